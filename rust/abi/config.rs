@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Feature bits and the device configuration (RFC, "Feature bits", "Device configuration layout").
+
+/// Number of feature bit `VIRTIO_RDMA_F_RING_ADDR`: queues are rings at addresses that the driver names (own rings).
+pub const F_RING_ADDR: u32 = 0;
+
+/// Length of the configuration space in bytes, reserved words included.
+pub const CONFIG_SIZE: usize = 640;
+
+/// Offset of [`OwnRingsConfig`], which is valid once [`F_RING_ADDR`] is negotiated.
+pub const OWN_RINGS_CONFIG_OFFSET: usize = Config::SIZE;
+
+/// Identifier of the shared memory region with the doorbell pages.
+pub const DOORBELL_SHM_ID: u8 = 1;
+
+/// Least and greatest value of `max_cq` and `max_qp` (RFC, device requirements of the configuration layout).
+pub const QUEUE_COUNT_RANGE: core::ops::RangeInclusive<u32> = 1..=16384;
+
+wire_mask! {
+    /// `device_cap_flags` (RFC, `enum ib_device_cap_flags`).
+    pub struct DeviceCaps: u64 {
+        /// The bad P_Key counter is kept.
+        BAD_PKEY_CNTR = 1 << 1,
+        /// The Q_Key violation counter is kept.
+        BAD_QKEY_CNTR = 1 << 2,
+        /// The primary port of a QP can be changed.
+        CHANGE_PHY_PORT = 1 << 5,
+        /// The port number of an address vector is enforced on UD QPs.
+        UD_AV_PORT_ENFORCE = 1 << 6,
+        /// `sys_image_guid` is valid.
+        SYS_IMAGE_GUID = 1 << 11,
+        /// RC QPs generate RNR NAKs.
+        RC_RNR_NAK_GEN = 1 << 12,
+        /// Base memory management extensions: REG_MR, LOCAL_INV, SEND_WITH_INV.
+        MEM_MGT_EXTENSIONS = 1 << 21,
+        /// Multicast loopback can be blocked.
+        BLOCK_MULTICAST_LOOPBACK = 1 << 22,
+        /// An MR maps arbitrary scatter lists.
+        SG_GAPS_REG = 1 << 32,
+    }
+}
+
+wire_enum! {
+    /// `atomic_cap`.
+    pub enum AtomicCap: u8 {
+        /// No atomic operations.
+        None = 0,
+        /// Atomic between the QPs of this device.
+        Hca = 1,
+        /// Atomic between this device, the CPUs and other devices.
+        Global = 2,
+    }
+}
+
+wire_struct! {
+    /// `struct virtio_rdma_config` up to its reserved words. Read-only for the driver.
+    pub struct Config: 128 {
+        /// Number of ports.
+        0 => phys_port_cnt: u32,
+        /// System image GUID: the modified EUI-64 of the port's MAC address, in network byte order.
+        4 => sys_image_guid: [u8; 8],
+        /// Vendor id, per IEEE.
+        12 => vendor_id: u32,
+        /// Part id given by the vendor.
+        16 => vendor_part_id: u32,
+        /// Hardware version.
+        20 => hw_ver: u32,
+        /// Largest MR, in bytes.
+        24 => max_mr_size: u64,
+        /// Mask of supported page sizes: bit n stands for 2ⁿ bytes.
+        32 => page_size_cap: u64,
+        /// Number of QPs, GSI included.
+        40 => max_qp: u32,
+        /// Outstanding work requests of a queue.
+        44 => max_qp_wr: u32,
+        /// Capabilities.
+        48 => device_cap_flags: DeviceCaps,
+        /// SGEs of a send work request other than RDMA READ.
+        56 => max_send_sge: u32,
+        /// SGEs of a receive work request.
+        60 => max_recv_sge: u32,
+        /// SGEs of an RDMA READ.
+        64 => max_sge_rd: u32,
+        /// Number of CQs.
+        68 => max_cq: u32,
+        /// Entries of a CQ.
+        72 => max_cqe: u32,
+        /// Number of MRs.
+        76 => max_mr: u32,
+        /// Number of PDs.
+        80 => max_pd: u32,
+        /// RDMA READs and atomics outstanding at a QP as their responder.
+        84 => max_qp_rd_atom: u32,
+        /// The same over all QPs.
+        88 => max_res_rd_atom: u32,
+        /// RDMA READs and atomics outstanding at a QP as their requester.
+        92 => max_qp_init_rd_atom: u32,
+        /// Atomicity, [`AtomicCap`].
+        96 => atomic_cap: u8,
+        /// Number of memory windows.
+        97 => max_mw: u32,
+        /// Number of multicast groups.
+        101 => max_mcast_grp: u32,
+        /// QPs attached to one multicast group.
+        105 => max_mcast_qp_attach: u32,
+        /// QPs attached to multicast groups in all.
+        109 => max_total_mcast_qp_attach: u32,
+        /// Number of address handles.
+        113 => max_ah: u32,
+        /// Pages of one fast registration.
+        117 => max_fast_reg_page_list_len: u32,
+        /// Pages of one fast registration with protection information.
+        121 => max_pi_fast_reg_page_list_len: u32,
+        /// Number of partitions.
+        125 => max_pkeys: u16,
+        /// Local CA ACK delay: 4.096 µs · 2ⁿ (IBTA 9.7.5.1.3).
+        127 => local_ca_ack_delay: u8,
+    }
+}
+
+wire_struct! {
+    /// Limits of the own-rings mode, at [`OWN_RINGS_CONFIG_OFFSET`]. They replace the fields of the same name.
+    pub struct OwnRingsConfig: 28 {
+        /// Number of event queues: virtqueues 1 to n.
+        0 => num_event_queues: u32,
+        /// Number of QPs, GSI included.
+        4 => max_qp: u32,
+        /// Outstanding work requests of a queue.
+        8 => max_qp_wr: u32,
+        /// Number of CQs.
+        12 => max_cq: u32,
+        /// Entries of a CQ.
+        16 => max_cqe: u32,
+        /// Inline payload of a send work request, in bytes.
+        20 => max_inline_data: u32,
+        /// Number of doorbell pages in shared memory region [`DOORBELL_SHM_ID`], page 0 included.
+        24 => doorbell_pages: u32,
+    }
+}
+
+/// Modified EUI-64 of a MAC address (RFC 4291, appendix A): the form of `sys_image_guid`.
+pub const fn eui64_from_mac(mac: [u8; 6]) -> [u8; 8] {
+    [
+        mac[0] ^ 2,
+        mac[1],
+        mac[2],
+        0xff,
+        0xfe,
+        mac[3],
+        mac[4],
+        mac[5],
+    ]
+}
+
+/// The MAC address in a modified EUI-64, or `None` if it was made of something else.
+pub const fn mac_from_eui64(guid: [u8; 8]) -> Option<[u8; 6]> {
+    match guid {
+        [a, b, c, 0xff, 0xfe, d, e, f] => Some([a ^ 2, b, c, d, e, f]),
+        _ => None,
+    }
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Completion queue elements (RFC, "Complete Queue Operation").
+
+use super::ib::WcFlags;
+
+/// `opcode` of a receive that a SEND completed.
+pub const OPCODE_RECV: u8 = 0x80;
+/// `opcode` of a receive that an RDMA WRITE with immediate data completed.
+pub const OPCODE_RECV_RDMA_WITH_IMM: u8 = 0x81;
+/// Slot shift of a CQ: one CQE in 64 bytes.
+pub const CQ_SLOT_SHIFT: u8 = 6;
+
+wire_struct! {
+    /// `struct virtio_rdma_cq_req`.
+    pub struct Cqe: 38 {
+        /// Id of the work request.
+        0 => wr_id: u64,
+        /// [`WcStatus`](super::ib::WcStatus).
+        8 => status: u8,
+        /// [`WrOpcode`](super::ib::WrOpcode) of send work, else [`OPCODE_RECV`] or [`OPCODE_RECV_RDMA_WITH_IMM`].
+        9 => opcode: u8,
+        /// Vendor error.
+        10 => vendor_err: u32,
+        /// Bytes transferred.
+        14 => byte_len: u32,
+        /// Immediate data in network byte order, or the invalidated key as le32.
+        18 => ex: [u8; 4],
+        /// QPN.
+        22 => qp_num: u32,
+        /// Source QPN (UD).
+        26 => src_qp: u32,
+        /// Flags.
+        30 => wc_flags: WcFlags,
+        /// P_Key index.
+        34 => pkey_index: u16,
+        /// Service level.
+        36 => sl: u8,
+        /// Port.
+        37 => port_num: u8,
+    }
+}

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The virtio-rdma ABI: every byte that driver, provider and device exchange.
+//!
+//! The base is the virtio-rdma RFC (device id 42); `Documentation/abi.md` lists what is decided where the
+//! RFC is silent and specifies the own-rings extension. This module is the only place that knows a layout:
+//! structures are plain values in native byte order, with a codec to and from their little-endian bytes
+//! whose offsets and sizes are checked at compile time.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`wire`] | the codec and the macros that declare structures, enumerations and bit masks |
+//! | [`ib`] | constants of the InfiniBand verbs that the RFC refers to |
+//! | [`config`] | feature bits and device configuration |
+//! | [`ctrl`] | control virtqueue: commands, requests, responses |
+//! | [`qp`] | QP attributes |
+//! | [`wqe`], [`cqe`] | send, receive and completion queue elements |
+//! | [`event`] | event virtqueues |
+//! | [`ring`] | own rings: memory layout, arm word, doorbell |
+//! | [`uverbs`] | what the kernel module and the user space provider exchange |
+
+#[macro_use]
+pub mod wire;
+
+pub mod config;
+pub mod cqe;
+pub mod ctrl;
+pub mod event;
+pub mod ib;
+pub mod qp;
+pub mod ring;
+pub mod uverbs;
+pub mod wqe;
+
+/// Virtio device id of an RDMA device (RFC, "Device ID").
+pub const VIRTIO_ID_RDMA: u32 = 42;

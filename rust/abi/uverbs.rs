@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! What the kernel module and the user space provider exchange through uverbs.
+//!
+//! The structures follow the common part of each uverbs command. The version rule: the module states
+//! [`ABI_VERSION`] as its `uverbs_abi_ver`; a provider accepts exactly its own, so a mismatch ends in one message of
+//! libibverbs and no device, and every change of a layout below counts the version up.
+
+/// Version of this module's structures.
+pub const ABI_VERSION: u32 = 1;
+
+wire_mask! {
+    /// What the module offers to the provider.
+    pub struct ContextFlags: u32 {
+        /// Queues are own rings; without it they live in the kernel.
+        OWN_RINGS = 1 << 0,
+    }
+}
+
+wire_struct! {
+    /// Response of ALLOC_CONTEXT.
+    pub struct AllocContextResp: 32 {
+        /// What is offered.
+        0 => flags: ContextFlags,
+        /// Inline payload of a send work request in bytes at most.
+        4 => max_inline_data: u32,
+        /// Offset for mmap of the context's doorbell page (one page, shared, write only).
+        8 => doorbell_offset: u64,
+        /// Slots of a send or receive ring at most.
+        16 => max_qp_slots: u32,
+        /// Slots of a CQ ring at most.
+        20 => max_cq_slots: u32,
+        /// Reserved, zero.
+        24 => reserved: [u8; 8],
+    }
+}
+
+wire_struct! {
+    /// A ring in the process's memory; its size follows from slots and slot shift.
+    pub struct UserRing: 16 {
+        /// Address, aligned to the page size; 0 for no ring.
+        0 => addr: u64,
+        /// Number of slots; 0 for no ring.
+        8 => slots: u32,
+        /// Slot size is 2ⁿ bytes.
+        12 => slot_shift: u8,
+        /// Reserved, zero.
+        13 => reserved: [u8; 3],
+    }
+}
+
+wire_struct! {
+    /// Request of CREATE_CQ.
+    pub struct CreateCqReq: 16 {
+        /// The CQ's ring.
+        0 => ring: UserRing,
+    }
+}
+
+wire_struct! {
+    /// Response of CREATE_CQ.
+    pub struct CreateCqResp: 8 {
+        /// Handle, as the doorbell takes it.
+        0 => cqn: u32,
+        /// Reserved, zero.
+        4 => reserved: u32,
+    }
+}
+
+wire_struct! {
+    /// Request of CREATE_QP.
+    pub struct CreateQpReq: 32 {
+        /// The send queue's ring.
+        0 => sq: UserRing,
+        /// The receive queue's ring.
+        16 => rq: UserRing,
+    }
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Codec between native values and the little-endian bytes of the ABI.
+//!
+//! Virtio structures have no padding, so most fields of this device are unaligned. Instead of packed
+//! structures, which invite unaligned references, every structure is an ordinary Rust value and its layout is
+//! a list of byte offsets. The macros check at compile time that the offsets follow each other without a gap
+//! and that the total is the stated size.
+
+/// A value with a fixed little-endian representation of [`SIZE`](Wire::SIZE) bytes.
+pub trait Wire: Sized {
+    /// Number of bytes on the wire.
+    const SIZE: usize;
+    /// The value whose bytes are all zero.
+    const ZERO: Self;
+    /// Writes the value to `out`, which is exactly [`SIZE`](Wire::SIZE) bytes long.
+    fn put(&self, out: &mut [u8]);
+    /// Reads a value from `bytes`, which is exactly [`SIZE`](Wire::SIZE) bytes long.
+    fn get(bytes: &[u8]) -> Self;
+}
+
+macro_rules! wire_integer {
+    ($($ty:ty)*) => {$(
+        impl Wire for $ty {
+            const SIZE: usize = core::mem::size_of::<$ty>();
+            const ZERO: Self = 0;
+            #[inline(always)]
+            fn put(&self, out: &mut [u8]) {
+                out.copy_from_slice(&self.to_le_bytes());
+            }
+            #[inline(always)]
+            fn get(bytes: &[u8]) -> Self {
+                let mut raw = [0; core::mem::size_of::<$ty>()];
+                raw.copy_from_slice(bytes);
+                Self::from_le_bytes(raw)
+            }
+        }
+    )*};
+}
+
+wire_integer!(u8 u16 u32 u64);
+
+/// Bytes that keep their order: GIDs, MAC addresses, reserved areas.
+impl<const N: usize> Wire for [u8; N] {
+    const SIZE: usize = N;
+    const ZERO: Self = [0; N];
+    #[inline(always)]
+    fn put(&self, out: &mut [u8]) {
+        out.copy_from_slice(self);
+    }
+    #[inline(always)]
+    fn get(bytes: &[u8]) -> Self {
+        let mut raw = [0; N];
+        raw.copy_from_slice(bytes);
+        raw
+    }
+}
+
+/// A value that an enumeration of the ABI does not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownValue(pub u32);
+
+/// Declares a structure of the ABI: `pub struct Name: SIZE { OFFSET => field: type, … }`.
+macro_rules! wire_struct {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident: $size:literal {
+            $( $(#[$field_meta:meta])* $offset:literal => $field:ident: $ty:ty, )*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name {
+            $( $(#[$field_meta])* pub $field: $ty, )*
+        }
+
+        const _: () = {
+            let end = 0;
+            $(
+                assert!($offset == end, "fields follow each other without a gap");
+                let end = end + <$ty as super::wire::Wire>::SIZE;
+            )*
+            assert!($size == end, "the size is the sum of the fields");
+        };
+
+        impl super::wire::Wire for $name {
+            const SIZE: usize = $size;
+            const ZERO: Self = Self { $( $field: <$ty as super::wire::Wire>::ZERO, )* };
+            #[inline(always)]
+            fn put(&self, out: &mut [u8]) {
+                debug_assert_eq!(out.len(), $size);
+                $(
+                    super::wire::Wire::put(
+                        &self.$field,
+                        &mut out[$offset..$offset + <$ty as super::wire::Wire>::SIZE],
+                    );
+                )*
+            }
+            #[inline(always)]
+            fn get(bytes: &[u8]) -> Self {
+                debug_assert_eq!(bytes.len(), $size);
+                Self {
+                    $(
+                        $field: super::wire::Wire::get(
+                            &bytes[$offset..$offset + <$ty as super::wire::Wire>::SIZE],
+                        ),
+                    )*
+                }
+            }
+        }
+
+        #[allow(dead_code)]
+        impl $name {
+            /// Number of bytes on the wire.
+            pub const SIZE: usize = $size;
+
+            /// The bytes of this value.
+            #[inline]
+            pub fn to_bytes(&self) -> [u8; $size] {
+                let mut bytes = [0; $size];
+                super::wire::Wire::put(self, &mut bytes);
+                bytes
+            }
+
+            /// The value of exactly these bytes.
+            #[inline]
+            pub fn from_bytes(bytes: &[u8; $size]) -> Self {
+                super::wire::Wire::get(bytes)
+            }
+
+            /// The value at the front of `bytes`, or `None` if they are too few.
+            #[inline]
+            pub fn decode(bytes: &[u8]) -> Option<Self> {
+                bytes.first_chunk::<$size>().map(Self::from_bytes)
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                super::wire::Wire::ZERO
+            }
+        }
+    };
+}
+
+/// Declares an enumeration of the ABI with a checked conversion from its wire type.
+macro_rules! wire_enum {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident: $repr:ty {
+            $( $(#[$variant_meta:meta])* $variant:ident = $value:literal, )*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr($repr)]
+        pub enum $name {
+            $( $(#[$variant_meta])* $variant = $value, )*
+        }
+
+        #[allow(dead_code)]
+        impl $name {
+            /// All values, in the order of the specification.
+            pub const ALL: &'static [Self] = &[$( Self::$variant, )*];
+
+            /// The value on the wire.
+            #[inline]
+            pub const fn value(self) -> $repr {
+                self as $repr
+            }
+        }
+
+        impl TryFrom<$repr> for $name {
+            type Error = super::wire::UnknownValue;
+            #[inline]
+            fn try_from(value: $repr) -> Result<Self, Self::Error> {
+                match value {
+                    $( $value => Ok(Self::$variant), )*
+                    _ => Err(super::wire::UnknownValue(u32::from(value))),
+                }
+            }
+        }
+    };
+}
+
+/// Declares a bit mask of the ABI: a transparent wrapper with the set operations that its users need.
+macro_rules! wire_mask {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident: $repr:ty {
+            $( $(#[$bit_meta:meta])* $bit:ident = $value:expr, )*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[repr(transparent)]
+        pub struct $name(pub $repr);
+
+        #[allow(dead_code)]
+        impl $name {
+            $( $(#[$bit_meta])* pub const $bit: Self = Self($value); )*
+            /// Every bit that the specification names.
+            pub const ALL: Self = Self(0 $( | $value )*);
+            /// No bit.
+            pub const NONE: Self = Self(0);
+
+            /// Whether every bit of `bits` is set.
+            #[inline]
+            pub const fn contains(self, bits: Self) -> bool {
+                self.0 & bits.0 == bits.0
+            }
+
+            /// Whether any bit of `bits` is set.
+            #[inline]
+            pub const fn intersects(self, bits: Self) -> bool {
+                self.0 & bits.0 != 0
+            }
+
+            /// The bits of either.
+            #[inline]
+            pub const fn union(self, bits: Self) -> Self {
+                Self(self.0 | bits.0)
+            }
+
+            /// The bits of `self` that `bits` lacks.
+            #[inline]
+            pub const fn without(self, bits: Self) -> Self {
+                Self(self.0 & !bits.0)
+            }
+
+            /// Whether a bit is set that the specification does not name.
+            #[inline]
+            pub const fn has_unknown(self) -> bool {
+                self.0 & !Self::ALL.0 != 0
+            }
+        }
+
+        impl core::ops::BitOr for $name {
+            type Output = Self;
+            #[inline]
+            fn bitor(self, other: Self) -> Self {
+                self.union(other)
+            }
+        }
+
+        impl super::wire::Wire for $name {
+            const SIZE: usize = core::mem::size_of::<$repr>();
+            const ZERO: Self = Self(0);
+            #[inline(always)]
+            fn put(&self, out: &mut [u8]) {
+                super::wire::Wire::put(&self.0, out);
+            }
+            #[inline(always)]
+            fn get(bytes: &[u8]) -> Self {
+                Self(super::wire::Wire::get(bytes))
+            }
+        }
+    };
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Send and receive queue elements (RFC, "Send Queue Operation", "Receive Queue Operation").
+//!
+//! A send WQE is a [`SqHeader`] of 75 bytes and its SGEs. The header ends in a union of 51 bytes whose member
+//! depends on the opcode and the QP type: [`Rdma`], [`Atomic`], [`Datagram`] or [`Reg`].
+//! Inline payload follows one SGE `{0, length, 0}`, at offset [`INLINE_OFFSET`].
+
+use super::ib::{AccessFlags, SendFlags};
+use super::wire::Wire;
+
+/// Offset of inline payload in a send WQE.
+pub const INLINE_OFFSET: usize = SqHeader::SIZE + Sge::SIZE;
+
+/// Bytes of a send WQE with `num_sge` SGEs.
+#[inline]
+pub const fn sq_wqe_size(num_sge: usize) -> usize {
+    SqHeader::SIZE + num_sge * Sge::SIZE
+}
+
+/// Bytes of a receive WQE with `num_sge` SGEs.
+#[inline]
+pub const fn rq_wqe_size(num_sge: usize) -> usize {
+    RqHeader::SIZE + num_sge * Sge::SIZE
+}
+
+wire_struct! {
+    /// `struct sge`.
+    pub struct Sge: 16 {
+        /// Address.
+        0 => addr: u64,
+        /// Length in bytes.
+        8 => length: u32,
+        /// Local key.
+        12 => lkey: u32,
+    }
+}
+
+wire_struct! {
+    /// `struct cmd_post_send`.
+    pub struct SqHeader: 75 {
+        /// Number of SGEs that follow.
+        0 => num_sge: u32,
+        /// Flags.
+        4 => send_flags: SendFlags,
+        /// [`WrOpcode`](super::ib::WrOpcode).
+        8 => opcode: u32,
+        /// Id of the work request.
+        12 => wr_id: u64,
+        /// Immediate data in network byte order, or the key to invalidate as le32.
+        20 => ex: [u8; 4],
+        /// [`Rdma`], [`Atomic`], [`Datagram`] or [`Reg`].
+        24 => wr: [u8; 51],
+    }
+}
+
+/// A member of the union at the end of [`SqHeader`].
+pub trait Member: Wire {
+    /// Writes the member into the union.
+    #[inline]
+    fn store(&self, union: &mut [u8; 51]) {
+        self.put(&mut union[..Self::SIZE]);
+    }
+    /// Reads the union as this member.
+    #[inline]
+    fn load(union: &[u8; 51]) -> Self {
+        Self::get(&union[..Self::SIZE])
+    }
+}
+
+wire_struct! {
+    /// `wr.rdma`: RDMA READ and WRITE.
+    pub struct Rdma: 12 {
+        /// Address in the remote MR.
+        0 => remote_addr: u64,
+        /// Remote key.
+        8 => rkey: u32,
+    }
+}
+impl Member for Rdma {}
+
+wire_struct! {
+    /// `wr.atomic`.
+    pub struct Atomic: 28 {
+        /// Address in the remote MR, aligned to 8 bytes.
+        0 => remote_addr: u64,
+        /// Value to compare with or to add.
+        8 => compare_add: u64,
+        /// Value to swap in.
+        16 => swap: u64,
+        /// Remote key.
+        24 => rkey: u32,
+    }
+}
+impl Member for Atomic {}
+
+wire_struct! {
+    /// `struct virtio_rdma_av`.
+    pub struct AddressVector: 43 {
+        /// Port.
+        0 => port: u32,
+        /// PD of the address handle.
+        4 => pdn: u32,
+        /// `sl << 28 | traffic_class << 20 | flow_label`.
+        8 => sl_tclass_flowlabel: u32,
+        /// Destination GID, in network byte order.
+        12 => dgid: [u8; 16],
+        /// Index of the source GID.
+        28 => gid_index: u8,
+        /// Static rate.
+        29 => static_rate: u8,
+        /// Hop limit.
+        30 => hop_limit: u8,
+        /// MAC address of the next hop.
+        31 => dmac: [u8; 6],
+        /// Reserved, zero.
+        37 => reserved: [u8; 6],
+    }
+}
+
+wire_struct! {
+    /// `wr.ud`.
+    pub struct Datagram: 51 {
+        /// Destination QPN.
+        0 => remote_qpn: u32,
+        /// Q_Key; with its top bit set the QP's own is used.
+        4 => remote_qkey: u32,
+        /// Path.
+        8 => av: AddressVector,
+    }
+}
+impl Member for Datagram {}
+
+wire_struct! {
+    /// `wr.reg`.
+    pub struct Reg: 12 {
+        /// MR.
+        0 => mrn: u32,
+        /// Its key from now on.
+        4 => key: u32,
+        /// Its rights from now on.
+        8 => access: AccessFlags,
+    }
+}
+impl Member for Reg {}
+
+wire_struct! {
+    /// `struct cmd_post_recv`.
+    pub struct RqHeader: 12 {
+        /// Number of SGEs that follow.
+        0 => num_sge: u32,
+        /// Id of the work request.
+        4 => wr_id: u64,
+    }
+}
