@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Driver side of a completion queue.
+
+use super::abi::ring::ArmKind;
+use super::abi::ring::RingLayout;
+use super::offer_every_slot;
+use super::Arm;
+use super::Armed;
+use super::RingError;
+use super::RingMemory;
+
+/// One element of a completion queue that the device has filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The slot that holds the CQE.
+    pub slot: u16,
+    /// Bytes that the device wrote to it.
+    pub len: u32,
+}
+
+/// Consumer of a completion queue.
+///
+/// All slots are the device's but those between [`peek`](Self::peek) and [`give_back`](Self::give_back).
+#[derive(Debug)]
+pub struct CompletionQueue {
+    layout: RingLayout,
+    slots: u16,
+    /// Position of the next entry of the used ring.
+    next: u16,
+    /// used.idx as last read and checked.
+    seen: u16,
+    /// Position after the last slot given to the device, visible to it or not.
+    avail: u16,
+    arm: Arm,
+}
+
+impl CompletionQueue {
+    /// Starts a queue in `memory`, which is all zeroes and not yet known to the device, and makes all its slots
+    /// available.
+    pub fn new<M: RingMemory + ?Sized>(layout: RingLayout, memory: &M) -> Self {
+        let slots = offer_every_slot(&layout, memory);
+        memory.store_u16_release(layout.avail_idx(), slots.to_le());
+        Self {
+            layout,
+            slots,
+            next: 0,
+            seen: 0,
+            avail: slots,
+            arm: Arm::new(),
+        }
+    }
+
+    /// Where the parts of the ring lie.
+    #[inline]
+    pub fn layout(&self) -> &RingLayout {
+        &self.layout
+    }
+
+    /// The oldest completion that has not been given back, or `None` when the queue is empty.
+    ///
+    /// # Errors
+    ///
+    /// [`RingError::IndexJump`] or [`RingError::BadSlot`] if the used ring makes no sense. The queue is of no use
+    /// from then on.
+    #[inline]
+    pub fn peek<M: RingMemory + ?Sized>(
+        &mut self,
+        memory: &M,
+    ) -> Result<Option<Completion>, RingError> {
+        if self.next == self.seen {
+            self.look(memory)?;
+            if self.next == self.seen {
+                return Ok(None);
+            }
+        }
+        self.entry(memory, self.next).map(Some)
+    }
+
+    /// Gives the slot of `completion`, the one that [`peek`](Self::peek) returned last, back. The device can use it
+    /// after the next [`publish`](Self::publish).
+    #[inline]
+    pub fn give_back<M: RingMemory + ?Sized>(&mut self, memory: &M, completion: Completion) {
+        let entry = self.layout.avail_ring(self.avail);
+        memory.store_u16(entry, completion.slot.to_le());
+        self.avail = self.avail.wrapping_add(1);
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Lets the device have every slot that was given back, once a batch of completions.
+    #[inline]
+    pub fn publish<M: RingMemory + ?Sized>(&mut self, memory: &M) {
+        memory.store_u16_release(self.layout.avail_idx(), self.avail.to_le());
+    }
+
+    /// Calls `visit` with each completion that has not been given back, oldest first. They stay where they are: to
+    /// kill one, its owner overwrites the CQE with one that polling skips.
+    ///
+    /// # Errors
+    ///
+    /// As [`peek`](Self::peek).
+    pub fn for_each_unpolled<M: RingMemory + ?Sized>(
+        &mut self,
+        memory: &M,
+        mut visit: impl FnMut(Completion),
+    ) -> Result<(), RingError> {
+        self.look(memory)?;
+        let mut position = self.next;
+        while position != self.seen {
+            visit(self.entry(memory, position)?);
+            position = position.wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    /// Asks for a completion event: `kind` says whether any completion or only a solicited one (errors are) causes it.
+    /// With `report_missed`, completions that are there already are reported instead of waited for.
+    #[inline]
+    pub fn arm<M: RingMemory + ?Sized>(
+        &mut self,
+        memory: &M,
+        kind: ArmKind,
+        report_missed: bool,
+    ) -> Armed {
+        let missed_after = report_missed.then_some(self.next);
+        self.arm.arm(&self.layout, memory, kind, missed_after)
+    }
+
+    /// A completion event for this queue was received: the next [`arm`](Self::arm) asks for another. Called before
+    /// the consumer is told, with the queue's lock held.
+    #[inline]
+    pub fn event_received(&mut self) {
+        self.arm.event_received();
+    }
+
+    /// Reads used.idx again and checks it.
+    #[inline]
+    fn look<M: RingMemory + ?Sized>(&mut self, memory: &M) -> Result<(), RingError> {
+        let used = u16::from_le(memory.load_u16_acquire(self.layout.used_idx()));
+        let fresh = used.wrapping_sub(self.next);
+        if fresh > self.slots || fresh < self.seen.wrapping_sub(self.next) {
+            return Err(RingError::IndexJump);
+        }
+        self.seen = used;
+        Ok(())
+    }
+
+    /// The used ring's entry for `position`, which lies before `seen`.
+    #[inline]
+    fn entry<M: RingMemory + ?Sized>(
+        &self,
+        memory: &M,
+        position: u16,
+    ) -> Result<Completion, RingError> {
+        let entry = self.layout.used_ring(position);
+        let id = u32::from_le(memory.load_u32(entry));
+        let len = u32::from_le(memory.load_u32(entry + 4));
+        match u16::try_from(id) {
+            Ok(slot) if slot < self.slots => Ok(Completion { slot, len }),
+            _ => Err(RingError::BadSlot),
+        }
+    }
+}
