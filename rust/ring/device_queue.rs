@@ -119,7 +119,8 @@ impl DeviceQueue {
     }
 
     /// Gives back everything that was ever made available, without a look at it: QP state RESET. The driver makes
-    /// nothing available until it was told that the reset is done.
+    /// nothing available until it was told that the reset is done; slots that are still outstanding here are
+    /// forgotten.
     pub fn reset<M: RingMemory + ?Sized>(&mut self, memory: &M) {
         let avail = u16::from_le(memory.load_u16_acquire(self.layout.avail_idx()));
         self.next = avail;
