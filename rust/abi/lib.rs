@@ -5,12 +5,6 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
-#[cfg(test)]
-extern crate std;
-
 #[path = "mod.rs"]
 mod abi;
 pub use abi::*;
-
-#[cfg(test)]
-mod tests;

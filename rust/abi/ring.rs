@@ -191,8 +191,8 @@ impl ArmWord {
     /// The word in memory.
     #[inline]
     pub const fn to_u32(self) -> u32 {
-        ((self.sequence & Self::SEQUENCE_MASK) as u32) << 18
-            | (self.kind as u32) << 16
+        (((self.sequence & Self::SEQUENCE_MASK) as u32) << 18)
+            | ((self.kind as u32) << 16)
             | self.index as u32
     }
 
@@ -238,7 +238,7 @@ impl Doorbell {
     /// The value written.
     #[inline]
     pub const fn to_u32(self) -> u32 {
-        (self.kind as u32) << 24 | self.number & super::ib::MASK_24
+        ((self.kind as u32) << 24) | (self.number & super::ib::MASK_24)
     }
 
     /// What a written value rings, or `None` for a kind that does not exist.

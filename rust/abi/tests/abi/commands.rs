@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Configuration space, control commands and QP attributes.
+
+use virtio_rdma_abi::config::{
+    eui64_from_mac, mac_from_eui64, Config, DeviceCaps, OwnRingsConfig, CONFIG_SIZE,
+    DOORBELL_SHM_ID, F_RING_ADDR, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE,
+};
+use virtio_rdma_abi::ctrl::{
+    CmdAddGid, CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp,
+    CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdGetDmaMr,
+    CmdMapMrSg, CmdModifyQp, CmdQueryPkey, CmdQueryPort, CmdQueryQp, CmdRegUserMr, CmdReqNotify,
+    Command, CreateFlags, Empty, NotifyFlags, Request, RspCreateCq, RspCreatePd, RspCreateQp,
+    RspMapMrSg, RspMr, RspQueryPkey, RspQueryPort, RspQueryQp, CONTROL_QUEUE, MAX_REQUEST,
+    MAX_RESPONSE, RESPONSE_OK,
+};
+use virtio_rdma_abi::ib::{
+    AccessFlags, AhFlags, GidType, Mtu, PortCaps, QpAttrMask, QpState, QpType, SigType,
+};
+use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr, QpCap};
+use virtio_rdma_abi::ring::RingAddr;
+use virtio_rdma_abi::wire::Wire;
+
+use super::check;
+
+const DGID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 2];
+
+#[test]
+fn configuration() {
+    check(
+        Config {
+            phys_port_cnt: 1,
+            sys_image_guid: [0x50, 0x54, 0, 0xff, 0xfe, 9, 0, 1],
+            vendor_id: 0x1af4,
+            vendor_part_id: 42,
+            hw_ver: 0x0102_0304,
+            max_mr_size: 0x1122_3344_5566_7788,
+            page_size_cap: 0x1000,
+            max_qp: 0x0101,
+            max_qp_wr: 0x0202,
+            device_cap_flags: DeviceCaps::RC_RNR_NAK_GEN | DeviceCaps::SG_GAPS_REG,
+            max_send_sge: 3,
+            max_recv_sge: 4,
+            max_sge_rd: 5,
+            max_cq: 6,
+            max_cqe: 7,
+            max_mr: 8,
+            max_pd: 9,
+            max_qp_rd_atom: 10,
+            max_res_rd_atom: 11,
+            max_qp_init_rd_atom: 12,
+            atomic_cap: 2,
+            max_mw: 13,
+            max_mcast_grp: 14,
+            max_mcast_qp_attach: 15,
+            max_total_mcast_qp_attach: 16,
+            max_ah: 17,
+            max_fast_reg_page_list_len: 18,
+            max_pi_fast_reg_page_list_len: 19,
+            max_pkeys: 0x2122,
+            local_ca_ack_delay: 23,
+        },
+        "01000000 505400fffe090001 f41a0000 2a000000 04030201
+         8877665544332211 0010000000000000 01010000 02020000 0010000001000000
+         03000000 04000000 05000000 06000000 07000000 08000000 09000000
+         0a000000 0b000000 0c000000 02 0d000000 0e000000 0f000000 10000000
+         11000000 12000000 13000000 2221 17",
+    );
+    check(
+        OwnRingsConfig {
+            num_event_queues: 1,
+            max_qp: 0x4001,
+            max_qp_wr: 0x8000,
+            max_cq: 4,
+            max_cqe: 5,
+            max_inline_data: 6,
+            doorbell_pages: 0x1000,
+        },
+        "01000000 01400000 00800000 04000000 05000000 06000000 00100000",
+    );
+    assert_eq!(OWN_RINGS_CONFIG_OFFSET, 128);
+    // 128 defined bytes and the RFC's 64 reserved le64.
+    assert_eq!(CONFIG_SIZE, 128 + 64 * 8);
+    assert_eq!((F_RING_ADDR, DOORBELL_SHM_ID), (0, 1));
+    assert_eq!(
+        (*QUEUE_COUNT_RANGE.start(), *QUEUE_COUNT_RANGE.end()),
+        (1, 16384)
+    );
+}
+
+#[test]
+fn guid_of_a_mac_address() {
+    let mac = [0x52, 0x54, 0, 9, 0, 1];
+    let guid = [0x50, 0x54, 0, 0xff, 0xfe, 9, 0, 1];
+    assert_eq!(eui64_from_mac(mac), guid);
+    assert_eq!(mac_from_eui64(guid), Some(mac));
+    assert_eq!(mac_from_eui64([0x50, 0x54, 0, 0xff, 0xff, 9, 0, 1]), None);
+}
+
+#[test]
+fn port_and_tables() {
+    check(CmdQueryPort { port: 1 }, "01");
+    let reserved = "00".repeat(128);
+    check(
+        RspQueryPort {
+            state: 4,
+            max_mtu: Mtu::Mtu4096.value(),
+            active_mtu: Mtu::Mtu1024.value(),
+            phys_mtu: 1500,
+            gid_tbl_len: 0x0100,
+            port_cap_flags: PortCaps::CM_SUP,
+            max_msg_sz: 0x8000_0000,
+            bad_pkey_cntr: 1,
+            qkey_viol_cntr: 2,
+            pkey_tbl_len: 3,
+            active_width: 2,
+            active_speed: 0x0120,
+            phys_state: 5,
+            reserved: [0; 128],
+        },
+        &format!("04 05 03 dc050000 00010000 00000100 00000080 01000000 02000000 0300 02 2001 05 {reserved}"),
+    );
+    check(
+        CmdQueryPkey {
+            port: 1,
+            index: 0x0203,
+        },
+        "01000000 0302",
+    );
+    check(RspQueryPkey { pkey: 0xff7f }, "7fff");
+    check(
+        CmdAddGid {
+            gid: DGID,
+            gid_type: GidType::RoceV2.value(),
+            index: 0x0304,
+            port_num: 1,
+        },
+        "00000000000000000000ffff0a090002 02000000 0403 01000000",
+    );
+    check(
+        CmdDelGid {
+            index: 0x0304,
+            port: 1,
+        },
+        "0403 01000000",
+    );
+}
+
+#[test]
+fn completion_queues() {
+    check(CmdCreateCq { cqe: 0x0102_0304 }, "04030201");
+    check(RspCreateCq { cqn: 5 }, "05000000");
+    check(CmdDestroyCq { cqn: 5 }, "05000000");
+    check(
+        CmdReqNotify {
+            cqn: 5,
+            flags: NotifyFlags::NEXT_COMPLETION,
+        },
+        "05000000 02000000",
+    );
+    let ring = RingAddr {
+        pages: 0x1122_3344_5566_7000,
+        npages: 0x1234,
+        slots: 0x8000,
+        page_shift: 12,
+        slot_shift: 6,
+        reserved: [0; 6],
+    };
+    check(
+        ring,
+        "0070665544332211 34120000 00800000 0c 06 000000000000",
+    );
+    check(
+        CmdCreateCqRing {
+            base: CmdCreateCq { cqe: 100 },
+            flags: CreateFlags::USER,
+            ring,
+            doorbell_page: 0x0fff,
+            event_queue: 2,
+            cookie: 0x8182_8384_8586_8788,
+            reserved: [0; 8],
+        },
+        "64000000 01000000 0070665544332211 34120000 00800000 0c 06 000000000000
+         ff0f0000 02000000 8887868584838281 0000000000000000",
+    );
+}
+
+#[test]
+fn protection_domains_and_memory_regions() {
+    check(CmdCreatePd {}, "");
+    check(Empty {}, "");
+    check(RspCreatePd { pdn: 6 }, "06000000");
+    check(CmdDestroyPd { pdn: 6 }, "06000000");
+    let access_flags =
+        AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::RELAXED_ORDERING;
+    check(
+        CmdGetDmaMr {
+            pdn: 6,
+            access_flags,
+        },
+        "06000000 05001000",
+    );
+    check(
+        CmdCreateMr {
+            pdn: 6,
+            access_flags,
+            max_num_sg: 257,
+        },
+        "06000000 05001000 01010000",
+    );
+    check(
+        RspMr {
+            mrn: 1,
+            lkey: 0x0203_0405,
+            rkey: 0x0607_0809,
+        },
+        "01000000 05040302 09080706",
+    );
+    check(
+        CmdMapMrSg {
+            mrn: 1,
+            npages: 2,
+            start: 0x0102_0304_0506_0708,
+            length: 0x2000,
+            pages: 0x1122_3344_5566_7000,
+        },
+        "01000000 02000000 0807060504030201 0020000000000000 0070665544332211",
+    );
+    check(RspMapMrSg { npages: 2 }, "02000000");
+    check(
+        CmdRegUserMr {
+            pdn: 6,
+            access_flags,
+            start: 0x7f00_0000_0123,
+            length: 0x2000,
+            virt_addr: 0x0102_0304_0506_0708,
+            pages: 0x1122_3344_5566_7000,
+            npages: 3,
+        },
+        "06000000 05001000 23010000007f0000 0020000000000000 0807060504030201 0070665544332211 03000000",
+    );
+    check(CmdDeregMr { mrn: 1 }, "01000000");
+}
+
+/// A CREATE_QP with a different value in every field, and its bytes.
+const CREATE_QP: CmdCreateQp = CmdCreateQp {
+    pdn: 1,
+    qp_type: QpType::Rc.value(),
+    sq_sig_type: SigType::Requested.value(),
+    max_send_wr: 3,
+    max_send_sge: 4,
+    send_cqn: 5,
+    max_recv_wr: 6,
+    max_recv_sge: 7,
+    recv_cqn: 8,
+    max_inline_data: 9,
+    flags: CreateFlags::USER,
+    reserved: [0; 28],
+};
+const CREATE_QP_HEX: &str =
+    "01000000 02 01 03000000 04000000 05000000 06000000 07000000 08000000 09000000
+    01000000 00000000000000000000000000000000000000000000000000000000";
+
+#[test]
+fn queue_pairs() {
+    check(CREATE_QP, CREATE_QP_HEX);
+    check(RspCreateQp { qpn: 0x00ab_cdef }, "efcdab00");
+    check(CmdDestroyQp { qpn: 0x00ab_cdef }, "efcdab00");
+    let sq = RingAddr {
+        pages: 0x1000,
+        npages: 1,
+        slots: 16,
+        page_shift: 12,
+        slot_shift: 7,
+        reserved: [0; 6],
+    };
+    check(
+        CmdCreateQpRings {
+            base: CREATE_QP,
+            sq,
+            rq: RingAddr {
+                pages: 0x2000,
+                npages: 2,
+                slots: 32,
+                page_shift: 21,
+                slot_shift: 8,
+                reserved: [0; 6],
+            },
+            doorbell_page: 10,
+            cookie: 0x8182_8384_8586_8788,
+        },
+        &format!(
+            "{CREATE_QP_HEX} 0010000000000000 01000000 10000000 0c 07 000000000000
+             0020000000000000 02000000 20000000 15 08 000000000000 0a000000 8887868584838281"
+        ),
+    );
+}
+
+const ROUTE: GlobalRoute = GlobalRoute {
+    dgid: DGID,
+    flow_label: 0x000a_bcde,
+    sgid_index: 1,
+    hop_limit: 64,
+    traffic_class: 0x68,
+};
+const PATH: AhAttr = AhAttr {
+    grh: ROUTE,
+    sl: 3,
+    static_rate: 4,
+    port_num: 1,
+    ah_flags: AhFlags::GRH,
+    dmac: [0x52, 0x54, 0, 9, 0, 2],
+};
+const CAP: QpCap = QpCap {
+    max_send_wr: 1,
+    max_recv_wr: 2,
+    max_send_sge: 3,
+    max_recv_sge: 4,
+    max_inline_data: 5,
+};
+const ROUTE_HEX: &str = "00000000000000000000ffff0a090002 debc0a00 01 40 68";
+const CAP_HEX: &str = "01000000 02000000 03000000 04000000 05000000";
+
+#[test]
+fn queue_pair_attributes() {
+    let path_hex = format!("{ROUTE_HEX} 03 04 01 01 525400090002");
+    check(ROUTE, ROUTE_HEX);
+    check(PATH, &path_hex);
+    check(CAP, CAP_HEX);
+    let attr = QpAttr {
+        qp_state: QpState::Rts.value(),
+        cur_qp_state: QpState::Rtr.value(),
+        path_mtu: Mtu::Mtu4096.value(),
+        path_mig_state: 1,
+        qkey: 0x1122_3344,
+        rq_psn: 0x00ab_cdef,
+        sq_psn: 0x0012_3456,
+        dest_qp_num: 0x0065_4321,
+        qp_access_flags: AccessFlags::REMOTE_WRITE,
+        pkey_index: 0x0102,
+        alt_pkey_index: 0x0304,
+        en_sqd_async_notify: 1,
+        sq_draining: 0,
+        max_rd_atomic: 16,
+        max_dest_rd_atomic: 17,
+        min_rnr_timer: 18,
+        port_num: 1,
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 6,
+        alt_port_num: 2,
+        alt_timeout: 15,
+        rate_limit: 0x0a0b_0c0d,
+        cap: CAP,
+        ah_attr: PATH,
+        alt_ah_attr: AhAttr { sl: 9, ..PATH },
+    };
+    let attr_hex = format!(
+        "03 02 05 01 44332211 efcdab00 56341200 21436500 02000000 0201 0403
+         01 00 10 11 12 01 0e 07 06 02 0f 0d0c0b0a {CAP_HEX} {path_hex} {ROUTE_HEX} 09 04 01 01 525400090002"
+    );
+    check(attr, &attr_hex);
+    check(
+        CmdModifyQp {
+            qpn: 2,
+            attr_mask: QpAttrMask::STATE | QpAttrMask::RATE_LIMIT,
+            attrs: attr,
+        },
+        &format!("02000000 01000002 {attr_hex}"),
+    );
+    check(
+        CmdQueryQp {
+            qpn: 2,
+            attr_mask: QpAttrMask::CAP,
+        },
+        "02000000 00000800",
+    );
+    check(RspQueryQp { attr }, &attr_hex);
+}
+
+#[test]
+fn requests_name_their_command_and_response() {
+    fn pair<R: Request>() -> (u8, usize) {
+        (R::COMMAND.value(), <R::Response as Wire>::SIZE)
+    }
+    assert_eq!(pair::<CmdQueryPort>(), (1, 161));
+    assert_eq!(pair::<CmdCreateCq>(), (2, 4));
+    assert_eq!(pair::<CmdCreateCqRing>(), (2, 4));
+    assert_eq!(pair::<CmdDestroyCq>(), (3, 0));
+    assert_eq!(pair::<CmdCreatePd>(), (4, 4));
+    assert_eq!(pair::<CmdDestroyPd>(), (5, 0));
+    assert_eq!(pair::<CmdGetDmaMr>(), (6, 12));
+    assert_eq!(pair::<CmdCreateMr>(), (7, 12));
+    assert_eq!(pair::<CmdMapMrSg>(), (8, 4));
+    assert_eq!(pair::<CmdRegUserMr>(), (9, 12));
+    assert_eq!(pair::<CmdDeregMr>(), (10, 0));
+    assert_eq!(pair::<CmdCreateQp>(), (11, 4));
+    assert_eq!(pair::<CmdCreateQpRings>(), (11, 4));
+    assert_eq!(pair::<CmdModifyQp>(), (12, 0));
+    assert_eq!(pair::<CmdQueryQp>(), (13, 129));
+    assert_eq!(pair::<CmdDestroyQp>(), (14, 0));
+    assert_eq!(pair::<CmdQueryPkey>(), (15, 2));
+    assert_eq!(pair::<CmdAddGid>(), (16, 0));
+    assert_eq!(pair::<CmdDelGid>(), (17, 0));
+    assert_eq!(pair::<CmdReqNotify>(), (18, 0));
+    assert_eq!(Command::ALL.len(), 18);
+    // Modify QP has the longest request, Query Port the longest response; each has one byte in front.
+    assert_eq!((MAX_REQUEST, MAX_RESPONSE), (138, 162));
+    assert_eq!((CONTROL_QUEUE, RESPONSE_OK), (0, 0));
+}
+
+#[test]
+fn short_input_does_not_decode() {
+    assert_eq!(CmdDelGid::decode(&[4, 3, 1, 0, 0]), None);
+    let delete = CmdDelGid {
+        index: 0x0304,
+        port: 1,
+    };
+    assert_eq!(CmdDelGid::decode(&[4, 3, 1, 0, 0, 0]), Some(delete));
+    assert_eq!(CmdDelGid::decode(&[4, 3, 1, 0, 0, 0, 9, 9]), Some(delete));
+    assert_eq!(CmdDelGid::from_bytes(&delete.to_bytes()), delete);
+    assert_eq!(Config::decode(&[0; 127]), None);
+    assert_eq!(Config::decode(&[0; CONFIG_SIZE]), Some(Config::default()));
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Structures of the driver-provider interface: their bytes, and that a C compiler lays them out the same.
+
+use std::mem::{align_of, offset_of, size_of};
+
+use virtio_rdma_abi::uverbs::{
+    AllocContextResp, ContextFlags, CreateCqReq, CreateCqResp, CreateQpReq, UserRing, ABI_VERSION,
+};
+
+use super::check;
+
+const RING: UserRing = UserRing {
+    addr: 0x7f01_0203_4000,
+    slots: 0x8000,
+    slot_shift: 7,
+    reserved: [0; 3],
+};
+const RING_HEX: &str = "00400302017f0000 00800000 07 000000";
+
+#[test]
+fn exact_bytes() {
+    check(
+        AllocContextResp {
+            flags: ContextFlags::OWN_RINGS,
+            max_inline_data: 0x0102,
+            doorbell_offset: 0x1122_3344_5566_7000,
+            max_qp_slots: 0x8000,
+            max_cq_slots: 0x4000,
+            reserved: [0; 8],
+        },
+        "01000000 02010000 0070665544332211 00800000 00400000 0000000000000000",
+    );
+    check(RING, RING_HEX);
+    check(CreateCqReq { ring: RING }, RING_HEX);
+    check(
+        CreateCqResp {
+            cqn: 5,
+            reserved: 0,
+        },
+        "05000000 00000000",
+    );
+    check(
+        CreateQpReq {
+            sq: RING,
+            rq: UserRing { slots: 4, ..RING },
+        },
+        &format!("{RING_HEX} 00400302017f0000 04000000 07 000000"),
+    );
+    assert_eq!(ABI_VERSION, 1);
+}
+
+/// The structures as a C header would declare them, under the names of the ABI.
+mod c {
+    #[repr(C)]
+    pub struct AllocContextResp {
+        pub flags: u32,
+        pub max_inline_data: u32,
+        pub doorbell_offset: u64,
+        pub max_qp_slots: u32,
+        pub max_cq_slots: u32,
+        pub reserved: [u8; 8],
+    }
+
+    #[repr(C)]
+    pub struct UserRing {
+        pub addr: u64,
+        pub slots: u32,
+        pub slot_shift: u8,
+        pub reserved: [u8; 3],
+    }
+
+    #[repr(C)]
+    pub struct CreateCqReq {
+        pub ring: UserRing,
+    }
+
+    #[repr(C)]
+    pub struct CreateCqResp {
+        pub cqn: u32,
+        pub reserved: u32,
+    }
+
+    #[repr(C)]
+    pub struct CreateQpReq {
+        pub sq: UserRing,
+        pub rq: UserRing,
+    }
+}
+
+/// uverbs passes driver data in units of 8 bytes and naturally aligned.
+#[test]
+fn a_c_compiler_agrees() {
+    macro_rules! agree {
+        ($name:ident { $($field:ident at $offset:literal),* }) => {
+            assert_eq!(size_of::<c::$name>(), $name::SIZE, stringify!($name));
+            assert_eq!($name::SIZE % 8, 0, stringify!($name));
+            assert!(align_of::<c::$name>() <= 8);
+            $( assert_eq!(offset_of!(c::$name, $field), $offset, stringify!($name.$field)); )*
+        };
+    }
+    agree!(AllocContextResp {
+        flags at 0, max_inline_data at 4, doorbell_offset at 8, max_qp_slots at 16, max_cq_slots at 20, reserved at 24
+    });
+    agree!(UserRing { addr at 0, slots at 8, slot_shift at 12, reserved at 13 });
+    agree!(CreateCqReq { ring at 0 });
+    agree!(CreateCqResp { cqn at 0, reserved at 4 });
+    agree!(CreateQpReq { sq at 0, rq at 16 });
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Values of enumerations and bit masks, known and unknown.
+
+use virtio_rdma_abi::config::{AtomicCap, DeviceCaps};
+use virtio_rdma_abi::ctrl::{Command, CreateFlags, NotifyFlags};
+use virtio_rdma_abi::ib::{
+    AccessFlags, AhFlags, AsyncEvent, GidType, MigState, Mtu, PortCaps, PortPhysState, PortSpeed,
+    PortState, PortWidth, QpAttrMask, QpState, QpType, SendFlags, SigType, WcFlags, WcStatus,
+    WrOpcode, DEFAULT_PKEY, GSI_QPN, MASK_24, PORT,
+};
+use virtio_rdma_abi::ring::{ArmKind, DoorbellKind};
+use virtio_rdma_abi::uverbs::ContextFlags;
+use virtio_rdma_abi::wire::UnknownValue;
+use virtio_rdma_abi::VIRTIO_ID_RDMA;
+
+/// Asserts that an enumeration has exactly these values, each of which survives a round trip, and refuses every
+/// other one of its wire type that an exhaustive search or a walk over all bits can find.
+macro_rules! values {
+    ($name:ident: $repr:ty = $expected:expr) => {{
+        let expected: Vec<$repr> = $expected.into_iter().collect();
+        let actual: Vec<$repr> = $name::ALL.iter().map(|value| value.value()).collect();
+        assert_eq!(actual, expected, stringify!($name));
+        for &value in $name::ALL {
+            assert_eq!($name::try_from(value.value()), Ok(value));
+        }
+        let candidates = (0..=255)
+            .chain((0..<$repr>::BITS).map(|bit| 1 << bit))
+            .chain([<$repr>::MAX]);
+        for candidate in candidates.filter(|candidate| !expected.contains(candidate)) {
+            assert_eq!(
+                $name::try_from(candidate),
+                Err(UnknownValue(u32::from(candidate))),
+                stringify!($name)
+            );
+        }
+    }};
+}
+
+#[test]
+fn enumerations() {
+    values!(AtomicCap: u8 = 0..=2);
+    values!(Command: u8 = 1..=18);
+    values!(PortState: u8 = 0..=5);
+    values!(PortPhysState: u8 = 1..=7);
+    values!(Mtu: u8 = 1..=5);
+    values!(PortSpeed: u16 = [1, 2, 4, 8, 16, 32, 64, 128]);
+    values!(PortWidth: u8 = [1, 2, 4, 8, 16]);
+    values!(QpType: u8 = 0..=4);
+    values!(SigType: u8 = 0..=1);
+    values!(QpState: u8 = 0..=6);
+    values!(MigState: u8 = 0..=2);
+    values!(GidType: u32 = 1..=2);
+    values!(WrOpcode: u32 = [0, 1, 2, 3, 4, 5, 6, 7, 9, 11, 32]);
+    values!(WcStatus: u8 = 0..=21);
+    values!(AsyncEvent: u8 = 0..=18);
+    values!(ArmKind: u8 = 0..=2);
+    values!(DoorbellKind: u8 = 1..=4);
+}
+
+/// Names whose neighbours have similar values, so that a swap would pass the test above.
+#[test]
+fn names_have_their_values() {
+    assert_eq!(Command::MapMrSg.value(), 8);
+    assert_eq!(Command::RegUserMr.value(), 9);
+    assert_eq!(Command::ReqNotifyCq.value(), 18);
+    assert_eq!(PortWidth::X4.value(), 2);
+    assert_eq!(PortWidth::X8.value(), 4);
+    assert_eq!(PortWidth::X2.value(), 16);
+    assert_eq!(PortSpeed::Edr.value(), 32);
+    assert_eq!(PortState::Active.value(), 4);
+    assert_eq!(PortPhysState::LinkUp.value(), 5);
+    assert_eq!(QpType::Rc.value(), 2);
+    assert_eq!(QpType::Ud.value(), 4);
+    assert_eq!(QpState::Err.value(), 6);
+    assert_eq!(WrOpcode::SendWithInv.value(), 9);
+    assert_eq!(WrOpcode::RdmaReadWithInv.value(), 11);
+    assert_eq!(WcStatus::LocProtErr.value(), 4);
+    assert_eq!(WcStatus::WrFlushErr.value(), 5);
+    assert_eq!(WcStatus::RemInvReqErr.value(), 9);
+    assert_eq!(WcStatus::RemAccessErr.value(), 10);
+    assert_eq!(WcStatus::RetryExcErr.value(), 12);
+    assert_eq!(WcStatus::RnrRetryExcErr.value(), 13);
+    assert_eq!(AsyncEvent::QpFatal.value(), 1);
+    assert_eq!(AsyncEvent::PortActive.value(), 9);
+    assert_eq!(AsyncEvent::QpLastWqeReached.value(), 16);
+    let mtus: Vec<u32> = Mtu::ALL.iter().map(|mtu| mtu.bytes()).collect();
+    assert_eq!(mtus, [256, 512, 1024, 2048, 4096]);
+    assert_eq!(
+        (VIRTIO_ID_RDMA, GSI_QPN, PORT, DEFAULT_PKEY, MASK_24),
+        (42, 1, 1, 0xffff, 0xff_ffff)
+    );
+}
+
+/// Asserts a mask's named bits in order, and its set operations on them and on a bit that it does not name.
+macro_rules! bits {
+    ($name:ident: $repr:ty { $($bit:ident = $number:literal),* }) => {{
+        let mut all: $repr = 0;
+        $(
+            assert_eq!($name::$bit.0, 1 << $number, stringify!($name::$bit));
+            all |= 1 << $number;
+        )*
+        assert_eq!($name::ALL.0, all, stringify!($name));
+        assert_eq!($name::default(), $name::NONE);
+        assert!(!$name::ALL.has_unknown());
+        for bit in 0..<$repr>::BITS {
+            let mask = $name(1 << bit);
+            let named = all & mask.0 != 0;
+            assert_eq!(mask.has_unknown(), !named);
+            assert_eq!($name::ALL.contains(mask), named);
+            assert_eq!($name::ALL.intersects(mask), named);
+            assert_eq!(($name::ALL | mask).without(mask).0, all & !mask.0);
+        }
+    }};
+}
+
+#[test]
+fn masks() {
+    bits!(DeviceCaps: u64 {
+        BAD_PKEY_CNTR = 1, BAD_QKEY_CNTR = 2, CHANGE_PHY_PORT = 5, UD_AV_PORT_ENFORCE = 6, SYS_IMAGE_GUID = 11,
+        RC_RNR_NAK_GEN = 12, MEM_MGT_EXTENSIONS = 21, BLOCK_MULTICAST_LOOPBACK = 22, SG_GAPS_REG = 32
+    });
+    bits!(PortCaps: u32 { CM_SUP = 16 });
+    bits!(AccessFlags: u32 {
+        LOCAL_WRITE = 0, REMOTE_WRITE = 1, REMOTE_READ = 2, REMOTE_ATOMIC = 3, MW_BIND = 4, ZERO_BASED = 5,
+        ON_DEMAND = 6, HUGETLB = 7, RELAXED_ORDERING = 20
+    });
+    bits!(AhFlags: u8 { GRH = 0 });
+    bits!(QpAttrMask: u32 {
+        STATE = 0, CUR_STATE = 1, EN_SQD_ASYNC_NOTIFY = 2, ACCESS_FLAGS = 3, PKEY_INDEX = 4, PORT = 5, QKEY = 6,
+        AV = 7, PATH_MTU = 8, TIMEOUT = 9, RETRY_CNT = 10, RNR_RETRY = 11, RQ_PSN = 12, MAX_QP_RD_ATOMIC = 13,
+        ALT_PATH = 14, MIN_RNR_TIMER = 15, SQ_PSN = 16, MAX_DEST_RD_ATOMIC = 17, PATH_MIG_STATE = 18, CAP = 19,
+        DEST_QPN = 20, RESERVED1 = 21, RESERVED2 = 22, RESERVED3 = 23, RESERVED4 = 24, RATE_LIMIT = 25
+    });
+    bits!(SendFlags: u32 { FENCE = 0, SIGNALED = 1, SOLICITED = 2, INLINE = 3, IP_CSUM = 4 });
+    bits!(WcFlags: u32 {
+        GRH = 0, WITH_IMM = 1, WITH_INVALIDATE = 2, IP_CSUM_OK = 3, WITH_SMAC = 4, WITH_VLAN = 5,
+        WITH_NETWORK_HDR_TYPE = 6
+    });
+    bits!(NotifyFlags: u32 { SOLICITED = 0, NEXT_COMPLETION = 1 });
+    bits!(CreateFlags: u32 { USER = 0 });
+    bits!(ContextFlags: u32 { OWN_RINGS = 0 });
+}
