@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Why memory could not be mapped or accessed.
+
+/// An access that the DMA map does not allow. The guest's fault, so never worth more than an error to the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DmaError {
+    /// No region holds the first byte.
+    #[error("DMA address {iova:#x} is not mapped")]
+    Unmapped {
+        /// First address of the access.
+        iova: u64,
+    },
+    /// A region holds the first byte but not the last.
+    #[error("{len} bytes at DMA address {iova:#x} exceed their region")]
+    Crossing {
+        /// First address of the access.
+        iova: u64,
+        /// Length of the access.
+        len: usize,
+    },
+    /// The region may only be read.
+    #[error("DMA address {iova:#x} is read-only")]
+    ReadOnly {
+        /// First address of the access.
+        iova: u64,
+    },
+    /// An offset or length beyond the slice, or two lengths that differ.
+    #[error("access beyond the slice")]
+    OutOfBounds,
+    /// An atomic access to a word that is not aligned to its size.
+    #[error("misaligned atomic access")]
+    Misaligned,
+}
+
+/// A region that can't be mapped or unmapped. The monitor's fault.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// Address, length or offset is zero, misaligned or beyond the address space.
+    #[error("bad region: {len:#x} bytes at DMA address {iova:#x}, file offset {offset:#x}")]
+    BadRange {
+        /// DMA address.
+        iova: u64,
+        /// Length in bytes.
+        len: u64,
+        /// Offset in the file.
+        offset: u64,
+    },
+    /// A part of the range is mapped already, or only a part of a region is to be unmapped.
+    #[error("{len:#x} bytes at DMA address {iova:#x} overlap another region")]
+    Overlap {
+        /// DMA address.
+        iova: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// The map is full.
+    #[error("more than {} regions", crate::MAX_REGIONS)]
+    TooMany,
+    /// The file could shrink under us.
+    #[error(
+        "guest memory is not sealed against shrinking (use memory-backend-memfd with share=on)"
+    )]
+    NotSealed,
+    /// Huge pages that the file gave back can't always be had again, which ends in SIGBUS.
+    #[error("guest memory on huge pages is not supported")]
+    HugePages,
+    /// The region ends beyond the file.
+    #[error("region ends at {end:#x}, beyond the file's {size:#x} bytes")]
+    BeyondFile {
+        /// End of the region in the file.
+        end: u64,
+        /// Size of the file.
+        size: u64,
+    },
+    /// The file can't be examined.
+    #[error("can't examine guest memory: {0}")]
+    File(#[from] std::io::Error),
+    /// The file can't be mapped.
+    #[error("can't map guest memory: {0}")]
+    Map(#[from] vm_memory::mmap::MmapRegionError),
+}

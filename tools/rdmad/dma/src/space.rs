@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The DMA map: snapshots, how workers pin them and how a change waits for them.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::Condvar;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use arc_swap::ArcSwap;
+use arc_swap::Guard;
+use vm_memory::VolatileMemory;
+use vm_memory::VolatileSlice;
+
+use crate::mapping::Mapping;
+use crate::DmaError;
+use crate::DmaSlice;
+use crate::DmaSliceMut;
+use crate::MapError;
+
+/// Regions in one map. A monitor uses a few; each costs a mapping and a file descriptor, which all VMs of a process
+/// share.
+pub const MAX_REGIONS: usize = 128;
+
+/// The DMA map of one VM.
+pub struct DmaSpace {
+    current: ArcSwap<Snapshot>,
+    /// Changes of the map, one at a time.
+    change: Mutex<()>,
+    live: Arc<Live>,
+}
+
+/// Counts the snapshots that exist: the current one and older ones that some view still pins.
+#[derive(Default)]
+struct Live {
+    count: Mutex<usize>,
+    dropped: Condvar,
+}
+
+impl Live {
+    fn count(&self) -> MutexGuard<'_, usize> {
+        // The count is right at any moment, whatever a panicking thread did.
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A map that never changes.
+struct Snapshot {
+    /// Sorted by address, without overlap.
+    regions: Vec<Arc<Mapping>>,
+    live: Arc<Live>,
+}
+
+impl Snapshot {
+    fn new(regions: Vec<Arc<Mapping>>, live: &Arc<Live>) -> Arc<Self> {
+        *live.count() += 1;
+        Arc::new(Self {
+            regions,
+            live: live.clone(),
+        })
+    }
+
+    /// Index of the first region that ends at or after `iova`.
+    fn position(&self, iova: u64) -> usize {
+        self.regions.partition_point(|region| region.last() < iova)
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        // First the mappings: who waits for this snapshot expects them gone.
+        self.regions.clear();
+        *self.live.count() -= 1;
+        self.live.dropped.notify_all();
+    }
+}
+
+impl DmaSpace {
+    /// An empty map.
+    pub fn new() -> Self {
+        let live = Arc::default();
+        Self {
+            current: ArcSwap::new(Snapshot::new(Vec::new(), &live)),
+            change: Mutex::new(()),
+            live,
+        }
+    }
+
+    /// Maps `len` bytes of the file `fd` from `offset` on at the DMA address `iova`.
+    ///
+    /// All three are multiples of [`PAGE_SIZE`](crate::PAGE_SIZE). Fails if the range is taken, the file could shrink or
+    /// is too short, or the map is full; the map is then as before.
+    pub fn map(
+        &self,
+        iova: u64,
+        fd: OwnedFd,
+        offset: u64,
+        len: u64,
+        writable: bool,
+    ) -> Result<(), MapError> {
+        let _change = self.lock_change();
+        let old = self.current.load_full();
+        if old.regions.len() == MAX_REGIONS {
+            return Err(MapError::TooMany);
+        }
+        let mapping = Mapping::new(iova, fd, offset, len, writable)?;
+        let at = old.position(iova);
+        if old
+            .regions
+            .get(at)
+            .is_some_and(|next| next.iova <= mapping.last())
+        {
+            return Err(MapError::Overlap { iova, len });
+        }
+        let mut regions = old.regions.clone();
+        regions.insert(at, Arc::new(mapping));
+        // A view of the old snapshot lacks the new region and does no harm: nothing to wait for.
+        self.current.store(Snapshot::new(regions, &self.live));
+        Ok(())
+    }
+
+    /// Unmaps every region inside the `len` bytes at `iova` and returns their number, which may be 0.
+    ///
+    /// Returns when no view of an earlier map exists any more. Fails, with the map as before, if only a part of a region
+    /// is inside. Must not be called by a thread that holds a view: it would wait for itself.
+    pub fn unmap(&self, iova: u64, len: u64) -> Result<usize, MapError> {
+        let Some(last) = len.checked_sub(1).and_then(|rest| iova.checked_add(rest)) else {
+            return Err(MapError::BadRange {
+                iova,
+                len,
+                offset: 0,
+            });
+        };
+        let _change = self.lock_change();
+        let old = self.current.load_full();
+        let start = old.position(iova);
+        let inside = old.regions[start..].partition_point(|region| region.iova <= last);
+        let (kept_front, rest) = old.regions.split_at(start);
+        let (removed, kept_back) = rest.split_at(inside);
+        if removed
+            .iter()
+            .any(|region| region.iova < iova || region.last() > last)
+        {
+            return Err(MapError::Overlap { iova, len });
+        }
+        let removed = removed.len();
+        if removed > 0 {
+            let kept = [kept_front, kept_back].concat();
+            self.replace_and_wait(old, kept);
+        }
+        Ok(removed)
+    }
+
+    /// Unmaps everything. Returns when no view of an earlier map exists any more; see [`unmap`](Self::unmap).
+    pub fn clear(&self) {
+        let _change = self.lock_change();
+        self.replace_and_wait(self.current.load_full(), Vec::new());
+    }
+
+    /// Pins the map as it is now.
+    ///
+    /// Lock-free; the cost does not depend on the map. As long as the view lives, changes that unmap wait, so keep it for
+    /// one slice of work.
+    #[inline]
+    pub fn enter(&self) -> DmaView {
+        DmaView {
+            snapshot: self.current.load(),
+        }
+    }
+
+    fn replace_and_wait(&self, old: Arc<Snapshot>, regions: Vec<Arc<Mapping>>) {
+        self.current.store(Snapshot::new(regions, &self.live));
+        drop(old);
+        // Only this thread makes snapshots, since it holds the change lock: with one left, that is the new one.
+        let mut count = self.live.count();
+        while *count > 1 {
+            count = self
+                .live
+                .dropped
+                .wait(count)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock_change(&self) -> MutexGuard<'_, ()> {
+        // The lock guards no data of its own; the published snapshot is always whole.
+        self.change.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for DmaSpace {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for DmaSpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let snapshot = self.current.load();
+        f.debug_list()
+            .entries(
+                snapshot
+                    .regions
+                    .iter()
+                    .map(|region| region.iova..=region.last()),
+            )
+            .finish()
+    }
+}
+
+/// A pinned DMA map. Slices taken from it stay valid as long as it lives.
+pub struct DmaView {
+    snapshot: Guard<Arc<Snapshot>>,
+}
+
+impl DmaView {
+    /// `len` bytes at `iova` for reading. They must lie in one region.
+    #[inline]
+    pub fn slice(&self, iova: u64, len: usize) -> Result<DmaSlice<'_>, DmaError> {
+        let (memory, _) = self.find(iova, len)?;
+        Ok(DmaSlice::new(memory))
+    }
+
+    /// `len` bytes at `iova` for reading and writing. They must lie in one region, which is not read-only.
+    #[inline]
+    pub fn slice_mut(&self, iova: u64, len: usize) -> Result<DmaSliceMut<'_>, DmaError> {
+        match self.find(iova, len)? {
+            (memory, true) => Ok(DmaSliceMut::new(memory)),
+            (_, false) => Err(DmaError::ReadOnly { iova }),
+        }
+    }
+
+    /// How many bytes, `max` at most, follow each other in one region from `iova` on: a longer range is accessed piece
+    /// by piece. Never 0 unless `max` is.
+    #[inline]
+    pub fn contiguous(&self, iova: u64, max: usize) -> Result<usize, DmaError> {
+        let region = self.region(iova)?;
+        let rest = region.last() - iova;
+        // A length of 2^64 does not exist here: a region's size fits usize.
+        Ok(usize::try_from(rest).map_or(max, |rest| max.min(rest.saturating_add(1))))
+    }
+
+    /// Whether the map has no region at all.
+    pub fn is_empty(&self) -> bool {
+        self.snapshot.regions.is_empty()
+    }
+
+    #[inline]
+    fn region(&self, iova: u64) -> Result<&Mapping, DmaError> {
+        self.snapshot
+            .regions
+            .get(self.snapshot.position(iova))
+            .filter(|region| region.iova <= iova)
+            .map(|region| &**region)
+            .ok_or(DmaError::Unmapped { iova })
+    }
+
+    #[inline]
+    fn find(&self, iova: u64, len: usize) -> Result<(VolatileSlice<'_>, bool), DmaError> {
+        let region = self.region(iova)?;
+        let memory = usize::try_from(iova - region.iova)
+            .ok()
+            .and_then(|offset| region.memory.get_slice(offset, len).ok())
+            .ok_or(DmaError::Crossing { iova, len })?;
+        Ok((memory, region.writable))
+    }
+}
+
+impl fmt::Debug for DmaView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DmaView")
+            .field("regions", &self.snapshot.regions.len())
+            .finish()
+    }
+}

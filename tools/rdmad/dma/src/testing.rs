@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Memory like a VM's, for tests.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::MemfdFlags;
+use rustix::fs::SealFlags;
+
+use crate::DmaSpace;
+
+/// A memfd of `len` bytes with these seals.
+pub fn memfd(len: u64, seals: SealFlags) -> io::Result<OwnedFd> {
+    let fd = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&fd, len)?;
+    rustix::fs::fcntl_add_seals(&fd, seals)?;
+    Ok(fd)
+}
+
+/// A memfd of `len` bytes that can't shrink.
+pub fn guest_memory(len: u64) -> io::Result<OwnedFd> {
+    memfd(len, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+}
+
+impl DmaSpace {
+    /// A map with one region: `len` bytes of zeroes at `iova`.
+    pub fn anonymous(iova: u64, len: u64) -> Self {
+        let space = Self::new();
+        let fd = guest_memory(len).expect("memfd");
+        space.map(iova, fd, 0, len, true).expect("map");
+        space
+    }
+}

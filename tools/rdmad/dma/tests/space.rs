@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The DMA map from outside: what is mapped, what is refused, what unmapping waits for.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::sync::Arc;
+use std::thread;
+
+use dma::testing::guest_memory;
+use dma::testing::memfd;
+use dma::DmaError;
+use dma::DmaSpace;
+use dma::MapError;
+use dma::MAX_REGIONS;
+use rustix::fs::SealFlags;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn regions_show_the_file_at_its_offset() {
+    let fd = guest_memory(2 * MIB).unwrap();
+    let space = DmaSpace::new();
+    let dup = fd.as_fd().try_clone_to_owned().unwrap();
+    space.map(0x1_0000_0000, fd, MIB, MIB, true).unwrap();
+    space.map(0, dup, 0, 2 * MIB, true).unwrap();
+
+    let view = space.enter();
+    view.slice_mut(0x1_0000_0010, 5)
+        .unwrap()
+        .write(0, b"hello")
+        .unwrap();
+    let mut out = [0; 5];
+    view.slice(MIB + 0x10, 5)
+        .unwrap()
+        .read(0, &mut out)
+        .unwrap();
+    assert_eq!(&out, b"hello");
+}
+
+#[test]
+fn access_stays_inside_regions() {
+    let space = DmaSpace::anonymous(0x1000, 0x2000);
+    let view = space.enter();
+    assert_eq!(
+        view.slice(0xfff, 1).unwrap_err(),
+        DmaError::Unmapped { iova: 0xfff }
+    );
+    assert_eq!(
+        view.slice(0x3000, 1).unwrap_err(),
+        DmaError::Unmapped { iova: 0x3000 }
+    );
+    assert_eq!(
+        view.slice(0x2fff, 2).unwrap_err(),
+        DmaError::Crossing {
+            iova: 0x2fff,
+            len: 2
+        }
+    );
+    assert!(view.slice(0x2000, usize::MAX).is_err());
+    assert_eq!(view.slice(0x1000, 0x2000).unwrap().len(), 0x2000);
+    assert_eq!(view.contiguous(0x2ff0, 100), Ok(16));
+    assert_eq!(view.contiguous(0x1000, 100), Ok(100));
+    assert!(view.contiguous(u64::MAX, 1).is_err());
+
+    let slice = view.slice_mut(0x1000, 16).unwrap();
+    assert_eq!(slice.write(9, &[0; 8]), Err(DmaError::OutOfBounds));
+    assert_eq!(slice.read(usize::MAX, &mut [0]), Err(DmaError::OutOfBounds));
+    assert!(slice.subslice(16, 1).is_err());
+    assert_eq!(
+        slice.load_u32(2, Ordering::Relaxed),
+        Err(DmaError::Misaligned)
+    );
+    assert_eq!(
+        slice.load_u64(16, Ordering::Relaxed),
+        Err(DmaError::OutOfBounds)
+    );
+    assert_eq!(slice.fetch_add_u64(4, 1), Err(DmaError::Misaligned));
+}
+
+#[test]
+fn read_only_regions_are_never_written() {
+    let space = DmaSpace::new();
+    space
+        .map(0, guest_memory(4096).unwrap(), 0, 4096, false)
+        .unwrap();
+    let view = space.enter();
+    assert_eq!(
+        view.slice(8, 8).unwrap().load_u64(0, Ordering::Acquire),
+        Ok(0)
+    );
+    assert_eq!(
+        view.slice_mut(8, 8).unwrap_err(),
+        DmaError::ReadOnly { iova: 8 }
+    );
+}
+
+#[test]
+fn atomics_and_copies_between_two_vms() {
+    let (a, b) = (
+        DmaSpace::anonymous(0, 8192),
+        DmaSpace::anonymous(4096, 8192),
+    );
+    let (a, b) = (a.enter(), b.enter());
+    let word = a.slice_mut(0, 8).unwrap();
+    assert_eq!(word.fetch_add_u64(0, 7), Ok(0));
+    assert_eq!(word.compare_exchange_u64(0, 1, 2), Ok(7));
+    assert_eq!(word.compare_exchange_u64(0, 7, 9), Ok(7));
+    word.copy_to(&b.slice_mut(4096, 8).unwrap()).unwrap();
+    assert_eq!(
+        b.slice(4096, 8).unwrap().load_u64(0, Ordering::Relaxed),
+        Ok(9)
+    );
+    assert_eq!(
+        word.copy_to(&b.slice_mut(4096, 9).unwrap()),
+        Err(DmaError::OutOfBounds)
+    );
+
+    let data: Vec<u8> = (0..4096u32).map(|i| i as u8).collect();
+    b.slice_mut(4096, 4096).unwrap().write(0, &data).unwrap();
+    b.slice(4096, 4096)
+        .unwrap()
+        .copy_to(&b.slice_mut(4097, 4096).unwrap())
+        .unwrap();
+    let mut out = vec![0; 4096];
+    b.slice(4097, 4096).unwrap().read(0, &mut out).unwrap();
+    assert_eq!(out, data, "an overlapping copy moves the bytes");
+}
+
+#[test]
+fn files_that_could_fault_are_refused() {
+    let space = DmaSpace::new();
+    let unsealed = memfd(MIB, SealFlags::GROW).unwrap();
+    assert!(matches!(
+        space.map(0, unsealed, 0, MIB, true),
+        Err(MapError::NotSealed)
+    ));
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    assert!(matches!(
+        space.map(0, file.into(), 0, 4096, false),
+        Err(MapError::NotSealed)
+    ));
+    let short = guest_memory(MIB).unwrap();
+    assert!(matches!(
+        space.map(0, short, 4096, MIB, true),
+        Err(MapError::BeyondFile {
+            end: 0x10_1000,
+            size: MIB
+        })
+    ));
+    assert!(space.enter().is_empty());
+}
+
+#[test]
+fn bad_ranges_are_refused() {
+    let space = DmaSpace::anonymous(MIB, MIB);
+    let map =
+        |iova, offset, len| space.map(iova, guest_memory(4 * MIB).unwrap(), offset, len, true);
+    for (iova, offset, len) in [
+        (0, 0, 0),
+        (1, 0, 4096),
+        (0, 1, 4096),
+        (0, 0, 4095),
+        (u64::MAX - 4095, 0, 8192),
+        (0, u64::MAX - 4095, 4096),
+    ] {
+        assert!(
+            matches!(map(iova, offset, len), Err(MapError::BadRange { .. })),
+            "{iova:#x} {offset:#x} {len:#x}"
+        );
+    }
+    for (iova, len) in [
+        (MIB, 4096),
+        (0, 2 * MIB),
+        (2 * MIB - 4096, 8192),
+        (0, 3 * MIB),
+    ] {
+        assert!(matches!(map(iova, 0, len), Err(MapError::Overlap { .. })));
+    }
+    assert!(matches!(space.unmap(0, 0), Err(MapError::BadRange { .. })));
+    assert!(matches!(
+        space.unmap(MIB, 4096),
+        Err(MapError::Overlap { .. })
+    ));
+    assert!(matches!(
+        space.unmap(2 * MIB - 4096, MIB),
+        Err(MapError::Overlap { .. })
+    ));
+    assert_eq!(space.unmap(4 * MIB, MIB).unwrap(), 0);
+    map(u64::MAX - 4095, 0, 4096).unwrap();
+    assert_eq!(space.enter().contiguous(u64::MAX - 1, 10), Ok(2));
+    assert_eq!(space.unmap(0, u64::MAX).unwrap_err().to_string(), {
+        MapError::Overlap {
+            iova: 0,
+            len: u64::MAX,
+        }
+        .to_string()
+    });
+    assert_eq!(space.unmap(MIB, u64::MAX - MIB + 1).unwrap(), 2);
+}
+
+#[test]
+fn the_map_is_bounded() {
+    let space = DmaSpace::new();
+    let fd = guest_memory(4096).unwrap();
+    let map = |i: usize| {
+        let fd = fd.as_fd().try_clone_to_owned().unwrap();
+        space.map(4096 * i as u64, fd, 0, 4096, true)
+    };
+    for i in (0..MAX_REGIONS).rev() {
+        map(i).unwrap();
+    }
+    assert!(matches!(map(MAX_REGIONS), Err(MapError::TooMany)));
+    assert_eq!(space.unmap(0, 2 * 4096).unwrap(), 2);
+    map(MAX_REGIONS).unwrap();
+}
+
+#[test]
+fn unmap_waits_for_older_views_only() {
+    let space = Arc::new(DmaSpace::anonymous(0, MIB));
+    let oldest = space.enter();
+    // A map that is not waited for: the view before it still pins the region.
+    space
+        .map(MIB, guest_memory(MIB).unwrap(), 0, MIB, true)
+        .unwrap();
+
+    let released = Arc::new(AtomicBool::new(false));
+    let (done, finished) = mpsc::channel();
+    let unmapper = {
+        let (space, released) = (space.clone(), released.clone());
+        thread::spawn(move || {
+            assert_eq!(space.unmap(0, MIB).unwrap(), 1);
+            done.send(released.load(Ordering::SeqCst)).unwrap();
+        })
+    };
+    while space.enter().slice(0, 1).is_ok() {
+        thread::yield_now();
+    }
+    let newer = space.enter();
+    assert!(finished.try_recv().is_err());
+    oldest
+        .slice(0, 4096)
+        .unwrap()
+        .read(0, &mut [0; 4096])
+        .unwrap();
+    released.store(true, Ordering::SeqCst);
+    drop(oldest);
+    assert!(
+        finished.recv().unwrap(),
+        "unmap returned before the old view was gone"
+    );
+    unmapper.join().unwrap();
+    assert!(newer.slice(MIB, 1).is_ok());
+}
+
+#[test]
+fn workers_race_with_map_and_unmap() {
+    let space = Arc::new(DmaSpace::anonymous(0, MIB));
+    let stop = Arc::new(AtomicBool::new(false));
+    let workers: Vec<_> = (0..3)
+        .map(|_| {
+            let (space, stop) = (space.clone(), stop.clone());
+            thread::spawn(move || {
+                let mut hits = 0u32;
+                while !stop.load(Ordering::Relaxed) || hits == 0 {
+                    let view = space.enter();
+                    if let Ok(slice) = view.slice_mut(MIB, 64) {
+                        slice.write(0, &[0xa5; 64]).unwrap();
+                        hits += 1;
+                    }
+                    view.slice(0, 64).unwrap();
+                }
+            })
+        })
+        .collect();
+    for _ in 0..2000 {
+        space
+            .map(MIB, guest_memory(MIB).unwrap(), 0, MIB, true)
+            .unwrap();
+        assert_eq!(space.unmap(MIB, MIB).unwrap(), 1);
+    }
+    space
+        .map(MIB, guest_memory(MIB).unwrap(), 0, MIB, true)
+        .unwrap();
+    stop.store(true, Ordering::Relaxed);
+    for worker in workers {
+        worker.join().unwrap();
+    }
+    space.clear();
+    assert!(space.enter().is_empty());
+}
