@@ -41,6 +41,13 @@ const fn slot_count(layout: &RingLayout) -> u16 {
     layout.slots() as u16
 }
 
+/// The position after `slot` in a queue of `slots` slots whose oldest outstanding one is at `tail`.
+#[inline]
+pub const fn position_after(slots: u16, tail: u16, slot: u16) -> u16 {
+    let distance = slot.wrapping_sub(tail) & (slots - 1);
+    tail.wrapping_add(distance).wrapping_add(1)
+}
+
 /// Fills the available ring with the slots in their order, without publishing any, and returns their number.
 fn offer_every_slot<M: RingMemory + ?Sized>(layout: &RingLayout, memory: &M) -> u16 {
     let slots = slot_count(layout);

@@ -5,6 +5,7 @@
 use super::abi::ring::RingLayout;
 use super::offer_every_slot;
 use super::passes_event;
+use super::position_after;
 use super::RingError;
 use super::RingMemory;
 
@@ -89,17 +90,30 @@ impl WorkQueue {
         if slot >= self.slots {
             return Err(RingError::BadSlot);
         }
-        let distance = slot.wrapping_sub(self.tail) & (self.slots - 1);
-        if distance >= self.published.wrapping_sub(self.tail) {
+        self.reclaim(position_after(self.slots, self.tail, slot))
+    }
+
+    /// Frees every slot before position `tail`. For an owner whose polling side has a lock of its own: it keeps the
+    /// position of the oldest slot that is not complete, advances it with [`position_after`], and the posting side
+    /// reclaims up to there.
+    ///
+    /// # Errors
+    ///
+    /// [`RingError::NotOutstanding`] if the device never got a slot before `tail`; nothing is freed then.
+    #[inline]
+    pub fn reclaim(&mut self, tail: u16) -> Result<(), RingError> {
+        if tail.wrapping_sub(self.tail) > self.published.wrapping_sub(self.tail) {
             return Err(RingError::NotOutstanding);
         }
-        self.tail = self.tail.wrapping_add(distance).wrapping_add(1);
+        self.tail = tail;
         Ok(())
     }
 
-    /// Frees every slot. For a queue whose device side has just given all back (QP state RESET).
-    pub fn reset(&mut self) {
+    /// Frees every slot and returns the position of the next. For a queue whose device side has just given all back
+    /// (QP state RESET).
+    pub fn reset(&mut self) -> u16 {
         self.head = self.published;
         self.tail = self.published;
+        self.published
     }
 }

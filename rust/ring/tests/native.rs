@@ -147,6 +147,13 @@ fn a_full_queue_has_no_slot_until_a_completion_is_polled() {
     );
     assert_eq!(driver.complete(1), Err(RingError::NotOutstanding));
     assert_eq!(driver.complete(4), Err(RingError::BadSlot));
+    assert_eq!(driver.reclaim(5), Err(RingError::NotOutstanding));
+    assert_eq!(
+        driver.reclaim(2),
+        Err(RingError::NotOutstanding),
+        "backwards"
+    );
+    assert_eq!(driver.reclaim(3), Ok(()));
     driver.complete(3).unwrap();
     assert_eq!(driver.complete(3), Err(RingError::NotOutstanding));
     assert_eq!(driver.free_slots(), 4);
@@ -238,7 +245,7 @@ fn reset_gives_back_whatever_is_in_the_ring() {
     let _ = driver.publish(&memory);
     device.fetch(&memory).unwrap();
     device.reset(&memory);
-    driver.reset();
+    assert_eq!(driver.reset(), 3);
     assert_eq!(driver.free_slots(), 4);
     assert_eq!(u16::from_le(memory.load_u16(driver.layout().used_idx())), 3);
     assert_eq!(device.fetch(&memory), Ok(None));
