@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What bindgen reads: the subsystems whose headers the kernel crate does not bind yet.
+ */
+
+#include <linux/if_ether.h>
+#include <linux/inetdevice.h>
+#include <linux/netdevice.h>
+#include <linux/pci.h>
+#include <linux/virtio.h>
+#include <linux/virtio_config.h>
+
+#include <rdma/ib_addr.h>
+#include <rdma/ib_cache.h>
+#include <rdma/ib_umem.h>
+#include <rdma/ib_verbs.h>
+#include <rdma/uverbs_ioctl.h>
+#include <rdma/uverbs_types.h>
+
+#include "helpers.h"

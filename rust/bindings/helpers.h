@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Functions that C headers define inline, which bindgen cannot call: helpers/ gives each a symbol. The build
+ * strips "rust_helper_" from the names that Rust sees.
+ */
+
+#ifndef RUST_BINDINGS_HELPERS_H
+#define RUST_BINDINGS_HELPERS_H
+
+#include <linux/netdevice.h>
+#include <linux/virtio_config.h>
+#include <rdma/ib_umem.h>
+#include <rdma/ib_verbs.h>
+
+/* helpers/virtio.c */
+bool rust_helper_virtio_has_feature(const struct virtio_device *vdev, unsigned int fbit);
+int rust_helper_virtio_find_vqs(struct virtio_device *vdev, unsigned int nvqs, struct virtqueue *vqs[],
+				struct virtqueue_info info[], struct irq_affinity *desc);
+void rust_helper_virtio_device_ready(struct virtio_device *vdev);
+void rust_helper_virtio_synchronize_cbs(struct virtio_device *vdev);
+bool rust_helper_virtio_get_shm_region(struct virtio_device *vdev, struct virtio_shm_region *region, u8 id);
+
+/* helpers/net.c */
+struct net_device *rust_helper_netdev_notifier_info_to_dev(void *info);
+void rust_helper_dev_hold(struct net_device *dev);
+void rust_helper_dev_put(struct net_device *dev);
+struct device *rust_helper_netdev_parent(const struct net_device *dev);
+const u8 *rust_helper_netdev_perm_addr(const struct net_device *dev);
+unsigned int rust_helper_netdev_mtu(const struct net_device *dev);
+bool rust_helper_netdev_is_ethernet(const struct net_device *dev);
+bool rust_helper_netdev_is_registered(const struct net_device *dev);
+bool rust_helper_netif_running(const struct net_device *dev);
+bool rust_helper_netif_oper_up(const struct net_device *dev);
+
+/* helpers/rdma.c */
+struct ib_umem *rust_helper_ib_umem_get_va(struct ib_device *device, unsigned long addr, size_t size, int access);
+
+#endif

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: GPL-2.0
+
+#include <linux/if_arp.h>
+
+#include "../helpers.h"
+
+struct net_device *rust_helper_netdev_notifier_info_to_dev(void *info)
+{
+	return netdev_notifier_info_to_dev(info);
+}
+
+void rust_helper_dev_hold(struct net_device *dev)
+{
+	dev_hold(dev);
+}
+
+void rust_helper_dev_put(struct net_device *dev)
+{
+	dev_put(dev);
+}
+
+struct device *rust_helper_netdev_parent(const struct net_device *dev)
+{
+	return dev->dev.parent;
+}
+
+const u8 *rust_helper_netdev_perm_addr(const struct net_device *dev)
+{
+	return dev->perm_addr;
+}
+
+unsigned int rust_helper_netdev_mtu(const struct net_device *dev)
+{
+	return READ_ONCE(dev->mtu);
+}
+
+bool rust_helper_netdev_is_ethernet(const struct net_device *dev)
+{
+	return dev->type == ARPHRD_ETHER && dev->addr_len == ETH_ALEN;
+}
+
+bool rust_helper_netdev_is_registered(const struct net_device *dev)
+{
+	return READ_ONCE(dev->reg_state) == NETREG_REGISTERED;
+}
+
+bool rust_helper_netif_running(const struct net_device *dev)
+{
+	return netif_running(dev);
+}
+
+bool rust_helper_netif_oper_up(const struct net_device *dev)
+{
+	return netif_oper_up(dev);
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: GPL-2.0
+
+#include "../helpers.h"
+
+bool rust_helper_virtio_has_feature(const struct virtio_device *vdev, unsigned int fbit)
+{
+	return virtio_has_feature(vdev, fbit);
+}
+
+int rust_helper_virtio_find_vqs(struct virtio_device *vdev, unsigned int nvqs, struct virtqueue *vqs[],
+				struct virtqueue_info info[], struct irq_affinity *desc)
+{
+	return virtio_find_vqs(vdev, nvqs, vqs, info, desc);
+}
+
+void rust_helper_virtio_device_ready(struct virtio_device *vdev)
+{
+	virtio_device_ready(vdev);
+}
+
+void rust_helper_virtio_synchronize_cbs(struct virtio_device *vdev)
+{
+	virtio_synchronize_cbs(vdev);
+}
+
+bool rust_helper_virtio_get_shm_region(struct virtio_device *vdev, struct virtio_shm_region *region, u8 id)
+{
+	return virtio_get_shm_region(vdev, region, id);
+}
