@@ -14,6 +14,7 @@
 #include <rdma/ib_cache.h>
 #include <rdma/ib_umem.h>
 #include <rdma/ib_verbs.h>
+#include <rdma/iter.h>
 #include <rdma/uverbs_ioctl.h>
 #include <rdma/uverbs_types.h>
 

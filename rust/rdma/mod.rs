@@ -1,3 +1,55 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Safe abstractions over the InfiniBand core.
+//! Drivers of RDMA devices.
+//!
+//! A driver implements [`Driver`], and one trait for each further group of verbs that its device has; from
+//! these, [`Operations`] builds the table of callbacks at compile time. [`Registration`] makes a device
+//! known to the RDMA core and takes it away again.
+//!
+//! The core allocates and frees most objects itself. Each of them is an [`Object`]: the C structure and,
+//! behind it, the driver's part, which is initialised in place when the object is created and dropped when it
+//! is destroyed. So a driver destroys what it owns in `Drop`.
+//!
+//! | concern | module |
+//! |---|---|
+//! | devices, registration | [`device`], [`operations`], [`attributes`], [`port`], [`gid`] |
+//! | user contexts, what they map and exchange | [`ucontext`], [`mmap`], [`udata`] |
+//! | objects | [`object`], [`pd`], [`mr`], [`cq`], [`qp`], [`qp_attr`] |
+//! | work of kernel clients | [`work_request`], [`work_completion`] |
+//! | memory | [`umem`], [`queue_memory`], [`page_list`] |
+//! | events | [`event`] |
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+// These are abstractions for any driver, compiled into the one that uses them.
+#![allow(unreachable_pub)]
+
+pub mod attributes;
+pub mod cq;
+mod deferred;
+pub mod device;
+pub mod event;
+pub mod gid;
+pub mod mmap;
+pub mod mr;
+pub mod object;
+pub mod operations;
+pub mod page_list;
+pub mod pd;
+pub mod port;
+pub mod qp;
+pub mod qp_attr;
+pub mod queue_memory;
+pub mod ucontext;
+pub mod udata;
+pub mod umem;
+pub mod work_completion;
+pub mod work_request;
+
+pub use device::Device;
+pub use device::DeviceRef;
+pub use device::Driver;
+pub use device::Registration;
+pub use object::Object;
+pub use operations::Operations;
+pub use udata::Udata;

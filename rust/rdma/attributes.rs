@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Limits and capabilities of a device.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use kernel::error::from_result;
+use kernel::prelude::*;
+
+use super::udata;
+use super::Device;
+use super::Driver;
+use crate::bindings;
+
+/// Atomicity of remote atomic operations.
+#[derive(Clone, Copy)]
+pub enum AtomicCap {
+    /// There are none.
+    None,
+    /// Atomic among the queue pairs of the device.
+    Hca,
+    /// Atomic towards every access of the memory.
+    Global,
+}
+
+/// Limits and capabilities of a device: `struct ib_device_attr` without what only other kinds of device have.
+#[allow(missing_docs)]
+pub struct DeviceAttributes {
+    /// In network byte order.
+    pub sys_image_guid: [u8; 8],
+    pub vendor_id: u32,
+    pub vendor_part_id: u32,
+    pub hw_ver: u32,
+    /// Bits of the user space ABI, `enum ib_uverbs_device_cap_flags`.
+    pub device_cap_flags: u64,
+    /// Bytes.
+    pub max_mr_size: u64,
+    /// Bit n stands for pages of 2ⁿ bytes.
+    pub page_size_cap: u64,
+    pub max_mr: u32,
+    pub max_pd: u32,
+    pub max_qp: u32,
+    pub max_qp_wr: u32,
+    pub max_send_sge: u32,
+    pub max_recv_sge: u32,
+    /// SGEs of an RDMA READ.
+    pub max_sge_rd: u32,
+    pub max_cq: u32,
+    pub max_cqe: u32,
+    pub max_qp_rd_atom: u32,
+    pub max_res_rd_atom: u32,
+    pub max_qp_init_rd_atom: u32,
+    pub atomic_cap: AtomicCap,
+    pub max_ah: u32,
+    pub max_pkeys: u16,
+    pub local_ca_ack_delay: u8,
+}
+
+/// # Safety
+///
+/// Called by the core as `query_device` of a device of `T`: `attr` is writable, `udata` null or valid.
+pub(super) unsafe extern "C" fn query<T: Driver>(
+    device: *mut bindings::ib_device,
+    attr: *mut bindings::ib_device_attr,
+    udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        unsafe { udata::expect_none(udata) }?;
+        // SAFETY: The core queries devices from their registration on.
+        let from = T::query_device(unsafe { Device::from_raw(device) });
+        // SAFETY: By the function's safety requirements; the core has zeroed it.
+        let to = unsafe { &mut *attr };
+        to.sys_image_guid = u64::from_ne_bytes(from.sys_image_guid);
+        to.vendor_id = from.vendor_id;
+        to.vendor_part_id = from.vendor_part_id;
+        to.hw_ver = from.hw_ver;
+        to.device_cap_flags = from.device_cap_flags;
+        to.max_mr_size = from.max_mr_size;
+        to.page_size_cap = from.page_size_cap;
+        to.max_mr = from.max_mr;
+        to.max_pd = from.max_pd;
+        to.max_qp = from.max_qp;
+        to.max_qp_wr = from.max_qp_wr;
+        to.max_send_sge = from.max_send_sge;
+        to.max_recv_sge = from.max_recv_sge;
+        to.max_sge_rd = from.max_sge_rd;
+        to.max_cq = from.max_cq;
+        to.max_cqe = from.max_cqe;
+        to.max_qp_rd_atom = from.max_qp_rd_atom;
+        to.max_res_rd_atom = from.max_res_rd_atom;
+        to.max_qp_init_rd_atom = from.max_qp_init_rd_atom;
+        to.atomic_cap = match from.atomic_cap {
+            AtomicCap::None => bindings::ib_atomic_cap_IB_ATOMIC_NONE,
+            AtomicCap::Hca => bindings::ib_atomic_cap_IB_ATOMIC_HCA,
+            AtomicCap::Global => bindings::ib_atomic_cap_IB_ATOMIC_GLOB,
+        };
+        to.max_ah = from.max_ah;
+        to.max_pkeys = from.max_pkeys;
+        to.local_ca_ack_delay = from.local_ca_ack_delay;
+        Ok(0)
+    })
+}

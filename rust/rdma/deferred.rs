@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Calls that wait for process context and can be taken back.
+//!
+//! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
+
+use core::mem::offset_of;
+use core::ops::Deref;
+use core::pin::Pin;
+
+use kernel::prelude::*;
+use kernel::sync::Arc;
+use kernel::types::Opaque;
+
+use crate::bindings;
+
+/// What is called.
+pub(super) trait Call: Send + Sync + 'static {
+    /// Called in process context, by one thread at a time.
+    fn call(&self);
+}
+
+/// Data with a work item that calls it.
+///
+/// # Invariants
+///
+/// The work item owns a reference of the [`Arc`] that `self` is in from when it is queued until it has run or is
+/// cancelled.
+#[repr(C)]
+#[pin_data]
+pub(super) struct Deferred<T: Call> {
+    #[pin]
+    work: Opaque<bindings::work_struct>,
+    #[pin]
+    data: T,
+}
+
+impl<T: Call> Deferred<T> {
+    pub(super) fn new(data: impl PinInit<T>) -> Result<Arc<Self>> {
+        Ok(Arc::pin_init(
+            pin_init!(Self {
+                work <- Opaque::ffi_init(|work: *mut bindings::work_struct| {
+                    // SAFETY: `work` is valid for writes and stays where it is; name and key are static.
+                    unsafe {
+                        bindings::init_work_with_key(
+                            work,
+                            Some(Self::run),
+                            false,
+                            c"rdma::Deferred".as_char_ptr(),
+                            Pin::get_ref(kernel::static_lock_class!()).as_ptr(),
+                        );
+                    }
+                }),
+                data <- data,
+            }),
+            GFP_KERNEL,
+        )?)
+    }
+
+    /// Queues the call, if it is not queued. May be called in any context.
+    ///
+    /// The caller sees to it that [`cancel`](Self::cancel) comes after the last of these, or code of this module may run
+    /// when the module is gone.
+    pub(super) fn queue(self: &Arc<Self>) {
+        let owned = Arc::into_raw(self.clone());
+        // SAFETY: The work item is initialised, and valid as long as it owns a reference. The queue always exists.
+        let queued = unsafe {
+            bindings::queue_work_on(
+                bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int,
+                bindings::system_percpu_wq,
+                (*owned).work.get(),
+            )
+        };
+        if !queued {
+            // SAFETY: It was queued already and owns a reference, so this one is still ours.
+            drop(unsafe { Arc::from_raw(owned) });
+        }
+    }
+
+    /// Takes a queued call back, and waits for one that runs. Called in process context.
+    pub(super) fn cancel(self: &Arc<Self>) {
+        // SAFETY: The work item is initialised.
+        if unsafe { bindings::cancel_work_sync(self.work.get()) } {
+            // SAFETY: It was queued and will not run, so its reference is ours.
+            drop(unsafe { Arc::from_raw(Arc::as_ptr(self)) });
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the workqueue for a work item that [`queue`](Self::queue) queued.
+    unsafe extern "C" fn run(work: *mut bindings::work_struct) {
+        const { assert!(offset_of!(Self, work) == 0) };
+        // SAFETY: By the type invariants the work item owned a reference, which is now ours.
+        let this = unsafe { Arc::from_raw(work.cast_const().cast::<Self>()) };
+        this.data.call();
+    }
+}
+
+impl<T: Call> Deref for Deferred<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.data
+    }
+}
+
+// SAFETY: Work items may be queued and cancelled by any thread; the data is `Send` and `Sync`.
+unsafe impl<T: Call> Send for Deferred<T> {}
+
+// SAFETY: See `Send`.
+unsafe impl<T: Call> Sync for Deferred<T> {}

@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! RDMA devices and their registration.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use core::marker::PhantomData;
+use core::ops::Deref;
+use core::ptr::NonNull;
+
+use kernel::device;
+use kernel::device::Bound;
+use kernel::devres::Devres;
+use kernel::error::to_result;
+use kernel::prelude::*;
+use kernel::sync::aref::ARef;
+
+use super::attributes::DeviceAttributes;
+use super::event::PortEvent;
+use super::port::PortAttributes;
+use super::port::PortImmutable;
+use super::Object;
+use super::Operations;
+use crate::bindings;
+use crate::net;
+
+/// A driver of RDMA devices: what every device has. `Self` is the driver's data of one device.
+///
+/// Callbacks run between the registration of a device and its end, in process context unless they say otherwise.
+#[vtable]
+pub trait Driver: Sized + Send + Sync + 'static {
+    /// Pattern for names of devices, with one `%d`.
+    const NAME: &'static CStr;
+
+    /// `enum rdma_driver_id` of the user space ABI.
+    const DRIVER_ID: u32;
+
+    /// Version of the ABI between this driver and its user space counterpart.
+    const UVERBS_ABI_VERSION: u32;
+
+    /// The verbs of the device.
+    const OPERATIONS: Operations<Self>;
+
+    /// Driver's part of a PD. Dropping it destroys the PD.
+    type Pd: Send + Sync;
+
+    /// Limits and capabilities. They do not change.
+    fn query_device(device: &Device<Self>) -> DeviceAttributes;
+
+    /// State of a port.
+    fn query_port(device: &Device<Self>, port: u32) -> Result<PortAttributes>;
+
+    /// What never changes about a port. Called when the device is registered.
+    fn port_immutable(device: &Device<Self>, port: u32) -> Result<PortImmutable>;
+
+    /// Entry of a port's P_Key table.
+    fn query_pkey(device: &Device<Self>, port: u32, index: u16) -> Result<u16>;
+
+    /// Creates a PD.
+    fn alloc_pd(device: &Device<Self>) -> impl PinInit<Self::Pd, Error>;
+}
+
+/// A registered device, as callbacks see it. Dereferences to the driver's data.
+///
+/// # Invariants
+///
+/// The device is registered, or being so, and its DMA device is bound to its driver, as long as references exist.
+#[repr(transparent)]
+pub struct Device<T: Driver>(Object<bindings::ib_device, T>);
+
+impl<T: Driver> Device<T> {
+    /// Borrows a device.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a device of `T` whose driver data is initialised, and that is not deregistered during `'a`.
+    pub(super) unsafe fn from_raw<'a>(raw: *mut bindings::ib_device) -> &'a Self {
+        // SAFETY: `Self` is transparent over the object; the rest is the caller's promise.
+        unsafe { &*raw.cast::<Self>() }
+    }
+
+    /// The C structure.
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_device {
+        self.0.as_raw()
+    }
+
+    /// The device that does DMA.
+    pub fn dma_device(&self) -> &device::Device<Bound> {
+        // SAFETY: `Registration::new` set it; by the type invariants it is bound as long as `self` is borrowed.
+        unsafe { device::Device::from_raw((*self.as_raw()).dma_device) }
+    }
+
+    /// Sets or clears the network device of a port.
+    pub fn set_netdev(&self, port: u32, netdev: Option<&net::Device>) -> Result {
+        let netdev = netdev.map_or(core::ptr::null_mut(), net::Device::as_raw);
+        // SAFETY: The device is valid, and so is `netdev`, which the core takes a reference of.
+        to_result(unsafe { bindings::ib_device_set_netdev(self.as_raw(), netdev, port) })
+    }
+
+    /// Tells clients of an event of a port. May be called in any context.
+    pub fn dispatch_port_event(&self, port: u32, event: PortEvent) {
+        let mut record = bindings::ib_event {
+            device: self.as_raw(),
+            event: event.as_raw(),
+            ..Default::default()
+        };
+        // SAFETY: For events of a port, the port is the active member of the union.
+        unsafe { *record.element.port_num.as_mut() = port };
+        // SAFETY: The device is registered by the type invariants. The core copies the record.
+        unsafe { bindings::ib_dispatch_event(&record) };
+    }
+}
+
+impl<T: Driver> Deref for Device<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// A counted reference to a device, registered or not.
+///
+/// # Invariants
+///
+/// `raw` is the device that `memory` is embedded in; so it is allocated as long as `self` exists.
+pub struct DeviceRef<T: Driver> {
+    raw: NonNull<bindings::ib_device>,
+    _memory: ARef<device::Device>,
+    _driver: PhantomData<T>,
+}
+
+impl<T: Driver> DeviceRef<T> {
+    /// Takes a reference.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is an allocated device of `T`.
+    unsafe fn new(raw: NonNull<bindings::ib_device>) -> Self {
+        // INVARIANT: The generic device is embedded, and frees the whole when its last reference is dropped.
+        Self {
+            raw,
+            // SAFETY: By the safety requirements.
+            _memory: unsafe { memory_of(raw) },
+            _driver: PhantomData,
+        }
+    }
+
+    /// Keeps the device registered until the guard is dropped, or returns `None` if it is not or no longer registered.
+    pub fn try_get(&self) -> Option<Registered<'_, T>> {
+        // SAFETY: By the type invariants the device is allocated.
+        if !unsafe { bindings::ib_device_try_get(self.raw.as_ptr()) } {
+            return None;
+        }
+        // INVARIANT: The reference was just taken.
+        Some(Registered {
+            raw: self.raw,
+            _device: PhantomData,
+        })
+    }
+}
+
+impl<T: Driver> Clone for DeviceRef<T> {
+    fn clone(&self) -> Self {
+        // SAFETY: By the type invariants.
+        unsafe { Self::new(self.raw) }
+    }
+}
+
+// SAFETY: Reference counts of devices may be taken and dropped by any thread; the driver's data is `Send` and `Sync`.
+unsafe impl<T: Driver> Send for DeviceRef<T> {}
+
+// SAFETY: See `Send`.
+unsafe impl<T: Driver> Sync for DeviceRef<T> {}
+
+/// Keeps a device registered. Its end waits for all of these, so they are held briefly.
+///
+/// # Invariants
+///
+/// Owns a registration reference of `raw`.
+pub struct Registered<'a, T: Driver> {
+    raw: NonNull<bindings::ib_device>,
+    _device: PhantomData<&'a DeviceRef<T>>,
+}
+
+impl<T: Driver> Deref for Registered<'_, T> {
+    type Target = Device<T>;
+
+    fn deref(&self) -> &Device<T> {
+        // SAFETY: By the type invariants the device stays registered as long as `self`.
+        unsafe { Device::from_raw(self.raw.as_ptr()) }
+    }
+}
+
+impl<T: Driver> Drop for Registered<'_, T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants the reference is ours.
+        unsafe { bindings::ib_device_put(self.raw.as_ptr()) };
+    }
+}
+
+/// A counted reference to the memory of a device.
+///
+/// # Safety
+///
+/// `raw` is an allocated device.
+pub(super) unsafe fn memory_of(raw: NonNull<bindings::ib_device>) -> ARef<device::Device> {
+    // SAFETY: The union holds a generic device from allocation on, and `raw` is valid by the safety requirements.
+    let embedded = unsafe { (*raw.as_ptr()).__bindgen_anon_1.dev.as_mut() };
+    // SAFETY: The embedded device is initialised and referenced by its owner.
+    let embedded: &device::Device = unsafe { device::Device::from_raw(embedded) };
+    embedded.into()
+}
+
+/// The C structure of a generic device, which its abstraction is transparent over.
+fn as_raw_device(device: &device::Device<Bound>) -> *mut bindings::device {
+    core::ptr::from_ref(device).cast_mut().cast()
+}
+
+/// What a device needs to know before its registration.
+pub struct Config<'a> {
+    /// Parent in the device model.
+    pub parent: &'a device::Device<Bound>,
+    /// The device that does DMA; it stays bound as long as `parent`.
+    pub dma_device: &'a device::Device<Bound>,
+    /// GUID of the node, in network byte order.
+    pub node_guid: [u8; 8],
+    /// Number of ports, counted from 1.
+    pub ports: u32,
+    /// Number of completion vectors.
+    pub completion_vectors: u32,
+    /// Network devices by port, from port 1 on.
+    pub netdevs: &'a [Option<&'a net::Device>],
+}
+
+/// Makes a device known to clients and user space.
+///
+/// Its end, when this is dropped or the parent is unbound, whichever is first, goes in this order:
+/// 1. New opens fail, kernel clients let go of the device and destroy their objects.
+/// 2. User contexts are taken from their processes: their mappings are revoked, their objects and then they themselves
+///    destroyed. Processes get `EIO` from then on; they need not exit.
+/// 3. GIDs are deleted, the port's network device is let go.
+/// 4. The driver's data is dropped.
+///
+/// The memory of the device itself is freed with the last [`DeviceRef`].
+pub struct Registration<T: Driver> {
+    registered: Devres<Inner<T>>,
+    device: DeviceRef<T>,
+}
+
+impl<T: Driver> Registration<T> {
+    /// Allocates and registers a device.
+    pub fn new(config: &Config<'_>, data: impl PinInit<T, Error>) -> Result<Self> {
+        let allocated = Allocated::<T>::new(config, data)?;
+        // SAFETY: The device is allocated.
+        let device = unsafe { DeviceRef::new(allocated.raw) };
+        let registered = allocated.register(config.dma_device)?;
+        Ok(Self {
+            registered: Devres::new(config.parent, registered)?,
+            device,
+        })
+    }
+
+    /// The registered device.
+    pub fn device(&self) -> &DeviceRef<T> {
+        &self.device
+    }
+
+    /// Ends the registration and waits until nothing uses the device any more.
+    pub fn unregister(self) -> DeviceRef<T> {
+        drop(self.registered);
+        self.device
+    }
+}
+
+/// A device that is allocated and has its data, but is not registered.
+///
+/// # Invariants
+///
+/// Owns the allocation of `raw`, a device of `T` with its driver data initialised.
+struct Allocated<T: Driver> {
+    raw: NonNull<bindings::ib_device>,
+    _driver: PhantomData<T>,
+}
+
+impl<T: Driver> Allocated<T> {
+    fn new(config: &Config<'_>, data: impl PinInit<T, Error>) -> Result<Self> {
+        // SAFETY: The size is that of an object, which starts with the C structure. The initial namespace always exists.
+        let raw = unsafe {
+            bindings::_ib_alloc_device(
+                Object::<bindings::ib_device, T>::SIZE,
+                &raw mut bindings::init_net,
+            )
+        };
+        let raw = NonNull::new(raw).ok_or(ENOMEM)?;
+        // SAFETY: The allocation is of that size and only ours.
+        if let Err(error) = unsafe { Object::init(raw.as_ptr(), data) } {
+            // SAFETY: The device was allocated above and not registered.
+            unsafe { bindings::ib_dealloc_device(raw.as_ptr()) };
+            return Err(error);
+        }
+        // INVARIANT: Both were just done.
+        let this = Self {
+            raw,
+            _driver: PhantomData,
+        };
+        let device = raw.as_ptr();
+        // SAFETY: Nobody else knows the device yet. The parent outlives it: it is unregistered before the parent is
+        // unbound, and a registered child holds a reference.
+        unsafe {
+            bindings::ib_set_device_ops(device, T::OPERATIONS.as_raw());
+            // Every callback that takes driver data checks it through `Udata` or refuses it.
+            (*device).ops.set_uverbs_robust_udata(1);
+            (*device).__bindgen_anon_1.dev.as_mut().parent = as_raw_device(config.parent);
+            (*device).node_type = bindings::RDMA_NODE_IB_CA as u8;
+            (*device).node_guid = u64::from_ne_bytes(config.node_guid);
+            (*device).phys_port_cnt = config.ports;
+            (*device).num_comp_vectors = i32::try_from(config.completion_vectors)?;
+        }
+        for (port, netdev) in (1..).zip(config.netdevs) {
+            let netdev = netdev.map_or(core::ptr::null_mut(), net::Device::as_raw);
+            // SAFETY: As above; the core takes a reference of the network device.
+            to_result(unsafe { bindings::ib_device_set_netdev(device, netdev, port) })?;
+        }
+        Ok(this)
+    }
+
+    fn register(self, dma_device: &device::Device<Bound>) -> Result<Inner<T>> {
+        // SAFETY: The device is set up and not registered, the name has one `%d`.
+        to_result(unsafe {
+            bindings::ib_register_device(
+                self.raw.as_ptr(),
+                T::NAME.as_char_ptr(),
+                as_raw_device(dma_device),
+            )
+        })?;
+        // INVARIANT: It was just registered.
+        Ok(Inner { allocated: self })
+    }
+}
+
+impl<T: Driver> Drop for Allocated<T> {
+    fn drop(&mut self) {
+        // SAFETY: The device is not registered, so nobody uses the data.
+        unsafe { Object::<_, T>::drop_driver(self.raw.as_ptr()) };
+        // SAFETY: By the type invariants the allocation is ours.
+        unsafe { bindings::ib_dealloc_device(self.raw.as_ptr()) };
+    }
+}
+
+// SAFETY: The device may be unregistered and freed by any thread.
+unsafe impl<T: Driver> Send for Allocated<T> {}
+
+/// A registered device.
+///
+/// # Invariants
+///
+/// The device is registered.
+struct Inner<T: Driver> {
+    allocated: Allocated<T>,
+}
+
+impl<T: Driver> Drop for Inner<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants. When this returns, all objects are destroyed and no callback runs or will run.
+        unsafe { bindings::ib_unregister_device(self.allocated.raw.as_ptr()) };
+    }
+}

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Asynchronous events.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use crate::bindings;
+
+macro_rules! events {
+    ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $value:ident,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $($(#[$variant_meta])* $variant,)*
+        }
+
+        #[allow(dead_code)]
+        impl $name {
+            /// All of them.
+            pub(super) const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// A bit of its own.
+            pub(super) const fn bit(self) -> u32 {
+                1 << self as u32
+            }
+
+            pub(super) const fn as_raw(self) -> bindings::ib_event_type {
+                match self {
+                    $(Self::$variant => bindings::$value,)*
+                }
+            }
+        }
+    };
+}
+
+events! {
+    /// What can happen to a port.
+    PortEvent {
+        /// It became active.
+        Active = ib_event_type_IB_EVENT_PORT_ACTIVE,
+        /// It went down.
+        Error = ib_event_type_IB_EVENT_PORT_ERR,
+    }
+}
+
+events! {
+    /// What can happen to a completion queue.
+    CqEvent {
+        /// It overflowed, or its memory makes no sense.
+        Error = ib_event_type_IB_EVENT_CQ_ERR,
+    }
+}
+
+events! {
+    /// What can happen to a queue pair.
+    QpEvent {
+        /// It went to the error state by itself.
+        Fatal = ib_event_type_IB_EVENT_QP_FATAL,
+        /// Its responder met an invalid request.
+        RequestError = ib_event_type_IB_EVENT_QP_REQ_ERR,
+        /// Its responder met an access violation.
+        AccessError = ib_event_type_IB_EVENT_QP_ACCESS_ERR,
+        /// The first packet arrived before it was ready to send.
+        CommunicationEstablished = ib_event_type_IB_EVENT_COMM_EST,
+        /// Its send queue is drained.
+        SendQueueDrained = ib_event_type_IB_EVENT_SQ_DRAINED,
+        /// The last receive of its shared receive queue was consumed.
+        LastWqeReached = ib_event_type_IB_EVENT_QP_LAST_WQE_REACHED,
+    }
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! GID tables of Ethernet ports, which the core fills from the addresses of network devices.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use core::marker::PhantomData;
+
+use kernel::error::from_result;
+use kernel::prelude::*;
+
+use super::Device;
+use super::Driver;
+use crate::bindings;
+
+/// A device with a GID table that the core manages.
+pub trait GidTable: Driver {
+    /// Writes an entry. It may be in use until it is deleted.
+    fn add_gid(device: &Device<Self>, gid: &GidEntry<'_>) -> Result;
+
+    /// Deletes an entry, which nothing uses any more.
+    fn delete_gid(device: &Device<Self>, gid: &GidEntry<'_>) -> Result;
+}
+
+/// What an address of a GID table means on the wire.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum GidType {
+    /// InfiniBand, or RoCE v1.
+    Ib,
+    /// RoCE v2: UDP over IPv4 or IPv6.
+    RoceV2,
+}
+
+/// An entry of a GID table.
+///
+/// # Invariants
+///
+/// `raw` is valid for `'a`.
+pub struct GidEntry<'a> {
+    raw: *const bindings::ib_gid_attr,
+    _entry: PhantomData<&'a bindings::ib_gid_attr>,
+}
+
+impl GidEntry<'_> {
+    fn attr(&self) -> &bindings::ib_gid_attr {
+        // SAFETY: By the type invariants; the core does not change it while a callback runs.
+        unsafe { &*self.raw }
+    }
+
+    /// The GID, in network byte order.
+    pub fn gid(&self) -> [u8; 16] {
+        // SAFETY: All bytes of a GID are initialised.
+        unsafe { *self.attr().gid.raw.as_ref() }
+    }
+
+    /// Its type.
+    pub fn gid_type(&self) -> Result<GidType> {
+        match self.attr().gid_type {
+            bindings::ib_gid_type_IB_GID_TYPE_IB => Ok(GidType::Ib),
+            bindings::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP => Ok(GidType::RoceV2),
+            _ => Err(EOPNOTSUPP),
+        }
+    }
+
+    /// Index into the table.
+    pub fn index(&self) -> u16 {
+        self.attr().index
+    }
+
+    /// The port.
+    pub fn port(&self) -> u32 {
+        self.attr().port_num
+    }
+}
+
+/// # Safety
+///
+/// Called by the core as `add_gid` of a device of `T`: `attr` is valid.
+pub(super) unsafe extern "C" fn add<T: GidTable>(
+    attr: *const bindings::ib_gid_attr,
+    _context: *mut *mut c_void,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: The entry names a device whose registration is not over.
+        let device = unsafe { Device::<T>::from_raw((*attr).device) };
+        // INVARIANT: By the function's safety requirements.
+        let entry = GidEntry {
+            raw: attr,
+            _entry: PhantomData,
+        };
+        T::add_gid(device, &entry)?;
+        Ok(0)
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `del_gid` of a device of `T`: `attr` is valid.
+pub(super) unsafe extern "C" fn delete<T: GidTable>(
+    attr: *const bindings::ib_gid_attr,
+    _context: *mut *mut c_void,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: The entry names a device whose registration is not over.
+        let device = unsafe { Device::<T>::from_raw((*attr).device) };
+        // INVARIANT: By the function's safety requirements.
+        let entry = GidEntry {
+            raw: attr,
+            _entry: PhantomData,
+        };
+        T::delete_gid(device, &entry)?;
+        Ok(0)
+    })
+}

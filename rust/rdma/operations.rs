@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The table of a driver's callbacks.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use core::marker::PhantomData;
+use core::mem::MaybeUninit;
+
+use kernel::ModuleMetadata;
+
+use super::attributes;
+use super::cq;
+use super::gid;
+use super::mmap;
+use super::mr;
+use super::pd;
+use super::port;
+use super::qp;
+use super::ucontext;
+use super::work_completion;
+use super::work_request;
+use super::Driver;
+use crate::bindings;
+
+/// The verbs that a device has, built at compile time from what its driver implements.
+pub struct Operations<T: Driver> {
+    table: bindings::ib_device_ops,
+    _driver: PhantomData<T>,
+}
+
+impl<T: Driver> Operations<T> {
+    /// What every device has.
+    pub const fn new() -> Self {
+        // SAFETY: Zeroes are a table without any callback.
+        let mut table: bindings::ib_device_ops = unsafe { MaybeUninit::zeroed().assume_init() };
+        table.owner = <T::OwnerModule as ModuleMetadata>::THIS_MODULE.as_ptr();
+        table.driver_id = T::DRIVER_ID;
+        table.uverbs_abi_ver = T::UVERBS_ABI_VERSION;
+        table.query_device = Some(attributes::query::<T>);
+        table.query_port = Some(port::query::<T>);
+        table.get_port_immutable = Some(port::immutable::<T>);
+        table.get_link_layer = Some(port::link_layer);
+        table.query_pkey = Some(port::query_pkey::<T>);
+        table.alloc_pd = Some(pd::alloc::<T>);
+        table.dealloc_pd = Some(pd::dealloc::<T>);
+        table.size_ib_pd = pd::Pd::<T>::SIZE;
+        Self {
+            table,
+            _driver: PhantomData,
+        }
+    }
+
+    /// Adds a GID table that follows the addresses of the port's network device.
+    pub const fn with_gid_table(mut self) -> Self
+    where
+        T: gid::GidTable,
+    {
+        self.table.add_gid = Some(gid::add::<T>);
+        self.table.del_gid = Some(gid::delete::<T>);
+        self
+    }
+
+    /// Adds memory regions.
+    pub const fn with_memory_regions(mut self) -> Self
+    where
+        T: mr::MemoryRegions,
+    {
+        self.table.get_dma_mr = Some(mr::get_dma::<T>);
+        self.table.reg_user_mr = Some(mr::reg_user::<T>);
+        self.table.dereg_mr = Some(mr::dereg::<T>);
+        self
+    }
+
+    /// Adds completion queues and queue pairs.
+    pub const fn with_queues(mut self) -> Self
+    where
+        T: qp::QueuePairs,
+    {
+        self.table.create_cq = Some(cq::create::<T>);
+        self.table.destroy_cq = Some(cq::destroy::<T>);
+        self.table.size_ib_cq = cq::Cq::<T>::SIZE;
+        self.table.create_qp = Some(qp::create::<T>);
+        self.table.modify_qp = Some(qp::modify::<T>);
+        self.table.query_qp = Some(qp::query::<T>);
+        self.table.destroy_qp = Some(qp::destroy::<T>);
+        self.table.size_ib_qp = qp::Qp::<T>::SIZE;
+        self
+    }
+
+    /// Adds posting, polling and arming by kernel clients.
+    pub const fn with_kernel_queues(mut self) -> Self
+    where
+        T: work_request::KernelQueues,
+    {
+        self.table.post_send = Some(work_request::post_send::<T>);
+        self.table.post_recv = Some(work_request::post_recv::<T>);
+        self.table.poll_cq = Some(work_completion::poll_cq::<T>);
+        self.table.req_notify_cq = Some(work_completion::req_notify_cq::<T>);
+        self
+    }
+
+    /// Adds user contexts, and queues in memory of processes.
+    pub const fn with_user_contexts(mut self) -> Self
+    where
+        T: ucontext::UserContexts,
+    {
+        self.table.alloc_ucontext = Some(ucontext::alloc::<T>);
+        self.table.dealloc_ucontext = Some(ucontext::dealloc::<T>);
+        self.table.disassociate_ucontext = Some(ucontext::disassociate);
+        self.table.size_ib_ucontext = ucontext::Context::<T>::SIZE;
+        self.table.mmap = Some(mmap::mmap::<T>);
+        self.table.mmap_free = Some(mmap::free::<T>);
+        self.table.create_user_cq = Some(cq::create_user::<T>);
+        self.table.create_qp = Some(qp::create_any::<T>);
+        self
+    }
+
+    /// The C table.
+    pub(super) const fn as_raw(&self) -> &bindings::ib_device_ops {
+        &self.table
+    }
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Ports.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use kernel::error::from_result;
+use kernel::prelude::*;
+
+use super::Device;
+use super::Driver;
+use crate::bindings;
+
+/// State of a port: `struct ib_port_attr` as far as an Ethernet port has it. The values of the fields that are not
+/// counts are those of the C enumerations.
+#[allow(missing_docs)]
+pub struct PortAttributes {
+    /// `enum ib_port_state`.
+    pub state: u32,
+    /// `enum ib_port_phys_state`.
+    pub phys_state: u8,
+    /// `enum ib_mtu`.
+    pub max_mtu: u32,
+    /// `enum ib_mtu`.
+    pub active_mtu: u32,
+    /// MTU of the link in bytes.
+    pub phys_mtu: u32,
+    pub gid_tbl_len: u32,
+    pub pkey_tbl_len: u16,
+    /// `enum ib_port_capability_mask_bits`.
+    pub port_cap_flags: u32,
+    /// Bytes.
+    pub max_msg_sz: u32,
+    pub bad_pkey_cntr: u32,
+    pub qkey_viol_cntr: u32,
+    /// `enum ib_port_width`.
+    pub active_width: u8,
+    /// `enum ib_port_speed`.
+    pub active_speed: u16,
+}
+
+/// What never changes about a port.
+pub struct PortImmutable {
+    /// Entries of the P_Key table.
+    pub pkey_tbl_len: u32,
+    /// Entries of the GID table.
+    pub gid_tbl_len: u32,
+    /// What runs on the port.
+    pub protocol: Protocol,
+}
+
+/// What runs on a port.
+#[derive(Clone, Copy)]
+pub enum Protocol {
+    /// RoCE v2, without a general services QP, so without management datagrams and connection management.
+    RoceV2WithoutGsi,
+}
+
+impl Protocol {
+    const fn core_cap_flags(self) -> u32 {
+        match self {
+            Self::RoceV2WithoutGsi => {
+                bindings::RDMA_CORE_CAP_PROT_ROCE_UDP_ENCAP
+                    | bindings::RDMA_CORE_CAP_AF_IB
+                    | bindings::RDMA_CORE_CAP_ETH_AH
+            }
+        }
+    }
+}
+
+/// # Safety
+///
+/// Called by the core as `query_port` of a device of `T`: `attr` is zeroed and writable.
+pub(super) unsafe extern "C" fn query<T: Driver>(
+    device: *mut bindings::ib_device,
+    port: u32,
+    attr: *mut bindings::ib_port_attr,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: The core queries ports of devices that are registered, or being so.
+        let from = T::query_port(unsafe { Device::from_raw(device) }, port)?;
+        // SAFETY: By the function's safety requirements.
+        let to = unsafe { &mut *attr };
+        to.state = from.state;
+        to.phys_state = from.phys_state;
+        to.max_mtu = from.max_mtu;
+        to.active_mtu = from.active_mtu;
+        to.phys_mtu = from.phys_mtu;
+        to.gid_tbl_len = i32::try_from(from.gid_tbl_len)?;
+        to.set_ip_gids(1);
+        to.pkey_tbl_len = from.pkey_tbl_len;
+        to.port_cap_flags = from.port_cap_flags;
+        to.max_msg_sz = from.max_msg_sz;
+        to.bad_pkey_cntr = from.bad_pkey_cntr;
+        to.qkey_viol_cntr = from.qkey_viol_cntr;
+        to.active_width = from.active_width;
+        to.active_speed = from.active_speed;
+        Ok(0)
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `get_port_immutable` of a device of `T`: `immutable` is zeroed and writable.
+pub(super) unsafe extern "C" fn immutable<T: Driver>(
+    device: *mut bindings::ib_device,
+    port: u32,
+    immutable: *mut bindings::ib_port_immutable,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: The core calls this while it registers the device.
+        let from = T::port_immutable(unsafe { Device::from_raw(device) }, port)?;
+        // SAFETY: By the function's safety requirements.
+        let to = unsafe { &mut *immutable };
+        to.pkey_tbl_len = i32::try_from(from.pkey_tbl_len)?;
+        to.gid_tbl_len = i32::try_from(from.gid_tbl_len)?;
+        to.core_cap_flags = from.protocol.core_cap_flags();
+        Ok(0)
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `get_link_layer`.
+pub(super) unsafe extern "C" fn link_layer(
+    _device: *mut bindings::ib_device,
+    _port: u32,
+) -> bindings::rdma_link_layer {
+    bindings::rdma_link_layer_IB_LINK_LAYER_ETHERNET
+}
+
+/// # Safety
+///
+/// Called by the core as `query_pkey` of a device of `T`: `pkey` is writable.
+pub(super) unsafe extern "C" fn query_pkey<T: Driver>(
+    device: *mut bindings::ib_device,
+    port: u32,
+    index: u16,
+    pkey: *mut u16,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: The core queries P_Keys of devices that are registered, or being so.
+        let value = T::query_pkey(unsafe { Device::from_raw(device) }, port, index)?;
+        // SAFETY: By the function's safety requirements.
+        unsafe { *pkey = value };
+        Ok(0)
+    })
+}

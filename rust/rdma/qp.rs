@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queue pairs.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+//!
+//! Lock order: no lock is taken while the lock of a [`QpConsumer`] is held, and handlers are called without it.
+
+use core::ops::Deref;
+use core::ptr::NonNull;
+
+use kernel::error::from_result;
+use kernel::new_spinlock_irq;
+use kernel::prelude::*;
+use kernel::sync::atomic::Atomic;
+use kernel::sync::atomic::Relaxed;
+use kernel::sync::Arc;
+use kernel::sync::SpinLockIrq;
+
+use super::cq::CompletionQueues;
+use super::cq::Cq;
+use super::deferred::Call;
+use super::deferred::Deferred;
+use super::event::QpEvent;
+use super::pd::Pd;
+use super::qp_attr::QpAttributes;
+use super::qp_attr::QpCapabilities;
+use super::qp_attr::QpModification;
+use super::ucontext::Context;
+use super::ucontext::UserContexts;
+use super::udata;
+use super::udata::Udata;
+use super::Object;
+use crate::bindings;
+
+/// A device with queue pairs.
+pub trait QueuePairs: CompletionQueues {
+    /// Driver's part of a QP. Dropping it destroys the QP.
+    type Qp: Send + Sync;
+
+    /// Creates a QP of a kernel client.
+    fn create_qp(
+        pd: &Pd<Self>,
+        init: &QpInit<'_, Self>,
+        consumer: QpConsumer,
+    ) -> Result<NewQp<Self::Qp>>;
+
+    /// Changes attributes and state of a QP. May run at the same time for one QP.
+    fn modify_qp(qp: &Qp<Self>, modification: &QpModification<'_>) -> Result;
+
+    /// Attributes and state of a QP.
+    fn query_qp(qp: &Qp<Self>) -> Result<QpAttributes>;
+}
+
+/// Type of a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpType {
+    /// General services interface.
+    Gsi,
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+impl QpType {
+    pub(super) const fn as_raw(self) -> bindings::ib_qp_type {
+        match self {
+            Self::Gsi => bindings::ib_qp_type_IB_QPT_GSI,
+            Self::Rc => bindings::ib_qp_type_IB_QPT_RC,
+            Self::Uc => bindings::ib_qp_type_IB_QPT_UC,
+            Self::Ud => bindings::ib_qp_type_IB_QPT_UD,
+        }
+    }
+}
+
+/// What a consumer asks for.
+///
+/// # Invariants
+///
+/// `raw` is valid for `'a`, and so are the objects that it names, which are the device's own.
+pub struct QpInit<'a, T: QueuePairs> {
+    raw: &'a bindings::ib_qp_init_attr,
+    qp_type: QpType,
+    send_cq: &'a Cq<T>,
+    recv_cq: &'a Cq<T>,
+}
+
+impl<'a, T: QueuePairs> QpInit<'a, T> {
+    /// # Safety
+    ///
+    /// `raw` is valid for `'a`, and so are the CQs that it names.
+    unsafe fn from_raw(raw: *const bindings::ib_qp_init_attr) -> Result<Self> {
+        // SAFETY: By the safety requirements.
+        let raw: &'a bindings::ib_qp_init_attr = unsafe { &*raw };
+        let qp_type = match raw.qp_type {
+            bindings::ib_qp_type_IB_QPT_GSI => QpType::Gsi,
+            bindings::ib_qp_type_IB_QPT_RC => QpType::Rc,
+            bindings::ib_qp_type_IB_QPT_UC => QpType::Uc,
+            bindings::ib_qp_type_IB_QPT_UD => QpType::Ud,
+            _ => return Err(EOPNOTSUPP),
+        };
+        if raw.send_cq.is_null() || raw.recv_cq.is_null() {
+            return Err(EINVAL);
+        }
+        // INVARIANT: By the safety requirements.
+        Ok(Self {
+            raw,
+            qp_type,
+            // SAFETY: By the safety requirements; a QP's CQs are of its own device.
+            send_cq: unsafe { Cq::from_raw(raw.send_cq) },
+            // SAFETY: As above.
+            recv_cq: unsafe { Cq::from_raw(raw.recv_cq) },
+        })
+    }
+
+    /// Type.
+    pub fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    /// CQ of the send queue.
+    pub fn send_cq(&self) -> &'a Cq<T> {
+        self.send_cq
+    }
+
+    /// CQ of the receive queue.
+    pub fn recv_cq(&self) -> &'a Cq<T> {
+        self.recv_cq
+    }
+
+    /// Whether receives come from a shared receive queue.
+    pub fn has_srq(&self) -> bool {
+        !self.raw.srq.is_null()
+    }
+
+    /// Whether every send work request completes with an entry, not only those that ask for it.
+    pub fn signal_all(&self) -> bool {
+        self.raw.sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR
+    }
+
+    /// `enum ib_qp_create_flags`.
+    pub fn create_flags(&self) -> u32 {
+        self.raw.create_flags
+    }
+
+    /// Sizes.
+    pub fn capabilities(&self) -> QpCapabilities {
+        QpCapabilities::from_raw(&self.raw.cap)
+    }
+}
+
+/// A QP that was created.
+pub struct NewQp<D> {
+    /// QPN.
+    pub number: u32,
+    /// Sizes that it has.
+    pub capabilities: QpCapabilities,
+    /// Driver's part.
+    pub driver: D,
+}
+
+/// The driver's part of a QP, with what the abstraction keeps beside it.
+pub(super) struct Parts<D> {
+    driver: D,
+    consumer: QpConsumer,
+    signal_all: bool,
+}
+
+/// A queue pair. Dereferences to the driver's part.
+#[repr(transparent)]
+pub struct Qp<T: QueuePairs>(Object<bindings::ib_qp, Parts<T::Qp>>);
+
+impl<T: QueuePairs> Qp<T> {
+    /// Bytes that the core allocates.
+    pub(super) const SIZE: usize = Object::<bindings::ib_qp, Parts<T::Qp>>::SIZE;
+
+    /// Borrows a QP.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a QP of a device of `T` that was created and is not destroyed during `'a`.
+    pub(super) unsafe fn from_raw<'a>(raw: *mut bindings::ib_qp) -> &'a Self {
+        // SAFETY: `Self` is transparent over the object; the rest is the caller's promise.
+        unsafe { &*raw.cast::<Self>() }
+    }
+}
+
+impl<T: QueuePairs> Deref for Qp<T> {
+    type Target = T::Qp;
+
+    fn deref(&self) -> &T::Qp {
+        &self.0.driver
+    }
+}
+
+/// The way to the consumer of a QP. It may be kept longer than the QP, and leads nowhere from then on.
+#[derive(Clone)]
+pub struct QpConsumer(Arc<Deferred<Link>>);
+
+#[pin_data]
+struct Link {
+    #[pin]
+    state: SpinLockIrq<LinkState>,
+    /// The same QP, for naming it in work completions.
+    name: Atomic<*mut bindings::ib_qp>,
+}
+
+/// # Invariants
+///
+/// `qp` is a QP from its creation until just before its destruction.
+struct LinkState {
+    qp: Option<Created>,
+    /// Events that the handler has not been called for, as bits.
+    pending: u32,
+}
+
+/// A pointer to a QP.
+#[derive(Clone, Copy)]
+struct Created(NonNull<bindings::ib_qp>);
+
+// SAFETY: The handler of a QP may be called by any thread.
+unsafe impl Send for Created {}
+
+impl Call for Link {
+    fn call(&self) {
+        let (qp, pending) = {
+            let mut state = self.state.lock();
+            (state.qp, core::mem::take(&mut state.pending))
+        };
+        let Some(Created(qp)) = qp else { return };
+        let qp = qp.as_ptr();
+        for event in QpEvent::ALL {
+            if pending & event.bit() == 0 {
+                continue;
+            }
+            // SAFETY: It was a QP when the lock was held, and its destruction waits for this call.
+            let (device, handler, context) =
+                unsafe { ((*qp).device, (*qp).event_handler, (*qp).qp_context) };
+            let Some(handler) = handler else { continue };
+            let mut record = bindings::ib_event {
+                device,
+                event: event.as_raw(),
+                ..Default::default()
+            };
+            // SAFETY: For events of a QP, the QP is the active member of the union.
+            unsafe {
+                *record.element.qp.as_mut() = qp;
+                handler(&mut record, context);
+            }
+        }
+    }
+}
+
+impl QpConsumer {
+    fn new() -> Result<Self> {
+        let link = Deferred::new(pin_init!(Link {
+            state <- new_spinlock_irq!(LinkState { qp: None, pending: 0 }),
+            name: Atomic::new(core::ptr::null_mut()),
+        }))?;
+        Ok(Self(link))
+    }
+
+    /// Tells the consumer of an event, from process context, since handlers may sleep. May be called in any context.
+    /// Of events of one kind that come faster than the handler, one is told.
+    pub fn event(&self, event: QpEvent) {
+        let mut state = self.0.state.lock();
+        if state.qp.is_some() {
+            state.pending |= event.bit();
+            // With the lock held, so that `unlink` cancels it.
+            self.0.queue();
+        }
+    }
+
+    /// The QP as work completions name it, null when it is being destroyed.
+    pub(super) fn name(&self) -> *mut bindings::ib_qp {
+        self.0.name.load(Relaxed)
+    }
+
+    fn link(&self, qp: NonNull<bindings::ib_qp>) {
+        self.0.name.store(qp.as_ptr(), Relaxed);
+        // INVARIANT: The caller has just created the QP, and destroys it after `unlink`.
+        self.0.state.lock().qp = Some(Created(qp));
+    }
+
+    /// Returns when no handler runs or will run.
+    fn unlink(&self) {
+        self.0.name.store(core::ptr::null_mut(), Relaxed);
+        self.0.state.lock().qp = None;
+        self.0.cancel();
+    }
+}
+
+/// Makes `raw` a QP by what `create` does.
+///
+/// # Safety
+///
+/// `raw` is allocated by the core for a device of `T` and not in use; `attr` is valid and writable, and so are the CQs
+/// that it names.
+unsafe fn create_with<T: QueuePairs>(
+    raw: *mut bindings::ib_qp,
+    attr: *mut bindings::ib_qp_init_attr,
+    create: impl FnOnce(&QpInit<'_, T>, QpConsumer) -> Result<NewQp<T::Qp>>,
+) -> Result<c_int> {
+    let consumer = QpConsumer::new()?;
+    // SAFETY: By the safety requirements.
+    let init = unsafe { QpInit::<T>::from_raw(attr) }?;
+    let signal_all = init.signal_all();
+    let new = create(&init, consumer.clone())?;
+    let parts = Parts {
+        driver: new.driver,
+        consumer: consumer.clone(),
+        signal_all,
+    };
+    // SAFETY: `raw` has the size that the operations state and is not in use yet; `init` is not used any more.
+    unsafe {
+        let Ok(()) = Object::init(raw, parts);
+        (*raw).qp_num = new.number;
+        new.capabilities.write(&mut (*attr).cap);
+    }
+    consumer.link(NonNull::new(raw).ok_or(EINVAL)?);
+    Ok(0)
+}
+
+/// # Safety
+///
+/// Called by the core as `create_qp` of a device of `T` without user contexts: `qp` is allocated and not in use, `attr`
+/// valid and writable, `udata` null.
+pub(super) unsafe extern "C" fn create<T: QueuePairs>(
+    qp: *mut bindings::ib_qp,
+    attr: *mut bindings::ib_qp_init_attr,
+    _udata: *mut bindings::ib_udata,
+) -> c_int {
+    // SAFETY: By the function's safety requirements; the core has set the PD.
+    from_result(|| unsafe {
+        let pd = Pd::<T>::from_raw((*qp).pd);
+        create_with::<T>(qp, attr, |init, consumer| T::create_qp(pd, init, consumer))
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `create_qp` of a device of `T`: `qp` is allocated and not in use, `attr` valid and writable,
+/// `udata` null for a kernel client, else valid and part of the attributes of a user space verb.
+pub(super) unsafe extern "C" fn create_any<T: UserContexts>(
+    qp: *mut bindings::ib_qp,
+    attr: *mut bindings::ib_qp_init_attr,
+    udata: *mut bindings::ib_udata,
+) -> c_int {
+    // SAFETY: By the function's safety requirements.
+    let Some(data) = (unsafe { Udata::from_raw(udata) }) else {
+        // SAFETY: By the function's safety requirements.
+        return unsafe { create::<T>(qp, attr, udata) };
+    };
+    // SAFETY: By the function's safety requirements; the core has set the PD, and a user verb has a context.
+    from_result(|| unsafe {
+        let pd = Pd::<T>::from_raw((*qp).pd);
+        let context = Context::<T>::from_raw(bindings::rdma_udata_to_ucontext(udata));
+        create_with::<T>(qp, attr, |init, consumer| {
+            T::create_user_qp(context, pd, init, consumer, &data)
+        })
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `modify_qp` of a device of `T`: `qp` is created, `attr` valid, `udata` null or valid.
+pub(super) unsafe extern "C" fn modify<T: QueuePairs>(
+    qp: *mut bindings::ib_qp,
+    attr: *mut bindings::ib_qp_attr,
+    mask: c_int,
+    udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        unsafe { udata::expect_none(udata) }?;
+        // SAFETY: By the function's safety requirements.
+        let (qp, attr) = unsafe { (Qp::<T>::from_raw(qp), &*attr) };
+        T::modify_qp(qp, &QpModification::new(attr, u32::try_from(mask)?))?;
+        Ok(0)
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `query_qp` of a device of `T`: `raw` is created, `attr` and `init` are writable.
+pub(super) unsafe extern "C" fn query<T: QueuePairs>(
+    raw: *mut bindings::ib_qp,
+    attr: *mut bindings::ib_qp_attr,
+    _mask: c_int,
+    init: *mut bindings::ib_qp_init_attr,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        let qp = unsafe { Qp::<T>::from_raw(raw) };
+        let attributes = T::query_qp(qp)?;
+        // SAFETY: By the function's safety requirements.
+        unsafe {
+            attributes.write(&mut *attr);
+            attributes.capabilities.write(&mut (*init).cap);
+            (*init).qp_type = (*raw).qp_type;
+            (*init).qp_context = (*raw).qp_context;
+            (*init).send_cq = (*raw).send_cq;
+            (*init).recv_cq = (*raw).recv_cq;
+            (*init).sq_sig_type = if qp.0.signal_all {
+                bindings::ib_sig_type_IB_SIGNAL_ALL_WR
+            } else {
+                bindings::ib_sig_type_IB_SIGNAL_REQ_WR
+            };
+        }
+        Ok(0)
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `destroy_qp` of a device of `T`: `qp` was created and nothing uses it any more.
+pub(super) unsafe extern "C" fn destroy<T: QueuePairs>(
+    qp: *mut bindings::ib_qp,
+    _udata: *mut bindings::ib_udata,
+) -> c_int {
+    // SAFETY: By the function's safety requirements.
+    unsafe { Qp::<T>::from_raw(qp) }.0.consumer.unlink();
+    // SAFETY: Nobody else has a reference: the core destroys it, and its handler doesn't run any more.
+    unsafe { Object::<_, Parts<T::Qp>>::drop_driver(qp) };
+    0
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! User contexts: what the device keeps for a process that opened it.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use core::ops::Deref;
+use core::ptr::NonNull;
+
+use kernel::error::from_result;
+use kernel::prelude::*;
+
+use super::cq::CqAttributes;
+use super::cq::CqConsumer;
+use super::cq::NewCq;
+use super::mmap::Entries;
+use super::mmap::MmapOffset;
+use super::pd::Pd;
+use super::qp::NewQp;
+use super::qp::QpConsumer;
+use super::qp::QpInit;
+use super::qp::QueuePairs;
+use super::udata::Udata;
+use super::Device;
+use super::Object;
+use crate::bindings;
+
+/// A device that processes may open.
+///
+/// Contexts are taken away from their processes when the device is unregistered, so the module need not wait for them.
+pub trait UserContexts: QueuePairs {
+    /// Driver's part of a context.
+    type Context: Send + Sync;
+
+    /// What a process can map. It is dropped when neither the context nor any process's memory uses it.
+    type Mapping: super::mmap::Mapping;
+
+    /// Creates a context.
+    fn alloc_context(
+        context: &mut NewContext<'_, Self>,
+        udata: &Udata<'_>,
+    ) -> Result<Self::Context>;
+
+    /// Creates a CQ in memory of the current process.
+    fn create_user_cq(
+        context: &Context<Self>,
+        attr: &CqAttributes,
+        consumer: CqConsumer,
+        udata: &Udata<'_>,
+    ) -> Result<NewCq<Self::Cq>>;
+
+    /// Creates a QP in memory of the current process.
+    fn create_user_qp(
+        context: &Context<Self>,
+        pd: &Pd<Self>,
+        attr: &QpInit<'_, Self>,
+        consumer: QpConsumer,
+        udata: &Udata<'_>,
+    ) -> Result<NewQp<Self::Qp>>;
+}
+
+/// The driver's part of a context, with what the abstraction keeps beside it.
+pub(super) struct Parts<T: UserContexts> {
+    driver: T::Context,
+    /// Processes can map these until it is dropped.
+    _entries: Entries<T>,
+}
+
+/// A user context. Dereferences to the driver's part.
+#[repr(transparent)]
+pub struct Context<T: UserContexts>(Object<bindings::ib_ucontext, Parts<T>>);
+
+impl<T: UserContexts> Context<T> {
+    /// Bytes that the core allocates.
+    pub(super) const SIZE: usize = Object::<bindings::ib_ucontext, Parts<T>>::SIZE;
+
+    /// Borrows a context.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a context of a device of `T` that was created and is not destroyed during `'a`.
+    pub(super) unsafe fn from_raw<'a>(raw: *mut bindings::ib_ucontext) -> &'a Self {
+        // SAFETY: `Self` is transparent over the object; the rest is the caller's promise.
+        unsafe { &*raw.cast::<Self>() }
+    }
+}
+
+impl<T: UserContexts> Deref for Context<T> {
+    type Target = T::Context;
+
+    fn deref(&self) -> &T::Context {
+        &self.0.driver
+    }
+}
+
+/// A context that is being created.
+///
+/// # Invariants
+///
+/// `raw` is valid and its device is registered.
+pub struct NewContext<'a, T: UserContexts> {
+    raw: NonNull<bindings::ib_ucontext>,
+    device: &'a Device<T>,
+    entries: Entries<T>,
+}
+
+impl<'a, T: UserContexts> NewContext<'a, T> {
+    /// The device.
+    pub fn device(&self) -> &'a Device<T> {
+        self.device
+    }
+
+    /// Lets the process map `mapping` and returns the offset for that.
+    pub fn add_mapping(&mut self, mapping: T::Mapping) -> Result<MmapOffset> {
+        // SAFETY: `raw` is valid by the type invariants. The entries are dropped before it is freed: here if creation
+        // fails, else with the driver's part.
+        unsafe { self.entries.insert(self.raw, mapping) }
+    }
+}
+
+/// # Safety
+///
+/// Called by the core as `alloc_ucontext` of a device of `T`: `context` is allocated and not in use, `udata` valid.
+pub(super) unsafe extern "C" fn alloc<T: UserContexts>(
+    context: *mut bindings::ib_ucontext,
+    udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        let udata = unsafe { Udata::from_raw(udata) }.ok_or(EINVAL)?;
+        // INVARIANT: By the function's safety requirements; the core has set the device.
+        let mut new = NewContext {
+            raw: NonNull::new(context).ok_or(EINVAL)?,
+            // SAFETY: The core keeps the device registered during the call.
+            device: unsafe { Device::<T>::from_raw((*context).device) },
+            entries: Entries::new(),
+        };
+        let driver = T::alloc_context(&mut new, &udata)?;
+        let parts = Parts::<T> {
+            driver,
+            _entries: new.entries,
+        };
+        // SAFETY: `context` has the size that the operations state and is not in use yet.
+        let Ok(()) = unsafe { Object::init(context, parts) };
+        Ok(0)
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `dealloc_ucontext` of a device of `T`: all objects of the context are destroyed.
+pub(super) unsafe extern "C" fn dealloc<T: UserContexts>(context: *mut bindings::ib_ucontext) {
+    // SAFETY: By the function's safety requirements, nobody else has a reference.
+    unsafe { Object::<_, Parts<T>>::drop_driver(context) };
+}
+
+/// # Safety
+///
+/// Called by the core as `disassociate_ucontext`. The core has revoked all mappings; what is left is done when it
+/// destroys the context's objects and then the context. That this callback exists tells the core that the driver's
+/// module may go while contexts are open.
+pub(super) unsafe extern "C" fn disassociate(_context: *mut bindings::ib_ucontext) {}

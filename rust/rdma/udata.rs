@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a verb exchanges with the user space driver beside its own parameters.
+//!
+//! C header: [`include/rdma/uverbs_ioctl.h`](srctree/include/rdma/uverbs_ioctl.h)
+
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+use kernel::error::to_result;
+use kernel::prelude::*;
+
+use crate::bindings;
+
+/// Driver's request and response of a user space verb.
+///
+/// # Invariants
+///
+/// `raw` is valid for `'a`, within which the verb's system call runs.
+pub struct Udata<'a> {
+    raw: NonNull<bindings::ib_udata>,
+    _verb: PhantomData<&'a bindings::ib_udata>,
+}
+
+impl Udata<'_> {
+    /// The driver data of a verb, or `None` if a kernel client called it.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is null or valid for the life that the caller chooses.
+    pub(super) unsafe fn from_raw(raw: *mut bindings::ib_udata) -> Option<Self> {
+        // INVARIANT: By the safety requirements.
+        NonNull::new(raw).map(|raw| Self {
+            raw,
+            _verb: PhantomData,
+        })
+    }
+
+    /// Reads the request: `N` bytes at least, and any more are zero.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is shorter, `EOPNOTSUPP` if it asks for more than `N` bytes can say, `EFAULT` if it can't be read.
+    pub fn read<const N: usize>(&self) -> Result<[u8; N]> {
+        let mut request = [0; N];
+        // SAFETY: `raw` is valid by the type invariants, and `request` is writable for `N` bytes.
+        to_result(unsafe {
+            bindings::_ib_copy_validate_udata_in(
+                self.raw.as_ptr(),
+                request.as_mut_ptr().cast(),
+                N,
+                N,
+            )
+        })?;
+        Ok(request)
+    }
+
+    /// Writes the response, cut off or filled up with zeroes to the length that user space gave.
+    pub fn respond(&self, response: &[u8]) -> Result {
+        // SAFETY: `raw` is valid by the type invariants, and `response` is readable for its length.
+        to_result(unsafe {
+            bindings::_ib_respond_udata(
+                self.raw.as_ptr(),
+                response.as_ptr().cast(),
+                response.len(),
+            )
+        })
+    }
+}
+
+/// Checks that a verb without driver data was given none.
+///
+/// # Safety
+///
+/// `raw` is null or valid.
+pub(super) unsafe fn expect_none(raw: *mut bindings::ib_udata) -> Result {
+    // SAFETY: By the safety requirements; null is allowed.
+    to_result(unsafe { bindings::ib_no_udata_io(raw) })
+}

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of processes that a device uses.
+//!
+//! C header: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h)
+
+use core::ptr::NonNull;
+
+use kernel::device;
+use kernel::dma::DmaAddress;
+use kernel::error::from_err_ptr;
+use kernel::page::PAGE_SHIFT;
+use kernel::prelude::*;
+use kernel::sync::aref::ARef;
+
+use super::device::memory_of;
+use super::mr::AccessFlags;
+use super::Device;
+use super::Driver;
+use crate::bindings;
+
+/// Pinned memory of a process, mapped for the device and charged to the process.
+///
+/// # Invariants
+///
+/// `raw` is owned, and made for the device whose memory `_device` keeps.
+pub struct Umem {
+    raw: NonNull<bindings::ib_umem>,
+    _device: ARef<device::Device>,
+}
+
+impl Umem {
+    /// Pins `length` bytes at `addr` of the current process. Without the right to write, the memory is mapped read-only
+    /// for the device.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` beyond the process's limit of locked memory, `EFAULT` where it has no such memory, `EINVAL` for a range
+    /// that wraps.
+    pub fn pin<T: Driver>(
+        device: &Device<T>,
+        addr: u64,
+        length: u64,
+        access: AccessFlags,
+    ) -> Result<Self> {
+        let addr = c_ulong::try_from(addr)?;
+        let length = usize::try_from(length)?;
+        let access = c_int::try_from(access.0)?;
+        // SAFETY: The device is registered.
+        let raw = from_err_ptr(unsafe {
+            bindings::ib_umem_get_va(device.as_raw(), addr, length, access)
+        })?;
+        let device = NonNull::new(device.as_raw()).ok_or(EINVAL)?;
+        // INVARIANT: It was just made for this device.
+        Ok(Self {
+            raw: NonNull::new(raw).ok_or(EINVAL)?,
+            // SAFETY: The device is allocated.
+            _device: unsafe { memory_of(device) },
+        })
+    }
+
+    /// The greatest shift among the bits of `supported` by whose power of two the memory can be cut into pages, so that
+    /// address `iova` keeps its offset within its page.
+    pub fn best_page_shift(&mut self, supported: u64, iova: u64) -> Result<u8> {
+        // SAFETY: By the type invariants.
+        let size = unsafe {
+            bindings::ib_umem_find_best_pgsz(self.raw.as_ptr(), c_ulong::try_from(supported)?, iova)
+        };
+        if size == 0 {
+            return Err(EINVAL);
+        }
+        Ok(u8::try_from(size.trailing_zeros())?)
+    }
+
+    /// Number of pages of 2^`page_shift` bytes that the memory lies in.
+    pub fn page_count(&self, page_shift: u8) -> Result<usize> {
+        let size = (1 as c_ulong).checked_shl(page_shift.into()).ok_or(EINVAL)?;
+        // SAFETY: By the type invariants; the size is not 0.
+        Ok(unsafe { bindings::ib_umem_num_dma_blocks(self.raw.as_ptr(), size) })
+    }
+
+    /// The DMA addresses of the pages of 2^`page_shift` bytes that the memory lies in. The shift is that of a page of
+    /// the kernel, or one that [`best_page_shift`](Self::best_page_shift) returned last.
+    pub fn pages(&self, page_shift: u8) -> Result<Pages<'_>> {
+        let left = self.page_count(page_shift)?;
+        let mut iterator = bindings::ib_block_iter::default();
+        let size = (1 as c_ulong).checked_shl(page_shift.into()).ok_or(EINVAL)?;
+        // SAFETY: By the type invariants.
+        unsafe {
+            bindings::__rdma_umem_block_iter_start(&mut iterator, self.raw.as_ptr(), size);
+        }
+        Ok(Pages {
+            iterator,
+            mask: u64::MAX << page_shift,
+            left,
+            _umem: self,
+        })
+    }
+}
+
+/// The shift of the kernel's pages.
+pub const KERNEL_PAGE_SHIFT: u8 = PAGE_SHIFT as u8;
+
+impl Drop for Umem {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants.
+        unsafe { bindings::ib_umem_release(self.raw.as_ptr()) };
+    }
+}
+
+// SAFETY: A umem may be released by any thread.
+unsafe impl Send for Umem {}
+
+// SAFETY: It is not changed through shared references.
+unsafe impl Sync for Umem {}
+
+/// Iterator over the pages of a [`Umem`].
+pub struct Pages<'a> {
+    iterator: bindings::ib_block_iter,
+    mask: u64,
+    left: usize,
+    _umem: &'a Umem,
+}
+
+impl Iterator for Pages<'_> {
+    type Item = DmaAddress;
+
+    fn next(&mut self) -> Option<DmaAddress> {
+        self.left = self.left.checked_sub(1)?;
+        // SAFETY: The iterator was started over a umem that still exists.
+        unsafe { bindings::__rdma_block_iter_next(&mut self.iterator) }
+            .then_some(self.iterator.__dma_addr & self.mask)
+    }
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work completions of kernel clients.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use core::marker::PhantomData;
+
+use kernel::error::from_result;
+use kernel::prelude::*;
+
+use super::cq::Cq;
+use super::qp::QpConsumer;
+use super::work_request::KernelQueues;
+use crate::bindings;
+
+/// Outcome of a work request (IBTA 11.6.2): a value of `enum ib_wc_status`.
+///
+/// # Invariants
+///
+/// The value is one that the enumeration has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WcStatus(bindings::ib_wc_status);
+
+impl WcStatus {
+    /// Success.
+    pub const SUCCESS: Self = Self(bindings::ib_wc_status_IB_WC_SUCCESS);
+    /// The request was flushed.
+    pub const WR_FLUSH_ERR: Self = Self(bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR);
+    /// Some error that has no status of its own.
+    pub const GENERAL_ERR: Self = Self(bindings::ib_wc_status_IB_WC_GENERAL_ERR);
+}
+
+impl TryFrom<u32> for WcStatus {
+    type Error = Error;
+
+    fn try_from(value: u32) -> Result<Self> {
+        // INVARIANT: The values of the enumeration follow each other.
+        (bindings::ib_wc_status_IB_WC_SUCCESS..=bindings::ib_wc_status_IB_WC_GENERAL_ERR)
+            .contains(&value)
+            .then_some(Self(value))
+            .ok_or(EINVAL)
+    }
+}
+
+/// What completed.
+#[allow(missing_docs)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WcOpcode {
+    Send,
+    RdmaWrite,
+    RdmaRead,
+    Recv,
+    RecvRdmaWithImm,
+}
+
+impl WcOpcode {
+    const fn as_raw(self) -> bindings::ib_wc_opcode {
+        match self {
+            Self::Send => bindings::ib_wc_opcode_IB_WC_SEND,
+            Self::RdmaWrite => bindings::ib_wc_opcode_IB_WC_RDMA_WRITE,
+            Self::RdmaRead => bindings::ib_wc_opcode_IB_WC_RDMA_READ,
+            Self::Recv => bindings::ib_wc_opcode_IB_WC_RECV,
+            Self::RecvRdmaWithImm => bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM,
+        }
+    }
+}
+
+/// A work completion.
+pub struct WorkCompletion {
+    /// Id of the work request.
+    pub wr_id: u64,
+    /// Outcome.
+    pub status: WcStatus,
+    /// What completed. Clients look at it in case of success only.
+    pub opcode: WcOpcode,
+    /// The device's own code of an error.
+    pub vendor_err: u32,
+    /// Bytes that were received or read.
+    pub byte_len: u32,
+    /// Immediate data in network byte order.
+    pub immediate: Option<[u8; 4]>,
+    /// Port.
+    pub port: u32,
+}
+
+/// Room for work completions.
+///
+/// # Invariants
+///
+/// Slots from `next` up to `end` are writable for `'a`.
+pub struct Completions<'a> {
+    next: *mut bindings::ib_wc,
+    written: usize,
+    room: usize,
+    _array: PhantomData<&'a mut bindings::ib_wc>,
+}
+
+impl Completions<'_> {
+    /// Whether there is no room left.
+    pub fn is_full(&self) -> bool {
+        self.room == 0
+    }
+
+    /// Adds a completion of the QP that `consumer` leads to. A QP that is being destroyed has no more completions:
+    /// nothing is added then, and neither is without room.
+    pub fn push(&mut self, consumer: &QpConsumer, completion: &WorkCompletion) {
+        let qp = consumer.name();
+        if qp.is_null() || self.room == 0 {
+            return;
+        }
+        let mut wc = bindings::ib_wc {
+            status: completion.status.0,
+            opcode: completion.opcode.as_raw(),
+            vendor_err: completion.vendor_err,
+            byte_len: completion.byte_len,
+            qp,
+            port_num: completion.port,
+            ..Default::default()
+        };
+        // SAFETY: Any 64 bits are an id.
+        unsafe { *wc.__bindgen_anon_1.wr_id.as_mut() = completion.wr_id };
+        if let Some(immediate) = completion.immediate {
+            wc.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_IMM as c_int;
+            // SAFETY: Any 32 bits are immediate data.
+            unsafe { *wc.ex.imm_data.as_mut() = u32::from_ne_bytes(immediate) };
+        }
+        // SAFETY: By the type invariants there is room.
+        unsafe {
+            self.next.write(wc);
+            self.next = self.next.add(1);
+        }
+        self.written += 1;
+        self.room -= 1;
+    }
+}
+
+/// What a consumer wants to be told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notify {
+    /// Only solicited completions and errors.
+    pub solicited_only: bool,
+    /// Say at once if there are completions already.
+    pub report_missed: bool,
+}
+
+/// # Safety
+///
+/// Called by a client as `poll_cq` of a device of `T`: `cq` is created, `wc` writable for `count` elements.
+pub(super) unsafe extern "C" fn poll_cq<T: KernelQueues>(
+    cq: *mut bindings::ib_cq,
+    count: c_int,
+    wc: *mut bindings::ib_wc,
+) -> c_int {
+    from_result(|| {
+        // INVARIANT: By the function's safety requirements.
+        let mut completions = Completions {
+            next: wc,
+            written: 0,
+            room: usize::try_from(count)?,
+            _array: PhantomData,
+        };
+        // SAFETY: By the function's safety requirements.
+        T::poll_cq(unsafe { Cq::from_raw(cq) }, &mut completions)?;
+        Ok(c_int::try_from(completions.written)?)
+    })
+}
+
+/// # Safety
+///
+/// Called by a client as `req_notify_cq` of a device of `T`: `cq` is created.
+pub(super) unsafe extern "C" fn req_notify_cq<T: KernelQueues>(
+    cq: *mut bindings::ib_cq,
+    flags: bindings::ib_cq_notify_flags,
+) -> c_int {
+    from_result(|| {
+        let mask = bindings::ib_cq_notify_flags_IB_CQ_SOLICITED_MASK;
+        let notify = Notify {
+            solicited_only: flags & mask == bindings::ib_cq_notify_flags_IB_CQ_SOLICITED,
+            report_missed: flags & bindings::ib_cq_notify_flags_IB_CQ_REPORT_MISSED_EVENTS != 0,
+        };
+        // SAFETY: By the function's safety requirements.
+        let missed = T::req_notify_cq(unsafe { Cq::from_raw(cq) }, notify)?;
+        Ok(c_int::from(missed))
+    })
+}

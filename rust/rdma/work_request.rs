@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work requests of kernel clients.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use core::marker::PhantomData;
+use core::ptr;
+use core::slice;
+
+use kernel::prelude::*;
+
+use super::cq::Cq;
+use super::qp::Qp;
+use super::qp::QueuePairs;
+use super::work_completion::Completions;
+use super::work_completion::Notify;
+use crate::bindings;
+
+/// A device whose queues kernel clients use. The callbacks run in any context and at the same time for one queue.
+pub trait KernelQueues: QueuePairs {
+    /// Posts send work requests until one is refused. What was posted before it stays posted.
+    fn post_send(qp: &Qp<Self>, requests: &mut SendRequests<'_>) -> Result;
+
+    /// Posts receive work requests until one is refused. What was posted before it stays posted.
+    fn post_recv(qp: &Qp<Self>, requests: &mut RecvRequests<'_>) -> Result;
+
+    /// Takes completions out of a CQ.
+    fn poll_cq(cq: &Cq<Self>, completions: &mut Completions<'_>) -> Result;
+
+    /// Arms a CQ. Returns whether there are completions that the consumer, who asked for that, has to poll.
+    fn req_notify_cq(cq: &Cq<Self>, notify: Notify) -> Result<bool>;
+}
+
+/// A scatter/gather element.
+#[repr(transparent)]
+pub struct Sge(bindings::ib_sge);
+
+impl Sge {
+    /// Address.
+    pub fn addr(&self) -> u64 {
+        self.0.addr
+    }
+
+    /// Bytes.
+    pub fn length(&self) -> u32 {
+        self.0.length
+    }
+
+    /// Local key.
+    pub fn lkey(&self) -> u32 {
+        self.0.lkey
+    }
+}
+
+/// The scatter/gather list of a work request.
+///
+/// # Safety
+///
+/// `list` is valid for `count` elements during `'a`, unless `count` is 0.
+unsafe fn sges<'a>(list: *const bindings::ib_sge, count: c_int) -> &'a [Sge] {
+    match usize::try_from(count) {
+        // SAFETY: By the safety requirements; `Sge` is transparent.
+        Ok(count) if count > 0 => unsafe { slice::from_raw_parts(list.cast::<Sge>(), count) },
+        _ => &[],
+    }
+}
+
+/// Bits of `enum ib_send_flags`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendFlags(pub u32);
+
+impl SendFlags {
+    /// The payload is copied when the request is posted.
+    pub const INLINE: Self = Self(bindings::ib_send_flags_IB_SEND_INLINE as u32);
+
+    /// Whether all bits of `other` are set.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// What a send work request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOperation {
+    /// SEND.
+    Send,
+    /// SEND with immediate data in network byte order.
+    SendWithImm([u8; 4]),
+    /// RDMA WRITE.
+    RdmaWrite(RemoteMemory),
+    /// RDMA WRITE with immediate data in network byte order.
+    RdmaWriteWithImm(RemoteMemory, [u8; 4]),
+    /// RDMA READ.
+    RdmaRead(RemoteMemory),
+}
+
+/// Memory of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteMemory {
+    /// Address.
+    pub addr: u64,
+    /// Remote key.
+    pub rkey: u32,
+}
+
+/// A send work request of a connected QP.
+///
+/// # Invariants
+///
+/// `raw` is valid for `'a`, with its list, and embedded in the structure that its opcode implies.
+pub struct SendRequest<'a> {
+    raw: &'a bindings::ib_send_wr,
+}
+
+impl<'a> SendRequest<'a> {
+    /// Id.
+    pub fn wr_id(&self) -> u64 {
+        // SAFETY: Both members of the union are 64 bits of which all values are valid.
+        unsafe { *self.raw.__bindgen_anon_1.wr_id.as_ref() }
+    }
+
+    /// Flags.
+    pub fn flags(&self) -> SendFlags {
+        SendFlags(u32::from_ne_bytes(self.raw.send_flags.to_ne_bytes()))
+    }
+
+    /// Local memory. With [`SendFlags::INLINE`], see [`inline`](Self::inline).
+    pub fn sges(&self) -> &'a [Sge] {
+        // SAFETY: By the type invariants.
+        unsafe { sges(self.raw.sg_list, self.raw.num_sge) }
+    }
+
+    /// The payload of a request with [`SendFlags::INLINE`], whose elements hold addresses of the kernel.
+    pub fn inline(&self) -> impl Iterator<Item = Inline<'a>> {
+        let is_inline = self.flags().contains(SendFlags::INLINE);
+        let sges: &[Sge] = if is_inline { self.sges() } else { &[] };
+        sges.iter().map(Inline)
+    }
+
+    /// What to do.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for an opcode that is not in [`SendOperation`].
+    pub fn operation(&self) -> Result<SendOperation> {
+        match self.raw.opcode {
+            bindings::ib_wr_opcode_IB_WR_SEND => Ok(SendOperation::Send),
+            bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM => {
+                Ok(SendOperation::SendWithImm(self.immediate()))
+            }
+            bindings::ib_wr_opcode_IB_WR_RDMA_WRITE => {
+                // SAFETY: By the opcode.
+                Ok(SendOperation::RdmaWrite(unsafe { self.remote() }))
+            }
+            bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => {
+                // SAFETY: By the opcode.
+                let remote = unsafe { self.remote() };
+                Ok(SendOperation::RdmaWriteWithImm(remote, self.immediate()))
+            }
+            bindings::ib_wr_opcode_IB_WR_RDMA_READ => {
+                // SAFETY: By the opcode.
+                Ok(SendOperation::RdmaRead(unsafe { self.remote() }))
+            }
+            _ => Err(EOPNOTSUPP),
+        }
+    }
+
+    fn immediate(&self) -> [u8; 4] {
+        // SAFETY: Both members of the union are 32 bits of which all values are valid.
+        unsafe { *self.raw.ex.imm_data.as_ref() }.to_ne_bytes()
+    }
+
+    /// # Safety
+    ///
+    /// The opcode is one of RDMA WRITE or READ.
+    unsafe fn remote(&self) -> RemoteMemory {
+        // SAFETY: By the safety requirements and the type invariants, the request is the start of this structure.
+        let raw = unsafe { &*ptr::from_ref(self.raw).cast::<bindings::ib_rdma_wr>() };
+        RemoteMemory {
+            addr: raw.remote_addr,
+            rkey: raw.rkey,
+        }
+    }
+}
+
+/// A piece of inline payload.
+pub struct Inline<'a>(&'a Sge);
+
+impl<'a> Inline<'a> {
+    /// The bytes.
+    pub fn bytes(&self) -> &'a [u8] {
+        let length = self.0.length() as usize;
+        if length == 0 {
+            return &[];
+        }
+        // SAFETY: The client that posted the request promises that the address is one of the kernel, with that many
+        // bytes that nobody changes until the request is posted.
+        unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(self.0.addr() as usize), length) }
+    }
+}
+
+/// A list of send work requests.
+///
+/// # Invariants
+///
+/// `next` is null or the head of a list that is valid for `'a`; `last` is the element that was returned last.
+pub struct SendRequests<'a> {
+    next: *const bindings::ib_send_wr,
+    last: *const bindings::ib_send_wr,
+    _list: PhantomData<&'a bindings::ib_send_wr>,
+}
+
+impl<'a> Iterator for SendRequests<'a> {
+    type Item = SendRequest<'a>;
+
+    fn next(&mut self) -> Option<SendRequest<'a>> {
+        // SAFETY: By the type invariants.
+        let raw = unsafe { self.next.as_ref() }?;
+        self.last = self.next;
+        self.next = raw.next;
+        // INVARIANT: The client promises a valid list of requests, each in the structure that its opcode implies.
+        Some(SendRequest { raw })
+    }
+}
+
+/// A receive work request.
+///
+/// # Invariants
+///
+/// `raw` is valid for `'a`, with its list.
+pub struct RecvRequest<'a> {
+    raw: &'a bindings::ib_recv_wr,
+}
+
+impl<'a> RecvRequest<'a> {
+    /// Id.
+    pub fn wr_id(&self) -> u64 {
+        // SAFETY: Both members of the union are 64 bits of which all values are valid.
+        unsafe { *self.raw.__bindgen_anon_1.wr_id.as_ref() }
+    }
+
+    /// Local memory.
+    pub fn sges(&self) -> &'a [Sge] {
+        // SAFETY: By the type invariants.
+        unsafe { sges(self.raw.sg_list, self.raw.num_sge) }
+    }
+}
+
+/// A list of receive work requests.
+///
+/// # Invariants
+///
+/// `next` is null or the head of a list that is valid for `'a`; `last` is the element that was returned last.
+pub struct RecvRequests<'a> {
+    next: *const bindings::ib_recv_wr,
+    last: *const bindings::ib_recv_wr,
+    _list: PhantomData<&'a bindings::ib_recv_wr>,
+}
+
+impl<'a> Iterator for RecvRequests<'a> {
+    type Item = RecvRequest<'a>;
+
+    fn next(&mut self) -> Option<RecvRequest<'a>> {
+        // SAFETY: By the type invariants.
+        let raw = unsafe { self.next.as_ref() }?;
+        self.last = self.next;
+        self.next = raw.next;
+        // INVARIANT: The client promises a valid list of requests.
+        Some(RecvRequest { raw })
+    }
+}
+
+/// # Safety
+///
+/// Called by a client as `post_send` of a device of `T`: `qp` is created, `list` valid, `bad` writable.
+pub(super) unsafe extern "C" fn post_send<T: KernelQueues>(
+    qp: *mut bindings::ib_qp,
+    list: *const bindings::ib_send_wr,
+    bad: *mut *const bindings::ib_send_wr,
+) -> c_int {
+    // INVARIANT: By the function's safety requirements.
+    let mut requests = SendRequests {
+        next: list,
+        last: list,
+        _list: PhantomData,
+    };
+    // SAFETY: By the function's safety requirements.
+    match T::post_send(unsafe { Qp::from_raw(qp) }, &mut requests) {
+        Ok(()) => 0,
+        Err(error) => {
+            // SAFETY: By the function's safety requirements.
+            unsafe { *bad = requests.last };
+            error.to_errno()
+        }
+    }
+}
+
+/// # Safety
+///
+/// Called by a client as `post_recv` of a device of `T`: `qp` is created, `list` valid, `bad` writable.
+pub(super) unsafe extern "C" fn post_recv<T: KernelQueues>(
+    qp: *mut bindings::ib_qp,
+    list: *const bindings::ib_recv_wr,
+    bad: *mut *const bindings::ib_recv_wr,
+) -> c_int {
+    // INVARIANT: By the function's safety requirements.
+    let mut requests = RecvRequests {
+        next: list,
+        last: list,
+        _list: PhantomData,
+    };
+    // SAFETY: By the function's safety requirements.
+    match T::post_recv(unsafe { Qp::from_raw(qp) }, &mut requests) {
+        Ok(()) => 0,
+        Err(error) => {
+            // SAFETY: By the function's safety requirements.
+            unsafe { *bad = requests.last };
+            error.to_errno()
+        }
+    }
+}
