@@ -40,6 +40,9 @@ enum CommandError {
     Truncated,
     #[error("command is not supported")]
     Unsupported,
+    /// An optional interrupt that the function does not have. Clients ask for each to find out.
+    #[error("no such interrupt")]
+    NoInterrupt,
     #[error("{0}")]
     Invalid(&'static str),
     #[error("{0}")]
@@ -110,7 +113,9 @@ impl Client {
                 return;
             }
             Err(error) => {
-                self.log(header, &error);
+                if !matches!(error, CommandError::NoInterrupt) {
+                    self.log(header, &error);
+                }
                 finish_error(out, start, error.errno());
             }
         }
@@ -253,7 +258,7 @@ impl Client {
                 u32::from(self.transport.shared.interrupts.count()),
             ),
             vfio::VFIO_PCI_INTX_IRQ_INDEX | vfio::VFIO_PCI_MSI_IRQ_INDEX => (0, 0),
-            _ => return Err(CommandError::Invalid("no such interrupt")),
+            _ => return Err(CommandError::NoInterrupt),
         };
         for word in [INFO_LEN, flags, index, count] {
             out.extend_from_slice(&word.to_ne_bytes());

@@ -172,15 +172,20 @@ impl PciConfig {
     /// The bytes at `offset`; ones beyond the end.
     pub(crate) fn read(&self, offset: u64, data: &mut [u8]) {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        for (at, byte) in (start..).zip(data) {
-            *byte = self.bytes.get(at).copied().unwrap_or(0xff);
+        for (i, byte) in data.iter_mut().enumerate() {
+            *byte = self
+                .bytes
+                .get(start.saturating_add(i))
+                .copied()
+                .unwrap_or(0xff);
         }
     }
 
     /// Changes the writable bits.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        for (at, &byte) in (start..).zip(data) {
+        for (i, &byte) in data.iter().enumerate() {
+            let at = start.saturating_add(i);
             if let (Some(old), Some(&mask)) = (self.bytes.get_mut(at), self.writable.get(at)) {
                 *old = *old & !mask | byte & mask;
             }
