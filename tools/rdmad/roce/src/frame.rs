@@ -28,7 +28,10 @@ pub struct FramePool(Arc<Shared>);
 impl FramePool {
     /// A pool of at most `frames` buffers of [`MAX_FRAME`] bytes.
     pub fn new(frames: usize) -> Self {
-        Self(Arc::new(Shared { free: ArrayQueue::new(frames.max(1)), allocated: AtomicUsize::new(0) }))
+        Self(Arc::new(Shared {
+            free: ArrayQueue::new(frames.max(1)),
+            allocated: AtomicUsize::new(0),
+        }))
     }
 
     /// A frame of `len` bytes of unspecified content; `None` if all buffers are in use or `len` exceeds [`MAX_FRAME`].
@@ -40,11 +43,17 @@ impl FramePool {
         let bytes = shared.free.pop().or_else(|| {
             shared
                 .allocated
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < shared.free.capacity()).then_some(n + 1))
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
+                    (n < shared.free.capacity()).then_some(n + 1)
+                })
                 .ok()
                 .map(|_| vec![0; MAX_FRAME].into_boxed_slice())
         })?;
-        Some(Frame { bytes, len, pool: Arc::clone(shared) })
+        Some(Frame {
+            bytes,
+            len,
+            pool: Arc::clone(shared),
+        })
     }
 
     /// Whether [`take`](Self::take) would find a buffer now.

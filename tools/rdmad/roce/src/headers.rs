@@ -119,7 +119,8 @@ impl Bth {
     fn encode(&self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         bytes[0] = self.opcode.encode();
-        bytes[1] = u8::from(self.solicited) << 7 | u8::from(self.migrate) << 6 | (self.pad & 3) << 4;
+        bytes[1] =
+            u8::from(self.solicited) << 7 | u8::from(self.migrate) << 6 | (self.pad & 3) << 4;
         bytes[2..4].copy_from_slice(&self.pkey.to_be_bytes());
         bytes[4..8].copy_from_slice(&(self.dest_qpn & MASK_24).to_be_bytes());
         bytes[4] = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
@@ -144,7 +145,11 @@ impl Reth {
     const SIZE: usize = 16;
 
     fn decode(bytes: [u8; Self::SIZE]) -> Self {
-        Self { va: be64(&bytes), rkey: be32(&bytes[8..]), length: be32(&bytes[12..]) }
+        Self {
+            va: be64(&bytes),
+            rkey: be32(&bytes[8..]),
+            length: be32(&bytes[12..]),
+        }
     }
 
     fn encode(&self) -> [u8; Self::SIZE] {
@@ -262,7 +267,10 @@ impl Aeth {
     const SIZE: usize = 4;
 
     fn decode(bytes: [u8; Self::SIZE]) -> Option<Self> {
-        Some(Self { syndrome: Syndrome::decode(bytes[0])?, msn: be24(&bytes[1..]) })
+        Some(Self {
+            syndrome: Syndrome::decode(bytes[0])?,
+            msn: be24(&bytes[1..]),
+        })
     }
 
     fn encode(&self) -> [u8; Self::SIZE] {
@@ -285,7 +293,10 @@ impl Deth {
     const SIZE: usize = 8;
 
     fn decode(bytes: [u8; Self::SIZE]) -> Self {
-        Self { qkey: be32(&bytes), src_qpn: be24(&bytes[5..]) }
+        Self {
+            qkey: be32(&bytes),
+            src_qpn: be24(&bytes[5..]),
+        }
     }
 
     fn encode(&self) -> [u8; Self::SIZE] {
@@ -320,7 +331,16 @@ pub struct Transport {
 impl Transport {
     /// Headers with nothing but a BTH so far.
     pub const fn new(bth: Bth) -> Self {
-        Self { bth, deth: None, reth: None, atomic: None, aeth: None, atomic_ack: None, imm: None, invalidate: None }
+        Self {
+            bth,
+            deth: None,
+            reth: None,
+            atomic: None,
+            aeth: None,
+            atomic_ack: None,
+            imm: None,
+            invalidate: None,
+        }
     }
 
     /// Whether exactly those extended headers are there that the opcode calls for.
@@ -427,13 +447,21 @@ mod tests {
     #[test]
     fn bth_bytes() {
         use crate::opcode::{Extra, Op, Position};
-        let mut bth = Bth::new(Opcode::rc(Op::Send(Position::Last, Extra::Imm)), 0x8001, 0x12_3456, Psn::new(0xab_cdef));
+        let mut bth = Bth::new(
+            Opcode::rc(Op::Send(Position::Last, Extra::Imm)),
+            0x8001,
+            0x12_3456,
+            Psn::new(0xab_cdef),
+        );
         bth.solicited = true;
         bth.pad = 3;
         bth.becn = true;
         bth.ack_req = true;
         let bytes = bth.encode();
-        assert_eq!(bytes, [0x03, 0xb0, 0x80, 0x01, 0x40, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef]);
+        assert_eq!(
+            bytes,
+            [0x03, 0xb0, 0x80, 0x01, 0x40, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef]
+        );
         assert_eq!(Bth::decode(&bytes), Some((bth, 0)));
     }
 }

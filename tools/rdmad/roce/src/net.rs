@@ -169,7 +169,8 @@ impl Path {
             }
             Addresses::V6(src, dst) => {
                 writer.put(ETHERTYPE_IPV6.to_be_bytes());
-                let word = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
+                let word =
+                    6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
                 writer.put(word.to_be_bytes());
                 writer.put(udp_length.to_be_bytes());
                 writer.put([PROTOCOL_UDP, self.hop_limit]);
@@ -218,7 +219,17 @@ impl Path {
             return Err(UdpChecksum);
         }
         let src_port = u16::from_be_bytes([header[0], header[1]]);
-        Ok((Self { src_mac, dst_mac, vlan, src_port, ..ip }, ident, udp.len() - UDP_SIZE))
+        Ok((
+            Self {
+                src_mac,
+                dst_mac,
+                vlan,
+                src_port,
+                ..ip
+            },
+            ident,
+            udp.len() - UDP_SIZE,
+        ))
     }
 }
 
@@ -238,7 +249,8 @@ fn decode_ipv4(packet: &[u8]) -> Result<(Path, u16, &[u8]), NetError> {
         return Err(NetError::Length);
     }
     let udp = packet.get(IPV4_SIZE..total).ok_or(NetError::Truncated)?;
-    let address = |at: usize| Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]);
+    let address =
+        |at: usize| Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]);
     let mut path = Path::new([0; 6], [0; 6], Addresses::V4(address(12), address(16)));
     path.traffic_class = header[1];
     path.hop_limit = header[8];
@@ -249,7 +261,9 @@ fn decode_ipv4(packet: &[u8]) -> Result<(Path, u16, &[u8]), NetError> {
 fn decode_ipv6(packet: &[u8]) -> Result<(Path, u16, &[u8]), NetError> {
     let mut reader = Reader::new(packet);
     let word = u32::from_be_bytes(reader.array().ok_or(NetError::Truncated)?);
-    let length = usize::from(u16::from_be_bytes(reader.array().ok_or(NetError::Truncated)?));
+    let length = usize::from(u16::from_be_bytes(
+        reader.array().ok_or(NetError::Truncated)?,
+    ));
     let [next_header, hop_limit] = reader.array().ok_or(NetError::Truncated)?;
     let src: [u8; 16] = reader.array().ok_or(NetError::Truncated)?;
     let dst: [u8; 16] = reader.array().ok_or(NetError::Truncated)?;
@@ -268,7 +282,9 @@ fn decode_ipv6(packet: &[u8]) -> Result<(Path, u16, &[u8]), NetError> {
 /// The IP address that a GID of RoCEv2 stands for (annex A17: an IPv4 address is mapped into IPv6).
 pub fn gid_to_ip(gid: [u8; 16]) -> IpAddr {
     let address = Ipv6Addr::from(gid);
-    address.to_ipv4_mapped().map_or(IpAddr::V6(address), IpAddr::V4)
+    address
+        .to_ipv4_mapped()
+        .map_or(IpAddr::V6(address), IpAddr::V4)
 }
 
 /// The GID of an IP address.
@@ -297,19 +313,27 @@ pub const fn flow_label(local_qpn: u32, remote_qpn: u32) -> u32 {
 
 /// Whether a frame is RoCEv2 by its addresses of protocol and port alone, sound or not.
 pub fn is_roce(frame: &[u8]) -> bool {
-    let ethertype = |at: usize| frame.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]));
+    let ethertype = |at: usize| {
+        frame
+            .get(at..at + 2)
+            .map(|b| u16::from_be_bytes([b[0], b[1]]))
+    };
     let (kind, ip) = match ethertype(12) {
         Some(ETHERTYPE_VLAN) => (ethertype(16), ETH_SIZE + VLAN_SIZE),
         kind => (kind, ETH_SIZE),
     };
-    let Some(packet) = frame.get(ip..) else { return false };
+    let Some(packet) = frame.get(ip..) else {
+        return false;
+    };
     let udp = match (kind, packet) {
         (Some(ETHERTYPE_IPV4), [0x45, _, _, _, _, _, flags, offset, _, PROTOCOL_UDP, ..])
             if u16::from_be_bytes([*flags, *offset]) & IPV4_FRAGMENT == 0 =>
         {
             packet.get(IPV4_SIZE..)
         }
-        (Some(ETHERTYPE_IPV6), [0x60..=0x6f, _, _, _, _, _, PROTOCOL_UDP, ..]) => packet.get(IPV6_SIZE..),
+        (Some(ETHERTYPE_IPV6), [0x60..=0x6f, _, _, _, _, _, PROTOCOL_UDP, ..]) => {
+            packet.get(IPV6_SIZE..)
+        }
         _ => None,
     };
     matches!(udp, Some([_, _, high, low, ..]) if u16::from_be_bytes([*high, *low]) == ROCE_PORT)
@@ -318,8 +342,13 @@ pub fn is_roce(frame: &[u8]) -> bool {
 /// Sum of the 16-bit words of `bytes`, an odd last byte being the high half of a word.
 fn sum(bytes: &[u8]) -> u64 {
     let words = bytes.chunks_exact(2);
-    let odd = words.remainder().first().map_or(0, |&last| u64::from(last) << 8);
-    words.fold(odd, |total, word| total + u64::from(u16::from_be_bytes([word[0], word[1]])))
+    let odd = words
+        .remainder()
+        .first()
+        .map_or(0, |&last| u64::from(last) << 8);
+    words.fold(odd, |total, word| {
+        total + u64::from(u16::from_be_bytes([word[0], word[1]]))
+    })
 }
 
 /// The one's complement sum, in 16 bits.
@@ -347,7 +376,10 @@ mod tests {
     fn gids_of_addresses() {
         let v4: IpAddr = "10.9.0.1".parse().unwrap();
         let v6: IpAddr = "fd09::1".parse().unwrap();
-        assert_eq!(ip_to_gid(v4), [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1]);
+        assert_eq!(
+            ip_to_gid(v4),
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1]
+        );
         assert_eq!(gid_to_ip(ip_to_gid(v4)), v4);
         assert_eq!(gid_to_ip(ip_to_gid(v6)), v6);
         assert_eq!(Addresses::new(v4, v6), None);

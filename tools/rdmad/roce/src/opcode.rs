@@ -92,7 +92,10 @@ pub struct Opcode {
 impl Opcode {
     /// An opcode of the reliable connection service.
     pub const fn rc(op: Op) -> Self {
-        Self { service: Service::Rc, op }
+        Self {
+            service: Service::Rc,
+            op,
+        }
     }
 
     /// Decodes the opcode of a BTH; `None` if it is not one of RC, UC or UD that this crate knows.
@@ -240,7 +243,13 @@ mod tests {
 
     #[test]
     fn services_have_their_own_operations() {
-        assert_eq!(Opcode::decode(0x64), Some(Opcode { service: Service::Ud, op: Op::Send(Position::Only, Extra::None) }));
+        assert_eq!(
+            Opcode::decode(0x64),
+            Some(Opcode {
+                service: Service::Ud,
+                op: Op::Send(Position::Only, Extra::None)
+            })
+        );
         for byte in [0x15, 0x2c, 0x36, 0x44, 0x60, 0x6a, 0x81] {
             assert_eq!(Opcode::decode(byte), None, "{byte:#x}");
         }

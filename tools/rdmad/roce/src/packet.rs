@@ -55,14 +55,20 @@ impl<'a> Packet<'a> {
             .split_last_chunk::<ICRC_SIZE>()
             .filter(|(covered, _)| covered.len() >= headers + Bth::SIZE)
             .ok_or(PacketError::Headers)?;
-        let (invariant, behind) = covered[path.ip_offset()..].split_at(headers + Bth::SIZE - path.ip_offset());
-        let bth = invariant.last_chunk::<{ Bth::SIZE }>().ok_or(PacketError::Headers)?;
+        let (invariant, behind) =
+            covered[path.ip_offset()..].split_at(headers + Bth::SIZE - path.ip_offset());
+        let bth = invariant
+            .last_chunk::<{ Bth::SIZE }>()
+            .ok_or(PacketError::Headers)?;
         let (bth, version) = Bth::decode(bth).ok_or(PacketError::Opcode(bth[0]))?;
         if version != 0 {
             return Err(PacketError::Version(version));
         }
         let (transport, padded) = Transport::decode(bth, behind).ok_or(PacketError::Headers)?;
-        let payload = padded.len().checked_sub(usize::from(bth.pad)).ok_or(PacketError::Payload)?;
+        let payload = padded
+            .len()
+            .checked_sub(usize::from(bth.pad))
+            .ok_or(PacketError::Payload)?;
         if padded.len() % 4 != 0 || (!bth.opcode.has_payload() && !padded.is_empty()) {
             return Err(PacketError::Payload);
         }
@@ -71,7 +77,12 @@ impl<'a> Packet<'a> {
         if expected.finish() != *icrc {
             return Err(PacketError::Icrc);
         }
-        Ok(Self { path, ident, transport, payload: &padded[..payload] })
+        Ok(Self {
+            path,
+            ident,
+            transport,
+            payload: &padded[..payload],
+        })
     }
 
     /// Opcode.
@@ -112,7 +123,8 @@ pub fn build<E>(
     fill(payload)?;
     pad.fill(0);
     let (covered, icrc) = frame.split_at_mut(data + padded);
-    let (invariant, behind) = covered[path.ip_offset()..].split_at(start + Bth::SIZE - path.ip_offset());
+    let (invariant, behind) =
+        covered[path.ip_offset()..].split_at(start + Bth::SIZE - path.ip_offset());
     let mut crc = Icrc::new(invariant);
     crc.update(behind);
     icrc.copy_from_slice(&crc.finish());

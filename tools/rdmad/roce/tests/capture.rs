@@ -18,13 +18,22 @@ fn every_frame_parses_and_rebuilds() {
     let frames = capture::frames();
     assert_eq!(frames.len(), 270);
     for (number, frame) in frames.iter().enumerate() {
-        let packet = Packet::parse(frame).unwrap_or_else(|error| panic!("frame {}: {error}", number + 1));
+        let packet =
+            Packet::parse(frame).unwrap_or_else(|error| panic!("frame {}: {error}", number + 1));
         assert!(packet.transport.is_complete());
-        let mut built = vec![0xaa; frame_size(&packet.path, &packet.transport, packet.payload.len())];
-        let done = build(&mut built, &packet.path, packet.ident, &packet.transport, packet.payload.len(), |out| {
-            out.copy_from_slice(packet.payload);
-            Ok::<_, Infallible>(())
-        });
+        let mut built =
+            vec![0xaa; frame_size(&packet.path, &packet.transport, packet.payload.len())];
+        let done = build(
+            &mut built,
+            &packet.path,
+            packet.ident,
+            &packet.transport,
+            packet.payload.len(),
+            |out| {
+                out.copy_from_slice(packet.payload);
+                Ok::<_, Infallible>(())
+            },
+        );
         assert_eq!(done, Ok(()));
         assert_eq!(&built, frame, "frame {}", number + 1);
     }
@@ -46,7 +55,10 @@ fn the_capture_has_the_operations_it_is_meant_to_have() {
         }
     }
     assert_eq!(v6, 29);
-    for opcode in [0x00, 0x01, 0x02, 0x04, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0c, 0x0d, 0x0e, 0x0f, 0x10, 0x11, 0x12, 0x13, 0x14] {
+    for opcode in [
+        0x00, 0x01, 0x02, 0x04, 0x06, 0x07, 0x08, 0x09, 0x0a, 0x0c, 0x0d, 0x0e, 0x0f, 0x10, 0x11,
+        0x12, 0x13, 0x14,
+    ] {
         assert!(counts.contains_key(&opcode), "{opcode:#04x}");
     }
 }
@@ -54,7 +66,11 @@ fn the_capture_has_the_operations_it_is_meant_to_have() {
 #[test]
 fn icrc_over_pieces_equals_icrc_over_the_whole() {
     for frame in capture::frames() {
-        let ip = if frame[12..14] == [0x08, 0x00] { 20 } else { 40 };
+        let ip = if frame[12..14] == [0x08, 0x00] {
+            20
+        } else {
+            40
+        };
         let (covered, icrc) = frame.split_last_chunk::<4>().unwrap();
         let (headers, rest) = covered[14..].split_at(ip + 8 + 12);
         for piece in [1, 3, 64] {

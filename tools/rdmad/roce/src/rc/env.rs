@@ -26,7 +26,13 @@ pub trait RequesterEnv: Output {
     fn gather(&mut self, local: &Self::Send, offset: u32, into: &mut [u8]) -> Result<(), WcStatus>;
     /// Copies bytes of a READ response, of which `from` is the part at `offset`, to local memory. `last` says that the
     /// message ends with them. An error fails the work request with this status.
-    fn scatter_read(&mut self, local: &Self::Send, offset: u32, from: &[u8], last: bool) -> Result<(), WcStatus>;
+    fn scatter_read(
+        &mut self,
+        local: &Self::Send,
+        offset: u32,
+        from: &[u8],
+        last: bool,
+    ) -> Result<(), WcStatus>;
     /// A work request ended. Called once for each that was posted and not drained, in the order of posting.
     fn complete_send(&mut self, wr: SendWr<Self::Send>, status: WcStatus);
 }
@@ -53,7 +59,13 @@ pub trait ResponderEnv: Output {
     fn take_receive(&mut self) -> Result<Option<RecvWr<Self::Recv>>, BadReceive>;
     /// Copies bytes of a SEND, of which `from` is the part at `offset`, to the buffers of a receive; they fit. `last`
     /// says that the message ends with them. An error fails the receive with this status.
-    fn scatter_recv(&mut self, local: &Self::Recv, offset: u32, from: &[u8], last: bool) -> Result<(), WcStatus>;
+    fn scatter_recv(
+        &mut self,
+        local: &Self::Recv,
+        offset: u32,
+        from: &[u8],
+        last: bool,
+    ) -> Result<(), WcStatus>;
     /// A receive ended. Called once for each that was taken and not reset.
     fn complete_recv(&mut self, wr: RecvWr<Self::Recv>, how: RecvCompletion);
     /// Whether `len` bytes at `at` may be accessed so, `access` being `REMOTE_WRITE` or `REMOTE_READ`.

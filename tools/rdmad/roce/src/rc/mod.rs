@@ -52,7 +52,12 @@ pub struct Connection {
 impl Connection {
     /// A connection with the default partition.
     pub fn new(path: Path, dest_qpn: u32, mtu: Mtu) -> Self {
-        Self { path, dest_qpn, pkey: DEFAULT_PKEY, mtu }
+        Self {
+            path,
+            dest_qpn,
+            pkey: DEFAULT_PKEY,
+            mtu,
+        }
     }
 }
 

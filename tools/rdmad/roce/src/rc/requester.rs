@@ -16,7 +16,7 @@ use crate::headers::{Bth, NakCode, Reth, Syndrome, Transport};
 use crate::opcode::{Extra, Op, Opcode, Position};
 use crate::packet::{build, frame_size, Packet};
 use crate::psn::Psn;
-use crate::work::{packets, Remote, SendFlags, SendOp, SendWr, WcStatus};
+use crate::work::{packets, Remote, SendFlags, SendOp, SendWr, WcStatus, MAX_MESSAGE};
 
 use super::env::RequesterEnv;
 use super::timer::{ack_timeout, rnr_delay};
@@ -56,7 +56,11 @@ impl<L> Pending<L> {
 /// What to send next.
 enum Next {
     /// One packet with `length` bytes of payload from `offset`.
-    Packet { transport: Transport, offset: u32, length: u32 },
+    Packet {
+        transport: Transport,
+        offset: u32,
+        length: u32,
+    },
     /// A READ request for the packets before `end`.
     Request { transport: Transport, end: u64 },
 }
@@ -124,7 +128,8 @@ impl<L> Requester<L> {
         self.queue.is_empty()
     }
 
-    /// Queues a work request. Gives it back if there is no room or the connection has ended.
+    /// Queues a work request. Gives it back if there is no room or the connection has ended. One that is too long or
+    /// that needs READs where none are negotiated fails as if by [`post_failed`](Self::post_failed).
     pub fn post(&mut self, wr: SendWr<L>) -> Result<(), SendWr<L>> {
         self.enqueue(wr, None)
     }
@@ -138,9 +143,18 @@ impl<L> Requester<L> {
         if !self.has_room() {
             return Err(wr);
         }
+        let never_fits = matches!(wr.op, SendOp::Read { .. }) && self.attr.max_rd_atomic == 0;
+        let failed = failed
+            .or((wr.length > MAX_MESSAGE).then_some(WcStatus::LocLenErr))
+            .or(never_fits.then_some(WcStatus::LocQpOpErr));
         let first = self.posted;
         self.posted += u64::from(packets(wr.length, self.connection.mtu));
-        self.queue.push_back(Pending { wr, first, end: self.posted, failed });
+        self.queue.push_back(Pending {
+            wr,
+            first,
+            end: self.posted,
+            failed,
+        });
         Ok(())
     }
 
@@ -166,7 +180,10 @@ impl<L> Requester<L> {
 
     /// Changes timeout, retry counts and READ limit; `sq_psn` stays what it was.
     pub fn set_attr(&mut self, attr: RequesterAttr) {
-        self.attr = RequesterAttr { sq_psn: self.attr.sq_psn, ..attr };
+        self.attr = RequesterAttr {
+            sq_psn: self.attr.sq_psn,
+            ..attr
+        };
         self.restore_retries();
     }
 
@@ -182,7 +199,11 @@ impl<L> Requester<L> {
     }
 
     /// Lets time pass. Call [`transmit`](Self::transmit) afterwards.
-    pub fn on_timer<E: RequesterEnv<Send = L>>(&mut self, now: Instant, env: &mut E) -> Result<(), QpError> {
+    pub fn on_timer<E: RequesterEnv<Send = L>>(
+        &mut self,
+        now: Instant,
+        env: &mut E,
+    ) -> Result<(), QpError> {
         if self.rnr_deadline.is_some_and(|at| at <= now) {
             self.rnr_deadline = None;
         }
@@ -208,7 +229,9 @@ impl<L> Requester<L> {
                 break Pause::Idle;
             }
             self.rnr_deadline = None;
-            let Some(next) = self.choose() else { break Pause::Idle };
+            let Some(next) = self.choose() else {
+                break Pause::Idle;
+            };
             if bytes >= budget {
                 break Pause::Budget;
             }
@@ -221,16 +244,25 @@ impl<L> Requester<L> {
                 Next::Request { .. } => (0, 0),
             };
             let size = frame_size(&self.connection.path, transport, length as usize);
-            let Some(mut frame) = env.frame(size) else { break Pause::NoFrame };
+            let Some(mut frame) = env.frame(size) else {
+                break Pause::NoFrame;
+            };
             // PSNs have 24 bits: the low 16 tell the packets of a connection apart well enough.
             let ident = transport.bth.psn.value() as u16;
             let pending = &mut self.queue[self.cursor];
-            let built = build(&mut frame, &self.connection.path, ident, transport, length as usize, |payload| {
-                if payload.is_empty() {
-                    return Ok(());
-                }
-                env.gather(&pending.wr.local, offset, payload)
-            });
+            let built = build(
+                &mut frame,
+                &self.connection.path,
+                ident,
+                transport,
+                length as usize,
+                |payload| {
+                    if payload.is_empty() {
+                        return Ok(());
+                    }
+                    env.gather(&pending.wr.local, offset, payload)
+                },
+            );
             if let Err(status) = built {
                 pending.failed = Some(status);
                 continue;
@@ -251,8 +283,13 @@ impl<L> Requester<L> {
     /// The next packet, if one may be sent now.
     fn choose(&mut self) -> Option<Next> {
         let (at, in_flight) = (self.next, self.next - self.una);
-        let room = u64::from(WINDOW).checked_sub(in_flight).filter(|&room| room > 0 && !self.dead)?;
-        let pending = self.queue.get(self.cursor).filter(|pending| pending.failed.is_none())?;
+        let room = u64::from(WINDOW)
+            .checked_sub(in_flight)
+            .filter(|&room| room > 0 && !self.dead)?;
+        let pending = self
+            .queue
+            .get(self.cursor)
+            .filter(|pending| pending.failed.is_none())?;
         let wr = &pending.wr;
         if at == pending.first
             && wr.flags.contains(SendFlags::FENCE)
@@ -265,7 +302,14 @@ impl<L> Requester<L> {
         let index = (at - pending.first) as u32;
         let offset = index * mtu;
         let psn = self.psn(at);
-        let bth = |op| Bth::new(Opcode::rc(op), self.connection.pkey, self.connection.dest_qpn, psn);
+        let bth = |op| {
+            Bth::new(
+                Opcode::rc(op),
+                self.connection.pkey,
+                self.connection.dest_qpn,
+                psn,
+            )
+        };
 
         if let SendOp::Read { remote } = wr.op {
             let end = pending.request_end(at);
@@ -288,16 +332,30 @@ impl<L> Requester<L> {
             SendOp::Read { .. } => return None,
         };
         let imm = imm.filter(|_| last);
-        let extra = if imm.is_some() { Extra::Imm } else { Extra::None };
-        let op = if remote.is_some() { Op::Write(position, extra) } else { Op::Send(position, extra) };
+        let extra = if imm.is_some() {
+            Extra::Imm
+        } else {
+            Extra::None
+        };
+        let op = if remote.is_some() {
+            Op::Write(position, extra)
+        } else {
+            Op::Send(position, extra)
+        };
         let mut transport = Transport::new(bth(op));
         transport.imm = imm;
-        transport.reth = remote.filter(|_| index == 0).map(|remote| reth(remote, 0, wr.length));
+        transport.reth = remote
+            .filter(|_| index == 0)
+            .map(|remote| reth(remote, 0, wr.length));
         transport.bth.ack_req = last || room == 1 || at % ACK_INTERVAL == ACK_INTERVAL - 1;
         // A WRITE without immediate data completes no receive that could be solicited.
         transport.bth.solicited =
             last && wr.flags.contains(SendFlags::SOLICITED) && (imm.is_some() || remote.is_none());
-        Some(Next::Packet { transport, offset, length: (wr.length - offset).min(mtu) })
+        Some(Next::Packet {
+            transport,
+            offset,
+            length: (wr.length - offset).min(mtu),
+        })
     }
 
     /// Takes a response of this connection. Responses that make no sense (any more) are ignored.
@@ -311,12 +369,17 @@ impl<L> Requester<L> {
             return Ok(());
         }
         let distance = packet.transport.bth.psn.since(self.psn(self.una));
-        let Ok(distance) = u64::try_from(distance) else { return Ok(()) };
+        let Ok(distance) = u64::try_from(distance) else {
+            return Ok(());
+        };
         let at = self.una + distance;
         if at >= self.sent {
             return Ok(());
         }
-        match (packet.opcode().op, packet.transport.aeth.map(|aeth| aeth.syndrome)) {
+        match (
+            packet.opcode().op,
+            packet.transport.aeth.map(|aeth| aeth.syndrome),
+        ) {
             (Op::ReadResponse(position), None | Some(Syndrome::Ack(_))) => {
                 self.acknowledge(at, now, env)?;
                 if self.una < at {
@@ -338,10 +401,18 @@ impl<L> Requester<L> {
                 }
                 match syndrome {
                     Syndrome::Rnr(timer) => self.not_ready(timer, now, env),
-                    Syndrome::Nak(NakCode::InvalidRequest) => Err(self.fail(WcStatus::RemInvReqErr, env)),
-                    Syndrome::Nak(NakCode::RemoteAccess) => Err(self.fail(WcStatus::RemAccessErr, env)),
-                    Syndrome::Nak(NakCode::RemoteOperational) => Err(self.fail(WcStatus::RemOpErr, env)),
-                    Syndrome::Nak(NakCode::PsnSequence) | Syndrome::Ack(_) => self.go_back_once(env),
+                    Syndrome::Nak(NakCode::InvalidRequest) => {
+                        Err(self.fail(WcStatus::RemInvReqErr, env))
+                    }
+                    Syndrome::Nak(NakCode::RemoteAccess) => {
+                        Err(self.fail(WcStatus::RemAccessErr, env))
+                    }
+                    Syndrome::Nak(NakCode::RemoteOperational) => {
+                        Err(self.fail(WcStatus::RemOpErr, env))
+                    }
+                    Syndrome::Nak(NakCode::PsnSequence) | Syndrome::Ack(_) => {
+                        self.go_back_once(env)
+                    }
                 }
             }
             _ => Ok(()),
@@ -420,8 +491,14 @@ impl<L> Requester<L> {
 
     /// Completes what is acknowledged, and what failed if it is its turn.
     fn settle<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> Result<(), QpError> {
-        while self.queue.front().is_some_and(|pending| pending.end <= self.una) {
-            let Some(pending) = self.queue.pop_front() else { break };
+        while self
+            .queue
+            .front()
+            .is_some_and(|pending| pending.end <= self.una)
+        {
+            let Some(pending) = self.queue.pop_front() else {
+                break;
+            };
             self.cursor = self.cursor.saturating_sub(1);
             env.complete_send(pending.wr, WcStatus::Success);
         }
@@ -451,7 +528,12 @@ impl<L> Requester<L> {
     }
 
     /// Waits as long as the responder asks for, then repeats.
-    fn not_ready<E: RequesterEnv<Send = L>>(&mut self, timer: u8, now: Instant, env: &mut E) -> Result<(), QpError> {
+    fn not_ready<E: RequesterEnv<Send = L>>(
+        &mut self,
+        timer: u8,
+        now: Instant,
+        env: &mut E,
+    ) -> Result<(), QpError> {
         if self.rnr_deadline.is_some() {
             return Ok(());
         }
@@ -505,5 +587,9 @@ impl<L> Requester<L> {
 
 /// The RETH for `length` bytes from `offset` of a remote range. The responder checks that it does not wrap.
 fn reth(remote: Remote, offset: u32, length: u32) -> Reth {
-    Reth { va: remote.va.wrapping_add(u64::from(offset)), rkey: remote.rkey, length }
+    Reth {
+        va: remote.va.wrapping_add(u64::from(offset)),
+        rkey: remote.rkey,
+        length,
+    }
 }

@@ -14,7 +14,9 @@ use crate::headers::{Aeth, Bth, NakCode, Reth, Syndrome, Transport};
 use crate::opcode::{Extra, Op, Opcode, Position};
 use crate::packet::{build, frame_size, Packet};
 use crate::psn::Psn;
-use crate::work::{packets, AccessFlags, AsyncEvent, RecvCompletion, RecvWr, Remote, WcStatus, MAX_MESSAGE};
+use crate::work::{
+    packets, AccessFlags, AsyncEvent, RecvCompletion, RecvWr, Remote, WcStatus, MAX_MESSAGE,
+};
 
 use super::env::{BadReceive, RemoteFault, ResponderEnv};
 use super::{Connection, Pause, QpError, ResponderAttr, Sent, MAX_RD_ATOMIC};
@@ -62,8 +64,12 @@ const INVALID: Refusal = Refusal::Fatal(NakCode::InvalidRequest, Some(AsyncEvent
 impl From<RemoteFault> for Refusal {
     fn from(fault: RemoteFault) -> Self {
         match fault {
-            RemoteFault::Access => Self::Fatal(NakCode::RemoteAccess, Some(AsyncEvent::QpAccessErr)),
-            RemoteFault::Operational => Self::Fatal(NakCode::RemoteOperational, Some(AsyncEvent::QpFatal)),
+            RemoteFault::Access => {
+                Self::Fatal(NakCode::RemoteAccess, Some(AsyncEvent::QpAccessErr))
+            }
+            RemoteFault::Operational => {
+                Self::Fatal(NakCode::RemoteOperational, Some(AsyncEvent::QpFatal))
+            }
         }
     }
 }
@@ -156,7 +162,11 @@ impl<R> Responder<R> {
     }
 
     /// Takes a request of this connection.
-    pub fn on_packet<E: ResponderEnv<Recv = R>>(&mut self, packet: &Packet<'_>, env: &mut E) -> Result<(), QpError> {
+    pub fn on_packet<E: ResponderEnv<Recv = R>>(
+        &mut self,
+        packet: &Packet<'_>,
+        env: &mut E,
+    ) -> Result<(), QpError> {
         if self.dead {
             return Ok(());
         }
@@ -190,7 +200,11 @@ impl<R> Responder<R> {
     }
 
     /// Executes the expected request.
-    fn execute<E: ResponderEnv<Recv = R>>(&mut self, packet: &Packet<'_>, env: &mut E) -> Result<(), Refusal> {
+    fn execute<E: ResponderEnv<Recv = R>>(
+        &mut self,
+        packet: &Packet<'_>,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
         let transport = &packet.transport;
         let taken = match transport.bth.opcode.op {
             Op::Send(position, extra) if extra != Extra::Inv => {
@@ -292,7 +306,9 @@ impl<R> Responder<R> {
                 self.admit(reth, AccessFlags::REMOTE_WRITE, env)?;
                 (reth, 0)
             }
-            (&Some(Message::Write { reth, received }), None) if !position.starts() => (reth, received),
+            (&Some(Message::Write { reth, received }), None) if !position.starts() => {
+                (reth, received)
+            }
             _ => return Err(INVALID),
         };
         let payload = packet.payload;
@@ -300,18 +316,29 @@ impl<R> Responder<R> {
         if payload.len() > left || position.ends() != (payload.len() == left) {
             return Err(INVALID);
         }
-        let at = Remote { va: reth.va.wrapping_add(u64::from(received)), rkey: reth.rkey };
+        let at = Remote {
+            va: reth.va.wrapping_add(u64::from(received)),
+            rkey: reth.rkey,
+        };
         // A receive is taken before the data is in place, so that a message without one leaves no trace.
         let recv = match packet.transport.imm {
             Some(_) => Some(env.take_receive()?.ok_or(Refusal::NotReady)?),
             None => None,
         };
-        let written = if payload.is_empty() { Ok(()) } else { env.write(at, payload, position.ends()) };
+        let written = if payload.is_empty() {
+            Ok(())
+        } else {
+            env.write(at, payload, position.ends())
+        };
         // `left` bounds the sum.
         let received = received + payload.len() as u32;
         self.message = (!position.ends()).then_some(Message::Write { reth, received });
         if let Some(recv) = recv {
-            let status = if written.is_ok() { WcStatus::Success } else { WcStatus::WrFlushErr };
+            let status = if written.is_ok() {
+                WcStatus::Success
+            } else {
+                WcStatus::WrFlushErr
+            };
             let completion = RecvCompletion {
                 status,
                 rdma_write: true,
@@ -336,13 +363,25 @@ impl<R> Responder<R> {
     }
 
     /// Checks what a RETH names against the QP and the memory.
-    fn admit<E: ResponderEnv<Recv = R>>(&self, reth: Reth, access: AccessFlags, env: &mut E) -> Result<(), Refusal> {
+    fn admit<E: ResponderEnv<Recv = R>>(
+        &self,
+        reth: Reth,
+        access: AccessFlags,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
         if !self.attr.access.contains(access) || reth.length > MAX_MESSAGE {
             return Err(INVALID);
         }
         // An empty range has no address that could be wrong (IBTA 9.7.4.1.3).
         if reth.length > 0 {
-            env.check(Remote { va: reth.va, rkey: reth.rkey }, reth.length, access)?;
+            env.check(
+                Remote {
+                    va: reth.va,
+                    rkey: reth.rkey,
+                },
+                reth.length,
+                access,
+            )?;
         }
         Ok(())
     }
@@ -353,7 +392,10 @@ impl<R> Responder<R> {
 
     fn queue_read(&mut self, psn: Psn, reth: Reth, duplicate: bool) {
         self.reads.push_back(ReadJob {
-            remote: Remote { va: reth.va, rkey: reth.rkey },
+            remote: Remote {
+                va: reth.va,
+                rkey: reth.rkey,
+            },
             remaining: reth.length,
             psn,
             started: false,
@@ -364,7 +406,12 @@ impl<R> Responder<R> {
 
     /// Takes a request that lies `behind` packets before the expected one: SENDs and WRITEs are acknowledged once more,
     /// READs are executed once more, from the PSN and address of the duplicate on.
-    fn duplicate<E: ResponderEnv<Recv = R>>(&mut self, packet: &Packet<'_>, behind: u32, env: &mut E) {
+    fn duplicate<E: ResponderEnv<Recv = R>>(
+        &mut self,
+        packet: &Packet<'_>,
+        behind: u32,
+        env: &mut E,
+    ) {
         let (Op::ReadRequest, Some(reth)) = (packet.opcode().op, packet.transport.reth) else {
             self.ack_pending = true;
             return;
@@ -377,10 +424,18 @@ impl<R> Responder<R> {
         }
         // Nothing to repeat when the response is still to come. Otherwise the requester goes back to this PSN: it has
         // all before it and asks again for all behind it.
-        if self.reads.iter().any(|job| psn.since(job.psn) >= 0 && job.end(&self.connection).since(psn) > 0) {
+        if self
+            .reads
+            .iter()
+            .any(|job| psn.since(job.psn) >= 0 && job.end(&self.connection).since(psn) > 0)
+        {
             return;
         }
-        while self.reads.back().is_some_and(|job| job.end(&self.connection).since(psn) > 0) {
+        while self
+            .reads
+            .back()
+            .is_some_and(|job| job.end(&self.connection).since(psn) > 0)
+        {
             self.reads.pop_back();
         }
         if self.reads.len() < self.read_limit() {
@@ -390,7 +445,11 @@ impl<R> Responder<R> {
 
     /// Sends READ responses, then an acknowledgement or NAK, until there is nothing to send or frames of `budget` bytes
     /// are sent; the last may exceed it.
-    pub fn transmit<E: ResponderEnv<Recv = R>>(&mut self, budget: usize, env: &mut E) -> Result<Sent, QpError> {
+    pub fn transmit<E: ResponderEnv<Recv = R>>(
+        &mut self,
+        budget: usize,
+        env: &mut E,
+    ) -> Result<Sent, QpError> {
         let mut bytes = 0;
         let pause = loop {
             if !self.has_output() {
@@ -399,7 +458,11 @@ impl<R> Responder<R> {
             if bytes >= budget {
                 break Pause::Budget;
             }
-            let sent = if self.reads.is_empty() { self.send_ack(env) } else { self.send_response(env)? };
+            let sent = if self.reads.is_empty() {
+                self.send_ack(env)
+            } else {
+                self.send_response(env)?
+            };
             match sent {
                 Some(sent) => bytes += sent,
                 None => break Pause::NoFrame,
@@ -409,26 +472,48 @@ impl<R> Responder<R> {
     }
 
     /// Sends one response of the first READ. Returns the bytes sent, or `None` without a frame buffer.
-    fn send_response<E: ResponderEnv<Recv = R>>(&mut self, env: &mut E) -> Result<Option<usize>, QpError> {
-        let Some(job) = self.reads.front_mut() else { return Ok(Some(0)) };
+    fn send_response<E: ResponderEnv<Recv = R>>(
+        &mut self,
+        env: &mut E,
+    ) -> Result<Option<usize>, QpError> {
+        let Some(job) = self.reads.front_mut() else {
+            return Ok(Some(0));
+        };
         let length = job.remaining.min(self.connection.mtu.bytes());
         let last = length == job.remaining;
         let position = Position::of(!job.started, last);
         let op = Opcode::rc(Op::ReadResponse(position));
-        let mut transport = Transport::new(Bth::new(op, self.connection.pkey, self.connection.dest_qpn, job.psn));
+        let mut transport = Transport::new(Bth::new(
+            op,
+            self.connection.pkey,
+            self.connection.dest_qpn,
+            job.psn,
+        ));
         if position != Position::Middle {
-            transport.aeth = Some(Aeth { syndrome: Syndrome::ACK, msn: job.msn });
+            transport.aeth = Some(Aeth {
+                syndrome: Syndrome::ACK,
+                msn: job.msn,
+            });
         }
         let path = &self.connection.path;
         let size = frame_size(path, &transport, length as usize);
-        let Some(mut frame) = env.frame(size) else { return Ok(None) };
+        let Some(mut frame) = env.frame(size) else {
+            return Ok(None);
+        };
         let remote = job.remote;
-        let built = build(&mut frame, path, ident(job.psn), &transport, length as usize, |payload| {
-            if payload.is_empty() {
-                return Ok(());
-            }
-            env.read(remote, payload)
-        });
+        let built = build(
+            &mut frame,
+            path,
+            ident(job.psn),
+            &transport,
+            length as usize,
+            |payload| {
+                if payload.is_empty() {
+                    return Ok(());
+                }
+                env.read(remote, payload)
+            },
+        );
         if let Err(fault) = built {
             if job.duplicate {
                 self.reads.pop_front();
@@ -459,9 +544,17 @@ impl<R> Responder<R> {
             Some(syndrome) => (syndrome, self.expected),
             None => (Syndrome::ACK, self.expected.prev()),
         };
-        let bth = Bth::new(Opcode::rc(Op::Ack), self.connection.pkey, self.connection.dest_qpn, psn);
+        let bth = Bth::new(
+            Opcode::rc(Op::Ack),
+            self.connection.pkey,
+            self.connection.dest_qpn,
+            psn,
+        );
         let mut transport = Transport::new(bth);
-        transport.aeth = Some(Aeth { syndrome, msn: self.msn });
+        transport.aeth = Some(Aeth {
+            syndrome,
+            msn: self.msn,
+        });
         let path = &self.connection.path;
         let size = frame_size(path, &transport, 0);
         let mut frame = env.frame(size)?;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 /// Units of 10 µs behind the codes of an RNR NAK (IBTA table 45).
 const RNR_10_US: [u32; 32] = [
-    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
-    6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
 /// How long a requester waits after an RNR NAK with this timer code, of which the low 5 bits count.
@@ -33,7 +33,15 @@ mod tests {
 
     #[test]
     fn rnr_codes() {
-        for (code, us) in [(0, 655_360), (1, 10), (5, 60), (12, 640), (20, 10_240), (31, 491_520), (32 + 1, 10)] {
+        for (code, us) in [
+            (0, 655_360),
+            (1, 10),
+            (5, 60),
+            (12, 640),
+            (20, 10_240),
+            (31, 491_520),
+            (32 + 1, 10),
+        ] {
             assert_eq!(rnr_delay(code), Duration::from_micros(us), "code {code}");
         }
     }

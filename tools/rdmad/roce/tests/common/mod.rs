@@ -4,3 +4,5 @@
 #![allow(dead_code)]
 
 pub mod capture;
+pub mod endpoint;
+pub mod sim;
