@@ -50,7 +50,7 @@ fn be32(bytes: &[u8]) -> u32 {
 }
 
 fn be64(bytes: &[u8]) -> u64 {
-    u64::from(be32(bytes)) << 32 | u64::from(be32(&bytes[4..]))
+    (u64::from(be32(bytes)) << 32) | u64::from(be32(&bytes[4..]))
 }
 
 /// Base transport header. Reserved bits are sent as zero and ignored on receipt.
@@ -105,7 +105,7 @@ impl Bth {
             opcode: Opcode::decode(bytes[0])?,
             solicited: flags & 0x80 != 0,
             migrate: flags & 0x40 != 0,
-            pad: flags >> 4 & 3,
+            pad: (flags >> 4) & 3,
             pkey: u16::from_be_bytes([bytes[2], bytes[3]]),
             fecn: bytes[4] & 0x80 != 0,
             becn: bytes[4] & 0x40 != 0,
@@ -120,10 +120,10 @@ impl Bth {
         let mut bytes = [0; Self::SIZE];
         bytes[0] = self.opcode.encode();
         bytes[1] =
-            u8::from(self.solicited) << 7 | u8::from(self.migrate) << 6 | (self.pad & 3) << 4;
+            (u8::from(self.solicited) << 7) | (u8::from(self.migrate) << 6) | ((self.pad & 3) << 4);
         bytes[2..4].copy_from_slice(&self.pkey.to_be_bytes());
         bytes[4..8].copy_from_slice(&(self.dest_qpn & MASK_24).to_be_bytes());
-        bytes[4] = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
+        bytes[4] = (u8::from(self.fecn) << 7) | (u8::from(self.becn) << 6);
         bytes[8..].copy_from_slice(&self.psn.value().to_be_bytes());
         bytes[8] = u8::from(self.ack_req) << 7;
         bytes
@@ -245,7 +245,7 @@ impl Syndrome {
     pub const fn encode(self) -> u8 {
         match self {
             Self::Ack(credits) => credits & 0x1f,
-            Self::Rnr(timer) => 0x20 | timer & 0x1f,
+            Self::Rnr(timer) => 0x20 | (timer & 0x1f),
             Self::Nak(NakCode::PsnSequence) => 0x60,
             Self::Nak(NakCode::InvalidRequest) => 0x61,
             Self::Nak(NakCode::RemoteAccess) => 0x62,

@@ -169,8 +169,9 @@ impl Path {
             }
             Addresses::V6(src, dst) => {
                 writer.put(ETHERTYPE_IPV6.to_be_bytes());
-                let word =
-                    6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
+                let word = (6 << 28)
+                    | (u32::from(self.traffic_class) << 20)
+                    | (self.flow_label & 0xf_ffff);
                 writer.put(word.to_be_bytes());
                 writer.put(udp_length.to_be_bytes());
                 writer.put([PROTOCOL_UDP, self.hop_limit]);
@@ -273,7 +274,7 @@ fn decode_ipv6(packet: &[u8]) -> Result<(Path, u16, &[u8]), NetError> {
     let udp = reader.rest().get(..length).ok_or(NetError::Truncated)?;
     let mut path = Path::new([0; 6], [0; 6], Addresses::V6(src.into(), dst.into()));
     // The traffic class is bits 27 to 20 of the first word.
-    path.traffic_class = (word >> 20 & 0xff) as u8;
+    path.traffic_class = ((word >> 20) & 0xff) as u8;
     path.flow_label = word & 0xf_ffff;
     path.hop_limit = hop_limit;
     Ok((path, 0, udp))
@@ -297,7 +298,7 @@ pub fn ip_to_gid(address: IpAddr) -> [u8; 16] {
 
 /// The UDP source port for a flow label: its 20 bits folded to 14, in the dynamic range (annex A17).
 pub const fn udp_source_port(flow_label: u32) -> u16 {
-    let folded = (flow_label & 0x3fff) ^ (flow_label >> 14 & 0x3f);
+    let folded = (flow_label & 0x3fff) ^ ((flow_label >> 14) & 0x3f);
     // 14 bits fit.
     0xc000 | folded as u16
 }
@@ -306,7 +307,7 @@ pub const fn udp_source_port(flow_label: u32) -> u16 {
 /// connections over their paths.
 pub const fn flow_label(local_qpn: u32, remote_qpn: u32) -> u32 {
     let product = local_qpn as u64 * remote_qpn as u64;
-    let mixed = product ^ product >> 20 ^ product >> 40;
+    let mixed = product ^ (product >> 20) ^ (product >> 40);
     // 20 bits fit.
     (mixed & 0xf_ffff) as u32
 }

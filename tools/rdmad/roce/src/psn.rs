@@ -55,7 +55,7 @@ mod tests {
         let last = Psn::new(0xff_ffff);
         assert_eq!(last.add(1), Psn::new(0));
         assert_eq!(Psn::new(0).prev(), last);
-        assert_eq!(Psn::new(0x1_000_0005).value(), 5);
+        assert_eq!(Psn::new(0x0100_0005).value(), 5);
     }
 
     #[test]
