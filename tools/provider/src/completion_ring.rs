@@ -85,22 +85,16 @@ impl CompletionRing {
         let mut state = self.state.lock();
         let State { queue, qps } = &mut *state;
         let mut delivered = 0;
-        let mut taken = false;
-        let mut result = Ok(());
         while delivered < out.len() {
             let completion = match queue.peek(&self.memory) {
                 Ok(Some(completion)) => completion,
-                Ok(None) => break,
-                Err(error) => {
-                    result = Err(error);
-                    break;
-                }
+                Err(error) if delivered == 0 => return Err(error),
+                Ok(None) | Err(_) => break,
             };
             let mut bytes = [0; Cqe::SIZE];
             self.memory
                 .read(self.memory.layout().slot(completion.slot), &mut bytes);
             queue.give_back(&self.memory, completion);
-            taken = true;
             let cqe = Cqe::from_bytes(&bytes);
             let Some(qp) = qps.get(cqe.qp_num) else {
                 continue;
@@ -111,12 +105,7 @@ impl CompletionRing {
                 delivered += 1;
             }
         }
-        if taken {
-            queue.publish(&self.memory);
-        }
-        if delivered == 0 {
-            result?;
-        }
+        queue.publish(&self.memory);
         Ok(delivered)
     }
 

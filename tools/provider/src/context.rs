@@ -230,8 +230,8 @@ unsafe extern "C" fn query_device_ex(
     let version = response.base.fw_ver;
     let text = format!(
         "{}.{}.{}",
-        version >> 32 & 0xffff,
-        version >> 16 & 0xffff,
+        (version >> 32) & 0xffff,
+        (version >> 16) & 0xffff,
         version & 0xffff
     );
     // SAFETY: the command has succeeded, so the attributes are valid.

@@ -5,6 +5,7 @@
 use std::cell::UnsafeCell;
 use std::mem::size_of;
 use std::mem::MaybeUninit;
+use std::ptr;
 use std::slice;
 use std::sync::Arc;
 
@@ -37,6 +38,11 @@ pub struct Cq {
     /// Number for the doorbell.
     cqn: u32,
 }
+
+// SAFETY: libibverbs' part is not reached through a reference, and the rest can be sent.
+unsafe impl Send for Cq {}
+// SAFETY: libibverbs' part is not reached through a reference, and the rest can be shared.
+unsafe impl Sync for Cq {}
 
 /// CREATE_CQ with the module's part.
 #[repr(C)]
@@ -85,7 +91,7 @@ impl Cq {
 
     /// libibverbs' view of this CQ.
     pub fn as_ibv(&self) -> *mut ffi::ibv_cq {
-        self.ibv.get().cast()
+        ptr::from_ref(self).cast_mut().cast()
     }
 
     /// The ring.
@@ -96,6 +102,10 @@ impl Cq {
 }
 
 /// `create_cq`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn create_cq(
     context: *mut ffi::ibv_context,
     cqe: c_int,
@@ -150,6 +160,10 @@ pub unsafe extern "C" fn create_cq(
 }
 
 /// `destroy_cq`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn destroy_cq(cq: *mut ffi::ibv_cq) -> c_int {
     // SAFETY: libibverbs passes a CQ of this provider.
     let status = unsafe { ffi::ibv_cmd_destroy_cq(cq) };
@@ -193,10 +207,11 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ffi::ibv_cq, solicited_only: c_i
     // SAFETY: the caller's CQ.
     let cq = unsafe { Cq::from_ibv(cq) };
     if cq.ring.arm(solicited_only != 0) {
-        cq.shared.doorbell.ring(Doorbell {
+        let doorbell = Doorbell {
             kind: DoorbellKind::Cq,
             number: cq.cqn,
-        });
+        };
+        cq.shared.doorbell.ring(doorbell.to_u32());
     }
     0
 }

@@ -225,11 +225,10 @@ impl DoorbellPage {
         unsafe { AtomicU32::from_ptr(self.0.base.as_ptr().cast()) }
     }
 
-    /// Rings a queue's doorbell.
+    /// Rings the doorbell of which this is the value.
     #[inline]
-    pub fn ring(&self, doorbell: Doorbell) {
-        self.word()
-            .store(doorbell.to_u32().to_le(), Ordering::Release);
+    pub fn ring(&self, doorbell: u32) {
+        self.word().store(doorbell.to_le(), Ordering::Release);
     }
 
     /// The doorbell that was rung last, of a page [`in_memory`](Self::in_memory).

@@ -12,6 +12,10 @@ use crate::ffi;
 use crate::ffi::Zeroed;
 
 /// `reg_mr`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn reg_mr(
     pd: *mut ffi::ibv_pd,
     addr: *mut c_void,
@@ -45,6 +49,10 @@ pub unsafe extern "C" fn reg_mr(
 }
 
 /// `dereg_mr`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn dereg_mr(mr: *mut ffi::verbs_mr) -> c_int {
     // SAFETY: the MR was made by `reg_mr`.
     let status = unsafe { ffi::ibv_cmd_dereg_mr(mr) };

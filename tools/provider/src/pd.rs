@@ -11,6 +11,10 @@ use crate::ffi;
 use crate::ffi::Zeroed;
 
 /// `alloc_pd`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn alloc_pd(context: *mut ffi::ibv_context) -> *mut ffi::ibv_pd {
     let mut pd = Box::new(ffi::ibv_pd::zeroed());
     let mut command = ffi::ibv_alloc_pd::zeroed();
@@ -33,6 +37,10 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ffi::ibv_context) -> *mut ffi::i
 }
 
 /// `dealloc_pd`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn dealloc_pd(pd: *mut ffi::ibv_pd) -> c_int {
     // SAFETY: the PD was made by `alloc_pd`.
     let status = unsafe { ffi::ibv_cmd_dealloc_pd(pd) };

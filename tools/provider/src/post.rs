@@ -2,16 +2,17 @@
 
 //! From a work request to its WQE.
 
+use libc::c_int;
 use virtio_rdma_abi::ib::SendFlags;
 use virtio_rdma_abi::wqe::Member;
 use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_abi::wqe::Sge;
 use virtio_rdma_abi::wqe::SqHeader;
-use virtio_rdma_abi::wqe::INLINE_OFFSET;
 use virtio_rdma_ring::RingMemory;
 
 use crate::ffi;
 use crate::memory::RingMap;
+use crate::work_ring::Posting;
 use crate::wr::Recv;
 use crate::wr::Send;
 
@@ -20,39 +21,42 @@ use crate::wr::Send;
 pub struct Opcodes(u32);
 
 impl Opcodes {
+    /// Those with a remote address.
+    const RDMA: Self = Self::set(&[
+        ffi::IBV_WR_RDMA_WRITE,
+        ffi::IBV_WR_RDMA_WRITE_WITH_IMM,
+        ffi::IBV_WR_RDMA_READ,
+    ]);
+    /// Those with a payload that can be in the WQE.
+    const PAYLOAD: Self = Self::set(&[
+        ffi::IBV_WR_RDMA_WRITE,
+        ffi::IBV_WR_RDMA_WRITE_WITH_IMM,
+        ffi::IBV_WR_SEND,
+        ffi::IBV_WR_SEND_WITH_IMM,
+    ]);
+
     /// What a QP of this type may do (IBTA 9.3.1, table of operations by transport service), or `None` for a type that
     /// is not served.
     pub fn of(qp_type: ffi::ibv_qp_type) -> Option<Self> {
         match qp_type {
-            ffi::IBV_QPT_RC => Some(Self::RC),
+            ffi::IBV_QPT_RC => Some(Self(Self::RDMA.0 | Self::PAYLOAD.0)),
             _ => None,
         }
     }
 
-    const RC: Self = Self(
-        1 << ffi::IBV_WR_RDMA_WRITE
-            | 1 << ffi::IBV_WR_RDMA_WRITE_WITH_IMM
-            | 1 << ffi::IBV_WR_SEND
-            | 1 << ffi::IBV_WR_SEND_WITH_IMM
-            | 1 << ffi::IBV_WR_RDMA_READ,
-    );
-    /// Those with a remote address.
-    const RDMA: Self = Self(
-        1 << ffi::IBV_WR_RDMA_WRITE
-            | 1 << ffi::IBV_WR_RDMA_WRITE_WITH_IMM
-            | 1 << ffi::IBV_WR_RDMA_READ,
-    );
-    /// Those with a payload that can be in the WQE.
-    const PAYLOAD: Self = Self(
-        1 << ffi::IBV_WR_RDMA_WRITE
-            | 1 << ffi::IBV_WR_RDMA_WRITE_WITH_IMM
-            | 1 << ffi::IBV_WR_SEND
-            | 1 << ffi::IBV_WR_SEND_WITH_IMM,
-    );
+    const fn set(opcodes: &[ffi::ibv_wr_opcode]) -> Self {
+        let mut bits = 0;
+        let mut index = 0;
+        while index < opcodes.len() {
+            bits |= 1 << opcodes[index];
+            index += 1;
+        }
+        Self(bits)
+    }
 
     #[inline]
-    const fn has(self, opcode: u32) -> bool {
-        opcode < u32::BITS && self.0 >> opcode & 1 != 0
+    const fn has(self, opcode: ffi::ibv_wr_opcode) -> bool {
+        opcode < u32::BITS && (self.0 >> opcode) & 1 != 0
     }
 }
 
@@ -71,80 +75,77 @@ pub struct SendLimits {
 const SEND_FLAGS: u32 =
     SendFlags::FENCE.0 | SendFlags::SIGNALED.0 | SendFlags::SOLICITED.0 | SendFlags::INLINE.0;
 
-/// A send work request that was found valid.
-pub struct CheckedSend<'a> {
-    wr: Send<'a>,
-    flags: SendFlags,
-    sges: &'a [ffi::ibv_sge],
-    /// Total length of the SGEs, for inline work requests.
-    length: u32,
-}
-
 impl SendLimits {
-    /// Checks a work request, or returns `None` if it is invalid (`EINVAL`).
+    /// Posts one send work request.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is invalid, `ENOMEM` when the queue is full.
     #[inline]
-    pub fn check<'a>(&self, wr: Send<'a>) -> Option<CheckedSend<'a>> {
+    pub fn post(&self, posting: &mut Posting<'_>, wr: Send<'_>) -> Result<(), c_int> {
         let opcode = wr.opcode();
-        let flags = SendFlags(wr.flags() & SEND_FLAGS);
-        if !self.opcodes.has(opcode) {
-            return None;
+        if !self.opcodes.has(opcode) || !wr.has_at_most(self.max_sge) {
+            return Err(libc::EINVAL);
         }
-        let sges = wr.sges(self.max_sge)?;
-        let mut length = 0;
-        if flags.contains(SendFlags::INLINE) {
-            let total: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-            if !Opcodes::PAYLOAD.has(opcode) || total > u64::from(self.max_inline) {
-                return None;
-            }
-            length = total as u32;
+        if wr.flags() & SendFlags::INLINE.0 != 0 {
+            return self.post_inline(posting, wr);
         }
-        Some(CheckedSend {
-            wr,
-            flags,
-            sges,
-            length,
-        })
-    }
-}
-
-impl CheckedSend<'_> {
-    /// Writes the WQE into `slot`.
-    #[inline]
-    pub fn write(&self, memory: &RingMap, slot: u16) {
-        let offset = memory.layout().slot(slot);
-        let inline = self.flags.contains(SendFlags::INLINE);
-        let mut header = SqHeader {
-            num_sge: if inline { 1 } else { self.sges.len() as u32 },
-            send_flags: self.flags,
-            opcode: self.wr.opcode(),
-            wr_id: u64::from(slot),
-            ex: self.wr.imm_data(),
-            wr: [0; 51],
-        };
-        if Opcodes::RDMA.has(self.wr.opcode()) {
-            self.wr.rdma().store(&mut header.wr);
-        }
-        memory.write(offset, &header.to_bytes());
-        if inline {
-            self.write_inline(memory, offset);
-        } else {
-            write_sges(memory, offset + SqHeader::SIZE as u32, self.sges);
-        }
+        let sges = wr.sges();
+        let slot = posting.reserve(wr.wr_id()).ok_or(libc::ENOMEM)?;
+        let memory = posting.memory();
+        let offset = write_header(memory, slot, opcode, sges.len() as u32, wr);
+        write_sges(memory, offset, sges);
+        Ok(())
     }
 
-    /// One SGE that says how long the payload is, and the payload.
-    fn write_inline(&self, memory: &RingMap, offset: u32) {
-        let sge = Sge {
-            length: self.length,
+    /// As [`post`](Self::post), for a work request whose payload goes into the WQE.
+    #[inline(never)]
+    fn post_inline(&self, posting: &mut Posting<'_>, wr: Send<'_>) -> Result<(), c_int> {
+        let sges = wr.sges();
+        let length: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+        if !Opcodes::PAYLOAD.has(wr.opcode()) || length > u64::from(self.max_inline) {
+            return Err(libc::EINVAL);
+        }
+        let slot = posting.reserve(wr.wr_id()).ok_or(libc::ENOMEM)?;
+        let memory = posting.memory();
+        let mut offset = write_header(memory, slot, wr.opcode(), 1, wr);
+        let whole = Sge {
+            length: length as u32,
             ..Sge::default()
         };
-        memory.write(offset + SqHeader::SIZE as u32, &sge.to_bytes());
-        let mut to = offset + INLINE_OFFSET as u32;
-        for sge in self.sges {
-            memory.write(to, self.wr.inline_bytes(sge));
-            to += sge.length;
+        memory.write(offset, &whole.to_bytes());
+        offset += Sge::SIZE as u32;
+        for sge in sges {
+            memory.write(offset, wr.inline_bytes(sge));
+            offset += sge.length;
         }
+        Ok(())
     }
+}
+
+/// Writes the header of a send WQE and returns the offset of what follows it.
+#[inline]
+fn write_header(
+    memory: &RingMap,
+    slot: u16,
+    opcode: ffi::ibv_wr_opcode,
+    num_sge: u32,
+    wr: Send<'_>,
+) -> u32 {
+    let offset = memory.layout().slot(slot);
+    let mut header = SqHeader {
+        num_sge,
+        send_flags: SendFlags(wr.flags() & SEND_FLAGS),
+        opcode,
+        wr_id: u64::from(slot),
+        ex: wr.imm_data(),
+        wr: [0; 51],
+    };
+    if Opcodes::RDMA.has(opcode) {
+        wr.rdma().store(&mut header.wr);
+    }
+    memory.write(offset, &header.to_bytes());
+    offset + SqHeader::SIZE as u32
 }
 
 #[inline]
@@ -157,9 +158,19 @@ fn write_sges(memory: &RingMap, offset: u32, sges: &[ffi::ibv_sge]) {
     }
 }
 
-/// Writes the WQE of a receive work request with these SGEs into `slot`.
+/// Posts one receive work request of at most `max_sge` SGEs.
+///
+/// # Errors
+///
+/// `EINVAL` if it is invalid, `ENOMEM` when the queue is full.
 #[inline]
-pub fn write_recv(memory: &RingMap, slot: u16, sges: &[ffi::ibv_sge]) {
+pub fn post_recv(posting: &mut Posting<'_>, wr: Recv<'_>, max_sge: u32) -> Result<(), c_int> {
+    if !wr.has_at_most(max_sge) {
+        return Err(libc::EINVAL);
+    }
+    let sges = wr.sges();
+    let slot = posting.reserve(wr.wr_id()).ok_or(libc::ENOMEM)?;
+    let memory = posting.memory();
     let offset = memory.layout().slot(slot);
     let header = RqHeader {
         num_sge: sges.len() as u32,
@@ -167,10 +178,5 @@ pub fn write_recv(memory: &RingMap, slot: u16, sges: &[ffi::ibv_sge]) {
     };
     memory.write(offset, &header.to_bytes());
     write_sges(memory, offset + RqHeader::SIZE as u32, sges);
-}
-
-/// Checks a receive work request for a queue of at most `max_sge` SGEs, or returns `None` if it is invalid (`EINVAL`).
-#[inline]
-pub fn check_recv(wr: Recv<'_>, max_sge: u32) -> Option<&[ffi::ibv_sge]> {
-    wr.sges(max_sge)
+    Ok(())
 }

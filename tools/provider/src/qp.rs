@@ -6,6 +6,7 @@ use std::cell::UnsafeCell;
 use std::io;
 use std::mem::size_of;
 use std::mem::size_of_val;
+use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -30,8 +31,7 @@ use crate::cq::Cq;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
-use crate::post::check_recv;
-use crate::post::write_recv;
+use crate::post;
 use crate::post::Opcodes;
 use crate::post::SendLimits;
 use crate::work_ring::WorkRing;
@@ -50,25 +50,24 @@ pub struct Qp {
     max_recv_sge: u32,
     shared: Arc<Shared>,
     qpn: u32,
+    send_doorbell: u32,
+    recv_doorbell: u32,
     /// State by the last successful modify or query; the device may have left it for ERR.
     state: AtomicU32,
     send_cq: Arc<CompletionRing>,
     recv_cq: Arc<CompletionRing>,
 }
 
+// SAFETY: libibverbs' part is not reached through a reference, and the rest can be sent.
+unsafe impl Send for Qp {}
+// SAFETY: libibverbs' part is not reached through a reference, and the rest can be shared.
+unsafe impl Sync for Qp {}
+
 /// CREATE_QP with the module's part.
 #[repr(C)]
 struct Command {
     core: ffi::ibv_create_qp,
     driver: [u8; CreateQpReq::SIZE],
-}
-
-/// Where a list of work requests was refused.
-pub struct Refused<W> {
-    /// The work request; those before it are posted.
-    pub wr: *mut W,
-    /// Why.
-    pub errno: c_int,
 }
 
 /// A queue of `wrs` work requests of up to `size` bytes.
@@ -86,6 +85,11 @@ fn work_ring(wrs: u32, size: usize, shared: &Shared) -> io::Result<Option<WorkRi
         .and_then(|shift| RingLayout::new(slots, shift))
         .ok_or_else(invalid)?;
     WorkRing::new(layout, shared.threads).map(Some)
+}
+
+/// What is written to the doorbell page to ring a queue of QP `number`.
+fn doorbell(kind: DoorbellKind, number: u32) -> u32 {
+    Doorbell { kind, number }.to_u32()
 }
 
 fn user_ring(ring: &Option<WorkRing>) -> UserRing {
@@ -136,6 +140,8 @@ impl Qp {
             max_recv_sge: cap.max_recv_sge,
             shared: shared.clone(),
             qpn: 0,
+            send_doorbell: 0,
+            recv_doorbell: 0,
             state: AtomicU32::new(ffi::IBV_QPS_RESET),
             send_cq: send_cq.ring().clone(),
             recv_cq: recv_cq.ring().clone(),
@@ -154,7 +160,7 @@ impl Qp {
 
     /// libibverbs' view of this QP.
     pub fn as_ibv(&self) -> *mut ffi::ibv_qp {
-        self.ibv.get().cast()
+        ptr::from_ref(self).cast_mut().cast()
     }
 
     /// The rings.
@@ -165,6 +171,8 @@ impl Qp {
     /// The kernel has created the QP: its completions are delivered from now on.
     pub fn created(&mut self, qpn: u32) {
         self.qpn = qpn;
+        self.send_doorbell = doorbell(DoorbellKind::Sq, qpn);
+        self.recv_doorbell = doorbell(DoorbellKind::Rq, qpn);
         self.send_cq.attach(qpn, &self.rings);
         self.recv_cq.attach(qpn, &self.rings);
     }
@@ -193,96 +201,49 @@ impl Qp {
         cap.max_inline_data = self.send_limits.max_inline;
     }
 
-    #[inline]
-    fn ring_doorbell(&self, kind: DoorbellKind) {
-        self.shared.doorbell.ring(Doorbell {
-            kind,
-            number: self.qpn,
-        });
-    }
-
-    /// Posts send work requests, all up to the first that is refused.
-    ///
-    /// # Errors
+    /// Posts send work requests, all up to the first that is refused. Returns why, or 0; the list starts with the first
+    /// work request that was not posted then.
     ///
     /// `EINVAL` in RESET, INIT and RTR and for an invalid work request, `ENOMEM` when the queue is full.
     #[inline]
-    pub fn post_send(
-        &self,
-        mut list: List<'_, ffi::ibv_send_wr>,
-    ) -> Result<(), Refused<ffi::ibv_send_wr>> {
-        let refused = |wr, errno| Err(Refused { wr, errno });
+    fn post_send(&self, list: &mut List<'_, ffi::ibv_send_wr>) -> c_int {
         if self.state.load(Ordering::Relaxed) < ffi::IBV_QPS_RTS {
-            return refused(list.peek(), libc::EINVAL);
+            return libc::EINVAL;
         }
         let Some(ring) = &self.rings.send else {
-            return refused(list.peek(), libc::ENOMEM);
+            return libc::ENOMEM;
         };
-        let mut result = Ok(());
         let mut posting = ring.posting();
-        loop {
-            let current = list.peek();
-            let Some(wr) = list.next() else {
-                break;
-            };
-            let Some(checked) = self.send_limits.check(wr) else {
-                result = refused(current, libc::EINVAL);
-                break;
-            };
-            let Some(slot) = posting.reserve(wr.wr_id()) else {
-                result = refused(current, libc::ENOMEM);
-                break;
-            };
-            checked.write(ring.memory(), slot);
-        }
+        let status = list.try_each(|wr| self.send_limits.post(&mut posting, wr));
         if posting.publish() {
-            self.ring_doorbell(DoorbellKind::Sq);
+            self.shared.doorbell.ring(self.send_doorbell);
         }
-        result
+        status
     }
 
-    /// Posts receive work requests, all up to the first that is refused.
-    ///
-    /// # Errors
-    ///
-    /// `EINVAL` in RESET and for an invalid work request, `ENOMEM` when the queue is full.
+    /// As [`post_send`](Self::post_send), for receive work requests: `EINVAL` in RESET.
     #[inline]
-    pub fn post_recv(
-        &self,
-        mut list: List<'_, ffi::ibv_recv_wr>,
-    ) -> Result<(), Refused<ffi::ibv_recv_wr>> {
-        let refused = |wr, errno| Err(Refused { wr, errno });
+    fn post_recv(&self, list: &mut List<'_, ffi::ibv_recv_wr>) -> c_int {
         if self.state.load(Ordering::Relaxed) == ffi::IBV_QPS_RESET {
-            return refused(list.peek(), libc::EINVAL);
+            return libc::EINVAL;
         }
         let Some(ring) = &self.rings.recv else {
-            return refused(list.peek(), libc::ENOMEM);
+            return libc::ENOMEM;
         };
-        let mut result = Ok(());
         let mut posting = ring.posting();
-        loop {
-            let current = list.peek();
-            let Some(wr) = list.next() else {
-                break;
-            };
-            let Some(sges) = check_recv(wr, self.max_recv_sge) else {
-                result = refused(current, libc::EINVAL);
-                break;
-            };
-            let Some(slot) = posting.reserve(wr.wr_id()) else {
-                result = refused(current, libc::ENOMEM);
-                break;
-            };
-            write_recv(ring.memory(), slot, sges);
-        }
+        let status = list.try_each(|wr| post::post_recv(&mut posting, wr, self.max_recv_sge));
         if posting.publish() {
-            self.ring_doorbell(DoorbellKind::Rq);
+            self.shared.doorbell.ring(self.recv_doorbell);
         }
-        result
+        status
     }
 }
 
 /// `create_qp`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn create_qp(
     pd: *mut ffi::ibv_pd,
     attr: *mut ffi::ibv_qp_init_attr,
@@ -334,6 +295,10 @@ pub unsafe extern "C" fn create_qp(
 }
 
 /// `destroy_qp`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
     // SAFETY: libibverbs passes a QP of this provider.
     let status = unsafe { ffi::ibv_cmd_destroy_qp(qp) };
@@ -345,6 +310,10 @@ pub unsafe extern "C" fn destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
 }
 
 /// `modify_qp`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn modify_qp(
     qp: *mut ffi::ibv_qp,
     attr: *mut ffi::ibv_qp_attr,
@@ -362,6 +331,10 @@ pub unsafe extern "C" fn modify_qp(
 }
 
 /// `query_qp`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn query_qp(
     qp: *mut ffi::ibv_qp,
     attr: *mut ffi::ibv_qp_attr,
@@ -402,14 +375,13 @@ pub unsafe extern "C" fn post_send(
     bad_wr: *mut *mut ffi::ibv_send_wr,
 ) -> c_int {
     // SAFETY: the caller's QP and list.
-    match unsafe { Qp::from_ibv(qp).post_send(List::new(wr)) } {
-        Ok(()) => 0,
-        Err(refused) => {
-            // SAFETY: the caller's place.
-            unsafe { bad_wr.write(refused.wr) };
-            refused.errno
-        }
+    let (qp, mut list) = unsafe { (Qp::from_ibv(qp), List::new(wr)) };
+    let status = qp.post_send(&mut list);
+    if status != 0 {
+        // SAFETY: the caller's place.
+        unsafe { bad_wr.write(list.first()) };
     }
+    status
 }
 
 /// `post_recv`.
@@ -423,12 +395,11 @@ pub unsafe extern "C" fn post_recv(
     bad_wr: *mut *mut ffi::ibv_recv_wr,
 ) -> c_int {
     // SAFETY: the caller's QP and list.
-    match unsafe { Qp::from_ibv(qp).post_recv(List::new(wr)) } {
-        Ok(()) => 0,
-        Err(refused) => {
-            // SAFETY: the caller's place.
-            unsafe { bad_wr.write(refused.wr) };
-            refused.errno
-        }
+    let (qp, mut list) = unsafe { (Qp::from_ibv(qp), List::new(wr)) };
+    let status = qp.post_recv(&mut list);
+    if status != 0 {
+        // SAFETY: the caller's place.
+        unsafe { bad_wr.write(list.first()) };
     }
+    status
 }

@@ -4,7 +4,7 @@
 //!
 //! Posting and polling do not meet in a lock. Posting threads share the queue's own lock; the polling side runs under
 //! the lock of the one CQ that the queue completes to, and keeps the position up to which work is complete. A posting
-//! thread picks that position up before it looks for free slots.
+//! thread picks that position up when it finds no free slot.
 
 use std::io;
 use std::sync::atomic::AtomicU16;
@@ -54,7 +54,6 @@ impl WorkRing {
     }
 
     /// The ring's memory.
-    #[inline]
     pub fn memory(&self) -> &RingMap {
         &self.memory
     }
@@ -73,10 +72,10 @@ impl WorkRing {
     /// Starts to post.
     #[inline]
     pub fn posting(&self) -> Posting<'_> {
-        let mut queue = self.queue.lock();
-        // A tail beyond what was posted comes of a device that completes what it was not given. Nothing is freed then.
-        let _ = queue.reclaim(self.tail.load(Ordering::Acquire));
-        Posting { ring: self, queue }
+        Posting {
+            ring: self,
+            queue: self.queue.lock(),
+        }
     }
 
     /// Polling side: the work request in `slot`, and all before it, are complete. Returns the application's id, or
@@ -106,13 +105,32 @@ pub struct Posting<'a> {
     queue: Guard<'a, WorkQueue>,
 }
 
-impl Posting<'_> {
+impl<'a> Posting<'a> {
+    /// The ring's memory.
+    #[inline]
+    pub fn memory(&self) -> &'a RingMap {
+        &self.ring.memory
+    }
+
     /// Takes the next slot for the work request that the application calls `wr_id`, or `None` when the queue is full.
     #[inline]
     pub fn reserve(&mut self, wr_id: u64) -> Option<u16> {
-        let slot = self.queue.reserve()?;
+        let slot = match self.queue.reserve() {
+            Some(slot) => slot,
+            None => self.reclaim()?,
+        };
         self.ring.wr_ids[usize::from(slot)].store(wr_id, Ordering::Relaxed);
         Some(slot)
+    }
+
+    /// Takes the next slot after a look at what was completed. What was reserved and not published can't be complete,
+    /// and a tail beyond what was posted comes of a device that completes what it was not given: it frees nothing.
+    #[cold]
+    fn reclaim(&mut self) -> Option<u16> {
+        self.queue
+            .reclaim(self.ring.tail.load(Ordering::Acquire))
+            .ok()?;
+        self.queue.reserve()
     }
 
     /// Hands all that was reserved to the device. Returns whether its doorbell is to be rung.
@@ -136,7 +154,7 @@ mod tests {
         for turn in 0..50_000u64 {
             let mut posting = ring.posting();
             let mut slots = Vec::new();
-            while let Some(slot) = posting.reserve(turn << 8 | slots.len() as u64) {
+            while let Some(slot) = posting.reserve((turn << 8) + slots.len() as u64) {
                 slots.push(slot);
             }
             assert_eq!(slots.len(), 4);
@@ -144,7 +162,7 @@ mod tests {
             assert_eq!(ring.complete(u64::from(slots[0])), Some(turn << 8));
             assert_eq!(
                 ring.complete(u64::from(slots[3])),
-                Some(turn << 8 | 3),
+                Some((turn << 8) + 3),
                 "those without a completion of their own go with a later one"
             );
         }

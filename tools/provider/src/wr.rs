@@ -5,6 +5,7 @@
 use std::marker::PhantomData;
 use std::slice;
 
+use libc::c_int;
 use virtio_rdma_abi::wqe::Rdma;
 use virtio_rdma_abi::wqe::Sge;
 
@@ -12,11 +13,11 @@ use crate::ffi;
 
 /// A list of work requests of type `W`.
 pub struct List<'a, W> {
-    next: *mut W,
+    first: *mut W,
     lifetime: PhantomData<&'a W>,
 }
 
-impl<W> List<'_, W> {
+impl<'a, W: WorkRequest + 'a> List<'a, W> {
     /// The list that starts with `first`.
     ///
     /// # Safety
@@ -25,13 +26,63 @@ impl<W> List<'_, W> {
     /// name and, if they are inline, the bytes that those name.
     pub unsafe fn new(first: *mut W) -> Self {
         Self {
-            next: first,
+            first,
             lifetime: PhantomData,
         }
     }
 
-    /// The work request that [`next`](Iterator::next) returns next, or null.
-    pub fn peek(&self) -> *mut W {
+    /// The first work request that is still on the list, or null.
+    #[inline]
+    pub fn first(&self) -> *mut W {
+        self.first
+    }
+
+    /// Takes the work requests off the list, one by one, as long as `post` succeeds. Returns its error, or 0.
+    #[inline]
+    pub fn try_each(&mut self, mut post: impl FnMut(W::View<'a>) -> Result<(), c_int>) -> c_int {
+        // SAFETY: by the contract of new(), this is null or a valid work request.
+        while let Some(wr) = unsafe { self.first.as_ref() } {
+            if let Err(errno) = post(wr.view()) {
+                return errno;
+            }
+            self.first = wr.next();
+        }
+        0
+    }
+}
+
+/// A work request as C has it.
+pub trait WorkRequest: Sized {
+    /// What the provider sees of it.
+    type View<'a>
+    where
+        Self: 'a;
+    /// Looks at it.
+    fn view(&self) -> Self::View<'_>;
+    /// The next on its list, or null.
+    fn next(&self) -> *mut Self;
+}
+
+impl WorkRequest for ffi::ibv_send_wr {
+    type View<'a> = Send<'a>;
+    #[inline]
+    fn view(&self) -> Send<'_> {
+        Send(self)
+    }
+    #[inline]
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+}
+
+impl WorkRequest for ffi::ibv_recv_wr {
+    type View<'a> = Recv<'a>;
+    #[inline]
+    fn view(&self) -> Recv<'_> {
+        Recv(self)
+    }
+    #[inline]
+    fn next(&self) -> *mut Self {
         self.next
     }
 }
@@ -44,47 +95,18 @@ pub struct Send<'a>(&'a ffi::ibv_send_wr);
 #[derive(Clone, Copy)]
 pub struct Recv<'a>(&'a ffi::ibv_recv_wr);
 
-impl<'a> Iterator for List<'a, ffi::ibv_send_wr> {
-    type Item = Send<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Send<'a>> {
-        // SAFETY: by the contract of new(), this is null or a valid work request.
-        let wr = unsafe { self.next.as_ref()? };
-        self.next = wr.next;
-        Some(Send(wr))
-    }
-}
-
-impl<'a> Iterator for List<'a, ffi::ibv_recv_wr> {
-    type Item = Recv<'a>;
-
-    #[inline]
-    fn next(&mut self) -> Option<Recv<'a>> {
-        // SAFETY: by the contract of new(), this is null or a valid work request.
-        let wr = unsafe { self.next.as_ref()? };
-        self.next = wr.next;
-        Some(Recv(wr))
-    }
-}
-
-/// `num_sge` SGEs at `list`, or `None` if they are negative or more than `max`.
+/// `num_sge` SGEs at `list`; a negative number counts as none.
 ///
 /// # Safety
 ///
 /// They are valid for `'a`.
 #[inline]
-unsafe fn sges<'a>(
-    list: *const ffi::ibv_sge,
-    num_sge: i32,
-    max: u32,
-) -> Option<&'a [ffi::ibv_sge]> {
-    let count = u32::try_from(num_sge).ok().filter(|&count| count <= max)?;
-    if count == 0 {
-        return Some(&[]);
+unsafe fn sges<'a>(list: *const ffi::ibv_sge, num_sge: i32) -> &'a [ffi::ibv_sge] {
+    if num_sge <= 0 {
+        return &[];
     }
     // SAFETY: not empty, so the caller's list is valid.
-    Some(unsafe { slice::from_raw_parts(list, count as usize) })
+    unsafe { slice::from_raw_parts(list, num_sge as usize) }
 }
 
 impl<'a> Send<'a> {
@@ -106,11 +128,17 @@ impl<'a> Send<'a> {
         self.0.send_flags
     }
 
-    /// The SGEs, or `None` if there are more than `max`.
+    /// Whether it has at most `max` SGEs.
     #[inline]
-    pub fn sges(self, max: u32) -> Option<&'a [ffi::ibv_sge]> {
+    pub fn has_at_most(self, max: u32) -> bool {
+        u32::try_from(self.0.num_sge).is_ok_and(|count| count <= max)
+    }
+
+    /// The SGEs.
+    #[inline]
+    pub fn sges(self) -> &'a [ffi::ibv_sge] {
         // SAFETY: the SGEs of a work request on a list are valid.
-        unsafe { sges(self.0.sg_list, self.0.num_sge, max) }
+        unsafe { sges(self.0.sg_list, self.0.num_sge) }
     }
 
     /// Immediate data, in network byte order, of opcodes that have it.
@@ -149,11 +177,17 @@ impl<'a> Recv<'a> {
         self.0.wr_id
     }
 
-    /// The SGEs, or `None` if there are more than `max`.
+    /// Whether it has at most `max` SGEs.
     #[inline]
-    pub fn sges(self, max: u32) -> Option<&'a [ffi::ibv_sge]> {
+    pub fn has_at_most(self, max: u32) -> bool {
+        u32::try_from(self.0.num_sge).is_ok_and(|count| count <= max)
+    }
+
+    /// The SGEs.
+    #[inline]
+    pub fn sges(self) -> &'a [ffi::ibv_sge] {
         // SAFETY: the SGEs of a work request on a list are valid.
-        unsafe { sges(self.0.sg_list, self.0.num_sge, max) }
+        unsafe { sges(self.0.sg_list, self.0.num_sge) }
     }
 }
 
