@@ -48,6 +48,10 @@ wire_struct! {
 pub struct RingLayout {
     slots: u32,
     slot_shift: u8,
+    // Computed once: they are looked up for each work request.
+    avail: u32,
+    used: u32,
+    arm: u32,
 }
 
 const fn align(offset: u32) -> u32 {
@@ -63,11 +67,19 @@ impl RingLayout {
             && slots <= *SLOTS_RANGE.end()
             && slot_shift >= *SLOT_SHIFT_RANGE.start()
             && slot_shift <= *SLOT_SHIFT_RANGE.end();
-        if valid {
-            Some(Self { slots, slot_shift })
-        } else {
-            None
+        if !valid {
+            return None;
         }
+        let avail = align(slots << slot_shift);
+        let used = align(avail + 4 + 2 * slots);
+        let arm = align(used + 4 + 8 * slots + 2);
+        Some(Self {
+            slots,
+            slot_shift,
+            avail,
+            used,
+            arm,
+        })
     }
 
     /// Number of slots.
@@ -97,55 +109,55 @@ impl RingLayout {
     /// Offset of `avail.flags`.
     #[inline]
     pub const fn avail(&self) -> u32 {
-        align(self.slots << self.slot_shift)
+        self.avail
     }
 
     /// Offset of `avail.idx`.
     #[inline]
     pub const fn avail_idx(&self) -> u32 {
-        self.avail() + 2
+        self.avail + 2
     }
 
     /// Offset of `avail.ring[index % n]`.
     #[inline]
     pub const fn avail_ring(&self, index: u16) -> u32 {
-        self.avail() + 4 + 2 * (index as u32 & (self.slots - 1))
+        self.avail + 4 + 2 * (index as u32 & (self.slots - 1))
     }
 
     /// Offset of `used.flags`.
     #[inline]
     pub const fn used(&self) -> u32 {
-        align(self.avail() + 4 + 2 * self.slots)
+        self.used
     }
 
     /// Offset of `used.idx`.
     #[inline]
     pub const fn used_idx(&self) -> u32 {
-        self.used() + 2
+        self.used + 2
     }
 
     /// Offset of `used.ring[index % n]`: le32 slot, le32 length.
     #[inline]
     pub const fn used_ring(&self, index: u16) -> u32 {
-        self.used() + 4 + 8 * (index as u32 & (self.slots - 1))
+        self.used + 4 + 8 * (index as u32 & (self.slots - 1))
     }
 
     /// Offset of `used.avail_event`.
     #[inline]
     pub const fn avail_event(&self) -> u32 {
-        self.used() + 4 + 8 * self.slots
+        self.used + 4 + 8 * self.slots
     }
 
     /// Offset of the arm word.
     #[inline]
     pub const fn arm(&self) -> u32 {
-        align(self.avail_event() + 2)
+        self.arm
     }
 
     /// Bytes of the whole ring.
     #[inline]
     pub const fn size(&self) -> u32 {
-        self.arm() + CACHE_LINE
+        self.arm + CACHE_LINE
     }
 }
 

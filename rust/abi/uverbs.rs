@@ -3,8 +3,8 @@
 //! What the kernel module and the user space provider exchange through uverbs.
 //!
 //! The structures follow the common part of each uverbs command. The version rule: the module states
-//! [`ABI_VERSION`] as its `uverbs_abi_ver`; a provider accepts exactly its own, so a mismatch ends in one message of
-//! libibverbs and no device, and every change of a layout below counts the version up.
+//! [`ABI_VERSION`] as its `uverbs_abi_ver`; a provider opens a device only if that is its own, else it says so in one
+//! line and the open fails. Every change of a layout below counts the version up.
 
 /// Version of this module's structures.
 pub const ABI_VERSION: u32 = 1;

@@ -15,8 +15,6 @@ use super::RingMemory;
 pub struct Completion {
     /// The slot that holds the CQE.
     pub slot: u16,
-    /// Bytes that the device wrote to it.
-    pub len: u32,
 }
 
 /// Consumer of a completion queue.
@@ -32,6 +30,8 @@ pub struct CompletionQueue {
     seen: u16,
     /// Position after the last slot given to the device, visible to it or not.
     avail: u16,
+    /// avail.idx as the device sees it.
+    published: u16,
     arm: Arm,
 }
 
@@ -47,6 +47,7 @@ impl CompletionQueue {
             next: 0,
             seen: 0,
             avail: slots,
+            published: slots,
             arm: Arm::new(),
         }
     }
@@ -90,7 +91,11 @@ impl CompletionQueue {
     /// Lets the device have every slot that was given back, once a batch of completions.
     #[inline]
     pub fn publish<M: RingMemory + ?Sized>(&mut self, memory: &M) {
-        memory.store_u16_release(self.layout.avail_idx(), self.avail.to_le());
+        // A consumer that polls an empty queue leaves the device's cache line alone.
+        if self.published != self.avail {
+            self.published = self.avail;
+            memory.store_u16_release(self.layout.avail_idx(), self.avail.to_le());
+        }
     }
 
     /// Calls `visit` with each completion that has not been given back, oldest first. They stay where they are: to
@@ -154,10 +159,9 @@ impl CompletionQueue {
     ) -> Result<Completion, RingError> {
         let entry = self.layout.used_ring(position);
         let id = u32::from_le(memory.load_u32(entry));
-        let len = u32::from_le(memory.load_u32(entry + 4));
-        match u16::try_from(id) {
-            Ok(slot) if slot < self.slots => Ok(Completion { slot, len }),
-            _ => Err(RingError::BadSlot),
+        if id >= u32::from(self.slots) {
+            return Err(RingError::BadSlot);
         }
+        Ok(Completion { slot: id as u16 })
     }
 }

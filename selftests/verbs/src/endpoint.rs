@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! One end of a connected pair of RC QPs.
+
+use std::rc::Rc;
+
+use anyhow::Result;
+
+use crate::rdma::{access, ffi, Caps, Channel, Cq, Mr, Op, Path, Pd, Qp, SendWr, Sge, Timing, Wc};
+use crate::session::{read_gid, Session, LIMIT};
+
+/// How a pair is made. Both sides need not use the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What the QP is created with.
+    pub caps: Caps,
+    /// Entries of each CQ; by default as many as the QP has work requests.
+    pub cq_entries: Option<u32>,
+    /// Whether the CQs have a channel.
+    pub events: bool,
+    /// Remote operations that the QP admits.
+    pub access: u32,
+    /// Path MTU, `enum ibv_mtu`.
+    pub mtu: u32,
+    /// RDMA READs outstanding in each direction.
+    pub reads: u8,
+    /// Local ACK timeout: 4.096 µs · 2ⁿ.
+    pub timeout: u8,
+    /// Transport retries.
+    pub retries: u8,
+    /// RNR retries, 7 for no limit.
+    pub rnr_retries: u8,
+    /// Minimum RNR NAK timer, as the code of the specification.
+    pub rnr_timer: u8,
+    /// First PSN.
+    pub psn: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            caps: Caps {
+                send_wr: 64,
+                recv_wr: 64,
+                send_sge: 1,
+                recv_sge: 1,
+                inline: 0,
+                signal_all: false,
+            },
+            cq_entries: None,
+            events: false,
+            access: access::ALL,
+            mtu: ffi::IBV_MTU_1024,
+            reads: 1,
+            // 4.096 µs · 2¹⁸ is a second: an emulated peer may be slow without being gone.
+            timeout: 18,
+            retries: 7,
+            rnr_retries: 7,
+            // 1.28 ms.
+            rnr_timer: 14,
+            psn: 0x00ff_fff0,
+        }
+    }
+}
+
+/// One end of a connected pair.
+pub struct Endpoint {
+    /// The QP, in RTS.
+    pub qp: Qp,
+    /// CQ of the send queue.
+    pub send: Rc<Cq>,
+    /// CQ of the receive queue.
+    pub recv: Rc<Cq>,
+    /// The PD.
+    pub pd: Rc<Pd>,
+    /// Channel of both CQs.
+    pub channel: Option<Rc<Channel>>,
+    /// The way to the peer that the QP was given.
+    pub path: Path,
+}
+
+impl Endpoint {
+    /// Makes one end and connects it with the other side's.
+    pub fn connect(session: &mut Session, options: &Options) -> Result<Self> {
+        let pd = Pd::new(&session.context)?;
+        Self::connect_in(session, &pd, options)
+    }
+
+    /// The same in a PD that exists.
+    pub fn connect_in(session: &mut Session, pd: &Rc<Pd>, options: &Options) -> Result<Self> {
+        let context = pd.context();
+        let channel = match options.events {
+            true => Some(Channel::new(context)?),
+            false => None,
+        };
+        let caps = options.caps;
+        let send = Cq::new(
+            context,
+            options.cq_entries.unwrap_or(caps.send_wr),
+            channel.as_ref(),
+        )?;
+        let recv = Cq::new(
+            context,
+            options.cq_entries.unwrap_or(caps.recv_wr),
+            channel.as_ref(),
+        )?;
+        let qp = Qp::new(pd, &send, &recv, caps)?;
+        let path = Self::link(session, &qp, options)?;
+        Ok(Self {
+            qp,
+            send,
+            recv,
+            pd: Rc::clone(pd),
+            channel,
+            path,
+        })
+    }
+
+    /// Takes a QP in RESET to RTS, connected with the other side's.
+    pub fn link(session: &mut Session, qp: &Qp, options: &Options) -> Result<Path> {
+        let gid_index = session.settings.gid_index;
+        let gid = u128::from_be_bytes(read_gid(session.context.name(), gid_index)?);
+        let [qpn, psn, high, low] = session.peer.swap([
+            qp.qpn().into(),
+            options.psn.into(),
+            (gid >> 64) as u64,
+            gid as u64,
+        ])?;
+        let path = Path {
+            qpn: qpn.try_into()?,
+            psn: psn.try_into()?,
+            gid: ((u128::from(high) << 64) | u128::from(low)).to_be_bytes(),
+            gid_index,
+            mtu: options.mtu,
+            reads: options.reads,
+            rnr_timer: options.rnr_timer,
+        };
+        qp.init(options.access)?;
+        qp.rtr(&path)?;
+        qp.rts(&Timing {
+            psn: options.psn,
+            timeout: options.timeout,
+            retries: options.retries,
+            rnr_retries: options.rnr_retries,
+            reads: options.reads,
+        })?;
+        // Nobody sends before both can receive.
+        session.peer.meet()?;
+        Ok(path)
+    }
+
+    /// Posts one signalled send work request and waits for its completion.
+    pub fn run(&self, op: Op, sges: &[Sge]) -> Result<Wc> {
+        self.qp.send(&SendWr::new(1, op, sges))?;
+        self.sent()
+    }
+
+    /// Waits for one completion of the send queue.
+    pub fn sent(&self) -> Result<Wc> {
+        Ok(self.send.wait(1, LIMIT)?[0])
+    }
+
+    /// Waits for one completion of the receive queue.
+    pub fn received(&self) -> Result<Wc> {
+        Ok(self.recv.wait(1, LIMIT)?[0])
+    }
+
+    /// New memory in the endpoint's PD with all rights.
+    pub fn memory(&self, length: usize) -> Result<Mr> {
+        Mr::new(&self.pd, length, access::ALL)
+    }
+}

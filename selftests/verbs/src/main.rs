@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Tests of RDMA verbs between two machines.
+//!
+//! One machine runs `verbs-test server`, the other `verbs-test client SERVER`, which chooses the tests and reports
+//! them as KTAP. Both sides of a test run in step over a TCP connection of its own, so that a failure of one test
+//! leaves nothing behind for the next. The programs know nothing of the device but its name: they run on any RoCEv2
+//! device that libibverbs knows.
+
+mod endpoint;
+mod ktap;
+mod mappings;
+mod pattern;
+mod peer;
+mod rdma;
+mod session;
+mod tests;
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result};
+use clap::{Parser, Subcommand};
+
+use ktap::{Outcome, Report};
+use peer::Peer;
+use rdma::Context;
+use session::{Role, Session, Settings};
+
+#[derive(Parser)]
+#[command(about = "Tests of RDMA verbs between two machines")]
+struct Arguments {
+    /// RDMA device.
+    #[arg(long, short)]
+    device: String,
+    /// Index of the GID to use; by default the first RoCE v2 one of an IPv4 address, else the first RoCE v2 one.
+    #[arg(long, short)]
+    gid_index: Option<u8>,
+    /// TCP port on which the two sides meet.
+    #[arg(long, short, default_value_t = 18515)]
+    port: u16,
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Runs the other side of what clients ask for, until it is killed.
+    Server,
+    /// Runs tests with a server and reports them as KTAP.
+    Client {
+        /// Address of the server.
+        server: String,
+        /// Names of tests, or beginnings of names; all but the special ones if there are none.
+        tests: Vec<String>,
+        /// A file that tells the endless tests to stop once it exists.
+        #[arg(long)]
+        until: Option<PathBuf>,
+        /// Rounds of the tests that take a number of them.
+        #[arg(long, default_value_t = 8)]
+        rounds: u32,
+    },
+    /// Lists the tests.
+    List,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("verbs-test: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<bool> {
+    if let Action::List = arguments.command {
+        for test in tests::ALL {
+            println!("{}", test.name);
+        }
+        return Ok(true);
+    }
+    let context = Context::open(&arguments.device)?;
+    let gid_index = match arguments.gid_index {
+        Some(index) => index,
+        None => session::find_gid(context.name())?,
+    };
+    let settings = |role, until, rounds| Settings {
+        role,
+        gid_index,
+        until,
+        rounds,
+    };
+    match arguments.command {
+        Action::List => Ok(true),
+        Action::Server => serve(&context, arguments.port, &settings(Role::Passive, None, 0)),
+        Action::Client {
+            server,
+            tests: wanted,
+            until,
+            rounds,
+        } => {
+            let address = (server.as_str(), arguments.port);
+            client(
+                &context,
+                address,
+                &wanted,
+                &settings(Role::Active, until, rounds),
+            )
+        }
+    }
+}
+
+/// Whether `test` is among those asked for.
+fn selected(test: &tests::Test, wanted: &[String]) -> bool {
+    if wanted.is_empty() {
+        return !test.special;
+    }
+    wanted
+        .iter()
+        .any(|name| test.name.starts_with(name.as_str()))
+}
+
+fn client(
+    context: &Rc<Context>,
+    address: (&str, u16),
+    wanted: &[String],
+    settings: &Settings,
+) -> Result<bool> {
+    let chosen: Vec<&tests::Test> = tests::ALL
+        .iter()
+        .filter(|test| selected(test, wanted))
+        .collect();
+    anyhow::ensure!(!chosen.is_empty(), "no such test; \"list\" names them");
+    let mut report = Report::start(chosen.len());
+    for test in chosen {
+        let outcome = Peer::connect(address, test.name, settings.rounds).and_then(|peer| {
+            let mut session = Session::new(context, peer, settings.clone());
+            let result = (test.run)(&mut session);
+            session.finish(result)
+        });
+        report.result(test.name, outcome);
+    }
+    Ok(report.passed())
+}
+
+fn serve(context: &Rc<Context>, port: u16, settings: &Settings) -> Result<bool> {
+    let listener =
+        TcpListener::bind(("::", port)).with_context(|| format!("listen on port {port}"))?;
+    println!("# listening on port {port}");
+    for stream in listener.incoming() {
+        let (peer, name, rounds) = match Peer::accept(stream?) {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                println!("# connection: {error:#}");
+                continue;
+            }
+        };
+        let settings = Settings {
+            rounds,
+            ..settings.clone()
+        };
+        let mut session = Session::new(context, peer, settings);
+        let result = match tests::ALL.iter().find(|test| test.name == name) {
+            Some(test) => (test.run)(&mut session),
+            None => Err(anyhow::anyhow!("no test {name}")),
+        };
+        match session.finish(result) {
+            Ok(Outcome::Passed) => println!("# {name}: passed"),
+            Ok(Outcome::Skipped(reason)) => println!("# {name}: skipped, {reason}"),
+            Err(error) => println!("# {name}: {error:#}"),
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The memory of this process that the device reads and writes behind the provider's back: rings and doorbell pages.
+//!
+//! They are found as any program could find them, in `/proc/self/smaps`: a ring is memory that is not inherited by
+//! children, a doorbell page is a mapping of the uverbs device.
+
+use std::fs;
+use std::marker::PhantomData;
+
+use anyhow::{Context as _, Result};
+
+use crate::endpoint::Endpoint;
+use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
+
+/// A mapping of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Mapping<'a> {
+    start: usize,
+    length: usize,
+    _queues: PhantomData<&'a ()>,
+}
+
+impl Mapping<'_> {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Stores 32 bits at `offset`, which is a multiple of 4.
+    pub fn store(&self, offset: usize, value: u32) {
+        assert!(offset % 4 == 0 && offset + 4 <= self.length);
+        let target = (self.start + offset) as *mut u32;
+        // SAFETY: The mapping is writable and stays while the queues exist, which it borrows. It is no Rust object: the
+        // provider shares it with the device and reads and writes it as memory that others change at any time.
+        unsafe { target.write_volatile(value) };
+    }
+}
+
+/// What was found.
+pub struct Mappings<'a> {
+    rings: Vec<Mapping<'a>>,
+    doorbells: Vec<Mapping<'a>>,
+}
+
+impl<'a> Mappings<'a> {
+    /// Looks for the mappings behind the queues of `end`.
+    pub fn find(_end: &'a Endpoint) -> Result<Self> {
+        let mut found = Self {
+            rings: Vec::new(),
+            doorbells: Vec::new(),
+        };
+        let smaps = fs::read_to_string("/proc/self/smaps")?;
+        let mut current = None;
+        for line in smaps.lines() {
+            let first = line.split(' ').next().unwrap_or_default();
+            if let Some((start, end)) = first.split_once('-') {
+                let start = usize::from_str_radix(start, 16).context("start of a mapping")?;
+                let end = usize::from_str_radix(end, 16).context("end of a mapping")?;
+                let mapping = Mapping {
+                    start,
+                    length: end - start,
+                    _queues: PhantomData,
+                };
+                let writable = line
+                    .split(' ')
+                    .nth(1)
+                    .is_some_and(|mode| mode.contains('w'));
+                current = writable.then_some((mapping, line.contains("/dev/infiniband/uverbs")));
+            } else if let (Some(flags), Some((mapping, device))) =
+                (line.strip_prefix("VmFlags:"), current)
+            {
+                match device {
+                    true => found.doorbells.push(mapping),
+                    false if flags.split(' ').any(|flag| flag == "dc") => found.rings.push(mapping),
+                    false => (),
+                }
+            }
+        }
+        // Other providers map more than a doorbell page.
+        found.doorbells.retain(|mapping| mapping.length == 4096);
+        Ok(found)
+    }
+
+    /// The rings.
+    pub fn rings(&self) -> &[Mapping<'a>] {
+        &self.rings
+    }
+
+    /// The doorbell pages.
+    pub fn doorbells(&self) -> &[Mapping<'a>] {
+        &self.doorbells
+    }
+
+    /// Rings both queues of `end`, so that the device looks at what was made of them.
+    pub fn ring_all(&self, end: &Endpoint) {
+        for kind in [DoorbellKind::Sq, DoorbellKind::Rq] {
+            let doorbell = Doorbell {
+                kind,
+                number: end.qp.qpn(),
+            };
+            for page in &self.doorbells {
+                page.store(0, doorbell.to_u32());
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Protection domains and memory regions.
+
+use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result};
+
+use super::context::created;
+use super::{check, ffi, Context};
+
+/// Access rights, `enum ibv_access_flags`.
+pub mod access {
+    use super::ffi;
+
+    /// The device may write on behalf of local work.
+    pub const LOCAL_WRITE: u32 = ffi::IBV_ACCESS_LOCAL_WRITE;
+    /// Peers may write.
+    pub const REMOTE_WRITE: u32 = ffi::IBV_ACCESS_REMOTE_WRITE;
+    /// Peers may read.
+    pub const REMOTE_READ: u32 = ffi::IBV_ACCESS_REMOTE_READ;
+    /// All three.
+    pub const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ;
+}
+
+/// A protection domain.
+pub struct Pd {
+    raw: NonNull<ffi::ibv_pd>,
+    context: Rc<Context>,
+}
+
+impl Pd {
+    /// A new protection domain.
+    pub fn new(context: &Rc<Context>) -> Result<Rc<Self>> {
+        // SAFETY: The context is open.
+        let raw = created("allocate PD", unsafe { ffi::ibv_alloc_pd(context.raw()) })?;
+        Ok(Rc::new(Self {
+            raw,
+            context: Rc::clone(context),
+        }))
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Rc<Context> {
+        &self.context
+    }
+
+    pub(super) fn raw(&self) -> *mut ffi::ibv_pd {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: Every object made of the PD held on to it, so they are all gone.
+        if let Err(error) = check(unsafe { ffi::ibv_dealloc_pd(self.raw()) }) {
+            println!("# deallocate PD: {error}");
+        }
+    }
+}
+
+/// Memory of a work request as the device is told of it. The device checks it against its MRs, so any value is safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sge {
+    /// Address.
+    pub addr: u64,
+    /// Length in bytes.
+    pub length: u32,
+    /// Local key.
+    pub lkey: u32,
+}
+
+/// Zeroed memory that starts on a page.
+struct Buffer {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Buffer {
+    fn new(length: usize) -> Result<Self> {
+        let layout = Layout::from_size_align(length.max(1), 4096)?;
+        // SAFETY: The layout's size is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else {
+            handle_alloc_error(layout);
+        };
+        Ok(Self { start, layout })
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: The memory was allocated with this layout and is freed once.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+/// A memory region and the memory that it consists of.
+pub struct Mr {
+    raw: NonNull<ffi::ibv_mr>,
+    start: NonNull<u8>,
+    length: usize,
+    // Dropped after the MR is deregistered.
+    _buffer: Option<Buffer>,
+    _pd: Rc<Pd>,
+}
+
+impl Mr {
+    /// Registers `length` bytes of new memory, which starts on a page.
+    pub fn new(pd: &Rc<Pd>, length: usize, access: u32) -> Result<Self> {
+        Self::at(pd, 0, length, access)
+    }
+
+    /// Registers `length` bytes of new memory that starts `offset` bytes behind the start of a page.
+    pub fn at(pd: &Rc<Pd>, offset: usize, length: usize, access: u32) -> Result<Self> {
+        let buffer = Buffer::new(offset + length)?;
+        // SAFETY: The buffer is at least `offset` bytes long.
+        let start = unsafe { buffer.start.add(offset) };
+        Self::register(pd, start, length, access, Some(buffer))
+    }
+
+    /// Registers memory that is read-only for the process.
+    pub fn constant(pd: &Rc<Pd>, bytes: &'static [u8], access: u32) -> Result<Self> {
+        Self::register(pd, NonNull::from(bytes).cast(), bytes.len(), access, None)
+    }
+
+    fn register(
+        pd: &Rc<Pd>,
+        start: NonNull<u8>,
+        length: usize,
+        access: u32,
+        buffer: Option<Buffer>,
+    ) -> Result<Self> {
+        // SAFETY: The memory stays where it is until the MR was deregistered.
+        let raw =
+            unsafe { ffi::ibv_reg_mr(pd.raw(), start.as_ptr().cast(), length, access.try_into()?) };
+        Ok(Self {
+            raw: created("register MR", raw)?,
+            start,
+            length,
+            _buffer: buffer,
+            _pd: Rc::clone(pd),
+        })
+    }
+
+    /// Address of the first byte.
+    pub fn addr(&self) -> u64 {
+        self.start.as_ptr().addr() as u64
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Local key.
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: The MR is registered.
+        unsafe { self.raw.as_ref().lkey }
+    }
+
+    /// Remote key.
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: The MR is registered.
+        unsafe { self.raw.as_ref().rkey }
+    }
+
+    /// `length` bytes from `offset` on for a work request.
+    pub fn sge(&self, offset: usize, length: usize) -> Sge {
+        assert!(offset + length <= self.length);
+        Sge {
+            addr: self.addr() + offset as u64,
+            length: u32::try_from(length).expect("an SGE is shorter than 4 GiB"),
+            lkey: self.lkey(),
+        }
+    }
+
+    /// Copies `bytes` into the memory. Only for regions that the process may write.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(self._buffer.is_some() && offset + bytes.len() <= self.length);
+        // SAFETY: The range lies in the buffer, of which no reference is ever made; the device may change it meanwhile,
+        // as it may at any time, and then the bytes are whatever either wrote.
+        unsafe {
+            self.start
+                .add(offset)
+                .copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len())
+        };
+    }
+
+    /// Copies `length` bytes out of the memory.
+    pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
+        assert!(offset + length <= self.length);
+        let mut bytes = vec![0; length];
+        // SAFETY: As in `write`; a constant region is valid for reads, too.
+        unsafe {
+            self.start
+                .add(offset)
+                .copy_to_nonoverlapping(NonNull::from(&mut bytes[..]).cast(), length)
+        };
+        bytes
+    }
+
+    /// Deregisters and says how that went.
+    pub fn deregister(self) -> Result<()> {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: The MR is registered, and the destructor, which would do this again, does not run.
+        let code = unsafe { ffi::ibv_dereg_mr(this.raw.as_ptr()) };
+        let result = check(code).context("deregister MR");
+        if result.is_ok() {
+            // SAFETY: The fields are read once and the original is not used again.
+            unsafe {
+                drop(std::ptr::read(&this._buffer));
+                drop(std::ptr::read(&this._pd));
+            }
+        }
+        result
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // SAFETY: The MR is registered.
+        if let Err(error) = check(unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) }) {
+            println!("# deregister MR: {error}");
+            // The device may still use the memory.
+            std::mem::forget(self._buffer.take());
+        }
+    }
+}

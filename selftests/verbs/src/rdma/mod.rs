@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! As much of libibverbs as the tests need, in safe Rust. Objects hold on to what they were made of, so that they are
+//! destroyed in the order that libibverbs asks for. The one module of this program that calls C.
+
+mod context;
+pub mod ffi;
+mod memory;
+mod qp;
+mod queue;
+
+pub use context::Context;
+pub use memory::{access, Mr, Pd, Sge};
+pub use qp::{Caps, Op, Path, Payload, Qp, SendWr, Timing};
+pub use queue::{Channel, Cq, Wc};
+
+use std::io;
+
+/// The result of a call that returns 0 or an errno.
+fn check(code: i32) -> io::Result<()> {
+    match code {
+        0 => Ok(()),
+        // Some calls return -1 and set errno, others return it.
+        -1 => Err(io::Error::last_os_error()),
+        code => Err(io::Error::from_raw_os_error(code.abs())),
+    }
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Completion queues and completion channels.
+
+use std::cell::RefCell;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::thread::yield_now;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, ensure, Context as _, Result};
+
+use super::context::{created, none, wait_readable};
+use super::{check, ffi, Context};
+
+/// A completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wc {
+    /// Id of the work request.
+    pub id: u64,
+    /// `enum ibv_wc_status`.
+    pub status: u32,
+    /// `enum ibv_wc_opcode`; without meaning unless the status is success.
+    pub opcode: u32,
+    /// Bytes received.
+    pub bytes: u32,
+    /// Immediate data, in host byte order.
+    pub imm: Option<u32>,
+    /// QPN.
+    pub qpn: u32,
+}
+
+/// The name of a completion status, as in `enum ibv_wc_status`.
+fn status_name(status: u32) -> &'static str {
+    const NAMES: [&str; 22] = [
+        "SUCCESS",
+        "LOC_LEN_ERR",
+        "LOC_QP_OP_ERR",
+        "LOC_EEC_OP_ERR",
+        "LOC_PROT_ERR",
+        "WR_FLUSH_ERR",
+        "MW_BIND_ERR",
+        "BAD_RESP_ERR",
+        "LOC_ACCESS_ERR",
+        "REM_INV_REQ_ERR",
+        "REM_ACCESS_ERR",
+        "REM_OP_ERR",
+        "RETRY_EXC_ERR",
+        "RNR_RETRY_EXC_ERR",
+        "LOC_RDD_VIOL_ERR",
+        "REM_INV_RD_REQ_ERR",
+        "REM_ABORT_ERR",
+        "INV_EECN_ERR",
+        "INV_EEC_STATE_ERR",
+        "FATAL_ERR",
+        "RESP_TIMEOUT_ERR",
+        "GENERAL_ERR",
+    ];
+    NAMES
+        .get(status as usize)
+        .copied()
+        .unwrap_or("unknown status")
+}
+
+impl Wc {
+    /// Fails unless the work succeeded.
+    pub fn ok(self) -> Result<Self> {
+        self.expect(ffi::IBV_WC_SUCCESS)
+    }
+
+    /// Fails unless the work ended with `status`.
+    pub fn expect(self, status: u32) -> Result<Self> {
+        ensure!(
+            self.status == status,
+            "work request {} ended with {} instead of {}",
+            self.id,
+            status_name(self.status),
+            status_name(status)
+        );
+        Ok(self)
+    }
+}
+
+/// A completion channel.
+pub struct Channel {
+    raw: NonNull<ffi::ibv_comp_channel>,
+    context: Rc<Context>,
+}
+
+impl Channel {
+    /// A new channel.
+    pub fn new(context: &Rc<Context>) -> Result<Rc<Self>> {
+        // SAFETY: The context is open.
+        let raw = created("create completion channel", unsafe {
+            ffi::ibv_create_comp_channel(context.raw())
+        })?;
+        Ok(Rc::new(Self {
+            raw,
+            context: Rc::clone(context),
+        }))
+    }
+
+    /// Whether an event waits within `timeout`.
+    pub fn ready(&self, timeout: Duration) -> bool {
+        // SAFETY: The channel exists and its descriptor is open.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().fd) };
+        wait_readable(fd, timeout).is_ok()
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // SAFETY: Every CQ of the channel held on to it, so they are all gone.
+        if let Err(error) = check(unsafe { ffi::ibv_destroy_comp_channel(self.raw.as_ptr()) }) {
+            println!("# destroy completion channel: {error}");
+        }
+    }
+}
+
+/// A completion queue.
+pub struct Cq {
+    raw: NonNull<ffi::ibv_cq>,
+    channel: Option<Rc<Channel>>,
+    /// Completions that were polled and not yet asked for.
+    kept: RefCell<Vec<Wc>>,
+    _context: Rc<Context>,
+}
+
+impl Cq {
+    /// A CQ of at least `entries` entries, with a channel for its events or without.
+    pub fn new(
+        context: &Rc<Context>,
+        entries: u32,
+        channel: Option<&Rc<Channel>>,
+    ) -> Result<Rc<Self>> {
+        let raw_channel = channel.map_or(none(), |channel| channel.raw.as_ptr());
+        if let Some(channel) = channel {
+            ensure!(
+                Rc::ptr_eq(&channel.context, context),
+                "a channel of another context"
+            );
+        }
+        // SAFETY: The context is open and the channel, if any, is one of its own.
+        let raw = unsafe {
+            ffi::ibv_create_cq(context.raw(), entries.try_into()?, none(), raw_channel, 0)
+        };
+        Ok(Rc::new(Self {
+            raw: created("create CQ", raw)?,
+            channel: channel.map(Rc::clone),
+            kept: RefCell::default(),
+            _context: Rc::clone(context),
+        }))
+    }
+
+    /// Number of entries.
+    pub fn entries(&self) -> u32 {
+        // SAFETY: The CQ exists.
+        unsafe { self.raw.as_ref().cqe }.try_into().unwrap_or(0)
+    }
+
+    /// Takes up to 16 completions. Makes no system call if the provider makes none.
+    pub fn poll(&self, found: &mut Vec<Wc>) -> Result<usize> {
+        const BATCH: usize = 16;
+        let mut raw = [const { MaybeUninit::<ffi::ibv_wc>::uninit() }; BATCH];
+        // SAFETY: The CQ exists, and its provider filled in poll_cq, which fills at most BATCH entries of `raw`.
+        let count = unsafe {
+            let context = self.raw.as_ref().context;
+            let poll = (*context).ops.poll_cq.context("no poll_cq")?;
+            poll(self.raw.as_ptr(), BATCH as i32, raw.as_mut_ptr().cast())
+        };
+        let count = usize::try_from(count).ok().context("poll CQ failed")?;
+        for wc in &raw[..count] {
+            // SAFETY: poll_cq has filled the first `count` entries.
+            let wc = unsafe { wc.assume_init_ref() };
+            // SAFETY: Both members of the union are plain 32-bit integers.
+            let imm = u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data });
+            let with_imm =
+                wc.status == ffi::IBV_WC_SUCCESS && wc.wc_flags & ffi::IBV_WC_WITH_IMM != 0;
+            found.push(Wc {
+                id: wc.wr_id,
+                status: wc.status,
+                opcode: wc.opcode,
+                bytes: wc.byte_len,
+                imm: with_imm.then_some(imm),
+                qpn: wc.qp_num,
+            });
+        }
+        Ok(count)
+    }
+
+    /// Waits for `count` completions, which must not take longer than `limit`. A poll may bring more: those are kept
+    /// for the next call.
+    pub fn wait(&self, count: usize, limit: Duration) -> Result<Vec<Wc>> {
+        let deadline = Instant::now() + limit;
+        let mut found = self.kept.take();
+        while found.len() < count {
+            if self.poll(&mut found)? == 0 {
+                if Instant::now() > deadline {
+                    bail!(
+                        "{} of {count} completions in {limit:?}: {found:?}",
+                        found.len()
+                    );
+                }
+                yield_now();
+            }
+        }
+        self.kept.replace(found.split_off(count));
+        Ok(found)
+    }
+
+    /// Fails if there is a completion.
+    pub fn expect_empty(&self) -> Result<()> {
+        let mut found = self.kept.take();
+        self.poll(&mut found)?;
+        ensure!(found.is_empty(), "unexpected completions: {found:?}");
+        Ok(())
+    }
+
+    /// Asks for an event at the next completion, or the next solicited one.
+    pub fn arm(&self, solicited_only: bool) -> Result<()> {
+        // SAFETY: The CQ exists, and its provider filled in req_notify_cq.
+        let code = unsafe {
+            let context = self.raw.as_ref().context;
+            let arm = (*context).ops.req_notify_cq.context("no req_notify_cq")?;
+            arm(self.raw.as_ptr(), i32::from(solicited_only))
+        };
+        check(code).context("arm CQ")
+    }
+
+    /// Takes an event of this CQ from its channel, which must not take longer than `limit`, and acknowledges it.
+    pub fn event(&self, limit: Duration) -> Result<()> {
+        let channel = self.channel.as_ref().context("a CQ without a channel")?;
+        ensure!(channel.ready(limit), "no completion event in {limit:?}");
+        let mut cq = none();
+        let mut user = none();
+        // SAFETY: The channel exists, and the CQ that the call names is acknowledged once.
+        unsafe {
+            check(ffi::ibv_get_cq_event(
+                channel.raw.as_ptr(),
+                &mut cq,
+                &mut user,
+            ))
+            .context("get CQ event")?;
+            ffi::ibv_ack_cq_events(cq, 1);
+        }
+        ensure!(cq == self.raw.as_ptr(), "an event of another CQ");
+        Ok(())
+    }
+
+    pub(super) fn raw(&self) -> *mut ffi::ibv_cq {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // SAFETY: Every QP of the CQ held on to it, so they are all gone, and every event is acknowledged.
+        if let Err(error) = check(unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) }) {
+            println!("# destroy CQ: {error}");
+        }
+    }
+}

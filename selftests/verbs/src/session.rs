@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What a test runs with: its role, the device and the other side.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail, ensure, Context as _, Error, Result};
+
+use crate::ktap::{Outcome, Skip};
+use crate::peer::{End, Peer};
+use crate::rdma::{Context, Mr};
+
+/// How long a completion may take. Generous, since the machines may be emulated and busy; it is no measure of anything.
+pub const LIMIT: Duration = Duration::from_secs(120);
+
+/// Which side of a test this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The client: the requester, where only one side requests.
+    Active,
+    /// The server.
+    Passive,
+}
+
+/// What the command line says.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Which side this is.
+    pub role: Role,
+    /// Index of the GID to use.
+    pub gid_index: u8,
+    /// A file that stops the endless tests.
+    pub until: Option<PathBuf>,
+    /// Rounds of the tests that take a number of them.
+    pub rounds: u32,
+}
+
+/// Memory of the peer.
+#[derive(Clone, Copy, Debug)]
+pub struct Remote {
+    /// Address of its first byte.
+    pub addr: u64,
+    /// Remote key.
+    pub rkey: u32,
+}
+
+/// One test in progress.
+pub struct Session {
+    /// The device.
+    pub context: Rc<Context>,
+    /// The other side.
+    pub peer: Peer,
+    /// What the command line says.
+    pub settings: Settings,
+}
+
+impl Session {
+    /// A test with `peer`.
+    pub fn new(context: &Rc<Context>, peer: Peer, settings: Settings) -> Self {
+        Self {
+            context: Rc::clone(context),
+            peer,
+            settings,
+        }
+    }
+
+    /// Whether this is the client.
+    pub fn active(&self) -> bool {
+        self.settings.role == Role::Active
+    }
+
+    /// Tells the peer of memory and learns of the peer's.
+    pub fn swap_memory(&mut self, mr: &Mr) -> Result<Remote> {
+        let [addr, rkey] = self.peer.swap([mr.addr(), mr.rkey().into()])?;
+        Ok(Remote {
+            addr,
+            rkey: rkey.try_into()?,
+        })
+    }
+
+    /// Tells the peer how this side ended and puts both results together.
+    pub fn finish(mut self, result: Result<()>) -> Result<Outcome> {
+        let end = match &result {
+            Ok(()) => End::Passed,
+            Err(error) => match error.downcast_ref::<Skip>() {
+                Some(skip) => End::Skipped(skip.0.clone()),
+                None => End::Failed(format!("{error:#}")),
+            },
+        };
+        let other = self.peer.end(&end);
+        match (end, other) {
+            (End::Skipped(reason), _) | (_, Ok(End::Skipped(reason))) => {
+                Ok(Outcome::Skipped(reason))
+            }
+            (End::Passed, Ok(End::Passed)) => Ok(Outcome::Passed),
+            (End::Passed, Ok(End::Failed(reason))) => Err(anyhow!("the peer: {reason}")),
+            (End::Passed, Err(error)) => Err(error),
+            (End::Failed(_), Ok(End::Failed(reason))) => {
+                Err(failure(result).context(format!("the peer: {reason}")))
+            }
+            (End::Failed(_), _) => Err(failure(result)),
+        }
+    }
+}
+
+fn failure(result: Result<()>) -> Error {
+    result.err().unwrap_or_else(|| anyhow!("failed"))
+}
+
+/// The first RoCE v2 GID that is an IPv4 address, else the first RoCE v2 one.
+pub fn find_gid(device: &str) -> Result<u8> {
+    let port = Path::new("/sys/class/infiniband")
+        .join(device)
+        .join("ports/1");
+    let mut fallback = None;
+    for index in 0..=u8::MAX {
+        let kind =
+            fs::read_to_string(port.join(format!("gid_attrs/types/{index}"))).unwrap_or_default();
+        let Ok(gid) = read_gid(device, index) else {
+            continue;
+        };
+        if kind.trim() != "RoCE v2" || gid == [0; 16] {
+            continue;
+        }
+        if gid.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]) {
+            return Ok(index);
+        }
+        fallback = fallback.or(Some(index));
+    }
+    fallback.with_context(|| format!("{device} has no RoCE v2 GID"))
+}
+
+/// An entry of the GID table.
+pub fn read_gid(device: &str, index: u8) -> Result<[u8; 16]> {
+    let file = format!("/sys/class/infiniband/{device}/ports/1/gids/{index}");
+    let text = fs::read_to_string(&file).with_context(|| file.clone())?;
+    let groups: Result<Vec<u16>, _> = text
+        .trim()
+        .split(':')
+        .map(|group| u16::from_str_radix(group, 16))
+        .collect();
+    let groups = groups.with_context(|| file.clone())?;
+    ensure!(groups.len() == 8, "{file}: not a GID");
+    let mut gid = [0; 16];
+    for (pair, group) in gid.chunks_mut(2).zip(groups) {
+        pair.copy_from_slice(&group.to_be_bytes());
+    }
+    Ok(gid)
+}
+
+/// Fails with what was expected of a call that should have failed.
+pub fn refused<T>(what: &str, result: Result<T>) -> Result<Error> {
+    match result {
+        Ok(_) => bail!("{what} was not refused"),
+        Err(error) => Ok(error),
+    }
+}
+
+/// The errno behind an error.
+pub fn errno(error: &Error) -> Option<i32> {
+    error
+        .chain()
+        .find_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .and_then(std::io::Error::raw_os_error)
+}

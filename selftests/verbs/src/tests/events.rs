@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Completion events.
+
+use std::time::Duration;
+
+use anyhow::{ensure, Context as _, Result};
+
+use crate::endpoint::{Endpoint, Options};
+use crate::rdma::{ffi, Op, SendWr};
+use crate::session::{Session, LIMIT};
+
+fn options() -> Options {
+    Options {
+        events: true,
+        ..Options::default()
+    }
+}
+
+/// Whether an event waits now. One that is still to come wrongly may be missed here, but not the right one later.
+fn waiting(end: &Endpoint) -> Result<bool> {
+    let channel = end.channel.as_ref().context("no channel")?;
+    Ok(channel.ready(Duration::ZERO))
+}
+
+/// Ping-pong by events.
+pub fn next(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &options())?;
+    let mr = end.memory(4096)?;
+    let sges = [mr.sge(0, 64)];
+    end.qp.recv(0, &sges)?;
+    end.recv.arm(false)?;
+    session.peer.meet()?;
+    for round in 0..200 {
+        if session.active() == (round % 2 == 0) {
+            end.run(Op::Send, &sges)?.ok()?;
+        } else {
+            end.recv.event(LIMIT)?;
+            end.received()?.ok()?;
+            end.qp.recv(round, &sges)?;
+            end.recv.arm(false)?;
+        }
+    }
+    session.peer.meet()
+}
+
+/// A CQ that waits for solicited completions sleeps through others.
+pub fn solicited(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &options())?;
+    let mr = end.memory(4096)?;
+    let sges = [mr.sge(0, 64)];
+    for _ in 0..20 {
+        if session.active() {
+            session.peer.meet()?;
+            end.run(Op::Send, &sges)?.ok()?;
+            session.peer.meet()?;
+            end.qp.send(&SendWr {
+                solicited: true,
+                ..SendWr::new(1, Op::Send, &sges)
+            })?;
+            end.sent()?.ok()?;
+        } else {
+            end.qp.recv(0, &sges)?;
+            end.qp.recv(1, &sges)?;
+            end.recv.arm(true)?;
+            session.peer.meet()?;
+            ensure!(end.received()?.ok()?.id == 0);
+            ensure!(
+                !waiting(&end)?,
+                "an event for a completion that is not solicited"
+            );
+            session.peer.meet()?;
+            end.recv.event(LIMIT)?;
+            ensure!(end.received()?.ok()?.id == 1);
+            ensure!(!waiting(&end)?, "a second event");
+        }
+    }
+    session.peer.meet()
+}
+
+/// An error wakes who waits for solicited completions.
+pub fn of_error(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &options())?;
+    end.qp.recv(7, &[])?;
+    end.recv.arm(true)?;
+    session.peer.meet()?;
+    end.qp.to_state(ffi::IBV_QPS_ERR)?;
+    end.recv.event(LIMIT)?;
+    ensure!(end.received()?.expect(ffi::IBV_WC_WR_FLUSH_ERR)?.id == 7);
+    session.peer.meet()
+}
+
+/// The peer sends as fast as it can; who sleeps between completions as one should, arming before the last poll, never
+/// sleeps for ever.
+pub fn none_lost(session: &mut Session) -> Result<()> {
+    const MESSAGES: usize = 3000;
+    const DEPTH: usize = 32;
+    let mut options = options();
+    options.caps.recv_wr = DEPTH as u32;
+    let end = Endpoint::connect(session, &options)?;
+    let mr = end.memory(4096)?;
+    let sges = [mr.sge(0, 8)];
+    if session.active() {
+        session.peer.meet()?;
+        let (mut posted, mut done) = (0, 0);
+        let mut found = Vec::new();
+        while done < MESSAGES {
+            if posted < MESSAGES && posted - done < DEPTH {
+                end.qp.send(&SendWr::new(posted as u64, Op::Send, &sges))?;
+                posted += 1;
+            }
+            found.clear();
+            if posted - done == DEPTH || posted == MESSAGES {
+                found = end.send.wait(1, LIMIT)?;
+            } else {
+                end.send.poll(&mut found)?;
+            }
+            for wc in &found {
+                wc.ok()?;
+            }
+            done += found.len();
+        }
+    } else {
+        for id in 0..DEPTH as u64 {
+            end.qp.recv(id, &sges)?;
+        }
+        end.recv.arm(false)?;
+        session.peer.meet()?;
+        let mut done = 0;
+        let mut found = Vec::new();
+        while done < MESSAGES {
+            end.recv
+                .event(LIMIT)
+                .with_context(|| format!("after {done} messages"))?;
+            end.recv.arm(false)?;
+            found.clear();
+            while end.recv.poll(&mut found)? != 0 {}
+            for wc in &found {
+                wc.ok()?;
+                end.qp.recv(wc.id, &sges)?;
+            }
+            done += found.len();
+        }
+    }
+    session.peer.meet()
+}
+
+/// A peer that reaches for what it may not have is told of by an asynchronous event.
+pub fn of_violation(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &options())?;
+    let mr = end.memory(4096)?;
+    let remote = session.swap_memory(&mr)?;
+    if session.active() {
+        let op = Op::Write(remote.addr + 4000, remote.rkey);
+        end.run(op, &[mr.sge(0, 1000)])?
+            .expect(ffi::IBV_WC_REM_ACCESS_ERR)?;
+        // The error of a completed request is no asynchronous event.
+    } else {
+        let event = session.context.async_event(LIMIT)?;
+        ensure!(event == ffi::IBV_EVENT_QP_ACCESS_ERR, "event {event}");
+    }
+    session.peer.meet()
+}

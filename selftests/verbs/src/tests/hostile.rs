@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A process that does to its own queues what it can. These tests only do the damage: a script runs them beside others
+//! that must not notice. They pass when the process can still destroy what it made and connect again.
+
+use std::thread;
+
+use anyhow::Result;
+
+use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
+
+use crate::endpoint::{Endpoint, Options};
+use crate::ktap::skip;
+use crate::mappings::Mappings;
+use crate::pattern::Random;
+use crate::rdma::{Mr, Op, SendWr};
+use crate::session::Session;
+
+const STORES: usize = 20_000;
+
+/// Work that may fail in any way but must return.
+fn work(end: &Endpoint, mr: &Mr) {
+    let sges = [mr.sge(0, 1000)];
+    let mut found = Vec::new();
+    for id in 0..8 {
+        // Every outcome is fine: the queue was made nonsense of.
+        let _ = end.qp.recv(id, &sges);
+        let _ = end.qp.send(&SendWr::new(id, Op::Send, &sges));
+        let _ = end.send.poll(&mut found);
+        let _ = end.recv.poll(&mut found);
+    }
+}
+
+/// Overwrites rings, slots and arm words in every way while work is posted and polled.
+pub fn rings(session: &mut Session) -> Result<()> {
+    for round in 0..u64::from(session.settings.rounds) {
+        let end = Endpoint::connect(session, &Options::default())?;
+        let mr = end.memory(4096)?;
+        for id in 0..32 {
+            end.qp.recv(id, &[mr.sge(0, 1000)])?;
+        }
+        session.peer.meet()?;
+        if session.active() {
+            let mappings = Mappings::find(&end)?;
+            let rings = mappings.rings();
+            if rings.is_empty() {
+                return skip("this provider keeps no rings in memory of the process");
+            }
+            let mut random = Random::new(round);
+            work(&end, &mr);
+            for ring in rings {
+                for step in 0..STORES {
+                    let at = random.below(ring.len() / 4) * 4;
+                    let value = match round % 4 {
+                        // Anything, anywhere.
+                        0 => random.next() as u32,
+                        // Plausible small numbers: indices and slot numbers that are nearly right.
+                        1 => random.below(80) as u32 | ((random.below(80) as u32) << 16),
+                        2 => u32::MAX,
+                        _ => 0,
+                    };
+                    match round % 4 {
+                        0 | 1 => ring.store(at, value),
+                        _ => ring.store(step * 4 % (ring.len() & !3), value),
+                    }
+                    if step % 1000 == 0 {
+                        work(&end, &mr);
+                        mappings.ring_all(&end);
+                    }
+                }
+            }
+            work(&end, &mr);
+        }
+        session.peer.meet()?;
+    }
+    Ok(())
+}
+
+/// Rings the doorbell from every CPU as fast as it goes, with its own queues, those of others and nonsense.
+pub fn doorbell(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &Options::default())?;
+    let mr = end.memory(4096)?;
+    session.peer.meet()?;
+    if session.active() {
+        let mappings = Mappings::find(&end)?;
+        let pages = mappings.doorbells();
+        if pages.is_empty() {
+            return skip("this provider has no doorbell page");
+        }
+        let qpn = end.qp.qpn();
+        let stores = STORES * session.settings.rounds as usize;
+        let cpus = thread::available_parallelism()?.get();
+        thread::scope(|scope| {
+            for cpu in 0..cpus {
+                scope.spawn(move || {
+                    let mut random = Random::new(cpu as u64);
+                    for step in 0..stores {
+                        let own = Doorbell {
+                            kind: [DoorbellKind::Sq, DoorbellKind::Rq][step / 4 % 2],
+                            number: qpn,
+                        };
+                        let value = match step % 4 {
+                            0 | 1 => own.to_u32(),
+                            // Small numbers name queues of others.
+                            2 => ((1 + random.below(4) as u32) << 24) | random.below(64) as u32,
+                            _ => random.next() as u32,
+                        };
+                        for page in pages {
+                            page.store(0, value);
+                            if step % 64 == 0 {
+                                page.store(random.below(1024) * 4, value);
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        work(&end, &mr);
+    }
+    session.peer.meet()?;
+    drop(end);
+    // The device is there for whoever comes next.
+    let end = Endpoint::connect(session, &Options::default())?;
+    let mr = end.memory(4096)?;
+    if session.active() {
+        session.peer.meet()?;
+        end.run(Op::Send, &[mr.sge(0, 64)])?.ok()?;
+    } else {
+        end.qp.recv(1, &[mr.sge(0, 64)])?;
+        session.peer.meet()?;
+        end.received()?.ok()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Memory regions of every kind.
+
+use anyhow::{ensure, Result};
+
+use crate::endpoint::{Endpoint, Options};
+use crate::pattern::{bytes, compare, Random};
+use crate::rdma::{access, Mr, Op, Sge};
+use crate::session::{errno, refused, Session};
+
+const EFAULT: i32 = 14;
+
+/// Regions that start and end anywhere in a page are written by the peer from their first to their last byte.
+pub fn unaligned(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &Options::default())?;
+    let source = end.memory(3 * 4096)?;
+    let regions = [
+        (1, 1),
+        (0, 4095),
+        (4095, 1),
+        (4095, 2),
+        (4095, 4098),
+        (17, 4096),
+        (123, 2 * 4096 + 7),
+    ];
+    for (seed, (offset, length)) in (100..).zip(regions) {
+        let mr = Mr::at(&end.pd, offset, length, access::ALL)?;
+        let remote = session.swap_memory(&mr)?;
+        let message = bytes(seed, length);
+        if session.active() {
+            source.write(0, &message);
+            end.run(
+                Op::Write(remote.addr, remote.rkey),
+                &[source.sge(0, length)],
+            )?
+            .ok()?;
+            session.peer.meet()?;
+        } else {
+            session.peer.meet()?;
+            compare(
+                &format!("{length} bytes at {offset}"),
+                &mr.read(0, length),
+                &message,
+            )?;
+        }
+        // The peer's region stays until it was written to.
+        session.peer.meet()?;
+    }
+    Ok(())
+}
+
+/// A region of many pages, reached at its ends and at places between.
+pub fn large(session: &mut Session) -> Result<()> {
+    const LENGTH: usize = 64 << 20;
+    let end = Endpoint::connect(session, &Options::default())?;
+    let mr = Mr::at(&end.pd, 100, LENGTH, access::ALL)?;
+    let source = end.memory(8192)?;
+    let remote = session.swap_memory(&mr)?;
+    let mut random = Random::new(1);
+    let mut places = vec![0, LENGTH - 5000];
+    places.extend((0..30).map(|_| random.below(LENGTH - 5000)));
+    for (seed, place) in (1..).zip(places) {
+        let message = bytes(seed, 5000);
+        if session.active() {
+            source.write(0, &message);
+            end.run(
+                Op::Write(remote.addr + place as u64, remote.rkey),
+                &[source.sge(0, 5000)],
+            )?
+            .ok()?;
+            source.write(0, &[0; 5000]);
+            end.run(
+                Op::Read(remote.addr + place as u64, remote.rkey),
+                &[source.sge(0, 5000)],
+            )?
+            .ok()?;
+            compare(
+                &format!("read back at {place}"),
+                &source.read(0, 5000),
+                &message,
+            )?;
+            session.peer.meet()?;
+        } else {
+            session.peer.meet()?;
+            compare(
+                &format!("written at {place}"),
+                &mr.read(place, 5000),
+                &message,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Memory that the process can't write can be sent from, but never be registered for writing.
+pub fn read_only(session: &mut Session) -> Result<()> {
+    static CONSTANT: [u8; 5000] = [0x3d; 5000];
+    let end = Endpoint::connect(session, &Options::default())?;
+    let source = Mr::constant(&end.pd, &CONSTANT, 0)?;
+    let writable = Mr::constant(&end.pd, &CONSTANT, access::LOCAL_WRITE);
+    let error = refused("registration of read-only memory for writing", writable)?;
+    ensure!(errno(&error) == Some(EFAULT), "{error:#}");
+    let mr = end.memory(5000)?;
+    if session.active() {
+        session.peer.meet()?;
+        end.run(Op::Send, &[source.sge(0, 5000)])?.ok()?;
+    } else {
+        end.qp.recv(1, &[mr.sge(0, 5000)])?;
+        session.peer.meet()?;
+        end.received()?.ok()?;
+        compare("constant", &mr.read(0, 5000), &CONSTANT)?;
+    }
+    session.peer.meet()
+}
+
+/// Many regions at a time, used in random order; each has keys of its own.
+pub fn many_regions(session: &mut Session) -> Result<()> {
+    const COUNT: usize = 128;
+    let end = Endpoint::connect(session, &Options::default())?;
+    let regions: Vec<Mr> = (0..COUNT)
+        .map(|_| end.memory(4096))
+        .collect::<Result<_>>()?;
+    let mut keys: Vec<u32> = regions.iter().map(Mr::rkey).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    ensure!(
+        keys.len() == COUNT,
+        "{} different keys of {COUNT} regions",
+        keys.len()
+    );
+    let remotes: Vec<_> = regions
+        .iter()
+        .map(|mr| session.swap_memory(mr))
+        .collect::<Result<_>>()?;
+    let mut random = Random::new(2);
+    for seed in 0..COUNT as u64 {
+        let (from, to) = (random.below(COUNT), random.below(COUNT));
+        let message = bytes(seed, 777);
+        if session.active() {
+            regions[from].write(9, &message);
+            let op = Op::Write(remotes[to].addr + 5, remotes[to].rkey);
+            end.run(op, &[regions[from].sge(9, 777)])?.ok()?;
+            session.peer.meet()?;
+        } else {
+            session.peer.meet()?;
+            compare(&format!("region {to}"), &regions[to].read(5, 777), &message)?;
+        }
+        session.peer.meet()?;
+    }
+    Ok(())
+}
+
+/// Regions come and go while messages flow; a key of a region that has gone is not valid again at once.
+pub fn churn(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &Options::default())?;
+    let steady = end.memory(4096)?;
+    for round in 0..200_u64 {
+        let mr = end.memory(2 * 4096)?;
+        let message = bytes(round, 4096);
+        if session.active() {
+            mr.write(1, &message);
+            session.peer.meet()?;
+            let pieces: [Sge; 1] = [mr.sge(1, 4096)];
+            end.run(Op::Send, &pieces)?.ok()?;
+        } else {
+            end.qp.recv(round, &[steady.sge(0, 4096)])?;
+            session.peer.meet()?;
+            end.received()?.ok()?;
+            compare(&format!("round {round}"), &steady.read(0, 4096), &message)?;
+        }
+        let key = mr.lkey();
+        mr.deregister()?;
+        let next = end.memory(4096)?;
+        ensure!(next.lkey() != key, "key {key:#x} is used again at once");
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The tests. Each function runs on both sides; the session says which one this is.
+
+mod data;
+mod errors;
+mod events;
+mod hostile;
+mod memory;
+mod queues;
+mod sges;
+mod soak;
+mod states;
+
+use anyhow::Result;
+
+use crate::session::Session;
+
+/// A test.
+pub struct Test {
+    /// Name, the same on both sides.
+    pub name: &'static str,
+    /// Runs one side.
+    pub run: fn(&mut Session) -> Result<()>,
+    /// Whether it runs only when it is asked for.
+    pub special: bool,
+}
+
+const fn test(name: &'static str, run: fn(&mut Session) -> Result<()>) -> Test {
+    Test {
+        name,
+        run,
+        special: false,
+    }
+}
+
+const fn special(name: &'static str, run: fn(&mut Session) -> Result<()>) -> Test {
+    Test {
+        name,
+        run,
+        special: true,
+    }
+}
+
+/// All tests, in the order in which they run.
+pub const ALL: &[Test] = &[
+    test("data_send", data::send),
+    test("data_send_imm", data::send_imm),
+    test("data_write", data::write),
+    test("data_write_imm", data::write_imm),
+    test("data_read", data::read),
+    test("data_inline", data::inline),
+    test("data_path_mtu", data::path_mtu),
+    test("sge_send", sges::send),
+    test("sge_write", sges::write),
+    test("sge_read", sges::read),
+    test("sge_none", sges::none),
+    test("memory_unaligned", memory::unaligned),
+    test("memory_large", memory::large),
+    test("memory_read_only", memory::read_only),
+    test("memory_many_regions", memory::many_regions),
+    test("memory_register_under_traffic", memory::churn),
+    test("queue_wraps", queues::wraps),
+    test("queue_full", queues::full),
+    test("queue_list_with_bad_request", queues::bad_request),
+    test("queue_many_pairs", queues::many_pairs),
+    test("queue_both_directions", queues::both_directions),
+    test("queue_one_cq", queues::one_cq),
+    test("queue_destroyed_with_work", queues::destroyed_with_work),
+    test("queue_fence", queues::fence),
+    test("state_query", states::query),
+    test("state_bad_transitions", states::bad_transitions),
+    test("state_flush", states::flush),
+    test("state_reset_and_again", states::reset_and_again),
+    test("event_next", events::next),
+    test("event_solicited", events::solicited),
+    test("event_of_error", events::of_error),
+    test("event_none_lost", events::none_lost),
+    test("event_of_violation", events::of_violation),
+    test("error_send_bad_lkey", errors::send_bad_lkey),
+    test("error_recv_bad_lkey", errors::recv_bad_lkey),
+    test("error_write_bad_rkey", errors::write_bad_rkey),
+    test("error_read_bad_rkey", errors::read_bad_rkey),
+    test("error_local_other_pd", errors::local_other_pd),
+    test("error_remote_other_pd", errors::remote_other_pd),
+    test("error_local_out_of_range", errors::local_out_of_range),
+    test("error_remote_out_of_range", errors::remote_out_of_range),
+    test(
+        "error_region_without_remote_write",
+        errors::region_without_remote_write,
+    ),
+    test(
+        "error_region_without_remote_read",
+        errors::region_without_remote_read,
+    ),
+    test(
+        "error_recv_without_local_write",
+        errors::recv_without_local_write,
+    ),
+    test(
+        "error_read_without_local_write",
+        errors::read_without_local_write,
+    ),
+    test(
+        "error_qp_without_remote_write",
+        errors::qp_without_remote_write,
+    ),
+    test(
+        "error_qp_without_remote_read",
+        errors::qp_without_remote_read,
+    ),
+    test("error_recv_too_short", errors::recv_too_short),
+    test("error_region_gone_local", errors::region_gone_local),
+    test("error_region_gone_remote", errors::region_gone_remote),
+    test("error_receiver_not_ready", errors::receiver_not_ready),
+    test("error_receiver_ready_later", errors::receiver_ready_later),
+    test("error_peer_gone", errors::peer_gone),
+    special("soak", soak::soak),
+    special("quiet", soak::quiet),
+    special("hostile_rings", hostile::rings),
+    special("hostile_doorbell", hostile::doorbell),
+];

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Scatter and gather with 1 to the greatest number of SGEs.
+
+use anyhow::{ensure, Result};
+
+use crate::endpoint::{Endpoint, Options};
+use crate::pattern::{bytes, compare, Random};
+use crate::rdma::{Mr, Op, Sge};
+use crate::session::Session;
+
+/// Longest piece.
+const PIECE: usize = 3001;
+
+/// The number of SGEs that both sides' devices can do.
+fn limit(session: &mut Session, read: bool) -> Result<u32> {
+    let limits = session.context.limits()?;
+    let own = match read {
+        true => limits.max_sge.min(limits.max_sge_rd),
+        false => limits.max_sge,
+    };
+    let [other] = session.peer.swap([own.into()])?;
+    let limit = own.min(u32::try_from(other)?);
+    ensure!(limit >= 1, "a device without SGEs");
+    Ok(limit)
+}
+
+fn options(sges: u32) -> Options {
+    let mut options = Options::default();
+    options.caps.send_sge = sges;
+    options.caps.recv_sge = sges;
+    options
+}
+
+/// Pieces of a message in an MR: they lie in reverse order and apart, at odd offsets, and some are empty.
+struct Pieces {
+    sges: Vec<Sge>,
+    places: Vec<(usize, usize)>,
+}
+
+impl Pieces {
+    fn new(mr: &Mr, count: usize, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let places: Vec<(usize, usize)> = (0..count)
+            .map(|index| {
+                let length = if random.below(9) == 0 {
+                    0
+                } else {
+                    1 + random.below(PIECE)
+                };
+                ((count - 1 - index) * (PIECE + 8) + random.below(7), length)
+            })
+            .collect();
+        let sges = places
+            .iter()
+            .map(|&(at, length)| mr.sge(at, length))
+            .collect();
+        Self { sges, places }
+    }
+
+    fn total(&self) -> usize {
+        self.places.iter().map(|place| place.1).sum()
+    }
+
+    fn store(&self, mr: &Mr, mut message: &[u8]) {
+        for &(at, length) in &self.places {
+            let (piece, rest) = message.split_at(length.min(message.len()));
+            mr.write(at, piece);
+            message = rest;
+        }
+    }
+
+    /// The bytes of the pieces one after the other, of which the first `length` are wanted.
+    fn load(&self, mr: &Mr, length: usize) -> Vec<u8> {
+        let mut all: Vec<u8> = self
+            .places
+            .iter()
+            .flat_map(|&(at, length)| mr.read(at, length))
+            .collect();
+        all.truncate(length);
+        all
+    }
+}
+
+fn arena(end: &Endpoint, limit: u32) -> Result<Mr> {
+    end.memory(limit as usize * (PIECE + 8))
+}
+
+/// SEND gathered from n pieces, received in other pieces.
+pub fn send(session: &mut Session) -> Result<()> {
+    let limit = limit(session, false)?;
+    let end = Endpoint::connect(session, &options(limit))?;
+    let mr = arena(&end, limit)?;
+    for count in 1..=limit as usize {
+        let seed = count as u64;
+        let own = Pieces::new(&mr, count, seed);
+        if session.active() {
+            // The receiver decides how much arrives, so that its pieces are just filled or not quite.
+            let [room] = session.peer.hear()?;
+            let mut length = 0;
+            let sges: Vec<Sge> = own
+                .sges
+                .iter()
+                .map(|sge| {
+                    let fits = (room as usize - length).min(sge.length as usize);
+                    length += fits;
+                    Sge {
+                        length: fits as u32,
+                        ..*sge
+                    }
+                })
+                .collect();
+            own.store(&mr, &bytes(seed, own.total()));
+            session.peer.say(&[length as u64])?;
+            end.run(Op::Send, &sges)?.ok()?;
+        } else {
+            let pieces = Pieces::new(&mr, limit as usize + 1 - count, seed + 1000);
+            mr.write(0, &vec![0xee; mr.len()]);
+            end.qp.recv(seed, &pieces.sges)?;
+            session.peer.say(&[pieces.total() as u64])?;
+            let [length] = session.peer.hear()?;
+            let wc = end.received()?.ok()?;
+            ensure!(
+                u64::from(wc.bytes) == length,
+                "{} bytes of {length}",
+                wc.bytes
+            );
+            let found = pieces.load(&mr, length as usize);
+            compare(
+                &format!("{count} SGEs"),
+                &found,
+                &bytes(seed, length as usize),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// RDMA WRITE gathered from n pieces.
+pub fn write(session: &mut Session) -> Result<()> {
+    let limit = limit(session, false)?;
+    let end = Endpoint::connect(session, &options(limit))?;
+    let mr = arena(&end, limit)?;
+    let remote = session.swap_memory(&mr)?;
+    for count in 1..=limit as usize {
+        let seed = count as u64;
+        let pieces = Pieces::new(&mr, count, seed);
+        let message = bytes(seed, pieces.total());
+        if session.active() {
+            pieces.store(&mr, &message);
+            session.peer.meet()?;
+            end.run(Op::Write(remote.addr + 1, remote.rkey), &pieces.sges)?
+                .ok()?;
+            session.peer.meet()?;
+        } else {
+            mr.write(0, &vec![0xee; mr.len()]);
+            session.peer.meet()?;
+            session.peer.meet()?;
+            compare(
+                &format!("{count} SGEs"),
+                &mr.read(1, message.len()),
+                &message,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// RDMA READ scattered to n pieces.
+pub fn read(session: &mut Session) -> Result<()> {
+    let limit = limit(session, true)?;
+    let end = Endpoint::connect(session, &options(limit))?;
+    let mr = arena(&end, limit)?;
+    let remote = session.swap_memory(&mr)?;
+    for count in 1..=limit as usize {
+        let seed = count as u64;
+        let pieces = Pieces::new(&mr, count, seed);
+        let message = bytes(seed, pieces.total());
+        if session.active() {
+            mr.write(0, &vec![0xee; mr.len()]);
+            session.peer.meet()?;
+            end.run(Op::Read(remote.addr + 3, remote.rkey), &pieces.sges)?
+                .ok()?;
+            compare(
+                &format!("{count} SGEs"),
+                &pieces.load(&mr, message.len()),
+                &message,
+            )?;
+            session.peer.meet()?;
+        } else {
+            mr.write(3, &message);
+            session.peer.meet()?;
+            session.peer.meet()?;
+        }
+    }
+    Ok(())
+}
+
+/// Messages without an SGE on either side.
+pub fn none(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &Options::default())?;
+    let mr = end.memory(4096)?;
+    let remote = session.swap_memory(&mr)?;
+    if session.active() {
+        session.peer.meet()?;
+        end.run(Op::Send, &[])?.ok()?;
+        end.run(Op::SendImm(5), &[])?.ok()?;
+        end.run(Op::Write(remote.addr, remote.rkey), &[])?.ok()?;
+        end.run(Op::Read(remote.addr, remote.rkey), &[])?.ok()?;
+    } else {
+        end.qp.recv(1, &[])?;
+        end.qp.recv(2, &[mr.sge(0, 64)])?;
+        session.peer.meet()?;
+        let first = end.received()?.ok()?;
+        let second = end.received()?.ok()?;
+        ensure!(
+            (first.id, first.bytes, first.imm) == (1, 0, None),
+            "{first:?}"
+        );
+        ensure!(
+            (second.id, second.bytes, second.imm) == (2, 0, Some(5)),
+            "{second:?}"
+        );
+    }
+    session.peer.meet()
+}

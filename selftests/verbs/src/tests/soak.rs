@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Special tests that a script surrounds: traffic without end, and traffic in which a script looks for system calls.
+
+use std::hint::spin_loop;
+use std::path::Path;
+
+use anyhow::{bail, Result};
+
+use crate::endpoint::{Endpoint, Options};
+use crate::pattern::{bytes, compare};
+use crate::rdma::{Cq, Op, SendWr, Wc};
+use crate::session::Session;
+
+/// Verified SEND, WRITE and READ, until a file says that it is enough. Prints how far it is after every 50 rounds.
+pub fn soak(session: &mut Session) -> Result<()> {
+    const SIZE: usize = 20_000;
+    let end = Endpoint::connect(session, &Options::default())?;
+    let mr = end.memory(3 * SIZE)?;
+    let remote = session.swap_memory(&mr)?;
+    let until = session.settings.until.clone();
+    for round in 0_u64.. {
+        let enough = match &until {
+            Some(file) => round != 0 && file.exists(),
+            None => round == u64::from(session.settings.rounds),
+        };
+        let own = u64::from(session.active() && enough);
+        let [other] = session.peer.swap([own])?;
+        if own | other != 0 {
+            println!("# soak: {round} rounds");
+            break;
+        }
+        let message = bytes(round, SIZE);
+        if session.active() {
+            mr.write(0, &message);
+            session.peer.meet()?;
+            end.run(Op::Send, &[mr.sge(0, SIZE)])?.ok()?;
+            let target = remote.addr + SIZE as u64;
+            end.run(Op::Write(target, remote.rkey), &[mr.sge(0, SIZE)])?
+                .ok()?;
+            end.run(Op::Read(target, remote.rkey), &[mr.sge(2 * SIZE, SIZE)])?
+                .ok()?;
+            compare("READ", &mr.read(2 * SIZE, SIZE), &message)?;
+        } else {
+            mr.write(0, &vec![0; 2 * SIZE]);
+            end.qp.recv(round, &[mr.sge(0, SIZE)])?;
+            session.peer.meet()?;
+            end.received()?.ok()?;
+            compare("SEND", &mr.read(0, SIZE), &message)?;
+        }
+        session.peer.meet()?;
+        if !session.active() {
+            compare("WRITE", &mr.read(SIZE, SIZE), &message)?;
+        }
+        if round % 50 == 0 {
+            println!("# soak: round {round}");
+        }
+    }
+    Ok(())
+}
+
+/// Leaves a mark in the list of system calls.
+fn mark(name: &str) {
+    // The file does not exist: the call alone matters.
+    let _ = Path::new("/verbs-test-mark").join(name).metadata();
+}
+
+/// Polls without a system call of its own: no clock, no yielding.
+fn spin(cq: &Cq, found: &mut Vec<Wc>) -> Result<()> {
+    found.clear();
+    for _ in 0..4_000_000_000_u64 {
+        if cq.poll(found)? != 0 {
+            return found.iter().try_for_each(|wc| wc.ok().map(|_| ()));
+        }
+        spin_loop();
+    }
+    bail!("no completion")
+}
+
+/// Ping-pong of SENDs by polling, between two marks. Between them only the provider can make system calls.
+pub fn quiet(session: &mut Session) -> Result<()> {
+    const ROUNDS: u64 = 500;
+    const DEPTH: u64 = 16;
+    let end = Endpoint::connect(session, &Options::default())?;
+    let mr = end.memory(4096)?;
+    let sges = [mr.sge(0, 64)];
+    let mut found = Vec::with_capacity(64);
+    for id in 0..DEPTH {
+        end.qp.recv(id, &sges)?;
+    }
+    session.peer.meet()?;
+    let mut ping = |rounds: u64| -> Result<()> {
+        for round in 0..2 * rounds {
+            if session.active() == (round % 2 == 0) {
+                end.qp.send(&SendWr::new(round, Op::Send, &sges))?;
+                spin(&end.send, &mut found)?;
+            } else {
+                spin(&end.recv, &mut found)?;
+                for wc in &found {
+                    end.qp.recv(wc.id, &sges)?;
+                }
+            }
+        }
+        Ok(())
+    };
+    // Memory that is allocated at first use.
+    ping(2)?;
+    mark("begin");
+    ping(ROUNDS)?;
+    mark("end");
+    session.peer.meet()
+}

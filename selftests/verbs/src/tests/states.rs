@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The QP state table.
+
+use anyhow::{ensure, Result};
+
+use crate::endpoint::{Endpoint, Options};
+use crate::pattern::{bytes, compare};
+use crate::rdma::{access, ffi, Cq, Op, Path, Pd, Qp, SendWr, Timing};
+use crate::session::{errno, read_gid, refused, Session, LIMIT};
+
+const EINVAL: i32 = 22;
+
+/// What was set is what is queried, in every state.
+pub fn query(session: &mut Session) -> Result<()> {
+    let options = Options {
+        access: access::REMOTE_READ,
+        mtu: ffi::IBV_MTU_512,
+        reads: 1,
+        timeout: 17,
+        retries: 5,
+        rnr_retries: 6,
+        rnr_timer: 12,
+        psn: 0x0012_3456,
+        ..Options::default()
+    };
+    let end = Endpoint::connect(session, &options)?;
+    let attr = end.qp.query()?;
+    ensure!(attr.qp_state == ffi::IBV_QPS_RTS, "state {}", attr.qp_state);
+    ensure!(attr.path_mtu == options.mtu, "path MTU {}", attr.path_mtu);
+    ensure!(
+        attr.dest_qp_num == end.path.qpn,
+        "destination QPN {}",
+        attr.dest_qp_num
+    );
+    ensure!(attr.rq_psn == end.path.psn, "RQ PSN {:#x}", attr.rq_psn);
+    ensure!(attr.sq_psn == options.psn, "SQ PSN {:#x}", attr.sq_psn);
+    ensure!(
+        attr.qp_access_flags & access::REMOTE_READ != 0
+            && attr.qp_access_flags & access::REMOTE_WRITE == 0,
+        "access {:#x}",
+        attr.qp_access_flags
+    );
+    ensure!(attr.timeout == options.timeout, "timeout {}", attr.timeout);
+    ensure!(
+        attr.retry_cnt == options.retries,
+        "retries {}",
+        attr.retry_cnt
+    );
+    ensure!(
+        attr.rnr_retry == options.rnr_retries,
+        "RNR retries {}",
+        attr.rnr_retry
+    );
+    ensure!(
+        attr.min_rnr_timer == options.rnr_timer,
+        "RNR timer {}",
+        attr.min_rnr_timer
+    );
+    ensure!(
+        attr.max_rd_atomic == 1,
+        "READs as requester {}",
+        attr.max_rd_atomic
+    );
+    ensure!(
+        attr.max_dest_rd_atomic == 1,
+        "READs as responder {}",
+        attr.max_dest_rd_atomic
+    );
+    ensure!(attr.port_num == 1, "port {}", attr.port_num);
+    // SAFETY: Every member of the union is plain bytes.
+    let dgid = unsafe { attr.ah_attr.grh.dgid.raw };
+    ensure!(dgid == end.path.gid, "destination GID {dgid:x?}");
+    ensure!(
+        attr.cap.max_send_wr == end.qp.caps().send_wr,
+        "send WRs {}",
+        attr.cap.max_send_wr
+    );
+    ensure!(
+        attr.cap.max_recv_wr == end.qp.caps().recv_wr,
+        "receive WRs {}",
+        attr.cap.max_recv_wr
+    );
+    session.peer.meet()?;
+    end.qp.to_state(ffi::IBV_QPS_ERR)?;
+    ensure!(end.qp.state()? == ffi::IBV_QPS_ERR);
+    end.qp.to_state(ffi::IBV_QPS_RESET)?;
+    ensure!(end.qp.state()? == ffi::IBV_QPS_RESET);
+    end.qp.init(0)?;
+    ensure!(end.qp.state()? == ffi::IBV_QPS_INIT);
+    session.peer.meet()
+}
+
+/// What the state table does not have is refused and changes nothing; so are values out of range.
+pub fn bad_transitions(session: &mut Session) -> Result<()> {
+    let options = Options::default();
+    let pd = Pd::new(&session.context)?;
+    let cq = Cq::new(&session.context, 16, None)?;
+    let qp = Qp::new(&pd, &cq, &cq, options.caps)?;
+    let gid_index = session.settings.gid_index;
+    let path = Path {
+        qpn: qp.qpn(),
+        psn: 0,
+        gid: read_gid(session.context.name(), gid_index)?,
+        gid_index,
+        mtu: options.mtu,
+        reads: 1,
+        rnr_timer: 1,
+    };
+    let timing = Timing {
+        psn: 0,
+        timeout: 14,
+        retries: 7,
+        rnr_retries: 7,
+        reads: 1,
+    };
+    let invalid = |what: &str, result: Result<()>, state: u32| -> Result<()> {
+        let error = refused(what, result)?;
+        ensure!(errno(&error) == Some(EINVAL), "{what}: {error:#}");
+        ensure!(
+            qp.state()? == state,
+            "{what} changed the state to {}",
+            qp.state()?
+        );
+        Ok(())
+    };
+    invalid("RESET to RTR", qp.rtr(&path), ffi::IBV_QPS_RESET)?;
+    invalid("RESET to RTS", qp.rts(&timing), ffi::IBV_QPS_RESET)?;
+    let sge = crate::rdma::Mr::new(&pd, 64, access::ALL)?;
+    ensure!(
+        qp.recv(1, &[sge.sge(0, 64)]).is_err(),
+        "a receive was posted in RESET"
+    );
+    qp.init(access::ALL)?;
+    invalid("INIT to RTS", qp.rts(&timing), ffi::IBV_QPS_INIT)?;
+    let no_gid = Path {
+        gid_index: 255,
+        ..path
+    };
+    ensure!(
+        qp.rtr(&no_gid).is_err(),
+        "a GID index that does not exist was taken"
+    );
+    ensure!(qp.state()? == ffi::IBV_QPS_INIT);
+    let long = Path { mtu: 9, ..path };
+    invalid(
+        "a path MTU that does not exist",
+        qp.rtr(&long),
+        ffi::IBV_QPS_INIT,
+    )?;
+    let sges = [sge.sge(0, 8)];
+    ensure!(
+        qp.send(&SendWr::new(1, Op::Send, &sges)).is_err(),
+        "a send was posted in INIT"
+    );
+    // Receives may be posted from INIT on.
+    qp.recv(1, &[sge.sge(0, 64)])?;
+    qp.rtr(&path)?;
+    qp.rts(&timing)?;
+    invalid("RTS to INIT", qp.init(access::ALL), ffi::IBV_QPS_RTS)?;
+    cq.expect_empty()?;
+    session.peer.meet()
+}
+
+/// ERR completes all that is posted, then and later, with a flush error, each queue in its order.
+pub fn flush(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &Options::default())?;
+    let mr = end.memory(4096)?;
+    for id in 0..10 {
+        end.qp.recv(id, &[mr.sge(0, 64)])?;
+    }
+    session.peer.meet()?;
+    end.qp.to_state(ffi::IBV_QPS_ERR)?;
+    let sges = [mr.sge(64, 64)];
+    for id in 10..15 {
+        end.qp.recv(id, &[])?;
+        // Not signalled: an error completes it all the same.
+        end.qp.send(&SendWr {
+            signaled: false,
+            ..SendWr::new(id, Op::Send, &sges)
+        })?;
+    }
+    for (id, wc) in (0..).zip(end.recv.wait(15, LIMIT)?) {
+        ensure!(
+            wc.expect(ffi::IBV_WC_WR_FLUSH_ERR)?.id == id,
+            "receive {} instead of {id}",
+            wc.id
+        );
+        ensure!(wc.qpn == end.qp.qpn(), "QPN {}", wc.qpn);
+    }
+    for (id, wc) in (10..).zip(end.send.wait(5, LIMIT)?) {
+        ensure!(
+            wc.expect(ffi::IBV_WC_WR_FLUSH_ERR)?.id == id,
+            "send {} instead of {id}",
+            wc.id
+        );
+    }
+    session.peer.meet()?;
+    end.send.expect_empty()?;
+    end.recv.expect_empty()
+}
+
+/// RESET drops what was posted without a completion; the same QP then works again.
+pub fn reset_and_again(session: &mut Session) -> Result<()> {
+    let options = Options::default();
+    let end = Endpoint::connect(session, &options)?;
+    let mr = end.memory(8192)?;
+    for round in 0..5_u64 {
+        let message = bytes(round, 3000);
+        if session.active() {
+            mr.write(0, &message);
+            session.peer.meet()?;
+            end.run(Op::Send, &[mr.sge(0, 3000)])?.ok()?;
+        } else {
+            end.qp.recv(round, &[mr.sge(0, 3000)])?;
+            session.peer.meet()?;
+            ensure!(end.received()?.ok()?.id == round);
+            compare(&format!("round {round}"), &mr.read(0, 3000), &message)?;
+        }
+        // Left over when the QP is reset.
+        for id in 100..110 {
+            end.qp.recv(id, &[mr.sge(4096, 64)])?;
+        }
+        session.peer.meet()?;
+        if round % 2 == 1 {
+            end.qp.to_state(ffi::IBV_QPS_ERR)?;
+            end.recv.wait(10, LIMIT)?;
+        }
+        end.qp.to_state(ffi::IBV_QPS_RESET)?;
+        end.recv.expect_empty()?;
+        Endpoint::link(session, &end.qp, &options)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! From a CQE to an `ibv_wc`.
+
+use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::cqe::OPCODE_RECV;
+use virtio_rdma_abi::cqe::OPCODE_RECV_RDMA_WITH_IMM;
+use virtio_rdma_abi::ib::WcFlags;
+use virtio_rdma_abi::ib::WcStatus;
+use virtio_rdma_abi::ib::WrOpcode;
+
+use crate::ffi;
+
+/// Whether the CQE is one of a receive queue. The device says so for errors too.
+#[inline]
+pub fn is_receive(cqe: &Cqe) -> bool {
+    cqe.opcode & OPCODE_RECV != 0
+}
+
+/// The work completion of a CQE, with the id that the application gave the work request.
+#[inline]
+pub fn work_completion(cqe: &Cqe, wr_id: u64) -> ffi::ibv_wc {
+    ffi::ibv_wc {
+        wr_id,
+        status: status(cqe.status),
+        opcode: opcode(cqe.opcode),
+        vendor_err: cqe.vendor_err,
+        byte_len: cqe.byte_len,
+        __bindgen_anon_1: if cqe.wc_flags.contains(WcFlags::WITH_INVALIDATE) {
+            ffi::ibv_wc__bindgen_ty_1 {
+                invalidated_rkey: u32::from_le_bytes(cqe.ex),
+            }
+        } else {
+            ffi::ibv_wc__bindgen_ty_1 {
+                imm_data: u32::from_ne_bytes(cqe.ex),
+            }
+        },
+        qp_num: cqe.qp_num,
+        src_qp: cqe.src_qp,
+        wc_flags: flags(cqe.wc_flags),
+        pkey_index: cqe.pkey_index,
+        slid: 0,
+        sl: cqe.sl,
+        dlid_path_bits: 0,
+    }
+}
+
+/// The numbers are those of IBTA on both sides; what the ABI does not have is no success.
+#[inline]
+fn status(status: u8) -> ffi::ibv_wc_status {
+    match WcStatus::try_from(status) {
+        Ok(status) => u32::from(status.value()),
+        Err(_) => ffi::IBV_WC_GENERAL_ERR,
+    }
+}
+
+/// Opcodes of send work by their number in a CQE.
+const SEND_OPCODES: [ffi::ibv_wc_opcode; 12] = {
+    let mut table = [ffi::IBV_WC_SEND; 12];
+    table[WrOpcode::RdmaWrite as usize] = ffi::IBV_WC_RDMA_WRITE;
+    table[WrOpcode::RdmaWriteWithImm as usize] = ffi::IBV_WC_RDMA_WRITE;
+    table[WrOpcode::RdmaRead as usize] = ffi::IBV_WC_RDMA_READ;
+    table[WrOpcode::RdmaReadWithInv as usize] = ffi::IBV_WC_RDMA_READ;
+    table[WrOpcode::AtomicCmpAndSwp as usize] = ffi::IBV_WC_COMP_SWAP;
+    table[WrOpcode::AtomicFetchAndAdd as usize] = ffi::IBV_WC_FETCH_ADD;
+    table[WrOpcode::LocalInv as usize] = ffi::IBV_WC_LOCAL_INV;
+    table
+};
+
+/// An opcode that the ABI does not have comes from a broken device; the completion still frees its work request.
+#[inline]
+fn opcode(opcode: u8) -> ffi::ibv_wc_opcode {
+    match opcode {
+        OPCODE_RECV_RDMA_WITH_IMM => ffi::IBV_WC_RECV_RDMA_WITH_IMM,
+        OPCODE_RECV.. => ffi::IBV_WC_RECV,
+        _ => *SEND_OPCODES
+            .get(usize::from(opcode))
+            .unwrap_or(&ffi::IBV_WC_SEND),
+    }
+}
+
+#[inline]
+fn flags(flags: WcFlags) -> u32 {
+    if flags == WcFlags::NONE {
+        return 0;
+    }
+    let mut wc = 0;
+    for (abi, verbs) in [
+        (WcFlags::GRH, ffi::IBV_WC_GRH),
+        (WcFlags::WITH_IMM, ffi::IBV_WC_WITH_IMM),
+        (WcFlags::WITH_INVALIDATE, ffi::IBV_WC_WITH_INV),
+        (WcFlags::IP_CSUM_OK, ffi::IBV_WC_IP_CSUM_OK),
+    ] {
+        if flags.contains(abi) {
+            wc |= verbs;
+        }
+    }
+    wc
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_its_place() {
+        let cqe = Cqe {
+            wr_id: 3,
+            status: 5,
+            opcode: OPCODE_RECV_RDMA_WITH_IMM,
+            vendor_err: 0x1111_2222,
+            byte_len: 4096,
+            ex: [1, 2, 3, 4],
+            qp_num: 17,
+            src_qp: 18,
+            wc_flags: WcFlags::WITH_IMM | WcFlags::GRH,
+            pkey_index: 9,
+            sl: 7,
+            port_num: 1,
+        };
+        assert!(is_receive(&cqe));
+        let wc = work_completion(&cqe, 0xdead_beef_0000_0001);
+        assert_eq!(wc.wr_id, 0xdead_beef_0000_0001);
+        assert_eq!(wc.status, ffi::IBV_WC_WR_FLUSH_ERR);
+        assert_eq!(wc.opcode, ffi::IBV_WC_RECV_RDMA_WITH_IMM);
+        assert_eq!((wc.vendor_err, wc.byte_len), (0x1111_2222, 4096));
+        assert_eq!((wc.qp_num, wc.src_qp), (17, 18));
+        assert_eq!(wc.wc_flags, ffi::IBV_WC_WITH_IMM | ffi::IBV_WC_GRH);
+        assert_eq!((wc.pkey_index, wc.sl), (9, 7));
+        // SAFETY: both members are 32-bit integers.
+        let imm_data = unsafe { wc.__bindgen_anon_1.imm_data };
+        assert_eq!(imm_data, u32::from_be(0x0102_0304));
+    }
+
+    #[test]
+    fn an_invalidated_key_is_a_number() {
+        let cqe = Cqe {
+            ex: [4, 3, 2, 1],
+            wc_flags: WcFlags::WITH_INVALIDATE,
+            ..Cqe::default()
+        };
+        let wc = work_completion(&cqe, 0);
+        assert_eq!(wc.wc_flags, ffi::IBV_WC_WITH_INV);
+        // SAFETY: both members are 32-bit integers.
+        let key = unsafe { wc.__bindgen_anon_1.invalidated_rkey };
+        assert_eq!(key, 0x0102_0304);
+    }
+
+    #[test]
+    fn statuses_and_opcodes_of_the_abi_are_those_of_verbs() {
+        assert_eq!(status(0), ffi::IBV_WC_SUCCESS);
+        assert_eq!(
+            status(WcStatus::RnrRetryExcErr.value()),
+            ffi::IBV_WC_RNR_RETRY_EXC_ERR
+        );
+        assert_eq!(
+            status(WcStatus::GeneralErr.value()),
+            ffi::IBV_WC_GENERAL_ERR
+        );
+        assert_eq!(status(200), ffi::IBV_WC_GENERAL_ERR);
+        for (wire, verbs) in [
+            (0, ffi::IBV_WC_RDMA_WRITE),
+            (1, ffi::IBV_WC_RDMA_WRITE),
+            (2, ffi::IBV_WC_SEND),
+            (3, ffi::IBV_WC_SEND),
+            (4, ffi::IBV_WC_RDMA_READ),
+            (5, ffi::IBV_WC_COMP_SWAP),
+            (6, ffi::IBV_WC_FETCH_ADD),
+            (7, ffi::IBV_WC_LOCAL_INV),
+            (0x80, ffi::IBV_WC_RECV),
+            (0x81, ffi::IBV_WC_RECV_RDMA_WITH_IMM),
+        ] {
+            assert_eq!(opcode(wire), verbs);
+        }
+    }
+}

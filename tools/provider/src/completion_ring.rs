@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! A completion queue: its ring, and the QPs that complete to it.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::ring::ArmKind;
+use virtio_rdma_abi::ring::RingLayout;
+use virtio_rdma_abi::uverbs::UserRing;
+use virtio_rdma_ring::Armed;
+use virtio_rdma_ring::CompletionQueue;
+use virtio_rdma_ring::RingError;
+use virtio_rdma_ring::RingMemory;
+
+use crate::completion::is_receive;
+use crate::completion::work_completion;
+use crate::ffi;
+use crate::lock::Lock;
+use crate::lock::Threads;
+use crate::memory::RingMap;
+use crate::table::Table;
+use crate::work_ring::WorkRing;
+
+/// The rings of a QP.
+pub struct QpRings {
+    /// Send queue, if the QP has one.
+    pub send: Option<WorkRing>,
+    /// Receive queue, if the QP has one.
+    pub recv: Option<WorkRing>,
+}
+
+/// The ring of a completion queue.
+pub struct CompletionRing {
+    memory: RingMap,
+    state: Lock<State>,
+}
+
+struct State {
+    queue: CompletionQueue,
+    /// QPs whose completions are delivered. A CQE of any other QP is one of a QP that is gone.
+    qps: Table<Arc<QpRings>>,
+}
+
+/// No QP has this number: it marks a CQE that is not to be delivered.
+const NO_QP: u32 = 0;
+
+impl CompletionRing {
+    /// A new queue.
+    ///
+    /// # Errors
+    ///
+    /// Those of mmap and madvise.
+    pub fn new(layout: RingLayout, threads: Threads) -> io::Result<Self> {
+        let memory = RingMap::new(layout)?;
+        let state = State {
+            queue: CompletionQueue::new(layout, &memory),
+            qps: Table::new(),
+        };
+        Ok(Self {
+            state: Lock::new(state, threads),
+            memory,
+        })
+    }
+
+    /// The ring's memory.
+    pub fn memory(&self) -> &RingMap {
+        &self.memory
+    }
+
+    /// How the kernel module is told of this ring.
+    pub fn user_ring(&self) -> UserRing {
+        self.memory.user_ring()
+    }
+
+    /// Delivers up to `out.len()` completions, oldest first, and returns how many.
+    ///
+    /// # Errors
+    ///
+    /// If there are none to deliver and the ring makes no sense: the process or the device has overwritten it.
+    #[inline]
+    pub fn poll(&self, out: &mut [MaybeUninit<ffi::ibv_wc>]) -> Result<usize, RingError> {
+        let mut state = self.state.lock();
+        let State { queue, qps } = &mut *state;
+        let mut delivered = 0;
+        while delivered < out.len() {
+            let completion = match queue.peek(&self.memory) {
+                Ok(Some(completion)) => completion,
+                Err(error) if delivered == 0 => return Err(error),
+                Ok(None) | Err(_) => break,
+            };
+            let mut bytes = [0; Cqe::SIZE];
+            self.memory
+                .read(self.memory.layout().slot(completion.slot), &mut bytes);
+            queue.give_back(&self.memory, completion);
+            let cqe = Cqe::from_bytes(&bytes);
+            let Some(qp) = qps.get(cqe.qp_num) else {
+                continue;
+            };
+            let ring = if is_receive(&cqe) { &qp.recv } else { &qp.send };
+            if let Some(wr_id) = ring.as_ref().and_then(|ring| ring.complete(cqe.wr_id)) {
+                out[delivered].write(work_completion(&cqe, wr_id));
+                delivered += 1;
+            }
+        }
+        queue.publish(&self.memory);
+        Ok(delivered)
+    }
+
+    /// Asks for a completion event. Returns whether the CQ's doorbell is to be rung.
+    pub fn arm(&self, solicited_only: bool) -> bool {
+        let kind = if solicited_only {
+            ArmKind::Solicited
+        } else {
+            ArmKind::Next
+        };
+        let armed = self.state.lock().queue.arm(&self.memory, kind, false);
+        armed == Armed::RingDoorbell
+    }
+
+    /// A completion event of this CQ was fetched.
+    pub fn event_received(&self) {
+        self.state.lock().queue.event_received();
+    }
+
+    /// Delivers the completions of a new QP. What an earlier QP with the same number has left is not delivered.
+    pub fn attach(&self, qpn: u32, rings: &Arc<QpRings>) {
+        let mut state = self.state.lock();
+        self.kill(&mut state.queue, qpn);
+        state.qps.insert(qpn, rings.clone());
+    }
+
+    /// Stops to deliver the completions of a QP that was destroyed, unless its number has a new owner by now.
+    pub fn detach(&self, qpn: u32, rings: &Arc<QpRings>) {
+        let mut state = self.state.lock();
+        if state
+            .qps
+            .get(qpn)
+            .is_some_and(|owner| Arc::ptr_eq(owner, rings))
+        {
+            state.qps.remove(qpn);
+            self.kill(&mut state.queue, qpn);
+        }
+    }
+
+    /// Drops the completions of a QP whose work the device has given back (QP state RESET), and starts `ring`, its
+    /// queue that completes here, afresh.
+    pub fn reset(&self, qpn: u32, ring: Option<&WorkRing>) {
+        let mut state = self.state.lock();
+        self.kill(&mut state.queue, qpn);
+        if let Some(ring) = ring {
+            ring.reset();
+        }
+    }
+
+    /// Marks the unpolled completions of a QP as not to be delivered.
+    fn kill(&self, queue: &mut CompletionQueue, qpn: u32) {
+        let layout = *queue.layout();
+        // A ring that makes no sense delivers nothing any more, so nothing is left to kill.
+        let _ = queue.for_each_unpolled(&self.memory, |completion| {
+            let offset = layout.slot(completion.slot);
+            let mut bytes = [0; Cqe::SIZE];
+            self.memory.read(offset, &mut bytes);
+            let cqe = Cqe::from_bytes(&bytes);
+            if cqe.qp_num == qpn {
+                let dead = Cqe {
+                    qp_num: NO_QP,
+                    ..cqe
+                };
+                self.memory.write(offset, &dead.to_bytes());
+            }
+        });
+    }
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Contexts: an open device.
+
+use std::cell::UnsafeCell;
+use std::env;
+use std::ffi::CStr;
+use std::io::Write;
+use std::mem::offset_of;
+use std::mem::size_of;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::Arc;
+
+use libc::c_int;
+use libc::c_void;
+use virtio_rdma_abi::uverbs::AllocContextResp;
+use virtio_rdma_abi::uverbs::ContextFlags;
+use virtio_rdma_abi::uverbs::ABI_VERSION;
+
+use crate::cq;
+use crate::errno;
+use crate::ffi;
+use crate::ffi::Zeroed;
+use crate::lock::Threads;
+use crate::memory::DoorbellPage;
+use crate::mr;
+use crate::pd;
+use crate::qp;
+use crate::registration::Device;
+
+/// Set to 1 by a program that never uses a context in two threads at a time: queues are then not locked.
+const SINGLE_THREADED: &str = "VIRTIO_RDMA_SINGLE_THREADED";
+
+/// What the objects of a context share.
+pub struct Shared {
+    /// The context's doorbell page.
+    pub doorbell: DoorbellPage,
+    /// How its queues are locked.
+    pub threads: Threads,
+    /// Limits that the module stated.
+    pub limits: AllocContextResp,
+}
+
+/// A context, as libibverbs sees it.
+///
+/// # Invariants
+///
+/// `shared` is initialised once `alloc_context` has returned the context.
+#[repr(C)]
+pub struct Context {
+    ibv: UnsafeCell<ffi::verbs_context>,
+    shared: MaybeUninit<Arc<Shared>>,
+}
+
+/// Response of ALLOC_CONTEXT with the module's part.
+#[repr(C)]
+struct GetContextResp {
+    core: ffi::ib_uverbs_get_context_resp,
+    driver: [u8; AllocContextResp::SIZE],
+}
+
+impl Context {
+    /// What the objects of this context share.
+    ///
+    /// # Safety
+    ///
+    /// `context` is one that `alloc_context` has made, and still open.
+    pub unsafe fn shared<'a>(context: *mut ffi::ibv_context) -> &'a Arc<Shared> {
+        let offset = offset_of!(Self, ibv) + offset_of!(ffi::verbs_context, context);
+        // SAFETY: the caller's context is this field of a Context, whose `shared` is initialised by the invariants.
+        unsafe {
+            (*context.byte_sub(offset).cast::<Self>())
+                .shared
+                .assume_init_ref()
+        }
+    }
+}
+
+/// Tells the user why a device can't be opened, in one line.
+fn complain(device: *mut ffi::ibv_device, why: std::fmt::Arguments<'_>) {
+    // SAFETY: libibverbs' devices have a terminated name.
+    let name = unsafe { CStr::from_ptr((*device).name.as_ptr()) }.to_string_lossy();
+    // With stderr closed there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "virtio_rdma: {name}: {why}");
+}
+
+/// `alloc_context` of libibverbs' device operations.
+///
+/// # Safety
+///
+/// As libibverbs calls it: `device` is one of this provider, and `fd` its open file, which is closed on failure.
+pub unsafe extern "C" fn alloc_context(
+    device: *mut ffi::ibv_device,
+    fd: c_int,
+    _private_data: *mut c_void,
+) -> *mut ffi::verbs_context {
+    // SAFETY: the caller's device was made by this provider.
+    let abi_version = unsafe { (*device.cast::<Device>()).abi_version };
+    if abi_version != ABI_VERSION {
+        complain(
+            device,
+            format_args!(
+                "the kernel module has interface version {abi_version}, this provider needs {ABI_VERSION}: \
+                 install module and provider of the same release"
+            ),
+        );
+        // SAFETY: the file is this function's to close.
+        unsafe { libc::close(fd) };
+        return errno::null(libc::EPROTONOSUPPORT);
+    }
+    // SAFETY: the file is handed over; libibverbs allocates zeroed memory for a Context and fills its `ibv`.
+    let context = unsafe {
+        ffi::_verbs_init_and_alloc_context(
+            device,
+            fd,
+            size_of::<Context>(),
+            ptr::without_provenance_mut(offset_of!(Context, ibv)),
+            ffi::RDMA_DRIVER_UNKNOWN,
+        )
+    }
+    .cast::<Context>();
+    if context.is_null() {
+        return ptr::null_mut();
+    }
+    // SAFETY: the context was made just now.
+    match unsafe { open(context, device, fd) } {
+        Ok(shared) => {
+            // SAFETY: the context is ours alone until it is returned. INVARIANT: `shared` is initialised here.
+            unsafe {
+                (*context).shared.write(Arc::new(shared));
+                ffi::verbs_set_ops((*context).ibv.get(), &OPERATIONS);
+                (*context).ibv.get()
+            }
+        }
+        Err(number) => {
+            // SAFETY: the context was set up by libibverbs, which allocates with malloc.
+            unsafe {
+                ffi::verbs_uninit_context((*context).ibv.get());
+                libc::free(context.cast());
+            }
+            errno::null(number)
+        }
+    }
+}
+
+/// Asks the module for a context and maps its doorbell page.
+///
+/// # Safety
+///
+/// `context` was set up by libibverbs for `device` and `fd`.
+unsafe fn open(
+    context: *mut Context,
+    device: *mut ffi::ibv_device,
+    fd: c_int,
+) -> Result<Shared, i32> {
+    let mut command = ffi::ibv_get_context::zeroed();
+    let mut response = GetContextResp {
+        core: Zeroed::zeroed(),
+        driver: [0; AllocContextResp::SIZE],
+    };
+    // SAFETY: the context is valid, and command and response are as long as stated.
+    let status = unsafe {
+        ffi::ibv_cmd_get_context(
+            (*context).ibv.get(),
+            &mut command,
+            size_of_val(&command),
+            &mut response.core,
+            size_of::<GetContextResp>(),
+        )
+    };
+    if status != 0 {
+        return Err(status);
+    }
+    let limits = AllocContextResp::from_bytes(&response.driver);
+    if !limits.flags.contains(ContextFlags::OWN_RINGS) {
+        complain(
+            device,
+            format_args!(
+                "the device has no rings in user memory (feature VIRTIO_RDMA_F_RING_ADDR)"
+            ),
+        );
+        return Err(libc::EOPNOTSUPP);
+    }
+    let doorbell = DoorbellPage::map(fd, limits.doorbell_offset).map_err(|error| {
+        complain(device, format_args!("no doorbell page: {error}"));
+        errno::number(&error)
+    })?;
+    let threads = if env::var_os(SINGLE_THREADED).is_some_and(|value| value == "1") {
+        // SAFETY: whoever set the variable for this program has promised it.
+        unsafe { Threads::one() }
+    } else {
+        Threads::MANY
+    };
+    Ok(Shared {
+        doorbell,
+        threads,
+        limits,
+    })
+}
+
+/// `free_context`: every object of the context is gone.
+unsafe extern "C" fn free_context(context: *mut ffi::ibv_context) {
+    let offset = offset_of!(Context, ibv) + offset_of!(ffi::verbs_context, context);
+    // SAFETY: libibverbs passes a context of this provider, which nobody uses any more; it was allocated with malloc.
+    unsafe {
+        let context = context.byte_sub(offset).cast::<Context>();
+        (*context).shared.assume_init_drop();
+        ffi::verbs_uninit_context((*context).ibv.get());
+        libc::free(context.cast());
+    }
+}
+
+/// `query_device_ex`.
+unsafe extern "C" fn query_device_ex(
+    context: *mut ffi::ibv_context,
+    input: *const ffi::ibv_query_device_ex_input,
+    attr: *mut ffi::ibv_device_attr_ex,
+    attr_size: usize,
+) -> c_int {
+    let mut response = ffi::ib_uverbs_ex_query_device_resp::zeroed();
+    let mut size = size_of_val(&response);
+    // SAFETY: libibverbs' arguments are passed on, with a response as long as stated.
+    let status = unsafe {
+        ffi::ibv_cmd_query_device_any(context, input, attr, attr_size, &mut response, &mut size)
+    };
+    if status != 0 {
+        return status;
+    }
+    let version = response.base.fw_ver;
+    let text = format!(
+        "{}.{}.{}",
+        (version >> 32) & 0xffff,
+        (version >> 16) & 0xffff,
+        version & 0xffff
+    );
+    // SAFETY: the command has succeeded, so the attributes are valid.
+    let fw_ver = unsafe { &mut (*attr).orig_attr.fw_ver };
+    for (to, from) in fw_ver.iter_mut().zip(text.bytes().chain([0])) {
+        *to = from as libc::c_char;
+    }
+    0
+}
+
+/// `query_port`.
+unsafe extern "C" fn query_port(
+    context: *mut ffi::ibv_context,
+    port: u8,
+    attr: *mut ffi::ibv_port_attr,
+) -> c_int {
+    let mut command = ffi::ibv_query_port::zeroed();
+    // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
+    unsafe { ffi::ibv_cmd_query_port(context, port, attr, &mut command, size_of_val(&command)) }
+}
+
+/// The verbs of this provider; libibverbs answers the others with `EOPNOTSUPP`.
+static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
+    alloc_pd: Some(pd::alloc_pd),
+    cq_event: Some(cq::cq_event),
+    create_cq: Some(cq::create_cq),
+    create_qp: Some(qp::create_qp),
+    dealloc_pd: Some(pd::dealloc_pd),
+    dereg_mr: Some(mr::dereg_mr),
+    destroy_cq: Some(cq::destroy_cq),
+    destroy_qp: Some(qp::destroy_qp),
+    free_context: Some(free_context),
+    modify_qp: Some(qp::modify_qp),
+    poll_cq: Some(cq::poll_cq),
+    post_recv: Some(qp::post_recv),
+    post_send: Some(qp::post_send),
+    query_device_ex: Some(query_device_ex),
+    query_port: Some(query_port),
+    query_qp: Some(qp::query_qp),
+    reg_mr: Some(mr::reg_mr),
+    req_notify_cq: Some(cq::req_notify_cq),
+    // SAFETY: all members are optional function pointers, of which zero is None.
+    ..unsafe { MaybeUninit::zeroed().assume_init() }
+};

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The verbs of completion queues.
+
+use std::cell::UnsafeCell;
+use std::mem::size_of;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::slice;
+use std::sync::Arc;
+
+use libc::c_int;
+use virtio_rdma_abi::cqe::CQ_SLOT_SHIFT;
+use virtio_rdma_abi::ring::Doorbell;
+use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::ring::RingLayout;
+use virtio_rdma_abi::ring::SLOTS_RANGE;
+use virtio_rdma_abi::uverbs::CreateCqReq;
+use virtio_rdma_abi::uverbs::CreateCqResp;
+
+use crate::completion_ring::CompletionRing;
+use crate::context::Context;
+use crate::context::Shared;
+use crate::errno;
+use crate::ffi;
+use crate::ffi::Zeroed;
+
+/// A completion queue, as libibverbs sees it.
+///
+/// # Invariants
+///
+/// `ibv` is libibverbs' own, and reached through its raw pointer only.
+#[repr(C)]
+pub struct Cq {
+    ibv: UnsafeCell<ffi::verbs_cq>,
+    ring: Arc<CompletionRing>,
+    shared: Arc<Shared>,
+    /// Number for the doorbell.
+    cqn: u32,
+}
+
+// SAFETY: libibverbs' part is not reached through a reference, and the rest can be sent.
+unsafe impl Send for Cq {}
+// SAFETY: libibverbs' part is not reached through a reference, and the rest can be shared.
+unsafe impl Sync for Cq {}
+
+/// CREATE_CQ with the module's part.
+#[repr(C)]
+struct Command {
+    core: ffi::ibv_create_cq,
+    driver: [u8; CreateCqReq::SIZE],
+}
+
+/// Response of CREATE_CQ with the module's part.
+#[repr(C)]
+struct Response {
+    core: ffi::ib_uverbs_create_cq_resp,
+    driver: [u8; CreateCqResp::SIZE],
+}
+
+/// The ring of a CQ for `cqe` completions, or `None` if there is no such ring.
+pub fn ring_layout(cqe: u32, max_slots: u32) -> Option<RingLayout> {
+    let slots = cqe
+        .max(*SLOTS_RANGE.start())
+        .checked_next_power_of_two()
+        .filter(|&slots| slots <= max_slots)?;
+    RingLayout::new(slots, CQ_SLOT_SHIFT)
+}
+
+impl Cq {
+    /// A CQ that the kernel does not know yet.
+    pub fn new(ring: CompletionRing, shared: Arc<Shared>) -> Box<Self> {
+        // INVARIANT: libibverbs fills `ibv` in.
+        Box::new(Self {
+            ibv: UnsafeCell::new(Zeroed::zeroed()),
+            ring: Arc::new(ring),
+            shared,
+            cqn: 0,
+        })
+    }
+
+    /// The CQ that libibverbs calls `cq`.
+    ///
+    /// # Safety
+    ///
+    /// It was made by this provider and is not destroyed during `'a`.
+    pub unsafe fn from_ibv<'a>(cq: *mut ffi::ibv_cq) -> &'a Self {
+        // SAFETY: the ibv_cq is at the start of a Cq, which is shared, but for its `ibv`, by the invariants.
+        unsafe { &*cq.cast::<Self>() }
+    }
+
+    /// libibverbs' view of this CQ.
+    pub fn as_ibv(&self) -> *mut ffi::ibv_cq {
+        ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// The ring.
+    #[inline]
+    pub fn ring(&self) -> &Arc<CompletionRing> {
+        &self.ring
+    }
+}
+
+/// `create_cq`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn create_cq(
+    context: *mut ffi::ibv_context,
+    cqe: c_int,
+    channel: *mut ffi::ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ffi::ibv_cq {
+    // SAFETY: libibverbs passes an open context of this provider.
+    let shared = unsafe { Context::shared(context) };
+    let Some(layout) = u32::try_from(cqe)
+        .ok()
+        .filter(|&cqe| cqe != 0)
+        .and_then(|cqe| ring_layout(cqe, shared.limits.max_cq_slots))
+    else {
+        return errno::null(libc::EINVAL);
+    };
+    let ring = match CompletionRing::new(layout, shared.threads) {
+        Ok(ring) => ring,
+        Err(error) => return errno::null(errno::number(&error)),
+    };
+    let request = CreateCqReq {
+        ring: ring.user_ring(),
+    };
+    let mut cq = Cq::new(ring, shared.clone());
+    let mut command = Command {
+        core: Zeroed::zeroed(),
+        driver: request.to_bytes(),
+    };
+    let mut response = Response {
+        core: Zeroed::zeroed(),
+        driver: [0; CreateCqResp::SIZE],
+    };
+    // SAFETY: libibverbs' arguments are passed on, the CQ stays where it is in its box, and command and response are as
+    // long as stated.
+    let status = unsafe {
+        ffi::ibv_cmd_create_cq(
+            context,
+            cqe,
+            channel,
+            comp_vector,
+            cq.as_ibv(),
+            &mut command.core,
+            size_of::<Command>(),
+            &mut response.core,
+            size_of::<Response>(),
+        )
+    };
+    if status != 0 {
+        return errno::null(status);
+    }
+    cq.cqn = CreateCqResp::from_bytes(&response.driver).cqn;
+    Box::into_raw(cq).cast()
+}
+
+/// `destroy_cq`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn destroy_cq(cq: *mut ffi::ibv_cq) -> c_int {
+    // SAFETY: libibverbs passes a CQ of this provider.
+    let status = unsafe { ffi::ibv_cmd_destroy_cq(cq) };
+    if status == 0 {
+        // SAFETY: it was made by `create_cq`, no QP completes to it, and the caller does not use it any more.
+        drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
+    }
+    status
+}
+
+/// `poll_cq`.
+///
+/// # Safety
+///
+/// `cq` is a CQ of this provider, and `wc` has room for `num_entries` work completions.
+pub unsafe extern "C" fn poll_cq(
+    cq: *mut ffi::ibv_cq,
+    num_entries: c_int,
+    wc: *mut ffi::ibv_wc,
+) -> c_int {
+    let Some(room) = usize::try_from(num_entries).ok().filter(|&room| room != 0) else {
+        return 0;
+    };
+    // SAFETY: the caller's CQ.
+    let cq = unsafe { Cq::from_ibv(cq) };
+    // SAFETY: the caller's room.
+    let out = unsafe { slice::from_raw_parts_mut(wc.cast::<MaybeUninit<ffi::ibv_wc>>(), room) };
+    match cq.ring.poll(out) {
+        // At most num_entries.
+        Ok(delivered) => delivered as c_int,
+        Err(_) => -libc::EIO,
+    }
+}
+
+/// `req_notify_cq`.
+///
+/// # Safety
+///
+/// `cq` is a CQ of this provider.
+pub unsafe extern "C" fn req_notify_cq(cq: *mut ffi::ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: the caller's CQ.
+    let cq = unsafe { Cq::from_ibv(cq) };
+    if cq.ring.arm(solicited_only != 0) {
+        let doorbell = Doorbell {
+            kind: DoorbellKind::Cq,
+            number: cq.cqn,
+        };
+        cq.shared.doorbell.ring(doorbell.to_u32());
+    }
+    0
+}
+
+/// `cq_event`: libibverbs has fetched a completion event of this CQ.
+///
+/// # Safety
+///
+/// `cq` is a CQ of this provider.
+pub unsafe extern "C" fn cq_event(cq: *mut ffi::ibv_cq) {
+    // SAFETY: the caller's CQ.
+    unsafe { Cq::from_ibv(cq) }.ring.event_received();
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Errors as C callers see them.
+
+use std::io;
+use std::ptr;
+
+/// The error number in `error`.
+pub fn number(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// Sets `errno` and returns a null pointer, as verbs that create an object fail.
+pub fn null<T>(number: i32) -> *mut T {
+    // SAFETY: the pointer is to the calling thread's errno.
+    unsafe { *libc::__errno_location() = number };
+    ptr::null_mut()
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Bindings of libibverbs' provider interface, generated at build time from rdma-core's `infiniband/driver.h`.
+#![allow(
+    dead_code,
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    unsafe_op_in_unsafe_fn,
+    unused_qualifications,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks
+)]
+
+include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+
+/// C structures of which all-zero bytes are a valid value.
+///
+/// # Safety
+///
+/// They are: integers, raw pointers, optional function pointers and unions of those.
+pub unsafe trait Zeroed: Sized {
+    /// The value with all bytes zero.
+    fn zeroed() -> Self {
+        // SAFETY: by the contract of the trait.
+        unsafe { std::mem::zeroed() }
+    }
+}
+
+macro_rules! zeroed {
+    ($($ty:ty),* $(,)?) => {$(
+        // SAFETY: a C structure of integers, raw pointers and unions of those.
+        unsafe impl Zeroed for $ty {}
+    )*};
+}
+
+zeroed!(
+    ib_uverbs_alloc_pd_resp,
+    ib_uverbs_create_cq_resp,
+    ib_uverbs_create_qp_resp,
+    ib_uverbs_ex_query_device_resp,
+    ib_uverbs_get_context_resp,
+    ib_uverbs_reg_mr_resp,
+    ibv_alloc_pd,
+    ibv_create_cq,
+    ibv_create_qp,
+    ibv_get_context,
+    ibv_modify_qp,
+    ibv_pd,
+    ibv_query_port,
+    ibv_query_qp,
+    ibv_reg_mr,
+    verbs_cq,
+    verbs_device,
+    verbs_mr,
+    verbs_qp,
+);

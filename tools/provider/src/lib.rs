@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! rdma-core provider for virtio-rdma devices: loaded by a stock libibverbs, it runs the verbs of user programs.
+//!
+//! Control verbs go through uverbs to the kernel module. Work is posted, completions are polled and CQs are armed
+//! without a system call: send, receive and completion queues are rings in the process's own memory, which the
+//! device reads and writes, and a doorbell page is all that is mapped from the device.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`ffi`] | generated bindings of libibverbs' provider interface |
+//! | `registration` | how libibverbs finds the provider and the provider its devices |
+//! | [`context`], `pd`, `mr` | control verbs without rings |
+//! | [`cq`], [`qp`] | the verbs of CQs and QPs |
+//! | [`completion`], [`post`], `wr` | CQE to `ibv_wc`, work request to WQE |
+//! | [`work_ring`], [`completion_ring`], [`memory`] | queues over the ring logic, and their memory |
+//! | [`lock`], [`table`] | the lock of a queue, QPs by number |
+
+pub mod completion;
+pub mod completion_ring;
+pub mod context;
+pub mod cq;
+mod errno;
+pub mod ffi;
+pub mod lock;
+pub mod memory;
+mod mr;
+mod pd;
+pub mod post;
+pub mod qp;
+mod registration;
+pub mod table;
+pub mod work_ring;
+mod wr;

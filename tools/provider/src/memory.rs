@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Memory that process and device share: rings and the doorbell page.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::ptr;
+use std::ptr::NonNull;
+use std::sync::atomic::fence;
+use std::sync::atomic::AtomicU16;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
+
+use virtio_rdma_abi::ring::Doorbell;
+use virtio_rdma_abi::ring::RingLayout;
+use virtio_rdma_abi::ring::DOORBELL_PAGE_SIZE;
+use virtio_rdma_abi::uverbs::UserRing;
+use virtio_rdma_ring::RingMemory;
+
+/// Pages mapped into the process and absent from its children.
+///
+/// # Invariants
+///
+/// `base` is the page-aligned start of `len` bytes that stay mapped, readable (but for a doorbell page) and
+/// writable, until the value is dropped.
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: shared access is by atomics and raw copies only.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(len: usize, protection: i32, flags: i32, fd: RawFd, offset: u64) -> io::Result<Self> {
+        let offset = libc::off_t::try_from(offset)
+            .map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        // SAFETY: the kernel chooses a free place for a new mapping.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, fd, offset) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // INVARIANT: mmap returned the aligned start of a mapping of this length, and it is not null.
+        let mapping = Self {
+            base: NonNull::new(base.cast()).ok_or_else(io::Error::last_os_error)?,
+            len,
+        };
+        // The device holds the pages that are here now. Were they copied on write after a fork, parent or child
+        // would go on in memory that the device does not know.
+        // SAFETY: the range is this mapping.
+        if unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(mapping)
+    }
+
+    fn anonymous(len: usize) -> io::Result<Self> {
+        Self::new(
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: by the invariants this is a mapping, and nothing borrows from it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// The bytes of one ring.
+///
+/// # Invariants
+///
+/// `mapping` is at least as long as `layout` is.
+pub struct RingMap {
+    mapping: Mapping,
+    layout: RingLayout,
+}
+
+impl RingMap {
+    /// Zeroed memory for a ring.
+    ///
+    /// # Errors
+    ///
+    /// Those of mmap and madvise.
+    pub fn new(layout: RingLayout) -> io::Result<Self> {
+        // INVARIANT: the mapping is as long as the layout says; mmap rounds up to pages.
+        Ok(Self {
+            mapping: Mapping::anonymous(layout.size() as usize)?,
+            layout,
+        })
+    }
+
+    /// How the kernel module is told of this ring.
+    pub fn user_ring(&self) -> UserRing {
+        UserRing {
+            addr: self.mapping.base.as_ptr() as u64,
+            slots: self.layout.slots(),
+            slot_shift: self.layout.slot_shift(),
+            ..UserRing::default()
+        }
+    }
+
+    /// Where the parts of the ring lie.
+    #[inline]
+    pub fn layout(&self) -> &RingLayout {
+        &self.layout
+    }
+
+    /// The address of `len` bytes at `offset`, which lie in the ring.
+    #[inline(always)]
+    fn at(&self, offset: u32, len: usize) -> *mut u8 {
+        debug_assert!(offset as usize + len <= self.mapping.len);
+        // SAFETY: callers name a part of the ring's layout, which lies in the mapping by the invariants.
+        unsafe { self.mapping.base.as_ptr().add(offset as usize) }
+    }
+
+    #[inline(always)]
+    fn u16(&self, offset: u32) -> &AtomicU16 {
+        debug_assert!(offset % 2 == 0);
+        // SAFETY: the word is in the mapping, and aligned, since every 16-bit part of a layout is; it is only ever
+        // accessed atomically.
+        unsafe { AtomicU16::from_ptr(self.at(offset, 2).cast()) }
+    }
+
+    #[inline(always)]
+    fn u32(&self, offset: u32) -> &AtomicU32 {
+        debug_assert!(offset % 4 == 0);
+        // SAFETY: as above, for the 32-bit parts of a layout.
+        unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
+    }
+}
+
+impl RingMemory for RingMap {
+    #[inline(always)]
+    fn load_u16(&self, offset: u32) -> u16 {
+        self.u16(offset).load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn load_u16_acquire(&self, offset: u32) -> u16 {
+        self.u16(offset).load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
+    fn store_u16(&self, offset: u32, value: u16) {
+        self.u16(offset).store(value, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn store_u16_release(&self, offset: u32, value: u16) {
+        self.u16(offset).store(value, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn load_u32(&self, offset: u32) -> u32 {
+        self.u32(offset).load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn store_u32(&self, offset: u32, value: u32) {
+        self.u32(offset).store(value, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn read(&self, offset: u32, bytes: &mut [u8]) {
+        // SAFETY: the source is part of a slot, so it is in the mapping. Slots change hands by the indices of the ring:
+        // this one is the driver's, so no other thread writes it, and no reference to it exists.
+        unsafe {
+            ptr::copy_nonoverlapping(
+                self.at(offset, bytes.len()),
+                bytes.as_mut_ptr(),
+                bytes.len(),
+            )
+        };
+    }
+
+    #[inline(always)]
+    fn write(&self, offset: u32, bytes: &[u8]) {
+        // SAFETY: as above, for the destination.
+        unsafe {
+            ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset, bytes.len()), bytes.len())
+        };
+    }
+
+    #[inline(always)]
+    fn full_barrier(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// A doorbell page of the device.
+pub struct DoorbellPage(Mapping);
+
+impl DoorbellPage {
+    /// Maps the doorbell page that the kernel module offers at `offset` of the context's file.
+    ///
+    /// # Errors
+    ///
+    /// Those of mmap and madvise.
+    pub fn map(fd: RawFd, offset: u64) -> io::Result<Self> {
+        let len = DOORBELL_PAGE_SIZE as usize;
+        Mapping::new(len, libc::PROT_WRITE, libc::MAP_SHARED, fd, offset).map(Self)
+    }
+
+    /// A page of memory in place of a device's, for a device in the same process.
+    ///
+    /// # Errors
+    ///
+    /// Those of mmap and madvise.
+    pub fn in_memory() -> io::Result<Self> {
+        Mapping::anonymous(DOORBELL_PAGE_SIZE as usize).map(Self)
+    }
+
+    #[inline(always)]
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: the page is mapped and aligned, and only accessed through this word.
+        unsafe { AtomicU32::from_ptr(self.0.base.as_ptr().cast()) }
+    }
+
+    /// Rings the doorbell of which this is the value.
+    #[inline]
+    pub fn ring(&self, doorbell: u32) {
+        self.word().store(doorbell.to_le(), Ordering::Release);
+    }
+
+    /// The doorbell that was rung last, of a page [`in_memory`](Self::in_memory).
+    pub fn last(&self) -> Option<Doorbell> {
+        Doorbell::from_u32(u32::from_le(self.word().load(Ordering::Acquire)))
+    }
+}

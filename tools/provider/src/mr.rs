@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Memory regions.
+
+use std::mem::size_of_val;
+
+use libc::c_int;
+use libc::c_void;
+
+use crate::errno;
+use crate::ffi;
+use crate::ffi::Zeroed;
+
+/// `reg_mr`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn reg_mr(
+    pd: *mut ffi::ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ffi::ibv_mr {
+    let mut mr = Box::new(ffi::verbs_mr::zeroed());
+    let mut command = ffi::ibv_reg_mr::zeroed();
+    let mut response = ffi::ib_uverbs_reg_mr_resp::zeroed();
+    // SAFETY: libibverbs' arguments are passed on, and command and response are as long as stated.
+    let status = unsafe {
+        ffi::ibv_cmd_reg_mr(
+            pd,
+            addr,
+            length,
+            iova,
+            access,
+            &mut *mr,
+            &mut command,
+            size_of_val(&command),
+            &mut response,
+            size_of_val(&response),
+        )
+    };
+    if status != 0 {
+        return errno::null(status);
+    }
+    // The ibv_mr is the first member of the verbs_mr.
+    Box::into_raw(mr).cast()
+}
+
+/// `dereg_mr`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn dereg_mr(mr: *mut ffi::verbs_mr) -> c_int {
+    // SAFETY: the MR was made by `reg_mr`.
+    let status = unsafe { ffi::ibv_cmd_dereg_mr(mr) };
+    if status == 0 {
+        // SAFETY: as above, and the caller does not use it any more.
+        drop(unsafe { Box::from_raw(mr) });
+    }
+    status
+}

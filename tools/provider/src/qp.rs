@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The verbs of queue pairs.
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::mem::size_of;
+use std::mem::size_of_val;
+use std::ptr;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use libc::c_int;
+use virtio_rdma_abi::ring::slot_shift_for;
+use virtio_rdma_abi::ring::Doorbell;
+use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::ring::RingLayout;
+use virtio_rdma_abi::ring::SLOTS_RANGE;
+use virtio_rdma_abi::uverbs::CreateQpReq;
+use virtio_rdma_abi::uverbs::UserRing;
+use virtio_rdma_abi::wqe::rq_wqe_size;
+use virtio_rdma_abi::wqe::sq_wqe_size;
+use virtio_rdma_abi::wqe::INLINE_OFFSET;
+
+use crate::completion_ring::CompletionRing;
+use crate::completion_ring::QpRings;
+use crate::context::Context;
+use crate::context::Shared;
+use crate::cq::Cq;
+use crate::errno;
+use crate::ffi;
+use crate::ffi::Zeroed;
+use crate::post;
+use crate::post::Opcodes;
+use crate::post::SendLimits;
+use crate::work_ring::WorkRing;
+use crate::wr::List;
+
+/// A queue pair, as libibverbs sees it.
+///
+/// # Invariants
+///
+/// `ibv` is libibverbs' own, and reached through its raw pointer only.
+#[repr(C)]
+pub struct Qp {
+    ibv: UnsafeCell<ffi::verbs_qp>,
+    rings: Arc<QpRings>,
+    send_limits: SendLimits,
+    max_recv_sge: u32,
+    shared: Arc<Shared>,
+    qpn: u32,
+    send_doorbell: u32,
+    recv_doorbell: u32,
+    /// State by the last successful modify or query; the device may have left it for ERR.
+    state: AtomicU32,
+    send_cq: Arc<CompletionRing>,
+    recv_cq: Arc<CompletionRing>,
+}
+
+// SAFETY: libibverbs' part is not reached through a reference, and the rest can be sent.
+unsafe impl Send for Qp {}
+// SAFETY: libibverbs' part is not reached through a reference, and the rest can be shared.
+unsafe impl Sync for Qp {}
+
+/// CREATE_QP with the module's part.
+#[repr(C)]
+struct Command {
+    core: ffi::ibv_create_qp,
+    driver: [u8; CreateQpReq::SIZE],
+}
+
+/// A queue of `wrs` work requests of up to `size` bytes.
+fn work_ring(wrs: u32, size: usize, shared: &Shared) -> io::Result<Option<WorkRing>> {
+    if wrs == 0 {
+        return Ok(None);
+    }
+    let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
+    let slots = wrs
+        .max(*SLOTS_RANGE.start())
+        .checked_next_power_of_two()
+        .filter(|&slots| slots <= shared.limits.max_qp_slots)
+        .ok_or_else(invalid)?;
+    let layout = slot_shift_for(size)
+        .and_then(|shift| RingLayout::new(slots, shift))
+        .ok_or_else(invalid)?;
+    WorkRing::new(layout, shared.threads).map(Some)
+}
+
+/// What is written to the doorbell page to ring a queue of QP `number`.
+fn doorbell(kind: DoorbellKind, number: u32) -> u32 {
+    Doorbell { kind, number }.to_u32()
+}
+
+fn user_ring(ring: &Option<WorkRing>) -> UserRing {
+    ring.as_ref().map(WorkRing::user_ring).unwrap_or_default()
+}
+
+fn slots(ring: &Option<WorkRing>) -> u32 {
+    ring.as_ref().map_or(0, WorkRing::slots)
+}
+
+impl Qp {
+    /// A QP that the kernel does not know yet.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for a type that is not served, `EINVAL` for capabilities that no queue has, and those of mmap.
+    pub fn new(
+        qp_type: ffi::ibv_qp_type,
+        cap: &ffi::ibv_qp_cap,
+        send_cq: &Cq,
+        recv_cq: &Cq,
+        shared: &Arc<Shared>,
+    ) -> io::Result<Box<Self>> {
+        let opcodes =
+            Opcodes::of(qp_type).ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
+        if cap.max_inline_data > shared.limits.max_inline_data {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let inline_size = INLINE_OFFSET + cap.max_inline_data as usize;
+        let send_size = sq_wqe_size(cap.max_send_sge as usize).max(inline_size);
+        let rings = QpRings {
+            send: work_ring(cap.max_send_wr, send_size, shared)?,
+            recv: work_ring(
+                cap.max_recv_wr,
+                rq_wqe_size(cap.max_recv_sge as usize),
+                shared,
+            )?,
+        };
+        // INVARIANT: libibverbs fills `ibv` in.
+        Ok(Box::new(Self {
+            ibv: UnsafeCell::new(Zeroed::zeroed()),
+            rings: Arc::new(rings),
+            send_limits: SendLimits {
+                opcodes,
+                max_sge: cap.max_send_sge,
+                max_inline: cap.max_inline_data,
+            },
+            max_recv_sge: cap.max_recv_sge,
+            shared: shared.clone(),
+            qpn: 0,
+            send_doorbell: 0,
+            recv_doorbell: 0,
+            state: AtomicU32::new(ffi::IBV_QPS_RESET),
+            send_cq: send_cq.ring().clone(),
+            recv_cq: recv_cq.ring().clone(),
+        }))
+    }
+
+    /// The QP that libibverbs calls `qp`.
+    ///
+    /// # Safety
+    ///
+    /// It was made by this provider and is not destroyed during `'a`.
+    pub unsafe fn from_ibv<'a>(qp: *mut ffi::ibv_qp) -> &'a Self {
+        // SAFETY: the ibv_qp is at the start of a Qp, which is shared, but for its `ibv`, by the invariants.
+        unsafe { &*qp.cast::<Self>() }
+    }
+
+    /// libibverbs' view of this QP.
+    pub fn as_ibv(&self) -> *mut ffi::ibv_qp {
+        ptr::from_ref(self).cast_mut().cast()
+    }
+
+    /// The rings.
+    pub fn rings(&self) -> &QpRings {
+        &self.rings
+    }
+
+    /// The kernel has created the QP: its completions are delivered from now on.
+    pub fn created(&mut self, qpn: u32) {
+        self.qpn = qpn;
+        self.send_doorbell = doorbell(DoorbellKind::Sq, qpn);
+        self.recv_doorbell = doorbell(DoorbellKind::Rq, qpn);
+        self.send_cq.attach(qpn, &self.rings);
+        self.recv_cq.attach(qpn, &self.rings);
+    }
+
+    /// The kernel has destroyed the QP: its completions are not delivered any more.
+    pub fn destroyed(&self) {
+        self.send_cq.detach(self.qpn, &self.rings);
+        self.recv_cq.detach(self.qpn, &self.rings);
+    }
+
+    /// The QP is in `state`.
+    pub fn changed(&self, state: ffi::ibv_qp_state) {
+        self.state.store(state, Ordering::Relaxed);
+        if state == ffi::IBV_QPS_RESET {
+            self.send_cq.reset(self.qpn, self.rings.send.as_ref());
+            self.recv_cq.reset(self.qpn, self.rings.recv.as_ref());
+        }
+    }
+
+    /// What the QP holds, in place of what was asked for.
+    fn report(&self, cap: &mut ffi::ibv_qp_cap) {
+        cap.max_send_wr = slots(&self.rings.send);
+        cap.max_recv_wr = slots(&self.rings.recv);
+        cap.max_send_sge = self.send_limits.max_sge;
+        cap.max_recv_sge = self.max_recv_sge;
+        cap.max_inline_data = self.send_limits.max_inline;
+    }
+
+    /// Posts send work requests, all up to the first that is refused. Returns why, or 0; the list starts with the first
+    /// work request that was not posted then.
+    ///
+    /// `EINVAL` in RESET, INIT and RTR and for an invalid work request, `ENOMEM` when the queue is full.
+    #[inline]
+    fn post_send(&self, list: &mut List<'_, ffi::ibv_send_wr>) -> c_int {
+        if self.state.load(Ordering::Relaxed) < ffi::IBV_QPS_RTS {
+            return libc::EINVAL;
+        }
+        let Some(ring) = &self.rings.send else {
+            return libc::ENOMEM;
+        };
+        let mut posting = ring.posting();
+        let status = list.try_each(|wr| self.send_limits.post(&mut posting, wr));
+        if posting.publish() {
+            self.shared.doorbell.ring(self.send_doorbell);
+        }
+        status
+    }
+
+    /// As [`post_send`](Self::post_send), for receive work requests: `EINVAL` in RESET.
+    #[inline]
+    fn post_recv(&self, list: &mut List<'_, ffi::ibv_recv_wr>) -> c_int {
+        if self.state.load(Ordering::Relaxed) == ffi::IBV_QPS_RESET {
+            return libc::EINVAL;
+        }
+        let Some(ring) = &self.rings.recv else {
+            return libc::ENOMEM;
+        };
+        let mut posting = ring.posting();
+        let status = list.try_each(|wr| post::post_recv(&mut posting, wr, self.max_recv_sge));
+        if posting.publish() {
+            self.shared.doorbell.ring(self.recv_doorbell);
+        }
+        status
+    }
+}
+
+/// `create_qp`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn create_qp(
+    pd: *mut ffi::ibv_pd,
+    attr: *mut ffi::ibv_qp_init_attr,
+) -> *mut ffi::ibv_qp {
+    // SAFETY: libibverbs passes a PD of an open context of this provider, and attributes.
+    let (shared, attr) = unsafe { (Context::shared((*pd).context), &mut *attr) };
+    if !attr.srq.is_null() {
+        return errno::null(libc::EOPNOTSUPP);
+    }
+    if attr.send_cq.is_null() || attr.recv_cq.is_null() {
+        return errno::null(libc::EINVAL);
+    }
+    // SAFETY: they are CQs of this provider.
+    let (send_cq, recv_cq) = unsafe { (Cq::from_ibv(attr.send_cq), Cq::from_ibv(attr.recv_cq)) };
+    let mut qp = match Qp::new(attr.qp_type, &attr.cap, send_cq, recv_cq, shared) {
+        Ok(qp) => qp,
+        Err(error) => return errno::null(errno::number(&error)),
+    };
+    let request = CreateQpReq {
+        sq: user_ring(&qp.rings.send),
+        rq: user_ring(&qp.rings.recv),
+    };
+    let mut command = Command {
+        core: Zeroed::zeroed(),
+        driver: request.to_bytes(),
+    };
+    let mut response = ffi::ib_uverbs_create_qp_resp::zeroed();
+    // SAFETY: libibverbs' arguments are passed on, the QP stays where it is in its box, and command and response are as
+    // long as stated.
+    let status = unsafe {
+        ffi::ibv_cmd_create_qp(
+            pd,
+            qp.as_ibv(),
+            attr,
+            &mut command.core,
+            size_of::<Command>(),
+            &mut response,
+            size_of_val(&response),
+        )
+    };
+    if status != 0 {
+        return errno::null(status);
+    }
+    qp.report(&mut attr.cap);
+    // SAFETY: the command has filled it in.
+    let qpn = unsafe { (*qp.as_ibv()).qp_num };
+    qp.created(qpn);
+    Box::into_raw(qp).cast()
+}
+
+/// `destroy_qp`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
+    // SAFETY: libibverbs passes a QP of this provider.
+    let status = unsafe { ffi::ibv_cmd_destroy_qp(qp) };
+    if status == 0 {
+        // SAFETY: it was made by `create_qp`, and the caller does not use it any more.
+        unsafe { Box::from_raw(qp.cast::<Qp>()) }.destroyed();
+    }
+    status
+}
+
+/// `modify_qp`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn modify_qp(
+    qp: *mut ffi::ibv_qp,
+    attr: *mut ffi::ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    let mut command = ffi::ibv_modify_qp::zeroed();
+    // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
+    let status =
+        unsafe { ffi::ibv_cmd_modify_qp(qp, attr, mask, &mut command, size_of_val(&command)) };
+    if status == 0 && mask as u32 & ffi::IBV_QP_STATE != 0 {
+        // SAFETY: a QP of this provider, and its attributes.
+        unsafe { Qp::from_ibv(qp).changed((*attr).qp_state) };
+    }
+    status
+}
+
+/// `query_qp`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn query_qp(
+    qp: *mut ffi::ibv_qp,
+    attr: *mut ffi::ibv_qp_attr,
+    mask: c_int,
+    init_attr: *mut ffi::ibv_qp_init_attr,
+) -> c_int {
+    let mut command = ffi::ibv_query_qp::zeroed();
+    // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
+    let status = unsafe {
+        ffi::ibv_cmd_query_qp(
+            qp,
+            attr,
+            mask,
+            init_attr,
+            &mut command,
+            size_of_val(&command),
+        )
+    };
+    if status == 0 {
+        // SAFETY: a QP of this provider, and attributes that the command has filled in.
+        unsafe {
+            let qp = Qp::from_ibv(qp);
+            qp.report(&mut (*attr).cap);
+            qp.report(&mut (*init_attr).cap);
+        }
+    }
+    status
+}
+
+/// `post_send`.
+///
+/// # Safety
+///
+/// `qp` is a QP of this provider, `wr` a list of valid work requests, and `bad_wr` a place for one.
+pub unsafe extern "C" fn post_send(
+    qp: *mut ffi::ibv_qp,
+    wr: *mut ffi::ibv_send_wr,
+    bad_wr: *mut *mut ffi::ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller's QP and list.
+    let (qp, mut list) = unsafe { (Qp::from_ibv(qp), List::new(wr)) };
+    let status = qp.post_send(&mut list);
+    if status != 0 {
+        // SAFETY: the caller's place.
+        unsafe { bad_wr.write(list.first()) };
+    }
+    status
+}
+
+/// `post_recv`.
+///
+/// # Safety
+///
+/// As [`post_send`].
+pub unsafe extern "C" fn post_recv(
+    qp: *mut ffi::ibv_qp,
+    wr: *mut ffi::ibv_recv_wr,
+    bad_wr: *mut *mut ffi::ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's QP and list.
+    let (qp, mut list) = unsafe { (Qp::from_ibv(qp), List::new(wr)) };
+    let status = qp.post_recv(&mut list);
+    if status != 0 {
+        // SAFETY: the caller's place.
+        unsafe { bad_wr.write(list.first()) };
+    }
+    status
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! How libibverbs finds this provider, and this provider its devices.
+
+use std::ptr;
+
+use crate::context;
+use crate::ffi;
+use crate::ffi::Zeroed;
+
+/// A device that libibverbs has found.
+#[repr(C)]
+pub struct Device {
+    ibv: ffi::verbs_device,
+    /// Version of the interface that the kernel module states.
+    pub abi_version: u32,
+}
+
+/// A table for libibverbs that is never written.
+#[repr(transparent)]
+struct Table<T>(T);
+
+// SAFETY: the pointers in the tables are to constants.
+unsafe impl<T> Sync for Table<T> {}
+
+const fn match_entry(kind: u32, modalias: *const libc::c_char) -> ffi::verbs_match_ent {
+    ffi::verbs_match_ent {
+        driver_data: ptr::null_mut(),
+        u: ffi::verbs_match_ent__bindgen_ty_1 { modalias },
+        vendor: 0,
+        device: 0,
+        kind: kind as u8,
+    }
+}
+
+/// The RDMA device's parent is a virtio device with this id, 42. There is no RDMA driver id to match by.
+static MATCHES: Table<[ffi::verbs_match_ent; 2]> = Table([
+    match_entry(ffi::VERBS_MATCH_MODALIAS, c"virtio:d0000002Av*".as_ptr()),
+    match_entry(ffi::VERBS_MATCH_SENTINEL, ptr::null()),
+]);
+
+/// Every version of the interface is accepted here and judged when a device is opened: libibverbs would drop a device
+/// that does not fit from its list, with a message at each listing.
+static DRIVER: Table<ffi::verbs_device_ops> = Table(ffi::verbs_device_ops {
+    name: c"virtio_rdma".as_ptr(),
+    match_min_abi_version: 0,
+    match_max_abi_version: u32::MAX,
+    match_table: (&raw const MATCHES).cast(),
+    static_providers: ptr::null_mut(),
+    match_device: None,
+    alloc_context: Some(context::alloc_context),
+    import_context: None,
+    alloc_device: Some(alloc_device),
+    uninit_device: Some(uninit_device),
+});
+
+/// Called by the dynamic linker as libibverbs loads the library.
+#[used]
+#[link_section = ".init_array"]
+static CONSTRUCTOR: extern "C" fn() = register;
+
+extern "C" fn register() {
+    // SAFETY: the table lives as long as the process, since libibverbs never unloads a provider.
+    unsafe { ffi::verbs_register_driver(&DRIVER.0) };
+}
+
+/// `alloc_device`.
+unsafe extern "C" fn alloc_device(sysfs: *mut ffi::verbs_sysfs_dev) -> *mut ffi::verbs_device {
+    // SAFETY: libibverbs passes the device that it has found.
+    let abi_version = unsafe { (*sysfs).abi_ver };
+    let device = Device {
+        ibv: Zeroed::zeroed(),
+        abi_version,
+    };
+    Box::into_raw(Box::new(device)).cast()
+}
+
+/// `uninit_device`.
+unsafe extern "C" fn uninit_device(device: *mut ffi::verbs_device) {
+    // SAFETY: the device was made by `alloc_device`, and libibverbs has dropped its last reference.
+    drop(unsafe { Box::from_raw(device.cast::<Device>()) });
+}

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! A send or receive queue: its ring, and the application's id of each work request in it.
+//!
+//! Posting and polling do not meet in a lock. Posting threads share the queue's own lock; the polling side runs under
+//! the lock of the one CQ that the queue completes to, and keeps the position up to which work is complete. A posting
+//! thread picks that position up when it finds no free slot.
+
+use std::io;
+use std::sync::atomic::AtomicU16;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+
+use virtio_rdma_abi::ring::RingLayout;
+use virtio_rdma_abi::uverbs::UserRing;
+use virtio_rdma_ring::position_after;
+use virtio_rdma_ring::WorkQueue;
+
+use crate::lock::Guard;
+use crate::lock::Lock;
+use crate::lock::Threads;
+use crate::memory::RingMap;
+
+/// The ring of a send or receive queue.
+pub struct WorkRing {
+    memory: RingMap,
+    queue: Lock<WorkQueue>,
+    /// The application's id of the work request in each slot; on the wire, a work request's id is its slot.
+    wr_ids: Box<[AtomicU64]>,
+    /// Position of the oldest slot that is not complete. Written by the polling side only.
+    tail: AtomicU16,
+}
+
+impl WorkRing {
+    /// A new queue.
+    ///
+    /// # Errors
+    ///
+    /// Those of mmap, and `ENOMEM`.
+    pub fn new(layout: RingLayout, threads: Threads) -> io::Result<Self> {
+        let memory = RingMap::new(layout)?;
+        let slots = layout.slots() as usize;
+        let mut wr_ids = Vec::new();
+        wr_ids
+            .try_reserve_exact(slots)
+            .map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        wr_ids.resize_with(slots, AtomicU64::default);
+        Ok(Self {
+            queue: Lock::new(WorkQueue::new(layout, &memory), threads),
+            memory,
+            wr_ids: wr_ids.into_boxed_slice(),
+            tail: AtomicU16::new(0),
+        })
+    }
+
+    /// The ring's memory.
+    pub fn memory(&self) -> &RingMap {
+        &self.memory
+    }
+
+    /// How the kernel module is told of this ring.
+    pub fn user_ring(&self) -> UserRing {
+        self.memory.user_ring()
+    }
+
+    /// Number of slots.
+    #[inline]
+    pub fn slots(&self) -> u32 {
+        self.memory.layout().slots()
+    }
+
+    /// Starts to post.
+    #[inline]
+    pub fn posting(&self) -> Posting<'_> {
+        Posting {
+            ring: self,
+            queue: self.queue.lock(),
+        }
+    }
+
+    /// Polling side: the work request in `slot`, and all before it, are complete. Returns the application's id, or
+    /// `None` if there is no such slot.
+    #[inline]
+    pub fn complete(&self, slot: u64) -> Option<u64> {
+        let wr_id = self
+            .wr_ids
+            .get(usize::try_from(slot).ok()?)?
+            .load(Ordering::Relaxed);
+        let tail = self.tail.load(Ordering::Relaxed);
+        let tail = position_after(self.wr_ids.len() as u16, tail, slot as u16);
+        self.tail.store(tail, Ordering::Release);
+        Some(wr_id)
+    }
+
+    /// Polling side: the device has given everything back without completions (QP state RESET).
+    pub fn reset(&self) {
+        let tail = self.queue.lock().reset();
+        self.tail.store(tail, Ordering::Release);
+    }
+}
+
+/// Posting to one queue, with its lock held.
+pub struct Posting<'a> {
+    ring: &'a WorkRing,
+    queue: Guard<'a, WorkQueue>,
+}
+
+impl<'a> Posting<'a> {
+    /// The ring's memory.
+    #[inline]
+    pub fn memory(&self) -> &'a RingMap {
+        &self.ring.memory
+    }
+
+    /// Takes the next slot for the work request that the application calls `wr_id`, or `None` when the queue is full.
+    #[inline]
+    pub fn reserve(&mut self, wr_id: u64) -> Option<u16> {
+        let slot = match self.queue.reserve() {
+            Some(slot) => slot,
+            None => self.reclaim()?,
+        };
+        self.ring.wr_ids[usize::from(slot)].store(wr_id, Ordering::Relaxed);
+        Some(slot)
+    }
+
+    /// Takes the next slot after a look at what was completed. What was reserved and not published can't be complete,
+    /// and a tail beyond what was posted comes of a device that completes what it was not given: it frees nothing.
+    #[cold]
+    fn reclaim(&mut self) -> Option<u16> {
+        self.queue
+            .reclaim(self.ring.tail.load(Ordering::Acquire))
+            .ok()?;
+        self.queue.reserve()
+    }
+
+    /// Hands all that was reserved to the device. Returns whether its doorbell is to be rung.
+    #[inline]
+    pub fn publish(mut self) -> bool {
+        self.queue.publish(&self.ring.memory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(slots: u32) -> WorkRing {
+        WorkRing::new(RingLayout::new(slots, 7).unwrap(), Threads::MANY).unwrap()
+    }
+
+    #[test]
+    fn completions_free_slots_and_return_the_application_s_ids() {
+        let ring = ring(4);
+        for turn in 0..50_000u64 {
+            let mut posting = ring.posting();
+            let mut slots = Vec::new();
+            while let Some(slot) = posting.reserve((turn << 8) + slots.len() as u64) {
+                slots.push(slot);
+            }
+            assert_eq!(slots.len(), 4);
+            posting.publish();
+            assert_eq!(ring.complete(u64::from(slots[0])), Some(turn << 8));
+            assert_eq!(
+                ring.complete(u64::from(slots[3])),
+                Some((turn << 8) + 3),
+                "those without a completion of their own go with a later one"
+            );
+        }
+    }
+
+    #[test]
+    fn a_slot_that_does_not_exist_completes_nothing() {
+        let ring = ring(4);
+        assert_eq!(ring.complete(4), None);
+        assert_eq!(ring.complete(u64::MAX), None);
+    }
+
+    #[test]
+    fn completions_of_what_was_not_posted_free_nothing() {
+        let ring = ring(4);
+        let mut posting = ring.posting();
+        for id in 0..4 {
+            posting.reserve(id).unwrap();
+        }
+        posting.publish();
+        for slot in [3, 3, 3] {
+            ring.complete(slot);
+        }
+        assert_eq!(ring.posting().reserve(0), None);
+    }
+
+    #[test]
+    fn reset_frees_everything() {
+        let ring = ring(4);
+        let mut posting = ring.posting();
+        for id in 0..3 {
+            posting.reserve(id).unwrap();
+        }
+        posting.publish();
+        ring.reset();
+        let mut posting = ring.posting();
+        assert_eq!(posting.reserve(9), Some(3));
+        for id in 0..3 {
+            posting.reserve(id).unwrap();
+        }
+        assert_eq!(posting.reserve(0), None);
+    }
+}

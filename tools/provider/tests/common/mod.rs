@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! A QP and its CQs without a kernel, and the device side of their rings.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::Arc;
+
+use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::uverbs::AllocContextResp;
+use virtio_rdma_abi::wqe::RqHeader;
+use virtio_rdma_abi::wqe::SqHeader;
+use virtio_rdma_provider::completion_ring::CompletionRing;
+use virtio_rdma_provider::context::Shared;
+use virtio_rdma_provider::cq;
+use virtio_rdma_provider::cq::Cq;
+use virtio_rdma_provider::ffi;
+use virtio_rdma_provider::lock::Threads;
+use virtio_rdma_provider::memory::DoorbellPage;
+use virtio_rdma_provider::memory::RingMap;
+use virtio_rdma_provider::qp;
+use virtio_rdma_provider::qp::Qp;
+use virtio_rdma_provider::work_ring::WorkRing;
+use virtio_rdma_ring::DeviceCq;
+use virtio_rdma_ring::DeviceQueue;
+use virtio_rdma_ring::RingMemory;
+
+/// What the QPs of these tests can do.
+pub const CAP: ffi::ibv_qp_cap = ffi::ibv_qp_cap {
+    max_send_wr: 4,
+    max_recv_wr: 4,
+    max_send_sge: 3,
+    max_recv_sge: 2,
+    max_inline_data: 60,
+};
+
+pub fn shared() -> Arc<Shared> {
+    Arc::new(Shared {
+        doorbell: DoorbellPage::in_memory().unwrap(),
+        threads: Threads::MANY,
+        limits: AllocContextResp {
+            max_inline_data: 512,
+            max_qp_slots: 32_768,
+            max_cq_slots: 32_768,
+            ..AllocContextResp::default()
+        },
+    })
+}
+
+pub fn cq(shared: &Arc<Shared>, cqe: u32) -> Box<Cq> {
+    let layout = cq::ring_layout(cqe, shared.limits.max_cq_slots).unwrap();
+    Cq::new(
+        CompletionRing::new(layout, shared.threads).unwrap(),
+        shared.clone(),
+    )
+}
+
+/// A QP in RTS that completes to one CQ.
+pub fn qp(shared: &Arc<Shared>, cq: &Cq, cap: &ffi::ibv_qp_cap, qpn: u32) -> Box<Qp> {
+    let mut qp = Qp::new(ffi::IBV_QPT_RC, cap, cq, cq, shared).unwrap();
+    qp.created(qpn);
+    qp.changed(ffi::IBV_QPS_RTS);
+    qp
+}
+
+pub fn sge(addr: u64, length: u32, lkey: u32) -> ffi::ibv_sge {
+    ffi::ibv_sge { addr, length, lkey }
+}
+
+/// A send work request with an RDMA part.
+pub fn send_wr(wr_id: u64, opcode: u32, flags: u32, sges: &mut [ffi::ibv_sge]) -> ffi::ibv_send_wr {
+    // SAFETY: a C structure of integers, pointers and unions of those.
+    let mut wr: ffi::ibv_send_wr = unsafe { MaybeUninit::zeroed().assume_init() };
+    wr.wr_id = wr_id;
+    wr.opcode = opcode;
+    wr.send_flags = flags;
+    wr.sg_list = sges.as_mut_ptr();
+    wr.num_sge = sges.len() as i32;
+    wr.wr.rdma = ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
+        remote_addr: 0x1122_3344_5566_7788,
+        rkey: 0x99aa_bbcc,
+    };
+    wr
+}
+
+pub fn recv_wr(wr_id: u64, sges: &mut [ffi::ibv_sge]) -> ffi::ibv_recv_wr {
+    ffi::ibv_recv_wr {
+        wr_id,
+        next: ptr::null_mut(),
+        sg_list: sges.as_mut_ptr(),
+        num_sge: sges.len() as i32,
+    }
+}
+
+/// Posts a list and returns the status and the work request that was refused.
+pub fn post_send(qp: &Qp, wr: &mut ffi::ibv_send_wr) -> (i32, *mut ffi::ibv_send_wr) {
+    let mut bad = ptr::null_mut();
+    // SAFETY: the QP is this provider's, and the list is the caller's.
+    (unsafe { qp::post_send(qp.as_ibv(), wr, &mut bad) }, bad)
+}
+
+/// As [`post_send`].
+pub fn post_recv(qp: &Qp, wr: &mut ffi::ibv_recv_wr) -> (i32, *mut ffi::ibv_recv_wr) {
+    let mut bad = ptr::null_mut();
+    // SAFETY: the QP is this provider's, and the list is the caller's.
+    (unsafe { qp::post_recv(qp.as_ibv(), wr, &mut bad) }, bad)
+}
+
+/// Polls up to `max` completions; an error is negative.
+pub fn poll(cq: &Cq, max: usize) -> Result<Vec<ffi::ibv_wc>, i32> {
+    let mut wcs = Vec::with_capacity(max);
+    // SAFETY: the CQ is this provider's, and the vector has room.
+    let count = unsafe { cq::poll_cq(cq.as_ibv(), max as i32, wcs.as_mut_ptr()) };
+    if count < 0 {
+        return Err(count);
+    }
+    // SAFETY: that many were written.
+    unsafe { wcs.set_len(count as usize) };
+    Ok(wcs)
+}
+
+/// The device side of a send or receive queue.
+pub struct Work<'a> {
+    memory: &'a RingMap,
+    pub queue: DeviceQueue,
+}
+
+impl<'a> Work<'a> {
+    pub fn new(ring: &'a Option<WorkRing>) -> Self {
+        let memory = ring.as_ref().unwrap().memory();
+        Self {
+            memory,
+            queue: DeviceQueue::new(*memory.layout()),
+        }
+    }
+
+    /// Takes the next work request: its slot and all the bytes of the slot.
+    pub fn fetch(&mut self) -> Option<(u16, Vec<u8>)> {
+        let slot = self.queue.fetch(self.memory).unwrap()?;
+        let mut bytes = vec![0; self.memory.layout().slot_size() as usize];
+        self.memory
+            .read(self.memory.layout().slot(slot), &mut bytes);
+        Some((slot, bytes))
+    }
+
+    /// Takes the next work request, gives it back, and returns its id on the wire.
+    pub fn consume(&mut self, header_size: usize) -> Option<u64> {
+        let (slot, bytes) = self.fetch()?;
+        self.queue.give_back(self.memory, slot, 0);
+        self.queue.publish(self.memory);
+        Some(match header_size {
+            SqHeader::SIZE => SqHeader::decode(&bytes).unwrap().wr_id,
+            _ => RqHeader::decode(&bytes).unwrap().wr_id,
+        })
+    }
+
+    pub fn enable_doorbell(&mut self) -> bool {
+        self.queue.enable_doorbell(self.memory)
+    }
+}
+
+/// The device side of a CQ.
+pub struct Completions<'a> {
+    memory: &'a RingMap,
+    cq: DeviceCq,
+}
+
+impl<'a> Completions<'a> {
+    pub fn new(cq: &'a Cq) -> Self {
+        let memory = cq.ring().memory();
+        Self {
+            memory,
+            cq: DeviceCq::new(*memory.layout()),
+        }
+    }
+
+    /// Adds a CQE and returns whether the completion event is due.
+    pub fn push(&mut self, cqe: Cqe) -> bool {
+        self.cq
+            .push(self.memory, &cqe.to_bytes(), cqe.status != 0)
+            .expect("room in the CQ");
+        self.cq.publish(self.memory)
+    }
+}

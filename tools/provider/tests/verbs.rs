@@ -1,0 +1,531 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Posting, polling and arming through the C entry points, with the device played by the device side of the rings.
+
+mod common;
+
+use std::ptr;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use common::*;
+use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::cqe::OPCODE_RECV;
+use virtio_rdma_abi::ib::SendFlags;
+use virtio_rdma_abi::ib::WcStatus;
+use virtio_rdma_abi::ring::Doorbell;
+use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::wqe::Member;
+use virtio_rdma_abi::wqe::Rdma;
+use virtio_rdma_abi::wqe::RqHeader;
+use virtio_rdma_abi::wqe::Sge;
+use virtio_rdma_abi::wqe::SqHeader;
+use virtio_rdma_abi::wqe::INLINE_OFFSET;
+use virtio_rdma_provider::cq;
+use virtio_rdma_provider::ffi;
+use virtio_rdma_provider::qp::Qp;
+use virtio_rdma_ring::RingMemory;
+
+const QPN: u32 = 0x0012_3456;
+
+/// The CQE of a send work request.
+fn sent(slot: u64) -> Cqe {
+    Cqe {
+        wr_id: slot,
+        qp_num: QPN,
+        ..Cqe::default()
+    }
+}
+
+/// The CQE of a receive work request.
+fn received(slot: u64) -> Cqe {
+    Cqe {
+        opcode: OPCODE_RECV,
+        ..sent(slot)
+    }
+}
+
+#[test]
+fn every_opcode_becomes_its_wqe() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let qp = qp(&shared, &cq, &CAP, QPN);
+    let mut device = Work::new(&qp.rings().send);
+    for (opcode, rdma) in [
+        (ffi::IBV_WR_RDMA_WRITE, true),
+        (ffi::IBV_WR_RDMA_WRITE_WITH_IMM, true),
+        (ffi::IBV_WR_SEND, false),
+        (ffi::IBV_WR_SEND_WITH_IMM, false),
+    ] {
+        let mut sges = [
+            sge(0x1000, 10, 7),
+            sge(0x2000, 0, 8),
+            sge(u64::MAX, u32::MAX, 9),
+        ];
+        let flags = ffi::IBV_SEND_SIGNALED
+            | ffi::IBV_SEND_SOLICITED
+            | ffi::IBV_SEND_FENCE
+            | ffi::IBV_SEND_IP_CSUM;
+        let mut wr = send_wr(1, opcode, flags, &mut sges);
+        wr.__bindgen_anon_1.imm_data = u32::from_ne_bytes([1, 2, 3, 4]);
+        assert_eq!(post_send(&qp, &mut wr).0, 0);
+
+        let (slot, bytes) = device.fetch().unwrap();
+        let header = SqHeader::decode(&bytes).unwrap();
+        assert_eq!(header.num_sge, 3);
+        assert_eq!(
+            header.send_flags,
+            SendFlags::SIGNALED | SendFlags::SOLICITED | SendFlags::FENCE
+        );
+        assert_eq!(header.opcode, opcode);
+        assert_eq!(header.wr_id, u64::from(slot));
+        assert_eq!(header.ex, [1, 2, 3, 4]);
+        let expected = if rdma {
+            Rdma {
+                remote_addr: 0x1122_3344_5566_7788,
+                rkey: 0x99aa_bbcc,
+            }
+        } else {
+            Rdma::default()
+        };
+        assert_eq!(Rdma::load(&header.wr), expected);
+        for (index, sge) in sges.iter().enumerate() {
+            let at = SqHeader::SIZE + index * Sge::SIZE;
+            assert_eq!(Sge::decode(&bytes[at..]).unwrap(), Sge::from(sge));
+        }
+    }
+    assert_eq!(device.fetch(), None);
+}
+
+#[test]
+fn inline_payload_is_gathered_behind_one_sge() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let qp = qp(&shared, &cq, &CAP, QPN);
+    let mut device = Work::new(&qp.rings().send);
+    let (mut first, mut second) = (*b"inline payl", *b"oad");
+    let mut sges = [
+        sge(first.as_ptr() as u64, first.len() as u32, 1),
+        sge(0, 0, 2),
+        sge(second.as_ptr() as u64, second.len() as u32, 3),
+    ];
+    let mut wr = send_wr(1, ffi::IBV_WR_SEND, ffi::IBV_SEND_INLINE, &mut sges);
+    assert_eq!(post_send(&qp, &mut wr).0, 0);
+    // The application may use its buffer again at once.
+    (first, second) = ([0; 11], [0; 3]);
+    assert_eq!((first[0], second[0]), (0, 0));
+
+    let (_, bytes) = device.fetch().unwrap();
+    let header = SqHeader::decode(&bytes).unwrap();
+    assert_eq!((header.num_sge, header.send_flags), (1, SendFlags::INLINE));
+    assert_eq!(
+        Sge::decode(&bytes[SqHeader::SIZE..]).unwrap(),
+        Sge {
+            addr: 0,
+            length: 14,
+            lkey: 0
+        }
+    );
+    assert_eq!(&bytes[INLINE_OFFSET..INLINE_OFFSET + 14], b"inline payload");
+}
+
+#[test]
+fn receives_become_their_wqes() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let qp = qp(&shared, &cq, &CAP, QPN);
+    let mut device = Work::new(&qp.rings().recv);
+    let mut sges = [sge(0x1000, 10, 7), sge(0x2000, 20, 8)];
+    for count in 0..=2 {
+        let mut wr = recv_wr(5, &mut sges[..count]);
+        assert_eq!(post_recv(&qp, &mut wr).0, 0);
+        let (slot, bytes) = device.fetch().unwrap();
+        assert_eq!(
+            RqHeader::decode(&bytes).unwrap(),
+            RqHeader {
+                num_sge: count as u32,
+                wr_id: u64::from(slot)
+            }
+        );
+        for (index, sge) in sges[..count].iter().enumerate() {
+            let at = RqHeader::SIZE + index * Sge::SIZE;
+            assert_eq!(Sge::decode(&bytes[at..]).unwrap(), Sge::from(sge));
+        }
+    }
+}
+
+#[test]
+fn a_list_is_posted_up_to_the_first_that_is_refused() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let qp = qp(&shared, &cq, &CAP, QPN);
+    let mut device = Work::new(&qp.rings().send);
+    let mut sges = [sge(0, 1, 0)];
+    let mut third = send_wr(3, ffi::IBV_WR_SEND, 0, &mut sges);
+    third.num_sge = 4;
+    let mut second = send_wr(2, ffi::IBV_WR_SEND, 0, &mut sges);
+    second.next = &mut third;
+    let mut first = send_wr(1, ffi::IBV_WR_SEND, 0, &mut sges);
+    first.next = &mut second;
+    let third: *mut _ = &mut third;
+    assert_eq!(post_send(&qp, &mut first), (libc::EINVAL, third));
+    assert!(device.fetch().is_some());
+    assert!(device.fetch().is_some());
+    assert!(device.fetch().is_none());
+}
+
+#[test]
+fn invalid_work_requests_are_refused() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let qp = qp(&shared, &cq, &CAP, QPN);
+    let mut sges = [sge(0, 0, 0); 4];
+    let mut refuse = |edit: &dyn Fn(&mut ffi::ibv_send_wr)| {
+        let mut wr = send_wr(1, ffi::IBV_WR_SEND, 0, &mut sges[..1]);
+        edit(&mut wr);
+        let (status, bad) = post_send(&qp, &mut wr);
+        assert_eq!((status, bad), (libc::EINVAL, &mut wr as *mut _));
+    };
+    refuse(&|wr| wr.num_sge = 4);
+    refuse(&|wr| wr.num_sge = -1);
+    for opcode in [
+        ffi::IBV_WR_ATOMIC_CMP_AND_SWP,
+        ffi::IBV_WR_LOCAL_INV,
+        ffi::IBV_WR_BIND_MW,
+        ffi::IBV_WR_TSO,
+        0x20,
+        33,
+        u32::MAX,
+    ] {
+        refuse(&|wr| wr.opcode = opcode);
+    }
+    refuse(&|wr| {
+        wr.opcode = ffi::IBV_WR_RDMA_READ;
+        wr.send_flags = ffi::IBV_SEND_INLINE;
+    });
+
+    let payload = [0u8; 61];
+    let mut large = [sge(payload.as_ptr() as u64, 61, 0)];
+    let mut wr = send_wr(1, ffi::IBV_WR_SEND, ffi::IBV_SEND_INLINE, &mut large);
+    assert_eq!(post_send(&qp, &mut wr).0, libc::EINVAL);
+    let mut overflowing = [
+        sge(payload.as_ptr() as u64, u32::MAX, 0),
+        sge(payload.as_ptr() as u64, 2, 0),
+    ];
+    let mut wr = send_wr(1, ffi::IBV_WR_SEND, ffi::IBV_SEND_INLINE, &mut overflowing);
+    assert_eq!(post_send(&qp, &mut wr).0, libc::EINVAL);
+
+    let mut wr = recv_wr(1, &mut sges[..3]);
+    assert_eq!(post_recv(&qp, &mut wr), (libc::EINVAL, &mut wr as *mut _));
+    let mut device = Work::new(&qp.rings().send);
+    assert!(device.fetch().is_none(), "nothing was posted");
+}
+
+#[test]
+fn work_is_taken_in_the_states_of_the_specification() {
+    let shared = shared();
+    let cq = cq(&shared, 32);
+    let cap = ffi::ibv_qp_cap {
+        max_send_wr: 32,
+        max_recv_wr: 32,
+        ..CAP
+    };
+    let qp = qp(&shared, &cq, &cap, QPN);
+    for (state, send, recv) in [
+        (ffi::IBV_QPS_RESET, libc::EINVAL, libc::EINVAL),
+        (ffi::IBV_QPS_INIT, libc::EINVAL, 0),
+        (ffi::IBV_QPS_RTR, libc::EINVAL, 0),
+        (ffi::IBV_QPS_RTS, 0, 0),
+        (ffi::IBV_QPS_SQD, 0, 0),
+        (ffi::IBV_QPS_SQE, 0, 0),
+        (ffi::IBV_QPS_ERR, 0, 0),
+    ] {
+        qp.changed(state);
+        let mut wr = send_wr(1, ffi::IBV_WR_SEND, 0, &mut []);
+        assert_eq!(post_send(&qp, &mut wr).0, send, "send in state {state}");
+        let mut wr = recv_wr(1, &mut []);
+        assert_eq!(post_recv(&qp, &mut wr).0, recv, "receive in state {state}");
+    }
+}
+
+#[test]
+fn a_full_queue_says_so_until_a_completion_was_polled() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let qp = qp(&shared, &cq, &CAP, QPN);
+    let mut device = Work::new(&qp.rings().send);
+    let mut completions = Completions::new(&cq);
+    let mut wr = send_wr(0, ffi::IBV_WR_SEND, 0, &mut []);
+    for id in 0..4 {
+        wr.wr_id = 100 + id;
+        assert_eq!(post_send(&qp, &mut wr).0, 0);
+    }
+    assert_eq!(post_send(&qp, &mut wr), (libc::ENOMEM, &mut wr as *mut _));
+    let slots: Vec<_> = (0..4)
+        .map(|_| device.consume(SqHeader::SIZE).unwrap())
+        .collect();
+    assert_eq!(
+        post_send(&qp, &mut wr).0,
+        libc::ENOMEM,
+        "nothing was polled"
+    );
+    // The third was signalled: it completes the first two as well.
+    completions.push(sent(slots[2]));
+    let wcs = poll(&cq, 8).unwrap();
+    assert_eq!(wcs.len(), 1);
+    assert_eq!((wcs[0].wr_id, wcs[0].qp_num), (102, QPN));
+    for _ in 0..3 {
+        assert_eq!(post_send(&qp, &mut wr).0, 0);
+    }
+    assert_eq!(post_send(&qp, &mut wr).0, libc::ENOMEM);
+}
+
+#[test]
+fn a_qp_without_a_queue_takes_no_work_for_it() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let cap = ffi::ibv_qp_cap {
+        max_recv_wr: 0,
+        ..CAP
+    };
+    let qp = qp(&shared, &cq, &cap, QPN);
+    let mut wr = recv_wr(1, &mut []);
+    assert_eq!(post_recv(&qp, &mut wr).0, libc::ENOMEM);
+    Completions::new(&cq).push(received(0));
+    assert!(poll(&cq, 8).unwrap().is_empty());
+}
+
+#[test]
+fn capabilities_that_no_queue_has_are_refused() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let refuse = |qp_type, edit: &dyn Fn(&mut ffi::ibv_qp_cap)| {
+        let mut cap = CAP;
+        edit(&mut cap);
+        let error = Qp::new(qp_type, &cap, &cq, &cq, &shared).err().unwrap();
+        error.raw_os_error().unwrap()
+    };
+    let rc = ffi::IBV_QPT_RC;
+    assert_eq!(refuse(rc, &|cap| cap.max_send_wr = 32_769), libc::EINVAL);
+    assert_eq!(refuse(rc, &|cap| cap.max_recv_wr = u32::MAX), libc::EINVAL);
+    assert_eq!(refuse(rc, &|cap| cap.max_send_sge = 300), libc::EINVAL);
+    assert_eq!(refuse(rc, &|cap| cap.max_recv_sge = u32::MAX), libc::EINVAL);
+    assert_eq!(refuse(rc, &|cap| cap.max_inline_data = 513), libc::EINVAL);
+    assert_eq!(refuse(ffi::IBV_QPT_RAW_PACKET, &|_| ()), libc::EOPNOTSUPP);
+    assert_eq!(cq::ring_layout(32_769, 32_768), None);
+    assert_eq!(cq::ring_layout(u32::MAX, u32::MAX), None);
+    assert_eq!(cq::ring_layout(1, 32_768).unwrap().slots(), 2);
+    assert_eq!(cq::ring_layout(100, 32_768).unwrap().slots(), 128);
+}
+
+#[test]
+fn completions_of_both_queues_come_in_order() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let qp = qp(&shared, &cq, &CAP, QPN);
+    let mut completions = Completions::new(&cq);
+    for id in 0..3 {
+        let mut wr = send_wr(10 + id, ffi::IBV_WR_SEND, 0, &mut []);
+        assert_eq!(post_send(&qp, &mut wr).0, 0);
+        let mut wr = recv_wr(20 + id, &mut []);
+        assert_eq!(post_recv(&qp, &mut wr).0, 0);
+    }
+    completions.push(received(0));
+    completions.push(sent(0));
+    completions.push(Cqe {
+        status: WcStatus::WrFlushErr.value(),
+        ..received(1)
+    });
+    completions.push(sent(2));
+    let wcs = poll(&cq, 3).unwrap();
+    let seen: Vec<_> = wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    assert_eq!(seen, [(20, 0), (10, 0), (21, ffi::IBV_WC_WR_FLUSH_ERR)]);
+    assert_eq!(poll(&cq, 3).unwrap()[0].wr_id, 12);
+    assert!(poll(&cq, 3).unwrap().is_empty());
+    assert!(poll(&cq, 0).unwrap().is_empty());
+}
+
+#[test]
+fn a_destroyed_qp_leaves_no_completions_to_the_next_of_its_number() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let old = qp(&shared, &cq, &CAP, QPN);
+    let other = qp(&shared, &cq, &CAP, QPN + 1);
+    let mut completions = Completions::new(&cq);
+    completions.push(sent(0));
+    let mut wr = send_wr(77, ffi::IBV_WR_SEND, 0, &mut []);
+    assert_eq!(post_send(&other, &mut wr).0, 0);
+    completions.push(Cqe {
+        qp_num: QPN + 1,
+        ..sent(0)
+    });
+    completions.push(sent(1));
+    old.destroyed();
+    drop(old);
+    let new = qp(&shared, &cq, &CAP, QPN);
+    let wcs = poll(&cq, 8).unwrap();
+    assert_eq!(wcs.len(), 1);
+    assert_eq!(wcs[0].wr_id, 77);
+
+    // The number went to a new QP before the destruction of the last one was through.
+    completions.push(sent(2));
+    let mut newest = Qp::new(ffi::IBV_QPT_RC, &CAP, &cq, &cq, &shared).unwrap();
+    newest.created(QPN);
+    newest.changed(ffi::IBV_QPS_RTS);
+    let mut wr = send_wr(78, ffi::IBV_WR_SEND, 0, &mut []);
+    assert_eq!(post_send(&newest, &mut wr).0, 0);
+    completions.push(sent(0));
+    new.destroyed();
+    let wcs = poll(&cq, 8).unwrap();
+    assert_eq!(wcs.len(), 1);
+    assert_eq!(wcs[0].wr_id, 78);
+}
+
+#[test]
+fn reset_drops_what_was_posted_and_what_was_completed() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let qp = qp(&shared, &cq, &CAP, QPN);
+    let mut completions = Completions::new(&cq);
+    let mut wr = send_wr(1, ffi::IBV_WR_SEND, 0, &mut []);
+    for _ in 0..4 {
+        assert_eq!(post_send(&qp, &mut wr).0, 0);
+    }
+    completions.push(sent(0));
+    qp.changed(ffi::IBV_QPS_RESET);
+    assert!(poll(&cq, 8).unwrap().is_empty());
+    qp.changed(ffi::IBV_QPS_RTS);
+    for _ in 0..4 {
+        assert_eq!(post_send(&qp, &mut wr).0, 0);
+    }
+    assert_eq!(post_send(&qp, &mut wr).0, libc::ENOMEM);
+}
+
+#[test]
+fn doorbells_ring_only_for_a_device_that_waits() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let qp = qp(&shared, &cq, &CAP, QPN);
+    let mut device = Work::new(&qp.rings().send);
+    let mut wr = send_wr(1, ffi::IBV_WR_SEND, 0, &mut []);
+    assert_eq!(post_send(&qp, &mut wr).0, 0);
+    let bell = |kind| Some(Doorbell { kind, number: QPN });
+    assert_eq!(shared.doorbell.last(), bell(DoorbellKind::Sq));
+    let mut wr_recv = recv_wr(1, &mut []);
+    assert_eq!(post_recv(&qp, &mut wr_recv).0, 0);
+    assert_eq!(shared.doorbell.last(), bell(DoorbellKind::Rq));
+    assert_eq!(post_send(&qp, &mut wr).0, 0);
+    assert_eq!(
+        shared.doorbell.last(),
+        bell(DoorbellKind::Rq),
+        "the device has not asked again"
+    );
+    while device.consume(SqHeader::SIZE).is_some() {}
+    assert!(!device.enable_doorbell());
+    assert_eq!(post_send(&qp, &mut wr).0, 0);
+    assert_eq!(shared.doorbell.last(), bell(DoorbellKind::Sq));
+}
+
+#[test]
+fn an_armed_cq_has_one_event_for_each_that_is_fetched() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let _qp = qp(&shared, &cq, &CAP, QPN);
+    let mut completions = Completions::new(&cq);
+    // SAFETY: the CQ is this provider's.
+    let arm = |solicited| unsafe { cq::req_notify_cq(cq.as_ibv(), solicited) };
+    assert!(!completions.push(sent(0)), "not armed");
+    assert_eq!(arm(0), 0);
+    assert!(completions.push(sent(0)));
+    assert!(!completions.push(sent(0)));
+    assert_eq!(arm(1), 0);
+    assert!(!completions.push(sent(0)), "the event was not fetched");
+    // SAFETY: the CQ is this provider's.
+    unsafe { cq::cq_event(cq.as_ibv()) };
+    assert_eq!(arm(1), 0);
+    assert!(!completions.push(sent(0)), "not solicited");
+    assert!(
+        completions.push(Cqe {
+            status: WcStatus::GeneralErr.value(),
+            ..sent(0)
+        }),
+        "errors are solicited"
+    );
+    assert_eq!(shared.doorbell.last(), None);
+}
+
+#[test]
+fn a_ring_that_was_overwritten_is_an_error_and_nothing_else() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let qp = qp(&shared, &cq, &CAP, QPN);
+    for memory in [
+        cq.ring().memory(),
+        qp.rings().send.as_ref().unwrap().memory(),
+    ] {
+        for offset in (0..memory.layout().size()).step_by(2) {
+            memory.store_u16(offset, 0xa5a5);
+        }
+    }
+    assert_eq!(poll(&cq, 8).err(), Some(-libc::EIO));
+    let mut wr = send_wr(1, ffi::IBV_WR_SEND, 0, &mut []);
+    assert_eq!(post_send(&qp, &mut wr).0, 0);
+    qp.destroyed();
+}
+
+#[test]
+fn threads_post_and_poll_while_the_device_works() {
+    const ROUNDS: u64 = 50_000;
+    const POSTERS: u64 = 2;
+    let shared = shared();
+    let cq = cq(&shared, 64);
+    let cap = ffi::ibv_qp_cap {
+        max_send_wr: 16,
+        ..CAP
+    };
+    let qp = qp(&shared, &cq, &cap, QPN);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut device = Work::new(&qp.rings().send);
+            let mut completions = Completions::new(&cq);
+            while !done.load(Ordering::Relaxed) {
+                match device.consume(SqHeader::SIZE) {
+                    Some(slot) => {
+                        completions.push(sent(slot));
+                    }
+                    None => thread::yield_now(),
+                }
+            }
+        });
+        for poster in 0..POSTERS {
+            let qp = &qp;
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let mut wr = send_wr((poster << 32) + round, ffi::IBV_WR_SEND, 0, &mut []);
+                    while post_send(qp, &mut wr).0 != 0 {
+                        thread::yield_now();
+                    }
+                }
+            });
+        }
+        let mut next = [0; POSTERS as usize];
+        while next != [ROUNDS; POSTERS as usize] {
+            let wcs = poll(&cq, 16).unwrap();
+            if wcs.is_empty() {
+                thread::yield_now();
+            }
+            for wc in wcs {
+                let poster = (wc.wr_id >> 32) as usize;
+                assert_eq!(wc.wr_id & 0xffff_ffff, next[poster], "each once, in order");
+                next[poster] += 1;
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(
+        ptr::eq(qp.as_ibv().cast(), &*qp),
+        "libibverbs' view is the QP itself"
+    );
+}

@@ -1,0 +1,3 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
+/* What the bindings are generated from: the interface between libibverbs and its providers. */
+#include <infiniband/driver.h>

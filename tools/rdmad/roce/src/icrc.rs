@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Invariant CRC (IBTA 7.8.1; annex A17 for RoCEv2).
+//!
+//! A CRC-32 over 8 bytes of ones, which stand for the fields of a local route header, and the packet from its IP header
+//! to the end of the padding. Fields that a router may change count as ones: traffic class, flow label, hop limit or
+//! TTL, the IPv4 header checksum, the UDP checksum, and the BTH byte with the congestion marks.
+
+use crc32fast::Hasher;
+
+use crate::headers::Bth;
+use crate::net::{IPV4_SIZE, IPV6_SIZE, UDP_SIZE};
+
+/// Bytes of the ICRC at the end of a packet.
+pub const ICRC_SIZE: usize = 4;
+
+const ROUTE_HEADER: usize = 8;
+const MASKED: usize = ROUTE_HEADER + IPV6_SIZE + UDP_SIZE + Bth::SIZE;
+
+/// An ICRC in the making: headers first, then the rest in any number of pieces.
+#[derive(Clone, Debug)]
+pub struct Icrc(Hasher);
+
+impl Icrc {
+    /// Starts with the headers of a packet, from the IP header up to and including the BTH.
+    ///
+    /// # Panics
+    /// If their length is neither that of an IPv4 nor that of an IPv6 packet.
+    pub fn new(headers: &[u8]) -> Self {
+        let mut bytes = [0xff; MASKED];
+        let masked = &mut bytes[..ROUTE_HEADER + headers.len()];
+        let copy = &mut masked[ROUTE_HEADER..];
+        copy.copy_from_slice(headers);
+        let ip = match headers.len() - UDP_SIZE - Bth::SIZE {
+            IPV4_SIZE => {
+                copy[1] = 0xff;
+                copy[8] = 0xff;
+                copy[10..12].fill(0xff);
+                IPV4_SIZE
+            }
+            IPV6_SIZE => {
+                copy[0] |= 0x0f;
+                copy[1..4].fill(0xff);
+                copy[7] = 0xff;
+                IPV6_SIZE
+            }
+            other => panic!("no IP header has {other} bytes"),
+        };
+        copy[ip + 6..ip + UDP_SIZE].fill(0xff);
+        copy[ip + UDP_SIZE + 4] = 0xff;
+        let mut hasher = Hasher::new();
+        hasher.update(masked);
+        Self(hasher)
+    }
+
+    /// Adds the bytes that follow.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The ICRC as it stands at the end of the packet.
+    pub fn finish(self) -> [u8; ICRC_SIZE] {
+        self.0.finalize().to_le_bytes()
+    }
+}

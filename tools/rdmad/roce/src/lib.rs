@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! RoCEv2 without I/O.
+//!
+//! Packet formats (InfiniBand Architecture Specification volume 1, "IBTA" below, chapter 9, and its annex A17 for
+//! RoCEv2) and the reliable connection (RC) state machines. Nothing here opens a socket, reads a clock or knows
+//! where guest memory is: the caller passes frames and the time in, and implements the traits of [`rc`] for memory,
+//! work queues and outgoing frames. Nothing on the packet path allocates.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`psn`] | 24-bit packet sequence numbers |
+//! | [`opcode`], [`headers`] | BTH opcodes; BTH and extended transport headers |
+//! | [`net`] | Ethernet, IPv4, IPv6, UDP: the path of a packet |
+//! | [`icrc`] | invariant CRC |
+//! | [`packet`] | parsing and building whole frames |
+//! | [`frame`] | frame buffers and their pool |
+//! | [`work`] | work requests and completions as the state machines see them |
+//! | [`rc`] | requester and responder of reliable connections |
+
+#![forbid(unsafe_code)]
+
+pub mod frame;
+pub mod headers;
+pub mod icrc;
+pub mod net;
+pub mod opcode;
+pub mod packet;
+pub mod psn;
+pub mod rc;
+pub mod work;
+
+pub use frame::{Frame, FramePool};
+pub use net::Path;
+pub use packet::Packet;
+pub use psn::Psn;

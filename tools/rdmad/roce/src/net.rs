@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Ethernet, IP and UDP around a RoCEv2 packet (IBTA annex A17).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use thiserror::Error;
+
+use crate::headers::{Reader, Writer};
+
+/// UDP destination port of RoCEv2.
+pub const ROCE_PORT: u16 = 4791;
+
+pub(crate) const ETH_SIZE: usize = 14;
+pub(crate) const VLAN_SIZE: usize = 4;
+pub(crate) const IPV4_SIZE: usize = 20;
+pub(crate) const IPV6_SIZE: usize = 40;
+pub(crate) const UDP_SIZE: usize = 8;
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_VLAN: u16 = 0x8100;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const PROTOCOL_UDP: u8 = 17;
+const IPV4_DONT_FRAGMENT: u16 = 0x4000;
+/// "More fragments" and the fragment offset.
+const IPV4_FRAGMENT: u16 = 0x3fff;
+
+/// Hop limit of packets unless the address handle says otherwise.
+pub const DEFAULT_HOP_LIMIT: u8 = 64;
+
+/// An Ethernet address.
+pub type Mac = [u8; 6];
+
+/// Why a frame is not a packet of RoCEv2, or not a sound one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NetError {
+    /// Bytes are missing.
+    #[error("truncated")]
+    Truncated,
+    /// Another protocol, a fragment, or IP options.
+    #[error("not RoCEv2")]
+    NotRoce,
+    /// Lengths contradict each other.
+    #[error("IP and UDP lengths disagree")]
+    Length,
+    /// Wrong IPv4 header checksum.
+    #[error("wrong IPv4 header checksum")]
+    IpChecksum,
+    /// Wrong UDP checksum.
+    #[error("wrong UDP checksum")]
+    UdpChecksum,
+}
+
+/// Source and destination addresses of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// IPv4: source, destination.
+    V4(Ipv4Addr, Ipv4Addr),
+    /// IPv6: source, destination.
+    V6(Ipv6Addr, Ipv6Addr),
+}
+
+impl Addresses {
+    /// The pair of `src` and `dst`; `None` if they are of different families.
+    pub fn new(src: IpAddr, dst: IpAddr) -> Option<Self> {
+        match (src, dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Some(Self::V4(src, dst)),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => Some(Self::V6(src, dst)),
+            _ => None,
+        }
+    }
+
+    /// Source.
+    pub fn src(&self) -> IpAddr {
+        match *self {
+            Self::V4(src, _) => src.into(),
+            Self::V6(src, _) => src.into(),
+        }
+    }
+
+    /// Destination.
+    pub fn dst(&self) -> IpAddr {
+        match *self {
+            Self::V4(_, dst) => dst.into(),
+            Self::V6(_, dst) => dst.into(),
+        }
+    }
+
+    const fn ip_size(&self) -> usize {
+        match self {
+            Self::V4(..) => IPV4_SIZE,
+            Self::V6(..) => IPV6_SIZE,
+        }
+    }
+}
+
+/// What a packet carries below its transport headers, from sender to receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// MAC address of the sender.
+    pub src_mac: Mac,
+    /// MAC address of the next hop.
+    pub dst_mac: Mac,
+    /// Tag control information of a VLAN tag, in host byte order.
+    pub vlan: Option<u16>,
+    /// IP addresses.
+    pub addresses: Addresses,
+    /// Traffic class or type of service: DSCP and ECN.
+    pub traffic_class: u8,
+    /// Flow label, 20 bits; IPv6 alone.
+    pub flow_label: u32,
+    /// Hop limit or TTL.
+    pub hop_limit: u8,
+    /// UDP source port.
+    pub src_port: u16,
+}
+
+impl Path {
+    /// A path with default traffic class and hop limit and the lowest source port that RoCEv2 uses.
+    pub const fn new(src_mac: Mac, dst_mac: Mac, addresses: Addresses) -> Self {
+        Self {
+            src_mac,
+            dst_mac,
+            vlan: None,
+            addresses,
+            traffic_class: 0,
+            flow_label: 0,
+            hop_limit: DEFAULT_HOP_LIMIT,
+            src_port: udp_source_port(0),
+        }
+    }
+
+    /// Offset of the IP header.
+    pub(crate) const fn ip_offset(&self) -> usize {
+        match self.vlan {
+            None => ETH_SIZE,
+            Some(_) => ETH_SIZE + VLAN_SIZE,
+        }
+    }
+
+    /// Bytes of all headers.
+    pub(crate) const fn size(&self) -> usize {
+        self.ip_offset() + self.addresses.ip_size() + UDP_SIZE
+    }
+
+    /// Writes the headers around a UDP payload of `payload` bytes to the front of `out`. IPv4 packets must not be
+    /// fragmented; the UDP checksum is zero, as RoCEv2 wants it: the ICRC does its work.
+    pub(crate) fn encode(&self, ident: u16, payload: usize, out: &mut [u8]) {
+        // A frame holds less than 64 KiB, see `MAX_FRAME`.
+        let udp_length = (UDP_SIZE + payload) as u16;
+        let ip_offset = self.ip_offset();
+        let mut writer = Writer::new(out);
+        writer.put(self.dst_mac);
+        writer.put(self.src_mac);
+        if let Some(tci) = self.vlan {
+            writer.put(ETHERTYPE_VLAN.to_be_bytes());
+            writer.put(tci.to_be_bytes());
+        }
+        match self.addresses {
+            Addresses::V4(src, dst) => {
+                writer.put(ETHERTYPE_IPV4.to_be_bytes());
+                writer.put([0x45, self.traffic_class]);
+                writer.put((IPV4_SIZE as u16 + udp_length).to_be_bytes());
+                writer.put(ident.to_be_bytes());
+                writer.put(IPV4_DONT_FRAGMENT.to_be_bytes());
+                writer.put([self.hop_limit, PROTOCOL_UDP, 0, 0]);
+                writer.put(src.octets());
+                writer.put(dst.octets());
+            }
+            Addresses::V6(src, dst) => {
+                writer.put(ETHERTYPE_IPV6.to_be_bytes());
+                let word = (6 << 28)
+                    | (u32::from(self.traffic_class) << 20)
+                    | (self.flow_label & 0xf_ffff);
+                writer.put(word.to_be_bytes());
+                writer.put(udp_length.to_be_bytes());
+                writer.put([PROTOCOL_UDP, self.hop_limit]);
+                writer.put(src.octets());
+                writer.put(dst.octets());
+            }
+        }
+        writer.put(self.src_port.to_be_bytes());
+        writer.put(ROCE_PORT.to_be_bytes());
+        writer.put(udp_length.to_be_bytes());
+        writer.put([0, 0]);
+        if let Addresses::V4(..) = self.addresses {
+            let header = &mut out[ip_offset..ip_offset + IPV4_SIZE];
+            let checksum = !fold(sum(header));
+            header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        }
+    }
+
+    /// Reads the headers of a frame: the path, the IPv4 identification (0 for IPv6) and the length of the UDP payload
+    /// behind them. The frame may be longer than that: Ethernet pads short ones.
+    pub(crate) fn decode(frame: &[u8]) -> Result<(Self, u16, usize), NetError> {
+        use NetError::*;
+        let mut reader = Reader::new(frame);
+        let dst_mac = reader.array().ok_or(Truncated)?;
+        let src_mac = reader.array().ok_or(Truncated)?;
+        let mut ethertype = u16::from_be_bytes(reader.array().ok_or(Truncated)?);
+        let mut vlan = None;
+        if ethertype == ETHERTYPE_VLAN {
+            vlan = Some(u16::from_be_bytes(reader.array().ok_or(Truncated)?));
+            ethertype = u16::from_be_bytes(reader.array().ok_or(Truncated)?);
+        }
+        let packet = reader.rest();
+        let (ip, ident, udp) = match ethertype {
+            ETHERTYPE_IPV4 => decode_ipv4(packet)?,
+            ETHERTYPE_IPV6 => decode_ipv6(packet)?,
+            _ => return Err(NotRoce),
+        };
+        let header: &[u8; UDP_SIZE] = udp.first_chunk().ok_or(Length)?;
+        if u16::from_be_bytes([header[2], header[3]]) != ROCE_PORT {
+            return Err(NotRoce);
+        }
+        if usize::from(u16::from_be_bytes([header[4], header[5]])) != udp.len() {
+            return Err(Length);
+        }
+        if header[6..] != [0, 0] && !udp_checksum_holds(&ip.addresses, udp) {
+            return Err(UdpChecksum);
+        }
+        let src_port = u16::from_be_bytes([header[0], header[1]]);
+        Ok((
+            Self {
+                src_mac,
+                dst_mac,
+                vlan,
+                src_port,
+                ..ip
+            },
+            ident,
+            udp.len() - UDP_SIZE,
+        ))
+    }
+}
+
+/// Reads an IPv4 header: a path whose Ethernet and UDP parts are not yet filled in, the identification, and the UDP
+/// header with its payload.
+fn decode_ipv4(packet: &[u8]) -> Result<(Path, u16, &[u8]), NetError> {
+    let header: &[u8; IPV4_SIZE] = packet.first_chunk().ok_or(NetError::Truncated)?;
+    let half = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
+    if header[0] != 0x45 || header[9] != PROTOCOL_UDP || half(6) & IPV4_FRAGMENT != 0 {
+        return Err(NetError::NotRoce);
+    }
+    if fold(sum(header)) != 0xffff {
+        return Err(NetError::IpChecksum);
+    }
+    let total = usize::from(half(2));
+    if total < IPV4_SIZE {
+        return Err(NetError::Length);
+    }
+    let udp = packet.get(IPV4_SIZE..total).ok_or(NetError::Truncated)?;
+    let address =
+        |at: usize| Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]);
+    let mut path = Path::new([0; 6], [0; 6], Addresses::V4(address(12), address(16)));
+    path.traffic_class = header[1];
+    path.hop_limit = header[8];
+    Ok((path, half(4), udp))
+}
+
+/// The same for IPv6.
+fn decode_ipv6(packet: &[u8]) -> Result<(Path, u16, &[u8]), NetError> {
+    let mut reader = Reader::new(packet);
+    let word = u32::from_be_bytes(reader.array().ok_or(NetError::Truncated)?);
+    let length = usize::from(u16::from_be_bytes(
+        reader.array().ok_or(NetError::Truncated)?,
+    ));
+    let [next_header, hop_limit] = reader.array().ok_or(NetError::Truncated)?;
+    let src: [u8; 16] = reader.array().ok_or(NetError::Truncated)?;
+    let dst: [u8; 16] = reader.array().ok_or(NetError::Truncated)?;
+    if word >> 28 != 6 || next_header != PROTOCOL_UDP {
+        return Err(NetError::NotRoce);
+    }
+    let udp = reader.rest().get(..length).ok_or(NetError::Truncated)?;
+    let mut path = Path::new([0; 6], [0; 6], Addresses::V6(src.into(), dst.into()));
+    // The traffic class is bits 27 to 20 of the first word.
+    path.traffic_class = ((word >> 20) & 0xff) as u8;
+    path.flow_label = word & 0xf_ffff;
+    path.hop_limit = hop_limit;
+    Ok((path, 0, udp))
+}
+
+/// The IP address that a GID of RoCEv2 stands for (annex A17: an IPv4 address is mapped into IPv6).
+pub fn gid_to_ip(gid: [u8; 16]) -> IpAddr {
+    let address = Ipv6Addr::from(gid);
+    address
+        .to_ipv4_mapped()
+        .map_or(IpAddr::V6(address), IpAddr::V4)
+}
+
+/// The GID of an IP address.
+pub fn ip_to_gid(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// The UDP source port for a flow label: its 20 bits folded to 14, in the dynamic range (annex A17).
+pub const fn udp_source_port(flow_label: u32) -> u16 {
+    let folded = (flow_label & 0x3fff) ^ ((flow_label >> 14) & 0x3f);
+    // 14 bits fit.
+    0xc000 | folded as u16
+}
+
+/// A flow label for a connection whose address handle has none, from the two QPNs, so that routers spread
+/// connections over their paths.
+pub const fn flow_label(local_qpn: u32, remote_qpn: u32) -> u32 {
+    let product = local_qpn as u64 * remote_qpn as u64;
+    let mixed = product ^ (product >> 20) ^ (product >> 40);
+    // 20 bits fit.
+    (mixed & 0xf_ffff) as u32
+}
+
+/// Whether a frame is RoCEv2 by its addresses of protocol and port alone, sound or not.
+pub fn is_roce(frame: &[u8]) -> bool {
+    let ethertype = |at: usize| {
+        frame
+            .get(at..at + 2)
+            .map(|b| u16::from_be_bytes([b[0], b[1]]))
+    };
+    let (kind, ip) = match ethertype(12) {
+        Some(ETHERTYPE_VLAN) => (ethertype(16), ETH_SIZE + VLAN_SIZE),
+        kind => (kind, ETH_SIZE),
+    };
+    let Some(packet) = frame.get(ip..) else {
+        return false;
+    };
+    let udp = match (kind, packet) {
+        (Some(ETHERTYPE_IPV4), [0x45, _, _, _, _, _, flags, offset, _, PROTOCOL_UDP, ..])
+            if u16::from_be_bytes([*flags, *offset]) & IPV4_FRAGMENT == 0 =>
+        {
+            packet.get(IPV4_SIZE..)
+        }
+        (Some(ETHERTYPE_IPV6), [0x60..=0x6f, _, _, _, _, _, PROTOCOL_UDP, ..]) => {
+            packet.get(IPV6_SIZE..)
+        }
+        _ => None,
+    };
+    matches!(udp, Some([_, _, high, low, ..]) if u16::from_be_bytes([*high, *low]) == ROCE_PORT)
+}
+
+/// Sum of the 16-bit words of `bytes`, an odd last byte being the high half of a word.
+fn sum(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks_exact(2);
+    let odd = words
+        .remainder()
+        .first()
+        .map_or(0, |&last| u64::from(last) << 8);
+    words.fold(odd, |total, word| {
+        total + u64::from(u16::from_be_bytes([word[0], word[1]]))
+    })
+}
+
+/// The one's complement sum, in 16 bits.
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    // At most 16 bits are left.
+    sum as u16
+}
+
+fn udp_checksum_holds(addresses: &Addresses, udp: &[u8]) -> bool {
+    let pseudo = match addresses {
+        Addresses::V4(src, dst) => sum(&src.octets()) + sum(&dst.octets()),
+        Addresses::V6(src, dst) => sum(&src.octets()) + sum(&dst.octets()),
+    };
+    fold(pseudo + u64::from(PROTOCOL_UDP) + udp.len() as u64 + sum(udp)) == 0xffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gids_of_addresses() {
+        let v4: IpAddr = "10.9.0.1".parse().unwrap();
+        let v6: IpAddr = "fd09::1".parse().unwrap();
+        assert_eq!(
+            ip_to_gid(v4),
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1]
+        );
+        assert_eq!(gid_to_ip(ip_to_gid(v4)), v4);
+        assert_eq!(gid_to_ip(ip_to_gid(v6)), v6);
+        assert_eq!(Addresses::new(v4, v6), None);
+    }
+
+    #[test]
+    fn source_ports_are_dynamic() {
+        assert_eq!(udp_source_port(0), 0xc000);
+        assert_eq!(udp_source_port(0x0_3fff), 0xffff);
+        assert_eq!(udp_source_port(0xf_ffff), 0xffc0);
+        assert_eq!(flow_label(0x11, 0x11), 0x121);
+        assert_eq!(flow_label(0xff_ffff, 0xff_ffff), 0xf_ff1e);
+    }
+
+    #[test]
+    fn checksums_fold() {
+        assert_eq!(fold(sum(&[0xff, 0xff, 0x00, 0x01])), 1);
+        assert_eq!(sum(&[0x12, 0x34, 0x56]), 0x1234 + 0x5600);
+    }
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Whole RoCEv2 frames: parsing with every check that needs no QP, and building in place.
+
+use thiserror::Error;
+
+use crate::headers::{Bth, Transport};
+use crate::icrc::{Icrc, ICRC_SIZE};
+use crate::net::{NetError, Path};
+use crate::opcode::Opcode;
+
+/// Why a frame is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PacketError {
+    /// Something below the transport headers.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// The UDP payload ends within the headers, or a header has a reserved value.
+    #[error("malformed transport headers")]
+    Headers,
+    /// Unknown transport header version.
+    #[error("transport header version {0}")]
+    Version(u8),
+    /// Unknown opcode.
+    #[error("opcode {0:#04x}")]
+    Opcode(u8),
+    /// Payload and padding are no multiple of 4 bytes, or there is a payload where none belongs.
+    #[error("bad payload length or padding")]
+    Payload,
+    /// Wrong invariant CRC.
+    #[error("wrong ICRC")]
+    Icrc,
+}
+
+/// A sound RoCEv2 frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// Addresses, from its sender to its receiver.
+    pub path: Path,
+    /// IPv4 identification, 0 for IPv6.
+    pub ident: u16,
+    /// Transport headers.
+    pub transport: Transport,
+    /// Payload without padding.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// Parses a frame and verifies lengths, checksums and the ICRC. P_Key, QPN and addresses are the caller's to check.
+    pub fn parse(frame: &'a [u8]) -> Result<Self, PacketError> {
+        let (path, ident, length) = Path::decode(frame)?;
+        let headers = path.size();
+        let datagram = &frame[..headers + length];
+        let (covered, icrc) = datagram
+            .split_last_chunk::<ICRC_SIZE>()
+            .filter(|(covered, _)| covered.len() >= headers + Bth::SIZE)
+            .ok_or(PacketError::Headers)?;
+        let (invariant, behind) =
+            covered[path.ip_offset()..].split_at(headers + Bth::SIZE - path.ip_offset());
+        let bth = invariant
+            .last_chunk::<{ Bth::SIZE }>()
+            .ok_or(PacketError::Headers)?;
+        let (bth, version) = Bth::decode(bth).ok_or(PacketError::Opcode(bth[0]))?;
+        if version != 0 {
+            return Err(PacketError::Version(version));
+        }
+        let (transport, padded) = Transport::decode(bth, behind).ok_or(PacketError::Headers)?;
+        let payload = padded
+            .len()
+            .checked_sub(usize::from(bth.pad))
+            .ok_or(PacketError::Payload)?;
+        if padded.len() % 4 != 0 || (!bth.opcode.has_payload() && !padded.is_empty()) {
+            return Err(PacketError::Payload);
+        }
+        let mut expected = Icrc::new(invariant);
+        expected.update(behind);
+        if expected.finish() != *icrc {
+            return Err(PacketError::Icrc);
+        }
+        Ok(Self {
+            path,
+            ident,
+            transport,
+            payload: &padded[..payload],
+        })
+    }
+
+    /// Opcode.
+    pub fn opcode(&self) -> Opcode {
+        self.transport.bth.opcode
+    }
+}
+
+/// Bytes of a frame with these headers and a payload of `payload` bytes.
+pub fn frame_size(path: &Path, transport: &Transport, payload: usize) -> usize {
+    path.size() + transport.size() + payload.next_multiple_of(4) + ICRC_SIZE
+}
+
+/// Builds a frame of [`frame_size`] bytes. `fill` writes the payload straight to its place; if it fails, so does the
+/// call, and the frame is not to be sent. The pad count of the BTH is set here.
+///
+/// # Panics
+/// If the frame is not exactly as long as [`frame_size`] says.
+pub fn build<E>(
+    frame: &mut [u8],
+    path: &Path,
+    ident: u16,
+    transport: &Transport,
+    payload: usize,
+    fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    debug_assert!(transport.is_complete());
+    assert_eq!(frame.len(), frame_size(path, transport, payload));
+    let mut transport = *transport;
+    let padded = payload.next_multiple_of(4);
+    // At most 3.
+    transport.bth.pad = (padded - payload) as u8;
+    let start = path.size();
+    let data = start + transport.size();
+    path.encode(ident, frame.len() - start, frame);
+    transport.encode(&mut frame[start..]);
+    let (payload, pad) = frame[data..data + padded].split_at_mut(payload);
+    fill(payload)?;
+    pad.fill(0);
+    let (covered, icrc) = frame.split_at_mut(data + padded);
+    let (invariant, behind) =
+        covered[path.ip_offset()..].split_at(start + Bth::SIZE - path.ip_offset());
+    let mut crc = Icrc::new(invariant);
+    crc.update(behind);
+    icrc.copy_from_slice(&crc.finish());
+    Ok(())
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Encodings of time (IBTA 9.7.5.2.8, 9.7.6.1.3).
+
+use std::time::Duration;
+
+/// Units of 10 µs behind the codes of an RNR NAK (IBTA table 45).
+const RNR_10_US: [u32; 32] = [
+    65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+];
+
+/// How long a requester waits after an RNR NAK with this timer code, of which the low 5 bits count.
+pub fn rnr_delay(code: u8) -> Duration {
+    Duration::from_micros(u64::from(RNR_10_US[usize::from(code & 0x1f)]) * 10)
+}
+
+/// How long a requester waits for an acknowledgement, or `None` for ever. `exponent` is the QP's local ACK timeout,
+/// of which the low 5 bits count.
+///
+/// The IBTA has a requester detect a timeout between one and four times 4.096 µs · 2ⁿ after the last sign of progress.
+/// Twice is taken: a software peer on a busy host is late more often than a packet is lost.
+pub fn ack_timeout(exponent: u8) -> Option<Duration> {
+    match exponent & 0x1f {
+        0 => None,
+        n => Some(Duration::from_nanos(2 * (4096 << n))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rnr_codes() {
+        for (code, us) in [
+            (0, 655_360),
+            (1, 10),
+            (5, 60),
+            (12, 640),
+            (20, 10_240),
+            (31, 491_520),
+            (32 + 1, 10),
+        ] {
+            assert_eq!(rnr_delay(code), Duration::from_micros(us), "code {code}");
+        }
+    }
+
+    #[test]
+    fn ack_timeouts_stay_in_the_permitted_range() {
+        assert_eq!(ack_timeout(0), None);
+        for n in 1..=31 {
+            let base = Duration::from_nanos(4096) * (1 << n);
+            let timeout = ack_timeout(n).unwrap();
+            assert!(timeout >= base && timeout <= 4 * base);
+        }
+    }
+}

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! One end of a connection over plain vectors instead of guest memory.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Instant;
+
+use roce::net::{flow_label, udp_source_port, Addresses};
+use roce::rc::{
+    BadReceive, Connection, Output, QpError, RemoteFault, Requester, RequesterAttr, RequesterEnv,
+    Responder, ResponderAttr, ResponderEnv,
+};
+use roce::work::{
+    AccessFlags, Mtu, RecvCompletion, RecvWr, Remote, SendFlags, SendOp, SendWr, WcStatus,
+};
+use roce::{Frame, FramePool, Packet, Path};
+
+/// The one rkey of an endpoint's memory.
+pub const RKEY: u32 = 0x1234;
+/// Where its memory is for the peer.
+pub const BASE: u64 = 0x7f00_0000_1000;
+
+/// Local memory of a work request: pieces of the endpoint's memory, in order.
+pub type Pieces = Vec<Range<usize>>;
+
+/// Bytes in all pieces.
+pub fn length(pieces: &Pieces) -> u32 {
+    pieces.iter().map(|piece| piece.len() as u32).sum()
+}
+
+/// Everything around the state machines of one QP.
+pub struct World {
+    pub pool: FramePool,
+    pub out: VecDeque<Frame>,
+    pub memory: Vec<u8>,
+    /// What the peer may do with the memory.
+    pub access: AccessFlags,
+    pub receives: VecDeque<RecvWr<Pieces>>,
+    pub sent: Vec<(u64, WcStatus)>,
+    pub received: Vec<(u64, RecvCompletion)>,
+    /// Fails every access to local memory.
+    pub local_fault: bool,
+    /// Fails every access of the peer after its check.
+    pub remote_fault: bool,
+    /// `take_receive` finds a bad one.
+    pub bad_receive: bool,
+    /// Frame buffers that `frame` still gives out; `None` for no limit but the pool's.
+    pub frames: Option<usize>,
+}
+
+impl World {
+    fn copy(
+        pieces: &Pieces,
+        offset: u32,
+        len: usize,
+        mut each: impl FnMut(Range<usize>, Range<usize>),
+    ) {
+        let (mut skip, mut done) = (offset as usize, 0);
+        for piece in pieces {
+            let start = skip.min(piece.len());
+            let take = (piece.len() - start).min(len - done);
+            skip -= start;
+            if take > 0 {
+                each(
+                    piece.start + start..piece.start + start + take,
+                    done..done + take,
+                );
+                done += take;
+            }
+        }
+        assert_eq!(done, len, "within the work request");
+    }
+
+    fn range(
+        &self,
+        at: Remote,
+        len: usize,
+        access: AccessFlags,
+    ) -> Result<Range<usize>, RemoteFault> {
+        let start = at
+            .va
+            .checked_sub(BASE)
+            .filter(|_| at.rkey == RKEY)
+            .ok_or(RemoteFault::Access)? as usize;
+        let end = start
+            .checked_add(len)
+            .filter(|&end| end <= self.memory.len())
+            .ok_or(RemoteFault::Access)?;
+        self.access
+            .contains(access)
+            .then_some(start..end)
+            .ok_or(RemoteFault::Access)
+    }
+}
+
+impl Output for World {
+    fn frame(&mut self, len: usize) -> Option<Frame> {
+        if let Some(left) = &mut self.frames {
+            *left = left.checked_sub(1)?;
+        }
+        self.pool.take(len)
+    }
+
+    fn send(&mut self, frame: Frame) {
+        self.out.push_back(frame);
+    }
+}
+
+impl RequesterEnv for World {
+    type Send = Pieces;
+
+    fn gather(&mut self, local: &Pieces, offset: u32, into: &mut [u8]) -> Result<(), WcStatus> {
+        if self.local_fault {
+            return Err(WcStatus::LocProtErr);
+        }
+        Self::copy(local, offset, into.len(), |memory, frame| {
+            into[frame].copy_from_slice(&self.memory[memory])
+        });
+        Ok(())
+    }
+
+    fn scatter_read(
+        &mut self,
+        local: &Pieces,
+        offset: u32,
+        from: &[u8],
+        last: bool,
+    ) -> Result<(), WcStatus> {
+        assert_eq!(last, offset + from.len() as u32 == length(local));
+        if self.local_fault {
+            return Err(WcStatus::LocProtErr);
+        }
+        Self::copy(local, offset, from.len(), |memory, frame| {
+            self.memory[memory].copy_from_slice(&from[frame])
+        });
+        Ok(())
+    }
+
+    fn complete_send(&mut self, wr: SendWr<Pieces>, status: WcStatus) {
+        self.sent.push((wr.id, status));
+    }
+}
+
+impl ResponderEnv for World {
+    type Recv = Pieces;
+
+    fn take_receive(&mut self) -> Result<Option<RecvWr<Pieces>>, BadReceive> {
+        if self.bad_receive {
+            Err(BadReceive)
+        } else {
+            Ok(self.receives.pop_front())
+        }
+    }
+
+    fn scatter_recv(
+        &mut self,
+        local: &Pieces,
+        offset: u32,
+        from: &[u8],
+        _: bool,
+    ) -> Result<(), WcStatus> {
+        if self.local_fault {
+            return Err(WcStatus::LocProtErr);
+        }
+        Self::copy(local, offset, from.len(), |memory, frame| {
+            self.memory[memory].copy_from_slice(&from[frame])
+        });
+        Ok(())
+    }
+
+    fn complete_recv(&mut self, wr: RecvWr<Pieces>, how: RecvCompletion) {
+        self.received.push((wr.id, how));
+    }
+
+    fn check(&mut self, at: Remote, len: u32, access: AccessFlags) -> Result<(), RemoteFault> {
+        self.range(at, len as usize, access).map(drop)
+    }
+
+    fn write(&mut self, at: Remote, from: &[u8], _: bool) -> Result<(), RemoteFault> {
+        let range = self.range(at, from.len(), AccessFlags::REMOTE_WRITE)?;
+        if self.remote_fault {
+            return Err(RemoteFault::Operational);
+        }
+        self.memory[range].copy_from_slice(from);
+        Ok(())
+    }
+
+    fn read(&mut self, at: Remote, into: &mut [u8]) -> Result<(), RemoteFault> {
+        let range = self.range(at, into.len(), AccessFlags::REMOTE_READ)?;
+        if self.remote_fault {
+            return Err(RemoteFault::Operational);
+        }
+        into.copy_from_slice(&self.memory[range]);
+        Ok(())
+    }
+}
+
+/// A QP: both state machines and their surroundings.
+pub struct Endpoint {
+    pub qpn: u32,
+    pub requester: Requester<Pieces>,
+    pub responder: Responder<Pieces>,
+    pub world: World,
+    /// Errors that ended the connection, in order.
+    pub errors: Vec<QpError>,
+}
+
+/// Attributes of both directions of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    pub mtu: Mtu,
+    pub psn: u32,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub min_rnr_timer: u8,
+    pub rd_atomic: u8,
+    pub access: AccessFlags,
+    pub depth: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            mtu: Mtu::Mtu1024,
+            psn: 0xff_fff0,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            rd_atomic: 16,
+            access: AccessFlags(AccessFlags::REMOTE_READ.0 | AccessFlags::REMOTE_WRITE.0),
+            depth: 64,
+        }
+    }
+}
+
+impl Endpoint {
+    /// The endpoint with this QPN and that of its peer.
+    pub fn new(qpn: u32, peer: u32, memory: usize, settings: Settings) -> Self {
+        let mac = |qpn: u32| [2, 0, 0, 0, 0, qpn as u8];
+        let ip = |qpn: u32| std::net::Ipv4Addr::new(10, 9, 0, qpn as u8);
+        let mut path = Path::new(mac(qpn), mac(peer), Addresses::V4(ip(qpn), ip(peer)));
+        path.src_port = udp_source_port(flow_label(qpn, peer));
+        let connection = Connection::new(path, peer, settings.mtu);
+        let requester_attr = RequesterAttr {
+            sq_psn: settings.psn.wrapping_add(qpn),
+            timeout: settings.timeout,
+            retry_cnt: settings.retry_cnt,
+            rnr_retry: settings.rnr_retry,
+            max_rd_atomic: settings.rd_atomic,
+        };
+        let responder_attr = ResponderAttr {
+            rq_psn: settings.psn.wrapping_add(peer),
+            min_rnr_timer: settings.min_rnr_timer,
+            max_dest_rd_atomic: settings.rd_atomic,
+            access: settings.access,
+        };
+        Self {
+            qpn,
+            requester: Requester::new(connection.clone(), requester_attr, settings.depth),
+            responder: Responder::new(connection, responder_attr),
+            world: World {
+                pool: FramePool::new(4096),
+                out: VecDeque::new(),
+                memory: vec![0; memory],
+                access: AccessFlags::ALL,
+                receives: VecDeque::new(),
+                sent: Vec::new(),
+                received: Vec::new(),
+                local_fault: false,
+                remote_fault: false,
+                bad_receive: false,
+                frames: None,
+            },
+            errors: Vec::new(),
+        }
+    }
+
+    /// Posts a send work request.
+    pub fn post(&mut self, id: u64, op: SendOp, local: Pieces) {
+        let wr = SendWr {
+            id,
+            op,
+            length: length(&local),
+            flags: SendFlags::SIGNALED,
+            local,
+        };
+        self.requester.post(wr).expect("there is room");
+    }
+
+    /// Posts a receive.
+    pub fn post_recv(&mut self, id: u64, local: Pieces) {
+        self.world.receives.push_back(RecvWr {
+            id,
+            length: length(&local),
+            local,
+        });
+    }
+
+    /// Takes a frame from the wire; unsound ones are dropped.
+    pub fn deliver(&mut self, frame: &[u8], now: Instant) {
+        let Ok(packet) = Packet::parse(frame) else {
+            return;
+        };
+        if packet.transport.bth.dest_qpn != self.qpn {
+            return;
+        }
+        let result = if packet.opcode().is_response() {
+            self.requester.on_packet(&packet, now, &mut self.world)
+        } else {
+            self.responder.on_packet(&packet, &mut self.world)
+        };
+        self.note(result);
+    }
+
+    /// Sends what there is to send within a budget each.
+    pub fn transmit(&mut self, budget: usize, now: Instant) {
+        let result = self.responder.transmit(budget, &mut self.world).map(drop);
+        self.note(result);
+        let result = self
+            .requester
+            .transmit(budget, now, &mut self.world)
+            .map(drop);
+        self.note(result);
+    }
+
+    /// Lets timers fire.
+    pub fn tick(&mut self, now: Instant) {
+        let result = self.requester.on_timer(now, &mut self.world);
+        self.note(result);
+    }
+
+    fn note(&mut self, result: Result<(), QpError>) {
+        if let Err(error) = result {
+            self.errors.push(error);
+            // What an engine does: the QP is in ERR, all that is left is flushed.
+            for wr in self.requester.drain() {
+                self.world.sent.push((wr.id, WcStatus::WrFlushErr));
+            }
+            let _ = self.responder.drain();
+        }
+    }
+}

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Shared by the integration tests.
+#![allow(dead_code)]
+
+pub mod capture;
+pub mod endpoint;
+pub mod sim;

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Frames that are broken are refused, and none makes anything panic.
+
+// Local memory in one piece is a vector of one range.
+#![allow(clippy::single_range_in_vec_init)]
+
+mod common;
+
+use std::time::Instant;
+
+use common::capture;
+use common::endpoint::{Endpoint, Settings};
+use proptest::prelude::*;
+use roce::icrc::Icrc;
+use roce::net::{is_roce, NetError};
+use roce::packet::PacketError;
+use roce::Packet;
+
+/// Makes the lengths, the IPv4 checksum and the ICRC of a frame right again, as far as it is long enough for them.
+fn reseal(frame: &mut [u8]) {
+    let ip = 14;
+    let header = if frame[12..14] == [0x08, 0x00] {
+        20
+    } else {
+        40
+    };
+    if frame.len() < ip + header + 8 + 12 + 4 {
+        return;
+    }
+    let udp_length = (frame.len() - ip - header) as u16;
+    let at = ip + header;
+    frame[at + 4..at + 6].copy_from_slice(&udp_length.to_be_bytes());
+    frame[at + 6..at + 8].fill(0);
+    if header == 20 {
+        frame[ip + 2..ip + 4].copy_from_slice(&(udp_length + 20).to_be_bytes());
+        frame[ip + 10..ip + 12].fill(0);
+        let sum: u32 = frame[ip..ip + 20]
+            .chunks(2)
+            .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+            .sum();
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        frame[ip + 10..ip + 12].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        frame[ip + 4..ip + 6].copy_from_slice(&udp_length.to_be_bytes());
+    }
+    let (covered, icrc) = frame.split_last_chunk_mut::<4>().unwrap();
+    let (headers, rest) = covered[ip..].split_at(header + 8 + 12);
+    let mut crc = Icrc::new(headers);
+    crc.update(rest);
+    *icrc = crc.finish();
+}
+
+fn frame() -> impl Strategy<Value = Vec<u8>> {
+    proptest::sample::select(capture::frames())
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    for frame in capture::frames().iter().step_by(7) {
+        for len in 0..frame.len() {
+            assert!(Packet::parse(&frame[..len]).is_err());
+            let _ = is_roce(&frame[..len]);
+        }
+    }
+}
+
+#[test]
+fn frames_may_be_padded_by_ethernet() {
+    for frame in capture::frames() {
+        let mut padded = frame.clone();
+        padded.extend([0xee; 18]);
+        assert_eq!(Packet::parse(&padded), Packet::parse(&frame));
+    }
+}
+
+#[test]
+fn every_wrong_bit_is_noticed_or_meaningless() {
+    // Bits that the ICRC leaves out and no other checksum covers: Ethernet addresses, for IPv6 also traffic class, flow
+    // label and hop limit, and the byte with the congestion marks.
+    for frame in [&capture::frames()[0], &capture::frames()[246]] {
+        let header = if frame[12..14] == [0x08, 0x00] {
+            20
+        } else {
+            40
+        };
+        let whole = Packet::parse(frame).unwrap();
+        for bit in 0..frame.len() * 8 {
+            let mut broken = frame.clone();
+            broken[bit / 8] ^= 1 << (bit % 8);
+            let Ok(packet) = Packet::parse(&broken) else {
+                continue;
+            };
+            let at = bit / 8;
+            let variant = at < 12
+                || (header == 40 && matches!(at - 14, 0..=3 | 7))
+                || at == 14 + header + 8 + 4;
+            assert!(variant, "bit {bit}");
+            assert_eq!(packet.payload, whole.payload);
+            assert_eq!(packet.transport.bth.psn, whole.transport.bth.psn);
+        }
+    }
+}
+
+#[test]
+fn the_reason_is_named() {
+    let v4 = capture::frames()[3].clone();
+    let broken = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut frame = v4.clone();
+        change(&mut frame);
+        Packet::parse(&frame).unwrap_err()
+    };
+    assert_eq!(
+        broken(&|frame| frame.truncate(40)),
+        PacketError::Net(NetError::Truncated)
+    );
+    assert_eq!(
+        broken(&|frame| frame[13] = 6),
+        PacketError::Net(NetError::NotRoce)
+    );
+    assert_eq!(
+        broken(&|frame| frame[22] ^= 1),
+        PacketError::Net(NetError::IpChecksum)
+    );
+    assert_eq!(
+        broken(&|frame| frame[37] ^= 1),
+        PacketError::Net(NetError::NotRoce)
+    );
+    assert_eq!(
+        broken(&|frame| frame[39] ^= 4),
+        PacketError::Net(NetError::Length)
+    );
+    assert_eq!(
+        broken(&|frame| frame[41] = 1),
+        PacketError::Net(NetError::UdpChecksum)
+    );
+    assert_eq!(
+        broken(&|frame| frame[20] |= 0x20),
+        PacketError::Net(NetError::NotRoce),
+        "a fragment"
+    );
+    assert_eq!(broken(&|frame| frame[42] = 0x15), PacketError::Opcode(0x15));
+    assert_eq!(broken(&|frame| frame[43] |= 0x05), PacketError::Version(5));
+    assert_eq!(
+        broken(&|frame| frame[43] |= 0x10),
+        PacketError::Payload,
+        "padding of a packet without payload"
+    );
+    assert_eq!(
+        broken(&|frame| frame[54] = 0x47),
+        PacketError::Headers,
+        "a reserved syndrome"
+    );
+    assert_eq!(
+        broken(&|frame| *frame.last_mut().unwrap() ^= 1),
+        PacketError::Icrc
+    );
+}
+
+#[test]
+fn vlan_tags_are_understood() {
+    for frame in capture::frames() {
+        let mut tagged = frame[..12].to_vec();
+        tagged.extend([0x81, 0x00, 0x60, 0x05]);
+        tagged.extend(&frame[12..]);
+        assert!(is_roce(&tagged) && is_roce(&frame));
+        let packet = Packet::parse(&tagged).unwrap();
+        assert_eq!(packet.path.vlan, Some(0x6005));
+        assert_eq!(packet.payload, Packet::parse(&frame).unwrap().payload);
+    }
+}
+
+#[test]
+fn udp_checksums_are_verified_if_there() {
+    let mut frame = capture::frames()[0].clone();
+    let word = |frame: &[u8], at: usize| u32::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
+    let length = frame.len() - 34;
+    let mut sum = 17 + length as u32;
+    sum += (26..frame.len())
+        .step_by(2)
+        .map(|at| word(&frame, at))
+        .sum::<u32>();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    frame[40..42].copy_from_slice(&(!sum as u16).to_be_bytes());
+    assert!(Packet::parse(&frame).is_ok());
+    frame[40] ^= 0x10;
+    assert_eq!(
+        Packet::parse(&frame),
+        Err(PacketError::Net(NetError::UdpChecksum))
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn noise_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert!(Packet::parse(&bytes).is_err());
+        let _ = is_roce(&bytes);
+    }
+
+    #[test]
+    fn sound_frames_with_any_contents_do_no_harm(
+        mut frame in frame(),
+        changes in proptest::collection::vec((34usize..120, any::<u8>()), 0..6),
+        cut in 0usize..40,
+        ahead in prop_oneof![Just(0u32), 0..0x100_0000u32],
+        to_responder: bool,
+    ) {
+        let mut end = Endpoint::new(1, 2, 1 << 16, Settings::default());
+        end.post_recv(0, vec![0..5000]);
+        end.post(0, roce::work::SendOp::Send { imm: None }, vec![0..5000]);
+        let remote = roce::work::Remote { va: 0, rkey: 0 };
+        end.post(1, roce::work::SendOp::Read { remote }, vec![0..5000]);
+        let now = Instant::now();
+        end.transmit(1 << 20, now);
+        for (at, value) in changes {
+            if let Some(byte) = frame.get_mut(at) {
+                *byte = value;
+            }
+        }
+        frame.truncate(frame.len() - cut);
+        // To this QP, at or near a PSN that matters.
+        let bth = if frame[12..14] == [0x08, 0x00] { 42 } else { 62 };
+        let psn = if to_responder { end.responder.expected_psn() } else { end.requester.next_psn() };
+        if frame.len() > bth + 12 {
+            frame[bth + 5..bth + 8].copy_from_slice(&[0, 0, 1]);
+            let psn = psn.add(ahead).value().to_be_bytes();
+            frame[bth + 9..bth + 12].copy_from_slice(&psn[1..]);
+        }
+        reseal(&mut frame);
+        end.deliver(&frame, now);
+        end.transmit(1 << 20, now);
+        end.deliver(&frame, now);
+        end.transmit(1 << 20, now);
+    }
+}

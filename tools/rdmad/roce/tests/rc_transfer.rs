@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Data arrives complete, unchanged and in order whatever the channel does.
+
+mod common;
+
+use common::endpoint::{Pieces, Settings, BASE, RKEY};
+use common::sim::{Faults, Rng, Sim};
+use proptest::prelude::*;
+use roce::opcode::Op;
+use roce::work::{Mtu, Remote, SendOp, WcStatus};
+use roce::Packet;
+
+/// Memory of an endpoint: a third each for what it sends or reads into, for its receives, and for the peer.
+const THIRD: usize = 1 << 20;
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Send,
+    SendImm,
+    Write,
+    WriteImm,
+    Read,
+}
+
+const KINDS: [Kind; 5] = [
+    Kind::Send,
+    Kind::SendImm,
+    Kind::Write,
+    Kind::WriteImm,
+    Kind::Read,
+];
+
+/// Splits a range into pieces of odd lengths.
+fn scatter(rng: &mut Rng, start: usize, len: usize) -> Pieces {
+    let mut pieces = Vec::new();
+    let (mut at, end) = (start, start + len);
+    while at < end && pieces.len() < 7 {
+        let next = (at + 1 + rng.below(len as u64) as usize).min(end);
+        pieces.push(at..next);
+        at = next;
+    }
+    if at < end {
+        pieces.push(at..end);
+    }
+    pieces
+}
+
+/// Runs `work` in both directions at once and checks every byte and completion.
+fn transfer(work: &[(Kind, usize)], settings: Settings, faults: Faults, seed: u64) -> Sim {
+    let mut sim = Sim::new(3 * THIRD, settings, faults, seed);
+    // Frames are bounded in number now and then.
+    let originals = [
+        sim.ends[0].world.memory.clone(),
+        sim.ends[1].world.memory.clone(),
+    ];
+    let mut rng = Rng(seed ^ 0xfeed);
+    let mut layouts = [Vec::new(), Vec::new()];
+    for (side, layout) in layouts.iter_mut().enumerate() {
+        let (mut own, mut recv, mut remote) = (0, THIRD, 2 * THIRD);
+        for (id, &(kind, len)) in work.iter().enumerate() {
+            layout.push((own, recv, remote));
+            if let Kind::Send | Kind::SendImm | Kind::WriteImm = kind {
+                let pieces = scatter(&mut rng, recv, len);
+                sim.ends[1 - side].post_recv(id as u64, pieces);
+            }
+            own += len;
+            recv += len;
+            remote += len;
+        }
+    }
+    let mut posted = [0, 0];
+    loop {
+        for side in 0..2 {
+            while posted[side] < work.len() && sim.ends[side].requester.has_room() {
+                let (kind, len) = work[posted[side]];
+                let (own, _, remote) = layouts[side][posted[side]];
+                let imm = Some((posted[side] as u32).to_be_bytes());
+                let remote = Remote {
+                    va: BASE + remote as u64,
+                    rkey: RKEY,
+                };
+                let op = match kind {
+                    Kind::Send => SendOp::Send { imm: None },
+                    Kind::SendImm => SendOp::Send { imm },
+                    Kind::Write => SendOp::Write { remote, imm: None },
+                    Kind::WriteImm => SendOp::Write { remote, imm },
+                    Kind::Read => SendOp::Read { remote },
+                };
+                let pieces = scatter(&mut rng, own, len);
+                sim.ends[side].post(posted[side] as u64, op, pieces);
+                posted[side] += 1;
+            }
+            // Sometimes the way out is full for a while.
+            sim.ends[side].world.frames = (seed % 3 == 0).then_some(rng.below(9) as usize);
+        }
+        if !sim.step()
+            && posted == [work.len(); 2]
+            && sim.ends.iter().all(|end| end.requester.is_empty())
+        {
+            break;
+        }
+        if sim.ends.iter().any(|end| !end.errors.is_empty()) {
+            panic!("{:?} {:?}", sim.ends[0].errors, sim.ends[1].errors);
+        }
+    }
+    for side in 0..2 {
+        let (end, peer) = (&sim.ends[side].world, &sim.ends[1 - side].world);
+        let all: Vec<_> = (0..work.len() as u64)
+            .map(|id| (id, WcStatus::Success))
+            .collect();
+        assert_eq!(end.sent, all);
+        let mut received = peer.received.iter();
+        for (id, &(kind, len)) in work.iter().enumerate() {
+            let (own, recv, remote) = layouts[side][id];
+            let source = &originals[side][own..own + len];
+            match kind {
+                Kind::Send | Kind::SendImm => assert!(peer.memory[recv..recv + len] == *source),
+                Kind::Write | Kind::WriteImm => {
+                    assert!(peer.memory[remote..remote + len] == *source)
+                }
+                Kind::Read => {
+                    assert!(end.memory[own..own + len] == originals[1 - side][remote..remote + len])
+                }
+            }
+            if let Kind::Send | Kind::SendImm | Kind::WriteImm = kind {
+                let (recv_id, how) = received.next().expect("a completion");
+                assert_eq!(*recv_id, id as u64);
+                assert_eq!(how.status, WcStatus::Success);
+                assert_eq!(how.byte_len as usize, len);
+                assert_eq!(how.rdma_write, matches!(kind, Kind::WriteImm));
+                let imm = (!matches!(kind, Kind::Send)).then_some((id as u32).to_be_bytes());
+                assert_eq!(how.imm, imm);
+            }
+        }
+        assert_eq!(received.next(), None, "no message completes twice");
+    }
+    sim
+}
+
+#[test]
+fn every_operation_at_every_mtu_and_odd_sizes() {
+    for mtu in Mtu::ALL {
+        let m = mtu.bytes() as usize;
+        let sizes = [
+            0,
+            1,
+            3,
+            m - 1,
+            m,
+            m + 1,
+            2 * m,
+            5 * m + 7,
+            130 * 256 + 2,
+            100_001,
+        ];
+        let work: Vec<_> = KINDS
+            .iter()
+            .flat_map(|&kind| sizes.map(|len| (kind, len)))
+            .collect();
+        let sim = transfer(
+            &work,
+            Settings {
+                mtu: *mtu,
+                ..Settings::default()
+            },
+            Faults::default(),
+            1,
+        );
+        // A perfect channel sees nothing twice, and PSNs wrapped on it.
+        for side in 0..2 {
+            let requests: Vec<_> = sim
+                .log
+                .iter()
+                .filter(|(from, _)| *from == side)
+                .map(|(_, frame)| Packet::parse(frame).unwrap().transport.bth)
+                .filter(|bth| !bth.opcode.is_response())
+                .collect();
+            assert!(requests
+                .windows(2)
+                .all(|pair| pair[1].psn.since(pair[0].psn) > 0));
+            assert!(requests
+                .windows(2)
+                .any(|pair| pair[1].psn.value() < pair[0].psn.value()));
+        }
+    }
+}
+
+#[test]
+fn acknowledgements_are_coalesced() {
+    let sim = transfer(
+        &[(Kind::Write, 500_000)],
+        Settings::default(),
+        Faults::default(),
+        1,
+    );
+    let acks = sim
+        .log
+        .iter()
+        .filter(|(from, frame)| *from == 0 && Packet::parse(frame).unwrap().opcode().op == Op::Ack)
+        .count();
+    assert!(acks <= 489 / 16, "{acks} acknowledgements for 489 packets");
+}
+
+#[test]
+fn reads_obey_the_negotiated_limit() {
+    let settings = Settings {
+        rd_atomic: 1,
+        ..Settings::default()
+    };
+    let work = [
+        (Kind::Read, 300_000),
+        (Kind::Read, 10),
+        (Kind::Write, 5000),
+        (Kind::Read, 70_000),
+    ];
+    transfer(&work, settings, Faults::default(), 1);
+}
+
+fn faults() -> impl Strategy<Value = Faults> {
+    (0..6u64, 0..6u64, 0..10u64, 0..4u64).prop_map(|(drop, duplicate, reorder, corrupt)| Faults {
+        drop,
+        duplicate,
+        reorder,
+        corrupt,
+    })
+}
+
+fn work() -> impl Strategy<Value = Vec<(Kind, usize)>> {
+    let size = prop_oneof![0..10usize, 200..3000usize, 0..60_000usize];
+    proptest::collection::vec((proptest::sample::select(&KINDS), size), 1..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_work_over_a_bad_channel(
+        work in work(),
+        faults in faults(),
+        mtu in proptest::sample::select(Mtu::ALL),
+        psn in prop_oneof![Just(0xff_ffe0u32), 0..0x100_0000u32],
+        rd_atomic in 1..5u8,
+        depth in prop_oneof![Just(1usize), Just(3), Just(64)],
+        seed: u64,
+    ) {
+        let settings = Settings { mtu, psn, rd_atomic, depth, ..Settings::default() };
+        transfer(&work, settings, faults, seed);
+    }
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What a Linux rxe requester sent is accepted by our responder, and answered as the rxe responder answered.
+
+mod common;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::IpAddr;
+
+use common::capture;
+use roce::net::Addresses;
+use roce::opcode::{Op, Service};
+use roce::rc::{
+    BadReceive, Connection, Output, Pause, RemoteFault, Responder, ResponderAttr, ResponderEnv,
+};
+use roce::work::{AccessFlags, Mtu, RecvCompletion, RecvWr, Remote, WcStatus};
+use roce::{Frame, FramePool, Packet, Path};
+
+/// Memory that admits everything and remembers it.
+struct Sparse {
+    pool: FramePool,
+    out: VecDeque<Frame>,
+    bytes: HashMap<u64, u8>,
+    written: usize,
+    received: Vec<(Vec<u8>, RecvCompletion)>,
+    arriving: Vec<u8>,
+}
+
+impl Output for Sparse {
+    fn frame(&mut self, len: usize) -> Option<Frame> {
+        self.pool.take(len)
+    }
+    fn send(&mut self, frame: Frame) {
+        self.out.push_back(frame);
+    }
+}
+
+impl ResponderEnv for Sparse {
+    type Recv = ();
+    fn take_receive(&mut self) -> Result<Option<RecvWr<()>>, BadReceive> {
+        Ok(Some(RecvWr {
+            id: 0,
+            length: 1 << 20,
+            local: (),
+        }))
+    }
+    fn scatter_recv(&mut self, _: &(), offset: u32, from: &[u8], _: bool) -> Result<(), WcStatus> {
+        assert_eq!(offset as usize, self.arriving.len());
+        self.arriving.extend_from_slice(from);
+        Ok(())
+    }
+    fn complete_recv(&mut self, _: RecvWr<()>, how: RecvCompletion) {
+        self.received
+            .push((std::mem::take(&mut self.arriving), how));
+    }
+    fn check(&mut self, _: Remote, _: u32, _: AccessFlags) -> Result<(), RemoteFault> {
+        Ok(())
+    }
+    fn write(&mut self, at: Remote, from: &[u8], _: bool) -> Result<(), RemoteFault> {
+        self.written += from.len();
+        self.bytes.extend((at.va..).zip(from.iter().copied()));
+        Ok(())
+    }
+    fn read(&mut self, at: Remote, into: &mut [u8]) -> Result<(), RemoteFault> {
+        into.iter_mut()
+            .zip(at.va..)
+            .for_each(|(byte, va)| *byte = self.bytes[&va]);
+        Ok(())
+    }
+}
+
+/// One direction of a connection: what the requester sent and what rxe answered, in the order of capture.
+#[derive(Default)]
+struct Flow<'a> {
+    requests: Vec<Packet<'a>>,
+    answers: Vec<Packet<'a>>,
+}
+
+/// The flows of RC requests without atomics. Answers belong to the flow of the other direction whose PSNs they have.
+fn flows(frames: &[Vec<u8>]) -> Vec<Flow<'_>> {
+    let mut flows: BTreeMap<(IpAddr, u32), Flow> = BTreeMap::new();
+    let packets: Vec<_> = frames
+        .iter()
+        .map(|frame| Packet::parse(frame).unwrap())
+        .collect();
+    for packet in packets
+        .iter()
+        .filter(|packet| packet.opcode().service == Service::Rc)
+    {
+        if !packet.opcode().is_response() {
+            let key = (packet.path.addresses.dst(), packet.transport.bth.dest_qpn);
+            flows.entry(key).or_default().requests.push(*packet);
+        }
+    }
+    for packet in packets
+        .iter()
+        .filter(|packet| packet.opcode().is_response())
+    {
+        let from = packet.path.addresses.src();
+        let flow = flows.iter_mut().find(|((to, _), flow)| {
+            let first = flow.requests[0].transport.bth.psn;
+            *to == from && (0..1000).contains(&packet.transport.bth.psn.since(first))
+        });
+        flow.expect("a flow").1.answers.push(*packet);
+    }
+    let no_atomics = |flow: &Flow| {
+        !flow
+            .requests
+            .iter()
+            .any(|packet| matches!(packet.opcode().op, Op::CompareSwap | Op::FetchAdd))
+    };
+    flows.into_values().filter(no_atomics).collect()
+}
+
+/// The path back to where a packet came from.
+fn reply_path(path: &Path) -> Path {
+    let addresses = Addresses::new(path.addresses.dst(), path.addresses.src()).unwrap();
+    Path {
+        src_mac: path.dst_mac,
+        dst_mac: path.src_mac,
+        addresses,
+        ..*path
+    }
+}
+
+#[test]
+fn rxe_requesters_get_the_answers_that_rxe_gives() {
+    let frames = capture::frames();
+    let flows = flows(&frames);
+    assert_eq!(flows.len(), 11);
+    let (mut acks, mut responses, mut received, mut written) = (0, 0, 0, 0);
+    for flow in &flows {
+        let first = &flow.requests[0];
+        let peer = flow.answers[0].transport.bth.dest_qpn;
+        let connection = Connection::new(reply_path(&first.path), peer, Mtu::Mtu1024);
+        let attr = ResponderAttr {
+            rq_psn: first.transport.bth.psn.value(),
+            min_rnr_timer: 12,
+            max_dest_rd_atomic: 16,
+            access: AccessFlags::ALL,
+        };
+        let mut responder: Responder<()> = Responder::new(connection, attr);
+        let mut env = Sparse {
+            pool: FramePool::new(64),
+            out: VecDeque::new(),
+            bytes: HashMap::new(),
+            written: 0,
+            received: Vec::new(),
+            arriving: Vec::new(),
+        };
+        let mut sent: Vec<Frame> = Vec::new();
+        for request in &flow.requests {
+            let psn = request.transport.bth.psn;
+            if let (Op::ReadRequest, Some(reth)) = (request.opcode().op, request.transport.reth) {
+                // The server's memory is known only from what rxe read there.
+                for answer in &flow.answers {
+                    let index = answer.transport.bth.psn.since(psn);
+                    if (0..reth.length.div_ceil(1024) as i32).contains(&index) {
+                        let va = reth.va + 1024 * index as u64;
+                        env.bytes.extend((va..).zip(answer.payload.iter().copied()));
+                    }
+                }
+            }
+            assert_eq!(responder.on_packet(request, &mut env), Ok(()));
+            assert_eq!(
+                responder.transmit(usize::MAX, &mut env).unwrap().pause,
+                Pause::Idle
+            );
+            sent.extend(env.out.drain(..));
+        }
+        let ours: Vec<_> = sent
+            .iter()
+            .map(|frame| Packet::parse(frame).unwrap())
+            .collect();
+        for theirs in &flow.answers {
+            let same: Vec<_> = ours
+                .iter()
+                .filter(|ours| ours.transport.bth.psn == theirs.transport.bth.psn)
+                .filter(|ours| ours.opcode() == theirs.opcode())
+                .collect();
+            assert!(!same.is_empty(), "no answer like {theirs:?}");
+            for ours in same {
+                assert_eq!(ours.transport, theirs.transport);
+                assert_eq!(ours.payload, theirs.payload);
+                assert_eq!(ours.path.addresses, theirs.path.addresses);
+                match theirs.opcode().op {
+                    Op::Ack => acks += 1,
+                    _ => responses += 1,
+                }
+            }
+        }
+        assert!(env
+            .received
+            .iter()
+            .all(|(_, how)| how.status == WcStatus::Success));
+        received += env.received.len();
+        written += env.written;
+    }
+    assert_eq!(
+        (acks, responses, received, written),
+        (46, 29, 32, 32_965),
+        "nothing was left out"
+    );
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Command line.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::bail;
+use anyhow::ensure;
+use anyhow::Context;
+use anyhow::Result;
+use clap::builder::PossibleValuesParser;
+use clap::builder::TypedValueParser;
+use clap::Parser;
+use clap::ValueEnum;
+use virtio_rdma_abi::config::F_RING_ADDR;
+
+/// Features that the device offers unless told otherwise, by the name that the command line uses.
+const FEATURES: &[(&str, u32)] = &[("ring-addr", F_RING_ADDR)];
+
+/// Software RDMA device for virtual machines.
+///
+/// Each port is a virtio-rdma PCI function, which a QEMU plugs into its VM with
+/// -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"SOCKET"}}', and the far end of the VM's Ethernet
+/// link. Between ports, packets are switched; RDMA between two ports is copied from memory to memory.
+#[derive(Debug, Parser)]
+#[command(version)]
+pub struct Args {
+    /// A VM: name, socket for its QEMU's vfio-user-pci, Unix datagram sockets of its Ethernet link (ours and QEMU's),
+    /// MAC address. May be repeated.
+    #[arg(
+        long = "port",
+        required = true,
+        value_name = "NAME,vfio=SOCKET,net=LOCAL:REMOTE,mac=MAC"
+    )]
+    pub ports: Vec<PortArgs>,
+
+    /// How two ports of this process exchange data: memory to memory, or always as packets.
+    #[arg(long, value_enum, default_value_t = DataPath::Direct)]
+    pub path: DataPath,
+
+    /// Do not offer this device feature. May be repeated.
+    #[arg(long = "withhold", value_name = "FEATURE", value_parser = feature_parser())]
+    pub withheld: Vec<u32>,
+
+    /// Threads that serve the queues of all ports; by default one per CPU, 4 at most.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub workers: Option<u16>,
+
+    /// Write a line to this file descriptor, a pipe, once QEMU may be started.
+    #[arg(long, value_name = "N")]
+    pub ready_fd: Option<u32>,
+}
+
+/// Path of data between two ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DataPath {
+    /// Memory to memory where that is possible.
+    Direct,
+    /// As RoCEv2 packets.
+    Wire,
+}
+
+/// One `--port`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortArgs {
+    /// Name in logs.
+    pub name: String,
+    /// Socket that QEMU's vfio-user-pci connects to.
+    pub vfio: PathBuf,
+    /// Ethernet link.
+    pub net: Option<Link>,
+    /// MAC address of the VM's network interface and of the device.
+    pub mac: Mac,
+}
+
+/// Two Unix datagram sockets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The one that is bound here.
+    pub local: PathBuf,
+    /// The one that frames are sent to.
+    pub remote: PathBuf,
+}
+
+/// A unicast MAC address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl Args {
+    /// What the parser can't see in one argument alone.
+    pub fn check(&self) -> Result<()> {
+        let (mut names, mut macs, mut paths) = (HashSet::new(), HashSet::new(), HashSet::new());
+        for port in &self.ports {
+            ensure!(
+                names.insert(&port.name),
+                "two ports have the name {}",
+                port.name
+            );
+            ensure!(
+                macs.insert(port.mac),
+                "two ports have the MAC address {}",
+                port.mac
+            );
+            let link = port.net.iter().flat_map(|link| [&link.local, &link.remote]);
+            for path in [&port.vfio].into_iter().chain(link) {
+                ensure!(
+                    paths.insert(path),
+                    "two sockets have the path {}",
+                    path.display()
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn feature_parser() -> impl TypedValueParser<Value = u32> {
+    PossibleValuesParser::new(FEATURES.iter().map(|&(name, _)| name)).try_map(|given| {
+        FEATURES
+            .iter()
+            .find(|&&(name, _)| name == given)
+            .map(|&(_, bit)| bit)
+            .context("no such feature")
+            .map_err(Into::<Box<dyn std::error::Error + Send + Sync>>::into)
+    })
+}
+
+impl FromStr for PortArgs {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let mut parts = text.split(',');
+        let name = parts.next().unwrap_or_default();
+        ensure!(
+            !name.is_empty()
+                && name
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)),
+            "the name {name:?} must be of letters, digits, '-', '_' and '.'"
+        );
+        let (mut vfio, mut net, mut mac) = (None, None, None);
+        for part in parts {
+            let (key, value) = part
+                .split_once('=')
+                .with_context(|| format!("{part:?} is not KEY=VALUE"))?;
+            ensure!(!value.is_empty(), "{key} has no value");
+            let repeated = match key {
+                "vfio" => vfio.replace(PathBuf::from(value)).is_some(),
+                "net" => net.replace(value.parse()?).is_some(),
+                "mac" => mac.replace(value.parse()?).is_some(),
+                _ => bail!("unknown key {key:?}; there are vfio, net and mac"),
+            };
+            ensure!(!repeated, "{key} is given twice");
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            vfio: vfio.context("vfio=SOCKET is missing")?,
+            net,
+            mac: mac.context("mac=MAC is missing")?,
+        })
+    }
+}
+
+impl FromStr for Link {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (local, remote) = text
+            .split_once(':')
+            .filter(|(local, remote)| !local.is_empty() && !remote.is_empty())
+            .with_context(|| format!("{text:?} is not LOCAL:REMOTE"))?;
+        Ok(Self {
+            local: local.into(),
+            remote: remote.into(),
+        })
+    }
+}
+
+impl FromStr for Mac {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let malformed = || format!("{text:?} is not a MAC address like 52:54:00:12:34:56");
+        let bytes = text
+            .split(':')
+            .map(|part| match part.len() {
+                2 => u8::from_str_radix(part, 16).ok(),
+                _ => None,
+            })
+            .collect::<Option<Vec<u8>>>()
+            .with_context(malformed)?;
+        let bytes: [u8; 6] = bytes.try_into().ok().with_context(malformed)?;
+        ensure!(bytes[0] & 1 == 0, "{text} is a multicast address");
+        ensure!(bytes != [0; 6], "the MAC address is zero");
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Args> {
+        let args = Args::try_parse_from([&["virtio-rdmad"], args].concat())?;
+        args.check()?;
+        Ok(args)
+    }
+
+    const PORT: &str = "a,vfio=/run/a.sock,net=/run/a.local:/run/a.qemu,mac=52:54:00:09:00:01";
+
+    #[test]
+    fn the_definition_is_sound() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn a_port() {
+        let args = parse(&["--port", PORT]).unwrap();
+        assert_eq!(
+            args.ports,
+            [PortArgs {
+                name: "a".into(),
+                vfio: "/run/a.sock".into(),
+                net: Some(Link {
+                    local: "/run/a.local".into(),
+                    remote: "/run/a.qemu".into()
+                }),
+                mac: Mac([0x52, 0x54, 0, 9, 0, 1]),
+            }]
+        );
+        assert_eq!(args.ports[0].mac.to_string(), "52:54:00:09:00:01");
+        assert_eq!(args.path, DataPath::Direct);
+    }
+
+    #[test]
+    fn features_are_withheld_by_name() {
+        let args = parse(&["--port", PORT, "--withhold", "ring-addr"]).unwrap();
+        assert_eq!(args.withheld, [F_RING_ADDR]);
+        assert!(parse(&["--port", PORT, "--withhold", "warp"]).is_err());
+    }
+
+    #[test]
+    fn what_can_not_work_is_refused_with_a_reason() {
+        let cases = [
+            ("a", "vfio=SOCKET is missing"),
+            ("a b,vfio=/s", "must be of letters"),
+            ("a,vfio=/s", "mac=MAC is missing"),
+            ("a,vfio=,mac=52:54:00:09:00:01", "has no value"),
+            ("a,vfio=/s,vfio=/t,mac=52:54:00:09:00:01", "given twice"),
+            ("a,vfio=/s,speed=9,mac=52:54:00:09:00:01", "unknown key"),
+            ("a,vfio=/s,net=/x,mac=52:54:00:09:00:01", "not LOCAL:REMOTE"),
+            ("a,vfio=/s,mac=52:54:00:09:00", "not a MAC address"),
+            ("a,vfio=/s,mac=52:54:00:09:00:1", "not a MAC address"),
+            ("a,vfio=/s,mac=52:54:00:09:00:0g", "not a MAC address"),
+            ("a,vfio=/s,mac=01:00:5e:00:00:01", "multicast"),
+            ("a,vfio=/s,mac=00:00:00:00:00:00", "zero"),
+        ];
+        for (port, reason) in cases {
+            let error = parse(&["--port", port]).unwrap_err().to_string();
+            assert!(error.contains(reason), "{port}: {error}");
+        }
+    }
+
+    #[test]
+    fn ports_must_differ() {
+        for (second, reason) in [
+            ("a,vfio=/b,mac=52:54:00:09:00:02", "the name a"),
+            (
+                "b,vfio=/run/a.sock,mac=52:54:00:09:00:02",
+                "the path /run/a.sock",
+            ),
+            (
+                "b,vfio=/run/a.qemu,mac=52:54:00:09:00:02",
+                "the path /run/a.qemu",
+            ),
+            (
+                "b,vfio=/b,mac=52:54:00:09:00:01",
+                "the MAC address 52:54:00:09:00:01",
+            ),
+        ] {
+            let error = parse(&["--port", PORT, "--port", second])
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(reason), "{second}: {error}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! `virtio-rdmad`: a software virtio-rdma device for stock QEMU. See Documentation/man/virtio-rdmad.1.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod device;
+mod port;
+
+use std::fs::File;
+use std::io::IsTerminal;
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use anyhow::Result;
+use clap::Parser;
+use signal_hook::consts::SIGINT;
+use signal_hook::consts::SIGTERM;
+use signal_hook::iterator::Signals;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::Args;
+use crate::port::Port;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    args.check()?;
+    // From here on a signal is kept until the ports are there to be ended.
+    let mut signals = Signals::new([SIGTERM, SIGINT]).context("can't handle signals")?;
+    let ports = args
+        .ports
+        .iter()
+        .map(|port| Port::start(port, args).with_context(|| format!("port {}", port.name)))
+        .collect::<Result<Vec<_>>>()?;
+
+    tracing::info!("ready");
+    if let Some(fd) = args.ready_fd {
+        // By its name, since the number alone proves nothing about who owns it.
+        File::options()
+            .write(true)
+            .open(format!("/proc/self/fd/{fd}"))
+            .and_then(|mut pipe| pipe.write_all(b"ready\n"))
+            .with_context(|| format!("can't write to file descriptor {fd}"))?;
+    }
+    if let Some(signal) = signals.forever().next() {
+        tracing::info!("ends by signal {signal}");
+    }
+    drop(ports);
+    Ok(())
+}

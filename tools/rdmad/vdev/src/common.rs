@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Common configuration registers of virtio-pci (virtio 1.3, 4.1.4.3) and the state machine behind the device status.
+//!
+//! The registers only record what the driver wrote and say what is to be done about it; a reset takes effect when the
+//! service thread reports it done, and until then reads as not done.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::queue::RingAddress;
+use crate::shared::NO_VECTOR;
+
+/// Length of the registers, `queue_reset` included.
+pub(crate) const COMMON_LEN: usize = 0x3c;
+
+const DEVICE_FEATURE_SELECT: usize = 0x00;
+const DEVICE_FEATURE: usize = 0x04;
+const DRIVER_FEATURE_SELECT: usize = 0x08;
+const DRIVER_FEATURE: usize = 0x0c;
+const CONFIG_MSIX_VECTOR: usize = 0x10;
+const NUM_QUEUES: usize = 0x12;
+const DEVICE_STATUS: usize = 0x14;
+const CONFIG_GENERATION: usize = 0x15;
+const QUEUE_SELECT: usize = 0x16;
+const QUEUE_SIZE: usize = 0x18;
+const QUEUE_MSIX_VECTOR: usize = 0x1a;
+const QUEUE_ENABLE: usize = 0x1c;
+const QUEUE_NOTIFY_OFF: usize = 0x1e;
+const QUEUE_DESC: usize = 0x20;
+const QUEUE_DRIVER: usize = 0x28;
+const QUEUE_DEVICE: usize = 0x30;
+const QUEUE_RESET: usize = 0x3a;
+
+const STATUS_DRIVER_OK: u8 = 4;
+const STATUS_FEATURES_OK: u8 = 8;
+const STATUS_NEEDS_RESET: u8 = 64;
+
+/// VIRTIO_F_VERSION_1.
+const F_VERSION_1: u64 = 1 << 32;
+/// VIRTIO_F_ACCESS_PLATFORM.
+const F_ACCESS_PLATFORM: u64 = 1 << 33;
+/// VIRTIO_F_RING_RESET.
+const F_RING_RESET: u64 = 1 << 40;
+/// What the transport offers besides the device's features.
+const TRANSPORT_FEATURES: u64 = F_VERSION_1 | F_ACCESS_PLATFORM | F_RING_RESET;
+/// What a driver must accept.
+const REQUIRED_FEATURES: u64 = F_VERSION_1 | F_ACCESS_PLATFORM;
+
+/// What a register write asks for beyond being recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Nothing.
+    None,
+    /// The driver is ready.
+    Activate,
+    /// Device reset, which takes effect when [`CommonConfig::reset`] is called.
+    Reset,
+    /// Device reset that has taken effect: the driver was not ready yet.
+    ResetDone,
+    /// A queue was enabled while the driver is ready.
+    StartQueue(u16),
+    /// A queue is to be reset.
+    ResetQueue(u16),
+    /// The vector of a queue is another.
+    SetQueueVector(u16, u16),
+    /// The vector of configuration changes is another.
+    SetConfigVector(u16),
+}
+
+/// Writes that break the rules. They have no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Violation {
+    Register { offset: u64, len: usize },
+    Features { accepted: u64, offered: u64 },
+    ReadyWithoutFeatures,
+    QueueSize { queue: u16, size: u16 },
+    QueueAddress { queue: u16, at: RingAddress },
+    QueueEnabled { queue: u16 },
+    NoSuchQueue { queue: u16 },
+    Vector { vector: u16 },
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Register { offset, len } => {
+                write!(
+                    f,
+                    "write of {len} bytes to common configuration at {offset:#x}"
+                )
+            }
+            Self::Features { accepted, offered } => {
+                write!(
+                    f,
+                    "driver accepts features {accepted:#x}, offered are {offered:#x}"
+                )
+            }
+            Self::ReadyWithoutFeatures => write!(f, "driver is ready without FEATURES_OK"),
+            Self::QueueSize { queue, size } => write!(f, "bad size {size} of queue {queue}"),
+            Self::QueueAddress { queue, at } => write!(f, "bad address of queue {queue}: {at:x?}"),
+            Self::QueueEnabled { queue } => {
+                write!(f, "queue {queue} is enabled and can't be changed")
+            }
+            Self::NoSuchQueue { queue } => write!(f, "queue {queue} does not exist"),
+            Self::Vector { vector } => write!(f, "interrupt vector {vector} does not exist"),
+        }
+    }
+}
+
+/// Registers of one queue.
+#[derive(Clone, Copy, Debug)]
+struct QueueRegisters {
+    max_size: u16,
+    at: RingAddress,
+    vector: u16,
+    enabled: bool,
+    resetting: bool,
+}
+
+impl QueueRegisters {
+    fn new(max_size: u16) -> Self {
+        Self {
+            max_size,
+            at: RingAddress {
+                size: max_size,
+                ..RingAddress::default()
+            },
+            vector: NO_VECTOR,
+            enabled: false,
+            resetting: false,
+        }
+    }
+}
+
+/// The registers of a function.
+#[derive(Debug)]
+pub(crate) struct CommonConfig {
+    offered: u64,
+    accepted: u64,
+    vectors: u16,
+    config_vector: u16,
+    status: u8,
+    resetting: bool,
+    device_feature_select: u32,
+    driver_feature_select: u32,
+    queue_select: u16,
+    queues: Vec<QueueRegisters>,
+}
+
+impl CommonConfig {
+    /// For a device that offers `features`, with these greatest queue sizes and this number of vectors.
+    pub(crate) fn new(features: u64, queue_sizes: &[u16], vectors: u16) -> Self {
+        Self {
+            offered: features | TRANSPORT_FEATURES,
+            accepted: 0,
+            vectors,
+            config_vector: NO_VECTOR,
+            status: 0,
+            resetting: false,
+            device_feature_select: 0,
+            driver_feature_select: 0,
+            queue_select: 0,
+            queues: queue_sizes
+                .iter()
+                .map(|&size| QueueRegisters::new(size))
+                .collect(),
+        }
+    }
+
+    /// The registers as bytes.
+    pub(crate) fn read(&self, generation: u8, needs_reset: bool) -> [u8; COMMON_LEN] {
+        let mut image = [0; COMMON_LEN];
+        let mut put = |offset: usize, bytes: &[u8]| {
+            image[offset..offset + bytes.len()].copy_from_slice(bytes)
+        };
+        put(
+            DEVICE_FEATURE_SELECT,
+            &self.device_feature_select.to_le_bytes(),
+        );
+        put(
+            DEVICE_FEATURE,
+            &window(self.offered, self.device_feature_select).to_le_bytes(),
+        );
+        put(
+            DRIVER_FEATURE_SELECT,
+            &self.driver_feature_select.to_le_bytes(),
+        );
+        put(
+            DRIVER_FEATURE,
+            &window(self.accepted, self.driver_feature_select).to_le_bytes(),
+        );
+        put(CONFIG_MSIX_VECTOR, &self.config_vector.to_le_bytes());
+        // Queue numbers are u16.
+        put(NUM_QUEUES, &(self.queues.len() as u16).to_le_bytes());
+        let needs_reset = if needs_reset { STATUS_NEEDS_RESET } else { 0 };
+        put(DEVICE_STATUS, &[self.status | needs_reset]);
+        put(CONFIG_GENERATION, &[generation]);
+        put(QUEUE_SELECT, &self.queue_select.to_le_bytes());
+        // A queue that does not exist has size 0.
+        if let Some(queue) = self.queues.get(usize::from(self.queue_select)) {
+            put(QUEUE_SIZE, &queue.at.size.to_le_bytes());
+            put(QUEUE_MSIX_VECTOR, &queue.vector.to_le_bytes());
+            put(QUEUE_ENABLE, &u16::from(queue.enabled).to_le_bytes());
+            put(QUEUE_NOTIFY_OFF, &self.queue_select.to_le_bytes());
+            put(QUEUE_DESC, &queue.at.descriptors.to_le_bytes());
+            put(QUEUE_DRIVER, &queue.at.available.to_le_bytes());
+            put(QUEUE_DEVICE, &queue.at.used.to_le_bytes());
+            put(QUEUE_RESET, &u16::from(queue.resetting).to_le_bytes());
+        }
+        image
+    }
+
+    /// Writes `data` to the registers at `offset`.
+    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Result<Action, Violation> {
+        let bad = Violation::Register {
+            offset,
+            len: data.len(),
+        };
+        // Whatever comes before a reset is done would be lost: the driver has to wait for it.
+        if self.resetting {
+            return Ok(Action::None);
+        }
+        let at = usize::try_from(offset).map_err(|_| bad)?;
+        match *data {
+            [value] if at == DEVICE_STATUS => self.write_status(value),
+            [a, b] => self
+                .write_u16(at, u16::from_le_bytes([a, b]))
+                .unwrap_or(Err(bad)),
+            [a, b, c, d] => self
+                .write_u32(at, u32::from_le_bytes([a, b, c, d]))
+                .ok_or(bad)?,
+            [a, b, c, d, e, f, g, h] if at >= QUEUE_DESC => {
+                let low = u32::from_le_bytes([a, b, c, d]);
+                let high = u32::from_le_bytes([e, f, g, h]);
+                self.write_u32(at, low).ok_or(bad)??;
+                self.write_u32(at + 4, high).ok_or(bad)?
+            }
+            _ => Err(bad),
+        }
+    }
+
+    fn write_status(&mut self, value: u8) -> Result<Action, Violation> {
+        if value == 0 {
+            // Without queues and driver there is nothing that would have to end first.
+            if self.status & STATUS_DRIVER_OK == 0 {
+                self.reset();
+                return Ok(Action::ResetDone);
+            }
+            self.resetting = true;
+            return Ok(Action::Reset);
+        }
+        let set = value & !self.status;
+        if set & STATUS_FEATURES_OK != 0
+            && (self.accepted & !self.offered != 0
+                || self.accepted & REQUIRED_FEATURES != REQUIRED_FEATURES)
+        {
+            // The bit stays clear, which tells the driver.
+            self.status |= value & !(STATUS_FEATURES_OK | STATUS_NEEDS_RESET | STATUS_DRIVER_OK);
+            return Err(Violation::Features {
+                accepted: self.accepted,
+                offered: self.offered,
+            });
+        }
+        if set & STATUS_DRIVER_OK != 0 && (self.status | value) & STATUS_FEATURES_OK == 0 {
+            return Err(Violation::ReadyWithoutFeatures);
+        }
+        self.status |= value & !STATUS_NEEDS_RESET;
+        Ok(if set & STATUS_DRIVER_OK != 0 {
+            Action::Activate
+        } else {
+            Action::None
+        })
+    }
+
+    /// `None` if there is no such register.
+    fn write_u16(&mut self, offset: usize, value: u16) -> Option<Result<Action, Violation>> {
+        Some(match offset {
+            CONFIG_MSIX_VECTOR => {
+                self.config_vector = self.checked_vector(value);
+                if self.config_vector == value {
+                    Ok(Action::SetConfigVector(value))
+                } else {
+                    Err(Violation::Vector { vector: value })
+                }
+            }
+            QUEUE_SELECT => {
+                self.queue_select = value;
+                Ok(Action::None)
+            }
+            QUEUE_SIZE => self.write_queue_size(value),
+            QUEUE_MSIX_VECTOR => {
+                let vector = self.checked_vector(value);
+                let index = self.queue_select;
+                self.queue().and_then(|queue| {
+                    queue.vector = vector;
+                    if vector == value {
+                        Ok(Action::SetQueueVector(index, value))
+                    } else {
+                        Err(Violation::Vector { vector: value })
+                    }
+                })
+            }
+            QUEUE_ENABLE => self.write_queue_enable(value),
+            QUEUE_RESET => self.write_queue_reset(value),
+            _ => return None,
+        })
+    }
+
+    /// `None` if there is no such register.
+    fn write_u32(&mut self, offset: usize, value: u32) -> Option<Result<Action, Violation>> {
+        match offset {
+            DEVICE_FEATURE_SELECT => self.device_feature_select = value,
+            DRIVER_FEATURE_SELECT => self.driver_feature_select = value,
+            DRIVER_FEATURE => {
+                // Once agreed on, the features stay until a reset.
+                if self.status & STATUS_FEATURES_OK == 0 {
+                    set_window(&mut self.accepted, self.driver_feature_select, value);
+                }
+            }
+            QUEUE_DESC.. if offset % 4 == 0 => match self.idle_queue() {
+                Ok(queue) => {
+                    let address = match offset & !7 {
+                        QUEUE_DESC => &mut queue.at.descriptors,
+                        QUEUE_DRIVER => &mut queue.at.available,
+                        QUEUE_DEVICE => &mut queue.at.used,
+                        _ => return None,
+                    };
+                    set_window(address, u32::from(offset & 4 != 0), value);
+                }
+                Err(violation) => return Some(Err(violation)),
+            },
+            _ => return None,
+        }
+        Some(Ok(Action::None))
+    }
+
+    fn write_queue_size(&mut self, size: u16) -> Result<Action, Violation> {
+        let index = self.queue_select;
+        let queue = self.idle_queue()?;
+        if !size.is_power_of_two() || size > queue.max_size {
+            return Err(Violation::QueueSize { queue: index, size });
+        }
+        queue.at.size = size;
+        Ok(Action::None)
+    }
+
+    fn write_queue_enable(&mut self, value: u16) -> Result<Action, Violation> {
+        let index = self.queue_select;
+        let ready = self.status & STATUS_DRIVER_OK != 0;
+        let queue = self.idle_queue()?;
+        if value != 1 {
+            return Ok(Action::None);
+        }
+        if !queue.at.is_valid() {
+            return Err(Violation::QueueAddress {
+                queue: index,
+                at: queue.at,
+            });
+        }
+        queue.enabled = true;
+        Ok(if ready {
+            Action::StartQueue(index)
+        } else {
+            Action::None
+        })
+    }
+
+    fn write_queue_reset(&mut self, value: u16) -> Result<Action, Violation> {
+        let index = self.queue_select;
+        let negotiated = self.status & STATUS_FEATURES_OK != 0 && self.accepted & F_RING_RESET != 0;
+        let queue = self.queue()?;
+        if value != 1 || !negotiated || queue.resetting || !queue.enabled {
+            return Ok(Action::None);
+        }
+        queue.resetting = true;
+        Ok(Action::ResetQueue(index))
+    }
+
+    fn queue(&mut self) -> Result<&mut QueueRegisters, Violation> {
+        let index = self.queue_select;
+        self.queues
+            .get_mut(usize::from(index))
+            .ok_or(Violation::NoSuchQueue { queue: index })
+    }
+
+    /// The selected queue, which must not be in use.
+    fn idle_queue(&mut self) -> Result<&mut QueueRegisters, Violation> {
+        let index = self.queue_select;
+        let queue = self.queue()?;
+        if queue.enabled || queue.resetting {
+            return Err(Violation::QueueEnabled { queue: index });
+        }
+        Ok(queue)
+    }
+
+    fn checked_vector(&self, vector: u16) -> u16 {
+        if vector < self.vectors {
+            vector
+        } else {
+            NO_VECTOR
+        }
+    }
+
+    /// The negotiated features.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.accepted
+    }
+
+    /// Where each enabled queue is.
+    pub(crate) fn enabled_queues(&self) -> Vec<Option<RingAddress>> {
+        self.queues
+            .iter()
+            .map(|queue| queue.enabled.then_some(queue.at))
+            .collect()
+    }
+
+    /// Where a queue is, if it is enabled.
+    pub(crate) fn enabled_queue(&self, index: u16) -> Option<RingAddress> {
+        let queue = self.queues.get(usize::from(index))?;
+        queue.enabled.then_some(queue.at)
+    }
+
+    /// Starts a reset that the driver did not ask for, if none runs. Returns whether it did.
+    pub(crate) fn begin_reset(&mut self) -> bool {
+        !std::mem::replace(&mut self.resetting, true)
+    }
+
+    /// A device reset is done.
+    pub(crate) fn reset(&mut self) {
+        self.accepted = 0;
+        self.config_vector = NO_VECTOR;
+        self.status = 0;
+        self.resetting = false;
+        self.device_feature_select = 0;
+        self.driver_feature_select = 0;
+        self.queue_select = 0;
+        for queue in &mut self.queues {
+            *queue = QueueRegisters::new(queue.max_size);
+        }
+    }
+
+    /// A queue reset is done.
+    pub(crate) fn queue_reset_done(&mut self, index: u16) {
+        if let Some(queue) = self.queues.get_mut(usize::from(index)) {
+            *queue = QueueRegisters::new(queue.max_size);
+        }
+    }
+}
+
+/// Bits of window `select`, 32 bits wide.
+fn window(bits: u64, select: u32) -> u32 {
+    bit_range(select).map_or(0, |range| (bits >> range.start) as u32)
+}
+
+fn set_window(bits: &mut u64, select: u32, value: u32) {
+    if let Some(range) = bit_range(select) {
+        *bits = *bits & !(u64::from(u32::MAX) << range.start) | u64::from(value) << range.start;
+    }
+}
+
+fn bit_range(select: u32) -> Option<Range<u32>> {
+    (select < 2).then(|| 32 * select..32 * select + 32)
+}

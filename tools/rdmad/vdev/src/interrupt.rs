@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! MSI-X vectors: an eventfd each, which the client turns into the guest's interrupt. Masking is the client's.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use rustix::fs::OFlags;
+
+/// The vectors of a function.
+#[derive(Debug)]
+pub(crate) struct Interrupts {
+    vectors: Box<[Mutex<Vector>]>,
+}
+
+#[derive(Debug, Default)]
+struct Vector {
+    eventfd: Option<OwnedFd>,
+    /// Triggered while there was no eventfd: like the pending bit of MSI-X, this is made up for.
+    pending: bool,
+}
+
+impl Vector {
+    fn signal(&mut self) {
+        match &self.eventfd {
+            // The only error of interest would be a full counter, and then an interrupt is due anyway.
+            Some(eventfd) => drop(rustix::io::write(eventfd, &1u64.to_ne_bytes())),
+            None => self.pending = true,
+        }
+    }
+}
+
+impl Interrupts {
+    pub(crate) fn new(count: u16) -> Self {
+        Self {
+            vectors: (0..count).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    pub(crate) fn count(&self) -> u16 {
+        // Made from a u16.
+        self.vectors.len() as u16
+    }
+
+    /// Raises a vector; one that does not exist, such as `VIRTIO_MSI_NO_VECTOR`, is not raised.
+    pub(crate) fn trigger(&self, vector: u16) {
+        if let Some(mut vector) = self.vector(vector) {
+            vector.signal();
+        }
+    }
+
+    /// Connects a vector to an eventfd, or to none. Fails if it is something else than an eventfd, which might block.
+    pub(crate) fn connect(&self, vector: u16, eventfd: Option<OwnedFd>) -> io::Result<()> {
+        if let Some(fd) = &eventfd {
+            let target = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+            if target.as_os_str() != "anon_inode:[eventfd]" {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "an interrupt's file is no eventfd",
+                ));
+            }
+            rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
+        }
+        let mut vector = self
+            .vector(vector)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        vector.eventfd = eventfd;
+        if vector.eventfd.is_some() && std::mem::take(&mut vector.pending) {
+            vector.signal();
+        }
+        Ok(())
+    }
+
+    /// Disconnects all vectors and forgets what is pending.
+    pub(crate) fn reset(&self) {
+        for index in 0..self.count() {
+            if let Some(mut vector) = self.vector(index) {
+                *vector = Vector::default();
+            }
+        }
+    }
+
+    fn vector(&self, index: u16) -> Option<MutexGuard<'_, Vector>> {
+        let vector = self.vectors.get(usize::from(index))?;
+        Some(vector.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::eventfd;
+    use rustix::event::EventfdFlags;
+
+    fn count(fd: &OwnedFd) -> u64 {
+        let mut value = [0; 8];
+        match rustix::io::read(fd, &mut value) {
+            Ok(_) => u64::from_ne_bytes(value),
+            Err(_) => 0,
+        }
+    }
+
+    #[test]
+    fn triggers_reach_the_eventfd_even_when_it_comes_late() {
+        let interrupts = Interrupts::new(2);
+        let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        interrupts.trigger(1);
+        interrupts.trigger(1);
+        interrupts.trigger(2);
+        interrupts.trigger(u16::MAX);
+        interrupts
+            .connect(1, Some(fd.try_clone().unwrap()))
+            .unwrap();
+        assert_eq!(count(&fd), 1);
+        interrupts.trigger(1);
+        interrupts.trigger(0);
+        assert_eq!(count(&fd), 1);
+        interrupts.reset();
+        interrupts.trigger(1);
+        assert_eq!(count(&fd), 0);
+        interrupts.reset();
+        interrupts
+            .connect(1, Some(fd.try_clone().unwrap()))
+            .unwrap();
+        assert_eq!(count(&fd), 0);
+        assert!(interrupts.connect(2, None).is_err());
+    }
+
+    #[test]
+    fn only_eventfds_are_taken_and_made_non_blocking() {
+        let interrupts = Interrupts::new(1);
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(interrupts.connect(0, Some(file.into())).is_err());
+        let full = eventfd(0, EventfdFlags::empty()).unwrap();
+        rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        interrupts.connect(0, Some(full)).unwrap();
+        interrupts.trigger(0);
+    }
+}

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Virtio devices as PCI functions, served to a VM's monitor over vfio-user.
+//!
+//! A [`VirtioDevice`] says what the device is and does. [`Listener::start`] makes it a virtio-pci function (virtio 1.3,
+//! section 4.1, without legacy parts) that a vfio-user client, such as QEMU's `vfio-user-pci`, plugs into a VM. Each
+//! function has a socket, one client at a time, and two threads:
+//!
+//! - the socket thread decodes messages and answers each at once. It never waits for the device's workers, since the
+//!   client's posted writes, register reads and DMA_UNMAPs share one queue, and a guest whose read takes seconds gets
+//!   all-ones. Only DMA_UNMAP waits, for the slice of work that holds the old map;
+//! - the service thread runs what takes longer: activation, resets and the queues that the device leaves to it.
+//!
+//! No region can be mapped by the client: one that could would make the client wait for each register write.
+
+#![forbid(unsafe_code)]
+
+mod client;
+mod common;
+mod connection;
+mod device;
+mod interrupt;
+mod limiter;
+mod message;
+mod pci;
+mod queue;
+mod server;
+mod service;
+mod shared;
+mod transport;
+
+pub use device::SharedMemory;
+pub use device::VirtioDevice;
+pub use limiter::Limiter;
+pub use queue::Queue;
+pub use queue::Request;
+pub use server::Handle;
+pub use server::ListenError;
+pub use server::Listener;

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Log messages that a guest can cause, limited so that it can't fill the log.
+
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+use std::time::Instant;
+
+/// Messages in one [`PERIOD`].
+const BURST: u32 = 10;
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// Limits the warnings about one guest.
+#[derive(Debug)]
+pub struct Limiter {
+    /// Name of the guest's port.
+    name: String,
+    window: Mutex<Window>,
+}
+
+#[derive(Debug)]
+struct Window {
+    start: Instant,
+    passed: u32,
+    suppressed: u64,
+}
+
+impl Limiter {
+    /// For the port `name`.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            window: Mutex::new(Window {
+                start: Instant::now(),
+                passed: 0,
+                suppressed: 0,
+            }),
+        }
+    }
+
+    /// The port's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Logs a warning unless there were too many lately.
+    pub fn warn(&self, message: fmt::Arguments<'_>) {
+        match self.admit(Instant::now()) {
+            None => {}
+            Some(0) => tracing::warn!(port = self.name, "{message}"),
+            Some(suppressed) => tracing::warn!(port = self.name, suppressed, "{message}"),
+        }
+    }
+
+    /// Whether a message may pass now, and how many have not since the last one that did.
+    fn admit(&self, now: Instant) -> Option<u64> {
+        let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.duration_since(window.start) >= PERIOD {
+            window.start = now;
+            window.passed = 0;
+        }
+        if window.passed == BURST {
+            window.suppressed += 1;
+            return None;
+        }
+        window.passed += 1;
+        Some(std::mem::take(&mut window.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_passes_and_the_rest_is_counted() {
+        let limiter = Limiter::new("test");
+        let start = Instant::now();
+        let passed = (0..100).filter(|_| limiter.admit(start) == Some(0)).count();
+        assert_eq!(passed, BURST as usize);
+        assert_eq!(limiter.admit(start + 2 * PERIOD), Some(90));
+        assert_eq!(limiter.admit(start + 2 * PERIOD), Some(0));
+    }
+}

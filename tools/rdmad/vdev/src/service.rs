@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Work that the socket thread leaves to the service thread.
+//!
+//! Nothing here grows with what the guest does: kicks are a bit per queue, and the registers admit a task again only
+//! when the last one of its kind is done.
+
+use std::collections::VecDeque;
+use std::sync::Condvar;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+/// A change of the device's state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// The driver is ready.
+    Activate,
+    /// Device reset.
+    Reset,
+    /// Start a queue while the driver is ready.
+    StartQueue(u16),
+    /// Reset a queue.
+    ResetQueue(u16),
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Task(Task),
+    Serve(u16),
+    Stop,
+}
+
+/// The service thread's inbox.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    pending: Mutex<Pending>,
+    filled: Condvar,
+}
+
+#[derive(Debug)]
+struct Pending {
+    tasks: VecDeque<Task>,
+    kicked: Vec<bool>,
+    /// Queues in the order of their kicks; each is there once.
+    order: VecDeque<u16>,
+    stop: bool,
+}
+
+impl Inbox {
+    pub(crate) fn new(queues: usize) -> Self {
+        Self {
+            pending: Mutex::new(Pending {
+                tasks: VecDeque::new(),
+                kicked: vec![false; queues],
+                order: VecDeque::with_capacity(queues),
+                stop: false,
+            }),
+            filled: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn task(&self, task: Task) {
+        self.lock().tasks.push_back(task);
+        self.filled.notify_one();
+    }
+
+    pub(crate) fn kick(&self, queue: u16) {
+        let pending = &mut *self.lock();
+        if let Some(kicked @ false) = pending.kicked.get_mut(usize::from(queue)) {
+            *kicked = true;
+            pending.order.push_back(queue);
+            self.filled.notify_one();
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.lock().stop = true;
+        self.filled.notify_one();
+    }
+
+    /// Waits for work. Tasks come before kicks, so that a driver that kicks without end can still be reset.
+    pub(crate) fn wait(&self) -> Work {
+        let mut pending = self.lock();
+        loop {
+            if let Some(task) = pending.tasks.pop_front() {
+                return Work::Task(task);
+            }
+            if pending.stop {
+                return Work::Stop;
+            }
+            if let Some(queue) = pending.order.pop_front() {
+                pending.kicked[usize::from(queue)] = false;
+                return Work::Serve(queue);
+            }
+            pending = self
+                .filled
+                .wait(pending)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kicks_merge_and_tasks_come_first() {
+        let inbox = Inbox::new(3);
+        for _ in 0..1000 {
+            inbox.kick(2);
+            inbox.kick(0);
+            inbox.kick(3);
+        }
+        inbox.task(Task::Reset);
+        assert_eq!(inbox.wait(), Work::Task(Task::Reset));
+        assert_eq!(inbox.wait(), Work::Serve(2));
+        inbox.kick(2);
+        assert_eq!(inbox.wait(), Work::Serve(0));
+        assert_eq!(inbox.wait(), Work::Serve(2));
+        inbox.stop();
+        assert_eq!(inbox.wait(), Work::Stop);
+    }
+}

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The PCI function: dispatches register accesses and runs the device through its states.
+//!
+//! Locks: the registers' and a queue's are never held together, and neither while the device is called.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::Condvar;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use dma::DmaSpace;
+
+use crate::common::Action;
+use crate::common::CommonConfig;
+use crate::common::COMMON_LEN;
+use crate::pci;
+use crate::pci::PciConfig;
+use crate::queue::Queue;
+use crate::service::Inbox;
+use crate::service::Task;
+use crate::service::Work;
+use crate::shared::Shared;
+use crate::shared::NO_VECTOR;
+use crate::VirtioDevice;
+
+/// A function with its device.
+pub(crate) struct Transport {
+    pub(crate) device: Arc<dyn VirtioDevice>,
+    pub(crate) space: Arc<DmaSpace>,
+    pub(crate) shared: Arc<Shared>,
+    queues: Vec<Arc<Queue>>,
+    registers: Mutex<CommonConfig>,
+    config: Mutex<PciConfig>,
+    shm_len: u64,
+    inbox: Inbox,
+    resets: Resets,
+}
+
+/// Resets that were asked for and are not done yet.
+#[derive(Default)]
+struct Resets {
+    running: Mutex<bool>,
+    done: Condvar,
+    /// Told, from the service thread, when a reset is done.
+    observer: Mutex<Option<Box<dyn Fn() + Send>>>,
+}
+
+impl Transport {
+    pub(crate) fn new(name: &str, device: Arc<dyn VirtioDevice>, space: Arc<DmaSpace>) -> Self {
+        let mut sizes = device.queue_sizes();
+        sizes.truncate(pci::MAX_QUEUES);
+        // One for each queue and one for configuration changes, as far as MSI-X goes.
+        let vectors =
+            u16::try_from(sizes.len() + 1).map_or(pci::MAX_VECTORS, |n| n.min(pci::MAX_VECTORS));
+        let shared = Arc::new(Shared::new(name, vectors));
+        let queues = (0u16..)
+            .take(sizes.len())
+            .map(|index| Arc::new(Queue::new(index, space.clone(), shared.clone())))
+            .collect();
+        let shm = device.shared_memory();
+        Self {
+            registers: Mutex::new(CommonConfig::new(device.features(), &sizes, vectors)),
+            config: Mutex::new(PciConfig::new(
+                device.device_id(),
+                device.pci_class(),
+                vectors,
+                shm,
+            )),
+            shm_len: shm.map_or(0, |shm| shm.len),
+            inbox: Inbox::new(sizes.len()),
+            resets: Resets::default(),
+            device,
+            space,
+            shared,
+            queues,
+        }
+    }
+
+    /// Length of a BAR, 0 if there is none.
+    pub(crate) fn bar_len(&self, bar: u32) -> u64 {
+        match bar {
+            pci::MSIX_BAR => pci::MSIX_BAR_LEN,
+            pci::VIRTIO_BAR => pci::VIRTIO_BAR_LEN,
+            pci::SHM_BAR => self.shm_len,
+            _ => 0,
+        }
+    }
+
+    pub(crate) fn config_read(&self, offset: u64, data: &mut [u8]) {
+        let window = {
+            let config = self.config();
+            config.read(offset, data);
+            config.window(offset, data.len())
+        };
+        if let Some(access) = window {
+            self.bar_read(access.bar, access.offset, data);
+        }
+    }
+
+    pub(crate) fn config_write(&self, offset: u64, data: &[u8]) {
+        let window = {
+            let mut config = self.config();
+            config.write(offset, data);
+            config.window(offset, data.len())
+        };
+        if let Some(access) = window {
+            self.bar_write(access.bar, access.offset, data);
+        }
+    }
+
+    /// Reads from a BAR. What is not a register reads as zero; the MSI-X table is the client's.
+    pub(crate) fn bar_read(&self, bar: u32, offset: u64, data: &mut [u8]) {
+        data.fill(0);
+        if bar != pci::VIRTIO_BAR {
+            return;
+        }
+        match offset {
+            pci::ISR_OFFSET => {
+                if let Some(first) = data.first_mut() {
+                    *first = self.shared.take_isr();
+                }
+            }
+            0..pci::ISR_OFFSET => {
+                let image = self
+                    .registers()
+                    .read(self.shared.generation(), self.shared.needs_reset());
+                // Below the ISR register, so it fits.
+                let start = (offset as usize).min(COMMON_LEN);
+                for (byte, value) in data.iter_mut().zip(&image[start..]) {
+                    *byte = *value;
+                }
+            }
+            _ if (pci::DEVICE_OFFSET..pci::DEVICE_OFFSET + pci::DEVICE_LEN).contains(&offset) => {
+                self.device
+                    .config_read((offset - pci::DEVICE_OFFSET) as usize, data);
+            }
+            _ => {}
+        }
+    }
+
+    /// Writes to a BAR.
+    pub(crate) fn bar_write(&self, bar: u32, offset: u64, data: &[u8]) {
+        match bar {
+            pci::SHM_BAR if offset < self.shm_len => match *data {
+                [a, b, c, d] if offset % 4 == 0 => {
+                    self.device
+                        .shm_write(offset, u32::from_le_bytes([a, b, c, d]));
+                }
+                _ => self.shared.log.warn(format_args!(
+                    "write of {} bytes to shared memory at {offset:#x}",
+                    data.len()
+                )),
+            },
+            pci::VIRTIO_BAR if offset >= pci::NOTIFY_OFFSET => {
+                let queue = (offset - pci::NOTIFY_OFFSET) / u64::from(pci::NOTIFY_MULTIPLIER);
+                match u16::try_from(queue) {
+                    Ok(queue) if usize::from(queue) < self.queues.len() => {
+                        if !self.device.kick(queue) {
+                            self.inbox.kick(queue);
+                        }
+                    }
+                    _ => self.shared.log.warn(format_args!(
+                        "notification of queue {queue}, which does not exist"
+                    )),
+                }
+            }
+            pci::VIRTIO_BAR if offset < pci::ISR_OFFSET => self.common_write(offset, data),
+            // The configuration is read-only, and so is the rest.
+            _ => {}
+        }
+    }
+
+    fn common_write(&self, offset: u64, data: &[u8]) {
+        let result = self.registers().write(offset, data);
+        match result {
+            Ok(Action::None) => {}
+            Ok(Action::Activate) => self.inbox.task(Task::Activate),
+            Ok(Action::Reset) => self.post_reset(),
+            Ok(Action::ResetDone) => self.reset_shared(),
+            Ok(Action::StartQueue(queue)) => self.inbox.task(Task::StartQueue(queue)),
+            Ok(Action::ResetQueue(queue)) => self.inbox.task(Task::ResetQueue(queue)),
+            Ok(Action::SetQueueVector(queue, vector)) => {
+                if let Some(queue) = self.queues.get(usize::from(queue)) {
+                    queue.set_vector(vector);
+                }
+            }
+            Ok(Action::SetConfigVector(vector)) => {
+                self.shared.config_vector.store(vector, Ordering::Release);
+            }
+            Err(violation) => self.shared.log.warn(format_args!("{violation}")),
+        }
+    }
+
+    /// Resets the function as PCI does. `observer` is called when that is done, possibly at once.
+    pub(crate) fn begin_function_reset(&self, observer: Box<dyn Fn() + Send>) {
+        self.config().reset();
+        *lock(&self.resets.observer) = Some(observer);
+        if self.registers().begin_reset() {
+            self.post_reset();
+        }
+    }
+
+    /// Resets the function after its client has gone and waits until nothing accesses guest memory.
+    pub(crate) fn disconnect(&self) {
+        self.shared.interrupts.reset();
+        self.begin_function_reset(Box::new(|| {}));
+        let mut running = lock(&self.resets.running);
+        while *running {
+            running = self
+                .resets
+                .done
+                .wait(running)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(running);
+        self.shared.interrupts.reset();
+        self.space.clear();
+    }
+
+    /// The registers admit one reset at a time.
+    fn post_reset(&self) {
+        *lock(&self.resets.running) = true;
+        self.inbox.task(Task::Reset);
+    }
+
+    /// Tells the driver that the device configuration is another.
+    pub(crate) fn config_changed(&self) {
+        self.shared.config_changed();
+    }
+
+    /// Ends [`serve`](Self::serve).
+    pub(crate) fn stop(&self) {
+        self.inbox.stop();
+    }
+
+    /// The service thread.
+    pub(crate) fn serve(&self) {
+        // Kicks before the driver is ready are void.
+        let active = AtomicBool::new(false);
+        loop {
+            match self.inbox.wait() {
+                Work::Stop => return,
+                Work::Task(Task::Activate) => {
+                    self.activate();
+                    active.store(true, Ordering::Relaxed);
+                }
+                Work::Task(Task::Reset) => {
+                    self.reset();
+                    active.store(false, Ordering::Relaxed);
+                }
+                Work::Task(Task::StartQueue(index)) => self.start_queue(index),
+                Work::Task(Task::ResetQueue(index)) => self.reset_queue(index),
+                Work::Serve(index) => {
+                    let queue = &self.queues[usize::from(index)];
+                    if active.load(Ordering::Relaxed)
+                        && queue.is_enabled()
+                        && self.device.serve(queue)
+                    {
+                        self.inbox.kick(index);
+                    }
+                }
+            }
+        }
+    }
+
+    fn activate(&self) {
+        let (features, enabled) = {
+            let registers = self.registers();
+            (registers.accepted(), registers.enabled_queues())
+        };
+        for (queue, at) in self.queues.iter().zip(&enabled) {
+            if let Some(at) = at {
+                queue.start(*at);
+            }
+        }
+        tracing::debug!(
+            port = self.shared.log.name(),
+            "driver ready, features {features:#x}"
+        );
+        self.device.activate(features, &self.queues);
+        // A kick may have come before the queue was started.
+        for (index, _) in (0u16..).zip(&enabled).filter(|(_, at)| at.is_some()) {
+            self.inbox.kick(index);
+        }
+    }
+
+    fn reset(&self) {
+        for queue in &self.queues {
+            queue.stop();
+        }
+        self.device.reset();
+        self.reset_shared();
+        self.registers().reset();
+        tracing::debug!(port = self.shared.log.name(), "device reset");
+        *lock(&self.resets.running) = false;
+        self.resets.done.notify_all();
+        if let Some(observer) = lock(&self.resets.observer).take() {
+            observer();
+        }
+    }
+
+    fn reset_shared(&self) {
+        for queue in &self.queues {
+            queue.set_vector(NO_VECTOR);
+        }
+        self.shared.reset();
+    }
+
+    fn start_queue(&self, index: u16) {
+        let at = self.registers().enabled_queue(index);
+        if let (Some(at), Some(queue)) = (at, self.queues.get(usize::from(index))) {
+            queue.start(at);
+            self.inbox.kick(index);
+        }
+    }
+
+    fn reset_queue(&self, index: u16) {
+        if let Some(queue) = self.queues.get(usize::from(index)) {
+            queue.stop();
+            self.device.reset_queue(index);
+            queue.set_vector(NO_VECTOR);
+            self.registers().queue_reset_done(index);
+        }
+    }
+
+    fn registers(&self) -> MutexGuard<'_, CommonConfig> {
+        lock(&self.registers)
+    }
+
+    fn config(&self) -> MutexGuard<'_, PciConfig> {
+        lock(&self.config)
+    }
+}
+
+/// No lock here guards anything that a panic leaves half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The agent in a guest: runs commands for the host, and passes those of `on` to it.
+//!
+//! It talks over a virtio-serial port, so it works whatever the state of the network under test is.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{kill_process_group, Pid, Signal};
+
+use crate::proto::{Exec, Frame, Kind, CHUNK};
+
+/// The name of the virtio-serial port, which the host gives it.
+pub const PORT_NAME: &str = "testbed";
+/// Where `on` finds the agent.
+pub const SOCKET: &str = "/run/testbed.sock";
+/// How long output is awaited that a command's own children may still hold open after it ended.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What the frames of a stream, on arrival from the host, are for.
+enum Stream {
+    /// A command of this guest: its process group, and the queue of its standard input.
+    Command { group: Pid, stdin: Sender<Vec<u8>> },
+    /// An `on` of this guest: the queue of what it is sent.
+    Client(Sender<Frame>),
+}
+
+struct Agent {
+    port: Mutex<File>,
+    streams: Mutex<HashMap<u32, Stream>>,
+    next: AtomicU32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Serves the host until it asks for the guest's end or the port closes.
+pub fn run() -> Result<()> {
+    let path = port_path()?;
+    let mut port = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .with_context(|| format!("can't open {}", path.display()))?;
+    let agent = Arc::new(Agent {
+        port: Mutex::new(port.try_clone()?),
+        streams: Mutex::default(),
+        next: AtomicU32::new(1),
+    });
+
+    let listener = UnixListener::bind(SOCKET).with_context(|| format!("can't bind {SOCKET}"))?;
+    let server = Arc::clone(&agent);
+    thread::spawn(move || {
+        for client in listener.incoming().flatten() {
+            let agent = Arc::clone(&server);
+            thread::spawn(move || agent.serve(client));
+        }
+    });
+
+    agent.send(&Frame::new(Kind::Hello, 0, []))?;
+    loop {
+        let frame = Frame::read(&mut port).context("the host's port closed")?;
+        if frame.kind == Kind::PowerOff {
+            return Ok(());
+        }
+        agent.dispatch(frame);
+    }
+}
+
+fn port_path() -> Result<PathBuf> {
+    for entry in fs::read_dir("/sys/class/virtio-ports")?.flatten() {
+        let name = fs::read_to_string(entry.path().join("name")).unwrap_or_default();
+        if name.trim() == PORT_NAME {
+            return Ok(PathBuf::from("/dev").join(entry.file_name()));
+        }
+    }
+    anyhow::bail!("no virtio-serial port of the name {PORT_NAME}")
+}
+
+impl Agent {
+    fn send(&self, frame: &Frame) -> io::Result<()> {
+        frame.write(&mut *lock(&self.port))
+    }
+
+    /// Takes a frame from the host. Never waits for whom it is for: one that does not read must not
+    /// keep the others from being served.
+    fn dispatch(self: &Arc<Self>, frame: Frame) {
+        if frame.kind == Kind::Exec {
+            self.start(&frame);
+            return;
+        }
+        let mut streams = lock(&self.streams);
+        match (streams.get(&frame.stream), frame.kind) {
+            (Some(Stream::Command { stdin, .. }), Kind::Stdin) => {
+                // A command that closed its input or ended: what is sent to it is for nobody.
+                let _ = stdin.send(frame.payload);
+            }
+            (Some(Stream::Command { group, .. }), Kind::Kill) => {
+                let _ = kill_process_group(*group, Signal::KILL);
+            }
+            (Some(Stream::Client(queue)), kind) => {
+                let stream = frame.stream;
+                let _ = queue.send(frame);
+                if kind == Kind::Exit {
+                    streams.remove(&stream);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Starts the command of an Exec frame.
+    fn start(self: &Arc<Self>, frame: &Frame) {
+        let stream = frame.stream;
+        let started = serde_json::from_slice(&frame.payload)
+            .map_err(|error| (2, error.to_string()))
+            .and_then(|exec| spawn(&exec));
+        match started {
+            Ok(child) => {
+                let agent = Arc::clone(self);
+                // Registered before the next frame is read, which may be for this stream.
+                let stdin = agent.register(stream, &child);
+                thread::spawn(move || agent.attend(stream, child, stdin));
+            }
+            Err((status, what)) => {
+                let text = format!("testbed: {what}\n");
+                let _ = self.send(&Frame::new(Kind::Stderr, stream, text));
+                let _ = self.send(&Frame::exit(stream, status));
+            }
+        }
+    }
+
+    fn register(&self, stream: u32, child: &Child) -> mpsc::Receiver<Vec<u8>> {
+        let (stdin, queue) = mpsc::channel();
+        lock(&self.streams).insert(
+            stream,
+            Stream::Command {
+                group: Pid::from_child(child),
+                stdin,
+            },
+        );
+        queue
+    }
+
+    /// Moves a command's bytes until it ends, then reports how.
+    fn attend(self: Arc<Self>, stream: u32, mut child: Child, stdin: mpsc::Receiver<Vec<u8>>) {
+        if let Some(mut pipe) = child.stdin.take() {
+            thread::spawn(move || {
+                for bytes in stdin {
+                    if bytes.is_empty() || pipe.write_all(&bytes).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        let (done, ended) = mpsc::channel();
+        if let Some(pipe) = child.stdout.take() {
+            self.pump(pipe, Kind::Stdout, stream, done.clone());
+        }
+        if let Some(pipe) = child.stderr.take() {
+            self.pump(pipe, Kind::Stderr, stream, done);
+        }
+        let status = child.wait().map_or(255, shell_status);
+        // Gone from the table first: the group's number may be given to another process.
+        lock(&self.streams).remove(&stream);
+        let until = Instant::now() + LINGER;
+        while ended
+            .recv_timeout(until.saturating_duration_since(Instant::now()))
+            .is_ok()
+        {}
+        let _ = self.send(&Frame::exit(stream, status));
+    }
+
+    fn pump(
+        self: &Arc<Self>,
+        mut pipe: impl Read + Send + 'static,
+        kind: Kind,
+        stream: u32,
+        done: Sender<()>,
+    ) {
+        let agent = Arc::clone(self);
+        thread::spawn(move || {
+            let mut chunk = vec![0; CHUNK];
+            while let Ok(length @ 1..) = pipe.read(&mut chunk) {
+                if agent
+                    .send(&Frame::new(kind, stream, &chunk[..length]))
+                    .is_err()
+                {
+                    break;
+                }
+            }
+            let _ = done.send(());
+        });
+    }
+
+    /// Serves one `on`: what it sends goes to the host under a stream of this agent's.
+    fn serve(self: Arc<Self>, mut client: UnixStream) {
+        let stream = self.next.fetch_add(2, Ordering::Relaxed);
+        let (queue, frames) = mpsc::channel::<Frame>();
+        if let Ok(mut to) = client.try_clone() {
+            thread::spawn(move || {
+                for frame in frames {
+                    if frame.write(&mut to).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        lock(&self.streams).insert(stream, Stream::Client(queue));
+        while let Ok(frame) = Frame::read(&mut client) {
+            if self.send(&Frame { stream, ..frame }).is_err() {
+                break;
+            }
+        }
+        // It was interrupted, and its command with it, unless that had ended.
+        if lock(&self.streams).remove(&stream).is_some() {
+            let _ = self.send(&Frame::new(Kind::Kill, stream, []));
+        }
+    }
+}
+
+fn spawn(exec: &Exec) -> Result<Child, (u8, String)> {
+    let Some((program, arguments)) = exec.argv.split_first() else {
+        return Err((2, "no command".into()));
+    };
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .envs(exec.env.iter().cloned())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0);
+    if fs::metadata(&exec.cwd).is_ok_and(|at| at.is_dir()) {
+        command.current_dir(&exec.cwd);
+    }
+    command.spawn().map_err(|error| {
+        // What a shell says of a command that is not there, or can't be run.
+        let status = match error.kind() {
+            io::ErrorKind::NotFound => 127,
+            _ => 126,
+        };
+        (status, format!("can't run {program}: {error}"))
+    })
+}
+
+fn shell_status(status: ExitStatus) -> u8 {
+    let number = status
+        .code()
+        .or(status.signal().map(|signal| 128 + signal))
+        .unwrap_or(255);
+    u8::try_from(number).unwrap_or(255)
+}

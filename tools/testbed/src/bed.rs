@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! A set of joined guests: started, brought up, and ended together.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use clap::Args;
+
+use crate::kernel_log::complaints;
+use crate::places::Places;
+use crate::proto::Exec;
+use crate::rdmad::{wire_directly, Daemon, DeviceOptions};
+use crate::router::{Command, Event, Router};
+use crate::vm::{Accel, Shape, Vm};
+
+/// How often a wait looks whether it should go on.
+const POLL: Duration = Duration::from_millis(100);
+/// How long the kernel's messages may take to be fetched at the end.
+const DMESG_TIMEOUT: Duration = Duration::from_secs(20);
+/// Lines of a log that are shown where it explains a failure.
+const TAIL: usize = 30;
+
+/// Options of the guests.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Virtual machines")]
+pub struct BedOptions {
+    /// How many VMs are started
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub vms: u8,
+    /// Processors of each
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub smp: u32,
+    /// Memory of each, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub mem: u32,
+    /// Another kernel: a directory with vmlinuz or arch/x86/boot/bzImage, and its modules in lib/modules
+    #[arg(long, value_name = "DIR")]
+    pub kernel: Option<PathBuf>,
+    /// What runs the guests, if it is not to be found out
+    #[arg(long, value_name = "ACCEL")]
+    pub accel: Option<Accel>,
+    /// More for the kernel's command line
+    #[arg(long, value_name = "ARGUMENTS", default_value = "")]
+    pub append: String,
+    /// Seconds after which everything is ended
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout: Option<u64>,
+    /// Don't fail because a guest's kernel complained
+    #[arg(long)]
+    pub allow_warnings: bool,
+    #[command(flatten)]
+    pub device: DeviceOptions,
+}
+
+/// Why a run ends before its command did.
+#[derive(Clone)]
+pub struct Limits {
+    /// The signal that asked for it, or 0.
+    pub signal: Arc<AtomicUsize>,
+    /// The time at which it is over.
+    pub until: Option<Instant>,
+}
+
+impl Limits {
+    /// An error if the time is over or a signal came.
+    pub fn check(&self) -> Result<()> {
+        if self.signal.load(Ordering::Relaxed) != 0 {
+            bail!("interrupted");
+        }
+        if self.until.is_some_and(|until| Instant::now() >= until) {
+            bail!("the time is over (--timeout)");
+        }
+        Ok(())
+    }
+}
+
+/// The running guests.
+pub struct Bed {
+    /// Where their logs are.
+    pub places: Places,
+    /// How they are made.
+    pub shape: Shape,
+    /// How long it took until all were up.
+    pub boot_time: Duration,
+    router: Arc<Router>,
+    vms: Vec<Vm>,
+    daemon: Option<Daemon>,
+    limits: Limits,
+}
+
+impl Bed {
+    /// Starts the guests and brings their network and device up.
+    pub fn start(options: &BedOptions, limits: Limits) -> Result<Self> {
+        let began = Instant::now();
+        let places = Places::new()?;
+        let shape = shape(options, &places)?;
+        let (daemon, wirings) = if options.device.no_device {
+            (None, wire_directly(&places, shape.vms)?)
+        } else {
+            let (daemon, wirings) = Daemon::start(&places, shape.vms, &options.device)?;
+            (Some(daemon), wirings)
+        };
+        let mut bed = Self {
+            places,
+            shape,
+            boot_time: Duration::ZERO,
+            router: Router::new(),
+            vms: Vec::new(),
+            daemon,
+            limits,
+        };
+        let mut links = Vec::new();
+        for (number, wiring) in (1..).zip(&wirings) {
+            let (vm, link) = Vm::start(&bed.places, &bed.shape, number, wiring)?;
+            bed.vms.push(vm);
+            links.push(bed.router.attach(number, link)?);
+        }
+        for (vm, events) in bed.vms.iter().zip(&links) {
+            if bed.next(events)? != Event::Up {
+                let said = tail(&vm.messages) + "\n" + &tail(&vm.console);
+                bail!("VM {} ended before it was up:\n{}", vm.number, said.trim());
+            }
+        }
+        bed.bring_up()?;
+        bed.boot_time = began.elapsed();
+        Ok(bed)
+    }
+
+    /// Runs guest/up in all guests at once.
+    fn bring_up(&self) -> Result<()> {
+        let script = self.places.top.join("tools/testbed/guest/up");
+        let running: Vec<_> = self
+            .vms
+            .iter()
+            .map(|vm| self.exec(vm.number, vec![script.display().to_string()]))
+            .collect();
+        for (vm, command) in self.vms.iter().zip(running) {
+            let (status, output) = self.collect(&command)?;
+            if status != Some(0) {
+                let what = String::from_utf8_lossy(&output);
+                bail!("VM {} could not be brought up:\n{}", vm.number, what.trim());
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a command in a guest, in the directory of the same name as this process's.
+    pub fn exec(&self, vm: usize, argv: Vec<String>) -> Command {
+        let cwd = std::env::current_dir()
+            .map(|dir| dir.display().to_string())
+            .unwrap_or_default();
+        let env = Vec::new();
+        self.router.exec(&Exec { vm, argv, cwd, env })
+    }
+
+    /// The next event of a command or link; an error when the run is to end.
+    pub fn next(&self, events: &Receiver<Event>) -> Result<Event> {
+        loop {
+            match events.recv_timeout(POLL) {
+                Ok(event) => return Ok(event),
+                Err(RecvTimeoutError::Timeout) => self.limits.check()?,
+                Err(RecvTimeoutError::Disconnected) => return Ok(Event::Lost),
+            }
+        }
+    }
+
+    /// Waits for a command. No status when its guest ended.
+    fn collect(&self, command: &Command) -> Result<(Option<u8>, Vec<u8>)> {
+        let mut output = Vec::new();
+        loop {
+            match self.next(&command.events)? {
+                Event::Stdout(bytes) | Event::Stderr(bytes) => output.extend(bytes),
+                Event::Exit(status) => return Ok((Some(status), output)),
+                Event::Lost => return Ok((None, output)),
+                Event::Up => {}
+            }
+        }
+    }
+
+    /// Ends the guests and the daemon. Returns what was wrong with them.
+    pub fn end(mut self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        if let Some(status) = self.daemon.as_mut().and_then(Daemon::ended) {
+            wrong.push(format!("virtio-rdmad ended by itself: {status}"));
+        }
+        // What was asked to end is given its own time to do so.
+        self.limits = Limits {
+            signal: Arc::default(),
+            until: Some(Instant::now() + DMESG_TIMEOUT),
+        };
+        self.save_messages();
+        for vm in &self.vms {
+            self.router.power_off(vm.number);
+        }
+        for vm in self.vms.drain(..) {
+            let (number, console) = (vm.number, vm.console.clone());
+            if !vm.end() {
+                wrong.push(format!("VM {number} did not end by itself"));
+            }
+            let log = fs::read(&console).unwrap_or_default();
+            let found = complaints(&log);
+            wrong.extend(found.iter().map(|line| format!("VM {number}: {line}")));
+        }
+        wrong
+    }
+
+    /// Adds each guest's kernel messages, which the console has no more than the warnings of, to
+    /// its logs.
+    fn save_messages(&self) {
+        let running: Vec<_> = self
+            .vms
+            .iter()
+            .map(|vm| (vm.number, self.exec(vm.number, vec!["dmesg".into()])))
+            .collect();
+        for (number, command) in running {
+            let file = self.places.logs.join(format!("vm{number}.dmesg"));
+            if let Ok((Some(0), messages)) = self.collect(&command) {
+                let _ = OpenOptions::new()
+                    .create(true)
+                    .truncate(true)
+                    .write(true)
+                    .open(file)
+                    .and_then(|mut file| file.write_all(&messages));
+            }
+        }
+    }
+}
+
+fn shape(options: &BedOptions, places: &Places) -> Result<Shape> {
+    let (kernel, modules) = match &options.kernel {
+        None => (places.kernel()?, None),
+        Some(dir) => {
+            let dir = fs::canonicalize(dir).with_context(|| format!("no {}", dir.display()))?;
+            let image = ["vmlinuz", "arch/x86/boot/bzImage"]
+                .iter()
+                .map(|name| dir.join(name))
+                .find(|image| image.is_file())
+                .with_context(|| {
+                    format!("no vmlinuz or arch/x86/boot/bzImage in {}", dir.display())
+                })?;
+            let modules = dir.join("lib/modules").is_dir().then_some(dir);
+            (image, modules)
+        }
+    };
+    Ok(Shape {
+        vms: usize::from(options.vms),
+        smp: options.smp,
+        mem: options.mem,
+        accel: options.accel.unwrap_or_else(Accel::detect),
+        kernel,
+        modules,
+        append: options.append.clone(),
+    })
+}
+
+/// The end of a log, for a message that it explains.
+fn tail(file: &std::path::Path) -> String {
+    let log = fs::read(file).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let lines: Vec<_> = log.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(TAIL)..].join("\n")
+}

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! One virtual machine: its file system server and its QEMU.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use clap::ValueEnum;
+
+use crate::agent::PORT_NAME;
+use crate::places::Places;
+
+/// QEMU's status when a guest ends through isa-debug-exit with value 1, as guest/init does.
+const GUEST_ENDED: i32 = 3;
+/// How long a guest has to end after it was asked to.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(20);
+
+/// What runs the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Accel {
+    /// The host's processor.
+    Kvm,
+    /// QEMU's translator.
+    Tcg,
+}
+
+impl Accel {
+    /// KVM if it can run a guest. Its device file can be there and open on a host whose processor
+    /// offers no virtualization, so both are looked at.
+    pub fn detect() -> Self {
+        let flags = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let able = flags
+            .lines()
+            .filter(|line| line.starts_with("flags"))
+            .any(|line| line.split(' ').any(|flag| flag == "vmx" || flag == "svm"));
+        let opens = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/kvm")
+            .is_ok();
+        if able && opens {
+            Self::Kvm
+        } else {
+            Self::Tcg
+        }
+    }
+
+    fn arguments(self) -> [&'static str; 4] {
+        match self {
+            Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
+            // With ERMS and FSRM the kernel clears and copies pages by a string instruction that is
+            // translated byte by byte: starting a program takes more than twice as long.
+            Self::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm"],
+        }
+    }
+}
+
+/// How the guests are made.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// How many guests there are.
+    pub vms: usize,
+    /// Processors of each.
+    pub smp: u32,
+    /// Memory of each, in MiB.
+    pub mem: u32,
+    /// What runs them.
+    pub accel: Accel,
+    /// The kernel image.
+    pub kernel: PathBuf,
+    /// A tree with lib/modules for this kernel, if the sysroot's does not serve.
+    pub modules: Option<PathBuf>,
+    /// More for the kernel's command line.
+    pub append: String,
+}
+
+/// Where a guest's network and RDMA device come from.
+#[derive(Clone, Debug)]
+pub struct Wiring {
+    /// The datagram socket that QEMU binds.
+    pub local: PathBuf,
+    /// The one that it sends to.
+    pub remote: PathBuf,
+    /// The network interface's address.
+    pub mac: String,
+    /// The device's vfio-user socket.
+    pub vfio: Option<PathBuf>,
+}
+
+/// A running guest.
+pub struct Vm {
+    /// Its number, from 1.
+    pub number: usize,
+    /// What its kernel and its first process print.
+    pub console: PathBuf,
+    /// What QEMU itself says.
+    pub messages: PathBuf,
+    qemu: Child,
+    virtiofsd: Child,
+}
+
+impl Vm {
+    /// Starts a guest. Returns it with the link to its agent.
+    pub fn start(
+        places: &Places,
+        shape: &Shape,
+        number: usize,
+        wiring: &Wiring,
+    ) -> Result<(Self, UnixStream)> {
+        let fs_socket = places.run.join(format!("vm{number}.fs"));
+        let agent_socket = places.run.join(format!("vm{number}.agent"));
+        let console = places.logs.join(format!("vm{number}.console"));
+        let messages = places.logs.join(format!("vm{number}.qemu"));
+
+        let listener = UnixListener::bind(&agent_socket)
+            .with_context(|| format!("can't bind {}", agent_socket.display()))?;
+        let virtiofsd = Command::new("/usr/libexec/virtiofsd")
+            .arg(format!("--socket-path={}", fs_socket.display()))
+            .args(["--shared-dir", "/", "--readonly", "--sandbox", "none"])
+            // An automatic mount point can't lie below the guest's overlay.
+            .args(["--no-announce-submounts", "--log-level", "warn"])
+            .logged(&places.logs.join(format!("vm{number}.virtiofsd")))?
+            .spawn()
+            .context("can't start virtiofsd")?;
+        let mut virtiofsd = Reaped(Some(virtiofsd));
+        await_socket(&fs_socket, virtiofsd.child()?)?;
+
+        let mut command = qemu(shape, number, wiring);
+        command
+            .args(chardev("fs", &fs_socket))
+            .args(["-device", "vhost-user-fs-pci,chardev=fs,tag=root"])
+            .args(chardev("agent", &agent_socket))
+            .args(["-device", "virtio-serial-pci", "-device"])
+            .arg(format!("virtserialport,chardev=agent,name={PORT_NAME}"))
+            .arg("-serial")
+            .arg(format!("file:{}", console.display()))
+            .arg("-append")
+            .arg(command_line(places, shape, number, wiring));
+        let qemu = command
+            .logged(&messages)?
+            .spawn()
+            .context("can't start qemu-system-x86_64")?;
+        let mut qemu = Reaped(Some(qemu));
+
+        let link = await_connection(&listener, qemu.child()?).with_context(|| {
+            let said = fs::read_to_string(&messages).unwrap_or_default();
+            format!("QEMU of VM {number} did not start: {}", said.trim())
+        })?;
+        let vm = Self {
+            number,
+            console,
+            messages,
+            qemu: qemu.take()?,
+            virtiofsd: virtiofsd.take()?,
+        };
+        Ok((vm, link))
+    }
+
+    /// Waits for a guest that was asked to end, and ends one that does not. False if it had to be.
+    pub fn end(mut self) -> bool {
+        let until = Instant::now() + END_TIMEOUT;
+        let ended = loop {
+            match self.qemu.try_wait() {
+                Ok(Some(status)) => break status.code() == Some(GUEST_ENDED),
+                Ok(None) if Instant::now() < until => thread::sleep(POLL),
+                _ => break false,
+            }
+        };
+        drop(self);
+        ended
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        for child in [&mut self.qemu, &mut self.virtiofsd] {
+            // It may have ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A child that is ended if nobody takes it over.
+struct Reaped(Option<Child>);
+
+impl Reaped {
+    fn child(&mut self) -> Result<&mut Child> {
+        self.0.as_mut().context("the process was taken over")
+    }
+
+    fn take(&mut self) -> Result<Child> {
+        self.0.take().context("the process was taken over")
+    }
+}
+
+impl Drop for Reaped {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Puts a command's output into a file, and the command out of reach of the terminal's Ctrl-C:
+/// ending it is this program's work.
+pub trait Logged {
+    /// Does so.
+    fn logged(&mut self, file: &Path) -> Result<&mut Self>;
+}
+
+impl Logged for Command {
+    fn logged(&mut self, file: &Path) -> Result<&mut Self> {
+        let log = File::create(file).with_context(|| format!("can't create {}", file.display()))?;
+        Ok(self
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0))
+    }
+}
+
+fn chardev(id: &str, socket: &Path) -> [String; 2] {
+    let socket = socket.display();
+    ["-chardev".into(), format!("socket,id={id},path={socket}")]
+}
+
+fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Command {
+    let mut command = Command::new("qemu-system-x86_64");
+    command
+        .arg("-name")
+        .arg(format!("vm{number}"))
+        .args(["-machine", "q35,memory-backend=mem", "-nodefaults"])
+        .args(["-no-user-config", "-display", "none", "-no-reboot"])
+        .args(shape.accel.arguments())
+        .args(["-smp", &shape.smp.to_string()])
+        .args(["-m", &format!("{}M", shape.mem), "-object"])
+        // Shared: virtiofsd and the RDMA device's daemon read and write the guest's memory.
+        .arg(format!(
+            "memory-backend-memfd,id=mem,size={}M,share=on",
+            shape.mem
+        ))
+        .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1"])
+        .arg("-kernel")
+        .arg(&shape.kernel)
+        .arg("-netdev")
+        .arg(format!(
+            "dgram,id=net,local.type=unix,local.path={},remote.type=unix,remote.path={}",
+            wiring.local.display(),
+            wiring.remote.display()
+        ))
+        .arg("-device")
+        .arg(format!(
+            "virtio-net-pci,netdev=net,mac={},addr=5.0,multifunction=on,romfile=",
+            wiring.mac
+        ));
+    if let Some(vfio) = &wiring.vfio {
+        // The sibling of the network function, which is how the driver finds its netdev. Only the
+        // JSON form takes a socket address.
+        let device = serde_json::json!({
+            "driver": "vfio-user-pci",
+            "socket": {"type": "unix", "path": vfio},
+            "addr": "5.1",
+        });
+        command.arg("-device").arg(device.to_string());
+    }
+    command
+}
+
+/// The kernel's command line. What it does not know itself goes to the environment of guest/init.
+fn command_line(places: &Places, shape: &Shape, number: usize, wiring: &Wiring) -> String {
+    let mut line = format!(
+        "console=ttyS0 loglevel=5 panic=-1 root=root rootfstype=virtiofs ro init={} \
+         TESTBED_AGENT={} TESTBED_VM={number} TESTBED_VMS={} TESTBED_DEVICE={}",
+        places.top.join("tools/testbed/guest/init").display(),
+        places.program.display(),
+        shape.vms,
+        u8::from(wiring.vfio.is_some()),
+    );
+    if shape.accel == Accel::Tcg {
+        // A page that virtiofsd fills behind QEMU's back may still be cached as translated code,
+        // unless the guest itself writes the page first.
+        line.push_str(" init_on_alloc=1");
+    }
+    if let Some(modules) = &shape.modules {
+        line.push_str(&format!(" TESTBED_MODULES={}", modules.display()));
+    }
+    if !shape.append.is_empty() {
+        line.push(' ');
+        line.push_str(&shape.append);
+    }
+    line
+}
+
+fn await_socket(socket: &Path, server: &mut Child) -> Result<()> {
+    let until = Instant::now() + END_TIMEOUT;
+    while !socket.exists() {
+        if let Some(status) = server.try_wait()? {
+            bail!("the server of {} ended: {status}", socket.display());
+        }
+        if Instant::now() > until {
+            bail!("the server of {} did not start", socket.display());
+        }
+        thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+fn await_connection(listener: &UnixListener, client: &mut Child) -> Result<UnixStream> {
+    listener.set_nonblocking(true)?;
+    let until = Instant::now() + END_TIMEOUT;
+    loop {
+        match listener.accept() {
+            Ok((link, _)) => {
+                link.set_nonblocking(false)?;
+                return Ok(link);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.into()),
+        }
+        if let Some(status) = client.try_wait()? {
+            bail!("{status}");
+        }
+        if Instant::now() > until {
+            bail!("no connection within {} s", END_TIMEOUT.as_secs());
+        }
+        thread::sleep(POLL);
+    }
+}
