@@ -9,6 +9,7 @@
 #include <linux/pci.h>
 #include <linux/virtio.h>
 #include <linux/virtio_config.h>
+#include <linux/virtio_pci.h>
 
 #include <rdma/ib_addr.h>
 #include <rdma/ib_cache.h>

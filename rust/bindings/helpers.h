@@ -14,7 +14,7 @@
 #include <rdma/iter.h>
 
 /* helpers/virtio.c */
-bool rust_helper_virtio_has_feature(const struct virtio_device *vdev, unsigned int fbit);
+bool rust_helper___virtio_test_bit(const struct virtio_device *vdev, unsigned int fbit);
 int rust_helper_virtio_find_vqs(struct virtio_device *vdev, unsigned int nvqs, struct virtqueue *vqs[],
 				struct virtqueue_info info[], struct irq_affinity *desc);
 void rust_helper_virtio_device_ready(struct virtio_device *vdev);

@@ -1,3 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Safe abstractions over network devices.
+//! Safe abstractions over network devices, for those who depend on one without driving it.
+//!
+//! C header: [`include/linux/netdevice.h`](srctree/include/linux/netdevice.h)
+
+pub mod device;
+pub mod notifier;
+
+pub use self::{
+    device::Device,
+    notifier::{
+        Event,
+        Notifier,
+        NotifierOps, //
+    },
+};

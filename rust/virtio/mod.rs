@@ -1,3 +1,43 @@
 // SPDX-License-Identifier: GPL-2.0
 
 //! Safe abstractions over the virtio bus.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`config`] | bounded reads of the device configuration |
+//! | [`device`] | the device, its features and its life cycle |
+//! | [`driver`] | driver registration |
+//! | [`queue`] | one virtqueue and the buffers in it |
+//! | [`queues`] | the virtqueues of a device: discovery, callbacks, teardown |
+//! | [`shm`] | shared memory regions |
+//!
+//! C headers: [`include/linux/virtio.h`](srctree/include/linux/virtio.h),
+//! [`include/linux/virtio_config.h`](srctree/include/linux/virtio_config.h)
+
+pub mod config;
+pub mod device;
+pub mod driver;
+pub mod queue;
+pub mod queues;
+pub mod shm;
+
+pub use self::{
+    device::{
+        Device,
+        Feature,
+        Reset, //
+    },
+    driver::{
+        Adapter,
+        DeviceId,
+        Driver,
+        IdTable, //
+    },
+    queue::{
+        AnyQueue,
+        Buffer,
+        Queue, //
+    },
+    queues::Handler,
+    shm::SharedMemory,
+};

@@ -2,9 +2,9 @@
 
 #include "../helpers.h"
 
-bool rust_helper_virtio_has_feature(const struct virtio_device *vdev, unsigned int fbit)
+bool rust_helper___virtio_test_bit(const struct virtio_device *vdev, unsigned int fbit)
 {
-	return virtio_has_feature(vdev, fbit);
+	return __virtio_test_bit(vdev, fbit);
 }
 
 int rust_helper_virtio_find_vqs(struct virtio_device *vdev, unsigned int nvqs, struct virtqueue *vqs[],

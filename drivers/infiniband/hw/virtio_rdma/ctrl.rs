@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The control queue: commands to the device and their answers.
+//!
+//! A fixed set of slots, each with a buffer and a completion, is allocated in the probe: a command, above all one
+//! that destroys something, never fails for want of memory. A task that runs a command takes an idle slot, gives
+//! its buffer to the device and sleeps. Many commands are in flight at a time.
+//!
+//! A device that leaves a command unanswered for [`PATIENCE_MS`], or that is found to be gone, is dead from there
+//! on: everything that waits, and everything that comes later, fails with [`Failure::Dead`]. Buffers that it holds
+//! stay with the virtqueue, which frees them once the device was reset.
+//!
+//! Lock order: `ControlQueue::idle`, then `Slot::answer`; the virtqueue's own lock is not taken within either.
+
+use crate::{
+    abi::{
+        ctrl::{
+            Request,
+            MAX_REQUEST,
+            MAX_RESPONSE,
+            RESPONSE_OK, //
+        },
+        wire::Wire, //
+    },
+    sync::Completion,
+    virtio::{
+        AnyQueue,
+        Buffer,
+        Handler,
+        Queue, //
+    },
+};
+use kernel::{
+    device,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{
+            Acquire,
+            AtomicFlag,
+            Full, //
+        },
+        new_condvar,
+        new_mutex,
+        new_spinlock_irq,
+        Arc,
+        ArcBorrow,
+        CondVar,
+        Mutex,
+        SpinLockIrq, //
+    },
+    time::{
+        delay::fsleep,
+        Delta,
+        Msecs, //
+    },
+};
+
+/// Commands in flight at most.
+const SLOTS: usize = 32;
+
+/// How long the device may take to answer.
+const PATIENCE_MS: Msecs = 60_000;
+
+/// How often a task that waits looks whether the device is still there.
+const LOOK_MS: Msecs = 1_000;
+
+/// The highest errno that Linux defines; the device may know others.
+const MAX_ERRNO: u8 = 133;
+
+/// Why a command failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Failure {
+    /// The device refused it, or the answer makes no sense.
+    Refused(Error),
+    /// The device does not answer, and may still act on the command, now or later.
+    Dead,
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused(error) => error,
+            Failure::Dead => EIO,
+        }
+    }
+}
+
+/// A buffer that knows the index of its slot.
+type CommandBuffer = KBox<Buffer<usize>>;
+
+/// What the task that runs a command and the interrupt share.
+#[pin_data]
+struct Slot {
+    #[pin]
+    done: Completion,
+    /// The buffer and how many bytes the device wrote. Set and completed under the lock.
+    #[pin]
+    answer: SpinLockIrq<Option<(CommandBuffer, usize)>>,
+}
+
+/// The control queue.
+#[pin_data]
+pub(crate) struct ControlQueue {
+    /// For messages.
+    dev: ARef<device::Device>,
+    #[pin]
+    queue: Queue<usize>,
+    slots: KVec<Pin<KBox<Slot>>>,
+    /// Buffers of idle slots.
+    #[pin]
+    idle: Mutex<KVec<CommandBuffer>>,
+    #[pin]
+    idle_changed: CondVar,
+    dead: AtomicFlag,
+}
+
+impl ControlQueue {
+    /// A control queue with all its slots, not attached to a device.
+    pub(crate) fn new(dev: &device::Device) -> Result<Arc<Self>> {
+        let mut slots = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
+        let mut idle = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
+        for index in 0..SLOTS {
+            let slot = KBox::pin_init(
+                pin_init!(Slot {
+                    done <- Completion::new(),
+                    answer <- new_spinlock_irq!(None, "virtio_rdma::ctrl::Slot"),
+                }),
+                GFP_KERNEL,
+            )?;
+            slots.push(slot, GFP_KERNEL)?;
+            let buffer = Buffer::new(MAX_REQUEST, MAX_RESPONSE, index, GFP_KERNEL)?;
+            idle.push(buffer, GFP_KERNEL)?;
+        }
+        Arc::pin_init(
+            pin_init!(Self {
+                dev: dev.into(),
+                queue <- Queue::new(),
+                slots,
+                idle <- new_mutex!(idle, "virtio_rdma::ctrl::idle"),
+                idle_changed <- new_condvar!("virtio_rdma::ctrl::idle_changed"),
+                dead: AtomicFlag::new(false),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Runs a command and waits for the answer; signals don't interrupt it.
+    pub(crate) fn exec<R: Request>(&self, request: &R) -> Result<R::Response, Failure> {
+        let mut buffer = self.take_idle()?;
+        // The index is one of `new()`.
+        let slot = &self.slots[buffer.context];
+        if let Err(error) = buffer.reset(1 + R::SIZE, 1 + R::Response::SIZE) {
+            self.put_idle(buffer);
+            return Err(Failure::Refused(error));
+        }
+        if let [command, body @ ..] = buffer.readable_mut() {
+            *command = R::COMMAND.value();
+            request.put(body);
+        }
+
+        slot.done.reinit();
+        while let Err((error, back)) = self.queue.add(buffer) {
+            if error != ENOMEM && error != ENOSPC {
+                // Detached, or the device broke the rules of the queue.
+                self.put_idle(back);
+                self.give_up("broke the rules of its control queue");
+                return Err(Failure::Dead);
+            }
+            // Mapping the buffer takes memory on some machines, which others give back.
+            buffer = back;
+            fsleep(Delta::from_millis(1));
+        }
+        self.queue.kick();
+
+        let (buffer, written) = self.wait(slot)?;
+        let result = decode::<R>(buffer.writable(), written);
+        self.put_idle(buffer);
+        result
+    }
+
+    /// Whether the device is dead.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Acquire)
+    }
+
+    /// Gives the device up. Returns whether it was alive until now.
+    pub(crate) fn mark_dead(&self) -> bool {
+        let was_dead = self.dead.xchg(true, Full);
+        if !was_dead {
+            for slot in &self.slots {
+                slot.done.complete();
+            }
+            // Whoever checked the flag before it was set waits by the time that the lock is free.
+            drop(self.idle.lock());
+            self.idle_changed.notify_all();
+        }
+        !was_dead
+    }
+
+    /// Gives the device up and says why.
+    fn give_up(&self, why: &str) {
+        if self.mark_dead() {
+            dev_err!(self.dev, "the device {}: it is not used any more\n", why);
+        }
+    }
+
+    fn take_idle(&self) -> Result<CommandBuffer, Failure> {
+        let mut idle = self.idle.lock();
+        loop {
+            if self.is_dead() {
+                return Err(Failure::Dead);
+            }
+            if let Some(buffer) = idle.pop() {
+                return Ok(buffer);
+            }
+            self.idle_changed.wait(&mut idle);
+        }
+    }
+
+    fn put_idle(&self, buffer: CommandBuffer) {
+        // It has room for all that there are.
+        let _ = self.idle.lock().push_within_capacity(buffer);
+        self.idle_changed.notify_one();
+    }
+
+    /// Waits for the answer of the command in `slot`.
+    fn wait(&self, slot: &Slot) -> Result<(CommandBuffer, usize), Failure> {
+        let mut waited = 0;
+        loop {
+            let completed = slot.done.wait_timeout(LOOK_MS);
+            if let Some(answer) = slot.answer.lock().take() {
+                return Ok(answer);
+            }
+            if self.is_dead() {
+                return Err(Failure::Dead);
+            }
+            if completed {
+                continue;
+            }
+            waited += LOOK_MS;
+            if !self.queue.is_reachable() {
+                self.give_up("is gone");
+                return Err(Failure::Dead);
+            }
+            if waited >= PATIENCE_MS {
+                self.give_up("does not answer");
+                return Err(Failure::Dead);
+            }
+        }
+    }
+}
+
+/// Reads an answer of which the device wrote `written` bytes.
+fn decode<R: Request>(answer: &[u8], written: usize) -> Result<R::Response, Failure> {
+    match answer.get(..written) {
+        Some([RESPONSE_OK, body @ ..]) if body.len() == R::Response::SIZE => {
+            Ok(R::Response::get(body))
+        }
+        Some([errno @ 1..=MAX_ERRNO, ..]) => {
+            Err(Failure::Refused(Error::from_errno(-i32::from(*errno))))
+        }
+        _ => Err(Failure::Refused(EIO)),
+    }
+}
+
+impl Handler for ControlQueue {
+    fn queue(&self) -> &dyn AnyQueue {
+        &self.queue
+    }
+
+    fn used(self: ArcBorrow<'_, Self>) {
+        // No buffer goes back to the device from here: each round needs a task that runs a command.
+        while let Some((buffer, written)) = self.queue.pop() {
+            let Some(slot) = self.slots.get(buffer.context) else {
+                continue;
+            };
+            let mut answer = slot.answer.lock();
+            *answer = Some((buffer, written));
+            slot.done.complete();
+        }
+    }
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Event queues: where the device reports completions and asynchronous events.
+//!
+//! Each is filled with buffers at all times. The interrupt takes out those that were used, passes their events on, and only
+//! then gives all of them back: so it handles at most one ring's worth, however fast the device is, and when it is done
+//! the device holds every buffer, so that whatever is used from there on raises an interrupt of its own.
+
+use crate::{
+    abi::event::{
+        Event,
+        EventKind, //
+    },
+    targets::EventTargets,
+    virtio::{
+        AnyQueue,
+        Buffer,
+        Handler,
+        Queue, //
+    },
+};
+use core::mem::take;
+use kernel::{
+    prelude::*,
+    sync::{
+        new_spinlock_irq,
+        Arc,
+        ArcBorrow,
+        SpinLockIrq, //
+    },
+};
+
+type EventBuffer = KBox<Buffer<()>>;
+
+/// An event queue.
+#[pin_data]
+pub(crate) struct EventQueue {
+    #[pin]
+    queue: Queue<()>,
+    targets: Arc<EventTargets>,
+    /// Room for the buffers that an interrupt is handling.
+    #[pin]
+    handled: SpinLockIrq<KVec<EventBuffer>>,
+}
+
+impl EventQueue {
+    /// An event queue that is not attached to a device.
+    pub(crate) fn new(targets: Arc<EventTargets>) -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                queue <- Queue::new(),
+                targets,
+                handled <- new_spinlock_irq!(KVec::new(), "virtio_rdma::events::handled"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// Fills the queue, once it is attached.
+    pub(crate) fn fill(&self) -> Result {
+        let size = self.queue.size();
+        let room = KVec::with_capacity(size, GFP_KERNEL)?;
+        *self.handled.lock() = room;
+        for _ in 0..size {
+            let buffer = Buffer::new(0, Event::SIZE, (), GFP_KERNEL)?;
+            self.queue.add(buffer).map_err(|(error, _)| error)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the device, once it is ready, that the queue is filled.
+    pub(crate) fn start(&self) {
+        self.queue.kick();
+    }
+
+    fn dispatch(&self, bytes: &[u8]) {
+        let Some(event) = Event::decode(bytes) else {
+            return;
+        };
+        match event.kind() {
+            Ok(EventKind::Completion) => self
+                .targets
+                .with(event.cookie, |target| target.completion()),
+            Ok(EventKind::Async(kind)) => self
+                .targets
+                .with(event.cookie, |target| target.async_event(kind)),
+            // Of a later version of the device.
+            Err(_) => (),
+        }
+    }
+}
+
+impl Handler for EventQueue {
+    fn queue(&self) -> &dyn AnyQueue {
+        &self.queue
+    }
+
+    fn used(self: ArcBorrow<'_, Self>) {
+        let mut handled = take(&mut *self.handled.lock());
+        while let Some((buffer, written)) = self.queue.pop() {
+            if let Some(bytes) = buffer.writable().get(..written) {
+                self.dispatch(bytes);
+            }
+            // There is room for all that there are.
+            let _ = handled.push_within_capacity(buffer);
+        }
+        while let Some(mut buffer) = handled.pop() {
+            // Never longer than it was allocated.
+            let _ = buffer.reset(0, Event::SIZE);
+            // The queue had it a moment ago. If the device broke the queue's rules, it gets no more.
+            let _ = self.queue.add(buffer);
+        }
+        self.queue.kick();
+        *self.handled.lock() = handled;
+    }
+}

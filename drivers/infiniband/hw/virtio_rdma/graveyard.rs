@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a device may still use that never confirmed the destruction of its owner.
+//!
+//! It is kept until the device was reset. If that cannot be confirmed either, it stays allocated for good: memory that
+//! is lost is better than memory that changes under its next owner.
+
+use crate::virtio::Reset;
+use core::mem::{
+    forget,
+    take, //
+};
+use kernel::{
+    device,
+    prelude::*,
+    sync::{
+        new_mutex,
+        Mutex, //
+    },
+};
+
+/// Anything that owns memory.
+trait Remains: Send {}
+impl<T: Send> Remains for T {}
+
+#[derive(Default)]
+struct Buried {
+    remains: KVec<KBox<dyn Remains>>,
+    /// How many could not even be kept in order.
+    lost: usize,
+}
+
+impl Drop for Buried {
+    fn drop(&mut self) {
+        // No reset came for what is left.
+        forget(take(&mut self.remains));
+    }
+}
+
+/// The graveyard of a device.
+#[pin_data]
+pub(crate) struct Graveyard {
+    #[pin]
+    buried: Mutex<Buried>,
+}
+
+impl Graveyard {
+    /// An empty graveyard.
+    pub(crate) fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            buried <- new_mutex!(Buried::default(), "virtio_rdma::graveyard"),
+        })
+    }
+
+    /// Keeps `remains` until the device was reset.
+    pub(crate) fn bury<T: Send + 'static>(&self, remains: T) {
+        let mut buried = self.buried.lock();
+        if buried.remains.reserve(1, GFP_KERNEL).is_err() {
+            buried.lost += 1;
+            forget(remains);
+            return;
+        }
+        match KBox::new_uninit(GFP_KERNEL) {
+            Ok(place) => {
+                let grave = KBox::write(place, remains);
+                // Reserved above.
+                let _ = buried.remains.push_within_capacity(grave);
+            }
+            Err(_) => {
+                buried.lost += 1;
+                forget(remains);
+            }
+        }
+    }
+
+    /// Frees everything after a reset that was confirmed; else it leaks, and `dev` says so.
+    pub(crate) fn clear(&self, dev: &device::Device, reset: Reset) {
+        let mut buried = self.buried.lock();
+        let remains = take(&mut buried.remains);
+        let mut lost = take(&mut buried.lost);
+        drop(buried);
+        match reset {
+            Reset::Done => drop(remains),
+            Reset::Unreachable => {
+                lost += remains.len();
+                forget(remains);
+            }
+        }
+        if lost != 0 {
+            dev_warn!(dev, "memory of {} objects stays allocated for good\n", lost);
+        }
+    }
+}

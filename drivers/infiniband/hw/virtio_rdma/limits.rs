@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What the device can do: its configuration, read once and checked.
+
+use crate::{
+    abi::{
+        config::{
+            Config,
+            OwnRingsConfig,
+            CONFIG_SIZE,
+            OWN_RINGS_CONFIG_OFFSET,
+            QUEUE_COUNT_RANGE, //
+        },
+        ring::SLOTS_RANGE, //
+    },
+    virtio, //
+};
+use kernel::{
+    device::Bound,
+    prelude::*,
+    sizes::SZ_4K, //
+};
+
+/// The configuration of a device in own-rings mode.
+///
+/// # Invariants
+///
+/// - There is one port, and 4 KiB is a supported page size.
+/// - The limits of `rings` are within what the ABI allows for, and not zero.
+pub(crate) struct Limits {
+    /// The RFC's part; where `rings` has a field of the same name, that one holds.
+    pub(crate) config: Config,
+    /// Own rings.
+    pub(crate) rings: OwnRingsConfig,
+}
+
+/// Event queues at most: more interrupt vectors serve nobody.
+const MAX_EVENT_QUEUES: u32 = 1024;
+
+impl Limits {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`EINVAL`] for one that contradicts the specification, which is logged, and those of
+    /// [`read_config`](virtio::Device::read_config).
+    pub(crate) fn read(dev: &virtio::Device<Bound>) -> Result<Self> {
+        const LEN: usize = OWN_RINGS_CONFIG_OFFSET + OwnRingsConfig::SIZE;
+        const _: () = assert!(LEN <= CONFIG_SIZE);
+
+        let mut raw = [0; LEN];
+        dev.read_config(0, &mut raw).inspect_err(|error| {
+            dev_err!(dev.as_ref(), "cannot read the configuration: {:?}\n", error)
+        })?;
+        let config = Config::decode(&raw).ok_or(EINVAL)?;
+        let rings = OwnRingsConfig::decode(&raw[OWN_RINGS_CONFIG_OFFSET..]).ok_or(EINVAL)?;
+
+        if let Err(field) = check(&config, &rings) {
+            dev_err!(dev.as_ref(), "invalid configuration: {}\n", field);
+            return Err(EINVAL);
+        }
+        // INVARIANT: Checked above.
+        Ok(Self { config, rings })
+    }
+}
+
+/// Names the first field that is out of range.
+fn check(config: &Config, rings: &OwnRingsConfig) -> Result<(), &'static str> {
+    let slots = 1..=*SLOTS_RANGE.end();
+    let conditions = [
+        (config.phys_port_cnt == 1, "phys_port_cnt is not 1"),
+        (
+            config.page_size_cap & SZ_4K as u64 != 0,
+            "page_size_cap lacks 4096",
+        ),
+        (config.max_pd != 0, "max_pd"),
+        (config.max_mr != 0, "max_mr"),
+        (config.max_mr_size >= SZ_4K as u64, "max_mr_size"),
+        (config.max_send_sge != 0, "max_send_sge"),
+        (config.max_recv_sge != 0, "max_recv_sge"),
+        (
+            (1..=MAX_EVENT_QUEUES).contains(&rings.num_event_queues),
+            "num_event_queues",
+        ),
+        (QUEUE_COUNT_RANGE.contains(&rings.max_qp), "max_qp"),
+        (QUEUE_COUNT_RANGE.contains(&rings.max_cq), "max_cq"),
+        (slots.contains(&rings.max_qp_wr), "max_qp_wr"),
+        (slots.contains(&rings.max_cqe), "max_cqe"),
+        (rings.doorbell_pages != 0, "doorbell_pages"),
+    ];
+    match conditions.into_iter().find(|(holds, _)| !holds) {
+        Some((_, field)) => Err(field),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Who is told of an event: the table behind the cookies.
+//!
+//! A cookie is an index into the table and the generation of that entry, which advances when the entry is given
+//! away: an event that arrives late never reaches the next object. Entry 0, generation 0 is the device itself, so that
+//! the cookies 0, for the device, and 1, for its port, are its too.
+//!
+//! Lock order: the table's lock is taken with no other in it; targets are called without it.
+
+use crate::abi::ib::AsyncEvent;
+use core::mem::replace;
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Full, //
+        },
+        new_spinlock_irq,
+        Arc,
+        Completion,
+        SpinLockIrq, //
+    },
+};
+
+/// An object that events are about.
+pub(crate) trait EventTarget: Send + Sync {
+    /// A CQ that is armed has a completion. Called in interrupt context.
+    fn completion(&self) {}
+
+    /// An asynchronous event. Called in interrupt context.
+    fn async_event(&self, event: AsyncEvent) {
+        let _ = event;
+    }
+}
+
+/// Entries are allocated so many at a time and never move.
+const CHUNK: usize = 128;
+
+/// End of the list of free entries.
+const NONE: u32 = u32::MAX;
+
+/// A target and those who are just calling it.
+#[pin_data]
+struct Registered {
+    target: Arc<dyn EventTarget>,
+    /// The registration and each call that is under way.
+    users: Atomic<i32>,
+    #[pin]
+    unused: Completion,
+}
+
+impl Registered {
+    fn put(&self) {
+        if self.users.fetch_sub(1, Full) == 1 {
+            self.unused.complete_all();
+        }
+    }
+}
+
+struct Entry {
+    generation: u32,
+    /// The next free entry, if this one is free.
+    next: u32,
+    registered: Option<Arc<Registered>>,
+}
+
+struct Entries {
+    chunks: KVec<KVec<Entry>>,
+    /// Free entries, oldest first, so that a generation lasts as long as it can.
+    head: u32,
+    tail: u32,
+}
+
+impl Entries {
+    fn get(&mut self, index: u32) -> Option<&mut Entry> {
+        let index = usize::try_from(index).ok()?;
+        self.chunks.get_mut(index / CHUNK)?.get_mut(index % CHUNK)
+    }
+
+    fn append_free(&mut self, index: u32) {
+        match self.tail {
+            NONE => self.head = index,
+            tail => {
+                if let Some(entry) = self.get(tail) {
+                    entry.next = index;
+                }
+            }
+        }
+        self.tail = index;
+    }
+
+    fn take_free(&mut self) -> Option<u32> {
+        let index = self.head;
+        let next = replace(&mut self.get(index)?.next, NONE);
+        self.head = next;
+        if next == NONE {
+            self.tail = NONE;
+        }
+        Some(index)
+    }
+}
+
+/// The table of targets.
+#[pin_data]
+pub(crate) struct EventTargets {
+    #[pin]
+    entries: SpinLockIrq<Entries>,
+}
+
+impl EventTargets {
+    /// A table for `max` targets beside the device itself.
+    pub(crate) fn new(max: usize) -> Result<Arc<Self>> {
+        let chunks = KVec::with_capacity((1 + max).div_ceil(CHUNK), GFP_KERNEL)?;
+        let this = Arc::pin_init(
+            pin_init!(Self {
+                entries <- new_spinlock_irq!(
+                    Entries { chunks, head: NONE, tail: NONE },
+                    "virtio_rdma::targets"
+                ),
+            }),
+            GFP_KERNEL,
+        )?;
+        this.grow()?;
+        // Entry 0 is not for objects.
+        let _ = this.entries.lock().take_free();
+        Ok(this)
+    }
+
+    /// Adds a chunk of entries.
+    fn grow(&self) -> Result {
+        let mut chunk = KVec::with_capacity(CHUNK, GFP_KERNEL)?;
+        for _ in 0..CHUNK {
+            chunk.push_within_capacity(Entry {
+                generation: 1,
+                next: NONE,
+                registered: None,
+            })?;
+        }
+        let mut entries = self.entries.lock();
+        let first = u32::try_from(entries.chunks.len() * CHUNK)?;
+        if entries.chunks.push_within_capacity(chunk).is_err() {
+            return Err(ENOSPC);
+        }
+        for index in first..first + CHUNK as u32 {
+            entries.append_free(index);
+        }
+        Ok(())
+    }
+
+    /// Registers `target` for the events of a new cookie.
+    ///
+    /// # Errors
+    ///
+    /// [`ENOSPC`] if there are more targets than the device has objects, [`ENOMEM`].
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        target: Arc<dyn EventTarget>,
+    ) -> Result<EventRegistration> {
+        let registered = new_registered(target)?;
+        loop {
+            let mut entries = self.entries.lock();
+            if let Some(index) = entries.take_free() {
+                let entry = entries.get(index).ok_or(EINVAL)?;
+                entry.registered = Some(registered.clone());
+                let generation = entry.generation;
+                return Ok(EventRegistration {
+                    targets: self.clone(),
+                    index,
+                    generation,
+                    registered,
+                });
+            }
+            drop(entries);
+            self.grow()?;
+        }
+    }
+
+    /// Registers `target` for the events of the device and its port.
+    ///
+    /// # Errors
+    ///
+    /// [`EBUSY`] if somebody is registered, [`ENOMEM`].
+    pub(crate) fn register_device(
+        self: &Arc<Self>,
+        target: Arc<dyn EventTarget>,
+    ) -> Result<EventRegistration> {
+        let registered = new_registered(target)?;
+        let mut entries = self.entries.lock();
+        let entry = entries.get(0).ok_or(EINVAL)?;
+        if entry.registered.is_some() {
+            return Err(EBUSY);
+        }
+        entry.generation = 0;
+        entry.registered = Some(registered.clone());
+        drop(entries);
+        Ok(EventRegistration {
+            targets: self.clone(),
+            index: 0,
+            generation: 0,
+            registered,
+        })
+    }
+
+    /// Calls `f` with the target of `cookie`, if there still is one.
+    pub(crate) fn with(&self, cookie: u64, f: impl FnOnce(&dyn EventTarget)) {
+        // LOSSY: The halves of the cookie.
+        let (mut index, generation) = (cookie as u32, (cookie >> 32) as u32);
+        if generation == 0 {
+            index = 0;
+        }
+        let mut entries = self.entries.lock();
+        let registered = match entries.get(index) {
+            Some(entry) if entry.generation == generation => entry.registered.clone(),
+            _ => None,
+        };
+        if let Some(registered) = &registered {
+            registered.users.fetch_add(1, Full);
+        }
+        drop(entries);
+        if let Some(registered) = registered {
+            f(&*registered.target);
+            registered.put();
+        }
+    }
+}
+
+fn new_registered(target: Arc<dyn EventTarget>) -> Result<Arc<Registered>> {
+    Arc::pin_init(
+        pin_init!(Registered {
+            target,
+            users: Atomic::new(1),
+            unused <- Completion::new(),
+        }),
+        GFP_KERNEL,
+    )
+}
+
+/// A target's place in the table.
+///
+/// When it is dropped, which may sleep, no call of the target is under way or will come.
+pub(crate) struct EventRegistration {
+    targets: Arc<EventTargets>,
+    index: u32,
+    generation: u32,
+    registered: Arc<Registered>,
+}
+
+impl EventRegistration {
+    /// What the device has to put into the events.
+    pub(crate) fn cookie(&self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+}
+
+impl Drop for EventRegistration {
+    fn drop(&mut self) {
+        let mut entries = self.targets.entries.lock();
+        let removed = entries.get(self.index).and_then(|entry| {
+            if self.index != 0 {
+                // 0 is the device's.
+                entry.generation = entry.generation.checked_add(1).unwrap_or(1);
+            }
+            entry.registered.take()
+        });
+        if self.index != 0 {
+            entries.append_free(self.index);
+        }
+        drop(entries);
+        drop(removed);
+        self.registered.put();
+        self.registered.unused.wait_for_completion();
+    }
+}

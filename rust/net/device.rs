@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The network device.
+//!
+//! C header: [`include/linux/netdevice.h`](srctree/include/linux/netdevice.h)
+
+use crate::bindings;
+use core::ptr::NonNull;
+use kernel::{
+    device,
+    sync::aref::AlwaysRefCounted,
+    types::Opaque, //
+};
+
+/// Length of an Ethernet address.
+pub const ETH_ALEN: usize = bindings::ETH_ALEN as usize;
+
+/// A network device.
+///
+/// A reference keeps the device from being unregistered for good: whoever holds one has to let go of it on
+/// [`Event::Unregister`](super::Event::Unregister), or the task that removes the device waits for ever.
+///
+/// # Invariants
+///
+/// A [`Device`] represents a valid `struct net_device` that was registered.
+#[repr(transparent)]
+pub struct Device(Opaque<bindings::net_device>);
+
+impl Device {
+    /// Makes a reference of a pointer.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` is a valid network device, for the duration of `'a`.
+    pub unsafe fn from_raw<'a>(ptr: *mut bindings::net_device) -> &'a Self {
+        // SAFETY: By this function's requirements; the wrapper is transparent.
+        unsafe { &*ptr.cast() }
+    }
+
+    /// The C representation.
+    pub fn as_raw(&self) -> *mut bindings::net_device {
+        self.0.get()
+    }
+
+    /// The permanent Ethernet address, if it is an Ethernet device.
+    pub fn permanent_address(&self) -> Option<[u8; ETH_ALEN]> {
+        // SAFETY: By the type invariant.
+        if !unsafe { bindings::netdev_is_ethernet(self.as_raw()) } {
+            return None;
+        }
+        // SAFETY: By the type invariant; the address is longer than that of Ethernet and does not change once the
+        // device is registered.
+        Some(unsafe { *bindings::netdev_perm_addr(self.as_raw()).cast() })
+    }
+
+    /// The device that it belongs to; a virtual device has none.
+    pub fn parent(&self) -> Option<&device::Device> {
+        // SAFETY: By the type invariant.
+        let parent = unsafe { bindings::netdev_parent(self.as_raw()) };
+        if parent.is_null() {
+            return None;
+        }
+        // SAFETY: A device holds a reference of its parent.
+        Some(unsafe { device::Device::from_raw(parent) })
+    }
+
+    /// Largest packet, in bytes.
+    pub fn mtu(&self) -> u32 {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::netdev_mtu(self.as_raw()) }
+    }
+
+    /// Whether it is up and has a link.
+    pub fn is_up(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::netif_running(self.as_raw()) && bindings::netif_oper_up(self.as_raw()) }
+    }
+
+    /// Whether it is, or belongs to, a function of the same multi-function PCI device as `other`.
+    pub fn shares_pci_slot(&self, other: &device::Device) -> bool {
+        match (self.parent().and_then(pci_slot), pci_slot(other)) {
+            (Some(mine), Some(its)) => mine == its,
+            _ => false,
+        }
+    }
+}
+
+/// The PCI slot that `dev` is in or belongs to: the address of its bus and the number on that.
+fn pci_slot(dev: &device::Device) -> Option<(usize, u32)> {
+    let mut dev: *mut bindings::device = core::ptr::from_ref(dev).cast_mut().cast();
+    // A device, a bus like virtio in between, and the PCI function.
+    for _ in 0..3 {
+        // SAFETY: It is valid; a `struct bus_type` is only compared.
+        if unsafe { (*dev).bus } == &raw const bindings::pci_bus_type {
+            // SAFETY: A device on the PCI bus is embedded in a `struct pci_dev`, which is valid with it; its bus is only
+            // compared.
+            let (bus, devfn) = unsafe {
+                let pci = kernel::container_of!(dev, bindings::pci_dev, dev);
+                ((*pci).bus, (*pci).devfn)
+            };
+            return Some((bus as usize, devfn >> 3));
+        }
+        // SAFETY: It is valid, and holds a reference of its parent.
+        dev = unsafe { (*dev).parent };
+        if dev.is_null() {
+            break;
+        }
+    }
+    None
+}
+
+// SAFETY: `dev_hold()` and `dev_put()` count references.
+unsafe impl AlwaysRefCounted for Device {
+    fn inc_ref(&self) {
+        // SAFETY: The existence of a shared reference guarantees that the count is not zero.
+        unsafe { bindings::dev_hold(self.as_raw()) };
+    }
+
+    unsafe fn dec_ref(obj: NonNull<Self>) {
+        // SAFETY: The caller gives up a reference that it owns.
+        unsafe { bindings::dev_put(obj.cast().as_ptr()) };
+    }
+}
+
+// SAFETY: References may be given up on any CPU.
+unsafe impl Send for Device {}
+
+// SAFETY: What is read through `&Device` is constant or read as a whole.
+unsafe impl Sync for Device {}

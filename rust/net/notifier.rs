@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Notifications of what happens to network devices.
+//!
+//! C header: [`include/linux/netdevice.h`](srctree/include/linux/netdevice.h)
+
+use super::Device;
+use crate::bindings;
+use core::pin::Pin;
+use kernel::{
+    error::to_result,
+    prelude::*,
+    types::Opaque, //
+};
+
+/// What happened to a network device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It was registered, or had been before the notifier was.
+    Register,
+    /// It is being unregistered, or the notifier is. References to it have to be given up now.
+    Unregister,
+    /// It was taken up.
+    Up,
+    /// It was taken down.
+    Down,
+    /// Its state changed, for one the carrier.
+    Change,
+    /// Its MTU changed.
+    ChangeMtu,
+    /// Its name changed.
+    ChangeName,
+    /// Its address changed.
+    ChangeAddress,
+    /// Something else.
+    Other,
+}
+
+impl From<c_ulong> for Event {
+    fn from(raw: c_ulong) -> Self {
+        match u32::try_from(raw) {
+            Ok(bindings::netdev_cmd_NETDEV_REGISTER) => Self::Register,
+            Ok(bindings::netdev_cmd_NETDEV_UNREGISTER) => Self::Unregister,
+            Ok(bindings::netdev_cmd_NETDEV_UP) => Self::Up,
+            Ok(bindings::netdev_cmd_NETDEV_DOWN) => Self::Down,
+            Ok(bindings::netdev_cmd_NETDEV_CHANGE) => Self::Change,
+            Ok(bindings::netdev_cmd_NETDEV_CHANGEMTU) => Self::ChangeMtu,
+            Ok(bindings::netdev_cmd_NETDEV_CHANGENAME) => Self::ChangeName,
+            Ok(bindings::netdev_cmd_NETDEV_CHANGEADDR) => Self::ChangeAddress,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Who is notified.
+pub trait NotifierOps: Send + Sync {
+    /// Called under the RTNL, for the devices of every network namespace.
+    fn event(&self, event: Event, dev: &Device);
+}
+
+/// A registered notifier.
+///
+/// On registration it is told of the devices that there are, one by one, as if they were registered and taken up
+/// just then; on drop, likewise, as if they were taken down and unregistered.
+///
+/// # Invariants
+///
+/// `block` is registered from when it is initialized until it is dropped.
+#[pin_data(PinnedDrop)]
+#[repr(C)]
+pub struct Notifier<T: NotifierOps> {
+    #[pin]
+    block: Opaque<bindings::notifier_block>,
+    ops: T,
+}
+
+// SAFETY: The block is only touched by the core, under its locks.
+unsafe impl<T: NotifierOps> Send for Notifier<T> {}
+
+// SAFETY: As above.
+unsafe impl<T: NotifierOps> Sync for Notifier<T> {}
+
+impl<T: NotifierOps> Notifier<T> {
+    /// Registers a notifier. Takes the RTNL.
+    pub fn new(ops: T) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            ops,
+            // Last, since it is called from here on.
+            //
+            // INVARIANT: It is registered, or the initialization fails.
+            block <- Opaque::try_ffi_init(|slot: *mut bindings::notifier_block| {
+                let block = bindings::notifier_block {
+                    notifier_call: Some(Self::call),
+                    ..pin_init::zeroed()
+                };
+                // SAFETY: `slot` is valid for writes.
+                unsafe { slot.write(block) };
+                // SAFETY: The block is complete and stays in place until it is unregistered.
+                to_result(unsafe { bindings::register_netdevice_notifier(slot) })
+            }),
+        })
+    }
+
+    /// # Safety
+    ///
+    /// To be called by the notifier chain only, with the block of a `Notifier<T>`.
+    unsafe extern "C" fn call(
+        block: *mut bindings::notifier_block,
+        event: c_ulong,
+        info: *mut c_void,
+    ) -> c_int {
+        // SAFETY: The block is embedded in a `Notifier<T>`, of which `ops` is initialized and the rest not touched.
+        let ops = unsafe {
+            let this = kernel::container_of!(Opaque::cast_from(block), Self, block);
+            &(*this).ops
+        };
+        // SAFETY: The chain passes the information of a network device, which is valid during the call.
+        let dev = unsafe { Device::from_raw(bindings::netdev_notifier_info_to_dev(info)) };
+        ops.event(Event::from(event), dev);
+        bindings::NOTIFY_DONE as c_int
+    }
+}
+
+#[pinned_drop]
+impl<T: NotifierOps> PinnedDrop for Notifier<T> {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: By the type invariant it is registered.
+        unsafe { bindings::unregister_netdevice_notifier(self.block.get()) };
+    }
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completions that can be waited for with a timeout and used again.
+//!
+//! C header: [`include/linux/completion.h`](srctree/include/linux/completion.h)
+
+use crate::bindings;
+use kernel::{
+    prelude::*,
+    time::{
+        msecs_to_jiffies,
+        Msecs, //
+    },
+    types::Opaque, //
+};
+
+/// Lets one task wait for another, or for an interrupt.
+#[pin_data]
+pub struct Completion {
+    #[pin]
+    inner: Opaque<bindings::completion>,
+}
+
+// SAFETY: A `struct completion` may be used from any task.
+unsafe impl Send for Completion {}
+
+// SAFETY: A `struct completion` has a lock of its own.
+unsafe impl Sync for Completion {}
+
+impl Completion {
+    /// A completion that nobody completed.
+    pub fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            inner <- Opaque::ffi_init(|slot: *mut bindings::completion| {
+                // SAFETY: `slot` is valid for writes and pinned.
+                unsafe { bindings::init_completion(slot) };
+            }),
+        })
+    }
+
+    /// Completes it: one waiter, now or later, stops waiting. Can be called in any context.
+    pub fn complete(&self) {
+        // SAFETY: It is initialized.
+        unsafe { bindings::complete(self.inner.get()) };
+    }
+
+    /// Takes back everything that nobody waited for.
+    ///
+    /// Waits that run concurrently may or may not have seen it.
+    pub fn reinit(&self) {
+        // SAFETY: It is initialized.
+        while unsafe { bindings::try_wait_for_completion(self.inner.get()) } {}
+    }
+
+    /// Waits, uninterruptibly, until it is completed or the time is over, and tells whether it was completed.
+    pub fn wait_timeout(&self, timeout: Msecs) -> bool {
+        // SAFETY: It is initialized.
+        unsafe {
+            bindings::wait_for_completion_timeout(self.inner.get(), msecs_to_jiffies(timeout)) != 0
+        }
+    }
+}

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The virtio device: features and life cycle.
+//!
+//! C header: [`include/linux/virtio_config.h`](srctree/include/linux/virtio_config.h)
+
+use crate::bindings;
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+use kernel::{
+    device,
+    prelude::*,
+    sync::aref::AlwaysRefCounted,
+    types::Opaque, //
+};
+
+/// The number of a feature bit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Feature(u32);
+
+impl Feature {
+    /// The device complies with version 1 of the specification.
+    pub const VERSION_1: Self = Self(bindings::VIRTIO_F_VERSION_1);
+    /// The device accesses memory through the DMA API like other devices of its platform.
+    pub const ACCESS_PLATFORM: Self = Self(bindings::VIRTIO_F_ACCESS_PLATFORM);
+    /// A single queue can be reset.
+    pub const RING_RESET: Self = Self(bindings::VIRTIO_F_RING_RESET);
+
+    /// A feature of the device type: a bit that the transport does not use.
+    ///
+    /// Anything else fails to compile in a constant.
+    pub const fn device_type(bit: u32) -> Self {
+        assert!(
+            bit < bindings::VIRTIO_TRANSPORT_F_START
+                || (bit >= bindings::VIRTIO_TRANSPORT_F_END && bit < 64),
+            "the bit belongs to the transport"
+        );
+        Self(bit)
+    }
+
+    /// The number of the bit.
+    pub const fn bit(self) -> u32 {
+        self.0
+    }
+}
+
+/// How an attempt to reset a device ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Reset {
+    /// The device confirmed the reset: it uses no memory of the driver any more.
+    Done,
+    /// The device is gone or does not answer: whether it still uses memory is unknown.
+    Unreachable,
+}
+
+/// A device on the virtio bus.
+///
+/// # Invariants
+///
+/// A [`Device`] represents a valid `struct virtio_device` created by the C portion of the kernel.
+#[repr(transparent)]
+pub struct Device<Ctx: device::DeviceContext = device::Normal>(
+    Opaque<bindings::virtio_device>,
+    PhantomData<Ctx>,
+);
+
+impl<Ctx: device::DeviceContext> Device<Ctx> {
+    /// The C representation.
+    pub(super) fn as_raw(&self) -> *mut bindings::virtio_device {
+        self.0.get()
+    }
+}
+
+impl Device {
+    /// The transport's operations.
+    ///
+    /// They may sleep.
+    pub(super) fn ops(&self) -> &bindings::virtio_config_ops {
+        // SAFETY: By the type invariant the device is valid; every transport sets its operations before it
+        // registers the device and never changes them.
+        unsafe { &*(*self.as_raw()).config }
+    }
+
+    /// The status byte, or `None` if the device is gone or unable to answer: then it reads as all ones, which
+    /// no device's status can be.
+    ///
+    /// May sleep.
+    pub(super) fn status(&self) -> Option<u8> {
+        let get_status = self.ops().get_status?;
+        // SAFETY: By the type invariant the device is valid, and this is its transport's operation.
+        let status = unsafe { get_status(self.as_raw()) };
+        (status != u8::MAX).then_some(status)
+    }
+
+    /// Resets the device unless it cannot be reached.
+    ///
+    /// A transport waits without end for a device to confirm, and one that is gone never does: hence the look
+    /// before. May sleep; must not run concurrently with itself.
+    pub(super) fn reset(&self) -> Reset {
+        if self.status().is_none() {
+            // Nothing is added to its queues any more, and late interrupts are not handled.
+            //
+            // SAFETY: By the type invariant the device is valid.
+            unsafe { bindings::virtio_break_device(self.as_raw()) };
+            // SAFETY: As above; the device is bound to a driver or was until just now, so its transport is set
+            // up to synchronize.
+            unsafe { bindings::virtio_synchronize_cbs(self.as_raw()) };
+            return Reset::Unreachable;
+        }
+        // SAFETY: By the type invariant the device is valid.
+        unsafe { bindings::virtio_reset_device(self.as_raw()) };
+        match self.status() {
+            Some(0) => Reset::Done,
+            _ => Reset::Unreachable,
+        }
+    }
+}
+
+impl Device<device::Bound> {
+    /// Whether `feature` was negotiated.
+    ///
+    /// A feature that is neither the transport's nor in the driver's own [`FEATURES`](super::Driver::FEATURES)
+    /// is never negotiated.
+    pub fn has_feature(&self, feature: Feature) -> bool {
+        // SAFETY: By the type invariant the device is valid, its features don't change while it is bound, and a
+        // `Feature` is below the number of bits that there are. Not through `virtio_has_feature()`, for which the
+        // question after an unlisted feature is a bug that stops the kernel.
+        unsafe { bindings::__virtio_test_bit(self.as_raw(), feature.bit()) }
+    }
+
+    /// The device that performs DMA and that the DMA API has to be given: the parent of the virtio device.
+    ///
+    /// `None` without [`Feature::ACCESS_PLATFORM`], since such a device bypasses the DMA API.
+    pub fn dma_device(&self) -> Option<&device::Device<device::Bound>> {
+        if !self.has_feature(Feature::ACCESS_PLATFORM) {
+            return None;
+        }
+        // SAFETY: By the type invariant the device is valid; its parent is set by the transport before the device
+        // is registered and outlives it.
+        let parent = unsafe { (*self.as_raw()).dev.parent };
+        if parent.is_null() {
+            return None;
+        }
+        // SAFETY: The parent is a valid device, to whose driver, the transport, it stays bound for as long as
+        // the virtio device exists, hence for as long as that is bound.
+        Some(unsafe { device::Device::from_raw(parent) })
+    }
+}
+
+impl Device<device::Core<'_>> {
+    /// Tells the device that the driver is ready: the queues can be used from here on.
+    ///
+    /// # Errors
+    ///
+    /// [`ENODEV`] if the device is gone, [`EIO`] if it says that it was ready before.
+    pub fn ready(&self) -> Result {
+        let status = self.status().ok_or(ENODEV)?;
+        if u32::from(status) & bindings::VIRTIO_CONFIG_S_DRIVER_OK != 0 {
+            return Err(EIO);
+        }
+        // SAFETY: By the type invariant the device is valid.
+        unsafe { bindings::virtio_device_ready(self.as_raw()) };
+        Ok(())
+    }
+}
+
+// SAFETY: `Device` is a transparent wrapper of a type that doesn't depend on `Device`'s generic argument.
+kernel::impl_device_context_deref!(unsafe { Device });
+kernel::impl_device_context_into_aref!(Device);
+
+impl<Ctx: device::DeviceContext> AsRef<device::Device<Ctx>> for Device<Ctx> {
+    fn as_ref(&self) -> &device::Device<Ctx> {
+        // SAFETY: By the type invariant the device is valid, and so is the `struct device` in it, which is in the
+        // same context.
+        unsafe { device::Device::from_raw(&raw mut (*self.as_raw()).dev) }
+    }
+}
+
+// SAFETY: `get_device()` and `put_device()` on the embedded device count the references of the whole structure.
+unsafe impl AlwaysRefCounted for Device {
+    fn inc_ref(&self) {
+        // SAFETY: The existence of a shared reference guarantees that the count is not zero.
+        unsafe { bindings::get_device(&raw mut (*self.as_raw()).dev) };
+    }
+
+    unsafe fn dec_ref(obj: NonNull<Self>) {
+        let vdev: *mut bindings::virtio_device = obj.cast().as_ptr();
+        // SAFETY: The caller gives up a reference that it owns.
+        unsafe { bindings::put_device(&raw mut (*vdev).dev) };
+    }
+}
+
+// SAFETY: A `Device` is reference-counted and can be released from any thread.
+unsafe impl Send for Device {}
+
+// SAFETY: What is reachable through `&Device` is either constant or protected by the virtio core.
+unsafe impl Sync for Device {}
+
+// SAFETY: As for `Device<Normal>`: the context is a marker of size zero.
+unsafe impl Sync for Device<device::Bound> {}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Driver registration.
+//!
+//! C header: [`include/linux/virtio.h`](srctree/include/linux/virtio.h)
+
+use super::{
+    Device,
+    Feature, //
+};
+use crate::bindings;
+use core::{
+    marker::PhantomData,
+    mem::offset_of, //
+};
+use kernel::{
+    device,
+    device_id::RawDeviceId,
+    driver,
+    error::{
+        from_result,
+        to_result, //
+    },
+    prelude::*,
+    types::Opaque,
+    ThisModule, //
+};
+
+/// An adapter for the registration of virtio drivers.
+pub struct Adapter<T: Driver>(PhantomData<T>);
+
+// SAFETY:
+// - `bindings::virtio_driver` is a C type declared as `repr(C)`.
+// - `T::Data` is the type of the driver's device private data.
+// - `struct virtio_driver` embeds a `struct device_driver` at `DEVICE_DRIVER_OFFSET`.
+unsafe impl<T: Driver> driver::DriverLayout for Adapter<T> {
+    type DriverType = bindings::virtio_driver;
+    type DriverData<'bound> = T::Data<'bound>;
+    const DEVICE_DRIVER_OFFSET: usize = offset_of!(Self::DriverType, driver);
+}
+
+// SAFETY: `unregister` is only valid after a `register` that succeeded.
+unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
+    unsafe fn register(
+        vdrv: &Opaque<Self::DriverType>,
+        name: &'static CStr,
+        module: &'static ThisModule,
+    ) -> Result {
+        let features = T::FEATURES;
+        // SAFETY: The fields of `struct virtio_driver` may be set until it is registered. `Feature` is a transparent
+        // `u32`, and the tables are static.
+        unsafe {
+            let vdrv = vdrv.get();
+            (*vdrv).driver.name = name.as_char_ptr();
+            (*vdrv).id_table = T::ID_TABLE.as_ptr();
+            (*vdrv).feature_table = features.as_ptr().cast();
+            (*vdrv).feature_table_size = u32::try_from(features.len())?;
+            (*vdrv).probe = Some(Self::probe_callback);
+            (*vdrv).remove = Some(Self::remove_callback);
+            (*vdrv).shutdown = Some(Self::shutdown_callback);
+            if T::HAS_CONFIG_CHANGED {
+                (*vdrv).config_changed = Some(Self::config_changed_callback);
+            }
+        }
+        // SAFETY: The structure is complete, and by this function's requirements stays in place until it is
+        // unregistered.
+        to_result(unsafe { bindings::__register_virtio_driver(vdrv.get(), module.as_ptr()) })
+    }
+
+    unsafe fn unregister(vdrv: &Opaque<Self::DriverType>) {
+        // SAFETY: By this function's requirements it was registered.
+        unsafe { bindings::unregister_virtio_driver(vdrv.get()) }
+    }
+}
+
+impl<T: Driver> Adapter<T> {
+    /// # Safety
+    ///
+    /// To be called by the virtio core only, which passes a valid device.
+    unsafe extern "C" fn probe_callback(vdev: *mut bindings::virtio_device) -> c_int {
+        // SAFETY: By this function's requirements.
+        //
+        // INVARIANT: `vdev` is valid for the duration of the callback.
+        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+
+        from_result(|| {
+            let data = T::probe(vdev);
+            let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
+            dev.set_drvdata(data).inspect_err(|_| {
+                let _ = vdev.remove_queues();
+            })?;
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// To be called by the virtio core only, for a device that was probed.
+    unsafe extern "C" fn remove_callback(vdev: *mut bindings::virtio_device) {
+        // SAFETY: By this function's requirements.
+        //
+        // INVARIANT: `vdev` is valid for the duration of the callback.
+        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+        let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
+        // SAFETY: The device was probed, so `set_drvdata()` was called with this type.
+        let data = unsafe { dev.drvdata_borrow::<T::Data<'_>>() };
+
+        T::unbind(vdev, data);
+        let _ = vdev.remove_queues();
+    }
+
+    /// Leaves the device at rest for the next kernel, and the machine able to go on without it.
+    ///
+    /// The virtio core's own does the same but waits without end for a device that is gone.
+    ///
+    /// # Safety
+    ///
+    /// To be called by the virtio core only, which passes a valid device.
+    unsafe extern "C" fn shutdown_callback(vdev: *mut bindings::virtio_device) {
+        // SAFETY: By this function's requirements.
+        let vdev = unsafe { &*vdev.cast::<Device>() };
+        // Work that is under way finds broken queues instead of a device that forgot it.
+        //
+        // SAFETY: The device is valid and bound to this driver.
+        unsafe { bindings::virtio_break_device(vdev.as_raw()) };
+        // SAFETY: As above.
+        unsafe { bindings::virtio_synchronize_cbs(vdev.as_raw()) };
+        let _ = vdev.reset();
+    }
+
+    /// # Safety
+    ///
+    /// To be called by the virtio core only, for a device that was probed.
+    unsafe extern "C" fn config_changed_callback(vdev: *mut bindings::virtio_device) {
+        // SAFETY: By this function's requirements.
+        //
+        // INVARIANT: `vdev` is valid for the duration of the callback.
+        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+        let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
+        // SAFETY: The core reports changes only after the probe and until the removal starts, and serializes
+        // with the latter.
+        let data = unsafe { dev.drvdata_borrow::<T::Data<'_>>() };
+
+        T::config_changed(vdev, data);
+    }
+}
+
+/// Declares a kernel module that exposes a single virtio driver.
+#[macro_export]
+macro_rules! module_virtio_driver {
+    ($($f:tt)*) => {
+        ::kernel::module_driver!(<T>, $crate::virtio::Adapter<T>, { $($f)* });
+    };
+}
+
+/// What a driver matches: a device type of any vendor.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct DeviceId(bindings::virtio_device_id);
+
+impl DeviceId {
+    /// Any device of type `device`.
+    pub const fn new(device: u32) -> Self {
+        Self(bindings::virtio_device_id {
+            device,
+            vendor: bindings::VIRTIO_DEV_ANY_ID,
+        })
+    }
+}
+
+// SAFETY: `DeviceId` is a transparent wrapper of `struct virtio_device_id`.
+unsafe impl RawDeviceId for DeviceId {
+    type RawType = bindings::virtio_device_id;
+}
+
+/// A table of the devices that a driver matches.
+pub type IdTable = &'static dyn kernel::device_id::IdTable<DeviceId, ()>;
+
+/// Creates an [`IdTable`] with its alias for modpost.
+#[macro_export]
+macro_rules! virtio_device_table {
+    ($name:ident, $ids:tt) => {
+        ::kernel::module_device_table!("virtio", $crate::virtio::DeviceId, $name, @none, $ids);
+    };
+}
+
+/// A virtio driver.
+#[vtable]
+pub trait Driver {
+    /// The type of the driver's private data of a device.
+    ///
+    /// It is dropped after [`unbind`](Self::unbind).
+    type Data<'bound>: Send + 'bound;
+
+    /// The devices that it matches.
+    const ID_TABLE: IdTable;
+
+    /// Features of the device type that it makes use of; those of the transport need not be listed.
+    const FEATURES: &'static [Feature];
+
+    /// Called when a device is matched, with the features negotiated.
+    fn probe<'bound>(
+        dev: &'bound Device<device::Core<'_>>,
+    ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound;
+
+    /// Called when the device is unbound, before the data is dropped.
+    fn unbind<'bound>(dev: &'bound Device<device::Core<'_>>, this: Pin<&Self::Data<'bound>>) {
+        let _ = (dev, this);
+    }
+
+    /// Called when the device changed its configuration, possibly in interrupt context, where the configuration
+    /// cannot be read.
+    fn config_changed<'bound>(dev: &'bound Device<device::Bound>, this: Pin<&Self::Data<'bound>>) {
+        let _ = (dev, this);
+        kernel::build_error!(kernel::error::VTABLE_DEFAULT_ERROR)
+    }
+}

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One virtqueue and the buffers in it.
+//!
+//! A buffer belongs to the queue from [`Queue::add`] until [`Queue::pop`] returns it: nobody else can touch memory
+//! that the device reads or writes. Buffers that are never used come out when the queue is detached from the
+//! device, and only if the device confirmed its reset; otherwise they stay allocated for ever.
+//!
+//! Lock order: `Queue::attached` is innermost; `Queue::device` is taken where the driver may sleep.
+//!
+//! C header: [`include/linux/virtio.h`](srctree/include/linux/virtio.h)
+
+use super::{
+    Device,
+    Reset, //
+};
+use crate::bindings;
+use core::{
+    marker::PhantomData,
+    ptr::{
+        null_mut,
+        NonNull, //
+    },
+};
+use kernel::{
+    alloc::Flags,
+    error::to_result,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        new_mutex,
+        new_spinlock_irq,
+        rcu,
+        Mutex,
+        SpinLockIrq, //
+    },
+};
+
+/// What travels through a queue: bytes for the device to read, then bytes for it to write, and the driver's own
+/// context, which the device does not see.
+pub struct Buffer<C> {
+    readable: KVec<u8>,
+    readable_len: usize,
+    writable: KVec<u8>,
+    writable_len: usize,
+    /// The driver's.
+    pub context: C,
+}
+
+impl<C> Buffer<C> {
+    /// Allocates a buffer of zeroes.
+    pub fn new(readable: usize, writable: usize, context: C, flags: Flags) -> Result<KBox<Self>> {
+        // Allocations of their own, so that no cache line is shared with what a CPU writes meanwhile.
+        Ok(KBox::new(
+            Self {
+                readable: KVec::from_elem(0, readable, flags)?,
+                readable_len: readable,
+                writable: KVec::from_elem(0, writable, flags)?,
+                writable_len: writable,
+                context,
+            },
+            flags,
+        )?)
+    }
+
+    /// Makes the buffer shorter, or longer up to what was allocated, and all of it zero, so that nothing of an earlier
+    /// use is left where the device writes short.
+    ///
+    /// # Errors
+    ///
+    /// [`EINVAL`] if it was allocated shorter.
+    pub fn reset(&mut self, readable: usize, writable: usize) -> Result {
+        if readable > self.readable.len() || writable > self.writable.len() {
+            return Err(EINVAL);
+        }
+        self.readable_len = readable;
+        self.writable_len = writable;
+        self.readable.fill(0);
+        self.writable.fill(0);
+        Ok(())
+    }
+
+    /// The bytes for the device to read.
+    pub fn readable_mut(&mut self) -> &mut [u8] {
+        &mut self.readable[..self.readable_len]
+    }
+
+    /// The bytes for the device to write; it may have written fewer.
+    pub fn writable(&self) -> &[u8] {
+        &self.writable[..self.writable_len]
+    }
+}
+
+/// A virtqueue whose buffers have a context of type `C`.
+///
+/// It is born detached; [`find_queues`](super::Device::find_queues) attaches it to a queue of the device, and the teardown
+/// detaches it for good. While it is detached, nothing can be added and nothing comes out.
+#[pin_data]
+pub struct Queue<C: Send + 'static> {
+    #[pin]
+    attached: SpinLockIrq<Attached>,
+    /// The device while it is attached, which it cannot be unbound from while this is locked.
+    #[pin]
+    device: Mutex<Option<ARef<Device>>>,
+    /// It owns buffers, but access is under its lock, and buffers only need to be sent.
+    _buffers: PhantomData<SpinLockIrq<Buffer<C>>>,
+}
+
+/// # Invariants
+///
+/// If not null, the virtqueue is valid, at least until an RCU grace period after it was replaced by null; only one
+/// [`Queue`] refers to it, and each token in it is a `KBox<Buffer<C>>` of that queue, given up by `into_raw()`.
+struct Attached(*mut bindings::virtqueue);
+
+// SAFETY: A virtqueue may be used on any CPU, if by one at a time.
+unsafe impl Send for Attached {}
+
+impl<C: Send + 'static> Queue<C> {
+    /// A detached queue.
+    pub fn new() -> impl PinInit<Self> {
+        pin_init!(Self {
+            // INVARIANT: It is null.
+            attached <- new_spinlock_irq!(Attached(null_mut()), "virtio::Queue::attached"),
+            device <- new_mutex!(None, "virtio::Queue::device"),
+            _buffers: PhantomData,
+        })
+    }
+
+    /// Gives `buffer` to the device, which does not look for it before [`kick`](Self::kick).
+    ///
+    /// # Errors
+    ///
+    /// The buffer comes back with [`ENOSPC`] if the queue is full, [`ENODEV`] if it is detached, [`EINVAL`] if the
+    /// buffer is empty, [`EIO`] if the device broke the queue's rules, and [`ENOMEM`].
+    pub fn add(&self, buffer: KBox<Buffer<C>>) -> Result<(), (Error, KBox<Buffer<C>>)> {
+        let token = KBox::into_raw(buffer);
+        // SAFETY: The token is from `into_raw()`, and used no more unless it comes back.
+        unsafe { self.add_token(token) }.map_err(|error| {
+            // SAFETY: The queue did not take it.
+            (error, unsafe { KBox::from_raw(token) })
+        })
+    }
+
+    /// Adds a buffer that is known by its pointer.
+    ///
+    /// # Safety
+    ///
+    /// `token` comes from `KBox::into_raw()`. On success, it belongs to the queue.
+    unsafe fn add_token(&self, token: *mut Buffer<C>) -> Result {
+        // SAFETY: By this function's requirements it is valid, and still the caller's.
+        let buffer = unsafe { &mut *token };
+        let mut lists = [
+            bindings::scatterlist::default(),
+            bindings::scatterlist::default(),
+        ];
+        let mut sgs = [null_mut(); 2];
+        let mut counts = [0, 0];
+        let mut used = 0;
+        let parts = [
+            &mut buffer.readable[..buffer.readable_len],
+            &mut buffer.writable[..buffer.writable_len],
+        ];
+        for ((bytes, list), count) in parts.into_iter().zip(&mut lists).zip(&mut counts) {
+            let len = u32::try_from(bytes.len())?;
+            if len != 0 {
+                // SAFETY: The list is ours; the bytes come from kmalloc, so they are contiguous.
+                unsafe { bindings::sg_init_one(list, bytes.as_mut_ptr().cast(), len) };
+                sgs[used] = list;
+                used += 1;
+                *count = 1;
+            }
+        }
+        if used == 0 {
+            return Err(EINVAL);
+        }
+
+        let attached = self.attached.lock();
+        if attached.0.is_null() {
+            return Err(ENODEV);
+        }
+        // SAFETY: The queue is valid and under its lock; the lists are initialized; the memory that they describe
+        // stays in place and untouched until the token comes out.
+        //
+        // INVARIANT: The token is what the invariant asks for.
+        to_result(unsafe {
+            bindings::virtqueue_add_sgs(
+                attached.0,
+                sgs.as_mut_ptr(),
+                counts[0],
+                counts[1],
+                token.cast(),
+                bindings::GFP_ATOMIC,
+            )
+        })
+    }
+
+    /// Takes out a buffer that the device is done with, and the number of bytes that it wrote, which is at most what there
+    /// is to write.
+    pub fn pop(&self) -> Option<(KBox<Buffer<C>>, usize)> {
+        let mut written = 0;
+        let attached = self.attached.lock();
+        if attached.0.is_null() {
+            return None;
+        }
+        // SAFETY: The queue is valid and under its lock. A device that names a buffer which it does not have is found
+        // out, and its queue is broken from there on.
+        let token = unsafe { bindings::virtqueue_get_buf(attached.0, &mut written) };
+        drop(attached);
+        if token.is_null() {
+            return None;
+        }
+        // SAFETY: By the type invariant, and the queue has given it up.
+        let buffer = unsafe { KBox::from_raw(token.cast::<Buffer<C>>()) };
+        let written = usize::try_from(written).unwrap_or(usize::MAX);
+        let written = written.min(buffer.writable_len);
+        Some((buffer, written))
+    }
+
+    /// Tells the device of buffers that were added, unless it asked not to be told.
+    pub fn kick(&self) {
+        // The notification may cost an exit of the guest, so it is given outside the lock; the queue outlives the guard.
+        let _rcu = rcu::read_lock();
+        let attached = self.attached.lock();
+        let vq = attached.0;
+        // SAFETY: If not null, the queue is valid and under its lock.
+        let notify = !vq.is_null() && unsafe { bindings::virtqueue_kick_prepare(vq) };
+        drop(attached);
+        if notify {
+            // SAFETY: By the type invariant the queue is valid until a grace period is over, which the guard holds
+            // off. Notifying needs no lock.
+            unsafe { bindings::virtqueue_notify(vq) };
+        }
+    }
+
+    /// Asks the device for an interrupt when the next buffer is used. `false` if one was used already, for which no
+    /// interrupt may come.
+    pub fn enable_interrupt(&self) -> bool {
+        let attached = self.attached.lock();
+        // SAFETY: If not null, the queue is valid and under its lock.
+        attached.0.is_null() || unsafe { bindings::virtqueue_enable_cb(attached.0) }
+    }
+
+    /// Asks the device for no interrupts; some may come nevertheless.
+    pub fn disable_interrupt(&self) {
+        let attached = self.attached.lock();
+        if !attached.0.is_null() {
+            // SAFETY: The queue is valid and under its lock.
+            unsafe { bindings::virtqueue_disable_cb(attached.0) };
+        }
+    }
+
+    /// Whether the queue is attached to a device that can be reached: one that is gone reads as all ones. May sleep.
+    pub fn is_reachable(&self) -> bool {
+        let device = self.device.lock();
+        device
+            .as_ref()
+            .is_some_and(|device| device.status().is_some())
+    }
+
+    /// The number of entries in its ring, 0 if it is detached.
+    pub fn size(&self) -> usize {
+        let attached = self.attached.lock();
+        if attached.0.is_null() {
+            return 0;
+        }
+        // SAFETY: The queue is valid and under its lock.
+        let size = unsafe { bindings::virtqueue_get_vring_size(attached.0) };
+        usize::try_from(size).unwrap_or(usize::MAX)
+    }
+}
+
+/// A [`Queue`] of any context, as the device's teardown sees it.
+pub trait AnyQueue: Send + Sync {
+    /// Attaches the queue.
+    ///
+    /// # Safety
+    ///
+    /// `vq` is a valid queue of `device`, holds no buffers and is attached to no other [`Queue`]. It stays valid until a grace
+    /// period after [`detach`](Self::detach), and until that `device` stays bound.
+    unsafe fn attach(&self, device: &Device, vq: NonNull<bindings::virtqueue>);
+
+    /// Detaches the queue and returns how many buffers the device still held: they are freed if it was reset, and leak if
+    /// that is uncertain.
+    ///
+    /// # Safety
+    ///
+    /// With [`Reset::Done`], the device uses no buffer of the queue any more.
+    unsafe fn detach(&self, reset: Reset) -> usize;
+}
+
+impl<C: Send + 'static> AnyQueue for Queue<C> {
+    unsafe fn attach(&self, device: &Device, vq: NonNull<bindings::virtqueue>) {
+        *self.device.lock() = Some(device.into());
+        // INVARIANT: By this function's requirements.
+        self.attached.lock().0 = vq.as_ptr();
+    }
+
+    unsafe fn detach(&self, reset: Reset) -> usize {
+        *self.device.lock() = None;
+        // INVARIANT: It is null.
+        let vq = core::mem::replace(&mut self.attached.lock().0, null_mut());
+        if vq.is_null() {
+            return 0;
+        }
+        let mut count = 0;
+        loop {
+            // SAFETY: The queue is valid until a grace period is over and nobody else refers to it by now, but for a
+            // notification that is under way, which does not touch buffers.
+            let token = unsafe { bindings::virtqueue_detach_unused_buf(vq) };
+            if token.is_null() {
+                return count;
+            }
+            count += 1;
+            if reset == Reset::Done {
+                // SAFETY: By the type invariant; the device uses it no more by this function's requirements.
+                drop(unsafe { KBox::from_raw(token.cast::<Buffer<C>>()) });
+            }
+        }
+    }
+}
