@@ -97,6 +97,21 @@ impl<T: Driver> Device<T> {
         to_result(unsafe { bindings::ib_device_set_netdev(self.as_raw(), netdev, port) })
     }
 
+    /// The network device of a port. The reference is held briefly: a network device that is removed waits for it.
+    pub fn netdev(&self, port: u32) -> Option<ARef<net::Device>> {
+        // SAFETY: The device is registered, or being so, by the type invariants.
+        let netdev = unsafe { bindings::ib_device_get_netdev(self.as_raw(), port) };
+        // SAFETY: The core returns a valid device with a reference for the caller.
+        NonNull::new(netdev.cast()).map(|netdev| unsafe { ARef::from_raw(netdev) })
+    }
+
+    /// Fills the GID table of a port with the addresses of its network device. For a network device that had addresses
+    /// before it became the port's; the core follows their changes by itself. Takes the RTNL.
+    pub fn rescan_gids(&self, port: u32) {
+        // SAFETY: The device is registered by the type invariants.
+        unsafe { bindings::rdma_roce_rescan_port(self.as_raw(), port) };
+    }
+
     /// Tells clients of an event of a port. May be called in any context.
     pub fn dispatch_port_event(&self, port: u32, event: PortEvent) {
         let mut record = bindings::ib_event {
@@ -229,8 +244,6 @@ pub struct Config<'a> {
     pub ports: u32,
     /// Number of completion vectors.
     pub completion_vectors: u32,
-    /// Network devices by port, from port 1 on.
-    pub netdevs: &'a [Option<&'a net::Device>],
 }
 
 /// Makes a device known to clients and user space.
@@ -316,11 +329,6 @@ impl<T: Driver> Allocated<T> {
             (*device).node_guid = u64::from_ne_bytes(config.node_guid);
             (*device).phys_port_cnt = config.ports;
             (*device).num_comp_vectors = i32::try_from(config.completion_vectors)?;
-        }
-        for (port, netdev) in (1..).zip(config.netdevs) {
-            let netdev = netdev.map_or(core::ptr::null_mut(), net::Device::as_raw);
-            // SAFETY: As above; the core takes a reference of the network device.
-            to_result(unsafe { bindings::ib_device_set_netdev(device, netdev, port) })?;
         }
         Ok(this)
     }

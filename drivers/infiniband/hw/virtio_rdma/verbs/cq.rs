@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Completion queues.
+
+use super::{
+    device::IbDevice,
+    kernel_cq::KernelCq,
+    ring::KernelRing,
+    user_ring::UserRing, //
+};
+use crate::{
+    abi::{
+        cqe::{
+            Cqe,
+            CQ_SLOT_SHIFT, //
+        },
+        ctrl::{
+            CmdCreateCq,
+            CmdCreateCqRing,
+            CmdDestroyCq,
+            CreateFlags, //
+        },
+        ib::AsyncEvent,
+        ring::{
+            RingLayout,
+            KERNEL_DOORBELL_PAGE,
+            SLOTS_RANGE, //
+        },
+        uverbs::{
+            CreateCqReq,
+            CreateCqResp, //
+        }, //
+    },
+    device::Device,
+    rdma::{
+        self,
+        cq::{
+            CompletionQueues,
+            CqAttributes,
+            CqConsumer,
+            NewCq, //
+        },
+        event::CqEvent,
+        ucontext::Context,
+        Udata, //
+    },
+    targets::{
+        EventRegistration,
+        EventTarget, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Who polls a CQ, and the memory that the device writes its CQEs to.
+enum Owner {
+    /// The kernel.
+    Kernel(Arc<KernelCq>),
+    /// A process. Empty while the CQ is destroyed.
+    User(Option<UserRing>),
+}
+
+/// A CQ.
+pub(crate) struct Cq {
+    device: Arc<Device>,
+    number: u32,
+    owner: Owner,
+    /// Events may arrive until it is dropped.
+    _events: EventRegistration,
+}
+
+/// Tells a process of completions.
+struct UserTarget(CqConsumer);
+
+impl EventTarget for UserTarget {
+    fn completion(&self) {
+        self.0.notify();
+    }
+
+    fn async_event(&self, event: AsyncEvent) {
+        if event == AsyncEvent::CqErr {
+            self.0.event(CqEvent::Error);
+        }
+    }
+}
+
+impl Cq {
+    /// The CQ's handle.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The CQ as the kernel polls it, unless a process does.
+    pub(super) fn kernel(&self) -> Result<&Arc<KernelCq>> {
+        match &self.owner {
+            Owner::Kernel(cq) => Ok(cq),
+            Owner::User(_) => Err(EINVAL),
+        }
+    }
+
+    /// Creates a CQ in memory of a process.
+    pub(super) fn new_user(
+        context: &Context<IbDevice>,
+        attr: &CqAttributes,
+        consumer: CqConsumer,
+        udata: &Udata<'_>,
+    ) -> Result<NewCq<Self>> {
+        let ib_device = context.device();
+        let device = &ib_device.device;
+        check(device, attr)?;
+        let request = CreateCqReq::from_bytes(&udata.read()?);
+        let mut ring = UserRing::pin(ib_device, &request.ring, attr.entries, Cqe::SIZE)?;
+        let (address, list) = ring.address(ib_device)?;
+        let events = device
+            .targets()
+            .register(Arc::new(UserTarget(consumer), GFP_KERNEL)?)?;
+        let request = CmdCreateCqRing {
+            base: CmdCreateCq { cqe: attr.entries },
+            flags: CreateFlags::USER,
+            ring: address,
+            doorbell_page: context.doorbell_page(),
+            event_queue: device.event_queue(attr.completion_vector),
+            cookie: events.cookie(),
+            ..CmdCreateCqRing::default()
+        };
+        let (response, (ring, _list)) = super::create(device, &request, (ring, list))?;
+        let cq = Self {
+            device: device.clone(),
+            number: response.cqn,
+            owner: Owner::User(Some(ring)),
+            _events: events,
+        };
+        let response = CreateCqResp {
+            cqn: cq.number,
+            ..CreateCqResp::default()
+        };
+        udata.respond(&response.to_bytes())?;
+        Ok(NewCq {
+            entries: attr.entries,
+            driver: cq,
+        })
+    }
+}
+
+/// Checks what every consumer may ask for.
+fn check(device: &Device, attr: &CqAttributes) -> Result {
+    let valid = attr.entries != 0
+        && attr.entries <= device.limits().rings.max_cqe
+        && attr.completion_vector < device.comp_vectors();
+    if !valid {
+        return Err(EINVAL);
+    }
+    // Neither timestamps nor overruns that nobody minds.
+    if attr.flags != 0 {
+        return Err(EOPNOTSUPP);
+    }
+    Ok(())
+}
+
+impl CompletionQueues for IbDevice {
+    type Cq = Cq;
+
+    fn create_cq(
+        this: &rdma::Device<Self>,
+        attr: &CqAttributes,
+        consumer: CqConsumer,
+    ) -> Result<NewCq<Cq>> {
+        let device = &this.device;
+        check(device, attr)?;
+        let slots = attr
+            .entries
+            .checked_next_power_of_two()
+            .ok_or(EINVAL)?
+            .max(*SLOTS_RANGE.start());
+        let layout = RingLayout::new(slots, CQ_SLOT_SHIFT).ok_or(EINVAL)?;
+        let ring = Arc::new(KernelRing::new(this.dma_device(), layout)?, GFP_KERNEL)?;
+        let cq = KernelCq::new(device, ring.clone(), consumer)?;
+        let events = device.targets().register(cq.clone())?;
+        let request = CmdCreateCqRing {
+            base: CmdCreateCq { cqe: attr.entries },
+            flags: CreateFlags::NONE,
+            ring: ring.address()?,
+            doorbell_page: KERNEL_DOORBELL_PAGE,
+            event_queue: device.event_queue(attr.completion_vector),
+            cookie: events.cookie(),
+            ..CmdCreateCqRing::default()
+        };
+        let (response, _ring) = super::create(device, &request, ring)?;
+        cq.set_number(response.cqn);
+        Ok(NewCq {
+            entries: attr.entries,
+            driver: Cq {
+                device: device.clone(),
+                number: response.cqn,
+                owner: Owner::Kernel(cq),
+                _events: events,
+            },
+        })
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        let request = CmdDestroyCq { cqn: self.number };
+        match &mut self.owner {
+            Owner::Kernel(cq) => super::destroy(&self.device, &request, cq.ring().clone()),
+            Owner::User(ring) => super::destroy(&self.device, &request, ring.take()),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The device as `ib_core` sees it: registration, limits, events of the port.
+
+use super::{
+    mr,
+    port, //
+};
+use crate::{
+    abi::{
+        config,
+        ib::{
+            AsyncEvent,
+            PORT, //
+        },
+        uverbs, //
+    },
+    device::Device,
+    net,
+    netdev::PortOwner,
+    rdma::{
+        self,
+        attributes::{
+            AtomicCap,
+            DeviceAttributes, //
+        },
+        event::PortEvent,
+        port::{
+            PortAttributes,
+            PortImmutable, //
+        }, //
+    },
+    targets::{
+        EventRegistration,
+        EventTarget, //
+    },
+    virtio, //
+};
+use kernel::{
+    device::Bound,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// `RDMA_DRIVER_UNKNOWN`: the user space ABI has no number for this driver, so the provider goes by the device's modalias.
+const DRIVER_ID: u32 = 0;
+
+/// Greatest MR whose list of 4 KiB pages is one list.
+const MAX_MR_SIZE: u64 = (rdma::page_list::PageList::MAX_PAGES as u64) << mr::PAGE_SHIFT;
+
+/// A device's part that verbs work on.
+pub(super) struct IbDevice {
+    pub(super) device: Arc<Device>,
+}
+
+#[vtable]
+impl rdma::Driver for IbDevice {
+    const NAME: &'static CStr = c"virtio_rdma%d";
+    const DRIVER_ID: u32 = DRIVER_ID;
+    const UVERBS_ABI_VERSION: u32 = uverbs::ABI_VERSION;
+    const OPERATIONS: rdma::Operations<Self> = rdma::Operations::new()
+        .with_gid_table()
+        .with_memory_regions()
+        .with_queues()
+        .with_kernel_queues()
+        .with_user_contexts();
+
+    type Pd = super::pd::Pd;
+
+    fn query_device(this: &rdma::Device<Self>) -> DeviceAttributes {
+        let limits = this.device.limits();
+        let config = &limits.config;
+        DeviceAttributes {
+            sys_image_guid: config.sys_image_guid,
+            vendor_id: config.vendor_id,
+            vendor_part_id: config.vendor_part_id,
+            hw_ver: config.hw_ver,
+            device_cap_flags: capabilities(config.device_cap_flags).0,
+            max_mr_size: this.max_mr_size(),
+            page_size_cap: config.page_size_cap,
+            max_mr: config.max_mr,
+            max_pd: config.max_pd,
+            max_qp: limits.rings.max_qp,
+            max_qp_wr: limits.rings.max_qp_wr,
+            max_send_sge: config.max_send_sge,
+            max_recv_sge: config.max_recv_sge,
+            max_sge_rd: config.max_sge_rd,
+            max_cq: limits.rings.max_cq,
+            max_cqe: limits.rings.max_cqe,
+            max_qp_rd_atom: config.max_qp_rd_atom,
+            max_res_rd_atom: config.max_res_rd_atom,
+            max_qp_init_rd_atom: config.max_qp_init_rd_atom,
+            atomic_cap: match config::AtomicCap::try_from(config.atomic_cap) {
+                Ok(config::AtomicCap::Hca) => AtomicCap::Hca,
+                Ok(config::AtomicCap::Global) => AtomicCap::Global,
+                Ok(config::AtomicCap::None) | Err(_) => AtomicCap::None,
+            },
+            max_ah: config.max_ah,
+            max_pkeys: config.max_pkeys,
+            local_ca_ack_delay: config.local_ca_ack_delay,
+        }
+    }
+
+    fn query_port(this: &rdma::Device<Self>, port: u32) -> Result<PortAttributes> {
+        port::query(this, port)
+    }
+
+    fn port_immutable(this: &rdma::Device<Self>, port: u32) -> Result<PortImmutable> {
+        port::immutable(this, port)
+    }
+
+    fn query_pkey(this: &rdma::Device<Self>, port: u32, index: u16) -> Result<u16> {
+        port::query_pkey(this, port, index)
+    }
+
+    fn alloc_pd(this: &rdma::Device<Self>) -> impl PinInit<Self::Pd, Error> {
+        super::pd::Pd::new(&this.device)
+    }
+}
+
+impl IbDevice {
+    /// Greatest MR.
+    pub(super) fn max_mr_size(&self) -> u64 {
+        self.device.limits().config.max_mr_size.min(MAX_MR_SIZE)
+    }
+}
+
+/// The device's capabilities as user space and `ib_core` know them.
+///
+/// What this driver has no verbs for is masked. `SG_GAPS_REG` is a capability of the kernel's side today, and needs
+/// fast registration.
+fn capabilities(offered: config::DeviceCaps) -> config::DeviceCaps {
+    use config::DeviceCaps as Caps;
+    let known = Caps::BAD_PKEY_CNTR
+        | Caps::BAD_QKEY_CNTR
+        | Caps::CHANGE_PHY_PORT
+        | Caps::UD_AV_PORT_ENFORCE
+        | Caps::SYS_IMAGE_GUID
+        | Caps::RC_RNR_NAK_GEN;
+    Caps(offered.0 & known.0)
+}
+
+/// The registered device. It is unregistered when this is dropped.
+pub(crate) struct Verbs {
+    /// Dropped first: events of the port need the device.
+    _events: EventRegistration,
+    registration: rdma::Registration<IbDevice>,
+}
+
+impl Verbs {
+    /// Registers the device with `ib_core`.
+    pub(crate) fn new(bus: &virtio::Device<Bound>, device: Arc<Device>) -> Result<Self> {
+        let config = &device.limits().config;
+        let registration = rdma::Registration::new(
+            &rdma::device::Config {
+                parent: bus.as_ref(),
+                dma_device: bus.dma_device().ok_or(ENODEV)?,
+                node_guid: config.sys_image_guid,
+                ports: config.phys_port_cnt,
+                completion_vectors: device.comp_vectors(),
+            },
+            pin_init::pin_init_scope(|| {
+                Ok::<_, Error>(IbDevice {
+                    device: device.clone(),
+                })
+            }),
+        )?;
+        let events = Arc::new(PortEvents(registration.device().clone()), GFP_KERNEL)?;
+        Ok(Self {
+            _events: device.targets().register_device(events)?,
+            registration,
+        })
+    }
+
+    /// Takes the addresses that the port's network device already has. Called without the RTNL.
+    pub(crate) fn follow_netdev(&self) {
+        if let Some(device) = self.registration.device().try_get() {
+            device.rescan_gids(PORT.into());
+        }
+    }
+
+    /// Who is told of the port's network device.
+    pub(crate) fn port(&self) -> Result<Arc<dyn PortOwner>> {
+        let port = Port(self.registration.device().clone());
+        Ok(Arc::new(port, GFP_KERNEL)?)
+    }
+}
+
+/// Passes on what the device says about its port.
+struct PortEvents(rdma::DeviceRef<IbDevice>);
+
+impl EventTarget for PortEvents {
+    fn async_event(&self, event: AsyncEvent) {
+        let event = match event {
+            AsyncEvent::PortActive => PortEvent::Active,
+            AsyncEvent::PortErr => PortEvent::Error,
+            _ => return,
+        };
+        if let Some(device) = self.0.try_get() {
+            device.dispatch_port_event(PORT.into(), event);
+        }
+    }
+}
+
+/// The port, for its network device.
+struct Port(rdma::DeviceRef<IbDevice>);
+
+impl PortOwner for Port {
+    fn set_netdev(&self, netdev: Option<&net::Device>) {
+        let Some(device) = self.0.try_get() else {
+            // Unregistering lets go of the network device too.
+            return;
+        };
+        if let Err(error) = device.set_netdev(PORT.into(), netdev) {
+            dev_warn!(
+                device.device.as_device(),
+                "cannot bind the network device: {:?}\n",
+                error
+            );
+        }
+    }
+
+    /// `ib_core` listens to the network device's state itself and tells clients; everything else is read when it is asked
+    /// for.
+    fn netdev_changed(&self, _netdev: &net::Device) {}
+}

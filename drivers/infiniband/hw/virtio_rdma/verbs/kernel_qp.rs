@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queue pairs that the kernel posts to: what is kept of work requests until they complete.
+//!
+//! Lock order: that of a CQ, then `WorkRing::state`.
+
+use super::{
+    kernel_cq::KernelCq,
+    ring::KernelRing, //
+};
+use crate::{
+    abi::ring::DoorbellKind,
+    rdma::qp::QpConsumer,
+    ring::{
+        RingError,
+        WorkQueue, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        new_spinlock_irq,
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
+
+/// A send or receive queue.
+#[pin_data]
+pub(super) struct WorkRing {
+    pub(super) ring: Arc<KernelRing>,
+    pub(super) consumer: QpConsumer,
+    pub(super) kind: DoorbellKind,
+    number: Atomic<u32>,
+    #[pin]
+    pub(super) state: SpinLockIrq<WorkState>,
+}
+
+/// What the lock of a work queue protects.
+pub(super) struct WorkState {
+    pub(super) queue: WorkQueue,
+    /// Ids of work requests by slot: the device only sees slots.
+    pub(super) wr_ids: KVec<u64>,
+    /// The oldest slot that is not free, if any.
+    oldest: u16,
+    /// Place of the queue in its CQ's table.
+    pub(super) place: u32,
+}
+
+impl WorkRing {
+    /// A queue that the device does not know yet.
+    pub(super) fn new(
+        ring: Arc<KernelRing>,
+        kind: DoorbellKind,
+        consumer: QpConsumer,
+    ) -> Result<Arc<Self>> {
+        let layout = *ring.layout();
+        let queue = WorkQueue::new(layout, &*ring);
+        let wr_ids = KVec::from_elem(0, usize::try_from(layout.slots())?, GFP_KERNEL)?;
+        Ok(Arc::pin_init(
+            pin_init!(Self {
+                ring,
+                consumer,
+                kind,
+                number: Atomic::new(0),
+                state <- new_spinlock_irq!(
+                    WorkState { queue, wr_ids, oldest: 0, place: 0 },
+                    "virtio_rdma::kernel_qp"
+                ),
+            }),
+            GFP_KERNEL,
+        )?)
+    }
+
+    /// The QPN.
+    #[inline]
+    pub(super) fn number(&self) -> u32 {
+        self.number.load(Relaxed)
+    }
+
+    /// The device gave the QP its number.
+    pub(super) fn set_number(&self, number: u32) {
+        self.number.store(number, Relaxed);
+    }
+
+    /// Forgets all work, which the device gave back without completions.
+    fn reset(&self) {
+        let mut state = self.state.lock();
+        let slots = state.wr_ids.len();
+        let position = usize::from(state.queue.reset());
+        // LOSSY: Slots have 16 bits.
+        state.oldest = (position % slots) as u16;
+    }
+}
+
+impl WorkState {
+    /// Completes the work request in `slot`, frees the slots up to it, and returns the request's id.
+    #[inline]
+    pub(super) fn complete(&mut self, slot: u16) -> Result<u64, RingError> {
+        self.queue.complete(slot)?;
+        // LOSSY: Slots have 16 bits.
+        self.oldest = (usize::from(slot) + 1).checked_rem(self.wr_ids.len()).unwrap_or(0) as u16;
+        self.wr_ids
+            .get(usize::from(slot))
+            .copied()
+            .ok_or(RingError::BadSlot)
+    }
+
+    /// Completes the oldest work request, if there is one.
+    pub(super) fn flush_one(&mut self) -> Option<u64> {
+        self.complete(self.oldest).ok()
+    }
+}
+
+/// A QP of the kernel: its queues and where they complete. It detaches them from there when it is dropped, which is when
+/// the device gave the QP up.
+pub(super) struct KernelQp {
+    pub(super) send: Option<Attached>,
+    pub(super) recv: Option<Attached>,
+}
+
+impl KernelQp {
+    /// Forgets all work: the QP is in RESET.
+    pub(super) fn reset(&self) {
+        for queue in [&self.send, &self.recv].into_iter().flatten() {
+            queue.cq.purge(queue.work.number());
+            queue.work.reset();
+        }
+    }
+}
+
+/// A queue that completes in a CQ.
+pub(super) struct Attached {
+    pub(super) work: Arc<WorkRing>,
+    pub(super) cq: Arc<KernelCq>,
+    place: u32,
+}
+
+impl Attached {
+    /// Lets `work` complete in `cq`.
+    pub(super) fn new(work: Arc<WorkRing>, cq: &Arc<KernelCq>) -> Result<Self> {
+        let place = cq.attach(&work)?;
+        work.state.lock().place = place;
+        Ok(Self {
+            work,
+            cq: cq.clone(),
+            place,
+        })
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.cq.detach(self.place, self.work.number());
+    }
+}

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The verbs of a virtio RDMA device in own-rings mode.
+//!
+//! Every object owns what the device may use on its behalf, and the connection to its events. Its `Drop` tells the device to
+//! destroy it, waits for the answer, and only then lets go of memory; without an answer the memory is buried.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`device`], [`port`] | the device as `ib_core` sees it |
+//! | [`ucontext`], [`pd`], [`mr`] | contexts, PDs, MRs |
+//! | [`ring`], [`user_ring`] | the memory of queues |
+//! | [`cq`], [`kernel_cq`] | CQs, and those that the kernel polls |
+//! | [`qp`], [`kernel_qp`], [`modify`] | QPs, those that the kernel posts to, and their attributes |
+//! | [`post`], [`poll`] | work requests and work completions of the kernel |
+//!
+//! Lock order: that of a CQ's consumer, a CQ's, a work queue's.
+
+mod cq;
+mod device;
+mod kernel_cq;
+mod kernel_qp;
+mod modify;
+mod mr;
+mod pd;
+mod poll;
+mod port;
+mod post;
+mod qp;
+mod ring;
+mod ucontext;
+mod user_ring;
+
+pub(crate) use self::device::Verbs;
+
+use crate::{
+    abi::ctrl::Request,
+    ctrl::Failure,
+    device::Device, //
+};
+use kernel::prelude::*;
+
+/// Runs a command that makes the device use `memory`, and gives it back with the answer. A device that does not answer may
+/// do so all the same, so the memory is buried then.
+fn create<R: Request, M: Send + 'static>(
+    device: &Device,
+    request: &R,
+    memory: M,
+) -> Result<(R::Response, M)> {
+    match device.ctrl().exec(request) {
+        Ok(response) => Ok((response, memory)),
+        Err(Failure::Refused(error)) => Err(error),
+        Err(Failure::Dead) => {
+            device.bury(memory);
+            Err(ENODEV)
+        }
+    }
+}
+
+/// Runs a command after which the device does not use `memory` any more, and frees it.
+fn destroy<R: Request>(device: &Device, request: &R, memory: impl Send + 'static) {
+    match device.ctrl().exec(request) {
+        Ok(_) => drop(memory),
+        Err(Failure::Dead) => device.bury(memory),
+        Err(Failure::Refused(error)) => {
+            dev_warn!(
+                device.as_device(),
+                "destroying an object failed: {:?}\n",
+                error
+            );
+            device.bury(memory);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Attributes and states of queue pairs.
+
+use super::qp::Qp;
+use crate::{
+    abi::{
+        ctrl::{
+            CmdModifyQp,
+            CmdQueryQp, //
+        },
+        ib::{
+            self,
+            AhFlags,
+            MigState,
+            Mtu, //
+        },
+        qp::{
+            self,
+            AhAttr,
+            GlobalRoute, //
+        }, //
+    },
+    ctrl::Failure,
+    rdma::qp_attr::{
+        Path,
+        QpAttributeMask,
+        QpAttributes,
+        QpCapabilities,
+        QpModification,
+        QpState, //
+    }, //
+};
+use kernel::prelude::*;
+
+/// Attributes that no modification of this device's QPs has.
+const UNSUPPORTED: ib::QpAttrMask = ib::QpAttrMask(
+    ib::QpAttrMask::CAP.0 | ib::QpAttrMask::ALT_PATH.0 | ib::QpAttrMask::RATE_LIMIT.0,
+);
+
+/// Changes attributes and state of a QP, if the IBTA allows a QP in its state to do so.
+pub(super) fn modify(qp: &Qp, modification: &QpModification<'_>) -> Result {
+    let _guard = qp.modifying.lock();
+    let (_, to) = modification.transition(qp.state(), qp.qp_type())?;
+    let attr_mask = ib::QpAttrMask(modification.mask().0);
+    if attr_mask.has_unknown() || attr_mask.intersects(UNSUPPORTED) {
+        return Err(EOPNOTSUPP);
+    }
+    let attrs = encode(&modification.attributes()?, modification.mask())?;
+    let request = CmdModifyQp {
+        qpn: qp.number(),
+        attr_mask,
+        attrs,
+    };
+    match qp.device().ctrl().exec(&request) {
+        Ok(_) => (),
+        // A QP of a dead device does nothing any more, as one in these states.
+        Err(Failure::Dead) if matches!(to, QpState::Reset | QpState::Err) => (),
+        Err(failure) => return Err(failure.into()),
+    }
+    qp.set_state(to);
+    if let (QpState::Reset, Ok(kernel)) = (to, qp.kernel()) {
+        kernel.reset();
+    }
+    Ok(())
+}
+
+/// Asks the device for the attributes and the state of a QP.
+pub(super) fn query(qp: &Qp) -> Result<QpAttributes> {
+    let request = CmdQueryQp {
+        qpn: qp.number(),
+        attr_mask: ib::QpAttrMask::ALL,
+    };
+    let response = qp.device().ctrl().exec(&request)?;
+    decode(&response.attr, qp.capabilities())
+}
+
+/// Attributes as the device takes them. Of those that `mask` does not name, all are zero.
+fn encode(from: &QpAttributes, mask: QpAttributeMask) -> Result<qp::QpAttr> {
+    let has = |bits: ib::QpAttrMask| ib::QpAttrMask(mask.0).contains(bits);
+    let mut to = qp::QpAttr::default();
+    if has(ib::QpAttrMask::STATE) {
+        to.qp_state = u8::try_from(from.state)?;
+    }
+    if has(ib::QpAttrMask::CUR_STATE) {
+        to.cur_qp_state = u8::try_from(from.current_state)?;
+    }
+    if has(ib::QpAttrMask::EN_SQD_ASYNC_NOTIFY) {
+        to.en_sqd_async_notify = from.en_sqd_async_notify.into();
+    }
+    if has(ib::QpAttrMask::ACCESS_FLAGS) {
+        to.qp_access_flags = ib::AccessFlags(from.access_flags);
+    }
+    if has(ib::QpAttrMask::PKEY_INDEX) {
+        to.pkey_index = from.pkey_index;
+    }
+    if has(ib::QpAttrMask::PORT) {
+        to.port_num = u8::try_from(from.port)?;
+    }
+    if has(ib::QpAttrMask::QKEY) {
+        to.qkey = from.qkey;
+    }
+    if has(ib::QpAttrMask::AV) {
+        to.ah_attr = encode_path(&from.path)?;
+    }
+    if has(ib::QpAttrMask::PATH_MTU) {
+        let mtu = u8::try_from(from.path_mtu)?;
+        to.path_mtu = Mtu::try_from(mtu).map_err(|_| EINVAL)?.value();
+    }
+    if has(ib::QpAttrMask::TIMEOUT) {
+        to.timeout = from.timeout;
+    }
+    if has(ib::QpAttrMask::RETRY_CNT) {
+        to.retry_cnt = from.retry_cnt;
+    }
+    if has(ib::QpAttrMask::RNR_RETRY) {
+        to.rnr_retry = from.rnr_retry;
+    }
+    if has(ib::QpAttrMask::RQ_PSN) {
+        to.rq_psn = from.rq_psn;
+    }
+    if has(ib::QpAttrMask::MAX_QP_RD_ATOMIC) {
+        to.max_rd_atomic = from.max_rd_atomic;
+    }
+    if has(ib::QpAttrMask::MIN_RNR_TIMER) {
+        to.min_rnr_timer = from.min_rnr_timer;
+    }
+    if has(ib::QpAttrMask::SQ_PSN) {
+        to.sq_psn = from.sq_psn;
+    }
+    if has(ib::QpAttrMask::MAX_DEST_RD_ATOMIC) {
+        to.max_dest_rd_atomic = from.max_dest_rd_atomic;
+    }
+    if has(ib::QpAttrMask::PATH_MIG_STATE) {
+        let state = u8::try_from(from.path_mig_state)?;
+        to.path_mig_state = MigState::try_from(state).map_err(|_| EINVAL)?.value();
+    }
+    if has(ib::QpAttrMask::DEST_QPN) {
+        to.dest_qp_num = from.dest_qp_num;
+    }
+    Ok(to)
+}
+
+fn encode_path(from: &Path) -> Result<AhAttr> {
+    Ok(AhAttr {
+        grh: GlobalRoute {
+            dgid: from.dgid,
+            flow_label: from.flow_label,
+            sgid_index: from.sgid_index,
+            hop_limit: from.hop_limit,
+            traffic_class: from.traffic_class,
+        },
+        sl: from.sl,
+        static_rate: from.static_rate,
+        port_num: u8::try_from(from.port)?,
+        ah_flags: AhFlags::GRH,
+        dmac: from.dmac,
+    })
+}
+
+/// Attributes as the verbs have them.
+///
+/// # Errors
+///
+/// `EIO` if the device's answer has values that do not exist.
+fn decode(from: &qp::QpAttr, capabilities: &QpCapabilities) -> Result<QpAttributes> {
+    let state = u32::from(from.qp_state);
+    QpState::try_from(state).map_err(|_| EIO)?;
+    if from.path_mtu != 0 {
+        Mtu::try_from(from.path_mtu).map_err(|_| EIO)?;
+    }
+    let path = &from.ah_attr;
+    Ok(QpAttributes {
+        state,
+        current_state: state,
+        path_mtu: from.path_mtu.into(),
+        path_mig_state: from.path_mig_state.into(),
+        qkey: from.qkey,
+        rq_psn: from.rq_psn & ib::MASK_24,
+        sq_psn: from.sq_psn & ib::MASK_24,
+        dest_qp_num: from.dest_qp_num & ib::MASK_24,
+        access_flags: from.qp_access_flags.0,
+        capabilities: *capabilities,
+        path: Path {
+            dgid: path.grh.dgid,
+            flow_label: path.grh.flow_label,
+            sgid_index: path.grh.sgid_index,
+            hop_limit: path.grh.hop_limit,
+            traffic_class: path.grh.traffic_class,
+            sl: path.sl,
+            static_rate: path.static_rate,
+            port: path.port_num.into(),
+            dmac: path.dmac,
+        },
+        pkey_index: from.pkey_index,
+        en_sqd_async_notify: from.en_sqd_async_notify != 0,
+        sq_draining: from.sq_draining != 0,
+        max_rd_atomic: from.max_rd_atomic,
+        max_dest_rd_atomic: from.max_dest_rd_atomic,
+        min_rnr_timer: from.min_rnr_timer,
+        port: from.port_num.into(),
+        timeout: from.timeout,
+        retry_cnt: from.retry_cnt,
+        rnr_retry: from.rnr_retry,
+        rate_limit: 0,
+    })
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Work completions of the kernel's CQs.
+//!
+//! A CQE names a QP and carries the id that the kernel gave the work request: the queue's place in the CQ's table and the slot.
+//! All of it is checked against that table, so a device can at worst complete work too early.
+
+use super::{
+    device::IbDevice,
+    kernel_cq::{
+        KernelCq,
+        State, //
+    },
+    kernel_qp::WorkRing, //
+};
+use crate::{
+    abi::{
+        cqe::{
+            Cqe,
+            OPCODE_RECV,
+            OPCODE_RECV_RDMA_WITH_IMM, //
+        },
+        ib::{
+            WcFlags,
+            WrOpcode, //
+        },
+        ring::DoorbellKind, //
+    },
+    rdma::{
+        cq::Cq,
+        event::CqEvent,
+        work_completion::{
+            Completions,
+            WcOpcode,
+            WcStatus,
+            WorkCompletion, //
+        }, //
+    },
+    ring::RingMemory, //
+};
+use kernel::prelude::*;
+
+/// The id of the work request in `slot` of the queue at `place`.
+#[inline]
+pub(super) fn wr_id(place: u32, slot: u16) -> u64 {
+    u64::from(place) << 16 | u64::from(slot)
+}
+
+/// The place and the slot in an id.
+#[inline]
+fn split(wr_id: u64) -> Result<(usize, u16)> {
+    // LOSSY: The low half is the slot.
+    Ok((usize::try_from(wr_id >> 16)?, wr_id as u16))
+}
+
+/// Takes completions out of a CQ.
+pub(super) fn poll(cq: &Cq<IbDevice>, completions: &mut Completions<'_>) -> Result {
+    let cq = cq.kernel()?;
+    let mut guard = cq.state.lock();
+    let state = &mut *guard;
+    let was_broken = state.broken;
+    if !was_broken && take(cq, state, completions).is_err() {
+        state.broken = true;
+    }
+    if cq.device().is_dead() {
+        flush(state, completions);
+    }
+    let has_broken = state.broken && !was_broken;
+    drop(guard);
+    if has_broken {
+        dev_err!(
+            cq.device().as_device(),
+            "the device broke a CQ, which completes no more work\n"
+        );
+        cq.consumer().event(CqEvent::Error);
+    }
+    Ok(())
+}
+
+/// Takes what the device completed.
+fn take(cq: &KernelCq, state: &mut State, completions: &mut Completions<'_>) -> Result {
+    let ring = &**cq.ring();
+    let mut taken = false;
+    let result = loop {
+        if completions.is_full() {
+            break Ok(());
+        }
+        let completion = match state.queue.peek(ring) {
+            Ok(Some(completion)) => completion,
+            Ok(None) => break Ok(()),
+            Err(_) => break Err(EIO),
+        };
+        let mut bytes = [0; Cqe::SIZE];
+        ring.read(ring.layout().slot(completion.slot), &mut bytes);
+        state.queue.give_back(ring, completion);
+        taken = true;
+        let cqe = Cqe::from_bytes(&bytes);
+        // Those of destroyed QPs are killed so.
+        if cqe.qp_num == 0 {
+            continue;
+        }
+        if let Err(error) = deliver(state, &cqe, completions) {
+            break Err(error);
+        }
+    };
+    if taken {
+        state.queue.publish(ring);
+    }
+    result
+}
+
+/// Checks a CQE and passes it on.
+fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>) -> Result {
+    let (place, slot) = split(cqe.wr_id)?;
+    let source = state.sources.get(place).and_then(Option::as_ref);
+    let work = source.ok_or(EIO)?;
+    if work.number() != cqe.qp_num {
+        return Err(EIO);
+    }
+    let status = WcStatus::try_from(u32::from(cqe.status))?;
+    let (kind, opcode) = match cqe.opcode {
+        OPCODE_RECV => (DoorbellKind::Rq, WcOpcode::Recv),
+        OPCODE_RECV_RDMA_WITH_IMM => (DoorbellKind::Rq, WcOpcode::RecvRdmaWithImm),
+        opcode => match WrOpcode::try_from(u32::from(opcode)).map_err(|_| EIO)? {
+            WrOpcode::Send | WrOpcode::SendWithImm => (DoorbellKind::Sq, WcOpcode::Send),
+            WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm => {
+                (DoorbellKind::Sq, WcOpcode::RdmaWrite)
+            }
+            WrOpcode::RdmaRead => (DoorbellKind::Sq, WcOpcode::RdmaRead),
+            _ => return Err(EIO),
+        },
+    };
+    if work.kind != kind {
+        return Err(EIO);
+    }
+    let wr_id = work.state.lock().complete(slot).map_err(|_| EIO)?;
+    let completion = WorkCompletion {
+        wr_id,
+        status,
+        opcode,
+        vendor_err: cqe.vendor_err,
+        byte_len: cqe.byte_len,
+        immediate: cqe.wc_flags.contains(WcFlags::WITH_IMM).then_some(cqe.ex),
+        port: cqe.port_num.into(),
+    };
+    completions.push(&work.consumer, &completion);
+    Ok(())
+}
+
+/// Completes what a dead device left, as flushed.
+fn flush(state: &State, completions: &mut Completions<'_>) {
+    for work in state.sources.iter().flatten() {
+        while !completions.is_full() {
+            let Some(wr_id) = work.state.lock().flush_one() else {
+                break;
+            };
+            completions.push(&work.consumer, &flushed(work, wr_id));
+        }
+    }
+}
+
+fn flushed(work: &WorkRing, wr_id: u64) -> WorkCompletion {
+    WorkCompletion {
+        wr_id,
+        status: WcStatus::WR_FLUSH_ERR,
+        opcode: match work.kind {
+            DoorbellKind::Rq => WcOpcode::Recv,
+            _ => WcOpcode::Send,
+        },
+        vendor_err: 0,
+        byte_len: 0,
+        immediate: None,
+        port: 0,
+    }
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The port: its state, P_Keys and GIDs.
+
+use super::device::IbDevice;
+use crate::{
+    abi::{
+        ctrl::{
+            CmdAddGid,
+            CmdDelGid,
+            CmdQueryPkey,
+            CmdQueryPort,
+            RspQueryPort, //
+        },
+        ib::{
+            self,
+            Mtu,
+            PortPhysState,
+            PortState, //
+        }, //
+    },
+    net,
+    rdma::{
+        self,
+        gid::{
+            GidEntry,
+            GidTable,
+            GidType, //
+        },
+        port::{
+            PortAttributes,
+            PortImmutable,
+            Protocol, //
+        }, //
+    }, //
+};
+use kernel::prelude::*;
+
+/// Bytes of a RoCEv2 packet that are not payload: IPv6, UDP, BTH, the longest extension headers of one packet, ICRC.
+const MAX_HEADERS: u32 = 40 + 8 + 12 + 28 + 4;
+
+/// Entries of a GID table at most: an index into it is a byte in an address handle.
+const MAX_GIDS: u32 = 256;
+
+fn check_port(port: u32) -> Result<u8> {
+    match u8::try_from(port) {
+        Ok(ib::PORT) => Ok(ib::PORT),
+        _ => Err(EINVAL),
+    }
+}
+
+/// What the device says of the port. Values that the verbs do not have make the device unusable.
+fn ask(this: &rdma::Device<IbDevice>, port: u32) -> Result<RspQueryPort> {
+    let port = check_port(port)?;
+    let response = this.device.ctrl().exec(&CmdQueryPort { port })?;
+    let valid = PortState::try_from(response.state).is_ok()
+        && PortPhysState::try_from(response.phys_state).is_ok()
+        && Mtu::try_from(response.max_mtu).is_ok()
+        && Mtu::try_from(response.active_mtu).is_ok()
+        && (1..=MAX_GIDS).contains(&response.gid_tbl_len)
+        && response.pkey_tbl_len != 0;
+    valid.then_some(response).ok_or(EIO)
+}
+
+/// The greatest MTU whose packets fit frames of the network device.
+fn mtu_of(netdev: &net::Device) -> Mtu {
+    let payload = netdev.mtu().saturating_sub(MAX_HEADERS);
+    let fitting = Mtu::ALL.iter().rev().find(|mtu| mtu.bytes() <= payload);
+    fitting.copied().unwrap_or(Mtu::Mtu256)
+}
+
+/// State of the port: what the device says, as far as its network device is up and takes frames that long.
+pub(super) fn query(this: &rdma::Device<IbDevice>, port: u32) -> Result<PortAttributes> {
+    let mut response = ask(this, port)?;
+    let netdev = this.netdev(port);
+    match &netdev {
+        Some(netdev) if netdev.is_up() => {
+            response.active_mtu = response.active_mtu.min(mtu_of(netdev).value());
+        }
+        _ => {
+            response.state = PortState::Down.value();
+            response.phys_state = PortPhysState::Disabled.value();
+        }
+    }
+    Ok(PortAttributes {
+        state: response.state.into(),
+        phys_state: response.phys_state,
+        max_mtu: response.max_mtu.into(),
+        active_mtu: response.active_mtu.into(),
+        phys_mtu: netdev.map_or(response.phys_mtu, |netdev| netdev.mtu()),
+        gid_tbl_len: response.gid_tbl_len,
+        pkey_tbl_len: response.pkey_tbl_len,
+        port_cap_flags: response.port_cap_flags.0,
+        max_msg_sz: response.max_msg_sz,
+        bad_pkey_cntr: response.bad_pkey_cntr,
+        qkey_viol_cntr: response.qkey_viol_cntr,
+        active_width: response.active_width,
+        active_speed: response.active_speed,
+    })
+}
+
+/// What never changes about the port.
+pub(super) fn immutable(this: &rdma::Device<IbDevice>, port: u32) -> Result<PortImmutable> {
+    let response = ask(this, port)?;
+    Ok(PortImmutable {
+        pkey_tbl_len: response.pkey_tbl_len.into(),
+        gid_tbl_len: response.gid_tbl_len,
+        protocol: Protocol::RoceV2WithoutGsi,
+    })
+}
+
+/// An entry of the P_Key table.
+pub(super) fn query_pkey(this: &rdma::Device<IbDevice>, port: u32, index: u16) -> Result<u16> {
+    let port = check_port(port)?.into();
+    let response = this.device.ctrl().exec(&CmdQueryPkey { port, index })?;
+    Ok(response.pkey)
+}
+
+impl GidTable for IbDevice {
+    fn add_gid(this: &rdma::Device<Self>, gid: &GidEntry<'_>) -> Result {
+        let request = CmdAddGid {
+            gid: gid.gid(),
+            gid_type: match gid.gid_type()? {
+                GidType::Ib => ib::GidType::RoceV1,
+                GidType::RoceV2 => ib::GidType::RoceV2,
+            }
+            .value(),
+            index: gid.index(),
+            port_num: gid.port(),
+        };
+        this.device.ctrl().exec(&request)?;
+        Ok(())
+    }
+
+    fn delete_gid(this: &rdma::Device<Self>, gid: &GidEntry<'_>) -> Result {
+        let request = CmdDelGid {
+            index: gid.index(),
+            port: gid.port(),
+        };
+        this.device.ctrl().exec(&request)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queue pairs.
+
+use super::{
+    cq,
+    device::IbDevice,
+    kernel_qp::{
+        Attached,
+        KernelQp,
+        WorkRing, //
+    },
+    modify,
+    ring::KernelRing,
+    user_ring::UserRing, //
+};
+use crate::{
+    abi::{
+        ctrl::{
+            CmdCreateQp,
+            CmdCreateQpRings,
+            CmdDestroyQp,
+            CreateFlags, //
+        },
+        ib::{
+            AsyncEvent,
+            SigType,
+            MASK_24, //
+        },
+        ring::{
+            slot_shift_for,
+            DoorbellKind,
+            RingAddr,
+            RingLayout,
+            KERNEL_DOORBELL_PAGE,
+            SLOTS_RANGE, //
+        },
+        uverbs::{
+            self,
+            CreateQpReq, //
+        },
+        wqe::{
+            rq_wqe_size,
+            sq_wqe_size,
+            INLINE_OFFSET, //
+        }, //
+    },
+    device::Device,
+    rdma::{
+        self,
+        event::QpEvent,
+        pd::Pd,
+        qp::{
+            NewQp,
+            QpConsumer,
+            QpInit,
+            QpType,
+            QueuePairs, //
+        },
+        qp_attr::{
+            QpAttributes,
+            QpCapabilities,
+            QpModification,
+            QpState, //
+        },
+        ucontext::Context,
+        Udata, //
+    },
+    targets::{
+        EventRegistration,
+        EventTarget, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        Mutex, //
+    }, //
+};
+
+/// Who posts to a QP, and the memory that the device reads its WQEs from.
+enum Owner {
+    /// The kernel.
+    Kernel(KernelQp),
+    /// A process. Empty while the QP is destroyed.
+    User(Option<UserRing>, Option<UserRing>),
+}
+
+/// A QP.
+pub(crate) struct Qp {
+    device: Arc<Device>,
+    number: u32,
+    qp_type: QpType,
+    capabilities: QpCapabilities,
+    /// The state, as far as the driver knows: the device moves a QP to ERR by itself.
+    state: Atomic<u32>,
+    /// Held while attributes change. Pinned, as all locks are.
+    pub(super) modifying: Pin<KBox<Mutex<()>>>,
+    owner: Owner,
+    /// Events may arrive until it is dropped.
+    _events: EventRegistration,
+}
+
+/// Passes events on to the consumer.
+struct Target(QpConsumer);
+
+impl EventTarget for Target {
+    fn async_event(&self, event: AsyncEvent) {
+        let event = match event {
+            AsyncEvent::QpFatal => QpEvent::Fatal,
+            AsyncEvent::QpReqErr => QpEvent::RequestError,
+            AsyncEvent::QpAccessErr => QpEvent::AccessError,
+            AsyncEvent::CommEst => QpEvent::CommunicationEstablished,
+            AsyncEvent::SqDrained => QpEvent::SendQueueDrained,
+            AsyncEvent::QpLastWqeReached => QpEvent::LastWqeReached,
+            _ => return,
+        };
+        self.0.event(event);
+    }
+}
+
+impl Qp {
+    /// The QPN.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The device.
+    pub(super) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Its type.
+    pub(super) fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    /// Its sizes.
+    #[inline]
+    pub(super) fn capabilities(&self) -> &QpCapabilities {
+        &self.capabilities
+    }
+
+    /// The state that it is in, or was before the device moved it to ERR.
+    #[inline]
+    pub(super) fn state(&self) -> QpState {
+        QpState::try_from(self.state.load(Relaxed)).unwrap_or(QpState::Err)
+    }
+
+    /// Notes the state that it was moved to.
+    pub(super) fn set_state(&self, state: QpState) {
+        self.state.store(state.as_raw(), Relaxed);
+    }
+
+    /// The QP as the kernel posts to it, unless a process does.
+    #[inline]
+    pub(super) fn kernel(&self) -> Result<&KernelQp> {
+        match &self.owner {
+            Owner::Kernel(qp) => Ok(qp),
+            Owner::User(..) => Err(EINVAL),
+        }
+    }
+
+    /// Creates a QP in memory of a process.
+    pub(super) fn new_user(
+        context: &Context<IbDevice>,
+        pd: &Pd<IbDevice>,
+        init: &QpInit<'_, IbDevice>,
+        consumer: QpConsumer,
+        udata: &Udata<'_>,
+    ) -> Result<NewQp<Self>> {
+        let ib_device = pd.device();
+        let device = &ib_device.device;
+        check(device, init)?;
+        let capabilities = init.capabilities();
+        let request = CreateQpReq::from_bytes(&udata.read()?);
+        let pin = |ring: &uverbs::UserRing, entries, slot_size| {
+            if *ring == uverbs::UserRing::default() && entries == 0 {
+                return Ok((None, RingAddr::default(), None));
+            }
+            let mut ring = UserRing::pin(ib_device, ring, entries, slot_size)?;
+            let (address, list) = ring.address(ib_device)?;
+            Ok::<_, Error>((Some(ring), address, Some(list)))
+        };
+        let (sq, sq_address, sq_list) = pin(
+            &request.sq,
+            capabilities.max_send_wr,
+            send_slot_size(&capabilities),
+        )?;
+        let (rq, rq_address, rq_list) = pin(
+            &request.rq,
+            capabilities.max_recv_wr,
+            recv_slot_size(&capabilities),
+        )?;
+        let events = device
+            .targets()
+            .register(Arc::new(Target(consumer), GFP_KERNEL)?)?;
+        let request = CmdCreateQpRings {
+            base: command(pd, init, &capabilities, CreateFlags::USER),
+            sq: sq_address,
+            rq: rq_address,
+            doorbell_page: context.doorbell_page(),
+            cookie: events.cookie(),
+        };
+        let memory = (sq, rq, sq_list, rq_list);
+        let (response, memory) = super::create(device, &request, memory)?;
+        let (sq, rq, ..) = memory;
+        Self {
+            device: device.clone(),
+            number: response.qpn,
+            qp_type: init.qp_type(),
+            capabilities,
+            state: Atomic::new(QpState::Reset.as_raw()),
+            modifying: new_lock()?,
+            owner: Owner::User(sq, rq),
+            _events: events,
+        }
+        .finish()
+    }
+
+    /// Hands a QP over, if its number is one.
+    fn finish(self) -> Result<NewQp<Self>> {
+        if self.number == 0 || self.number > MASK_24 {
+            return Err(EIO);
+        }
+        Ok(NewQp {
+            number: self.number,
+            capabilities: self.capabilities,
+            driver: self,
+        })
+    }
+}
+
+fn new_lock() -> Result<Pin<KBox<Mutex<()>>>> {
+    Ok(KBox::pin_init(
+        kernel::new_mutex!((), "virtio_rdma::qp::modifying"),
+        GFP_KERNEL,
+    )?)
+}
+
+/// Checks what every consumer may ask for.
+fn check(device: &Device, init: &QpInit<'_, IbDevice>) -> Result {
+    if init.qp_type() != QpType::Rc || init.has_srq() || init.create_flags() != 0 {
+        return Err(EOPNOTSUPP);
+    }
+    let capabilities = init.capabilities();
+    let limits = device.limits();
+    let valid = capabilities.max_send_wr <= limits.rings.max_qp_wr
+        && capabilities.max_recv_wr <= limits.rings.max_qp_wr
+        && capabilities.max_send_sge <= limits.config.max_send_sge
+        && capabilities.max_recv_sge <= limits.config.max_recv_sge
+        && capabilities.max_inline_data <= limits.rings.max_inline_data;
+    valid.then_some(()).ok_or(EINVAL)
+}
+
+/// The part of CREATE_QP that does not depend on who owns the rings.
+fn command(
+    pd: &Pd<IbDevice>,
+    init: &QpInit<'_, IbDevice>,
+    capabilities: &QpCapabilities,
+    flags: CreateFlags,
+) -> CmdCreateQp {
+    let cqn = |cq: &rdma::cq::Cq<IbDevice>| cq::Cq::number(cq);
+    CmdCreateQp {
+        pdn: pd.number(),
+        qp_type: match init.qp_type() {
+            QpType::Gsi => crate::abi::ib::QpType::Gsi,
+            QpType::Rc => crate::abi::ib::QpType::Rc,
+            QpType::Uc => crate::abi::ib::QpType::Uc,
+            QpType::Ud => crate::abi::ib::QpType::Ud,
+        }
+        .value(),
+        sq_sig_type: if init.signal_all() {
+            SigType::All
+        } else {
+            SigType::Requested
+        }
+        .value(),
+        max_send_wr: capabilities.max_send_wr,
+        max_send_sge: capabilities.max_send_sge,
+        send_cqn: cqn(init.send_cq()),
+        max_recv_wr: capabilities.max_recv_wr,
+        max_recv_sge: capabilities.max_recv_sge,
+        recv_cqn: cqn(init.recv_cq()),
+        max_inline_data: capabilities.max_inline_data,
+        flags,
+        ..CmdCreateQp::default()
+    }
+}
+
+/// Bytes of the longest send WQE.
+fn send_slot_size(capabilities: &QpCapabilities) -> usize {
+    // LOSSY: Widening.
+    let sges = sq_wqe_size(capabilities.max_send_sge as usize);
+    match capabilities.max_inline_data {
+        0 => sges,
+        inline => sges.max(INLINE_OFFSET + inline as usize),
+    }
+}
+
+/// Bytes of the longest receive WQE.
+fn recv_slot_size(capabilities: &QpCapabilities) -> usize {
+    // LOSSY: Widening.
+    rq_wqe_size(capabilities.max_recv_sge as usize)
+}
+
+/// A queue of the kernel for `entries` work requests, if that is any.
+fn kernel_queue(
+    ib_device: &rdma::Device<IbDevice>,
+    kind: DoorbellKind,
+    entries: u32,
+    slot_size: usize,
+    consumer: &QpConsumer,
+) -> Result<Option<Arc<WorkRing>>> {
+    if entries == 0 {
+        return Ok(None);
+    }
+    let slots = entries
+        .checked_next_power_of_two()
+        .ok_or(EINVAL)?
+        .max(*SLOTS_RANGE.start());
+    let layout = slot_shift_for(slot_size).and_then(|shift| RingLayout::new(slots, shift));
+    let ring = KernelRing::new(ib_device.dma_device(), layout.ok_or(EINVAL)?)?;
+    let ring = Arc::new(ring, GFP_KERNEL)?;
+    WorkRing::new(ring, kind, consumer.clone()).map(Some)
+}
+
+/// The memory of a queue, and what the device is told of it.
+fn address(queue: &Option<Arc<WorkRing>>) -> Result<(RingAddr, Option<Arc<KernelRing>>)> {
+    match queue {
+        Some(queue) => Ok((queue.ring.address()?, Some(queue.ring.clone()))),
+        None => Ok((RingAddr::default(), None)),
+    }
+}
+
+impl QueuePairs for IbDevice {
+    type Qp = Qp;
+
+    fn create_qp(
+        pd: &Pd<Self>,
+        init: &QpInit<'_, Self>,
+        consumer: QpConsumer,
+    ) -> Result<NewQp<Qp>> {
+        let ib_device = pd.device();
+        let device = &ib_device.device;
+        check(device, init)?;
+        let (send_cq, recv_cq) = (init.send_cq().kernel()?, init.recv_cq().kernel()?);
+        let capabilities = init.capabilities();
+        let sq = kernel_queue(
+            ib_device,
+            DoorbellKind::Sq,
+            capabilities.max_send_wr,
+            send_slot_size(&capabilities),
+            &consumer,
+        )?;
+        let rq = kernel_queue(
+            ib_device,
+            DoorbellKind::Rq,
+            capabilities.max_recv_wr,
+            recv_slot_size(&capabilities),
+            &consumer,
+        )?;
+        let (sq_address, sq_ring) = address(&sq)?;
+        let (rq_address, rq_ring) = address(&rq)?;
+        let events = device
+            .targets()
+            .register(Arc::new(Target(consumer), GFP_KERNEL)?)?;
+        let request = CmdCreateQpRings {
+            base: command(pd, init, &capabilities, CreateFlags::NONE),
+            sq: sq_address,
+            rq: rq_address,
+            doorbell_page: KERNEL_DOORBELL_PAGE,
+            cookie: events.cookie(),
+        };
+        let modifying = new_lock()?;
+        let (response, _rings) = super::create(device, &request, (sq_ring, rq_ring))?;
+        let attach = |queue: Option<Arc<WorkRing>>, cq| {
+            let attach = |queue: Arc<WorkRing>| {
+                queue.set_number(response.qpn);
+                Attached::new(queue, cq)
+            };
+            queue.map(attach).transpose()
+        };
+        let mut qp = Qp {
+            device: device.clone(),
+            number: response.qpn,
+            qp_type: init.qp_type(),
+            capabilities,
+            state: Atomic::new(QpState::Reset.as_raw()),
+            modifying,
+            owner: Owner::Kernel(KernelQp {
+                send: None,
+                recv: None,
+            }),
+            _events: events,
+        };
+        // From here on, dropping it destroys it.
+        qp.owner = Owner::Kernel(KernelQp {
+            send: attach(sq, send_cq)?,
+            recv: attach(rq, recv_cq)?,
+        });
+        qp.finish()
+    }
+
+    fn modify_qp(qp: &rdma::qp::Qp<Self>, modification: &QpModification<'_>) -> Result {
+        modify::modify(qp, modification)
+    }
+
+    fn query_qp(qp: &rdma::qp::Qp<Self>) -> Result<QpAttributes> {
+        modify::query(qp)
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        let request = CmdDestroyQp { qpn: self.number };
+        match &mut self.owner {
+            Owner::Kernel(qp) => {
+                let ring = |queue: &Option<Attached>| {
+                    queue.as_ref().map(|queue| queue.work.ring.clone())
+                };
+                let rings = (ring(&qp.send), ring(&qp.recv));
+                super::destroy(&self.device, &request, rings);
+            }
+            Owner::User(sq, rq) => {
+                super::destroy(&self.device, &request, (sq.take(), rq.take()));
+            }
+        }
+    }
+}

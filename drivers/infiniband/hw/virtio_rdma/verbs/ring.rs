@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Rings in memory of the kernel.
+
+use crate::{
+    abi::ring::{
+        RingAddr,
+        RingLayout, //
+    },
+    rdma::{
+        page_list::PageList,
+        queue_memory::QueueMemory, //
+    },
+    ring::RingMemory, //
+};
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    prelude::*, //
+};
+
+/// A ring and the list of its pages, which the device reads when the queue is created.
+pub(super) struct KernelRing {
+    memory: QueueMemory,
+    list: PageList,
+    layout: RingLayout,
+}
+
+impl KernelRing {
+    /// Allocates a ring, all zeroes.
+    pub(super) fn new(dma_device: &Device<Bound>, layout: RingLayout) -> Result<Self> {
+        let memory = QueueMemory::new(dma_device, usize::try_from(layout.size())?)?;
+        let list = PageList::new(dma_device, memory.page_count(), memory.pages())?;
+        Ok(Self {
+            memory,
+            list,
+            layout,
+        })
+    }
+
+    /// Where its parts lie.
+    #[inline]
+    pub(super) fn layout(&self) -> &RingLayout {
+        &self.layout
+    }
+
+    /// What the device is told.
+    pub(super) fn address(&self) -> Result<RingAddr> {
+        Ok(RingAddr {
+            pages: self.list.dma_address(),
+            npages: u32::try_from(self.memory.page_count())?,
+            slots: self.layout.slots(),
+            page_shift: self.memory.page_shift(),
+            slot_shift: self.layout.slot_shift(),
+            ..RingAddr::default()
+        })
+    }
+}
+
+impl RingMemory for KernelRing {
+    #[inline]
+    fn load_u16(&self, offset: u32) -> u16 {
+        self.memory.load_u16(offset)
+    }
+
+    #[inline]
+    fn load_u16_acquire(&self, offset: u32) -> u16 {
+        self.memory.load_u16_acquire(offset)
+    }
+
+    #[inline]
+    fn store_u16(&self, offset: u32, value: u16) {
+        self.memory.store_u16(offset, value);
+    }
+
+    #[inline]
+    fn store_u16_release(&self, offset: u32, value: u16) {
+        self.memory.store_u16_release(offset, value);
+    }
+
+    #[inline]
+    fn load_u32(&self, offset: u32) -> u32 {
+        self.memory.load_u32(offset)
+    }
+
+    #[inline]
+    fn store_u32(&self, offset: u32, value: u32) {
+        self.memory.store_u32(offset, value);
+    }
+
+    #[inline]
+    fn read(&self, offset: u32, bytes: &mut [u8]) {
+        self.memory.read(offset, bytes);
+    }
+
+    #[inline]
+    fn write(&self, offset: u32, bytes: &[u8]) {
+        self.memory.write(offset, bytes);
+    }
+
+    #[inline]
+    fn full_barrier(&self) {
+        self.memory.full_barrier();
+    }
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! User contexts: each has a doorbell page of its own.
+
+use super::{
+    cq::Cq,
+    device::IbDevice,
+    qp::Qp, //
+};
+use crate::{
+    abi::{
+        ring::SLOTS_RANGE,
+        uverbs::{
+            AllocContextResp,
+            ContextFlags, //
+        }, //
+    },
+    doorbell::DoorbellPage,
+    rdma::{
+        self,
+        cq::{
+            CqAttributes,
+            CqConsumer,
+            NewCq, //
+        },
+        mmap::Mapping,
+        pd::Pd,
+        qp::{
+            NewQp,
+            QpConsumer,
+            QpInit, //
+        },
+        ucontext::{
+            NewContext,
+            UserContexts, //
+        },
+        Udata, //
+    }, //
+};
+use kernel::{
+    io::PhysAddr,
+    prelude::*, //
+};
+
+/// A user context.
+pub(crate) struct Context {
+    /// The page that rings its queues, which the context's mapping keeps from being given to another.
+    doorbell_page: u32,
+}
+
+impl Context {
+    /// Number of its doorbell page.
+    pub(super) fn doorbell_page(&self) -> u32 {
+        self.doorbell_page
+    }
+}
+
+impl Mapping for DoorbellPage {
+    fn phys_addr(&self) -> PhysAddr {
+        self.phys()
+    }
+}
+
+/// The slots that a ring for `entries` entries needs.
+fn slots_for(entries: u32) -> u32 {
+    entries
+        .checked_next_power_of_two()
+        .map_or(*SLOTS_RANGE.end(), |slots| {
+            slots.clamp(*SLOTS_RANGE.start(), *SLOTS_RANGE.end())
+        })
+}
+
+impl UserContexts for IbDevice {
+    type Context = Context;
+    type Mapping = DoorbellPage;
+
+    fn alloc_context(context: &mut NewContext<'_, Self>, udata: &Udata<'_>) -> Result<Context> {
+        let device = &context.device().device;
+        let limits = &device.limits().rings;
+        let page = device.doorbells().alloc()?;
+        let doorbell_page = page.index();
+        let offset = context.add_mapping(page)?;
+        let response = AllocContextResp {
+            flags: ContextFlags::OWN_RINGS,
+            max_inline_data: limits.max_inline_data,
+            doorbell_offset: offset.0,
+            max_qp_slots: slots_for(limits.max_qp_wr),
+            max_cq_slots: slots_for(limits.max_cqe),
+            ..AllocContextResp::default()
+        };
+        udata.respond(&response.to_bytes())?;
+        Ok(Context { doorbell_page })
+    }
+
+    fn create_user_cq(
+        context: &rdma::ucontext::Context<Self>,
+        attr: &CqAttributes,
+        consumer: CqConsumer,
+        udata: &Udata<'_>,
+    ) -> Result<NewCq<Cq>> {
+        Cq::new_user(context, attr, consumer, udata)
+    }
+
+    fn create_user_qp(
+        context: &rdma::ucontext::Context<Self>,
+        pd: &Pd<Self>,
+        init: &QpInit<'_, Self>,
+        consumer: QpConsumer,
+        udata: &Udata<'_>,
+    ) -> Result<NewQp<Qp>> {
+        Qp::new_user(context, pd, init, consumer, udata)
+    }
+}
