@@ -213,9 +213,9 @@ impl Qp {
         let Some(ring) = &self.rings.send else {
             return libc::ENOMEM;
         };
-        let mut posting = ring.posting();
-        let status = list.try_each(|wr| self.send_limits.post(&mut posting, wr));
-        if posting.publish() {
+        let mut queue = ring.lock();
+        let status = list.try_each(|wr| self.send_limits.post(ring, &mut queue, wr));
+        if ring.publish(&mut queue) {
             self.shared.doorbell.ring(self.send_doorbell);
         }
         status
@@ -230,9 +230,9 @@ impl Qp {
         let Some(ring) = &self.rings.recv else {
             return libc::ENOMEM;
         };
-        let mut posting = ring.posting();
-        let status = list.try_each(|wr| post::post_recv(&mut posting, wr, self.max_recv_sge));
-        if posting.publish() {
+        let mut queue = ring.lock();
+        let status = list.try_each(|wr| post::post_recv(ring, &mut queue, wr, self.max_recv_sge));
+        if ring.publish(&mut queue) {
             self.shared.doorbell.ring(self.recv_doorbell);
         }
         status
