@@ -215,7 +215,10 @@ impl Qp {
         };
         let mut queue = ring.lock();
         let status = list.try_each(|wr| self.send_limits.post(ring, &mut queue, wr));
-        if ring.publish(&mut queue) {
+        let doorbell = ring.publish(&mut queue);
+        // A doorbell may take a while: the device's side of the page can be emulated.
+        drop(queue);
+        if doorbell {
             self.shared.doorbell.ring(self.send_doorbell);
         }
         status
@@ -232,7 +235,10 @@ impl Qp {
         };
         let mut queue = ring.lock();
         let status = list.try_each(|wr| post::post_recv(ring, &mut queue, wr, self.max_recv_sge));
-        if ring.publish(&mut queue) {
+        let doorbell = ring.publish(&mut queue);
+        // A doorbell may take a while: the device's side of the page can be emulated.
+        drop(queue);
+        if doorbell {
             self.shared.doorbell.ring(self.recv_doorbell);
         }
         status
