@@ -51,6 +51,7 @@ pub struct RingLayout {
     // Computed once: they are looked up for each work request.
     avail: u32,
     used: u32,
+    avail_event: u32,
     arm: u32,
 }
 
@@ -72,12 +73,14 @@ impl RingLayout {
         }
         let avail = align(slots << slot_shift);
         let used = align(avail + 4 + 2 * slots);
-        let arm = align(used + 4 + 8 * slots + 2);
+        let avail_event = used + 4 + 8 * slots;
+        let arm = align(avail_event + 2);
         Some(Self {
             slots,
             slot_shift,
             avail,
             used,
+            avail_event,
             arm,
         })
     }
@@ -145,7 +148,7 @@ impl RingLayout {
     /// Offset of `used.avail_event`.
     #[inline]
     pub const fn avail_event(&self) -> u32 {
-        self.used + 4 + 8 * self.slots
+        self.avail_event
     }
 
     /// Offset of the arm word.

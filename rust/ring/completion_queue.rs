@@ -28,9 +28,7 @@ pub struct CompletionQueue {
     next: u16,
     /// used.idx as last read and checked.
     seen: u16,
-    /// Position after the last slot given to the device, visible to it or not.
-    avail: u16,
-    /// avail.idx as the device sees it.
+    /// `next` as of the last publication.
     published: u16,
     arm: Arm,
 }
@@ -46,8 +44,7 @@ impl CompletionQueue {
             slots,
             next: 0,
             seen: 0,
-            avail: slots,
-            published: slots,
+            published: 0,
             arm: Arm::new(),
         }
     }
@@ -69,11 +66,8 @@ impl CompletionQueue {
         &mut self,
         memory: &M,
     ) -> Result<Option<Completion>, RingError> {
-        if self.next == self.seen {
-            self.look(memory)?;
-            if self.next == self.seen {
-                return Ok(None);
-            }
+        if self.next == self.seen && !self.look(memory)? {
+            return Ok(None);
         }
         self.entry(memory, self.next).map(Some)
     }
@@ -82,9 +76,10 @@ impl CompletionQueue {
     /// after the next [`publish`](Self::publish).
     #[inline]
     pub fn give_back<M: RingMemory + ?Sized>(&mut self, memory: &M, completion: Completion) {
-        let entry = self.layout.avail_ring(self.avail);
+        // The available ring always holds the rest of the slots, so that its end, a whole ring after `next`, has the
+        // index of `next`.
+        let entry = self.layout.avail_ring(self.next);
         memory.store_u16(entry, completion.slot.to_le());
-        self.avail = self.avail.wrapping_add(1);
         self.next = self.next.wrapping_add(1);
     }
 
@@ -92,9 +87,10 @@ impl CompletionQueue {
     #[inline]
     pub fn publish<M: RingMemory + ?Sized>(&mut self, memory: &M) {
         // A consumer that polls an empty queue leaves the device's cache line alone.
-        if self.published != self.avail {
-            self.published = self.avail;
-            memory.store_u16_release(self.layout.avail_idx(), self.avail.to_le());
+        if self.published != self.next {
+            self.published = self.next;
+            let avail = self.next.wrapping_add(self.slots);
+            memory.store_u16_release(self.layout.avail_idx(), avail.to_le());
         }
     }
 
@@ -138,16 +134,16 @@ impl CompletionQueue {
         self.arm.event_received();
     }
 
-    /// Reads used.idx again and checks it.
+    /// Reads used.idx again and checks it. Returns whether there are completions.
     #[inline]
-    fn look<M: RingMemory + ?Sized>(&mut self, memory: &M) -> Result<(), RingError> {
+    fn look<M: RingMemory + ?Sized>(&mut self, memory: &M) -> Result<bool, RingError> {
         let used = u16::from_le(memory.load_u16_acquire(self.layout.used_idx()));
         let fresh = used.wrapping_sub(self.next);
         if fresh > self.slots || fresh < self.seen.wrapping_sub(self.next) {
             return Err(RingError::IndexJump);
         }
         self.seen = used;
-        Ok(())
+        Ok(fresh != 0)
     }
 
     /// The used ring's entry for `position`, which lies before `seen`.

@@ -55,7 +55,7 @@ impl WorkQueue {
     /// until then its owner fills it.
     #[inline]
     pub fn reserve(&mut self) -> Option<u16> {
-        if self.free_slots() == 0 {
+        if self.head.wrapping_sub(self.tail) == self.slots {
             return None;
         }
         let slot = self.head & (self.slots - 1);

@@ -11,7 +11,8 @@ use super::{
 use crate::bindings;
 use core::{
     marker::PhantomData,
-    mem::offset_of, //
+    mem::offset_of,
+    ptr::null_mut, //
 };
 use kernel::{
     device,
@@ -22,7 +23,10 @@ use kernel::{
         to_result, //
     },
     prelude::*,
-    types::Opaque,
+    types::{
+        ForeignOwnable,
+        Opaque, //
+    },
     ThisModule, //
 };
 
@@ -58,6 +62,10 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
             (*vdrv).probe = Some(Self::probe_callback);
             (*vdrv).remove = Some(Self::remove_callback);
             (*vdrv).shutdown = Some(Self::shutdown_callback);
+            (*vdrv).freeze = Some(Self::freeze_callback);
+            (*vdrv).restore = Some(Self::probe_callback);
+            (*vdrv).reset_prepare = Some(Self::freeze_callback);
+            (*vdrv).reset_done = Some(Self::probe_callback);
             if T::HAS_CONFIG_CHANGED {
                 (*vdrv).config_changed = Some(Self::config_changed_callback);
             }
@@ -74,6 +82,25 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
 }
 
 impl<T: Driver> Adapter<T> {
+    /// Probes a device.
+    fn bind(vdev: &Device<device::CoreInternal<'_>>) -> Result {
+        let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
+        dev.set_drvdata(T::probe(vdev)).inspect_err(|_| {
+            let _ = vdev.remove_queues();
+        })
+    }
+
+    /// Takes the device from the driver, up to dropping the driver's data.
+    fn unbind(vdev: &Device<device::CoreInternal<'_>>) {
+        if has_drvdata(vdev) {
+            let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
+            // SAFETY: The data was set by `bind()`, with this type, and was not dropped yet.
+            let data = unsafe { dev.drvdata_borrow::<T::Data<'_>>() };
+            T::unbind(vdev, data);
+        }
+        let _ = vdev.remove_queues();
+    }
+
     /// # Safety
     ///
     /// To be called by the virtio core only, which passes a valid device.
@@ -82,15 +109,7 @@ impl<T: Driver> Adapter<T> {
         //
         // INVARIANT: `vdev` is valid for the duration of the callback.
         let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
-
-        from_result(|| {
-            let data = T::probe(vdev);
-            let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
-            dev.set_drvdata(data).inspect_err(|_| {
-                let _ = vdev.remove_queues();
-            })?;
-            Ok(0)
-        })
+        from_result(|| Self::bind(vdev).map(|()| 0))
     }
 
     /// # Safety
@@ -101,12 +120,31 @@ impl<T: Driver> Adapter<T> {
         //
         // INVARIANT: `vdev` is valid for the duration of the callback.
         let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
-        let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
-        // SAFETY: The device was probed, so `set_drvdata()` was called with this type.
-        let data = unsafe { dev.drvdata_borrow::<T::Data<'_>>() };
+        Self::unbind(vdev);
+    }
 
-        T::unbind(vdev, data);
-        let _ = vdev.remove_queues();
+    /// The device is going to lose its state: that is a removal, from which the device comes back as a new one.
+    ///
+    /// # Safety
+    ///
+    /// To be called by the virtio core only, for a device that was probed.
+    unsafe extern "C" fn freeze_callback(vdev: *mut bindings::virtio_device) -> c_int {
+        // SAFETY: By this function's requirements.
+        //
+        // INVARIANT: `vdev` is valid for the duration of the callback.
+        let internal = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+        Self::unbind(internal);
+        if has_drvdata(internal) {
+            // SAFETY: The device is valid, and its data was set by `bind()`, with this type. It is taken back here, and the
+            // pointer to it with it.
+            unsafe {
+                let dev = &raw mut (*vdev).dev;
+                let data = bindings::dev_get_drvdata(dev);
+                bindings::dev_set_drvdata(dev, null_mut());
+                drop(Pin::<KBox<T::Data<'_>>>::from_foreign(data.cast()));
+            }
+        }
+        0
     }
 
     /// Leaves the device at rest for the next kernel, and the machine able to go on without it.
@@ -143,6 +181,12 @@ impl<T: Driver> Adapter<T> {
 
         T::config_changed(vdev, data);
     }
+}
+
+/// Whether the driver's data exists: it does not after a restore that failed.
+fn has_drvdata(vdev: &Device<device::CoreInternal<'_>>) -> bool {
+    // SAFETY: The device is valid.
+    !unsafe { bindings::dev_get_drvdata(&raw const (*vdev.as_raw()).dev) }.is_null()
 }
 
 /// Declares a kernel module that exposes a single virtio driver.
@@ -185,6 +229,8 @@ macro_rules! virtio_device_table {
 }
 
 /// A virtio driver.
+///
+/// A device that is suspended, or reset by others, is unbound and probed again.
 #[vtable]
 pub trait Driver {
     /// The type of the driver's private data of a device.

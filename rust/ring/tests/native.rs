@@ -424,7 +424,7 @@ fn an_index_that_no_ring_can_have_fires_at_once() {
     latch.record(false);
     assert!(latch.event_due(word(2, ArmKind::Next, 0)));
     assert!(
-        !latch.event_due(3 << 18 | 3 << 16),
+        !latch.event_due((3 << 18) | (3 << 16)),
         "an unknown kind asks for nothing"
     );
 }

@@ -70,12 +70,11 @@ const SEND_OPCODES: [ffi::ibv_wc_opcode; 12] = {
 /// An opcode that the ABI does not have comes from a broken device; the completion still frees its work request.
 #[inline]
 fn opcode(opcode: u8) -> ffi::ibv_wc_opcode {
-    match opcode {
-        OPCODE_RECV_RDMA_WITH_IMM => ffi::IBV_WC_RECV_RDMA_WITH_IMM,
-        OPCODE_RECV.. => ffi::IBV_WC_RECV,
-        _ => *SEND_OPCODES
-            .get(usize::from(opcode))
-            .unwrap_or(&ffi::IBV_WC_SEND),
+    match (SEND_OPCODES.get(usize::from(opcode)), opcode) {
+        (Some(&opcode), _) => opcode,
+        (None, OPCODE_RECV_RDMA_WITH_IMM) => ffi::IBV_WC_RECV_RDMA_WITH_IMM,
+        (None, OPCODE_RECV..) => ffi::IBV_WC_RECV,
+        (None, _) => ffi::IBV_WC_SEND,
     }
 }
 

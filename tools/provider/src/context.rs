@@ -276,3 +276,26 @@ static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     // SAFETY: all members are optional function pointers, of which zero is None.
     ..unsafe { MaybeUninit::zeroed().assume_init() }
 };
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io;
+    use std::os::fd::IntoRawFd;
+
+    use super::*;
+
+    #[test]
+    fn a_module_of_another_release_is_refused() {
+        for abi_version in [0, ABI_VERSION + 1, u32::MAX] {
+            let mut device = Device::new(abi_version);
+            let fd = File::open("/dev/null").unwrap().into_raw_fd();
+            // SAFETY: the device is one of this provider, and the file is handed over.
+            let context =
+                unsafe { alloc_context(ptr::from_mut(&mut *device).cast(), fd, ptr::null_mut()) };
+            assert!(context.is_null());
+            let error = io::Error::last_os_error();
+            assert_eq!(error.raw_os_error(), Some(libc::EPROTONOSUPPORT));
+        }
+    }
+}

@@ -9,10 +9,11 @@ use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_abi::wqe::Sge;
 use virtio_rdma_abi::wqe::SqHeader;
 use virtio_rdma_ring::RingMemory;
+use virtio_rdma_ring::WorkQueue;
 
 use crate::ffi;
 use crate::memory::RingMap;
-use crate::work_ring::Posting;
+use crate::work_ring::WorkRing;
 use crate::wr::Recv;
 use crate::wr::Send;
 
@@ -82,17 +83,17 @@ impl SendLimits {
     ///
     /// `EINVAL` if it is invalid, `ENOMEM` when the queue is full.
     #[inline]
-    pub fn post(&self, posting: &mut Posting<'_>, wr: Send<'_>) -> Result<(), c_int> {
+    pub fn post(&self, ring: &WorkRing, queue: &mut WorkQueue, wr: Send<'_>) -> Result<(), c_int> {
         let opcode = wr.opcode();
         if !self.opcodes.has(opcode) || !wr.has_at_most(self.max_sge) {
             return Err(libc::EINVAL);
         }
         if wr.flags() & SendFlags::INLINE.0 != 0 {
-            return self.post_inline(posting, wr);
+            return self.post_inline(ring, queue, wr);
         }
         let sges = wr.sges();
-        let slot = posting.reserve(wr.wr_id()).ok_or(libc::ENOMEM)?;
-        let memory = posting.memory();
+        let slot = ring.reserve(queue, wr.wr_id()).ok_or(libc::ENOMEM)?;
+        let memory = ring.memory();
         let offset = write_header(memory, slot, opcode, sges.len() as u32, wr);
         write_sges(memory, offset, sges);
         Ok(())
@@ -100,14 +101,19 @@ impl SendLimits {
 
     /// As [`post`](Self::post), for a work request whose payload goes into the WQE.
     #[inline(never)]
-    fn post_inline(&self, posting: &mut Posting<'_>, wr: Send<'_>) -> Result<(), c_int> {
+    fn post_inline(
+        &self,
+        ring: &WorkRing,
+        queue: &mut WorkQueue,
+        wr: Send<'_>,
+    ) -> Result<(), c_int> {
         let sges = wr.sges();
         let length: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
         if !Opcodes::PAYLOAD.has(wr.opcode()) || length > u64::from(self.max_inline) {
             return Err(libc::EINVAL);
         }
-        let slot = posting.reserve(wr.wr_id()).ok_or(libc::ENOMEM)?;
-        let memory = posting.memory();
+        let slot = ring.reserve(queue, wr.wr_id()).ok_or(libc::ENOMEM)?;
+        let memory = ring.memory();
         let mut offset = write_header(memory, slot, wr.opcode(), 1, wr);
         let whole = Sge {
             length: length as u32,
@@ -164,13 +170,18 @@ fn write_sges(memory: &RingMap, offset: u32, sges: &[ffi::ibv_sge]) {
 ///
 /// `EINVAL` if it is invalid, `ENOMEM` when the queue is full.
 #[inline]
-pub fn post_recv(posting: &mut Posting<'_>, wr: Recv<'_>, max_sge: u32) -> Result<(), c_int> {
+pub fn post_recv(
+    ring: &WorkRing,
+    queue: &mut WorkQueue,
+    wr: Recv<'_>,
+    max_sge: u32,
+) -> Result<(), c_int> {
     if !wr.has_at_most(max_sge) {
         return Err(libc::EINVAL);
     }
     let sges = wr.sges();
-    let slot = posting.reserve(wr.wr_id()).ok_or(libc::ENOMEM)?;
-    let memory = posting.memory();
+    let slot = ring.reserve(queue, wr.wr_id()).ok_or(libc::ENOMEM)?;
+    let memory = ring.memory();
     let offset = memory.layout().slot(slot);
     let header = RqHeader {
         num_sge: sges.len() as u32,

@@ -213,9 +213,12 @@ impl Qp {
         let Some(ring) = &self.rings.send else {
             return libc::ENOMEM;
         };
-        let mut posting = ring.posting();
-        let status = list.try_each(|wr| self.send_limits.post(&mut posting, wr));
-        if posting.publish() {
+        let mut queue = ring.lock();
+        let status = list.try_each(|wr| self.send_limits.post(ring, &mut queue, wr));
+        let doorbell = ring.publish(&mut queue);
+        // A doorbell may take a while: the device's side of the page can be emulated.
+        drop(queue);
+        if doorbell {
             self.shared.doorbell.ring(self.send_doorbell);
         }
         status
@@ -230,9 +233,12 @@ impl Qp {
         let Some(ring) = &self.rings.recv else {
             return libc::ENOMEM;
         };
-        let mut posting = ring.posting();
-        let status = list.try_each(|wr| post::post_recv(&mut posting, wr, self.max_recv_sge));
-        if posting.publish() {
+        let mut queue = ring.lock();
+        let status = list.try_each(|wr| post::post_recv(ring, &mut queue, wr, self.max_recv_sge));
+        let doorbell = ring.publish(&mut queue);
+        // A doorbell may take a while: the device's side of the page can be emulated.
+        drop(queue);
+        if doorbell {
             self.shared.doorbell.ring(self.recv_doorbell);
         }
         status

@@ -16,6 +16,16 @@ pub struct Device {
     pub abi_version: u32,
 }
 
+impl Device {
+    /// A device whose kernel module states `abi_version`.
+    pub fn new(abi_version: u32) -> Box<Self> {
+        Box::new(Self {
+            ibv: Zeroed::zeroed(),
+            abi_version,
+        })
+    }
+}
+
 /// A table for libibverbs that is never written.
 #[repr(transparent)]
 struct Table<T>(T);
@@ -68,11 +78,7 @@ extern "C" fn register() {
 unsafe extern "C" fn alloc_device(sysfs: *mut ffi::verbs_sysfs_dev) -> *mut ffi::verbs_device {
     // SAFETY: libibverbs passes the device that it has found.
     let abi_version = unsafe { (*sysfs).abi_ver };
-    let device = Device {
-        ibv: Zeroed::zeroed(),
-        abi_version,
-    };
-    Box::into_raw(Box::new(device)).cast()
+    Box::into_raw(Device::new(abi_version)).cast()
 }
 
 /// `uninit_device`.

@@ -69,13 +69,35 @@ impl WorkRing {
         self.memory.layout().slots()
     }
 
-    /// Starts to post.
+    /// Starts to post, to this queue alone until the result is dropped.
     #[inline]
-    pub fn posting(&self) -> Posting<'_> {
-        Posting {
-            ring: self,
-            queue: self.queue.lock(),
-        }
+    pub fn lock(&self) -> Guard<'_, WorkQueue> {
+        self.queue.lock()
+    }
+
+    /// Takes the next slot for the work request that the application calls `wr_id`, or `None` when the queue is full.
+    #[inline]
+    pub fn reserve(&self, queue: &mut WorkQueue, wr_id: u64) -> Option<u16> {
+        let slot = match queue.reserve() {
+            Some(slot) => slot,
+            None => self.reclaim(queue)?,
+        };
+        self.wr_ids[usize::from(slot)].store(wr_id, Ordering::Relaxed);
+        Some(slot)
+    }
+
+    /// Takes the next slot after a look at what was completed. A tail beyond what was posted comes of a device that
+    /// completes what it was not given: it frees nothing.
+    #[cold]
+    fn reclaim(&self, queue: &mut WorkQueue) -> Option<u16> {
+        queue.reclaim(self.tail.load(Ordering::Acquire)).ok()?;
+        queue.reserve()
+    }
+
+    /// Hands all that was reserved to the device. Returns whether its doorbell is to be rung.
+    #[inline]
+    pub fn publish(&self, queue: &mut WorkQueue) -> bool {
+        queue.publish(&self.memory)
     }
 
     /// Polling side: the work request in `slot`, and all before it, are complete. Returns the application's id, or
@@ -99,47 +121,6 @@ impl WorkRing {
     }
 }
 
-/// Posting to one queue, with its lock held.
-pub struct Posting<'a> {
-    ring: &'a WorkRing,
-    queue: Guard<'a, WorkQueue>,
-}
-
-impl<'a> Posting<'a> {
-    /// The ring's memory.
-    #[inline]
-    pub fn memory(&self) -> &'a RingMap {
-        &self.ring.memory
-    }
-
-    /// Takes the next slot for the work request that the application calls `wr_id`, or `None` when the queue is full.
-    #[inline]
-    pub fn reserve(&mut self, wr_id: u64) -> Option<u16> {
-        let slot = match self.queue.reserve() {
-            Some(slot) => slot,
-            None => self.reclaim()?,
-        };
-        self.ring.wr_ids[usize::from(slot)].store(wr_id, Ordering::Relaxed);
-        Some(slot)
-    }
-
-    /// Takes the next slot after a look at what was completed. What was reserved and not published can't be complete,
-    /// and a tail beyond what was posted comes of a device that completes what it was not given: it frees nothing.
-    #[cold]
-    fn reclaim(&mut self) -> Option<u16> {
-        self.queue
-            .reclaim(self.ring.tail.load(Ordering::Acquire))
-            .ok()?;
-        self.queue.reserve()
-    }
-
-    /// Hands all that was reserved to the device. Returns whether its doorbell is to be rung.
-    #[inline]
-    pub fn publish(mut self) -> bool {
-        self.queue.publish(&self.ring.memory)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -152,13 +133,14 @@ mod tests {
     fn completions_free_slots_and_return_the_application_s_ids() {
         let ring = ring(4);
         for turn in 0..50_000u64 {
-            let mut posting = ring.posting();
+            let mut queue = ring.lock();
             let mut slots = Vec::new();
-            while let Some(slot) = posting.reserve((turn << 8) + slots.len() as u64) {
+            while let Some(slot) = ring.reserve(&mut queue, (turn << 8) + slots.len() as u64) {
                 slots.push(slot);
             }
             assert_eq!(slots.len(), 4);
-            posting.publish();
+            ring.publish(&mut queue);
+            drop(queue);
             assert_eq!(ring.complete(u64::from(slots[0])), Some(turn << 8));
             assert_eq!(
                 ring.complete(u64::from(slots[3])),
@@ -178,31 +160,33 @@ mod tests {
     #[test]
     fn completions_of_what_was_not_posted_free_nothing() {
         let ring = ring(4);
-        let mut posting = ring.posting();
+        let mut queue = ring.lock();
         for id in 0..4 {
-            posting.reserve(id).unwrap();
+            ring.reserve(&mut queue, id).unwrap();
         }
-        posting.publish();
+        ring.publish(&mut queue);
+        drop(queue);
         for slot in [3, 3, 3] {
             ring.complete(slot);
         }
-        assert_eq!(ring.posting().reserve(0), None);
+        assert_eq!(ring.reserve(&mut ring.lock(), 0), None);
     }
 
     #[test]
     fn reset_frees_everything() {
         let ring = ring(4);
-        let mut posting = ring.posting();
+        let mut queue = ring.lock();
         for id in 0..3 {
-            posting.reserve(id).unwrap();
+            ring.reserve(&mut queue, id).unwrap();
         }
-        posting.publish();
+        ring.publish(&mut queue);
+        drop(queue);
         ring.reset();
-        let mut posting = ring.posting();
-        assert_eq!(posting.reserve(9), Some(3));
+        let mut queue = ring.lock();
+        assert_eq!(ring.reserve(&mut queue, 9), Some(3));
         for id in 0..3 {
-            posting.reserve(id).unwrap();
+            ring.reserve(&mut queue, id).unwrap();
         }
-        assert_eq!(posting.reserve(0), None);
+        assert_eq!(ring.reserve(&mut queue, 0), None);
     }
 }

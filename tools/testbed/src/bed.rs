@@ -90,6 +90,8 @@ pub struct Bed {
     pub boot_time: Duration,
     router: Arc<Router>,
     vms: Vec<Vm>,
+    /// How much of each guest's console was looked at for complaints.
+    seen: Vec<usize>,
     daemon: Option<Daemon>,
     limits: Limits,
 }
@@ -112,6 +114,7 @@ impl Bed {
             boot_time: Duration::ZERO,
             router: Router::new(),
             vms: Vec::new(),
+            seen: Vec::new(),
             daemon,
             limits,
         };
@@ -119,6 +122,7 @@ impl Bed {
         for (number, wiring) in (1..).zip(&wirings) {
             let (vm, link) = Vm::start(&bed.places, &bed.shape, number, wiring)?;
             bed.vms.push(vm);
+            bed.seen.push(0);
             links.push(bed.router.attach(number, link)?);
         }
         for (vm, events) in bed.vms.iter().zip(&links) {
@@ -183,12 +187,39 @@ impl Bed {
         }
     }
 
+    /// Sets other limits for what comes.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// What the guests' kernels complained of since the last call, and a daemon that has ended.
+    pub fn new_complaints(&mut self) -> Vec<String> {
+        let mut found = Vec::new();
+        if let Some(status) = self.daemon.as_mut().and_then(Daemon::ended) {
+            found.push(format!("virtio-rdmad ended by itself: {status}"));
+            self.daemon = None;
+        }
+        for (vm, seen) in self.vms.iter().zip(&mut self.seen) {
+            let log = fs::read(&vm.console).unwrap_or_default();
+            // Whole lines: the rest of the last one is looked at next time.
+            let end = log
+                .iter()
+                .rposition(|byte| *byte == b'\n')
+                .map_or(0, |at| at + 1);
+            let new = log.get(*seen..end).unwrap_or_default();
+            found.extend(
+                complaints(new)
+                    .iter()
+                    .map(|line| format!("VM {}: {line}", vm.number)),
+            );
+            *seen = end;
+        }
+        found
+    }
+
     /// Ends the guests and the daemon. Returns what was wrong with them.
     pub fn end(mut self) -> Vec<String> {
-        let mut wrong = Vec::new();
-        if let Some(status) = self.daemon.as_mut().and_then(Daemon::ended) {
-            wrong.push(format!("virtio-rdmad ended by itself: {status}"));
-        }
+        let mut wrong = self.new_complaints();
         // What was asked to end is given its own time to do so.
         self.limits = Limits {
             signal: Arc::default(),
@@ -198,15 +229,13 @@ impl Bed {
         for vm in &self.vms {
             self.router.power_off(vm.number);
         }
-        for vm in self.vms.drain(..) {
-            let (number, console) = (vm.number, vm.console.clone());
+        for vm in &mut self.vms {
             if !vm.end() {
-                wrong.push(format!("VM {number} did not end by itself"));
+                wrong.push(format!("VM {} did not end by itself", vm.number));
             }
-            let log = fs::read(&console).unwrap_or_default();
-            let found = complaints(&log);
-            wrong.extend(found.iter().map(|line| format!("VM {number}: {line}")));
         }
+        // The daemon is ended after its guests, and may be by what their ends made it do.
+        wrong.extend(self.new_complaints());
         wrong
     }
 

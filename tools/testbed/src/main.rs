@@ -6,12 +6,14 @@
 mod agent;
 mod bed;
 mod kernel_log;
+mod ktap;
 mod on;
 mod places;
 mod proto;
 mod rdmad;
 mod router;
 mod run;
+mod selftest;
 mod terminal;
 mod vm;
 
@@ -35,6 +37,12 @@ enum Action {
     /// checkout, and keep what they write to themselves. Status 125: the VMs could not be started or
     /// the command was not finished; 99: it passed, but a guest's kernel complained.
     Run(run::RunOptions),
+    /// Run test programs that report in KTAP
+    ///
+    /// Each runs on VM 1, several in one set of VMs. A program says what VMs it wants by comment lines
+    /// "testbed: OPTIONS" with the options of `run`, and runs once for each such line. A complaint of a
+    /// guest's kernel fails the program that ran at that time.
+    Test(selftest::TestOptions),
     /// Give a shell on VM 1
     Shell(bed::BedOptions),
     /// Run a command on another VM (in a VM)
@@ -56,6 +64,9 @@ enum Action {
 fn main() -> ExitCode {
     let result = match Options::parse().action {
         Action::Run(options) => run::run(&options),
+        Action::Test(options) => {
+            run::catch_signals().and_then(|signal| selftest::run(&options, signal))
+        }
         Action::Shell(options) => run::shell(&options),
         Action::On { input, vm, command } => on::run(vm, command, input),
         Action::Agent => agent::run().map(|()| 0),

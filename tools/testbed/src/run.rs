@@ -129,7 +129,8 @@ pub fn shell(options: &BedOptions) -> Result<u8> {
     status
 }
 
-fn catch_signals() -> Result<Arc<AtomicUsize>> {
+/// Notes a signal that asks this program to end, instead of ending at once.
+pub fn catch_signals() -> Result<Arc<AtomicUsize>> {
     let signal = Arc::new(AtomicUsize::new(0));
     for number in [SIGINT, SIGTERM, SIGHUP] {
         let value = usize::try_from(number)?;

@@ -163,28 +163,32 @@ impl Vm {
         Ok((vm, link))
     }
 
-    /// Waits for a guest that was asked to end, and ends one that does not. False if it had to be.
-    pub fn end(mut self) -> bool {
+    /// Waits for a guest that was asked to end, and ends one that does not. False if it ended otherwise.
+    pub fn end(&mut self) -> bool {
         let until = Instant::now() + END_TIMEOUT;
-        let ended = loop {
+        loop {
             match self.qemu.try_wait() {
-                Ok(Some(status)) => break status.code() == Some(GUEST_ENDED),
+                Ok(Some(status)) => return status.code() == Some(GUEST_ENDED),
                 Ok(None) if Instant::now() < until => thread::sleep(POLL),
-                _ => break false,
+                _ => break,
             }
-        };
-        drop(self);
-        ended
+        }
+        self.kill();
+        false
     }
-}
 
-impl Drop for Vm {
-    fn drop(&mut self) {
+    fn kill(&mut self) {
         for child in [&mut self.qemu, &mut self.virtiofsd] {
             // It may have ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 

@@ -23,6 +23,7 @@ use crate::{
         wire::Wire, //
     },
     sync::Completion,
+    targets::EventTargets,
     virtio::{
         AnyQueue,
         Buffer,
@@ -104,6 +105,8 @@ struct Slot {
 pub(crate) struct ControlQueue {
     /// For messages.
     dev: ARef<device::Device>,
+    /// Who is told when the device is given up.
+    targets: Arc<EventTargets>,
     #[pin]
     queue: Queue<usize>,
     slots: KVec<Pin<KBox<Slot>>>,
@@ -117,7 +120,7 @@ pub(crate) struct ControlQueue {
 
 impl ControlQueue {
     /// A control queue with all its slots, not attached to a device.
-    pub(crate) fn new(dev: &device::Device) -> Result<Arc<Self>> {
+    pub(crate) fn new(dev: &device::Device, targets: Arc<EventTargets>) -> Result<Arc<Self>> {
         let mut slots = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
         let mut idle = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
         for index in 0..SLOTS {
@@ -135,6 +138,7 @@ impl ControlQueue {
         Arc::pin_init(
             pin_init!(Self {
                 dev: dev.into(),
+                targets,
                 queue <- Queue::new(),
                 slots,
                 idle <- new_mutex!(idle, "virtio_rdma::ctrl::idle"),
@@ -160,15 +164,16 @@ impl ControlQueue {
         }
 
         slot.done.reinit();
+        let mut tries = PATIENCE_MS;
         while let Err((error, back)) = self.queue.add(buffer) {
-            if error != ENOMEM && error != ENOSPC {
-                // Detached, or the device broke the rules of the queue.
-                self.put_idle(back);
-                self.give_up("broke the rules of its control queue");
+            buffer = back;
+            // Mapping takes memory on some machines, and room is short in a small ring: others give both back.
+            if tries == 0 || (error != ENOMEM && error != ENOSPC) {
+                self.put_idle(buffer);
+                self.give_up("takes no commands");
                 return Err(Failure::Dead);
             }
-            // Mapping the buffer takes memory on some machines, which others give back.
-            buffer = back;
+            tries -= 1;
             fsleep(Delta::from_millis(1));
         }
         self.queue.kick();
@@ -184,7 +189,7 @@ impl ControlQueue {
         self.dead.load(Acquire)
     }
 
-    /// Gives the device up. Returns whether it was alive until now.
+    /// Lets every command fail, now and later. Returns whether the device was alive until now.
     pub(crate) fn mark_dead(&self) -> bool {
         let was_dead = self.dead.xchg(true, Full);
         if !was_dead {
@@ -202,6 +207,7 @@ impl ControlQueue {
     fn give_up(&self, why: &str) {
         if self.mark_dead() {
             dev_err!(self.dev, "the device {}: it is not used any more\n", why);
+            self.targets.died();
         }
     }
 

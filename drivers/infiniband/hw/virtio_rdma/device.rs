@@ -48,7 +48,7 @@ impl Device {
         let targets = EventTargets::new(usize::try_from(
             limits.rings.max_cq.saturating_add(limits.rings.max_qp),
         )?)?;
-        let ctrl = ControlQueue::new(dev.as_ref())?;
+        let ctrl = ControlQueue::new(dev.as_ref(), targets.clone())?;
 
         let count = usize::try_from(limits.rings.num_event_queues)?;
         let mut event_queues = KVec::with_capacity(count, GFP_KERNEL)?;

@@ -33,6 +33,10 @@ pub(crate) trait EventTarget: Send + Sync {
     fn async_event(&self, event: AsyncEvent) {
         let _ = event;
     }
+
+    /// The device is dead and will report nothing any more. Called once, in process context, by the task that found it
+    /// out, which may be about any command: no lock may be taken that is held while commands run.
+    fn died(&self) {}
 }
 
 /// Entries are allocated so many at a time and never move.
@@ -222,6 +226,27 @@ impl EventTargets {
         if let Some(registered) = registered {
             f(&*registered.target);
             registered.put();
+        }
+    }
+
+    /// Tells every target that the device is dead.
+    pub(crate) fn died(&self) {
+        let mut index = 0;
+        loop {
+            let mut entries = self.entries.lock();
+            let Some(entry) = entries.get(index) else {
+                return;
+            };
+            let registered = entry.registered.clone();
+            if let Some(registered) = &registered {
+                registered.users.fetch_add(1, Full);
+            }
+            drop(entries);
+            if let Some(registered) = registered {
+                registered.target.died();
+                registered.put();
+            }
+            index += 1;
         }
     }
 }

@@ -4,25 +4,27 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::{fence, AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crossbeam_queue::ArrayQueue;
 
 /// Largest Ethernet frame without FCS: a jumbo payload of 9216 bytes, the header and one VLAN tag.
 pub const MAX_FRAME: usize = 9216 + 14 + 4;
 
-#[derive(Debug)]
 struct Shared {
     free: ArrayQueue<Box<[u8]>>,
     /// Buffers that exist, free or in use; at most the capacity of `free`.
     allocated: AtomicUsize,
+    /// Somebody was refused a buffer since one was last given back.
+    starved: AtomicBool,
+    notify: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// A bounded pool of frame buffers. Clones share the buffers.
 ///
 /// Buffers are allocated on first use, so a pool costs what was once needed at the same time.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct FramePool(Arc<Shared>);
 
 impl FramePool {
@@ -31,7 +33,15 @@ impl FramePool {
         Self(Arc::new(Shared {
             free: ArrayQueue::new(frames.max(1)),
             allocated: AtomicUsize::new(0),
+            starved: AtomicBool::new(false),
+            notify: OnceLock::new(),
         }))
+    }
+
+    /// Has `notify` called when a buffer comes back after [`take`](Self::take) found none, from the thread that gives it
+    /// back. Only the first call counts.
+    pub fn on_free(&self, notify: impl Fn() + Send + Sync + 'static) {
+        let _ = self.0.notify.set(Box::new(notify));
     }
 
     /// A frame of `len` bytes of unspecified content; `None` if all buffers are in use or `len` exceeds [`MAX_FRAME`].
@@ -40,14 +50,11 @@ impl FramePool {
             return None;
         }
         let shared = &self.0;
-        let bytes = shared.free.pop().or_else(|| {
-            shared
-                .allocated
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
-                    (n < shared.free.capacity()).then_some(n + 1)
-                })
-                .ok()
-                .map(|_| vec![0; MAX_FRAME].into_boxed_slice())
+        let bytes = shared.free.pop().or_else(|| self.allocate()).or_else(|| {
+            // Who gives a buffer back looks at `starved` behind a fence too: either it sees the flag or we see the buffer.
+            shared.starved.store(true, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            shared.free.pop()
         })?;
         Some(Frame {
             bytes,
@@ -56,9 +63,21 @@ impl FramePool {
         })
     }
 
-    /// Whether [`take`](Self::take) would find a buffer now.
-    pub fn has_free(&self) -> bool {
-        !self.0.free.is_empty() || self.0.allocated.load(Ordering::Relaxed) < self.0.free.capacity()
+    fn allocate(&self) -> Option<Box<[u8]>> {
+        let capacity = self.0.free.capacity();
+        self.0
+            .allocated
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
+                (n < capacity).then_some(n + 1)
+            })
+            .ok()
+            .map(|_| vec![0; MAX_FRAME].into_boxed_slice())
+    }
+}
+
+impl fmt::Debug for FramePool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FramePool({} buffers)", self.0.free.capacity())
     }
 }
 
@@ -73,6 +92,13 @@ impl Frame {
     /// Shortens the frame to `len` bytes; no effect if it is not longer.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
+    }
+
+    /// A copy in a buffer of the same pool, if there is one.
+    pub fn duplicate(&self) -> Option<Self> {
+        let mut copy = FramePool(Arc::clone(&self.pool)).take(self.len)?;
+        copy.copy_from_slice(self);
+        Some(copy)
     }
 }
 
@@ -93,6 +119,14 @@ impl Drop for Frame {
     fn drop(&mut self) {
         // Never full: `allocated` bounds the buffers. Were it, the buffer would be freed.
         let _ = self.pool.free.push(std::mem::take(&mut self.bytes));
+        fence(Ordering::SeqCst);
+        if self.pool.starved.load(Ordering::Relaxed)
+            && self.pool.starved.swap(false, Ordering::Relaxed)
+        {
+            if let Some(notify) = self.pool.notify.get() {
+                notify();
+            }
+        }
     }
 }
 
@@ -112,15 +146,34 @@ mod tests {
         let first = pool.take(60).unwrap();
         let second = pool.take(MAX_FRAME).unwrap();
         assert_eq!((first.len(), second.len()), (60, MAX_FRAME));
-        assert!(!pool.has_free());
         assert!(pool.take(1).is_none());
         drop(first);
-        assert!(pool.has_free());
         assert!(pool.take(MAX_FRAME + 1).is_none());
         let mut third = pool.take(100).unwrap();
         third.truncate(20);
         third.truncate(50);
         assert_eq!(third.len(), 20);
+        assert!(third.duplicate().is_none());
+        drop(second);
+        third.fill(7);
+        assert_eq!(third.duplicate().unwrap()[..], [7; 20]);
+    }
+
+    #[test]
+    fn who_was_refused_is_told() {
+        let pool = FramePool::new(1);
+        let told = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&told);
+        pool.on_free(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        drop(pool.take(1));
+        assert_eq!(told.load(Ordering::Relaxed), 0, "nobody waits");
+        let frame = pool.take(1);
         assert!(pool.take(1).is_none());
+        drop(frame);
+        assert_eq!(told.load(Ordering::Relaxed), 1);
+        drop(pool.take(1));
+        assert_eq!(told.load(Ordering::Relaxed), 1, "once");
     }
 }

@@ -255,7 +255,8 @@ impl Server {
                 connection.send(&replies, self.signals.stop.as_fd())?;
                 replies.clear();
             }
-            if ready.listener {
+            // Not while there is input, which may be the first client's end.
+            if ready.listener && !ready.client {
                 // One function is in one VM: better a closed connection than one that is never answered.
                 if let Ok((second, _)) = self.listener.accept() {
                     drop(second);

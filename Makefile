@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-2.0
+#
+# Everything is built and run in the sysroot, which `make setup` makes; see `make help`.
+
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+top := $(CURDIR)
+build := build
+# Quiet unless V=1, as in the kernel.
+V ?= 0
+quiet := $(if $(filter 1,$(V)),,--quiet)
+
+enter := tools/testbed/enter
+bin := $(build)/target/release
+testbed := $(enter) $(bin)/testbed
+
+# The module is built against the kernel's prepared tree with the compilers that built the kernel.
+# Warnings are errors: in our Rust and C by these flags, which do not reach the kernel's own crates.
+kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top) MO=$(top)/$(build)/$(1) \
+	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
+	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
+
+.PHONY: help setup build module module-clippy provider device tools demo shell check lint unit selftests fmt clean distclean
+
+help:
+	@printf '%s\n' \
+		'make setup      the sysroot: compilers, kernel, QEMU, rdma-core; about 3 minutes and 8 GB, once' \
+		'make demo       two virtual machines with an RDMA link between them, and what it does' \
+		'make shell      a prompt in such a machine ("on 2 COMMAND" reaches the other one)' \
+		'make check      every check there is: lints, unit tests, module build, tests in machines' \
+		'make build      the kernel module, the provider, the device, the tools' \
+		'make module | provider | device | tools   one of them' \
+		'make lint | unit | selftests              one part of check' \
+		'make fmt        format the sources' \
+		'make clean      remove what was built; distclean: the sysroot too' \
+		'' \
+		'V=1 shows the commands. VM="OPTIONS" goes to the machines (demo, shell); see' \
+		'"tools/testbed/testbed run --help". T="FILE..." are the selftests to run.'
+
+setup:
+	@tools/testbed/setup
+
+build: module provider device tools
+
+module: setup
+	@mkdir -p $(build)/module
+	$(call kbuild,module) modules
+
+# The same by clippy, into a directory of its own: it would find nothing to do in the other.
+module-clippy: setup
+	@mkdir -p $(build)/module-clippy
+	$(call kbuild,module-clippy) CLIPPY=1 modules
+
+# The file name carries the number of libibverbs' private interface, which is that of one version.
+provider: setup
+	$(enter) cargo build $(quiet) --release -p virtio-rdma-provider
+	@mkdir -p $(build)/provider
+	@abi=$$(sed -n 's/^set(IBVERBS_PABI_VERSION "\([0-9]*\)")/\1/p' $(build)/rdma-core-src/CMakeLists.txt) && \
+		install $(bin)/libvirtio_rdma_provider.so $(build)/provider/libvirtio_rdma-rdmav$${abi:?}.so
+
+device: setup
+	$(enter) cargo build $(quiet) --release -p virtio-rdmad
+
+tools: setup
+	$(enter) cargo build $(quiet) --release -p testbed -p verbs-test
+
+demo: build
+	@tools/testbed/demo $(VM)
+
+shell: build
+	@$(testbed) shell $(VM)
+
+check: setup
+	@tools/testbed/check
+
+lint: setup
+	@tools/testbed/check format lint
+
+unit: setup
+	@tools/testbed/check unit
+
+selftests: setup
+	@tools/testbed/check build selftests
+
+fmt: setup
+	$(enter) cargo fmt --all
+	$(enter) rustfmt $$(git ls-files 'drivers/*.rs' 'rust/*.rs')
+
+clean:
+	rm -rf $(build)/target $(build)/module $(build)/module-clippy $(build)/provider $(build)/logs
+
+distclean:
+	tools/testbed/setup --remove

@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A vfio-user client, a virtio driver on top of it, and a device for them.
+
+#![allow(dead_code)]
+
+use std::io::IoSlice;
+use std::io::Read;
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::Condvar;
+use std::sync::Mutex;
+
+use dma::DmaSpace;
+use rustix::event::eventfd;
+use rustix::event::EventfdFlags;
+use rustix::net::SendAncillaryBuffer;
+use rustix::net::SendAncillaryMessage;
+use rustix::net::SendFlags;
+use vdev::Handle;
+use vdev::Listener;
+use vdev::Queue;
+use vdev::SharedMemory;
+use vdev::VirtioDevice;
+use vfio_user::Command;
+
+pub const SHM_LEN: u64 = 1 << 16;
+pub const CONFIG: [u8; 6] = *b"config";
+/// Feature of the device type.
+pub const FEATURE: u64 = 1 << 3;
+/// VERSION_1, ACCESS_PLATFORM, RING_RESET.
+pub const TRANSPORT: u64 = 1 << 32 | 1 << 33 | 1 << 40;
+
+/// Answers each request with its bytes in reverse.
+#[derive(Default)]
+pub struct Echo {
+    pub active: Mutex<Option<(u64, Vec<Arc<Queue>>)>>,
+    pub resets: AtomicU64,
+    pub doorbells: AtomicU64,
+    pub last_doorbell: AtomicU64,
+    /// While this is set, kicks are ignored.
+    pub deaf: Mutex<bool>,
+    /// While this is set, a reset does not end.
+    pub hold_reset: Gate,
+}
+
+/// Something that a thread can be held up with.
+#[derive(Default)]
+pub struct Gate {
+    closed: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Gate {
+    pub fn set_closed(&self, closed: bool) {
+        *self.closed.lock().unwrap() = closed;
+        self.changed.notify_all();
+    }
+
+    pub fn pass(&self) {
+        let closed = self.closed.lock().unwrap();
+        drop(self.changed.wait_while(closed, |closed| *closed).unwrap());
+    }
+}
+
+impl VirtioDevice for Echo {
+    fn device_id(&self) -> u16 {
+        42
+    }
+
+    fn pci_class(&self) -> u32 {
+        0x02_80_00
+    }
+
+    fn features(&self) -> u64 {
+        FEATURE
+    }
+
+    fn queue_sizes(&self) -> Vec<u16> {
+        vec![64, 256]
+    }
+
+    fn shared_memory(&self) -> Option<SharedMemory> {
+        Some(SharedMemory {
+            id: 1,
+            len: SHM_LEN,
+        })
+    }
+
+    fn config_read(&self, offset: usize, data: &mut [u8]) {
+        for (i, byte) in data.iter_mut().enumerate() {
+            *byte = CONFIG.get(offset + i).copied().unwrap_or(0);
+        }
+    }
+
+    fn activate(&self, features: u64, queues: &[Arc<Queue>]) {
+        *self.active.lock().unwrap() = Some((features, queues.to_vec()));
+    }
+
+    fn reset(&self) {
+        self.hold_reset.pass();
+        *self.active.lock().unwrap() = None;
+        self.resets.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn serve(&self, queue: &Arc<Queue>) -> bool {
+        let deaf = self.deaf.lock().unwrap();
+        if *deaf {
+            return false;
+        }
+        match queue.pop(1000) {
+            Some(request) => {
+                let answer: Vec<u8> = request.input().iter().rev().copied().collect();
+                queue.push(request, &answer);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn shm_write(&self, offset: u64, value: u32) {
+        self.doorbells.fetch_add(1, Ordering::SeqCst);
+        self.last_doorbell
+            .store(offset << 32 | u64::from(value), Ordering::SeqCst);
+    }
+}
+
+/// A served [`Echo`].
+pub struct Bench {
+    pub device: Arc<Echo>,
+    pub space: Arc<DmaSpace>,
+    pub path: PathBuf,
+    pub handle: Option<Handle>,
+    _dir: tempfile::TempDir,
+}
+
+impl Bench {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("vfio.sock");
+        let (device, space) = (Arc::new(Echo::default()), Arc::new(DmaSpace::new()));
+        let handle = Listener::bind(&path)
+            .unwrap()
+            .start("test", device.clone(), space.clone())
+            .unwrap();
+        Self {
+            device,
+            space,
+            path,
+            handle: Some(handle),
+            _dir: dir,
+        }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::new(&self.path)
+    }
+
+    pub fn driver(&self) -> Driver {
+        Driver::new(self.client())
+    }
+}
+
+/// Speaks vfio-user, right or wrong.
+pub struct Client {
+    pub stream: UnixStream,
+    next_id: u16,
+}
+
+impl Client {
+    /// Connects and negotiates the version.
+    pub fn new(path: &Path) -> Self {
+        let mut client = Self {
+            stream: UnixStream::connect(path).unwrap(),
+            next_id: 7,
+        };
+        let payload = [&[0, 0, 1, 0], &b"{}\0"[..]].concat();
+        let reply = client.call(Command::Version, &payload, &[]).unwrap();
+        assert_eq!(reply[..4], [0, 0, 1, 0]);
+        assert!(reply.ends_with(b"}\0"));
+        client
+    }
+
+    pub fn post(
+        &mut self,
+        command: u16,
+        flags: u32,
+        payload: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> u16 {
+        self.next_id = self.next_id.wrapping_add(1);
+        let size = 16 + payload.len() as u32;
+        let mut message = Vec::new();
+        message.extend_from_slice(&self.next_id.to_ne_bytes());
+        message.extend_from_slice(&command.to_ne_bytes());
+        message.extend_from_slice(&size.to_ne_bytes());
+        message.extend_from_slice(&flags.to_ne_bytes());
+        message.extend_from_slice(&[0; 4]);
+        message.extend_from_slice(payload);
+        if fds.is_empty() {
+            self.stream.write_all(&message).unwrap();
+        } else {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+            let sent = rustix::net::sendmsg(
+                &self.stream,
+                &[IoSlice::new(&message)],
+                &mut control,
+                SendFlags::empty(),
+            );
+            assert_eq!(sent, Ok(message.len()));
+        }
+        self.next_id
+    }
+
+    /// Receives a reply: message id, payload or errno.
+    pub fn reply(&mut self) -> (u16, Result<Vec<u8>, u32>) {
+        let mut header = [0; 16];
+        self.stream.read_exact(&mut header).unwrap();
+        let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().unwrap());
+        let id = u16::from_ne_bytes([header[0], header[1]]);
+        let mut payload = vec![0; word(4) as usize - 16];
+        self.stream.read_exact(&mut payload).unwrap();
+        match word(8) {
+            1 => (id, Ok(payload)),
+            0x21 => {
+                assert!(payload.is_empty());
+                (id, Err(word(12)))
+            }
+            flags => panic!("flags {flags:#x}"),
+        }
+    }
+
+    pub fn call(
+        &mut self,
+        command: Command,
+        payload: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Vec<u8>, u32> {
+        let sent = self.post(command as u16, 0, payload, fds);
+        let (id, reply) = self.reply();
+        assert_eq!(id, sent);
+        reply
+    }
+
+    pub fn read(&mut self, region: u32, offset: u64, len: u32) -> Result<Vec<u8>, u32> {
+        let access = access(region, offset, len);
+        let reply = self.call(Command::RegionRead, &access, &[])?;
+        assert_eq!(reply[..16], access);
+        assert_eq!(reply.len(), 16 + len as usize);
+        Ok(reply[16..].to_vec())
+    }
+
+    pub fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), u32> {
+        let mut payload = access(region, offset, data.len() as u32);
+        payload.extend_from_slice(data);
+        self.call(Command::RegionWrite, &payload, &[]).map(drop)
+    }
+
+    /// A write that nobody waits for.
+    pub fn posted_write(&mut self, region: u32, offset: u64, data: &[u8]) {
+        let mut payload = access(region, offset, data.len() as u32);
+        payload.extend_from_slice(data);
+        self.post(Command::RegionWrite as u16, 0x10, &payload, &[]);
+    }
+
+    pub fn map(
+        &mut self,
+        fd: Option<BorrowedFd<'_>>,
+        offset: u64,
+        iova: u64,
+        len: u64,
+    ) -> Result<(), u32> {
+        let payload = [words(&[32, 3]), longs(&[offset, iova, len])].concat();
+        let fds: Vec<_> = fd.into_iter().collect();
+        self.call(Command::DmaMap, &payload, &fds).map(drop)
+    }
+
+    pub fn unmap(&mut self, iova: u64, len: u64) -> Result<(), u32> {
+        let payload = unmap_payload(iova, len);
+        let reply = self.call(Command::DmaUnmap, &payload, &[])?;
+        assert_eq!(reply, payload);
+        Ok(())
+    }
+
+    pub fn set_irqs(
+        &mut self,
+        flags: u32,
+        start: u32,
+        count: u32,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), u32> {
+        self.call(Command::SetIrqs, &words(&[20, flags, 2, start, count]), fds)
+            .map(drop)
+    }
+}
+
+pub fn unmap_payload(iova: u64, len: u64) -> Vec<u8> {
+    [words(&[24, 0]), longs(&[iova, len])].concat()
+}
+
+pub fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+pub fn longs(longs: &[u64]) -> Vec<u8> {
+    longs.iter().flat_map(|long| long.to_ne_bytes()).collect()
+}
+
+pub fn access(region: u32, offset: u64, len: u32) -> Vec<u8> {
+    [longs(&[offset]), words(&[region, len])].concat()
+}
+
+/// Registers of virtio-pci.
+pub mod reg {
+    pub const DRIVER_SELECT: u64 = 8;
+    pub const DRIVER_FEATURE: u64 = 0xc;
+    pub const CONFIG_VECTOR: u64 = 0x10;
+    pub const STATUS: u64 = 0x14;
+    pub const QUEUE_SELECT: u64 = 0x16;
+    pub const QUEUE_SIZE: u64 = 0x18;
+    pub const QUEUE_VECTOR: u64 = 0x1a;
+    pub const QUEUE_ENABLE: u64 = 0x1c;
+    pub const QUEUE_DESC: u64 = 0x20;
+    pub const QUEUE_DRIVER: u64 = 0x28;
+    pub const QUEUE_DEVICE: u64 = 0x30;
+    pub const QUEUE_RESET: u64 = 0x3a;
+    pub const ISR: u64 = 0x1000;
+    pub const CONFIG: u64 = 0x2000;
+    pub const NOTIFY: u64 = 0x8000;
+}
+
+pub const MEMORY: u64 = 1 << 20;
+pub const MEMORY_AT: u64 = 0x4000_0000;
+/// Where queue `i`'s parts are in guest memory.
+pub const fn ring_at(queue: u16) -> u64 {
+    MEMORY_AT + 0x1_0000 * queue as u64
+}
+pub const AVAIL: u64 = 0x4000;
+pub const USED: u64 = 0x8000;
+pub const DATA: u64 = MEMORY_AT + 0x8_0000;
+
+/// A virtio driver whose memory is one region.
+pub struct Driver {
+    pub client: Client,
+    pub memory: DmaSpace,
+    pub interrupts: Vec<OwnedFd>,
+}
+
+impl Driver {
+    pub fn new(mut client: Client) -> Self {
+        let fd = dma::testing::guest_memory(MEMORY).unwrap();
+        client.map(Some(fd.as_fd()), 0, MEMORY_AT, MEMORY).unwrap();
+        let memory = DmaSpace::new();
+        memory.map(MEMORY_AT, fd, 0, MEMORY, true).unwrap();
+        let interrupts: Vec<_> = (0..3)
+            .map(|_| eventfd(0, EventfdFlags::NONBLOCK).unwrap())
+            .collect();
+        let fds: Vec<_> = interrupts.iter().map(AsFd::as_fd).collect();
+        client.set_irqs(0x24, 0, 3, &fds).unwrap();
+        Self {
+            client,
+            memory,
+            interrupts,
+        }
+    }
+
+    pub fn read8(&mut self, offset: u64) -> u8 {
+        self.client.read(2, offset, 1).unwrap()[0]
+    }
+
+    pub fn read16(&mut self, offset: u64) -> u16 {
+        u16::from_le_bytes(self.client.read(2, offset, 2).unwrap().try_into().unwrap())
+    }
+
+    pub fn write8(&mut self, offset: u64, value: u8) {
+        self.client.write(2, offset, &[value]).unwrap();
+    }
+
+    pub fn write16(&mut self, offset: u64, value: u16) {
+        self.client.write(2, offset, &value.to_le_bytes()).unwrap();
+    }
+
+    pub fn write32(&mut self, offset: u64, value: u32) {
+        self.client.write(2, offset, &value.to_le_bytes()).unwrap();
+    }
+
+    pub fn write64(&mut self, offset: u64, value: u64) {
+        self.write32(offset, value as u32);
+        self.write32(offset + 4, (value >> 32) as u32);
+    }
+
+    /// Resets and negotiates; returns the status then.
+    pub fn negotiate(&mut self, features: u64) -> u8 {
+        self.reset();
+        self.write8(reg::STATUS, 3);
+        for (select, bits) in [(0, features as u32), (1, (features >> 32) as u32)] {
+            self.write32(reg::DRIVER_SELECT, select);
+            self.write32(reg::DRIVER_FEATURE, bits);
+        }
+        self.write8(reg::STATUS, 11);
+        self.read8(reg::STATUS)
+    }
+
+    pub fn reset(&mut self) {
+        self.write8(reg::STATUS, 0);
+        while self.read8(reg::STATUS) != 0 {}
+    }
+
+    /// Places and enables a queue, with empty rings, vector `1 + queue`.
+    pub fn enable_queue(&mut self, queue: u16, size: u16) {
+        let zeroes = [0; 0x1_0000];
+        self.put(ring_at(queue), &zeroes);
+        self.write16(reg::QUEUE_SELECT, queue);
+        self.write16(reg::QUEUE_SIZE, size);
+        self.write16(reg::QUEUE_VECTOR, 1 + queue);
+        self.write64(reg::QUEUE_DESC, ring_at(queue));
+        self.write64(reg::QUEUE_DRIVER, ring_at(queue) + AVAIL);
+        self.write64(reg::QUEUE_DEVICE, ring_at(queue) + USED);
+        self.write16(reg::QUEUE_ENABLE, 1);
+    }
+
+    /// All up to DRIVER_OK, with both queues of 16.
+    pub fn start(&mut self) {
+        assert_eq!(self.negotiate(FEATURE | TRANSPORT), 11);
+        self.write16(reg::CONFIG_VECTOR, 0);
+        self.enable_queue(0, 16);
+        self.enable_queue(1, 16);
+        self.write8(reg::STATUS, 15);
+    }
+
+    pub fn put(&self, at: u64, data: &[u8]) {
+        let view = self.memory.enter();
+        view.slice_mut(at, data.len())
+            .unwrap()
+            .write(0, data)
+            .unwrap();
+    }
+
+    pub fn get(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut data = vec![0; len];
+        let view = self.memory.enter();
+        view.slice(at, len).unwrap().read(0, &mut data).unwrap();
+        data
+    }
+
+    pub fn get16(&self, at: u64) -> u16 {
+        u16::from_le_bytes(self.get(at, 2).try_into().unwrap())
+    }
+
+    pub fn descriptor(
+        &self,
+        queue: u16,
+        index: u16,
+        address: u64,
+        len: u32,
+        flags: u16,
+        next: u16,
+    ) {
+        let mut bytes = address.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&len.to_le_bytes());
+        bytes.extend_from_slice(&flags.to_le_bytes());
+        bytes.extend_from_slice(&next.to_le_bytes());
+        self.put(ring_at(queue) + 16 * u64::from(index), &bytes);
+    }
+
+    /// Makes the chain at `head` available and kicks. `size` is the queue's.
+    pub fn submit(&mut self, queue: u16, size: u16, head: u16) {
+        let avail = ring_at(queue) + AVAIL;
+        let index = self.get16(avail + 2);
+        self.put(avail + 4 + 2 * u64::from(index % size), &head.to_le_bytes());
+        self.put(avail + 2, &index.wrapping_add(1).to_le_bytes());
+        self.write16(reg::NOTIFY + 4 * u64::from(queue), queue);
+    }
+
+    pub fn used_index(&self, queue: u16) -> u16 {
+        self.get16(ring_at(queue) + USED + 2)
+    }
+
+    /// Waits for an interrupt vector.
+    pub fn wait_interrupt(&self, vector: usize) {
+        let fd = &self.interrupts[vector];
+        let mut fds = [rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, None).unwrap();
+        rustix::io::read(fd, &mut [0; 8]).unwrap();
+    }
+
+    /// Whether a vector is raised.
+    pub fn interrupted(&self, vector: usize) -> bool {
+        rustix::io::read(&self.interrupts[vector], &mut [0; 8]).is_ok()
+    }
+
+    /// One request of `data` with room for `room` bytes; returns the answer.
+    pub fn echo(&mut self, queue: u16, size: u16, data: &[u8], room: u32) -> Vec<u8> {
+        self.put(DATA, data);
+        self.descriptor(queue, 0, DATA, data.len() as u32, 1, 1);
+        self.descriptor(queue, 1, DATA + 0x1000, room, 2, 0);
+        let used = self.used_index(queue);
+        self.submit(queue, size, 0);
+        self.wait_interrupt(1 + usize::from(queue));
+        assert_eq!(self.used_index(queue), used.wrapping_add(1));
+        let element = self.get(ring_at(queue) + USED + 4 + 8 * u64::from(used % size), 8);
+        assert_eq!(element[..4], [0; 4]);
+        let len = u32::from_le_bytes(element[4..].try_into().unwrap());
+        self.get(DATA + 0x1000, len as usize)
+    }
+}

@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The function as a driver sees it.
+
+mod common;
+
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use common::*;
+use vfio_user::Command;
+
+#[test]
+fn identity_and_configuration() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    assert_eq!(client.read(7, 0, 4).unwrap(), [0xf4, 0x1a, 0x6a, 0x10]);
+    // One access across the end of what the device has.
+    assert_eq!(
+        client.read(2, reg::CONFIG + 3, 8).unwrap(),
+        b"fig\0\0\0\0\0"
+    );
+    assert_eq!(client.read(2, 0x12, 2).unwrap(), [2, 0], "two queues");
+    // A vfio-user client of another make finds what it looks for.
+    drop(client);
+    let other = vfio_user::Client::new(&bench.path).unwrap();
+    for (region, size) in [
+        (0, 0x1_0000),
+        (2, 0x1_0000),
+        (4, SHM_LEN),
+        (7, 256),
+        (1, 0),
+        (6, 0),
+    ] {
+        let info = other.region(region).unwrap();
+        assert_eq!((info.size, info.flags & 4), (size, 0), "region {region}");
+    }
+}
+
+#[test]
+fn requests_are_answered_on_every_queue() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    driver.start();
+    for round in 0..40u8 {
+        assert_eq!(driver.echo(0, 16, &[round, 2, 3], 100), [3, 2, round]);
+        assert_eq!(
+            driver.echo(1, 16, b"abc", 2),
+            b"cb",
+            "the answer is cut to its room"
+        );
+    }
+    let (features, queues) = bench.device.active.lock().unwrap().clone().unwrap();
+    assert_eq!(features, FEATURE | TRANSPORT);
+    assert_eq!(queues.len(), 2);
+    assert_eq!(driver.read8(reg::ISR), 1);
+    assert_eq!(driver.read8(reg::ISR), 0, "reading clears");
+    assert!(!driver.interrupted(0));
+}
+
+#[test]
+fn an_interrupt_that_is_not_wanted_is_not_sent() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    driver.start();
+    driver.put(ring_at(0) + AVAIL, &1u16.to_le_bytes());
+    driver.descriptor(0, 0, DATA, 1, 0, 0);
+    driver.submit(0, 16, 0);
+    while driver.used_index(0) == 0 {
+        thread::yield_now();
+    }
+    driver.put(ring_at(0) + AVAIL, &0u16.to_le_bytes());
+    driver.submit(0, 16, 0);
+    driver.wait_interrupt(1);
+    assert_eq!(driver.used_index(0), 2);
+    assert!(!driver.interrupted(1));
+}
+
+#[test]
+fn features_must_be_offered_and_complete() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    for bad in [
+        FEATURE,
+        FEATURE | TRANSPORT & !(1 << 33),
+        TRANSPORT & !(1 << 32),
+        TRANSPORT | 1 << 4,
+    ] {
+        assert_eq!(driver.negotiate(bad), 3, "{bad:#x}");
+        driver.write8(reg::STATUS, 7);
+        assert_eq!(driver.read8(reg::STATUS), 3);
+    }
+    assert_eq!(driver.negotiate(TRANSPORT), 11);
+    driver.write32(reg::DRIVER_SELECT, 0);
+    driver.write32(reg::DRIVER_FEATURE, 1 << 4);
+    driver.write8(reg::STATUS, 15);
+    driver.enable_queue(0, 16);
+    driver.echo(0, 16, b"x", 1);
+    assert_eq!(
+        bench.device.active.lock().unwrap().as_ref().unwrap().0,
+        TRANSPORT
+    );
+}
+
+#[test]
+fn bad_register_writes_have_no_effect() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    assert_eq!(driver.negotiate(TRANSPORT), 11);
+    for bad in [0, 3, 128, 0xffff] {
+        driver.write16(reg::QUEUE_SIZE, bad);
+        assert_eq!(driver.read16(reg::QUEUE_SIZE), 64);
+    }
+    for bad in [3, 0xfffe] {
+        driver.write16(reg::QUEUE_VECTOR, bad);
+        assert_eq!(driver.read16(reg::QUEUE_VECTOR), 0xffff);
+        driver.write16(reg::CONFIG_VECTOR, bad);
+        assert_eq!(driver.read16(reg::CONFIG_VECTOR), 0xffff);
+    }
+    driver.write64(reg::QUEUE_DESC, !15);
+    driver.write16(reg::QUEUE_ENABLE, 1);
+    assert_eq!(driver.read16(reg::QUEUE_ENABLE), 0);
+    driver.write64(reg::QUEUE_DESC, 8);
+    driver.write16(reg::QUEUE_ENABLE, 1);
+    assert_eq!(driver.read16(reg::QUEUE_ENABLE), 0);
+
+    driver.write16(reg::QUEUE_SELECT, 2);
+    assert_eq!(driver.read16(reg::QUEUE_SIZE), 0);
+    driver.write16(reg::QUEUE_SIZE, 16);
+    driver.write16(reg::QUEUE_ENABLE, 1);
+    driver.write16(reg::QUEUE_RESET, 1);
+    driver.write64(reg::QUEUE_DESC, 0);
+    driver.write16(reg::NOTIFY + 4 * 2, 2);
+    driver
+        .client
+        .write(2, reg::NOTIFY + 0x7ffe, &[0; 2])
+        .unwrap();
+    for (offset, len) in [
+        (0u64, 3),
+        (0x14, 2),
+        (0x15, 1),
+        (1, 4),
+        (0x38, 4),
+        (0x3c, 4),
+        (0, 8),
+        (0xfff, 1),
+    ] {
+        driver.client.write(2, offset, &vec![0xff; len]).unwrap();
+    }
+    assert_eq!(driver.read8(reg::STATUS), 11);
+    driver.start();
+    assert_eq!(driver.echo(0, 16, b"ok", 2), b"ko");
+}
+
+#[test]
+fn broken_rings_ask_for_a_reset_and_recover() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    let unmapped = MEMORY_AT + MEMORY;
+    // Each prepares descriptors and a head, or breaks the ring itself.
+    type Break = fn(&Driver, u64) -> u16;
+    let breaks: [Break; 9] = [
+        |_, _| 16,
+        |_, _| 0xffff,
+        |driver, _| {
+            driver.descriptor(0, 0, DATA, 1, 1, 0);
+            0
+        },
+        |driver, _| {
+            driver.descriptor(0, 0, DATA, 1, 1, 16);
+            0
+        },
+        |driver, _| {
+            driver.descriptor(0, 0, DATA, 16, 4, 0);
+            0
+        },
+        |driver, _| {
+            driver.descriptor(0, 0, DATA, 1, 3, 1);
+            driver.descriptor(0, 1, DATA, 1, 0, 0);
+            0
+        },
+        |driver, unmapped| {
+            driver.descriptor(0, 0, unmapped, 1, 0, 0);
+            0
+        },
+        |driver, unmapped| {
+            driver.descriptor(0, 0, DATA, 8, 1, 1);
+            driver.descriptor(0, 1, unmapped - 4, u32::MAX, 2, 0);
+            0
+        },
+        |driver, _| {
+            driver.put(ring_at(0) + AVAIL + 2, &40u16.to_le_bytes());
+            0
+        },
+    ];
+    for (i, prepare) in breaks.iter().enumerate() {
+        driver.start();
+        let head = prepare(&driver, unmapped);
+        driver.submit(0, 16, head);
+        driver.wait_interrupt(0);
+        assert_eq!(driver.read8(reg::STATUS), 15 | 64, "case {i}");
+        assert_eq!(driver.read8(reg::ISR), 2);
+        // The other queue goes on, as far as this one is concerned.
+        assert_eq!(driver.echo(1, 16, b"ab", 2), b"ba");
+    }
+    driver.start();
+    assert_eq!(driver.read8(reg::STATUS), 15);
+    assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
+}
+
+#[test]
+fn long_input_is_read_up_to_the_limit() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    driver.start();
+    // Sixteen descriptors of 64 KiB and nowhere more than 1000 bytes.
+    for i in 0..15 {
+        driver.descriptor(0, i, DATA, 0x1_0000, 1, i + 1);
+    }
+    driver.descriptor(0, 15, DATA, 4, 2, 0);
+    driver.put(DATA + 996, b"wxyz");
+    driver.submit(0, 16, 0);
+    driver.wait_interrupt(1);
+    assert_eq!(driver.get(DATA, 4), b"zyxw");
+}
+
+#[test]
+fn a_queue_is_reset_and_comes_back_smaller() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    driver.start();
+    driver.echo(0, 16, b"x", 1);
+    let queue = bench.device.active.lock().unwrap().as_ref().unwrap().1[1].clone();
+    // The device holds a request of queue 1 across its reset.
+    *bench.device.deaf.lock().unwrap() = true;
+    driver.descriptor(1, 0, DATA, 4, 2, 0);
+    let avail = ring_at(1) + AVAIL;
+    driver.put(avail + 2, &1u16.to_le_bytes());
+    let old = queue.pop(0).unwrap();
+    *bench.device.deaf.lock().unwrap() = false;
+
+    driver.write16(reg::QUEUE_SELECT, 1);
+    driver.write16(reg::QUEUE_RESET, 1);
+    while driver.read16(reg::QUEUE_RESET) != 0 {}
+    assert_eq!(driver.read16(reg::QUEUE_ENABLE), 0);
+    assert_eq!(driver.read16(reg::QUEUE_SIZE), 256);
+    assert!(!queue.is_enabled());
+    driver.enable_queue(1, 8);
+    for _ in 0..20 {
+        assert_eq!(driver.echo(1, 8, b"xy", 2), b"yx");
+    }
+    queue.push(old, b"late");
+    assert_eq!(driver.used_index(1), 20);
+    assert!(!driver.interrupted(2));
+    assert_eq!(driver.echo(0, 16, b"xy", 2), b"yx");
+}
+
+#[test]
+fn a_slow_reset_holds_up_nobody() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    driver.start();
+    driver.echo(0, 16, b"x", 1);
+    bench.device.hold_reset.set_closed(true);
+    driver.write8(reg::STATUS, 0);
+    for _ in 0..100 {
+        assert_eq!(
+            driver.read8(reg::STATUS),
+            15,
+            "not done, and the read is answered"
+        );
+        driver.write8(reg::STATUS, 0);
+        driver.write16(reg::QUEUE_SIZE, 2);
+        driver.client.write(4, 0, &[1, 0, 0, 0]).unwrap();
+    }
+    assert_eq!(bench.device.doorbells.load(Ordering::SeqCst), 100);
+    bench.device.hold_reset.set_closed(false);
+    while driver.read8(reg::STATUS) != 0 {}
+    assert_eq!(bench.device.resets.load(Ordering::SeqCst), 1);
+    assert_eq!(driver.read16(reg::QUEUE_SIZE), 64);
+    driver.start();
+    driver.echo(0, 16, b"x", 1);
+}
+
+#[test]
+fn a_function_reset_is_answered_when_it_is_done() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    driver.start();
+    driver.echo(0, 16, b"x", 1);
+    bench.device.hold_reset.set_closed(true);
+    let reset = driver.client.post(Command::DeviceReset as u16, 0, &[], &[]);
+    // Other messages overtake it.
+    assert_eq!(driver.read8(reg::STATUS), 15);
+    let second = driver.client.call(Command::DeviceReset, &[], &[]);
+    assert_eq!(second, Err(22));
+    bench.device.hold_reset.set_closed(false);
+    assert_eq!(driver.client.reply(), (reset, Ok(Vec::new())));
+    assert_eq!(driver.read8(reg::STATUS), 0);
+    driver.start();
+    driver.echo(0, 16, b"x", 1);
+}
+
+#[test]
+fn the_driver_learns_of_a_new_configuration() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    driver.start();
+    let generation = driver.read8(0x15);
+    bench.handle.as_ref().unwrap().config_changed();
+    driver.wait_interrupt(0);
+    assert_eq!(driver.read8(reg::ISR), 2);
+    assert_ne!(driver.read8(0x15), generation);
+    assert_eq!(driver.read8(reg::STATUS), 15);
+}
+
+#[test]
+fn registers_are_reached_through_configuration_space() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    let mut at = driver.client.read(7, 0x34, 1).unwrap()[0];
+    let window = loop {
+        let capability = driver.client.read(7, u64::from(at), 4).unwrap();
+        if (capability[0], capability[3]) == (9, 5) {
+            break u64::from(at);
+        }
+        at = capability[1];
+        assert_ne!(at, 0);
+    };
+    driver.client.write(7, window + 4, &[2]).unwrap();
+    driver
+        .client
+        .write(7, window + 8, &0x14u32.to_le_bytes())
+        .unwrap();
+    driver
+        .client
+        .write(7, window + 12, &1u32.to_le_bytes())
+        .unwrap();
+    driver.client.write(7, window + 16, &[3]).unwrap();
+    assert_eq!(driver.read8(reg::STATUS), 3);
+    assert_eq!(driver.client.read(7, window + 16, 1).unwrap(), [3]);
+    // A BAR that does not exist.
+    driver.client.write(7, window + 4, &[5]).unwrap();
+    assert_eq!(driver.client.read(7, window + 16, 1).unwrap(), [0]);
+}

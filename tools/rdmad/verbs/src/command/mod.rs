@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Control commands: bytes in, bytes out.
+
+mod cq;
+mod gid;
+mod mr;
+mod pd;
+mod port;
+mod qp;
+
+use virtio_rdma_abi::ctrl::{
+    CmdAddGid, CmdCreateCqRing, CmdCreatePd, CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq,
+    CmdDestroyPd, CmdDestroyQp, CmdGetDmaMr, CmdModifyQp, CmdQueryPkey, CmdQueryPort, CmdQueryQp,
+    CmdRegUserMr, Command, Empty, Request, RESPONSE_OK,
+};
+use virtio_rdma_abi::ib::PORT;
+use virtio_rdma_abi::wire::Wire;
+
+use crate::error::{require, Errno, Result};
+use crate::Device;
+
+impl Device {
+    /// Executes one control command: a command byte and its request structure. Appends the response to `response`: one
+    /// byte, and on success the response structure. `room` is how many bytes the driver left for it; a command whose
+    /// response would not fit is not executed.
+    ///
+    /// May take as long as a worker's turn; not to be called by a worker.
+    pub fn command(&self, request: &[u8], room: usize, response: &mut Vec<u8>) {
+        let _control = self.control.lock();
+        let start = response.len();
+        response.push(RESPONSE_OK);
+        if let Err(errno) = self.dispatch(request, room, response) {
+            tracing::debug!(command = ?request.first(), %errno, "control command refused");
+            response.truncate(start);
+            // Errno values of Linux commands are far below 256.
+            response.push(u8::try_from(errno.raw_os_error()).unwrap_or(u8::MAX));
+        }
+    }
+
+    fn dispatch(&self, request: &[u8], room: usize, response: &mut Vec<u8>) -> Result<()> {
+        let (&command, data) = request.split_first().ok_or(Errno::INVAL)?;
+        let command = Command::try_from(command).map_err(|_| Errno::OPNOTSUPP)?;
+        let mut call = Call {
+            data,
+            room,
+            response,
+        };
+        match command {
+            Command::QueryPort => call.run(|cmd: CmdQueryPort| self.query_port(cmd)),
+            Command::CreateCq if self.has_own_rings() => {
+                call.run(|cmd: CmdCreateCqRing| self.create_cq(cmd))
+            }
+            Command::DestroyCq => call.run(|cmd: CmdDestroyCq| self.destroy_cq_command(cmd)),
+            Command::CreatePd => call.run(|_: CmdCreatePd| self.create_pd()),
+            Command::DestroyPd => call.run(|cmd: CmdDestroyPd| self.destroy_pd(cmd)),
+            Command::GetDmaMr => call.run(|cmd: CmdGetDmaMr| self.get_dma_mr(cmd)),
+            Command::RegUserMr => call.run(|cmd: CmdRegUserMr| self.reg_user_mr(cmd)),
+            Command::DeregMr => call.run(|cmd: CmdDeregMr| self.dereg_mr(cmd)),
+            Command::CreateQp if self.has_own_rings() => {
+                call.run(|cmd: CmdCreateQpRings| self.create_qp(cmd))
+            }
+            Command::ModifyQp => call.run(|cmd: CmdModifyQp| self.modify_qp(cmd)),
+            Command::QueryQp => call.run(|cmd: CmdQueryQp| self.query_qp(cmd)),
+            Command::DestroyQp => call.run(|cmd: CmdDestroyQp| self.destroy_qp_command(cmd)),
+            Command::QueryPkey => call.run(|cmd: CmdQueryPkey| self.query_pkey(cmd)),
+            Command::AddGid => call.run(|cmd: CmdAddGid| self.add_gid(cmd)),
+            Command::DelGid => call.run(|cmd: CmdDelGid| self.del_gid(cmd)),
+            // Queues of the transport, and fast registration, are not offered.
+            Command::CreateCq
+            | Command::CreateQp
+            | Command::CreateMr
+            | Command::MapMrSg
+            | Command::ReqNotifyCq => Err(Errno::OPNOTSUPP),
+        }
+    }
+}
+
+/// One command being executed.
+struct Call<'a> {
+    data: &'a [u8],
+    room: usize,
+    response: &'a mut Vec<u8>,
+}
+
+impl Call<'_> {
+    /// Decodes the request, executes it and encodes its response. Bytes behind the request are ignored.
+    fn run<R: Request>(&mut self, execute: impl FnOnce(R) -> Result<R::Response>) -> Result<()> {
+        let size = <R::Response as Wire>::SIZE;
+        require(self.room > size)?;
+        let request = R::get(self.data.get(..R::SIZE).ok_or(Errno::INVAL)?);
+        let answer = execute(request)?;
+        let start = self.response.len();
+        self.response.resize(start + size, 0);
+        answer.put(&mut self.response[start..]);
+        Ok(())
+    }
+}
+
+/// The response of commands that only succeed.
+const DONE: Empty = Empty::ZERO;
+
+/// Refuses all ports but the one there is.
+fn require_port(port: impl Into<u32>) -> Result<()> {
+    require(port.into() == u32::from(PORT))
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! QUERY_PORT, QUERY_PKEY.
+
+use std::sync::atomic::Ordering;
+
+use virtio_rdma_abi::ctrl::{CmdQueryPkey, CmdQueryPort, RspQueryPkey, RspQueryPort};
+use virtio_rdma_abi::ib::{Mtu, PortPhysState, PortSpeed, PortState, PortWidth, DEFAULT_PKEY};
+use virtio_rdma_abi::wire::Wire;
+
+use super::require_port;
+use crate::error::{require, Result};
+use crate::Device;
+
+/// Entries of the P_Key table: the default partition.
+const PKEYS: u16 = 1;
+
+impl Device {
+    pub(super) fn query_port(&self, cmd: CmdQueryPort) -> Result<RspQueryPort> {
+        require_port(cmd.port)?;
+        let (state, phys_state) = if self.link_is_up() {
+            (PortState::Active, PortPhysState::LinkUp)
+        } else {
+            (PortState::Down, PortPhysState::Disabled)
+        };
+        let config = self.config();
+        Ok(RspQueryPort {
+            state: state.value(),
+            max_mtu: Mtu::Mtu4096.value(),
+            active_mtu: config.path_mtu().value(),
+            phys_mtu: config.mtu,
+            gid_tbl_len: config.limits.max_gids.into(),
+            max_msg_sz: roce::work::MAX_MESSAGE,
+            bad_pkey_cntr: self.bad_pkeys.load(Ordering::Relaxed),
+            pkey_tbl_len: PKEYS,
+            // What a software device carries has no such rate; 10 Gb/s is near.
+            active_width: PortWidth::X1.value(),
+            active_speed: PortSpeed::Qdr.value(),
+            phys_state: phys_state.value(),
+            ..RspQueryPort::ZERO
+        })
+    }
+
+    pub(super) fn query_pkey(&self, cmd: CmdQueryPkey) -> Result<RspQueryPkey> {
+        require_port(cmd.port)?;
+        require(cmd.index < PKEYS)?;
+        Ok(RspQueryPkey { pkey: DEFAULT_PKEY })
+    }
+}

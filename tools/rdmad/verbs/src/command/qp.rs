@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! CREATE_QP, MODIFY_QP, QUERY_QP, DESTROY_QP.
+
+use std::sync::Arc;
+
+use virtio_rdma_abi::ctrl::{
+    CmdCreateQpRings, CmdDestroyQp, CmdModifyQp, CmdQueryQp, Empty, RspCreateQp, RspQueryQp,
+};
+use virtio_rdma_abi::ib::{QpType, SigType};
+use virtio_rdma_abi::qp::QpCap;
+use virtio_rdma_abi::ring::RingAddr;
+use virtio_rdma_abi::wire::Wire;
+
+use super::DONE;
+use crate::error::{require, Errno, Result};
+use crate::memory::RingMem;
+use crate::qp::{state, Qp, QpInit};
+use crate::wqe::{max_rq_wqe, max_sq_wqe};
+use crate::Device;
+
+impl Device {
+    pub(super) fn create_qp(&self, cmd: CmdCreateQpRings) -> Result<RspCreateQp> {
+        let base = &cmd.base;
+        let qp_type = QpType::try_from(base.qp_type).map_err(|_| Errno::INVAL)?;
+        if !state::is_supported(qp_type) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let sig_type = SigType::try_from(base.sq_sig_type).map_err(|_| Errno::INVAL)?;
+        require(!base.flags.has_unknown() && base.reserved == [0; 28])?;
+        let limits = &self.config().limits;
+        require(cmd.doorbell_page < limits.doorbell_pages)?;
+        let cap = QpCap {
+            max_send_wr: base.max_send_wr,
+            max_recv_wr: base.max_recv_wr,
+            max_send_sge: base.max_send_sge,
+            max_recv_sge: base.max_recv_sge,
+            max_inline_data: base.max_inline_data,
+        };
+        require(cap.max_send_sge <= limits.max_sge && cap.max_recv_sge <= limits.max_sge)?;
+        require(cap.max_inline_data <= limits.max_inline_data)?;
+        let pd = self.use_pd(base.pdn)?;
+        let send_cq = self.cqs.get(base.send_cqn).ok_or(Errno::INVAL)?;
+        let recv_cq = self.cqs.get(base.recv_cqn).ok_or(Errno::INVAL)?;
+        let sq = self.queue(&cmd.sq, cap.max_send_wr, max_sq_wqe(&cap))?;
+        let rq = if cmd.rq == RingAddr::ZERO {
+            require(cap.max_recv_wr == 0)?;
+            None
+        } else {
+            Some(self.queue(&cmd.rq, cap.max_recv_wr, max_rq_wqe(&cap))?)
+        };
+        let reserved = self.qps.reserve().ok_or(Errno::NOMEM)?;
+        let init = QpInit {
+            qp_type,
+            signal_all: sig_type == SigType::All,
+            cap,
+            cookie: cmd.cookie,
+            doorbell_page: cmd.doorbell_page,
+            pd,
+            send_cq,
+            recv_cq,
+            sq,
+            rq,
+        };
+        let qp = Qp::new(reserved.number(), init);
+        Ok(RspCreateQp {
+            qpn: reserved.insert(Arc::new(qp)),
+        })
+    }
+
+    /// The ring of a queue for `max_wr` work requests whose WQEs have up to `wqe` bytes.
+    fn queue(&self, ring: &RingAddr, max_wr: u32, wqe: usize) -> Result<RingMem> {
+        let max_slots = self.config().limits.max_qp_wr.next_power_of_two();
+        require(max_wr <= ring.slots && ring.slots <= max_slots)?;
+        let ring = RingMem::new(&self.space.enter(), ring)?;
+        require(wqe <= ring.layout().slot_size() as usize)?;
+        Ok(ring)
+    }
+
+    pub(super) fn modify_qp(&self, cmd: CmdModifyQp) -> Result<Empty> {
+        let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
+        qp.modify(self, cmd.attr_mask, &cmd.attrs)?;
+        Ok(DONE)
+    }
+
+    /// All attributes are returned, whatever the mask asks for.
+    pub(super) fn query_qp(&self, cmd: CmdQueryQp) -> Result<RspQueryQp> {
+        let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
+        Ok(RspQueryQp { attr: qp.query()? })
+    }
+
+    pub(super) fn destroy_qp_command(&self, cmd: CmdDestroyQp) -> Result<Empty> {
+        let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
+        self.destroy_qp(&qp);
+        Ok(DONE)
+    }
+}

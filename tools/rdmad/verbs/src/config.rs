@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What a device offers.
+
+use virtio_rdma_abi::config::{
+    eui64_from_mac, AtomicCap, Config, DeviceCaps, OwnRingsConfig, CONFIG_SIZE,
+    OWN_RINGS_CONFIG_OFFSET,
+};
+use virtio_rdma_abi::ib::Mtu;
+use virtio_rdma_abi::wire::Wire;
+
+/// Vendor id: none that the IEEE gave out.
+const VENDOR_ID: u32 = 0;
+/// Part id and hardware version of this implementation.
+const PART_ID: u32 = 1;
+const HW_VERSION: u32 = 1;
+/// Pages of an MR have 4 KiB: the only size that the RFC's page lists know.
+pub(crate) const MR_PAGE_SHIFT: u8 = 12;
+/// Local CA ACK delay: 4.096 µs · 2¹⁵, about 134 ms, since workers share CPUs with the VMs.
+const ACK_DELAY: u8 = 15;
+/// Bytes of Ethernet payload around those of a packet at most: IPv6, UDP, BTH, AtomicETH, ImmDt and ICRC (IBTA A17.5.1).
+const ROCE_OVERHEAD: u32 = 40 + 8 + 12 + 28 + 4 + 4;
+/// Queues that a driver without own rings gets: transport virtqueues are few.
+const TRANSPORT_QUEUES: u32 = 64;
+/// Slots of such a queue.
+const TRANSPORT_SLOTS: u32 = 1024;
+
+/// Limits of a device. All are enforced, and the driver is told them.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// QPs, the GSI QP included; at most 16,384.
+    pub max_qp: u32,
+    /// Outstanding work requests of a queue; at most 32,768.
+    pub max_qp_wr: u32,
+    /// SGEs of a work request.
+    pub max_sge: u32,
+    /// Inline payload in bytes.
+    pub max_inline_data: u32,
+    /// CQs; at most 16,384.
+    pub max_cq: u32,
+    /// Entries of a CQ; at most 32,768.
+    pub max_cqe: u32,
+    /// MRs.
+    pub max_mr: u32,
+    /// Pages of 4 KiB in all MRs together.
+    pub max_mr_pages: u64,
+    /// PDs.
+    pub max_pd: u32,
+    /// RDMA READs outstanding at a QP, as requester and as responder.
+    pub max_rd_atomic: u8,
+    /// Entries of the GID table; at most 256.
+    pub max_gids: u16,
+    /// Event queues.
+    pub event_queues: u32,
+    /// Doorbell pages.
+    pub doorbell_pages: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_qp: 16_384,
+            max_qp_wr: 32_768,
+            max_sge: 32,
+            max_inline_data: 1024,
+            max_cq: 16_384,
+            max_cqe: 32_768,
+            max_mr: 65_536,
+            max_mr_pages: 1 << 24,
+            max_pd: 16_384,
+            max_rd_atomic: 16,
+            max_gids: 256,
+            event_queues: 4,
+            doorbell_pages: 4096,
+        }
+    }
+}
+
+/// A device to be made.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// MAC address of the port.
+    pub mac: [u8; 6],
+    /// MTU of the port's Ethernet in bytes.
+    pub mtu: u32,
+    /// Limits.
+    pub limits: Limits,
+}
+
+impl DeviceConfig {
+    /// The defaults for a port with this MAC address.
+    pub fn new(mac: [u8; 6]) -> Self {
+        Self {
+            mac,
+            mtu: 9000,
+            limits: Limits::default(),
+        }
+    }
+
+    /// Largest path MTU whose packets fit the Ethernet.
+    pub(crate) fn path_mtu(&self) -> Mtu {
+        let fits = |mtu: &&Mtu| mtu.bytes() + ROCE_OVERHEAD <= self.mtu;
+        Mtu::ALL
+            .iter()
+            .rev()
+            .find(fits)
+            .copied()
+            .unwrap_or(Mtu::Mtu256)
+    }
+
+    /// The configuration space.
+    pub(crate) fn space(&self) -> [u8; CONFIG_SIZE] {
+        let limits = &self.limits;
+        let base = Config {
+            phys_port_cnt: 1,
+            sys_image_guid: eui64_from_mac(self.mac),
+            vendor_id: VENDOR_ID,
+            vendor_part_id: PART_ID,
+            hw_ver: HW_VERSION,
+            max_mr_size: limits.max_mr_pages << MR_PAGE_SHIFT,
+            page_size_cap: 1 << MR_PAGE_SHIFT,
+            max_qp: limits.max_qp.min(TRANSPORT_QUEUES),
+            max_qp_wr: limits.max_qp_wr.min(TRANSPORT_SLOTS),
+            device_cap_flags: DeviceCaps::SYS_IMAGE_GUID
+                | DeviceCaps::RC_RNR_NAK_GEN
+                | DeviceCaps::BAD_PKEY_CNTR,
+            max_send_sge: limits.max_sge,
+            max_recv_sge: limits.max_sge,
+            max_sge_rd: limits.max_sge,
+            max_cq: limits.max_cq.min(TRANSPORT_QUEUES),
+            max_cqe: limits.max_cqe.min(TRANSPORT_SLOTS),
+            max_mr: limits.max_mr,
+            max_pd: limits.max_pd,
+            max_qp_rd_atom: limits.max_rd_atomic.into(),
+            max_res_rd_atom: u32::from(limits.max_rd_atomic) * limits.max_qp,
+            max_qp_init_rd_atom: limits.max_rd_atomic.into(),
+            atomic_cap: AtomicCap::None.value(),
+            max_ah: u32::MAX >> 1,
+            max_pkeys: 1,
+            local_ca_ack_delay: ACK_DELAY,
+            ..Config::ZERO
+        };
+        let own = OwnRingsConfig {
+            num_event_queues: limits.event_queues,
+            max_qp: limits.max_qp,
+            max_qp_wr: limits.max_qp_wr,
+            max_cq: limits.max_cq,
+            max_cqe: limits.max_cqe,
+            max_inline_data: limits.max_inline_data,
+            doorbell_pages: limits.doorbell_pages,
+        };
+        let mut space = [0; CONFIG_SIZE];
+        base.put(&mut space[..Config::SIZE]);
+        own.put(&mut space[OWN_RINGS_CONFIG_OFFSET..][..OwnRingsConfig::SIZE]);
+        space
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_mtu_follows_ethernet() {
+        for (ethernet, mtu) in [
+            (9000, Mtu::Mtu4096),
+            (4200, Mtu::Mtu4096),
+            (1500, Mtu::Mtu1024),
+            (576, Mtu::Mtu256),
+        ] {
+            let config = DeviceConfig {
+                mtu: ethernet,
+                ..DeviceConfig::new([2, 0, 0, 0, 0, 1])
+            };
+            assert_eq!(config.path_mtu(), mtu, "{ethernet}");
+        }
+    }
+}

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A device: the objects of one VM, and how they get their turns.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use dma::DmaSpace;
+use parking_lot::Mutex;
+use roce::Frame;
+use virtio_rdma_abi::config::{CONFIG_SIZE, F_RING_ADDR};
+use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
+use virtio_rdma_abi::ib::{AsyncEvent, PORT};
+use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
+
+use crate::config::DeviceConfig;
+use crate::cq::Cq;
+use crate::event::{EventQueues, EventSink, Source};
+use crate::fabric::{Fabric, ReadySet, Shared};
+use crate::gid::GidTable;
+use crate::memory::MrTable;
+use crate::pd::Pd;
+use crate::qp::Qp;
+use crate::table::Table;
+
+/// Task number of the frames that came for the device.
+const TASK_FRAMES: u32 = 0;
+
+/// Where RoCE frames go and come from: a port of the Ethernet switch.
+pub trait FramePort: Send + Sync {
+    /// A buffer for a frame of `len` bytes, or `None` when the way out is full. Then
+    /// [`Device::frames_ready`] is to be called when there is room.
+    fn frame(&self, len: usize) -> Option<Frame>;
+    /// Sends a complete frame.
+    fn send(&self, frame: Frame);
+    /// The next frame that came. [`Device::frames_ready`] is to be called when there are some.
+    fn receive(&self) -> Option<Frame>;
+}
+
+/// The verbs device of one VM.
+///
+/// # Locks
+///
+/// Each is taken before those below it:
+///
+/// 1. `control`, for the whole of a control command
+/// 2. the send side of a QP
+/// 3. the receive side of a QP, possibly of another device
+/// 4. a CQ
+/// 5. the users of a CQ; an event queue; a slot of a table; timers
+///
+/// No thread holds two locks of one level.
+pub struct Device {
+    config: DeviceConfig,
+    port: u32,
+    fabric: Arc<Shared>,
+    pub(crate) space: Arc<DmaSpace>,
+    pub(crate) frames: Arc<dyn FramePort>,
+    events: EventQueues,
+    features: AtomicU64,
+    link: AtomicBool,
+    pub(crate) control: Mutex<()>,
+    pub(crate) pds: Table<Pd>,
+    pub(crate) mrs: MrTable,
+    pub(crate) cqs: Table<Cq>,
+    pub(crate) qps: Table<Qp>,
+    pub(crate) gids: GidTable,
+    pub(crate) bad_pkeys: AtomicU32,
+    ready_qps: ReadySet,
+    ready_cqs: ReadySet,
+    /// [`TASK_FRAMES`] and the numbers of event queues that have buffers again.
+    ready_tasks: ReadySet,
+    /// QPs that wait for room in the frame port.
+    blocked: ReadySet,
+}
+
+impl Device {
+    /// Makes a device and has the fabric's workers serve it until it is [detached](Self::detach).
+    ///
+    /// `space` is the memory of its VM, `events` the event virtqueues and `frames` the device's port of the switch.
+    pub fn new(
+        config: DeviceConfig,
+        space: Arc<DmaSpace>,
+        fabric: &Fabric,
+        events: Arc<dyn EventSink>,
+        frames: Arc<dyn FramePort>,
+    ) -> Arc<Self> {
+        let limits = config.limits.clone();
+        fabric.shared().attach(|port| {
+            Arc::new(Self {
+                port,
+                fabric: fabric.shared().clone(),
+                space,
+                frames,
+                events: EventQueues::new(limits.event_queues, events),
+                features: AtomicU64::new(0),
+                link: AtomicBool::new(false),
+                control: Mutex::new(()),
+                pds: Table::new(1..limits.max_pd + 1),
+                mrs: MrTable::new(limits.max_mr, limits.max_mr_pages),
+                cqs: Table::new(0..limits.max_cq),
+                // 0 is no QP and 1 the GSI QP; that one counts.
+                qps: Table::new(2..limits.max_qp + 1),
+                gids: GidTable::new(limits.max_gids),
+                bad_pkeys: AtomicU32::new(0),
+                ready_qps: ReadySet::new(limits.max_qp + 1),
+                ready_cqs: ReadySet::new(limits.max_cq),
+                ready_tasks: ReadySet::new(u32::from(FIRST_EVENT_QUEUE) + limits.event_queues),
+                blocked: ReadySet::new(limits.max_qp + 1),
+                config,
+            })
+        })
+    }
+
+    /// The configuration space.
+    pub fn config_space(&self) -> [u8; CONFIG_SIZE] {
+        self.config.space()
+    }
+
+    /// Device feature bits that this engine can serve, apart from the transport's.
+    pub const fn features() -> u64 {
+        1 << F_RING_ADDR
+    }
+
+    /// The features that were negotiated.
+    pub fn set_features(&self, features: u64) {
+        self.features.store(features, Ordering::Release);
+    }
+
+    /// A 32-bit store to doorbell page `page`. Marks a queue as ready if it belongs to that page; any other value is
+    /// dropped. Never blocks for long, whatever is written how often.
+    pub fn doorbell(&self, page: u32, value: u32) {
+        let Some(doorbell) = Doorbell::from_u32(value) else {
+            return;
+        };
+        let number = doorbell.number;
+        match doorbell.kind {
+            DoorbellKind::Sq | DoorbellKind::Rq => {
+                if self.qps.with(number, |qp| qp.doorbell_page == page) == Some(true) {
+                    self.qp_ready(number);
+                }
+            }
+            DoorbellKind::Cq => {
+                if self.cqs.with(number, |cq| cq.doorbell_page == page) == Some(true)
+                    && self.ready_cqs.insert(number)
+                {
+                    self.fabric.wake();
+                }
+            }
+            DoorbellKind::Srq => {}
+        }
+    }
+
+    /// Event virtqueue `queue` has buffers again.
+    pub fn events_available(&self, queue: u16) {
+        if queue >= FIRST_EVENT_QUEUE && self.ready_tasks.insert(queue.into()) {
+            self.fabric.wake();
+        }
+    }
+
+    /// The frame port has frames, or room again.
+    pub fn frames_ready(&self) {
+        if self.ready_tasks.insert(TASK_FRAMES) {
+            self.fabric.wake();
+        }
+    }
+
+    /// The link came up or went down.
+    pub fn set_link(&self, up: bool) {
+        if self.link.swap(up, Ordering::AcqRel) != up {
+            let event = if up {
+                AsyncEvent::PortActive
+            } else {
+                AsyncEvent::PortErr
+            };
+            self.events.asynchronous(Source::Port, event, PORT.into());
+        }
+    }
+
+    /// Destroys all objects, as a virtio reset does. When it returns, no worker touches the VM's memory any more.
+    pub fn reset(&self) {
+        let _control = self.control.lock();
+        self.features.store(0, Ordering::Release);
+        self.destroy_all();
+        self.events.clear();
+    }
+
+    /// Takes the device from its fabric, at the end of its VM.
+    pub fn detach(&self) {
+        self.reset();
+        self.fabric.detach(self.port);
+    }
+
+    /// MAC address of the port.
+    pub fn mac(&self) -> [u8; 6] {
+        self.config.mac
+    }
+
+    pub(crate) fn port(&self) -> u32 {
+        self.port
+    }
+
+    pub(crate) fn config(&self) -> &DeviceConfig {
+        &self.config
+    }
+
+    pub(crate) fn fabric(&self) -> &Shared {
+        &self.fabric
+    }
+
+    pub(crate) fn events(&self) -> &EventQueues {
+        &self.events
+    }
+
+    pub(crate) fn link_is_up(&self) -> bool {
+        self.link.load(Ordering::Acquire)
+    }
+
+    /// Whether the driver brings the memory of its queues along.
+    pub(crate) fn has_own_rings(&self) -> bool {
+        self.features.load(Ordering::Acquire) & Self::features() != 0
+    }
+
+    /// QP `qpn` wants a turn.
+    #[inline]
+    pub(crate) fn qp_ready(&self, qpn: u32) {
+        if self.ready_qps.insert(qpn) {
+            self.fabric.wake();
+        }
+    }
+
+    /// QP `qpn` shall go to ERR since a CQ of its died.
+    pub(crate) fn fail_qp(&self, qpn: u32) {
+        if self.qps.with(qpn, Qp::request_failure).is_some() {
+            self.qp_ready(qpn);
+        }
+    }
+
+    /// QP `qpn` found the frame port full and wants a turn when there is room.
+    pub(crate) fn qp_blocked(&self, qpn: u32) {
+        self.blocked.insert(qpn);
+        // Room may have come before the QP was in the set.
+        if self.frames.frame(0).is_some() {
+            self.frames_ready();
+        }
+    }
+
+    /// The deadline of QP `qpn` is over.
+    pub(crate) fn timer_expired(&self, qpn: u32) {
+        if self.qps.with(qpn, Qp::timer_expired).is_some() {
+            self.qp_ready(qpn);
+        }
+    }
+
+    /// Whether [`serve`](Self::serve) has something to do.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.ready_qps.is_empty() || !self.ready_tasks.is_empty() || !self.ready_cqs.is_empty()
+    }
+
+    /// Gives one object of each kind its turn, if it wants one. Returns whether any did. Called by workers.
+    pub(crate) fn serve(self: &Arc<Self>) -> bool {
+        let mut worked = false;
+        if let Some(task) = self.ready_tasks.take() {
+            worked = true;
+            self.serve_task(task);
+        }
+        if let Some(cqn) = self.ready_cqs.take() {
+            worked = true;
+            if let Some(cq) = self.cqs.get(cqn) {
+                cq.doorbell(self, &self.space.enter());
+            }
+        }
+        if let Some(qpn) = self.ready_qps.take() {
+            worked = true;
+            if let Some(qp) = self.qps.get(qpn) {
+                qp.serve(self);
+            }
+        }
+        worked
+    }
+
+    fn serve_task(self: &Arc<Self>, task: u32) {
+        if task != TASK_FRAMES {
+            // A task number is the number of a virtqueue.
+            self.events.resume(task as u16);
+            return;
+        }
+        while let Some(qpn) = self.blocked.take() {
+            self.qp_ready(qpn);
+        }
+        if crate::wire::receive(self) {
+            self.frames_ready();
+        }
+    }
+
+    fn destroy_all(&self) {
+        for qp in self.qps.iter() {
+            self.destroy_qp(&qp);
+        }
+        for cq in self.cqs.iter() {
+            self.destroy_cq(&cq);
+        }
+        for number in self.mrs.numbers() {
+            self.destroy_mr(number);
+        }
+        for pd in self.pds.iter() {
+            self.pds.remove(pd.number());
+            self.pds.release(pd.number());
+        }
+        self.gids.clear();
+    }
+
+    /// Destroys a QP; nothing of it is used any more on return.
+    pub(crate) fn destroy_qp(&self, qp: &Qp) {
+        self.qps.remove(qp.number);
+        qp.destroy(self);
+        self.qps.release(qp.number);
+    }
+
+    /// Destroys a CQ that no QP uses; nothing of it is used any more on return.
+    pub(crate) fn destroy_cq(&self, cq: &Cq) {
+        self.cqs.remove(cq.number());
+        cq.destroy(self);
+        self.cqs.release(cq.number());
+    }
+
+    /// Destroys an MR; its memory is not used any more on return. Returns whether there was one.
+    pub(crate) fn destroy_mr(&self, number: u32) -> bool {
+        let Some(mr) = self.mrs.remove(number) else {
+            return false;
+        };
+        self.fabric.quiesce.synchronize();
+        self.mrs.release(number, &mr);
+        true
+    }
+}

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Events on their way to the driver.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use virtio_rdma_abi::event::{Event, EventKind, FIRST_EVENT_QUEUE};
+use virtio_rdma_abi::ib::AsyncEvent;
+
+/// Where events go: the event virtqueues.
+pub trait EventSink: Send + Sync {
+    /// Writes `event` to virtqueue `queue` and tells the driver. Returns false if no buffer is there; then
+    /// [`Device::events_available`](crate::Device::events_available) is to be called when one has come.
+    fn push(&self, queue: u16, event: Event) -> bool;
+}
+
+/// Whose events they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    /// Completion events of a CQ.
+    Completions(u32),
+    /// Asynchronous events of a CQ.
+    Cq(u32),
+    /// Asynchronous events of a QP.
+    Qp(u32),
+    /// Asynchronous events of the port.
+    Port,
+}
+
+/// Events that wait for a buffer: a set of kinds an object, so that what waits is bounded by the number of objects and
+/// nothing is lost.
+#[derive(Debug)]
+struct Waiting {
+    cookie: u64,
+    completion: bool,
+    /// Bit n stands for the asynchronous event of value n.
+    asynchronous: u32,
+}
+
+impl Waiting {
+    fn add(&mut self, kind: EventKind) {
+        match kind {
+            EventKind::Completion => self.completion = true,
+            EventKind::Async(event) => self.asynchronous |= 1 << event.value(),
+        }
+    }
+
+    /// Takes one kind out.
+    fn next(&mut self) -> Option<EventKind> {
+        if std::mem::take(&mut self.completion) {
+            return Some(EventKind::Completion);
+        }
+        let lowest = self.asynchronous.trailing_zeros();
+        let event = u8::try_from(lowest)
+            .ok()
+            .and_then(|value| AsyncEvent::try_from(value).ok())?;
+        self.asynchronous &= !(1 << lowest);
+        Some(EventKind::Async(event))
+    }
+}
+
+/// What waits for one event queue.
+#[derive(Debug, Default)]
+struct Backlog {
+    /// In the order in which they came.
+    order: VecDeque<Source>,
+    waiting: HashMap<Source, Waiting>,
+}
+
+/// The event queues of a device.
+pub(crate) struct EventQueues {
+    sink: Arc<dyn EventSink>,
+    /// Element n belongs to virtqueue `FIRST_EVENT_QUEUE + n`.
+    backlogs: Box<[Mutex<Backlog>]>,
+}
+
+impl EventQueues {
+    /// `count` queues.
+    pub(crate) fn new(count: u32, sink: Arc<dyn EventSink>) -> Self {
+        Self {
+            sink,
+            backlogs: (0..count).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    /// Sends a completion event of CQ `cqn` over virtqueue `queue`.
+    pub(crate) fn completion(&self, queue: u16, cqn: u32, cookie: u64) {
+        self.send(
+            queue,
+            Source::Completions(cqn),
+            EventKind::Completion,
+            cookie,
+        );
+    }
+
+    /// Sends an asynchronous event.
+    pub(crate) fn asynchronous(&self, source: Source, event: AsyncEvent, cookie: u64) {
+        self.send(FIRST_EVENT_QUEUE, source, EventKind::Async(event), cookie);
+    }
+
+    /// Forgets the events of a destroyed object that wait for virtqueue `queue`.
+    pub(crate) fn forget(&self, queue: u16, source: Source) {
+        if let Some(backlog) = self.backlog(queue) {
+            let mut backlog = backlog.lock();
+            if backlog.waiting.remove(&source).is_some() {
+                backlog.order.retain(|other| *other != source);
+            }
+        }
+    }
+
+    /// Forgets all events.
+    pub(crate) fn clear(&self) {
+        for backlog in &self.backlogs {
+            *backlog.lock() = Backlog::default();
+        }
+    }
+
+    /// Sends what waits for virtqueue `queue`, as far as there are buffers.
+    pub(crate) fn resume(&self, queue: u16) {
+        let Some(backlog) = self.backlog(queue) else {
+            return;
+        };
+        let mut backlog = backlog.lock();
+        let Backlog { order, waiting } = &mut *backlog;
+        while let Some(source) = order.front() {
+            let Some(entry) = waiting.get_mut(source) else {
+                order.pop_front();
+                continue;
+            };
+            match entry.next() {
+                Some(kind) => {
+                    if !self.sink.push(queue, Event::new(kind, entry.cookie)) {
+                        entry.add(kind);
+                        return;
+                    }
+                }
+                None => {
+                    waiting.remove(source);
+                    order.pop_front();
+                }
+            }
+        }
+    }
+
+    fn send(&self, queue: u16, source: Source, kind: EventKind, cookie: u64) {
+        let Some(backlog) = self.backlog(queue) else {
+            return;
+        };
+        let mut backlog = backlog.lock();
+        if backlog.order.is_empty() && self.sink.push(queue, Event::new(kind, cookie)) {
+            return;
+        }
+        let Backlog { order, waiting } = &mut *backlog;
+        waiting
+            .entry(source)
+            .or_insert_with(|| {
+                order.push_back(source);
+                Waiting {
+                    cookie,
+                    completion: false,
+                    asynchronous: 0,
+                }
+            })
+            .add(kind);
+    }
+
+    fn backlog(&self, queue: u16) -> Option<&Mutex<Backlog>> {
+        self.backlogs
+            .get(usize::from(queue.checked_sub(FIRST_EVENT_QUEUE)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Default)]
+    struct Buffers {
+        free: Mutex<usize>,
+        sent: Mutex<Vec<(u16, Event)>>,
+    }
+
+    impl EventSink for Buffers {
+        fn push(&self, queue: u16, event: Event) -> bool {
+            let mut free = self.free.lock();
+            if *free == 0 {
+                return false;
+            }
+            *free -= 1;
+            self.sent.lock().push((queue, event));
+            true
+        }
+    }
+
+    #[test]
+    fn a_full_queue_loses_nothing_and_keeps_the_order() {
+        let sink = Arc::new(Buffers::default());
+        let events = EventQueues::new(2, sink.clone());
+        let fatal = EventKind::Async(AsyncEvent::QpFatal);
+        let access = EventKind::Async(AsyncEvent::QpAccessErr);
+        events.completion(1, 5, 50);
+        events.completion(1, 4, 40);
+        events.completion(1, 5, 50);
+        events.asynchronous(Source::Qp(9), AsyncEvent::QpAccessErr, 90);
+        events.asynchronous(Source::Qp(9), AsyncEvent::QpFatal, 90);
+        events.asynchronous(Source::Qp(8), AsyncEvent::QpFatal, 80);
+        events.forget(1, Source::Qp(8));
+        events.completion(2, 6, 60);
+        events.resume(1);
+        assert!(sink.sent.lock().is_empty());
+        *sink.free.lock() = 2;
+        events.resume(1);
+        *sink.free.lock() = 9;
+        events.asynchronous(Source::Port, AsyncEvent::PortActive, 1);
+        events.resume(1);
+        events.resume(2);
+        events.completion(1, 4, 40);
+        let sent: Vec<_> = sink
+            .sent
+            .lock()
+            .iter()
+            .map(|(queue, event)| (*queue, event.kind().unwrap(), event.cookie))
+            .collect();
+        assert_eq!(
+            sent,
+            [
+                (1, EventKind::Completion, 50),
+                (1, EventKind::Completion, 40),
+                (1, fatal, 90),
+                (1, access, 90),
+                (1, EventKind::Async(AsyncEvent::PortActive), 1),
+                (2, EventKind::Completion, 60),
+                (1, EventKind::Completion, 40),
+            ]
+        );
+    }
+}

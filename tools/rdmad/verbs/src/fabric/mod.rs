@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What the devices of one process share: worker threads, timers, and the way from a MAC address to a device.
+
+mod quiesce;
+mod ready;
+mod sleep;
+mod timer;
+mod worker;
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+
+use self::quiesce::Quiesce;
+pub(crate) use self::ready::ReadySet;
+use self::sleep::Sleep;
+pub(crate) use self::timer::Timers;
+use crate::Device;
+
+/// Workers unless told otherwise: CPUs are left to the VMs.
+const MAX_DEFAULT_WORKERS: usize = 4;
+
+/// How two QPs of one process exchange data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathPolicy {
+    /// By copying between the memories of their VMs.
+    #[default]
+    Direct,
+    /// By packets, as with any other peer.
+    Wire,
+}
+
+/// The devices of a process and the threads that serve them. Dropping it ends the threads.
+pub struct Fabric {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// The part of a [`Fabric`] that devices and workers know.
+pub(crate) struct Shared {
+    /// Sorted by port.
+    devices: ArcSwap<Vec<Arc<Device>>>,
+    /// The next device's port.
+    next_port: Mutex<u32>,
+    direct: AtomicBool,
+    stopped: AtomicBool,
+    pub(crate) timers: Timers,
+    pub(crate) quiesce: Quiesce,
+    sleep: Sleep,
+}
+
+impl Fabric {
+    /// Starts `workers` threads, by default as many as there are CPUs less one, but from one to four.
+    pub fn new(workers: Option<usize>, path: PathPolicy) -> io::Result<Self> {
+        let workers = workers.unwrap_or_else(|| {
+            let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+            cpus.saturating_sub(1).min(MAX_DEFAULT_WORKERS)
+        });
+        let workers = workers.max(1);
+        let shared = Arc::new(Shared {
+            devices: ArcSwap::default(),
+            next_port: Mutex::new(1),
+            direct: AtomicBool::new(path == PathPolicy::Direct),
+            stopped: AtomicBool::new(false),
+            timers: Timers::default(),
+            quiesce: Quiesce::new(workers),
+            sleep: Sleep::default(),
+        });
+        let mut fabric = Self {
+            shared: shared.clone(),
+            threads: Vec::with_capacity(workers),
+        };
+        for index in 0..workers {
+            let shared = shared.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("worker-{index}"))
+                .spawn(move || worker::run(&shared, index))?;
+            fabric.threads.push(thread);
+        }
+        Ok(fabric)
+    }
+
+    /// Whether QPs of this process exchange data directly. Takes effect on a QP when it next goes to RTR or RTS.
+    pub fn set_path(&self, path: PathPolicy) {
+        self.shared
+            .direct
+            .store(path == PathPolicy::Direct, Ordering::Relaxed);
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::SeqCst);
+        self.shared.sleep.wake_all();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a worker thread panicked");
+            }
+        }
+        // Devices know the fabric and the fabric its devices.
+        self.shared.devices.store(Arc::default());
+    }
+}
+
+impl Shared {
+    /// Makes the device that `make` returns for its port known.
+    pub(crate) fn attach(&self, make: impl FnOnce(u32) -> Arc<Device>) -> Arc<Device> {
+        let mut next = self.next_port.lock();
+        let device = make(*next);
+        *next += 1;
+        let mut devices = Vec::clone(&self.devices.load());
+        devices.push(device.clone());
+        self.devices.store(Arc::new(devices));
+        device
+    }
+
+    /// Forgets a device. Returns when no worker serves it any more.
+    pub(crate) fn detach(&self, port: u32) {
+        {
+            let _change = self.next_port.lock();
+            let mut devices = Vec::clone(&self.devices.load());
+            devices.retain(|device| device.port() != port);
+            self.devices.store(Arc::new(devices));
+        }
+        self.quiesce.synchronize();
+    }
+
+    /// The device whose port has this MAC address, if QPs exchange data directly.
+    pub(crate) fn direct_peer(&self, mac: [u8; 6]) -> Option<Arc<Device>> {
+        if !self.direct.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.devices
+            .load()
+            .iter()
+            .find(|device| device.mac() == mac)
+            .cloned()
+    }
+
+    /// Something is ready to be served.
+    #[inline]
+    pub(crate) fn wake(&self) {
+        self.sleep.wake();
+    }
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Waiting until no worker uses what was just removed.
+
+use std::sync::atomic::{fence, AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::{Condvar, Mutex};
+
+/// One counter a worker: odd while it has a turn.
+///
+/// A worker that looks an object up does so within a turn and forgets the object before its turn ends. So once every
+/// worker that had a turn when the object was removed has ended it, nobody uses the object. Beginning and ending a turn
+/// touches only a counter of the worker's own.
+#[derive(Debug)]
+pub(crate) struct Quiesce {
+    turns: Box<[CachePadded<AtomicU64>]>,
+    waiters: AtomicU64,
+    lock: Mutex<()>,
+    ended: Condvar,
+}
+
+/// A turn of a worker.
+pub(crate) struct Turn<'a> {
+    quiesce: &'a Quiesce,
+    worker: usize,
+}
+
+impl Quiesce {
+    /// For `workers` workers.
+    pub(crate) fn new(workers: usize) -> Self {
+        Self {
+            turns: (0..workers)
+                .map(|_| CachePadded::new(AtomicU64::new(0)))
+                .collect(),
+            waiters: AtomicU64::new(0),
+            lock: Mutex::new(()),
+            ended: Condvar::new(),
+        }
+    }
+
+    /// Begins a turn of `worker`, which is not in one.
+    #[inline]
+    pub(crate) fn begin(&self, worker: usize) -> Turn<'_> {
+        self.turns[worker].fetch_add(1, Ordering::SeqCst);
+        // Pairs with the fence in `synchronize`: either it sees this turn, or this turn sees the removal.
+        fence(Ordering::SeqCst);
+        Turn {
+            quiesce: self,
+            worker,
+        }
+    }
+
+    /// Returns when every turn that was going on has ended. Not to be called within a turn.
+    pub(crate) fn synchronize(&self) {
+        fence(Ordering::SeqCst);
+        for turn in &self.turns {
+            let before = turn.load(Ordering::SeqCst);
+            if before % 2 == 0 {
+                continue;
+            }
+            self.waiters.fetch_add(1, Ordering::SeqCst);
+            let mut guard = self.lock.lock();
+            while turn.load(Ordering::SeqCst) == before {
+                self.ended.wait(&mut guard);
+            }
+            drop(guard);
+            self.waiters.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.quiesce.turns[self.worker].fetch_add(1, Ordering::SeqCst);
+        if self.quiesce.waiters.load(Ordering::SeqCst) != 0 {
+            // With the lock taken, a waiter is either before its look at the counter or waits already.
+            drop(self.quiesce.lock.lock());
+            self.quiesce.ended.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn nobody_uses_what_was_removed() {
+        let quiesce = Quiesce::new(2);
+        let present = AtomicBool::new(true);
+        let freed = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for worker in 0..2 {
+                let (quiesce, present, freed) = (&quiesce, &present, &freed);
+                scope.spawn(move || loop {
+                    let turn = quiesce.begin(worker);
+                    if !present.load(Ordering::Acquire) {
+                        break;
+                    }
+                    std::thread::yield_now();
+                    assert!(!freed.load(Ordering::Acquire), "used after it was freed");
+                    drop(turn);
+                });
+            }
+            present.store(false, Ordering::Release);
+            quiesce.synchronize();
+            freed.store(true, Ordering::Release);
+        });
+    }
+
+    #[test]
+    fn idle_workers_are_not_waited_for() {
+        Quiesce::new(4).synchronize();
+    }
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Sets of objects that want a turn.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+const WORD: u32 = u64::BITS;
+
+/// A set of small numbers that any thread may add to and any worker takes from, in turn.
+///
+/// Adding sets a bit: no lock, no allocation, and however often it is done, a number is in the set once.
+#[derive(Debug)]
+pub(crate) struct ReadySet {
+    bits: Box<[AtomicU64]>,
+    /// Bit n is set if word n of `bits` may have a bit set.
+    summary: Box<[AtomicU64]>,
+    /// Where the search for the next number starts.
+    cursor: AtomicU32,
+}
+
+impl ReadySet {
+    /// An empty set for numbers below `size`.
+    pub(crate) fn new(size: u32) -> Self {
+        let words = |n: u32| {
+            (0..n.div_ceil(WORD))
+                .map(|_| AtomicU64::new(0))
+                .collect::<Box<[_]>>()
+        };
+        let bits = words(size);
+        Self {
+            summary: words(bits.len() as u32),
+            bits,
+            cursor: AtomicU32::new(0),
+        }
+    }
+
+    /// Adds `number`. Returns whether it was not in the set.
+    #[inline]
+    pub(crate) fn insert(&self, number: u32) -> bool {
+        let word = number / WORD;
+        let Some(bits) = self.bits.get(word as usize) else {
+            return false;
+        };
+        let bit = 1 << (number % WORD);
+        if bits.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
+            return false;
+        }
+        self.summary[(word / WORD) as usize].fetch_or(1 << (word % WORD), Ordering::AcqRel);
+        true
+    }
+
+    /// Takes a number out, the next after the one taken last.
+    pub(crate) fn take(&self) -> Option<u32> {
+        let start = self.cursor.load(Ordering::Relaxed);
+        let number = self.take_from(start).or_else(|| self.take_from(0))?;
+        self.cursor.store(number + 1, Ordering::Relaxed);
+        Some(number)
+    }
+
+    /// Whether the set is empty.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.summary
+            .iter()
+            .all(|word| word.load(Ordering::Acquire) == 0)
+    }
+
+    /// Takes the least number from `start` on.
+    fn take_from(&self, start: u32) -> Option<u32> {
+        let first = start / WORD;
+        let mut index = first;
+        while let Some(word) = self.next_word(index) {
+            let from = if word == first { start % WORD } else { 0 };
+            if let Some(number) = self.take_in(word, from) {
+                return Some(number);
+            }
+            index = word + 1;
+        }
+        None
+    }
+
+    /// The first word from `index` on that the summary names.
+    fn next_word(&self, index: u32) -> Option<u32> {
+        let mut group = index / WORD;
+        let mut mask = u64::MAX << (index % WORD);
+        loop {
+            let summary = self.summary.get(group as usize)?.load(Ordering::Acquire) & mask;
+            if summary != 0 {
+                return Some(group * WORD + summary.trailing_zeros());
+            }
+            group += 1;
+            mask = u64::MAX;
+        }
+    }
+
+    fn take_in(&self, word: u32, from: u32) -> Option<u32> {
+        let bits = &self.bits[word as usize];
+        loop {
+            let seen = bits.load(Ordering::Acquire);
+            let candidates = seen & (u64::MAX << from);
+            if candidates == 0 {
+                if seen == 0 {
+                    self.tidy(word);
+                }
+                return None;
+            }
+            let bit = 1 << candidates.trailing_zeros();
+            let before = bits.fetch_and(!bit, Ordering::AcqRel);
+            if before & bit != 0 {
+                if before == bit {
+                    self.tidy(word);
+                }
+                return Some(word * WORD + candidates.trailing_zeros());
+            }
+        }
+    }
+
+    /// Clears the summary's bit of an empty word, unless a number has come meanwhile.
+    fn tidy(&self, word: u32) {
+        let summary = &self.summary[(word / WORD) as usize];
+        let bit = 1 << (word % WORD);
+        summary.fetch_and(!bit, Ordering::AcqRel);
+        // Whoever adds a number sets its bit before the summary's: one of the two sees the other's change.
+        if self.bits[word as usize].load(Ordering::SeqCst) != 0 {
+            summary.fetch_or(bit, Ordering::AcqRel);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn serves_in_turn() {
+        let set = ReadySet::new(10_000);
+        for number in [9_999, 64, 3, 5_000, 3] {
+            set.insert(number);
+        }
+        assert_eq!(set.take(), Some(3));
+        set.insert(3);
+        assert_eq!(
+            set.take(),
+            Some(64),
+            "others come before one that comes back"
+        );
+        assert_eq!(set.take(), Some(5_000));
+        assert_eq!(set.take(), Some(9_999));
+        assert_eq!(set.take(), Some(3));
+        assert_eq!(set.take(), None);
+        assert!(set.is_empty());
+    }
+
+    #[test]
+    fn many_threads_lose_nothing() {
+        const ROUNDS: u32 = 2_000;
+        let set = ReadySet::new(200);
+        let taken = AtomicU32::new(0);
+        let added = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (set, added) = (&set, &added);
+                scope.spawn(move || {
+                    for round in 0..ROUNDS {
+                        if set.insert((round * 7 + thread * 31) % 200) {
+                            added.fetch_add(1, Ordering::SeqCst);
+                        }
+                    }
+                });
+            }
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    if set.take().is_some() {
+                        taken.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            });
+        });
+        while set.take().is_some() {
+            taken.fetch_add(1, Ordering::SeqCst);
+        }
+        assert_eq!(taken.into_inner(), added.into_inner());
+        assert!(set.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn is_a_set(steps in prop::collection::vec(prop::option::of(0u32..9_000), 0..300)) {
+            let set = ReadySet::new(9_000);
+            let mut model = BTreeSet::new();
+            for step in steps {
+                match step {
+                    Some(number) => prop_assert_eq!(set.insert(number), model.insert(number)),
+                    None => match set.take() {
+                        Some(number) => prop_assert!(model.remove(&number)),
+                        None => prop_assert!(model.is_empty()),
+                    },
+                }
+            }
+            prop_assert_eq!(set.is_empty(), model.is_empty());
+        }
+    }
+}

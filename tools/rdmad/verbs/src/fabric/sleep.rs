@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Where workers wait for work.
+
+use std::sync::atomic::{fence, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+/// Sleeping workers. Waking costs one load when none sleeps, so a storm of doorbells at a busy device costs little.
+#[derive(Debug, Default)]
+pub(super) struct Sleep {
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    woken: Condvar,
+}
+
+impl Sleep {
+    /// Sleeps until woken or until the time that `deadline` returns, unless `busy` is true by now. Both are called when a
+    /// wake-up can no longer be missed.
+    pub(super) fn sleep(
+        &self,
+        busy: impl FnOnce() -> bool,
+        deadline: impl FnOnce() -> Option<Instant>,
+    ) {
+        let mut guard = self.lock.lock();
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        // Pairs with the fence in `wake`: it sees a sleeper, or the sleeper sees the work.
+        fence(Ordering::SeqCst);
+        if !busy() {
+            match deadline() {
+                Some(deadline) => {
+                    self.woken.wait_until(&mut guard, deadline);
+                }
+                None => self.woken.wait(&mut guard),
+            }
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Wakes one worker if any sleeps, after work was made visible.
+    #[inline]
+    pub(super) fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) != 0 {
+            drop(self.lock.lock());
+            self.woken.notify_one();
+        }
+    }
+
+    /// Wakes all workers.
+    pub(super) fn wake_all(&self) {
+        drop(self.lock.lock());
+        self.woken.notify_all();
+    }
+}

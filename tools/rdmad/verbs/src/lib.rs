@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The verbs engine of a virtio-rdma device.
+//!
+//! A [`Device`] is what one VM sees: it executes control commands, given as bytes, on the objects of that VM, and the
+//! work requests that it finds in the VM's rings. It knows its guest's memory as a [`dma::DmaSpace`], event virtqueues as an
+//! [`EventSink`] and the network as a [`FramePort`]; which transport presents it to the guest is not its business.
+//! The devices of a process share a [`Fabric`]: worker threads, and the direct path between their memories.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`device`] | the device, its objects and its turns |
+//! | [`command`] | control commands |
+//! | [`qp`], [`cq`], [`pd`], [`memory`], [`gid`] | the objects |
+//! | [`wqe`] | work requests: fetching and validation |
+//! | [`direct`], [`wire`] | the two ways of data between QPs |
+//! | [`event`] | events that wait for buffers |
+//! | [`fabric`] | workers, ready sets, timers |
+//! | [`config`], [`table`], [`error`] | limits, numbered objects, errno |
+
+#![forbid(unsafe_code)]
+
+mod command;
+mod config;
+mod cq;
+mod device;
+mod direct;
+mod error;
+mod event;
+mod fabric;
+mod gid;
+mod memory;
+mod pd;
+mod qp;
+mod table;
+mod wire;
+mod wqe;
+
+pub use config::{DeviceConfig, Limits};
+pub use device::{Device, FramePort};
+pub use event::EventSink;
+pub use fabric::{Fabric, PathPolicy};

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Rings in guest memory.
+
+use std::cell::Cell;
+use std::sync::atomic::{fence, Ordering};
+
+use dma::{DmaError, DmaSlice, DmaSliceMut, DmaView};
+use virtio_rdma_abi::ring::{RingAddr, RingLayout, PAGE_SHIFT_RANGE};
+use virtio_rdma_ring::RingMemory;
+
+use super::pages::PageList;
+use super::PageMap;
+use crate::error::{fault, require, Errno, Result};
+
+/// Where a ring lies.
+#[derive(Debug)]
+pub(crate) struct RingMem {
+    pages: PageMap,
+    layout: RingLayout,
+}
+
+impl RingMem {
+    /// The ring that a command describes, after a check that all of it can be reached.
+    pub(crate) fn new(view: &DmaView, addr: &RingAddr) -> Result<Self> {
+        require(addr.reserved == [0; 6] && PAGE_SHIFT_RANGE.contains(&addr.page_shift))?;
+        let layout = RingLayout::new(addr.slots, addr.slot_shift).ok_or(Errno::INVAL)?;
+        let list = PageList {
+            iova: addr.pages,
+            npages: addr.npages,
+            page_shift: addr.page_shift,
+        };
+        let pages = PageMap::read(view, list, 0, u64::from(layout.size()))?;
+        for (mut iova, len) in pages.pieces() {
+            let mut rest = usize::try_from(len).map_err(|_| Errno::INVAL)?;
+            while rest > 0 {
+                let now = view.contiguous(iova, rest).map_err(fault)?;
+                view.slice_mut(iova, now).map_err(fault)?;
+                iova += now as u64;
+                rest -= now;
+            }
+        }
+        Ok(Self { pages, layout })
+    }
+
+    /// Where the parts of the ring are.
+    pub(crate) fn layout(&self) -> RingLayout {
+        self.layout
+    }
+}
+
+/// Access to a ring as long as a view of guest memory is held.
+///
+/// The ring was checked when it was created. When the VM's monitor unmaps its memory nevertheless, loads give 0 and
+/// stores vanish, and [`lost`](Self::lost) tells.
+pub(crate) struct RingView<'a> {
+    ring: &'a RingMem,
+    view: &'a DmaView,
+    /// The whole ring, if it is one piece.
+    whole: Option<DmaSliceMut<'a>>,
+    lost: Cell<bool>,
+}
+
+impl<'a> RingView<'a> {
+    /// Access through `view`.
+    #[inline]
+    pub(crate) fn new(ring: &'a RingMem, view: &'a DmaView) -> Self {
+        let size = ring.layout.size();
+        let (iova, len) = ring.pages.find(0);
+        let whole = (len >= u64::from(size))
+            .then(|| view.slice_mut(iova, size as usize).ok())
+            .flatten();
+        Self {
+            ring,
+            view,
+            whole,
+            lost: Cell::new(false),
+        }
+    }
+
+    /// Whether an access failed because the memory is gone.
+    pub(crate) fn lost(&self) -> bool {
+        self.lost.get()
+    }
+
+    #[inline]
+    fn access<R: Default>(
+        &self,
+        offset: u32,
+        len: usize,
+        access: impl FnOnce(DmaSliceMut<'_>) -> std::result::Result<R, DmaError>,
+    ) -> R {
+        let slice = match self.whole {
+            Some(whole) => whole.subslice(offset as usize, len),
+            None => {
+                let (iova, _) = self.ring.pages.find(u64::from(offset));
+                self.view.slice_mut(iova, len)
+            }
+        };
+        slice.and_then(access).unwrap_or_else(|_| {
+            self.lost.set(true);
+            R::default()
+        })
+    }
+
+    #[inline]
+    fn load<R: Default>(
+        &self,
+        offset: u32,
+        load: impl FnOnce(&DmaSlice<'_>) -> std::result::Result<R, DmaError>,
+    ) -> R {
+        self.access(offset, size_of::<R>(), |slice| load(&slice))
+    }
+}
+
+impl RingMemory for RingView<'_> {
+    #[inline]
+    fn load_u16(&self, offset: u32) -> u16 {
+        self.load(offset, |slice| slice.load_u16(0, Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn load_u16_acquire(&self, offset: u32) -> u16 {
+        self.load(offset, |slice| slice.load_u16(0, Ordering::Acquire))
+    }
+
+    #[inline]
+    fn store_u16(&self, offset: u32, value: u16) {
+        self.access(offset, 2, |slice| {
+            slice.store_u16(0, value, Ordering::Relaxed)
+        });
+    }
+
+    #[inline]
+    fn store_u16_release(&self, offset: u32, value: u16) {
+        self.access(offset, 2, |slice| {
+            slice.store_u16(0, value, Ordering::Release)
+        });
+    }
+
+    #[inline]
+    fn load_u32(&self, offset: u32) -> u32 {
+        self.load(offset, |slice| slice.load_u32(0, Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn store_u32(&self, offset: u32, value: u32) {
+        self.access(offset, 4, |slice| {
+            slice.store_u32(0, value, Ordering::Relaxed)
+        });
+    }
+
+    #[inline]
+    fn read(&self, offset: u32, bytes: &mut [u8]) {
+        self.access(offset, bytes.len(), |slice| slice.read(0, bytes));
+    }
+
+    #[inline]
+    fn write(&self, offset: u32, bytes: &[u8]) {
+        self.access(offset, bytes.len(), |slice| slice.write(0, bytes));
+    }
+
+    #[inline]
+    fn full_barrier(&self) {
+        fence(Ordering::SeqCst);
+    }
+}

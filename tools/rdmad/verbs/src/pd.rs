@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Protection domains.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+/// A protection domain: QPs use the MRs of their own only.
+#[derive(Debug)]
+pub(crate) struct Pd {
+    number: u32,
+    /// MRs and QPs in it.
+    users: AtomicU32,
+}
+
+/// Use of a PD by an MR or QP, which keeps it from being destroyed.
+#[derive(Debug)]
+pub(crate) struct PdUse(Arc<Pd>);
+
+impl Pd {
+    /// A PD without users.
+    pub(crate) fn new(number: u32) -> Self {
+        Self {
+            number,
+            users: AtomicU32::new(0),
+        }
+    }
+
+    /// Its handle.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Whether anything is in it.
+    pub(crate) fn in_use(&self) -> bool {
+        self.users.load(Ordering::Acquire) != 0
+    }
+}
+
+impl PdUse {
+    /// Uses `pd`.
+    pub(crate) fn new(pd: Arc<Pd>) -> Self {
+        pd.users.fetch_add(1, Ordering::AcqRel);
+        Self(pd)
+    }
+
+    /// The PD's handle.
+    pub(crate) fn number(&self) -> u32 {
+        self.0.number
+    }
+}
+
+impl Drop for PdUse {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Attributes of a QP: validation and merging, and what they mean for a connection.
+
+use roce::net::{gid_to_ip, udp_source_port, Addresses, DEFAULT_HOP_LIMIT};
+use roce::rc::{Connection, RequesterAttr, ResponderAttr};
+use roce::Path;
+use virtio_rdma_abi::ib::{AccessFlags, AhFlags, Mtu, QpAttrMask, MASK_24, PORT};
+use virtio_rdma_abi::qp::{AhAttr, QpAttr};
+
+use crate::error::{require, Errno, Result};
+use crate::Device;
+
+/// Codes of times have 5 bits, retry counts 3, flow labels 20, service levels 4.
+const MAX_TIME_CODE: u8 = 31;
+const MAX_RETRIES: u8 = 7;
+const MAX_FLOW_LABEL: u32 = 0xf_ffff;
+const MAX_SL: u8 = 15;
+
+/// Checks the values of the attributes in `mask`, or fails with `EINVAL`.
+pub(super) fn validate(device: &Device, mask: QpAttrMask, attr: &QpAttr) -> Result<()> {
+    let has = |bit| mask.contains(bit);
+    let limits = &device.config().limits;
+    require(!has(QpAttrMask::ACCESS_FLAGS) || !attr.qp_access_flags.has_unknown())?;
+    require(!has(QpAttrMask::PKEY_INDEX) || attr.pkey_index == 0)?;
+    require(!has(QpAttrMask::PORT) || attr.port_num == PORT)?;
+    require(!has(QpAttrMask::DEST_QPN) || (1..=MASK_24).contains(&attr.dest_qp_num))?;
+    require(!has(QpAttrMask::TIMEOUT) || attr.timeout <= MAX_TIME_CODE)?;
+    require(!has(QpAttrMask::MIN_RNR_TIMER) || attr.min_rnr_timer <= MAX_TIME_CODE)?;
+    require(!has(QpAttrMask::RETRY_CNT) || attr.retry_cnt <= MAX_RETRIES)?;
+    require(!has(QpAttrMask::RNR_RETRY) || attr.rnr_retry <= MAX_RETRIES)?;
+    require(!has(QpAttrMask::MAX_QP_RD_ATOMIC) || attr.max_rd_atomic <= limits.max_rd_atomic)?;
+    require(
+        !has(QpAttrMask::MAX_DEST_RD_ATOMIC) || attr.max_dest_rd_atomic <= limits.max_rd_atomic,
+    )?;
+    require(!has(QpAttrMask::EN_SQD_ASYNC_NOTIFY) || attr.en_sqd_async_notify <= 1)?;
+    if has(QpAttrMask::PATH_MTU) {
+        let mtu = Mtu::try_from(attr.path_mtu).map_err(|_| Errno::INVAL)?;
+        require(mtu <= device.config().path_mtu())?;
+    }
+    if has(QpAttrMask::AV) {
+        addresses(device, &attr.ah_attr)?;
+    }
+    Ok(())
+}
+
+/// Takes the attributes in `mask`, which are valid, over into `to`.
+pub(super) fn merge(to: &mut QpAttr, mask: QpAttrMask, from: &QpAttr) {
+    let has = |bit| mask.contains(bit);
+    if has(QpAttrMask::EN_SQD_ASYNC_NOTIFY) {
+        to.en_sqd_async_notify = from.en_sqd_async_notify;
+    }
+    if has(QpAttrMask::ACCESS_FLAGS) {
+        to.qp_access_flags = from.qp_access_flags;
+    }
+    if has(QpAttrMask::PKEY_INDEX) {
+        to.pkey_index = from.pkey_index;
+    }
+    if has(QpAttrMask::PORT) {
+        to.port_num = from.port_num;
+    }
+    if has(QpAttrMask::AV) {
+        to.ah_attr = from.ah_attr;
+    }
+    if has(QpAttrMask::PATH_MTU) {
+        to.path_mtu = from.path_mtu;
+    }
+    if has(QpAttrMask::TIMEOUT) {
+        to.timeout = from.timeout;
+    }
+    if has(QpAttrMask::RETRY_CNT) {
+        to.retry_cnt = from.retry_cnt;
+    }
+    if has(QpAttrMask::RNR_RETRY) {
+        to.rnr_retry = from.rnr_retry;
+    }
+    if has(QpAttrMask::RQ_PSN) {
+        to.rq_psn = from.rq_psn & MASK_24;
+    }
+    if has(QpAttrMask::MAX_QP_RD_ATOMIC) {
+        to.max_rd_atomic = from.max_rd_atomic;
+    }
+    if has(QpAttrMask::MIN_RNR_TIMER) {
+        to.min_rnr_timer = from.min_rnr_timer;
+    }
+    if has(QpAttrMask::SQ_PSN) {
+        to.sq_psn = from.sq_psn & MASK_24;
+    }
+    if has(QpAttrMask::MAX_DEST_RD_ATOMIC) {
+        to.max_dest_rd_atomic = from.max_dest_rd_atomic;
+    }
+    if has(QpAttrMask::DEST_QPN) {
+        to.dest_qp_num = from.dest_qp_num;
+    }
+}
+
+/// The IP addresses of a path: our GID's and the destination's.
+fn addresses(device: &Device, ah: &AhAttr) -> Result<Addresses> {
+    require(ah.ah_flags.contains(AhFlags::GRH) && ah.port_num == PORT)?;
+    require(ah.sl <= MAX_SL && ah.grh.flow_label <= MAX_FLOW_LABEL)?;
+    // The next hop of a connection is one host.
+    require(ah.dmac != [0; 6] && ah.dmac[0] & 1 == 0)?;
+    let sgid = device.gids.get(ah.grh.sgid_index).ok_or(Errno::INVAL)?;
+    Addresses::new(gid_to_ip(sgid), gid_to_ip(ah.grh.dgid)).ok_or(Errno::INVAL)
+}
+
+/// The connection that the attributes of QP `qpn` describe.
+pub(super) fn connection(device: &Device, qpn: u32, attr: &QpAttr) -> Result<Connection> {
+    let ah = &attr.ah_attr;
+    let flow_label = match ah.grh.flow_label {
+        0 => roce::net::flow_label(qpn, attr.dest_qp_num),
+        given => given,
+    };
+    let path = Path {
+        traffic_class: ah.grh.traffic_class,
+        flow_label: ah.grh.flow_label,
+        hop_limit: match ah.grh.hop_limit {
+            0 => DEFAULT_HOP_LIMIT,
+            given => given,
+        },
+        src_port: udp_source_port(flow_label),
+        ..Path::new(device.mac(), ah.dmac, addresses(device, ah)?)
+    };
+    let mtu = Mtu::try_from(attr.path_mtu).map_err(|_| Errno::INVAL)?;
+    Ok(Connection::new(path, attr.dest_qp_num, mtu))
+}
+
+/// The part of the attributes that a requester needs.
+pub(super) fn requester(attr: &QpAttr) -> RequesterAttr {
+    RequesterAttr {
+        sq_psn: attr.sq_psn,
+        timeout: attr.timeout,
+        retry_cnt: attr.retry_cnt,
+        rnr_retry: attr.rnr_retry,
+        max_rd_atomic: attr.max_rd_atomic,
+    }
+}
+
+/// The part of the attributes that a responder needs.
+pub(super) fn responder(attr: &QpAttr) -> ResponderAttr {
+    ResponderAttr {
+        rq_psn: attr.rq_psn,
+        min_rnr_timer: attr.min_rnr_timer,
+        max_dest_rd_atomic: attr.max_dest_rd_atomic,
+        access: AccessFlags(attr.qp_access_flags.0),
+    }
+}

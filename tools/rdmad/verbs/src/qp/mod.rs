@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Queue pairs.
+
+mod attr;
+mod modify;
+mod recv;
+mod send;
+mod serve;
+pub(crate) mod state;
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
+use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcStatus, PORT};
+use virtio_rdma_abi::qp::QpCap;
+use virtio_rdma_abi::wire::Wire;
+
+use crate::cq::Cq;
+use crate::event::Source;
+use crate::memory::RingMem;
+use crate::pd::PdUse;
+use crate::Device;
+
+pub(crate) use recv::{Peer, RecvSide, RecvTurn};
+pub(crate) use send::{solicits, SendSide, SendTurn};
+
+/// A queue pair.
+///
+/// Its two halves have a lock each, so that both directions of a connection run at the same time; see
+/// [`Device`] for their order. The state is written with the lock of either half held: a step of the
+/// state table needs both, a failure the one of the half that fails.
+#[derive(Debug)]
+pub(crate) struct Qp {
+    /// QPN.
+    pub number: u32,
+    /// Doorbell page that rings its queues.
+    pub doorbell_page: u32,
+    qp_type: QpType,
+    /// Every send work request produces a CQE.
+    signal_all: bool,
+    cap: QpCap,
+    cookie: u64,
+    pd: PdUse,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    sq: RingMem,
+    rq: Option<RingMem>,
+    /// A [`QpState`] or [`DESTROYED`].
+    state: AtomicU8,
+    /// A CQ died: go to ERR.
+    failure_requested: AtomicBool,
+    /// The entry in the fabric's timers was taken out.
+    timer_expired: AtomicBool,
+    /// A worker serves it, and whether it became ready meanwhile.
+    serving: AtomicU8,
+    send: Mutex<SendSide>,
+    recv: Mutex<RecvSide>,
+}
+
+/// State of a QP that is no more: nothing of its may be touched.
+const DESTROYED: u8 = u8::MAX;
+
+/// What a QP is created with.
+pub(crate) struct QpInit {
+    /// Type.
+    pub qp_type: QpType,
+    /// Every send work request produces a CQE.
+    pub signal_all: bool,
+    /// Capabilities.
+    pub cap: QpCap,
+    /// Cookie of its events.
+    pub cookie: u64,
+    /// Doorbell page that rings its queues.
+    pub doorbell_page: u32,
+    /// PD.
+    pub pd: PdUse,
+    /// CQ of the SQ.
+    pub send_cq: Arc<Cq>,
+    /// CQ of the RQ.
+    pub recv_cq: Arc<Cq>,
+    /// SQ.
+    pub sq: RingMem,
+    /// RQ, if it has one.
+    pub rq: Option<RingMem>,
+}
+
+impl Qp {
+    /// A QP in RESET.
+    pub(crate) fn new(number: u32, init: QpInit) -> Self {
+        init.send_cq.attach(number);
+        init.recv_cq.attach(number);
+        Self {
+            number,
+            doorbell_page: init.doorbell_page,
+            qp_type: init.qp_type,
+            signal_all: init.signal_all,
+            cap: init.cap,
+            cookie: init.cookie,
+            pd: init.pd,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            state: AtomicU8::new(QpState::Reset.value()),
+            failure_requested: AtomicBool::new(false),
+            timer_expired: AtomicBool::new(false),
+            serving: AtomicU8::new(0),
+            send: Mutex::new(SendSide::new(init.sq.layout())),
+            recv: Mutex::new(RecvSide::new(init.rq.as_ref().map(RingMem::layout))),
+            sq: init.sq,
+            rq: init.rq,
+        }
+    }
+
+    /// Current state, or `None` when it is destroyed.
+    #[inline]
+    pub(crate) fn state(&self) -> Option<QpState> {
+        QpState::try_from(self.state.load(Ordering::Acquire)).ok()
+    }
+
+    /// Whether requests of the peer are executed.
+    #[inline]
+    pub(crate) fn receives(&self) -> bool {
+        matches!(
+            self.state(),
+            Some(QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+        )
+    }
+
+    /// Whether responses of the peer have work requests to go to.
+    #[inline]
+    pub(crate) fn awaits_responses(&self) -> bool {
+        matches!(self.state(), Some(QpState::Rts | QpState::Sqd))
+    }
+
+    /// Locks the send half.
+    pub(crate) fn lock_send(&self) -> MutexGuard<'_, SendSide> {
+        self.send.lock()
+    }
+
+    /// Locks the receive half.
+    pub(crate) fn lock_recv(&self) -> MutexGuard<'_, RecvSide> {
+        self.recv.lock()
+    }
+
+    /// A CQ of this QP died; the QP's next turn takes it to ERR.
+    pub(crate) fn request_failure(&self) {
+        self.failure_requested.store(true, Ordering::Release);
+    }
+
+    /// The QP's entry in the timers was taken out.
+    pub(crate) fn timer_expired(&self) {
+        self.timer_expired.store(true, Ordering::Release);
+    }
+
+    /// Goes to ERR, of its own, and raises `event` unless a completion tells what happened. The QP's next turn flushes
+    /// its queues. The caller holds the lock of the half that failed.
+    pub(crate) fn fail(&self, device: &Device, event: Option<AsyncEvent>) {
+        let failing = |state| match QpState::try_from(state) {
+            Ok(QpState::Reset | QpState::Err) | Err(_) => None,
+            Ok(_) => Some(QpState::Err.value()),
+        };
+        let failed = self
+            .state
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, failing)
+            .is_ok();
+        if failed {
+            if let Some(event) = event {
+                self.raise(device, event);
+            }
+            device.qp_ready(self.number);
+        }
+    }
+
+    /// Raises an asynchronous event. The caller holds the lock of a half, in which it saw that the QP is not destroyed.
+    fn raise(&self, device: &Device, event: AsyncEvent) {
+        device
+            .events()
+            .asynchronous(Source::Qp(self.number), event, self.cookie);
+    }
+
+    /// Ends the use of its memory, CQs and timers and forgets events that wait. Takes as long as a turn at most.
+    pub(crate) fn destroy(&self, device: &Device) {
+        {
+            let mut send = self.send.lock();
+            let _recv = self.recv.lock();
+            self.state.store(DESTROYED, Ordering::Release);
+            send.disarm(device, self.number);
+        }
+        self.send_cq.detach(self.number);
+        self.recv_cq.detach(self.number);
+        device
+            .events()
+            .forget(FIRST_EVENT_QUEUE, Source::Qp(self.number));
+    }
+
+    /// A CQE of this QP.
+    fn cqe(&self, wr_id: u64, status: WcStatus, opcode: u8) -> Cqe {
+        Cqe {
+            wr_id,
+            status: status.value(),
+            opcode,
+            qp_num: self.number,
+            port_num: PORT,
+            ..Cqe::ZERO
+        }
+    }
+}

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The receive half of a QP.
+
+use dma::DmaView;
+use roce::net::Addresses;
+use roce::rc::{BadReceive, Connection, Responder};
+use roce::work::{RecvCompletion, RecvWr, Remote};
+use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
+use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, WcFlags, WcStatus};
+use virtio_rdma_abi::ring::RingLayout;
+use virtio_rdma_abi::wqe::RqHeader;
+use virtio_rdma_ring::DeviceQueue;
+
+use super::Qp;
+use crate::memory::{Memory, Message, RingView};
+use crate::wqe::{fetch_flushed, fetch_recv, max_rq_wqe, BadRecv, Received};
+use crate::Device;
+
+/// What the lock of the receive half protects.
+#[derive(Debug)]
+pub(crate) struct RecvSide {
+    /// Of a QP that has an RQ.
+    queue: Option<DeviceQueue>,
+    /// From RTR on.
+    pub(crate) responder: Option<Responder<Received>>,
+    /// The peer that the QP is connected to, from RTR on.
+    peer: Option<Peer>,
+    /// The receive WQE being executed; there is never more than one.
+    buffer: Box<[u8]>,
+    /// Its work request, if its message comes without packets.
+    pub(crate) incoming: Option<RecvWr<Received>>,
+    /// The ring makes no sense: it is not looked at before RESET.
+    broken: bool,
+    /// COMM_EST was raised or is no news any more.
+    established: bool,
+}
+
+/// Whom a QP is connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Peer {
+    mac: [u8; 6],
+    qpn: u32,
+    addresses: Addresses,
+}
+
+impl Peer {
+    /// Our end of a connection as the QP at its other end should name it, if we are `qpn` at `mac`.
+    pub(crate) fn us(mac: [u8; 6], qpn: u32, connection: &Connection) -> Option<Self> {
+        let addresses = &connection.path.addresses;
+        Some(Self {
+            mac,
+            qpn,
+            addresses: Addresses::new(addresses.dst(), addresses.src())?,
+        })
+    }
+}
+
+impl RecvSide {
+    pub(super) fn new(layout: Option<RingLayout>) -> Self {
+        Self {
+            queue: layout.map(DeviceQueue::new),
+            responder: None,
+            peer: None,
+            buffer: Box::default(),
+            incoming: None,
+            broken: false,
+            established: false,
+        }
+    }
+
+    /// Starts to receive.
+    pub(super) fn start(
+        &mut self,
+        qp: &Qp,
+        connection: &Connection,
+        responder: Responder<Received>,
+    ) {
+        self.buffer = vec![0; max_rq_wqe(&qp.cap)].into();
+        self.peer = Some(Peer {
+            mac: connection.path.dst_mac,
+            qpn: connection.dest_qpn,
+            addresses: connection.path.addresses,
+        });
+        self.responder = Some(responder);
+        self.established = false;
+    }
+
+    /// Forgets all work and the connection.
+    pub(super) fn stop(&mut self) {
+        self.responder = None;
+        self.peer = None;
+        self.incoming = None;
+        self.broken = false;
+    }
+
+    /// COMM_EST would be no news any more: the QP can send.
+    pub(super) fn set_established(&mut self) {
+        self.established = true;
+    }
+
+    /// The responder, if the QP is connected to `peer`.
+    pub(crate) fn responder_for(&mut self, peer: &Peer) -> Option<&mut Responder<Received>> {
+        if self.peer.as_ref() == Some(peer) {
+            self.responder.as_mut()
+        } else {
+            None
+        }
+    }
+
+    /// Whether packets with these addresses come from the peer.
+    pub(crate) fn is_from_peer(&self, addresses: &Addresses) -> bool {
+        self.peer.as_ref().is_some_and(|peer| {
+            peer.addresses.src() == addresses.dst() && peer.addresses.dst() == addresses.src()
+        })
+    }
+}
+
+/// The receive half in the hands of a worker.
+pub(crate) struct RecvTurn<'a> {
+    pub(crate) qp: &'a Qp,
+    pub(crate) device: &'a Device,
+    pub(crate) view: &'a DmaView,
+    ring: Option<RingView<'a>>,
+}
+
+impl<'a> RecvTurn<'a> {
+    /// A turn of `qp`, whose receive half the caller has locked.
+    pub(crate) fn new(qp: &'a Qp, device: &'a Device, view: &'a DmaView) -> Self {
+        Self {
+            qp,
+            device,
+            view,
+            ring: qp.rq.as_ref().map(|ring| RingView::new(ring, view)),
+        }
+    }
+
+    /// What local and remote keys open.
+    pub(crate) fn memory(&self) -> Memory<'a> {
+        Memory {
+            view: self.view,
+            mrs: &self.device.mrs,
+            pdn: self.qp.pd.number(),
+        }
+    }
+
+    /// The buffers of the receive work request being executed.
+    pub(crate) fn message<'b>(&self, side: &'b RecvSide, received: &Received) -> Message<'b>
+    where
+        'a: 'b,
+    {
+        Message::in_sges(
+            self.memory(),
+            &side.buffer,
+            RqHeader::SIZE,
+            received.num_sge,
+            AccessFlags::LOCAL_WRITE,
+        )
+    }
+
+    /// Memory of this side that the peer names.
+    pub(crate) fn remote(&self, at: Remote, access: AccessFlags) -> Message<'a> {
+        Message::in_range(self.memory(), at, access)
+    }
+
+    /// Takes the next receive work request. On an error the QP has gone to ERR, with a completion or an event that tells why.
+    pub(crate) fn take(&self, side: &mut RecvSide) -> Result<Option<RecvWr<Received>>, BadReceive> {
+        let (Some(queue), Some(ring)) = (&mut side.queue, &self.ring) else {
+            return Ok(None);
+        };
+        let event = match fetch_recv(queue, ring, &mut side.buffer, &self.qp.cap) {
+            Ok(fetched) if !ring.lost() => return Ok(fetched),
+            Err(BadRecv::Wqe(id)) if !ring.lost() => {
+                self.deliver(id, WcStatus::LocQpOpErr, OPCODE_RECV);
+                None
+            }
+            _ => {
+                side.broken = true;
+                Some(AsyncEvent::QpFatal)
+            }
+        };
+        self.qp.fail(self.device, event);
+        Err(BadReceive)
+    }
+
+    /// A receive work request ended.
+    pub(crate) fn complete(&self, wr: &RecvWr<Received>, how: &RecvCompletion) {
+        let opcode = if how.rdma_write {
+            OPCODE_RECV_RDMA_WITH_IMM
+        } else {
+            OPCODE_RECV
+        };
+        let mut cqe = self.qp.cqe(wr.id, how.status, opcode);
+        cqe.byte_len = how.byte_len;
+        if let Some(imm) = how.imm {
+            cqe.ex = imm;
+            cqe.wc_flags = WcFlags::WITH_IMM;
+        }
+        let solicited = how.solicited || how.status != WcStatus::Success;
+        self.qp
+            .recv_cq
+            .complete(self.device, self.view, &cqe, solicited);
+    }
+
+    /// A request of the peer was executed: one in RTR is the first sign that the connection works.
+    pub(crate) fn establish(&self, side: &mut RecvSide) {
+        if !side.established {
+            side.established = true;
+            if self.qp.state() == Some(QpState::Rtr) {
+                self.qp.raise(self.device, AsyncEvent::CommEst);
+            }
+        }
+    }
+
+    /// Ends up to `limit` work requests with WR_FLUSH_ERR: first the one that was being executed. Returns whether there
+    /// may be more.
+    pub(super) fn flush(&self, side: &mut RecvSide, limit: usize) -> bool {
+        let half_filled = side.responder.as_mut().and_then(Responder::drain);
+        for wr in half_filled.into_iter().chain(side.incoming.take()) {
+            self.deliver(wr.id, WcStatus::WrFlushErr, OPCODE_RECV);
+        }
+        let (Some(queue), Some(ring)) = (&mut side.queue, &self.ring) else {
+            return false;
+        };
+        for _ in 0..limit {
+            if side.broken {
+                return false;
+            }
+            match fetch_flushed(queue, ring) {
+                Ok(Some(header)) => {
+                    self.deliver(
+                        RqHeader::from_bytes(&header).wr_id,
+                        WcStatus::WrFlushErr,
+                        OPCODE_RECV,
+                    );
+                }
+                Ok(None) => return queue.enable_doorbell(ring),
+                Err(_) => side.broken = true,
+            }
+            side.broken |= ring.lost();
+        }
+        !side.broken
+    }
+
+    /// Gives all slots back without a completion.
+    pub(super) fn reset(&self, side: &mut RecvSide) {
+        if let (Some(queue), Some(ring)) = (&mut side.queue, &self.ring) {
+            queue.reset(ring);
+        }
+    }
+
+    /// Delivers a completion in error.
+    fn deliver(&self, wr_id: u64, status: WcStatus, opcode: u8) {
+        let cqe = self.qp.cqe(wr_id, status, opcode);
+        self.qp.recv_cq.complete(self.device, self.view, &cqe, true);
+    }
+}

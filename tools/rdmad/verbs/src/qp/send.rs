@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The send half of a QP.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use dma::DmaView;
+use roce::net::Addresses;
+use roce::rc::{Connection, Requester};
+use roce::work::SendWr;
+use virtio_rdma_abi::ib::{AccessFlags, SendFlags, WcStatus};
+use virtio_rdma_abi::qp::QpAttr;
+use virtio_rdma_abi::ring::RingLayout;
+use virtio_rdma_abi::wire::Wire;
+use virtio_rdma_abi::wqe::{SqHeader, INLINE_OFFSET};
+use virtio_rdma_ring::{DeviceQueue, RingError};
+
+use super::Qp;
+use crate::direct::{Route, Transfer};
+use crate::memory::{Memory, Message, RingView};
+use crate::wqe::{
+    fetch_flushed, fetch_send, max_sq_wqe, Data, Fetched, Posted, SendRules, Snapshots,
+};
+use crate::Device;
+
+/// WQEs that are executed at a time, so that packets of many small messages can be on their way.
+const DEPTH: u16 = 128;
+
+/// What the lock of the send half protects.
+#[derive(Debug)]
+pub(crate) struct SendSide {
+    /// All attributes as they were set.
+    pub(super) attr: QpAttr,
+    pub(super) queue: DeviceQueue,
+    pub(crate) snapshots: Snapshots,
+    /// From RTS on.
+    pub(crate) requester: Option<Requester<Posted>>,
+    /// The way to the peer, if data goes there without packets.
+    pub(crate) route: Option<Route>,
+    /// Addresses that responses of the peer have, seen from here.
+    addresses: Option<Addresses>,
+    /// The work request that goes there now.
+    pub(super) transfer: Option<Transfer>,
+    /// The ring makes no sense: it is not looked at before RESET.
+    pub(super) broken: bool,
+    /// SQ_DRAINED was raised since the QP went to SQD.
+    pub(super) drained: bool,
+    /// The QP's entry in the fabric's timers.
+    armed: Option<Instant>,
+}
+
+impl SendSide {
+    pub(super) fn new(layout: RingLayout) -> Self {
+        Self {
+            attr: QpAttr::ZERO,
+            queue: DeviceQueue::new(layout),
+            snapshots: Snapshots::default(),
+            requester: None,
+            route: None,
+            addresses: None,
+            transfer: None,
+            broken: false,
+            drained: false,
+            armed: None,
+        }
+    }
+
+    /// Starts to send: makes room for the work requests that are executed at a time. Returns their number.
+    pub(super) fn start(&mut self, qp: &Qp) -> u16 {
+        // A ring has at most 32,768 slots.
+        let depth = DEPTH.min(u16::try_from(self.queue.layout().slots()).unwrap_or(DEPTH));
+        self.snapshots = Snapshots::new(depth, max_sq_wqe(&qp.cap));
+        depth
+    }
+
+    /// Forgets all work and the connection.
+    pub(super) fn stop(&mut self) {
+        self.snapshots = Snapshots::default();
+        self.requester = None;
+        self.route = None;
+        self.addresses = None;
+        self.transfer = None;
+        self.broken = false;
+    }
+
+    /// Whether no work request is being executed.
+    pub(super) fn is_drained(&self) -> bool {
+        self.transfer.is_none() && self.requester.as_ref().is_none_or(Requester::is_empty)
+    }
+
+    /// Attributes as they were set.
+    pub(crate) fn attr(&self) -> &QpAttr {
+        &self.attr
+    }
+
+    /// Takes a connection into use.
+    pub(super) fn connect(&mut self, connection: &Connection, requester: Requester<Posted>) {
+        self.addresses = Some(connection.path.addresses);
+        self.requester = Some(requester);
+    }
+
+    /// Whether packets with these addresses come from the peer.
+    pub(crate) fn is_from_peer(&self, addresses: &Addresses) -> bool {
+        self.addresses
+            .is_some_and(|ours| ours.src() == addresses.dst() && ours.dst() == addresses.src())
+    }
+
+    /// What a requester needs of its QP.
+    pub(crate) fn queues(&mut self) -> (&mut DeviceQueue, &mut Snapshots) {
+        (&mut self.queue, &mut self.snapshots)
+    }
+
+    /// When the QP needs a turn even if nothing happens.
+    fn deadline(&self) -> Option<Instant> {
+        let transfer = self.transfer.as_ref().and_then(Transfer::deadline);
+        let requester = self.requester.as_ref().and_then(Requester::next_deadline);
+        match (transfer, requester) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Has the fabric's timers know the deadline. An entry that comes too early stays: answers move the deadline
+    /// often, and a turn for nothing is cheaper than to tell the timers each time.
+    pub(super) fn arm(&mut self, device: &Device, qp: &Qp) {
+        if qp.timer_expired.swap(false, Ordering::AcqRel) {
+            self.armed = None;
+        }
+        let Some(deadline) = self.deadline() else {
+            return;
+        };
+        if self.armed.is_none_or(|armed| deadline < armed) {
+            let key = (device.port(), qp.number);
+            if device
+                .fabric()
+                .timers
+                .change(key, self.armed, Some(deadline))
+            {
+                device.fabric().wake();
+            }
+            self.armed = Some(deadline);
+        }
+    }
+
+    /// Takes the QP's entry out of the timers.
+    pub(super) fn disarm(&mut self, device: &Device, qpn: u32) {
+        if let Some(armed) = self.armed.take() {
+            device
+                .fabric()
+                .timers
+                .change((device.port(), qpn), Some(armed), None);
+        }
+    }
+}
+
+/// The send half in the hands of a worker.
+pub(crate) struct SendTurn<'a> {
+    pub(crate) qp: &'a Qp,
+    pub(crate) device: &'a Device,
+    pub(crate) view: &'a DmaView,
+    pub(crate) ring: RingView<'a>,
+}
+
+impl<'a> SendTurn<'a> {
+    /// A turn of `qp`, whose send half the caller has locked.
+    pub(crate) fn new(qp: &'a Qp, device: &'a Device, view: &'a DmaView) -> Self {
+        Self {
+            qp,
+            device,
+            view,
+            ring: RingView::new(&qp.sq, view),
+        }
+    }
+
+    /// What local keys open.
+    pub(crate) fn memory(&self) -> Memory<'a> {
+        Memory {
+            view: self.view,
+            mrs: &self.device.mrs,
+            pdn: self.qp.pd.number(),
+        }
+    }
+
+    /// The message of a work request in local memory.
+    pub(crate) fn message<'b>(
+        &self,
+        snapshots: &'b Snapshots,
+        posted: &Posted,
+        access: AccessFlags,
+    ) -> Message<'b>
+    where
+        'a: 'b,
+    {
+        let wqe = snapshots.get(posted.snapshot);
+        match posted.data {
+            Data::Sges(count) => {
+                Message::in_sges(self.memory(), wqe, SqHeader::SIZE, count, access)
+            }
+            Data::Inline(length) => {
+                Message::private(self.memory(), &wqe[INLINE_OFFSET..][..length as usize])
+            }
+        }
+    }
+
+    /// Takes and checks the next WQE.
+    pub(super) fn fetch(&self, side: &mut SendSide) -> Result<Option<Fetched>, RingError> {
+        let rules = SendRules {
+            cap: &self.qp.cap,
+            pdn: self.qp.pd.number(),
+            signal_all: self.qp.signal_all,
+            reads: side.attr.max_rd_atomic > 0,
+        };
+        fetch_send(
+            &mut side.queue,
+            &self.ring,
+            &mut side.snapshots,
+            &self.device.mrs,
+            rules,
+        )
+    }
+
+    /// A work request ended.
+    pub(crate) fn complete(
+        &self,
+        queue: &mut DeviceQueue,
+        snapshots: &mut Snapshots,
+        wr: &SendWr<Posted>,
+        status: WcStatus,
+    ) {
+        let posted = &wr.local;
+        snapshots.give_back(posted.snapshot);
+        queue.give_back(&self.ring, posted.slot, 0);
+        queue.publish(&self.ring);
+        let success = status == WcStatus::Success;
+        if posted.signaled || !success {
+            let mut cqe = self.qp.cqe(wr.id, status, posted.opcode);
+            cqe.byte_len = wr.length;
+            self.qp
+                .send_cq
+                .complete(self.device, self.view, &cqe, !success);
+        }
+    }
+
+    /// Ends up to `limit` work requests with WR_FLUSH_ERR: first those that were being executed. Returns whether there
+    /// may be more.
+    pub(super) fn flush(&self, side: &mut SendSide, limit: usize) -> bool {
+        let SendSide {
+            queue,
+            snapshots,
+            requester,
+            transfer,
+            ..
+        } = side;
+        if let Some(transfer) = transfer.take() {
+            self.complete(queue, snapshots, transfer.wr(), WcStatus::WrFlushErr);
+        }
+        for wr in requester.iter_mut().flat_map(Requester::drain) {
+            self.complete(queue, snapshots, &wr, WcStatus::WrFlushErr);
+        }
+        for _ in 0..limit {
+            if side.broken {
+                return false;
+            }
+            match fetch_flushed(&mut side.queue, &self.ring) {
+                Ok(Some(header)) => {
+                    let header = SqHeader::from_bytes(&header);
+                    let cqe = self
+                        .qp
+                        .cqe(header.wr_id, WcStatus::WrFlushErr, header.opcode as u8);
+                    self.qp.send_cq.complete(self.device, self.view, &cqe, true);
+                }
+                Ok(None) => return side.queue.enable_doorbell(&self.ring),
+                Err(_) => side.broken = true,
+            }
+            side.broken |= self.ring.lost();
+        }
+        !side.broken
+    }
+}
+
+/// Flags of a send work request that say something about the receiver's completion.
+pub(crate) fn solicits(wr: &SendWr<Posted>) -> bool {
+    wr.flags.contains(SendFlags::SOLICITED)
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A QP's turn.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::time::Instant;
+
+use dma::DmaView;
+use roce::rc::Pause;
+use virtio_rdma_abi::ib::{AsyncEvent, QpState, WcStatus};
+
+use super::{Qp, RecvTurn, SendSide, SendTurn};
+use crate::direct::{Step, Transfer};
+use crate::wire::{RecvEnv, SendEnv};
+use crate::Device;
+
+/// Bytes that a QP moves in a turn at most.
+const BUDGET: usize = 1 << 20;
+/// What a work request costs beside its bytes.
+const COST_PER_WR: usize = 1024;
+/// Work requests that are flushed in a turn.
+const FLUSH_LIMIT: usize = 256;
+
+/// Bits of `Qp::serving`.
+const SERVED: u8 = 1;
+const AGAIN: u8 = 2;
+
+/// How a turn ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// There is more to do.
+    More,
+    /// The frame port is full.
+    Blocked,
+    /// Something has to happen first.
+    Idle,
+}
+
+impl Outcome {
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::More, _) | (_, Self::More) => Self::More,
+            (Self::Blocked, _) | (_, Self::Blocked) => Self::Blocked,
+            (Self::Idle, Self::Idle) => Self::Idle,
+        }
+    }
+
+    fn more(more: bool) -> Self {
+        if more {
+            Self::More
+        } else {
+            Self::Idle
+        }
+    }
+}
+
+impl Qp {
+    /// Gives the QP a turn, unless another worker is at it; then that one gives it another.
+    pub(crate) fn serve(&self, device: &Arc<Device>) {
+        let before = self.serving.fetch_or(SERVED, Ordering::AcqRel);
+        if before & SERVED != 0 {
+            // The other worker may have ended its turn between the two.
+            if self.serving.fetch_or(AGAIN, Ordering::AcqRel) & SERVED != 0 {
+                return;
+            }
+            self.serving.fetch_and(!AGAIN, Ordering::AcqRel);
+            device.qp_ready(self.number);
+            return;
+        }
+        let outcome = self.turn(device);
+        let again = self.serving.fetch_and(!(SERVED | AGAIN), Ordering::AcqRel) & AGAIN != 0;
+        match outcome {
+            Outcome::More => device.qp_ready(self.number),
+            _ if again => device.qp_ready(self.number),
+            Outcome::Blocked => device.qp_blocked(self.number),
+            Outcome::Idle => {}
+        }
+    }
+
+    fn turn(&self, device: &Arc<Device>) -> Outcome {
+        let view = device.space.enter();
+        // Answers go first: the peer waits for them.
+        let mut outcome = self.answer(device, &view);
+        let mut side = self.send.lock();
+        if self.failure_requested.swap(false, Ordering::AcqRel) {
+            self.fail(device, Some(AsyncEvent::QpFatal));
+        }
+        match self.state() {
+            Some(QpState::Rts | QpState::Sqd) => {
+                outcome = outcome.and(self.send(device, &view, &mut side))
+            }
+            Some(QpState::Err) => {}
+            _ => return outcome,
+        }
+        // Sending may have failed just now.
+        if self.state() == Some(QpState::Err) {
+            let more = SendTurn::new(self, device, &view).flush(&mut side, FLUSH_LIMIT);
+            let more = more || {
+                let mut recv = self.recv.lock();
+                RecvTurn::new(self, device, &view).flush(&mut recv, FLUSH_LIMIT)
+            };
+            outcome = outcome.and(Outcome::more(more));
+        }
+        side.arm(device, self);
+        outcome
+    }
+
+    /// Sends what the responder has to say.
+    fn answer(&self, device: &Device, view: &DmaView) -> Outcome {
+        let mut side = self.recv.lock();
+        if !self.receives() && self.state() != Some(QpState::Err) {
+            return Outcome::Idle;
+        }
+        let Some(mut responder) = side.responder.take() else {
+            return Outcome::Idle;
+        };
+        let turn = RecvTurn::new(self, device, view);
+        let sent = match responder.has_output() {
+            true => responder
+                .transmit(BUDGET, &mut RecvEnv::new(&turn, &mut side))
+                .map(|sent| sent.pause),
+            false => Ok(Pause::Idle),
+        };
+        side.responder = Some(responder);
+        match sent {
+            Ok(Pause::Idle) => Outcome::Idle,
+            Ok(Pause::Budget) => Outcome::More,
+            Ok(Pause::NoFrame) => Outcome::Blocked,
+            Err(error) => {
+                self.fail(device, error.event);
+                // The NAK is to be sent.
+                Outcome::More
+            }
+        }
+    }
+
+    /// Executes work of the SQ.
+    fn send(&self, device: &Arc<Device>, view: &DmaView, side: &mut SendSide) -> Outcome {
+        let turn = SendTurn::new(self, device, view);
+        let mut budget = BUDGET;
+        loop {
+            // A work request that failed took the QP to ERR.
+            let Some(state @ (QpState::Rts | QpState::Sqd)) = self.state() else {
+                return Outcome::Idle;
+            };
+            let progress = if side.transfer.is_some() {
+                self.send_direct(&turn, side, &mut budget)
+            } else if side.is_drained() && side.route.is_some() {
+                self.begin_direct(&turn, side, state)
+            } else {
+                self.send_wire(&turn, side, state, &mut budget)
+            };
+            if turn.ring.lost() {
+                side.broken = true;
+                self.fail(device, Some(AsyncEvent::QpFatal));
+                return Outcome::Idle;
+            }
+            match progress {
+                Progress::Moved if budget == 0 => return Outcome::More,
+                Progress::Moved => {}
+                Progress::Blocked => return Outcome::Blocked,
+                Progress::Waits => return Outcome::Idle,
+                Progress::Empty => {
+                    self.report_drained(device, side, state);
+                    return Outcome::more(
+                        state == QpState::Rts && side.queue.enable_doorbell(&turn.ring),
+                    );
+                }
+                Progress::Broken => {
+                    side.broken = true;
+                    self.fail(device, Some(AsyncEvent::QpFatal));
+                    return Outcome::Idle;
+                }
+            }
+        }
+    }
+
+    /// Takes a WQE whose data goes to its peer without packets.
+    fn begin_direct(&self, turn: &SendTurn<'_>, side: &mut SendSide, state: QpState) -> Progress {
+        if state != QpState::Rts {
+            return Progress::Empty;
+        }
+        match turn.fetch(side) {
+            Ok(Some(fetched)) => {
+                side.transfer = Some(Transfer::new(fetched, &side.attr));
+                Progress::Moved
+            }
+            Ok(None) => Progress::Empty,
+            Err(_) => Progress::Broken,
+        }
+    }
+
+    fn send_direct(
+        &self,
+        turn: &SendTurn<'_>,
+        side: &mut SendSide,
+        budget: &mut usize,
+    ) -> Progress {
+        let Some(mut transfer) = side.transfer.take() else {
+            return Progress::Empty;
+        };
+        match transfer.step(turn, side, budget, Instant::now()) {
+            Step::Moved => {
+                side.transfer = Some(transfer);
+                Progress::Moved
+            }
+            Step::Waits => {
+                side.transfer = Some(transfer);
+                Progress::Waits
+            }
+            Step::Done(status) => {
+                turn.complete(&mut side.queue, &mut side.snapshots, transfer.wr(), status);
+                if status != WcStatus::Success {
+                    self.fail(turn.device, None);
+                }
+                *budget = budget.saturating_sub(COST_PER_WR);
+                Progress::Moved
+            }
+        }
+    }
+
+    /// Gives WQEs to the requester and has it send packets.
+    fn send_wire(
+        &self,
+        turn: &SendTurn<'_>,
+        side: &mut SendSide,
+        state: QpState,
+        budget: &mut usize,
+    ) -> Progress {
+        let Some(mut requester) = side.requester.take() else {
+            return Progress::Empty;
+        };
+        let mut drained = false;
+        let mut broken = false;
+        // What is on the wire ends there before data takes another way.
+        while state == QpState::Rts && side.route.is_none() && requester.has_room() {
+            match turn.fetch(side) {
+                Ok(Some(fetched)) => {
+                    let posted = match fetched.failed {
+                        None => requester.post(fetched.wr),
+                        Some(status) => requester.post_failed(fetched.wr, status),
+                    };
+                    debug_assert!(posted.is_ok(), "there was room");
+                }
+                Ok(None) => {
+                    drained = true;
+                    break;
+                }
+                Err(_) => {
+                    broken = true;
+                    break;
+                }
+            }
+        }
+        let now = Instant::now();
+        let mut env = SendEnv::new(turn, side);
+        let sent = requester
+            .on_timer(now, &mut env)
+            .and_then(|()| requester.transmit(*budget, now, &mut env));
+        let idle = requester.is_empty();
+        side.requester = Some(requester);
+        if broken {
+            return Progress::Broken;
+        }
+        match sent {
+            Err(error) => {
+                self.fail(turn.device, error.event);
+                Progress::Moved
+            }
+            Ok(sent) => {
+                *budget = budget.saturating_sub(sent.bytes);
+                match sent.pause {
+                    Pause::Budget => {
+                        *budget = 0;
+                        Progress::Moved
+                    }
+                    Pause::NoFrame => Progress::Blocked,
+                    Pause::Idle if drained || state != QpState::Rts => {
+                        if idle || state == QpState::Rts {
+                            Progress::Empty
+                        } else {
+                            Progress::Waits
+                        }
+                    }
+                    Pause::Idle => Progress::Waits,
+                }
+            }
+        }
+    }
+
+    /// Raises SQ_DRAINED once, when a QP that is told to drain has done so.
+    fn report_drained(&self, device: &Device, side: &mut SendSide, state: QpState) {
+        if state == QpState::Sqd && !side.drained && side.is_drained() {
+            side.drained = true;
+            if side.attr.en_sqd_async_notify != 0 {
+                self.raise(device, AsyncEvent::SqDrained);
+            }
+        }
+    }
+}
+
+/// What a step of sending came to.
+enum Progress {
+    /// Something was done; there may be more.
+    Moved,
+    /// The frame port is full.
+    Blocked,
+    /// Work is under way that something has to happen to.
+    Waits,
+    /// No work is left in the ring.
+    Empty,
+    /// The ring makes no sense.
+    Broken,
+}

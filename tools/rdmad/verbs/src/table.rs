@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Tables of numbered objects.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use parking_lot::RwLock;
+
+/// A bounded table of objects by number.
+///
+/// A lookup locks the one slot it looks at, so its cost does not depend on what the table holds and lookups of
+/// different objects do not meet. A number is given out again only when all others have been: oldest first, so that
+/// a late use of a destroyed object's number is unlikely to meet a new object.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    first: u32,
+    slots: Box<[RwLock<Option<Arc<T>>>]>,
+    free: Mutex<Free>,
+}
+
+#[derive(Debug)]
+struct Free {
+    /// The lowest number that was never given out.
+    fresh: u32,
+    end: u32,
+    /// Numbers that came back, oldest first.
+    returned: VecDeque<u32>,
+}
+
+/// A number that was taken from a [`Table`] and is not in use yet. It goes back when dropped.
+pub(crate) struct Reserved<'a, T> {
+    table: &'a Table<T>,
+    number: u32,
+    inserted: bool,
+}
+
+impl<T> Table<T> {
+    /// An empty table for the numbers in `numbers`.
+    pub(crate) fn new(numbers: Range<u32>) -> Self {
+        Self {
+            first: numbers.start,
+            slots: numbers.clone().map(|_| RwLock::new(None)).collect(),
+            free: Mutex::new(Free {
+                fresh: numbers.start,
+                end: numbers.end,
+                returned: VecDeque::new(),
+            }),
+        }
+    }
+
+    /// The object with this number.
+    #[inline]
+    pub(crate) fn get(&self, number: u32) -> Option<Arc<T>> {
+        self.slot(number)?.read().clone()
+    }
+
+    /// Calls `visit` with the object with this number, if there is one, without taking a reference to it.
+    #[inline]
+    pub(crate) fn with<R>(&self, number: u32, visit: impl FnOnce(&T) -> R) -> Option<R> {
+        self.slot(number)?.read().as_deref().map(visit)
+    }
+
+    /// Takes a free number, or `None` when all are in use.
+    pub(crate) fn reserve(&self) -> Option<Reserved<'_, T>> {
+        let mut free = self.free.lock();
+        let number = if free.fresh < free.end {
+            free.fresh += 1;
+            free.fresh - 1
+        } else {
+            free.returned.pop_front()?
+        };
+        Some(Reserved {
+            table: self,
+            number,
+            inserted: false,
+        })
+    }
+
+    /// Removes the object with this number and returns it. The number is not free before [`release`](Self::release).
+    pub(crate) fn remove(&self, number: u32) -> Option<Arc<T>> {
+        self.slot(number)?.write().take()
+    }
+
+    /// Gives back the number of a removed object.
+    pub(crate) fn release(&self, number: u32) {
+        self.free.lock().returned.push_back(number);
+    }
+
+    /// All objects, in the order of their numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Arc<T>> + '_ {
+        self.slots.iter().filter_map(|slot| slot.read().clone())
+    }
+
+    #[inline]
+    fn slot(&self, number: u32) -> Option<&RwLock<Option<Arc<T>>>> {
+        self.slots.get(number.checked_sub(self.first)? as usize)
+    }
+}
+
+impl<T> Reserved<'_, T> {
+    /// The number.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Makes `object` known under the number.
+    pub(crate) fn insert(mut self, object: Arc<T>) -> u32 {
+        self.inserted = true;
+        if let Some(slot) = self.table.slot(self.number) {
+            *slot.write() = Some(object);
+        }
+        self.number
+    }
+}
+
+impl<T> Drop for Reserved<'_, T> {
+    fn drop(&mut self) {
+        if !self.inserted {
+            self.table.release(self.number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_oldest_first() {
+        let table = Table::new(1..4);
+        for number in 1..4 {
+            assert_eq!(table.reserve().unwrap().insert(Arc::new(number)), number);
+        }
+        assert!(table.reserve().is_none());
+        for number in [3, 1] {
+            assert_eq!(table.remove(number).as_deref(), Some(&number));
+            assert!(table.remove(number).is_none());
+            table.release(number);
+        }
+        assert_eq!(table.reserve().unwrap().insert(Arc::new(3)), 3);
+        assert_eq!(table.reserve().unwrap().number(), 1);
+        assert_eq!(table.reserve().unwrap().number(), 1, "dropped unused");
+        assert_eq!(table.iter().map(|n| *n).collect::<Vec<_>>(), [2, 3]);
+    }
+
+    #[test]
+    fn numbers_outside_are_not_there() {
+        let table = Table::<u32>::new(2..4);
+        for number in [0, 1, 4, u32::MAX] {
+            assert!(table.get(number).is_none());
+            assert!(table.with(number, |_| ()).is_none());
+            assert!(table.remove(number).is_none());
+        }
+    }
+}

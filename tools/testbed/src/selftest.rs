@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! `testbed test`: runs test programs that report in KTAP, several in one set of guests.
+//!
+//! A program says what guests it wants by comment lines `testbed: OPTIONS`, with options of
+//! `testbed run`. It runs once for each such line, or once with the defaults if it has none; programs
+//! with the same options share their guests.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser};
+
+use crate::bed::{Bed, BedOptions, Limits};
+use crate::ktap::{Case, Outcome, Report};
+use crate::router::Event;
+
+/// What a line in a program with options for its guests begins with, after the comment sign.
+const MARK: &str = "testbed:";
+/// How many lines of a failed test's remarks are shown; all are in the log.
+const REMARKS: usize = 20;
+
+/// Options of `test`.
+#[derive(Args, Clone, Debug)]
+pub struct TestOptions {
+    /// Seconds that one program may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub timeout: u64,
+    /// Show the programs' whole output
+    #[arg(long, short)]
+    pub verbose: bool,
+    /// The programs
+    #[arg(required = true)]
+    pub programs: Vec<PathBuf>,
+}
+
+/// The options that a program's mark can hold.
+#[derive(Parser)]
+#[command(no_binary_name = true)]
+struct Marked {
+    #[command(flatten)]
+    bed: BedOptions,
+}
+
+#[derive(Default)]
+struct Totals {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+impl Totals {
+    fn add(&mut self, cases: &[Case]) {
+        for case in cases {
+            match case.outcome {
+                Outcome::Passed => self.passed += 1,
+                Outcome::Failed(_) => self.failed += 1,
+                Outcome::Skipped(_) => self.skipped += 1,
+            }
+        }
+    }
+
+    fn text(&self) -> String {
+        let Self {
+            passed,
+            failed,
+            skipped,
+        } = self;
+        format!("{passed} passed, {failed} failed, {skipped} skipped")
+    }
+}
+
+/// Runs the programs. The last line that it prints has the totals.
+pub fn run(options: &TestOptions, signal: Arc<AtomicUsize>) -> Result<u8> {
+    let mut groups: BTreeMap<String, Vec<&Path>> = BTreeMap::new();
+    for program in &options.programs {
+        for wanted in wanted_options(program)? {
+            groups.entry(wanted).or_default().push(program);
+        }
+    }
+    let mut totals = Totals::default();
+    for (wanted, programs) in &groups {
+        let marked = Marked::try_parse_from(wanted.split_whitespace())
+            .with_context(|| format!("{}: \"{MARK} {wanted}\"", programs[0].display()))?;
+        if !run_group(options, &marked.bed, wanted, programs, &signal, &mut totals) {
+            break;
+        }
+    }
+    println!("selftests: {}", totals.text());
+    Ok(u8::from(totals.failed > 0))
+}
+
+/// What a program asks for, one string a set of guests.
+fn wanted_options(program: &Path) -> Result<Vec<String>> {
+    let text = fs::read(program).with_context(|| format!("can't read {}", program.display()))?;
+    let marked = parse_marks(&String::from_utf8_lossy(&text));
+    Ok(if marked.is_empty() {
+        vec![String::new()]
+    } else {
+        marked
+    })
+}
+
+fn parse_marks(text: &str) -> Vec<String> {
+    text.lines()
+        .filter_map(|line| line.trim_start_matches(['#', '/', ' ']).strip_prefix(MARK))
+        .map(|wanted| wanted.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect()
+}
+
+/// Runs programs in one set of guests. False if the rest is not to be run.
+fn run_group(
+    options: &TestOptions,
+    bed_options: &BedOptions,
+    wanted: &str,
+    programs: &[&Path],
+    signal: &Arc<AtomicUsize>,
+    totals: &mut Totals,
+) -> bool {
+    let label = |program: &Path| {
+        let name = program.display();
+        if wanted.is_empty() {
+            name.to_string()
+        } else {
+            format!("{name} [{wanted}]")
+        }
+    };
+    let limits = || Limits {
+        signal: Arc::clone(signal),
+        until: Some(Instant::now() + Duration::from_secs(options.timeout)),
+    };
+    let mut bed = None;
+    for program in programs {
+        let began = Instant::now();
+        let mut running = match bed
+            .take()
+            .map_or_else(|| Bed::start(bed_options, limits()), Ok)
+        {
+            Ok(running) => running,
+            Err(error) => {
+                println!(
+                    "{}: the VMs could not be started: {error:#}",
+                    label(program)
+                );
+                totals.failed += 1;
+                return signal.load(Ordering::Relaxed) == 0;
+            }
+        };
+        running.set_limits(limits());
+        let (mut cases, ended) = run_program(options, &running, program);
+        cases.extend(running.new_complaints().into_iter().map(|line| Case {
+            name: "kernel log".into(),
+            outcome: Outcome::Failed(vec![line]),
+        }));
+        totals.add(&cases);
+        show(
+            &label(program),
+            &cases,
+            began.elapsed(),
+            &running.places.logs,
+        );
+        if signal.load(Ordering::Relaxed) != 0 {
+            totals.failed += 1;
+            return false;
+        }
+        // A guest in which a program hangs, or that ended, is of no use for the next one.
+        if ended {
+            bed = Some(running);
+        } else {
+            running.end();
+        }
+    }
+    if let Some(bed) = bed {
+        for line in bed.end() {
+            println!("at the end [{wanted}]: {line}");
+            totals.failed += 1;
+        }
+    }
+    true
+}
+
+/// Runs one program. The second value is whether it ended.
+fn run_program(options: &TestOptions, bed: &Bed, program: &Path) -> (Vec<Case>, bool) {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    let mut log = File::create(bed.places.logs.join(format!("{name}.ktap"))).ok();
+    let path = std::path::absolute(program).unwrap_or_else(|_| program.to_path_buf());
+    let command = bed.exec(1, vec![path.display().to_string()]);
+    // Its input ends at once.
+    command.handle.input(&[]);
+    let mut report = Report::default();
+    let mut said = String::new();
+    let status = loop {
+        let bytes = match bed.next(&command.events) {
+            Ok(Event::Exit(status)) => break Some(status),
+            Ok(Event::Stdout(bytes)) => {
+                report.feed(&bytes);
+                bytes
+            }
+            Ok(Event::Stderr(bytes)) => {
+                report.feed(&bytes);
+                bytes
+            }
+            Ok(Event::Up) => continue,
+            Ok(Event::Lost) => {
+                said = "VM 1 ended".into();
+                break None;
+            }
+            Err(error) => {
+                command.handle.kill();
+                said = error.to_string();
+                break None;
+            }
+        };
+        if let Some(log) = &mut log {
+            let _ = log.write_all(&bytes);
+        }
+        if options.verbose {
+            let _ = std::io::stdout().write_all(&bytes);
+        }
+    };
+    if !said.is_empty() {
+        report.feed(format!("\n{said}\n").as_bytes());
+    }
+    (report.finish(&name, status), status.is_some())
+}
+
+fn show(label: &str, cases: &[Case], took: Duration, logs: &Path) {
+    let mut totals = Totals::default();
+    totals.add(cases);
+    println!("{label}: {}, {:.0} s", totals.text(), took.as_secs_f64());
+    for case in cases {
+        if let Outcome::Failed(remarks) = &case.outcome {
+            println!("  not ok {}", case.name);
+            for line in &remarks[remarks.len().saturating_sub(REMARKS)..] {
+                println!("    {line}");
+            }
+        }
+    }
+    if totals.failed > 0 {
+        println!("  logs are in {}", logs.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_name_the_guests() {
+        let script = "#!/bin/sh\n# SPDX\n# testbed: --path  wire\n# testbed: --path direct\ntrue\n";
+        assert_eq!(parse_marks(script), ["--path wire", "--path direct"]);
+        assert!(parse_marks("#!/bin/sh\necho testbed: x\n").is_empty());
+        for marks in parse_marks(script) {
+            assert!(Marked::try_parse_from(marks.split_whitespace()).is_ok());
+        }
+        assert!(Marked::try_parse_from(["--paht", "wire"]).is_err());
+    }
+}
