@@ -278,12 +278,6 @@ impl<T: Driver> Registration<T> {
     pub fn device(&self) -> &DeviceRef<T> {
         &self.device
     }
-
-    /// Ends the registration and waits until nothing uses the device any more.
-    pub fn unregister(self) -> DeviceRef<T> {
-        drop(self.registered);
-        self.device
-    }
 }
 
 /// A device that is allocated and has its data, but is not registered.

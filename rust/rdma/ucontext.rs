@@ -83,6 +83,12 @@ impl<T: UserContexts> Context<T> {
         // SAFETY: `Self` is transparent over the object; the rest is the caller's promise.
         unsafe { &*raw.cast::<Self>() }
     }
+
+    /// The context's device.
+    pub fn device(&self) -> &Device<T> {
+        // SAFETY: The core sets the device of each context, and destroys all contexts before the device goes away.
+        unsafe { Device::from_raw((*self.0.as_raw()).device) }
+    }
 }
 
 impl<T: UserContexts> Deref for Context<T> {

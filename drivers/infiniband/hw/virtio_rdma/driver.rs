@@ -5,10 +5,12 @@
 use crate::{
     abi::{
         config::F_RING_ADDR,
-        ctrl::CmdQueryPort,
         VIRTIO_ID_RDMA, //
     },
     device::Device,
+    net,
+    netdev::Binding,
+    verbs::Verbs,
     virtio::{
         self,
         Feature, //
@@ -17,7 +19,11 @@ use crate::{
 use kernel::{
     device::Core,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        new_mutex,
+        Arc,
+        Mutex, //
+    }, //
 };
 
 /// Queues are rings at addresses that the driver names.
@@ -39,7 +45,33 @@ pub(crate) struct Driver;
 /// A bound device.
 #[pin_data]
 pub(crate) struct Data {
+    /// Empty once the device is being unbound.
+    #[pin]
+    ready: Mutex<Option<Ready>>,
     device: Arc<Device>,
+}
+
+/// What of a device others use. Dropping it takes the device away from them: while this happens it still answers.
+struct Ready {
+    /// Dropped first: it sets the port's network device.
+    _netdev: Pin<KBox<net::Notifier<Pin<KBox<Binding>>>>>,
+    _verbs: Verbs,
+}
+
+impl Ready {
+    fn new(dev: &virtio::Device<Core<'_>>, device: &Arc<Device>) -> Result<Self> {
+        let verbs = Verbs::new(dev, device.clone())?;
+        let guid = device.limits().config.sys_image_guid;
+        let netdev = KBox::pin_init(
+            Binding::new(dev.as_ref(), guid, verbs.port()?),
+            GFP_KERNEL,
+        )?;
+        verbs.follow_netdev();
+        Ok(Self {
+            _netdev: netdev,
+            _verbs: verbs,
+        })
+    }
 }
 
 #[vtable]
@@ -60,18 +92,23 @@ impl virtio::Driver for Driver {
                 }
             }
             let device = Device::new(dev)?;
-            let port = device.ctrl().exec(&CmdQueryPort { port: 1 })?;
-            dev_info!(
-                dev.as_ref(),
-                "port state {} mtu {}\n",
-                port.state,
-                port.active_mtu
-            );
-            Ok(try_pin_init!(Data { device }))
+            let ready = Ready::new(dev, &device)
+                .inspect_err(|error| dev_err!(dev.as_ref(), "cannot register: {:?}\n", error));
+            let ready = ready.inspect_err(|_| {
+                let _ = device.shut_down(dev);
+            })?;
+            Ok(try_pin_init!(Data {
+                ready <- new_mutex!(Some(ready), "virtio_rdma::driver::ready"),
+                device,
+            }))
         })
     }
 
     fn unbind<'bound>(dev: &'bound virtio::Device<Core<'_>>, this: Pin<&Self::Data<'bound>>) {
+        let ready = this.ready.lock().take();
+        drop(ready);
+        let ready = this.ready.lock().take();
+        drop(ready);
         let _ = this.device.shut_down(dev);
     }
 }

@@ -48,6 +48,7 @@ mod limits;
 mod netdev;
 #[allow(dead_code)]
 mod targets;
+mod verbs;
 
 module_virtio_driver! {
     type: driver::Driver,

@@ -159,10 +159,8 @@ impl Verbs {
                 ports: config.phys_port_cnt,
                 completion_vectors: device.comp_vectors(),
             },
-            pin_init::pin_init_scope(|| {
-                Ok::<_, Error>(IbDevice {
-                    device: device.clone(),
-                })
+            Ok(IbDevice {
+                device: device.clone(),
             }),
         )?;
         let events = Arc::new(PortEvents(registration.device().clone()), GFP_KERNEL)?;

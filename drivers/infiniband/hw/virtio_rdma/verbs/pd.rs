@@ -21,14 +21,11 @@ pub(crate) struct Pd {
 }
 
 impl Pd {
-    pub(super) fn new(device: &Arc<Device>) -> impl PinInit<Self, Error> {
-        let device = device.clone();
-        pin_init::pin_init_scope(move || {
-            let (response, ()) = super::create(&device, &CmdCreatePd {}, ())?;
-            Ok::<_, Error>(Self {
-                device,
-                number: response.pdn,
-            })
+    pub(super) fn new(device: &Arc<Device>) -> Result<Self> {
+        let (response, ()) = super::create(device, &CmdCreatePd {}, ())?;
+        Ok(Self {
+            device: device.clone(),
+            number: response.pdn,
         })
     }
 
