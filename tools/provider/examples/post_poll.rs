@@ -4,7 +4,6 @@
 //! measures. `post_poll COUNT`
 
 #[path = "../tests/common/mod.rs"]
-#[allow(dead_code)]
 mod common;
 
 use std::env;

@@ -15,10 +15,22 @@ use clap::builder::PossibleValuesParser;
 use clap::builder::TypedValueParser;
 use clap::Parser;
 use clap::ValueEnum;
+use vdev::F_ACCESS_PLATFORM;
+use vdev::F_RING_RESET;
+use vdev::F_VERSION_1;
+use verbs::PathPolicy;
 use virtio_rdma_abi::config::F_RING_ADDR;
+use vswitch::DatagramPath;
+use vswitch::FaultPlan;
+use vswitch::Uplink;
 
 /// Features that the device offers unless told otherwise, by the name that the command line uses.
-const FEATURES: &[(&str, u32)] = &[("ring-addr", F_RING_ADDR)];
+const FEATURES: &[(&str, u32)] = &[
+    ("ring-addr", F_RING_ADDR),
+    ("version-1", F_VERSION_1),
+    ("access-platform", F_ACCESS_PLATFORM),
+    ("ring-reset", F_RING_RESET),
+];
 
 /// Software RDMA device for virtual machines.
 ///
@@ -40,6 +52,25 @@ pub struct Args {
     /// How two ports of this process exchange data: memory to memory, or always as packets.
     #[arg(long, value_enum, default_value_t = DataPath::Direct)]
     pub path: DataPath,
+
+    /// Write the frames that cross the switch to a capture file.
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+
+    /// Join the switch to another daemon or a host: Unix datagrams, UDP datagrams, or a tap interface. May be repeated.
+    #[arg(
+        long = "uplink",
+        value_name = "unix:LOCAL:REMOTE|udp:BIND:PEER|tap:NAME",
+        value_parser = parse_uplink
+    )]
+    pub uplinks: Vec<Uplink>,
+
+    /// Damage RoCE packets with these probabilities, repeatably by the seed.
+    #[arg(
+        long,
+        value_name = "drop=P,duplicate=P,reorder=P,corrupt=P,delay=P,seed=N"
+    )]
+    pub faults: Option<FaultPlan>,
 
     /// Do not offer this device feature. May be repeated.
     #[arg(long = "withhold", value_name = "FEATURE", value_parser = feature_parser())]
@@ -63,6 +94,15 @@ pub enum DataPath {
     Wire,
 }
 
+impl From<DataPath> for PathPolicy {
+    fn from(path: DataPath) -> Self {
+        match path {
+            DataPath::Direct => Self::Direct,
+            DataPath::Wire => Self::Wire,
+        }
+    }
+}
+
 /// One `--port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortArgs {
@@ -71,18 +111,9 @@ pub struct PortArgs {
     /// Socket that QEMU's vfio-user-pci connects to.
     pub vfio: PathBuf,
     /// Ethernet link.
-    pub net: Option<Link>,
+    pub net: Option<DatagramPath>,
     /// MAC address of the VM's network interface and of the device.
     pub mac: Mac,
-}
-
-/// Two Unix datagram sockets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// The one that is bound here.
-    pub local: PathBuf,
-    /// The one that frames are sent to.
-    pub remote: PathBuf,
 }
 
 /// A unicast MAC address.
@@ -93,6 +124,19 @@ impl Args {
     /// What the parser can't see in one argument alone.
     pub fn check(&self) -> Result<()> {
         let (mut names, mut macs, mut paths) = (HashSet::new(), HashSet::new(), HashSet::new());
+        let uplinks = self.uplinks.iter().filter_map(|uplink| match uplink {
+            Uplink::Unix(link) => Some(link),
+            _ => None,
+        });
+        for link in uplinks {
+            for path in [&link.local, &link.remote] {
+                ensure!(
+                    paths.insert(path),
+                    "two sockets have the path {}",
+                    path.display()
+                );
+            }
+        }
         for port in &self.ports {
             ensure!(
                 names.insert(&port.name),
@@ -149,7 +193,7 @@ impl FromStr for PortArgs {
             ensure!(!value.is_empty(), "{key} has no value");
             let repeated = match key {
                 "vfio" => vfio.replace(PathBuf::from(value)).is_some(),
-                "net" => net.replace(value.parse()?).is_some(),
+                "net" => net.replace(parse_link(value)?).is_some(),
                 "mac" => mac.replace(value.parse()?).is_some(),
                 _ => bail!("unknown key {key:?}; there are vfio, net and mac"),
             };
@@ -164,18 +208,33 @@ impl FromStr for PortArgs {
     }
 }
 
-impl FromStr for Link {
-    type Err = anyhow::Error;
+fn parse_link(text: &str) -> Result<DatagramPath> {
+    let (local, remote) = text
+        .split_once(':')
+        .filter(|(local, remote)| !local.is_empty() && !remote.is_empty())
+        .with_context(|| format!("{text:?} is not LOCAL:REMOTE"))?;
+    Ok(DatagramPath {
+        local: local.into(),
+        remote: remote.into(),
+    })
+}
 
-    fn from_str(text: &str) -> Result<Self> {
-        let (local, remote) = text
-            .split_once(':')
-            .filter(|(local, remote)| !local.is_empty() && !remote.is_empty())
-            .with_context(|| format!("{text:?} is not LOCAL:REMOTE"))?;
-        Ok(Self {
-            local: local.into(),
-            remote: remote.into(),
-        })
+fn parse_uplink(text: &str) -> Result<Uplink> {
+    match text.split_once(':') {
+        Some(("unix", link)) => parse_link(link).map(Uplink::Unix),
+        Some(("udp", addresses)) => addresses
+            .match_indices(':')
+            // Addresses have colons of their own: the right one is between two addresses.
+            .find_map(|(at, _)| {
+                let (bind, peer) = (
+                    addresses[..at].parse().ok()?,
+                    addresses[at + 1..].parse().ok()?,
+                );
+                Some(Uplink::Udp { bind, peer })
+            })
+            .with_context(|| format!("{addresses:?} is not BIND-ADDRESS:PORT:PEER-ADDRESS:PORT")),
+        Some(("tap", name)) if !name.is_empty() => Ok(Uplink::Tap(name.to_owned())),
+        _ => bail!("an uplink is unix:LOCAL:REMOTE, udp:BIND:PEER or tap:NAME"),
     }
 }
 
@@ -232,7 +291,7 @@ mod tests {
             [PortArgs {
                 name: "a".into(),
                 vfio: "/run/a.sock".into(),
-                net: Some(Link {
+                net: Some(DatagramPath {
                     local: "/run/a.local".into(),
                     remote: "/run/a.qemu".into()
                 }),
@@ -248,6 +307,50 @@ mod tests {
         let args = parse(&["--port", PORT, "--withhold", "ring-addr"]).unwrap();
         assert_eq!(args.withheld, [F_RING_ADDR]);
         assert!(parse(&["--port", PORT, "--withhold", "warp"]).is_err());
+    }
+
+    #[test]
+    fn uplinks_and_faults() {
+        let args = parse(&[
+            "--port",
+            PORT,
+            "--uplink",
+            "unix:/u.local:/u.remote",
+            "--uplink",
+            "udp:0.0.0.0:5000:10.0.0.2:5001",
+            "--uplink",
+            "udp:[::]:5000:[fe80::2]:5001",
+            "--uplink",
+            "tap:tap0",
+            "--faults",
+            "drop=0.5,seed=7",
+        ])
+        .unwrap();
+        assert_eq!(
+            args.uplinks,
+            [
+                Uplink::Unix(DatagramPath {
+                    local: "/u.local".into(),
+                    remote: "/u.remote".into()
+                }),
+                Uplink::Udp {
+                    bind: "0.0.0.0:5000".parse().unwrap(),
+                    peer: "10.0.0.2:5001".parse().unwrap()
+                },
+                Uplink::Udp {
+                    bind: "[::]:5000".parse().unwrap(),
+                    peer: "[fe80::2]:5001".parse().unwrap()
+                },
+                Uplink::Tap("tap0".into()),
+            ]
+        );
+        let faults = args.faults.unwrap();
+        assert_eq!((faults.drop, faults.seed), (0.5, 7));
+        for bad in ["", "unix:/a", "udp:1.2.3.4:5", "tap:", "wire:/a:/b"] {
+            assert!(parse(&["--port", PORT, "--uplink", bad]).is_err(), "{bad}");
+        }
+        assert!(parse(&["--port", PORT, "--faults", "drop=2"]).is_err());
+        assert!(parse(&["--port", PORT, "--uplink", "unix:/run/a.sock:/x"]).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 mod cli;
 mod device;
-mod port;
+mod machine;
 
 use std::fs::File;
 use std::io::IsTerminal;
@@ -22,7 +22,7 @@ use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::Args;
-use crate::port::Port;
+use crate::machine::Machine;
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -43,14 +43,9 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<()> {
     args.check()?;
-    // From here on a signal is kept until the ports are there to be ended.
+    // From here on a signal is kept until there is something to end.
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("can't handle signals")?;
-    let ports = args
-        .ports
-        .iter()
-        .map(|port| Port::start(port, args).with_context(|| format!("port {}", port.name)))
-        .collect::<Result<Vec<_>>>()?;
-
+    let machine = Machine::start(args)?;
     tracing::info!("ready");
     if let Some(fd) = args.ready_fd {
         // By its name, since the number alone proves nothing about who owns it.
@@ -63,6 +58,6 @@ fn run(args: &Args) -> Result<()> {
     if let Some(signal) = signals.forever().next() {
         tracing::info!("ends by signal {signal}");
     }
-    drop(ports);
+    drop(machine);
     Ok(())
 }

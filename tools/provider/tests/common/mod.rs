@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! A QP and its CQs without a kernel, and the device side of their rings.
+#![allow(dead_code)]
 
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
 use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::cqe::OPCODE_RECV;
 use virtio_rdma_abi::uverbs::AllocContextResp;
 use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_abi::wqe::SqHeader;
@@ -24,6 +26,26 @@ use virtio_rdma_provider::work_ring::WorkRing;
 use virtio_rdma_ring::DeviceCq;
 use virtio_rdma_ring::DeviceQueue;
 use virtio_rdma_ring::RingMemory;
+
+/// The QPN of these tests.
+pub const QPN: u32 = 0x0012_3456;
+
+/// The CQE of a send work request.
+pub fn sent(slot: u64) -> Cqe {
+    Cqe {
+        wr_id: slot,
+        qp_num: QPN,
+        ..Cqe::default()
+    }
+}
+
+/// The CQE of a receive work request.
+pub fn received(slot: u64) -> Cqe {
+    Cqe {
+        opcode: OPCODE_RECV,
+        ..sent(slot)
+    }
+}
 
 /// What the QPs of these tests can do.
 pub const CAP: ffi::ibv_qp_cap = ffi::ibv_qp_cap {

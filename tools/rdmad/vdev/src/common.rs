@@ -36,16 +36,16 @@ const STATUS_DRIVER_OK: u8 = 4;
 const STATUS_FEATURES_OK: u8 = 8;
 const STATUS_NEEDS_RESET: u8 = 64;
 
-/// VIRTIO_F_VERSION_1.
-const F_VERSION_1: u64 = 1 << 32;
-/// VIRTIO_F_ACCESS_PLATFORM.
-const F_ACCESS_PLATFORM: u64 = 1 << 33;
-/// VIRTIO_F_RING_RESET.
-const F_RING_RESET: u64 = 1 << 40;
-/// What the transport offers besides the device's features.
-const TRANSPORT_FEATURES: u64 = F_VERSION_1 | F_ACCESS_PLATFORM | F_RING_RESET;
-/// What a driver must accept.
-const REQUIRED_FEATURES: u64 = F_VERSION_1 | F_ACCESS_PLATFORM;
+/// Number of feature bit VIRTIO_F_VERSION_1: the device follows the standard.
+pub const F_VERSION_1: u32 = 32;
+/// Number of feature bit VIRTIO_F_ACCESS_PLATFORM: the device uses DMA addresses.
+pub const F_ACCESS_PLATFORM: u32 = 33;
+/// Number of feature bit VIRTIO_F_RING_RESET: a queue can be reset alone.
+pub const F_RING_RESET: u32 = 40;
+/// What the transport can do.
+pub const TRANSPORT_FEATURES: u64 = 1 << F_VERSION_1 | 1 << F_ACCESS_PLATFORM | 1 << F_RING_RESET;
+/// What a driver must accept if it is offered.
+const REQUIRED_FEATURES: u64 = 1 << F_VERSION_1 | 1 << F_ACCESS_PLATFORM;
 
 /// What a register write asks for beyond being recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +152,7 @@ impl CommonConfig {
     /// For a device that offers `features`, with these greatest queue sizes and this number of vectors.
     pub(crate) fn new(features: u64, queue_sizes: &[u16], vectors: u16) -> Self {
         Self {
-            offered: features | TRANSPORT_FEATURES,
+            offered: features,
             accepted: 0,
             vectors,
             config_vector: NO_VECTOR,
@@ -253,7 +253,7 @@ impl CommonConfig {
         let set = value & !self.status;
         if set & STATUS_FEATURES_OK != 0
             && (self.accepted & !self.offered != 0
-                || self.accepted & REQUIRED_FEATURES != REQUIRED_FEATURES)
+                || REQUIRED_FEATURES & self.offered & !self.accepted != 0)
         {
             // The bit stays clear, which tells the driver.
             self.status |= value & !(STATUS_FEATURES_OK | STATUS_NEEDS_RESET | STATUS_DRIVER_OK);
@@ -368,7 +368,8 @@ impl CommonConfig {
 
     fn write_queue_reset(&mut self, value: u16) -> Result<Action, Violation> {
         let index = self.queue_select;
-        let negotiated = self.status & STATUS_FEATURES_OK != 0 && self.accepted & F_RING_RESET != 0;
+        let negotiated =
+            self.status & STATUS_FEATURES_OK != 0 && self.accepted & (1 << F_RING_RESET) != 0;
         let queue = self.queue()?;
         if value != 1 || !negotiated || queue.resetting || !queue.enabled {
             return Ok(Action::None);

@@ -26,7 +26,8 @@ pub trait VirtioDevice: Send + Sync {
     /// PCI class code: base class, sub-class, programming interface.
     fn pci_class(&self) -> u32;
 
-    /// Features of the device type that are offered. Those of the transport are not the device's concern.
+    /// Features that are offered: those of the device, and those of [`TRANSPORT_FEATURES`](crate::TRANSPORT_FEATURES)
+    /// that are not to be withheld.
     fn features(&self) -> u64;
 
     /// Greatest size of each queue; each is a power of two.
@@ -51,8 +52,8 @@ pub trait VirtioDevice: Send + Sync {
         let _ = index;
     }
 
-    /// The driver rang queue `index`. Returns whether that is all; else the service thread calls
-    /// [`serve`](Self::serve). Called by the socket thread.
+    /// The driver rang queue `index`, or may have done so before it could be heard. Returns whether that is all; else
+    /// the service thread calls [`serve`](Self::serve). Called by both threads, also while the driver is not ready.
     fn kick(&self, index: u16) -> bool {
         let _ = index;
         false

@@ -29,6 +29,10 @@ mod service;
 mod shared;
 mod transport;
 
+pub use common::F_ACCESS_PLATFORM;
+pub use common::F_RING_RESET;
+pub use common::F_VERSION_1;
+pub use common::TRANSPORT_FEATURES;
 pub use device::SharedMemory;
 pub use device::VirtioDevice;
 pub use limiter::Limiter;

@@ -5,6 +5,7 @@
 //! The driver may write anything at any time. Each access is checked against the DMA map; a ring or chain that breaks
 //! the rules stops the queue and asks for a reset.
 
+use std::fmt;
 use std::sync::atomic::fence;
 use std::sync::atomic::AtomicU16;
 use std::sync::atomic::Ordering;
@@ -177,6 +178,13 @@ impl Queue {
             Ok(false) => {}
             Err(error) => self.fail(&mut state, &error),
         }
+    }
+
+    /// Stops the queue and asks for a reset, since the driver broke the rules of the device.
+    pub fn reject(&self, why: fmt::Arguments<'_>) {
+        self.stop();
+        self.shared
+            .fail(format_args!("queue {}: {why}", self.index));
     }
 
     /// Starts the queue at its ring.

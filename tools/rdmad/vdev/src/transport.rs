@@ -158,11 +158,7 @@ impl Transport {
             pci::VIRTIO_BAR if offset >= pci::NOTIFY_OFFSET => {
                 let queue = (offset - pci::NOTIFY_OFFSET) / u64::from(pci::NOTIFY_MULTIPLIER);
                 match u16::try_from(queue) {
-                    Ok(queue) if usize::from(queue) < self.queues.len() => {
-                        if !self.device.kick(queue) {
-                            self.inbox.kick(queue);
-                        }
-                    }
+                    Ok(queue) if usize::from(queue) < self.queues.len() => self.kick(queue),
                     _ => self.shared.log.warn(format_args!(
                         "notification of queue {queue}, which does not exist"
                     )),
@@ -171,6 +167,12 @@ impl Transport {
             pci::VIRTIO_BAR if offset < pci::ISR_OFFSET => self.common_write(offset, data),
             // The configuration is read-only, and so is the rest.
             _ => {}
+        }
+    }
+
+    fn kick(&self, queue: u16) {
+        if !self.device.kick(queue) {
+            self.inbox.kick(queue);
         }
     }
 
@@ -284,7 +286,7 @@ impl Transport {
         self.device.activate(features, &self.queues);
         // A kick may have come before the queue was started.
         for (index, _) in (0u16..).zip(&enabled).filter(|(_, at)| at.is_some()) {
-            self.inbox.kick(index);
+            self.kick(index);
         }
     }
 
@@ -314,7 +316,7 @@ impl Transport {
         let at = self.registers().enabled_queue(index);
         if let (Some(at), Some(queue)) = (at, self.queues.get(usize::from(index))) {
             queue.start(at);
-            self.inbox.kick(index);
+            self.kick(index);
         }
     }
 

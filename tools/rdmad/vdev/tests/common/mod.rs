@@ -82,7 +82,7 @@ impl VirtioDevice for Echo {
     }
 
     fn features(&self) -> u64 {
-        FEATURE
+        FEATURE | vdev::TRANSPORT_FEATURES
     }
 
     fn queue_sizes(&self) -> Vec<u16> {

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Completion events: one for each request, none lost, however indices and sequences wrap.
+#![cfg(not(loom))]
+
+mod common;
+
+use common::*;
+use virtio_rdma_abi::ring::ArmKind;
+use virtio_rdma_abi::ring::ArmWord;
+use virtio_rdma_ring::ArmLatch;
+use virtio_rdma_ring::Armed;
+use virtio_rdma_ring::DeviceCq;
+use virtio_rdma_ring::RingMemory;
+
+fn complete(device: &mut DeviceCq, memory: &Memory, solicited: bool) -> bool {
+    device.push(memory, &[0; 4], solicited).unwrap();
+    device.publish(memory)
+}
+
+#[test]
+fn one_event_for_each_time_it_was_received() {
+    let (memory, mut driver, mut device) = completion_queue(8);
+    // More rounds than the sequence has values.
+    for _ in 0..40_000 {
+        assert_eq!(driver.arm(&memory, ArmKind::Next, false), Armed::Waiting);
+        assert!(complete(&mut device, &memory, false));
+        assert!(!complete(&mut device, &memory, false), "fired already");
+        let _ = driver.arm(&memory, ArmKind::Next, false);
+        assert!(
+            !complete(&mut device, &memory, true),
+            "the event was not received"
+        );
+        driver.event_received();
+        while poll(&mut driver, &memory).is_some() {}
+        assert!(!device.publish(&memory), "not armed again");
+    }
+}
+
+#[test]
+fn arming_often_without_an_event_does_not_wear_out() {
+    let (memory, mut driver, mut device) = completion_queue(8);
+    for _ in 0..70_000 {
+        assert_eq!(driver.arm(&memory, ArmKind::Next, false), Armed::Waiting);
+    }
+    assert!(complete(&mut device, &memory, false));
+}
+
+#[test]
+fn a_solicited_request_outlasts_the_index() {
+    let (memory, mut driver, mut device) = completion_queue(2);
+    assert!(!complete(&mut device, &memory, true));
+    assert_eq!(
+        driver.arm(&memory, ArmKind::Solicited, false),
+        Armed::Waiting
+    );
+    for _ in 0..70_000 {
+        poll(&mut driver, &memory).unwrap();
+        assert!(!complete(&mut device, &memory, false));
+    }
+    poll(&mut driver, &memory).unwrap();
+    assert!(complete(&mut device, &memory, true));
+}
+
+#[test]
+fn a_request_for_any_completion_is_not_narrowed() {
+    let (memory, mut driver, mut device) = completion_queue(8);
+    let _ = driver.arm(&memory, ArmKind::Next, false);
+    let _ = driver.arm(&memory, ArmKind::Solicited, false);
+    assert!(complete(&mut device, &memory, false));
+    driver.event_received();
+    let _ = driver.arm(&memory, ArmKind::Solicited, false);
+    assert!(!complete(&mut device, &memory, false));
+    let _ = driver.arm(&memory, ArmKind::Next, false);
+    assert!(complete(&mut device, &memory, false));
+}
+
+#[test]
+fn unpolled_completions_are_reported_on_request() {
+    let (memory, mut driver, mut device) = completion_queue(8);
+    assert!(!complete(&mut device, &memory, false));
+    assert_eq!(driver.arm(&memory, ArmKind::Next, true), Armed::Missed);
+    assert_eq!(driver.arm(&memory, ArmKind::Next, false), Armed::Waiting);
+    poll(&mut driver, &memory).unwrap();
+    assert_eq!(driver.arm(&memory, ArmKind::Next, true), Armed::Waiting);
+}
+
+#[test]
+fn a_completion_between_index_and_arm_word_is_found_at_the_doorbell() {
+    let (memory, _, mut device) = completion_queue(8);
+    assert!(!complete(&mut device, &memory, false));
+    let word = ArmWord {
+        sequence: 1,
+        kind: ArmKind::Next,
+        index: 0,
+    };
+    memory.store_u32(layout(8).arm(), word.to_u32().to_le());
+    assert!(device.publish(&memory));
+    assert!(
+        !device.publish(&memory),
+        "a second doorbell changes nothing"
+    );
+}
+
+#[test]
+fn an_index_that_no_ring_can_have_fires_at_once() {
+    let mut latch = ArmLatch::new(8);
+    let word = |sequence, kind, index| {
+        ArmWord {
+            sequence,
+            kind,
+            index,
+        }
+        .to_u32()
+    };
+    assert!(latch.event_due(word(1, ArmKind::Solicited, 1000)));
+    assert!(!latch.event_due(word(2, ArmKind::None, 1000)));
+    assert!(!latch.event_due(word(2, ArmKind::Next, 0)));
+    latch.record(false);
+    assert!(latch.event_due(word(2, ArmKind::Next, 0)));
+    assert!(
+        !latch.event_due((3 << 18) | (3 << 16)),
+        "an unknown kind asks for nothing"
+    );
+}

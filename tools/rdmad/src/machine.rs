@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Puts the parts together: a device per port, the workers and the switch that they share.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use anyhow::Result;
+use dma::DmaSpace;
+use vdev::Handle;
+use vdev::Listener;
+use verbs::DeviceConfig;
+use verbs::Fabric;
+use vswitch::PortConfig;
+use vswitch::Switch;
+
+use crate::cli::Args;
+use crate::device::RdmaDevice;
+
+/// All that runs. Dropping it ends everything, from the guests' side down.
+pub struct Machine {
+    _servers: Vec<Handle>,
+    _fabric: Fabric,
+    _switch: Switch,
+}
+
+impl Machine {
+    /// Opens all sockets and starts to serve.
+    pub fn start(args: &Args) -> Result<Self> {
+        // First, since this is what tells whether another daemon runs already.
+        let listeners = args
+            .ports
+            .iter()
+            .map(|port| Listener::bind(&port.vfio).with_context(|| format!("port {}", port.name)))
+            .collect::<Result<Vec<_>>>()?;
+        let ports = args.ports.iter().map(|port| PortConfig {
+            name: port.name.clone(),
+            mac: port.mac.0,
+            net: port.net.clone(),
+        });
+        let (switch, engines) = Switch::start(vswitch::Config {
+            ports: ports.collect(),
+            uplinks: args.uplinks.clone(),
+            pcap: args.pcap.clone(),
+            faults: args.faults,
+        })?;
+        let fabric = Fabric::new(args.workers.map(usize::from), args.path.into())
+            .context("can't start the workers")?;
+
+        let mut servers = Vec::with_capacity(args.ports.len());
+        for ((port, listener), engine) in args.ports.iter().zip(listeners).zip(engines) {
+            let space = Arc::new(DmaSpace::new());
+            let config = DeviceConfig::new(port.mac.0);
+            let device = RdmaDevice::new(config, &args.withheld, space.clone(), &fabric, engine);
+            let server = listener
+                .start(&port.name, Arc::new(device), space)
+                .with_context(|| format!("port {}: can't start its threads", port.name))?;
+            tracing::info!(port = port.name, mac = %port.mac, "listens at {}", port.vfio.display());
+            servers.push(server);
+        }
+        Ok(Self {
+            _servers: servers,
+            _fabric: fabric,
+            _switch: switch,
+        })
+    }
+}

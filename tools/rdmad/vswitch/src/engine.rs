@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Where a RoCE engine is plugged in: two bounded queues of frames.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use crossbeam_queue::ArrayQueue;
+use roce::{Frame, FramePool};
+use rustix::event::{eventfd, EventfdFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::stats::Counters;
+
+/// Buffers of an engine's own frames, from its hands until they are delivered.
+pub(crate) const ENGINE_FRAMES: usize = 2048;
+/// Frames that wait for an engine: what a peer can have on its way and some more.
+const RECEIVE_QUEUE: usize = 2 * ENGINE_FRAMES;
+
+/// Wakes the switch's thread.
+#[derive(Debug)]
+pub(crate) struct Doorbell {
+    event: OwnedFd,
+    rung: AtomicBool,
+    stop: AtomicBool,
+}
+
+impl Doorbell {
+    pub(crate) fn new() -> rustix::io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self {
+            event,
+            rung: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn ring(&self) {
+        if !self.rung.swap(true, Ordering::SeqCst) {
+            // Fails only when the counter is at its maximum, and then the thread wakes up anyway.
+            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Before looking at the queues: who puts something there later rings again.
+    pub(crate) fn answer(&self) {
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        self.rung.store(false, Ordering::SeqCst);
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.ring();
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+}
+
+impl AsFd for Doorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+/// The engine's end and the switch's end of the queues.
+pub(crate) struct Engine {
+    pool: FramePool,
+    /// From the engine. Holds frames of `pool` alone and as many as it has, so it is never full.
+    outgoing: ArrayQueue<Frame>,
+    /// To the engine.
+    incoming: ArrayQueue<Frame>,
+    doorbell: Arc<Doorbell>,
+    counters: Arc<Counters>,
+    ready: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl Engine {
+    pub(crate) fn new(doorbell: Arc<Doorbell>, counters: Arc<Counters>) -> Self {
+        Self {
+            pool: FramePool::new(ENGINE_FRAMES),
+            outgoing: ArrayQueue::new(ENGINE_FRAMES),
+            incoming: ArrayQueue::new(RECEIVE_QUEUE),
+            doorbell,
+            counters,
+            ready: OnceLock::new(),
+        }
+    }
+
+    /// The next frame that the engine sent.
+    pub(crate) fn next(&self) -> Option<Frame> {
+        self.outgoing.pop()
+    }
+
+    pub(crate) fn has_more(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Queues a frame for the engine, which [`notify`](Self::notify) tells about it.
+    pub(crate) fn deliver(&self, frame: Frame) -> bool {
+        self.incoming.push(frame).is_ok()
+    }
+
+    pub(crate) fn notify(&self) {
+        if let Some(ready) = self.ready.get() {
+            ready();
+        }
+    }
+}
+
+/// A RoCE engine's port of the switch. Clones are the same port.
+#[derive(Clone)]
+pub struct EnginePort(pub(crate) Arc<Engine>);
+
+impl EnginePort {
+    /// Has `ready` called when frames have come, or when there are buffers again after [`frame`](Self::frame) found
+    /// none. It is called from the thread of the switch or from one that drops a frame, and must only pass the word on.
+    /// The first call of this function counts.
+    pub fn on_ready(&self, ready: impl Fn() + Send + Sync + 'static) {
+        if self.0.ready.set(Box::new(ready)).is_err() {
+            return;
+        }
+        let engine = Arc::downgrade(&self.0);
+        self.0.pool.on_free(move || {
+            if let Some(engine) = engine.upgrade() {
+                engine.notify();
+            }
+        });
+        if !self.0.incoming.is_empty() {
+            self.0.notify();
+        }
+    }
+
+    /// A buffer for a frame of `len` bytes; `None` when too many frames of this port are on their way.
+    pub fn frame(&self, len: usize) -> Option<Frame> {
+        self.0.pool.take(len)
+    }
+
+    /// Sends a frame, which [`frame`](Self::frame) gave out.
+    pub fn send(&self, frame: Frame) {
+        if self.0.outgoing.push(frame).is_err() {
+            // A frame of another pool.
+            self.0.counters.dropped.add_one();
+        }
+        self.0.doorbell.ring();
+    }
+
+    /// The next frame that has come.
+    pub fn receive(&self) -> Option<Frame> {
+        self.0.incoming.pop()
+    }
+}
+
+impl fmt::Debug for EnginePort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EnginePort({})", self.0.counters.name)
+    }
+}

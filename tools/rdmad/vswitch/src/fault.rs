@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Fault injection: what a bad network does to frames, repeatable by a seed.
+//!
+//! For each frame, all decisions are drawn from one stream of random numbers whatever they are, so that the nth frame
+//! meets the same fate in every run with the same seed and probabilities:
+//!
+//! | fault | effect |
+//! |---|---|
+//! | drop | the frame disappears; nothing else happens to it |
+//! | corrupt | one bit behind the Ethernet header is inverted |
+//! | duplicate | a copy follows at once |
+//! | reorder | the frame waits until 1 to [`REORDER_SPAN`] later frames have overtaken it, [`REORDER_LIMIT`] at most |
+//! | delay | the frame waits 1 to [`DELAY_LIMIT`] milliseconds; a frame to be reordered is not delayed as well |
+//!
+//! At most [`HELD_LIMIT`] frames wait; beyond that, frames to be held go on at once. Times are the one thing that a seed
+//! does not fix.
+
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use roce::Frame;
+use thiserror::Error;
+
+/// Most frames that overtake a reordered one.
+pub const REORDER_SPAN: u64 = 8;
+/// Longest time that a reordered frame waits to be overtaken.
+pub const REORDER_LIMIT: Duration = Duration::from_millis(2);
+/// Longest delay in milliseconds.
+pub const DELAY_LIMIT: u64 = 10;
+/// Most frames that are held back at a time.
+pub const HELD_LIMIT: usize = 256;
+
+const ETHERNET_HEADER: usize = 14;
+
+/// Probabilities of faults, each from 0 to 1, and the seed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FaultPlan {
+    /// Probability that a frame disappears.
+    pub drop: f64,
+    /// Probability that a frame arrives twice.
+    pub duplicate: f64,
+    /// Probability that later frames overtake a frame.
+    pub reorder: f64,
+    /// Probability that a bit of a frame changes.
+    pub corrupt: f64,
+    /// Probability that a frame arrives late.
+    pub delay: f64,
+    /// Seed of the decisions.
+    pub seed: u64,
+}
+
+/// Why a text is no [`FaultPlan`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ParseError {
+    /// Not of the form `NAME=VALUE`.
+    #[error("{0:?} is not NAME=VALUE")]
+    Form(String),
+    /// Unknown name.
+    #[error("unknown fault {0:?}; there are drop, duplicate, reorder, corrupt, delay, and seed")]
+    Name(String),
+    /// Not a probability.
+    #[error("{0:?} is not a probability from 0 to 1")]
+    Probability(String),
+    /// Not a seed.
+    #[error("{0:?} is not a seed, a number from 0 to 2^64 - 1")]
+    Seed(String),
+}
+
+impl FromStr for FaultPlan {
+    type Err = ParseError;
+
+    /// Parses `drop=0.01,seed=7`; what is not named is 0.
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let mut plan = Self::default();
+        for part in text.split(',') {
+            let (name, value) = part
+                .split_once('=')
+                .ok_or_else(|| ParseError::Form(part.to_owned()))?;
+            let probability = match name {
+                "drop" => &mut plan.drop,
+                "duplicate" => &mut plan.duplicate,
+                "reorder" => &mut plan.reorder,
+                "corrupt" => &mut plan.corrupt,
+                "delay" => &mut plan.delay,
+                "seed" => {
+                    plan.seed = value
+                        .parse()
+                        .map_err(|_| ParseError::Seed(value.to_owned()))?;
+                    continue;
+                }
+                _ => return Err(ParseError::Name(name.to_owned())),
+            };
+            *probability = value
+                .parse()
+                .ok()
+                .filter(|value| (0.0..=1.0).contains(value))
+                .ok_or_else(|| ParseError::Probability(value.to_owned()))?;
+        }
+        Ok(plan)
+    }
+}
+
+/// A frame that waits, with what the switch needs to send it on.
+#[derive(Debug)]
+struct Held<T> {
+    /// Released when so many frames have passed.
+    after: u64,
+    /// Released at this time at the latest.
+    at: Instant,
+    tag: T,
+    frame: Frame,
+}
+
+/// Applies a plan to a sequence of frames. `T` goes along with each frame.
+#[derive(Debug)]
+pub(crate) struct Injector<T> {
+    plan: FaultPlan,
+    rng: fastrand::Rng,
+    passed: u64,
+    held: Vec<Held<T>>,
+}
+
+impl<T: Copy> Injector<T> {
+    pub(crate) fn new(plan: FaultPlan) -> Self {
+        Self {
+            plan,
+            rng: fastrand::Rng::with_seed(plan.seed),
+            passed: 0,
+            held: Vec::with_capacity(HELD_LIMIT),
+        }
+    }
+
+    /// Takes a frame and gives out, through `emit`, those that go on now.
+    pub(crate) fn pass(
+        &mut self,
+        tag: T,
+        mut frame: Frame,
+        now: Instant,
+        emit: &mut impl FnMut(T, Frame),
+    ) {
+        let mut decide = |probability: f64| self.rng.f64() < probability;
+        let drop = decide(self.plan.drop);
+        let corrupt = decide(self.plan.corrupt);
+        let duplicate = decide(self.plan.duplicate);
+        let reorder = decide(self.plan.reorder);
+        let delay = decide(self.plan.delay);
+        let [bit, span, wait] = [(); 3].map(|()| self.rng.u64(..));
+        self.passed += 1;
+        if !drop {
+            let body = frame.get_mut(ETHERNET_HEADER..).unwrap_or_default();
+            if corrupt && !body.is_empty() {
+                // A frame has less than 2^17 bits.
+                let bit = (bit % (body.len() as u64 * 8)) as usize;
+                body[bit / 8] ^= 1 << (bit % 8);
+            }
+            let copy = if duplicate { frame.duplicate() } else { None };
+            let hold = match (reorder, delay) {
+                _ if self.held.len() >= HELD_LIMIT => None,
+                (true, _) => Some((self.passed + 1 + span % REORDER_SPAN, now + REORDER_LIMIT)),
+                (_, true) => Some((
+                    u64::MAX,
+                    now + Duration::from_millis(1 + wait % DELAY_LIMIT),
+                )),
+                _ => None,
+            };
+            match hold {
+                Some((after, at)) => self.held.push(Held {
+                    after,
+                    at,
+                    tag,
+                    frame,
+                }),
+                None => emit(tag, frame),
+            }
+            if let Some(copy) = copy {
+                emit(tag, copy);
+            }
+        }
+        self.release(now, emit);
+    }
+
+    /// Gives out frames that have waited long enough.
+    pub(crate) fn release(&mut self, now: Instant, emit: &mut impl FnMut(T, Frame)) {
+        let mut at = 0;
+        while at < self.held.len() {
+            if self.held[at].after <= self.passed || self.held[at].at <= now {
+                let held = self.held.remove(at);
+                emit(held.tag, held.frame);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// When [`release`](Self::release) has something to give out.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.held.iter().map(|held| held.at).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use roce::FramePool;
+
+    /// The numbers of the frames that arrive, in order, of `count` frames of 20 bytes that carry their number twice;
+    /// corrupted ones with their number negated.
+    fn fate(text: &str, count: u8) -> Vec<i32> {
+        let pool = FramePool::new(1000);
+        let mut injector = Injector::new(text.parse().unwrap());
+        let (now, mut arrived) = (Instant::now(), Vec::new());
+        let mut emit = |number: u8, frame: Frame| {
+            let expected = [[0; 14].as_slice(), &[number; 6]].concat();
+            let wrong: u32 = frame
+                .iter()
+                .zip(&expected)
+                .map(|(a, b)| (a ^ b).count_ones())
+                .sum();
+            assert!(wrong <= 1 && frame[..14] == [0; 14]);
+            arrived.push(i32::from(number) * if wrong == 0 { 1 } else { -1 });
+        };
+        for number in 1..=count {
+            let mut frame = pool.take(20).unwrap();
+            frame.fill(0);
+            frame[14..].fill(number);
+            injector.pass(number, frame, now, &mut emit);
+        }
+        injector.release(now + Duration::from_secs(1), &mut emit);
+        assert_eq!(injector.deadline(), None);
+        arrived
+    }
+
+    #[test]
+    fn each_fault_does_what_it_says() {
+        let all: Vec<i32> = (1..=100).collect();
+        assert_eq!(fate("seed=1", 100), all);
+        assert_eq!(fate("drop=1", 100), []);
+        assert_eq!(
+            fate("corrupt=1", 100),
+            all.iter().map(|n| -n).collect::<Vec<_>>()
+        );
+        let doubled: Vec<i32> = all.iter().flat_map(|&n| [n, n]).collect();
+        assert_eq!(fate("duplicate=1", 100), doubled);
+        assert_eq!(fate("delay=1", 100).len(), 100);
+
+        let kept = fate("drop=0.3,seed=3", 100);
+        assert!((40..95).contains(&kept.len()) && kept.is_sorted());
+        let moved = fate("reorder=0.2,seed=3", 100);
+        assert!(!moved.is_sorted());
+        for (at, &number) in moved.iter().enumerate() {
+            assert!(
+                at as i32 + 1 - number <= REORDER_SPAN as i32 + 1,
+                "overtaken by too many"
+            );
+        }
+        let mut sorted = moved;
+        sorted.sort();
+        assert_eq!(sorted, all);
+    }
+
+    #[test]
+    fn a_seed_repeats() {
+        let plan = "drop=0.1,duplicate=0.1,reorder=0.1,corrupt=0.1,delay=0.1";
+        assert_eq!(
+            fate(&format!("{plan},seed=7"), 200),
+            fate(&format!("{plan},seed=7"), 200)
+        );
+        assert_ne!(
+            fate(&format!("{plan},seed=7"), 200),
+            fate(&format!("{plan},seed=8"), 200)
+        );
+    }
+
+    #[test]
+    fn what_is_held_is_bounded() {
+        let pool = FramePool::new(1000);
+        let mut injector = Injector::new("delay=1".parse().unwrap());
+        let mut passed = 0;
+        for _ in 0..HELD_LIMIT + 10 {
+            injector.pass((), pool.take(20).unwrap(), Instant::now(), &mut |(), _| {
+                passed += 1
+            });
+        }
+        assert_eq!(injector.held.len() + passed, HELD_LIMIT + 10);
+        assert!(injector.held.len() <= HELD_LIMIT && passed >= 10);
+    }
+
+    #[test]
+    fn plans_are_parsed_or_refused() {
+        let plan: FaultPlan = "drop=0.25,seed=18446744073709551615".parse().unwrap();
+        assert_eq!(
+            plan,
+            FaultPlan {
+                drop: 0.25,
+                seed: u64::MAX,
+                ..FaultPlan::default()
+            }
+        );
+        for (text, reason) in [
+            ("", "NAME=VALUE"),
+            ("drop", "NAME=VALUE"),
+            ("lose=1", "unknown fault"),
+            ("drop=2", "probability"),
+            ("drop=-0.1", "probability"),
+            ("drop=NaN", "probability"),
+            ("seed=-1", "seed"),
+        ] {
+            let error = text.parse::<FaultPlan>().unwrap_err().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A small Ethernet switch.
+//!
+//! It joins the virtual machines of one daemon, each with a network interface and a RoCE engine behind one MAC address,
+//! and uplinks to other daemons and hosts. One thread moves all frames; nothing blocks it and everything it holds is
+//! bounded: where a receiver is full, frames are dropped and counted.
+//!
+//! # Forwarding
+//! - A virtual machine sends from its own MAC address alone; frames with another source are dropped. Its address is
+//!   known from the start. What is behind an uplink is learned from source addresses, and forgotten after
+//!   [`table::AGEING`].
+//! - RoCEv2 (UDP port 4791) for the address of a virtual machine with an engine goes to the engine, also if it comes from
+//!   the network stack of another virtual machine; everything else goes to the network interface.
+//! - Broadcast and multicast goes everywhere but back; unicast to an unknown address goes to the uplinks.
+//! - Frames of an engine enter as frames of its virtual machine. They may be addressed to that same machine.
+//!
+//! # Capture
+//! A [capture file](pcap) has every frame once, as it was accepted: after the source filter and before faults.
+//!
+//! # Faults
+//! [Faults](fault) meet the RoCE frames that come from an engine or are about to reach one, each frame once. Frames
+//! between network interfaces and uplinks are never touched.
+
+#![deny(unsafe_code)]
+
+mod engine;
+mod link;
+mod switch;
+mod tap;
+mod worker;
+
+pub mod fault;
+pub mod pcap;
+pub mod stats;
+pub mod table;
+
+pub use engine::EnginePort;
+pub use fault::FaultPlan;
+pub use link::{DatagramPath, Uplink};
+pub use switch::{Config, Error, PortConfig, Switch};

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Setting the switch up and stopping it.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use roce::net::Mac;
+use thiserror::Error;
+
+use crate::engine::{Doorbell, Engine, EnginePort};
+use crate::fault::FaultPlan;
+use crate::link::{DatagramPath, Link, Uplink};
+use crate::pcap::PcapWriter;
+use crate::stats::{Counters, Stats};
+use crate::worker::{Port, UplinkPort, Worker};
+
+/// One virtual machine.
+#[derive(Clone, Debug)]
+pub struct PortConfig {
+    /// Name in logs and counters.
+    pub name: String,
+    /// Its MAC address, unicast.
+    pub mac: Mac,
+    /// Its network interface.
+    pub net: Option<DatagramPath>,
+}
+
+/// The whole switch.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// Virtual machines; each has an engine.
+    pub ports: Vec<PortConfig>,
+    /// Uplinks.
+    pub uplinks: Vec<Uplink>,
+    /// Capture file.
+    pub pcap: Option<PathBuf>,
+    /// Faults.
+    pub faults: Option<FaultPlan>,
+}
+
+/// Why a switch could not be set up.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// A network interface.
+    #[error("network of port {0}: {1}")]
+    Net(String, #[source] io::Error),
+    /// An uplink.
+    #[error("uplink {0:?}: {1}")]
+    Uplink(Uplink, #[source] io::Error),
+    /// The capture file.
+    #[error("capture file {path}: {source}", path = path.display())]
+    Pcap {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// A resource of the process.
+    #[error("switch: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A running switch. Dropping it stops its thread and completes the capture file.
+#[derive(Debug)]
+pub struct Switch {
+    doorbell: Arc<Doorbell>,
+    thread: Option<JoinHandle<()>>,
+    counters: Vec<Arc<Counters>>,
+}
+
+impl Switch {
+    /// Opens all sockets and files and starts the thread. The engine ports are in the order of the configured ports.
+    pub fn start(config: Config) -> Result<(Self, Vec<EnginePort>), Error> {
+        let doorbell = Arc::new(Doorbell::new().map_err(io::Error::from)?);
+        let named = |name: String| {
+            Arc::new(Counters {
+                name,
+                ..Counters::default()
+            })
+        };
+        let mut ports = Vec::new();
+        let mut uplinks = Vec::new();
+        for port in config.ports {
+            let counters = named(port.name);
+            let net = port
+                .net
+                .map(|path| Link::open(Uplink::Unix(path)))
+                .transpose()
+                .map_err(|error| Error::Net(counters.name.clone(), error))?;
+            let engine = Arc::new(Engine::new(doorbell.clone(), counters.clone()));
+            ports.push(Port {
+                mac: port.mac,
+                net,
+                engine,
+                counters,
+            });
+        }
+        for uplink in config.uplinks {
+            let counters = named(format!("{uplink:?}"));
+            let link = Link::open(uplink.clone()).map_err(|error| Error::Uplink(uplink, error))?;
+            uplinks.push(UplinkPort { link, counters });
+        }
+        let pcap = match config.pcap {
+            Some(path) => {
+                Some(PcapWriter::create(&path).map_err(|source| Error::Pcap { path, source })?)
+            }
+            None => None,
+        };
+        let engines = ports
+            .iter()
+            .map(|port| EnginePort(port.engine.clone()))
+            .collect();
+        let counters = ports
+            .iter()
+            .map(|port| &port.counters)
+            .chain(uplinks.iter().map(|uplink| &uplink.counters))
+            .cloned()
+            .collect();
+        let worker = Worker::new(ports, uplinks, pcap, config.faults, doorbell.clone())?;
+        let thread = thread::Builder::new()
+            .name("vswitch".into())
+            .spawn(move || worker.run())?;
+        Ok((
+            Self {
+                doorbell,
+                thread: Some(thread),
+                counters,
+            },
+            engines,
+        ))
+    }
+
+    /// Counters of all ports, then of all uplinks.
+    pub fn stats(&self) -> Vec<Stats> {
+        self.counters
+            .iter()
+            .map(|counters| counters.snapshot())
+            .collect()
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        self.doorbell.stop();
+        if let Some(thread) = self.thread.take() {
+            // It ends by itself; if it panicked, that was printed.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Tap interfaces: the one place of the crate that needs `unsafe`, for one ioctl.
+//!
+//! C header: `include/uapi/linux/if_tun.h`
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+
+use rustix::io::Errno;
+use rustix::ioctl::{ioctl, opcode, Ioctl, IoctlOutput, Opcode};
+
+/// Longest name of an interface, without the terminating zero.
+const NAME_MAX: usize = 15;
+
+const IFF_TAP: u16 = 0x0002;
+const IFF_NO_PI: u16 = 0x1000;
+
+/// The part of `struct ifreq` that TUNSETIFF reads, padded to the size of the whole.
+#[repr(C)]
+struct IfReq {
+    name: [u8; NAME_MAX + 1],
+    flags: u16,
+    rest: [u8; 22],
+}
+
+/// The ioctl TUNSETIFF.
+struct SetInterface(IfReq);
+
+// SAFETY: TUNSETIFF, `_IOW('T', 202, int)`, takes a pointer to a `struct ifreq`, which it reads and whose name it writes
+// back (the size in its number is not that of its argument). The pointer is to `IfReq`, which is as large as `struct
+// ifreq` (asserted below) and lives, borrowed mutably, as long as the call. Its fields admit any bytes.
+unsafe impl Ioctl for SetInterface {
+    type Output = ();
+    const IS_MUTATING: bool = true;
+
+    fn opcode(&self) -> Opcode {
+        opcode::write::<i32>(b'T', 202)
+    }
+
+    fn as_ptr(&mut self) -> *mut c_void {
+        (&raw mut self.0).cast()
+    }
+
+    unsafe fn output_from_ptr(_: IoctlOutput, _: *mut c_void) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
+const _: () = assert!(size_of::<IfReq>() == 40, "struct ifreq on 64-bit hosts");
+
+/// Attaches to the tap interface `name`, creating it if the caller may. Reads and writes are whole frames without any
+/// further header, and do not block.
+pub(crate) fn open(name: &str) -> io::Result<File> {
+    let mut request = IfReq {
+        name: [0; NAME_MAX + 1],
+        flags: IFF_TAP | IFF_NO_PI,
+        rest: [0; 22],
+    };
+    if name.is_empty() || name.len() > NAME_MAX || name.bytes().any(|byte| byte == 0) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not the name of an interface",
+        ));
+    }
+    request.name[..name.len()].copy_from_slice(name.as_bytes());
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
+        .open("/dev/net/tun")?;
+    // SAFETY: `SetInterface` describes TUNSETIFF as the TUN driver, which is behind this file, defines it.
+    unsafe { ioctl(&file, SetInterface(request)) }?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_names_are_refused() {
+        for name in ["", "a-name-that-is-too-long", "a\0b"] {
+            assert_eq!(open(name).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+}
