@@ -49,18 +49,10 @@ fn split(mr: &Mr, len: u32, count: u32) -> Vec<Sge> {
         } else {
             (left / 3 + index % 2).min(left)
         };
-        sges.push(queues_sge(mr, at.into(), part));
+        sges.push(sge(mr, at.into(), part));
         at += part;
     }
     sges
-}
-
-fn queues_sge(mr: &Mr, offset: u64, length: u32) -> Sge {
-    Sge {
-        addr: mr.addr + offset,
-        length,
-        lkey: mr.key,
-    }
 }
 
 #[test]
@@ -193,7 +185,7 @@ fn inline_data() {
         let to = b.mr(4096);
         for size in [0, 1, 8, 199, 200] {
             let data = pattern(size, 5);
-            qb.post_recv(1, &[queues_sge(&to, 0, 4096)]);
+            qb.post_recv(1, &[sge(&to, 0, 4096)]);
             qa.post(&Wr::new(2, WrOpcode::Send).inline(&data));
             cq_a.expect(2, WcStatus::Success);
             assert_eq!(cq_b.expect(1, WcStatus::Success).byte_len, size as u32);
@@ -248,7 +240,7 @@ fn stream(
     let slot = |n: u64| n % 64 * 4096;
     let mut posted = 0;
     while posted < 64 {
-        qp.post_recv(posted, &[queues_sge(&into, slot(posted), SIZE)]);
+        qp.post_recv(posted, &[sge(&into, slot(posted), SIZE)]);
         posted += 1;
     }
     tell.send(qp.qpn).unwrap();
@@ -275,7 +267,7 @@ fn stream(
             );
             received += 1;
             qp.reclaim();
-            qp.post_recv(posted % 64, &[queues_sge(&into, slot(posted), SIZE)]);
+            qp.post_recv(posted % 64, &[sge(&into, slot(posted), SIZE)]);
             posted += 1;
         }
         qp.reclaim();
@@ -333,7 +325,7 @@ fn loopback_to_another_qp_and_to_itself() {
             let data = pattern(5000, 77);
             vm.write(mr.iova, &data);
             vm.write(mr.iova + 65536, &[0; 5000]);
-            to.post_recv(1, &[queues_sge(&mr, 65536, 5000)]);
+            to.post_recv(1, &[sge(&mr, 65536, 5000)]);
             from.post(&Wr::new(2, WrOpcode::Send).local(&mr, 0, 5000));
             let mut ids = [cq.next(), cq.next()].map(|cqe| (cqe.wr_id, cqe.status));
             ids.sort();
@@ -396,13 +388,11 @@ fn the_direct_path_sends_no_frames() {
         Qp::new(b, &cq_b, &cq_b, Options::default()),
     );
     connect(&qa, &qb);
-    let mr = a.mr(8);
     qb.post_recv(1, &[]);
     qa.post(&Wr::new(2, WrOpcode::Send));
     cq_a.expect(2, WcStatus::Success);
     cq_b.expect(1, WcStatus::Success);
     assert_eq!(world.net.sent.load(std::sync::atomic::Ordering::Relaxed), 0);
-    let _ = mr;
 }
 
 #[test]

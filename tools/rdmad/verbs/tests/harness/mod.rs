@@ -22,7 +22,7 @@ use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::wire::Wire;
 
 pub use net::Net;
-pub use queues::{connect, Cq, Options, Qp, Wr};
+pub use queues::{connect, sge, Cq, Options, Qp, Wr};
 pub use ring::Ring;
 
 /// Memory of a VM.
