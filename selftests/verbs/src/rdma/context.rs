@@ -27,6 +27,12 @@ pub struct DeviceAttr {
     pub max_sge: u32,
     /// SGEs of an RDMA READ.
     pub max_sge_rd: u32,
+    /// Outstanding work requests of a queue.
+    pub max_qp_wr: u32,
+    /// Entries of a CQ.
+    pub max_cqe: u32,
+    /// READs outstanding at a QP as responder.
+    pub max_qp_rd_atom: u8,
 }
 
 impl Context {
@@ -81,6 +87,9 @@ impl Context {
         Ok(DeviceAttr {
             max_sge: attr.max_sge.try_into()?,
             max_sge_rd: attr.max_sge_rd.try_into()?,
+            max_qp_wr: attr.max_qp_wr.try_into()?,
+            max_cqe: attr.max_cqe.try_into()?,
+            max_qp_rd_atom: u8::try_from(attr.max_qp_rd_atom).unwrap_or(u8::MAX),
         })
     }
 

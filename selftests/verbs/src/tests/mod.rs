@@ -115,6 +115,7 @@ pub const ALL: &[Test] = &[
     test("error_receiver_not_ready", errors::receiver_not_ready),
     test("error_receiver_ready_later", errors::receiver_ready_later),
     test("error_peer_gone", errors::peer_gone),
+    special("limits", queues::limits),
     special("soak", soak::soak),
     special("quiet", soak::quiet),
     special("hostile_rings", hostile::rings),

@@ -1,0 +1,20 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# Every verb between two VMs with data compared byte for byte, every error with its status: the tests of
+# verbs-test, which reports them itself.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+work=$(mktemp -d)
+trap 'end_children; rm -rf "$work"' EXIT
+mark=$$.data
+mark_logs "$mark"
+start_server
+status=0
+client client vm2 "$@" || status=$?
+found=$(complaints_since "$mark")
+if [[ -n $found ]]; then
+	echo "# ${found//$'\n'/$'\n'# }"
+	status=1
+fi
+exit "$status"

@@ -1,0 +1,58 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# A process that makes nonsense of its own queues harms nobody else: another one's verified traffic goes on meanwhile.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# Rounds that the bystander has completed.
+rounds() {
+	sed -n 's/^# soak: round //p' "$work/soak" | tail -n 1
+}
+
+# Runs a hostile test beside traffic that must get on and stay correct.
+beside_traffic() {
+	local before
+	start_soak
+	start_server 18800
+	before=$(rounds)
+	client -p 18800 client vm2 --rounds 8 "$1" >"$work/hostile" 2>&1 || {
+		cat "$work/hostile"
+		fail "the hostile process could not connect again"
+	}
+	if grep -q SKIP "$work/hostile"; then
+		touch "$work/stop"
+		wait "$soak"
+		skip "$(sed -n 's/.*# SKIP //p' "$work/hostile")"
+	fi
+	further() { (($(rounds) > before)); }
+	until_ok 120 further
+	touch "$work/stop"
+	wait "$soak" || {
+		cat "$work/soak"
+		fail "the bystander was disturbed"
+	}
+	traffic
+}
+
+test_garbage_in_rings() { beside_traffic hostile_rings; }
+test_doorbell_storm() { beside_traffic hostile_doorbell; }
+
+# Killed in the middle of its work, a process leaves nothing behind.
+test_killed_in_flight() {
+	local before
+	count() { rdma -j res show "$(device 1)" | tr -d ' \n\t'; }
+	before=$(count)
+	for _ in {1..5}; do
+		start_soak
+		kill -KILL "$soak"
+		wait "$soak" || true
+		on 2 pkill -x verbs-test || true
+		sleep 0.5
+	done
+	settled() { [[ $(count) == "$before" ]]; }
+	until_ok 20 settled
+	traffic
+}
+
+run_tests test_garbage_in_rings test_doorbell_storm test_killed_in_flight

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+# shellcheck shell=bash
+#
+# What the tests have in common. They run on VM 1 of a test bed and reach VM 2 with `on 2 COMMAND`.
+# A test is a shell function; run_tests reports each as KTAP:
+#
+#	test_name() { commands, of which each must succeed; }
+#	run_tests test_name ...
+#
+# RDMA_DEVICE names another device than the one of virtio_rdma, for tests that make sense there.
+
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+verbs=$top/build/target/release/verbs-test
+# shellcheck disable=SC2034 # for the scripts that include this one
+module=$top/build/module/virtio_rdma.ko
+# shellcheck disable=SC2034
+driver=/sys/bus/virtio/drivers/virtio_rdma
+export LC_ALL=C
+
+# Lines of the kernel's log that mean a defect, whatever the test was after.
+complaint='WARNING: |BUG: |BUG kmalloc|kernel BUG at|Oops: |general protection fault|unable to handle|soft lockup'
+complaint+='|hard LOCKUP|detected stalls|self-detected stall|blocked for more than|refcount_t: |list_(add|del) corruption'
+complaint+='|UBSAN: |circular locking|inconsistent lock|suspicious RCU|scheduling while atomic|nobody cared'
+
+fail() {
+	printf '%s\n' "$*"
+	exit 1
+}
+
+# Ends a test that makes no sense here.
+skip() {
+	printf '%s\n' "$*"
+	exit 4
+}
+
+# Runs a command again until it succeeds; the first argument says for how many seconds at most.
+until_ok() {
+	local end=$((SECONDS + $1))
+	shift
+	until "$@"; do
+		((SECONDS < end)) || fail "still fails: $*"
+		sleep 0.2
+	done
+}
+
+# Runs a command on a VM, which may be this one.
+at() {
+	local vm=$1
+	shift
+	if ((vm == 1)); then
+		"$@"
+	else
+		on "$vm" "$@"
+	fi
+}
+
+# The RDMA device of a VM.
+device() {
+	if [[ -n ${RDMA_DEVICE:-} ]]; then
+		printf '%s\n' "$RDMA_DEVICE"
+		return
+	fi
+	at "$1" bash -c 'for d in /sys/class/infiniband/*; do
+		[[ $(readlink "$d/device/driver") == */virtio_rdma ]] && basename "$d"
+	done | head -n 1'
+}
+
+# The virtio device behind it.
+virtio_device() {
+	at "$1" bash -c 'for d in /sys/bus/virtio/devices/*; do
+		(($(cat "$d/device") == 42)) && basename "$d"
+	done | head -n 1'
+}
+
+# The network device of a VM that the link is bound to.
+netdev() {
+	at "$1" rdma link show "$(device "$1")/1" | sed -n 's/.* netdev \([^ ]*\).*/\1/p'
+}
+
+# Whether a VM's port is in a state.
+link_is() {
+	[[ $(at "$1" rdma link show) == *"$(device "$1")/1 state $2 "* ]]
+}
+
+# Starts the passive side of the verbs tests on VM 2, at a port if one is given; it ends with the test.
+start_server() {
+	local port=${1:-18515}
+	on 2 "$verbs" -d "$(device 2)" -p "$port" server >"$work/server.$port" 2>&1 &
+	until_ok 20 grep -q listening "$work/server.$port"
+}
+
+# Runs verbs tests with VM 2.
+client() {
+	"$verbs" -d "$(device 1)" "$@"
+}
+
+# One round of verified traffic: the link works.
+traffic() {
+	start_server 18600
+	client -p 18600 client vm2 queue_one_cq >"$work/traffic" 2>&1 || {
+		cat "$work/traffic"
+		return 1
+	}
+}
+
+# Starts traffic that goes on until the file "$work/stop" exists, and waits for its first round.
+start_soak() {
+	start_server 18700
+	rm -f "$work/stop"
+	client -p 18700 client --until "$work/stop" vm2 soak >"$work/soak" 2>&1 &
+	# shellcheck disable=SC2034
+	soak=$!
+	until_ok 30 grep -q 'soak: round' "$work/soak"
+}
+
+# Writes a mark into the log of each VM's kernel.
+mark_logs() {
+	local vm
+	for vm in 1 2; do
+		at "$vm" sh -c "echo 'selftests: $1' >/dev/kmsg"
+	done
+}
+
+# Prints what the kernels have complained of since a mark.
+complaints_since() {
+	local vm
+	for vm in 1 2; do
+		at "$vm" dmesg | sed "1,/selftests: $1\$/d" | grep -E "$complaint" | sed "s/^/VM $vm: /"
+	done
+}
+
+# Ends what a test has left running.
+end_children() {
+	local child
+	for child in $(jobs -p); do
+		kill "$child" 2>/dev/null
+	done
+	on 2 pkill -x verbs-test
+	wait
+} 2>/dev/null
+
+# What a script may define to put right what its tests may leave wrong.
+cleanup() { :; }
+
+run_one() (
+	work=$(mktemp -d)
+	trap 'set +e; cleanup; end_children; rm -rf "$work"' EXIT
+	set -eu
+	"$1"
+)
+
+# Runs test functions and reports them. The script's status is that of its last run_tests.
+run_tests() {
+	local name status log number=0 failed=0 found mark
+	log=$(mktemp)
+	printf 'KTAP version 1\n1..%d\n' $#
+	for name; do
+		number=$((number + 1))
+		mark="$$.$number.$name"
+		mark_logs "$mark"
+		status=0
+		# In the background, as errexit has no effect in a condition.
+		run_one "$name" >"$log" 2>&1 &
+		wait $! || status=$?
+		found=$(complaints_since "$mark")
+		if [[ -n $found ]]; then
+			printf '%s\n' "$found" >>"$log"
+			status=1
+		fi
+		case $status in
+		0) printf 'ok %d %s\n' "$number" "${name#test_}" ;;
+		4) printf 'ok %d %s # SKIP %s\n' "$number" "${name#test_}" "$(tail -n 1 "$log")" ;;
+		*)
+			failed=$((failed + 1))
+			sed 's/^/# /' "$log"
+			printf 'not ok %d %s\n' "$number" "${name#test_}"
+			;;
+		esac
+	done
+	rm -f "$log"
+	((failed == 0))
+}

@@ -1,0 +1,124 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# What the tools say of the device is true.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+cleanup() {
+	ip address del 10.77.0.1/24 dev "$(netdev 1)" 2>/dev/null
+}
+
+# The value of a field of `ibv_devinfo -v`.
+devinfo() {
+	ibv_devinfo -v -d "$(device 1)" | sed -n "s/^[[:space:]]*$1:[[:space:]]*//p" | head -n 1
+}
+
+# A MAC address as modified EUI-64.
+eui64() {
+	local a b c d e f
+	IFS=: read -r a b c d e f <"/sys/class/net/$1/address"
+	printf '%02x%s:%sff:fe%s:%s%s\n' $((0x$a ^ 2)) "$b" "$c" "$d" "$e" "$f"
+}
+
+test_link_active() {
+	local vm
+	for vm in 1 2; do
+		at "$vm" rdma link show
+		link_is "$vm" ACTIVE
+		[[ $(at "$vm" rdma link show) == *"physical_state LINK_UP netdev $(netdev "$vm")"* ]]
+	done
+}
+
+test_device_identity() {
+	local net guid
+	net=$(netdev 1)
+	guid=$(eui64 "$net")
+	rdma dev show
+	[[ $(rdma dev show "$(device 1)") == *"node_type ca"*"node_guid $guid sys_image_guid $guid"* ]]
+	[[ $(devinfo node_guid) == "$guid" ]]
+	[[ $(devinfo sys_image_guid) == "$guid" ]]
+	[[ $(devinfo transport) == "InfiniBand (0)" ]]
+	[[ $(devinfo phys_port_cnt) == 1 ]]
+}
+
+test_port_attributes() {
+	local mtu
+	ibv_devinfo -v -d "$(device 1)"
+	[[ $(devinfo state) == "PORT_ACTIVE (4)" ]]
+	[[ $(devinfo phys_state) == "LINK_UP (5)" ]]
+	[[ $(devinfo link_layer) == Ethernet ]]
+	mtu=$(cat "/sys/class/net/$(netdev 1)/mtu")
+	case $mtu in
+	1500) [[ $(devinfo active_mtu) == "1024 (3)" ]] ;;
+	*) fail "the network device has an MTU of $mtu" ;;
+	esac
+}
+
+# The table has a RoCE v2 entry for every address of the network device, and no other.
+test_gid_table() {
+	local port net
+	port=/sys/class/infiniband/$(device 1)/ports/1
+	net=$(netdev 1)
+	gids() {
+		local index
+		for index in {0..63}; do
+			[[ $(cat "$port/gid_attrs/types/$index" 2>/dev/null) == "RoCE v2" ]] || continue
+			[[ $(cat "$port/gid_attrs/ndevs/$index") == "$net" ]]
+			cat "$port/gids/$index"
+		done | sort
+	}
+	expected() {
+		python3 - "$net" <<'PYTHON'
+import ipaddress, json, subprocess, sys
+addresses = json.loads(subprocess.check_output(["ip", "-j", "address", "show", sys.argv[1]]))[0]
+mac = bytes.fromhex(addresses["address"].replace(":", ""))
+# The entry of the default GID exists whether or not the address was assigned.
+gids = {b"\xfe\x80" + bytes(6) + bytes([mac[0] ^ 2]) + mac[1:3] + b"\xff\xfe" + mac[3:]}
+for entry in addresses["addr_info"]:
+    address = ipaddress.ip_address(entry["local"]).packed
+    gids.add(address if len(address) == 16 else bytes(10) + b"\xff\xff" + address)
+for gid in sorted(gids):
+    print(gid.hex(":", 2))
+PYTHON
+	}
+	diff <(expected) <(gids)
+	ip address add 10.77.0.1/24 dev "$net"
+	until_ok 10 grep -qr 0000:0000:0000:0000:0000:ffff:0a4d:0001 "$port/gids"
+	diff <(expected) <(gids)
+	ip address del 10.77.0.1/24 dev "$net"
+	gone() { ! grep -qr 0000:0000:0000:0000:0000:ffff:0a4d:0001 "$port/gids"; }
+	until_ok 10 gone
+	diff <(expected) <(gids)
+}
+
+# The counters of resources follow what a program makes, and fall back when it ends.
+test_resources() {
+	local dev before during
+	dev=$(device 1)
+	# PDs, CQs, QPs, MRs and contexts, in this order.
+	count() {
+		rdma res show "$dev" | sed -E 's/.*pd ([0-9]+) cq ([0-9]+) qp ([0-9]+) cm_id [0-9]+ mr ([0-9]+) ctx ([0-9]+).*/\1 \2 \3 \4 \5/'
+	}
+	before=$(count)
+	start_soak
+	rdma res show qp
+	during=$(count)
+	echo "before $before, during $during"
+	read -r -a b <<<"$before"
+	read -r -a d <<<"$during"
+	[[ "$((d[0] - b[0])) $((d[1] - b[1])) $((d[2] - b[2])) $((d[3] - b[3])) $((d[4] - b[4]))" == "1 2 1 1 1" ]]
+	rdma res show qp link "$dev/1" type RC | grep -q 'state RTS'
+	touch "$work/stop"
+	wait "$soak"
+	settled() { [[ $(count) == "$before" ]]; }
+	until_ok 10 settled
+}
+
+# What the device promises can be had, and no more.
+test_limits() {
+	start_server
+	client client vm2 limits
+}
+
+run_tests test_link_active test_device_identity test_port_attributes test_gid_table test_resources test_limits

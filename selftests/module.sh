@@ -1,0 +1,97 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# The driver comes and goes at any time: unbound, removed, with traffic, with an open context.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# The device is back and its port is up.
+device_up() {
+	[[ -n $(device 1) ]] && link_is 1 ACTIVE
+}
+
+unbind() { virtio_device 1 >"$driver/unbind"; }
+bind() {
+	virtio_device 1 >"$driver/bind"
+	until_ok 20 device_up
+}
+remove() {
+	timeout 60 rmmod virtio_rdma
+	[[ -z $(device 1) ]]
+}
+insert() {
+	insmod "$module"
+	until_ok 20 device_up
+}
+
+# The bystander's traffic must end with an error, soon, and not hang.
+soak_ends() {
+	local status=0
+	timeout 150 tail --pid="$soak" -f /dev/null || fail "the process still runs"
+	wait "$soak" || status=$?
+	((status != 0)) || fail "traffic over a device that has gone"
+}
+
+test_unbind_and_bind() {
+	for _ in {1..10}; do
+		unbind
+		[[ -z $(device 1) ]]
+		bind
+	done
+	traffic
+}
+
+test_remove_and_insert() {
+	for _ in {1..5}; do
+		remove
+		insert
+	done
+	traffic
+}
+
+test_unbind_with_traffic() {
+	start_soak
+	unbind
+	soak_ends
+	bind
+	traffic
+}
+
+test_remove_with_traffic() {
+	for _ in {1..3}; do
+		start_soak
+		remove
+		soak_ends
+		insert
+	done
+	traffic
+}
+
+# A context stays open over the removal; it is told, and its program can end.
+test_remove_with_open_context() {
+	for _ in {1..3}; do
+		ibv_asyncwatch -d "$(device 1)" >"$work/watch" 2>&1 &
+		watch=$!
+		sleep 1
+		remove
+		grep -q 'DEVICE_FATAL\|device fatal' "$work/watch" || cat "$work/watch"
+		kill "$watch"
+		wait "$watch" || true
+		insert
+	done
+	traffic
+}
+
+# The peer of a device that was removed sees its retries run out and can connect again later.
+test_peer_survives() {
+	on 2 rdma link show
+	start_soak
+	remove
+	soak_ends
+	insert
+	link_is 2 ACTIVE
+	traffic
+}
+
+run_tests test_unbind_and_bind test_remove_and_insert test_unbind_with_traffic test_remove_with_traffic \
+	test_remove_with_open_context test_peer_survives

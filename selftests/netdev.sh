@@ -1,0 +1,78 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# The port follows its network device: down and up, renamed, of another MTU, removed and back.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# Brings the network device of VM 1 to where the other tests want it.
+restore() {
+	local net
+	net=$(basename "$(dirname "$(ls -d /sys/class/net/*/device)")")
+	ip link set "$net" down
+	ip link set "$net" name eth0 mtu 1500 2>/dev/null || ip link set "$net" mtu 1500
+	ip link set eth0 up
+	ip address replace 10.9.0.1/24 dev eth0
+	ip address replace fd09::1/64 dev eth0 nodad
+	until_ok 20 link_is 1 ACTIVE
+}
+
+cleanup() { restore; }
+
+active_mtu() {
+	ibv_devinfo -v -d "$(device 1)" | sed -n 's/.*active_mtu:[[:space:]]*\([0-9]*\).*/\1/p'
+}
+
+mtu_is() { [[ $(active_mtu) == "$1" ]]; }
+
+test_down_and_up() {
+	ibv_asyncwatch -d "$(device 1)" >"$work/watch" 2>&1 &
+	until_ok 10 grep -q 'async event' "$work/watch"
+	for _ in 1 2 3; do
+		ip link set eth0 down
+		until_ok 10 link_is 1 DOWN
+		ip link set eth0 up
+		until_ok 10 link_is 1 ACTIVE
+	done
+	heard() { (($(grep -c 'port error' "$work/watch") >= 3 && $(grep -c 'port active' "$work/watch") >= 3)); }
+	until_ok 10 heard
+	restore
+	traffic
+}
+
+test_rename() {
+	ip link set eth0 down
+	ip link set eth0 name wire0
+	ip link set wire0 up
+	until_ok 10 link_is 1 ACTIVE
+	[[ $(netdev 1) == wire0 ]]
+	restore
+	[[ $(netdev 1) == eth0 ]]
+	traffic
+}
+
+test_mtu() {
+	mtu_is 1024
+	# A packet's headers take 64 bytes or so of the network device's MTU.
+	ip link set eth0 mtu 700
+	until_ok 10 mtu_is 512
+	ip link set eth0 mtu 1500
+	until_ok 10 mtu_is 1024
+	restore
+	traffic
+}
+
+# The network device goes away for good and comes back as another one.
+test_removed_and_back() {
+	local virtio
+	virtio=$(basename "$(readlink -f /sys/class/net/eth0/device)")
+	echo "$virtio" >/sys/bus/virtio/drivers/virtio_net/unbind
+	until_ok 10 link_is 1 DOWN
+	[[ -z $(netdev 1) ]]
+	echo "$virtio" >/sys/bus/virtio/drivers/virtio_net/bind
+	restore
+	[[ $(netdev 1) == eth0 ]]
+	traffic
+}
+
+run_tests test_down_and_up test_rename test_mtu test_removed_and_back

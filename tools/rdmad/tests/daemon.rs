@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The program from outside: start, signals, errors.
+
+use std::io::BufRead;
+use std::io::BufReader;
+use std::io::Read;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+
+use rustix::process::kill_process;
+use rustix::process::Pid;
+use rustix::process::Signal;
+
+const MAC: &str = "52:54:00:09:00:01";
+
+fn daemon(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
+    command
+        .args(args)
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// A daemon with one port in `dir`, which tells on its standard output when it is ready.
+fn start(dir: &Path) -> Child {
+    let port = port(dir, "a");
+    let mut child = daemon(&["--port", &port, "--ready-fd", "1"])
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "ready\n");
+    child
+}
+
+fn port(dir: &Path, name: &str) -> String {
+    let at = |suffix: &str| dir.join(format!("{name}.{suffix}")).display().to_string();
+    format!(
+        "{name},vfio={},net={}:{},mac={MAC}",
+        at("vfio"),
+        at("net"),
+        at("qemu")
+    )
+}
+
+/// Ends a daemon by a signal and returns whether it was content.
+fn end(mut child: Child, signal: Signal) -> bool {
+    kill_process(Pid::from_child(&child), signal).unwrap();
+    child.wait().unwrap().success()
+}
+
+/// Runs a daemon that can't start and returns its complaint.
+fn refused(args: &[&str]) -> String {
+    let output = daemon(args).output().unwrap();
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn a_port_is_a_function_until_a_signal_ends_it() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let dir = tempfile::tempdir().unwrap();
+        let child = start(dir.path());
+        let socket = dir.path().join("a.vfio");
+        let mut client = vfio_user::Client::new(&socket).unwrap();
+        let mut id = [0; 4];
+        client.region_read(7, 0, &mut id).unwrap();
+        assert_eq!(id, [0xf4, 0x1a, 0x6a, 0x10]);
+        // 16 MiB of doorbells.
+        assert_eq!(client.region(4).unwrap().size, 16 << 20);
+        // The MAC address, as a GUID, in the device's configuration.
+        let mut guid = [0; 8];
+        client.region_read(2, 0x2004, &mut guid).unwrap();
+        assert_eq!(guid, [0x50, 0x54, 0, 0xff, 0xfe, 9, 0, 1]);
+        assert!(end(child, signal), "ends with a client connected");
+        assert!(!socket.exists());
+    }
+}
+
+#[test]
+fn a_withheld_feature_is_not_offered() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = port(dir.path(), "a");
+    let offered = |more: &[&str]| {
+        let mut args = vec!["--port", &port, "--ready-fd", "1"];
+        args.extend(more);
+        let mut child = daemon(&args).spawn().unwrap();
+        child
+            .stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut [0; 6])
+            .unwrap();
+        let mut client = vfio_user::Client::new(&dir.path().join("a.vfio")).unwrap();
+        let mut features = [0; 4];
+        client.region_read(2, 4, &mut features).unwrap();
+        let mut queues = [0; 2];
+        client.region_read(2, 0x12, &mut queues).unwrap();
+        drop(client);
+        assert!(end(child, Signal::TERM));
+        (u32::from_le_bytes(features) & 1, u16::from_le_bytes(queues))
+    };
+    let (bit, queues) = offered(&[]);
+    assert_eq!(bit, 1);
+    assert!(queues > 1);
+    assert_eq!(offered(&["--withhold", "ring-addr"]), (0, 1));
+}
+
+#[test]
+fn a_killed_daemon_can_be_started_again_but_not_a_living_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let child = start(dir.path());
+    assert!(!end(child, Signal::KILL));
+    let child = start(dir.path());
+    let complaint = refused(&["--port", &port(dir.path(), "a")]);
+    assert!(
+        complaint.contains("in use by another process"),
+        "{complaint}"
+    );
+    assert!(end(child, Signal::TERM));
+}
+
+#[test]
+fn what_can_not_work_is_said_in_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = dir.path().join("other");
+    let _listener = UnixListener::bind(&other).unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let long = dir.path().join("x".repeat(120));
+    for (path, reason) in [
+        (&other, "in use by another process"),
+        (&file, "is no socket"),
+        (&long, "longer than 107 bytes"),
+    ] {
+        let port = format!("a,vfio={},mac={MAC}", path.display());
+        let complaint = refused(&["--port", &port]);
+        assert!(complaint.contains(reason), "{complaint}");
+        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    }
+    let port = port(dir.path(), "a");
+    let complaint = refused(&["--port", &port, "--pcap", "/nonexistent/file"]);
+    assert!(complaint.contains("/nonexistent/file"), "{complaint}");
+    let complaint = refused(&["--port", &port, "--ready-fd", "77"]);
+    assert!(complaint.contains("file descriptor 77"), "{complaint}");
+    let complaint = refused(&[]);
+    assert!(complaint.contains("--port"), "{complaint}");
+}

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Plays the drivers of VMs: guest memory, rings, control commands, and a network that joins the VMs.
+
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+mod net;
+mod queues;
+mod ring;
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dma::DmaSpace;
+use verbs::{Device, DeviceConfig, EventSink, Fabric, Limits, PathPolicy};
+use virtio_rdma_abi::config::F_RING_ADDR;
+use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::event::{Event, EventKind};
+use virtio_rdma_abi::ib::AccessFlags;
+use virtio_rdma_abi::wire::Wire;
+
+pub use net::Net;
+pub use queues::{connect, sge, Cq, Options, Qp, Wr};
+pub use ring::Ring;
+
+/// Memory of a VM.
+const MEMORY: u64 = 96 << 20;
+/// How long something that must happen may take before the test gives up.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// All rights.
+pub const FULL: AccessFlags = AccessFlags(
+    AccessFlags::LOCAL_WRITE.0 | AccessFlags::REMOTE_WRITE.0 | AccessFlags::REMOTE_READ.0,
+);
+
+/// Waits until `ready` returns something.
+pub fn wait<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(start.elapsed() < PATIENCE, "{what} does not happen");
+        std::thread::sleep(Duration::from_micros(20));
+    }
+}
+
+/// The event virtqueues of a VM: takes events as long as it has buffers.
+#[derive(Default)]
+pub struct Sink {
+    pub buffers: AtomicUsize,
+    pub events: Mutex<Vec<(u16, EventKind, u64)>>,
+}
+
+impl EventSink for Sink {
+    fn push(&self, queue: u16, event: Event) -> bool {
+        let took = self
+            .buffers
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        if took.is_ok() {
+            let kind = event.kind().expect("a known event");
+            self.events
+                .lock()
+                .unwrap()
+                .push((queue, kind, event.cookie));
+        }
+        took.is_ok()
+    }
+}
+
+impl Sink {
+    /// Waits for this event and takes it out.
+    pub fn expect(&self, kind: EventKind, cookie: u64) {
+        wait(&format!("event {kind:?} of {cookie:#x}"), || {
+            let mut events = self.events.lock().unwrap();
+            let at = events
+                .iter()
+                .position(|event| (event.1, event.2) == (kind, cookie))?;
+            Some(events.remove(at))
+        });
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.events.lock().unwrap().is_empty()
+    }
+}
+
+/// Some VMs on one fabric.
+pub struct World {
+    // The fabric ends last: it stops the threads that serve the devices.
+    pub vms: Vec<Vm>,
+    pub net: Arc<Net>,
+    pub fabric: Fabric,
+}
+
+impl World {
+    pub fn new(vms: usize, path: PathPolicy) -> Self {
+        Self::with_limits(vms, path, Limits::default())
+    }
+
+    pub fn with_limits(vms: usize, path: PathPolicy, limits: Limits) -> Self {
+        let net = Arc::new(Net::default());
+        let fabric = Fabric::new(Some(2), path).unwrap();
+        let vms = (1..=vms)
+            .map(|n| Vm::new(n as u8, &fabric, &net, &limits))
+            .collect();
+        Self { vms, net, fabric }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for vm in &self.vms {
+            vm.device.detach();
+        }
+    }
+}
+
+/// An MR.
+#[derive(Clone, Copy, Debug)]
+pub struct Mr {
+    pub mrn: u32,
+    pub key: u32,
+    /// Address in work requests.
+    pub addr: u64,
+    /// DMA address of its memory, which is contiguous as far as the test cares.
+    pub iova: u64,
+    pub len: u64,
+}
+
+/// A VM and its driver.
+pub struct Vm {
+    pub mac: [u8; 6],
+    pub gid: [u8; 16],
+    pub pdn: u32,
+    pub space: Arc<DmaSpace>,
+    pub device: Arc<Device>,
+    pub sink: Arc<Sink>,
+    next: AtomicU64,
+    cookies: AtomicU64,
+}
+
+impl Vm {
+    fn new(n: u8, fabric: &Fabric, net: &Arc<Net>, limits: &Limits) -> Self {
+        let mac = [0x52, 0x54, 0, 9, 0, n];
+        let space = Arc::new(DmaSpace::anonymous(0, MEMORY));
+        let sink = Arc::new(Sink::default());
+        sink.buffers.store(1_000_000, Ordering::SeqCst);
+        let config = DeviceConfig {
+            limits: limits.clone(),
+            ..DeviceConfig::new(mac)
+        };
+        let port = net.port(mac);
+        let device = Device::new(config, space.clone(), fabric, sink.clone(), port.clone());
+        port.attach(&device);
+        device.set_features(1 << F_RING_ADDR);
+        device.set_link(true);
+        sink.events.lock().unwrap().clear();
+        let mut gid = [0; 16];
+        gid[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, n]);
+        let mut vm = Self {
+            mac,
+            gid,
+            pdn: 0,
+            space,
+            device,
+            sink,
+            next: AtomicU64::new(4096),
+            cookies: AtomicU64::new(u64::from(n) << 32 | 1),
+        };
+        vm.pdn = vm.call(CmdCreatePd::ZERO).unwrap().pdn;
+        vm.call(CmdAddGid {
+            gid,
+            gid_type: 2,
+            index: 1,
+            port_num: 1,
+        })
+        .unwrap();
+        vm
+    }
+
+    /// Executes a control command.
+    pub fn call<R: Request>(&self, request: R) -> Result<R::Response, u8> {
+        let mut bytes = vec![R::COMMAND.value()];
+        bytes.resize(1 + R::SIZE, 0);
+        request.put(&mut bytes[1..]);
+        let mut response = Vec::new();
+        self.device
+            .command(&bytes, 1 + <R::Response as Wire>::SIZE, &mut response);
+        match response[0] {
+            RESPONSE_OK => {
+                assert_eq!(response.len(), 1 + <R::Response as Wire>::SIZE);
+                Ok(<R::Response as Wire>::get(&response[1..]))
+            }
+            errno => {
+                assert_eq!(response.len(), 1);
+                Err(errno)
+            }
+        }
+    }
+
+    /// `len` bytes of fresh memory, page-aligned.
+    pub fn alloc(&self, len: u64) -> u64 {
+        let len = len.div_ceil(4096).max(1) * 4096;
+        let at = self.next.fetch_add(len, Ordering::Relaxed);
+        assert!(
+            at + len <= MEMORY,
+            "the VM has too little memory for this test"
+        );
+        at
+    }
+
+    pub fn cookie(&self) -> u64 {
+        self.cookies.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn write(&self, iova: u64, bytes: &[u8]) {
+        let view = self.space.enter();
+        view.slice_mut(iova, bytes.len())
+            .unwrap()
+            .write(0, bytes)
+            .unwrap();
+    }
+
+    pub fn read(&self, iova: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.space
+            .enter()
+            .slice(iova, len)
+            .unwrap()
+            .read(0, &mut bytes)
+            .unwrap();
+        bytes
+    }
+
+    /// A list of these pages in memory.
+    pub fn page_list(&self, pages: &[u64]) -> u64 {
+        let list = self.alloc(8 * pages.len() as u64);
+        let bytes: Vec<u8> = pages.iter().flat_map(|page| page.to_le_bytes()).collect();
+        self.write(list, &bytes);
+        list
+    }
+
+    /// Registers memory at `iova`, under addresses that have nothing to do with it.
+    pub fn register(&self, pdn: u32, iova: u64, len: u64, access: AccessFlags) -> Mr {
+        let virt_addr = 0x7f00_0000_0000 + iova;
+        let first = iova & !4095;
+        let pages: Vec<u64> = (0..(iova - first + len).div_ceil(4096))
+            .map(|n| first + n * 4096)
+            .collect();
+        let mr = self
+            .call(CmdRegUserMr {
+                pdn,
+                access_flags: access,
+                start: virt_addr,
+                length: len,
+                virt_addr,
+                pages: self.page_list(&pages),
+                npages: pages.len() as u32,
+            })
+            .unwrap();
+        assert_eq!(mr.lkey, mr.rkey);
+        Mr {
+            mrn: mr.mrn,
+            key: mr.lkey,
+            addr: virt_addr,
+            iova,
+            len,
+        }
+    }
+
+    /// A fresh MR of `len` bytes with all rights.
+    pub fn mr(&self, len: u64) -> Mr {
+        self.register(self.pdn, self.alloc(len), len.max(1), FULL)
+    }
+}
+
+/// Bytes that tell a misplaced one: they depend on position and seed.
+pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}
+
+/// Both ways that data can take.
+pub const PATHS: [PathPolicy; 2] = [PathPolicy::Direct, PathPolicy::Wire];
+
+/// Runs `test` on both paths.
+pub fn on_both_paths(test: impl Fn(PathPolicy)) {
+    for path in PATHS {
+        eprintln!("path: {path:?}");
+        test(path);
+    }
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A network of frame ports that can lose frames.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use roce::{Frame, FramePool};
+use verbs::{Device, FramePort};
+
+/// Frames that wait at a port at most; more are lost.
+const QUEUE: usize = 1024;
+
+#[derive(Default)]
+pub struct Net {
+    ports: Mutex<HashMap<[u8; 6], Arc<Port>>>,
+    /// Frames sent.
+    pub sent: AtomicU64,
+    /// One frame in so many is lost; 0 loses none.
+    pub lose_one_in: AtomicU32,
+}
+
+pub struct Port {
+    net: Weak<Net>,
+    pool: FramePool,
+    inbox: Mutex<VecDeque<Frame>>,
+    device: Mutex<Weak<Device>>,
+}
+
+impl Net {
+    pub fn port(self: &Arc<Self>, mac: [u8; 6]) -> Arc<Port> {
+        let port = Arc::new(Port {
+            net: Arc::downgrade(self),
+            pool: FramePool::new(2 * QUEUE),
+            inbox: Mutex::default(),
+            device: Mutex::default(),
+        });
+        self.ports.lock().unwrap().insert(mac, port.clone());
+        port
+    }
+
+    fn deliver(&self, frame: Frame) {
+        let n = self.sent.fetch_add(1, Ordering::Relaxed);
+        let lose = u64::from(self.lose_one_in.load(Ordering::Relaxed));
+        // A pattern that does not repeat with the protocol's own.
+        if lose != 0 && (n ^ n >> 3).wrapping_mul(0x9e37_79b9) % lose == 0 {
+            return;
+        }
+        let mac: [u8; 6] = frame[..6].try_into().unwrap();
+        let port = self.ports.lock().unwrap().get(&mac).cloned();
+        if let Some(port) = port {
+            port.accept(frame);
+        }
+    }
+}
+
+impl Port {
+    pub fn attach(&self, device: &Arc<Device>) {
+        *self.device.lock().unwrap() = Arc::downgrade(device);
+    }
+
+    fn accept(&self, frame: Frame) {
+        {
+            let mut inbox = self.inbox.lock().unwrap();
+            if inbox.len() == QUEUE {
+                return;
+            }
+            inbox.push_back(frame);
+        }
+        if let Some(device) = self.device.lock().unwrap().upgrade() {
+            device.frames_ready();
+        }
+    }
+}
+
+impl FramePort for Port {
+    fn frame(&self, len: usize) -> Option<Frame> {
+        self.pool.take(len)
+    }
+
+    fn send(&self, frame: Frame) {
+        if let Some(net) = self.net.upgrade() {
+            net.deliver(frame);
+        }
+    }
+
+    fn receive(&self) -> Option<Frame> {
+        self.inbox.lock().unwrap().pop_front()
+    }
+}

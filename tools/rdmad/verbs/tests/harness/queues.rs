@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! CQs and QPs as a driver uses them.
+
+use std::cell::RefCell;
+
+use virtio_rdma_abi::cqe::{Cqe, CQ_SLOT_SHIFT};
+use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::ib::{
+    AccessFlags, AhFlags, Mtu, QpAttrMask, QpState, QpType, SendFlags, SigType, WcStatus, WrOpcode,
+};
+use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
+use virtio_rdma_abi::ring::{slot_shift_for, ArmKind, Doorbell, DoorbellKind, RingAddr};
+use virtio_rdma_abi::wire::Wire;
+use virtio_rdma_abi::wqe::{
+    rq_wqe_size, sq_wqe_size, Member, Rdma, RqHeader, Sge, SqHeader, INLINE_OFFSET,
+};
+use virtio_rdma_ring::{Armed, CompletionQueue, RingMemory, WorkQueue};
+
+use super::{wait, Mr, Ring, Vm, FULL};
+
+/// The doorbell page that tests use.
+pub const PAGE: u32 = 3;
+
+pub struct Cq<'vm> {
+    pub vm: &'vm Vm,
+    pub cqn: u32,
+    pub cookie: u64,
+    pub ring: Ring,
+    queue: RefCell<CompletionQueue>,
+}
+
+impl<'vm> Cq<'vm> {
+    pub fn new(vm: &'vm Vm, slots: u32) -> Self {
+        let ring = Ring::new(vm, slots, CQ_SLOT_SHIFT);
+        let queue = CompletionQueue::new(ring.layout, &ring);
+        let cookie = vm.cookie();
+        let cqn = vm
+            .call(CmdCreateCqRing {
+                base: CmdCreateCq { cqe: slots },
+                flags: CreateFlags::USER,
+                ring: ring.addr,
+                doorbell_page: PAGE,
+                event_queue: 2,
+                cookie,
+                reserved: [0; 8],
+            })
+            .unwrap()
+            .cqn;
+        Self {
+            vm,
+            cqn,
+            cookie,
+            ring,
+            queue: RefCell::new(queue),
+        }
+    }
+
+    pub fn poll(&self) -> Option<Cqe> {
+        let mut queue = self.queue.borrow_mut();
+        let completion = queue.peek(&self.ring).expect("a sound used ring")?;
+        let mut bytes = [0; Cqe::SIZE];
+        self.ring
+            .read(self.ring.layout.slot(completion.slot), &mut bytes);
+        queue.give_back(&self.ring, completion);
+        queue.publish(&self.ring);
+        Some(Cqe::from_bytes(&bytes))
+    }
+
+    /// Waits for the next completion.
+    pub fn next(&self) -> Cqe {
+        wait("a completion", || self.poll())
+    }
+
+    /// Waits for the next completion, which must be this one.
+    pub fn expect(&self, wr_id: u64, status: WcStatus) -> Cqe {
+        let cqe = self.next();
+        let got = (cqe.wr_id, WcStatus::try_from(cqe.status).unwrap());
+        assert_eq!(got, (wr_id, status), "{cqe:?}");
+        cqe
+    }
+
+    pub fn arm(&self, kind: ArmKind) {
+        if self.queue.borrow_mut().arm(&self.ring, kind, false) == Armed::RingDoorbell {
+            self.ring_doorbell();
+        }
+    }
+
+    pub fn event_received(&self) {
+        self.queue.borrow_mut().event_received();
+    }
+
+    pub fn ring_doorbell(&self) {
+        let value = Doorbell {
+            kind: DoorbellKind::Cq,
+            number: self.cqn,
+        };
+        self.vm.device.doorbell(PAGE, value.to_u32());
+    }
+
+    pub fn destroy(&self) -> Result<Empty, u8> {
+        self.vm.call(CmdDestroyCq { cqn: self.cqn })
+    }
+}
+
+/// What a QP is made with.
+#[derive(Clone, Copy)]
+pub struct Options {
+    pub slots: u32,
+    pub sge: u32,
+    pub inline: u32,
+    pub signal: SigType,
+    pub access: AccessFlags,
+    pub mtu: Mtu,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub min_rnr_timer: u8,
+    pub rd_atomic: u8,
+    pub psn: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            slots: 64,
+            sge: 4,
+            inline: 200,
+            signal: SigType::Requested,
+            access: FULL,
+            mtu: Mtu::Mtu1024,
+            // About 16 ms.
+            timeout: 12,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            // 10 µs.
+            min_rnr_timer: 1,
+            rd_atomic: 4,
+            // The 24 bits wrap soon.
+            psn: 0xff_fff0,
+        }
+    }
+}
+
+/// A send work request.
+#[derive(Clone)]
+pub struct Wr {
+    pub id: u64,
+    pub opcode: WrOpcode,
+    pub flags: SendFlags,
+    pub imm: [u8; 4],
+    pub sges: Vec<Sge>,
+    pub inline: Option<Vec<u8>>,
+    pub remote: Rdma,
+}
+
+impl Wr {
+    pub fn new(id: u64, opcode: WrOpcode) -> Self {
+        Self {
+            id,
+            opcode,
+            flags: SendFlags::SIGNALED,
+            imm: [0; 4],
+            sges: Vec::new(),
+            inline: None,
+            remote: Rdma::ZERO,
+        }
+    }
+
+    /// Adds `len` bytes of `mr` from `offset` on.
+    pub fn local(mut self, mr: &Mr, offset: u64, len: u32) -> Self {
+        self.sges.push(sge(mr, offset, len));
+        self
+    }
+
+    pub fn remote(mut self, mr: &Mr, offset: u64) -> Self {
+        self.remote = Rdma {
+            remote_addr: mr.addr + offset,
+            rkey: mr.key,
+        };
+        self
+    }
+
+    pub fn imm(mut self, imm: [u8; 4]) -> Self {
+        self.imm = imm;
+        self
+    }
+
+    pub fn flags(mut self, flags: SendFlags) -> Self {
+        self.flags = flags;
+        self
+    }
+
+    pub fn inline(mut self, data: &[u8]) -> Self {
+        self.flags = self.flags | SendFlags::INLINE;
+        self.inline = Some(data.to_vec());
+        self
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut header = SqHeader {
+            num_sge: self.sges.len() as u32,
+            send_flags: self.flags,
+            opcode: self.opcode.value(),
+            wr_id: self.id,
+            ex: self.imm,
+            wr: [0; 51],
+        };
+        self.remote.store(&mut header.wr);
+        let mut sges = self.sges.clone();
+        if let Some(data) = &self.inline {
+            header.num_sge = 1;
+            sges = vec![Sge {
+                addr: 0,
+                length: data.len() as u32,
+                lkey: 0,
+            }];
+        }
+        let mut bytes = header.to_bytes().to_vec();
+        for sge in sges {
+            bytes.extend(sge.to_bytes());
+        }
+        if let Some(data) = &self.inline {
+            assert_eq!(bytes.len(), INLINE_OFFSET);
+            bytes.extend(data);
+        }
+        bytes
+    }
+}
+
+pub fn sge(mr: &Mr, offset: u64, len: u32) -> Sge {
+    Sge {
+        addr: mr.addr + offset,
+        length: len,
+        lkey: mr.key,
+    }
+}
+
+pub struct Qp<'vm> {
+    pub vm: &'vm Vm,
+    pub qpn: u32,
+    pub cookie: u64,
+    pub options: Options,
+    pub sq: Ring,
+    pub rq: Ring,
+    sq_queue: RefCell<WorkQueue>,
+    rq_queue: RefCell<WorkQueue>,
+}
+
+impl<'vm> Qp<'vm> {
+    pub fn new(vm: &'vm Vm, send: &Cq<'vm>, recv: &Cq<'vm>, options: Options) -> Self {
+        Self::in_pd(vm, vm.pdn, send, recv, options)
+    }
+
+    pub fn in_pd(vm: &'vm Vm, pdn: u32, send: &Cq<'vm>, recv: &Cq<'vm>, options: Options) -> Self {
+        let sq_wqe = sq_wqe_size(options.sge as usize).max(INLINE_OFFSET + options.inline as usize);
+        let sq = Ring::new(vm, options.slots, slot_shift_for(sq_wqe).unwrap());
+        let rq = Ring::new(
+            vm,
+            options.slots,
+            slot_shift_for(rq_wqe_size(options.sge as usize)).unwrap(),
+        );
+        let cookie = vm.cookie();
+        let request = CmdCreateQpRings {
+            base: CmdCreateQp {
+                pdn,
+                qp_type: QpType::Rc.value(),
+                sq_sig_type: options.signal.value(),
+                max_send_wr: options.slots,
+                max_send_sge: options.sge,
+                send_cqn: send.cqn,
+                max_recv_wr: options.slots,
+                max_recv_sge: options.sge,
+                recv_cqn: recv.cqn,
+                max_inline_data: options.inline,
+                flags: CreateFlags::USER,
+                reserved: [0; 28],
+            },
+            sq: sq.addr,
+            rq: rq.addr,
+            doorbell_page: PAGE,
+            cookie,
+        };
+        Self {
+            vm,
+            qpn: vm.call(request).unwrap().qpn,
+            cookie,
+            options,
+            sq_queue: RefCell::new(WorkQueue::new(sq.layout, &sq)),
+            rq_queue: RefCell::new(WorkQueue::new(rq.layout, &rq)),
+            sq,
+            rq,
+        }
+    }
+
+    pub fn modify(&self, state: QpState, mask: QpAttrMask, attrs: QpAttr) -> Result<(), u8> {
+        let request = CmdModifyQp {
+            qpn: self.qpn,
+            attr_mask: mask | QpAttrMask::STATE,
+            attrs: QpAttr {
+                qp_state: state.value(),
+                ..attrs
+            },
+        };
+        self.vm.call(request).map(|_| ())
+    }
+
+    pub fn to_init(&self) -> Result<(), u8> {
+        let mask = QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
+        let attrs = QpAttr {
+            port_num: 1,
+            qp_access_flags: self.options.access,
+            ..QpAttr::ZERO
+        };
+        self.modify(QpState::Init, mask, attrs)
+    }
+
+    pub fn to_rtr(&self, peer_vm: &Vm, peer_qpn: u32) -> Result<(), u8> {
+        let mask = QpAttrMask::AV
+            | QpAttrMask::PATH_MTU
+            | QpAttrMask::DEST_QPN
+            | QpAttrMask::RQ_PSN
+            | QpAttrMask::MAX_DEST_RD_ATOMIC
+            | QpAttrMask::MIN_RNR_TIMER;
+        let attrs = QpAttr {
+            path_mtu: self.options.mtu.value(),
+            dest_qp_num: peer_qpn,
+            rq_psn: self.options.psn,
+            max_dest_rd_atomic: self.options.rd_atomic,
+            min_rnr_timer: self.options.min_rnr_timer,
+            ah_attr: AhAttr {
+                grh: GlobalRoute {
+                    dgid: peer_vm.gid,
+                    sgid_index: 1,
+                    hop_limit: 1,
+                    ..GlobalRoute::ZERO
+                },
+                port_num: 1,
+                ah_flags: AhFlags::GRH,
+                dmac: peer_vm.mac,
+                ..AhAttr::ZERO
+            },
+            ..QpAttr::ZERO
+        };
+        self.modify(QpState::Rtr, mask, attrs)
+    }
+
+    pub fn to_rts(&self) -> Result<(), u8> {
+        let mask = QpAttrMask::TIMEOUT
+            | QpAttrMask::RETRY_CNT
+            | QpAttrMask::RNR_RETRY
+            | QpAttrMask::SQ_PSN
+            | QpAttrMask::MAX_QP_RD_ATOMIC;
+        let attrs = QpAttr {
+            timeout: self.options.timeout,
+            retry_cnt: self.options.retry_cnt,
+            rnr_retry: self.options.rnr_retry,
+            sq_psn: self.options.psn,
+            max_rd_atomic: self.options.rd_atomic,
+            ..QpAttr::ZERO
+        };
+        self.modify(QpState::Rts, mask, attrs)
+    }
+
+    pub fn to(&self, state: QpState) {
+        self.modify(state, QpAttrMask::STATE, QpAttr::ZERO).unwrap();
+        if state == QpState::Reset {
+            self.sq_queue.borrow_mut().reset();
+            self.rq_queue.borrow_mut().reset();
+        }
+    }
+
+    pub fn query(&self) -> QpAttr {
+        let request = CmdQueryQp {
+            qpn: self.qpn,
+            attr_mask: QpAttrMask::STATE,
+        };
+        self.vm.call(request).unwrap().attr
+    }
+
+    pub fn state(&self) -> QpState {
+        QpState::try_from(self.query().qp_state).unwrap()
+    }
+
+    pub fn wait_for(&self, state: QpState) {
+        wait(&format!("state {state:?}"), || {
+            (self.state() == state).then_some(())
+        });
+    }
+
+    /// Posts raw bytes; rings the doorbell if the device asks for it.
+    pub fn post_bytes(&self, bytes: &[u8]) {
+        let mut queue = self.sq_queue.borrow_mut();
+        let slot = queue.reserve().expect("room in the SQ");
+        self.sq.write(self.sq.layout.slot(slot), bytes);
+        if queue.publish(&self.sq) {
+            self.ring_doorbell(DoorbellKind::Sq);
+        }
+    }
+
+    pub fn post(&self, wr: &Wr) {
+        self.post_bytes(&wr.bytes());
+    }
+
+    pub fn post_recv(&self, id: u64, sges: &[Sge]) {
+        let header = RqHeader {
+            num_sge: sges.len() as u32,
+            wr_id: id,
+        };
+        let mut bytes = header.to_bytes().to_vec();
+        for sge in sges {
+            bytes.extend(sge.to_bytes());
+        }
+        let mut queue = self.rq_queue.borrow_mut();
+        let slot = queue.reserve().expect("room in the RQ");
+        self.rq.write(self.rq.layout.slot(slot), &bytes);
+        if queue.publish(&self.rq) {
+            self.ring_doorbell(DoorbellKind::Rq);
+        }
+    }
+
+    /// The device gave everything back: all slots are free.
+    pub fn reclaim(&self) {
+        for (queue, ring) in [(&self.sq_queue, &self.sq), (&self.rq_queue, &self.rq)] {
+            let used = u16::from_le(ring.load_u16_acquire(ring.layout.used_idx()));
+            queue
+                .borrow_mut()
+                .reclaim(used)
+                .expect("a sound used index");
+        }
+    }
+
+    pub fn ring_doorbell(&self, kind: DoorbellKind) {
+        let value = Doorbell {
+            kind,
+            number: self.qpn,
+        };
+        self.vm.device.doorbell(PAGE, value.to_u32());
+    }
+
+    pub fn destroy(&self) -> Result<Empty, u8> {
+        self.vm.call(CmdDestroyQp { qpn: self.qpn })
+    }
+}
+
+/// Connects two QPs and takes them to RTS.
+pub fn connect(a: &Qp<'_>, b: &Qp<'_>) {
+    a.to_init().unwrap();
+    if !std::ptr::eq(a, b) {
+        b.to_init().unwrap();
+    }
+    a.to_rtr(b.vm, b.qpn).unwrap();
+    a.to_rts().unwrap();
+    if !std::ptr::eq(a, b) {
+        b.to_rtr(a.vm, a.qpn).unwrap();
+        b.to_rts().unwrap();
+    }
+}
+
+/// No ring.
+pub const NO_RING: RingAddr = RingAddr::ZERO;
