@@ -76,7 +76,7 @@ pub struct Args {
     #[arg(long = "withhold", value_name = "FEATURE", value_parser = feature_parser())]
     pub withheld: Vec<u32>,
 
-    /// Threads that serve the queues of all ports; by default one per CPU, 4 at most.
+    /// Threads that serve the queues of all ports; by default one less than there are CPUs, from one to four.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub workers: Option<u16>,
 

@@ -15,6 +15,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use anyhow::Result;
+use clap::error::ErrorKind;
+use clap::CommandFactory;
 use clap::Parser;
 use signal_hook::consts::SIGINT;
 use signal_hook::consts::SIGTERM;
@@ -26,6 +28,11 @@ use crate::machine::Machine;
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Err(error) = args.check() {
+        Args::command()
+            .error(ErrorKind::ValueValidation, format!("{error:#}"))
+            .exit();
+    }
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -42,7 +49,6 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<()> {
-    args.check()?;
     // From here on a signal is kept until there is something to end.
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("can't handle signals")?;
     let machine = Machine::start(args)?;

@@ -152,6 +152,11 @@ fn what_can_not_work_is_said_in_one_line() {
     assert!(complaint.contains("/nonexistent/file"), "{complaint}");
     let complaint = refused(&["--port", &port, "--ready-fd", "77"]);
     assert!(complaint.contains("file descriptor 77"), "{complaint}");
+    let complaint = refused(&["--port", &port, "--port", &port]);
+    assert!(
+        complaint.contains("two ports have the name a"),
+        "{complaint}"
+    );
     let complaint = refused(&[]);
     assert!(complaint.contains("--port"), "{complaint}");
 }
