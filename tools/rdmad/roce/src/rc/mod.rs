@@ -21,6 +21,7 @@ mod timer;
 use virtio_rdma_abi::ib::DEFAULT_PKEY;
 
 use crate::net::Path;
+use crate::psn::Psn;
 use crate::work::{AccessFlags, AsyncEvent, Mtu};
 
 pub use env::{BadReceive, Output, RemoteFault, RequesterEnv, ResponderEnv};
@@ -115,4 +116,9 @@ pub struct Sent {
     pub bytes: usize,
     /// Why no more were.
     pub pause: Pause,
+}
+
+/// IPv4 identification of a packet: the low bits of its PSN.
+fn ident(psn: Psn) -> u16 {
+    psn.value() as u16
 }

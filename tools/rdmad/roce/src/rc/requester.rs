@@ -9,27 +9,21 @@
 //! else. The requests of one READ always divide it at the same packets, whatever is repeated, because a responder
 //! recognizes a duplicate READ only if all of it was requested before.
 
+mod response;
+mod send;
+
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::headers::{Bth, NakCode, Reth, Syndrome, Transport};
-use crate::opcode::{Extra, Op, Opcode, Position};
-use crate::packet::{build, frame_size, Packet};
 use crate::psn::Psn;
-use crate::work::{packets, Remote, SendFlags, SendOp, SendWr, WcStatus, MAX_MESSAGE};
+use crate::work::{packets, SendOp, SendWr, WcStatus, MAX_MESSAGE};
 
 use super::env::RequesterEnv;
-use super::timer::{ack_timeout, rnr_delay};
-use super::{Connection, Pause, QpError, RequesterAttr, Sent, WINDOW};
+use super::timer::ack_timeout;
+use super::{Connection, QpError, RequesterAttr, WINDOW};
 
 /// Packets of one READ request.
 const READ_PACKETS: u64 = WINDOW as u64 / 2;
-
-/// An acknowledgement is asked for at least once in so many packets.
-const ACK_INTERVAL: u64 = WINDOW as u64 / 4;
-
-/// `rnr_retry` without a limit.
-const RNR_RETRY_FOREVER: u8 = 7;
 
 /// A work request with its place in the stream of packets.
 #[derive(Debug)]
@@ -51,18 +45,6 @@ impl<L> Pending<L> {
         let request = (at - self.first) / READ_PACKETS;
         self.end.min(self.first + (request + 1) * READ_PACKETS)
     }
-}
-
-/// What to send next.
-enum Next {
-    /// One packet with `length` bytes of payload from `offset`.
-    Packet {
-        transport: Transport,
-        offset: u32,
-        length: u32,
-    },
-    /// A READ request for the packets before `end`.
-    Request { transport: Transport, end: u64 },
 }
 
 /// Sends the work requests of one QP and receives the responses. `L` finds the local memory of a work request.
@@ -215,280 +197,6 @@ impl<L> Requester<L> {
         Ok(())
     }
 
-    /// Sends packets until there is nothing to send or frames of `budget` bytes are sent; the last may exceed it.
-    pub fn transmit<E: RequesterEnv<Send = L>>(
-        &mut self,
-        budget: usize,
-        now: Instant,
-        env: &mut E,
-    ) -> Result<Sent, QpError> {
-        let mut bytes = 0;
-        let pause = loop {
-            self.settle(env)?;
-            if self.rnr_deadline.is_some_and(|at| now < at) {
-                break Pause::Idle;
-            }
-            self.rnr_deadline = None;
-            let Some(next) = self.choose() else {
-                break Pause::Idle;
-            };
-            if bytes >= budget {
-                break Pause::Budget;
-            }
-            let (transport, end) = match &next {
-                Next::Packet { transport, .. } => (transport, self.next + 1),
-                Next::Request { transport, end } => (transport, *end),
-            };
-            let (offset, length) = match next {
-                Next::Packet { offset, length, .. } => (offset, length),
-                Next::Request { .. } => (0, 0),
-            };
-            let size = frame_size(&self.connection.path, transport, length as usize);
-            let Some(mut frame) = env.frame(size) else {
-                break Pause::NoFrame;
-            };
-            // PSNs have 24 bits: the low 16 tell the packets of a connection apart well enough.
-            let ident = transport.bth.psn.value() as u16;
-            let pending = &mut self.queue[self.cursor];
-            let built = build(
-                &mut frame,
-                &self.connection.path,
-                ident,
-                transport,
-                length as usize,
-                |payload| {
-                    if payload.is_empty() {
-                        return Ok(());
-                    }
-                    env.gather(&pending.wr.local, offset, payload)
-                },
-            );
-            if let Err(status) = built {
-                pending.failed = Some(status);
-                continue;
-            }
-            bytes += size;
-            self.next = end;
-            self.cursor += usize::from(end == pending.end);
-            self.reads += u32::from(matches!(next, Next::Request { .. }));
-            self.sent = self.sent.max(self.next);
-            env.send(frame);
-            if self.ack_deadline.is_none() {
-                self.start_ack_timer(now);
-            }
-        };
-        Ok(Sent { bytes, pause })
-    }
-
-    /// The next packet, if one may be sent now.
-    fn choose(&mut self) -> Option<Next> {
-        let (at, in_flight) = (self.next, self.next - self.una);
-        let room = u64::from(WINDOW)
-            .checked_sub(in_flight)
-            .filter(|&room| room > 0 && !self.dead)?;
-        let pending = self
-            .queue
-            .get(self.cursor)
-            .filter(|pending| pending.failed.is_none())?;
-        let wr = &pending.wr;
-        if at == pending.first
-            && wr.flags.contains(SendFlags::FENCE)
-            && self.queue.range(..self.cursor).any(Pending::is_read)
-        {
-            return None;
-        }
-        let mtu = self.connection.mtu.bytes();
-        // A message has at most 2^23 packets.
-        let index = (at - pending.first) as u32;
-        let offset = index * mtu;
-        let psn = self.psn(at);
-        let bth = |op| {
-            Bth::new(
-                Opcode::rc(op),
-                self.connection.pkey,
-                self.connection.dest_qpn,
-                psn,
-            )
-        };
-
-        if let SendOp::Read { remote } = wr.op {
-            let end = pending.request_end(at);
-            if self.reads >= u32::from(self.attr.max_rd_atomic) || end - at > room {
-                return None;
-            }
-            // At most the packets of the whole message.
-            let length = (wr.length - offset).min((end - at) as u32 * mtu);
-            let mut transport = Transport::new(bth(Op::ReadRequest));
-            transport.bth.ack_req = true;
-            transport.reth = Some(reth(remote, offset, length));
-            return Some(Next::Request { transport, end });
-        }
-
-        let last = at + 1 == pending.end;
-        let position = Position::of(index == 0, last);
-        let (remote, imm) = match wr.op {
-            SendOp::Send { imm } => (None, imm),
-            SendOp::Write { remote, imm } => (Some(remote), imm),
-            SendOp::Read { .. } => return None,
-        };
-        let imm = imm.filter(|_| last);
-        let extra = if imm.is_some() {
-            Extra::Imm
-        } else {
-            Extra::None
-        };
-        let op = if remote.is_some() {
-            Op::Write(position, extra)
-        } else {
-            Op::Send(position, extra)
-        };
-        let mut transport = Transport::new(bth(op));
-        transport.imm = imm;
-        transport.reth = remote
-            .filter(|_| index == 0)
-            .map(|remote| reth(remote, 0, wr.length));
-        transport.bth.ack_req = last || room == 1 || at % ACK_INTERVAL == ACK_INTERVAL - 1;
-        // A WRITE without immediate data completes no receive that could be solicited.
-        transport.bth.solicited =
-            last && wr.flags.contains(SendFlags::SOLICITED) && (imm.is_some() || remote.is_none());
-        Some(Next::Packet {
-            transport,
-            offset,
-            length: (wr.length - offset).min(mtu),
-        })
-    }
-
-    /// Takes a response of this connection. Responses that make no sense (any more) are ignored.
-    pub fn on_packet<E: RequesterEnv<Send = L>>(
-        &mut self,
-        packet: &Packet<'_>,
-        now: Instant,
-        env: &mut E,
-    ) -> Result<(), QpError> {
-        if self.dead {
-            return Ok(());
-        }
-        let distance = packet.transport.bth.psn.since(self.psn(self.una));
-        let Ok(distance) = u64::try_from(distance) else {
-            return Ok(());
-        };
-        let at = self.una + distance;
-        if at >= self.sent {
-            return Ok(());
-        }
-        match (
-            packet.opcode().op,
-            packet.transport.aeth.map(|aeth| aeth.syndrome),
-        ) {
-            (Op::ReadResponse(position), None | Some(Syndrome::Ack(_))) => {
-                self.acknowledge(at, now, env)?;
-                if self.una < at {
-                    return self.go_back_once(env);
-                }
-                self.read_response(position, packet.payload, now, env)
-            }
-            (Op::Ack, Some(Syndrome::Ack(_))) => {
-                self.acknowledge(at + 1, now, env)?;
-                if self.una <= at {
-                    return self.go_back_once(env);
-                }
-                Ok(())
-            }
-            (Op::Ack, Some(syndrome)) => {
-                self.acknowledge(at, now, env)?;
-                if self.una < at {
-                    return self.go_back_once(env);
-                }
-                match syndrome {
-                    Syndrome::Rnr(timer) => self.not_ready(timer, now, env),
-                    Syndrome::Nak(NakCode::InvalidRequest) => {
-                        Err(self.fail(WcStatus::RemInvReqErr, env))
-                    }
-                    Syndrome::Nak(NakCode::RemoteAccess) => {
-                        Err(self.fail(WcStatus::RemAccessErr, env))
-                    }
-                    Syndrome::Nak(NakCode::RemoteOperational) => {
-                        Err(self.fail(WcStatus::RemOpErr, env))
-                    }
-                    Syndrome::Nak(NakCode::PsnSequence) | Syndrome::Ack(_) => {
-                        self.go_back_once(env)
-                    }
-                }
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Takes packets before `end` as acknowledged, but none of a READ: where `una` stops short of `end`, READ
-    /// responses got lost.
-    fn acknowledge<E: RequesterEnv<Send = L>>(
-        &mut self,
-        end: u64,
-        now: Instant,
-        env: &mut E,
-    ) -> Result<(), QpError> {
-        let reached = self
-            .queue
-            .iter()
-            .take_while(|pending| pending.first < end)
-            .find(|pending| pending.is_read())
-            .map_or(end, |read| read.first.max(self.una));
-        if reached > self.una {
-            self.progress(reached, now);
-            self.settle(env)?;
-        }
-        Ok(())
-    }
-
-    /// Takes the READ response at `una`.
-    fn read_response<E: RequesterEnv<Send = L>>(
-        &mut self,
-        position: Position,
-        payload: &[u8],
-        now: Instant,
-        env: &mut E,
-    ) -> Result<(), QpError> {
-        let at = self.una;
-        let Some(read) = self.queue.front().filter(|pending| pending.is_read()) else {
-            return Err(self.fail(WcStatus::BadRespErr, env));
-        };
-        let mtu = self.connection.mtu.bytes();
-        // A message has at most 2^23 packets.
-        let offset = (at - read.first) as u32 * mtu;
-        let ends = at + 1 == read.request_end(at);
-        if position.ends() != ends {
-            return Err(self.fail(WcStatus::BadRespErr, env));
-        }
-        let expected = (read.wr.length - offset).min(mtu);
-        if payload.len() != expected as usize {
-            return Err(self.fail(WcStatus::LocLenErr, env));
-        }
-        if !payload.is_empty() {
-            let last = at + 1 == read.end;
-            if let Err(status) = env.scatter_read(&read.wr.local, offset, payload, last) {
-                return Err(self.fail(status, env));
-            }
-        }
-        // Below zero if the request was to be repeated and its first answer came after all.
-        self.reads = self.reads.saturating_sub(u32::from(ends));
-        self.progress(at + 1, now);
-        self.settle(env)
-    }
-
-    /// Moves `una` forward to `una`.
-    fn progress(&mut self, una: u64, now: Instant) {
-        self.una = una;
-        if self.next < una {
-            self.next = una;
-        }
-        self.restore_retries();
-        self.rnr_deadline = None;
-        self.ack_deadline = None;
-        if self.una < self.next {
-            self.start_ack_timer(now);
-        }
-    }
-
     /// Completes what is acknowledged, and what failed if it is its turn.
     fn settle<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> Result<(), QpError> {
         while self
@@ -527,27 +235,6 @@ impl<L> Requester<L> {
         Ok(())
     }
 
-    /// Waits as long as the responder asks for, then repeats.
-    fn not_ready<E: RequesterEnv<Send = L>>(
-        &mut self,
-        timer: u8,
-        now: Instant,
-        env: &mut E,
-    ) -> Result<(), QpError> {
-        if self.rnr_deadline.is_some() {
-            return Ok(());
-        }
-        if self.attr.rnr_retry != RNR_RETRY_FOREVER {
-            let Some(left) = self.rnr_retries.checked_sub(1) else {
-                return Err(self.fail(WcStatus::RnrRetryExcErr, env));
-            };
-            self.rnr_retries = left;
-        }
-        self.rewind();
-        self.rnr_deadline = Some(now + rnr_delay(timer));
-        Ok(())
-    }
-
     fn rewind(&mut self) {
         self.next = self.una;
         self.cursor = 0;
@@ -582,14 +269,5 @@ impl<L> Requester<L> {
     /// The PSN of a packet of the stream: its count modulo 2^24 after the first one.
     fn psn(&self, at: u64) -> Psn {
         Psn::new(self.attr.sq_psn).add((at & 0xff_ffff) as u32)
-    }
-}
-
-/// The RETH for `length` bytes from `offset` of a remote range. The responder checks that it does not wrap.
-fn reth(remote: Remote, offset: u32, length: u32) -> Reth {
-    Reth {
-        va: remote.va.wrapping_add(u64::from(offset)),
-        rkey: remote.rkey,
-        length,
     }
 }

@@ -5,4 +5,5 @@
 
 pub mod capture;
 pub mod endpoint;
+pub mod setup;
 pub mod sim;

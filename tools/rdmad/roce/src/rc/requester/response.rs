@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Responses: acknowledgements, NAKs and READ data.
+
+use std::time::Instant;
+
+use crate::headers::{NakCode, Syndrome};
+use crate::opcode::{Op, Position};
+use crate::packet::Packet;
+use crate::rc::env::RequesterEnv;
+use crate::rc::timer::rnr_delay;
+use crate::rc::QpError;
+use crate::work::WcStatus;
+
+use super::Requester;
+
+/// `rnr_retry` without a limit.
+const RNR_RETRY_FOREVER: u8 = 7;
+
+impl<L> Requester<L> {
+    /// Takes a response of this connection. Responses that make no sense (any more) are ignored.
+    pub fn on_packet<E: RequesterEnv<Send = L>>(
+        &mut self,
+        packet: &Packet<'_>,
+        now: Instant,
+        env: &mut E,
+    ) -> Result<(), QpError> {
+        if self.dead {
+            return Ok(());
+        }
+        let distance = packet.transport.bth.psn.since(self.psn(self.una));
+        let Ok(distance) = u64::try_from(distance) else {
+            return Ok(());
+        };
+        let at = self.una + distance;
+        if at >= self.sent {
+            return Ok(());
+        }
+        match (
+            packet.opcode().op,
+            packet.transport.aeth.map(|aeth| aeth.syndrome),
+        ) {
+            (Op::ReadResponse(position), None | Some(Syndrome::Ack(_))) => {
+                self.acknowledge(at, now, env)?;
+                if self.una < at {
+                    return self.go_back_once(env);
+                }
+                self.read_response(position, packet.payload, now, env)
+            }
+            (Op::Ack, Some(Syndrome::Ack(_))) => {
+                self.acknowledge(at + 1, now, env)?;
+                if self.una <= at {
+                    return self.go_back_once(env);
+                }
+                Ok(())
+            }
+            (Op::Ack, Some(syndrome)) => {
+                self.acknowledge(at, now, env)?;
+                if self.una < at {
+                    return self.go_back_once(env);
+                }
+                match syndrome {
+                    Syndrome::Rnr(timer) => self.not_ready(timer, now, env),
+                    Syndrome::Nak(NakCode::InvalidRequest) => {
+                        Err(self.fail(WcStatus::RemInvReqErr, env))
+                    }
+                    Syndrome::Nak(NakCode::RemoteAccess) => {
+                        Err(self.fail(WcStatus::RemAccessErr, env))
+                    }
+                    Syndrome::Nak(NakCode::RemoteOperational) => {
+                        Err(self.fail(WcStatus::RemOpErr, env))
+                    }
+                    Syndrome::Nak(NakCode::PsnSequence) | Syndrome::Ack(_) => {
+                        self.go_back_once(env)
+                    }
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes packets before `end` as acknowledged, but none of a READ: where `una` stops short of `end`, READ
+    /// responses got lost.
+    fn acknowledge<E: RequesterEnv<Send = L>>(
+        &mut self,
+        end: u64,
+        now: Instant,
+        env: &mut E,
+    ) -> Result<(), QpError> {
+        let reached = self
+            .queue
+            .iter()
+            .take_while(|pending| pending.first < end)
+            .find(|pending| pending.is_read())
+            .map_or(end, |read| read.first.max(self.una));
+        if reached > self.una {
+            self.progress(reached, now);
+            self.settle(env)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the READ response at `una`.
+    fn read_response<E: RequesterEnv<Send = L>>(
+        &mut self,
+        position: Position,
+        payload: &[u8],
+        now: Instant,
+        env: &mut E,
+    ) -> Result<(), QpError> {
+        let at = self.una;
+        let Some(read) = self.queue.front().filter(|pending| pending.is_read()) else {
+            return Err(self.fail(WcStatus::BadRespErr, env));
+        };
+        let mtu = self.connection.mtu.bytes();
+        // A message has at most 2^23 packets.
+        let offset = (at - read.first) as u32 * mtu;
+        let ends = at + 1 == read.request_end(at);
+        if position.ends() != ends {
+            return Err(self.fail(WcStatus::BadRespErr, env));
+        }
+        let expected = (read.wr.length - offset).min(mtu);
+        if payload.len() != expected as usize {
+            return Err(self.fail(WcStatus::LocLenErr, env));
+        }
+        if !payload.is_empty() {
+            let last = at + 1 == read.end;
+            if let Err(status) = env.scatter_read(&read.wr.local, offset, payload, last) {
+                return Err(self.fail(status, env));
+            }
+        }
+        // Below zero if the request was to be repeated and its first answer came after all.
+        self.reads = self.reads.saturating_sub(u32::from(ends));
+        self.progress(at + 1, now);
+        self.settle(env)
+    }
+
+    /// Moves `una` forward to `una`.
+    fn progress(&mut self, una: u64, now: Instant) {
+        self.una = una;
+        if self.next < una {
+            self.next = una;
+        }
+        self.restore_retries();
+        self.rnr_deadline = None;
+        self.ack_deadline = None;
+        if self.una < self.next {
+            self.start_ack_timer(now);
+        }
+    }
+
+    /// Waits as long as the responder asks for, then repeats.
+    fn not_ready<E: RequesterEnv<Send = L>>(
+        &mut self,
+        timer: u8,
+        now: Instant,
+        env: &mut E,
+    ) -> Result<(), QpError> {
+        if self.rnr_deadline.is_some() {
+            return Ok(());
+        }
+        if self.attr.rnr_retry != RNR_RETRY_FOREVER {
+            let Some(left) = self.rnr_retries.checked_sub(1) else {
+                return Err(self.fail(WcStatus::RnrRetryExcErr, env));
+            };
+            self.rnr_retries = left;
+        }
+        self.rewind();
+        self.rnr_deadline = Some(now + rnr_delay(timer));
+        Ok(())
+    }
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What tests of single connections have in common.
+// A piece of memory is a vector of one range.
+#![allow(clippy::single_range_in_vec_init)]
+
+use roce::headers::Bth;
+use roce::work::{Remote, SendOp, WcStatus};
+use roce::Packet;
+
+use super::endpoint::{Pieces, Settings, BASE, RKEY};
+use super::sim::{Faults, Sim};
+
+/// Memory of an endpoint.
+pub const MEMORY: usize = 64 << 10;
+/// Bytes of a message: three packets.
+pub const LEN: usize = 3000;
+/// A plain SEND.
+pub const SEND: SendOp = SendOp::Send { imm: None };
+
+/// A perfect channel.
+pub fn sim(settings: Settings) -> Sim {
+    Sim::new(MEMORY, settings, Faults::default(), 1)
+}
+
+/// Memory of the peer.
+pub fn at(offset: u64) -> Remote {
+    Remote {
+        va: BASE + offset,
+        rkey: RKEY,
+    }
+}
+
+/// Local memory of a message.
+pub fn local() -> Pieces {
+    vec![0..LEN]
+}
+
+/// An RDMA WRITE.
+pub fn write(remote: Remote) -> SendOp {
+    SendOp::Write { remote, imm: None }
+}
+
+/// Sends of side 0 that ended, in order.
+pub fn statuses(sim: &Sim) -> Vec<WcStatus> {
+    let sent = &sim.ends[0].world.sent;
+    assert!(
+        sent.iter()
+            .enumerate()
+            .all(|(id, (wr, _))| id as u64 == *wr),
+        "in order of posting"
+    );
+    sent.iter().map(|(_, status)| *status).collect()
+}
+
+/// Frames that side 0 sent.
+pub fn requests(sim: &Sim) -> Vec<Bth> {
+    let sent = sim.log.iter().filter(|(from, _)| *from == 0);
+    sent.map(|(_, frame)| Packet::parse(frame).unwrap().transport.bth)
+        .collect()
+}
