@@ -5,7 +5,9 @@
 use std::io::BufRead;
 use std::io::BufReader;
 use std::io::Read;
+use std::io::Write;
 use std::os::unix::net::UnixListener;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Child;
 use std::process::Command;
@@ -126,6 +128,63 @@ fn a_killed_daemon_can_be_started_again_but_not_a_living_one() {
         complaint.contains("in use by another process"),
         "{complaint}"
     );
+    assert!(end(child, Signal::TERM));
+}
+
+/// Messages that write `value` to a doorbell page and want no answer.
+fn doorbells(values: impl Iterator<Item = (u64, u32)>) -> Vec<u8> {
+    let mut messages = Vec::new();
+    for (page, value) in values {
+        // Header of a posted REGION_WRITE: id and command, length, flags, error; then offset, region, length, data.
+        for word in [10 << 16, 36, 0x10, 0] {
+            messages.extend_from_slice(&u32::to_ne_bytes(word));
+        }
+        messages.extend_from_slice(&(4096 * page).to_ne_bytes());
+        for word in [4, 4, value] {
+            messages.extend_from_slice(&word.to_ne_bytes());
+        }
+    }
+    messages
+}
+
+fn resident_kib(child: &Child) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_storm_of_doorbells_for_queues_that_are_not_there_costs_no_memory() {
+    const ROUNDS: u32 = 300;
+    let dir = tempfile::tempdir().unwrap();
+    let child = start(dir.path());
+    let mut storm = UnixStream::connect(dir.path().join("a.vfio")).unwrap();
+    let batch = |seed: u32| {
+        doorbells((0..1000u32).map(move |i| {
+            (
+                u64::from(i) % 4096,
+                (seed * 1000 + i).wrapping_mul(2_654_435_761),
+            )
+        }))
+    };
+    storm.write_all(&batch(0)).unwrap();
+    let before = resident_kib(&child);
+    for round in 1..ROUNDS {
+        storm.write_all(&batch(round)).unwrap();
+    }
+    let after = resident_kib(&child);
+    drop(storm);
+    assert!(
+        after < before + 4096,
+        "{before} KiB before, {after} KiB after"
+    );
+    // The function is there for the next client.
+    let mut client = vfio_user::Client::new(&dir.path().join("a.vfio")).unwrap();
+    client.region_read(7, 0, &mut [0; 4]).unwrap();
+    drop(client);
     assert!(end(child, Signal::TERM));
 }
 

@@ -290,23 +290,24 @@ impl Server {
     }
 
     fn wait(&self, connection: Option<&Connection>) -> io::Result<Ready> {
-        let mut fds = vec![
+        let client = connection.map_or(self.listener.as_fd(), AsFd::as_fd);
+        let mut fds = [
             PollFd::new(&self.signals.stop, PollFlags::IN),
             PollFd::new(&self.signals.wake, PollFlags::IN),
             PollFd::new(&self.listener, PollFlags::IN),
+            PollFd::from_borrowed_fd(client, PollFlags::IN),
         ];
-        fds.extend(connection.map(|connection| PollFd::new(connection, PollFlags::IN)));
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         // A hang-up shows as readable too; the read then tells.
-        let ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
+        let [stop, wake, listener, client] = fds.map(|fd| !fd.revents().is_empty());
         Ok(Ready {
-            stop: ready(0),
-            wake: ready(1),
-            listener: ready(2),
-            client: ready(3),
+            stop,
+            wake,
+            listener,
+            client,
         })
     }
 }
