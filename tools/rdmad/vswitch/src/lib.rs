@@ -25,6 +25,7 @@
 #![deny(unsafe_code)]
 
 mod engine;
+mod fabric;
 mod link;
 mod switch;
 mod tap;

@@ -102,7 +102,7 @@ impl Link {
     }
 
     /// Reads the next frame. Returns its length, which exceeds that of `into` if it did not fit; `None` if there is none.
-    pub(crate) fn receive(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
+    pub(crate) fn receive(&self, into: &mut [u8]) -> Result<Option<usize>, Errno> {
         let received = match &self.socket {
             Socket::Unix { socket, .. } => {
                 rustix::net::recv(socket, into, RecvFlags::TRUNC).map(|(_, len)| len)
@@ -115,7 +115,7 @@ impl Link {
         match received {
             Ok(len) => Ok(Some(len)),
             Err(Errno::AGAIN) => Ok(None),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         }
     }
 

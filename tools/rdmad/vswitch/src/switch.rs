@@ -11,11 +11,12 @@ use roce::net::Mac;
 use thiserror::Error;
 
 use crate::engine::{Doorbell, Engine, EnginePort};
+use crate::fabric::{Port, UplinkPort};
 use crate::fault::FaultPlan;
 use crate::link::{DatagramPath, Link, Uplink};
 use crate::pcap::PcapWriter;
 use crate::stats::{Counters, Stats};
-use crate::worker::{Port, UplinkPort, Worker};
+use crate::worker::Worker;
 
 /// One virtual machine.
 #[derive(Clone, Debug)]

@@ -8,19 +8,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use roce::frame::MAX_FRAME;
-use roce::net::{is_roce, Mac};
-use roce::{Frame, FramePool};
+use roce::net::is_roce;
+use roce::Frame;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::Timespec;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
-use crate::engine::{Doorbell, Engine};
+use crate::engine::Doorbell;
+use crate::fabric::{Fabric, Origin, Port, Route, UplinkPort};
 use crate::fault::{FaultPlan, Injector};
-use crate::link::{self, Link, Sent};
+use crate::link;
 use crate::pcap::PcapWriter;
-use crate::stats::Counters;
-use crate::table::Table;
 
 /// Frames that are taken from one source before the next has its turn.
 const BATCH: usize = 64;
@@ -28,51 +27,6 @@ const BATCH: usize = 64;
 const RETRY: Duration = Duration::from_micros(100);
 /// How long captured frames stay in memory when nothing happens.
 const FLUSH: Duration = Duration::from_millis(100);
-
-/// A virtual machine.
-pub(crate) struct Port {
-    pub(crate) mac: Mac,
-    pub(crate) net: Option<Link>,
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) counters: Arc<Counters>,
-}
-
-/// An uplink.
-pub(crate) struct UplinkPort {
-    pub(crate) link: Link,
-    pub(crate) counters: Arc<Counters>,
-}
-
-/// Where a frame comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
-    Net(usize),
-    Engine(usize),
-    Uplink(usize),
-}
-
-impl Origin {
-    const fn port(self) -> Option<usize> {
-        match self {
-            Self::Net(port) | Self::Engine(port) => Some(port),
-            Self::Uplink(_) => None,
-        }
-    }
-}
-
-/// Where a frame goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Route {
-    Nowhere,
-    Net(usize),
-    Engine(usize),
-    Uplink(usize),
-    /// To all uplinks, `also_nets` and the network interfaces, but not back.
-    Flood {
-        from: Origin,
-        also_nets: bool,
-    },
-}
 
 /// The thread's state.
 pub(crate) struct Worker {
@@ -83,16 +37,8 @@ pub(crate) struct Worker {
     fabric: Fabric,
     /// Into which the next frame of a link is read.
     spare: Frame,
-}
-
-/// The part that delivers; apart, since the injector calls it.
-struct Fabric {
-    ports: Vec<Port>,
-    uplinks: Vec<UplinkPort>,
-    table: Table,
-    pool: FramePool,
-    /// Engines that got frames in this round.
-    touched: Vec<bool>,
+    /// The time of this round.
+    now: Instant,
 }
 
 const DOORBELL: u64 = u64::MAX;
@@ -126,16 +72,8 @@ impl Worker {
         for (source, link) in nets.chain(links) {
             watch(source as u64, link)?;
         }
-        let pool = link::pool(ports.len() + uplinks.len());
-        let spare = pool.take(MAX_FRAME).ok_or(Errno::NOMEM)?;
-        let touched = vec![false; ports.len()];
-        let fabric = Fabric {
-            ports,
-            uplinks,
-            table: Table::default(),
-            pool,
-            touched,
-        };
+        let fabric = Fabric::new(ports, uplinks);
+        let spare = fabric.pool.take(MAX_FRAME).ok_or(Errno::NOMEM)?;
         Ok(Self {
             epoll,
             doorbell,
@@ -143,6 +81,7 @@ impl Worker {
             injector: faults.map(Injector::new),
             fabric,
             spare,
+            now: Instant::now(),
         })
     }
 
@@ -165,6 +104,7 @@ impl Worker {
                     break;
                 }
             }
+            self.now = Instant::now();
             if events.is_empty() && captured && !more {
                 self.flush();
                 captured = false;
@@ -180,8 +120,8 @@ impl Worker {
             for port in 0..self.fabric.ports.len() {
                 more |= self.drain_engine(port);
             }
-            let now = Instant::now();
             if let Some(injector) = &mut self.injector {
+                let now = self.now;
                 injector.release(now, &mut |route, frame| self.fabric.deliver(route, frame));
             }
             self.fabric.retry();
@@ -229,8 +169,8 @@ impl Worker {
                 None => (Origin::Net(source), self.fabric.ports[source].net.as_ref()),
                 Some(at) => (Origin::Uplink(at), Some(&self.fabric.uplinks[at].link)),
             };
-            let received = link.map_or(Ok(None), |link| link.receive(&mut self.spare));
-            match received {
+            let Some(link) = link else { return };
+            match link.receive(&mut self.spare) {
                 Ok(None) => return,
                 Ok(Some(len)) if link::is_valid_length(len) => {
                     // Every frame gets a buffer of its own; when there is none, its contents are dropped.
@@ -244,8 +184,17 @@ impl Worker {
                     }
                 }
                 Ok(Some(_)) => self.fabric.counters_of(origin).refused.add_one(),
-                // What an earlier frame met, such as a peer that is not there.
-                Err(error) => tracing::trace!("{}: {error}", self.fabric.counters_of(origin).name),
+                // It passes, or is what an earlier frame met: the peer was not there.
+                Err(Errno::CONNREFUSED | Errno::INTR | Errno::NOMEM | Errno::NOBUFS) => {}
+                Err(error) => {
+                    // An interface that was deleted would be ready for ever.
+                    let name = &self.fabric.counters_of(origin).name;
+                    tracing::error!("{name}: nothing more is received: {error}");
+                    if let Err(error) = epoll::delete(&self.epoll, link) {
+                        tracing::error!("{name}: {error}");
+                    }
+                    return;
+                }
             }
         }
     }
@@ -267,7 +216,7 @@ impl Worker {
 
     /// Takes a frame: filter, learn, capture, faults, delivery.
     fn take(&mut self, origin: Origin, frame: Frame) {
-        let now = Instant::now();
+        let now = self.now;
         if !self.fabric.admit(origin, &frame, now) {
             self.fabric.counters_of(origin).refused.add_one();
             return;
@@ -294,171 +243,4 @@ impl Worker {
             _ => self.fabric.deliver(route, frame),
         }
     }
-}
-
-impl Fabric {
-    fn counters(&self) -> impl Iterator<Item = &Counters> {
-        let ports = self.ports.iter().map(|port| &*port.counters);
-        ports.chain(self.uplinks.iter().map(|uplink| &*uplink.counters))
-    }
-
-    fn counters_of(&self, origin: Origin) -> &Counters {
-        match origin {
-            Origin::Net(port) | Origin::Engine(port) => &self.ports[port].counters,
-            Origin::Uplink(at) => &self.uplinks[at].counters,
-        }
-    }
-
-    fn port_of(&self, mac: &Mac) -> Option<usize> {
-        self.ports.iter().position(|port| port.mac == *mac)
-    }
-
-    /// Whether a frame has a source address that may come from there; learns those of uplinks.
-    fn admit(&mut self, origin: Origin, frame: &[u8], now: Instant) -> bool {
-        let Some(source) = address(frame, 6) else {
-            return false;
-        };
-        match origin {
-            Origin::Net(port) | Origin::Engine(port) => source == self.ports[port].mac,
-            Origin::Uplink(at) => {
-                // An address of ours from outside is forged, or our own frame on its way round a loop.
-                let valid =
-                    !is_multicast(&source) && source != [0; 6] && self.port_of(&source).is_none();
-                if valid {
-                    self.table.learn(source, at, now);
-                }
-                valid
-            }
-        }
-    }
-
-    fn route(&self, origin: Origin, frame: &[u8], roce: bool, now: Instant) -> Route {
-        let Some(destination) = address(frame, 0) else {
-            return Route::Nowhere;
-        };
-        if is_multicast(&destination) {
-            return Route::Flood {
-                from: origin,
-                also_nets: true,
-            };
-        }
-        if let Some(port) = self.port_of(&destination) {
-            // To itself a virtual machine sends over its engine alone; its network interface has a loopback.
-            return match origin {
-                Origin::Net(from) if from == port => Route::Nowhere,
-                _ if roce => Route::Engine(port),
-                Origin::Engine(from) if from == port => Route::Nowhere,
-                _ if self.ports[port].net.is_some() => Route::Net(port),
-                _ => Route::Nowhere,
-            };
-        }
-        match self.table.find(&destination, now) {
-            Some(at) if origin == Origin::Uplink(at) => Route::Nowhere,
-            Some(at) => Route::Uplink(at),
-            None => {
-                let others = (0..self.uplinks.len()).any(|at| origin != Origin::Uplink(at));
-                if others {
-                    Route::Flood {
-                        from: origin,
-                        also_nets: false,
-                    }
-                } else {
-                    Route::Nowhere
-                }
-            }
-        }
-    }
-
-    fn deliver(&mut self, route: Route, frame: Frame) {
-        match route {
-            Route::Nowhere => {}
-            Route::Net(port) => self.send_net(port, &frame),
-            Route::Engine(port) => {
-                let target = &self.ports[port];
-                if target.engine.deliver(frame) {
-                    target.counters.sent.add_one();
-                    self.touched[port] = true;
-                } else {
-                    target.counters.dropped.add_one();
-                }
-            }
-            Route::Uplink(at) => self.send_uplink(at, &frame),
-            Route::Flood { from, also_nets } => {
-                for port in 0..self.ports.len() {
-                    if also_nets && from.port() != Some(port) {
-                        self.send_net(port, &frame);
-                    }
-                }
-                for at in 0..self.uplinks.len() {
-                    if from != Origin::Uplink(at) {
-                        self.send_uplink(at, &frame);
-                    }
-                }
-            }
-        }
-    }
-
-    fn send_net(&mut self, port: usize, frame: &[u8]) {
-        let Port { net, counters, .. } = &mut self.ports[port];
-        if let Some(link) = net {
-            count(link.send(frame, &self.pool), counters);
-        }
-    }
-
-    fn send_uplink(&mut self, at: usize, frame: &[u8]) {
-        let UplinkPort { link, counters } = &mut self.uplinks[at];
-        count(link.send(frame, &self.pool), counters);
-    }
-
-    fn links(&mut self) -> impl Iterator<Item = (&mut Link, &Counters)> {
-        let nets = self
-            .ports
-            .iter_mut()
-            .filter_map(|port| Some((port.net.as_mut()?, &*port.counters)));
-        nets.chain(
-            self.uplinks
-                .iter_mut()
-                .map(|uplink| (&mut uplink.link, &*uplink.counters)),
-        )
-    }
-
-    fn is_waiting(&self) -> bool {
-        self.ports
-            .iter()
-            .any(|port| port.net.as_ref().is_some_and(Link::is_waiting))
-            || self.uplinks.iter().any(|uplink| uplink.link.is_waiting())
-    }
-
-    /// Tries full sockets again.
-    fn retry(&mut self) {
-        for (link, counters) in self.links() {
-            for _ in 0..link.retry() {
-                counters.dropped.add_one();
-            }
-        }
-    }
-
-    /// Tells engines that frames have come.
-    fn notify(&mut self) {
-        for (port, touched) in self.ports.iter().zip(&mut self.touched) {
-            if mem::take(touched) {
-                port.engine.notify();
-            }
-        }
-    }
-}
-
-fn count(sent: Sent, counters: &Counters) {
-    match sent {
-        Sent::Done => counters.sent.add_one(),
-        Sent::Dropped => counters.dropped.add_one(),
-    }
-}
-
-fn address(frame: &[u8], at: usize) -> Option<Mac> {
-    frame.get(at..)?.first_chunk().copied()
-}
-
-const fn is_multicast(mac: &Mac) -> bool {
-    mac[0] & 1 != 0
 }

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Forwarding: which frames are accepted, where they go, and their delivery.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Instant;
+
+use roce::net::Mac;
+use roce::{Frame, FramePool};
+
+use crate::engine::Engine;
+use crate::link::{self, Link, Sent};
+use crate::stats::Counters;
+use crate::table::Table;
+
+/// A virtual machine.
+pub(crate) struct Port {
+    pub(crate) mac: Mac,
+    pub(crate) net: Option<Link>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) counters: Arc<Counters>,
+}
+
+/// An uplink.
+pub(crate) struct UplinkPort {
+    pub(crate) link: Link,
+    pub(crate) counters: Arc<Counters>,
+}
+
+/// Where a frame comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Net(usize),
+    Engine(usize),
+    Uplink(usize),
+}
+
+impl Origin {
+    const fn port(self) -> Option<usize> {
+        match self {
+            Self::Net(port) | Self::Engine(port) => Some(port),
+            Self::Uplink(_) => None,
+        }
+    }
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    Nowhere,
+    Net(usize),
+    Engine(usize),
+    Uplink(usize),
+    /// To all uplinks, `also_nets` and the network interfaces, but not back.
+    Flood {
+        from: Origin,
+        also_nets: bool,
+    },
+}
+
+/// All that frames come from and go to, and what is known of the way.
+pub(crate) struct Fabric {
+    pub(crate) ports: Vec<Port>,
+    pub(crate) uplinks: Vec<UplinkPort>,
+    table: Table,
+    pub(crate) pool: FramePool,
+    /// Engines that got frames in this round.
+    touched: Vec<bool>,
+}
+
+impl Fabric {
+    pub(crate) fn new(ports: Vec<Port>, uplinks: Vec<UplinkPort>) -> Self {
+        Self {
+            pool: link::pool(ports.len() + uplinks.len()),
+            touched: vec![false; ports.len()],
+            ports,
+            uplinks,
+            table: Table::default(),
+        }
+    }
+
+    pub(crate) fn counters(&self) -> impl Iterator<Item = &Counters> {
+        let ports = self.ports.iter().map(|port| &*port.counters);
+        ports.chain(self.uplinks.iter().map(|uplink| &*uplink.counters))
+    }
+
+    pub(crate) fn counters_of(&self, origin: Origin) -> &Counters {
+        match origin {
+            Origin::Net(port) | Origin::Engine(port) => &self.ports[port].counters,
+            Origin::Uplink(at) => &self.uplinks[at].counters,
+        }
+    }
+
+    fn port_of(&self, mac: &Mac) -> Option<usize> {
+        self.ports.iter().position(|port| port.mac == *mac)
+    }
+
+    /// Whether a frame has a source address that may come from there; learns those of uplinks.
+    pub(crate) fn admit(&mut self, origin: Origin, frame: &[u8], now: Instant) -> bool {
+        let Some(source) = address(frame, 6) else {
+            return false;
+        };
+        match origin {
+            Origin::Net(port) | Origin::Engine(port) => source == self.ports[port].mac,
+            Origin::Uplink(at) => {
+                // An address of ours from outside is forged, or our own frame on its way round a loop.
+                let valid =
+                    !is_multicast(&source) && source != [0; 6] && self.port_of(&source).is_none();
+                if valid {
+                    self.table.learn(source, at, now);
+                }
+                valid
+            }
+        }
+    }
+
+    pub(crate) fn route(&self, origin: Origin, frame: &[u8], roce: bool, now: Instant) -> Route {
+        let Some(destination) = address(frame, 0) else {
+            return Route::Nowhere;
+        };
+        if is_multicast(&destination) {
+            return Route::Flood {
+                from: origin,
+                also_nets: true,
+            };
+        }
+        if let Some(port) = self.port_of(&destination) {
+            // To itself a virtual machine sends over its engine alone; its network interface has a loopback.
+            return match origin {
+                Origin::Net(from) if from == port => Route::Nowhere,
+                _ if roce => Route::Engine(port),
+                Origin::Engine(from) if from == port => Route::Nowhere,
+                _ if self.ports[port].net.is_some() => Route::Net(port),
+                _ => Route::Nowhere,
+            };
+        }
+        match self.table.find(&destination, now) {
+            Some(at) if origin == Origin::Uplink(at) => Route::Nowhere,
+            Some(at) => Route::Uplink(at),
+            None => {
+                let others = (0..self.uplinks.len()).any(|at| origin != Origin::Uplink(at));
+                if others {
+                    Route::Flood {
+                        from: origin,
+                        also_nets: false,
+                    }
+                } else {
+                    Route::Nowhere
+                }
+            }
+        }
+    }
+
+    pub(crate) fn deliver(&mut self, route: Route, frame: Frame) {
+        match route {
+            Route::Nowhere => {}
+            Route::Net(port) => self.send_net(port, &frame),
+            Route::Engine(port) => {
+                let target = &self.ports[port];
+                if target.engine.deliver(frame) {
+                    target.counters.sent.add_one();
+                    self.touched[port] = true;
+                } else {
+                    target.counters.dropped.add_one();
+                }
+            }
+            Route::Uplink(at) => self.send_uplink(at, &frame),
+            Route::Flood { from, also_nets } => {
+                for port in 0..self.ports.len() {
+                    if also_nets && from.port() != Some(port) {
+                        self.send_net(port, &frame);
+                    }
+                }
+                for at in 0..self.uplinks.len() {
+                    if from != Origin::Uplink(at) {
+                        self.send_uplink(at, &frame);
+                    }
+                }
+            }
+        }
+    }
+
+    fn send_net(&mut self, port: usize, frame: &[u8]) {
+        let Port { net, counters, .. } = &mut self.ports[port];
+        if let Some(link) = net {
+            count(link.send(frame, &self.pool), counters);
+        }
+    }
+
+    fn send_uplink(&mut self, at: usize, frame: &[u8]) {
+        let UplinkPort { link, counters } = &mut self.uplinks[at];
+        count(link.send(frame, &self.pool), counters);
+    }
+
+    fn links(&mut self) -> impl Iterator<Item = (&mut Link, &Counters)> {
+        let nets = self
+            .ports
+            .iter_mut()
+            .filter_map(|port| Some((port.net.as_mut()?, &*port.counters)));
+        nets.chain(
+            self.uplinks
+                .iter_mut()
+                .map(|uplink| (&mut uplink.link, &*uplink.counters)),
+        )
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.ports
+            .iter()
+            .any(|port| port.net.as_ref().is_some_and(Link::is_waiting))
+            || self.uplinks.iter().any(|uplink| uplink.link.is_waiting())
+    }
+
+    /// Tries full sockets again.
+    pub(crate) fn retry(&mut self) {
+        for (link, counters) in self.links() {
+            for _ in 0..link.retry() {
+                counters.dropped.add_one();
+            }
+        }
+    }
+
+    /// Tells engines that frames have come.
+    pub(crate) fn notify(&mut self) {
+        for (port, touched) in self.ports.iter().zip(&mut self.touched) {
+            if mem::take(touched) {
+                port.engine.notify();
+            }
+        }
+    }
+}
+
+fn count(sent: Sent, counters: &Counters) {
+    match sent {
+        Sent::Done => counters.sent.add_one(),
+        Sent::Dropped => counters.dropped.add_one(),
+    }
+}
+
+fn address(frame: &[u8], at: usize) -> Option<Mac> {
+    frame.get(at..)?.first_chunk().copied()
+}
+
+const fn is_multicast(mac: &Mac) -> bool {
+    mac[0] & 1 != 0
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A switch with real sockets around it.
+//!
+//! That a frame does not arrive is shown by one sent after it, which does.
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use roce::net::Mac;
+use roce::Frame;
+use tempfile::TempDir;
+use vswitch::stats::Stats;
+use vswitch::{Config, DatagramPath, EnginePort, PortConfig, Switch, Uplink};
+
+pub const BROADCAST: Mac = [0xff; 6];
+pub const OUTSIDE: Mac = [2, 0, 0, 0, 1, 1];
+/// Only a broken switch is this slow.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub fn mac(port: usize) -> Mac {
+    [2, 0, 0, 0, 0, port as u8 + 1]
+}
+
+pub fn frame(dst: Mac, src: Mac, text: &str) -> Vec<u8> {
+    [&dst[..], &src, &[0x88, 0xb5], text.as_bytes()].concat()
+}
+
+/// A sound RoCE frame with these addresses; `number` tells them apart.
+pub fn roce(dst: Mac, src: Mac, number: u8) -> Vec<u8> {
+    use roce::headers::{Bth, Transport};
+    use roce::net::Addresses;
+    use roce::opcode::{Extra, Op, Opcode, Position};
+    let send = Opcode::rc(Op::Send(Position::Only, Extra::None));
+    let transport = Transport::new(Bth::new(send, 0xffff, 17, roce::Psn::new(number.into())));
+    let path = roce::Path::new(
+        src,
+        dst,
+        Addresses::V4([10, 0, 0, 1].into(), [10, 0, 0, 2].into()),
+    );
+    let mut frame = vec![0; roce::packet::frame_size(&path, &transport, 100)];
+    let built: Result<(), ()> = roce::packet::build(&mut frame, &path, 0, &transport, 100, |out| {
+        out.fill(number);
+        Ok(())
+    });
+    built.unwrap();
+    frame
+}
+
+/// QEMU's end of a network interface, or the far end of an uplink.
+pub struct Far(UnixDatagram, PathBuf);
+
+impl Far {
+    pub fn send(&self, frame: &[u8]) {
+        // The switch empties its socket, which may be full for a moment.
+        loop {
+            match self.0.send_to(frame, &self.1) {
+                Ok(_) => return,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    pub fn receive(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 10_000];
+        let len = self.0.recv(&mut bytes).expect("a frame");
+        bytes.truncate(len);
+        bytes
+    }
+}
+
+/// A switch with everything around it.
+pub struct Rig {
+    pub switch: Switch,
+    pub nets: Vec<Far>,
+    pub uplinks: Vec<Far>,
+    pub engines: Vec<(EnginePort, mpsc::Receiver<()>)>,
+    pub dir: TempDir,
+}
+
+impl Rig {
+    pub fn new(ports: usize, uplinks: usize) -> Self {
+        Self::with(ports, uplinks, |_| {})
+    }
+
+    pub fn with(ports: usize, uplinks: usize, change: impl FnOnce(&mut Config)) -> Self {
+        let dir = TempDir::new().unwrap();
+        let far = |name: String| {
+            let (local, remote) = (
+                dir.path().join(format!("{name}.switch")),
+                dir.path().join(name),
+            );
+            let socket = UnixDatagram::bind(&remote).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            (Far(socket, local.clone()), DatagramPath { local, remote })
+        };
+        let mut config = Config::default();
+        let (mut net_ends, mut uplink_ends) = (Vec::new(), Vec::new());
+        for port in 0..ports {
+            let (end, path) = far(format!("net{port}"));
+            net_ends.push(end);
+            config.ports.push(PortConfig {
+                name: format!("vm{port}"),
+                mac: mac(port),
+                net: Some(path),
+            });
+        }
+        for uplink in 0..uplinks {
+            let (end, path) = far(format!("uplink{uplink}"));
+            uplink_ends.push(end);
+            config.uplinks.push(Uplink::Unix(path));
+        }
+        change(&mut config);
+        let (switch, engines) = Switch::start(config).unwrap();
+        let engines = engines
+            .into_iter()
+            .map(|engine| {
+                let (ready, heard) = mpsc::channel();
+                engine.on_ready(move || {
+                    let _ = ready.send(());
+                });
+                (engine, heard)
+            })
+            .collect();
+        Self {
+            switch,
+            nets: net_ends,
+            uplinks: uplink_ends,
+            engines,
+            dir,
+        }
+    }
+
+    pub fn engine_send(&self, port: usize, bytes: &[u8]) {
+        let mut frame = self.engines[port].0.frame(bytes.len()).expect("a buffer");
+        frame.copy_from_slice(bytes);
+        self.engines[port].0.send(frame);
+    }
+
+    pub fn engine_receive(&self, port: usize) -> Frame {
+        let (engine, heard) = &self.engines[port];
+        loop {
+            if let Some(frame) = engine.receive() {
+                return frame;
+            }
+            heard.recv_timeout(PATIENCE).expect("a frame");
+        }
+    }
+
+    /// Counters of a port, or of an uplink behind all ports. Deliveries are counted before the next frame is taken,
+    /// so they are right once a later frame has arrived.
+    pub fn stats(&self, index: usize) -> Stats {
+        self.switch.stats()[index].clone()
+    }
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Which frames are taken, and where they go.
+
+mod common;
+
+use common::*;
+
+#[test]
+fn unicast_between_machines() {
+    let rig = Rig::new(3, 1);
+    rig.nets[0].send(&frame(mac(1), mac(0), "one"));
+    assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), "one"));
+    rig.nets[1].send(&frame(mac(0), mac(1), "two"));
+    assert_eq!(rig.nets[0].receive(), frame(mac(0), mac(1), "two"));
+    // Nobody else saw them.
+    rig.nets[0].send(&frame(BROADCAST, mac(0), "all"));
+    for far in [&rig.nets[1], &rig.nets[2], &rig.uplinks[0]] {
+        assert_eq!(far.receive(), frame(BROADCAST, mac(0), "all"));
+    }
+    // And what was broadcast did not come back.
+    rig.nets[2].send(&frame(mac(0), mac(2), "three"));
+    assert_eq!(rig.nets[0].receive(), frame(mac(0), mac(2), "three"));
+}
+
+#[test]
+fn a_machine_sends_from_its_own_address_alone() {
+    let rig = Rig::new(2, 0);
+    for forged in [mac(1), OUTSIDE, BROADCAST, [0; 6]] {
+        rig.nets[0].send(&frame(mac(1), forged, "forged"));
+        rig.engine_send(0, &roce(mac(1), forged, 1));
+    }
+    rig.nets[0].send(&[0; 13]);
+    rig.nets[0].send(&frame(mac(1), mac(0), "honest"));
+    assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), "honest"));
+    rig.engine_send(0, &roce(mac(1), mac(0), 2));
+    assert_eq!(rig.engine_receive(1)[..], roce(mac(1), mac(0), 2));
+    assert_eq!(rig.stats(0).refused, 9);
+    assert_eq!(rig.stats(0).received, 2);
+}
+
+#[test]
+fn frames_to_oneself_and_to_nobody_go_nowhere() {
+    let rig = Rig::new(2, 0);
+    rig.nets[0].send(&frame(mac(0), mac(0), "me"));
+    rig.nets[0].send(&roce(mac(0), mac(0), 1));
+    rig.nets[0].send(&frame(OUTSIDE, mac(0), "nobody"));
+    rig.engine_send(0, &frame(mac(0), mac(0), "no RoCE"));
+    rig.nets[0].send(&frame(mac(1), mac(0), "honest"));
+    rig.nets[1].receive();
+    rig.engine_send(0, &roce(mac(0), mac(0), 2));
+    assert_eq!(
+        rig.engine_receive(0)[..],
+        roce(mac(0), mac(0), 2),
+        "an engine may talk to itself"
+    );
+    assert_eq!(rig.stats(0).no_route, 4);
+}
+
+#[test]
+fn roce_goes_to_the_engine() {
+    let rig = Rig::new(2, 1);
+    rig.nets[0].send(&roce(mac(1), mac(0), 1));
+    assert_eq!(
+        rig.engine_receive(1)[..],
+        roce(mac(1), mac(0), 1),
+        "from a machine's own stack"
+    );
+    rig.uplinks[0].send(&roce(mac(1), OUTSIDE, 2));
+    assert_eq!(
+        rig.engine_receive(1)[..],
+        roce(mac(1), OUTSIDE, 2),
+        "from outside"
+    );
+    rig.engine_send(1, &roce(OUTSIDE, mac(1), 3));
+    assert_eq!(rig.uplinks[0].receive(), roce(OUTSIDE, mac(1), 3));
+    rig.engine_send(1, &roce(mac(0), mac(1), 4));
+    assert_eq!(rig.engine_receive(0)[..], roce(mac(0), mac(1), 4));
+    // The network interfaces saw none of it.
+    rig.nets[0].send(&frame(mac(1), mac(0), "net"));
+    assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), "net"));
+}
+
+#[test]
+fn addresses_behind_uplinks_are_learned() {
+    let rig = Rig::new(1, 2);
+    rig.nets[0].send(&frame(OUTSIDE, mac(0), "where"));
+    for uplink in &rig.uplinks {
+        assert_eq!(uplink.receive(), frame(OUTSIDE, mac(0), "where"));
+    }
+    rig.uplinks[1].send(&frame(mac(0), OUTSIDE, "here"));
+    assert_eq!(rig.nets[0].receive(), frame(mac(0), OUTSIDE, "here"));
+    rig.nets[0].send(&frame(OUTSIDE, mac(0), "found"));
+    assert_eq!(rig.uplinks[1].receive(), frame(OUTSIDE, mac(0), "found"));
+    // It moves to the other uplink.
+    rig.uplinks[0].send(&frame(mac(0), OUTSIDE, "moved"));
+    rig.nets[0].receive();
+    rig.nets[0].send(&frame(OUTSIDE, mac(0), "again"));
+    assert_eq!(rig.uplinks[0].receive(), frame(OUTSIDE, mac(0), "again"));
+    rig.nets[0].send(&frame(BROADCAST, mac(0), "all"));
+    assert_eq!(rig.uplinks[1].receive(), frame(BROADCAST, mac(0), "all"));
+}
+
+#[test]
+fn uplinks_forward_to_each_other_but_not_our_own_addresses() {
+    let rig = Rig::new(1, 2);
+    rig.uplinks[0].send(&frame(BROADCAST, mac(0), "a loop"));
+    rig.uplinks[0].send(&frame(mac(0), BROADCAST, "a multicast source"));
+    rig.uplinks[0].send(&frame([2, 9, 9, 9, 9, 9], OUTSIDE, "through"));
+    assert_eq!(
+        rig.uplinks[1].receive(),
+        frame([2, 9, 9, 9, 9, 9], OUTSIDE, "through")
+    );
+    assert_eq!(rig.stats(1).refused, 2);
+    // Known to be where it comes from: nowhere to go.
+    rig.uplinks[0].send(&frame(OUTSIDE, [2, 9, 9, 9, 9, 9], "local"));
+    rig.uplinks[0].send(&frame(mac(0), OUTSIDE, "last"));
+    assert_eq!(rig.nets[0].receive(), frame(mac(0), OUTSIDE, "last"));
+    assert_eq!(rig.stats(1).no_route, 1);
+}
+
+#[test]
+fn jumbo_frames_pass_and_longer_ones_do_not() {
+    let rig = Rig::new(2, 0);
+    let mut long = frame(mac(1), mac(0), "");
+    long.resize(roce::frame::MAX_FRAME + 1, 7);
+    rig.nets[0].send(&long);
+    long.pop();
+    rig.nets[0].send(&long);
+    assert_eq!(rig.nets[1].receive(), long);
+    assert_eq!(rig.stats(0).refused, 1);
+}

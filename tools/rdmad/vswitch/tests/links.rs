@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Sockets, interfaces and engines that are full, absent or taken.
+
+mod common;
+
+use std::net::UdpSocket;
+use std::os::unix::net::UnixDatagram;
+
+use common::*;
+use tempfile::TempDir;
+use vswitch::{Config, DatagramPath, PortConfig, Switch, Uplink};
+
+#[test]
+fn a_slow_reader_gets_what_fits_the_backlog() {
+    let rig = Rig::new(2, 0);
+    let count = 300;
+    for number in 0..count {
+        rig.nets[0].send(&frame(mac(1), mac(0), &format!("{number}")));
+    }
+    for number in 0..count {
+        assert_eq!(
+            rig.nets[1].receive(),
+            frame(mac(1), mac(0), &format!("{number}"))
+        );
+    }
+}
+
+#[test]
+fn nobody_at_the_other_end_costs_frames_alone() {
+    let rig = Rig::new(3, 0);
+    std::fs::remove_file(rig.dir.path().join("net1")).unwrap();
+    rig.nets[0].send(&frame(mac(1), mac(0), "lost"));
+    rig.nets[0].send(&frame(BROADCAST, mac(0), "heard"));
+    assert_eq!(rig.nets[2].receive(), frame(BROADCAST, mac(0), "heard"));
+    assert_eq!(rig.stats(1).dropped, 2);
+    // It comes back.
+    let again = UnixDatagram::bind(rig.dir.path().join("net1")).unwrap();
+    again.set_read_timeout(Some(PATIENCE)).unwrap();
+    rig.nets[0].send(&frame(mac(1), mac(0), "found"));
+    assert_eq!(again.recv(&mut [0; 100]).unwrap(), 14 + 5);
+}
+
+#[test]
+fn an_engine_that_does_not_receive_holds_up_its_peer_alone() {
+    let rig = Rig::new(3, 0);
+    let (sender, heard) = &rig.engines[0];
+    let mut sent = 0;
+    // Buffers run out when the receiver has them all.
+    while let Some(mut frame) = sender.frame(roce(mac(1), mac(0), 0).len()) {
+        frame.copy_from_slice(&roce(mac(1), mac(0), sent as u8));
+        sender.send(frame);
+        sent += 1;
+        assert!(sent < 100_000);
+    }
+    rig.nets[0].send(&frame(mac(2), mac(0), "free"));
+    assert_eq!(rig.nets[2].receive(), frame(mac(2), mac(0), "free"));
+    while heard.try_recv().is_ok() {}
+    for number in 0..sent {
+        assert_eq!(
+            rig.engine_receive(1)[..],
+            roce(mac(1), mac(0), number as u8),
+            "in order, none lost"
+        );
+        if number == 0 {
+            heard
+                .recv_timeout(PATIENCE)
+                .expect("to be told that there is a buffer");
+        }
+    }
+    assert!(sender.frame(100).is_some());
+}
+
+#[test]
+fn a_flood_for_an_engine_is_dropped_and_counted() {
+    let rig = Rig::new(2, 1);
+    let flood = 10_000;
+    for _ in 0..flood {
+        rig.uplinks[0].send(&roce(mac(0), OUTSIDE, 1));
+    }
+    rig.uplinks[0].send(&frame(mac(1), OUTSIDE, "still here"));
+    assert_eq!(rig.nets[1].receive(), frame(mac(1), OUTSIDE, "still here"));
+    let mut got = 0;
+    while rig.engines[0].0.receive().is_some() {
+        got += 1;
+    }
+    let (port, uplink) = (rig.stats(0), rig.stats(2));
+    assert_eq!(port.sent, got);
+    assert_eq!(port.sent + port.dropped + uplink.dropped, flood);
+}
+
+#[test]
+fn udp_uplink() {
+    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    far.set_read_timeout(Some(PATIENCE)).unwrap();
+    // A port that is free now.
+    let bind = UdpSocket::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let peer = far.local_addr().unwrap();
+    let rig = Rig::with(1, 0, |config| {
+        config.uplinks.push(Uplink::Udp { bind, peer })
+    });
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    stranger
+        .send_to(&frame(mac(0), OUTSIDE, "stranger"), bind)
+        .unwrap();
+    far.send_to(&frame(mac(0), OUTSIDE, "in"), bind).unwrap();
+    assert_eq!(rig.nets[0].receive(), frame(mac(0), OUTSIDE, "in"));
+    rig.engine_send(0, &roce(OUTSIDE, mac(0), 1));
+    let mut bytes = [0; 2000];
+    let len = far.recv(&mut bytes).unwrap();
+    assert_eq!(bytes[..len], roce(OUTSIDE, mac(0), 1));
+}
+
+#[test]
+fn tap_uplink() {
+    let name = format!("vsw{}", std::process::id() % 1_000_000);
+    let config = || Config {
+        uplinks: vec![Uplink::Tap(name.clone())],
+        ..Config::default()
+    };
+    match Switch::start(config()) {
+        Ok(_switch) => {
+            let flags =
+                std::fs::read_to_string(format!("/sys/class/net/{name}/tun_flags")).unwrap();
+            let flags = u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).unwrap();
+            assert_eq!(flags & 0x1003, 0x1002, "a tap without packet information");
+            assert!(Switch::start(config()).is_err(), "it is taken");
+        }
+        // Not everybody may create interfaces.
+        Err(error) => assert!(error.to_string().contains("uplink Tap"), "{error}"),
+    }
+}
+
+#[test]
+fn sockets_left_behind_are_replaced_and_live_ones_are_not() {
+    let dir = TempDir::new().unwrap();
+    let (local, remote) = (dir.path().join("switch"), dir.path().join("qemu"));
+    drop(UnixDatagram::bind(&local).unwrap());
+    assert!(local.exists());
+    let config = Config {
+        ports: vec![PortConfig {
+            name: "a".into(),
+            mac: mac(0),
+            net: Some(DatagramPath {
+                local: local.clone(),
+                remote,
+            }),
+        }],
+        ..Config::default()
+    };
+    let (switch, _) = Switch::start(config.clone()).unwrap();
+    let error = Switch::start(config.clone()).unwrap_err().to_string();
+    assert!(
+        error.contains("network of port a") && error.contains("in use"),
+        "{error}"
+    );
+    drop(switch);
+    assert!(!local.exists());
+    std::fs::write(&local, "not a socket").unwrap();
+    assert!(Switch::start(config).is_err());
+    assert_eq!(std::fs::read(&local).unwrap(), b"not a socket");
+}
