@@ -38,6 +38,8 @@ pub(crate) struct Transport {
     shm_len: u64,
     inbox: Inbox,
     resets: Resets,
+    /// Whether a driver has set the function up since its client connected.
+    used: AtomicBool,
 }
 
 /// Resets that were asked for and are not done yet.
@@ -73,6 +75,7 @@ impl Transport {
             shm_len: shm.map_or(0, |shm| shm.len),
             inbox: Inbox::new(sizes.len()),
             resets: Resets::default(),
+            used: AtomicBool::new(false),
             device,
             space,
             shared,
@@ -158,7 +161,16 @@ impl Transport {
             pci::VIRTIO_BAR if offset >= pci::NOTIFY_OFFSET => {
                 let queue = (offset - pci::NOTIFY_OFFSET) / u64::from(pci::NOTIFY_MULTIPLIER);
                 match u16::try_from(queue) {
-                    Ok(queue) if usize::from(queue) < self.queues.len() => self.kick(queue),
+                    Ok(queue) if usize::from(queue) < self.queues.len() => {
+                        if self.used.load(Ordering::Relaxed) {
+                            self.kick(queue);
+                        } else {
+                            self.shared.log.warn(format_args!(
+                                "a driver uses the function that it has not set up: the VM was migrated or restored \
+                                 from a snapshot, which is not supported; the driver must be loaded anew"
+                            ));
+                        }
+                    }
                     _ => self.shared.log.warn(format_args!(
                         "notification of queue {queue}, which does not exist"
                     )),
@@ -180,7 +192,10 @@ impl Transport {
         let result = self.registers().write(offset, data);
         match result {
             Ok(Action::None) => {}
-            Ok(Action::Activate) => self.inbox.task(Task::Activate),
+            Ok(Action::Activate) => {
+                self.used.store(true, Ordering::Relaxed);
+                self.inbox.task(Task::Activate);
+            }
             Ok(Action::Reset) => self.post_reset(),
             Ok(Action::ResetDone) => self.reset_shared(),
             Ok(Action::StartQueue(queue)) => self.inbox.task(Task::StartQueue(queue)),
@@ -219,6 +234,7 @@ impl Transport {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         drop(running);
+        self.used.store(false, Ordering::Relaxed);
         self.shared.interrupts.reset();
         self.space.clear();
     }

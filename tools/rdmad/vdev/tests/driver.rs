@@ -302,6 +302,19 @@ fn a_function_reset_is_answered_when_it_is_done() {
 }
 
 #[test]
+fn a_function_that_nobody_set_up_hears_no_kicks() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    // As a driver does whose VM was restored from a snapshot.
+    driver.put(ring_at(0) + AVAIL + 2, &1u16.to_le_bytes());
+    driver.write16(reg::NOTIFY, 0);
+    assert_eq!(driver.read8(reg::STATUS), 0);
+    driver.start();
+    assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
+    assert_eq!(driver.used_index(0), 1);
+}
+
+#[test]
 fn the_driver_learns_of_a_new_configuration() {
     let bench = Bench::new();
     let mut driver = bench.driver();
