@@ -2,16 +2,18 @@
 
 //! Data gets where it belongs, on both paths.
 
-mod harness;
+use std::sync::atomic::Ordering;
 
-use harness::*;
 use verbs::PathPolicy;
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{
-    AsyncEvent, Mtu, QpState, SendFlags, SigType, WcFlags, WcStatus, WrOpcode,
+    AsyncEvent, Mtu, QpAttrMask, QpState, SendFlags, SigType, WcFlags, WcStatus, WrOpcode,
 };
+use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wqe::Sge;
+
+use crate::harness::*;
 
 /// Empty, odd, around the path MTU, around pages, and longer than a turn.
 const SIZES: [u32; 19] = [
@@ -345,10 +347,7 @@ fn loopback_to_another_qp_and_to_itself() {
 #[test]
 fn the_wire_survives_loss() {
     let world = World::new(2, PathPolicy::Wire);
-    world
-        .net
-        .lose_one_in
-        .store(20, std::sync::atomic::Ordering::Relaxed);
+    world.net.lose_one_in.store(20, Ordering::Relaxed);
     let [a, b] = [&world.vms[0], &world.vms[1]];
     let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
     let (qa, qb) = (
@@ -392,7 +391,7 @@ fn the_direct_path_sends_no_frames() {
     qa.post(&Wr::new(2, WrOpcode::Send));
     cq_a.expect(2, WcStatus::Success);
     cq_b.expect(1, WcStatus::Success);
-    assert_eq!(world.net.sent.load(std::sync::atomic::Ordering::Relaxed), 0);
+    assert_eq!(world.net.sent.load(Ordering::Relaxed), 0);
 }
 
 #[test]
@@ -421,4 +420,40 @@ fn a_first_message_in_rtr_establishes_the_connection() {
         assert_eq!(qb.state(), QpState::Rts);
         assert!(b.sink.is_empty());
     });
+}
+
+#[test]
+fn a_connection_changes_its_path_between_messages() {
+    let world = World::new(2, PathPolicy::Wire);
+    let [a, b] = [&world.vms[0], &world.vms[1]];
+    let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
+    let qa = Qp::new(a, &cq_a, &cq_a, Options::default());
+    let qb = Qp::new(b, &cq_b, &cq_b, Options::default());
+    connect(&qa, &qb);
+    let (from, to) = (a.mr(8192), b.mr(8192));
+    for round in 0..8 {
+        let path = PATHS[round as usize % 2];
+        world.fabric.set_path(path);
+        // Decided again at RTS.
+        qa.modify(QpState::Rts, QpAttrMask::NONE, QpAttr::default())
+            .unwrap();
+        let frames = world.net.sent.load(Ordering::Relaxed);
+        for id in 0..5 {
+            let data = pattern(5000, round * 10 + id);
+            a.write(from.iova, &data);
+            qb.post_recv(id, &[sge(&to, 0, 5000)]);
+            qa.post(&Wr::new(id, WrOpcode::Send).local(&from, 0, 5000));
+            cq_a.expect(id, WcStatus::Success);
+            cq_b.expect(id, WcStatus::Success);
+            assert!(b.read(to.iova, 5000) == data);
+            qa.reclaim();
+            qb.reclaim();
+        }
+        let sent = world.net.sent.load(Ordering::Relaxed) - frames;
+        assert_eq!(
+            sent == 0,
+            path == PathPolicy::Direct,
+            "{path:?}: {sent} frames"
+        );
+    }
 }

@@ -26,8 +26,13 @@ pub struct Ring {
 impl Ring {
     pub fn new(vm: &Vm, slots: u32, slot_shift: u8) -> Self {
         let layout = RingLayout::new(slots, slot_shift).unwrap();
+        Self::at(vm, vm.alloc(layout.size().into()), slots, slot_shift)
+    }
+
+    /// A ring in the zeroed memory at `base`.
+    pub fn at(vm: &Vm, base: u64, slots: u32, slot_shift: u8) -> Self {
+        let layout = RingLayout::new(slots, slot_shift).unwrap();
         let pages = u64::from(layout.size()).div_ceil(PAGE);
-        let base = vm.alloc(pages * PAGE);
         let list: Vec<u64> = (0..pages).rev().map(|n| base + n * PAGE).collect();
         let addr = RingAddr {
             pages: vm.page_list(&list),

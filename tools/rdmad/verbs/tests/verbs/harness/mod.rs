@@ -2,9 +2,6 @@
 
 //! Plays the drivers of VMs: guest memory, rings, control commands, and a network that joins the VMs.
 
-// Each test program uses a part of it.
-#![allow(dead_code)]
-
 mod net;
 mod queues;
 mod ring;

@@ -10,12 +10,12 @@ use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, Mtu, QpAttrMask, QpState, QpType, SendFlags, SigType, WcStatus, WrOpcode,
 };
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
-use virtio_rdma_abi::ring::{slot_shift_for, ArmKind, Doorbell, DoorbellKind, RingAddr};
+use virtio_rdma_abi::ring::{slot_shift_for, ArmKind, Doorbell, DoorbellKind};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{
     rq_wqe_size, sq_wqe_size, Member, Rdma, RqHeader, Sge, SqHeader, INLINE_OFFSET,
 };
-use virtio_rdma_ring::{Armed, CompletionQueue, RingMemory, WorkQueue};
+use virtio_rdma_ring::{Armed, CompletionQueue, RingError, RingMemory, WorkQueue};
 
 use super::{wait, Mr, Ring, Vm, FULL};
 
@@ -65,6 +65,17 @@ impl<'vm> Cq<'vm> {
         queue.give_back(&self.ring, completion);
         queue.publish(&self.ring);
         Some(Cqe::from_bytes(&bytes))
+    }
+
+    /// Like [`poll`](Self::poll) on a ring that may make no sense.
+    pub fn try_poll(&self) -> Result<bool, RingError> {
+        let mut queue = self.queue.borrow_mut();
+        let Some(completion) = queue.peek(&self.ring)? else {
+            return Ok(false);
+        };
+        queue.give_back(&self.ring, completion);
+        queue.publish(&self.ring);
+        Ok(true)
     }
 
     /// Waits for the next completion.
@@ -255,6 +266,24 @@ impl<'vm> Qp<'vm> {
     pub fn in_pd(vm: &'vm Vm, pdn: u32, send: &Cq<'vm>, recv: &Cq<'vm>, options: Options) -> Self {
         let sq_wqe = sq_wqe_size(options.sge as usize).max(INLINE_OFFSET + options.inline as usize);
         let sq = Ring::new(vm, options.slots, slot_shift_for(sq_wqe).unwrap());
+        Self::with_sq(vm, pdn, sq, send, recv, options)
+    }
+
+    /// A QP whose SQ lies at `base`.
+    pub fn with_sq_at(vm: &'vm Vm, base: u64, cq: &Cq<'vm>, options: Options) -> Self {
+        let sq_wqe = sq_wqe_size(options.sge as usize).max(INLINE_OFFSET + options.inline as usize);
+        let sq = Ring::at(vm, base, options.slots, slot_shift_for(sq_wqe).unwrap());
+        Self::with_sq(vm, vm.pdn, sq, cq, cq, options)
+    }
+
+    fn with_sq(
+        vm: &'vm Vm,
+        pdn: u32,
+        sq: Ring,
+        send: &Cq<'vm>,
+        recv: &Cq<'vm>,
+        options: Options,
+    ) -> Self {
         let rq = Ring::new(
             vm,
             options.slots,
@@ -456,6 +485,3 @@ pub fn connect(a: &Qp<'_>, b: &Qp<'_>) {
         b.to_rts().unwrap();
     }
 }
-
-/// No ring.
-pub const NO_RING: RingAddr = RingAddr::ZERO;

@@ -40,6 +40,15 @@ impl Net {
         port
     }
 
+    /// Has a frame of these bytes arrive at `mac`.
+    pub fn inject(&self, mac: [u8; 6], bytes: &[u8]) {
+        let port = self.ports.lock().unwrap().get(&mac).cloned();
+        let port = port.expect("a port");
+        let mut frame = port.pool.take(bytes.len()).expect("a frame buffer");
+        frame.copy_from_slice(bytes);
+        port.accept(frame);
+    }
+
     fn deliver(&self, frame: Frame) {
         let n = self.sent.fetch_add(1, Ordering::Relaxed);
         let lose = u64::from(self.lose_one_in.load(Ordering::Relaxed));

@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A guest that does what no driver does harms itself and nothing else.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proptest::prelude::*;
+use verbs::PathPolicy;
+use virtio_rdma_abi::ctrl::{CmdDeregMr, Command};
+use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::ib::{AsyncEvent, QpState, SigType, WcStatus, WrOpcode};
+use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_ring::RingMemory;
+
+use crate::harness::*;
+
+/// A connection that works, before, during and after what others do.
+struct Healthy<'vm> {
+    cq: Cq<'vm>,
+    qp: Qp<'vm>,
+    peer_cq: Cq<'vm>,
+    peer: Qp<'vm>,
+    from: Mr,
+    to: Mr,
+}
+
+impl<'vm> Healthy<'vm> {
+    fn new(world: &'vm World) -> Self {
+        let [a, b] = [&world.vms[0], &world.vms[1]];
+        let (cq, peer_cq) = (Cq::new(a, 64), Cq::new(b, 64));
+        let qp = Qp::new(a, &cq, &cq, Options::default());
+        let peer = Qp::new(b, &peer_cq, &peer_cq, Options::default());
+        connect(&qp, &peer);
+        Self {
+            from: a.mr(8192),
+            to: b.mr(8192),
+            cq,
+            qp,
+            peer_cq,
+            peer,
+        }
+    }
+
+    fn works(&self) {
+        let data = pattern(5000, 42);
+        self.qp.vm.write(self.from.iova, &data);
+        self.peer.post_recv(1, &[sge(&self.to, 0, 5000)]);
+        self.qp
+            .post(&Wr::new(2, WrOpcode::Send).local(&self.from, 0, 5000));
+        self.cq.expect(2, WcStatus::Success);
+        self.peer_cq.expect(1, WcStatus::Success);
+        assert!(self.peer.vm.read(self.to.iova, 5000) == data);
+        self.qp.reclaim();
+        self.peer.reclaim();
+    }
+}
+
+#[test]
+fn an_index_that_jumps_is_a_fatal_error_of_that_qp() {
+    on_both_paths(|path| {
+        for kind in [DoorbellKind::Sq, DoorbellKind::Rq] {
+            let world = World::new(2, path);
+            let healthy = Healthy::new(&world);
+            let [a, b] = [&world.vms[0], &world.vms[1]];
+            let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
+            let qa = Qp::new(a, &cq_a, &cq_a, Options::default());
+            let qb = Qp::new(b, &cq_b, &cq_b, Options::default());
+            connect(&qa, &qb);
+            let (victim, ring) = match kind {
+                DoorbellKind::Sq => (&qa, &qa.sq),
+                _ => (&qb, &qb.rq),
+            };
+            ring.store_u16(ring.layout.avail_idx(), 5000u16.to_le());
+            if kind == DoorbellKind::Rq {
+                // Looked at when a message needs a receive.
+                qa.post(&Wr::new(1, WrOpcode::Send));
+                cq_a.expect(1, WcStatus::RemOpErr);
+            }
+            victim.ring_doorbell(kind);
+            victim.wait_for(QpState::Err);
+            victim
+                .vm
+                .sink
+                .expect(EventKind::Async(AsyncEvent::QpFatal), victim.cookie);
+            healthy.works();
+            // RESET heals it.
+            ring.store_u16(ring.layout.avail_idx(), 0);
+            qa.to(QpState::Reset);
+            qb.to(QpState::Reset);
+            connect(&qa, &qb);
+        }
+    });
+}
+
+#[test]
+fn a_cq_ring_that_makes_no_sense_kills_the_cq() {
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        let healthy = Healthy::new(&world);
+        let vm = &world.vms[0];
+        let cq = Cq::new(vm, 64);
+        let qp = Qp::new(vm, &cq, &cq, Options::default());
+        connect(&qp, &qp);
+        cq.ring
+            .store_u16(cq.ring.layout.avail_ring(0), 64u16.to_le());
+        qp.post(&Wr::new(1, WrOpcode::RdmaWrite));
+        vm.sink
+            .expect(EventKind::Async(AsyncEvent::CqErr), cq.cookie);
+        vm.sink
+            .expect(EventKind::Async(AsyncEvent::QpFatal), qp.cookie);
+        qp.destroy().unwrap();
+        cq.destroy().unwrap();
+        healthy.works();
+    });
+}
+
+#[test]
+fn doorbells_ring_only_what_their_page_may() {
+    let world = World::new(2, PathPolicy::Direct);
+    let healthy = Healthy::new(&world);
+    let device = &world.vms[0].device;
+    for page in [0, 3, 4095, 4096, u32::MAX] {
+        for value in [
+            0,
+            u32::MAX,
+            0x0100_0000,
+            0x0200_0002,
+            0x0300_0000,
+            0x03ff_ffff,
+            0x0400_0001,
+            0x7f00_0002,
+        ] {
+            device.doorbell(page, value);
+        }
+    }
+    healthy.works();
+}
+
+#[test]
+fn a_doorbell_storm_costs_others_nothing_but_time() {
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        let healthy = Healthy::new(&world);
+        let stop = AtomicBool::new(false);
+        let storm = Qp::new(&world.vms[0], &healthy.cq, &healthy.cq, Options::default());
+        let (device, number, cqn) = (&world.vms[0].device, storm.qpn, healthy.cq.cqn);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        for value in [
+                            1 << 24 | number,
+                            2 << 24 | number,
+                            3 << 24 | cqn,
+                            1 << 24 | (number + 9),
+                        ] {
+                            device.doorbell(3, value);
+                        }
+                    }
+                });
+            }
+            for _ in 0..20 {
+                healthy.works();
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    });
+}
+
+#[test]
+fn objects_may_go_while_work_is_outstanding() {
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        let healthy = Healthy::new(&world);
+        let [a, b] = [&world.vms[0], &world.vms[1]];
+        const LEN: u32 = 4 << 20;
+        let (from, into_iova) = (a.mr(LEN.into()), b.alloc(LEN.into()));
+        for round in 0..20 {
+            let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
+            let options = Options {
+                signal: SigType::All,
+                // A peer that is gone is given up soon, one that is only slow is not.
+                retry_cnt: if round % 4 == 1 { 0 } else { 7 },
+                timeout: if round % 4 == 1 { 8 } else { 16 },
+                slots: 16,
+                ..Options::default()
+            };
+            let (qa, qb) = (
+                Qp::new(a, &cq_a, &cq_a, options),
+                Qp::new(b, &cq_b, &cq_b, options),
+            );
+            connect(&qa, &qb);
+            let to = b.register(b.pdn, into_iova, LEN.into(), FULL);
+            qa.post(
+                &Wr::new(1, WrOpcode::RdmaWrite)
+                    .local(&from, 0, LEN)
+                    .remote(&to, 0),
+            );
+            qa.post(
+                &Wr::new(2, WrOpcode::RdmaRead)
+                    .local(&from, 0, LEN)
+                    .remote(&to, 0),
+            );
+            match round % 4 {
+                0 => {
+                    b.call(CmdDeregMr { mrn: to.mrn }).unwrap();
+                    // From the answer on the memory is the VM's again.
+                    let data = pattern(LEN as usize, round);
+                    b.write(into_iova, &data);
+                    let cqe = cq_a.next();
+                    assert!([WcStatus::Success.value(), WcStatus::RemAccessErr.value()]
+                        .contains(&cqe.status));
+                    cq_a.next();
+                    assert!(
+                        b.read(into_iova, LEN as usize) == data,
+                        "written after DEREG_MR"
+                    );
+                }
+                1 => {
+                    qb.destroy().unwrap();
+                    cq_b.destroy().unwrap();
+                    cq_a.next();
+                    cq_a.next();
+                }
+                2 => {
+                    qa.destroy().unwrap();
+                    cq_a.destroy().unwrap();
+                    let data = pattern(LEN as usize, round);
+                    b.write(into_iova, &data);
+                    healthy.works();
+                    // On the wire frames may still be under way to the responder, which lives.
+                    if path == PathPolicy::Direct {
+                        assert!(
+                            b.read(into_iova, LEN as usize) == data,
+                            "written after DESTROY_QP"
+                        );
+                    }
+                }
+                _ => {
+                    qa.to(QpState::Reset);
+                    qb.to(QpState::Reset);
+                }
+            }
+            if round % 4 != 0 {
+                b.call(CmdDeregMr { mrn: to.mrn }).unwrap();
+            }
+            let _ = (qa.destroy(), qb.destroy(), cq_a.destroy(), cq_b.destroy());
+            healthy.works();
+        }
+    });
+}
+
+#[test]
+fn memory_that_is_unmapped_under_a_ring_ends_its_qp() {
+    let world = World::new(2, PathPolicy::Direct);
+    let healthy = Healthy::new(&world);
+    let vm = &world.vms[0];
+    // Rings beyond the memory that the harness hands out.
+    let extra: u64 = 1 << 32;
+    let fd = dma::testing::guest_memory(1 << 20).unwrap();
+    vm.space.map(extra, fd, 0, 1 << 20, true).unwrap();
+    let cq = Cq::new(vm, 64);
+    let qp = Qp::with_sq_at(vm, extra, &cq, Options::default());
+    connect(&qp, &qp);
+    vm.space.unmap(extra, 1 << 20).unwrap();
+    qp.ring_doorbell(DoorbellKind::Sq);
+    qp.wait_for(QpState::Err);
+    vm.sink
+        .expect(EventKind::Async(AsyncEvent::QpFatal), qp.cookie);
+    healthy.works();
+}
+
+/// One thing that a hostile owner of a connection does.
+#[derive(Clone, Debug)]
+enum Act {
+    Scribble { ring: u8, offset: u32, byte: u8 },
+    Post(Vec<u8>),
+    Publish { ring: u8, index: u16 },
+    Doorbell(u32),
+    Poll,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let bytes = prop::collection::vec(any::<u8>(), 1..200);
+    // Likely WQEs: a plausible header in front of noise.
+    let wqe = (0u8..6, 0u8..32, 0u8..40, bytes).prop_map(|(sges, flags, opcode, mut noise)| {
+        noise.resize(128, 0);
+        noise[..12].fill(0);
+        noise[0] = sges;
+        noise[4] = flags;
+        noise[8] = opcode;
+        noise
+    });
+    prop_oneof![
+        3 => (0u8..5, any::<u32>(), any::<u8>()).prop_map(|(ring, offset, byte)| Act::Scribble { ring, offset, byte }),
+        3 => wqe.prop_map(Act::Post),
+        1 => (0u8..4, 0u16..80).prop_map(|(ring, index)| Act::Publish { ring, index }),
+        2 => any::<u32>().prop_map(Act::Doorbell),
+        1 => Just(Act::Poll),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn garbage_in_rings_harms_only_its_owner(
+        direct in any::<bool>(),
+        acts in prop::collection::vec(act(), 1..80),
+    ) {
+        let path = if direct { PathPolicy::Direct } else { PathPolicy::Wire };
+        let world = World::new(2, path);
+        let healthy = Healthy::new(&world);
+        let [a, b] = [&world.vms[0], &world.vms[1]];
+        let (cq_a, cq_b) = (Cq::new(a, 16), Cq::new(b, 16));
+        let qa = Qp::new(a, &cq_a, &cq_a, Options::default());
+        let qb = Qp::new(b, &cq_b, &cq_b, Options::default());
+        connect(&qa, &qb);
+        let rings = [&qa.sq, &qa.rq, &qb.sq, &qb.rq, &cq_a.ring];
+        let guard_a = pattern(4096, 1);
+        let untouched = a.alloc(4096);
+        a.write(untouched, &guard_a);
+        for (position, act) in acts.iter().enumerate() {
+            match act {
+                Act::Scribble { ring, offset, byte } => rings[usize::from(*ring)].scribble(*offset, *byte),
+                Act::Post(wqe) => {
+                    // Whatever the device answered: the slot after the last.
+                    let slot = (position % 64) as u16;
+                    let ring = &qa.sq;
+                    ring.write(ring.layout.slot(slot), wqe);
+                    ring.store_u16(ring.layout.avail_idx(), (position as u16 + 1).to_le());
+                    qa.ring_doorbell(DoorbellKind::Sq);
+                }
+                Act::Publish { ring, index } => {
+                    let ring = rings[usize::from(*ring)];
+                    ring.store_u16(ring.layout.avail_idx(), index.to_le());
+                    qa.ring_doorbell(DoorbellKind::Rq);
+                }
+                Act::Doorbell(value) => a.device.doorbell(3, *value),
+                Act::Poll => {
+                    let _ = cq_b.try_poll();
+                }
+            }
+        }
+        healthy.works();
+        qa.destroy().unwrap();
+        qb.destroy().unwrap();
+        cq_a.destroy().unwrap();
+        cq_b.destroy().unwrap();
+        prop_assert!(a.read(untouched, 4096) == guard_a);
+        healthy.works();
+    }
+
+    #[test]
+    fn garbage_commands_are_answered(
+        command in prop::sample::select(Command::ALL),
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+        room in 0usize..200,
+    ) {
+        let world = World::new(1, PathPolicy::Direct);
+        let vm = &world.vms[0];
+        let mut request = vec![command.value()];
+        request.extend(&bytes);
+        let mut response = Vec::new();
+        vm.device.command(&request, room, &mut response);
+        prop_assert!(!response.is_empty() && (response.len() == 1 || response.len() <= room));
+    }
+
+    #[test]
+    fn garbage_frames_are_dropped(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..20)) {
+        let world = World::new(2, PathPolicy::Wire);
+        let healthy = Healthy::new(&world);
+        for frame in &frames {
+            world.net.inject(world.vms[1].mac, frame);
+        }
+        healthy.works();
+    }
+}

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Tests of the verbs engine without a VM: a harness plays the drivers.
+
+mod harness;
+
+mod commands;
+mod data;
+mod errors;
+mod events;
+mod hostile;
