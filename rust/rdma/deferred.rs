@@ -37,7 +37,7 @@ pub(super) struct Deferred<T: Call> {
 
 impl<T: Call> Deferred<T> {
     pub(super) fn new(data: impl PinInit<T>) -> Result<Arc<Self>> {
-        Ok(Arc::pin_init(
+        Arc::pin_init(
             pin_init!(Self {
                 work <- Opaque::ffi_init(|work: *mut bindings::work_struct| {
                     // SAFETY: `work` is valid for writes and stays where it is; name and key are static.
@@ -54,7 +54,7 @@ impl<T: Call> Deferred<T> {
                 data <- data,
             }),
             GFP_KERNEL,
-        )?)
+        )
     }
 
     /// Queues the call, if it is not queued. May be called in any context.

@@ -257,7 +257,7 @@ pub struct Config<'a> {
 ///
 /// The memory of the device itself is freed with the last [`DeviceRef`].
 pub struct Registration<T: Driver> {
-    registered: Devres<Inner<T>>,
+    _registered: Devres<Inner<T>>,
     device: DeviceRef<T>,
 }
 
@@ -269,7 +269,7 @@ impl<T: Driver> Registration<T> {
         let device = unsafe { DeviceRef::new(allocated.raw) };
         let registered = allocated.register(config.dma_device)?;
         Ok(Self {
-            registered: Devres::new(config.parent, registered)?,
+            _registered: Devres::new(config.parent, registered)?,
             device,
         })
     }

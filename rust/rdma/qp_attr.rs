@@ -70,11 +70,6 @@ impl QpAttributeMask {
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
-
-    /// The bits that `other` lacks.
-    pub const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
 }
 
 /// Sizes of a QP: `struct ib_qp_cap`.

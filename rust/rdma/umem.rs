@@ -9,7 +9,6 @@ use core::ptr::NonNull;
 use kernel::device;
 use kernel::dma::DmaAddress;
 use kernel::error::from_err_ptr;
-use kernel::page::PAGE_SHIFT;
 use kernel::prelude::*;
 use kernel::sync::aref::ARef;
 
@@ -97,9 +96,6 @@ impl Umem {
         })
     }
 }
-
-/// The shift of the kernel's pages.
-pub const KERNEL_PAGE_SHIFT: u8 = PAGE_SHIFT as u8;
 
 impl Drop for Umem {
     fn drop(&mut self) {

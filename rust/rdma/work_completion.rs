@@ -23,12 +23,8 @@ use crate::bindings;
 pub struct WcStatus(bindings::ib_wc_status);
 
 impl WcStatus {
-    /// Success.
-    pub const SUCCESS: Self = Self(bindings::ib_wc_status_IB_WC_SUCCESS);
     /// The request was flushed.
     pub const WR_FLUSH_ERR: Self = Self(bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR);
-    /// Some error that has no status of its own.
-    pub const GENERAL_ERR: Self = Self(bindings::ib_wc_status_IB_WC_GENERAL_ERR);
 }
 
 impl TryFrom<u32> for WcStatus {

@@ -232,23 +232,6 @@ impl<C: Send + 'static> Queue<C> {
         }
     }
 
-    /// Asks the device for an interrupt when the next buffer is used. `false` if one was used already, for which no
-    /// interrupt may come.
-    pub fn enable_interrupt(&self) -> bool {
-        let attached = self.attached.lock();
-        // SAFETY: If not null, the queue is valid and under its lock.
-        attached.0.is_null() || unsafe { bindings::virtqueue_enable_cb(attached.0) }
-    }
-
-    /// Asks the device for no interrupts; some may come nevertheless.
-    pub fn disable_interrupt(&self) {
-        let attached = self.attached.lock();
-        if !attached.0.is_null() {
-            // SAFETY: The queue is valid and under its lock.
-            unsafe { bindings::virtqueue_disable_cb(attached.0) };
-        }
-    }
-
     /// Whether the queue is attached to a device that can be reached: one that is gone reads as all ones. May sleep.
     pub fn is_reachable(&self) -> bool {
         let device = self.device.lock();

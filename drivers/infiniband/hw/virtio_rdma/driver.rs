@@ -62,10 +62,7 @@ impl Ready {
     fn new(dev: &virtio::Device<Core<'_>>, device: &Arc<Device>) -> Result<Self> {
         let verbs = Verbs::new(dev, device.clone())?;
         let guid = device.limits().config.sys_image_guid;
-        let netdev = KBox::pin_init(
-            Binding::new(dev.as_ref(), guid, verbs.port()?),
-            GFP_KERNEL,
-        )?;
+        let netdev = KBox::pin_init(Binding::new(dev.as_ref(), guid, verbs.port()?), GFP_KERNEL)?;
         verbs.follow_netdev();
         Ok(Self {
             _netdev: netdev,

@@ -3,8 +3,8 @@
 //! Event queues: where the device reports completions and asynchronous events.
 //!
 //! Each is filled with buffers at all times. The interrupt takes out those that were used, passes their events on, and only
-//! then gives all of them back: so it handles at most one ring's worth, however fast the device is, and when it is done
-//! the device holds every buffer, so that whatever is used from there on raises an interrupt of its own.
+//! then gives all of them back: so it handles at most one ring's worth, however fast the device is, and leaves nothing
+//! behind that it was interrupted for.
 
 use crate::{
     abi::event::{
@@ -32,6 +32,9 @@ use kernel::{
 
 type EventBuffer = KBox<Buffer<()>>;
 
+/// Buffers of a queue at most. The device keeps what does not fit, so a longer ring of them has no use.
+const BUFFERS: usize = 256;
+
 /// An event queue.
 #[pin_data]
 pub(crate) struct EventQueue {
@@ -58,7 +61,7 @@ impl EventQueue {
 
     /// Fills the queue, once it is attached.
     pub(crate) fn fill(&self) -> Result {
-        let size = self.queue.size();
+        let size = self.queue.size().min(BUFFERS);
         let room = KVec::with_capacity(size, GFP_KERNEL)?;
         *self.handled.lock() = room;
         for _ in 0..size {

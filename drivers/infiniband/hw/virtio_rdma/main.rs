@@ -18,35 +18,27 @@ mod ring;
 #[allow(unsafe_code)]
 #[path = "../../../../rust/bindings/mod.rs"]
 mod bindings;
-#[allow(dead_code, unreachable_pub, unsafe_code)]
+#[allow(unreachable_pub, unsafe_code)]
 #[path = "../../../../rust/net/mod.rs"]
 mod net;
-#[allow(dead_code, unreachable_pub, unsafe_code)]
+#[allow(unsafe_code)]
 #[path = "../../../../rust/rdma/mod.rs"]
 mod rdma;
-#[allow(dead_code, unreachable_pub, unsafe_code)]
+#[allow(unreachable_pub, unsafe_code)]
 #[path = "../../../../rust/sync/mod.rs"]
 mod sync;
-#[allow(dead_code, unreachable_pub, unsafe_code)]
+#[allow(unreachable_pub, unsafe_code)]
 #[path = "../../../../rust/virtio/mod.rs"]
 mod virtio;
 
-#[allow(dead_code)]
 mod ctrl;
-#[allow(dead_code)]
 mod device;
-#[allow(dead_code)]
 mod doorbell;
 mod driver;
-#[allow(dead_code)]
 mod events;
-#[allow(dead_code)]
 mod graveyard;
-#[allow(dead_code)]
 mod limits;
-#[allow(dead_code)]
 mod netdev;
-#[allow(dead_code)]
 mod targets;
 mod verbs;
 

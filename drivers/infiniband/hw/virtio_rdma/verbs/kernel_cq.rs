@@ -70,7 +70,7 @@ impl KernelCq {
         consumer: CqConsumer,
     ) -> Result<Arc<Self>> {
         let queue = CompletionQueue::new(*ring.layout(), &*ring);
-        Ok(Arc::pin_init(
+        Arc::pin_init(
             pin_init!(Self {
                 device: device.clone(),
                 ring,
@@ -87,7 +87,7 @@ impl KernelCq {
                 ),
             }),
             GFP_KERNEL,
-        )?)
+        )
     }
 
     /// The device gave the CQ its handle.

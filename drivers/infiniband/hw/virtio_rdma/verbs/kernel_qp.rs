@@ -61,7 +61,7 @@ impl WorkRing {
         let layout = *ring.layout();
         let queue = WorkQueue::new(layout, &*ring);
         let wr_ids = KVec::from_elem(0, usize::try_from(layout.slots())?, GFP_KERNEL)?;
-        Ok(Arc::pin_init(
+        Arc::pin_init(
             pin_init!(Self {
                 ring,
                 consumer,
@@ -73,7 +73,7 @@ impl WorkRing {
                 ),
             }),
             GFP_KERNEL,
-        )?)
+        )
     }
 
     /// The QPN.

@@ -237,10 +237,10 @@ impl Qp {
 }
 
 fn new_lock() -> Result<Pin<KBox<Mutex<()>>>> {
-    Ok(KBox::pin_init(
+    KBox::pin_init(
         kernel::new_mutex!((), "virtio_rdma::qp::modifying"),
         GFP_KERNEL,
-    )?)
+    )
 }
 
 /// Checks what every consumer may ask for.
