@@ -16,6 +16,7 @@ use kernel::prelude::*;
 use kernel::sync::aref::ARef;
 
 use super::attributes::DeviceAttributes;
+use super::event::DeviceEvent;
 use super::event::PortEvent;
 use super::port::PortAttributes;
 use super::port::PortImmutable;
@@ -114,15 +115,25 @@ impl<T: Driver> Device<T> {
 
     /// Tells clients of an event of a port. May be called in any context.
     pub fn dispatch_port_event(&self, port: u32, event: PortEvent) {
-        let mut record = bindings::ib_event {
-            device: self.as_raw(),
-            event: event.as_raw(),
-            ..Default::default()
-        };
+        let mut record = self.event(event.as_raw());
         // SAFETY: For events of a port, the port is the active member of the union.
         unsafe { *record.element.port_num.as_mut() = port };
         // SAFETY: The device is registered by the type invariants. The core copies the record.
         unsafe { bindings::ib_dispatch_event(&record) };
+    }
+
+    /// Tells clients of an event of the device. May be called in any context.
+    pub fn dispatch_event(&self, event: DeviceEvent) {
+        // SAFETY: The device is registered by the type invariants. The core copies the record.
+        unsafe { bindings::ib_dispatch_event(&self.event(event.as_raw())) };
+    }
+
+    fn event(&self, event: bindings::ib_event_type) -> bindings::ib_event {
+        bindings::ib_event {
+            device: self.as_raw(),
+            event,
+            ..Default::default()
+        }
     }
 }
 

@@ -44,6 +44,14 @@ events! {
 }
 
 events! {
+    /// What can happen to a device.
+    DeviceEvent {
+        /// It failed and does not recover.
+        Fatal = ib_event_type_IB_EVENT_DEVICE_FATAL,
+    }
+}
+
+events! {
     /// What can happen to a completion queue.
     CqEvent {
         /// It overflowed, or its memory makes no sense.

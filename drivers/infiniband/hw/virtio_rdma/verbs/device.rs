@@ -9,6 +9,7 @@ use super::{
 use crate::{
     abi::{
         config,
+        ctrl::RspQueryPort,
         ib::{
             AsyncEvent,
             PORT, //
@@ -24,7 +25,10 @@ use crate::{
             AtomicCap,
             DeviceAttributes, //
         },
-        event::PortEvent,
+        event::{
+            DeviceEvent,
+            PortEvent, //
+        },
         port::{
             PortAttributes,
             PortImmutable, //
@@ -51,6 +55,8 @@ const MAX_MR_SIZE: u64 = (rdma::page_list::PageList::MAX_PAGES as u64) << mr::PA
 /// A device's part that verbs work on.
 pub(super) struct IbDevice {
     pub(super) device: Arc<Device>,
+    /// What the port was when the device was found; its tables do not change.
+    pub(super) port: RspQueryPort,
 }
 
 #[vtable]
@@ -151,6 +157,7 @@ impl Verbs {
     /// Registers the device with `ib_core`.
     pub(crate) fn new(bus: &virtio::Device<Bound>, device: Arc<Device>) -> Result<Self> {
         let config = &device.limits().config;
+        let port = port::ask(&device)?;
         let registration = rdma::Registration::new(
             &rdma::device::Config {
                 parent: bus.as_ref(),
@@ -161,6 +168,7 @@ impl Verbs {
             },
             Ok(IbDevice {
                 device: device.clone(),
+                port,
             }),
         )?;
         let events = Arc::new(PortEvents(registration.device().clone()), GFP_KERNEL)?;
@@ -196,6 +204,13 @@ impl EventTarget for PortEvents {
         };
         if let Some(device) = self.0.try_get() {
             device.dispatch_port_event(PORT.into(), event);
+        }
+    }
+
+    fn died(&self) {
+        if let Some(device) = self.0.try_get() {
+            device.dispatch_event(DeviceEvent::Fatal);
+            device.dispatch_port_event(PORT.into(), PortEvent::Error);
         }
     }
 }

@@ -31,6 +31,7 @@ use crate::{
     },
     targets::EventTarget, //
 };
+use core::mem::replace;
 use kernel::{
     prelude::*,
     sync::{
@@ -156,6 +157,14 @@ impl KernelCq {
         kill(&mut self.state.lock(), &self.ring, number);
     }
 
+    /// Wakes a consumer that waits, after work was posted that will be flushed.
+    pub(super) fn wake(&self) {
+        let armed = replace(&mut self.state.lock().armed, false);
+        if armed {
+            self.consumer.notify_later();
+        }
+    }
+
     /// Asks for an event. Returns whether completions wait that the consumer wants to hear of.
     pub(super) fn arm(&self, notify: Notify) -> bool {
         let kind = if notify.solicited_only {
@@ -171,7 +180,8 @@ impl KernelCq {
         drop(guard);
         if self.device.is_dead() {
             // No event will come, but flushed work may wait.
-            self.consumer.notify_later();
+            self.wake();
+            return false;
         }
         match armed {
             Armed::Waiting => false,
@@ -215,6 +225,11 @@ impl EventTarget for KernelCq {
             state.queue.event_received();
         }
         self.consumer.notify();
+    }
+
+    /// What is outstanding is flushed when it is polled.
+    fn died(&self) {
+        self.completion();
     }
 
     fn async_event(&self, event: AsyncEvent) {

@@ -19,6 +19,8 @@ use crate::{
             PortState, //
         }, //
     },
+    ctrl::Failure,
+    device::Device,
     net,
     rdma::{
         self,
@@ -49,10 +51,13 @@ fn check_port(port: u32) -> Result<u8> {
     }
 }
 
-/// What the device says of the port. Values that the verbs do not have make the device unusable.
-fn ask(this: &rdma::Device<IbDevice>, port: u32) -> Result<RspQueryPort> {
-    let port = check_port(port)?;
-    let response = this.device.ctrl().exec(&CmdQueryPort { port })?;
+/// What the device says of the port.
+///
+/// # Errors
+///
+/// `EIO` for values that the verbs do not have.
+pub(super) fn ask(device: &Device) -> Result<RspQueryPort> {
+    let response = device.ctrl().exec(&CmdQueryPort { port: ib::PORT })?;
     let valid = PortState::try_from(response.state).is_ok()
         && PortPhysState::try_from(response.phys_state).is_ok()
         && Mtu::try_from(response.max_mtu).is_ok()
@@ -71,16 +76,23 @@ fn mtu_of(netdev: &net::Device) -> Mtu {
 
 /// State of the port: what the device says, as far as its network device is up and takes frames that long.
 pub(super) fn query(this: &rdma::Device<IbDevice>, port: u32) -> Result<PortAttributes> {
-    let mut response = ask(this, port)?;
+    check_port(port)?;
+    let mut response = match ask(&this.device) {
+        Err(_) if this.device.is_dead() => RspQueryPort {
+            state: PortState::Down.value(),
+            ..this.port
+        },
+        response => response?,
+    };
     let netdev = this.netdev(port);
     match &netdev {
         Some(netdev) if netdev.is_up() => {
             response.active_mtu = response.active_mtu.min(mtu_of(netdev).value());
         }
-        _ => {
-            response.state = PortState::Down.value();
-            response.phys_state = PortPhysState::Disabled.value();
-        }
+        _ => response.state = PortState::Down.value(),
+    }
+    if response.state == PortState::Down.value() {
+        response.phys_state = PortPhysState::Disabled.value();
     }
     Ok(PortAttributes {
         state: response.state.into(),
@@ -101,10 +113,10 @@ pub(super) fn query(this: &rdma::Device<IbDevice>, port: u32) -> Result<PortAttr
 
 /// What never changes about the port.
 pub(super) fn immutable(this: &rdma::Device<IbDevice>, port: u32) -> Result<PortImmutable> {
-    let response = ask(this, port)?;
+    check_port(port)?;
     Ok(PortImmutable {
-        pkey_tbl_len: response.pkey_tbl_len.into(),
-        gid_tbl_len: response.gid_tbl_len,
+        pkey_tbl_len: this.port.pkey_tbl_len.into(),
+        gid_tbl_len: this.port.gid_tbl_len,
         protocol: Protocol::RoceV2WithoutGsi,
     })
 }
@@ -137,7 +149,10 @@ impl GidTable for IbDevice {
             index: gid.index(),
             port: gid.port(),
         };
-        this.device.ctrl().exec(&request)?;
-        Ok(())
+        match this.device.ctrl().exec(&request) {
+            // A dead device uses no address.
+            Ok(_) | Err(Failure::Dead) => Ok(()),
+            Err(failure) => Err(failure.into()),
+        }
     }
 }

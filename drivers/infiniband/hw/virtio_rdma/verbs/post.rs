@@ -116,7 +116,7 @@ fn post(
     }
     if device.is_dead() {
         // What was posted is flushed when it is polled.
-        attached.cq.consumer().notify_later();
+        attached.cq.wake();
     }
     result
 }

@@ -1,0 +1,575 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Tests of the verbs that kernel clients use, between two QPs of one device.
+ *
+ * They run when the module is loaded, on the device that the parameter names, and report as KTAP in the kernel's log.
+ * Loading fails if a test does.
+ */
+
+#define pr_fmt(fmt) "kverbs: " fmt
+
+#include <linux/completion.h>
+#include <linux/etherdevice.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+#include <rdma/ib_cache.h>
+#include <rdma/ib_verbs.h>
+
+static char *device;
+module_param(device, charp, 0444);
+MODULE_PARM_DESC(device, "RDMA device to test");
+
+static uint gid_index = 1;
+module_param(gid_index, uint, 0444);
+MODULE_PARM_DESC(gid_index, "GID of both ends");
+
+#define DEPTH	16
+#define SIZE	8192
+#define PATIENCE (30 * HZ)
+
+/* A work request that waits for its completion. */
+struct work {
+	struct ib_cqe cqe;
+	struct completion done;
+	struct ib_wc wc;
+};
+
+struct side {
+	struct ib_cq *send_cq;
+	struct ib_cq *recv_cq;
+	struct ib_qp *qp;
+	u8 *memory;
+	u64 dma;
+};
+
+struct pair {
+	struct ib_device *dev;
+	struct ib_pd *pd;
+	struct side a;
+	struct side b;
+};
+
+static void work_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	struct work *work = container_of(wc->wr_cqe, struct work, cqe);
+
+	work->wc = *wc;
+	complete(&work->done);
+}
+
+/* Requests outlive a test that fails, so they are taken from here, round and round, and not from the stack. */
+static struct work pool[8 * DEPTH];
+
+static struct work *work_get(void)
+{
+	static unsigned int next;
+
+	return &pool[next++ % ARRAY_SIZE(pool)];
+}
+
+static void work_init(struct work *work)
+{
+	work->cqe.done = work_done;
+	init_completion(&work->done);
+	memset(&work->wc, 0xff, sizeof(work->wc));
+}
+
+#define EXPECT(condition)							\
+	do {									\
+		if (!(condition)) {						\
+			pr_info("# line %d: %s\n", __LINE__, #condition);	\
+			return false;						\
+		}								\
+	} while (0)
+
+static bool work_wait(struct work *work, enum ib_wc_status status)
+{
+	EXPECT(wait_for_completion_timeout(&work->done, PATIENCE));
+	if (work->wc.status != status)
+		pr_info("# status %d instead of %d\n", work->wc.status, status);
+	return work->wc.status == status;
+}
+
+static struct ib_sge sge_of(struct pair *pair, struct side *side, u32 offset, u32 length)
+{
+	return (struct ib_sge) {
+		.addr = side->dma + offset,
+		.length = length,
+		.lkey = pair->pd->local_dma_lkey,
+	};
+}
+
+static int post_recv(struct pair *pair, struct side *side, struct work *work, u32 offset, u32 length)
+{
+	struct ib_sge sge = sge_of(pair, side, offset, length);
+	struct ib_recv_wr wr = { .wr_cqe = &work->cqe, .sg_list = &sge, .num_sge = 1 };
+
+	work_init(work);
+	return ib_post_recv(side->qp, &wr, NULL);
+}
+
+static int post_send(struct pair *pair, struct side *side, struct work *work, u32 offset, u32 length)
+{
+	struct ib_sge sge = sge_of(pair, side, offset, length);
+	struct ib_send_wr wr = {
+		.wr_cqe = &work->cqe,
+		.sg_list = &sge,
+		.num_sge = 1,
+		.opcode = IB_WR_SEND,
+		.send_flags = IB_SEND_SIGNALED,
+	};
+
+	work_init(work);
+	return ib_post_send(side->qp, &wr, NULL);
+}
+
+static int side_init(struct pair *pair, struct side *side)
+{
+	struct ib_qp_init_attr attr = {
+		.cap = {
+			.max_send_wr = DEPTH,
+			.max_recv_wr = DEPTH,
+			.max_send_sge = 4,
+			.max_recv_sge = 4,
+			.max_inline_data = 64,
+		},
+		.sq_sig_type = IB_SIGNAL_REQ_WR,
+		.qp_type = IB_QPT_RC,
+	};
+
+	side->memory = kzalloc(SIZE, GFP_KERNEL);
+	if (!side->memory)
+		return -ENOMEM;
+	side->dma = ib_dma_map_single(pair->dev, side->memory, SIZE, DMA_BIDIRECTIONAL);
+	if (ib_dma_mapping_error(pair->dev, side->dma)) {
+		kfree(side->memory);
+		side->memory = NULL;
+		return -ENOMEM;
+	}
+	side->send_cq = ib_alloc_cq(pair->dev, NULL, 2 * DEPTH, 0, IB_POLL_SOFTIRQ);
+	if (IS_ERR(side->send_cq))
+		return PTR_ERR(side->send_cq);
+	side->recv_cq = ib_alloc_cq(pair->dev, NULL, 2 * DEPTH, 0, IB_POLL_WORKQUEUE);
+	if (IS_ERR(side->recv_cq))
+		return PTR_ERR(side->recv_cq);
+	attr.send_cq = side->send_cq;
+	attr.recv_cq = side->recv_cq;
+	side->qp = ib_create_qp(pair->pd, &attr);
+	return PTR_ERR_OR_ZERO(side->qp);
+}
+
+static void side_free(struct pair *pair, struct side *side)
+{
+	if (!IS_ERR_OR_NULL(side->qp)) {
+		ib_drain_qp(side->qp);
+		ib_destroy_qp(side->qp);
+	}
+	if (!IS_ERR_OR_NULL(side->recv_cq))
+		ib_free_cq(side->recv_cq);
+	if (!IS_ERR_OR_NULL(side->send_cq))
+		ib_free_cq(side->send_cq);
+	if (side->memory) {
+		ib_dma_unmap_single(pair->dev, side->dma, SIZE, DMA_BIDIRECTIONAL);
+		kfree(side->memory);
+	}
+}
+
+static int side_connect(struct pair *pair, struct side *side, struct side *peer)
+{
+	struct ib_qp_attr attr = {
+		.qp_state = IB_QPS_INIT,
+		.port_num = 1,
+		.qp_access_flags = IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_WRITE,
+	};
+	const struct ib_gid_attr *gid;
+	struct net_device *netdev;
+	int ret;
+
+	ret = ib_modify_qp(side->qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_ACCESS_FLAGS);
+	if (ret)
+		return ret;
+
+	gid = rdma_get_gid_attr(pair->dev, 1, gid_index);
+	if (IS_ERR(gid))
+		return PTR_ERR(gid);
+	attr.qp_state = IB_QPS_RTR;
+	attr.path_mtu = IB_MTU_1024;
+	attr.dest_qp_num = peer->qp->qp_num;
+	attr.rq_psn = 100;
+	attr.max_dest_rd_atomic = 4;
+	attr.min_rnr_timer = 12;
+	attr.ah_attr.type = RDMA_AH_ATTR_TYPE_ROCE;
+	rdma_ah_set_port_num(&attr.ah_attr, 1);
+	rdma_ah_set_grh(&attr.ah_attr, (union ib_gid *)&gid->gid, 0, gid_index, 64, 0);
+	rdma_put_gid_attr(gid);
+	netdev = ib_device_get_netdev(pair->dev, 1);
+	if (!netdev)
+		return -ENODEV;
+	ether_addr_copy(attr.ah_attr.roce.dmac, netdev->dev_addr);
+	dev_put(netdev);
+	ret = ib_modify_qp(side->qp, &attr,
+			   IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU | IB_QP_DEST_QPN | IB_QP_RQ_PSN |
+			   IB_QP_MAX_DEST_RD_ATOMIC | IB_QP_MIN_RNR_TIMER);
+	if (ret)
+		return ret;
+
+	attr.qp_state = IB_QPS_RTS;
+	attr.sq_psn = 100;
+	attr.timeout = 14;
+	attr.retry_cnt = 7;
+	attr.rnr_retry = 7;
+	attr.max_rd_atomic = 4;
+	return ib_modify_qp(side->qp, &attr,
+			    IB_QP_STATE | IB_QP_SQ_PSN | IB_QP_TIMEOUT | IB_QP_RETRY_CNT | IB_QP_RNR_RETRY |
+			    IB_QP_MAX_QP_RD_ATOMIC);
+}
+
+static void fill(struct side *side, u8 seed)
+{
+	int i;
+
+	for (i = 0; i < SIZE; i++)
+		side->memory[i] = seed + i * 7;
+}
+
+static bool is_equal(struct pair *pair, u32 to, u32 from, u32 length)
+{
+	return !memcmp(pair->b.memory + to, pair->a.memory + from, length);
+}
+
+static bool test_send(struct pair *pair)
+{
+	struct work *send = work_get(), *recv = work_get();
+
+	fill(&pair->a, 1);
+	EXPECT(!post_recv(pair, &pair->b, recv, 0, 4096));
+	EXPECT(!post_send(pair, &pair->a, send, 0, 3000));
+	EXPECT(work_wait(send, IB_WC_SUCCESS));
+	EXPECT(work_wait(recv, IB_WC_SUCCESS));
+	EXPECT(send->wc.opcode == IB_WC_SEND && send->wc.qp == pair->a.qp);
+	EXPECT(recv->wc.opcode == IB_WC_RECV && recv->wc.qp == pair->b.qp);
+	EXPECT(recv->wc.byte_len == 3000 && !(recv->wc.wc_flags & IB_WC_WITH_IMM));
+	EXPECT(is_equal(pair, 0, 0, 3000));
+	return true;
+}
+
+static bool test_send_imm_inline(struct pair *pair)
+{
+	struct work *send = work_get(), *recv = work_get();
+	struct ib_sge sges[2];
+	struct ib_send_wr wr = {
+		.wr_cqe = &send->cqe,
+		.sg_list = sges,
+		.num_sge = 2,
+		.opcode = IB_WR_SEND_WITH_IMM,
+		.send_flags = IB_SEND_SIGNALED | IB_SEND_INLINE,
+		.ex.imm_data = cpu_to_be32(0x12345678),
+	};
+
+	fill(&pair->a, 2);
+	sges[0] = (struct ib_sge) { .addr = (uintptr_t)pair->a.memory, .length = 13 };
+	sges[1] = (struct ib_sge) { .addr = (uintptr_t)pair->a.memory + 13, .length = 51 };
+	EXPECT(!post_recv(pair, &pair->b, recv, 64, 64));
+	work_init(send);
+	EXPECT(!ib_post_send(pair->a.qp, &wr, NULL));
+	EXPECT(work_wait(send, IB_WC_SUCCESS));
+	EXPECT(work_wait(recv, IB_WC_SUCCESS));
+	EXPECT(recv->wc.wc_flags & IB_WC_WITH_IMM && recv->wc.ex.imm_data == cpu_to_be32(0x12345678));
+	EXPECT(recv->wc.byte_len == 64 && is_equal(pair, 64, 0, 64));
+
+	sges[1].length++;
+	EXPECT(ib_post_send(pair->a.qp, &wr, NULL) == -EINVAL);
+	return true;
+}
+
+static bool rdma(struct pair *pair, enum ib_wr_opcode opcode, u32 local, u32 remote, u32 length, u32 rkey,
+		 enum ib_wc_status status)
+{
+	struct ib_sge sges[2];
+	struct work *work = work_get();
+	struct ib_rdma_wr wr = {
+		.wr = {
+			.wr_cqe = &work->cqe,
+			.sg_list = sges,
+			.num_sge = 2,
+			.opcode = opcode,
+			.send_flags = IB_SEND_SIGNALED,
+			.ex.imm_data = cpu_to_be32(77),
+		},
+		.remote_addr = pair->b.dma + remote,
+		.rkey = rkey,
+	};
+
+	sges[0] = sge_of(pair, &pair->a, local, length / 3);
+	sges[1] = sge_of(pair, &pair->a, local + length / 3, length - length / 3);
+	work_init(work);
+	EXPECT(!ib_post_send(pair->a.qp, &wr.wr, NULL));
+	EXPECT(work_wait(work, status));
+	return true;
+}
+
+static bool test_write(struct pair *pair)
+{
+	fill(&pair->a, 3);
+	memset(pair->b.memory, 0, SIZE);
+	EXPECT(rdma(pair, IB_WR_RDMA_WRITE, 11, 500, 5001, pair->pd->unsafe_global_rkey, IB_WC_SUCCESS));
+	EXPECT(is_equal(pair, 500, 11, 5001));
+	EXPECT(!pair->b.memory[499] && !pair->b.memory[5501]);
+	return true;
+}
+
+static bool test_write_imm(struct pair *pair)
+{
+	struct work *recv = work_get();
+
+	fill(&pair->a, 4);
+	EXPECT(!post_recv(pair, &pair->b, recv, 0, 64));
+	EXPECT(rdma(pair, IB_WR_RDMA_WRITE_WITH_IMM, 0, 1000, 100, pair->pd->unsafe_global_rkey, IB_WC_SUCCESS));
+	EXPECT(work_wait(recv, IB_WC_SUCCESS));
+	EXPECT(recv->wc.opcode == IB_WC_RECV_RDMA_WITH_IMM && recv->wc.ex.imm_data == cpu_to_be32(77));
+	EXPECT(recv->wc.byte_len == 100 && is_equal(pair, 1000, 0, 100));
+	return true;
+}
+
+static bool test_read(struct pair *pair)
+{
+	fill(&pair->b, 5);
+	EXPECT(rdma(pair, IB_WR_RDMA_READ, 20, 40, 6000, pair->pd->unsafe_global_rkey, IB_WC_SUCCESS));
+	EXPECT(is_equal(pair, 40, 20, 6000));
+	return true;
+}
+
+/* Goes round the ring many times, with one completion for several requests. */
+static bool test_unsignaled(struct pair *pair)
+{
+	struct ib_rdma_wr wrs[DEPTH / 2];
+	struct ib_sge sge = sge_of(pair, &pair->a, 0, 8);
+	struct work *work = work_get();
+	int round, i;
+
+	for (round = 0; round < 100; round++) {
+		memset(wrs, 0, sizeof(wrs));
+		fill(&pair->a, round);
+		for (i = 0; i < ARRAY_SIZE(wrs); i++) {
+			wrs[i].wr.next = i + 1 < ARRAY_SIZE(wrs) ? &wrs[i + 1].wr : NULL;
+			wrs[i].wr.wr_cqe = &work->cqe;
+			wrs[i].wr.sg_list = &sge;
+			wrs[i].wr.num_sge = 1;
+			wrs[i].wr.opcode = IB_WR_RDMA_WRITE;
+			wrs[i].wr.send_flags = wrs[i].wr.next ? 0 : IB_SEND_SIGNALED;
+			wrs[i].remote_addr = pair->b.dma + 8 * i;
+			wrs[i].rkey = pair->pd->unsafe_global_rkey;
+		}
+		work_init(work);
+		EXPECT(!ib_post_send(pair->a.qp, &wrs[0].wr, NULL));
+		EXPECT(work_wait(work, IB_WC_SUCCESS));
+		for (i = 0; i < ARRAY_SIZE(wrs); i++)
+			EXPECT(is_equal(pair, 8 * i, 0, 8));
+	}
+	return true;
+}
+
+/* What does not fit the queue is refused, and names the request that did not. */
+static bool test_full(struct pair *pair)
+{
+	struct work *works[DEPTH + 1];
+	struct ib_recv_wr wrs[DEPTH + 1] = {};
+	struct ib_sge sge = sge_of(pair, &pair->b, 0, 64);
+	const struct ib_recv_wr *bad = NULL;
+	struct work *send = work_get();
+	int i;
+
+	for (i = 0; i <= DEPTH; i++) {
+		works[i] = work_get();
+		work_init(works[i]);
+		wrs[i].next = i < DEPTH ? &wrs[i + 1] : NULL;
+		wrs[i].wr_cqe = &works[i]->cqe;
+		wrs[i].sg_list = &sge;
+		wrs[i].num_sge = 1;
+	}
+	EXPECT(ib_post_recv(pair->b.qp, wrs, &bad) == -ENOMEM);
+	EXPECT(bad == &wrs[DEPTH]);
+	for (i = 0; i < DEPTH; i++) {
+		EXPECT(!post_send(pair, &pair->a, send, 0, 64));
+		EXPECT(work_wait(send, IB_WC_SUCCESS));
+		EXPECT(work_wait(works[i], IB_WC_SUCCESS));
+	}
+	return true;
+}
+
+static bool test_query(struct pair *pair)
+{
+	struct ib_qp_init_attr init;
+	struct ib_qp_attr attr;
+
+	EXPECT(!ib_query_qp(pair->a.qp, &attr, IB_QP_STATE | IB_QP_DEST_QPN, &init));
+	EXPECT(attr.qp_state == IB_QPS_RTS && attr.dest_qp_num == pair->b.qp->qp_num);
+	EXPECT(attr.path_mtu == IB_MTU_1024 && attr.timeout == 14 && attr.retry_cnt == 7);
+	EXPECT(init.cap.max_send_wr >= DEPTH && init.cap.max_inline_data >= 64);
+	EXPECT(init.sq_sig_type == IB_SIGNAL_REQ_WR);
+	return true;
+}
+
+/* Polls without events, and finds nothing of a QP that was destroyed. */
+static bool test_direct(struct pair *pair)
+{
+	struct ib_qp_init_attr attr = {
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+		.sq_sig_type = IB_SIGNAL_ALL_WR,
+		.qp_type = IB_QPT_RC,
+	};
+	struct ib_qp_attr modify = { .qp_state = IB_QPS_ERR };
+	struct side side = pair->a;
+	struct work *works[2] = { work_get(), work_get() }, *early = work_get();
+	bool passed = false;
+	int i;
+
+	side.send_cq = ib_alloc_cq(pair->dev, NULL, 8, 0, IB_POLL_DIRECT);
+	EXPECT(!IS_ERR(side.send_cq));
+	attr.send_cq = side.send_cq;
+	attr.recv_cq = side.send_cq;
+	side.qp = ib_create_qp(pair->pd, &attr);
+	if (IS_ERR(side.qp))
+		goto free_cq;
+	if (post_recv(pair, &side, early, 0, 64) != -EINVAL)
+		goto destroy;
+	if (side_connect(pair, &side, &pair->b))
+		goto destroy;
+	for (i = 0; i < 2; i++)
+		if (post_recv(pair, &side, works[i], 0, 64))
+			goto destroy;
+	if (ib_modify_qp(side.qp, &modify, IB_QP_STATE))
+		goto destroy;
+	for (i = 0; i < 3000 && !completion_done(&works[0]->done); i++) {
+		ib_process_cq_direct(side.send_cq, 1);
+		msleep(10);
+	}
+	passed = completion_done(&works[0]->done) && works[0]->wc.status == IB_WC_WR_FLUSH_ERR;
+destroy:
+	ib_destroy_qp(side.qp);
+	if (ib_process_cq_direct(side.send_cq, -1) != 0)
+		passed = false;
+free_cq:
+	ib_free_cq(side.send_cq);
+	return passed;
+}
+
+/* An error completes the request with its status and flushes what comes after it, on both queues. */
+static bool test_bad_rkey(struct pair *pair)
+{
+	struct work *recv = work_get(), *send = work_get();
+
+	EXPECT(!post_recv(pair, &pair->a, recv, 0, 64));
+	EXPECT(rdma(pair, IB_WR_RDMA_WRITE, 0, 0, 64, ~pair->pd->unsafe_global_rkey, IB_WC_REM_ACCESS_ERR));
+	EXPECT(!post_send(pair, &pair->a, send, 0, 64));
+	EXPECT(work_wait(send, IB_WC_WR_FLUSH_ERR));
+	EXPECT(work_wait(recv, IB_WC_WR_FLUSH_ERR));
+	return true;
+}
+
+/* From the error state a QP goes through RESET into use again. */
+static bool test_reset(struct pair *pair)
+{
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_RESET };
+	struct work *send = work_get();
+
+	EXPECT(!ib_modify_qp(pair->a.qp, &attr, IB_QP_STATE));
+	EXPECT(post_send(pair, &pair->a, send, 0, 64) == -EINVAL);
+	EXPECT(!ib_modify_qp(pair->b.qp, &attr, IB_QP_STATE));
+	EXPECT(!side_connect(pair, &pair->a, &pair->b));
+	EXPECT(!side_connect(pair, &pair->b, &pair->a));
+	return test_send(pair) && test_unsignaled(pair);
+}
+
+static const struct {
+	const char *name;
+	bool (*run)(struct pair *pair);
+} tests[] = {
+	{ "send", test_send },
+	{ "send_imm_inline", test_send_imm_inline },
+	{ "write", test_write },
+	{ "write_imm", test_write_imm },
+	{ "read", test_read },
+	{ "unsignaled", test_unsignaled },
+	{ "full", test_full },
+	{ "query", test_query },
+	{ "direct", test_direct },
+	{ "bad_rkey", test_bad_rkey },
+	{ "reset", test_reset },
+};
+
+static int kverbs_run(struct ib_device *dev)
+{
+	struct pair *pair;
+	int failed = 0, ret;
+	int i;
+
+	pair = kzalloc(sizeof(*pair), GFP_KERNEL);
+	if (!pair)
+		return -ENOMEM;
+	pair->dev = dev;
+	pair->pd = ib_alloc_pd(dev, IB_PD_UNSAFE_GLOBAL_RKEY);
+	if (IS_ERR(pair->pd)) {
+		ret = PTR_ERR(pair->pd);
+		goto free;
+	}
+	ret = side_init(pair, &pair->a);
+	ret = ret ?: side_init(pair, &pair->b);
+	ret = ret ?: side_connect(pair, &pair->a, &pair->b);
+	ret = ret ?: side_connect(pair, &pair->b, &pair->a);
+	if (!ret) {
+		pr_info("KTAP version 1\n");
+		pr_info("1..%zu\n", ARRAY_SIZE(tests));
+		for (i = 0; i < ARRAY_SIZE(tests); i++) {
+			bool passed = tests[i].run(pair);
+
+			pr_info("%s %d %s\n", passed ? "ok" : "not ok", i + 1, tests[i].name);
+			failed += !passed;
+		}
+		ret = failed ? -EIO : 0;
+	}
+	side_free(pair, &pair->b);
+	side_free(pair, &pair->a);
+	ib_dealloc_pd(pair->pd);
+free:
+	kfree(pair);
+	return ret;
+}
+
+static int result = -ENODEV;
+
+static int kverbs_add(struct ib_device *dev)
+{
+	if (device && !strcmp(dev_name(&dev->dev), device))
+		result = kverbs_run(dev);
+	return -EOPNOTSUPP;
+}
+
+static struct ib_client client = {
+	.name = "kverbs",
+	.add = kverbs_add,
+};
+
+/* Registering tells of each device there is. No more is wanted of it. */
+static int __init kverbs_init(void)
+{
+	int ret = ib_register_client(&client);
+
+	if (ret)
+		return ret;
+	ib_unregister_client(&client);
+	if (result)
+		pr_info("failed: %d\n", result);
+	return result;
+}
+
+static void __exit kverbs_exit(void)
+{
+}
+
+module_init(kverbs_init);
+module_exit(kverbs_exit);
+
+MODULE_AUTHOR("The virtio-rdma authors");
+MODULE_DESCRIPTION("Tests of RDMA verbs in the kernel");
+MODULE_LICENSE("GPL");
