@@ -57,13 +57,14 @@ pub enum MapError {
     /// The map is full.
     #[error("more than {} regions", crate::MAX_REGIONS)]
     TooMany,
+    /// There is no file: the memory is private to the monitor.
+    #[error("it is not shared")]
+    NoFile,
     /// The file could shrink under us.
-    #[error(
-        "guest memory is not sealed against shrinking (use memory-backend-memfd with share=on)"
-    )]
+    #[error("it is not sealed against shrinking")]
     NotSealed,
     /// Huge pages that the file gave back can't always be had again, which ends in SIGBUS.
-    #[error("guest memory on huge pages is not supported")]
+    #[error("it is on huge pages")]
     HugePages,
     /// The region ends beyond the file.
     #[error("region ends at {end:#x}, beyond the file's {size:#x} bytes")]

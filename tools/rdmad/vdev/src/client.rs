@@ -14,6 +14,7 @@ use vfio_user::DmaMapFlags;
 use vfio_user::DmaUnmapFlags;
 
 use crate::connection::Message;
+use crate::message::discard;
 use crate::message::finish;
 use crate::message::finish_error;
 use crate::message::Header;
@@ -47,6 +48,11 @@ enum CommandError {
     Invalid(&'static str),
     #[error("{0}")]
     Map(#[from] MapError),
+    /// The client goes on, and may be a VM that runs already: it must not lose its connection.
+    #[error(
+        "the VM's memory can't be used: {0}; QEMU needs -object memory-backend-memfd,share=on,..."
+    )]
+    Memory(MapError),
     #[error("{0}")]
     Interrupt(io::Error),
 }
@@ -105,22 +111,19 @@ impl Client {
             return;
         }
         let start = header.begin_reply(out);
-        let reply_at = out.len() - crate::message::HEADER_LEN;
         match self.execute(header, Payload(payload), fds, out) {
-            Ok(Answer::Now) => finish(out, start),
-            Ok(Answer::Later) => {
-                out.truncate(reply_at);
-                return;
-            }
+            Ok(Answer::Now) if header.wants_reply() => finish(out, start),
+            Ok(_) => discard(out, start),
             Err(error) => {
                 if !matches!(error, CommandError::NoInterrupt) {
                     self.log(header, &error);
                 }
-                finish_error(out, start, error.errno());
+                if header.wants_reply() {
+                    finish_error(out, start, error.errno());
+                } else {
+                    discard(out, start);
+                }
             }
-        }
-        if !header.wants_reply() {
-            out.truncate(reply_at);
         }
     }
 
@@ -189,14 +192,24 @@ impl Client {
         let _argsz = payload.u32()?;
         let flags = DmaMapFlags::from_bits_retain(payload.u32()?);
         let (offset, iova, len) = (payload.u64()?, payload.u64()?, payload.u64()?);
-        // Memory without a file, such as a ROM, can't be reached; a guest that points the device there gets an error
-        // for that access.
-        let Some(fd) = fds.into_iter().next() else {
-            tracing::trace!("{len:#x} bytes at DMA address {iova:#x} have no file");
-            return Ok(());
-        };
         let writable = flags.contains(DmaMapFlags::WRITE);
-        self.transport.space.map(iova, fd, offset, len, writable)?;
+        let result = match fds.into_iter().next() {
+            Some(fd) => self.transport.space.map(iova, fd, offset, len, writable),
+            None => Err(MapError::NoFile),
+        };
+        match result {
+            Ok(()) => {}
+            // RAM begins at address 0: without it the device can do nothing.
+            Err(error @ (MapError::NoFile | MapError::NotSealed | MapError::HugePages))
+                if iova == 0 && writable =>
+            {
+                return Err(CommandError::Memory(error));
+            }
+            // Other memory without a file is a ROM or of another device. It can't be reached: a guest that points the
+            // device there gets an error for that access.
+            Err(MapError::NoFile) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
         tracing::debug!(
             port = self.transport.shared.log.name(),
             "mapped {len:#x} bytes at DMA address {iova:#x}, writable: {writable}"

@@ -35,7 +35,6 @@ pub use common::F_VERSION_1;
 pub use common::TRANSPORT_FEATURES;
 pub use device::SharedMemory;
 pub use device::VirtioDevice;
-pub use limiter::Limiter;
 pub use queue::Queue;
 pub use queue::Request;
 pub use server::Handle;

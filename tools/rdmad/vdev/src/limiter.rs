@@ -14,7 +14,7 @@ const PERIOD: Duration = Duration::from_secs(5);
 
 /// Limits the warnings about one guest.
 #[derive(Debug)]
-pub struct Limiter {
+pub(crate) struct Limiter {
     /// Name of the guest's port.
     name: String,
     window: Mutex<Window>,
@@ -29,7 +29,7 @@ struct Window {
 
 impl Limiter {
     /// For the port `name`.
-    pub fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
             window: Mutex::new(Window {
@@ -41,12 +41,12 @@ impl Limiter {
     }
 
     /// The port's name.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// Logs a warning unless there were too many lately.
-    pub fn warn(&self, message: fmt::Arguments<'_>) {
+    pub(crate) fn warn(&self, message: fmt::Arguments<'_>) {
         match self.admit(Instant::now()) {
             None => {}
             Some(0) => tracing::warn!(port = self.name, "{message}"),

@@ -63,6 +63,11 @@ impl Header {
 #[must_use]
 pub(crate) struct ReplyStart(usize);
 
+/// Takes back a reply that is not to be sent.
+pub(crate) fn discard(out: &mut Vec<u8>, start: ReplyStart) {
+    out.truncate(start.0);
+}
+
 /// Completes a reply whose payload has been appended.
 pub(crate) fn finish(out: &mut [u8], start: ReplyStart) {
     // Replies are as bounded as messages are.

@@ -278,7 +278,7 @@ impl Server {
                 match connection.next() {
                     Ok(Some(message)) => client.handle(message, &mut replies),
                     Ok(None) => break,
-                    Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+                    Err(error) => return Err(io::Error::other(error)),
                 }
                 // At once: a vCPU waits for it, and the output stays bounded.
                 if !replies.is_empty() {

@@ -258,26 +258,23 @@ impl Transport {
     /// The service thread.
     pub(crate) fn serve(&self) {
         // Kicks before the driver is ready are void.
-        let active = AtomicBool::new(false);
+        let mut active = false;
         loop {
             match self.inbox.wait() {
                 Work::Stop => return,
                 Work::Task(Task::Activate) => {
                     self.activate();
-                    active.store(true, Ordering::Relaxed);
+                    active = true;
                 }
                 Work::Task(Task::Reset) => {
                     self.reset();
-                    active.store(false, Ordering::Relaxed);
+                    active = false;
                 }
                 Work::Task(Task::StartQueue(index)) => self.start_queue(index),
                 Work::Task(Task::ResetQueue(index)) => self.reset_queue(index),
                 Work::Serve(index) => {
                     let queue = &self.queues[usize::from(index)];
-                    if active.load(Ordering::Relaxed)
-                        && queue.is_enabled()
-                        && self.device.serve(queue)
-                    {
+                    if active && queue.is_enabled() && self.device.serve(queue) {
                         self.inbox.kick(index);
                     }
                 }

@@ -34,10 +34,13 @@ fn memory_is_mapped_only_if_it_is_safe() {
     let mut client = bench.client();
     let memory = guest_memory(0x10000).unwrap();
     let unsealed = memfd(0x10000, SealFlags::GROW).unwrap();
-    assert_eq!(
-        client.map(Some(unsealed.as_fd()), 0, 0, 0x1000),
-        Err(EINVAL)
-    );
+    for at in [0, 0x1000] {
+        assert_eq!(
+            client.map(Some(unsealed.as_fd()), 0, at, 0x1000),
+            Err(EINVAL)
+        );
+    }
+    assert_eq!(client.map(None, 0, 0, 0x1000), Err(EINVAL), "not shared");
     assert_eq!(
         client.map(Some(memory.as_fd()), 0x1000, 0, 0x10000),
         Err(EINVAL)
@@ -90,14 +93,18 @@ fn descriptors_stay_with_their_message() {
     for i in 0..60 {
         let fds = [memory.as_fd()];
         let fds = if i % 3 == 1 { &fds[..] } else { &[] };
-        client.post(Command::DmaMap as u16, 0, &payload(0x1000 * i), fds);
+        client.post(Command::DmaMap as u16, 0, &payload(0x1000 * (1 + i)), fds);
     }
     for _ in 0..60 {
         assert!(client.reply().1.is_ok());
     }
     let view = bench.space.enter();
     for i in 0..60 {
-        assert_eq!(view.slice(0x1000 * i, 1).is_ok(), i % 3 == 1, "map {i}");
+        assert_eq!(
+            view.slice(0x1000 * (1 + i), 1).is_ok(),
+            i % 3 == 1,
+            "map {i}"
+        );
     }
 }
 
