@@ -18,11 +18,11 @@ testbed := $(enter) $(bin)/testbed
 
 # The module is built against the kernel's prepared tree with the compilers that built the kernel.
 # Warnings are errors: in our Rust and C by these flags, which do not reach the kernel's own crates.
-kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top) MO=$(top)/$(build)/$(1) \
+kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top)$(2) MO=$(top)/$(build)/$(1) \
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
-.PHONY: help setup build module module-clippy provider device tools demo shell check lint unit selftests fmt clean distclean
+.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check lint unit selftests fmt clean distclean
 
 help:
 	@printf '%s\n' \
@@ -42,7 +42,7 @@ help:
 setup:
 	@tools/testbed/setup
 
-build: module provider device tools
+build: module kverbs provider device tools
 
 module: setup
 	@mkdir -p $(build)/module
@@ -52,6 +52,11 @@ module: setup
 module-clippy: setup
 	@mkdir -p $(build)/module-clippy
 	$(call kbuild,module-clippy) CLIPPY=1 modules
+
+# Tests of the verbs that kernel clients use.
+kverbs: setup
+	@mkdir -p $(build)/kverbs
+	$(call kbuild,kverbs,/selftests/kverbs) modules
 
 # The file name carries the number of libibverbs' private interface, which is that of one version.
 provider: setup

@@ -1,0 +1,33 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# The verbs that kernel clients use: a module posts, polls and is told of completions.
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+kverbs=$top/build/kverbs/kverbs.ko
+
+# Index of a RoCE v2 GID; every entry is one.
+gid_index() {
+	local gid
+	for gid in "/sys/class/infiniband/$(device 1)/ports/1/gids"/*; do
+		[[ $(<"$gid") != 0000:0000:0000:0000:0000:0000:0000:0000 ]] && basename "$gid" && return
+	done
+}
+
+test_kernel_verbs() {
+	local mark=kverbs.$$.$RANDOM status=0
+	echo "selftests: $mark" >/dev/kmsg
+	insmod "$kverbs" device="$(device 1)" gid_index="$(gid_index)" || status=$?
+	dmesg | sed "1,/selftests: $mark\$/d" | grep kverbs:
+	((status == 0)) || fail "see the lines above"
+	rmmod kverbs
+}
+
+# Nothing is left behind.
+test_nothing_left() {
+	rdma res show
+	[[ $(rdma res show) == *"$(device 1): pd 0 cq 0 qp 0 cm_id 0 mr 0 "* ]]
+}
+
+run_tests test_kernel_verbs test_nothing_left
