@@ -3,6 +3,8 @@
 #
 # Every verb between two VMs with data compared byte for byte, every error with its status: the tests of
 # verbs-test, which reports them itself.
+# testbed: --path direct
+# testbed: --path wire
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 work=$(mktemp -d)

@@ -85,8 +85,9 @@ link_is() {
 # Starts the passive side of the verbs tests on VM 2, at a port if one is given; it ends with the test.
 start_server() {
 	local port=${1:-18515}
+	: >"$work/server.$port"
 	on 2 "$verbs" -d "$(device 2)" -p "$port" server >"$work/server.$port" 2>&1 &
-	until_ok 20 grep -q listening "$work/server.$port"
+	until_ok 60 grep -q listening "$work/server.$port"
 }
 
 # Runs verbs tests with VM 2.
@@ -107,10 +108,11 @@ traffic() {
 start_soak() {
 	start_server 18700
 	rm -f "$work/stop"
+	: >"$work/soak"
 	client -p 18700 client --until "$work/stop" vm2 soak >"$work/soak" 2>&1 &
 	# shellcheck disable=SC2034
 	soak=$!
-	until_ok 30 grep -q 'soak: round' "$work/soak"
+	until_ok 60 grep -q 'soak: round' "$work/soak"
 }
 
 # Writes a mark into the log of each VM's kernel.

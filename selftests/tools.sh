@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # The stock programs of rdma-core and perftest run between two VMs.
+# testbed: --path direct
+# testbed: --path wire
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 

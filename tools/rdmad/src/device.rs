@@ -53,7 +53,7 @@ impl RdmaDevice {
         fabric: &Fabric,
         port: EnginePort,
     ) -> Self {
-        let withheld = withheld.iter().fold(0, |bits, bit| bits | 1 << bit);
+        let withheld = withheld.iter().fold(0, |bits, bit| bits | (1 << bit));
         let events = Arc::new(EventVirtqueues::default());
         let limits = config.limits.clone();
         let verbs = Device::new(
@@ -75,7 +75,7 @@ impl RdmaDevice {
             events,
             features: (Device::features() | TRANSPORT_FEATURES) & !withheld,
             // Without own rings there is no event queue.
-            event_queues: if withheld & 1 << F_RING_ADDR == 0 {
+            event_queues: if withheld & (1 << F_RING_ADDR) == 0 {
                 limits.event_queues as usize
             } else {
                 0

@@ -43,9 +43,10 @@ pub const F_ACCESS_PLATFORM: u32 = 33;
 /// Number of feature bit VIRTIO_F_RING_RESET: a queue can be reset alone.
 pub const F_RING_RESET: u32 = 40;
 /// What the transport can do.
-pub const TRANSPORT_FEATURES: u64 = 1 << F_VERSION_1 | 1 << F_ACCESS_PLATFORM | 1 << F_RING_RESET;
+pub const TRANSPORT_FEATURES: u64 =
+    (1 << F_VERSION_1) | (1 << F_ACCESS_PLATFORM) | (1 << F_RING_RESET);
 /// What a driver must accept if it is offered.
-const REQUIRED_FEATURES: u64 = 1 << F_VERSION_1 | 1 << F_ACCESS_PLATFORM;
+const REQUIRED_FEATURES: u64 = (1 << F_VERSION_1) | (1 << F_ACCESS_PLATFORM);
 
 /// What a register write asks for beyond being recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -456,7 +457,7 @@ fn window(bits: u64, select: u32) -> u32 {
 
 fn set_window(bits: &mut u64, select: u32, value: u32) {
     if let Some(range) = bit_range(select) {
-        *bits = *bits & !(u64::from(u32::MAX) << range.start) | u64::from(value) << range.start;
+        *bits = (*bits & !(u64::from(u32::MAX) << range.start)) | (u64::from(value) << range.start);
     }
 }
 

@@ -52,7 +52,7 @@ const FIRST_CAPABILITY: usize = 0x40;
 
 const STATUS_CAPABILITIES: u16 = 1 << 4;
 /// Memory space, bus master, INTx disable.
-const COMMAND_WRITABLE: u16 = 1 << 1 | 1 << 2 | 1 << 10;
+const COMMAND_WRITABLE: u16 = (1 << 1) | (1 << 2) | (1 << 10);
 const BAR_64BIT: u32 = 1 << 2;
 
 const CAP_ID_VENDOR: u8 = 0x09;
@@ -187,7 +187,7 @@ impl PciConfig {
         for (i, &byte) in data.iter().enumerate() {
             let at = start.saturating_add(i);
             if let (Some(old), Some(&mask)) = (self.bytes.get_mut(at), self.writable.get(at)) {
-                *old = *old & !mask | byte & mask;
+                *old = (*old & !mask) | (byte & mask);
             }
         }
     }

@@ -211,7 +211,7 @@ fn a_client_that_loses_its_place_is_dropped() {
 fn messages_may_come_in_pieces() {
     let bench = Bench::new();
     let mut client = bench.client();
-    let mut message = words(&[9 << 16 | 5, 32, 0, 0]);
+    let mut message = words(&[(9 << 16) | 5, 32, 0, 0]);
     message.extend(access(7, 0, 2));
     for byte in message {
         client.stream.write_all(&[byte]).unwrap();
@@ -264,7 +264,7 @@ fn a_storm_of_doorbells_is_taken_and_reads_pass() {
     assert_eq!(bench.device.doorbells.load(Ordering::SeqCst), WRITES);
     assert_eq!(
         bench.device.last_doorbell.load(Ordering::SeqCst),
-        (4096 * ((WRITES - 1) % 16)) << 32 | (WRITES - 1)
+        ((4096 * ((WRITES - 1) % 16)) << 32) | (WRITES - 1)
     );
     // What is no doorbell rings none.
     client.write(4, 2, &[0; 4]).unwrap();

@@ -84,7 +84,7 @@ fn features_must_be_offered_and_complete() {
         FEATURE,
         FEATURE | TRANSPORT & !(1 << 33),
         TRANSPORT & !(1 << 32),
-        TRANSPORT | 1 << 4,
+        TRANSPORT | (1 << 4),
     ] {
         assert_eq!(driver.negotiate(bad), 3, "{bad:#x}");
         driver.write8(reg::STATUS, 7);

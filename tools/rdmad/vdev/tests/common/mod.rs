@@ -38,7 +38,7 @@ pub const CONFIG: [u8; 6] = *b"config";
 /// Feature of the device type.
 pub const FEATURE: u64 = 1 << 3;
 /// VERSION_1, ACCESS_PLATFORM, RING_RESET.
-pub const TRANSPORT: u64 = 1 << 32 | 1 << 33 | 1 << 40;
+pub const TRANSPORT: u64 = (1 << 32) | (1 << 33) | (1 << 40);
 
 /// Answers each request with its bytes in reverse.
 #[derive(Default)]
@@ -130,7 +130,7 @@ impl VirtioDevice for Echo {
     fn shm_write(&self, offset: u64, value: u32) {
         self.doorbells.fetch_add(1, Ordering::SeqCst);
         self.last_doorbell
-            .store(offset << 32 | u64::from(value), Ordering::SeqCst);
+            .store((offset << 32) | u64::from(value), Ordering::SeqCst);
     }
 }
 

@@ -115,7 +115,7 @@ impl MrTable {
         let reserved = self.table.reserve().ok_or(Errno::NOMEM)?;
         let number = reserved.number();
         let variant = self.variants[number as usize].fetch_add(1, Ordering::Relaxed);
-        let key = number << VARIANT_BITS | u32::from(variant);
+        let key = (number << VARIANT_BITS) | u32::from(variant);
         reserved.insert(Arc::new(Mr {
             key,
             pd,
