@@ -132,7 +132,8 @@ impl Device {
 
     /// The event queue of a completion vector, as CREATE_CQ takes it.
     pub(crate) fn event_queue(&self, vector: u32) -> u32 {
-        u32::from(crate::abi::event::FIRST_EVENT_QUEUE) + vector % self.comp_vectors()
+        let vector = vector.min(self.comp_vectors() - 1);
+        u32::from(crate::abi::event::FIRST_EVENT_QUEUE) + vector
     }
 
     /// Keeps what the device may still use after it left its destruction unanswered.

@@ -90,20 +90,24 @@ impl WorkRing {
     /// Forgets all work, which the device gave back without completions.
     fn reset(&self) {
         let mut state = self.state.lock();
-        let slots = state.wr_ids.len();
-        let position = usize::from(state.queue.reset());
-        // LOSSY: Slots have 16 bits.
-        state.oldest = (position % slots) as u16;
+        let position = state.queue.reset();
+        state.oldest = state.slot(position);
     }
 }
 
 impl WorkState {
+    /// The slot at `position`: there are a power of two of them.
+    #[inline]
+    fn slot(&self, position: u16) -> u16 {
+        // LOSSY: There are 32,768 at most.
+        position & (self.wr_ids.len() as u16).wrapping_sub(1)
+    }
+
     /// Completes the work request in `slot`, frees the slots up to it, and returns the request's id.
     #[inline]
     pub(super) fn complete(&mut self, slot: u16) -> Result<u64, RingError> {
         self.queue.complete(slot)?;
-        // LOSSY: Slots have 16 bits.
-        self.oldest = (usize::from(slot) + 1).checked_rem(self.wr_ids.len()).unwrap_or(0) as u16;
+        self.oldest = self.slot(slot.wrapping_add(1));
         self.wr_ids
             .get(usize::from(slot))
             .copied()
