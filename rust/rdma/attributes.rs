@@ -4,13 +4,16 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use kernel::error::from_result;
-use kernel::prelude::*;
-
-use super::udata;
-use super::Device;
-use super::Driver;
+use super::{
+    udata,
+    Device,
+    Driver, //
+};
 use crate::bindings;
+use kernel::{
+    error::from_result,
+    prelude::*, //
+};
 
 /// Atomicity of remote atomic operations.
 #[derive(Clone, Copy)]

@@ -7,25 +7,35 @@
 //! Lock order: the lock of a [`CqConsumer`] is taken before any lock that the consumer's handler takes, so before the
 //! driver's locks of posting, polling and arming. None of these is held when a handler is called.
 
-use core::ops::Deref;
-use core::ptr::NonNull;
-
-use kernel::error::from_result;
-use kernel::new_spinlock_irq;
-use kernel::prelude::*;
-use kernel::sync::Arc;
-use kernel::sync::SpinLockIrq;
-
-use super::deferred::Call;
-use super::deferred::Deferred;
-use super::event::CqEvent;
-use super::ucontext::Context;
-use super::ucontext::UserContexts;
-use super::udata::Udata;
-use super::Device;
-use super::Driver;
-use super::Object;
+use super::{
+    deferred::{
+        Call,
+        Deferred, //
+    },
+    event::CqEvent,
+    ucontext::{
+        Context,
+        UserContexts, //
+    },
+    udata::Udata,
+    Device,
+    Driver,
+    Object, //
+};
 use crate::bindings;
+use core::{
+    ops::Deref,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::from_result,
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
 
 /// A device with completion queues.
 pub trait CompletionQueues: Driver {

@@ -4,15 +4,17 @@
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
-use core::mem::offset_of;
-use core::ops::Deref;
-use core::pin::Pin;
-
-use kernel::prelude::*;
-use kernel::sync::Arc;
-use kernel::types::Opaque;
-
 use crate::bindings;
+use core::{
+    mem::offset_of,
+    ops::Deref,
+    pin::Pin, //
+};
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    types::Opaque, //
+};
 
 /// What is called.
 pub(super) trait Call: Send + Sync + 'static {

@@ -4,26 +4,38 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use core::marker::PhantomData;
-use core::ops::Deref;
-use core::ptr::NonNull;
-
-use kernel::device;
-use kernel::device::Bound;
-use kernel::devres::Devres;
-use kernel::error::to_result;
-use kernel::prelude::*;
-use kernel::sync::aref::ARef;
-
-use super::attributes::DeviceAttributes;
-use super::event::DeviceEvent;
-use super::event::PortEvent;
-use super::port::PortAttributes;
-use super::port::PortImmutable;
-use super::Object;
-use super::Operations;
-use crate::bindings;
-use crate::net;
+use super::{
+    attributes::DeviceAttributes,
+    event::{
+        DeviceEvent,
+        PortEvent, //
+    },
+    port::{
+        PortAttributes,
+        PortImmutable, //
+    },
+    Object,
+    Operations, //
+};
+use crate::{
+    bindings,
+    net, //
+};
+use core::{
+    marker::PhantomData,
+    ops::Deref,
+    ptr::NonNull, //
+};
+use kernel::{
+    device::{
+        self,
+        Bound, //
+    },
+    devres::Devres,
+    error::to_result,
+    prelude::*,
+    sync::aref::ARef, //
+};
 
 /// A driver of RDMA devices: what every device has. `Self` is the driver's data of one device.
 ///

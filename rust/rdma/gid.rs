@@ -4,14 +4,16 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use core::marker::PhantomData;
-
-use kernel::error::from_result;
-use kernel::prelude::*;
-
-use super::Device;
-use super::Driver;
+use super::{
+    Device,
+    Driver, //
+};
 use crate::bindings;
+use core::marker::PhantomData;
+use kernel::{
+    error::from_result,
+    prelude::*, //
+};
 
 /// A device with a GID table that the core manages.
 pub trait GidTable: Driver {

@@ -4,19 +4,25 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use core::mem::offset_of;
-use core::ptr::NonNull;
-
-use kernel::error::from_result;
-use kernel::error::to_result;
-use kernel::io::PhysAddr;
-use kernel::page::PAGE_SHIFT;
-use kernel::page::PAGE_SIZE;
-use kernel::prelude::*;
-use kernel::types::Opaque;
-
 use super::ucontext::UserContexts;
 use crate::bindings;
+use core::{
+    mem::offset_of,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::{
+        from_result,
+        to_result, //
+    },
+    io::PhysAddr,
+    page::{
+        PAGE_SHIFT,
+        PAGE_SIZE, //
+    },
+    prelude::*,
+    types::Opaque, //
+};
 
 /// One page of device registers that a process may map, shared and without caching.
 pub trait Mapping: Send + Sync {

@@ -4,15 +4,17 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use core::mem::offset_of;
-
-use kernel::prelude::*;
-use kernel::types::Opaque;
-
-use super::pd::Pd;
-use super::udata;
-use super::Driver;
+use super::{
+    pd::Pd,
+    udata,
+    Driver, //
+};
 use crate::bindings;
+use core::mem::offset_of;
+use kernel::{
+    prelude::*,
+    types::Opaque, //
+};
 
 /// A device with memory regions.
 pub trait MemoryRegions: Driver {
@@ -103,11 +105,15 @@ pub(super) unsafe extern "C" fn get_dma<T: MemoryRegions>(
     pd: *mut bindings::ib_pd,
     access: c_int,
 ) -> *mut bindings::ib_mr {
-    result_into_err_ptr(u32::try_from(access).map_err(Error::from).and_then(|access| {
-        // SAFETY: By the function's safety requirements.
-        let pd = unsafe { Pd::<T>::from_raw(pd) };
-        T::get_dma_mr(pd, AccessFlags(access))?.into_raw()
-    }))
+    result_into_err_ptr(
+        u32::try_from(access)
+            .map_err(Error::from)
+            .and_then(|access| {
+                // SAFETY: By the function's safety requirements.
+                let pd = unsafe { Pd::<T>::from_raw(pd) };
+                T::get_dma_mr(pd, AccessFlags(access))?.into_raw()
+            }),
+    )
 }
 
 /// # Safety

@@ -4,14 +4,19 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use core::cell::UnsafeCell;
-use core::mem::offset_of;
-use core::mem::MaybeUninit;
-use core::ops::Deref;
-use core::ptr;
-
-use kernel::prelude::*;
-use kernel::types::Opaque;
+use core::{
+    cell::UnsafeCell,
+    mem::{
+        offset_of,
+        MaybeUninit, //
+    },
+    ops::Deref,
+    ptr, //
+};
+use kernel::{
+    prelude::*,
+    types::Opaque, //
+};
 
 /// A C structure of the RDMA core and, behind it, the driver's part.
 ///

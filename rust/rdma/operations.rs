@@ -4,24 +4,26 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use core::marker::PhantomData;
-use core::mem::MaybeUninit;
-
-use kernel::ModuleMetadata;
-
-use super::attributes;
-use super::cq;
-use super::gid;
-use super::mmap;
-use super::mr;
-use super::pd;
-use super::port;
-use super::qp;
-use super::ucontext;
-use super::work_completion;
-use super::work_request;
-use super::Driver;
+use super::{
+    attributes,
+    cq,
+    gid,
+    mmap,
+    mr,
+    pd,
+    port,
+    qp,
+    ucontext,
+    work_completion,
+    work_request,
+    Driver, //
+};
 use crate::bindings;
+use core::{
+    marker::PhantomData,
+    mem::MaybeUninit, //
+};
+use kernel::ModuleMetadata;
 
 /// The verbs that a device has, built at compile time from what its driver implements.
 pub struct Operations<T: Driver> {

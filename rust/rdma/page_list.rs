@@ -4,12 +4,18 @@
 //!
 //! C header: [`include/linux/dma-mapping.h`](srctree/include/linux/dma-mapping.h)
 
-use kernel::device;
-use kernel::device::Bound;
-use kernel::dma::Coherent;
-use kernel::dma::CoherentBox;
-use kernel::dma::DmaAddress;
-use kernel::prelude::*;
+use kernel::{
+    device::{
+        self,
+        Bound, //
+    },
+    dma::{
+        Coherent,
+        CoherentBox,
+        DmaAddress, //
+    },
+    prelude::*, //
+};
 
 /// DMA addresses of pages, each a little-endian 64-bit word, in contiguous memory of its own.
 pub struct PageList(Coherent<[u64]>);
@@ -35,7 +41,8 @@ impl PageList {
         if count > Self::MAX_PAGES {
             return Err(E2BIG);
         }
-        let mut list = CoherentBox::<[u64]>::zeroed_slice(device, count, GFP_KERNEL | __GFP_NOWARN)?;
+        let mut list =
+            CoherentBox::<[u64]>::zeroed_slice(device, count, GFP_KERNEL | __GFP_NOWARN)?;
         for entry in list.iter_mut() {
             *entry = pages.next().ok_or(EINVAL)?.to_le();
         }

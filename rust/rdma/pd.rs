@@ -4,16 +4,18 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use core::ops::Deref;
-
-use kernel::error::from_result;
-use kernel::prelude::*;
-
-use super::udata;
-use super::Device;
-use super::Driver;
-use super::Object;
+use super::{
+    udata,
+    Device,
+    Driver,
+    Object, //
+};
 use crate::bindings;
+use core::ops::Deref;
+use kernel::{
+    error::from_result,
+    prelude::*, //
+};
 
 /// A protection domain. Dereferences to the driver's part.
 #[repr(transparent)]

@@ -4,12 +4,15 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use kernel::error::from_result;
-use kernel::prelude::*;
-
-use super::Device;
-use super::Driver;
+use super::{
+    Device,
+    Driver, //
+};
 use crate::bindings;
+use kernel::{
+    error::from_result,
+    prelude::*, //
+};
 
 /// State of a port: `struct ib_port_attr` as far as an Ethernet port has it. The values of the fields that are not
 /// counts are those of the C enumerations.

@@ -6,32 +6,50 @@
 //!
 //! Lock order: no lock is taken while the lock of a [`QpConsumer`] is held, and handlers are called without it.
 
-use core::ops::Deref;
-use core::ptr::NonNull;
-
-use kernel::error::from_result;
-use kernel::new_spinlock_irq;
-use kernel::prelude::*;
-use kernel::sync::atomic::Atomic;
-use kernel::sync::atomic::Relaxed;
-use kernel::sync::Arc;
-use kernel::sync::SpinLockIrq;
-
-use super::cq::CompletionQueues;
-use super::cq::Cq;
-use super::deferred::Call;
-use super::deferred::Deferred;
-use super::event::QpEvent;
-use super::pd::Pd;
-use super::qp_attr::QpAttributes;
-use super::qp_attr::QpCapabilities;
-use super::qp_attr::QpModification;
-use super::ucontext::Context;
-use super::ucontext::UserContexts;
-use super::udata;
-use super::udata::Udata;
-use super::Object;
+use super::{
+    cq::{
+        CompletionQueues,
+        Cq, //
+    },
+    deferred::{
+        Call,
+        Deferred, //
+    },
+    event::QpEvent,
+    pd::Pd,
+    qp_attr::{
+        QpAttributes,
+        QpCapabilities,
+        QpModification, //
+    },
+    ucontext::{
+        Context,
+        UserContexts, //
+    },
+    udata::{
+        self,
+        Udata, //
+    },
+    Object, //
+};
 use crate::bindings;
+use core::{
+    ops::Deref,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::from_result,
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
 
 /// A device with queue pairs.
 pub trait QueuePairs: CompletionQueues {

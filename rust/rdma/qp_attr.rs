@@ -4,10 +4,9 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use kernel::prelude::*;
-
 use super::qp::QpType;
 use crate::bindings;
+use kernel::prelude::*;
 
 /// States of a QP (IBTA 10.3.1).
 #[allow(missing_docs)]

@@ -4,22 +4,37 @@
 //!
 //! C header: [`include/linux/dma-mapping.h`](srctree/include/linux/dma-mapping.h)
 
-use core::ptr;
-use core::ptr::NonNull;
-
-use kernel::device;
-use kernel::device::Bound;
-use kernel::dma::Coherent;
-use kernel::dma::DmaAddress;
-use kernel::page::PAGE_SHIFT;
-use kernel::page::PAGE_SIZE;
-use kernel::prelude::*;
-use kernel::sync::atomic::Acquire;
-use kernel::sync::atomic::Atomic;
-use kernel::sync::atomic::Relaxed;
-use kernel::sync::atomic::Release;
-use kernel::sync::barrier::smp_mb;
-use kernel::sync::barrier::Full;
+use core::ptr::{
+    self,
+    NonNull, //
+};
+use kernel::{
+    device::{
+        self,
+        Bound, //
+    },
+    dma::{
+        Coherent,
+        DmaAddress, //
+    },
+    page::{
+        PAGE_SHIFT,
+        PAGE_SIZE, //
+    },
+    prelude::*,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        barrier::{
+            smp_mb,
+            Full, //
+        }, //
+    }, //
+};
 
 /// Zeroed DMA memory in pages of equal size, which together are as one piece for the CPU through the methods below and
 /// for a device that has the list of their addresses. No piece is large, so that a queue of any size can be had when
@@ -114,15 +129,17 @@ impl QueueMemory {
     /// Loads a word.
     #[inline]
     pub fn load_u16(&self, offset: u32) -> u16 {
-        self.word::<i16>(offset)
-            .map_or(0, |word| u16::from_ne_bytes(word.load(Relaxed).to_ne_bytes()))
+        self.word::<i16>(offset).map_or(0, |word| {
+            u16::from_ne_bytes(word.load(Relaxed).to_ne_bytes())
+        })
     }
 
     /// Loads a word; accesses after it stay after it.
     #[inline]
     pub fn load_u16_acquire(&self, offset: u32) -> u16 {
-        self.word::<i16>(offset)
-            .map_or(0, |word| u16::from_ne_bytes(word.load(Acquire).to_ne_bytes()))
+        self.word::<i16>(offset).map_or(0, |word| {
+            u16::from_ne_bytes(word.load(Acquire).to_ne_bytes())
+        })
     }
 
     /// Stores a word.
@@ -144,7 +161,8 @@ impl QueueMemory {
     /// Loads a double word.
     #[inline]
     pub fn load_u32(&self, offset: u32) -> u32 {
-        self.word::<u32>(offset).map_or(0, |word| word.load(Relaxed))
+        self.word::<u32>(offset)
+            .map_or(0, |word| word.load(Relaxed))
     }
 
     /// Stores a double word.

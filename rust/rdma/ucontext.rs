@@ -4,26 +4,36 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use core::ops::Deref;
-use core::ptr::NonNull;
-
-use kernel::error::from_result;
-use kernel::prelude::*;
-
-use super::cq::CqAttributes;
-use super::cq::CqConsumer;
-use super::cq::NewCq;
-use super::mmap::Entries;
-use super::mmap::MmapOffset;
-use super::pd::Pd;
-use super::qp::NewQp;
-use super::qp::QpConsumer;
-use super::qp::QpInit;
-use super::qp::QueuePairs;
-use super::udata::Udata;
-use super::Device;
-use super::Object;
+use super::{
+    cq::{
+        CqAttributes,
+        CqConsumer,
+        NewCq, //
+    },
+    mmap::{
+        Entries,
+        MmapOffset, //
+    },
+    pd::Pd,
+    qp::{
+        NewQp,
+        QpConsumer,
+        QpInit,
+        QueuePairs, //
+    },
+    udata::Udata,
+    Device,
+    Object, //
+};
 use crate::bindings;
+use core::{
+    ops::Deref,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::from_result,
+    prelude::*, //
+};
 
 /// A device that processes may open.
 ///

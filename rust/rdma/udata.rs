@@ -4,13 +4,15 @@
 //!
 //! C header: [`include/rdma/uverbs_ioctl.h`](srctree/include/rdma/uverbs_ioctl.h)
 
-use core::marker::PhantomData;
-use core::ptr::NonNull;
-
-use kernel::error::to_result;
-use kernel::prelude::*;
-
 use crate::bindings;
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::to_result,
+    prelude::*, //
+};
 
 /// Driver's request and response of a user space verb.
 ///
@@ -59,11 +61,7 @@ impl Udata<'_> {
     pub fn respond(&self, response: &[u8]) -> Result {
         // SAFETY: `raw` is valid by the type invariants, and `response` is readable for its length.
         to_result(unsafe {
-            bindings::_ib_respond_udata(
-                self.raw.as_ptr(),
-                response.as_ptr().cast(),
-                response.len(),
-            )
+            bindings::_ib_respond_udata(self.raw.as_ptr(), response.as_ptr().cast(), response.len())
         })
     }
 }

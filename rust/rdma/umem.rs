@@ -4,19 +4,21 @@
 //!
 //! C header: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h)
 
-use core::ptr::NonNull;
-
-use kernel::device;
-use kernel::dma::DmaAddress;
-use kernel::error::from_err_ptr;
-use kernel::prelude::*;
-use kernel::sync::aref::ARef;
-
-use super::device::memory_of;
-use super::mr::AccessFlags;
-use super::Device;
-use super::Driver;
+use super::{
+    device::memory_of,
+    mr::AccessFlags,
+    Device,
+    Driver, //
+};
 use crate::bindings;
+use core::ptr::NonNull;
+use kernel::{
+    device,
+    dma::DmaAddress,
+    error::from_err_ptr,
+    prelude::*,
+    sync::aref::ARef, //
+};
 
 /// Pinned memory of a process, mapped for the device and charged to the process.
 ///
@@ -73,7 +75,9 @@ impl Umem {
 
     /// Number of pages of 2^`page_shift` bytes that the memory lies in.
     pub fn page_count(&self, page_shift: u8) -> Result<usize> {
-        let size = (1 as c_ulong).checked_shl(page_shift.into()).ok_or(EINVAL)?;
+        let size = (1 as c_ulong)
+            .checked_shl(page_shift.into())
+            .ok_or(EINVAL)?;
         // SAFETY: By the type invariants; the size is not 0.
         Ok(unsafe { bindings::ib_umem_num_dma_blocks(self.raw.as_ptr(), size) })
     }
@@ -83,7 +87,9 @@ impl Umem {
     pub fn pages(&self, page_shift: u8) -> Result<Pages<'_>> {
         let left = self.page_count(page_shift)?;
         let mut iterator = bindings::ib_block_iter::default();
-        let size = (1 as c_ulong).checked_shl(page_shift.into()).ok_or(EINVAL)?;
+        let size = (1 as c_ulong)
+            .checked_shl(page_shift.into())
+            .ok_or(EINVAL)?;
         // SAFETY: By the type invariants.
         unsafe {
             bindings::__rdma_umem_block_iter_start(&mut iterator, self.raw.as_ptr(), size);

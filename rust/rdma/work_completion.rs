@@ -4,15 +4,17 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use core::marker::PhantomData;
-
-use kernel::error::from_result;
-use kernel::prelude::*;
-
-use super::cq::Cq;
-use super::qp::QpConsumer;
-use super::work_request::KernelQueues;
+use super::{
+    cq::Cq,
+    qp::QpConsumer,
+    work_request::KernelQueues, //
+};
 use crate::bindings;
+use core::marker::PhantomData;
+use kernel::{
+    error::from_result,
+    prelude::*, //
+};
 
 /// Outcome of a work request (IBTA 11.6.2): a value of `enum ib_wc_status`.
 ///

@@ -4,18 +4,24 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use core::marker::PhantomData;
-use core::ptr;
-use core::slice;
-
-use kernel::prelude::*;
-
-use super::cq::Cq;
-use super::qp::Qp;
-use super::qp::QueuePairs;
-use super::work_completion::Completions;
-use super::work_completion::Notify;
+use super::{
+    cq::Cq,
+    qp::{
+        Qp,
+        QueuePairs, //
+    },
+    work_completion::{
+        Completions,
+        Notify, //
+    }, //
+};
 use crate::bindings;
+use core::{
+    marker::PhantomData,
+    ptr,
+    slice, //
+};
+use kernel::prelude::*;
 
 /// A device whose queues kernel clients use. The callbacks run in any context and at the same time for one queue.
 pub trait KernelQueues: QueuePairs {
@@ -196,7 +202,9 @@ impl<'a> Inline<'a> {
         }
         // SAFETY: The client that posted the request promises that the address is one of the kernel, with that many
         // bytes that nobody changes until the request is posted.
-        unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(self.0.addr() as usize), length) }
+        unsafe {
+            slice::from_raw_parts(ptr::with_exposed_provenance(self.0.addr() as usize), length)
+        }
     }
 }
 

@@ -421,9 +421,8 @@ impl Drop for Qp {
         let request = CmdDestroyQp { qpn: self.number };
         match &mut self.owner {
             Owner::Kernel(qp) => {
-                let ring = |queue: &Option<Attached>| {
-                    queue.as_ref().map(|queue| queue.work.ring.clone())
-                };
+                let ring =
+                    |queue: &Option<Attached>| queue.as_ref().map(|queue| queue.work.ring.clone());
                 let rings = (ring(&qp.send), ring(&qp.recv));
                 super::destroy(&self.device, &request, rings);
             }
