@@ -52,12 +52,35 @@ impl Accel {
         }
     }
 
-    fn arguments(self) -> [&'static str; 4] {
+    fn arguments(self) -> &'static [&'static str] {
         match self {
-            Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
-            // With ERMS and FSRM the kernel clears and copies pages by a string instruction that is
-            // translated byte by byte: starting a program takes more than twice as long.
-            Self::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm"],
+            Self::Kvm => &["-accel", "kvm", "-cpu", "host"],
+            Self::Tcg => &[
+                "-accel",
+                "tcg,thread=multi",
+                // With ERMS and FSRM the kernel clears and copies pages by a string instruction that
+                // is translated byte by byte: starting a program takes more than twice as long.
+                "-cpu",
+                "max,-erms,-fsrm",
+                // On a busy host the kernel measures the TSC with the PIT wrongly, and its time then
+                // runs many times too fast. Without a PIT it uses the HPET and gets it right.
+                "-machine",
+                "pit=off",
+            ],
+        }
+    }
+
+    /// What the kernel is told about it.
+    fn command_line(self) -> &'static str {
+        match self {
+            Self::Kvm => "",
+            // A page that virtiofsd fills behind QEMU's back may still be cached as translated code,
+            // unless the guest itself writes the page first. And where an instruction costs twenty,
+            // what hangs is told from what is slow by a longer wait.
+            Self::Tcg => {
+                " init_on_alloc=1 watchdog_thresh=30 rcupdate.rcu_cpu_stall_timeout=60 \
+                 sysctl.kernel.hung_task_timeout_secs=240"
+            }
         }
     }
 }
@@ -242,7 +265,9 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Command {
     command
         .arg("-name")
         .arg(format!("vm{number}"))
-        .args(["-machine", "q35,memory-backend=mem", "-nodefaults"])
+        // Without the PIT the kernel takes its clock's rate from the HPET. Against the PIT it can be wrong by
+        // far when the host is busy, and every timeout in the guest with it.
+        .args(["-machine", "q35,pit=off,memory-backend=mem", "-nodefaults"])
         .args(["-no-user-config", "-display", "none", "-no-reboot"])
         .args(shape.accel.arguments())
         .args(["-smp", &shape.smp.to_string()])
@@ -289,11 +314,7 @@ fn command_line(places: &Places, shape: &Shape, number: usize, wiring: &Wiring) 
         shape.vms,
         u8::from(wiring.vfio.is_some()),
     );
-    if shape.accel == Accel::Tcg {
-        // A page that virtiofsd fills behind QEMU's back may still be cached as translated code,
-        // unless the guest itself writes the page first.
-        line.push_str(" init_on_alloc=1");
-    }
+    line.push_str(shape.accel.command_line());
     if let Some(modules) = &shape.modules {
         line.push_str(&format!(" TESTBED_MODULES={}", modules.display()));
     }
