@@ -93,7 +93,7 @@ impl WorkRing {
         let slots = state.wr_ids.len();
         let position = usize::from(state.queue.reset());
         // LOSSY: Slots have 16 bits.
-        state.oldest = (position % slots) as u16;
+        state.oldest = position.checked_rem(slots).unwrap_or(0) as u16;
     }
 }
 
