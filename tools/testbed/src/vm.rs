@@ -15,6 +15,7 @@ use clap::ValueEnum;
 
 use crate::agent::PORT_NAME;
 use crate::places::Places;
+use crate::tsc;
 
 /// QEMU's status when a guest ends through isa-debug-exit with value 1, as guest/init does.
 const GUEST_ENDED: i32 = 3;
@@ -62,8 +63,7 @@ impl Accel {
                 // is translated byte by byte: starting a program takes more than twice as long.
                 "-cpu",
                 "max,-erms,-fsrm",
-                // On a busy host the kernel measures the TSC with the PIT wrongly, and its time then
-                // runs many times too fast. Without a PIT it uses the HPET and gets it right.
+                // What the kernel measures with it on a busy host is wrong.
                 "-machine",
                 "pit=off",
             ],
@@ -71,16 +71,19 @@ impl Accel {
     }
 
     /// What the kernel is told about it.
-    fn command_line(self) -> &'static str {
+    fn command_line(self) -> String {
         match self {
-            Self::Kvm => "",
-            // A page that virtiofsd fills behind QEMU's back may still be cached as translated code,
-            // unless the guest itself writes the page first. And where an instruction costs twenty,
-            // what hangs is told from what is slow by a longer wait.
-            Self::Tcg => {
-                " init_on_alloc=1 watchdog_thresh=30 rcupdate.rcu_cpu_stall_timeout=60 \
-                 sysctl.kernel.hung_task_timeout_secs=240"
-            }
+            Self::Kvm => String::new(),
+            // - A page that virtiofsd fills behind QEMU's back may still be cached as translated code,
+            //   unless the guest itself writes the page first.
+            // - The guest's time stamp counter is the host's. On a busy host the kernel measures it
+            //   wrongly, by a factor of 30 even, and takes it for broken when it watches it.
+            // - Where an instruction costs twenty, what hangs is told from what is slow by a longer wait.
+            Self::Tcg => format!(
+                " init_on_alloc=1 tsc_early_khz={} tsc=reliable watchdog_thresh=30 \
+                 rcupdate.rcu_cpu_stall_timeout=60 sysctl.kernel.hung_task_timeout_secs=240",
+                tsc::khz()
+            ),
         }
     }
 }
@@ -314,7 +317,7 @@ fn command_line(places: &Places, shape: &Shape, number: usize, wiring: &Wiring) 
         shape.vms,
         u8::from(wiring.vfio.is_some()),
     );
-    line.push_str(shape.accel.command_line());
+    line.push_str(&shape.accel.command_line());
     if let Some(modules) = &shape.modules {
         line.push_str(&format!(" TESTBED_MODULES={}", modules.display()));
     }
