@@ -322,6 +322,8 @@ impl Device {
     pub(crate) fn destroy_qp(&self, qp: &Qp) {
         self.qps.remove(qp.number);
         qp.destroy(self);
+        // Workers that looked it up may still hold its PD.
+        self.fabric.quiesce.synchronize();
         self.qps.release(qp.number);
     }
 

@@ -12,7 +12,7 @@ use virtio_rdma_abi::ib::{
     DEFAULT_PKEY,
 };
 use virtio_rdma_abi::qp::{AhAttr, QpAttr};
-use virtio_rdma_abi::ring::RingAddr;
+use virtio_rdma_abi::ring::{DoorbellKind, RingAddr};
 use virtio_rdma_abi::wire::Wire;
 
 use crate::harness::*;
@@ -576,6 +576,49 @@ fn address_vectors() {
         qp.to(QpState::Reset);
         qp.to_init().unwrap();
         assert_eq!(qp.modify(QpState::Rtr, mask, attr), Err(EINVAL), "{name}");
+    }
+}
+
+#[test]
+fn a_connection_outlives_its_gid() {
+    let world = World::new(2, PathPolicy::Direct);
+    let [a, b] = [&world.vms[0], &world.vms[1]];
+    let cq = Cq::new(a, 64);
+    let qp = Qp::new(a, &cq, &cq, Options::default());
+    qp.to_init().unwrap();
+    qp.to_rtr(b, 5).unwrap();
+    a.call(CmdDelGid { index: 1, port: 1 }).unwrap();
+    qp.to_rts().unwrap();
+    qp.to(QpState::Sqd);
+    let av = qp.query();
+    assert_eq!(
+        qp.modify(QpState::Sqd, QpAttrMask::AV, av),
+        Err(EINVAL),
+        "a new path needs it"
+    );
+}
+
+#[test]
+fn a_pd_is_free_once_its_qp_is_destroyed() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 64);
+    for _ in 0..200 {
+        let pdn = vm.call(CmdCreatePd::ZERO).unwrap().pdn;
+        let qp = Qp::in_pd(
+            vm,
+            pdn,
+            &cq,
+            &cq,
+            Options {
+                slots: 2,
+                ..Options::default()
+            },
+        );
+        qp.to_init().unwrap();
+        qp.ring_doorbell(DoorbellKind::Sq);
+        qp.destroy().unwrap();
+        vm.call(CmdDestroyPd { pdn }).unwrap();
     }
 }
 

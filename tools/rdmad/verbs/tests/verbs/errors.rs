@@ -184,6 +184,28 @@ fn malformed_requests() {
 }
 
 #[test]
+fn a_qp_without_sges_or_inline_data() {
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        let bare = Options {
+            sge: 0,
+            inline: 0,
+            ..Options::default()
+        };
+        let p = Pair::with(&world, bare, bare);
+        p.qb.post_recv(2, &[]);
+        p.qa.post(&Wr::new(1, WrOpcode::Send));
+        p.cq_a.expect(1, WcStatus::Success);
+        p.cq_b.expect(2, WcStatus::Success);
+        // A WQE with a length where it has none.
+        let mut wqe = Wr::new(3, WrOpcode::Send).inline(&[]).bytes();
+        wqe[83] = 1;
+        p.qa.post_bytes(&wqe);
+        p.cq_a.expect(3, WcStatus::LocLenErr);
+    });
+}
+
+#[test]
 fn message_too_long_for_any_qp() {
     each(|p| {
         let vm = p.qa.vm;
@@ -576,10 +598,14 @@ fn draining() {
             min_rnr_timer: 2,
             ..QpAttr::ZERO
         };
+        let same_path = QpAttr {
+            ah_attr: p.qa.query().ah_attr,
+            ..slower
+        };
         p.qa.modify(
             QpState::Sqd,
-            QpAttrMask::TIMEOUT | QpAttrMask::MIN_RNR_TIMER,
-            slower,
+            QpAttrMask::TIMEOUT | QpAttrMask::MIN_RNR_TIMER | QpAttrMask::AV,
+            same_path,
         )
         .unwrap();
         assert_eq!((p.qa.query().timeout, p.qa.query().min_rnr_timer), (20, 2));
