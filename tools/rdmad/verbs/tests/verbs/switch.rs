@@ -178,7 +178,11 @@ fn data_survives_every_fault() {
         exchange(
             &daemon.vms[0],
             &daemon.vms[1],
-            Options::default(),
+            Options {
+                // 67 ms.
+                timeout: 14,
+                ..Options::default()
+            },
             &[0, 1, 1023, 4097, 200_001],
         );
         drop(daemon);
