@@ -2,9 +2,11 @@
 
 //! Plays the drivers of VMs: guest memory, rings, control commands, and a network that joins the VMs.
 
+mod cq;
 mod net;
-mod queues;
+mod qp;
 mod ring;
+mod wr;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,9 +20,11 @@ use virtio_rdma_abi::event::{Event, EventKind};
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::wire::Wire;
 
+pub use cq::Cq;
 pub use net::Net;
-pub use queues::{connect, sge, Cq, Options, Qp, Wr};
+pub use qp::{connect, Options, Qp};
 pub use ring::Ring;
+pub use wr::{sge, Wr};
 
 /// Memory of a VM.
 const MEMORY: u64 = 96 << 20;
