@@ -115,6 +115,15 @@ start_soak() {
 	until_ok 60 grep -q 'soak: round' "$work/soak"
 }
 
+# Opens the device and writes its asynchronous events to "$work/watch".
+start_watch() {
+	: >"$work/watch"
+	stdbuf -oL ibv_asyncwatch -d "$(device 1)" >"$work/watch" 2>&1 &
+	# shellcheck disable=SC2034
+	watch=$!
+	until_ok 30 grep -q 'async event' "$work/watch"
+}
+
 # Writes a mark into the log of each VM's kernel.
 mark_logs() {
 	local vm

@@ -71,11 +71,10 @@ test_remove_with_traffic() {
 # A context stays open over the removal; it is told, and its program can end.
 test_remove_with_open_context() {
 	for _ in {1..3}; do
-		ibv_asyncwatch -d "$(device 1)" >"$work/watch" 2>&1 &
-		watch=$!
-		sleep 1
+		start_watch
 		remove
-		grep -q 'DEVICE_FATAL\|device fatal' "$work/watch" || cat "$work/watch"
+		told() { grep -q IBV_EVENT_DEVICE_FATAL "$work/watch"; }
+		until_ok 20 told
 		kill "$watch"
 		wait "$watch" || true
 		insert

@@ -27,15 +27,17 @@ active_mtu() {
 mtu_is() { [[ $(active_mtu) == "$1" ]]; }
 
 test_down_and_up() {
-	ibv_asyncwatch -d "$(device 1)" >"$work/watch" 2>&1 &
-	until_ok 10 grep -q 'async event' "$work/watch"
+	start_watch
 	for _ in 1 2 3; do
 		ip link set eth0 down
 		until_ok 10 link_is 1 DOWN
 		ip link set eth0 up
 		until_ok 10 link_is 1 ACTIVE
 	done
-	heard() { (($(grep -c 'port error' "$work/watch") >= 3 && $(grep -c 'port active' "$work/watch") >= 3)); }
+	heard() {
+		(($(grep -c IBV_EVENT_PORT_ERR "$work/watch") >= 3)) &&
+			(($(grep -c IBV_EVENT_PORT_ACTIVE "$work/watch") >= 3))
+	}
 	until_ok 10 heard
 	restore
 	traffic

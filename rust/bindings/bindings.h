@@ -3,8 +3,6 @@
  * What bindgen reads: the subsystems whose headers the kernel crate does not bind yet.
  */
 
-#include <linux/if_ether.h>
-#include <linux/inetdevice.h>
 #include <linux/netdevice.h>
 #include <linux/pci.h>
 #include <linux/virtio.h>

@@ -29,7 +29,6 @@ struct device *rust_helper_netdev_parent(const struct net_device *dev);
 const u8 *rust_helper_netdev_perm_addr(const struct net_device *dev);
 unsigned int rust_helper_netdev_mtu(const struct net_device *dev);
 bool rust_helper_netdev_is_ethernet(const struct net_device *dev);
-bool rust_helper_netdev_is_registered(const struct net_device *dev);
 bool rust_helper_netif_running(const struct net_device *dev);
 bool rust_helper_netif_oper_up(const struct net_device *dev);
 

@@ -53,7 +53,7 @@ impl From<c_ulong> for Event {
 }
 
 /// Who is notified.
-pub trait NotifierOps: Send + Sync {
+pub trait NotifierOps: Send + Sync + 'static {
     /// Called under the RTNL, for the devices of every network namespace.
     fn event(&self, event: Event, dev: &Device);
 }

@@ -85,6 +85,18 @@ impl Device {
         unsafe { &*(*self.as_raw()).config }
     }
 
+    /// The device as one that is bound to its driver.
+    ///
+    /// # Safety
+    ///
+    /// It stays bound for as long as the reference lives.
+    pub(super) unsafe fn as_bound(&self) -> &Device<device::Bound> {
+        // SAFETY: The context is a marker of size zero; that it holds is promised by the caller.
+        unsafe { &*core::ptr::from_ref(self).cast() }
+    }
+}
+
+impl Device<device::Bound> {
     /// The status byte, or `None` if the device is gone or unable to answer: then it reads as all ones, which
     /// no device's status can be.
     ///
@@ -106,8 +118,7 @@ impl Device {
             //
             // SAFETY: By the type invariant the device is valid.
             unsafe { bindings::virtio_break_device(self.as_raw()) };
-            // SAFETY: As above; the device is bound to a driver or was until just now, so its transport is set
-            // up to synchronize.
+            // SAFETY: As above.
             unsafe { bindings::virtio_synchronize_cbs(self.as_raw()) };
             return Reset::Unreachable;
         }
@@ -118,9 +129,7 @@ impl Device {
             _ => Reset::Unreachable,
         }
     }
-}
 
-impl Device<device::Bound> {
     /// Whether `feature` was negotiated.
     ///
     /// A feature that is neither the transport's nor in the driver's own [`FEATURES`](super::Driver::FEATURES)

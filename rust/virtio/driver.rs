@@ -153,10 +153,12 @@ impl<T: Driver> Adapter<T> {
     ///
     /// # Safety
     ///
-    /// To be called by the virtio core only, which passes a valid device.
+    /// To be called by the virtio core only, for a device that is bound.
     unsafe extern "C" fn shutdown_callback(vdev: *mut bindings::virtio_device) {
         // SAFETY: By this function's requirements.
-        let vdev = unsafe { &*vdev.cast::<Device>() };
+        //
+        // INVARIANT: `vdev` is valid for the duration of the callback.
+        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
         // Work that is under way finds broken queues instead of a device that forgot it.
         //
         // SAFETY: The device is valid and bound to this driver.

@@ -235,9 +235,11 @@ impl<C: Send + 'static> Queue<C> {
     /// Whether the queue is attached to a device that can be reached: one that is gone reads as all ones. May sleep.
     pub fn is_reachable(&self) -> bool {
         let device = self.device.lock();
-        device
-            .as_ref()
-            .is_some_and(|device| device.status().is_some())
+        let Some(device) = device.as_ref() else {
+            return false;
+        };
+        // SAFETY: Until the queue is detached, which takes the lock, the device stays bound.
+        unsafe { device.as_bound() }.status().is_some()
     }
 
     /// The number of entries in its ring, 0 if it is detached.

@@ -39,11 +39,6 @@ bool rust_helper_netdev_is_ethernet(const struct net_device *dev)
 	return dev->type == ARPHRD_ETHER && dev->addr_len == ETH_ALEN;
 }
 
-bool rust_helper_netdev_is_registered(const struct net_device *dev)
-{
-	return READ_ONCE(dev->reg_state) == NETREG_REGISTERED;
-}
-
 bool rust_helper_netif_running(const struct net_device *dev)
 {
 	return netif_running(dev);

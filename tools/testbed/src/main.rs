@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Boots virtual machines that are joined by a network and an RDMA device, and runs commands in
 //! them. Runs in the sysroot: see tools/testbed/enter.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod agent;
 mod bed;
@@ -15,6 +15,7 @@ mod router;
 mod run;
 mod selftest;
 mod terminal;
+mod tsc;
 mod vm;
 
 use std::process::ExitCode;

@@ -15,6 +15,7 @@ use clap::ValueEnum;
 
 use crate::agent::PORT_NAME;
 use crate::places::Places;
+use crate::tsc;
 
 /// QEMU's status when a guest ends through isa-debug-exit with value 1, as guest/init does.
 const GUEST_ENDED: i32 = 3;
@@ -52,12 +53,37 @@ impl Accel {
         }
     }
 
-    fn arguments(self) -> [&'static str; 4] {
+    fn arguments(self) -> &'static [&'static str] {
         match self {
-            Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
-            // With ERMS and FSRM the kernel clears and copies pages by a string instruction that is
-            // translated byte by byte: starting a program takes more than twice as long.
-            Self::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm"],
+            Self::Kvm => &["-accel", "kvm", "-cpu", "host"],
+            Self::Tcg => &[
+                "-accel",
+                "tcg,thread=multi",
+                // With ERMS and FSRM the kernel clears and copies pages by a string instruction that
+                // is translated byte by byte: starting a program takes more than twice as long.
+                "-cpu",
+                "max,-erms,-fsrm",
+                // What the kernel measures with it on a busy host is wrong.
+                "-machine",
+                "pit=off",
+            ],
+        }
+    }
+
+    /// What the kernel is told about it.
+    fn command_line(self) -> String {
+        match self {
+            Self::Kvm => String::new(),
+            // - A page that virtiofsd fills behind QEMU's back may still be cached as translated code,
+            //   unless the guest itself writes the page first.
+            // - The guest's time stamp counter is the host's. On a busy host the kernel measures it
+            //   wrongly, by a factor of 30 even, and takes it for broken when it watches it.
+            // - Where an instruction costs twenty, what hangs is told from what is slow by a longer wait.
+            Self::Tcg => format!(
+                " init_on_alloc=1 tsc_early_khz={} tsc=reliable watchdog_thresh=30 \
+                 rcupdate.rcu_cpu_stall_timeout=60 sysctl.kernel.hung_task_timeout_secs=240",
+                tsc::khz()
+            ),
         }
     }
 }
@@ -242,7 +268,9 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Command {
     command
         .arg("-name")
         .arg(format!("vm{number}"))
-        .args(["-machine", "q35,memory-backend=mem", "-nodefaults"])
+        // Without the PIT the kernel takes its clock's rate from the HPET. Against the PIT it can be wrong by
+        // far when the host is busy, and every timeout in the guest with it.
+        .args(["-machine", "q35,pit=off,memory-backend=mem", "-nodefaults"])
         .args(["-no-user-config", "-display", "none", "-no-reboot"])
         .args(shape.accel.arguments())
         .args(["-smp", &shape.smp.to_string()])
@@ -289,11 +317,7 @@ fn command_line(places: &Places, shape: &Shape, number: usize, wiring: &Wiring) 
         shape.vms,
         u8::from(wiring.vfio.is_some()),
     );
-    if shape.accel == Accel::Tcg {
-        // A page that virtiofsd fills behind QEMU's back may still be cached as translated code,
-        // unless the guest itself writes the page first.
-        line.push_str(" init_on_alloc=1");
-    }
+    line.push_str(&shape.accel.command_line());
     if let Some(modules) = &shape.modules {
         line.push_str(&format!(" TESTBED_MODULES={}", modules.display()));
     }

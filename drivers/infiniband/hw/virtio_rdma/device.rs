@@ -3,6 +3,7 @@
 //! What all parts of the driver share of a device.
 
 use crate::{
+    abi::event::FIRST_EVENT_QUEUE,
     ctrl::ControlQueue,
     doorbell::Doorbells,
     events::EventQueue,
@@ -132,8 +133,9 @@ impl Device {
 
     /// The event queue of a completion vector, as CREATE_CQ takes it.
     pub(crate) fn event_queue(&self, vector: u32) -> u32 {
-        let vector = vector.min(self.comp_vectors() - 1);
-        u32::from(crate::abi::event::FIRST_EVENT_QUEUE) + vector
+        // Never zero, but where the compiler cannot know it, it leaves a panic behind.
+        let index = vector.checked_rem(self.comp_vectors()).unwrap_or(0);
+        u32::from(FIRST_EVENT_QUEUE) + index
     }
 
     /// Keeps what the device may still use after it left its destruction unanswered.

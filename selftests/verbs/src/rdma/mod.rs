@@ -8,11 +8,13 @@ pub mod ffi;
 mod memory;
 mod qp;
 mod queue;
+mod work;
 
 pub use context::Context;
 pub use memory::{access, Mr, Pd, Sge};
-pub use qp::{Caps, Op, Path, Payload, Qp, SendWr, Timing};
+pub use qp::{Caps, Path, Qp, Timing};
 pub use queue::{Channel, Cq, Wc};
+pub use work::{Op, Payload, PostError, SendWr};
 
 use std::io;
 

@@ -6,6 +6,7 @@ mod data;
 mod errors;
 mod events;
 mod hostile;
+mod limits;
 mod memory;
 mod queues;
 mod sges;
@@ -77,45 +78,60 @@ pub const ALL: &[Test] = &[
     test("event_of_error", events::of_error),
     test("event_none_lost", events::none_lost),
     test("event_of_violation", events::of_violation),
-    test("error_send_bad_lkey", errors::send_bad_lkey),
-    test("error_recv_bad_lkey", errors::recv_bad_lkey),
-    test("error_write_bad_rkey", errors::write_bad_rkey),
-    test("error_read_bad_rkey", errors::read_bad_rkey),
-    test("error_local_other_pd", errors::local_other_pd),
-    test("error_remote_other_pd", errors::remote_other_pd),
-    test("error_local_out_of_range", errors::local_out_of_range),
-    test("error_remote_out_of_range", errors::remote_out_of_range),
+    test("error_send_bad_lkey", errors::local::send_bad_lkey),
+    test("error_recv_bad_lkey", errors::local::recv_bad_lkey),
+    test("error_write_bad_rkey", errors::remote::write_bad_rkey),
+    test("error_read_bad_rkey", errors::remote::read_bad_rkey),
+    test("error_local_other_pd", errors::local::local_other_pd),
+    test("error_remote_other_pd", errors::remote::remote_other_pd),
+    test(
+        "error_local_out_of_range",
+        errors::local::local_out_of_range,
+    ),
+    test(
+        "error_remote_out_of_range",
+        errors::remote::remote_out_of_range,
+    ),
     test(
         "error_region_without_remote_write",
-        errors::region_without_remote_write,
+        errors::remote::region_without_remote_write,
     ),
     test(
         "error_region_without_remote_read",
-        errors::region_without_remote_read,
+        errors::remote::region_without_remote_read,
     ),
     test(
         "error_recv_without_local_write",
-        errors::recv_without_local_write,
+        errors::local::recv_without_local_write,
     ),
     test(
         "error_read_without_local_write",
-        errors::read_without_local_write,
+        errors::local::read_without_local_write,
     ),
     test(
         "error_qp_without_remote_write",
-        errors::qp_without_remote_write,
+        errors::remote::qp_without_remote_write,
     ),
     test(
         "error_qp_without_remote_read",
-        errors::qp_without_remote_read,
+        errors::remote::qp_without_remote_read,
     ),
-    test("error_recv_too_short", errors::recv_too_short),
-    test("error_region_gone_local", errors::region_gone_local),
-    test("error_region_gone_remote", errors::region_gone_remote),
-    test("error_receiver_not_ready", errors::receiver_not_ready),
-    test("error_receiver_ready_later", errors::receiver_ready_later),
-    test("error_peer_gone", errors::peer_gone),
-    special("limits", queues::limits),
+    test("error_recv_too_short", errors::local::recv_too_short),
+    test("error_region_gone_local", errors::local::region_gone_local),
+    test(
+        "error_region_gone_remote",
+        errors::remote::region_gone_remote,
+    ),
+    test(
+        "error_receiver_not_ready",
+        errors::transport::receiver_not_ready,
+    ),
+    test(
+        "error_receiver_ready_later",
+        errors::transport::receiver_ready_later,
+    ),
+    test("error_peer_gone", errors::transport::peer_gone),
+    special("limits", limits::limits),
     special("soak", soak::soak),
     special("quiet", soak::quiet),
     special("hostile_rings", hostile::rings),

@@ -6,7 +6,7 @@ use anyhow::{ensure, Context as _, Result};
 
 use crate::endpoint::{Endpoint, Options};
 use crate::pattern::{bytes, compare};
-use crate::rdma::{access, Caps, Cq, Mr, Op, Pd, Qp, SendWr, Sge};
+use crate::rdma::{access, Cq, Mr, Op, Pd, Qp, SendWr, Sge};
 use crate::session::{Session, LIMIT};
 
 const ENOMEM: i32 = 12;
@@ -354,88 +354,4 @@ pub fn fence(session: &mut Session) -> Result<()> {
         session.peer.meet()?;
     }
     Ok(())
-}
-
-/// What the device promises can be had, and what goes beyond is refused.
-pub fn limits(session: &mut Session) -> Result<()> {
-    let limits = session.context.limits()?;
-    ensure!(
-        limits.max_qp_wr >= 1024 && limits.max_cqe >= 1024 && limits.max_sge >= 4,
-        "{limits:?}"
-    );
-    let pd = Pd::new(&session.context)?;
-    let cq = Cq::new(&session.context, limits.max_cqe, None)?;
-    ensure!(cq.entries() >= limits.max_cqe, "{} entries", cq.entries());
-    for entries in [0, limits.max_cqe + 1, i32::MAX as u32] {
-        ensure!(
-            Cq::new(&session.context, entries, None).is_err(),
-            "a CQ of {entries} entries"
-        );
-    }
-    let least = Options::default().caps;
-    let most = Caps {
-        send_wr: limits.max_qp_wr,
-        recv_wr: limits.max_qp_wr,
-        ..least
-    };
-    let wide = Caps {
-        send_sge: limits.max_sge,
-        recv_sge: limits.max_sge,
-        ..least
-    };
-    for caps in [most, wide] {
-        let got = Qp::new(&pd, &cq, &cq, caps)?.caps();
-        ensure!(
-            got.send_wr >= caps.send_wr
-                && got.recv_wr >= caps.recv_wr
-                && got.send_sge >= caps.send_sge
-                && got.recv_sge >= caps.recv_sge,
-            "{got:?} instead of {caps:?}"
-        );
-    }
-    let beyond = [
-        Caps {
-            send_wr: limits.max_qp_wr + 1,
-            ..least
-        },
-        Caps {
-            recv_wr: limits.max_qp_wr + 1,
-            ..least
-        },
-        Caps {
-            send_sge: limits.max_sge + 1,
-            ..least
-        },
-        Caps {
-            recv_sge: limits.max_sge + 1,
-            ..least
-        },
-        Caps {
-            inline: 1 << 20,
-            ..least
-        },
-    ];
-    for caps in beyond {
-        ensure!(Qp::new(&pd, &cq, &cq, caps).is_err(), "a QP with {caps:?}");
-    }
-    // As many READs as promised, in both directions.
-    let options = Options {
-        reads: limits.max_qp_rd_atom,
-        ..Options::default()
-    };
-    let end = Endpoint::connect(session, &options)?;
-    let mr = end.memory(4096)?;
-    let remote = session.swap_memory(&mr)?;
-    let sges = [mr.sge(0, 64)];
-    for id in 0..32 {
-        end.qp.send(&SendWr::new(
-            id,
-            Op::Read(remote.addr + 64, remote.rkey),
-            &sges,
-        ))?;
-    }
-    for wc in end.send.wait(32, LIMIT)? {
-        wc.ok()?;
-    }
-    session.peer.meet()
 }

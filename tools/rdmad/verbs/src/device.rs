@@ -16,7 +16,7 @@ use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
 use crate::config::DeviceConfig;
 use crate::cq::Cq;
 use crate::event::{EventQueues, EventSink, Source};
-use crate::fabric::{Fabric, ReadySet, Shared};
+use crate::fabric::{Exclusive, Fabric, ReadySet, Shared};
 use crate::gid::GidTable;
 use crate::memory::MrTable;
 use crate::pd::Pd;
@@ -70,6 +70,8 @@ pub struct Device {
     ready_cqs: ReadySet,
     /// [`TASK_FRAMES`] and the numbers of event queues that have buffers again.
     ready_tasks: ReadySet,
+    /// In the hands of one worker at a time frames keep their order.
+    receiving: Exclusive,
     /// QPs that wait for room in the frame port.
     blocked: ReadySet,
 }
@@ -106,6 +108,7 @@ impl Device {
                 ready_qps: ReadySet::new(limits.max_qp + 1),
                 ready_cqs: ReadySet::new(limits.max_cq),
                 ready_tasks: ReadySet::new(u32::from(FIRST_EVENT_QUEUE) + limits.event_queues),
+                receiving: Exclusive::default(),
                 blocked: ReadySet::new(limits.max_qp + 1),
                 config,
             })
@@ -257,8 +260,9 @@ impl Device {
         !self.ready_qps.is_empty() || !self.ready_tasks.is_empty() || !self.ready_cqs.is_empty()
     }
 
-    /// Gives one object of each kind its turn, if it wants one. Returns whether any did. Called by workers.
-    pub(crate) fn serve(self: &Arc<Self>) -> bool {
+    /// Gives one object of each kind its turn, if it wants one. Returns whether any did. Called by workers; calls
+    /// `more` before a turn if there is work for another worker.
+    pub(crate) fn serve(self: &Arc<Self>, more: impl FnOnce()) -> bool {
         let mut worked = false;
         if let Some(task) = self.ready_tasks.take() {
             worked = true;
@@ -272,6 +276,9 @@ impl Device {
         }
         if let Some(qpn) = self.ready_qps.take() {
             worked = true;
+            if !self.ready_qps.is_empty() {
+                more();
+            }
             if let Some(qp) = self.qps.get(qpn) {
                 qp.serve(self);
             }
@@ -288,7 +295,8 @@ impl Device {
         while let Some(qpn) = self.blocked.take() {
             self.qp_ready(qpn);
         }
-        if crate::wire::receive(self) {
+        let taken = self.receiving.run(|| crate::wire::receive(self));
+        if taken.is_some_and(|(more, again)| more || again) {
             self.frames_ready();
         }
     }
@@ -314,6 +322,8 @@ impl Device {
     pub(crate) fn destroy_qp(&self, qp: &Qp) {
         self.qps.remove(qp.number);
         qp.destroy(self);
+        // Workers that looked it up may still hold its PD.
+        self.fabric.quiesce.synchronize();
         self.qps.release(qp.number);
     }
 

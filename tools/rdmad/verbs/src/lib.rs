@@ -9,14 +9,14 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`device`] | the device, its objects and its turns |
-//! | [`command`] | control commands |
-//! | [`qp`], [`cq`], [`pd`], [`memory`], [`gid`] | the objects |
-//! | [`wqe`] | work requests: fetching and validation |
-//! | [`direct`], [`wire`] | the two ways of data between QPs |
-//! | [`event`] | events that wait for buffers |
-//! | [`fabric`] | workers, ready sets, timers |
-//! | [`config`], [`table`], [`error`] | limits, numbered objects, errno |
+//! | `device` | the device, its objects and its turns |
+//! | `command` | control commands |
+//! | `qp`, `cq`, `pd`, `memory`, `gid` | the objects |
+//! | `wqe` | work requests: fetching and validation |
+//! | `direct`, `wire` | the two ways of data between QPs |
+//! | `event` | events that wait for buffers |
+//! | `fabric` | workers, ready sets, timers |
+//! | `config`, `table`, `error` | limits, numbered objects, errno |
 
 #![forbid(unsafe_code)]
 

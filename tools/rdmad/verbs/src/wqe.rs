@@ -13,14 +13,10 @@ use virtio_rdma_ring::{DeviceQueue, RingError, RingMemory};
 
 use crate::memory::MrTable;
 
-/// Bytes of the largest send WQE for these capabilities.
+/// Bytes of the largest send WQE for these capabilities. It has at least the SGE of inline data, whose length is
+/// looked at even when the QP takes none.
 pub(crate) fn max_sq_wqe(cap: &QpCap) -> usize {
-    let with_sges = sq_wqe_size(cap.max_send_sge as usize);
-    with_sges.max(if cap.max_inline_data > 0 {
-        INLINE_OFFSET + cap.max_inline_data as usize
-    } else {
-        0
-    })
+    sq_wqe_size(cap.max_send_sge as usize).max(INLINE_OFFSET + cap.max_inline_data as usize)
 }
 
 /// Bytes of the largest receive WQE for these capabilities.

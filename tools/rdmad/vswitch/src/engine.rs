@@ -43,10 +43,11 @@ impl Doorbell {
         }
     }
 
-    /// Before looking at the queues: who puts something there later rings again.
+    /// Before looking at the queues: who puts something there later rings again. What was put there by those who found
+    /// the bell rung is seen, since their value is read here.
     pub(crate) fn answer(&self) {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
-        self.rung.store(false, Ordering::SeqCst);
+        self.rung.swap(false, Ordering::SeqCst);
     }
 
     pub(crate) fn stop(&self) {

@@ -15,6 +15,7 @@ mod send;
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use crate::net::Path;
 use crate::psn::Psn;
 use crate::work::{packets, SendOp, SendWr, WcStatus, MAX_MESSAGE};
 
@@ -167,6 +168,11 @@ impl<L> Requester<L> {
             ..attr
         };
         self.restore_retries();
+    }
+
+    /// Changes the path that packets take.
+    pub fn set_path(&mut self, path: Path) {
+        self.connection.path = path;
     }
 
     /// Ends the connection and takes back what has not ended, in the order of posting.

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use virtio_rdma_abi::ib::MASK_24;
 
 use crate::headers::{NakCode, Reth, Syndrome};
+use crate::net::Path;
 use crate::opcode::{Extra, Op, Position};
 use crate::packet::Packet;
 use crate::psn::Psn;
@@ -125,14 +126,17 @@ impl<R> Responder<R> {
         &self.attr
     }
 
-    /// Changes the delay that RNR NAKs ask for, code of IBTA table 45.
-    pub fn set_min_rnr_timer(&mut self, code: u8) {
-        self.attr.min_rnr_timer = code;
+    /// Changes RNR timer, READ limit and access; `rq_psn` stays what it was.
+    pub fn set_attr(&mut self, attr: ResponderAttr) {
+        self.attr = ResponderAttr {
+            rq_psn: self.attr.rq_psn,
+            ..attr
+        };
     }
 
-    /// Changes the remote operations that the QP admits.
-    pub fn set_access(&mut self, access: AccessFlags) {
-        self.attr.access = access;
+    /// Changes the path that answers take.
+    pub fn set_path(&mut self, path: Path) {
+        self.connection.path = path;
     }
 
     /// Expected PSN.

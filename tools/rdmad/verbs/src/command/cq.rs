@@ -31,7 +31,7 @@ impl Device {
             event_queue: u16::try_from(cmd.event_queue).map_err(|_| Errno::INVAL)?,
             cookie: cmd.cookie,
         };
-        let ring = RingMem::new(&self.space.enter(), &cmd.ring)?;
+        let ring = RingMem::new(&self.space, &cmd.ring)?;
         let reserved = self.cqs.reserve().ok_or(Errno::NOMEM)?;
         let cq = Cq::new(reserved.number(), ring, attr);
         Ok(RspCreateCq {

@@ -52,7 +52,7 @@ impl Device {
             npages: cmd.npages,
             page_shift: MR_PAGE_SHIFT,
         };
-        let pages = PageMap::read(&self.space.enter(), list, first_offset, cmd.length)?;
+        let pages = PageMap::read(&self.space, list, first_offset, cmd.length)?;
         let (mrn, key) = self
             .mrs
             .insert(pd, cmd.access_flags, cmd.virt_addr, pages, charge)?;

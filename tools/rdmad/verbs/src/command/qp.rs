@@ -72,7 +72,7 @@ impl Device {
     fn queue(&self, ring: &RingAddr, max_wr: u32, wqe: usize) -> Result<RingMem> {
         let max_slots = self.config().limits.max_qp_wr.next_power_of_two();
         require(max_wr <= ring.slots && ring.slots <= max_slots)?;
-        let ring = RingMem::new(&self.space.enter(), ring)?;
+        let ring = RingMem::new(&self.space, ring)?;
         require(wqe <= ring.layout().slot_size() as usize)?;
         Ok(ring)
     }

@@ -2,6 +2,7 @@
 
 //! What the devices of one process share: worker threads, timers, and the way from a MAC address to a device.
 
+mod exclusive;
 mod quiesce;
 mod ready;
 mod sleep;
@@ -16,6 +17,7 @@ use std::thread::JoinHandle;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
+pub(crate) use self::exclusive::Exclusive;
 use self::quiesce::Quiesce;
 pub(crate) use self::ready::ReadySet;
 use self::sleep::Sleep;
@@ -67,7 +69,7 @@ impl Fabric {
             next_port: Mutex::new(1),
             direct: AtomicBool::new(path == PathPolicy::Direct),
             stopped: AtomicBool::new(false),
-            timers: Timers::default(),
+            timers: Timers::new(),
             quiesce: Quiesce::new(workers),
             sleep: Sleep::default(),
         });
@@ -149,6 +151,9 @@ impl Shared {
     /// Something is ready to be served.
     #[inline]
     pub(crate) fn wake(&self) {
-        self.sleep.wake();
+        // A worker that makes something ready looks for more itself, and wakes others as far as there is.
+        if !worker::is_worker() {
+            self.sleep.wake();
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! Deadlines of QPs.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -10,40 +11,70 @@ use parking_lot::Mutex;
 /// A QP of the fabric: port and QPN.
 pub(crate) type TimerKey = (u32, u32);
 
+/// No deadline.
+const NEVER: u64 = u64::MAX;
+
 /// The deadlines of a fabric. A QP has one at most, which it keeps itself as well so that it can be found.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Timers {
+    start: Instant,
+    /// The first deadline in nanoseconds since `start`, so that workers see without the lock that nothing is due.
+    first: AtomicU64,
     deadlines: Mutex<BTreeSet<(Instant, TimerKey)>>,
 }
 
 impl Timers {
+    /// No deadlines.
+    pub(crate) fn new() -> Self {
+        Self {
+            start: Instant::now(),
+            first: AtomicU64::new(NEVER),
+            deadlines: Mutex::default(),
+        }
+    }
+
     /// Replaces a QP's deadline `old` by `new`. Returns whether `new` is now the first of all.
     pub(crate) fn change(&self, key: TimerKey, old: Option<Instant>, new: Option<Instant>) -> bool {
         let mut deadlines = self.deadlines.lock();
         if let Some(old) = old {
             deadlines.remove(&(old, key));
         }
-        match new {
-            Some(new) => {
-                deadlines.insert((new, key));
-                deadlines.first() == Some(&(new, key))
-            }
-            None => false,
+        if let Some(new) = new {
+            deadlines.insert((new, key));
         }
+        self.note_first(&deadlines);
+        new.is_some_and(|new| deadlines.first() == Some(&(new, key)))
     }
 
     /// Takes out one QP whose deadline is over.
     pub(crate) fn expired(&self, now: Instant) -> Option<TimerKey> {
+        if self.nanos(now) < self.first.load(Ordering::Relaxed) {
+            return None;
+        }
         let mut deadlines = self.deadlines.lock();
         if deadlines.first()?.0 > now {
             return None;
         }
-        deadlines.pop_first().map(|(_, key)| key)
+        let expired = deadlines.pop_first();
+        self.note_first(&deadlines);
+        expired.map(|(_, key)| key)
     }
 
     /// The next deadline.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.deadlines.lock().first().map(|(deadline, _)| *deadline)
+    }
+
+    fn note_first(&self, deadlines: &BTreeSet<(Instant, TimerKey)>) {
+        let first = deadlines
+            .first()
+            .map_or(NEVER, |(first, _)| self.nanos(*first));
+        self.first.store(first, Ordering::Relaxed);
+    }
+
+    fn nanos(&self, at: Instant) -> u64 {
+        // Five centuries fit.
+        at.saturating_duration_since(self.start).as_nanos() as u64
     }
 }
 
@@ -55,7 +86,7 @@ mod tests {
 
     #[test]
     fn one_deadline_a_qp() {
-        let timers = Timers::default();
+        let timers = Timers::new();
         let start = Instant::now();
         let at = |ms| Some(start + Duration::from_millis(ms));
         assert!(timers.change((1, 2), None, at(10)));

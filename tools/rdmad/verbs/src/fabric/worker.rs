@@ -2,6 +2,7 @@
 
 //! What a worker thread does: turns of ready objects, one device after the other.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -10,8 +11,19 @@ use super::Shared;
 /// Expired deadlines that are looked at before other work goes on.
 const TIMERS_A_ROUND: usize = 64;
 
+thread_local! {
+    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the current thread is a worker.
+#[inline]
+pub(super) fn is_worker() -> bool {
+    IS_WORKER.get()
+}
+
 /// Serves until the fabric stops.
 pub(super) fn run(shared: &Shared, worker: usize) {
+    IS_WORKER.set(true);
     // Workers start at different devices.
     let mut first = worker;
     while !shared.stopped.load(Ordering::SeqCst) {
@@ -35,7 +47,7 @@ impl Shared {
             let device = &devices[first.wrapping_add(index) % devices.len()];
             if device.is_ready() {
                 let _turn = self.quiesce.begin(worker);
-                worked |= device.serve();
+                worked |= device.serve(|| self.sleep.wake());
             }
         }
         worked
@@ -43,9 +55,6 @@ impl Shared {
 
     /// Marks the QPs whose deadline is over.
     fn expire(&self) {
-        if self.timers.next().is_none() {
-            return;
-        }
         let now = Instant::now();
         let devices = self.devices.load();
         for _ in 0..TIMERS_A_ROUND {

@@ -2,7 +2,7 @@
 
 //! Objects in guest memory that consist of pages.
 
-use dma::DmaView;
+use dma::{DmaSpace, DmaView};
 
 use crate::error::{fault, require, Errno, Result};
 
@@ -55,7 +55,7 @@ impl PageMap {
     ///
     /// `EINVAL` for a list that is too short or an address that is not a page's, `EFAULT` for a list that can't be read.
     pub(crate) fn read(
-        view: &DmaView,
+        space: &DmaSpace,
         list: PageList,
         first_offset: u64,
         len: u64,
@@ -72,7 +72,8 @@ impl PageMap {
         while at < end {
             let entries = (end - at).div_ceil(page).min(BATCH as u64) as usize;
             let bytes = &mut batch[..8 * entries];
-            read_across(view, list_iova, bytes)?;
+            // The map is pinned for one batch only: whoever changes it waits for us.
+            read_across(&space.enter(), list_iova, bytes)?;
             list_iova = list_iova
                 .checked_add(bytes.len() as u64)
                 .ok_or(Errno::INVAL)?;
@@ -168,7 +169,7 @@ mod tests {
     fn contiguous_pages_are_one_extent() {
         let space = DmaSpace::anonymous(0, 1 << 20);
         let list = list(&space, &[0x8000, 0x9000, 0xa000, 0x4000, 0x5000], 12);
-        let map = PageMap::read(&space.enter(), list, 0x123, 0x4800).unwrap();
+        let map = PageMap::read(&space, list, 0x123, 0x4800).unwrap();
         assert_eq!(
             map.pieces().collect::<Vec<_>>(),
             [(0x8123, 0x2edd), (0x4000, 0x1923)]
@@ -184,7 +185,7 @@ mod tests {
         let space = DmaSpace::anonymous(0, 1 << 20);
         let pages: Vec<u64> = (0..1500).map(|n| (3000 - 2 * n) << 12).collect();
         let list = list(&space, &pages, 12);
-        let map = PageMap::read(&space.enter(), list, 0, 1500 << 12).unwrap();
+        let map = PageMap::read(&space, list, 0, 1500 << 12).unwrap();
         for (index, page) in pages.iter().enumerate() {
             assert_eq!(map.find(((index as u64) << 12) + 7), (page + 7, 4089));
         }
@@ -193,9 +194,8 @@ mod tests {
     #[test]
     fn bad_lists() {
         let space = DmaSpace::anonymous(0, 1 << 20);
-        let view = space.enter();
         let good = list(&space, &[0x8000, 0x9001], 12);
-        let read = |list, offset, len| PageMap::read(&view, list, offset, len).err();
+        let read = |list, offset, len| PageMap::read(&space, list, offset, len).err();
         assert_eq!(read(good, 0, 0x1000), None, "the second page is not needed");
         assert_eq!(read(good, 0, 0x1001), Some(Errno::INVAL), "misaligned page");
         assert_eq!(read(good, 0, 0x2001), Some(Errno::INVAL), "too short");

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{fence, Ordering};
 
-use dma::{DmaError, DmaSlice, DmaSliceMut, DmaView};
+use dma::{DmaError, DmaSlice, DmaSliceMut, DmaSpace, DmaView};
 use virtio_rdma_abi::ring::{RingAddr, RingLayout, PAGE_SHIFT_RANGE};
 use virtio_rdma_ring::RingMemory;
 
@@ -22,7 +22,7 @@ pub(crate) struct RingMem {
 
 impl RingMem {
     /// The ring that a command describes, after a check that all of it can be reached.
-    pub(crate) fn new(view: &DmaView, addr: &RingAddr) -> Result<Self> {
+    pub(crate) fn new(space: &DmaSpace, addr: &RingAddr) -> Result<Self> {
         require(addr.reserved == [0; 6] && PAGE_SHIFT_RANGE.contains(&addr.page_shift))?;
         let layout = RingLayout::new(addr.slots, addr.slot_shift).ok_or(Errno::INVAL)?;
         let list = PageList {
@@ -30,7 +30,8 @@ impl RingMem {
             npages: addr.npages,
             page_shift: addr.page_shift,
         };
-        let pages = PageMap::read(view, list, 0, u64::from(layout.size()))?;
+        let pages = PageMap::read(space, list, 0, u64::from(layout.size()))?;
+        let view = space.enter();
         for (mut iova, len) in pages.pieces() {
             let mut rest = usize::try_from(len).map_err(|_| Errno::INVAL)?;
             while rest > 0 {

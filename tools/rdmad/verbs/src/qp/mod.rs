@@ -21,6 +21,7 @@ use virtio_rdma_abi::wire::Wire;
 
 use crate::cq::Cq;
 use crate::event::Source;
+use crate::fabric::Exclusive;
 use crate::memory::RingMem;
 use crate::pd::PdUse;
 use crate::Device;
@@ -56,7 +57,7 @@ pub(crate) struct Qp {
     /// The entry in the fabric's timers was taken out.
     timer_expired: AtomicBool,
     /// A worker serves it, and whether it became ready meanwhile.
-    serving: AtomicU8,
+    serving: Exclusive,
     send: Mutex<SendSide>,
     recv: Mutex<RecvSide>,
 }
@@ -106,7 +107,7 @@ impl Qp {
             state: AtomicU8::new(QpState::Reset.value()),
             failure_requested: AtomicBool::new(false),
             timer_expired: AtomicBool::new(false),
-            serving: AtomicU8::new(0),
+            serving: Exclusive::default(),
             send: Mutex::new(SendSide::new(init.sq.layout())),
             recv: Mutex::new(RecvSide::new(init.rq.as_ref().map(RingMem::layout))),
             sq: init.sq,

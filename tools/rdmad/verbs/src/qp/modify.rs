@@ -37,14 +37,18 @@ impl Qp {
             let mut attributes = send.attr;
             attr::merge(&mut attributes, mask, new);
             if matches!(next, QpState::Rtr | QpState::Rts | QpState::Sqd) {
-                let connection = attr::connection(device, self.number, &attributes)?;
+                let connection = match &send.connection {
+                    // Its GID may be gone from the table by now.
+                    Some(connection) if !mask.contains(QpAttrMask::AV) => connection.clone(),
+                    _ => attr::connection(device, self.number, &attributes)?,
+                };
                 self.connect(
                     device,
                     &mut send,
                     &mut recv,
                     &connection,
                     &attributes,
-                    (current, next, mask),
+                    (current, next),
                 );
             }
             send.attr = attributes;
@@ -80,56 +84,30 @@ impl Qp {
         recv: &mut RecvSide,
         connection: &Connection,
         attr: &QpAttr,
-        (current, next, mask): (QpState, QpState, QpAttrMask),
+        (current, next): (QpState, QpState),
     ) {
-        let readdressed = mask.contains(QpAttrMask::AV);
+        let responder = attr::responder(attr);
+        let requester = attr::requester(attr);
         if next == QpState::Rtr {
-            recv.start(
-                self,
-                connection,
-                Responder::new(connection.clone(), attr::responder(attr)),
-            );
-        } else if let Some(old) = recv.responder.as_mut() {
-            old.set_access(attr.qp_access_flags);
-            old.set_min_rnr_timer(attr.min_rnr_timer);
-            if readdressed || mask.contains(QpAttrMask::MAX_DEST_RD_ATOMIC) {
-                // A new responder that goes on where the old one was.
-                let (expected, msn) = (old.expected_psn(), old.msn());
-                let mut attributes = attr::responder(attr);
-                attributes.rq_psn = expected.value();
-                let mut responder = Responder::new(connection.clone(), attributes);
-                responder.advance(0, msn);
-                recv.start(self, connection, responder);
-            }
+            recv.start(self, Responder::new(connection.clone(), responder));
+        } else if let Some(old) = &mut recv.responder {
+            old.set_attr(responder);
+            old.set_path(connection.path);
         }
-        match (current, next) {
-            (QpState::Rtr, QpState::Rts) => {
-                let depth = send.start(self);
-                let requester =
-                    Requester::new(connection.clone(), attr::requester(attr), depth.into());
-                send.connect(connection, requester);
-                recv.set_established();
-            }
-            (QpState::Sqd, QpState::Sqd) => {
-                let mut attributes = attr::requester(attr);
-                if let Some(old) = &mut send.requester {
-                    if readdressed {
-                        attributes.sq_psn = old.next_psn().value();
-                        let depth = send.start(self);
-                        let requester =
-                            Requester::new(connection.clone(), attributes, depth.into());
-                        send.connect(connection, requester);
-                    } else {
-                        old.set_attr(attributes);
-                    }
-                }
-            }
-            (_, QpState::Sqd) => send.drained = false,
-            _ => {}
+        recv.set_peer(connection);
+        if (current, next) == (QpState::Rtr, QpState::Rts) {
+            let depth = send.start(self);
+            send.requester = Some(Requester::new(connection.clone(), requester, depth.into()));
+            recv.set_established();
+        } else if let Some(old) = &mut send.requester {
+            old.set_attr(requester);
+            old.set_path(connection.path);
         }
-        if matches!(next, QpState::Rtr | QpState::Rts) || readdressed {
-            send.route = Route::find(device, self.number, connection);
+        send.connection = Some(connection.clone());
+        if next == QpState::Sqd {
+            send.drained &= current == QpState::Sqd;
         }
+        send.route = Route::find(device, self.number, connection);
     }
 
     /// Gives all slots back and forgets the connection.

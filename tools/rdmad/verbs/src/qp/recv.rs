@@ -70,20 +70,19 @@ impl RecvSide {
     }
 
     /// Starts to receive.
-    pub(super) fn start(
-        &mut self,
-        qp: &Qp,
-        connection: &Connection,
-        responder: Responder<Received>,
-    ) {
+    pub(super) fn start(&mut self, qp: &Qp, responder: Responder<Received>) {
         self.buffer = vec![0; max_rq_wqe(&qp.cap)].into();
+        self.responder = Some(responder);
+        self.established = false;
+    }
+
+    /// Whom requests come from.
+    pub(super) fn set_peer(&mut self, connection: &Connection) {
         self.peer = Some(Peer {
             mac: connection.path.dst_mac,
             qpn: connection.dest_qpn,
             addresses: connection.path.addresses,
         });
-        self.responder = Some(responder);
-        self.established = false;
     }
 
     /// Forgets all work and the connection.

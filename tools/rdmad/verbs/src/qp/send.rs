@@ -38,8 +38,8 @@ pub(crate) struct SendSide {
     pub(crate) requester: Option<Requester<Posted>>,
     /// The way to the peer, if data goes there without packets.
     pub(crate) route: Option<Route>,
-    /// Addresses that responses of the peer have, seen from here.
-    addresses: Option<Addresses>,
+    /// From RTR on.
+    pub(super) connection: Option<Connection>,
     /// The work request that goes there now.
     pub(super) transfer: Option<Transfer>,
     /// The ring makes no sense: it is not looked at before RESET.
@@ -58,7 +58,7 @@ impl SendSide {
             snapshots: Snapshots::default(),
             requester: None,
             route: None,
-            addresses: None,
+            connection: None,
             transfer: None,
             broken: false,
             drained: false,
@@ -79,7 +79,7 @@ impl SendSide {
         self.snapshots = Snapshots::default();
         self.requester = None;
         self.route = None;
-        self.addresses = None;
+        self.connection = None;
         self.transfer = None;
         self.broken = false;
     }
@@ -94,16 +94,12 @@ impl SendSide {
         &self.attr
     }
 
-    /// Takes a connection into use.
-    pub(super) fn connect(&mut self, connection: &Connection, requester: Requester<Posted>) {
-        self.addresses = Some(connection.path.addresses);
-        self.requester = Some(requester);
-    }
-
     /// Whether packets with these addresses come from the peer.
     pub(crate) fn is_from_peer(&self, addresses: &Addresses) -> bool {
-        self.addresses
-            .is_some_and(|ours| ours.src() == addresses.dst() && ours.dst() == addresses.src())
+        self.connection.as_ref().is_some_and(|connection| {
+            let ours = &connection.path.addresses;
+            ours.src() == addresses.dst() && ours.dst() == addresses.src()
+        })
     }
 
     /// What a requester needs of its QP.

@@ -22,10 +22,6 @@ const COST_PER_WR: usize = 1024;
 /// Work requests that are flushed in a turn.
 const FLUSH_LIMIT: usize = 256;
 
-/// Bits of `Qp::serving`.
-const SERVED: u8 = 1;
-const AGAIN: u8 = 2;
-
 /// How a turn ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -58,18 +54,9 @@ impl Outcome {
 impl Qp {
     /// Gives the QP a turn, unless another worker is at it; then that one gives it another.
     pub(crate) fn serve(&self, device: &Arc<Device>) {
-        let before = self.serving.fetch_or(SERVED, Ordering::AcqRel);
-        if before & SERVED != 0 {
-            // The other worker may have ended its turn between the two.
-            if self.serving.fetch_or(AGAIN, Ordering::AcqRel) & SERVED != 0 {
-                return;
-            }
-            self.serving.fetch_and(!AGAIN, Ordering::AcqRel);
-            device.qp_ready(self.number);
+        let Some((outcome, again)) = self.serving.run(|| self.turn(device)) else {
             return;
-        }
-        let outcome = self.turn(device);
-        let again = self.serving.fetch_and(!(SERVED | AGAIN), Ordering::AcqRel) & AGAIN != 0;
+        };
         match outcome {
             Outcome::More => device.qp_ready(self.number),
             _ if again => device.qp_ready(self.number),

@@ -9,3 +9,4 @@ mod data;
 mod errors;
 mod events;
 mod hostile;
+mod switch;

@@ -2,25 +2,29 @@
 
 //! Plays the drivers of VMs: guest memory, rings, control commands, and a network that joins the VMs.
 
+mod cq;
 mod net;
-mod queues;
+mod qp;
 mod ring;
+mod wr;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dma::DmaSpace;
-use verbs::{Device, DeviceConfig, EventSink, Fabric, Limits, PathPolicy};
+use verbs::{Device, DeviceConfig, EventSink, Fabric, FramePort, Limits, PathPolicy};
 use virtio_rdma_abi::config::F_RING_ADDR;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::{Event, EventKind};
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::wire::Wire;
 
+pub use cq::Cq;
 pub use net::Net;
-pub use queues::{connect, sge, Cq, Options, Qp, Wr};
+pub use qp::{connect, Options, Qp};
 pub use ring::Ring;
+pub use wr::{sge, Wr};
 
 /// Memory of a VM.
 const MEMORY: u64 = 96 << 20;
@@ -84,6 +88,11 @@ impl Sink {
     }
 }
 
+/// MAC address of the `n`th VM, counted from 1.
+pub fn mac(n: usize) -> [u8; 6] {
+    [0x52, 0x54, 0, 9, 0, n as u8]
+}
+
 /// Some VMs on one fabric.
 pub struct World {
     // The fabric ends last: it stops the threads that serve the devices.
@@ -101,7 +110,12 @@ impl World {
         let net = Arc::new(Net::default());
         let fabric = Fabric::new(Some(2), path).unwrap();
         let vms = (1..=vms)
-            .map(|n| Vm::new(n as u8, &fabric, &net, &limits))
+            .map(|n| {
+                let port = net.port(mac(n));
+                let vm = Vm::new(n, &fabric, port.clone(), &limits);
+                port.attach(&vm.device);
+                vm
+            })
             .collect();
         Self { vms, net, fabric }
     }
@@ -140,8 +154,9 @@ pub struct Vm {
 }
 
 impl Vm {
-    fn new(n: u8, fabric: &Fabric, net: &Arc<Net>, limits: &Limits) -> Self {
-        let mac = [0x52, 0x54, 0, 9, 0, n];
+    /// The `n`th VM, with what is between its device and the others. The caller has the device know of frames.
+    pub fn new(n: usize, fabric: &Fabric, port: Arc<dyn FramePort>, limits: &Limits) -> Self {
+        let mac = mac(n);
         let space = Arc::new(DmaSpace::anonymous(0, MEMORY));
         let sink = Arc::new(Sink::default());
         sink.buffers.store(1_000_000, Ordering::SeqCst);
@@ -149,14 +164,12 @@ impl Vm {
             limits: limits.clone(),
             ..DeviceConfig::new(mac)
         };
-        let port = net.port(mac);
-        let device = Device::new(config, space.clone(), fabric, sink.clone(), port.clone());
-        port.attach(&device);
+        let device = Device::new(config, space.clone(), fabric, sink.clone(), port);
         device.set_features(1 << F_RING_ADDR);
         device.set_link(true);
         sink.events.lock().unwrap().clear();
         let mut gid = [0; 16];
-        gid[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, n]);
+        gid[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, n as u8]);
         let mut vm = Self {
             mac,
             gid,
@@ -165,7 +178,7 @@ impl Vm {
             device,
             sink,
             next: AtomicU64::new(4096),
-            cookies: AtomicU64::new(u64::from(n) << 32 | 1),
+            cookies: AtomicU64::new((n as u64) << 32 | 1),
         };
         vm.pdn = vm.call(CmdCreatePd::ZERO).unwrap().pdn;
         vm.call(CmdAddGid {

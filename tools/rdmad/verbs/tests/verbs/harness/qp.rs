@@ -1,118 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! CQs and QPs as a driver uses them.
+//! QPs as a driver uses them.
 
 use std::cell::RefCell;
 
-use virtio_rdma_abi::cqe::{Cqe, CQ_SLOT_SHIFT};
 use virtio_rdma_abi::ctrl::*;
-use virtio_rdma_abi::ib::{
-    AccessFlags, AhFlags, Mtu, QpAttrMask, QpState, QpType, SendFlags, SigType, WcStatus, WrOpcode,
-};
+use virtio_rdma_abi::ib::{AccessFlags, AhFlags, Mtu, QpAttrMask, QpState, QpType, SigType};
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
-use virtio_rdma_abi::ring::{slot_shift_for, ArmKind, Doorbell, DoorbellKind};
+use virtio_rdma_abi::ring::{slot_shift_for, Doorbell, DoorbellKind};
 use virtio_rdma_abi::wire::Wire;
-use virtio_rdma_abi::wqe::{
-    rq_wqe_size, sq_wqe_size, Member, Rdma, RqHeader, Sge, SqHeader, INLINE_OFFSET,
-};
-use virtio_rdma_ring::{Armed, CompletionQueue, RingError, RingMemory, WorkQueue};
+use virtio_rdma_abi::wqe::{rq_wqe_size, sq_wqe_size, RqHeader, Sge, INLINE_OFFSET};
+use virtio_rdma_ring::{RingMemory, WorkQueue};
 
-use super::{wait, Mr, Ring, Vm, FULL};
+use super::{wait, Ring, Vm, FULL};
+use super::{Cq, Wr};
 
 /// The doorbell page that tests use.
 pub const PAGE: u32 = 3;
-
-pub struct Cq<'vm> {
-    pub vm: &'vm Vm,
-    pub cqn: u32,
-    pub cookie: u64,
-    pub ring: Ring,
-    queue: RefCell<CompletionQueue>,
-}
-
-impl<'vm> Cq<'vm> {
-    pub fn new(vm: &'vm Vm, slots: u32) -> Self {
-        let ring = Ring::new(vm, slots, CQ_SLOT_SHIFT);
-        let queue = CompletionQueue::new(ring.layout, &ring);
-        let cookie = vm.cookie();
-        let cqn = vm
-            .call(CmdCreateCqRing {
-                base: CmdCreateCq { cqe: slots },
-                flags: CreateFlags::USER,
-                ring: ring.addr,
-                doorbell_page: PAGE,
-                event_queue: 2,
-                cookie,
-                reserved: [0; 8],
-            })
-            .unwrap()
-            .cqn;
-        Self {
-            vm,
-            cqn,
-            cookie,
-            ring,
-            queue: RefCell::new(queue),
-        }
-    }
-
-    pub fn poll(&self) -> Option<Cqe> {
-        let mut queue = self.queue.borrow_mut();
-        let completion = queue.peek(&self.ring).expect("a sound used ring")?;
-        let mut bytes = [0; Cqe::SIZE];
-        self.ring
-            .read(self.ring.layout.slot(completion.slot), &mut bytes);
-        queue.give_back(&self.ring, completion);
-        queue.publish(&self.ring);
-        Some(Cqe::from_bytes(&bytes))
-    }
-
-    /// Like [`poll`](Self::poll) on a ring that may make no sense.
-    pub fn try_poll(&self) -> Result<bool, RingError> {
-        let mut queue = self.queue.borrow_mut();
-        let Some(completion) = queue.peek(&self.ring)? else {
-            return Ok(false);
-        };
-        queue.give_back(&self.ring, completion);
-        queue.publish(&self.ring);
-        Ok(true)
-    }
-
-    /// Waits for the next completion.
-    pub fn next(&self) -> Cqe {
-        wait("a completion", || self.poll())
-    }
-
-    /// Waits for the next completion, which must be this one.
-    pub fn expect(&self, wr_id: u64, status: WcStatus) -> Cqe {
-        let cqe = self.next();
-        let got = (cqe.wr_id, WcStatus::try_from(cqe.status).unwrap());
-        assert_eq!(got, (wr_id, status), "{cqe:?}");
-        cqe
-    }
-
-    pub fn arm(&self, kind: ArmKind) {
-        if self.queue.borrow_mut().arm(&self.ring, kind, false) == Armed::RingDoorbell {
-            self.ring_doorbell();
-        }
-    }
-
-    pub fn event_received(&self) {
-        self.queue.borrow_mut().event_received();
-    }
-
-    pub fn ring_doorbell(&self) {
-        let value = Doorbell {
-            kind: DoorbellKind::Cq,
-            number: self.cqn,
-        };
-        self.vm.device.doorbell(PAGE, value.to_u32());
-    }
-
-    pub fn destroy(&self) -> Result<Empty, u8> {
-        self.vm.call(CmdDestroyCq { cqn: self.cqn })
-    }
-}
 
 /// What a QP is made with.
 #[derive(Clone, Copy)]
@@ -150,100 +54,6 @@ impl Default for Options {
             // The 24 bits wrap soon.
             psn: 0xff_fff0,
         }
-    }
-}
-
-/// A send work request.
-#[derive(Clone)]
-pub struct Wr {
-    pub id: u64,
-    pub opcode: WrOpcode,
-    pub flags: SendFlags,
-    pub imm: [u8; 4],
-    pub sges: Vec<Sge>,
-    pub inline: Option<Vec<u8>>,
-    pub remote: Rdma,
-}
-
-impl Wr {
-    pub fn new(id: u64, opcode: WrOpcode) -> Self {
-        Self {
-            id,
-            opcode,
-            flags: SendFlags::SIGNALED,
-            imm: [0; 4],
-            sges: Vec::new(),
-            inline: None,
-            remote: Rdma::ZERO,
-        }
-    }
-
-    /// Adds `len` bytes of `mr` from `offset` on.
-    pub fn local(mut self, mr: &Mr, offset: u64, len: u32) -> Self {
-        self.sges.push(sge(mr, offset, len));
-        self
-    }
-
-    pub fn remote(mut self, mr: &Mr, offset: u64) -> Self {
-        self.remote = Rdma {
-            remote_addr: mr.addr + offset,
-            rkey: mr.key,
-        };
-        self
-    }
-
-    pub fn imm(mut self, imm: [u8; 4]) -> Self {
-        self.imm = imm;
-        self
-    }
-
-    pub fn flags(mut self, flags: SendFlags) -> Self {
-        self.flags = flags;
-        self
-    }
-
-    pub fn inline(mut self, data: &[u8]) -> Self {
-        self.flags = self.flags | SendFlags::INLINE;
-        self.inline = Some(data.to_vec());
-        self
-    }
-
-    pub fn bytes(&self) -> Vec<u8> {
-        let mut header = SqHeader {
-            num_sge: self.sges.len() as u32,
-            send_flags: self.flags,
-            opcode: self.opcode.value(),
-            wr_id: self.id,
-            ex: self.imm,
-            wr: [0; 51],
-        };
-        self.remote.store(&mut header.wr);
-        let mut sges = self.sges.clone();
-        if let Some(data) = &self.inline {
-            header.num_sge = 1;
-            sges = vec![Sge {
-                addr: 0,
-                length: data.len() as u32,
-                lkey: 0,
-            }];
-        }
-        let mut bytes = header.to_bytes().to_vec();
-        for sge in sges {
-            bytes.extend(sge.to_bytes());
-        }
-        if let Some(data) = &self.inline {
-            assert_eq!(bytes.len(), INLINE_OFFSET);
-            bytes.extend(data);
-        }
-        bytes
-    }
-}
-
-pub fn sge(mr: &Mr, offset: u64, len: u32) -> Sge {
-    Sge {
-        addr: mr.addr + offset,
-        length: len,
-        lkey: mr.key,
     }
 }
 

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Work requests, and how libibverbs has them.
+
+use std::mem::zeroed;
+use std::ptr;
+
+use super::{check, ffi, Sge};
+
+/// What a send work request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// SEND.
+    Send,
+    /// SEND with immediate data.
+    SendImm(u32),
+    /// RDMA WRITE to an address and key.
+    Write(u64, u32),
+    /// RDMA WRITE with immediate data.
+    WriteImm(u64, u32, u32),
+    /// RDMA READ from an address and key.
+    Read(u64, u32),
+}
+
+/// What a send work request carries.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// Registered memory.
+    Sges(&'a [Sge]),
+    /// Bytes that are copied when the request is posted.
+    Inline(&'a [u8]),
+}
+
+/// A send work request.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// Id.
+    pub id: u64,
+    /// What to do.
+    pub op: Op,
+    /// With what.
+    pub payload: Payload<'a>,
+    /// Whether to complete with a CQE.
+    pub signaled: bool,
+    /// Whether the peer's CQE is solicited.
+    pub solicited: bool,
+    /// Whether to wait for earlier READs.
+    pub fence: bool,
+}
+
+impl<'a> SendWr<'a> {
+    /// A signalled request.
+    pub fn new(id: u64, op: Op, sges: &'a [Sge]) -> Self {
+        Self {
+            id,
+            op,
+            payload: Payload::Sges(sges),
+            signaled: true,
+            solicited: false,
+            fence: false,
+        }
+    }
+}
+
+/// A post that was refused.
+#[derive(Debug)]
+pub struct PostError {
+    /// Index of the first request that was not posted.
+    pub index: usize,
+    /// The errno.
+    pub error: std::io::Error,
+}
+
+impl std::fmt::Display for PostError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "post of request {} refused: {}", self.index, self.error)
+    }
+}
+
+impl std::error::Error for PostError {}
+
+pub(super) fn sges_of(payload: Payload<'_>) -> Vec<ffi::ibv_sge> {
+    match payload {
+        Payload::Sges(sges) => sges
+            .iter()
+            .map(|sge| ffi::ibv_sge {
+                addr: sge.addr,
+                length: sge.length,
+                lkey: sge.lkey,
+            })
+            .collect(),
+        Payload::Inline(bytes) => vec![ffi::ibv_sge {
+            addr: bytes.as_ptr().addr() as u64,
+            length: bytes.len() as u32,
+            lkey: 0,
+        }],
+    }
+}
+
+pub(super) fn raw_send(wr: &SendWr<'_>, list: &mut [ffi::ibv_sge]) -> ffi::ibv_send_wr {
+    // SAFETY: All-zero bytes are a valid ibv_send_wr.
+    let mut raw: ffi::ibv_send_wr = unsafe { zeroed() };
+    raw.wr_id = wr.id;
+    raw.sg_list = list.as_mut_ptr();
+    raw.num_sge = list.len() as i32;
+    let (opcode, remote, imm) = match wr.op {
+        Op::Send => (ffi::IBV_WR_SEND, None, None),
+        Op::SendImm(imm) => (ffi::IBV_WR_SEND_WITH_IMM, None, Some(imm)),
+        Op::Write(addr, key) => (ffi::IBV_WR_RDMA_WRITE, Some((addr, key)), None),
+        Op::WriteImm(addr, key, imm) => (
+            ffi::IBV_WR_RDMA_WRITE_WITH_IMM,
+            Some((addr, key)),
+            Some(imm),
+        ),
+        Op::Read(addr, key) => (ffi::IBV_WR_RDMA_READ, Some((addr, key)), None),
+    };
+    raw.opcode = opcode;
+    if let Some((remote_addr, rkey)) = remote {
+        raw.wr.rdma = ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
+    }
+    if let Some(imm) = imm {
+        raw.__bindgen_anon_1.imm_data = imm.to_be();
+    }
+    let flags = [
+        (wr.signaled, ffi::IBV_SEND_SIGNALED),
+        (wr.solicited, ffi::IBV_SEND_SOLICITED),
+        (wr.fence, ffi::IBV_SEND_FENCE),
+        (
+            matches!(wr.payload, Payload::Inline(_)),
+            ffi::IBV_SEND_INLINE,
+        ),
+    ];
+    raw.send_flags = flags.iter().filter(|flag| flag.0).map(|flag| flag.1).sum();
+    raw
+}
+
+/// Chains requests that lie one after the other.
+pub(super) fn link<T>(wrs: &mut [T], set: impl Fn(&mut T, *mut T)) {
+    let first = wrs.as_mut_ptr();
+    for index in 1..wrs.len() {
+        // SAFETY: Both indices lie in the slice, and no other reference to it is alive.
+        unsafe { set(&mut *first.add(index - 1), first.add(index)) };
+    }
+}
+
+/// The result of a post: which request was the bad one.
+pub(super) fn posted<T>(code: i32, wrs: &[T], bad: *mut T) -> Result<(), PostError> {
+    check(code).map_err(|error| PostError {
+        index: wrs
+            .iter()
+            .position(|wr| ptr::eq(wr, bad))
+            .unwrap_or(wrs.len()),
+        error,
+    })
+}

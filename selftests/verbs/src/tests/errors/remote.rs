@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Errors of remote memory: of what RDMA WRITE and READ reach for.
+
+use anyhow::Result;
+
+use super::{fails, remote_access, untouched, SIZE};
+use crate::endpoint::{Endpoint, Options};
+use crate::rdma::{access, ffi, Mr, Op, Pd};
+use crate::session::Session;
+
+/// A remote key that does not exist.
+pub fn write_bad_rkey(session: &mut Session) -> Result<()> {
+    remote_access(
+        session,
+        &Options::default(),
+        ffi::IBV_WC_REM_ACCESS_ERR,
+        access::ALL,
+        |addr, rkey| Op::Write(addr, rkey ^ 0x0055_5500),
+    )
+}
+
+/// The same with RDMA READ.
+pub fn read_bad_rkey(session: &mut Session) -> Result<()> {
+    remote_access(
+        session,
+        &Options::default(),
+        ffi::IBV_WC_REM_ACCESS_ERR,
+        access::ALL,
+        |addr, rkey| Op::Read(addr, rkey ^ 0x0055_5500),
+    )
+}
+
+/// A remote region of another PD than the responder's QP.
+pub fn remote_other_pd(session: &mut Session) -> Result<()> {
+    for write in [true, false] {
+        let stranger = Pd::new(&session.context)?;
+        let foreign = Mr::new(&stranger, SIZE, access::ALL)?;
+        foreign.write(0, &[0x77; SIZE]);
+        let end = Endpoint::connect(session, &Options::default())?;
+        let mr = end.memory(SIZE)?;
+        let remote = session.swap_memory(&foreign)?;
+        if session.active() {
+            let op = match write {
+                true => Op::Write(remote.addr, remote.rkey),
+                false => Op::Read(remote.addr, remote.rkey),
+            };
+            fails(&end, op, &[mr.sge(0, 100)], ffi::IBV_WC_REM_ACCESS_ERR)?;
+        }
+        session.peer.meet()?;
+        untouched(&foreign)?;
+    }
+    Ok(())
+}
+
+/// The same of remote memory.
+pub fn remote_out_of_range(session: &mut Session) -> Result<()> {
+    // 5,000 bytes are moved.
+    let shifts = [
+        SIZE as u64 - 4999,
+        1_u64.wrapping_neg(),
+        SIZE as u64,
+        1 << 40,
+        // Beyond the end of the address space with every region in the lower half.
+        u64::MAX / 2,
+    ];
+    for shift in shifts {
+        for write in [true, false] {
+            remote_access(
+                session,
+                &Options::default(),
+                ffi::IBV_WC_REM_ACCESS_ERR,
+                access::ALL,
+                |addr, rkey| match write {
+                    true => Op::Write(addr.wrapping_add(shift), rkey),
+                    false => Op::Read(addr.wrapping_add(shift), rkey),
+                },
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// RDMA WRITE to a region that peers may only read.
+pub fn region_without_remote_write(session: &mut Session) -> Result<()> {
+    remote_access(
+        session,
+        &Options::default(),
+        ffi::IBV_WC_REM_ACCESS_ERR,
+        access::LOCAL_WRITE | access::REMOTE_READ,
+        Op::Write,
+    )
+}
+
+/// RDMA READ from a region that peers may only write.
+pub fn region_without_remote_read(session: &mut Session) -> Result<()> {
+    remote_access(
+        session,
+        &Options::default(),
+        ffi::IBV_WC_REM_ACCESS_ERR,
+        access::LOCAL_WRITE | access::REMOTE_WRITE,
+        Op::Read,
+    )
+}
+
+/// RDMA WRITE to a QP that was not set up for it.
+pub fn qp_without_remote_write(session: &mut Session) -> Result<()> {
+    let options = Options {
+        access: access::REMOTE_READ,
+        ..Options::default()
+    };
+    remote_access(
+        session,
+        &options,
+        ffi::IBV_WC_REM_INV_REQ_ERR,
+        access::ALL,
+        Op::Write,
+    )
+}
+
+/// RDMA READ from a QP that was not set up for it.
+pub fn qp_without_remote_read(session: &mut Session) -> Result<()> {
+    let options = Options {
+        access: access::REMOTE_WRITE,
+        ..Options::default()
+    };
+    remote_access(
+        session,
+        &options,
+        ffi::IBV_WC_REM_INV_REQ_ERR,
+        access::ALL,
+        Op::Read,
+    )
+}
+
+/// A region that was deregistered, as remote memory.
+pub fn region_gone_remote(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &Options::default())?;
+    let mr = end.memory(SIZE)?;
+    let gone = end.memory(SIZE)?;
+    let remote = session.swap_memory(&gone)?;
+    gone.deregister()?;
+    session.peer.meet()?;
+    if session.active() {
+        let op = Op::Write(remote.addr, remote.rkey);
+        fails(&end, op, &[mr.sge(0, 100)], ffi::IBV_WC_REM_ACCESS_ERR)?;
+    }
+    session.peer.meet()
+}

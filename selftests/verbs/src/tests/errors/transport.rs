@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Peers that are not ready, or not there.
+
+use std::time::Duration;
+
+use anyhow::{ensure, Result};
+
+use super::{dead, fails, SIZE};
+use crate::endpoint::{Endpoint, Options};
+use crate::pattern::compare;
+use crate::rdma::{ffi, Op, SendWr};
+use crate::session::Session;
+
+/// No receive is posted, and the retries for that run out.
+pub fn receiver_not_ready(session: &mut Session) -> Result<()> {
+    let options = Options {
+        rnr_retries: 2,
+        ..Options::default()
+    };
+    let end = Endpoint::connect(session, &options)?;
+    let mr = end.memory(SIZE)?;
+    if session.active() {
+        fails(
+            &end,
+            Op::Send,
+            &[mr.sge(0, 100)],
+            ffi::IBV_WC_RNR_RETRY_EXC_ERR,
+        )?;
+    }
+    session.peer.meet()?;
+    end.recv.expect_empty()
+}
+
+/// No receive is posted at first, but before the retries run out.
+pub fn receiver_ready_later(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &Options::default())?;
+    let mr = end.memory(SIZE)?;
+    if session.active() {
+        mr.write(0, &[0x2b; 3000]);
+        let sges = [mr.sge(0, 3000)];
+        end.qp.send(&SendWr::new(1, Op::Send, &sges))?;
+        session.peer.meet()?;
+        end.sent()?.ok()?;
+    } else {
+        session.peer.meet()?;
+        // Not a measure, only time for the first attempts to come to nothing.
+        std::thread::sleep(Duration::from_millis(50));
+        end.qp.recv(5, &[mr.sge(0, SIZE)])?;
+        ensure!(end.received()?.ok()?.bytes == 3000);
+        compare("message", &mr.read(0, 3000), &[0x2b; 3000])?;
+    }
+    session.peer.meet()
+}
+
+/// The peer's QP has gone, and the transport retries run out.
+pub fn peer_gone(session: &mut Session) -> Result<()> {
+    let options = Options {
+        // 4.096 µs · 2¹⁴ is 67 ms.
+        timeout: 14,
+        retries: 3,
+        ..Options::default()
+    };
+    let end = Endpoint::connect(session, &options)?;
+    if !session.active() {
+        drop(end);
+        session.peer.meet()?;
+        return session.peer.meet();
+    }
+    let mr = end.memory(SIZE)?;
+    session.peer.meet()?;
+    // Behind the one that runs into the void, others wait.
+    let sges = [mr.sge(0, 100)];
+    end.qp.send_all(&[
+        SendWr::new(1, Op::Send, &sges),
+        SendWr::new(2, Op::Send, &sges),
+    ])?;
+    let first = end.sent()?.expect(ffi::IBV_WC_RETRY_EXC_ERR)?;
+    let second = end.sent()?.expect(ffi::IBV_WC_WR_FLUSH_ERR)?;
+    ensure!((first.id, second.id) == (1, 2));
+    dead(&end)?;
+    session.peer.meet()
+}

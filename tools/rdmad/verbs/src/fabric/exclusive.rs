@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! One worker at a time.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// A worker is at it.
+const BUSY: u8 = 1;
+/// Another one wanted to be meanwhile.
+const AGAIN: u8 = 2;
+
+/// Lets one worker at a time take turns at something. Who finds another at it does not wait: that one is told that there
+/// may be more to do.
+#[derive(Debug, Default)]
+pub(crate) struct Exclusive(AtomicU8);
+
+impl Exclusive {
+    /// Takes a turn. Returns its result, and whether there may be more to do because another worker came meanwhile;
+    /// `None` if another worker is at it, which will know that one came.
+    pub(crate) fn run<T>(&self, turn: impl FnOnce() -> T) -> Option<(T, bool)> {
+        while self.0.fetch_or(BUSY, Ordering::AcqRel) & BUSY != 0 {
+            if self.0.fetch_or(AGAIN, Ordering::AcqRel) & BUSY != 0 {
+                return None;
+            }
+            // Its turn ended between the two: it was not told.
+            self.0.fetch_and(!AGAIN, Ordering::AcqRel);
+        }
+        let result = turn();
+        let again = self.0.fetch_and(!(BUSY | AGAIN), Ordering::AcqRel) & AGAIN != 0;
+        Some((result, again))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_do_not_overlap_and_no_request_is_lost() {
+        let exclusive = Exclusive::default();
+        assert_eq!(exclusive.run(|| 5), Some((5, false)));
+        let nested = exclusive.run(|| (exclusive.run(|| ()), exclusive.run(|| ())));
+        assert_eq!(nested, Some(((None, None), true)));
+        assert_eq!(exclusive.run(|| ()), Some(((), false)));
+    }
+
+    #[test]
+    fn many_workers() {
+        use std::sync::atomic::AtomicU32;
+        let exclusive = Exclusive::default();
+        let [asked, inside, seen] = [0, 0, 0].map(AtomicU32::new);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        asked.fetch_add(1, Ordering::SeqCst);
+                        let turn = || {
+                            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                            seen.store(asked.load(Ordering::SeqCst), Ordering::SeqCst);
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                        };
+                        while exclusive.run(turn).is_some_and(|(_, again)| again) {}
+                    }
+                });
+            }
+        });
+        assert_eq!(seen.into_inner(), 40_000, "the last request was served");
+    }
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Limits, malformed commands, reset.
+
+use verbs::{Limits, PathPolicy};
+use virtio_rdma_abi::config::{mac_from_eui64, Config, OwnRingsConfig, OWN_RINGS_CONFIG_OFFSET};
+use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::wire::Wire;
+
+use crate::harness::*;
+
+use super::{create_cq, create_qp, register, EINVAL, ENOMEM, EOPNOTSUPP};
+
+fn small() -> Limits {
+    Limits {
+        max_qp: 5,
+        max_cq: 2,
+        max_mr: 2,
+        max_mr_pages: 16,
+        max_pd: 3,
+        max_cqe: 256,
+        max_qp_wr: 128,
+        max_sge: 4,
+        max_inline_data: 200,
+        ..Limits::default()
+    }
+}
+
+fn raw(vm: &Vm, request: &[u8], room: usize) -> Vec<u8> {
+    let mut response = Vec::new();
+    vm.device.command(request, room, &mut response);
+    response
+}
+
+#[test]
+fn the_configuration_tells_the_limits() {
+    let world = World::with_limits(1, PathPolicy::Direct, small());
+    let vm = &world.vms[0];
+    let space = vm.device.config_space();
+    let config = Config::decode(&space).unwrap();
+    assert_eq!(config.phys_port_cnt, 1);
+    assert_eq!(mac_from_eui64(config.sys_image_guid), Some(vm.mac));
+    assert_eq!(
+        (config.max_mr, config.max_mr_size, config.max_pd),
+        (2, 16 << 12, 3)
+    );
+    assert_eq!(
+        (config.max_send_sge, config.max_recv_sge, config.max_sge_rd),
+        (4, 4, 4)
+    );
+    let own = OwnRingsConfig::decode(&space[OWN_RINGS_CONFIG_OFFSET..]).unwrap();
+    assert_eq!(
+        (own.max_qp, own.max_cq, own.max_cqe, own.max_qp_wr),
+        (5, 2, 256, 128)
+    );
+    assert_eq!((own.max_inline_data, own.doorbell_pages), (200, 4096));
+    assert!(space[OWN_RINGS_CONFIG_OFFSET + OwnRingsConfig::SIZE..]
+        .iter()
+        .all(|byte| *byte == 0));
+    // As many as it says, and no more. One PD and one QP are in use or not to be had: the harness's and GSI.
+    for _ in 0..2 {
+        vm.call(CmdCreatePd::ZERO).unwrap();
+    }
+    assert_eq!(vm.call(CmdCreatePd::ZERO).err(), Some(ENOMEM));
+    let (cq, _other) = (Cq::new(vm, 64), Cq::new(vm, 256));
+    assert_eq!(vm.call(create_cq(vm)).err(), Some(ENOMEM));
+    let options = Options {
+        slots: 128,
+        ..Options::default()
+    };
+    let qps: Vec<_> = (0..4).map(|_| Qp::new(vm, &cq, &cq, options)).collect();
+    assert_eq!(
+        qps.iter().map(|qp| qp.qpn).collect::<Vec<_>>(),
+        [2, 3, 4, 5]
+    );
+    assert_eq!(vm.call(create_qp(vm, &cq)).err(), Some(ENOMEM));
+    vm.mr(4096 * 10);
+    assert_eq!(register(vm, |cmd| cmd.npages = 7), Err(ENOMEM), "pages");
+    vm.mr(1);
+    assert_eq!(register(vm, |_| ()), Err(ENOMEM), "MRs");
+}
+
+#[test]
+fn garbage_is_answered() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    assert_eq!(raw(vm, &[], 100), [EINVAL]);
+    for unknown in [0, 19, 0xff] {
+        assert_eq!(raw(vm, &[unknown, 0, 0, 0], 100), [EOPNOTSUPP]);
+    }
+    for command in [Command::CreateMr, Command::MapMrSg, Command::ReqNotifyCq] {
+        assert_eq!(raw(vm, &[command.value(); 100], 100), [EOPNOTSUPP]);
+    }
+    for &command in Command::ALL {
+        if command != Command::CreatePd {
+            assert!(
+                matches!(raw(vm, &[command.value()], 1000)[..], [EINVAL | EOPNOTSUPP]),
+                "{command:?}"
+            );
+        }
+    }
+    // No room for the response: nothing is done.
+    let create_pd = [Command::CreatePd.value()];
+    assert_eq!(raw(vm, &create_pd, 4), [EINVAL]);
+    let pdn = vm.call(CmdCreatePd::ZERO).unwrap().pdn;
+    assert_eq!(pdn, vm.pdn + 1);
+    // Bytes behind the request are ignored.
+    assert_eq!(raw(vm, &[&create_pd[..], &[7; 50]].concat(), 5).len(), 5);
+}
+
+#[test]
+fn without_own_rings_there_are_no_queues() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    vm.device.set_features(0);
+    assert_eq!(vm.call(create_cq(vm)).err(), Some(EOPNOTSUPP));
+}
+
+#[test]
+fn reset_forgets_everything() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 64);
+    let qp = Qp::new(vm, &cq, &cq, Options::default());
+    let mr = vm.mr(64);
+    vm.device.reset();
+    assert_eq!(qp.destroy().err(), Some(EINVAL));
+    assert_eq!(cq.destroy().err(), Some(EINVAL));
+    assert_eq!(vm.call(CmdDeregMr { mrn: mr.mrn }).err(), Some(EINVAL));
+    assert_eq!(vm.call(CmdDestroyPd { pdn: vm.pdn }).err(), Some(EINVAL));
+    assert_eq!(
+        vm.call(create_cq(vm)).err(),
+        Some(EOPNOTSUPP),
+        "features are to be negotiated again"
+    );
+}

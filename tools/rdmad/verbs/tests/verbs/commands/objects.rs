@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Each kind of object, made rightly and wrongly.
+
+use verbs::{Limits, PathPolicy};
+use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::ib::{
+    AccessFlags, AsyncEvent, Mtu, PortPhysState, PortState, QpAttrMask, QpType, DEFAULT_PKEY,
+};
+use virtio_rdma_abi::ring::{DoorbellKind, RingAddr};
+use virtio_rdma_abi::wire::Wire;
+
+use crate::harness::*;
+
+use super::{create_cq, create_qp, register, EBUSY, EEXIST, EFAULT, EINVAL, ENOMEM, EOPNOTSUPP};
+
+#[test]
+fn port() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let rsp = vm.call(CmdQueryPort { port: 1 }).unwrap();
+    assert_eq!(
+        (rsp.state, rsp.phys_state),
+        (PortState::Active.value(), PortPhysState::LinkUp.value())
+    );
+    assert_eq!(
+        (rsp.active_mtu, rsp.gid_tbl_len, rsp.pkey_tbl_len),
+        (Mtu::Mtu4096.value(), 256, 1)
+    );
+    vm.device.set_link(false);
+    vm.device.set_link(false);
+    vm.sink.expect(EventKind::Async(AsyncEvent::PortErr), 1);
+    let rsp = vm.call(CmdQueryPort { port: 1 }).unwrap();
+    assert_eq!(
+        (rsp.state, rsp.phys_state),
+        (PortState::Down.value(), PortPhysState::Disabled.value())
+    );
+    vm.device.set_link(true);
+    vm.sink.expect(EventKind::Async(AsyncEvent::PortActive), 1);
+    assert!(vm.sink.is_empty(), "one event a change");
+    for port in [0, 2] {
+        assert_eq!(vm.call(CmdQueryPort { port }).err(), Some(EINVAL));
+        let port = port.into();
+        assert_eq!(vm.call(CmdQueryPkey { port, index: 0 }).err(), Some(EINVAL));
+    }
+    assert_eq!(
+        vm.call(CmdQueryPkey { port: 1, index: 0 }).unwrap().pkey,
+        DEFAULT_PKEY
+    );
+    assert_eq!(
+        vm.call(CmdQueryPkey { port: 1, index: 1 }).err(),
+        Some(EINVAL)
+    );
+}
+
+#[test]
+fn gids() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let add = |index, gid_type, port_num, gid| {
+        vm.call(CmdAddGid {
+            gid,
+            gid_type,
+            index,
+            port_num,
+        })
+        .err()
+    };
+    let del = |index, port| vm.call(CmdDelGid { index, port }).err();
+    assert_eq!(add(0, 2, 1, vm.gid), None);
+    assert_eq!(add(0, 2, 1, vm.gid), Some(EEXIST));
+    assert_eq!(add(255, 2, 1, [1; 16]), None);
+    assert_eq!(add(256, 2, 1, vm.gid), Some(EINVAL));
+    assert_eq!(add(2, 1, 1, vm.gid), Some(EOPNOTSUPP), "RoCE v1");
+    assert_eq!(add(2, 3, 1, vm.gid), Some(EINVAL));
+    assert_eq!(add(2, 2, 2, vm.gid), Some(EINVAL), "port");
+    assert_eq!(add(2, 2, 1, [0; 16]), Some(EINVAL), "no GID");
+    assert_eq!(del(0, 1), None);
+    assert_eq!(del(0, 1), None, "clear already");
+    assert_eq!(del(256, 1), Some(EINVAL));
+    assert_eq!(del(0, 0), Some(EINVAL));
+    assert_eq!(add(0, 2, 1, vm.gid), None);
+}
+
+#[test]
+fn memory_regions() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let err = |change: fn(&mut CmdRegUserMr)| register(vm, change).err();
+    assert_eq!(err(|_| ()), None);
+    assert_eq!(err(|cmd| cmd.pdn = 99), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.length = 0), Some(EINVAL));
+    assert_eq!(
+        err(|cmd| cmd.length = 4096),
+        Some(EINVAL),
+        "longer than its pages"
+    );
+    assert_eq!(err(|cmd| cmd.length = u64::MAX), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.npages = 0), Some(EINVAL));
+    assert_eq!(
+        err(|cmd| cmd.virt_addr = u64::MAX - 98),
+        Some(EINVAL),
+        "ends beyond the address space"
+    );
+    assert_eq!(err(|cmd| cmd.virt_addr = u64::MAX - 99), None);
+    assert_eq!(err(|cmd| cmd.pages = 1 << 40), Some(EFAULT));
+    assert_eq!(err(|cmd| cmd.npages = u32::MAX), Some(ENOMEM));
+    assert_eq!(
+        err(|cmd| cmd.access_flags = AccessFlags::REMOTE_WRITE),
+        Some(EINVAL)
+    );
+    assert_eq!(
+        err(|cmd| cmd.access_flags = AccessFlags(1 << 30)),
+        Some(EINVAL)
+    );
+    assert_eq!(
+        err(|cmd| cmd.access_flags = AccessFlags::MW_BIND),
+        Some(EOPNOTSUPP)
+    );
+    assert_eq!(
+        err(|cmd| cmd.access_flags = AccessFlags::ON_DEMAND),
+        Some(EOPNOTSUPP)
+    );
+    let mr = register(vm, |_| ()).unwrap();
+    assert_eq!(vm.call(CmdDeregMr { mrn: mr.mrn }).err(), None);
+    assert_eq!(vm.call(CmdDeregMr { mrn: mr.mrn }).err(), Some(EINVAL));
+    let dma = |pdn, access_flags| vm.call(CmdGetDmaMr { pdn, access_flags }).err();
+    assert_eq!(dma(vm.pdn, AccessFlags::LOCAL_WRITE), None);
+    assert_eq!(dma(0, AccessFlags::LOCAL_WRITE), Some(EINVAL));
+}
+
+#[test]
+fn protection_domains() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let destroy = |pdn| vm.call(CmdDestroyPd { pdn }).err();
+    let pdn = vm.call(CmdCreatePd::ZERO).unwrap().pdn;
+    let mr = vm.register(pdn, vm.alloc(1), 1, FULL);
+    assert_eq!(destroy(pdn), Some(EBUSY));
+    vm.call(CmdDeregMr { mrn: mr.mrn }).unwrap();
+    let cq = Cq::new(vm, 64);
+    let qp = Qp::in_pd(vm, pdn, &cq, &cq, Options::default());
+    assert_eq!(destroy(pdn), Some(EBUSY));
+    qp.destroy().unwrap();
+    assert_eq!(destroy(pdn), None);
+    assert_eq!(destroy(pdn), Some(EINVAL));
+    assert_eq!(destroy(0), Some(EINVAL));
+}
+
+#[test]
+fn completion_queues() {
+    let world = World::with_limits(
+        1,
+        PathPolicy::Direct,
+        Limits {
+            max_cqe: 256,
+            ..Limits::default()
+        },
+    );
+    let vm = &world.vms[0];
+    let err = |change: fn(&mut CmdCreateCqRing)| {
+        let mut cmd = create_cq(vm);
+        change(&mut cmd);
+        vm.call(cmd).err()
+    };
+    assert_eq!(err(|_| ()), None);
+    assert_eq!(err(|cmd| cmd.base.cqe = 0), Some(EINVAL));
+    assert_eq!(
+        err(|cmd| cmd.base.cqe = 129),
+        Some(EINVAL),
+        "more than slots"
+    );
+    assert_eq!(err(|cmd| cmd.ring.slots = 100), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.ring.slots = 0), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.ring.slots = 512), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.ring.slot_shift = 7), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.ring.page_shift = 11), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.ring.page_shift = 64), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.ring.npages -= 1), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.ring.reserved[5] = 1), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.ring.pages = 1 << 40), Some(EFAULT));
+    assert_eq!(err(|cmd| cmd.flags = CreateFlags(2)), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.reserved[0] = 1), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.doorbell_page = 4096), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.event_queue = 0), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.event_queue = 5), Some(EINVAL));
+    let mut unmapped = create_cq(vm);
+    unmapped.ring.pages = vm.page_list(&[1 << 40; 4]);
+    assert_eq!(vm.call(unmapped).err(), Some(EFAULT));
+    let cq = Cq::new(vm, 64);
+    let qp = Qp::new(vm, &cq, &cq, Options::default());
+    assert_eq!(cq.destroy().err(), Some(EBUSY));
+    qp.destroy().unwrap();
+    cq.destroy().unwrap();
+    assert_eq!(cq.destroy().err(), Some(EINVAL));
+}
+
+#[test]
+fn queue_pairs() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 64);
+    let err = |change: fn(&mut CmdCreateQpRings)| {
+        let mut cmd = create_qp(vm, &cq);
+        change(&mut cmd);
+        vm.call(cmd).err()
+    };
+    assert_eq!(err(|_| ()), None);
+    for qp_type in [QpType::Smi, QpType::Gsi, QpType::Uc, QpType::Ud] {
+        let mut cmd = create_qp(vm, &cq);
+        cmd.base.qp_type = qp_type.value();
+        assert_eq!(vm.call(cmd).err(), Some(EOPNOTSUPP));
+    }
+    assert_eq!(err(|cmd| cmd.base.qp_type = 77), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.base.sq_sig_type = 2), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.base.pdn = 99), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.base.send_cqn = 99), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.base.recv_cqn = 99), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.base.max_send_wr = 65), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.base.max_recv_wr = 65), Some(EINVAL));
+    assert_eq!(
+        err(|cmd| cmd.base.max_send_sge = 4),
+        Some(EINVAL),
+        "too long for the slot"
+    );
+    assert_eq!(
+        err(|cmd| cmd.base.max_recv_sge = 4),
+        Some(EINVAL),
+        "too long for the slot"
+    );
+    assert_eq!(
+        err(|cmd| cmd.base.max_inline_data = 38),
+        Some(EINVAL),
+        "too long for the slot"
+    );
+    assert_eq!(err(|cmd| cmd.base.max_send_sge = u32::MAX), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.base.max_inline_data = u32::MAX), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.base.flags = CreateFlags(6)), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.base.reserved[27] = 1), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.doorbell_page = 4096), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.sq = RingAddr::ZERO), Some(EINVAL));
+    assert_eq!(
+        err(|cmd| cmd.rq = RingAddr::ZERO),
+        Some(EINVAL),
+        "receives without an RQ"
+    );
+    let without_rq = |cmd: &mut CmdCreateQpRings| {
+        cmd.rq = RingAddr::ZERO;
+        cmd.base.max_recv_wr = 0;
+    };
+    assert_eq!(err(without_rq), None);
+    let qp = Qp::new(vm, &cq, &cq, Options::default());
+    qp.destroy().unwrap();
+    assert_eq!(qp.destroy().err(), Some(EINVAL));
+    let gone = CmdQueryQp {
+        qpn: qp.qpn,
+        attr_mask: QpAttrMask::STATE,
+    };
+    assert_eq!(vm.call(gone).err(), Some(EINVAL));
+    assert_eq!(qp.to_init(), Err(EINVAL));
+}
+
+#[test]
+fn a_pd_is_free_once_its_qp_is_destroyed() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 64);
+    for _ in 0..200 {
+        let pdn = vm.call(CmdCreatePd::ZERO).unwrap().pdn;
+        let qp = Qp::in_pd(
+            vm,
+            pdn,
+            &cq,
+            &cq,
+            Options {
+                slots: 2,
+                ..Options::default()
+            },
+        );
+        qp.to_init().unwrap();
+        qp.ring_doorbell(DoorbellKind::Sq);
+        qp.destroy().unwrap();
+        vm.call(CmdDestroyPd { pdn }).unwrap();
+    }
+}

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! CQs as a driver uses them.
+
+use std::cell::RefCell;
+
+use virtio_rdma_abi::cqe::{Cqe, CQ_SLOT_SHIFT};
+use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::ib::WcStatus;
+use virtio_rdma_abi::ring::{ArmKind, Doorbell, DoorbellKind};
+use virtio_rdma_ring::{Armed, CompletionQueue, RingError, RingMemory};
+
+use super::qp::PAGE;
+use super::{wait, Ring, Vm};
+
+pub struct Cq<'vm> {
+    pub vm: &'vm Vm,
+    pub cqn: u32,
+    pub cookie: u64,
+    pub ring: Ring,
+    queue: RefCell<CompletionQueue>,
+}
+
+impl<'vm> Cq<'vm> {
+    pub fn new(vm: &'vm Vm, slots: u32) -> Self {
+        let ring = Ring::new(vm, slots, CQ_SLOT_SHIFT);
+        let queue = CompletionQueue::new(ring.layout, &ring);
+        let cookie = vm.cookie();
+        let cqn = vm
+            .call(CmdCreateCqRing {
+                base: CmdCreateCq { cqe: slots },
+                flags: CreateFlags::USER,
+                ring: ring.addr,
+                doorbell_page: PAGE,
+                event_queue: 2,
+                cookie,
+                reserved: [0; 8],
+            })
+            .unwrap()
+            .cqn;
+        Self {
+            vm,
+            cqn,
+            cookie,
+            ring,
+            queue: RefCell::new(queue),
+        }
+    }
+
+    pub fn poll(&self) -> Option<Cqe> {
+        let mut queue = self.queue.borrow_mut();
+        let completion = queue.peek(&self.ring).expect("a sound used ring")?;
+        let mut bytes = [0; Cqe::SIZE];
+        self.ring
+            .read(self.ring.layout.slot(completion.slot), &mut bytes);
+        queue.give_back(&self.ring, completion);
+        queue.publish(&self.ring);
+        Some(Cqe::from_bytes(&bytes))
+    }
+
+    /// Like [`poll`](Self::poll) on a ring that may make no sense.
+    pub fn try_poll(&self) -> Result<bool, RingError> {
+        let mut queue = self.queue.borrow_mut();
+        let Some(completion) = queue.peek(&self.ring)? else {
+            return Ok(false);
+        };
+        queue.give_back(&self.ring, completion);
+        queue.publish(&self.ring);
+        Ok(true)
+    }
+
+    /// Waits for the next completion.
+    pub fn next(&self) -> Cqe {
+        wait("a completion", || self.poll())
+    }
+
+    /// Waits for the next completion, which must be this one.
+    pub fn expect(&self, wr_id: u64, status: WcStatus) -> Cqe {
+        let cqe = self.next();
+        let got = (cqe.wr_id, WcStatus::try_from(cqe.status).unwrap());
+        assert_eq!(got, (wr_id, status), "{cqe:?}");
+        cqe
+    }
+
+    pub fn arm(&self, kind: ArmKind) {
+        if self.queue.borrow_mut().arm(&self.ring, kind, false) == Armed::RingDoorbell {
+            self.ring_doorbell();
+        }
+    }
+
+    pub fn event_received(&self) {
+        self.queue.borrow_mut().event_received();
+    }
+
+    pub fn ring_doorbell(&self) {
+        let value = Doorbell {
+            kind: DoorbellKind::Cq,
+            number: self.cqn,
+        };
+        self.vm.device.doorbell(PAGE, value.to_u32());
+    }
+
+    pub fn destroy(&self) -> Result<Empty, u8> {
+        self.vm.call(CmdDestroyCq { cqn: self.cqn })
+    }
+}
