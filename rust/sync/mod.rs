@@ -1,7 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Synchronization primitives that the kernel crate does not have.
+//! What the kernel crate does not have for waiting and for doing things later.
 
 mod completion;
+mod periodic;
 
-pub use self::completion::Completion;
+pub use self::{
+    completion::Completion,
+    periodic::{
+        Periodic,
+        Tick, //
+    },
+};

@@ -87,9 +87,12 @@ fn new_logs(parent: &Path) -> Result<PathBuf> {
         let _ = fs::remove_dir_all(dir);
     }
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-    let name = format!("{seconds}-{}", process::id());
-    let logs = parent.join(&name);
-    fs::create_dir(&logs).with_context(|| format!("can't create {}", logs.display()))?;
+    // The process's number is one of a namespace, which every run has its own of: not unique.
+    let (name, logs) = (0..100)
+        .map(|count| format!("{seconds}-{count}"))
+        .map(|name| (name.clone(), parent.join(name)))
+        .find(|(_, logs)| fs::create_dir(logs).is_ok())
+        .with_context(|| format!("can't create a directory in {}", parent.display()))?;
     let latest = parent.join("latest");
     let _ = fs::remove_file(&latest);
     let _ = symlink(&name, &latest);

@@ -203,6 +203,18 @@ impl ControlQueue {
         !was_dead
     }
 
+    /// Gives the device up if it is gone. Returns whether it is alive.
+    pub(crate) fn look(&self) -> bool {
+        if self.is_dead() {
+            return false;
+        }
+        let alive = self.queue.is_reachable();
+        if !alive {
+            self.give_up("is gone");
+        }
+        alive
+    }
+
     /// Gives the device up and says why.
     fn give_up(&self, why: &str) {
         if self.mark_dead() {
@@ -238,15 +250,11 @@ impl ControlQueue {
             if let Some(answer) = slot.answer.lock().take() {
                 return Ok(answer);
             }
-            if self.is_dead() {
-                return Err(Failure::Dead);
-            }
-            if completed {
+            if completed && !self.is_dead() {
                 continue;
             }
             waited += LOOK_MS;
-            if !self.queue.is_reachable() {
-                self.give_up("is gone");
+            if !self.look() {
                 return Err(Failure::Dead);
             }
             if waited >= PATIENCE_MS {

@@ -9,6 +9,10 @@ use crate::{
     events::EventQueue,
     graveyard::Graveyard,
     limits::Limits,
+    sync::{
+        Periodic,
+        Tick, //
+    },
     targets::EventTargets,
     virtio::{
         self,
@@ -24,8 +28,21 @@ use kernel::{
     sync::{
         aref::ARef,
         Arc, //
-    }, //
+    },
+    time::Msecs, //
 };
+
+/// How often a device is looked at that has nothing to do for the kernel.
+const WATCH_MS: Msecs = 5_000;
+
+/// Looks whether the device is still there.
+pub(crate) struct Watch(Arc<ControlQueue>);
+
+impl Tick for Watch {
+    fn tick(&self) -> bool {
+        self.0.look()
+    }
+}
 
 /// A device.
 #[pin_data]
@@ -104,6 +121,11 @@ impl Device {
     /// What it can do.
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// Watches the device: one that dies while no command runs would let everybody wait who waits for completions.
+    pub(crate) fn watch(&self) -> impl PinInit<Periodic<Watch>> {
+        Periodic::new(WATCH_MS, Watch(self.ctrl.clone()))
     }
 
     /// The control queue.

@@ -7,9 +7,13 @@ use crate::{
         config::F_RING_ADDR,
         VIRTIO_ID_RDMA, //
     },
-    device::Device,
+    device::{
+        Device,
+        Watch, //
+    },
     net,
     netdev::Binding,
+    sync::Periodic,
     verbs::Verbs,
     virtio::{
         self,
@@ -53,7 +57,9 @@ pub(crate) struct Data {
 
 /// What of a device others use. Dropping it takes the device away from them: while this happens it still answers.
 struct Ready {
-    /// Dropped first: it sets the port's network device.
+    /// Dropped first, since it would take the end for the device's death.
+    _watch: Pin<KBox<Periodic<Watch>>>,
+    /// Dropped before the verbs: it sets the port's network device.
     _netdev: Pin<KBox<net::Notifier<Pin<KBox<Binding>>>>>,
     _verbs: Verbs,
 }
@@ -64,7 +70,9 @@ impl Ready {
         let guid = device.limits().config.sys_image_guid;
         let netdev = KBox::pin_init(Binding::new(dev.as_ref(), guid, verbs.port()?), GFP_KERNEL)?;
         verbs.follow_netdev();
+        let watch = KBox::pin_init(device.watch(), GFP_KERNEL)?;
         Ok(Self {
+            _watch: watch,
             _netdev: netdev,
             _verbs: verbs,
         })

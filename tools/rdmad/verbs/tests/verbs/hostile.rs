@@ -149,10 +149,10 @@ fn a_doorbell_storm_costs_others_nothing_but_time() {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
                         for value in [
-                            1 << 24 | number,
-                            2 << 24 | number,
-                            3 << 24 | cqn,
-                            1 << 24 | (number + 9),
+                            (1 << 24) | number,
+                            (2 << 24) | number,
+                            (3 << 24) | cqn,
+                            (1 << 24) | (number + 9),
                         ] {
                             device.doorbell(3, value);
                         }

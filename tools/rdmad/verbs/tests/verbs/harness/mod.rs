@@ -178,7 +178,7 @@ impl Vm {
             device,
             sink,
             next: AtomicU64::new(4096),
-            cookies: AtomicU64::new((n as u64) << 32 | 1),
+            cookies: AtomicU64::new(((n as u64) << 32) | 1),
         };
         vm.pdn = vm.call(CmdCreatePd::ZERO).unwrap().pdn;
         vm.call(CmdAddGid {

@@ -53,7 +53,7 @@ impl Net {
         let n = self.sent.fetch_add(1, Ordering::Relaxed);
         let lose = u64::from(self.lose_one_in.load(Ordering::Relaxed));
         // A pattern that does not repeat with the protocol's own.
-        if lose != 0 && (n ^ n >> 3).wrapping_mul(0x9e37_79b9) % lose == 0 {
+        if lose != 0 && (n ^ (n >> 3)).wrapping_mul(0x9e37_79b9) % lose == 0 {
             return;
         }
         let mac: [u8; 6] = frame[..6].try_into().unwrap();

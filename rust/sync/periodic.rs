@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Something that is done again and again.
+//!
+//! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
+
+use crate::bindings;
+use core::pin::Pin;
+use kernel::{
+    prelude::*,
+    time::{
+        msecs_to_jiffies,
+        Jiffies,
+        Msecs, //
+    },
+    types::Opaque, //
+};
+
+/// What is done.
+pub trait Tick: Send + Sync + 'static {
+    /// Called in process context, by one task at a time. `false` ends it.
+    fn tick(&self) -> bool;
+}
+
+/// Calls a [`Tick`] with a pause between the calls, until it is dropped, which waits for a call that is under way.
+///
+/// # Invariants
+///
+/// `work` is initialized with [`Self::run`]. It is queued or runs only between the initialization and the drop.
+#[pin_data(PinnedDrop)]
+pub struct Periodic<T: Tick> {
+    #[pin]
+    work: Opaque<bindings::delayed_work>,
+    pause: Jiffies,
+    tick: T,
+}
+
+// SAFETY: A work item can be queued and cancelled from any thread; `T` is `Send`.
+unsafe impl<T: Tick> Send for Periodic<T> {}
+
+// SAFETY: There is no method; `T` is `Sync`.
+unsafe impl<T: Tick> Sync for Periodic<T> {}
+
+impl<T: Tick> Periodic<T> {
+    /// Starts to call `tick`, first after a `pause`.
+    pub fn new(pause: Msecs, tick: T) -> impl PinInit<Self> {
+        pin_init!(Self {
+            pause: msecs_to_jiffies(pause),
+            tick,
+            // INVARIANT: It is initialized so.
+            work <- Opaque::ffi_init(|slot: *mut bindings::delayed_work| {
+                // SAFETY: `slot` is valid for writes and stays in place; names and keys are static. The timer is
+                // that of a delayed work item, which only the workqueue starts.
+                unsafe {
+                    bindings::init_work_with_key(
+                        &raw mut (*slot).work,
+                        Some(Self::run),
+                        false,
+                        c"sync::Periodic".as_char_ptr(),
+                        Pin::get_ref(kernel::static_lock_class!()).as_ptr(),
+                    );
+                    bindings::timer_init_key(
+                        &raw mut (*slot).timer,
+                        Some(bindings::delayed_work_timer_fn),
+                        bindings::TIMER_IRQSAFE,
+                        c"sync::Periodic::timer".as_char_ptr(),
+                        Pin::get_ref(kernel::static_lock_class!()).as_ptr(),
+                    );
+                }
+            }),
+        })
+        .pin_chain(|this| {
+            this.queue();
+            Ok(())
+        })
+    }
+
+    fn queue(&self) {
+        // SAFETY: By the type invariant the work item is initialized, and this is called before the drop only. The queue
+        // always exists.
+        unsafe {
+            bindings::queue_delayed_work_on(
+                bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int,
+                bindings::system_dfl_wq,
+                self.work.get(),
+                self.pause as c_ulong,
+            )
+        };
+    }
+
+    /// # Safety
+    ///
+    /// To be called by the workqueue only, for the work item of a `Periodic<T>`.
+    unsafe extern "C" fn run(work: *mut bindings::work_struct) {
+        // SAFETY: The work item is the first part of a delayed one, which is in a `Periodic<T>` that the drop, as it
+        // waits for this call, keeps valid.
+        let this = unsafe {
+            let work = kernel::container_of!(work, bindings::delayed_work, work);
+            &*kernel::container_of!(Opaque::cast_from(work), Self, work)
+        };
+        if this.tick.tick() {
+            this.queue();
+        }
+    }
+}
+
+#[pinned_drop]
+impl<T: Tick> PinnedDrop for Periodic<T> {
+    fn drop(self: Pin<&mut Self>) {
+        // SAFETY: By the type invariant it is initialized. A call that is under way cannot queue it again.
+        unsafe { bindings::cancel_delayed_work_sync(self.work.get()) };
+    }
+}
