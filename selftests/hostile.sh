@@ -38,6 +38,7 @@ beside_traffic() {
 
 test_garbage_in_rings() { beside_traffic hostile_rings; }
 test_doorbell_storm() { beside_traffic hostile_doorbell; }
+test_other_mappings() { beside_traffic hostile_mappings; }
 
 # Killed in the middle of its work, a process leaves nothing behind.
 test_killed_in_flight() {
@@ -56,4 +57,4 @@ test_killed_in_flight() {
 	traffic
 }
 
-run_tests test_garbage_in_rings test_doorbell_storm test_killed_in_flight
+run_tests test_garbage_in_rings test_doorbell_storm test_other_mappings test_killed_in_flight

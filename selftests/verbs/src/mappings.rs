@@ -11,6 +11,7 @@ use std::marker::PhantomData;
 use anyhow::{Context as _, Result};
 
 use crate::endpoint::Endpoint;
+use crate::rdma::Context;
 use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
 
 /// A mapping of this process.
@@ -18,6 +19,7 @@ use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
 pub struct Mapping<'a> {
     start: usize,
     length: usize,
+    offset: u64,
     _queues: PhantomData<&'a ()>,
 }
 
@@ -27,6 +29,11 @@ impl Mapping<'_> {
         self.length
     }
 
+    /// Offset in the file that is mapped.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
     /// Stores 32 bits at `offset`, which is a multiple of 4.
     pub fn store(&self, offset: usize, value: u32) {
         assert!(offset % 4 == 0 && offset + 4 <= self.length);
@@ -34,6 +41,38 @@ impl Mapping<'_> {
         // SAFETY: The mapping is writable and stays while the queues exist, which it borrows. It is no Rust object: the
         // provider shares it with the device and reads and writes it as memory that others change at any time.
         unsafe { target.write_volatile(value) };
+    }
+}
+
+/// Asks the driver for another mapping, which goes again at once. Tells whether there was one.
+pub fn can_map(context: &Context, offset: u64, length: usize, shared: bool, execute: bool) -> bool {
+    use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+    let flags = match shared {
+        true => MapFlags::SHARED,
+        false => MapFlags::PRIVATE,
+    };
+    let protection = match execute {
+        true => ProtFlags::READ | ProtFlags::WRITE | ProtFlags::EXEC,
+        false => ProtFlags::WRITE,
+    };
+    // SAFETY: The kernel chooses a place where nothing is, and what it maps is not accessed.
+    let mapped = unsafe {
+        mmap(
+            std::ptr::null_mut(),
+            length,
+            protection,
+            flags,
+            context.descriptor(),
+            offset,
+        )
+    };
+    match mapped {
+        Ok(start) => {
+            // SAFETY: The mapping is the one just made, and nothing refers to it.
+            let _ = unsafe { munmap(start, length) };
+            true
+        }
+        Err(_) => false,
     }
 }
 
@@ -60,6 +99,11 @@ impl<'a> Mappings<'a> {
                 let mapping = Mapping {
                     start,
                     length: end - start,
+                    offset: line
+                        .split(' ')
+                        .nth(2)
+                        .and_then(|offset| u64::from_str_radix(offset, 16).ok())
+                        .context("offset of a mapping")?,
                     _queues: PhantomData,
                 };
                 let writable = line

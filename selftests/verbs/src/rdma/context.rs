@@ -109,6 +109,12 @@ impl Context {
         Ok(event.event_type)
     }
 
+    /// The descriptor of the uverbs device.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: The context is open and so is its descriptor.
+        unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().cmd_fd) }
+    }
+
     pub(super) fn raw(&self) -> *mut ffi::ibv_context {
         self.raw.as_ptr()
     }

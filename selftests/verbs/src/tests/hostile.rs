@@ -5,13 +5,13 @@
 
 use std::thread;
 
-use anyhow::Result;
+use anyhow::{ensure, Result};
 
 use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
 
 use crate::endpoint::{Endpoint, Options};
 use crate::ktap::skip;
-use crate::mappings::Mappings;
+use crate::mappings::{can_map, Mappings};
 use crate::pattern::Random;
 use crate::rdma::{Mr, Op, SendWr};
 use crate::session::Session;
@@ -131,4 +131,43 @@ pub fn doorbell(session: &mut Session) -> Result<()> {
         end.received()?.ok()?;
     }
     Ok(())
+}
+
+/// Asks for mappings that it has no right to: other pages, longer ones, private and executable ones.
+pub fn mappings(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &Options::default())?;
+    if session.active() {
+        let mappings = Mappings::find(&end)?;
+        let Some(page) = mappings.doorbells().first() else {
+            return skip("this provider has no doorbell page");
+        };
+        let own = page.offset();
+        let context = &session.context;
+        ensure!(
+            !can_map(context, own, 8192, true, false),
+            "a longer mapping"
+        );
+        ensure!(
+            !can_map(context, own, 4096, false, false),
+            "a private mapping"
+        );
+        ensure!(
+            !can_map(context, own, 4096, true, true),
+            "an executable mapping"
+        );
+        for page in 0..8192_u64 {
+            let offset = page * 4096;
+            ensure!(
+                offset == own || !can_map(context, offset, 4096, true, false),
+                "a mapping at {offset:#x}"
+            );
+        }
+        for offset in [own ^ (1 << 32), 1 << 40, i64::MAX as u64 & !4095] {
+            ensure!(
+                offset == own || !can_map(context, offset, 4096, true, false),
+                "a mapping at {offset:#x}"
+            );
+        }
+    }
+    session.peer.meet()
 }

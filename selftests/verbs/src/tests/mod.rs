@@ -136,4 +136,5 @@ pub const ALL: &[Test] = &[
     special("quiet", soak::quiet),
     special("hostile_rings", hostile::rings),
     special("hostile_doorbell", hostile::doorbell),
+    special("hostile_mappings", hostile::mappings),
 ];
