@@ -77,14 +77,27 @@ netdev() {
 	at "$1" rdma link show "$(device "$1")/1" | sed -n 's/.* netdev \([^ ]*\).*/\1/p'
 }
 
+# Whether programs find the device of VM 1: its port is up and it has its place in /dev.
+device_up() {
+	local name node
+	name=$(device 1)
+	[[ -n $name ]] && link_is 1 ACTIVE || return 1
+	for node in /sys/class/infiniband_verbs/uverbs*; do
+		[[ $(cat "$node/ibdev") == "$name" && -c /dev/infiniband/${node##*/} ]] && return
+	done
+	return 1
+}
+
 # Whether a VM's port is in a state.
 link_is() {
 	[[ $(at "$1" rdma link show) == *"$(device "$1")/1 state $2 "* ]]
 }
 
-# Starts the passive side of the verbs tests on VM 2, at a port if one is given; it ends with the test.
+# Starts the passive side of the verbs tests on VM 2, at a port if one is given; it ends with the test, or when
+# another one is started there: it may be waiting for a peer that has gone.
 start_server() {
 	local port=${1:-18515}
+	on 2 pkill -f "verbs-test .*-p $port server" || true
 	: >"$work/server.$port"
 	on 2 "$verbs" -d "$(device 2)" -p "$port" server >"$work/server.$port" 2>&1 &
 	until_ok 60 grep -q listening "$work/server.$port"
@@ -160,8 +173,12 @@ run_one() (
 	"$1"
 )
 
-# Runs test functions and reports them. The script's status is that of its last run_tests.
+# Runs test functions, or those of them that TESTS names, and reports them. Its status is that of the script.
 run_tests() {
+	if [[ -n ${TESTS:-} ]]; then
+		# shellcheck disable=SC2086
+		set -- $TESTS
+	fi
 	local name status log number=0 failed=0 found mark
 	log=$(mktemp)
 	printf 'KTAP version 1\n1..%d\n' $#
