@@ -64,6 +64,7 @@ provider: setup
 	@mkdir -p $(build)/provider
 	@abi=$$(sed -n 's/^set(IBVERBS_PABI_VERSION "\([0-9]*\)")/\1/p' $(build)/rdma-core-src/CMakeLists.txt) && \
 		install $(bin)/libvirtio_rdma_provider.so $(build)/provider/libvirtio_rdma-rdmav$${abi:?}.so
+	@install -m 644 tools/provider/virtio_rdma.driver $(build)/provider/
 
 device: setup
 	$(enter) cargo build $(quiet) --release -p virtio-rdmad
