@@ -15,11 +15,13 @@
 
 /* helpers/virtio.c */
 bool rust_helper___virtio_test_bit(const struct virtio_device *vdev, unsigned int fbit);
-int rust_helper_virtio_find_vqs(struct virtio_device *vdev, unsigned int nvqs, struct virtqueue *vqs[],
-				struct virtqueue_info info[], struct irq_affinity *desc);
+int rust_helper_virtio_find_vqs(struct virtio_device *vdev, unsigned int nvqs,
+				struct virtqueue *vqs[], struct virtqueue_info info[],
+				struct irq_affinity *desc);
 void rust_helper_virtio_device_ready(struct virtio_device *vdev);
 void rust_helper_virtio_synchronize_cbs(struct virtio_device *vdev);
-bool rust_helper_virtio_get_shm_region(struct virtio_device *vdev, struct virtio_shm_region *region, u8 id);
+bool rust_helper_virtio_get_shm_region(struct virtio_device *vdev,
+				       struct virtio_shm_region *region, u8 id);
 
 /* helpers/net.c */
 struct net_device *rust_helper_netdev_notifier_info_to_dev(void *info);

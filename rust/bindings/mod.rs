@@ -2,9 +2,9 @@
 
 //! Bindings of the virtio and RDMA headers, laid over the kernel crate's.
 //!
-//! The kernel crate's bindings come in by a glob, and the generated items of this module shadow those of the
-//! same name: `ib_device`, for one, is a mere opaque name there. Only [`crate::virtio`], [`crate::rdma`] and
-//! [`crate::net`] use this module.
+//! The kernel crate's bindings come in by a glob, and the generated items of this module shadow
+//! those of the same name: `ib_device`, for one, is a mere opaque name there. Only
+//! [`crate::virtio`], [`crate::rdma`] and [`crate::net`] use this module.
 
 #![allow(
     clippy::all,

@@ -17,8 +17,9 @@ pub const ETH_ALEN: usize = bindings::ETH_ALEN as usize;
 
 /// A network device.
 ///
-/// A reference keeps the device from being unregistered for good: whoever holds one has to let go of it on
-/// [`Event::Unregister`](super::Event::Unregister), or the task that removes the device waits for ever.
+/// A reference keeps the device from being unregistered for good: whoever holds one has to let go
+/// of it on [`Event::Unregister`](super::Event::Unregister), or the task that removes the device
+/// waits for ever.
 ///
 /// # Invariants
 ///
@@ -48,8 +49,8 @@ impl Device {
         if !unsafe { bindings::netdev_is_ethernet(self.as_raw()) } {
             return None;
         }
-        // SAFETY: By the type invariant; the address is longer than that of Ethernet and does not change once the
-        // device is registered.
+        // SAFETY: By the type invariant; the address is longer than that of Ethernet and does not
+        // change once the device is registered.
         Some(unsafe { *bindings::netdev_perm_addr(self.as_raw()).cast() })
     }
 
@@ -92,8 +93,8 @@ fn pci_slot(dev: &device::Device) -> Option<(usize, u32)> {
     for _ in 0..3 {
         // SAFETY: It is valid; a `struct bus_type` is only compared.
         if unsafe { (*dev).bus } == &raw const bindings::pci_bus_type {
-            // SAFETY: A device on the PCI bus is embedded in a `struct pci_dev`, which is valid with it; its bus is only
-            // compared.
+            // SAFETY: A device on the PCI bus is embedded in a `struct pci_dev`, which is valid
+            // with it; its bus is only compared.
             let (bus, devfn) = unsafe {
                 let pci = kernel::container_of!(dev, bindings::pci_dev, dev);
                 ((*pci).bus, (*pci).devfn)

@@ -60,8 +60,8 @@ pub trait NotifierOps: Send + Sync + 'static {
 
 /// A registered notifier.
 ///
-/// On registration it is told of the devices that there are, one by one, as if they were registered and taken up
-/// just then; on drop, likewise, as if they were taken down and unregistered.
+/// On registration it is told of the devices that there are, one by one, as if they were registered
+/// and taken up just then; on drop, likewise, as if they were taken down and unregistered.
 ///
 /// # Invariants
 ///
@@ -109,12 +109,14 @@ impl<T: NotifierOps> Notifier<T> {
         event: c_ulong,
         info: *mut c_void,
     ) -> c_int {
-        // SAFETY: The block is embedded in a `Notifier<T>`, of which `ops` is initialized and the rest not touched.
+        // SAFETY: The block is embedded in a `Notifier<T>`, of which `ops` is initialized and the
+        // rest not touched.
         let ops = unsafe {
             let this = kernel::container_of!(Opaque::cast_from(block), Self, block);
             &(*this).ops
         };
-        // SAFETY: The chain passes the information of a network device, which is valid during the call.
+        // SAFETY: The chain passes the information of a network device, which is valid during the
+        // call.
         let dev = unsafe { Device::from_raw(bindings::netdev_notifier_info_to_dev(info)) };
         ops.event(Event::from(event), dev);
         bindings::NOTIFY_DONE as c_int

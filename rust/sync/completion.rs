@@ -52,7 +52,8 @@ impl Completion {
         while unsafe { bindings::try_wait_for_completion(self.inner.get()) } {}
     }
 
-    /// Waits, uninterruptibly, until it is completed or the time is over, and tells whether it was completed.
+    /// Waits, uninterruptibly, until it is completed or the time is over, and tells whether it was
+    /// completed.
     pub fn wait_timeout(&self, timeout: Msecs) -> bool {
         // SAFETY: It is initialized.
         unsafe {

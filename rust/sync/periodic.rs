@@ -22,11 +22,13 @@ pub trait Tick: Send + Sync + 'static {
     fn tick(&self) -> bool;
 }
 
-/// Calls a [`Tick`] with a pause between the calls, until it is dropped, which waits for a call that is under way.
+/// Calls a [`Tick`] with a pause between the calls, until it is dropped, which waits for a call
+/// that is under way.
 ///
 /// # Invariants
 ///
-/// `work` is initialized with [`Self::run`]. It is queued or runs only between the initialization and the drop.
+/// `work` is initialized with [`Self::run`]. It is queued or runs only between the initialization
+/// and the drop.
 #[pin_data(PinnedDrop)]
 pub struct Periodic<T: Tick> {
     #[pin]
@@ -49,8 +51,8 @@ impl<T: Tick> Periodic<T> {
             tick,
             // INVARIANT: It is initialized so.
             work <- Opaque::ffi_init(|slot: *mut bindings::delayed_work| {
-                // SAFETY: `slot` is valid for writes and stays in place; names and keys are static. The timer is
-                // that of a delayed work item, which only the workqueue starts.
+                // SAFETY: `slot` is valid for writes and stays in place; names and keys are static.
+                // The timer is that of a delayed work item, which only the workqueue starts.
                 unsafe {
                     bindings::init_work_with_key(
                         &raw mut (*slot).work,
@@ -76,8 +78,8 @@ impl<T: Tick> Periodic<T> {
     }
 
     fn queue(&self) {
-        // SAFETY: By the type invariant the work item is initialized, and this is called before the drop only. The queue
-        // always exists.
+        // SAFETY: By the type invariant the work item is initialized, and this is called before the
+        // drop only. The queue always exists.
         unsafe {
             bindings::queue_delayed_work_on(
                 bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int,
@@ -92,8 +94,8 @@ impl<T: Tick> Periodic<T> {
     ///
     /// To be called by the workqueue only, for the work item of a `Periodic<T>`.
     unsafe extern "C" fn run(work: *mut bindings::work_struct) {
-        // SAFETY: The work item is the first part of a delayed one, which is in a `Periodic<T>` that the drop, as it
-        // waits for this call, keeps valid.
+        // SAFETY: The work item is the first part of a delayed one, which is in a `Periodic<T>`
+        // that the drop, as it waits for this call, keeps valid.
         let this = unsafe {
             let work = kernel::container_of!(work, bindings::delayed_work, work);
             &*kernel::container_of!(Opaque::cast_from(work), Self, work)
@@ -107,7 +109,8 @@ impl<T: Tick> Periodic<T> {
 #[pinned_drop]
 impl<T: Tick> PinnedDrop for Periodic<T> {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: By the type invariant it is initialized. A call that is under way cannot queue it again.
+        // SAFETY: By the type invariant it is initialized. A call that is under way cannot queue it
+        // again.
         unsafe { bindings::cancel_delayed_work_sync(self.work.get()) };
     }
 }

@@ -2,8 +2,9 @@
 
 //! Bounded reads of the device configuration.
 //!
-//! The transports take an offset beyond the configuration that a device presents for a bug of the driver and stop
-//! the kernel; but how long it is, is the device's choice. So the bound is found first and checked on each read.
+//! The transports take an offset beyond the configuration that a device presents for a bug of the
+//! driver and stop the kernel; but how long it is, is the device's choice. So the bound is found
+//! first and checked on each read.
 //!
 //! C header: [`include/uapi/linux/virtio_pci.h`](srctree/include/uapi/linux/virtio_pci.h)
 
@@ -19,7 +20,8 @@ use kernel::{
 /// How often a read is tried again because the device changed its configuration meanwhile.
 const RETRIES: usize = 100;
 
-/// As many capabilities of 4 bytes as fit behind the header of a PCI configuration space of 256 bytes.
+/// As many capabilities of 4 bytes as fit behind the header of a PCI configuration space of 256
+/// bytes.
 const MAX_CAPABILITIES: usize = (256 - 64) / 4;
 
 impl Device<Bound> {
@@ -29,7 +31,8 @@ impl Device<Bound> {
     ///
     /// # Errors
     ///
-    /// [`ENXIO`] if the configuration is too short, [`EBUSY`] if the device changes it without pause.
+    /// [`ENXIO`] if the configuration is too short, [`EBUSY`] if the device changes it without
+    /// pause.
     pub fn read_config(&self, offset: usize, out: &mut [u8]) -> Result {
         let end = offset.checked_add(out.len()).ok_or(ENXIO)?;
         let get = self.ops().get.ok_or(ENXIO)?;
@@ -39,14 +42,15 @@ impl Device<Bound> {
         for _ in 0..RETRIES {
             let before = self.config_generation();
             let mut at = u32::try_from(offset)?;
-            // Four aligned bytes at a time, which a transport reads at once, and single bytes at the ends.
+            // Four aligned bytes at a time, which a transport reads at once, and single bytes at
+            // the ends.
             let mut rest = &mut *out;
             while !rest.is_empty() {
                 let len = if at % 4 == 0 && rest.len() >= 4 { 4 } else { 1 };
                 let (now, later) = rest.split_at_mut(len);
                 let mut raw = [0u8; 4];
-                // SAFETY: The device is valid, the bytes are within its configuration as checked above, and the
-                // buffer has room for 4 of them.
+                // SAFETY: The device is valid, the bytes are within its configuration as checked
+                // above, and the buffer has room for 4 of them.
                 unsafe { get(self.as_raw(), at, raw.as_mut_ptr().cast(), len as u32) };
                 now.copy_from_slice(&raw[..len]);
                 at += len as u32;
@@ -70,7 +74,8 @@ impl Device<Bound> {
 
     /// How many bytes of configuration can be read.
     fn config_len(&self) -> usize {
-        // SAFETY: By the type invariant the device is valid; a parent, if there is one, outlives it.
+        // SAFETY: By the type invariant the device is valid; a parent, if there is one, outlives
+        // it.
         let parent = unsafe { (*self.as_raw()).dev.parent };
         // SAFETY: As above; a `struct bus_type` is only compared.
         if parent.is_null() || unsafe { (*parent).bus } != &raw const bindings::pci_bus_type {
@@ -84,8 +89,8 @@ impl Device<Bound> {
     }
 }
 
-/// The length of the configuration that every capability of that kind allows for: which one the transport chose is not
-/// known, and devices have just one.
+/// The length of the configuration that every capability of that kind allows for: which one the
+/// transport chose is not known, and devices have just one.
 ///
 /// # Safety
 ///

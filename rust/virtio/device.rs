@@ -80,8 +80,8 @@ impl Device {
     ///
     /// They may sleep.
     pub(super) fn ops(&self) -> &bindings::virtio_config_ops {
-        // SAFETY: By the type invariant the device is valid; every transport sets its operations before it
-        // registers the device and never changes them.
+        // SAFETY: By the type invariant the device is valid; every transport sets its operations
+        // before it registers the device and never changes them.
         unsafe { &*(*self.as_raw()).config }
     }
 
@@ -97,8 +97,8 @@ impl Device {
 }
 
 impl Device<device::Bound> {
-    /// The status byte, or `None` if the device is gone or unable to answer: then it reads as all ones, which
-    /// no device's status can be.
+    /// The status byte, or `None` if the device is gone or unable to answer: then it reads as all
+    /// ones, which no device's status can be.
     ///
     /// May sleep.
     pub(super) fn status(&self) -> Option<u8> {
@@ -110,8 +110,8 @@ impl Device<device::Bound> {
 
     /// Resets the device unless it cannot be reached.
     ///
-    /// A transport waits without end for a device to confirm, and one that is gone never does: hence the look
-    /// before. May sleep; must not run concurrently with itself.
+    /// A transport waits without end for a device to confirm, and one that is gone never does:
+    /// hence the look before. May sleep; must not run concurrently with itself.
     pub(super) fn reset(&self) -> Reset {
         if self.status().is_none() {
             // Nothing is added to its queues any more, and late interrupts are not handled.
@@ -132,30 +132,32 @@ impl Device<device::Bound> {
 
     /// Whether `feature` was negotiated.
     ///
-    /// A feature that is neither the transport's nor in the driver's own [`FEATURES`](super::Driver::FEATURES)
-    /// is never negotiated.
+    /// A feature that is neither the transport's nor in the driver's own
+    /// [`FEATURES`](super::Driver::FEATURES) is never negotiated.
     pub fn has_feature(&self, feature: Feature) -> bool {
-        // SAFETY: By the type invariant the device is valid, its features don't change while it is bound, and a
-        // `Feature` is below the number of bits that there are. Not through `virtio_has_feature()`, for which the
-        // question after an unlisted feature is a bug that stops the kernel.
+        // SAFETY: By the type invariant the device is valid, its features don't change while it is
+        // bound, and a `Feature` is below the number of bits that there are. Not through
+        // `virtio_has_feature()`, for which the question after an unlisted feature is a bug that
+        // stops the kernel.
         unsafe { bindings::__virtio_test_bit(self.as_raw(), feature.bit()) }
     }
 
-    /// The device that performs DMA and that the DMA API has to be given: the parent of the virtio device.
+    /// The device that performs DMA and that the DMA API has to be given: the parent of the virtio
+    /// device.
     ///
     /// `None` without [`Feature::ACCESS_PLATFORM`], since such a device bypasses the DMA API.
     pub fn dma_device(&self) -> Option<&device::Device<device::Bound>> {
         if !self.has_feature(Feature::ACCESS_PLATFORM) {
             return None;
         }
-        // SAFETY: By the type invariant the device is valid; its parent is set by the transport before the device
-        // is registered and outlives it.
+        // SAFETY: By the type invariant the device is valid; its parent is set by the transport
+        // before the device is registered and outlives it.
         let parent = unsafe { (*self.as_raw()).dev.parent };
         if parent.is_null() {
             return None;
         }
-        // SAFETY: The parent is a valid device, to whose driver, the transport, it stays bound for as long as
-        // the virtio device exists, hence for as long as that is bound.
+        // SAFETY: The parent is a valid device, to whose driver, the transport, it stays bound for
+        // as long as the virtio device exists, hence for as long as that is bound.
         Some(unsafe { device::Device::from_raw(parent) })
     }
 }
@@ -177,19 +179,21 @@ impl Device<device::Core<'_>> {
     }
 }
 
-// SAFETY: `Device` is a transparent wrapper of a type that doesn't depend on `Device`'s generic argument.
+// SAFETY: `Device` is a transparent wrapper of a type that doesn't depend on `Device`'s generic
+// argument.
 kernel::impl_device_context_deref!(unsafe { Device });
 kernel::impl_device_context_into_aref!(Device);
 
 impl<Ctx: device::DeviceContext> AsRef<device::Device<Ctx>> for Device<Ctx> {
     fn as_ref(&self) -> &device::Device<Ctx> {
-        // SAFETY: By the type invariant the device is valid, and so is the `struct device` in it, which is in the
-        // same context.
+        // SAFETY: By the type invariant the device is valid, and so is the `struct device` in it,
+        // which is in the same context.
         unsafe { device::Device::from_raw(&raw mut (*self.as_raw()).dev) }
     }
 }
 
-// SAFETY: `get_device()` and `put_device()` on the embedded device count the references of the whole structure.
+// SAFETY: `get_device()` and `put_device()` on the embedded device count the references of the
+// whole structure.
 unsafe impl AlwaysRefCounted for Device {
     fn inc_ref(&self) {
         // SAFETY: The existence of a shared reference guarantees that the count is not zero.

@@ -51,8 +51,8 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
         module: &'static ThisModule,
     ) -> Result {
         let features = T::FEATURES;
-        // SAFETY: The fields of `struct virtio_driver` may be set until it is registered. `Feature` is a transparent
-        // `u32`, and the tables are static.
+        // SAFETY: The fields of `struct virtio_driver` may be set until it is registered. `Feature`
+        // is a transparent `u32`, and the tables are static.
         unsafe {
             let vdrv = vdrv.get();
             (*vdrv).driver.name = name.as_char_ptr();
@@ -70,8 +70,8 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
                 (*vdrv).config_changed = Some(Self::config_changed_callback);
             }
         }
-        // SAFETY: The structure is complete, and by this function's requirements stays in place until it is
-        // unregistered.
+        // SAFETY: The structure is complete, and by this function's requirements stays in place
+        // until it is unregistered.
         to_result(unsafe { bindings::__register_virtio_driver(vdrv.get(), module.as_ptr()) })
     }
 
@@ -123,7 +123,8 @@ impl<T: Driver> Adapter<T> {
         Self::unbind(vdev);
     }
 
-    /// The device is going to lose its state: that is a removal, from which the device comes back as a new one.
+    /// The device is going to lose its state: that is a removal, from which the device comes back
+    /// as a new one.
     ///
     /// # Safety
     ///
@@ -135,8 +136,8 @@ impl<T: Driver> Adapter<T> {
         let internal = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
         Self::unbind(internal);
         if has_drvdata(internal) {
-            // SAFETY: The device is valid, and its data was set by `bind()`, with this type. It is taken back here, and the
-            // pointer to it with it.
+            // SAFETY: The device is valid, and its data was set by `bind()`, with this type. It is
+            // taken back here, and the pointer to it with it.
             unsafe {
                 let dev = &raw mut (*vdev).dev;
                 let data = bindings::dev_get_drvdata(dev);
@@ -177,8 +178,8 @@ impl<T: Driver> Adapter<T> {
         // INVARIANT: `vdev` is valid for the duration of the callback.
         let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
         let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
-        // SAFETY: The core reports changes only after the probe and until the removal starts, and serializes
-        // with the latter.
+        // SAFETY: The core reports changes only after the probe and until the removal starts, and
+        // serializes with the latter.
         let data = unsafe { dev.drvdata_borrow::<T::Data<'_>>() };
 
         T::config_changed(vdev, data);
@@ -256,8 +257,8 @@ pub trait Driver {
         let _ = (dev, this);
     }
 
-    /// Called when the device changed its configuration, possibly in interrupt context, where the configuration
-    /// cannot be read.
+    /// Called when the device changed its configuration, possibly in interrupt context, where the
+    /// configuration cannot be read.
     fn config_changed<'bound>(dev: &'bound Device<device::Bound>, this: Pin<&Self::Data<'bound>>) {
         let _ = (dev, this);
         kernel::build_error!(kernel::error::VTABLE_DEFAULT_ERROR)

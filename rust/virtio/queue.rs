@@ -2,9 +2,10 @@
 
 //! One virtqueue and the buffers in it.
 //!
-//! A buffer belongs to the queue from [`Queue::add`] until [`Queue::pop`] returns it: nobody else can touch memory
-//! that the device reads or writes. Buffers that are never used come out when the queue is detached from the
-//! device, and only if the device confirmed its reset; otherwise they stay allocated for ever.
+//! A buffer belongs to the queue from [`Queue::add`] until [`Queue::pop`] returns it: nobody else
+//! can touch memory that the device reads or writes. Buffers that are never used come out when the
+//! queue is detached from the device, and only if the device confirmed its reset; otherwise they
+//! stay allocated for ever.
 //!
 //! Lock order: `Queue::attached` is innermost; `Queue::device` is taken where the driver may sleep.
 //!
@@ -36,8 +37,8 @@ use kernel::{
     },
 };
 
-/// What travels through a queue: bytes for the device to read, then bytes for it to write, and the driver's own
-/// context, which the device does not see.
+/// What travels through a queue: bytes for the device to read, then bytes for it to write, and the
+/// driver's own context, which the device does not see.
 pub struct Buffer<C> {
     readable: KVec<u8>,
     readable_len: usize,
@@ -50,7 +51,8 @@ pub struct Buffer<C> {
 impl<C> Buffer<C> {
     /// Allocates a buffer of zeroes.
     pub fn new(readable: usize, writable: usize, context: C, flags: Flags) -> Result<KBox<Self>> {
-        // Allocations of their own, so that no cache line is shared with what a CPU writes meanwhile.
+        // Allocations of their own, so that no cache line is shared with what a CPU writes
+        // meanwhile.
         Ok(KBox::new(
             Self {
                 readable: KVec::from_elem(0, readable, flags)?,
@@ -63,8 +65,8 @@ impl<C> Buffer<C> {
         )?)
     }
 
-    /// Makes the buffer shorter, or longer up to what was allocated, and all of it zero, so that nothing of an earlier
-    /// use is left where the device writes short.
+    /// Makes the buffer shorter, or longer up to what was allocated, and all of it zero, so that
+    /// nothing of an earlier use is left where the device writes short.
     ///
     /// # Errors
     ///
@@ -93,8 +95,9 @@ impl<C> Buffer<C> {
 
 /// A virtqueue whose buffers have a context of type `C`.
 ///
-/// It is born detached; [`find_queues`](super::Device::find_queues) attaches it to a queue of the device, and the teardown
-/// detaches it for good. While it is detached, nothing can be added and nothing comes out.
+/// It is born detached; [`find_queues`](super::Device::find_queues) attaches it to a queue of the
+/// device, and the teardown detaches it for good. While it is detached, nothing can be added and
+/// nothing comes out.
 #[pin_data]
 pub struct Queue<C: Send + 'static> {
     #[pin]
@@ -108,8 +111,9 @@ pub struct Queue<C: Send + 'static> {
 
 /// # Invariants
 ///
-/// If not null, the virtqueue is valid, at least until an RCU grace period after it was replaced by null; only one
-/// [`Queue`] refers to it, and each token in it is a `KBox<Buffer<C>>` of that queue, given up by `into_raw()`.
+/// If not null, the virtqueue is valid, at least until an RCU grace period after it was replaced by
+/// null; only one [`Queue`] refers to it, and each token in it is a `KBox<Buffer<C>>` of that
+/// queue, given up by `into_raw()`.
 struct Attached(*mut bindings::virtqueue);
 
 // SAFETY: A virtqueue may be used on any CPU, if by one at a time.
@@ -130,8 +134,9 @@ impl<C: Send + 'static> Queue<C> {
     ///
     /// # Errors
     ///
-    /// The buffer comes back with [`ENOSPC`] if the queue is full, [`ENODEV`] if it is detached, [`EINVAL`] if the
-    /// buffer is empty, [`EIO`] if the device broke the queue's rules, and [`ENOMEM`].
+    /// The buffer comes back with [`ENOSPC`] if the queue is full, [`ENODEV`] if it is detached,
+    /// [`EINVAL`] if the buffer is empty, [`EIO`] if the device broke the queue's rules, and
+    /// [`ENOMEM`].
     pub fn add(&self, buffer: KBox<Buffer<C>>) -> Result<(), (Error, KBox<Buffer<C>>)> {
         let token = KBox::into_raw(buffer);
         // SAFETY: The token is from `into_raw()`, and used no more unless it comes back.
@@ -178,8 +183,8 @@ impl<C: Send + 'static> Queue<C> {
         if attached.0.is_null() {
             return Err(ENODEV);
         }
-        // SAFETY: The queue is valid and under its lock; the lists are initialized; the memory that they describe
-        // stays in place and untouched until the token comes out.
+        // SAFETY: The queue is valid and under its lock; the lists are initialized; the memory that
+        // they describe stays in place and untouched until the token comes out.
         //
         // INVARIANT: The token is what the invariant asks for.
         to_result(unsafe {
@@ -194,16 +199,16 @@ impl<C: Send + 'static> Queue<C> {
         })
     }
 
-    /// Takes out a buffer that the device is done with, and the number of bytes that it wrote, which is at most what there
-    /// is to write.
+    /// Takes out a buffer that the device is done with, and the number of bytes that it wrote,
+    /// which is at most what there is to write.
     pub fn pop(&self) -> Option<(KBox<Buffer<C>>, usize)> {
         let mut written = 0;
         let attached = self.attached.lock();
         if attached.0.is_null() {
             return None;
         }
-        // SAFETY: The queue is valid and under its lock. A device that names a buffer which it does not have is found
-        // out, and its queue is broken from there on.
+        // SAFETY: The queue is valid and under its lock. A device that names a buffer which it does
+        // not have is found out, and its queue is broken from there on.
         let token = unsafe { bindings::virtqueue_get_buf(attached.0, &mut written) };
         drop(attached);
         if token.is_null() {
@@ -218,7 +223,8 @@ impl<C: Send + 'static> Queue<C> {
 
     /// Tells the device of buffers that were added, unless it asked not to be told.
     pub fn kick(&self) {
-        // The notification may cost an exit of the guest, so it is given outside the lock; the queue outlives the guard.
+        // The notification may cost an exit of the guest, so it is given outside the lock; the
+        // queue outlives the guard.
         let _rcu = rcu::read_lock();
         let attached = self.attached.lock();
         let vq = attached.0;
@@ -226,13 +232,14 @@ impl<C: Send + 'static> Queue<C> {
         let notify = !vq.is_null() && unsafe { bindings::virtqueue_kick_prepare(vq) };
         drop(attached);
         if notify {
-            // SAFETY: By the type invariant the queue is valid until a grace period is over, which the guard holds
-            // off. Notifying needs no lock.
+            // SAFETY: By the type invariant the queue is valid until a grace period is over, which
+            // the guard holds off. Notifying needs no lock.
             unsafe { bindings::virtqueue_notify(vq) };
         }
     }
 
-    /// Whether the queue is attached to a device that can be reached: one that is gone reads as all ones. May sleep.
+    /// Whether the queue is attached to a device that can be reached: one that is gone reads as all
+    /// ones. May sleep.
     pub fn is_reachable(&self) -> bool {
         let device = self.device.lock();
         let Some(device) = device.as_ref() else {
@@ -260,12 +267,13 @@ pub trait AnyQueue: Send + Sync {
     ///
     /// # Safety
     ///
-    /// `vq` is a valid queue of `device`, holds no buffers and is attached to no other [`Queue`]. It stays valid until a grace
-    /// period after [`detach`](Self::detach), and until that `device` stays bound.
+    /// `vq` is a valid queue of `device`, holds no buffers and is attached to no other [`Queue`].
+    /// It stays valid until a grace period after [`detach`](Self::detach), and until that `device`
+    /// stays bound.
     unsafe fn attach(&self, device: &Device, vq: NonNull<bindings::virtqueue>);
 
-    /// Detaches the queue and returns how many buffers the device still held: they are freed if it was reset, and leak if
-    /// that is uncertain.
+    /// Detaches the queue and returns how many buffers the device still held: they are freed if it
+    /// was reset, and leak if that is uncertain.
     ///
     /// # Safety
     ///
@@ -289,15 +297,16 @@ impl<C: Send + 'static> AnyQueue for Queue<C> {
         }
         let mut count = 0;
         loop {
-            // SAFETY: The queue is valid until a grace period is over and nobody else refers to it by now, but for a
-            // notification that is under way, which does not touch buffers.
+            // SAFETY: The queue is valid until a grace period is over and nobody else refers to it
+            // by now, but for a notification that is under way, which does not touch buffers.
             let token = unsafe { bindings::virtqueue_detach_unused_buf(vq) };
             if token.is_null() {
                 return count;
             }
             count += 1;
             if reset == Reset::Done {
-                // SAFETY: By the type invariant; the device uses it no more by this function's requirements.
+                // SAFETY: By the type invariant; the device uses it no more by this function's
+                // requirements.
                 drop(unsafe { KBox::from_raw(token.cast::<Buffer<C>>()) });
             }
         }

@@ -2,8 +2,9 @@
 
 //! The virtqueues of a device: discovery, callbacks, teardown.
 //!
-//! The queues belong to the binding of device and driver: [`find_queues`](Device::find_queues) sets them up in the probe, and if
-//! the driver does not take them down itself when it is unbound, the bus does.
+//! The queues belong to the binding of device and driver: [`find_queues`](Device::find_queues) sets
+//! them up in the probe, and if the driver does not take them down itself when it is unbound, the
+//! bus does.
 
 use super::{
     queue::AnyQueue,
@@ -41,14 +42,15 @@ pub trait Handler: Send + Sync {
 pub(super) struct Queues(KVec<(CString, Arc<dyn Handler>)>);
 
 impl Device<Core<'_>> {
-    /// Finds the queues from number 0 on, and attaches each to the queue of its handler. The name appears in interrupt
-    /// statistics.
+    /// Finds the queues from number 0 on, and attaches each to the queue of its handler. The name
+    /// appears in interrupt statistics.
     ///
     /// The handlers are not called before [`ready`](Self::ready).
     ///
     /// # Errors
     ///
-    /// [`EBUSY`] if they were found before, and those of the transport: [`ENOENT`] if there are fewer queues.
+    /// [`EBUSY`] if they were found before, and those of the transport: [`ENOENT`] if there are
+    /// fewer queues.
     pub fn find_queues(&self, queues: KVec<(CString, Arc<dyn Handler>)>) -> Result {
         // SAFETY: The device is valid; `priv` is the driver's and changes in this context only.
         let slot = unsafe { &mut (*self.as_raw()).priv_ };
@@ -70,8 +72,8 @@ impl Device<Core<'_>> {
         }
         let queues = KBox::new(Queues(queues), GFP_KERNEL)?;
         *slot = KBox::into_raw(queues).cast();
-        // SAFETY: The device is valid; both arrays have the stated length; every queue has a name, and names and handlers
-        // stay in place until the queues are deleted.
+        // SAFETY: The device is valid; both arrays have the stated length; every queue has a name,
+        // and names and handlers stay in place until the queues are deleted.
         let result = to_result(unsafe {
             bindings::virtio_find_vqs(
                 self.as_raw(),
@@ -93,8 +95,8 @@ impl Device<Core<'_>> {
         for ((_, handler), vq) in queues.0.iter().zip(&found) {
             // Every queue has a name, so the transport left none out.
             let vq = NonNull::new(*vq).ok_or(ENOENT)?;
-            // SAFETY: The queue is new and this device's; `remove_queues()` detaches it a grace period before it deletes
-            // it, and is called at the latest when the device is unbound.
+            // SAFETY: The queue is new and this device's; `remove_queues()` detaches it a grace
+            // period before it deletes it, and is called at the latest when the device is unbound.
             unsafe { handler.queue().attach(self, vq) };
         }
         Ok(())
@@ -102,7 +104,8 @@ impl Device<Core<'_>> {
 
     /// Resets the device and takes its queues down, if that has not been done yet.
     ///
-    /// When it returns, no handler runs any more. Buffers that the device held are freed, or leak if it is unreachable.
+    /// When it returns, no handler runs any more. Buffers that the device held are freed, or leak
+    /// if it is unreachable.
     pub fn remove_queues(&self) -> Reset {
         let reset = self.reset();
         // SAFETY: The device is valid; `priv` is the driver's and changes in this context only.
@@ -130,11 +133,13 @@ impl Device<Core<'_>> {
         // SAFETY: This context may sleep.
         unsafe { bindings::synchronize_rcu() };
         if let Some(del_vqs) = self.ops().del_vqs {
-            // SAFETY: The device is valid, its queues have no user any more. This waits for interrupts under way.
+            // SAFETY: The device is valid, its queues have no user any more. This waits for
+            // interrupts under way.
             unsafe { del_vqs(self.as_raw()) };
         }
         *slot = null_mut();
-        // SAFETY: From `into_raw()` when the queues were found; there are no callbacks without queues.
+        // SAFETY: From `into_raw()` when the queues were found; there are no callbacks without
+        // queues.
         drop(unsafe { KBox::from_raw(queues) });
         reset
     }
@@ -148,7 +153,8 @@ impl Device<Core<'_>> {
 unsafe extern "C" fn used_callback(vq: *mut bindings::virtqueue) {
     // SAFETY: The transport passes a valid queue of a valid device.
     let (index, queues) = unsafe { ((*vq).index, (*(*vq).vdev).priv_) };
-    // SAFETY: `priv` was set before the queue was found and points to the queues until it is deleted.
+    // SAFETY: `priv` was set before the queue was found and points to the queues until it is
+    // deleted.
     let queues = unsafe { &*queues.cast::<Queues>() };
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     if let Some((_, handler)) = queues.0.get(index) {

@@ -33,8 +33,8 @@ impl SharedMemory {
     ///
     /// # Errors
     ///
-    /// [`ENOENT`] if the device has none of that number, [`EINVAL`] if it is not of whole pages, [`EBUSY`] if something else
-    /// uses the addresses.
+    /// [`ENOENT`] if the device has none of that number, [`EINVAL`] if it is not of whole pages,
+    /// [`EBUSY`] if something else uses the addresses.
     pub fn claim(dev: &Device<Bound>, id: u8, name: CString) -> Result<Self> {
         let mut raw = bindings::virtio_shm_region::default();
         // SAFETY: The device is valid, and so is the structure to be filled.

@@ -7,8 +7,9 @@ bool rust_helper___virtio_test_bit(const struct virtio_device *vdev, unsigned in
 	return __virtio_test_bit(vdev, fbit);
 }
 
-int rust_helper_virtio_find_vqs(struct virtio_device *vdev, unsigned int nvqs, struct virtqueue *vqs[],
-				struct virtqueue_info info[], struct irq_affinity *desc)
+int rust_helper_virtio_find_vqs(struct virtio_device *vdev, unsigned int nvqs,
+				struct virtqueue *vqs[], struct virtqueue_info info[],
+				struct irq_affinity *desc)
 {
 	return virtio_find_vqs(vdev, nvqs, vqs, info, desc);
 }
@@ -23,7 +24,8 @@ void rust_helper_virtio_synchronize_cbs(struct virtio_device *vdev)
 	virtio_synchronize_cbs(vdev);
 }
 
-bool rust_helper_virtio_get_shm_region(struct virtio_device *vdev, struct virtio_shm_region *region, u8 id)
+bool rust_helper_virtio_get_shm_region(struct virtio_device *vdev,
+				       struct virtio_shm_region *region, u8 id)
 {
 	return virtio_get_shm_region(vdev, region, id);
 }

@@ -2,15 +2,18 @@
 
 //! The control queue: commands to the device and their answers.
 //!
-//! A fixed set of slots, each with a buffer and a completion, is allocated in the probe: a command, above all one
-//! that destroys something, never fails for want of memory. A task that runs a command takes an idle slot, gives
-//! its buffer to the device and sleeps. Many commands are in flight at a time.
+//! A fixed set of slots, each with a buffer and a completion, is allocated in the probe: a command,
+//! above all one that destroys something, never fails for want of memory. A task that runs a
+//! command takes an idle slot, gives its buffer to the device and sleeps. Many commands are in
+//! flight at a time.
 //!
-//! A device that leaves a command unanswered for [`PATIENCE_MS`], or that is found to be gone, is dead from there
-//! on: everything that waits, and everything that comes later, fails with [`Failure::Dead`]. Buffers that it holds
-//! stay with the virtqueue, which frees them once the device was reset.
+//! A device that leaves a command unanswered for [`PATIENCE_MS`], or that is found to be gone, is
+//! dead from there on: everything that waits, and everything that comes later, fails with
+//! [`Failure::Dead`]. Buffers that it holds stay with the virtqueue, which frees them once the
+//! device was reset.
 //!
-//! Lock order: `ControlQueue::idle`, then `Slot::answer`; the virtqueue's own lock is not taken within either.
+//! Lock order: `ControlQueue::idle`, then `Slot::answer`; the virtqueue's own lock is not taken
+//! within either.
 
 use crate::{
     abi::{
@@ -167,7 +170,8 @@ impl ControlQueue {
         let mut tries = PATIENCE_MS;
         while let Err((error, back)) = self.queue.add(buffer) {
             buffer = back;
-            // Mapping takes memory on some machines, and room is short in a small ring: others give both back.
+            // Mapping takes memory on some machines, and room is short in a small ring: others give
+            // both back.
             if tries == 0 || (error != ENOMEM && error != ENOSPC) {
                 self.put_idle(buffer);
                 self.give_up("takes no commands");

@@ -123,7 +123,8 @@ impl Device {
         &self.limits
     }
 
-    /// Watches the device: one that dies while no command runs would let everybody wait who waits for completions.
+    /// Watches the device: one that dies while no command runs would let everybody wait who waits
+    /// for completions.
     pub(crate) fn watch(&self) -> impl PinInit<Periodic<Watch>> {
         Periodic::new(WATCH_MS, Watch(self.ctrl.clone()))
     }

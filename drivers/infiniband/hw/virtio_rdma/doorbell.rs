@@ -2,9 +2,9 @@
 
 //! Doorbell pages: shared memory of the device in which a store rings a queue.
 //!
-//! Page 0 is the kernel's. A page of its own goes to each user context, so that a process rings only what is its
-//! own: the device drops what does not belong to a page. A page is given out again only when it was given back, for
-//! which its owner has to know that no process maps it any more.
+//! Page 0 is the kernel's. A page of its own goes to each user context, so that a process rings
+//! only what is its own: the device drops what does not belong to a page. A page is given out again
+//! only when it was given back, for which its owner has to know that no process maps it any more.
 
 use crate::{
     abi::{
@@ -57,7 +57,8 @@ impl Doorbells {
     ///
     /// # Errors
     ///
-    /// [`EINVAL`] if it is shorter than the configuration says, and those of [`SharedMemory::claim`].
+    /// [`EINVAL`] if it is shorter than the configuration says, and those of
+    /// [`SharedMemory::claim`].
     pub(crate) fn new(dev: &Device<Bound>, limits: &Limits) -> Result<Arc<Self>> {
         let name = CString::try_from(c"virtio_rdma doorbells")?;
         let memory = SharedMemory::claim(dev, DOORBELL_SHM_ID, name)
@@ -81,7 +82,8 @@ impl Doorbells {
         )
     }
 
-    /// Rings a queue of the kernel. What was written to memory before is visible to the device when it hears of it.
+    /// Rings a queue of the kernel. What was written to memory before is visible to the device when
+    /// it hears of it.
     pub(crate) fn ring(&self, value: u32) {
         self.kernel.io().write32(value, 0);
     }

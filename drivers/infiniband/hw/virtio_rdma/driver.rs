@@ -55,7 +55,8 @@ pub(crate) struct Data {
     device: Arc<Device>,
 }
 
-/// What of a device others use. Dropping it takes the device away from them: while this happens it still answers.
+/// What of a device others use. Dropping it takes the device away from them: while this happens it
+/// still answers.
 struct Ready {
     /// Dropped first, since it would take the end for the device's death.
     _watch: Pin<KBox<Periodic<Watch>>>,

@@ -2,9 +2,9 @@
 
 //! Event queues: where the device reports completions and asynchronous events.
 //!
-//! Each is filled with buffers at all times. The interrupt takes out those that were used, passes their events on, and only
-//! then gives all of them back: so it handles at most one ring's worth, however fast the device is, and leaves nothing
-//! behind that it was interrupted for.
+//! Each is filled with buffers at all times. The interrupt takes out those that were used, passes
+//! their events on, and only then gives all of them back: so it handles at most one ring's worth,
+//! however fast the device is, and leaves nothing behind that it was interrupted for.
 
 use crate::{
     abi::event::{
@@ -32,7 +32,8 @@ use kernel::{
 
 type EventBuffer = KBox<Buffer<()>>;
 
-/// Buffers of a queue at most. The device keeps what does not fit, so a longer ring of them has no use.
+/// Buffers of a queue at most. The device keeps what does not fit, so a longer ring of them has no
+/// use.
 const BUFFERS: usize = 256;
 
 /// An event queue.
@@ -110,7 +111,8 @@ impl Handler for EventQueue {
         while let Some(mut buffer) = handled.pop() {
             // Never longer than it was allocated.
             let _ = buffer.reset(0, Event::SIZE);
-            // The queue had it a moment ago. If the device broke the queue's rules, it gets no more.
+            // The queue had it a moment ago. If the device broke the queue's rules, it gets no
+            // more.
             let _ = self.queue.add(buffer);
         }
         self.queue.kick();

@@ -2,8 +2,8 @@
 
 //! What a device may still use that never confirmed the destruction of its owner.
 //!
-//! It is kept until the device was reset. If that cannot be confirmed either, it stays allocated for good: memory that
-//! is lost is better than memory that changes under its next owner.
+//! It is kept until the device was reset. If that cannot be confirmed either, it stays allocated
+//! for good: memory that is lost is better than memory that changes under its next owner.
 
 use crate::virtio::Reset;
 use core::mem::{

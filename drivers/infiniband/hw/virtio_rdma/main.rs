@@ -2,8 +2,9 @@
 
 //! Driver for virtio RDMA devices.
 //!
-//! `unsafe` is confined to the abstractions of the subsystems that this driver uses: [`bindings`], [`net`],
-//! [`rdma`], [`sync`] and [`virtio`] know nothing of virtio-rdma, and the driver has none of its own.
+//! `unsafe` is confined to the abstractions of the subsystems that this driver uses: [`bindings`],
+//! [`net`], [`rdma`], [`sync`] and [`virtio`] know nothing of virtio-rdma, and the driver has none
+//! of its own.
 
 #![deny(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]

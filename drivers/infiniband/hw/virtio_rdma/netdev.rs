@@ -2,8 +2,9 @@
 
 //! The network device that carries the port's RoCE traffic and configuration.
 //!
-//! It is the one in the same PCI slot as the RDMA device, if there is one; else the one that has the MAC address of
-//! the port, which the device gives as its system image GUID. It may come later than the RDMA device and go earlier.
+//! It is the one in the same PCI slot as the RDMA device, if there is one; else the one that has
+//! the MAC address of the port, which the device gives as its system image GUID. It may come later
+//! than the RDMA device and go earlier.
 //!
 //! Lock order: the RTNL, then `Binding::bound`.
 
@@ -24,7 +25,8 @@ use kernel::{
 
 /// Who has a port.
 pub(crate) trait PortOwner: Send + Sync {
-    /// The port's network device is `netdev` from here on. No reference to an earlier one may be kept.
+    /// The port's network device is `netdev` from here on. No reference to an earlier one may be
+    /// kept.
     fn set_netdev(&self, netdev: Option<&net::Device>);
 
     /// State or MTU of the network device changed.

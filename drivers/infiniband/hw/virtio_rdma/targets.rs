@@ -2,9 +2,10 @@
 
 //! Who is told of an event: the table behind the cookies.
 //!
-//! A cookie is an index into the table and the generation of that entry, which advances when the entry is given
-//! away: an event that arrives late never reaches the next object. Entry 0, generation 0 is the device itself, so that
-//! the cookies 0, for the device, and 1, for its port, are its too.
+//! A cookie is an index into the table and the generation of that entry, which advances when the
+//! entry is given away: an event that arrives late never reaches the next object. Entry 0,
+//! generation 0 is the device itself, so that the cookies 0, for the device, and 1, for its port,
+//! are its too.
 //!
 //! Lock order: the table's lock is taken with no other in it; targets are called without it.
 
@@ -34,8 +35,9 @@ pub(crate) trait EventTarget: Send + Sync {
         let _ = event;
     }
 
-    /// The device is dead and will report nothing any more. Called once, in process context, by the task that found it
-    /// out, which may be about any command: no lock may be taken that is held while commands run.
+    /// The device is dead and will report nothing any more. Called once, in process context, by the
+    /// task that found it out, which may be about any command: no lock may be taken that is held
+    /// while commands run.
     fn died(&self) {}
 }
 
