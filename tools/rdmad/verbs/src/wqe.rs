@@ -70,7 +70,7 @@ pub(crate) struct Posted {
     pub slot: u16,
     /// Its copy in the QP's [`Snapshots`].
     pub snapshot: u16,
-    /// `opcode` as it stands in the WQE; a CQE repeats it.
+    /// Opcode of its CQE.
     pub opcode: u8,
     /// Success produces a CQE.
     pub signaled: bool,
@@ -137,14 +137,20 @@ pub(crate) fn fetch_send(
         local: Posted {
             slot,
             snapshot,
-            // Only the opcodes that pass the check are ever repeated in a CQE that says success.
-            opcode: header.opcode as u8,
+            opcode: completion_opcode(&header),
             signaled: rules.signal_all || header.send_flags.contains(SendFlags::SIGNALED),
             data: Data::Sges(0),
         },
     };
     let failed = check_send(&mut wr, &header, wqe, mrs, rules).err();
     Ok(Some(Fetched { wr, failed }))
+}
+
+/// The opcode of the CQE of a send WQE: its own, if there is such a one. It must not look like that of a receive.
+pub(crate) fn completion_opcode(header: &SqHeader) -> u8 {
+    let opcode = WrOpcode::try_from(header.opcode).unwrap_or(WrOpcode::Send);
+    // All opcodes are below 0x80.
+    opcode.value() as u8
 }
 
 fn check_send(

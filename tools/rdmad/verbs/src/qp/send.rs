@@ -20,7 +20,8 @@ use super::Qp;
 use crate::direct::{Route, Transfer};
 use crate::memory::{Memory, Message, RingView};
 use crate::wqe::{
-    fetch_flushed, fetch_send, max_sq_wqe, Data, Fetched, Posted, SendRules, Snapshots,
+    completion_opcode, fetch_flushed, fetch_send, max_sq_wqe, Data, Fetched, Posted, SendRules,
+    Snapshots,
 };
 use crate::Device;
 
@@ -261,9 +262,11 @@ impl<'a> SendTurn<'a> {
             match fetch_flushed(&mut side.queue, &self.ring) {
                 Ok(Some(header)) => {
                     let header = SqHeader::from_bytes(&header);
-                    let cqe = self
-                        .qp
-                        .cqe(header.wr_id, WcStatus::WrFlushErr, header.opcode as u8);
+                    let cqe = self.qp.cqe(
+                        header.wr_id,
+                        WcStatus::WrFlushErr,
+                        completion_opcode(&header),
+                    );
                     self.qp.send_cq.complete(self.device, self.view, &cqe, true);
                 }
                 Ok(None) => return side.queue.enable_doorbell(&self.ring),

@@ -2,7 +2,7 @@
 
 //! A guest that does what no driver does harms itself and nothing else.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use proptest::prelude::*;
 use verbs::PathPolicy;
@@ -248,6 +248,81 @@ fn objects_may_go_while_work_is_outstanding() {
             healthy.works();
         }
     });
+}
+
+#[test]
+fn drivers_that_come_and_go() {
+    const VMS: usize = 3;
+    const ROUNDS: u64 = 400;
+    on_both_paths(|path| {
+        let world = World::new(VMS, path);
+        // The QP that each VM has at the moment, if any.
+        let current: [AtomicU32; VMS] = Default::default();
+        std::thread::scope(|scope| {
+            for (index, vm) in world.vms.iter().enumerate() {
+                let (world, current) = (&world, &current);
+                scope.spawn(move || {
+                    let mr = vm.mr(1 << 20);
+                    for round in 0..ROUNDS {
+                        let dice = pattern(8, round * 31 + index as u64);
+                        let peer = usize::from(dice[0]) % VMS;
+                        come_and_go(
+                            vm,
+                            &world.vms[peer],
+                            &current[index],
+                            &current[peer],
+                            &mr,
+                            &dice,
+                        );
+                    }
+                });
+            }
+        });
+        Healthy::new(&world).works();
+    });
+}
+
+/// The life of a QP, as the dice have it.
+fn come_and_go(vm: &Vm, peer: &Vm, ours: &AtomicU32, theirs: &AtomicU32, mr: &Mr, dice: &[u8]) {
+    let options = Options {
+        retry_cnt: dice[1] & 1,
+        rnr_retry: dice[1] & 7,
+        timeout: 8,
+        slots: 16,
+        ..Options::default()
+    };
+    let (send, recv) = (Cq::new(vm, 32), Cq::new(vm, 32));
+    let qp = Qp::new(vm, &send, &recv, options);
+    ours.store(qp.qpn, Ordering::SeqCst);
+    qp.to_init().unwrap();
+    let peer_qpn = theirs.load(Ordering::SeqCst).max(2);
+    qp.to_rtr(peer, peer_qpn).unwrap();
+    if dice[2] % 4 != 0 {
+        qp.to_rts().unwrap();
+    }
+    for id in 0..u64::from(dice[3] % 16) {
+        qp.post_recv(id, &[sge(mr, 0, 1 << 19)]);
+        let opcode = [
+            WrOpcode::Send,
+            WrOpcode::RdmaWrite,
+            WrOpcode::RdmaRead,
+            WrOpcode::SendWithImm,
+        ];
+        let wr = Wr::new(id, opcode[usize::from(dice[4] % 4)]);
+        // The key of the peer may or may not be the same.
+        qp.post(&wr.local(mr, 0, 1 << (dice[5] % 20)).remote(mr, 0));
+    }
+    match dice[6] % 4 {
+        0 => qp.to(QpState::Err),
+        1 => qp.to(QpState::Reset),
+        2 => {
+            let _ = (send.poll(), recv.poll());
+        }
+        _ => {}
+    }
+    qp.destroy().unwrap();
+    send.destroy().unwrap();
+    recv.destroy().unwrap();
 }
 
 #[test]

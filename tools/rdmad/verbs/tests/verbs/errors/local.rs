@@ -2,6 +2,7 @@
 
 //! Requests that their own side refuses.
 
+use virtio_rdma_abi::cqe::OPCODE_RECV;
 use virtio_rdma_abi::ctrl::{CmdCreatePd, CmdDeregMr};
 use virtio_rdma_abi::ib::{AccessFlags, QpState, WcStatus, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
@@ -80,8 +81,13 @@ fn read_into_memory_that_may_not_be_written() {
 #[test]
 fn malformed_requests() {
     type Change = fn(&Pair<'_>, &mut Vec<u8>);
-    let changes: [(&str, Change, WcStatus); 6] = [
+    let changes: [(&str, Change, WcStatus); 7] = [
         ("opcode", |_, wqe| wqe[8] = 100, WcStatus::LocQpOpErr),
+        (
+            "opcode of a receive",
+            |_, wqe| wqe[8] = OPCODE_RECV,
+            WcStatus::LocQpOpErr,
+        ),
         (
             "opcode of the kernel",
             |_, wqe| wqe[8] = 0x20,
@@ -105,7 +111,8 @@ fn malformed_requests() {
             let mut wqe = p.send(7, 100).bytes();
             change(p, &mut wqe);
             p.qa.post_bytes(&wqe);
-            p.cq_a.expect(7, status);
+            let cqe = p.cq_a.expect(7, status);
+            assert!(cqe.opcode < OPCODE_RECV, "tells that it was sent");
             assert_eq!(p.qa.state(), QpState::Err);
             p.responder_lives();
         });
