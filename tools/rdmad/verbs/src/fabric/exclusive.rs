@@ -2,7 +2,7 @@
 
 //! One worker at a time.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use super::sync::{AtomicU8, Ordering};
 
 /// A worker is at it.
 const BUSY: u8 = 1;
@@ -31,7 +31,7 @@ impl Exclusive {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -6,6 +6,7 @@ mod exclusive;
 mod quiesce;
 mod ready;
 mod sleep;
+mod sync;
 mod timer;
 mod worker;
 

@@ -2,10 +2,9 @@
 
 //! Waiting until no worker uses what was just removed.
 
-use std::sync::atomic::{fence, AtomicU64, Ordering};
-
 use crossbeam_utils::CachePadded;
-use parking_lot::{Condvar, Mutex};
+
+use super::sync::{fence, AtomicU64, Condvar, Mutex, Ordering};
 
 /// One counter a worker: odd while it has a turn.
 ///
@@ -60,6 +59,8 @@ impl Quiesce {
                 continue;
             }
             self.waiters.fetch_add(1, Ordering::SeqCst);
+            // Pairs with the fence at the end of a turn: it sees a waiter, or the waiter sees its end.
+            fence(Ordering::SeqCst);
             let mut guard = self.lock.lock();
             while turn.load(Ordering::SeqCst) == before {
                 self.ended.wait(&mut guard);
@@ -74,6 +75,7 @@ impl Drop for Turn<'_> {
     #[inline]
     fn drop(&mut self) {
         self.quiesce.turns[self.worker].fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         if self.quiesce.waiters.load(Ordering::SeqCst) != 0 {
             // With the lock taken, a waiter is either before its look at the counter or waits already.
             drop(self.quiesce.lock.lock());
@@ -82,7 +84,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::atomic::AtomicBool;
 

@@ -2,14 +2,13 @@
 
 //! Where workers wait for work.
 
-use std::sync::atomic::{fence, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
+use super::sync::{fence, AtomicUsize, Condvar, Mutex, Ordering};
 
 /// Sleeping workers. Waking costs one load when none sleeps, so a storm of doorbells at a busy device costs little.
 #[derive(Debug, Default)]
-pub(super) struct Sleep {
+pub(crate) struct Sleep {
     sleepers: AtomicUsize,
     lock: Mutex<()>,
     woken: Condvar,
@@ -18,7 +17,7 @@ pub(super) struct Sleep {
 impl Sleep {
     /// Sleeps until woken or until the time that `deadline` returns, unless `busy` is true by now. Both are called when a
     /// wake-up can no longer be missed.
-    pub(super) fn sleep(
+    pub(crate) fn sleep(
         &self,
         busy: impl FnOnce() -> bool,
         deadline: impl FnOnce() -> Option<Instant>,
@@ -40,7 +39,7 @@ impl Sleep {
 
     /// Wakes one worker if any sleeps, after work was made visible.
     #[inline]
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) != 0 {
             drop(self.lock.lock());
@@ -49,7 +48,7 @@ impl Sleep {
     }
 
     /// Wakes all workers.
-    pub(super) fn wake_all(&self) {
+    pub(crate) fn wake_all(&self) {
         drop(self.lock.lock());
         self.woken.notify_all();
     }
