@@ -217,6 +217,26 @@ fn reads_obey_the_negotiated_limit() {
     transfer(&work, settings, Faults::default(), 1);
 }
 
+/// A READ that was asked for twice and answered late must not stand in the way of the next one.
+#[test]
+fn a_repeated_read_leaves_room_for_the_next() {
+    let settings = Settings {
+        mtu: Mtu::Mtu256,
+        psn: 0xff_ffe0,
+        rd_atomic: 1,
+        depth: 3,
+        ..Settings::default()
+    };
+    let faults = Faults {
+        drop: 3,
+        duplicate: 0,
+        reorder: 4,
+        corrupt: 0,
+    };
+    let work = [(Kind::Read, 32_745), (Kind::Send, 785)];
+    transfer(&work, settings, faults, 17_508_306_787_824_350_610);
+}
+
 fn faults() -> impl Strategy<Value = Faults> {
     (0..6u64, 0..6u64, 0..10u64, 0..4u64).prop_map(|(drop, duplicate, reorder, corrupt)| Faults {
         drop,

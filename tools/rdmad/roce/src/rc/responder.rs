@@ -361,8 +361,16 @@ impl<R> Responder<R> {
 
     /// Queues a READ; returns how many PSNs it takes.
     fn read<E: ResponderEnv<Recv = R>>(&mut self, reth: Reth, env: &mut E) -> Result<u32, Refusal> {
-        if self.message.is_some() || self.reads.len() >= self.read_limit() {
+        if self.message.is_some() {
             return Err(INVALID);
+        }
+        if self.reads.len() >= self.read_limit() {
+            // The peer never has more READs outstanding than the limit, so it has the oldest of these by now: it
+            // asked for it again, and then the first answer came after all.
+            match self.reads.front() {
+                Some(oldest) if oldest.duplicate => self.reads.pop_front(),
+                _ => return Err(INVALID),
+            };
         }
         self.admit(reth, AccessFlags::REMOTE_READ, env)?;
         self.msn = (self.msn + 1) & MASK_24;
