@@ -4,6 +4,7 @@
 
 use std::hint::spin_loop;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{bail, Result};
 
@@ -11,6 +12,10 @@ use crate::endpoint::{Endpoint, Options};
 use crate::pattern::{bytes, compare};
 use crate::rdma::{Cq, Op, SendWr, Wc};
 use crate::session::Session;
+
+/// How long a completion of the endless traffic may take. Less than elsewhere: scripts take the device away under it
+/// and wait for the program to notice.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Verified SEND, WRITE and READ, until a file says that it is enough. Prints how far it is after every 50 rounds.
 pub fn soak(session: &mut Session) -> Result<()> {
@@ -34,12 +39,15 @@ pub fn soak(session: &mut Session) -> Result<()> {
         if session.active() {
             mr.write(0, &message);
             session.peer.meet()?;
-            end.run(Op::Send, &[mr.sge(0, SIZE)])?.ok()?;
+            let run = |op, sge| -> Result<()> {
+                end.qp.send(&SendWr::new(round, op, &[sge]))?;
+                end.send.wait(1, PATIENCE)?[0].ok()?;
+                Ok(())
+            };
+            run(Op::Send, mr.sge(0, SIZE))?;
             let target = remote.addr + SIZE as u64;
-            end.run(Op::Write(target, remote.rkey), &[mr.sge(0, SIZE)])?
-                .ok()?;
-            end.run(Op::Read(target, remote.rkey), &[mr.sge(2 * SIZE, SIZE)])?
-                .ok()?;
+            run(Op::Write(target, remote.rkey), mr.sge(0, SIZE))?;
+            run(Op::Read(target, remote.rkey), mr.sge(2 * SIZE, SIZE))?;
             compare("READ", &mr.read(2 * SIZE, SIZE), &message)?;
         } else {
             mr.write(0, &vec![0; 2 * SIZE]);
