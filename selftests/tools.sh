@@ -15,13 +15,19 @@ gid_index() {
 	done' "$(device "$1")"
 }
 
+# Whether a program on VM 2 waits at the port that all of these programs use.
+listens() { [[ -n $(on 2 ss -Hltn 'sport = :18515') ]]; }
+
 # Runs a program as server on VM 2 and as client here; the first argument is its option for the GID index.
 pair() {
 	local index_option=$1 status=0
 	shift
 	on 2 timeout 120 "$@" -d "$(device 2)" "$index_option" "$(gid_index 2)" >"$work/passive" 2>&1 &
-	sleep 2
-	timeout 120 "$@" -d "$(device 1)" "$index_option" "$(gid_index 1)" vm2 || status=$?
+	until_ok 60 listens
+	timeout 120 "$@" -d "$(device 1)" "$index_option" "$(gid_index 1)" vm2 || {
+		status=$?
+		on 2 pkill -x "$1" || true
+	}
 	wait $! || status=$?
 	((status == 0)) || cat "$work/passive"
 	return "$status"
