@@ -111,8 +111,7 @@ impl virtio::Driver for Driver {
     }
 
     fn unbind<'bound>(dev: &'bound virtio::Device<Core<'_>>, this: Pin<&Self::Data<'bound>>) {
-        let ready = this.ready.lock().take();
-        drop(ready);
+        // Taken out first: dropping it waits for users, and no lock shall be held meanwhile.
         let ready = this.ready.lock().take();
         drop(ready);
         let _ = this.device.shut_down(dev);
