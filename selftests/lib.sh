@@ -122,7 +122,10 @@ start_soak() {
 	start_server 18700
 	rm -f "$work/stop"
 	: >"$work/soak"
-	client -p 18700 client --until "$work/stop" vm2 soak >"$work/soak" 2>&1 &
+	# Not by `client`: the process itself is what a test may kill.
+	local name
+	name=$(device 1)
+	"$verbs" -d "$name" -p 18700 client --until "$work/stop" vm2 soak >"$work/soak" 2>&1 &
 	# shellcheck disable=SC2034
 	soak=$!
 	until_ok 60 grep -q 'soak: round' "$work/soak"

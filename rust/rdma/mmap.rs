@@ -16,6 +16,7 @@ use kernel::{
         to_result, //
     },
     io::PhysAddr,
+    mm::virt::VmaNew,
     page::{
         PAGE_SHIFT,
         PAGE_SIZE, //
@@ -128,6 +129,9 @@ pub(super) unsafe extern "C" fn mmap<T: UserContexts>(
     vma: *mut bindings::vm_area_struct,
 ) -> c_int {
     from_result(|| {
+        // Registers hold no code, now or after a later mprotect().
+        // SAFETY: By the function's safety requirements, the area is being set up.
+        unsafe { VmaNew::from_raw(vma) }.try_clear_mayexec()?;
         // SAFETY: By the function's safety requirements. The entry is one that `Entries::insert` made.
         let raw = unsafe { bindings::rdma_user_mmap_entry_get(context, vma) };
         if raw.is_null() {
