@@ -6,6 +6,8 @@
 //! [`ABI_VERSION`] as its `uverbs_abi_ver`; a provider opens a device only if that is its own, else it says so in one
 //! line and the open fails. Every change of a layout below counts the version up.
 
+use super::wqe::AddressVector;
+
 /// Version of this module's structures.
 pub const ABI_VERSION: u32 = 1;
 
@@ -74,5 +76,15 @@ wire_struct! {
         0 => sq: UserRing,
         /// The receive queue's ring.
         16 => rq: UserRing,
+    }
+}
+
+wire_struct! {
+    /// Response of CREATE_AH.
+    pub struct CreateAhResp: 48 {
+        /// What a UD send work request to the AH carries. The kernel has resolved the MAC address.
+        0 => av: AddressVector,
+        /// Reserved, zero.
+        43 => reserved: [u8; 5],
     }
 }

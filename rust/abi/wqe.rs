@@ -118,6 +118,38 @@ wire_struct! {
     }
 }
 
+impl AddressVector {
+    /// [`sl_tclass_flowlabel`](Self::sl_tclass_flowlabel) of these, or `None` if the service level has more than 4 bits
+    /// or the flow label more than 20.
+    #[inline]
+    pub const fn pack(sl: u8, traffic_class: u8, flow_label: u32) -> Option<u32> {
+        if sl >> 4 != 0 || flow_label >> 20 != 0 {
+            return None;
+        }
+        let high = u32::from_be_bytes([(sl << 4) | (traffic_class >> 4), traffic_class << 4, 0, 0]);
+        Some(high | flow_label)
+    }
+
+    /// Service level.
+    #[inline]
+    pub const fn sl(&self) -> u8 {
+        self.sl_tclass_flowlabel.to_be_bytes()[0] >> 4
+    }
+
+    /// Traffic class.
+    #[inline]
+    pub const fn traffic_class(&self) -> u8 {
+        let bytes = self.sl_tclass_flowlabel.to_be_bytes();
+        (bytes[0] << 4) | (bytes[1] >> 4)
+    }
+
+    /// Flow label.
+    #[inline]
+    pub const fn flow_label(&self) -> u32 {
+        self.sl_tclass_flowlabel & 0x000f_ffff
+    }
+}
+
 wire_struct! {
     /// `wr.ud`.
     pub struct Datagram: 51 {

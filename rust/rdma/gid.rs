@@ -44,6 +44,17 @@ pub struct GidEntry<'a> {
 }
 
 impl GidEntry<'_> {
+    /// # Safety
+    ///
+    /// `raw` is valid for the life that the caller chooses.
+    pub(super) unsafe fn from_raw(raw: *const bindings::ib_gid_attr) -> Self {
+        // INVARIANT: By the safety requirements.
+        Self {
+            raw,
+            _entry: PhantomData,
+        }
+    }
+
     fn attr(&self) -> &bindings::ib_gid_attr {
         // SAFETY: By the type invariants; the core does not change it while a callback runs.
         unsafe { &*self.raw }
@@ -85,11 +96,8 @@ pub(super) unsafe extern "C" fn add<T: GidTable>(
     from_result(|| {
         // SAFETY: The entry names a device whose registration is not over.
         let device = unsafe { Device::<T>::from_raw((*attr).device) };
-        // INVARIANT: By the function's safety requirements.
-        let entry = GidEntry {
-            raw: attr,
-            _entry: PhantomData,
-        };
+        // SAFETY: By the function's safety requirements.
+        let entry = unsafe { GidEntry::from_raw(attr) };
         T::add_gid(device, &entry)?;
         Ok(0)
     })
@@ -105,11 +113,8 @@ pub(super) unsafe extern "C" fn delete<T: GidTable>(
     from_result(|| {
         // SAFETY: The entry names a device whose registration is not over.
         let device = unsafe { Device::<T>::from_raw((*attr).device) };
-        // INVARIANT: By the function's safety requirements.
-        let entry = GidEntry {
-            raw: attr,
-            _entry: PhantomData,
-        };
+        // SAFETY: By the function's safety requirements.
+        let entry = unsafe { GidEntry::from_raw(attr) };
         T::delete_gid(device, &entry)?;
         Ok(0)
     })

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | devices, registration | [`device`], [`operations`], [`attributes`], [`port`], [`gid`] |
 //! | user contexts, what they map and exchange | [`ucontext`], [`mmap`], [`udata`] |
-//! | objects | [`object`], [`pd`], [`mr`], [`cq`], [`qp`], [`qp_attr`] |
+//! | objects | [`object`], [`pd`], [`mr`], [`ah`], [`cq`], [`qp`], [`qp_attr`] |
 //! | work of kernel clients | [`work_request`], [`work_completion`] |
 //! | memory | [`umem`], [`queue_memory`], [`page_list`] |
 //! | events | [`event`] |
@@ -24,6 +24,7 @@
 // These are abstractions for any driver, compiled into the one that uses them.
 #![allow(unreachable_pub)]
 
+pub mod ah;
 pub mod attributes;
 pub mod cq;
 mod deferred;

@@ -5,6 +5,7 @@
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use super::{
+    ah,
     attributes,
     cq,
     gid,
@@ -71,6 +72,19 @@ impl<T: Driver> Operations<T> {
         self.table.get_dma_mr = Some(mr::get_dma::<T>);
         self.table.reg_user_mr = Some(mr::reg_user::<T>);
         self.table.dereg_mr = Some(mr::dereg::<T>);
+        self
+    }
+
+    /// Adds address handles, of kernel clients and of processes.
+    pub const fn with_address_handles(mut self) -> Self
+    where
+        T: ah::AddressHandles,
+    {
+        self.table.create_ah = Some(ah::create::<T>);
+        self.table.create_user_ah = Some(ah::create_user::<T>);
+        self.table.query_ah = Some(ah::query::<T>);
+        self.table.destroy_ah = Some(ah::destroy::<T>);
+        self.table.size_ib_ah = ah::Ah::<T>::SIZE;
         self
     }
 

@@ -122,7 +122,7 @@ pub struct Path {
 
 impl Path {
     /// Reads a path that is to be used, which must have a global route and lead over Ethernet.
-    fn from_raw(raw: &bindings::rdma_ah_attr) -> Result<Self> {
+    pub(super) fn from_raw(raw: &bindings::rdma_ah_attr) -> Result<Self> {
         let has_route = u32::from(raw.ah_flags) & bindings::ib_ah_flags_IB_AH_GRH != 0;
         if !has_route || raw.type_ != bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE {
             return Err(EINVAL);
@@ -142,7 +142,7 @@ impl Path {
         })
     }
 
-    fn write(&self, raw: &mut bindings::rdma_ah_attr) {
+    pub(super) fn write(&self, raw: &mut bindings::rdma_ah_attr) {
         // The flag is 1.
         raw.ah_flags = bindings::ib_ah_flags_IB_AH_GRH as u8;
         raw.type_ = bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE;

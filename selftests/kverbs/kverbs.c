@@ -174,6 +174,27 @@ static void side_free(struct pair *pair, struct side *side)
 	}
 }
 
+/* The path from the device to itself. */
+static int path_init(struct pair *pair, struct rdma_ah_attr *attr)
+{
+	const struct ib_gid_attr *gid;
+	struct net_device *netdev;
+
+	gid = rdma_get_gid_attr(pair->dev, 1, gid_index);
+	if (IS_ERR(gid))
+		return PTR_ERR(gid);
+	attr->type = RDMA_AH_ATTR_TYPE_ROCE;
+	rdma_ah_set_port_num(attr, 1);
+	rdma_ah_set_grh(attr, (union ib_gid *)&gid->gid, 0, gid_index, 64, 0);
+	rdma_put_gid_attr(gid);
+	netdev = ib_device_get_netdev(pair->dev, 1);
+	if (!netdev)
+		return -ENODEV;
+	ether_addr_copy(attr->roce.dmac, netdev->dev_addr);
+	dev_put(netdev);
+	return 0;
+}
+
 static int side_connect(struct pair *pair, struct side *side, struct side *peer)
 {
 	struct ib_qp_attr attr = {
@@ -181,32 +202,21 @@ static int side_connect(struct pair *pair, struct side *side, struct side *peer)
 		.port_num = 1,
 		.qp_access_flags = IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_WRITE,
 	};
-	const struct ib_gid_attr *gid;
-	struct net_device *netdev;
 	int ret;
 
 	ret = ib_modify_qp(side->qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_ACCESS_FLAGS);
 	if (ret)
 		return ret;
 
-	gid = rdma_get_gid_attr(pair->dev, 1, gid_index);
-	if (IS_ERR(gid))
-		return PTR_ERR(gid);
 	attr.qp_state = IB_QPS_RTR;
 	attr.path_mtu = IB_MTU_1024;
 	attr.dest_qp_num = peer->qp->qp_num;
 	attr.rq_psn = 100;
 	attr.max_dest_rd_atomic = 4;
 	attr.min_rnr_timer = 12;
-	attr.ah_attr.type = RDMA_AH_ATTR_TYPE_ROCE;
-	rdma_ah_set_port_num(&attr.ah_attr, 1);
-	rdma_ah_set_grh(&attr.ah_attr, (union ib_gid *)&gid->gid, 0, gid_index, 64, 0);
-	rdma_put_gid_attr(gid);
-	netdev = ib_device_get_netdev(pair->dev, 1);
-	if (!netdev)
-		return -ENODEV;
-	ether_addr_copy(attr.ah_attr.roce.dmac, netdev->dev_addr);
-	dev_put(netdev);
+	ret = path_init(pair, &attr.ah_attr);
+	if (ret)
+		return ret;
 	ret = ib_modify_qp(side->qp, &attr,
 			   IB_QP_STATE | IB_QP_AV | IB_QP_PATH_MTU | IB_QP_DEST_QPN | IB_QP_RQ_PSN |
 			   IB_QP_MAX_DEST_RD_ATOMIC | IB_QP_MIN_RNR_TIMER);
@@ -410,6 +420,40 @@ static bool test_query(struct pair *pair)
 	return true;
 }
 
+/* AHs are made and destroyed where nothing may sleep, and are what they were made as. */
+static bool test_ah(struct pair *pair)
+{
+	struct rdma_ah_attr attr = {}, got = {};
+	struct ib_ah *ah, *bad;
+	unsigned long flags;
+	int queried = -EINVAL;
+
+	EXPECT(!path_init(pair, &attr));
+	rdma_ah_set_sl(&attr, 3);
+	attr.grh.traffic_class = 0x68;
+	attr.grh.flow_label = 0xabcde;
+	local_irq_save(flags);
+	ah = rdma_create_ah(pair->pd, &attr, 0);
+	if (!IS_ERR(ah)) {
+		queried = rdma_query_ah(ah, &got);
+		rdma_destroy_ah(ah, 0);
+	}
+	local_irq_restore(flags);
+	EXPECT(!IS_ERR(ah) && !queried);
+	EXPECT(got.type == attr.type && got.ah_flags == IB_AH_GRH && got.port_num == 1 && got.sl == 3);
+	EXPECT(!memcmp(&got.grh.dgid, &attr.grh.dgid, sizeof(got.grh.dgid)));
+	EXPECT(got.grh.sgid_index == gid_index && got.grh.hop_limit == 64);
+	EXPECT(got.grh.traffic_class == 0x68 && got.grh.flow_label == 0xabcde);
+	EXPECT(ether_addr_equal(got.roce.dmac, attr.roce.dmac));
+
+	attr.grh.flow_label = 1 << 20;
+	bad = rdma_create_ah(pair->pd, &attr, RDMA_CREATE_AH_SLEEPABLE);
+	if (!IS_ERR(bad))
+		rdma_destroy_ah(bad, RDMA_DESTROY_AH_SLEEPABLE);
+	EXPECT(bad == ERR_PTR(-EINVAL));
+	return true;
+}
+
 /* Polls without events, and finds nothing of a QP that was destroyed. */
 static bool test_direct(struct pair *pair)
 {
@@ -493,6 +537,7 @@ static const struct {
 	{ "unsignaled", test_unsignaled },
 	{ "full", test_full },
 	{ "query", test_query },
+	{ "ah", test_ah },
 	{ "direct", test_direct },
 	{ "bad_rkey", test_bad_rkey },
 	{ "reset", test_reset },

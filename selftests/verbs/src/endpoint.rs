@@ -7,7 +7,7 @@ use std::rc::Rc;
 use anyhow::Result;
 
 use crate::rdma::{access, ffi, Caps, Channel, Cq, Mr, Op, Path, Pd, Qp, SendWr, Sge, Timing, Wc};
-use crate::session::{read_gid, Session, LIMIT};
+use crate::session::{Session, LIMIT};
 
 /// How a pair is made. Both sides need not use the same.
 #[derive(Clone, Copy, Debug)]
@@ -119,17 +119,12 @@ impl Endpoint {
     /// Takes a QP in RESET to RTS, connected with the other side's.
     pub fn link(session: &mut Session, qp: &Qp, options: &Options) -> Result<Path> {
         let gid_index = session.settings.gid_index;
-        let gid = u128::from_be_bytes(read_gid(session.context.name(), gid_index)?);
-        let [qpn, psn, high, low] = session.peer.swap([
-            qp.qpn().into(),
-            options.psn.into(),
-            (gid >> 64) as u64,
-            gid as u64,
-        ])?;
+        let gid = session.swap_gid()?;
+        let [qpn, psn] = session.peer.swap([qp.qpn().into(), options.psn.into()])?;
         let path = Path {
             qpn: qpn.try_into()?,
             psn: psn.try_into()?,
-            gid: ((u128::from(high) << 64) | u128::from(low)).to_be_bytes(),
+            gid,
             gid_index,
             mtu: options.mtu,
             reads: options.reads,

@@ -81,6 +81,13 @@ impl Session {
         })
     }
 
+    /// Tells the peer of the GID to use and learns of the peer's.
+    pub fn swap_gid(&mut self) -> Result<[u8; 16]> {
+        let own = u128::from_be_bytes(read_gid(self.context.name(), self.settings.gid_index)?);
+        let [high, low] = self.peer.swap([(own >> 64) as u64, own as u64])?;
+        Ok(((u128::from(high) << 64) | u128::from(low)).to_be_bytes())
+    }
+
     /// Tells the peer how this side ended and puts both results together.
     pub fn finish(mut self, result: Result<()>) -> Result<Outcome> {
         let end = match &result {

@@ -18,6 +18,7 @@ use virtio_rdma_abi::uverbs::AllocContextResp;
 use virtio_rdma_abi::uverbs::ContextFlags;
 use virtio_rdma_abi::uverbs::ABI_VERSION;
 
+use crate::ah;
 use crate::cq;
 use crate::errno;
 use crate::ffi;
@@ -257,10 +258,12 @@ unsafe extern "C" fn query_port(
 static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     alloc_pd: Some(pd::alloc_pd),
     cq_event: Some(cq::cq_event),
+    create_ah: Some(ah::create_ah),
     create_cq: Some(cq::create_cq),
     create_qp: Some(qp::create_qp),
     dealloc_pd: Some(pd::dealloc_pd),
     dereg_mr: Some(mr::dereg_mr),
+    destroy_ah: Some(ah::destroy_ah),
     destroy_cq: Some(cq::destroy_cq),
     destroy_qp: Some(qp::destroy_qp),
     free_context: Some(free_context),

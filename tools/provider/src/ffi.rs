@@ -36,12 +36,14 @@ macro_rules! zeroed {
 }
 
 zeroed!(
+    ib_uverbs_create_ah_resp,
     ib_uverbs_alloc_pd_resp,
     ib_uverbs_create_cq_resp,
     ib_uverbs_create_qp_resp,
     ib_uverbs_ex_query_device_resp,
     ib_uverbs_get_context_resp,
     ib_uverbs_reg_mr_resp,
+    ibv_ah,
     ibv_alloc_pd,
     ibv_create_cq,
     ibv_create_qp,

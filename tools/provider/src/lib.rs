@@ -10,12 +10,13 @@
 //! |---|---|
 //! | [`ffi`] | generated bindings of libibverbs' provider interface |
 //! | `registration` | how libibverbs finds the provider and the provider its devices |
-//! | [`context`], `pd`, `mr` | control verbs without rings |
+//! | [`context`], `pd`, `mr`, [`ah`] | control verbs without rings |
 //! | [`cq`], [`qp`] | the verbs of CQs and QPs |
 //! | [`completion`], [`post`], `wr` | CQE to `ibv_wc`, work request to WQE |
 //! | [`work_ring`], [`completion_ring`], [`memory`] | queues over the ring logic, and their memory |
 //! | [`lock`], [`table`] | the lock of a queue, QPs by number |
 
+pub mod ah;
 pub mod completion;
 pub mod completion_ring;
 pub mod context;

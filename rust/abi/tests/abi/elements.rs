@@ -88,6 +88,17 @@ fn datagram() {
     };
     let av_hex = "01000000 02000000 debc8a36 fe80000000000000505400fffe090002 04 05 40 525400090002 000000000000";
     check(av, av_hex);
+    assert_eq!(
+        AddressVector::pack(3, 0x68, 0x000a_bcde),
+        Some(av.sl_tclass_flowlabel)
+    );
+    assert_eq!(
+        (av.sl(), av.traffic_class(), av.flow_label()),
+        (3, 0x68, 0x000a_bcde)
+    );
+    assert_eq!(AddressVector::pack(15, 255, 0x000f_ffff), Some(u32::MAX));
+    assert_eq!(AddressVector::pack(16, 0, 0), None);
+    assert_eq!(AddressVector::pack(0, 0, 0x0010_0000), None);
     let datagram = Datagram {
         remote_qpn: 0x00ab_cdef,
         remote_qkey: 0x8001_0000,

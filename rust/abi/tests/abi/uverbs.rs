@@ -5,8 +5,11 @@
 use std::mem::{align_of, offset_of, size_of};
 
 use virtio_rdma_abi::uverbs::{
-    AllocContextResp, ContextFlags, CreateCqReq, CreateCqResp, CreateQpReq, UserRing, ABI_VERSION,
+    AllocContextResp, ContextFlags, CreateAhResp, CreateCqReq, CreateCqResp, CreateQpReq, UserRing,
+    ABI_VERSION,
 };
+
+use virtio_rdma_abi::wqe::AddressVector;
 
 use super::check;
 
@@ -47,6 +50,28 @@ fn exact_bytes() {
         },
         &format!("{RING_HEX} 00400302017f0000 04000000 07 000000"),
     );
+    check(
+        CreateAhResp {
+            av: AddressVector {
+                port: 1,
+                pdn: 0x0102,
+                sl_tclass_flowlabel: 0x3680_00ab,
+                dgid: [0xfe; 16],
+                gid_index: 4,
+                static_rate: 5,
+                hop_limit: 64,
+                dmac: [0x52, 0x54, 0, 1, 2, 3],
+                reserved: [0; 6],
+            },
+            reserved: [0; 5],
+        },
+        &format!(
+            "01000000 02010000 ab008036 {} 04 05 40 525400010203 {} {}",
+            "fe".repeat(16),
+            "00".repeat(6),
+            "00".repeat(5)
+        ),
+    );
     assert_eq!(ABI_VERSION, 1);
 }
 
@@ -86,6 +111,13 @@ mod c {
         pub sq: UserRing,
         pub rq: UserRing,
     }
+
+    /// The address vector is bytes, as in a WQE.
+    #[repr(C)]
+    pub struct CreateAhResp {
+        pub av: [u8; 43],
+        pub reserved: [u8; 5],
+    }
 }
 
 /// uverbs passes driver data in units of 8 bytes and naturally aligned.
@@ -106,4 +138,5 @@ fn a_c_compiler_agrees() {
     agree!(CreateCqReq { ring at 0 });
     agree!(CreateCqResp { cqn at 0, reserved at 4 });
     agree!(CreateQpReq { sq at 0, rq at 16 });
+    agree!(CreateAhResp { av at 0, reserved at 43 });
 }

@@ -3,6 +3,7 @@
 //! As much of libibverbs as the tests need, in safe Rust. Objects hold on to what they were made of, so that they are
 //! destroyed in the order that libibverbs asks for. The one module of this program that calls C.
 
+mod ah;
 mod context;
 pub mod ffi;
 mod memory;
@@ -10,6 +11,7 @@ mod qp;
 mod queue;
 mod work;
 
+pub use ah::{Ah, AhAttr};
 pub use context::Context;
 pub use memory::{access, Mr, Pd, Sge};
 pub use qp::{Caps, Path, Qp, Timing};

@@ -5,6 +5,7 @@
 mod data;
 mod errors;
 mod events;
+mod handles;
 mod hostile;
 mod limits;
 mod memory;
@@ -61,6 +62,7 @@ pub const ALL: &[Test] = &[
     test("memory_read_only", memory::read_only),
     test("memory_many_regions", memory::many_regions),
     test("memory_register_under_traffic", memory::churn),
+    test("handle_address", handles::address),
     test("queue_wraps", queues::wraps),
     test("queue_full", queues::full),
     test("queue_list_with_bad_request", queues::bad_request),

@@ -3,6 +3,7 @@
 //! The device as `ib_core` sees it: registration, limits, events of the port.
 
 use super::{
+    ah::AhLimit,
     mr,
     port, //
 };
@@ -57,6 +58,8 @@ pub(super) struct IbDevice {
     pub(super) device: Arc<Device>,
     /// What the port was when the device was found; its tables do not change.
     pub(super) port: RspQueryPort,
+    /// Its AHs, which the device knows nothing of.
+    pub(super) ahs: Arc<AhLimit>,
 }
 
 #[vtable]
@@ -67,6 +70,7 @@ impl rdma::Driver for IbDevice {
     const OPERATIONS: rdma::Operations<Self> = rdma::Operations::new()
         .with_gid_table()
         .with_memory_regions()
+        .with_address_handles()
         .with_queues()
         .with_kernel_queues()
         .with_user_contexts();
@@ -158,6 +162,7 @@ impl Verbs {
     pub(crate) fn new(bus: &virtio::Device<Bound>, device: Arc<Device>) -> Result<Self> {
         let config = &device.limits().config;
         let port = port::ask(&device)?;
+        let ahs = AhLimit::new(config.max_ah)?;
         let registration = rdma::Registration::new(
             &rdma::device::Config {
                 parent: bus.as_ref(),
@@ -169,6 +174,7 @@ impl Verbs {
             Ok(IbDevice {
                 device: device.clone(),
                 port,
+                ahs,
             }),
         )?;
         let events = Arc::new(PortEvents(registration.device().clone()), GFP_KERNEL)?;

@@ -8,7 +8,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`device`], [`port`] | the device as `ib_core` sees it |
-//! | [`ucontext`], [`pd`], [`mr`] | contexts, PDs, MRs |
+//! | [`ucontext`], [`pd`], [`mr`], [`ah`] | contexts, PDs, MRs, AHs |
 //! | [`ring`], [`user_ring`] | the memory of queues |
 //! | [`cq`], [`kernel_cq`] | CQs, and those that the kernel polls |
 //! | [`qp`], [`kernel_qp`], [`modify`] | QPs, those that the kernel posts to, and their attributes |
@@ -16,6 +16,7 @@
 //!
 //! Lock order: that of a CQ's consumer, a CQ's, a work queue's.
 
+mod ah;
 mod cq;
 mod device;
 mod kernel_cq;

@@ -44,7 +44,8 @@ const MAX_HEADERS: u32 = 40 + 8 + 12 + 28 + 4;
 /// Entries of a GID table at most: an index into it is a byte in an address handle.
 const MAX_GIDS: u32 = 256;
 
-fn check_port(port: u32) -> Result<u8> {
+/// The port, if the device has it.
+pub(super) fn check_port(port: u32) -> Result<u8> {
     match u8::try_from(port) {
         Ok(ib::PORT) => Ok(ib::PORT),
         _ => Err(EINVAL),

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Address handles.
+//!
+//! The device has none: an AH is the address vector that a work request of a UD QP carries. So no command makes or
+//! destroys one, and both may be done where sleeping is not allowed.
+
+use super::{
+    device::IbDevice,
+    port::check_port, //
+};
+use crate::{
+    abi::{
+        uverbs::CreateAhResp,
+        wqe::AddressVector, //
+    },
+    rdma::{
+        self,
+        ah::{
+            AddressHandles,
+            AhInit, //
+        },
+        gid::GidType,
+        pd::Pd,
+        qp_attr::Path,
+        Udata, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
+};
+
+/// How many AHs a device may have, and has.
+///
+/// Shared by the device and its AHs, so that an AH holds on to nothing whose end may sleep.
+pub(super) struct AhLimit {
+    max: u32,
+    used: Atomic<u32>,
+}
+
+impl AhLimit {
+    /// A limit of `max` AHs.
+    pub(super) fn new(max: u32) -> Result<Arc<Self>> {
+        let limit = Self {
+            max,
+            used: Atomic::new(0),
+        };
+        Ok(Arc::new(limit, GFP_KERNEL)?)
+    }
+
+    /// Counts an AH.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if there are as many as there may be.
+    fn claim(self: &Arc<Self>) -> Result<Claim> {
+        let mut used = self.used.load(Relaxed);
+        loop {
+            if used >= self.max {
+                return Err(ENOMEM);
+            }
+            match self.used.cmpxchg(used, used + 1, Relaxed) {
+                Ok(_) => return Ok(Claim(self.clone())),
+                Err(now) => used = now,
+            }
+        }
+    }
+}
+
+/// An AH that is counted.
+struct Claim(Arc<AhLimit>);
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.used.fetch_sub(1, Relaxed);
+    }
+}
+
+/// An AH.
+pub(crate) struct Ah {
+    av: AddressVector,
+    _claim: Claim,
+}
+
+impl Ah {
+    fn new(pd: &Pd<IbDevice>, init: &AhInit<'_>) -> Result<Self> {
+        Ok(Self {
+            av: encode(pd.number(), init)?,
+            _claim: pd.device().ahs.claim()?,
+        })
+    }
+}
+
+/// The address vector of a path.
+///
+/// # Errors
+///
+/// `EINVAL` if the port, the source GID, the service level or the flow label is none that the device has.
+fn encode(pdn: u32, init: &AhInit<'_>) -> Result<AddressVector> {
+    let (path, source) = (init.path(), init.source());
+    if source.port() != path.port || source.gid_type()? != GidType::RoceV2 {
+        return Err(EINVAL);
+    }
+    Ok(AddressVector {
+        port: check_port(path.port)?.into(),
+        pdn,
+        sl_tclass_flowlabel: AddressVector::pack(path.sl, path.traffic_class, path.flow_label)
+            .ok_or(EINVAL)?,
+        dgid: path.dgid,
+        gid_index: u8::try_from(source.index())?,
+        static_rate: path.static_rate,
+        hop_limit: path.hop_limit,
+        dmac: path.dmac,
+        ..AddressVector::default()
+    })
+}
+
+/// The path of an address vector.
+fn decode(av: &AddressVector) -> Path {
+    Path {
+        dgid: av.dgid,
+        flow_label: av.flow_label(),
+        sgid_index: av.gid_index,
+        hop_limit: av.hop_limit,
+        traffic_class: av.traffic_class(),
+        sl: av.sl(),
+        static_rate: av.static_rate,
+        port: av.port,
+        dmac: av.dmac,
+    }
+}
+
+impl AddressHandles for IbDevice {
+    type Ah = Ah;
+
+    fn create_ah(pd: &Pd<Self>, init: &AhInit<'_>) -> Result<Ah> {
+        Ah::new(pd, init)
+    }
+
+    fn create_user_ah(pd: &Pd<Self>, init: &AhInit<'_>, udata: &Udata<'_>) -> Result<Ah> {
+        udata.read::<0>()?;
+        let ah = Ah::new(pd, init)?;
+        let response = CreateAhResp {
+            av: ah.av,
+            ..CreateAhResp::default()
+        };
+        udata.respond(&response.to_bytes())?;
+        Ok(ah)
+    }
+
+    fn query_ah(ah: &rdma::ah::Ah<Self>) -> Path {
+        decode(&ah.av)
+    }
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Address handles.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use super::{
+    gid::GidEntry,
+    pd::Pd,
+    qp_attr::Path,
+    Driver,
+    Object,
+    Udata, //
+};
+use crate::bindings;
+use core::ops::Deref;
+use kernel::{
+    error::from_result,
+    prelude::*, //
+};
+
+/// A device with address handles.
+///
+/// Kernel clients create and destroy AHs with locks held and in interrupts too. No function of this trait but
+/// [`create_user_ah`](Self::create_user_ah) may sleep, nor may dropping an [`Ah`](Self::Ah).
+pub trait AddressHandles: Driver {
+    /// Driver's part of an AH. Dropping it destroys the AH.
+    type Ah: Send + Sync;
+
+    /// Creates an AH of a kernel client.
+    fn create_ah(pd: &Pd<Self>, init: &AhInit<'_>) -> Result<Self::Ah>;
+
+    /// Creates an AH of a process.
+    fn create_user_ah(pd: &Pd<Self>, init: &AhInit<'_>, udata: &Udata<'_>) -> Result<Self::Ah>;
+
+    /// The path of an AH.
+    fn query_ah(ah: &Ah<Self>) -> Path;
+}
+
+/// What a consumer asks for.
+pub struct AhInit<'a> {
+    path: Path,
+    source: GidEntry<'a>,
+}
+
+impl<'a> AhInit<'a> {
+    /// # Safety
+    ///
+    /// `raw` is valid for `'a`, and so is the GID table's entry that it names.
+    unsafe fn from_raw(raw: *const bindings::rdma_ah_init_attr) -> Result<Self> {
+        // SAFETY: By the safety requirements.
+        let attr: &'a bindings::rdma_ah_attr = unsafe { &*(*raw).ah_attr };
+        let path = Path::from_raw(attr)?;
+        if attr.grh.sgid_attr.is_null() {
+            return Err(EINVAL);
+        }
+        // SAFETY: By the safety requirements.
+        let source = unsafe { GidEntry::from_raw(attr.grh.sgid_attr) };
+        Ok(Self { path, source })
+    }
+
+    /// The path, whose MAC address is resolved.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The source address. It stays in the GID table as long as the AH exists.
+    pub fn source(&self) -> &GidEntry<'a> {
+        &self.source
+    }
+}
+
+/// An address handle. Dereferences to the driver's part.
+#[repr(transparent)]
+pub struct Ah<T: AddressHandles>(Object<bindings::ib_ah, T::Ah>);
+
+impl<T: AddressHandles> Ah<T> {
+    /// Bytes that the core allocates.
+    pub(super) const SIZE: usize = Object::<bindings::ib_ah, T::Ah>::SIZE;
+
+    /// Borrows an AH.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is an AH of a device of `T` that was created and is not destroyed during `'a`.
+    unsafe fn from_raw<'a>(raw: *mut bindings::ib_ah) -> &'a Self {
+        // SAFETY: `Self` is transparent over the object; the rest is the caller's promise.
+        unsafe { &*raw.cast::<Self>() }
+    }
+}
+
+impl<T: AddressHandles> Deref for Ah<T> {
+    type Target = T::Ah;
+
+    fn deref(&self) -> &T::Ah {
+        &self.0
+    }
+}
+
+/// Makes `raw` an AH by what `create` does.
+///
+/// # Safety
+///
+/// `raw` is allocated by the core for a device of `T` and not in use; `init` is valid, and so is what it names.
+unsafe fn create_with<T: AddressHandles>(
+    raw: *mut bindings::ib_ah,
+    init: *const bindings::rdma_ah_init_attr,
+    create: impl FnOnce(&Pd<T>, &AhInit<'_>) -> Result<T::Ah>,
+) -> Result<c_int> {
+    // SAFETY: By the safety requirements.
+    let init = unsafe { AhInit::from_raw(init) }?;
+    // SAFETY: The core has set the PD, which is not destroyed before its AHs.
+    let pd = unsafe { Pd::<T>::from_raw((*raw).pd) };
+    let driver = create(pd, &init)?;
+    // SAFETY: `raw` has the size that the operations state and is not in use yet.
+    let Ok(()) = unsafe { Object::init(raw, driver) };
+    Ok(0)
+}
+
+/// # Safety
+///
+/// Called by the core as `create_ah` of a device of `T`: `ah` is allocated and not in use, `init` valid and its source
+/// GID held, `udata` null.
+pub(super) unsafe extern "C" fn create<T: AddressHandles>(
+    ah: *mut bindings::ib_ah,
+    init: *mut bindings::rdma_ah_init_attr,
+    _udata: *mut bindings::ib_udata,
+) -> c_int {
+    // SAFETY: By the function's safety requirements.
+    from_result(|| unsafe { create_with::<T>(ah, init, T::create_ah) })
+}
+
+/// # Safety
+///
+/// Called by the core as `create_user_ah` of a device of `T`: `ah` is allocated and not in use, `init` valid and its
+/// source GID held, `udata` valid.
+pub(super) unsafe extern "C" fn create_user<T: AddressHandles>(
+    ah: *mut bindings::ib_ah,
+    init: *mut bindings::rdma_ah_init_attr,
+    udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        let udata = unsafe { Udata::from_raw(udata) }.ok_or(EINVAL)?;
+        // SAFETY: By the function's safety requirements.
+        unsafe { create_with::<T>(ah, init, |pd, init| T::create_user_ah(pd, init, &udata)) }
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `query_ah` of a device of `T`: `ah` is created, `attr` writable.
+pub(super) unsafe extern "C" fn query<T: AddressHandles>(
+    ah: *mut bindings::ib_ah,
+    attr: *mut bindings::rdma_ah_attr,
+) -> c_int {
+    // SAFETY: By the function's safety requirements.
+    let (ah, attr) = unsafe { (Ah::<T>::from_raw(ah), &mut *attr) };
+    T::query_ah(ah).write(attr);
+    0
+}
+
+/// # Safety
+///
+/// Called by the core as `destroy_ah` of a device of `T`: `ah` was created and nothing uses it any more.
+pub(super) unsafe extern "C" fn destroy<T: AddressHandles>(
+    ah: *mut bindings::ib_ah,
+    _flags: u32,
+) -> c_int {
+    // SAFETY: By the function's safety requirements, nobody else has a reference.
+    unsafe { Object::<_, T::Ah>::drop_driver(ah) };
+    0
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Address handles.
+
+use std::mem::offset_of;
+use std::mem::size_of;
+
+use libc::c_int;
+use virtio_rdma_abi::uverbs::CreateAhResp;
+use virtio_rdma_abi::wqe::AddressVector;
+
+use crate::errno;
+use crate::ffi;
+use crate::ffi::Zeroed;
+
+/// An AH, as libibverbs sees it.
+#[repr(C)]
+pub struct Ah {
+    ibv: ffi::ibv_ah,
+    /// What a work request of a UD QP carries.
+    pub av: AddressVector,
+}
+
+/// Response of CREATE_AH with the module's part.
+#[repr(C)]
+struct Response {
+    core: ffi::ib_uverbs_create_ah_resp,
+    driver: [u8; CreateAhResp::SIZE],
+}
+
+// The kernel writes its part right behind the common one.
+const _: () = assert!(offset_of!(Response, driver) == size_of::<ffi::ib_uverbs_create_ah_resp>());
+
+/// `create_ah`. The kernel checks the attributes and finds the MAC address of the next hop.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn create_ah(
+    pd: *mut ffi::ibv_pd,
+    attr: *mut ffi::ibv_ah_attr,
+) -> *mut ffi::ibv_ah {
+    let mut ah = Box::new(Ah {
+        ibv: Zeroed::zeroed(),
+        av: AddressVector::default(),
+    });
+    let mut response = Response {
+        core: Zeroed::zeroed(),
+        driver: [0; CreateAhResp::SIZE],
+    };
+    // SAFETY: libibverbs' arguments are passed on, and the response is as long as stated.
+    let status = unsafe {
+        ffi::ibv_cmd_create_ah(
+            pd,
+            &mut ah.ibv,
+            attr,
+            (&raw mut response).cast(),
+            size_of::<Response>(),
+        )
+    };
+    if status != 0 {
+        return errno::null(status);
+    }
+    ah.av = CreateAhResp::from_bytes(&response.driver).av;
+    // The ibv_ah is the first member.
+    Box::into_raw(ah).cast()
+}
+
+/// `destroy_ah`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn destroy_ah(ah: *mut ffi::ibv_ah) -> c_int {
+    // SAFETY: the AH was made by `create_ah`.
+    let status = unsafe { ffi::ibv_cmd_destroy_ah(ah) };
+    if status == 0 {
+        // SAFETY: as above, and the caller does not use it any more.
+        drop(unsafe { Box::from_raw(ah.cast::<Ah>()) });
+    }
+    status
+}
