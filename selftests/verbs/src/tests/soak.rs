@@ -14,8 +14,8 @@ use crate::rdma::{Cq, Op, SendWr, Wc};
 use crate::session::Session;
 
 /// How long a completion of the endless traffic may take. Less than elsewhere: scripts take the device away under it
-/// and wait for the program to notice.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// and wait for both sides to notice.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Verified SEND, WRITE and READ, until a file says that it is enough. Prints how far it is after every 50 rounds.
 pub fn soak(session: &mut Session) -> Result<()> {
@@ -53,7 +53,7 @@ pub fn soak(session: &mut Session) -> Result<()> {
             mr.write(0, &vec![0; 2 * SIZE]);
             end.qp.recv(round, &[mr.sge(0, SIZE)])?;
             session.peer.meet()?;
-            end.received()?.ok()?;
+            end.recv.wait(1, PATIENCE)?[0].ok()?;
             compare("SEND", &mr.read(0, SIZE), &message)?;
         }
         session.peer.meet()?;
