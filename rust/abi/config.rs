@@ -5,6 +5,14 @@
 /// Number of feature bit `VIRTIO_RDMA_F_RING_ADDR`: queues are rings at addresses that the driver names (own rings).
 pub const F_RING_ADDR: u32 = 0;
 
+/// Number of feature bit `VIRTIO_RDMA_F_MR_PAGES`: REG_USER_MR names the size of its pages and may have a list of two
+/// levels ([`CmdRegUserMrPages`](super::ctrl::CmdRegUserMrPages)).
+pub const F_MR_PAGES: u32 = 1;
+
+/// Number of feature bit `VIRTIO_RDMA_F_REG_PAGES`: a REG_MR work request brings the pages along
+/// ([`RegPages`](super::wqe::RegPages)), so MAP_MR_SG is not needed.
+pub const F_REG_PAGES: u32 = 2;
+
 /// Length of the configuration space in bytes, reserved words included.
 pub const CONFIG_SIZE: usize = 640;
 

@@ -289,6 +289,37 @@ wire_struct! {
 }
 request!(CmdRegUserMr, RegUserMr, RspMr);
 
+wire_enum! {
+    /// Shape of a page list.
+    pub enum PageListDepth: u8 {
+        /// `pages` is the list: `npages` le64, each the DMA address of a page.
+        Flat = 0,
+        /// `pages` is a directory of le64, each the DMA address of a block of [`PAGE_LIST_BLOCK`] bytes; the blocks
+        /// in turn are the list, each full but the last.
+        TwoLevels = 1,
+    }
+}
+
+/// Size and alignment of a block of a two-level page list, in bytes.
+pub const PAGE_LIST_BLOCK: usize = 4096;
+
+wire_struct! {
+    /// REG_USER_MR with [`F_MR_PAGES`](super::config::F_MR_PAGES): the RFC's structure, whose `npages` then counts
+    /// pages of `1 << page_shift` bytes, and the shape of its list. The first byte lies at offset
+    /// `virt_addr % (1 << page_shift)` of the first page.
+    pub struct CmdRegUserMrPages: 52 {
+        /// The RFC's fields.
+        0 => base: CmdRegUserMr,
+        /// Page size is 2ⁿ bytes, a bit of `page_size_cap`.
+        44 => page_shift: u8,
+        /// [`PageListDepth`].
+        45 => depth: u8,
+        /// Reserved, zero.
+        46 => reserved: [u8; 6],
+    }
+}
+request!(CmdRegUserMrPages, RegUserMr, RspMr);
+
 wire_struct! {
     /// `struct cmd_dereg_mr`.
     pub struct CmdDeregMr: 4 {

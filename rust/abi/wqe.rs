@@ -3,7 +3,7 @@
 //! Send and receive queue elements (RFC, "Send Queue Operation", "Receive Queue Operation").
 //!
 //! A send WQE is a [`SqHeader`] of 75 bytes and its SGEs. The header ends in a union of 51 bytes whose member
-//! depends on the opcode and the QP type: [`Rdma`], [`Atomic`], [`Datagram`] or [`Reg`].
+//! depends on the opcode and the QP type: [`Rdma`], [`Atomic`], [`Datagram`], [`Reg`] or [`RegPages`].
 //! Inline payload follows one SGE `{0, length, 0}`, at offset [`INLINE_OFFSET`].
 
 use super::ib::{AccessFlags, SendFlags};
@@ -49,7 +49,7 @@ wire_struct! {
         12 => wr_id: u64,
         /// Immediate data in network byte order, or the key to invalidate as le32.
         20 => ex: [u8; 4],
-        /// [`Rdma`], [`Atomic`], [`Datagram`] or [`Reg`].
+        /// [`Rdma`], [`Atomic`], [`Datagram`], [`Reg`] or [`RegPages`].
         24 => wr: [u8; 51],
     }
 }
@@ -175,6 +175,28 @@ wire_struct! {
     }
 }
 impl Member for Reg {}
+
+wire_struct! {
+    /// `wr.reg` with [`F_REG_PAGES`](super::config::F_REG_PAGES): the MR's pages come with the work request. The device
+    /// has copied the list when the work request completes.
+    pub struct RegPages: 45 {
+        /// The RFC's fields.
+        0 => base: Reg,
+        /// DMA address of the page list: `npages` le64, each the DMA address of a page.
+        12 => pages: u64,
+        /// Number of pages.
+        20 => npages: u32,
+        /// Address of the first byte in work requests; it lies at offset `iova % (1 << page_shift)` of the first page.
+        24 => iova: u64,
+        /// Length in bytes.
+        32 => length: u64,
+        /// Page size is 2ⁿ bytes, a bit of `page_size_cap`.
+        40 => page_shift: u8,
+        /// Reserved, zero.
+        41 => reserved: [u8; 4],
+    }
+}
+impl Member for RegPages {}
 
 wire_struct! {
     /// `struct cmd_post_recv`.

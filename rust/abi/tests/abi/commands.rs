@@ -9,10 +9,10 @@ use virtio_rdma_abi::config::{
 use virtio_rdma_abi::ctrl::{
     CmdAddGid, CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp,
     CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdGetDmaMr,
-    CmdMapMrSg, CmdModifyQp, CmdQueryPkey, CmdQueryPort, CmdQueryQp, CmdRegUserMr, CmdReqNotify,
-    Command, CreateFlags, Empty, NotifyFlags, Request, RspCreateCq, RspCreatePd, RspCreateQp,
-    RspMapMrSg, RspMr, RspQueryPkey, RspQueryPort, RspQueryQp, CONTROL_QUEUE, MAX_REQUEST,
-    MAX_RESPONSE, RESPONSE_OK,
+    CmdMapMrSg, CmdModifyQp, CmdQueryPkey, CmdQueryPort, CmdQueryQp, CmdRegUserMr,
+    CmdRegUserMrPages, CmdReqNotify, Command, CreateFlags, Empty, NotifyFlags, PageListDepth,
+    Request, RspCreateCq, RspCreatePd, RspCreateQp, RspMapMrSg, RspMr, RspQueryPkey, RspQueryPort,
+    RspQueryQp, CONTROL_QUEUE, MAX_REQUEST, MAX_RESPONSE, RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, GidType, Mtu, PortCaps, QpAttrMask, QpState, QpType, SigType,
@@ -238,6 +238,24 @@ fn protection_domains_and_memory_regions() {
             npages: 3,
         },
         "06000000 05001000 23010000007f0000 0020000000000000 0807060504030201 0070665544332211 03000000",
+    );
+    check(
+        CmdRegUserMrPages {
+            base: CmdRegUserMr {
+                pdn: 6,
+                access_flags,
+                start: 0x7f00_0000_0123,
+                length: 0x2000,
+                virt_addr: 0x0102_0304_0506_0708,
+                pages: 0x1122_3344_5566_7000,
+                npages: 3,
+            },
+            page_shift: 21,
+            depth: PageListDepth::TwoLevels.value(),
+            reserved: [0; 6],
+        },
+        "06000000 05001000 23010000007f0000 0020000000000000 0807060504030201 0070665544332211 03000000 \
+         15 01 000000000000",
     );
     check(CmdDeregMr { mrn: 1 }, "01000000");
 }

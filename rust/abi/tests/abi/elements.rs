@@ -7,8 +7,8 @@ use virtio_rdma_abi::event::{Event, EventKind, FIRST_EVENT_QUEUE};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, SendFlags, WcFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::wire::UnknownValue;
 use virtio_rdma_abi::wqe::{
-    rq_wqe_size, sq_wqe_size, AddressVector, Atomic, Datagram, Member, Rdma, Reg, RqHeader, Sge,
-    SqHeader, INLINE_OFFSET,
+    rq_wqe_size, sq_wqe_size, AddressVector, Atomic, Datagram, Member, Rdma, Reg, RegPages,
+    RqHeader, Sge, SqHeader, INLINE_OFFSET,
 };
 
 use super::{bytes, check};
@@ -126,6 +126,19 @@ fn fast_registration() {
         &format!("{} {hex} {}", prefix("20000000"), "00".repeat(39)),
     );
     assert_eq!(Reg::load(&header.wr), reg);
+    let pages = RegPages {
+        base: reg,
+        pages: 0x1122_3344_5566_7000,
+        npages: 3,
+        iova: 0x0102_0304_0506_0708,
+        length: 0x2001,
+        page_shift: 12,
+        reserved: [0; 4],
+    };
+    check(
+        pages,
+        &format!("{hex} 0070665544332211 03000000 0807060504030201 0120000000000000 0c 00000000"),
+    );
 }
 
 #[test]
