@@ -6,14 +6,16 @@
 
 use super::{
     gid::GidEntry,
+    object::{
+        CoreObject,
+        Object, //
+    },
     pd::Pd,
     qp_attr::Path,
     Driver,
-    Object,
     Udata, //
 };
 use crate::bindings;
-use core::ops::Deref;
 use kernel::{
     error::from_result,
     prelude::*, //
@@ -70,31 +72,12 @@ impl<'a> AhInit<'a> {
     }
 }
 
-/// An address handle. Dereferences to the driver's part.
-#[repr(transparent)]
-pub struct Ah<T: AddressHandles>(Object<bindings::ib_ah, T::Ah>);
+/// An address handle.
+pub type Ah<T> = Object<bindings::ib_ah, T>;
 
-impl<T: AddressHandles> Ah<T> {
-    /// Bytes that the core allocates.
-    pub(super) const SIZE: usize = Object::<bindings::ib_ah, T::Ah>::SIZE;
-
-    /// Borrows an AH.
-    ///
-    /// # Safety
-    ///
-    /// `raw` is an AH of a device of `T` that was created and is not destroyed during `'a`.
-    unsafe fn from_raw<'a>(raw: *mut bindings::ib_ah) -> &'a Self {
-        // SAFETY: `Self` is transparent over the object; the rest is the caller's promise.
-        unsafe { &*raw.cast::<Self>() }
-    }
-}
-
-impl<T: AddressHandles> Deref for Ah<T> {
-    type Target = T::Ah;
-
-    fn deref(&self) -> &T::Ah {
-        &self.0
-    }
+impl<T: AddressHandles> CoreObject<T> for bindings::ib_ah {
+    type Driver = T::Ah;
+    type Own = ();
 }
 
 /// Makes `raw` an AH by what `create` does.
@@ -113,7 +96,7 @@ unsafe fn create_with<T: AddressHandles>(
     let pd = unsafe { Pd::<T>::from_raw((*raw).pd) };
     let driver = create(pd, &init)?;
     // SAFETY: `raw` has the size that the operations state and is not in use yet.
-    let Ok(()) = unsafe { Object::init(raw, driver) };
+    let Ok(()) = unsafe { Ah::<T>::init(raw, driver, ()) };
     Ok(0)
 }
 
@@ -168,6 +151,6 @@ pub(super) unsafe extern "C" fn destroy<T: AddressHandles>(
     _flags: u32,
 ) -> c_int {
     // SAFETY: By the function's safety requirements, nobody else has a reference.
-    unsafe { Object::<_, T::Ah>::drop_driver(ah) };
+    unsafe { Ah::<T>::drop_parts(ah) };
     0
 }

@@ -3,38 +3,30 @@
 //! Completion queues.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
-//!
-//! Lock order: the lock of a [`CqConsumer`] is taken before any lock that the consumer's handler takes, so before the
-//! driver's locks of posting, polling and arming. None of these is held when a handler is called.
 
 use super::{
-    deferred::{
-        Call,
-        Deferred, //
+    consumer::{
+        Consumer,
+        EventHandler,
+        Handled, //
     },
     event::CqEvent,
+    object::{
+        CoreObject,
+        Object, //
+    },
     ucontext::{
         Context,
         UserContexts, //
     },
     udata::Udata,
     Device,
-    Driver,
-    Object, //
+    Driver, //
 };
 use crate::bindings;
-use core::{
-    ops::Deref,
-    ptr::NonNull, //
-};
 use kernel::{
     error::from_result,
-    new_spinlock_irq,
-    prelude::*,
-    sync::{
-        Arc,
-        SpinLockIrq, //
-    }, //
+    prelude::*, //
 };
 
 /// A device with completion queues.
@@ -68,134 +60,46 @@ pub struct NewCq<D> {
     pub driver: D,
 }
 
-/// The driver's part of a CQ, with what the abstraction keeps beside it.
-pub(super) struct Parts<D> {
-    driver: D,
-    consumer: CqConsumer,
+/// A completion queue.
+pub type Cq<T> = Object<bindings::ib_cq, T>;
+
+/// The way to the consumer of a CQ.
+pub type CqConsumer = Consumer<bindings::ib_cq>;
+
+impl<T: CompletionQueues> CoreObject<T> for bindings::ib_cq {
+    type Driver = T::Cq;
+    type Own = CqConsumer;
 }
 
-/// A completion queue. Dereferences to the driver's part.
-#[repr(transparent)]
-pub struct Cq<T: CompletionQueues>(Object<bindings::ib_cq, Parts<T::Cq>>);
+impl Handled for bindings::ib_cq {
+    type Event = CqEvent;
 
-impl<T: CompletionQueues> Cq<T> {
-    /// Bytes that the core allocates.
-    pub(super) const SIZE: usize = Object::<bindings::ib_cq, Parts<T::Cq>>::SIZE;
-
-    /// Borrows a CQ.
-    ///
-    /// # Safety
-    ///
-    /// `raw` is a CQ of a device of `T` that was created and is not destroyed during `'a`.
-    pub(super) unsafe fn from_raw<'a>(raw: *mut bindings::ib_cq) -> &'a Self {
-        // SAFETY: `Self` is transparent over the object; the rest is the caller's promise.
-        unsafe { &*raw.cast::<Self>() }
-    }
-}
-
-impl<T: CompletionQueues> Deref for Cq<T> {
-    type Target = T::Cq;
-
-    fn deref(&self) -> &T::Cq {
-        &self.0.driver
-    }
-}
-
-/// The way to the consumer of a CQ. It may be kept longer than the CQ, and leads nowhere from then on.
-#[derive(Clone)]
-pub struct CqConsumer(Arc<Deferred<Link>>);
-
-/// # Invariants
-///
-/// `cq` is a CQ that is created and not yet destroyed.
-#[pin_data]
-struct Link {
-    #[pin]
-    cq: SpinLockIrq<Option<Created>>,
-}
-
-/// A pointer to a CQ that is used with the link's lock held.
-struct Created(NonNull<bindings::ib_cq>);
-
-// SAFETY: Handlers of a CQ may be called by any thread.
-unsafe impl Send for Created {}
-
-impl Link {
-    /// Calls the completion handler.
-    fn notify(&self) {
-        let guard = self.cq.lock();
-        let Some(Created(cq)) = &*guard else { return };
-        let cq = cq.as_ptr();
-        // SAFETY: By the invariants of `Link`, which hold as long as its lock is held.
+    unsafe fn event_handler(this: *mut Self) -> EventHandler {
+        // SAFETY: By the function's safety requirements; the core sets them before it creates the CQ.
         unsafe {
-            if bindings::ib_cq_event_unread(cq) {
+            EventHandler {
+                device: (*this).device,
+                handler: (*this).event_handler,
+                context: (*this).cq_context,
+            }
+        }
+    }
+
+    unsafe fn complete(this: *mut Self) {
+        // SAFETY: By the function's safety requirements; the consumer gave the handler with this context.
+        unsafe {
+            if bindings::ib_cq_event_unread(this) {
                 return;
             }
-            if let Some(handler) = (*cq).comp_handler {
-                handler(cq, (*cq).cq_context);
+            if let Some(handler) = (*this).comp_handler {
+                handler(this, (*this).cq_context);
             }
         }
     }
-}
 
-impl Call for Link {
-    fn call(&self) {
-        self.notify();
-    }
-}
-
-impl CqConsumer {
-    fn new() -> Result<Self> {
-        let link = Deferred::new(pin_init!(Link { cq <- new_spinlock_irq!(None) }))?;
-        Ok(Self(link))
-    }
-
-    /// Tells the consumer that there are completions. May be called in any context, for a CQ that the consumer armed.
-    ///
-    /// A process that has not read the last such event gets no second one.
-    pub fn notify(&self) {
-        self.0.notify();
-    }
-
-    /// Does the same a little later, for callers who hold locks that the consumer's handler takes.
-    pub fn notify_later(&self) {
-        let guard = self.0.cq.lock();
-        if guard.is_some() {
-            // With the lock held, so that `unlink` cancels it.
-            self.0.queue();
-        }
-    }
-
-    /// Tells the consumer of an event. May be called in any context.
-    pub fn event(&self, event: CqEvent) {
-        let guard = self.0.cq.lock();
-        let Some(Created(cq)) = &*guard else { return };
-        let cq = cq.as_ptr();
-        // SAFETY: By the invariants of `Link`, which hold as long as its lock is held.
-        let (device, handler, context) =
-            unsafe { ((*cq).device, (*cq).event_handler, (*cq).cq_context) };
-        let Some(handler) = handler else { return };
-        let mut record = bindings::ib_event {
-            device,
-            event: event.as_raw(),
-            ..Default::default()
-        };
-        // SAFETY: For events of a CQ, the CQ is the active member of the union; the handler takes them in any context.
-        unsafe {
-            *record.element.cq.as_mut() = cq;
-            handler(&mut record, context);
-        }
-    }
-
-    fn link(&self, cq: NonNull<bindings::ib_cq>) {
-        // INVARIANT: The caller has just created the CQ, and destroys it after `unlink`.
-        *self.0.cq.lock() = Some(Created(cq));
-    }
-
-    /// Returns when no handler runs or will run.
-    fn unlink(&self) {
-        *self.0.cq.lock() = None;
-        self.0.cancel();
+    fn element(event: &mut bindings::ib_event) -> &mut *mut Self {
+        // SAFETY: Any member of the union is a pointer or a number, and all bits of it are initialised.
+        unsafe { event.element.cq.as_mut() }
     }
 }
 
@@ -210,17 +114,14 @@ unsafe fn create_with<T: CompletionQueues>(
 ) -> Result<c_int> {
     let consumer = CqConsumer::new()?;
     let new = create(consumer.clone())?;
-    let parts = Parts {
-        driver: new.driver,
-        consumer: consumer.clone(),
-    };
     let entries = c_int::try_from(new.entries)?;
     // SAFETY: `raw` has the size that the operations state and is not in use yet.
     unsafe {
-        let Ok(()) = Object::init(raw, parts);
+        let Ok(()) = Cq::<T>::init(raw, new.driver, consumer.clone());
         (*raw).cqe = entries;
     }
-    consumer.link(NonNull::new(raw).ok_or(EINVAL)?);
+    // SAFETY: It was just created, and `destroy` begins with the other.
+    unsafe { consumer.link(raw) };
     Ok(0)
 }
 
@@ -288,8 +189,8 @@ pub(super) unsafe extern "C" fn destroy<T: CompletionQueues>(
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
     // SAFETY: By the function's safety requirements.
-    unsafe { Cq::<T>::from_raw(cq) }.0.consumer.unlink();
+    unsafe { Cq::<T>::from_raw(cq) }.own().unlink();
     // SAFETY: Nobody else has a reference: the core destroys it, and handlers don't run any more.
-    unsafe { Object::<_, Parts<T::Cq>>::drop_driver(cq) };
+    unsafe { Cq::<T>::drop_parts(cq) };
     0
 }

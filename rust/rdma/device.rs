@@ -8,13 +8,17 @@ use super::{
     attributes::DeviceAttributes,
     event::{
         DeviceEvent,
+        Event,
         PortEvent, //
+    },
+    object::{
+        CoreObject,
+        Object, //
     },
     port::{
         PortAttributes,
         PortImmutable, //
     },
-    Object,
     Operations, //
 };
 use crate::{
@@ -81,6 +85,11 @@ pub trait Driver: Sized + Send + Sync + 'static {
 #[repr(transparent)]
 pub struct Device<T: Driver>(Object<bindings::ib_device, T>);
 
+impl<T: Driver> CoreObject<T> for bindings::ib_device {
+    type Driver = T;
+    type Own = ();
+}
+
 impl<T: Driver> Device<T> {
     /// Borrows a device.
     ///
@@ -88,6 +97,7 @@ impl<T: Driver> Device<T> {
     ///
     /// `raw` is a device of `T` whose driver data is initialised, and that is not deregistered during `'a`.
     pub(super) unsafe fn from_raw<'a>(raw: *mut bindings::ib_device) -> &'a Self {
+        // INVARIANT: By the safety requirements.
         // SAFETY: `Self` is transparent over the object; the rest is the caller's promise.
         unsafe { &*raw.cast::<Self>() }
     }
@@ -324,7 +334,7 @@ impl<T: Driver> Allocated<T> {
         };
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
         // SAFETY: The allocation is of that size and only ours.
-        if let Err(error) = unsafe { Object::init(raw.as_ptr(), data) } {
+        if let Err(error) = unsafe { Object::<_, T>::init(raw.as_ptr(), data, ()) } {
             // SAFETY: The device was allocated above and not registered.
             unsafe { bindings::ib_dealloc_device(raw.as_ptr()) };
             return Err(error);
@@ -367,7 +377,7 @@ impl<T: Driver> Allocated<T> {
 impl<T: Driver> Drop for Allocated<T> {
     fn drop(&mut self) {
         // SAFETY: The device is not registered, so nobody uses the data.
-        unsafe { Object::<_, T>::drop_driver(self.raw.as_ptr()) };
+        unsafe { Object::<_, T>::drop_parts(self.raw.as_ptr()) };
         // SAFETY: By the type invariants the allocation is ours.
         unsafe { bindings::ib_dealloc_device(self.raw.as_ptr()) };
     }

@@ -6,6 +6,12 @@
 
 use crate::bindings;
 
+/// What can happen to some kind of object.
+pub trait Event: Copy {
+    /// The value of `enum ib_event_type`.
+    fn as_raw(self) -> bindings::ib_event_type;
+}
+
 macro_rules! events {
     ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $value:ident,)* }) => {
         $(#[$meta])*
@@ -14,17 +20,8 @@ macro_rules! events {
             $($(#[$variant_meta])* $variant,)*
         }
 
-        #[allow(dead_code)]
-        impl $name {
-            /// All of them.
-            pub(super) const ALL: &'static [Self] = &[$(Self::$variant,)*];
-
-            /// A bit of its own.
-            pub(super) const fn bit(self) -> u32 {
-                1 << self as u32
-            }
-
-            pub(super) const fn as_raw(self) -> bindings::ib_event_type {
+        impl Event for $name {
+            fn as_raw(self) -> bindings::ib_event_type {
                 match self {
                     $(Self::$variant => bindings::$value,)*
                 }

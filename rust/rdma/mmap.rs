@@ -55,7 +55,7 @@ impl<M: Mapping> Entry<M> {
 /// # Invariants
 ///
 /// Each is an [`Entry`] that was inserted and not removed.
-pub(super) struct Entries<T: UserContexts>(KVec<NonNull<Entry<T::Mapping>>>);
+pub struct Entries<T: UserContexts>(KVec<NonNull<Entry<T::Mapping>>>);
 
 impl<T: UserContexts> Entries<T> {
     pub(super) fn new() -> Self {

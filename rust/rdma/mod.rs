@@ -17,7 +17,7 @@
 //! | objects | [`object`], [`pd`], [`mr`], [`ah`], [`cq`], [`qp`], [`qp_attr`] |
 //! | work of kernel clients | [`work_request`], [`work_completion`] |
 //! | memory | [`umem`], [`queue_memory`], [`page_list`] |
-//! | events | [`event`] |
+//! | events, and who is told of them | [`event`], [`consumer`] |
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -26,6 +26,7 @@
 
 pub mod ah;
 pub mod attributes;
+pub mod consumer;
 pub mod cq;
 mod deferred;
 pub mod device;
@@ -51,6 +52,5 @@ pub use device::Device;
 pub use device::DeviceRef;
 pub use device::Driver;
 pub use device::Registration;
-pub use object::Object;
 pub use operations::Operations;
 pub use udata::Udata;

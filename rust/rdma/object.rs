@@ -18,7 +18,16 @@ use kernel::{
     types::Opaque, //
 };
 
-/// A C structure of the RDMA core and, behind it, the driver's part.
+/// A structure of the core, and what lies behind it in objects of the driver `T`.
+pub trait CoreObject<T> {
+    /// The driver's part.
+    type Driver;
+
+    /// What the abstraction keeps beside it.
+    type Own;
+}
+
+/// A C structure of the RDMA core and, behind it, the part of the driver `T`, which it dereferences to.
 ///
 /// The core allocates as many bytes as the `size_*` member of the operations says, zeroed, with the alignment of
 /// `kmalloc`: the greatest power of two that divides the size, which is never less than the alignment of a type.
@@ -26,65 +35,104 @@ use kernel::{
 /// # Invariants
 ///
 /// - The C structure lies at offset 0.
-/// - Whenever a shared reference exists, the C structure is one that the core initialised, and the driver's part
-///   is initialised and pinned.
+/// - Whenever a shared reference exists, the C structure is one that the core initialised, the driver's part
+///   and the abstraction's are initialised, and the driver's is pinned.
 #[repr(C)]
-pub struct Object<C, D> {
+pub struct Object<C: CoreObject<T>, T> {
     c: Opaque<C>,
-    driver: UnsafeCell<MaybeUninit<D>>,
+    driver: UnsafeCell<MaybeUninit<C::Driver>>,
+    own: UnsafeCell<MaybeUninit<C::Own>>,
 }
 
-impl<C, D> Object<C, D> {
+impl<C: CoreObject<T>, T> Object<C, T> {
     /// Bytes of the whole object.
     pub(super) const SIZE: usize = {
         assert!(offset_of!(Self, c) == 0);
         size_of::<Self>()
     };
 
+    /// Borrows an object.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is an object of a device of `T` that was initialised by [`init`](Self::init) and is not destroyed during
+    /// `'a`.
+    pub(super) unsafe fn from_raw<'a>(raw: *mut C) -> &'a Self {
+        // SAFETY: By the safety requirements it is the start of a `Self`, whose invariants hold.
+        unsafe { &*raw.cast::<Self>() }
+    }
+
     /// The C structure.
     pub(super) fn as_raw(&self) -> *mut C {
         self.c.get()
     }
 
-    /// Initialises the driver's part.
+    /// What the abstraction keeps.
+    pub(super) fn own(&self) -> &C::Own {
+        // SAFETY: By the type invariants it is initialised; it is only ever borrowed shared.
+        unsafe { (*self.own.get()).assume_init_ref() }
+    }
+
+    /// Initialises what lies behind the C structure.
     ///
     /// # Safety
     ///
     /// `raw` points to the C structure at the start of an allocation of [`SIZE`](Self::SIZE) bytes that nobody else
-    /// uses yet, and whose driver's part is not initialised.
-    pub(super) unsafe fn init<E>(raw: *mut C, init: impl PinInit<D, E>) -> Result<(), E> {
+    /// uses yet, and which is not initialised.
+    pub(super) unsafe fn init<E>(
+        raw: *mut C,
+        driver: impl PinInit<C::Driver, E>,
+        own: C::Own,
+    ) -> Result<(), E> {
         let this = raw.cast::<Self>();
-        // SAFETY: By the safety requirements the allocation holds a `Self`.
-        let slot = unsafe { (&raw mut (*this).driver).cast::<D>() };
-        // SAFETY: `slot` is valid for writes, and the object never moves: the core keeps it where it is until it frees
-        // it.
-        unsafe { pin_init::raw_try_init(slot, init) }
+        // SAFETY: By the safety requirements the allocation holds a `Self`. The object never moves: the core keeps it
+        // where it is until it frees it.
+        unsafe {
+            pin_init::raw_try_init((&raw mut (*this).driver).cast::<C::Driver>(), driver)?;
+            (&raw mut (*this).own).cast::<C::Own>().write(own);
+        }
+        Ok(())
     }
 
-    /// Drops the driver's part.
+    /// Drops the driver's part, then the abstraction's.
     ///
     /// # Safety
     ///
-    /// `raw` points to the C structure of an object whose driver's part is initialised, and no reference to the object
-    /// exists or will be made.
-    pub(super) unsafe fn drop_driver(raw: *mut C) {
+    /// `raw` points to the C structure of an object that is initialised, and no reference to the object exists or will be
+    /// made.
+    pub(super) unsafe fn drop_parts(raw: *mut C) {
         let this = raw.cast::<Self>();
-        // SAFETY: By the safety requirements this is the only access to an initialised driver's part.
-        unsafe { ptr::drop_in_place((&raw mut (*this).driver).cast::<D>()) };
+        // SAFETY: By the safety requirements this is the only access to initialised parts.
+        unsafe {
+            ptr::drop_in_place((&raw mut (*this).driver).cast::<C::Driver>());
+            ptr::drop_in_place((&raw mut (*this).own).cast::<C::Own>());
+        }
     }
 }
 
-impl<C, D> Deref for Object<C, D> {
-    type Target = D;
+impl<C: CoreObject<T>, T> Deref for Object<C, T> {
+    type Target = C::Driver;
 
-    fn deref(&self) -> &D {
+    fn deref(&self) -> &C::Driver {
         // SAFETY: By the type invariants the driver's part is initialised; it is only ever borrowed shared.
         unsafe { (*self.driver.get()).assume_init_ref() }
     }
 }
 
 // SAFETY: The C structure is used under the core's own locking, from any thread.
-unsafe impl<C, D: Send> Send for Object<C, D> {}
+unsafe impl<C, T> Send for Object<C, T>
+where
+    C: CoreObject<T>,
+    C::Driver: Send,
+    C::Own: Send,
+{
+}
 
-// SAFETY: The C structure is used under the core's own locking, from any thread; the driver's part is shared.
-unsafe impl<C, D: Sync> Sync for Object<C, D> {}
+// SAFETY: The C structure is used under the core's own locking, from any thread; the rest is shared.
+unsafe impl<C, T> Sync for Object<C, T>
+where
+    C: CoreObject<T>,
+    C::Driver: Sync,
+    C::Own: Sync,
+{
+}

@@ -5,48 +5,33 @@
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use super::{
+    object::{
+        CoreObject,
+        Object, //
+    },
     udata,
     Device,
-    Driver,
-    Object, //
+    Driver, //
 };
 use crate::bindings;
-use core::ops::Deref;
 use kernel::{
     error::from_result,
     prelude::*, //
 };
 
-/// A protection domain. Dereferences to the driver's part.
-#[repr(transparent)]
-pub struct Pd<T: Driver>(Object<bindings::ib_pd, T::Pd>);
+/// A protection domain.
+pub type Pd<T> = Object<bindings::ib_pd, T>;
+
+impl<T: Driver> CoreObject<T> for bindings::ib_pd {
+    type Driver = T::Pd;
+    type Own = ();
+}
 
 impl<T: Driver> Pd<T> {
-    /// Bytes that the core allocates.
-    pub(super) const SIZE: usize = Object::<bindings::ib_pd, T::Pd>::SIZE;
-
-    /// Borrows a PD.
-    ///
-    /// # Safety
-    ///
-    /// `raw` is a PD of a device of `T` that was created and is not destroyed during `'a`.
-    pub(super) unsafe fn from_raw<'a>(raw: *mut bindings::ib_pd) -> &'a Self {
-        // SAFETY: `Self` is transparent over the object; the rest is the caller's promise.
-        unsafe { &*raw.cast::<Self>() }
-    }
-
     /// The PD's device.
     pub fn device(&self) -> &Device<T> {
         // SAFETY: The core sets the device of each PD, and destroys all PDs before the device goes away.
-        unsafe { Device::from_raw((*self.0.as_raw()).device) }
-    }
-}
-
-impl<T: Driver> Deref for Pd<T> {
-    type Target = T::Pd;
-
-    fn deref(&self) -> &T::Pd {
-        &self.0
+        unsafe { Device::from_raw((*self.as_raw()).device) }
     }
 }
 
@@ -63,7 +48,7 @@ pub(super) unsafe extern "C" fn alloc<T: Driver>(
         // SAFETY: The core has set the device of the PD, which is registered during the call.
         let device = unsafe { Device::<T>::from_raw((*pd).device) };
         // SAFETY: `pd` has the size that the operations state and is not in use yet.
-        unsafe { Object::init(pd, T::alloc_pd(device)) }?;
+        unsafe { Pd::<T>::init(pd, T::alloc_pd(device), ()) }?;
         Ok(0)
     })
 }
@@ -76,6 +61,6 @@ pub(super) unsafe extern "C" fn dealloc<T: Driver>(
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
     // SAFETY: By the function's safety requirements, nobody else has a reference.
-    unsafe { Object::<_, T::Pd>::drop_driver(pd) };
+    unsafe { Pd::<T>::drop_parts(pd) };
     0
 }

@@ -3,19 +3,22 @@
 //! Queue pairs.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
-//!
-//! Lock order: no lock is taken while the lock of a [`QpConsumer`] is held, and handlers are called without it.
 
 use super::{
+    consumer::{
+        Consumer,
+        EventHandler,
+        Handled, //
+    },
     cq::{
         CompletionQueues,
         Cq, //
     },
-    deferred::{
-        Call,
-        Deferred, //
-    },
     event::QpEvent,
+    object::{
+        CoreObject,
+        Object, //
+    },
     pd::Pd,
     qp_attr::{
         QpAttributes,
@@ -29,26 +32,12 @@ use super::{
     udata::{
         self,
         Udata, //
-    },
-    Object, //
+    }, //
 };
 use crate::bindings;
-use core::{
-    ops::Deref,
-    ptr::NonNull, //
-};
 use kernel::{
     error::from_result,
-    new_spinlock_irq,
-    prelude::*,
-    sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
-        Arc,
-        SpinLockIrq, //
-    }, //
+    prelude::*, //
 };
 
 /// A device with queue pairs.
@@ -180,134 +169,40 @@ pub struct NewQp<D> {
     pub driver: D,
 }
 
-/// The driver's part of a QP, with what the abstraction keeps beside it.
-pub(super) struct Parts<D> {
-    driver: D,
+/// A queue pair.
+pub type Qp<T> = Object<bindings::ib_qp, T>;
+
+/// The way to the consumer of a QP.
+pub type QpConsumer = Consumer<bindings::ib_qp>;
+
+/// What is kept beside the driver's part of a QP.
+pub struct QpOwn {
     consumer: QpConsumer,
     signal_all: bool,
 }
 
-/// A queue pair. Dereferences to the driver's part.
-#[repr(transparent)]
-pub struct Qp<T: QueuePairs>(Object<bindings::ib_qp, Parts<T::Qp>>);
-
-impl<T: QueuePairs> Qp<T> {
-    /// Bytes that the core allocates.
-    pub(super) const SIZE: usize = Object::<bindings::ib_qp, Parts<T::Qp>>::SIZE;
-
-    /// Borrows a QP.
-    ///
-    /// # Safety
-    ///
-    /// `raw` is a QP of a device of `T` that was created and is not destroyed during `'a`.
-    pub(super) unsafe fn from_raw<'a>(raw: *mut bindings::ib_qp) -> &'a Self {
-        // SAFETY: `Self` is transparent over the object; the rest is the caller's promise.
-        unsafe { &*raw.cast::<Self>() }
-    }
+impl<T: QueuePairs> CoreObject<T> for bindings::ib_qp {
+    type Driver = T::Qp;
+    type Own = QpOwn;
 }
 
-impl<T: QueuePairs> Deref for Qp<T> {
-    type Target = T::Qp;
+impl Handled for bindings::ib_qp {
+    type Event = QpEvent;
 
-    fn deref(&self) -> &T::Qp {
-        &self.0.driver
-    }
-}
-
-/// The way to the consumer of a QP. It may be kept longer than the QP, and leads nowhere from then on.
-#[derive(Clone)]
-pub struct QpConsumer(Arc<Deferred<Link>>);
-
-#[pin_data]
-struct Link {
-    #[pin]
-    state: SpinLockIrq<LinkState>,
-    /// The same QP, for naming it in work completions.
-    name: Atomic<*mut bindings::ib_qp>,
-}
-
-/// # Invariants
-///
-/// `qp` is a QP from its creation until just before its destruction.
-struct LinkState {
-    qp: Option<Created>,
-    /// Events that the handler has not been called for, as bits.
-    pending: u32,
-}
-
-/// A pointer to a QP.
-#[derive(Clone, Copy)]
-struct Created(NonNull<bindings::ib_qp>);
-
-// SAFETY: The handler of a QP may be called by any thread.
-unsafe impl Send for Created {}
-
-impl Call for Link {
-    fn call(&self) {
-        let (qp, pending) = {
-            let mut state = self.state.lock();
-            (state.qp, core::mem::take(&mut state.pending))
-        };
-        let Some(Created(qp)) = qp else { return };
-        let qp = qp.as_ptr();
-        for event in QpEvent::ALL {
-            if pending & event.bit() == 0 {
-                continue;
-            }
-            // SAFETY: It was a QP when the lock was held, and its destruction waits for this call.
-            let (device, handler, context) =
-                unsafe { ((*qp).device, (*qp).event_handler, (*qp).qp_context) };
-            let Some(handler) = handler else { continue };
-            let mut record = bindings::ib_event {
-                device,
-                event: event.as_raw(),
-                ..Default::default()
-            };
-            // SAFETY: For events of a QP, the QP is the active member of the union.
-            unsafe {
-                *record.element.qp.as_mut() = qp;
-                handler(&mut record, context);
+    unsafe fn event_handler(this: *mut Self) -> EventHandler {
+        // SAFETY: By the function's safety requirements; the core sets them before it creates the QP.
+        unsafe {
+            EventHandler {
+                device: (*this).device,
+                handler: (*this).event_handler,
+                context: (*this).qp_context,
             }
         }
     }
-}
 
-impl QpConsumer {
-    fn new() -> Result<Self> {
-        let link = Deferred::new(pin_init!(Link {
-            state <- new_spinlock_irq!(LinkState { qp: None, pending: 0 }),
-            name: Atomic::new(core::ptr::null_mut()),
-        }))?;
-        Ok(Self(link))
-    }
-
-    /// Tells the consumer of an event, from process context, since handlers may sleep. May be called in any context.
-    /// Of events of one kind that come faster than the handler, one is told.
-    pub fn event(&self, event: QpEvent) {
-        let mut state = self.0.state.lock();
-        if state.qp.is_some() {
-            state.pending |= event.bit();
-            // With the lock held, so that `unlink` cancels it.
-            self.0.queue();
-        }
-    }
-
-    /// The QP as work completions name it, null when it is being destroyed.
-    pub(super) fn name(&self) -> *mut bindings::ib_qp {
-        self.0.name.load(Relaxed)
-    }
-
-    fn link(&self, qp: NonNull<bindings::ib_qp>) {
-        self.0.name.store(qp.as_ptr(), Relaxed);
-        // INVARIANT: The caller has just created the QP, and destroys it after `unlink`.
-        self.0.state.lock().qp = Some(Created(qp));
-    }
-
-    /// Returns when no handler runs or will run.
-    fn unlink(&self) {
-        self.0.name.store(core::ptr::null_mut(), Relaxed);
-        self.0.state.lock().qp = None;
-        self.0.cancel();
+    fn element(event: &mut bindings::ib_event) -> &mut *mut Self {
+        // SAFETY: Any member of the union is a pointer or a number, and all bits of it are initialised.
+        unsafe { event.element.qp.as_mut() }
     }
 }
 
@@ -327,18 +222,18 @@ unsafe fn create_with<T: QueuePairs>(
     let init = unsafe { QpInit::<T>::from_raw(attr) }?;
     let signal_all = init.signal_all();
     let new = create(&init, consumer.clone())?;
-    let parts = Parts {
-        driver: new.driver,
+    let own = QpOwn {
         consumer: consumer.clone(),
         signal_all,
     };
     // SAFETY: `raw` has the size that the operations state and is not in use yet; `init` is not used any more.
     unsafe {
-        let Ok(()) = Object::init(raw, parts);
+        let Ok(()) = Qp::<T>::init(raw, new.driver, own);
         (*raw).qp_num = new.number;
         new.capabilities.write(&mut (*attr).cap);
     }
-    consumer.link(NonNull::new(raw).ok_or(EINVAL)?);
+    // SAFETY: It was just created, and `destroy` begins with the other.
+    unsafe { consumer.link(raw) };
     Ok(0)
 }
 
@@ -422,7 +317,7 @@ pub(super) unsafe extern "C" fn query<T: QueuePairs>(
             (*init).qp_context = (*raw).qp_context;
             (*init).send_cq = (*raw).send_cq;
             (*init).recv_cq = (*raw).recv_cq;
-            (*init).sq_sig_type = if qp.0.signal_all {
+            (*init).sq_sig_type = if qp.own().signal_all {
                 bindings::ib_sig_type_IB_SIGNAL_ALL_WR
             } else {
                 bindings::ib_sig_type_IB_SIGNAL_REQ_WR
@@ -440,8 +335,8 @@ pub(super) unsafe extern "C" fn destroy<T: QueuePairs>(
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
     // SAFETY: By the function's safety requirements.
-    unsafe { Qp::<T>::from_raw(qp) }.0.consumer.unlink();
+    unsafe { Qp::<T>::from_raw(qp) }.own().consumer.unlink();
     // SAFETY: Nobody else has a reference: the core destroys it, and its handler doesn't run any more.
-    unsafe { Object::<_, Parts<T::Qp>>::drop_driver(qp) };
+    unsafe { Qp::<T>::drop_parts(qp) };
     0
 }

@@ -14,6 +14,10 @@ use super::{
         Entries,
         MmapOffset, //
     },
+    object::{
+        CoreObject,
+        Object, //
+    },
     pd::Pd,
     qp::{
         NewQp,
@@ -22,14 +26,10 @@ use super::{
         QueuePairs, //
     },
     udata::Udata,
-    Device,
-    Object, //
+    Device, //
 };
 use crate::bindings;
-use core::{
-    ops::Deref,
-    ptr::NonNull, //
-};
+use core::ptr::NonNull;
 use kernel::{
     error::from_result,
     prelude::*, //
@@ -69,43 +69,19 @@ pub trait UserContexts: QueuePairs {
     ) -> Result<NewQp<Self::Qp>>;
 }
 
-/// The driver's part of a context, with what the abstraction keeps beside it.
-pub(super) struct Parts<T: UserContexts> {
-    driver: T::Context,
-    /// Processes can map these until it is dropped.
-    _entries: Entries<T>,
+/// A user context. What processes can map goes with it.
+pub type Context<T> = Object<bindings::ib_ucontext, T>;
+
+impl<T: UserContexts> CoreObject<T> for bindings::ib_ucontext {
+    type Driver = T::Context;
+    type Own = Entries<T>;
 }
 
-/// A user context. Dereferences to the driver's part.
-#[repr(transparent)]
-pub struct Context<T: UserContexts>(Object<bindings::ib_ucontext, Parts<T>>);
-
 impl<T: UserContexts> Context<T> {
-    /// Bytes that the core allocates.
-    pub(super) const SIZE: usize = Object::<bindings::ib_ucontext, Parts<T>>::SIZE;
-
-    /// Borrows a context.
-    ///
-    /// # Safety
-    ///
-    /// `raw` is a context of a device of `T` that was created and is not destroyed during `'a`.
-    pub(super) unsafe fn from_raw<'a>(raw: *mut bindings::ib_ucontext) -> &'a Self {
-        // SAFETY: `Self` is transparent over the object; the rest is the caller's promise.
-        unsafe { &*raw.cast::<Self>() }
-    }
-
     /// The context's device.
     pub fn device(&self) -> &Device<T> {
         // SAFETY: The core sets the device of each context, and destroys all contexts before the device goes away.
-        unsafe { Device::from_raw((*self.0.as_raw()).device) }
-    }
-}
-
-impl<T: UserContexts> Deref for Context<T> {
-    type Target = T::Context;
-
-    fn deref(&self) -> &T::Context {
-        &self.0.driver
+        unsafe { Device::from_raw((*self.as_raw()).device) }
     }
 }
 
@@ -152,12 +128,8 @@ pub(super) unsafe extern "C" fn alloc<T: UserContexts>(
             entries: Entries::new(),
         };
         let driver = T::alloc_context(&mut new, &udata)?;
-        let parts = Parts::<T> {
-            driver,
-            _entries: new.entries,
-        };
         // SAFETY: `context` has the size that the operations state and is not in use yet.
-        let Ok(()) = unsafe { Object::init(context, parts) };
+        let Ok(()) = unsafe { Context::<T>::init(context, driver, new.entries) };
         Ok(0)
     })
 }
@@ -167,7 +139,7 @@ pub(super) unsafe extern "C" fn alloc<T: UserContexts>(
 /// Called by the core as `dealloc_ucontext` of a device of `T`: all objects of the context are destroyed.
 pub(super) unsafe extern "C" fn dealloc<T: UserContexts>(context: *mut bindings::ib_ucontext) {
     // SAFETY: By the function's safety requirements, nobody else has a reference.
-    unsafe { Object::<_, Parts<T>>::drop_driver(context) };
+    unsafe { Context::<T>::drop_parts(context) };
 }
 
 /// # Safety

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The way to the consumers of queues: the handlers that they gave when they created them.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+//!
+//! Lock order: the lock of a [`Consumer`] is taken before any lock that its completion handler takes, so before the
+//! driver's locks of posting, polling and arming. None of these is held when a completion handler is called, and none
+//! at all when an event handler is.
+
+use super::{
+    deferred::{
+        Call,
+        Deferred, //
+    },
+    event::Event, //
+};
+use crate::bindings;
+use core::{
+    mem::take,
+    ptr, //
+};
+use kernel::{
+    new_spinlock_irq,
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
+
+/// A structure of the core that has handlers.
+pub trait Handled: Sized + 'static {
+    /// What can happen to it.
+    type Event: Event;
+
+    /// The handler of events and its context.
+    ///
+    /// # Safety
+    ///
+    /// `this` is created and not destroyed during the call.
+    unsafe fn event_handler(this: *mut Self) -> EventHandler;
+
+    /// Calls the handler of completions, of objects that have one.
+    ///
+    /// # Safety
+    ///
+    /// `this` is created and not destroyed during the call.
+    unsafe fn complete(_this: *mut Self) {}
+
+    /// Where an event names the object that it is about.
+    fn element(event: &mut bindings::ib_event) -> &mut *mut Self;
+}
+
+/// Whom to tell of events.
+pub struct EventHandler {
+    pub(super) device: *mut bindings::ib_device,
+    pub(super) handler: Option<unsafe extern "C" fn(*mut bindings::ib_event, *mut c_void)>,
+    pub(super) context: *mut c_void,
+}
+
+/// The way to the consumer of a queue. It may be kept longer than the queue, and leads nowhere from then on.
+pub struct Consumer<Q: Handled>(Arc<Deferred<Link<Q>>>);
+
+impl<Q: Handled> Clone for Consumer<Q> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+/// # Invariants
+///
+/// `queue` is null or a queue that is created and whose destruction does not begin as long as the lock is held, or a
+/// deferred call is under way.
+#[pin_data]
+struct Link<Q: Handled> {
+    /// Changes with the lock held.
+    queue: Atomic<*mut Q>,
+    /// What the consumer is to be told of in process context: a bit for each kind of event, and [`COMPLETIONS`].
+    #[pin]
+    pending: SpinLockIrq<u32>,
+}
+
+/// The bit that stands for completions. No event has so great a number.
+const COMPLETIONS: u32 = 1 << 31;
+
+/// The bit of an event.
+fn bit(event: bindings::ib_event_type) -> u32 {
+    1u32.checked_shl(event).unwrap_or(0)
+}
+
+impl<Q: Handled> Link<Q> {
+    /// Calls the handler of completions.
+    fn notify(&self) {
+        let _guard = self.pending.lock();
+        let queue = self.queue.load(Relaxed);
+        if !queue.is_null() {
+            // SAFETY: By the type invariants: the lock is held.
+            unsafe { Q::complete(queue) };
+        }
+    }
+
+    /// Calls the handler for each kind of event in `pending`.
+    ///
+    /// # Safety
+    ///
+    /// `queue` is created and not destroyed during the call.
+    unsafe fn tell(queue: *mut Q, mut pending: u32) {
+        // SAFETY: By the safety requirements.
+        let EventHandler {
+            device,
+            handler,
+            context,
+        } = unsafe { Q::event_handler(queue) };
+        let Some(handler) = handler else { return };
+        while pending != 0 {
+            let mut record = bindings::ib_event {
+                device,
+                event: pending.trailing_zeros(),
+                ..Default::default()
+            };
+            pending &= pending - 1;
+            *Q::element(&mut record) = queue;
+            // SAFETY: The consumer gave the handler with this context. It takes the events of `Q`, and no others are
+            // pending.
+            unsafe { handler(&mut record, context) };
+        }
+    }
+}
+
+impl<Q: Handled> Call for Link<Q> {
+    fn call(&self) {
+        let (queue, pending) = {
+            let mut pending = self.pending.lock();
+            (self.queue.load(Relaxed), take(&mut *pending))
+        };
+        if queue.is_null() {
+            return;
+        }
+        if pending & COMPLETIONS != 0 {
+            self.notify();
+        }
+        // SAFETY: By the type invariants: this is the deferred call.
+        unsafe { Self::tell(queue, pending & !COMPLETIONS) };
+    }
+}
+
+impl<Q: Handled> Consumer<Q> {
+    pub(super) fn new() -> Result<Self> {
+        let link = Deferred::new(pin_init!(Link {
+            queue: Atomic::new(ptr::null_mut()),
+            pending <- new_spinlock_irq!(0),
+        }))?;
+        Ok(Self(link))
+    }
+
+    /// Tells the consumer of an event, from process context, since handlers may sleep. May be called in any context.
+    /// Of events of one kind that come faster than the handler, one is told.
+    pub fn event(&self, event: Q::Event) {
+        self.defer(bit(event.as_raw()));
+    }
+
+    fn defer(&self, bits: u32) {
+        let mut pending = self.0.pending.lock();
+        if !self.0.queue.load(Relaxed).is_null() {
+            *pending |= bits;
+            // With the lock held, so that `unlink` cancels it.
+            self.0.queue();
+        }
+    }
+
+    /// The queue as completions name it, null when it is being destroyed.
+    pub(super) fn name(&self) -> *mut Q {
+        self.0.queue.load(Relaxed)
+    }
+
+    /// Leads to the consumer of `queue` from here on.
+    ///
+    /// # Safety
+    ///
+    /// `queue` is created, and [`unlink`](Self::unlink) is called before it is destroyed.
+    pub(super) unsafe fn link(&self, queue: *mut Q) {
+        let _guard = self.0.pending.lock();
+        // INVARIANT: By the safety requirements; `unlink` waits for whoever has the lock and for the deferred call.
+        self.0.queue.store(queue, Relaxed);
+    }
+
+    /// Returns when no handler runs or will run.
+    pub(super) fn unlink(&self) {
+        {
+            let _guard = self.0.pending.lock();
+            self.0.queue.store(ptr::null_mut(), Relaxed);
+        }
+        self.0.cancel();
+    }
+}
+
+impl Consumer<bindings::ib_cq> {
+    /// Tells the consumer that there are completions. May be called in any context, for a CQ that the consumer armed.
+    ///
+    /// A process that has not read the last such event gets no second one.
+    pub fn notify(&self) {
+        self.0.notify();
+    }
+
+    /// Does the same a little later, for callers who hold locks that the consumer's handler takes.
+    pub fn notify_later(&self) {
+        self.defer(COMPLETIONS);
+    }
+}
