@@ -37,6 +37,10 @@ events! {
         Active = ib_event_type_IB_EVENT_PORT_ACTIVE,
         /// It went down.
         Error = ib_event_type_IB_EVENT_PORT_ERR,
+        /// Its table of P_Keys changed.
+        PkeyChange = ib_event_type_IB_EVENT_PKEY_CHANGE,
+        /// Its table of GIDs changed.
+        GidChange = ib_event_type_IB_EVENT_GID_CHANGE,
     }
 }
 

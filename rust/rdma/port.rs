@@ -55,18 +55,21 @@ pub struct PortImmutable {
 /// What runs on a port.
 #[derive(Clone, Copy)]
 pub enum Protocol {
-    /// RoCE v2, without a general services QP, so without management datagrams and connection management.
-    RoceV2WithoutGsi,
+    /// RoCE v2. The port has a general services QP, through which the core exchanges management datagrams.
+    RoceV2,
 }
 
 impl Protocol {
     const fn core_cap_flags(self) -> u32 {
         match self {
-            Self::RoceV2WithoutGsi => {
-                bindings::RDMA_CORE_CAP_PROT_ROCE_UDP_ENCAP
-                    | bindings::RDMA_CORE_CAP_AF_IB
-                    | bindings::RDMA_CORE_CAP_ETH_AH
-            }
+            Self::RoceV2 => bindings::RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP,
+        }
+    }
+
+    /// Bytes of a management datagram.
+    const fn max_mad_size(self) -> u32 {
+        match self {
+            Self::RoceV2 => bindings::IB_MGMT_MAD_SIZE,
         }
     }
 }
@@ -118,6 +121,7 @@ pub(super) unsafe extern "C" fn immutable<T: Driver>(
         to.pkey_tbl_len = i32::try_from(from.pkey_tbl_len)?;
         to.gid_tbl_len = i32::try_from(from.gid_tbl_len)?;
         to.core_cap_flags = from.protocol.core_cap_flags();
+        to.max_mad_size = from.protocol.max_mad_size();
         Ok(0)
     })
 }

@@ -73,12 +73,31 @@ pub enum QpType {
 }
 
 impl QpType {
+    /// Whether each send work request names its destination.
+    pub const fn is_datagram(self) -> bool {
+        matches!(self, Self::Gsi | Self::Ud)
+    }
+
     pub(super) const fn as_raw(self) -> bindings::ib_qp_type {
         match self {
             Self::Gsi => bindings::ib_qp_type_IB_QPT_GSI,
             Self::Rc => bindings::ib_qp_type_IB_QPT_RC,
             Self::Uc => bindings::ib_qp_type_IB_QPT_UC,
             Self::Ud => bindings::ib_qp_type_IB_QPT_UD,
+        }
+    }
+}
+
+impl TryFrom<bindings::ib_qp_type> for QpType {
+    type Error = Error;
+
+    fn try_from(value: bindings::ib_qp_type) -> Result<Self> {
+        match value {
+            bindings::ib_qp_type_IB_QPT_GSI => Ok(Self::Gsi),
+            bindings::ib_qp_type_IB_QPT_RC => Ok(Self::Rc),
+            bindings::ib_qp_type_IB_QPT_UC => Ok(Self::Uc),
+            bindings::ib_qp_type_IB_QPT_UD => Ok(Self::Ud),
+            _ => Err(EOPNOTSUPP),
         }
     }
 }
@@ -102,13 +121,7 @@ impl<'a, T: QueuePairs> QpInit<'a, T> {
     unsafe fn from_raw(raw: *const bindings::ib_qp_init_attr) -> Result<Self> {
         // SAFETY: By the safety requirements.
         let raw: &'a bindings::ib_qp_init_attr = unsafe { &*raw };
-        let qp_type = match raw.qp_type {
-            bindings::ib_qp_type_IB_QPT_GSI => QpType::Gsi,
-            bindings::ib_qp_type_IB_QPT_RC => QpType::Rc,
-            bindings::ib_qp_type_IB_QPT_UC => QpType::Uc,
-            bindings::ib_qp_type_IB_QPT_UD => QpType::Ud,
-            _ => return Err(EOPNOTSUPP),
-        };
+        let qp_type = QpType::try_from(raw.qp_type)?;
         if raw.send_cq.is_null() || raw.recv_cq.is_null() {
             return Err(EINVAL);
         }

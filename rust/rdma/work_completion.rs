@@ -80,6 +80,21 @@ pub struct WorkCompletion {
     pub immediate: Option<[u8; 4]>,
     /// Port.
     pub port: u32,
+    /// Where a received datagram came from.
+    pub source: Option<DatagramSource>,
+}
+
+/// Where a datagram came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramSource {
+    /// QPN.
+    pub qpn: u32,
+    /// Index of the P_Key that it was sent with.
+    pub pkey_index: u16,
+    /// Service level.
+    pub sl: u8,
+    /// Whether the receive buffer begins with a GRH, or with what stands for one: an IP header.
+    pub has_grh: bool,
 }
 
 /// Room for work completions.
@@ -119,9 +134,17 @@ impl Completions<'_> {
         // SAFETY: Any 64 bits are an id.
         unsafe { *wc.__bindgen_anon_1.wr_id.as_mut() = completion.wr_id };
         if let Some(immediate) = completion.immediate {
-            wc.wc_flags = bindings::ib_wc_flags_IB_WC_WITH_IMM as c_int;
+            wc.wc_flags |= bindings::ib_wc_flags_IB_WC_WITH_IMM as c_int;
             // SAFETY: Any 32 bits are immediate data.
             unsafe { *wc.ex.imm_data.as_mut() = u32::from_ne_bytes(immediate) };
+        }
+        if let Some(source) = completion.source {
+            wc.src_qp = source.qpn;
+            wc.pkey_index = source.pkey_index;
+            wc.sl = source.sl;
+            if source.has_grh {
+                wc.wc_flags |= bindings::ib_wc_flags_IB_WC_GRH as c_int;
+            }
         }
         // SAFETY: By the type invariants there is room.
         unsafe {

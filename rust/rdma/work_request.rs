@@ -5,9 +5,14 @@
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use super::{
+    ah::{
+        AddressHandles,
+        Ah, //
+    },
     cq::Cq,
     qp::{
         Qp,
+        QpType,
         QueuePairs, //
     },
     work_completion::{
@@ -24,9 +29,9 @@ use core::{
 use kernel::prelude::*;
 
 /// A device whose queues kernel clients use. The callbacks run in any context and at the same time for one queue.
-pub trait KernelQueues: QueuePairs {
+pub trait KernelQueues: QueuePairs + AddressHandles {
     /// Posts send work requests until one is refused. What was posted before it stays posted.
-    fn post_send(qp: &Qp<Self>, requests: &mut SendRequests<'_>) -> Result;
+    fn post_send(qp: &Qp<Self>, requests: &mut SendRequests<'_, Self>) -> Result;
 
     /// Posts receive work requests until one is refused. What was posted before it stays posted.
     fn post_recv(qp: &Qp<Self>, requests: &mut RecvRequests<'_>) -> Result;
@@ -110,16 +115,31 @@ pub struct RemoteMemory {
     pub rkey: u32,
 }
 
-/// A send work request of a connected QP.
+/// Destination of a datagram.
+pub struct Datagram<'a, T: AddressHandles> {
+    /// The path.
+    pub ah: &'a Ah<T>,
+    /// QPN.
+    pub remote_qpn: u32,
+    /// Q_Key; with its top bit set the QP's own is used.
+    pub remote_qkey: u32,
+    /// P_Key index, which means something for GSI QPs only.
+    pub pkey_index: u16,
+}
+
+/// A send work request.
 ///
 /// # Invariants
 ///
-/// `raw` is valid for `'a`, with its list, and embedded in the structure that its opcode implies.
-pub struct SendRequest<'a> {
+/// `raw` is valid for `'a`, with its list, and embedded in the structure that its opcode implies. For SENDs that is
+/// `ib_ud_wr`, with an AH of a device of `T` or null, if `is_datagram`.
+pub struct SendRequest<'a, T: AddressHandles> {
     raw: &'a bindings::ib_send_wr,
+    is_datagram: bool,
+    _driver: PhantomData<&'a Ah<T>>,
 }
 
-impl<'a> SendRequest<'a> {
+impl<'a, T: AddressHandles> SendRequest<'a, T> {
     /// Id.
     pub fn wr_id(&self) -> u64 {
         // SAFETY: Both members of the union are 64 bits of which all values are valid.
@@ -172,6 +192,33 @@ impl<'a> SendRequest<'a> {
         }
     }
 
+    /// Destination of a SEND of a datagram QP, else `None`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` without an AH.
+    pub fn datagram(&self) -> Result<Option<Datagram<'a, T>>> {
+        let is_send = matches!(
+            self.raw.opcode,
+            bindings::ib_wr_opcode_IB_WR_SEND | bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM
+        );
+        if !self.is_datagram || !is_send {
+            return Ok(None);
+        }
+        // SAFETY: By the type invariants, the request is the start of this structure.
+        let raw: &'a bindings::ib_ud_wr = unsafe { &*ptr::from_ref(self.raw).cast() };
+        if raw.ah.is_null() {
+            return Err(EINVAL);
+        }
+        Ok(Some(Datagram {
+            // SAFETY: By the type invariants; the client does not destroy it before the request is posted.
+            ah: unsafe { Ah::from_raw(raw.ah) },
+            remote_qpn: raw.remote_qpn,
+            remote_qkey: raw.remote_qkey,
+            pkey_index: raw.pkey_index,
+        }))
+    }
+
     fn immediate(&self) -> [u8; 4] {
         // SAFETY: Both members of the union are 32 bits of which all values are valid.
         unsafe { *self.raw.ex.imm_data.as_ref() }.to_ne_bytes()
@@ -213,22 +260,29 @@ impl<'a> Inline<'a> {
 /// # Invariants
 ///
 /// `next` is null or the head of a list that is valid for `'a`; `last` is the element that was returned last.
-pub struct SendRequests<'a> {
+pub struct SendRequests<'a, T: AddressHandles> {
     next: *const bindings::ib_send_wr,
     last: *const bindings::ib_send_wr,
-    _list: PhantomData<&'a bindings::ib_send_wr>,
+    /// Whether the list is for a datagram QP.
+    is_datagram: bool,
+    _list: PhantomData<(&'a bindings::ib_send_wr, &'a Ah<T>)>,
 }
 
-impl<'a> Iterator for SendRequests<'a> {
-    type Item = SendRequest<'a>;
+impl<'a, T: AddressHandles> Iterator for SendRequests<'a, T> {
+    type Item = SendRequest<'a, T>;
 
-    fn next(&mut self) -> Option<SendRequest<'a>> {
+    fn next(&mut self) -> Option<SendRequest<'a, T>> {
         // SAFETY: By the type invariants.
         let raw = unsafe { self.next.as_ref() }?;
         self.last = self.next;
         self.next = raw.next;
-        // INVARIANT: The client promises a valid list of requests, each in the structure that its opcode implies.
-        Some(SendRequest { raw })
+        // INVARIANT: The client promises a valid list of requests, each in the structure that its opcode and the type of
+        // the QP imply.
+        Some(SendRequest {
+            raw,
+            is_datagram: self.is_datagram,
+            _driver: PhantomData,
+        })
     }
 }
 
@@ -287,10 +341,13 @@ pub(super) unsafe extern "C" fn post_send<T: KernelQueues>(
     list: *const bindings::ib_send_wr,
     bad: *mut *const bindings::ib_send_wr,
 ) -> c_int {
+    // SAFETY: By the function's safety requirements.
+    let qp_type = QpType::try_from(unsafe { (*qp).qp_type });
     // INVARIANT: By the function's safety requirements.
-    let mut requests = SendRequests {
+    let mut requests = SendRequests::<T> {
         next: list,
         last: list,
+        is_datagram: qp_type.is_ok_and(QpType::is_datagram),
         _list: PhantomData,
     };
     // SAFETY: By the function's safety requirements.

@@ -90,6 +90,12 @@ pub(crate) struct Ah {
 }
 
 impl Ah {
+    /// What the device is told of the path with each work request.
+    #[inline]
+    pub(super) fn av(&self) -> &AddressVector {
+        &self.av
+    }
+
     fn new(pd: &Pd<IbDevice>, init: &AhInit<'_>) -> Result<Self> {
         Ok(Self {
             av: encode(pd.number(), init)?,

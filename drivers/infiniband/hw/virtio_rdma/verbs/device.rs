@@ -198,19 +198,26 @@ impl Verbs {
     }
 }
 
-/// Passes on what the device says about its port.
+/// Passes on what the device says about itself and its port.
 struct PortEvents(rdma::DeviceRef<IbDevice>);
 
 impl EventTarget for PortEvents {
     fn async_event(&self, event: AsyncEvent) {
+        let Some(device) = self.0.try_get() else {
+            return;
+        };
         let event = match event {
             AsyncEvent::PortActive => PortEvent::Active,
             AsyncEvent::PortErr => PortEvent::Error,
+            AsyncEvent::PkeyChange => PortEvent::PkeyChange,
+            AsyncEvent::GidChange => PortEvent::GidChange,
+            AsyncEvent::DeviceFatal => {
+                device.dispatch_event(DeviceEvent::Fatal);
+                return;
+            }
             _ => return,
         };
-        if let Some(device) = self.0.try_get() {
-            device.dispatch_port_event(PORT.into(), event);
-        }
+        device.dispatch_port_event(PORT.into(), event);
     }
 
     fn died(&self) {

@@ -10,7 +10,10 @@ use super::{
 };
 use crate::{
     abi::ring::DoorbellKind,
-    rdma::qp::QpConsumer,
+    rdma::qp::{
+        QpConsumer,
+        QpType, //
+    },
     ring::{
         RingError,
         WorkQueue, //
@@ -35,6 +38,7 @@ pub(super) struct WorkRing {
     pub(super) ring: Arc<KernelRing>,
     pub(super) consumer: QpConsumer,
     pub(super) kind: DoorbellKind,
+    pub(super) qp_type: QpType,
     number: Atomic<u32>,
     #[pin]
     pub(super) state: SpinLockIrq<WorkState>,
@@ -56,6 +60,7 @@ impl WorkRing {
     pub(super) fn new(
         ring: Arc<KernelRing>,
         kind: DoorbellKind,
+        qp_type: QpType,
         consumer: QpConsumer,
     ) -> Result<Arc<Self>> {
         let layout = *ring.layout();
@@ -66,6 +71,7 @@ impl WorkRing {
                 ring,
                 consumer,
                 kind,
+                qp_type,
                 number: Atomic::new(0),
                 state <- new_spinlock_irq!(
                     WorkState { queue, wr_ids, oldest: 0, place: 0 },

@@ -31,6 +31,7 @@ use crate::{
         event::CqEvent,
         work_completion::{
             Completions,
+            DatagramSource,
             WcOpcode,
             WcStatus,
             WorkCompletion, //
@@ -133,6 +134,7 @@ fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>) -> Resul
     if work.kind != kind {
         return Err(EIO);
     }
+    let is_datagram = kind == DoorbellKind::Rq && work.qp_type.is_datagram();
     let wr_id = work.state.lock().complete(slot).map_err(|_| EIO)?;
     let completion = WorkCompletion {
         wr_id,
@@ -142,6 +144,12 @@ fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>) -> Resul
         byte_len: cqe.byte_len,
         immediate: cqe.wc_flags.contains(WcFlags::WITH_IMM).then_some(cqe.ex),
         port: cqe.port_num.into(),
+        source: is_datagram.then_some(DatagramSource {
+            qpn: cqe.src_qp,
+            pkey_index: cqe.pkey_index,
+            sl: cqe.sl,
+            has_grh: cqe.wc_flags.contains(WcFlags::GRH),
+        }),
     };
     completions.push(&work.consumer, &completion);
     Ok(())
@@ -171,5 +179,6 @@ fn flushed(work: &WorkRing, wr_id: u64) -> WorkCompletion {
         byte_len: 0,
         immediate: None,
         port: 0,
+        source: None,
     }
 }

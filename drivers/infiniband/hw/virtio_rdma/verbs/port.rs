@@ -118,7 +118,7 @@ pub(super) fn immutable(this: &rdma::Device<IbDevice>, port: u32) -> Result<Port
     Ok(PortImmutable {
         pkey_tbl_len: this.port.pkey_tbl_len.into(),
         gid_tbl_len: this.port.gid_tbl_len,
-        protocol: Protocol::RoceV2WithoutGsi,
+        protocol: Protocol::RoceV2,
     })
 }
 

@@ -18,6 +18,7 @@ use crate::{
         wqe::{
             rq_wqe_size,
             sq_wqe_size,
+            Datagram,
             Member,
             Rdma,
             RqHeader,
@@ -29,6 +30,7 @@ use crate::{
     rdma::{
         self,
         cq::Cq,
+        qp::QpType,
         qp_attr::QpState,
         work_completion::{
             Completions,
@@ -51,7 +53,7 @@ use crate::{
 use kernel::prelude::*;
 
 impl KernelQueues for IbDevice {
-    fn post_send(qp: &rdma::qp::Qp<Self>, requests: &mut SendRequests<'_>) -> Result {
+    fn post_send(qp: &rdma::qp::Qp<Self>, requests: &mut SendRequests<'_, Self>) -> Result {
         let queue = qp.kernel()?.send.as_ref();
         post(qp, queue, |attached, state| {
             // Without the request, so that one which can't be posted is the one that is returned last.
@@ -146,7 +148,33 @@ fn write_sges(ring: &impl RingMemory, mut offset: u32, sges: &[Sge]) {
     }
 }
 
-fn send(qp: &Qp, attached: &Attached, state: &mut WorkState, request: &SendRequest<'_>) -> Result {
+/// Checks whether a QP can do what is asked for.
+///
+/// In ERR, where it will be flushed, it may be anything: this is how the core waits until a QP of any type is drained.
+fn check(qp: &Qp, operation: &SendOperation, sges: &[Sge]) -> Result {
+    let is_valid = match operation {
+        SendOperation::Send | SendOperation::SendWithImm(_) => true,
+        SendOperation::RdmaWrite(_) | SendOperation::RdmaWriteWithImm(..) => {
+            !qp.qp_type().is_datagram()
+        }
+        SendOperation::RdmaRead(_) => {
+            qp.qp_type() == QpType::Rc
+                && sges.len() <= usize::try_from(qp.device().limits().config.max_sge_rd)?
+        }
+    };
+    if is_valid || qp.state() == QpState::Err {
+        Ok(())
+    } else {
+        Err(EINVAL)
+    }
+}
+
+fn send(
+    qp: &Qp,
+    attached: &Attached,
+    state: &mut WorkState,
+    request: &SendRequest<'_, IbDevice>,
+) -> Result {
     let capabilities = qp.capabilities();
     let is_inline = request.flags().contains(SendFlags::INLINE);
     let sges = request.sges();
@@ -158,6 +186,7 @@ fn send(qp: &Qp, attached: &Attached, state: &mut WorkState, request: &SendReque
         return Err(EINVAL);
     }
     let operation = request.operation()?;
+    check(qp, &operation, sges)?;
     let mut header = SqHeader {
         num_sge: u32::try_from(sges.len())?,
         send_flags,
@@ -183,6 +212,18 @@ fn send(qp: &Qp, attached: &Attached, state: &mut WorkState, request: &SendReque
             rkey,
         };
         rdma.store(&mut header.wr);
+    }
+    if let Some(datagram) = request.datagram()? {
+        // There is one entry in the P_Key table of a port, and the QP's own is used.
+        if datagram.pkey_index != 0 {
+            return Err(EINVAL);
+        }
+        let datagram = Datagram {
+            remote_qpn: datagram.remote_qpn,
+            remote_qkey: datagram.remote_qkey,
+            av: *datagram.ah.av(),
+        };
+        datagram.store(&mut header.wr);
     }
     if !is_inline {
         let (offset, wr_id) = reserve(attached, state, request.wr_id())?;

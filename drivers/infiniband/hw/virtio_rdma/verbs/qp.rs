@@ -25,6 +25,7 @@ use crate::{
         ib::{
             AsyncEvent,
             SigType,
+            GSI_QPN,
             MASK_24, //
         },
         ring::{
@@ -177,6 +178,10 @@ impl Qp {
         let ib_device = pd.device();
         let device = &ib_device.device;
         check(device, init)?;
+        // The core's, to which peers trust for management.
+        if init.qp_type() == QpType::Gsi {
+            return Err(EPERM);
+        }
         let capabilities = init.capabilities();
         let request = CreateQpReq::from_bytes(&udata.read()?);
         let pin = |ring: &uverbs::UserRing, entries, slot_size| {
@@ -225,7 +230,8 @@ impl Qp {
 
     /// Hands a QP over, if its number is one.
     fn finish(self) -> Result<NewQp<Self>> {
-        if self.number == 0 || self.number > MASK_24 {
+        let is_gsi = self.qp_type == QpType::Gsi;
+        if self.number == 0 || self.number > MASK_24 || (self.number == GSI_QPN) != is_gsi {
             return Err(EIO);
         }
         Ok(NewQp {
@@ -245,7 +251,7 @@ fn new_lock() -> Result<Pin<KBox<Mutex<()>>>> {
 
 /// Checks what every consumer may ask for.
 fn check(device: &Device, init: &QpInit<'_, IbDevice>) -> Result {
-    if init.qp_type() != QpType::Rc || init.has_srq() || init.create_flags() != 0 {
+    if init.has_srq() || init.create_flags() != 0 {
         return Err(EOPNOTSUPP);
     }
     let capabilities = init.capabilities();
@@ -312,6 +318,7 @@ fn recv_slot_size(capabilities: &QpCapabilities) -> usize {
 /// A queue of the kernel for `entries` work requests, if that is any.
 fn kernel_queue(
     ib_device: &rdma::Device<IbDevice>,
+    qp_type: QpType,
     kind: DoorbellKind,
     entries: u32,
     slot_size: usize,
@@ -327,7 +334,7 @@ fn kernel_queue(
     let layout = slot_shift_for(slot_size).and_then(|shift| RingLayout::new(slots, shift));
     let ring = KernelRing::new(ib_device.dma_device(), layout.ok_or(EINVAL)?)?;
     let ring = Arc::new(ring, GFP_KERNEL)?;
-    WorkRing::new(ring, kind, consumer.clone()).map(Some)
+    WorkRing::new(ring, kind, qp_type, consumer.clone()).map(Some)
 }
 
 /// The memory of a queue, and what the device is told of it.
@@ -353,6 +360,7 @@ impl QueuePairs for IbDevice {
         let capabilities = init.capabilities();
         let sq = kernel_queue(
             ib_device,
+            init.qp_type(),
             DoorbellKind::Sq,
             capabilities.max_send_wr,
             send_slot_size(&capabilities),
@@ -360,6 +368,7 @@ impl QueuePairs for IbDevice {
         )?;
         let rq = kernel_queue(
             ib_device,
+            init.qp_type(),
             DoorbellKind::Rq,
             capabilities.max_recv_wr,
             recv_slot_size(&capabilities),
