@@ -5,7 +5,7 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-kverbs=$top/build/kverbs/kverbs.ko
+kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
 
 # Index of a RoCE v2 GID; every entry is one.
 gid_index() {

@@ -12,7 +12,7 @@
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 verbs=$top/build/target/release/verbs-test
 # shellcheck disable=SC2034 # for the scripts that include this one
-module=$top/build/module/virtio_rdma.ko
+module=${TESTBED_MODULES:-$top/build}/module/virtio_rdma.ko
 # shellcheck disable=SC2034
 driver=/sys/bus/virtio/drivers/virtio_rdma
 export LC_ALL=C
@@ -54,15 +54,15 @@ at() {
 	fi
 }
 
-# The RDMA device of a VM.
+# The RDMA device of a VM: ours, else whatever there is.
 device() {
 	if [[ -n ${RDMA_DEVICE:-} ]]; then
 		printf '%s\n' "$RDMA_DEVICE"
 		return
 	fi
-	at "$1" bash -c 'for d in /sys/class/infiniband/*; do
-		[[ $(readlink "$d/device/driver") == */virtio_rdma ]] && basename "$d"
-	done | head -n 1'
+	at "$1" bash -c 'cd /sys/class/infiniband && for d in *; do
+		[[ $(readlink "$d/device/driver") == */virtio_rdma ]] && echo "0 $d" || echo "1 $d"
+	done | sort | sed -n "1s/^. //p"'
 }
 
 # The virtio device behind it.

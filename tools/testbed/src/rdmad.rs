@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 use rustix::process::{kill_process, Pid, Signal};
 
 use crate::places::Places;
-use crate::vm::{Logged, Wiring};
+use crate::vm::{Logged, Rdma, Wiring};
 
 /// How long the daemon has until its sockets listen.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -38,6 +38,9 @@ pub struct DeviceOptions {
     /// No RDMA device: guests with a network only
     #[arg(long)]
     pub no_device: bool,
+    /// So many of the VMs, the last ones, have rdma_rxe instead: stock Linux as a peer on the device's switch
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub rxe: u8,
     /// How two guests exchange data
     #[arg(long, value_name = "PATH")]
     pub path: Option<DataPath>,
@@ -77,7 +80,7 @@ pub fn wire_directly(places: &Places, vms: usize) -> Result<Vec<Wiring>> {
             local: socket(vm),
             remote: socket(3 - vm),
             mac: mac(vm),
-            vfio: None,
+            rdma: Rdma::None,
         })
         .collect())
 }
@@ -90,7 +93,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the daemon with one port a guest, and waits until its sockets listen.
+    /// Starts the daemon with one port a guest, an uplink for those with rxe, and waits until its sockets listen.
     pub fn start(
         places: &Places,
         vms: usize,
@@ -103,12 +106,20 @@ impl Daemon {
         if !program.is_file() {
             bail!("no {}: run `make build`", program.display());
         }
+        let devices = vms
+            .checked_sub(usize::from(options.rxe))
+            .filter(|devices| *devices > 0)
+            .with_context(|| format!("with --rxe {} there are too few VMs", options.rxe))?;
         let wirings: Vec<_> = (1..=vms)
             .map(|vm| Wiring {
                 local: places.run.join(format!("vm{vm}.net")),
                 remote: places.run.join(format!("vm{vm}.switch")),
                 mac: mac(vm),
-                vfio: Some(places.run.join(format!("vm{vm}.vfio"))),
+                rdma: if vm <= devices {
+                    Rdma::Virtio(places.run.join(format!("vm{vm}.vfio")))
+                } else {
+                    Rdma::Rxe
+                },
             })
             .collect();
 
@@ -116,7 +127,7 @@ impl Daemon {
         let (ready, signal) = rustix::pipe::pipe()?;
         let mut command = Command::new(&program);
         for (wiring, vm) in wirings.iter().zip(1..) {
-            command.arg("--port").arg(port(vm, wiring));
+            command.args(port(vm, wiring));
         }
         command
             .args(arguments(options))
@@ -172,14 +183,21 @@ impl Drop for Daemon {
     }
 }
 
-/// A port as the daemon sees it: it binds what QEMU sends to.
-fn port(vm: usize, wiring: &Wiring) -> String {
+/// A guest's place on the switch as the daemon sees it, which binds what QEMU sends to.
+fn port(vm: usize, wiring: &Wiring) -> [String; 2] {
     let (bind, peer) = (wiring.remote.display(), wiring.local.display());
-    let mut port = format!("vm{vm},net={bind}:{peer},mac={}", wiring.mac);
-    if let Some(vfio) = &wiring.vfio {
-        port.push_str(&format!(",vfio={}", vfio.display()));
+    match &wiring.rdma {
+        Rdma::Virtio(vfio) => [
+            "--port".into(),
+            format!(
+                "vm{vm},net={bind}:{peer},mac={},vfio={}",
+                wiring.mac,
+                vfio.display()
+            ),
+        ],
+        // At a port of the device's the switch would keep RoCE frames from the network function.
+        Rdma::Rxe | Rdma::None => ["--uplink".into(), format!("unix:{bind}:{peer}")],
     }
-    port
 }
 
 fn arguments(options: &DeviceOptions) -> Vec<String> {
@@ -229,15 +247,19 @@ mod tests {
 
     #[test]
     fn a_port_binds_what_qemu_sends_to() {
-        let wiring = Wiring {
+        let wiring = |rdma| Wiring {
             local: "/q".into(),
             remote: "/d".into(),
             mac: mac(10),
-            vfio: Some("/v".into()),
+            rdma,
         };
         assert_eq!(
-            port(10, &wiring),
-            "vm10,net=/d:/q,mac=52:54:00:09:00:0a,vfio=/v"
+            port(10, &wiring(Rdma::Virtio("/v".into()))).join(" "),
+            "--port vm10,net=/d:/q,mac=52:54:00:09:00:0a,vfio=/v"
+        );
+        assert_eq!(
+            port(11, &wiring(Rdma::Rxe)).join(" "),
+            "--uplink unix:/d:/q"
         );
     }
 }

@@ -116,8 +116,30 @@ pub struct Wiring {
     pub remote: PathBuf,
     /// The network interface's address.
     pub mac: String,
-    /// The device's vfio-user socket.
-    pub vfio: Option<PathBuf>,
+    /// What RDMA device it has.
+    pub rdma: Rdma,
+}
+
+/// A guest's RDMA device.
+#[derive(Clone, Debug)]
+pub enum Rdma {
+    /// Ours, at a vfio-user socket.
+    Virtio(PathBuf),
+    /// Stock Linux's software device over the network interface.
+    Rxe,
+    /// None.
+    None,
+}
+
+impl Rdma {
+    /// What the guest's scripts call it.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Virtio(_) => "virtio",
+            Self::Rxe => "rxe",
+            Self::None => "none",
+        }
+    }
 }
 
 /// A running guest.
@@ -294,7 +316,7 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Command {
             "virtio-net-pci,netdev=net,mac={},addr=5.0,multifunction=on,romfile=",
             wiring.mac
         ));
-    if let Some(vfio) = &wiring.vfio {
+    if let Rdma::Virtio(vfio) = &wiring.rdma {
         // The sibling of the network function, which is how the driver finds its netdev. Only the
         // JSON form takes a socket address.
         let device = serde_json::json!({
@@ -311,11 +333,11 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Command {
 fn command_line(places: &Places, shape: &Shape, number: usize, wiring: &Wiring) -> String {
     let mut line = format!(
         "console=ttyS0 loglevel=5 panic=-1 root=root rootfstype=virtiofs ro init={} \
-         TESTBED_AGENT={} TESTBED_VM={number} TESTBED_VMS={} TESTBED_DEVICE={}",
+         TESTBED_AGENT={} TESTBED_VM={number} TESTBED_VMS={} TESTBED_RDMA={}",
         places.top.join("tools/testbed/guest/init").display(),
         places.program.display(),
         shape.vms,
-        u8::from(wiring.vfio.is_some()),
+        wiring.rdma.name(),
     );
     line.push_str(&shape.accel.command_line());
     if let Some(modules) = &shape.modules {
