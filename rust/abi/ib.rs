@@ -372,7 +372,7 @@ wire_enum! {
 }
 
 wire_mask! {
-    /// `wc_flags` of a CQE: the values of the kernel's `enum ib_wc_flags`.
+    /// `wc_flags` of a CQE: the values of the kernel's `enum ib_wc_flags`, and a bit of this device's own.
     pub struct WcFlags: u32 {
         /// The first 40 bytes of the receive buffer are a GRH.
         GRH = 1 << 0,
@@ -388,6 +388,9 @@ wire_mask! {
         WITH_VLAN = 1 << 5,
         /// The network header type is valid.
         WITH_NETWORK_HDR_TYPE = 1 << 6,
+        /// The completion counts as solicited: its sender marked it so, or it is an error. Set where CQs are transport
+        /// virtqueues only.
+        SOLICITED = 1 << 31,
     }
 }
 

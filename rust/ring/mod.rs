@@ -24,6 +24,7 @@ mod device_queue;
 mod error;
 mod memory;
 mod work_queue;
+mod work_slots;
 
 use super::abi;
 use abi::ring::RingLayout;
@@ -35,6 +36,7 @@ pub use device_queue::DeviceQueue;
 pub use error::RingError;
 pub use memory::RingMemory;
 pub use work_queue::WorkQueue;
+pub use work_slots::WorkSlots;
 
 /// The number of slots as a ring index counts them: at most 32,768.
 const fn slot_count(layout: &RingLayout) -> u16 {

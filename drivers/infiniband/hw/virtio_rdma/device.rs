@@ -3,7 +3,10 @@
 //! What all parts of the driver share of a device.
 
 use crate::{
-    abi::event::FIRST_EVENT_QUEUE,
+    abi::{
+        event::FIRST_EVENT_QUEUE,
+        ring::Doorbell, //
+    },
     ctrl::ControlQueue,
     doorbell::Doorbells,
     events::EventQueue,
@@ -142,6 +145,12 @@ impl Device {
     /// Who is told of events.
     pub(crate) fn targets(&self) -> &Arc<EventTargets> {
         &self.targets
+    }
+
+    /// Rings a queue of the kernel.
+    #[inline]
+    pub(crate) fn ring(&self, doorbell: Doorbell) {
+        self.doorbells.ring(doorbell.to_u32());
     }
 
     /// The doorbell pages.

@@ -135,7 +135,7 @@ fn masks() {
     bits!(SendFlags: u32 { FENCE = 0, SIGNALED = 1, SOLICITED = 2, INLINE = 3, IP_CSUM = 4 });
     bits!(WcFlags: u32 {
         GRH = 0, WITH_IMM = 1, WITH_INVALIDATE = 2, IP_CSUM_OK = 3, WITH_SMAC = 4, WITH_VLAN = 5,
-        WITH_NETWORK_HDR_TYPE = 6
+        WITH_NETWORK_HDR_TYPE = 6, SOLICITED = 31
     });
     bits!(NotifyFlags: u32 { SOLICITED = 0, NEXT_COMPLETION = 1 });
     bits!(CreateFlags: u32 { USER = 0 });

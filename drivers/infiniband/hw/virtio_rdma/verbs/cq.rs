@@ -3,6 +3,7 @@
 //! Completion queues.
 
 use super::{
+    cq_backend::CqBackend,
     device::IbDevice,
     kernel_cq::KernelCq,
     ring::KernelRing,
@@ -57,7 +58,7 @@ use kernel::{
 /// Who polls a CQ, and the memory that the device writes its CQEs to.
 enum Owner {
     /// The kernel.
-    Kernel(Arc<KernelCq>),
+    Kernel(Arc<KernelCq>, Arc<KernelRing>),
     /// A process. Empty while the CQ is destroyed.
     User(Option<UserRing>),
 }
@@ -95,7 +96,7 @@ impl Cq {
     /// The CQ as the kernel polls it, unless a process does.
     pub(super) fn kernel(&self) -> Result<&Arc<KernelCq>> {
         match &self.owner {
-            Owner::Kernel(cq) => Ok(cq),
+            Owner::Kernel(cq, _) => Ok(cq),
             Owner::User(_) => Err(EINVAL),
         }
     }
@@ -176,7 +177,7 @@ impl CompletionQueues for IbDevice {
             .max(*SLOTS_RANGE.start());
         let layout = RingLayout::new(slots, CQ_SLOT_SHIFT).ok_or(EINVAL)?;
         let ring = Arc::new(KernelRing::new(this.dma_device(), layout)?, GFP_KERNEL)?;
-        let cq = KernelCq::new(device, ring.clone(), consumer)?;
+        let cq = KernelCq::new(device, CqBackend::ring(ring.clone()), consumer)?;
         let events = device.targets().register(cq.clone())?;
         let request = CmdCreateCqRing {
             base: CmdCreateCq { cqe: attr.entries },
@@ -187,14 +188,14 @@ impl CompletionQueues for IbDevice {
             cookie: events.cookie(),
             ..CmdCreateCqRing::default()
         };
-        let (response, _ring) = super::create(device, &request, ring)?;
+        let (response, ring) = super::create(device, &request, ring)?;
         cq.set_number(response.cqn);
         Ok(NewCq {
             entries: attr.entries,
             driver: Cq {
                 device: device.clone(),
                 number: response.cqn,
-                owner: Owner::Kernel(cq),
+                owner: Owner::Kernel(cq, ring),
                 _events: events,
             },
         })
@@ -205,7 +206,7 @@ impl Drop for Cq {
     fn drop(&mut self) {
         let request = CmdDestroyCq { cqn: self.number };
         match &mut self.owner {
-            Owner::Kernel(cq) => super::destroy(&self.device, &request, cq.ring().clone()),
+            Owner::Kernel(_, ring) => super::destroy(&self.device, &request, ring.clone()),
             Owner::User(ring) => super::destroy(&self.device, &request, ring.take()),
         }
     }

@@ -5,12 +5,11 @@
 //! Lock order: `KernelCq::state`, then that of a work queue. The consumer is called with neither.
 
 use super::{
-    kernel_qp::WorkRing,
-    ring::KernelRing, //
+    cq_backend::CqBackend,
+    kernel_qp::WorkRing, //
 };
 use crate::{
     abi::{
-        cqe::Cqe,
         ib::AsyncEvent,
         ring::{
             ArmKind,
@@ -24,11 +23,7 @@ use crate::{
         event::CqEvent,
         work_completion::Notify, //
     },
-    ring::{
-        Armed,
-        CompletionQueue,
-        RingMemory, //
-    },
+    ring::Armed,
     targets::EventTarget, //
 };
 use core::mem::replace;
@@ -45,7 +40,6 @@ use kernel::{
 #[pin_data]
 pub(super) struct KernelCq {
     device: Arc<Device>,
-    ring: Arc<KernelRing>,
     consumer: CqConsumer,
     #[pin]
     pub(super) state: SpinLockIrq<State>,
@@ -54,7 +48,7 @@ pub(super) struct KernelCq {
 /// What the lock of a CQ protects.
 pub(super) struct State {
     number: u32,
-    pub(super) queue: CompletionQueue,
+    pub(super) backend: CqBackend,
     /// The work queues that complete here. Their places do not change, and are in the ids of their work requests.
     pub(super) sources: KVec<Option<Arc<WorkRing>>>,
     /// Whether the consumer asked for an event that did not come yet.
@@ -67,19 +61,17 @@ impl KernelCq {
     /// A CQ that the device does not know yet.
     pub(super) fn new(
         device: &Arc<Device>,
-        ring: Arc<KernelRing>,
+        backend: CqBackend,
         consumer: CqConsumer,
     ) -> Result<Arc<Self>> {
-        let queue = CompletionQueue::new(*ring.layout(), &*ring);
         Arc::pin_init(
             pin_init!(Self {
                 device: device.clone(),
-                ring,
                 consumer,
                 state <- new_spinlock_irq!(
                     State {
                         number: 0,
-                        queue,
+                        backend,
                         sources: KVec::new(),
                         armed: false,
                         broken: false,
@@ -99,11 +91,6 @@ impl KernelCq {
     /// The device that it belongs to.
     pub(super) fn device(&self) -> &Device {
         &self.device
-    }
-
-    /// Its memory.
-    pub(super) fn ring(&self) -> &Arc<KernelRing> {
-        &self.ring
     }
 
     /// The consumer.
@@ -140,9 +127,8 @@ impl KernelCq {
     /// killed.
     pub(super) fn detach(&self, place: u32, number: u32) {
         let detached = {
-            let mut guard = self.state.lock();
-            let state = &mut *guard;
-            kill(state, &self.ring, number);
+            let mut state = self.state.lock();
+            state.kill(number);
             usize::try_from(place)
                 .ok()
                 .and_then(|place| state.sources.get_mut(place))
@@ -154,7 +140,7 @@ impl KernelCq {
 
     /// Kills the CQEs of a QP that were not polled.
     pub(super) fn purge(&self, number: u32) {
-        kill(&mut self.state.lock(), &self.ring, number);
+        self.state.lock().kill(number);
     }
 
     /// Wakes a consumer that waits, after work was posted that will be flushed.
@@ -172,12 +158,11 @@ impl KernelCq {
         } else {
             ArmKind::Next
         };
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
+        let mut state = self.state.lock();
         state.armed = true;
-        let armed = state.queue.arm(&*self.ring, kind, notify.report_missed);
+        let armed = state.backend.arm(kind, notify.report_missed);
         let number = state.number;
-        drop(guard);
+        drop(state);
         if self.device.is_dead() {
             // No event will come, but flushed work may wait.
             self.wake();
@@ -188,29 +173,18 @@ impl KernelCq {
             Armed::Missed => true,
             Armed::RingDoorbell => {
                 let kind = DoorbellKind::Cq;
-                self.device
-                    .doorbells()
-                    .ring(Doorbell { kind, number }.to_u32());
+                self.device.ring(Doorbell { kind, number });
                 false
             }
         }
     }
 }
 
-/// Overwrites the CQEs of QP `number` that were not polled with some that polling skips.
-fn kill(state: &mut State, ring: &KernelRing, number: u32) {
-    let layout = *ring.layout();
-    let visited = state.queue.for_each_unpolled(ring, |completion| {
-        let slot = layout.slot(completion.slot);
-        let mut bytes = [0; Cqe::SIZE];
-        ring.read(slot, &mut bytes);
-        let mut cqe = Cqe::from_bytes(&bytes);
-        if cqe.qp_num == number {
-            cqe.qp_num = 0;
-            ring.write(slot, &cqe.to_bytes());
-        }
-    });
-    state.broken |= visited.is_err();
+impl State {
+    /// Kills the CQEs of QP `number` that were not polled: polling skips them.
+    fn kill(&mut self, number: u32) {
+        self.broken |= self.backend.kill(number).is_err();
+    }
 }
 
 impl EventTarget for KernelCq {
@@ -222,7 +196,7 @@ impl EventTarget for KernelCq {
                 return;
             }
             state.armed = false;
-            state.queue.event_received();
+            state.backend.event_received();
         }
         self.consumer.notify();
     }

@@ -6,18 +6,22 @@
 
 use super::{
     kernel_cq::KernelCq,
-    ring::KernelRing, //
+    poll,
+    ring::KernelRing,
+    work_backend::WorkBackend,
+    wqe::Wqe, //
 };
 use crate::{
-    abi::ring::DoorbellKind,
+    abi::ring::{
+        Doorbell,
+        DoorbellKind, //
+    },
+    device::Device,
     rdma::qp::{
         QpConsumer,
         QpType, //
     },
-    ring::{
-        RingError,
-        WorkQueue, //
-    }, //
+    ring::RingError, //
 };
 use kernel::{
     prelude::*,
@@ -32,10 +36,17 @@ use kernel::{
     }, //
 };
 
+/// The memory of a send or receive queue.
+#[derive(Clone)]
+pub(super) enum Place {
+    /// A ring that the device was given.
+    Ring(Arc<KernelRing>),
+}
+
 /// A send or receive queue.
 #[pin_data]
 pub(super) struct WorkRing {
-    pub(super) ring: Arc<KernelRing>,
+    pub(super) place: Place,
     pub(super) consumer: QpConsumer,
     pub(super) kind: DoorbellKind,
     pub(super) qp_type: QpType,
@@ -46,35 +57,47 @@ pub(super) struct WorkRing {
 
 /// What the lock of a work queue protects.
 pub(super) struct WorkState {
-    pub(super) queue: WorkQueue,
+    pub(super) backend: WorkBackend,
     /// Ids of work requests by slot: the device only sees slots.
-    pub(super) wr_ids: KVec<u64>,
+    wr_ids: KVec<u64>,
     /// The oldest slot that is not free, if any.
     oldest: u16,
     /// Place of the queue in its CQ's table.
-    pub(super) place: u32,
+    place: u32,
 }
 
 impl WorkRing {
-    /// A queue that the device does not know yet.
-    pub(super) fn new(
+    /// A queue in a ring that the device does not know yet.
+    pub(super) fn in_ring(
         ring: Arc<KernelRing>,
         kind: DoorbellKind,
         qp_type: QpType,
         consumer: QpConsumer,
     ) -> Result<Arc<Self>> {
-        let layout = *ring.layout();
-        let queue = WorkQueue::new(layout, &*ring);
-        let wr_ids = KVec::from_elem(0, usize::try_from(layout.slots())?, GFP_KERNEL)?;
+        let slots = usize::try_from(ring.layout().slots())?;
+        let backend = WorkBackend::ring(ring.clone());
+        Self::new(Place::Ring(ring), backend, slots, kind, qp_type, consumer)
+    }
+
+    /// A queue of `slots` slots, a power of two.
+    fn new(
+        place: Place,
+        backend: WorkBackend,
+        slots: usize,
+        kind: DoorbellKind,
+        qp_type: QpType,
+        consumer: QpConsumer,
+    ) -> Result<Arc<Self>> {
+        let wr_ids = KVec::from_elem(0, slots, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
-                ring,
+                place,
                 consumer,
                 kind,
                 qp_type,
                 number: Atomic::new(0),
                 state <- new_spinlock_irq!(
-                    WorkState { queue, wr_ids, oldest: 0, place: 0 },
+                    WorkState { backend, wr_ids, oldest: 0, place: 0 },
                     "virtio_rdma::kernel_qp"
                 ),
             }),
@@ -93,10 +116,21 @@ impl WorkRing {
         self.number.store(number, Relaxed);
     }
 
+    /// Tells the device of work.
+    #[inline]
+    pub(super) fn notify(&self, device: &Device) {
+        match &self.place {
+            Place::Ring(_) => device.ring(Doorbell {
+                kind: self.kind,
+                number: self.number(),
+            }),
+        }
+    }
+
     /// Forgets all work, which the device gave back without completions.
     fn reset(&self) {
         let mut state = self.state.lock();
-        let position = state.queue.reset();
+        let position = state.backend.reset();
         state.oldest = state.slot(position);
     }
 }
@@ -109,10 +143,27 @@ impl WorkState {
         position & (self.wr_ids.len() as u16).wrapping_sub(1)
     }
 
+    /// Takes a slot for the work request `wr_id`. `build` writes the WQE, with the id that the device gets.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the queue is full.
+    #[inline]
+    pub(super) fn post(&mut self, wr_id: u64, build: impl FnOnce(u64, &mut Wqe<'_>)) -> Result {
+        let place = self.place;
+        let slot = self
+            .backend
+            .post(|slot, wqe| build(poll::wr_id(place, slot), wqe))?;
+        if let Some(id) = self.wr_ids.get_mut(usize::from(slot)) {
+            *id = wr_id;
+        }
+        Ok(())
+    }
+
     /// Completes the work request in `slot`, frees the slots up to it, and returns the request's id.
     #[inline]
     pub(super) fn complete(&mut self, slot: u16) -> Result<u64, RingError> {
-        self.queue.complete(slot)?;
+        self.backend.complete(slot)?;
         self.oldest = self.slot(slot.wrapping_add(1));
         self.wr_ids
             .get(usize::from(slot))

@@ -10,14 +10,16 @@
 //! | [`device`], [`port`] | the device as `ib_core` sees it |
 //! | [`ucontext`], [`pd`], [`mr`], [`ah`] | contexts, PDs, MRs, AHs |
 //! | [`ring`], [`user_ring`] | the memory of queues |
-//! | [`cq`], [`kernel_cq`] | CQs, and those that the kernel polls |
-//! | [`qp`], [`kernel_qp`], [`modify`] | QPs, those that the kernel posts to, and their attributes |
-//! | [`post`], [`poll`] | work requests and work completions of the kernel |
+//! | [`cq`], [`kernel_cq`], [`cq_backend`] | CQs, those that the kernel polls, and where these lie |
+//! | [`qp`], [`modify`] | QPs and their attributes |
+//! | [`kernel_qp`], [`work_backend`] | QPs that the kernel posts to, and where their queues lie |
+//! | [`post`], [`wqe`], [`poll`] | work requests and work completions of the kernel |
 //!
 //! Lock order: that of a CQ's consumer, a CQ's, a work queue's.
 
 mod ah;
 mod cq;
+mod cq_backend;
 mod device;
 mod kernel_cq;
 mod kernel_qp;
@@ -31,6 +33,8 @@ mod qp;
 mod ring;
 mod ucontext;
 mod user_ring;
+mod work_backend;
+mod wqe;
 
 pub(crate) use self::device::Verbs;
 

@@ -7,10 +7,7 @@
 
 use super::{
     device::IbDevice,
-    kernel_cq::{
-        KernelCq,
-        State, //
-    },
+    kernel_cq::State,
     kernel_qp::WorkRing, //
 };
 use crate::{
@@ -36,8 +33,7 @@ use crate::{
             WcStatus,
             WorkCompletion, //
         }, //
-    },
-    ring::RingMemory, //
+    }, //
 };
 use kernel::prelude::*;
 
@@ -60,7 +56,7 @@ pub(super) fn poll(cq: &Cq<IbDevice>, completions: &mut Completions<'_>) -> Resu
     let mut guard = cq.state.lock();
     let state = &mut *guard;
     let was_broken = state.broken;
-    if !was_broken && take(cq, state, completions).is_err() {
+    if !was_broken && take(state, completions).is_err() {
         state.broken = true;
     }
     if cq.device().is_dead() {
@@ -79,23 +75,16 @@ pub(super) fn poll(cq: &Cq<IbDevice>, completions: &mut Completions<'_>) -> Resu
 }
 
 /// Takes what the device completed.
-fn take(cq: &KernelCq, state: &mut State, completions: &mut Completions<'_>) -> Result {
-    let ring = &**cq.ring();
-    let mut taken = false;
+fn take(state: &mut State, completions: &mut Completions<'_>) -> Result {
     let result = loop {
         if completions.is_full() {
             break Ok(());
         }
-        let completion = match state.queue.peek(ring) {
-            Ok(Some(completion)) => completion,
+        let cqe = match state.backend.take() {
+            Ok(Some(cqe)) => cqe,
             Ok(None) => break Ok(()),
-            Err(_) => break Err(EIO),
+            Err(error) => break Err(error),
         };
-        let mut bytes = [0; Cqe::SIZE];
-        ring.read(ring.layout().slot(completion.slot), &mut bytes);
-        state.queue.give_back(ring, completion);
-        taken = true;
-        let cqe = Cqe::from_bytes(&bytes);
         // Those of destroyed QPs are killed so.
         if cqe.qp_num == 0 {
             continue;
@@ -104,9 +93,7 @@ fn take(cq: &KernelCq, state: &mut State, completions: &mut Completions<'_>) -> 
             break Err(error);
         }
     };
-    if taken {
-        state.queue.publish(ring);
-    }
+    state.backend.publish();
     result
 }
 

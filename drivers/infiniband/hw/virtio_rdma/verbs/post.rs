@@ -14,16 +14,13 @@ use super::{
 use crate::{
     abi::{
         ib,
-        ring::Doorbell,
         wqe::{
-            rq_wqe_size,
-            sq_wqe_size,
             Datagram,
             Member,
             Rdma,
             RqHeader,
-            SqHeader,
-            INLINE_OFFSET, //
+            Sge,
+            SqHeader, //
         }, //
     },
     device::Device,
@@ -44,18 +41,16 @@ use crate::{
             SendFlags,
             SendOperation,
             SendRequest,
-            SendRequests,
-            Sge, //
+            SendRequests, //
         }, //
-    },
-    ring::RingMemory, //
+    }, //
 };
 use kernel::prelude::*;
 
 impl KernelQueues for IbDevice {
     fn post_send(qp: &rdma::qp::Qp<Self>, requests: &mut SendRequests<'_, Self>) -> Result {
         let queue = qp.kernel()?.send.as_ref();
-        post(qp, queue, |attached, state| {
+        post(qp, queue, |state| {
             // Without the request, so that one which can't be posted is the one that is returned last.
             let Some(request) = requests.next() else {
                 return Ok(false);
@@ -63,21 +58,21 @@ impl KernelQueues for IbDevice {
             if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
                 return Err(EINVAL);
             }
-            send(qp, attached, state, &request)?;
+            send(qp, state, &request)?;
             Ok(true)
         })
     }
 
     fn post_recv(qp: &rdma::qp::Qp<Self>, requests: &mut RecvRequests<'_>) -> Result {
         let queue = qp.kernel()?.recv.as_ref();
-        post(qp, queue, |attached, state| {
+        post(qp, queue, |state| {
             let Some(request) = requests.next() else {
                 return Ok(false);
             };
             if qp.state() == QpState::Reset {
                 return Err(EINVAL);
             }
-            recv(qp, attached, state, &request)?;
+            recv(qp, state, &request)?;
             Ok(true)
         })
     }
@@ -96,25 +91,23 @@ impl KernelQueues for IbDevice {
 fn post(
     qp: &Qp,
     queue: Option<&Attached>,
-    mut next: impl FnMut(&Attached, &mut WorkState) -> Result<bool>,
+    mut next: impl FnMut(&mut WorkState) -> Result<bool>,
 ) -> Result {
     let attached = queue.ok_or(EINVAL)?;
     let work = &attached.work;
     let device: &Device = qp.device();
     let mut state = work.state.lock();
     let result = loop {
-        match next(attached, &mut state) {
+        match next(&mut state) {
             Ok(true) => (),
             Ok(false) => break Ok(()),
             Err(error) => break Err(error),
         }
     };
-    let wants_doorbell = state.queue.publish(&*work.ring);
+    let wants_notification = state.backend.publish();
     drop(state);
-    if wants_doorbell {
-        let kind = work.kind;
-        let number = work.number();
-        device.doorbells().ring(Doorbell { kind, number }.to_u32());
+    if wants_notification {
+        work.notify(device);
     }
     if device.is_dead() {
         // What was posted is flushed when it is polled.
@@ -123,35 +116,10 @@ fn post(
     result
 }
 
-/// Takes a slot, notes the id of its work request, and returns its offset in the ring and the id for the device.
-#[inline]
-fn reserve(attached: &Attached, state: &mut WorkState, wr_id: u64) -> Result<(u32, u64)> {
-    let slot = state.queue.reserve().ok_or(ENOMEM)?;
-    if let Some(place) = state.wr_ids.get_mut(usize::from(slot)) {
-        *place = wr_id;
-    }
-    let offset = attached.work.ring.layout().slot(slot);
-    Ok((offset, poll::wr_id(state.place, slot)))
-}
-
-/// Writes a list of SGEs.
-#[inline]
-fn write_sges(ring: &impl RingMemory, mut offset: u32, sges: &[Sge]) {
-    for sge in sges {
-        let sge = crate::abi::wqe::Sge {
-            addr: sge.addr(),
-            length: sge.length(),
-            lkey: sge.lkey(),
-        };
-        ring.write(offset, &sge.to_bytes());
-        offset += crate::abi::wqe::Sge::SIZE as u32;
-    }
-}
-
 /// Checks whether a QP can do what is asked for.
 ///
 /// In ERR, where it will be flushed, it may be anything: this is how the core waits until a QP of any type is drained.
-fn check(qp: &Qp, operation: &SendOperation, sges: &[Sge]) -> Result {
+fn check(qp: &Qp, operation: &SendOperation, sges: usize) -> Result {
     let is_valid = match operation {
         SendOperation::Send | SendOperation::SendWithImm(_) => true,
         SendOperation::RdmaWrite(_) | SendOperation::RdmaWriteWithImm(..) => {
@@ -159,7 +127,7 @@ fn check(qp: &Qp, operation: &SendOperation, sges: &[Sge]) -> Result {
         }
         SendOperation::RdmaRead(_) => {
             qp.qp_type() == QpType::Rc
-                && sges.len() <= usize::try_from(qp.device().limits().config.max_sge_rd)?
+                && sges <= usize::try_from(qp.device().limits().config.max_sge_rd)?
         }
     };
     if is_valid || qp.state() == QpState::Err {
@@ -169,12 +137,7 @@ fn check(qp: &Qp, operation: &SendOperation, sges: &[Sge]) -> Result {
     }
 }
 
-fn send(
-    qp: &Qp,
-    attached: &Attached,
-    state: &mut WorkState,
-    request: &SendRequest<'_, IbDevice>,
-) -> Result {
+fn send(qp: &Qp, state: &mut WorkState, request: &SendRequest<'_, IbDevice>) -> Result {
     let capabilities = qp.capabilities();
     let is_inline = request.flags().contains(SendFlags::INLINE);
     let sges = request.sges();
@@ -186,7 +149,7 @@ fn send(
         return Err(EINVAL);
     }
     let operation = request.operation()?;
-    check(qp, &operation, sges)?;
+    check(qp, &operation, sges.len())?;
     let mut header = SqHeader {
         num_sge: u32::try_from(sges.len())?,
         send_flags,
@@ -226,12 +189,11 @@ fn send(
         datagram.store(&mut header.wr);
     }
     if !is_inline {
-        let (offset, wr_id) = reserve(attached, state, request.wr_id())?;
-        header.wr_id = wr_id;
-        let ring = &*attached.work.ring;
-        ring.write(offset, &header.to_bytes());
-        write_sges(ring, offset + sq_wqe_size(0) as u32, sges);
-        return Ok(());
+        return state.post(request.wr_id(), |wr_id, wqe| {
+            header.wr_id = wr_id;
+            wqe.put(&header.to_bytes());
+            wqe.put_sges(sges);
+        });
     }
 
     let length = sges
@@ -242,38 +204,29 @@ fn send(
     if opcode == ib::WrOpcode::RdmaRead {
         return Err(EINVAL);
     }
-    let (offset, wr_id) = reserve(attached, state, request.wr_id())?;
-    header.wr_id = wr_id;
-    header.num_sge = 1;
-    let ring = &*attached.work.ring;
-    ring.write(offset, &header.to_bytes());
-    let sge = crate::abi::wqe::Sge {
-        length,
-        ..crate::abi::wqe::Sge::default()
-    };
-    ring.write(offset + sq_wqe_size(0) as u32, &sge.to_bytes());
-    let mut offset = offset + INLINE_OFFSET as u32;
-    for piece in request.inline() {
-        let bytes = piece.bytes();
-        ring.write(offset, bytes);
-        // LOSSY: The sum was checked above.
-        offset += bytes.len() as u32;
-    }
-    Ok(())
+    state.post(request.wr_id(), |wr_id, wqe| {
+        header.wr_id = wr_id;
+        header.num_sge = 1;
+        wqe.put(&header.to_bytes());
+        let sge = Sge {
+            length,
+            ..Sge::default()
+        };
+        wqe.put(&sge.to_bytes());
+        for piece in request.inline() {
+            wqe.put(piece.bytes());
+        }
+    })
 }
 
-fn recv(qp: &Qp, attached: &Attached, state: &mut WorkState, request: &RecvRequest<'_>) -> Result {
+fn recv(qp: &Qp, state: &mut WorkState, request: &RecvRequest<'_>) -> Result {
     let sges = request.sges();
     if sges.len() > usize::try_from(qp.capabilities().max_recv_sge)? {
         return Err(EINVAL);
     }
-    let (offset, wr_id) = reserve(attached, state, request.wr_id())?;
-    let header = RqHeader {
-        num_sge: u32::try_from(sges.len())?,
-        wr_id,
-    };
-    let ring = &*attached.work.ring;
-    ring.write(offset, &header.to_bytes());
-    write_sges(ring, offset + rq_wqe_size(0) as u32, sges);
-    Ok(())
+    let num_sge = u32::try_from(sges.len())?;
+    state.post(request.wr_id(), |wr_id, wqe| {
+        wqe.put(&RqHeader { num_sge, wr_id }.to_bytes());
+        wqe.put_sges(sges);
+    })
 }

@@ -8,6 +8,7 @@ use super::{
     kernel_qp::{
         Attached,
         KernelQp,
+        Place,
         WorkRing, //
     },
     modify,
@@ -334,13 +335,16 @@ fn kernel_queue(
     let layout = slot_shift_for(slot_size).and_then(|shift| RingLayout::new(slots, shift));
     let ring = KernelRing::new(ib_device.dma_device(), layout.ok_or(EINVAL)?)?;
     let ring = Arc::new(ring, GFP_KERNEL)?;
-    WorkRing::new(ring, kind, qp_type, consumer.clone()).map(Some)
+    WorkRing::in_ring(ring, kind, qp_type, consumer.clone()).map(Some)
 }
 
 /// The memory of a queue, and what the device is told of it.
 fn address(queue: &Option<Arc<WorkRing>>) -> Result<(RingAddr, Option<Arc<KernelRing>>)> {
     match queue {
-        Some(queue) => Ok((queue.ring.address()?, Some(queue.ring.clone()))),
+        Some(queue) => {
+            let Place::Ring(ring) = &queue.place;
+            Ok((ring.address()?, Some(ring.clone())))
+        }
         None => Ok((RingAddr::default(), None)),
     }
 }
@@ -430,10 +434,10 @@ impl Drop for Qp {
         let request = CmdDestroyQp { qpn: self.number };
         match &mut self.owner {
             Owner::Kernel(qp) => {
-                let ring =
-                    |queue: &Option<Attached>| queue.as_ref().map(|queue| queue.work.ring.clone());
-                let rings = (ring(&qp.send), ring(&qp.recv));
-                super::destroy(&self.device, &request, rings);
+                let place =
+                    |queue: &Option<Attached>| queue.as_ref().map(|queue| queue.work.place.clone());
+                let places = (place(&qp.send), place(&qp.recv));
+                super::destroy(&self.device, &request, places);
             }
             Owner::User(sq, rq) => {
                 super::destroy(&self.device, &request, (sq.take(), rq.take()));
