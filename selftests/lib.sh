@@ -156,6 +156,18 @@ complaints_since() {
 	done
 }
 
+# Prints what of ours has no reference any more, where the kernel looks for such memory (kmemleak). It takes what
+# is some seconds old, and is sure of what it finds twice.
+leaks() {
+	local vm
+	for vm in 1 2; do
+		at "$vm" bash -c 'cd /sys/kernel/debug && [[ -e kmemleak ]] || exit 0
+			for i in 1 2; do sleep 5; echo scan >kmemleak; done; cat kmemleak; echo clear >kmemleak' |
+			awk -v RS='unreferenced object' '/\[(virtio_rdma|kverbs)\]/ { print "unreferenced object" $0 }' |
+			sed "s/^/VM $vm: /"
+	done
+}
+
 # Ends what a test has left running.
 end_children() {
 	local child
@@ -209,5 +221,10 @@ run_tests() {
 		esac
 	done
 	rm -f "$log"
+	found=$(leaks)
+	if [[ -n $found ]]; then
+		failed=$((failed + 1))
+		printf '%s\n' "$found" | sed 's/^/# /'
+	fi
 	((failed == 0))
 }

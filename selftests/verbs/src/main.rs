@@ -55,6 +55,9 @@ enum Action {
         server: String,
         /// Names of tests, or beginnings of names; all but the special ones if there are none.
         tests: Vec<String>,
+        /// Name of a test not to run (may be repeated).
+        #[arg(long, value_name = "TEST")]
+        except: Vec<String>,
         /// A file that tells the endless tests to stop once it exists.
         #[arg(long)]
         until: Option<PathBuf>,
@@ -101,6 +104,7 @@ fn run(arguments: Arguments) -> Result<bool> {
         Action::Client {
             server,
             tests: wanted,
+            except,
             until,
             rounds,
         } => {
@@ -108,32 +112,44 @@ fn run(arguments: Arguments) -> Result<bool> {
             client(
                 &context,
                 address,
-                &wanted,
+                &Selection { wanted, except },
                 &settings(Role::Active, until, rounds),
             )
         }
     }
 }
 
-/// Whether `test` is among those asked for.
-fn selected(test: &tests::Test, wanted: &[String]) -> bool {
-    if wanted.is_empty() {
-        return !test.special;
+/// Which tests are asked for.
+struct Selection {
+    /// Beginnings of names; all but the special ones if there are none.
+    wanted: Vec<String>,
+    /// Names.
+    except: Vec<String>,
+}
+
+impl Selection {
+    fn has(&self, test: &tests::Test) -> bool {
+        if self.except.iter().any(|name| name == test.name) {
+            return false;
+        }
+        if self.wanted.is_empty() {
+            return !test.special;
+        }
+        self.wanted
+            .iter()
+            .any(|name| test.name.starts_with(name.as_str()))
     }
-    wanted
-        .iter()
-        .any(|name| test.name.starts_with(name.as_str()))
 }
 
 fn client(
     context: &Rc<Context>,
     address: (&str, u16),
-    wanted: &[String],
+    selection: &Selection,
     settings: &Settings,
 ) -> Result<bool> {
     let chosen: Vec<&tests::Test> = tests::ALL
         .iter()
-        .filter(|test| selected(test, wanted))
+        .filter(|test| selection.has(test))
         .collect();
     anyhow::ensure!(!chosen.is_empty(), "no such test; \"list\" names them");
     let mut report = Report::start(chosen.len());

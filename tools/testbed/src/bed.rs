@@ -131,6 +131,8 @@ impl Bed {
                 bail!("VM {} ended before it was up:\n{}", vm.number, said.trim());
             }
         }
+        // What the kernel complained of before user space ran is its own affair: nothing of ours was there yet.
+        bed.new_complaints();
         bed.bring_up()?;
         bed.boot_time = began.elapsed();
         Ok(bed)

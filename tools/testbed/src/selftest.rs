@@ -31,6 +31,14 @@ pub struct TestOptions {
     /// Seconds that one program may take
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub timeout: u64,
+    /// More options for the guests of all programs, as `run` takes them
+    #[arg(
+        long,
+        value_name = "OPTIONS",
+        default_value = "",
+        allow_hyphen_values = true
+    )]
+    pub vm: String,
     /// Show the programs' whole output
     #[arg(long, short)]
     pub verbose: bool,
@@ -85,7 +93,11 @@ pub fn run(options: &TestOptions, signal: Arc<AtomicUsize>) -> Result<u8> {
     }
     let mut totals = Totals::default();
     for (wanted, programs) in &groups {
-        let marked = Marked::try_parse_from(wanted.split_whitespace())
+        let all = options
+            .vm
+            .split_whitespace()
+            .chain(wanted.split_whitespace());
+        let marked = Marked::try_parse_from(all)
             .with_context(|| format!("{}: \"{MARK} {wanted}\"", programs[0].display()))?;
         if !run_group(options, &marked.bed, wanted, programs, &signal, &mut totals) {
             break;

@@ -1,0 +1,40 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# Linux's rdma_rxe as the peer, on the device's switch: the verbs tests with either side as the one that asks, the
+# stock programs, and what crossed the wire, looked at by scapy and tshark. Arguments are beginnings of the names of
+# verbs tests to run instead of all.
+# testbed: --rxe 1 --pcap build/rxe.pcap
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# Tests that rxe itself does not pass with rxe as the peer either, since it
+# - keeps the CQEs of a QP that is destroyed
+# - does not count an error as solicited
+# - reports a receive that violates protection or length as LOC_QP_OP_ERR
+foreign=(queue_destroyed_with_work event_of_error error_recv_bad_lkey error_local_other_pd
+	error_recv_without_local_write error_recv_too_short)
+
+test_verbs_with_rxe_as_server() {
+	start_server
+	client client vm2 "${foreign[@]/#/--except=}" "${verbs_tests[@]}" >"$work/report" || {
+		grep -v '^ok' "$work/report"
+		return 1
+	}
+	tail -n 1 "$work/report"
+}
+
+test_verbs_with_rxe_as_client() {
+	"$verbs" -d "$(device 1)" server >"$work/server" 2>&1 &
+	until_ok 60 grep -q listening "$work/server"
+	on 2 "$verbs" -d "$(device 2)" client vm1 "${foreign[@]/#/--except=}" "${verbs_tests[@]}" >"$work/report" || {
+		grep -v '^ok' "$work/report"
+		return 1
+	}
+	tail -n 1 "$work/report"
+}
+
+test_capture() { "$top/selftests/check-capture" "$top/build/rxe.pcap"; }
+
+verbs_tests=("$@")
+run_tests test_verbs_with_rxe_as_server test_verbs_with_rxe_as_client test_capture
