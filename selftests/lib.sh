@@ -108,6 +108,33 @@ client() {
 	"$verbs" -d "$(device 1)" "$@"
 }
 
+# Index of the RoCE v2 GID of the IPv4 address.
+gid_index() {
+	at "$1" bash -c 'p=/sys/class/infiniband/$0/ports/1
+	for i in {0..63}; do
+		[[ $(cat $p/gid_attrs/types/$i 2>/dev/null) == "RoCE v2" && $(cat $p/gids/$i) == *:ffff:* ]] && echo $i && break
+	done' "$(device "$1")"
+}
+
+# Whether a program on VM 2 waits at the port that all of these programs use.
+listens() { [[ -n $(on 2 ss -Hltn 'sport = :18515') ]]; }
+
+# Runs a program of rdma-core or perftest as server on VM 2 and as client here; the first argument is its option for the
+# GID index.
+pair() {
+	local index_option=$1 status=0
+	shift
+	on 2 timeout 120 "$@" -d "$(device 2)" "$index_option" "$(gid_index 2)" >"$work/passive" 2>&1 &
+	until_ok 60 listens
+	timeout 120 "$@" -d "$(device 1)" "$index_option" "$(gid_index 1)" vm2 || {
+		status=$?
+		on 2 pkill -x "$1" || true
+	}
+	wait $! || status=$?
+	((status == 0)) || cat "$work/passive"
+	return "$status"
+}
+
 # One round of verified traffic: the link works.
 traffic() {
 	start_server 18600
