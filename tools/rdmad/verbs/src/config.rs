@@ -2,6 +2,8 @@
 
 //! What a device offers.
 
+use std::ops::RangeInclusive;
+
 use virtio_rdma_abi::config::{
     eui64_from_mac, AtomicCap, Config, DeviceCaps, OwnRingsConfig, CONFIG_SIZE,
     OWN_RINGS_CONFIG_OFFSET,
@@ -14,8 +16,10 @@ const VENDOR_ID: u32 = 0;
 /// Part id and hardware version of this implementation.
 const PART_ID: u32 = 1;
 const HW_VERSION: u32 = 1;
-/// Pages of an MR have 4 KiB: the only size that the RFC's page lists know.
+/// Pages of an MR have 4 KiB, the only size that the RFC's page lists know,
 pub(crate) const MR_PAGE_SHIFT: u8 = 12;
+/// or 2ⁿ bytes where their list comes with its page size: 4 KiB to 1 GiB.
+pub(crate) const MR_PAGE_SHIFTS: RangeInclusive<u8> = MR_PAGE_SHIFT..=30;
 /// Local CA ACK delay: 4.096 µs · 2¹⁵, about 134 ms, since workers share CPUs with the VMs.
 const ACK_DELAY: u8 = 15;
 /// Bytes of Ethernet payload around those of a packet at most: IPv6, UDP, BTH, AtomicETH, ImmDt and ICRC (IBTA A17.5.1).
@@ -42,8 +46,10 @@ pub struct Limits {
     pub max_cqe: u32,
     /// MRs.
     pub max_mr: u32,
-    /// Pages of 4 KiB in all MRs together.
+    /// Pages in all MRs together.
     pub max_mr_pages: u64,
+    /// Pages of an MR for fast registration.
+    pub max_fast_reg_pages: u32,
     /// PDs.
     pub max_pd: u32,
     /// RDMA READs outstanding at a QP, as requester and as responder.
@@ -64,9 +70,10 @@ impl Default for Limits {
             max_sge: 32,
             max_inline_data: 1024,
             max_cq: 16_384,
-            max_cqe: 32_768,
+            max_cqe: 32_766,
             max_mr: 65_536,
             max_mr_pages: 1 << 24,
+            max_fast_reg_pages: 512,
             max_pd: 16_384,
             max_rd_atomic: 16,
             max_gids: 256,
@@ -108,6 +115,11 @@ impl DeviceConfig {
             .unwrap_or(Mtu::Mtu256)
     }
 
+    /// Bytes of the largest MR: what the pages of all make when they have 4 KiB.
+    pub(crate) fn max_mr_size(&self) -> u64 {
+        self.limits.max_mr_pages << MR_PAGE_SHIFT
+    }
+
     /// The configuration space.
     pub(crate) fn space(&self) -> [u8; CONFIG_SIZE] {
         let limits = &self.limits;
@@ -117,8 +129,8 @@ impl DeviceConfig {
             vendor_id: VENDOR_ID,
             vendor_part_id: PART_ID,
             hw_ver: HW_VERSION,
-            max_mr_size: limits.max_mr_pages << MR_PAGE_SHIFT,
-            page_size_cap: 1 << MR_PAGE_SHIFT,
+            max_mr_size: self.max_mr_size(),
+            page_size_cap: MR_PAGE_SHIFTS.map(|shift| 1 << shift).sum(),
             max_qp: limits.max_qp.min(TRANSPORT_QUEUES),
             max_qp_wr: limits.max_qp_wr.min(TRANSPORT_SLOTS),
             device_cap_flags: DeviceCaps::SYS_IMAGE_GUID
@@ -135,7 +147,9 @@ impl DeviceConfig {
             max_res_rd_atom: u32::from(limits.max_rd_atomic) * limits.max_qp,
             max_qp_init_rd_atom: limits.max_rd_atomic.into(),
             atomic_cap: AtomicCap::None.value(),
-            max_ah: u32::MAX >> 1,
+            // They are no objects of the device: as many as the driver can count.
+            max_ah: i32::MAX.unsigned_abs(),
+            max_fast_reg_page_list_len: limits.max_fast_reg_pages,
             max_pkeys: 1,
             local_ca_ack_delay: ACK_DELAY,
             ..Config::ZERO

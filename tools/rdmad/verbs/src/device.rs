@@ -8,7 +8,7 @@ use std::sync::Arc;
 use dma::DmaSpace;
 use parking_lot::Mutex;
 use roce::Frame;
-use virtio_rdma_abi::config::{CONFIG_SIZE, F_RING_ADDR};
+use virtio_rdma_abi::config::{CONFIG_SIZE, F_MR_PAGES, F_REG_PAGES, F_RING_ADDR};
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::{AsyncEvent, PORT};
 use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
@@ -122,7 +122,7 @@ impl Device {
 
     /// Device feature bits that this engine can serve, apart from the transport's.
     pub const fn features() -> u64 {
-        1 << F_RING_ADDR
+        (1 << F_RING_ADDR) | (1 << F_MR_PAGES) | (1 << F_REG_PAGES)
     }
 
     /// The features that were negotiated.
@@ -221,7 +221,12 @@ impl Device {
 
     /// Whether the driver brings the memory of its queues along.
     pub(crate) fn has_own_rings(&self) -> bool {
-        self.features.load(Ordering::Acquire) & Self::features() != 0
+        self.has_feature(F_RING_ADDR)
+    }
+
+    /// Whether the feature bit of this number was negotiated.
+    pub(crate) fn has_feature(&self, bit: u32) -> bool {
+        self.features.load(Ordering::Acquire) & (1 << bit) != 0
     }
 
     /// QP `qpn` wants a turn.

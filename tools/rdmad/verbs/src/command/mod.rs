@@ -9,10 +9,12 @@ mod pd;
 mod port;
 mod qp;
 
+use virtio_rdma_abi::config::{F_MR_PAGES, F_REG_PAGES};
 use virtio_rdma_abi::ctrl::{
-    CmdAddGid, CmdCreateCqRing, CmdCreatePd, CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq,
-    CmdDestroyPd, CmdDestroyQp, CmdGetDmaMr, CmdModifyQp, CmdQueryPkey, CmdQueryPort, CmdQueryQp,
-    CmdRegUserMr, Command, Empty, Request, RESPONSE_OK,
+    CmdAddGid, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQpRings, CmdDelGid, CmdDeregMr,
+    CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdQueryPkey,
+    CmdQueryPort, CmdQueryQp, CmdRegUserMr, CmdRegUserMrPages, Command, Empty, Request,
+    RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::PORT;
 use virtio_rdma_abi::wire::Wire;
@@ -55,7 +57,15 @@ impl Device {
             Command::CreatePd => call.run(|_: CmdCreatePd| self.create_pd()),
             Command::DestroyPd => call.run(|cmd: CmdDestroyPd| self.destroy_pd(cmd)),
             Command::GetDmaMr => call.run(|cmd: CmdGetDmaMr| self.get_dma_mr(cmd)),
+            Command::RegUserMr if self.has_feature(F_MR_PAGES) => {
+                call.run(|cmd: CmdRegUserMrPages| self.reg_user_mr_pages(cmd))
+            }
             Command::RegUserMr => call.run(|cmd: CmdRegUserMr| self.reg_user_mr(cmd)),
+            Command::CreateMr => call.run(|cmd: CmdCreateMr| self.create_mr(cmd)),
+            // REG_MR brings its pages.
+            Command::MapMrSg if !self.has_feature(F_REG_PAGES) => {
+                call.run(|cmd: CmdMapMrSg| self.map_mr_sg(cmd))
+            }
             Command::DeregMr => call.run(|cmd: CmdDeregMr| self.dereg_mr(cmd)),
             Command::CreateQp if self.has_own_rings() => {
                 call.run(|cmd: CmdCreateQpRings| self.create_qp(cmd))
@@ -66,12 +76,10 @@ impl Device {
             Command::QueryPkey => call.run(|cmd: CmdQueryPkey| self.query_pkey(cmd)),
             Command::AddGid => call.run(|cmd: CmdAddGid| self.add_gid(cmd)),
             Command::DelGid => call.run(|cmd: CmdDelGid| self.del_gid(cmd)),
-            // Queues of the transport, and fast registration, are not offered.
-            Command::CreateCq
-            | Command::CreateQp
-            | Command::CreateMr
-            | Command::MapMrSg
-            | Command::ReqNotifyCq => Err(Errno::OPNOTSUPP),
+            // Queues of the transport are not offered.
+            Command::CreateCq | Command::CreateQp | Command::MapMrSg | Command::ReqNotifyCq => {
+                Err(Errno::OPNOTSUPP)
+            }
         }
     }
 }

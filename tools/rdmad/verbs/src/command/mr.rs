@@ -1,66 +1,102 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! GET_DMA_MR, REG_USER_MR, DEREG_MR.
+//! GET_DMA_MR, REG_USER_MR, CREATE_MR, MAP_MR_SG, DEREG_MR.
 
-use virtio_rdma_abi::ctrl::{CmdDeregMr, CmdGetDmaMr, CmdRegUserMr, Empty, RspMr};
+use std::sync::Arc;
+
+use virtio_rdma_abi::config::F_REG_PAGES;
+use virtio_rdma_abi::ctrl::{
+    CmdCreateMr, CmdDeregMr, CmdGetDmaMr, CmdMapMrSg, CmdRegUserMr, CmdRegUserMrPages, Empty,
+    PageListDepth, RspMapMrSg, RspMr,
+};
 use virtio_rdma_abi::ib::AccessFlags;
 
 use super::DONE;
-use crate::config::MR_PAGE_SHIFT;
+use crate::config::{MR_PAGE_SHIFT, MR_PAGE_SHIFTS};
 use crate::error::{require, Errno, Result};
-use crate::memory::{PageList, PageMap};
+use crate::memory::{check_access, Mapped, PageList, PageMap};
 use crate::Device;
-
-/// Rights that need something this device does not have.
-const UNSUPPORTED: AccessFlags =
-    AccessFlags(AccessFlags::MW_BIND.0 | AccessFlags::ZERO_BASED.0 | AccessFlags::ON_DEMAND.0);
-
-/// Refuses rights that don't exist, and remote ones that imply a local one which is not given (IBTA 10.6.3.1).
-fn check_access(access: AccessFlags) -> Result<()> {
-    require(!access.has_unknown())?;
-    if access.intersects(UNSUPPORTED) {
-        return Err(Errno::OPNOTSUPP);
-    }
-    let writes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-    require(!access.intersects(writes) || access.contains(AccessFlags::LOCAL_WRITE))
-}
 
 impl Device {
     pub(super) fn get_dma_mr(&self, cmd: CmdGetDmaMr) -> Result<RspMr> {
         check_access(cmd.access_flags)?;
         let pd = self.use_pd(cmd.pdn)?;
         let charge = self.mrs.reserve_pages(0)?;
-        let (mrn, key) = self
-            .mrs
-            .insert(pd, cmd.access_flags, 0, PageMap::identity(), charge)?;
-        Ok(RspMr {
-            mrn,
-            lkey: key,
-            rkey: key,
-        })
+        let pages = PageMap::identity();
+        self.mrs
+            .insert(pd, cmd.access_flags, 0, pages, charge)
+            .map(response)
     }
 
     pub(super) fn reg_user_mr(&self, cmd: CmdRegUserMr) -> Result<RspMr> {
-        check_access(cmd.access_flags)?;
-        let pd = self.use_pd(cmd.pdn)?;
-        let first_offset = cmd.start & ((1 << MR_PAGE_SHIFT) - 1);
-        // The last byte has an address too.
-        require(cmd.length > 0 && cmd.virt_addr.checked_add(cmd.length - 1).is_some())?;
-        let charge = self.mrs.reserve_pages(cmd.npages.into())?;
         let list = PageList {
             iova: cmd.pages,
             npages: cmd.npages,
             page_shift: MR_PAGE_SHIFT,
+            depth: PageListDepth::Flat,
         };
-        let pages = PageMap::read(&self.space, list, first_offset, cmd.length)?;
-        let (mrn, key) = self
-            .mrs
-            .insert(pd, cmd.access_flags, cmd.virt_addr, pages, charge)?;
-        Ok(RspMr {
-            mrn,
-            lkey: key,
-            rkey: key,
-        })
+        self.reg_mr(&cmd, list, cmd.start)
+    }
+
+    pub(super) fn reg_user_mr_pages(&self, cmd: CmdRegUserMrPages) -> Result<RspMr> {
+        require(MR_PAGE_SHIFTS.contains(&cmd.page_shift) && cmd.reserved == [0; 6])?;
+        let list = PageList {
+            iova: cmd.base.pages,
+            npages: cmd.base.npages,
+            page_shift: cmd.page_shift,
+            depth: PageListDepth::try_from(cmd.depth).map_err(|_| Errno::INVAL)?,
+        };
+        self.reg_mr(&cmd.base, list, cmd.base.virt_addr)
+    }
+
+    /// REG_USER_MR with the pages of `list`, whose first byte has the place of `first` in its page.
+    fn reg_mr(&self, cmd: &CmdRegUserMr, list: PageList, first: u64) -> Result<RspMr> {
+        check_access(cmd.access_flags)?;
+        let pd = self.use_pd(cmd.pdn)?;
+        let offset = self.check_range(&list, first, cmd.virt_addr, cmd.length)?;
+        let charge = self.mrs.reserve_pages(list.npages.into())?;
+        let pages = PageMap::read(&self.space, list, offset, cmd.length)?;
+        pages.reach(
+            &self.space,
+            cmd.access_flags.contains(AccessFlags::LOCAL_WRITE),
+        )?;
+        self.mrs
+            .insert(pd, cmd.access_flags, cmd.virt_addr, pages, charge)
+            .map(response)
+    }
+
+    pub(super) fn create_mr(&self, cmd: CmdCreateMr) -> Result<RspMr> {
+        check_access(cmd.access_flags)?;
+        let pd = self.use_pd(cmd.pdn)?;
+        require((1..=self.config().limits.max_fast_reg_pages).contains(&cmd.max_num_sg))?;
+        // While one list is registered, MAP_MR_SG may set the next.
+        let lists = match self.has_feature(F_REG_PAGES) {
+            true => 1,
+            false => 2,
+        };
+        let charge = self.mrs.reserve_pages(lists * u64::from(cmd.max_num_sg))?;
+        self.mrs
+            .insert_fast(pd, cmd.max_num_sg, charge)
+            .map(response)
+    }
+
+    pub(super) fn map_mr_sg(&self, cmd: CmdMapMrSg) -> Result<RspMapMrSg> {
+        let list = PageList {
+            iova: cmd.pages,
+            npages: cmd.npages,
+            page_shift: MR_PAGE_SHIFT,
+            depth: PageListDepth::Flat,
+        };
+        require(cmd.npages <= self.mrs.max_fast_pages(cmd.mrn)?)?;
+        let offset = self.check_range(&list, cmd.start, cmd.start, cmd.length)?;
+        let pages = PageMap::read(&self.space, list, offset, cmd.length)?;
+        pages.reach(&self.space, false)?;
+        let mapped = Mapped {
+            base: cmd.start,
+            pages: Arc::new(pages),
+        };
+        self.mrs.map(cmd.mrn, mapped)?;
+        Ok(RspMapMrSg { npages: cmd.npages })
     }
 
     pub(super) fn dereg_mr(&self, cmd: CmdDeregMr) -> Result<Empty> {
@@ -68,5 +104,23 @@ impl Device {
             return Err(Errno::INVAL);
         }
         Ok(DONE)
+    }
+
+    /// Checks the range of an MR that starts at `base`, and whose first byte has the place of `first` in its page,
+    /// against its pages. Returns that place.
+    fn check_range(&self, list: &PageList, first: u64, base: u64, len: u64) -> Result<u64> {
+        // The last byte has an address too.
+        require(len > 0 && base.checked_add(len - 1).is_some())?;
+        require(len <= self.config().max_mr_size())?;
+        list.fits(first, len)
+    }
+}
+
+/// The answer to a command that made an MR.
+fn response((mrn, key): (u32, u32)) -> RspMr {
+    RspMr {
+        mrn,
+        lkey: key,
+        rkey: key,
     }
 }

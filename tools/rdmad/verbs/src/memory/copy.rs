@@ -12,7 +12,7 @@ use dma::{DmaError, DmaView};
 use roce::work::Remote;
 use virtio_rdma_abi::ib::AccessFlags;
 
-use super::{KeyFault, Mr, MrTable};
+use super::{KeyFault, MrTable, Region};
 use crate::wqe::sge;
 
 /// Bytes at the end of a message that are stored last.
@@ -71,9 +71,9 @@ pub(crate) struct Message<'a> {
     next: (u32, u64),
 }
 
-/// A contiguous piece of address space in one MR.
+/// A contiguous piece of address space in one MR. While it is open the MR is in use.
 struct Part {
-    mr: Arc<Mr>,
+    region: Arc<Region>,
     /// Offsets in the message.
     start: u64,
     end: u64,
@@ -208,7 +208,7 @@ impl<'a> Message<'a> {
             Some(part) if (part.start..part.end).contains(&offset) => part,
             _ => self.look_up(offset)?,
         };
-        let (iova, contiguous) = part.mr.find(part.addr + (offset - part.start));
+        let (iova, contiguous) = part.region.find(part.addr + (offset - part.start));
         let len = (max as u64).min(part.end - offset).min(contiguous);
         // At most `max`.
         let len = self.memory.view.contiguous(iova, len as usize)?;
@@ -232,10 +232,10 @@ impl<'a> Message<'a> {
                     let end = start + u64::from(sge.length);
                     self.next = (index + 1, end);
                     if offset < end {
-                        let mr =
+                        let region =
                             mrs.open(sge.lkey, pdn, sge.addr, sge.length.into(), self.access)?;
                         break Part {
-                            mr,
+                            region,
                             start,
                             end,
                             addr: sge.addr,
@@ -246,10 +246,10 @@ impl<'a> Message<'a> {
             Place::Range(at) => {
                 // How far the range goes is not known here; every byte is checked against the MR.
                 let addr = at.va.checked_add(offset).ok_or(Fault::Key)?;
-                let mr = mrs.open(at.rkey, pdn, addr, 1, self.access)?;
-                let end = offset + mr.rest(addr);
+                let region = mrs.open(at.rkey, pdn, addr, 1, self.access)?;
+                let end = offset + region.rest(addr);
                 Part {
-                    mr,
+                    region,
                     start: offset,
                     end,
                     addr,

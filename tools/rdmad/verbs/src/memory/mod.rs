@@ -3,11 +3,15 @@
 //! Guest memory as the verbs see it: page lists, rings and memory regions.
 
 mod copy;
+mod fast;
 mod mr;
 mod pages;
+mod region;
 mod ring;
 
 pub(crate) use copy::{transfer, Fault, Memory, Message, Side};
-pub(crate) use mr::{KeyFault, Mr, MrTable};
+pub(crate) use fast::Mapped;
+pub(crate) use mr::{KeyFault, MrTable};
 pub(crate) use pages::{PageList, PageMap};
+pub(crate) use region::{check_access, Region};
 pub(crate) use ring::{RingMem, RingView};

@@ -9,55 +9,53 @@ use std::sync::Arc;
 
 use virtio_rdma_abi::ib::AccessFlags;
 
-use super::PageMap;
-use crate::error::{Errno, Result};
+use super::fast::{FastMr, Mapped};
+use super::{PageMap, Region};
+use crate::error::{require, Errno, Result};
 use crate::pd::PdUse;
-use crate::table::Table;
+use crate::table::{Reserved, Table};
 
 /// Bits of a key below the MR's number: they change each time the number is used again, so that an old key does not
-/// open a new MR.
+/// open a new MR. REG_MR changes them as its poster likes.
 const VARIANT_BITS: u32 = 8;
 
 /// A memory region.
 #[derive(Debug)]
 pub(crate) struct Mr {
-    /// L_Key and R_Key.
-    key: u32,
+    number: u32,
     /// PD that it belongs to.
     pd: PdUse,
-    /// Rights.
-    access: AccessFlags,
-    /// Address of its first byte in work requests.
-    base: u64,
-    pages: PageMap,
+    kind: Kind,
     /// Pages counted towards the limit of the device.
     counted: u64,
 }
 
-/// A key can't be used: it is unknown, of another PD, lacks a right, or the range is outside of the MR.
+#[derive(Debug)]
+enum Kind {
+    /// Made with its memory.
+    Fixed(Arc<Region>),
+    /// Made for REG_MR.
+    Fast(FastMr),
+}
+
+/// A key can't be used: it is unknown, of another PD, lacks a right, or the range is outside of the MR. Or an MR can't be
+/// registered or invalidated so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyFault;
 
-impl Mr {
-    /// Whether the `len` bytes at `addr` are inside.
-    #[inline]
-    fn contains(&self, addr: u64, len: u64) -> bool {
-        addr.checked_sub(self.base)
-            .and_then(|offset| offset.checked_add(len))
-            .is_some_and(|end| end <= self.pages.len())
-    }
+type KeyResult<T> = std::result::Result<T, KeyFault>;
 
-    /// How many bytes there are from `addr` on, which is inside.
-    #[inline]
-    pub(crate) fn rest(&self, addr: u64) -> u64 {
-        self.pages.len() - (addr - self.base)
-    }
-
-    /// The DMA address of `addr`, which is inside, and how many bytes follow it in one piece.
-    #[inline]
-    pub(crate) fn find(&self, addr: u64) -> (u64, u64) {
-        self.pages.find(addr - self.base)
-    }
+#[allow(dead_code)]
+/// The registration that a REG_MR work request asks for.
+pub(crate) struct Registration {
+    /// MR.
+    pub number: u32,
+    /// Its key from now on.
+    pub key: u32,
+    /// Its rights from now on, which are consistent.
+    pub access: AccessFlags,
+    /// The pages, if they came with the work request.
+    pub pages: Option<Mapped>,
 }
 
 /// The MRs of a device.
@@ -103,28 +101,93 @@ impl MrTable {
         })
     }
 
-    /// Makes a new MR known and returns it. Its first byte has the address `base` in work requests.
+    /// Makes a new MR known and returns its number and key. Its first byte has the address `base` in work requests.
     pub(crate) fn insert(
         &self,
         pd: PdUse,
         access: AccessFlags,
         base: u64,
         pages: PageMap,
-        mut charge: PageCharge<'_>,
+        charge: PageCharge<'_>,
     ) -> Result<(u32, u32)> {
+        let (reserved, key) = self.reserve()?;
+        let region = Region::new(key, access, base, Arc::new(pages));
+        let kind = Kind::Fixed(Arc::new(region));
+        Ok((Self::make(reserved, pd, kind, charge), key))
+    }
+
+    /// Makes a new MR for fast registration of up to `max_pages` pages known and returns its number and first key.
+    pub(crate) fn insert_fast(
+        &self,
+        pd: PdUse,
+        max_pages: u32,
+        charge: PageCharge<'_>,
+    ) -> Result<(u32, u32)> {
+        let (reserved, key) = self.reserve()?;
+        let kind = Kind::Fast(FastMr::new(max_pages));
+        Ok((Self::make(reserved, pd, kind, charge), key))
+    }
+
+    /// Takes a number, and the next key for it.
+    fn reserve(&self) -> Result<(Reserved<'_, Mr>, u32)> {
         let reserved = self.table.reserve().ok_or(Errno::NOMEM)?;
         let number = reserved.number();
         let variant = self.variants[number as usize].fetch_add(1, Ordering::Relaxed);
-        let key = (number << VARIANT_BITS) | u32::from(variant);
+        Ok((reserved, (number << VARIANT_BITS) | u32::from(variant)))
+    }
+
+    fn make(reserved: Reserved<'_, Mr>, pd: PdUse, kind: Kind, mut charge: PageCharge<'_>) -> u32 {
+        let number = reserved.number();
         reserved.insert(Arc::new(Mr {
-            key,
+            number,
             pd,
-            access,
-            base,
-            pages,
+            kind,
             counted: std::mem::take(&mut charge.npages),
-        }));
-        Ok((number, key))
+        }))
+    }
+
+    /// How many pages can be registered in MR `number`, or `EINVAL` if it is not for fast registration.
+    pub(crate) fn max_fast_pages(&self, number: u32) -> Result<u32> {
+        self.table
+            .with(number, |mr| mr.fast().map(FastMr::max_pages))
+            .flatten()
+            .ok_or(Errno::INVAL)
+    }
+
+    /// Sets the pages of MR `number` for its next registration, or fails with `EINVAL`.
+    pub(crate) fn map(&self, number: u32, mapped: Mapped) -> Result<()> {
+        let done = self
+            .table
+            .with(number, |mr| mr.fast().map(|fast| fast.map(mapped)));
+        require(done.flatten().is_some())
+    }
+
+    #[allow(dead_code)]
+    /// Registers pages in an MR for fast registration, for a QP in PD `pdn`: the MR is of that PD and free, the key is its
+    /// own but for the variant.
+    pub(crate) fn register(&self, pdn: u32, wanted: Registration) -> KeyResult<()> {
+        if wanted.key >> VARIANT_BITS != wanted.number {
+            return Err(KeyFault);
+        }
+        let register = |mr: &Mr| {
+            let fast = mr.fast().filter(|_| mr.pd.number() == pdn);
+            fast.ok_or(KeyFault)?
+                .register(wanted.key, wanted.access, wanted.pages)
+        };
+        self.table
+            .with(wanted.number, register)
+            .unwrap_or(Err(KeyFault))
+    }
+
+    #[allow(dead_code)]
+    /// Invalidates `key`, of an MR for fast registration in PD `pdn`: its MR is free then and nobody uses the memory
+    /// any more. Takes as long as another worker's slice at most. The caller has no [`Message`](super::Message) open.
+    pub(crate) fn invalidate(&self, key: u32, pdn: u32) -> KeyResult<()> {
+        let mr = self.table.get(key >> VARIANT_BITS).ok_or(KeyFault)?;
+        mr.fast()
+            .filter(|_| mr.pd.number() == pdn)
+            .ok_or(KeyFault)?
+            .invalidate(key)
     }
 
     /// Removes an MR: its key opens nothing from now on. Workers may still use it until they are synchronised with;
@@ -139,12 +202,12 @@ impl MrTable {
         self.table.release(number);
     }
 
-    /// All MRs with their numbers.
+    /// The numbers of all MRs.
     pub(crate) fn numbers(&self) -> Vec<u32> {
-        self.table.iter().map(|mr| mr.key >> VARIANT_BITS).collect()
+        self.table.iter().map(|mr| mr.number).collect()
     }
 
-    /// The MR that `key` opens for `len` bytes at `addr` with all rights of `access`, to work of PD `pdn`.
+    /// What `key` opens for `len` bytes at `addr` with all rights of `access`, to work of PD `pdn`.
     #[inline]
     pub(crate) fn open(
         &self,
@@ -153,16 +216,13 @@ impl MrTable {
         addr: u64,
         len: u64,
         access: AccessFlags,
-    ) -> std::result::Result<Arc<Mr>, KeyFault> {
-        self.table
-            .get(key >> VARIANT_BITS)
-            .filter(|mr| {
-                mr.key == key
-                    && mr.pd.number() == pdn
-                    && mr.access.contains(access)
-                    && mr.contains(addr, len)
-            })
-            .ok_or(KeyFault)
+    ) -> KeyResult<Arc<Region>> {
+        let open = |region: &Arc<Region>| {
+            region
+                .allows(key, addr, len, access)
+                .then(|| region.clone())
+        };
+        self.visit(key, pdn, open).flatten().ok_or(KeyFault)
     }
 
     /// Whether [`open`](Self::open) would succeed.
@@ -174,16 +234,34 @@ impl MrTable {
         addr: u64,
         len: u64,
         access: AccessFlags,
-    ) -> std::result::Result<(), KeyFault> {
-        let opens = |mr: &Mr| {
-            mr.key == key
-                && mr.pd.number() == pdn
-                && mr.access.contains(access)
-                && mr.contains(addr, len)
-        };
-        match self.table.with(key >> VARIANT_BITS, opens) {
+    ) -> KeyResult<()> {
+        match self.visit(key, pdn, |region| region.allows(key, addr, len, access)) {
             Some(true) => Ok(()),
             _ => Err(KeyFault),
+        }
+    }
+
+    /// Calls `visit` with what the MR that `key` names has open to work of PD `pdn`, if anything.
+    #[inline]
+    fn visit<R>(&self, key: u32, pdn: u32, visit: impl FnOnce(&Arc<Region>) -> R) -> Option<R> {
+        let visit = |mr: &Mr| {
+            if mr.pd.number() != pdn {
+                return None;
+            }
+            match &mr.kind {
+                Kind::Fixed(region) => Some(visit(region)),
+                Kind::Fast(fast) => fast.with_region(visit),
+            }
+        };
+        self.table.with(key >> VARIANT_BITS, visit).flatten()
+    }
+}
+
+impl Mr {
+    fn fast(&self) -> Option<&FastMr> {
+        match &self.kind {
+            Kind::Fixed(_) => None,
+            Kind::Fast(fast) => Some(fast),
         }
     }
 }
@@ -282,5 +360,118 @@ mod tests {
         let mr = table.remove(number).unwrap();
         table.release(number, &mr);
         assert!(table.reserve_pages(10).is_ok());
+    }
+
+    fn fast(table: &MrTable, pdn: u32) -> (u32, u32) {
+        let charge = table.reserve_pages(4).unwrap();
+        let pd = PdUse::new(Arc::new(Pd::new(pdn)));
+        table.insert_fast(pd, 4, charge).unwrap()
+    }
+
+    fn registration(number: u32, key: u32) -> Registration {
+        Registration {
+            number,
+            key,
+            access: AccessFlags::LOCAL_WRITE,
+            pages: Some(Mapped {
+                base: 0,
+                pages: Arc::new(PageMap::identity()),
+            }),
+        }
+    }
+
+    #[test]
+    fn fast_registration_and_invalidation() {
+        let table = MrTable::new(4, 100);
+        let (number, key) = fast(&table, 7);
+        let opens = |key| table.check(key, 7, 0x1000, 8, AccessFlags::NONE).is_ok();
+        assert!(!opens(key), "free");
+        assert_eq!(table.invalidate(key, 7), Err(KeyFault), "free");
+        let without = Registration {
+            pages: None,
+            ..registration(number, key)
+        };
+        assert_eq!(table.register(7, without), Err(KeyFault), "no pages");
+        assert_eq!(
+            table.register(8, registration(number, key)),
+            Err(KeyFault),
+            "PD"
+        );
+        let other = registration(number, key + 0x100);
+        assert_eq!(table.register(7, other), Err(KeyFault), "number in the key");
+        let beyond = registration(0xff_ffff, !0);
+        assert_eq!(table.register(7, beyond), Err(KeyFault), "no such MR");
+
+        assert_eq!(table.register(7, registration(number, key)), Ok(()));
+        assert!(opens(key));
+        let again = registration(number, key ^ 1);
+        assert_eq!(table.register(7, again), Err(KeyFault), "valid");
+        assert_eq!(table.invalidate(key ^ 1, 7), Err(KeyFault), "stale key");
+        assert_eq!(table.invalidate(key, 8), Err(KeyFault), "PD");
+        assert!(opens(key));
+        assert_eq!(table.invalidate(key, 7), Ok(()));
+        assert!(!opens(key));
+
+        assert_eq!(table.register(7, registration(number, key ^ 0x5a)), Ok(()));
+        assert!(opens(key ^ 0x5a) && !opens(key), "the key changed");
+    }
+
+    #[test]
+    fn only_mrs_made_for_it_are_registered_or_invalidated() {
+        let table = MrTable::new(4, 100);
+        let (number, key) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
+        assert_eq!(table.invalidate(key, 7), Err(KeyFault));
+        assert_eq!(table.register(7, registration(number, key)), Err(KeyFault));
+        assert_eq!(table.max_fast_pages(number), Err(Errno::INVAL));
+        assert!(table.check(key, 7, 0, 8, AccessFlags::NONE).is_ok());
+    }
+
+    #[test]
+    fn mapped_pages_wait_for_the_registration() {
+        let table = MrTable::new(4, 100);
+        let (number, key) = fast(&table, 7);
+        let mapped = |base| Mapped {
+            base,
+            pages: Arc::new(PageMap::identity()),
+        };
+        let register = || {
+            let from_map = Registration {
+                pages: None,
+                ..registration(number, key)
+            };
+            table.register(7, from_map)
+        };
+        let opens = |addr| table.check(key, 7, addr, 1, AccessFlags::NONE).is_ok();
+        table.map(number, mapped(0x2000)).unwrap();
+        assert!(!opens(0x2000));
+        register().unwrap();
+        assert!(opens(0x2000) && !opens(0x1fff));
+        table.map(number, mapped(0x1000)).unwrap();
+        assert!(!opens(0x1000), "the registration stays");
+        table.invalidate(key, 7).unwrap();
+        register().unwrap();
+        assert!(opens(0x1000));
+        assert_eq!(table.max_fast_pages(number), Ok(4));
+    }
+
+    #[test]
+    fn invalidation_waits_for_who_uses_the_memory() {
+        use std::sync::atomic::AtomicBool;
+        let table = MrTable::new(4, 100);
+        let (number, key) = fast(&table, 7);
+        table.register(7, registration(number, key)).unwrap();
+        let region = table.open(key, 7, 0, 1, AccessFlags::NONE).unwrap();
+        let released = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while table.check(key, 7, 0, 1, AccessFlags::NONE).is_ok() {
+                    std::thread::yield_now();
+                }
+                released.store(true, Ordering::SeqCst);
+                drop(region);
+            });
+            table.invalidate(key, 7).unwrap();
+            assert!(released.load(Ordering::SeqCst));
+        });
     }
 }

@@ -3,11 +3,14 @@
 //! Objects in guest memory that consist of pages.
 
 use dma::{DmaSpace, DmaView};
+use virtio_rdma_abi::ctrl::{PageListDepth, PAGE_LIST_BLOCK};
 
 use crate::error::{fault, require, Errno, Result};
 
-/// Entries of a page list that are copied at a time.
-const BATCH: usize = 512;
+/// Bytes of an entry of a page list.
+const ENTRY: usize = 8;
+/// Entries of a page list that are copied at a time: those of one block.
+const BATCH: usize = PAGE_LIST_BLOCK / ENTRY;
 
 /// Which DMA addresses the bytes of an object have.
 ///
@@ -31,12 +34,44 @@ struct Extent {
 /// A page list in guest memory, as a command names it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageList {
-    /// DMA address of `npages` le64.
+    /// DMA address of the list or of its directory.
     pub iova: u64,
     /// Number of pages.
     pub npages: u32,
     /// Pages have `1 << page_shift` bytes.
     pub page_shift: u8,
+    /// Its shape.
+    pub depth: PageListDepth,
+}
+
+impl PageList {
+    /// The list must have exactly the pages of an object of `len` bytes from `start` on, or it is `EINVAL`. Returns the
+    /// offset of the first byte in the first page.
+    pub(crate) fn fits(&self, start: u64, len: u64) -> Result<u64> {
+        let page = 1u64 << self.page_shift;
+        let offset = start & (page - 1);
+        let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
+        require(len > 0 && end.div_ceil(page) == u64::from(self.npages))?;
+        Ok(offset)
+    }
+
+    /// The DMA address of batch `index`.
+    fn batch(&self, space: &DmaSpace, index: u64) -> Result<u64> {
+        match self.depth {
+            PageListDepth::Flat => index
+                .checked_mul(PAGE_LIST_BLOCK as u64)
+                .and_then(|offset| self.iova.checked_add(offset))
+                .ok_or(Errno::INVAL),
+            PageListDepth::TwoLevels => {
+                let entry = self.iova.checked_add(index * ENTRY as u64);
+                let mut raw = [0; ENTRY];
+                read_across(&space.enter(), entry.ok_or(Errno::INVAL)?, &mut raw)?;
+                let block = u64::from_le_bytes(raw);
+                require(block % PAGE_LIST_BLOCK as u64 == 0)?;
+                Ok(block)
+            }
+        }
+    }
 }
 
 impl PageMap {
@@ -67,18 +102,17 @@ impl PageMap {
         // Offset of the current page, counted from the start of the first one.
         let mut at = 0;
         let mut next_iova = None;
-        let mut batch = [0; 8 * BATCH];
-        let mut list_iova = list.iova;
-        while at < end {
+        let mut batch = [0; PAGE_LIST_BLOCK];
+        for index in 0.. {
+            if at >= end {
+                break;
+            }
             let entries = (end - at).div_ceil(page).min(BATCH as u64) as usize;
-            let bytes = &mut batch[..8 * entries];
+            let bytes = &mut batch[..ENTRY * entries];
             // The map is pinned for one batch only: whoever changes it waits for us.
-            read_across(&space.enter(), list_iova, bytes)?;
-            list_iova = list_iova
-                .checked_add(bytes.len() as u64)
-                .ok_or(Errno::INVAL)?;
-            for entry in bytes.chunks_exact(8) {
-                let mut raw = [0; 8];
+            read_across(&space.enter(), list.batch(space, index)?, bytes)?;
+            for entry in bytes.chunks_exact(ENTRY) {
+                let mut raw = [0; ENTRY];
                 raw.copy_from_slice(entry);
                 let iova = u64::from_le_bytes(raw);
                 require(iova & (page - 1) == 0)?;
@@ -97,6 +131,25 @@ impl PageMap {
             extents: extents.into_boxed_slice(),
             len,
         })
+    }
+
+    /// Checks that all of it can be reached, for writing too if `write` says so, or fails with `EFAULT`.
+    pub(crate) fn reach(&self, space: &DmaSpace, write: bool) -> Result<()> {
+        for (mut iova, len) in self.pieces() {
+            let view = space.enter();
+            let mut rest = usize::try_from(len).map_err(|_| Errno::INVAL)?;
+            while rest > 0 {
+                let now = view.contiguous(iova, rest).map_err(fault)?;
+                match write {
+                    true => view.slice_mut(iova, now).map(|_| ()),
+                    false => view.slice(iova, now).map(|_| ()),
+                }
+                .map_err(fault)?;
+                iova += now as u64;
+                rest -= now;
+            }
+        }
+        Ok(())
     }
 
     /// Length of the object in bytes.
@@ -162,6 +215,7 @@ mod tests {
             iova: 0,
             npages: pages.len() as u32,
             page_shift: shift,
+            depth: PageListDepth::Flat,
         }
     }
 
@@ -217,5 +271,85 @@ mod tests {
             Some(Errno::INVAL),
             "ends beyond the address space"
         );
+    }
+
+    #[test]
+    fn lists_of_two_levels() {
+        let space = DmaSpace::anonymous(0, 1 << 20);
+        let pages: Vec<u64> = (0..1100).map(|n| (3000 - 2 * n) << 12).collect();
+        // Blocks out of order, the directory behind them.
+        let blocks = [0x8000u64, 0x2000, 0x5000];
+        let view = space.enter();
+        let write = |at, value: u64| {
+            let slice = view.slice_mut(at, 8).unwrap();
+            slice.write(0, &value.to_le_bytes()).unwrap();
+        };
+        for (index, page) in pages.iter().enumerate() {
+            write(blocks[index / BATCH] + 8 * (index % BATCH) as u64, *page);
+        }
+        for (index, block) in blocks.iter().enumerate() {
+            write(0x9ff8 + 8 * index as u64, *block);
+        }
+        let list = PageList {
+            iova: 0x9ff8,
+            npages: 1100,
+            page_shift: 12,
+            depth: PageListDepth::TwoLevels,
+        };
+        let map = PageMap::read(&space, list, 5, (1100 << 12) - 5).unwrap();
+        for (index, page) in pages.iter().enumerate().skip(1) {
+            assert_eq!(map.find(((index as u64) << 12) + 2), (page + 7, 4089));
+        }
+        write(0xa000, 0x2008);
+        assert_eq!(
+            PageMap::read(&space, list, 0, 513 << 12).err(),
+            Some(Errno::INVAL),
+            "misaligned block"
+        );
+        write(0xa000, 1 << 40);
+        assert_eq!(
+            PageMap::read(&space, list, 0, 513 << 12).err(),
+            Some(Errno::FAULT)
+        );
+        assert!(PageMap::read(&space, list, 0, 512 << 12).is_ok());
+    }
+
+    #[test]
+    fn a_list_has_exactly_the_pages() {
+        let list = |npages, page_shift| PageList {
+            iova: 0,
+            npages,
+            page_shift,
+            depth: PageListDepth::Flat,
+        };
+        assert_eq!(list(2, 12).fits(0x7fff, 2), Ok(0xfff));
+        assert_eq!(list(1, 12).fits(0x7fff, 2), Err(Errno::INVAL));
+        assert_eq!(list(3, 12).fits(0x7fff, 2), Err(Errno::INVAL));
+        assert_eq!(list(1, 13).fits(0x6fff, 2), Ok(0xfff));
+        assert_eq!(list(1, 12).fits(0, 0), Err(Errno::INVAL));
+        assert_eq!(list(1, 12).fits(1, u64::MAX), Err(Errno::INVAL));
+        assert_eq!(list(1, 30).fits(1 << 29, 1 << 29), Ok(1 << 29));
+    }
+
+    #[test]
+    fn reach() {
+        let space = DmaSpace::anonymous(0x10000, 0x4000);
+        let map = |pages: &[u64]| PageMap {
+            extents: pages
+                .iter()
+                .enumerate()
+                .map(|(n, page)| Extent {
+                    start: (n as u64) << 12,
+                    iova: *page,
+                })
+                .collect(),
+            len: (pages.len() as u64) << 12,
+        };
+        assert_eq!(map(&[0x10000, 0x13000]).reach(&space, true), Ok(()));
+        assert_eq!(
+            map(&[0x13000, 0x14000]).reach(&space, false),
+            Err(Errno::FAULT)
+        );
+        assert_eq!(map(&[0xf000]).reach(&space, false), Err(Errno::FAULT));
     }
 }

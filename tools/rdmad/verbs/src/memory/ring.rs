@@ -6,12 +6,13 @@ use std::cell::Cell;
 use std::sync::atomic::{fence, Ordering};
 
 use dma::{DmaError, DmaSlice, DmaSliceMut, DmaSpace, DmaView};
+use virtio_rdma_abi::ctrl::PageListDepth;
 use virtio_rdma_abi::ring::{RingAddr, RingLayout, PAGE_SHIFT_RANGE};
 use virtio_rdma_ring::RingMemory;
 
 use super::pages::PageList;
 use super::PageMap;
-use crate::error::{fault, require, Errno, Result};
+use crate::error::{require, Errno, Result};
 
 /// Where a ring lies.
 #[derive(Debug)]
@@ -29,18 +30,10 @@ impl RingMem {
             iova: addr.pages,
             npages: addr.npages,
             page_shift: addr.page_shift,
+            depth: PageListDepth::Flat,
         };
         let pages = PageMap::read(space, list, 0, u64::from(layout.size()))?;
-        let view = space.enter();
-        for (mut iova, len) in pages.pieces() {
-            let mut rest = usize::try_from(len).map_err(|_| Errno::INVAL)?;
-            while rest > 0 {
-                let now = view.contiguous(iova, rest).map_err(fault)?;
-                view.slice_mut(iova, now).map_err(fault)?;
-                iova += now as u64;
-                rest -= now;
-            }
-        }
+        pages.reach(space, true)?;
         Ok(Self { pages, layout })
     }
 

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! MRs for fast registration (IBTA 10.6.2 and 10.6.4).
+//!
+//! Such an MR is made without pages, *free*. A REG_MR work request registers pages in it under a key, which makes it
+//! *valid*; an invalidation, by either side of a connection, makes it free again.
+
+use std::sync::Arc;
+use std::thread;
+
+use parking_lot::Mutex;
+use virtio_rdma_abi::ib::AccessFlags;
+
+use super::{KeyFault, PageMap, Region};
+
+/// An MR for fast registration.
+#[derive(Debug)]
+pub(super) struct FastMr {
+    /// Pages at most.
+    max_pages: u32,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What MAP_MR_SG set for the next registration.
+    mapped: Option<Mapped>,
+    /// What is registered, if it is valid.
+    region: Option<Arc<Region>>,
+}
+
+/// Pages for a registration and the address of their first byte in work requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Mapped {
+    pub base: u64,
+    pub pages: Arc<PageMap>,
+}
+
+impl FastMr {
+    /// A free MR.
+    pub(super) fn new(max_pages: u32) -> Self {
+        Self {
+            max_pages,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Pages at most.
+    pub(super) fn max_pages(&self) -> u32 {
+        self.max_pages
+    }
+
+    /// Calls `visit` with what is registered, if it is valid.
+    #[inline]
+    pub(super) fn with_region<R>(&self, visit: impl FnOnce(&Arc<Region>) -> R) -> Option<R> {
+        self.state.lock().region.as_ref().map(visit)
+    }
+
+    /// Sets the pages for the next registration. What is registered stays.
+    pub(super) fn map(&self, mapped: Mapped) {
+        self.state.lock().mapped = Some(mapped);
+    }
+
+    /// Makes the MR valid under `key`, with the pages given or else those that MAP_MR_SG set.
+    pub(super) fn register(
+        &self,
+        key: u32,
+        access: AccessFlags,
+        given: Option<Mapped>,
+    ) -> Result<(), KeyFault> {
+        let mut state = self.state.lock();
+        if state.region.is_some() {
+            return Err(KeyFault);
+        }
+        let Mapped { base, pages } = match given {
+            Some(given) => given,
+            None => state.mapped.clone().ok_or(KeyFault)?,
+        };
+        state.region = Some(Arc::new(Region::new(key, access, base, pages)));
+        Ok(())
+    }
+
+    /// Makes the MR free if it is valid under `key`. On return nobody uses its memory any more. The caller has no
+    /// [`Message`](super::Message) open.
+    pub(super) fn invalidate(&self, key: u32) -> Result<(), KeyFault> {
+        let mut region = {
+            let mut state = self.state.lock();
+            match &state.region {
+                Some(region) if region.key() == key => {}
+                _ => return Err(KeyFault),
+            }
+            state.region.take().ok_or(KeyFault)?
+        };
+        // Another worker may be in the middle of a copy. It waits for nothing meanwhile, and the key opens nothing any
+        // more, so this ends with its slice, like the wait for a lock.
+        while Arc::get_mut(&mut region).is_none() {
+            thread::yield_now();
+        }
+        Ok(())
+    }
+}

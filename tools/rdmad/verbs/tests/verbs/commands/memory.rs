@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! MRs, made rightly and wrongly.
+
+use verbs::{Limits, PathPolicy};
+use virtio_rdma_abi::config::{Config, F_MR_PAGES, F_REG_PAGES, F_RING_ADDR};
+use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::ib::AccessFlags;
+
+use crate::harness::*;
+
+use super::{register, EFAULT, EINVAL, ENOMEM, EOPNOTSUPP};
+
+/// Rights that no MR has, with the answer to each.
+const BAD_RIGHTS: [(AccessFlags, u8); 5] = [
+    (AccessFlags::REMOTE_WRITE, EINVAL),
+    (AccessFlags::REMOTE_ATOMIC, EINVAL),
+    (AccessFlags(1 << 30), EINVAL),
+    (AccessFlags::MW_BIND, EOPNOTSUPP),
+    (AccessFlags::ON_DEMAND, EOPNOTSUPP),
+];
+
+#[test]
+fn memory_of_processes() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let err = |change: fn(&mut CmdRegUserMr)| register(vm, change).err();
+    assert_eq!(err(|_| ()), None);
+    assert_eq!(err(|cmd| cmd.pdn = 99), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.length = 0), Some(EINVAL));
+    assert_eq!(
+        err(|cmd| cmd.length = 4096),
+        Some(EINVAL),
+        "longer than its pages"
+    );
+    assert_eq!(err(|cmd| cmd.length = u64::MAX), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.npages = 0), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.npages = 2), Some(EINVAL), "one too many");
+    assert_eq!(err(|cmd| cmd.npages = u32::MAX), Some(EINVAL));
+    assert_eq!(
+        err(|cmd| cmd.virt_addr = u64::MAX - 98),
+        Some(EINVAL),
+        "ends beyond the address space"
+    );
+    assert_eq!(err(|cmd| cmd.virt_addr = u64::MAX - 99), None);
+    assert_eq!(err(|cmd| cmd.pages = 1 << 40), Some(EFAULT), "no list");
+    let pages_of = |page| {
+        let pages = vm.page_list(&[page]);
+        register(vm, |cmd| cmd.pages = pages).err()
+    };
+    assert_eq!(pages_of(1 << 40), Some(EFAULT), "no memory");
+    assert_eq!(pages_of(0x1001), Some(EINVAL), "no page");
+    assert_eq!(
+        pages_of(!0xfff),
+        Some(EINVAL),
+        "at the end of all addresses"
+    );
+    for (access, errno) in BAD_RIGHTS {
+        let refused = register(vm, |cmd| cmd.access_flags = access);
+        assert_eq!(refused.err(), Some(errno), "{access:?}");
+    }
+    let hints = FULL | AccessFlags::HUGETLB | AccessFlags::RELAXED_ORDERING;
+    assert!(register(vm, |cmd| cmd.access_flags = hints).is_ok());
+    let mr = register(vm, |_| ()).unwrap();
+    assert_eq!(vm.call(CmdDeregMr { mrn: mr.mrn }).err(), None);
+    assert_eq!(vm.call(CmdDeregMr { mrn: mr.mrn }).err(), Some(EINVAL));
+    assert_eq!(vm.call(CmdDeregMr { mrn: 0 }).err(), Some(EINVAL));
+}
+
+#[test]
+fn all_memory() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let dma = |pdn, access_flags| vm.call(CmdGetDmaMr { pdn, access_flags }).err();
+    assert_eq!(dma(vm.pdn, AccessFlags::LOCAL_WRITE), None);
+    assert_eq!(dma(vm.pdn, AccessFlags::NONE), None);
+    assert_eq!(dma(0, AccessFlags::LOCAL_WRITE), Some(EINVAL));
+    for (access, errno) in BAD_RIGHTS {
+        assert_eq!(dma(vm.pdn, access), Some(errno), "{access:?}");
+    }
+}
+
+/// A VM that negotiated these features besides own rings.
+fn with_features(world: &World, bits: &[u32]) {
+    let bits = bits
+        .iter()
+        .fold(1 << F_RING_ADDR, |all, bit| all | 1 << bit);
+    world.vms[0].device.set_features(bits);
+}
+
+#[test]
+fn pages_of_other_sizes() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    with_features(&world, &[F_MR_PAGES]);
+    // 64 KiB pages, of which two are covered.
+    let at = vm.alloc(3 << 16).next_multiple_of(1 << 16);
+    let list = vm.page_list(&[at, at]);
+    let good = || CmdRegUserMrPages {
+        base: CmdRegUserMr {
+            pdn: vm.pdn,
+            access_flags: FULL,
+            start: 0,
+            length: 0x1_0000,
+            virt_addr: 0x12_8000,
+            pages: list,
+            npages: 2,
+        },
+        page_shift: 16,
+        depth: PageListDepth::Flat.value(),
+        reserved: [0; 6],
+    };
+    let err = |change: fn(&mut CmdRegUserMrPages)| {
+        let mut cmd = good();
+        change(&mut cmd);
+        vm.call(cmd).err()
+    };
+    assert_eq!(err(|_| ()), None);
+    for shift in [0, 11, 31, 64, 255] {
+        let cmd = CmdRegUserMrPages {
+            page_shift: shift,
+            ..good()
+        };
+        assert_eq!(vm.call(cmd).err(), Some(EINVAL), "page shift {shift}");
+    }
+    assert_eq!(err(|cmd| cmd.page_shift = 17), Some(EINVAL), "too many");
+    assert_eq!(err(|cmd| cmd.page_shift = 14), Some(EINVAL), "too few");
+    assert_eq!(err(|cmd| cmd.depth = 2), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.reserved[5] = 1), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.base.virt_addr = 0), Some(EINVAL), "too many");
+    assert_eq!(
+        err(|cmd| cmd.base.access_flags = AccessFlags::REMOTE_WRITE),
+        Some(EINVAL)
+    );
+    let misaligned = vm.page_list(&[at + 4096, at]);
+    let mut cmd = good();
+    cmd.base.pages = misaligned;
+    assert_eq!(vm.call(cmd).err(), Some(EINVAL));
+    // The same list as the block of a directory.
+    let mut cmd = good();
+    cmd.depth = PageListDepth::TwoLevels.value();
+    cmd.base.pages = vm.page_list(&[list]);
+    assert!(vm.call(cmd).is_ok());
+    cmd.base.pages = vm.page_list(&[list + 8]);
+    assert_eq!(vm.call(cmd).err(), Some(EINVAL), "misaligned block");
+}
+
+#[test]
+fn a_large_mr_has_a_list_of_two_levels() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    with_features(&world, &[F_MR_PAGES]);
+    // 8 GiB: the same page again and again.
+    const PAGES: u32 = 1 << 21;
+    let page = vm.alloc(4096);
+    let block = vm.page_list(&[page; 512]);
+    let directory = vm.page_list(&vec![block; PAGES as usize / 512]);
+    let cmd = CmdRegUserMrPages {
+        base: CmdRegUserMr {
+            pdn: vm.pdn,
+            access_flags: FULL,
+            start: 0,
+            length: u64::from(PAGES) << 12,
+            virt_addr: 0x7000_0000_0000,
+            pages: directory,
+            npages: PAGES,
+        },
+        page_shift: 12,
+        depth: PageListDepth::TwoLevels.value(),
+        reserved: [0; 6],
+    };
+    let mr = vm.call(cmd).unwrap();
+    vm.call(CmdDeregMr { mrn: mr.mrn }).unwrap();
+    let config = Config::decode(&vm.device.config_space()).unwrap();
+    let huge = CmdRegUserMrPages {
+        base: CmdRegUserMr {
+            length: config.max_mr_size + 1,
+            npages: 65,
+            ..cmd.base
+        },
+        page_shift: 30,
+        ..cmd
+    };
+    assert_eq!(vm.call(huge).err(), Some(EINVAL), "larger than the largest");
+}
+
+#[test]
+fn limits_on_pages_bind_all_mrs() {
+    let limits = Limits {
+        max_mr_pages: 100,
+        ..Limits::default()
+    };
+    let world = World::with_limits(1, PathPolicy::Direct, limits);
+    let vm = &world.vms[0];
+    let create = |max_num_sg| {
+        vm.call(CmdCreateMr {
+            pdn: vm.pdn,
+            access_flags: AccessFlags::NONE,
+            max_num_sg,
+        })
+    };
+    // Counted twice: while one list is registered the next is mapped.
+    let mr = create(40).unwrap();
+    assert_eq!(create(11).err(), Some(ENOMEM));
+    let other = vm.mr(20 << 12);
+    assert_eq!(register(vm, |_| ()).err(), Some(ENOMEM));
+    vm.call(CmdDeregMr { mrn: mr.mrn }).unwrap();
+    with_features(&world, &[F_REG_PAGES]);
+    create(80).unwrap();
+    assert_eq!(create(1).err(), Some(ENOMEM));
+    vm.call(CmdDeregMr { mrn: other.mrn }).unwrap();
+    create(20).unwrap();
+}
+
+#[test]
+fn fast_registration() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let create = |pdn, access_flags, max_num_sg| {
+        vm.call(CmdCreateMr {
+            pdn,
+            access_flags,
+            max_num_sg,
+        })
+    };
+    let config = Config::decode(&vm.device.config_space()).unwrap();
+    let most = config.max_fast_reg_page_list_len;
+    assert!(most >= 512);
+    assert!(create(vm.pdn, AccessFlags::NONE, most).is_ok());
+    assert_eq!(
+        create(vm.pdn, AccessFlags::NONE, most + 1).err(),
+        Some(EINVAL)
+    );
+    assert_eq!(create(vm.pdn, AccessFlags::NONE, 0).err(), Some(EINVAL));
+    assert_eq!(create(99, AccessFlags::NONE, 1).err(), Some(EINVAL));
+    for (access, errno) in BAD_RIGHTS {
+        assert_eq!(create(vm.pdn, access, 1).err(), Some(errno), "{access:?}");
+    }
+
+    let mr = create(vm.pdn, AccessFlags::NONE, 2).unwrap();
+    assert_eq!((mr.lkey, mr.lkey >> 8), (mr.rkey, mr.mrn));
+    let (a, b) = (vm.alloc(4096), vm.alloc(4096));
+    let pages = vm.page_list(&[b, a]);
+    let good = CmdMapMrSg {
+        mrn: mr.mrn,
+        npages: 2,
+        start: 0x5_0ff0,
+        length: 0x20,
+        pages,
+    };
+    let err = |change: fn(&mut CmdMapMrSg)| {
+        let mut cmd = good;
+        change(&mut cmd);
+        vm.call(cmd).err()
+    };
+    assert_eq!(vm.call(good).unwrap().npages, 2);
+    assert_eq!(err(|cmd| cmd.mrn = 0), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.mrn = 77), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.npages = 1), Some(EINVAL), "too few");
+    assert_eq!(err(|cmd| cmd.start = 0x5_0000), Some(EINVAL), "too many");
+    assert_eq!(
+        err(|cmd| (cmd.npages, cmd.length) = (3, 0x1020)),
+        Some(EINVAL),
+        "more than the MR was made for"
+    );
+    assert_eq!(err(|cmd| cmd.length = 0), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.length = u64::MAX), Some(EINVAL), "wraps");
+    assert_eq!(err(|cmd| cmd.pages = 1 << 40), Some(EFAULT));
+    let unreachable = CmdMapMrSg {
+        pages: vm.page_list(&[1 << 40, a]),
+        ..good
+    };
+    assert_eq!(vm.call(unreachable).err(), Some(EFAULT));
+    let fixed = CmdMapMrSg {
+        mrn: vm.mr(64).mrn,
+        ..good
+    };
+    assert_eq!(vm.call(fixed).err(), Some(EINVAL), "not made for it");
+    with_features(&world, &[F_REG_PAGES]);
+    assert_eq!(
+        vm.call(good).err(),
+        Some(EOPNOTSUPP),
+        "REG_MR brings the pages"
+    );
+    vm.call(CmdDeregMr { mrn: mr.mrn }).unwrap();
+}
