@@ -4,8 +4,9 @@
 
 use virtio_rdma_abi::ib::MASK_24;
 
-use crate::opcode::Opcode;
+use crate::opcode::{Op, Opcode};
 use crate::psn::Psn;
+use crate::work::{AtomicOp, Remote, With};
 
 /// Takes values off the front of a slice.
 pub(crate) struct Reader<'a>(&'a [u8]);
@@ -143,6 +144,14 @@ pub struct Reth {
 
 impl Reth {
     const SIZE: usize = 16;
+
+    /// Where the range starts.
+    pub const fn remote(&self) -> Remote {
+        Remote {
+            va: self.va,
+            rkey: self.rkey,
+        }
+    }
 
     fn decode(bytes: [u8; Self::SIZE]) -> Self {
         Self {
@@ -355,6 +364,35 @@ impl Transport {
             && self.invalidate.is_some() == opcode.has_ieth()
     }
 
+    /// What a SEND or WRITE carries besides its message.
+    pub(crate) fn with(&self) -> With {
+        match (self.imm, self.invalidate) {
+            (Some(imm), _) => With::Imm(imm),
+            (None, Some(rkey)) => With::Inv(rkey),
+            (None, None) => With::Nothing,
+        }
+    }
+
+    /// The atomic operation and its word; `None` for other packets.
+    pub(crate) fn atomic_op(&self) -> Option<(Remote, AtomicOp)> {
+        let header = self.atomic?;
+        let op = match self.bth.opcode.op {
+            Op::CompareSwap => AtomicOp::CompareSwap {
+                compare: header.compare,
+                swap: header.swap_add,
+            },
+            Op::FetchAdd => AtomicOp::FetchAdd {
+                add: header.swap_add,
+            },
+            _ => return None,
+        };
+        let word = Remote {
+            va: header.va,
+            rkey: header.rkey,
+        };
+        Some((word, op))
+    }
+
     /// Bytes on the wire.
     pub fn size(&self) -> usize {
         let present = |there: bool, size: usize| if there { size } else { 0 };
@@ -446,7 +484,7 @@ mod tests {
 
     #[test]
     fn bth_bytes() {
-        use crate::opcode::{Extra, Op, Position};
+        use crate::opcode::{Extra, Position};
         let mut bth = Bth::new(
             Opcode::rc(Op::Send(Position::Last, Extra::Imm)),
             0x8001,

@@ -20,6 +20,8 @@
 
 #![forbid(unsafe_code)]
 
+mod connection;
+pub mod env;
 pub mod frame;
 pub mod headers;
 pub mod icrc;
@@ -28,8 +30,10 @@ pub mod opcode;
 pub mod packet;
 pub mod psn;
 pub mod rc;
+mod segment;
 pub mod work;
 
+pub use connection::{Connection, Pause, QpError, Sent};
 pub use frame::{Frame, FramePool};
 pub use net::Path;
 pub use packet::Packet;

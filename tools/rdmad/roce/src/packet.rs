@@ -7,7 +7,8 @@ use thiserror::Error;
 use crate::headers::{Bth, Transport};
 use crate::icrc::{Icrc, ICRC_SIZE};
 use crate::net::{NetError, Path};
-use crate::opcode::Opcode;
+use crate::opcode::{Opcode, Position};
+use crate::work::Mtu;
 
 /// Why a frame is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -88,6 +89,17 @@ impl<'a> Packet<'a> {
     /// Opcode.
     pub fn opcode(&self) -> Opcode {
         self.transport.bth.opcode
+    }
+}
+
+/// Whether a packet at `position` of a SEND or WRITE has a payload of the right length: all but the last are full, and
+/// the last of several is not empty (IBTA 9.7.4.1.6).
+pub(crate) fn fits(position: Position, payload: &[u8], mtu: Mtu) -> bool {
+    let mtu = mtu.bytes() as usize;
+    match position {
+        Position::First | Position::Middle => payload.len() == mtu,
+        Position::Last => (1..=mtu).contains(&payload.len()),
+        Position::Only => payload.len() <= mtu,
     }
 }
 

@@ -5,6 +5,8 @@
 //! Local memory is opaque: `L` is whatever the caller needs to find the bytes again (a snapshot of the SGEs, inline
 //! data, the ring slot to give back). The transport hands it to the environment with offsets into the message.
 
+use crate::net::Mac;
+
 pub use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, Mtu, SendFlags, WcStatus};
 
 /// Longest message of a connected QP in bytes (IBTA 9.4.3: 2^31).
@@ -19,13 +21,42 @@ pub struct Remote {
     pub rkey: u32,
 }
 
+/// What a SEND carries besides its message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum With {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Immediate data in network byte order.
+    Imm([u8; 4]),
+    /// An R_Key that the receiver invalidates; RC alone.
+    Inv(u32),
+}
+
+/// An atomic operation on a 64-bit word (IBTA 9.4.5). Its result is the word as it was before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Stores `swap` if the word equals `compare`.
+    CompareSwap {
+        /// Expected value.
+        compare: u64,
+        /// New value.
+        swap: u64,
+    },
+    /// Adds, modulo 2^64.
+    FetchAdd {
+        /// Addend.
+        add: u64,
+    },
+}
+
 /// What a send work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
-    /// SEND, with immediate data in network byte order if any.
+    /// SEND. The only one of a UD QP.
     Send {
-        /// Immediate data.
-        imm: Option<[u8; 4]>,
+        /// What it carries besides.
+        with: With,
     },
     /// RDMA WRITE, with immediate data in network byte order if any.
     Write {
@@ -34,10 +65,24 @@ pub enum SendOp {
         /// Immediate data.
         imm: Option<[u8; 4]>,
     },
-    /// RDMA READ into the local memory of the work request.
+    /// RDMA READ into the local memory of the work request; RC alone. One that also invalidates a local key does so in
+    /// the environment, when it completes.
     Read {
         /// Source.
         remote: Remote,
+    },
+    /// Atomic operation; RC alone. The original value goes to the 8 bytes of the work request's local memory.
+    Atomic {
+        /// The word.
+        remote: Remote,
+        /// Operation.
+        op: AtomicOp,
+    },
+    /// An operation on local keys (REG_MR, LOCAL_INV). It sends nothing; the environment executes it in its turn.
+    Local {
+        /// Not before all earlier work requests have ended. Needed when it takes memory away that they may use, also
+        /// for packets that have to be repeated.
+        drained: bool,
     },
 }
 
@@ -74,13 +119,33 @@ pub struct RecvCompletion {
     pub status: WcStatus,
     /// Completed by an RDMA WRITE with immediate data; its data did not go to the receive's buffers.
     pub rdma_write: bool,
-    /// Length of the message in bytes.
+    /// Length of the message in bytes, of a datagram with the 40 bytes of its GRH.
     pub byte_len: u32,
-    /// Immediate data in network byte order.
-    pub imm: Option<[u8; 4]>,
+    /// Immediate data, or the R_Key that was invalidated.
+    pub with: With,
     /// The sender asked for a solicited event.
     pub solicited: bool,
+    /// Where a datagram came from; none for connected QPs.
+    pub source: Option<Source>,
 }
+
+/// Where a datagram came from. Its addresses are in the GRH ahead of the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// QPN of the sender.
+    pub qpn: u32,
+    /// P_Key of the packet.
+    pub pkey: u16,
+    /// Service level: the priority of its VLAN tag, 0 without one.
+    pub sl: u8,
+    /// MAC address it came from.
+    pub mac: Mac,
+    /// VLAN id of its tag.
+    pub vlan: Option<u16>,
+}
+
+/// Bytes of the word of an atomic operation.
+pub const ATOMIC_SIZE: u32 = 8;
 
 /// Number of packets, and so of PSNs, of a message of `length` bytes: one even for an empty message.
 pub fn packets(length: u32, mtu: Mtu) -> u32 {

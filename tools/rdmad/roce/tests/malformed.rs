@@ -211,7 +211,7 @@ proptest! {
     ) {
         let mut end = Endpoint::new(1, 2, 1 << 16, Settings::default());
         end.post_recv(0, vec![0..5000]);
-        end.post(0, roce::work::SendOp::Send { imm: None }, vec![0..5000]);
+        end.post(0, common::setup::SEND, vec![0..5000]);
         let remote = roce::work::Remote { va: 0, rkey: 0 };
         end.post(1, roce::work::SendOp::Read { remote }, vec![0..5000]);
         let now = Instant::now();

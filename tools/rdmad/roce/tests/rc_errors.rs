@@ -13,9 +13,9 @@ use common::endpoint::{Settings, BASE, RKEY};
 use common::setup::{at, local, requests, sim, statuses, write, LEN, MEMORY, SEND};
 use common::sim::Sim;
 use roce::opcode::{Extra, Op, Position};
-use roce::rc::{rnr_delay, QpError};
+use roce::rc::rnr_delay;
 use roce::work::{AccessFlags, AsyncEvent, Remote, SendFlags, SendOp, SendWr, WcStatus};
-use roce::{Packet, Psn};
+use roce::{Packet, Psn, QpError};
 
 /// Posts a good WRITE, the operation to test and another WRITE; the first completes, the second fails as told, the last
 /// is flushed. Returns the event at the responder.

@@ -5,10 +5,11 @@
 mod common;
 
 use common::endpoint::{Pieces, Settings, BASE, RKEY};
+use common::setup::SEND;
 use common::sim::{Faults, Rng, Sim};
 use proptest::prelude::*;
 use roce::opcode::Op;
-use roce::work::{Mtu, Remote, SendOp, WcStatus};
+use roce::work::{Mtu, Remote, SendOp, WcStatus, With};
 use roce::Packet;
 
 /// Memory of an endpoint: a third each for what it sends or reads into, for its receives, and for the peer.
@@ -75,16 +76,20 @@ fn transfer(work: &[(Kind, usize)], settings: Settings, faults: Faults, seed: u6
             while posted[side] < work.len() && sim.ends[side].requester.has_room() {
                 let (kind, len) = work[posted[side]];
                 let (own, _, remote) = layouts[side][posted[side]];
-                let imm = Some((posted[side] as u32).to_be_bytes());
+                let imm = (posted[side] as u32).to_be_bytes();
+                let with = With::Imm(imm);
                 let remote = Remote {
                     va: BASE + remote as u64,
                     rkey: RKEY,
                 };
                 let op = match kind {
-                    Kind::Send => SendOp::Send { imm: None },
-                    Kind::SendImm => SendOp::Send { imm },
+                    Kind::Send => SEND,
+                    Kind::SendImm => SendOp::Send { with },
                     Kind::Write => SendOp::Write { remote, imm: None },
-                    Kind::WriteImm => SendOp::Write { remote, imm },
+                    Kind::WriteImm => SendOp::Write {
+                        remote,
+                        imm: Some(imm),
+                    },
                     Kind::Read => SendOp::Read { remote },
                 };
                 let pieces = scatter(&mut rng, own, len);
@@ -129,8 +134,11 @@ fn transfer(work: &[(Kind, usize)], settings: Settings, faults: Faults, seed: u6
                 assert_eq!(how.status, WcStatus::Success);
                 assert_eq!(how.byte_len as usize, len);
                 assert_eq!(how.rdma_write, matches!(kind, Kind::WriteImm));
-                let imm = (!matches!(kind, Kind::Send)).then_some((id as u32).to_be_bytes());
-                assert_eq!(how.imm, imm);
+                let with = match kind {
+                    Kind::Send => With::Nothing,
+                    _ => With::Imm((id as u32).to_be_bytes()),
+                };
+                assert_eq!(how.with, with);
             }
         }
         assert_eq!(received.next(), None, "no message completes twice");

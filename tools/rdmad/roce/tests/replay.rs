@@ -8,13 +8,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 
 use common::capture;
+use common::setup::apply;
+use roce::env::{BadReceive, Output, RemoteFault, ResponderEnv};
 use roce::net::Addresses;
 use roce::opcode::{Op, Service};
-use roce::rc::{
-    BadReceive, Connection, Output, Pause, RemoteFault, Responder, ResponderAttr, ResponderEnv,
-};
-use roce::work::{AccessFlags, Mtu, RecvCompletion, RecvWr, Remote, WcStatus};
-use roce::{Frame, FramePool, Packet, Path};
+use roce::rc::{Responder, ResponderAttr};
+use roce::work::{AccessFlags, AtomicOp, Mtu, RecvCompletion, RecvWr, Remote, WcStatus};
+use roce::{Connection, Frame, FramePool, Packet, Path, Pause};
 
 /// Memory that admits everything and remembers it.
 struct Sparse {
@@ -65,6 +65,16 @@ impl ResponderEnv for Sparse {
         into.iter_mut()
             .zip(at.va..)
             .for_each(|(byte, va)| *byte = self.bytes[&va]);
+        Ok(())
+    }
+    fn atomic(&mut self, at: Remote, op: AtomicOp) -> Result<u64, RemoteFault> {
+        let mut word = [0; 8];
+        self.read(at, &mut word)?;
+        let original = u64::from_le_bytes(word);
+        self.write(at, &apply(op, original).to_le_bytes(), true)?;
+        Ok(original)
+    }
+    fn invalidate(&mut self, _: u32) -> Result<(), RemoteFault> {
         Ok(())
     }
 }

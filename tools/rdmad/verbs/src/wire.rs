@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Instant;
 
-use roce::rc::{BadReceive, Output, RemoteFault, RequesterEnv, ResponderEnv};
-use roce::work::{RecvCompletion, RecvWr, Remote, SendWr};
+use roce::env::{BadReceive, Output, RemoteFault, RequesterEnv, ResponderEnv};
+use roce::work::{AtomicOp, RecvCompletion, RecvWr, Remote, SendWr};
 use roce::{Frame, Packet};
 use virtio_rdma_abi::ib::{AccessFlags, WcStatus, DEFAULT_PKEY};
 use virtio_rdma_ring::DeviceQueue;
@@ -142,6 +142,11 @@ impl RequesterEnv for SendEnv<'_, '_> {
             .map_err(|_| WcStatus::LocProtErr)
     }
 
+    fn execute_local(&mut self, _: &Posted) -> Result<(), WcStatus> {
+        // No WQE becomes such a work request.
+        Err(WcStatus::LocQpOpErr)
+    }
+
     fn complete_send(&mut self, wr: SendWr<Posted>, status: WcStatus) {
         self.turn.complete(self.queue, self.snapshots, &wr, status);
     }
@@ -214,6 +219,16 @@ impl ResponderEnv for RecvEnv<'_, '_> {
             .remote(at, AccessFlags::REMOTE_READ)
             .read(0, into)
             .map_err(remote_fault)
+    }
+
+    fn atomic(&mut self, _: Remote, _: AtomicOp) -> Result<u64, RemoteFault> {
+        // The device offers no atomic operations.
+        Err(RemoteFault::Access)
+    }
+
+    fn invalidate(&mut self, _: u32) -> Result<(), RemoteFault> {
+        // No key can be invalidated.
+        Err(RemoteFault::Access)
     }
 }
 

@@ -2,7 +2,7 @@
 
 //! Work requests: snapshots of the WQEs in the rings, and their validation.
 
-use roce::work::{RecvWr, Remote, SendOp, SendWr, MAX_MESSAGE};
+use roce::work::{RecvWr, Remote, SendOp, SendWr, With, MAX_MESSAGE};
 use virtio_rdma_abi::ib::{AccessFlags, SendFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::wire::Wire;
@@ -131,7 +131,9 @@ pub(crate) fn fetch_send(
     let header = SqHeader::get(&wqe[..SqHeader::SIZE]);
     let mut wr = SendWr {
         id: header.wr_id,
-        op: SendOp::Send { imm: None },
+        op: SendOp::Send {
+            with: With::Nothing,
+        },
         length: 0,
         flags: header.send_flags,
         local: Posted {
@@ -211,9 +213,11 @@ fn operation(header: &SqHeader) -> Option<SendOp> {
         rkey: rdma.rkey,
     };
     Some(match WrOpcode::try_from(header.opcode).ok()? {
-        WrOpcode::Send => SendOp::Send { imm: None },
+        WrOpcode::Send => SendOp::Send {
+            with: With::Nothing,
+        },
         WrOpcode::SendWithImm => SendOp::Send {
-            imm: Some(header.ex),
+            with: With::Imm(header.ex),
         },
         WrOpcode::RdmaWrite => SendOp::Write { remote, imm: None },
         WrOpcode::RdmaWriteWithImm => SendOp::Write {

@@ -8,6 +8,9 @@
 //! A long READ is asked for in several requests, so that the responses on their way obey the same window as everything
 //! else. The requests of one READ always divide it at the same packets, whatever is repeated, because a responder
 //! recognizes a duplicate READ only if all of it was requested before.
+//!
+//! Operations on local keys stand in the queue like the rest, but take no PSN: they are executed where the next packet
+//! would be sent, and passed over when what follows is repeated.
 
 mod response;
 mod send;
@@ -15,13 +18,14 @@ mod send;
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use crate::connection::{Connection, QpError};
+use crate::env::RequesterEnv;
 use crate::net::Path;
 use crate::psn::Psn;
-use crate::work::{packets, SendOp, SendWr, WcStatus, MAX_MESSAGE};
+use crate::work::{packets, SendFlags, SendOp, SendWr, WcStatus, ATOMIC_SIZE, MAX_MESSAGE};
 
-use super::env::RequesterEnv;
 use super::timer::ack_timeout;
-use super::{Connection, QpError, RequesterAttr, WINDOW};
+use super::{RequesterAttr, WINDOW};
 
 /// Packets of one READ request.
 const READ_PACKETS: u64 = WINDOW as u64 / 2;
@@ -34,11 +38,14 @@ struct Pending<L> {
     end: u64,
     /// It can't be sent (any further) and ends with this status once all before it have ended.
     failed: Option<WcStatus>,
+    /// It is an operation on local keys that has not been executed.
+    local: bool,
 }
 
 impl<L> Pending<L> {
-    const fn is_read(&self) -> bool {
-        matches!(self.wr.op, SendOp::Read { .. })
+    /// Whether it ends with an answer of its own: a READ or an atomic operation.
+    const fn is_answered(&self) -> bool {
+        is_answered(&self.wr.op)
     }
 
     /// End of the READ request that packet `at` belongs to.
@@ -46,6 +53,10 @@ impl<L> Pending<L> {
         let request = (at - self.first) / READ_PACKETS;
         self.end.min(self.first + (request + 1) * READ_PACKETS)
     }
+}
+
+const fn is_answered(op: &SendOp) -> bool {
+    matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. })
 }
 
 /// Sends the work requests of one QP and receives the responses. `L` finds the local memory of a work request.
@@ -65,8 +76,8 @@ pub struct Requester<L> {
     sent: u64,
     /// End of what was posted.
     posted: u64,
-    /// READ requests sent and not answered.
-    reads: u32,
+    /// READ requests and atomic operations sent and not answered.
+    unanswered: u32,
     retries: u8,
     rnr_retries: u8,
     /// `una` when a packet last made us go back, so that its like does not do so again.
@@ -91,7 +102,7 @@ impl<L> Requester<L> {
             next: 0,
             sent: 0,
             posted: 0,
-            reads: 0,
+            unanswered: 0,
             retries: attr.retry_cnt,
             rnr_retries: attr.rnr_retry,
             went_back: None,
@@ -111,8 +122,8 @@ impl<L> Requester<L> {
         self.queue.is_empty()
     }
 
-    /// Queues a work request. Gives it back if there is no room or the connection has ended. One that is too long or
-    /// that needs READs where none are negotiated fails as if by [`post_failed`](Self::post_failed).
+    /// Queues a work request. Gives it back if there is no room or the connection has ended. One that is too
+    /// long, or a READ or atomic operation where none are negotiated, fails as if by [`post_failed`](Self::post_failed).
     pub fn post(&mut self, wr: SendWr<L>) -> Result<(), SendWr<L>> {
         self.enqueue(wr, None)
     }
@@ -126,17 +137,25 @@ impl<L> Requester<L> {
         if !self.has_room() {
             return Err(wr);
         }
-        let never_fits = matches!(wr.op, SendOp::Read { .. }) && self.attr.max_rd_atomic == 0;
+        let never_fits = is_answered(&wr.op) && self.attr.max_rd_atomic == 0;
+        let fits = match wr.op {
+            SendOp::Atomic { .. } => wr.length == ATOMIC_SIZE,
+            _ => wr.length <= MAX_MESSAGE,
+        };
         let failed = failed
-            .or((wr.length > MAX_MESSAGE).then_some(WcStatus::LocLenErr))
+            .or((!fits).then_some(WcStatus::LocLenErr))
             .or(never_fits.then_some(WcStatus::LocQpOpErr));
+        let local = matches!(wr.op, SendOp::Local { .. });
         let first = self.posted;
-        self.posted += u64::from(packets(wr.length, self.connection.mtu));
+        if !local {
+            self.posted += u64::from(packets(wr.length, self.connection.mtu));
+        }
         self.queue.push_back(Pending {
             wr,
             first,
             end: self.posted,
             failed,
+            local,
         });
         Ok(())
     }
@@ -161,7 +180,7 @@ impl<L> Requester<L> {
         &self.attr
     }
 
-    /// Changes timeout, retry counts and READ limit; `sq_psn` stays what it was.
+    /// Changes timeout, retry counts and the limit of READs; `sq_psn` stays what it was.
     pub fn set_attr(&mut self, attr: RequesterAttr) {
         self.attr = RequesterAttr {
             sq_psn: self.attr.sq_psn,
@@ -208,7 +227,7 @@ impl<L> Requester<L> {
         while self
             .queue
             .front()
-            .is_some_and(|pending| pending.end <= self.una)
+            .is_some_and(|pending| pending.end <= self.una && !pending.local)
         {
             let Some(pending) = self.queue.pop_front() else {
                 break;
@@ -220,6 +239,41 @@ impl<L> Requester<L> {
             Some(status) => Err(self.fail(status, env)),
             None => Ok(()),
         }
+    }
+
+    /// Takes a step with work on local keys if its turn has come. Returns whether it did.
+    fn execute_local<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> bool {
+        let held = self.is_held();
+        let Some(pending) = self.queue.get_mut(self.cursor) else {
+            return false;
+        };
+        let SendOp::Local { drained } = pending.wr.op else {
+            return false;
+        };
+        if pending.local {
+            // What has ended is no longer in the queue.
+            if held || pending.failed.is_some() || (drained && self.cursor > 0) {
+                return false;
+            }
+            match env.execute_local(&pending.wr.local) {
+                Ok(()) => pending.local = false,
+                Err(status) => {
+                    pending.failed = Some(status);
+                    return true;
+                }
+            }
+        }
+        self.cursor += 1;
+        true
+    }
+
+    /// Whether a fence holds the work request at the cursor back.
+    fn is_held(&self) -> bool {
+        let fenced = self
+            .queue
+            .get(self.cursor)
+            .is_some_and(|pending| pending.wr.flags.contains(SendFlags::FENCE));
+        fenced && self.queue.range(..self.cursor).any(Pending::is_answered)
     }
 
     /// Goes back in answer to a packet, unless another one already had us go back to the same place.
@@ -244,7 +298,7 @@ impl<L> Requester<L> {
     fn rewind(&mut self) {
         self.next = self.una;
         self.cursor = 0;
-        self.reads = 0;
+        self.unanswered = 0;
         self.ack_deadline = None;
     }
 

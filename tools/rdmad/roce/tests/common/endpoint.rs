@@ -6,15 +6,15 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Instant;
 
+use roce::env::{BadReceive, Output, RemoteFault, RequesterEnv, ResponderEnv};
 use roce::net::{flow_label, udp_source_port, Addresses};
-use roce::rc::{
-    BadReceive, Connection, Output, QpError, RemoteFault, Requester, RequesterAttr, RequesterEnv,
-    Responder, ResponderAttr, ResponderEnv,
-};
+use roce::rc::{Requester, RequesterAttr, Responder, ResponderAttr};
 use roce::work::{
-    AccessFlags, Mtu, RecvCompletion, RecvWr, Remote, SendFlags, SendOp, SendWr, WcStatus,
+    AccessFlags, AtomicOp, Mtu, RecvCompletion, RecvWr, Remote, SendFlags, SendOp, SendWr, WcStatus,
 };
-use roce::{Frame, FramePool, Packet, Path};
+use roce::{Connection, Frame, FramePool, Packet, Path, QpError};
+
+use super::setup::apply;
 
 /// The one rkey of an endpoint's memory.
 pub const RKEY: u32 = 0x1234;
@@ -47,6 +47,12 @@ pub struct World {
     pub bad_receive: bool,
     /// Frame buffers that `frame` still gives out; `None` for no limit but the pool's.
     pub frames: Option<usize>,
+    /// For each operation on local keys: how many work requests had ended before.
+    pub local_operations: Vec<usize>,
+    /// Atomic operations executed.
+    pub atomics: usize,
+    /// Keys that a SEND may invalidate.
+    pub keys: Vec<u32>,
 }
 
 impl World {
@@ -137,6 +143,14 @@ impl RequesterEnv for World {
         Ok(())
     }
 
+    fn execute_local(&mut self, _: &Pieces) -> Result<(), WcStatus> {
+        if self.local_fault {
+            return Err(WcStatus::LocProtErr);
+        }
+        self.local_operations.push(self.sent.len());
+        Ok(())
+    }
+
     fn complete_send(&mut self, wr: SendWr<Pieces>, status: WcStatus) {
         self.sent.push((wr.id, status));
     }
@@ -194,6 +208,24 @@ impl ResponderEnv for World {
         into.copy_from_slice(&self.memory[range]);
         Ok(())
     }
+
+    fn atomic(&mut self, at: Remote, op: AtomicOp) -> Result<u64, RemoteFault> {
+        let range = self.range(at, 8, AccessFlags::REMOTE_ATOMIC)?;
+        if self.remote_fault {
+            return Err(RemoteFault::Operational);
+        }
+        self.atomics += 1;
+        let word: &mut [u8; 8] = self.memory[range].first_chunk_mut().expect("8 bytes");
+        let original = u64::from_le_bytes(*word);
+        *word = apply(op, original).to_le_bytes();
+        Ok(original)
+    }
+
+    fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteFault> {
+        let at = self.keys.iter().position(|key| *key == rkey);
+        self.keys.swap_remove(at.ok_or(RemoteFault::Access)?);
+        Ok(())
+    }
 }
 
 /// A QP: both state machines and their surroundings.
@@ -230,7 +262,9 @@ impl Default for Settings {
             rnr_retry: 7,
             min_rnr_timer: 12,
             rd_atomic: 16,
-            access: AccessFlags(AccessFlags::REMOTE_READ.0 | AccessFlags::REMOTE_WRITE.0),
+            access: AccessFlags::REMOTE_READ
+                | AccessFlags::REMOTE_WRITE
+                | AccessFlags::REMOTE_ATOMIC,
             depth: 64,
         }
     }
@@ -273,6 +307,9 @@ impl Endpoint {
                 remote_fault: false,
                 bad_receive: false,
                 frames: None,
+                local_operations: Vec::new(),
+                atomics: 0,
+                keys: Vec::new(),
             },
             errors: Vec::new(),
         }

@@ -5,7 +5,7 @@
 #![allow(clippy::single_range_in_vec_init)]
 
 use roce::headers::Bth;
-use roce::work::{Remote, SendOp, WcStatus};
+use roce::work::{AtomicOp, Remote, SendOp, WcStatus, With};
 use roce::Packet;
 
 use super::endpoint::{Pieces, Settings, BASE, RKEY};
@@ -16,7 +16,9 @@ pub const MEMORY: usize = 64 << 10;
 /// Bytes of a message: three packets.
 pub const LEN: usize = 3000;
 /// A plain SEND.
-pub const SEND: SendOp = SendOp::Send { imm: None };
+pub const SEND: SendOp = SendOp::Send {
+    with: With::Nothing,
+};
 
 /// A perfect channel.
 pub fn sim(settings: Settings) -> Sim {
@@ -39,6 +41,15 @@ pub fn local() -> Pieces {
 /// An RDMA WRITE.
 pub fn write(remote: Remote) -> SendOp {
     SendOp::Write { remote, imm: None }
+}
+
+/// The word after an atomic operation.
+pub fn apply(op: AtomicOp, original: u64) -> u64 {
+    match op {
+        AtomicOp::CompareSwap { compare, swap } if original == compare => swap,
+        AtomicOp::CompareSwap { .. } => original,
+        AtomicOp::FetchAdd { add } => original.wrapping_add(add),
+    }
 }
 
 /// Sends of side 0 that ended, in order.

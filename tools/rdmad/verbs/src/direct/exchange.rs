@@ -2,8 +2,8 @@
 
 //! One step of a transfer: what a requester's packets would do to the responder, done at once.
 
-use roce::rc::BadReceive;
-use roce::work::{RecvCompletion, Remote, SendWr};
+use roce::env::BadReceive;
+use roce::work::{RecvCompletion, Remote, SendWr, With};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, WcStatus};
 
 use super::Stop;
@@ -26,7 +26,7 @@ pub(super) struct Exchange<'a, 'b> {
 
 impl Exchange<'_, '_> {
     /// SEND.
-    pub(super) fn send(&mut self, imm: Option<[u8; 4]>) -> Result<(), Stop> {
+    pub(super) fn send(&mut self, with: With) -> Result<(), Stop> {
         if self.offset == 0 {
             if self.recv.incoming.is_some() {
                 // An earlier requester of ours left a message unfinished.
@@ -41,8 +41,9 @@ impl Exchange<'_, '_> {
             status: WcStatus::Success,
             rdma_write: false,
             byte_len: self.wr.length,
-            imm,
+            with,
             solicited: solicits(self.wr),
+            source: None,
         };
         if self.wr.length > incoming.length {
             completion.status = WcStatus::LocLenErr;
@@ -94,8 +95,9 @@ impl Exchange<'_, '_> {
                 },
                 rdma_write: true,
                 byte_len: self.wr.length,
-                imm,
+                with: imm.map_or(With::Nothing, With::Imm),
                 solicited: solicits(self.wr),
+                source: None,
             };
             self.target.complete(&incoming, &completion);
         }

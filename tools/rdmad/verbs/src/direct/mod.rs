@@ -12,8 +12,9 @@ mod exchange;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use roce::rc::{ack_timeout, rnr_delay, Connection};
+use roce::rc::{ack_timeout, rnr_delay};
 use roce::work::{packets, Mtu, SendOp, SendWr};
+use roce::Connection;
 use virtio_rdma_abi::ib::WcStatus;
 use virtio_rdma_abi::qp::QpAttr;
 
@@ -222,9 +223,13 @@ impl Transfer {
             recv: &mut recv,
         };
         match self.wr.op {
-            SendOp::Send { imm } => exchange.send(imm)?,
+            SendOp::Send { with } => exchange.send(with)?,
             SendOp::Write { remote, imm } => exchange.write(remote, imm)?,
             SendOp::Read { remote } => exchange.read(remote)?,
+            // No WQE becomes such a work request.
+            SendOp::Atomic { .. } | SendOp::Local { .. } => {
+                return Err(Stop::Failed(WcStatus::LocQpOpErr))
+            }
         }
         *budget -= len;
         // At most the message's length.

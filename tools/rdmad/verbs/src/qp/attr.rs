@@ -3,8 +3,8 @@
 //! Attributes of a QP: validation and merging, and what they mean for a connection.
 
 use roce::net::{gid_to_ip, udp_source_port, Addresses, DEFAULT_HOP_LIMIT};
-use roce::rc::{Connection, RequesterAttr, ResponderAttr};
-use roce::Path;
+use roce::rc::{RequesterAttr, ResponderAttr};
+use roce::{Connection, Path};
 use virtio_rdma_abi::ib::{AccessFlags, AhFlags, Mtu, QpAttrMask, MASK_24, PORT};
 use virtio_rdma_abi::qp::{AhAttr, QpAttr};
 

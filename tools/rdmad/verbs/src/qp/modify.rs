@@ -4,7 +4,8 @@
 
 use std::sync::atomic::Ordering;
 
-use roce::rc::{Connection, Requester, Responder};
+use roce::rc::{Requester, Responder};
+use roce::Connection;
 use virtio_rdma_abi::ib::{QpAttrMask, QpState};
 use virtio_rdma_abi::qp::QpAttr;
 

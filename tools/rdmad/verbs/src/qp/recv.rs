@@ -3,9 +3,11 @@
 //! The receive half of a QP.
 
 use dma::DmaView;
+use roce::env::BadReceive;
 use roce::net::Addresses;
-use roce::rc::{BadReceive, Connection, Responder};
-use roce::work::{RecvCompletion, RecvWr, Remote};
+use roce::rc::Responder;
+use roce::work::{RecvCompletion, RecvWr, Remote, With};
+use roce::Connection;
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, WcFlags, WcStatus};
 use virtio_rdma_abi::ring::RingLayout;
@@ -191,9 +193,16 @@ impl<'a> RecvTurn<'a> {
         };
         let mut cqe = self.qp.cqe(wr.id, how.status, opcode);
         cqe.byte_len = how.byte_len;
-        if let Some(imm) = how.imm {
-            cqe.ex = imm;
-            cqe.wc_flags = WcFlags::WITH_IMM;
+        match how.with {
+            With::Nothing => {}
+            With::Imm(imm) => {
+                cqe.ex = imm;
+                cqe.wc_flags = WcFlags::WITH_IMM;
+            }
+            With::Inv(rkey) => {
+                cqe.ex = rkey.to_le_bytes();
+                cqe.wc_flags = WcFlags::WITH_INVALIDATE;
+            }
         }
         let solicited = how.solicited || how.status != WcStatus::Success;
         self.qp

@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use dma::DmaView;
 use roce::net::Addresses;
-use roce::rc::{Connection, Requester};
+use roce::rc::Requester;
 use roce::work::SendWr;
+use roce::Connection;
 use virtio_rdma_abi::ib::{AccessFlags, SendFlags, WcStatus};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::ring::RingLayout;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use dma::DmaView;
-use roce::rc::Pause;
+use roce::Pause;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, WcStatus};
 
 use super::{Qp, RecvTurn, SendSide, SendTurn};

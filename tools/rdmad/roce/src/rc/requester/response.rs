@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Responses: acknowledgements, NAKs and READ data.
+//! Responses: acknowledgements, NAKs, READ data and results of atomic operations.
 
 use std::time::Instant;
 
+use crate::connection::QpError;
+use crate::env::RequesterEnv;
 use crate::headers::{NakCode, Syndrome};
 use crate::opcode::{Op, Position};
 use crate::packet::Packet;
-use crate::rc::env::RequesterEnv;
 use crate::rc::timer::rnr_delay;
-use crate::rc::QpError;
-use crate::work::WcStatus;
+use crate::work::{SendOp, WcStatus};
 
 use super::Requester;
 
@@ -47,6 +47,13 @@ impl<L> Requester<L> {
                 }
                 self.read_response(position, packet.payload, now, env)
             }
+            (Op::AtomicAck, Some(Syndrome::Ack(_))) => {
+                self.acknowledge(at, now, env)?;
+                if self.una < at {
+                    return self.go_back_once(env);
+                }
+                self.atomic_response(packet.transport.atomic_ack, now, env)
+            }
             (Op::Ack, Some(Syndrome::Ack(_))) => {
                 self.acknowledge(at + 1, now, env)?;
                 if self.una <= at {
@@ -79,8 +86,8 @@ impl<L> Requester<L> {
         }
     }
 
-    /// Takes packets before `end` as acknowledged, but none of a READ: where `una` stops short of `end`, READ
-    /// responses got lost.
+    /// Takes packets before `end` as acknowledged, but none of a READ or atomic operation: where `una`
+    /// stops short of `end`, their responses got lost.
     fn acknowledge<E: RequesterEnv<Send = L>>(
         &mut self,
         end: u64,
@@ -91,8 +98,8 @@ impl<L> Requester<L> {
             .queue
             .iter()
             .take_while(|pending| pending.first < end)
-            .find(|pending| pending.is_read())
-            .map_or(end, |read| read.first.max(self.una));
+            .find(|pending| pending.is_answered())
+            .map_or(end, |pending| pending.first.max(self.una));
         if reached > self.una {
             self.progress(reached, now);
             self.settle(env)?;
@@ -109,7 +116,11 @@ impl<L> Requester<L> {
         env: &mut E,
     ) -> Result<(), QpError> {
         let at = self.una;
-        let Some(read) = self.queue.front().filter(|pending| pending.is_read()) else {
+        let read = self
+            .queue
+            .front()
+            .filter(|pending| matches!(pending.wr.op, SendOp::Read { .. }));
+        let Some(read) = read else {
             return Err(self.fail(WcStatus::BadRespErr, env));
         };
         let mtu = self.connection.mtu.bytes();
@@ -130,8 +141,32 @@ impl<L> Requester<L> {
             }
         }
         // Below zero if the request was to be repeated and its first answer came after all.
-        self.reads = self.reads.saturating_sub(u32::from(ends));
+        self.unanswered = self.unanswered.saturating_sub(u32::from(ends));
         self.progress(at + 1, now);
+        self.settle(env)
+    }
+
+    /// Takes the original value of the atomic operation at `una`.
+    fn atomic_response<E: RequesterEnv<Send = L>>(
+        &mut self,
+        original: Option<u64>,
+        now: Instant,
+        env: &mut E,
+    ) -> Result<(), QpError> {
+        let atomic = self
+            .queue
+            .front()
+            .filter(|pending| matches!(pending.wr.op, SendOp::Atomic { .. }));
+        let (Some(atomic), Some(original)) = (atomic, original) else {
+            return Err(self.fail(WcStatus::BadRespErr, env));
+        };
+        let bytes = original.to_le_bytes();
+        if let Err(status) = env.scatter_read(&atomic.wr.local, 0, &bytes, true) {
+            return Err(self.fail(status, env));
+        }
+        // As for READs, it may be below zero.
+        self.unanswered = self.unanswered.saturating_sub(1);
+        self.progress(self.una + 1, now);
         self.settle(env)
     }
 

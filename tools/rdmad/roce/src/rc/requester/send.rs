@@ -4,14 +4,17 @@
 
 use std::time::Instant;
 
-use crate::headers::{Bth, Reth, Transport};
-use crate::opcode::{Extra, Op, Opcode, Position};
+use crate::connection::{ident, Pause, QpError, Sent};
+use crate::env::RequesterEnv;
+use crate::headers::{AtomicEth, Bth, Transport};
+use crate::opcode::{Op, Opcode, Service};
 use crate::packet::{build, frame_size};
-use crate::rc::env::RequesterEnv;
-use crate::rc::{ident, Pause, QpError, Sent, WINDOW};
-use crate::work::{Remote, SendFlags, SendOp};
+use crate::psn::Psn;
+use crate::rc::WINDOW;
+use crate::segment::{reth, segment};
+use crate::work::{AtomicOp, SendOp};
 
-use super::{Pending, Requester};
+use super::{is_answered, Requester};
 
 /// An acknowledgement is asked for at least once in so many packets.
 const ACK_INTERVAL: u64 = WINDOW as u64 / 4;
@@ -24,6 +27,18 @@ struct Next {
     length: u32,
     /// Packet to be sent after this one. A READ request takes the place of all its responses.
     end: u64,
+}
+
+impl Next {
+    /// A packet without payload.
+    fn bare(transport: Transport, end: u64) -> Self {
+        Self {
+            transport,
+            offset: 0,
+            length: 0,
+            end,
+        }
+    }
 }
 
 impl<L> Requester<L> {
@@ -41,6 +56,9 @@ impl<L> Requester<L> {
                 break Pause::Idle;
             }
             self.rnr_deadline = None;
+            if self.execute_local(env) {
+                continue;
+            }
             let Some(next) = self.choose() else {
                 break Pause::Idle;
             };
@@ -87,7 +105,7 @@ impl<L> Requester<L> {
         self.next = next.end;
         self.sent = self.sent.max(next.end);
         self.cursor += usize::from(next.end == pending.end);
-        self.reads += u32::from(next.transport.bth.opcode.op == Op::ReadRequest);
+        self.unanswered += u32::from(is_answered(&pending.wr.op));
         env.send(frame);
         Some(size)
     }
@@ -103,88 +121,70 @@ impl<L> Requester<L> {
             .get(self.cursor)
             .filter(|pending| pending.failed.is_none())?;
         let wr = &pending.wr;
-        if at == pending.first
-            && wr.flags.contains(SendFlags::FENCE)
-            && self.queue.range(..self.cursor).any(Pending::is_read)
-        {
+        if at == pending.first && self.is_held() {
             return None;
         }
         let mtu = self.connection.mtu.bytes();
         // A message has at most 2^23 packets.
         let index = (at - pending.first) as u32;
-        let offset = index * mtu;
         let psn = self.psn(at);
-        let bth = |op| {
-            Bth::new(
-                Opcode::rc(op),
-                self.connection.pkey,
-                self.connection.dest_qpn,
-                psn,
-            )
-        };
-
-        if let SendOp::Read { remote } = wr.op {
-            let end = pending.request_end(at);
-            if self.reads >= u32::from(self.attr.max_rd_atomic) || end - at > room {
-                return None;
-            }
-            // At most the packets of the whole message.
-            let length = (wr.length - offset).min((end - at) as u32 * mtu);
-            let mut transport = Transport::new(bth(Op::ReadRequest));
-            transport.bth.ack_req = true;
-            transport.reth = Some(reth(remote, offset, length));
-            return Some(Next {
-                transport,
-                offset,
-                length: 0,
-                end,
-            });
+        if is_answered(&pending.wr.op) && self.unanswered >= u32::from(self.attr.max_rd_atomic) {
+            return None;
         }
-
-        let last = at + 1 == pending.end;
-        let position = Position::of(index == 0, last);
-        let (remote, imm) = match wr.op {
-            SendOp::Send { imm } => (None, imm),
-            SendOp::Write { remote, imm } => (Some(remote), imm),
-            SendOp::Read { .. } => return None,
-        };
-        let imm = imm.filter(|_| last);
-        let extra = if imm.is_some() {
-            Extra::Imm
-        } else {
-            Extra::None
-        };
-        let op = if remote.is_some() {
-            Op::Write(position, extra)
-        } else {
-            Op::Send(position, extra)
-        };
-        let mut transport = Transport::new(bth(op));
-        transport.imm = imm;
-        transport.reth = remote
-            .filter(|_| index == 0)
-            .map(|remote| reth(remote, 0, wr.length));
-        // The first packet of a repetition asks too: what follows may be held up for longer than the peer waits.
-        let repeats = at == self.una && at < self.sent;
-        transport.bth.ack_req =
-            last || repeats || room == 1 || at % ACK_INTERVAL == ACK_INTERVAL - 1;
-        // A WRITE without immediate data completes no receive that could be solicited.
-        transport.bth.solicited =
-            last && wr.flags.contains(SendFlags::SOLICITED) && (imm.is_some() || remote.is_none());
-        Some(Next {
-            transport,
-            offset,
-            length: (wr.length - offset).min(mtu),
-            end: at + 1,
-        })
+        match wr.op {
+            SendOp::Read { remote } => {
+                let end = pending.request_end(at);
+                if end - at > room {
+                    return None;
+                }
+                let offset = index * mtu;
+                // At most the packets of the whole message.
+                let length = (wr.length - offset).min((end - at) as u32 * mtu);
+                let mut transport = self.request(Op::ReadRequest, psn);
+                transport.reth = Some(reth(remote, offset, length));
+                Some(Next::bare(transport, end))
+            }
+            SendOp::Atomic { remote, op } => {
+                let (op, swap_add, compare) = match op {
+                    AtomicOp::CompareSwap { compare, swap } => (Op::CompareSwap, swap, compare),
+                    AtomicOp::FetchAdd { add } => (Op::FetchAdd, add, 0),
+                };
+                let mut transport = self.request(op, psn);
+                transport.atomic = Some(AtomicEth {
+                    va: remote.va,
+                    rkey: remote.rkey,
+                    swap_add,
+                    compare,
+                });
+                Some(Next::bare(transport, at + 1))
+            }
+            SendOp::Send { .. } | SendOp::Write { .. } => {
+                let mut segment = segment(Service::Rc, &self.connection, wr, index, psn)?;
+                // The first packet of a repetition asks too: what follows may be held up for longer than the peer
+                // waits.
+                let repeats = at == self.una && at < self.sent;
+                segment.transport.bth.ack_req =
+                    segment.last || repeats || room == 1 || at % ACK_INTERVAL == ACK_INTERVAL - 1;
+                Some(Next {
+                    transport: segment.transport,
+                    offset: segment.offset,
+                    length: segment.length,
+                    end: at + 1,
+                })
+            }
+            SendOp::Local { .. } => None,
+        }
     }
-}
 
-/// The RETH for `length` bytes from `offset` of a remote range. The responder checks that it does not wrap.
-fn reth(remote: Remote, offset: u32, length: u32) -> Reth {
-    Reth {
-        va: remote.va.wrapping_add(u64::from(offset)),
-        rkey: remote.rkey,
-        length,
+    /// Headers of a READ or atomic request.
+    fn request(&self, op: Op, psn: Psn) -> Transport {
+        let mut bth = Bth::new(
+            Opcode::rc(op),
+            self.connection.pkey,
+            self.connection.dest_qpn,
+            psn,
+        );
+        bth.ack_req = true;
+        Transport::new(bth)
     }
 }

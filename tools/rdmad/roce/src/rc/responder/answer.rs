@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Answers: READ responses, acknowledgements and NAKs.
+//! Answers: READ responses, results of atomic operations, acknowledgements and NAKs.
 
 use std::convert::Infallible;
 
+use crate::connection::{ident, Pause, QpError, Sent};
+use crate::env::ResponderEnv;
 use crate::headers::{Aeth, Bth, Syndrome, Transport};
 use crate::opcode::{Op, Opcode, Position};
 use crate::packet::{build, frame_size};
-use crate::rc::env::ResponderEnv;
-use crate::rc::{ident, Pause, QpError, Sent};
 
+use super::job::Answer;
 use super::{nak_of, Responder};
 
 impl<R> Responder<R> {
-    /// Sends READ responses, then an acknowledgement or NAK, until there is nothing to send or frames of `budget` bytes
+    /// Sends answers to READs and atomic operations, then an acknowledgement or NAK, until there is nothing to send or frames of `budget` bytes
     /// are sent; the last may exceed it.
     pub fn transmit<E: ResponderEnv<Recv = R>>(
         &mut self,
@@ -28,7 +29,7 @@ impl<R> Responder<R> {
             if bytes >= budget {
                 break Pause::Budget;
             }
-            let sent = if self.reads.is_empty() {
+            let sent = if self.jobs.is_empty() {
                 self.send_ack(env)
             } else {
                 self.send_response(env)?
@@ -41,20 +42,26 @@ impl<R> Responder<R> {
         Ok(Sent { bytes, pause })
     }
 
-    /// Sends one response of the first READ. Returns the bytes sent, or `None` without a frame buffer.
+    /// Sends one response of the first job. Returns the bytes sent, or `None` without a frame buffer.
     fn send_response<E: ResponderEnv<Recv = R>>(
         &mut self,
         env: &mut E,
     ) -> Result<Option<usize>, QpError> {
-        let Some(job) = self.reads.front_mut() else {
+        let Some(job) = self.jobs.front_mut() else {
             return Ok(Some(0));
         };
-        let length = job.remaining.min(self.connection.mtu.bytes());
-        let last = length == job.remaining;
-        let position = Position::of(!job.started, last);
-        let op = Opcode::rc(Op::ReadResponse(position));
+        let (position, op, length) = match job.answer {
+            Answer::Read {
+                remaining, started, ..
+            } => {
+                let length = remaining.min(self.connection.mtu.bytes());
+                let position = Position::of(!started, length == remaining);
+                (position, Op::ReadResponse(position), length)
+            }
+            Answer::Atomic(_) => (Position::Only, Op::AtomicAck, 0),
+        };
         let mut transport = Transport::new(Bth::new(
-            op,
+            Opcode::rc(op),
             self.connection.pkey,
             self.connection.dest_qpn,
             job.psn,
@@ -65,42 +72,49 @@ impl<R> Responder<R> {
                 msn: job.msn,
             });
         }
+        if let Answer::Atomic(original) = job.answer {
+            transport.atomic_ack = Some(original);
+        }
         let path = &self.connection.path;
         let size = frame_size(path, &transport, length as usize);
         let Some(mut frame) = env.frame(size) else {
             return Ok(None);
         };
-        let remote = job.remote;
         let built = build(
             &mut frame,
             path,
             ident(job.psn),
             &transport,
             length as usize,
-            |payload| {
-                if payload.is_empty() {
-                    return Ok(());
-                }
-                env.read(remote, payload)
+            |payload| match job.answer {
+                Answer::Read { remote, .. } if !payload.is_empty() => env.read(remote, payload),
+                Answer::Read { .. } | Answer::Atomic(_) => Ok(()),
             },
         );
         if let Err(fault) = built {
             if job.duplicate {
-                self.reads.pop_front();
+                self.jobs.pop_front();
                 return Ok(Some(0));
             }
             // The connection ends at this response, whatever was accepted after its request.
             self.expected = job.psn;
-            self.reads.clear();
+            self.jobs.clear();
             let (code, event) = nak_of(fault);
             return Err(self.fail(code, Some(event)));
         }
-        job.started = true;
         job.psn = job.psn.add(1);
-        job.remaining -= length;
-        job.remote.va = job.remote.va.wrapping_add(u64::from(length));
-        if last {
-            self.reads.pop_front();
+        if let Answer::Read {
+            remote,
+            remaining,
+            started,
+        } = &mut job.answer
+        {
+            *started = true;
+            *remaining -= length;
+            remote.va = remote.va.wrapping_add(u64::from(length));
+        }
+        if position.ends() {
+            self.jobs.pop_front();
         }
         env.send(frame);
         Ok(Some(size))

@@ -6,18 +6,19 @@
 //! call and keep no reference to it.
 
 use crate::frame::Frame;
-use crate::work::{AccessFlags, RecvCompletion, RecvWr, Remote, SendWr, WcStatus};
+use crate::work::{AccessFlags, AtomicOp, RecvCompletion, RecvWr, Remote, SendWr, WcStatus};
 
 /// Where frames go.
 pub trait Output {
     /// A buffer for a frame of `len` bytes, or `None` when the way out is full. Then `transmit` stops with
-    /// [`Pause::NoFrame`](super::Pause::NoFrame) and the caller calls it again when there is room.
+    /// [`Pause::NoFrame`](crate::Pause::NoFrame) and the caller calls it again when there is room.
     fn frame(&mut self, len: usize) -> Option<Frame>;
     /// Sends a complete frame. It may get lost like any other.
     fn send(&mut self, frame: Frame);
 }
 
-/// Environment of a [`Requester`](super::Requester).
+/// Environment of a requester: of [`rc::Requester`](crate::rc::Requester), [`uc::Requester`](crate::uc::Requester) or
+/// [`ud::Sender`](crate::ud::Sender).
 pub trait RequesterEnv: Output {
     /// Local memory of a send work request.
     type Send;
@@ -25,7 +26,8 @@ pub trait RequesterEnv: Output {
     /// with this status. Called again for the same bytes when packets are repeated.
     fn gather(&mut self, local: &Self::Send, offset: u32, into: &mut [u8]) -> Result<(), WcStatus>;
     /// Copies bytes of a READ response, of which `from` is the part at `offset`, to local memory. `last` says that the
-    /// message ends with them. An error fails the work request with this status.
+    /// message ends with them. The original value of an atomic operation comes as 8 bytes in little-endian order. An
+    /// error fails the work request with this status.
     fn scatter_read(
         &mut self,
         local: &Self::Send,
@@ -33,6 +35,8 @@ pub trait RequesterEnv: Output {
         from: &[u8],
         last: bool,
     ) -> Result<(), WcStatus>;
+    /// Executes a [`SendOp::Local`](crate::work::SendOp::Local), once. An error fails the work request with this status.
+    fn execute_local(&mut self, local: &Self::Send) -> Result<(), WcStatus>;
     /// A work request ended. Called once for each that was posted and not drained, in the order of posting.
     fn complete_send(&mut self, wr: SendWr<Self::Send>, status: WcStatus);
 }
@@ -50,7 +54,8 @@ pub enum RemoteFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadReceive;
 
-/// Environment of a [`Responder`](super::Responder).
+/// Environment of a responder: of [`rc::Responder`](crate::rc::Responder), [`uc::Responder`](crate::uc::Responder) or
+/// [`ud::Receiver`](crate::ud::Receiver).
 pub trait ResponderEnv: Output {
     /// Local memory of a receive work request.
     type Recv;
@@ -75,4 +80,10 @@ pub trait ResponderEnv: Output {
     fn write(&mut self, at: Remote, from: &[u8], last: bool) -> Result<(), RemoteFault>;
     /// Copies registered memory for a READ, checking it as [`check`](Self::check) does.
     fn read(&mut self, at: Remote, into: &mut [u8]) -> Result<(), RemoteFault>;
+    /// Executes an atomic operation on the 8 bytes at `at`, whose address is a multiple of 8, and returns their original
+    /// value. Checks them as [`check`](Self::check) does, for `REMOTE_ATOMIC`. Never called for a duplicate.
+    fn atomic(&mut self, at: Remote, op: AtomicOp) -> Result<u64, RemoteFault>;
+    /// Invalidates an R_Key that a SEND named, after its data is in place and before its receive completes.
+    /// [`RemoteFault::Access`] if there is no such key in the QP's PD or it can't be invalidated.
+    fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteFault>;
 }

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What connections of all transport services have in common.
+
+use virtio_rdma_abi::ib::DEFAULT_PKEY;
+
+use crate::net::Path;
+use crate::psn::Psn;
+use crate::work::{AsyncEvent, Mtu};
+
+/// What both halves of a connection know of their peer.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// Addresses of the packets.
+    pub path: Path,
+    /// QPN of the peer.
+    pub dest_qpn: u32,
+    /// P_Key that packets carry.
+    pub pkey: u16,
+    /// Path MTU.
+    pub mtu: Mtu,
+}
+
+impl Connection {
+    /// A connection with the default partition.
+    pub fn new(path: Path, dest_qpn: u32, mtu: Mtu) -> Self {
+        Self {
+            path,
+            dest_qpn,
+            pkey: DEFAULT_PKEY,
+            mtu,
+        }
+    }
+}
+
+/// The connection ended; see the documentation of the transport services, [`rc`](crate::rc) and [`uc`](crate::uc).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct QpError {
+    /// Asynchronous event to raise; none when a completion tells what happened.
+    pub event: Option<AsyncEvent>,
+}
+
+/// Why `transmit` stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// Nothing to send before a packet arrives, work is posted or a deadline passes.
+    Idle,
+    /// The budget is used up; there is more.
+    Budget,
+    /// [`Output::frame`](crate::env::Output::frame) had no buffer; there is more.
+    NoFrame,
+}
+
+/// Outcome of a call of `transmit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Bytes of the frames sent.
+    pub bytes: usize,
+    /// Why no more were.
+    pub pause: Pause,
+}
+
+/// IPv4 identification of a packet: the low bits of its PSN.
+pub(crate) fn ident(psn: Psn) -> u16 {
+    psn.value() as u16
+}

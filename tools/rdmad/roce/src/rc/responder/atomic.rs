@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Atomic operations. An operation executes once, as its request arrives in order; its result is kept for as long as the
+//! peer may ask for it again (IBTA 9.4.5, 9.7.5.1.5).
+
+use crate::env::ResponderEnv;
+use crate::psn::Psn;
+use crate::work::{AccessFlags, AtomicOp, Remote, ATOMIC_SIZE};
+
+use super::job::Answer;
+use super::{Refusal, Responder, INVALID};
+
+impl<R> Responder<R> {
+    /// Executes an atomic operation and queues its answer.
+    pub(super) fn atomic<E: ResponderEnv<Recv = R>>(
+        &mut self,
+        (at, op): (Remote, AtomicOp),
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        self.make_room()?;
+        let aligned = at.va % u64::from(ATOMIC_SIZE) == 0;
+        if !aligned || !self.attr.access.contains(AccessFlags::REMOTE_ATOMIC) {
+            return Err(INVALID);
+        }
+        let original = env.atomic(at, op)?;
+        if self.results.len() >= self.job_limit() {
+            self.results.pop_front();
+        }
+        self.results.push_back((self.expected, original));
+        self.next_msn();
+        self.queue(self.expected, Answer::Atomic(original), false);
+        Ok(())
+    }
+
+    /// Answers an atomic operation once more. A requester that still waits has it among the last ones; nothing is answered
+    /// to others.
+    pub(super) fn atomic_again(&mut self, psn: Psn) {
+        let result = self.results.iter().rev().find(|(at, _)| *at == psn);
+        if let Some(&(_, original)) = result {
+            self.queue_again(psn, Answer::Atomic(original));
+        }
+    }
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! SEND and RDMA WRITE.
+
+use crate::env::ResponderEnv;
+use crate::headers::{NakCode, Reth};
+use crate::opcode::Position;
+use crate::packet::{fits, Packet};
+use crate::work::{AccessFlags, RecvCompletion, RecvWr, Remote, WcStatus, With};
+
+use super::{Refusal, Responder, INVALID};
+
+/// A message of which the last packet has not arrived.
+#[derive(Debug)]
+pub(super) enum Message<R> {
+    Send { recv: RecvWr<R>, received: u32 },
+    Write { reth: Reth, received: u32 },
+}
+
+impl<R> Responder<R> {
+    /// Takes a packet of a SEND.
+    pub(super) fn send<E: ResponderEnv<Recv = R>>(
+        &mut self,
+        position: Position,
+        packet: &Packet<'_>,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        if !fits(position, packet.payload, self.connection.mtu) {
+            return Err(INVALID);
+        }
+        let (recv, received) = match self.message.take() {
+            None if position.starts() => (env.take_receive()?.ok_or(Refusal::NotReady)?, 0),
+            Some(Message::Send { recv, received }) if !position.starts() => (recv, received),
+            message => {
+                self.message = message;
+                return Err(INVALID);
+            }
+        };
+        let payload = packet.payload;
+        let mut completion = RecvCompletion {
+            status: WcStatus::Success,
+            rdma_write: false,
+            byte_len: received,
+            with: packet.transport.with(),
+            solicited: packet.transport.bth.solicited,
+            source: None,
+        };
+        if payload.len() > (recv.length - received) as usize {
+            completion.status = WcStatus::LocLenErr;
+            env.complete_recv(recv, completion);
+            return Err(Refusal::Fatal(NakCode::InvalidRequest, None));
+        }
+        if !payload.is_empty() {
+            if let Err(status) = env.scatter_recv(&recv.local, received, payload, position.ends()) {
+                completion.status = status;
+                env.complete_recv(recv, completion);
+                return Err(Refusal::Fatal(NakCode::RemoteOperational, None));
+            }
+        }
+        // The sum is at most `recv.length`.
+        let received = received + payload.len() as u32;
+        if position.ends() {
+            completion.byte_len = received;
+            if let With::Inv(rkey) = completion.with {
+                if let Err(fault) = env.invalidate(rkey) {
+                    completion.status = WcStatus::RemInvReqErr;
+                    env.complete_recv(recv, completion);
+                    return Err(fault.into());
+                }
+            }
+            env.complete_recv(recv, completion);
+        } else {
+            self.message = Some(Message::Send { recv, received });
+        }
+        Ok(())
+    }
+
+    /// Takes a packet of an RDMA WRITE.
+    pub(super) fn write<E: ResponderEnv<Recv = R>>(
+        &mut self,
+        position: Position,
+        packet: &Packet<'_>,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        if !fits(position, packet.payload, self.connection.mtu) {
+            return Err(INVALID);
+        }
+        let (reth, received) = match (&self.message, packet.transport.reth) {
+            (None, Some(reth)) if position.starts() => {
+                self.admit(reth, AccessFlags::REMOTE_WRITE, env)?;
+                (reth, 0)
+            }
+            (&Some(Message::Write { reth, received }), None) if !position.starts() => {
+                (reth, received)
+            }
+            _ => return Err(INVALID),
+        };
+        let payload = packet.payload;
+        let left = (reth.length - received) as usize;
+        if payload.len() > left || position.ends() != (payload.len() == left) {
+            return Err(INVALID);
+        }
+        let at = Remote {
+            va: reth.va.wrapping_add(u64::from(received)),
+            rkey: reth.rkey,
+        };
+        // A receive is taken before the data is in place, so that a message without one leaves no trace.
+        let recv = match packet.transport.imm {
+            Some(_) => Some(env.take_receive()?.ok_or(Refusal::NotReady)?),
+            None => None,
+        };
+        let written = if payload.is_empty() {
+            Ok(())
+        } else {
+            env.write(at, payload, position.ends())
+        };
+        // `left` bounds the sum.
+        let received = received + payload.len() as u32;
+        self.message = (!position.ends()).then_some(Message::Write { reth, received });
+        if let Some(recv) = recv {
+            let status = if written.is_ok() {
+                WcStatus::Success
+            } else {
+                WcStatus::WrFlushErr
+            };
+            let completion = RecvCompletion {
+                status,
+                rdma_write: true,
+                byte_len: reth.length,
+                with: packet.transport.with(),
+                solicited: packet.transport.bth.solicited,
+                source: None,
+            };
+            env.complete_recv(recv, completion);
+        }
+        Ok(written?)
+    }
+}
