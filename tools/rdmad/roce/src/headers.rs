@@ -299,7 +299,7 @@ pub struct Deth {
 }
 
 impl Deth {
-    const SIZE: usize = 8;
+    pub(crate) const SIZE: usize = 8;
 
     fn decode(bytes: [u8; Self::SIZE]) -> Self {
         Self {

@@ -25,6 +25,10 @@ const IPV4_DONT_FRAGMENT: u16 = 0x4000;
 /// "More fragments" and the fragment offset.
 const IPV4_FRAGMENT: u16 = 0x3fff;
 
+/// Bits of a VLAN id, and where the priority starts in tag control information.
+const VLAN_ID: u16 = 0xfff;
+const VLAN_PRIORITY_SHIFT: u32 = 13;
+
 /// Hop limit of packets unless the address handle says otherwise.
 pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
@@ -143,24 +147,39 @@ impl Path {
         self.ip_offset() + self.addresses.ip_size() + UDP_SIZE
     }
 
-    /// Writes the headers around a UDP payload of `payload` bytes to the front of `out`. IPv4 packets must not be
-    /// fragmented; the UDP checksum is zero, as RoCEv2 wants it: the ICRC does its work.
+    /// Writes the headers around a UDP payload of `payload` bytes to the front of `out`. The UDP checksum is zero, as
+    /// RoCEv2 wants it: the ICRC does its work.
     pub(crate) fn encode(&self, ident: u16, payload: usize, out: &mut [u8]) {
-        // A frame holds less than 64 KiB, see `MAX_FRAME`.
-        let udp_length = (UDP_SIZE + payload) as u16;
-        let ip_offset = self.ip_offset();
-        let mut writer = Writer::new(out);
+        let udp_length = UDP_SIZE + payload;
+        let (ethernet, packet) = out.split_at_mut(self.ip_offset());
+        let (ip, udp) = packet.split_at_mut(self.addresses.ip_size());
+        let mut writer = Writer::new(ethernet);
         writer.put(self.dst_mac);
         writer.put(self.src_mac);
         if let Some(tci) = self.vlan {
             writer.put(ETHERTYPE_VLAN.to_be_bytes());
             writer.put(tci.to_be_bytes());
         }
+        let ethertype = match self.addresses {
+            Addresses::V4(..) => ETHERTYPE_IPV4,
+            Addresses::V6(..) => ETHERTYPE_IPV6,
+        };
+        writer.put(ethertype.to_be_bytes());
+        self.encode_ip(ident, udp_length, ip);
+        let mut writer = Writer::new(udp);
+        writer.put(self.src_port.to_be_bytes());
+        writer.put(ROCE_PORT.to_be_bytes());
+        writer.put(length_field(udp_length).to_be_bytes());
+        writer.put([0, 0]);
+    }
+
+    /// Writes an IP header, of which `out` has the size, for `udp_length` bytes. IPv4 packets must not be fragmented.
+    pub(crate) fn encode_ip(&self, ident: u16, udp_length: usize, out: &mut [u8]) {
+        let mut writer = Writer::new(out);
         match self.addresses {
             Addresses::V4(src, dst) => {
-                writer.put(ETHERTYPE_IPV4.to_be_bytes());
                 writer.put([0x45, self.traffic_class]);
-                writer.put((IPV4_SIZE as u16 + udp_length).to_be_bytes());
+                writer.put(length_field(IPV4_SIZE + udp_length).to_be_bytes());
                 writer.put(ident.to_be_bytes());
                 writer.put(IPV4_DONT_FRAGMENT.to_be_bytes());
                 writer.put([self.hop_limit, PROTOCOL_UDP, 0, 0]);
@@ -168,25 +187,19 @@ impl Path {
                 writer.put(dst.octets());
             }
             Addresses::V6(src, dst) => {
-                writer.put(ETHERTYPE_IPV6.to_be_bytes());
                 let word = (6 << 28)
                     | (u32::from(self.traffic_class) << 20)
                     | (self.flow_label & 0xf_ffff);
                 writer.put(word.to_be_bytes());
-                writer.put(udp_length.to_be_bytes());
+                writer.put(length_field(udp_length).to_be_bytes());
                 writer.put([PROTOCOL_UDP, self.hop_limit]);
                 writer.put(src.octets());
                 writer.put(dst.octets());
             }
         }
-        writer.put(self.src_port.to_be_bytes());
-        writer.put(ROCE_PORT.to_be_bytes());
-        writer.put(udp_length.to_be_bytes());
-        writer.put([0, 0]);
         if let Addresses::V4(..) = self.addresses {
-            let header = &mut out[ip_offset..ip_offset + IPV4_SIZE];
-            let checksum = !fold(sum(header));
-            header[10..12].copy_from_slice(&checksum.to_be_bytes());
+            let checksum = !fold(sum(out));
+            out[10..12].copy_from_slice(&checksum.to_be_bytes());
         }
     }
 
@@ -232,6 +245,12 @@ impl Path {
             udp.len() - UDP_SIZE,
         ))
     }
+}
+
+/// A length as headers have it.
+fn length_field(length: usize) -> u16 {
+    // A frame holds less than 64 KiB, see `MAX_FRAME`.
+    length as u16
 }
 
 /// Reads an IPv4 header: a path whose Ethernet and UDP parts are not yet filled in, the identification, and the UDP
@@ -294,6 +313,21 @@ pub fn ip_to_gid(address: IpAddr) -> [u8; 16] {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
     }
+}
+
+/// The tag control information for VLAN `id` and service level `sl`, whose low 3 bits are the priority.
+pub const fn vlan_tag(id: u16, sl: u8) -> u16 {
+    ((sl as u16 & 7) << VLAN_PRIORITY_SHIFT) | (id & VLAN_ID)
+}
+
+/// The VLAN that tag control information names.
+pub const fn vlan_id(tag: u16) -> u16 {
+    tag & VLAN_ID
+}
+
+/// The priority in tag control information, 0 to 7.
+pub const fn vlan_priority(tag: u16) -> u8 {
+    (tag >> VLAN_PRIORITY_SHIFT) as u8
 }
 
 /// The UDP source port for a flow label: its 20 bits folded to 14, in the dynamic range (annex A17).

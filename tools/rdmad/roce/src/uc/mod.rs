@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Unreliable connections (IBTA 9.8.2): SEND and RDMA WRITE without acknowledgements.
+//!
+//! The requester's work ends as its last packet is sent. The responder takes messages of which every packet arrives in
+//! order; of others it drops the rest, and nobody is told.
+//!
+//! # Errors
+//! As for [reliable connections](crate::rc), a call that returns [`QpError`](crate::QpError) has ended this half of the
+//! connection. Only local faults do so: nothing that a peer sends can.
+
+mod requester;
+mod responder;
+
+pub use requester::Requester;
+pub use responder::Responder;

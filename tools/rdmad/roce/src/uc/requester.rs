@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The requester of an unreliable connection.
+
+use std::collections::VecDeque;
+
+use crate::connection::{ident, Connection, Pause, QpError, Sent};
+use crate::env::RequesterEnv;
+use crate::net::Path;
+use crate::opcode::Service;
+use crate::packet::{build, frame_size};
+use crate::psn::Psn;
+use crate::segment::segment;
+use crate::work::{SendOp, SendWr, WcStatus, With, MAX_MESSAGE};
+
+/// Sends the work requests of one QP. `L` finds the local memory of a work request.
+#[derive(Debug)]
+pub struct Requester<L> {
+    connection: Connection,
+    /// With the status of those that are not to be executed.
+    queue: VecDeque<(SendWr<L>, Option<WcStatus>)>,
+    depth: usize,
+    /// Packets of the first work request that are sent.
+    index: u32,
+    next: Psn,
+    dead: bool,
+}
+
+impl<L> Requester<L> {
+    /// A requester that holds up to `depth` work requests at a time, whose first packet has the PSN `sq_psn`.
+    pub fn new(connection: Connection, sq_psn: u32, depth: usize) -> Self {
+        Self {
+            connection,
+            queue: VecDeque::with_capacity(depth),
+            depth,
+            index: 0,
+            next: Psn::new(sq_psn),
+            dead: false,
+        }
+    }
+
+    /// Whether [`post`](Self::post) would take a work request.
+    pub fn has_room(&self) -> bool {
+        self.queue.len() < self.depth && !self.dead
+    }
+
+    /// Whether every posted work request has ended.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Queues a work request. Gives it back if there is no room or the QP has failed. One that is too long, or that the
+    /// service does not have, fails as if by [`post_failed`](Self::post_failed).
+    pub fn post(&mut self, wr: SendWr<L>) -> Result<(), SendWr<L>> {
+        let failed = match wr.op {
+            SendOp::Read { .. }
+            | SendOp::Atomic { .. }
+            | SendOp::Send {
+                with: With::Inv(_), ..
+            } => Some(WcStatus::LocQpOpErr),
+            _ => (wr.length > MAX_MESSAGE).then_some(WcStatus::LocLenErr),
+        };
+        self.enqueue(wr, failed)
+    }
+
+    /// Queues a work request that was found to be bad: it ends with `status` in its turn, and the connection with it.
+    pub fn post_failed(&mut self, wr: SendWr<L>, status: WcStatus) -> Result<(), SendWr<L>> {
+        self.enqueue(wr, Some(status))
+    }
+
+    fn enqueue(&mut self, wr: SendWr<L>, failed: Option<WcStatus>) -> Result<(), SendWr<L>> {
+        if !self.has_room() {
+            return Err(wr);
+        }
+        self.queue.push_back((wr, failed));
+        Ok(())
+    }
+
+    /// PSN of the next packet.
+    pub fn next_psn(&self) -> Psn {
+        self.next
+    }
+
+    /// Counts `packets` packets as sent, which another path than this one carried. Only when
+    /// [`is_empty`](Self::is_empty).
+    pub fn advance(&mut self, packets: u32) {
+        debug_assert!(self.is_empty());
+        self.next = self.next.add(packets);
+    }
+
+    /// Changes the path that packets take.
+    pub fn set_path(&mut self, path: Path) {
+        self.connection.path = path;
+    }
+
+    /// Stops, and takes back what has not ended, in the order of posting.
+    pub fn drain(&mut self) -> impl Iterator<Item = SendWr<L>> + '_ {
+        self.dead = true;
+        self.queue.drain(..).map(|(wr, _)| wr)
+    }
+
+    /// Sends packets until there is nothing to send or frames of `budget` bytes are sent; the last may exceed it.
+    pub fn transmit<E: RequesterEnv<Send = L>>(
+        &mut self,
+        budget: usize,
+        env: &mut E,
+    ) -> Result<Sent, QpError> {
+        let mut bytes = 0;
+        let pause = loop {
+            let Some((wr, failed)) = self.queue.front().filter(|_| !self.dead) else {
+                break Pause::Idle;
+            };
+            if let Some(status) = *failed {
+                return Err(self.fail(status, env));
+            }
+            if let SendOp::Local { .. } = wr.op {
+                // All before it has ended.
+                match env.execute_local(&wr.local) {
+                    Ok(()) => self.complete(env),
+                    Err(status) => return Err(self.fail(status, env)),
+                }
+                continue;
+            }
+            if bytes >= budget {
+                break Pause::Budget;
+            }
+            match self.send(env) {
+                Ok(Some(size)) => bytes += size,
+                Ok(None) => break Pause::NoFrame,
+                Err(status) => return Err(self.fail(status, env)),
+            }
+        };
+        Ok(Sent { bytes, pause })
+    }
+
+    /// Sends a packet of the first work request. Returns its bytes, or `None` without a frame buffer.
+    fn send<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> Result<Option<usize>, WcStatus> {
+        let Some((wr, _)) = self.queue.front() else {
+            return Ok(Some(0));
+        };
+        let segment = segment(Service::Uc, &self.connection, wr, self.index, self.next)
+            .ok_or(WcStatus::LocQpOpErr)?;
+        let path = &self.connection.path;
+        let length = segment.length as usize;
+        let size = frame_size(path, &segment.transport, length);
+        let Some(mut frame) = env.frame(size) else {
+            return Ok(None);
+        };
+        build(
+            &mut frame,
+            path,
+            ident(self.next),
+            &segment.transport,
+            length,
+            |out| {
+                if out.is_empty() {
+                    return Ok(());
+                }
+                env.gather(&wr.local, segment.offset, out)
+            },
+        )?;
+        env.send(frame);
+        self.next = self.next.add(1);
+        self.index += 1;
+        if segment.last {
+            self.complete(env);
+        }
+        Ok(Some(size))
+    }
+
+    fn complete<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) {
+        self.index = 0;
+        if let Some((wr, _)) = self.queue.pop_front() {
+            env.complete_send(wr, WcStatus::Success);
+        }
+    }
+
+    /// Ends the first work request in error. What was sent of its message has no end: the responder drops it.
+    fn fail<E: RequesterEnv<Send = L>>(&mut self, status: WcStatus, env: &mut E) -> QpError {
+        self.dead = true;
+        if let Some((wr, _)) = self.queue.pop_front() {
+            env.complete_send(wr, status);
+        }
+        QpError { event: None }
+    }
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The responder of an unreliable connection (IBTA 9.8.2.2, 9.9.3).
+//!
+//! A packet with another PSN than the expected one shows that packets got lost: the message under way is dropped. The
+//! next first (or only) packet of a message is taken whatever its PSN, and the expected PSN follows it. A message that
+//! can't be taken for another reason is dropped in the same way. The receive that a dropped SEND had taken is used for
+//! the next one that needs it.
+
+use crate::connection::QpError;
+use crate::env::{BadReceive, RemoteFault, ResponderEnv};
+use crate::headers::Reth;
+use crate::opcode::{Op, Position};
+use crate::packet::{fits, Packet};
+use crate::psn::Psn;
+use crate::work::{AccessFlags, Mtu, RecvCompletion, RecvWr, Remote, WcStatus, MAX_MESSAGE};
+
+/// A message of which the last packet has not arrived.
+#[derive(Clone, Copy, Debug)]
+enum Message {
+    /// Into the receive that is held.
+    Send {
+        received: u32,
+    },
+    Write {
+        reth: Reth,
+        received: u32,
+    },
+}
+
+/// Why a packet is not taken.
+enum Refusal {
+    /// It is dropped with its message.
+    Drop,
+    /// The QP fails.
+    Fail(QpError),
+}
+
+impl From<RemoteFault> for Refusal {
+    fn from(_: RemoteFault) -> Self {
+        Self::Drop
+    }
+}
+
+impl From<BadReceive> for Refusal {
+    fn from(_: BadReceive) -> Self {
+        Self::Fail(QpError { event: None })
+    }
+}
+
+/// Takes the messages of the peer of one QP. `R` finds the local memory of a receive work request.
+#[derive(Debug)]
+pub struct Responder<R> {
+    mtu: Mtu,
+    access: AccessFlags,
+    expected: Psn,
+    message: Option<Message>,
+    /// The receive of the message under way, or of one that was dropped.
+    recv: Option<RecvWr<R>>,
+    dead: bool,
+}
+
+impl<R> Responder<R> {
+    /// A responder that expects the PSN `rq_psn` and admits `access`.
+    pub fn new(mtu: Mtu, rq_psn: u32, access: AccessFlags) -> Self {
+        Self {
+            mtu,
+            access,
+            expected: Psn::new(rq_psn),
+            message: None,
+            recv: None,
+            dead: false,
+        }
+    }
+
+    /// Remote operations that the QP admits.
+    pub fn access(&self) -> AccessFlags {
+        self.access
+    }
+
+    /// Changes the remote operations that the QP admits.
+    pub fn set_access(&mut self, access: AccessFlags) {
+        self.access = access;
+    }
+
+    /// PSN that would continue the last message that was begun.
+    pub fn expected_psn(&self) -> Psn {
+        self.expected
+    }
+
+    /// Expects `psn` after messages that another path than this one carried. One under way here is dropped.
+    pub fn resume(&mut self, psn: Psn) {
+        self.expected = psn;
+        self.message = None;
+    }
+
+    /// Takes the receive that is held for the next message, for a message that comes by another path than this one.
+    pub fn take_held(&mut self) -> Option<RecvWr<R>> {
+        self.message = None;
+        self.recv.take()
+    }
+
+    /// Stops, and takes back a receive whose message is incomplete or was dropped.
+    pub fn drain(&mut self) -> Option<RecvWr<R>> {
+        self.dead = true;
+        self.message = None;
+        self.recv.take()
+    }
+
+    /// Takes a packet of this connection. Returns whether it was executed; others are dropped.
+    pub fn on_packet<E: ResponderEnv<Recv = R>>(
+        &mut self,
+        packet: &Packet<'_>,
+        env: &mut E,
+    ) -> Result<bool, QpError> {
+        let position = match packet.opcode().op {
+            Op::Send(position, _) | Op::Write(position, _) if !self.dead => position,
+            _ => return Ok(false),
+        };
+        let psn = packet.transport.bth.psn;
+        if psn != self.expected || position.starts() {
+            self.message = None;
+        }
+        if self.message.is_none() && !position.starts() {
+            return Ok(false);
+        }
+        self.expected = psn.add(1);
+        let taken = if !fits(position, packet.payload, self.mtu) {
+            Err(Refusal::Drop)
+        } else if let Op::Send(..) = packet.opcode().op {
+            self.send(position, packet, env)
+        } else {
+            self.write(position, packet, env)
+        };
+        match taken {
+            Ok(()) => Ok(true),
+            Err(Refusal::Drop) => {
+                self.message = None;
+                Ok(false)
+            }
+            Err(Refusal::Fail(error)) => {
+                self.dead = true;
+                self.message = None;
+                Err(error)
+            }
+        }
+    }
+
+    fn send<E: ResponderEnv<Recv = R>>(
+        &mut self,
+        position: Position,
+        packet: &Packet<'_>,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        let received = match self.message.take() {
+            None => 0,
+            Some(Message::Send { received }) => received,
+            Some(Message::Write { .. }) => return Err(Refusal::Drop),
+        };
+        let recv = self.receive(env)?;
+        let payload = packet.payload;
+        if payload.len() > (recv.length - received) as usize {
+            self.recv = Some(recv);
+            return Err(Refusal::Drop);
+        }
+        let mut completion = RecvCompletion {
+            status: WcStatus::Success,
+            rdma_write: false,
+            byte_len: received,
+            with: packet.transport.with(),
+            solicited: packet.transport.bth.solicited,
+            source: None,
+        };
+        if !payload.is_empty() {
+            if let Err(status) = env.scatter_recv(&recv.local, received, payload, position.ends()) {
+                completion.status = status;
+                env.complete_recv(recv, completion);
+                return Err(Refusal::Fail(QpError { event: None }));
+            }
+        }
+        // The sum is at most `recv.length`.
+        let received = received + payload.len() as u32;
+        if position.ends() {
+            completion.byte_len = received;
+            env.complete_recv(recv, completion);
+        } else {
+            self.recv = Some(recv);
+            self.message = Some(Message::Send { received });
+        }
+        Ok(())
+    }
+
+    fn write<E: ResponderEnv<Recv = R>>(
+        &mut self,
+        position: Position,
+        packet: &Packet<'_>,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        let (reth, received) = match (self.message.take(), packet.transport.reth) {
+            (None, Some(reth)) => {
+                self.admit(reth, env)?;
+                (reth, 0)
+            }
+            (Some(Message::Write { reth, received }), None) => (reth, received),
+            _ => return Err(Refusal::Drop),
+        };
+        let payload = packet.payload;
+        let left = (reth.length - received) as usize;
+        if payload.len() > left || position.ends() != (payload.len() == left) {
+            return Err(Refusal::Drop);
+        }
+        let at = Remote {
+            va: reth.va.wrapping_add(u64::from(received)),
+            rkey: reth.rkey,
+        };
+        // A receive is taken before the data is in place, so that a lack of one is noticed in time.
+        let recv = match packet.transport.imm {
+            Some(_) => Some(self.receive(env)?),
+            None => None,
+        };
+        let written = if payload.is_empty() {
+            Ok(())
+        } else {
+            env.write(at, payload, position.ends())
+        };
+        if let Err(fault) = written {
+            self.recv = recv.or(self.recv.take());
+            return Err(fault.into());
+        }
+        if let Some(recv) = recv {
+            let completion = RecvCompletion {
+                status: WcStatus::Success,
+                rdma_write: true,
+                byte_len: reth.length,
+                with: packet.transport.with(),
+                solicited: packet.transport.bth.solicited,
+                source: None,
+            };
+            env.complete_recv(recv, completion);
+        }
+        if !position.ends() {
+            // `left` bounds the sum.
+            let received = received + payload.len() as u32;
+            self.message = Some(Message::Write { reth, received });
+        }
+        Ok(())
+    }
+
+    /// Checks what a RETH names against the QP and the memory.
+    fn admit<E: ResponderEnv<Recv = R>>(&self, reth: Reth, env: &mut E) -> Result<(), Refusal> {
+        let access = AccessFlags::REMOTE_WRITE;
+        if !self.access.contains(access) || reth.length > MAX_MESSAGE {
+            return Err(Refusal::Drop);
+        }
+        if reth.length > 0 {
+            env.check(reth.remote(), reth.length, access)?;
+        }
+        Ok(())
+    }
+
+    /// The receive that is held, or the next one.
+    fn receive<E: ResponderEnv<Recv = R>>(&mut self, env: &mut E) -> Result<RecvWr<R>, Refusal> {
+        match self.recv.take() {
+            Some(recv) => Ok(recv),
+            None => env.take_receive()?.ok_or(Refusal::Drop),
+        }
+    }
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What stands in a receive ahead of a datagram.
+
+use crate::headers::{Bth, Deth};
+use crate::icrc::ICRC_SIZE;
+use crate::net::Addresses;
+use crate::net::{Path, IPV4_SIZE, UDP_SIZE};
+
+/// Bytes ahead of each datagram in its receive.
+pub const GRH_SIZE: usize = 40;
+
+/// The header of a packet that came along `path`, as receives have it ahead of the datagram (IBTA annex A17.4.5.2): the
+/// IPv6 header, which is laid out as a GRH, or 20 bytes of zero and then the IPv4 header.
+///
+/// `ident` is the IPv4 identification, `transport` the bytes of the packet from the BTH to the ICRC.
+pub fn grh(path: &Path, ident: u16, transport: usize) -> [u8; GRH_SIZE] {
+    let mut image = [0; GRH_SIZE];
+    let header = match path.addresses {
+        Addresses::V4(..) => &mut image[GRH_SIZE - IPV4_SIZE..],
+        Addresses::V6(..) => &mut image[..],
+    };
+    path.encode_ip(ident, UDP_SIZE + transport, header);
+    image
+}
+
+/// Bytes of a datagram's packet from the BTH to the ICRC.
+pub(super) const fn transport_size(payload: usize, imm: bool) -> usize {
+    let headers = Bth::SIZE + Deth::SIZE + if imm { 4 } else { 0 };
+    headers + payload.next_multiple_of(4) + ICRC_SIZE
+}

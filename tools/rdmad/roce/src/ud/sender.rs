@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Sending datagrams.
+
+use crate::connection::{ident, Connection};
+use crate::env::RequesterEnv;
+use crate::headers::Deth;
+use crate::net::Path;
+use crate::opcode::Service;
+use crate::packet::{build, frame_size};
+use crate::psn::Psn;
+use crate::segment::segment;
+use crate::work::{Mtu, SendOp, SendWr, WcStatus, With};
+
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// Addresses.
+    pub path: Path,
+    /// QPN.
+    pub qpn: u32,
+    /// Q_Key of that QP.
+    pub qkey: u32,
+    /// P_Key of the packet.
+    pub pkey: u16,
+}
+
+/// Sends the datagrams of one QP.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    qpn: u32,
+    mtu: Mtu,
+    next: Psn,
+}
+
+impl Sender {
+    /// A sender of QP `qpn`, whose first packet has the PSN `sq_psn`. `mtu`, that of the port, is what a datagram holds
+    /// at most.
+    pub fn new(qpn: u32, sq_psn: u32, mtu: Mtu) -> Self {
+        Self {
+            qpn,
+            mtu,
+            next: Psn::new(sq_psn),
+        }
+    }
+
+    /// PSN of the next packet.
+    pub fn next_psn(&self) -> Psn {
+        self.next
+    }
+
+    /// Counts a datagram as sent that took another path than this one.
+    pub fn advance(&mut self) {
+        self.next = self.next.add(1);
+    }
+
+    /// Whether `wr` may be sent; the status that it ends with if not.
+    pub fn check<L>(&self, wr: &SendWr<L>) -> Result<(), WcStatus> {
+        match wr.op {
+            SendOp::Send {
+                with: With::Nothing | With::Imm(_),
+            } if wr.length <= self.mtu.bytes() => Ok(()),
+            SendOp::Send {
+                with: With::Nothing | With::Imm(_),
+            } => Err(WcStatus::LocLenErr),
+            _ => Err(WcStatus::LocQpOpErr),
+        }
+    }
+
+    /// Sends a datagram. Returns the bytes of its frame: its work request has ended then; or `None` without a frame
+    /// buffer. An error is the status that the work request ends with. The environment's `complete_send` is not called.
+    pub fn send<E: RequesterEnv>(
+        &mut self,
+        wr: &SendWr<E::Send>,
+        to: &Destination,
+        env: &mut E,
+    ) -> Result<Option<usize>, WcStatus> {
+        self.check(wr)?;
+        let connection = Connection {
+            path: to.path,
+            dest_qpn: to.qpn,
+            pkey: to.pkey,
+            mtu: self.mtu,
+        };
+        let segment =
+            segment(Service::Ud, &connection, wr, 0, self.next).ok_or(WcStatus::LocQpOpErr)?;
+        let mut transport = segment.transport;
+        transport.deth = Some(Deth {
+            qkey: to.qkey,
+            src_qpn: self.qpn,
+        });
+        let length = segment.length as usize;
+        let size = frame_size(&to.path, &transport, length);
+        let Some(mut frame) = env.frame(size) else {
+            return Ok(None);
+        };
+        build(
+            &mut frame,
+            &to.path,
+            ident(self.next),
+            &transport,
+            length,
+            |out| {
+                if out.is_empty() {
+                    return Ok(());
+                }
+                env.gather(&wr.local, 0, out)
+            },
+        )?;
+        env.send(frame);
+        self.advance();
+        Ok(Some(size))
+    }
+}
