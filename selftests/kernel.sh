@@ -7,18 +7,10 @@
 
 kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
 
-# Index of a RoCE v2 GID; every entry is one.
-gid_index() {
-	local gid
-	for gid in "/sys/class/infiniband/$(device 1)/ports/1/gids"/*; do
-		[[ $(<"$gid") != 0000:0000:0000:0000:0000:0000:0000:0000 ]] && basename "$gid" && return
-	done
-}
-
 test_kernel_verbs() {
 	local mark=kverbs.$$.$RANDOM status=0
 	echo "selftests: $mark" >/dev/kmsg
-	insmod "$kverbs" device="$(device 1)" gid_index="$(gid_index)" || status=$?
+	insmod "$kverbs" device="$(device 1)" gid_index="$(gid_index 1)" || status=$?
 	dmesg | sed "1,/selftests: $mark\$/d" | grep kverbs:
 	((status == 0)) || fail "see the lines above"
 	rmmod kverbs
