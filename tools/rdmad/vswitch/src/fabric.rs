@@ -54,9 +54,15 @@ pub(crate) enum Route {
     Uplink(usize),
     /// To all uplinks, `also_nets` and the network interfaces, but not back.
     Flood {
-        from: Origin,
         also_nets: bool,
     },
+}
+
+/// A frame's way through the switch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passage {
+    pub(crate) origin: Origin,
+    pub(crate) route: Route,
 }
 
 /// All that frames come from and go to, and what is known of the way.
@@ -120,10 +126,7 @@ impl Fabric {
             return Route::Nowhere;
         };
         if is_multicast(&destination) {
-            return Route::Flood {
-                from: origin,
-                also_nets: true,
-            };
+            return Route::Flood { also_nets: true };
         }
         if let Some(port) = self.port_of(&destination) {
             // To itself a virtual machine sends over its engine alone; its network interface has a loopback.
@@ -141,10 +144,7 @@ impl Fabric {
             None => {
                 let others = (0..self.uplinks.len()).any(|at| origin != Origin::Uplink(at));
                 if others {
-                    Route::Flood {
-                        from: origin,
-                        also_nets: false,
-                    }
+                    Route::Flood { also_nets: false }
                 } else {
                     Route::Nowhere
                 }
@@ -152,10 +152,12 @@ impl Fabric {
         }
     }
 
-    pub(crate) fn deliver(&mut self, route: Route, frame: Frame) {
+    /// Takes a frame to where it goes.
+    pub(crate) fn deliver(&mut self, passage: Passage, frame: Frame, now: Instant) {
+        let Passage { origin, route } = passage;
+        let patient = matches!(origin, Origin::Engine(_));
         match route {
             Route::Nowhere => {}
-            Route::Net(port) => self.send_net(port, &frame),
             Route::Engine(port) => {
                 let target = &self.ports[port];
                 if target.engine.deliver(frame) {
@@ -165,32 +167,34 @@ impl Fabric {
                     target.counters.dropped.add_one();
                 }
             }
-            Route::Uplink(at) => self.send_uplink(at, &frame),
-            Route::Flood { from, also_nets } => {
-                for port in 0..self.ports.len() {
-                    if also_nets && from.port() != Some(port) {
-                        self.send_net(port, &frame);
-                    }
+            Route::Net(port) => {
+                let Port { net, counters, .. } = &mut self.ports[port];
+                if let Some(link) = net {
+                    count(link.send(frame, patient, now), counters);
                 }
-                for at in 0..self.uplinks.len() {
-                    if from != Origin::Uplink(at) {
-                        self.send_uplink(at, &frame);
-                    }
+            }
+            Route::Uplink(at) => {
+                let UplinkPort { link, counters } = &mut self.uplinks[at];
+                count(link.send(frame, patient, now), counters);
+            }
+            Route::Flood { also_nets } => self.flood(origin, also_nets, &frame, now),
+        }
+    }
+
+    fn flood(&mut self, from: Origin, also_nets: bool, frame: &[u8], now: Instant) {
+        for (at, port) in self.ports.iter_mut().enumerate() {
+            if let Some(link) = port.net.as_mut() {
+                if also_nets && from.port() != Some(at) {
+                    count(link.send_copy(frame, &self.pool, now), &port.counters);
                 }
             }
         }
-    }
-
-    fn send_net(&mut self, port: usize, frame: &[u8]) {
-        let Port { net, counters, .. } = &mut self.ports[port];
-        if let Some(link) = net {
-            count(link.send(frame, &self.pool), counters);
+        for (at, uplink) in self.uplinks.iter_mut().enumerate() {
+            if from != Origin::Uplink(at) {
+                let sent = uplink.link.send_copy(frame, &self.pool, now);
+                count(sent, &uplink.counters);
+            }
         }
-    }
-
-    fn send_uplink(&mut self, at: usize, frame: &[u8]) {
-        let UplinkPort { link, counters } = &mut self.uplinks[at];
-        count(link.send(frame, &self.pool), counters);
     }
 
     fn links(&mut self) -> impl Iterator<Item = (&mut Link, &Counters)> {
@@ -213,9 +217,9 @@ impl Fabric {
     }
 
     /// Tries full sockets again.
-    pub(crate) fn retry(&mut self) {
+    pub(crate) fn retry(&mut self, now: Instant) {
         for (link, counters) in self.links() {
-            for _ in 0..link.retry() {
+            for _ in 0..link.retry(now) {
                 counters.dropped.add_one();
             }
         }

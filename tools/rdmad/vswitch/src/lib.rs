@@ -4,7 +4,8 @@
 //!
 //! It joins the virtual machines of one daemon, each with a network interface and a RoCE engine behind one MAC address,
 //! and uplinks to other daemons and hosts. One thread moves all frames; nothing blocks it and everything it holds is
-//! bounded: where a receiver is full, frames are dropped and counted.
+//! bounded: where a receiver is full, frames are dropped and counted. Frames of an engine wait instead for a socket that is
+//! full, and the engine for their buffers, unless the socket takes nothing at all for a while.
 //!
 //! # Forwarding
 //! - A virtual machine sends from its own MAC address alone; frames with another source are dropped. Its address is

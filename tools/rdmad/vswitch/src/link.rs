@@ -9,6 +9,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use roce::frame::MAX_FRAME;
 use roce::{Frame, FramePool};
@@ -18,9 +19,13 @@ use rustix::net::{sockopt, RecvFlags};
 
 use crate::tap;
 
-/// Frames that wait for room in a socket. A Unix socket takes no more than `net.unix.max_dgram_qlen` datagrams, 10 by
-/// default, which is less than one window of a connection.
+/// Frames that wait for room in a socket, those of engines apart. A Unix socket takes no more than
+/// `net.unix.max_dgram_qlen` datagrams, 10 by default, which is less than one window of a connection.
 const BACKLOG: usize = 512;
+
+/// How long a socket may take nothing before its receiver counts as gone. Frames of engines wait for a receiver that is
+/// only slow, which holds up the engine; one that does not read must not hold up what the engine has for others.
+const STALL: Duration = Duration::from_secs(1);
 
 /// Bytes that a socket is asked to hold in each direction. The kernel may grant less.
 const SOCKET_BUFFER: usize = 4 << 20;
@@ -69,11 +74,18 @@ pub(crate) enum Sent {
     Dropped,
 }
 
+/// The socket has no room.
+struct Full;
+
 /// A socket with the frames that wait for room in it.
 #[derive(Debug)]
 pub(crate) struct Link {
     socket: Socket,
     backlog: VecDeque<Frame>,
+    /// Since when the socket has taken nothing of the backlog.
+    waiting: Instant,
+    /// It took nothing for too long, and still does not.
+    stalled: bool,
 }
 
 impl Link {
@@ -98,6 +110,8 @@ impl Link {
         Ok(Self {
             socket,
             backlog: VecDeque::with_capacity(BACKLOG),
+            waiting: Instant::now(),
+            stalled: false,
         })
     }
 
@@ -119,36 +133,69 @@ impl Link {
         }
     }
 
-    /// Sends a frame, after those that wait. If the socket is full, a copy in a buffer of `pool` waits.
-    pub(crate) fn send(&mut self, frame: &[u8], pool: &FramePool) -> Sent {
+    /// Sends a frame, after those that wait. If the socket is full the frame waits too: always if it is `patient`, that
+    /// is, its sender has so many buffers and waits for them, else as long as there are few.
+    pub(crate) fn send(&mut self, frame: Frame, patient: bool, now: Instant) -> Sent {
+        match self.send_at_once(&frame) {
+            Ok(sent) => sent,
+            Err(Full) => self.enqueue(frame, patient, now),
+        }
+    }
+
+    /// Sends a frame that others have too. If the socket is full, a copy in a buffer of `pool` waits.
+    pub(crate) fn send_copy(&mut self, frame: &[u8], pool: &FramePool, now: Instant) -> Sent {
+        match self.send_at_once(frame) {
+            Ok(sent) => sent,
+            Err(Full) => match pool.take(frame.len()) {
+                Some(mut copy) => {
+                    copy.copy_from_slice(frame);
+                    self.enqueue(copy, false, now)
+                }
+                None => Sent::Dropped,
+            },
+        }
+    }
+
+    fn send_at_once(&self, frame: &[u8]) -> Result<Sent, Full> {
+        if !self.backlog.is_empty() {
+            return Err(Full);
+        }
+        match self.try_send(frame) {
+            Ok(()) => Ok(Sent::Done),
+            Err(Errno::AGAIN | Errno::NOBUFS) => Err(Full),
+            Err(_) => Ok(Sent::Dropped),
+        }
+    }
+
+    fn enqueue(&mut self, frame: Frame, patient: bool, now: Instant) -> Sent {
+        if self.backlog.len() >= BACKLOG && (!patient || self.stalled) {
+            return Sent::Dropped;
+        }
         if self.backlog.is_empty() {
-            match self.try_send(frame) {
-                Ok(()) => return Sent::Done,
-                Err(Errno::AGAIN | Errno::NOBUFS) => {}
-                Err(_) => return Sent::Dropped,
-            }
+            self.waiting = now;
         }
-        if self.backlog.len() >= BACKLOG {
-            return Sent::Dropped;
-        }
-        let Some(mut copy) = pool.take(frame.len()) else {
-            return Sent::Dropped;
-        };
-        copy.copy_from_slice(frame);
-        self.backlog.push_back(copy);
+        self.backlog.push_back(frame);
         Sent::Done
     }
 
     /// Sends what waits, as far as there is room. Returns how many frames nobody takes.
-    pub(crate) fn retry(&mut self) -> usize {
+    pub(crate) fn retry(&mut self, now: Instant) -> usize {
         let mut dropped = 0;
         while let Some(frame) = self.backlog.front() {
             match self.try_send(frame) {
-                Ok(()) => {}
+                Ok(()) => {
+                    self.waiting = now;
+                    self.stalled = false;
+                }
                 Err(Errno::AGAIN | Errno::NOBUFS) => break,
                 Err(_) => dropped += 1,
             }
             self.backlog.pop_front();
+        }
+        if !self.backlog.is_empty() && now.duration_since(self.waiting) > STALL {
+            self.stalled = true;
+            dropped += self.backlog.len().saturating_sub(BACKLOG);
+            self.backlog.truncate(BACKLOG);
         }
         dropped
     }

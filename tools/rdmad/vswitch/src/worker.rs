@@ -16,7 +16,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
 use crate::engine::Doorbell;
-use crate::fabric::{Fabric, Origin, Port, Route, UplinkPort};
+use crate::fabric::{Fabric, Origin, Passage, Port, Route, UplinkPort};
 use crate::fault::{FaultPlan, Injector};
 use crate::link;
 use crate::pcap::PcapWriter;
@@ -33,7 +33,7 @@ pub(crate) struct Worker {
     epoll: OwnedFd,
     doorbell: Arc<Doorbell>,
     pcap: Option<PcapWriter>,
-    injector: Option<Injector<Route>>,
+    injector: Option<Injector<Passage>>,
     fabric: Fabric,
     /// Into which the next frame of a link is read.
     spare: Frame,
@@ -122,9 +122,11 @@ impl Worker {
             }
             if let Some(injector) = &mut self.injector {
                 let now = self.now;
-                injector.release(now, &mut |route, frame| self.fabric.deliver(route, frame));
+                injector.release(now, &mut |passage, frame| {
+                    self.fabric.deliver(passage, frame, now)
+                });
             }
-            self.fabric.retry();
+            self.fabric.retry(self.now);
             self.fabric.notify();
             captured |= self.pcap.is_some() && (more || !events.is_empty());
         }
@@ -233,14 +235,15 @@ impl Worker {
             self.fabric.counters_of(origin).no_route.add_one();
             return;
         }
+        let passage = Passage { origin, route };
         let engines = matches!(origin, Origin::Engine(_)) || matches!(route, Route::Engine(_));
         match &mut self.injector {
             Some(injector) if roce && engines => {
-                injector.pass(route, frame, now, &mut |route, frame| {
-                    self.fabric.deliver(route, frame)
+                injector.pass(passage, frame, now, &mut |passage, frame| {
+                    self.fabric.deliver(passage, frame, now)
                 });
             }
-            _ => self.fabric.deliver(route, frame),
+            _ => self.fabric.deliver(passage, frame, now),
         }
     }
 }

@@ -71,6 +71,59 @@ fn an_engine_that_does_not_receive_holds_up_its_peer_alone() {
     assert!(sender.frame(100).is_some());
 }
 
+/// Sends RoCE frames from engine 0 to what is outside until its buffers run out. Returns how many.
+fn exhaust(rig: &Rig) -> usize {
+    // The switch has to know where that is.
+    rig.uplinks[0].send(&frame(mac(0), OUTSIDE, "here"));
+    rig.nets[0].receive();
+    let (engine, _) = &rig.engines[0];
+    for sent in 0..100_000 {
+        let bytes = roce(OUTSIDE, mac(0), sent as u8);
+        match engine.frame(bytes.len()) {
+            Some(mut frame) => {
+                frame.copy_from_slice(&bytes);
+                engine.send(frame);
+            }
+            None => return sent,
+        }
+    }
+    panic!("no end of buffers");
+}
+
+#[test]
+fn an_engine_waits_for_a_slow_link_and_loses_nothing() {
+    let rig = Rig::new(1, 1);
+    let sent = exhaust(&rig);
+    for number in 0..sent {
+        assert_eq!(
+            rig.uplinks[0].receive(),
+            roce(OUTSIDE, mac(0), number as u8)
+        );
+    }
+    let (engine, heard) = &rig.engines[0];
+    heard.recv_timeout(PATIENCE).expect("to be told of buffers");
+    assert!(engine.frame(100).is_some());
+}
+
+#[test]
+fn a_link_that_takes_nothing_gives_the_engine_its_buffers_back() {
+    let rig = Rig::new(2, 1);
+    exhaust(&rig);
+    let (engine, heard) = &rig.engines[0];
+    while engine.frame(100).is_none() {
+        heard.recv_timeout(PATIENCE).expect("to be told of buffers");
+    }
+    rig.engine_send(0, &roce(mac(1), mac(0), 1));
+    assert_eq!(rig.engine_receive(1)[..], roce(mac(1), mac(0), 1));
+    assert!(rig.stats(2).dropped > 0);
+    // More frames for it are dropped now, and do not take the buffers again.
+    for _ in 0..10_000 {
+        rig.engine_send(0, &roce(OUTSIDE, mac(0), 2));
+        rig.engine_send(0, &roce(mac(1), mac(0), 3));
+        assert_eq!(rig.engine_receive(1)[..], roce(mac(1), mac(0), 3));
+    }
+}
+
 #[test]
 fn a_flood_for_an_engine_is_dropped_and_counted() {
     let rig = Rig::new(2, 1);
