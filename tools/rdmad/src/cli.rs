@@ -19,6 +19,8 @@ use vdev::F_ACCESS_PLATFORM;
 use vdev::F_RING_RESET;
 use vdev::F_VERSION_1;
 use verbs::PathPolicy;
+use virtio_rdma_abi::config::F_MR_PAGES;
+use virtio_rdma_abi::config::F_REG_PAGES;
 use virtio_rdma_abi::config::F_RING_ADDR;
 use vswitch::DatagramPath;
 use vswitch::FaultPlan;
@@ -27,6 +29,8 @@ use vswitch::Uplink;
 /// Features that the device offers unless told otherwise, by the name that the command line uses.
 const FEATURES: &[(&str, u32)] = &[
     ("ring-addr", F_RING_ADDR),
+    ("mr-pages", F_MR_PAGES),
+    ("reg-pages", F_REG_PAGES),
     ("version-1", F_VERSION_1),
     ("access-platform", F_ACCESS_PLATFORM),
     ("ring-reset", F_RING_RESET),

@@ -4,6 +4,7 @@
 
 mod harness;
 
+mod arming;
 mod commands;
 mod data;
 mod errors;

@@ -3,6 +3,7 @@
 //! Control commands: what they answer, in order and out of order.
 
 mod general;
+mod limits;
 mod memory;
 mod modify;
 mod objects;

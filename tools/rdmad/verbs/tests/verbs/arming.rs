@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A consumer that sleeps for events while completions race with its arming: not one wake-up is lost.
+//!
+//! `VERBS_ARM_ROUNDS` says how often the CQ is armed. The index wraps in the middle of that, and each 65,536 messages.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use verbs::PathPolicy;
+use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::ib::{SendFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::ring::ArmKind;
+
+use crate::harness::*;
+
+const ROUNDS: u64 = 4_000;
+/// Messages before the CQ is armed for the first time, so that the index wraps soon.
+const AHEAD: u64 = (1 << 16) - ROUNDS / 2;
+/// Messages that are on their way at a time before that.
+const BATCH: u64 = 200;
+/// How long an event may take before it counts as lost, on a host that is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Numbers that look like chance.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+}
+
+fn send(qp: &Qp<'_>, id: u64, flags: SendFlags) {
+    qp.reclaim();
+    qp.post_recv(id, &[]);
+    qp.post(&Wr::new(id, WrOpcode::Send).flags(flags));
+}
+
+/// Sends and polls without arming.
+fn go_ahead(qp: &Qp<'_>, cq: &Cq<'_>) {
+    for first in (0..AHEAD).step_by(BATCH as usize) {
+        let batch = first..AHEAD.min(first + BATCH);
+        for id in batch.clone() {
+            send(qp, id, SendFlags::NONE);
+        }
+        for id in batch {
+            cq.expect(id, WcStatus::Success);
+        }
+    }
+    assert!(cq.vm.sink.is_empty());
+}
+
+/// Progress of the two sides, in messages.
+struct Progress {
+    consumed: AtomicU64,
+    /// How many there will be; decided by the consumer when it has armed often enough.
+    end: AtomicU64,
+}
+
+/// Sends to itself as long as the consumer wants, with few messages unread at a time so that it sleeps often. The last
+/// one before a pause is solicited.
+fn produce(qp: &Qp<'_>, progress: &Progress) {
+    let mut chance = Chance(7);
+    let mut sent = AHEAD;
+    let mut unread = 1;
+    while sent < progress.end.load(Ordering::SeqCst) {
+        if sent - progress.consumed.load(Ordering::SeqCst) >= unread {
+            unread = 1 + chance.below(4);
+            thread::yield_now();
+            continue;
+        }
+        let last = sent + 1 - progress.consumed.load(Ordering::SeqCst) >= unread;
+        let flags = match last || chance.below(3) == 0 {
+            true => SendFlags::SOLICITED,
+            false => SendFlags::NONE,
+        };
+        send(qp, sent, flags);
+        sent += 1;
+    }
+}
+
+/// Arms, polls, and sleeps when there is nothing. Returns how often it slept.
+fn consume(cq: &Cq<'_>, progress: &Progress, rounds: u64) -> u64 {
+    let mut chance = Chance(11);
+    let (mut consumed, mut slept) = (AHEAD, 0);
+    for _ in 0..rounds {
+        let kind = match chance.below(3) {
+            0 => ArmKind::Solicited,
+            _ => ArmKind::Next,
+        };
+        cq.arm(kind);
+        let mut empty = true;
+        while let Some(cqe) = cq.poll() {
+            assert_eq!((cqe.wr_id, cqe.status), (consumed, WcStatus::Success.value()));
+            consumed += 1;
+            progress.consumed.store(consumed, Ordering::SeqCst);
+            empty = false;
+        }
+        let events = &cq.vm.sink.events;
+        let start = Instant::now();
+        loop {
+            let received = std::mem::take(&mut *events.lock().unwrap());
+            assert!(received.len() <= 1, "one event a sequence");
+            if let Some((_, kind, cookie)) = received.first() {
+                assert_eq!((*kind, *cookie), (EventKind::Completion, cq.cookie));
+                cq.event_received();
+                break;
+            }
+            if !empty {
+                break;
+            }
+            assert!(start.elapsed() < PATIENCE, "a wake-up was lost");
+            thread::yield_now();
+        }
+        slept += u64::from(empty);
+    }
+    progress.end.store(0, Ordering::SeqCst);
+    slept
+}
+
+#[test]
+fn no_wake_up_is_lost() {
+    let rounds = match std::env::var("VERBS_ARM_ROUNDS") {
+        Ok(rounds) => rounds.parse().expect("a number"),
+        Err(_) => ROUNDS,
+    };
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    // The sends are not signalled; their CQ stays empty.
+    let (cq, unused) = (Cq::new(vm, 256), Cq::new(vm, 2));
+    let options = Options {
+        slots: 256,
+        ..Options::default()
+    };
+    let qp = Qp::new(vm, &unused, &cq, options);
+    connect(&qp, &qp);
+    go_ahead(&qp, &cq);
+    let progress = Progress {
+        consumed: AtomicU64::new(AHEAD),
+        end: AtomicU64::new(u64::MAX),
+    };
+    let slept = thread::scope(|scope| {
+        let progress = &progress;
+        scope.spawn(move || produce(&qp, progress));
+        scope
+            .spawn(move || consume(&cq, progress, rounds))
+            .join()
+            .unwrap()
+    });
+    assert!(slept > 0, "it never slept");
+    assert!(
+        rounds < ROUNDS || progress.consumed.load(Ordering::SeqCst) > 1 << 16,
+        "the index did not wrap"
+    );
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The limits that the device tells are those it has: as many objects as it says can be made, and not one more.
+
+use verbs::PathPolicy;
+use virtio_rdma_abi::config::{Config, OwnRingsConfig, OWN_RINGS_CONFIG_OFFSET};
+use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::ib::{AccessFlags, GSI_QPN};
+use virtio_rdma_abi::ring::slot_shift_for;
+use virtio_rdma_abi::wire::Wire;
+use virtio_rdma_abi::wqe::{rq_wqe_size, sq_wqe_size, INLINE_OFFSET};
+
+use crate::harness::*;
+
+use super::{create_cq, create_qp, EINVAL, ENOMEM};
+
+fn limits(vm: &Vm) -> (Config, OwnRingsConfig) {
+    let space = vm.device.config_space();
+    let own = &space[OWN_RINGS_CONFIG_OFFSET..];
+    (
+        Config::decode(&space).unwrap(),
+        OwnRingsConfig::decode(own).unwrap(),
+    )
+}
+
+/// Makes `count` objects and finds that there is no other, until one is gone.
+fn fill(count: u32, mut make: impl FnMut() -> Result<u32, u8>, destroy: impl Fn(u32)) {
+    let mut last = 0;
+    for n in 0..count {
+        last = make().unwrap_or_else(|errno| panic!("number {n}: errno {errno}"));
+    }
+    assert_eq!(make(), Err(ENOMEM));
+    destroy(last);
+    assert_eq!(make(), Ok(last));
+    assert_eq!(make(), Err(ENOMEM));
+}
+
+#[test]
+fn pds_and_mrs() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let (config, _) = limits(vm);
+    // The harness has one.
+    fill(
+        config.max_pd - 1,
+        || vm.call(CmdCreatePd::ZERO).map(|rsp| rsp.pdn),
+        |pdn| {
+            vm.call(CmdDestroyPd { pdn }).unwrap();
+        },
+    );
+    fill(
+        config.max_mr,
+        || {
+            vm.call(CmdGetDmaMr {
+                pdn: vm.pdn,
+                access_flags: AccessFlags::LOCAL_WRITE,
+            })
+            .map(|rsp| rsp.mrn)
+        },
+        |mrn| {
+            vm.call(CmdDeregMr { mrn }).unwrap();
+        },
+    );
+}
+
+#[test]
+fn cqs_and_qps() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let (_, own) = limits(vm);
+    let cq = Cq::new(vm, 2);
+    // The device writes to none of these rings: they may all lie in one place.
+    let request = CmdCreateCqRing {
+        base: CmdCreateCq { cqe: 2 },
+        ring: Ring::new(vm, 2, 6).addr,
+        ..create_cq(vm)
+    };
+    fill(
+        own.max_cq - 1,
+        || vm.call(request).map(|rsp| rsp.cqn),
+        |cqn| {
+            vm.call(CmdDestroyCq { cqn }).unwrap();
+        },
+    );
+    let mut request = create_qp(vm, &cq);
+    (request.base.max_send_wr, request.base.max_recv_wr) = (2, 2);
+    request.sq = Ring::new(vm, 2, 7).addr;
+    request.rq = Ring::new(vm, 2, 6).addr;
+    // One of them is the GSI QP.
+    fill(
+        own.max_qp - GSI_QPN,
+        || vm.call(request).map(|rsp| rsp.qpn),
+        |qpn| {
+            vm.call(CmdDestroyQp { qpn }).unwrap();
+        },
+    );
+}
+
+#[test]
+fn sizes_of_queues() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let (config, own) = limits(vm);
+    assert!(own.max_cqe >= 32_766 && own.max_qp_wr >= 4_619);
+
+    let mut cq = create_cq(vm);
+    cq.ring = Ring::new(vm, own.max_cqe.next_power_of_two(), 6).addr;
+    cq.base.cqe = own.max_cqe;
+    vm.call(cq).unwrap();
+    cq.base.cqe += 1;
+    assert_eq!(vm.call(cq).err(), Some(EINVAL));
+
+    let of_qp = Cq::new(vm, 2);
+    let mut qp = create_qp(vm, &of_qp);
+    qp.sq = Ring::new(vm, own.max_qp_wr, 7).addr;
+    qp.rq = Ring::new(vm, own.max_qp_wr, 6).addr;
+    (qp.base.max_send_wr, qp.base.max_recv_wr) = (own.max_qp_wr, own.max_qp_wr);
+    vm.call(qp).unwrap();
+    for change in [
+        (|base| base.max_send_wr += 1) as fn(&mut CmdCreateQp),
+        |base| base.max_recv_wr += 1,
+    ] {
+        let mut more = qp;
+        change(&mut more.base);
+        assert_eq!(vm.call(more).err(), Some(EINVAL));
+    }
+
+    let mut qp = create_qp(vm, &of_qp);
+    let (send, recv) = (config.max_send_sge, config.max_recv_sge);
+    let inline = own.max_inline_data;
+    let sq = sq_wqe_size(send as usize).max(INLINE_OFFSET + inline as usize);
+    let shift = |bytes| slot_shift_for(bytes).unwrap();
+    qp.sq = Ring::new(vm, 64, shift(sq) + 1).addr;
+    qp.rq = Ring::new(vm, 64, shift(rq_wqe_size(recv as usize)) + 1).addr;
+    (qp.base.max_send_sge, qp.base.max_recv_sge) = (send, recv);
+    qp.base.max_inline_data = inline;
+    vm.call(qp).unwrap();
+    for change in [
+        (|base| base.max_send_sge += 1) as fn(&mut CmdCreateQp),
+        |base| base.max_recv_sge += 1,
+        |base| base.max_inline_data += 1,
+    ] {
+        let mut more = qp;
+        change(&mut more.base);
+        assert_eq!(vm.call(more).err(), Some(EINVAL));
+    }
+}
