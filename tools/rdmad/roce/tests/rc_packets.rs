@@ -8,11 +8,10 @@
 mod common;
 
 use common::endpoint::{Settings, BASE, RKEY};
-use common::setup::{at, local, sim, statuses, LEN, SEND};
+use common::setup::{at, local, sealed, sim, statuses, LEN, SEND};
 use common::sim::Sim;
 use roce::headers::{Bth, NakCode, Reth, Syndrome, Transport};
 use roce::opcode::{Extra, Op, Opcode, Position};
-use roce::packet::{build, frame_size};
 use roce::work::{AccessFlags, AsyncEvent, Mtu, SendOp, WcStatus};
 use roce::{Packet, Psn, QpError};
 
@@ -33,21 +32,6 @@ fn request(sim: &Sim, op: Op, ahead: u32, reth: Option<Reth>, payload: &[u8]) ->
     }
     transport.invalidate = matches!(op, Op::Send(_, Extra::Inv)).then_some(5);
     sealed(&transport, payload)
-}
-
-fn sealed(transport: &Transport, payload: &[u8]) -> Vec<u8> {
-    let path = roce::Path::new(
-        [1; 6],
-        [2; 6],
-        roce::net::Addresses::V6(1u128.into(), 2u128.into()),
-    );
-    let mut frame = vec![0; frame_size(&path, transport, payload.len())];
-    let filled: Result<(), ()> = build(&mut frame, &path, 0, transport, payload.len(), |out| {
-        out.copy_from_slice(payload);
-        Ok(())
-    });
-    filled.unwrap();
-    frame
 }
 
 /// The acknowledgements and NAKs that side 1 sends now.

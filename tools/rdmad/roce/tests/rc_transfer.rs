@@ -5,11 +5,11 @@
 mod common;
 
 use common::endpoint::{Pieces, Settings, BASE, RKEY};
-use common::setup::SEND;
+use common::setup::{apply, SEND};
 use common::sim::{Faults, Rng, Sim};
 use proptest::prelude::*;
 use roce::opcode::Op;
-use roce::work::{Mtu, Remote, SendOp, WcStatus, With};
+use roce::work::{AtomicOp, Mtu, Remote, SendOp, WcStatus, With};
 use roce::Packet;
 
 /// Memory of an endpoint: a third each for what it sends or reads into, for its receives, and for the peer.
@@ -22,14 +22,61 @@ enum Kind {
     Write,
     WriteImm,
     Read,
+    SendInv,
+    CompareSwap,
+    FetchAdd,
+    Local,
+    LocalDrained,
 }
 
-const KINDS: [Kind; 5] = [
+impl Kind {
+    /// Whether it completes a receive.
+    fn is_received(self) -> bool {
+        matches!(
+            self,
+            Self::Send | Self::SendImm | Self::SendInv | Self::WriteImm
+        )
+    }
+
+    /// Bytes of its message, where work asks for `len`.
+    fn length(self, len: usize) -> usize {
+        match self {
+            Self::CompareSwap | Self::FetchAdd => 8,
+            Self::Local | Self::LocalDrained => 0,
+            _ => len,
+        }
+    }
+
+    /// What work request number `id` does, of those that are atomic. Every other comparison fails.
+    fn atomic(self, id: usize, original: u64) -> Option<AtomicOp> {
+        match self {
+            Self::CompareSwap => Some(AtomicOp::CompareSwap {
+                compare: original ^ (id as u64 & 1),
+                swap: !original,
+            }),
+            Self::FetchAdd => Some(AtomicOp::FetchAdd {
+                add: 0xffff_ffff_0000_0001,
+            }),
+            _ => None,
+        }
+    }
+}
+
+fn word(memory: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(memory[at..at + 8].try_into().unwrap())
+}
+
+const KINDS: [Kind; 10] = [
     Kind::Send,
     Kind::SendImm,
     Kind::Write,
     Kind::WriteImm,
     Kind::Read,
+    Kind::SendInv,
+    Kind::CompareSwap,
+    Kind::FetchAdd,
+    Kind::Local,
+    Kind::LocalDrained,
 ];
 
 /// Splits a range into pieces of odd lengths.
@@ -60,8 +107,13 @@ fn transfer(work: &[(Kind, usize)], settings: Settings, faults: Faults, seed: u6
     for (side, layout) in layouts.iter_mut().enumerate() {
         let (mut own, mut recv, mut remote) = (0, THIRD, 2 * THIRD);
         for (id, &(kind, len)) in work.iter().enumerate() {
+            let len = kind.length(len);
+            remote = remote.next_multiple_of(8);
             layout.push((own, recv, remote));
-            if let Kind::Send | Kind::SendImm | Kind::WriteImm = kind {
+            if let Kind::SendInv = kind {
+                sim.ends[1 - side].world.keys.push(id as u32);
+            }
+            if kind.is_received() {
                 let pieces = scatter(&mut rng, recv, len);
                 sim.ends[1 - side].post_recv(id as u64, pieces);
             }
@@ -77,22 +129,34 @@ fn transfer(work: &[(Kind, usize)], settings: Settings, faults: Faults, seed: u6
                 let (kind, len) = work[posted[side]];
                 let (own, _, remote) = layouts[side][posted[side]];
                 let imm = (posted[side] as u32).to_be_bytes();
-                let with = With::Imm(imm);
+                let original = word(&originals[1 - side], remote);
+                let atomic = kind.atomic(posted[side], original);
                 let remote = Remote {
                     va: BASE + remote as u64,
                     rkey: RKEY,
                 };
                 let op = match kind {
                     Kind::Send => SEND,
-                    Kind::SendImm => SendOp::Send { with },
+                    Kind::SendImm => SendOp::Send {
+                        with: With::Imm(imm),
+                    },
                     Kind::Write => SendOp::Write { remote, imm: None },
                     Kind::WriteImm => SendOp::Write {
                         remote,
                         imm: Some(imm),
                     },
                     Kind::Read => SendOp::Read { remote },
+                    Kind::SendInv => SendOp::Send {
+                        with: With::Inv(posted[side] as u32),
+                    },
+                    Kind::CompareSwap | Kind::FetchAdd => SendOp::Atomic {
+                        remote,
+                        op: atomic.expect("it is atomic"),
+                    },
+                    Kind::Local => SendOp::Local { drained: false },
+                    Kind::LocalDrained => SendOp::Local { drained: true },
                 };
-                let pieces = scatter(&mut rng, own, len);
+                let pieces = scatter(&mut rng, own, kind.length(len));
                 sim.ends[side].post(posted[side] as u64, op, pieces);
                 posted[side] += 1;
             }
@@ -116,19 +180,31 @@ fn transfer(work: &[(Kind, usize)], settings: Settings, faults: Faults, seed: u6
             .collect();
         assert_eq!(end.sent, all);
         let mut received = peer.received.iter();
+        let mut local = end.local_operations.iter();
         for (id, &(kind, len)) in work.iter().enumerate() {
+            let len = kind.length(len);
             let (own, recv, remote) = layouts[side][id];
             let source = &originals[side][own..own + len];
             match kind {
-                Kind::Send | Kind::SendImm => assert!(peer.memory[recv..recv + len] == *source),
+                Kind::Send | Kind::SendImm | Kind::SendInv => {
+                    assert!(peer.memory[recv..recv + len] == *source)
+                }
                 Kind::Write | Kind::WriteImm => {
                     assert!(peer.memory[remote..remote + len] == *source)
                 }
                 Kind::Read => {
                     assert!(end.memory[own..own + len] == originals[1 - side][remote..remote + len])
                 }
+                Kind::CompareSwap | Kind::FetchAdd => {
+                    let original = word(&originals[1 - side], remote);
+                    let op = kind.atomic(id, original).expect("it is atomic");
+                    assert_eq!(word(&end.memory, own), original);
+                    assert_eq!(word(&peer.memory, remote), apply(op, original));
+                }
+                Kind::Local => assert!(*local.next().expect("executed") <= id),
+                Kind::LocalDrained => assert_eq!(local.next(), Some(&id)),
             }
-            if let Kind::Send | Kind::SendImm | Kind::WriteImm = kind {
+            if kind.is_received() {
                 let (recv_id, how) = received.next().expect("a completion");
                 assert_eq!(*recv_id, id as u64);
                 assert_eq!(how.status, WcStatus::Success);
@@ -136,12 +212,20 @@ fn transfer(work: &[(Kind, usize)], settings: Settings, faults: Faults, seed: u6
                 assert_eq!(how.rdma_write, matches!(kind, Kind::WriteImm));
                 let with = match kind {
                     Kind::Send => With::Nothing,
+                    Kind::SendInv => With::Inv(id as u32),
                     _ => With::Imm((id as u32).to_be_bytes()),
                 };
                 assert_eq!(how.with, with);
             }
         }
         assert_eq!(received.next(), None, "no message completes twice");
+        assert_eq!(local.next(), None, "no local operation is repeated");
+        assert_eq!(peer.keys, [], "each key is invalidated");
+        let atomics = work
+            .iter()
+            .filter(|(kind, _)| kind.atomic(0, 0).is_some())
+            .count();
+        assert_eq!(peer.atomics, atomics, "no atomic operation is repeated");
     }
     sim
 }
@@ -243,6 +327,56 @@ fn a_repeated_read_leaves_room_for_the_next() {
     };
     let work = [(Kind::Read, 32_745), (Kind::Send, 785)];
     transfer(&work, settings, faults, 17_508_306_787_824_350_610);
+}
+
+/// Both sides add to one counter each; every value is seen once, in order.
+fn count(adds: u64, settings: Settings, faults: Faults, seed: u64) {
+    let mut sim = Sim::new(16 << 10, settings, faults, seed);
+    for end in &mut sim.ends {
+        end.world.memory[..8].fill(0);
+    }
+    let remote = Remote {
+        va: BASE,
+        rkey: RKEY,
+    };
+    let op = AtomicOp::FetchAdd { add: 1 };
+    let result = |id: u64| 8 + id as usize * 8;
+    let mut posted = [0; 2];
+    while sim.step() || posted != [adds; 2] {
+        for (end, posted) in sim.ends.iter_mut().zip(&mut posted) {
+            assert_eq!(end.errors, []);
+            while *posted < adds && end.requester.has_room() {
+                let at = result(*posted);
+                end.post(*posted, SendOp::Atomic { remote, op }, vec![at..at + 8]);
+                *posted += 1;
+            }
+        }
+    }
+    for end in &sim.ends {
+        assert_eq!(end.world.sent.len() as u64, adds);
+        assert_eq!(word(&end.world.memory, 0), adds);
+        for id in 0..adds {
+            assert_eq!(word(&end.world.memory, result(id)), id);
+        }
+    }
+}
+
+#[test]
+fn a_counter_counts_once_over_a_bad_channel() {
+    for (seed, rd_atomic) in [(1, 1), (2, 4), (3, 16), (4, 128)] {
+        let settings = Settings {
+            rd_atomic,
+            depth: 256,
+            ..Settings::default()
+        };
+        let faults = Faults {
+            drop: 5,
+            duplicate: 5,
+            reorder: 10,
+            corrupt: 2,
+        };
+        count(1000, settings, faults, seed);
+    }
 }
 
 fn faults() -> impl Strategy<Value = Faults> {

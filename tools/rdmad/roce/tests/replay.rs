@@ -86,7 +86,7 @@ struct Flow<'a> {
     answers: Vec<Packet<'a>>,
 }
 
-/// The flows of RC requests without atomics. Answers belong to the flow of the other direction whose PSNs they have.
+/// The flows of RC requests. Answers belong to the flow of the other direction whose PSNs they have.
 fn flows(frames: &[Vec<u8>]) -> Vec<Flow<'_>> {
     let mut flows: BTreeMap<(IpAddr, u32), Flow> = BTreeMap::new();
     let packets: Vec<_> = frames
@@ -113,13 +113,7 @@ fn flows(frames: &[Vec<u8>]) -> Vec<Flow<'_>> {
         });
         flow.expect("a flow").1.answers.push(*packet);
     }
-    let no_atomics = |flow: &Flow| {
-        !flow
-            .requests
-            .iter()
-            .any(|packet| matches!(packet.opcode().op, Op::CompareSwap | Op::FetchAdd))
-    };
-    flows.into_values().filter(no_atomics).collect()
+    flows.into_values().collect()
 }
 
 /// The path back to where a packet came from.
@@ -137,8 +131,8 @@ fn reply_path(path: &Path) -> Path {
 fn rxe_requesters_get_the_answers_that_rxe_gives() {
     let frames = capture::frames();
     let flows = flows(&frames);
-    assert_eq!(flows.len(), 11);
-    let (mut acks, mut responses, mut received, mut written) = (0, 0, 0, 0);
+    assert_eq!(flows.len(), 13);
+    let (mut acks, mut responses, mut originals, mut received, mut written) = (0, 0, 0, 0, 0);
     for flow in &flows {
         let first = &flow.requests[0];
         let peer = flow.answers[0].transport.bth.dest_qpn;
@@ -171,6 +165,17 @@ fn rxe_requesters_get_the_answers_that_rxe_gives() {
                     }
                 }
             }
+            if let Some(atomic) = request.transport.atomic {
+                let answer = flow
+                    .answers
+                    .iter()
+                    .find(|answer| answer.transport.bth.psn == psn);
+                let original = answer.and_then(|answer| answer.transport.atomic_ack);
+                let bytes = original.expect("an answer").to_le_bytes();
+                for (va, byte) in (atomic.va..).zip(bytes) {
+                    env.bytes.entry(va).or_insert(byte);
+                }
+            }
             assert_eq!(responder.on_packet(request, &mut env), Ok(()));
             assert_eq!(
                 responder.transmit(usize::MAX, &mut env).unwrap().pause,
@@ -195,6 +200,7 @@ fn rxe_requesters_get_the_answers_that_rxe_gives() {
                 assert_eq!(ours.path.addresses, theirs.path.addresses);
                 match theirs.opcode().op {
                     Op::Ack => acks += 1,
+                    Op::AtomicAck => originals += 1,
                     _ => responses += 1,
                 }
             }
@@ -207,8 +213,8 @@ fn rxe_requesters_get_the_answers_that_rxe_gives() {
         written += env.written;
     }
     assert_eq!(
-        (acks, responses, received, written),
-        (46, 29, 32, 32_965),
+        (acks, responses, originals, received, written),
+        (46, 29, 10, 32, 33_045),
         "nothing was left out"
     );
 }

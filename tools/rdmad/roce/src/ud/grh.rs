@@ -25,7 +25,7 @@ pub fn grh(path: &Path, ident: u16, transport: usize) -> [u8; GRH_SIZE] {
 }
 
 /// Bytes of a datagram's packet from the BTH to the ICRC.
-pub(super) const fn transport_size(payload: usize, imm: bool) -> usize {
+pub const fn transport_size(payload: usize, imm: bool) -> usize {
     let headers = Bth::SIZE + Deth::SIZE + if imm { 4 } else { 0 };
     headers + payload.next_multiple_of(4) + ICRC_SIZE
 }

@@ -11,7 +11,7 @@ mod grh;
 mod receiver;
 mod sender;
 
-pub use grh::{grh, GRH_SIZE};
+pub use grh::{grh, transport_size, GRH_SIZE};
 pub use receiver::{Receiver, Verdict};
 pub use sender::{Destination, Sender};
 

@@ -56,6 +56,26 @@ pub struct World {
 }
 
 impl World {
+    /// Surroundings without faults.
+    pub fn new(memory: usize) -> Self {
+        Self {
+            pool: FramePool::new(4096),
+            out: VecDeque::new(),
+            memory: vec![0; memory],
+            access: AccessFlags::ALL,
+            receives: VecDeque::new(),
+            sent: Vec::new(),
+            received: Vec::new(),
+            local_fault: false,
+            remote_fault: false,
+            bad_receive: false,
+            frames: None,
+            local_operations: Vec::new(),
+            atomics: 0,
+            keys: Vec::new(),
+        }
+    }
+
     fn copy(
         pieces: &Pieces,
         offset: u32,
@@ -295,22 +315,7 @@ impl Endpoint {
             qpn,
             requester: Requester::new(connection.clone(), requester_attr, settings.depth),
             responder: Responder::new(connection, responder_attr),
-            world: World {
-                pool: FramePool::new(4096),
-                out: VecDeque::new(),
-                memory: vec![0; memory],
-                access: AccessFlags::ALL,
-                receives: VecDeque::new(),
-                sent: Vec::new(),
-                received: Vec::new(),
-                local_fault: false,
-                remote_fault: false,
-                bad_receive: false,
-                frames: None,
-                local_operations: Vec::new(),
-                atomics: 0,
-                keys: Vec::new(),
-            },
+            world: World::new(memory),
             errors: Vec::new(),
         }
     }

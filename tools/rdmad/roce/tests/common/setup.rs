@@ -4,8 +4,9 @@
 // A piece of memory is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
 
-use roce::headers::Bth;
-use roce::work::{AtomicOp, Remote, SendOp, WcStatus, With};
+use roce::headers::{Bth, Transport};
+use roce::packet::{build, frame_size};
+use roce::work::{AtomicOp, Remote, SendFlags, SendOp, SendWr, WcStatus, With};
 use roce::Packet;
 
 use super::endpoint::{Pieces, Settings, BASE, RKEY};
@@ -41,6 +42,35 @@ pub fn local() -> Pieces {
 /// An RDMA WRITE.
 pub fn write(remote: Remote) -> SendOp {
     SendOp::Write { remote, imm: None }
+}
+
+/// A frame to any of the endpoints.
+pub fn sealed(transport: &Transport, payload: &[u8]) -> Vec<u8> {
+    let path = roce::Path::new(
+        [1; 6],
+        [2; 6],
+        roce::net::Addresses::V6(1u128.into(), 2u128.into()),
+    );
+    let mut frame = vec![0; frame_size(&path, transport, payload.len())];
+    let filled: Result<(), ()> = build(&mut frame, &path, 0, transport, payload.len(), |out| {
+        out.copy_from_slice(payload);
+        Ok(())
+    });
+    filled.unwrap();
+    frame
+}
+
+/// Posts a work request of side 0 with flags; messages are 8 bytes long.
+pub fn post_flags(sim: &mut Sim, id: u64, op: SendOp, flags: SendFlags) {
+    let length = if let SendOp::Local { .. } = op { 0 } else { 8 };
+    let wr = SendWr {
+        id,
+        op,
+        length,
+        flags,
+        local: vec![0..length as usize],
+    };
+    sim.ends[0].requester.post(wr).expect("there is room");
 }
 
 /// The word after an atomic operation.

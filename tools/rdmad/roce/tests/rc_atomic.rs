@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Atomic operations and SENDs that invalidate, packet by packet.
+
+// Local memory in one piece is a vector of one range.
+#![allow(clippy::single_range_in_vec_init)]
+
+mod common;
+
+use common::endpoint::{Settings, BASE, RKEY};
+use common::setup::{at, post_flags, requests, sealed, sim, statuses, write};
+use common::sim::Sim;
+use roce::headers::{Aeth, AtomicEth, Bth, NakCode, Syndrome, Transport};
+use roce::opcode::{Extra, Op, Opcode, Position};
+use roce::work::{AccessFlags, AsyncEvent, AtomicOp, SendFlags, SendOp, SendWr, WcStatus, With};
+use roce::{Packet, QpError};
+
+const ADD: AtomicOp = AtomicOp::FetchAdd { add: 5 };
+const SWAP: AtomicOp = AtomicOp::CompareSwap {
+    compare: 0x1111_2222_3333_4444,
+    swap: 0x5555_6666_7777_8888,
+};
+
+fn atomic(op: AtomicOp) -> SendOp {
+    SendOp::Atomic { remote: at(0), op }
+}
+
+fn invalidate(rkey: u32) -> SendOp {
+    SendOp::Send {
+        with: With::Inv(rkey),
+    }
+}
+
+/// The frames that `side` sends now.
+fn sent(sim: &mut Sim, side: usize) -> Vec<Vec<u8>> {
+    let now = sim.now;
+    sim.ends[side].transmit(usize::MAX, now);
+    let frames = sim.ends[side].world.out.drain(..);
+    frames.map(|frame| frame.to_vec()).collect()
+}
+
+/// What is behind Ethernet, IPv4 and UDP headers, without the ICRC.
+fn behind_udp(frame: &[u8]) -> &[u8] {
+    &frame[14 + 20 + 8..frame.len() - 4]
+}
+
+/// A frame with an atomic request from side 0 to side 1, `back` packets before what side 1 expects.
+fn request(sim: &Sim, op: Op, va: u64, rkey: u32, back: u32) -> Vec<u8> {
+    let end = &sim.ends[1];
+    let psn = end.responder.expected_psn().add(0x100_0000 - back);
+    let mut transport = Transport::new(Bth::new(Opcode::rc(op), 0xffff, end.qpn, psn));
+    transport.bth.ack_req = true;
+    transport.atomic = Some(AtomicEth {
+        va,
+        rkey,
+        swap_add: 5,
+        compare: 0,
+    });
+    sealed(&transport, &[])
+}
+
+/// The atomic answers and acknowledgements that side 1 sends now: PSN distance to the expected one, syndrome, original.
+fn answers(sim: &mut Sim) -> Vec<(i32, Syndrome, Option<u64>)> {
+    let expected = sim.ends[1].responder.expected_psn();
+    sent(sim, 1)
+        .iter()
+        .map(|frame| Packet::parse(frame).unwrap().transport)
+        .map(|transport| {
+            let syndrome = transport.aeth.expect("an answer").syndrome;
+            let distance = transport.bth.psn.since(expected);
+            (distance, syndrome, transport.atomic_ack)
+        })
+        .collect()
+}
+
+fn set_word(sim: &mut Sim, value: u64) {
+    sim.ends[1].world.memory[..8].copy_from_slice(&value.to_le_bytes());
+}
+
+#[test]
+fn bytes_of_requests_and_answers() {
+    let mut sim = sim(Settings {
+        psn: 0x10_0000,
+        ..Settings::default()
+    });
+    set_word(&mut sim, 0x1111_2222_3333_4444);
+    sim.ends[1].world.keys.push(0xabcd_ef01);
+    sim.ends[1].post_recv(0, vec![100..200]);
+    for (id, op) in [atomic(SWAP), atomic(ADD)].into_iter().enumerate() {
+        sim.ends[0].post(id as u64, op, vec![16 + 8 * id..24 + 8 * id]);
+    }
+    sim.ends[0].post(2, invalidate(0xabcd_ef01), vec![0..3]);
+    sim.ends[0].world.memory[..3].copy_from_slice(b"abc");
+    let frames = sent(&mut sim, 0);
+    let header =
+        |opcode: u8, pad: u8, psn: u8| [opcode, pad, 0xff, 0xff, 0, 0, 0, 2, 0x80, 0x10, 0x00, psn];
+    let word = [
+        0x00, 0x00, 0x7f, 0x00, 0x00, 0x00, 0x10, 0x00, 0, 0, 0x12, 0x34,
+    ];
+    let swap = [
+        &header(0x13, 0, 1)[..],
+        &word,
+        &[0x55, 0x55, 0x66, 0x66, 0x77, 0x77, 0x88, 0x88],
+        &[0x11, 0x11, 0x22, 0x22, 0x33, 0x33, 0x44, 0x44],
+    ];
+    assert_eq!(behind_udp(&frames[0]), swap.concat());
+    let add = [
+        &header(0x14, 0, 2)[..],
+        &word,
+        &[0, 0, 0, 0, 0, 0, 0, 5],
+        &[0; 8],
+    ];
+    assert_eq!(behind_udp(&frames[1]), add.concat());
+    let send = [
+        &header(0x17, 0x10, 3)[..],
+        &[0xab, 0xcd, 0xef, 0x01],
+        b"abc\0",
+    ];
+    assert_eq!(behind_udp(&frames[2]), send.concat());
+    assert_eq!(frames.len(), 3);
+
+    let now = sim.now;
+    for frame in &frames {
+        sim.ends[1].deliver(frame, now);
+    }
+    let frames = sent(&mut sim, 1);
+    let answer = |opcode: u8, psn: u8, msn: u8| {
+        [
+            opcode, 0, 0xff, 0xff, 0, 0, 0, 1, 0, 0x10, 0x00, psn, 0x1f, 0, 0, msn,
+        ]
+    };
+    let swapped = [
+        &answer(0x12, 1, 1)[..],
+        &[0x11, 0x11, 0x22, 0x22, 0x33, 0x33, 0x44, 0x44],
+    ];
+    assert_eq!(behind_udp(&frames[0]), swapped.concat());
+    let added = [
+        &answer(0x12, 2, 2)[..],
+        &[0x55, 0x55, 0x66, 0x66, 0x77, 0x77, 0x88, 0x88],
+    ];
+    assert_eq!(behind_udp(&frames[1]), added.concat());
+    assert_eq!(behind_udp(&frames[2]), answer(0x11, 3, 3));
+    for frame in &frames {
+        sim.ends[0].deliver(frame, now);
+    }
+    assert_eq!(statuses(&sim), [WcStatus::Success; 3]);
+    let world = &sim.ends[0].world;
+    assert_eq!(world.memory[16..24], 0x1111_2222_3333_4444u64.to_le_bytes());
+    assert_eq!(world.memory[24..32], 0x5555_6666_7777_8888u64.to_le_bytes());
+    let world = &sim.ends[1].world;
+    assert_eq!(world.memory[..8], 0x5555_6666_7777_888du64.to_le_bytes());
+    assert_eq!(world.received[0].1.with, With::Inv(0xabcd_ef01));
+    assert_eq!(world.keys, []);
+}
+
+#[test]
+fn duplicates_get_the_saved_value() {
+    let mut sim = sim(Settings {
+        rd_atomic: 2,
+        ..Settings::default()
+    });
+    set_word(&mut sim, 100);
+    let now = sim.now;
+    for original in [100, 105, 110] {
+        let frame = request(&sim, Op::FetchAdd, BASE, RKEY, 0);
+        sim.ends[1].deliver(&frame, now);
+        assert_eq!(answers(&mut sim), [(-1, Syndrome::ACK, Some(original))]);
+    }
+    // Even when the memory is gone by now.
+    sim.ends[1].world.access = AccessFlags::NONE;
+    for (back, original) in [(1, 110), (2, 105), (1, 110)] {
+        let again = request(&sim, Op::FetchAdd, BASE, RKEY, back);
+        sim.ends[1].deliver(&again, now);
+        sim.ends[1].deliver(&again, now);
+        let expected = (-(back as i32), Syndrome::ACK, Some(original));
+        assert_eq!(answers(&mut sim), [expected], "one answer a turn");
+    }
+    let forgotten = request(&sim, Op::FetchAdd, BASE, RKEY, 3);
+    sim.ends[1].deliver(&forgotten, now);
+    assert_eq!(answers(&mut sim), [], "no peer can wait for that");
+    assert_eq!(sim.ends[1].world.atomics, 3);
+    assert_eq!(sim.ends[1].errors, []);
+}
+
+#[test]
+fn more_atomics_than_negotiated() {
+    let mut sim = sim(Settings {
+        rd_atomic: 2,
+        ..Settings::default()
+    });
+    let now = sim.now;
+    for _ in 0..3 {
+        let frame = request(&sim, Op::FetchAdd, BASE, RKEY, 0);
+        sim.ends[1].deliver(&frame, now);
+    }
+    let event = Some(AsyncEvent::QpReqErr);
+    assert_eq!(sim.ends[1].errors, [QpError { event }]);
+    let answers = answers(&mut sim);
+    assert_eq!(answers.len(), 3);
+    assert_eq!(
+        answers[2],
+        (0, Syndrome::Nak(NakCode::InvalidRequest), None)
+    );
+    assert_eq!(sim.ends[1].world.atomics, 2);
+}
+
+#[test]
+fn refused_atomics() {
+    let invalid = (NakCode::InvalidRequest, AsyncEvent::QpReqErr);
+    let denied = (NakCode::RemoteAccess, AsyncEvent::QpAccessErr);
+    let broken = (NakCode::RemoteOperational, AsyncEvent::QpFatal);
+    let all = AccessFlags::ALL;
+    let rest = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
+    // Address, key, rights of the QP, rights of the memory, a fault of the memory, and what follows.
+    let cases = [
+        (BASE + 4, RKEY, all, all, false, invalid),
+        (BASE + 1, RKEY + 1, all, all, false, invalid),
+        (BASE, RKEY, rest, all, false, invalid),
+        (BASE, RKEY + 1, all, all, false, denied),
+        (BASE - 8, RKEY, all, all, false, denied),
+        (u64::MAX - 7, RKEY, all, all, false, denied),
+        (BASE, RKEY, all, rest, false, denied),
+        (BASE, RKEY, all, all, true, broken),
+    ];
+    for (number, (va, rkey, access, memory, fault, (code, event))) in cases.into_iter().enumerate()
+    {
+        for op in [Op::CompareSwap, Op::FetchAdd] {
+            let mut sim = sim(Settings {
+                access,
+                ..Settings::default()
+            });
+            sim.ends[1].world.access = memory;
+            sim.ends[1].world.remote_fault = fault;
+            let frame = request(&sim, op, va, rkey, 0);
+            let now = sim.now;
+            sim.ends[1].deliver(&frame, now);
+            let event = Some(event);
+            assert_eq!(sim.ends[1].errors, [QpError { event }], "case {number}");
+            assert_eq!(answers(&mut sim), [(0, Syndrome::Nak(code), None)]);
+            assert_eq!(sim.ends[1].world.atomics, 0);
+        }
+    }
+}
+
+#[test]
+fn an_atomic_operation_within_a_message() {
+    let mut sim = sim(Settings::default());
+    sim.ends[1].post_recv(0, vec![0..3000]);
+    let first = Op::Send(Position::First, Extra::None);
+    let psn = sim.ends[1].responder.expected_psn();
+    let transport = Transport::new(Bth::new(Opcode::rc(first), 0xffff, 2, psn));
+    let now = sim.now;
+    sim.ends[1].deliver(&sealed(&transport, &[0; 1024]), now);
+    let frame = request(&sim, Op::FetchAdd, BASE, RKEY, 0);
+    sim.ends[1].deliver(&frame, now);
+    assert_eq!(
+        answers(&mut sim),
+        [(0, Syndrome::Nak(NakCode::InvalidRequest), None)]
+    );
+}
+
+#[test]
+fn work_requests_that_can_not_be() {
+    let no_atomics = Settings {
+        rd_atomic: 0,
+        ..Settings::default()
+    };
+    for (settings, length, status) in [
+        (Settings::default(), 4, WcStatus::LocLenErr),
+        (Settings::default(), 16, WcStatus::LocLenErr),
+        (no_atomics, 8, WcStatus::LocQpOpErr),
+    ] {
+        let mut sim = sim(settings);
+        sim.ends[0].post(0, atomic(ADD), vec![0..length]);
+        sim.run();
+        assert_eq!(statuses(&sim), [status]);
+        assert_eq!(requests(&sim), []);
+    }
+}
+
+#[test]
+fn a_result_that_can_not_be_stored() {
+    let mut sim = sim(Settings::default());
+    sim.ends[0].world.local_fault = true;
+    sim.ends[0].post(0, atomic(ADD), vec![0..8]);
+    sim.run();
+    assert_eq!(statuses(&sim), [WcStatus::LocProtErr]);
+    assert_eq!(sim.ends[1].world.atomics, 1);
+}
+
+#[test]
+fn answers_of_the_wrong_kind() {
+    let read = SendOp::Read { remote: at(0) };
+    let response = Op::ReadResponse(Position::Only);
+    for (posted, answer, payload) in [
+        (read, Op::AtomicAck, &[][..]),
+        (write(at(0)), Op::AtomicAck, &[]),
+        (atomic(ADD), response, &[0; 8]),
+    ] {
+        let mut sim = sim(Settings::default());
+        sim.ends[0].post(0, posted, vec![0..8]);
+        let first = Packet::parse(&sent(&mut sim, 0)[0])
+            .unwrap()
+            .transport
+            .bth
+            .psn;
+        let mut transport = Transport::new(Bth::new(Opcode::rc(answer), 0xffff, 1, first));
+        transport.aeth = Some(Aeth {
+            syndrome: Syndrome::ACK,
+            msn: 1,
+        });
+        transport.atomic_ack = (answer == Op::AtomicAck).then_some(7);
+        let now = sim.now;
+        sim.ends[0].deliver(&sealed(&transport, payload), now);
+        assert_eq!(statuses(&sim), [WcStatus::BadRespErr]);
+    }
+}
+
+/// An acknowledgement of what follows does not stand for the answer: the operation is asked for again.
+#[test]
+fn a_lost_answer_is_asked_for_again() {
+    let mut sim = sim(Settings::default());
+    set_word(&mut sim, 40);
+    sim.ends[0].post(0, atomic(ADD), vec![0..8]);
+    sim.ends[0].post(1, write(at(64)), vec![8..16]);
+    let now = sim.now;
+    for frame in sent(&mut sim, 0) {
+        sim.ends[1].deliver(&frame, now);
+    }
+    let answers = sent(&mut sim, 1);
+    assert_eq!(answers.len(), 2);
+    sim.ends[0].deliver(&answers[1], now);
+    assert_eq!(statuses(&sim), []);
+    sim.run();
+    assert_eq!(statuses(&sim), [WcStatus::Success; 2]);
+    assert_eq!(sim.ends[0].world.memory[..8], 40u64.to_le_bytes());
+    assert_eq!(sim.ends[1].world.atomics, 1);
+}
+
+#[test]
+fn one_limit_for_reads_and_atomics_and_a_fence() {
+    let mut sim = sim(Settings {
+        rd_atomic: 2,
+        ..Settings::default()
+    });
+    sim.ends[0].post(0, atomic(ADD), vec![0..8]);
+    sim.ends[0].post(1, SendOp::Read { remote: at(0) }, vec![8..16]);
+    sim.ends[0].post(2, atomic(ADD), vec![16..24]);
+    assert_eq!(sent(&mut sim, 0).len(), 2);
+
+    let mut sim = common::setup::sim(Settings::default());
+    sim.ends[0].post(0, atomic(ADD), vec![0..8]);
+    post_flags(&mut sim, 1, write(at(64)), SendFlags::FENCE);
+    post_flags(
+        &mut sim,
+        2,
+        SendOp::Local { drained: false },
+        SendFlags::FENCE,
+    );
+    assert_eq!(sent(&mut sim, 0).len(), 1, "the fence holds the WRITE back");
+    sim.run();
+}
+
+#[test]
+fn a_key_that_can_not_be_invalidated() {
+    let mut sim = sim(Settings::default());
+    sim.ends[1].post_recv(6, vec![0..100]);
+    sim.ends[0].post(0, invalidate(77), vec![0..100]);
+    sim.ends[0].post(1, write(at(0)), vec![0..100]);
+    sim.run();
+    assert_eq!(
+        statuses(&sim),
+        [WcStatus::RemAccessErr, WcStatus::WrFlushErr]
+    );
+    let (id, how) = sim.ends[1].world.received[0];
+    assert_eq!((id, how.status), (6, WcStatus::RemInvReqErr));
+    let event = Some(AsyncEvent::QpAccessErr);
+    assert_eq!(sim.ends[1].errors, [QpError { event }]);
+}
+
+#[test]
+fn a_key_is_invalidated_once_and_with_the_last_packet() {
+    let mut sim = sim(Settings::default());
+    sim.ends[1].world.keys = vec![5, 9];
+    sim.ends[1].post_recv(0, vec![0..3000]);
+    sim.ends[0].post(0, invalidate(9), vec![0..3000]);
+    let now = sim.now;
+    let frames = sent(&mut sim, 0);
+    let opcodes: Vec<_> = frames
+        .iter()
+        .map(|frame| Packet::parse(frame).unwrap().opcode().encode())
+        .collect();
+    assert_eq!(opcodes, [0x00, 0x01, 0x16]);
+    for frame in &frames {
+        assert_eq!(sim.ends[1].world.keys, [5, 9]);
+        sim.ends[1].deliver(frame, now);
+    }
+    assert_eq!(sim.ends[1].world.keys, [5]);
+    sim.ends[1].deliver(&frames[2], now);
+    assert_eq!(sim.ends[1].errors, [], "a duplicate is acknowledged alone");
+    assert_eq!(sim.ends[1].world.received.len(), 1);
+}
+
+#[test]
+fn local_work_that_fails_ends_the_connection_in_its_turn() {
+    let mut sim = sim(Settings::default());
+    sim.ends[0].post(0, write(at(0)), vec![]);
+    sim.ends[0].post(1, SendOp::Local { drained: false }, vec![]);
+    sim.ends[0].post(2, write(at(0)), vec![0..8]);
+    sim.ends[0].world.local_fault = true;
+    sim.run();
+    assert_eq!(
+        statuses(&sim),
+        [
+            WcStatus::Success,
+            WcStatus::LocProtErr,
+            WcStatus::WrFlushErr
+        ]
+    );
+    assert_eq!(requests(&sim).len(), 1, "nothing behind it is sent");
+}
+
+#[test]
+fn local_work_waits_for_what_it_must() {
+    let mut sim = sim(Settings::default());
+    sim.ends[0].post(0, write(at(0)), vec![0..8]);
+    sim.ends[0].post(1, SendOp::Local { drained: false }, vec![]);
+    sim.ends[0].post(2, write(at(0)), vec![0..8]);
+    sim.ends[0].post(3, SendOp::Local { drained: true }, vec![]);
+    sim.ends[0].post(4, write(at(0)), vec![0..8]);
+    assert_eq!(sent(&mut sim, 0).len(), 2);
+    assert_eq!(sim.ends[0].world.local_operations, [0]);
+    assert_eq!(statuses(&sim), [], "completions come in order");
+    // What was sent is lost: it is repeated, but the first local operation is not.
+    sim.run();
+    assert_eq!(statuses(&sim), [WcStatus::Success; 5]);
+    assert_eq!(sim.ends[0].world.local_operations, [0, 3]);
+}
+
+#[test]
+fn local_work_alone_needs_no_peer() {
+    let mut sim = sim(Settings::default());
+    let wr = SendWr {
+        id: 0,
+        op: SendOp::Local { drained: true },
+        length: 0,
+        flags: SendFlags::NONE,
+        local: vec![],
+    };
+    sim.ends[0].requester.post(wr.clone()).unwrap();
+    assert_eq!(sent(&mut sim, 0), Vec::<Vec<u8>>::new());
+    assert_eq!(statuses(&sim), [WcStatus::Success]);
+    // One that was found to be bad does not reach the environment.
+    let bad = SendWr { id: 1, ..wr };
+    let status = WcStatus::LocQpOpErr;
+    sim.ends[0].requester.post_failed(bad, status).unwrap();
+    sent(&mut sim, 0);
+    assert_eq!(statuses(&sim), [WcStatus::Success, status]);
+    assert_eq!(sim.ends[0].world.local_operations, [0]);
+}

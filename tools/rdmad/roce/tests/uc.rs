@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Unreliable connections: what arrives is right, what can't be right does not arrive.
+
+// Local memory in one piece is a vector of one range.
+#![allow(clippy::single_range_in_vec_init)]
+
+mod common;
+
+use common::endpoint::{length, Pieces, World, BASE, RKEY};
+use common::setup::{at, SEND};
+use common::sim::Rng;
+use proptest::prelude::*;
+use roce::headers::{Bth, Reth, Transport};
+use roce::net::Addresses;
+use roce::opcode::{Extra, Op, Opcode, Position, Service};
+use roce::uc::{Requester, Responder};
+use roce::work::{AccessFlags, AtomicOp, Mtu, RecvWr, SendFlags, SendOp, SendWr, WcStatus, With};
+use roce::{Connection, Packet, Path, Pause, Psn, QpError};
+
+const MTU: usize = 256;
+const PSN: u32 = 0xff_fff0;
+const FULL: [u8; MTU] = [7; MTU];
+
+/// Both ends of one direction.
+struct Line {
+    requester: Requester<Pieces>,
+    near: World,
+    responder: Responder<Pieces>,
+    far: World,
+}
+
+impl Line {
+    fn new(memory: usize) -> Self {
+        let addresses = Addresses::V4([10, 9, 0, 1].into(), [10, 9, 0, 2].into());
+        let connection = Connection::new(Path::new([2; 6], [4; 6], addresses), 2, Mtu::Mtu256);
+        let mut line = Self {
+            requester: Requester::new(connection, PSN, 8),
+            near: World::new(memory),
+            responder: Responder::new(Mtu::Mtu256, PSN, AccessFlags::ALL),
+            far: World::new(memory),
+        };
+        Rng(1).fill(&mut line.near.memory);
+        line
+    }
+
+    fn post(&mut self, id: u64, op: SendOp, local: Pieces) {
+        let wr = SendWr {
+            id,
+            op,
+            length: length(&local),
+            flags: SendFlags::SOLICITED,
+            local,
+        };
+        self.requester.post(wr).expect("there is room");
+    }
+
+    fn post_recv(&mut self, id: u64, local: Pieces) {
+        self.far.receives.push_back(RecvWr {
+            id,
+            length: length(&local),
+            local,
+        });
+    }
+
+    /// The frames of all work that is posted.
+    fn sent(&mut self) -> Vec<Vec<u8>> {
+        let _ = self.requester.transmit(usize::MAX, &mut self.near);
+        self.near
+            .out
+            .drain(..)
+            .map(|frame| frame.to_vec())
+            .collect()
+    }
+
+    fn deliver(&mut self, frame: &[u8]) -> Result<bool, QpError> {
+        let packet = Packet::parse(frame).expect("a sound frame");
+        self.responder.on_packet(&packet, &mut self.far)
+    }
+
+    /// Feeds the responder a packet at `psn`.
+    fn feed(&mut self, op: Op, psn: u32, reth: Option<Reth>, payload: &[u8]) -> bool {
+        let opcode = Opcode {
+            service: Service::Uc,
+            op,
+        };
+        let mut transport = Transport::new(Bth::new(opcode, 0xffff, 2, Psn::new(psn)));
+        transport.reth = reth;
+        transport.imm = matches!(op, Op::Send(_, Extra::Imm) | Op::Write(_, Extra::Imm))
+            .then_some([1, 2, 3, 4]);
+        let frame = common::setup::sealed(&transport, payload);
+        self.deliver(&frame).expect("the QP lives")
+    }
+
+    /// Receives that completed: id and length.
+    fn received(&self) -> Vec<(u64, u32)> {
+        let received = self.far.received.iter();
+        received
+            .map(|(id, how)| {
+                assert_eq!(how.status, WcStatus::Success);
+                (*id, how.byte_len)
+            })
+            .collect()
+    }
+}
+
+const fn send(position: Position) -> Op {
+    Op::Send(position, Extra::None)
+}
+
+const fn write(position: Position) -> Op {
+    Op::Write(position, Extra::None)
+}
+
+fn reth(length: u32) -> Option<Reth> {
+    Some(Reth {
+        va: BASE,
+        rkey: RKEY,
+        length,
+    })
+}
+
+#[test]
+fn bytes_of_packets() {
+    let mut line = Line::new(4096);
+    let imm = [0xde, 0xad, 0xbe, 0xef];
+    let with = With::Imm(imm);
+    line.post(0, SendOp::Send { with }, vec![0..MTU + 3]);
+    let remote = at(0x20);
+    line.post(
+        1,
+        SendOp::Write {
+            remote,
+            imm: Some(imm),
+        },
+        vec![0..2],
+    );
+    line.post(2, SendOp::Write { remote, imm: None }, vec![0..2 * MTU + 1]);
+    line.post(3, SEND, vec![]);
+    let frames = line.sent();
+    let behind_udp = |number: usize| &frames[number][42..frames[number].len() - 4];
+    let bth = |opcode: u8, flags: u8, psn: u32| {
+        let psn = psn.to_be_bytes();
+        vec![
+            opcode, flags, 0xff, 0xff, 0, 0, 0, 2, 0, psn[1], psn[2], psn[3],
+        ]
+    };
+    let memory = &line.near.memory;
+    let rdma = |length: u8, high: u8| {
+        vec![
+            0, 0, 0x7f, 0, 0, 0, 0x10, 0x20, 0, 0, 0x12, 0x34, 0, 0, high, length,
+        ]
+    };
+    let expected = [
+        [&bth(0x20, 0, PSN), &memory[..MTU]].concat(),
+        [
+            &bth(0x23, 0x90, PSN + 1)[..],
+            &imm,
+            &memory[MTU..MTU + 3],
+            &[0],
+        ]
+        .concat(),
+        [
+            &bth(0x2b, 0xa0, PSN + 2)[..],
+            &rdma(2, 0),
+            &imm,
+            &memory[..2],
+            &[0, 0],
+        ]
+        .concat(),
+        [&bth(0x26, 0, PSN + 3)[..], &rdma(1, 2), &memory[..MTU]].concat(),
+        [&bth(0x27, 0, PSN + 4), &memory[MTU..2 * MTU]].concat(),
+        [
+            &bth(0x28, 0x30, PSN + 5),
+            &memory[2 * MTU..2 * MTU + 1],
+            &[0; 3],
+        ]
+        .concat(),
+        bth(0x24, 0x80, PSN + 6),
+    ];
+    assert_eq!(frames.len(), expected.len());
+    for (number, bytes) in expected.iter().enumerate() {
+        assert_eq!(behind_udp(number), bytes, "packet {number}");
+    }
+    let all: Vec<_> = (0..4).map(|id| (id, WcStatus::Success)).collect();
+    assert_eq!(line.near.sent, all);
+    assert!(line.requester.is_empty());
+    assert_eq!(line.requester.next_psn(), Psn::new(PSN + 7));
+}
+
+#[test]
+fn everything_arrives_over_a_good_channel() {
+    let mut line = Line::new(16 << 10);
+    let imm = [1, 2, 3, 4];
+    let (third, len) = (4 << 10, 3 * MTU + 9);
+    line.post_recv(10, vec![third..third + 100, third + 100..2 * third]);
+    line.post_recv(11, vec![]);
+    line.post(0, SEND, vec![0..len]);
+    let (remote, imm) = (at(2 * third as u64), Some(imm));
+    line.post(1, SendOp::Write { remote, imm }, vec![5..5 + len]);
+    for frame in line.sent() {
+        assert_eq!(line.deliver(&frame), Ok(true));
+    }
+    assert_eq!(line.received(), [(10, len as u32), (11, len as u32)]);
+    let how = line.far.received[1].1;
+    assert!(how.rdma_write && how.solicited);
+    assert_eq!(how.with, With::Imm([1, 2, 3, 4]));
+    assert_eq!(line.far.memory[third..third + len], line.near.memory[..len]);
+    assert_eq!(
+        line.far.memory[2 * third..2 * third + len],
+        line.near.memory[5..5 + len]
+    );
+}
+
+#[test]
+fn budgets_and_full_ways_out() {
+    let mut line = Line::new(4096);
+    line.post(0, SEND, vec![0..4 * MTU]);
+    let sent = line.requester.transmit(1, &mut line.near).unwrap();
+    assert_eq!((sent.pause, line.near.out.len()), (Pause::Budget, 1));
+    line.near.frames = Some(2);
+    let sent = line.requester.transmit(usize::MAX, &mut line.near).unwrap();
+    assert_eq!((sent.pause, line.near.out.len()), (Pause::NoFrame, 3));
+    assert_eq!(line.near.sent, []);
+    line.near.frames = None;
+    let sent = line.requester.transmit(usize::MAX, &mut line.near).unwrap();
+    assert_eq!((sent.pause, line.near.out.len()), (Pause::Idle, 4));
+    assert_eq!(line.near.sent, [(0, WcStatus::Success)]);
+}
+
+#[test]
+fn work_that_fails() {
+    let remote = at(0);
+    let op = AtomicOp::FetchAdd { add: 1 };
+    for (op, status) in [
+        (SendOp::Read { remote }, WcStatus::LocQpOpErr),
+        (SendOp::Atomic { remote, op }, WcStatus::LocQpOpErr),
+        (SendOp::Send { with: With::Inv(1) }, WcStatus::LocQpOpErr),
+        (SEND, WcStatus::LocProtErr),
+        (SendOp::Local { drained: true }, WcStatus::LocProtErr),
+    ] {
+        let mut line = Line::new(4096);
+        line.near.local_fault = true;
+        line.post(0, SEND, vec![]);
+        line.post(1, op, vec![0..8]);
+        line.post(2, SEND, vec![]);
+        let error = line.requester.transmit(usize::MAX, &mut line.near);
+        assert_eq!(error, Err(QpError { event: None }));
+        assert_eq!(line.near.sent, [(0, WcStatus::Success), (1, status)]);
+        assert_eq!(line.near.out.len(), 1);
+        assert!(!line.requester.has_room());
+        let left: Vec<_> = line.requester.drain().map(|wr| wr.id).collect();
+        assert_eq!(left, [2]);
+    }
+    let mut line = Line::new(4096);
+    line.post(0, SendOp::Local { drained: false }, vec![]);
+    assert_eq!(line.sent().len(), 0);
+    assert_eq!(line.near.sent, [(0, WcStatus::Success)]);
+    assert_eq!(line.near.local_operations, [0]);
+}
+
+#[test]
+fn a_loss_costs_its_message_alone() {
+    use Position::*;
+    let mut line = Line::new(4096);
+    line.post_recv(0, vec![0..3 * MTU]);
+    line.post_recv(1, vec![2048..2048 + MTU]);
+    assert!(line.feed(send(First), PSN, None, &FULL));
+    assert!(!line.feed(send(Middle), PSN + 2, None, &FULL), "a gap");
+    assert!(!line.feed(send(Last), PSN + 3, None, b"end"), "the rest");
+    assert!(!line.feed(send(Middle), PSN + 1, None, &FULL), "too late");
+    assert_eq!(line.received(), []);
+    // The next message starts where it starts, and takes the receive of the lost one.
+    assert!(line.feed(send(Only), PSN + 9, None, b"next"));
+    assert_eq!(line.received(), [(0, 4)]);
+    assert_eq!(line.far.memory[..4], *b"next");
+    assert_eq!(line.responder.expected_psn(), Psn::new(PSN + 10));
+    // One that is cut off by a new one is lost too.
+    assert!(line.feed(send(First), PSN + 10, None, &FULL));
+    assert!(line.feed(write(Only), PSN + 11, reth(2), b"wr"));
+    assert!(!line.feed(send(Last), PSN + 12, None, b"end"));
+    assert!(line.feed(send(Only), PSN + 13, None, b"last"));
+    assert_eq!(line.received(), [(0, 4), (1, 4)]);
+}
+
+#[test]
+fn messages_that_can_not_be_taken() {
+    use Position::*;
+    let other_key = Some(Reth {
+        va: BASE,
+        rkey: RKEY + 1,
+        length: 4,
+    });
+    type Step<'a> = (Op, Option<Reth>, &'a [u8]);
+    let cases: [&[Step]; 13] = [
+        &[(send(Middle), None, &FULL)],
+        &[(send(Last), None, &FULL)],
+        &[(send(First), None, &FULL[1..])],
+        &[(send(First), None, &FULL), (send(Last), None, b"")],
+        &[(send(First), None, &FULL), (write(Last), None, b"x")],
+        &[(write(First), reth(300), &FULL), (send(Last), None, b"x")],
+        &[(write(Only), reth(5), b"four")],
+        &[(write(Only), reth(3), b"four")],
+        &[(write(First), reth(256), &FULL)],
+        &[
+            (write(First), reth(259), &FULL),
+            (write(Last), None, b"four"),
+        ],
+        &[(write(Only), other_key, b"four")],
+        &[(write(Only), reth((1 << 31) + 1), b"four")],
+        &[(send(Only), None, &FULL)],
+    ];
+    for (number, case) in cases.into_iter().enumerate() {
+        let mut line = Line::new(4096);
+        line.post_recv(5, vec![1024..1024 + MTU - 1]);
+        if number < 6 {
+            line.far.receives[0] = RecvWr {
+                id: 5,
+                length: 1024,
+                local: vec![1024..2048],
+            };
+        }
+        let mut psn = PSN;
+        let (last, before) = case.split_last().unwrap();
+        for (op, reth, payload) in before {
+            assert!(line.feed(*op, psn, *reth, payload), "case {number}");
+            psn += 1;
+        }
+        assert!(!line.feed(last.0, psn, last.1, last.2), "case {number}");
+        assert_eq!(line.received(), []);
+        // The connection goes on, with the receive that is left.
+        assert!(line.feed(send(Only), psn + 1, None, b"on"));
+        assert_eq!(line.received(), [(5, 2)]);
+    }
+}
+
+#[test]
+fn without_rights_or_receives() {
+    use Position::*;
+    let mut line = Line::new(4096);
+    line.responder.set_access(AccessFlags::REMOTE_READ);
+    assert_eq!(line.responder.access(), AccessFlags::REMOTE_READ);
+    assert!(!line.feed(write(Only), PSN, reth(4), b"four"));
+    line.responder.set_access(AccessFlags::REMOTE_WRITE);
+    assert!(line.feed(write(Only), PSN + 1, reth(4), b"four"));
+    line.far.access = AccessFlags::REMOTE_READ;
+    assert!(!line.feed(write(Only), PSN + 2, reth(4), b"4444"));
+    line.far.access = AccessFlags::ALL;
+    let with_imm = |position| Op::Write(position, Extra::Imm);
+    assert!(!line.feed(with_imm(Only), PSN + 3, reth(4), b"5555"));
+    assert_eq!(line.far.memory[..4], *b"four", "no receive, no data");
+    assert!(!line.feed(send(First), PSN + 4, None, &FULL));
+    line.post_recv(0, vec![0..10]);
+    assert!(!line.feed(send(Last), PSN + 5, None, b"x"), "begun without");
+    line.far.remote_fault = true;
+    assert!(!line.feed(with_imm(Only), PSN + 6, reth(4), b"6666"));
+    line.far.remote_fault = false;
+    assert!(line.feed(with_imm(Only), PSN + 7, reth(4), b"7777"));
+    assert_eq!(line.received(), [(0, 4)], "the receive was kept");
+}
+
+#[test]
+fn only_local_faults_end_a_connection() {
+    let mut line = Line::new(4096);
+    line.far.bad_receive = true;
+    line.post(0, SEND, vec![0..4]);
+    line.post(1, SEND, vec![0..4]);
+    let frames = line.sent();
+    let error = Err(QpError { event: None });
+    assert_eq!(line.deliver(&frames[0]), error);
+    assert_eq!(line.deliver(&frames[1]), Ok(false), "nothing any more");
+
+    let mut line = Line::new(4096);
+    line.post_recv(3, vec![0..8]);
+    line.far.local_fault = true;
+    assert_eq!(line.deliver(&frames[0]), error);
+    let (id, how) = line.far.received[0];
+    assert_eq!((id, how.status), (3, WcStatus::LocProtErr));
+    assert_eq!(line.responder.drain().map(|recv| recv.id), None);
+
+    let mut line = Line::new(4096);
+    line.post_recv(4, vec![0..3 * MTU]);
+    assert!(line.feed(send(Position::First), PSN, None, &FULL));
+    assert_eq!(line.responder.drain().map(|recv| recv.id), Some(4));
+}
+
+#[test]
+fn messages_that_come_by_another_way() {
+    let mut line = Line::new(4096);
+    line.post_recv(4, vec![0..3 * MTU]);
+    assert!(line.feed(send(Position::First), PSN, None, &FULL));
+    assert_eq!(line.responder.take_held().map(|recv| recv.id), Some(4));
+    line.responder.resume(Psn::new(PSN + 7));
+    assert_eq!(line.responder.expected_psn(), Psn::new(PSN + 7));
+    line.requester.advance(7);
+    assert_eq!(line.requester.next_psn(), Psn::new(PSN + 7));
+    assert!(!line.feed(send(Position::Last), PSN + 7, None, b"x"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Of SENDs over a channel that loses and swaps packets, exactly those arrive of which no packet was lost or overtaken,
+    /// whole and in order.
+    #[test]
+    fn whole_messages_or_none(
+        lengths in proptest::collection::vec(0..4 * MTU, 1..20),
+        loss in 0..40u64,
+        swaps in 0..10u64,
+        seed: u64,
+    ) {
+        let mut line = Line::new(64 << 10);
+        let mut rng = Rng(seed);
+        let mut channel = Vec::new();
+        for (id, &len) in lengths.iter().enumerate() {
+            line.post(id as u64, SEND, vec![id * 1024..id * 1024 + len]);
+            let packets = line.sent();
+            let count = packets.len();
+            for (index, frame) in packets.into_iter().enumerate() {
+                if !rng.chance(loss) {
+                    channel.push((id, index, count, frame));
+                }
+            }
+            line.post_recv(id as u64, vec![(32 + id) * 1024..(33 + id) * 1024]);
+        }
+        for at in 1..channel.len() {
+            if rng.chance(swaps) {
+                channel.swap(at - 1, at);
+            }
+        }
+        let mut expected = Vec::new();
+        let mut at = 0;
+        while let Some((id, first, count, _)) = channel.get(at) {
+            let whole = *first == 0 && channel.len() >= at + count
+                && (0..*count).all(|index| {
+                    let (other, position, ..) = &channel[at + index];
+                    (other, *position) == (id, index)
+                });
+            if whole {
+                expected.push(*id);
+            }
+            at += if whole { *count } else { 1 };
+        }
+        for (.., frame) in &channel {
+            prop_assert!(line.deliver(frame).is_ok());
+        }
+        let received = line.received();
+        prop_assert_eq!(received.len(), expected.len());
+        for (slot, (&(recv, byte_len), id)) in received.iter().zip(expected).enumerate() {
+            prop_assert_eq!((recv, byte_len as usize), (slot as u64, lengths[id]));
+            let to = (32 + slot) * 1024;
+            let sent = &line.near.memory[id * 1024..id * 1024 + lengths[id]];
+            prop_assert_eq!(&line.far.memory[to..to + lengths[id]], sent);
+        }
+    }
+}
