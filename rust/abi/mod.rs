@@ -14,6 +14,7 @@
 //! | [`config`] | feature bits and device configuration |
 //! | [`ctrl`] | control virtqueue: commands, requests, responses |
 //! | [`qp`] | QP attributes |
+//! | [`queues`] | which virtqueue is what in RFC mode |
 //! | [`wqe`], [`cqe`] | send, receive and completion queue elements |
 //! | [`event`] | event virtqueues |
 //! | [`ring`] | own rings: memory layout, arm word, doorbell |
@@ -28,6 +29,7 @@ pub mod ctrl;
 pub mod event;
 pub mod ib;
 pub mod qp;
+pub mod queues;
 pub mod ring;
 pub mod uverbs;
 pub mod wqe;

@@ -31,6 +31,12 @@ impl DeviceCq {
         self.queue.used_index()
     }
 
+    /// Number of slots that the driver has made available and that are not taken yet.
+    #[inline]
+    pub fn available<M: RingMemory + ?Sized>(&self, memory: &M) -> u16 {
+        self.queue.available(memory)
+    }
+
     /// Writes a CQE into the next slot. `solicited` is true for completions that the sender marked so and for every
     /// error. The driver sees the CQE after the next [`publish`](Self::publish).
     ///

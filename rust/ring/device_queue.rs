@@ -53,6 +53,15 @@ impl DeviceQueue {
         self.next.wrapping_sub(self.used)
     }
 
+    /// Number of slots that are available and were not fetched, as far as the available ring makes sense.
+    #[inline]
+    pub fn available<M: RingMemory + ?Sized>(&self, memory: &M) -> u16 {
+        let avail = u16::from_le(memory.load_u16_acquire(self.layout.avail_idx()));
+        avail
+            .wrapping_sub(self.next)
+            .min(self.slots - self.outstanding())
+    }
+
     /// Takes the next available slot, or `None` when there is none. At most as many slots as the ring has are
     /// outstanding at a time.
     ///

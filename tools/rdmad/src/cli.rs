@@ -16,6 +16,7 @@ use clap::builder::TypedValueParser;
 use clap::Parser;
 use clap::ValueEnum;
 use vdev::F_ACCESS_PLATFORM;
+use vdev::F_INDIRECT_DESC;
 use vdev::F_RING_RESET;
 use vdev::F_VERSION_1;
 use verbs::PathPolicy;
@@ -31,6 +32,7 @@ const FEATURES: &[(&str, u32)] = &[
     ("ring-addr", F_RING_ADDR),
     ("mr-pages", F_MR_PAGES),
     ("reg-pages", F_REG_PAGES),
+    ("indirect-desc", F_INDIRECT_DESC),
     ("version-1", F_VERSION_1),
     ("access-platform", F_ACCESS_PLATFORM),
     ("ring-reset", F_RING_RESET),

@@ -2,6 +2,8 @@
 
 //! The verbs engine as a virtio device.
 
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::sync::OnceLock;
 
@@ -13,9 +15,9 @@ use vdev::VirtioDevice;
 use vdev::TRANSPORT_FEATURES;
 use verbs::Device;
 use verbs::DeviceConfig;
-use verbs::EventSink;
 use verbs::Fabric;
 use verbs::FramePort;
+use verbs::Virtqueues;
 use virtio_rdma_abi::config::DOORBELL_SHM_ID;
 use virtio_rdma_abi::config::F_RING_ADDR;
 use virtio_rdma_abi::ctrl::CONTROL_QUEUE;
@@ -23,24 +25,22 @@ use virtio_rdma_abi::ctrl::MAX_REQUEST;
 use virtio_rdma_abi::ctrl::MAX_RESPONSE;
 use virtio_rdma_abi::event::Event;
 use virtio_rdma_abi::ring::DOORBELL_PAGE_SIZE;
+use virtqueue::Split;
 use vswitch::EnginePort;
 
 /// Virtio device type of RDMA.
 const DEVICE_ID: u16 = 42;
 /// PCI class: network controller, other.
 const PCI_CLASS: u32 = 0x02_80_00;
-/// Greatest sizes of the control queue and of an event queue.
-const CONTROL_QUEUE_SIZE: u16 = 256;
-const EVENT_QUEUE_SIZE: u16 = 1024;
 /// Control commands in one turn; then a reset that waits has its own.
 const BATCH: usize = 16;
 
 /// One VM's device.
 pub struct RdmaDevice {
     verbs: Arc<Device>,
-    events: Arc<EventVirtqueues>,
+    queues: Arc<TransportQueues>,
     features: u64,
-    event_queues: usize,
+    queue_sizes: Vec<u16>,
     doorbells: u64,
 }
 
@@ -54,13 +54,13 @@ impl RdmaDevice {
         port: EnginePort,
     ) -> Self {
         let withheld = withheld.iter().fold(0, |bits, bit| bits | (1 << bit));
-        let events = Arc::new(EventVirtqueues::default());
+        let queues = Arc::new(TransportQueues::default());
         let limits = config.limits.clone();
         let verbs = Device::new(
             config,
             space,
             fabric,
-            events.clone(),
+            queues.clone(),
             Arc::new(SwitchPort(port.clone())),
         );
         let waker = Arc::downgrade(&verbs);
@@ -72,14 +72,9 @@ impl RdmaDevice {
         verbs.set_link(true);
         Self {
             verbs,
-            events,
+            queues,
             features: (Device::features() | TRANSPORT_FEATURES) & !withheld,
-            // Without own rings there is no event queue.
-            event_queues: if withheld & (1 << F_RING_ADDR) == 0 {
-                limits.event_queues as usize
-            } else {
-                0
-            },
+            queue_sizes: limits.virtqueue_sizes(),
             doorbells: u64::from(limits.doorbell_pages),
         }
     }
@@ -105,9 +100,7 @@ impl VirtioDevice for RdmaDevice {
     }
 
     fn queue_sizes(&self) -> Vec<u16> {
-        let mut sizes = vec![CONTROL_QUEUE_SIZE];
-        sizes.resize(1 + self.event_queues, EVENT_QUEUE_SIZE);
-        sizes
+        self.queue_sizes.clone()
     }
 
     fn shared_memory(&self) -> Option<SharedMemory> {
@@ -126,19 +119,26 @@ impl VirtioDevice for RdmaDevice {
 
     fn activate(&self, features: u64, queues: &[Arc<Queue>]) {
         // They are the same ones each time.
-        self.events.0.get_or_init(|| queues.to_vec());
+        self.queues.all.get_or_init(|| queues.to_vec());
+        let own_rings = features & (1 << F_RING_ADDR) != 0;
+        self.queues.carry_events.store(own_rings, Ordering::Release);
         self.verbs.set_features(features);
     }
 
     fn reset(&self) {
         self.verbs.reset();
+        self.queues.carry_events.store(false, Ordering::Release);
+    }
+
+    fn reset_queue(&self, index: u16) {
+        self.verbs.virtqueue_reset(index);
     }
 
     fn kick(&self, index: u16) -> bool {
         if index == CONTROL_QUEUE {
             return false;
         }
-        self.verbs.events_available(index);
+        self.verbs.notified(index);
         true
     }
 
@@ -165,17 +165,26 @@ impl VirtioDevice for RdmaDevice {
     }
 }
 
-/// The event virtqueues; all virtqueues of the device, in fact, once the driver is ready.
+/// The virtqueues of the device, from when the driver is ready for the first time.
 #[derive(Default)]
-struct EventVirtqueues(OnceLock<Vec<Arc<Queue>>>);
+struct TransportQueues {
+    all: OnceLock<Vec<Arc<Queue>>>,
+    /// Event queues are there: the driver has own rings.
+    carry_events: AtomicBool,
+}
 
-impl EventSink for EventVirtqueues {
+impl TransportQueues {
+    fn get(&self, number: u16) -> Option<&Arc<Queue>> {
+        self.all.get()?.get(usize::from(number))
+    }
+}
+
+impl Virtqueues for TransportQueues {
     fn push(&self, queue: u16, event: Event) -> bool {
-        let Some(queue) = self
-            .0
-            .get()
-            .and_then(|queues| queues.get(usize::from(queue)))
-        else {
+        if !self.carry_events.load(Ordering::Acquire) {
+            return false;
+        }
+        let Some(queue) = self.get(queue) else {
             return false;
         };
         let Some(buffer) = queue.pop(0) else {
@@ -188,6 +197,16 @@ impl EventSink for EventVirtqueues {
         }
         queue.push(buffer, &event.to_bytes());
         true
+    }
+
+    fn split(&self, queue: u16) -> Option<Split> {
+        self.get(queue)?.split()
+    }
+
+    fn interrupt(&self, queue: u16) {
+        if let Some(queue) = self.get(queue) {
+            queue.interrupt();
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use virtio_rdma_abi::ib::{
     PortState, PortWidth, QpAttrMask, QpState, QpType, SendFlags, SigType, WcFlags, WcStatus,
     WrOpcode, DEFAULT_PKEY, GSI_QPN, MASK_24, PORT,
 };
+use virtio_rdma_abi::queues::{QueueNumbers, Role};
 use virtio_rdma_abi::ring::{ArmKind, DoorbellKind};
 use virtio_rdma_abi::uverbs::ContextFlags;
 use virtio_rdma_abi::wire::UnknownValue;
@@ -140,4 +141,36 @@ fn masks() {
     bits!(NotifyFlags: u32 { SOLICITED = 0, NEXT_COMPLETION = 1 });
     bits!(CreateFlags: u32 { USER = 0 });
     bits!(ContextFlags: u32 { OWN_RINGS = 0 });
+}
+
+#[test]
+fn virtqueues_of_rfc_mode() {
+    let numbers = QueueNumbers::new(3);
+    assert_eq!(numbers.role(0), Role::Control);
+    assert_eq!(
+        [0, 2, 3].map(|cqn| numbers.cq(cqn)),
+        [Some(1), Some(3), None]
+    );
+    assert_eq!(
+        [0, 1, 2].map(|qpn| numbers.sq(qpn)),
+        [None, Some(4), Some(6)]
+    );
+    assert_eq!(
+        [0, 1, 2].map(|qpn| numbers.rq(qpn)),
+        [None, Some(5), Some(7)]
+    );
+    assert_eq!((numbers.count(0), numbers.count(2)), (4, 8));
+    for cqn in 0..3 {
+        assert_eq!(numbers.role(numbers.cq(cqn).unwrap()), Role::Cq(cqn));
+    }
+    for qpn in 1..100 {
+        assert_eq!(numbers.role(numbers.sq(qpn).unwrap()), Role::Sq(qpn));
+        assert_eq!(numbers.role(numbers.rq(qpn).unwrap()), Role::Rq(qpn));
+    }
+    // The transport has no more queues than a u16 counts.
+    assert_eq!(numbers.sq(32767), None);
+    assert_eq!(numbers.rq(32766), Some(u16::MAX));
+    assert_eq!(numbers.sq(u32::MAX), None);
+    assert_eq!(QueueNumbers::new(u32::MAX).cq(70_000), None);
+    assert_eq!(QueueNumbers::new(u32::MAX).count(u32::MAX), u32::MAX);
 }

@@ -8,7 +8,8 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::queue::RingAddress;
+use virtqueue::Split;
+
 use crate::shared::NO_VECTOR;
 
 /// Length of the registers, `queue_reset` included.
@@ -36,6 +37,8 @@ const STATUS_DRIVER_OK: u8 = 4;
 const STATUS_FEATURES_OK: u8 = 8;
 const STATUS_NEEDS_RESET: u8 = 64;
 
+/// Number of feature bit VIRTIO_F_INDIRECT_DESC: a descriptor may stand for a table of them.
+pub const F_INDIRECT_DESC: u32 = 28;
 /// Number of feature bit VIRTIO_F_VERSION_1: the device follows the standard.
 pub const F_VERSION_1: u32 = 32;
 /// Number of feature bit VIRTIO_F_ACCESS_PLATFORM: the device uses DMA addresses.
@@ -44,7 +47,7 @@ pub const F_ACCESS_PLATFORM: u32 = 33;
 pub const F_RING_RESET: u32 = 40;
 /// What the transport can do.
 pub const TRANSPORT_FEATURES: u64 =
-    (1 << F_VERSION_1) | (1 << F_ACCESS_PLATFORM) | (1 << F_RING_RESET);
+    (1 << F_INDIRECT_DESC) | (1 << F_VERSION_1) | (1 << F_ACCESS_PLATFORM) | (1 << F_RING_RESET);
 /// What a driver must accept if it is offered.
 const REQUIRED_FEATURES: u64 = (1 << F_VERSION_1) | (1 << F_ACCESS_PLATFORM);
 
@@ -76,7 +79,7 @@ pub(crate) enum Violation {
     Features { accepted: u64, offered: u64 },
     ReadyWithoutFeatures,
     QueueSize { queue: u16, size: u16 },
-    QueueAddress { queue: u16, at: RingAddress },
+    QueueAddress { queue: u16, at: Split },
     QueueEnabled { queue: u16 },
     NoSuchQueue { queue: u16 },
     Vector { vector: u16 },
@@ -113,7 +116,7 @@ impl fmt::Display for Violation {
 #[derive(Clone, Copy, Debug)]
 struct QueueRegisters {
     max_size: u16,
-    at: RingAddress,
+    at: Split,
     vector: u16,
     enabled: bool,
     resetting: bool,
@@ -123,9 +126,9 @@ impl QueueRegisters {
     fn new(max_size: u16) -> Self {
         Self {
             max_size,
-            at: RingAddress {
+            at: Split {
                 size: max_size,
-                ..RingAddress::default()
+                ..Split::default()
             },
             vector: NO_VECTOR,
             enabled: false,
@@ -410,17 +413,20 @@ impl CommonConfig {
     }
 
     /// Where each enabled queue is.
-    pub(crate) fn enabled_queues(&self) -> Vec<Option<RingAddress>> {
-        self.queues
-            .iter()
-            .map(|queue| queue.enabled.then_some(queue.at))
-            .collect()
+    pub(crate) fn enabled_queues(&self) -> Vec<Option<Split>> {
+        self.queues.iter().map(|queue| self.at(queue)).collect()
     }
 
     /// Where a queue is, if it is enabled.
-    pub(crate) fn enabled_queue(&self, index: u16) -> Option<RingAddress> {
-        let queue = self.queues.get(usize::from(index))?;
-        queue.enabled.then_some(queue.at)
+    pub(crate) fn enabled_queue(&self, index: u16) -> Option<Split> {
+        self.at(self.queues.get(usize::from(index))?)
+    }
+
+    fn at(&self, queue: &QueueRegisters) -> Option<Split> {
+        queue.enabled.then_some(Split {
+            indirect: self.accepted & (1 << F_INDIRECT_DESC) != 0,
+            ..queue.at
+        })
     }
 
     /// Starts a reset that the driver did not ask for, if none runs. Returns whether it did.

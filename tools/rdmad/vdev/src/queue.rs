@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Split virtqueue, device side (virtio 1.3, 2.7), without indirect descriptors and event indices.
+//! Split virtqueue of whole requests, device side (virtio 1.3, 2.7), without event indices.
 //!
 //! The driver may write anything at any time. Each access is checked against the DMA map; a ring or chain that breaks
-//! the rules stops the queue and asks for a reset.
+//! the rules stops the queue and asks for a reset. A device that serves a queue by itself asks where it is instead.
 
 use std::fmt;
 use std::sync::atomic::fence;
@@ -17,48 +17,17 @@ use std::sync::PoisonError;
 use dma::DmaError;
 use dma::DmaSpace;
 use dma::DmaView;
+use virtqueue::ChainError;
+use virtqueue::Part;
+use virtqueue::Split;
 
 use crate::shared::Shared;
 use crate::shared::NO_VECTOR;
 
-/// Size of a descriptor.
-const DESCRIPTOR: u64 = 16;
-/// Offset of a ring's index and of its entries.
-const RING_INDEX: u64 = 2;
-const RING_ENTRIES: u64 = 4;
-/// Size of an entry of the available and of the used ring.
-const AVAIL_ENTRY: u64 = 2;
-const USED_ENTRY: u64 = 8;
-/// `VIRTQ_DESC_F_NEXT`, `VIRTQ_DESC_F_WRITE`, `VIRTQ_DESC_F_INDIRECT`.
-const F_NEXT: u16 = 1 << 0;
-const F_WRITE: u16 = 1 << 1;
-const F_INDIRECT: u16 = 1 << 2;
+/// Size of an entry of the used ring.
+const USED_ENTRY: usize = 8;
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT`.
 const F_NO_INTERRUPT: u16 = 1 << 0;
-
-/// Where a queue is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RingAddress {
-    pub(crate) size: u16,
-    pub(crate) descriptors: u64,
-    pub(crate) available: u64,
-    pub(crate) used: u64,
-}
-
-impl RingAddress {
-    /// Whether the parts are aligned and end inside the address space.
-    pub(crate) fn is_valid(&self) -> bool {
-        let size = u64::from(self.size);
-        let fits = |start: u64, len: u64| start.checked_add(len).is_some();
-        self.size.is_power_of_two()
-            && self.descriptors % 16 == 0
-            && self.available % 2 == 0
-            && self.used % 4 == 0
-            && fits(self.descriptors, DESCRIPTOR * size)
-            && fits(self.available, RING_ENTRIES + AVAIL_ENTRY * size)
-            && fits(self.used, RING_ENTRIES + USED_ENTRY * size)
-    }
-}
 
 /// Rules that a driver broke.
 #[derive(Debug, thiserror::Error)]
@@ -67,14 +36,8 @@ enum QueueError {
     Dma(#[from] DmaError),
     #[error("available index jumps from {from} to {to}")]
     IndexJump { from: u16, to: u16 },
-    #[error("descriptor {0} does not exist")]
-    BadDescriptor(u16),
-    #[error("descriptor chain longer than the queue")]
-    LongChain,
-    #[error("indirect descriptor, which was not negotiated")]
-    Indirect,
-    #[error("readable descriptor behind a writable one")]
-    ReadAfterWrite,
+    #[error("{0}")]
+    Chain(#[from] ChainError),
 }
 
 /// A queue of a device.
@@ -96,7 +59,7 @@ struct State {
 
 #[derive(Debug)]
 struct Ring {
-    at: RingAddress,
+    at: Split,
     next_available: u16,
     next_used: u16,
 }
@@ -144,6 +107,19 @@ impl Queue {
         self.state().ring.is_some()
     }
 
+    /// Where the queue is, if the driver has enabled it: for a device that serves it by itself. It may until
+    /// [`VirtioDevice::reset_queue`](crate::VirtioDevice::reset_queue) or
+    /// [`VirtioDevice::reset`](crate::VirtioDevice::reset) returns.
+    pub fn split(&self) -> Option<Split> {
+        Some(self.state().ring.as_ref()?.at)
+    }
+
+    /// Interrupts the driver for this queue.
+    pub fn interrupt(&self) {
+        self.shared
+            .interrupt_queue(self.vector.load(Ordering::Acquire));
+    }
+
     /// Takes the next request. At most `max_input` bytes of its input are read.
     pub fn pop(&self, max_input: usize) -> Option<Request> {
         let mut state = self.state();
@@ -172,9 +148,7 @@ impl Queue {
             return;
         };
         match ring.push(&self.space.enter(), &request, output) {
-            Ok(true) => self
-                .shared
-                .interrupt_queue(self.vector.load(Ordering::Acquire)),
+            Ok(true) => self.interrupt(),
             Ok(false) => {}
             Err(error) => self.fail(&mut state, &error),
         }
@@ -188,7 +162,7 @@ impl Queue {
     }
 
     /// Starts the queue at its ring.
-    pub(crate) fn start(&self, at: RingAddress) {
+    pub(crate) fn start(&self, at: Split) {
         let mut state = self.state();
         state.generation += 1;
         state.ring = Some(Ring {
@@ -223,7 +197,7 @@ impl Ring {
     fn pop(&mut self, view: &DmaView, max_input: usize) -> Result<Option<Request>, QueueError> {
         let at = self.at;
         // Acquire: what the index announces was written before it.
-        let index = load_u16(view, at.available + RING_INDEX, Ordering::Acquire)?;
+        let index = load_u16(view, at.available_index(), Ordering::Acquire)?;
         let waiting = index.wrapping_sub(self.next_available);
         if waiting == 0 {
             return Ok(None);
@@ -234,12 +208,8 @@ impl Ring {
                 to: index,
             });
         }
-        let entry = u64::from(self.next_available % at.size);
-        let head = load_u16(
-            view,
-            at.available + RING_ENTRIES + AVAIL_ENTRY * entry,
-            Ordering::Relaxed,
-        )?;
+        let entry = at.available_entry(self.next_available);
+        let head = load_u16(view, entry, Ordering::Relaxed)?;
         let request = self.walk(view, head, max_input)?;
         self.next_available = self.next_available.wrapping_add(1);
         Ok(Some(request))
@@ -253,38 +223,15 @@ impl Ring {
             input: Vec::new(),
             output: Vec::new(),
         };
-        let mut next = head;
-        for _ in 0..self.at.size {
-            if next >= self.at.size {
-                return Err(QueueError::BadDescriptor(next));
-            }
-            let mut bytes = [0; DESCRIPTOR as usize];
-            view.slice(
-                self.at.descriptors + DESCRIPTOR * u64::from(next),
-                bytes.len(),
-            )?
-            .read(0, &mut bytes)?;
-            let [a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3, f0, f1, n0, n1] = bytes;
-            let address = u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]);
-            let len = u32::from_le_bytes([l0, l1, l2, l3]);
-            let flags = u16::from_le_bytes([f0, f1]);
-            next = u16::from_le_bytes([n0, n1]);
-
-            if flags & F_INDIRECT != 0 {
-                return Err(QueueError::Indirect);
-            }
-            if flags & F_WRITE != 0 {
-                request.output.push((address, len));
-            } else if request.output.is_empty() {
-                append(view, address, len, max_input, &mut request.input)?;
+        for part in self.at.chain(view, head) {
+            let part = part?;
+            if part.writable {
+                request.output.push((part.address, part.len));
             } else {
-                return Err(QueueError::ReadAfterWrite);
-            }
-            if flags & F_NEXT == 0 {
-                return Ok(request);
+                append(view, part, max_input, &mut request.input)?;
             }
         }
-        Err(QueueError::LongChain)
+        Ok(request)
     }
 
     /// Returns whether the driver wants an interrupt.
@@ -296,30 +243,23 @@ impl Ring {
     ) -> Result<bool, QueueError> {
         let mut rest = output;
         for &(address, len) in &request.output {
-            let mut address = address;
-            let mut room = usize::try_from(len).unwrap_or(usize::MAX).min(rest.len());
-            while room > 0 {
-                let piece = view.contiguous(address, room)?;
-                let (now, later) = rest.split_at(piece);
-                view.slice_mut(address, piece)?.write(0, now)?;
-                rest = later;
-                room -= piece;
-                address = address.wrapping_add(piece as u64);
-            }
+            let room = usize::try_from(len).unwrap_or(usize::MAX).min(rest.len());
+            let (now, later) = rest.split_at(room);
+            virtqueue::write(view, address, now)?;
+            rest = later;
         }
         // No longer than the chain, whose parts are u32, but their sum may be more.
         let written = u32::try_from(output.len() - rest.len()).unwrap_or(u32::MAX);
 
         let at = self.at;
-        let mut element = [0; USED_ENTRY as usize];
+        let mut element = [0; USED_ENTRY];
         element[..4].copy_from_slice(&u32::from(request.head).to_le_bytes());
         element[4..].copy_from_slice(&written.to_le_bytes());
-        let entry = u64::from(self.next_used % at.size);
-        view.slice_mut(at.used + RING_ENTRIES + USED_ENTRY * entry, element.len())?
+        view.slice_mut(at.used_entry(self.next_used), element.len())?
             .write(0, &element)?;
         let next = self.next_used.wrapping_add(1);
         // Release: the driver sees the answer and the element when it sees the index.
-        view.slice_mut(at.used + RING_INDEX, 2)?
+        view.slice_mut(at.used_index(), 2)?
             .store_u16(0, next.to_le(), Ordering::Release)?;
         self.next_used = next;
         // The driver clears the flag and reads the index; this writes the index and reads the flag. With a full barrier
@@ -334,24 +274,11 @@ fn load_u16(view: &DmaView, address: u64, order: Ordering) -> Result<u16, DmaErr
 }
 
 /// Appends guest memory to `input` until that is `max` long.
-fn append(
-    view: &DmaView,
-    address: u64,
-    len: u32,
-    max: usize,
-    input: &mut Vec<u8>,
-) -> Result<(), DmaError> {
-    let mut address = address;
-    let mut left = usize::try_from(len)
+fn append(view: &DmaView, part: Part, max: usize, input: &mut Vec<u8>) -> Result<(), DmaError> {
+    let start = input.len();
+    let len = usize::try_from(part.len)
         .unwrap_or(usize::MAX)
-        .min(max.saturating_sub(input.len()));
-    while left > 0 {
-        let piece = view.contiguous(address, left)?;
-        let start = input.len();
-        input.resize(start + piece, 0);
-        view.slice(address, piece)?.read(0, &mut input[start..])?;
-        left -= piece;
-        address = address.wrapping_add(piece as u64);
-    }
-    Ok(())
+        .min(max.saturating_sub(start));
+    input.resize(start + len, 0);
+    virtqueue::read(view, part.address, &mut input[start..])
 }

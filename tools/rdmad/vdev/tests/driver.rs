@@ -302,6 +302,63 @@ fn a_function_reset_is_answered_when_it_is_done() {
 }
 
 #[test]
+fn a_request_may_have_an_indirect_table() {
+    const INDIRECT_DESC: u64 = 1 << 28;
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    for indirect in [INDIRECT_DESC, 0] {
+        assert_eq!(driver.negotiate(FEATURE | TRANSPORT | indirect), 11);
+        driver.write16(reg::CONFIG_VECTOR, 0);
+        driver.enable_queue(0, 16);
+        driver.write8(reg::STATUS, 15);
+        driver.put(DATA, b"abc");
+        let table = DATA + 0x2000;
+        let part = |index: u64, address: u64, flags: u16, next: u16| {
+            driver.put(table + 16 * index, &address.to_le_bytes());
+            driver.put(table + 16 * index + 8, &3u32.to_le_bytes());
+            driver.put(table + 16 * index + 12, &flags.to_le_bytes());
+            driver.put(table + 16 * index + 14, &next.to_le_bytes());
+        };
+        part(0, DATA, 1, 1);
+        part(1, DATA + 0x1000, 2, 0);
+        driver.put(DATA + 0x1000, &[0; 3]);
+        driver.descriptor(0, 5, table, 32, 4, 0);
+        driver.submit(0, 16, 5);
+        driver.wait_interrupt(usize::from(indirect != 0));
+        let answer = driver.get(DATA + 0x1000, 3);
+        if indirect != 0 {
+            assert_eq!(answer, b"cba");
+        } else {
+            assert_eq!(answer, [0; 3]);
+            assert_eq!(driver.read8(reg::STATUS), 15 | 64, "it was not negotiated");
+        }
+    }
+}
+
+#[test]
+fn a_device_may_serve_a_queue_itself() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    driver.start();
+    driver.echo(1, 16, b"x", 1);
+    let queues = bench.device.active.lock().unwrap().clone().unwrap().1;
+    let split = queues[1].split().unwrap();
+    assert_eq!((split.size, split.indirect), (16, false));
+    assert_eq!(split.descriptors, ring_at(1));
+    assert_eq!(split.available, ring_at(1) + AVAIL);
+    assert_eq!(split.used, ring_at(1) + USED);
+    queues[1].interrupt();
+    driver.wait_interrupt(2);
+    driver.write16(reg::QUEUE_SELECT, 1);
+    driver.write16(reg::QUEUE_RESET, 1);
+    while driver.read16(reg::QUEUE_RESET) != 0 {}
+    assert!(queues[1].split().is_none());
+    driver.enable_queue(1, 4);
+    driver.echo(1, 4, b"x", 1);
+    assert_eq!(queues[1].split().unwrap().size, 4);
+}
+
+#[test]
 fn a_function_that_nobody_set_up_hears_no_kicks() {
     let bench = Bench::new();
     let mut driver = bench.driver();

@@ -9,6 +9,7 @@ use virtio_rdma_abi::config::{
     OWN_RINGS_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ib::Mtu;
+use virtio_rdma_abi::queues::{QueueNumbers, Role};
 use virtio_rdma_abi::wire::Wire;
 
 /// Vendor id: none that the IEEE gave out.
@@ -26,8 +27,12 @@ const ACK_DELAY: u8 = 15;
 const ROCE_OVERHEAD: u32 = 40 + 8 + 12 + 28 + 4 + 4;
 /// Queues that a driver without own rings gets: transport virtqueues are few.
 const TRANSPORT_QUEUES: u32 = 64;
-/// Slots of such a queue.
-const TRANSPORT_SLOTS: u32 = 1024;
+/// Entries of such an SQ or RQ, and of such a CQ.
+const TRANSPORT_WR: u32 = 1024;
+const TRANSPORT_CQE: u32 = 2048;
+/// Greatest sizes of the control queue and of an event queue.
+const CONTROL_QUEUE_SIZE: u32 = 256;
+const EVENT_QUEUE_SIZE: u32 = 1024;
 
 /// Limits of a device. All are enforced, and the driver is told them.
 #[derive(Clone, Debug)]
@@ -83,6 +88,51 @@ impl Default for Limits {
     }
 }
 
+/// Limits of the queues of a driver without own rings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TransportLimits {
+    /// QPs, the GSI QP included.
+    pub max_qp: u32,
+    /// Outstanding work requests of a queue.
+    pub max_qp_wr: u32,
+    /// CQs.
+    pub max_cq: u32,
+    /// Entries of a CQ.
+    pub max_cqe: u32,
+}
+
+impl Limits {
+    /// Those of RFC mode.
+    pub(crate) fn transport(&self) -> TransportLimits {
+        TransportLimits {
+            max_qp: self.max_qp.min(TRANSPORT_QUEUES),
+            max_qp_wr: self.max_qp_wr.min(TRANSPORT_WR),
+            max_cq: self.max_cq.min(TRANSPORT_QUEUES),
+            max_cqe: self.max_cqe.min(TRANSPORT_CQE),
+        }
+    }
+
+    /// Greatest size of each virtqueue of the transport, so that it serves in either mode.
+    pub fn virtqueue_sizes(&self) -> Vec<u16> {
+        let transport = self.transport();
+        let numbers = QueueNumbers::new(transport.max_cq);
+        let count = numbers.count(transport.max_qp).max(1 + self.event_queues);
+        (0..u16::try_from(count).unwrap_or(u16::MAX))
+            .map(|number| {
+                let entries = match numbers.role(number) {
+                    Role::Control => CONTROL_QUEUE_SIZE,
+                    Role::Cq(_) => transport.max_cqe,
+                    Role::Sq(_) | Role::Rq(_) => transport.max_qp_wr,
+                };
+                let is_event_queue = (1..=self.event_queues).contains(&number.into());
+                let events = if is_event_queue { EVENT_QUEUE_SIZE } else { 0 };
+                // Both are at most 2,048.
+                entries.max(events).next_power_of_two() as u16
+            })
+            .collect()
+    }
+}
+
 /// A device to be made.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
@@ -123,6 +173,7 @@ impl DeviceConfig {
     /// The configuration space.
     pub(crate) fn space(&self) -> [u8; CONFIG_SIZE] {
         let limits = &self.limits;
+        let transport = limits.transport();
         let base = Config {
             phys_port_cnt: 1,
             sys_image_guid: eui64_from_mac(self.mac),
@@ -131,16 +182,16 @@ impl DeviceConfig {
             hw_ver: HW_VERSION,
             max_mr_size: self.max_mr_size(),
             page_size_cap: MR_PAGE_SHIFTS.map(|shift| 1 << shift).sum(),
-            max_qp: limits.max_qp.min(TRANSPORT_QUEUES),
-            max_qp_wr: limits.max_qp_wr.min(TRANSPORT_SLOTS),
+            max_qp: transport.max_qp,
+            max_qp_wr: transport.max_qp_wr,
             device_cap_flags: DeviceCaps::SYS_IMAGE_GUID
                 | DeviceCaps::RC_RNR_NAK_GEN
                 | DeviceCaps::BAD_PKEY_CNTR,
             max_send_sge: limits.max_sge,
             max_recv_sge: limits.max_sge,
             max_sge_rd: limits.max_sge,
-            max_cq: limits.max_cq.min(TRANSPORT_QUEUES),
-            max_cqe: limits.max_cqe.min(TRANSPORT_SLOTS),
+            max_cq: transport.max_cq,
+            max_cqe: transport.max_cqe,
             max_mr: limits.max_mr,
             max_pd: limits.max_pd,
             max_qp_rd_atom: limits.max_rd_atomic.into(),

@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use dma::DmaView;
 use parking_lot::Mutex;
 use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::ctrl::NotifyFlags;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
-use virtio_rdma_abi::ib::AsyncEvent;
+use virtio_rdma_abi::ib::{AsyncEvent, WcFlags};
+use virtio_rdma_abi::ring::{ArmKind, ArmWord};
 use virtio_rdma_ring::DeviceCq;
 
 use crate::event::Source;
@@ -25,6 +27,7 @@ pub(crate) struct Cq {
     pub doorbell_page: u32,
     event_queue: u16,
     cookie: u64,
+    cqe: u32,
     ring: RingMem,
     inner: Mutex<Inner>,
     /// QPs that use it, with how many of their queues.
@@ -35,6 +38,9 @@ pub(crate) struct Cq {
 struct Inner {
     ring: DeviceCq,
     state: State,
+    /// What a virtqueue is armed for, and how often an interrupt was sent: the arm word is made of them.
+    armed: ArmKind,
+    sequence: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +61,8 @@ pub(crate) struct CqAttr {
     pub event_queue: u16,
     /// Cookie of its events.
     pub cookie: u64,
+    /// Buffers that the driver of a virtqueue makes available.
+    pub cqe: u32,
 }
 
 impl Cq {
@@ -65,9 +73,13 @@ impl Cq {
             doorbell_page: attr.doorbell_page,
             event_queue: attr.event_queue,
             cookie: attr.cookie,
+            cqe: attr.cqe,
             inner: Mutex::new(Inner {
                 ring: DeviceCq::new(ring.layout()),
                 state: State::Live,
+                armed: ArmKind::None,
+                // 0 counts as answered.
+                sequence: 1,
             }),
             ring,
             users: Mutex::default(),
@@ -102,9 +114,46 @@ impl Cq {
 
     /// Delivers a completion. `solicited` is true for those that the sender marked so and for every error.
     pub(crate) fn complete(&self, device: &Device, view: &DmaView, cqe: &Cqe, solicited: bool) {
-        self.update(device, view, |ring, memory| {
-            ring.push(memory, &cqe.to_bytes(), solicited).is_ok()
+        let mut cqe = *cqe;
+        if solicited && self.ring.as_virtqueue().is_some() {
+            cqe.wc_flags = cqe.wc_flags | WcFlags::SOLICITED;
+        }
+        self.update(device, view, |inner, memory| {
+            inner.ring.push(memory, &cqe.to_bytes(), solicited).is_ok()
         });
+    }
+
+    /// Arms a CQ that is a virtqueue: an interrupt for the next completion that the driver has not polled yet and that
+    /// is of this kind.
+    pub(crate) fn request_notify(&self, device: &Device, flags: NotifyFlags) {
+        let Some(queue) = self.ring.as_virtqueue() else {
+            return;
+        };
+        self.update(device, &device.space.enter(), |inner, memory| {
+            // Another thread may sleep for any completion: its wish is not narrowed.
+            if inner.armed != ArmKind::Next {
+                inner.armed = match flags.contains(NotifyFlags::NEXT_COMPLETION) {
+                    true => ArmKind::Next,
+                    false => ArmKind::Solicited,
+                };
+            }
+            let with_driver = self.cqe - u32::from(inner.ring.available(memory)).min(self.cqe);
+            queue.arm(ArmWord {
+                sequence: inner.sequence,
+                kind: inner.armed,
+                // No CQ has more entries than a u16 counts.
+                index: inner.ring.used_index().wrapping_sub(with_driver as u16),
+            });
+            true
+        });
+    }
+
+    /// The driver has reset the virtqueue that this CQ is: it is dead, and its memory is not ours any more.
+    pub(crate) fn virtqueue_reset(&self, device: &Device) {
+        if let Some(queue) = self.ring.as_virtqueue() {
+            queue.retire();
+        }
+        self.update(device, &device.space.enter(), |_, _| false);
     }
 
     /// Answers the doorbell: the arm word may ask for an event that is due.
@@ -117,18 +166,28 @@ impl Cq {
         &self,
         device: &Device,
         view: &DmaView,
-        change: impl FnOnce(&mut DeviceCq, &RingView<'_>) -> bool,
+        change: impl FnOnce(&mut Inner, &RingView<'_>) -> bool,
     ) {
         let mut inner = self.inner.lock();
         if inner.state != State::Live {
             return;
         }
         let memory = RingView::new(&self.ring, view);
-        let sound = change(&mut inner.ring, &memory);
-        if inner.ring.publish(&memory) {
-            device
-                .events()
-                .completion(self.event_queue, self.number, self.cookie);
+        let sound = change(&mut inner, &memory);
+        // What was lost is not to be seen.
+        if !memory.lost() && inner.ring.publish(&memory) {
+            match self.ring.as_virtqueue() {
+                None => {
+                    device
+                        .events()
+                        .completion(self.event_queue, self.number, self.cookie);
+                }
+                Some(queue) => {
+                    inner.armed = ArmKind::None;
+                    inner.sequence = inner.sequence.wrapping_add(1) & ArmWord::SEQUENCE_MASK;
+                    device.transport().interrupt(queue.number());
+                }
+            }
         }
         if !sound || memory.lost() {
             inner.state = State::Dead;

@@ -10,18 +10,20 @@ use parking_lot::Mutex;
 use roce::Frame;
 use virtio_rdma_abi::config::{CONFIG_SIZE, F_MR_PAGES, F_REG_PAGES, F_RING_ADDR};
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
-use virtio_rdma_abi::ib::{AsyncEvent, PORT};
+use virtio_rdma_abi::ib::{AsyncEvent, QpState, PORT};
+use virtio_rdma_abi::queues::Role;
 use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
 
 use crate::config::DeviceConfig;
 use crate::cq::Cq;
-use crate::event::{EventQueues, EventSink, Source};
+use crate::event::{EventQueues, Source};
 use crate::fabric::{Exclusive, Fabric, ReadySet, Shared};
 use crate::gid::GidTable;
 use crate::memory::MrTable;
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::table::Table;
+use crate::transport::{Transport, Virtqueues};
 
 /// Task number of the frames that came for the device.
 const TASK_FRAMES: u32 = 0;
@@ -57,6 +59,7 @@ pub struct Device {
     pub(crate) space: Arc<DmaSpace>,
     pub(crate) frames: Arc<dyn FramePort>,
     events: EventQueues,
+    transport: Transport,
     features: AtomicU64,
     link: AtomicBool,
     pub(crate) control: Mutex<()>,
@@ -79,12 +82,12 @@ pub struct Device {
 impl Device {
     /// Makes a device and has the fabric's workers serve it until it is [detached](Self::detach).
     ///
-    /// `space` is the memory of its VM, `events` the event virtqueues and `frames` the device's port of the switch.
+    /// `space` is the memory of its VM, `queues` its virtqueues and `frames` the device's port of the switch.
     pub fn new(
         config: DeviceConfig,
         space: Arc<DmaSpace>,
         fabric: &Fabric,
-        events: Arc<dyn EventSink>,
+        queues: Arc<dyn Virtqueues>,
         frames: Arc<dyn FramePort>,
     ) -> Arc<Self> {
         let limits = config.limits.clone();
@@ -94,7 +97,8 @@ impl Device {
                 fabric: fabric.shared().clone(),
                 space,
                 frames,
-                events: EventQueues::new(limits.event_queues, events),
+                events: EventQueues::new(limits.event_queues, queues.clone()),
+                transport: Transport::new(queues, limits.transport().max_cq),
                 features: AtomicU64::new(0),
                 link: AtomicBool::new(false),
                 control: Mutex::new(()),
@@ -154,11 +158,55 @@ impl Device {
         }
     }
 
-    /// Event virtqueue `queue` has buffers again.
-    pub fn events_available(&self, queue: u16) {
-        if queue >= FIRST_EVENT_QUEUE && self.ready_tasks.insert(queue.into()) {
-            self.fabric.wake();
+    /// The driver rang virtqueue `queue`: an event queue has buffers again, or a queue of RFC mode has work. Never blocks
+    /// for long, however often it is rung.
+    pub fn notified(&self, queue: u16) {
+        if self.has_own_rings() {
+            if queue >= FIRST_EVENT_QUEUE && self.ready_tasks.insert(queue.into()) {
+                self.fabric.wake();
+            }
+            return;
         }
+        match self.transport.numbers().role(queue) {
+            Role::Sq(qpn) => {
+                if self.qps.with(qpn, |_| ()).is_some() {
+                    self.qp_ready(qpn);
+                }
+            }
+            Role::Rq(qpn) => {
+                // Receives are taken when messages come, but for those that are to be flushed.
+                let flushes = |qp: &Qp| qp.state() == Some(QpState::Err);
+                if self.qps.with(qpn, flushes) == Some(true) {
+                    self.qp_ready(qpn);
+                }
+            }
+            Role::Control | Role::Cq(_) => {}
+        }
+    }
+
+    /// The driver has reset virtqueue `queue` alone. On return its memory is not accessed any more. An object that it
+    /// still belongs to has failed.
+    pub fn virtqueue_reset(&self, queue: u16) {
+        let _control = self.control.lock();
+        if self.has_own_rings() {
+            return;
+        }
+        match self.transport.numbers().role(queue) {
+            Role::Cq(cqn) => {
+                if let Some(cq) = self.cqs.get(cqn) {
+                    cq.virtqueue_reset(self);
+                }
+            }
+            Role::Sq(qpn) | Role::Rq(qpn) => {
+                if let Some(qp) = self.qps.get(qpn) {
+                    qp.virtqueue_reset(queue);
+                    self.fabric.quiesce.synchronize();
+                    self.fail_qp(qpn);
+                }
+            }
+            Role::Control => {}
+        }
+        self.transport.renew(queue);
     }
 
     /// The frame port has frames, or room again.
@@ -186,6 +234,7 @@ impl Device {
         self.features.store(0, Ordering::Release);
         self.destroy_all();
         self.events.clear();
+        self.transport.renew_all();
     }
 
     /// Takes the device from its fabric, at the end of its VM.
@@ -213,6 +262,10 @@ impl Device {
 
     pub(crate) fn events(&self) -> &EventQueues {
         &self.events
+    }
+
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.transport
     }
 
     pub(crate) fn link_is_up(&self) -> bool {

@@ -9,12 +9,7 @@ use parking_lot::Mutex;
 use virtio_rdma_abi::event::{Event, EventKind, FIRST_EVENT_QUEUE};
 use virtio_rdma_abi::ib::AsyncEvent;
 
-/// Where events go: the event virtqueues.
-pub trait EventSink: Send + Sync {
-    /// Writes `event` to virtqueue `queue` and tells the driver. Returns false if no buffer is there; then
-    /// [`Device::events_available`](crate::Device::events_available) is to be called when one has come.
-    fn push(&self, queue: u16, event: Event) -> bool;
-}
+use crate::transport::Virtqueues;
 
 /// Whose events they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,14 +66,14 @@ struct Backlog {
 
 /// The event queues of a device.
 pub(crate) struct EventQueues {
-    sink: Arc<dyn EventSink>,
+    sink: Arc<dyn Virtqueues>,
     /// Element n belongs to virtqueue `FIRST_EVENT_QUEUE + n`.
     backlogs: Box<[Mutex<Backlog>]>,
 }
 
 impl EventQueues {
     /// `count` queues.
-    pub(crate) fn new(count: u32, sink: Arc<dyn EventSink>) -> Self {
+    pub(crate) fn new(count: u32, sink: Arc<dyn Virtqueues>) -> Self {
         Self {
             sink,
             backlogs: (0..count).map(|_| Mutex::default()).collect(),
@@ -182,7 +177,7 @@ mod tests {
         sent: Mutex<Vec<(u16, Event)>>,
     }
 
-    impl EventSink for Buffers {
+    impl Virtqueues for Buffers {
         fn push(&self, queue: u16, event: Event) -> bool {
             let mut free = self.free.lock();
             if *free == 0 {
@@ -192,6 +187,12 @@ mod tests {
             self.sent.lock().push((queue, event));
             true
         }
+
+        fn split(&self, _queue: u16) -> Option<virtqueue::Split> {
+            None
+        }
+
+        fn interrupt(&self, _queue: u16) {}
     }
 
     #[test]

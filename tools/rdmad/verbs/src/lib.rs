@@ -3,8 +3,8 @@
 //! The verbs engine of a virtio-rdma device.
 //!
 //! A [`Device`] is what one VM sees: it executes control commands, given as bytes, on the objects of that VM, and the
-//! work requests that it finds in the VM's rings. It knows its guest's memory as a [`dma::DmaSpace`], event virtqueues as an
-//! [`EventSink`] and the network as a [`FramePort`]; which transport presents it to the guest is not its business.
+//! work requests that it finds in the VM's rings. It knows its guest's memory as a [`dma::DmaSpace`], its virtqueues as
+//! [`Virtqueues`] and the network as a [`FramePort`]; which transport presents it to the guest is not its business.
 //! The devices of a process share a [`Fabric`]: worker threads, and the direct path between their memories.
 //!
 //! | module | what it holds |
@@ -14,6 +14,7 @@
 //! | `qp`, `cq`, `pd`, `memory`, `gid` | the objects |
 //! | `wqe` | work requests: fetching and validation |
 //! | `direct`, `wire` | the two ways of data between QPs |
+//! | `transport` | virtqueues of the transport, and those that are queues in RFC mode |
 //! | `event` | events that wait for buffers |
 //! | `fabric` | workers, ready sets, timers |
 //! | `config`, `table`, `error` | limits, numbered objects, errno |
@@ -33,10 +34,11 @@ mod memory;
 mod pd;
 mod qp;
 mod table;
+mod transport;
 mod wire;
 mod wqe;
 
 pub use config::{DeviceConfig, Limits};
 pub use device::{Device, FramePort};
-pub use event::EventSink;
 pub use fabric::{Fabric, PathPolicy};
+pub use transport::Virtqueues;

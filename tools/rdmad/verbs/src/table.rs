@@ -79,6 +79,31 @@ impl<T> Table<T> {
         })
     }
 
+    /// Takes the free number below `end` that came back first, or was never given out, among those that are `usable`;
+    /// `None` when there is none. In a table that only this is used on, `end` may be far below the table's.
+    pub(crate) fn reserve_below(
+        &self,
+        end: u32,
+        usable: impl Fn(u32) -> bool,
+    ) -> Option<Reserved<'_, T>> {
+        let mut free = self.free.lock();
+        // All of the few numbers wait in one line.
+        while free.fresh < end.min(free.end) {
+            let fresh = free.fresh;
+            free.returned.push_back(fresh);
+            free.fresh += 1;
+        }
+        let at = free
+            .returned
+            .iter()
+            .position(|&number| number < end && usable(number))?;
+        Some(Reserved {
+            table: self,
+            number: free.returned.remove(at)?,
+            inserted: false,
+        })
+    }
+
     /// Removes the object with this number and returns it. The number is not free before [`release`](Self::release).
     pub(crate) fn remove(&self, number: u32) -> Option<Arc<T>> {
         self.slot(number)?.write().take()
@@ -144,6 +169,24 @@ mod tests {
         assert_eq!(table.reserve().unwrap().number(), 1);
         assert_eq!(table.reserve().unwrap().number(), 1, "dropped unused");
         assert_eq!(table.iter().map(|n| *n).collect::<Vec<_>>(), [2, 3]);
+    }
+
+    #[test]
+    fn usable_numbers_come_back_oldest_first() {
+        let table = Table::new(2..1000);
+        let take = |usable: fn(u32) -> bool| {
+            let reserved = table.reserve_below(6, usable)?;
+            Some(reserved.insert(Arc::new(())))
+        };
+        assert_eq!(take(|number| number != 2), Some(3));
+        assert_eq!(take(|_| true), Some(2));
+        table.remove(3);
+        table.release(3);
+        assert_eq!(take(|_| true), Some(4));
+        assert_eq!(take(|number| number == 3), Some(3));
+        assert_eq!(take(|_| true), Some(5));
+        assert_eq!(take(|_| true), None);
+        assert_eq!(table.reserve().unwrap().number(), 6);
     }
 
     #[test]

@@ -9,9 +9,9 @@ use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{
     rq_wqe_size, sq_wqe_size, Member, Rdma, RqHeader, Sge, SqHeader, INLINE_OFFSET,
 };
-use virtio_rdma_ring::{DeviceQueue, RingError, RingMemory};
+use virtio_rdma_ring::{DeviceQueue, RingError};
 
-use crate::memory::MrTable;
+use crate::memory::{MrTable, RingView};
 
 /// Bytes of the largest send WQE for these capabilities. It has at least the SGE of inline data, whose length is
 /// looked at even when the QP takes none.
@@ -111,7 +111,7 @@ pub(crate) struct Fetched {
 /// The ring makes no sense.
 pub(crate) fn fetch_send(
     queue: &mut DeviceQueue,
-    ring: &impl RingMemory,
+    ring: &RingView<'_>,
     snapshots: &mut Snapshots,
     mrs: &MrTable,
     rules: SendRules<'_>,
@@ -126,7 +126,11 @@ pub(crate) fn fetch_send(
             return other.map(|_| None);
         }
     };
-    ring.read(queue.layout().slot(slot), snapshots.get_mut(snapshot));
+    let present = ring.read_wqe(slot, snapshots.get_mut(snapshot));
+    if ring.lost() {
+        snapshots.give_back(snapshot);
+        return Err(RingError::BadSlot);
+    }
     let wqe = snapshots.get(snapshot);
     let header = SqHeader::get(&wqe[..SqHeader::SIZE]);
     let mut wr = SendWr {
@@ -144,7 +148,7 @@ pub(crate) fn fetch_send(
             data: Data::Sges(0),
         },
     };
-    let failed = check_send(&mut wr, &header, wqe, mrs, rules).err();
+    let failed = check_send(&mut wr, &header, &wqe[..present], mrs, rules).err();
     Ok(Some(Fetched { wr, failed }))
 }
 
@@ -162,6 +166,13 @@ fn check_send(
     mrs: &MrTable,
     rules: SendRules<'_>,
 ) -> Result<(), WcStatus> {
+    // A virtqueue's descriptors may end anywhere.
+    let has = |size: usize| {
+        (size <= wqe.len())
+            .then_some(())
+            .ok_or(WcStatus::LocQpOpErr)
+    };
+    has(SqHeader::SIZE)?;
     wr.op = operation(header).ok_or(WcStatus::LocQpOpErr)?;
     let is_read = matches!(wr.op, SendOp::Read { .. });
     if is_read && !rules.reads {
@@ -171,10 +182,12 @@ fn check_send(
         if is_read || header.num_sge != 1 {
             return Err(WcStatus::LocQpOpErr);
         }
+        has(INLINE_OFFSET)?;
         let length = sge(wqe, SqHeader::SIZE, 0).length;
         if length > rules.cap.max_inline_data {
             return Err(WcStatus::LocLenErr);
         }
+        has(INLINE_OFFSET + length as usize)?;
         wr.length = length;
         wr.local.data = Data::Inline(length);
         return Ok(());
@@ -182,6 +195,7 @@ fn check_send(
     if header.num_sge > rules.cap.max_send_sge {
         return Err(WcStatus::LocQpOpErr);
     }
+    has(sq_wqe_size(header.num_sge as usize))?;
     let access = if is_read {
         AccessFlags::LOCAL_WRITE
     } else {
@@ -253,20 +267,23 @@ pub(crate) enum BadRecv {
 /// Takes the next WQE from the RQ into `buffer` and gives its slot back. `None` when there is none.
 pub(crate) fn fetch_recv(
     queue: &mut DeviceQueue,
-    ring: &impl RingMemory,
+    ring: &RingView<'_>,
     buffer: &mut [u8],
     cap: &QpCap,
 ) -> Result<Option<RecvWr<Received>>, BadRecv> {
     let Some(slot) = queue.fetch(ring).map_err(|_| BadRecv::Ring)? else {
         return Ok(None);
     };
-    ring.read(queue.layout().slot(slot), buffer);
+    let present = ring.read_wqe(slot, buffer);
+    if ring.lost() {
+        return Err(BadRecv::Ring);
+    }
     queue.give_back(ring, slot, 0);
     queue.publish(ring);
     // Receives are taken when a message needs them; no doorbell has to tell of new ones.
     queue.suppress_doorbell(ring);
     let header = RqHeader::get(&buffer[..RqHeader::SIZE]);
-    if header.num_sge > cap.max_recv_sge {
+    if header.num_sge > cap.max_recv_sge || present < rq_wqe_size(header.num_sge as usize) {
         return Err(BadRecv::Wqe(header.wr_id));
     }
     let length: u64 = (0..header.num_sge)
@@ -286,13 +303,16 @@ pub(crate) fn fetch_recv(
 /// opcode.
 pub(crate) fn fetch_flushed<const HEADER: usize>(
     queue: &mut DeviceQueue,
-    ring: &impl RingMemory,
+    ring: &RingView<'_>,
 ) -> Result<Option<[u8; HEADER]>, RingError> {
     let Some(slot) = queue.fetch(ring)? else {
         return Ok(None);
     };
     let mut header = [0; HEADER];
-    ring.read(queue.layout().slot(slot), &mut header);
+    ring.read_wqe(slot, &mut header);
+    if ring.lost() {
+        return Err(RingError::BadSlot);
+    }
     queue.give_back(ring, slot, 0);
     queue.publish(ring);
     Ok(Some(header))

@@ -419,14 +419,18 @@ impl Driver {
 
     /// Places and enables a queue, with empty rings, vector `1 + queue`.
     pub fn enable_queue(&mut self, queue: u16, size: u16) {
-        let zeroes = [0; 0x1_0000];
-        self.put(ring_at(queue), &zeroes);
+        self.enable_queue_at(queue, size, ring_at(queue), 1 + queue);
+    }
+
+    /// Places and enables a queue, with empty rings.
+    pub fn enable_queue_at(&mut self, queue: u16, size: u16, at: u64, vector: u16) {
+        self.put(at, &[0; 0x1_0000]);
         self.write16(reg::QUEUE_SELECT, queue);
         self.write16(reg::QUEUE_SIZE, size);
-        self.write16(reg::QUEUE_VECTOR, 1 + queue);
-        self.write64(reg::QUEUE_DESC, ring_at(queue));
-        self.write64(reg::QUEUE_DRIVER, ring_at(queue) + AVAIL);
-        self.write64(reg::QUEUE_DEVICE, ring_at(queue) + USED);
+        self.write16(reg::QUEUE_VECTOR, vector);
+        self.write64(reg::QUEUE_DESC, at);
+        self.write64(reg::QUEUE_DRIVER, at + AVAIL);
+        self.write64(reg::QUEUE_DEVICE, at + USED);
         self.write16(reg::QUEUE_ENABLE, 1);
     }
 

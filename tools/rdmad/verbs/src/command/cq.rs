@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! CREATE_CQ, DESTROY_CQ.
+//! CREATE_CQ, DESTROY_CQ, REQ_NOTIFY_CQ.
 
 use std::sync::Arc;
 
 use virtio_rdma_abi::cqe::CQ_SLOT_SHIFT;
-use virtio_rdma_abi::ctrl::{CmdCreateCqRing, CmdDestroyCq, Empty, RspCreateCq};
+use virtio_rdma_abi::ctrl::CONTROL_QUEUE;
+use virtio_rdma_abi::ctrl::{
+    CmdCreateCq, CmdCreateCqRing, CmdDestroyCq, CmdReqNotify, Empty, NotifyFlags, RspCreateCq,
+};
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 
-use super::DONE;
+use super::{DONE, NO_DOORBELL_PAGE};
 use crate::cq::{Cq, CqAttr};
 use crate::error::{require, Errno, Result};
 use crate::memory::RingMem;
 use crate::Device;
 
 impl Device {
-    pub(super) fn create_cq(&self, cmd: CmdCreateCqRing) -> Result<RspCreateCq> {
+    /// A CQ in memory that the driver brings along.
+    pub(super) fn create_cq_ring(&self, cmd: CmdCreateCqRing) -> Result<RspCreateCq> {
         let limits = &self.config().limits;
         require((1..=limits.max_cqe).contains(&cmd.base.cqe) && cmd.base.cqe <= cmd.ring.slots)?;
         require(
@@ -30,6 +34,7 @@ impl Device {
             doorbell_page: cmd.doorbell_page,
             event_queue: u16::try_from(cmd.event_queue).map_err(|_| Errno::INVAL)?,
             cookie: cmd.cookie,
+            cqe: cmd.base.cqe,
         };
         let ring = RingMem::new(&self.space, &cmd.ring)?;
         let reserved = self.cqs.reserve().ok_or(Errno::NOMEM)?;
@@ -37,6 +42,43 @@ impl Device {
         Ok(RspCreateCq {
             cqn: reserved.insert(Arc::new(cq)),
         })
+    }
+
+    /// A CQ that is one of the transport's virtqueues.
+    pub(super) fn create_cq_virtqueue(&self, cmd: CmdCreateCq) -> Result<RspCreateCq> {
+        let limits = self.config().limits.transport();
+        require((1..=limits.max_cqe).contains(&cmd.cqe))?;
+        let numbers = self.transport().numbers();
+        let reserved = self
+            .cqs
+            .reserve_below(limits.max_cq, |cqn| {
+                self.transport().is_usable(numbers.cq(cqn))
+            })
+            .ok_or(Errno::NOMEM)?;
+        let ring = self.transport().take(numbers.cq(reserved.number()))?;
+        if let Some(queue) = ring.as_virtqueue() {
+            // Buffers are taken when there are completions to write.
+            queue
+                .suppress_notifications(&self.space.enter())
+                .map_err(|_| Errno::FAULT)?;
+        }
+        let attr = CqAttr {
+            doorbell_page: NO_DOORBELL_PAGE,
+            event_queue: CONTROL_QUEUE,
+            cookie: 0,
+            cqe: cmd.cqe,
+        };
+        let cq = Cq::new(reserved.number(), ring, attr);
+        Ok(RspCreateCq {
+            cqn: reserved.insert(Arc::new(cq)),
+        })
+    }
+
+    pub(super) fn req_notify_cq(&self, cmd: CmdReqNotify) -> Result<Empty> {
+        require(!cmd.flags.has_unknown() && cmd.flags != NotifyFlags::NONE)?;
+        let cq = self.cqs.get(cmd.cqn).ok_or(Errno::INVAL)?;
+        cq.request_notify(self, cmd.flags);
+        Ok(DONE)
     }
 
     pub(super) fn destroy_cq_command(&self, cmd: CmdDestroyCq) -> Result<Empty> {

@@ -11,10 +11,10 @@ mod qp;
 
 use virtio_rdma_abi::config::{F_MR_PAGES, F_REG_PAGES};
 use virtio_rdma_abi::ctrl::{
-    CmdAddGid, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQpRings, CmdDelGid, CmdDeregMr,
-    CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdQueryPkey,
-    CmdQueryPort, CmdQueryQp, CmdRegUserMr, CmdRegUserMrPages, Command, Empty, Request,
-    RESPONSE_OK,
+    CmdAddGid, CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp,
+    CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdGetDmaMr,
+    CmdMapMrSg, CmdModifyQp, CmdQueryPkey, CmdQueryPort, CmdQueryQp, CmdRegUserMr,
+    CmdRegUserMrPages, CmdReqNotify, Command, Empty, Request, RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::PORT;
 use virtio_rdma_abi::wire::Wire;
@@ -51,8 +51,9 @@ impl Device {
         match command {
             Command::QueryPort => call.run(|cmd: CmdQueryPort| self.query_port(cmd)),
             Command::CreateCq if self.has_own_rings() => {
-                call.run(|cmd: CmdCreateCqRing| self.create_cq(cmd))
+                call.run(|cmd: CmdCreateCqRing| self.create_cq_ring(cmd))
             }
+            Command::CreateCq => call.run(|cmd: CmdCreateCq| self.create_cq_virtqueue(cmd)),
             Command::DestroyCq => call.run(|cmd: CmdDestroyCq| self.destroy_cq_command(cmd)),
             Command::CreatePd => call.run(|_: CmdCreatePd| self.create_pd()),
             Command::DestroyPd => call.run(|cmd: CmdDestroyPd| self.destroy_pd(cmd)),
@@ -68,18 +69,20 @@ impl Device {
             }
             Command::DeregMr => call.run(|cmd: CmdDeregMr| self.dereg_mr(cmd)),
             Command::CreateQp if self.has_own_rings() => {
-                call.run(|cmd: CmdCreateQpRings| self.create_qp(cmd))
+                call.run(|cmd: CmdCreateQpRings| self.create_qp_rings(cmd))
             }
+            Command::CreateQp => call.run(|cmd: CmdCreateQp| self.create_qp_virtqueues(cmd)),
             Command::ModifyQp => call.run(|cmd: CmdModifyQp| self.modify_qp(cmd)),
             Command::QueryQp => call.run(|cmd: CmdQueryQp| self.query_qp(cmd)),
             Command::DestroyQp => call.run(|cmd: CmdDestroyQp| self.destroy_qp_command(cmd)),
             Command::QueryPkey => call.run(|cmd: CmdQueryPkey| self.query_pkey(cmd)),
             Command::AddGid => call.run(|cmd: CmdAddGid| self.add_gid(cmd)),
             Command::DelGid => call.run(|cmd: CmdDelGid| self.del_gid(cmd)),
-            // Queues of the transport are not offered.
-            Command::CreateCq | Command::CreateQp | Command::MapMrSg | Command::ReqNotifyCq => {
-                Err(Errno::OPNOTSUPP)
+            Command::ReqNotifyCq if !self.has_own_rings() => {
+                call.run(|cmd: CmdReqNotify| self.req_notify_cq(cmd))
             }
+            // Own rings have arm words.
+            Command::MapMrSg | Command::ReqNotifyCq => Err(Errno::OPNOTSUPP),
         }
     }
 }
@@ -104,6 +107,9 @@ impl Call<'_> {
         Ok(())
     }
 }
+
+/// The doorbell page of queues that have none: the region does not have that many.
+const NO_DOORBELL_PAGE: u32 = u32::MAX;
 
 /// The response of commands that only succeed.
 const DONE: Empty = Empty::ZERO;

@@ -5,23 +5,67 @@
 use std::sync::Arc;
 
 use virtio_rdma_abi::ctrl::{
-    CmdCreateQpRings, CmdDestroyQp, CmdModifyQp, CmdQueryQp, Empty, RspCreateQp, RspQueryQp,
+    CmdCreateQp, CmdCreateQpRings, CmdDestroyQp, CmdModifyQp, CmdQueryQp, Empty, RspCreateQp,
+    RspQueryQp,
 };
 use virtio_rdma_abi::ib::{QpType, SigType};
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::ring::RingAddr;
 use virtio_rdma_abi::wire::Wire;
 
-use super::DONE;
+use super::{DONE, NO_DOORBELL_PAGE};
 use crate::error::{require, Errno, Result};
 use crate::memory::RingMem;
 use crate::qp::{state, Qp, QpInit};
+use crate::table::Reserved;
 use crate::wqe::{max_rq_wqe, max_sq_wqe};
 use crate::Device;
 
 impl Device {
-    pub(super) fn create_qp(&self, cmd: CmdCreateQpRings) -> Result<RspCreateQp> {
-        let base = &cmd.base;
+    /// A QP whose queues are in memory that the driver brings along.
+    pub(super) fn create_qp_rings(&self, cmd: CmdCreateQpRings) -> Result<RspCreateQp> {
+        require(cmd.doorbell_page < self.config().limits.doorbell_pages)?;
+        let queues = |cap: &QpCap| {
+            let sq = self.queue(&cmd.sq, cap.max_send_wr, max_sq_wqe(cap))?;
+            let rq = if cmd.rq == RingAddr::ZERO {
+                require(cap.max_recv_wr == 0)?;
+                None
+            } else {
+                Some(self.queue(&cmd.rq, cap.max_recv_wr, max_rq_wqe(cap))?)
+            };
+            let reserved = self.qps.reserve().ok_or(Errno::NOMEM)?;
+            Ok((reserved, sq, rq))
+        };
+        self.create_qp(&cmd.base, queues, cmd.doorbell_page, cmd.cookie)
+    }
+
+    /// A QP whose queues are virtqueues of the transport.
+    pub(super) fn create_qp_virtqueues(&self, cmd: CmdCreateQp) -> Result<RspCreateQp> {
+        let limits = self.config().limits.transport();
+        let queues = |cap: &QpCap| {
+            require(cap.max_send_wr <= limits.max_qp_wr && cap.max_recv_wr <= limits.max_qp_wr)?;
+            let transport = self.transport();
+            let numbers = transport.numbers();
+            let usable =
+                |qpn| transport.is_usable(numbers.sq(qpn)) && transport.is_usable(numbers.rq(qpn));
+            let reserved = self
+                .qps
+                .reserve_below(limits.max_qp + 1, usable)
+                .ok_or(Errno::NOMEM)?;
+            let sq = transport.take(numbers.sq(reserved.number()))?;
+            let rq = transport.take(numbers.rq(reserved.number()))?;
+            Ok((reserved, sq, Some(rq)))
+        };
+        self.create_qp(&cmd, queues, NO_DOORBELL_PAGE, 0)
+    }
+
+    fn create_qp<'a>(
+        &self,
+        base: &CmdCreateQp,
+        queues: impl FnOnce(&QpCap) -> Result<(Reserved<'a, Qp>, RingMem, Option<RingMem>)>,
+        doorbell_page: u32,
+        cookie: u64,
+    ) -> Result<RspCreateQp> {
         let qp_type = QpType::try_from(base.qp_type).map_err(|_| Errno::INVAL)?;
         if !state::is_supported(qp_type) {
             return Err(Errno::OPNOTSUPP);
@@ -29,7 +73,6 @@ impl Device {
         let sig_type = SigType::try_from(base.sq_sig_type).map_err(|_| Errno::INVAL)?;
         require(!base.flags.has_unknown() && base.reserved == [0; 28])?;
         let limits = &self.config().limits;
-        require(cmd.doorbell_page < limits.doorbell_pages)?;
         let cap = QpCap {
             max_send_wr: base.max_send_wr,
             max_recv_wr: base.max_recv_wr,
@@ -42,20 +85,13 @@ impl Device {
         let pd = self.use_pd(base.pdn)?;
         let send_cq = self.cqs.get(base.send_cqn).ok_or(Errno::INVAL)?;
         let recv_cq = self.cqs.get(base.recv_cqn).ok_or(Errno::INVAL)?;
-        let sq = self.queue(&cmd.sq, cap.max_send_wr, max_sq_wqe(&cap))?;
-        let rq = if cmd.rq == RingAddr::ZERO {
-            require(cap.max_recv_wr == 0)?;
-            None
-        } else {
-            Some(self.queue(&cmd.rq, cap.max_recv_wr, max_rq_wqe(&cap))?)
-        };
-        let reserved = self.qps.reserve().ok_or(Errno::NOMEM)?;
+        let (reserved, sq, rq) = queues(&cap)?;
         let init = QpInit {
             qp_type,
             signal_all: sig_type == SigType::All,
             cap,
-            cookie: cmd.cookie,
-            doorbell_page: cmd.doorbell_page,
+            cookie,
+            doorbell_page,
             pd,
             send_cq,
             recv_cq,

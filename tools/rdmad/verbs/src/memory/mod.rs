@@ -8,6 +8,7 @@ mod mr;
 mod pages;
 mod region;
 mod ring;
+mod virtqueue;
 
 pub(crate) use copy::{transfer, Fault, Memory, Message, Side};
 pub(crate) use fast::Mapped;
@@ -15,3 +16,4 @@ pub(crate) use mr::{KeyFault, MrTable};
 pub(crate) use pages::{PageList, PageMap};
 pub(crate) use region::{check_access, Region};
 pub(crate) use ring::{RingMem, RingView};
+pub(crate) use virtqueue::VirtqueueMem;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Rings in guest memory.
+//! Rings in guest memory: own rings, and virtqueues of the transport.
 
 use std::cell::Cell;
 use std::sync::atomic::{fence, Ordering};
@@ -9,16 +9,25 @@ use dma::{DmaError, DmaSlice, DmaSliceMut, DmaSpace, DmaView};
 use virtio_rdma_abi::ctrl::PageListDepth;
 use virtio_rdma_abi::ring::{RingAddr, RingLayout, PAGE_SHIFT_RANGE};
 use virtio_rdma_ring::RingMemory;
+use virtqueue::{ChainError, Split};
 
 use super::pages::PageList;
-use super::PageMap;
+use super::{PageMap, VirtqueueMem};
 use crate::error::{require, Errno, Result};
 
 /// Where a ring lies.
 #[derive(Debug)]
 pub(crate) struct RingMem {
-    pages: PageMap,
+    place: Place,
     layout: RingLayout,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// Pages that the driver named: an own ring.
+    Pages(PageMap),
+    /// A virtqueue of the transport.
+    Virtqueue(VirtqueueMem),
 }
 
 impl RingMem {
@@ -34,7 +43,27 @@ impl RingMem {
         };
         let pages = PageMap::read(space, list, 0, u64::from(layout.size()))?;
         pages.reach(space, true)?;
-        Ok(Self { pages, layout })
+        Ok(Self {
+            place: Place::Pages(pages),
+            layout,
+        })
+    }
+
+    /// Virtqueue `number` of the transport, which lies at `split`.
+    pub(crate) fn virtqueue(number: u16, split: Split) -> Result<Self> {
+        let (queue, layout) = VirtqueueMem::new(number, split)?;
+        Ok(Self {
+            place: Place::Virtqueue(queue),
+            layout,
+        })
+    }
+
+    /// The virtqueue that it is, unless it is an own ring.
+    pub(crate) fn as_virtqueue(&self) -> Option<&VirtqueueMem> {
+        match &self.place {
+            Place::Pages(_) => None,
+            Place::Virtqueue(queue) => Some(queue),
+        }
     }
 
     /// Where the parts of the ring are.
@@ -45,8 +74,9 @@ impl RingMem {
 
 /// Access to a ring as long as a view of guest memory is held.
 ///
-/// The ring was checked when it was created. When the VM's monitor unmaps its memory nevertheless, loads give 0 and
-/// stores vanish, and [`lost`](Self::lost) tells.
+/// An own ring was checked when it was created. When the VM's monitor unmaps its memory nevertheless, loads give 0 and
+/// stores vanish, and [`lost`](Self::lost) tells. The same goes for a virtqueue whose addresses, or descriptors, are bad
+/// or which the driver has reset; nothing of it is accessed any more then.
 pub(crate) struct RingView<'a> {
     ring: &'a RingMem,
     view: &'a DmaView,
@@ -59,20 +89,26 @@ impl<'a> RingView<'a> {
     /// Access through `view`.
     #[inline]
     pub(crate) fn new(ring: &'a RingMem, view: &'a DmaView) -> Self {
-        let size = ring.layout.size();
-        let (iova, len) = ring.pages.find(0);
-        let whole = (len >= u64::from(size))
-            .then(|| view.slice_mut(iova, size as usize).ok())
-            .flatten();
+        let (whole, lost) = match &ring.place {
+            Place::Pages(pages) => {
+                let size = ring.layout.size();
+                let (iova, len) = pages.find(0);
+                let whole = (len >= u64::from(size))
+                    .then(|| view.slice_mut(iova, size as usize).ok())
+                    .flatten();
+                (whole, false)
+            }
+            Place::Virtqueue(queue) => (None, queue.is_gone()),
+        };
         Self {
             ring,
             view,
             whole,
-            lost: Cell::new(false),
+            lost: Cell::new(lost),
         }
     }
 
-    /// Whether an access failed because the memory is gone.
+    /// Whether an access failed because the memory is gone or was never there.
     pub(crate) fn lost(&self) -> bool {
         self.lost.get()
     }
@@ -86,12 +122,50 @@ impl<'a> RingView<'a> {
     ) -> R {
         let slice = match self.whole {
             Some(whole) => whole.subslice(offset as usize, len),
-            None => {
-                let (iova, _) = self.ring.pages.find(u64::from(offset));
-                self.view.slice_mut(iova, len)
-            }
+            None => match &self.ring.place {
+                Place::Pages(pages) => {
+                    let (iova, _) = pages.find(u64::from(offset));
+                    self.view.slice_mut(iova, len)
+                }
+                Place::Virtqueue(queue) => match queue.find(&self.ring.layout, offset) {
+                    Some(iova) if !self.lost.get() => self.view.slice_mut(iova, len),
+                    _ => return R::default(),
+                },
+            },
         };
         slice.and_then(access).unwrap_or_else(|_| {
+            self.lost.set(true);
+            R::default()
+        })
+    }
+
+    /// Copies the WQE in slot `slot` and returns how many of its bytes are there: all, but for a virtqueue, whose
+    /// descriptors may end early. The others become 0.
+    #[inline]
+    pub(crate) fn read_wqe(&self, slot: u16, wqe: &mut [u8]) -> usize {
+        match &self.ring.place {
+            Place::Pages(_) => {
+                self.read(self.ring.layout.slot(slot), wqe);
+                wqe.len()
+            }
+            Place::Virtqueue(queue) => {
+                let present = self.with_chain(|| queue.gather(self.view, slot, wqe));
+                wqe[present..].fill(0);
+                present
+            }
+        }
+    }
+
+    /// Accesses the chain that stands for a slot.
+    fn with_chain<R: Default>(
+        &self,
+        access: impl FnOnce() -> std::result::Result<R, ChainError>,
+    ) -> R {
+        if self.lost.get() {
+            return R::default();
+        }
+        access().unwrap_or_else(|error| {
+            tracing::debug!("virtqueue: {error}");
             self.lost.set(true);
             R::default()
         })
@@ -134,6 +208,11 @@ impl RingMemory for RingView<'_> {
 
     #[inline]
     fn load_u32(&self, offset: u32) -> u32 {
+        if let (None, Place::Virtqueue(queue)) = (self.whole, &self.ring.place) {
+            if offset == self.ring.layout.arm() {
+                return queue.arm_word().to_le();
+            }
+        }
         self.load(offset, |slice| slice.load_u32(0, Ordering::Relaxed))
     }
 
@@ -151,6 +230,11 @@ impl RingMemory for RingView<'_> {
 
     #[inline]
     fn write(&self, offset: u32, bytes: &[u8]) {
+        if let (None, Place::Virtqueue(queue)) = (self.whole, &self.ring.place) {
+            // There are no more slots than a u16 counts.
+            let slot = (offset >> self.ring.layout.slot_shift()) as u16;
+            return self.with_chain(|| queue.scatter(self.view, slot, bytes));
+        }
         self.access(offset, bytes.len(), |slice| slice.write(0, bytes));
     }
 

@@ -22,7 +22,7 @@ use virtio_rdma_abi::wire::Wire;
 use crate::cq::Cq;
 use crate::event::Source;
 use crate::fabric::Exclusive;
-use crate::memory::RingMem;
+use crate::memory::{RingMem, VirtqueueMem};
 use crate::pd::PdUse;
 use crate::Device;
 
@@ -180,6 +180,16 @@ impl Qp {
         device
             .events()
             .asynchronous(Source::Qp(self.number), event, self.cookie);
+    }
+
+    /// The driver has reset virtqueue `number`, which is one of its queues: turns that begin from now on don't access it.
+    pub(crate) fn virtqueue_reset(&self, number: u16) {
+        [Some(&self.sq), self.rq.as_ref()]
+            .into_iter()
+            .flatten()
+            .filter_map(RingMem::as_virtqueue)
+            .filter(|queue| queue.number() == number)
+            .for_each(VirtqueueMem::retire);
     }
 
     /// Ends the use of its memory, CQs and timers and forgets events that wait. Takes as long as a turn at most.

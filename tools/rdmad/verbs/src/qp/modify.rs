@@ -114,12 +114,12 @@ impl Qp {
     /// Gives all slots back and forgets the connection.
     fn clear(&self, device: &Device, send: &mut SendSide, recv: &mut RecvSide) {
         let view = device.space.enter();
+        SendTurn::new(self, device, &view).reset(send);
         send.stop();
         send.disarm(device, self.number);
         send.attr = QpAttr::default();
-        send.queue.reset(&SendTurn::new(self, device, &view).ring);
-        recv.stop();
         RecvTurn::new(self, device, &view).reset(recv);
+        recv.stop();
         self.failure_requested.store(false, Ordering::Release);
     }
 }

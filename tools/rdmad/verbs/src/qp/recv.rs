@@ -15,7 +15,7 @@ use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_ring::DeviceQueue;
 
 use super::Qp;
-use crate::memory::{Memory, Message, RingView};
+use crate::memory::{Memory, Message, RingMem, RingView};
 use crate::wqe::{fetch_flushed, fetch_recv, max_rq_wqe, BadRecv, Received};
 use crate::Device;
 
@@ -123,6 +123,8 @@ pub(crate) struct RecvTurn<'a> {
     pub(crate) device: &'a Device,
     pub(crate) view: &'a DmaView,
     ring: Option<RingView<'a>>,
+    /// The QP goes to RESET: work requests end without CQEs.
+    silent: bool,
 }
 
 impl<'a> RecvTurn<'a> {
@@ -133,6 +135,7 @@ impl<'a> RecvTurn<'a> {
             device,
             view,
             ring: qp.rq.as_ref().map(|ring| RingView::new(ring, view)),
+            silent: false,
         }
     }
 
@@ -251,14 +254,23 @@ impl<'a> RecvTurn<'a> {
     }
 
     /// Gives all slots back without a completion.
-    pub(super) fn reset(&self, side: &mut RecvSide) {
-        if let (Some(queue), Some(ring)) = (&mut side.queue, &self.ring) {
+    pub(super) fn reset(mut self, side: &mut RecvSide) {
+        let virtqueue = |ring: &&RingMem| ring.as_virtqueue().is_some();
+        if let Some(ring) = self.qp.rq.as_ref().filter(virtqueue) {
+            // The entries of the used ring name what is given back.
+            self.silent = true;
+            // What is posted meanwhile was posted too early.
+            self.flush(side, ring.layout().slots() as usize);
+        } else if let (Some(queue), Some(ring)) = (&mut side.queue, &self.ring) {
             queue.reset(ring);
         }
     }
 
     /// Delivers a completion in error.
     fn deliver(&self, wr_id: u64, status: WcStatus, opcode: u8) {
+        if self.silent {
+            return;
+        }
         let cqe = self.qp.cqe(wr_id, status, opcode);
         self.qp.recv_cq.complete(self.device, self.view, &cqe, true);
     }

@@ -158,6 +158,8 @@ pub(crate) struct SendTurn<'a> {
     pub(crate) device: &'a Device,
     pub(crate) view: &'a DmaView,
     pub(crate) ring: RingView<'a>,
+    /// The QP goes to RESET: work requests end without CQEs.
+    silent: bool,
 }
 
 impl<'a> SendTurn<'a> {
@@ -168,6 +170,7 @@ impl<'a> SendTurn<'a> {
             device,
             view,
             ring: RingView::new(&qp.sq, view),
+            silent: false,
         }
     }
 
@@ -231,13 +234,26 @@ impl<'a> SendTurn<'a> {
         queue.give_back(&self.ring, posted.slot, 0);
         queue.publish(&self.ring);
         let success = status == WcStatus::Success;
-        if posted.signaled || !success {
+        if !self.silent && (posted.signaled || !success) {
             let mut cqe = self.qp.cqe(wr.id, status, posted.opcode);
             cqe.byte_len = wr.length;
             self.qp
                 .send_cq
                 .complete(self.device, self.view, &cqe, !success);
         }
+    }
+
+    /// Gives all slots back without a completion.
+    pub(super) fn reset(mut self, side: &mut SendSide) {
+        if self.qp.sq.as_virtqueue().is_none() {
+            side.queue.reset(&self.ring);
+            return;
+        }
+        // The entries of the used ring name what is given back.
+        self.silent = true;
+        // What is posted meanwhile was posted too early.
+        let slots = side.queue.layout().slots() as usize;
+        self.flush(side, slots);
     }
 
     /// Ends up to `limit` work requests with WR_FLUSH_ERR: first those that were being executed. Returns whether there
@@ -261,6 +277,7 @@ impl<'a> SendTurn<'a> {
                 return false;
             }
             match fetch_flushed(&mut side.queue, &self.ring) {
+                Ok(Some(_)) if self.silent => {}
                 Ok(Some(header)) => {
                     let header = SqHeader::from_bytes(&header);
                     let cqe = self.qp.cqe(

@@ -97,7 +97,10 @@ fn consume(cq: &Cq<'_>, progress: &Progress, rounds: u64) -> u64 {
         cq.arm(kind);
         let mut empty = true;
         while let Some(cqe) = cq.poll() {
-            assert_eq!((cqe.wr_id, cqe.status), (consumed, WcStatus::Success.value()));
+            assert_eq!(
+                (cqe.wr_id, cqe.status),
+                (consumed, WcStatus::Success.value())
+            );
             consumed += 1;
             progress.consumed.store(consumed, Ordering::SeqCst);
             empty = false;

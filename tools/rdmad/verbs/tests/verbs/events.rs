@@ -77,6 +77,9 @@ fn solicited_only() {
 
 #[test]
 fn a_doorbell_makes_up_for_a_missed_arm_word() {
+    if is_rfc() {
+        return;
+    }
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
     let cq = Cq::new(vm, 16);
@@ -103,6 +106,9 @@ fn a_doorbell_makes_up_for_a_missed_arm_word() {
 
 #[test]
 fn events_wait_for_buffers_in_their_order() {
+    if is_rfc() {
+        return;
+    }
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
     let cqs: Vec<_> = (0..5).map(|_| Cq::new(vm, 16)).collect();
@@ -118,7 +124,7 @@ fn events_wait_for_buffers_in_their_order() {
     assert!(vm.sink.is_empty());
     for index in [4, 3, 1, 0] {
         vm.sink.buffers.store(1, Ordering::SeqCst);
-        vm.device.events_available(2);
+        vm.device.notified(2);
         wait("the event", || (!vm.sink.is_empty()).then_some(()));
         assert_eq!(
             *vm.sink.events.lock().unwrap(),
@@ -127,8 +133,8 @@ fn events_wait_for_buffers_in_their_order() {
         vm.sink.events.lock().unwrap().clear();
     }
     vm.sink.buffers.store(9, Ordering::SeqCst);
-    vm.device.events_available(2);
-    vm.device.events_available(77);
+    vm.device.notified(2);
+    vm.device.notified(77);
     complete_one(&qps[0], &cqs[0]);
     assert!(vm.sink.is_empty());
 }

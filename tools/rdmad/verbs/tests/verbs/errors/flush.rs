@@ -157,7 +157,7 @@ fn overflow_kills_the_cq_and_its_qps_only() {
             .expect(EventKind::Async(AsyncEvent::CqErr), tiny.cookie);
         a.sink
             .expect(EventKind::Async(AsyncEvent::QpFatal), qa.cookie);
-        assert_eq!(qa.state(), QpState::Err);
+        qa.wait_for(QpState::Err);
         for id in 0..4 {
             tiny.expect(id, WcStatus::Success);
         }

@@ -7,11 +7,11 @@ use std::cell::RefCell;
 use virtio_rdma_abi::cqe::{Cqe, CQ_SLOT_SHIFT};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::WcStatus;
-use virtio_rdma_abi::ring::{ArmKind, Doorbell, DoorbellKind};
+use virtio_rdma_abi::ring::{ArmKind, DoorbellKind};
 use virtio_rdma_ring::{Armed, CompletionQueue, RingError, RingMemory};
 
 use super::qp::PAGE;
-use super::{wait, Ring, Vm};
+use super::{is_rfc, mode, wait, Ring, Vm};
 
 pub struct Cq<'vm> {
     pub vm: &'vm Vm,
@@ -26,22 +26,20 @@ impl<'vm> Cq<'vm> {
         let ring = Ring::new(vm, slots, CQ_SLOT_SHIFT);
         let queue = CompletionQueue::new(ring.layout, &ring);
         let cookie = vm.cookie();
-        let cqn = vm
-            .call(CmdCreateCqRing {
-                base: CmdCreateCq { cqe: slots },
-                flags: CreateFlags::USER,
-                ring: ring.addr,
-                doorbell_page: PAGE,
-                event_queue: 2,
-                cookie,
-                reserved: [0; 8],
-            })
-            .unwrap()
-            .cqn;
+        let request = CmdCreateCqRing {
+            base: CmdCreateCq { cqe: slots },
+            flags: CreateFlags::USER,
+            ring: ring.addr,
+            doorbell_page: PAGE,
+            event_queue: 2,
+            cookie,
+            reserved: [0; 8],
+        };
+        let cqn = mode::create_cq(vm, request, &ring).unwrap();
         Self {
             vm,
             cqn,
-            cookie,
+            cookie: mode::cookie_of_cq(vm, cqn, cookie),
             ring,
             queue: RefCell::new(queue),
         }
@@ -83,7 +81,9 @@ impl<'vm> Cq<'vm> {
     }
 
     pub fn arm(&self, kind: ArmKind) {
-        if self.queue.borrow_mut().arm(&self.ring, kind, false) == Armed::RingDoorbell {
+        if is_rfc() {
+            mode::req_notify(self.vm, self.cqn, kind);
+        } else if self.queue.borrow_mut().arm(&self.ring, kind, false) == Armed::RingDoorbell {
             self.ring_doorbell();
         }
     }
@@ -93,14 +93,12 @@ impl<'vm> Cq<'vm> {
     }
 
     pub fn ring_doorbell(&self) {
-        let value = Doorbell {
-            kind: DoorbellKind::Cq,
-            number: self.cqn,
-        };
-        self.vm.device.doorbell(PAGE, value.to_u32());
+        mode::ring_doorbell(self.vm, DoorbellKind::Cq, self.cqn);
     }
 
     pub fn destroy(&self) -> Result<Empty, u8> {
-        self.vm.call(CmdDestroyCq { cqn: self.cqn })
+        let done = self.vm.call(CmdDestroyCq { cqn: self.cqn })?;
+        mode::disable_cq(self.vm, self.cqn);
+        Ok(done)
     }
 }

@@ -3,24 +3,28 @@
 //! Plays the drivers of VMs: guest memory, rings, control commands, and a network that joins the VMs.
 
 mod cq;
+pub mod mode;
 mod net;
 mod qp;
-mod ring;
+pub mod ring;
 mod wr;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dma::DmaSpace;
-use verbs::{Device, DeviceConfig, EventSink, Fabric, FramePort, Limits, PathPolicy};
+use verbs::{Device, DeviceConfig, Fabric, FramePort, Limits, PathPolicy, Virtqueues};
 use virtio_rdma_abi::config::F_RING_ADDR;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::{Event, EventKind};
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::wire::Wire;
+use virtqueue::Split;
 
 pub use cq::Cq;
+pub use mode::{is_rfc, Mode};
 pub use net::Net;
 pub use qp::{connect, Options, Qp};
 pub use ring::Ring;
@@ -53,9 +57,11 @@ pub fn wait<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
 pub struct Sink {
     pub buffers: AtomicUsize,
     pub events: Mutex<Vec<(u16, EventKind, u64)>>,
+    /// Virtqueues of RFC mode that are enabled.
+    virtqueues: Mutex<BTreeMap<u16, Split>>,
 }
 
-impl EventSink for Sink {
+impl Virtqueues for Sink {
     fn push(&self, queue: u16, event: Event) -> bool {
         let took = self
             .buffers
@@ -69,11 +75,26 @@ impl EventSink for Sink {
         }
         took.is_ok()
     }
+
+    fn split(&self, queue: u16) -> Option<Split> {
+        self.virtqueues.lock().unwrap().get(&queue).copied()
+    }
+
+    /// An interrupt counts as an event that bears the number of its queue.
+    fn interrupt(&self, queue: u16) {
+        self.events
+            .lock()
+            .unwrap()
+            .push((queue, EventKind::Completion, queue.into()));
+    }
 }
 
 impl Sink {
-    /// Waits for this event and takes it out.
+    /// Waits for this event and takes it out. There are no asynchronous events in RFC mode.
     pub fn expect(&self, kind: EventKind, cookie: u64) {
+        if is_rfc() && kind != EventKind::Completion {
+            return;
+        }
         wait(&format!("event {kind:?} of {cookie:#x}"), || {
             let mut events = self.events.lock().unwrap();
             let at = events
@@ -81,6 +102,19 @@ impl Sink {
                 .position(|event| (event.1, event.2) == (kind, cookie))?;
             Some(events.remove(at))
         });
+    }
+
+    fn is_free(&self, queue: Option<u16>) -> bool {
+        queue.is_some_and(|queue| self.split(queue).is_none())
+    }
+
+    pub fn enable(&self, queue: Option<u16>, split: Split) {
+        let queue = queue.expect("a virtqueue");
+        self.virtqueues.lock().unwrap().insert(queue, split);
+    }
+
+    pub fn disable(&self, queue: u16) {
+        self.virtqueues.lock().unwrap().remove(&queue);
     }
 
     pub fn is_empty(&self) -> bool {
@@ -159,13 +193,17 @@ impl Vm {
         let mac = mac(n);
         let space = Arc::new(DmaSpace::anonymous(0, MEMORY));
         let sink = Arc::new(Sink::default());
-        sink.buffers.store(1_000_000, Ordering::SeqCst);
+        if !is_rfc() {
+            sink.buffers.store(1_000_000, Ordering::SeqCst);
+        }
         let config = DeviceConfig {
             limits: limits.clone(),
             ..DeviceConfig::new(mac)
         };
         let device = Device::new(config, space.clone(), fabric, sink.clone(), port);
-        device.set_features(1 << F_RING_ADDR);
+        if !is_rfc() {
+            device.set_features(1 << F_RING_ADDR);
+        }
         device.set_link(true);
         sink.events.lock().unwrap().clear();
         let mut gid = [0; 16];

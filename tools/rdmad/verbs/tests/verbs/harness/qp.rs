@@ -7,12 +7,12 @@ use std::cell::RefCell;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::{AccessFlags, AhFlags, Mtu, QpAttrMask, QpState, QpType, SigType};
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
-use virtio_rdma_abi::ring::{slot_shift_for, Doorbell, DoorbellKind};
+use virtio_rdma_abi::ring::{slot_shift_for, DoorbellKind};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{rq_wqe_size, sq_wqe_size, RqHeader, Sge, INLINE_OFFSET};
 use virtio_rdma_ring::{RingMemory, WorkQueue};
 
-use super::{wait, Ring, Vm, FULL};
+use super::{is_rfc, mode, wait, Ring, Vm, FULL};
 use super::{Cq, Wr};
 
 /// The doorbell page that tests use.
@@ -122,7 +122,7 @@ impl<'vm> Qp<'vm> {
         };
         Self {
             vm,
-            qpn: vm.call(request).unwrap().qpn,
+            qpn: mode::create_qp(vm, request, &sq, &rq).unwrap(),
             cookie,
             options,
             sq_queue: RefCell::new(WorkQueue::new(sq.layout, &sq)),
@@ -232,7 +232,7 @@ impl<'vm> Qp<'vm> {
         let mut queue = self.sq_queue.borrow_mut();
         let slot = queue.reserve().expect("room in the SQ");
         self.sq.write(self.sq.layout.slot(slot), bytes);
-        if queue.publish(&self.sq) {
+        if queue.publish(&self.sq) || is_rfc() {
             self.ring_doorbell(DoorbellKind::Sq);
         }
     }
@@ -253,7 +253,7 @@ impl<'vm> Qp<'vm> {
         let mut queue = self.rq_queue.borrow_mut();
         let slot = queue.reserve().expect("room in the RQ");
         self.rq.write(self.rq.layout.slot(slot), &bytes);
-        if queue.publish(&self.rq) {
+        if queue.publish(&self.rq) || is_rfc() {
             self.ring_doorbell(DoorbellKind::Rq);
         }
     }
@@ -270,15 +270,13 @@ impl<'vm> Qp<'vm> {
     }
 
     pub fn ring_doorbell(&self, kind: DoorbellKind) {
-        let value = Doorbell {
-            kind,
-            number: self.qpn,
-        };
-        self.vm.device.doorbell(PAGE, value.to_u32());
+        mode::ring_doorbell(self.vm, kind, self.qpn);
     }
 
     pub fn destroy(&self) -> Result<Empty, u8> {
-        self.vm.call(CmdDestroyQp { qpn: self.qpn })
+        let done = self.vm.call(CmdDestroyQp { qpn: self.qpn })?;
+        mode::disable_qp(self.vm, self.qpn);
+        Ok(done)
     }
 }
 

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The program as a driver without own rings sees it: registers, control queue, and virtqueues for queues.
+
+#[path = "../vdev/tests/common/mod.rs"]
+mod common;
+
+use std::io::Read;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+
+use common::*;
+use virtio_rdma_abi::config::Config;
+use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::ib::*;
+use virtio_rdma_abi::qp::AhAttr;
+use virtio_rdma_abi::qp::GlobalRoute;
+use virtio_rdma_abi::qp::QpAttr;
+use virtio_rdma_abi::queues::QueueNumbers;
+use virtio_rdma_abi::wire::Wire;
+use virtio_rdma_abi::wqe::SqHeader;
+
+const MAC: [u8; 6] = [0x52, 0x54, 0, 9, 0, 1];
+const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
+const RING_ADDR: u64 = 1;
+/// Entries of each queue, and where CQE and WQE buffers are.
+const SIZE: u16 = 16;
+const CQES: u64 = DATA + 0x4000;
+const WQES: u64 = DATA + 0x6000;
+/// Vectors of the control queue and of the CQ.
+const CONTROL_VECTOR: usize = 1;
+const CQ_VECTOR: usize = 2;
+
+/// A daemon, ended with the test.
+struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn daemon(dir: &std::path::Path, more: &[&str]) -> Daemon {
+    let port = format!(
+        "a,vfio={},mac=52:54:00:09:00:01",
+        dir.join("vfio").display()
+    );
+    let mut child = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
+        .args(["--port", &port, "--ready-fd", "1"])
+        .args(more)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let ready = child.stdout.as_mut().unwrap();
+    ready.read_exact(&mut [0; 6]).unwrap();
+    Daemon(child)
+}
+
+/// Executes a control command.
+fn call<R: Request>(driver: &mut Driver, request: R) -> Result<R::Response, u8> {
+    let mut bytes = vec![R::COMMAND.value()];
+    bytes.resize(1 + R::SIZE, 0);
+    request.put(&mut bytes[1..]);
+    let room = 1 + <R::Response as Wire>::SIZE;
+    let answer = driver.echo(0, SIZE, &bytes, room as u32);
+    match answer[0] {
+        RESPONSE_OK => Ok(<R::Response as Wire>::get(&answer[1..])),
+        errno => Err(errno),
+    }
+}
+
+/// Makes the chain at `head` of the queue at `at` available.
+fn offer(driver: &Driver, at: u64, head: u16) {
+    let avail = at + AVAIL;
+    let index = driver.get16(avail + 2);
+    driver.put(avail + 4 + 2 * u64::from(index % SIZE), &head.to_le_bytes());
+    driver.put(avail + 2, &index.wrapping_add(1).to_le_bytes());
+}
+
+/// Writes descriptor `index` of the queue at `at`.
+fn describe(driver: &Driver, at: u64, index: u16, address: u64, len: u32, flags: u16) {
+    let mut bytes = address.to_le_bytes().to_vec();
+    bytes.extend(len.to_le_bytes());
+    bytes.extend(flags.to_le_bytes());
+    bytes.extend([0; 2]);
+    driver.put(at + 16 * u64::from(index), &bytes);
+}
+
+fn kick(driver: &mut Driver, queue: u16) {
+    driver.write16(reg::NOTIFY + 4 * u64::from(queue), queue);
+}
+
+fn reset_queue(driver: &mut Driver, queue: u16) {
+    driver.write16(reg::QUEUE_SELECT, queue);
+    driver.write16(reg::QUEUE_RESET, 1);
+    while driver.read16(reg::QUEUE_RESET) != 0 {}
+}
+
+/// Takes a QP, connected to itself, to RTS.
+fn connect(driver: &mut Driver, qpn: u32) {
+    let base = QpAttr {
+        port_num: 1,
+        path_mtu: Mtu::Mtu1024.value(),
+        dest_qp_num: qpn,
+        qp_access_flags: AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE,
+        max_rd_atomic: 1,
+        max_dest_rd_atomic: 1,
+        ah_attr: AhAttr {
+            grh: GlobalRoute {
+                dgid: GID,
+                hop_limit: 1,
+                ..GlobalRoute::ZERO
+            },
+            port_num: 1,
+            ah_flags: AhFlags::GRH,
+            dmac: MAC,
+            ..AhAttr::ZERO
+        },
+        ..QpAttr::ZERO
+    };
+    type M = QpAttrMask;
+    for (state, mask) in [
+        (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
+        (
+            QpState::Rtr,
+            M::AV
+                | M::PATH_MTU
+                | M::DEST_QPN
+                | M::RQ_PSN
+                | M::MAX_DEST_RD_ATOMIC
+                | M::MIN_RNR_TIMER,
+        ),
+        (
+            QpState::Rts,
+            M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC,
+        ),
+    ] {
+        let request = CmdModifyQp {
+            qpn,
+            attr_mask: mask | M::STATE,
+            attrs: QpAttr {
+                qp_state: state.value(),
+                ..base
+            },
+        };
+        call(driver, request).unwrap();
+    }
+}
+
+fn start(driver: &mut Driver, features: u64, numbers: QueueNumbers) {
+    assert_eq!(driver.negotiate(features), 11);
+    driver.enable_queue(0, SIZE);
+    enable_cq(driver, numbers);
+    enable_pair(driver, numbers);
+    driver.write8(reg::STATUS, 15);
+}
+
+/// Enables virtqueue 1, with vector 2.
+fn enable_cq(driver: &mut Driver, numbers: QueueNumbers) {
+    driver.enable_queue(numbers.cq(0).unwrap(), SIZE);
+}
+
+/// Enables the pair of QPN 2, without interrupts.
+fn enable_pair(driver: &mut Driver, numbers: QueueNumbers) {
+    for (queue, place) in [(numbers.sq(2), 2), (numbers.rq(2), 3)] {
+        driver.enable_queue_at(queue.unwrap(), SIZE, ring_at(place), 0xffff);
+    }
+}
+
+/// Creates a CQ and a QP, has an RDMA WRITE complete, and destroys both. `already` is how many of the CQ's interrupts
+/// came before.
+fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: u32) {
+    let cqn = call(driver, CmdCreateCq { cqe: SIZE.into() }).unwrap().cqn;
+    assert_eq!(cqn, 0);
+    for slot in 0..SIZE {
+        describe(driver, ring_at(1), slot, CQES + 64 * u64::from(slot), 64, 2);
+        offer(driver, ring_at(1), slot);
+    }
+    let create = CmdCreateQp {
+        pdn,
+        qp_type: QpType::Rc.value(),
+        sq_sig_type: SigType::All.value(),
+        max_send_wr: SIZE.into(),
+        max_send_sge: 1,
+        send_cqn: cqn,
+        max_recv_wr: SIZE.into(),
+        max_recv_sge: 1,
+        recv_cqn: cqn,
+        max_inline_data: 0,
+        flags: CreateFlags::NONE,
+        reserved: [0; 28],
+    };
+    let qpn = call(driver, create).unwrap().qpn;
+    assert_eq!(qpn, 2);
+    connect(driver, qpn);
+
+    let header = SqHeader {
+        opcode: WrOpcode::RdmaWrite.value(),
+        wr_id: 0x1234,
+        ..SqHeader::ZERO
+    };
+    driver.put(WQES, &header.to_bytes());
+    let sq = numbers.sq(qpn).unwrap();
+    for round in 0..2u16 {
+        if round == 1 {
+            let flags = NotifyFlags::NEXT_COMPLETION;
+            // One completion is not polled: it was given to the driver, but no buffer came back.
+            describe(driver, ring_at(1), 0, CQES, 64, 2);
+            offer(driver, ring_at(1), 0);
+            call(driver, CmdReqNotify { cqn, flags }).unwrap();
+            assert!(!driver.interrupted(CQ_VECTOR));
+        }
+        describe(driver, ring_at(2), round, WQES, 75, 0);
+        offer(driver, ring_at(2), round);
+        kick(driver, sq);
+        while driver.get16(ring_at(1) + USED + 2) == round {}
+        let cqe = driver.get(CQES + 64 * u64::from(round), Cqe::SIZE);
+        let cqe = Cqe::get(&cqe);
+        assert_eq!((cqe.wr_id, cqe.status, cqe.qp_num), (0x1234, 0, qpn));
+        assert_eq!(driver.get16(ring_at(2) + USED + 2), round + 1, "given back");
+        match round {
+            0 => assert!(!driver.interrupted(CQ_VECTOR), "nobody asked for it"),
+            _ => driver.wait_interrupt(CQ_VECTOR),
+        }
+    }
+    call(driver, CmdDestroyQp { qpn }).unwrap();
+    call(driver, CmdDestroyCq { cqn }).unwrap();
+    for queue in [numbers.sq(qpn), numbers.rq(qpn), numbers.cq(cqn)] {
+        reset_queue(driver, queue.unwrap());
+    }
+    enable_pair(driver, numbers);
+    enable_cq(driver, numbers);
+}
+
+#[test]
+fn a_driver_without_own_rings_is_served_again_and_again() {
+    let dir = tempfile::tempdir().unwrap();
+    for withhold in [false, true] {
+        let more: &[&str] = match withhold {
+            true => &["--withhold", "ring-addr"],
+            false => &[],
+        };
+        let _daemon = daemon(dir.path(), more);
+        let mut driver = Driver::new(Client::new(&dir.path().join("vfio")));
+        let config = driver.client.read(2, reg::CONFIG, Config::SIZE as u32);
+        let numbers = QueueNumbers::new(Config::get(&config.unwrap()).max_cq);
+        for _driver in 0..2 {
+            start(&mut driver, TRANSPORT, numbers);
+            let pdn = call(&mut driver, CmdCreatePd::ZERO).unwrap().pdn;
+            let gid = CmdAddGid {
+                gid: GID,
+                gid_type: GidType::RoceV2.value(),
+                index: 0,
+                port_num: 1,
+            };
+            call(&mut driver, gid).unwrap();
+            for _round in 0..3 {
+                one_round(&mut driver, numbers, pdn);
+            }
+            assert!(!driver.interrupted(CONTROL_VECTOR));
+        }
+        if !withhold {
+            // The next driver takes own rings from the same device: virtqueue 1 is an event queue then.
+            start(&mut driver, TRANSPORT | RING_ADDR, numbers);
+            let refused = CmdReqNotify {
+                cqn: 0,
+                flags: NotifyFlags::SOLICITED,
+            };
+            assert_eq!(call(&mut driver, refused), Err(95), "EOPNOTSUPP");
+            assert_eq!(
+                call(&mut driver, CmdCreateCq { cqe: 16 }),
+                Err(22),
+                "without a ring"
+            );
+        }
+    }
+}

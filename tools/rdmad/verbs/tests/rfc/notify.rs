@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! REQ_NOTIFY_CQ: interrupts that are asked for, and none else.
+
+use verbs::PathPolicy;
+use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::ib::{QpState, SendFlags, WcFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::ring::ArmKind;
+use virtio_rdma_abi::wire::Wire;
+use virtio_rdma_ring::RingMemory;
+
+use crate::harness::*;
+
+const COMPLETION: EventKind = EventKind::Completion;
+const EINVAL: u8 = 22;
+
+/// Waits until `count` completions lie in the CQ.
+fn wait_for_used(cq: &Cq<'_>, count: u16) {
+    wait("completions", || {
+        let used = u16::from_le(cq.ring.load_u16_acquire(cq.ring.layout.used_idx()));
+        (used == count).then_some(())
+    });
+}
+
+#[test]
+fn completions_that_are_not_polled_yet_count() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 16);
+    let qp = Qp::new(vm, &cq, &cq, Options::default());
+    connect(&qp, &qp);
+    // As if the command had been sent before it completed, and executed after that.
+    qp.post(&Wr::new(1, WrOpcode::RdmaWrite));
+    wait_for_used(&cq, 1);
+    assert!(vm.sink.is_empty(), "not armed");
+    cq.arm(ArmKind::Solicited);
+    assert!(vm.sink.is_empty(), "not solicited");
+    cq.arm(ArmKind::Next);
+    vm.sink.expect(COMPLETION, cq.cookie);
+    cq.expect(1, WcStatus::Success);
+    cq.arm(ArmKind::Next);
+    assert!(vm.sink.is_empty(), "polled");
+    qp.post(&Wr::new(2, WrOpcode::RdmaWrite));
+    vm.sink.expect(COMPLETION, cq.cookie);
+    cq.expect(2, WcStatus::Success);
+    // A solicited one that lies behind others.
+    qp.post_recv(3, &[]);
+    qp.post(&Wr::new(4, WrOpcode::Send).flags(SendFlags::SOLICITED));
+    wait_for_used(&cq, 3);
+    for id in 5..8 {
+        qp.post(&Wr::new(id, WrOpcode::RdmaWrite));
+    }
+    wait_for_used(&cq, 6);
+    cq.arm(ArmKind::Solicited);
+    vm.sink.expect(COMPLETION, cq.cookie);
+    let solicited = cq.expect(3, WcStatus::Success);
+    assert!(solicited.wc_flags.contains(WcFlags::SOLICITED));
+    assert_eq!(cq.expect(5, WcStatus::Success).wc_flags, WcFlags::NONE);
+    cq.arm(ArmKind::Solicited);
+    for id in 6..8 {
+        cq.expect(id, WcStatus::Success);
+    }
+    assert!(vm.sink.is_empty(), "it was polled");
+}
+
+#[test]
+fn errors_are_solicited_and_a_wish_is_not_narrowed() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 16);
+    let qp = Qp::new(vm, &cq, &cq, Options::default());
+    connect(&qp, &qp);
+    cq.arm(ArmKind::Next);
+    cq.arm(ArmKind::Solicited);
+    qp.post(&Wr::new(1, WrOpcode::RdmaWrite));
+    vm.sink.expect(COMPLETION, cq.cookie);
+    cq.expect(1, WcStatus::Success);
+    cq.arm(ArmKind::Solicited);
+    qp.to(QpState::Err);
+    assert!(vm.sink.is_empty());
+    qp.post(&Wr::new(2, WrOpcode::RdmaWrite));
+    vm.sink.expect(COMPLETION, cq.cookie);
+    let flushed = cq.expect(2, WcStatus::WrFlushErr);
+    assert!(flushed.wc_flags.contains(WcFlags::SOLICITED));
+}
+
+#[test]
+fn requests_that_make_no_sense() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 16);
+    for (cqn, flags) in [
+        (cq.cqn, 0),
+        (cq.cqn, 4),
+        (cq.cqn, u32::MAX),
+        (cq.cqn + 1, 1),
+        (u32::MAX, 2),
+    ] {
+        let flags = NotifyFlags(flags);
+        assert_eq!(vm.call(CmdReqNotify { cqn, flags }), Err(EINVAL));
+    }
+    let both = NotifyFlags::SOLICITED | NotifyFlags::NEXT_COMPLETION;
+    let request = CmdReqNotify {
+        cqn: cq.cqn,
+        flags: both,
+    };
+    assert_eq!(vm.call(request), Ok(Empty::ZERO));
+    let qp = Qp::new(vm, &cq, &cq, Options::default());
+    connect(&qp, &qp);
+    qp.post(&Wr::new(1, WrOpcode::RdmaWrite));
+    vm.sink.expect(COMPLETION, cq.cookie);
+}
+
+#[test]
+fn the_device_asks_for_no_notification_of_cqe_buffers() {
+    let world = World::new(1, PathPolicy::Direct);
+    let cq = Cq::new(&world.vms[0], 16);
+    assert_eq!(cq.ring.load_u16(cq.ring.layout.used()), 1u16.to_le());
+}

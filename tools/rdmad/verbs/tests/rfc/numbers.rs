@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Which numbers objects get, and when they get them again.
+
+use verbs::PathPolicy;
+use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::ib::{QpType, SigType, WcStatus, WrOpcode};
+use virtio_rdma_abi::queues::Role;
+
+use crate::harness::*;
+
+const ENOMEM: u8 = 12;
+const EINVAL: u8 = 22;
+
+fn cmd_qp(vm: &Vm, cqn: u32) -> CmdCreateQp {
+    CmdCreateQp {
+        pdn: vm.pdn,
+        qp_type: QpType::Rc.value(),
+        sq_sig_type: SigType::Requested.value(),
+        max_send_wr: 8,
+        max_send_sge: 1,
+        send_cqn: cqn,
+        max_recv_wr: 8,
+        max_recv_sge: 1,
+        recv_cqn: cqn,
+        max_inline_data: 256,
+        flags: CreateFlags::NONE,
+        reserved: [0; 28],
+    }
+}
+
+/// Enables all virtqueues but the control queue, with the least size there is.
+fn enable_all(vm: &Vm) -> u16 {
+    let config = mode::config(vm);
+    let count = mode::numbers(vm).count(config.max_qp) as u16;
+    for queue in 1..count {
+        vm.sink.enable(Some(queue), Ring::new(vm, 2, 6).split());
+    }
+    count
+}
+
+#[test]
+fn the_device_has_the_virtqueues_that_its_configuration_promises() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let config = mode::config(vm);
+    let sizes = verbs::Limits::default().virtqueue_sizes();
+    let numbers = mode::numbers(vm);
+    assert_eq!(sizes.len() as u32, numbers.count(config.max_qp));
+    for (queue, &size) in (0..).zip(&sizes) {
+        assert!(size.is_power_of_two());
+        let needed = match numbers.role(queue) {
+            Role::Control => 64,
+            Role::Cq(_) => config.max_cqe,
+            Role::Sq(_) | Role::Rq(_) => config.max_qp_wr,
+        };
+        assert!(u32::from(size) >= needed, "virtqueue {queue}: {size}");
+    }
+    // What the kernel's MAD layer asks for.
+    assert!(config.max_qp_wr >= 512 && config.max_cqe >= 640);
+}
+
+#[test]
+fn as_many_objects_as_the_limits_say() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let config = mode::config(vm);
+    assert_eq!(
+        vm.call(CmdCreateCq { cqe: 2 }),
+        Err(ENOMEM),
+        "no virtqueue is enabled"
+    );
+    enable_all(vm);
+    for cqn in 0..config.max_cq {
+        assert_eq!(vm.call(CmdCreateCq { cqe: 2 }).unwrap().cqn, cqn);
+    }
+    assert_eq!(vm.call(CmdCreateCq { cqe: 2 }), Err(ENOMEM));
+    // QPN 1 is the GSI QP's.
+    for qpn in 2..=config.max_qp {
+        assert_eq!(vm.call(cmd_qp(vm, 0)).unwrap().qpn, qpn);
+    }
+    assert_eq!(vm.call(cmd_qp(vm, 0)), Err(ENOMEM));
+    for cqe in [0, config.max_cqe + 1, u32::MAX] {
+        assert_eq!(vm.call(CmdCreateCq { cqe }), Err(EINVAL));
+    }
+    let long = config.max_qp_wr + 1;
+    for (max_send_wr, max_recv_wr) in [(long, 1), (1, long)] {
+        let request = CmdCreateQp {
+            max_send_wr,
+            max_recv_wr,
+            ..cmd_qp(vm, 0)
+        };
+        assert_eq!(vm.call(request), Err(EINVAL));
+    }
+    // With the driver goes all that its queues were used for.
+    vm.device.reset();
+    assert_eq!(vm.call(CmdCreateCq { cqe: 2 }).unwrap().cqn, 0);
+}
+
+#[test]
+fn a_number_comes_back_when_its_virtqueues_were_reset() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let numbers = mode::numbers(vm);
+    let enable = |queue: Option<u16>| {
+        vm.sink.enable(queue, Ring::new(vm, 2, 6).split());
+    };
+    enable(numbers.cq(3));
+    let cqn = vm.call(CmdCreateCq { cqe: 2 }).unwrap().cqn;
+    assert_eq!(cqn, 3, "the only one that is enabled");
+    for queue in [numbers.sq(7), numbers.sq(9), numbers.rq(9)] {
+        enable(queue);
+    }
+    let qpn = vm.call(cmd_qp(vm, cqn)).unwrap().qpn;
+    assert_eq!(qpn, 9, "the only one with both queues");
+    let again = || vm.call(cmd_qp(vm, cqn)).map(|response| response.qpn);
+
+    // The pair, in any order, and only after the QP has gone.
+    vm.call(CmdDestroyQp { qpn }).unwrap();
+    assert_eq!(again(), Err(ENOMEM));
+    vm.device.virtqueue_reset(numbers.rq(9).unwrap());
+    assert_eq!(again(), Err(ENOMEM));
+    vm.device.virtqueue_reset(numbers.sq(9).unwrap());
+    assert_eq!(again(), Ok(9));
+    vm.device.virtqueue_reset(numbers.sq(9).unwrap());
+    vm.device.virtqueue_reset(numbers.rq(9).unwrap());
+    assert_eq!(again(), Err(ENOMEM), "it still exists");
+    vm.call(CmdDestroyQp { qpn }).unwrap();
+    assert_eq!(again(), Ok(9), "reset while it existed");
+    vm.call(CmdDestroyQp { qpn }).unwrap();
+
+    vm.call(CmdDestroyCq { cqn }).unwrap();
+    assert_eq!(vm.call(CmdCreateCq { cqe: 2 }), Err(ENOMEM));
+    vm.device.virtqueue_reset(numbers.cq(3).unwrap());
+    assert_eq!(vm.call(CmdCreateCq { cqe: 2 }).unwrap().cqn, 3);
+    // Queues that there are not.
+    for queue in [0, 193, u16::MAX] {
+        vm.device.virtqueue_reset(queue);
+        vm.device.notified(queue);
+    }
+}
+
+#[test]
+fn virtqueues_serve_one_object_after_the_other() {
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        let [a, b] = [&world.vms[0], &world.vms[1]];
+        let (from, to) = (a.mr(4096), b.mr(4096));
+        for round in 0..50u64 {
+            let (cq_a, cq_b) = (Cq::new(a, 16), Cq::new(b, 16));
+            let options = Options {
+                slots: 8,
+                ..Options::default()
+            };
+            let (qa, qb) = (
+                Qp::new(a, &cq_a, &cq_a, options),
+                Qp::new(b, &cq_b, &cq_b, options),
+            );
+            assert_eq!(qa.qpn, 2, "the same virtqueues each time");
+            connect(&qa, &qb);
+            let data = pattern(100, round);
+            a.write(from.iova, &data);
+            qb.post_recv(round, &[sge(&to, 0, 100)]);
+            qb.post_recv(round, &[]);
+            qa.post(&Wr::new(round, WrOpcode::Send).local(&from, 0, 100));
+            cq_b.expect(round, WcStatus::Success);
+            cq_a.expect(round, WcStatus::Success);
+            assert_eq!(b.read(to.iova, 100), data);
+            // Some of it is still outstanding.
+            qa.post(&Wr::new(round, WrOpcode::Send).local(&from, 0, 100));
+            qa.post(&Wr::new(round, WrOpcode::Send).local(&from, 0, 100));
+            qa.destroy().unwrap();
+            qb.destroy().unwrap();
+            cq_a.destroy().unwrap();
+            cq_b.destroy().unwrap();
+        }
+    });
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Virtqueues that are reset under an object, and work that comes back at RESET.
+
+use verbs::PathPolicy;
+use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
+use virtio_rdma_abi::queues::QueueNumbers;
+use virtio_rdma_ring::RingMemory;
+
+use crate::harness::*;
+
+/// A QP with work outstanding that waits for a peer that is not there.
+fn stuck<'vm>(vm: &'vm Vm, cq: &Cq<'vm>) -> Qp<'vm> {
+    let qp = Qp::new(vm, cq, cq, Options::default());
+    qp.to_init().unwrap();
+    qp.to_rtr(vm, 60).unwrap();
+    qp.to_rts().unwrap();
+    for id in 0..5 {
+        qp.post(&Wr::new(id, WrOpcode::RdmaWrite));
+        qp.post_recv(id, &[]);
+    }
+    qp
+}
+
+fn works(vm: &Vm, qp: &Qp<'_>, cq: &Cq<'_>, id: u64) {
+    qp.post(&Wr::new(id, WrOpcode::RdmaWrite));
+    cq.expect(id, WcStatus::Success);
+    assert!(vm.sink.is_empty());
+}
+
+#[test]
+fn a_queue_that_is_reset_ends_its_qp_alone() {
+    let queues: [fn(&QueueNumbers, u32) -> Option<u16>; 2] = [QueueNumbers::sq, QueueNumbers::rq];
+    for queue in queues {
+        on_both_paths(|path| {
+            let world = World::new(1, path);
+            let vm = &world.vms[0];
+            let (cq, other_cq) = (Cq::new(vm, 64), Cq::new(vm, 64));
+            let other = Qp::new(vm, &other_cq, &other_cq, Options::default());
+            connect(&other, &other);
+            let qp = stuck(vm, &cq);
+            let number = queue(&mode::numbers(vm), qp.qpn).unwrap();
+            vm.sink.disable(number);
+            vm.device.virtqueue_reset(number);
+            // From now on the memory of that queue is the driver's.
+            let ring = if number == mode::numbers(vm).sq(qp.qpn).unwrap() {
+                &qp.sq
+            } else {
+                &qp.rq
+            };
+            let used = ring.load_u16(ring.layout.used_idx());
+            qp.wait_for(QpState::Err);
+            works(vm, &other, &other_cq, 77);
+            qp.to(QpState::Reset);
+            assert_eq!(ring.load_u16(ring.layout.used_idx()), used);
+            qp.destroy().unwrap();
+            works(vm, &other, &other_cq, 78);
+            // The pair is used again.
+            let (qpn, again) = (qp.qpn, Qp::new(vm, &cq, &cq, Options::default()));
+            assert_eq!(again.qpn, qpn);
+            while cq.poll().is_some() {}
+            connect(&again, &again);
+            works(vm, &again, &cq, 79);
+        });
+    }
+}
+
+#[test]
+fn a_cq_that_is_reset_is_dead_and_its_qps_fail() {
+    on_both_paths(|path| {
+        let world = World::new(1, path);
+        let vm = &world.vms[0];
+        let (cq, other_cq) = (Cq::new(vm, 64), Cq::new(vm, 64));
+        let other = Qp::new(vm, &other_cq, &other_cq, Options::default());
+        connect(&other, &other);
+        let qp = stuck(vm, &cq);
+        mode::disable_cq(vm, cq.cqn);
+        qp.wait_for(QpState::Err);
+        works(vm, &other, &other_cq, 77);
+        let used = u16::from_le(cq.ring.load_u16(cq.ring.layout.used_idx()));
+        assert_eq!(used, 0, "nothing is written to it");
+        qp.destroy().unwrap();
+        cq.destroy().unwrap();
+        let (cqn, again) = (cq.cqn, Cq::new(vm, 64));
+        assert_eq!(again.cqn, cqn);
+        let qp = Qp::new(vm, &again, &again, Options::default());
+        connect(&qp, &qp);
+        works(vm, &qp, &again, 78);
+    });
+}
+
+#[test]
+fn reset_returns_each_request_through_the_used_ring() {
+    on_both_paths(|path| {
+        let world = World::new(1, path);
+        let vm = &world.vms[0];
+        let cq = Cq::new(vm, 64);
+        let qp = stuck(vm, &cq);
+        qp.to(QpState::Reset);
+        for ring in [&qp.sq, &qp.rq] {
+            assert_eq!(u16::from_le(ring.load_u16(ring.layout.used_idx())), 5);
+            let mut heads: Vec<u32> = (0..5)
+                .map(|position| u32::from_le(ring.load_u32(ring.layout.used_ring(position))))
+                .collect();
+            heads.sort_unstable();
+            assert_eq!(heads, [0, 1, 2, 3, 4]);
+        }
+        assert_eq!(cq.poll(), None);
+        connect(&qp, &qp);
+        works(vm, &qp, &cq, 80);
+    });
+}
+
+#[test]
+fn a_device_reset_ends_the_use_of_all_virtqueues() {
+    let world = World::new(1, PathPolicy::Wire);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 64);
+    let qp = stuck(vm, &cq);
+    vm.device.reset();
+    let indices = || [&qp.sq, &qp.rq, &cq.ring].map(|ring| ring.load_u16(ring.layout.used_idx()));
+    let before = indices();
+    vm.device.notified(mode::numbers(vm).sq(qp.qpn).unwrap());
+    vm.device
+        .virtqueue_reset(mode::numbers(vm).sq(qp.qpn).unwrap());
+    assert_eq!(indices(), before);
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What differs between the modes: who says where queues lie, how they are rung and how a CQ is armed.
+//!
+//! In RFC mode the driver enables the virtqueues of one free number only before it creates an object, so it knows which
+//! number that gets.
+
+use virtio_rdma_abi::config::Config;
+use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::queues::QueueNumbers;
+use virtio_rdma_abi::ring::{ArmKind, Doorbell, DoorbellKind};
+use virtio_rdma_abi::wire::Wire;
+
+use super::qp::PAGE;
+use super::{Ring, Vm};
+
+/// Where the queues of a driver are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In memory that it brings along.
+    OwnRings,
+    /// In virtqueues of the transport.
+    Rfc,
+}
+
+/// Whether queues are virtqueues in this test program.
+pub fn is_rfc() -> bool {
+    crate::MODE == Mode::Rfc
+}
+
+/// What the configuration says about virtqueues.
+pub fn numbers(vm: &Vm) -> QueueNumbers {
+    QueueNumbers::new(config(vm).max_cq)
+}
+
+/// The RFC's configuration.
+pub fn config(vm: &Vm) -> Config {
+    Config::get(&vm.device.config_space()[..Config::SIZE])
+}
+
+/// Creates a QP with these queues.
+pub fn create_qp(vm: &Vm, request: CmdCreateQpRings, sq: &Ring, rq: &Ring) -> Result<u32, u8> {
+    if !is_rfc() {
+        return vm.call(request).map(|response| response.qpn);
+    }
+    let numbers = numbers(vm);
+    let mut qpns = 2..=config(vm).max_qp;
+    let qpn = qpns
+        .find(|&qpn| vm.sink.is_free(numbers.sq(qpn)))
+        .expect("a pair of virtqueues");
+    sq.describe(false);
+    rq.describe(false);
+    vm.sink.enable(numbers.sq(qpn), sq.split());
+    vm.sink.enable(numbers.rq(qpn), rq.split());
+    let created = vm.call(request.base).map(|response| response.qpn);
+    match created {
+        Ok(created) => assert_eq!(created, qpn, "the only number with virtqueues"),
+        Err(_) => disable_qp(vm, qpn),
+    }
+    created
+}
+
+/// Resets the virtqueues of a destroyed QP.
+pub fn disable_qp(vm: &Vm, qpn: u32) {
+    if is_rfc() {
+        disable(vm, numbers(vm).sq(qpn));
+        disable(vm, numbers(vm).rq(qpn));
+    }
+}
+
+/// Creates a CQ in `ring`.
+pub fn create_cq(vm: &Vm, request: CmdCreateCqRing, ring: &Ring) -> Result<u32, u8> {
+    if !is_rfc() {
+        return vm.call(request).map(|response| response.cqn);
+    }
+    let numbers = numbers(vm);
+    let cqn = (0..config(vm).max_cq)
+        .find(|&cqn| vm.sink.is_free(numbers.cq(cqn)))
+        .expect("a virtqueue");
+    ring.describe(true);
+    vm.sink.enable(numbers.cq(cqn), ring.split());
+    let created = vm.call(request.base).map(|response| response.cqn);
+    match created {
+        Ok(created) => assert_eq!(created, cqn, "the only number with a virtqueue"),
+        Err(_) => disable_cq(vm, cqn),
+    }
+    created
+}
+
+/// Resets the virtqueue of a destroyed CQ.
+pub fn disable_cq(vm: &Vm, cqn: u32) {
+    if is_rfc() {
+        disable(vm, numbers(vm).cq(cqn));
+    }
+}
+
+fn disable(vm: &Vm, queue: Option<u16>) {
+    let queue = queue.expect("a virtqueue");
+    vm.sink.disable(queue);
+    vm.device.virtqueue_reset(queue);
+}
+
+/// What events of CQ `cqn` are known by, where the driver does not choose it.
+pub fn cookie_of_cq(vm: &Vm, cqn: u32, cookie: u64) -> u64 {
+    match numbers(vm).cq(cqn) {
+        Some(queue) if is_rfc() => queue.into(),
+        _ => cookie,
+    }
+}
+
+/// Tells the device of new work.
+pub fn ring_doorbell(vm: &Vm, kind: DoorbellKind, number: u32) {
+    if !is_rfc() {
+        vm.device.doorbell(PAGE, Doorbell { kind, number }.to_u32());
+        return;
+    }
+    let numbers = numbers(vm);
+    let queue = match kind {
+        DoorbellKind::Sq => numbers.sq(number),
+        DoorbellKind::Rq => numbers.rq(number),
+        DoorbellKind::Cq => numbers.cq(number),
+        DoorbellKind::Srq => None,
+    };
+    vm.device.notified(queue.expect("a virtqueue"));
+}
+
+/// Arms a CQ by command.
+pub fn req_notify(vm: &Vm, cqn: u32, kind: ArmKind) {
+    let flags = match kind {
+        ArmKind::Next => NotifyFlags::NEXT_COMPLETION,
+        ArmKind::Solicited => NotifyFlags::SOLICITED,
+        ArmKind::None => return,
+    };
+    vm.call(CmdReqNotify { cqn, flags }).unwrap();
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Descriptor chains.
+
+use dma::DmaError;
+use dma::DmaView;
+
+use crate::ring::read;
+use crate::ring::write;
+use crate::ring::DESCRIPTOR;
+use crate::Split;
+
+/// `VIRTQ_DESC_F_NEXT`, `VIRTQ_DESC_F_WRITE`, `VIRTQ_DESC_F_INDIRECT`.
+const F_NEXT: u16 = 1 << 0;
+const F_WRITE: u16 = 1 << 1;
+const F_INDIRECT: u16 = 1 << 2;
+
+/// Rules that a driver broke.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChainError {
+    /// A descriptor table or buffer can't be accessed.
+    #[error("{0}")]
+    Dma(#[from] DmaError),
+    /// A descriptor number beyond its table.
+    #[error("descriptor {0} does not exist")]
+    BadDescriptor(u16),
+    /// More descriptors than the queue has, or a loop.
+    #[error("descriptor chain longer than the queue")]
+    TooLong,
+    /// An indirect descriptor that was not negotiated, is itself in an indirect table, or has a successor.
+    #[error("indirect descriptor where there must be none")]
+    Indirect,
+    /// An indirect table whose length is no multiple of a descriptor's.
+    #[error("indirect descriptor table of {0} bytes")]
+    BadTable(u32),
+    /// A device-readable buffer behind a device-writable one.
+    #[error("readable descriptor behind a writable one")]
+    ReadAfterWrite,
+    /// A buffer for the wrong direction.
+    #[error("descriptor for the wrong direction")]
+    Direction,
+    /// The chain has less room than what is to be written.
+    #[error("chain has room for {0} bytes only")]
+    NoRoom(usize),
+}
+
+/// A buffer of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// DMA address.
+    pub address: u64,
+    /// Length in bytes.
+    pub len: u32,
+    /// The device writes it; else it reads it.
+    pub writable: bool,
+}
+
+/// The buffers of a chain, in order. After an error there are no more.
+#[derive(Debug)]
+pub struct Chain<'a> {
+    view: &'a DmaView,
+    table: u64,
+    /// Descriptors in the table.
+    entries: u32,
+    next: Option<u16>,
+    /// Descriptors that the chain may still have.
+    left: u16,
+    indirect: bool,
+    in_indirect: bool,
+    writable: bool,
+}
+
+impl<'a> Chain<'a> {
+    pub(crate) fn new(view: &'a DmaView, queue: &Split, head: u16) -> Self {
+        Self {
+            view,
+            table: queue.descriptors,
+            entries: queue.size.into(),
+            next: Some(head),
+            left: queue.size,
+            indirect: queue.indirect,
+            in_indirect: false,
+            writable: false,
+        }
+    }
+
+    /// Fills `bytes` from a chain that the device only reads, as far as the chain goes, and returns how many there
+    /// were. What lies behind them in the chain is not looked at.
+    ///
+    /// # Errors
+    ///
+    /// The chain breaks a rule or has a writable part.
+    pub fn gather(self, bytes: &mut [u8]) -> Result<usize, ChainError> {
+        let view = self.view;
+        let mut done = 0;
+        for part in self {
+            let part = part?;
+            if part.writable {
+                return Err(ChainError::Direction);
+            }
+            let rest = &mut bytes[done..];
+            let len = usize::try_from(part.len).map_or(rest.len(), |len| len.min(rest.len()));
+            read(view, part.address, &mut rest[..len])?;
+            done += len;
+            if done == bytes.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes all of `bytes` to a chain that the device only writes.
+    ///
+    /// # Errors
+    ///
+    /// The chain breaks a rule, has a readable part, or is too short.
+    pub fn scatter(self, bytes: &[u8]) -> Result<(), ChainError> {
+        let view = self.view;
+        let mut rest = bytes;
+        for part in self {
+            let part = part?;
+            if !part.writable {
+                return Err(ChainError::Direction);
+            }
+            let len = usize::try_from(part.len).map_or(rest.len(), |len| len.min(rest.len()));
+            let (now, later) = rest.split_at(len);
+            write(view, part.address, now)?;
+            rest = later;
+            if rest.is_empty() {
+                return Ok(());
+            }
+        }
+        Err(ChainError::NoRoom(bytes.len() - rest.len()))
+    }
+
+    /// Takes the next descriptor; of an indirect one the first of its table.
+    fn step(&mut self, index: u16) -> Result<Part, ChainError> {
+        let descriptor = Descriptor::load(self.view, self.table, self.entries, index)?;
+        if descriptor.flags & F_INDIRECT != 0 {
+            if !self.indirect || self.in_indirect || descriptor.flags & F_NEXT != 0 {
+                return Err(ChainError::Indirect);
+            }
+            let len = descriptor.len;
+            if len == 0 || u64::from(len) % DESCRIPTOR != 0 {
+                return Err(ChainError::BadTable(len));
+            }
+            self.in_indirect = true;
+            self.table = descriptor.address;
+            self.entries = len / DESCRIPTOR as u32;
+            return self.step(0);
+        }
+        self.left = self.left.checked_sub(1).ok_or(ChainError::TooLong)?;
+        let writable = descriptor.flags & F_WRITE != 0;
+        if self.writable && !writable {
+            return Err(ChainError::ReadAfterWrite);
+        }
+        self.writable = writable;
+        self.next = (descriptor.flags & F_NEXT != 0).then_some(descriptor.next);
+        Ok(Part {
+            address: descriptor.address,
+            len: descriptor.len,
+            writable,
+        })
+    }
+}
+
+impl Iterator for Chain<'_> {
+    type Item = Result<Part, ChainError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let index = self.next.take()?;
+        Some(self.step(index))
+    }
+}
+
+/// A descriptor as it lies in a table.
+struct Descriptor {
+    address: u64,
+    len: u32,
+    flags: u16,
+    next: u16,
+}
+
+impl Descriptor {
+    /// Reads descriptor `index` of the table of `entries` descriptors at `table`.
+    fn load(view: &DmaView, table: u64, entries: u32, index: u16) -> Result<Self, ChainError> {
+        if u32::from(index) >= entries {
+            return Err(ChainError::BadDescriptor(index));
+        }
+        let mut bytes = [0; DESCRIPTOR as usize];
+        let address = table
+            .checked_add(DESCRIPTOR * u64::from(index))
+            .ok_or(DmaError::Unmapped { iova: table })?;
+        read(view, address, &mut bytes)?;
+        let [a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3, f0, f1, n0, n1] = bytes;
+        Ok(Self {
+            address: u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+            len: u32::from_le_bytes([l0, l1, l2, l3]),
+            flags: u16::from_le_bytes([f0, f1]),
+            next: u16::from_le_bytes([n0, n1]),
+        })
+    }
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Where a queue is, and bytes in guest memory.
+
+use dma::DmaError;
+use dma::DmaView;
+
+use crate::chain::Chain;
+
+/// Size of a descriptor.
+pub(crate) const DESCRIPTOR: u64 = 16;
+/// Offset of a ring's index and of its entries; its flags come first.
+const RING_INDEX: u64 = 2;
+const RING_ENTRIES: u64 = 4;
+/// Size of an entry of the available and of the used ring.
+const AVAIL_ENTRY: u64 = 2;
+const USED_ENTRY: u64 = 8;
+
+/// A split virtqueue: number of descriptors and the DMA addresses of its parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Split {
+    /// Number of descriptors.
+    pub size: u16,
+    /// Descriptor table.
+    pub descriptors: u64,
+    /// Available ring, "driver area".
+    pub available: u64,
+    /// Used ring, "device area".
+    pub used: u64,
+    /// `VIRTIO_F_INDIRECT_DESC` was negotiated.
+    pub indirect: bool,
+}
+
+impl Split {
+    /// Whether the size is one that a queue can have, and the parts are aligned and end inside the address space.
+    pub fn is_valid(&self) -> bool {
+        let size = u64::from(self.size);
+        let fits = |start: u64, len: u64| start.checked_add(len).is_some();
+        self.size.is_power_of_two()
+            && self.descriptors % 16 == 0
+            && self.available % 2 == 0
+            && self.used % 4 == 0
+            && fits(self.descriptors, DESCRIPTOR * size)
+            && fits(self.available, RING_ENTRIES + AVAIL_ENTRY * size)
+            && fits(self.used, RING_ENTRIES + USED_ENTRY * size)
+    }
+
+    /// Address of the available ring's index.
+    pub fn available_index(&self) -> u64 {
+        self.available + RING_INDEX
+    }
+
+    /// Address of the available ring's entry for `position`.
+    pub fn available_entry(&self, position: u16) -> u64 {
+        self.available + RING_ENTRIES + AVAIL_ENTRY * u64::from(position % self.size)
+    }
+
+    /// Address of the used ring's index.
+    pub fn used_index(&self) -> u64 {
+        self.used + RING_INDEX
+    }
+
+    /// Address of the used ring's entry for `position`.
+    pub fn used_entry(&self, position: u16) -> u64 {
+        self.used + RING_ENTRIES + USED_ENTRY * u64::from(position % self.size)
+    }
+
+    /// The chain that starts at descriptor `head`.
+    pub fn chain<'a>(&self, view: &'a DmaView, head: u16) -> Chain<'a> {
+        Chain::new(view, self, head)
+    }
+}
+
+/// Fills `bytes` from guest memory that may lie in several regions.
+///
+/// # Errors
+///
+/// Some of it can't be read.
+pub fn read(view: &DmaView, address: u64, bytes: &mut [u8]) -> Result<(), DmaError> {
+    let (mut address, mut rest) = (address, bytes);
+    while !rest.is_empty() {
+        let piece = view.contiguous(address, rest.len())?;
+        let (now, later) = rest.split_at_mut(piece);
+        view.slice(address, piece)?.read(0, now)?;
+        // A region ends inside the address space; only the last one may end with it.
+        address = address.wrapping_add(piece as u64);
+        rest = later;
+    }
+    Ok(())
+}
+
+/// Writes `bytes` to guest memory that may lie in several regions.
+///
+/// # Errors
+///
+/// Some of it can't be written.
+pub fn write(view: &DmaView, address: u64, bytes: &[u8]) -> Result<(), DmaError> {
+    let (mut address, mut rest) = (address, bytes);
+    while !rest.is_empty() {
+        let piece = view.contiguous(address, rest.len())?;
+        let (now, later) = rest.split_at(piece);
+        view.slice_mut(address, piece)?.write(0, now)?;
+        address = address.wrapping_add(piece as u64);
+        rest = later;
+    }
+    Ok(())
+}
