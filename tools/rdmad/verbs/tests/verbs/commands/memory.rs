@@ -84,7 +84,7 @@ fn all_memory() {
 fn with_features(world: &World, bits: &[u32]) {
     let bits = bits
         .iter()
-        .fold(1 << F_RING_ADDR, |all, bit| all | 1 << bit);
+        .fold(1 << F_RING_ADDR, |all, bit| all | (1 << bit));
     world.vms[0].device.set_features(bits);
 }
 
