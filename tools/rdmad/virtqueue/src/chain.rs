@@ -24,8 +24,8 @@ pub enum ChainError {
     /// A descriptor number beyond its table.
     #[error("descriptor {0} does not exist")]
     BadDescriptor(u16),
-    /// More descriptors than the queue has, or a loop.
-    #[error("descriptor chain longer than the queue")]
+    /// More descriptors than the queue has, or than are allowed; possibly a loop.
+    #[error("descriptor chain too long")]
     TooLong,
     /// An indirect descriptor that was not negotiated, is itself in an indirect table, or has a successor.
     #[error("indirect descriptor where there must be none")]
@@ -81,6 +81,14 @@ impl<'a> Chain<'a> {
             indirect: queue.indirect,
             in_indirect: false,
             writable: false,
+        }
+    }
+
+    /// The chain, if it has no more descriptors than this; else it ends with an error.
+    pub fn at_most(self, descriptors: u16) -> Self {
+        Self {
+            left: self.left.min(descriptors),
+            ..self
         }
     }
 

@@ -161,6 +161,16 @@ fn chains_end() {
     assert_eq!(guest.walk(), Err(ChainError::TooLong));
     guest.parts(OTHER_TABLE, &[(0x4000, 1, 0); 8]);
     assert_eq!(guest.walk().unwrap().len(), 8);
+    let view = guest.space.enter();
+    let parts = |limit| {
+        guest
+            .queue
+            .chain(&view, 0)
+            .at_most(limit)
+            .collect::<Result<Vec<_>, _>>()
+    };
+    assert_eq!(parts(7), Err(ChainError::TooLong));
+    assert_eq!(parts(8).map(|parts| parts.len()), Ok(8));
 }
 
 #[test]

@@ -10,10 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use dma::DmaView;
 use virtio_rdma_abi::ring::{ArmWord, RingLayout, SLOT_SHIFT_RANGE};
-use virtqueue::{ChainError, Split};
+use virtqueue::{Chain, ChainError, Split};
 
 use crate::error::{Errno, Result};
 
+/// Descriptors of a WQE or CQE buffer at most: twice what header and SGEs need that have one each. Longer chains would
+/// cost more than the turn they are charged for.
+const MAX_DESCRIPTORS: u16 = 64;
 /// `VIRTQ_USED_F_NO_NOTIFY`.
 const F_NO_NOTIFY: u16 = 1 << 0;
 
@@ -101,7 +104,7 @@ impl VirtqueueMem {
         head: u16,
         bytes: &mut [u8],
     ) -> std::result::Result<usize, ChainError> {
-        self.split.chain(view, head).gather(bytes)
+        self.chain(view, head).gather(bytes)
     }
 
     /// Writes `bytes` to the chain at `head`.
@@ -111,6 +114,10 @@ impl VirtqueueMem {
         head: u16,
         bytes: &[u8],
     ) -> std::result::Result<(), ChainError> {
-        self.split.chain(view, head).scatter(bytes)
+        self.chain(view, head).scatter(bytes)
+    }
+
+    fn chain<'a>(&self, view: &'a DmaView, head: u16) -> Chain<'a> {
+        self.split.chain(view, head).at_most(MAX_DESCRIPTORS)
     }
 }
