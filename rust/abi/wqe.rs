@@ -54,6 +54,11 @@ wire_struct! {
     }
 }
 
+impl SqHeader {
+    /// Offset of the union. What its member leaves of it is ignored.
+    pub const UNION: usize = Self::SIZE - <[u8; 51] as Wire>::SIZE;
+}
+
 /// A member of the union at the end of [`SqHeader`].
 pub trait Member: Wire {
     /// Writes the member into the union.

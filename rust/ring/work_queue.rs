@@ -64,6 +64,12 @@ impl WorkQueue {
         passes_event(event, new, old)
     }
 
+    /// Takes back every slot that was reserved since the last [`publish`](Self::publish).
+    #[inline]
+    pub fn withdraw(&mut self) {
+        self.slots.withdraw();
+    }
+
     /// Frees `slot`, whose completion was polled, and every slot before it.
     ///
     /// # Errors

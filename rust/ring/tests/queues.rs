@@ -80,6 +80,27 @@ fn a_reserved_slot_is_not_outstanding_before_it_is_published() {
 }
 
 #[test]
+fn withdrawn_slots_are_reserved_again() {
+    let (memory, mut driver, mut device) = work_queue(4);
+    post(&mut driver, &memory, 1);
+    let _ = driver.publish(&memory);
+    for value in 2..5 {
+        post(&mut driver, &memory, value);
+    }
+    driver.withdraw();
+    assert!(!driver.publish(&memory));
+    assert_eq!(driver.free_slots(), 3);
+    post(&mut driver, &memory, 9);
+    let _ = driver.publish(&memory);
+    for expected in [1, 9] {
+        let slot = device.fetch(&memory).unwrap().unwrap();
+        let offset = driver.layout().slot(slot);
+        assert_eq!(u32::from_le_bytes(memory.load(offset)), expected);
+    }
+    assert_eq!(device.fetch(&memory), Ok(None));
+}
+
+#[test]
 fn doorbells_are_asked_for_once() {
     let (memory, mut driver, mut device) = work_queue(8);
     let publish = |driver: &mut WorkQueue| {

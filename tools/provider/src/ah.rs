@@ -17,8 +17,34 @@ use crate::ffi::Zeroed;
 #[repr(C)]
 pub struct Ah {
     ibv: ffi::ibv_ah,
+    av: [u8; AddressVector::SIZE],
+}
+
+impl Ah {
+    /// An AH that the kernel does not know.
+    pub fn new(av: AddressVector) -> Box<Self> {
+        Box::new(Self {
+            ibv: Zeroed::zeroed(),
+            av: av.to_bytes(),
+        })
+    }
+
     /// What a work request of a UD QP carries.
-    pub av: AddressVector,
+    #[inline]
+    pub fn av(&self) -> AddressVector {
+        AddressVector::from_bytes(&self.av)
+    }
+
+    /// The AH that libibverbs calls `ah`, unless that is null.
+    ///
+    /// # Safety
+    ///
+    /// It was made by this provider and is not destroyed during `'a`.
+    #[inline]
+    pub unsafe fn from_ibv<'a>(ah: *mut ffi::ibv_ah) -> Option<&'a Self> {
+        // SAFETY: the ibv_ah is at the start of an Ah.
+        unsafe { ah.cast::<Self>().as_ref() }
+    }
 }
 
 /// Response of CREATE_AH with the module's part.
@@ -40,10 +66,7 @@ pub unsafe extern "C" fn create_ah(
     pd: *mut ffi::ibv_pd,
     attr: *mut ffi::ibv_ah_attr,
 ) -> *mut ffi::ibv_ah {
-    let mut ah = Box::new(Ah {
-        ibv: Zeroed::zeroed(),
-        av: AddressVector::default(),
-    });
+    let mut ah = Ah::new(AddressVector::default());
     let mut response = Response {
         core: Zeroed::zeroed(),
         driver: [0; CreateAhResp::SIZE],
@@ -61,7 +84,7 @@ pub unsafe extern "C" fn create_ah(
     if status != 0 {
         return errno::null(status);
     }
-    ah.av = CreateAhResp::from_bytes(&response.driver).av;
+    ah.av = CreateAhResp::from_bytes(&response.driver).av.to_bytes();
     // The ibv_ah is the first member.
     Box::into_raw(ah).cast()
 }

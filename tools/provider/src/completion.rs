@@ -26,14 +26,9 @@ pub fn work_completion(cqe: &Cqe, wr_id: u64) -> ffi::ibv_wc {
         opcode: opcode(cqe.opcode),
         vendor_err: cqe.vendor_err,
         byte_len: cqe.byte_len,
-        __bindgen_anon_1: if cqe.wc_flags.contains(WcFlags::WITH_INVALIDATE) {
-            ffi::ibv_wc__bindgen_ty_1 {
-                invalidated_rkey: u32::from_le_bytes(cqe.ex),
-            }
-        } else {
-            ffi::ibv_wc__bindgen_ty_1 {
-                imm_data: u32::from_ne_bytes(cqe.ex),
-            }
+        // The other member of the union is the invalidated key.
+        __bindgen_anon_1: ffi::ibv_wc__bindgen_ty_1 {
+            imm_data: extra(cqe),
         },
         qp_num: cqe.qp_num,
         src_qp: cqe.src_qp,
@@ -45,9 +40,19 @@ pub fn work_completion(cqe: &Cqe, wr_id: u64) -> ffi::ibv_wc {
     }
 }
 
+/// Immediate data in network byte order, or the invalidated key as a number.
+#[inline]
+pub fn extra(cqe: &Cqe) -> u32 {
+    if cqe.wc_flags.contains(WcFlags::WITH_INVALIDATE) {
+        u32::from_le_bytes(cqe.ex)
+    } else {
+        u32::from_ne_bytes(cqe.ex)
+    }
+}
+
 /// The numbers are those of IBTA on both sides; what the ABI does not have is no success.
 #[inline]
-fn status(status: u8) -> ffi::ibv_wc_status {
+pub fn status(status: u8) -> ffi::ibv_wc_status {
     match WcStatus::try_from(status) {
         Ok(status) => u32::from(status.value()),
         Err(_) => ffi::IBV_WC_GENERAL_ERR,
@@ -69,7 +74,7 @@ const SEND_OPCODES: [ffi::ibv_wc_opcode; 12] = {
 
 /// An opcode that the ABI does not have comes from a broken device; the completion still frees its work request.
 #[inline]
-fn opcode(opcode: u8) -> ffi::ibv_wc_opcode {
+pub fn opcode(opcode: u8) -> ffi::ibv_wc_opcode {
     match (SEND_OPCODES.get(usize::from(opcode)), opcode) {
         (Some(&opcode), _) => opcode,
         (None, OPCODE_RECV_RDMA_WITH_IMM) => ffi::IBV_WC_RECV_RDMA_WITH_IMM,
@@ -78,8 +83,9 @@ fn opcode(opcode: u8) -> ffi::ibv_wc_opcode {
     }
 }
 
+/// `enum ibv_wc_flags` of a CQE.
 #[inline]
-fn flags(flags: WcFlags) -> u32 {
+pub fn flags(flags: WcFlags) -> u32 {
     if flags == WcFlags::NONE {
         return 0;
     }

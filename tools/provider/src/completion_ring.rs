@@ -18,6 +18,7 @@ use virtio_rdma_ring::RingMemory;
 use crate::completion::is_receive;
 use crate::completion::work_completion;
 use crate::ffi;
+use crate::lock::Guard;
 use crate::lock::Lock;
 use crate::lock::Threads;
 use crate::memory::RingMap;
@@ -38,10 +39,38 @@ pub struct CompletionRing {
     state: Lock<State>,
 }
 
-struct State {
+/// What one thread has to itself while it polls.
+pub struct State {
     queue: CompletionQueue,
     /// QPs whose completions are delivered. A CQE of any other QP is one of a QP that is gone.
     qps: Table<Arc<QpRings>>,
+    /// What `ibv_next_poll` has delivered last.
+    pub current: Cqe,
+}
+
+impl State {
+    /// Hands the next completion to `deliver`, with the application's id of its work request.
+    #[inline]
+    fn next<T>(
+        &mut self,
+        memory: &RingMap,
+        deliver: impl FnOnce(&Cqe, u64) -> T,
+    ) -> Result<Option<T>, RingError> {
+        while let Some(completion) = self.queue.peek(memory)? {
+            let mut bytes = [0; Cqe::SIZE];
+            memory.read(memory.layout().slot(completion.slot), &mut bytes);
+            self.queue.give_back(memory, completion);
+            let cqe = Cqe::from_bytes(&bytes);
+            let Some(qp) = self.qps.get(cqe.qp_num) else {
+                continue;
+            };
+            let ring = if is_receive(&cqe) { &qp.recv } else { &qp.send };
+            if let Some(wr_id) = ring.as_ref().and_then(|ring| ring.complete(cqe.wr_id)) {
+                return Ok(Some(deliver(&cqe, wr_id)));
+            }
+        }
+        Ok(None)
+    }
 }
 
 /// No QP has this number: it marks a CQE that is not to be delivered.
@@ -58,6 +87,7 @@ impl CompletionRing {
         let state = State {
             queue: CompletionQueue::new(layout, &memory),
             qps: Table::new(),
+            current: Cqe::default(),
         };
         Ok(Self {
             state: Lock::new(state, threads),
@@ -83,30 +113,55 @@ impl CompletionRing {
     #[inline]
     pub fn poll(&self, out: &mut [MaybeUninit<ffi::ibv_wc>]) -> Result<usize, RingError> {
         let mut state = self.state.lock();
-        let State { queue, qps } = &mut *state;
         let mut delivered = 0;
         while delivered < out.len() {
-            let completion = match queue.peek(&self.memory) {
-                Ok(Some(completion)) => completion,
+            let place = &mut out[delivered];
+            let deliver = |cqe: &Cqe, wr_id| _ = place.write(work_completion(cqe, wr_id));
+            match state.next(&self.memory, deliver) {
+                Ok(Some(())) => delivered += 1,
                 Err(error) if delivered == 0 => return Err(error),
                 Ok(None) | Err(_) => break,
-            };
-            let mut bytes = [0; Cqe::SIZE];
-            self.memory
-                .read(self.memory.layout().slot(completion.slot), &mut bytes);
-            queue.give_back(&self.memory, completion);
-            let cqe = Cqe::from_bytes(&bytes);
-            let Some(qp) = qps.get(cqe.qp_num) else {
-                continue;
-            };
-            let ring = if is_receive(&cqe) { &qp.recv } else { &qp.send };
-            if let Some(wr_id) = ring.as_ref().and_then(|ring| ring.complete(cqe.wr_id)) {
-                out[delivered].write(work_completion(&cqe, wr_id));
-                delivered += 1;
             }
         }
-        queue.publish(&self.memory);
+        state.queue.publish(&self.memory);
         Ok(delivered)
+    }
+
+    /// Starts to poll completions one by one, by this thread alone until the result is dropped.
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Goes on polling.
+    ///
+    /// # Safety
+    ///
+    /// As [`Lock::resume`].
+    #[inline]
+    pub unsafe fn resume(&self) -> Guard<'_, State> {
+        // SAFETY: the caller's promise.
+        unsafe { self.state.resume() }
+    }
+
+    /// Makes the next completion the current one and returns its status and the id of its work request.
+    ///
+    /// # Errors
+    ///
+    /// As [`poll`](Self::poll).
+    #[inline]
+    pub fn advance(&self, state: &mut State) -> Result<Option<(u8, u64)>, RingError> {
+        let next = state.next(&self.memory, |cqe, wr_id| (*cqe, wr_id))?;
+        Ok(next.map(|(cqe, wr_id)| {
+            state.current = cqe;
+            (cqe.status, wr_id)
+        }))
+    }
+
+    /// Gives all that was polled back to the device.
+    #[inline]
+    pub fn publish(&self, state: &mut State) {
+        state.queue.publish(&self.memory);
     }
 
     /// Asks for a completion event. Returns whether the CQ's doorbell is to be rung.

@@ -28,6 +28,7 @@ use crate::memory::DoorbellPage;
 use crate::mr;
 use crate::pd;
 use crate::qp;
+use crate::qp_init;
 use crate::registration::Device;
 
 /// Set to 1 by a program that never uses a context in two threads at a time: queues are then not locked.
@@ -256,12 +257,17 @@ unsafe extern "C" fn query_port(
 
 /// The verbs of this provider; libibverbs answers the others with `EOPNOTSUPP`.
 static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
+    alloc_parent_domain: Some(pd::alloc_parent_domain),
     alloc_pd: Some(pd::alloc_pd),
+    alloc_td: Some(pd::alloc_td),
     cq_event: Some(cq::cq_event),
     create_ah: Some(ah::create_ah),
     create_cq: Some(cq::create_cq),
-    create_qp: Some(qp::create_qp),
+    create_cq_ex: Some(cq::create_cq_ex),
+    create_qp: Some(qp_init::create_qp),
+    create_qp_ex: Some(qp_init::create_qp_ex),
     dealloc_pd: Some(pd::dealloc_pd),
+    dealloc_td: Some(pd::dealloc_td),
     dereg_mr: Some(mr::dereg_mr),
     destroy_ah: Some(ah::destroy_ah),
     destroy_cq: Some(cq::destroy_cq),

@@ -3,6 +3,7 @@
 //! The verbs of completion queues.
 
 use std::cell::UnsafeCell;
+use std::mem::offset_of;
 use std::mem::size_of;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -21,9 +22,12 @@ use virtio_rdma_abi::uverbs::CreateCqResp;
 use crate::completion_ring::CompletionRing;
 use crate::context::Context;
 use crate::context::Shared;
+use crate::cq_ex;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
+use crate::lock::Threads;
+use crate::pd::Pd;
 
 /// A completion queue, as libibverbs sees it.
 ///
@@ -47,16 +51,20 @@ unsafe impl Sync for Cq {}
 /// CREATE_CQ with the module's part.
 #[repr(C)]
 struct Command {
-    core: ffi::ibv_create_cq,
+    core: ffi::ibv_create_cq_ex,
     driver: [u8; CreateCqReq::SIZE],
 }
 
 /// Response of CREATE_CQ with the module's part.
 #[repr(C)]
 struct Response {
-    core: ffi::ib_uverbs_create_cq_resp,
+    core: ffi::ib_uverbs_ex_create_cq_resp,
     driver: [u8; CreateCqResp::SIZE],
 }
+
+// The kernel writes its part right behind the common one.
+const _: () =
+    assert!(offset_of!(Response, driver) == size_of::<ffi::ib_uverbs_ex_create_cq_resp>());
 
 /// The ring of a CQ for `cqe` completions, or `None` if there is no such ring.
 pub fn ring_layout(cqe: u32, max_slots: u32) -> Option<RingLayout> {
@@ -101,30 +109,63 @@ impl Cq {
     }
 }
 
-/// `create_cq`.
+/// How a CQ that is created with `attr` is locked.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` for flags and completion fields that are not served, timestamps among them.
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
-pub unsafe extern "C" fn create_cq(
+/// A parent domain that the attributes name is this provider's.
+unsafe fn threads(attr: &ffi::ibv_cq_init_attr_ex, shared: &Shared) -> Result<Threads, i32> {
+    const KNOWN: u32 = ffi::IBV_CQ_INIT_ATTR_MASK_FLAGS | ffi::IBV_CQ_INIT_ATTR_MASK_PD;
+    let flags = match attr.comp_mask & ffi::IBV_CQ_INIT_ATTR_MASK_FLAGS {
+        0 => 0,
+        _ => attr.flags,
+    };
+    if attr.comp_mask & !KNOWN != 0
+        || attr.wc_flags & !u64::from(ffi::IBV_WC_STANDARD_FLAGS) != 0
+        || flags & !ffi::IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0
+    {
+        return Err(libc::EOPNOTSUPP);
+    }
+    if flags != 0 {
+        // SAFETY: the flag is the program's promise for this CQ.
+        return Ok(unsafe { Threads::one() });
+    }
+    if attr.comp_mask & ffi::IBV_CQ_INIT_ATTR_MASK_PD != 0 {
+        if attr.parent_domain.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the caller's domain.
+        return Ok(unsafe { Pd::from_ibv(attr.parent_domain) }.threads(shared));
+    }
+    Ok(shared.threads)
+}
+
+/// Creates a CQ.
+///
+/// # Errors
+///
+/// The error number.
+///
+/// # Safety
+///
+/// `context` is an open context of this provider, and so is what the attributes name.
+unsafe fn create(
     context: *mut ffi::ibv_context,
-    cqe: c_int,
-    channel: *mut ffi::ibv_comp_channel,
-    comp_vector: c_int,
-) -> *mut ffi::ibv_cq {
-    // SAFETY: libibverbs passes an open context of this provider.
+    attr: &ffi::ibv_cq_init_attr_ex,
+) -> Result<Box<Cq>, i32> {
+    // SAFETY: the caller's context.
     let shared = unsafe { Context::shared(context) };
-    let Some(layout) = u32::try_from(cqe)
-        .ok()
-        .filter(|&cqe| cqe != 0)
-        .and_then(|cqe| ring_layout(cqe, shared.limits.max_cq_slots))
-    else {
-        return errno::null(libc::EINVAL);
-    };
-    let ring = match CompletionRing::new(layout, shared.threads) {
-        Ok(ring) => ring,
-        Err(error) => return errno::null(errno::number(&error)),
-    };
+    // SAFETY: the caller's attributes.
+    let threads = unsafe { threads(attr, shared)? };
+    if attr.cqe == 0 {
+        return Err(libc::EINVAL);
+    }
+    let layout = ring_layout(attr.cqe, shared.limits.max_cq_slots).ok_or(libc::EINVAL)?;
+    let ring = CompletionRing::new(layout, threads).map_err(|error| errno::number(&error))?;
     let request = CreateCqReq {
         ring: ring.user_ring(),
     };
@@ -137,26 +178,71 @@ pub unsafe extern "C" fn create_cq(
         core: Zeroed::zeroed(),
         driver: [0; CreateCqResp::SIZE],
     };
-    // SAFETY: libibverbs' arguments are passed on, the CQ stays where it is in its box, and command and response are as
-    // long as stated.
+    // SAFETY: the caller's arguments are passed on, the CQ stays where it is in its box, and command and response are
+    // as long as stated.
     let status = unsafe {
-        ffi::ibv_cmd_create_cq(
+        ffi::ibv_cmd_create_cq_ex(
             context,
-            cqe,
-            channel,
-            comp_vector,
-            cq.as_ibv(),
+            attr,
+            cq.as_ibv().cast(),
             &mut command.core,
             size_of::<Command>(),
             &mut response.core,
             size_of::<Response>(),
+            0,
         )
     };
     if status != 0 {
-        return errno::null(status);
+        return Err(status);
     }
     cq.cqn = CreateCqResp::from_bytes(&response.driver).cqn;
-    Box::into_raw(cq).cast()
+    Ok(cq)
+}
+
+/// `create_cq`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn create_cq(
+    context: *mut ffi::ibv_context,
+    cqe: c_int,
+    channel: *mut ffi::ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ffi::ibv_cq {
+    let attr = ffi::ibv_cq_init_attr_ex {
+        // Negative numbers become ones that are too large.
+        cqe: cqe as u32,
+        channel,
+        comp_vector: comp_vector as u32,
+        ..Zeroed::zeroed()
+    };
+    // SAFETY: libibverbs passes an open context of this provider.
+    match unsafe { create(context, &attr) } {
+        Ok(cq) => Box::into_raw(cq).cast(),
+        Err(number) => errno::null(number),
+    }
+}
+
+/// `create_cq_ex`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn create_cq_ex(
+    context: *mut ffi::ibv_context,
+    attr: *mut ffi::ibv_cq_init_attr_ex,
+) -> *mut ffi::ibv_cq_ex {
+    // SAFETY: libibverbs passes an open context of this provider, and attributes.
+    match unsafe { create(context, &*attr) } {
+        Ok(cq) => {
+            let cq: *mut ffi::ibv_cq_ex = Box::into_raw(cq).cast();
+            // SAFETY: the CQ is this function's alone until it is returned.
+            cq_ex::install(unsafe { &mut *cq });
+            cq
+        }
+        Err(number) => errno::null(number),
+    }
 }
 
 /// `destroy_cq`.

@@ -10,26 +10,32 @@
 //! |---|---|
 //! | [`ffi`] | generated bindings of libibverbs' provider interface |
 //! | `registration` | how libibverbs finds the provider and the provider its devices |
-//! | [`context`], `pd`, `mr`, [`ah`] | control verbs without rings |
-//! | [`cq`], [`qp`] | the verbs of CQs and QPs |
-//! | [`completion`], [`post`], `wr` | CQE to `ibv_wc`, work request to WQE |
+//! | [`context`], [`pd`], `mr`, [`ah`] | control verbs without rings |
+//! | [`cq`], [`cq_ex`] | the verbs of CQs; polling completion by completion |
+//! | [`qp`], [`qp_init`], [`builder`] | the verbs of QPs; their creation; the `ibv_wr_*` functions |
+//! | [`completion`] | CQE to `ibv_wc` |
+//! | `wr`, [`post`], [`wqe`] | work requests of C; what a QP takes; their WQEs |
 //! | [`work_ring`], [`completion_ring`], [`memory`] | queues over the ring logic, and their memory |
 //! | [`lock`], [`table`] | the lock of a queue, QPs by number |
 
 pub mod ah;
+pub mod builder;
 pub mod completion;
 pub mod completion_ring;
 pub mod context;
 pub mod cq;
+pub mod cq_ex;
 mod errno;
 pub mod ffi;
 pub mod lock;
 pub mod memory;
 mod mr;
-mod pd;
+pub mod pd;
 pub mod post;
 pub mod qp;
+pub mod qp_init;
 mod registration;
 pub mod table;
 pub mod work_ring;
+pub mod wqe;
 mod wr;

@@ -4,6 +4,7 @@
 
 use std::cell::UnsafeCell;
 use std::hint;
+use std::mem;
 use std::ops::Deref;
 use std::ops::DerefMut;
 use std::sync::atomic::AtomicBool;
@@ -59,6 +60,16 @@ impl<T> Lock<T> {
         Guard { lock: self }
     }
 
+    /// Goes on with a lock that a guard was [kept](Guard::keep) of, by the thread that holds it.
+    ///
+    /// # Safety
+    ///
+    /// The last guard of this thread was kept, and nobody has gone on since.
+    #[inline]
+    pub unsafe fn resume(&self) -> Guard<'_, T> {
+        Guard { lock: self }
+    }
+
     /// Spins for about as long as a holder needs; a holder that takes longer is not running, so its thread gets the
     /// processor.
     #[cold]
@@ -78,6 +89,14 @@ impl<T> Lock<T> {
 /// Access to the value of a [`Lock`] that is held until this is dropped.
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
+}
+
+impl<T> Guard<'_, T> {
+    /// Leaves the lock held until [`Lock::resume`]: for interfaces that lock in one call and unlock in another.
+    #[inline]
+    pub fn keep(self) {
+        mem::forget(self);
+    }
 }
 
 impl<T> Deref for Guard<'_, T> {
@@ -123,5 +142,19 @@ mod tests {
             }
         });
         assert_eq!(*lock.lock(), 40_000);
+    }
+
+    #[test]
+    fn a_kept_guard_holds_the_lock() {
+        let lock = Lock::new(0, Threads::MANY);
+        lock.lock().keep();
+        thread::scope(|scope| {
+            let other = scope.spawn(|| *lock.lock());
+            // SAFETY: kept above.
+            let mut guard = unsafe { lock.resume() };
+            *guard = 1;
+            drop(guard);
+            assert_eq!(other.join().unwrap(), 1);
+        });
     }
 }

@@ -1,14 +1,67 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Protection domains.
+//! Protection domains, thread domains and parent domains.
+//!
+//! A thread domain is the program's promise that what is made in it is used by one thread at a time. A parent domain
+//! joins it with a PD: it is used like that PD, and queues that are made with it are not locked.
 
 use std::mem::size_of_val;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
 
 use libc::c_int;
 
+use crate::context::Shared;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
+use crate::lock::Threads;
+
+/// A PD or parent domain, as libibverbs sees it.
+#[repr(C)]
+pub struct Pd {
+    ibv: ffi::ibv_pd,
+    /// Parent domains that were made of this PD.
+    users: AtomicUsize,
+    /// What a parent domain was made of.
+    parent: Option<Parent>,
+}
+
+/// What a parent domain was made of.
+#[derive(Clone, Copy)]
+struct Parent {
+    pd: *mut ffi::ibv_pd,
+    td: *mut ffi::ibv_td,
+}
+
+/// A thread domain, as libibverbs sees it.
+#[repr(C)]
+pub struct Td {
+    ibv: ffi::ibv_td,
+    /// Parent domains that were made of it.
+    users: AtomicUsize,
+}
+
+impl Pd {
+    /// The PD that libibverbs calls `pd`.
+    ///
+    /// # Safety
+    ///
+    /// It was made by this provider and is not deallocated during `'a`.
+    pub unsafe fn from_ibv<'a>(pd: *mut ffi::ibv_pd) -> &'a Self {
+        // SAFETY: the ibv_pd is at the start of a Pd.
+        unsafe { &*pd.cast::<Self>() }
+    }
+
+    /// How queues that are made with this PD are locked.
+    pub fn threads(&self, shared: &Shared) -> Threads {
+        match self.parent {
+            // SAFETY: the program promises it by making the queue in a thread domain.
+            Some(parent) if !parent.td.is_null() => unsafe { Threads::one() },
+            _ => shared.threads,
+        }
+    }
+}
 
 /// `alloc_pd`.
 ///
@@ -16,14 +69,18 @@ use crate::ffi::Zeroed;
 ///
 /// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn alloc_pd(context: *mut ffi::ibv_context) -> *mut ffi::ibv_pd {
-    let mut pd = Box::new(ffi::ibv_pd::zeroed());
+    let mut pd = Box::new(Pd {
+        ibv: Zeroed::zeroed(),
+        users: AtomicUsize::new(0),
+        parent: None,
+    });
     let mut command = ffi::ibv_alloc_pd::zeroed();
     let mut response = ffi::ib_uverbs_alloc_pd_resp::zeroed();
     // SAFETY: the context is libibverbs', and command and response are as long as stated.
     let status = unsafe {
         ffi::ibv_cmd_alloc_pd(
             context,
-            &mut *pd,
+            &mut pd.ibv,
             &mut command,
             size_of_val(&command),
             &mut response,
@@ -33,20 +90,158 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ffi::ibv_context) -> *mut ffi::i
     if status != 0 {
         return errno::null(status);
     }
-    Box::into_raw(pd)
+    Box::into_raw(pd).cast()
 }
 
-/// `dealloc_pd`.
+/// `alloc_parent_domain`. Allocators of the application are not served: rings are mapped, since they must not be
+/// inherited by children.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn alloc_parent_domain(
+    _context: *mut ffi::ibv_context,
+    attr: *mut ffi::ibv_parent_domain_init_attr,
+) -> *mut ffi::ibv_pd {
+    // SAFETY: libibverbs passes attributes.
+    let attr = unsafe { &*attr };
+    // SAFETY: the PD, if there is one, is this provider's.
+    let Some(pd) = (unsafe { attr.pd.cast::<Pd>().as_ref() }) else {
+        return errno::null(libc::EINVAL);
+    };
+    if attr.comp_mask != 0 {
+        return errno::null(libc::EOPNOTSUPP);
+    }
+    if pd.parent.is_some() {
+        return errno::null(libc::EINVAL);
+    }
+    pd.users.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the thread domain, if there is one, is this provider's.
+    if let Some(td) = unsafe { attr.td.cast::<Td>().as_ref() } {
+        td.users.fetch_add(1, Ordering::Relaxed);
+    }
+    let parent = Box::new(Pd {
+        // The kernel knows it by the PD's handle.
+        ibv: pd.ibv,
+        users: AtomicUsize::new(0),
+        parent: Some(Parent {
+            pd: attr.pd,
+            td: attr.td,
+        }),
+    });
+    Box::into_raw(parent).cast()
+}
+
+/// `dealloc_pd`, of parent domains as well.
 ///
 /// # Safety
 ///
 /// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn dealloc_pd(pd: *mut ffi::ibv_pd) -> c_int {
-    // SAFETY: the PD was made by `alloc_pd`.
-    let status = unsafe { ffi::ibv_cmd_dealloc_pd(pd) };
-    if status == 0 {
-        // SAFETY: as above, and the caller does not use it any more.
-        drop(unsafe { Box::from_raw(pd) });
+    // SAFETY: the PD was made by `alloc_pd` or `alloc_parent_domain`.
+    let domain = unsafe { Pd::from_ibv(pd) };
+    if domain.users.load(Ordering::Relaxed) != 0 {
+        return libc::EBUSY;
     }
-    status
+    match domain.parent {
+        Some(Parent { pd, td }) => {
+            // SAFETY: both outlive the parent domain, since they are refused to go while they have users.
+            unsafe {
+                Pd::from_ibv(pd).users.fetch_sub(1, Ordering::Relaxed);
+                if let Some(td) = td.cast::<Td>().as_ref() {
+                    td.users.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        }
+        None => {
+            // SAFETY: the PD was made by `alloc_pd`.
+            let status = unsafe { ffi::ibv_cmd_dealloc_pd(pd) };
+            if status != 0 {
+                return status;
+            }
+        }
+    }
+    // SAFETY: as above, and the caller does not use it any more.
+    drop(unsafe { Box::from_raw(pd.cast::<Pd>()) });
+    0
+}
+
+/// `alloc_td`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with pointers that are valid for the call.
+pub unsafe extern "C" fn alloc_td(
+    context: *mut ffi::ibv_context,
+    attr: *mut ffi::ibv_td_init_attr,
+) -> *mut ffi::ibv_td {
+    // SAFETY: libibverbs passes attributes.
+    if unsafe { (*attr).comp_mask } != 0 {
+        return errno::null(libc::EOPNOTSUPP);
+    }
+    let td = Box::new(Td {
+        ibv: ffi::ibv_td { context },
+        users: AtomicUsize::new(0),
+    });
+    Box::into_raw(td).cast()
+}
+
+/// `dealloc_td`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider.
+pub unsafe extern "C" fn dealloc_td(td: *mut ffi::ibv_td) -> c_int {
+    let td = td.cast::<Td>();
+    // SAFETY: the thread domain was made by `alloc_td`.
+    if unsafe { (*td).users.load(Ordering::Relaxed) } != 0 {
+        return libc::EBUSY;
+    }
+    // SAFETY: as above, and the caller does not use it any more.
+    drop(unsafe { Box::from_raw(td) });
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use super::*;
+
+    #[test]
+    fn parent_domains_keep_what_they_were_made_of() {
+        let context = ptr::null_mut();
+        let pd = Box::into_raw(Box::new(Pd {
+            ibv: ffi::ibv_pd { context, handle: 7 },
+            users: AtomicUsize::new(0),
+            parent: None,
+        }));
+        let mut init = ffi::ibv_td_init_attr { comp_mask: 1 };
+        let mut attr = ffi::ibv_parent_domain_init_attr {
+            pd: ptr::null_mut(),
+            ..Zeroed::zeroed()
+        };
+        // SAFETY: objects of this provider, each used until it is deallocated.
+        unsafe {
+            assert!(alloc_td(context, &mut init).is_null());
+            init.comp_mask = 0;
+            attr.td = alloc_td(context, &mut init);
+            assert!(alloc_parent_domain(context, &mut attr).is_null(), "no PD");
+            attr.pd = pd.cast();
+            attr.comp_mask = ffi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
+            assert!(alloc_parent_domain(context, &mut attr).is_null());
+            attr.comp_mask = 0;
+            let parent = alloc_parent_domain(context, &mut attr);
+            assert_eq!((*parent).handle, 7);
+            let td = attr.td;
+            attr.pd = parent;
+            assert!(alloc_parent_domain(context, &mut attr).is_null());
+            assert_eq!(dealloc_td(td), libc::EBUSY);
+            assert_eq!(dealloc_pd(pd.cast()), libc::EBUSY);
+            assert_eq!(dealloc_pd(parent), 0);
+            assert_eq!(dealloc_td(td), 0);
+            assert_eq!((*pd).users.load(Ordering::Relaxed), 0);
+            drop(Box::from_raw(pd));
+        }
+    }
 }

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! From a work request to its WQE.
+//! What a QP takes: the checks between a work request and its WQE.
 
 use libc::c_int;
 use virtio_rdma_abi::ib::SendFlags;
-use virtio_rdma_abi::wqe::Member;
-use virtio_rdma_abi::wqe::RqHeader;
-use virtio_rdma_abi::wqe::Sge;
-use virtio_rdma_abi::wqe::SqHeader;
-use virtio_rdma_ring::RingMemory;
 use virtio_rdma_ring::WorkQueue;
 
 use crate::ffi;
 use crate::memory::RingMap;
 use crate::work_ring::WorkRing;
+use crate::wqe::write_receive;
+use crate::wqe::Piece;
+use crate::wqe::SendWqe;
 use crate::wr::Recv;
 use crate::wr::Send;
 
-/// Set of send opcodes: bit n stands for opcode n of `enum ibv_wr_opcode`.
+/// Set of send opcodes: bit n stands for opcode n of `enum ibv_wr_opcode`. `enum ibv_qp_create_send_ops_flags` has the
+/// same bits for those that are served here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opcodes(u32);
 
@@ -28,19 +27,41 @@ impl Opcodes {
         ffi::IBV_WR_RDMA_WRITE_WITH_IMM,
         ffi::IBV_WR_RDMA_READ,
     ]);
+    /// Those that change a remote word.
+    const ATOMIC: Self = Self::set(&[
+        ffi::IBV_WR_ATOMIC_CMP_AND_SWP,
+        ffi::IBV_WR_ATOMIC_FETCH_AND_ADD,
+    ]);
+    /// Those with a key to invalidate.
+    const INVALIDATE: Self = Self::set(&[ffi::IBV_WR_LOCAL_INV, ffi::IBV_WR_SEND_WITH_INV]);
+    /// Those of datagrams.
+    const DATAGRAM: Self = Self::set(&[ffi::IBV_WR_SEND, ffi::IBV_WR_SEND_WITH_IMM]);
     /// Those with a payload that can be in the WQE.
     const PAYLOAD: Self = Self::set(&[
         ffi::IBV_WR_RDMA_WRITE,
         ffi::IBV_WR_RDMA_WRITE_WITH_IMM,
         ffi::IBV_WR_SEND,
         ffi::IBV_WR_SEND_WITH_IMM,
+        ffi::IBV_WR_SEND_WITH_INV,
+    ]);
+    /// Those of UC.
+    const UNRELIABLE: Self = Self::set(&[
+        ffi::IBV_WR_RDMA_WRITE,
+        ffi::IBV_WR_RDMA_WRITE_WITH_IMM,
+        ffi::IBV_WR_SEND,
+        ffi::IBV_WR_SEND_WITH_IMM,
+        ffi::IBV_WR_LOCAL_INV,
     ]);
 
     /// What a QP of this type may do (IBTA 9.3.1, table of operations by transport service), or `None` for a type that
     /// is not served.
     pub fn of(qp_type: ffi::ibv_qp_type) -> Option<Self> {
         match qp_type {
-            ffi::IBV_QPT_RC => Some(Self(Self::RDMA.0 | Self::PAYLOAD.0)),
+            ffi::IBV_QPT_RC => Some(Self(
+                Self::RDMA.0 | Self::ATOMIC.0 | Self::INVALIDATE.0 | Self::PAYLOAD.0,
+            )),
+            ffi::IBV_QPT_UC => Some(Self::UNRELIABLE),
+            ffi::IBV_QPT_UD => Some(Self::DATAGRAM),
             _ => None,
         }
     }
@@ -59,6 +80,11 @@ impl Opcodes {
     const fn has(self, opcode: ffi::ibv_wr_opcode) -> bool {
         opcode < u32::BITS && (self.0 >> opcode) & 1 != 0
     }
+
+    /// Whether all of `send_ops_flags`, `enum ibv_qp_create_send_ops_flags`, are in the set.
+    pub fn has_all(self, send_ops_flags: u64) -> bool {
+        send_ops_flags & !u64::from(self.0) == 0
+    }
 }
 
 /// What the work requests of a send queue are checked against.
@@ -66,17 +92,54 @@ impl Opcodes {
 pub struct SendLimits {
     /// Opcodes of the QP's type.
     pub opcodes: Opcodes,
+    /// Work requests have an address handle.
+    pub datagrams: bool,
     /// SGEs.
     pub max_sge: u32,
     /// Bytes of inline payload.
     pub max_inline: u32,
 }
 
-/// Flags that the device knows.
-const SEND_FLAGS: u32 =
-    SendFlags::FENCE.0 | SendFlags::SIGNALED.0 | SendFlags::SOLICITED.0 | SendFlags::INLINE.0;
-
 impl SendLimits {
+    /// Takes a slot for a WQE.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the QP does not have the opcode, `ENOMEM` when the queue is full.
+    #[inline]
+    pub fn start(
+        &self,
+        ring: &WorkRing,
+        queue: &mut WorkQueue,
+        wr_id: u64,
+        opcode: ffi::ibv_wr_opcode,
+        flags: u32,
+    ) -> Result<SendWqe, c_int> {
+        if !self.opcodes.has(opcode) {
+            return Err(libc::EINVAL);
+        }
+        let slot = ring.reserve(queue, wr_id).ok_or(libc::ENOMEM)?;
+        Ok(SendWqe::new(ring.memory(), slot, opcode, flags))
+    }
+
+    /// The length of inline payload.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the opcode has none or it is too long.
+    pub fn inline_length(
+        &self,
+        opcode: ffi::ibv_wr_opcode,
+        pieces: impl Iterator<Item = Piece>,
+    ) -> Result<u32, c_int> {
+        // Any number of pieces of any length: they may not be summed up to something short.
+        let length = pieces.fold(0u64, |sum, piece| sum.saturating_add(piece.len() as u64));
+        if !Opcodes::PAYLOAD.has(opcode) || length > u64::from(self.max_inline) {
+            return Err(libc::EINVAL);
+        }
+        Ok(length as u32)
+    }
+
     /// Posts one send work request.
     ///
     /// # Errors
@@ -85,17 +148,16 @@ impl SendLimits {
     #[inline]
     pub fn post(&self, ring: &WorkRing, queue: &mut WorkQueue, wr: Send<'_>) -> Result<(), c_int> {
         let opcode = wr.opcode();
-        if !self.opcodes.has(opcode) || !wr.has_at_most(self.max_sge) {
+        if !wr.has_at_most(self.max_sge) {
             return Err(libc::EINVAL);
         }
         if wr.flags() & SendFlags::INLINE.0 != 0 {
             return self.post_inline(ring, queue, wr);
         }
-        let sges = wr.sges();
-        let slot = ring.reserve(queue, wr.wr_id()).ok_or(libc::ENOMEM)?;
-        let memory = ring.memory();
-        let offset = write_header(memory, slot, opcode, sges.len() as u32, wr);
-        write_sges(memory, offset, sges);
+        let mut wqe = self.start(ring, queue, wr.wr_id(), opcode, wr.flags())?;
+        self.describe(&mut wqe, ring.memory(), wr);
+        wqe.gather(ring.memory(), wr.sges());
+        wqe.finish(ring.memory());
         Ok(())
     }
 
@@ -107,60 +169,31 @@ impl SendLimits {
         queue: &mut WorkQueue,
         wr: Send<'_>,
     ) -> Result<(), c_int> {
-        let sges = wr.sges();
-        let length: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-        if !Opcodes::PAYLOAD.has(wr.opcode()) || length > u64::from(self.max_inline) {
-            return Err(libc::EINVAL);
-        }
-        let slot = ring.reserve(queue, wr.wr_id()).ok_or(libc::ENOMEM)?;
-        let memory = ring.memory();
-        let mut offset = write_header(memory, slot, wr.opcode(), 1, wr);
-        let whole = Sge {
-            length: length as u32,
-            ..Sge::default()
-        };
-        memory.write(offset, &whole.to_bytes());
-        offset += Sge::SIZE as u32;
-        for sge in sges {
-            memory.write(offset, wr.inline_bytes(sge));
-            offset += sge.length;
-        }
+        let length = self.inline_length(wr.opcode(), wr.pieces())?;
+        let mut wqe = self.start(ring, queue, wr.wr_id(), wr.opcode(), wr.flags())?;
+        self.describe(&mut wqe, ring.memory(), wr);
+        // SAFETY: an inline work request on a list names valid memory, of which the length was checked.
+        unsafe { wqe.inline(ring.memory(), length, wr.pieces()) };
+        wqe.finish(ring.memory());
         Ok(())
     }
-}
 
-/// Writes the header of a send WQE and returns the offset of what follows it.
-#[inline]
-fn write_header(
-    memory: &RingMap,
-    slot: u16,
-    opcode: ffi::ibv_wr_opcode,
-    num_sge: u32,
-    wr: Send<'_>,
-) -> u32 {
-    let offset = memory.layout().slot(slot);
-    let mut header = SqHeader {
-        num_sge,
-        send_flags: SendFlags(wr.flags() & SEND_FLAGS),
-        opcode,
-        wr_id: u64::from(slot),
-        ex: wr.imm_data(),
-        wr: [0; 51],
-    };
-    if Opcodes::RDMA.has(opcode) {
-        wr.rdma().store(&mut header.wr);
-    }
-    memory.write(offset, &header.to_bytes());
-    offset + SqHeader::SIZE as u32
-}
-
-#[inline]
-fn write_sges(memory: &RingMap, offset: u32, sges: &[ffi::ibv_sge]) {
-    for (index, sge) in sges.iter().enumerate() {
-        memory.write(
-            offset + (index * Sge::SIZE) as u32,
-            &Sge::from(sge).to_bytes(),
-        );
+    /// Fills in what the opcode and the QP's type ask for.
+    #[inline]
+    fn describe(&self, wqe: &mut SendWqe, memory: &RingMap, wr: Send<'_>) {
+        let opcode = wr.opcode();
+        if Opcodes::INVALIDATE.has(opcode) {
+            wqe.invalidate(wr.invalidate_rkey());
+        } else {
+            wqe.immediate(wr.imm_data());
+        }
+        if Opcodes::RDMA.has(opcode) {
+            wqe.member(memory, &wr.rdma().to_bytes());
+        } else if Opcodes::ATOMIC.has(opcode) {
+            wqe.member(memory, &wr.atomic().to_bytes());
+        } else if self.datagrams {
+            wqe.member(memory, &wr.datagram().to_bytes());
+        }
     }
 }
 
@@ -179,15 +212,7 @@ pub fn post_recv(
     if !wr.has_at_most(max_sge) {
         return Err(libc::EINVAL);
     }
-    let sges = wr.sges();
     let slot = ring.reserve(queue, wr.wr_id()).ok_or(libc::ENOMEM)?;
-    let memory = ring.memory();
-    let offset = memory.layout().slot(slot);
-    let header = RqHeader {
-        num_sge: sges.len() as u32,
-        wr_id: u64::from(slot),
-    };
-    memory.write(offset, &header.to_bytes());
-    write_sges(memory, offset + RqHeader::SIZE as u32, sges);
+    write_receive(ring.memory(), slot, wr.sges());
     Ok(())
 }

@@ -4,7 +4,6 @@
 
 use std::cell::UnsafeCell;
 use std::io;
-use std::mem::size_of;
 use std::mem::size_of_val;
 use std::ptr;
 use std::sync::atomic::AtomicU32;
@@ -17,23 +16,22 @@ use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::ring::SLOTS_RANGE;
-use virtio_rdma_abi::uverbs::CreateQpReq;
-use virtio_rdma_abi::uverbs::UserRing;
 use virtio_rdma_abi::wqe::rq_wqe_size;
 use virtio_rdma_abi::wqe::sq_wqe_size;
 use virtio_rdma_abi::wqe::INLINE_OFFSET;
 
 use crate::completion_ring::CompletionRing;
 use crate::completion_ring::QpRings;
-use crate::context::Context;
 use crate::context::Shared;
 use crate::cq::Cq;
-use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
+use crate::lock::Guard;
+use crate::lock::Threads;
 use crate::post;
 use crate::post::Opcodes;
 use crate::post::SendLimits;
+use crate::work_ring::Posting;
 use crate::work_ring::WorkRing;
 use crate::wr::List;
 
@@ -63,15 +61,13 @@ unsafe impl Send for Qp {}
 // SAFETY: libibverbs' part is not reached through a reference, and the rest can be shared.
 unsafe impl Sync for Qp {}
 
-/// CREATE_QP with the module's part.
-#[repr(C)]
-struct Command {
-    core: ffi::ibv_create_qp,
-    driver: [u8; CreateQpReq::SIZE],
-}
-
 /// A queue of `wrs` work requests of up to `size` bytes.
-fn work_ring(wrs: u32, size: usize, shared: &Shared) -> io::Result<Option<WorkRing>> {
+fn work_ring(
+    wrs: u32,
+    size: usize,
+    shared: &Shared,
+    threads: Threads,
+) -> io::Result<Option<WorkRing>> {
     if wrs == 0 {
         return Ok(None);
     }
@@ -84,7 +80,7 @@ fn work_ring(wrs: u32, size: usize, shared: &Shared) -> io::Result<Option<WorkRi
     let layout = slot_shift_for(size)
         .and_then(|shift| RingLayout::new(slots, shift))
         .ok_or_else(invalid)?;
-    WorkRing::new(layout, shared.threads).map(Some)
+    WorkRing::new(layout, threads).map(Some)
 }
 
 /// What is written to the doorbell page to ring a queue of QP `number`.
@@ -92,16 +88,12 @@ fn doorbell(kind: DoorbellKind, number: u32) -> u32 {
     Doorbell { kind, number }.to_u32()
 }
 
-fn user_ring(ring: &Option<WorkRing>) -> UserRing {
-    ring.as_ref().map(WorkRing::user_ring).unwrap_or_default()
-}
-
 fn slots(ring: &Option<WorkRing>) -> u32 {
     ring.as_ref().map_or(0, WorkRing::slots)
 }
 
 impl Qp {
-    /// A QP that the kernel does not know yet.
+    /// A QP that the kernel does not know yet, whose queues are locked as `threads` says.
     ///
     /// # Errors
     ///
@@ -112,6 +104,7 @@ impl Qp {
         send_cq: &Cq,
         recv_cq: &Cq,
         shared: &Arc<Shared>,
+        threads: Threads,
     ) -> io::Result<Box<Self>> {
         let opcodes =
             Opcodes::of(qp_type).ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
@@ -121,11 +114,12 @@ impl Qp {
         let inline_size = INLINE_OFFSET + cap.max_inline_data as usize;
         let send_size = sq_wqe_size(cap.max_send_sge as usize).max(inline_size);
         let rings = QpRings {
-            send: work_ring(cap.max_send_wr, send_size, shared)?,
+            send: work_ring(cap.max_send_wr, send_size, shared, threads)?,
             recv: work_ring(
                 cap.max_recv_wr,
                 rq_wqe_size(cap.max_recv_sge as usize),
                 shared,
+                threads,
             )?,
         };
         // INVARIANT: libibverbs fills `ibv` in.
@@ -134,6 +128,7 @@ impl Qp {
             rings: Arc::new(rings),
             send_limits: SendLimits {
                 opcodes,
+                datagrams: qp_type == ffi::IBV_QPT_UD,
                 max_sge: cap.max_send_sge,
                 max_inline: cap.max_inline_data,
             },
@@ -164,8 +159,21 @@ impl Qp {
     }
 
     /// The rings.
+    #[inline]
     pub fn rings(&self) -> &QpRings {
         &self.rings
+    }
+
+    /// What send work requests are checked against.
+    #[inline]
+    pub fn send_limits(&self) -> &SendLimits {
+        &self.send_limits
+    }
+
+    /// Whether the QP takes send work requests in its state.
+    #[inline]
+    pub fn can_send(&self) -> bool {
+        self.state.load(Ordering::Relaxed) >= ffi::IBV_QPS_RTS
     }
 
     /// The kernel has created the QP: its completions are delivered from now on.
@@ -193,7 +201,7 @@ impl Qp {
     }
 
     /// What the QP holds, in place of what was asked for.
-    fn report(&self, cap: &mut ffi::ibv_qp_cap) {
+    pub fn report(&self, cap: &mut ffi::ibv_qp_cap) {
         cap.max_send_wr = slots(&self.rings.send);
         cap.max_recv_wr = slots(&self.rings.recv);
         cap.max_send_sge = self.send_limits.max_sge;
@@ -207,21 +215,32 @@ impl Qp {
     /// `EINVAL` in RESET, INIT and RTR and for an invalid work request, `ENOMEM` when the queue is full.
     #[inline]
     fn post_send(&self, list: &mut List<'_, ffi::ibv_send_wr>) -> c_int {
-        if self.state.load(Ordering::Relaxed) < ffi::IBV_QPS_RTS {
+        if !self.can_send() {
             return libc::EINVAL;
         }
         let Some(ring) = &self.rings.send else {
             return libc::ENOMEM;
         };
-        let mut queue = ring.lock();
-        let status = list.try_each(|wr| self.send_limits.post(ring, &mut queue, wr));
-        let doorbell = ring.publish(&mut queue);
-        // A doorbell may take a while: the device's side of the page can be emulated.
-        drop(queue);
-        if doorbell {
-            self.shared.doorbell.ring(self.send_doorbell);
-        }
+        let mut posting = ring.lock();
+        let status = list.try_each(|wr| self.send_limits.post(ring, &mut posting, wr));
+        self.publish_send(ring, posting);
         status
+    }
+
+    /// Hands the send work requests of `posting` to the device.
+    #[inline]
+    pub fn publish_send(&self, ring: &WorkRing, posting: Guard<'_, Posting>) {
+        self.publish(ring, posting, self.send_doorbell);
+    }
+
+    #[inline]
+    fn publish(&self, ring: &WorkRing, mut posting: Guard<'_, Posting>, doorbell: u32) {
+        let ring_doorbell = ring.publish(&mut posting);
+        // A doorbell may take a while: the device's side of the page can be emulated.
+        drop(posting);
+        if ring_doorbell {
+            self.shared.doorbell.ring(doorbell);
+        }
     }
 
     /// As [`post_send`](Self::post_send), for receive work requests: `EINVAL` in RESET.
@@ -233,71 +252,11 @@ impl Qp {
         let Some(ring) = &self.rings.recv else {
             return libc::ENOMEM;
         };
-        let mut queue = ring.lock();
-        let status = list.try_each(|wr| post::post_recv(ring, &mut queue, wr, self.max_recv_sge));
-        let doorbell = ring.publish(&mut queue);
-        // A doorbell may take a while: the device's side of the page can be emulated.
-        drop(queue);
-        if doorbell {
-            self.shared.doorbell.ring(self.recv_doorbell);
-        }
+        let mut posting = ring.lock();
+        let status = list.try_each(|wr| post::post_recv(ring, &mut posting, wr, self.max_recv_sge));
+        self.publish(ring, posting, self.recv_doorbell);
         status
     }
-}
-
-/// `create_qp`.
-///
-/// # Safety
-///
-/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
-pub unsafe extern "C" fn create_qp(
-    pd: *mut ffi::ibv_pd,
-    attr: *mut ffi::ibv_qp_init_attr,
-) -> *mut ffi::ibv_qp {
-    // SAFETY: libibverbs passes a PD of an open context of this provider, and attributes.
-    let (shared, attr) = unsafe { (Context::shared((*pd).context), &mut *attr) };
-    if !attr.srq.is_null() {
-        return errno::null(libc::EOPNOTSUPP);
-    }
-    if attr.send_cq.is_null() || attr.recv_cq.is_null() {
-        return errno::null(libc::EINVAL);
-    }
-    // SAFETY: they are CQs of this provider.
-    let (send_cq, recv_cq) = unsafe { (Cq::from_ibv(attr.send_cq), Cq::from_ibv(attr.recv_cq)) };
-    let mut qp = match Qp::new(attr.qp_type, &attr.cap, send_cq, recv_cq, shared) {
-        Ok(qp) => qp,
-        Err(error) => return errno::null(errno::number(&error)),
-    };
-    let request = CreateQpReq {
-        sq: user_ring(&qp.rings.send),
-        rq: user_ring(&qp.rings.recv),
-    };
-    let mut command = Command {
-        core: Zeroed::zeroed(),
-        driver: request.to_bytes(),
-    };
-    let mut response = ffi::ib_uverbs_create_qp_resp::zeroed();
-    // SAFETY: libibverbs' arguments are passed on, the QP stays where it is in its box, and command and response are as
-    // long as stated.
-    let status = unsafe {
-        ffi::ibv_cmd_create_qp(
-            pd,
-            qp.as_ibv(),
-            attr,
-            &mut command.core,
-            size_of::<Command>(),
-            &mut response,
-            size_of_val(&response),
-        )
-    };
-    if status != 0 {
-        return errno::null(status);
-    }
-    qp.report(&mut attr.cap);
-    // SAFETY: the command has filled it in.
-    let qpn = unsafe { (*qp.as_ibv()).qp_num };
-    qp.created(qpn);
-    Box::into_raw(qp).cast()
 }
 
 /// `destroy_qp`.

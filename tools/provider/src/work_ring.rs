@@ -7,6 +7,8 @@
 //! thread picks that position up when it finds no free slot.
 
 use std::io;
+use std::ops::Deref;
+use std::ops::DerefMut;
 use std::sync::atomic::AtomicU16;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
@@ -20,11 +22,43 @@ use crate::lock::Guard;
 use crate::lock::Lock;
 use crate::lock::Threads;
 use crate::memory::RingMap;
+use crate::wqe::SendWqe;
+
+/// What one thread has to itself while it posts.
+pub struct Posting {
+    queue: WorkQueue,
+    /// What the `ibv_wr_*` functions have in progress.
+    pub batch: Batch,
+}
+
+/// Send work requests between `ibv_wr_start` and `ibv_wr_complete`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Batch {
+    /// The WQE that may still get a payload.
+    pub wqe: Option<SendWqe>,
+    /// The first error, or 0.
+    pub error: i32,
+}
+
+impl Deref for Posting {
+    type Target = WorkQueue;
+    #[inline(always)]
+    fn deref(&self) -> &WorkQueue {
+        &self.queue
+    }
+}
+
+impl DerefMut for Posting {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut WorkQueue {
+        &mut self.queue
+    }
+}
 
 /// The ring of a send or receive queue.
 pub struct WorkRing {
     memory: RingMap,
-    queue: Lock<WorkQueue>,
+    posting: Lock<Posting>,
     /// The application's id of the work request in each slot; on the wire, a work request's id is its slot.
     wr_ids: Box<[AtomicU64]>,
     /// Position of the oldest slot that is not complete. Written by the polling side only.
@@ -45,8 +79,12 @@ impl WorkRing {
             .try_reserve_exact(slots)
             .map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
         wr_ids.resize_with(slots, AtomicU64::default);
+        let posting = Posting {
+            queue: WorkQueue::new(layout, &memory),
+            batch: Batch::default(),
+        };
         Ok(Self {
-            queue: Lock::new(WorkQueue::new(layout, &memory), threads),
+            posting: Lock::new(posting, threads),
             memory,
             wr_ids: wr_ids.into_boxed_slice(),
             tail: AtomicU16::new(0),
@@ -71,8 +109,19 @@ impl WorkRing {
 
     /// Starts to post, to this queue alone until the result is dropped.
     #[inline]
-    pub fn lock(&self) -> Guard<'_, WorkQueue> {
-        self.queue.lock()
+    pub fn lock(&self) -> Guard<'_, Posting> {
+        self.posting.lock()
+    }
+
+    /// Goes on posting.
+    ///
+    /// # Safety
+    ///
+    /// As [`Lock::resume`].
+    #[inline]
+    pub unsafe fn resume(&self) -> Guard<'_, Posting> {
+        // SAFETY: the caller's promise.
+        unsafe { self.posting.resume() }
     }
 
     /// Takes the next slot for the work request that the application calls `wr_id`, or `None` when the queue is full.
@@ -116,7 +165,7 @@ impl WorkRing {
 
     /// Polling side: the device has given everything back without completions (QP state RESET).
     pub fn reset(&self) {
-        let tail = self.queue.lock().reset();
+        let tail = self.posting.lock().reset();
         self.tail.store(tail, Ordering::Release);
     }
 }

@@ -6,10 +6,14 @@ use std::marker::PhantomData;
 use std::slice;
 
 use libc::c_int;
+use virtio_rdma_abi::wqe::Atomic;
+use virtio_rdma_abi::wqe::Datagram;
 use virtio_rdma_abi::wqe::Rdma;
-use virtio_rdma_abi::wqe::Sge;
 
+use crate::ah::Ah;
 use crate::ffi;
+use crate::wqe::piece;
+use crate::wqe::Piece;
 
 /// A list of work requests of type `W`.
 pub struct List<'a, W> {
@@ -23,7 +27,7 @@ impl<'a, W: WorkRequest + 'a> List<'a, W> {
     /// # Safety
     ///
     /// `first` and each `next` are valid work requests or null, for as long as `'a` is, and so are the SGEs that they
-    /// name and, if they are inline, the bytes that those name.
+    /// name and, if they are inline, the bytes that those name. Address handles are this provider's.
     pub unsafe fn new(first: *mut W) -> Self {
         Self {
             first,
@@ -143,9 +147,16 @@ impl<'a> Send<'a> {
 
     /// Immediate data, in network byte order, of opcodes that have it.
     #[inline]
-    pub fn imm_data(self) -> [u8; 4] {
+    pub fn imm_data(self) -> u32 {
         // SAFETY: both members of the union are 32-bit integers.
-        unsafe { self.0.__bindgen_anon_1.imm_data }.to_ne_bytes()
+        unsafe { self.0.__bindgen_anon_1.imm_data }
+    }
+
+    /// The key of opcodes that invalidate one.
+    #[inline]
+    pub fn invalidate_rkey(self) -> u32 {
+        // SAFETY: both members of the union are 32-bit integers.
+        unsafe { self.0.__bindgen_anon_1.invalidate_rkey }
     }
 
     /// The remote memory of RDMA opcodes.
@@ -159,14 +170,38 @@ impl<'a> Send<'a> {
         }
     }
 
-    /// The bytes that an SGE of this inline work request names.
+    /// The remote word of atomic opcodes and what becomes of it.
     #[inline]
-    pub fn inline_bytes(self, sge: &ffi::ibv_sge) -> &'a [u8] {
-        if sge.length == 0 {
-            return &[];
+    pub fn atomic(self) -> Atomic {
+        // SAFETY: every member of the union is integers, or a pointer and integers; atomic work requests have this one.
+        let atomic = unsafe { self.0.wr.atomic };
+        Atomic {
+            remote_addr: atomic.remote_addr,
+            compare_add: atomic.compare_add,
+            swap: atomic.swap,
+            rkey: atomic.rkey,
         }
-        // SAFETY: an inline work request on a list names valid memory.
-        unsafe { slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) }
+    }
+
+    /// The destination of a datagram. Without an address handle the path is all zeroes, which leads nowhere.
+    #[inline]
+    pub fn datagram(self) -> Datagram {
+        // SAFETY: work requests of a UD QP have this member.
+        let ud = unsafe { self.0.wr.ud };
+        // SAFETY: an address handle of a work request on a list is this provider's.
+        let av = unsafe { Ah::from_ibv(ud.ah) }.map_or_else(Default::default, Ah::av);
+        Datagram {
+            remote_qpn: ud.remote_qpn,
+            remote_qkey: ud.remote_qkey,
+            av,
+        }
+    }
+
+    /// The bytes that this work request carries itself, if it is inline.
+    #[inline]
+    pub fn pieces(self) -> impl Iterator<Item = Piece> + 'a {
+        let piece = |sge: &ffi::ibv_sge| piece(sge.addr as *const u8, sge.length as usize);
+        self.sges().iter().map(piece)
     }
 }
 
@@ -188,16 +223,5 @@ impl<'a> Recv<'a> {
     pub fn sges(self) -> &'a [ffi::ibv_sge] {
         // SAFETY: the SGEs of a work request on a list are valid.
         unsafe { sges(self.0.sg_list, self.0.num_sge) }
-    }
-}
-
-impl From<&ffi::ibv_sge> for Sge {
-    #[inline]
-    fn from(sge: &ffi::ibv_sge) -> Self {
-        Self {
-            addr: sge.addr,
-            length: sge.length,
-            lkey: sge.lkey,
-        }
     }
 }

@@ -116,7 +116,7 @@ fn a_destroyed_qp_leaves_no_completions_to_the_next_of_its_number() {
 
     // The number went to a new QP before the destruction of the last one was through.
     completions.push(sent(2));
-    let mut newest = Qp::new(ffi::IBV_QPT_RC, &CAP, &cq, &cq, &shared).unwrap();
+    let mut newest = Qp::new(ffi::IBV_QPT_RC, &CAP, &cq, &cq, &shared, shared.threads).unwrap();
     newest.created(QPN);
     newest.changed(ffi::IBV_QPS_RTS);
     let mut wr = send_wr(78, ffi::IBV_WR_SEND, 0, &mut []);
@@ -197,7 +197,7 @@ fn a_ring_that_was_overwritten_is_an_error_and_nothing_else() {
 
 #[test]
 fn threads_post_and_poll_while_the_device_works() {
-    const ROUNDS: u64 = 50_000;
+    const ROUNDS: u64 = 10_000;
     const POSTERS: u64 = 2;
     let shared = shared();
     let cq = cq(&shared, 64);

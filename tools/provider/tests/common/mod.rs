@@ -10,8 +10,10 @@ use std::sync::Arc;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::cqe::OPCODE_RECV;
 use virtio_rdma_abi::uverbs::AllocContextResp;
+use virtio_rdma_abi::wqe::AddressVector;
 use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_abi::wqe::SqHeader;
+use virtio_rdma_provider::ah::Ah;
 use virtio_rdma_provider::completion_ring::CompletionRing;
 use virtio_rdma_provider::context::Shared;
 use virtio_rdma_provider::cq;
@@ -79,7 +81,18 @@ pub fn cq(shared: &Arc<Shared>, cqe: u32) -> Box<Cq> {
 
 /// A QP in RTS that completes to one CQ.
 pub fn qp(shared: &Arc<Shared>, cq: &Cq, cap: &ffi::ibv_qp_cap, qpn: u32) -> Box<Qp> {
-    let mut qp = Qp::new(ffi::IBV_QPT_RC, cap, cq, cq, shared).unwrap();
+    qp_of(ffi::IBV_QPT_RC, shared, cq, cap, qpn)
+}
+
+/// The same of a type.
+pub fn qp_of(
+    qp_type: ffi::ibv_qp_type,
+    shared: &Arc<Shared>,
+    cq: &Cq,
+    cap: &ffi::ibv_qp_cap,
+    qpn: u32,
+) -> Box<Qp> {
+    let mut qp = Qp::new(qp_type, cap, cq, cq, shared, shared.threads).unwrap();
     qp.created(qpn);
     qp.changed(ffi::IBV_QPS_RTS);
     qp
@@ -111,6 +124,35 @@ pub fn recv_wr(wr_id: u64, sges: &mut [ffi::ibv_sge]) -> ffi::ibv_recv_wr {
         next: ptr::null_mut(),
         sg_list: sges.as_mut_ptr(),
         num_sge: sges.len() as i32,
+    }
+}
+
+/// The path of [`ah`].
+pub fn av() -> AddressVector {
+    AddressVector {
+        port: 1,
+        pdn: 5,
+        sl_tclass_flowlabel: 0x3680_0abc,
+        dgid: [0xfe; 16],
+        gid_index: 3,
+        static_rate: 0,
+        hop_limit: 64,
+        dmac: [2, 3, 4, 5, 6, 7],
+        reserved: [0; 6],
+    }
+}
+
+/// An address handle.
+pub fn ah() -> Box<Ah> {
+    Ah::new(av())
+}
+
+/// The destination of a datagram.
+pub fn ud(ah: &Ah) -> ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
+    ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
+        ah: ptr::from_ref(ah).cast_mut().cast(),
+        remote_qpn: 0x0011_2233,
+        remote_qkey: 0x1122_3344,
     }
 }
 

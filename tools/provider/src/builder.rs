@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The `ibv_wr_*` functions: send work requests that are built call by call.
+//!
+//! `ibv_wr_start` locks the send queue and `ibv_wr_complete` or `ibv_wr_abort` unlocks it, so that the calls between
+//! them have it to themselves. The first error stays until the end: nothing of the batch is posted then.
+
+use std::iter;
+use std::slice;
+
+use libc::c_int;
+use libc::c_void;
+use virtio_rdma_abi::wqe::Atomic;
+use virtio_rdma_abi::wqe::Datagram;
+use virtio_rdma_abi::wqe::Rdma;
+
+use crate::ah::Ah;
+use crate::ffi;
+use crate::lock::Guard;
+use crate::memory::RingMap;
+use crate::qp::Qp;
+use crate::work_ring::Batch;
+use crate::work_ring::Posting;
+use crate::work_ring::WorkRing;
+use crate::wqe::piece;
+use crate::wqe::Piece;
+use crate::wqe::SendWqe;
+
+/// Fills in the functions of `qp`.
+pub fn install(qp: &mut ffi::ibv_qp_ex) {
+    qp.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
+    qp.wr_atomic_fetch_add = Some(atomic_fetch_add);
+    qp.wr_local_inv = Some(local_inv);
+    qp.wr_rdma_read = Some(rdma_read);
+    qp.wr_rdma_write = Some(rdma_write);
+    qp.wr_rdma_write_imm = Some(rdma_write_imm);
+    qp.wr_send = Some(send);
+    qp.wr_send_imm = Some(send_imm);
+    qp.wr_send_inv = Some(send_inv);
+    qp.wr_set_ud_addr = Some(set_ud_addr);
+    qp.wr_set_inline_data = Some(set_inline_data);
+    qp.wr_set_inline_data_list = Some(set_inline_data_list);
+    qp.wr_set_sge = Some(set_sge);
+    qp.wr_set_sge_list = Some(set_sge_list);
+    qp.wr_start = Some(start);
+    qp.wr_complete = Some(complete);
+    qp.wr_abort = Some(abort);
+}
+
+/// The send queue of a QP between start and end of a batch.
+struct Building<'a> {
+    qp: &'a Qp,
+    ring: &'a WorkRing,
+    posting: Guard<'a, Posting>,
+}
+
+impl Building<'_> {
+    /// The batch of `qp`. There is none if the QP has no send queue.
+    ///
+    /// # Safety
+    ///
+    /// `qp` is a QP of this provider, of which this thread has started a batch.
+    #[inline]
+    unsafe fn of(qp: *mut ffi::ibv_qp_ex) -> Option<Self> {
+        // SAFETY: the caller's QP.
+        let qp: &Qp = unsafe { Qp::from_ibv(qp.cast()) };
+        let ring = qp.rings().send.as_ref()?;
+        // SAFETY: start() and every function that goes on with the batch keep the guard.
+        let posting = unsafe { ring.resume() };
+        Some(Self { qp, ring, posting })
+    }
+
+    /// Completes the WQE in progress, if there is one.
+    #[inline]
+    fn finish(&mut self) {
+        if let Some(wqe) = self.posting.batch.wqe.take() {
+            wqe.finish(self.ring.memory());
+        }
+    }
+
+    /// Notes an error unless there was one before.
+    #[cold]
+    fn fail(&mut self, error: c_int) {
+        let batch = &mut self.posting.batch;
+        batch.wqe = None;
+        if batch.error == 0 {
+            batch.error = error;
+        }
+    }
+}
+
+/// Starts the next WQE of a batch; `describe` fills in what the opcode asks for.
+///
+/// # Safety
+///
+/// As [`Building::of`].
+#[inline(always)]
+unsafe fn operation(
+    qp: *mut ffi::ibv_qp_ex,
+    opcode: ffi::ibv_wr_opcode,
+    describe: impl FnOnce(&mut SendWqe, &RingMap),
+) {
+    // SAFETY: the caller's QP; the application sets these fields before each call.
+    let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+    // SAFETY: the caller's promise.
+    let Some(mut building) = (unsafe { Building::of(qp) }) else {
+        return;
+    };
+    building.finish();
+    if building.posting.batch.error == 0 {
+        let (limits, ring) = (building.qp.send_limits(), building.ring);
+        match limits.start(ring, &mut building.posting, wr_id, opcode, flags) {
+            Ok(mut wqe) => {
+                describe(&mut wqe, ring.memory());
+                building.posting.batch.wqe = Some(wqe);
+            }
+            Err(error) => building.fail(error),
+        }
+    }
+    building.posting.keep();
+}
+
+/// Changes the WQE in progress. Without one, which is an error of the application or follows one, nothing happens.
+///
+/// # Safety
+///
+/// As [`Building::of`].
+#[inline(always)]
+unsafe fn setting(
+    qp: *mut ffi::ibv_qp_ex,
+    set: impl FnOnce(&Qp, &WorkRing, &mut SendWqe) -> Result<(), c_int>,
+) {
+    // SAFETY: the caller's promise.
+    let Some(mut building) = (unsafe { Building::of(qp) }) else {
+        return;
+    };
+    let (qp, ring) = (building.qp, building.ring);
+    if let Some(wqe) = &mut building.posting.batch.wqe {
+        if let Err(error) = set(qp, ring, wqe) {
+            building.fail(error);
+        }
+    }
+    building.posting.keep();
+}
+
+unsafe extern "C" fn start(qp: *mut ffi::ibv_qp_ex) {
+    // SAFETY: libibverbs passes a QP of this provider.
+    let qp: &Qp = unsafe { Qp::from_ibv(qp.cast()) };
+    let Some(ring) = &qp.rings().send else {
+        return;
+    };
+    let mut posting = ring.lock();
+    posting.batch = Batch {
+        wqe: None,
+        error: if qp.can_send() { 0 } else { libc::EINVAL },
+    };
+    posting.keep();
+}
+
+unsafe extern "C" fn complete(qp: *mut ffi::ibv_qp_ex) -> c_int {
+    // SAFETY: the application ends the batch that it has started.
+    let Some(mut building) = (unsafe { Building::of(qp) }) else {
+        return libc::ENOMEM;
+    };
+    building.finish();
+    let error = building.posting.batch.error;
+    if error != 0 {
+        building.posting.withdraw();
+        return error;
+    }
+    building.qp.publish_send(building.ring, building.posting);
+    0
+}
+
+unsafe extern "C" fn abort(qp: *mut ffi::ibv_qp_ex) {
+    // SAFETY: the application ends the batch that it has started.
+    if let Some(mut building) = unsafe { Building::of(qp) } {
+        building.posting.withdraw();
+    }
+}
+
+unsafe extern "C" fn send(qp: *mut ffi::ibv_qp_ex) {
+    // SAFETY: the application has started a batch of this QP.
+    unsafe { operation(qp, ffi::IBV_WR_SEND, |_, _| ()) };
+}
+
+unsafe extern "C" fn send_imm(qp: *mut ffi::ibv_qp_ex, imm_data: ffi::__be32) {
+    // SAFETY: the application has started a batch of this QP.
+    unsafe {
+        operation(qp, ffi::IBV_WR_SEND_WITH_IMM, |wqe, _| {
+            wqe.immediate(imm_data)
+        })
+    };
+}
+
+unsafe extern "C" fn send_inv(qp: *mut ffi::ibv_qp_ex, invalidate_rkey: u32) {
+    let describe = |wqe: &mut SendWqe, _: &RingMap| wqe.invalidate(invalidate_rkey);
+    // SAFETY: the application has started a batch of this QP.
+    unsafe { operation(qp, ffi::IBV_WR_SEND_WITH_INV, describe) };
+}
+
+unsafe extern "C" fn local_inv(qp: *mut ffi::ibv_qp_ex, invalidate_rkey: u32) {
+    let describe = |wqe: &mut SendWqe, _: &RingMap| wqe.invalidate(invalidate_rkey);
+    // SAFETY: the application has started a batch of this QP.
+    unsafe { operation(qp, ffi::IBV_WR_LOCAL_INV, describe) };
+}
+
+unsafe extern "C" fn rdma_read(qp: *mut ffi::ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    let rdma = Rdma { remote_addr, rkey }.to_bytes();
+    let describe = |wqe: &mut SendWqe, memory: &RingMap| wqe.member(memory, &rdma);
+    // SAFETY: the application has started a batch of this QP.
+    unsafe { operation(qp, ffi::IBV_WR_RDMA_READ, describe) };
+}
+
+unsafe extern "C" fn rdma_write(qp: *mut ffi::ibv_qp_ex, rkey: u32, remote_addr: u64) {
+    let rdma = Rdma { remote_addr, rkey }.to_bytes();
+    let describe = |wqe: &mut SendWqe, memory: &RingMap| wqe.member(memory, &rdma);
+    // SAFETY: the application has started a batch of this QP.
+    unsafe { operation(qp, ffi::IBV_WR_RDMA_WRITE, describe) };
+}
+
+unsafe extern "C" fn rdma_write_imm(
+    qp: *mut ffi::ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    imm_data: ffi::__be32,
+) {
+    let rdma = Rdma { remote_addr, rkey }.to_bytes();
+    let describe = |wqe: &mut SendWqe, memory: &RingMap| {
+        wqe.member(memory, &rdma);
+        wqe.immediate(imm_data);
+    };
+    // SAFETY: the application has started a batch of this QP.
+    unsafe { operation(qp, ffi::IBV_WR_RDMA_WRITE_WITH_IMM, describe) };
+}
+
+unsafe extern "C" fn atomic_cmp_swp(
+    qp: *mut ffi::ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    compare: u64,
+    swap: u64,
+) {
+    let atomic = Atomic {
+        remote_addr,
+        compare_add: compare,
+        swap,
+        rkey,
+    }
+    .to_bytes();
+    let describe = |wqe: &mut SendWqe, memory: &RingMap| wqe.member(memory, &atomic);
+    // SAFETY: the application has started a batch of this QP.
+    unsafe { operation(qp, ffi::IBV_WR_ATOMIC_CMP_AND_SWP, describe) };
+}
+
+unsafe extern "C" fn atomic_fetch_add(
+    qp: *mut ffi::ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    add: u64,
+) {
+    let atomic = Atomic {
+        remote_addr,
+        compare_add: add,
+        swap: 0,
+        rkey,
+    }
+    .to_bytes();
+    let describe = |wqe: &mut SendWqe, memory: &RingMap| wqe.member(memory, &atomic);
+    // SAFETY: the application has started a batch of this QP.
+    unsafe { operation(qp, ffi::IBV_WR_ATOMIC_FETCH_AND_ADD, describe) };
+}
+
+unsafe extern "C" fn set_ud_addr(
+    qp: *mut ffi::ibv_qp_ex,
+    ah: *mut ffi::ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+) {
+    // SAFETY: the application passes an address handle of this provider.
+    let ah = unsafe { Ah::from_ibv(ah) };
+    let set = |qp: &Qp, ring: &WorkRing, wqe: &mut SendWqe| {
+        let ah = ah.filter(|_| qp.send_limits().datagrams);
+        let av = ah.ok_or(libc::EINVAL)?.av();
+        let datagram = Datagram {
+            remote_qpn,
+            remote_qkey,
+            av,
+        };
+        wqe.member(ring.memory(), &datagram.to_bytes());
+        Ok(())
+    };
+    // SAFETY: the application has started a batch of this QP.
+    unsafe { setting(qp, set) };
+}
+
+/// Makes `sges` the payload of the WQE in progress.
+///
+/// # Safety
+///
+/// As [`Building::of`].
+#[inline(always)]
+unsafe fn gather(qp: *mut ffi::ibv_qp_ex, sges: &[ffi::ibv_sge]) {
+    let set = |qp: &Qp, ring: &WorkRing, wqe: &mut SendWqe| {
+        if sges.len() > qp.send_limits().max_sge as usize {
+            return Err(libc::EINVAL);
+        }
+        wqe.gather(ring.memory(), sges);
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { setting(qp, set) };
+}
+
+unsafe extern "C" fn set_sge(qp: *mut ffi::ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: the application has started a batch of this QP.
+    unsafe { gather(qp, &[ffi::ibv_sge { addr, length, lkey }]) };
+}
+
+unsafe extern "C" fn set_sge_list(
+    qp: *mut ffi::ibv_qp_ex,
+    num_sge: usize,
+    sg_list: *const ffi::ibv_sge,
+) {
+    let sges = match num_sge {
+        0 => &[],
+        // SAFETY: the application passes that many SGEs.
+        _ => unsafe { slice::from_raw_parts(sg_list, num_sge) },
+    };
+    // SAFETY: the application has started a batch of this QP.
+    unsafe { gather(qp, sges) };
+}
+
+/// Copies `pieces` into the WQE in progress.
+///
+/// # Safety
+///
+/// As [`Building::of`], and each piece is valid memory or empty.
+#[inline(always)]
+unsafe fn inline(qp: *mut ffi::ibv_qp_ex, pieces: impl Iterator<Item = Piece> + Clone) {
+    let set = |qp: &Qp, ring: &WorkRing, wqe: &mut SendWqe| {
+        let limits = qp.send_limits();
+        let length = limits.inline_length(wqe.opcode(), pieces.clone())?;
+        // SAFETY: the caller's memory, of which the length was checked.
+        unsafe { wqe.inline(ring.memory(), length, pieces) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { setting(qp, set) };
+}
+
+unsafe extern "C" fn set_inline_data(qp: *mut ffi::ibv_qp_ex, addr: *mut c_void, length: usize) {
+    // SAFETY: the application has started a batch of this QP and passes valid memory.
+    unsafe { inline(qp, iter::once(piece(addr.cast(), length))) };
+}
+
+unsafe extern "C" fn set_inline_data_list(
+    qp: *mut ffi::ibv_qp_ex,
+    num_buf: usize,
+    buf_list: *const ffi::ibv_data_buf,
+) {
+    let buffers = match num_buf {
+        0 => &[],
+        // SAFETY: the application passes that many buffers.
+        _ => unsafe { slice::from_raw_parts(buf_list, num_buf) },
+    };
+    let pieces = buffers
+        .iter()
+        .map(|buffer| piece(buffer.addr.cast(), buffer.length));
+    // SAFETY: the application has started a batch of this QP, and the buffers are valid memory.
+    unsafe { inline(qp, pieces) };
+}

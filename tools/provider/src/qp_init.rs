@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Creation of queue pairs.
+
+use std::mem::size_of;
+use std::mem::size_of_val;
+
+use virtio_rdma_abi::uverbs::CreateQpReq;
+use virtio_rdma_abi::uverbs::UserRing;
+
+use crate::builder;
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::errno;
+use crate::ffi;
+use crate::ffi::Zeroed;
+use crate::pd::Pd;
+use crate::post::Opcodes;
+use crate::qp::Qp;
+use crate::work_ring::WorkRing;
+
+/// CREATE_QP with the module's part.
+#[repr(C)]
+struct Command {
+    core: ffi::ibv_create_qp_ex,
+    driver: [u8; CreateQpReq::SIZE],
+}
+
+fn user_ring(ring: &Option<WorkRing>) -> UserRing {
+    ring.as_ref().map(WorkRing::user_ring).unwrap_or_default()
+}
+
+/// Checks what has no part in the QP's memory.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` for what is not served, `EINVAL` for what is missing.
+fn check(attr: &ffi::ibv_qp_init_attr_ex) -> Result<(), i32> {
+    const KNOWN: u32 = ffi::IBV_QP_INIT_ATTR_PD
+        | ffi::IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | ffi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let has = |mask| attr.comp_mask & mask != 0;
+    let opcodes = Opcodes::of(attr.qp_type).ok_or(libc::EOPNOTSUPP)?;
+    if attr.comp_mask & !KNOWN != 0
+        || !attr.srq.is_null()
+        || (has(ffi::IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0)
+        || (has(ffi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) && !opcodes.has_all(attr.send_ops_flags))
+    {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let complete = has(ffi::IBV_QP_INIT_ATTR_PD)
+        && !attr.pd.is_null()
+        && !attr.send_cq.is_null()
+        && !attr.recv_cq.is_null();
+    complete.then_some(()).ok_or(libc::EINVAL)
+}
+
+/// `create_qp_ex`. With send operations that it names, the QP has the `ibv_wr_*` functions.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn create_qp_ex(
+    context: *mut ffi::ibv_context,
+    attr: *mut ffi::ibv_qp_init_attr_ex,
+) -> *mut ffi::ibv_qp {
+    // SAFETY: libibverbs passes an open context of this provider, and attributes.
+    let (shared, attr) = unsafe { (Context::shared(context), &mut *attr) };
+    if let Err(number) = check(attr) {
+        return errno::null(number);
+    }
+    // SAFETY: they are not null, as was checked, and so are objects of this provider.
+    let (pd, send_cq, recv_cq) = unsafe {
+        (
+            Pd::from_ibv(attr.pd),
+            Cq::from_ibv(attr.send_cq),
+            Cq::from_ibv(attr.recv_cq),
+        )
+    };
+    let threads = pd.threads(shared);
+    let mut qp = match Qp::new(attr.qp_type, &attr.cap, send_cq, recv_cq, shared, threads) {
+        Ok(qp) => qp,
+        Err(error) => return errno::null(errno::number(&error)),
+    };
+    let request = CreateQpReq {
+        sq: user_ring(&qp.rings().send),
+        rq: user_ring(&qp.rings().recv),
+    };
+    let mut command = Command {
+        core: Zeroed::zeroed(),
+        driver: request.to_bytes(),
+    };
+    let mut response = ffi::ib_uverbs_ex_create_qp_resp::zeroed();
+    // SAFETY: libibverbs' arguments are passed on, the QP stays where it is in its box, and command and response are as
+    // long as stated.
+    let status = unsafe {
+        ffi::ibv_cmd_create_qp_ex2(
+            context,
+            qp.as_ibv().cast(),
+            attr,
+            &mut command.core,
+            size_of::<Command>(),
+            &mut response,
+            size_of_val(&response),
+        )
+    };
+    if status != 0 {
+        return errno::null(status);
+    }
+    qp.report(&mut attr.cap);
+    if attr.comp_mask & ffi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 {
+        // SAFETY: the QP is this function's alone until it is returned.
+        unsafe {
+            let verbs_qp = qp.as_ibv().cast::<ffi::verbs_qp>();
+            builder::install(&mut (*verbs_qp).__bindgen_anon_1.qp_ex);
+            (*verbs_qp).comp_mask |= ffi::VERBS_QP_EX;
+        }
+    }
+    // SAFETY: the command has filled it in.
+    let qpn = unsafe { (*qp.as_ibv()).qp_num };
+    qp.created(qpn);
+    Box::into_raw(qp).cast()
+}
+
+/// `create_qp`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn create_qp(
+    pd: *mut ffi::ibv_pd,
+    attr: *mut ffi::ibv_qp_init_attr,
+) -> *mut ffi::ibv_qp {
+    // SAFETY: libibverbs passes a PD of an open context, and attributes.
+    let (context, attr) = unsafe { ((*pd).context, &mut *attr) };
+    let mut extended = ffi::ibv_qp_init_attr_ex {
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        cap: attr.cap,
+        qp_type: attr.qp_type,
+        sq_sig_all: attr.sq_sig_all,
+        comp_mask: ffi::IBV_QP_INIT_ATTR_PD,
+        pd,
+        ..Zeroed::zeroed()
+    };
+    // SAFETY: the attributes name the caller's objects.
+    let qp = unsafe { create_qp_ex(context, &mut extended) };
+    if !qp.is_null() {
+        attr.cap = extended.cap;
+    }
+    qp
+}
