@@ -2,7 +2,10 @@
 
 //! Attributes and states of queue pairs.
 
-use super::qp::Qp;
+use super::{
+    mr,
+    qp::Qp, //
+};
 use crate::{
     abi::{
         ctrl::{
@@ -89,7 +92,8 @@ fn encode(from: &QpAttributes, mask: QpAttributeMask) -> Result<qp::QpAttr> {
         to.en_sqd_async_notify = from.en_sqd_async_notify.into();
     }
     if has(ib::QpAttrMask::ACCESS_FLAGS) {
-        to.qp_access_flags = ib::AccessFlags(from.access_flags);
+        // To admit an operation that the device does not have admits nothing.
+        to.qp_access_flags = ib::AccessFlags(from.access_flags & mr::SUPPORTED.0);
     }
     if has(ib::QpAttrMask::PKEY_INDEX) {
         to.pkey_index = from.pkey_index;

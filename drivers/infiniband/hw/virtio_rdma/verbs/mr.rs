@@ -34,8 +34,8 @@ use kernel::{
 /// REG_USER_MR takes lists of 4 KiB pages.
 pub(super) const PAGE_SHIFT: u8 = 12;
 
-/// The rights that MRs of this device can give.
-const SUPPORTED: ib::AccessFlags = ib::AccessFlags(
+/// The rights that MRs of this device can give, and its QPs admit.
+pub(super) const SUPPORTED: ib::AccessFlags = ib::AccessFlags(
     ib::AccessFlags::LOCAL_WRITE.0
         | ib::AccessFlags::REMOTE_WRITE.0
         | ib::AccessFlags::REMOTE_READ.0
