@@ -4,7 +4,7 @@
 //!
 //! Packet formats (InfiniBand Architecture Specification volume 1, "IBTA" below, chapter 9, and its annex A17 for
 //! RoCEv2) and the state machines of reliable and unreliable connections (RC, UC) and datagrams (UD). Nothing here opens a socket, reads a clock or knows
-//! where guest memory is: the caller passes frames and the time in, and implements the traits of [`env`] for memory,
+//! where guest memory is: the caller passes frames and the time in, and implements the traits of [`mod@env`] for memory,
 //! work queues and outgoing frames. Nothing on the packet path allocates.
 //!
 //! | module | what it holds |
@@ -16,7 +16,7 @@
 //! | [`packet`] | parsing and building whole frames |
 //! | [`frame`] | frame buffers and their pool |
 //! | [`work`] | work requests and completions as the state machines see them |
-//! | [`env`] | what the state machines need of the engine around them |
+//! | [`mod@env`] | what the state machines need of the engine around them |
 //! | [`rc`], [`uc`], [`ud`] | the transport services |
 
 #![forbid(unsafe_code)]

@@ -93,7 +93,7 @@ impl<'a> Packet<'a> {
 }
 
 /// Whether a packet at `position` of a SEND or WRITE has a payload of the right length: all but the last are full, and
-/// the last of several is not empty (IBTA 9.7.4.1.6).
+/// the last of several is not empty (IBTA 9.7.4.1).
 pub(crate) fn fits(position: Position, payload: &[u8], mtu: Mtu) -> bool {
     let mtu = mtu.bytes() as usize;
     match position {

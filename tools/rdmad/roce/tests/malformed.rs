@@ -10,12 +10,17 @@ mod common;
 use std::time::Instant;
 
 use common::capture;
-use common::endpoint::{Endpoint, Settings};
+use common::endpoint::{Endpoint, Pieces, Settings, BASE, RKEY};
+use common::setup::sealed;
 use proptest::prelude::*;
+use roce::headers::{Bth, Deth, Reth, Transport};
 use roce::icrc::Icrc;
 use roce::net::{is_roce, NetError};
+use roce::opcode::{Extra, Op, Opcode, Service};
 use roce::packet::PacketError;
-use roce::Packet;
+use roce::ud::GSI_QKEY;
+use roce::work::{AccessFlags, Mtu};
+use roce::{uc, ud, Packet, Psn};
 
 /// Makes the lengths, the IPv4 checksum and the ICRC of a frame right again, as far as it is long enough for them.
 fn reseal(frame: &mut [u8]) {
@@ -51,8 +56,38 @@ fn reseal(frame: &mut [u8]) {
     *icrc = crc.finish();
 }
 
+/// A frame for each request that the capture lacks.
+fn uncaptured() -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    for byte in (0x16..=0x17).chain(0x20..=0x2b).chain([0x65]) {
+        let opcode = Opcode::decode(byte).expect("an opcode");
+        let mut transport = Transport::new(Bth::new(opcode, 0xffff, 1, Psn::new(0)));
+        transport.imm = matches!(
+            opcode.op,
+            Op::Send(_, Extra::Imm) | Op::Write(_, Extra::Imm)
+        )
+        .then_some([1, 2, 3, 4]);
+        transport.invalidate = matches!(opcode.op, Op::Send(_, Extra::Inv)).then_some(9);
+        transport.reth = match opcode.op {
+            Op::Write(position, _) if position.starts() => Some(Reth {
+                va: BASE,
+                rkey: RKEY,
+                length: 1025,
+            }),
+            _ => None,
+        };
+        transport.deth = (opcode.service == Service::Ud).then_some(Deth {
+            qkey: GSI_QKEY,
+            src_qpn: 3,
+        });
+        frames.push(sealed(&transport, &[5; 1024]));
+    }
+    frames
+}
+
 fn frame() -> impl Strategy<Value = Vec<u8>> {
-    proptest::sample::select(capture::frames())
+    let frames = [capture::frames(), uncaptured()].concat();
+    proptest::sample::select(frames)
 }
 
 #[test]
@@ -62,6 +97,35 @@ fn every_truncation_is_refused() {
             assert!(Packet::parse(&frame[..len]).is_err());
             let _ = is_roce(&frame[..len]);
         }
+    }
+}
+
+#[test]
+fn headers_that_end_early_are_refused() {
+    for frame in uncaptured() {
+        let whole = Packet::parse(&frame).unwrap();
+        let headers = frame.len() - 4 - whole.payload.len();
+        // With all lengths and the ICRC right, but for the header that is missing.
+        for cut in (14 + 40 + 8 + 12..headers).step_by(4) {
+            let mut short = frame[..cut].to_vec();
+            short.extend([0; 4]);
+            reseal(&mut short);
+            assert_eq!(Packet::parse(&short), Err(PacketError::Headers));
+        }
+        let mut empty = frame[..headers].to_vec();
+        empty.extend([0; 4]);
+        reseal(&mut empty);
+        assert_eq!(Packet::parse(&empty).unwrap().payload, [0; 0]);
+    }
+    // An atomic request has no payload.
+    let atomics = capture::frames().into_iter().filter(|frame| {
+        let packet = Packet::parse(frame).unwrap();
+        packet.transport.atomic.is_some() || packet.transport.atomic_ack.is_some()
+    });
+    for mut frame in atomics {
+        frame.extend([0; 4]);
+        reseal(&mut frame);
+        assert_eq!(Packet::parse(&frame), Err(PacketError::Payload));
     }
 }
 
@@ -210,11 +274,16 @@ proptest! {
         to_responder: bool,
     ) {
         let mut end = Endpoint::new(1, 2, 1 << 16, Settings::default());
-        end.post_recv(0, vec![0..5000]);
+        for id in 0..3 {
+            end.post_recv(id, vec![0..5000]);
+        }
+        end.world.keys.push(9);
         end.post(0, common::setup::SEND, vec![0..5000]);
         let remote = roce::work::Remote { va: 0, rkey: 0 };
         end.post(1, roce::work::SendOp::Read { remote }, vec![0..5000]);
         let now = Instant::now();
+        let op = roce::work::AtomicOp::FetchAdd { add: 1 };
+        end.post(2, roce::work::SendOp::Atomic { remote, op }, vec![0..8]);
         end.transmit(1 << 20, now);
         for (at, value) in changes {
             if let Some(byte) = frame.get_mut(at) {
@@ -231,9 +300,16 @@ proptest! {
             frame[bth + 9..bth + 12].copy_from_slice(&psn[1..]);
         }
         reseal(&mut frame);
-        end.deliver(&frame, now);
-        end.transmit(1 << 20, now);
-        end.deliver(&frame, now);
-        end.transmit(1 << 20, now);
+        let mut connection: uc::Responder<Pieces> =
+            uc::Responder::new(Mtu::Mtu1024, end.responder.expected_psn().value(), AccessFlags::ALL);
+        let mut datagrams = ud::Receiver::default();
+        for _ in 0..2 {
+            end.deliver(&frame, now);
+            end.transmit(1 << 20, now);
+            if let Ok(packet) = Packet::parse(&frame) {
+                let _ = connection.on_packet(&packet, &mut end.world);
+                let _ = datagrams.on_packet(&packet, GSI_QKEY, &mut end.world);
+            }
+        }
     }
 }

@@ -7,11 +7,11 @@
 
 mod common;
 
-use common::endpoint::{length, Pieces, World, BASE, RKEY};
+use common::endpoint::{length, Pieces, Settings, World, BASE, RKEY};
 use common::setup::{at, SEND};
 use common::sim::Rng;
 use proptest::prelude::*;
-use roce::headers::{Bth, Reth, Transport};
+use roce::headers::{Bth, Deth, Reth, Transport};
 use roce::net::Addresses;
 use roce::opcode::{Extra, Op, Opcode, Position, Service};
 use roce::uc::{Requester, Responder};
@@ -357,6 +357,32 @@ fn without_rights_or_receives() {
     line.far.remote_fault = false;
     assert!(line.feed(with_imm(Only), PSN + 7, reth(4), b"7777"));
     assert_eq!(line.received(), [(0, 4)], "the receive was kept");
+}
+
+#[test]
+fn packets_of_other_services_are_ignored() {
+    let mut line = Line::new(4096);
+    line.post_recv(0, vec![0..100]);
+    let op = send(Position::Only);
+    for service in [Service::Rc, Service::Ud] {
+        let opcode = Opcode { service, op };
+        let mut transport = Transport::new(Bth::new(opcode, 0xffff, 2, Psn::new(PSN)));
+        transport.deth = (service == Service::Ud).then_some(Deth {
+            qkey: 0,
+            src_qpn: 1,
+        });
+        let frame = common::setup::sealed(&transport, b"text");
+        assert_eq!(line.deliver(&frame), Ok(false));
+    }
+    let mut sim = common::setup::sim(Settings::default());
+    sim.ends[1].post_recv(0, vec![0..100]);
+    let service = Service::Uc;
+    let psn = sim.ends[1].responder.expected_psn();
+    let transport = Transport::new(Bth::new(Opcode { service, op }, 0xffff, 2, psn));
+    let now = sim.now;
+    sim.ends[1].deliver(&common::setup::sealed(&transport, b"text"), now);
+    assert_eq!(sim.ends[1].responder.expected_psn(), psn);
+    assert!(!sim.ends[1].responder.has_output());
 }
 
 #[test]

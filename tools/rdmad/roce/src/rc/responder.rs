@@ -19,7 +19,7 @@ use crate::connection::{Connection, QpError};
 use crate::env::{BadReceive, RemoteFault, ResponderEnv};
 use crate::headers::{NakCode, Syndrome};
 use crate::net::Path;
-use crate::opcode::{Op, Position};
+use crate::opcode::{Op, Position, Service};
 use crate::packet::Packet;
 use crate::psn::Psn;
 use crate::work::{AsyncEvent, RecvWr};
@@ -148,13 +148,13 @@ impl<R> Responder<R> {
         !self.jobs.is_empty() || self.nak.is_some() || self.ack_pending
     }
 
-    /// Takes a request of this connection.
+    /// Takes a request of this connection. One of another transport service is ignored.
     pub fn on_packet<E: ResponderEnv<Recv = R>>(
         &mut self,
         packet: &Packet<'_>,
         env: &mut E,
     ) -> Result<(), QpError> {
-        if self.dead {
+        if self.dead || packet.opcode().service != Service::Rc {
             return Ok(());
         }
         let distance = packet.transport.bth.psn.since(self.expected);

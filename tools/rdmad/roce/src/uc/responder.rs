@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The responder of an unreliable connection (IBTA 9.8.2.2, 9.9.3).
+//! The responder of an unreliable connection (IBTA 9.8.2, 9.9.3).
 //!
 //! A packet with another PSN than the expected one shows that packets got lost: the message under way is dropped. The
 //! next first (or only) packet of a message is taken whatever its PSN, and the expected PSN follows it. A message that
@@ -10,7 +10,7 @@
 use crate::connection::QpError;
 use crate::env::{BadReceive, RemoteFault, ResponderEnv};
 use crate::headers::Reth;
-use crate::opcode::{Op, Position};
+use crate::opcode::{Op, Position, Service};
 use crate::packet::{fits, Packet};
 use crate::psn::Psn;
 use crate::work::{AccessFlags, Mtu, RecvCompletion, RecvWr, Remote, WcStatus, MAX_MESSAGE};
@@ -113,10 +113,14 @@ impl<R> Responder<R> {
         packet: &Packet<'_>,
         env: &mut E,
     ) -> Result<bool, QpError> {
-        let position = match packet.opcode().op {
-            Op::Send(position, _) | Op::Write(position, _) if !self.dead => position,
+        let opcode = packet.opcode();
+        let position = match opcode.op {
+            Op::Send(position, _) | Op::Write(position, _) => position,
             _ => return Ok(false),
         };
+        if self.dead || opcode.service != Service::Uc {
+            return Ok(false);
+        }
         let psn = packet.transport.bth.psn;
         if psn != self.expected || position.starts() {
             self.message = None;
@@ -127,7 +131,7 @@ impl<R> Responder<R> {
         self.expected = psn.add(1);
         let taken = if !fits(position, packet.payload, self.mtu) {
             Err(Refusal::Drop)
-        } else if let Op::Send(..) = packet.opcode().op {
+        } else if let Op::Send(..) = opcode.op {
             self.send(position, packet, env)
         } else {
             self.write(position, packet, env)

@@ -4,13 +4,12 @@
 
 use crate::headers::{Bth, Deth};
 use crate::icrc::ICRC_SIZE;
-use crate::net::Addresses;
-use crate::net::{Path, IPV4_SIZE, UDP_SIZE};
+use crate::net::{Addresses, Path, IPV4_SIZE, UDP_SIZE};
 
 /// Bytes ahead of each datagram in its receive.
 pub const GRH_SIZE: usize = 40;
 
-/// The header of a packet that came along `path`, as receives have it ahead of the datagram (IBTA annex A17.4.5.2): the
+/// The header of a packet that came along `path`, as receives have it ahead of the datagram (IBTA annex A17): the
 /// IPv6 header, which is laid out as a GRH, or 20 bytes of zero and then the IPv4 header.
 ///
 /// `ident` is the IPv4 identification, `transport` the bytes of the packet from the BTH to the ICRC.

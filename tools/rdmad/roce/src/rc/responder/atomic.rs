@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Atomic operations. An operation executes once, as its request arrives in order; its result is kept for as long as the
-//! peer may ask for it again (IBTA 9.4.5, 9.7.5.1.5).
+//! peer may ask for it again (IBTA 9.4.5).
 
 use crate::env::ResponderEnv;
 use crate::psn::Psn;
