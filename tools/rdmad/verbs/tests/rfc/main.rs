@@ -8,6 +8,8 @@
 #[path = "../verbs/harness/mod.rs"]
 mod harness;
 
+#[path = "../verbs/arming.rs"]
+mod arming;
 #[path = "../verbs/data.rs"]
 mod data;
 #[path = "../verbs/errors/mod.rs"]

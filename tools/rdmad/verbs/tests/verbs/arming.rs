@@ -109,7 +109,8 @@ fn consume(cq: &Cq<'_>, progress: &Progress, rounds: u64) -> u64 {
         let start = Instant::now();
         loop {
             let received = std::mem::take(&mut *events.lock().unwrap());
-            assert!(received.len() <= 1, "one event a sequence");
+            // An interrupt answers the command that asked for it, so one may be there from the round before.
+            assert!(received.len() <= 1 || is_rfc(), "one event a sequence");
             if let Some((_, kind, cookie)) = received.first() {
                 assert_eq!((*kind, *cookie), (EventKind::Completion, cq.cookie));
                 cq.event_received();
