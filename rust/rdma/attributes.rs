@@ -55,6 +55,8 @@ pub struct DeviceAttributes {
     pub max_qp_init_rd_atom: u32,
     pub atomic_cap: AtomicCap,
     pub max_ah: u32,
+    /// Pages of an MR that kernel clients map and register by work requests.
+    pub max_fast_reg_page_list_len: u32,
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
 }
@@ -99,6 +101,7 @@ pub(super) unsafe extern "C" fn query<T: Driver>(
             AtomicCap::Global => bindings::ib_atomic_cap_IB_ATOMIC_GLOB,
         };
         to.max_ah = from.max_ah;
+        to.max_fast_reg_page_list_len = from.max_fast_reg_page_list_len;
         to.max_pkeys = from.max_pkeys;
         to.local_ca_ack_delay = from.local_ca_ack_delay;
         Ok(0)

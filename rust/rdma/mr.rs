@@ -5,15 +5,20 @@
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use super::{
+    object::{
+        CoreObject,
+        Object, //
+    },
+    page_list::MappedPages,
     pd::Pd,
     udata,
     Driver, //
 };
 use crate::bindings;
-use core::mem::offset_of;
+use core::mem::MaybeUninit;
 use kernel::{
-    prelude::*,
-    types::Opaque, //
+    error::from_result,
+    prelude::*, //
 };
 
 /// A device with memory regions.
@@ -25,7 +30,20 @@ pub trait MemoryRegions: Driver {
     fn get_dma_mr(pd: &Pd<Self>, access: AccessFlags) -> Result<NewMr<Self::Mr>>;
 
     /// Creates an MR over memory of the current process.
-    fn reg_user_mr(pd: &Pd<Self>, memory: &UserMemory) -> Result<NewMr<Self::Mr>>;
+    fn reg_user_mr(pd: &Pd<Self>, memory: UserMemory) -> Result<NewMr<Self::Mr>>;
+
+    /// Creates the MR in PD `pd` that takes the place of `mr`, one over memory of the current process, which is destroyed
+    /// after that.
+    fn rereg_user_mr(mr: &Mr<Self>, pd: &Pd<Self>, change: &MrChange) -> Result<NewMr<Self::Mr>>;
+}
+
+/// A device whose MRs kernel clients map and register over and over, by work requests (IBTA 10.6.4: fast registration).
+pub trait FastRegistration: MemoryRegions {
+    /// Creates an MR for up to `max_pages` pages, which is invalid until it is registered.
+    fn alloc_mr(pd: &Pd<Self>, max_pages: u32) -> Result<NewMr<Self::Mr>>;
+
+    /// What takes the pages of an MR that [`alloc_mr`](Self::alloc_mr) made; `None` for other MRs. Called in any context.
+    fn mapped_pages(mr: &Mr<Self>) -> Option<&MappedPages>;
 }
 
 /// What work requests may do with memory: bits of `enum ib_access_flags`.
@@ -45,6 +63,7 @@ impl AccessFlags {
 }
 
 /// Memory of a process that becomes an MR.
+#[derive(Clone, Copy, Debug)]
 pub struct UserMemory {
     /// Address in the process.
     pub start: u64,
@@ -54,6 +73,26 @@ pub struct UserMemory {
     pub iova: u64,
     /// What may be done with it.
     pub access: AccessFlags,
+}
+
+/// What is to change of an MR over memory of a process, other than its PD.
+#[derive(Clone, Copy, Debug)]
+pub enum MrChange {
+    /// Nothing.
+    Nothing,
+    /// The rights.
+    Access(AccessFlags),
+    /// The memory: its rights are those of the MR if it has none.
+    Memory {
+        /// Address in the process.
+        start: u64,
+        /// Bytes.
+        length: u64,
+        /// Address of the first byte in work requests.
+        iova: u64,
+        /// The rights, if they change.
+        access: Option<AccessFlags>,
+    },
 }
 
 /// An MR that was created.
@@ -66,36 +105,89 @@ pub struct NewMr<D> {
     pub driver: D,
 }
 
-/// The C structure and the driver's part. Drivers allocate MRs, so that the core may pool them.
-#[repr(C)]
-struct Mr<D> {
-    c: Opaque<bindings::ib_mr>,
-    _driver: D,
+/// A memory region.
+pub type Mr<T> = Object<bindings::ib_mr, T>;
+
+impl<T: MemoryRegions> CoreObject<T> for bindings::ib_mr {
+    type Driver = T::Mr;
+    type Own = ();
 }
 
-impl<D> NewMr<D> {
-    /// Allocates the MR that the core will know.
-    fn into_raw(self) -> Result<*mut bindings::ib_mr> {
-        const { assert!(offset_of!(Mr<D>, c) == 0) };
-        let mr = KBox::new(
-            Mr {
-                c: Opaque::<bindings::ib_mr>::zeroed(),
-                _driver: self.driver,
-            },
-            GFP_KERNEL,
-        )?;
-        let raw = KBox::into_raw(mr).cast::<bindings::ib_mr>();
-        // SAFETY: The C structure lies at the front of the allocation, which is still ours.
-        unsafe {
-            (*raw).lkey = self.lkey;
-            (*raw).rkey = self.rkey;
-        }
-        Ok(raw)
+/// Allocates the MR that the core will know. Drivers do this, unlike for other objects, so that they may pool MRs.
+fn into_raw<T: MemoryRegions>(new: NewMr<T::Mr>) -> Result<*mut bindings::ib_mr> {
+    let object = KBox::<Mr<T>>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
+    let raw = KBox::into_raw(object).cast::<bindings::ib_mr>();
+    // SAFETY: It is the start of an allocation that is still ours, with room for an object; zeroes are a C structure.
+    unsafe {
+        (*raw).lkey = new.lkey;
+        (*raw).rkey = new.rkey;
+        let Ok(()) = Mr::<T>::init(raw, new.driver, ());
     }
+    Ok(raw)
 }
 
 fn result_into_err_ptr(result: Result<*mut bindings::ib_mr>) -> *mut bindings::ib_mr {
     result.unwrap_or_else(Error::to_ptr)
+}
+
+/// What a REG_MR work request does: it makes an MR valid for the pages that were mapped into it last.
+///
+/// The client neither maps nor frees the MR while it posts the request.
+pub struct FastReg<'a, T: MemoryRegions> {
+    mr: &'a Mr<T>,
+    key: u32,
+    access: AccessFlags,
+}
+
+impl<'a, T: MemoryRegions> FastReg<'a, T> {
+    /// # Safety
+    ///
+    /// `raw` is valid, and the MR that it names is one of a device of `T` that is not destroyed during `'a`.
+    pub(super) unsafe fn from_raw(raw: &bindings::ib_reg_wr) -> Result<Self> {
+        Ok(Self {
+            // SAFETY: By the safety requirements.
+            mr: unsafe { Mr::from_raw(raw.mr) },
+            key: raw.key,
+            access: AccessFlags(u32::try_from(raw.access)?),
+        })
+    }
+
+    /// The MR.
+    pub fn mr(&self) -> &'a Mr<T> {
+        self.mr
+    }
+
+    /// Its keys from now on.
+    pub fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Its rights from now on.
+    pub fn access(&self) -> AccessFlags {
+        self.access
+    }
+
+    /// Address of its first byte in work requests.
+    pub fn iova(&self) -> u64 {
+        // SAFETY: The MR is valid, and the client does not map it meanwhile.
+        unsafe { (*self.mr.as_raw()).iova }
+    }
+
+    /// Bytes.
+    pub fn length(&self) -> u64 {
+        // SAFETY: See `iova`.
+        unsafe { (*self.mr.as_raw()).length }
+    }
+
+    /// Pages have 2ⁿ bytes. `EINVAL` for an MR that was never mapped.
+    pub fn page_shift(&self) -> Result<u8> {
+        // SAFETY: See `iova`.
+        let size = unsafe { (*self.mr.as_raw()).page_size };
+        if !size.is_power_of_two() {
+            return Err(EINVAL);
+        }
+        Ok(u8::try_from(size.trailing_zeros())?)
+    }
 }
 
 /// # Safety
@@ -105,15 +197,12 @@ pub(super) unsafe extern "C" fn get_dma<T: MemoryRegions>(
     pd: *mut bindings::ib_pd,
     access: c_int,
 ) -> *mut bindings::ib_mr {
-    result_into_err_ptr(
-        u32::try_from(access)
-            .map_err(Error::from)
-            .and_then(|access| {
-                // SAFETY: By the function's safety requirements.
-                let pd = unsafe { Pd::<T>::from_raw(pd) };
-                T::get_dma_mr(pd, AccessFlags(access))?.into_raw()
-            }),
-    )
+    let get_dma = || {
+        let access = AccessFlags(u32::try_from(access)?);
+        // SAFETY: By the function's safety requirements.
+        into_raw::<T>(T::get_dma_mr(unsafe { Pd::from_raw(pd) }, access)?)
+    };
+    result_into_err_ptr(get_dma())
 }
 
 /// # Safety
@@ -134,17 +223,55 @@ pub(super) unsafe extern "C" fn reg_user<T: MemoryRegions>(
         }
         // SAFETY: By the function's safety requirements.
         unsafe { udata::expect_none(udata) }?;
-        // SAFETY: By the function's safety requirements.
-        let pd = unsafe { Pd::<T>::from_raw(pd) };
         let memory = UserMemory {
             start,
             length,
             iova,
             access: AccessFlags(u32::try_from(access)?),
         };
-        T::reg_user_mr(pd, &memory)?.into_raw()
+        // SAFETY: By the function's safety requirements.
+        into_raw::<T>(T::reg_user_mr(unsafe { Pd::from_raw(pd) }, memory)?)
     };
     result_into_err_ptr(reg_user())
+}
+
+/// # Safety
+///
+/// Called by the core as `rereg_user_mr` of a device of `T`: `mr` is an MR of it over memory of a process, `new_pd` and
+/// `udata` are valid.
+pub(super) unsafe extern "C" fn rereg_user<T: MemoryRegions>(
+    mr: *mut bindings::ib_mr,
+    flags: c_int,
+    start: u64,
+    length: u64,
+    iova: u64,
+    access: c_int,
+    new_pd: *mut bindings::ib_pd,
+    udata: *mut bindings::ib_udata,
+) -> *mut bindings::ib_mr {
+    let rereg_user = || {
+        // SAFETY: By the function's safety requirements.
+        unsafe { udata::expect_none(udata) }?;
+        let changes = |flag: bindings::ib_mr_rereg_flags| flags & flag as c_int != 0;
+        let access = changes(bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS)
+            .then(|| u32::try_from(access).map(AccessFlags))
+            .transpose()?;
+        let change = if changes(bindings::ib_mr_rereg_flags_IB_MR_REREG_TRANS) {
+            MrChange::Memory {
+                start,
+                length,
+                iova,
+                access,
+            }
+        } else {
+            access.map_or(MrChange::Nothing, MrChange::Access)
+        };
+        // SAFETY: By the function's safety requirements.
+        let (mr, pd) = unsafe { (Mr::from_raw(mr), Pd::from_raw(new_pd)) };
+        // The core gives the new MR the handle of the old one, and destroys that.
+        into_raw::<T>(T::rereg_user_mr(mr, pd, &change)?)
+    };
+    result_into_err_ptr(rereg_user())
 }
 
 /// # Safety
@@ -154,7 +281,62 @@ pub(super) unsafe extern "C" fn dereg<T: MemoryRegions>(
     raw: *mut bindings::ib_mr,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: `NewMr::into_raw` made it from a box.
-    drop(unsafe { KBox::from_raw(raw.cast::<Mr<T::Mr>>()) });
+    // SAFETY: `into_raw` initialised it in a box.
+    unsafe {
+        Mr::<T>::drop_parts(raw);
+        drop(KBox::from_raw(raw.cast::<MaybeUninit<Mr<T>>>()));
+    }
     0
+}
+
+/// # Safety
+///
+/// Called by the core as `alloc_mr` of a device of `T`: `pd` is valid.
+pub(super) unsafe extern "C" fn alloc<T: FastRegistration>(
+    pd: *mut bindings::ib_pd,
+    mr_type: bindings::ib_mr_type,
+    max_pages: u32,
+) -> *mut bindings::ib_mr {
+    let alloc = || {
+        if mr_type != bindings::ib_mr_type_IB_MR_TYPE_MEM_REG {
+            return Err(EOPNOTSUPP);
+        }
+        // SAFETY: By the function's safety requirements.
+        into_raw::<T>(T::alloc_mr(unsafe { Pd::from_raw(pd) }, max_pages)?)
+    };
+    result_into_err_ptr(alloc())
+}
+
+/// # Safety
+///
+/// Called by the core as `map_mr_sg` of a device of `T`: `mr` is an MR of it that no work request uses, `list` is mapped and
+/// has `count` entries, `offset` is null or writable.
+pub(super) unsafe extern "C" fn map<T: FastRegistration>(
+    mr: *mut bindings::ib_mr,
+    list: *mut bindings::scatterlist,
+    count: c_int,
+    offset: *mut c_uint,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        let pages = T::mapped_pages(unsafe { Mr::from_raw(mr) }).ok_or(EINVAL)?;
+        pages.clear();
+        // SAFETY: By the function's safety requirements.
+        Ok(unsafe { bindings::ib_sg_to_pages(mr, list, count, offset, Some(map_page::<T>)) })
+    })
+}
+
+/// # Safety
+///
+/// Called by `ib_sg_to_pages` on behalf of [`map`].
+unsafe extern "C" fn map_page<T: FastRegistration>(
+    mr: *mut bindings::ib_mr,
+    address: u64,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the safety requirements of `map`.
+        let pages = T::mapped_pages(unsafe { Mr::from_raw(mr) }).ok_or(EINVAL)?;
+        pages.push(address)?;
+        Ok(0)
+    })
 }

@@ -71,7 +71,18 @@ impl<T: Driver> Operations<T> {
     {
         self.table.get_dma_mr = Some(mr::get_dma::<T>);
         self.table.reg_user_mr = Some(mr::reg_user::<T>);
+        self.table.rereg_user_mr = Some(mr::rereg_user::<T>);
         self.table.dereg_mr = Some(mr::dereg::<T>);
+        self
+    }
+
+    /// Adds MRs that kernel clients map and register by work requests.
+    pub const fn with_fast_registration(mut self) -> Self
+    where
+        T: mr::FastRegistration,
+    {
+        self.table.alloc_mr = Some(mr::alloc::<T>);
+        self.table.map_mr_sg = Some(mr::map::<T>);
         self
     }
 

@@ -14,7 +14,13 @@ use kernel::{
         CoherentBox,
         DmaAddress, //
     },
-    prelude::*, //
+    page::PAGE_SIZE,
+    prelude::*,
+    sync::atomic::{
+        Atomic,
+        Relaxed, //
+    },
+    task::might_sleep, //
 };
 
 /// DMA addresses of pages, each a little-endian 64-bit word, in contiguous memory of its own.
@@ -23,6 +29,10 @@ pub struct PageList(Coherent<[u64]>);
 impl PageList {
     /// Greatest number of addresses: as many as 4 MiB hold, what the page allocator has in one piece.
     pub const MAX_PAGES: usize = (4 << 20) / size_of::<u64>();
+
+    /// Number of addresses for which there is contiguous memory even when it is fragmented: the page allocator makes
+    /// pieces of up to 8 pages (`PAGE_ALLOC_COSTLY_ORDER`) whatever it takes.
+    pub const EASY_PAGES: usize = 8 * PAGE_SIZE / size_of::<u64>();
 
     /// Copies `count` addresses out of `pages`.
     ///
@@ -52,5 +62,129 @@ impl PageList {
     /// DMA address of the list.
     pub fn dma_address(&self) -> DmaAddress {
         self.0.dma_address()
+    }
+
+    /// DMA addresses of the blocks of [`PageDirectory::BLOCK`] bytes that the list consists of.
+    fn blocks(&self) -> impl Iterator<Item = DmaAddress> + Clone + '_ {
+        let start = self.dma_address();
+        (0..self.0.size() as u64)
+            .step_by(PageDirectory::BLOCK)
+            .map(move |offset| start + offset)
+    }
+}
+
+/// DMA addresses of pages in two levels: a directory, which is a [`PageList`], has the addresses of blocks of
+/// [`BLOCK`](Self::BLOCK) bytes, and these have those of the pages, each block being full but the last. No large piece of
+/// contiguous memory is needed.
+pub struct PageDirectory {
+    directory: PageList,
+    _blocks: KVVec<PageList>,
+}
+
+impl PageDirectory {
+    /// Size and alignment of a block in bytes.
+    pub const BLOCK: usize = 4096;
+
+    /// Copies `count` addresses out of `pages`. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PageList::new`], with `E2BIG` for a directory that is too large.
+    pub fn new(
+        device: &device::Device<Bound>,
+        count: usize,
+        mut pages: impl Iterator<Item = DmaAddress>,
+    ) -> Result<Self> {
+        // Coherent memory is aligned to the kernel's pages, so what is allocated in one piece is cut into blocks.
+        const { assert!(PAGE_SIZE % Self::BLOCK == 0) };
+
+        let lists = count.div_ceil(PageList::EASY_PAGES);
+        let mut blocks = KVVec::with_capacity(lists, GFP_KERNEL)?;
+        let mut left = count;
+        while left > 0 {
+            // A long list takes its time.
+            might_sleep();
+            let now = left.min(PageList::EASY_PAGES);
+            blocks.push(
+                PageList::new(device, now, pages.by_ref().take(now))?,
+                GFP_KERNEL,
+            )?;
+            left -= now;
+        }
+        let addresses = blocks.iter().flat_map(PageList::blocks);
+        let directory = PageList::new(device, addresses.clone().count(), addresses)?;
+        Ok(Self {
+            directory,
+            _blocks: blocks,
+        })
+    }
+
+    /// DMA address of the directory.
+    pub fn dma_address(&self) -> DmaAddress {
+        self.directory.dma_address()
+    }
+}
+
+/// The page list of an MR that is mapped over and over: it is filled where nothing may sleep.
+///
+/// Its user neither fills it from two threads, nor while the device reads it. Should that happen, the list has pages of
+/// both.
+///
+/// # Invariants
+///
+/// The memory is accessed by atomic operations only.
+pub struct MappedPages {
+    list: Coherent<[u64]>,
+    count: Atomic<u32>,
+}
+
+impl MappedPages {
+    /// An empty list for up to `max_pages` addresses.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for no pages, `E2BIG` beyond [`PageList::EASY_PAGES`], `ENOMEM`.
+    pub fn new(device: &device::Device<Bound>, max_pages: u32) -> Result<Self> {
+        let max_pages = usize::try_from(max_pages)?;
+        if max_pages == 0 {
+            return Err(EINVAL);
+        }
+        if max_pages > PageList::EASY_PAGES {
+            return Err(E2BIG);
+        }
+        // INVARIANT: Nobody has accessed it yet.
+        Ok(Self {
+            list: Coherent::zeroed_slice(device, max_pages, GFP_KERNEL)?,
+            count: Atomic::new(0),
+        })
+    }
+
+    /// DMA address of the list.
+    pub fn dma_address(&self) -> DmaAddress {
+        self.list.dma_address()
+    }
+
+    /// Number of addresses.
+    pub fn count(&self) -> u32 {
+        self.count.load(Relaxed)
+    }
+
+    /// Removes all addresses.
+    pub(super) fn clear(&self) {
+        self.count.store(0, Relaxed);
+    }
+
+    /// Adds an address, or fails with `ENOMEM` if there is no room.
+    pub(super) fn push(&self, address: DmaAddress) -> Result {
+        let count = self.count();
+        let index = usize::try_from(count)?;
+        if index >= self.list.len() {
+            return Err(ENOMEM);
+        }
+        // SAFETY: The index is within the allocation, which is aligned; by the type invariants accesses are atomic.
+        let entry = unsafe { Atomic::from_ptr(self.list.as_mut_ptr().cast::<u64>().add(index)) };
+        entry.store(address.to_le(), Relaxed);
+        self.count.store(count + 1, Relaxed);
+        Ok(())
     }
 }

@@ -15,7 +15,10 @@ use core::ptr::NonNull;
 use kernel::{
     device,
     dma::DmaAddress,
-    error::from_err_ptr,
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
     prelude::*,
     sync::aref::ARef, //
 };
@@ -71,6 +74,14 @@ impl Umem {
             return Err(EINVAL);
         }
         Ok(u8::try_from(size.trailing_zeros())?)
+    }
+
+    /// Whether the memory can have other rights: `EACCES` for those that include writing if it was pinned without.
+    pub fn check_access(&self, access: AccessFlags) -> Result {
+        let flags = bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS as c_int;
+        let access = c_int::try_from(access.0)?;
+        // SAFETY: By the type invariants.
+        to_result(unsafe { bindings::ib_umem_check_rereg(self.raw.as_ptr(), flags, access) })
     }
 
     /// Number of pages of 2^`page_shift` bytes that the memory lies in.

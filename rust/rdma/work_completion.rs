@@ -48,6 +48,10 @@ pub enum WcOpcode {
     Send,
     RdmaWrite,
     RdmaRead,
+    CompareAndSwap,
+    FetchAndAdd,
+    LocalInv,
+    RegMr,
     Recv,
     RecvRdmaWithImm,
 }
@@ -58,6 +62,10 @@ impl WcOpcode {
             Self::Send => bindings::ib_wc_opcode_IB_WC_SEND,
             Self::RdmaWrite => bindings::ib_wc_opcode_IB_WC_RDMA_WRITE,
             Self::RdmaRead => bindings::ib_wc_opcode_IB_WC_RDMA_READ,
+            Self::CompareAndSwap => bindings::ib_wc_opcode_IB_WC_COMP_SWAP,
+            Self::FetchAndAdd => bindings::ib_wc_opcode_IB_WC_FETCH_ADD,
+            Self::LocalInv => bindings::ib_wc_opcode_IB_WC_LOCAL_INV,
+            Self::RegMr => bindings::ib_wc_opcode_IB_WC_REG_MR,
             Self::Recv => bindings::ib_wc_opcode_IB_WC_RECV,
             Self::RecvRdmaWithImm => bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM,
         }
@@ -76,12 +84,23 @@ pub struct WorkCompletion {
     pub vendor_err: u32,
     /// Bytes that were received or read.
     pub byte_len: u32,
-    /// Immediate data in network byte order.
-    pub immediate: Option<[u8; 4]>,
+    /// What came with a message.
+    pub extra: Extra,
     /// Port.
     pub port: u32,
     /// Where a received datagram came from.
     pub source: Option<DatagramSource>,
+}
+
+/// What may come with a message beside its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extra {
+    /// Nothing.
+    None,
+    /// Immediate data in network byte order.
+    Immediate([u8; 4]),
+    /// The key of a local MR that the message invalidated.
+    Invalidated(u32),
 }
 
 /// Where a datagram came from.
@@ -133,10 +152,18 @@ impl Completions<'_> {
         };
         // SAFETY: Any 64 bits are an id.
         unsafe { *wc.__bindgen_anon_1.wr_id.as_mut() = completion.wr_id };
-        if let Some(immediate) = completion.immediate {
-            wc.wc_flags |= bindings::ib_wc_flags_IB_WC_WITH_IMM as c_int;
-            // SAFETY: Any 32 bits are immediate data.
-            unsafe { *wc.ex.imm_data.as_mut() = u32::from_ne_bytes(immediate) };
+        match completion.extra {
+            Extra::None => (),
+            Extra::Immediate(immediate) => {
+                wc.wc_flags |= bindings::ib_wc_flags_IB_WC_WITH_IMM as c_int;
+                // SAFETY: Any 32 bits are immediate data.
+                unsafe { *wc.ex.imm_data.as_mut() = u32::from_ne_bytes(immediate) };
+            }
+            Extra::Invalidated(key) => {
+                wc.wc_flags |= bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as c_int;
+                // SAFETY: Any 32 bits are a key.
+                unsafe { *wc.ex.invalidate_rkey.as_mut() = key };
+            }
         }
         if let Some(source) = completion.source {
             wc.src_qp = source.qpn;

@@ -10,6 +10,10 @@ use super::{
         Ah, //
     },
     cq::Cq,
+    mr::{
+        FastReg,
+        FastRegistration, //
+    },
     qp::{
         Qp,
         QpType,
@@ -29,7 +33,7 @@ use core::{
 use kernel::prelude::*;
 
 /// A device whose queues kernel clients use. The callbacks run in any context and at the same time for one queue.
-pub trait KernelQueues: QueuePairs + AddressHandles {
+pub trait KernelQueues: QueuePairs + AddressHandles + FastRegistration {
     /// Posts send work requests until one is refused. What was posted before it stays posted.
     fn post_send(qp: &Qp<Self>, requests: &mut SendRequests<'_, Self>) -> Result;
 
@@ -92,18 +96,41 @@ impl SendFlags {
 }
 
 /// What a send work request does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SendOperation {
+pub enum SendOperation<'a, T: KernelQueues> {
     /// SEND.
     Send,
     /// SEND with immediate data in network byte order.
     SendWithImm([u8; 4]),
+    /// SEND that invalidates an MR of the peer, by its remote key.
+    SendWithInv(u32),
     /// RDMA WRITE.
     RdmaWrite(RemoteMemory),
     /// RDMA WRITE with immediate data in network byte order.
     RdmaWriteWithImm(RemoteMemory, [u8; 4]),
     /// RDMA READ.
     RdmaRead(RemoteMemory),
+    /// RDMA READ that invalidates the local MR which it fills, by its key.
+    RdmaReadWithInv(RemoteMemory, u32),
+    /// Atomic comparison, and exchange if it is equal.
+    CompareAndSwap {
+        /// 8 bytes.
+        remote: RemoteMemory,
+        /// What is expected.
+        compare: u64,
+        /// What is stored then.
+        swap: u64,
+    },
+    /// Atomic addition.
+    FetchAndAdd {
+        /// 8 bytes.
+        remote: RemoteMemory,
+        /// What is added.
+        add: u64,
+    },
+    /// Invalidation of a local MR, by its key.
+    LocalInv(u32),
+    /// Registration of a local MR.
+    RegMr(FastReg<'a, T>),
 }
 
 /// Memory of the peer.
@@ -113,6 +140,24 @@ pub struct RemoteMemory {
     pub addr: u64,
     /// Remote key.
     pub rkey: u32,
+}
+
+impl From<&bindings::ib_rdma_wr> for RemoteMemory {
+    fn from(raw: &bindings::ib_rdma_wr) -> Self {
+        Self {
+            addr: raw.remote_addr,
+            rkey: raw.rkey,
+        }
+    }
+}
+
+impl From<&bindings::ib_atomic_wr> for RemoteMemory {
+    fn from(raw: &bindings::ib_atomic_wr) -> Self {
+        Self {
+            addr: raw.remote_addr,
+            rkey: raw.rkey,
+        }
+    }
 }
 
 /// Destination of a datagram.
@@ -132,14 +177,14 @@ pub struct Datagram<'a, T: AddressHandles> {
 /// # Invariants
 ///
 /// `raw` is valid for `'a`, with its list, and embedded in the structure that its opcode implies. For SENDs that is
-/// `ib_ud_wr`, with an AH of a device of `T` or null, if `is_datagram`.
-pub struct SendRequest<'a, T: AddressHandles> {
+/// `ib_ud_wr`, with an AH of a device of `T` or null, if `is_datagram`. The MR of a REG_MR is of a device of `T`.
+pub struct SendRequest<'a, T: KernelQueues> {
     raw: &'a bindings::ib_send_wr,
     is_datagram: bool,
     _driver: PhantomData<&'a Ah<T>>,
 }
 
-impl<'a, T: AddressHandles> SendRequest<'a, T> {
+impl<'a, T: KernelQueues> SendRequest<'a, T> {
     /// Id.
     pub fn wr_id(&self) -> u64 {
         // SAFETY: Both members of the union are 64 bits of which all values are valid.
@@ -169,27 +214,57 @@ impl<'a, T: AddressHandles> SendRequest<'a, T> {
     /// # Errors
     ///
     /// `EOPNOTSUPP` for an opcode that is not in [`SendOperation`].
-    pub fn operation(&self) -> Result<SendOperation> {
-        match self.raw.opcode {
-            bindings::ib_wr_opcode_IB_WR_SEND => Ok(SendOperation::Send),
+    pub fn operation(&self) -> Result<SendOperation<'a, T>> {
+        Ok(match self.raw.opcode {
+            bindings::ib_wr_opcode_IB_WR_SEND => SendOperation::Send,
             bindings::ib_wr_opcode_IB_WR_SEND_WITH_IMM => {
-                Ok(SendOperation::SendWithImm(self.immediate()))
+                SendOperation::SendWithImm(self.immediate())
+            }
+            bindings::ib_wr_opcode_IB_WR_SEND_WITH_INV => {
+                SendOperation::SendWithInv(self.invalidated_key())
             }
             bindings::ib_wr_opcode_IB_WR_RDMA_WRITE => {
                 // SAFETY: By the opcode.
-                Ok(SendOperation::RdmaWrite(unsafe { self.remote() }))
+                SendOperation::RdmaWrite(unsafe { self.remote() })
             }
             bindings::ib_wr_opcode_IB_WR_RDMA_WRITE_WITH_IMM => {
                 // SAFETY: By the opcode.
-                let remote = unsafe { self.remote() };
-                Ok(SendOperation::RdmaWriteWithImm(remote, self.immediate()))
+                SendOperation::RdmaWriteWithImm(unsafe { self.remote() }, self.immediate())
             }
             bindings::ib_wr_opcode_IB_WR_RDMA_READ => {
                 // SAFETY: By the opcode.
-                Ok(SendOperation::RdmaRead(unsafe { self.remote() }))
+                SendOperation::RdmaRead(unsafe { self.remote() })
             }
-            _ => Err(EOPNOTSUPP),
-        }
+            bindings::ib_wr_opcode_IB_WR_RDMA_READ_WITH_INV => {
+                // SAFETY: By the opcode.
+                SendOperation::RdmaReadWithInv(unsafe { self.remote() }, self.invalidated_key())
+            }
+            bindings::ib_wr_opcode_IB_WR_ATOMIC_CMP_AND_SWP => {
+                // SAFETY: By the opcode.
+                let raw: &bindings::ib_atomic_wr = unsafe { self.outer() };
+                SendOperation::CompareAndSwap {
+                    remote: raw.into(),
+                    compare: raw.compare_add,
+                    swap: raw.swap,
+                }
+            }
+            bindings::ib_wr_opcode_IB_WR_ATOMIC_FETCH_AND_ADD => {
+                // SAFETY: By the opcode.
+                let raw: &bindings::ib_atomic_wr = unsafe { self.outer() };
+                SendOperation::FetchAndAdd {
+                    remote: raw.into(),
+                    add: raw.compare_add,
+                }
+            }
+            bindings::ib_wr_opcode_IB_WR_LOCAL_INV => {
+                SendOperation::LocalInv(self.invalidated_key())
+            }
+            bindings::ib_wr_opcode_IB_WR_REG_MR => {
+                // SAFETY: By the opcode. The client keeps the MR as long as it posts the request.
+                SendOperation::RegMr(unsafe { FastReg::from_raw(self.outer())? })
+            }
+            _ => return Err(EOPNOTSUPP),
+        })
     }
 
     /// Destination of a SEND of a datagram QP, else `None`.
@@ -205,8 +280,8 @@ impl<'a, T: AddressHandles> SendRequest<'a, T> {
         if !self.is_datagram || !is_send {
             return Ok(None);
         }
-        // SAFETY: By the type invariants, the request is the start of this structure.
-        let raw: &'a bindings::ib_ud_wr = unsafe { &*ptr::from_ref(self.raw).cast() };
+        // SAFETY: By the type invariants.
+        let raw: &'a bindings::ib_ud_wr = unsafe { self.outer() };
         if raw.ah.is_null() {
             return Err(EINVAL);
         }
@@ -224,16 +299,28 @@ impl<'a, T: AddressHandles> SendRequest<'a, T> {
         unsafe { *self.raw.ex.imm_data.as_ref() }.to_ne_bytes()
     }
 
+    fn invalidated_key(&self) -> u32 {
+        // SAFETY: Both members of the union are 32 bits of which all values are valid.
+        unsafe { *self.raw.ex.invalidate_rkey.as_ref() }
+    }
+
     /// # Safety
     ///
     /// The opcode is one of RDMA WRITE or READ.
     unsafe fn remote(&self) -> RemoteMemory {
-        // SAFETY: By the safety requirements and the type invariants, the request is the start of this structure.
-        let raw = unsafe { &*ptr::from_ref(self.raw).cast::<bindings::ib_rdma_wr>() };
-        RemoteMemory {
-            addr: raw.remote_addr,
-            rkey: raw.rkey,
-        }
+        // SAFETY: By the safety requirements.
+        let raw: &bindings::ib_rdma_wr = unsafe { self.outer() };
+        raw.into()
+    }
+
+    /// The structure that the request is embedded in.
+    ///
+    /// # Safety
+    ///
+    /// `W` is the structure that the type invariants name; it starts with the request.
+    unsafe fn outer<W>(&self) -> &'a W {
+        // SAFETY: By the safety requirements and the type invariants.
+        unsafe { &*ptr::from_ref(self.raw).cast::<W>() }
     }
 }
 
@@ -260,7 +347,7 @@ impl<'a> Inline<'a> {
 /// # Invariants
 ///
 /// `next` is null or the head of a list that is valid for `'a`; `last` is the element that was returned last.
-pub struct SendRequests<'a, T: AddressHandles> {
+pub struct SendRequests<'a, T: KernelQueues> {
     next: *const bindings::ib_send_wr,
     last: *const bindings::ib_send_wr,
     /// Whether the list is for a datagram QP.
@@ -268,7 +355,7 @@ pub struct SendRequests<'a, T: AddressHandles> {
     _list: PhantomData<(&'a bindings::ib_send_wr, &'a Ah<T>)>,
 }
 
-impl<'a, T: AddressHandles> Iterator for SendRequests<'a, T> {
+impl<'a, T: KernelQueues> Iterator for SendRequests<'a, T> {
     type Item = SendRequest<'a, T>;
 
     fn next(&mut self) -> Option<SendRequest<'a, T>> {

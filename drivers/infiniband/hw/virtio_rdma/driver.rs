@@ -11,6 +11,10 @@ use crate::{
         Device,
         Watch, //
     },
+    limits::{
+        MR_PAGES,
+        REG_PAGES, //
+    },
     net,
     netdev::Binding,
     sync::Periodic,
@@ -85,7 +89,7 @@ impl virtio::Driver for Driver {
     type Data<'bound> = Data;
 
     const ID_TABLE: virtio::IdTable = &ID_TABLE;
-    const FEATURES: &'static [Feature] = &[RING_ADDR];
+    const FEATURES: &'static [Feature] = &[RING_ADDR, MR_PAGES, REG_PAGES];
 
     fn probe<'bound>(
         dev: &'bound virtio::Device<Core<'_>>,

@@ -6,20 +6,32 @@ use crate::{
     abi::{
         config::{
             Config,
+            DeviceCaps,
             OwnRingsConfig,
             CONFIG_SIZE,
+            F_MR_PAGES,
+            F_REG_PAGES,
             OWN_RINGS_CONFIG_OFFSET,
             QUEUE_COUNT_RANGE, //
         },
         ring::SLOTS_RANGE, //
     },
-    virtio, //
+    virtio::{
+        self,
+        Feature, //
+    },
 };
 use kernel::{
     device::Bound,
     prelude::*,
     sizes::SZ_4K, //
 };
+
+/// MRs of processes have pages of any supported size, and lists of two levels.
+pub(crate) const MR_PAGES: Feature = Feature::device_type(F_MR_PAGES);
+
+/// REG_MR brings the pages of an MR along.
+pub(crate) const REG_PAGES: Feature = Feature::device_type(F_REG_PAGES);
 
 /// The configuration of a device in own-rings mode.
 ///
@@ -32,6 +44,10 @@ pub(crate) struct Limits {
     pub(crate) config: Config,
     /// Own rings.
     pub(crate) rings: OwnRingsConfig,
+    /// Whether [`MR_PAGES`] was negotiated.
+    pub(crate) mr_pages: bool,
+    /// Whether [`REG_PAGES`] was negotiated.
+    pub(crate) reg_pages: bool,
 }
 
 /// Event queues at most: more interrupt vectors serve nobody.
@@ -60,7 +76,24 @@ impl Limits {
             return Err(EINVAL);
         }
         // INVARIANT: Checked above.
-        Ok(Self { config, rings })
+        Ok(Self {
+            config,
+            rings,
+            mr_pages: dev.has_feature(MR_PAGES),
+            reg_pages: dev.has_feature(REG_PAGES),
+        })
+    }
+}
+
+impl Limits {
+    /// Whether kernel clients can register MRs by work requests. Without [`REG_PAGES`], mapping an MR would take a command,
+    /// and it may not wait for one.
+    pub(crate) fn has_fast_registration(&self) -> bool {
+        self.reg_pages
+            && self
+                .config
+                .device_cap_flags
+                .contains(DeviceCaps::MEM_MGT_EXTENSIONS)
     }
 }
 

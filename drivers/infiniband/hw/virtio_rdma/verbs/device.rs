@@ -4,7 +4,6 @@
 
 use super::{
     ah::AhLimit,
-    mr,
     port, //
 };
 use crate::{
@@ -30,6 +29,7 @@ use crate::{
             DeviceEvent,
             PortEvent, //
         },
+        page_list::PageList,
         port::{
             PortAttributes,
             PortImmutable, //
@@ -44,6 +44,7 @@ use crate::{
 use kernel::{
     device::Bound,
     prelude::*,
+    sizes::SZ_4K,
     sync::Arc, //
 };
 
@@ -51,7 +52,7 @@ use kernel::{
 const DRIVER_ID: u32 = 0;
 
 /// Greatest MR whose list of 4 KiB pages is one list.
-const MAX_MR_SIZE: u64 = (rdma::page_list::PageList::MAX_PAGES as u64) << mr::PAGE_SHIFT;
+const MAX_FLAT_MR_SIZE: u64 = (PageList::MAX_PAGES * SZ_4K) as u64;
 
 /// A device's part that verbs work on.
 pub(super) struct IbDevice {
@@ -70,6 +71,7 @@ impl rdma::Driver for IbDevice {
     const OPERATIONS: rdma::Operations<Self> = rdma::Operations::new()
         .with_gid_table()
         .with_memory_regions()
+        .with_fast_registration()
         .with_address_handles()
         .with_queues()
         .with_kernel_queues()
@@ -85,7 +87,7 @@ impl rdma::Driver for IbDevice {
             vendor_id: config.vendor_id,
             vendor_part_id: config.vendor_part_id,
             hw_ver: config.hw_ver,
-            device_cap_flags: capabilities(config.device_cap_flags).0,
+            device_cap_flags: this.capabilities().0,
             max_mr_size: this.max_mr_size(),
             page_size_cap: config.page_size_cap,
             max_mr: config.max_mr,
@@ -106,6 +108,7 @@ impl rdma::Driver for IbDevice {
                 Ok(config::AtomicCap::None) | Err(_) => AtomicCap::None,
             },
             max_ah: config.max_ah,
+            max_fast_reg_page_list_len: this.max_fast_reg_pages(),
             max_pkeys: config.max_pkeys,
             local_ca_ack_delay: config.local_ca_ack_delay,
         }
@@ -131,23 +134,52 @@ impl rdma::Driver for IbDevice {
 impl IbDevice {
     /// Greatest MR.
     pub(super) fn max_mr_size(&self) -> u64 {
-        self.device.limits().config.max_mr_size.min(MAX_MR_SIZE)
+        let limits = self.device.limits();
+        if limits.mr_pages {
+            limits.config.max_mr_size
+        } else {
+            limits.config.max_mr_size.min(MAX_FLAT_MR_SIZE)
+        }
     }
-}
 
-/// The device's capabilities as user space and `ib_core` know them.
-///
-/// What this driver has no verbs for is masked. `SG_GAPS_REG` is a capability of the kernel's side today, and needs
-/// fast registration.
-fn capabilities(offered: config::DeviceCaps) -> config::DeviceCaps {
-    use config::DeviceCaps as Caps;
-    let known = Caps::BAD_PKEY_CNTR
-        | Caps::BAD_QKEY_CNTR
-        | Caps::CHANGE_PHY_PORT
-        | Caps::UD_AV_PORT_ENFORCE
-        | Caps::SYS_IMAGE_GUID
-        | Caps::RC_RNR_NAK_GEN;
-    Caps(offered.0 & known.0)
+    /// Sizes that the pages of an MR may have, each a bit. Smaller ones than 4 KiB serve nobody.
+    pub(super) fn mr_page_sizes(&self) -> u64 {
+        let limits = self.device.limits();
+        if limits.mr_pages {
+            limits.config.page_size_cap & !(SZ_4K as u64 - 1)
+        } else {
+            SZ_4K as u64
+        }
+    }
+
+    /// Most pages of an MR that is registered by work requests.
+    pub(super) fn max_fast_reg_pages(&self) -> u32 {
+        let limits = self.device.limits();
+        if !limits.has_fast_registration() {
+            return 0;
+        }
+        let limit = limits.config.max_fast_reg_page_list_len;
+        limit.min(PageList::EASY_PAGES as u32)
+    }
+
+    /// The device's capabilities as user space and `ib_core` know them.
+    ///
+    /// What this driver has no verbs for is masked, `SG_GAPS_REG` among it: lists with gaps need lists of pieces instead of
+    /// pages.
+    fn capabilities(&self) -> config::DeviceCaps {
+        use config::DeviceCaps as Caps;
+        let mut known = Caps::BAD_PKEY_CNTR
+            | Caps::BAD_QKEY_CNTR
+            | Caps::CHANGE_PHY_PORT
+            | Caps::UD_AV_PORT_ENFORCE
+            | Caps::SYS_IMAGE_GUID
+            | Caps::RC_RNR_NAK_GEN;
+        let limits = self.device.limits();
+        if limits.has_fast_registration() {
+            known = known | Caps::MEM_MGT_EXTENSIONS;
+        }
+        Caps(limits.config.device_cap_flags.0 & known.0)
+    }
 }
 
 /// The registered device. It is unregistered when this is dropped.

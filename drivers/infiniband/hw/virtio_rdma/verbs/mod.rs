@@ -13,7 +13,7 @@
 //! | [`cq`], [`kernel_cq`], [`cq_backend`] | CQs, those that the kernel polls, and where these lie |
 //! | [`qp`], [`modify`] | QPs and their attributes |
 //! | [`kernel_qp`], [`work_backend`] | QPs that the kernel posts to, and where their queues lie |
-//! | [`post`], [`wqe`], [`poll`] | work requests and work completions of the kernel |
+//! | [`post`], [`encode`], [`wqe`], [`poll`] | work requests and work completions of the kernel |
 //!
 //! Lock order: that of a CQ's consumer, a CQ's, a work queue's.
 
@@ -21,6 +21,7 @@ mod ah;
 mod cq;
 mod cq_backend;
 mod device;
+mod encode;
 mod kernel_cq;
 mod kernel_qp;
 mod modify;

@@ -6,33 +6,43 @@ use super::device::IbDevice;
 use crate::{
     abi::{
         ctrl::{
+            CmdCreateMr,
             CmdDeregMr,
             CmdGetDmaMr,
             CmdRegUserMr,
-            RspMr, //
+            CmdRegUserMrPages,
+            PageListDepth,
+            RspMr,
+            PAGE_LIST_BLOCK, //
         },
         ib, //
     },
     device::Device,
     rdma::{
+        self,
         mr::{
             AccessFlags,
+            FastRegistration,
             MemoryRegions,
+            MrChange,
             NewMr,
             UserMemory, //
         },
-        page_list::PageList,
+        page_list::{
+            MappedPages,
+            PageDirectory,
+            PageList, //
+        },
         pd::Pd,
         umem::Umem, //
     }, //
 };
+use core::mem::take;
 use kernel::{
+    dma::DmaAddress,
     prelude::*,
     sync::Arc, //
 };
-
-/// REG_USER_MR takes lists of 4 KiB pages.
-pub(super) const PAGE_SHIFT: u8 = 12;
 
 /// The rights that MRs of this device can give, and its QPs admit.
 pub(super) const SUPPORTED: ib::AccessFlags = ib::AccessFlags(
@@ -50,7 +60,7 @@ const HINTS: ib::AccessFlags = ib::AccessFlags::HUGETLB;
 /// # Errors
 ///
 /// `EOPNOTSUPP` for those that it does not know.
-fn access_flags(access: AccessFlags) -> Result<ib::AccessFlags> {
+pub(super) fn access_flags(access: AccessFlags) -> Result<ib::AccessFlags> {
     let access = ib::AccessFlags(access.without(AccessFlags::OPTIONAL).0).without(HINTS);
     SUPPORTED
         .contains(access)
@@ -62,20 +72,52 @@ fn access_flags(access: AccessFlags) -> Result<ib::AccessFlags> {
 pub(crate) struct Mr {
     device: Arc<Device>,
     number: u32,
-    /// The memory, of an MR over a process's.
-    umem: Option<Umem>,
+    memory: Memory,
+}
+
+/// What an MR lies over.
+#[derive(Default)]
+enum Memory {
+    /// All memory.
+    #[default]
+    All,
+    /// Memory of a process.
+    User(User),
+    /// What is mapped into it, if anything.
+    Mapped(MappedPages),
+}
+
+/// Memory of a process.
+struct User {
+    /// Shared with an MR that is to take this one's place.
+    umem: Arc<Umem>,
+    page_shift: u8,
+    memory: UserMemory,
 }
 
 impl Mr {
-    fn new(device: &Arc<Device>, response: RspMr, umem: Option<Umem>) -> NewMr<Self> {
+    fn new(device: &Arc<Device>, response: RspMr, memory: Memory) -> NewMr<Self> {
         NewMr {
             lkey: response.lkey,
             rkey: response.rkey,
             driver: Self {
                 device: device.clone(),
                 number: response.mrn,
-                umem,
+                memory,
             },
+        }
+    }
+
+    /// The device's handle.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The pages that were mapped, of an MR for fast registration.
+    pub(super) fn mapped_pages(&self) -> Option<&MappedPages> {
+        match &self.memory {
+            Memory::Mapped(pages) => Some(pages),
+            Memory::All | Memory::User(_) => None,
         }
     }
 }
@@ -83,8 +125,82 @@ impl Mr {
 impl Drop for Mr {
     fn drop(&mut self) {
         let request = CmdDeregMr { mrn: self.number };
-        super::destroy(&self.device, &request, self.umem.take());
+        super::destroy(&self.device, &request, take(&mut self.memory));
     }
+}
+
+/// A page list as the device reads it.
+enum Pages {
+    Flat(PageList),
+    TwoLevels(PageDirectory),
+}
+
+impl Pages {
+    /// Lists `count` pages, in two levels if one would be large and the device knows them.
+    fn new(
+        ib_device: &rdma::Device<IbDevice>,
+        count: usize,
+        pages: impl Iterator<Item = DmaAddress>,
+    ) -> Result<Self> {
+        const { assert!(PageDirectory::BLOCK == PAGE_LIST_BLOCK) };
+
+        let dma_device = ib_device.dma_device();
+        if count > PageList::EASY_PAGES && ib_device.device.limits().mr_pages {
+            PageDirectory::new(dma_device, count, pages).map(Self::TwoLevels)
+        } else {
+            PageList::new(dma_device, count, pages).map(Self::Flat)
+        }
+    }
+
+    fn dma_address(&self) -> DmaAddress {
+        match self {
+            Self::Flat(list) => list.dma_address(),
+            Self::TwoLevels(directory) => directory.dma_address(),
+        }
+    }
+
+    fn depth(&self) -> PageListDepth {
+        match self {
+            Self::Flat(_) => PageListDepth::Flat,
+            Self::TwoLevels(_) => PageListDepth::TwoLevels,
+        }
+    }
+}
+
+/// Makes an MR over memory that is pinned.
+fn register(pd: &Pd<IbDevice>, user: User) -> Result<NewMr<Mr>> {
+    let ib_device = pd.device();
+    let device = &ib_device.device;
+    let User {
+        umem,
+        page_shift,
+        memory,
+    } = &user;
+    let count = umem.page_count(*page_shift)?;
+    let list = Pages::new(ib_device, count, umem.pages(*page_shift)?)?;
+    let base = CmdRegUserMr {
+        pdn: pd.number(),
+        access_flags: access_flags(memory.access)?,
+        start: memory.start,
+        length: memory.length,
+        virt_addr: memory.iova,
+        pages: list.dma_address(),
+        npages: u32::try_from(count)?,
+    };
+    let request = CmdRegUserMrPages {
+        base,
+        page_shift: *page_shift,
+        depth: list.depth().value(),
+        ..CmdRegUserMrPages::default()
+    };
+    // The device copies the list before it answers.
+    let used = (user, list);
+    let (response, (user, _)) = if device.limits().mr_pages {
+        super::create(device, &request, used)?
+    } else {
+        super::create(device, &request.base, used)?
+    };
+    Ok(Mr::new(device, response, Memory::User(user)))
 }
 
 impl MemoryRegions for IbDevice {
@@ -97,34 +213,83 @@ impl MemoryRegions for IbDevice {
             access_flags: access_flags(access)?,
         };
         let (response, ()) = super::create(device, &request, ())?;
-        Ok(Mr::new(device, response, None))
+        Ok(Mr::new(device, response, Memory::All))
     }
 
-    fn reg_user_mr(pd: &Pd<Self>, memory: &UserMemory) -> Result<NewMr<Mr>> {
+    fn reg_user_mr(pd: &Pd<Self>, memory: UserMemory) -> Result<NewMr<Mr>> {
+        let ib_device = pd.device();
+        access_flags(memory.access)?;
+        if memory.length == 0 || memory.length > ib_device.max_mr_size() {
+            return Err(EINVAL);
+        }
+        let mut umem = Umem::pin(ib_device, memory.start, memory.length, memory.access)?;
+        // Where the address in work requests is not at the same offset in its page, no size will do.
+        let page_shift = umem.best_page_shift(ib_device.mr_page_sizes(), memory.iova)?;
+        let user = User {
+            umem: Arc::new(umem, GFP_KERNEL)?,
+            page_shift,
+            memory,
+        };
+        register(pd, user)
+    }
+
+    fn rereg_user_mr(
+        mr: &rdma::mr::Mr<Self>,
+        pd: &Pd<Self>,
+        change: &MrChange,
+    ) -> Result<NewMr<Mr>> {
+        let Memory::User(old) = &mr.memory else {
+            return Err(EINVAL);
+        };
+        let access = match *change {
+            MrChange::Memory {
+                start,
+                length,
+                iova,
+                access,
+            } => {
+                let memory = UserMemory {
+                    start,
+                    length,
+                    iova,
+                    access: access.unwrap_or(old.memory.access),
+                };
+                return Self::reg_user_mr(pd, memory);
+            }
+            MrChange::Access(access) => access,
+            MrChange::Nothing => old.memory.access,
+        };
+        old.umem.check_access(access)?;
+        let user = User {
+            umem: old.umem.clone(),
+            page_shift: old.page_shift,
+            memory: UserMemory {
+                access,
+                ..old.memory
+            },
+        };
+        register(pd, user)
+    }
+}
+
+impl FastRegistration for IbDevice {
+    fn alloc_mr(pd: &Pd<Self>, max_pages: u32) -> Result<NewMr<Mr>> {
         let ib_device = pd.device();
         let device = &ib_device.device;
-        let access_flags = access_flags(memory.access)?;
-        let offset = (1u64 << PAGE_SHIFT) - 1;
-        if memory.length == 0 || (memory.start ^ memory.iova) & offset != 0 {
+        if max_pages > ib_device.max_fast_reg_pages() {
             return Err(EINVAL);
         }
-        if memory.length > ib_device.max_mr_size() {
-            return Err(EINVAL);
-        }
-        let umem = Umem::pin(ib_device, memory.start, memory.length, memory.access)?;
-        let npages = umem.page_count(PAGE_SHIFT)?;
-        let list = PageList::new(ib_device.dma_device(), npages, umem.pages(PAGE_SHIFT)?)?;
-        let request = CmdRegUserMr {
+        let pages = MappedPages::new(ib_device.dma_device(), max_pages)?;
+        let request = CmdCreateMr {
             pdn: pd.number(),
-            access_flags,
-            start: memory.start,
-            length: memory.length,
-            virt_addr: memory.iova,
-            pages: list.dma_address(),
-            npages: u32::try_from(npages)?,
+            max_num_sg: max_pages,
+            ..CmdCreateMr::default()
         };
-        // The device copies the list before it answers.
-        let (response, (umem, _list)) = super::create(device, &request, (umem, list))?;
-        Ok(Mr::new(device, response, Some(umem)))
+        let (response, pages) = super::create(device, &request, pages)?;
+        Ok(Mr::new(device, response, Memory::Mapped(pages)))
+    }
+
+    fn mapped_pages(mr: &rdma::mr::Mr<Self>) -> Option<&MappedPages> {
+        mr.mapped_pages()
     }
 }

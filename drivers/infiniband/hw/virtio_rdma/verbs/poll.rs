@@ -29,6 +29,7 @@ use crate::{
         work_completion::{
             Completions,
             DatagramSource,
+            Extra,
             WcOpcode,
             WcStatus,
             WorkCompletion, //
@@ -110,12 +111,19 @@ fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>) -> Resul
         OPCODE_RECV => (DoorbellKind::Rq, WcOpcode::Recv),
         OPCODE_RECV_RDMA_WITH_IMM => (DoorbellKind::Rq, WcOpcode::RecvRdmaWithImm),
         opcode => match WrOpcode::try_from(u32::from(opcode)).map_err(|_| EIO)? {
-            WrOpcode::Send | WrOpcode::SendWithImm => (DoorbellKind::Sq, WcOpcode::Send),
+            WrOpcode::Send | WrOpcode::SendWithImm | WrOpcode::SendWithInv => {
+                (DoorbellKind::Sq, WcOpcode::Send)
+            }
             WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm => {
                 (DoorbellKind::Sq, WcOpcode::RdmaWrite)
             }
-            WrOpcode::RdmaRead => (DoorbellKind::Sq, WcOpcode::RdmaRead),
-            _ => return Err(EIO),
+            WrOpcode::RdmaRead | WrOpcode::RdmaReadWithInv => {
+                (DoorbellKind::Sq, WcOpcode::RdmaRead)
+            }
+            WrOpcode::AtomicCmpAndSwp => (DoorbellKind::Sq, WcOpcode::CompareAndSwap),
+            WrOpcode::AtomicFetchAndAdd => (DoorbellKind::Sq, WcOpcode::FetchAndAdd),
+            WrOpcode::LocalInv => (DoorbellKind::Sq, WcOpcode::LocalInv),
+            WrOpcode::RegMr => (DoorbellKind::Sq, WcOpcode::RegMr),
         },
     };
     if work.kind != kind {
@@ -129,7 +137,13 @@ fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>) -> Resul
         opcode,
         vendor_err: cqe.vendor_err,
         byte_len: cqe.byte_len,
-        immediate: cqe.wc_flags.contains(WcFlags::WITH_IMM).then_some(cqe.ex),
+        extra: if cqe.wc_flags.contains(WcFlags::WITH_IMM) {
+            Extra::Immediate(cqe.ex)
+        } else if cqe.wc_flags.contains(WcFlags::WITH_INVALIDATE) {
+            Extra::Invalidated(u32::from_le_bytes(cqe.ex))
+        } else {
+            Extra::None
+        },
         port: cqe.port_num.into(),
         source: is_datagram.then_some(DatagramSource {
             qpn: cqe.src_qp,
@@ -164,7 +178,7 @@ fn flushed(work: &WorkRing, wr_id: u64) -> WorkCompletion {
         },
         vendor_err: 0,
         byte_len: 0,
-        immediate: None,
+        extra: Extra::None,
         port: 0,
         source: None,
     }

@@ -4,6 +4,7 @@
 
 use super::{
     device::IbDevice,
+    encode,
     kernel_qp::{
         Attached,
         WorkState, //
@@ -12,22 +13,14 @@ use super::{
     qp::Qp, //
 };
 use crate::{
-    abi::{
-        ib,
-        wqe::{
-            Datagram,
-            Member,
-            Rdma,
-            RqHeader,
-            Sge,
-            SqHeader, //
-        }, //
+    abi::wqe::{
+        RqHeader,
+        Sge, //
     },
     device::Device,
     rdma::{
         self,
         cq::Cq,
-        qp::QpType,
         qp_attr::QpState,
         work_completion::{
             Completions,
@@ -37,9 +30,7 @@ use crate::{
             KernelQueues,
             RecvRequest,
             RecvRequests,
-            RemoteMemory,
             SendFlags,
-            SendOperation,
             SendRequest,
             SendRequests, //
         }, //
@@ -116,79 +107,13 @@ fn post(
     result
 }
 
-/// Checks whether a QP can do what is asked for.
-///
-/// In ERR, where it will be flushed, it may be anything: this is how the core waits until a QP of any type is drained.
-fn check(qp: &Qp, operation: &SendOperation, sges: usize) -> Result {
-    let is_valid = match operation {
-        SendOperation::Send | SendOperation::SendWithImm(_) => true,
-        SendOperation::RdmaWrite(_) | SendOperation::RdmaWriteWithImm(..) => {
-            !qp.qp_type().is_datagram()
-        }
-        SendOperation::RdmaRead(_) => {
-            qp.qp_type() == QpType::Rc
-                && sges <= usize::try_from(qp.device().limits().config.max_sge_rd)?
-        }
-    };
-    if is_valid || qp.state() == QpState::Err {
-        Ok(())
-    } else {
-        Err(EINVAL)
-    }
-}
-
 fn send(qp: &Qp, state: &mut WorkState, request: &SendRequest<'_, IbDevice>) -> Result {
     let capabilities = qp.capabilities();
-    let is_inline = request.flags().contains(SendFlags::INLINE);
-    let sges = request.sges();
+    let (mut header, sges) = encode::header(qp, request)?;
     if sges.len() > usize::try_from(capabilities.max_send_sge)? {
         return Err(EINVAL);
     }
-    let send_flags = ib::SendFlags(request.flags().0);
-    if send_flags.has_unknown() || send_flags.contains(ib::SendFlags::IP_CSUM) {
-        return Err(EINVAL);
-    }
-    let operation = request.operation()?;
-    check(qp, &operation, sges.len())?;
-    let mut header = SqHeader {
-        num_sge: u32::try_from(sges.len())?,
-        send_flags,
-        ..SqHeader::default()
-    };
-    let (opcode, remote) = match operation {
-        SendOperation::Send => (ib::WrOpcode::Send, None),
-        SendOperation::SendWithImm(immediate) => {
-            header.ex = immediate;
-            (ib::WrOpcode::SendWithImm, None)
-        }
-        SendOperation::RdmaWrite(remote) => (ib::WrOpcode::RdmaWrite, Some(remote)),
-        SendOperation::RdmaWriteWithImm(remote, immediate) => {
-            header.ex = immediate;
-            (ib::WrOpcode::RdmaWriteWithImm, Some(remote))
-        }
-        SendOperation::RdmaRead(remote) => (ib::WrOpcode::RdmaRead, Some(remote)),
-    };
-    header.opcode = opcode.value();
-    if let Some(RemoteMemory { addr, rkey }) = remote {
-        let rdma = Rdma {
-            remote_addr: addr,
-            rkey,
-        };
-        rdma.store(&mut header.wr);
-    }
-    if let Some(datagram) = request.datagram()? {
-        // There is one entry in the P_Key table of a port, and the QP's own is used.
-        if datagram.pkey_index != 0 {
-            return Err(EINVAL);
-        }
-        let datagram = Datagram {
-            remote_qpn: datagram.remote_qpn,
-            remote_qkey: datagram.remote_qkey,
-            av: *datagram.ah.av(),
-        };
-        datagram.store(&mut header.wr);
-    }
-    if !is_inline {
+    if !request.flags().contains(SendFlags::INLINE) {
         return state.post(request.wr_id(), |wr_id, wqe| {
             header.wr_id = wr_id;
             wqe.put(&header.to_bytes());
@@ -201,9 +126,6 @@ fn send(qp: &Qp, state: &mut WorkState, request: &SendRequest<'_, IbDevice>) -> 
         .try_fold(0u32, |length, sge| length.checked_add(sge.length()));
     let length = length.filter(|length| *length <= capabilities.max_inline_data);
     let length = length.ok_or(EINVAL)?;
-    if opcode == ib::WrOpcode::RdmaRead {
-        return Err(EINVAL);
-    }
     state.post(request.wr_id(), |wr_id, wqe| {
         header.wr_id = wr_id;
         header.num_sge = 1;
