@@ -103,8 +103,8 @@ pub struct Mr {
     start: NonNull<u8>,
     length: usize,
     // Dropped after the MR is deregistered.
-    _buffer: Option<Buffer>,
-    _pd: Rc<Pd>,
+    buffer: Option<Rc<Buffer>>,
+    pd: Rc<Pd>,
 }
 
 impl Mr {
@@ -118,7 +118,7 @@ impl Mr {
         let buffer = Buffer::new(offset + length)?;
         // SAFETY: The buffer is at least `offset` bytes long.
         let start = unsafe { buffer.start.add(offset) };
-        Self::register(pd, start, length, access, Some(buffer))
+        Self::register(pd, start, length, access, Some(Rc::new(buffer)))
     }
 
     /// Registers memory that is read-only for the process.
@@ -126,12 +126,23 @@ impl Mr {
         Self::register(pd, NonNull::from(bytes).cast(), bytes.len(), access, None)
     }
 
+    /// Registers the same memory once more.
+    pub fn register_again(&self, access: u32) -> Result<Self> {
+        Self::register(
+            &self.pd,
+            self.start,
+            self.length,
+            access,
+            self.buffer.clone(),
+        )
+    }
+
     fn register(
         pd: &Rc<Pd>,
         start: NonNull<u8>,
         length: usize,
         access: u32,
-        buffer: Option<Buffer>,
+        buffer: Option<Rc<Buffer>>,
     ) -> Result<Self> {
         // SAFETY: The memory stays where it is until the MR was deregistered.
         let raw =
@@ -140,8 +151,8 @@ impl Mr {
             raw: created("register MR", raw)?,
             start,
             length,
-            _buffer: buffer,
-            _pd: Rc::clone(pd),
+            buffer,
+            pd: Rc::clone(pd),
         })
     }
 
@@ -179,7 +190,7 @@ impl Mr {
 
     /// Copies `bytes` into the memory. Only for regions that the process may write.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
-        assert!(self._buffer.is_some() && offset + bytes.len() <= self.length);
+        assert!(self.buffer.is_some() && offset + bytes.len() <= self.length);
         // SAFETY: The range lies in the buffer, of which no reference is ever made; the device may change it meanwhile,
         // as it may at any time, and then the bytes are whatever either wrote.
         unsafe {
@@ -211,8 +222,8 @@ impl Mr {
         if result.is_ok() {
             // SAFETY: The fields are read once and the original is not used again.
             unsafe {
-                drop(std::ptr::read(&this._buffer));
-                drop(std::ptr::read(&this._pd));
+                drop(std::ptr::read(&this.buffer));
+                drop(std::ptr::read(&this.pd));
             }
         }
         result
@@ -225,7 +236,7 @@ impl Drop for Mr {
         if let Err(error) = check(unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) }) {
             println!("# deregister MR: {error}");
             // The device may still use the memory.
-            std::mem::forget(self._buffer.take());
+            std::mem::forget(self.buffer.take());
         }
     }
 }

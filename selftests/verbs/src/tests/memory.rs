@@ -2,11 +2,14 @@
 
 //! Memory regions of every kind.
 
-use anyhow::{ensure, Result};
+use std::fs;
+use std::time::Instant;
+
+use anyhow::{ensure, Context as _, Result};
 
 use crate::endpoint::{Endpoint, Options};
 use crate::pattern::{bytes, compare, Random};
-use crate::rdma::{access, Mr, Op, Sge};
+use crate::rdma::{access, ffi, Mr, Op, Sge};
 use crate::session::{errno, refused, Session};
 
 const EFAULT: i32 = 14;
@@ -91,6 +94,96 @@ pub fn large(session: &mut Session) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Memory for other things than the region, in [`gigabytes`].
+const RESERVE: usize = 256 << 20;
+
+/// Bytes of memory that can be had.
+fn available_memory() -> Result<usize> {
+    let text = fs::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    Ok(kib.context("no MemAvailable")?.parse::<usize>()? << 10)
+}
+
+/// A region as large as the largest of 8 GiB and 1 GiB that there is memory for, reached at its ends and at places between;
+/// says what it took to register it, again, and to deregister it.
+pub fn gigabytes(session: &mut Session) -> Result<()> {
+    let available = available_memory()?;
+    let length = [8 << 30, 1 << 30]
+        .into_iter()
+        .find(|length| length + RESERVE <= available)
+        .context("less memory than this test needs")?;
+    let end = Endpoint::connect(session, &Options::default())?;
+    let started = Instant::now();
+    let mr = Mr::at(&end.pd, 100, length - 100, access::ALL)?;
+    let registered = started.elapsed();
+    println!(
+        "# {} GiB touched and registered in {registered:?}",
+        length >> 30
+    );
+    let source = end.memory(8192)?;
+    let remote = session.swap_memory(&mr)?;
+    let [their_length, _] = session.peer.swap([mr.len() as u64, 0])?;
+    let mut random = Random::new(1);
+    let places = |length: usize, random: &mut Random| {
+        let mut places = vec![0, length - 5000];
+        places.extend((0..30).map(|_| random.below(length - 5000)));
+        places
+    };
+    for (seed, place) in (1..).zip(places(usize::try_from(their_length)?, &mut random)) {
+        source.write(0, &bytes(seed, 5000));
+        end.run(
+            Op::Write(remote.addr + place as u64, remote.rkey),
+            &[source.sge(0, 5000)],
+        )?
+        .ok()?;
+    }
+    session.peer.meet()?;
+    for (seed, place) in (1..).zip(places(mr.len(), &mut Random::new(1))) {
+        compare(
+            &format!("written at {place}"),
+            &mr.read(place, 5000),
+            &bytes(seed, 5000),
+        )?;
+    }
+    session.peer.meet()?;
+    let started = Instant::now();
+    let again = mr.register_again(access::REMOTE_READ)?;
+    println!("# registered again in {:?}", started.elapsed());
+    let started = Instant::now();
+    again.deregister()?;
+    println!("# deregistered in {:?}", started.elapsed());
+    session.peer.meet()
+}
+
+/// One piece of memory registered several times, each with rights of its own.
+pub fn several_rights(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &Options::default())?;
+    let whole = end.memory(3 * 4096)?;
+    let readable = whole.register_again(access::REMOTE_READ)?;
+    let source = end.memory(4096)?;
+    let message = bytes(7, 4096);
+    let by_whole = session.swap_memory(&whole)?;
+    let by_readable = session.swap_memory(&readable)?;
+    ensure!(by_whole.addr == by_readable.addr && by_whole.rkey != by_readable.rkey);
+    if session.active() {
+        source.write(0, &message);
+        let write = Op::Write(by_whole.addr + 50, by_whole.rkey);
+        end.run(write, &[source.sge(0, 4096)])?.ok()?;
+        source.write(0, &[0; 4096]);
+        let read = Op::Read(by_readable.addr + 50, by_readable.rkey);
+        end.run(read, &[source.sge(0, 4096)])?.ok()?;
+        compare("read by the other key", &source.read(0, 4096), &message)?;
+        let write = Op::Write(by_readable.addr, by_readable.rkey);
+        end.run(write, &[source.sge(0, 4096)])?
+            .expect(ffi::IBV_WC_REM_ACCESS_ERR)?;
+    }
+    session.peer.meet()?;
+    // The first region outlives the second.
+    readable.deregister()?;
+    session.peer.meet()
 }
 
 /// Memory that the process can't write can be sent from, but never be registered for writing.

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Messages, memory of the peer, and what queues and address handles do.
+ */
+
+#include "kverbs.h"
+
+#include <linux/delay.h>
+#include <linux/etherdevice.h>
+
+static bool test_send(struct pair *pair)
+{
+	struct work *send = work_get(), *recv = work_get();
+
+	fill(&pair->a, 1);
+	EXPECT(!post_recv(pair, &pair->b, recv, 0, 4096));
+	EXPECT(!post_send(pair, &pair->a, send, 0, 3000));
+	EXPECT(work_wait(send, IB_WC_SUCCESS));
+	EXPECT(work_wait(recv, IB_WC_SUCCESS));
+	EXPECT(send->wc.opcode == IB_WC_SEND && send->wc.qp == pair->a.qp);
+	EXPECT(recv->wc.opcode == IB_WC_RECV && recv->wc.qp == pair->b.qp);
+	EXPECT(recv->wc.byte_len == 3000 && !(recv->wc.wc_flags & IB_WC_WITH_IMM));
+	EXPECT(is_equal(pair, 0, 0, 3000));
+	return true;
+}
+
+static bool test_send_imm_inline(struct pair *pair)
+{
+	struct work *send = work_get(), *recv = work_get();
+	struct ib_sge sges[2];
+	struct ib_send_wr wr = {
+		.wr_cqe = &send->cqe,
+		.sg_list = sges,
+		.num_sge = 2,
+		.opcode = IB_WR_SEND_WITH_IMM,
+		.send_flags = IB_SEND_SIGNALED | IB_SEND_INLINE,
+		.ex.imm_data = cpu_to_be32(0x12345678),
+	};
+
+	fill(&pair->a, 2);
+	sges[0] = (struct ib_sge) { .addr = (uintptr_t)pair->a.memory, .length = 13 };
+	sges[1] = (struct ib_sge) { .addr = (uintptr_t)pair->a.memory + 13, .length = 51 };
+	EXPECT(!post_recv(pair, &pair->b, recv, 64, 64));
+	work_init(send);
+	EXPECT(!ib_post_send(pair->a.qp, &wr, NULL));
+	EXPECT(work_wait(send, IB_WC_SUCCESS));
+	EXPECT(work_wait(recv, IB_WC_SUCCESS));
+	EXPECT(recv->wc.wc_flags & IB_WC_WITH_IMM && recv->wc.ex.imm_data == cpu_to_be32(0x12345678));
+	EXPECT(recv->wc.byte_len == 64 && is_equal(pair, 64, 0, 64));
+
+	sges[1].length++;
+	EXPECT(ib_post_send(pair->a.qp, &wr, NULL) == -EINVAL);
+	return true;
+}
+
+static bool test_write(struct pair *pair)
+{
+	fill(&pair->a, 3);
+	memset(pair->b.memory, 0, SIZE);
+	EXPECT(rdma(pair, IB_WR_RDMA_WRITE, 11, 500, 5001, pair->pd->unsafe_global_rkey, IB_WC_SUCCESS));
+	EXPECT(is_equal(pair, 500, 11, 5001));
+	EXPECT(!pair->b.memory[499] && !pair->b.memory[5501]);
+	return true;
+}
+
+static bool test_write_imm(struct pair *pair)
+{
+	struct work *recv = work_get();
+
+	fill(&pair->a, 4);
+	EXPECT(!post_recv(pair, &pair->b, recv, 0, 64));
+	EXPECT(rdma(pair, IB_WR_RDMA_WRITE_WITH_IMM, 0, 1000, 100, pair->pd->unsafe_global_rkey, IB_WC_SUCCESS));
+	EXPECT(work_wait(recv, IB_WC_SUCCESS));
+	EXPECT(recv->wc.opcode == IB_WC_RECV_RDMA_WITH_IMM && recv->wc.ex.imm_data == cpu_to_be32(77));
+	EXPECT(recv->wc.byte_len == 100 && is_equal(pair, 1000, 0, 100));
+	return true;
+}
+
+static bool test_read(struct pair *pair)
+{
+	fill(&pair->b, 5);
+	EXPECT(rdma(pair, IB_WR_RDMA_READ, 20, 40, 6000, pair->pd->unsafe_global_rkey, IB_WC_SUCCESS));
+	EXPECT(is_equal(pair, 40, 20, 6000));
+	return true;
+}
+
+/* Goes round the ring many times, with one completion for several requests. */
+static bool test_unsignaled(struct pair *pair)
+{
+	struct ib_rdma_wr wrs[DEPTH / 2];
+	struct ib_sge sge = sge_of(pair, &pair->a, 0, 8);
+	struct work *work = work_get();
+	int round, i;
+
+	for (round = 0; round < 100; round++) {
+		memset(wrs, 0, sizeof(wrs));
+		fill(&pair->a, round);
+		for (i = 0; i < ARRAY_SIZE(wrs); i++) {
+			wrs[i].wr.next = i + 1 < ARRAY_SIZE(wrs) ? &wrs[i + 1].wr : NULL;
+			wrs[i].wr.wr_cqe = &work->cqe;
+			wrs[i].wr.sg_list = &sge;
+			wrs[i].wr.num_sge = 1;
+			wrs[i].wr.opcode = IB_WR_RDMA_WRITE;
+			wrs[i].wr.send_flags = wrs[i].wr.next ? 0 : IB_SEND_SIGNALED;
+			wrs[i].remote_addr = pair->b.dma + 8 * i;
+			wrs[i].rkey = pair->pd->unsafe_global_rkey;
+		}
+		work_init(work);
+		EXPECT(!ib_post_send(pair->a.qp, &wrs[0].wr, NULL));
+		EXPECT(work_wait(work, IB_WC_SUCCESS));
+		for (i = 0; i < ARRAY_SIZE(wrs); i++)
+			EXPECT(is_equal(pair, 8 * i, 0, 8));
+	}
+	return true;
+}
+
+/* What does not fit the queue is refused, and names the request that did not. */
+static bool test_full(struct pair *pair)
+{
+	struct work *works[DEPTH + 1];
+	struct ib_recv_wr wrs[DEPTH + 1] = {};
+	struct ib_sge sge = sge_of(pair, &pair->b, 0, 64);
+	const struct ib_recv_wr *bad = NULL;
+	struct work *send = work_get();
+	int i;
+
+	for (i = 0; i <= DEPTH; i++) {
+		works[i] = work_get();
+		work_init(works[i]);
+		wrs[i].next = i < DEPTH ? &wrs[i + 1] : NULL;
+		wrs[i].wr_cqe = &works[i]->cqe;
+		wrs[i].sg_list = &sge;
+		wrs[i].num_sge = 1;
+	}
+	EXPECT(ib_post_recv(pair->b.qp, wrs, &bad) == -ENOMEM);
+	EXPECT(bad == &wrs[DEPTH]);
+	for (i = 0; i < DEPTH; i++) {
+		EXPECT(!post_send(pair, &pair->a, send, 0, 64));
+		EXPECT(work_wait(send, IB_WC_SUCCESS));
+		EXPECT(work_wait(works[i], IB_WC_SUCCESS));
+	}
+	return true;
+}
+
+static bool test_query(struct pair *pair)
+{
+	struct ib_qp_init_attr init;
+	struct ib_qp_attr attr;
+
+	EXPECT(!ib_query_qp(pair->a.qp, &attr, IB_QP_STATE | IB_QP_DEST_QPN, &init));
+	EXPECT(attr.qp_state == IB_QPS_RTS && attr.dest_qp_num == pair->b.qp->qp_num);
+	EXPECT(attr.path_mtu == IB_MTU_1024 && attr.timeout == 14 && attr.retry_cnt == 7);
+	EXPECT(init.cap.max_send_wr >= DEPTH && init.cap.max_inline_data >= 64);
+	EXPECT(init.sq_sig_type == IB_SIGNAL_REQ_WR);
+	return true;
+}
+
+/* AHs are made and destroyed where nothing may sleep, and are what they were made as. */
+static bool test_ah(struct pair *pair)
+{
+	struct rdma_ah_attr attr = {}, got = {};
+	struct ib_ah *ah, *bad;
+	unsigned long flags;
+	int queried = -EINVAL;
+
+	EXPECT(!path_init(pair, &attr));
+	rdma_ah_set_sl(&attr, 3);
+	attr.grh.traffic_class = 0x68;
+	attr.grh.flow_label = 0xabcde;
+	local_irq_save(flags);
+	ah = rdma_create_ah(pair->pd, &attr, 0);
+	if (!IS_ERR(ah)) {
+		queried = rdma_query_ah(ah, &got);
+		rdma_destroy_ah(ah, 0);
+	}
+	local_irq_restore(flags);
+	EXPECT(!IS_ERR(ah) && !queried);
+	EXPECT(got.type == attr.type && got.ah_flags == IB_AH_GRH && got.port_num == 1 && got.sl == 3);
+	EXPECT(!memcmp(&got.grh.dgid, &attr.grh.dgid, sizeof(got.grh.dgid)));
+	EXPECT(got.grh.sgid_index == pair->gid_index && got.grh.hop_limit == 64);
+	EXPECT(got.grh.traffic_class == 0x68 && got.grh.flow_label == 0xabcde);
+	EXPECT(ether_addr_equal(got.roce.dmac, attr.roce.dmac));
+
+	attr.grh.flow_label = 1 << 20;
+	bad = rdma_create_ah(pair->pd, &attr, RDMA_CREATE_AH_SLEEPABLE);
+	if (!IS_ERR(bad))
+		rdma_destroy_ah(bad, RDMA_DESTROY_AH_SLEEPABLE);
+	EXPECT(bad == ERR_PTR(-EINVAL));
+	return true;
+}
+
+/* Polls without events, and finds nothing of a QP that was destroyed. */
+static bool test_direct(struct pair *pair)
+{
+	struct ib_qp_init_attr attr = {
+		.cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
+		.sq_sig_type = IB_SIGNAL_ALL_WR,
+		.qp_type = IB_QPT_RC,
+	};
+	struct ib_qp_attr modify = { .qp_state = IB_QPS_ERR };
+	struct side side = pair->a;
+	struct work *works[2] = { work_get(), work_get() }, *early = work_get();
+	bool passed = false;
+	int i;
+
+	side.send_cq = ib_alloc_cq(pair->dev, NULL, 8, 0, IB_POLL_DIRECT);
+	EXPECT(!IS_ERR(side.send_cq));
+	attr.send_cq = side.send_cq;
+	attr.recv_cq = side.send_cq;
+	side.qp = ib_create_qp(pair->pd, &attr);
+	if (IS_ERR(side.qp))
+		goto free_cq;
+	if (post_recv(pair, &side, early, 0, 64) != -EINVAL)
+		goto destroy;
+	if (side_connect(pair, &side, &pair->b))
+		goto destroy;
+	for (i = 0; i < 2; i++)
+		if (post_recv(pair, &side, works[i], 0, 64))
+			goto destroy;
+	if (ib_modify_qp(side.qp, &modify, IB_QP_STATE))
+		goto destroy;
+	for (i = 0; i < 3000 && !completion_done(&works[0]->done); i++) {
+		ib_process_cq_direct(side.send_cq, 1);
+		msleep(10);
+	}
+	passed = completion_done(&works[0]->done) && works[0]->wc.status == IB_WC_WR_FLUSH_ERR;
+destroy:
+	ib_destroy_qp(side.qp);
+	if (ib_process_cq_direct(side.send_cq, -1) != 0)
+		passed = false;
+free_cq:
+	ib_free_cq(side.send_cq);
+	return passed;
+}
+
+/* An error completes the request with its status and flushes what comes after it, on both queues. */
+static bool test_bad_rkey(struct pair *pair)
+{
+	struct work *recv = work_get(), *send = work_get();
+
+	EXPECT(!post_recv(pair, &pair->a, recv, 0, 64));
+	EXPECT(rdma(pair, IB_WR_RDMA_WRITE, 0, 0, 64, ~pair->pd->unsafe_global_rkey, IB_WC_REM_ACCESS_ERR));
+	EXPECT(!post_send(pair, &pair->a, send, 0, 64));
+	EXPECT(work_wait(send, IB_WC_WR_FLUSH_ERR));
+	EXPECT(work_wait(recv, IB_WC_WR_FLUSH_ERR));
+	return true;
+}
+
+/* From the error state a QP goes through RESET into use again. */
+static bool test_reset(struct pair *pair)
+{
+	struct ib_qp_attr attr = { .qp_state = IB_QPS_ERR };
+	struct work *send = work_get();
+
+	EXPECT(!ib_modify_qp(pair->a.qp, &attr, IB_QP_STATE));
+	attr.qp_state = IB_QPS_RESET;
+	EXPECT(!ib_modify_qp(pair->a.qp, &attr, IB_QP_STATE));
+	EXPECT(post_send(pair, &pair->a, send, 0, 64) == -EINVAL);
+	EXPECT(!ib_modify_qp(pair->b.qp, &attr, IB_QP_STATE));
+	EXPECT(!side_connect(pair, &pair->a, &pair->b));
+	EXPECT(!side_connect(pair, &pair->b, &pair->a));
+	return test_send(pair) && test_unsignaled(pair);
+}
+
+const struct test data_tests[] = {
+	{ "send", test_send },
+	{ "send_imm_inline", test_send_imm_inline },
+	{ "write", test_write },
+	{ "write_imm", test_write_imm },
+	{ "read", test_read },
+	{ "unsignaled", test_unsignaled },
+	{ "full", test_full },
+	{ "query", test_query },
+	{ "ah", test_ah },
+	{ "direct", test_direct },
+	{ "bad_rkey", test_bad_rkey },
+	{ "reset", test_reset },
+	{},
+};

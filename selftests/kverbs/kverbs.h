@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What the tests have in common: two connected QPs of one device, and work on them.
+ */
+
+#ifndef KVERBS_H
+#define KVERBS_H
+
+#ifndef pr_fmt
+#define pr_fmt(fmt) "kverbs: " fmt
+#endif
+
+#include <linux/completion.h>
+#include <linux/printk.h>
+#include <rdma/ib_verbs.h>
+
+#define DEPTH	16
+#define SIZE	8192
+
+/* A work request that waits for its completion. */
+struct work {
+	struct ib_cqe cqe;
+	struct completion done;
+	struct ib_wc wc;
+};
+
+struct side {
+	struct ib_cq *send_cq;
+	struct ib_cq *recv_cq;
+	struct ib_qp *qp;
+	u8 *memory;
+	u64 dma;
+};
+
+struct pair {
+	struct ib_device *dev;
+	struct ib_pd *pd;
+	unsigned int gid_index;
+	struct side a;
+	struct side b;
+};
+
+#define EXPECT(condition)							\
+	do {									\
+		if (!(condition)) {						\
+			pr_info("# %s:%d: %s\n", __FILE_NAME__, __LINE__, #condition); \
+			return false;						\
+		}								\
+	} while (0)
+
+/* pair.c */
+int pair_init(struct pair *pair, struct ib_device *dev, unsigned int gid_index);
+void pair_free(struct pair *pair);
+int pair_connect(struct pair *pair);
+int side_connect(struct pair *pair, struct side *side, struct side *peer);
+int path_init(struct pair *pair, struct rdma_ah_attr *attr);
+
+/* work.c */
+struct work *work_get(void);
+void work_init(struct work *work);
+bool work_wait(struct work *work, enum ib_wc_status status);
+struct ib_sge sge_of(struct pair *pair, struct side *side, u32 offset, u32 length);
+int post_recv(struct pair *pair, struct side *side, struct work *work, u32 offset, u32 length);
+int post_send(struct pair *pair, struct side *side, struct work *work, u32 offset, u32 length);
+bool rdma_at(struct pair *pair, enum ib_wr_opcode opcode, u32 local, u32 length, u64 remote, u32 rkey,
+	     enum ib_wc_status status);
+bool rdma(struct pair *pair, enum ib_wr_opcode opcode, u32 local, u32 remote, u32 length, u32 rkey,
+	  enum ib_wc_status status);
+void fill(struct side *side, u8 seed);
+bool is_equal(struct pair *pair, u32 to, u32 from, u32 length);
+
+/*
+ * A test returns whether it passed. The two QPs are connected and idle when it starts, and in any state when it ends.
+ * It is skipped on a device that does not offer what it is about.
+ */
+struct test {
+	const char *name;
+	bool (*run)(struct pair *pair);
+	bool (*is_offered)(const struct ib_device_attr *attrs);
+};
+
+bool has_fast_reg(const struct ib_device_attr *attrs);
+
+extern const struct test data_tests[];
+extern const struct test fast_reg_tests[];
+extern const struct test atomic_tests[];
+
+#endif

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Tests of the verbs that kernel clients use, between two QPs of one device.
+ *
+ * They run when the module is loaded, on the device that the parameter names, and report as KTAP in the kernel's log.
+ * Loading fails if a test does.
+ */
+
+#include <linux/module.h>
+#include <linux/slab.h>
+
+#include "kverbs.h"
+
+static char *device;
+module_param(device, charp, 0444);
+MODULE_PARM_DESC(device, "RDMA device to test");
+
+static uint gid_index = 1;
+module_param(gid_index, uint, 0444);
+MODULE_PARM_DESC(gid_index, "GID of both ends");
+
+static const struct test *const suites[] = { data_tests, fast_reg_tests, atomic_tests };
+
+static unsigned int count_tests(void)
+{
+	const struct test *test;
+	unsigned int count = 0, i;
+
+	for (i = 0; i < ARRAY_SIZE(suites); i++)
+		for (test = suites[i]; test->name; test++)
+			count++;
+	return count;
+}
+
+static bool run_tests(struct pair *pair)
+{
+	const struct test *test;
+	unsigned int number = 0, i;
+	bool all = true;
+
+	pr_info("KTAP version 1\n");
+	pr_info("1..%u\n", count_tests());
+	for (i = 0; i < ARRAY_SIZE(suites); i++) {
+		for (test = suites[i]; test->name; test++) {
+			bool passed;
+
+			number++;
+			if (test->is_offered && !test->is_offered(&pair->dev->attrs)) {
+				pr_info("ok %u %s # SKIP not offered\n", number, test->name);
+				continue;
+			}
+			passed = !pair_connect(pair) && test->run(pair);
+			pr_info("%s %u %s\n", passed ? "ok" : "not ok", number, test->name);
+			all &= passed;
+		}
+	}
+	return all;
+}
+
+static int kverbs_run(struct ib_device *dev)
+{
+	struct pair *pair;
+	int ret;
+
+	pair = kzalloc(sizeof(*pair), GFP_KERNEL);
+	if (!pair)
+		return -ENOMEM;
+	ret = pair_init(pair, dev, gid_index);
+	if (!ret)
+		ret = run_tests(pair) ? 0 : -EIO;
+	pair_free(pair);
+	kfree(pair);
+	return ret;
+}
+
+static int result = -ENODEV;
+
+static int kverbs_add(struct ib_device *dev)
+{
+	if (device && !strcmp(dev_name(&dev->dev), device))
+		result = kverbs_run(dev);
+	return -EOPNOTSUPP;
+}
+
+static struct ib_client client = {
+	.name = "kverbs",
+	.add = kverbs_add,
+};
+
+/* Registering tells of each device there is. No more is wanted of it. */
+static int __init kverbs_init(void)
+{
+	int ret = ib_register_client(&client);
+
+	if (ret)
+		return ret;
+	ib_unregister_client(&client);
+	if (result)
+		pr_info("failed: %d\n", result);
+	return result;
+}
+
+static void __exit kverbs_exit(void)
+{
+}
+
+module_init(kverbs_init);
+module_exit(kverbs_exit);
+
+MODULE_AUTHOR("The virtio-rdma authors");
+MODULE_DESCRIPTION("Tests of RDMA verbs in the kernel");
+MODULE_LICENSE("GPL");

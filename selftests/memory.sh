@@ -1,0 +1,33 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# Registration of a GiB, or 8 GiB where the machines have them: by small pages, in a list of two levels, and by huge ones.
+# testbed: --path direct --mem 1600
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+thp=/sys/kernel/mm/transparent_hugepage/enabled
+before=$(sed 's/.*\[\(.*\)\].*/\1/' "$thp")
+
+# Whether new memory of programs consists of huge pages.
+huge_pages() {
+	local vm
+	for vm in 1 2; do
+		at "$vm" sh -c "echo $1 >$thp"
+	done
+}
+cleanup() { huge_pages "$before"; }
+
+test_small_pages() {
+	huge_pages never
+	start_server
+	client client vm2 memory_gigabytes
+}
+
+test_huge_pages() {
+	huge_pages always
+	start_server
+	client client vm2 memory_gigabytes
+}
+
+run_tests test_small_pages test_huge_pages
