@@ -267,9 +267,17 @@ pub(super) unsafe extern "C" fn rereg_user<T: MemoryRegions>(
             access.map_or(MrChange::Nothing, MrChange::Access)
         };
         // SAFETY: By the function's safety requirements.
-        let (mr, pd) = unsafe { (Mr::from_raw(mr), Pd::from_raw(new_pd)) };
+        let (old, pd) = unsafe { (Mr::from_raw(mr), Pd::from_raw(new_pd)) };
         // The core gives the new MR the handle of the old one, and destroys that.
-        into_raw::<T>(T::rereg_user_mr(mr, pd, &change)?)
+        let raw = into_raw::<T>(T::rereg_user_mr(old, pd, &change)?)?;
+        // SAFETY: Both are valid, and nobody else knows the new one yet. The core says so much of MRs of `reg_user` only.
+        unsafe {
+            ((*raw).iova, (*raw).length) = match change {
+                MrChange::Memory { iova, length, .. } => (iova, length),
+                MrChange::Nothing | MrChange::Access(_) => ((*mr).iova, (*mr).length),
+            };
+        }
+        Ok(raw)
     };
     result_into_err_ptr(rereg_user())
 }
