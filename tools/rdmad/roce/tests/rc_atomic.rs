@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Atomic operations and SENDs that invalidate, packet by packet.
+//! Atomic operations, packet by packet.
 
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
@@ -8,11 +8,11 @@
 mod common;
 
 use common::endpoint::{Settings, BASE, RKEY};
-use common::setup::{at, post_flags, requests, sealed, sim, statuses, write};
+use common::setup::{at, invalidate, post_flags, requests, sealed, sent, sim, statuses, write};
 use common::sim::Sim;
 use roce::headers::{Aeth, AtomicEth, Bth, NakCode, Syndrome, Transport};
 use roce::opcode::{Extra, Op, Opcode, Position};
-use roce::work::{AccessFlags, AsyncEvent, AtomicOp, SendFlags, SendOp, SendWr, WcStatus, With};
+use roce::work::{AccessFlags, AsyncEvent, AtomicOp, SendFlags, SendOp, WcStatus, With};
 use roce::{Packet, QpError};
 
 const ADD: AtomicOp = AtomicOp::FetchAdd { add: 5 };
@@ -23,20 +23,6 @@ const SWAP: AtomicOp = AtomicOp::CompareSwap {
 
 fn atomic(op: AtomicOp) -> SendOp {
     SendOp::Atomic { remote: at(0), op }
-}
-
-fn invalidate(rkey: u32) -> SendOp {
-    SendOp::Send {
-        with: With::Inv(rkey),
-    }
-}
-
-/// The frames that `side` sends now.
-fn sent(sim: &mut Sim, side: usize) -> Vec<Vec<u8>> {
-    let now = sim.now;
-    sim.ends[side].transmit(usize::MAX, now);
-    let frames = sim.ends[side].world.out.drain(..);
-    frames.map(|frame| frame.to_vec()).collect()
 }
 
 /// What is behind Ethernet, IPv4 and UDP headers, without the ICRC.
@@ -359,102 +345,4 @@ fn one_limit_for_reads_and_atomics_and_a_fence() {
     );
     assert_eq!(sent(&mut sim, 0).len(), 1, "the fence holds the WRITE back");
     sim.run();
-}
-
-#[test]
-fn a_key_that_can_not_be_invalidated() {
-    let mut sim = sim(Settings::default());
-    sim.ends[1].post_recv(6, vec![0..100]);
-    sim.ends[0].post(0, invalidate(77), vec![0..100]);
-    sim.ends[0].post(1, write(at(0)), vec![0..100]);
-    sim.run();
-    assert_eq!(
-        statuses(&sim),
-        [WcStatus::RemAccessErr, WcStatus::WrFlushErr]
-    );
-    let (id, how) = sim.ends[1].world.received[0];
-    assert_eq!((id, how.status), (6, WcStatus::RemInvReqErr));
-    let event = Some(AsyncEvent::QpAccessErr);
-    assert_eq!(sim.ends[1].errors, [QpError { event }]);
-}
-
-#[test]
-fn a_key_is_invalidated_once_and_with_the_last_packet() {
-    let mut sim = sim(Settings::default());
-    sim.ends[1].world.keys = vec![5, 9];
-    sim.ends[1].post_recv(0, vec![0..3000]);
-    sim.ends[0].post(0, invalidate(9), vec![0..3000]);
-    let now = sim.now;
-    let frames = sent(&mut sim, 0);
-    let opcodes: Vec<_> = frames
-        .iter()
-        .map(|frame| Packet::parse(frame).unwrap().opcode().encode())
-        .collect();
-    assert_eq!(opcodes, [0x00, 0x01, 0x16]);
-    for frame in &frames {
-        assert_eq!(sim.ends[1].world.keys, [5, 9]);
-        sim.ends[1].deliver(frame, now);
-    }
-    assert_eq!(sim.ends[1].world.keys, [5]);
-    sim.ends[1].deliver(&frames[2], now);
-    assert_eq!(sim.ends[1].errors, [], "a duplicate is acknowledged alone");
-    assert_eq!(sim.ends[1].world.received.len(), 1);
-}
-
-#[test]
-fn local_work_that_fails_ends_the_connection_in_its_turn() {
-    let mut sim = sim(Settings::default());
-    sim.ends[0].post(0, write(at(0)), vec![]);
-    sim.ends[0].post(1, SendOp::Local { drained: false }, vec![]);
-    sim.ends[0].post(2, write(at(0)), vec![0..8]);
-    sim.ends[0].world.local_fault = true;
-    sim.run();
-    assert_eq!(
-        statuses(&sim),
-        [
-            WcStatus::Success,
-            WcStatus::LocProtErr,
-            WcStatus::WrFlushErr
-        ]
-    );
-    assert_eq!(requests(&sim).len(), 1, "nothing behind it is sent");
-}
-
-#[test]
-fn local_work_waits_for_what_it_must() {
-    let mut sim = sim(Settings::default());
-    sim.ends[0].post(0, write(at(0)), vec![0..8]);
-    sim.ends[0].post(1, SendOp::Local { drained: false }, vec![]);
-    sim.ends[0].post(2, write(at(0)), vec![0..8]);
-    sim.ends[0].post(3, SendOp::Local { drained: true }, vec![]);
-    sim.ends[0].post(4, write(at(0)), vec![0..8]);
-    assert_eq!(sent(&mut sim, 0).len(), 2);
-    assert_eq!(sim.ends[0].world.local_operations, [0]);
-    assert_eq!(statuses(&sim), [], "completions come in order");
-    // What was sent is lost: it is repeated, but the first local operation is not.
-    sim.run();
-    assert_eq!(statuses(&sim), [WcStatus::Success; 5]);
-    assert_eq!(sim.ends[0].world.local_operations, [0, 3]);
-}
-
-#[test]
-fn local_work_alone_needs_no_peer() {
-    let mut sim = sim(Settings::default());
-    let wr = SendWr {
-        id: 0,
-        op: SendOp::Local { drained: true },
-        length: 0,
-        flags: SendFlags::NONE,
-        local: vec![],
-    };
-    sim.ends[0].requester.post(wr.clone()).unwrap();
-    assert_eq!(sent(&mut sim, 0), Vec::<Vec<u8>>::new());
-    assert_eq!(statuses(&sim), [WcStatus::Success]);
-    // One that was found to be bad does not reach the environment.
-    let bad = SendWr { id: 1, ..wr };
-    let status = WcStatus::LocQpOpErr;
-    sim.ends[0].requester.post_failed(bad, status).unwrap();
-    sent(&mut sim, 0);
-    assert_eq!(statuses(&sim), [WcStatus::Success, status]);
-    assert_eq!(sim.ends[0].world.local_operations, [0]);
 }

@@ -7,118 +7,15 @@
 
 mod common;
 
-use common::endpoint::{length, Pieces, Settings, World, BASE, RKEY};
+use common::endpoint::{Settings, BASE, RKEY};
+use common::line::{reth, send, write, Line, FULL, MTU, PSN};
 use common::setup::{at, SEND};
 use common::sim::Rng;
 use proptest::prelude::*;
 use roce::headers::{Bth, Deth, Reth, Transport};
-use roce::net::Addresses;
 use roce::opcode::{Extra, Op, Opcode, Position, Service};
-use roce::uc::{Requester, Responder};
-use roce::work::{AccessFlags, AtomicOp, Mtu, RecvWr, SendFlags, SendOp, SendWr, WcStatus, With};
-use roce::{Connection, Packet, Path, Pause, Psn, QpError};
-
-const MTU: usize = 256;
-const PSN: u32 = 0xff_fff0;
-const FULL: [u8; MTU] = [7; MTU];
-
-/// Both ends of one direction.
-struct Line {
-    requester: Requester<Pieces>,
-    near: World,
-    responder: Responder<Pieces>,
-    far: World,
-}
-
-impl Line {
-    fn new(memory: usize) -> Self {
-        let addresses = Addresses::V4([10, 9, 0, 1].into(), [10, 9, 0, 2].into());
-        let connection = Connection::new(Path::new([2; 6], [4; 6], addresses), 2, Mtu::Mtu256);
-        let mut line = Self {
-            requester: Requester::new(connection, PSN, 8),
-            near: World::new(memory),
-            responder: Responder::new(Mtu::Mtu256, PSN, AccessFlags::ALL),
-            far: World::new(memory),
-        };
-        Rng(1).fill(&mut line.near.memory);
-        line
-    }
-
-    fn post(&mut self, id: u64, op: SendOp, local: Pieces) {
-        let wr = SendWr {
-            id,
-            op,
-            length: length(&local),
-            flags: SendFlags::SOLICITED,
-            local,
-        };
-        self.requester.post(wr).expect("there is room");
-    }
-
-    fn post_recv(&mut self, id: u64, local: Pieces) {
-        self.far.receives.push_back(RecvWr {
-            id,
-            length: length(&local),
-            local,
-        });
-    }
-
-    /// The frames of all work that is posted.
-    fn sent(&mut self) -> Vec<Vec<u8>> {
-        let _ = self.requester.transmit(usize::MAX, &mut self.near);
-        self.near
-            .out
-            .drain(..)
-            .map(|frame| frame.to_vec())
-            .collect()
-    }
-
-    fn deliver(&mut self, frame: &[u8]) -> Result<bool, QpError> {
-        let packet = Packet::parse(frame).expect("a sound frame");
-        self.responder.on_packet(&packet, &mut self.far)
-    }
-
-    /// Feeds the responder a packet at `psn`.
-    fn feed(&mut self, op: Op, psn: u32, reth: Option<Reth>, payload: &[u8]) -> bool {
-        let opcode = Opcode {
-            service: Service::Uc,
-            op,
-        };
-        let mut transport = Transport::new(Bth::new(opcode, 0xffff, 2, Psn::new(psn)));
-        transport.reth = reth;
-        transport.imm = matches!(op, Op::Send(_, Extra::Imm) | Op::Write(_, Extra::Imm))
-            .then_some([1, 2, 3, 4]);
-        let frame = common::setup::sealed(&transport, payload);
-        self.deliver(&frame).expect("the QP lives")
-    }
-
-    /// Receives that completed: id and length.
-    fn received(&self) -> Vec<(u64, u32)> {
-        let received = self.far.received.iter();
-        received
-            .map(|(id, how)| {
-                assert_eq!(how.status, WcStatus::Success);
-                (*id, how.byte_len)
-            })
-            .collect()
-    }
-}
-
-const fn send(position: Position) -> Op {
-    Op::Send(position, Extra::None)
-}
-
-const fn write(position: Position) -> Op {
-    Op::Write(position, Extra::None)
-}
-
-fn reth(length: u32) -> Option<Reth> {
-    Some(Reth {
-        va: BASE,
-        rkey: RKEY,
-        length,
-    })
-}
+use roce::work::{AccessFlags, AtomicOp, RecvWr, SendOp, WcStatus, With};
+use roce::{Pause, Psn, QpError};
 
 #[test]
 fn bytes_of_packets() {

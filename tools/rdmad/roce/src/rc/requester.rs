@@ -243,16 +243,18 @@ impl<L> Requester<L> {
 
     /// Takes a step with work on local keys if its turn has come. Returns whether it did.
     fn execute_local<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> bool {
-        let held = self.is_held();
+        let Some(&SendOp::Local { drained }) =
+            self.queue.get(self.cursor).map(|pending| &pending.wr.op)
+        else {
+            return false;
+        };
+        // What has ended is no longer in the queue.
+        let waits = self.is_held() || (drained && self.cursor > 0);
         let Some(pending) = self.queue.get_mut(self.cursor) else {
             return false;
         };
-        let SendOp::Local { drained } = pending.wr.op else {
-            return false;
-        };
         if pending.local {
-            // What has ended is no longer in the queue.
-            if held || pending.failed.is_some() || (drained && self.cursor > 0) {
+            if waits || pending.failed.is_some() {
                 return false;
             }
             match env.execute_local(&pending.wr.local) {

@@ -5,5 +5,6 @@
 
 pub mod capture;
 pub mod endpoint;
+pub mod line;
 pub mod setup;
 pub mod sim;

@@ -73,6 +73,21 @@ pub fn post_flags(sim: &mut Sim, id: u64, op: SendOp, flags: SendFlags) {
     sim.ends[0].requester.post(wr).expect("there is room");
 }
 
+/// A SEND that invalidates.
+pub fn invalidate(rkey: u32) -> SendOp {
+    SendOp::Send {
+        with: With::Inv(rkey),
+    }
+}
+
+/// The frames that `side` sends now.
+pub fn sent(sim: &mut Sim, side: usize) -> Vec<Vec<u8>> {
+    let now = sim.now;
+    sim.ends[side].transmit(usize::MAX, now);
+    let frames = sim.ends[side].world.out.drain(..);
+    frames.map(|frame| frame.to_vec()).collect()
+}
+
 /// The word after an atomic operation.
 pub fn apply(op: AtomicOp, original: u64) -> u64 {
     match op {

@@ -2,11 +2,20 @@
 
 //! Ethernet, IP and UDP around a RoCEv2 packet (IBTA annex A17).
 
+mod checksum;
+mod derive;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use thiserror::Error;
 
 use crate::headers::{Reader, Writer};
+
+use self::checksum::{fold, sum, udp_checksum_holds};
+
+pub use self::derive::{
+    flow_label, gid_to_ip, ip_to_gid, udp_source_port, vlan_id, vlan_priority, vlan_tag,
+};
 
 /// UDP destination port of RoCEv2.
 pub const ROCE_PORT: u16 = 4791;
@@ -24,10 +33,6 @@ const PROTOCOL_UDP: u8 = 17;
 const IPV4_DONT_FRAGMENT: u16 = 0x4000;
 /// "More fragments" and the fragment offset.
 const IPV4_FRAGMENT: u16 = 0x3fff;
-
-/// Bits of a VLAN id, and where the priority starts in tag control information.
-const VLAN_ID: u16 = 0xfff;
-const VLAN_PRIORITY_SHIFT: u32 = 13;
 
 /// Hop limit of packets unless the address handle says otherwise.
 pub const DEFAULT_HOP_LIMIT: u8 = 64;
@@ -299,53 +304,6 @@ fn decode_ipv6(packet: &[u8]) -> Result<(Path, u16, &[u8]), NetError> {
     Ok((path, 0, udp))
 }
 
-/// The IP address that a GID of RoCEv2 stands for (annex A17: an IPv4 address is mapped into IPv6).
-pub fn gid_to_ip(gid: [u8; 16]) -> IpAddr {
-    let address = Ipv6Addr::from(gid);
-    address
-        .to_ipv4_mapped()
-        .map_or(IpAddr::V6(address), IpAddr::V4)
-}
-
-/// The GID of an IP address.
-pub fn ip_to_gid(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    }
-}
-
-/// The tag control information for VLAN `id` and service level `sl`, whose low 3 bits are the priority.
-pub const fn vlan_tag(id: u16, sl: u8) -> u16 {
-    ((sl as u16 & 7) << VLAN_PRIORITY_SHIFT) | (id & VLAN_ID)
-}
-
-/// The VLAN that tag control information names.
-pub const fn vlan_id(tag: u16) -> u16 {
-    tag & VLAN_ID
-}
-
-/// The priority in tag control information, 0 to 7.
-pub const fn vlan_priority(tag: u16) -> u8 {
-    (tag >> VLAN_PRIORITY_SHIFT) as u8
-}
-
-/// The UDP source port for a flow label: its 20 bits folded to 14, in the dynamic range (annex A17).
-pub const fn udp_source_port(flow_label: u32) -> u16 {
-    let folded = (flow_label & 0x3fff) ^ ((flow_label >> 14) & 0x3f);
-    // 14 bits fit.
-    0xc000 | folded as u16
-}
-
-/// A flow label for a connection whose address handle has none, from the two QPNs, so that routers spread
-/// connections over their paths.
-pub const fn flow_label(local_qpn: u32, remote_qpn: u32) -> u32 {
-    let product = local_qpn as u64 * remote_qpn as u64;
-    let mixed = product ^ (product >> 20) ^ (product >> 40);
-    // 20 bits fit.
-    (mixed & 0xf_ffff) as u32
-}
-
 /// Whether a frame is RoCEv2 by its addresses of protocol and port alone, sound or not.
 pub fn is_roce(frame: &[u8]) -> bool {
     let ethertype = |at: usize| {
@@ -374,64 +332,16 @@ pub fn is_roce(frame: &[u8]) -> bool {
     matches!(udp, Some([_, _, high, low, ..]) if u16::from_be_bytes([*high, *low]) == ROCE_PORT)
 }
 
-/// Sum of the 16-bit words of `bytes`, an odd last byte being the high half of a word.
-fn sum(bytes: &[u8]) -> u64 {
-    let words = bytes.chunks_exact(2);
-    let odd = words
-        .remainder()
-        .first()
-        .map_or(0, |&last| u64::from(last) << 8);
-    words.fold(odd, |total, word| {
-        total + u64::from(u16::from_be_bytes([word[0], word[1]]))
-    })
-}
-
-/// The one's complement sum, in 16 bits.
-fn fold(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    // At most 16 bits are left.
-    sum as u16
-}
-
-fn udp_checksum_holds(addresses: &Addresses, udp: &[u8]) -> bool {
-    let pseudo = match addresses {
-        Addresses::V4(src, dst) => sum(&src.octets()) + sum(&dst.octets()),
-        Addresses::V6(src, dst) => sum(&src.octets()) + sum(&dst.octets()),
-    };
-    fold(pseudo + u64::from(PROTOCOL_UDP) + udp.len() as u64 + sum(udp)) == 0xffff
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn gids_of_addresses() {
+    fn addresses_are_of_one_family() {
         let v4: IpAddr = "10.9.0.1".parse().unwrap();
         let v6: IpAddr = "fd09::1".parse().unwrap();
-        assert_eq!(
-            ip_to_gid(v4),
-            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1]
-        );
-        assert_eq!(gid_to_ip(ip_to_gid(v4)), v4);
-        assert_eq!(gid_to_ip(ip_to_gid(v6)), v6);
         assert_eq!(Addresses::new(v4, v6), None);
-    }
-
-    #[test]
-    fn source_ports_are_dynamic() {
-        assert_eq!(udp_source_port(0), 0xc000);
-        assert_eq!(udp_source_port(0x0_3fff), 0xffff);
-        assert_eq!(udp_source_port(0xf_ffff), 0xffc0);
-        assert_eq!(flow_label(0x11, 0x11), 0x121);
-        assert_eq!(flow_label(0xff_ffff, 0xff_ffff), 0xf_ff1e);
-    }
-
-    #[test]
-    fn checksums_fold() {
-        assert_eq!(fold(sum(&[0xff, 0xff, 0x00, 0x01])), 1);
-        assert_eq!(sum(&[0x12, 0x34, 0x56]), 0x1234 + 0x5600);
+        assert_eq!(Addresses::new(v6, v4), None);
+        assert_eq!(Addresses::new(v6, v6).map(|pair| pair.dst()), Some(v6));
     }
 }

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The base transport header.
+
+use virtio_rdma_abi::ib::MASK_24;
+
+use crate::opcode::Opcode;
+use crate::psn::Psn;
+
+use super::bytes::be24;
+
+/// Base transport header. Reserved bits are sent as zero and ignored on receipt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bth {
+    /// Opcode.
+    pub opcode: Opcode,
+    /// The receiver shall raise a solicited event.
+    pub solicited: bool,
+    /// Path migration request. RoCE peers set or clear it at will; this crate clears it and ignores it.
+    pub migrate: bool,
+    /// Pad bytes behind the payload, 0 to 3.
+    pub pad: u8,
+    /// P_Key.
+    pub pkey: u16,
+    /// Forward congestion mark.
+    pub fecn: bool,
+    /// Backward congestion mark.
+    pub becn: bool,
+    /// QPN of the receiver.
+    pub dest_qpn: u32,
+    /// An acknowledgement is requested.
+    pub ack_req: bool,
+    /// Sequence number.
+    pub psn: Psn,
+}
+
+impl Bth {
+    /// Bytes on the wire.
+    pub const SIZE: usize = 12;
+
+    /// A header without flags and padding.
+    pub const fn new(opcode: Opcode, pkey: u16, dest_qpn: u32, psn: Psn) -> Self {
+        Self {
+            opcode,
+            solicited: false,
+            migrate: false,
+            pad: 0,
+            pkey,
+            fecn: false,
+            becn: false,
+            dest_qpn,
+            ack_req: false,
+            psn,
+        }
+    }
+
+    /// The header of these bytes with its transport version; `None` for an unknown opcode.
+    pub(crate) fn decode(bytes: &[u8; Self::SIZE]) -> Option<(Self, u8)> {
+        let flags = bytes[1];
+        let bth = Self {
+            opcode: Opcode::decode(bytes[0])?,
+            solicited: flags & 0x80 != 0,
+            migrate: flags & 0x40 != 0,
+            pad: (flags >> 4) & 3,
+            pkey: u16::from_be_bytes([bytes[2], bytes[3]]),
+            fecn: bytes[4] & 0x80 != 0,
+            becn: bytes[4] & 0x40 != 0,
+            dest_qpn: be24(&bytes[5..]),
+            ack_req: bytes[8] & 0x80 != 0,
+            psn: Psn::new(be24(&bytes[9..])),
+        };
+        Some((bth, flags & 0x0f))
+    }
+
+    pub(super) fn encode(&self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[0] = self.opcode.encode();
+        bytes[1] =
+            (u8::from(self.solicited) << 7) | (u8::from(self.migrate) << 6) | ((self.pad & 3) << 4);
+        bytes[2..4].copy_from_slice(&self.pkey.to_be_bytes());
+        bytes[4..8].copy_from_slice(&(self.dest_qpn & MASK_24).to_be_bytes());
+        bytes[4] = (u8::from(self.fecn) << 7) | (u8::from(self.becn) << 6);
+        bytes[8..].copy_from_slice(&self.psn.value().to_be_bytes());
+        bytes[8] = u8::from(self.ack_req) << 7;
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bth_bytes() {
+        use crate::opcode::{Extra, Op, Position};
+        let mut bth = Bth::new(
+            Opcode::rc(Op::Send(Position::Last, Extra::Imm)),
+            0x8001,
+            0x12_3456,
+            Psn::new(0xab_cdef),
+        );
+        bth.solicited = true;
+        bth.pad = 3;
+        bth.becn = true;
+        bth.ack_req = true;
+        let bytes = bth.encode();
+        assert_eq!(
+            bytes,
+            [0x03, 0xb0, 0x80, 0x01, 0x40, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef]
+        );
+        assert_eq!(Bth::decode(&bytes), Some((bth, 0)));
+    }
+}

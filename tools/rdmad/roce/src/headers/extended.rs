@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Extended transport headers.
+
+use virtio_rdma_abi::ib::MASK_24;
+
+use crate::work::Remote;
+
+use super::bytes::{be24, be32, be64};
+
+/// RDMA extended transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reth {
+    /// Virtual address.
+    pub va: u64,
+    /// R_Key.
+    pub rkey: u32,
+    /// Length of the message in bytes.
+    pub length: u32,
+}
+
+impl Reth {
+    pub(crate) const SIZE: usize = 16;
+
+    /// Where the range starts.
+    pub const fn remote(&self) -> Remote {
+        Remote {
+            va: self.va,
+            rkey: self.rkey,
+        }
+    }
+
+    pub(super) fn decode(bytes: [u8; Self::SIZE]) -> Self {
+        Self {
+            va: be64(&bytes),
+            rkey: be32(&bytes[8..]),
+            length: be32(&bytes[12..]),
+        }
+    }
+
+    pub(super) fn encode(&self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[..8].copy_from_slice(&self.va.to_be_bytes());
+        bytes[8..12].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes[12..].copy_from_slice(&self.length.to_be_bytes());
+        bytes
+    }
+}
+
+/// Atomic extended transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicEth {
+    /// Virtual address.
+    pub va: u64,
+    /// R_Key.
+    pub rkey: u32,
+    /// Value to swap in or to add.
+    pub swap_add: u64,
+    /// Value to compare with.
+    pub compare: u64,
+}
+
+impl AtomicEth {
+    pub(crate) const SIZE: usize = 28;
+
+    pub(super) fn decode(bytes: [u8; Self::SIZE]) -> Self {
+        Self {
+            va: be64(&bytes),
+            rkey: be32(&bytes[8..]),
+            swap_add: be64(&bytes[12..]),
+            compare: be64(&bytes[20..]),
+        }
+    }
+
+    pub(super) fn encode(&self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[..8].copy_from_slice(&self.va.to_be_bytes());
+        bytes[8..12].copy_from_slice(&self.rkey.to_be_bytes());
+        bytes[12..20].copy_from_slice(&self.swap_add.to_be_bytes());
+        bytes[20..].copy_from_slice(&self.compare.to_be_bytes());
+        bytes
+    }
+}
+
+/// Reasons for a NAK (IBTA table 46).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NakCode {
+    /// PSN sequence error.
+    PsnSequence,
+    /// Invalid request.
+    InvalidRequest,
+    /// Remote access error.
+    RemoteAccess,
+    /// Remote operational error.
+    RemoteOperational,
+}
+
+/// Syndrome of an AETH (IBTA 9.7.5.2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syndrome {
+    /// Acknowledgement with a 5-bit credit code.
+    Ack(u8),
+    /// Receiver not ready, with a 5-bit timer code.
+    Rnr(u8),
+    /// Negative acknowledgement.
+    Nak(NakCode),
+}
+
+impl Syndrome {
+    /// An acknowledgement without end-to-end credits.
+    pub const ACK: Self = Self::Ack(0x1f);
+
+    /// The syndrome of a byte; `None` for reserved ones.
+    pub const fn decode(byte: u8) -> Option<Self> {
+        let low = byte & 0x1f;
+        Some(match byte >> 5 {
+            0 => Self::Ack(low),
+            1 => Self::Rnr(low),
+            3 => Self::Nak(match low {
+                0 => NakCode::PsnSequence,
+                1 => NakCode::InvalidRequest,
+                2 => NakCode::RemoteAccess,
+                3 => NakCode::RemoteOperational,
+                _ => return None,
+            }),
+            _ => return None,
+        })
+    }
+
+    /// The byte of this syndrome.
+    pub const fn encode(self) -> u8 {
+        match self {
+            Self::Ack(credits) => credits & 0x1f,
+            Self::Rnr(timer) => 0x20 | (timer & 0x1f),
+            Self::Nak(NakCode::PsnSequence) => 0x60,
+            Self::Nak(NakCode::InvalidRequest) => 0x61,
+            Self::Nak(NakCode::RemoteAccess) => 0x62,
+            Self::Nak(NakCode::RemoteOperational) => 0x63,
+        }
+    }
+}
+
+/// ACK extended transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aeth {
+    /// Syndrome.
+    pub syndrome: Syndrome,
+    /// Message sequence number, 24 bits.
+    pub msn: u32,
+}
+
+impl Aeth {
+    pub(crate) const SIZE: usize = 4;
+
+    pub(super) fn decode(bytes: [u8; Self::SIZE]) -> Option<Self> {
+        Some(Self {
+            syndrome: Syndrome::decode(bytes[0])?,
+            msn: be24(&bytes[1..]),
+        })
+    }
+
+    pub(super) fn encode(&self) -> [u8; Self::SIZE] {
+        let mut bytes = (self.msn & MASK_24).to_be_bytes();
+        bytes[0] = self.syndrome.encode();
+        bytes
+    }
+}
+
+/// Datagram extended transport header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deth {
+    /// Q_Key.
+    pub qkey: u32,
+    /// QPN of the sender.
+    pub src_qpn: u32,
+}
+
+impl Deth {
+    pub(crate) const SIZE: usize = 8;
+
+    pub(super) fn decode(bytes: [u8; Self::SIZE]) -> Self {
+        Self {
+            qkey: be32(&bytes),
+            src_qpn: be24(&bytes[5..]),
+        }
+    }
+
+    pub(super) fn encode(&self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[..4].copy_from_slice(&self.qkey.to_be_bytes());
+        bytes[4..].copy_from_slice(&(self.src_qpn & MASK_24).to_be_bytes());
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn syndromes() {
+        let mut known = 0;
+        for byte in 0..=255 {
+            if let Some(syndrome) = Syndrome::decode(byte) {
+                assert_eq!(syndrome.encode(), byte);
+                known += 1;
+            }
+        }
+        assert_eq!(known, 32 + 32 + 4);
+        assert_eq!(Syndrome::ACK.encode(), 0x1f);
+        assert_eq!(Syndrome::decode(0x2c), Some(Syndrome::Rnr(12)));
+    }
+}

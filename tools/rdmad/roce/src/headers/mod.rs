@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Base transport header and extended transport headers (IBTA 9.2 and 9.3), all in network byte order.
+
+mod bth;
+mod bytes;
+mod extended;
+mod transport;
+
+pub use bth::Bth;
+pub(crate) use bytes::{Reader, Writer};
+pub use extended::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome};
+pub use transport::Transport;

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Fields that are derived from what verbs know: GIDs, service levels, flow labels.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Bits of a VLAN id, and where the priority starts in tag control information.
+const VLAN_ID: u16 = 0xfff;
+const VLAN_PRIORITY_SHIFT: u32 = 13;
+
+/// The IP address that a GID of RoCEv2 stands for (annex A17: an IPv4 address is mapped into IPv6).
+pub fn gid_to_ip(gid: [u8; 16]) -> IpAddr {
+    let address = Ipv6Addr::from(gid);
+    address
+        .to_ipv4_mapped()
+        .map_or(IpAddr::V6(address), IpAddr::V4)
+}
+
+/// The GID of an IP address.
+pub fn ip_to_gid(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// The tag control information for VLAN `id` and service level `sl`, whose low 3 bits are the priority.
+pub const fn vlan_tag(id: u16, sl: u8) -> u16 {
+    ((sl as u16 & 7) << VLAN_PRIORITY_SHIFT) | (id & VLAN_ID)
+}
+
+/// The VLAN that tag control information names.
+pub const fn vlan_id(tag: u16) -> u16 {
+    tag & VLAN_ID
+}
+
+/// The priority in tag control information, 0 to 7.
+pub const fn vlan_priority(tag: u16) -> u8 {
+    (tag >> VLAN_PRIORITY_SHIFT) as u8
+}
+
+/// The UDP source port for a flow label: its 20 bits folded to 14, in the dynamic range (annex A17).
+pub const fn udp_source_port(flow_label: u32) -> u16 {
+    let folded = (flow_label & 0x3fff) ^ ((flow_label >> 14) & 0x3f);
+    // 14 bits fit.
+    0xc000 | folded as u16
+}
+
+/// A flow label for a connection whose address handle has none, from the two QPNs, so that routers spread
+/// connections over their paths.
+pub const fn flow_label(local_qpn: u32, remote_qpn: u32) -> u32 {
+    let product = local_qpn as u64 * remote_qpn as u64;
+    let mixed = product ^ (product >> 20) ^ (product >> 40);
+    // 20 bits fit.
+    (mixed & 0xf_ffff) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gids_of_addresses() {
+        let v4: IpAddr = "10.9.0.1".parse().unwrap();
+        let v6: IpAddr = "fd09::1".parse().unwrap();
+        assert_eq!(
+            ip_to_gid(v4),
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1]
+        );
+        assert_eq!(gid_to_ip(ip_to_gid(v4)), v4);
+        assert_eq!(gid_to_ip(ip_to_gid(v6)), v6);
+    }
+
+    #[test]
+    fn source_ports_are_dynamic() {
+        assert_eq!(udp_source_port(0), 0xc000);
+        assert_eq!(udp_source_port(0x0_3fff), 0xffff);
+        assert_eq!(udp_source_port(0xf_ffff), 0xffc0);
+        assert_eq!(flow_label(0x11, 0x11), 0x121);
+        assert_eq!(flow_label(0xff_ffff, 0xff_ffff), 0xf_ff1e);
+    }
+}
