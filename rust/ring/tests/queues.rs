@@ -250,3 +250,18 @@ fn unpolled_completions_can_be_killed_where_they_lie() {
     assert_eq!(seen, [1, 2, 3, 4]);
     assert_eq!(poll(&mut driver, &memory), Some(u32::MAX));
 }
+
+#[test]
+fn slots_that_wait_are_counted_and_bounded() {
+    let (memory, mut driver, mut device) = work_queue(4);
+    assert_eq!(device.available(&memory), 0);
+    for value in 0..3 {
+        post(&mut driver, &memory, value);
+    }
+    let _ = driver.publish(&memory);
+    assert_eq!(device.available(&memory), 3);
+    device.fetch(&memory).unwrap();
+    assert_eq!(device.available(&memory), 2);
+    memory.store_u16(driver.layout().avail_idx(), 0x8000);
+    assert_eq!(device.available(&memory), 3, "one slot is outstanding");
+}

@@ -82,9 +82,10 @@ pub fn read(view: &DmaView, address: u64, bytes: &mut [u8]) -> Result<(), DmaErr
         let piece = view.contiguous(address, rest.len())?;
         let (now, later) = rest.split_at_mut(piece);
         view.slice(address, piece)?.read(0, now)?;
-        // A region ends inside the address space; only the last one may end with it.
-        address = address.wrapping_add(piece as u64);
         rest = later;
+        if !rest.is_empty() {
+            address = behind(address, piece)?;
+        }
     }
     Ok(())
 }
@@ -100,8 +101,17 @@ pub fn write(view: &DmaView, address: u64, bytes: &[u8]) -> Result<(), DmaError>
         let piece = view.contiguous(address, rest.len())?;
         let (now, later) = rest.split_at(piece);
         view.slice_mut(address, piece)?.write(0, now)?;
-        address = address.wrapping_add(piece as u64);
         rest = later;
+        if !rest.is_empty() {
+            address = behind(address, piece)?;
+        }
     }
     Ok(())
+}
+
+/// The address `len` bytes on, unless the address space ends before.
+fn behind(address: u64, len: usize) -> Result<u64, DmaError> {
+    address
+        .checked_add(len as u64)
+        .ok_or(DmaError::Unmapped { iova: address })
 }

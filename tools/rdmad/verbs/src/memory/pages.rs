@@ -2,7 +2,7 @@
 
 //! Objects in guest memory that consist of pages.
 
-use dma::{DmaSpace, DmaView};
+use dma::DmaSpace;
 use virtio_rdma_abi::ctrl::{PageListDepth, PAGE_LIST_BLOCK};
 
 use crate::error::{fault, require, Errno, Result};
@@ -65,7 +65,8 @@ impl PageList {
             PageListDepth::TwoLevels => {
                 let entry = self.iova.checked_add(index * ENTRY as u64);
                 let mut raw = [0; ENTRY];
-                read_across(&space.enter(), entry.ok_or(Errno::INVAL)?, &mut raw)?;
+                virtqueue::read(&space.enter(), entry.ok_or(Errno::INVAL)?, &mut raw)
+                    .map_err(fault)?;
                 let block = u64::from_le_bytes(raw);
                 require(block % PAGE_LIST_BLOCK as u64 == 0)?;
                 Ok(block)
@@ -110,7 +111,7 @@ impl PageMap {
             let entries = (end - at).div_ceil(page).min(BATCH as u64) as usize;
             let bytes = &mut batch[..ENTRY * entries];
             // The map is pinned for one batch only: whoever changes it waits for us.
-            read_across(&space.enter(), list.batch(space, index)?, bytes)?;
+            virtqueue::read(&space.enter(), list.batch(space, index)?, bytes).map_err(fault)?;
             for entry in bytes.chunks_exact(ENTRY) {
                 let mut raw = [0; ENTRY];
                 raw.copy_from_slice(entry);
@@ -183,20 +184,6 @@ impl PageMap {
             (extent.iova, end - extent.start)
         })
     }
-}
-
-/// Fills `out` from DMA addresses that may cross regions.
-fn read_across(view: &DmaView, mut iova: u64, mut out: &mut [u8]) -> Result<()> {
-    while !out.is_empty() {
-        let len = view.contiguous(iova, out.len()).map_err(fault)?;
-        let (now, later) = out.split_at_mut(len);
-        view.slice(iova, len)
-            .and_then(|slice| slice.read(0, now))
-            .map_err(fault)?;
-        iova = iova.checked_add(len as u64).ok_or(Errno::FAULT)?;
-        out = later;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
