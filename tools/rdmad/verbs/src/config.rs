@@ -186,7 +186,8 @@ impl DeviceConfig {
             max_qp_wr: transport.max_qp_wr,
             device_cap_flags: DeviceCaps::SYS_IMAGE_GUID
                 | DeviceCaps::RC_RNR_NAK_GEN
-                | DeviceCaps::BAD_PKEY_CNTR,
+                | DeviceCaps::BAD_PKEY_CNTR
+                | DeviceCaps::BAD_QKEY_CNTR,
             max_send_sge: limits.max_sge,
             max_recv_sge: limits.max_sge,
             max_sge_rd: limits.max_sge,
@@ -197,7 +198,7 @@ impl DeviceConfig {
             max_qp_rd_atom: limits.max_rd_atomic.into(),
             max_res_rd_atom: u32::from(limits.max_rd_atomic) * limits.max_qp,
             max_qp_init_rd_atom: limits.max_rd_atomic.into(),
-            atomic_cap: AtomicCap::None.value(),
+            atomic_cap: AtomicCap::Global.value(),
             // They are no objects of the device: as many as the driver can count.
             max_ah: i32::MAX.unsigned_abs(),
             max_fast_reg_page_list_len: limits.max_fast_reg_pages,

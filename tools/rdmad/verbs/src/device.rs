@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use roce::Frame;
 use virtio_rdma_abi::config::{CONFIG_SIZE, F_MR_PAGES, F_REG_PAGES, F_RING_ADDR};
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
-use virtio_rdma_abi::ib::{AsyncEvent, QpState, PORT};
+use virtio_rdma_abi::ib::{AsyncEvent, QpState, GSI_QPN, PORT};
 use virtio_rdma_abi::queues::Role;
 use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
 
@@ -27,6 +27,15 @@ use crate::transport::{Transport, Virtqueues};
 
 /// Task number of the frames that came for the device.
 const TASK_FRAMES: u32 = 0;
+
+/// Packets that were refused for their keys.
+#[derive(Debug, Default)]
+pub(crate) struct Violations {
+    /// Not of the QP's partition.
+    pub pkey: AtomicU32,
+    /// Not with the Q_Key of the QP.
+    pub qkey: AtomicU32,
+}
 
 /// Where RoCE frames go and come from: a port of the Ethernet switch.
 pub trait FramePort: Send + Sync {
@@ -68,7 +77,7 @@ pub struct Device {
     pub(crate) cqs: Table<Cq>,
     pub(crate) qps: Table<Qp>,
     pub(crate) gids: GidTable,
-    pub(crate) bad_pkeys: AtomicU32,
+    pub(crate) violations: Violations,
     ready_qps: ReadySet,
     ready_cqs: ReadySet,
     /// [`TASK_FRAMES`] and the numbers of event queues that have buffers again.
@@ -105,10 +114,10 @@ impl Device {
                 pds: Table::new(1..limits.max_pd + 1),
                 mrs: MrTable::new(limits.max_mr, limits.max_mr_pages),
                 cqs: Table::new(0..limits.max_cq),
-                // 0 is no QP and 1 the GSI QP; that one counts.
-                qps: Table::new(2..limits.max_qp + 1),
+                // 0 is no QP. The GSI QP counts.
+                qps: Table::with_special(1, GSI_QPN..limits.max_qp + 1),
                 gids: GidTable::new(limits.max_gids),
-                bad_pkeys: AtomicU32::new(0),
+                violations: Violations::default(),
                 ready_qps: ReadySet::new(limits.max_qp + 1),
                 ready_cqs: ReadySet::new(limits.max_cq),
                 ready_tasks: ReadySet::new(u32::from(FIRST_EVENT_QUEUE) + limits.event_queues),

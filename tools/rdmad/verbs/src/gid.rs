@@ -55,6 +55,11 @@ impl GidTable {
             .flatten()
     }
 
+    /// Whether `gid` is in the table.
+    pub(crate) fn contains(&self, gid: Gid) -> bool {
+        self.entries.read().contains(&Some(gid))
+    }
+
     /// Clears all entries.
     pub(crate) fn clear(&self) {
         self.entries.write().fill(None);

@@ -17,6 +17,8 @@ use parking_lot::RwLock;
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     first: u32,
+    /// The lowest number that [`reserve`](Self::reserve) gives out.
+    common: u32,
     slots: Box<[RwLock<Option<Arc<T>>>]>,
     free: Mutex<Free>,
 }
@@ -40,11 +42,19 @@ pub(crate) struct Reserved<'a, T> {
 impl<T> Table<T> {
     /// An empty table for the numbers in `numbers`.
     pub(crate) fn new(numbers: Range<u32>) -> Self {
+        Self::with_special(0, numbers)
+    }
+
+    /// An empty table for the numbers in `numbers`, of which the first `special` are given out by
+    /// [`claim`](Self::claim) alone.
+    pub(crate) fn with_special(special: u32, numbers: Range<u32>) -> Self {
+        let common = numbers.start + special;
         Self {
             first: numbers.start,
+            common,
             slots: numbers.clone().map(|_| RwLock::new(None)).collect(),
             free: Mutex::new(Free {
-                fresh: numbers.start,
+                fresh: common,
                 end: numbers.end,
                 returned: VecDeque::new(),
             }),
@@ -104,6 +114,16 @@ impl<T> Table<T> {
         })
     }
 
+    /// Takes a special number, or `None` when it is in use. No two threads may do so at a time.
+    pub(crate) fn claim(&self, number: u32) -> Option<Reserved<'_, T>> {
+        let free = self.slot(number)?.read().is_none();
+        (free && number < self.common).then(|| Reserved {
+            table: self,
+            number,
+            inserted: false,
+        })
+    }
+
     /// Removes the object with this number and returns it. The number is not free before [`release`](Self::release).
     pub(crate) fn remove(&self, number: u32) -> Option<Arc<T>> {
         self.slot(number)?.write().take()
@@ -111,7 +131,9 @@ impl<T> Table<T> {
 
     /// Gives back the number of a removed object.
     pub(crate) fn release(&self, number: u32) {
-        self.free.lock().returned.push_back(number);
+        if number >= self.common {
+            self.free.lock().returned.push_back(number);
+        }
     }
 
     /// All objects, in the order of their numbers.
@@ -187,6 +209,20 @@ mod tests {
         assert_eq!(take(|_| true), Some(5));
         assert_eq!(take(|_| true), None);
         assert_eq!(table.reserve().unwrap().number(), 6);
+    }
+
+    #[test]
+    fn special_numbers_are_claimed() {
+        let table = Table::with_special(1, 1..3);
+        assert!(table.claim(0).is_none() && table.claim(2).is_none());
+        drop(table.claim(1).unwrap());
+        table.claim(1).unwrap().insert(Arc::new(1));
+        assert!(table.claim(1).is_none());
+        assert_eq!(table.reserve().unwrap().insert(Arc::new(2)), 2);
+        table.remove(1);
+        table.release(1);
+        assert!(table.reserve().is_none());
+        assert!(table.claim(1).is_some());
     }
 
     #[test]

@@ -7,20 +7,23 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use roce::env::{BadReceive, Output, RemoteFault, RequesterEnv, ResponderEnv};
+use roce::net::ip_to_gid;
+use roce::opcode::Service;
+use roce::ud::{Receiver, Verdict};
 use roce::work::{AtomicOp, RecvCompletion, RecvWr, Remote, SendWr};
-use roce::{Frame, Packet};
-use virtio_rdma_abi::ib::{AccessFlags, WcStatus, DEFAULT_PKEY};
+use roce::{Frame, Packet, QpError};
+use virtio_rdma_abi::ib::{AccessFlags, QpType, WcStatus, DEFAULT_PKEY};
 use virtio_rdma_ring::DeviceQueue;
 
 use crate::memory::Fault;
-use crate::qp::{RecvSide, RecvTurn, SendSide, SendTurn};
+use crate::qp::{Qp, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
 use crate::wqe::{Posted, Received, Snapshots};
 use crate::Device;
 
 /// Frames that are taken in at a time.
 const FRAMES_A_TURN: usize = 64;
-/// The P_Key without its membership bit.
-const PKEY_MASK: u16 = 0x7fff;
+/// The membership bit of a P_Key: full, not limited.
+const FULL_MEMBER: u16 = 0x8000;
 
 /// Takes frames in. Returns whether there may be more.
 pub(crate) fn receive(device: &Arc<Device>) -> bool {
@@ -47,47 +50,116 @@ fn receive_frame(device: &Device, frame: &[u8]) {
     let Some(qp) = device.qps.get(bth.dest_qpn) else {
         return;
     };
-    if bth.pkey & PKEY_MASK != DEFAULT_PKEY & PKEY_MASK {
-        device.bad_pkeys.fetch_add(1, Ordering::Relaxed);
+    if packet.opcode().service != service(qp.qp_type) {
         return;
     }
-    let view = device.space.enter();
+    if !same_partition(bth.pkey, DEFAULT_PKEY) {
+        device.violations.pkey.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
     if packet.opcode().is_response() {
-        let mut side = qp.lock_send();
-        if !qp.awaits_responses() || !side.is_from_peer(&packet.path.addresses) {
-            return;
-        }
-        let Some(mut requester) = side.requester.take() else {
-            return;
-        };
-        let turn = SendTurn::new(&qp, device, &view);
-        let taken =
-            requester.on_packet(&packet, Instant::now(), &mut SendEnv::new(&turn, &mut side));
-        side.requester = Some(requester);
-        if let Err(error) = taken {
-            qp.fail(device, error.event);
-        }
+        receive_response(device, &qp, &packet);
     } else {
-        let mut side = qp.lock_recv();
-        // A message that comes without packets is not interrupted by packets.
-        if !qp.receives() || !side.is_from_peer(&packet.path.addresses) || side.incoming.is_some() {
-            return;
-        }
-        let Some(mut responder) = side.responder.take() else {
-            return;
-        };
-        let turn = RecvTurn::new(&qp, device, &view);
-        let expected = responder.expected_psn();
-        let taken = responder.on_packet(&packet, &mut RecvEnv::new(&turn, &mut side));
-        if responder.expected_psn() != expected {
-            turn.establish(&mut side);
-        }
-        side.responder = Some(responder);
-        if let Err(error) = taken {
-            qp.fail(device, error.event);
-        }
+        receive_request(device, &qp, &packet);
+    }
+}
+
+/// The transport service of QPs of this type.
+fn service(qp_type: QpType) -> Service {
+    match qp_type {
+        QpType::Rc => Service::Rc,
+        QpType::Uc => Service::Uc,
+        QpType::Ud | QpType::Gsi | QpType::Smi => Service::Ud,
+    }
+}
+
+/// Whether these P_Keys let their holders talk: they name one partition, and not both as limited members (IBTA
+/// 10.9.1.2, 10.9.3).
+fn same_partition(a: u16, b: u16) -> bool {
+    (a ^ b) & !FULL_MEMBER == 0 && (a | b) & FULL_MEMBER != 0
+}
+
+fn receive_response(device: &Device, qp: &Qp, packet: &Packet<'_>) {
+    let mut side = qp.lock_send();
+    if !qp.awaits_responses() || !side.is_from_peer(&packet.path.addresses) {
+        return;
+    }
+    let Some(mut requester) = side.requester.take() else {
+        return;
+    };
+    let view = device.space.enter();
+    let turn = SendTurn::new(qp, device, &view);
+    let taken = requester.on_packet(packet, Instant::now(), &mut SendEnv::new(&turn, &mut side));
+    side.requester = Some(requester);
+    if let Err(error) = taken {
+        qp.fail(device, error.event);
     }
     device.qp_ready(qp.number);
+}
+
+fn receive_request(device: &Device, qp: &Qp, packet: &Packet<'_>) {
+    let mut side = qp.lock_recv();
+    if !qp.receives() {
+        return;
+    }
+    let Some(mut responder) = side.responder.take() else {
+        return;
+    };
+    let view = device.space.enter();
+    let turn = RecvTurn::new(qp, device, &view);
+    let taken = match &mut responder {
+        Responder::Ud(receiver) => receive_datagram(&turn, &mut side, receiver, packet),
+        connected => receive_connected(&turn, &mut side, connected, packet),
+    };
+    side.responder = Some(responder);
+    if let Err(error) = taken {
+        qp.fail(device, error.event);
+    }
+    device.qp_ready(qp.number);
+}
+
+fn receive_connected(
+    turn: &RecvTurn<'_>,
+    side: &mut RecvSide,
+    responder: &mut Responder,
+    packet: &Packet<'_>,
+) -> Result<(), QpError> {
+    if !side.is_from_peer(&packet.path.addresses) {
+        return Ok(());
+    }
+    let executed = match responder {
+        // A message that comes without packets is not interrupted by packets.
+        Responder::Rc(_) if side.incoming.is_some() => return Ok(()),
+        Responder::Rc(responder) => {
+            let expected = responder.expected_psn();
+            responder
+                .on_packet(packet, &mut RecvEnv::new(turn, side))
+                .map(|()| responder.expected_psn() != expected)
+        }
+        Responder::Uc(responder) => responder.on_packet(packet, &mut RecvEnv::new(turn, side)),
+        Responder::Ud(_) => return Ok(()),
+    };
+    if executed? {
+        turn.establish(side);
+    }
+    Ok(())
+}
+
+fn receive_datagram(
+    turn: &RecvTurn<'_>,
+    side: &mut RecvSide,
+    receiver: &mut Receiver<Received>,
+    packet: &Packet<'_>,
+) -> Result<(), QpError> {
+    let device = turn.device;
+    if !device.gids.contains(ip_to_gid(packet.path.addresses.dst())) {
+        return Ok(());
+    }
+    let qkey = side.qkey;
+    if receiver.on_packet(packet, qkey, &mut RecvEnv::new(turn, side))? == Verdict::BadQkey {
+        device.violations.qkey.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(())
 }
 
 /// What a requester sees of its QP.
@@ -142,9 +214,8 @@ impl RequesterEnv for SendEnv<'_, '_> {
             .map_err(|_| WcStatus::LocProtErr)
     }
 
-    fn execute_local(&mut self, _: &Posted) -> Result<(), WcStatus> {
-        // No WQE becomes such a work request.
-        Err(WcStatus::LocQpOpErr)
+    fn execute_local(&mut self, local: &Posted) -> Result<(), WcStatus> {
+        self.turn.execute_local(self.snapshots, local)
     }
 
     fn complete_send(&mut self, wr: SendWr<Posted>, status: WcStatus) {
@@ -221,14 +292,12 @@ impl ResponderEnv for RecvEnv<'_, '_> {
             .map_err(remote_fault)
     }
 
-    fn atomic(&mut self, _: Remote, _: AtomicOp) -> Result<u64, RemoteFault> {
-        // The device offers no atomic operations.
-        Err(RemoteFault::Access)
+    fn atomic(&mut self, at: Remote, op: AtomicOp) -> Result<u64, RemoteFault> {
+        self.turn.atomic(at, op).map_err(remote_fault)
     }
 
-    fn invalidate(&mut self, _: u32) -> Result<(), RemoteFault> {
-        // No key can be invalidated.
-        Err(RemoteFault::Access)
+    fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteFault> {
+        self.turn.invalidate(rkey).map_err(|_| RemoteFault::Access)
     }
 }
 
@@ -243,5 +312,26 @@ fn remote_fault(fault: Fault) -> RemoteFault {
 fn send_frame(device: &Device, frame: Frame) {
     if device.link_is_up() {
         device.frames.send(frame);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions() {
+        for (a, b, same) in [
+            (0xffff, 0xffff, true),
+            (0xffff, 0x7fff, true),
+            (0x7fff, 0xffff, true),
+            (0x7fff, 0x7fff, false),
+            (0x8001, 0xffff, false),
+            (0x8001, 0x0001, true),
+            (0x0001, 0x8001, true),
+            (0x0001, 0x0001, false),
+        ] {
+            assert_eq!(same_partition(a, b), same, "{a:#x} and {b:#x}");
+        }
     }
 }

@@ -31,7 +31,8 @@ impl Device {
             phys_mtu: config.mtu,
             gid_tbl_len: config.limits.max_gids.into(),
             max_msg_sz: roce::work::MAX_MESSAGE,
-            bad_pkey_cntr: self.bad_pkeys.load(Ordering::Relaxed),
+            bad_pkey_cntr: self.violations.pkey.load(Ordering::Relaxed),
+            qkey_viol_cntr: self.violations.qkey.load(Ordering::Relaxed),
             pkey_tbl_len: PKEYS,
             // What a software device carries has no such rate; 10 Gb/s is near.
             active_width: PortWidth::X1.value(),

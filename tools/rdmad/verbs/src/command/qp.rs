@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use virtio_rdma_abi::ctrl::{
-    CmdCreateQp, CmdCreateQpRings, CmdDestroyQp, CmdModifyQp, CmdQueryQp, Empty, RspCreateQp,
-    RspQueryQp,
+    CmdCreateQp, CmdCreateQpRings, CmdDestroyQp, CmdModifyQp, CmdQueryQp, CreateFlags, Empty,
+    RspCreateQp, RspQueryQp,
 };
-use virtio_rdma_abi::ib::{QpType, SigType};
+use virtio_rdma_abi::ib::{QpType, SigType, GSI_QPN};
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::ring::RingAddr;
 use virtio_rdma_abi::wire::Wire;
@@ -16,7 +16,7 @@ use virtio_rdma_abi::wire::Wire;
 use super::{DONE, NO_DOORBELL_PAGE};
 use crate::error::{require, Errno, Result};
 use crate::memory::RingMem;
-use crate::qp::{state, Qp, QpInit};
+use crate::qp::{Qp, QpInit};
 use crate::table::Reserved;
 use crate::wqe::{max_rq_wqe, max_sq_wqe};
 use crate::Device;
@@ -25,7 +25,7 @@ impl Device {
     /// A QP whose queues are in memory that the driver brings along.
     pub(super) fn create_qp_rings(&self, cmd: CmdCreateQpRings) -> Result<RspCreateQp> {
         require(cmd.doorbell_page < self.config().limits.doorbell_pages)?;
-        let queues = |cap: &QpCap| {
+        let queues = |qp_type, cap: &QpCap| {
             let sq = self.queue(&cmd.sq, cap.max_send_wr, max_sq_wqe(cap))?;
             let rq = if cmd.rq == RingAddr::ZERO {
                 require(cap.max_recv_wr == 0)?;
@@ -33,7 +33,7 @@ impl Device {
             } else {
                 Some(self.queue(&cmd.rq, cap.max_recv_wr, max_rq_wqe(cap))?)
             };
-            let reserved = self.qps.reserve().ok_or(Errno::NOMEM)?;
+            let reserved = self.number(qp_type, || self.qps.reserve())?;
             Ok((reserved, sq, rq))
         };
         self.create_qp(&cmd.base, queues, cmd.doorbell_page, cmd.cookie)
@@ -42,16 +42,18 @@ impl Device {
     /// A QP whose queues are virtqueues of the transport.
     pub(super) fn create_qp_virtqueues(&self, cmd: CmdCreateQp) -> Result<RspCreateQp> {
         let limits = self.config().limits.transport();
-        let queues = |cap: &QpCap| {
+        let queues = |qp_type, cap: &QpCap| {
             require(cap.max_send_wr <= limits.max_qp_wr && cap.max_recv_wr <= limits.max_qp_wr)?;
             let transport = self.transport();
             let numbers = transport.numbers();
             let usable =
                 |qpn| transport.is_usable(numbers.sq(qpn)) && transport.is_usable(numbers.rq(qpn));
-            let reserved = self
-                .qps
-                .reserve_below(limits.max_qp + 1, usable)
-                .ok_or(Errno::NOMEM)?;
+            let reserved = self.number(qp_type, || {
+                self.qps.reserve_below(limits.max_qp + 1, usable)
+            })?;
+            if !usable(reserved.number()) {
+                return Err(Errno::NOMEM);
+            }
             let sq = transport.take(numbers.sq(reserved.number()))?;
             let rq = transport.take(numbers.rq(reserved.number()))?;
             Ok((reserved, sq, Some(rq)))
@@ -59,19 +61,36 @@ impl Device {
         self.create_qp(&cmd, queues, NO_DOORBELL_PAGE, 0)
     }
 
+    /// A number for a QP of this type: that of the GSI QP, or what `common` finds for others.
+    fn number<'a>(
+        &'a self,
+        qp_type: QpType,
+        common: impl FnOnce() -> Option<Reserved<'a, Qp>>,
+    ) -> Result<Reserved<'a, Qp>> {
+        match qp_type {
+            QpType::Gsi => self.qps.claim(GSI_QPN).ok_or(Errno::EXIST),
+            _ => common().ok_or(Errno::NOMEM),
+        }
+    }
+
     fn create_qp<'a>(
         &self,
         base: &CmdCreateQp,
-        queues: impl FnOnce(&QpCap) -> Result<(Reserved<'a, Qp>, RingMem, Option<RingMem>)>,
+        queues: impl FnOnce(QpType, &QpCap) -> Result<(Reserved<'a, Qp>, RingMem, Option<RingMem>)>,
         doorbell_page: u32,
         cookie: u64,
     ) -> Result<RspCreateQp> {
         let qp_type = QpType::try_from(base.qp_type).map_err(|_| Errno::INVAL)?;
-        if !state::is_supported(qp_type) {
+        // There are no subnet management packets on Ethernet.
+        if qp_type == QpType::Smi {
             return Err(Errno::OPNOTSUPP);
         }
         let sig_type = SigType::try_from(base.sq_sig_type).map_err(|_| Errno::INVAL)?;
         require(!base.flags.has_unknown() && base.reserved == [0; 28])?;
+        let user = base.flags.contains(CreateFlags::USER);
+        if user && qp_type == QpType::Gsi {
+            return Err(Errno::PERM);
+        }
         let limits = &self.config().limits;
         let cap = QpCap {
             max_send_wr: base.max_send_wr,
@@ -85,9 +104,10 @@ impl Device {
         let pd = self.use_pd(base.pdn)?;
         let send_cq = self.cqs.get(base.send_cqn).ok_or(Errno::INVAL)?;
         let recv_cq = self.cqs.get(base.recv_cqn).ok_or(Errno::INVAL)?;
-        let (reserved, sq, rq) = queues(&cap)?;
+        let (reserved, sq, rq) = queues(qp_type, &cap)?;
         let init = QpInit {
             qp_type,
+            user,
             signal_all: sig_type == SigType::All,
             cap,
             cookie,

@@ -3,12 +3,12 @@
 //! One step of a transfer: what a requester's packets would do to the responder, done at once.
 
 use roce::env::BadReceive;
-use roce::work::{RecvCompletion, Remote, SendWr, With};
+use roce::work::{AtomicOp, RecvCompletion, Remote, SendWr, With, ATOMIC_SIZE};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, WcStatus};
 
 use super::Stop;
 use crate::memory::{transfer, Fault, Side};
-use crate::qp::{solicits, RecvSide, RecvTurn, SendSide, SendTurn};
+use crate::qp::{solicits, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
 use crate::wqe::Posted;
 
 /// One step with both sides at hand.
@@ -18,6 +18,8 @@ pub(super) struct Exchange<'a, 'b> {
     pub len: usize,
     /// The step ends the message.
     pub last: bool,
+    /// The peer says what is wrong with a message, and gives up.
+    pub reliable: bool,
     pub turn: &'a SendTurn<'b>,
     pub side: &'a mut SendSide,
     pub target: &'a RecvTurn<'b>,
@@ -28,7 +30,7 @@ impl Exchange<'_, '_> {
     /// SEND.
     pub(super) fn send(&mut self, with: With) -> Result<(), Stop> {
         if self.offset == 0 {
-            if self.recv.incoming.is_some() {
+            if self.reliable && self.recv.incoming.is_some() {
                 // An earlier requester of ours left a message unfinished.
                 return Err(self.refuse(WcStatus::RemInvReqErr, Some(AsyncEvent::QpReqErr)));
             }
@@ -37,25 +39,34 @@ impl Exchange<'_, '_> {
         let Some(incoming) = self.recv.incoming.take() else {
             return Err(Stop::Silence);
         };
-        let mut completion = RecvCompletion {
-            status: WcStatus::Success,
-            rdma_write: false,
-            byte_len: self.wr.length,
-            with,
-            solicited: solicits(self.wr),
-            source: None,
-        };
+        let mut completion = self.completion(false, with);
         if self.wr.length > incoming.length {
-            completion.status = WcStatus::LocLenErr;
-            self.target.complete(&incoming, &completion);
+            if self.reliable {
+                completion.status = WcStatus::LocLenErr;
+                self.target.complete(&incoming, &completion);
+            } else {
+                self.recv.incoming = Some(incoming);
+            }
             return Err(self.refuse(WcStatus::RemInvReqErr, None));
         }
-        let mut from = self
-            .turn
-            .message(&self.side.snapshots, &self.wr.local, AccessFlags::NONE);
-        let mut to = self.target.message(self.recv, &incoming.local);
-        match transfer(&mut from, &mut to, self.offset.into(), self.len, self.last) {
-            Ok(()) if self.last => self.target.complete(&incoming, &completion),
+        let moved = {
+            let mut from =
+                self.turn
+                    .message(&self.side.snapshots, &self.wr.local, AccessFlags::NONE);
+            let mut to = self.target.message(self.recv, &incoming.local);
+            transfer(&mut from, &mut to, self.offset.into(), self.len, self.last)
+        };
+        match moved {
+            Ok(()) if self.last => {
+                if let With::Inv(rkey) = with {
+                    if self.target.invalidate(rkey).is_err() {
+                        completion.status = WcStatus::RemInvReqErr;
+                        self.target.complete(&incoming, &completion);
+                        return Err(self.refuse_access(Fault::Key));
+                    }
+                }
+                self.target.complete(&incoming, &completion);
+            }
             Ok(()) => self.recv.incoming = Some(incoming),
             Err(Side::Source(_)) => {
                 self.recv.incoming = Some(incoming);
@@ -64,6 +75,7 @@ impl Exchange<'_, '_> {
             Err(Side::Target(_)) => {
                 completion.status = WcStatus::LocProtErr;
                 self.target.complete(&incoming, &completion);
+                self.target.qp.fail(self.target.device, None);
                 return Err(self.refuse(WcStatus::RemOpErr, None));
             }
         }
@@ -87,19 +99,15 @@ impl Exchange<'_, '_> {
             return Err(Stop::Failed(WcStatus::LocProtErr));
         }
         if let Some(incoming) = imm.and_then(|_| self.recv.incoming.take()) {
-            let completion = RecvCompletion {
-                status: if moved.is_ok() {
-                    WcStatus::Success
-                } else {
-                    WcStatus::WrFlushErr
-                },
-                rdma_write: true,
-                byte_len: self.wr.length,
-                with: imm.map_or(With::Nothing, With::Imm),
-                solicited: solicits(self.wr),
-                source: None,
-            };
-            self.target.complete(&incoming, &completion);
+            if moved.is_ok() || self.reliable {
+                let mut completion = self.completion(true, imm.map_or(With::Nothing, With::Imm));
+                if moved.is_err() {
+                    completion.status = WcStatus::WrFlushErr;
+                }
+                self.target.complete(&incoming, &completion);
+            } else {
+                self.recv.incoming = Some(incoming);
+            }
         }
         match moved {
             Err(Side::Target(fault)) => Err(self.refuse_access(fault)),
@@ -123,19 +131,31 @@ impl Exchange<'_, '_> {
         }
     }
 
+    /// Atomic operation.
+    pub(super) fn atomic(&mut self, remote: Remote, op: AtomicOp) -> Result<(), Stop> {
+        self.admit_operation(AccessFlags::REMOTE_ATOMIC)?;
+        if remote.va % u64::from(ATOMIC_SIZE) != 0 {
+            return Err(self.refuse(WcStatus::RemInvReqErr, Some(AsyncEvent::QpReqErr)));
+        }
+        let original = self
+            .target
+            .atomic(remote, op)
+            .map_err(|fault| self.refuse_access(fault))?;
+        let mut to = self.turn.message(
+            &self.side.snapshots,
+            &self.wr.local,
+            AccessFlags::LOCAL_WRITE,
+        );
+        to.write(0, &original.to_le_bytes(), true)
+            .map_err(|_| Stop::Failed(WcStatus::LocProtErr))
+    }
+
     /// Checks, at the start of an RDMA operation, whether QP and memory of the peer admit all of it.
     fn admit(&mut self, remote: Remote, access: AccessFlags) -> Result<(), Stop> {
         if self.offset > 0 {
             return Ok(());
         }
-        let admitted = self
-            .recv
-            .responder
-            .as_ref()
-            .is_some_and(|responder| responder.attr().access.contains(access));
-        if !admitted {
-            return Err(self.refuse(WcStatus::RemInvReqErr, Some(AsyncEvent::QpReqErr)));
-        }
+        self.admit_operation(access)?;
         // An empty range has no address that could be wrong (IBTA 9.7.4.1.3).
         let memory = self.target.memory();
         let length = self.wr.length.into();
@@ -150,6 +170,35 @@ impl Exchange<'_, '_> {
         Ok(())
     }
 
+    /// Checks whether the QP of the peer admits operations with this access.
+    fn admit_operation(&self, access: AccessFlags) -> Result<(), Stop> {
+        let admitted = self.recv.responder.as_ref().is_some_and(|responder| {
+            let answers = access != AccessFlags::REMOTE_WRITE;
+            let room = match responder {
+                Responder::Rc(responder) => !answers || responder.attr().max_dest_rd_atomic > 0,
+                _ => !answers,
+            };
+            room && responder.access().contains(access)
+        });
+        if admitted {
+            Ok(())
+        } else {
+            Err(self.refuse(WcStatus::RemInvReqErr, Some(AsyncEvent::QpReqErr)))
+        }
+    }
+
+    /// What a receive work request ends with if nothing goes wrong.
+    fn completion(&self, rdma_write: bool, with: With) -> RecvCompletion {
+        RecvCompletion {
+            status: WcStatus::Success,
+            rdma_write,
+            byte_len: self.wr.length,
+            with,
+            solicited: solicits(self.wr),
+            source: None,
+        }
+    }
+
     /// Takes the receive work request of this message.
     fn take(&mut self) -> Result<(), Stop> {
         match self.target.take(self.recv) {
@@ -157,14 +206,10 @@ impl Exchange<'_, '_> {
                 self.recv.incoming = Some(wr);
                 Ok(())
             }
-            Ok(None) => {
-                let code = self
-                    .recv
-                    .responder
-                    .as_ref()
-                    .map_or(0, |responder| responder.attr().min_rnr_timer);
-                Err(Stop::NotReady(code))
-            }
+            Ok(None) => Err(match &self.recv.responder {
+                Some(Responder::Rc(responder)) => Stop::NotReady(responder.attr().min_rnr_timer),
+                _ => Stop::Lost,
+            }),
             Err(BadReceive) => Err(self.refuse(WcStatus::RemOpErr, None)),
         }
     }
@@ -177,8 +222,12 @@ impl Exchange<'_, '_> {
         }
     }
 
-    /// The responder refuses the message: it goes to ERR, with `event` unless a completion tells why.
+    /// The responder refuses the message. That of a reliable connection goes to ERR, with `event` unless a completion
+    /// tells why.
     fn refuse(&self, status: WcStatus, event: Option<AsyncEvent>) -> Stop {
+        if !self.reliable {
+            return Stop::Lost;
+        }
         self.target.qp.fail(self.target.device, event);
         Stop::Failed(status)
     }

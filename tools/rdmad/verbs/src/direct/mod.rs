@@ -6,7 +6,11 @@
 //! MSN advance as packets would make them, and whatever goes wrong looks as it would on the wire: the same status at
 //! the requester, the same event and state at the responder, the same retries after the same time. A peer that does not
 //! answer is one whose QP is gone, in the wrong state, connected elsewhere, or expects another PSN.
+//!
+//! On an unreliable connection nobody answers: a message that the peer does not take is lost, and the requester does not
+//! know. A datagram is a message that is looked at once, in the turn in which it is sent.
 
+mod datagram;
 mod exchange;
 
 use std::sync::{Arc, Weak};
@@ -14,12 +18,13 @@ use std::time::Instant;
 
 use roce::rc::{ack_timeout, rnr_delay};
 use roce::work::{packets, Mtu, SendOp, SendWr};
-use roce::Connection;
-use virtio_rdma_abi::ib::WcStatus;
+use roce::{Connection, Psn};
+use virtio_rdma_abi::ib::{QpType, WcStatus};
 use virtio_rdma_abi::qp::QpAttr;
 
+pub(crate) use self::datagram::deliver;
 use self::exchange::Exchange;
-use crate::qp::{Peer, RecvTurn, SendSide, SendTurn};
+use crate::qp::{Peer, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
 use crate::wqe::{Fetched, Posted};
 use crate::Device;
 
@@ -95,6 +100,8 @@ enum Stop {
     Silence,
     /// The peer has no receive work request; code of the pause that it asks for.
     NotReady(u8),
+    /// The peer does not take the message, and does not say so.
+    Lost,
     /// The work request ends with this status.
     Failed(WcStatus),
 }
@@ -140,7 +147,14 @@ impl Transfer {
         if matches!(self.wait, Wait::Pause(until) if now < until) {
             return Step::Waits;
         }
+        if let SendOp::Local { .. } = self.wr.op {
+            let executed = turn.execute_local(&side.snapshots, &self.wr.local);
+            return Step::Done(executed.err().unwrap_or(WcStatus::Success));
+        }
+        let unreliable = turn.qp.qp_type == QpType::Uc;
         match self.exchange(turn, side, budget) {
+            Err(Stop::Silence | Stop::NotReady(_)) if unreliable => self.lost(side),
+            Err(Stop::Lost) => self.lost(side),
             Ok(done) => {
                 self.wait = Wait::Nothing;
                 self.retries = side.attr().retry_cnt;
@@ -164,6 +178,14 @@ impl Transfer {
             }
             Err(Stop::Silence) => self.unanswered(side.attr().timeout, now),
         }
+    }
+
+    /// The message went nowhere. To the requester it is sent.
+    fn lost(&self, side: &mut SendSide) -> Step {
+        if let (Some(route), Some(requester)) = (&side.route, &mut side.requester) {
+            requester.advance(packets(self.wr.length, route.mtu));
+        }
+        Step::Done(WcStatus::Success)
     }
 
     fn unanswered(&mut self, timeout: u8, now: Instant) -> Step {
@@ -200,7 +222,8 @@ impl Transfer {
             return Err(Stop::Silence);
         }
         match recv.responder_for(&route.us) {
-            Some(responder) if responder.expected_psn() == requester.next_psn() => {}
+            Some(Responder::Rc(responder)) if responder.expected_psn() == requester.next_psn() => {}
+            Some(Responder::Uc(_)) => {}
             _ => return Err(Stop::Silence),
         }
         let mtu = route.mtu;
@@ -210,13 +233,18 @@ impl Transfer {
 
         let left = self.wr.length - self.done;
         // The lesser of the two fits.
-        let len = (left as usize).min(*budget);
+        let len = match self.wr.op {
+            // Not to be divided.
+            SendOp::Atomic { .. } => left as usize,
+            _ => (left as usize).min(*budget),
+        };
         let last = len == left as usize;
         let mut exchange = Exchange {
             wr: &self.wr,
             offset: self.done,
             len,
             last,
+            reliable: turn.qp.qp_type != QpType::Uc,
             turn,
             side,
             target: &target,
@@ -226,23 +254,29 @@ impl Transfer {
             SendOp::Send { with } => exchange.send(with)?,
             SendOp::Write { remote, imm } => exchange.write(remote, imm)?,
             SendOp::Read { remote } => exchange.read(remote)?,
-            // No WQE becomes such a work request.
-            SendOp::Atomic { .. } | SendOp::Local { .. } => {
-                return Err(Stop::Failed(WcStatus::LocQpOpErr))
-            }
+            SendOp::Atomic { remote, op } => exchange.atomic(remote, op)?,
+            // Executed before.
+            SendOp::Local { .. } => {}
         }
-        *budget -= len;
+        *budget = budget.saturating_sub(len);
         // At most the message's length.
         self.done += len as u32;
         if last {
             let packets = packets(self.wr.length, mtu);
-            if let Some(responder) = &mut recv.responder {
-                responder.advance(packets, 1);
-            }
             if let Some(requester) = &mut side.requester {
                 requester.advance(packets);
+                advance(&mut recv, packets, requester.next_psn());
             }
         }
         Ok(last)
+    }
+}
+
+/// Counts a message that came without packets; the one behind it begins with `next`.
+fn advance(recv: &mut RecvSide, packets: u32, next: Psn) {
+    match &mut recv.responder {
+        Some(Responder::Rc(responder)) => responder.advance(packets, 1),
+        Some(Responder::Uc(responder)) => responder.resume(next),
+        Some(Responder::Ud(_)) | None => {}
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
 use dma::{DmaError, DmaView};
-use roce::work::Remote;
+use roce::work::{AtomicOp, Remote, ATOMIC_SIZE};
 use virtio_rdma_abi::ib::AccessFlags;
 
 use super::{KeyFault, MrTable, Region};
@@ -65,6 +65,8 @@ pub(crate) struct Message<'a> {
     memory: Memory<'a>,
     access: AccessFlags,
     place: Place<'a>,
+    /// Bytes at the start of the place that are not the message's.
+    skipped: u64,
     /// The part that was accessed last.
     part: Option<Part>,
     /// The SGE behind that part, and its offset in the message.
@@ -115,9 +117,16 @@ impl<'a> Message<'a> {
             memory,
             access,
             place,
+            skipped: 0,
             part: None,
             next: (0, 0),
         }
+    }
+
+    /// The message without its first `bytes` bytes.
+    pub(crate) fn skip(mut self, bytes: u64) -> Self {
+        self.skipped += bytes;
+        self
     }
 
     /// Fills `out` from the message's bytes from `offset` on.
@@ -190,8 +199,26 @@ impl<'a> Message<'a> {
         self.store(offset, data)
     }
 
+    /// Executes an atomic operation on the aligned 64-bit word at the start of the message, in the byte order of the
+    /// guest's CPUs. Returns what it was.
+    pub(crate) fn atomic(&mut self, op: AtomicOp) -> Result<u64> {
+        const SIZE: usize = ATOMIC_SIZE as usize;
+        let Piece::Guest(iova, SIZE) = self.piece(0, SIZE)? else {
+            return Err(Fault::Key);
+        };
+        let word = self.memory.view.slice_mut(iova, SIZE)?;
+        Ok(match op {
+            AtomicOp::CompareSwap { compare, swap } => {
+                word.compare_exchange_u64(0, compare, swap)?
+            }
+            AtomicOp::FetchAdd { add } => word.fetch_add_u64(0, add)?,
+        })
+    }
+
     /// The piece at `offset`, up to `max` bytes of it.
     fn piece(&mut self, offset: u64, max: usize) -> Result<Piece<'a>> {
+        // Messages are shorter than 4 GiB, and so is what is skipped.
+        let offset = offset + self.skipped;
         if let Place::Private(bytes) = self.place {
             let rest = usize::try_from(offset)
                 .ok()

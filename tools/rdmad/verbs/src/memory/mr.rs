@@ -179,7 +179,6 @@ impl MrTable {
             .unwrap_or(Err(KeyFault))
     }
 
-    #[allow(dead_code)]
     /// Invalidates `key`, of an MR for fast registration in PD `pdn`: its MR is free then and nobody uses the memory
     /// any more. Takes as long as another worker's slice at most. The caller has no [`Message`](super::Message) open.
     pub(crate) fn invalidate(&self, key: u32, pdn: u32) -> KeyResult<()> {

@@ -7,6 +7,7 @@ use roce::rc::{RequesterAttr, ResponderAttr};
 use roce::{Connection, Path};
 use virtio_rdma_abi::ib::{AccessFlags, AhFlags, Mtu, QpAttrMask, MASK_24, PORT};
 use virtio_rdma_abi::qp::{AhAttr, QpAttr};
+use virtio_rdma_abi::wqe::Datagram;
 
 use crate::error::{require, Errno, Result};
 use crate::Device;
@@ -17,7 +18,7 @@ const MAX_RETRIES: u8 = 7;
 const MAX_FLOW_LABEL: u32 = 0xf_ffff;
 const MAX_SL: u8 = 15;
 
-/// Checks the values of the attributes in `mask`, or fails with `EINVAL`.
+/// Checks the values of the attributes in `mask` but for the path, which [`connection`] checks, or fails with `EINVAL`.
 pub(super) fn validate(device: &Device, mask: QpAttrMask, attr: &QpAttr) -> Result<()> {
     let has = |bit| mask.contains(bit);
     let limits = &device.config().limits;
@@ -38,9 +39,6 @@ pub(super) fn validate(device: &Device, mask: QpAttrMask, attr: &QpAttr) -> Resu
         let mtu = Mtu::try_from(attr.path_mtu).map_err(|_| Errno::INVAL)?;
         require(mtu <= device.config().path_mtu())?;
     }
-    if has(QpAttrMask::AV) {
-        addresses(device, &attr.ah_attr)?;
-    }
     Ok(())
 }
 
@@ -58,6 +56,9 @@ pub(super) fn merge(to: &mut QpAttr, mask: QpAttrMask, from: &QpAttr) {
     }
     if has(QpAttrMask::PORT) {
         to.port_num = from.port_num;
+    }
+    if has(QpAttrMask::QKEY) {
+        to.qkey = from.qkey;
     }
     if has(QpAttrMask::AV) {
         to.ah_attr = from.ah_attr;
@@ -94,33 +95,74 @@ pub(super) fn merge(to: &mut QpAttr, mask: QpAttrMask, from: &QpAttr) {
     }
 }
 
-/// The IP addresses of a path: our GID's and the destination's.
-fn addresses(device: &Device, ah: &AhAttr) -> Result<Addresses> {
+/// Where a path leads, from an address vector of either kind.
+struct Route {
+    sgid_index: u8,
+    dgid: [u8; 16],
+    dmac: [u8; 6],
+    traffic_class: u8,
+    flow_label: u32,
+    hop_limit: u8,
+}
+
+impl Route {
+    /// The path from QP `qpn` of the device to QP `dest_qpn`, or `EINVAL` if there is none.
+    fn path(&self, device: &Device, qpn: u32, dest_qpn: u32) -> Result<Path> {
+        // The next hop is one host, and so is the destination: an address vector without a global route has none.
+        require(self.dmac != [0; 6] && self.dmac[0] & 1 == 0)?;
+        let sgid = device.gids.get(self.sgid_index).ok_or(Errno::INVAL)?;
+        let to = gid_to_ip(self.dgid);
+        require(!to.is_unspecified() && !to.is_multicast())?;
+        let addresses = Addresses::new(gid_to_ip(sgid), to).ok_or(Errno::INVAL)?;
+        let flow_label = match self.flow_label {
+            0 => roce::net::flow_label(qpn, dest_qpn),
+            given => given,
+        };
+        Ok(Path {
+            traffic_class: self.traffic_class,
+            flow_label: self.flow_label,
+            hop_limit: match self.hop_limit {
+                0 => DEFAULT_HOP_LIMIT,
+                given => given,
+            },
+            src_port: udp_source_port(flow_label),
+            ..Path::new(device.mac(), self.dmac, addresses)
+        })
+    }
+}
+
+/// The path of a connection. Paths without a global route do not exist on Ethernet.
+fn connected_path(device: &Device, qpn: u32, dest_qpn: u32, ah: &AhAttr) -> Result<Path> {
     require(ah.ah_flags.contains(AhFlags::GRH) && ah.port_num == PORT)?;
     require(ah.sl <= MAX_SL && ah.grh.flow_label <= MAX_FLOW_LABEL)?;
-    // The next hop of a connection is one host.
-    require(ah.dmac != [0; 6] && ah.dmac[0] & 1 == 0)?;
-    let sgid = device.gids.get(ah.grh.sgid_index).ok_or(Errno::INVAL)?;
-    Addresses::new(gid_to_ip(sgid), gid_to_ip(ah.grh.dgid)).ok_or(Errno::INVAL)
+    Route {
+        sgid_index: ah.grh.sgid_index,
+        dgid: ah.grh.dgid,
+        dmac: ah.dmac,
+        traffic_class: ah.grh.traffic_class,
+        flow_label: ah.grh.flow_label,
+        hop_limit: ah.grh.hop_limit,
+    }
+    .path(device, qpn, dest_qpn)
+}
+
+/// The path of a datagram of QP `qpn`.
+pub(super) fn datagram_path(device: &Device, qpn: u32, to: &Datagram) -> Result<Path> {
+    require((1..=MASK_24).contains(&to.remote_qpn))?;
+    Route {
+        sgid_index: to.av.gid_index,
+        dgid: to.av.dgid,
+        dmac: to.av.dmac,
+        traffic_class: to.av.traffic_class(),
+        flow_label: to.av.flow_label(),
+        hop_limit: to.av.hop_limit,
+    }
+    .path(device, qpn, to.remote_qpn)
 }
 
 /// The connection that the attributes of QP `qpn` describe.
 pub(super) fn connection(device: &Device, qpn: u32, attr: &QpAttr) -> Result<Connection> {
-    let ah = &attr.ah_attr;
-    let flow_label = match ah.grh.flow_label {
-        0 => roce::net::flow_label(qpn, attr.dest_qp_num),
-        given => given,
-    };
-    let path = Path {
-        traffic_class: ah.grh.traffic_class,
-        flow_label: ah.grh.flow_label,
-        hop_limit: match ah.grh.hop_limit {
-            0 => DEFAULT_HOP_LIMIT,
-            given => given,
-        },
-        src_port: udp_source_port(flow_label),
-        ..Path::new(device.mac(), ah.dmac, addresses(device, ah)?)
-    };
+    let path = connected_path(device, qpn, attr.dest_qp_num, &attr.ah_attr)?;
     let mtu = Mtu::try_from(attr.path_mtu).map_err(|_| Errno::INVAL)?;
     Ok(Connection::new(path, attr.dest_qp_num, mtu))
 }

@@ -3,11 +3,13 @@
 //! Queue pairs.
 
 mod attr;
+mod datagram;
 mod modify;
 mod recv;
 mod send;
 mod serve;
-pub(crate) mod state;
+mod state;
+mod transport;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
@@ -28,6 +30,7 @@ use crate::Device;
 
 pub(crate) use recv::{Peer, RecvSide, RecvTurn};
 pub(crate) use send::{solicits, SendSide, SendTurn};
+pub(crate) use transport::{Requester, Responder};
 
 /// A queue pair.
 ///
@@ -40,7 +43,10 @@ pub(crate) struct Qp {
     pub number: u32,
     /// Doorbell page that rings its queues.
     pub doorbell_page: u32,
-    qp_type: QpType,
+    /// Type.
+    pub qp_type: QpType,
+    /// Its queues belong to a process.
+    user: bool,
     /// Every send work request produces a CQE.
     signal_all: bool,
     cap: QpCap,
@@ -69,6 +75,8 @@ const DESTROYED: u8 = u8::MAX;
 pub(crate) struct QpInit {
     /// Type.
     pub qp_type: QpType,
+    /// Its queues belong to a process.
+    pub user: bool,
     /// Every send work request produces a CQE.
     pub signal_all: bool,
     /// Capabilities.
@@ -98,6 +106,7 @@ impl Qp {
             number,
             doorbell_page: init.doorbell_page,
             qp_type: init.qp_type,
+            user: init.user,
             signal_all: init.signal_all,
             cap: init.cap,
             cookie: init.cookie,
@@ -119,6 +128,12 @@ impl Qp {
     #[inline]
     pub(crate) fn state(&self) -> Option<QpState> {
         QpState::try_from(self.state.load(Ordering::Acquire)).ok()
+    }
+
+    /// Whether it sends to one peer, not to whom each work request names.
+    #[inline]
+    pub(crate) fn is_connected(&self) -> bool {
+        matches!(self.qp_type, QpType::Rc | QpType::Uc)
     }
 
     /// Whether requests of the peer are executed.
@@ -159,15 +174,40 @@ impl Qp {
     /// Goes to ERR, of its own, and raises `event` unless a completion tells what happened. The QP's next turn flushes
     /// its queues. The caller holds the lock of the half that failed.
     pub(crate) fn fail(&self, device: &Device, event: Option<AsyncEvent>) {
-        let failing = |state| match QpState::try_from(state) {
-            Ok(QpState::Reset | QpState::Err) | Err(_) => None,
-            Ok(_) => Some(QpState::Err.value()),
+        self.leave(device, QpState::Err, event, |state| {
+            !matches!(state, QpState::Reset | QpState::Err)
+        });
+    }
+
+    /// A send work request ended in error. That is the end of a reliable connection; other QPs go to SQE, where they
+    /// still receive. The QP's next turn flushes what else was posted. The caller holds the lock of the send half.
+    pub(crate) fn fail_send(&self, device: &Device) {
+        if self.qp_type == QpType::Rc {
+            return self.fail(device, None);
+        }
+        self.leave(device, QpState::Sqe, None, |state| {
+            matches!(state, QpState::Rts | QpState::Sqd)
+        });
+    }
+
+    /// Goes to `to`, of its own, if it is in one of the states `from`.
+    fn leave(
+        &self,
+        device: &Device,
+        to: QpState,
+        event: Option<AsyncEvent>,
+        from: impl Fn(QpState) -> bool,
+    ) {
+        let leaving = |state| {
+            QpState::try_from(state)
+                .is_ok_and(&from)
+                .then_some(to.value())
         };
-        let failed = self
+        let left = self
             .state
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, failing)
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, leaving)
             .is_ok();
-        if failed {
+        if left {
             if let Some(event) = event {
                 self.raise(device, event);
             }

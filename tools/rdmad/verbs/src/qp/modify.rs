@@ -4,12 +4,11 @@
 
 use std::sync::atomic::Ordering;
 
-use roce::rc::{Requester, Responder};
-use roce::Connection;
-use virtio_rdma_abi::ib::{QpAttrMask, QpState};
+use roce::{ud, Connection};
+use virtio_rdma_abi::ib::{QpAttrMask, QpState, PORT};
 use virtio_rdma_abi::qp::QpAttr;
 
-use super::{attr, state, Qp, RecvSide, RecvTurn, SendSide, SendTurn};
+use super::{attr, state, Qp, RecvSide, RecvTurn, Requester, Responder, SendSide, SendTurn};
 use crate::direct::Route;
 use crate::error::{require, Errno, Result};
 use crate::Device;
@@ -37,20 +36,26 @@ impl Qp {
             // Nothing changes if this fails.
             let mut attributes = send.attr;
             attr::merge(&mut attributes, mask, new);
-            if matches!(next, QpState::Rtr | QpState::Rts | QpState::Sqd) {
-                let connection = match &send.connection {
-                    // Its GID may be gone from the table by now.
-                    Some(connection) if !mask.contains(QpAttrMask::AV) => connection.clone(),
-                    _ => attr::connection(device, self.number, &attributes)?,
-                };
-                self.connect(
-                    device,
-                    &mut send,
-                    &mut recv,
-                    &connection,
-                    &attributes,
-                    (current, next),
-                );
+            // The GSI QP is not told that there is one port.
+            attributes.port_num = PORT;
+            let connection = match &send.connection {
+                _ if !self.is_connected() || next == QpState::Init => None,
+                // Its GID may be gone from the table by now.
+                Some(connection) if !mask.contains(QpAttrMask::AV) => Some(connection.clone()),
+                _ => Some(attr::connection(device, self.number, &attributes)?),
+            };
+            if current == QpState::Sqe {
+                self.leave_sqe(device, &mut send);
+            }
+            let step = (current, next);
+            match connection {
+                Some(connection) => {
+                    self.connect(device, &mut send, &mut recv, &connection, &attributes, step);
+                }
+                None => self.open(device, &mut send, &mut recv, &attributes, step),
+            }
+            if next == QpState::Sqd {
+                send.drained &= current == QpState::Sqd;
             }
             send.attr = attributes;
         } else if next == QpState::Reset {
@@ -87,28 +92,74 @@ impl Qp {
         attr: &QpAttr,
         (current, next): (QpState, QpState),
     ) {
-        let responder = attr::responder(attr);
-        let requester = attr::requester(attr);
         if next == QpState::Rtr {
-            recv.start(self, Responder::new(connection.clone(), responder));
-        } else if let Some(old) = &mut recv.responder {
-            old.set_attr(responder);
-            old.set_path(connection.path);
+            let responder = Responder::connected(self.qp_type, connection.clone(), attr);
+            recv.start(self, responder);
+        } else if let Some(responder) = &mut recv.responder {
+            responder.update(attr, connection.path);
         }
         recv.set_peer(connection);
-        if (current, next) == (QpState::Rtr, QpState::Rts) {
-            let depth = send.start(self);
-            send.requester = Some(Requester::new(connection.clone(), requester, depth.into()));
-            recv.set_established();
-        } else if let Some(old) = &mut send.requester {
-            old.set_attr(requester);
-            old.set_path(connection.path);
+        match (current, next) {
+            (QpState::Rtr, QpState::Rts) => {
+                let depth = send.start(self);
+                let requester =
+                    Requester::new(self.qp_type, connection.clone(), attr, depth.into());
+                send.requester = Some(requester);
+                recv.set_established();
+            }
+            (QpState::Sqe, QpState::Rts) => {
+                if let Some(requester) = &mut send.requester {
+                    // The old one ended with the work request that failed.
+                    let resumed = QpAttr {
+                        sq_psn: requester.next_psn().value(),
+                        ..*attr
+                    };
+                    let depth = send.start(self);
+                    send.requester = Some(Requester::new(
+                        self.qp_type,
+                        connection.clone(),
+                        &resumed,
+                        depth.into(),
+                    ));
+                }
+            }
+            _ => {
+                if let Some(requester) = &mut send.requester {
+                    requester.update(attr, connection.path);
+                }
+            }
         }
         send.connection = Some(connection.clone());
-        if next == QpState::Sqd {
-            send.drained &= current == QpState::Sqd;
-        }
         send.route = Route::find(device, self.number, connection);
+    }
+
+    /// Has a QP of datagrams, or one that is not connected yet, take new attributes over.
+    fn open(
+        &self,
+        device: &Device,
+        send: &mut SendSide,
+        recv: &mut RecvSide,
+        attr: &QpAttr,
+        step: (QpState, QpState),
+    ) {
+        recv.qkey = attr.qkey;
+        match step {
+            (_, QpState::Rtr) => recv.start(self, Responder::Ud(ud::Receiver::default())),
+            (QpState::Rtr, QpState::Rts) => {
+                send.start(self);
+                let mtu = device.config().path_mtu();
+                send.sender = Some(ud::Sender::new(self.number, attr.sq_psn, mtu));
+            }
+            _ => {}
+        }
+    }
+
+    /// Flushes what was posted to the SQ while it was in error.
+    fn leave_sqe(&self, device: &Device, send: &mut SendSide) {
+        let view = device.space.enter();
+        let turn = SendTurn::new(self, device, &view);
+        // As much as fits the queue: what is posted from now on is to be executed.
+        turn.flush(send, send.queue.layout().slots() as usize);
     }
 
     /// Gives all slots back and forgets the connection.

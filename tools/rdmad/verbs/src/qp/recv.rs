@@ -5,8 +5,7 @@
 use dma::DmaView;
 use roce::env::BadReceive;
 use roce::net::Addresses;
-use roce::rc::Responder;
-use roce::work::{RecvCompletion, RecvWr, Remote, With};
+use roce::work::{AtomicOp, RecvCompletion, RecvWr, Remote, With};
 use roce::Connection;
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, WcFlags, WcStatus};
@@ -14,8 +13,8 @@ use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_ring::DeviceQueue;
 
-use super::Qp;
-use crate::memory::{Memory, Message, RingMem, RingView};
+use super::{Qp, Responder};
+use crate::memory::{Fault, KeyFault, Memory, Message, RingMem, RingView};
 use crate::wqe::{fetch_flushed, fetch_recv, max_rq_wqe, BadRecv, Received};
 use crate::Device;
 
@@ -25,12 +24,15 @@ pub(crate) struct RecvSide {
     /// Of a QP that has an RQ.
     queue: Option<DeviceQueue>,
     /// From RTR on.
-    pub(crate) responder: Option<Responder<Received>>,
+    pub(crate) responder: Option<Responder>,
     /// The peer that the QP is connected to, from RTR on.
     peer: Option<Peer>,
+    /// What datagrams for this QP carry.
+    pub(crate) qkey: u32,
     /// The receive WQE being executed; there is never more than one.
     buffer: Box<[u8]>,
-    /// Its work request, if its message comes without packets.
+    /// Its work request, if its message comes without packets, or if it is left over from one that did not fit or did not
+    /// come to its end.
     pub(crate) incoming: Option<RecvWr<Received>>,
     /// The ring makes no sense: it is not looked at before RESET.
     broken: bool,
@@ -64,6 +66,7 @@ impl RecvSide {
             queue: layout.map(DeviceQueue::new),
             responder: None,
             peer: None,
+            qkey: 0,
             buffer: Box::default(),
             incoming: None,
             broken: false,
@@ -72,7 +75,7 @@ impl RecvSide {
     }
 
     /// Starts to receive.
-    pub(super) fn start(&mut self, qp: &Qp, responder: Responder<Received>) {
+    pub(super) fn start(&mut self, qp: &Qp, responder: Responder) {
         self.buffer = vec![0; max_rq_wqe(&qp.cap)].into();
         self.responder = Some(responder);
         self.established = false;
@@ -101,7 +104,7 @@ impl RecvSide {
     }
 
     /// The responder, if the QP is connected to `peer`.
-    pub(crate) fn responder_for(&mut self, peer: &Peer) -> Option<&mut Responder<Received>> {
+    pub(crate) fn responder_for(&mut self, peer: &Peer) -> Option<&mut Responder> {
         if self.peer.as_ref() == Some(peer) {
             self.responder.as_mut()
         } else {
@@ -167,8 +170,22 @@ impl<'a> RecvTurn<'a> {
         Message::in_range(self.memory(), at, access)
     }
 
+    /// Executes an atomic operation on 8 bytes of this side that the peer names, and returns what they were.
+    pub(crate) fn atomic(&self, at: Remote, op: AtomicOp) -> Result<u64, Fault> {
+        self.remote(at, AccessFlags::REMOTE_ATOMIC).atomic(op)
+    }
+
+    /// Invalidates a key as a SEND of the peer asks for.
+    pub(crate) fn invalidate(&self, rkey: u32) -> Result<(), KeyFault> {
+        self.device.mrs.invalidate(rkey, self.qp.pd.number())
+    }
+
     /// Takes the next receive work request. On an error the QP has gone to ERR, with a completion or an event that tells why.
     pub(crate) fn take(&self, side: &mut RecvSide) -> Result<Option<RecvWr<Received>>, BadReceive> {
+        let held = side.responder.as_mut().and_then(Responder::take_held);
+        if let Some(left_over) = side.incoming.take().or(held) {
+            return Ok(Some(left_over));
+        }
         let (Some(queue), Some(ring)) = (&mut side.queue, &self.ring) else {
             return Ok(None);
         };
@@ -206,6 +223,11 @@ impl<'a> RecvTurn<'a> {
                 cqe.ex = rkey.to_le_bytes();
                 cqe.wc_flags = WcFlags::WITH_INVALIDATE;
             }
+        }
+        if let Some(source) = &how.source {
+            cqe.wc_flags = cqe.wc_flags | WcFlags::GRH;
+            cqe.src_qp = source.qpn;
+            cqe.sl = source.sl;
         }
         let solicited = how.solicited || how.status != WcStatus::Success;
         self.qp

@@ -7,9 +7,8 @@ use std::time::Instant;
 
 use dma::DmaView;
 use roce::net::Addresses;
-use roce::rc::Requester;
 use roce::work::SendWr;
-use roce::Connection;
+use roce::{ud, Connection};
 use virtio_rdma_abi::ib::{AccessFlags, SendFlags, WcStatus};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::ring::RingLayout;
@@ -17,12 +16,12 @@ use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{SqHeader, INLINE_OFFSET};
 use virtio_rdma_ring::{DeviceQueue, RingError};
 
-use super::Qp;
+use super::{Qp, Requester};
 use crate::direct::{Route, Transfer};
 use crate::memory::{Memory, Message, RingView};
 use crate::wqe::{
-    completion_opcode, fetch_flushed, fetch_send, max_sq_wqe, Data, Fetched, Posted, SendRules,
-    Snapshots,
+    completion_opcode, fetch_flushed, fetch_send, max_message, max_sq_wqe, Data, Fetched, Posted,
+    SendRules, Snapshots,
 };
 use crate::Device;
 
@@ -36,8 +35,12 @@ pub(crate) struct SendSide {
     pub(super) attr: QpAttr,
     pub(super) queue: DeviceQueue,
     pub(crate) snapshots: Snapshots,
-    /// From RTS on.
-    pub(crate) requester: Option<Requester<Posted>>,
+    /// Of a connection, from RTS on.
+    pub(crate) requester: Option<Requester>,
+    /// Of datagrams, from RTS on.
+    pub(crate) sender: Option<ud::Sender>,
+    /// A datagram that waits for room in the frame port.
+    pub(super) held: Option<Fetched>,
     /// The way to the peer, if data goes there without packets.
     pub(crate) route: Option<Route>,
     /// From RTR on.
@@ -59,6 +62,8 @@ impl SendSide {
             queue: DeviceQueue::new(layout),
             snapshots: Snapshots::default(),
             requester: None,
+            sender: None,
+            held: None,
             route: None,
             connection: None,
             transfer: None,
@@ -80,6 +85,8 @@ impl SendSide {
     pub(super) fn stop(&mut self) {
         self.snapshots = Snapshots::default();
         self.requester = None;
+        self.sender = None;
+        self.held = None;
         self.route = None;
         self.connection = None;
         self.transfer = None;
@@ -88,7 +95,9 @@ impl SendSide {
 
     /// Whether no work request is being executed.
     pub(super) fn is_drained(&self) -> bool {
-        self.transfer.is_none() && self.requester.as_ref().is_none_or(Requester::is_empty)
+        self.transfer.is_none()
+            && self.held.is_none()
+            && self.requester.as_ref().is_none_or(Requester::is_empty)
     }
 
     /// Attributes as they were set.
@@ -206,11 +215,15 @@ impl<'a> SendTurn<'a> {
 
     /// Takes and checks the next WQE.
     pub(super) fn fetch(&self, side: &mut SendSide) -> Result<Option<Fetched>, RingError> {
+        let mtu = self.device.config().path_mtu().bytes();
         let rules = SendRules {
+            qp_type: self.qp.qp_type,
+            user: self.qp.user,
             cap: &self.qp.cap,
             pdn: self.qp.pd.number(),
             signal_all: self.qp.signal_all,
             reads: side.attr.max_rd_atomic > 0,
+            max_message: max_message(self.qp.qp_type, mtu),
         };
         fetch_send(
             &mut side.queue,
@@ -221,15 +234,35 @@ impl<'a> SendTurn<'a> {
         )
     }
 
-    /// A work request ended.
+    /// Executes a work request that concerns local keys alone.
+    pub(crate) fn execute_local(
+        &self,
+        _snapshots: &Snapshots,
+        _posted: &Posted,
+    ) -> Result<(), WcStatus> {
+        Err(WcStatus::LocQpOpErr)
+    }
+
+    /// A work request ended, in error if the end does not succeed.
     pub(crate) fn complete(
         &self,
         queue: &mut DeviceQueue,
         snapshots: &mut Snapshots,
         wr: &SendWr<Posted>,
-        status: WcStatus,
+        mut status: WcStatus,
     ) {
         let posted = &wr.local;
+        if let (Some(key), WcStatus::Success) = (posted.invalidates, status) {
+            if self
+                .device
+                .mrs
+                .invalidate(key, self.qp.pd.number())
+                .is_err()
+            {
+                status = WcStatus::LocProtErr;
+                self.qp.fail_send(self.device);
+            }
+        }
         snapshots.give_back(posted.snapshot);
         queue.give_back(&self.ring, posted.slot, 0);
         queue.publish(&self.ring);
@@ -264,13 +297,20 @@ impl<'a> SendTurn<'a> {
             snapshots,
             requester,
             transfer,
+            held,
             ..
         } = side;
+        let mut flush = |wr: &SendWr<Posted>| {
+            self.complete(queue, snapshots, wr, WcStatus::WrFlushErr);
+        };
         if let Some(transfer) = transfer.take() {
-            self.complete(queue, snapshots, transfer.wr(), WcStatus::WrFlushErr);
+            flush(transfer.wr());
         }
-        for wr in requester.iter_mut().flat_map(Requester::drain) {
-            self.complete(queue, snapshots, &wr, WcStatus::WrFlushErr);
+        if let Some(held) = held.take() {
+            flush(&held.wr);
+        }
+        if let Some(requester) = requester {
+            requester.drain(|wr| flush(&wr));
         }
         for _ in 0..limit {
             if side.broken {

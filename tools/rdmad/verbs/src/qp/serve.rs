@@ -10,7 +10,7 @@ use dma::DmaView;
 use roce::Pause;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, WcStatus};
 
-use super::{Qp, RecvTurn, SendSide, SendTurn};
+use super::{Qp, RecvTurn, Responder, SendSide, SendTurn};
 use crate::direct::{Step, Transfer};
 use crate::wire::{RecvEnv, SendEnv};
 use crate::Device;
@@ -18,7 +18,7 @@ use crate::Device;
 /// Bytes that a QP moves in a turn at most.
 const BUDGET: usize = 1 << 20;
 /// What a work request costs beside its bytes.
-const COST_PER_WR: usize = 1024;
+pub(super) const COST_PER_WR: usize = 1024;
 /// Work requests that are flushed in a turn.
 const FLUSH_LIMIT: usize = 256;
 
@@ -77,16 +77,17 @@ impl Qp {
             Some(QpState::Rts | QpState::Sqd) => {
                 outcome = outcome.and(self.send(device, &view, &mut side))
             }
-            Some(QpState::Err) => {}
+            Some(QpState::Err | QpState::Sqe) => {}
             _ => return outcome,
         }
         // Sending may have failed just now.
-        if self.state() == Some(QpState::Err) {
+        if let Some(state @ (QpState::Err | QpState::Sqe)) = self.state() {
             let more = SendTurn::new(self, device, &view).flush(&mut side, FLUSH_LIMIT);
-            let more = more || {
-                let mut recv = self.recv.lock();
-                RecvTurn::new(self, device, &view).flush(&mut recv, FLUSH_LIMIT)
-            };
+            let more = more
+                || state == QpState::Err && {
+                    let mut recv = self.recv.lock();
+                    RecvTurn::new(self, device, &view).flush(&mut recv, FLUSH_LIMIT)
+                };
             outcome = outcome.and(Outcome::more(more));
         }
         side.arm(device, self);
@@ -99,16 +100,16 @@ impl Qp {
         if !self.receives() && self.state() != Some(QpState::Err) {
             return Outcome::Idle;
         }
+        if !side.responder.as_ref().is_some_and(Responder::has_output) {
+            return Outcome::Idle;
+        }
         let Some(mut responder) = side.responder.take() else {
             return Outcome::Idle;
         };
         let turn = RecvTurn::new(self, device, view);
-        let sent = match responder.has_output() {
-            true => responder
-                .transmit(BUDGET, &mut RecvEnv::new(&turn, &mut side))
-                .map(|sent| sent.pause),
-            false => Ok(Pause::Idle),
-        };
+        let sent = responder
+            .transmit(BUDGET, &mut RecvEnv::new(&turn, &mut side))
+            .map(|sent| sent.pause);
         side.responder = Some(responder);
         match sent {
             Ok(Pause::Idle) => Outcome::Idle,
@@ -131,7 +132,9 @@ impl Qp {
             let Some(state @ (QpState::Rts | QpState::Sqd)) = self.state() else {
                 return Outcome::Idle;
             };
-            let progress = if side.transfer.is_some() {
+            let progress = if !self.is_connected() {
+                self.send_datagram(&turn, side, state, &mut budget)
+            } else if side.transfer.is_some() {
                 self.send_direct(&turn, side, &mut budget)
             } else if side.is_drained() && side.route.is_some() {
                 self.begin_direct(&turn, side, state)
@@ -199,7 +202,7 @@ impl Qp {
             Step::Done(status) => {
                 turn.complete(&mut side.queue, &mut side.snapshots, transfer.wr(), status);
                 if status != WcStatus::Success {
-                    self.fail(turn.device, None);
+                    self.fail_send(turn.device);
                 }
                 *budget = budget.saturating_sub(COST_PER_WR);
                 Progress::Moved
@@ -223,13 +226,7 @@ impl Qp {
         // What is on the wire ends there before data takes another way.
         while state == QpState::Rts && side.route.is_none() && requester.has_room() {
             match turn.fetch(side) {
-                Ok(Some(fetched)) => {
-                    let posted = match fetched.failed {
-                        None => requester.post(fetched.wr),
-                        Some(status) => requester.post_failed(fetched.wr, status),
-                    };
-                    debug_assert!(posted.is_ok(), "there was room");
-                }
+                Ok(Some(fetched)) => requester.post(fetched),
                 Ok(None) => {
                     drained = true;
                     break;
@@ -242,17 +239,16 @@ impl Qp {
         }
         let now = Instant::now();
         let mut env = SendEnv::new(turn, side);
-        let sent = requester
-            .on_timer(now, &mut env)
-            .and_then(|()| requester.transmit(*budget, now, &mut env));
+        let sent = requester.transmit(*budget, now, &mut env);
         let idle = requester.is_empty();
         side.requester = Some(requester);
         if broken {
             return Progress::Broken;
         }
         match sent {
-            Err(error) => {
-                self.fail(turn.device, error.event);
+            Err(_) => {
+                // A completion tells what happened.
+                self.fail_send(turn.device);
                 Progress::Moved
             }
             Ok(sent) => {
@@ -288,7 +284,7 @@ impl Qp {
 }
 
 /// What a step of sending came to.
-enum Progress {
+pub(super) enum Progress {
     /// Something was done; there may be more.
     Moved,
     /// The frame port is full.

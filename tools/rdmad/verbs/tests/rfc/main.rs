@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of RFC mode: those of data, errors and events once more, with virtqueues of the transport for queues, and those
+//! Tests of RFC mode: those of data, errors, events and types of QPs once more, with virtqueues of the transport for queues, and those
 //! of the virtqueues themselves.
 
 // Not all that the harness has is of use here.
@@ -16,6 +16,8 @@ mod data;
 mod errors;
 #[path = "../verbs/events.rs"]
 mod events;
+#[path = "../verbs/services/mod.rs"]
+mod services;
 
 mod hostile;
 mod notify;

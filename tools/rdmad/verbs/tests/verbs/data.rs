@@ -11,7 +11,6 @@ use virtio_rdma_abi::ib::{
     AsyncEvent, Mtu, QpAttrMask, QpState, SendFlags, SigType, WcFlags, WcStatus, WrOpcode,
 };
 use virtio_rdma_abi::qp::QpAttr;
-use virtio_rdma_abi::wqe::Sge;
 
 use crate::harness::*;
 
@@ -40,34 +39,18 @@ const SIZES: [u32; 19] = [
 
 const BIG: u64 = 16 << 20;
 
-/// Splits `len` bytes over up to `count` SGEs of uneven length, empty ones included.
-fn split(mr: &Mr, len: u32, count: u32) -> Vec<Sge> {
-    let mut sges = Vec::new();
-    let mut at = 0;
-    for index in 0..count {
-        let left = len - at;
-        let part = if index + 1 == count {
-            left
-        } else {
-            (left / 3 + index % 2).min(left)
-        };
-        sges.push(sge(mr, at.into(), part));
-        at += part;
-    }
-    sges
-}
-
 #[test]
 fn sends_of_all_sizes() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
-        let [a, b] = [&world.vms[0], &world.vms[1]];
-        let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
-        let (qa, qb) = (
-            Qp::new(a, &cq_a, &cq_a, Options::default()),
-            Qp::new(b, &cq_b, &cq_b, Options::default()),
-        );
-        connect(&qa, &qb);
+    each(|p| {
+        let Pair {
+            a,
+            b,
+            cq_a,
+            cq_b,
+            qa,
+            qb,
+            ..
+        } = p;
         let (from, to) = (a.mr(BIG), b.mr(BIG));
         for (round, &size) in SIZES.iter().enumerate() {
             for sges in 1..=4 {
@@ -107,19 +90,20 @@ fn sends_of_all_sizes() {
 
 #[test]
 fn writes_and_reads_of_all_sizes() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
-        let [a, b] = [&world.vms[0], &world.vms[1]];
-        let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
-        let options = Options {
-            mtu: Mtu::Mtu4096,
-            ..Options::default()
-        };
-        let (qa, qb) = (
-            Qp::new(a, &cq_a, &cq_a, options),
-            Qp::new(b, &cq_b, &cq_b, options),
-        );
-        connect(&qa, &qb);
+    let options = Options {
+        mtu: Mtu::Mtu4096,
+        ..Options::default()
+    };
+    each_with(options, |p| {
+        let Pair {
+            a,
+            b,
+            cq_a,
+            cq_b,
+            qa,
+            qb,
+            ..
+        } = p;
         let (local, remote) = (a.mr(BIG), b.mr(BIG + 8));
         for &size in &SIZES {
             let data = pattern(size as usize, u64::from(size) + 2);
@@ -175,15 +159,15 @@ fn writes_and_reads_of_all_sizes() {
 
 #[test]
 fn inline_data() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
-        let [a, b] = [&world.vms[0], &world.vms[1]];
-        let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
-        let (qa, qb) = (
-            Qp::new(a, &cq_a, &cq_a, Options::default()),
-            Qp::new(b, &cq_b, &cq_b, Options::default()),
-        );
-        connect(&qa, &qb);
+    each(|p| {
+        let Pair {
+            b,
+            cq_a,
+            cq_b,
+            qa,
+            qb,
+            ..
+        } = p;
         let to = b.mr(4096);
         for size in [0, 1, 8, 199, 200] {
             let data = pattern(size, 5);
@@ -278,15 +262,8 @@ fn stream(
 
 #[test]
 fn unsignalled_work_completes_silently() {
-    on_both_paths(|path| {
-        let world = World::new(2, path);
-        let [a, b] = [&world.vms[0], &world.vms[1]];
-        let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
-        let (qa, qb) = (
-            Qp::new(a, &cq_a, &cq_a, Options::default()),
-            Qp::new(b, &cq_b, &cq_b, Options::default()),
-        );
-        connect(&qa, &qb);
+    each(|p| {
+        let Pair { a, b, cq_a, qa, .. } = p;
         let (local, remote) = (a.mr(64), b.mr(64));
         for round in 0..100 {
             for id in 0..20 {
@@ -348,13 +325,7 @@ fn loopback_to_another_qp_and_to_itself() {
 fn the_wire_survives_loss() {
     let world = World::new(2, PathPolicy::Wire);
     world.net.lose_one_in.store(20, Ordering::Relaxed);
-    let [a, b] = [&world.vms[0], &world.vms[1]];
-    let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
-    let (qa, qb) = (
-        Qp::new(a, &cq_a, &cq_a, Options::default()),
-        Qp::new(b, &cq_b, &cq_b, Options::default()),
-    );
-    connect(&qa, &qb);
+    let Pair { a, b, cq_a, qa, .. } = Pair::new(&world);
     let (local, remote) = (a.mr(1 << 18), b.mr(1 << 18));
     let data = pattern(1 << 18, 3);
     a.write(local.iova, &data);
@@ -380,13 +351,9 @@ fn the_wire_survives_loss() {
 #[test]
 fn the_direct_path_sends_no_frames() {
     let world = World::new(2, PathPolicy::Direct);
-    let [a, b] = [&world.vms[0], &world.vms[1]];
-    let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
-    let (qa, qb) = (
-        Qp::new(a, &cq_a, &cq_a, Options::default()),
-        Qp::new(b, &cq_b, &cq_b, Options::default()),
-    );
-    connect(&qa, &qb);
+    let Pair {
+        cq_a, cq_b, qa, qb, ..
+    } = Pair::new(&world);
     qb.post_recv(1, &[]);
     qa.post(&Wr::new(2, WrOpcode::Send));
     cq_a.expect(2, WcStatus::Success);
@@ -425,11 +392,15 @@ fn a_first_message_in_rtr_establishes_the_connection() {
 #[test]
 fn a_connection_changes_its_path_between_messages() {
     let world = World::new(2, PathPolicy::Wire);
-    let [a, b] = [&world.vms[0], &world.vms[1]];
-    let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
-    let qa = Qp::new(a, &cq_a, &cq_a, Options::default());
-    let qb = Qp::new(b, &cq_b, &cq_b, Options::default());
-    connect(&qa, &qb);
+    let Pair {
+        a,
+        b,
+        cq_a,
+        cq_b,
+        qa,
+        qb,
+        ..
+    } = Pair::new(&world);
     let (from, to) = (a.mr(8192), b.mr(8192));
     for round in 0..8 {
         let path = PATHS[round as usize % 2];

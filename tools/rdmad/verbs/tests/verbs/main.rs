@@ -10,6 +10,7 @@ mod data;
 mod errors;
 mod events;
 mod hostile;
+mod services;
 mod switch;
 
 /// Queues are own rings here; the test program `rfc` runs what it can on virtqueues of the transport.

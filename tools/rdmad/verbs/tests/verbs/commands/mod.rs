@@ -18,6 +18,7 @@ pub const EINVAL: u8 = Errno::INVAL.raw_os_error() as u8;
 pub const EBUSY: u8 = Errno::BUSY.raw_os_error() as u8;
 pub const ENOMEM: u8 = Errno::NOMEM.raw_os_error() as u8;
 pub const EFAULT: u8 = Errno::FAULT.raw_os_error() as u8;
+pub const EPERM: u8 = Errno::PERM.raw_os_error() as u8;
 pub const EEXIST: u8 = Errno::EXIST.raw_os_error() as u8;
 pub const EOPNOTSUPP: u8 = Errno::OPNOTSUPP.raw_os_error() as u8;
 

@@ -6,14 +6,14 @@ use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{
-    AsyncEvent, Mtu, PortPhysState, PortState, QpAttrMask, QpType, DEFAULT_PKEY,
+    AsyncEvent, Mtu, PortPhysState, PortState, QpAttrMask, QpType, DEFAULT_PKEY, GSI_QPN,
 };
 use virtio_rdma_abi::ring::{DoorbellKind, RingAddr};
 use virtio_rdma_abi::wire::Wire;
 
 use crate::harness::*;
 
-use super::{create_cq, create_qp, EBUSY, EEXIST, EFAULT, EINVAL, EOPNOTSUPP};
+use super::{create_cq, create_qp, EBUSY, EEXIST, EFAULT, EINVAL, EOPNOTSUPP, EPERM};
 
 #[test]
 fn port() {
@@ -160,10 +160,17 @@ fn queue_pairs() {
         vm.call(cmd).err()
     };
     assert_eq!(err(|_| ()), None);
-    for qp_type in [QpType::Smi, QpType::Gsi, QpType::Uc, QpType::Ud] {
+    for (qp_type, error) in [
+        (QpType::Rc, None),
+        (QpType::Uc, None),
+        (QpType::Ud, None),
+        // The queues belong to a process.
+        (QpType::Gsi, Some(EPERM)),
+        (QpType::Smi, Some(EOPNOTSUPP)),
+    ] {
         let mut cmd = create_qp(vm, &cq);
         cmd.base.qp_type = qp_type.value();
-        assert_eq!(vm.call(cmd).err(), Some(EOPNOTSUPP));
+        assert_eq!(vm.call(cmd).err(), error);
     }
     assert_eq!(err(|cmd| cmd.base.qp_type = 77), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.base.sq_sig_type = 2), Some(EINVAL));
@@ -212,6 +219,31 @@ fn queue_pairs() {
     };
     assert_eq!(vm.call(gone).err(), Some(EINVAL));
     assert_eq!(qp.to_init(), Err(EINVAL));
+}
+
+#[test]
+fn the_gsi_qp_is_one_and_belongs_to_the_kernel() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 64);
+    let create = |qp_type: QpType, flags| {
+        let mut cmd = create_qp(vm, &cq);
+        cmd.base.qp_type = qp_type.value();
+        cmd.base.flags = flags;
+        vm.call(cmd).map(|response| response.qpn)
+    };
+    assert_eq!(create(QpType::Gsi, CreateFlags::USER), Err(EPERM));
+    for _ in 0..3 {
+        let qp = Qp::new(vm, &cq, &cq, Options::of(QpType::Gsi));
+        assert_eq!(qp.qpn, GSI_QPN);
+        assert_eq!(create(QpType::Gsi, CreateFlags::NONE), Err(EEXIST));
+        assert_eq!(
+            create(QpType::Ud, CreateFlags::NONE).map(|qpn| qpn > 1),
+            Ok(true)
+        );
+        qp.destroy().unwrap();
+    }
+    assert_eq!(create(QpType::Smi, CreateFlags::NONE), Err(EOPNOTSUPP));
 }
 
 #[test]

@@ -9,7 +9,6 @@ use virtio_rdma_abi::ib::{
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wire::Wire;
 
-use super::{each, Pair};
 use crate::harness::*;
 
 #[test]

@@ -6,7 +6,6 @@ use virtio_rdma_abi::ctrl::CmdCreatePd;
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, WcStatus, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
 
-use super::{each, Pair};
 use crate::harness::*;
 
 #[test]

@@ -4,7 +4,6 @@
 
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
 
-use super::{each, Pair};
 use crate::harness::*;
 
 #[test]

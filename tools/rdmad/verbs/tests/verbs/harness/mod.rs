@@ -5,6 +5,7 @@
 mod cq;
 pub mod mode;
 mod net;
+mod pair;
 mod qp;
 pub mod ring;
 mod wr;
@@ -25,10 +26,11 @@ use virtqueue::Split;
 
 pub use cq::Cq;
 pub use mode::{is_rfc, Mode};
-pub use net::Net;
+pub use net::{frame, Net};
+pub use pair::{each, each_with, Pair};
 pub use qp::{connect, Options, Qp};
 pub use ring::Ring;
-pub use wr::{sge, Wr};
+pub use wr::{sge, split, Wr};
 
 /// Memory of a VM.
 const MEMORY: u64 = 96 << 20;
@@ -37,7 +39,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// All rights.
 pub const FULL: AccessFlags = AccessFlags(
-    AccessFlags::LOCAL_WRITE.0 | AccessFlags::REMOTE_WRITE.0 | AccessFlags::REMOTE_READ.0,
+    AccessFlags::LOCAL_WRITE.0
+        | AccessFlags::REMOTE_WRITE.0
+        | AccessFlags::REMOTE_READ.0
+        | AccessFlags::REMOTE_ATOMIC.0,
 );
 
 /// Waits until `ready` returns something.
@@ -247,6 +252,12 @@ impl Vm {
                 Err(errno)
             }
         }
+    }
+
+    /// Packets that were refused for their P_Key and for their Q_Key.
+    pub fn violations(&self) -> (u32, u32) {
+        let port = self.call(CmdQueryPort { port: 1 }).unwrap();
+        (port.bad_pkey_cntr, port.qkey_viol_cntr)
     }
 
     /// `len` bytes of fresh memory, page-aligned.

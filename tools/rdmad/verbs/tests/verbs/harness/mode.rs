@@ -7,6 +7,7 @@
 
 use virtio_rdma_abi::config::Config;
 use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::ib::{QpType, GSI_QPN};
 use virtio_rdma_abi::queues::QueueNumbers;
 use virtio_rdma_abi::ring::{ArmKind, Doorbell, DoorbellKind};
 use virtio_rdma_abi::wire::Wire;
@@ -44,7 +45,10 @@ pub fn create_qp(vm: &Vm, request: CmdCreateQpRings, sq: &Ring, rq: &Ring) -> Re
         return vm.call(request).map(|response| response.qpn);
     }
     let numbers = numbers(vm);
-    let mut qpns = 2..=config(vm).max_qp;
+    let mut qpns = match request.base.qp_type == QpType::Gsi.value() {
+        true => GSI_QPN..=GSI_QPN,
+        false => GSI_QPN + 1..=config(vm).max_qp,
+    };
     let qpn = qpns
         .find(|&qpn| vm.sink.is_free(numbers.sq(qpn)))
         .expect("a pair of virtqueues");

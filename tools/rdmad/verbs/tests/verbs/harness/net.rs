@@ -6,8 +6,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use roce::{Frame, FramePool};
+use roce::headers::Transport;
+use roce::net::{gid_to_ip, Addresses};
+use roce::packet::{build, frame_size};
+use roce::{Frame, FramePool, Path};
 use verbs::{Device, FramePort};
+
+use super::Vm;
 
 /// Frames that wait at a port at most; more are lost.
 const QUEUE: usize = 1024;
@@ -97,4 +102,17 @@ impl FramePort for Port {
     fn receive(&self) -> Option<Frame> {
         self.inbox.lock().unwrap().pop_front()
     }
+}
+
+/// A packet from the device of one VM to that of another.
+pub fn frame(from: &Vm, to: &Vm, transport: &Transport, payload: &[u8]) -> Vec<u8> {
+    let addresses = Addresses::new(gid_to_ip(from.gid), gid_to_ip(to.gid)).unwrap();
+    let path = Path::new(from.mac, to.mac, addresses);
+    let mut frame = vec![0; frame_size(&path, transport, payload.len())];
+    build(&mut frame, &path, 0, transport, payload.len(), |into| {
+        into.copy_from_slice(payload);
+        Ok::<_, ()>(())
+    })
+    .unwrap();
+    frame
 }

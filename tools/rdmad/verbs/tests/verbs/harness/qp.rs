@@ -21,6 +21,10 @@ pub const PAGE: u32 = 3;
 /// What a QP is made with.
 #[derive(Clone, Copy)]
 pub struct Options {
+    pub qp_type: QpType,
+    /// Its queues belong to a process.
+    pub user: bool,
+    pub qkey: u32,
     pub slots: u32,
     pub sge: u32,
     pub inline: u32,
@@ -35,9 +39,23 @@ pub struct Options {
     pub psn: u32,
 }
 
+impl Options {
+    /// The defaults for a QP of this type.
+    pub fn of(qp_type: QpType) -> Self {
+        Self {
+            qp_type,
+            user: qp_type != QpType::Gsi,
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
+            qp_type: QpType::Rc,
+            user: true,
+            qkey: 0x1234_5678,
             slots: 64,
             sge: 4,
             inline: 200,
@@ -103,7 +121,7 @@ impl<'vm> Qp<'vm> {
         let request = CmdCreateQpRings {
             base: CmdCreateQp {
                 pdn,
-                qp_type: QpType::Rc.value(),
+                qp_type: options.qp_type.value(),
                 sq_sig_type: options.signal.value(),
                 max_send_wr: options.slots,
                 max_send_sge: options.sge,
@@ -112,7 +130,10 @@ impl<'vm> Qp<'vm> {
                 max_recv_sge: options.sge,
                 recv_cqn: recv.cqn,
                 max_inline_data: options.inline,
-                flags: CreateFlags::USER,
+                flags: match options.user {
+                    true => CreateFlags::USER,
+                    false => CreateFlags::NONE,
+                },
                 reserved: [0; 28],
             },
             sq: sq.addr,
@@ -145,9 +166,15 @@ impl<'vm> Qp<'vm> {
     }
 
     pub fn to_init(&self) -> Result<(), u8> {
-        let mask = QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
+        let mask = QpAttrMask::PKEY_INDEX
+            | match self.options.qp_type {
+                QpType::Gsi => QpAttrMask::QKEY,
+                QpType::Ud => QpAttrMask::QKEY | QpAttrMask::PORT,
+                _ => QpAttrMask::ACCESS_FLAGS | QpAttrMask::PORT,
+            };
         let attrs = QpAttr {
             port_num: 1,
+            qkey: self.options.qkey,
             qp_access_flags: self.options.access,
             ..QpAttr::ZERO
         };
@@ -155,12 +182,13 @@ impl<'vm> Qp<'vm> {
     }
 
     pub fn to_rtr(&self, peer_vm: &Vm, peer_qpn: u32) -> Result<(), u8> {
-        let mask = QpAttrMask::AV
-            | QpAttrMask::PATH_MTU
-            | QpAttrMask::DEST_QPN
-            | QpAttrMask::RQ_PSN
-            | QpAttrMask::MAX_DEST_RD_ATOMIC
-            | QpAttrMask::MIN_RNR_TIMER;
+        let connection =
+            QpAttrMask::AV | QpAttrMask::PATH_MTU | QpAttrMask::DEST_QPN | QpAttrMask::RQ_PSN;
+        let mask = match self.options.qp_type {
+            QpType::Rc => connection | QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER,
+            QpType::Uc => connection,
+            _ => QpAttrMask::NONE,
+        };
         let attrs = QpAttr {
             path_mtu: self.options.mtu.value(),
             dest_qp_num: peer_qpn,
@@ -185,11 +213,15 @@ impl<'vm> Qp<'vm> {
     }
 
     pub fn to_rts(&self) -> Result<(), u8> {
-        let mask = QpAttrMask::TIMEOUT
-            | QpAttrMask::RETRY_CNT
-            | QpAttrMask::RNR_RETRY
-            | QpAttrMask::SQ_PSN
-            | QpAttrMask::MAX_QP_RD_ATOMIC;
+        let mask = match self.options.qp_type {
+            QpType::Rc => {
+                QpAttrMask::TIMEOUT
+                    | QpAttrMask::RETRY_CNT
+                    | QpAttrMask::RNR_RETRY
+                    | QpAttrMask::MAX_QP_RD_ATOMIC
+            }
+            _ => QpAttrMask::NONE,
+        } | QpAttrMask::SQ_PSN;
         let attrs = QpAttr {
             timeout: self.options.timeout,
             retry_cnt: self.options.retry_cnt,

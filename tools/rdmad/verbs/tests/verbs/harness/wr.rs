@@ -4,9 +4,11 @@
 
 use virtio_rdma_abi::ib::{SendFlags, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
-use virtio_rdma_abi::wqe::{Member, Rdma, Sge, SqHeader, INLINE_OFFSET};
+use virtio_rdma_abi::wqe::{
+    AddressVector, Atomic, Datagram, Member, Rdma, Sge, SqHeader, INLINE_OFFSET,
+};
 
-use super::Mr;
+use super::{Mr, Qp};
 
 /// A send work request.
 #[derive(Clone)]
@@ -17,7 +19,12 @@ pub struct Wr {
     pub imm: [u8; 4],
     pub sges: Vec<Sge>,
     pub inline: Option<Vec<u8>>,
+    /// Memory of the peer, for all but SENDs.
     pub remote: Rdma,
+    /// Operands of an atomic operation: what to compare with or to add, and what to swap in.
+    pub operands: [u64; 2],
+    /// Destination of a datagram.
+    pub to: Option<Datagram>,
 }
 
 impl Wr {
@@ -30,6 +37,8 @@ impl Wr {
             sges: Vec::new(),
             inline: None,
             remote: Rdma::ZERO,
+            operands: [0; 2],
+            to: None,
         }
     }
 
@@ -44,6 +53,31 @@ impl Wr {
             remote_addr: mr.addr + offset,
             rkey: mr.key,
         };
+        self
+    }
+
+    pub fn operands(mut self, compare_add: u64, swap: u64) -> Self {
+        self.operands = [compare_add, swap];
+        self
+    }
+
+    /// Addresses a datagram to `peer`.
+    pub fn to(mut self, peer: &Qp<'_>) -> Self {
+        self.to = Some(Datagram {
+            remote_qpn: peer.qpn,
+            remote_qkey: peer.options.qkey,
+            av: AddressVector {
+                port: 1,
+                pdn: peer.vm.pdn,
+                sl_tclass_flowlabel: 0,
+                dgid: peer.vm.gid,
+                gid_index: 1,
+                static_rate: 0,
+                hop_limit: 64,
+                dmac: peer.vm.mac,
+                reserved: [0; 6],
+            },
+        });
         self
     }
 
@@ -72,7 +106,18 @@ impl Wr {
             ex: self.imm,
             wr: [0; 51],
         };
-        self.remote.store(&mut header.wr);
+        let [compare_add, swap] = self.operands;
+        match (self.opcode, self.to) {
+            (WrOpcode::AtomicCmpAndSwp | WrOpcode::AtomicFetchAndAdd, _) => Atomic {
+                remote_addr: self.remote.remote_addr,
+                compare_add,
+                swap,
+                rkey: self.remote.rkey,
+            }
+            .store(&mut header.wr),
+            (_, Some(to)) => to.store(&mut header.wr),
+            _ => self.remote.store(&mut header.wr),
+        }
         let mut sges = self.sges.clone();
         if let Some(data) = &self.inline {
             header.num_sge = 1;
@@ -100,4 +145,21 @@ pub fn sge(mr: &Mr, offset: u64, len: u32) -> Sge {
         length: len,
         lkey: mr.key,
     }
+}
+
+/// Splits `len` bytes over up to `count` SGEs of uneven length, empty ones included.
+pub fn split(mr: &Mr, len: u32, count: u32) -> Vec<Sge> {
+    let mut sges = Vec::new();
+    let mut at = 0;
+    for index in 0..count {
+        let left = len - at;
+        let part = if index + 1 == count {
+            left
+        } else {
+            (left / 3 + index % 2).min(left)
+        };
+        sges.push(sge(mr, at.into(), part));
+        at += part;
+    }
+    sges
 }

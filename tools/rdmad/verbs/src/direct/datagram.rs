@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Datagrams between QPs of one process.
+
+use std::sync::atomic::Ordering;
+
+use roce::net::ip_to_gid;
+use roce::ud::{grh, transport_size, Destination, GRH_SIZE};
+use roce::work::{RecvCompletion, SendOp, SendWr, Source, With};
+use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
+
+use crate::memory::{transfer, Side};
+use crate::qp::{solicits, RecvTurn, SendSide, SendTurn};
+use crate::wqe::Posted;
+use crate::Device;
+
+/// Gives a datagram to QP `to.qpn` of `device`, if that one takes it. Fails only for reasons of the sender.
+pub(crate) fn deliver(
+    turn: &SendTurn<'_>,
+    side: &mut SendSide,
+    wr: &SendWr<Posted>,
+    to: &Destination,
+    device: &Device,
+) -> Result<(), WcStatus> {
+    let SendOp::Send { with } = wr.op else {
+        return Err(WcStatus::LocQpOpErr);
+    };
+    // A packet's identification is its PSN.
+    let ident = side.sender.as_mut().map_or(0, |sender| {
+        let psn = sender.next_psn().value();
+        sender.advance();
+        psn as u16
+    });
+    let with_imm = matches!(with, With::Imm(_));
+    let header = grh(
+        &to.path,
+        ident,
+        transport_size(wr.length as usize, with_imm),
+    );
+    if !turn.device.link_is_up()
+        || !device.link_is_up()
+        || !device.gids.contains(ip_to_gid(to.path.addresses.dst()))
+    {
+        return Ok(());
+    }
+    let Some(peer) = device.qps.get(to.qpn).filter(|peer| !peer.is_connected()) else {
+        return Ok(());
+    };
+    let mut recv = peer.lock_recv();
+    if !peer.receives() {
+        return Ok(());
+    }
+    if recv.qkey != to.qkey {
+        device.violations.qkey.fetch_add(1, Ordering::Relaxed);
+        return Ok(());
+    }
+    let view = device.space.enter();
+    let target = RecvTurn::new(&peer, device, &view);
+    let Ok(Some(incoming)) = target.take(&mut recv) else {
+        return Ok(());
+    };
+    // A datagram is no longer than a packet.
+    let byte_len = GRH_SIZE as u32 + wr.length;
+    if byte_len > incoming.length {
+        recv.incoming = Some(incoming);
+        return Ok(());
+    }
+    let mut completion = RecvCompletion {
+        status: WcStatus::Success,
+        rdma_write: false,
+        byte_len,
+        with,
+        solicited: solicits(wr),
+        source: Some(Source {
+            qpn: turn.qp.number,
+            pkey: to.pkey,
+            sl: 0,
+            mac: to.path.src_mac,
+            vlan: to.path.vlan,
+        }),
+    };
+    let moved = {
+        let length = wr.length as usize;
+        let mut from = turn.message(&side.snapshots, &wr.local, AccessFlags::NONE);
+        let header = target
+            .message(&recv, &incoming.local)
+            .write(0, &header, length == 0);
+        let mut message = target.message(&recv, &incoming.local).skip(GRH_SIZE as u64);
+        header
+            .map_err(Side::Target)
+            .and_then(|()| transfer(&mut from, &mut message, 0, length, true))
+    };
+    match moved {
+        Ok(()) => target.complete(&incoming, &completion),
+        Err(Side::Source(_)) => {
+            recv.incoming = Some(incoming);
+            return Err(WcStatus::LocProtErr);
+        }
+        Err(Side::Target(_)) => {
+            completion.status = WcStatus::LocProtErr;
+            target.complete(&incoming, &completion);
+            peer.fail(device, None);
+        }
+    }
+    Ok(())
+}

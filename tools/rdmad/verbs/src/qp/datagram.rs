@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Sending datagrams: each work request names its destination.
+
+use roce::ud::Destination;
+use virtio_rdma_abi::ib::{QpState, WcStatus, DEFAULT_PKEY};
+use virtio_rdma_abi::wire::Wire;
+use virtio_rdma_abi::wqe::{Datagram, Member, SqHeader};
+
+use super::serve::{Progress, COST_PER_WR};
+use super::{attr, Qp, SendSide, SendTurn};
+use crate::direct;
+use crate::wire::SendEnv;
+use crate::wqe::Fetched;
+
+/// A Q_Key with this bit stands for that of the QP, so that only who may set one that has it can send it (IBTA 10.2.5).
+const QKEY_OF_QP: u32 = 1 << 31;
+
+impl Qp {
+    /// Executes the next work request of a QP of datagrams.
+    pub(super) fn send_datagram(
+        &self,
+        turn: &SendTurn<'_>,
+        side: &mut SendSide,
+        state: QpState,
+        budget: &mut usize,
+    ) -> Progress {
+        let fetched = match side.held.take() {
+            Some(held) => held,
+            None if state != QpState::Rts => return Progress::Empty,
+            None => match turn.fetch(side) {
+                Ok(Some(fetched)) => fetched,
+                Ok(None) => return Progress::Empty,
+                Err(_) => return Progress::Broken,
+            },
+        };
+        let status = match self.deliver(turn, side, &fetched) {
+            Ok(Some(bytes)) => {
+                *budget = budget.saturating_sub(bytes + COST_PER_WR);
+                WcStatus::Success
+            }
+            Ok(None) => {
+                side.held = Some(fetched);
+                return Progress::Blocked;
+            }
+            Err(status) => status,
+        };
+        turn.complete(&mut side.queue, &mut side.snapshots, &fetched.wr, status);
+        if status != WcStatus::Success {
+            self.fail_send(turn.device);
+        }
+        Progress::Moved
+    }
+
+    /// Sends a datagram. Returns its length, or `None` if the frame port is full.
+    fn deliver(
+        &self,
+        turn: &SendTurn<'_>,
+        side: &mut SendSide,
+        fetched: &Fetched,
+    ) -> Result<Option<usize>, WcStatus> {
+        if let Some(status) = fetched.failed {
+            return Err(status);
+        }
+        let to = self.destination(turn, side, fetched)?;
+        if let Some(peer) = turn.device.fabric().direct_peer(to.path.dst_mac) {
+            direct::deliver(turn, side, &fetched.wr, &to, &peer)?;
+            return Ok(Some(fetched.wr.length as usize));
+        }
+        let Some(mut sender) = side.sender.take() else {
+            return Err(WcStatus::LocQpOpErr);
+        };
+        let sent = sender.send(&fetched.wr, &to, &mut SendEnv::new(turn, side));
+        side.sender = Some(sender);
+        sent
+    }
+
+    /// Where a work request wants its datagram to go. PD and port in its address vector are those of whoever made the
+    /// address handle and mean nothing here: the QP's own count.
+    fn destination(
+        &self,
+        turn: &SendTurn<'_>,
+        side: &SendSide,
+        fetched: &Fetched,
+    ) -> Result<Destination, WcStatus> {
+        let wqe = side.snapshots.get(fetched.wr.local.snapshot);
+        let header = SqHeader::get(&wqe[..SqHeader::SIZE]);
+        let datagram = Datagram::load(&header.wr);
+        let path = attr::datagram_path(turn.device, self.number, &datagram)
+            .map_err(|_| WcStatus::LocQpOpErr)?;
+        let qkey = match datagram.remote_qkey & QKEY_OF_QP {
+            0 => datagram.remote_qkey,
+            _ => side.attr.qkey,
+        };
+        Ok(Destination {
+            path,
+            qpn: datagram.remote_qpn,
+            qkey,
+            pkey: DEFAULT_PKEY,
+        })
+    }
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The state table against a second one, which has a line for each step and type.
+
+use super::*;
+
+/// Attributes by the letters of [`LETTERS`]: type, step, required, optional.
+///
+/// From IBTA table 91 with what the verbs of Linux refuse or admit.
+const TABLE: &[(QpType, QpState, QpState, &str, &str)] = &[
+    (QpType::Rc, Reset, Init, "Kpf", ""),
+    (QpType::Rc, Init, Init, "", "Kpf"),
+    (QpType::Rc, Init, Rtr, "vmdrgn", "afK"),
+    (QpType::Rc, Rtr, Rts, "tcyse", "uafnM"),
+    (QpType::Rc, Rts, Rts, "", "uafnM"),
+    (QpType::Rc, Rts, Sqd, "", "q"),
+    (QpType::Rc, Sqd, Rts, "", "uafnM"),
+    (QpType::Rc, Sqd, Sqd, "", "pvtcyegafKnM"),
+    (QpType::Uc, Reset, Init, "Kpf", ""),
+    (QpType::Uc, Init, Init, "", "Kpf"),
+    (QpType::Uc, Init, Rtr, "vmdr", "afK"),
+    (QpType::Uc, Rtr, Rts, "s", "uafM"),
+    (QpType::Uc, Rts, Rts, "", "uafM"),
+    (QpType::Uc, Rts, Sqd, "", "q"),
+    (QpType::Uc, Sqd, Rts, "", "uafM"),
+    (QpType::Uc, Sqd, Sqd, "", "vafKM"),
+    (QpType::Uc, Sqe, Rts, "", "uf"),
+    (QpType::Ud, Reset, Init, "KpQ", ""),
+    (QpType::Ud, Init, Init, "", "KpQ"),
+    (QpType::Ud, Init, Rtr, "", "KQ"),
+    (QpType::Ud, Rtr, Rts, "s", "uQ"),
+    (QpType::Ud, Rts, Rts, "", "uQ"),
+    (QpType::Ud, Rts, Sqd, "", "q"),
+    (QpType::Ud, Sqd, Rts, "", "uQ"),
+    (QpType::Ud, Sqd, Sqd, "", "KQ"),
+    (QpType::Ud, Sqe, Rts, "", "uQ"),
+    (QpType::Gsi, Reset, Init, "KQ", ""),
+    (QpType::Gsi, Init, Init, "", "KQ"),
+    (QpType::Gsi, Init, Rtr, "", "KQ"),
+    (QpType::Gsi, Rtr, Rts, "s", "uQ"),
+    (QpType::Gsi, Rts, Rts, "", "uQ"),
+    (QpType::Gsi, Rts, Sqd, "", "q"),
+    (QpType::Gsi, Sqd, Rts, "", "uQ"),
+    (QpType::Gsi, Sqd, Sqd, "", "KQ"),
+    (QpType::Gsi, Sqe, Rts, "", "uQ"),
+];
+
+const LETTERS: &[(char, Mask)] = &[
+    ('u', Mask::CUR_STATE),
+    ('q', Mask::EN_SQD_ASYNC_NOTIFY),
+    ('f', Mask::ACCESS_FLAGS),
+    ('K', Mask::PKEY_INDEX),
+    ('p', Mask::PORT),
+    ('Q', Mask::QKEY),
+    ('v', Mask::AV),
+    ('m', Mask::PATH_MTU),
+    ('t', Mask::TIMEOUT),
+    ('c', Mask::RETRY_CNT),
+    ('y', Mask::RNR_RETRY),
+    ('r', Mask::RQ_PSN),
+    ('e', Mask::MAX_QP_RD_ATOMIC),
+    ('a', Mask::ALT_PATH),
+    ('n', Mask::MIN_RNR_TIMER),
+    ('s', Mask::SQ_PSN),
+    ('g', Mask::MAX_DEST_RD_ATOMIC),
+    ('M', Mask::PATH_MIG_STATE),
+    ('d', Mask::DEST_QPN),
+];
+
+/// What this device does not have, whichever step names it.
+const MISSING: &[Mask] = &[
+    Mask::ALT_PATH,
+    Mask::PATH_MIG_STATE,
+    Mask::RATE_LIMIT,
+    Mask::CAP,
+];
+
+const TYPES: [QpType; 4] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi];
+
+fn bits(letters: &str) -> Vec<Mask> {
+    letters
+        .chars()
+        .map(|letter| LETTERS.iter().find(|entry| entry.0 == letter).unwrap().1)
+        .collect()
+}
+
+/// The union of those whose index is a bit of `subset`.
+fn subset(masks: &[Mask], subset: usize) -> Mask {
+    masks
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| subset & (1 << index) != 0)
+        .fold(Mask::NONE, |union, (_, mask)| union | *mask)
+}
+
+fn expected(required: &[Mask], optional: &[Mask], mask: Mask) -> Result<()> {
+    let known: Vec<_> = [required, optional, MISSING].concat();
+    let strange = (1..32)
+        .map(|n| QpAttrMask(1 << n))
+        .any(|bit| mask.contains(bit) && !known.contains(&bit));
+    if strange || !required.iter().all(|bit| mask.contains(*bit)) {
+        Err(Errno::INVAL)
+    } else if MISSING.iter().any(|bit| mask.contains(*bit)) {
+        Err(Errno::OPNOTSUPP)
+    } else {
+        Ok(())
+    }
+}
+
+/// Every subset of the attributes that a step knows, and each of these with one more attribute.
+#[test]
+fn each_step_takes_its_attributes_and_no_others() {
+    for &(qp_type, from, to, required, optional) in TABLE {
+        let (required, optional) = (bits(required), bits(optional));
+        let known = [required.clone(), optional.clone()].concat();
+        for number in 0..1 << known.len() {
+            let base = subset(&known, number) | Mask::STATE;
+            assert_eq!(
+                check(qp_type, from, to, base),
+                expected(&required, &optional, base),
+                "{qp_type:?} {from:?} to {to:?} with {base:?}"
+            );
+        }
+        let complete = subset(&required, usize::MAX) | Mask::STATE;
+        assert_eq!(check(qp_type, from, to, complete), Ok(()));
+        for bit in (1..32).map(|n| QpAttrMask(1 << n)) {
+            for base in [Mask::STATE, complete, complete.without(bit)] {
+                assert_eq!(
+                    check(qp_type, from, to, base | bit),
+                    expected(&required, &optional, base | bit),
+                    "{qp_type:?} {from:?} to {to:?} with {bit:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn reset_and_error_are_reached_from_everywhere() {
+    for qp_type in TYPES {
+        for &from in QpState::ALL {
+            for to in [Reset, Failed] {
+                assert_eq!(check(qp_type, from, to, Mask::STATE), Ok(()));
+                for bit in (1..32).map(|n| QpAttrMask(1 << n)) {
+                    assert_eq!(
+                        check(qp_type, from, to, Mask::STATE | bit),
+                        Err(Errno::INVAL)
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_other_steps_than_those_of_the_table() {
+    let every_attribute = LETTERS.iter().map(|entry| entry.1);
+    let masks: Vec<_> = every_attribute
+        .map(|bit| bit | Mask::STATE)
+        .chain([Mask::STATE])
+        .collect();
+    for qp_type in TYPES {
+        for &from in QpState::ALL {
+            for &to in QpState::ALL {
+                let listed = TABLE
+                    .iter()
+                    .any(|line| (line.0, line.1, line.2) == (qp_type, from, to));
+                if listed || matches!(to, Reset | Failed) {
+                    continue;
+                }
+                for &mask in &masks {
+                    assert_eq!(
+                        check(qp_type, from, to, mask),
+                        Err(Errno::INVAL),
+                        "{qp_type:?} {from:?} to {to:?}"
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The state machines of the transport services behind one face.
+
+use std::time::Instant;
+
+use roce::env::{RequesterEnv, ResponderEnv};
+use roce::work::{AccessFlags, RecvWr, SendWr};
+use roce::{rc, uc, ud, Connection, Packet, Path, Pause, Psn, QpError, Sent};
+use virtio_rdma_abi::ib::QpType;
+use virtio_rdma_abi::qp::QpAttr;
+
+use super::attr;
+use crate::wqe::{Fetched, Posted, Received};
+
+/// The requester of a connection.
+#[derive(Debug)]
+pub(crate) enum Requester {
+    Rc(rc::Requester<Posted>),
+    Uc(uc::Requester<Posted>),
+}
+
+impl Requester {
+    /// A requester for up to `depth` work requests at a time, of an unreliable connection or else of a reliable one.
+    pub(super) fn new(
+        qp_type: QpType,
+        connection: Connection,
+        attr: &QpAttr,
+        depth: usize,
+    ) -> Self {
+        match qp_type {
+            QpType::Uc => Self::Uc(uc::Requester::new(connection, attr.sq_psn, depth)),
+            _ => Self::Rc(rc::Requester::new(connection, attr::requester(attr), depth)),
+        }
+    }
+
+    /// Whether it takes a work request.
+    pub(super) fn has_room(&self) -> bool {
+        match self {
+            Self::Rc(requester) => requester.has_room(),
+            Self::Uc(requester) => requester.has_room(),
+        }
+    }
+
+    /// Whether every work request has ended.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Rc(requester) => requester.is_empty(),
+            Self::Uc(requester) => requester.is_empty(),
+        }
+    }
+
+    /// Takes a work request, if there is [room](Self::has_room).
+    pub(super) fn post(&mut self, Fetched { wr, failed }: Fetched) {
+        let posted = match (self, failed) {
+            (Self::Rc(requester), None) => requester.post(wr),
+            (Self::Rc(requester), Some(status)) => requester.post_failed(wr, status),
+            (Self::Uc(requester), None) => requester.post(wr),
+            (Self::Uc(requester), Some(status)) => requester.post_failed(wr, status),
+        };
+        debug_assert!(posted.is_ok(), "there was room");
+    }
+
+    /// PSN of the next packet.
+    pub(crate) fn next_psn(&self) -> Psn {
+        match self {
+            Self::Rc(requester) => requester.next_psn(),
+            Self::Uc(requester) => requester.next_psn(),
+        }
+    }
+
+    /// Counts packets that another path carried.
+    pub(crate) fn advance(&mut self, packets: u32) {
+        match self {
+            Self::Rc(requester) => requester.advance(packets),
+            Self::Uc(requester) => requester.advance(packets),
+        }
+    }
+
+    /// Takes new attributes and a new path over.
+    pub(super) fn update(&mut self, attr: &QpAttr, path: Path) {
+        match self {
+            Self::Rc(requester) => {
+                requester.set_attr(attr::requester(attr));
+                requester.set_path(path);
+            }
+            Self::Uc(requester) => requester.set_path(path),
+        }
+    }
+
+    /// When it wants a turn at the latest.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Rc(requester) => requester.next_deadline(),
+            Self::Uc(_) => None,
+        }
+    }
+
+    /// Sends packets.
+    pub(super) fn transmit(
+        &mut self,
+        budget: usize,
+        now: Instant,
+        env: &mut impl RequesterEnv<Send = Posted>,
+    ) -> Result<Sent, QpError> {
+        match self {
+            Self::Rc(requester) => {
+                requester.on_timer(now, env)?;
+                requester.transmit(budget, now, env)
+            }
+            Self::Uc(requester) => requester.transmit(budget, env),
+        }
+    }
+
+    /// Takes a packet of the peer, which is a response.
+    pub(crate) fn on_packet(
+        &mut self,
+        packet: &Packet<'_>,
+        now: Instant,
+        env: &mut impl RequesterEnv<Send = Posted>,
+    ) -> Result<(), QpError> {
+        match self {
+            Self::Rc(requester) => requester.on_packet(packet, now, env),
+            Self::Uc(_) => Ok(()),
+        }
+    }
+
+    /// Ends, and gives `each` work request that has not ended.
+    pub(super) fn drain(&mut self, each: impl FnMut(SendWr<Posted>)) {
+        match self {
+            Self::Rc(requester) => requester.drain().for_each(each),
+            Self::Uc(requester) => requester.drain().for_each(each),
+        }
+    }
+}
+
+/// What takes the packets of requesters.
+#[derive(Debug)]
+pub(crate) enum Responder {
+    Rc(rc::Responder<Received>),
+    Uc(uc::Responder<Received>),
+    Ud(ud::Receiver<Received>),
+}
+
+impl Responder {
+    /// The responder of a connection, unreliable or else reliable.
+    pub(super) fn connected(qp_type: QpType, connection: Connection, attr: &QpAttr) -> Self {
+        match qp_type {
+            QpType::Uc => Self::Uc(uc::Responder::new(
+                connection.mtu,
+                attr.rq_psn,
+                AccessFlags(attr.qp_access_flags.0),
+            )),
+            _ => Self::Rc(rc::Responder::new(connection, attr::responder(attr))),
+        }
+    }
+
+    /// Takes new attributes and a new path over.
+    pub(super) fn update(&mut self, attr: &QpAttr, path: Path) {
+        match self {
+            Self::Rc(responder) => {
+                responder.set_attr(attr::responder(attr));
+                responder.set_path(path);
+            }
+            Self::Uc(responder) => responder.set_access(AccessFlags(attr.qp_access_flags.0)),
+            Self::Ud(_) => {}
+        }
+    }
+
+    /// Remote operations that the QP admits.
+    pub(crate) fn access(&self) -> AccessFlags {
+        match self {
+            Self::Rc(responder) => responder.attr().access,
+            Self::Uc(responder) => responder.access(),
+            Self::Ud(_) => AccessFlags::NONE,
+        }
+    }
+
+    /// Takes the receive work request that it holds for the next message, which comes without packets.
+    pub(super) fn take_held(&mut self) -> Option<RecvWr<Received>> {
+        match self {
+            Self::Rc(_) => None,
+            Self::Uc(responder) => responder.take_held(),
+            Self::Ud(receiver) => receiver.take_held(),
+        }
+    }
+
+    /// Ends, and takes back the receive work request that it holds: one of an unfinished message, or one that a datagram did not fit.
+    pub(super) fn drain(&mut self) -> Option<RecvWr<Received>> {
+        match self {
+            Self::Rc(responder) => responder.drain(),
+            Self::Uc(responder) => responder.drain(),
+            Self::Ud(receiver) => receiver.drain(),
+        }
+    }
+
+    /// Sends answers.
+    pub(super) fn transmit(
+        &mut self,
+        budget: usize,
+        env: &mut impl ResponderEnv<Recv = Received>,
+    ) -> Result<Sent, QpError> {
+        match self {
+            Self::Rc(responder) => responder.transmit(budget, env),
+            Self::Uc(_) | Self::Ud(_) => Ok(Sent {
+                bytes: 0,
+                pause: Pause::Idle,
+            }),
+        }
+    }
+
+    /// Whether it has something to say.
+    pub(super) fn has_output(&self) -> bool {
+        matches!(self, Self::Rc(responder) if responder.has_output())
+    }
+}

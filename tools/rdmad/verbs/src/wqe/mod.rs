@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Work requests: snapshots of the WQEs in the rings, and their validation.
+
+mod send;
+
+use roce::work::RecvWr;
+use virtio_rdma_abi::qp::QpCap;
+use virtio_rdma_abi::wire::Wire;
+use virtio_rdma_abi::wqe::{rq_wqe_size, sq_wqe_size, RqHeader, Sge, INLINE_OFFSET};
+use virtio_rdma_ring::{DeviceQueue, RingError};
+
+use crate::memory::RingView;
+
+pub(crate) use send::{
+    completion_opcode, fetch_send, max_message, Data, Fetched, Posted, SendRules,
+};
+
+/// Bytes of the largest send WQE for these capabilities. It has at least the SGE of inline data, whose length is
+/// looked at even when the QP takes none.
+pub(crate) fn max_sq_wqe(cap: &QpCap) -> usize {
+    sq_wqe_size(cap.max_send_sge as usize).max(INLINE_OFFSET + cap.max_inline_data as usize)
+}
+
+/// Bytes of the largest receive WQE for these capabilities.
+pub(crate) fn max_rq_wqe(cap: &QpCap) -> usize {
+    rq_wqe_size(cap.max_recv_sge as usize)
+}
+
+/// Private copies of the WQEs that are being executed, so that their owner can't change them any more.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshots {
+    bytes: Box<[u8]>,
+    stride: usize,
+    free: Vec<u16>,
+}
+
+impl Snapshots {
+    /// Room for `count` WQEs of `stride` bytes.
+    pub(crate) fn new(count: u16, stride: usize) -> Self {
+        Self {
+            bytes: vec![0; usize::from(count) * stride].into(),
+            stride,
+            free: (0..count).rev().collect(),
+        }
+    }
+
+    /// Takes room for one WQE, if there is any.
+    fn take(&mut self) -> Option<u16> {
+        self.free.pop()
+    }
+
+    /// Gives the room of a completed WQE back.
+    pub(crate) fn give_back(&mut self, index: u16) {
+        self.free.push(index);
+    }
+
+    /// The WQE at `index`.
+    #[inline]
+    pub(crate) fn get(&self, index: u16) -> &[u8] {
+        &self.bytes[usize::from(index) * self.stride..][..self.stride]
+    }
+
+    fn get_mut(&mut self, index: u16) -> &mut [u8] {
+        &mut self.bytes[usize::from(index) * self.stride..][..self.stride]
+    }
+}
+
+/// A receive work request whose WQE lies in the receive side's buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    /// Number of SGEs.
+    pub num_sge: u32,
+}
+
+/// Why the RQ gives no receive work request although there is one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum BadRecv {
+    /// The ring makes no sense.
+    Ring,
+    /// The WQE with this id is malformed.
+    Wqe(u64),
+}
+
+/// Takes the next WQE from the RQ into `buffer` and gives its slot back. `None` when there is none.
+pub(crate) fn fetch_recv(
+    queue: &mut DeviceQueue,
+    ring: &RingView<'_>,
+    buffer: &mut [u8],
+    cap: &QpCap,
+) -> Result<Option<RecvWr<Received>>, BadRecv> {
+    let Some(slot) = queue.fetch(ring).map_err(|_| BadRecv::Ring)? else {
+        return Ok(None);
+    };
+    let present = ring.read_wqe(slot, buffer);
+    if ring.lost() {
+        return Err(BadRecv::Ring);
+    }
+    queue.give_back(ring, slot, 0);
+    queue.publish(ring);
+    // Receives are taken when a message needs them; no doorbell has to tell of new ones.
+    queue.suppress_doorbell(ring);
+    let header = RqHeader::get(&buffer[..RqHeader::SIZE]);
+    if header.num_sge > cap.max_recv_sge || present < rq_wqe_size(header.num_sge as usize) {
+        return Err(BadRecv::Wqe(header.wr_id));
+    }
+    let length: u64 = (0..header.num_sge)
+        .map(|index| u64::from(sge(buffer, RqHeader::SIZE, index).length))
+        .sum();
+    Ok(Some(RecvWr {
+        id: header.wr_id,
+        // No message is longer.
+        length: u32::try_from(length).unwrap_or(u32::MAX),
+        local: Received {
+            num_sge: header.num_sge,
+        },
+    }))
+}
+
+/// Takes the next WQE of either queue only to flush it: its slot is given back. Returns its id and, of a send WQE, its
+/// opcode.
+pub(crate) fn fetch_flushed<const HEADER: usize>(
+    queue: &mut DeviceQueue,
+    ring: &RingView<'_>,
+) -> Result<Option<[u8; HEADER]>, RingError> {
+    let Some(slot) = queue.fetch(ring)? else {
+        return Ok(None);
+    };
+    let mut header = [0; HEADER];
+    ring.read_wqe(slot, &mut header);
+    if ring.lost() {
+        return Err(RingError::BadSlot);
+    }
+    queue.give_back(ring, slot, 0);
+    queue.publish(ring);
+    Ok(Some(header))
+}
+
+/// SGE number `index` behind a header of `header` bytes.
+#[inline]
+pub(crate) fn sge(wqe: &[u8], header: usize, index: u32) -> Sge {
+    Sge::get(&wqe[header + index as usize * Sge::SIZE..][..Sge::SIZE])
+}

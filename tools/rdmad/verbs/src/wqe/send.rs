@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Send work requests: which opcodes a QP may use, and what they may say.
+
+use roce::work::{AtomicOp, Remote, SendOp, SendWr, With, ATOMIC_SIZE, MAX_MESSAGE};
+use virtio_rdma_abi::ib::{AccessFlags, QpType, SendFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::qp::QpCap;
+use virtio_rdma_abi::wire::Wire;
+use virtio_rdma_abi::wqe::{sq_wqe_size, Atomic, Member, Rdma, SqHeader, INLINE_OFFSET};
+use virtio_rdma_ring::{DeviceQueue, RingError};
+
+use super::{sge, Snapshots};
+use crate::memory::{MrTable, RingView};
+
+/// Where a send work request came from and where its data is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posted {
+    /// Slot of the SQ.
+    pub slot: u16,
+    /// Its copy in the QP's [`Snapshots`].
+    pub snapshot: u16,
+    /// Opcode of its CQE.
+    pub opcode: u8,
+    /// Success produces a CQE.
+    pub signaled: bool,
+    /// Where the message is.
+    pub data: Data,
+    /// Local key that the end of the work request invalidates.
+    pub invalidates: Option<u32>,
+}
+
+/// Where the local memory of a work request is listed in its WQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Data {
+    /// In the memory that this many SGEs behind the header name.
+    Sges(u32),
+    /// In the WQE itself: so many bytes.
+    Inline(u32),
+}
+
+/// What the QP allows its work requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendRules<'a> {
+    pub qp_type: QpType,
+    pub cap: &'a QpCap,
+    pub pdn: u32,
+    /// The SQ belongs to a process.
+    pub user: bool,
+    /// Every WQE is signalled.
+    pub signal_all: bool,
+    /// READs and atomic operations may be outstanding.
+    pub reads: bool,
+    /// Longest message in bytes.
+    pub max_message: u32,
+}
+
+/// A WQE that was taken from the SQ: the work request, and the status that it ends with if it is not to be executed.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pub wr: SendWr<Posted>,
+    pub failed: Option<WcStatus>,
+}
+
+/// Takes the next WQE from the SQ and checks it. `None` when there is none.
+///
+/// # Errors
+///
+/// The ring makes no sense.
+pub(crate) fn fetch_send(
+    queue: &mut DeviceQueue,
+    ring: &RingView<'_>,
+    snapshots: &mut Snapshots,
+    mrs: &MrTable,
+    rules: SendRules<'_>,
+) -> Result<Option<Fetched>, RingError> {
+    let Some(snapshot) = snapshots.take() else {
+        return Ok(None);
+    };
+    let slot = match queue.fetch(ring) {
+        Ok(Some(slot)) => slot,
+        other => {
+            snapshots.give_back(snapshot);
+            return other.map(|_| None);
+        }
+    };
+    let present = ring.read_wqe(slot, snapshots.get_mut(snapshot));
+    if ring.lost() {
+        snapshots.give_back(snapshot);
+        return Err(RingError::BadSlot);
+    }
+    let wqe = snapshots.get(snapshot);
+    let header = SqHeader::get(&wqe[..SqHeader::SIZE]);
+    let mut wr = SendWr {
+        id: header.wr_id,
+        op: SendOp::Send {
+            with: With::Nothing,
+        },
+        length: 0,
+        flags: header.send_flags,
+        local: Posted {
+            slot,
+            snapshot,
+            opcode: completion_opcode(&header),
+            signaled: rules.signal_all || header.send_flags.contains(SendFlags::SIGNALED),
+            data: Data::Sges(0),
+            invalidates: None,
+        },
+    };
+    let failed = check_send(&mut wr, &header, &wqe[..present], mrs, rules).err();
+    Ok(Some(Fetched { wr, failed }))
+}
+
+/// The opcode of the CQE of a send WQE: its own, if there is such a one. It must not look like that of a receive.
+pub(crate) fn completion_opcode(header: &SqHeader) -> u8 {
+    let opcode = WrOpcode::try_from(header.opcode).unwrap_or(WrOpcode::Send);
+    // All opcodes are below 0x80.
+    opcode.value() as u8
+}
+
+fn check_send(
+    wr: &mut SendWr<Posted>,
+    header: &SqHeader,
+    wqe: &[u8],
+    mrs: &MrTable,
+    rules: SendRules<'_>,
+) -> Result<(), WcStatus> {
+    // A virtqueue's descriptors may end anywhere.
+    let has = |size: usize| {
+        (size <= wqe.len())
+            .then_some(())
+            .ok_or(WcStatus::LocQpOpErr)
+    };
+    has(SqHeader::SIZE)?;
+    let opcode = WrOpcode::try_from(header.opcode).map_err(|_| WcStatus::LocQpOpErr)?;
+    if !permits(rules.qp_type, opcode) || rules.user && opcode == WrOpcode::RegMr {
+        return Err(WcStatus::LocQpOpErr);
+    }
+    wr.op = operation(opcode, header).ok_or(WcStatus::LocQpOpErr)?;
+    if opcode == WrOpcode::RdmaReadWithInv {
+        wr.local.invalidates = Some(u32::from_le_bytes(header.ex));
+    }
+    // Whether the answer of the peer goes to local memory.
+    let fetches = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
+    if fetches && !rules.reads {
+        return Err(WcStatus::LocQpOpErr);
+    }
+    let length = if header.send_flags.contains(SendFlags::INLINE) {
+        if fetches || header.num_sge != 1 {
+            return Err(WcStatus::LocQpOpErr);
+        }
+        has(INLINE_OFFSET)?;
+        let length = sge(wqe, SqHeader::SIZE, 0).length;
+        if length > rules.cap.max_inline_data {
+            return Err(WcStatus::LocLenErr);
+        }
+        has(INLINE_OFFSET + length as usize)?;
+        wr.local.data = Data::Inline(length);
+        length.into()
+    } else {
+        if header.num_sge > rules.cap.max_send_sge {
+            return Err(WcStatus::LocQpOpErr);
+        }
+        has(sq_wqe_size(header.num_sge as usize))?;
+        wr.local.data = Data::Sges(header.num_sge);
+        let access = if fetches {
+            AccessFlags::LOCAL_WRITE
+        } else {
+            AccessFlags::NONE
+        };
+        check_sges(wqe, header.num_sge, mrs, rules.pdn, access)?
+    };
+    let fits = match wr.op {
+        SendOp::Atomic { .. } => length == u64::from(ATOMIC_SIZE),
+        _ => length <= u64::from(rules.max_message),
+    };
+    wr.length = u32::try_from(length)
+        .ok()
+        .filter(|_| fits)
+        .ok_or(WcStatus::LocLenErr)?;
+    Ok(())
+}
+
+/// Checks that the QP may use the memory that the SGEs name, and returns how much it is.
+fn check_sges(
+    wqe: &[u8],
+    num_sge: u32,
+    mrs: &MrTable,
+    pdn: u32,
+    access: AccessFlags,
+) -> Result<u64, WcStatus> {
+    let mut length = 0;
+    for index in 0..num_sge {
+        let sge = sge(wqe, SqHeader::SIZE, index);
+        length += u64::from(sge.length);
+        if sge.length > 0 {
+            mrs.check(sge.lkey, pdn, sge.addr, sge.length.into(), access)
+                .map_err(|_| WcStatus::LocProtErr)?;
+        }
+    }
+    Ok(length)
+}
+
+/// Longest message of a QP of this type on a port with path MTU `mtu` (in bytes).
+pub(crate) fn max_message(qp_type: QpType, mtu: u32) -> u32 {
+    match qp_type {
+        QpType::Rc | QpType::Uc => MAX_MESSAGE,
+        QpType::Ud | QpType::Gsi | QpType::Smi => mtu,
+    }
+}
+
+/// Whether QPs of this type have this operation (IBTA 10.8.2, table 96).
+fn permits(qp_type: QpType, opcode: WrOpcode) -> bool {
+    use WrOpcode::*;
+    match qp_type {
+        QpType::Rc => true,
+        QpType::Uc => matches!(
+            opcode,
+            Send | SendWithImm | RdmaWrite | RdmaWriteWithImm | LocalInv | RegMr
+        ),
+        QpType::Ud | QpType::Gsi => matches!(opcode, Send | SendWithImm),
+        QpType::Smi => false,
+    }
+}
+
+/// What a WQE asks for, or `None` for opcodes that the device does not have.
+fn operation(opcode: WrOpcode, header: &SqHeader) -> Option<SendOp> {
+    let rdma = Rdma::load(&header.wr);
+    let remote = Remote {
+        va: rdma.remote_addr,
+        rkey: rdma.rkey,
+    };
+    Some(match opcode {
+        WrOpcode::Send => SendOp::Send {
+            with: With::Nothing,
+        },
+        WrOpcode::SendWithImm => SendOp::Send {
+            with: With::Imm(header.ex),
+        },
+        WrOpcode::SendWithInv => SendOp::Send {
+            with: With::Inv(u32::from_le_bytes(header.ex)),
+        },
+        WrOpcode::RdmaWrite => SendOp::Write { remote, imm: None },
+        WrOpcode::RdmaWriteWithImm => SendOp::Write {
+            remote,
+            imm: Some(header.ex),
+        },
+        WrOpcode::RdmaRead | WrOpcode::RdmaReadWithInv => SendOp::Read { remote },
+        WrOpcode::AtomicCmpAndSwp | WrOpcode::AtomicFetchAndAdd => {
+            let atomic = Atomic::load(&header.wr);
+            let op = match opcode {
+                WrOpcode::AtomicCmpAndSwp => AtomicOp::CompareSwap {
+                    compare: atomic.compare_add,
+                    swap: atomic.swap,
+                },
+                _ => AtomicOp::FetchAdd {
+                    add: atomic.compare_add,
+                },
+            };
+            let remote = Remote {
+                va: atomic.remote_addr,
+                rkey: atomic.rkey,
+            };
+            SendOp::Atomic { remote, op }
+        }
+        WrOpcode::LocalInv | WrOpcode::RegMr => return None,
+    })
+}

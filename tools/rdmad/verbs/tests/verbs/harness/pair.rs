@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Two QPs in two VMs, ready for data.
+
+use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcStatus, WrOpcode};
+
+use super::{connect, on_both_paths, wait, Cq, Mr, Options, Qp, Vm, World, Wr};
+
+/// Two QPs that send to each other, a CQ for each and an MR on each side.
+pub struct Pair<'vm> {
+    pub a: &'vm Vm,
+    pub b: &'vm Vm,
+    pub cq_a: Cq<'vm>,
+    pub cq_b: Cq<'vm>,
+    pub qa: Qp<'vm>,
+    pub qb: Qp<'vm>,
+    pub ma: Mr,
+    pub mb: Mr,
+}
+
+impl<'vm> Pair<'vm> {
+    pub fn new(world: &'vm World) -> Self {
+        Self::with(world, Options::default(), Options::default())
+    }
+
+    pub fn with(world: &'vm World, ours: Options, theirs: Options) -> Self {
+        Self::between([&world.vms[0], &world.vms[1]], ours, theirs)
+    }
+
+    /// A pair in these VMs, which may be one.
+    pub fn between([a, b]: [&'vm Vm; 2], ours: Options, theirs: Options) -> Self {
+        let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
+        let qa = Qp::new(a, &cq_a, &cq_a, ours);
+        let qb = Qp::new(b, &cq_b, &cq_b, theirs);
+        connect(&qa, &qb);
+        Self {
+            a,
+            b,
+            ma: a.mr(1 << 16),
+            mb: b.mr(1 << 16),
+            cq_a,
+            cq_b,
+            qa,
+            qb,
+        }
+    }
+
+    pub fn send(&self, id: u64, len: u32) -> Wr {
+        self.wr(id, WrOpcode::Send, len)
+    }
+
+    /// A work request of A that concerns the first `len` bytes of each MR.
+    pub fn wr(&self, id: u64, opcode: WrOpcode, len: u32) -> Wr {
+        let wr = Wr::new(id, opcode)
+            .local(&self.ma, 0, len)
+            .remote(&self.mb, 0);
+        match self.qa.options.qp_type {
+            QpType::Ud | QpType::Gsi => wr.to(&self.qb),
+            _ => wr,
+        }
+    }
+
+    /// Posts `wr` at A and two more, of which the device must flush the rest, and expects `status`.
+    pub fn fails(&self, wr: &Wr, status: WcStatus) {
+        self.qa.post(wr);
+        self.qa.post(&self.send(98, 1));
+        self.qa.post_recv(99, &[]);
+        self.cq_a.expect(wr.id, status);
+        self.cq_a.expect(98, WcStatus::WrFlushErr);
+        self.cq_a.expect(99, WcStatus::WrFlushErr);
+        assert_eq!(self.qa.state(), QpState::Err);
+    }
+
+    /// Waits until all that A has sent was looked at by B.
+    pub fn settle(&self) {
+        // A datagram that B refuses, behind all of it.
+        let options = Options::of(QpType::Ud);
+        let (cq_a, cq_b) = (Cq::new(self.a, 64), Cq::new(self.b, 64));
+        let from = Qp::new(self.a, &cq_a, &cq_a, options);
+        let to = Qp::new(self.b, &cq_b, &cq_b, options);
+        connect(&from, &to);
+        let before = self.b.violations();
+        let mut wr = Wr::new(0, WrOpcode::Send).to(&to);
+        if let Some(to) = &mut wr.to {
+            to.remote_qkey ^= 1;
+        }
+        from.post(&wr);
+        wait("all to arrive", || {
+            (self.b.violations() != before).then_some(())
+        });
+        from.destroy().unwrap();
+        to.destroy().unwrap();
+        cq_a.destroy().unwrap();
+        cq_b.destroy().unwrap();
+    }
+
+    /// B is in ERR with this event, and flushes.
+    pub fn responder_failed(&self, event: Option<AsyncEvent>) {
+        self.qb.wait_for(QpState::Err);
+        if let Some(event) = event {
+            self.qb
+                .vm
+                .sink
+                .expect(EventKind::Async(event), self.qb.cookie);
+        }
+        assert!(self.qb.vm.sink.is_empty());
+    }
+
+    pub fn responder_lives(&self) {
+        assert_eq!(self.qb.state(), QpState::Rts);
+        assert!(self.qb.vm.sink.is_empty());
+    }
+}
+
+/// Runs `test` on a fresh pair, on both paths.
+pub fn each(test: impl Fn(&Pair<'_>)) {
+    each_with(Options::default(), test);
+}
+
+/// The same with QPs of `options`.
+pub fn each_with(options: Options, test: impl Fn(&Pair<'_>)) {
+    on_both_paths(|path| test(&Pair::with(&World::new(2, path), options, options)));
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Atomic operations on 64-bit words of the peer.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use virtio_rdma_abi::ctrl::CmdCreatePd;
+use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, SendFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::wire::Wire;
+
+use crate::harness::*;
+
+const OPCODES: [WrOpcode; 2] = [WrOpcode::AtomicCmpAndSwp, WrOpcode::AtomicFetchAndAdd];
+
+fn word(vm: &Vm, iova: u64) -> u64 {
+    u64::from_le_bytes(vm.read(iova, 8).try_into().unwrap())
+}
+
+#[test]
+fn the_original_value_comes_back() {
+    each(|p| {
+        let run = |opcode, compare_add, swap| {
+            p.a.write(p.ma.iova, &[0xee; 8]);
+            let wr = p.wr(1, opcode, 8).operands(compare_add, swap);
+            p.qa.post(&wr);
+            let cqe = p.cq_a.expect(1, WcStatus::Success);
+            assert_eq!((cqe.byte_len, cqe.opcode), (8, opcode.value() as u8));
+            p.qa.reclaim();
+            (word(p.a, p.ma.iova), word(p.b, p.mb.iova))
+        };
+        let start = 0x0102_0304_0506_0708u64;
+        p.b.write(p.mb.iova, &start.to_le_bytes());
+        let add = |add| run(WrOpcode::AtomicFetchAndAdd, add, 0xdead);
+        assert_eq!(add(0x10), (start, start + 0x10));
+        assert_eq!(add(u64::MAX), (start + 0x10, start + 0xf), "modulo 2^64");
+        let swap = |compare, swap| run(WrOpcode::AtomicCmpAndSwp, compare, swap);
+        assert_eq!(swap(start, 1), (start + 0xf, start + 0xf), "not equal");
+        assert_eq!(swap(start + 0xf, 7), (start + 0xf, 7));
+        assert_eq!(p.cq_b.poll(), None);
+        p.responder_lives();
+    });
+}
+
+#[test]
+fn local_memory_in_pieces() {
+    each(|p| {
+        p.b.write(p.mb.iova, &77u64.to_le_bytes());
+        let mut wr = p.wr(1, WrOpcode::AtomicFetchAndAdd, 0).operands(1, 0);
+        wr.sges = vec![sge(&p.ma, 16, 3), sge(&p.ma, 40, 5)];
+        p.qa.post(&wr);
+        p.cq_a.expect(1, WcStatus::Success);
+        let mut original = p.a.read(p.ma.iova + 16, 3);
+        original.extend(p.a.read(p.ma.iova + 40, 5));
+        assert_eq!(original, 77u64.to_le_bytes());
+    });
+}
+
+#[test]
+fn what_the_requester_refuses() {
+    type Change = fn(&Pair<'_>, &mut Wr);
+    let changes: [(&str, Change, WcStatus); 5] = [
+        ("short", |_, wr| wr.sges[0].length = 7, WcStatus::LocLenErr),
+        ("long", |_, wr| wr.sges[0].length = 9, WcStatus::LocLenErr),
+        ("none", |_, wr| wr.sges.clear(), WcStatus::LocLenErr),
+        ("key", |_, wr| wr.sges[0].lkey ^= 1, WcStatus::LocProtErr),
+        (
+            "inline",
+            |_, wr| *wr = wr.clone().inline(&[0; 8]),
+            WcStatus::LocQpOpErr,
+        ),
+    ];
+    for (name, change, status) in changes {
+        eprintln!("{name}");
+        each(|p| {
+            let mut wr = p.wr(1, WrOpcode::AtomicFetchAndAdd, 8).operands(1, 0);
+            change(p, &mut wr);
+            p.fails(&wr, status);
+            p.responder_lives();
+            assert_eq!(word(p.b, p.mb.iova), 0);
+        });
+    }
+}
+
+#[test]
+fn local_memory_that_may_not_be_written() {
+    each(|p| {
+        let mr = p.a.register(p.a.pdn, p.a.alloc(8), 8, AccessFlags::NONE);
+        let mut wr = p.wr(1, WrOpcode::AtomicFetchAndAdd, 8);
+        wr.sges = vec![sge(&mr, 0, 8)];
+        p.fails(&wr, WcStatus::LocProtErr);
+    });
+}
+
+#[test]
+fn without_resources() {
+    on_both_paths(|path| {
+        for (ours, theirs, status) in [(0, 4, WcStatus::LocQpOpErr), (4, 0, WcStatus::RemInvReqErr)]
+        {
+            let world = World::new(2, path);
+            let options = |rd_atomic| Options {
+                rd_atomic,
+                ..Options::default()
+            };
+            let p = Pair::with(&world, options(ours), options(theirs));
+            p.fails(&p.wr(1, WrOpcode::AtomicFetchAndAdd, 8), status);
+        }
+    });
+}
+
+#[test]
+fn misaligned_words() {
+    for opcode in OPCODES {
+        each(|p| {
+            let wr = p.wr(1, opcode, 8).remote(&p.mb, 4).operands(0, 1);
+            p.fails(&wr, WcStatus::RemInvReqErr);
+            p.responder_failed(Some(AsyncEvent::QpReqErr));
+            assert_eq!(p.b.read(p.mb.iova, 16), [0; 16]);
+        });
+    }
+}
+
+#[test]
+fn remote_access() {
+    type Change = fn(&Pair<'_>, &mut Wr);
+    let changes: [(&str, Change); 5] = [
+        ("unknown key", |_, wr| wr.remote.rkey ^= 0x100_0000),
+        ("stale variant", |_, wr| wr.remote.rkey ^= 1),
+        ("before the MR", |_, wr| wr.remote.remote_addr -= 8),
+        ("behind the MR", |p, wr| wr.remote.remote_addr += p.mb.len),
+        ("another PD", |p, wr| {
+            let other = p.b.call(CmdCreatePd::ZERO).unwrap().pdn;
+            wr.remote.rkey = p.b.register(other, p.b.alloc(8), 8, FULL).key;
+        }),
+    ];
+    for (name, change) in changes {
+        for opcode in OPCODES {
+            eprintln!("{name}, {opcode:?}");
+            each(|p| {
+                let mut wr = p.wr(1, opcode, 8);
+                change(p, &mut wr);
+                p.fails(&wr, WcStatus::RemAccessErr);
+                p.responder_failed(Some(AsyncEvent::QpAccessErr));
+            });
+        }
+    }
+}
+
+#[test]
+fn remote_rights() {
+    let rights = FULL.without(AccessFlags::REMOTE_ATOMIC);
+    for opcode in OPCODES {
+        each(|p| {
+            let mr = p.b.register(p.b.pdn, p.b.alloc(8), 8, rights);
+            p.fails(&p.wr(1, opcode, 8).remote(&mr, 0), WcStatus::RemAccessErr);
+            p.responder_failed(Some(AsyncEvent::QpAccessErr));
+        });
+        on_both_paths(|path| {
+            let world = World::new(2, path);
+            let theirs = Options {
+                access: rights,
+                ..Options::default()
+            };
+            let p = Pair::with(&world, Options::default(), theirs);
+            p.fails(&p.wr(1, opcode, 8), WcStatus::RemInvReqErr);
+            p.responder_failed(Some(AsyncEvent::QpReqErr));
+        });
+    }
+}
+
+/// Two QPs of two VMs and the CPU of a third one add to a word of that one's memory at the same time.
+#[test]
+fn nothing_is_lost_between_qps_and_cpu() {
+    const TIMES: u64 = 400;
+    on_both_paths(|path| {
+        let world = World::new(3, path);
+        let owner = &world.vms[2];
+        let counter = owner.mr(8);
+        let (counted, done) = (AtomicBool::new(false), AtomicBool::new(false));
+        let by_cpu = std::thread::scope(|scope| {
+            let cpu = scope.spawn(|| {
+                let mut times = 0u64;
+                while !done.load(Ordering::Relaxed) {
+                    let view = owner.space.enter();
+                    let word = view.slice_mut(counter.iova, 8).unwrap();
+                    word.fetch_add_u64(0, 1).unwrap();
+                    times += 1;
+                    counted.store(true, Ordering::Relaxed);
+                }
+                times
+            });
+            let adders: Vec<_> = world.vms[..2]
+                .iter()
+                .map(|vm| scope.spawn(move || add(vm, owner, &counter, TIMES)))
+                .collect();
+            for adder in adders {
+                adder.join().unwrap();
+            }
+            wait("the CPU to count", || {
+                counted.load(Ordering::Relaxed).then_some(())
+            });
+            done.store(true, Ordering::Relaxed);
+            cpu.join().unwrap()
+        });
+        assert_eq!(word(owner, counter.iova), by_cpu + 2 * TIMES);
+    });
+}
+
+/// Adds 1 to `counter` of `owner` so many times, over a QP of its own. No two see the same value.
+fn add(vm: &Vm, owner: &Vm, counter: &Mr, times: u64) {
+    let p = Pair::between([vm, owner], Options::default(), Options::default());
+    let mut last = None;
+    for id in 0..times {
+        let wr = p.wr(id, WrOpcode::AtomicFetchAndAdd, 8).operands(1, 0);
+        p.qa.post(&wr.remote(counter, 0));
+        p.cq_a.expect(id, WcStatus::Success);
+        p.qa.reclaim();
+        let seen = Some(word(vm, p.ma.iova));
+        assert!(seen > last, "{seen:?} after {last:?}");
+        last = seen;
+    }
+}
+
+/// More operations than may be outstanding wait for their turn, and a fence waits for all of them.
+#[test]
+fn many_at_once_and_a_fence() {
+    each(|p| {
+        for id in 0..16 {
+            let mut wr = p.wr(id, WrOpcode::AtomicFetchAndAdd, 0).operands(1, 0);
+            wr.sges = vec![sge(&p.ma, id * 8, 8)];
+            p.qa.post(&wr);
+        }
+        let mut read = p.wr(16, WrOpcode::RdmaRead, 0);
+        read.sges = vec![sge(&p.ma, 16 * 8, 8)];
+        p.qa.post(&read);
+        // Sends what the operations before it fetched.
+        let mut send = p.wr(17, WrOpcode::Send, 17 * 8);
+        send.flags = SendFlags::SIGNALED | SendFlags::FENCE;
+        p.qb.post_recv(1, &[sge(&p.mb, 4096, 17 * 8)]);
+        p.qa.post(&send);
+        for id in 0..18 {
+            p.cq_a.expect(id, WcStatus::Success);
+        }
+        p.cq_b.expect(1, WcStatus::Success);
+        for n in 0..17 {
+            assert_eq!(word(p.b, p.mb.iova + 4096 + n * 8), n);
+        }
+    });
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! P_Keys and Q_Keys: what does not match is dropped and counted.
+
+use roce::headers::{Bth, Deth, Transport};
+use roce::opcode::{Extra, Op, Opcode, Position, Service};
+use roce::Psn;
+use verbs::PathPolicy;
+use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, WcStatus};
+use virtio_rdma_abi::qp::QpAttr;
+use virtio_rdma_abi::wire::Wire;
+
+use super::each_ud;
+use crate::harness::*;
+
+/// A Q_Key that only privileged users may set.
+const CONTROLLED: u32 = 0x8765_4321;
+
+fn single_send(service: Service, pkey: u16, dest_qpn: u32) -> Transport {
+    let op = Op::Send(Position::Only, Extra::None);
+    let bth = Bth::new(Opcode { service, op }, pkey, dest_qpn, Psn::new(0xff_fff0));
+    Transport::new(bth)
+}
+
+#[test]
+fn only_the_right_qkey_opens_a_qp() {
+    each_ud(|p| {
+        p.qb.post_recv(7, &[sge(&p.mb, 0, 4096)]);
+        for (n, wrong) in [0, 1, p.qb.options.qkey ^ 1].into_iter().enumerate() {
+            let mut wr = p.send(1, 10);
+            wr.to.as_mut().unwrap().remote_qkey = wrong;
+            p.qa.post(&wr);
+            p.cq_a.expect(1, WcStatus::Success);
+            wait("the violation to be counted", || {
+                (p.b.violations() == (0, n as u32 + 1)).then_some(())
+            });
+        }
+        assert_eq!(p.cq_b.poll(), None);
+        assert_eq!(p.a.violations(), (0, 0));
+        p.qa.post(&p.send(2, 10));
+        p.cq_b.expect(7, WcStatus::Success);
+    });
+}
+
+/// With the top bit set the QP's own Q_Key is meant, whatever the other bits say.
+#[test]
+fn a_controlled_qkey_is_the_qps_own() {
+    each_ud(|p| {
+        let controlled = QpAttr {
+            qkey: CONTROLLED,
+            ..QpAttr::ZERO
+        };
+        p.qb.modify(QpState::Rts, QpAttrMask::QKEY, controlled)
+            .unwrap();
+        assert_eq!(p.qb.query().qkey, CONTROLLED);
+        p.qb.post_recv(7, &[sge(&p.mb, 0, 4096)]);
+        let mut wr = p.send(1, 10);
+        wr.to.as_mut().unwrap().remote_qkey = CONTROLLED;
+        p.qa.post(&wr);
+        p.cq_a.expect(1, WcStatus::Success);
+        wait("the violation to be counted", || {
+            (p.b.violations() == (0, 1)).then_some(())
+        });
+        // With a Q_Key of this kind of its own the sender may use it, and can't choose another.
+        p.qa.modify(QpState::Rts, QpAttrMask::QKEY, controlled)
+            .unwrap();
+        wr.to.as_mut().unwrap().remote_qkey = 0xffff_ffff;
+        p.qa.post(&wr);
+        p.cq_a.expect(1, WcStatus::Success);
+        p.cq_b.expect(7, WcStatus::Success);
+    });
+}
+
+#[test]
+fn packets_of_another_partition() {
+    for (qp_type, service) in [
+        (QpType::Rc, Service::Rc),
+        (QpType::Uc, Service::Uc),
+        (QpType::Ud, Service::Ud),
+    ] {
+        let world = World::new(2, PathPolicy::Wire);
+        let options = Options::of(qp_type);
+        let p = Pair::with(&world, options, options);
+        for id in 0..4 {
+            p.qb.post_recv(id, &[sge(&p.mb, 0, 4096)]);
+        }
+        let deth = Deth {
+            qkey: options.qkey,
+            src_qpn: p.qa.qpn,
+        };
+        let send = |service, pkey| {
+            let mut transport = single_send(service, pkey, p.qb.qpn);
+            transport.deth = (service == Service::Ud).then_some(deth);
+            world
+                .net
+                .inject(p.b.mac, &frame(p.a, p.b, &transport, b"four"));
+        };
+        for (n, pkey) in [0x8001, 0x7ffe, 0].into_iter().enumerate() {
+            send(service, pkey);
+            wait("the violation to be counted", || {
+                (p.b.violations() == (n as u32 + 1, 0)).then_some(())
+            });
+        }
+        // A packet of another service is not for this QP.
+        for other in [Service::Rc, Service::Uc, Service::Ud] {
+            if other != service {
+                send(other, 0xffff);
+            }
+        }
+        // A limited member may talk to a full one.
+        send(service, 0x7fff);
+        p.cq_b.expect(0, WcStatus::Success);
+        assert_eq!(p.cq_b.poll(), None);
+        p.responder_lives();
+    }
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What each type of QPs can do, on both paths.
+
+mod atomics;
+mod flush;
+mod gsi;
+mod keys;
+mod opcodes;
+mod uc;
+mod ud;
+
+use virtio_rdma_abi::ib::QpType;
+
+use crate::harness::*;
+
+/// Types of QPs that any process may have.
+const USER_TYPES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
+
+/// What lies ahead of a datagram in its receive.
+const GRH: u64 = 40;
+
+/// Where the data of a SEND begins in the receive.
+fn data_offset(qp_type: QpType) -> u64 {
+    match qp_type {
+        QpType::Ud | QpType::Gsi => GRH,
+        _ => 0,
+    }
+}
+
+/// Runs `test` with a pair of UD QPs, on both paths.
+fn each_ud(test: impl Fn(&Pair<'_>)) {
+    each_with(Options::of(QpType::Ud), test);
+}

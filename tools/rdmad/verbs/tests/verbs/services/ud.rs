@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Datagrams.
+
+use roce::net::gid_to_ip;
+use verbs::PathPolicy;
+use virtio_rdma_abi::cqe::OPCODE_RECV;
+use virtio_rdma_abi::ctrl::CmdDelGid;
+use virtio_rdma_abi::ib::{QpState, QpType, WcFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::wqe::{AddressVector, Datagram};
+
+use super::{each_ud, GRH};
+use crate::harness::*;
+
+/// The port's path MTU.
+const MTU: u32 = 4096;
+
+/// Checks the image of an IPv4 header in a receive: the last 20 of its 40 bytes.
+///
+/// `transport` is the number of bytes behind BTH and DETH, without the ICRC.
+fn check_grh(grh: &[u8], [from, to]: [&Vm; 2], hop_limit: u8, traffic_class: u8, transport: u32) {
+    let ip = &grh[20..];
+    assert_eq!(
+        (ip[0], ip[1], ip[8], ip[9]),
+        (0x45, traffic_class, hop_limit, 17)
+    );
+    let address = |at: usize| std::net::IpAddr::from(<[u8; 4]>::try_from(&ip[at..at + 4]).unwrap());
+    assert_eq!(
+        (address(12), address(16)),
+        (gid_to_ip(from.gid), gid_to_ip(to.gid))
+    );
+    let sum = ip
+        .chunks(2)
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum::<u32>();
+    assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "its checksum");
+    // IP, UDP, BTH, DETH, ..., ICRC.
+    let total = 20 + 8 + 12 + 8 + transport + 4;
+    assert_eq!(u32::from(u16::from_be_bytes([ip[2], ip[3]])), total);
+}
+
+#[test]
+fn datagrams_of_all_sizes() {
+    each_ud(|p| {
+        for size in [0, 1, 2, 3, 7, 8, 9, 1023, 1024, 1025, MTU - 1, MTU] {
+            for opcode in [WrOpcode::Send, WrOpcode::SendWithImm] {
+                let data = pattern(size as usize, u64::from(size) + 1);
+                p.a.write(p.ma.iova, &data);
+                p.b.write(p.mb.iova, &[0xee; 5000]);
+                p.qb.post_recv(1, &split(&p.mb, size + GRH as u32, 4));
+                let mut wr = p.wr(2, opcode, 0).imm([5, 6, 7, 8]);
+                wr.sges = split(&p.ma, size, 3);
+                let to = wr.to.as_mut().unwrap();
+                to.av.hop_limit = 7;
+                to.av.sl_tclass_flowlabel = AddressVector::pack(3, 0x1c, 0x1234).unwrap();
+                p.qa.post(&wr);
+                p.cq_a.expect(2, WcStatus::Success);
+                let cqe = p.cq_b.expect(1, WcStatus::Success);
+                assert_eq!(
+                    (cqe.opcode, cqe.byte_len, cqe.qp_num, cqe.port_num),
+                    (OPCODE_RECV, size + GRH as u32, p.qb.qpn, 1)
+                );
+                assert_eq!((cqe.src_qp, cqe.pkey_index, cqe.sl), (p.qa.qpn, 0, 0));
+                let flags = match opcode {
+                    WrOpcode::SendWithImm => {
+                        assert_eq!(cqe.ex, [5, 6, 7, 8]);
+                        WcFlags::GRH | WcFlags::WITH_IMM
+                    }
+                    _ => WcFlags::GRH,
+                };
+                assert_eq!(cqe.wc_flags, flags);
+                let grh = p.b.read(p.mb.iova, GRH as usize);
+                let imm = if opcode == WrOpcode::Send { 0 } else { 4 };
+                let transport = imm + size.next_multiple_of(4);
+                check_grh(&grh, [p.a, p.b], 7, 0x1c, transport);
+                assert!(p.b.read(p.mb.iova + GRH, size as usize) == data);
+                let behind = p.b.read(p.mb.iova + GRH + u64::from(size), 8);
+                assert_eq!(behind, [0xee; 8], "no more than the message");
+                p.qa.reclaim();
+                p.qb.reclaim();
+            }
+        }
+        p.responder_lives();
+    });
+}
+
+#[test]
+fn inline_datagrams() {
+    each_ud(|p| {
+        p.qb.post_recv(1, &[sge(&p.mb, 0, 1000)]);
+        p.qa.post(&Wr::new(2, WrOpcode::Send).to(&p.qb).inline(b"by value"));
+        p.cq_a.expect(2, WcStatus::Success);
+        p.cq_b.expect(1, WcStatus::Success);
+        assert_eq!(p.b.read(p.mb.iova + GRH, 8), b"by value");
+    });
+}
+
+/// A QP talks to any other: of its own VM, of another one, and itself.
+#[test]
+fn one_qp_and_many_peers() {
+    on_both_paths(|path| {
+        let world = World::new(3, path);
+        let vm = &world.vms[0];
+        let cq = Cq::new(vm, 64);
+        let from = vm.mr(4096);
+        let cqs: Vec<_> = world.vms.iter().map(|vm| Cq::new(vm, 64)).collect();
+        let options = Options::of(QpType::Ud);
+        let own = Qp::new(vm, &cq, &cqs[0], options);
+        connect(&own, &own);
+        let others: Vec<_> = world
+            .vms
+            .iter()
+            .zip(&cqs)
+            .map(|(vm, cq)| {
+                let qp = Qp::new(vm, cq, cq, options);
+                connect(&qp, &qp);
+                qp
+            })
+            .collect();
+        let peers = others.iter().zip(&cqs).chain([(&own, &cqs[0])]);
+        for (round, (peer, peer_cq)) in peers.enumerate() {
+            let to = peer.vm.mr(4096);
+            let data = pattern(500, round as u64);
+            vm.write(from.iova, &data);
+            peer.post_recv(1, &[sge(&to, 0, 4096)]);
+            own.post(&Wr::new(2, WrOpcode::Send).local(&from, 0, 500).to(peer));
+            cq.expect(2, WcStatus::Success);
+            let cqe = peer_cq.expect(1, WcStatus::Success);
+            assert_eq!((cqe.src_qp, cqe.qp_num), (own.qpn, peer.qpn));
+            assert!(peer.vm.read(to.iova + GRH, 500) == data);
+        }
+    });
+}
+
+/// Datagrams of several senders find their receives in order, whichever way they come.
+#[test]
+fn both_paths_share_the_receives() {
+    let world = World::new(2, PathPolicy::Direct);
+    let options = Options::of(QpType::Ud);
+    let p = Pair::with(&world, options, options);
+    for round in 0..20 {
+        world.fabric.set_path(PATHS[round as usize % 2]);
+        // One that does not fit leaves the receive to the next.
+        p.qb.post_recv(round, &[sge(&p.mb, 0, 140)]);
+        p.qa.post(&p.send(100, 101));
+        p.cq_a.expect(100, WcStatus::Success);
+        world.fabric.set_path(PATHS[(round / 2) as usize % 2]);
+        let data = pattern(100, round);
+        p.a.write(p.ma.iova, &data);
+        p.qa.post(&p.send(101, 100));
+        p.cq_a.expect(101, WcStatus::Success);
+        assert_eq!(p.cq_b.expect(round, WcStatus::Success).byte_len, 140);
+        assert!(p.b.read(p.mb.iova + GRH, 100) == data);
+        p.qa.reclaim();
+        p.qb.reclaim();
+    }
+    p.responder_lives();
+}
+
+/// What `spoil` makes of a work request or of the peer gets lost in silence, and the next datagram arrives.
+fn is_lost(spoil: impl Fn(&Pair<'_>, &mut Wr), heal: impl Fn(&Pair<'_>)) {
+    each_ud(|p| {
+        let mut wr = p.send(1, 100);
+        spoil(p, &mut wr);
+        p.qa.post(&wr);
+        p.cq_a.expect(1, WcStatus::Success);
+        p.settle();
+        heal(p);
+        p.qb.post_recv(8, &[sge(&p.mb, 0, 4096)]);
+        p.qb.post_recv(9, &[sge(&p.mb, 0, 4096)]);
+        p.qa.post(&p.send(2, 64));
+        p.cq_a.expect(2, WcStatus::Success);
+        assert_eq!(p.cq_b.expect(8, WcStatus::Success).byte_len, 104);
+        p.responder_lives();
+    });
+}
+
+#[test]
+fn datagrams_that_nobody_takes() {
+    let nothing = |_: &Pair<'_>| ();
+    is_lost(|_, _| (), nothing);
+    is_lost(
+        |_, wr| wr.to.as_mut().unwrap().remote_qpn = 0x12_3456,
+        nothing,
+    );
+    is_lost(|_, wr| wr.to.as_mut().unwrap().av.dmac[5] ^= 0x40, nothing);
+    is_lost(|_, wr| wr.to.as_mut().unwrap().av.dgid[15] ^= 0x40, nothing);
+    is_lost(|p, _| p.qb.to(QpState::Reset), |p| connect(&p.qb, &p.qb));
+    is_lost(
+        |p, wr| {
+            // A QP of another type.
+            let cq = Cq::new(p.b, 64);
+            let other = Qp::new(p.b, &cq, &cq, Options::default());
+            connect(&other, &other);
+            other.post_recv(1, &[sge(&p.mb, 0, 4096)]);
+            wr.to.as_mut().unwrap().remote_qpn = other.qpn;
+        },
+        nothing,
+    );
+}
+
+#[test]
+fn a_datagram_that_does_not_fit_leaves_the_receive() {
+    each_ud(|p| {
+        p.qb.post_recv(3, &[sge(&p.mb, 0, 100)]);
+        p.qa.post(&p.send(1, 61));
+        p.qa.post(&p.send(2, 60));
+        p.cq_a.expect(1, WcStatus::Success);
+        p.cq_a.expect(2, WcStatus::Success);
+        assert_eq!(p.cq_b.expect(3, WcStatus::Success).byte_len, 100);
+        p.responder_lives();
+    });
+}
+
+#[test]
+fn a_receive_with_bad_memory_ends_the_receiver() {
+    each_ud(|p| {
+        let mut bad = sge(&p.mb, 0, 4096);
+        bad.lkey ^= 1;
+        p.qb.post_recv(3, &[bad]);
+        p.qb.post_recv(4, &[]);
+        p.qa.post(&p.send(1, 10));
+        p.cq_a.expect(1, WcStatus::Success);
+        p.cq_b.expect(3, WcStatus::LocProtErr);
+        p.cq_b.expect(4, WcStatus::WrFlushErr);
+        p.responder_failed(None);
+    });
+}
+
+/// The address vector comes from whoever wrote the WQE: it is checked, and what is the QP's own is not taken from it.
+#[test]
+fn forged_address_vectors() {
+    type Change = fn(&mut Datagram);
+    let refused: [(&str, Change); 8] = [
+        ("GID that is not in the table", |to| to.av.gid_index = 2),
+        ("GID beyond the table", |to| to.av.gid_index = 255),
+        ("no global route", |to| to.av.dgid = [0; 16]),
+        ("multicast address", |to| {
+            to.av.dgid[..2].copy_from_slice(&[0xff, 2])
+        }),
+        ("another family", |to| to.av.dgid = [0x20; 16]),
+        ("no next hop", |to| to.av.dmac = [0; 6]),
+        ("QPN 0", |to| to.remote_qpn = 0),
+        ("QPN of 25 bits", |to| to.remote_qpn |= 1 << 24),
+    ];
+    for (name, change) in refused {
+        eprintln!("{name}");
+        each_ud(|p| {
+            let mut wr = p.send(1, 10);
+            change(wr.to.as_mut().unwrap());
+            p.qb.post_recv(1, &[sge(&p.mb, 0, 100)]);
+            p.qa.post(&wr);
+            p.cq_a.expect(1, WcStatus::LocQpOpErr);
+            assert_eq!(p.qa.state(), QpState::Sqe);
+            assert_eq!(p.cq_b.poll(), None);
+        });
+    }
+    let meaningless: [(&str, Change); 4] = [
+        ("PD", |to| to.av.pdn = 0xdead),
+        ("port", |to| to.av.port = 77),
+        ("rate", |to| to.av.static_rate = 99),
+        ("reserved bytes", |to| to.av.reserved = [7; 6]),
+    ];
+    for (name, change) in meaningless {
+        eprintln!("{name}");
+        each_ud(|p| {
+            let mut wr = p.send(1, 10);
+            change(wr.to.as_mut().unwrap());
+            p.qb.post_recv(1, &[sge(&p.mb, 0, 100)]);
+            p.qa.post(&wr);
+            p.cq_a.expect(1, WcStatus::Success);
+            p.cq_b.expect(1, WcStatus::Success);
+        });
+    }
+}
+
+#[test]
+fn a_gid_that_was_deleted() {
+    each_ud(|p| {
+        p.a.call(CmdDelGid { index: 1, port: 1 }).unwrap();
+        p.qa.post(&p.send(1, 10));
+        p.cq_a.expect(1, WcStatus::LocQpOpErr);
+    });
+}
+
+#[test]
+fn datagrams_longer_than_a_packet() {
+    each_ud(|p| {
+        p.qb.post_recv(1, &[sge(&p.mb, 0, 1 << 16)]);
+        p.qa.post(&p.send(1, MTU + 1));
+        p.cq_a.expect(1, WcStatus::LocLenErr);
+        assert_eq!(p.qa.state(), QpState::Sqe);
+    });
+}
