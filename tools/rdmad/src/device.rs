@@ -18,8 +18,10 @@ use verbs::DeviceConfig;
 use verbs::Fabric;
 use verbs::FramePort;
 use verbs::Virtqueues;
+use virtio_rdma_abi::config::CONFIG_SIZE;
 use virtio_rdma_abi::config::DOORBELL_SHM_ID;
 use virtio_rdma_abi::config::F_RING_ADDR;
+use virtio_rdma_abi::config::OWN_RINGS_CONFIG_OFFSET;
 use virtio_rdma_abi::ctrl::CONTROL_QUEUE;
 use virtio_rdma_abi::ctrl::MAX_REQUEST;
 use virtio_rdma_abi::ctrl::MAX_RESPONSE;
@@ -41,6 +43,8 @@ pub struct RdmaDevice {
     queues: Arc<TransportQueues>,
     features: u64,
     queue_sizes: Vec<u16>,
+    /// Bytes of the configuration that are defined; the others are reserved, so zero.
+    config_len: usize,
     doorbells: u64,
 }
 
@@ -75,6 +79,10 @@ impl RdmaDevice {
             queues,
             features: (Device::features() | TRANSPORT_FEATURES) & !withheld,
             queue_sizes: limits.virtqueue_sizes(),
+            config_len: match withheld & (1 << F_RING_ADDR) {
+                0 => CONFIG_SIZE,
+                _ => OWN_RINGS_CONFIG_OFFSET,
+            },
             doorbells: u64::from(limits.doorbell_pages),
         }
     }
@@ -112,6 +120,7 @@ impl VirtioDevice for RdmaDevice {
 
     fn config_read(&self, offset: usize, data: &mut [u8]) {
         let config = self.verbs.config_space();
+        let config = &config[..self.config_len];
         for (i, byte) in data.iter_mut().enumerate() {
             *byte = config.get(offset + i).copied().unwrap_or(0);
         }

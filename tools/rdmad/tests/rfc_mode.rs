@@ -12,6 +12,8 @@ use std::process::Stdio;
 
 use common::*;
 use virtio_rdma_abi::config::Config;
+use virtio_rdma_abi::config::OwnRingsConfig;
+use virtio_rdma_abi::config::OWN_RINGS_CONFIG_OFFSET;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::*;
@@ -170,8 +172,7 @@ fn enable_pair(driver: &mut Driver, numbers: QueueNumbers) {
     }
 }
 
-/// Creates a CQ and a QP, has an RDMA WRITE complete, and destroys both. `already` is how many of the CQ's interrupts
-/// came before.
+/// Creates a CQ and a QP, has RDMA WRITEs complete, with an interrupt only when that was asked for, and destroys both.
 fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: u32) {
     let cqn = call(driver, CmdCreateCq { cqe: SIZE.into() }).unwrap().cqn;
     assert_eq!(cqn, 0);
@@ -247,6 +248,9 @@ fn a_driver_without_own_rings_is_served_again_and_again() {
         let mut driver = Driver::new(Client::new(&dir.path().join("vfio")));
         let config = driver.client.read(2, reg::CONFIG, Config::SIZE as u32);
         let numbers = QueueNumbers::new(Config::get(&config.unwrap()).max_cq);
+        let own = reg::CONFIG + OWN_RINGS_CONFIG_OFFSET as u64;
+        let own = driver.client.read(2, own, OwnRingsConfig::SIZE as u32);
+        assert_eq!(own.unwrap().iter().all(|&byte| byte == 0), withhold);
         for _driver in 0..2 {
             start(&mut driver, TRANSPORT, numbers);
             let pdn = call(&mut driver, CmdCreatePd::ZERO).unwrap().pdn;
