@@ -57,7 +57,7 @@ pub struct Limits {
     pub max_fast_reg_pages: u32,
     /// PDs.
     pub max_pd: u32,
-    /// RDMA READs outstanding at a QP, as requester and as responder.
+    /// RDMA READs and atomic operations outstanding at a QP, as requester and as responder.
     pub max_rd_atomic: u8,
     /// Entries of the GID table; at most 256.
     pub max_gids: u16,
@@ -187,7 +187,9 @@ impl DeviceConfig {
             device_cap_flags: DeviceCaps::SYS_IMAGE_GUID
                 | DeviceCaps::RC_RNR_NAK_GEN
                 | DeviceCaps::BAD_PKEY_CNTR
-                | DeviceCaps::BAD_QKEY_CNTR,
+                | DeviceCaps::BAD_QKEY_CNTR
+                | DeviceCaps::UD_AV_PORT_ENFORCE
+                | DeviceCaps::MEM_MGT_EXTENSIONS,
             max_send_sge: limits.max_sge,
             max_recv_sge: limits.max_sge,
             max_sge_rd: limits.max_sge,

@@ -108,7 +108,13 @@ impl Device {
 
     /// Checks the range of an MR that starts at `base`, and whose first byte has the place of `first` in its page,
     /// against its pages. Returns that place.
-    fn check_range(&self, list: &PageList, first: u64, base: u64, len: u64) -> Result<u64> {
+    pub(crate) fn check_range(
+        &self,
+        list: &PageList,
+        first: u64,
+        base: u64,
+        len: u64,
+    ) -> Result<u64> {
         // The last byte has an address too.
         require(len > 0 && base.checked_add(len - 1).is_some())?;
         require(len <= self.config().max_mr_size())?;

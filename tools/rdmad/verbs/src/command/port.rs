@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 
 use virtio_rdma_abi::ctrl::{CmdQueryPkey, CmdQueryPort, RspQueryPkey, RspQueryPort};
-use virtio_rdma_abi::ib::{Mtu, PortPhysState, PortSpeed, PortState, PortWidth, DEFAULT_PKEY};
+use virtio_rdma_abi::ib::{Mtu, PortCaps, PortPhysState, PortSpeed, PortState, PortWidth, DEFAULT_PKEY};
 use virtio_rdma_abi::wire::Wire;
 
 use super::require_port;
@@ -29,6 +29,7 @@ impl Device {
             max_mtu: Mtu::Mtu4096.value(),
             active_mtu: config.path_mtu().value(),
             phys_mtu: config.mtu,
+            port_cap_flags: PortCaps::CM_SUP,
             gid_tbl_len: config.limits.max_gids.into(),
             max_msg_sz: roce::work::MAX_MESSAGE,
             bad_pkey_cntr: self.violations.pkey.load(Ordering::Relaxed),

@@ -12,7 +12,7 @@ mod virtqueue;
 
 pub(crate) use copy::{transfer, Fault, Memory, Message, Side};
 pub(crate) use fast::Mapped;
-pub(crate) use mr::{KeyFault, MrTable};
+pub(crate) use mr::{KeyFault, MrTable, Registration};
 pub(crate) use pages::{PageList, PageMap};
 pub(crate) use region::{check_access, Region};
 pub(crate) use ring::{RingMem, RingView};

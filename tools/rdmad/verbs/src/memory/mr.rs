@@ -45,7 +45,6 @@ pub(crate) struct KeyFault;
 
 type KeyResult<T> = std::result::Result<T, KeyFault>;
 
-#[allow(dead_code)]
 /// The registration that a REG_MR work request asks for.
 pub(crate) struct Registration {
     /// MR.
@@ -162,7 +161,6 @@ impl MrTable {
         require(done.flatten().is_some())
     }
 
-    #[allow(dead_code)]
     /// Registers pages in an MR for fast registration, for a QP in PD `pdn`: the MR is of that PD and free, the key is its
     /// own but for the variant.
     pub(crate) fn register(&self, pdn: u32, wanted: Registration) -> KeyResult<()> {

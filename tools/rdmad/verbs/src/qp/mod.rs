@@ -4,6 +4,7 @@
 
 mod attr;
 mod datagram;
+mod keys;
 mod modify;
 mod recv;
 mod send;

@@ -16,6 +16,7 @@ use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{SqHeader, INLINE_OFFSET};
 use virtio_rdma_ring::{DeviceQueue, RingError};
 
+use super::keys::is_registration;
 use super::{Qp, Requester};
 use crate::direct::{Route, Transfer};
 use crate::memory::{Memory, Message, RingView};
@@ -225,22 +226,19 @@ impl<'a> SendTurn<'a> {
             reads: side.attr.max_rd_atomic > 0,
             max_message: max_message(self.qp.qp_type, mtu),
         };
-        fetch_send(
+        let mut fetched = fetch_send(
             &mut side.queue,
             &self.ring,
             &mut side.snapshots,
             &self.device.mrs,
             rules,
-        )
-    }
-
-    /// Executes a work request that concerns local keys alone.
-    pub(crate) fn execute_local(
-        &self,
-        _snapshots: &Snapshots,
-        _posted: &Posted,
-    ) -> Result<(), WcStatus> {
-        Err(WcStatus::LocQpOpErr)
+        )?;
+        if let Some(Fetched { wr, failed }) = &mut fetched {
+            if failed.is_none() && is_registration(&wr.local) {
+                *failed = self.register(side.snapshots.get(wr.local.snapshot)).err();
+            }
+        }
+        Ok(fetched)
     }
 
     /// A work request ended, in error if the end does not succeed.
@@ -253,13 +251,8 @@ impl<'a> SendTurn<'a> {
     ) {
         let posted = &wr.local;
         if let (Some(key), WcStatus::Success) = (posted.invalidates, status) {
-            if self
-                .device
-                .mrs
-                .invalidate(key, self.qp.pd.number())
-                .is_err()
-            {
-                status = WcStatus::LocProtErr;
+            if let Err(failed) = self.invalidate(key) {
+                status = failed;
                 self.qp.fail_send(self.device);
             }
         }

@@ -224,7 +224,11 @@ impl Qp {
         let mut drained = false;
         let mut broken = false;
         // What is on the wire ends there before data takes another way.
-        while state == QpState::Rts && side.route.is_none() && requester.has_room() {
+        while state == QpState::Rts
+            && side.route.is_none()
+            && requester.has_room()
+            && !side.snapshots.are_held()
+        {
             match turn.fetch(side) {
                 Ok(Some(fetched)) => requester.post(fetched),
                 Ok(None) => {
@@ -237,6 +241,7 @@ impl Qp {
                 }
             }
         }
+        let held = side.snapshots.are_held();
         let now = Instant::now();
         let mut env = SendEnv::new(turn, side);
         let sent = requester.transmit(*budget, now, &mut env);
@@ -259,6 +264,8 @@ impl Qp {
                         Progress::Moved
                     }
                     Pause::NoFrame => Progress::Blocked,
+                    // What was behind the WQE that held it back can go on.
+                    Pause::Idle if held && !side.snapshots.are_held() => Progress::Moved,
                     Pause::Idle if drained || state != QpState::Rts => {
                         if idle || state == QpState::Rts {
                             Progress::Empty

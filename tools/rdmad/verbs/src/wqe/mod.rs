@@ -33,6 +33,8 @@ pub(crate) struct Snapshots {
     bytes: Box<[u8]>,
     stride: usize,
     free: Vec<u16>,
+    /// The WQE that no other is taken behind.
+    last: Option<u16>,
 }
 
 impl Snapshots {
@@ -42,6 +44,7 @@ impl Snapshots {
             bytes: vec![0; usize::from(count) * stride].into(),
             stride,
             free: (0..count).rev().collect(),
+            last: None,
         }
     }
 
@@ -53,6 +56,15 @@ impl Snapshots {
     /// Gives the room of a completed WQE back.
     pub(crate) fn give_back(&mut self, index: u16) {
         self.free.push(index);
+        if self.last == Some(index) {
+            self.last = None;
+        }
+    }
+
+    /// Whether the WQE that was taken last takes a key away: none is taken before it has ended, so that what is behind it
+    /// is checked against the keys that are left.
+    pub(crate) fn are_held(&self) -> bool {
+        self.last.is_some()
     }
 
     /// The WQE at `index`.

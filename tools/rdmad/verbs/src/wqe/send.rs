@@ -107,6 +107,9 @@ pub(crate) fn fetch_send(
         },
     };
     let failed = check_send(&mut wr, &header, &wqe[..present], mrs, rules).err();
+    if wr.op == LOCAL_INV || wr.local.invalidates.is_some() {
+        snapshots.last = Some(snapshot);
+    }
     Ok(Some(Fetched { wr, failed }))
 }
 
@@ -135,7 +138,10 @@ fn check_send(
     if !permits(rules.qp_type, opcode) || rules.user && opcode == WrOpcode::RegMr {
         return Err(WcStatus::LocQpOpErr);
     }
-    wr.op = operation(opcode, header).ok_or(WcStatus::LocQpOpErr)?;
+    wr.op = operation(opcode, header);
+    if let SendOp::Local { .. } = wr.op {
+        return Ok(());
+    }
     if opcode == WrOpcode::RdmaReadWithInv {
         wr.local.invalidates = Some(u32::from_le_bytes(header.ex));
     }
@@ -222,14 +228,19 @@ fn permits(qp_type: QpType, opcode: WrOpcode) -> bool {
     }
 }
 
-/// What a WQE asks for, or `None` for opcodes that the device does not have.
-fn operation(opcode: WrOpcode, header: &SqHeader) -> Option<SendOp> {
+/// An invalidation: what it takes away may be in use until all earlier work requests have ended.
+const LOCAL_INV: SendOp = SendOp::Local { drained: true };
+/// A registration: it has taken effect before its turn comes.
+const REG_MR: SendOp = SendOp::Local { drained: false };
+
+/// What a WQE asks for.
+fn operation(opcode: WrOpcode, header: &SqHeader) -> SendOp {
     let rdma = Rdma::load(&header.wr);
     let remote = Remote {
         va: rdma.remote_addr,
         rkey: rdma.rkey,
     };
-    Some(match opcode {
+    match opcode {
         WrOpcode::Send => SendOp::Send {
             with: With::Nothing,
         },
@@ -262,6 +273,7 @@ fn operation(opcode: WrOpcode, header: &SqHeader) -> Option<SendOp> {
             };
             SendOp::Atomic { remote, op }
         }
-        WrOpcode::LocalInv | WrOpcode::RegMr => return None,
-    })
+        WrOpcode::LocalInv => LOCAL_INV,
+        WrOpcode::RegMr => REG_MR,
+    }
 }

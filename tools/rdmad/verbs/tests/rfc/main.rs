@@ -16,6 +16,8 @@ mod data;
 mod errors;
 #[path = "../verbs/events.rs"]
 mod events;
+#[path = "../verbs/registration.rs"]
+mod registration;
 #[path = "../verbs/services/mod.rs"]
 mod services;
 

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Send work requests that concern keys of their own side: REG_MR and LOCAL_INV, and what RDMA READ with invalidate does
+//! at its end.
+//!
+//! A registration takes effect when its WQE is taken, before those behind it are looked at: it concerns a free MR,
+//! which no earlier work request can use. An invalidation waits until all earlier work requests have ended, and no WQE
+//! behind it is taken before it has ended itself.
+
+use std::sync::Arc;
+
+use virtio_rdma_abi::config::F_REG_PAGES;
+use virtio_rdma_abi::ctrl::PageListDepth;
+use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
+use virtio_rdma_abi::wire::Wire;
+use virtio_rdma_abi::wqe::{Member, Reg, RegPages, SqHeader};
+
+use super::SendTurn;
+use crate::config::MR_PAGE_SHIFTS;
+use crate::error::{require, Result};
+use crate::memory::{check_access, Mapped, PageList, PageMap, Registration};
+use crate::wqe::{Posted, Snapshots};
+
+/// Whether a work request is a REG_MR.
+pub(super) fn is_registration(posted: &Posted) -> bool {
+    u32::from(posted.opcode) == WrOpcode::RegMr.value()
+}
+
+impl SendTurn<'_> {
+    /// Executes a REG_MR that was just taken.
+    pub(super) fn register(&self, wqe: &[u8]) -> std::result::Result<(), WcStatus> {
+        let header = SqHeader::get(&wqe[..SqHeader::SIZE]);
+        let wanted = match self.device.has_feature(F_REG_PAGES) {
+            true => self.with_pages(&RegPages::load(&header.wr)),
+            false => registration(&Reg::load(&header.wr), None),
+        };
+        wanted
+            .ok()
+            .and_then(|wanted| self.device.mrs.register(self.pdn(), wanted).ok())
+            .ok_or(WcStatus::MwBindErr)
+    }
+
+    /// Executes a work request on local keys in its turn.
+    pub(crate) fn execute_local(
+        &self,
+        snapshots: &Snapshots,
+        posted: &Posted,
+    ) -> std::result::Result<(), WcStatus> {
+        if is_registration(posted) {
+            return Ok(());
+        }
+        let header = SqHeader::get(&snapshots.get(posted.snapshot)[..SqHeader::SIZE]);
+        self.invalidate(u32::from_le_bytes(header.ex))
+    }
+
+    /// Invalidates a local key.
+    pub(super) fn invalidate(&self, key: u32) -> std::result::Result<(), WcStatus> {
+        self.device
+            .mrs
+            .invalidate(key, self.pdn())
+            .map_err(|_| WcStatus::MwBindErr)
+    }
+
+    fn with_pages(&self, reg: &RegPages) -> Result<Registration> {
+        require(MR_PAGE_SHIFTS.contains(&reg.page_shift) && reg.reserved == [0; 4])?;
+        require(reg.npages <= self.device.mrs.max_fast_pages(reg.base.mrn)?)?;
+        let list = PageList {
+            iova: reg.pages,
+            npages: reg.npages,
+            page_shift: reg.page_shift,
+            depth: PageListDepth::Flat,
+        };
+        let offset = self
+            .device
+            .check_range(&list, reg.iova, reg.iova, reg.length)?;
+        let pages = PageMap::read(&self.device.space, list, offset, reg.length)?;
+        let mapped = Mapped {
+            base: reg.iova,
+            pages: Arc::new(pages),
+        };
+        registration(&reg.base, Some(mapped))
+    }
+
+    fn pdn(&self) -> u32 {
+        self.qp.pd.number()
+    }
+}
+
+fn registration(reg: &Reg, pages: Option<Mapped>) -> Result<Registration> {
+    check_access(reg.access)?;
+    Ok(Registration {
+        number: reg.mrn,
+        key: reg.key,
+        access: reg.access,
+        pages,
+    })
+}
