@@ -5,11 +5,14 @@
 mod harness;
 
 mod arming;
+mod asynchronous;
 mod commands;
 mod data;
+mod draining;
 mod errors;
 mod events;
 mod hostile;
+mod registration;
 mod services;
 mod switch;
 

@@ -3,7 +3,9 @@
 //! Limits, malformed commands, reset.
 
 use verbs::{Limits, PathPolicy};
-use virtio_rdma_abi::config::{mac_from_eui64, Config, OwnRingsConfig, OWN_RINGS_CONFIG_OFFSET};
+use virtio_rdma_abi::config::{
+    mac_from_eui64, AtomicCap, Config, DeviceCaps, OwnRingsConfig, OWN_RINGS_CONFIG_OFFSET,
+};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::wire::Wire;
 
@@ -79,6 +81,40 @@ fn the_configuration_tells_the_limits() {
     assert_eq!(register(vm, seven), Err(ENOMEM), "pages");
     vm.mr(1);
     assert_eq!(register(vm, |_| ()), Err(ENOMEM), "MRs");
+}
+
+#[test]
+fn the_configuration_tells_what_works() {
+    let world = World::new(1, PathPolicy::Direct);
+    let config = Config::decode(&world.vms[0].device.config_space()).unwrap();
+    assert_eq!(
+        config.device_cap_flags,
+        DeviceCaps::BAD_PKEY_CNTR
+            | DeviceCaps::BAD_QKEY_CNTR
+            | DeviceCaps::UD_AV_PORT_ENFORCE
+            | DeviceCaps::SYS_IMAGE_GUID
+            | DeviceCaps::RC_RNR_NAK_GEN
+            | DeviceCaps::MEM_MGT_EXTENSIONS
+    );
+    assert_eq!(config.atomic_cap, AtomicCap::Global.value());
+    // 4 KiB to 1 GiB.
+    assert_eq!(config.page_size_cap, 0x7fff_f000);
+    assert_eq!(config.max_mr_size, 64 << 30);
+    assert_eq!(config.max_fast_reg_page_list_len, 512);
+    assert_eq!(
+        (config.max_qp_rd_atom, config.max_qp_init_rd_atom),
+        (16, 16)
+    );
+    assert_eq!(config.max_res_rd_atom, 16 * 16_384);
+    assert_eq!(config.max_pkeys, 1);
+    let none = (
+        config.max_mw,
+        config.max_mcast_grp,
+        config.max_mcast_qp_attach,
+        config.max_total_mcast_qp_attach,
+        config.max_pi_fast_reg_page_list_len,
+    );
+    assert_eq!(none, (0, 0, 0, 0, 0));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{
-    AsyncEvent, Mtu, PortPhysState, PortState, QpAttrMask, QpType, DEFAULT_PKEY, GSI_QPN,
+    AsyncEvent, Mtu, PortCaps, PortPhysState, PortSpeed, PortState, PortWidth, QpAttrMask, QpType, DEFAULT_PKEY, GSI_QPN,
 };
 use virtio_rdma_abi::ring::{DoorbellKind, RingAddr};
 use virtio_rdma_abi::wire::Wire;
@@ -52,6 +52,29 @@ fn port() {
         vm.call(CmdQueryPkey { port: 1, index: 1 }).err(),
         Some(EINVAL)
     );
+}
+
+#[test]
+fn all_fields_of_the_port() {
+    let world = World::new(1, PathPolicy::Direct);
+    let rsp = world.vms[0].call(CmdQueryPort { port: 1 }).unwrap();
+    let expected = RspQueryPort {
+        state: PortState::Active.value(),
+        max_mtu: Mtu::Mtu4096.value(),
+        active_mtu: Mtu::Mtu4096.value(),
+        phys_mtu: 9000,
+        gid_tbl_len: 256,
+        port_cap_flags: PortCaps::CM_SUP,
+        max_msg_sz: 1 << 31,
+        bad_pkey_cntr: 0,
+        qkey_viol_cntr: 0,
+        pkey_tbl_len: 1,
+        active_width: PortWidth::X1.value(),
+        active_speed: PortSpeed::Qdr.value(),
+        phys_state: PortPhysState::LinkUp.value(),
+        reserved: [0; 128],
+    };
+    assert_eq!(rsp, expected);
 }
 
 #[test]

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! SQD: what was begun ends, nothing else begins, and who wants to know is told once.
+
+use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::ib::{AsyncEvent, QpAttrMask, QpState, WcStatus, WrOpcode};
+use virtio_rdma_abi::qp::QpAttr;
+use virtio_rdma_abi::wire::Wire;
+
+use crate::harness::*;
+
+const DRAINED: EventKind = EventKind::Async(AsyncEvent::SqDrained);
+
+fn drain(p: &Pair<'_>, notify: u8) {
+    let attr = QpAttr {
+        en_sqd_async_notify: notify,
+        ..QpAttr::ZERO
+    };
+    p.qa.modify(QpState::Sqd, QpAttrMask::EN_SQD_ASYNC_NOTIFY, attr)
+        .unwrap();
+}
+
+/// Has one SEND of A begin, which can't end for want of a receive, with others behind it.
+fn begin(p: &Pair<'_>) {
+    p.qa.post(&p.send(1, 10));
+    wait("the first to begin", || {
+        drain(p, 0);
+        let begun = p.qa.query().sq_draining == 1;
+        if !begun {
+            p.qa.to(QpState::Rts);
+        }
+        begun.then_some(())
+    });
+    for id in 2..5 {
+        p.qa.post(&p.send(id, 10));
+    }
+}
+
+#[test]
+fn each_time_once_and_only_on_request() {
+    each(|p| {
+        for _ in 0..3 {
+            drain(p, 1);
+            p.a.sink.expect(DRAINED, p.qa.cookie);
+            assert_eq!(p.qa.query().sq_draining, 0);
+            // It is drained: to say so again is no news.
+            let same = QpAttr {
+                timeout: 14,
+                ..QpAttr::ZERO
+            };
+            p.qa.modify(QpState::Sqd, QpAttrMask::TIMEOUT, same)
+                .unwrap();
+            p.qa.to(QpState::Rts);
+            drain(p, 0);
+            p.qa.to(QpState::Rts);
+            p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 8));
+            p.cq_a.expect(1, WcStatus::Success);
+            p.qa.reclaim();
+            assert!(p.a.sink.is_empty());
+        }
+    });
+}
+
+#[test]
+fn what_was_not_begun_goes_on_in_order() {
+    each(|p| {
+        begin(p);
+        for id in 11..15 {
+            p.qb.post_recv(id, &[sge(&p.mb, 0, 64)]);
+        }
+        p.cq_a.expect(1, WcStatus::Success);
+        p.cq_b.expect(11, WcStatus::Success);
+        wait("the end of draining", || {
+            (p.qa.query().sq_draining == 0).then_some(())
+        });
+        assert_eq!(p.cq_a.poll(), None);
+        // Requests of the peer are served meanwhile.
+        p.qb.post(&Wr::new(6, WrOpcode::RdmaRead).local(&p.mb, 0, 64).remote(&p.ma, 0));
+        p.cq_b.expect(6, WcStatus::Success);
+        assert_eq!(p.qa.state(), QpState::Sqd);
+        p.qa.to(QpState::Rts);
+        for id in 2..5 {
+            p.cq_a.expect(id, WcStatus::Success);
+            p.cq_b.expect(10 + id, WcStatus::Success);
+        }
+    });
+}
+
+#[test]
+fn attributes_of_a_path_in_use_do_not_change() {
+    each(|p| {
+        begin(p);
+        let change = QpAttr {
+            timeout: 14,
+            ..QpAttr::ZERO
+        };
+        assert!(p
+            .qa
+            .modify(QpState::Sqd, QpAttrMask::TIMEOUT, change)
+            .is_err());
+        assert_ne!(p.qa.query().timeout, 14);
+    });
+}
+
+#[test]
+fn from_sqd_to_err_and_reset() {
+    each(|p| {
+        begin(p);
+        p.qa.to(QpState::Err);
+        for id in 1..5 {
+            p.cq_a.expect(id, WcStatus::WrFlushErr);
+        }
+        p.qa.to(QpState::Reset);
+        p.qb.to(QpState::Reset);
+        connect(&p.qa, &p.qb);
+        begin(p);
+        p.qa.to(QpState::Reset);
+        p.qb.to(QpState::Reset);
+        connect(&p.qa, &p.qb);
+        p.qb.post_recv(7, &[sge(&p.mb, 0, 64)]);
+        p.qa.post(&p.send(8, 10));
+        p.cq_a.expect(8, WcStatus::Success);
+        p.cq_b.expect(7, WcStatus::Success);
+        assert!(p.a.sink.is_empty() && p.b.sink.is_empty());
+    });
+}
