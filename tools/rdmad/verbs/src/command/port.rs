@@ -5,7 +5,9 @@
 use std::sync::atomic::Ordering;
 
 use virtio_rdma_abi::ctrl::{CmdQueryPkey, CmdQueryPort, RspQueryPkey, RspQueryPort};
-use virtio_rdma_abi::ib::{Mtu, PortCaps, PortPhysState, PortSpeed, PortState, PortWidth, DEFAULT_PKEY};
+use virtio_rdma_abi::ib::{
+    Mtu, PortCaps, PortPhysState, PortSpeed, PortState, PortWidth, DEFAULT_PKEY,
+};
 use virtio_rdma_abi::wire::Wire;
 
 use super::require_port;

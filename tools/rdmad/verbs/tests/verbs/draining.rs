@@ -75,7 +75,11 @@ fn what_was_not_begun_goes_on_in_order() {
         });
         assert_eq!(p.cq_a.poll(), None);
         // Requests of the peer are served meanwhile.
-        p.qb.post(&Wr::new(6, WrOpcode::RdmaRead).local(&p.mb, 0, 64).remote(&p.ma, 0));
+        p.qb.post(
+            &Wr::new(6, WrOpcode::RdmaRead)
+                .local(&p.mb, 0, 64)
+                .remote(&p.ma, 0),
+        );
         p.cq_b.expect(6, WcStatus::Success);
         assert_eq!(p.qa.state(), QpState::Sqd);
         p.qa.to(QpState::Rts);

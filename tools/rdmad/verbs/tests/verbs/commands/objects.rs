@@ -6,7 +6,8 @@ use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{
-    AsyncEvent, Mtu, PortCaps, PortPhysState, PortSpeed, PortState, PortWidth, QpAttrMask, QpType, DEFAULT_PKEY, GSI_QPN,
+    AsyncEvent, Mtu, PortCaps, PortPhysState, PortSpeed, PortState, PortWidth, QpAttrMask, QpType,
+    DEFAULT_PKEY, GSI_QPN,
 };
 use virtio_rdma_abi::ring::{DoorbellKind, RingAddr};
 use virtio_rdma_abi::wire::Wire;
