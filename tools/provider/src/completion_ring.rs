@@ -114,9 +114,10 @@ impl CompletionRing {
     pub fn poll(&self, out: &mut [MaybeUninit<ffi::ibv_wc>]) -> Result<usize, RingError> {
         let mut state = self.state.lock();
         let mut delivered = 0;
-        while delivered < out.len() {
-            let place = &mut out[delivered];
-            let deliver = |cqe: &Cqe, wr_id| _ = place.write(work_completion(cqe, wr_id));
+        for place in out {
+            let deliver = |cqe: &Cqe, wr_id| {
+                place.write(work_completion(cqe, wr_id));
+            };
             match state.next(&self.memory, deliver) {
                 Ok(Some(())) => delivered += 1,
                 Err(error) if delivered == 0 => return Err(error),

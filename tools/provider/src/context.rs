@@ -282,6 +282,7 @@ static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     query_qp: Some(qp::query_qp),
     reg_mr: Some(mr::reg_mr),
     req_notify_cq: Some(cq::req_notify_cq),
+    rereg_mr: Some(mr::rereg_mr),
     // SAFETY: all members are optional function pointers, of which zero is None.
     ..unsafe { MaybeUninit::zeroed().assume_init() }
 };

@@ -48,6 +48,39 @@ pub unsafe extern "C" fn reg_mr(
     Box::into_raw(mr).cast()
 }
 
+/// `rereg_mr`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn rereg_mr(
+    mr: *mut ffi::verbs_mr,
+    flags: c_int,
+    pd: *mut ffi::ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let mut command = ffi::ibv_rereg_mr::zeroed();
+    let mut response = ffi::ib_uverbs_rereg_mr_resp::zeroed();
+    // SAFETY: libibverbs' arguments are passed on, and command and response are as long as stated.
+    unsafe {
+        ffi::ibv_cmd_rereg_mr(
+            mr,
+            flags as u32,
+            addr,
+            length,
+            addr as u64,
+            access,
+            pd,
+            &mut command,
+            size_of_val(&command),
+            &mut response,
+            size_of_val(&response),
+        )
+    }
+}
+
 /// `dereg_mr`.
 ///
 /// # Safety
