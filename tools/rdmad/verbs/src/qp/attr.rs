@@ -95,8 +95,8 @@ pub(super) fn merge(to: &mut QpAttr, mask: QpAttrMask, from: &QpAttr) {
     }
 }
 
-/// Where a path leads, from an address vector of either kind.
-struct Route {
+/// What address vectors of both kinds say about a path.
+struct Address {
     sgid_index: u8,
     dgid: [u8; 16],
     dmac: [u8; 6],
@@ -105,7 +105,7 @@ struct Route {
     hop_limit: u8,
 }
 
-impl Route {
+impl Address {
     /// The path from QP `qpn` of the device to QP `dest_qpn`, or `EINVAL` if there is none.
     fn path(&self, device: &Device, qpn: u32, dest_qpn: u32) -> Result<Path> {
         // The next hop is one host, and so is the destination: an address vector without a global route has none.
@@ -135,7 +135,7 @@ impl Route {
 fn connected_path(device: &Device, qpn: u32, dest_qpn: u32, ah: &AhAttr) -> Result<Path> {
     require(ah.ah_flags.contains(AhFlags::GRH) && ah.port_num == PORT)?;
     require(ah.sl <= MAX_SL && ah.grh.flow_label <= MAX_FLOW_LABEL)?;
-    Route {
+    Address {
         sgid_index: ah.grh.sgid_index,
         dgid: ah.grh.dgid,
         dmac: ah.dmac,
@@ -149,7 +149,7 @@ fn connected_path(device: &Device, qpn: u32, dest_qpn: u32, ah: &AhAttr) -> Resu
 /// The path of a datagram of QP `qpn`.
 pub(super) fn datagram_path(device: &Device, qpn: u32, to: &Datagram) -> Result<Path> {
     require((1..=MASK_24).contains(&to.remote_qpn))?;
-    Route {
+    Address {
         sgid_index: to.av.gid_index,
         dgid: to.av.dgid,
         dmac: to.av.dmac,

@@ -4,6 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::CmdCreatePd;
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, SendFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
@@ -245,4 +246,21 @@ fn many_at_once_and_a_fence() {
             assert_eq!(word(p.b, p.mb.iova + 4096 + n * 8), n);
         }
     });
+}
+
+/// A request that is repeated because its answer got lost is not executed again.
+#[test]
+fn each_is_executed_once_on_a_lossy_network() {
+    const TIMES: u64 = 300;
+    let world = World::new(2, PathPolicy::Wire);
+    let p = Pair::new(&world);
+    world.net.lose_one_in.store(10, Ordering::Relaxed);
+    for n in 0..TIMES {
+        let wr = p.wr(n, WrOpcode::AtomicFetchAndAdd, 8).operands(1, 0);
+        p.qa.post(&wr);
+        p.cq_a.expect(n, WcStatus::Success);
+        p.qa.reclaim();
+        assert_eq!(word(p.a, p.ma.iova), n);
+    }
+    assert_eq!(word(p.b, p.mb.iova), TIMES);
 }

@@ -2,6 +2,9 @@
 
 //! Unreliable connections.
 
+use std::sync::atomic::Ordering;
+
+use verbs::PathPolicy;
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcStatus, WrOpcode};
@@ -217,4 +220,44 @@ fn a_sender_that_starts_anew() {
             assert!(p.b.read(into.iova, 2000) == data);
         }
     });
+}
+
+/// Whatever a lossy network leaves of a stream of messages, what arrives is whole and in order.
+#[test]
+fn what_a_lossy_network_leaves_is_whole() {
+    const MESSAGES: u32 = 300;
+    let world = World::new(2, PathPolicy::Wire);
+    let options = Options::of(QpType::Uc);
+    let p = Pair::with(&world, options, options);
+    let receives = |n: u32| u64::from(n % 32) * 2048;
+    for n in 0..32 {
+        p.qb.post_recv(n.into(), &[sge(&p.mb, receives(n), 2048)]);
+    }
+    world.net.lose_one_in.store(10, Ordering::Relaxed);
+    let (mut received, mut last) = (0, None);
+    for n in 0..MESSAGES {
+        p.a.write(p.ma.iova, &pattern(2048, n.into()));
+        p.qa.post(&p.wr(1, WrOpcode::SendWithImm, 2048).imm(n.to_be_bytes()));
+        p.cq_a.expect(1, WcStatus::Success);
+        p.qa.reclaim();
+        while let Some(cqe) = p.cq_b.poll() {
+            let number = u32::from_be_bytes(cqe.ex);
+            assert_eq!(
+                (cqe.status, cqe.byte_len, cqe.wr_id),
+                (0, 2048, (received % 32).into())
+            );
+            assert!(last < Some(number), "{number} after {last:?}");
+            last = Some(number);
+            let at = p.mb.iova + receives(received);
+            assert!(p.b.read(at, 2048) == pattern(2048, number.into()));
+            p.qb.reclaim();
+            p.qb.post_recv(
+                (received % 32).into(),
+                &[sge(&p.mb, receives(received), 2048)],
+            );
+            received += 1;
+        }
+    }
+    assert!((MESSAGES / 4..MESSAGES).contains(&received), "{received}");
+    p.responder_lives();
 }

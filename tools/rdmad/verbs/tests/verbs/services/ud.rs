@@ -5,7 +5,7 @@
 use roce::net::gid_to_ip;
 use verbs::PathPolicy;
 use virtio_rdma_abi::cqe::OPCODE_RECV;
-use virtio_rdma_abi::ctrl::CmdDelGid;
+use virtio_rdma_abi::ctrl::{CmdAddGid, CmdDelGid};
 use virtio_rdma_abi::ib::{QpState, QpType, WcFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::wqe::{AddressVector, Datagram};
 
@@ -81,6 +81,39 @@ fn datagrams_of_all_sizes() {
             }
         }
         p.responder_lives();
+    });
+}
+
+#[test]
+fn datagrams_over_ipv6() {
+    each_ud(|p| {
+        let gid = |n| {
+            let mut gid = [0; 16];
+            (gid[0], gid[15]) = (0xfd, n);
+            gid
+        };
+        for (vm, n) in [(p.a, 1), (p.b, 2)] {
+            vm.call(CmdAddGid {
+                gid: gid(n),
+                gid_type: 2,
+                index: 9,
+                port_num: 1,
+            })
+            .unwrap();
+        }
+        let mut wr = p.send(2, 100);
+        let to = wr.to.as_mut().unwrap();
+        (to.av.gid_index, to.av.dgid, to.av.hop_limit) = (9, gid(2), 3);
+        to.av.sl_tclass_flowlabel = AddressVector::pack(0, 0x28, 0x5_4321).unwrap();
+        p.qb.post_recv(1, &[sge(&p.mb, 0, 200)]);
+        p.qa.post(&wr);
+        p.cq_b.expect(1, WcStatus::Success);
+        let grh = p.b.read(p.mb.iova, GRH as usize);
+        assert_eq!(grh[..4], [0x62, 0x85, 0x43, 0x21]);
+        // UDP, BTH, DETH, data, ICRC.
+        assert_eq!(grh[4..6], (8 + 12 + 8 + 100 + 4u16).to_be_bytes());
+        assert_eq!(grh[6..8], [17, 3]);
+        assert_eq!((&grh[8..24], &grh[24..]), (&gid(1)[..], &gid(2)[..]));
     });
 }
 
