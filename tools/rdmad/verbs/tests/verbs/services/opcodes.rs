@@ -126,7 +126,7 @@ fn a_send_invalidates_no_key_that_is_not_for_it() {
 fn a_read_invalidates_no_key_that_is_not_for_it() {
     each(|p| {
         let wr = p.wr(1, WrOpcode::RdmaReadWithInv, 64);
-        p.fails(&wr.imm(p.ma.key.to_le_bytes()), WcStatus::LocProtErr);
+        p.fails(&wr.imm(p.ma.key.to_le_bytes()), WcStatus::MwBindErr);
         p.responder_lives();
     });
 }
