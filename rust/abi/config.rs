@@ -13,6 +13,11 @@ pub const F_MR_PAGES: u32 = 1;
 /// ([`RegPages`](super::wqe::RegPages)), so MAP_MR_SG is not needed.
 pub const F_REG_PAGES: u32 = 2;
 
+/// Number of feature bit `VIRTIO_RDMA_F_GID_VLAN`: ADD_GID names the VLAN of an address
+/// ([`CmdAddGidVlan`](super::ctrl::CmdAddGidVlan)), and the CQE of a datagram that came with a tag names its VLAN
+/// ([`Cqe::vlan`](super::cqe::Cqe::vlan)).
+pub const F_GID_VLAN: u32 = 3;
+
 /// Length of the configuration space in bytes, reserved words included.
 pub const CONFIG_SIZE: usize = 640;
 

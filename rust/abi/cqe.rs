@@ -2,7 +2,7 @@
 
 //! Completion queue elements (RFC, "Complete Queue Operation").
 
-use super::ib::WcFlags;
+use super::ib::{WcFlags, MAX_VLAN};
 
 /// `opcode` of a receive that a SEND completed.
 pub const OPCODE_RECV: u8 = 0x80;
@@ -20,7 +20,7 @@ wire_struct! {
         8 => status: u8,
         /// [`WrOpcode`](super::ib::WrOpcode) of send work, else [`OPCODE_RECV`] or [`OPCODE_RECV_RDMA_WITH_IMM`].
         9 => opcode: u8,
-        /// Vendor error.
+        /// Vendor error; of a datagram with [`WITH_VLAN`](WcFlags::WITH_VLAN), the VLAN id.
         10 => vendor_err: u32,
         /// Bytes transferred.
         14 => byte_len: u32,
@@ -38,5 +38,21 @@ wire_struct! {
         36 => sl: u8,
         /// Port.
         37 => port_num: u8,
+    }
+}
+
+impl Cqe {
+    /// VLAN id of a received datagram, if it came with a tag.
+    #[inline]
+    pub fn vlan(&self) -> Option<u16> {
+        let vlan = u16::try_from(self.vendor_err).ok()?;
+        (self.wc_flags.contains(WcFlags::WITH_VLAN) && vlan <= MAX_VLAN).then_some(vlan)
+    }
+
+    /// Names the VLAN that a received datagram came in.
+    #[inline]
+    pub fn set_vlan(&mut self, vlan: u16) {
+        self.wc_flags = self.wc_flags | WcFlags::WITH_VLAN;
+        self.vendor_err = vlan.into();
     }
 }

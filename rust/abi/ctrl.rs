@@ -461,6 +461,17 @@ wire_struct! {
 request!(CmdAddGid, AddGid, Empty);
 
 wire_struct! {
+    /// ADD_GID with [`F_GID_VLAN`](super::config::F_GID_VLAN): packets from and to the address carry a VLAN tag.
+    pub struct CmdAddGidVlan: 28 {
+        /// The RFC's fields.
+        0 => base: CmdAddGid,
+        /// VLAN id, 0 to 4094, or [`NO_VLAN`](super::ib::NO_VLAN) for packets without a tag.
+        26 => vlan: u16,
+    }
+}
+request!(CmdAddGidVlan, AddGid, Empty);
+
+wire_struct! {
     /// `struct cmd_del_gid`.
     pub struct CmdDelGid: 6 {
         /// Index into the GID table.

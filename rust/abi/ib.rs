@@ -8,6 +8,10 @@ pub const GSI_QPN: u32 = 1;
 pub const MASK_24: u32 = 0x00ff_ffff;
 /// The only port.
 pub const PORT: u8 = 1;
+/// In the place of a VLAN id: no VLAN tag.
+pub const NO_VLAN: u16 = 0xffff;
+/// The greatest VLAN id (IEEE 802.1Q: 4095 is reserved).
+pub const MAX_VLAN: u16 = 4094;
 /// The default partition with full membership.
 pub const DEFAULT_PKEY: u16 = 0xffff;
 

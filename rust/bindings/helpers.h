@@ -15,6 +15,7 @@
 
 /* helpers/virtio.c */
 bool rust_helper___virtio_test_bit(const struct virtio_device *vdev, unsigned int fbit);
+void rust_helper___virtio_clear_bit(struct virtio_device *vdev, unsigned int fbit);
 int rust_helper_virtio_find_vqs(struct virtio_device *vdev, unsigned int nvqs,
 				struct virtqueue *vqs[], struct virtqueue_info info[],
 				struct irq_affinity *desc);

@@ -11,7 +11,10 @@ use super::{
 use crate::bindings;
 use core::marker::PhantomData;
 use kernel::{
-    error::from_result,
+    error::{
+        from_result,
+        to_result, //
+    },
     prelude::*, //
 };
 
@@ -73,6 +76,22 @@ impl GidEntry<'_> {
             bindings::ib_gid_type_IB_GID_TYPE_ROCE_UDP_ENCAP => Ok(GidType::RoceV2),
             _ => Err(EOPNOTSUPP),
         }
+    }
+
+    /// VLAN id of the network device that has the address, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the network device has gone.
+    pub fn vlan(&self) -> Result<Option<u16>> {
+        /// What the core says of a network device without VLAN.
+        const NONE: u16 = 0xffff;
+        let mut vlan = NONE;
+        // SAFETY: The entry is valid by the type invariants; a null MAC address is not filled in.
+        to_result(unsafe {
+            bindings::rdma_read_gid_l2_fields(self.raw, &mut vlan, core::ptr::null_mut())
+        })?;
+        Ok((vlan != NONE).then_some(vlan))
     }
 
     /// Index into the table.

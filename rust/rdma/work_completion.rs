@@ -114,6 +114,8 @@ pub struct DatagramSource {
     pub sl: u8,
     /// Whether the receive buffer begins with a GRH, or with what stands for one: an IP header.
     pub has_grh: bool,
+    /// VLAN id, if it came with a tag.
+    pub vlan: Option<u16>,
 }
 
 /// Room for work completions.
@@ -171,6 +173,10 @@ impl Completions<'_> {
             wc.sl = source.sl;
             if source.has_grh {
                 wc.wc_flags |= bindings::ib_wc_flags_IB_WC_GRH as c_int;
+            }
+            if let Some(vlan) = source.vlan {
+                wc.wc_flags |= bindings::ib_wc_flags_IB_WC_WITH_VLAN as c_int;
+                wc.vlan_id = vlan;
             }
         }
         // SAFETY: By the type invariants there is room.

@@ -59,6 +59,7 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
             (*vdrv).id_table = T::ID_TABLE.as_ptr();
             (*vdrv).feature_table = features.as_ptr().cast();
             (*vdrv).feature_table_size = u32::try_from(features.len())?;
+            (*vdrv).validate = Some(Self::validate_callback);
             (*vdrv).probe = Some(Self::probe_callback);
             (*vdrv).remove = Some(Self::remove_callback);
             (*vdrv).shutdown = Some(Self::shutdown_callback);
@@ -99,6 +100,27 @@ impl<T: Driver> Adapter<T> {
             T::unbind(vdev, data);
         }
         let _ = vdev.remove_queues();
+    }
+
+    /// Refuses a device that is gone.
+    ///
+    /// All its feature bits read as ones and so does its status. While the core fails the probe, the PCI transport would take
+    /// that for a device in use which has an administration virtqueue, and use the one that was never set up.
+    ///
+    /// # Safety
+    ///
+    /// To be called by the virtio core only, which passes a valid device.
+    unsafe extern "C" fn validate_callback(vdev: *mut bindings::virtio_device) -> c_int {
+        // SAFETY: By this function's requirements.
+        //
+        // INVARIANT: `vdev` is valid for the duration of the callback.
+        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+        if vdev.status().is_some() {
+            return 0;
+        }
+        // SAFETY: The device is valid, and the core is negotiating its features with nobody else.
+        unsafe { bindings::__virtio_clear_bit(vdev.as_raw(), bindings::VIRTIO_F_ADMIN_VQ) };
+        ENODEV.to_errno()
     }
 
     /// # Safety

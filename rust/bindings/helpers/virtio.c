@@ -7,6 +7,11 @@ bool rust_helper___virtio_test_bit(const struct virtio_device *vdev, unsigned in
 	return __virtio_test_bit(vdev, fbit);
 }
 
+void rust_helper___virtio_clear_bit(struct virtio_device *vdev, unsigned int fbit)
+{
+	__virtio_clear_bit(vdev, fbit);
+}
+
 int rust_helper_virtio_find_vqs(struct virtio_device *vdev, unsigned int nvqs,
 				struct virtqueue *vqs[], struct virtqueue_info info[],
 				struct irq_affinity *desc)

@@ -12,6 +12,7 @@ use crate::{
         Watch, //
     },
     limits::{
+        GID_VLAN,
         MR_PAGES,
         REG_PAGES, //
     },
@@ -89,7 +90,7 @@ impl virtio::Driver for Driver {
     type Data<'bound> = Data;
 
     const ID_TABLE: virtio::IdTable = &ID_TABLE;
-    const FEATURES: &'static [Feature] = &[RING_ADDR, MR_PAGES, REG_PAGES];
+    const FEATURES: &'static [Feature] = &[RING_ADDR, MR_PAGES, REG_PAGES, GID_VLAN];
 
     fn probe<'bound>(
         dev: &'bound virtio::Device<Core<'_>>,

@@ -9,6 +9,7 @@ use crate::{
             DeviceCaps,
             OwnRingsConfig,
             CONFIG_SIZE,
+            F_GID_VLAN,
             F_MR_PAGES,
             F_REG_PAGES,
             OWN_RINGS_CONFIG_OFFSET,
@@ -33,6 +34,9 @@ pub(crate) const MR_PAGES: Feature = Feature::device_type(F_MR_PAGES);
 /// REG_MR brings the pages of an MR along.
 pub(crate) const REG_PAGES: Feature = Feature::device_type(F_REG_PAGES);
 
+/// The device is told of the VLAN of an address.
+pub(crate) const GID_VLAN: Feature = Feature::device_type(F_GID_VLAN);
+
 /// The configuration of a device in own-rings mode.
 ///
 /// # Invariants
@@ -48,6 +52,8 @@ pub(crate) struct Limits {
     pub(crate) mr_pages: bool,
     /// Whether [`REG_PAGES`] was negotiated.
     pub(crate) reg_pages: bool,
+    /// Whether [`GID_VLAN`] was negotiated.
+    pub(crate) gid_vlan: bool,
 }
 
 /// Event queues at most: more interrupt vectors serve nobody.
@@ -81,6 +87,7 @@ impl Limits {
             rings,
             mr_pages: dev.has_feature(MR_PAGES),
             reg_pages: dev.has_feature(REG_PAGES),
+            gid_vlan: dev.has_feature(GID_VLAN),
         })
     }
 }

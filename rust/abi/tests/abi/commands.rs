@@ -4,10 +4,10 @@
 
 use virtio_rdma_abi::config::{
     eui64_from_mac, mac_from_eui64, Config, DeviceCaps, OwnRingsConfig, CONFIG_SIZE,
-    DOORBELL_SHM_ID, F_RING_ADDR, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE,
+    DOORBELL_SHM_ID, F_GID_VLAN, F_RING_ADDR, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE,
 };
 use virtio_rdma_abi::ctrl::{
-    CmdAddGid, CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp,
+    CmdAddGid, CmdAddGidVlan, CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp,
     CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdGetDmaMr,
     CmdMapMrSg, CmdModifyQp, CmdQueryPkey, CmdQueryPort, CmdQueryQp, CmdRegUserMr,
     CmdRegUserMrPages, CmdReqNotify, Command, CreateFlags, Empty, NotifyFlags, PageListDepth,
@@ -15,7 +15,8 @@ use virtio_rdma_abi::ctrl::{
     RspQueryQp, CONTROL_QUEUE, MAX_REQUEST, MAX_RESPONSE, RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::{
-    AccessFlags, AhFlags, GidType, Mtu, PortCaps, QpAttrMask, QpState, QpType, SigType,
+    AccessFlags, AhFlags, GidType, Mtu, PortCaps, QpAttrMask, QpState, QpType, SigType, MAX_VLAN,
+    NO_VLAN,
 };
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr, QpCap};
 use virtio_rdma_abi::ring::RingAddr;
@@ -137,6 +138,19 @@ fn port_and_tables() {
         },
         "00000000000000000000ffff0a090002 02000000 0403 01000000",
     );
+    check(
+        CmdAddGidVlan {
+            base: CmdAddGid {
+                gid: DGID,
+                gid_type: GidType::RoceV2.value(),
+                index: 0x0304,
+                port_num: 1,
+            },
+            vlan: 0x0ffe,
+        },
+        "00000000000000000000ffff0a090002 02000000 0403 01000000 fe0f",
+    );
+    assert_eq!((F_GID_VLAN, NO_VLAN, MAX_VLAN), (3, 0xffff, 0x0ffe));
     check(
         CmdDelGid {
             index: 0x0304,
@@ -419,6 +433,7 @@ fn requests_name_their_command_and_response() {
     assert_eq!(pair::<CmdDestroyQp>(), (14, 0));
     assert_eq!(pair::<CmdQueryPkey>(), (15, 2));
     assert_eq!(pair::<CmdAddGid>(), (16, 0));
+    assert_eq!(pair::<CmdAddGidVlan>(), (16, 0));
     assert_eq!(pair::<CmdDelGid>(), (17, 0));
     assert_eq!(pair::<CmdReqNotify>(), (18, 0));
     assert_eq!(Command::ALL.len(), 18);

@@ -193,6 +193,23 @@ fn completion() {
         },
         "1122334455667788 0d 81 04030201 14131211 deadbeef efcdab00 56341200 03000000 0807 03 01",
     );
+    let mut tagged = Cqe {
+        wc_flags: WcFlags::GRH,
+        ..Cqe::default()
+    };
+    assert_eq!(tagged.vlan(), None);
+    tagged.set_vlan(0x0ffe);
+    assert_eq!(tagged.vlan(), Some(0x0ffe));
+    check(
+        tagged,
+        &format!(
+            "{} fe0f0000 {} 21000000 00000000",
+            "00".repeat(10),
+            "00".repeat(16)
+        ),
+    );
+    tagged.vendor_err = 0x0fff;
+    assert_eq!(tagged.vlan(), None);
     assert_eq!(OPCODE_RECV, 0x80);
     // A receive can't be taken for a send.
     assert!(WrOpcode::ALL.iter().all(|opcode| opcode.value() < 0x80));

@@ -150,6 +150,7 @@ fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>) -> Resul
             pkey_index: cqe.pkey_index,
             sl: cqe.sl,
             has_grh: cqe.wc_flags.contains(WcFlags::GRH),
+            vlan: cqe.vlan(),
         }),
     };
     completions.push(&work.consumer, &completion);

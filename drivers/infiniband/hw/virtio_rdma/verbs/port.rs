@@ -7,6 +7,7 @@ use crate::{
     abi::{
         ctrl::{
             CmdAddGid,
+            CmdAddGidVlan,
             CmdDelGid,
             CmdQueryPkey,
             CmdQueryPort,
@@ -131,7 +132,7 @@ pub(super) fn query_pkey(this: &rdma::Device<IbDevice>, port: u32, index: u16) -
 
 impl GidTable for IbDevice {
     fn add_gid(this: &rdma::Device<Self>, gid: &GidEntry<'_>) -> Result {
-        let request = CmdAddGid {
+        let base = CmdAddGid {
             gid: gid.gid(),
             gid_type: match gid.gid_type()? {
                 GidType::Ib => ib::GidType::RoceV1,
@@ -141,7 +142,16 @@ impl GidTable for IbDevice {
             index: gid.index(),
             port_num: gid.port(),
         };
-        this.device.ctrl().exec(&request)?;
+        let (vlan, ctrl) = (gid.vlan()?, this.device.ctrl());
+        if this.device.limits().gid_vlan {
+            let vlan = vlan.unwrap_or(ib::NO_VLAN);
+            ctrl.exec(&CmdAddGidVlan { base, vlan })?;
+        } else if vlan.is_none() {
+            ctrl.exec(&base)?;
+        } else {
+            // The device could not tell its packets from those without a tag.
+            return Err(EOPNOTSUPP);
+        }
         Ok(())
     }
 

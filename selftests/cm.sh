@@ -1,0 +1,126 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# The connection manager: the programs of librdmacm and perftest connect over management datagrams, by addresses of every
+# kind, which come and go.
+# testbed: --path direct
+# testbed: --path wire
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+cleanup() {
+	local vm
+	for vm in 1 2; do
+		at "$vm" ip link del vlan5 2>/dev/null
+		at "$vm" ip address del "10.77.0.$vm/24" dev "$(netdev "$vm")" 2>/dev/null
+	done
+	on 2 pkill -f '^timeout .* (rping|ucmatose|udaddy|cmtime|ib_)' || true
+}
+
+# Whether a program on VM 2 waits for connections, or for what it wants to hear over TCP before.
+waits() {
+	on 2 rdma res show cm_id | grep -q "state LISTEN .*comm $1 " || [[ -n $(on 2 ss -Hltn 'sport = :7471') ]]
+}
+
+# Runs a program as server on VM 2 and as client here: PROGRAM, the server's options, the client's.
+meet() {
+	local program=$1 status=0
+	# shellcheck disable=SC2086
+	on 2 timeout 100 "$program" $2 >"$work/passive" 2>&1 &
+	until_ok 60 waits "$program"
+	# shellcheck disable=SC2086
+	timeout 100 "$program" $3 || {
+		status=$?
+		on 2 pkill -x "$program" || true
+	}
+	wait $! || status=$?
+	((status == 0)) || cat "$work/passive"
+	return "$status"
+}
+
+# A verified exchange with the address of VM 2.
+ping() { meet rping "-s -a $1 -C 10 -V" "-c -a $1 -C 10 -V"; }
+
+# Whether a VM's GID table has an entry for a network device and an address, written as GID.
+has_gid() {
+	at "$1" bash -c 'cd /sys/class/infiniband/$0/ports/1
+	for i in {0..63}; do
+		[[ $(cat gid_attrs/ndevs/$i 2>/dev/null) == "$1" && $(cat gids/$i) == "$2" ]] && exit
+	done
+	exit 1' "$(device "$1")" "$2" "$3"
+}
+
+# An IPv4 address of four numbers as GID.
+gid4() { printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x\n' "$@"; }
+
+test_agents() {
+	ls /sys/class/infiniband_mad
+	ibstat "$(device 1)"
+	# The MAD layer's QP is number 1.
+	rdma res show qp | grep 'lqpn 1 type GSI state RTS'
+}
+
+test_ipv4() { ping 10.9.0.2; }
+test_ipv6() { ping fd09::2; }
+
+test_link_local() {
+	local address
+	address=$(on 2 ip -6 -o address show dev "$(netdev 2)" scope link | sed 's/.*inet6 \([^/]*\).*/\1/')
+	meet rping "-s -a $address%$(netdev 2) -C 10 -V" "-c -a $address%$(netdev 1) -C 10 -V"
+}
+
+test_connections() { meet ucmatose "-b 10.9.0.2 -c 10 -C 20" "-s 10.9.0.2 -c 10 -C 20"; }
+
+# The server answers by the header of what it received.
+test_datagrams() { meet udaddy "-b 10.9.0.2 -c 3 -C 20" "-s 10.9.0.2 -c 3 -C 20"; }
+test_datagrams_ipv6() { meet udaddy "-b fd09::2 -c 3 -C 20" "-s fd09::2 -c 3 -C 20"; }
+
+test_connection_rate() { meet cmtime "-b 10.9.0.2" "-s 10.9.0.2 -c 20"; }
+
+test_perftest() {
+	local program
+	for program in ib_write_bw ib_read_bw ib_send_bw; do
+		meet "$program" "-R -d $(device 2) -s 4096 -n 200" "-R -d $(device 1) -s 4096 -n 200 vm2"
+	done
+	meet ib_send_lat "-R -d $(device 2) -c UD -s 256 -n 200" "-R -d $(device 1) -c UD -s 256 -n 200 vm2"
+}
+
+# Nobody listens: the peer says so, and its answer comes soon.
+test_refused() {
+	local status=0
+	timeout 30 rping -c -a 10.9.0.2 -p 9999 -C 1 >"$work/refused" 2>&1 || status=$?
+	cat "$work/refused"
+	((status != 0 && status != 124))
+	grep -q RDMA_CM_EVENT_REJECTED "$work/refused"
+}
+
+# Addresses come and go while a connection by another one is in use.
+test_address_changes() {
+	local vm steady
+	on 2 timeout 100 rping -s -a 10.9.0.2 -V >"$work/passive" 2>&1 &
+	until_ok 60 waits rping
+	timeout 100 rping -c -a 10.9.0.2 -C 1000000 -v -V >"$work/steady" 2>&1 &
+	steady=$!
+	until_ok 30 grep -q 'ping data' "$work/steady"
+	for _ in 1 2 3; do
+		for vm in 1 2; do
+			at "$vm" ip address add "10.77.0.$vm/24" dev "$(netdev "$vm")"
+			until_ok 10 has_gid "$vm" "$(netdev "$vm")" "$(gid4 10 77 0 "$vm")"
+		done
+		meet ucmatose "-b 10.77.0.2 -c 1 -C 5" "-s 10.77.0.2 -c 1 -C 5"
+		for vm in 1 2; do
+			at "$vm" ip address del "10.77.0.$vm/24" dev "$(netdev "$vm")"
+		done
+		lacks() { ! has_gid 1 "$(netdev 1)" "$(gid4 10 77 0 1)"; }
+		until_ok 10 lacks
+	done
+	kill -0 "$steady" || {
+		tail -n 5 "$work/steady" "$work/passive"
+		return 1
+	}
+	kill "$steady"
+	wait
+}
+
+run_tests test_agents test_ipv4 test_ipv6 test_link_local test_connections test_datagrams test_datagrams_ipv6 \
+	test_connection_rate test_perftest test_refused test_address_changes
