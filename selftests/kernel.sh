@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # The verbs that kernel clients use: a module posts, polls and is told of completions.
+# testbed:
+# testbed: --withhold ring-addr --withhold mr-pages --withhold reg-pages
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 

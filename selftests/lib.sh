@@ -72,6 +72,11 @@ virtio_device() {
 	done | head -n 1'
 }
 
+# Whether queues are virtqueues of the transport: own rings, feature bit 0, were not negotiated.
+in_rfc_mode() {
+	[[ $(cut -c 1 "/sys/bus/virtio/devices/$(virtio_device 1)/features") == 0 ]]
+}
+
 # The network device of a VM that the link is bound to.
 netdev() {
 	at "$1" rdma link show "$(device "$1")/1" | sed -n 's/.* netdev \([^ ]*\).*/\1/p'

@@ -80,6 +80,8 @@ impl<Q: Handled> Clone for Consumer<Q> {
 struct Link<Q: Handled> {
     /// Changes with the lock held.
     queue: Atomic<*mut Q>,
+    /// What completions name, null whenever `queue` is.
+    name: Atomic<*mut Q>,
     /// What the consumer is to be told of in process context: a bit for each kind of event, and [`COMPLETIONS`].
     #[pin]
     pending: SpinLockIrq<u32>,
@@ -153,6 +155,7 @@ impl<Q: Handled> Consumer<Q> {
     pub(super) fn new() -> Result<Self> {
         let link = Deferred::new(pin_init!(Link {
             queue: Atomic::new(ptr::null_mut()),
+            name: Atomic::new(ptr::null_mut()),
             pending <- new_spinlock_irq!(0),
         }))?;
         Ok(Self(link))
@@ -175,16 +178,17 @@ impl<Q: Handled> Consumer<Q> {
 
     /// The queue as completions name it, null when it is being destroyed.
     pub(super) fn name(&self) -> *mut Q {
-        self.0.queue.load(Relaxed)
+        self.0.name.load(Relaxed)
     }
 
-    /// Leads to the consumer of `queue` from here on.
+    /// Leads to the consumer of `queue` from here on, which completions call `name`.
     ///
     /// # Safety
     ///
     /// `queue` is created, and [`unlink`](Self::unlink) is called before it is destroyed.
-    pub(super) unsafe fn link(&self, queue: *mut Q) {
+    pub(super) unsafe fn link(&self, queue: *mut Q, name: *mut Q) {
         let _guard = self.0.pending.lock();
+        self.0.name.store(name, Relaxed);
         // INVARIANT: By the safety requirements; `unlink` waits for whoever has the lock and for the deferred call.
         self.0.queue.store(queue, Relaxed);
     }
@@ -194,6 +198,7 @@ impl<Q: Handled> Consumer<Q> {
         {
             let _guard = self.0.pending.lock();
             self.0.queue.store(ptr::null_mut(), Relaxed);
+            self.0.name.store(ptr::null_mut(), Relaxed);
         }
         self.0.cancel();
     }

@@ -121,7 +121,7 @@ unsafe fn create_with<T: CompletionQueues>(
         (*raw).cqe = entries;
     }
     // SAFETY: It was just created, and `destroy` begins with the other.
-    unsafe { consumer.link(raw) };
+    unsafe { consumer.link(raw, raw) };
     Ok(0)
 }
 

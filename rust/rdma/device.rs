@@ -277,7 +277,15 @@ pub struct Config<'a> {
     pub ports: u32,
     /// Number of completion vectors.
     pub completion_vectors: u32,
+    /// Whether processes post, poll and arm through the core.
+    pub user_queues_in_kernel: bool,
 }
+
+/// The commands of user space that work on queues in the kernel.
+const USER_QUEUE_COMMANDS: u64 = 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND
+    | 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_RECV
+    | 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POLL_CQ
+    | 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ;
 
 /// Makes a device known to clients and user space.
 ///
@@ -356,6 +364,9 @@ impl<T: Driver> Allocated<T> {
             (*device).node_guid = u64::from_ne_bytes(config.node_guid);
             (*device).phys_port_cnt = config.ports;
             (*device).num_comp_vectors = i32::try_from(config.completion_vectors)?;
+            if config.user_queues_in_kernel {
+                (*device).uverbs_cmd_mask |= USER_QUEUE_COMMANDS;
+            }
         }
         Ok(this)
     }

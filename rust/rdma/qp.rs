@@ -37,7 +37,8 @@ use super::{
 use crate::bindings;
 use kernel::{
     error::from_result,
-    prelude::*, //
+    prelude::*,
+    types::Opaque, //
 };
 
 /// A device with queue pairs.
@@ -219,7 +220,33 @@ impl Handled for bindings::ib_qp {
     }
 }
 
-/// Makes `raw` a QP by what `create` does.
+/// A QP that is nothing but its number.
+///
+/// The core polls the CQs of a process and then reads the numbers of the QPs in the completions, which may be destroyed
+/// meanwhile. Completions of CQs that the core polls name these in their place.
+pub struct QpStub(KBox<Opaque<bindings::ib_qp>>);
+
+impl QpStub {
+    /// The stub of QP `number`.
+    pub fn new(number: u32) -> Result<Self> {
+        let stub = KBox::new(Opaque::<bindings::ib_qp>::zeroed(), GFP_KERNEL)?;
+        // SAFETY: The structure is ours, and zeroes are a valid value of it.
+        unsafe { (*stub.get()).qp_num = number };
+        Ok(Self(stub))
+    }
+
+    fn as_raw(&self) -> *mut bindings::ib_qp {
+        self.0.get()
+    }
+}
+
+// SAFETY: A stub is never written after it was made.
+unsafe impl Send for QpStub {}
+
+// SAFETY: See `Send`.
+unsafe impl Sync for QpStub {}
+
+/// Makes `raw` a QP by what `create` does. `stub` says what completions name in its place, by its number.
 ///
 /// # Safety
 ///
@@ -229,12 +256,14 @@ unsafe fn create_with<T: QueuePairs>(
     raw: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_init_attr,
     create: impl FnOnce(&QpInit<'_, T>, QpConsumer) -> Result<NewQp<T::Qp>>,
+    stub: impl FnOnce(u32) -> Option<*mut bindings::ib_qp>,
 ) -> Result<c_int> {
     let consumer = QpConsumer::new()?;
     // SAFETY: By the safety requirements.
     let init = unsafe { QpInit::<T>::from_raw(attr) }?;
     let signal_all = init.signal_all();
     let new = create(&init, consumer.clone())?;
+    let name = stub(new.number).unwrap_or(raw);
     let own = QpOwn {
         consumer: consumer.clone(),
         signal_all,
@@ -246,7 +275,7 @@ unsafe fn create_with<T: QueuePairs>(
         new.capabilities.write(&mut (*attr).cap);
     }
     // SAFETY: It was just created, and `destroy` begins with the other.
-    unsafe { consumer.link(raw) };
+    unsafe { consumer.link(raw, name) };
     Ok(0)
 }
 
@@ -262,7 +291,8 @@ pub(super) unsafe extern "C" fn create<T: QueuePairs>(
     // SAFETY: By the function's safety requirements; the core has set the PD.
     from_result(|| unsafe {
         let pd = Pd::<T>::from_raw((*qp).pd);
-        create_with::<T>(qp, attr, |init, consumer| T::create_qp(pd, init, consumer))
+        let create = |init: &QpInit<'_, T>, consumer| T::create_qp(pd, init, consumer);
+        create_with::<T>(qp, attr, create, |_| None)
     })
 }
 
@@ -284,8 +314,11 @@ pub(super) unsafe extern "C" fn create_any<T: UserContexts>(
     from_result(|| unsafe {
         let pd = Pd::<T>::from_raw((*qp).pd);
         let context = Context::<T>::from_raw(bindings::rdma_udata_to_ucontext(udata));
-        create_with::<T>(qp, attr, |init, consumer| {
-            T::create_user_qp(context, pd, init, consumer, &data)
+        let create =
+            |init: &QpInit<'_, T>, consumer| T::create_user_qp(context, pd, init, consumer, &data);
+        // The core polls for the process only while the device is registered, as long as which it keeps its stubs.
+        create_with::<T>(qp, attr, create, |number| {
+            T::completed_qp(pd.device(), number).map(QpStub::as_raw)
         })
     })
 }

@@ -23,6 +23,7 @@ use super::{
         NewQp,
         QpConsumer,
         QpInit,
+        QpStub,
         QueuePairs, //
     },
     udata::Udata,
@@ -58,6 +59,12 @@ pub trait UserContexts: QueuePairs {
         consumer: CqConsumer,
         udata: &Udata<'_>,
     ) -> Result<NewCq<Self::Cq>>;
+
+    /// What completions name in place of QP `number` of a process, if the core polls its CQ.
+    fn completed_qp(device: &Device<Self>, number: u32) -> Option<&QpStub> {
+        let _ = (device, number);
+        None
+    }
 
     /// Creates a QP in memory of the current process.
     fn create_user_qp(

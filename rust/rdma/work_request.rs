@@ -181,6 +181,8 @@ pub struct Datagram<'a, T: AddressHandles> {
 pub struct SendRequest<'a, T: KernelQueues> {
     raw: &'a bindings::ib_send_wr,
     is_datagram: bool,
+    /// Whether a kernel client posts it, so that inline payload is in the kernel.
+    is_kernel: bool,
     _driver: PhantomData<&'a Ah<T>>,
 }
 
@@ -202,9 +204,10 @@ impl<'a, T: KernelQueues> SendRequest<'a, T> {
         unsafe { sges(self.raw.sg_list, self.raw.num_sge) }
     }
 
-    /// The payload of a request with [`SendFlags::INLINE`], whose elements hold addresses of the kernel.
+    /// The payload of a request with [`SendFlags::INLINE`], whose elements hold addresses of the kernel. Nothing for one
+    /// that a process posts through the core: its addresses are its own.
     pub fn inline(&self) -> impl Iterator<Item = Inline<'a>> {
-        let is_inline = self.flags().contains(SendFlags::INLINE);
+        let is_inline = self.is_kernel && self.flags().contains(SendFlags::INLINE);
         let sges: &[Sge] = if is_inline { self.sges() } else { &[] };
         sges.iter().map(Inline)
     }
@@ -334,7 +337,7 @@ impl<'a> Inline<'a> {
         if length == 0 {
             return &[];
         }
-        // SAFETY: The client that posted the request promises that the address is one of the kernel, with that many
+        // SAFETY: The kernel client that posted the request promises that the address is one of the kernel, with that many
         // bytes that nobody changes until the request is posted.
         unsafe {
             slice::from_raw_parts(ptr::with_exposed_provenance(self.0.addr() as usize), length)
@@ -352,6 +355,8 @@ pub struct SendRequests<'a, T: KernelQueues> {
     last: *const bindings::ib_send_wr,
     /// Whether the list is for a datagram QP.
     is_datagram: bool,
+    /// Whether it is a kernel client's.
+    is_kernel: bool,
     _list: PhantomData<(&'a bindings::ib_send_wr, &'a Ah<T>)>,
 }
 
@@ -368,6 +373,7 @@ impl<'a, T: KernelQueues> Iterator for SendRequests<'a, T> {
         Some(SendRequest {
             raw,
             is_datagram: self.is_datagram,
+            is_kernel: self.is_kernel,
             _driver: PhantomData,
         })
     }
@@ -429,12 +435,14 @@ pub(super) unsafe extern "C" fn post_send<T: KernelQueues>(
     bad: *mut *const bindings::ib_send_wr,
 ) -> c_int {
     // SAFETY: By the function's safety requirements.
-    let qp_type = QpType::try_from(unsafe { (*qp).qp_type });
+    let (qp_type, uobject) = unsafe { ((*qp).qp_type, (*qp).uobject) };
+    let qp_type = QpType::try_from(qp_type);
     // INVARIANT: By the function's safety requirements.
     let mut requests = SendRequests::<T> {
         next: list,
         last: list,
         is_datagram: qp_type.is_ok_and(QpType::is_datagram),
+        is_kernel: uobject.is_null(),
         _list: PhantomData,
     };
     // SAFETY: By the function's safety requirements.

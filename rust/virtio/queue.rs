@@ -7,7 +7,8 @@
 //! queue is detached from the device, and only if the device confirmed its reset; otherwise they
 //! stay allocated for ever.
 //!
-//! Lock order: `Queue::attached` is innermost; `Queue::device` is taken where the driver may sleep.
+//! Lock order: `Queue::device`, then the lock of resets, which are both taken where the driver may
+//! sleep; `Queue::attached` is innermost.
 //!
 //! C header: [`include/linux/virtio.h`](srctree/include/linux/virtio.h)
 
@@ -32,6 +33,7 @@ use kernel::{
         new_mutex,
         new_spinlock_irq,
         rcu,
+        Arc,
         Mutex,
         SpinLockIrq, //
     },
@@ -72,13 +74,23 @@ impl<C> Buffer<C> {
     ///
     /// [`EINVAL`] if it was allocated shorter.
     pub fn reset(&mut self, readable: usize, writable: usize) -> Result {
+        self.set_len(readable, writable)?;
+        self.readable.fill(0);
+        self.writable.fill(0);
+        Ok(())
+    }
+
+    /// Makes the buffer shorter, or longer up to what was allocated. Its bytes stay.
+    ///
+    /// # Errors
+    ///
+    /// [`EINVAL`] if it was allocated shorter.
+    pub fn set_len(&mut self, readable: usize, writable: usize) -> Result {
         if readable > self.readable.len() || writable > self.writable.len() {
             return Err(EINVAL);
         }
         self.readable_len = readable;
         self.writable_len = writable;
-        self.readable.fill(0);
-        self.writable.fill(0);
         Ok(())
     }
 
@@ -104,9 +116,16 @@ pub struct Queue<C: Send + 'static> {
     attached: SpinLockIrq<Attached>,
     /// The device while it is attached, which it cannot be unbound from while this is locked.
     #[pin]
-    device: Mutex<Option<ARef<Device>>>,
+    device: Mutex<Option<Owner>>,
     /// It owns buffers, but access is under its lock, and buffers only need to be sent.
     _buffers: PhantomData<SpinLockIrq<Buffer<C>>>,
+}
+
+/// Whose queue it is.
+struct Owner {
+    device: ARef<Device>,
+    /// Held while a queue of the device is reset: they have registers in common.
+    resets: Arc<Mutex<()>>,
 }
 
 /// # Invariants
@@ -241,12 +260,70 @@ impl<C: Send + 'static> Queue<C> {
     /// Whether the queue is attached to a device that can be reached: one that is gone reads as all
     /// ones. May sleep.
     pub fn is_reachable(&self) -> bool {
-        let device = self.device.lock();
-        let Some(device) = device.as_ref() else {
+        let owner = self.device.lock();
+        let Some(owner) = owner.as_ref() else {
             return false;
         };
         // SAFETY: Until the queue is detached, which takes the lock, the device stays bound.
-        unsafe { device.as_bound() }.status().is_some()
+        unsafe { owner.device.as_bound() }.status().is_some()
+    }
+
+    /// Whether the device used buffers that were not taken out.
+    pub fn has_used(&self) -> bool {
+        let attached = self.attached.lock();
+        if attached.0.is_null() {
+            return false;
+        }
+        // SAFETY: The queue is valid and under its lock.
+        let next = unsafe { bindings::virtqueue_enable_cb_prepare(attached.0) };
+        // SAFETY: As above; `next` is what the call before returned.
+        unsafe { bindings::virtqueue_poll(attached.0, next) }
+    }
+
+    /// Takes the queue alone back from the device, frees the buffers in it, and enables it again.
+    ///
+    /// While it lasts, nothing can be added and nothing comes out. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// [`ENODEV`] if the queue is detached or the device is gone, [`ENOENT`] without
+    /// [`RING_RESET`](super::Feature::RING_RESET), and those of the transport. Buffers that the
+    /// device may still have stay in the queue.
+    pub fn reset(&self) -> Result {
+        let owner = self.device.lock();
+        let owner = owner.as_ref().ok_or(ENODEV)?;
+        let _one_at_a_time = owner.resets.lock();
+        // A transport waits without end for the device to confirm, and one that is gone never does:
+        // hence the look before.
+        //
+        // SAFETY: Until the queue is detached, which takes the lock, the device stays bound.
+        if unsafe { owner.device.as_bound() }.status().is_none() {
+            return Err(ENODEV);
+        }
+        // INVARIANT: It is null.
+        let vq = core::mem::replace(&mut self.attached.lock().0, null_mut());
+        if vq.is_null() {
+            return Err(ENODEV);
+        }
+        let free: unsafe extern "C" fn(_, _) = Self::free_token;
+        // SAFETY: The queue is valid until it is detached. Nobody else refers to it by now, but for
+        // a notification that is under way, which does not touch buffers. By the type invariant, the
+        // tokens in it are what `free_token` takes.
+        let result = to_result(unsafe { bindings::virtqueue_reset(vq, Some(free), None) });
+        // INVARIANT: It was there before; what tokens it has left are still in it.
+        self.attached.lock().0 = vq;
+        result
+    }
+
+    /// Frees a buffer that is in the queue no more.
+    ///
+    /// # Safety
+    ///
+    /// To be called by [`reset`](Self::reset) only, for each token that was in the queue, which the
+    /// device uses no more.
+    unsafe extern "C" fn free_token(_vq: *mut bindings::virtqueue, token: *mut c_void) {
+        // SAFETY: By the type invariant of `Attached` and this function's requirements.
+        drop(unsafe { KBox::from_raw(token.cast::<Buffer<C>>()) });
     }
 
     /// The number of entries in its ring, 0 if it is detached.
@@ -263,14 +340,19 @@ impl<C: Send + 'static> Queue<C> {
 
 /// A [`Queue`] of any context, as the device's teardown sees it.
 pub trait AnyQueue: Send + Sync {
-    /// Attaches the queue.
+    /// Attaches the queue. Queues with the same `resets` are reset one at a time.
     ///
     /// # Safety
     ///
     /// `vq` is a valid queue of `device`, holds no buffers and is attached to no other [`Queue`].
     /// It stays valid until a grace period after [`detach`](Self::detach), and until that `device`
     /// stays bound.
-    unsafe fn attach(&self, device: &Device, vq: NonNull<bindings::virtqueue>);
+    unsafe fn attach(
+        &self,
+        device: &Device,
+        resets: &Arc<Mutex<()>>,
+        vq: NonNull<bindings::virtqueue>,
+    );
 
     /// Detaches the queue and returns how many buffers the device still held: they are freed if it
     /// was reset, and leak if that is uncertain.
@@ -282,8 +364,16 @@ pub trait AnyQueue: Send + Sync {
 }
 
 impl<C: Send + 'static> AnyQueue for Queue<C> {
-    unsafe fn attach(&self, device: &Device, vq: NonNull<bindings::virtqueue>) {
-        *self.device.lock() = Some(device.into());
+    unsafe fn attach(
+        &self,
+        device: &Device,
+        resets: &Arc<Mutex<()>>,
+        vq: NonNull<bindings::virtqueue>,
+    ) {
+        *self.device.lock() = Some(Owner {
+            device: device.into(),
+            resets: resets.clone(),
+        });
         // INVARIANT: By this function's requirements.
         self.attached.lock().0 = vq.as_ptr();
     }

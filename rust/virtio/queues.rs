@@ -22,6 +22,7 @@ use kernel::{
     prelude::*,
     str::CString,
     sync::{
+        new_mutex,
         Arc,
         ArcBorrow, //
     },
@@ -31,6 +32,11 @@ use kernel::{
 pub trait Handler: Send + Sync {
     /// The [`Queue`](super::Queue) that is served.
     fn queue(&self) -> &dyn AnyQueue;
+
+    /// Whether [`used`](Self::used) is to be called. A queue without interrupts takes no vector.
+    fn has_interrupts(&self) -> bool {
+        true
+    }
 
     /// Called in interrupt context when the device used buffers.
     fn used(self: ArcBorrow<'_, Self>);
@@ -60,16 +66,18 @@ impl Device<Core<'_>> {
         let count = queues.len();
         let mut found = KVec::from_elem(null_mut(), count, GFP_KERNEL)?;
         let mut info = KVec::with_capacity(count, GFP_KERNEL)?;
-        for (name, _) in &queues {
+        for (name, handler) in &queues {
+            let callback: unsafe extern "C" fn(_) = used_callback;
             info.push(
                 bindings::virtqueue_info {
                     name: name.as_char_ptr(),
-                    callback: Some(used_callback),
+                    callback: handler.has_interrupts().then_some(callback),
                     ctx: false,
                 },
                 GFP_KERNEL,
             )?;
         }
+        let resets = Arc::pin_init(new_mutex!((), "virtio::Queues::resets"), GFP_KERNEL)?;
         let queues = KBox::new(Queues(queues), GFP_KERNEL)?;
         *slot = KBox::into_raw(queues).cast();
         // SAFETY: The device is valid; both arrays have the stated length; every queue has a name,
@@ -97,7 +105,7 @@ impl Device<Core<'_>> {
             let vq = NonNull::new(*vq).ok_or(ENOENT)?;
             // SAFETY: The queue is new and this device's; `remove_queues()` detaches it a grace
             // period before it deletes it, and is called at the latest when the device is unbound.
-            unsafe { handler.queue().attach(self, vq) };
+            unsafe { handler.queue().attach(self, &resets, vq) };
         }
         Ok(())
     }

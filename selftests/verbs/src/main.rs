@@ -58,6 +58,9 @@ enum Action {
         /// Name of a test not to run (may be repeated).
         #[arg(long, value_name = "TEST")]
         except: Vec<String>,
+        /// A test that makes no sense on this device, as NAME=REASON.
+        #[arg(long, value_name = "NAME=REASON")]
+        skip: Vec<String>,
         /// A file that tells the endless tests to stop once it exists.
         #[arg(long)]
         until: Option<PathBuf>,
@@ -105,6 +108,7 @@ fn run(arguments: Arguments) -> Result<bool> {
             server,
             tests: wanted,
             except,
+            skip,
             until,
             rounds,
         } => {
@@ -113,6 +117,7 @@ fn run(arguments: Arguments) -> Result<bool> {
                 &context,
                 address,
                 &Selection { wanted, except },
+                &skipped(&skip)?,
                 &settings(Role::Active, until, rounds),
             )
         }
@@ -141,10 +146,25 @@ impl Selection {
     }
 }
 
+/// The names of tests to be skipped, and the reasons.
+fn skipped(options: &[String]) -> Result<Vec<(&str, &str)>> {
+    options
+        .iter()
+        .map(|option| {
+            let pair = option.split_once('=');
+            let (name, reason) = pair.with_context(|| format!("no reason in {option:?}"))?;
+            let known = tests::ALL.iter().any(|test| test.name == name);
+            anyhow::ensure!(known, "no test {name}");
+            Ok((name, reason))
+        })
+        .collect()
+}
+
 fn client(
     context: &Rc<Context>,
     address: (&str, u16),
     selection: &Selection,
+    skipped: &[(&str, &str)],
     settings: &Settings,
 ) -> Result<bool> {
     let chosen: Vec<&tests::Test> = tests::ALL
@@ -154,6 +174,10 @@ fn client(
     anyhow::ensure!(!chosen.is_empty(), "no such test; \"list\" names them");
     let mut report = Report::start(chosen.len());
     for test in chosen {
+        if let Some((_, reason)) = skipped.iter().find(|(name, _)| *name == test.name) {
+            report.result(test.name, Ok(Outcome::Skipped((*reason).into())));
+            continue;
+        }
         let outcome = Peer::connect(address, test.name, settings.rounds).and_then(|peer| {
             let mut session = Session::new(context, peer, settings.clone());
             let result = (test.run)(&mut session);

@@ -23,6 +23,7 @@ use crate::cq;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
+use crate::kernel_queues;
 use crate::lock::Threads;
 use crate::memory::DoorbellPage;
 use crate::mr;
@@ -36,7 +37,7 @@ const SINGLE_THREADED: &str = "VIRTIO_RDMA_SINGLE_THREADED";
 
 /// What the objects of a context share.
 pub struct Shared {
-    /// The context's doorbell page.
+    /// The context's doorbell page. Without own rings nothing rings it.
     pub doorbell: DoorbellPage,
     /// How its queues are locked.
     pub threads: Threads,
@@ -130,8 +131,12 @@ pub unsafe extern "C" fn alloc_context(
         Ok(shared) => {
             // SAFETY: the context is ours alone until it is returned. INVARIANT: `shared` is initialised here.
             unsafe {
+                let has_own_rings = shared.limits.flags.contains(ContextFlags::OWN_RINGS);
                 (*context).shared.write(Arc::new(shared));
                 ffi::verbs_set_ops((*context).ibv.get(), &OPERATIONS);
+                if !has_own_rings {
+                    ffi::verbs_set_ops((*context).ibv.get(), &kernel_queues::OPERATIONS);
+                }
                 (*context).ibv.get()
             }
         }
@@ -146,7 +151,7 @@ pub unsafe extern "C" fn alloc_context(
     }
 }
 
-/// Asks the module for a context and maps its doorbell page.
+/// Asks the module for a context and maps its doorbell page, if it has one.
 ///
 /// # Safety
 ///
@@ -175,16 +180,12 @@ unsafe fn open(
         return Err(status);
     }
     let limits = AllocContextResp::from_bytes(&response.driver);
-    if !limits.flags.contains(ContextFlags::OWN_RINGS) {
-        complain(
-            device,
-            format_args!(
-                "the device has no rings in user memory (feature VIRTIO_RDMA_F_RING_ADDR)"
-            ),
-        );
-        return Err(libc::EOPNOTSUPP);
-    }
-    let doorbell = DoorbellPage::map(fd, limits.doorbell_offset).map_err(|error| {
+    let doorbell = if limits.flags.contains(ContextFlags::OWN_RINGS) {
+        DoorbellPage::map(fd, limits.doorbell_offset)
+    } else {
+        DoorbellPage::in_memory()
+    };
+    let doorbell = doorbell.map_err(|error| {
         complain(device, format_args!("no doorbell page: {error}"));
         errno::number(&error)
     })?;

@@ -16,6 +16,7 @@
 //! | [`completion`] | CQE to `ibv_wc` |
 //! | `wr`, [`post`], [`wqe`] | work requests of C; what a QP takes; their WQEs |
 //! | [`work_ring`], [`completion_ring`], [`memory`] | queues over the ring logic, and their memory |
+//! | `kernel_queues` | the verbs of queues in the kernel, where the device has no rings in user memory |
 //! | [`lock`], [`table`] | the lock of a queue, QPs by number |
 
 pub mod ah;
@@ -27,6 +28,7 @@ pub mod cq;
 pub mod cq_ex;
 mod errno;
 pub mod ffi;
+mod kernel_queues;
 pub mod lock;
 pub mod memory;
 mod mr;

@@ -12,8 +12,11 @@
 //! [`Failure::Dead`]. Buffers that it holds stay with the virtqueue, which frees them once the
 //! device was reset.
 //!
+//! Beside these, [`start`](ControlQueue::start) runs a command in any context and tells of its answer
+//! by a call, for those who cannot wait; they bring a buffer of their own.
+//!
 //! Lock order: `ControlQueue::idle`, then `Slot::answer`; the virtqueue's own lock is not taken
-//! within either.
+//! within either, but within `ControlQueue::waiting`.
 
 use crate::{
     abi::{
@@ -34,6 +37,7 @@ use crate::{
         Queue, //
     },
 };
+use core::mem::take;
 use kernel::{
     device,
     prelude::*,
@@ -90,8 +94,22 @@ impl From<Failure> for Error {
     }
 }
 
-/// A buffer that knows the index of its slot.
-type CommandBuffer = KBox<Buffer<usize>>;
+/// Who runs a command without waiting for it.
+pub(crate) trait Background: Send + Sync {
+    /// The device answered the command that `buffer` was used for. Called in interrupt context.
+    fn answered(self: ArcBorrow<'_, Self>, buffer: CommandBuffer, result: Result);
+}
+
+/// Whose command a buffer holds.
+pub(crate) enum Sender {
+    /// The task that uses a slot.
+    Slot(usize),
+    /// Somebody who does not wait; `None` while there is no command.
+    Background(Option<Arc<dyn Background>>),
+}
+
+/// A buffer for a command and its answer.
+pub(crate) type CommandBuffer = KBox<Buffer<Sender>>;
 
 /// What the task that runs a command and the interrupt share.
 #[pin_data]
@@ -111,19 +129,27 @@ pub(crate) struct ControlQueue {
     /// Who is told when the device is given up.
     targets: Arc<EventTargets>,
     #[pin]
-    queue: Queue<usize>,
+    queue: Queue<Sender>,
     slots: KVec<Pin<KBox<Slot>>>,
     /// Buffers of idle slots.
     #[pin]
     idle: Mutex<KVec<CommandBuffer>>,
     #[pin]
     idle_changed: CondVar,
+    /// Commands of the background that found no room in the ring.
+    #[pin]
+    waiting: SpinLockIrq<KVec<CommandBuffer>>,
     dead: AtomicFlag,
 }
 
 impl ControlQueue {
-    /// A control queue with all its slots, not attached to a device.
-    pub(crate) fn new(dev: &device::Device, targets: Arc<EventTargets>) -> Result<Arc<Self>> {
+    /// A control queue with all its slots, not attached to a device, and with up to `background`
+    /// commands at a time that nobody waits for.
+    pub(crate) fn new(
+        dev: &device::Device,
+        targets: Arc<EventTargets>,
+        background: usize,
+    ) -> Result<Arc<Self>> {
         let mut slots = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
         let mut idle = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
         for index in 0..SLOTS {
@@ -135,9 +161,11 @@ impl ControlQueue {
                 GFP_KERNEL,
             )?;
             slots.push(slot, GFP_KERNEL)?;
-            let buffer = Buffer::new(MAX_REQUEST, MAX_RESPONSE, index, GFP_KERNEL)?;
+            let sender = Sender::Slot(index);
+            let buffer = Buffer::new(MAX_REQUEST, MAX_RESPONSE, sender, GFP_KERNEL)?;
             idle.push(buffer, GFP_KERNEL)?;
         }
+        let waiting = KVec::with_capacity(background, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 dev: dev.into(),
@@ -146,6 +174,7 @@ impl ControlQueue {
                 slots,
                 idle <- new_mutex!(idle, "virtio_rdma::ctrl::idle"),
                 idle_changed <- new_condvar!("virtio_rdma::ctrl::idle_changed"),
+                waiting <- new_spinlock_irq!(waiting, "virtio_rdma::ctrl::waiting"),
                 dead: AtomicFlag::new(false),
             }),
             GFP_KERNEL,
@@ -155,15 +184,15 @@ impl ControlQueue {
     /// Runs a command and waits for the answer; signals don't interrupt it.
     pub(crate) fn exec<R: Request>(&self, request: &R) -> Result<R::Response, Failure> {
         let mut buffer = self.take_idle()?;
+        let slot = match buffer.context {
+            Sender::Slot(index) => self.slots.get(index),
+            Sender::Background(_) => None,
+        };
         // The index is one of `new()`.
-        let slot = &self.slots[buffer.context];
-        if let Err(error) = buffer.reset(1 + R::SIZE, 1 + R::Response::SIZE) {
+        let slot = slot.ok_or(Failure::Refused(EINVAL))?;
+        if let Err(error) = encode(&mut buffer, request) {
             self.put_idle(buffer);
             return Err(Failure::Refused(error));
-        }
-        if let [command, body @ ..] = buffer.readable_mut() {
-            *command = R::COMMAND.value();
-            request.put(body);
         }
 
         slot.done.reinit();
@@ -186,6 +215,67 @@ impl ControlQueue {
         let result = decode::<R>(buffer.writable(), written);
         self.put_idle(buffer);
         result
+    }
+
+    /// A buffer for [`start`](Self::start).
+    pub(crate) fn background_buffer() -> Result<CommandBuffer> {
+        let sender = Sender::Background(None);
+        Buffer::new(MAX_REQUEST, MAX_RESPONSE, sender, GFP_KERNEL)
+    }
+
+    /// Runs a command and returns at once; `sender` gets `buffer` back with the answer. Can be called
+    /// in any context.
+    ///
+    /// # Errors
+    ///
+    /// The buffer, if the device takes no commands.
+    pub(crate) fn start<R: Request>(
+        &self,
+        request: &R,
+        mut buffer: CommandBuffer,
+        sender: Arc<dyn Background>,
+    ) -> Result<(), CommandBuffer> {
+        if self.is_dead() || encode(&mut buffer, request).is_err() {
+            return Err(buffer);
+        }
+        buffer.context = Sender::Background(Some(sender));
+        // With the lock held: a command that finds the ring full is in `waiting` before the answer
+        // comes that makes room.
+        let mut waiting = self.waiting.lock();
+        let result = match self.queue.add(buffer) {
+            Ok(()) => Ok(()),
+            Err((ENOSPC | ENOMEM, buffer)) => waiting
+                .push_within_capacity(buffer)
+                .map_err(|error| error.0),
+            Err((_, buffer)) => Err(buffer),
+        };
+        drop(waiting);
+        self.queue.kick();
+        result
+    }
+
+    /// Forgets what waits for room in the ring, as nothing is sent any more.
+    pub(crate) fn drop_waiting(&self) {
+        let waiting = take(&mut *self.waiting.lock());
+        drop(waiting);
+    }
+
+    /// Gives the device what waits for room in the ring.
+    fn restart(&self) {
+        let mut waiting = self.waiting.lock();
+        let mut is_restarted = false;
+        while let Some(buffer) = waiting.pop() {
+            if let Err((_, buffer)) = self.queue.add(buffer) {
+                // There was room a moment ago.
+                let _ = waiting.push_within_capacity(buffer);
+                break;
+            }
+            is_restarted = true;
+        }
+        drop(waiting);
+        if is_restarted {
+            self.queue.kick();
+        }
     }
 
     /// Whether the device is dead.
@@ -269,6 +359,16 @@ impl ControlQueue {
     }
 }
 
+/// Writes a command.
+fn encode<R: Request>(buffer: &mut CommandBuffer, request: &R) -> Result {
+    buffer.reset(1 + R::SIZE, 1 + R::Response::SIZE)?;
+    if let [command, body @ ..] = buffer.readable_mut() {
+        *command = R::COMMAND.value();
+        request.put(body);
+    }
+    Ok(())
+}
+
 /// Reads an answer of which the device wrote `written` bytes.
 fn decode<R: Request>(answer: &[u8], written: usize) -> Result<R::Response, Failure> {
     match answer.get(..written) {
@@ -288,14 +388,34 @@ impl Handler for ControlQueue {
     }
 
     fn used(self: ArcBorrow<'_, Self>) {
-        // No buffer goes back to the device from here: each round needs a task that runs a command.
-        while let Some((buffer, written)) = self.queue.pop() {
-            let Some(slot) = self.slots.get(buffer.context) else {
-                continue;
-            };
-            let mut answer = slot.answer.lock();
-            *answer = Some((buffer, written));
-            slot.done.complete();
+        // Each round needs somebody who runs a command, so this ends.
+        while let Some((mut buffer, written)) = self.queue.pop() {
+            match &mut buffer.context {
+                Sender::Slot(index) => {
+                    let Some(slot) = self.slots.get(*index) else {
+                        continue;
+                    };
+                    let mut answer = slot.answer.lock();
+                    *answer = Some((buffer, written));
+                    slot.done.complete();
+                }
+                Sender::Background(sender) => {
+                    let Some(sender) = sender.take() else {
+                        continue;
+                    };
+                    let result = result(buffer.writable(), written);
+                    sender.as_arc_borrow().answered(buffer, result);
+                }
+            }
         }
+        self.restart();
+    }
+}
+
+/// Whether a command without response data succeeded.
+fn result(answer: &[u8], written: usize) -> Result {
+    match answer.get(..written) {
+        Some([RESPONSE_OK]) => Ok(()),
+        _ => Err(EIO),
     }
 }

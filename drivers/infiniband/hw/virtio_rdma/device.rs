@@ -11,12 +11,17 @@ use crate::{
     doorbell::Doorbells,
     events::EventQueue,
     graveyard::Graveyard,
-    limits::Limits,
+    limits::{
+        Limits,
+        OwnRingsLimits,
+        QueueLimits, //
+    },
     sync::{
         Periodic,
         Tick, //
     },
     targets::EventTargets,
+    transport::Transport,
     virtio::{
         self,
         Handler,
@@ -47,63 +52,135 @@ impl Tick for Watch {
     }
 }
 
+/// Event queues and doorbells, where queues are rings at addresses that the driver names.
+pub(crate) struct OwnRings {
+    event_queues: KVec<Arc<EventQueue>>,
+    doorbells: Arc<Doorbells>,
+}
+
+impl OwnRings {
+    fn new(
+        dev: &virtio::Device<Bound>,
+        limits: &OwnRingsLimits,
+        targets: &Arc<EventTargets>,
+    ) -> Result<Self> {
+        let doorbells = Doorbells::new(dev, limits.doorbell_pages)?;
+        let count = usize::try_from(limits.num_event_queues)?;
+        let mut event_queues = KVec::with_capacity(count, GFP_KERNEL)?;
+        for _ in 0..count {
+            event_queues.push(EventQueue::new(targets.clone())?, GFP_KERNEL)?;
+        }
+        Ok(Self {
+            event_queues,
+            doorbells,
+        })
+    }
+
+    /// Adds the handlers of the event queues to that of the control queue.
+    fn add_handlers(&self, to: &mut KVec<(CString, Arc<dyn Handler>)>) -> Result {
+        for (index, queue) in self.event_queues.iter().enumerate() {
+            let name = CString::try_from_fmt(fmt!("event.{index}"))?;
+            let handler: Arc<dyn Handler> = queue.clone();
+            to.push((name, handler), GFP_KERNEL)?;
+        }
+        Ok(())
+    }
+
+    /// The doorbell pages.
+    pub(crate) fn doorbells(&self) -> &Arc<Doorbells> {
+        &self.doorbells
+    }
+
+    /// The event queue of a completion vector, as CREATE_CQ takes it.
+    pub(crate) fn event_queue(&self, vector: u32) -> u32 {
+        // LOSSY: There are 1,024 at most. Never zero, but where the compiler cannot know it, it
+        // leaves a panic behind.
+        let index = vector.checked_rem(self.event_queues.len() as u32);
+        u32::from(FIRST_EVENT_QUEUE) + index.unwrap_or(0)
+    }
+}
+
+/// Where queues live.
+pub(crate) enum Queues {
+    /// In rings at addresses that the driver names.
+    OwnRings(OwnRings),
+    /// In the virtqueues of the transport.
+    Transport(Transport),
+}
+
 /// A device.
 #[pin_data]
 pub(crate) struct Device {
     dev: ARef<virtio::Device>,
     limits: Limits,
     ctrl: Arc<ControlQueue>,
-    event_queues: KVec<Arc<EventQueue>>,
+    queues: Queues,
     targets: Arc<EventTargets>,
-    doorbells: Arc<Doorbells>,
     #[pin]
     graveyard: Graveyard,
 }
 
 impl Device {
     /// Sets the device up: its configuration is read, its queues are found and ready.
-    pub(crate) fn new(dev: &virtio::Device<device::Core<'_>>) -> Result<Arc<Self>> {
+    ///
+    /// `has_own_rings` says where the queues will live.
+    pub(crate) fn new(
+        dev: &virtio::Device<device::Core<'_>>,
+        has_own_rings: bool,
+    ) -> Result<Arc<Self>> {
         let bound: &virtio::Device<Bound> = dev;
-        let limits = Limits::read(bound)?;
-        let doorbells = Doorbells::new(bound, &limits)?;
-        let targets = EventTargets::new(usize::try_from(
-            limits.rings.max_cq.saturating_add(limits.rings.max_qp),
-        )?)?;
-        let ctrl = ControlQueue::new(dev.as_ref(), targets.clone())?;
-
-        let count = usize::try_from(limits.rings.num_event_queues)?;
-        let mut event_queues = KVec::with_capacity(count, GFP_KERNEL)?;
-        let mut queues = KVec::with_capacity(1 + count, GFP_KERNEL)?;
-        let handler: Arc<dyn Handler> = ctrl.clone();
-        queues.push((CString::try_from(c"control")?, handler), GFP_KERNEL)?;
-        for index in 0..count {
-            let queue = EventQueue::new(targets.clone())?;
-            let name = CString::try_from_fmt(fmt!("event.{index}"))?;
-            let handler: Arc<dyn Handler> = queue.clone();
-            queues.push((name, handler), GFP_KERNEL)?;
-            event_queues.push(queue, GFP_KERNEL)?;
+        let mut limits = Limits::read(bound, has_own_rings)?;
+        if !has_own_rings {
+            let QueueLimits { max_cq, max_qp, .. } = limits.queues;
+            limits.queues.max_qp = Transport::max_qp(max_cq, max_qp)
+                .inspect_err(|_| dev_err!(dev.as_ref(), "too many CQs: {}\n", max_cq))?;
         }
+        let QueueLimits { max_cq, max_qp, .. } = limits.queues;
+        let targets = EventTargets::new(usize::try_from(max_cq.saturating_add(max_qp))?)?;
+        let background = if has_own_rings { 0 } else { max_cq };
+        let ctrl = ControlQueue::new(dev.as_ref(), targets.clone(), usize::try_from(background)?)?;
 
+        let mut handlers = KVec::new();
+        let handler: Arc<dyn Handler> = ctrl.clone();
+        handlers.push((CString::try_from(c"control")?, handler), GFP_KERNEL)?;
+        let queues = match &limits.own_rings {
+            Some(own_rings) => {
+                let own_rings = OwnRings::new(bound, own_rings, &targets)?;
+                own_rings.add_handlers(&mut handlers)?;
+                Queues::OwnRings(own_rings)
+            }
+            None => {
+                let transport = Transport::new(&limits.queues, &ctrl, &targets)?;
+                transport.add_handlers(&mut handlers)?;
+                Queues::Transport(transport)
+            }
+        };
+        dev.find_queues(handlers)
+            .inspect_err(|error| dev_err!(dev.as_ref(), "cannot find the queues: {:?}\n", error))?;
+        match &queues {
+            Queues::OwnRings(own_rings) => {
+                for queue in &own_rings.event_queues {
+                    queue.fill()?;
+                }
+            }
+            Queues::Transport(transport) => transport.limit(&mut limits.queues),
+        }
         let this = Arc::pin_init(
             pin_init!(Self {
                 dev: dev.into(),
                 limits,
                 ctrl,
-                event_queues,
+                queues,
                 targets,
-                doorbells,
                 graveyard <- Graveyard::new(),
             }),
             GFP_KERNEL,
         )?;
-        dev.find_queues(queues)
-            .inspect_err(|error| dev_err!(dev.as_ref(), "cannot find the queues: {:?}\n", error))?;
-        for queue in &this.event_queues {
-            queue.fill()?;
-        }
         dev.ready()?;
-        for queue in &this.event_queues {
-            queue.start();
+        if let Queues::OwnRings(own_rings) = &this.queues {
+            for queue in &own_rings.event_queues {
+                queue.start();
+            }
         }
         Ok(this)
     }
@@ -112,6 +189,7 @@ impl Device {
     pub(crate) fn shut_down(&self, dev: &virtio::Device<device::Core<'_>>) -> Reset {
         let reset = dev.remove_queues();
         self.ctrl.mark_dead();
+        self.ctrl.drop_waiting();
         self.graveyard.clear(dev.as_ref(), reset);
         reset
     }
@@ -147,27 +225,26 @@ impl Device {
         &self.targets
     }
 
-    /// Rings a queue of the kernel.
+    /// Where its queues live.
+    #[inline]
+    pub(crate) fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    /// Rings a queue of the kernel, which a queue of the transport does not need.
     #[inline]
     pub(crate) fn ring(&self, doorbell: Doorbell) {
-        self.doorbells.ring(doorbell.to_u32());
+        if let Queues::OwnRings(own_rings) = &self.queues {
+            own_rings.doorbells.ring(doorbell.to_u32());
+        }
     }
 
-    /// The doorbell pages.
-    pub(crate) fn doorbells(&self) -> &Arc<Doorbells> {
-        &self.doorbells
-    }
-
-    /// The number of completion vectors: each is an event queue.
+    /// The number of completion vectors: each is an event queue. A virtqueue of CQEs has an interrupt
+    /// of its own, so there is no choice.
     pub(crate) fn comp_vectors(&self) -> u32 {
-        self.limits.rings.num_event_queues
-    }
-
-    /// The event queue of a completion vector, as CREATE_CQ takes it.
-    pub(crate) fn event_queue(&self, vector: u32) -> u32 {
-        // Never zero, but where the compiler cannot know it, it leaves a panic behind.
-        let index = vector.checked_rem(self.comp_vectors()).unwrap_or(0);
-        u32::from(FIRST_EVENT_QUEUE) + index
+        self.limits
+            .own_rings
+            .map_or(1, |own_rings| own_rings.num_event_queues)
     }
 
     /// Keeps what the device may still use after it left its destruction unanswered.

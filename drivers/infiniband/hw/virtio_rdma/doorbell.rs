@@ -14,7 +14,6 @@ use crate::{
             KERNEL_DOORBELL_PAGE, //
         },
     },
-    limits::Limits,
     virtio::{
         shm::MappedPage,
         Device,
@@ -53,17 +52,16 @@ pub(crate) struct Doorbells {
 }
 
 impl Doorbells {
-    /// Claims the region.
+    /// Claims the region, which has `pages` pages.
     ///
     /// # Errors
     ///
     /// [`EINVAL`] if it is shorter than the configuration says, and those of
     /// [`SharedMemory::claim`].
-    pub(crate) fn new(dev: &Device<Bound>, limits: &Limits) -> Result<Arc<Self>> {
+    pub(crate) fn new(dev: &Device<Bound>, pages: u32) -> Result<Arc<Self>> {
         let name = CString::try_from(c"virtio_rdma doorbells")?;
         let memory = SharedMemory::claim(dev, DOORBELL_SHM_ID, name)
             .inspect_err(|error| dev_err!(dev.as_ref(), "no doorbell region: {:?}\n", error))?;
-        let pages = limits.rings.doorbell_pages;
         if memory.pages() < usize::try_from(pages)? {
             dev_err!(dev.as_ref(), "the doorbell region is too short\n");
             return Err(EINVAL);

@@ -39,11 +39,10 @@ use kernel::{
 const RING_ADDR: Feature = Feature::device_type(F_RING_ADDR);
 
 /// What the driver cannot do without.
-const REQUIRED: [(Feature, &str); 4] = [
+const REQUIRED: [(Feature, &str); 3] = [
     (Feature::VERSION_1, "VERSION_1"),
     (Feature::ACCESS_PLATFORM, "ACCESS_PLATFORM"),
     (Feature::RING_RESET, "RING_RESET"),
-    (RING_ADDR, "RING_ADDR"),
 ];
 
 crate::virtio_device_table!(ID_TABLE, [virtio::DeviceId::new(VIRTIO_ID_RDMA)]);
@@ -102,7 +101,7 @@ impl virtio::Driver for Driver {
                     return Err(ENODEV);
                 }
             }
-            let device = Device::new(dev)?;
+            let device = Device::new(dev, dev.has_feature(RING_ADDR))?;
             let ready = Ready::new(dev, &device)
                 .inspect_err(|error| dev_err!(dev.as_ref(), "cannot register: {:?}\n", error));
             let ready = ready.inspect_err(|_| {

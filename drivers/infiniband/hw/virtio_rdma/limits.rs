@@ -37,17 +37,46 @@ pub(crate) const REG_PAGES: Feature = Feature::device_type(F_REG_PAGES);
 /// The device is told of the VLAN of an address.
 pub(crate) const GID_VLAN: Feature = Feature::device_type(F_GID_VLAN);
 
-/// The configuration of a device in own-rings mode.
+/// Greatest inline payload of kernel clients where the configuration has no word about it.
+const TRANSPORT_MAX_INLINE: u32 = 256;
+
+/// How many queues there are, and how long they may be.
+#[derive(Clone, Copy)]
+pub(crate) struct QueueLimits {
+    /// QPs, the GSI QP included.
+    pub(crate) max_qp: u32,
+    /// Outstanding work requests of a queue.
+    pub(crate) max_qp_wr: u32,
+    /// CQs.
+    pub(crate) max_cq: u32,
+    /// Entries of a CQ.
+    pub(crate) max_cqe: u32,
+    /// Inline payload of a send work request, in bytes.
+    pub(crate) max_inline_data: u32,
+}
+
+/// What only own rings have.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnRingsLimits {
+    /// Event queues.
+    pub(crate) num_event_queues: u32,
+    /// Doorbell pages, page 0 included.
+    pub(crate) doorbell_pages: u32,
+}
+
+/// The configuration of a device.
 ///
 /// # Invariants
 ///
 /// - There is one port, and 4 KiB is a supported page size.
-/// - The limits of `rings` are within what the ABI allows for, and not zero.
+/// - The limits of `queues` and `own_rings` are within what the ABI allows for, and not zero.
 pub(crate) struct Limits {
-    /// The RFC's part; where `rings` has a field of the same name, that one holds.
+    /// The RFC's part; where `queues` has a field of the same name, that one holds.
     pub(crate) config: Config,
-    /// Own rings.
-    pub(crate) rings: OwnRingsConfig,
+    /// Queues.
+    pub(crate) queues: QueueLimits,
+    /// Own rings, if they were negotiated; else queues are virtqueues of the transport.
+    pub(crate) own_rings: Option<OwnRingsLimits>,
     /// Whether [`MR_PAGES`] was negotiated.
     pub(crate) mr_pages: bool,
     /// Whether [`REG_PAGES`] was negotiated.
@@ -66,33 +95,60 @@ impl Limits {
     ///
     /// [`EINVAL`] for one that contradicts the specification, which is logged, and those of
     /// [`read_config`](virtio::Device::read_config).
-    pub(crate) fn read(dev: &virtio::Device<Bound>) -> Result<Self> {
-        const LEN: usize = OWN_RINGS_CONFIG_OFFSET + OwnRingsConfig::SIZE;
-        const _: () = assert!(LEN <= CONFIG_SIZE);
+    pub(crate) fn read(dev: &virtio::Device<Bound>, has_own_rings: bool) -> Result<Self> {
+        const _: () = assert!(OWN_RINGS_CONFIG_OFFSET + OwnRingsConfig::SIZE <= CONFIG_SIZE);
 
-        let mut raw = [0; LEN];
-        dev.read_config(0, &mut raw).inspect_err(|error| {
-            dev_err!(dev.as_ref(), "cannot read the configuration: {:?}\n", error)
-        })?;
-        let config = Config::decode(&raw).ok_or(EINVAL)?;
-        let rings = OwnRingsConfig::decode(&raw[OWN_RINGS_CONFIG_OFFSET..]).ok_or(EINVAL)?;
-
-        if let Err(field) = check(&config, &rings) {
-            dev_err!(dev.as_ref(), "invalid configuration: {}\n", field);
-            return Err(EINVAL);
-        }
-        // INVARIANT: Checked above.
-        Ok(Self {
+        let read = |offset, to: &mut [u8]| {
+            dev.read_config(offset, to).inspect_err(|error| {
+                dev_err!(dev.as_ref(), "cannot read the configuration: {:?}\n", error)
+            })
+        };
+        let mut raw = [0; Config::SIZE];
+        read(0, &mut raw)?;
+        let config = Config::from_bytes(&raw);
+        let rings = if has_own_rings {
+            let mut raw = [0; OwnRingsConfig::SIZE];
+            read(OWN_RINGS_CONFIG_OFFSET, &mut raw)?;
+            Some(OwnRingsConfig::from_bytes(&raw))
+        } else {
+            None
+        };
+        let queues = match &rings {
+            Some(rings) => QueueLimits {
+                max_qp: rings.max_qp,
+                max_qp_wr: rings.max_qp_wr,
+                max_cq: rings.max_cq,
+                max_cqe: rings.max_cqe,
+                max_inline_data: rings.max_inline_data,
+            },
+            None => QueueLimits {
+                max_qp: config.max_qp,
+                max_qp_wr: config.max_qp_wr,
+                max_cq: config.max_cq,
+                max_cqe: config.max_cqe,
+                max_inline_data: TRANSPORT_MAX_INLINE,
+            },
+        };
+        let own_rings = rings.map(|rings| OwnRingsLimits {
+            num_event_queues: rings.num_event_queues,
+            doorbell_pages: rings.doorbell_pages,
+        });
+        // INVARIANT: Checked below.
+        let limits = Self {
             config,
-            rings,
+            queues,
+            own_rings,
             mr_pages: dev.has_feature(MR_PAGES),
             reg_pages: dev.has_feature(REG_PAGES),
             gid_vlan: dev.has_feature(GID_VLAN),
-        })
+        };
+        if let Err(field) = limits.check() {
+            dev_err!(dev.as_ref(), "invalid configuration: {}\n", field);
+            return Err(EINVAL);
+        }
+        Ok(limits)
     }
-}
 
-impl Limits {
     /// Whether kernel clients can register MRs by work requests. Without [`REG_PAGES`], mapping an MR would take a command,
     /// and it may not wait for one.
     pub(crate) fn has_fast_registration(&self) -> bool {
@@ -102,34 +158,43 @@ impl Limits {
                 .device_cap_flags
                 .contains(DeviceCaps::MEM_MGT_EXTENSIONS)
     }
-}
 
-/// Names the first field that is out of range.
-fn check(config: &Config, rings: &OwnRingsConfig) -> Result<(), &'static str> {
-    let slots = 1..=*SLOTS_RANGE.end();
-    let conditions = [
-        (config.phys_port_cnt == 1, "phys_port_cnt is not 1"),
-        (
-            config.page_size_cap & SZ_4K as u64 != 0,
-            "page_size_cap lacks 4096",
-        ),
-        (config.max_pd != 0, "max_pd"),
-        (config.max_mr != 0, "max_mr"),
-        (config.max_mr_size >= SZ_4K as u64, "max_mr_size"),
-        (config.max_send_sge != 0, "max_send_sge"),
-        (config.max_recv_sge != 0, "max_recv_sge"),
-        (
-            (1..=MAX_EVENT_QUEUES).contains(&rings.num_event_queues),
-            "num_event_queues",
-        ),
-        (QUEUE_COUNT_RANGE.contains(&rings.max_qp), "max_qp"),
-        (QUEUE_COUNT_RANGE.contains(&rings.max_cq), "max_cq"),
-        (slots.contains(&rings.max_qp_wr), "max_qp_wr"),
-        (slots.contains(&rings.max_cqe), "max_cqe"),
-        (rings.doorbell_pages != 0, "doorbell_pages"),
-    ];
-    match conditions.into_iter().find(|(holds, _)| !holds) {
-        Some((_, field)) => Err(field),
-        None => Ok(()),
+    /// Names the first field that is out of range.
+    fn check(&self) -> Result<(), &'static str> {
+        let Self {
+            config,
+            queues,
+            own_rings,
+            ..
+        } = self;
+        let slots = 1..=*SLOTS_RANGE.end();
+        let conditions = [
+            (config.phys_port_cnt == 1, "phys_port_cnt is not 1"),
+            (
+                config.page_size_cap & SZ_4K as u64 != 0,
+                "page_size_cap lacks 4096",
+            ),
+            (config.max_pd != 0, "max_pd"),
+            (config.max_mr != 0, "max_mr"),
+            (config.max_mr_size >= SZ_4K as u64, "max_mr_size"),
+            (config.max_send_sge != 0, "max_send_sge"),
+            (config.max_recv_sge != 0, "max_recv_sge"),
+            (
+                own_rings.is_none_or(|own| (1..=MAX_EVENT_QUEUES).contains(&own.num_event_queues)),
+                "num_event_queues",
+            ),
+            (QUEUE_COUNT_RANGE.contains(&queues.max_qp), "max_qp"),
+            (QUEUE_COUNT_RANGE.contains(&queues.max_cq), "max_cq"),
+            (slots.contains(&queues.max_qp_wr), "max_qp_wr"),
+            (slots.contains(&queues.max_cqe), "max_cqe"),
+            (
+                own_rings.is_none_or(|own| own.doorbell_pages != 0),
+                "doorbell_pages",
+            ),
+        ];
+        match conditions.into_iter().find(|(holds, _)| !holds) {
+            Some((_, field)) => Err(field),
+            None => Ok(()),
+        }
     }
 }

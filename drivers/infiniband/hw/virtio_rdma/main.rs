@@ -41,6 +41,7 @@ mod graveyard;
 mod limits;
 mod netdev;
 mod targets;
+mod transport;
 mod verbs;
 
 module_virtio_driver! {

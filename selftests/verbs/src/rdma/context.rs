@@ -23,6 +23,10 @@ pub struct Context {
 /// Limits of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceAttr {
+    /// QPs.
+    pub max_qp: u32,
+    /// CQs.
+    pub max_cq: u32,
     /// SGEs of a work request other than RDMA READ.
     pub max_sge: u32,
     /// SGEs of an RDMA READ.
@@ -87,6 +91,8 @@ impl Context {
         Ok(DeviceAttr {
             max_sge: attr.max_sge.try_into()?,
             max_sge_rd: attr.max_sge_rd.try_into()?,
+            max_qp: attr.max_qp.try_into()?,
+            max_cq: attr.max_cq.try_into()?,
             max_qp_wr: attr.max_qp_wr.try_into()?,
             max_cqe: attr.max_cqe.try_into()?,
             max_qp_rd_atom: u8::try_from(attr.max_qp_rd_atom).unwrap_or(u8::MAX),

@@ -68,6 +68,7 @@ pub const ALL: &[Test] = &[
     test("queue_full", queues::full),
     test("queue_list_with_bad_request", queues::bad_request),
     test("queue_many_pairs", queues::many_pairs),
+    test("queue_reused", queues::reused),
     test("queue_both_directions", queues::both_directions),
     test("queue_one_cq", queues::one_cq),
     test("queue_destroyed_with_work", queues::destroyed_with_work),

@@ -166,6 +166,47 @@ pub fn bad_request(session: &mut Session) -> Result<()> {
     end.recv.expect_empty()
 }
 
+/// QPs and CQs come and go more often than a device has numbers for them, up to the last that it has.
+pub fn reused(session: &mut Session) -> Result<()> {
+    const ENOUGH: usize = 150;
+    session.peer.meet()?;
+    for round in 0..3 {
+        let pd = Pd::new(&session.context)?;
+        let mut pairs = Vec::new();
+        while pairs.len() < ENOUGH {
+            let Ok(cq) = Cq::new(&session.context, 16, None) else {
+                break;
+            };
+            match Qp::new(&pd, &cq, &cq, sized(8).caps) {
+                Ok(qp) => pairs.push((qp, cq)),
+                Err(_) => break,
+            }
+        }
+        let limits = session.context.limits()?;
+        // The kernel has some of its own.
+        let promised = limits.max_qp.min(limits.max_cq) as usize;
+        ensure!(
+            pairs.len() + 8 >= promised.min(ENOUGH),
+            "{} of {promised} in round {round}",
+            pairs.len()
+        );
+        drop(pairs);
+        let end = Endpoint::connect(session, &sized(8))?;
+        let mr = end.memory(4096)?;
+        let sges = [mr.sge(0, 100)];
+        if session.active() {
+            session.peer.meet()?;
+            end.run(Op::Send, &sges)?.ok()?;
+        } else {
+            end.qp.recv(round, &sges)?;
+            session.peer.meet()?;
+            ensure!(end.received()?.ok()?.id == round);
+        }
+        session.peer.meet()?;
+    }
+    Ok(())
+}
+
 /// Sixteen pairs at a time, all with work outstanding; every message arrives at its own QP.
 pub fn many_pairs(session: &mut Session) -> Result<()> {
     const PAIRS: usize = 16;

@@ -32,7 +32,11 @@ use crate::{
             CreateCqResp, //
         }, //
     },
-    device::Device,
+    device::{
+        Device,
+        OwnRings,
+        Queues, //
+    },
     rdma::{
         self,
         cq::{
@@ -48,6 +52,11 @@ use crate::{
     targets::{
         EventRegistration,
         EventTarget, //
+    },
+    transport::{
+        Claim,
+        CqVirtqueue,
+        Transport, //
     }, //
 };
 use kernel::{
@@ -58,9 +67,23 @@ use kernel::{
 /// Who polls a CQ, and the memory that the device writes its CQEs to.
 enum Owner {
     /// The kernel.
-    Kernel(Arc<KernelCq>, Arc<KernelRing>),
+    Kernel(Arc<KernelCq>, Option<KernelMemory>),
     /// A process. Empty while the CQ is destroyed.
     User(Option<UserRing>),
+}
+
+/// The memory of a CQ of the kernel.
+enum KernelMemory {
+    /// A ring.
+    Ring {
+        /// Kept for the device.
+        _ring: Arc<KernelRing>,
+    },
+    /// A virtqueue of the transport.
+    Virtqueue {
+        /// Kept for the device.
+        _claim: Claim<CqVirtqueue>,
+    },
 }
 
 /// A CQ.
@@ -101,37 +124,23 @@ impl Cq {
         }
     }
 
-    /// Creates a CQ in memory of a process.
+    /// Creates a CQ of a process.
     pub(super) fn new_user(
         context: &Context<IbDevice>,
         attr: &CqAttributes,
         consumer: CqConsumer,
         udata: &Udata<'_>,
     ) -> Result<NewCq<Self>> {
-        let ib_device = context.device();
-        let device = &ib_device.device;
+        let device = &context.device().device;
         check(device, attr)?;
-        let request = CreateCqReq::from_bytes(&udata.read()?);
-        let mut ring = UserRing::pin(ib_device, &request.ring, attr.entries, Cqe::SIZE)?;
-        let (address, list) = ring.address(ib_device)?;
-        let events = device
-            .targets()
-            .register(Arc::new(UserTarget(consumer), GFP_KERNEL)?)?;
-        let request = CmdCreateCqRing {
-            base: CmdCreateCq { cqe: attr.entries },
-            flags: CreateFlags::USER,
-            ring: address,
-            doorbell_page: context.doorbell_page(),
-            event_queue: device.event_queue(attr.completion_vector),
-            cookie: events.cookie(),
-            ..CmdCreateCqRing::default()
-        };
-        let (response, (ring, _list)) = super::create(device, &request, (ring, list))?;
-        let cq = Self {
-            device: device.clone(),
-            number: response.cqn,
-            owner: Owner::User(Some(ring)),
-            _events: events,
+        let cq = match device.queues() {
+            Queues::OwnRings(own_rings) => {
+                Self::in_user_ring(context, own_rings, attr, consumer, udata)?
+            }
+            Queues::Transport(transport) => {
+                udata.read::<0>()?;
+                Self::in_virtqueue(device, transport, attr, consumer)?
+            }
         };
         let response = CreateCqResp {
             cqn: cq.number,
@@ -143,12 +152,118 @@ impl Cq {
             driver: cq,
         })
     }
+
+    /// Creates a CQ in a ring in memory of a process.
+    fn in_user_ring(
+        context: &Context<IbDevice>,
+        own_rings: &OwnRings,
+        attr: &CqAttributes,
+        consumer: CqConsumer,
+        udata: &Udata<'_>,
+    ) -> Result<Self> {
+        let ib_device = context.device();
+        let device = &ib_device.device;
+        let request = CreateCqReq::from_bytes(&udata.read()?);
+        let mut ring = UserRing::pin(ib_device, &request.ring, attr.entries, Cqe::SIZE)?;
+        let (address, list) = ring.address(ib_device)?;
+        let events = device
+            .targets()
+            .register(Arc::new(UserTarget(consumer), GFP_KERNEL)?)?;
+        let request = CmdCreateCqRing {
+            base: CmdCreateCq { cqe: attr.entries },
+            flags: CreateFlags::USER,
+            ring: address,
+            doorbell_page: context.doorbell_page()?,
+            event_queue: own_rings.event_queue(attr.completion_vector),
+            cookie: events.cookie(),
+            ..CmdCreateCqRing::default()
+        };
+        let (response, (ring, _list)) = super::create(device, &request, (ring, list))?;
+        Ok(Self {
+            device: device.clone(),
+            number: response.cqn,
+            owner: Owner::User(Some(ring)),
+            _events: events,
+        })
+    }
+
+    /// Creates a CQ in a ring of the kernel.
+    fn in_ring(
+        ib_device: &rdma::Device<IbDevice>,
+        own_rings: &OwnRings,
+        attr: &CqAttributes,
+        consumer: CqConsumer,
+    ) -> Result<Self> {
+        let device = &ib_device.device;
+        let slots = attr
+            .entries
+            .checked_next_power_of_two()
+            .ok_or(EINVAL)?
+            .max(*SLOTS_RANGE.start());
+        let layout = RingLayout::new(slots, CQ_SLOT_SHIFT).ok_or(EINVAL)?;
+        let ring = Arc::new(KernelRing::new(ib_device.dma_device(), layout)?, GFP_KERNEL)?;
+        let cq = KernelCq::new(device, CqBackend::ring(ring.clone()), consumer)?;
+        let events = device.targets().register(cq.clone())?;
+        let request = CmdCreateCqRing {
+            base: CmdCreateCq { cqe: attr.entries },
+            flags: CreateFlags::NONE,
+            ring: ring.address()?,
+            doorbell_page: KERNEL_DOORBELL_PAGE,
+            event_queue: own_rings.event_queue(attr.completion_vector),
+            cookie: events.cookie(),
+            ..CmdCreateCqRing::default()
+        };
+        let (response, ring) = super::create(device, &request, ring)?;
+        cq.set_number(response.cqn);
+        Ok(Self {
+            device: device.clone(),
+            number: response.cqn,
+            owner: Owner::Kernel(cq, Some(KernelMemory::Ring { _ring: ring })),
+            _events: events,
+        })
+    }
+
+    /// Creates a CQ in a virtqueue of the transport, which the kernel polls, for a process too.
+    fn in_virtqueue(
+        device: &Arc<Device>,
+        transport: &Transport,
+        attr: &CqAttributes,
+        consumer: CqConsumer,
+    ) -> Result<Self> {
+        let request = CmdCreateCq { cqe: attr.entries };
+        let (response, ()) = super::create(device, &request, ())?;
+        let number = response.cqn;
+        let claim = transport.claim_cq(number)?;
+        let prepare = || {
+            let entries = usize::try_from(attr.entries)?;
+            let backend = CqBackend::virtqueue(claim.queue().clone(), entries)?;
+            let cq = KernelCq::new(device, backend, consumer)?;
+            let events = device.targets().register(cq.clone())?;
+            Ok::<_, Error>((cq, events))
+        };
+        match prepare() {
+            Ok((cq, events)) => {
+                cq.set_number(number);
+                claim.set_cookie(events.cookie());
+                Ok(Self {
+                    device: device.clone(),
+                    number,
+                    owner: Owner::Kernel(cq, Some(KernelMemory::Virtqueue { _claim: claim })),
+                    _events: events,
+                })
+            }
+            Err(error) => {
+                super::destroy(device, &CmdDestroyCq { cqn: number }, claim);
+                Err(error)
+            }
+        }
+    }
 }
 
 /// Checks what every consumer may ask for.
 fn check(device: &Device, attr: &CqAttributes) -> Result {
     let valid = attr.entries != 0
-        && attr.entries <= device.limits().rings.max_cqe
+        && attr.entries <= device.limits().queues.max_cqe
         && attr.completion_vector < device.comp_vectors();
     if !valid {
         return Err(EINVAL);
@@ -170,34 +285,13 @@ impl CompletionQueues for IbDevice {
     ) -> Result<NewCq<Cq>> {
         let device = &this.device;
         check(device, attr)?;
-        let slots = attr
-            .entries
-            .checked_next_power_of_two()
-            .ok_or(EINVAL)?
-            .max(*SLOTS_RANGE.start());
-        let layout = RingLayout::new(slots, CQ_SLOT_SHIFT).ok_or(EINVAL)?;
-        let ring = Arc::new(KernelRing::new(this.dma_device(), layout)?, GFP_KERNEL)?;
-        let cq = KernelCq::new(device, CqBackend::ring(ring.clone()), consumer)?;
-        let events = device.targets().register(cq.clone())?;
-        let request = CmdCreateCqRing {
-            base: CmdCreateCq { cqe: attr.entries },
-            flags: CreateFlags::NONE,
-            ring: ring.address()?,
-            doorbell_page: KERNEL_DOORBELL_PAGE,
-            event_queue: device.event_queue(attr.completion_vector),
-            cookie: events.cookie(),
-            ..CmdCreateCqRing::default()
+        let driver = match device.queues() {
+            Queues::OwnRings(own_rings) => Cq::in_ring(this, own_rings, attr, consumer)?,
+            Queues::Transport(transport) => Cq::in_virtqueue(device, transport, attr, consumer)?,
         };
-        let (response, ring) = super::create(device, &request, ring)?;
-        cq.set_number(response.cqn);
         Ok(NewCq {
             entries: attr.entries,
-            driver: Cq {
-                device: device.clone(),
-                number: response.cqn,
-                owner: Owner::Kernel(cq, ring),
-                _events: events,
-            },
+            driver,
         })
     }
 }
@@ -206,8 +300,12 @@ impl Drop for Cq {
     fn drop(&mut self) {
         let request = CmdDestroyCq { cqn: self.number };
         match &mut self.owner {
-            Owner::Kernel(_, ring) => super::destroy(&self.device, &request, ring.clone()),
-            Owner::User(ring) => super::destroy(&self.device, &request, ring.take()),
+            Owner::Kernel(_, memory) => {
+                super::destroy(&self.device, &request, memory.take());
+            }
+            Owner::User(ring) => {
+                super::destroy(&self.device, &request, ring.take());
+            }
         }
     }
 }

@@ -5,15 +5,26 @@
 use super::ring::KernelRing;
 use crate::{
     abi::{
-        cqe::Cqe,
+        cqe::{
+            Cqe,
+            CQ_SLOT_SHIFT, //
+        },
+        ib::WcFlags,
         ring::ArmKind, //
     },
     ring::{
         Armed,
         CompletionQueue,
         RingMemory, //
-    }, //
+    },
+    transport::{
+        Claimable,
+        CqVirtqueue,
+        Element, //
+    },
+    virtio::Buffer, //
 };
+use core::mem::take;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -28,13 +39,59 @@ pub(super) enum CqBackend {
         /// Its slots.
         queue: CompletionQueue,
     },
+    /// A virtqueue of the transport.
+    Virtqueue {
+        /// The virtqueue.
+        queue: Arc<CqVirtqueue>,
+        /// CQEs that were taken out to look whether they are to be killed. There are none before `first`.
+        held: KVec<Option<Element>>,
+        /// Place of the oldest in `held`.
+        first: usize,
+        /// Whether elements were given back that the device was not told of.
+        is_fresh: bool,
+    },
 }
+
+/// What is to be done after a CQ was armed.
+pub(super) enum AfterArm {
+    /// Nothing: the device will see it.
+    Nothing,
+    /// Completions wait to be polled, and the caller wanted to know.
+    Missed,
+    /// The device has to be told.
+    Tell {
+        /// As above.
+        missed: bool,
+    },
+    /// The event is due, and the device may not know.
+    Fire,
+}
+
+/// Bytes of an element: those of a CQE in a cache line of its own.
+const ELEMENT_SIZE: usize = 1 << CQ_SLOT_SHIFT;
 
 impl CqBackend {
     /// The CQ in `ring`, which the device does not know yet.
     pub(super) fn ring(ring: Arc<KernelRing>) -> Self {
         let queue = CompletionQueue::new(*ring.layout(), &*ring);
         Self::Ring { ring, queue }
+    }
+
+    /// The CQ in a virtqueue, which is filled with `entries` elements.
+    pub(super) fn virtqueue(queue: Arc<CqVirtqueue>, entries: usize) -> Result<Self> {
+        let held = KVec::with_capacity(entries, GFP_KERNEL)?;
+        for _ in 0..entries {
+            let element = Buffer::new(0, ELEMENT_SIZE, (), GFP_KERNEL)?;
+            let added = queue.elements().add(element);
+            added.map_err(|(error, _)| error)?;
+        }
+        queue.elements().kick();
+        Ok(Self::Virtqueue {
+            queue,
+            held,
+            first: 0,
+            is_fresh: false,
+        })
     }
 
     /// Takes the oldest CQE, if there is one.
@@ -55,6 +112,30 @@ impl CqBackend {
                 queue.give_back(ring, completion);
                 Ok(Some(Cqe::from_bytes(&bytes)))
             }
+            Self::Virtqueue {
+                queue,
+                held,
+                first,
+                is_fresh,
+            } => {
+                let mut next = held.get_mut(*first).and_then(Option::take);
+                if next.is_none() {
+                    next = pop(queue)?;
+                } else {
+                    *first += 1;
+                    if *first == held.len() {
+                        held.clear();
+                        *first = 0;
+                    }
+                }
+                let Some(element) = next else {
+                    return Ok(None);
+                };
+                let cqe = cqe_of(&element);
+                give_back(queue, element)?;
+                *is_fresh = true;
+                Ok(Some(cqe))
+            }
         }
     }
 
@@ -63,6 +144,13 @@ impl CqBackend {
     pub(super) fn publish(&mut self) {
         match self {
             Self::Ring { ring, queue } => queue.publish(&**ring),
+            Self::Virtqueue {
+                queue, is_fresh, ..
+            } => {
+                if take(is_fresh) {
+                    queue.elements().kick();
+                }
+            }
         }
     }
 
@@ -88,13 +176,54 @@ impl CqBackend {
                 });
                 visited.map_err(|_| EIO)
             }
+            Self::Virtqueue {
+                queue,
+                held,
+                first,
+                is_fresh,
+            } => {
+                *is_fresh = true;
+                kill(queue, held, first, number)
+            }
         }
     }
 
-    /// Asks the device for an event.
-    pub(super) fn arm(&mut self, kind: ArmKind, report_missed: bool) -> Armed {
+    /// Asks the device for an event, which is not needed where `is_armed` says that it was asked for as much before.
+    pub(super) fn arm(&mut self, kind: ArmKind, is_armed: bool, report_missed: bool) -> AfterArm {
         match self {
-            Self::Ring { ring, queue } => queue.arm(&**ring, kind, report_missed),
+            Self::Ring { ring, queue } => match queue.arm(&**ring, kind, report_missed) {
+                Armed::Waiting => AfterArm::Nothing,
+                Armed::Missed => AfterArm::Missed,
+                Armed::RingDoorbell => AfterArm::Tell { missed: false },
+            },
+            Self::Virtqueue { queue, held, .. } => {
+                let missed = report_missed && (!held.is_empty() || queue.elements().has_used());
+                // The device takes these for unpolled, but its interrupt would find the virtqueue empty.
+                if held
+                    .iter()
+                    .flatten()
+                    .any(|element| qualifies(&cqe_of(element), kind))
+                {
+                    AfterArm::Fire
+                } else if !is_armed {
+                    AfterArm::Tell { missed }
+                } else if missed {
+                    AfterArm::Missed
+                } else {
+                    AfterArm::Nothing
+                }
+            }
+        }
+    }
+
+    /// Whether the event that was asked for is due when `cqe` was taken.
+    ///
+    /// The interrupt of a virtqueue is dropped if it finds no element that was used, so nobody else may tell the consumer.
+    #[inline]
+    pub(super) fn is_due(&self, cqe: &Cqe, kind: ArmKind) -> bool {
+        match self {
+            Self::Ring { .. } => false,
+            Self::Virtqueue { .. } => qualifies(cqe, kind),
         }
     }
 
@@ -102,6 +231,85 @@ impl CqBackend {
     pub(super) fn event_received(&mut self) {
         match self {
             Self::Ring { queue, .. } => queue.event_received(),
+            Self::Virtqueue { .. } => (),
         }
     }
+}
+
+/// Whether a completion is one that is waited for.
+#[inline]
+fn qualifies(cqe: &Cqe, kind: ArmKind) -> bool {
+    match kind {
+        ArmKind::None => false,
+        ArmKind::Next => true,
+        ArmKind::Solicited => cqe.wc_flags.contains(WcFlags::SOLICITED),
+    }
+}
+
+/// Takes an element out that the device used.
+#[inline]
+fn pop(queue: &CqVirtqueue) -> Result<Option<Element>> {
+    match queue.elements().pop() {
+        Some((element, written)) if written >= Cqe::SIZE => Ok(Some(element)),
+        Some(_) => Err(EIO),
+        None => Ok(None),
+    }
+}
+
+/// The CQE in an element.
+#[inline]
+fn cqe_of(element: &Element) -> Cqe {
+    // There is room for one in each.
+    Cqe::decode(element.writable()).unwrap_or_default()
+}
+
+/// Lets the device use an element again.
+#[inline]
+fn give_back(queue: &CqVirtqueue, element: Element) -> Result {
+    queue.elements().add(element).map_err(|(error, _)| error)
+}
+
+/// Takes all CQEs out, keeps in `held`, which has room for them, those that are not of QP `number`, and gives the others
+/// back.
+fn kill(
+    queue: &CqVirtqueue,
+    held: &mut KVec<Option<Element>>,
+    first: &mut usize,
+    number: u32,
+) -> Result {
+    let is_killed = |element: &Option<Element>| {
+        element
+            .as_ref()
+            .is_some_and(|element| cqe_of(element).qp_num == number)
+    };
+    // Those that were held before close ranks.
+    let mut kept = 0;
+    for index in *first..held.len() {
+        if is_killed(&held[index]) {
+            if let Some(element) = held[index].take() {
+                give_back(queue, element)?;
+            }
+        } else {
+            held.swap(kept, index);
+            kept += 1;
+        }
+    }
+    held.truncate(kept);
+    *first = 0;
+    // All that there are of the QP are among as many as there are elements, however many follow meanwhile.
+    for _ in 0..held.capacity() {
+        let element = pop(queue)?;
+        if element.is_none() {
+            break;
+        }
+        if is_killed(&element) {
+            if let Some(element) = element {
+                give_back(queue, element)?;
+            }
+        } else if held.push_within_capacity(element).is_err() {
+            // More CQEs than there are elements.
+            return Err(EIO);
+        }
+    }
+    Ok(())
 }

@@ -16,7 +16,10 @@ use crate::{
         },
         uverbs, //
     },
-    device::Device,
+    device::{
+        Device,
+        Queues, //
+    },
     net,
     netdev::PortOwner,
     rdma::{
@@ -33,7 +36,8 @@ use crate::{
         port::{
             PortAttributes,
             PortImmutable, //
-        }, //
+        },
+        qp::QpStub, //
     },
     targets::{
         EventRegistration,
@@ -61,6 +65,8 @@ pub(super) struct IbDevice {
     pub(super) port: RspQueryPort,
     /// Its AHs, which the device knows nothing of.
     pub(super) ahs: Arc<AhLimit>,
+    /// What completions of processes name, by QPN from 1 on. None where processes poll by themselves.
+    pub(super) stubs: KVec<QpStub>,
 }
 
 #[vtable]
@@ -92,13 +98,13 @@ impl rdma::Driver for IbDevice {
             page_size_cap: config.page_size_cap,
             max_mr: config.max_mr,
             max_pd: config.max_pd,
-            max_qp: limits.rings.max_qp,
-            max_qp_wr: limits.rings.max_qp_wr,
+            max_qp: limits.queues.max_qp,
+            max_qp_wr: limits.queues.max_qp_wr,
             max_send_sge: config.max_send_sge,
             max_recv_sge: config.max_recv_sge,
             max_sge_rd: config.max_sge_rd,
-            max_cq: limits.rings.max_cq,
-            max_cqe: limits.rings.max_cqe,
+            max_cq: limits.queues.max_cq,
+            max_cqe: limits.queues.max_cqe,
             max_qp_rd_atom: config.max_qp_rd_atom,
             max_res_rd_atom: config.max_res_rd_atom,
             max_qp_init_rd_atom: config.max_qp_init_rd_atom,
@@ -195,6 +201,13 @@ impl Verbs {
         let config = &device.limits().config;
         let port = port::ask(&device)?;
         let ahs = AhLimit::new(config.max_ah)?;
+        let is_polled = matches!(device.queues(), Queues::Transport(_));
+        let mut stubs = KVec::new();
+        if is_polled {
+            for number in 1..=device.limits().queues.max_qp {
+                stubs.push(QpStub::new(number)?, GFP_KERNEL)?;
+            }
+        }
         let registration = rdma::Registration::new(
             &rdma::device::Config {
                 parent: bus.as_ref(),
@@ -202,11 +215,13 @@ impl Verbs {
                 node_guid: config.sys_image_guid,
                 ports: config.phys_port_cnt,
                 completion_vectors: device.comp_vectors(),
+                user_queues_in_kernel: is_polled,
             },
             Ok(IbDevice {
                 device: device.clone(),
                 port,
                 ahs,
+                stubs,
             }),
         )?;
         let events = Arc::new(PortEvents(registration.device().clone()), GFP_KERNEL)?;

@@ -5,7 +5,10 @@
 //! Lock order: `KernelCq::state`, then that of a work queue. The consumer is called with neither.
 
 use super::{
-    cq_backend::CqBackend,
+    cq_backend::{
+        AfterArm,
+        CqBackend, //
+    },
     kernel_qp::WorkRing, //
 };
 use crate::{
@@ -23,8 +26,8 @@ use crate::{
         event::CqEvent,
         work_completion::Notify, //
     },
-    ring::Armed,
-    targets::EventTarget, //
+    targets::EventTarget,
+    transport::CqVirtqueue, //
 };
 use core::mem::replace;
 use kernel::{
@@ -41,6 +44,8 @@ use kernel::{
 pub(super) struct KernelCq {
     device: Arc<Device>,
     consumer: CqConsumer,
+    /// The virtqueue, of a CQ that lies in one.
+    virtqueue: Option<Arc<CqVirtqueue>>,
     #[pin]
     pub(super) state: SpinLockIrq<State>,
 }
@@ -51,8 +56,8 @@ pub(super) struct State {
     pub(super) backend: CqBackend,
     /// The work queues that complete here. Their places do not change, and are in the ids of their work requests.
     pub(super) sources: KVec<Option<Arc<WorkRing>>>,
-    /// Whether the consumer asked for an event that did not come yet.
-    armed: bool,
+    /// What the consumer asked to be told of and was not yet.
+    pub(super) armed: ArmKind,
     /// The device broke the rules of the ring: nothing in it is to be trusted.
     pub(super) broken: bool,
 }
@@ -64,16 +69,21 @@ impl KernelCq {
         backend: CqBackend,
         consumer: CqConsumer,
     ) -> Result<Arc<Self>> {
+        let virtqueue = match &backend {
+            CqBackend::Ring { .. } => None,
+            CqBackend::Virtqueue { queue, .. } => Some(queue.clone()),
+        };
         Arc::pin_init(
             pin_init!(Self {
                 device: device.clone(),
                 consumer,
+                virtqueue,
                 state <- new_spinlock_irq!(
                     State {
                         number: 0,
                         backend,
                         sources: KVec::new(),
-                        armed: false,
+                        armed: ArmKind::None,
                         broken: false,
                     },
                     "virtio_rdma::kernel_cq"
@@ -145,8 +155,8 @@ impl KernelCq {
 
     /// Wakes a consumer that waits, after work was posted that will be flushed.
     pub(super) fn wake(&self) {
-        let armed = replace(&mut self.state.lock().armed, false);
-        if armed {
+        let armed = replace(&mut self.state.lock().armed, ArmKind::None);
+        if armed != ArmKind::None {
             self.consumer.notify_later();
         }
     }
@@ -159,22 +169,35 @@ impl KernelCq {
             ArmKind::Next
         };
         let mut state = self.state.lock();
-        state.armed = true;
-        let armed = state.backend.arm(kind, notify.report_missed);
-        let number = state.number;
+        // Another thread may sleep for any completion: its wish is not narrowed.
+        let is_armed = state.armed == ArmKind::Next || state.armed == kind;
+        if !is_armed {
+            state.armed = kind;
+        }
+        let after = state.backend.arm(kind, is_armed, notify.report_missed);
+        let (armed, number) = (state.armed, state.number);
         drop(state);
         if self.device.is_dead() {
             // No event will come, but flushed work may wait.
             self.wake();
             return false;
         }
-        match armed {
-            Armed::Waiting => false,
-            Armed::Missed => true,
-            Armed::RingDoorbell => {
-                let kind = DoorbellKind::Cq;
-                self.device.ring(Doorbell { kind, number });
-                false
+        match after {
+            AfterArm::Nothing => false,
+            AfterArm::Missed => true,
+            AfterArm::Tell { missed } => {
+                match &self.virtqueue {
+                    Some(virtqueue) => virtqueue.arm(armed),
+                    None => self.device.ring(Doorbell {
+                        kind: DoorbellKind::Cq,
+                        number,
+                    }),
+                }
+                missed
+            }
+            AfterArm::Fire => {
+                self.wake();
+                notify.report_missed
             }
         }
     }
@@ -192,10 +215,10 @@ impl EventTarget for KernelCq {
         {
             let mut state = self.state.lock();
             // The consumer of a CQ that was never armed may not be there yet.
-            if !state.armed {
+            if state.armed == ArmKind::None {
                 return;
             }
-            state.armed = false;
+            state.armed = ArmKind::None;
             state.backend.event_received();
         }
         self.consumer.notify();

@@ -21,7 +21,11 @@ use crate::{
         QpConsumer,
         QpType, //
     },
-    ring::RingError, //
+    ring::RingError,
+    transport::{
+        Claimable,
+        WorkVirtqueue, //
+    }, //
 };
 use kernel::{
     prelude::*,
@@ -41,6 +45,18 @@ use kernel::{
 pub(super) enum Place {
     /// A ring that the device was given.
     Ring(Arc<KernelRing>),
+    /// A virtqueue of the transport.
+    Virtqueue(Arc<WorkVirtqueue>),
+}
+
+impl Place {
+    /// The ring, if it is one.
+    pub(super) fn ring(&self) -> Option<&Arc<KernelRing>> {
+        match self {
+            Self::Ring(ring) => Some(ring),
+            Self::Virtqueue(_) => None,
+        }
+    }
 }
 
 /// A send or receive queue.
@@ -77,6 +93,20 @@ impl WorkRing {
         let slots = usize::try_from(ring.layout().slots())?;
         let backend = WorkBackend::ring(ring.clone());
         Self::new(Place::Ring(ring), backend, slots, kind, qp_type, consumer)
+    }
+
+    /// A queue of `slots` slots, a power of two, of `size` bytes in a virtqueue.
+    pub(super) fn in_virtqueue(
+        queue: &Arc<WorkVirtqueue>,
+        slots: u16,
+        size: usize,
+        kind: DoorbellKind,
+        qp_type: QpType,
+        consumer: QpConsumer,
+    ) -> Result<Arc<Self>> {
+        let backend = WorkBackend::virtqueue(queue.clone(), slots, size)?;
+        let place = Place::Virtqueue(queue.clone());
+        Self::new(place, backend, slots.into(), kind, qp_type, consumer)
     }
 
     /// A queue of `slots` slots, a power of two.
@@ -124,6 +154,7 @@ impl WorkRing {
                 kind: self.kind,
                 number: self.number(),
             }),
+            Place::Virtqueue(queue) => queue.elements().kick(),
         }
     }
 
@@ -179,6 +210,7 @@ impl WorkState {
 
 /// A QP of the kernel: its queues and where they complete. It detaches them from there when it is dropped, which is when
 /// the device gave the QP up.
+#[derive(Default)]
 pub(super) struct KernelQp {
     pub(super) send: Option<Attached>,
     pub(super) recv: Option<Attached>,

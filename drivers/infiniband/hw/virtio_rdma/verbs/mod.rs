@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The verbs of a virtio RDMA device in own-rings mode.
+//! The verbs of a virtio RDMA device.
 //!
 //! Every object owns what the device may use on its behalf, and the connection to its events. Its `Drop` tells the device to
 //! destroy it, waits for the answer, and only then lets go of memory; without an answer the memory is buried.
@@ -63,11 +63,14 @@ fn create<R: Request, M: Send + 'static>(
     }
 }
 
-/// Runs a command after which the device does not use `memory` any more, and frees it.
-fn destroy<R: Request>(device: &Device, request: &R, memory: impl Send + 'static) {
+/// Runs a command after which the device does not use `memory` any more, and gives it back. Without an answer it is buried.
+fn destroy<R: Request, M: Send + 'static>(device: &Device, request: &R, memory: M) -> Option<M> {
     match device.ctrl().exec(request) {
-        Ok(_) => drop(memory),
-        Err(Failure::Dead) => device.bury(memory),
+        Ok(_) => Some(memory),
+        Err(Failure::Dead) => {
+            device.bury(memory);
+            None
+        }
         Err(Failure::Refused(error)) => {
             dev_warn!(
                 device.as_device(),
@@ -75,6 +78,7 @@ fn destroy<R: Request>(device: &Device, request: &R, memory: impl Send + 'static
                 error
             );
             device.bury(memory);
+            None
         }
     }
 }

@@ -21,7 +21,10 @@ use crate::{
             WcFlags,
             WrOpcode, //
         },
-        ring::DoorbellKind, //
+        ring::{
+            ArmKind,
+            DoorbellKind, //
+        }, //
     },
     rdma::{
         cq::Cq,
@@ -57,14 +60,19 @@ pub(super) fn poll(cq: &Cq<IbDevice>, completions: &mut Completions<'_>) -> Resu
     let mut guard = cq.state.lock();
     let state = &mut *guard;
     let was_broken = state.broken;
+    let was_armed = state.armed;
     if !was_broken && take(state, completions).is_err() {
         state.broken = true;
     }
+    let is_due = state.armed != was_armed;
     if cq.device().is_dead() {
         flush(state, completions);
     }
     let has_broken = state.broken && !was_broken;
     drop(guard);
+    if is_due {
+        cq.consumer().notify_later();
+    }
     if has_broken {
         dev_err!(
             cq.device().as_device(),
@@ -86,6 +94,9 @@ fn take(state: &mut State, completions: &mut Completions<'_>) -> Result {
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),
         };
+        if state.backend.is_due(&cqe, state.armed) {
+            state.armed = ArmKind::None;
+        }
         // Those of destroyed QPs are killed so.
         if cqe.qp_num == 0 {
             continue;

@@ -8,7 +8,6 @@ use super::{
     kernel_qp::{
         Attached,
         KernelQp,
-        Place,
         WorkRing, //
     },
     modify,
@@ -47,7 +46,10 @@ use crate::{
             INLINE_OFFSET, //
         }, //
     },
-    device::Device,
+    device::{
+        Device,
+        Queues, //
+    },
     rdma::{
         self,
         event::QpEvent,
@@ -71,6 +73,11 @@ use crate::{
     targets::{
         EventRegistration,
         EventTarget, //
+    },
+    transport::{
+        Claim,
+        Transport,
+        WorkVirtqueue, //
     }, //
 };
 use kernel::{
@@ -87,8 +94,8 @@ use kernel::{
 
 /// Who posts to a QP, and the memory that the device reads its WQEs from.
 enum Owner {
-    /// The kernel.
-    Kernel(KernelQp),
+    /// The kernel, with the virtqueues if the queues lie there. Empty while the QP is destroyed.
+    Kernel(KernelQp, Option<[Claim<WorkVirtqueue>; 2]>),
     /// A process. Empty while the QP is destroyed.
     User(Option<UserRing>, Option<UserRing>),
 }
@@ -104,8 +111,8 @@ pub(crate) struct Qp {
     /// Held while attributes change. Pinned, as all locks are.
     pub(super) modifying: Pin<KBox<Mutex<()>>>,
     owner: Owner,
-    /// Events may arrive until it is dropped.
-    _events: EventRegistration,
+    /// Events may arrive until it is dropped. Without event queues there are none.
+    _events: Option<EventRegistration>,
 }
 
 /// Passes events on to the consumer.
@@ -163,12 +170,12 @@ impl Qp {
     #[inline]
     pub(super) fn kernel(&self) -> Result<&KernelQp> {
         match &self.owner {
-            Owner::Kernel(qp) => Ok(qp),
+            Owner::Kernel(qp, _) => Ok(qp),
             Owner::User(..) => Err(EINVAL),
         }
     }
 
-    /// Creates a QP in memory of a process.
+    /// Creates a QP of a process.
     pub(super) fn new_user(
         context: &Context<IbDevice>,
         pd: &Pd<IbDevice>,
@@ -182,6 +189,14 @@ impl Qp {
         // The core's, to which peers trust for management.
         if init.qp_type() == QpType::Gsi {
             return Err(EPERM);
+        }
+        if let Queues::Transport(transport) = device.queues() {
+            udata.read::<0>()?;
+            // The kernel has no address of it that it could copy the payload from.
+            if init.capabilities().max_inline_data != 0 {
+                return Err(EINVAL);
+            }
+            return Self::in_virtqueues(pd, transport, init, consumer);
         }
         let capabilities = init.capabilities();
         let request = CreateQpReq::from_bytes(&udata.read()?);
@@ -210,7 +225,7 @@ impl Qp {
             base: command(pd, init, &capabilities, CreateFlags::USER),
             sq: sq_address,
             rq: rq_address,
-            doorbell_page: context.doorbell_page(),
+            doorbell_page: context.doorbell_page()?,
             cookie: events.cookie(),
         };
         let memory = (sq, rq, sq_list, rq_list);
@@ -224,9 +239,140 @@ impl Qp {
             state: Atomic::new(QpState::Reset.as_raw()),
             modifying: new_lock()?,
             owner: Owner::User(sq, rq),
-            _events: events,
+            _events: Some(events),
         }
         .finish()
+    }
+
+    /// Creates a QP in rings of the kernel.
+    fn in_rings(
+        pd: &Pd<IbDevice>,
+        init: &QpInit<'_, IbDevice>,
+        consumer: QpConsumer,
+    ) -> Result<NewQp<Self>> {
+        let ib_device = pd.device();
+        let device = &ib_device.device;
+        let capabilities = init.capabilities();
+        let sq = kernel_queue(
+            ib_device,
+            init.qp_type(),
+            DoorbellKind::Sq,
+            capabilities.max_send_wr,
+            send_slot_size(&capabilities),
+            &consumer,
+        )?;
+        let rq = kernel_queue(
+            ib_device,
+            init.qp_type(),
+            DoorbellKind::Rq,
+            capabilities.max_recv_wr,
+            recv_slot_size(&capabilities),
+            &consumer,
+        )?;
+        let (sq_address, sq_ring) = address(&sq)?;
+        let (rq_address, rq_ring) = address(&rq)?;
+        let events = device
+            .targets()
+            .register(Arc::new(Target(consumer), GFP_KERNEL)?)?;
+        let request = CmdCreateQpRings {
+            base: command(pd, init, &capabilities, CreateFlags::NONE),
+            sq: sq_address,
+            rq: rq_address,
+            doorbell_page: KERNEL_DOORBELL_PAGE,
+            cookie: events.cookie(),
+        };
+        let modifying = new_lock()?;
+        let (response, _rings) = super::create(device, &request, (sq_ring, rq_ring))?;
+        let qp = Self {
+            device: device.clone(),
+            number: response.qpn,
+            qp_type: init.qp_type(),
+            capabilities,
+            state: Atomic::new(QpState::Reset.as_raw()),
+            modifying,
+            owner: Owner::Kernel(KernelQp::default(), None),
+            _events: Some(events),
+        };
+        qp.attach(init, sq, rq)?.finish()
+    }
+
+    /// Creates a QP in virtqueues of the transport, which the kernel posts to, for a process too.
+    fn in_virtqueues(
+        pd: &Pd<IbDevice>,
+        transport: &Transport,
+        init: &QpInit<'_, IbDevice>,
+        consumer: QpConsumer,
+    ) -> Result<NewQp<Self>> {
+        let device = &pd.device().device;
+        let mut capabilities = init.capabilities();
+        // What is counted is as long as a ring would be, if the device allows for it.
+        let limit = device.limits().queues.max_qp_wr;
+        let round = |entries: u32| match entries {
+            0 => 0,
+            entries => entries.next_power_of_two().min(limit),
+        };
+        capabilities.max_send_wr = round(capabilities.max_send_wr);
+        capabilities.max_recv_wr = round(capabilities.max_recv_wr);
+        let request = command(pd, init, &capabilities, CreateFlags::NONE);
+        let modifying = new_lock()?;
+        let (response, ()) = super::create(device, &request, ())?;
+        let claims = transport.claim_pair(response.qpn)?;
+        let [send, recv] = [0, 1].map(|index| claims[index].queue().clone());
+        // From here on, dropping it destroys it.
+        let qp = Self {
+            device: device.clone(),
+            number: response.qpn,
+            qp_type: init.qp_type(),
+            capabilities,
+            state: Atomic::new(QpState::Reset.as_raw()),
+            modifying,
+            owner: Owner::Kernel(KernelQp::default(), Some(claims)),
+            _events: None,
+        };
+        let queue = |queue, entries: u32, size, kind| {
+            let slots = entries.checked_next_power_of_two().ok_or(EINVAL)?;
+            let slots = u16::try_from(slots)?;
+            let consumer = consumer.clone();
+            WorkRing::in_virtqueue(queue, slots, size, kind, init.qp_type(), consumer)
+        };
+        let sq = match capabilities.max_send_wr {
+            0 => None,
+            entries => {
+                let size = send_slot_size(&capabilities);
+                Some(queue(&send, entries, size, DoorbellKind::Sq)?)
+            }
+        };
+        let rq = match capabilities.max_recv_wr {
+            0 => None,
+            entries => {
+                let size = recv_slot_size(&capabilities);
+                Some(queue(&recv, entries, size, DoorbellKind::Rq)?)
+            }
+        };
+        qp.attach(init, sq, rq)?.finish()
+    }
+
+    /// Lets the queues of a QP of the kernel complete in its CQs.
+    fn attach(
+        mut self,
+        init: &QpInit<'_, IbDevice>,
+        sq: Option<Arc<WorkRing>>,
+        rq: Option<Arc<WorkRing>>,
+    ) -> Result<Self> {
+        let (send_cq, recv_cq) = (init.send_cq().kernel()?, init.recv_cq().kernel()?);
+        let number = self.number;
+        let attach = |queue: Option<Arc<WorkRing>>, cq| {
+            let attach = |queue: Arc<WorkRing>| {
+                queue.set_number(number);
+                Attached::new(queue, cq)
+            };
+            queue.map(attach).transpose()
+        };
+        if let Owner::Kernel(qp, _) = &mut self.owner {
+            qp.send = attach(sq, send_cq)?;
+            qp.recv = attach(rq, recv_cq)?;
+        }
+        Ok(self)
     }
 
     /// Hands a QP over, if its number is one.
@@ -257,11 +403,11 @@ fn check(device: &Device, init: &QpInit<'_, IbDevice>) -> Result {
     }
     let capabilities = init.capabilities();
     let limits = device.limits();
-    let valid = capabilities.max_send_wr <= limits.rings.max_qp_wr
-        && capabilities.max_recv_wr <= limits.rings.max_qp_wr
+    let valid = capabilities.max_send_wr <= limits.queues.max_qp_wr
+        && capabilities.max_recv_wr <= limits.queues.max_qp_wr
         && capabilities.max_send_sge <= limits.config.max_send_sge
         && capabilities.max_recv_sge <= limits.config.max_recv_sge
-        && capabilities.max_inline_data <= limits.rings.max_inline_data;
+        && capabilities.max_inline_data <= limits.queues.max_inline_data;
     valid.then_some(()).ok_or(EINVAL)
 }
 
@@ -342,7 +488,7 @@ fn kernel_queue(
 fn address(queue: &Option<Arc<WorkRing>>) -> Result<(RingAddr, Option<Arc<KernelRing>>)> {
     match queue {
         Some(queue) => {
-            let Place::Ring(ring) = &queue.place;
+            let ring = queue.place.ring().ok_or(EINVAL)?;
             Ok((ring.address()?, Some(ring.clone())))
         }
         None => Ok((RingAddr::default(), None)),
@@ -357,67 +503,12 @@ impl QueuePairs for IbDevice {
         init: &QpInit<'_, Self>,
         consumer: QpConsumer,
     ) -> Result<NewQp<Qp>> {
-        let ib_device = pd.device();
-        let device = &ib_device.device;
+        let device = &pd.device().device;
         check(device, init)?;
-        let (send_cq, recv_cq) = (init.send_cq().kernel()?, init.recv_cq().kernel()?);
-        let capabilities = init.capabilities();
-        let sq = kernel_queue(
-            ib_device,
-            init.qp_type(),
-            DoorbellKind::Sq,
-            capabilities.max_send_wr,
-            send_slot_size(&capabilities),
-            &consumer,
-        )?;
-        let rq = kernel_queue(
-            ib_device,
-            init.qp_type(),
-            DoorbellKind::Rq,
-            capabilities.max_recv_wr,
-            recv_slot_size(&capabilities),
-            &consumer,
-        )?;
-        let (sq_address, sq_ring) = address(&sq)?;
-        let (rq_address, rq_ring) = address(&rq)?;
-        let events = device
-            .targets()
-            .register(Arc::new(Target(consumer), GFP_KERNEL)?)?;
-        let request = CmdCreateQpRings {
-            base: command(pd, init, &capabilities, CreateFlags::NONE),
-            sq: sq_address,
-            rq: rq_address,
-            doorbell_page: KERNEL_DOORBELL_PAGE,
-            cookie: events.cookie(),
-        };
-        let modifying = new_lock()?;
-        let (response, _rings) = super::create(device, &request, (sq_ring, rq_ring))?;
-        let attach = |queue: Option<Arc<WorkRing>>, cq| {
-            let attach = |queue: Arc<WorkRing>| {
-                queue.set_number(response.qpn);
-                Attached::new(queue, cq)
-            };
-            queue.map(attach).transpose()
-        };
-        let mut qp = Qp {
-            device: device.clone(),
-            number: response.qpn,
-            qp_type: init.qp_type(),
-            capabilities,
-            state: Atomic::new(QpState::Reset.as_raw()),
-            modifying,
-            owner: Owner::Kernel(KernelQp {
-                send: None,
-                recv: None,
-            }),
-            _events: events,
-        };
-        // From here on, dropping it destroys it.
-        qp.owner = Owner::Kernel(KernelQp {
-            send: attach(sq, send_cq)?,
-            recv: attach(rq, recv_cq)?,
-        });
-        qp.finish()
+        match device.queues() {
+            Queues::OwnRings(_) => Qp::in_rings(pd, init, consumer),
+            Queues::Transport(transport) => Qp::in_virtqueues(pd, transport, init, consumer),
+        }
     }
 
     fn modify_qp(qp: &rdma::qp::Qp<Self>, modification: &QpModification<'_>) -> Result {
@@ -433,11 +524,14 @@ impl Drop for Qp {
     fn drop(&mut self) {
         let request = CmdDestroyQp { qpn: self.number };
         match &mut self.owner {
-            Owner::Kernel(qp) => {
+            Owner::Kernel(qp, claims) => {
                 let place =
                     |queue: &Option<Attached>| queue.as_ref().map(|queue| queue.work.place.clone());
                 let places = (place(&qp.send), place(&qp.recv));
-                super::destroy(&self.device, &request, places);
+                let memory = super::destroy(&self.device, &request, (places, claims.take()));
+                // Its CQEs are killed before its virtqueues go back, and its number to another QP.
+                *qp = KernelQp::default();
+                drop(memory);
             }
             Owner::User(sq, rq) => {
                 super::destroy(&self.device, &request, (sq.take(), rq.take()));

@@ -15,6 +15,7 @@ use crate::{
             ContextFlags, //
         }, //
     },
+    device::Queues,
     doorbell::DoorbellPage,
     rdma::{
         self,
@@ -28,7 +29,8 @@ use crate::{
         qp::{
             NewQp,
             QpConsumer,
-            QpInit, //
+            QpInit,
+            QpStub, //
         },
         ucontext::{
             NewContext,
@@ -44,14 +46,14 @@ use kernel::{
 
 /// A user context.
 pub(crate) struct Context {
-    /// The page that rings its queues, which the context's mapping keeps from being given to another.
-    doorbell_page: u32,
+    /// The page that rings its queues, if they are rings. The context's mapping keeps it from being given to another.
+    doorbell_page: Option<u32>,
 }
 
 impl Context {
     /// Number of its doorbell page.
-    pub(super) fn doorbell_page(&self) -> u32 {
-        self.doorbell_page
+    pub(super) fn doorbell_page(&self) -> Result<u32> {
+        self.doorbell_page.ok_or(EINVAL)
     }
 }
 
@@ -76,20 +78,32 @@ impl UserContexts for IbDevice {
 
     fn alloc_context(context: &mut NewContext<'_, Self>, udata: &Udata<'_>) -> Result<Context> {
         let device = &context.device().device;
-        let limits = &device.limits().rings;
-        let page = device.doorbells().alloc()?;
-        let doorbell_page = page.index();
-        let offset = context.add_mapping(page)?;
-        let response = AllocContextResp {
-            flags: ContextFlags::OWN_RINGS,
-            max_inline_data: limits.max_inline_data,
-            doorbell_offset: offset.0,
+        let limits = &device.limits().queues;
+        let mut response = AllocContextResp {
             max_qp_slots: slots_for(limits.max_qp_wr),
             max_cq_slots: slots_for(limits.max_cqe),
             ..AllocContextResp::default()
         };
+        let mut doorbell_page = None;
+        if let Queues::OwnRings(own_rings) = device.queues() {
+            let page = own_rings.doorbells().alloc()?;
+            doorbell_page = Some(page.index());
+            response.flags = ContextFlags::OWN_RINGS;
+            response.max_inline_data = limits.max_inline_data;
+            response.doorbell_offset = context.add_mapping(page)?.0;
+        }
         udata.respond(&response.to_bytes())?;
         Ok(Context { doorbell_page })
+    }
+
+    fn completed_qp(device: &rdma::Device<Self>, number: u32) -> Option<&QpStub> {
+        match device.device.queues() {
+            Queues::OwnRings(_) => None,
+            Queues::Transport(_) => {
+                let index = number.checked_sub(1)?;
+                device.stubs.get(usize::try_from(index).ok()?)
+            }
+        }
     }
 
     fn create_user_cq(

@@ -6,10 +6,20 @@ use super::{
     ring::KernelRing,
     wqe::Wqe, //
 };
-use crate::ring::{
-    RingError,
-    WorkQueue, //
+use crate::{
+    ring::{
+        RingError,
+        WorkQueue,
+        WorkSlots, //
+    },
+    transport::{
+        Claimable,
+        Element,
+        WorkVirtqueue, //
+    },
+    virtio::Buffer, //
 };
+use core::mem::take;
 use kernel::{
     prelude::*,
     sync::Arc, //
@@ -24,6 +34,19 @@ pub(super) enum WorkBackend {
         /// Its slots.
         queue: WorkQueue,
     },
+    /// A virtqueue of the transport.
+    Virtqueue {
+        /// The virtqueue.
+        queue: Arc<WorkVirtqueue>,
+        /// Which slots are in use: a number for each work request that may be outstanding.
+        slots: WorkSlots,
+        /// Elements that are not in the virtqueue. Those that the device used stay there until they are needed.
+        spare: KVec<Element>,
+        /// Bytes of an element.
+        size: usize,
+        /// Whether something was added that the device was not told of.
+        is_fresh: bool,
+    },
 }
 
 impl WorkBackend {
@@ -33,11 +56,26 @@ impl WorkBackend {
         Self::Ring { ring, queue }
     }
 
+    /// The queue in a virtqueue, for `slots` work requests, a power of two, of up to `size` bytes.
+    pub(super) fn virtqueue(queue: Arc<WorkVirtqueue>, slots: u16, size: usize) -> Result<Self> {
+        let mut spare = KVec::with_capacity(usize::from(slots), GFP_KERNEL)?;
+        for _ in 0..slots {
+            spare.push(Buffer::new(size, 0, (), GFP_KERNEL)?, GFP_KERNEL)?;
+        }
+        Ok(Self::Virtqueue {
+            queue,
+            slots: WorkSlots::new(slots),
+            spare,
+            size,
+            is_fresh: false,
+        })
+    }
+
     /// Takes a slot and lets `build` write the WQE in it. Returns the slot.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the queue is full.
+    /// `ENOMEM` if the queue is full, `EIO` if the device broke its rules.
     #[inline]
     pub(super) fn post(&mut self, build: impl FnOnce(u16, &mut Wqe<'_>)) -> Result<u16> {
         match self {
@@ -47,6 +85,27 @@ impl WorkBackend {
                 build(slot, &mut Wqe::Slot { ring, offset });
                 Ok(slot)
             }
+            Self::Virtqueue {
+                queue,
+                slots,
+                spare,
+                size,
+                is_fresh,
+            } => {
+                let slot = slots.reserve().ok_or(ENOMEM)?;
+                let result = add(queue, spare, *size, |wqe| build(slot, wqe));
+                match result {
+                    Ok(()) => {
+                        slots.publish();
+                        *is_fresh = true;
+                        Ok(slot)
+                    }
+                    Err(error) => {
+                        slots.withdraw();
+                        Err(error)
+                    }
+                }
+            }
         }
     }
 
@@ -55,6 +114,7 @@ impl WorkBackend {
     pub(super) fn publish(&mut self) -> bool {
         match self {
             Self::Ring { ring, queue } => queue.publish(&**ring),
+            Self::Virtqueue { is_fresh, .. } => take(is_fresh),
         }
     }
 
@@ -63,6 +123,7 @@ impl WorkBackend {
     pub(super) fn complete(&mut self, slot: u16) -> Result<(), RingError> {
         match self {
             Self::Ring { queue, .. } => queue.complete(slot),
+            Self::Virtqueue { slots, .. } => slots.complete(slot),
         }
     }
 
@@ -70,6 +131,33 @@ impl WorkBackend {
     pub(super) fn reset(&mut self) -> u16 {
         match self {
             Self::Ring { queue, .. } => queue.reset(),
+            Self::Virtqueue { slots, .. } => slots.reset(),
         }
     }
+}
+
+/// Adds an element with the WQE that `build` writes. There is one for each slot that is free: the device uses it before
+/// the completion is seen that frees the slot.
+fn add(
+    queue: &WorkVirtqueue,
+    spare: &mut KVec<Element>,
+    size: usize,
+    build: impl FnOnce(&mut Wqe<'_>),
+) -> Result {
+    let queue = queue.elements();
+    let used = || queue.pop().map(|(element, _)| element);
+    let mut element = spare.pop().or_else(used).ok_or(ENOMEM)?;
+    element.set_len(size, 0)?;
+    let mut wqe = Wqe::new(element.readable_mut());
+    build(&mut wqe);
+    let length = wqe.length();
+    element.set_len(length, 0)?;
+    queue.add(element).map_err(|(error, element)| {
+        // There is room for all that there are.
+        let _ = spare.push_within_capacity(element);
+        match error {
+            ENOSPC => ENOMEM,
+            error => error,
+        }
+    })
 }

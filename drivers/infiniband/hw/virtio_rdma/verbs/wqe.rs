@@ -18,9 +18,31 @@ pub(super) enum Wqe<'a> {
         /// Offset of the next byte.
         offset: u32,
     },
+    /// A buffer of a virtqueue.
+    Buffer {
+        /// All of it.
+        bytes: &'a mut [u8],
+        /// Bytes written.
+        length: usize,
+    },
 }
 
-impl Wqe<'_> {
+impl<'a> Wqe<'a> {
+    /// A WQE at the start of a buffer.
+    #[inline]
+    pub(super) fn new(bytes: &'a mut [u8]) -> Self {
+        Self::Buffer { bytes, length: 0 }
+    }
+
+    /// Bytes that were written to the buffer; a slot need not know.
+    #[inline]
+    pub(super) fn length(&self) -> usize {
+        match self {
+            Self::Slot { .. } => 0,
+            Self::Buffer { length, .. } => *length,
+        }
+    }
+
     /// Adds bytes. The caller's limits are those that the slot was made for.
     #[inline]
     pub(super) fn put(&mut self, from: &[u8]) {
@@ -29,6 +51,13 @@ impl Wqe<'_> {
                 ring.write(*offset, from);
                 // LOSSY: A slot is no longer than a page.
                 *offset += from.len() as u32;
+            }
+            Self::Buffer { bytes, length } => {
+                let end = *length + from.len();
+                if let Some(to) = bytes.get_mut(*length..end) {
+                    to.copy_from_slice(from);
+                    *length = end;
+                }
             }
         }
     }

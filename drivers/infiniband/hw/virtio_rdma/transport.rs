@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queues of the transport, where rings at addresses of the driver's choice were not negotiated.
+//!
+//! All of them are found in the probe. A CQ or QP that is created gets a number from the device, and
+//! with it the virtqueues of that number; when it was destroyed they are reset and wait for the next.
+//!
+//! A virtqueue of CQEs interrupts only when its CQ was armed by a command, which is sent without
+//! waiting for the answer, as arming must not sleep. Nothing is lost by that: the device compares what
+//! it completed with what was polled by the time that it processes the command.
+//!
+//! Lock order: `claimed`, then those of a queue's reset; `CqVirtqueue::arming`, then those of the control
+//! queue.
+
+use crate::{
+    abi::{
+        ctrl::{
+            CmdReqNotify,
+            NotifyFlags, //
+        },
+        ring::ArmKind,
+    },
+    ctrl::{
+        Background,
+        CommandBuffer,
+        ControlQueue, //
+    },
+    limits::QueueLimits,
+    targets::EventTargets,
+    virtio::{
+        AnyQueue,
+        Buffer,
+        Handler,
+        Queue, //
+    },
+};
+use core::{
+    mem::replace,
+    ops::Deref, //
+};
+use kernel::{
+    prelude::*,
+    str::CString,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Relaxed,
+            Release, //
+        },
+        new_mutex,
+        new_spinlock_irq,
+        Arc,
+        ArcBorrow,
+        Mutex,
+        SpinLockIrq, //
+    },
+};
+
+/// Virtqueues at most, the control queue included: each costs memory, and some its interrupt vector.
+const MAX_QUEUES: u32 = 1024;
+
+/// Cookie of a virtqueue that belongs to no CQ. It is the device's, which has no completions.
+const NO_COOKIE: u64 = 0;
+
+/// A WQE or CQE in a virtqueue.
+pub(crate) type Element = KBox<Buffer<()>>;
+
+/// A virtqueue with work requests.
+#[pin_data]
+pub(crate) struct WorkVirtqueue {
+    #[pin]
+    queue: Queue<()>,
+    /// Whether somebody has it. Held while it is reset.
+    #[pin]
+    claimed: Mutex<bool>,
+}
+
+impl Handler for WorkVirtqueue {
+    fn queue(&self) -> &dyn AnyQueue {
+        &self.queue
+    }
+
+    /// What was used is looked at when there is need for room.
+    fn has_interrupts(&self) -> bool {
+        false
+    }
+
+    fn used(self: ArcBorrow<'_, Self>) {}
+}
+
+/// A virtqueue with CQEs.
+#[pin_data]
+pub(crate) struct CqVirtqueue {
+    #[pin]
+    queue: Queue<()>,
+    /// Whether somebody has it. Held while it is reset.
+    #[pin]
+    claimed: Mutex<bool>,
+    number: u32,
+    ctrl: Arc<ControlQueue>,
+    targets: Arc<EventTargets>,
+    /// Who is told of completions.
+    cookie: Atomic<u64>,
+    #[pin]
+    arming: SpinLockIrq<Arming>,
+}
+
+/// What the device is being asked for.
+struct Arming {
+    /// The buffer of the command, unless it is under way.
+    buffer: Option<CommandBuffer>,
+    /// What to ask for once it is back.
+    next: NotifyFlags,
+}
+
+impl CqVirtqueue {
+    /// Passes completions to the target with this cookie from here on.
+    pub(crate) fn set_cookie(&self, cookie: u64) {
+        self.cookie.store(cookie, Release);
+    }
+
+    /// Asks the device for an interrupt. Can be called in any context.
+    pub(crate) fn arm(self: &Arc<Self>, kind: ArmKind) {
+        let flags = match kind {
+            ArmKind::None => return,
+            ArmKind::Next => NotifyFlags::NEXT_COMPLETION,
+            ArmKind::Solicited => NotifyFlags::SOLICITED,
+        };
+        let mut arming = self.arming.lock();
+        arming.next = arming.next | flags;
+        self.send(&mut arming);
+    }
+
+    /// Sends what is to be asked for, if the buffer is there.
+    fn send(self: &Arc<Self>, arming: &mut Arming) {
+        let Some(buffer) = arming.buffer.take() else {
+            return;
+        };
+        let request = CmdReqNotify {
+            cqn: self.number,
+            flags: replace(&mut arming.next, NotifyFlags::NONE),
+        };
+        // A device that takes no commands is about to be found dead, and then everybody is woken.
+        arming.buffer = self.ctrl.start(&request, buffer, self.clone()).err();
+    }
+}
+
+impl Background for CqVirtqueue {
+    fn answered(self: ArcBorrow<'_, Self>, buffer: CommandBuffer, result: Result) {
+        let mut arming = self.arming.lock();
+        arming.buffer = Some(buffer);
+        if arming.next != NotifyFlags::NONE {
+            let this: Arc<Self> = self.into();
+            this.send(&mut arming);
+        }
+        drop(arming);
+        // The CQ was destroyed meanwhile, or nothing will come and whoever waits may as well look.
+        if result.is_err() {
+            self.used();
+        }
+    }
+}
+
+impl Handler for CqVirtqueue {
+    fn queue(&self) -> &dyn AnyQueue {
+        &self.queue
+    }
+
+    fn used(self: ArcBorrow<'_, Self>) {
+        let cookie = self.cookie.load(Acquire);
+        self.targets.with(cookie, |target| target.completion());
+    }
+}
+
+/// A virtqueue that one CQ or QP has at a time.
+pub(crate) trait Claimable: Handler {
+    /// The virtqueue.
+    fn elements(&self) -> &Queue<()>;
+
+    /// Whether somebody has it.
+    fn claimed(&self) -> &Mutex<bool>;
+
+    /// It goes back.
+    fn forget(&self) {}
+}
+
+impl Claimable for WorkVirtqueue {
+    fn elements(&self) -> &Queue<()> {
+        &self.queue
+    }
+
+    fn claimed(&self) -> &Mutex<bool> {
+        &self.claimed
+    }
+}
+
+impl Claimable for CqVirtqueue {
+    fn elements(&self) -> &Queue<()> {
+        &self.queue
+    }
+
+    fn claimed(&self) -> &Mutex<bool> {
+        &self.claimed
+    }
+
+    fn forget(&self) {
+        self.cookie.store(NO_COOKIE, Relaxed);
+        self.arming.lock().next = NotifyFlags::NONE;
+    }
+}
+
+/// A virtqueue in the hands of a CQ or QP.
+///
+/// When it is dropped, which is after the device gave the CQ or QP up, it is reset and can be had
+/// again. It may sleep.
+pub(crate) struct Claim<Q: Claimable>(Arc<Q>);
+
+impl<Q: Claimable> Claim<Q> {
+    fn new(queue: &Arc<Q>) -> Result<Self> {
+        if replace(&mut *queue.claimed().lock(), true) {
+            // The device gave a number away twice.
+            return Err(EIO);
+        }
+        Ok(Self(queue.clone()))
+    }
+
+    /// The virtqueue.
+    pub(crate) fn queue(&self) -> &Arc<Q> {
+        &self.0
+    }
+}
+
+impl<Q: Claimable> Deref for Claim<Q> {
+    type Target = Q;
+
+    fn deref(&self) -> &Q {
+        &self.0
+    }
+}
+
+impl<Q: Claimable> Drop for Claim<Q> {
+    fn drop(&mut self) {
+        self.0.forget();
+        // The device may give the number away as soon as it was reset.
+        let mut claimed = self.0.claimed().lock();
+        // Without a device there is nobody who could give the number away. If it does not let go of
+        // the virtqueue, that stays claimed, and whoever gets the number is refused.
+        *claimed = self.0.elements().reset().is_err();
+    }
+}
+
+/// The virtqueues of a device.
+pub(crate) struct Transport {
+    cqs: KVec<Arc<CqVirtqueue>>,
+    /// Send queues and receive queues.
+    pairs: KVec<[Arc<WorkVirtqueue>; 2]>,
+}
+
+impl Transport {
+    /// How many QPs the virtqueues serve that are taken of a device with these limits.
+    ///
+    /// The first of the device's are taken: numbers leave no room for a choice.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSPC` if there would be none.
+    pub(crate) fn max_qp(max_cq: u32, max_qp: u32) -> Result<u32> {
+        let left = MAX_QUEUES
+            .checked_sub(1)
+            .and_then(|left| left.checked_sub(max_cq));
+        match left.map(|left| max_qp.min(left / 2)) {
+            None | Some(0) => Err(ENOSPC),
+            Some(pairs) => Ok(pairs),
+        }
+    }
+
+    /// The virtqueues for these limits, not attached to a device.
+    pub(crate) fn new(
+        limits: &QueueLimits,
+        ctrl: &Arc<ControlQueue>,
+        targets: &Arc<EventTargets>,
+    ) -> Result<Self> {
+        let mut cqs = KVec::with_capacity(usize::try_from(limits.max_cq)?, GFP_KERNEL)?;
+        for number in 0..limits.max_cq {
+            let buffer = Some(ControlQueue::background_buffer()?);
+            let arming = Arming {
+                buffer,
+                next: NotifyFlags::NONE,
+            };
+            let queue = Arc::pin_init(
+                pin_init!(CqVirtqueue {
+                    queue <- Queue::new(),
+                    claimed <- new_mutex!(false, "virtio_rdma::transport::claimed"),
+                    number,
+                    ctrl: ctrl.clone(),
+                    targets: targets.clone(),
+                    cookie: Atomic::new(NO_COOKIE),
+                    arming <- new_spinlock_irq!(arming, "virtio_rdma::transport::arming"),
+                }),
+                GFP_KERNEL,
+            )?;
+            cqs.push(queue, GFP_KERNEL)?;
+        }
+        let new_queue = || {
+            Arc::pin_init(
+                pin_init!(WorkVirtqueue {
+                    queue <- Queue::new(),
+                    claimed <- new_mutex!(false, "virtio_rdma::transport::claimed"),
+                }),
+                GFP_KERNEL,
+            )
+        };
+        let mut pairs = KVec::with_capacity(usize::try_from(limits.max_qp)?, GFP_KERNEL)?;
+        for _ in 0..limits.max_qp {
+            pairs.push([new_queue()?, new_queue()?], GFP_KERNEL)?;
+        }
+        Ok(Self { cqs, pairs })
+    }
+
+    /// Adds the handlers of the virtqueues, in the order of their numbers, to that of the control
+    /// queue.
+    pub(crate) fn add_handlers(&self, to: &mut KVec<(CString, Arc<dyn Handler>)>) -> Result {
+        for (number, queue) in self.cqs.iter().enumerate() {
+            let handler: Arc<dyn Handler> = queue.clone();
+            to.push(
+                (CString::try_from_fmt(fmt!("cq.{number}"))?, handler),
+                GFP_KERNEL,
+            )?;
+        }
+        for (pair, number) in self.pairs.iter().zip(1..) {
+            for (queue, kind) in pair.iter().zip(["sq", "rq"]) {
+                let handler: Arc<dyn Handler> = queue.clone();
+                let name = CString::try_from_fmt(fmt!("{kind}.{number}"))?;
+                to.push((name, handler), GFP_KERNEL)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lowers limits to what the rings hold that were found.
+    pub(crate) fn limit(&self, limits: &mut QueueLimits) {
+        let least = |sizes: &mut dyn Iterator<Item = usize>| {
+            sizes.min().and_then(|size| u32::try_from(size).ok())
+        };
+        let cqs = least(&mut self.cqs.iter().map(|cq| cq.queue.size()));
+        let work = least(&mut self.pairs.iter().flatten().map(|work| work.queue.size()));
+        limits.max_cqe = limits.max_cqe.min(cqs.unwrap_or(0));
+        limits.max_qp_wr = limits.max_qp_wr.min(work.unwrap_or(0));
+    }
+
+    /// Takes the virtqueue of CQ `number`, which the device has just created.
+    ///
+    /// # Errors
+    ///
+    /// `EIO` if it has no such CQ or gave the number away before.
+    pub(crate) fn claim_cq(&self, number: u32) -> Result<Claim<CqVirtqueue>> {
+        Claim::new(self.cqs.get(usize::try_from(number)?).ok_or(EIO)?)
+    }
+
+    /// Takes the virtqueues of QP `number`, which the device has just created: the send queue and the
+    /// receive queue.
+    ///
+    /// # Errors
+    ///
+    /// `EIO` if it has no such QP or gave the number away before.
+    pub(crate) fn claim_pair(&self, number: u32) -> Result<[Claim<WorkVirtqueue>; 2]> {
+        let index = number.checked_sub(1).ok_or(EIO)?;
+        let [send, recv] = self.pairs.get(usize::try_from(index)?).ok_or(EIO)?;
+        Ok([Claim::new(send)?, Claim::new(recv)?])
+    }
+}

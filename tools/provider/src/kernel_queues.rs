@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Queues that live in the kernel, where the device has no rings in user memory: each verb is a system call.
+//!
+//! The kernel copies work requests and completions. It can't copy inline payload, which uverbs does not pass on, so
+//! QPs have room for none. Extended CQs and QPs are not served: their verbs would hide a system call each.
+
+use std::mem::size_of_val;
+use std::mem::MaybeUninit;
+
+use libc::c_int;
+
+use crate::errno;
+use crate::ffi;
+use crate::ffi::Zeroed;
+
+/// `create_cq`.
+unsafe extern "C" fn create_cq(
+    context: *mut ffi::ibv_context,
+    cqe: c_int,
+    channel: *mut ffi::ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ffi::ibv_cq {
+    let mut cq = Box::new(ffi::verbs_cq::zeroed());
+    let mut command = ffi::ibv_create_cq::zeroed();
+    let mut response = ffi::ib_uverbs_create_cq_resp::zeroed();
+    // SAFETY: libibverbs' arguments are passed on, the CQ stays where it is in its box, and command and response are as
+    // long as stated.
+    let status = unsafe {
+        ffi::ibv_cmd_create_cq(
+            context,
+            cqe,
+            channel,
+            comp_vector,
+            (&raw mut *cq).cast(),
+            &mut command,
+            size_of_val(&command),
+            &mut response,
+            size_of_val(&response),
+        )
+    };
+    if status != 0 {
+        return errno::null(status);
+    }
+    // The ibv_cq is the first member.
+    Box::into_raw(cq).cast()
+}
+
+/// `create_cq_ex`.
+unsafe extern "C" fn create_cq_ex(
+    _context: *mut ffi::ibv_context,
+    _attr: *mut ffi::ibv_cq_init_attr_ex,
+) -> *mut ffi::ibv_cq_ex {
+    errno::null(libc::EOPNOTSUPP)
+}
+
+/// `cq_event`: the kernel knows what it was told to arm.
+unsafe extern "C" fn cq_event(_cq: *mut ffi::ibv_cq) {}
+
+/// `destroy_cq`.
+unsafe extern "C" fn destroy_cq(cq: *mut ffi::ibv_cq) -> c_int {
+    // SAFETY: libibverbs passes a CQ of this provider.
+    let status = unsafe { ffi::ibv_cmd_destroy_cq(cq) };
+    if status == 0 {
+        // SAFETY: it was made by `create_cq`, and the caller does not use it any more.
+        drop(unsafe { Box::from_raw(cq.cast::<ffi::verbs_cq>()) });
+    }
+    status
+}
+
+/// `create_qp`.
+unsafe extern "C" fn create_qp(
+    pd: *mut ffi::ibv_pd,
+    attr: *mut ffi::ibv_qp_init_attr,
+) -> *mut ffi::ibv_qp {
+    let mut qp = Box::new(ffi::verbs_qp::zeroed());
+    let mut command = ffi::ibv_create_qp::zeroed();
+    let mut response = ffi::ib_uverbs_create_qp_resp::zeroed();
+    // SAFETY: libibverbs' arguments are passed on, the QP stays where it is in its box, and command and response are as
+    // long as stated.
+    let status = unsafe {
+        ffi::ibv_cmd_create_qp(
+            pd,
+            (&raw mut *qp).cast(),
+            attr,
+            &mut command,
+            size_of_val(&command),
+            &mut response,
+            size_of_val(&response),
+        )
+    };
+    if status != 0 {
+        return errno::null(status);
+    }
+    // The ibv_qp is the first member.
+    Box::into_raw(qp).cast()
+}
+
+/// `create_qp_ex`.
+unsafe extern "C" fn create_qp_ex(
+    _context: *mut ffi::ibv_context,
+    _attr: *mut ffi::ibv_qp_init_attr_ex,
+) -> *mut ffi::ibv_qp {
+    errno::null(libc::EOPNOTSUPP)
+}
+
+/// `destroy_qp`.
+unsafe extern "C" fn destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
+    // SAFETY: libibverbs passes a QP of this provider.
+    let status = unsafe { ffi::ibv_cmd_destroy_qp(qp) };
+    if status == 0 {
+        // SAFETY: it was made by `create_qp`, and the caller does not use it any more.
+        drop(unsafe { Box::from_raw(qp.cast::<ffi::verbs_qp>()) });
+    }
+    status
+}
+
+/// `modify_qp`.
+unsafe extern "C" fn modify_qp(
+    qp: *mut ffi::ibv_qp,
+    attr: *mut ffi::ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    let mut command = ffi::ibv_modify_qp::zeroed();
+    // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
+    unsafe { ffi::ibv_cmd_modify_qp(qp, attr, mask, &mut command, size_of_val(&command)) }
+}
+
+/// `query_qp`.
+unsafe extern "C" fn query_qp(
+    qp: *mut ffi::ibv_qp,
+    attr: *mut ffi::ibv_qp_attr,
+    mask: c_int,
+    init_attr: *mut ffi::ibv_qp_init_attr,
+) -> c_int {
+    let mut command = ffi::ibv_query_qp::zeroed();
+    let size = size_of_val(&command);
+    // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
+    unsafe { ffi::ibv_cmd_query_qp(qp, attr, mask, init_attr, &mut command, size) }
+}
+
+/// The verbs of queues in the kernel, in place of those of rings.
+pub static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
+    cq_event: Some(cq_event),
+    create_cq: Some(create_cq),
+    create_cq_ex: Some(create_cq_ex),
+    create_qp: Some(create_qp),
+    create_qp_ex: Some(create_qp_ex),
+    destroy_cq: Some(destroy_cq),
+    destroy_qp: Some(destroy_qp),
+    modify_qp: Some(modify_qp),
+    poll_cq: Some(ffi::ibv_cmd_poll_cq),
+    post_recv: Some(ffi::ibv_cmd_post_recv),
+    post_send: Some(ffi::ibv_cmd_post_send),
+    query_qp: Some(query_qp),
+    req_notify_cq: Some(ffi::ibv_cmd_req_notify_cq),
+    // SAFETY: all members are optional function pointers, of which zero is None.
+    ..unsafe { MaybeUninit::zeroed().assume_init() }
+};
