@@ -36,8 +36,10 @@ macro_rules! zeroed {
 }
 
 zeroed!(
-    ib_uverbs_create_ah_resp,
     ib_uverbs_alloc_pd_resp,
+    ib_uverbs_create_ah_resp,
+    ib_uverbs_create_cq_resp,
+    ib_uverbs_create_qp_resp,
     ib_uverbs_ex_create_cq_resp,
     ib_uverbs_ex_create_qp_resp,
     ib_uverbs_ex_query_device_resp,
@@ -47,7 +49,9 @@ zeroed!(
     ibv_ah,
     ibv_alloc_pd,
     ibv_cq_init_attr_ex,
+    ibv_create_cq,
     ibv_create_cq_ex,
+    ibv_create_qp,
     ibv_create_qp_ex,
     ibv_get_context,
     ibv_modify_qp,
