@@ -60,7 +60,7 @@ device() {
 		printf '%s\n' "$RDMA_DEVICE"
 		return
 	fi
-	at "$1" bash -c 'cd /sys/class/infiniband && for d in *; do
+	at "$1" bash -c 'cd /sys/class/infiniband && shopt -s nullglob && for d in *; do
 		[[ $(readlink "$d/device/driver") == */virtio_rdma ]] && echo "0 $d" || echo "1 $d"
 	done | sort | sed -n "1s/^. //p"'
 }
