@@ -8,37 +8,12 @@
 #include "kverbs.h"
 
 #include <linux/atomic.h>
-#include <linux/dma-mapping.h>
 
 #define RIGHTS	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC)
 
-struct target {
-	struct ib_mr *mr;
-	struct scatterlist list;
-};
-
-static bool target_register(struct pair *pair, struct target *target)
-{
-	struct work *work = work_get();
-	struct ib_reg_wr wr = {
-		.wr = { .wr_cqe = &work->cqe, .opcode = IB_WR_REG_MR, .send_flags = IB_SEND_SIGNALED },
-		.mr = target->mr,
-		.key = target->mr->rkey,
-		.access = RIGHTS,
-	};
-
-	sg_init_table(&target->list, 1);
-	sg_dma_address(&target->list) = pair->b.dma;
-	sg_dma_len(&target->list) = SIZE;
-	EXPECT(ib_map_mr_sg(target->mr, &target->list, 1, NULL, PAGE_SIZE) == 1);
-	work_init(work);
-	EXPECT(!ib_post_send(pair->b.qp, &wr.wr, NULL));
-	return work_wait(work, IB_WC_SUCCESS);
-}
-
 /* The number that was there before lands in A's memory. */
-static int post_atomic(struct pair *pair, struct target *target, struct work *work, enum ib_wr_opcode opcode,
-		       u32 offset, u64 compare_add, u64 swap)
+static int post_atomic(struct pair *pair, struct ib_mr *mr, struct work *work, enum ib_wr_opcode opcode, u32 offset,
+		       u64 compare_add, u64 swap)
 {
 	struct ib_sge sge = sge_of(pair, &pair->a, 0, 8);
 	struct ib_atomic_wr wr = {
@@ -49,8 +24,8 @@ static int post_atomic(struct pair *pair, struct target *target, struct work *wo
 			.opcode = opcode,
 			.send_flags = IB_SEND_SIGNALED,
 		},
-		.remote_addr = target->mr->iova + offset,
-		.rkey = target->mr->rkey,
+		.remote_addr = pair->b.dma + offset,
+		.rkey = mr->rkey,
 		.compare_add = compare_add,
 		.swap = swap,
 	};
@@ -59,34 +34,34 @@ static int post_atomic(struct pair *pair, struct target *target, struct work *wo
 	return ib_post_send(pair->a.qp, &wr.wr, NULL);
 }
 
-static bool atomics(struct pair *pair, struct target *target)
+static bool atomics(struct pair *pair, struct ib_mr *mr)
 {
 	u64 *number = (u64 *)pair->b.memory, *before = (u64 *)pair->a.memory;
 	struct work *work = work_get();
 
 	*number = 0x123456789abcdef0;
-	EXPECT(!post_atomic(pair, target, work, IB_WR_ATOMIC_FETCH_AND_ADD, 0, 0x1111111111111111, 0));
+	EXPECT(!post_atomic(pair, mr, work, IB_WR_ATOMIC_FETCH_AND_ADD, 0, 0x1111111111111111, 0));
 	EXPECT(work_wait(work, IB_WC_SUCCESS));
 	EXPECT(work->wc.opcode == IB_WC_FETCH_ADD);
 	EXPECT(*before == 0x123456789abcdef0 && *number == 0x23456789abcdf001);
 
-	EXPECT(!post_atomic(pair, target, work, IB_WR_ATOMIC_CMP_AND_SWP, 0, 1, 2));
+	EXPECT(!post_atomic(pair, mr, work, IB_WR_ATOMIC_CMP_AND_SWP, 0, 1, 2));
 	EXPECT(work_wait(work, IB_WC_SUCCESS));
 	EXPECT(work->wc.opcode == IB_WC_COMP_SWAP);
 	EXPECT(*before == 0x23456789abcdf001 && *number == 0x23456789abcdf001);
 
-	EXPECT(!post_atomic(pair, target, work, IB_WR_ATOMIC_CMP_AND_SWP, 0, 0x23456789abcdf001, 42));
+	EXPECT(!post_atomic(pair, mr, work, IB_WR_ATOMIC_CMP_AND_SWP, 0, 0x23456789abcdf001, 42));
 	EXPECT(work_wait(work, IB_WC_SUCCESS));
 	EXPECT(*before == 0x23456789abcdf001 && *number == 42);
 
-	EXPECT(!post_atomic(pair, target, work, IB_WR_ATOMIC_FETCH_AND_ADD, 4, 1, 0));
+	EXPECT(!post_atomic(pair, mr, work, IB_WR_ATOMIC_FETCH_AND_ADD, 4, 1, 0));
 	EXPECT(work_wait(work, IB_WC_REM_INV_REQ_ERR));
 	EXPECT(*number == 42);
 	return true;
 }
 
 /* No count is lost while this CPU counts too. */
-static bool atomics_race(struct pair *pair, struct target *target)
+static bool atomics_race(struct pair *pair, struct ib_mr *mr)
 {
 	atomic64_t *number = (atomic64_t *)pair->b.memory;
 	u64 own = 0;
@@ -96,7 +71,7 @@ static bool atomics_race(struct pair *pair, struct target *target)
 	for (round = 0; round < 100; round++) {
 		struct work *work = work_get();
 
-		EXPECT(!post_atomic(pair, target, work, IB_WR_ATOMIC_FETCH_AND_ADD, 0, 1, 0));
+		EXPECT(!post_atomic(pair, mr, work, IB_WR_ATOMIC_FETCH_AND_ADD, 0, 1, 0));
 		while (!completion_done(&work->done)) {
 			atomic64_inc(number);
 			own++;
@@ -164,36 +139,36 @@ static bool test_drain(struct pair *pair)
 	return true;
 }
 
-static bool with_target(struct pair *pair, bool (*test)(struct pair *pair, struct target *target))
+/* Runs a test with an MR over all memory, of which the core has none with the right to atomics. */
+static bool with_mr(struct pair *pair, bool (*test)(struct pair *pair, struct ib_mr *mr))
 {
-	struct target target;
+	struct ib_mr *mr = pair->dev->ops.get_dma_mr(pair->pd, RIGHTS);
 	bool passed;
 
-	target.mr = ib_alloc_mr(pair->pd, IB_MR_TYPE_MEM_REG, SIZE / PAGE_SIZE + 1);
-	EXPECT(!IS_ERR(target.mr));
-	passed = target_register(pair, &target) && test(pair, &target);
-	ib_dereg_mr(target.mr);
+	EXPECT(!IS_ERR(mr));
+	passed = test(pair, mr);
+	pair->dev->ops.dereg_mr(mr, NULL);
 	return passed;
 }
 
 static bool test_atomics(struct pair *pair)
 {
-	return with_target(pair, atomics);
+	return with_mr(pair, atomics);
 }
 
 static bool test_atomics_race(struct pair *pair)
 {
-	return with_target(pair, atomics_race);
+	return with_mr(pair, atomics_race);
 }
 
 static bool has_atomics(const struct ib_device_attr *attrs)
 {
-	return has_fast_reg(attrs) && attrs->atomic_cap != IB_ATOMIC_NONE;
+	return attrs->atomic_cap != IB_ATOMIC_NONE;
 }
 
 static bool has_global_atomics(const struct ib_device_attr *attrs)
 {
-	return has_fast_reg(attrs) && attrs->atomic_cap == IB_ATOMIC_GLOB;
+	return attrs->atomic_cap == IB_ATOMIC_GLOB;
 }
 
 const struct test atomic_tests[] = {

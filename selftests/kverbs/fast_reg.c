@@ -135,7 +135,7 @@ static bool write_mr(struct pair *pair, struct fast *fast, u32 rkey, u32 offset,
 	return rdma_at(pair, IB_WR_RDMA_WRITE, 0, length, fast->mr->iova + offset, rkey, status);
 }
 
-bool has_fast_reg(const struct ib_device_attr *attrs)
+static bool has_fast_reg(const struct ib_device_attr *attrs)
 {
 	return attrs->device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS;
 }

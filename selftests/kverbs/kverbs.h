@@ -79,8 +79,6 @@ struct test {
 	bool (*is_offered)(const struct ib_device_attr *attrs);
 };
 
-bool has_fast_reg(const struct ib_device_attr *attrs);
-
 extern const struct test data_tests[];
 extern const struct test fast_reg_tests[];
 extern const struct test atomic_tests[];
