@@ -6,9 +6,8 @@
 #ifndef KVERBS_H
 #define KVERBS_H
 
-#ifndef pr_fmt
+/* Included before all others, which would have none. */
 #define pr_fmt(fmt) "kverbs: " fmt
-#endif
 
 #include <linux/completion.h>
 #include <linux/printk.h>

@@ -6,10 +6,10 @@
  * Loading fails if a test does.
  */
 
+#include "kverbs.h"
+
 #include <linux/module.h>
 #include <linux/slab.h>
-
-#include "kverbs.h"
 
 static char *device;
 module_param(device, charp, 0444);
