@@ -10,9 +10,15 @@ pub fn number(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// Sets `errno` and returns a null pointer, as verbs that create an object fail.
-pub fn null<T>(number: i32) -> *mut T {
+/// Sets `errno` and returns the number.
+pub fn set(number: i32) -> i32 {
     // SAFETY: the pointer is to the calling thread's errno.
     unsafe { *libc::__errno_location() = number };
+    number
+}
+
+/// Sets `errno` and returns a null pointer, as verbs that create an object fail.
+pub fn null<T>(number: i32) -> *mut T {
+    set(number);
     ptr::null_mut()
 }
