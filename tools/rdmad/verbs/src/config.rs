@@ -12,8 +12,8 @@ use virtio_rdma_abi::ib::Mtu;
 use virtio_rdma_abi::queues::{QueueNumbers, Role};
 use virtio_rdma_abi::wire::Wire;
 
-/// Vendor id: none that the IEEE gave out.
-const VENDOR_ID: u32 = 0;
+/// Vendor id: virtio's, as PCI has it. 0 would be no id.
+const VENDOR_ID: u32 = 0x1af4;
 /// Part id and hardware version of this implementation.
 const PART_ID: u32 = 1;
 const HW_VERSION: u32 = 1;
