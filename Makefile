@@ -22,7 +22,7 @@ kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top)$(2) MO=$(top)/$(build)
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
-.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-debug lint unit selftests fmt clean distclean
+.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-debug check-pyverbs lint unit selftests fmt clean distclean
 
 help:
 	@printf '%s\n' \
@@ -31,6 +31,7 @@ help:
 		'make shell      a prompt in such a machine ("on 2 COMMAND" reaches the other one)' \
 		'make check      every check there is: lints, unit tests, module build, tests in machines' \
 		'make check-debug   the tests in machines again, on a kernel that watches itself (KASAN, lockdep ...)' \
+		"make check-pyverbs all of rdma-core's own tests, on our device and on rxe" \
 		'make build      the kernel module, the provider, the device, the tools' \
 		'make module | provider | device | tools   one of them' \
 		'make lint | unit | selftests              one part of check' \
@@ -71,7 +72,7 @@ device: setup
 	$(enter) cargo build $(quiet) --release -p virtio-rdmad
 
 tools: setup
-	$(enter) cargo build $(quiet) --release -p testbed -p verbs-test
+	$(enter) cargo build $(quiet) --release -p testbed -p verbs-test --bins --examples
 
 demo: build
 	@tools/testbed/demo $(VM)
@@ -84,6 +85,10 @@ check: setup
 
 check-debug: build
 	@tools/testbed/check debug
+
+# The quick ones are among the selftests.
+check-pyverbs: build
+	@T=selftests/pyverbs/all.sh tools/testbed/check selftests
 
 lint: setup
 	@tools/testbed/check format lint

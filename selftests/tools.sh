@@ -24,7 +24,19 @@ test_write_lat() {
 test_write_bw_both_ways() { pair -x ib_write_bw -s 65536 -n 300 -b; }
 test_write_bw_many_pairs() { pair -x ib_write_bw -s 16384 -n 100 -q 8; }
 
-tests=(test_rc_pingpong_polling test_rc_pingpong_events test_write_bw test_write_lat)
+# The example of a program on libibverbs.
+test_first_steps() {
+	local example=$top/build/target/release/examples/first_steps
+	on 2 timeout 120 "$example" "$(device 2)" "$(gid_index 2)" >"$work/passive" 2>&1 &
+	listens_for_example() { [[ -n $(on 2 ss -Hltn 'sport = :18900') ]]; }
+	until_ok 60 listens_for_example
+	timeout 120 "$example" "$(device 1)" "$(gid_index 1)" vm2 | tee "$work/active"
+	wait $!
+	grep -qx 'read back: left in your memory' "$work/active"
+	grep -qx 'received: is anybody there?' "$work/passive"
+}
+
+tests=(test_rc_pingpong_polling test_rc_pingpong_events test_write_bw test_write_lat test_first_steps)
 # How queues are posted to and polled does not depend on the rest.
 in_rfc_mode || tests+=(test_rc_pingpong_large test_read_bw test_send_bw test_send_bw_events test_write_bw_both_ways
 	test_write_bw_many_pairs)

@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! One end of a connected pair of RC QPs.
+//! One end of a pair of QPs.
 
 use std::rc::Rc;
 
 use anyhow::Result;
 
-use crate::rdma::{access, ffi, Caps, Channel, Cq, Mr, Op, Path, Pd, Qp, SendWr, Sge, Timing, Wc};
-use crate::session::{Session, LIMIT};
+use crate::ktap::skip;
+use crate::rdma::{
+    access, ffi, Caps, Channel, Cq, Kind, Mr, Op, Path, Pd, Qp, SendWr, Sge, Timing, Wc,
+};
+use crate::session::{errno, Session, LIMIT};
 
 /// How a pair is made. Both sides need not use the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
+    /// Transport service.
+    pub kind: Kind,
     /// What the QP is created with.
     pub caps: Caps,
     /// Entries of each CQ; by default as many as the QP has work requests.
@@ -39,6 +44,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            kind: Kind::Rc,
             caps: Caps {
                 send_wr: 64,
                 recv_wr: 64,
@@ -60,6 +66,17 @@ impl Default for Options {
             rnr_timer: 14,
             psn: 0x00ff_fff0,
         }
+    }
+}
+
+/// Skips the test if the device does not have this type of QPs.
+pub fn served(kind: Kind, created: Result<Qp>) -> Result<Qp> {
+    const EOPNOTSUPP: i32 = 95;
+    match created {
+        Err(error) if kind != Kind::Rc && errno(&error) == Some(EOPNOTSUPP) => {
+            skip(format!("a device without {kind:?} QPs"))
+        }
+        created => created,
     }
 }
 
@@ -104,7 +121,7 @@ impl Endpoint {
             options.cq_entries.unwrap_or(caps.recv_wr),
             channel.as_ref(),
         )?;
-        let qp = Qp::new(pd, &send, &recv, caps)?;
+        let qp = served(options.kind, Qp::of(options.kind, pd, &send, &recv, caps))?;
         let path = Self::link(session, &qp, options)?;
         Ok(Self {
             qp,

@@ -2,19 +2,21 @@
 
 //! Address handles.
 
-use std::mem::zeroed;
+use std::mem::{size_of, zeroed, MaybeUninit};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
 use anyhow::Result;
 
 use super::context::created;
-use super::{check, ffi, Pd};
+use super::{check, ffi, Mr, Pd, Wc};
+use virtio_rdma_abi::wqe::AddressVector;
 
 /// Attributes of an AH as libibverbs has them.
 pub type AhAttr = ffi::ibv_ah_attr;
 
 /// An address handle.
+#[derive(Debug)]
 pub struct Ah {
     raw: NonNull<ffi::ibv_ah>,
     _pd: Rc<Pd>,
@@ -34,6 +36,49 @@ impl Ah {
             raw,
             _pd: Rc::clone(pd),
         })
+    }
+
+    /// An AH to the sender of a message that was received with its GRH at the start of `mr`.
+    pub fn back(pd: &Rc<Pd>, wc: &Wc, mr: &Mr) -> Result<Self> {
+        let mut grh = MaybeUninit::<ffi::ibv_grh>::zeroed();
+        let bytes = mr.read(0, size_of::<ffi::ibv_grh>());
+        // SAFETY: A GRH is plain bytes, and as many as it has were read.
+        unsafe {
+            grh.as_mut_ptr()
+                .cast::<u8>()
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        };
+        // SAFETY: All-zero bytes are a valid ibv_wc.
+        let mut raw: ffi::ibv_wc = unsafe { zeroed() };
+        raw.wc_flags = wc.flags;
+        raw.src_qp = wc.source;
+        raw.sl = wc.sl;
+        // SAFETY: The PD exists, and completion and GRH are valid memory.
+        let raw = created("create AH from completion", unsafe {
+            ffi::ibv_create_ah_from_wc(pd.raw(), &mut raw, grh.as_mut_ptr(), 1)
+        })?;
+        Ok(Self {
+            raw,
+            _pd: Rc::clone(pd),
+        })
+    }
+
+    /// Overwrites what the provider of virtio-rdma keeps of an AH's path behind libibverbs' part, as a process can do
+    /// with all its memory: `bytes` from `offset` of the address vector on.
+    pub fn forge(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= AddressVector::SIZE);
+        // SAFETY: The provider's AH is libibverbs' followed by the bytes of an address vector.
+        unsafe {
+            self.raw
+                .add(1)
+                .cast::<u8>()
+                .add(offset)
+                .copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len())
+        };
+    }
+
+    pub(super) fn raw(&self) -> *mut ffi::ibv_ah {
+        self.raw.as_ptr()
     }
 }
 

@@ -15,6 +15,7 @@ use anyhow::{bail, Context as _, Result};
 use super::{check, ffi};
 
 /// An open device.
+#[derive(Debug)]
 pub struct Context {
     raw: NonNull<ffi::ibv_context>,
     name: String,
@@ -37,6 +38,8 @@ pub struct DeviceAttr {
     pub max_cqe: u32,
     /// READs outstanding at a QP as responder.
     pub max_qp_rd_atom: u8,
+    /// Whether it has atomic operations.
+    pub atomics: bool,
 }
 
 impl Context {
@@ -96,6 +99,7 @@ impl Context {
             max_qp_wr: attr.max_qp_wr.try_into()?,
             max_cqe: attr.max_cqe.try_into()?,
             max_qp_rd_atom: u8::try_from(attr.max_qp_rd_atom).unwrap_or(u8::MAX),
+            atomics: attr.atomic_cap != ffi::IBV_ATOMIC_NONE,
         })
     }
 

@@ -5,6 +5,7 @@
 use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context as _, Result};
 
@@ -21,11 +22,14 @@ pub mod access {
     pub const REMOTE_WRITE: u32 = ffi::IBV_ACCESS_REMOTE_WRITE;
     /// Peers may read.
     pub const REMOTE_READ: u32 = ffi::IBV_ACCESS_REMOTE_READ;
-    /// All three.
+    /// Peers may change words atomically.
+    pub const REMOTE_ATOMIC: u32 = ffi::IBV_ACCESS_REMOTE_ATOMIC;
+    /// All but atomics.
     pub const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ;
 }
 
 /// A protection domain.
+#[derive(Debug)]
 pub struct Pd {
     raw: NonNull<ffi::ibv_pd>,
     context: Rc<Context>,
@@ -186,6 +190,15 @@ impl Mr {
             length: u32::try_from(length).expect("an SGE is shorter than 4 GiB"),
             lkey: self.lkey(),
         }
+    }
+
+    /// The word at `offset`, a multiple of 8, for atomic access beside the device's. Only for regions that the process may
+    /// write.
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(self.buffer.is_some() && offset % 8 == 0 && offset + 8 <= self.length);
+        // SAFETY: The word lies in the buffer, which starts on a page, and is only accessed atomically: by the device as
+        // well.
+        unsafe { AtomicU64::from_ptr(self.start.add(offset).cast().as_ptr()) }
     }
 
     /// Copies `bytes` into the memory. Only for regions that the process may write.

@@ -5,6 +5,7 @@
 
 mod ah;
 mod context;
+pub mod extended;
 pub mod ffi;
 mod memory;
 mod qp;
@@ -14,9 +15,9 @@ mod work;
 pub use ah::{Ah, AhAttr};
 pub use context::Context;
 pub use memory::{access, Mr, Pd, Sge};
-pub use qp::{Caps, Path, Qp, Timing};
+pub use qp::{Caps, Kind, Path, Qp, Timing, QKEY};
 pub use queue::{Channel, Cq, Wc};
-pub use work::{Op, Payload, PostError, SendWr};
+pub use work::{Op, Payload, PostError, SendWr, To};
 
 use std::io;
 

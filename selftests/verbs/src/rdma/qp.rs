@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! RC queue pairs.
+//! Queue pairs.
 
 use std::mem::zeroed;
 use std::ptr::NonNull;
@@ -10,12 +10,27 @@ use anyhow::{Context as _, Result};
 
 use super::context::{created, none};
 use super::work::{link, posted, raw_send, sges_of};
-use super::{check, ffi, Cq, Payload, Pd, PostError, SendWr, Sge};
+use super::{check, extended, ffi, Cq, Payload, Pd, PostError, SendWr, Sge};
 
 /// QP states and attributes as libibverbs has them, for tests of the state table.
 pub type Attr = ffi::ibv_qp_attr;
 /// `enum ibv_qp_state`.
 pub type QpState = ffi::ibv_qp_state;
+
+/// Transport service of a QP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Reliable connection.
+    #[default]
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// The Q_Key that UD QPs are given.
+pub const QKEY: u32 = 0x1122_3344;
 
 /// What a QP is created with.
 #[derive(Clone, Copy, Debug)]
@@ -68,47 +83,98 @@ pub struct Timing {
     pub reads: u8,
 }
 
-/// An RC QP.
+/// A QP.
 pub struct Qp {
     raw: NonNull<ffi::ibv_qp>,
+    kind: Kind,
     caps: Caps,
     _pd: Rc<Pd>,
     _send: Rc<Cq>,
     _recv: Rc<Cq>,
 }
 
+fn init(kind: Kind, send: &Rc<Cq>, recv: &Rc<Cq>, caps: Caps) -> ffi::ibv_qp_init_attr {
+    // SAFETY: All-zero bytes are a valid ibv_qp_init_attr.
+    let mut init: ffi::ibv_qp_init_attr = unsafe { zeroed() };
+    init.send_cq = send.raw();
+    init.recv_cq = recv.raw();
+    init.qp_type = match kind {
+        Kind::Rc => ffi::IBV_QPT_RC,
+        Kind::Uc => ffi::IBV_QPT_UC,
+        Kind::Ud => ffi::IBV_QPT_UD,
+    };
+    init.sq_sig_all = caps.signal_all.into();
+    init.cap.max_send_wr = caps.send_wr;
+    init.cap.max_recv_wr = caps.recv_wr;
+    init.cap.max_send_sge = caps.send_sge;
+    init.cap.max_recv_sge = caps.recv_sge;
+    init.cap.max_inline_data = caps.inline;
+    init
+}
+
 impl Qp {
     /// An RC QP in RESET.
     pub fn new(pd: &Rc<Pd>, send: &Rc<Cq>, recv: &Rc<Cq>, caps: Caps) -> Result<Self> {
-        // SAFETY: All-zero bytes are a valid ibv_qp_init_attr.
-        let mut init: ffi::ibv_qp_init_attr = unsafe { zeroed() };
-        init.send_cq = send.raw();
-        init.recv_cq = recv.raw();
-        init.qp_type = ffi::IBV_QPT_RC;
-        init.sq_sig_all = caps.signal_all.into();
-        init.cap.max_send_wr = caps.send_wr;
-        init.cap.max_recv_wr = caps.recv_wr;
-        init.cap.max_send_sge = caps.send_sge;
-        init.cap.max_recv_sge = caps.recv_sge;
-        init.cap.max_inline_data = caps.inline;
+        Self::of(Kind::Rc, pd, send, recv, caps)
+    }
+
+    /// A QP in RESET.
+    pub fn of(kind: Kind, pd: &Rc<Pd>, send: &Rc<Cq>, recv: &Rc<Cq>, caps: Caps) -> Result<Self> {
+        let mut init = init(kind, send, recv, caps);
         // SAFETY: PD and CQs exist.
         let raw = created("create QP", unsafe {
             ffi::ibv_create_qp(pd.raw(), &mut init)
         })?;
-        Ok(Self {
+        let signal_all = caps.signal_all;
+        Ok(Self::made(raw, kind, init.cap, signal_all, pd, send, recv))
+    }
+
+    /// A QP in RESET with the functions of [`build`](Self::build) for all operations of its type; `edit` changes the
+    /// attributes.
+    pub fn extended(
+        kind: Kind,
+        pd: &Rc<Pd>,
+        [send, recv]: [&Rc<Cq>; 2],
+        caps: Caps,
+        edit: impl FnOnce(&mut ffi::ibv_qp_init_attr_ex),
+    ) -> Result<Self> {
+        let (raw, cap) = extended::create_qp(pd, &init(kind, send, recv, caps), |attr| {
+            attr.comp_mask |= ffi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+            attr.send_ops_flags = extended::operations(kind);
+            edit(attr);
+        })?;
+        let signal_all = caps.signal_all;
+        Ok(Self::made(raw, kind, cap, signal_all, pd, send, recv))
+    }
+
+    fn made(
+        raw: NonNull<ffi::ibv_qp>,
+        kind: Kind,
+        cap: ffi::ibv_qp_cap,
+        signal_all: bool,
+        pd: &Rc<Pd>,
+        send: &Rc<Cq>,
+        recv: &Rc<Cq>,
+    ) -> Self {
+        Self {
             raw,
+            kind,
             caps: Caps {
-                send_wr: init.cap.max_send_wr,
-                recv_wr: init.cap.max_recv_wr,
-                send_sge: init.cap.max_send_sge,
-                recv_sge: init.cap.max_recv_sge,
-                inline: init.cap.max_inline_data,
-                signal_all: caps.signal_all,
+                send_wr: cap.max_send_wr,
+                recv_wr: cap.max_recv_wr,
+                send_sge: cap.max_send_sge,
+                recv_sge: cap.max_recv_sge,
+                inline: cap.max_inline_data,
+                signal_all,
             },
             _pd: Rc::clone(pd),
             _send: Rc::clone(send),
             _recv: Rc::clone(recv),
-        })
+        }
+    }
+
+    pub(super) fn raw(&self) -> *mut ffi::ibv_qp {
+        self.raw.as_ptr()
     }
 
     /// QPN.
@@ -137,8 +203,17 @@ impl Qp {
         self.modify(|attr| {
             attr.qp_state = ffi::IBV_QPS_INIT;
             attr.port_num = 1;
-            attr.qp_access_flags = access;
-            ffi::IBV_QP_STATE | ffi::IBV_QP_PKEY_INDEX | ffi::IBV_QP_PORT | ffi::IBV_QP_ACCESS_FLAGS
+            let own = match self.kind {
+                Kind::Ud => {
+                    attr.qkey = QKEY;
+                    ffi::IBV_QP_QKEY
+                }
+                Kind::Rc | Kind::Uc => {
+                    attr.qp_access_flags = access;
+                    ffi::IBV_QP_ACCESS_FLAGS
+                }
+            };
+            ffi::IBV_QP_STATE | ffi::IBV_QP_PKEY_INDEX | ffi::IBV_QP_PORT | own
         })
     }
 
@@ -156,13 +231,15 @@ impl Qp {
             attr.ah_attr.grh.dgid.raw = path.gid;
             attr.ah_attr.grh.sgid_index = path.gid_index;
             attr.ah_attr.grh.hop_limit = 64;
+            let connected =
+                ffi::IBV_QP_AV | ffi::IBV_QP_PATH_MTU | ffi::IBV_QP_DEST_QPN | ffi::IBV_QP_RQ_PSN;
+            let reliable = ffi::IBV_QP_MAX_DEST_RD_ATOMIC | ffi::IBV_QP_MIN_RNR_TIMER;
             ffi::IBV_QP_STATE
-                | ffi::IBV_QP_AV
-                | ffi::IBV_QP_PATH_MTU
-                | ffi::IBV_QP_DEST_QPN
-                | ffi::IBV_QP_RQ_PSN
-                | ffi::IBV_QP_MAX_DEST_RD_ATOMIC
-                | ffi::IBV_QP_MIN_RNR_TIMER
+                | match self.kind {
+                    Kind::Rc => connected | reliable,
+                    Kind::Uc => connected,
+                    Kind::Ud => 0,
+                }
         })
     }
 
@@ -175,12 +252,16 @@ impl Qp {
             attr.retry_cnt = timing.retries;
             attr.rnr_retry = timing.rnr_retries;
             attr.max_rd_atomic = timing.reads;
-            ffi::IBV_QP_STATE
-                | ffi::IBV_QP_SQ_PSN
-                | ffi::IBV_QP_TIMEOUT
+            let reliable = ffi::IBV_QP_TIMEOUT
                 | ffi::IBV_QP_RETRY_CNT
                 | ffi::IBV_QP_RNR_RETRY
-                | ffi::IBV_QP_MAX_QP_RD_ATOMIC
+                | ffi::IBV_QP_MAX_QP_RD_ATOMIC;
+            ffi::IBV_QP_STATE
+                | ffi::IBV_QP_SQ_PSN
+                | match self.kind {
+                    Kind::Rc => reliable,
+                    Kind::Uc | Kind::Ud => 0,
+                }
         })
     }
 
@@ -209,7 +290,8 @@ impl Qp {
             | ffi::IBV_QP_DEST_QPN
             | ffi::IBV_QP_CAP
             | ffi::IBV_QP_PORT
-            | ffi::IBV_QP_PKEY_INDEX;
+            | ffi::IBV_QP_PKEY_INDEX
+            | ffi::IBV_QP_QKEY;
         // SAFETY: All-zero bytes are valid values of both structures; the QP exists.
         unsafe {
             let mut attr: Attr = zeroed();

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context as _, Result};
 
 use super::context::{created, none, wait_readable};
-use super::{check, ffi, Context};
+use super::{check, extended, ffi, Context};
 
 /// A completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +28,16 @@ pub struct Wc {
     pub bytes: u32,
     /// Immediate data, in host byte order.
     pub imm: Option<u32>,
+    /// The key that a message has invalidated.
+    pub invalidated: Option<u32>,
     /// QPN.
     pub qpn: u32,
+    /// QPN of a datagram's sender.
+    pub source: u32,
+    /// Flags, `enum ibv_wc_flags`.
+    pub flags: u32,
+    /// Service level.
+    pub sl: u8,
 }
 
 /// The name of a completion status, as in `enum ibv_wc_status`.
@@ -65,6 +73,33 @@ fn status_name(status: u32) -> &'static str {
 }
 
 impl Wc {
+    /// A completion as libibverbs has it, with the QPNs of its own side and of the sender.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn new(
+        id: u64,
+        status: u32,
+        opcode: u32,
+        bytes: u32,
+        flags: u32,
+        extra: u32,
+        [qpn, source]: [u32; 2],
+        sl: u8,
+    ) -> Self {
+        let has = |flag| status == ffi::IBV_WC_SUCCESS && flags & flag != 0;
+        Self {
+            id,
+            status,
+            opcode,
+            bytes,
+            imm: has(ffi::IBV_WC_WITH_IMM).then_some(u32::from_be(extra)),
+            invalidated: has(ffi::IBV_WC_WITH_INV).then_some(extra),
+            qpn,
+            source,
+            flags,
+            sl,
+        }
+    }
+
     /// Fails unless the work succeeded.
     pub fn ok(self) -> Result<Self> {
         self.expect(ffi::IBV_WC_SUCCESS)
@@ -125,6 +160,8 @@ pub struct Cq {
     channel: Option<Rc<Channel>>,
     /// Completions that were polled and not yet asked for.
     kept: RefCell<Vec<Wc>>,
+    /// Completions are read field by field.
+    extended: bool,
     _context: Rc<Context>,
 }
 
@@ -150,8 +187,20 @@ impl Cq {
             raw: created("create CQ", raw)?,
             channel: channel.map(Rc::clone),
             kept: RefCell::default(),
+            extended: false,
             _context: Rc::clone(context),
         }))
+    }
+
+    /// An extended CQ that was created.
+    pub(super) fn extended(raw: NonNull<ffi::ibv_cq>, context: &Rc<Context>) -> Rc<Self> {
+        Rc::new(Self {
+            raw,
+            channel: None,
+            kept: RefCell::default(),
+            extended: true,
+            _context: Rc::clone(context),
+        })
     }
 
     /// Number of entries.
@@ -163,6 +212,10 @@ impl Cq {
     /// Takes up to 16 completions. Makes no system call if the provider makes none.
     pub fn poll(&self, found: &mut Vec<Wc>) -> Result<usize> {
         const BATCH: usize = 16;
+        if self.extended {
+            // SAFETY: The CQ exists and is extended.
+            return unsafe { extended::poll(self.raw.as_ptr().cast(), found, BATCH) };
+        }
         let mut raw = [const { MaybeUninit::<ffi::ibv_wc>::uninit() }; BATCH];
         // SAFETY: The CQ exists, and its provider filled in poll_cq, which fills at most BATCH entries of `raw`.
         let count = unsafe {
@@ -175,17 +228,17 @@ impl Cq {
             // SAFETY: poll_cq has filled the first `count` entries.
             let wc = unsafe { wc.assume_init_ref() };
             // SAFETY: Both members of the union are plain 32-bit integers.
-            let imm = u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data });
-            let with_imm =
-                wc.status == ffi::IBV_WC_SUCCESS && wc.wc_flags & ffi::IBV_WC_WITH_IMM != 0;
-            found.push(Wc {
-                id: wc.wr_id,
-                status: wc.status,
-                opcode: wc.opcode,
-                bytes: wc.byte_len,
-                imm: with_imm.then_some(imm),
-                qpn: wc.qp_num,
-            });
+            let extra = unsafe { wc.__bindgen_anon_1.imm_data };
+            found.push(Wc::new(
+                wc.wr_id,
+                wc.status,
+                wc.opcode,
+                wc.byte_len,
+                wc.wc_flags,
+                extra,
+                [wc.qp_num, wc.src_qp],
+                wc.sl,
+            ));
         }
         Ok(count)
     }

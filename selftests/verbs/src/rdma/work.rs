@@ -5,7 +5,7 @@
 use std::mem::zeroed;
 use std::ptr;
 
-use super::{check, ffi, Sge};
+use super::{check, ffi, Ah, Sge};
 
 /// What a send work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,23 @@ pub enum Op {
     WriteImm(u64, u32, u32),
     /// RDMA READ from an address and key.
     Read(u64, u32),
+    /// Atomic compare and swap of the word at an address and key: what it is compared with and what it becomes.
+    CompareSwap(u64, u32, u64, u64),
+    /// Atomic addition to the word at an address and key.
+    FetchAdd(u64, u32, u64),
+    /// SEND that invalidates a key of the peer.
+    SendInvalidate(u32),
+}
+
+/// The destination of a datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct To<'a> {
+    /// The way.
+    pub ah: &'a Ah,
+    /// QPN.
+    pub qpn: u32,
+    /// Q_Key.
+    pub qkey: u32,
 }
 
 /// What a send work request carries.
@@ -46,6 +63,8 @@ pub struct SendWr<'a> {
     pub solicited: bool,
     /// Whether to wait for earlier READs.
     pub fence: bool,
+    /// Where a datagram goes.
+    pub to: Option<To<'a>>,
 }
 
 impl<'a> SendWr<'a> {
@@ -58,7 +77,18 @@ impl<'a> SendWr<'a> {
             signaled: true,
             solicited: false,
             fence: false,
+            to: None,
         }
+    }
+
+    /// The flags that are not the payload's.
+    pub(super) fn flags(&self) -> u32 {
+        let flags = [
+            (self.signaled, ffi::IBV_SEND_SIGNALED),
+            (self.solicited, ffi::IBV_SEND_SOLICITED),
+            (self.fence, ffi::IBV_SEND_FENCE),
+        ];
+        flags.iter().filter(|flag| flag.0).map(|flag| flag.1).sum()
     }
 }
 
@@ -103,34 +133,61 @@ pub(super) fn raw_send(wr: &SendWr<'_>, list: &mut [ffi::ibv_sge]) -> ffi::ibv_s
     raw.wr_id = wr.id;
     raw.sg_list = list.as_mut_ptr();
     raw.num_sge = list.len() as i32;
-    let (opcode, remote, imm) = match wr.op {
-        Op::Send => (ffi::IBV_WR_SEND, None, None),
-        Op::SendImm(imm) => (ffi::IBV_WR_SEND_WITH_IMM, None, Some(imm)),
-        Op::Write(addr, key) => (ffi::IBV_WR_RDMA_WRITE, Some((addr, key)), None),
-        Op::WriteImm(addr, key, imm) => (
-            ffi::IBV_WR_RDMA_WRITE_WITH_IMM,
-            Some((addr, key)),
-            Some(imm),
-        ),
-        Op::Read(addr, key) => (ffi::IBV_WR_RDMA_READ, Some((addr, key)), None),
+    let rdma = |remote_addr, rkey| ffi::ibv_send_wr__bindgen_ty_2 {
+        rdma: ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey },
     };
-    raw.opcode = opcode;
-    if let Some((remote_addr, rkey)) = remote {
-        raw.wr.rdma = ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
+    let atomic = |remote_addr, rkey, compare_add, swap| ffi::ibv_send_wr__bindgen_ty_2 {
+        atomic: ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
+            remote_addr,
+            compare_add,
+            swap,
+            rkey,
+        },
+    };
+    let extra = &mut raw.__bindgen_anon_1;
+    match wr.op {
+        Op::Send => raw.opcode = ffi::IBV_WR_SEND,
+        Op::SendImm(imm) => {
+            raw.opcode = ffi::IBV_WR_SEND_WITH_IMM;
+            extra.imm_data = imm.to_be();
+        }
+        Op::SendInvalidate(key) => {
+            raw.opcode = ffi::IBV_WR_SEND_WITH_INV;
+            extra.invalidate_rkey = key;
+        }
+        Op::Write(addr, key) => {
+            raw.opcode = ffi::IBV_WR_RDMA_WRITE;
+            raw.wr = rdma(addr, key);
+        }
+        Op::WriteImm(addr, key, imm) => {
+            raw.opcode = ffi::IBV_WR_RDMA_WRITE_WITH_IMM;
+            raw.wr = rdma(addr, key);
+            extra.imm_data = imm.to_be();
+        }
+        Op::Read(addr, key) => {
+            raw.opcode = ffi::IBV_WR_RDMA_READ;
+            raw.wr = rdma(addr, key);
+        }
+        Op::CompareSwap(addr, key, compare, swap) => {
+            raw.opcode = ffi::IBV_WR_ATOMIC_CMP_AND_SWP;
+            raw.wr = atomic(addr, key, compare, swap);
+        }
+        Op::FetchAdd(addr, key, add) => {
+            raw.opcode = ffi::IBV_WR_ATOMIC_FETCH_AND_ADD;
+            raw.wr = atomic(addr, key, add, 0);
+        }
     }
-    if let Some(imm) = imm {
-        raw.__bindgen_anon_1.imm_data = imm.to_be();
+    if let Some(to) = wr.to {
+        raw.wr.ud = ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
+            ah: to.ah.raw(),
+            remote_qpn: to.qpn,
+            remote_qkey: to.qkey,
+        };
     }
-    let flags = [
-        (wr.signaled, ffi::IBV_SEND_SIGNALED),
-        (wr.solicited, ffi::IBV_SEND_SOLICITED),
-        (wr.fence, ffi::IBV_SEND_FENCE),
-        (
-            matches!(wr.payload, Payload::Inline(_)),
-            ffi::IBV_SEND_INLINE,
-        ),
-    ];
-    raw.send_flags = flags.iter().filter(|flag| flag.0).map(|flag| flag.1).sum();
+    raw.send_flags = wr.flags();
+    if matches!(wr.payload, Payload::Inline(_)) {
+        raw.send_flags |= ffi::IBV_SEND_INLINE;
+    }
     raw
 }
 

@@ -6,7 +6,7 @@ use anyhow::{ensure, Result};
 
 use crate::endpoint::{Endpoint, Options};
 use crate::pattern::{bytes, compare};
-use crate::rdma::{ffi, Mr, Op, Payload, SendWr, Wc};
+use crate::rdma::{ffi, Kind, Mr, Op, Payload, SendWr, Wc};
 use crate::session::{errno, refused, Remote, Session, LIMIT};
 
 const LARGEST: usize = 16 << 20;
@@ -162,17 +162,53 @@ pub fn path_mtu(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
+/// Sizes that go without loss through every queue on the way: nobody repeats what UC has lost.
+const UNRELIABLE_SIZES: [usize; 8] = [0, 1, 255, 1023, 1024, 1025, 4097, 8193];
+
+fn unreliable() -> Options {
+    Options {
+        kind: Kind::Uc,
+        ..Options::default()
+    }
+}
+
+/// SEND over UC.
+pub fn unreliable_send(session: &mut Session) -> Result<()> {
+    two_sided(session, &unreliable(), &UNRELIABLE_SIZES, None)?;
+    two_sided(session, &unreliable(), &UNRELIABLE_SIZES, Some(IMM))
+}
+
+/// RDMA WRITE over UC. That one without immediate data has arrived is known when a message behind it has.
+pub fn unreliable_write(session: &mut Session) -> Result<()> {
+    one_sided(
+        session,
+        &unreliable(),
+        &UNRELIABLE_SIZES,
+        true,
+        true,
+        |end, mr, remote, size| {
+            let at = remote.addr + offset(size) as u64;
+            let (sges, key) = ([mr.sge(offset(size), size)], remote.rkey);
+            end.run(Op::Write(at, key), &sges)?.ok()?;
+            end.run(Op::WriteImm(at, key, IMM), &sges)?.ok()?;
+            Ok(())
+        },
+    )
+}
+
 /// Runs `one` for every size with the memory of both sides prepared: the active side's with the message if it writes.
 fn one_sided(
     session: &mut Session,
+    options: &Options,
+    sizes: &[usize],
     recv: bool,
     writes: bool,
     one: impl Fn(&Endpoint, &Mr, Remote, usize) -> Result<()>,
 ) -> Result<()> {
-    let end = Endpoint::connect(session, &Options::default())?;
+    let end = Endpoint::connect(session, options)?;
     let mr = arena(&end)?;
     let remote = session.swap_memory(&mr)?;
-    for size in SIZES {
+    for &size in sizes {
         // One side holds the message, the other its place.
         if session.active() == writes {
             mr.write(offset(size), &message(size));
@@ -200,39 +236,60 @@ fn one_sided(
 
 /// RDMA WRITE.
 pub fn write(session: &mut Session) -> Result<()> {
-    one_sided(session, false, true, |end, mr, remote, size| {
-        let at = remote.addr + offset(size) as u64;
-        let wc = end
-            .run(Op::Write(at, remote.rkey), &[mr.sge(offset(size), size)])?
-            .ok()?;
-        ensure!(wc.opcode == ffi::IBV_WC_RDMA_WRITE, "opcode {}", wc.opcode);
-        Ok(())
-    })
+    one_sided(
+        session,
+        &Options::default(),
+        &SIZES,
+        false,
+        true,
+        |end, mr, remote, size| {
+            let at = remote.addr + offset(size) as u64;
+            let wc = end
+                .run(Op::Write(at, remote.rkey), &[mr.sge(offset(size), size)])?
+                .ok()?;
+            ensure!(wc.opcode == ffi::IBV_WC_RDMA_WRITE, "opcode {}", wc.opcode);
+            Ok(())
+        },
+    )
 }
 
 /// RDMA WRITE with immediate data.
 pub fn write_imm(session: &mut Session) -> Result<()> {
-    one_sided(session, true, true, |end, mr, remote, size| {
-        let at = remote.addr + offset(size) as u64;
-        end.run(
-            Op::WriteImm(at, remote.rkey, IMM),
-            &[mr.sge(offset(size), size)],
-        )?
-        .ok()?;
-        Ok(())
-    })
+    one_sided(
+        session,
+        &Options::default(),
+        &SIZES,
+        true,
+        true,
+        |end, mr, remote, size| {
+            let at = remote.addr + offset(size) as u64;
+            end.run(
+                Op::WriteImm(at, remote.rkey, IMM),
+                &[mr.sge(offset(size), size)],
+            )?
+            .ok()?;
+            Ok(())
+        },
+    )
 }
 
 /// RDMA READ.
 pub fn read(session: &mut Session) -> Result<()> {
-    one_sided(session, false, false, |end, mr, remote, size| {
-        let at = remote.addr + offset(size) as u64;
-        let wc = end
-            .run(Op::Read(at, remote.rkey), &[mr.sge(offset(size), size)])?
-            .ok()?;
-        ensure!(wc.opcode == ffi::IBV_WC_RDMA_READ, "opcode {}", wc.opcode);
-        Ok(())
-    })
+    one_sided(
+        session,
+        &Options::default(),
+        &SIZES,
+        false,
+        false,
+        |end, mr, remote, size| {
+            let at = remote.addr + offset(size) as u64;
+            let wc = end
+                .run(Op::Read(at, remote.rkey), &[mr.sge(offset(size), size)])?
+                .ok()?;
+            ensure!(wc.opcode == ffi::IBV_WC_RDMA_READ, "opcode {}", wc.opcode);
+            Ok(())
+        },
+    )
 }
 
 /// Inline payload of every size up to the limit, whose buffer is overwritten as soon as it is posted.

@@ -2,9 +2,12 @@
 
 //! The tests. Each function runs on both sides; the session says which one this is.
 
+mod atomics;
 mod data;
+mod datagrams;
 mod errors;
 mod events;
+mod extended;
 mod handles;
 mod hostile;
 mod limits;
@@ -53,10 +56,32 @@ pub const ALL: &[Test] = &[
     test("data_read", data::read),
     test("data_inline", data::inline),
     test("data_path_mtu", data::path_mtu),
+    test("data_unreliable_send", data::unreliable_send),
+    test("data_unreliable_write", data::unreliable_write),
     test("sge_send", sges::send),
     test("sge_write", sges::write),
     test("sge_read", sges::read),
     test("sge_none", sges::none),
+    test("datagram_messages", datagrams::messages),
+    test("datagram_wrong_qkey", datagrams::wrong_qkey),
+    test("datagram_no_such_qp", datagrams::no_such_qp),
+    test("datagram_no_receive", datagrams::no_receive),
+    test("datagram_controlled_qkey", datagrams::controlled_qkey),
+    test("datagram_forged", datagrams::forged),
+    test("atomic_values", atomics::values),
+    test("atomic_beside_the_processor", atomics::beside_the_processor),
+    test("atomic_misaligned", atomics::misaligned),
+    test("atomic_out_of_range", atomics::out_of_range),
+    test(
+        "atomic_region_without_remote_atomic",
+        atomics::region_without_remote_atomic,
+    ),
+    test("extended_reliable", extended::reliable),
+    test("extended_unreliable", extended::unreliable),
+    test("extended_reliable_sends", extended::reliable_sends),
+    test("extended_unreliable_sends", extended::unreliable_sends),
+    test("extended_datagram_sends", extended::datagram_sends),
+    test("extended_refusals", extended::refusals),
     test("memory_unaligned", memory::unaligned),
     test("memory_large", memory::large),
     test("memory_read_only", memory::read_only),
@@ -75,6 +100,7 @@ pub const ALL: &[Test] = &[
     test("queue_fence", queues::fence),
     test("state_query", states::query),
     test("state_bad_transitions", states::bad_transitions),
+    test("state_unreliable_types", states::unreliable_types),
     test("state_flush", states::flush),
     test("state_reset_and_again", states::reset_and_again),
     test("event_next", events::next),
@@ -125,6 +151,10 @@ pub const ALL: &[Test] = &[
     test(
         "error_region_gone_remote",
         errors::remote::region_gone_remote,
+    ),
+    test(
+        "error_invalidate_user_key",
+        errors::remote::invalidate_user_key,
     ),
     test(
         "error_receiver_not_ready",

@@ -82,16 +82,18 @@ impl Pieces {
     }
 }
 
-fn arena(end: &Endpoint, limit: u32) -> Result<Mr> {
-    end.memory(limit as usize * (PIECE + 8))
+/// An end whose work requests have as many SGEs as both devices can do, memory for that many pieces, and that number.
+fn connect(session: &mut Session, read: bool) -> Result<(Endpoint, Mr, usize)> {
+    let limit = limit(session, read)?;
+    let end = Endpoint::connect(session, &options(limit))?;
+    let mr = end.memory(limit as usize * (PIECE + 8))?;
+    Ok((end, mr, limit as usize))
 }
 
 /// SEND gathered from n pieces, received in other pieces.
 pub fn send(session: &mut Session) -> Result<()> {
-    let limit = limit(session, false)?;
-    let end = Endpoint::connect(session, &options(limit))?;
-    let mr = arena(&end, limit)?;
-    for count in 1..=limit as usize {
+    let (end, mr, limit) = connect(session, false)?;
+    for count in 1..=limit {
         let seed = count as u64;
         let own = Pieces::new(&mr, count, seed);
         if session.active() {
@@ -114,7 +116,7 @@ pub fn send(session: &mut Session) -> Result<()> {
             session.peer.say(&[length as u64])?;
             end.run(Op::Send, &sges)?.ok()?;
         } else {
-            let pieces = Pieces::new(&mr, limit as usize + 1 - count, seed + 1000);
+            let pieces = Pieces::new(&mr, limit + 1 - count, seed + 1000);
             mr.write(0, &vec![0xee; mr.len()]);
             end.qp.recv(seed, &pieces.sges)?;
             session.peer.say(&[pieces.total() as u64])?;
@@ -136,64 +138,50 @@ pub fn send(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// RDMA WRITE gathered from n pieces.
-pub fn write(session: &mut Session) -> Result<()> {
-    let limit = limit(session, false)?;
-    let end = Endpoint::connect(session, &options(limit))?;
-    let mr = arena(&end, limit)?;
+/// A message lies in n pieces on the active side and in one on the other; RDMA READ or WRITE takes it there.
+fn one_sided(session: &mut Session, read: bool) -> Result<()> {
+    const AT: usize = 3;
+    let (end, mr, limit) = connect(session, read)?;
     let remote = session.swap_memory(&mr)?;
-    for count in 1..=limit as usize {
+    let at = remote.addr + AT as u64;
+    let op = match read {
+        true => Op::Read(at, remote.rkey),
+        false => Op::Write(at, remote.rkey),
+    };
+    for count in 1..=limit {
         let seed = count as u64;
         let pieces = Pieces::new(&mr, count, seed);
         let message = bytes(seed, pieces.total());
+        let source = session.active() != read;
+        match (source, session.active()) {
+            (true, true) => pieces.store(&mr, &message),
+            (true, false) => mr.write(AT, &message),
+            (false, _) => mr.write(0, &vec![0xee; mr.len()]),
+        }
+        session.peer.meet()?;
         if session.active() {
-            pieces.store(&mr, &message);
-            session.peer.meet()?;
-            end.run(Op::Write(remote.addr + 1, remote.rkey), &pieces.sges)?
-                .ok()?;
-            session.peer.meet()?;
-        } else {
-            mr.write(0, &vec![0xee; mr.len()]);
-            session.peer.meet()?;
-            session.peer.meet()?;
-            compare(
-                &format!("{count} SGEs"),
-                &mr.read(1, message.len()),
-                &message,
-            )?;
+            end.run(op, &pieces.sges)?.ok()?;
+        }
+        session.peer.meet()?;
+        if !source {
+            let found = match session.active() {
+                true => pieces.load(&mr, message.len()),
+                false => mr.read(AT, message.len()),
+            };
+            compare(&format!("{count} SGEs"), &found, &message)?;
         }
     }
     Ok(())
 }
 
+/// RDMA WRITE gathered from n pieces.
+pub fn write(session: &mut Session) -> Result<()> {
+    one_sided(session, false)
+}
+
 /// RDMA READ scattered to n pieces.
 pub fn read(session: &mut Session) -> Result<()> {
-    let limit = limit(session, true)?;
-    let end = Endpoint::connect(session, &options(limit))?;
-    let mr = arena(&end, limit)?;
-    let remote = session.swap_memory(&mr)?;
-    for count in 1..=limit as usize {
-        let seed = count as u64;
-        let pieces = Pieces::new(&mr, count, seed);
-        let message = bytes(seed, pieces.total());
-        if session.active() {
-            mr.write(0, &vec![0xee; mr.len()]);
-            session.peer.meet()?;
-            end.run(Op::Read(remote.addr + 3, remote.rkey), &pieces.sges)?
-                .ok()?;
-            compare(
-                &format!("{count} SGEs"),
-                &pieces.load(&mr, message.len()),
-                &message,
-            )?;
-            session.peer.meet()?;
-        } else {
-            mr.write(3, &message);
-            session.peer.meet()?;
-            session.peer.meet()?;
-        }
-    }
-    Ok(())
+    one_sided(session, true)
 }
 
 /// Messages without an SGE on either side.

@@ -4,9 +4,9 @@
 
 use anyhow::{ensure, Result};
 
-use crate::endpoint::{Endpoint, Options};
+use crate::endpoint::{served, Endpoint, Options};
 use crate::pattern::{bytes, compare};
-use crate::rdma::{access, ffi, Cq, Op, Path, Pd, Qp, SendWr, Timing};
+use crate::rdma::{access, ffi, Cq, Kind, Op, Path, Pd, Qp, SendWr, Timing, QKEY};
 use crate::session::{errno, read_gid, refused, Session, LIMIT};
 
 const EINVAL: i32 = 22;
@@ -159,6 +159,95 @@ pub fn bad_transitions(session: &mut Session) -> Result<()> {
     qp.rts(&timing)?;
     invalid("RTS to INIT", qp.init(access::ALL), ffi::IBV_QPS_RTS)?;
     cq.expect_empty()?;
+    session.peer.meet()
+}
+
+/// UC and UD QPs go through the states with the attributes of their type: one that is missing or of another type is
+/// refused.
+pub fn unreliable_types(session: &mut Session) -> Result<()> {
+    type Change = (u32, u32);
+    const INIT: u32 = ffi::IBV_QP_STATE | ffi::IBV_QP_PKEY_INDEX | ffi::IBV_QP_PORT;
+    const UC_RTR: u32 = ffi::IBV_QP_STATE
+        | ffi::IBV_QP_AV
+        | ffi::IBV_QP_PATH_MTU
+        | ffi::IBV_QP_DEST_QPN
+        | ffi::IBV_QP_RQ_PSN;
+    const RTS: u32 = ffi::IBV_QP_STATE | ffi::IBV_QP_SQ_PSN;
+    // For each state what is refused, then what is taken.
+    let uc: [(Change, &[u32]); 3] = [
+        (
+            (ffi::IBV_QPS_INIT, INIT | ffi::IBV_QP_ACCESS_FLAGS),
+            &[INIT, INIT | ffi::IBV_QP_QKEY],
+        ),
+        (
+            (ffi::IBV_QPS_RTR, UC_RTR),
+            &[
+                UC_RTR & !ffi::IBV_QP_RQ_PSN,
+                UC_RTR & !ffi::IBV_QP_AV,
+                UC_RTR | ffi::IBV_QP_MIN_RNR_TIMER,
+                UC_RTR | ffi::IBV_QP_MAX_DEST_RD_ATOMIC,
+            ],
+        ),
+        (
+            (ffi::IBV_QPS_RTS, RTS),
+            &[ffi::IBV_QP_STATE, RTS | ffi::IBV_QP_TIMEOUT],
+        ),
+    ];
+    let ud: [(Change, &[u32]); 3] = [
+        (
+            (ffi::IBV_QPS_INIT, INIT | ffi::IBV_QP_QKEY),
+            &[INIT, INIT | ffi::IBV_QP_ACCESS_FLAGS],
+        ),
+        (
+            (ffi::IBV_QPS_RTR, ffi::IBV_QP_STATE),
+            &[UC_RTR, ffi::IBV_QP_STATE | ffi::IBV_QP_AV],
+        ),
+        (
+            (ffi::IBV_QPS_RTS, RTS),
+            &[ffi::IBV_QP_STATE, RTS | ffi::IBV_QP_RETRY_CNT],
+        ),
+    ];
+    let pd = Pd::new(&session.context)?;
+    let cq = Cq::new(&session.context, 16, None)?;
+    let gid_index = session.settings.gid_index;
+    let gid = read_gid(session.context.name(), gid_index)?;
+    for (kind, steps) in [(Kind::Uc, uc), (Kind::Ud, ud)] {
+        let qp = Qp::of(kind, &pd, &cq, &cq, Options::default().caps);
+        let qp = served(kind, qp)?;
+        let to = |state: u32, mask: u32| {
+            qp.modify(|attr| {
+                attr.qp_state = state;
+                attr.port_num = 1;
+                attr.qkey = QKEY;
+                attr.path_mtu = ffi::IBV_MTU_1024;
+                attr.dest_qp_num = qp.qpn();
+                attr.timeout = 14;
+                attr.ah_attr.is_global = 1;
+                attr.ah_attr.port_num = 1;
+                attr.ah_attr.grh.dgid.raw = gid;
+                attr.ah_attr.grh.sgid_index = gid_index;
+                attr.ah_attr.grh.hop_limit = 64;
+                mask
+            })
+        };
+        let mut before = ffi::IBV_QPS_RESET;
+        for ((state, mask), bad) in steps {
+            for &bad in bad {
+                let what = format!("{kind:?} to state {state} with mask {bad:#x}");
+                let error = refused(&what, to(state, bad))?;
+                ensure!(errno(&error) == Some(EINVAL), "{what}: {error:#}");
+                ensure!(qp.state()? == before, "{what} changed the state");
+            }
+            to(state, mask)?;
+            ensure!(qp.state()? == state);
+            before = state;
+        }
+        if kind == Kind::Ud {
+            ensure!(qp.query()?.qkey == QKEY, "Q_Key {:#x}", qp.query()?.qkey);
+        }
+        qp.to_state(ffi::IBV_QPS_ERR)?;
+        qp.to_state(ffi::IBV_QPS_RESET)?;
+    }
     session.peer.meet()
 }
 

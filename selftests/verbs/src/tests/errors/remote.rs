@@ -2,7 +2,7 @@
 
 //! Errors of remote memory: of what RDMA WRITE and READ reach for.
 
-use anyhow::Result;
+use anyhow::{ensure, Result};
 
 use super::{fails, remote_access, untouched, SIZE};
 use crate::endpoint::{Endpoint, Options};
@@ -144,6 +144,34 @@ pub fn region_gone_remote(session: &mut Session) -> Result<()> {
     if session.active() {
         let op = Op::Write(remote.addr, remote.rkey);
         fails(&end, op, &[mr.sge(0, 100)], ffi::IBV_WC_REM_ACCESS_ERR)?;
+    }
+    session.peer.meet()
+}
+
+/// SEND that would invalidate a key which only its owner may: the request fails, and the key lives.
+pub fn invalidate_user_key(session: &mut Session) -> Result<()> {
+    let pd = Pd::new(&session.context)?;
+    let end = Endpoint::connect_in(session, &pd, &Options::default())?;
+    let mr = end.memory(SIZE)?;
+    let remote = session.swap_memory(&mr)?;
+    if session.active() {
+        session.peer.meet()?;
+        let op = Op::SendInvalidate(remote.rkey);
+        fails(&end, op, &[mr.sge(0, 100)], ffi::IBV_WC_REM_ACCESS_ERR)?;
+    } else {
+        end.qp.recv(1, &[mr.sge(0, 100)])?;
+        session.peer.meet()?;
+        let wc = end.received()?;
+        ensure!(
+            wc.status != ffi::IBV_WC_SUCCESS && wc.invalidated.is_none(),
+            "{wc:?}"
+        );
+    }
+    session.peer.meet()?;
+    let again = Endpoint::connect_in(session, &pd, &Options::default())?;
+    if session.active() {
+        let op = Op::Write(remote.addr, remote.rkey);
+        again.run(op, &[mr.sge(0, 100)])?.ok()?;
     }
     session.peer.meet()
 }

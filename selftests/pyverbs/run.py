@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+"""Runs rdma-core's pyverbs tests on a device and compares each result with the expected one, in KTAP.
+
+The tests are those of the rdma-core source tree. Each module runs in a process of its own that is forked from this
+one, so that the slow part, loading Python's modules, is done once, and a test that crashes or hangs costs no other
+one its result.
+
+The file of expectations has a line for each test: its name, its result on virtio_rdma and on rxe, and why it is
+skipped where it is. A result is "pass" or "skip"; "fail" is allowed on rxe alone.
+"""
+
+import argparse
+import collections
+import contextlib
+import importlib
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+import types
+import unittest
+
+# Tests of devices of one vendor.
+FOREIGN = ("test_mlx5", "test_efa", "test_cuda")
+# Seconds after which a test counts as hanging. Those of rdma_cm wait for up to half a minute by themselves.
+PATIENCE = 180
+# What a test that passes on rxe may be skipped for.
+ABSENT = ("SRQ", "MW", "resize", "multicast", "FLUSH", "ATOMIC_WRITE", "ODP")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--tests", required=True, help="directory of rdma-core's tests")
+    parser.add_argument("--dev", required=True, help="RDMA device")
+    parser.add_argument("--gid", required=True, help="index of the GID to use")
+    parser.add_argument("--expected", help="file of expectations")
+    parser.add_argument("--column", choices=("virtio_rdma", "rxe"), default="virtio_rdma")
+    parser.add_argument("--print", action="store_true", help="print name, result and reason of each test, no KTAP")
+    parser.add_argument("modules", nargs="*", help="modules to run, without \"test_\"; all if there are none")
+    return parser.parse_args()
+
+
+def load(options):
+    """The test cases by module."""
+    sys.dont_write_bytecode = True
+    # What their package does on its own is to load every module.
+    package = types.ModuleType("tests")
+    package.__path__ = [options.tests]
+    sys.modules["tests"] = package
+    sys.path.insert(0, options.tests)
+    from args_parser import parser  # pylint: disable=import-error,import-outside-toplevel
+
+    sys.argv = ["pyverbs", "--dev", options.dev, "--port", "1", "--gid", options.gid]
+    parser.parse_args()
+    names = sorted(name[:-3] for name in os.listdir(options.tests) if name.startswith("test_") and name.endswith(".py"))
+    wanted = ["test_" + module for module in options.modules]
+    unknown = set(wanted) - set(names)
+    if unknown:
+        sys.exit("no such module: " + " ".join(sorted(unknown)))
+    modules = {}
+    for name in names:
+        if name.startswith(FOREIGN) or (wanted and name not in wanted):
+            continue
+        module = importlib.import_module("tests." + name)
+        suites = unittest.defaultTestLoader.loadTestsFromModule(module)
+        modules[name] = [case for suite in suites for case in suite]
+    return modules
+
+
+def short(case):
+    """module.Class.test"""
+    return case.id().removeprefix("tests.")
+
+
+class Teller(unittest.TestResult):
+    """Tells the parent process of each test when it starts and when it has ended."""
+
+    def __init__(self, pipe):
+        super().__init__()
+        self.pipe = pipe
+        self.outcome = None
+
+    def tell(self, *words):
+        line = "\t".join(word.replace("\n", " ").replace("\t", " ") for word in words)
+        os.write(self.pipe, (line + "\n").encode())
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.outcome = ("pass", "")
+        self.tell("start", short(test))
+
+    def stopTest(self, test):
+        super().stopTest(test)
+        self.tell("end", short(test), *self.outcome)
+
+    def failed(self, error):
+        text = "".join(traceback.format_exception(*error))
+        print("# " + text.rstrip().replace("\n", "\n# "), flush=True)
+        self.outcome = ("fail", str(error[1]))
+
+    def addError(self, test, err):
+        self.failed(err)
+
+    def addFailure(self, test, err):
+        self.failed(err)
+
+    def addSubTest(self, test, subtest, err):
+        if err is not None:
+            self.failed(err)
+
+    def addSkip(self, test, reason):
+        self.outcome = ("skip", reason)
+
+
+def child(cases, pipe):
+    """The process that runs a module's tests."""
+    result = Teller(pipe)
+    for case in cases:
+        case.run(result)
+    result.tell("done", "")
+    os._exit(0)
+
+
+def run_some(cases):
+    """Runs test cases in a process of their own until one crashes or hangs. Yields name, result and reason."""
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        # A session of its own, so that processes that a hanging test has started go with it.
+        os.setsid()
+        try:
+            child(cases, writer)
+        finally:
+            traceback.print_exc()
+            os._exit(1)
+    os.close(writer)
+    pending = b""
+    running = None
+    hung = False
+    done = False
+    deadline = time.monotonic() + PATIENCE
+    while not done:
+        ready, _, _ = select.select([reader], [], [], max(0, deadline - time.monotonic()))
+        if not ready:
+            hung = True
+            break
+        data = os.read(reader, 65536)
+        if not data:
+            break
+        *lines, pending = (pending + data).split(b"\n")
+        for line in lines:
+            deadline = time.monotonic() + PATIENCE
+            kind, name, *rest = line.decode().split("\t")
+            running = name if kind == "start" else None
+            # Not the end of the file: a process that a test has left behind has it open, too.
+            done = kind == "done"
+            if kind == "end":
+                yield name, rest[0], rest[1]
+    os.close(reader)
+    # What is left of the session goes; before the wait, or the number could be another's by then.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    if running:
+        reason = f"no end in {PATIENCE} s" if hung else f"the process ended with status {status:#x}"
+        yield running, "fail", reason
+
+
+def run_module(cases):
+    """Runs all tests of a module, and those behind one that has crashed in a new process."""
+    left = {short(case): case for case in cases}
+    while left:
+        before = len(left)
+        for name, outcome, reason in run_some(list(left.values())):
+            del left[name]
+            yield name, outcome, reason
+        if len(left) == before:
+            yield next(iter(left)), "fail", "the module's process did not start"
+            return
+
+
+Expectation = collections.namedtuple("Expectation", "virtio_rdma rxe reason")
+
+
+def expectations(path):
+    """Reads the file of expectations. Its own rules are checked as well."""
+    found = {}
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip() or line.startswith("#"):
+                continue
+            name, ours, rxe, *reason = line.split(maxsplit=3)
+            expectation = Expectation(ours, rxe, reason[0].strip() if reason else "")
+            where = f"{path}:{number}: {name}"
+            if name in found or ours not in ("pass", "skip") or rxe not in ("pass", "skip", "fail"):
+                sys.exit(f"{where}: not an expectation")
+            if ours == "skip" and not expectation.reason:
+                sys.exit(f"{where}: skipped without a reason")
+            if (ours, rxe) == ("skip", "pass") and not expectation.reason.startswith(ABSENT):
+                sys.exit(f"{where}: passes on rxe, and nothing that virtio_rdma may lack is named")
+            found[name] = expectation
+    return found
+
+
+def main():
+    options = arguments()
+    modules = load(options)
+    if options.print:
+        for cases in modules.values():
+            for name, outcome, reason in run_module(cases):
+                print(f"{name}\t{outcome}\t{reason}", flush=True)
+        return 0
+
+    expected = expectations(options.expected)
+    expected = {name: value for name, value in expected.items() if name.split(".")[0] in modules}
+    known = set(expected) | {short(case) for cases in modules.values() for case in cases}
+    print(f"KTAP version 1\n1..{len(known)}")
+    number = 0
+    bad = 0
+
+    def report(name, fault, skipped=""):
+        nonlocal number, bad
+        number += 1
+        if fault:
+            bad += 1
+            print(f"# {name}: {fault}\nnot ok {number} {name}", flush=True)
+        else:
+            print(f"ok {number} {name}" + (f" # SKIP {skipped}" if skipped else ""), flush=True)
+
+    table = []
+    for module, cases in modules.items():
+        began = time.monotonic()
+        count = collections.Counter()
+        for name, outcome, reason in run_module(cases):
+            count[outcome] += 1
+            expectation = expected.pop(name, None)
+            wanted = getattr(expectation, options.column) if expectation else "in the file of expectations"
+            if outcome == wanted:
+                skipped = (expectation.reason or reason) if outcome == "skip" else ""
+                report(name, "", skipped)
+            else:
+                report(name, f"{outcome} ({reason}), expected: {wanted}")
+        table.append((module, count, time.monotonic() - began))
+    for name in sorted(expected):
+        report(name, "there is no such test")
+    print(f"# {'module':24} {'pass':>5} {'skip':>5} {'fail':>5} {'s':>5}")
+    for module, count, seconds in table:
+        print(f"# {module:24} {count['pass']:5} {count['skip']:5} {count['fail']:5} {seconds:5.0f}")
+    return bad != 0
+
+
+sys.exit(main())

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! UD: messages with an address each.
+
+use anyhow::{ensure, Result};
+
+use crate::endpoint::{Endpoint, Options};
+use crate::ktap::skip;
+use crate::mappings::Mappings;
+use crate::pattern::{bytes, compare};
+use crate::rdma::{ffi, Ah, Kind, Mr, Op, Payload, SendWr, To, QKEY};
+use crate::session::{Session, LIMIT};
+
+/// In front of each received message.
+const GRH: usize = 40;
+const LARGEST: usize = 1024;
+
+fn options() -> Options {
+    Options {
+        kind: Kind::Ud,
+        ..Options::default()
+    }
+}
+
+/// An AH to the peer.
+fn to_peer(end: &Endpoint) -> Result<Ah> {
+    Ah::new(&end.pd, |attr| {
+        attr.port_num = 1;
+        attr.is_global = 1;
+        attr.grh.dgid.raw = end.path.gid;
+        attr.grh.sgid_index = end.path.gid_index;
+        attr.grh.hop_limit = 64;
+    })
+}
+
+/// Sends one message and waits for its completion.
+fn send(end: &Endpoint, ah: &Ah, qkey: u32, op: Op, payload: Payload<'_>) -> Result<()> {
+    let to = To {
+        ah,
+        qpn: end.path.qpn,
+        qkey,
+    };
+    end.qp.send(&SendWr {
+        payload,
+        to: Some(to),
+        ..SendWr::new(1, op, &[])
+    })?;
+    let wc = end.sent()?.ok()?;
+    ensure!(wc.opcode == ffi::IBV_WC_SEND, "opcode {}", wc.opcode);
+    Ok(())
+}
+
+/// Waits for a message of `length` bytes of `seed`, whose GRH is at the start of `mr`.
+fn receive(end: &Endpoint, mr: &Mr, seed: u64, length: usize, imm: Option<u32>) -> Result<()> {
+    let wc = end.received()?.ok()?;
+    ensure!(wc.opcode == ffi::IBV_WC_RECV, "opcode {}", wc.opcode);
+    ensure!(wc.bytes as usize == GRH + length, "{} bytes", wc.bytes);
+    ensure!(wc.flags & ffi::IBV_WC_GRH != 0, "no GRH: {wc:?}");
+    ensure!(wc.source == end.path.qpn, "sender {}", wc.source);
+    ensure!(wc.imm == imm, "immediate data {:x?}", wc.imm);
+    compare(
+        &format!("message of {length}"),
+        &mr.read(GRH, length),
+        &bytes(seed, length),
+    )
+}
+
+/// Messages of all sizes, with immediate data and without, inline and not. Each is answered by what came with it.
+pub fn messages(session: &mut Session) -> Result<()> {
+    let mut options = options();
+    options.caps.inline = 64;
+    let end = Endpoint::connect(session, &options)?;
+    let mr = end.memory(GRH + LARGEST)?;
+    let source = end.memory(LARGEST)?;
+    let ah = to_peer(&end)?;
+    for length in [0, 1, 3, 63, 64, 65, 255, 256, 1000, 1023, LARGEST] {
+        let seed = length as u64;
+        let imm = (length % 2 == 1).then_some(0x8899_aabb);
+        let op = imm.map_or(Op::Send, Op::SendImm);
+        let message = bytes(seed, length);
+        source.write(0, &message);
+        let sges = [source.sge(0, length)];
+        end.qp.recv(seed, &[mr.sge(0, GRH + LARGEST)])?;
+        session.peer.meet()?;
+        if session.active() {
+            let payload = match length < 64 {
+                true => Payload::Inline(&message),
+                false => Payload::Sges(&sges),
+            };
+            send(&end, &ah, QKEY, op, payload)?;
+            receive(&end, &mr, seed, length, imm)?;
+        } else {
+            let wc = end.recv.wait(1, LIMIT)?[0].ok()?;
+            ensure!(wc.id == seed && wc.qpn == end.qp.qpn(), "{wc:?}");
+            ensure!(wc.imm == imm && wc.bytes as usize == GRH + length, "{wc:?}");
+            compare("message", &mr.read(GRH, length), &message)?;
+            let back = Ah::back(&end.pd, &wc, &mr)?;
+            send(&end, &back, QKEY, op, Payload::Sges(&sges))?;
+        }
+        session.peer.meet()?;
+    }
+    end.recv.expect_empty()
+}
+
+/// What the receiver must not get, and then something that it must: that alone arrives.
+fn only_the_last_arrives(
+    session: &mut Session,
+    bad: impl Fn(&Endpoint, &Ah, &[crate::rdma::Sge]) -> Result<()>,
+) -> Result<()> {
+    let end = Endpoint::connect(session, &options())?;
+    let mr = end.memory(GRH + 64)?;
+    let ah = to_peer(&end)?;
+    if session.active() {
+        session.peer.meet()?;
+        mr.write(0, &bytes(1, 64));
+        bad(&end, &ah, &[mr.sge(0, 64)])?;
+        mr.write(0, &bytes(2, 64));
+        send(&end, &ah, QKEY, Op::Send, Payload::Sges(&[mr.sge(0, 64)]))?;
+    } else {
+        end.qp.recv(7, &[mr.sge(0, GRH + 64)])?;
+        session.peer.meet()?;
+        receive(&end, &mr, 2, 64, None)?;
+    }
+    session.peer.meet()?;
+    end.recv.expect_empty()
+}
+
+/// A message with another Q_Key than the receiver's is dropped; the sender does not learn of it.
+pub fn wrong_qkey(session: &mut Session) -> Result<()> {
+    only_the_last_arrives(session, |end, ah, sges| {
+        send(end, ah, QKEY + 1, Op::Send, Payload::Sges(sges))
+    })
+}
+
+/// So is one to a QPN that does not exist.
+pub fn no_such_qp(session: &mut Session) -> Result<()> {
+    only_the_last_arrives(session, |end, ah, sges| {
+        let to = To {
+            ah,
+            qpn: 0x00ff_fff0,
+            qkey: QKEY,
+        };
+        end.qp.send(&SendWr {
+            to: Some(to),
+            ..SendWr::new(3, Op::Send, sges)
+        })?;
+        end.sent()?.ok()?;
+        Ok(())
+    })
+}
+
+/// One that finds no receive is dropped and takes nothing with it.
+pub fn no_receive(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &options())?;
+    let mr = end.memory(GRH + 64)?;
+    let ah = to_peer(&end)?;
+    let sges = [mr.sge(0, 64)];
+    if session.active() {
+        mr.write(0, &bytes(1, 64));
+        send(&end, &ah, QKEY, Op::Send, Payload::Sges(&sges))?;
+        session.peer.meet()?;
+        session.peer.meet()?;
+        mr.write(0, &bytes(2, 64));
+        send(&end, &ah, QKEY, Op::Send, Payload::Sges(&sges))?;
+    } else {
+        session.peer.meet()?;
+        end.qp.recv(7, &[mr.sge(0, GRH + 64)])?;
+        session.peer.meet()?;
+        // The second comes, unless the first was late enough to find this receive.
+        end.received()?.ok()?;
+    }
+    session.peer.meet()
+}
+
+/// A Q_Key with its top bit set is not one that a process may choose: the QP's own goes with the message.
+pub fn controlled_qkey(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &options())?;
+    let mr = end.memory(GRH + 64)?;
+    let ah = to_peer(&end)?;
+    if session.active() {
+        session.peer.meet()?;
+        mr.write(0, &bytes(1, 64));
+        let sges = [mr.sge(0, 64)];
+        send(&end, &ah, 0x8001_0000, Op::Send, Payload::Sges(&sges))?;
+    } else {
+        end.qp.recv(7, &[mr.sge(0, GRH + 64)])?;
+        session.peer.meet()?;
+        receive(&end, &mr, 1, 64, None)?;
+    }
+    session.peer.meet()
+}
+
+/// Address vectors that the process has written itself: the port and the PD of another don't count, and a GID index
+/// that is not in the table sends nothing.
+pub fn forged(session: &mut Session) -> Result<()> {
+    const PORT: usize = 0;
+    const PDN: usize = 4;
+    const GID_INDEX: usize = 28;
+    let end = Endpoint::connect(session, &options())?;
+    let own = !Mappings::find(&end)?.rings().is_empty();
+    let [other] = session.peer.swap([own.into()])?;
+    if !own || other == 0 {
+        return skip("not a virtio-rdma device");
+    }
+    let mr = end.memory(GRH + 64)?;
+    let sges = [mr.sge(0, 64)];
+    if session.active() {
+        let ah = to_peer(&end)?;
+        ah.forge(PORT, &[9, 0, 0, 0]);
+        ah.forge(PDN, &[0xff, 0xff, 0x0f, 0]);
+        session.peer.meet()?;
+        mr.write(0, &bytes(1, 64));
+        send(&end, &ah, QKEY, Op::Send, Payload::Sges(&sges))?;
+        session.peer.meet()?;
+        for index in [5, 200, 255] {
+            let ah = to_peer(&end)?;
+            ah.forge(GID_INDEX, &[index]);
+            let to = To {
+                ah: &ah,
+                qpn: end.path.qpn,
+                qkey: QKEY,
+            };
+            mr.write(0, &bytes(2, 64));
+            let wr = SendWr {
+                to: Some(to),
+                ..SendWr::new(3, Op::Send, &sges)
+            };
+            // The first may end the QP's work, and then so do the others.
+            end.qp.send(&wr)?;
+            let wc = end.sent()?;
+            ensure!(
+                wc.status != ffi::IBV_WC_SUCCESS,
+                "sent from the GID of index {index}"
+            );
+        }
+    } else {
+        end.qp.recv(7, &[mr.sge(0, GRH + 64)])?;
+        end.qp.recv(8, &[mr.sge(0, GRH + 64)])?;
+        session.peer.meet()?;
+        receive(&end, &mr, 1, 64, None)?;
+        session.peer.meet()?;
+    }
+    session.peer.meet()?;
+    end.recv.expect_empty()
+}
