@@ -33,7 +33,7 @@ fn query_returns_what_was_set() {
         (Mtu::Mtu1024.value(), 1234)
     );
     assert_eq!((attr.rq_psn, attr.sq_psn), (0xff_fff0, 0xff_fff0));
-    assert_eq!((attr.timeout, attr.retry_cnt, attr.rnr_retry), (12, 7, 7));
+    assert_eq!((attr.timeout, attr.retry_cnt, attr.rnr_retry), (15, 7, 7));
     assert_eq!(
         (
             attr.max_rd_atomic,

@@ -62,8 +62,8 @@ impl Default for Options {
             signal: SigType::Requested,
             access: FULL,
             mtu: Mtu::Mtu1024,
-            // About 16 ms.
-            timeout: 12,
+            // About 134 ms: a worker may not get a processor for a while, which is no loss of packets.
+            timeout: 15,
             retry_cnt: 7,
             rnr_retry: 7,
             // 10 µs.

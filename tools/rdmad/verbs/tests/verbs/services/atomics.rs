@@ -193,14 +193,17 @@ fn nothing_is_lost_between_qps_and_cpu() {
                 .iter()
                 .map(|vm| scope.spawn(move || add(vm, owner, &counter, TIMES)))
                 .collect();
-            for adder in adders {
-                adder.join().unwrap();
-            }
+            let added: Vec<_> = adders.into_iter().map(|adder| adder.join()).collect();
             wait("the CPU to count", || {
                 counted.load(Ordering::Relaxed).then_some(())
             });
+            // Before anything can fail: the scope waits for the CPU.
             done.store(true, Ordering::Relaxed);
-            cpu.join().unwrap()
+            let by_cpu = cpu.join().unwrap();
+            for result in added {
+                result.unwrap();
+            }
+            by_cpu
         });
         assert_eq!(word(owner, counter.iova), by_cpu + 2 * TIMES);
     });

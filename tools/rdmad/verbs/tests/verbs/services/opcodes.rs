@@ -84,7 +84,10 @@ fn moves_data(p: &Pair<'_>, opcode: WrOpcode) {
     } else {
         (p.b, p.mb.iova + offset)
     };
-    assert!(target.read(at, len as usize) == data);
+    // An unreliable WRITE may complete before it has arrived.
+    wait("the data", || {
+        (target.read(at, len as usize) == data).then_some(())
+    });
     p.responder_lives();
 }
 
