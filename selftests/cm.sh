@@ -14,7 +14,7 @@ cleanup() {
 		at "$vm" ip link del vlan5 2>/dev/null
 		at "$vm" ip address del "10.77.0.$vm/24" dev "$(netdev "$vm")" 2>/dev/null
 	done
-	on 2 pkill -f '^timeout .* (rping|ucmatose|udaddy|cmtime|ib_)' || true
+	on 2 pkill -f '^timeout .* (rping|ucmatose|udaddy|ib_)' || true
 }
 
 # Whether a program on VM 2 waits for connections, or for what it wants to hear over TCP before.
@@ -75,8 +75,6 @@ test_connections() { meet ucmatose "-b 10.9.0.2 -c 10 -C 20" "-s 10.9.0.2 -c 10 
 test_datagrams() { meet udaddy "-b 10.9.0.2 -c 3 -C 20" "-s 10.9.0.2 -c 3 -C 20"; }
 test_datagrams_ipv6() { meet udaddy "-b fd09::2 -c 3 -C 20" "-s fd09::2 -c 3 -C 20"; }
 
-test_connection_rate() { meet cmtime "-b 10.9.0.2" "-s 10.9.0.2 -c 20"; }
-
 test_perftest() {
 	local program
 	for program in ib_write_bw ib_read_bw ib_send_bw; do
@@ -123,4 +121,4 @@ test_address_changes() {
 }
 
 run_tests test_agents test_ipv4 test_ipv6 test_link_local test_connections test_datagrams test_datagrams_ipv6 \
-	test_connection_rate test_perftest test_refused test_address_changes
+	test_perftest test_refused test_address_changes
