@@ -22,7 +22,7 @@ kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top)$(2) MO=$(top)/$(build)
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
-.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-debug check-pyverbs lint unit selftests fmt clean distclean
+.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-more check-debug check-pyverbs lint unit selftests fmt clean distclean
 
 help:
 	@printf '%s\n' \
@@ -30,6 +30,7 @@ help:
 		'make demo       two virtual machines with an RDMA link between them, and what it does' \
 		'make shell      a prompt in such a machine ("on 2 COMMAND" reaches the other one)' \
 		'make check      every check there is: lints, unit tests, module build, tests in machines' \
+		'make check-more    the tests in further kinds of machines: RFC mode, rdma_cm over packets' \
 		'make check-debug   the tests in machines again, on a kernel that watches itself (KASAN, lockdep ...)' \
 		"make check-pyverbs all of rdma-core's own tests, on our device and on rxe" \
 		'make build      the kernel module, the provider, the device, the tools' \
@@ -82,6 +83,9 @@ shell: build
 
 check: setup
 	@tools/testbed/check
+
+check-more: build
+	@tools/testbed/check more
 
 check-debug: build
 	@tools/testbed/check debug

@@ -4,7 +4,7 @@
 # The connection manager: the programs of librdmacm and perftest connect over management datagrams, by addresses of every
 # kind, which come and go.
 # testbed: --path direct
-# testbed: --path wire
+# more: --path wire
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 

@@ -3,7 +3,7 @@
 #
 # The verbs that kernel clients use: a module posts, polls and is told of completions.
 # testbed:
-# testbed: --withhold ring-addr --withhold mr-pages --withhold reg-pages
+# more: --withhold ring-addr --withhold mr-pages --withhold reg-pages
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 

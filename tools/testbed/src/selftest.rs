@@ -3,7 +3,7 @@
 //!
 //! A program says what guests it wants by comment lines `testbed: OPTIONS`, with options of
 //! `testbed run`. It runs once for each such line, or once with the defaults if it has none; programs
-//! with the same options share their guests.
+//! with the same options share their guests. Lines with another mark are for runs that ask for it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ use crate::ktap::{Case, Outcome, Report};
 use crate::router::Event;
 
 /// What a line in a program with options for its guests begins with, after the comment sign.
-const MARK: &str = "testbed:";
+const DEFAULT_MARK: &str = "testbed";
 /// How many lines of a failed test's remarks are shown; all are in the log.
 const REMARKS: usize = 20;
 
@@ -39,6 +39,9 @@ pub struct TestOptions {
         allow_hyphen_values = true
     )]
     pub vm: String,
+    /// Run programs as their lines "MARK: OPTIONS" say; without such a line only for the default mark
+    #[arg(long, default_value = DEFAULT_MARK)]
+    pub mark: String,
     /// Show the programs' whole output
     #[arg(long, short)]
     pub verbose: bool,
@@ -87,7 +90,7 @@ impl Totals {
 pub fn run(options: &TestOptions, signal: Arc<AtomicUsize>) -> Result<u8> {
     let mut groups: BTreeMap<String, Vec<&Path>> = BTreeMap::new();
     for program in &options.programs {
-        for wanted in wanted_options(program)? {
+        for wanted in wanted_options(program, &options.mark)? {
             groups.entry(wanted).or_default().push(program);
         }
     }
@@ -98,7 +101,7 @@ pub fn run(options: &TestOptions, signal: Arc<AtomicUsize>) -> Result<u8> {
             .split_whitespace()
             .chain(wanted.split_whitespace());
         let marked = Marked::try_parse_from(all)
-            .with_context(|| format!("{}: \"{MARK} {wanted}\"", programs[0].display()))?;
+            .with_context(|| format!("{}: \"{wanted}\"", programs[0].display()))?;
         if !run_group(options, &marked.bed, wanted, programs, &signal, &mut totals) {
             break;
         }
@@ -108,19 +111,22 @@ pub fn run(options: &TestOptions, signal: Arc<AtomicUsize>) -> Result<u8> {
 }
 
 /// What a program asks for, one string a set of guests.
-fn wanted_options(program: &Path) -> Result<Vec<String>> {
+fn wanted_options(program: &Path, mark: &str) -> Result<Vec<String>> {
     let text = fs::read(program).with_context(|| format!("can't read {}", program.display()))?;
-    let marked = parse_marks(&String::from_utf8_lossy(&text));
-    Ok(if marked.is_empty() {
+    let marked = parse_marks(&String::from_utf8_lossy(&text), mark);
+    Ok(if marked.is_empty() && mark == DEFAULT_MARK {
         vec![String::new()]
     } else {
         marked
     })
 }
 
-fn parse_marks(text: &str) -> Vec<String> {
+fn parse_marks(text: &str, mark: &str) -> Vec<String> {
     text.lines()
-        .filter_map(|line| line.trim_start_matches(['#', '/', ' ']).strip_prefix(MARK))
+        .filter_map(|line| {
+            let line = line.trim_start_matches(['#', '/', ' ']);
+            line.strip_prefix(mark)?.strip_prefix(':')
+        })
         .map(|wanted| wanted.split_whitespace().collect::<Vec<_>>().join(" "))
         .collect()
 }
@@ -264,10 +270,14 @@ mod tests {
 
     #[test]
     fn marks_name_the_guests() {
-        let script = "#!/bin/sh\n# SPDX\n# testbed: --path  wire\n# testbed: --path direct\ntrue\n";
-        assert_eq!(parse_marks(script), ["--path wire", "--path direct"]);
-        assert!(parse_marks("#!/bin/sh\necho testbed: x\n").is_empty());
-        for marks in parse_marks(script) {
+        let script = "#!/bin/sh\n# SPDX\n# testbed: --path  wire\n# testbed: --path direct\n# more: --vms 3\ntrue\n";
+        assert_eq!(
+            parse_marks(script, DEFAULT_MARK),
+            ["--path wire", "--path direct"]
+        );
+        assert_eq!(parse_marks(script, "more"), ["--vms 3"]);
+        assert!(parse_marks("#!/bin/sh\necho testbed: x\n", DEFAULT_MARK).is_empty());
+        for marks in parse_marks(script, DEFAULT_MARK) {
             assert!(Marked::try_parse_from(marks.split_whitespace()).is_ok());
         }
         assert!(Marked::try_parse_from(["--paht", "wire"]).is_err());
