@@ -13,8 +13,12 @@
 # - does not count an error as solicited
 # - reports a receive that violates protection or length as LOC_QP_OP_ERR
 # - completes a request with a bad local key as flushed
+# - lets a peer invalidate the key of a process's MR
+# - is atomic among its own operations, not beside the processor
+# - refuses no QP for what its extended interface can't send
 foreign=(queue_destroyed_with_work event_of_error error_recv_bad_lkey error_local_other_pd
-	error_recv_without_local_write error_recv_too_short)
+	error_recv_without_local_write error_recv_too_short error_invalidate_user_key atomic_beside_the_processor
+	extended_refusals)
 foreign_requests=(error_send_bad_lkey error_local_out_of_range error_region_gone_local)
 
 test_verbs_with_rxe_as_server() {
