@@ -30,7 +30,7 @@ help:
 		'make demo       two virtual machines with an RDMA link between them, and what it does' \
 		'make shell      a prompt in such a machine ("on 2 COMMAND" reaches the other one)' \
 		'make check      every check there is: lints, unit tests, module build, tests in machines' \
-		'make check-more    the tests in further kinds of machines: RFC mode, rdma_cm over packets' \
+		'make check-more    the tests in further machines: RFC mode, rxe as the peer, rdma-core'\''s tests ...' \
 		'make check-debug   the tests in machines again, on a kernel that watches itself (KASAN, lockdep ...)' \
 		"make check-pyverbs all of rdma-core's own tests, on our device and on rxe" \
 		'make build      the kernel module, the provider, the device, the tools' \

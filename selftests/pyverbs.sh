@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # rdma-core's own tests: the modules that are quick under emulation. pyverbs/all.sh runs all.
-# testbed: --vms 1 --path direct
+# more: --vms 1 --path direct
 # shellcheck source-path=SCRIPTDIR source=pyverbs/common.sh
 . "$(dirname "$0")/pyverbs/common.sh"
 pyverbs_tests addr atomic cq cq_events cqex device fork pd qp qpex

@@ -4,7 +4,7 @@
 # Linux's rdma_rxe as the peer, on the device's switch: the verbs tests with either side as the one that asks, the
 # stock programs. Arguments are beginnings of the names of verbs tests to run instead of all. What crosses the wire is
 # looked at afterwards: tools/testbed/check-capture.
-# testbed: --rxe 1 --pcap build/rxe.pcap
+# more: --rxe 1 --pcap build/rxe.pcap
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
