@@ -22,6 +22,8 @@ use crate::router::Event;
 
 /// What a line in a program with options for its guests begins with, after the comment sign.
 const DEFAULT_MARK: &str = "testbed";
+/// The same for machines that only longer runs start.
+const MORE_MARK: &str = "more";
 /// How many lines of a failed test's remarks are shown; all are in the log.
 const REMARKS: usize = 20;
 
@@ -113,8 +115,12 @@ pub fn run(options: &TestOptions, signal: Arc<AtomicUsize>) -> Result<u8> {
 /// What a program asks for, one string a set of guests.
 fn wanted_options(program: &Path, mark: &str) -> Result<Vec<String>> {
     let text = fs::read(program).with_context(|| format!("can't read {}", program.display()))?;
-    let marked = parse_marks(&String::from_utf8_lossy(&text), mark);
-    Ok(if marked.is_empty() && mark == DEFAULT_MARK {
+    let text = String::from_utf8_lossy(&text);
+    let marked = parse_marks(&text, mark);
+    let unmarked = [DEFAULT_MARK, MORE_MARK]
+        .iter()
+        .all(|mark| parse_marks(&text, mark).is_empty());
+    Ok(if unmarked && mark == DEFAULT_MARK {
         vec![String::new()]
     } else {
         marked
