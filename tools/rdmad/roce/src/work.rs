@@ -5,6 +5,7 @@
 //! Local memory is opaque: `L` is whatever the caller needs to find the bytes again (a snapshot of the SGEs, inline
 //! data, the ring slot to give back). The transport hands it to the environment with offsets into the message.
 
+use crate::headers::Transport;
 use crate::net::Mac;
 
 pub use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, Mtu, SendFlags, WcStatus};
@@ -127,6 +128,25 @@ pub struct RecvCompletion {
     pub solicited: bool,
     /// Where a datagram came from; none for connected QPs.
     pub source: Option<Source>,
+}
+
+impl RecvCompletion {
+    /// The completion with `status` of a message of a connected QP whose last packet has this `transport`.
+    pub(crate) fn connected(
+        transport: &Transport,
+        status: WcStatus,
+        rdma_write: bool,
+        byte_len: u32,
+    ) -> Self {
+        Self {
+            status,
+            rdma_write,
+            byte_len,
+            with: transport.with(),
+            solicited: transport.bth.solicited,
+            source: None,
+        }
+    }
 }
 
 /// Where a datagram came from. Its addresses are in the GRH ahead of the message.

@@ -167,14 +167,8 @@ impl<R> Responder<R> {
             self.recv = Some(recv);
             return Err(Refusal::Drop);
         }
-        let mut completion = RecvCompletion {
-            status: WcStatus::Success,
-            rdma_write: false,
-            byte_len: received,
-            with: packet.transport.with(),
-            solicited: packet.transport.bth.solicited,
-            source: None,
-        };
+        let mut completion =
+            RecvCompletion::connected(&packet.transport, WcStatus::Success, false, received);
         if !payload.is_empty() {
             if let Err(status) = env.scatter_recv(&recv.local, received, payload, position.ends()) {
                 completion.status = status;
@@ -232,14 +226,8 @@ impl<R> Responder<R> {
             return Err(fault.into());
         }
         if let Some(recv) = recv {
-            let completion = RecvCompletion {
-                status: WcStatus::Success,
-                rdma_write: true,
-                byte_len: reth.length,
-                with: packet.transport.with(),
-                solicited: packet.transport.bth.solicited,
-                source: None,
-            };
+            let completion =
+                RecvCompletion::connected(&packet.transport, WcStatus::Success, true, reth.length);
             env.complete_recv(recv, completion);
         }
         if !position.ends() {

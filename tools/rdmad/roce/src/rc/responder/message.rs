@@ -37,14 +37,8 @@ impl<R> Responder<R> {
             }
         };
         let payload = packet.payload;
-        let mut completion = RecvCompletion {
-            status: WcStatus::Success,
-            rdma_write: false,
-            byte_len: received,
-            with: packet.transport.with(),
-            solicited: packet.transport.bth.solicited,
-            source: None,
-        };
+        let mut completion =
+            RecvCompletion::connected(&packet.transport, WcStatus::Success, false, received);
         if payload.len() > (recv.length - received) as usize {
             completion.status = WcStatus::LocLenErr;
             env.complete_recv(recv, completion);
@@ -123,14 +117,8 @@ impl<R> Responder<R> {
             } else {
                 WcStatus::WrFlushErr
             };
-            let completion = RecvCompletion {
-                status,
-                rdma_write: true,
-                byte_len: reth.length,
-                with: packet.transport.with(),
-                solicited: packet.transport.bth.solicited,
-                source: None,
-            };
+            let completion =
+                RecvCompletion::connected(&packet.transport, status, true, reth.length);
             env.complete_recv(recv, completion);
         }
         Ok(written?)
