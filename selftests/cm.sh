@@ -11,7 +11,6 @@
 cleanup() {
 	local vm
 	for vm in 1 2; do
-		at "$vm" ip link del vlan5 2>/dev/null
 		at "$vm" ip address del "10.77.0.$vm/24" dev "$(netdev "$vm")" 2>/dev/null
 	done
 	on 2 pkill -f '^timeout .* (rping|ucmatose|udaddy|ib_)' || true
