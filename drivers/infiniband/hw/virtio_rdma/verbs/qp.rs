@@ -229,18 +229,18 @@ impl Qp {
             cookie: events.cookie(),
         };
         let memory = (sq, rq, sq_list, rq_list);
+        let modifying = new_lock()?;
         let (response, memory) = super::create(device, &request, memory)?;
         let (sq, rq, ..) = memory;
-        Self {
-            device: device.clone(),
-            number: response.qpn,
-            qp_type: init.qp_type(),
+        Self::made(
+            device,
+            response.qpn,
+            init,
             capabilities,
-            state: Atomic::new(QpState::Reset.as_raw()),
-            modifying: new_lock()?,
-            owner: Owner::User(sq, rq),
-            _events: Some(events),
-        }
+            modifying,
+            Owner::User(sq, rq),
+            Some(events),
+        )
         .finish()
     }
 
@@ -283,16 +283,15 @@ impl Qp {
         };
         let modifying = new_lock()?;
         let (response, _rings) = super::create(device, &request, (sq_ring, rq_ring))?;
-        let qp = Self {
-            device: device.clone(),
-            number: response.qpn,
-            qp_type: init.qp_type(),
+        let qp = Self::made(
+            device,
+            response.qpn,
+            init,
             capabilities,
-            state: Atomic::new(QpState::Reset.as_raw()),
             modifying,
-            owner: Owner::Kernel(KernelQp::default(), None),
-            _events: Some(events),
-        };
+            Owner::Kernel(KernelQp::default(), None),
+            Some(events),
+        );
         qp.attach(init, sq, rq)?.finish()
     }
 
@@ -319,16 +318,15 @@ impl Qp {
         let claims = transport.claim_pair(response.qpn)?;
         let [send, recv] = [0, 1].map(|index| claims[index].queue().clone());
         // From here on, dropping it destroys it.
-        let qp = Self {
-            device: device.clone(),
-            number: response.qpn,
-            qp_type: init.qp_type(),
+        let qp = Self::made(
+            device,
+            response.qpn,
+            init,
             capabilities,
-            state: Atomic::new(QpState::Reset.as_raw()),
             modifying,
-            owner: Owner::Kernel(KernelQp::default(), Some(claims)),
-            _events: None,
-        };
+            Owner::Kernel(KernelQp::default(), Some(claims)),
+            None,
+        );
         let queue = |queue, entries: u32, size, kind| {
             let slots = entries.checked_next_power_of_two().ok_or(EINVAL)?;
             let slots = u16::try_from(slots)?;
@@ -350,6 +348,28 @@ impl Qp {
             }
         };
         qp.attach(init, sq, rq)?.finish()
+    }
+
+    /// The QP that the device has just made. Dropping it is what destroys it there, so the lock exists already.
+    fn made(
+        device: &Arc<Device>,
+        number: u32,
+        init: &QpInit<'_, IbDevice>,
+        capabilities: QpCapabilities,
+        modifying: Pin<KBox<Mutex<()>>>,
+        owner: Owner,
+        events: Option<EventRegistration>,
+    ) -> Self {
+        Self {
+            device: device.clone(),
+            number,
+            qp_type: init.qp_type(),
+            capabilities,
+            state: Atomic::new(QpState::Reset.as_raw()),
+            modifying,
+            owner,
+            _events: events,
+        }
     }
 
     /// Lets the queues of a QP of the kernel complete in its CQs.
