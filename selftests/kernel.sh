@@ -3,7 +3,7 @@
 #
 # The verbs that kernel clients use: a module posts, polls and is told of completions.
 # testbed:
-# more: --withhold ring-addr --withhold mr-pages --withhold reg-pages
+# more: --withhold ring-addr --withhold mr-pages --withhold reg-pages --withhold multicast
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 

@@ -18,6 +18,10 @@ pub const F_REG_PAGES: u32 = 2;
 /// ([`Cqe::vlan`](super::cqe::Cqe::vlan)).
 pub const F_GID_VLAN: u32 = 3;
 
+/// Number of feature bit `VIRTIO_RDMA_F_MULTICAST`: UD QPs attach to multicast groups
+/// ([`CmdAttachMcast`](super::ctrl::CmdAttachMcast)) and send to them.
+pub const F_MULTICAST: u32 = 8;
+
 /// Length of the configuration space in bytes, reserved words included.
 pub const CONFIG_SIZE: usize = 640;
 
@@ -47,7 +51,7 @@ wire_mask! {
         RC_RNR_NAK_GEN = 1 << 12,
         /// Base memory management extensions: REG_MR, LOCAL_INV, SEND_WITH_INV.
         MEM_MGT_EXTENSIONS = 1 << 21,
-        /// Multicast loopback can be blocked.
+        /// Multicast loopback can be blocked; with [`F_MULTICAST`].
         BLOCK_MULTICAST_LOOPBACK = 1 << 22,
         /// An MR maps arbitrary scatter lists.
         SG_GAPS_REG = 1 << 32,

@@ -59,6 +59,10 @@ wire_enum! {
         DelGid = 17,
         /// Arm a CQ that is a transport virtqueue.
         ReqNotifyCq = 18,
+        /// Attach a UD QP to a multicast group.
+        AttachMcast = 27,
+        /// Detach a UD QP from a multicast group.
+        DetachMcast = 28,
     }
 }
 
@@ -151,6 +155,9 @@ wire_mask! {
     pub struct CreateFlags: u32 {
         /// The ring belongs to a process: kernel-only opcodes are refused.
         USER = 1 << 0,
+        /// A UD QP does not receive what it sends to a multicast group itself; with
+        /// [`F_MULTICAST`](super::config::F_MULTICAST).
+        BLOCK_MULTICAST_LOOPBACK = 1 << 1,
     }
 }
 
@@ -502,3 +509,25 @@ wire_struct! {
     }
 }
 request!(CmdReqNotify, ReqNotifyCq, Empty);
+
+wire_struct! {
+    /// ATTACH_MCAST, with [`F_MULTICAST`](super::config::F_MULTICAST).
+    pub struct CmdAttachMcast: 20 {
+        /// QP.
+        0 => qpn: u32,
+        /// The group's GID, in network byte order.
+        4 => mgid: [u8; 16],
+    }
+}
+request!(CmdAttachMcast, AttachMcast, Empty);
+
+wire_struct! {
+    /// DETACH_MCAST, with [`F_MULTICAST`](super::config::F_MULTICAST).
+    pub struct CmdDetachMcast: 20 {
+        /// QP.
+        0 => qpn: u32,
+        /// The group's GID, in network byte order.
+        4 => mgid: [u8; 16],
+    }
+}
+request!(CmdDetachMcast, DetachMcast, Empty);

@@ -4,6 +4,8 @@
 
 /// The GSI QP's number (IBTA 3.9.2: general service interface).
 pub const GSI_QPN: u32 = 1;
+/// QPN that datagrams to a multicast group carry (IBTA 10.5.2: it names no QP).
+pub const MULTICAST_QPN: u32 = 0x00ff_ffff;
 /// QPNs, PSNs and MSNs have 24 bits.
 pub const MASK_24: u32 = 0x00ff_ffff;
 /// The only port.

@@ -54,6 +54,12 @@ pub struct DeviceAttributes {
     pub max_res_rd_atom: u32,
     pub max_qp_init_rd_atom: u32,
     pub atomic_cap: AtomicCap,
+    /// Multicast groups.
+    pub max_mcast_grp: u32,
+    /// Queue pairs attached to one multicast group.
+    pub max_mcast_qp_attach: u32,
+    /// Queue pairs attached to multicast groups in all.
+    pub max_total_mcast_qp_attach: u32,
     pub max_ah: u32,
     /// Pages of an MR that kernel clients map and register by work requests.
     pub max_fast_reg_page_list_len: u32,
@@ -100,6 +106,9 @@ pub(super) unsafe extern "C" fn query<T: Driver>(
             AtomicCap::Hca => bindings::ib_atomic_cap_IB_ATOMIC_HCA,
             AtomicCap::Global => bindings::ib_atomic_cap_IB_ATOMIC_GLOB,
         };
+        to.max_mcast_grp = from.max_mcast_grp;
+        to.max_mcast_qp_attach = from.max_mcast_qp_attach;
+        to.max_total_mcast_qp_attach = from.max_total_mcast_qp_attach;
         to.max_ah = from.max_ah;
         to.max_fast_reg_page_list_len = from.max_fast_reg_page_list_len;
         to.max_pkeys = from.max_pkeys;

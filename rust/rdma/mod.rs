@@ -14,7 +14,7 @@
 //! |---|---|
 //! | devices, registration | [`device`], [`operations`], [`attributes`], [`port`], [`gid`] |
 //! | user contexts, what they map and exchange | [`ucontext`], [`mmap`], [`udata`] |
-//! | objects | [`object`], [`pd`], [`mr`], [`ah`], [`cq`], [`qp`], [`qp_attr`] |
+//! | objects | [`object`], [`pd`], [`mr`], [`ah`], [`cq`], [`qp`], [`qp_attr`], [`multicast`] |
 //! | work of kernel clients | [`work_request`], [`work_completion`] |
 //! | memory | [`umem`], [`queue_memory`], [`page_list`] |
 //! | events, and who is told of them | [`event`], [`consumer`] |
@@ -34,6 +34,7 @@ pub mod event;
 pub mod gid;
 pub mod mmap;
 pub mod mr;
+pub mod multicast;
 pub mod object;
 pub mod operations;
 pub mod page_list;

@@ -11,6 +11,7 @@ use super::{
     gid,
     mmap,
     mr,
+    multicast,
     pd,
     port,
     qp,
@@ -112,6 +113,16 @@ impl<T: Driver> Operations<T> {
         self.table.query_qp = Some(qp::query::<T>);
         self.table.destroy_qp = Some(qp::destroy::<T>);
         self.table.size_ib_qp = qp::Qp::<T>::SIZE;
+        self
+    }
+
+    /// Adds multicast groups.
+    pub const fn with_multicast_groups(mut self) -> Self
+    where
+        T: multicast::MulticastGroups,
+    {
+        self.table.attach_mcast = Some(multicast::attach::<T>);
+        self.table.detach_mcast = Some(multicast::detach::<T>);
         self
     }
 

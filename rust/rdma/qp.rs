@@ -103,6 +103,21 @@ impl TryFrom<bindings::ib_qp_type> for QpType {
     }
 }
 
+/// Bits of `enum ib_qp_create_flags`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpCreateFlags(pub u32);
+
+impl QpCreateFlags {
+    /// The QP does not receive what it sends to a multicast group itself.
+    pub const BLOCK_MULTICAST_LOOPBACK: Self =
+        Self(bindings::ib_qp_create_flags_IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK as u32);
+
+    /// Whether every bit of `bits` is set.
+    pub const fn contains(self, bits: Self) -> bool {
+        self.0 & bits.0 == bits.0
+    }
+}
+
 /// What a consumer asks for.
 ///
 /// # Invariants
@@ -162,9 +177,9 @@ impl<'a, T: QueuePairs> QpInit<'a, T> {
         self.raw.sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR
     }
 
-    /// `enum ib_qp_create_flags`.
-    pub fn create_flags(&self) -> u32 {
-        self.raw.create_flags
+    /// What it asks for besides.
+    pub fn create_flags(&self) -> QpCreateFlags {
+        QpCreateFlags(self.raw.create_flags)
     }
 
     /// Sizes.

@@ -39,6 +39,8 @@ pub struct Options {
     pub rnr_timer: u8,
     /// First PSN.
     pub psn: u32,
+    /// Whether a UD QP does not receive what it sends to a multicast group.
+    pub blocks_loopback: bool,
 }
 
 impl Default for Options {
@@ -65,6 +67,7 @@ impl Default for Options {
             // 1.28 ms.
             rnr_timer: 14,
             psn: 0x00ff_fff0,
+            blocks_loopback: false,
         }
     }
 }
@@ -121,7 +124,14 @@ impl Endpoint {
             options.cq_entries.unwrap_or(caps.recv_wr),
             channel.as_ref(),
         )?;
-        let qp = served(options.kind, Qp::of(options.kind, pd, &send, &recv, caps))?;
+        let qp = match options.blocks_loopback {
+            true => Qp::extended(options.kind, pd, [&send, &recv], caps, |attr| {
+                attr.comp_mask |= ffi::IBV_QP_INIT_ATTR_CREATE_FLAGS;
+                attr.create_flags = ffi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
+            }),
+            false => Qp::of(options.kind, pd, &send, &recv, caps),
+        };
+        let qp = served(options.kind, qp)?;
         let path = Self::link(session, &qp, options)?;
         Ok(Self {
             qp,

@@ -81,9 +81,14 @@ impl Session {
         })
     }
 
+    /// The GID to use.
+    pub fn own_gid(&self) -> Result<[u8; 16]> {
+        read_gid(self.context.name(), self.settings.gid_index)
+    }
+
     /// Tells the peer of the GID to use and learns of the peer's.
     pub fn swap_gid(&mut self) -> Result<[u8; 16]> {
-        let own = u128::from_be_bytes(read_gid(self.context.name(), self.settings.gid_index)?);
+        let own = u128::from_be_bytes(self.own_gid()?);
         let [high, low] = self.peer.swap([(own >> 64) as u64, own as u64])?;
         Ok(((u128::from(high) << 64) | u128::from(low)).to_be_bytes())
     }

@@ -329,6 +329,34 @@ pub unsafe extern "C" fn query_qp(
     status
 }
 
+/// `attach_mcast`. The kernel checks type and group; on Ethernet a group has no LID.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn attach_mcast(
+    qp: *mut ffi::ibv_qp,
+    gid: *const ffi::ibv_gid,
+    lid: u16,
+) -> c_int {
+    // SAFETY: libibverbs' arguments are passed on.
+    unsafe { ffi::ibv_cmd_attach_mcast(qp, gid, lid) }
+}
+
+/// `detach_mcast`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn detach_mcast(
+    qp: *mut ffi::ibv_qp,
+    gid: *const ffi::ibv_gid,
+    lid: u16,
+) -> c_int {
+    // SAFETY: libibverbs' arguments are passed on.
+    unsafe { ffi::ibv_cmd_detach_mcast(qp, gid, lid) }
+}
+
 /// `post_send`.
 ///
 /// # Safety

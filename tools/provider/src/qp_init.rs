@@ -40,10 +40,15 @@ fn check(attr: &ffi::ibv_qp_init_attr_ex) -> Result<(), i32> {
         | ffi::IBV_QP_INIT_ATTR_CREATE_FLAGS
         | ffi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let has = |mask| attr.comp_mask & mask != 0;
+    // Whether the device has it, the kernel says.
+    let flags = match attr.qp_type {
+        ffi::IBV_QPT_UD => ffi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
+        _ => 0,
+    };
     let opcodes = Opcodes::of(attr.qp_type).ok_or(libc::EOPNOTSUPP)?;
     if attr.comp_mask & !KNOWN != 0
         || !attr.srq.is_null()
-        || (has(ffi::IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0)
+        || (has(ffi::IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags & !flags != 0)
         || (has(ffi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) && !opcodes.has_all(attr.send_ops_flags))
     {
         return Err(libc::EOPNOTSUPP);

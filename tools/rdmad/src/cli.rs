@@ -21,6 +21,7 @@ use vdev::F_RING_RESET;
 use vdev::F_VERSION_1;
 use verbs::PathPolicy;
 use virtio_rdma_abi::config::F_MR_PAGES;
+use virtio_rdma_abi::config::F_MULTICAST;
 use virtio_rdma_abi::config::F_REG_PAGES;
 use virtio_rdma_abi::config::F_RING_ADDR;
 use vswitch::DatagramPath;
@@ -32,6 +33,7 @@ const FEATURES: &[(&str, u32)] = &[
     ("ring-addr", F_RING_ADDR),
     ("mr-pages", F_MR_PAGES),
     ("reg-pages", F_REG_PAGES),
+    ("multicast", F_MULTICAST),
     ("indirect-desc", F_INDIRECT_DESC),
     ("version-1", F_VERSION_1),
     ("access-platform", F_ACCESS_PLATFORM),

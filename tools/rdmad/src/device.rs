@@ -20,6 +20,7 @@ use verbs::FramePort;
 use verbs::Virtqueues;
 use virtio_rdma_abi::config::CONFIG_SIZE;
 use virtio_rdma_abi::config::DOORBELL_SHM_ID;
+use virtio_rdma_abi::config::F_MULTICAST;
 use virtio_rdma_abi::config::F_RING_ADDR;
 use virtio_rdma_abi::config::OWN_RINGS_CONFIG_OFFSET;
 use virtio_rdma_abi::ctrl::CONTROL_QUEUE;
@@ -51,13 +52,16 @@ pub struct RdmaDevice {
 impl RdmaDevice {
     /// Makes a device, with its port of the switch, that offers all but the `withheld` feature bits.
     pub fn new(
-        config: DeviceConfig,
+        mut config: DeviceConfig,
         withheld: &[u32],
         space: Arc<DmaSpace>,
         fabric: &Fabric,
         port: EnginePort,
     ) -> Self {
         let withheld = withheld.iter().fold(0, |bits, bit| bits | (1 << bit));
+        if withheld & (1 << F_MULTICAST) != 0 {
+            config.limits = config.limits.without_multicast();
+        }
         let queues = Arc::new(TransportQueues::default());
         let limits = config.limits.clone();
         let verbs = Device::new(
@@ -233,5 +237,13 @@ impl FramePort for SwitchPort {
 
     fn receive(&self) -> Option<Frame> {
         self.0.receive()
+    }
+
+    fn join(&self, mac: [u8; 6]) {
+        self.0.join(mac);
+    }
+
+    fn leave(&self, mac: [u8; 6]) {
+        self.0.leave(mac);
     }
 }

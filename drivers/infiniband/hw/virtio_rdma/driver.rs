@@ -14,6 +14,7 @@ use crate::{
     limits::{
         GID_VLAN,
         MR_PAGES,
+        MULTICAST,
         REG_PAGES, //
     },
     net,
@@ -89,7 +90,7 @@ impl virtio::Driver for Driver {
     type Data<'bound> = Data;
 
     const ID_TABLE: virtio::IdTable = &ID_TABLE;
-    const FEATURES: &'static [Feature] = &[RING_ADDR, MR_PAGES, REG_PAGES, GID_VLAN];
+    const FEATURES: &'static [Feature] = &[RING_ADDR, MR_PAGES, REG_PAGES, GID_VLAN, MULTICAST];
 
     fn probe<'bound>(
         dev: &'bound virtio::Device<Core<'_>>,

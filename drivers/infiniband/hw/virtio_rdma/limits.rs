@@ -11,6 +11,7 @@ use crate::{
             CONFIG_SIZE,
             F_GID_VLAN,
             F_MR_PAGES,
+            F_MULTICAST,
             F_REG_PAGES,
             OWN_RINGS_CONFIG_OFFSET,
             QUEUE_COUNT_RANGE, //
@@ -36,6 +37,9 @@ pub(crate) const REG_PAGES: Feature = Feature::device_type(F_REG_PAGES);
 
 /// The device is told of the VLAN of an address.
 pub(crate) const GID_VLAN: Feature = Feature::device_type(F_GID_VLAN);
+
+/// QPs of datagrams may be attached to multicast groups.
+pub(crate) const MULTICAST: Feature = Feature::device_type(F_MULTICAST);
 
 /// Greatest inline payload of kernel clients where the configuration has no word about it.
 const TRANSPORT_MAX_INLINE: u32 = 256;
@@ -83,6 +87,8 @@ pub(crate) struct Limits {
     pub(crate) reg_pages: bool,
     /// Whether [`GID_VLAN`] was negotiated.
     pub(crate) gid_vlan: bool,
+    /// Whether [`MULTICAST`] was negotiated.
+    pub(crate) multicast: bool,
 }
 
 /// Event queues at most: more interrupt vectors serve nobody.
@@ -141,6 +147,7 @@ impl Limits {
             mr_pages: dev.has_feature(MR_PAGES),
             reg_pages: dev.has_feature(REG_PAGES),
             gid_vlan: dev.has_feature(GID_VLAN),
+            multicast: dev.has_feature(MULTICAST),
         };
         if let Err(field) = limits.check() {
             dev_err!(dev.as_ref(), "invalid configuration: {}\n", field);

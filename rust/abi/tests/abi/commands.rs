@@ -4,11 +4,11 @@
 
 use virtio_rdma_abi::config::{
     eui64_from_mac, mac_from_eui64, Config, DeviceCaps, OwnRingsConfig, CONFIG_SIZE,
-    DOORBELL_SHM_ID, F_GID_VLAN, F_RING_ADDR, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE,
+    DOORBELL_SHM_ID, F_GID_VLAN, F_MULTICAST, F_RING_ADDR, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE,
 };
 use virtio_rdma_abi::ctrl::{
-    CmdAddGid, CmdAddGidVlan, CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp,
-    CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdGetDmaMr,
+    CmdAddGid, CmdAddGidVlan, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp,
+    CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdDetachMcast, CmdGetDmaMr,
     CmdMapMrSg, CmdModifyQp, CmdQueryPkey, CmdQueryPort, CmdQueryQp, CmdRegUserMr,
     CmdRegUserMrPages, CmdReqNotify, Command, CreateFlags, Empty, NotifyFlags, PageListDepth,
     Request, RspCreateCq, RspCreatePd, RspCreateQp, RspMapMrSg, RspMr, RspQueryPkey, RspQueryPort,
@@ -411,6 +411,26 @@ fn queue_pair_attributes() {
 }
 
 #[test]
+fn multicast_groups() {
+    assert_eq!(F_MULTICAST, 8);
+    let hex = "efcdab00 00000000000000000000ffff0a090002";
+    check(
+        CmdAttachMcast {
+            qpn: 0x00ab_cdef,
+            mgid: DGID,
+        },
+        hex,
+    );
+    check(
+        CmdDetachMcast {
+            qpn: 0x00ab_cdef,
+            mgid: DGID,
+        },
+        hex,
+    );
+}
+
+#[test]
 fn requests_name_their_command_and_response() {
     fn pair<R: Request>() -> (u8, usize) {
         (R::COMMAND.value(), <R::Response as Wire>::SIZE)
@@ -436,7 +456,9 @@ fn requests_name_their_command_and_response() {
     assert_eq!(pair::<CmdAddGidVlan>(), (16, 0));
     assert_eq!(pair::<CmdDelGid>(), (17, 0));
     assert_eq!(pair::<CmdReqNotify>(), (18, 0));
-    assert_eq!(Command::ALL.len(), 18);
+    assert_eq!(pair::<CmdAttachMcast>(), (27, 0));
+    assert_eq!(pair::<CmdDetachMcast>(), (28, 0));
+    assert_eq!(Command::ALL.len(), 20);
     // Modify QP has the longest request, Query Port the longest response; each has one byte in front.
     assert_eq!((MAX_REQUEST, MAX_RESPONSE), (138, 162));
     assert_eq!((CONTROL_QUEUE, RESPONSE_OK), (0, 0));

@@ -41,7 +41,7 @@ macro_rules! values {
 #[test]
 fn enumerations() {
     values!(AtomicCap: u8 = 0..=2);
-    values!(Command: u8 = 1..=18);
+    values!(Command: u8 = (1..=18).chain(27..=28));
     values!(PortState: u8 = 0..=5);
     values!(PortPhysState: u8 = 1..=7);
     values!(Mtu: u8 = 1..=5);
@@ -139,7 +139,7 @@ fn masks() {
         WITH_NETWORK_HDR_TYPE = 6, SOLICITED = 31
     });
     bits!(NotifyFlags: u32 { SOLICITED = 0, NEXT_COMPLETION = 1 });
-    bits!(CreateFlags: u32 { USER = 0 });
+    bits!(CreateFlags: u32 { USER = 0, BLOCK_MULTICAST_LOOPBACK = 1 });
     bits!(ContextFlags: u32 { OWN_RINGS = 0 });
 }
 

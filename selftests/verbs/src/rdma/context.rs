@@ -21,6 +21,9 @@ pub struct Context {
     name: String,
 }
 
+/// Bit of `device_cap_flags` that verbs.h has no name for.
+const BLOCK_MULTICAST_LOOPBACK: u32 = 1 << 22;
+
 /// Limits of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceAttr {
@@ -40,6 +43,10 @@ pub struct DeviceAttr {
     pub max_qp_rd_atom: u8,
     /// Whether it has atomic operations.
     pub atomics: bool,
+    /// Multicast groups.
+    pub max_mcast_grp: u32,
+    /// Whether a QP can ask not to receive what it sends to a multicast group.
+    pub blocks_loopback: bool,
 }
 
 impl Context {
@@ -100,6 +107,8 @@ impl Context {
             max_cqe: attr.max_cqe.try_into()?,
             max_qp_rd_atom: u8::try_from(attr.max_qp_rd_atom).unwrap_or(u8::MAX),
             atomics: attr.atomic_cap != ffi::IBV_ATOMIC_NONE,
+            max_mcast_grp: attr.max_mcast_grp.try_into()?,
+            blocks_loopback: attr.device_cap_flags & BLOCK_MULTICAST_LOOPBACK != 0,
         })
     }
 

@@ -15,7 +15,7 @@ mod work;
 pub use ah::{Ah, AhAttr};
 pub use context::Context;
 pub use memory::{access, Mr, Pd, Sge};
-pub use qp::{Caps, Kind, Path, Qp, Timing, QKEY};
+pub use qp::{Caps, Kind, Path, Qp, Timing, MULTICAST_QPN, QKEY};
 pub use queue::{Channel, Cq, Wc};
 pub use work::{Op, Payload, PostError, SendWr, To};
 

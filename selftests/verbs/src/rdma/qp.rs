@@ -32,6 +32,9 @@ pub enum Kind {
 /// The Q_Key that UD QPs are given.
 pub const QKEY: u32 = 0x1122_3344;
 
+/// The QPN that a message to a multicast group carries.
+pub const MULTICAST_QPN: u32 = 0x00ff_ffff;
+
 /// What a QP is created with.
 #[derive(Clone, Copy, Debug)]
 pub struct Caps {
@@ -310,6 +313,20 @@ impl Qp {
     /// The current state.
     pub fn state(&self) -> Result<QpState> {
         Ok(self.query()?.qp_state)
+    }
+
+    /// Attaches the QP to a multicast group.
+    pub fn attach(&self, group: &[u8; 16]) -> Result<()> {
+        let gid = ffi::ibv_gid { raw: *group };
+        // SAFETY: The QP exists, and the GID is valid for the call.
+        check(unsafe { ffi::ibv_attach_mcast(self.raw.as_ptr(), &gid, 0) }).context("attach QP")
+    }
+
+    /// Detaches the QP from a multicast group.
+    pub fn detach(&self, group: &[u8; 16]) -> Result<()> {
+        let gid = ffi::ibv_gid { raw: *group };
+        // SAFETY: The QP exists, and the GID is valid for the call.
+        check(unsafe { ffi::ibv_detach_mcast(self.raw.as_ptr(), &gid, 0) }).context("detach QP")
     }
 
     /// Posts one send work request.

@@ -12,10 +12,10 @@ use crate::rdma::{ffi, Ah, Kind, Mr, Op, Payload, SendWr, To, QKEY};
 use crate::session::{Session, LIMIT};
 
 /// In front of each received message.
-const GRH: usize = 40;
+pub(super) const GRH: usize = 40;
 const LARGEST: usize = 1024;
 
-fn options() -> Options {
+pub(super) fn options() -> Options {
     Options {
         kind: Kind::Ud,
         ..Options::default()
@@ -23,7 +23,7 @@ fn options() -> Options {
 }
 
 /// An AH to the peer.
-fn to_peer(end: &Endpoint) -> Result<Ah> {
+pub(super) fn to_peer(end: &Endpoint) -> Result<Ah> {
     Ah::new(&end.pd, |attr| {
         attr.port_num = 1;
         attr.is_global = 1;
@@ -33,13 +33,20 @@ fn to_peer(end: &Endpoint) -> Result<Ah> {
     })
 }
 
+/// Sends one message to the peer's QP and waits for its completion.
+pub(super) fn send(
+    end: &Endpoint,
+    ah: &Ah,
+    qkey: u32,
+    op: Op,
+    payload: Payload<'_>,
+) -> Result<()> {
+    let qpn = end.path.qpn;
+    send_to(end, To { ah, qpn, qkey }, op, payload)
+}
+
 /// Sends one message and waits for its completion.
-fn send(end: &Endpoint, ah: &Ah, qkey: u32, op: Op, payload: Payload<'_>) -> Result<()> {
-    let to = To {
-        ah,
-        qpn: end.path.qpn,
-        qkey,
-    };
+pub(super) fn send_to(end: &Endpoint, to: To<'_>, op: Op, payload: Payload<'_>) -> Result<()> {
     end.qp.send(&SendWr {
         payload,
         to: Some(to),
@@ -50,13 +57,25 @@ fn send(end: &Endpoint, ah: &Ah, qkey: u32, op: Op, payload: Payload<'_>) -> Res
     Ok(())
 }
 
-/// Waits for a message of `length` bytes of `seed`, whose GRH is at the start of `mr`.
+/// Waits for a message of the peer's QP of `length` bytes of `seed`, whose GRH is at the start of `mr`.
 fn receive(end: &Endpoint, mr: &Mr, seed: u64, length: usize, imm: Option<u32>) -> Result<()> {
+    receive_from(end, end.path.qpn, mr, seed, length, imm)
+}
+
+/// The same of a QP `sender`.
+pub(super) fn receive_from(
+    end: &Endpoint,
+    sender: u32,
+    mr: &Mr,
+    seed: u64,
+    length: usize,
+    imm: Option<u32>,
+) -> Result<()> {
     let wc = end.received()?.ok()?;
     ensure!(wc.opcode == ffi::IBV_WC_RECV, "opcode {}", wc.opcode);
     ensure!(wc.bytes as usize == GRH + length, "{} bytes", wc.bytes);
     ensure!(wc.flags & ffi::IBV_WC_GRH != 0, "no GRH: {wc:?}");
-    ensure!(wc.source == end.path.qpn, "sender {}", wc.source);
+    ensure!(wc.source == sender, "sender {}", wc.source);
     ensure!(wc.imm == imm, "immediate data {:x?}", wc.imm);
     compare(
         &format!("message of {length}"),

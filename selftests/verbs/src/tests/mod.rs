@@ -8,6 +8,7 @@ mod datagrams;
 mod errors;
 mod events;
 mod extended;
+mod groups;
 mod handles;
 mod hostile;
 mod limits;
@@ -68,6 +69,9 @@ pub const ALL: &[Test] = &[
     test("datagram_no_receive", datagrams::no_receive),
     test("datagram_controlled_qkey", datagrams::controlled_qkey),
     test("datagram_forged", datagrams::forged),
+    test("group_members", groups::members),
+    test("group_without_echo", groups::without_echo),
+    test("group_refusals", groups::refusals),
     test("atomic_values", atomics::values),
     test("atomic_beside_the_processor", atomics::beside_the_processor),
     test("atomic_misaligned", atomics::misaligned),

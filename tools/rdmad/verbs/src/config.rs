@@ -61,6 +61,12 @@ pub struct Limits {
     pub max_rd_atomic: u8,
     /// Entries of the GID table; at most 256.
     pub max_gids: u16,
+    /// Multicast groups; 0 for a device without.
+    pub max_mcast_grp: u32,
+    /// QPs attached to one multicast group: so many copies of a datagram are made in one turn.
+    pub max_mcast_qp_attach: u32,
+    /// QPs attached to multicast groups in all.
+    pub max_total_mcast_qp_attach: u32,
     /// Event queues.
     pub event_queues: u32,
     /// Doorbell pages.
@@ -82,6 +88,10 @@ impl Default for Limits {
             max_pd: 16_384,
             max_rd_atomic: 16,
             max_gids: 256,
+            max_mcast_grp: 1024,
+            // RFC mode has that many too.
+            max_mcast_qp_attach: 48,
+            max_total_mcast_qp_attach: 8192,
             event_queues: 4,
             doorbell_pages: 4096,
         }
@@ -102,6 +112,16 @@ pub(crate) struct TransportLimits {
 }
 
 impl Limits {
+    /// Takes multicast away.
+    pub fn without_multicast(self) -> Self {
+        Self {
+            max_mcast_grp: 0,
+            max_mcast_qp_attach: 0,
+            max_total_mcast_qp_attach: 0,
+            ..self
+        }
+    }
+
     /// Those of RFC mode.
     pub(crate) fn transport(&self) -> TransportLimits {
         TransportLimits {
@@ -174,6 +194,10 @@ impl DeviceConfig {
     pub(crate) fn space(&self) -> [u8; CONFIG_SIZE] {
         let limits = &self.limits;
         let transport = limits.transport();
+        let multicast = match limits.max_mcast_grp {
+            0 => DeviceCaps::NONE,
+            _ => DeviceCaps::BLOCK_MULTICAST_LOOPBACK,
+        };
         let base = Config {
             phys_port_cnt: 1,
             sys_image_guid: eui64_from_mac(self.mac),
@@ -189,7 +213,8 @@ impl DeviceConfig {
                 | DeviceCaps::BAD_PKEY_CNTR
                 | DeviceCaps::BAD_QKEY_CNTR
                 | DeviceCaps::UD_AV_PORT_ENFORCE
-                | DeviceCaps::MEM_MGT_EXTENSIONS,
+                | DeviceCaps::MEM_MGT_EXTENSIONS
+                | multicast,
             max_send_sge: limits.max_sge,
             max_recv_sge: limits.max_sge,
             max_sge_rd: limits.max_sge,
@@ -201,6 +226,9 @@ impl DeviceConfig {
             max_res_rd_atom: u32::from(limits.max_rd_atomic) * limits.max_qp,
             max_qp_init_rd_atom: limits.max_rd_atomic.into(),
             atomic_cap: AtomicCap::Global.value(),
+            max_mcast_grp: limits.max_mcast_grp,
+            max_mcast_qp_attach: limits.max_mcast_qp_attach,
+            max_total_mcast_qp_attach: limits.max_total_mcast_qp_attach,
             // They are no objects of the device: as many as the driver can count.
             max_ah: i32::MAX.unsigned_abs(),
             max_fast_reg_page_list_len: limits.max_fast_reg_pages,

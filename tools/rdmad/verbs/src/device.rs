@@ -8,7 +8,7 @@ use std::sync::Arc;
 use dma::DmaSpace;
 use parking_lot::Mutex;
 use roce::Frame;
-use virtio_rdma_abi::config::{CONFIG_SIZE, F_MR_PAGES, F_REG_PAGES, F_RING_ADDR};
+use virtio_rdma_abi::config::{CONFIG_SIZE, F_MR_PAGES, F_MULTICAST, F_REG_PAGES, F_RING_ADDR};
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, GSI_QPN, PORT};
 use virtio_rdma_abi::queues::Role;
@@ -20,6 +20,7 @@ use crate::event::{EventQueues, Source};
 use crate::fabric::{Exclusive, Fabric, ReadySet, Shared};
 use crate::gid::GidTable;
 use crate::memory::MrTable;
+use crate::multicast::Groups;
 use crate::pd::Pd;
 use crate::qp::Qp;
 use crate::table::Table;
@@ -46,6 +47,11 @@ pub trait FramePort: Send + Sync {
     fn send(&self, frame: Frame);
     /// The next frame that came. [`Device::frames_ready`] is to be called when there are some.
     fn receive(&self) -> Option<Frame>;
+    /// Frames to this multicast address are to come too, those that are sent here among them. Each call is undone by one
+    /// of [`leave`](Self::leave).
+    fn join(&self, mac: [u8; 6]);
+    /// Undoes a [`join`](Self::join).
+    fn leave(&self, mac: [u8; 6]);
 }
 
 /// The verbs device of one VM.
@@ -77,6 +83,7 @@ pub struct Device {
     pub(crate) cqs: Table<Cq>,
     pub(crate) qps: Table<Qp>,
     pub(crate) gids: GidTable,
+    pub(crate) groups: Groups,
     pub(crate) violations: Violations,
     ready_qps: ReadySet,
     ready_cqs: ReadySet,
@@ -117,6 +124,7 @@ impl Device {
                 // 0 is no QP. The GSI QP counts.
                 qps: Table::with_special(1, GSI_QPN..limits.max_qp + 1),
                 gids: GidTable::new(limits.max_gids),
+                groups: Groups::default(),
                 violations: Violations::default(),
                 ready_qps: ReadySet::new(limits.max_qp + 1),
                 ready_cqs: ReadySet::new(limits.max_cq),
@@ -135,7 +143,7 @@ impl Device {
 
     /// Device feature bits that this engine can serve, apart from the transport's.
     pub const fn features() -> u64 {
-        (1 << F_RING_ADDR) | (1 << F_MR_PAGES) | (1 << F_REG_PAGES)
+        (1 << F_RING_ADDR) | (1 << F_MR_PAGES) | (1 << F_REG_PAGES) | (1 << F_MULTICAST)
     }
 
     /// The features that were negotiated.
@@ -388,6 +396,7 @@ impl Device {
     /// Destroys a QP; nothing of it is used any more on return.
     pub(crate) fn destroy_qp(&self, qp: &Qp) {
         self.qps.remove(qp.number);
+        self.leave_groups(qp.number);
         qp.destroy(self);
         // Workers that looked it up may still hold its PD.
         self.fabric.quiesce.synchronize();

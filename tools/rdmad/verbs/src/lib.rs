@@ -12,6 +12,7 @@
 //! | `device` | the device, its objects and its turns |
 //! | `command` | control commands |
 //! | `qp`, `cq`, `pd`, `memory`, `gid` | the objects |
+//! | `multicast` | groups of QPs of datagrams |
 //! | `wqe` | work requests: fetching and validation |
 //! | `direct`, `wire` | the two ways of data between QPs |
 //! | `transport` | virtqueues of the transport, and those that are queues in RFC mode |
@@ -31,6 +32,7 @@ mod event;
 mod fabric;
 mod gid;
 mod memory;
+mod multicast;
 mod pd;
 mod qp;
 mod table;

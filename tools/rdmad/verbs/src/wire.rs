@@ -2,6 +2,7 @@
 
 //! The wire path: RoCEv2 packets between the QPs and the frame port.
 
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +13,7 @@ use roce::opcode::Service;
 use roce::ud::{Receiver, Verdict};
 use roce::work::{AtomicOp, RecvCompletion, RecvWr, Remote, SendWr};
 use roce::{Frame, Packet, QpError};
-use virtio_rdma_abi::ib::{AccessFlags, QpType, WcStatus, DEFAULT_PKEY};
+use virtio_rdma_abi::ib::{AccessFlags, QpType, WcStatus, DEFAULT_PKEY, MULTICAST_QPN};
 use virtio_rdma_ring::DeviceQueue;
 
 use crate::memory::Fault;
@@ -27,40 +28,73 @@ const FULL_MEMBER: u16 = 0x8000;
 
 /// Takes frames in. Returns whether there may be more.
 pub(crate) fn receive(device: &Arc<Device>) -> bool {
-    for _ in 0..FRAMES_A_TURN {
+    let mut left = FRAMES_A_TURN;
+    while left > 0 {
         let Some(frame) = device.frames.receive() else {
             return false;
         };
-        if device.link_is_up() {
-            receive_frame(device, &frame);
-        }
+        let copies = match device.link_is_up() {
+            true => receive_frame(device, &frame),
+            false => 0,
+        };
+        left = left.saturating_sub(copies.max(1));
     }
     true
 }
 
-fn receive_frame(device: &Device, frame: &[u8]) {
+/// Takes a frame in. Returns for how many QPs it was.
+fn receive_frame(device: &Device, frame: &[u8]) -> usize {
     let packet = match Packet::parse(frame) {
         Ok(packet) => packet,
         Err(error) => {
             tracing::trace!(%error, "frame dropped");
-            return;
+            return 0;
         }
     };
-    let bth = &packet.transport.bth;
-    let Some(qp) = device.qps.get(bth.dest_qpn) else {
-        return;
+    let to = packet.path.addresses.dst();
+    match (packet.transport.bth.dest_qpn, to.is_multicast()) {
+        (MULTICAST_QPN, true) => receive_for_group(device, to, &packet),
+        (MULTICAST_QPN, false) | (_, true) => 0,
+        (qpn, false) => {
+            if let Some(qp) = device.qps.get(qpn) {
+                receive_for(device, &qp, &packet);
+            }
+            1
+        }
+    }
+}
+
+/// Gives a datagram to each QP that is attached to a group. Returns how many these are.
+fn receive_for_group(device: &Device, group: IpAddr, packet: &Packet<'_>) -> usize {
+    let Some(members) = device.groups.members(&ip_to_gid(group)) else {
+        return 0;
     };
+    let is_own = packet.path.src_mac == device.mac();
+    let source = packet.transport.deth.map(|deth| deth.src_qpn);
+    for &qpn in &*members {
+        let echo = is_own && source == Some(qpn);
+        let Some(qp) = device.qps.get(qpn) else {
+            continue;
+        };
+        if !(echo && qp.blocks_loopback) {
+            receive_for(device, &qp, packet);
+        }
+    }
+    members.len()
+}
+
+fn receive_for(device: &Device, qp: &Qp, packet: &Packet<'_>) {
     if packet.opcode().service != service(qp.qp_type) {
         return;
     }
-    if !same_partition(bth.pkey, DEFAULT_PKEY) {
+    if !same_partition(packet.transport.bth.pkey, DEFAULT_PKEY) {
         device.violations.pkey.fetch_add(1, Ordering::Relaxed);
         return;
     }
     if packet.opcode().is_response() {
-        receive_response(device, &qp, &packet);
+        receive_response(device, qp, packet);
     } else {
-        receive_request(device, &qp, &packet);
+        receive_request(device, qp, packet);
     }
 }
 
@@ -152,7 +186,9 @@ fn receive_datagram(
     packet: &Packet<'_>,
 ) -> Result<(), QpError> {
     let device = turn.device;
-    if !device.gids.contains(ip_to_gid(packet.path.addresses.dst())) {
+    let to = packet.path.addresses.dst();
+    // A group that the QP is attached to has no entry.
+    if !to.is_multicast() && !device.gids.contains(ip_to_gid(to)) {
         return Ok(());
     }
     let qkey = side.qkey;

@@ -2,11 +2,13 @@
 
 //! Where a RoCE engine is plugged in: two bounded queues of frames.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
+use roce::net::Mac;
 use roce::{Frame, FramePool};
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -73,6 +75,8 @@ pub(crate) struct Engine {
     outgoing: ArrayQueue<Frame>,
     /// To the engine.
     incoming: ArrayQueue<Frame>,
+    /// Multicast addresses that the engine has joined, and how often.
+    joined: Mutex<HashMap<Mac, u32>>,
     doorbell: Arc<Doorbell>,
     counters: Arc<Counters>,
     ready: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -84,6 +88,7 @@ impl Engine {
             pool: FramePool::new(ENGINE_FRAMES),
             outgoing: ArrayQueue::new(ENGINE_FRAMES),
             incoming: ArrayQueue::new(RECEIVE_QUEUE),
+            joined: Mutex::default(),
             doorbell,
             counters,
             ready: OnceLock::new(),
@@ -102,6 +107,16 @@ impl Engine {
     /// Queues a frame for the engine, which [`notify`](Self::notify) tells about it.
     pub(crate) fn deliver(&self, frame: Frame) -> bool {
         self.incoming.push(frame).is_ok()
+    }
+
+    /// Whether frames to a multicast address are for the engine.
+    pub(crate) fn has_joined(&self, mac: &Mac) -> bool {
+        self.joined().contains_key(mac)
+    }
+
+    fn joined(&self) -> MutexGuard<'_, HashMap<Mac, u32>> {
+        // Nothing panics while it is held.
+        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn notify(&self) {
@@ -146,6 +161,23 @@ impl EnginePort {
             self.0.counters.dropped.add_one();
         }
         self.0.doorbell.ring();
+    }
+
+    /// RoCE frames to this multicast address come too from now on, whoever sends them, this engine included. Calls are
+    /// counted.
+    pub fn join(&self, mac: Mac) {
+        *self.0.joined().entry(mac).or_default() += 1;
+    }
+
+    /// Undoes a [`join`](Self::join).
+    pub fn leave(&self, mac: Mac) {
+        let mut joined = self.0.joined();
+        if let Some(count) = joined.get_mut(&mac) {
+            *count -= 1;
+            if *count == 0 {
+                joined.remove(&mac);
+            }
+        }
     }
 
     /// The next frame that has come.

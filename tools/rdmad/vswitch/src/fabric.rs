@@ -52,9 +52,11 @@ pub(crate) enum Route {
     Net(usize),
     Engine(usize),
     Uplink(usize),
-    /// To all uplinks, `also_nets` and the network interfaces, but not back.
-    Flood {
-        also_nets: bool,
+    /// To all uplinks, but not back.
+    Uplinks,
+    /// To all uplinks and network interfaces, but not back; `engines` to those that have joined the address too.
+    Multicast {
+        engines: bool,
     },
 }
 
@@ -126,7 +128,7 @@ impl Fabric {
             return Route::Nowhere;
         };
         if is_multicast(&destination) {
-            return Route::Flood { also_nets: true };
+            return Route::Multicast { engines: roce };
         }
         if let Some(port) = self.port_of(&destination) {
             // To itself a virtual machine sends over its engine alone; its network interface has a loopback.
@@ -144,7 +146,7 @@ impl Fabric {
             None => {
                 let others = (0..self.uplinks.len()).any(|at| origin != Origin::Uplink(at));
                 if others {
-                    Route::Flood { also_nets: false }
+                    Route::Uplinks
                 } else {
                     Route::Nowhere
                 }
@@ -158,15 +160,7 @@ impl Fabric {
         let patient = matches!(origin, Origin::Engine(_));
         match route {
             Route::Nowhere => {}
-            Route::Engine(port) => {
-                let target = &self.ports[port];
-                if target.engine.deliver(frame) {
-                    target.counters.sent.add_one();
-                    self.touched[port] = true;
-                } else {
-                    target.counters.dropped.add_one();
-                }
-            }
+            Route::Engine(port) => self.deliver_to_engine(port, Some(frame)),
             Route::Net(port) => {
                 let Port { net, counters, .. } = &mut self.ports[port];
                 if let Some(link) = net {
@@ -177,18 +171,56 @@ impl Fabric {
                 let UplinkPort { link, counters } = &mut self.uplinks[at];
                 count(link.send(frame, patient, now), counters);
             }
-            Route::Flood { also_nets } => self.flood(origin, also_nets, &frame, now),
+            Route::Uplinks => self.copy_to_uplinks(origin, &frame, now),
+            Route::Multicast { engines } => {
+                if engines {
+                    self.copy_to_engines(origin, &frame);
+                }
+                self.copy_to_nets(origin, &frame, now);
+                self.copy_to_uplinks(origin, &frame, now);
+            }
         }
     }
 
-    fn flood(&mut self, from: Origin, also_nets: bool, frame: &[u8], now: Instant) {
+    /// Takes a frame to an engine, if there was a buffer for it.
+    fn deliver_to_engine(&mut self, port: usize, frame: Option<Frame>) {
+        let target = &self.ports[port];
+        if frame.is_some_and(|frame| target.engine.deliver(frame)) {
+            target.counters.sent.add_one();
+            self.touched[port] = true;
+        } else {
+            target.counters.dropped.add_one();
+        }
+    }
+
+    /// What an engine sends to a group comes back to it, if it has joined: it knows whose datagrams go to whom. What the
+    /// network stack of a virtual machine sends does not reach its engine.
+    fn copy_to_engines(&mut self, from: Origin, frame: &[u8]) {
+        let Some(group) = address(frame, 0) else {
+            return;
+        };
+        for at in 0..self.ports.len() {
+            if from != Origin::Net(at) && self.ports[at].engine.has_joined(&group) {
+                let copy = self.pool.take(frame.len()).map(|mut copy| {
+                    copy.copy_from_slice(frame);
+                    copy
+                });
+                self.deliver_to_engine(at, copy);
+            }
+        }
+    }
+
+    fn copy_to_nets(&mut self, from: Origin, frame: &[u8], now: Instant) {
         for (at, port) in self.ports.iter_mut().enumerate() {
             if let Some(link) = port.net.as_mut() {
-                if also_nets && from.port() != Some(at) {
+                if from.port() != Some(at) {
                     count(link.send_copy(frame, &self.pool, now), &port.counters);
                 }
             }
         }
+    }
+
+    fn copy_to_uplinks(&mut self, from: Origin, frame: &[u8], now: Instant) {
         for (at, uplink) in self.uplinks.iter_mut().enumerate() {
             if from != Origin::Uplink(at) {
                 let sent = uplink.link.send_copy(frame, &self.pool, now);

@@ -14,6 +14,8 @@
 //! - RoCEv2 (UDP port 4791) for the address of a virtual machine with an engine goes to the engine, also if it comes from
 //!   the network stack of another virtual machine; everything else goes to the network interface.
 //! - Broadcast and multicast goes everywhere but back; unicast to an unknown address goes to the uplinks.
+//! - RoCEv2 to a multicast address also goes to the engines that have joined it, the sender itself among them. It goes
+//!   to the network interfaces all the same: a virtual machine may have an engine in its network stack.
 //! - Frames of an engine enter as frames of its virtual machine. They may be addressed to that same machine.
 //!
 //! # Capture

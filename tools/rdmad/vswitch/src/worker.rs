@@ -236,7 +236,8 @@ impl Worker {
             return;
         }
         let passage = Passage { origin, route };
-        let engines = matches!(origin, Origin::Engine(_)) || matches!(route, Route::Engine(_));
+        let engines = matches!(origin, Origin::Engine(_))
+            || matches!(route, Route::Engine(_) | Route::Multicast { engines: true });
         match &mut self.injector {
             Some(injector) if roce && engines => {
                 injector.pass(passage, frame, now, &mut |passage, frame| {

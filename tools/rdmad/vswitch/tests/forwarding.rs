@@ -82,6 +82,44 @@ fn roce_goes_to_the_engine() {
 }
 
 #[test]
+fn roce_to_a_group_goes_to_those_who_joined() {
+    const GROUP: roce::net::Mac = [0x01, 0x00, 0x5e, 1, 2, 3];
+    const OTHER: roce::net::Mac = [0x01, 0x00, 0x5e, 1, 2, 4];
+    let rig = Rig::new(3, 1);
+    let engine = |port: usize| &rig.engines[port].0;
+    for port in [0, 1, 1] {
+        engine(port).join(GROUP);
+    }
+    engine(2).join(OTHER);
+    rig.engine_send(0, &roce(GROUP, mac(0), 1));
+    for port in [0, 1] {
+        assert_eq!(rig.engine_receive(port)[..], roce(GROUP, mac(0), 1));
+    }
+    assert_eq!(rig.nets[1].receive(), roce(GROUP, mac(0), 1));
+    assert_eq!(rig.uplinks[0].receive(), roce(GROUP, mac(0), 1));
+    // A machine's own stack does not reach its engine.
+    engine(1).leave(GROUP);
+    rig.nets[0].send(&roce(GROUP, mac(0), 2));
+    assert_eq!(rig.engine_receive(1)[..], roce(GROUP, mac(0), 2));
+    assert_eq!(rig.nets[1].receive(), roce(GROUP, mac(0), 2));
+    assert_eq!(rig.uplinks[0].receive(), roce(GROUP, mac(0), 2));
+    engine(1).leave(GROUP);
+    rig.uplinks[0].send(&roce(GROUP, OUTSIDE, 3));
+    rig.uplinks[0].send(&roce(OTHER, OUTSIDE, 4));
+    rig.uplinks[0].send(&frame(OTHER, OUTSIDE, "no RoCE"));
+    assert_eq!(rig.engine_receive(0)[..], roce(GROUP, OUTSIDE, 3));
+    assert_eq!(rig.engine_receive(2)[..], roce(OTHER, OUTSIDE, 4));
+    for expected in [
+        roce(GROUP, OUTSIDE, 3),
+        roce(OTHER, OUTSIDE, 4),
+        frame(OTHER, OUTSIDE, "no RoCE"),
+    ] {
+        assert_eq!(rig.nets[0].receive(), expected, "all of it");
+    }
+    assert!(rig.engines.iter().all(|(engine, _)| engine.receive().is_none()));
+}
+
+#[test]
 fn addresses_behind_uplinks_are_learned() {
     let rig = Rig::new(1, 2);
     rig.nets[0].send(&frame(OUTSIDE, mac(0), "where"));

@@ -80,6 +80,7 @@ impl rdma::Driver for IbDevice {
         .with_fast_registration()
         .with_address_handles()
         .with_queues()
+        .with_multicast_groups()
         .with_kernel_queues()
         .with_user_contexts();
 
@@ -88,6 +89,7 @@ impl rdma::Driver for IbDevice {
     fn query_device(this: &rdma::Device<Self>) -> DeviceAttributes {
         let limits = this.device.limits();
         let config = &limits.config;
+        let groups = |limit| if limits.multicast { limit } else { 0 };
         DeviceAttributes {
             sys_image_guid: config.sys_image_guid,
             vendor_id: config.vendor_id,
@@ -113,6 +115,9 @@ impl rdma::Driver for IbDevice {
                 Ok(config::AtomicCap::Global) => AtomicCap::Global,
                 Ok(config::AtomicCap::None) | Err(_) => AtomicCap::None,
             },
+            max_mcast_grp: groups(config.max_mcast_grp),
+            max_mcast_qp_attach: groups(config.max_mcast_qp_attach),
+            max_total_mcast_qp_attach: groups(config.max_total_mcast_qp_attach),
             max_ah: config.max_ah,
             max_fast_reg_page_list_len: this.max_fast_reg_pages(),
             max_pkeys: config.max_pkeys,
@@ -183,6 +188,9 @@ impl IbDevice {
         let limits = self.device.limits();
         if limits.has_fast_registration() {
             known = known | Caps::MEM_MGT_EXTENSIONS;
+        }
+        if limits.multicast {
+            known = known | Caps::BLOCK_MULTICAST_LOOPBACK;
         }
         Caps(limits.config.device_cap_flags.0 & known.0)
     }

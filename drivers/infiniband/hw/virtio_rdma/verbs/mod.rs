@@ -11,7 +11,7 @@
 //! | [`ucontext`], [`pd`], [`mr`], [`ah`] | contexts, PDs, MRs, AHs |
 //! | [`ring`], [`user_ring`] | the memory of queues |
 //! | [`cq`], [`kernel_cq`], [`cq_backend`] | CQs, those that the kernel polls, and where these lie |
-//! | [`qp`], [`modify`] | QPs and their attributes |
+//! | [`qp`], [`modify`], [`multicast`] | QPs, their attributes and their groups |
 //! | [`kernel_qp`], [`work_backend`] | QPs that the kernel posts to, and where their queues lie |
 //! | [`post`], [`encode`], [`wqe`], [`poll`] | work requests and work completions of the kernel |
 //!
@@ -26,6 +26,7 @@ mod kernel_cq;
 mod kernel_qp;
 mod modify;
 mod mr;
+mod multicast;
 mod pd;
 mod poll;
 mod port;

@@ -57,6 +57,7 @@ use crate::{
         qp::{
             NewQp,
             QpConsumer,
+            QpCreateFlags,
             QpInit,
             QpType,
             QueuePairs, //
@@ -418,7 +419,12 @@ fn new_lock() -> Result<Pin<KBox<Mutex<()>>>> {
 
 /// Checks what every consumer may ask for.
 fn check(device: &Device, init: &QpInit<'_, IbDevice>) -> Result {
-    if init.has_srq() || init.create_flags() != 0 {
+    let blocks_loopback = device.limits().multicast && init.qp_type() == QpType::Ud;
+    let flags = match blocks_loopback {
+        true => QpCreateFlags::BLOCK_MULTICAST_LOOPBACK,
+        false => QpCreateFlags(0),
+    };
+    if init.has_srq() || !flags.contains(init.create_flags()) {
         return Err(EOPNOTSUPP);
     }
     let capabilities = init.capabilities();
@@ -439,6 +445,10 @@ fn command(
     flags: CreateFlags,
 ) -> CmdCreateQp {
     let cqn = |cq: &rdma::cq::Cq<IbDevice>| cq::Cq::number(cq);
+    let loopback = match init.create_flags() {
+        QpCreateFlags::BLOCK_MULTICAST_LOOPBACK => CreateFlags::BLOCK_MULTICAST_LOOPBACK,
+        _ => CreateFlags::NONE,
+    };
     CmdCreateQp {
         pdn: pd.number(),
         qp_type: match init.qp_type() {
@@ -461,7 +471,7 @@ fn command(
         max_recv_sge: capabilities.max_recv_sge,
         recv_cqn: cqn(init.recv_cq()),
         max_inline_data: capabilities.max_inline_data,
-        flags,
+        flags: flags | loopback,
         ..CmdCreateQp::default()
     }
 }

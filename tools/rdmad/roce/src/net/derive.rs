@@ -4,6 +4,8 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use super::Mac;
+
 /// Bits of a VLAN id, and where the priority starts in tag control information.
 const VLAN_ID: u16 = 0xfff;
 const VLAN_PRIORITY_SHIFT: u32 = 13;
@@ -21,6 +23,21 @@ pub fn ip_to_gid(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// The Ethernet address of a multicast group: the low 23 bits of an IPv4 address behind 01:00:5e (RFC 1112), the low 32
+/// bits of an IPv6 address behind 33:33 (RFC 2464).
+pub fn multicast_mac(group: IpAddr) -> Mac {
+    match group {
+        IpAddr::V4(group) => {
+            let [_, a, b, c] = group.octets();
+            [0x01, 0x00, 0x5e, a & 0x7f, b, c]
+        }
+        IpAddr::V6(group) => {
+            let [.., a, b, c, d] = group.octets();
+            [0x33, 0x33, a, b, c, d]
+        }
     }
 }
 
@@ -69,6 +86,17 @@ mod tests {
         );
         assert_eq!(gid_to_ip(ip_to_gid(v4)), v4);
         assert_eq!(gid_to_ip(ip_to_gid(v6)), v6);
+    }
+
+    #[test]
+    fn ethernet_addresses_of_groups() {
+        for (group, mac) in [
+            ("224.1.2.3", [0x01, 0x00, 0x5e, 1, 2, 3]),
+            ("239.255.0.9", [0x01, 0x00, 0x5e, 0x7f, 0, 9]),
+            ("ff0e::1:203:405", [0x33, 0x33, 2, 3, 4, 5]),
+        ] {
+            assert_eq!(multicast_mac(group.parse().unwrap()), mac, "{group}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use virtio_rdma_abi::cqe::CQ_SLOT_SHIFT;
 use virtio_rdma_abi::ctrl::CONTROL_QUEUE;
 use virtio_rdma_abi::ctrl::{
-    CmdCreateCq, CmdCreateCqRing, CmdDestroyCq, CmdReqNotify, Empty, NotifyFlags, RspCreateCq,
+    CmdCreateCq, CmdCreateCqRing, CmdDestroyCq, CmdReqNotify, CreateFlags, Empty, NotifyFlags, RspCreateCq,
 };
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 
@@ -26,7 +26,7 @@ impl Device {
             cmd.ring.slots <= limits.max_cqe.next_power_of_two()
                 && cmd.ring.slot_shift == CQ_SLOT_SHIFT,
         )?;
-        require(!cmd.flags.has_unknown() && cmd.reserved == [0; 8])?;
+        require(CreateFlags::USER.contains(cmd.flags) && cmd.reserved == [0; 8])?;
         require(cmd.doorbell_page < limits.doorbell_pages)?;
         let first = u32::from(FIRST_EVENT_QUEUE);
         require((first..first + limits.event_queues).contains(&cmd.event_queue))?;

@@ -5,14 +5,15 @@
 mod cq;
 mod gid;
 mod mr;
+mod multicast;
 mod pd;
 mod port;
 mod qp;
 
-use virtio_rdma_abi::config::{F_MR_PAGES, F_REG_PAGES};
+use virtio_rdma_abi::config::{F_MR_PAGES, F_MULTICAST, F_REG_PAGES};
 use virtio_rdma_abi::ctrl::{
-    CmdAddGid, CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp,
-    CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdGetDmaMr,
+    CmdAddGid, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp,
+    CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdDetachMcast, CmdGetDmaMr,
     CmdMapMrSg, CmdModifyQp, CmdQueryPkey, CmdQueryPort, CmdQueryQp, CmdRegUserMr,
     CmdRegUserMrPages, CmdReqNotify, Command, Empty, Request, RESPONSE_OK,
 };
@@ -81,8 +82,17 @@ impl Device {
             Command::ReqNotifyCq if !self.has_own_rings() => {
                 call.run(|cmd: CmdReqNotify| self.req_notify_cq(cmd))
             }
+            Command::AttachMcast if self.has_feature(F_MULTICAST) => {
+                call.run(|cmd: CmdAttachMcast| self.attach_mcast(cmd))
+            }
+            Command::DetachMcast if self.has_feature(F_MULTICAST) => {
+                call.run(|cmd: CmdDetachMcast| self.detach_mcast(cmd))
+            }
             // Own rings have arm words.
-            Command::MapMrSg | Command::ReqNotifyCq => Err(Errno::OPNOTSUPP),
+            Command::MapMrSg
+            | Command::ReqNotifyCq
+            | Command::AttachMcast
+            | Command::DetachMcast => Err(Errno::OPNOTSUPP),
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use virtio_rdma_abi::config::F_MULTICAST;
 use virtio_rdma_abi::ctrl::{
     CmdCreateQp, CmdCreateQpRings, CmdDestroyQp, CmdModifyQp, CmdQueryQp, CreateFlags, Empty,
     RspCreateQp, RspQueryQp,
@@ -88,6 +89,8 @@ impl Device {
         let sig_type = SigType::try_from(base.sq_sig_type).map_err(|_| Errno::INVAL)?;
         require(!base.flags.has_unknown() && base.reserved == [0; 28])?;
         let user = base.flags.contains(CreateFlags::USER);
+        let blocks_loopback = base.flags.contains(CreateFlags::BLOCK_MULTICAST_LOOPBACK);
+        require(!blocks_loopback || (qp_type == QpType::Ud && self.has_feature(F_MULTICAST)))?;
         if user && qp_type == QpType::Gsi {
             return Err(Errno::PERM);
         }
@@ -108,6 +111,7 @@ impl Device {
         let init = QpInit {
             qp_type,
             user,
+            blocks_loopback,
             signal_all: sig_type == SigType::All,
             cap,
             cookie,

@@ -2,10 +2,13 @@
 
 //! Attributes of a QP: validation and merging, and what they mean for a connection.
 
-use roce::net::{gid_to_ip, udp_source_port, Addresses, DEFAULT_HOP_LIMIT};
+use roce::net::{gid_to_ip, multicast_mac, udp_source_port, Addresses, DEFAULT_HOP_LIMIT};
 use roce::rc::{RequesterAttr, ResponderAttr};
 use roce::{Connection, Path};
-use virtio_rdma_abi::ib::{AccessFlags, AhFlags, Mtu, QpAttrMask, MASK_24, PORT};
+use virtio_rdma_abi::config::F_MULTICAST;
+use virtio_rdma_abi::ib::{
+    AccessFlags, AhFlags, Mtu, QpAttrMask, MASK_24, MULTICAST_QPN, PORT,
+};
 use virtio_rdma_abi::qp::{AhAttr, QpAttr};
 use virtio_rdma_abi::wqe::Datagram;
 
@@ -106,13 +109,25 @@ struct Address {
 }
 
 impl Address {
+    /// Refuses, with `EINVAL`, all but one host: next hop and destination are both one, and an address vector without a
+    /// global route has none.
+    fn require_host(&self) -> Result<()> {
+        require(self.dmac != [0; 6] && self.dmac[0] & 1 == 0)?;
+        let to = gid_to_ip(self.dgid);
+        require(!to.is_unspecified() && !to.is_multicast())
+    }
+
+    /// Refuses, with `EINVAL`, all but a multicast group by its own Ethernet address.
+    fn require_group(&self, device: &Device) -> Result<()> {
+        let to = gid_to_ip(self.dgid);
+        require(device.has_feature(F_MULTICAST) && to.is_multicast())?;
+        require(self.dmac == multicast_mac(to))
+    }
+
     /// The path from QP `qpn` of the device to QP `dest_qpn`, or `EINVAL` if there is none.
     fn path(&self, device: &Device, qpn: u32, dest_qpn: u32) -> Result<Path> {
-        // The next hop is one host, and so is the destination: an address vector without a global route has none.
-        require(self.dmac != [0; 6] && self.dmac[0] & 1 == 0)?;
         let sgid = device.gids.get(self.sgid_index).ok_or(Errno::INVAL)?;
         let to = gid_to_ip(self.dgid);
-        require(!to.is_unspecified() && !to.is_multicast())?;
         let addresses = Addresses::new(gid_to_ip(sgid), to).ok_or(Errno::INVAL)?;
         let flow_label = match self.flow_label {
             0 => roce::net::flow_label(qpn, dest_qpn),
@@ -135,29 +150,35 @@ impl Address {
 fn connected_path(device: &Device, qpn: u32, dest_qpn: u32, ah: &AhAttr) -> Result<Path> {
     require(ah.ah_flags.contains(AhFlags::GRH) && ah.port_num == PORT)?;
     require(ah.sl <= MAX_SL && ah.grh.flow_label <= MAX_FLOW_LABEL)?;
-    Address {
+    let address = Address {
         sgid_index: ah.grh.sgid_index,
         dgid: ah.grh.dgid,
         dmac: ah.dmac,
         traffic_class: ah.grh.traffic_class,
         flow_label: ah.grh.flow_label,
         hop_limit: ah.grh.hop_limit,
-    }
-    .path(device, qpn, dest_qpn)
+    };
+    address.require_host()?;
+    address.path(device, qpn, dest_qpn)
 }
 
-/// The path of a datagram of QP `qpn`.
+/// The path of a datagram of QP `qpn`, to one QP or to a multicast group.
 pub(super) fn datagram_path(device: &Device, qpn: u32, to: &Datagram) -> Result<Path> {
     require((1..=MASK_24).contains(&to.remote_qpn))?;
-    Address {
+    let address = Address {
         sgid_index: to.av.gid_index,
         dgid: to.av.dgid,
         dmac: to.av.dmac,
         traffic_class: to.av.traffic_class(),
         flow_label: to.av.flow_label(),
         hop_limit: to.av.hop_limit,
+    };
+    if to.remote_qpn == MULTICAST_QPN {
+        address.require_group(device)?;
+    } else {
+        address.require_host()?;
     }
-    .path(device, qpn, to.remote_qpn)
+    address.path(device, qpn, to.remote_qpn)
 }
 
 /// The connection that the attributes of QP `qpn` describe.

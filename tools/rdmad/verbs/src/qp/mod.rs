@@ -48,6 +48,8 @@ pub(crate) struct Qp {
     pub qp_type: QpType,
     /// Its queues belong to a process.
     user: bool,
+    /// It does not receive what it sends to a multicast group.
+    pub blocks_loopback: bool,
     /// Every send work request produces a CQE.
     signal_all: bool,
     cap: QpCap,
@@ -78,6 +80,8 @@ pub(crate) struct QpInit {
     pub qp_type: QpType,
     /// Its queues belong to a process.
     pub user: bool,
+    /// It does not receive what it sends to a multicast group.
+    pub blocks_loopback: bool,
     /// Every send work request produces a CQE.
     pub signal_all: bool,
     /// Capabilities.
@@ -108,6 +112,7 @@ impl Qp {
             doorbell_page: init.doorbell_page,
             qp_type: init.qp_type,
             user: init.user,
+            blocks_loopback: init.blocks_loopback,
             signal_all: init.signal_all,
             cap: init.cap,
             cookie: init.cookie,

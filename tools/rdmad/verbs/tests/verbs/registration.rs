@@ -2,7 +2,7 @@
 
 //! Fast registration: REG_MR, LOCAL_INV and invalidation by the peer.
 
-use virtio_rdma_abi::config::{F_REG_PAGES, F_RING_ADDR};
+use virtio_rdma_abi::config::F_REG_PAGES;
 use virtio_rdma_abi::ctrl::{CmdCreateMr, CmdCreatePd, CmdDeregMr, CmdMapMrSg};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
@@ -121,13 +121,7 @@ fn with_inv(wr: &Wr, key: u32) -> Vec<u8> {
 
 /// From now on REG_MR brings its pages.
 fn with_reg_pages(world: &World) {
-    let mode = match is_rfc() {
-        true => 0,
-        false => 1 << F_RING_ADDR,
-    };
-    for vm in &world.vms {
-        vm.device.set_features(mode | (1 << F_REG_PAGES));
-    }
+    world.negotiate(&[F_REG_PAGES]);
 }
 
 /// Pairs of kernel QPs on both paths; REG_MR brings its pages.

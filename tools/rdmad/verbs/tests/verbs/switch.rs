@@ -26,6 +26,12 @@ impl FramePort for Port {
     fn receive(&self) -> Option<Frame> {
         self.0.receive()
     }
+    fn join(&self, mac: [u8; 6]) {
+        self.0.join(mac);
+    }
+    fn leave(&self, mac: [u8; 6]) {
+        self.0.leave(mac);
+    }
 }
 
 /// A process with VMs: fabric and switch. The fields end in this order.

@@ -95,6 +95,7 @@ fn the_configuration_tells_what_works() {
             | DeviceCaps::SYS_IMAGE_GUID
             | DeviceCaps::RC_RNR_NAK_GEN
             | DeviceCaps::MEM_MGT_EXTENSIONS
+            | DeviceCaps::BLOCK_MULTICAST_LOOPBACK
     );
     assert_eq!(config.atomic_cap, AtomicCap::Global.value());
     // 4 KiB to 1 GiB.
@@ -107,14 +108,14 @@ fn the_configuration_tells_what_works() {
     );
     assert_eq!(config.max_res_rd_atom, 16 * 16_384);
     assert_eq!(config.max_pkeys, 1);
-    let none = (
-        config.max_mw,
+    let groups = (
         config.max_mcast_grp,
         config.max_mcast_qp_attach,
         config.max_total_mcast_qp_attach,
-        config.max_pi_fast_reg_page_list_len,
     );
-    assert_eq!(none, (0, 0, 0, 0, 0));
+    assert_eq!(groups, (1024, 48, 8192));
+    let none = (config.max_mw, config.max_pi_fast_reg_page_list_len);
+    assert_eq!(none, (0, 0));
 }
 
 #[test]

@@ -26,7 +26,7 @@ use virtqueue::Split;
 
 pub use cq::Cq;
 pub use mode::{is_rfc, Mode};
-pub use net::{frame, Net};
+pub use net::{frame, frame_between, Net};
 pub use pair::{each, each_with, Pair};
 pub use qp::{connect, Options, Qp};
 pub use ring::Ring;
@@ -157,6 +157,20 @@ impl World {
             })
             .collect();
         Self { vms, net, fabric }
+    }
+}
+
+impl World {
+    /// From now on the drivers have these feature bits, besides that of the mode.
+    pub fn negotiate(&self, bits: &[u32]) {
+        let mode = match is_rfc() {
+            true => 0,
+            false => 1 << F_RING_ADDR,
+        };
+        let features = bits.iter().fold(mode, |features, bit| features | (1 << bit));
+        for vm in &self.vms {
+            vm.device.set_features(features);
+        }
     }
 }
 

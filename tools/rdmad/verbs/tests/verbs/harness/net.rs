@@ -2,7 +2,7 @@
 
 //! A network of frame ports that can lose frames.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -31,6 +31,8 @@ pub struct Port {
     pool: FramePool,
     inbox: Mutex<VecDeque<Frame>>,
     device: Mutex<Weak<Device>>,
+    /// Multicast addresses, and how often each was joined.
+    joined: Mutex<BTreeMap<[u8; 6], u32>>,
 }
 
 impl Net {
@@ -40,9 +42,17 @@ impl Net {
             pool: FramePool::new(2 * QUEUE),
             inbox: Mutex::default(),
             device: Mutex::default(),
+            joined: Mutex::default(),
         });
         self.ports.lock().unwrap().insert(mac, port.clone());
         port
+    }
+
+    /// Whether the device at `mac` has joined a multicast address.
+    pub fn has_joined(&self, mac: [u8; 6], group: [u8; 6]) -> bool {
+        let port = self.ports.lock().unwrap()[&mac].clone();
+        let joined = port.joined.lock().unwrap().contains_key(&group);
+        joined
     }
 
     /// Has a frame of these bytes arrive at `mac`.
@@ -62,6 +72,17 @@ impl Net {
             return;
         }
         let mac: [u8; 6] = frame[..6].try_into().unwrap();
+        if mac[0] & 1 != 0 {
+            let ports = Vec::from_iter(self.ports.lock().unwrap().values().cloned());
+            for port in ports {
+                if port.joined.lock().unwrap().contains_key(&mac) {
+                    let mut copy = port.pool.take(frame.len()).expect("a frame buffer");
+                    copy.copy_from_slice(&frame);
+                    port.accept(copy);
+                }
+            }
+            return;
+        }
         let port = self.ports.lock().unwrap().get(&mac).cloned();
         if let Some(port) = port {
             port.accept(frame);
@@ -102,12 +123,35 @@ impl FramePort for Port {
     fn receive(&self) -> Option<Frame> {
         self.inbox.lock().unwrap().pop_front()
     }
+
+    fn join(&self, mac: [u8; 6]) {
+        *self.joined.lock().unwrap().entry(mac).or_default() += 1;
+    }
+
+    fn leave(&self, mac: [u8; 6]) {
+        let mut joined = self.joined.lock().unwrap();
+        let count = joined.get_mut(&mac).expect("an address that was joined");
+        *count -= 1;
+        if *count == 0 {
+            joined.remove(&mac);
+        }
+    }
 }
 
 /// A packet from the device of one VM to that of another.
 pub fn frame(from: &Vm, to: &Vm, transport: &Transport, payload: &[u8]) -> Vec<u8> {
-    let addresses = Addresses::new(gid_to_ip(from.gid), gid_to_ip(to.gid)).unwrap();
-    let path = Path::new(from.mac, to.mac, addresses);
+    frame_between((from.mac, from.gid), (to.mac, to.gid), transport, payload)
+}
+
+/// A packet between these addresses.
+pub fn frame_between(
+    from: ([u8; 6], [u8; 16]),
+    to: ([u8; 6], [u8; 16]),
+    transport: &Transport,
+    payload: &[u8],
+) -> Vec<u8> {
+    let addresses = Addresses::new(gid_to_ip(from.1), gid_to_ip(to.1)).unwrap();
+    let path = Path::new(from.0, to.0, addresses);
     let mut frame = vec![0; frame_size(&path, transport, payload.len())];
     build(&mut frame, &path, 0, transport, payload.len(), |into| {
         into.copy_from_slice(payload);

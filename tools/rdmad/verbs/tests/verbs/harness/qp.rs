@@ -24,6 +24,8 @@ pub struct Options {
     pub qp_type: QpType,
     /// Its queues belong to a process.
     pub user: bool,
+    /// It does not receive what it sends to a multicast group.
+    pub blocks_loopback: bool,
     pub qkey: u32,
     pub slots: u32,
     pub sge: u32,
@@ -55,6 +57,7 @@ impl Default for Options {
         Self {
             qp_type: QpType::Rc,
             user: true,
+            blocks_loopback: false,
             qkey: 0x1234_5678,
             slots: 64,
             sge: 4,
@@ -117,6 +120,7 @@ impl<'vm> Qp<'vm> {
             options.slots,
             slot_shift_for(rq_wqe_size(options.sge as usize)).unwrap(),
         );
+        let flag = |set, flag| if set { flag } else { CreateFlags::NONE };
         let cookie = vm.cookie();
         let request = CmdCreateQpRings {
             base: CmdCreateQp {
@@ -130,10 +134,11 @@ impl<'vm> Qp<'vm> {
                 max_recv_sge: options.sge,
                 recv_cqn: recv.cqn,
                 max_inline_data: options.inline,
-                flags: match options.user {
-                    true => CreateFlags::USER,
-                    false => CreateFlags::NONE,
-                },
+                flags: flag(options.user, CreateFlags::USER)
+                    | flag(
+                        options.blocks_loopback,
+                        CreateFlags::BLOCK_MULTICAST_LOOPBACK,
+                    ),
                 reserved: [0; 28],
             },
             sq: sq.addr,

@@ -6,6 +6,7 @@ mod atomics;
 mod flush;
 mod gsi;
 mod keys;
+mod multicast;
 mod opcodes;
 mod uc;
 mod ud;

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! ATTACH_MCAST, DETACH_MCAST.
+
+use virtio_rdma_abi::ctrl::{CmdAttachMcast, CmdDetachMcast, Empty};
+use virtio_rdma_abi::ib::QpType;
+
+use super::DONE;
+use crate::error::{require, Errno, Result};
+use crate::qp::Qp;
+use crate::Device;
+
+impl Device {
+    pub(super) fn attach_mcast(&self, cmd: CmdAttachMcast) -> Result<Empty> {
+        let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
+        require(has_groups(&qp))?;
+        self.attach(cmd.mgid, cmd.qpn)?;
+        Ok(DONE)
+    }
+
+    pub(super) fn detach_mcast(&self, cmd: CmdDetachMcast) -> Result<Empty> {
+        self.detach_from(cmd.mgid, cmd.qpn)?;
+        Ok(DONE)
+    }
+}
+
+/// Management datagrams have one receiver.
+fn has_groups(qp: &Qp) -> bool {
+    qp.qp_type == QpType::Ud
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Multicast groups: which QPs receive what is sent to a multicast GID.
+//!
+//! A datagram to a group is always a packet, and the frame port takes it to all who have joined its Ethernet address,
+//! the sender's own device among them. So the sender's turn costs the same however many members a group has, and each
+//! device delivers in turns of its own.
+
+use std::collections::hash_map::Entry;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use roce::net::{gid_to_ip, multicast_mac};
+
+use crate::config::Limits;
+use crate::error::{require, Errno, Result};
+use crate::gid::Gid;
+use crate::Device;
+
+/// QPNs by MGID.
+type Members = HashMap<Gid, Arc<[u32]>>;
+
+/// The groups of a device that have members. A look-up takes no lock and costs the same whatever there is; a change
+/// copies the table, and only one thread may make one at a time: that of a control command.
+#[derive(Debug, Default)]
+pub(crate) struct Groups(ArcSwap<Members>);
+
+impl Groups {
+    /// The QPs that are attached to a group.
+    #[inline]
+    pub(crate) fn members(&self, mgid: &Gid) -> Option<Arc<[u32]>> {
+        self.0.load().get(mgid).cloned()
+    }
+
+    /// Adds a member. Returns whether the group is new. `EEXIST` for a QP that is one, `ENOMEM` beyond a limit.
+    fn attach(&self, mgid: Gid, qpn: u32, limits: &Limits) -> Result<bool> {
+        let mut groups = Members::clone(&self.0.load());
+        let room = |used: usize, limit: u32| (used < limit as usize).then_some(()).ok_or(Errno::NOMEM);
+        let members = groups.get(&mgid).map_or(&[][..], |members| members);
+        if members.contains(&qpn) {
+            return Err(Errno::EXIST);
+        }
+        let is_new = members.is_empty();
+        if is_new {
+            room(groups.len(), limits.max_mcast_grp)?;
+        }
+        room(members.len(), limits.max_mcast_qp_attach)?;
+        let total = groups.values().map(|members| members.len()).sum();
+        room(total, limits.max_total_mcast_qp_attach)?;
+        let members = members.iter().copied().chain([qpn]).collect();
+        groups.insert(mgid, members);
+        self.0.store(Arc::new(groups));
+        Ok(is_new)
+    }
+
+    /// Removes a member. Returns whether the group has ended. `EINVAL` for a QP that is none.
+    fn detach(&self, mgid: Gid, qpn: u32) -> Result<bool> {
+        let mut groups = Members::clone(&self.0.load());
+        let Entry::Occupied(mut group) = groups.entry(mgid) else {
+            return Err(Errno::INVAL);
+        };
+        require(group.get().contains(&qpn))?;
+        let left: Arc<[u32]> = without(group.get(), qpn);
+        let has_ended = left.is_empty();
+        if has_ended {
+            group.remove();
+        } else {
+            group.insert(left);
+        }
+        self.0.store(Arc::new(groups));
+        Ok(has_ended)
+    }
+
+    /// Removes a member from all groups. Returns those that have ended.
+    fn forget(&self, qpn: u32) -> Vec<Gid> {
+        let groups = self.0.load();
+        if !groups.values().any(|members| members.contains(&qpn)) {
+            return Vec::new();
+        }
+        let mut ended = Vec::new();
+        let mut left = Members::with_capacity(groups.len());
+        for (mgid, members) in groups.iter() {
+            let members = match members.contains(&qpn) {
+                true => without(members, qpn),
+                false => members.clone(),
+            };
+            if members.is_empty() {
+                ended.push(*mgid);
+            } else {
+                left.insert(*mgid, members);
+            }
+        }
+        self.0.store(Arc::new(left));
+        ended
+    }
+}
+
+fn without(members: &[u32], qpn: u32) -> Arc<[u32]> {
+    let others = members.iter().copied().filter(|&member| member != qpn);
+    others.collect()
+}
+
+impl Device {
+    /// QP `qpn`, one of datagrams, receives what comes for a group from now on.
+    pub(crate) fn attach(&self, mgid: Gid, qpn: u32) -> Result<()> {
+        let address = gid_to_ip(mgid);
+        require(address.is_multicast())?;
+        if self.groups.attach(mgid, qpn, &self.config().limits)? {
+            self.frames.join(multicast_mac(address));
+        }
+        Ok(())
+    }
+
+    /// QP `qpn` does not receive what comes for a group any more.
+    pub(crate) fn detach_from(&self, mgid: Gid, qpn: u32) -> Result<()> {
+        if self.groups.detach(mgid, qpn)? {
+            self.frames.leave(multicast_mac(gid_to_ip(mgid)));
+        }
+        Ok(())
+    }
+
+    /// Takes QP `qpn` out of all groups.
+    pub(crate) fn leave_groups(&self, qpn: u32) {
+        for mgid in self.groups.forget(qpn) {
+            self.frames.leave(multicast_mac(gid_to_ip(mgid)));
+        }
+    }
+}
