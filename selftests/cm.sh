@@ -74,24 +74,8 @@ test_connections() { meet ucmatose "-b 10.9.0.2 -c 10 -C 20" "-s 10.9.0.2 -c 10 
 test_datagrams() { meet udaddy "-b 10.9.0.2 -c 3 -C 20" "-s 10.9.0.2 -c 3 -C 20"; }
 test_datagrams_ipv6() { meet udaddy "-b fd09::2 -c 3 -C 20" "-s fd09::2 -c 3 -C 20"; }
 
-# Whether the network stack of a VM is a member of a group.
-is_member() { at "$1" ip -4 maddress show dev "$(netdev "$1")" | grep -q " $2\$"; }
-
-# Ten messages from one VM to a group that the other one has joined: the receiver ends when it has them all. That the
-# network device joins is what switches go by, which look for its membership reports.
-# The arguments are the receiving VM and the sending one.
-multicast() {
-	local receiver=$1 sender=$2 status=0
-	at "$receiver" timeout 60 mckey -m 239.9.18.1 -b "10.9.0.$receiver" -C 10 >"$work/receiver" 2>&1 &
-	until_ok 30 is_member "$receiver" 239.9.18.1
-	at "$sender" timeout 60 mckey -s -m 239.9.18.1 -b "10.9.0.$sender" -C 10 || status=$?
-	wait $! || status=$?
-	cat "$work/receiver"
-	((status == 0)) && grep -q 'data transfers complete' "$work/receiver" && ! is_member "$receiver" 239.9.18.1
-}
-
-test_multicast() { multicast 2 1; }
-test_multicast_back() { multicast 1 2; }
+test_multicast() { mckey_from_to 1 2; }
+test_multicast_back() { mckey_from_to 2 1; }
 
 test_perftest() {
 	local program

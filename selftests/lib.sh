@@ -113,6 +113,22 @@ client() {
 	"$verbs" -d "$(device 1)" "$@"
 }
 
+# Whether the network stack of a VM is a member of a group.
+is_member() { at "$1" ip -4 maddress show dev "$(netdev "$1")" | grep -q " $2\$"; }
+
+# Ten messages from one VM to a group that the other one has joined: the receiver ends when it has them all. That the
+# network device joins is what switches go by, which look for its membership reports.
+# The arguments are the sending VM and the receiving one.
+mckey_from_to() {
+	local sender=$1 receiver=$2 status=0
+	at "$receiver" timeout 60 mckey -m 239.9.18.1 -b "10.9.0.$receiver" -C 10 >"$work/receiver" 2>&1 &
+	until_ok 30 is_member "$receiver" 239.9.18.1
+	at "$sender" timeout 60 mckey -s -m 239.9.18.1 -b "10.9.0.$sender" -C 10 || status=$?
+	wait $! || status=$?
+	cat "$work/receiver"
+	((status == 0)) && grep -q 'data transfers complete' "$work/receiver" && ! is_member "$receiver" 239.9.18.1
+}
+
 # Index of the RoCE v2 GID of the IPv4 address.
 gid_index() {
 	at "$1" bash -c 'p=/sys/class/infiniband/$0/ports/1

@@ -48,6 +48,9 @@ test_write_bw() { pair -x ib_write_bw -s 65536 -n 100; }
 test_read_bw() { pair -x ib_read_bw -s 65536 -n 100; }
 test_send_bw() { pair -x ib_send_bw -s 65536 -n 100; }
 
+test_multicast() { mckey_from_to 1 2; }
+test_multicast_back() { mckey_from_to 2 1; }
+
 verbs_tests=("$@")
 run_tests test_verbs_with_rxe_as_server test_verbs_with_rxe_as_client test_rc_pingpong test_rc_pingpong_events \
-	test_write_bw test_read_bw test_send_bw
+	test_write_bw test_read_bw test_send_bw test_multicast test_multicast_back
