@@ -4,15 +4,16 @@
 
 use virtio_rdma_abi::config::{
     eui64_from_mac, mac_from_eui64, Config, DeviceCaps, OwnRingsConfig, CONFIG_SIZE,
-    DOORBELL_SHM_ID, F_GID_VLAN, F_MULTICAST, F_RING_ADDR, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE,
+    DOORBELL_SHM_ID, F_GID_VLAN, F_MULTICAST, F_RING_ADDR, OWN_RINGS_CONFIG_OFFSET,
+    QUEUE_COUNT_RANGE,
 };
 use virtio_rdma_abi::ctrl::{
-    CmdAddGid, CmdAddGidVlan, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp,
-    CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdDetachMcast, CmdGetDmaMr,
-    CmdMapMrSg, CmdModifyQp, CmdQueryPkey, CmdQueryPort, CmdQueryQp, CmdRegUserMr,
-    CmdRegUserMrPages, CmdReqNotify, Command, CreateFlags, Empty, NotifyFlags, PageListDepth,
-    Request, RspCreateCq, RspCreatePd, RspCreateQp, RspMapMrSg, RspMr, RspQueryPkey, RspQueryPort,
-    RspQueryQp, CONTROL_QUEUE, MAX_REQUEST, MAX_RESPONSE, RESPONSE_OK,
+    CmdAddGid, CmdAddGidVlan, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing, CmdCreateMr,
+    CmdCreatePd, CmdCreateQp, CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd,
+    CmdDestroyQp, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdQueryPkey, CmdQueryPort,
+    CmdQueryQp, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify, Command, CreateFlags, Empty,
+    NotifyFlags, PageListDepth, Request, RspCreateCq, RspCreatePd, RspCreateQp, RspMapMrSg, RspMr,
+    RspQueryPkey, RspQueryPort, RspQueryQp, CONTROL_QUEUE, MAX_REQUEST, MAX_RESPONSE, RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, GidType, Mtu, PortCaps, QpAttrMask, QpState, QpType, SigType, MAX_VLAN,

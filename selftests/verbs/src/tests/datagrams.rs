@@ -34,13 +34,7 @@ pub(super) fn to_peer(end: &Endpoint) -> Result<Ah> {
 }
 
 /// Sends one message to the peer's QP and waits for its completion.
-pub(super) fn send(
-    end: &Endpoint,
-    ah: &Ah,
-    qkey: u32,
-    op: Op,
-    payload: Payload<'_>,
-) -> Result<()> {
+pub(super) fn send(end: &Endpoint, ah: &Ah, qkey: u32, op: Op, payload: Payload<'_>) -> Result<()> {
     let qpn = end.path.qpn;
     send_to(end, To { ah, qpn, qkey }, op, payload)
 }

@@ -79,10 +79,7 @@ pub fn members(session: &mut Session) -> Result<()> {
     }
     let group = Group::join(session)?;
     let source = ends[0].memory(LENGTH)?;
-    let memory = [
-        ends[0].memory(GRH + LENGTH)?,
-        ends[1].memory(GRH + LENGTH)?,
-    ];
+    let memory = [ends[0].memory(GRH + LENGTH)?, ends[1].memory(GRH + LENGTH)?];
     for (round, active_sends) in [(1, true), (2, false)] {
         let sends = session.active() == active_sends;
         for (end, mr) in ends.iter().zip(&memory) {
@@ -114,7 +111,13 @@ pub fn members(session: &mut Session) -> Result<()> {
             group.send(&ends[0], &source, 99)?;
             source.write(0, &bytes(100, LENGTH));
             let sges = [source.sge(0, LENGTH)];
-            send(&ends[0], &to_peer(&ends[0])?, QKEY, Op::Send, Payload::Sges(&sges))?;
+            send(
+                &ends[0],
+                &to_peer(&ends[0])?,
+                QKEY,
+                Op::Send,
+                Payload::Sges(&sges),
+            )?;
         } else {
             receive_from(&ends[0], sender, &memory[0], 100, LENGTH, None)?;
         }

@@ -36,7 +36,8 @@ impl Groups {
     /// Adds a member. Returns whether the group is new. `EEXIST` for a QP that is one, `ENOMEM` beyond a limit.
     fn attach(&self, mgid: Gid, qpn: u32, limits: &Limits) -> Result<bool> {
         let mut groups = Members::clone(&self.0.load());
-        let room = |used: usize, limit: u32| (used < limit as usize).then_some(()).ok_or(Errno::NOMEM);
+        let room =
+            |used: usize, limit: u32| (used < limit as usize).then_some(()).ok_or(Errno::NOMEM);
         let members = groups.get(&mgid).map_or(&[][..], |members| members);
         if members.contains(&qpn) {
             return Err(Errno::EXIST);

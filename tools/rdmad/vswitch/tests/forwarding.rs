@@ -116,7 +116,10 @@ fn roce_to_a_group_goes_to_those_who_joined() {
     ] {
         assert_eq!(rig.nets[0].receive(), expected, "all of it");
     }
-    assert!(rig.engines.iter().all(|(engine, _)| engine.receive().is_none()));
+    assert!(rig
+        .engines
+        .iter()
+        .all(|(engine, _)| engine.receive().is_none()));
 }
 
 #[test]

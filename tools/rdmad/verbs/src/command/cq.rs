@@ -7,7 +7,8 @@ use std::sync::Arc;
 use virtio_rdma_abi::cqe::CQ_SLOT_SHIFT;
 use virtio_rdma_abi::ctrl::CONTROL_QUEUE;
 use virtio_rdma_abi::ctrl::{
-    CmdCreateCq, CmdCreateCqRing, CmdDestroyCq, CmdReqNotify, CreateFlags, Empty, NotifyFlags, RspCreateCq,
+    CmdCreateCq, CmdCreateCqRing, CmdDestroyCq, CmdReqNotify, CreateFlags, Empty, NotifyFlags,
+    RspCreateCq,
 };
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 

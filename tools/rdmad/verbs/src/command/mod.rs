@@ -13,9 +13,9 @@ mod qp;
 use virtio_rdma_abi::config::{F_MR_PAGES, F_MULTICAST, F_REG_PAGES};
 use virtio_rdma_abi::ctrl::{
     CmdAddGid, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp,
-    CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdDetachMcast, CmdGetDmaMr,
-    CmdMapMrSg, CmdModifyQp, CmdQueryPkey, CmdQueryPort, CmdQueryQp, CmdRegUserMr,
-    CmdRegUserMrPages, CmdReqNotify, Command, Empty, Request, RESPONSE_OK,
+    CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp,
+    CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdQueryPkey, CmdQueryPort, CmdQueryQp,
+    CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify, Command, Empty, Request, RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::PORT;
 use virtio_rdma_abi::wire::Wire;

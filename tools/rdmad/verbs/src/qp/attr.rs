@@ -6,9 +6,7 @@ use roce::net::{gid_to_ip, multicast_mac, udp_source_port, Addresses, DEFAULT_HO
 use roce::rc::{RequesterAttr, ResponderAttr};
 use roce::{Connection, Path};
 use virtio_rdma_abi::config::F_MULTICAST;
-use virtio_rdma_abi::ib::{
-    AccessFlags, AhFlags, Mtu, QpAttrMask, MASK_24, MULTICAST_QPN, PORT,
-};
+use virtio_rdma_abi::ib::{AccessFlags, AhFlags, Mtu, QpAttrMask, MASK_24, MULTICAST_QPN, PORT};
 use virtio_rdma_abi::qp::{AhAttr, QpAttr};
 use virtio_rdma_abi::wqe::Datagram;
 

@@ -167,7 +167,9 @@ impl World {
             true => 0,
             false => 1 << F_RING_ADDR,
         };
-        let features = bits.iter().fold(mode, |features, bit| features | (1 << bit));
+        let features = bits
+            .iter()
+            .fold(mode, |features, bit| features | (1 << bit));
         for vm in &self.vms {
             vm.device.set_features(features);
         }
