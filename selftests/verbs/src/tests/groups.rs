@@ -156,6 +156,9 @@ pub fn without_echo(session: &mut Session) -> Result<()> {
         group.send(&end, &sources[0], 2)?;
         receive_from(&deaf, end.qp.qpn(), &memory[1], 2, LENGTH, None)?;
         receive_from(&end, end.qp.qpn(), &memory[0], 2, LENGTH, None)?;
+        for end in [&end, &deaf] {
+            end.qp.detach(&group.gid)?;
+        }
     }
     session.peer.meet()
 }
