@@ -5,6 +5,8 @@
 //! In RFC mode the driver enables the virtqueues of one free number only before it creates an object, so it knows which
 //! number that gets.
 
+use std::sync::Mutex;
+
 use virtio_rdma_abi::config::Config;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::{QpType, GSI_QPN};
@@ -23,6 +25,9 @@ pub enum Mode {
     /// In virtqueues of the transport.
     Rfc,
 }
+
+/// Held from the choice of a free number until it is taken.
+static CHOOSING: Mutex<()> = Mutex::new(());
 
 /// Whether queues are virtqueues in this test program.
 pub fn is_rfc() -> bool {
@@ -44,6 +49,8 @@ pub fn create_qp(vm: &Vm, request: CmdCreateQpRings, sq: &Ring, rq: &Ring) -> Re
     if !is_rfc() {
         return vm.call(request).map(|response| response.qpn);
     }
+    // A test that failed while it held the lock has said so.
+    let _choosing = CHOOSING.lock();
     let numbers = numbers(vm);
     let mut qpns = match request.base.qp_type == QpType::Gsi.value() {
         true => GSI_QPN..=GSI_QPN,
@@ -77,6 +84,7 @@ pub fn create_cq(vm: &Vm, request: CmdCreateCqRing, ring: &Ring) -> Result<u32, 
     if !is_rfc() {
         return vm.call(request).map(|response| response.cqn);
     }
+    let _choosing = CHOOSING.lock();
     let numbers = numbers(vm);
     let cqn = (0..config(vm).max_cq)
         .find(|&cqn| vm.sink.is_free(numbers.cq(cqn)))
