@@ -21,11 +21,6 @@ beside_traffic() {
 		cat "$work/hostile"
 		fail "the hostile process could not connect again"
 	}
-	if grep -q SKIP "$work/hostile"; then
-		touch "$work/stop"
-		wait "$soak"
-		skip "$(sed -n 's/.*# SKIP //p' "$work/hostile")"
-	fi
 	further() { (($(rounds) > before)); }
 	until_ok 120 further
 	touch "$work/stop"

@@ -6,11 +6,10 @@ use std::rc::Rc;
 
 use anyhow::Result;
 
-use crate::ktap::skip;
 use crate::rdma::{
     access, ffi, Caps, Channel, Cq, Kind, Mr, Op, Path, Pd, Qp, SendWr, Sge, Timing, Wc,
 };
-use crate::session::{errno, Session, LIMIT};
+use crate::session::{Session, LIMIT};
 
 /// How a pair is made. Both sides need not use the same.
 #[derive(Clone, Copy, Debug)]
@@ -72,17 +71,6 @@ impl Default for Options {
     }
 }
 
-/// Skips the test if the device does not have this type of QPs.
-pub fn served(kind: Kind, created: Result<Qp>) -> Result<Qp> {
-    const EOPNOTSUPP: i32 = 95;
-    match created {
-        Err(error) if kind != Kind::Rc && errno(&error) == Some(EOPNOTSUPP) => {
-            skip(format!("a device without {kind:?} QPs"))
-        }
-        created => created,
-    }
-}
-
 /// One end of a connected pair.
 pub struct Endpoint {
     /// The QP, in RTS.
@@ -130,8 +118,7 @@ impl Endpoint {
                 attr.create_flags = ffi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
             }),
             false => Qp::of(options.kind, pd, &send, &recv, caps),
-        };
-        let qp = served(options.kind, qp)?;
+        }?;
         let path = Self::link(session, &qp, options)?;
         Ok(Self {
             qp,

@@ -2,36 +2,9 @@
 
 //! Reports in the Kernel Test Anything Protocol, version 1.
 
-use std::fmt;
 use std::io::Write as _;
 
-use anyhow::{Error, Result};
-
-/// How a test that did not fail ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It passed.
-    Passed,
-    /// It could not run here.
-    Skipped(String),
-}
-
-/// The error of a test that can't run on this device.
-#[derive(Debug)]
-pub struct Skip(pub String);
-
-impl fmt::Display for Skip {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Skip {}
-
-/// Ends a test that can't run on this device.
-pub fn skip<T>(reason: impl Into<String>) -> Result<T> {
-    Err(Error::new(Skip(reason.into())))
-}
+use anyhow::Result;
 
 /// A report on standard output.
 pub struct Report {
@@ -50,23 +23,33 @@ impl Report {
     }
 
     /// Reports the next test.
-    pub fn result(&mut self, name: &str, outcome: Result<Outcome>) {
+    pub fn result(&mut self, name: &str, outcome: Result<()>) {
         self.number += 1;
         match outcome {
-            Ok(Outcome::Passed) => println!("ok {} {name}", self.number),
-            Ok(Outcome::Skipped(reason)) => println!("ok {} {name} # SKIP {reason}", self.number),
+            Ok(()) => println!("ok {} {name}", self.number),
             Err(error) => {
                 self.failed += 1;
                 println!("# {name}: {}", format!("{error:#}").replace('\n', "\n# "));
                 println!("not ok {} {name}", self.number);
             }
         }
-        // A reader on the other end of a pipe follows along; nothing is to be done if it has gone.
-        let _ = std::io::stdout().flush();
+        flush();
+    }
+
+    /// Reports a next one that was not run.
+    pub fn skipped(&mut self, name: &str, reason: &str) {
+        self.number += 1;
+        println!("ok {} {name} # SKIP {reason}", self.number);
+        flush();
     }
 
     /// Whether no test failed.
     pub fn passed(&self) -> bool {
         self.failed == 0
     }
+}
+
+/// A reader on the other end of a pipe follows along; nothing is to be done if it has gone.
+fn flush() {
+    let _ = std::io::stdout().flush();
 }

@@ -2,7 +2,7 @@
 
 //! The TCP connection that keeps the two sides of a test in step.
 //!
-//! Lines: `run NAME ROUNDS` opens a test, `say HEX…` carries numbers, `end`, `skip REASON` and `fail REASON` end it.
+//! Lines: `run NAME ROUNDS` opens a test, `say HEX…` carries numbers, `end` and `fail REASON` end it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -23,8 +23,6 @@ pub struct Peer {
 pub enum End {
     /// It passed.
     Passed,
-    /// It could not run.
-    Skipped(String),
     /// It failed.
     Failed(String),
 }
@@ -109,18 +107,16 @@ impl Peer {
         self.swap([]).map(|[]| ())
     }
 
-    /// Says how this side ended and learns how the other did. What the other side still said before is skipped.
+    /// Says how this side ended and learns how the other did. What the other side still said before is passed over.
     pub fn end(&mut self, end: &End) -> Result<End> {
         self.put(&match end {
             End::Passed => "end".to_owned(),
-            End::Skipped(reason) => format!("skip {reason}"),
             End::Failed(reason) => format!("fail {reason}"),
         })?;
         loop {
             let line = self.get()?;
             match line.split_once(' ').unwrap_or((&line, "")) {
                 ("end", _) => return Ok(End::Passed),
-                ("skip", reason) => return Ok(End::Skipped(reason.to_owned())),
                 ("fail", reason) => return Ok(End::Failed(reason.to_owned())),
                 _ => (),
             }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail, ensure, Context as _, Error, Result};
 
-use crate::ktap::{Outcome, Skip};
 use crate::peer::{End, Peer};
 use crate::rdma::{Context, Mr};
 
@@ -94,32 +93,21 @@ impl Session {
     }
 
     /// Tells the peer how this side ended and puts both results together.
-    pub fn finish(mut self, result: Result<()>) -> Result<Outcome> {
+    pub fn finish(mut self, result: Result<()>) -> Result<()> {
         let end = match &result {
             Ok(()) => End::Passed,
-            Err(error) => match error.downcast_ref::<Skip>() {
-                Some(skip) => End::Skipped(skip.0.clone()),
-                None => End::Failed(format!("{error:#}")),
-            },
+            Err(error) => End::Failed(format!("{error:#}")),
         };
-        let other = self.peer.end(&end);
-        match (end, other) {
-            (End::Skipped(reason), _) | (_, Ok(End::Skipped(reason))) => {
-                Ok(Outcome::Skipped(reason))
+        match (result, self.peer.end(&end)) {
+            (Ok(()), Ok(End::Passed)) => Ok(()),
+            (Ok(()), Ok(End::Failed(reason))) => Err(anyhow!("the peer: {reason}")),
+            (Ok(()), Err(error)) => Err(error),
+            (Err(error), Ok(End::Failed(reason))) => {
+                Err(error.context(format!("the peer: {reason}")))
             }
-            (End::Passed, Ok(End::Passed)) => Ok(Outcome::Passed),
-            (End::Passed, Ok(End::Failed(reason))) => Err(anyhow!("the peer: {reason}")),
-            (End::Passed, Err(error)) => Err(error),
-            (End::Failed(_), Ok(End::Failed(reason))) => {
-                Err(failure(result).context(format!("the peer: {reason}")))
-            }
-            (End::Failed(_), _) => Err(failure(result)),
+            (Err(error), _) => Err(error),
         }
     }
-}
-
-fn failure(result: Result<()>) -> Error {
-    result.err().unwrap_or_else(|| anyhow!("failed"))
 }
 
 /// The first RoCE v2 GID that is an IPv4 address, else the first RoCE v2 one.

@@ -6,8 +6,7 @@ use std::rc::Rc;
 
 use anyhow::{ensure, Result};
 
-use crate::endpoint::{served, Endpoint, Options};
-use crate::ktap::skip;
+use crate::endpoint::{Endpoint, Options};
 use crate::pattern::{bytes, compare};
 use crate::rdma::extended::{create_cq, End};
 use crate::rdma::{access, ffi, Ah, Cq, Kind, Mr, Op, Path, Payload, Pd, Qp, SendWr, To, QKEY};
@@ -34,14 +33,8 @@ fn connect(session: &mut Session, kind: Kind) -> Result<End2> {
     options.caps.send_sge = 2;
     options.caps.inline = 64;
     let pd = Pd::new(&session.context)?;
-    let cq = match create_cq(&session.context, 256, |_| ()) {
-        Err(error) if errno(&error) == Some(EOPNOTSUPP) => {
-            return skip("a device without extended CQs");
-        }
-        result => result?,
-    };
-    let qp = Qp::extended(kind, &pd, [&cq, &cq], options.caps, |_| ());
-    let qp = served(kind, qp)?;
+    let cq = create_cq(&session.context, 256, |_| ())?;
+    let qp = Qp::extended(kind, &pd, [&cq, &cq], options.caps, |_| ())?;
     let path = Endpoint::link(session, &qp, &options)?;
     Ok(End2 { cq, pd, qp, path })
 }
@@ -73,14 +66,23 @@ fn batch(
     session.peer.meet()
 }
 
+/// Whether the short payload of a batch is copied into its work request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Short {
+    Referred,
+    Inline,
+}
+
 /// Connected QPs of a type: every operation that is not a SEND.
-fn one_sided(session: &mut Session, kind: Kind) -> Result<()> {
+fn one_sided(session: &mut Session, kind: Kind, short: Short) -> Result<()> {
     let end = connect(session, kind)?;
     let mr = Mr::new(&end.pd, 4 * SIZE, access::ALL)?;
     let Remote { addr, rkey } = session.swap_memory(&mr)?;
     mr.write(0, &bytes(session.active().into(), SIZE));
     let (first, second) = (mr.sge(0, SIZE / 2), mr.sge(SIZE / 2, SIZE / 2));
-    let inline = bytes(5, 33);
+    let copied = bytes(5, 33);
+    mr.write(SIZE, &copied);
+    let referred = [mr.sge(SIZE, 33)];
     let place = |index: usize| addr + (index * SIZE) as u64;
     let mut wrs = vec![
         SendWr::new(1, Op::Write(place(1), rkey), &[]),
@@ -88,7 +90,10 @@ fn one_sided(session: &mut Session, kind: Kind) -> Result<()> {
     ];
     let sges = [first, second];
     wrs[0].payload = Payload::Sges(&sges);
-    wrs[1].payload = Payload::Inline(&inline);
+    wrs[1].payload = match short {
+        Short::Referred => Payload::Sges(&referred),
+        Short::Inline => Payload::Inline(&copied),
+    };
     let landing = [mr.sge(3 * SIZE, SIZE)];
     if kind == Kind::Rc {
         wrs.push(SendWr::new(3, Op::Read(place(0), rkey), &landing));
@@ -106,7 +111,7 @@ fn one_sided(session: &mut Session, kind: Kind) -> Result<()> {
         }
     } else {
         compare("WRITE", &mr.read(SIZE, SIZE), &bytes(1, SIZE))?;
-        compare("inline WRITE", &mr.read(2 * SIZE, 33), &inline)?;
+        compare("short WRITE", &mr.read(2 * SIZE, 33), &copied)?;
         let half = mr.read(2 * SIZE + 100, SIZE / 2);
         compare(
             "WRITE with immediate data",
@@ -119,16 +124,16 @@ fn one_sided(session: &mut Session, kind: Kind) -> Result<()> {
 
 /// Operations of RC QPs.
 pub fn reliable(session: &mut Session) -> Result<()> {
-    one_sided(session, Kind::Rc)
+    one_sided(session, Kind::Rc, Short::Referred)
 }
 
 /// Operations of UC QPs.
 pub fn unreliable(session: &mut Session) -> Result<()> {
-    one_sided(session, Kind::Uc)
+    one_sided(session, Kind::Uc, Short::Referred)
 }
 
 /// SENDs of a type of QP, with each field of the completions.
-fn sends(session: &mut Session, kind: Kind) -> Result<()> {
+fn sends(session: &mut Session, kind: Kind, short: Short) -> Result<()> {
     let end = connect(session, kind)?;
     let mr = Mr::new(&end.pd, SIZE, access::ALL)?;
     let front = if kind == Kind::Ud { GRH } else { 0 };
@@ -149,6 +154,7 @@ fn sends(session: &mut Session, kind: Kind) -> Result<()> {
     });
     let message = bytes(9, 500);
     let pieces = [mr.sge(0, 200), mr.sge(200, 300)];
+    let referred = [mr.sge(0, 50)];
     if session.active() {
         mr.write(0, &message);
         let wr = |id, op, payload| SendWr {
@@ -158,7 +164,14 @@ fn sends(session: &mut Session, kind: Kind) -> Result<()> {
         };
         let wrs = [
             wr(1, Op::SendImm(0x0102_0304), Payload::Sges(&pieces)),
-            wr(2, Op::Send, Payload::Inline(&message[..50])),
+            wr(
+                2,
+                Op::Send,
+                match short {
+                    Short::Referred => Payload::Sges(&referred),
+                    Short::Inline => Payload::Inline(&message[..50]),
+                },
+            ),
         ];
         session.peer.meet()?;
         // A batch that is dropped leaves nothing.
@@ -194,17 +207,28 @@ fn sends(session: &mut Session, kind: Kind) -> Result<()> {
 
 /// SENDs of RC QPs.
 pub fn reliable_sends(session: &mut Session) -> Result<()> {
-    sends(session, Kind::Rc)
+    sends(session, Kind::Rc, Short::Referred)
 }
 
 /// SENDs of UC QPs.
 pub fn unreliable_sends(session: &mut Session) -> Result<()> {
-    sends(session, Kind::Uc)
+    sends(session, Kind::Uc, Short::Referred)
 }
 
 /// SENDs of UD QPs.
 pub fn datagram_sends(session: &mut Session) -> Result<()> {
-    sends(session, Kind::Ud)
+    sends(session, Kind::Ud, Short::Referred)
+}
+
+/// Payload that is copied when the request is built, of each type of QP.
+pub fn inline(session: &mut Session) -> Result<()> {
+    for kind in [Kind::Rc, Kind::Uc] {
+        one_sided(session, kind, Short::Inline)?;
+    }
+    for kind in [Kind::Rc, Kind::Uc, Kind::Ud] {
+        sends(session, kind, Short::Inline)?;
+    }
+    Ok(())
 }
 
 /// What is not there is refused when it is asked for.

@@ -5,12 +5,11 @@
 
 use std::thread;
 
-use anyhow::{ensure, Result};
+use anyhow::{ensure, Context as _, Result};
 
 use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
 
 use crate::endpoint::{Endpoint, Options};
-use crate::ktap::skip;
 use crate::mappings::{can_map, Mappings};
 use crate::pattern::Random;
 use crate::rdma::{Mr, Op, SendWr};
@@ -43,9 +42,7 @@ pub fn rings(session: &mut Session) -> Result<()> {
         if session.active() {
             let mappings = Mappings::find(&end)?;
             let rings = mappings.rings();
-            if rings.is_empty() {
-                return skip("this provider keeps no rings in memory of the process");
-            }
+            ensure!(!rings.is_empty(), "no rings in memory of this process");
             let mut random = Random::new(round);
             work(&end, &mr);
             for ring in rings {
@@ -84,9 +81,7 @@ pub fn doorbell(session: &mut Session) -> Result<()> {
     if session.active() {
         let mappings = Mappings::find(&end)?;
         let pages = mappings.doorbells();
-        if pages.is_empty() {
-            return skip("this provider has no doorbell page");
-        }
+        ensure!(!pages.is_empty(), "no doorbell page");
         let qpn = end.qp.qpn();
         let stores = STORES * session.settings.rounds as usize;
         let cpus = thread::available_parallelism()?.get();
@@ -138,9 +133,7 @@ pub fn mappings(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     if session.active() {
         let mappings = Mappings::find(&end)?;
-        let Some(page) = mappings.doorbells().first() else {
-            return skip("this provider has no doorbell page");
-        };
+        let page = mappings.doorbells().first().context("no doorbell page")?;
         let own = page.offset();
         let context = &session.context;
         ensure!(

@@ -85,6 +85,7 @@ pub const ALL: &[Test] = &[
     test("extended_reliable_sends", extended::reliable_sends),
     test("extended_unreliable_sends", extended::unreliable_sends),
     test("extended_datagram_sends", extended::datagram_sends),
+    test("extended_inline", extended::inline),
     test("extended_refusals", extended::refusals),
     test("memory_unaligned", memory::unaligned),
     test("memory_large", memory::large),

@@ -4,7 +4,7 @@
 
 use anyhow::{ensure, Result};
 
-use crate::endpoint::{served, Endpoint, Options};
+use crate::endpoint::{Endpoint, Options};
 use crate::pattern::{bytes, compare};
 use crate::rdma::{access, ffi, Cq, Kind, Op, Path, Pd, Qp, SendWr, Timing, QKEY};
 use crate::session::{errno, read_gid, refused, Session, LIMIT};
@@ -212,8 +212,7 @@ pub fn unreliable_types(session: &mut Session) -> Result<()> {
     let gid_index = session.settings.gid_index;
     let gid = read_gid(session.context.name(), gid_index)?;
     for (kind, steps) in [(Kind::Uc, uc), (Kind::Ud, ud)] {
-        let qp = Qp::of(kind, &pd, &cq, &cq, Options::default().caps);
-        let qp = served(kind, qp)?;
+        let qp = Qp::of(kind, &pd, &cq, &cq, Options::default().caps)?;
         let to = |state: u32, mask: u32| {
             qp.modify(|attr| {
                 attr.qp_state = state;
