@@ -15,7 +15,7 @@ use clap::Args;
 use crate::kernel_log::complaints;
 use crate::places::Places;
 use crate::proto::Exec;
-use crate::rdmad::{wire_directly, Daemon, DeviceOptions};
+use crate::rdmad::{wire_directly, Daemons, DeviceOptions};
 use crate::router::{Command, Event, Router};
 use crate::vm::{Accel, Shape, Vm};
 
@@ -23,6 +23,8 @@ use crate::vm::{Accel, Shape, Vm};
 const POLL: Duration = Duration::from_millis(100);
 /// How long the kernel's messages may take to be fetched at the end.
 const DMESG_TIMEOUT: Duration = Duration::from_secs(20);
+/// What a command has of this process's environment: which tests of a script are to run.
+const PASSED_ON: [&str; 1] = ["TESTS"];
 /// Lines of a log that are shown where it explains a failure.
 const TAIL: usize = 30;
 
@@ -51,7 +53,7 @@ pub struct BedOptions {
     /// Seconds after which everything is ended
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
-    /// Don't fail because a guest's kernel complained
+    /// Don't look for what guests' kernels complain of, since a test expects that, and looks itself
     #[arg(long)]
     pub allow_warnings: bool,
     #[command(flatten)]
@@ -92,7 +94,9 @@ pub struct Bed {
     vms: Vec<Vm>,
     /// How much of each guest's console was looked at for complaints.
     seen: Vec<usize>,
-    daemon: Option<Daemon>,
+    /// Whether what kernels complain of counts.
+    allow_warnings: bool,
+    daemons: Arc<Daemons>,
     limits: Limits,
 }
 
@@ -102,20 +106,25 @@ impl Bed {
         let began = Instant::now();
         let places = Places::new()?;
         let shape = shape(options, &places)?;
-        let (daemon, wirings) = if options.device.no_device {
-            (None, wire_directly(&places, shape.vms)?)
+        let (daemons, wirings) = if options.device.no_device {
+            (Daemons::default(), wire_directly(&places, shape.vms)?)
         } else {
-            let (daemon, wirings) = Daemon::start(&places, shape.vms, &options.device)?;
-            (Some(daemon), wirings)
+            Daemons::start(&places, shape.vms, &options.device)?
         };
+        let daemons = Arc::new(daemons);
+        // What serves a guest may outlive the bed, which ends the daemons.
+        let host = Arc::downgrade(&daemons);
         let mut bed = Self {
             places,
             shape,
             boot_time: Duration::ZERO,
-            router: Router::new(),
+            router: Router::new(Box::new(move |words| {
+                host.upgrade().context("it has ended")?.command(words)
+            })),
             vms: Vec::new(),
             seen: Vec::new(),
-            daemon,
+            allow_warnings: options.allow_warnings,
+            daemons,
             limits,
         };
         let mut links = Vec::new();
@@ -161,7 +170,10 @@ impl Bed {
         let cwd = std::env::current_dir()
             .map(|dir| dir.display().to_string())
             .unwrap_or_default();
-        let env = Vec::new();
+        let env = PASSED_ON
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
+            .collect();
         self.router.exec(&Exec { vm, argv, cwd, env })
     }
 
@@ -194,12 +206,11 @@ impl Bed {
         self.limits = limits;
     }
 
-    /// What the guests' kernels complained of since the last call, and a daemon that has ended.
+    /// What the guests' kernels complained of since the last call, and daemons that have ended.
     pub fn new_complaints(&mut self) -> Vec<String> {
-        let mut found = Vec::new();
-        if let Some(status) = self.daemon.as_mut().and_then(Daemon::ended) {
-            found.push(format!("virtio-rdmad ended by itself: {status}"));
-            self.daemon = None;
+        let mut found: Vec<_> = self.daemons.ended();
+        for status in &mut found {
+            *status = format!("virtio-rdmad ended by itself: {status}");
         }
         for (vm, seen) in self.vms.iter().zip(&mut self.seen) {
             let log = fs::read(&vm.console).unwrap_or_default();
@@ -209,11 +220,9 @@ impl Bed {
                 .rposition(|byte| *byte == b'\n')
                 .map_or(0, |at| at + 1);
             let new = log.get(*seen..end).unwrap_or_default();
-            found.extend(
-                complaints(new)
-                    .iter()
-                    .map(|line| format!("VM {}: {line}", vm.number)),
-            );
+            let new = complaints(new);
+            let counted = new.iter().filter(|_| !self.allow_warnings);
+            found.extend(counted.map(|line| format!("VM {}: {line}", vm.number)));
             *seen = end;
         }
         found

@@ -5,6 +5,7 @@
 
 mod agent;
 mod bed;
+mod joint;
 mod kernel_log;
 mod ktap;
 mod on;
@@ -46,12 +47,14 @@ enum Action {
     Test(selftest::TestOptions),
     /// Give a shell on VM 1
     Shell(bed::BedOptions),
-    /// Run a command on another VM (in a VM)
+    /// Run a command on another VM, or ask the host for something (in a VM)
+    ///
+    /// `on 0 daemon kill VM` kills the daemon that has a VM's device.
     On {
         /// Pass standard input on
         #[arg(short)]
         input: bool,
-        /// The number of the VM
+        /// The number of the VM, or 0 for the host
         vm: usize,
         /// The command and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! The device's daemon, and how guests are wired to it or to each other.
+//! The device's daemons, and how guests are wired to them or to each other.
 
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::sync::mpsc;
+use std::sync::{mpsc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use anyhow::{bail, Context, Result};
 use clap::{Args, ValueEnum};
 use rustix::process::{kill_process, Pid, Signal};
 
+use crate::joint::{Joint, Uplinks};
 use crate::places::Places;
 use crate::vm::{Logged, Rdma, Wiring};
 
@@ -31,7 +32,7 @@ pub enum DataPath {
     Wire,
 }
 
-/// What is passed on to the daemon.
+/// The daemons, and what is passed on to them.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Device")]
 pub struct DeviceOptions {
@@ -41,22 +42,25 @@ pub struct DeviceOptions {
     /// So many of the VMs, the last ones, have rdma_rxe instead: stock Linux as a peer on the device's switch
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub rxe: u8,
+    /// A daemon for each VM, joined by uplinks of this kind, instead of one for all
+    #[arg(long, value_name = "KIND")]
+    pub joined: Option<Uplinks>,
     /// How two guests exchange data
     #[arg(long, value_name = "PATH")]
     pub path: Option<DataPath>,
-    /// Write what crosses the switch and the wire path to a file
+    /// Write what crosses the switch, that of VM 1 if there are several, to a file
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
     /// Withhold a feature of the device (may be repeated)
     #[arg(long, value_name = "FEATURE")]
     pub withhold: Vec<String>,
-    /// Join the switch to others: unix:LOCAL:REMOTE, udp:BIND:PEER or tap:NAME
+    /// Join the switch of VM 1 to others: unix:LOCAL:REMOTE, udp:BIND:PEER or tap:NAME
     #[arg(long, value_name = "UPLINK")]
     pub uplink: Option<String>,
-    /// Faults on the wire path: drop=0.01,seed=7,...
+    /// Faults on the wire path, or on the way to and from VM 1: drop=0.01,seed=7,...
     #[arg(long, value_name = "FAULTS")]
     pub faults: Option<String>,
-    /// Worker threads of the daemon
+    /// Worker threads of a daemon
     #[arg(long, value_name = "N")]
     pub workers: Option<u32>,
     /// The daemon's program, if not the one built here
@@ -85,15 +89,17 @@ pub fn wire_directly(places: &Places, vms: usize) -> Result<Vec<Wiring>> {
         .collect())
 }
 
-/// The running daemon. It is ended with this.
-pub struct Daemon {
-    child: Child,
-    /// What it prints.
-    pub log: PathBuf,
+/// The running daemons. They are ended with this.
+#[derive(Default)]
+pub struct Daemons {
+    running: Mutex<Vec<Daemon>>,
+    /// Dropped after them.
+    _joint: Option<Joint>,
 }
 
-impl Daemon {
-    /// Starts the daemon with one port a guest, an uplink for those with rxe, and waits until its sockets listen.
+impl Daemons {
+    /// Starts one daemon with a port for each guest, or as many with one each, with an uplink for each guest with rxe, and
+    /// waits until the sockets listen.
     pub fn start(
         places: &Places,
         vms: usize,
@@ -123,31 +129,109 @@ impl Daemon {
             })
             .collect();
 
+        let number = options.joined.map_or(1, |_| devices);
+        let joint = options
+            .joined
+            .map(|uplinks| Joint::new(uplinks, &places.run, number))
+            .transpose()?;
+        let mut running = Vec::new();
+        for at in 0..number {
+            let mut command = match &joint {
+                Some(joint) => joint.command(&program),
+                None => Command::new(&program),
+            };
+            command.args(arguments(options, at));
+            let mut vms = Vec::new();
+            for (wiring, vm) in wirings.iter().zip(1..) {
+                // Those without the device are at the last one.
+                if number == 1 || vm.min(number) == at + 1 {
+                    command.args(port(vm, wiring));
+                    vms.push(vm);
+                }
+            }
+            if let Some(joint) = &joint {
+                for uplink in joint.arguments(at, number) {
+                    command.arg("--uplink").arg(uplink);
+                }
+            }
+            let log = match number {
+                1 => "rdmad.log".to_owned(),
+                _ => format!("rdmad{}.log", at + 1),
+            };
+            running.push(Daemon::start(command, places.logs.join(log), vms)?);
+        }
+        let daemons = Self {
+            running: Mutex::new(running),
+            _joint: joint,
+        };
+        Ok((daemons, wirings))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Daemon>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The exit statuses, as text, of those that have ended since the last call and should not have, before their guests.
+    pub fn ended(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        self.lock().retain_mut(|daemon| {
+            let status = daemon.child.try_wait().ok().flatten();
+            if let Some(status) = status.filter(|_| !daemon.killed) {
+                found.push(status.to_string());
+            }
+            status.is_none()
+        });
+        found
+    }
+
+    /// What a guest asks the host for: `daemon kill VM` does so with the one that has a VM's device.
+    pub fn command(&self, words: &[String]) -> Result<()> {
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        let ["daemon", "kill", vm] = words[..] else {
+            bail!("the host knows \"daemon kill VM\" alone");
+        };
+        let vm: usize = vm.parse().context("not the number of a VM")?;
+        let mut running = self.lock();
+        let daemon = running.iter_mut().find(|daemon| daemon.vms.contains(&vm));
+        let daemon = daemon.with_context(|| format!("VM {vm} has no daemon, or it ended"))?;
+        daemon.killed = true;
+        daemon.child.kill()?;
+        daemon.child.wait()?;
+        Ok(())
+    }
+}
+
+/// One of them.
+struct Daemon {
+    child: Child,
+    /// What it prints.
+    log: PathBuf,
+    /// The guests that are at its switch.
+    vms: Vec<usize>,
+    /// Whether it was ended because a guest asked for it.
+    killed: bool,
+}
+
+impl Daemon {
+    fn start(mut command: Command, log: PathBuf, vms: Vec<usize>) -> Result<Self> {
         // Inherited, by its number, by this one child: the pipe's end here is closed right after.
         let (ready, signal) = rustix::pipe::pipe()?;
-        let mut command = Command::new(&program);
-        for (wiring, vm) in wirings.iter().zip(1..) {
-            command.args(port(vm, wiring));
-        }
         command
-            .args(arguments(options))
             .arg("--ready-fd")
             .arg(signal.as_raw_fd().to_string());
-        let log = places.logs.join("rdmad.log");
         let child = command
             .logged(&log)?
             .spawn()
-            .with_context(|| format!("can't start {}", program.display()))?;
-        let mut daemon = Self { child, log };
+            .with_context(|| format!("can't start {:?}", command.get_program()))?;
+        let mut daemon = Self {
+            child,
+            log,
+            vms,
+            killed: false,
+        };
         drop(signal);
         daemon.await_ready(File::from(ready))?;
-        Ok((daemon, wirings))
-    }
-
-    /// Its exit status, as text, if it has ended, which it should not before its guests.
-    pub fn ended(&mut self) -> Option<String> {
-        let status = self.child.try_wait().ok().flatten()?;
-        Some(status.to_string())
+        Ok(daemon)
     }
 
     fn await_ready(&mut self, mut pipe: File) -> Result<()> {
@@ -200,16 +284,18 @@ fn port(vm: usize, wiring: &Wiring) -> [String; 2] {
     }
 }
 
-fn arguments(options: &DeviceOptions) -> Vec<String> {
+/// What a daemon, counted from 0, is told beside its ports. What is done to frames is done once, by the first.
+fn arguments(options: &DeviceOptions, daemon: usize) -> Vec<String> {
+    let first = daemon == 0;
     let path = options.path.and_then(|path| path.to_possible_value());
     let single = [
         ("--path", path.map(|path| path.get_name().to_owned())),
         (
             "--pcap",
-            options.pcap.as_ref().map(|file| file.display().to_string()),
+            options.pcap.as_deref().map(text).filter(|_| first),
         ),
-        ("--uplink", options.uplink.clone()),
-        ("--faults", options.faults.clone()),
+        ("--uplink", options.uplink.clone().filter(|_| first)),
+        ("--faults", options.faults.clone().filter(|_| first)),
         ("--workers", options.workers.map(|count| count.to_string())),
     ];
     let single = single
@@ -225,9 +311,40 @@ fn arguments(options: &DeviceOptions) -> Vec<String> {
         .collect()
 }
 
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn frames_are_damaged_and_captured_once() {
+        let options = DeviceOptions {
+            pcap: Some("/p".into()),
+            faults: Some("drop=0.1".into()),
+            workers: Some(2),
+            ..DeviceOptions::default()
+        };
+        assert_eq!(
+            arguments(&options, 0).join(" "),
+            "--pcap /p --faults drop=0.1 --workers 2"
+        );
+        assert_eq!(arguments(&options, 1).join(" "), "--workers 2");
+    }
+
+    #[test]
+    fn commands_for_the_host_name_a_daemon_that_runs() {
+        let command = |text: &str| {
+            let words: Vec<_> = text.split(' ').map(str::to_owned).collect();
+            Daemons::default().command(&words).unwrap_err().to_string()
+        };
+        assert!(command("rm -r /").contains("alone"));
+        assert!(command("daemon sing 1").contains("alone"));
+        assert!(command("daemon kill one").contains("not the number"));
+        assert!(command("daemon kill 1").contains("has no daemon"));
+    }
 
     #[test]
     fn options_reach_the_daemon_as_they_were_given() {
@@ -239,10 +356,10 @@ mod tests {
             ..DeviceOptions::default()
         };
         assert_eq!(
-            arguments(&options).join(" "),
+            arguments(&options, 0).join(" "),
             "--path wire --faults drop=0.1,seed=7 --workers 2 --withhold a --withhold b"
         );
-        assert!(arguments(&DeviceOptions::default()).is_empty());
+        assert!(arguments(&DeviceOptions::default(), 0).is_empty());
     }
 
     #[test]

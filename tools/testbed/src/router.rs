@@ -15,6 +15,8 @@ use crate::proto::{Exec, Frame, Kind};
 
 /// A guest that takes no byte for so long has stopped.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
+/// The number that stands for the host among those of guests.
+const HOST: usize = 0;
 /// The status of a command whose guest ended before it, as ssh has it for a lost connection.
 const LOST: u8 = 255;
 
@@ -43,8 +45,12 @@ enum Route {
 /// A guest's number and one of its streams.
 type Key = (usize, u32);
 
+/// Does what a guest asks the host for: the words of the command.
+pub type Host = Box<dyn Fn(&[String]) -> anyhow::Result<()> + Send + Sync>;
+
 /// The links to all guests, which are numbered from 1.
 pub struct Router {
+    host: Host,
     guests: Mutex<HashMap<usize, Arc<Mutex<UnixStream>>>>,
     routes: Mutex<HashMap<Key, Route>>,
     next: AtomicU32,
@@ -55,9 +61,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Router {
-    /// A router without guests.
-    pub fn new() -> Arc<Self> {
+    /// A router without guests. What they ask the host for is asked of `host`.
+    pub fn new(host: Host) -> Arc<Self> {
         Arc::new(Self {
+            host,
             guests: Mutex::default(),
             routes: Mutex::default(),
             // 0 is the link's own stream.
@@ -162,6 +169,15 @@ impl Router {
             Ok(exec) => exec,
             Err(error) => return refuse(error.to_string()),
         };
+        if exec.vm == HOST {
+            match (self.host)(&exec.argv) {
+                Ok(()) => {
+                    self.send(vm, &Frame::exit(frame.stream, 0));
+                }
+                Err(error) => refuse(format!("{error:#}")),
+            }
+            return;
+        }
         let stream = self.number();
         let (here, there) = ((vm, frame.stream), (exec.vm, stream));
         {
@@ -254,9 +270,31 @@ mod tests {
         }
     }
 
+    fn idle() -> Host {
+        Box::new(|_| Ok(()))
+    }
+
+    #[test]
+    fn the_host_does_what_it_knows() {
+        let router = Router::new(Box::new(|words| {
+            anyhow::ensure!(words == ["true"], "the host knows one word");
+            Ok(())
+        }));
+        let (mut agent, _link) = guest(&router, 1);
+        Frame::exec(7, &command(HOST)).write(&mut agent).unwrap();
+        assert_eq!(Frame::read(&mut agent).unwrap(), Frame::exit(7, 0));
+        let other = Exec {
+            argv: vec!["false".into()],
+            ..command(HOST)
+        };
+        Frame::exec(9, &other).write(&mut agent).unwrap();
+        assert_eq!(Frame::read(&mut agent).unwrap().kind, Kind::Stderr);
+        assert_eq!(Frame::read(&mut agent).unwrap(), Frame::exit(9, LOST));
+    }
+
     #[test]
     fn a_command_of_the_host_reports_output_and_status() {
-        let router = Router::new();
+        let router = Router::new(idle());
         let (mut agent, link) = guest(&router, 1);
         Frame::new(Kind::Hello, 0, []).write(&mut agent).unwrap();
         assert_eq!(link.recv(), Ok(Event::Up));
@@ -273,7 +311,7 @@ mod tests {
 
     #[test]
     fn on_joins_two_guests() {
-        let router = Router::new();
+        let router = Router::new(idle());
         let (mut one, _link_one) = guest(&router, 1);
         let (mut two, _link_two) = guest(&router, 2);
         Frame::exec(7, &command(2)).write(&mut one).unwrap();
@@ -287,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_lost_guest_ends_what_waits_for_it() {
-        let router = Router::new();
+        let router = Router::new(idle());
         let (mut one, _link_one) = guest(&router, 1);
         let (mut two, link_two) = guest(&router, 2);
         let running = router.exec(&command(2));

@@ -95,7 +95,7 @@ pub fn run(options: &RunOptions) -> Result<u8> {
         }
     }
 
-    summary.exit = verdict(options, &summary, signal.load(Ordering::Relaxed));
+    summary.exit = verdict(&summary, signal.load(Ordering::Relaxed));
     summary.total_seconds = began.elapsed().as_secs_f64();
     report(options, &summary)?;
     Ok(summary.exit)
@@ -185,8 +185,8 @@ fn stream(bed: &Bed, command: &Command) -> Result<u8> {
 }
 
 /// What the program ends with: the command's status, unless something hides behind its success.
-fn verdict(options: &RunOptions, summary: &Summary, signal: usize) -> u8 {
-    let unclean = !summary.wrong.is_empty() && !options.bed.allow_warnings;
+fn verdict(summary: &Summary, signal: usize) -> u8 {
+    let unclean = !summary.wrong.is_empty();
     match summary.status {
         _ if signal != 0 => u8::try_from(128 + signal).unwrap_or(FAILED),
         None => FAILED,

@@ -19,6 +19,8 @@ use crate::tsc;
 
 /// QEMU's status when a guest ends through isa-debug-exit with value 1, as guest/init does.
 const GUEST_ENDED: i32 = 3;
+/// What the kernel says last in a guest that is powered off, which QEMU ends with status 0 for as for a reset.
+const POWERED_OFF: &str = "reboot: Power down";
 /// How long a guest has to end after it was asked to.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
@@ -211,18 +213,27 @@ impl Vm {
         Ok((vm, link))
     }
 
-    /// Waits for a guest that was asked to end, and ends one that does not. False if it ended otherwise.
+    /// Waits for a guest that was asked to end, or that a test has powered off, and ends one that does not. False if it
+    /// ended otherwise.
     pub fn end(&mut self) -> bool {
         let until = Instant::now() + END_TIMEOUT;
         loop {
             match self.qemu.try_wait() {
-                Ok(Some(status)) => return status.code() == Some(GUEST_ENDED),
+                Ok(Some(status)) => {
+                    return status.code() == Some(GUEST_ENDED)
+                        || status.success() && self.said(POWERED_OFF);
+                }
                 Ok(None) if Instant::now() < until => thread::sleep(POLL),
                 _ => break,
             }
         }
         self.kill();
         false
+    }
+
+    fn said(&self, what: &str) -> bool {
+        let console = fs::read(&self.console).unwrap_or_default();
+        String::from_utf8_lossy(&console).contains(what)
     }
 
     fn kill(&mut self) {

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! How the daemons of one bed are joined, when each VM has one of its own.
+//!
+//! What needs a network is done in a network namespace of the bed, so that any number of beds run side by side and the
+//! host's network is left alone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use clap::ValueEnum;
+
+/// The first UDP port of the daemons.
+const FIRST_PORT: usize = 4900;
+/// How long a namespace may take to be there.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the daemons of a bed are joined by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Uplinks {
+    /// Unix datagram sockets, from each to the next.
+    Unix,
+    /// UDP, from each to the next.
+    Udp,
+    /// Tap interfaces on a bridge.
+    Tap,
+}
+
+/// The links between daemons, which are counted from 0. Ended with this.
+pub struct Joint {
+    uplinks: Uplinks,
+    /// Where sockets are.
+    run: PathBuf,
+    namespace: Option<Namespace>,
+}
+
+impl Joint {
+    /// Makes what the links of `daemons` daemons need.
+    pub fn new(uplinks: Uplinks, run: &Path, daemons: usize) -> Result<Self> {
+        let namespace = match uplinks {
+            Uplinks::Unix => None,
+            Uplinks::Udp => Some(Namespace::new(&["link set lo up".into()])?),
+            Uplinks::Tap => Some(Namespace::new(&bridge(daemons))?),
+        };
+        Ok(Self {
+            uplinks,
+            run: run.to_path_buf(),
+            namespace,
+        })
+    }
+
+    /// What a daemon is told by `--uplink`, in a row of `daemons`. A row has no loops.
+    pub fn arguments(&self, daemon: usize, daemons: usize) -> Vec<String> {
+        if self.uplinks == Uplinks::Tap {
+            return vec![format!("tap:{}", tap(daemon))];
+        }
+        // Link n joins daemons n and n + 1.
+        let to_next = (daemon + 1 < daemons).then(|| {
+            let [left, right] = self.ends(daemon);
+            format!("{left}:{right}")
+        });
+        let to_last = daemon.checked_sub(1).map(|link| {
+            let [left, right] = self.ends(link);
+            format!("{right}:{left}")
+        });
+        let kind = match self.uplinks {
+            Uplinks::Unix => "unix",
+            Uplinks::Udp | Uplinks::Tap => "udp",
+        };
+        to_last
+            .into_iter()
+            .chain(to_next)
+            .map(|ends| format!("{kind}:{ends}"))
+            .collect()
+    }
+
+    fn ends(&self, link: usize) -> [String; 2] {
+        match self.uplinks {
+            Uplinks::Unix => ["left", "right"]
+                .map(|end| self.run.join(format!("{link}.{end}")).display().to_string()),
+            Uplinks::Udp | Uplinks::Tap => {
+                [0, 1].map(|end| format!("127.0.0.1:{}", FIRST_PORT + 2 * link + end))
+            }
+        }
+    }
+
+    /// A command that starts a program where the links are.
+    pub fn command(&self, program: &Path) -> Command {
+        match &self.namespace {
+            None => Command::new(program),
+            Some(namespace) => {
+                let mut command = namespace.command();
+                command.arg(program);
+                command
+            }
+        }
+    }
+}
+
+fn tap(daemon: usize) -> String {
+    format!("rdma{daemon}")
+}
+
+/// Commands of `ip` for a bridge with a tap interface for each daemon.
+fn bridge(daemons: usize) -> Vec<String> {
+    let taps = (0..daemons).map(tap).flat_map(|tap| {
+        [
+            format!("tuntap add dev {tap} mode tap"),
+            format!("link set {tap} up master br0"),
+        ]
+    });
+    ["link add br0 type bridge", "link set br0 up"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(taps)
+        .collect()
+}
+
+/// A network namespace, which lives as long as the process that has it.
+struct Namespace(Child);
+
+impl Namespace {
+    fn new(setup: &[String]) -> Result<Self> {
+        let holder = Command::new("unshare")
+            .args(["--net", "sleep", "infinity"])
+            .spawn()
+            .context("can't start unshare")?;
+        let mut namespace = Self(holder);
+        namespace.await_own()?;
+        for arguments in setup {
+            let output = namespace
+                .command()
+                .arg("ip")
+                .args(arguments.split(' '))
+                .output()
+                .context("can't start nsenter")?;
+            if !output.status.success() {
+                let said = String::from_utf8_lossy(&output.stderr);
+                bail!("ip {arguments}: {}", said.trim());
+            }
+        }
+        Ok(namespace)
+    }
+
+    /// Waits until the process has left this one's namespace.
+    fn await_own(&mut self) -> Result<()> {
+        let until = Instant::now() + TIMEOUT;
+        let own = fs::read_link("/proc/self/ns/net")?;
+        let file = format!("/proc/{}/ns/net", self.0.id());
+        while fs::read_link(&file).map_or(true, |other| other == own) {
+            if let Some(status) = self.0.try_wait()? {
+                bail!("can't make a network namespace: {status}");
+            }
+            if Instant::now() > until {
+                bail!("no network namespace within {} s", TIMEOUT.as_secs());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// What the name of a program is added to that is to run there.
+    fn command(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/proc/{}/ns/net", self.0.id()));
+        command
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joint(uplinks: Uplinks) -> Joint {
+        Joint {
+            uplinks,
+            run: "/r".into(),
+            namespace: None,
+        }
+    }
+
+    #[test]
+    fn each_end_sends_to_the_other() {
+        let unix = joint(Uplinks::Unix);
+        assert_eq!(unix.arguments(0, 3), ["unix:/r/0.left:/r/0.right"]);
+        assert_eq!(
+            unix.arguments(1, 3),
+            ["unix:/r/0.right:/r/0.left", "unix:/r/1.left:/r/1.right"]
+        );
+        assert_eq!(unix.arguments(2, 3), ["unix:/r/1.right:/r/1.left"]);
+        let udp = joint(Uplinks::Udp);
+        assert_eq!(udp.arguments(0, 2), ["udp:127.0.0.1:4900:127.0.0.1:4901"]);
+        assert_eq!(udp.arguments(1, 2), ["udp:127.0.0.1:4901:127.0.0.1:4900"]);
+    }
+
+    #[test]
+    fn one_alone_is_joined_to_nothing() {
+        assert!(joint(Uplinks::Unix).arguments(0, 1).is_empty());
+    }
+
+    #[test]
+    fn taps_are_on_one_bridge() {
+        assert_eq!(joint(Uplinks::Tap).arguments(1, 2), ["tap:rdma1"]);
+        assert!(bridge(2).contains(&"link set rdma1 up master br0".into()));
+    }
+}
