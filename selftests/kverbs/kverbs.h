@@ -81,5 +81,6 @@ struct test {
 extern const struct test data_tests[];
 extern const struct test fast_reg_tests[];
 extern const struct test atomic_tests[];
+extern const struct test death_tests[];
 
 #endif

@@ -19,29 +19,35 @@ static uint gid_index = 1;
 module_param(gid_index, uint, 0444);
 MODULE_PARM_DESC(gid_index, "GID of both ends");
 
-static const struct test *const suites[] = { data_tests, fast_reg_tests, atomic_tests };
+static bool death;
+module_param(death, bool, 0444);
+MODULE_PARM_DESC(death, "instead of the other tests, wait for the device's death and see what becomes of work");
 
-static unsigned int count_tests(void)
+static const struct test *const usual[] = { data_tests, fast_reg_tests, atomic_tests, NULL };
+static const struct test *const last[] = { death_tests, NULL };
+
+static unsigned int count_tests(const struct test *const *suite)
 {
 	const struct test *test;
-	unsigned int count = 0, i;
+	unsigned int count = 0;
 
-	for (i = 0; i < ARRAY_SIZE(suites); i++)
-		for (test = suites[i]; test->name; test++)
+	for (; *suite; suite++)
+		for (test = *suite; test->name; test++)
 			count++;
 	return count;
 }
 
 static bool run_tests(struct pair *pair)
 {
+	const struct test *const *suite = death ? last : usual;
 	const struct test *test;
-	unsigned int number = 0, i;
+	unsigned int number = 0;
 	bool all = true;
 
 	pr_info("KTAP version 1\n");
-	pr_info("1..%u\n", count_tests());
-	for (i = 0; i < ARRAY_SIZE(suites); i++) {
-		for (test = suites[i]; test->name; test++) {
+	pr_info("1..%u\n", count_tests(suite));
+	for (; *suite; suite++) {
+		for (test = *suite; test->name; test++) {
 			bool passed;
 
 			number++;

@@ -1,0 +1,7 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# Data to and from Linux's rdma_rxe stays correct over a wire that loses, doubles, reorders and damages packets.
+# more: --rxe 1 --faults drop=0.005,duplicate=0.005,reorder=0.005,corrupt=0.005,seed=7 --pcap build/rxe-lossy.pcap
+exec "$(dirname "$0")/rxe.sh" data_send data_write data_read sge_ atomic_values queue_wraps queue_both_directions \
+	queue_many_pairs queue_fence event_none_lost error_remote

@@ -1,0 +1,8 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# VMs of two daemons, which are joined by Unix sockets, by UDP, or by tap interfaces on a bridge.
+# more: --joined unix --pcap build/unix.pcap
+# more: --joined udp --pcap build/udp.pcap
+# more: --joined tap --pcap build/tap.pcap
+exec "$(dirname "$0")/data.sh" data_send data_write data_read sge_ queue_both_directions queue_many_pairs error_remote
