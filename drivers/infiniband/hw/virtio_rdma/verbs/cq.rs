@@ -233,7 +233,10 @@ impl Cq {
         let request = CmdCreateCq { cqe: attr.entries };
         let (response, ()) = super::create(device, &request, ())?;
         let number = response.cqn;
-        let claim = transport.claim_cq(number)?;
+        let destroy = CmdDestroyCq { cqn: number };
+        let claim = transport.claim_cq(number).inspect_err(|_| {
+            super::destroy(device, &destroy, ());
+        })?;
         let prepare = || {
             let entries = usize::try_from(attr.entries)?;
             let backend = CqBackend::virtqueue(claim.queue().clone(), entries)?;
@@ -253,7 +256,7 @@ impl Cq {
                 })
             }
             Err(error) => {
-                super::destroy(device, &CmdDestroyCq { cqn: number }, claim);
+                super::destroy(device, &destroy, claim);
                 Err(error)
             }
         }

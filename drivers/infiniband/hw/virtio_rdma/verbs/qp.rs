@@ -316,18 +316,19 @@ impl Qp {
         let request = command(pd, init, &capabilities, CreateFlags::NONE);
         let modifying = new_lock()?;
         let (response, ()) = super::create(device, &request, ())?;
-        let claims = transport.claim_pair(response.qpn)?;
-        let [send, recv] = [0, 1].map(|index| claims[index].queue().clone());
         // From here on, dropping it destroys it.
-        let qp = Self::made(
+        let mut qp = Self::made(
             device,
             response.qpn,
             init,
             capabilities,
             modifying,
-            Owner::Kernel(KernelQp::default(), Some(claims)),
+            Owner::Kernel(KernelQp::default(), None),
             None,
         );
+        let claims = transport.claim_pair(response.qpn)?;
+        let [send, recv] = [0, 1].map(|index| claims[index].queue().clone());
+        qp.owner = Owner::Kernel(KernelQp::default(), Some(claims));
         let queue = |queue, entries: u32, size, kind| {
             let slots = entries.checked_next_power_of_two().ok_or(EINVAL)?;
             let slots = u16::try_from(slots)?;
