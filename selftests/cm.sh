@@ -16,27 +16,6 @@ cleanup() {
 	on 2 pkill -f '^timeout .* (rping|ucmatose|udaddy|ib_)' || true
 }
 
-# Whether a program on VM 2 waits for connections, or for what it wants to hear over TCP before.
-waits() {
-	on 2 rdma res show cm_id | grep -q "state LISTEN .*comm $1 " || [[ -n $(on 2 ss -Hltn 'sport = :7471') ]]
-}
-
-# Runs a program as server on VM 2 and as client here: PROGRAM, the server's options, the client's.
-meet() {
-	local program=$1 status=0
-	# shellcheck disable=SC2086
-	on 2 timeout 100 "$program" $2 >"$work/passive" 2>&1 &
-	until_ok 60 waits "$program"
-	# shellcheck disable=SC2086
-	timeout 100 "$program" $3 || {
-		status=$?
-		on 2 pkill -x "$program" || true
-	}
-	wait $! || status=$?
-	((status == 0)) || cat "$work/passive"
-	return "$status"
-}
-
 # A verified exchange with the address of VM 2.
 ping() { meet rping "-s -a $1 -C 10 -V" "-c -a $1 -C 10 -V"; }
 

@@ -85,15 +85,20 @@ netdev() {
 	at "$1" rdma link show "$(device "$1")/1" | sed -n 's/.* netdev \([^ ]*\).*/\1/p'
 }
 
-# Whether programs find the device of VM 1: its port is up and it has its place in /dev.
-device_up() {
-	local name node
-	name=$(device 1)
-	[[ -n $name ]] && link_is 1 ACTIVE || return 1
+# Whether programs find a device of VM 1 in /dev.
+has_node() {
+	local node
 	for node in /sys/class/infiniband_verbs/uverbs*; do
-		[[ $(cat "$node/ibdev") == "$name" && -c /dev/infiniband/${node##*/} ]] && return
+		[[ $(cat "$node/ibdev") == "$1" && -c /dev/infiniband/${node##*/} ]] && return
 	done
 	return 1
+}
+
+# Whether programs can use the device of VM 1: its port is up and it has its place in /dev.
+device_up() {
+	local name
+	name=$(device 1)
+	[[ -n $name ]] && link_is 1 ACTIVE && has_node "$name"
 }
 
 # Whether a VM's port is in a state.
@@ -140,23 +145,35 @@ gid_index() {
 	done' "$(device "$1")"
 }
 
-# Whether a program on VM 2 waits at the port that all of these programs use.
-listens() { [[ -n $(on 2 ss -Hltn 'sport = :18515') ]]; }
+# Whether a program on VM 2 waits for its peer: with the connection manager, or at a TCP port where such programs meet.
+waits() {
+	on 2 rdma res show cm_id | grep -q "state LISTEN .*comm $1 " ||
+		[[ -n $(on 2 ss -Hltn 'sport = :18515 or sport = :7471') ]]
+}
 
-# Runs a program of rdma-core or perftest as server on VM 2 and as client here; the first argument is its option for the
-# GID index.
-pair() {
-	local index_option=$1 status=0
-	shift
-	on 2 timeout 120 "$@" -d "$(device 2)" "$index_option" "$(gid_index 2)" >"$work/passive" 2>&1 &
-	until_ok 60 listens
-	timeout 120 "$@" -d "$(device 1)" "$index_option" "$(gid_index 1)" vm2 || {
+# Runs a program as server on VM 2 and as client here: PROGRAM, the server's arguments, the client's.
+meet() {
+	local program=$1 status=0
+	# shellcheck disable=SC2086
+	on 2 timeout 120 "$program" $2 >"$work/passive" 2>&1 &
+	until_ok 60 waits "$program"
+	# shellcheck disable=SC2086
+	timeout 120 "$program" $3 || {
 		status=$?
-		on 2 pkill -x "$1" || true
+		on 2 pkill -x "$program" || true
 	}
 	wait $! || status=$?
 	((status == 0)) || cat "$work/passive"
 	return "$status"
+}
+
+# The same for one of rdma-core's or perftest's that takes a device and a GID index; the first argument is its option
+# for the index.
+pair() {
+	local index_option=$1 program=$2
+	shift 2
+	meet "$program" "$* -d $(device 2) $index_option $(gid_index 2)" \
+		"$* -d $(device 1) $index_option $(gid_index 1) vm2"
 }
 
 # One round of verified traffic: the link works.

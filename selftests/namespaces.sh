@@ -62,8 +62,7 @@ test_exclusive() {
 		fail "the device was opened outside of its namespace"
 	fi
 	on 2 timeout 60 rping -s -a 10.9.0.2 -C 10 -V >"$work/passive" 2>&1 &
-	listens() { on 2 rdma res show cm_id | grep -q 'state LISTEN .*comm rping '; }
-	until_ok 30 listens
+	until_ok 30 waits rping
 	ip netns exec inside timeout 60 rping -c -a 10.9.0.2 -C 10 -V
 	restore
 	traffic
@@ -73,8 +72,7 @@ test_exclusive() {
 test_deleted_under_traffic() {
 	move_inside
 	on 2 timeout 100 rping -s -a 10.9.0.2 -V >"$work/passive" 2>&1 &
-	listens() { on 2 rdma res show cm_id | grep -q 'state LISTEN .*comm rping '; }
-	until_ok 30 listens
+	until_ok 30 waits rping
 	ip netns exec inside timeout 100 rping -c -a 10.9.0.2 -C 1000000 -v -V >"$work/active" 2>&1 &
 	until_ok 30 grep -q 'ping data' "$work/active"
 	ip netns delete inside

@@ -8,15 +8,6 @@ pyverbs=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 # shellcheck source-path=SCRIPTDIR/.. source=lib.sh
 . "$pyverbs/../lib.sh"
 
-# Whether programs find the device in /dev.
-has_node() {
-	local node
-	for node in /sys/class/infiniband_verbs/uverbs*; do
-		[[ $(cat "$node/ibdev") == "$1" && -c /dev/infiniband/${node##*/} ]] && return
-	done
-	return 1
-}
-
 pyverbs_tests() {
 	local column=virtio_rdma status=0 found
 	if [[ -z $(device 1) ]]; then
