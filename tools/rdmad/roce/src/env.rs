@@ -8,6 +8,27 @@
 use crate::frame::Frame;
 use crate::work::{AccessFlags, AtomicOp, RecvCompletion, RecvWr, Remote, SendWr, WcStatus};
 
+/// Something worth counting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Incident {
+    /// A packet was sent again.
+    Retransmission,
+    /// An answer did not come in time.
+    Timeout,
+    /// A NAK was sent, of another kind than the next.
+    NakSent,
+    /// A NAK was sent since no receive is posted.
+    RnrNakSent,
+    /// A NAK came, of another kind than the next.
+    NakReceived,
+    /// A NAK came since the peer has no receive posted.
+    RnrNakReceived,
+    /// A request is not the expected one but a later one.
+    OutOfSequence,
+    /// A request came again.
+    Duplicate,
+}
+
 /// Where frames go.
 pub trait Output {
     /// A buffer for a frame of `len` bytes, or `None` when the way out is full. Then `transmit` stops with
@@ -15,6 +36,10 @@ pub trait Output {
     fn frame(&mut self, len: usize) -> Option<Frame>;
     /// Sends a complete frame. It may get lost like any other.
     fn send(&mut self, frame: Frame);
+    /// Counts, if the environment does.
+    fn count(&mut self, what: Incident) {
+        let _ = what;
+    }
 }
 
 /// Environment of a requester: of [`rc::Requester`](crate::rc::Requester), [`uc::Requester`](crate::uc::Requester) or
@@ -37,6 +62,11 @@ pub trait RequesterEnv: Output {
     ) -> Result<(), WcStatus>;
     /// Executes a [`SendOp::Local`](crate::work::SendOp::Local), once. An error fails the work request with this status.
     fn execute_local(&mut self, local: &Self::Send) -> Result<(), WcStatus>;
+    /// Whether packets leave one at a time with pauses between them. Each asks for an acknowledgement then, lest the
+    /// requester take a pause for a loss.
+    fn is_slow(&self) -> bool {
+        false
+    }
     /// A work request ended. Called once for each that was posted and not drained, in the order of posting.
     fn complete_send(&mut self, wr: SendWr<Self::Send>, status: WcStatus);
 }

@@ -17,6 +17,7 @@
 //! | [`frame`] | frame buffers and their pool |
 //! | [`work`] | work requests and completions as the state machines see them |
 //! | [`mod@env`] | what the state machines need of the engine around them |
+//! | [`size`] | how long frames are that are not built |
 //! | [`rc`], [`uc`], [`ud`] | the transport services |
 
 #![forbid(unsafe_code)]
@@ -32,6 +33,7 @@ pub mod packet;
 pub mod psn;
 pub mod rc;
 mod segment;
+pub mod size;
 pub mod uc;
 pub mod ud;
 pub mod work;

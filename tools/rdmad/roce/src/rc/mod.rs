@@ -19,6 +19,8 @@ mod timer;
 
 use crate::work::AccessFlags;
 
+pub(crate) use requester::READ_PACKETS;
+
 pub use requester::Requester;
 pub use responder::Responder;
 pub use timer::{ack_timeout, rnr_delay};

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::connection::{Connection, QpError};
-use crate::env::RequesterEnv;
+use crate::env::{Incident, RequesterEnv};
 use crate::net::Path;
 use crate::psn::Psn;
 use crate::work::{packets, SendFlags, SendOp, SendWr, WcStatus, ATOMIC_SIZE, MAX_MESSAGE};
@@ -28,7 +28,7 @@ use super::timer::ack_timeout;
 use super::{RequesterAttr, WINDOW};
 
 /// Packets of one READ request.
-const READ_PACKETS: u64 = WINDOW as u64 / 2;
+pub(crate) const READ_PACKETS: u64 = WINDOW as u64 / 2;
 
 /// A work request with its place in the stream of packets.
 #[derive(Debug)]
@@ -217,6 +217,7 @@ impl<L> Requester<L> {
         if self.ack_deadline.is_some_and(|at| at <= now) {
             // Whatever made us go back before is long past.
             self.went_back = None;
+            env.count(Incident::Timeout);
             self.go_back(env)?;
         }
         Ok(())

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use virtio_rdma_abi::ib::MASK_24;
 
 use crate::connection::{Connection, QpError};
-use crate::env::{BadReceive, RemoteFault, ResponderEnv};
+use crate::env::{BadReceive, Incident, RemoteFault, ResponderEnv};
 use crate::headers::{NakCode, Syndrome};
 use crate::net::Path;
 use crate::opcode::{Op, Position, Service};
@@ -159,6 +159,7 @@ impl<R> Responder<R> {
         }
         let distance = packet.transport.bth.psn.since(self.expected);
         if distance > 0 {
+            env.count(Incident::OutOfSequence);
             if !self.awaiting {
                 self.awaiting = true;
                 self.nak = Some(Syndrome::Nak(NakCode::PsnSequence));
@@ -166,6 +167,7 @@ impl<R> Responder<R> {
             return Ok(());
         }
         if distance < 0 {
+            env.count(Incident::Duplicate);
             self.duplicate(packet, distance.unsigned_abs(), env);
             return Ok(());
         }

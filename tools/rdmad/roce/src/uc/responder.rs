@@ -8,7 +8,7 @@
 //! the next one that needs it.
 
 use crate::connection::QpError;
-use crate::env::{BadReceive, RemoteFault, ResponderEnv};
+use crate::env::{BadReceive, Incident, RemoteFault, ResponderEnv};
 use crate::headers::Reth;
 use crate::opcode::{Op, Position, Service};
 use crate::packet::{fits, Packet};
@@ -122,6 +122,9 @@ impl<R> Responder<R> {
             return Ok(false);
         }
         let psn = packet.transport.bth.psn;
+        if psn != self.expected {
+            env.count(Incident::OutOfSequence);
+        }
         if psn != self.expected || position.starts() {
             self.message = None;
         }

@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use crate::connection::QpError;
-use crate::env::RequesterEnv;
+use crate::env::{Incident, RequesterEnv};
 use crate::headers::{NakCode, Syndrome};
 use crate::opcode::{Op, Position};
 use crate::packet::Packet;
@@ -63,6 +63,11 @@ impl<L> Requester<L> {
             }
             (Op::Ack, Some(syndrome)) => {
                 self.acknowledge(at, now, env)?;
+                match syndrome {
+                    Syndrome::Rnr(_) => env.count(Incident::RnrNakReceived),
+                    Syndrome::Nak(_) => env.count(Incident::NakReceived),
+                    Syndrome::Ack(_) => {}
+                }
                 if self.una < at {
                     return self.go_back_once(env);
                 }

@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use crate::connection::{ident, Pause, QpError, Sent};
-use crate::env::RequesterEnv;
+use crate::env::{Incident, RequesterEnv};
 use crate::headers::{AtomicEth, Bth, Transport};
 use crate::opcode::{Op, Opcode, Service};
 use crate::packet::{build, frame_size};
@@ -59,7 +59,7 @@ impl<L> Requester<L> {
             if self.execute_local(env) {
                 continue;
             }
-            let Some(next) = self.choose() else {
+            let Some(next) = self.choose(env.is_slow()) else {
                 break Pause::Idle;
             };
             if bytes >= budget {
@@ -102,6 +102,9 @@ impl<L> Requester<L> {
             pending.failed = Some(status);
             return Some(0);
         }
+        if self.next < self.sent {
+            env.count(Incident::Retransmission);
+        }
         self.next = next.end;
         self.sent = self.sent.max(next.end);
         self.cursor += usize::from(next.end == pending.end);
@@ -110,8 +113,8 @@ impl<L> Requester<L> {
         Some(size)
     }
 
-    /// The next packet, if one may be sent now.
-    fn choose(&mut self) -> Option<Next> {
+    /// The next packet, if one may be sent now. `ask` says that each asks for an acknowledgement.
+    fn choose(&mut self, ask: bool) -> Option<Next> {
         let (at, in_flight) = (self.next, self.next - self.una);
         let room = u64::from(WINDOW)
             .checked_sub(in_flight)
@@ -163,8 +166,11 @@ impl<L> Requester<L> {
                 // The first packet of a repetition asks too: what follows may be held up for longer than the peer
                 // waits.
                 let repeats = at == self.una && at < self.sent;
-                segment.transport.bth.ack_req =
-                    segment.last || repeats || room == 1 || at % ACK_INTERVAL == ACK_INTERVAL - 1;
+                segment.transport.bth.ack_req = ask
+                    || segment.last
+                    || repeats
+                    || room == 1
+                    || at % ACK_INTERVAL == ACK_INTERVAL - 1;
                 Some(Next {
                     transport: segment.transport,
                     offset: segment.offset,

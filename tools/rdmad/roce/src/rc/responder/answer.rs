@@ -5,7 +5,7 @@
 use std::convert::Infallible;
 
 use crate::connection::{ident, Pause, QpError, Sent};
-use crate::env::ResponderEnv;
+use crate::env::{Incident, ResponderEnv};
 use crate::headers::{Aeth, Bth, Syndrome, Transport};
 use crate::opcode::{Op, Opcode, Position};
 use crate::packet::{build, frame_size};
@@ -144,6 +144,11 @@ impl<R> Responder<R> {
             build(&mut frame, path, ident(psn), &transport, 0, |_| Ok(()));
         match built {
             Ok(()) => env.send(frame),
+        }
+        match self.nak {
+            Some(Syndrome::Rnr(_)) => env.count(Incident::RnrNakSent),
+            Some(Syndrome::Nak(_)) => env.count(Incident::NakSent),
+            Some(Syndrome::Ack(_)) | None => {}
         }
         self.nak = None;
         self.ack_pending = false;

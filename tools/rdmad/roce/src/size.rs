@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! How long the frames of a work request are, without building them.
+
+use crate::connection::Connection;
+use crate::headers::{AtomicEth, Bth, Deth, Reth, Transport};
+use crate::opcode::{Op, Opcode, Service};
+use crate::packet::frame_size;
+use crate::psn::Psn;
+use crate::rc::READ_PACKETS;
+use crate::segment::segment;
+use crate::work::{Mtu, SendOp, SendWr};
+
+/// Bytes of the message that a frame of the requester stands for, at most: what it carries, or what it asks for.
+pub fn frame_span(op: &SendOp, mtu: Mtu) -> u32 {
+    match op {
+        SendOp::Send { .. } | SendOp::Write { .. } => mtu.bytes(),
+        // A request asks for few packets.
+        SendOp::Read { .. } => mtu.bytes() * READ_PACKETS as u32,
+        SendOp::Atomic { .. } | SendOp::Local { .. } => u32::MAX,
+    }
+}
+
+/// Bytes of frame number `index` of those that a requester of `service` carries `wr` out with; 0 if it takes none.
+pub fn request_size<L>(
+    service: Service,
+    connection: &Connection,
+    wr: &SendWr<L>,
+    index: u32,
+) -> usize {
+    let path = &connection.path;
+    let bare = |op| Transport::new(Bth::new(Opcode { service, op }, 0, 0, Psn::new(0)));
+    match wr.op {
+        SendOp::Send { .. } | SendOp::Write { .. } => {
+            let Some(segment) = segment(service, connection, wr, index, Psn::new(0)) else {
+                return 0;
+            };
+            let mut transport = segment.transport;
+            if service == Service::Ud {
+                transport.deth = Some(Deth {
+                    qkey: 0,
+                    src_qpn: 0,
+                });
+            }
+            frame_size(path, &transport, segment.length as usize)
+        }
+        SendOp::Read { .. } => {
+            let mut transport = bare(Op::ReadRequest);
+            transport.reth = Some(Reth {
+                va: 0,
+                rkey: 0,
+                length: 0,
+            });
+            frame_size(path, &transport, 0)
+        }
+        SendOp::Atomic { .. } => {
+            let mut transport = bare(Op::FetchAdd);
+            transport.atomic = Some(AtomicEth {
+                va: 0,
+                rkey: 0,
+                swap_add: 0,
+                compare: 0,
+            });
+            frame_size(path, &transport, 0)
+        }
+        SendOp::Local { .. } => 0,
+    }
+}
