@@ -38,6 +38,8 @@ pub use device::SharedMemory;
 pub use device::VirtioDevice;
 pub use queue::Queue;
 pub use queue::Request;
+pub use server::listen;
 pub use server::Handle;
 pub use server::ListenError;
 pub use server::Listener;
+pub use server::SocketPath;

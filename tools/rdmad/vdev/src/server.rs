@@ -61,7 +61,14 @@ pub struct Listener {
 
 /// Removes the socket at the end.
 #[derive(Debug)]
-struct SocketPath(PathBuf);
+pub struct SocketPath(PathBuf);
+
+impl SocketPath {
+    /// The path.
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+}
 
 impl Drop for SocketPath {
     fn drop(&mut self) {
@@ -70,36 +77,49 @@ impl Drop for SocketPath {
     }
 }
 
-impl Listener {
-    /// Listens at `path`. A socket that a dead process left there is replaced.
-    pub fn bind(path: &Path) -> Result<Self, ListenError> {
-        use std::os::unix::ffi::OsStrExt;
-        use std::os::unix::fs::FileTypeExt;
+/// Listens at `path`. A socket that a dead process left there is replaced.
+pub fn listen(path: &Path) -> Result<(UnixListener, SocketPath), ListenError> {
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::FileTypeExt;
 
-        if path.as_os_str().as_bytes().len() > MAX_PATH {
-            return Err(ListenError::PathTooLong(path.to_owned()));
+    if path.as_os_str().as_bytes().len() > MAX_PATH {
+        return Err(ListenError::PathTooLong(path.to_owned()));
+    }
+    let io_error = |error| ListenError::Io {
+        path: path.to_owned(),
+        error,
+    };
+    match std::fs::symlink_metadata(path) {
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            return Err(ListenError::NotASocket(path.to_owned()));
         }
-        let io_error = |error| ListenError::Io {
-            path: path.to_owned(),
-            error,
-        };
-        match std::fs::symlink_metadata(path) {
-            Ok(metadata) if !metadata.file_type().is_socket() => {
-                return Err(ListenError::NotASocket(path.to_owned()));
+        Ok(_) => match UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path).map_err(io_error)?;
             }
-            Ok(_) => match UnixStream::connect(path) {
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    std::fs::remove_file(path).map_err(io_error)?;
-                }
-                _ => return Err(ListenError::InUse(path.to_owned())),
-            },
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(io_error(error)),
-        }
-        let listener = UnixListener::bind(path).map_err(io_error)?;
-        let path = SocketPath(path.to_owned());
-        listener.set_nonblocking(true).map_err(io_error)?;
-        Ok(Self { listener, path })
+            _ => return Err(ListenError::InUse(path.to_owned())),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(io_error(error)),
+    }
+    let listener = UnixListener::bind(path).map_err(io_error)?;
+    Ok((listener, SocketPath(path.to_owned())))
+}
+
+impl Listener {
+    /// [Listens](listen) at `path`.
+    pub fn bind(path: &Path) -> Result<Self, ListenError> {
+        let (listener, socket) = listen(path)?;
+        listener
+            .set_nonblocking(true)
+            .map_err(|error| ListenError::Io {
+                path: path.to_owned(),
+                error,
+            })?;
+        Ok(Self {
+            listener,
+            path: socket,
+        })
     }
 
     /// Serves `device`, whose guest memory will be in `space`, to whoever connects. `name` is the port's in logs.
