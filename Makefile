@@ -22,7 +22,7 @@ kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top)$(2) MO=$(top)/$(build)
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
-.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-more check-debug check-pyverbs lint unit selftests fmt clean distclean
+.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-more check-debug check-pyverbs pacing lint unit selftests fmt clean distclean
 
 help:
 	@printf '%s\n' \
@@ -33,6 +33,7 @@ help:
 		'make check-more    the tests in further machines: RFC mode, rxe as the peer, rdma-core'\''s tests ...' \
 		'make check-debug   the tests in machines again, on a kernel that watches itself (KASAN, lockdep ...)' \
 		"make check-pyverbs all of rdma-core's own tests, on our device and on rxe" \
+		'make pacing     rate limits by the clock of this machine: measured against asked rates' \
 		'make build      the kernel module, the provider, the device, the tools' \
 		'make module | provider | device | tools   one of them' \
 		'make lint | unit | selftests              one part of check' \
@@ -93,6 +94,10 @@ check-debug: build
 # The quick ones are among the selftests.
 check-pyverbs: build
 	@T=selftests/pyverbs/all.sh tools/testbed/check selftests
+
+# Figures of the machine, so no check.
+pacing: setup
+	@$(enter) tools/testbed/pacing run
 
 lint: setup
 	@tools/testbed/check format lint

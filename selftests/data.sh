@@ -5,7 +5,7 @@
 # verbs-test, which reports them itself.
 # testbed: --path direct
 # testbed: --path wire
-# more: --withhold ring-addr --withhold mr-pages --withhold reg-pages --withhold multicast
+# more: --withhold ring-addr --withhold mr-pages --withhold reg-pages --withhold multicast --withhold rate-limit --withhold counters
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 work=$(mktemp -d)
@@ -27,6 +27,7 @@ if in_rfc_mode; then
 		lacking+=(--skip "extended_$name=uverbs has the ordinary calls alone")
 	done
 fi
+has_feature 7 || lacking+=(--skip "rate_limit_refusals=the machines withhold rate limits")
 status=0
 client client "${lacking[@]}" vm2 "$@" || status=$?
 found=$(complaints_since "$mark")

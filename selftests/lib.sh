@@ -75,9 +75,14 @@ virtio_device() {
 	done | head -n 1'
 }
 
-# Whether queues are virtqueues of the transport: own rings, feature bit 0, were not negotiated.
+# Whether a feature bit was negotiated on VM 1.
+has_feature() {
+	[[ $(cut -c $(($1 + 1)) "/sys/bus/virtio/devices/$(virtio_device 1)/features") == 1 ]]
+}
+
+# Whether queues are virtqueues of the transport: own rings were not negotiated.
 in_rfc_mode() {
-	[[ $(cut -c 1 "/sys/bus/virtio/devices/$(virtio_device 1)/features") == 0 ]]
+	! has_feature 0
 }
 
 # The network device of a VM that the link is bound to.

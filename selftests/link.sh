@@ -3,6 +3,7 @@
 #
 # What the tools say of the device is true.
 # testbed: --path direct
+# more: --withhold rate-limit --withhold counters
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -116,10 +117,51 @@ test_resources() {
 	until_ok 10 settled
 }
 
+# The port counts what goes through it, in sysfs and for the rdma tool, which prints the driver's details as well.
+test_counters_and_details() {
+	local dev port
+	dev=$(device 1)
+	port=/sys/class/infiniband/$dev/ports/1
+	statistic() { rdma statistic show link "$dev/1" | sed -n "s/.*\b$1 \([0-9]*\).*/\1/p"; }
+	rdma statistic show link "$dev/1"
+	(($(statistic lkey_violations) == $(cat "$port/hw_counters/lkey_violations")))
+	before=$(statistic direct_tx_messages)
+	start_soak
+	more() { (($(statistic direct_tx_messages) > before)); }
+	until_ok 20 more
+	rdma -dd res show qp link "$dev/1" type RC | tee "$work/qp"
+	grep -q 'drv_queues own-rings drv_sq_size [0-9]* drv_rq_size [0-9]* ' "$work/qp"
+	rdma -dd res show cq | tee "$work/cq"
+	grep -q 'drv_queues own-rings drv_cqn [0-9]' "$work/cq"
+	rdma -dd res show mr | tee "$work/mr"
+	grep -q 'drv_mrn [0-9]* drv_memory user drv_page_shift [0-9]' "$work/mr"
+	touch "$work/stop"
+	wait "$soak"
+}
+
+# Programs see which rate limits there are.
+test_packet_pacing() {
+	[[ $(devinfo qp_rate_limit_min) == 100kbps && $(devinfo qp_rate_limit_max) == 100000000kbps ]]
+}
+
+# A device without rate limits and counters: nothing is shown that is not there, and programs are refused.
+test_withheld() {
+	[[ $(devinfo qp_rate_limit_max) == 0kbps ]]
+	[[ ! -e /sys/class/infiniband/$(device 1)/ports/1/hw_counters ]]
+	[[ $(rdma statistic show link "$(device 1)/1") != *tx_packets* ]]
+	start_server
+	client client vm2 rate_limit
+}
+
 # What the device promises can be had, and no more.
 test_limits() {
 	start_server
 	client client vm2 limits
 }
 
-run_tests test_link_active test_device_identity test_port_attributes test_gid_table test_resources test_limits
+if ! has_feature 7; then
+	run_tests test_link_active test_withheld
+	exit
+fi
+run_tests test_link_active test_device_identity test_port_attributes test_gid_table test_resources \
+	test_counters_and_details test_packet_pacing test_limits

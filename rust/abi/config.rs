@@ -18,15 +18,26 @@ pub const F_REG_PAGES: u32 = 2;
 /// ([`Cqe::vlan`](super::cqe::Cqe::vlan)).
 pub const F_GID_VLAN: u32 = 3;
 
+/// Number of feature bit `VIRTIO_RDMA_F_RATE_LIMIT`: what a QP sends can be limited to a rate
+/// ([`CmdSetRateLimit`](super::ctrl::CmdSetRateLimit), [`QpAttrMask::RATE_LIMIT`](super::ib::QpAttrMask::RATE_LIMIT)).
+pub const F_RATE_LIMIT: u32 = 7;
+
 /// Number of feature bit `VIRTIO_RDMA_F_MULTICAST`: UD QPs attach to multicast groups
 /// ([`CmdAttachMcast`](super::ctrl::CmdAttachMcast)) and send to them.
 pub const F_MULTICAST: u32 = 8;
+
+/// Number of feature bit `VIRTIO_RDMA_F_COUNTERS`: the device counts what its port does
+/// ([`CmdQueryCounters`](super::ctrl::CmdQueryCounters)).
+pub const F_COUNTERS: u32 = 9;
 
 /// Length of the configuration space in bytes, reserved words included.
 pub const CONFIG_SIZE: usize = 640;
 
 /// Offset of [`OwnRingsConfig`], which is valid once [`F_RING_ADDR`] is negotiated.
 pub const OWN_RINGS_CONFIG_OFFSET: usize = Config::SIZE;
+
+/// Offset of [`RateLimitConfig`], which is valid once [`F_RATE_LIMIT`] is negotiated.
+pub const RATE_LIMIT_CONFIG_OFFSET: usize = 176;
 
 /// Identifier of the shared memory region with the doorbell pages.
 pub const DOORBELL_SHM_ID: u8 = 1;
@@ -153,6 +164,32 @@ wire_struct! {
         20 => max_inline_data: u32,
         /// Number of doorbell pages in shared memory region [`DOORBELL_SHM_ID`], page 0 included.
         24 => doorbell_pages: u32,
+    }
+}
+
+wire_mask! {
+    /// A set of QP types: bit n stands for type n.
+    pub struct QpTypes: u32 {
+        /// Reliable connection.
+        RC = 1 << 2,
+        /// Unreliable connection.
+        UC = 1 << 3,
+        /// Unreliable datagram.
+        UD = 1 << 4,
+    }
+}
+
+wire_struct! {
+    /// Limits of rate limits, at [`RATE_LIMIT_CONFIG_OFFSET`].
+    pub struct RateLimitConfig: 16 {
+        /// Least rate in kb/s, 1 or more.
+        0 => min_rate: u32,
+        /// Greatest rate in kb/s.
+        4 => max_rate: u32,
+        /// Greatest burst in bytes.
+        8 => max_burst_size: u32,
+        /// QPs that can have a rate limit.
+        12 => qp_types: QpTypes,
     }
 }
 

@@ -18,7 +18,7 @@ pub const RESPONSE_OK: u8 = 0;
 /// Longest request: the command byte and the longest request structure.
 pub const MAX_REQUEST: usize = 1 + CmdModifyQp::SIZE;
 /// Longest response: the response byte and the longest response structure.
-pub const MAX_RESPONSE: usize = 1 + RspQueryPort::SIZE;
+pub const MAX_RESPONSE: usize = 1 + RspQueryCounters::SIZE;
 
 wire_enum! {
     /// Command byte.
@@ -59,10 +59,14 @@ wire_enum! {
         DelGid = 17,
         /// Arm a CQ that is a transport virtqueue.
         ReqNotifyCq = 18,
+        /// Limit the rate at which a QP sends.
+        SetRateLimit = 26,
         /// Attach a UD QP to a multicast group.
         AttachMcast = 27,
         /// Detach a UD QP from a multicast group.
         DetachMcast = 28,
+        /// Query the counters of a port.
+        QueryCounters = 29,
     }
 }
 
@@ -511,6 +515,23 @@ wire_struct! {
 request!(CmdReqNotify, ReqNotifyCq, Empty);
 
 wire_struct! {
+    /// SET_RATE_LIMIT, with [`F_RATE_LIMIT`](super::config::F_RATE_LIMIT).
+    pub struct CmdSetRateLimit: 16 {
+        /// QP.
+        0 => qpn: u32,
+        /// Rate in kb/s (1,000 bits a second), 0 for no limit.
+        4 => rate_limit: u32,
+        /// Burst in bytes, 0 for what the device takes by default.
+        8 => max_burst_size: u32,
+        /// Typical length of a packet in bytes, 0 for the port's MTU.
+        12 => typical_packet_size: u16,
+        /// Reserved, zero.
+        14 => reserved: [u8; 2],
+    }
+}
+request!(CmdSetRateLimit, SetRateLimit, Empty);
+
+wire_struct! {
     /// ATTACH_MCAST, with [`F_MULTICAST`](super::config::F_MULTICAST).
     pub struct CmdAttachMcast: 20 {
         /// QP.
@@ -531,3 +552,63 @@ wire_struct! {
     }
 }
 request!(CmdDetachMcast, DetachMcast, Empty);
+
+wire_struct! {
+    /// QUERY_COUNTERS, with [`F_COUNTERS`](super::config::F_COUNTERS).
+    pub struct CmdQueryCounters: 1 {
+        /// Port.
+        0 => port: u8,
+    }
+}
+
+wire_struct! {
+    /// Counters of a port since the device came to be, modulo 2^64. Bytes of packets are those of their Ethernet frames
+    /// without FCS.
+    pub struct RspQueryCounters: 176 {
+        /// Packets sent.
+        0 => tx_packets: u64,
+        /// Their bytes.
+        8 => tx_bytes: u64,
+        /// Sound RoCE packets received.
+        16 => rx_packets: u64,
+        /// Their bytes.
+        24 => rx_bytes: u64,
+        /// Messages that went to their peer without packets, as requester.
+        32 => direct_tx_messages: u64,
+        /// Bytes of messages that left without packets.
+        40 => direct_tx_bytes: u64,
+        /// Messages that came without packets, as responder.
+        48 => direct_rx_messages: u64,
+        /// Bytes of messages that arrived without packets.
+        56 => direct_rx_bytes: u64,
+        /// Packets sent again.
+        64 => retransmitted_packets: u64,
+        /// Answers that did not come in time.
+        72 => timeouts: u64,
+        /// NAKs sent, RNR NAKs not counted.
+        80 => naks_sent: u64,
+        /// NAKs received, RNR NAKs not counted.
+        88 => naks_received: u64,
+        /// RNR NAKs sent.
+        96 => rnr_naks_sent: u64,
+        /// RNR NAKs received.
+        104 => rnr_naks_received: u64,
+        /// Requests received that were not the expected ones but later.
+        112 => out_of_sequence: u64,
+        /// Requests received again.
+        120 => duplicates: u64,
+        /// Frames received as RoCE that are not sound.
+        128 => bad_packets: u64,
+        /// Packets received with a wrong P_Key.
+        136 => pkey_violations: u64,
+        /// Packets received with a wrong Q_Key.
+        144 => qkey_violations: u64,
+        /// Accesses of peers to memory that their R_Key does not open.
+        152 => rkey_violations: u64,
+        /// Accesses of own work requests to memory that their L_Key does not open.
+        160 => lkey_violations: u64,
+        /// Bytes of packets that a rate limit counted, on either path.
+        168 => paced_bytes: u64,
+    }
+}
+request!(CmdQueryCounters, QueryCounters, RspQueryCounters);

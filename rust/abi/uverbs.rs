@@ -6,10 +6,11 @@
 //! [`ABI_VERSION`] as its `uverbs_abi_ver`; a provider opens a device only if that is its own, else it says so in one
 //! line and the open fails. Every change of a layout below counts the version up.
 
+use super::config::RateLimitConfig;
 use super::wqe::AddressVector;
 
 /// Version of this module's structures.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 wire_mask! {
     /// What the module offers to the provider.
@@ -21,7 +22,7 @@ wire_mask! {
 
 wire_struct! {
     /// Response of ALLOC_CONTEXT.
-    pub struct AllocContextResp: 32 {
+    pub struct AllocContextResp: 48 {
         /// What is offered.
         0 => flags: ContextFlags,
         /// Inline payload of a send work request in bytes at most.
@@ -32,8 +33,10 @@ wire_struct! {
         16 => max_qp_slots: u32,
         /// Slots of a CQ ring at most.
         20 => max_cq_slots: u32,
+        /// Rates that a QP's sends can be limited to; all zero if they can not.
+        24 => rate_limits: RateLimitConfig,
         /// Reserved, zero.
-        24 => reserved: [u8; 8],
+        40 => reserved: [u8; 8],
     }
 }
 
@@ -76,6 +79,18 @@ wire_struct! {
         0 => sq: UserRing,
         /// The receive queue's ring.
         16 => rq: UserRing,
+    }
+}
+
+wire_struct! {
+    /// Request of MODIFY_QP, with a rate limit alone: how it is shaped. There may be none.
+    pub struct ModifyQpReq: 8 {
+        /// Burst in bytes, 0 for the device's default.
+        0 => max_burst_size: u32,
+        /// Typical length of a packet in bytes, 0 for the port's MTU.
+        4 => typical_packet_size: u16,
+        /// Reserved, zero.
+        6 => reserved: [u8; 2],
     }
 }
 

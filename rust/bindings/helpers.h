@@ -9,6 +9,7 @@
 
 #include <linux/netdevice.h>
 #include <linux/virtio_config.h>
+#include <net/netlink.h>
 #include <rdma/ib_umem.h>
 #include <rdma/ib_verbs.h>
 #include <rdma/iter.h>
@@ -46,5 +47,8 @@ int rust_helper_rdma_user_mmap_io_noncached(struct ib_ucontext *ucontext, struct
 					    unsigned long pfn, unsigned long size,
 					    struct rdma_user_mmap_entry *entry);
 bool rust_helper_ib_cq_event_unread(struct ib_cq *cq);
+struct nlattr *rust_helper_nla_nest_start(struct sk_buff *skb, int attrtype);
+void rust_helper_nla_nest_end(struct sk_buff *skb, struct nlattr *start);
+void rust_helper_nla_nest_cancel(struct sk_buff *skb, struct nlattr *start);
 
 #endif

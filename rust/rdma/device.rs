@@ -279,6 +279,8 @@ pub struct Config<'a> {
     pub completion_vectors: u32,
     /// Whether processes post, poll and arm through the core.
     pub user_queues_in_kernel: bool,
+    /// Whether this device has the counters of ports that its driver knows.
+    pub port_counters: bool,
 }
 
 /// The commands of user space that work on queues in the kernel.
@@ -364,6 +366,10 @@ impl<T: Driver> Allocated<T> {
             (*device).node_guid = u64::from_ne_bytes(config.node_guid);
             (*device).phys_port_cnt = config.ports;
             (*device).num_comp_vectors = i32::try_from(config.completion_vectors)?;
+            if !config.port_counters {
+                (*device).ops.alloc_hw_port_stats = None;
+                (*device).ops.get_hw_stats = None;
+            }
             if config.user_queues_in_kernel {
                 (*device).uverbs_cmd_mask |= USER_QUEUE_COMMANDS;
             }

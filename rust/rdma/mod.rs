@@ -18,6 +18,7 @@
 //! | work of kernel clients | [`work_request`], [`work_completion`] |
 //! | memory | [`umem`], [`queue_memory`], [`page_list`] |
 //! | events, and who is told of them | [`event`], [`consumer`] |
+//! | what administrators see | [`stats`], [`restrack`] |
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -43,6 +44,8 @@ pub mod port;
 pub mod qp;
 pub mod qp_attr;
 pub mod queue_memory;
+pub mod restrack;
+pub mod stats;
 pub mod ucontext;
 pub mod udata;
 pub mod umem;

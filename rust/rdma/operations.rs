@@ -15,6 +15,8 @@ use super::{
     pd,
     port,
     qp,
+    restrack,
+    stats,
     ucontext,
     work_completion,
     work_request,
@@ -151,6 +153,27 @@ impl<T: Driver> Operations<T> {
         self.table.mmap_free = Some(mmap::free::<T>);
         self.table.create_user_cq = Some(cq::create_user::<T>);
         self.table.create_qp = Some(qp::create_any::<T>);
+        self
+    }
+
+    /// Adds counters of ports; see [`Config::port_counters`](super::device::Config::port_counters).
+    pub const fn with_port_counters(mut self) -> Self
+    where
+        T: stats::PortCounters,
+    {
+        self.table.alloc_hw_port_stats = Some(stats::alloc::<T>);
+        self.table.get_hw_stats = Some(stats::read::<T>);
+        self
+    }
+
+    /// Adds details to what the core tells of objects.
+    pub const fn with_resource_details(mut self) -> Self
+    where
+        T: restrack::ResourceDetails,
+    {
+        self.table.fill_res_qp_entry = Some(restrack::fill_qp::<T>);
+        self.table.fill_res_cq_entry = Some(restrack::fill_cq::<T>);
+        self.table.fill_res_mr_entry = Some(restrack::fill_mr::<T>);
         self
     }
 

@@ -29,10 +29,7 @@ use super::{
         Context,
         UserContexts, //
     },
-    udata::{
-        self,
-        Udata, //
-    }, //
+    udata::Udata, //
 };
 use crate::bindings;
 use kernel::{
@@ -53,8 +50,12 @@ pub trait QueuePairs: CompletionQueues {
         consumer: QpConsumer,
     ) -> Result<NewQp<Self::Qp>>;
 
-    /// Changes attributes and state of a QP. May run at the same time for one QP.
-    fn modify_qp(qp: &Qp<Self>, modification: &QpModification<'_>) -> Result;
+    /// Changes attributes and state of a QP. `udata` is there if a process asks. May run at the same time for one QP.
+    fn modify_qp(
+        qp: &Qp<Self>,
+        modification: &QpModification<'_>,
+        udata: Option<&Udata<'_>>,
+    ) -> Result;
 
     /// Attributes and state of a QP.
     fn query_qp(qp: &Qp<Self>) -> Result<QpAttributes>;
@@ -349,10 +350,12 @@ pub(super) unsafe extern "C" fn modify<T: QueuePairs>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: By the function's safety requirements.
-        unsafe { udata::expect_none(udata) }?;
-        // SAFETY: By the function's safety requirements.
-        let (qp, attr) = unsafe { (Qp::<T>::from_raw(qp), &*attr) };
-        T::modify_qp(qp, &QpModification::new(attr, u32::try_from(mask)?))?;
+        let (qp, attr, udata) = unsafe { (Qp::<T>::from_raw(qp), &*attr, Udata::from_raw(udata)) };
+        let modification = QpModification::new(attr, u32::try_from(mask)?);
+        T::modify_qp(qp, &modification, udata.as_ref())?;
+        if let Some(udata) = &udata {
+            udata.respond(&[])?;
+        }
         Ok(0)
     })
 }

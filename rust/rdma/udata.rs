@@ -57,6 +57,25 @@ impl Udata<'_> {
         Ok(request)
     }
 
+    /// Reads the request, filled up with zeroes to `N` bytes: one that does not need to be there.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if it asks for more than `N` bytes can say, `EFAULT` if it can't be read.
+    pub fn read_optional<const N: usize>(&self) -> Result<[u8; N]> {
+        let mut request = [0; N];
+        // SAFETY: `raw` is valid by the type invariants, and `request` is writable for `N` bytes.
+        to_result(unsafe {
+            bindings::_ib_copy_validate_udata_in(
+                self.raw.as_ptr(),
+                request.as_mut_ptr().cast(),
+                N,
+                0,
+            )
+        })?;
+        Ok(request)
+    }
+
     /// Writes the response, cut off or filled up with zeroes to the length that user space gave.
     pub fn respond(&self, response: &[u8]) -> Result {
         // SAFETY: `raw` is valid by the type invariants, and `response` is readable for its length.

@@ -52,3 +52,18 @@ bool rust_helper_ib_cq_event_unread(struct ib_cq *cq)
 {
 	return cq->uobject && !list_empty_careful(&cq->uobject->comp_list);
 }
+
+struct nlattr *rust_helper_nla_nest_start(struct sk_buff *skb, int attrtype)
+{
+	return nla_nest_start(skb, attrtype);
+}
+
+void rust_helper_nla_nest_end(struct sk_buff *skb, struct nlattr *start)
+{
+	nla_nest_end(skb, start);
+}
+
+void rust_helper_nla_nest_cancel(struct sk_buff *skb, struct nlattr *start)
+{
+	nla_nest_cancel(skb, start);
+}

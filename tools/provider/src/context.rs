@@ -30,6 +30,7 @@ use crate::mr;
 use crate::pd;
 use crate::qp;
 use crate::qp_init;
+use crate::rate_limit;
 use crate::registration::Device;
 
 /// Set to 1 by a program that never uses a context in two threads at a time: queues are then not locked.
@@ -242,6 +243,14 @@ unsafe extern "C" fn query_device_ex(
     for (to, from) in fw_ver.iter_mut().zip(text.bytes().chain([0])) {
         *to = from as libc::c_char;
     }
+    // SAFETY: the context is this provider's, and the attributes are as long as stated.
+    unsafe {
+        rate_limit::report(
+            &Context::shared(context).limits.rate_limits,
+            attr,
+            attr_size,
+        )
+    };
     0
 }
 
@@ -277,6 +286,7 @@ static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     detach_mcast: Some(qp::detach_mcast),
     free_context: Some(free_context),
     modify_qp: Some(qp::modify_qp),
+    modify_qp_rate_limit: Some(rate_limit::modify_qp_rate_limit),
     poll_cq: Some(cq::poll_cq),
     post_recv: Some(qp::post_recv),
     post_send: Some(qp::post_send),

@@ -36,6 +36,7 @@ pub mod pd;
 pub mod post;
 pub mod qp;
 pub mod qp_init;
+mod rate_limit;
 mod registration;
 pub mod table;
 pub mod work_ring;

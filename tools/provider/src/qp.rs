@@ -16,6 +16,7 @@ use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::ring::SLOTS_RANGE;
+use virtio_rdma_abi::uverbs::ModifyQpReq;
 use virtio_rdma_abi::wqe::rq_wqe_size;
 use virtio_rdma_abi::wqe::sq_wqe_size;
 use virtio_rdma_abi::wqe::INLINE_OFFSET;
@@ -31,6 +32,7 @@ use crate::lock::Threads;
 use crate::post;
 use crate::post::Opcodes;
 use crate::post::SendLimits;
+use crate::rate_limit;
 use crate::work_ring::Posting;
 use crate::work_ring::WorkRing;
 use crate::wr::List;
@@ -284,10 +286,14 @@ pub unsafe extern "C" fn modify_qp(
     attr: *mut ffi::ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
-    let mut command = ffi::ibv_modify_qp::zeroed();
-    // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
-    let status =
-        unsafe { ffi::ibv_cmd_modify_qp(qp, attr, mask, &mut command, size_of_val(&command)) };
+    let status = if mask as u32 & ffi::IBV_QP_RATE_LIMIT != 0 {
+        // SAFETY: libibverbs' arguments are passed on.
+        unsafe { rate_limit::modify_qp(qp, attr, mask, ModifyQpReq::default()) }
+    } else {
+        let mut command = ffi::ibv_modify_qp::zeroed();
+        // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
+        unsafe { ffi::ibv_cmd_modify_qp(qp, attr, mask, &mut command, size_of_val(&command)) }
+    };
     if status == 0 && mask as u32 & ffi::IBV_QP_STATE != 0 {
         // SAFETY: a QP of this provider, and its attributes.
         unsafe { Qp::from_ibv(qp).changed((*attr).qp_state) };

@@ -14,26 +14,33 @@ use anyhow::Result;
 use clap::builder::PossibleValuesParser;
 use clap::builder::TypedValueParser;
 use clap::Parser;
+use clap::Subcommand;
 use clap::ValueEnum;
 use vdev::F_ACCESS_PLATFORM;
 use vdev::F_INDIRECT_DESC;
 use vdev::F_RING_RESET;
 use vdev::F_VERSION_1;
 use verbs::PathPolicy;
+use virtio_rdma_abi::config::F_COUNTERS;
 use virtio_rdma_abi::config::F_MR_PAGES;
 use virtio_rdma_abi::config::F_MULTICAST;
+use virtio_rdma_abi::config::F_RATE_LIMIT;
 use virtio_rdma_abi::config::F_REG_PAGES;
 use virtio_rdma_abi::config::F_RING_ADDR;
 use vswitch::DatagramPath;
 use vswitch::FaultPlan;
 use vswitch::Uplink;
 
+use crate::status::Form;
+
 /// Features that the device offers unless told otherwise, by the name that the command line uses.
 const FEATURES: &[(&str, u32)] = &[
     ("ring-addr", F_RING_ADDR),
     ("mr-pages", F_MR_PAGES),
     ("reg-pages", F_REG_PAGES),
+    ("rate-limit", F_RATE_LIMIT),
     ("multicast", F_MULTICAST),
+    ("counters", F_COUNTERS),
     ("indirect-desc", F_INDIRECT_DESC),
     ("version-1", F_VERSION_1),
     ("access-platform", F_ACCESS_PLATFORM),
@@ -46,8 +53,16 @@ const FEATURES: &[(&str, u32)] = &[
 /// -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"SOCKET"}}', and the far end of the VM's Ethernet
 /// link. Between ports, packets are switched; RDMA between two ports is copied from memory to memory.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 pub struct Args {
+    /// What to do instead of being a daemon.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// A VM: name, socket for its QEMU's vfio-user-pci, Unix datagram sockets of its Ethernet link (ours and QEMU's),
     /// MAC address. May be repeated.
     #[arg(
@@ -88,9 +103,42 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub workers: Option<u16>,
 
+    /// Tell the status at this socket: see the command status.
+    #[arg(long, value_name = "SOCKET")]
+    pub status: Option<PathBuf>,
+
     /// Write a line to this file descriptor, a pipe, once QEMU may be started.
     #[arg(long, value_name = "N")]
     pub ready_fd: Option<u32>,
+}
+
+/// What to do instead of being a daemon.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show the ports, QPs and counters of a running daemon.
+    Status(StatusArgs),
+}
+
+/// What to ask whom.
+#[derive(Debug, clap::Args)]
+pub struct StatusArgs {
+    /// What the daemon was given as --status.
+    #[arg(long, value_name = "SOCKET")]
+    pub socket: PathBuf,
+
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl StatusArgs {
+    /// The form that was asked for.
+    pub fn form(&self) -> Form {
+        match self.json {
+            true => Form::Json,
+            false => Form::Text,
+        }
+    }
 }
 
 /// Path of data between two ports.
@@ -144,6 +192,9 @@ impl Args {
                     path.display()
                 );
             }
+        }
+        if let Some(path) = &self.status {
+            paths.insert(path);
         }
         for port in &self.ports {
             ensure!(
@@ -315,6 +366,24 @@ mod tests {
         let args = parse(&["--port", PORT, "--withhold", "ring-addr"]).unwrap();
         assert_eq!(args.withheld, [F_RING_ADDR]);
         assert!(parse(&["--port", PORT, "--withhold", "warp"]).is_err());
+    }
+
+    #[test]
+    fn a_status_is_asked_for_or_told() {
+        let args = parse(&["--port", PORT, "--status", "/run/s"]).unwrap();
+        assert_eq!(args.status, Some("/run/s".into()));
+        assert!(args.command.is_none());
+        for (json, form) in [(false, Form::Text), (true, Form::Json)] {
+            let mut line = vec!["status", "--socket", "/run/s"];
+            line.extend(json.then_some("--json"));
+            let Some(Command::Status(ask)) = parse(&line).unwrap().command else {
+                panic!("no command");
+            };
+            assert_eq!((ask.form(), ask.socket), (form, "/run/s".into()));
+        }
+        assert!(parse(&["status"]).is_err());
+        assert!(parse(&["--port", PORT, "status", "--socket", "/run/s"]).is_err());
+        assert!(parse(&["--port", PORT, "--status", "/run/a.sock"]).is_err());
     }
 
     #[test]

@@ -92,6 +92,13 @@ impl RdmaDevice {
     }
 }
 
+impl RdmaDevice {
+    /// The engine.
+    pub fn engine(&self) -> &Arc<Device> {
+        &self.verbs
+    }
+}
+
 impl Drop for RdmaDevice {
     fn drop(&mut self) {
         self.verbs.detach();

@@ -16,12 +16,16 @@ use vswitch::Switch;
 
 use crate::cli::Args;
 use crate::device::RdmaDevice;
+use crate::report::Report;
+use crate::status;
 
 /// All that runs. Dropping it ends everything, from the guests' side down.
 pub struct Machine {
+    /// Looks at all that follows.
+    _status: Option<status::Server>,
     _servers: Vec<Handle>,
     _fabric: Fabric,
-    _switch: Switch,
+    _switch: Arc<Switch>,
 }
 
 impl Machine {
@@ -48,17 +52,33 @@ impl Machine {
             .context("can't start the workers")?;
 
         let mut servers = Vec::with_capacity(args.ports.len());
+        let mut engines_by_name = Vec::with_capacity(args.ports.len());
         for ((port, listener), engine) in args.ports.iter().zip(listeners).zip(engines) {
             let space = Arc::new(DmaSpace::new());
             let config = DeviceConfig::new(port.mac.0);
             let device = RdmaDevice::new(config, &args.withheld, space.clone(), &fabric, engine);
+            engines_by_name.push((port.name.clone(), device.engine().clone()));
             let server = listener
                 .start(&port.name, Arc::new(device), space)
                 .with_context(|| format!("port {}: can't start its threads", port.name))?;
             tracing::info!(port = port.name, mac = %port.mac, "listens at {}", port.vfio.display());
             servers.push(server);
         }
+        let switch = Arc::new(switch);
+        let status = match &args.status {
+            Some(path) => {
+                let switch = switch.clone();
+                let look = move || {
+                    let devices = engines_by_name.iter();
+                    let devices = devices.map(|(name, device)| (name.as_str(), &**device));
+                    Report::new(devices, switch.stats())
+                };
+                Some(status::Server::start(path, look)?)
+            }
+            None => None,
+        };
         Ok(Self {
+            _status: status,
             _servers: servers,
             _fabric: fabric,
             _switch: switch,

@@ -7,6 +7,8 @@
 mod cli;
 mod device;
 mod machine;
+mod report;
+mod status;
 
 use std::fs::File;
 use std::io::IsTerminal;
@@ -24,10 +26,20 @@ use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::Args;
+use crate::cli::Command;
 use crate::machine::Machine;
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(Command::Status(ask)) = &args.command {
+        return match status::show(&ask.socket, ask.form(), &mut std::io::stdout()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("virtio-rdmad: {error:#}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     if let Err(error) = args.check() {
         Args::command()
             .error(ErrorKind::ValueValidation, format!("{error:#}"))

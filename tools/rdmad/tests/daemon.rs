@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Child;
 use std::process::Command;
+use std::process::Output;
 use std::process::Stdio;
 
 use rustix::process::kill_process;
@@ -130,6 +131,70 @@ fn a_killed_daemon_can_be_started_again_but_not_a_living_one() {
         "{complaint}"
     );
     assert!(end(child, Signal::TERM));
+}
+
+/// What the daemon with this status socket says of itself.
+fn status(socket: &Path, more: &[&str]) -> Output {
+    let socket = socket.display().to_string();
+    daemon(&[&["status", "--socket", &socket], more].concat())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn the_status_is_told_as_text_and_as_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("status");
+    let path = socket.display().to_string();
+    let port = port(dir.path(), "a");
+    let args = ["--port", &port, "--ready-fd", "1", "--status", &path];
+    let start = || {
+        let mut child = daemon(&args).spawn().unwrap();
+        let pipe = child.stdout.as_mut().unwrap();
+        pipe.read_exact(&mut [0; 6]).unwrap();
+        child
+    };
+    let child = start();
+    let text = status(&socket, &[]);
+    assert!(text.status.success());
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(
+        text.contains(&format!("port a  {MAC}  link up  no driver\n")),
+        "{text}"
+    );
+    let json = status(&socket, &["--json"]);
+    assert!(json.status.success());
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let first = &json["ports"][0];
+    assert_eq!((&first["name"], &first["mac"]), (&"a".into(), &MAC.into()));
+    assert_eq!(
+        (&first["link"], &first["driver"]),
+        (&true.into(), &false.into())
+    );
+    assert_eq!(first["qps"], serde_json::json!([]));
+    assert_eq!(first["counters"]["tx_packets"], 0);
+    assert_eq!(json["switch"][0]["name"], "a");
+
+    // Clients that say nothing, or nonsense, or that do not listen, hold up nobody for long.
+    let mut nonsense = UnixStream::connect(&socket).unwrap();
+    nonsense.write_all(&[b'x'; 4096]).unwrap();
+    let silent = UnixStream::connect(&socket).unwrap();
+    assert!(status(&socket, &[]).status.success());
+    drop((nonsense, silent));
+    let second = self::port(dir.path(), "b");
+    let other = refused(&["--port", &second, "--status", &path]);
+    assert!(other.contains("in use by another process"), "{other}");
+    assert!(end(child, Signal::TERM));
+    assert!(!socket.exists());
+    let nobody = status(&socket, &[]);
+    assert!(!nobody.status.success());
+    let complaint = String::from_utf8(nobody.stderr).unwrap();
+    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+
+    // The socket of one that was killed is in nobody's way.
+    assert!(!end(start(), Signal::KILL));
+    assert!(socket.exists());
+    assert!(end(start(), Signal::TERM));
 }
 
 /// Messages that write `value` to a doorbell page and want no answer.

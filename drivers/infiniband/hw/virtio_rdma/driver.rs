@@ -12,9 +12,11 @@ use crate::{
         Watch, //
     },
     limits::{
+        COUNTERS,
         GID_VLAN,
         MR_PAGES,
         MULTICAST,
+        RATE_LIMIT,
         REG_PAGES, //
     },
     net,
@@ -90,7 +92,9 @@ impl virtio::Driver for Driver {
     type Data<'bound> = Data;
 
     const ID_TABLE: virtio::IdTable = &ID_TABLE;
-    const FEATURES: &'static [Feature] = &[RING_ADDR, MR_PAGES, REG_PAGES, GID_VLAN, MULTICAST];
+    const FEATURES: &'static [Feature] = &[
+        RING_ADDR, MR_PAGES, REG_PAGES, GID_VLAN, RATE_LIMIT, MULTICAST, COUNTERS,
+    ];
 
     fn probe<'bound>(
         dev: &'bound virtio::Device<Core<'_>>,

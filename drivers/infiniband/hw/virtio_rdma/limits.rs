@@ -8,13 +8,17 @@ use crate::{
             Config,
             DeviceCaps,
             OwnRingsConfig,
+            RateLimitConfig,
             CONFIG_SIZE,
+            F_COUNTERS,
             F_GID_VLAN,
             F_MR_PAGES,
             F_MULTICAST,
+            F_RATE_LIMIT,
             F_REG_PAGES,
             OWN_RINGS_CONFIG_OFFSET,
-            QUEUE_COUNT_RANGE, //
+            QUEUE_COUNT_RANGE,
+            RATE_LIMIT_CONFIG_OFFSET, //
         },
         ring::SLOTS_RANGE, //
     },
@@ -40,6 +44,12 @@ pub(crate) const GID_VLAN: Feature = Feature::device_type(F_GID_VLAN);
 
 /// QPs of datagrams may be attached to multicast groups.
 pub(crate) const MULTICAST: Feature = Feature::device_type(F_MULTICAST);
+
+/// What QPs send can be limited to a rate.
+pub(crate) const RATE_LIMIT: Feature = Feature::device_type(F_RATE_LIMIT);
+
+/// The device counts what its port does.
+pub(crate) const COUNTERS: Feature = Feature::device_type(F_COUNTERS);
 
 /// Greatest inline payload of kernel clients where the configuration has no word about it.
 const TRANSPORT_MAX_INLINE: u32 = 256;
@@ -89,6 +99,10 @@ pub(crate) struct Limits {
     pub(crate) gid_vlan: bool,
     /// Whether [`MULTICAST`] was negotiated.
     pub(crate) multicast: bool,
+    /// Which rate limits QPs can have, if [`RATE_LIMIT`] was negotiated.
+    pub(crate) rate_limits: Option<RateLimitConfig>,
+    /// Whether [`COUNTERS`] was negotiated.
+    pub(crate) counters: bool,
 }
 
 /// Event queues at most: more interrupt vectors serve nobody.
@@ -116,6 +130,13 @@ impl Limits {
             let mut raw = [0; OwnRingsConfig::SIZE];
             read(OWN_RINGS_CONFIG_OFFSET, &mut raw)?;
             Some(OwnRingsConfig::from_bytes(&raw))
+        } else {
+            None
+        };
+        let rate_limits = if dev.has_feature(RATE_LIMIT) {
+            let mut raw = [0; RateLimitConfig::SIZE];
+            read(RATE_LIMIT_CONFIG_OFFSET, &mut raw)?;
+            Some(RateLimitConfig::from_bytes(&raw))
         } else {
             None
         };
@@ -148,6 +169,8 @@ impl Limits {
             reg_pages: dev.has_feature(REG_PAGES),
             gid_vlan: dev.has_feature(GID_VLAN),
             multicast: dev.has_feature(MULTICAST),
+            rate_limits,
+            counters: dev.has_feature(COUNTERS),
         };
         if let Err(field) = limits.check() {
             dev_err!(dev.as_ref(), "invalid configuration: {}\n", field);
@@ -172,6 +195,7 @@ impl Limits {
             config,
             queues,
             own_rings,
+            rate_limits,
             ..
         } = self;
         let slots = 1..=*SLOTS_RANGE.end();
@@ -197,6 +221,10 @@ impl Limits {
             (
                 own_rings.is_none_or(|own| own.doorbell_pages != 0),
                 "doorbell_pages",
+            ),
+            (
+                rate_limits.is_none_or(|limits| (1..=limits.max_rate).contains(&limits.min_rate)),
+                "min_rate, max_rate",
             ),
         ];
         match conditions.into_iter().find(|(holds, _)| !holds) {

@@ -3,17 +3,18 @@
 //! Configuration space, control commands and QP attributes.
 
 use virtio_rdma_abi::config::{
-    eui64_from_mac, mac_from_eui64, Config, DeviceCaps, OwnRingsConfig, CONFIG_SIZE,
-    DOORBELL_SHM_ID, F_GID_VLAN, F_MULTICAST, F_RING_ADDR, OWN_RINGS_CONFIG_OFFSET,
-    QUEUE_COUNT_RANGE,
+    eui64_from_mac, mac_from_eui64, Config, DeviceCaps, OwnRingsConfig, QpTypes, RateLimitConfig,
+    CONFIG_SIZE, DOORBELL_SHM_ID, F_COUNTERS, F_GID_VLAN, F_MULTICAST, F_RATE_LIMIT, F_RING_ADDR,
+    OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ctrl::{
     CmdAddGid, CmdAddGidVlan, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing, CmdCreateMr,
     CmdCreatePd, CmdCreateQp, CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd,
-    CmdDestroyQp, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdQueryPkey, CmdQueryPort,
-    CmdQueryQp, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify, Command, CreateFlags, Empty,
-    NotifyFlags, PageListDepth, Request, RspCreateCq, RspCreatePd, RspCreateQp, RspMapMrSg, RspMr,
-    RspQueryPkey, RspQueryPort, RspQueryQp, CONTROL_QUEUE, MAX_REQUEST, MAX_RESPONSE, RESPONSE_OK,
+    CmdDestroyQp, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdQueryCounters,
+    CmdQueryPkey, CmdQueryPort, CmdQueryQp, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
+    CmdSetRateLimit, Command, CreateFlags, Empty, NotifyFlags, PageListDepth, Request, RspCreateCq,
+    RspCreatePd, RspCreateQp, RspMapMrSg, RspMr, RspQueryCounters, RspQueryPkey, RspQueryPort,
+    RspQueryQp, CONTROL_QUEUE, MAX_REQUEST, MAX_RESPONSE, RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, GidType, Mtu, PortCaps, QpAttrMask, QpState, QpType, SigType, MAX_VLAN,
@@ -432,6 +433,64 @@ fn multicast_groups() {
 }
 
 #[test]
+fn rate_limits() {
+    check(
+        RateLimitConfig {
+            min_rate: 1,
+            max_rate: 0x0102_0304,
+            max_burst_size: 5,
+            qp_types: QpTypes::RC | QpTypes::UD,
+        },
+        "01000000 04030201 05000000 14000000",
+    );
+    assert_eq!((F_RATE_LIMIT, RATE_LIMIT_CONFIG_OFFSET), (7, 176));
+    check(
+        CmdSetRateLimit {
+            qpn: 2,
+            rate_limit: 0x0010_0000,
+            max_burst_size: 0x2000,
+            typical_packet_size: 0x0400,
+            reserved: [0; 2],
+        },
+        "02000000 00001000 00200000 0004 0000",
+    );
+}
+
+#[test]
+fn counters() {
+    assert_eq!(F_COUNTERS, 9);
+    check(CmdQueryCounters { port: 1 }, "01");
+    let hex: Vec<_> = (1..=22).map(|n| format!("{n:02x}00000000000000")).collect();
+    check(
+        RspQueryCounters {
+            tx_packets: 1,
+            tx_bytes: 2,
+            rx_packets: 3,
+            rx_bytes: 4,
+            direct_tx_messages: 5,
+            direct_tx_bytes: 6,
+            direct_rx_messages: 7,
+            direct_rx_bytes: 8,
+            retransmitted_packets: 9,
+            timeouts: 10,
+            naks_sent: 11,
+            naks_received: 12,
+            rnr_naks_sent: 13,
+            rnr_naks_received: 14,
+            out_of_sequence: 15,
+            duplicates: 16,
+            bad_packets: 17,
+            pkey_violations: 18,
+            qkey_violations: 19,
+            rkey_violations: 20,
+            lkey_violations: 21,
+            paced_bytes: 22,
+        },
+        &hex.join(" "),
+    );
+}
+
+#[test]
 fn requests_name_their_command_and_response() {
     fn pair<R: Request>() -> (u8, usize) {
         (R::COMMAND.value(), <R::Response as Wire>::SIZE)
@@ -457,11 +516,13 @@ fn requests_name_their_command_and_response() {
     assert_eq!(pair::<CmdAddGidVlan>(), (16, 0));
     assert_eq!(pair::<CmdDelGid>(), (17, 0));
     assert_eq!(pair::<CmdReqNotify>(), (18, 0));
+    assert_eq!(pair::<CmdSetRateLimit>(), (26, 0));
     assert_eq!(pair::<CmdAttachMcast>(), (27, 0));
     assert_eq!(pair::<CmdDetachMcast>(), (28, 0));
-    assert_eq!(Command::ALL.len(), 20);
-    // Modify QP has the longest request, Query Port the longest response; each has one byte in front.
-    assert_eq!((MAX_REQUEST, MAX_RESPONSE), (138, 162));
+    assert_eq!(pair::<CmdQueryCounters>(), (29, 176));
+    assert_eq!(Command::ALL.len(), 22);
+    // Modify QP has the longest request, Query Counters the longest response; each has one byte in front.
+    assert_eq!((MAX_REQUEST, MAX_RESPONSE), (138, 177));
     assert_eq!((CONTROL_QUEUE, RESPONSE_OK), (0, 0));
 }
 

@@ -5,10 +5,11 @@
 use std::mem::{align_of, offset_of, size_of};
 
 use virtio_rdma_abi::uverbs::{
-    AllocContextResp, ContextFlags, CreateAhResp, CreateCqReq, CreateCqResp, CreateQpReq, UserRing,
-    ABI_VERSION,
+    AllocContextResp, ContextFlags, CreateAhResp, CreateCqReq, CreateCqResp, CreateQpReq,
+    ModifyQpReq, UserRing, ABI_VERSION,
 };
 
+use virtio_rdma_abi::config::{QpTypes, RateLimitConfig};
 use virtio_rdma_abi::wqe::AddressVector;
 
 use super::check;
@@ -30,9 +31,16 @@ fn exact_bytes() {
             doorbell_offset: 0x1122_3344_5566_7000,
             max_qp_slots: 0x8000,
             max_cq_slots: 0x4000,
+            rate_limits: RateLimitConfig {
+                min_rate: 1,
+                max_rate: 2,
+                max_burst_size: 3,
+                qp_types: QpTypes::UC,
+            },
             reserved: [0; 8],
         },
-        "01000000 02010000 0070665544332211 00800000 00400000 0000000000000000",
+        "01000000 02010000 0070665544332211 00800000 00400000
+         01000000 02000000 03000000 08000000 0000000000000000",
     );
     check(RING, RING_HEX);
     check(CreateCqReq { ring: RING }, RING_HEX);
@@ -49,6 +57,14 @@ fn exact_bytes() {
             rq: UserRing { slots: 4, ..RING },
         },
         &format!("{RING_HEX} 00400302017f0000 04000000 07 000000"),
+    );
+    check(
+        ModifyQpReq {
+            max_burst_size: 0x2000,
+            typical_packet_size: 0x0400,
+            reserved: [0; 2],
+        },
+        "00200000 0004 0000",
     );
     check(
         CreateAhResp {
@@ -72,7 +88,7 @@ fn exact_bytes() {
             "00".repeat(5)
         ),
     );
-    assert_eq!(ABI_VERSION, 1);
+    assert_eq!(ABI_VERSION, 2);
 }
 
 /// The structures as a C header would declare them, under the names of the ABI.
@@ -84,6 +100,7 @@ mod c {
         pub doorbell_offset: u64,
         pub max_qp_slots: u32,
         pub max_cq_slots: u32,
+        pub rate_limits: [u32; 4],
         pub reserved: [u8; 8],
     }
 
@@ -112,6 +129,13 @@ mod c {
         pub rq: UserRing,
     }
 
+    #[repr(C)]
+    pub struct ModifyQpReq {
+        pub max_burst_size: u32,
+        pub typical_packet_size: u16,
+        pub reserved: [u8; 2],
+    }
+
     /// The address vector is bytes, as in a WQE.
     #[repr(C)]
     pub struct CreateAhResp {
@@ -132,11 +156,13 @@ fn a_c_compiler_agrees() {
         };
     }
     agree!(AllocContextResp {
-        flags at 0, max_inline_data at 4, doorbell_offset at 8, max_qp_slots at 16, max_cq_slots at 20, reserved at 24
+        flags at 0, max_inline_data at 4, doorbell_offset at 8, max_qp_slots at 16, max_cq_slots at 20,
+        rate_limits at 24, reserved at 40
     });
     agree!(UserRing { addr at 0, slots at 8, slot_shift at 12, reserved at 13 });
     agree!(CreateCqReq { ring at 0 });
     agree!(CreateCqResp { cqn at 0, reserved at 4 });
     agree!(CreateQpReq { sq at 0, rq at 16 });
+    agree!(ModifyQpReq { max_burst_size at 0, typical_packet_size at 4, reserved at 6 });
     agree!(CreateAhResp { av at 0, reserved at 43 });
 }

@@ -16,7 +16,9 @@ use super::{check, ffi, Context, Cq, Kind, Op, Payload, Pd, Qp, SendWr, Wc};
 /// # Safety
 ///
 /// The context is open.
-unsafe fn extended(context: *mut ffi::ibv_context) -> Result<NonNull<ffi::verbs_context>> {
+pub(super) unsafe fn extended(
+    context: *mut ffi::ibv_context,
+) -> Result<NonNull<ffi::verbs_context>> {
     // SAFETY: A context that says so is the last field of a verbs_context.
     unsafe {
         if (*context).abi_compat.addr() != usize::MAX {

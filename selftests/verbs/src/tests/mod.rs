@@ -13,6 +13,7 @@ mod handles;
 mod hostile;
 mod limits;
 mod memory;
+mod pacing;
 mod queues;
 mod sges;
 mod soak;
@@ -108,6 +109,8 @@ pub const ALL: &[Test] = &[
     test("state_unreliable_types", states::unreliable_types),
     test("state_flush", states::flush),
     test("state_reset_and_again", states::reset_and_again),
+    test("rate_limit", pacing::flows),
+    test("rate_limit_refusals", pacing::refusals),
     test("event_next", events::next),
     test("event_solicited", events::solicited),
     test("event_of_error", events::of_error),

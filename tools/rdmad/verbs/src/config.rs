@@ -5,8 +5,8 @@
 use std::ops::RangeInclusive;
 
 use virtio_rdma_abi::config::{
-    eui64_from_mac, AtomicCap, Config, DeviceCaps, OwnRingsConfig, CONFIG_SIZE,
-    OWN_RINGS_CONFIG_OFFSET,
+    eui64_from_mac, AtomicCap, Config, DeviceCaps, OwnRingsConfig, QpTypes, RateLimitConfig,
+    CONFIG_SIZE, OWN_RINGS_CONFIG_OFFSET, RATE_LIMIT_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ib::Mtu;
 use virtio_rdma_abi::queues::{QueueNumbers, Role};
@@ -33,6 +33,11 @@ const TRANSPORT_CQE: u32 = 2048;
 /// Greatest sizes of the control queue and of an event queue.
 const CONTROL_QUEUE_SIZE: u32 = 256;
 const EVENT_QUEUE_SIZE: u32 = 1024;
+
+/// Rate limits in kb/s: at the least, the longest packet takes a third of a second,
+pub(crate) const RATE_LIMITS: RangeInclusive<u32> = 100..=100_000_000;
+/// with bursts in bytes of up to what a QP moves in a turn.
+pub(crate) const MAX_BURST: u32 = 1 << 20;
 
 /// Limits of a device. All are enforced, and the driver is told them.
 #[derive(Clone, Debug)]
@@ -245,9 +250,16 @@ impl DeviceConfig {
             max_inline_data: limits.max_inline_data,
             doorbell_pages: limits.doorbell_pages,
         };
+        let rate_limits = RateLimitConfig {
+            min_rate: *RATE_LIMITS.start(),
+            max_rate: *RATE_LIMITS.end(),
+            max_burst_size: MAX_BURST,
+            qp_types: QpTypes::RC | QpTypes::UC | QpTypes::UD,
+        };
         let mut space = [0; CONFIG_SIZE];
         base.put(&mut space[..Config::SIZE]);
         own.put(&mut space[OWN_RINGS_CONFIG_OFFSET..][..OwnRingsConfig::SIZE]);
+        rate_limits.put(&mut space[RATE_LIMIT_CONFIG_OFFSET..][..RateLimitConfig::SIZE]);
         space
     }
 }

@@ -8,13 +8,16 @@ use std::sync::Arc;
 use dma::DmaSpace;
 use parking_lot::Mutex;
 use roce::Frame;
-use virtio_rdma_abi::config::{CONFIG_SIZE, F_MR_PAGES, F_MULTICAST, F_REG_PAGES, F_RING_ADDR};
+use virtio_rdma_abi::config::{
+    CONFIG_SIZE, F_COUNTERS, F_MR_PAGES, F_MULTICAST, F_RATE_LIMIT, F_REG_PAGES, F_RING_ADDR,
+};
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, GSI_QPN, PORT};
 use virtio_rdma_abi::queues::Role;
 use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
 
 use crate::config::DeviceConfig;
+use crate::counters::Counters;
 use crate::cq::Cq;
 use crate::event::{EventQueues, Source};
 use crate::fabric::{Exclusive, Fabric, ReadySet, Shared};
@@ -85,6 +88,7 @@ pub struct Device {
     pub(crate) gids: GidTable,
     pub(crate) groups: Groups,
     pub(crate) violations: Violations,
+    pub(crate) counters: Counters,
     ready_qps: ReadySet,
     ready_cqs: ReadySet,
     /// [`TASK_FRAMES`] and the numbers of event queues that have buffers again.
@@ -126,6 +130,7 @@ impl Device {
                 gids: GidTable::new(limits.max_gids),
                 groups: Groups::default(),
                 violations: Violations::default(),
+                counters: Counters::new(fabric.shared().workers()),
                 ready_qps: ReadySet::new(limits.max_qp + 1),
                 ready_cqs: ReadySet::new(limits.max_cq),
                 ready_tasks: ReadySet::new(u32::from(FIRST_EVENT_QUEUE) + limits.event_queues),
@@ -143,7 +148,12 @@ impl Device {
 
     /// Device feature bits that this engine can serve, apart from the transport's.
     pub const fn features() -> u64 {
-        (1 << F_RING_ADDR) | (1 << F_MR_PAGES) | (1 << F_REG_PAGES) | (1 << F_MULTICAST)
+        (1 << F_RING_ADDR)
+            | (1 << F_MR_PAGES)
+            | (1 << F_REG_PAGES)
+            | (1 << F_RATE_LIMIT)
+            | (1 << F_MULTICAST)
+            | (1 << F_COUNTERS)
     }
 
     /// The features that were negotiated.
@@ -297,6 +307,11 @@ impl Device {
     /// Whether the feature bit of this number was negotiated.
     pub(crate) fn has_feature(&self, bit: u32) -> bool {
         self.features.load(Ordering::Acquire) & (1 << bit) != 0
+    }
+
+    /// The features that were negotiated.
+    pub(crate) fn features_in_force(&self) -> u64 {
+        self.features.load(Ordering::Acquire)
     }
 
     /// QP `qpn` wants a turn.

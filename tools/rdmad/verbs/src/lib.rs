@@ -17,13 +17,15 @@
 //! | `direct`, `wire` | the two ways of data between QPs |
 //! | `transport` | virtqueues of the transport, and those that are queues in RFC mode |
 //! | `event` | events that wait for buffers |
-//! | `fabric` | workers, ready sets, timers |
+//! | `fabric` | workers, ready sets, timers, the clock |
+//! | `counters`, `status` | what can be seen of a device from outside |
 //! | `config`, `table`, `error` | limits, numbered objects, errno |
 
 #![forbid(unsafe_code)]
 
 mod command;
 mod config;
+mod counters;
 mod cq;
 mod device;
 mod direct;
@@ -35,6 +37,7 @@ mod memory;
 mod multicast;
 mod pd;
 mod qp;
+mod status;
 mod table;
 mod transport;
 mod wire;
@@ -42,5 +45,6 @@ mod wqe;
 
 pub use config::{DeviceConfig, Limits};
 pub use device::{Device, FramePort};
-pub use fabric::{Fabric, PathPolicy};
+pub use fabric::{Clock, Fabric, PathPolicy};
+pub use status::{DataPath, DeviceStatus, QpStatus};
 pub use transport::Virtqueues;

@@ -5,20 +5,19 @@
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::Instant;
 
-use roce::env::{BadReceive, Output, RemoteFault, RequesterEnv, ResponderEnv};
+use roce::env::{BadReceive, Incident, Output, RemoteFault, RequesterEnv, ResponderEnv};
 use roce::net::ip_to_gid;
 use roce::opcode::Service;
 use roce::ud::{Receiver, Verdict};
 use roce::work::{AtomicOp, RecvCompletion, RecvWr, Remote, SendWr};
 use roce::{Frame, Packet, QpError};
 use virtio_rdma_abi::ib::{AccessFlags, QpType, WcStatus, DEFAULT_PKEY, MULTICAST_QPN};
-use virtio_rdma_ring::DeviceQueue;
 
+use crate::counters::Counter;
 use crate::memory::Fault;
-use crate::qp::{Qp, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
-use crate::wqe::{Posted, Received, Snapshots};
+use crate::qp::{Parts, Qp, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
+use crate::wqe::{Posted, Received};
 use crate::Device;
 
 /// Frames that are taken in at a time.
@@ -48,9 +47,12 @@ fn receive_frame(device: &Device, frame: &[u8]) -> usize {
         Ok(packet) => packet,
         Err(error) => {
             tracing::trace!(%error, "frame dropped");
+            device.counters.add(Counter::BadPackets, 1);
             return 0;
         }
     };
+    device.counters.add(Counter::RxPackets, 1);
+    device.counters.add(Counter::RxBytes, frame.len() as u64);
     let to = packet.path.addresses.dst();
     match (packet.transport.bth.dest_qpn, to.is_multicast()) {
         (MULTICAST_QPN, true) => receive_for_group(device, to, &packet),
@@ -123,7 +125,7 @@ fn receive_response(device: &Device, qp: &Qp, packet: &Packet<'_>) {
     };
     let view = device.space.enter();
     let turn = SendTurn::new(qp, device, &view);
-    let taken = requester.on_packet(packet, Instant::now(), &mut SendEnv::new(&turn, &mut side));
+    let taken = requester.on_packet(packet, turn.now, &mut SendEnv::new(&turn, &mut side));
     side.requester = Some(requester);
     if let Err(error) = taken {
         qp.fail(device, error.event);
@@ -201,29 +203,38 @@ fn receive_datagram(
 /// What a requester sees of its QP.
 pub(crate) struct SendEnv<'a, 'b> {
     turn: &'a SendTurn<'b>,
-    queue: &'a mut DeviceQueue,
-    snapshots: &'a mut Snapshots,
+    parts: Parts<'a>,
 }
 
 impl<'a, 'b> SendEnv<'a, 'b> {
     /// The send half `side`, whose requester was taken out.
     pub(crate) fn new(turn: &'a SendTurn<'b>, side: &'a mut SendSide) -> Self {
-        let (queue, snapshots) = side.queues();
         Self {
             turn,
-            queue,
-            snapshots,
+            parts: side.parts(),
         }
     }
 }
 
 impl Output for SendEnv<'_, '_> {
     fn frame(&mut self, len: usize) -> Option<Frame> {
+        if !self.parts.admit(self.turn.now, len) {
+            return None;
+        }
         self.turn.device.frames.frame(len)
     }
 
     fn send(&mut self, frame: Frame) {
+        if let Some(pacer) = &mut self.parts.pacer {
+            pacer.spend(frame.len());
+            let bytes = frame.len() as u64;
+            self.turn.device.counters.add(Counter::PacedBytes, bytes);
+        }
         send_frame(self.turn.device, frame);
+    }
+
+    fn count(&mut self, what: Incident) {
+        self.turn.device.counters.add(what, 1);
     }
 }
 
@@ -232,7 +243,7 @@ impl RequesterEnv for SendEnv<'_, '_> {
 
     fn gather(&mut self, local: &Posted, offset: u32, into: &mut [u8]) -> Result<(), WcStatus> {
         self.turn
-            .message(self.snapshots, local, AccessFlags::NONE)
+            .message(self.parts.snapshots, local, AccessFlags::NONE)
             .read(offset.into(), into)
             .map_err(|_| WcStatus::LocProtErr)
     }
@@ -245,17 +256,24 @@ impl RequesterEnv for SendEnv<'_, '_> {
         last: bool,
     ) -> Result<(), WcStatus> {
         self.turn
-            .message(self.snapshots, local, AccessFlags::LOCAL_WRITE)
+            .message(self.parts.snapshots, local, AccessFlags::LOCAL_WRITE)
             .write(offset.into(), from, last)
             .map_err(|_| WcStatus::LocProtErr)
     }
 
     fn execute_local(&mut self, local: &Posted) -> Result<(), WcStatus> {
-        self.turn.execute_local(self.snapshots, local)
+        self.turn.execute_local(self.parts.snapshots, local)
+    }
+
+    fn is_slow(&self) -> bool {
+        self.parts.pacer.is_some()
     }
 
     fn complete_send(&mut self, wr: SendWr<Posted>, status: WcStatus) {
-        self.turn.complete(self.queue, self.snapshots, &wr, status);
+        let Parts {
+            queue, snapshots, ..
+        } = &mut self.parts;
+        self.turn.complete(queue, snapshots, &wr, status);
     }
 }
 
@@ -279,6 +297,10 @@ impl Output for RecvEnv<'_, '_> {
 
     fn send(&mut self, frame: Frame) {
         send_frame(self.turn.device, frame);
+    }
+
+    fn count(&mut self, what: Incident) {
+        self.turn.device.counters.add(what, 1);
     }
 }
 
@@ -311,42 +333,54 @@ impl ResponderEnv for RecvEnv<'_, '_> {
         memory
             .mrs
             .check(at.rkey, memory.pdn, at.va, len.into(), access)
-            .map_err(|_| RemoteFault::Access)
+            .map_err(|_| self.refused(Fault::Key))
     }
 
     fn write(&mut self, at: Remote, from: &[u8], last: bool) -> Result<(), RemoteFault> {
         self.turn
             .remote(at, AccessFlags::REMOTE_WRITE)
             .write(0, from, last)
-            .map_err(remote_fault)
+            .map_err(|fault| self.refused(fault))
     }
 
     fn read(&mut self, at: Remote, into: &mut [u8]) -> Result<(), RemoteFault> {
         self.turn
             .remote(at, AccessFlags::REMOTE_READ)
             .read(0, into)
-            .map_err(remote_fault)
+            .map_err(|fault| self.refused(fault))
     }
 
     fn atomic(&mut self, at: Remote, op: AtomicOp) -> Result<u64, RemoteFault> {
-        self.turn.atomic(at, op).map_err(remote_fault)
+        self.turn
+            .atomic(at, op)
+            .map_err(|fault| self.refused(fault))
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteFault> {
-        self.turn.invalidate(rkey).map_err(|_| RemoteFault::Access)
+        self.turn
+            .invalidate(rkey)
+            .map_err(|_| self.refused(Fault::Key))
     }
 }
 
-fn remote_fault(fault: Fault) -> RemoteFault {
-    match fault {
-        Fault::Key => RemoteFault::Access,
-        Fault::Memory => RemoteFault::Operational,
+impl RecvEnv<'_, '_> {
+    /// Memory refused a remote operation.
+    fn refused(&self, fault: Fault) -> RemoteFault {
+        match fault {
+            Fault::Key => {
+                self.turn.device.counters.add(Counter::RkeyViolations, 1);
+                RemoteFault::Access
+            }
+            Fault::Memory => RemoteFault::Operational,
+        }
     }
 }
 
 /// Sends a frame, unless the link is down.
 fn send_frame(device: &Device, frame: Frame) {
     if device.link_is_up() {
+        device.counters.add(Counter::TxPackets, 1);
+        device.counters.add(Counter::TxBytes, frame.len() as u64);
         device.frames.send(frame);
     }
 }

@@ -111,6 +111,11 @@ impl EventTarget for UserTarget {
 }
 
 impl Cq {
+    /// The device.
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// The CQ's handle.
     pub(super) fn number(&self) -> u32 {
         self.number

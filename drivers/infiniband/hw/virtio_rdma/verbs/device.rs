@@ -82,7 +82,9 @@ impl rdma::Driver for IbDevice {
         .with_queues()
         .with_multicast_groups()
         .with_kernel_queues()
-        .with_user_contexts();
+        .with_user_contexts()
+        .with_port_counters()
+        .with_resource_details();
 
     type Pd = super::pd::Pd;
 
@@ -224,6 +226,7 @@ impl Verbs {
                 ports: config.phys_port_cnt,
                 completion_vectors: device.comp_vectors(),
                 user_queues_in_kernel: is_polled,
+                port_counters: device.limits().counters,
             },
             Ok(IbDevice {
                 device: device.clone(),

@@ -18,8 +18,10 @@
 //! Lock order: that of a CQ's consumer, a CQ's, a work queue's.
 
 mod ah;
+mod counters;
 mod cq;
 mod cq_backend;
+mod details;
 mod device;
 mod encode;
 mod kernel_cq;
@@ -32,6 +34,7 @@ mod poll;
 mod port;
 mod post;
 mod qp;
+mod rate_limit;
 mod ring;
 mod ucontext;
 mod user_ring;

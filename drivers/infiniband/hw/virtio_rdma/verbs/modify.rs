@@ -4,7 +4,8 @@
 
 use super::{
     mr,
-    qp::Qp, //
+    qp::Qp,
+    rate_limit, //
 };
 use crate::{
     abi::{
@@ -22,32 +23,54 @@ use crate::{
             self,
             AhAttr,
             GlobalRoute, //
-        }, //
+        },
+        uverbs::ModifyQpReq, //
     },
     ctrl::Failure,
-    rdma::qp_attr::{
-        Path,
-        QpAttributeMask,
-        QpAttributes,
-        QpCapabilities,
-        QpModification,
-        QpState, //
+    rdma::{
+        qp_attr::{
+            Path,
+            QpAttributeMask,
+            QpAttributes,
+            QpCapabilities,
+            QpModification,
+            QpState, //
+        },
+        Udata, //
     }, //
 };
 use kernel::prelude::*;
 
 /// Attributes that no modification of this device's QPs has.
-const UNSUPPORTED: ib::QpAttrMask = ib::QpAttrMask(
-    ib::QpAttrMask::CAP.0 | ib::QpAttrMask::ALT_PATH.0 | ib::QpAttrMask::RATE_LIMIT.0,
-);
+const UNSUPPORTED: ib::QpAttrMask =
+    ib::QpAttrMask(ib::QpAttrMask::CAP.0 | ib::QpAttrMask::ALT_PATH.0);
 
 /// Changes attributes and state of a QP, if the IBTA allows a QP in its state to do so.
-pub(super) fn modify(qp: &Qp, modification: &QpModification<'_>) -> Result {
+pub(super) fn modify(
+    qp: &Qp,
+    modification: &QpModification<'_>,
+    udata: Option<&Udata<'_>>,
+) -> Result {
     let _guard = qp.modifying.lock();
-    let (_, to) = modification.transition(qp.state(), qp.qp_type())?;
+    let step = modification.transition(qp.state(), qp.qp_type())?;
+    let (_, to) = step;
     let attr_mask = ib::QpAttrMask(modification.mask().0);
     if attr_mask.has_unknown() || attr_mask.intersects(UNSUPPORTED) {
         return Err(EOPNOTSUPP);
+    }
+    let shape = match udata {
+        Some(udata) => ModifyQpReq::from_bytes(&udata.read_optional()?),
+        None => ModifyQpReq::default(),
+    };
+    if attr_mask.contains(ib::QpAttrMask::RATE_LIMIT) {
+        rate_limit::check(qp, modification.attributes()?.rate_limit, &shape, step)?;
+    }
+    if attr_mask == ib::QpAttrMask::RATE_LIMIT {
+        return rate_limit::set(qp, modification.attributes()?.rate_limit, &shape);
+    }
+    // It belongs to a rate limit alone.
+    if shape != ModifyQpReq::default() {
+        return Err(EINVAL);
     }
     let attrs = encode(&modification.attributes()?, modification.mask())?;
     let request = CmdModifyQp {
@@ -62,6 +85,11 @@ pub(super) fn modify(qp: &Qp, modification: &QpModification<'_>) -> Result {
         Err(failure) => return Err(failure.into()),
     }
     qp.set_state(to);
+    if attr_mask.contains(ib::QpAttrMask::RATE_LIMIT) {
+        qp.set_rate_limit(request.attrs.rate_limit);
+    } else if to == QpState::Reset {
+        qp.set_rate_limit(0);
+    }
     if let (QpState::Reset, Ok(kernel)) = (to, qp.kernel()) {
         kernel.reset();
     }
@@ -142,6 +170,9 @@ fn encode(from: &QpAttributes, mask: QpAttributeMask) -> Result<qp::QpAttr> {
     if has(ib::QpAttrMask::DEST_QPN) {
         to.dest_qp_num = from.dest_qp_num;
     }
+    if has(ib::QpAttrMask::RATE_LIMIT) {
+        to.rate_limit = from.rate_limit;
+    }
     Ok(to)
 }
 
@@ -206,6 +237,6 @@ fn decode(from: &qp::QpAttr, capabilities: &QpCapabilities) -> Result<QpAttribut
         timeout: from.timeout,
         retry_cnt: from.retry_cnt,
         rnr_retry: from.rnr_retry,
-        rate_limit: 0,
+        rate_limit: from.rate_limit,
     })
 }

@@ -113,6 +113,23 @@ impl Mr {
         self.number
     }
 
+    /// What it lies over, in a word.
+    pub(super) fn kind(&self) -> &'static CStr {
+        match self.memory {
+            Memory::All => c"dma",
+            Memory::User(_) => c"user",
+            Memory::Mapped(_) => c"fast-registration",
+        }
+    }
+
+    /// Its pages have 2ⁿ bytes, where that was chosen when it was made.
+    pub(super) fn page_shift(&self) -> Option<u8> {
+        match &self.memory {
+            Memory::User(user) => Some(user.page_shift),
+            Memory::All | Memory::Mapped(_) => None,
+        }
+    }
+
     /// The pages that were mapped, of an MR for fast registration.
     pub(super) fn mapped_pages(&self) -> Option<&MappedPages> {
         match &self.memory {

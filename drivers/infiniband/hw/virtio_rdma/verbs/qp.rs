@@ -109,6 +109,8 @@ pub(crate) struct Qp {
     capabilities: QpCapabilities,
     /// The state, as far as the driver knows: the device moves a QP to ERR by itself.
     state: Atomic<u32>,
+    /// Rate limit in kb/s, 0 for none.
+    rate_limit: Atomic<u32>,
     /// Held while attributes change. Pinned, as all locks are.
     pub(super) modifying: Pin<KBox<Mutex<()>>>,
     owner: Owner,
@@ -165,6 +167,16 @@ impl Qp {
     /// Notes the state that it was moved to.
     pub(super) fn set_state(&self, state: QpState) {
         self.state.store(state.as_raw(), Relaxed);
+    }
+
+    /// Rate limit in kb/s, 0 for none.
+    pub(super) fn rate_limit(&self) -> u32 {
+        self.rate_limit.load(Relaxed)
+    }
+
+    /// Notes the rate limit.
+    pub(super) fn set_rate_limit(&self, rate: u32) {
+        self.rate_limit.store(rate, Relaxed);
     }
 
     /// The QP as the kernel posts to it, unless a process does.
@@ -368,6 +380,7 @@ impl Qp {
             qp_type: init.qp_type(),
             capabilities,
             state: Atomic::new(QpState::Reset.as_raw()),
+            rate_limit: Atomic::new(0),
             modifying,
             owner,
             _events: events,
@@ -542,8 +555,12 @@ impl QueuePairs for IbDevice {
         }
     }
 
-    fn modify_qp(qp: &rdma::qp::Qp<Self>, modification: &QpModification<'_>) -> Result {
-        modify::modify(qp, modification)
+    fn modify_qp(
+        qp: &rdma::qp::Qp<Self>,
+        modification: &QpModification<'_>,
+        udata: Option<&Udata<'_>>,
+    ) -> Result {
+        modify::modify(qp, modification, udata)
     }
 
     fn query_qp(qp: &rdma::qp::Qp<Self>) -> Result<QpAttributes> {

@@ -82,6 +82,7 @@ impl UserContexts for IbDevice {
         let mut response = AllocContextResp {
             max_qp_slots: slots_for(limits.max_qp_wr),
             max_cq_slots: slots_for(limits.max_cqe),
+            rate_limits: device.limits().rate_limits.unwrap_or_default(),
             ..AllocContextResp::default()
         };
         let mut doorbell_page = None;

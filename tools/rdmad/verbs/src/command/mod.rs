@@ -2,6 +2,7 @@
 
 //! Control commands: bytes in, bytes out.
 
+mod counters;
 mod cq;
 mod gid;
 mod mr;
@@ -10,12 +11,13 @@ mod pd;
 mod port;
 mod qp;
 
-use virtio_rdma_abi::config::{F_MR_PAGES, F_MULTICAST, F_REG_PAGES};
+use virtio_rdma_abi::config::{F_COUNTERS, F_MR_PAGES, F_MULTICAST, F_RATE_LIMIT, F_REG_PAGES};
 use virtio_rdma_abi::ctrl::{
     CmdAddGid, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp,
     CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp,
-    CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdQueryPkey, CmdQueryPort, CmdQueryQp,
-    CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify, Command, Empty, Request, RESPONSE_OK,
+    CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdQueryCounters, CmdQueryPkey,
+    CmdQueryPort, CmdQueryQp, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify, CmdSetRateLimit,
+    Command, Empty, Request, RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::PORT;
 use virtio_rdma_abi::wire::Wire;
@@ -82,17 +84,25 @@ impl Device {
             Command::ReqNotifyCq if !self.has_own_rings() => {
                 call.run(|cmd: CmdReqNotify| self.req_notify_cq(cmd))
             }
+            Command::SetRateLimit if self.has_feature(F_RATE_LIMIT) => {
+                call.run(|cmd: CmdSetRateLimit| self.set_rate_limit(cmd))
+            }
             Command::AttachMcast if self.has_feature(F_MULTICAST) => {
                 call.run(|cmd: CmdAttachMcast| self.attach_mcast(cmd))
             }
             Command::DetachMcast if self.has_feature(F_MULTICAST) => {
                 call.run(|cmd: CmdDetachMcast| self.detach_mcast(cmd))
             }
-            // Own rings have arm words.
+            Command::QueryCounters if self.has_feature(F_COUNTERS) => {
+                call.run(|cmd: CmdQueryCounters| self.query_counters(cmd))
+            }
+            // Own rings have arm words; the others were not negotiated.
             Command::MapMrSg
             | Command::ReqNotifyCq
+            | Command::SetRateLimit
             | Command::AttachMcast
-            | Command::DetachMcast => Err(Errno::OPNOTSUPP),
+            | Command::DetachMcast
+            | Command::QueryCounters => Err(Errno::OPNOTSUPP),
         }
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use virtio_rdma_abi::config::F_MULTICAST;
 use virtio_rdma_abi::ctrl::{
-    CmdCreateQp, CmdCreateQpRings, CmdDestroyQp, CmdModifyQp, CmdQueryQp, CreateFlags, Empty,
-    RspCreateQp, RspQueryQp,
+    CmdCreateQp, CmdCreateQpRings, CmdDestroyQp, CmdModifyQp, CmdQueryQp, CmdSetRateLimit,
+    CreateFlags, Empty, RspCreateQp, RspQueryQp,
 };
 use virtio_rdma_abi::ib::{QpType, SigType, GSI_QPN};
 use virtio_rdma_abi::qp::QpCap;
@@ -140,6 +140,14 @@ impl Device {
     pub(super) fn modify_qp(&self, cmd: CmdModifyQp) -> Result<Empty> {
         let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
         qp.modify(self, cmd.attr_mask, &cmd.attrs)?;
+        Ok(DONE)
+    }
+
+    pub(super) fn set_rate_limit(&self, cmd: CmdSetRateLimit) -> Result<Empty> {
+        require(cmd.reserved == [0; 2])?;
+        let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
+        let packet = cmd.typical_packet_size;
+        qp.set_rate_limit(self, cmd.rate_limit, cmd.max_burst_size, packet)?;
         Ok(DONE)
     }
 

@@ -5,26 +5,51 @@
 use std::sync::atomic::Ordering;
 
 use roce::net::ip_to_gid;
+use roce::opcode::Service;
+use roce::size::request_size;
 use roce::ud::{grh, transport_size, Destination, GRH_SIZE};
 use roce::work::{RecvCompletion, SendOp, SendWr, Source, With};
+use roce::Connection;
 use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
 
+use crate::counters::Counter;
 use crate::memory::{transfer, Side};
 use crate::qp::{solicits, RecvTurn, SendSide, SendTurn};
 use crate::wqe::Posted;
 use crate::Device;
 
-/// Gives a datagram to QP `to.qpn` of `device`, if that one takes it. Fails only for reasons of the sender.
+/// Gives a datagram to QP `to.qpn` of `device`, if that one takes it. Returns whether it is sent, which the rate limit may
+/// hold back. Fails only for reasons of the sender.
 pub(crate) fn deliver(
     turn: &SendTurn<'_>,
     side: &mut SendSide,
     wr: &SendWr<Posted>,
     to: &Destination,
     device: &Device,
-) -> Result<(), WcStatus> {
+) -> Result<bool, WcStatus> {
     let SendOp::Send { with } = wr.op else {
         return Err(WcStatus::LocQpOpErr);
     };
+    if side.pacer.is_some() {
+        let connection = Connection {
+            path: to.path,
+            dest_qpn: to.qpn,
+            pkey: to.pkey,
+            mtu: turn.device.config().path_mtu(),
+        };
+        let bytes = request_size(Service::Ud, &connection, wr, 0);
+        if !side.admit(turn.now, bytes) {
+            return Ok(false);
+        }
+        if let Some(pacer) = &mut side.pacer {
+            pacer.spend(bytes);
+        }
+        let paced = bytes as u64;
+        turn.device.counters.add(Counter::PacedBytes, paced);
+    }
+    let (ours, theirs) = (&turn.device.counters, &device.counters);
+    ours.add(Counter::DirectTxMessages, 1);
+    ours.add(Counter::DirectTxBytes, wr.length.into());
     // A packet's identification is its PSN.
     let ident = side.sender.as_mut().map_or(0, |sender| {
         let psn = sender.next_psn().value();
@@ -41,29 +66,29 @@ pub(crate) fn deliver(
         || !device.link_is_up()
         || !device.gids.contains(ip_to_gid(to.path.addresses.dst()))
     {
-        return Ok(());
+        return Ok(true);
     }
     let Some(peer) = device.qps.get(to.qpn).filter(|peer| !peer.is_connected()) else {
-        return Ok(());
+        return Ok(true);
     };
     let mut recv = peer.lock_recv();
     if !peer.receives() {
-        return Ok(());
+        return Ok(true);
     }
     if recv.qkey != to.qkey {
         device.violations.qkey.fetch_add(1, Ordering::Relaxed);
-        return Ok(());
+        return Ok(true);
     }
     let view = device.space.enter();
     let target = RecvTurn::new(&peer, device, &view);
     let Ok(Some(incoming)) = target.take(&mut recv) else {
-        return Ok(());
+        return Ok(true);
     };
     // A datagram is no longer than a packet.
     let byte_len = GRH_SIZE as u32 + wr.length;
     if byte_len > incoming.length {
         recv.incoming = Some(incoming);
-        return Ok(());
+        return Ok(true);
     }
     let mut completion = RecvCompletion {
         status: WcStatus::Success,
@@ -91,7 +116,11 @@ pub(crate) fn deliver(
             .and_then(|()| transfer(&mut from, &mut message, 0, length, true))
     };
     match moved {
-        Ok(()) => target.complete(&incoming, &completion),
+        Ok(()) => {
+            theirs.add(Counter::DirectRxMessages, 1);
+            theirs.add(Counter::DirectRxBytes, wr.length.into());
+            target.complete(&incoming, &completion);
+        }
         Err(Side::Source(_)) => {
             recv.incoming = Some(incoming);
             return Err(WcStatus::LocProtErr);
@@ -102,5 +131,5 @@ pub(crate) fn deliver(
             peer.fail(device, None);
         }
     }
-    Ok(())
+    Ok(true)
 }

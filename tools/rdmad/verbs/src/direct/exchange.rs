@@ -7,6 +7,7 @@ use roce::work::{AtomicOp, RecvCompletion, Remote, SendWr, With, ATOMIC_SIZE};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, WcStatus};
 
 use super::Stop;
+use crate::counters::Counter;
 use crate::memory::{transfer, Fault, Side};
 use crate::qp::{solicits, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
 use crate::wqe::Posted;
@@ -207,7 +208,11 @@ impl Exchange<'_, '_> {
                 Ok(())
             }
             Ok(None) => Err(match &self.recv.responder {
-                Some(Responder::Rc(responder)) => Stop::NotReady(responder.attr().min_rnr_timer),
+                Some(Responder::Rc(responder)) => {
+                    let counters = &self.target.device.counters;
+                    counters.add(Counter::RnrNaksSent, 1);
+                    Stop::NotReady(responder.attr().min_rnr_timer)
+                }
                 _ => Stop::Lost,
             }),
             Err(BadReceive) => Err(self.refuse(WcStatus::RemOpErr, None)),
@@ -216,6 +221,10 @@ impl Exchange<'_, '_> {
 
     /// The responder's memory refuses the operation.
     fn refuse_access(&self, fault: Fault) -> Stop {
+        if fault == Fault::Key {
+            let counters = &self.target.device.counters;
+            counters.add(Counter::RkeyViolations, 1);
+        }
         match fault {
             Fault::Key => self.refuse(WcStatus::RemAccessErr, Some(AsyncEvent::QpAccessErr)),
             Fault::Memory => self.refuse(WcStatus::RemOpErr, Some(AsyncEvent::QpFatal)),
@@ -229,6 +238,9 @@ impl Exchange<'_, '_> {
             return Stop::Lost;
         }
         self.target.qp.fail(self.target.device, event);
+        // The peer says so, and we hear it.
+        self.target.device.counters.add(Counter::NaksSent, 1);
+        self.turn.device.counters.add(Counter::NaksReceived, 1);
         Stop::Failed(status)
     }
 }

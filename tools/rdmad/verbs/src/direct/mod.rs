@@ -7,6 +7,8 @@
 //! the requester, the same event and state at the responder, the same retries after the same time. A peer that does not
 //! answer is one whose QP is gone, in the wrong state, connected elsewhere, or expects another PSN.
 //!
+//! A rate limit lets as much through as the frames would carry that the data does not travel in.
+//!
 //! On an unreliable connection nobody answers: a message that the peer does not take is lost, and the requester does not
 //! know. A datagram is a message that is looked at once, in the turn in which it is sent.
 
@@ -16,7 +18,9 @@ mod exchange;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use roce::opcode::Service;
 use roce::rc::{ack_timeout, rnr_delay};
+use roce::size::{frame_span, request_size};
 use roce::work::{packets, Mtu, SendOp, SendWr};
 use roce::{Connection, Psn};
 use virtio_rdma_abi::ib::{QpType, WcStatus};
@@ -24,6 +28,7 @@ use virtio_rdma_abi::qp::QpAttr;
 
 pub(crate) use self::datagram::deliver;
 use self::exchange::Exchange;
+use crate::counters::Counter;
 use crate::qp::{Peer, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
 use crate::wqe::{Fetched, Posted};
 use crate::Device;
@@ -104,6 +109,16 @@ enum Stop {
     Lost,
     /// The work request ends with this status.
     Failed(WcStatus),
+    /// The rate limit holds the message back.
+    Paced,
+}
+
+/// What the rate limit lets through.
+struct Allowance {
+    /// Bytes of the message.
+    len: usize,
+    /// Bytes of the frames that would carry or ask for them, if somebody counts.
+    spent: usize,
 }
 
 impl Transfer {
@@ -166,7 +181,9 @@ impl Transfer {
                 }
             }
             Err(Stop::Failed(status)) => Step::Done(status),
+            Err(Stop::Paced) => Step::Waits,
             Err(Stop::NotReady(code)) => {
+                turn.device.counters.add(Counter::RnrNaksReceived, 1);
                 if side.attr().rnr_retry != RNR_RETRY_FOREVER {
                     match self.rnr_retries.checked_sub(1) {
                         Some(left) => self.rnr_retries = left,
@@ -176,7 +193,7 @@ impl Transfer {
                 self.wait = Wait::Pause(now + rnr_delay(code));
                 Step::Waits
             }
-            Err(Stop::Silence) => self.unanswered(side.attr().timeout, now),
+            Err(Stop::Silence) => self.unanswered(turn, side.attr().timeout, now),
         }
     }
 
@@ -188,14 +205,17 @@ impl Transfer {
         Step::Done(WcStatus::Success)
     }
 
-    fn unanswered(&mut self, timeout: u8, now: Instant) -> Step {
+    fn unanswered(&mut self, turn: &SendTurn<'_>, timeout: u8, now: Instant) -> Step {
         match self.wait {
             Wait::Answer(None) => return Step::Waits,
             Wait::Answer(Some(until)) if now < until => return Step::Waits,
-            Wait::Answer(Some(_)) => match self.retries.checked_sub(1) {
-                Some(left) => self.retries = left,
-                None => return Step::Done(WcStatus::RetryExcErr),
-            },
+            Wait::Answer(Some(_)) => {
+                turn.device.counters.add(Counter::Timeouts, 1);
+                match self.retries.checked_sub(1) {
+                    Some(left) => self.retries = left,
+                    None => return Step::Done(WcStatus::RetryExcErr),
+                }
+            }
             Wait::Nothing | Wait::Pause(_) => {}
         }
         self.wait = Wait::Answer(ack_timeout(timeout).map(|after| now + after));
@@ -233,11 +253,12 @@ impl Transfer {
 
         let left = self.wr.length - self.done;
         // The lesser of the two fits.
-        let len = match self.wr.op {
+        let limit = match self.wr.op {
             // Not to be divided.
             SendOp::Atomic { .. } => left as usize,
             _ => (left as usize).min(*budget),
         };
+        let Allowance { len, spent } = self.allowance(turn, side, limit)?;
         let last = len == left as usize;
         let mut exchange = Exchange {
             wr: &self.wr,
@@ -250,14 +271,19 @@ impl Transfer {
             target: &target,
             recv: &mut recv,
         };
-        match self.wr.op {
-            SendOp::Send { with } => exchange.send(with)?,
-            SendOp::Write { remote, imm } => exchange.write(remote, imm)?,
-            SendOp::Read { remote } => exchange.read(remote)?,
-            SendOp::Atomic { remote, op } => exchange.atomic(remote, op)?,
+        let moved = match self.wr.op {
+            SendOp::Send { with } => exchange.send(with),
+            SendOp::Write { remote, imm } => exchange.write(remote, imm),
+            SendOp::Read { remote } => exchange.read(remote),
+            SendOp::Atomic { remote, op } => exchange.atomic(remote, op),
             // Executed before.
-            SendOp::Local { .. } => {}
+            SendOp::Local { .. } => Ok(()),
+        };
+        if let Some(pacer) = side.pacer.as_mut().filter(|_| moved.is_err()) {
+            pacer.give_back(spent);
         }
+        moved?;
+        self.count(turn, &target, len, spent, last);
         *budget = budget.saturating_sub(len);
         // At most the message's length.
         self.done += len as u32;
@@ -269,6 +295,81 @@ impl Transfer {
             }
         }
         Ok(last)
+    }
+}
+
+impl Transfer {
+    /// How much of up to `limit` bytes the rate limit lets through, which is spent.
+    fn allowance(
+        &self,
+        turn: &SendTurn<'_>,
+        side: &mut SendSide,
+        limit: usize,
+    ) -> Result<Allowance, Stop> {
+        let mut allowed = Allowance {
+            len: limit,
+            spent: 0,
+        };
+        if side.pacer.is_none() {
+            return Ok(allowed);
+        }
+        let Some(connection) = side.connection.clone() else {
+            return Ok(allowed);
+        };
+        let service = match turn.qp.qp_type {
+            QpType::Uc => Service::Uc,
+            _ => Service::Rc,
+        };
+        let span = frame_span(&self.wr.op, connection.mtu);
+        allowed.len = 0;
+        loop {
+            // A frame that began to be spent on before the limit was set counts once more.
+            let index = (self.done + allowed.len as u32) / span;
+            let bytes = request_size(service, &connection, &self.wr, index);
+            if !side.admit(turn.now, bytes) {
+                break;
+            }
+            if let Some(pacer) = &mut side.pacer {
+                pacer.spend(bytes);
+            }
+            allowed.spent += bytes;
+            // The end of the frame's span, or the limit.
+            let end = u64::from(index + 1) * u64::from(span) - u64::from(self.done);
+            allowed.len = usize::try_from(end).map_or(limit, |end| end.min(limit));
+            if allowed.len == limit {
+                return Ok(allowed);
+            }
+        }
+        match allowed.spent {
+            0 => Err(Stop::Paced),
+            _ => Ok(allowed),
+        }
+    }
+
+    /// Counts what was moved: `len` bytes, as which a rate limit counted `spent`, of this side's message or, by a READ, of
+    /// the peer's.
+    fn count(
+        &self,
+        turn: &SendTurn<'_>,
+        target: &RecvTurn<'_>,
+        len: usize,
+        spent: usize,
+        last: bool,
+    ) {
+        let (ours, theirs) = (&turn.device.counters, &target.device.counters);
+        let (from, to) = match self.wr.op {
+            SendOp::Read { .. } => (theirs, ours),
+            _ => (ours, theirs),
+        };
+        from.add(Counter::DirectTxBytes, len as u64);
+        to.add(Counter::DirectRxBytes, len as u64);
+        if spent > 0 {
+            ours.add(Counter::PacedBytes, spent as u64);
+        }
+        if last {
+            ours.add(Counter::DirectTxMessages, 1);
+            theirs.add(Counter::DirectRxMessages, 1);
+        }
     }
 }
 

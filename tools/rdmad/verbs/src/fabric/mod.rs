@@ -2,6 +2,7 @@
 
 //! What the devices of one process share: worker threads, timers, and the way from a MAC address to a device.
 
+mod clock;
 mod exclusive;
 mod quiesce;
 mod ready;
@@ -14,15 +15,18 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
+pub use self::clock::Clock;
 pub(crate) use self::exclusive::Exclusive;
 use self::quiesce::Quiesce;
 pub(crate) use self::ready::ReadySet;
 use self::sleep::Sleep;
 pub(crate) use self::timer::Timers;
+pub(crate) use self::worker::shard;
 use crate::Device;
 
 /// Workers unless told otherwise: CPUs are left to the VMs.
@@ -52,6 +56,8 @@ pub(crate) struct Shared {
     next_port: Mutex<u32>,
     direct: AtomicBool,
     stopped: AtomicBool,
+    workers: usize,
+    pub(crate) clock: Clock,
     pub(crate) timers: Timers,
     pub(crate) quiesce: Quiesce,
     sleep: Sleep,
@@ -60,6 +66,11 @@ pub(crate) struct Shared {
 impl Fabric {
     /// Starts `workers` threads, by default as many as there are CPUs less one, but from one to four.
     pub fn new(workers: Option<usize>, path: PathPolicy) -> io::Result<Self> {
+        Self::with_clock(workers, path, Clock::system())
+    }
+
+    /// The same by another clock.
+    pub fn with_clock(workers: Option<usize>, path: PathPolicy, clock: Clock) -> io::Result<Self> {
         let workers = workers.unwrap_or_else(|| {
             let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
             cpus.saturating_sub(1).min(MAX_DEFAULT_WORKERS)
@@ -70,7 +81,9 @@ impl Fabric {
             next_port: Mutex::new(1),
             direct: AtomicBool::new(path == PathPolicy::Direct),
             stopped: AtomicBool::new(false),
-            timers: Timers::new(),
+            workers,
+            timers: Timers::new(clock.now()),
+            clock,
             quiesce: Quiesce::new(workers),
             sleep: Sleep::default(),
         });
@@ -93,6 +106,36 @@ impl Fabric {
         self.shared
             .direct
             .store(path == PathPolicy::Direct, Ordering::Relaxed);
+    }
+
+    /// Lets `time` pass on a clock that stands still, from one deadline to the next: each is met to the nanosecond.
+    /// Returns when all is done that was due, and what that entailed. On the clock of the system it sleeps.
+    pub fn advance(&self, time: Duration) {
+        if !self.shared.clock.stands_still() {
+            return std::thread::sleep(time);
+        }
+        self.settle();
+        let end = self.shared.clock.now() + time;
+        loop {
+            let now = self.shared.clock.now();
+            let next = self.shared.timers.next().map_or(end, |next| next.min(end));
+            self.shared
+                .clock
+                .advance(next.saturating_duration_since(now));
+            self.settle();
+            if next == end {
+                return;
+            }
+        }
+    }
+
+    /// Returns when nothing is left to do before time passes, which it does not meanwhile.
+    fn settle(&self) {
+        while !self.shared.is_idle() {
+            // A worker that was about to sleep does not know that the clock went on.
+            self.shared.sleep.wake_all();
+            std::thread::yield_now();
+        }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -147,6 +190,20 @@ impl Shared {
             .iter()
             .find(|device| device.mac() == mac)
             .cloned()
+    }
+
+    /// Threads that serve.
+    pub(crate) fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Whether no worker has anything to do now. Whoever is not asleep may have.
+    fn is_idle(&self) -> bool {
+        let due = || {
+            let now = self.clock.now();
+            self.timers.next().is_some_and(|deadline| deadline <= now)
+        };
+        self.sleep.sleepers() == self.workers && !self.busy() && !due()
     }
 
     /// Something is ready to be served.

@@ -47,6 +47,11 @@ impl Sleep {
         }
     }
 
+    /// Threads that sleep, or were woken and do not run yet.
+    pub(crate) fn sleepers(&self) -> usize {
+        self.sleepers.load(Ordering::SeqCst)
+    }
+
     /// Wakes all workers.
     pub(crate) fn wake_all(&self) {
         drop(self.lock.lock());

@@ -24,10 +24,10 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// No deadlines.
-    pub(crate) fn new() -> Self {
+    /// No deadlines; there are none before `start`.
+    pub(crate) fn new(start: Instant) -> Self {
         Self {
-            start: Instant::now(),
+            start,
             first: AtomicU64::new(NEVER),
             deadlines: Mutex::default(),
         }
@@ -86,8 +86,8 @@ mod tests {
 
     #[test]
     fn one_deadline_a_qp() {
-        let timers = Timers::new();
         let start = Instant::now();
+        let timers = Timers::new(start);
         let at = |ms| Some(start + Duration::from_millis(ms));
         assert!(timers.change((1, 2), None, at(10)));
         assert!(!timers.change((1, 3), None, at(20)));

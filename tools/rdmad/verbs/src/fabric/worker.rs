@@ -4,7 +4,6 @@
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use super::Shared;
 
@@ -12,18 +11,26 @@ use super::Shared;
 const TIMERS_A_ROUND: usize = 64;
 
 thread_local! {
-    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
+    /// Its number, counted from 1, or 0 if it is none.
+    static WORKER: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Whether the current thread is a worker.
 #[inline]
 pub(super) fn is_worker() -> bool {
-    IS_WORKER.get()
+    WORKER.get() != 0
+}
+
+/// Where the current thread counts, so that no two workers of a fabric meet: the number of the worker counted from 1, or
+/// 0 for all other threads.
+#[inline]
+pub(crate) fn shard() -> usize {
+    WORKER.get()
 }
 
 /// Serves until the fabric stops.
 pub(super) fn run(shared: &Shared, worker: usize) {
-    IS_WORKER.set(true);
+    WORKER.set(worker + 1);
     // Workers start at different devices.
     let mut first = worker;
     while !shared.stopped.load(Ordering::SeqCst) {
@@ -31,7 +38,7 @@ pub(super) fn run(shared: &Shared, worker: usize) {
         if !shared.round(worker, first) {
             shared.sleep.sleep(
                 || shared.busy() || shared.stopped.load(Ordering::SeqCst),
-                || shared.timers.next(),
+                || shared.clock.alarm(shared.timers.next()?),
             );
         }
         first = first.wrapping_add(1);
@@ -55,7 +62,7 @@ impl Shared {
 
     /// Marks the QPs whose deadline is over.
     fn expire(&self) {
-        let now = Instant::now();
+        let now = self.clock.now();
         let devices = self.devices.load();
         for _ in 0..TIMERS_A_ROUND {
             let Some((port, qpn)) = self.timers.expired(now) else {
@@ -67,7 +74,7 @@ impl Shared {
         }
     }
 
-    fn busy(&self) -> bool {
+    pub(super) fn busy(&self) -> bool {
         self.devices.load().iter().any(|device| device.is_ready())
     }
 }

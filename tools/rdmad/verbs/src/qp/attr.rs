@@ -10,6 +10,7 @@ use virtio_rdma_abi::ib::{AccessFlags, AhFlags, Mtu, QpAttrMask, MASK_24, MULTIC
 use virtio_rdma_abi::qp::{AhAttr, QpAttr};
 use virtio_rdma_abi::wqe::Datagram;
 
+use crate::config::RATE_LIMITS;
 use crate::error::{require, Errno, Result};
 use crate::Device;
 
@@ -36,11 +37,19 @@ pub(super) fn validate(device: &Device, mask: QpAttrMask, attr: &QpAttr) -> Resu
         !has(QpAttrMask::MAX_DEST_RD_ATOMIC) || attr.max_dest_rd_atomic <= limits.max_rd_atomic,
     )?;
     require(!has(QpAttrMask::EN_SQD_ASYNC_NOTIFY) || attr.en_sqd_async_notify <= 1)?;
+    if has(QpAttrMask::RATE_LIMIT) {
+        validate_rate(attr.rate_limit)?;
+    }
     if has(QpAttrMask::PATH_MTU) {
         let mtu = Mtu::try_from(attr.path_mtu).map_err(|_| Errno::INVAL)?;
         require(mtu <= device.config().path_mtu())?;
     }
     Ok(())
+}
+
+/// Checks a rate limit in kb/s; 0 is none.
+pub(super) fn validate_rate(rate: u32) -> Result<()> {
+    require(rate == 0 || RATE_LIMITS.contains(&rate))
 }
 
 /// Takes the attributes in `mask`, which are valid, over into `to`.
@@ -93,6 +102,9 @@ pub(super) fn merge(to: &mut QpAttr, mask: QpAttrMask, from: &QpAttr) {
     }
     if has(QpAttrMask::DEST_QPN) {
         to.dest_qp_num = from.dest_qp_num;
+    }
+    if has(QpAttrMask::RATE_LIMIT) {
+        to.rate_limit = from.rate_limit;
     }
 }
 

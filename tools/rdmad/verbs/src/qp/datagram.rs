@@ -41,7 +41,10 @@ impl Qp {
             }
             Ok(None) => {
                 side.held = Some(fetched);
-                return Progress::Blocked;
+                return match side.paced {
+                    Some(_) => Progress::Waits,
+                    None => Progress::Blocked,
+                };
             }
             Err(status) => status,
         };
@@ -52,7 +55,8 @@ impl Qp {
         Progress::Moved
     }
 
-    /// Sends a datagram. Returns its length, or `None` if the frame port is full.
+    /// Sends a datagram. Returns its length, or `None` if the frame port is full or the rate limit
+    /// holds it back.
     fn deliver(
         &self,
         turn: &SendTurn<'_>,
@@ -64,7 +68,9 @@ impl Qp {
         }
         let to = self.destination(turn, side, fetched)?;
         if let Some(peer) = turn.device.fabric().direct_peer(to.path.dst_mac) {
-            direct::deliver(turn, side, &fetched.wr, &to, &peer)?;
+            if !direct::deliver(turn, side, &fetched.wr, &to, &peer)? {
+                return Ok(None);
+            }
             return Ok(Some(fetched.wr.length as usize));
         }
         let Some(mut sender) = side.sender.take() else {

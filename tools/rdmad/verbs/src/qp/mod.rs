@@ -6,10 +6,12 @@ mod attr;
 mod datagram;
 mod keys;
 mod modify;
+mod pace;
 mod recv;
 mod send;
 mod serve;
 mod state;
+mod summary;
 mod transport;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -30,7 +32,8 @@ use crate::pd::PdUse;
 use crate::Device;
 
 pub(crate) use recv::{Peer, RecvSide, RecvTurn};
-pub(crate) use send::{solicits, SendSide, SendTurn};
+pub(crate) use send::{solicits, Parts, SendSide, SendTurn};
+pub(crate) use summary::Summary;
 pub(crate) use transport::{Requester, Responder};
 
 /// A queue pair.
@@ -47,7 +50,7 @@ pub(crate) struct Qp {
     /// Type.
     pub qp_type: QpType,
     /// Its queues belong to a process.
-    user: bool,
+    pub user: bool,
     /// It does not receive what it sends to a multicast group.
     pub blocks_loopback: bool,
     /// Every send work request produces a CQE.
@@ -67,6 +70,8 @@ pub(crate) struct Qp {
     timer_expired: AtomicBool,
     /// A worker serves it, and whether it became ready meanwhile.
     serving: Exclusive,
+    /// What others may see of it at any time.
+    pub summary: Summary,
     send: Mutex<SendSide>,
     recv: Mutex<RecvSide>,
 }
@@ -123,6 +128,7 @@ impl Qp {
             failure_requested: AtomicBool::new(false),
             timer_expired: AtomicBool::new(false),
             serving: Exclusive::default(),
+            summary: Summary::default(),
             send: Mutex::new(SendSide::new(init.sq.layout())),
             recv: Mutex::new(RecvSide::new(init.rq.as_ref().map(RingMem::layout))),
             sq: init.sq,

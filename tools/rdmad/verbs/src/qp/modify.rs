@@ -5,10 +5,13 @@
 use std::sync::atomic::Ordering;
 
 use roce::{ud, Connection};
-use virtio_rdma_abi::ib::{QpAttrMask, QpState, PORT};
+use virtio_rdma_abi::config::F_RATE_LIMIT;
+use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, PORT};
 use virtio_rdma_abi::qp::QpAttr;
 
+use super::pace::{Pacer, Shape};
 use super::{attr, state, Qp, RecvSide, RecvTurn, Requester, Responder, SendSide, SendTurn};
+use crate::config::MAX_BURST;
 use crate::direct::Route;
 use crate::error::{require, Errno, Result};
 use crate::Device;
@@ -26,7 +29,8 @@ impl Qp {
             true => QpState::try_from(new.qp_state).map_err(|_| Errno::INVAL)?,
             false => current,
         };
-        state::check(self.qp_type, current, next, mask)?;
+        let rate_limits = device.has_feature(F_RATE_LIMIT);
+        state::check(self.qp_type, current, next, mask, rate_limits)?;
         attr::validate(device, mask, new)?;
         if current == QpState::Sqd && next == QpState::Sqd {
             // Work that is still under way uses the attributes (IBTA 10.3.1.5).
@@ -58,6 +62,9 @@ impl Qp {
                 send.drained &= current == QpState::Sqd;
             }
             send.attr = attributes;
+            if mask.contains(QpAttrMask::RATE_LIMIT) {
+                self.pace(device, &mut send, 0, 0);
+            }
         } else if next == QpState::Reset {
             self.clear(device, &mut send, &mut recv);
         }
@@ -67,6 +74,47 @@ impl Qp {
         }
         device.qp_ready(self.number);
         Ok(())
+    }
+
+    /// Executes SET_RATE_LIMIT.
+    pub(crate) fn set_rate_limit(
+        &self,
+        device: &Device,
+        rate: u32,
+        burst: u32,
+        packet: u16,
+    ) -> Result<()> {
+        let mut send = self.send.lock();
+        // Management is not to be held back.
+        require(self.qp_type != QpType::Gsi)?;
+        require(matches!(self.state(), Some(QpState::Rts | QpState::Sqd)))?;
+        attr::validate_rate(rate)?;
+        // No limit has no shape.
+        require(burst <= MAX_BURST && (rate != 0 || (burst, packet) == (0, 0)))?;
+        send.attr.rate_limit = rate;
+        self.pace(device, &mut send, burst, packet);
+        device.qp_ready(self.number);
+        Ok(())
+    }
+
+    /// Brings the bucket in line with the rate limit, for bursts and packets of these lengths or, where they are 0, the
+    /// defaults.
+    fn pace(&self, device: &Device, send: &mut SendSide, burst: u32, packet: u16) {
+        let now = device.fabric().clock.now();
+        let shape = Shape {
+            rate: send.attr.rate_limit,
+            burst,
+            packet: match packet {
+                0 => device.config().path_mtu().bytes(),
+                given => given.into(),
+            },
+        };
+        match &mut send.pacer {
+            _ if shape.rate == 0 => send.pacer = None,
+            Some(pacer) => pacer.change(shape, now),
+            None => send.pacer = Some(Pacer::new(shape, now)),
+        }
+        self.summary.set_rate(shape.rate);
     }
 
     /// Executes QUERY_QP.
@@ -131,6 +179,8 @@ impl Qp {
         }
         send.connection = Some(connection.clone());
         send.route = Route::find(device, self.number, connection);
+        self.summary
+            .set_connection(connection.dest_qpn, send.route.is_some());
     }
 
     /// Has a QP of datagrams, or one that is not connected yet, take new attributes over.
@@ -169,6 +219,9 @@ impl Qp {
         send.stop();
         send.disarm(device, self.number);
         send.attr = QpAttr::default();
+        send.pacer = None;
+        self.summary.set_connection(0, false);
+        self.summary.set_rate(0);
         RecvTurn::new(self, device, &view).reset(recv);
         recv.stop();
         self.failure_requested.store(false, Ordering::Release);

@@ -14,6 +14,7 @@ use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_ring::DeviceQueue;
 
 use super::{Qp, Responder};
+use crate::counters::Counter;
 use crate::memory::{Fault, KeyFault, Memory, Message, RingMem, RingView};
 use crate::wqe::{fetch_flushed, fetch_recv, max_rq_wqe, BadRecv, Received};
 use crate::Device;
@@ -211,6 +212,9 @@ impl<'a> RecvTurn<'a> {
         } else {
             OPCODE_RECV
         };
+        if how.status == WcStatus::LocProtErr {
+            self.device.counters.add(Counter::LkeyViolations, 1);
+        }
         let mut cqe = self.qp.cqe(wr.id, how.status, opcode);
         cqe.byte_len = how.byte_len;
         match how.with {

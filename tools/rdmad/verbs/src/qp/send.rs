@@ -17,7 +17,9 @@ use virtio_rdma_abi::wqe::{SqHeader, INLINE_OFFSET};
 use virtio_rdma_ring::{DeviceQueue, RingError};
 
 use super::keys::is_registration;
+use super::pace::Pacer;
 use super::{Qp, Requester};
+use crate::counters::Counter;
 use crate::direct::{Route, Transfer};
 use crate::memory::{Memory, Message, RingView};
 use crate::wqe::{
@@ -45,11 +47,15 @@ pub(crate) struct SendSide {
     /// The way to the peer, if data goes there without packets.
     pub(crate) route: Option<Route>,
     /// From RTR on.
-    pub(super) connection: Option<Connection>,
+    pub(crate) connection: Option<Connection>,
     /// The work request that goes there now.
     pub(super) transfer: Option<Transfer>,
     /// The ring makes no sense: it is not looked at before RESET.
     pub(super) broken: bool,
+    /// The rate limit, if there is one.
+    pub(crate) pacer: Option<Pacer>,
+    /// Until when the rate limit holds the QP back.
+    pub(crate) paced: Option<Instant>,
     /// SQ_DRAINED was raised since the QP went to SQD.
     pub(super) drained: bool,
     /// The QP's entry in the fabric's timers.
@@ -69,6 +75,8 @@ impl SendSide {
             connection: None,
             transfer: None,
             broken: false,
+            pacer: None,
+            paced: None,
             drained: false,
             armed: None,
         }
@@ -91,6 +99,7 @@ impl SendSide {
         self.route = None;
         self.connection = None;
         self.transfer = None;
+        self.paced = None;
         self.broken = false;
     }
 
@@ -115,18 +124,28 @@ impl SendSide {
     }
 
     /// What a requester needs of its QP.
-    pub(crate) fn queues(&mut self) -> (&mut DeviceQueue, &mut Snapshots) {
-        (&mut self.queue, &mut self.snapshots)
+    pub(crate) fn parts(&mut self) -> Parts<'_> {
+        Parts {
+            queue: &mut self.queue,
+            snapshots: &mut self.snapshots,
+            pacer: &mut self.pacer,
+            paced: &mut self.paced,
+        }
+    }
+
+    /// Whether the rate limit lets a frame of `bytes` leave. If not, the QP gets a turn when it does.
+    pub(crate) fn admit(&mut self, now: Instant, bytes: usize) -> bool {
+        self.parts().admit(now, bytes)
     }
 
     /// When the QP needs a turn even if nothing happens.
     fn deadline(&self) -> Option<Instant> {
         let transfer = self.transfer.as_ref().and_then(Transfer::deadline);
         let requester = self.requester.as_ref().and_then(Requester::next_deadline);
-        match (transfer, requester) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        [transfer, requester, self.paced]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Has the fabric's timers know the deadline. An entry that comes too early stays: answers move the deadline
@@ -162,12 +181,36 @@ impl SendSide {
     }
 }
 
+/// The parts of the send half that a requester uses.
+pub(crate) struct Parts<'a> {
+    pub(crate) queue: &'a mut DeviceQueue,
+    pub(crate) snapshots: &'a mut Snapshots,
+    pub(crate) pacer: &'a mut Option<Pacer>,
+    paced: &'a mut Option<Instant>,
+}
+
+impl Parts<'_> {
+    /// See [`SendSide::admit`].
+    #[inline]
+    pub(crate) fn admit(&mut self, now: Instant, bytes: usize) -> bool {
+        match self.pacer.as_mut().map(|pacer| pacer.admit(now, bytes)) {
+            Some(Err(at)) => {
+                *self.paced = Some(at);
+                false
+            }
+            Some(Ok(())) | None => true,
+        }
+    }
+}
+
 /// The send half in the hands of a worker.
 pub(crate) struct SendTurn<'a> {
     pub(crate) qp: &'a Qp,
     pub(crate) device: &'a Device,
     pub(crate) view: &'a DmaView,
     pub(crate) ring: RingView<'a>,
+    /// When the turn began.
+    pub(crate) now: Instant,
     /// The QP goes to RESET: work requests end without CQEs.
     silent: bool,
 }
@@ -180,6 +223,7 @@ impl<'a> SendTurn<'a> {
             device,
             view,
             ring: RingView::new(&qp.sq, view),
+            now: device.fabric().clock.now(),
             silent: false,
         }
     }
@@ -255,6 +299,9 @@ impl<'a> SendTurn<'a> {
                 status = failed;
                 self.qp.fail_send(self.device);
             }
+        }
+        if status == WcStatus::LocProtErr {
+            self.device.counters.add(Counter::LkeyViolations, 1);
         }
         snapshots.give_back(posted.snapshot);
         queue.give_back(&self.ring, posted.slot, 0);

@@ -4,7 +4,6 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::time::Instant;
 
 use dma::DmaView;
 use roce::Pause;
@@ -70,6 +69,7 @@ impl Qp {
         // Answers go first: the peer waits for them.
         let mut outcome = self.answer(device, &view);
         let mut side = self.send.lock();
+        side.paced = None;
         if self.failure_requested.swap(false, Ordering::AcqRel) {
             self.fail(device, Some(AsyncEvent::QpFatal));
         }
@@ -190,7 +190,7 @@ impl Qp {
         let Some(mut transfer) = side.transfer.take() else {
             return Progress::Empty;
         };
-        match transfer.step(turn, side, budget, Instant::now()) {
+        match transfer.step(turn, side, budget, turn.now) {
             Step::Moved => {
                 side.transfer = Some(transfer);
                 Progress::Moved
@@ -242,9 +242,8 @@ impl Qp {
             }
         }
         let held = side.snapshots.are_held();
-        let now = Instant::now();
         let mut env = SendEnv::new(turn, side);
-        let sent = requester.transmit(*budget, now, &mut env);
+        let sent = requester.transmit(*budget, turn.now, &mut env);
         let idle = requester.is_empty();
         side.requester = Some(requester);
         if broken {
@@ -263,6 +262,7 @@ impl Qp {
                         *budget = 0;
                         Progress::Moved
                     }
+                    Pause::NoFrame if side.paced.is_some() => Progress::Waits,
                     Pause::NoFrame => Progress::Blocked,
                     // What was behind the WQE that held it back can go on.
                     Pause::Idle if held && !side.snapshots.are_held() => Progress::Moved,

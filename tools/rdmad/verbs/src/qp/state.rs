@@ -59,14 +59,16 @@ const RC_RUNNING: &[Mask] = &[
     Mask::ACCESS_FLAGS,
     Mask::MIN_RNR_TIMER,
     Mask::PATH_MIG_STATE,
+    Mask::RATE_LIMIT,
 ];
 const UC_RUNNING: &[Mask] = &[
     Mask::CUR_STATE,
     Mask::ALT_PATH,
     Mask::ACCESS_FLAGS,
     Mask::PATH_MIG_STATE,
+    Mask::RATE_LIMIT,
 ];
-const UD_RUNNING: &[Mask] = &[Mask::CUR_STATE, Mask::QKEY];
+const UD_RUNNING: &[Mask] = &[Mask::CUR_STATE, Mask::QKEY, Mask::RATE_LIMIT];
 const DRAINING: Attributes = attributes(&[], &[Mask::EN_SQD_ASYNC_NOTIFY]);
 
 /// The steps. Those to RESET and ERR take no attributes and are the same for all types.
@@ -160,6 +162,7 @@ const STEPS: &[Step] = &[
                 Mask::PKEY_INDEX,
                 Mask::MIN_RNR_TIMER,
                 Mask::PATH_MIG_STATE,
+                Mask::RATE_LIMIT,
             ],
         )),
         uc: attributes(
@@ -170,16 +173,20 @@ const STEPS: &[Step] = &[
                 Mask::ACCESS_FLAGS,
                 Mask::PKEY_INDEX,
                 Mask::PATH_MIG_STATE,
+                Mask::RATE_LIMIT,
             ],
         ),
-        ud: attributes(&[], &[Mask::PKEY_INDEX, Mask::QKEY]),
+        ud: attributes(&[], &[Mask::PKEY_INDEX, Mask::QKEY, Mask::RATE_LIMIT]),
     },
     // An error in the SQ of a reliable connection ends the connection instead.
     Step {
         from: Sqe,
         to: Rts,
         rc: None,
-        uc: attributes(&[], &[Mask::CUR_STATE, Mask::ACCESS_FLAGS]),
+        uc: attributes(
+            &[],
+            &[Mask::CUR_STATE, Mask::ACCESS_FLAGS, Mask::RATE_LIMIT],
+        ),
         ud: attributes(&[], UD_RUNNING),
     },
 ];
@@ -192,28 +199,39 @@ impl Step {
             QpType::Ud => Some(self.ud),
             QpType::Gsi => Some(Attributes {
                 required: self.ud.required.without(Mask::PORT),
-                optional: self.ud.optional.without(Mask::PORT),
+                // Management is not to be held back.
+                optional: self
+                    .ud
+                    .optional
+                    .without(Mask::PORT)
+                    .without(Mask::RATE_LIMIT),
             }),
             QpType::Smi => None,
         }
     }
 }
 
-/// Alternate paths and rate limits are optional in the table but not offered by this device.
-const UNSUPPORTED: QpAttrMask = all(&[
-    Mask::ALT_PATH,
-    Mask::PATH_MIG_STATE,
-    Mask::RATE_LIMIT,
-    Mask::CAP,
-]);
+/// Alternate paths are optional in the table but not offered by this device.
+const UNSUPPORTED: QpAttrMask = all(&[Mask::ALT_PATH, Mask::PATH_MIG_STATE, Mask::CAP]);
 
-/// Checks that a QP in state `from` may go to `to` with the attributes in `mask`.
+/// Checks that a QP in state `from` may go to `to` with the attributes in `mask`. `rate_limits` says whether they were
+/// negotiated.
 ///
 /// # Errors
 ///
 /// `EINVAL` if the table has no such step, a required attribute is missing, or one is not permitted; `EOPNOTSUPP` for
 /// attributes that this device does not have.
-pub(crate) fn check(qp_type: QpType, from: QpState, to: QpState, mask: QpAttrMask) -> Result<()> {
+pub(crate) fn check(
+    qp_type: QpType,
+    from: QpState,
+    to: QpState,
+    mask: QpAttrMask,
+    rate_limits: bool,
+) -> Result<()> {
+    let unsupported = match rate_limits {
+        true => UNSUPPORTED,
+        false => UNSUPPORTED.union(Mask::RATE_LIMIT),
+    };
     let given = mask.without(QpAttrMask::STATE);
     if matches!(to, Reset | Failed) {
         return require(given == QpAttrMask::NONE);
@@ -225,8 +243,8 @@ pub(crate) fn check(qp_type: QpType, from: QpState, to: QpState, mask: QpAttrMas
         .ok_or(Errno::INVAL)?;
     require(given.contains(step.required))?;
     let extra = given.without(step.required).without(step.optional);
-    require(extra.without(UNSUPPORTED) == QpAttrMask::NONE)?;
-    if given.intersects(UNSUPPORTED) {
+    require(extra.without(unsupported) == QpAttrMask::NONE)?;
+    if given.intersects(unsupported) {
         return Err(Errno::OPNOTSUPP);
     }
     Ok(())

@@ -11,29 +11,29 @@ const TABLE: &[(QpType, QpState, QpState, &str, &str)] = &[
     (QpType::Rc, Reset, Init, "Kpf", ""),
     (QpType::Rc, Init, Init, "", "Kpf"),
     (QpType::Rc, Init, Rtr, "vmdrgn", "afK"),
-    (QpType::Rc, Rtr, Rts, "tcyse", "uafnM"),
-    (QpType::Rc, Rts, Rts, "", "uafnM"),
+    (QpType::Rc, Rtr, Rts, "tcyse", "uafnML"),
+    (QpType::Rc, Rts, Rts, "", "uafnML"),
     (QpType::Rc, Rts, Sqd, "", "q"),
-    (QpType::Rc, Sqd, Rts, "", "uafnM"),
-    (QpType::Rc, Sqd, Sqd, "", "pvtcyegafKnM"),
+    (QpType::Rc, Sqd, Rts, "", "uafnML"),
+    (QpType::Rc, Sqd, Sqd, "", "pvtcyegafKnML"),
     (QpType::Uc, Reset, Init, "Kpf", ""),
     (QpType::Uc, Init, Init, "", "Kpf"),
     (QpType::Uc, Init, Rtr, "vmdr", "afK"),
-    (QpType::Uc, Rtr, Rts, "s", "uafM"),
-    (QpType::Uc, Rts, Rts, "", "uafM"),
+    (QpType::Uc, Rtr, Rts, "s", "uafML"),
+    (QpType::Uc, Rts, Rts, "", "uafML"),
     (QpType::Uc, Rts, Sqd, "", "q"),
-    (QpType::Uc, Sqd, Rts, "", "uafM"),
-    (QpType::Uc, Sqd, Sqd, "", "vafKM"),
-    (QpType::Uc, Sqe, Rts, "", "uf"),
+    (QpType::Uc, Sqd, Rts, "", "uafML"),
+    (QpType::Uc, Sqd, Sqd, "", "vafKML"),
+    (QpType::Uc, Sqe, Rts, "", "ufL"),
     (QpType::Ud, Reset, Init, "KpQ", ""),
     (QpType::Ud, Init, Init, "", "KpQ"),
     (QpType::Ud, Init, Rtr, "", "KQ"),
-    (QpType::Ud, Rtr, Rts, "s", "uQ"),
-    (QpType::Ud, Rts, Rts, "", "uQ"),
+    (QpType::Ud, Rtr, Rts, "s", "uQL"),
+    (QpType::Ud, Rts, Rts, "", "uQL"),
     (QpType::Ud, Rts, Sqd, "", "q"),
-    (QpType::Ud, Sqd, Rts, "", "uQ"),
-    (QpType::Ud, Sqd, Sqd, "", "KQ"),
-    (QpType::Ud, Sqe, Rts, "", "uQ"),
+    (QpType::Ud, Sqd, Rts, "", "uQL"),
+    (QpType::Ud, Sqd, Sqd, "", "KQL"),
+    (QpType::Ud, Sqe, Rts, "", "uQL"),
     (QpType::Gsi, Reset, Init, "KQ", ""),
     (QpType::Gsi, Init, Init, "", "KQ"),
     (QpType::Gsi, Init, Rtr, "", "KQ"),
@@ -65,14 +65,15 @@ const LETTERS: &[(char, Mask)] = &[
     ('g', Mask::MAX_DEST_RD_ATOMIC),
     ('M', Mask::PATH_MIG_STATE),
     ('d', Mask::DEST_QPN),
+    ('L', Mask::RATE_LIMIT),
 ];
 
-/// What this device does not have, whichever step names it.
+/// What this device does not have, whichever step names it; the last only where it was not negotiated.
 const MISSING: &[Mask] = &[
     Mask::ALT_PATH,
     Mask::PATH_MIG_STATE,
-    Mask::RATE_LIMIT,
     Mask::CAP,
+    Mask::RATE_LIMIT,
 ];
 
 const TYPES: [QpType; 4] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi];
@@ -93,14 +94,15 @@ fn subset(masks: &[Mask], subset: usize) -> Mask {
         .fold(Mask::NONE, |union, (_, mask)| union | *mask)
 }
 
-fn expected(required: &[Mask], optional: &[Mask], mask: Mask) -> Result<()> {
-    let known: Vec<_> = [required, optional, MISSING].concat();
+fn expected(required: &[Mask], optional: &[Mask], mask: Mask, rate_limits: bool) -> Result<()> {
+    let missing = &MISSING[..MISSING.len() - usize::from(rate_limits)];
+    let known: Vec<_> = [required, optional, missing].concat();
     let strange = (1..32)
         .map(|n| QpAttrMask(1 << n))
         .any(|bit| mask.contains(bit) && !known.contains(&bit));
     if strange || !required.iter().all(|bit| mask.contains(*bit)) {
         Err(Errno::INVAL)
-    } else if MISSING.iter().any(|bit| mask.contains(*bit)) {
+    } else if missing.iter().any(|bit| mask.contains(*bit)) {
         Err(Errno::OPNOTSUPP)
     } else {
         Ok(())
@@ -110,27 +112,46 @@ fn expected(required: &[Mask], optional: &[Mask], mask: Mask) -> Result<()> {
 /// Every subset of the attributes that a step knows, and each of these with one more attribute.
 #[test]
 fn each_step_takes_its_attributes_and_no_others() {
-    for &(qp_type, from, to, required, optional) in TABLE {
-        let (required, optional) = (bits(required), bits(optional));
-        let known = [required.clone(), optional.clone()].concat();
-        for number in 0..1 << known.len() {
-            let base = subset(&known, number) | Mask::STATE;
-            assert_eq!(
-                check(qp_type, from, to, base),
-                expected(&required, &optional, base),
-                "{qp_type:?} {from:?} to {to:?} with {base:?}"
+    for rate_limits in [true, false] {
+        for &(qp_type, from, to, required, optional) in TABLE {
+            each_step(
+                qp_type,
+                (from, to),
+                &bits(required),
+                &bits(optional),
+                rate_limits,
             );
         }
-        let complete = subset(&required, usize::MAX) | Mask::STATE;
-        assert_eq!(check(qp_type, from, to, complete), Ok(()));
-        for bit in (1..32).map(|n| QpAttrMask(1 << n)) {
-            for base in [Mask::STATE, complete, complete.without(bit)] {
-                assert_eq!(
-                    check(qp_type, from, to, base | bit),
-                    expected(&required, &optional, base | bit),
-                    "{qp_type:?} {from:?} to {to:?} with {bit:?}"
-                );
-            }
+    }
+}
+
+fn each_step(
+    qp_type: QpType,
+    (from, to): (QpState, QpState),
+    required: &[Mask],
+    optional: &[Mask],
+    rate_limits: bool,
+) {
+    let check = |mask| check(qp_type, from, to, mask, rate_limits);
+    let expected = |mask| expected(required, optional, mask, rate_limits);
+    let known = [required, optional].concat();
+    for number in 0..1 << known.len() {
+        let base = subset(&known, number) | Mask::STATE;
+        assert_eq!(
+            check(base),
+            expected(base),
+            "{qp_type:?} {from:?} to {to:?} with {base:?}"
+        );
+    }
+    let complete = subset(required, usize::MAX) | Mask::STATE;
+    assert_eq!(check(complete), Ok(()));
+    for bit in (1..32).map(|n| QpAttrMask(1 << n)) {
+        for base in [Mask::STATE, complete, complete.without(bit)] {
+            assert_eq!(
+                check(base | bit),
+                expected(base | bit),
+                "{qp_type:?} {from:?} to {to:?} with {bit:?}"
+            );
         }
     }
 }
@@ -140,10 +161,10 @@ fn reset_and_error_are_reached_from_everywhere() {
     for qp_type in TYPES {
         for &from in QpState::ALL {
             for to in [Reset, Failed] {
-                assert_eq!(check(qp_type, from, to, Mask::STATE), Ok(()));
+                assert_eq!(check(qp_type, from, to, Mask::STATE, true), Ok(()));
                 for bit in (1..32).map(|n| QpAttrMask(1 << n)) {
                     assert_eq!(
-                        check(qp_type, from, to, Mask::STATE | bit),
+                        check(qp_type, from, to, Mask::STATE | bit, true),
                         Err(Errno::INVAL)
                     );
                 }
@@ -170,7 +191,7 @@ fn no_other_steps_than_those_of_the_table() {
                 }
                 for &mask in &masks {
                     assert_eq!(
-                        check(qp_type, from, to, mask),
+                        check(qp_type, from, to, mask, true),
                         Err(Errno::INVAL),
                         "{qp_type:?} {from:?} to {to:?}"
                     );

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dma::DmaSpace;
-use verbs::{Device, DeviceConfig, Fabric, FramePort, Limits, PathPolicy, Virtqueues};
+use verbs::{Clock, Device, DeviceConfig, Fabric, FramePort, Limits, PathPolicy, Virtqueues};
 use virtio_rdma_abi::config::F_RING_ADDR;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::{Event, EventKind};
@@ -146,8 +146,12 @@ impl World {
     }
 
     pub fn with_limits(vms: usize, path: PathPolicy, limits: Limits) -> Self {
+        Self::with_clock(vms, path, limits, Clock::system())
+    }
+
+    pub fn with_clock(vms: usize, path: PathPolicy, limits: Limits, clock: Clock) -> Self {
         let net = Arc::new(Net::default());
-        let fabric = Fabric::new(Some(2), path).unwrap();
+        let fabric = Fabric::with_clock(Some(2), path, clock).unwrap();
         let vms = (1..=vms)
             .map(|n| {
                 let port = net.port(mac(n));
@@ -268,6 +272,18 @@ impl Vm {
                 Err(errno)
             }
         }
+    }
+
+    /// Negotiates these feature bits besides.
+    pub fn negotiate(&self, bits: &[u32]) {
+        let mode = if is_rfc() { 0 } else { 1 << F_RING_ADDR };
+        let features = bits.iter().fold(mode, |all, bit| all | (1 << bit));
+        self.device.set_features(features);
+    }
+
+    /// All counters.
+    pub fn counters(&self) -> RspQueryCounters {
+        self.call(CmdQueryCounters { port: 1 }).unwrap()
     }
 
     /// Packets that were refused for their P_Key and for their Q_Key.

@@ -306,6 +306,15 @@ impl<'vm> Qp<'vm> {
         }
     }
 
+    /// Takes back the slots of the SQ that the device gave back.
+    pub fn reclaim_used(&self) {
+        let used = u16::from_le(self.sq.load_u16_acquire(self.sq.layout.used_idx()));
+        self.sq_queue
+            .borrow_mut()
+            .reclaim(used)
+            .expect("a sound used index");
+    }
+
     pub fn ring_doorbell(&self, kind: DoorbellKind) {
         mode::ring_doorbell(self.vm, kind, self.qpn);
     }

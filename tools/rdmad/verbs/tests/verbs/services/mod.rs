@@ -3,11 +3,13 @@
 //! What each type of QPs can do, on both paths.
 
 mod atomics;
+mod counters;
 mod flush;
 mod gsi;
 mod keys;
 mod multicast;
 mod opcodes;
+mod pacing;
 mod uc;
 mod ud;
 

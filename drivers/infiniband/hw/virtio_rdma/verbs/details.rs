@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What `rdma -dd resource show` prints of our objects besides what the core knows.
+
+use super::device::IbDevice;
+use crate::{
+    device::{
+        Device,
+        Queues, //
+    },
+    rdma::{
+        cq::Cq,
+        mr::Mr,
+        qp::Qp,
+        restrack::{
+            Details,
+            ResourceDetails, //
+        }, //
+    }, //
+};
+use kernel::prelude::*;
+
+/// Where queues of the device lie.
+fn place(device: &Device) -> &'static CStr {
+    match device.queues() {
+        Queues::OwnRings(_) => c"own-rings",
+        Queues::Transport(_) => c"virtqueues",
+    }
+}
+
+impl ResourceDetails for IbDevice {
+    fn qp_details(qp: &Qp<Self>, details: &mut Details<'_>) -> Result {
+        let capabilities = qp.capabilities();
+        details.text(c"queues", place(qp.device()))?;
+        details.number(c"sq_size", capabilities.max_send_wr)?;
+        details.number(c"rq_size", capabilities.max_recv_wr)?;
+        details.number(c"max_inline", capabilities.max_inline_data)?;
+        details.number(c"rate_limit_kbps", qp.rate_limit())
+    }
+
+    fn cq_details(cq: &Cq<Self>, details: &mut Details<'_>) -> Result {
+        details.text(c"queues", place(cq.device()))?;
+        details.number(c"cqn", cq.number())
+    }
+
+    fn mr_details(mr: &Mr<Self>, details: &mut Details<'_>) -> Result {
+        details.number(c"mrn", mr.number())?;
+        details.text(c"memory", mr.kind())?;
+        match mr.page_shift() {
+            Some(shift) => details.number(c"page_shift", shift.into()),
+            None => Ok(()),
+        }
+    }
+}

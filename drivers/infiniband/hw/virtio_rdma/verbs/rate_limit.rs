@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Limits to the rate at which a QP sends.
+
+use super::qp::Qp;
+use crate::{
+    abi::{
+        config::QpTypes,
+        ctrl::CmdSetRateLimit,
+        uverbs::ModifyQpReq, //
+    },
+    rdma::{
+        qp::QpType,
+        qp_attr::QpState, //
+    }, //
+};
+use kernel::prelude::*;
+
+/// The set of a QP type alone.
+fn set_of(qp_type: QpType) -> QpTypes {
+    match qp_type {
+        QpType::Rc => QpTypes::RC,
+        QpType::Uc => QpTypes::UC,
+        QpType::Ud => QpTypes::UD,
+        // Management is not to be held back.
+        QpType::Gsi => QpTypes::NONE,
+    }
+}
+
+/// Checks whether a QP may have this limit, in kb/s or 0 for none, after a step from one state to another. The core lets
+/// it pass in all states.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` if the device has no rate limits for such QPs, `EINVAL` for a state in which the QP does not send, a rate
+/// or burst out of range, or one whose shape is given without a rate.
+pub(super) fn check(
+    qp: &Qp,
+    rate: u32,
+    shape: &ModifyQpReq,
+    (from, to): (QpState, QpState),
+) -> Result {
+    let limits = qp.device().limits().rate_limits.ok_or(EOPNOTSUPP)?;
+    let types = set_of(qp.qp_type());
+    if types == QpTypes::NONE || !limits.qp_types.contains(types) {
+        return Err(EOPNOTSUPP);
+    }
+    let sends = to == QpState::Rts || (from, to) == (QpState::Sqd, QpState::Sqd);
+    let in_range = rate == 0 || (limits.min_rate..=limits.max_rate).contains(&rate);
+    let has_shape = shape.max_burst_size != 0 || shape.typical_packet_size != 0;
+    let valid = sends
+        && in_range
+        && shape.max_burst_size <= limits.max_burst_size
+        && shape.reserved == [0; 2]
+        && (rate != 0 || !has_shape);
+    valid.then_some(()).ok_or(EINVAL)
+}
+
+/// Limits the rate of a QP, for which the limit was [checked](check).
+pub(super) fn set(qp: &Qp, rate_limit: u32, shape: &ModifyQpReq) -> Result {
+    qp.device().ctrl().exec(&CmdSetRateLimit {
+        qpn: qp.number(),
+        rate_limit,
+        max_burst_size: shape.max_burst_size,
+        typical_packet_size: shape.typical_packet_size,
+        reserved: [0; 2],
+    })?;
+    qp.set_rate_limit(rate_limit);
+    Ok(())
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What a driver tells of its objects besides what the core knows, as `rdma -dd resource show` prints it.
+//!
+//! C headers: [`include/rdma/restrack.h`](srctree/include/rdma/restrack.h),
+//! [`include/net/netlink.h`](srctree/include/net/netlink.h)
+
+use super::{
+    cq::Cq,
+    mr::{
+        MemoryRegions,
+        Mr, //
+    },
+    qp::{
+        Qp,
+        QueuePairs, //
+    }, //
+};
+use crate::bindings;
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::{
+        from_result,
+        to_result, //
+    },
+    prelude::*, //
+};
+
+/// The details of an object, as far as they are told.
+///
+/// # Invariants
+///
+/// `message` is valid for `'a`, and a nest of attributes of the driver is open in it.
+pub struct Details<'a> {
+    message: NonNull<bindings::sk_buff>,
+    _call: PhantomData<&'a mut bindings::sk_buff>,
+}
+
+impl Details<'_> {
+    /// Tells a number.
+    ///
+    /// # Errors
+    ///
+    /// `EMSGSIZE` if the message is full: pass it on.
+    pub fn number(&mut self, name: &CStr, value: u32) -> Result {
+        let message = self.message.as_ptr();
+        // SAFETY: The message is valid by the type invariants, and the core copies the name.
+        to_result(unsafe { bindings::rdma_nl_put_driver_u32(message, name.as_char_ptr(), value) })
+    }
+
+    /// Tells a text. Errors are those of [`number`](Self::number).
+    pub fn text(&mut self, name: &CStr, value: &CStr) -> Result {
+        let message = self.message.as_ptr();
+        // SAFETY: The message is valid by the type invariants, and the core copies both.
+        to_result(unsafe {
+            bindings::rdma_nl_put_driver_string(message, name.as_char_ptr(), value.as_char_ptr())
+        })
+    }
+}
+
+/// A device that tells more of its objects than the core knows.
+///
+/// The core keeps the object while it is asked for.
+pub trait ResourceDetails: QueuePairs + MemoryRegions {
+    /// Tells of a QP.
+    fn qp_details(qp: &Qp<Self>, details: &mut Details<'_>) -> Result;
+
+    /// Tells of a CQ.
+    fn cq_details(cq: &Cq<Self>, details: &mut Details<'_>) -> Result;
+
+    /// Tells of an MR.
+    fn mr_details(mr: &Mr<Self>, details: &mut Details<'_>) -> Result;
+}
+
+/// Adds what `tell` tells to a message.
+///
+/// # Safety
+///
+/// `message` is valid and only the caller's.
+unsafe fn fill(
+    message: *mut bindings::sk_buff,
+    tell: impl FnOnce(&mut Details<'_>) -> Result,
+) -> c_int {
+    from_result(|| {
+        let message = NonNull::new(message).ok_or(EINVAL)?;
+        let kind = i32::try_from(bindings::rdma_nldev_attr_RDMA_NLDEV_ATTR_DRIVER)?;
+        // SAFETY: By the safety requirements.
+        let nest = unsafe { bindings::nla_nest_start(message.as_ptr(), kind) };
+        if nest.is_null() {
+            return Err(EMSGSIZE);
+        }
+        // INVARIANT: By the safety requirements; the nest was just opened.
+        let mut details = Details {
+            message,
+            _call: PhantomData,
+        };
+        let told = tell(&mut details);
+        // SAFETY: The nest is open in this message.
+        unsafe {
+            match told {
+                Ok(()) => bindings::nla_nest_end(message.as_ptr(), nest),
+                Err(_) => bindings::nla_nest_cancel(message.as_ptr(), nest),
+            }
+        }
+        told.map(|()| 0)
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `fill_res_qp_entry` of a device of `T`: both are valid.
+pub(super) unsafe extern "C" fn fill_qp<T: ResourceDetails>(
+    message: *mut bindings::sk_buff,
+    qp: *mut bindings::ib_qp,
+) -> c_int {
+    // SAFETY: By the function's safety requirements; the core tells of objects once they are created.
+    unsafe {
+        fill(message, |details| {
+            T::qp_details(Qp::<T>::from_raw(qp), details)
+        })
+    }
+}
+
+/// # Safety
+///
+/// Called by the core as `fill_res_cq_entry` of a device of `T`: both are valid.
+pub(super) unsafe extern "C" fn fill_cq<T: ResourceDetails>(
+    message: *mut bindings::sk_buff,
+    cq: *mut bindings::ib_cq,
+) -> c_int {
+    // SAFETY: By the function's safety requirements; the core tells of objects once they are created.
+    unsafe {
+        fill(message, |details| {
+            T::cq_details(Cq::<T>::from_raw(cq), details)
+        })
+    }
+}
+
+/// # Safety
+///
+/// Called by the core as `fill_res_mr_entry` of a device of `T`: both are valid.
+pub(super) unsafe extern "C" fn fill_mr<T: ResourceDetails>(
+    message: *mut bindings::sk_buff,
+    mr: *mut bindings::ib_mr,
+) -> c_int {
+    // SAFETY: By the function's safety requirements; the core tells of objects once they are created.
+    unsafe {
+        fill(message, |details| {
+            T::mr_details(Mr::<T>::from_raw(mr), details)
+        })
+    }
+}

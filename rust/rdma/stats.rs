@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Counters of ports.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use super::{
+    Device,
+    Driver, //
+};
+use crate::bindings;
+use kernel::{
+    error::from_result,
+    prelude::*, //
+};
+
+/// The name of a counter.
+///
+/// # Invariants
+///
+/// The name lives for ever.
+#[repr(transparent)]
+pub struct Counter(bindings::rdma_stat_desc);
+
+impl Counter {
+    /// A counter with this name, which is that of a file in sysfs.
+    pub const fn new(name: &'static CStr) -> Self {
+        // INVARIANT: By the type of the argument.
+        Self(bindings::rdma_stat_desc {
+            name: name.to_bytes_with_nul().as_ptr(),
+            flags: 0,
+            priv_: core::ptr::null(),
+        })
+    }
+}
+
+// SAFETY: What it points to is never written.
+unsafe impl Sync for Counter {}
+
+/// Milliseconds for which values that were read are good enough.
+const LIFESPAN: c_ulong = bindings::RDMA_HW_STATS_DEFAULT_LIFESPAN as c_ulong;
+
+/// A device that counts what its ports do.
+pub trait PortCounters: Driver {
+    /// The counters, the same for each port; there is one at least.
+    const COUNTERS: &'static [Counter];
+
+    /// Reads the counters of a port, in their order. `values` has room for as many. Also called while the device is being
+    /// registered.
+    fn read_counters(device: &Device<Self>, port: u32, values: &mut [u64]) -> Result;
+}
+
+/// # Safety
+///
+/// Called by the core as `alloc_hw_port_stats` of a device of `T`.
+pub(super) unsafe extern "C" fn alloc<T: PortCounters>(
+    _device: *mut bindings::ib_device,
+    _port: u32,
+) -> *mut bindings::rdma_hw_stats {
+    let Ok(count) = i32::try_from(T::COUNTERS.len()) else {
+        return core::ptr::null_mut();
+    };
+    // SAFETY: A `Counter` is transparent over the C structure, and there are as many as stated.
+    unsafe { bindings::rdma_alloc_hw_stats_struct(T::COUNTERS.as_ptr().cast(), count, LIFESPAN) }
+}
+
+/// # Safety
+///
+/// Called by the core as `get_hw_stats` of a device of `T`: `stats` was made by [`alloc`] and its lock is held, or nobody
+/// else knows it.
+pub(super) unsafe extern "C" fn read<T: PortCounters>(
+    device: *mut bindings::ib_device,
+    stats: *mut bindings::rdma_hw_stats,
+    port: u32,
+    _index: c_int,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: The core reads counters of devices that are registered, or being so.
+        let device = unsafe { Device::from_raw(device) };
+        // SAFETY: By the function's safety requirements it has room for as many values, and they are only ours.
+        let values = unsafe { (*stats).value.as_mut_slice(T::COUNTERS.len()) };
+        T::read_counters(device, port, values)?;
+        // All of them, whichever was asked for.
+        Ok(i32::try_from(T::COUNTERS.len())?)
+    })
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Limits to the rate at which a QP sends.
+
+use std::mem::{size_of, zeroed};
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result};
+
+use super::extended::extended;
+use super::{check, ffi, Context, Qp};
+
+/// What `ibv_modify_qp_rate_limit` takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RateLimit {
+    /// kb/s, 0 for no limit.
+    pub rate: u32,
+    /// Bytes of a burst, 0 for the device's default.
+    pub burst: u32,
+    /// Bytes of a typical packet, 0 for the port's MTU.
+    pub packet: u16,
+    /// Extensions; there are none.
+    pub comp_mask: u32,
+}
+
+/// The rate limits that a device has.
+pub type Pacing = ffi::ibv_packet_pacing_caps;
+
+impl Context {
+    /// The rate limits of the device; all zero if it has none.
+    pub fn pacing(self: &Rc<Self>) -> Result<Pacing> {
+        // SAFETY: All-zero bytes are valid attributes; the context is open.
+        unsafe {
+            let mut attr: ffi::ibv_device_attr_ex = zeroed();
+            let query = extended(self.raw())?.as_ref().query_device_ex;
+            let size = size_of::<ffi::ibv_device_attr_ex>();
+            let query = query.context("no query_device_ex")?;
+            check(query(self.raw(), std::ptr::null(), &mut attr, size))
+                .context("query extended device")?;
+            Ok(attr.packet_pacing_caps)
+        }
+    }
+}
+
+impl Qp {
+    /// Limits the rate at which the QP sends.
+    pub fn limit_rate(&self, limit: &RateLimit) -> Result<()> {
+        let mut attr = ffi::ibv_qp_rate_limit_attr {
+            rate_limit: limit.rate,
+            max_burst_sz: limit.burst,
+            typical_pkt_sz: limit.packet,
+            comp_mask: limit.comp_mask,
+        };
+        // SAFETY: The QP exists, and so does its context.
+        let code = unsafe {
+            let modify = extended((*self.raw()).context)?
+                .as_ref()
+                .modify_qp_rate_limit;
+            modify.context("no modify_qp_rate_limit")?(self.raw(), &mut attr)
+        };
+        check(code).context("limit the rate")
+    }
+}

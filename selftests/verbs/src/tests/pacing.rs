@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Rate limits: what the manual page says is taken and refused, and data that flows all the same. How fast it does is not
+//! measured here.
+
+use anyhow::{ensure, Result};
+
+use crate::endpoint::{Endpoint, Options};
+use crate::pattern::{bytes, compare};
+use crate::rdma::{access, ffi, Cq, Kind, Op, Pd, Qp, RateLimit};
+use crate::session::{errno, refused, Session};
+
+const EINVAL: i32 = 22;
+const EOPNOTSUPP: i32 = 95;
+
+/// A limit that a message of a megabyte takes a moment under.
+const RATE: u32 = 200_000;
+const SIZE: usize = 1 << 20;
+
+fn rate(rate: u32) -> RateLimit {
+    RateLimit {
+        rate,
+        ..RateLimit::default()
+    }
+}
+
+/// Sets the limit as an attribute among others.
+fn modify(qp: &Qp, rate: u32) -> Result<()> {
+    qp.modify(|attr| {
+        attr.rate_limit = rate;
+        ffi::IBV_QP_RATE_LIMIT
+    })
+}
+
+fn refuses(what: &str, result: Result<()>, with: i32) -> Result<()> {
+    let error = refused(what, result)?;
+    ensure!(errno(&error) == Some(with), "{what}: {error:#}");
+    Ok(())
+}
+
+/// Limits are set, changed and lifted while data goes from the active to the passive side. A device without limits
+/// says so.
+pub fn flows(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &Options::default())?;
+    let caps = session.context.pacing()?;
+    let mr = end.memory(SIZE)?;
+    let remote = session.swap_memory(&mr)?;
+    let limits = [
+        rate(RATE),
+        RateLimit {
+            burst: 32_768,
+            packet: 1024,
+            ..rate(RATE)
+        },
+        rate(4 * RATE),
+        rate(0),
+    ];
+    if caps.qp_rate_limit_max == 0 {
+        refuses("a limit", end.qp.limit_rate(&limits[0]), EOPNOTSUPP)?;
+        refuses("an attribute", modify(&end.qp, RATE), EOPNOTSUPP)?;
+    }
+    for (round, limit) in limits.iter().enumerate() {
+        if session.active() {
+            mr.write(0, &bytes(round as u64, SIZE));
+            if caps.qp_rate_limit_max != 0 {
+                end.qp.limit_rate(limit)?;
+            }
+            end.run(Op::Write(remote.addr, remote.rkey), &[mr.sge(0, SIZE)])?;
+        }
+        session.peer.meet()?;
+        if !session.active() {
+            compare("message", &mr.read(0, SIZE), &bytes(round as u64, SIZE))?;
+        }
+        session.peer.meet()?;
+    }
+    Ok(())
+}
+
+/// The errors of the manual page, and the states in which a QP has a limit.
+pub fn refusals(session: &mut Session) -> Result<()> {
+    let caps = session.context.pacing()?;
+    let (least, most) = (caps.qp_rate_limit_min, caps.qp_rate_limit_max);
+    ensure!(
+        (1..=1_000).contains(&least) && most >= 1_000_000,
+        "rates from {least} to {most} kb/s"
+    );
+    let pd = Pd::new(&session.context)?;
+    let cq = Cq::new(&session.context, 16, None)?;
+    for (kind, number) in [
+        (Kind::Rc, ffi::IBV_QPT_RC),
+        (Kind::Uc, ffi::IBV_QPT_UC),
+        (Kind::Ud, ffi::IBV_QPT_UD),
+    ] {
+        ensure!(
+            caps.supported_qpts & (1 << number) != 0,
+            "no limit of {kind:?}"
+        );
+        let qp = Qp::of(kind, &pd, &cq, &cq, Options::default().caps)?;
+        refuses("a limit in RESET", qp.limit_rate(&rate(least)), EINVAL)?;
+        qp.init(access::ALL)?;
+        refuses("a limit in INIT", qp.limit_rate(&rate(least)), EINVAL)?;
+    }
+
+    let options = Options::default();
+    let end = Endpoint::connect(session, &options)?;
+    let qp = &end.qp;
+    qp.limit_rate(&rate(least))?;
+    qp.limit_rate(&rate(most))?;
+    for (what, limit) in [
+        ("a rate too low", rate(least - 1)),
+        ("a rate too high", rate(most + 1)),
+        (
+            "a burst too long",
+            RateLimit {
+                burst: u32::MAX,
+                ..rate(least)
+            },
+        ),
+        (
+            "a burst without a rate",
+            RateLimit {
+                burst: 4096,
+                ..rate(0)
+            },
+        ),
+        (
+            "an extension",
+            RateLimit {
+                comp_mask: 1,
+                ..rate(least)
+            },
+        ),
+    ] {
+        // The least rate may be 1, below which there is no limit at all.
+        if limit.rate == 0 && limit.burst == 0 {
+            continue;
+        }
+        refuses(what, qp.limit_rate(&limit), EINVAL)?;
+    }
+    modify(qp, least)?;
+    modify(qp, 0)?;
+    refuses("an attribute out of range", modify(qp, most + 1), EINVAL)?;
+    session.peer.meet()?;
+    qp.to_state(ffi::IBV_QPS_ERR)?;
+    refuses("a limit in ERR", qp.limit_rate(&rate(least)), EINVAL)?;
+    session.peer.meet()
+}

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What the status of the daemon consists of, and how it reads.
+
+use std::fmt;
+
+use serde::Serialize;
+use verbs::DataPath;
+use verbs::Device;
+use verbs::QpStatus;
+use virtio_rdma_abi::ctrl::RspQueryCounters;
+use virtio_rdma_abi::ib::QpState;
+use virtio_rdma_abi::ib::QpType;
+use vswitch::stats::Stats;
+
+use crate::cli::Mac;
+
+/// The daemon.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Version of the daemon.
+    pub version: &'static str,
+    /// Ports, as the command line has them.
+    pub ports: Vec<Port>,
+    /// Frames at the switch, of ports and then of uplinks.
+    pub switch: Vec<Frames>,
+}
+
+/// A port and its device.
+#[derive(Debug, Serialize)]
+pub struct Port {
+    name: String,
+    mac: String,
+    /// Whether the link is up.
+    link: bool,
+    /// Whether a driver has set the device up.
+    driver: bool,
+    /// Feature bits of the device type that are in force.
+    features: Vec<u32>,
+    pds: usize,
+    cqs: usize,
+    mrs: usize,
+    qps: Vec<Qp>,
+    counters: Counters,
+}
+
+#[derive(Debug, Serialize)]
+struct Qp {
+    qpn: u32,
+    #[serde(rename = "type")]
+    qp_type: &'static str,
+    state: &'static str,
+    /// Who posts: `user` or `kernel`.
+    owner: &'static str,
+    /// QPN of the peer of a connection.
+    peer: Option<u32>,
+    /// `direct` or `wire`, of a connection.
+    path: Option<&'static str>,
+    rate_limit_kbps: Option<u32>,
+}
+
+/// Frames of a port or uplink at the switch.
+#[derive(Debug, Serialize)]
+pub struct Frames {
+    name: String,
+    received: u64,
+    sent: u64,
+    refused: u64,
+    no_route: u64,
+    dropped: u64,
+}
+
+impl Report {
+    /// A look at these devices, with the names of their ports, and at the switch.
+    pub fn new<'a>(
+        devices: impl IntoIterator<Item = (&'a str, &'a Device)>,
+        switch: Vec<Stats>,
+    ) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            ports: devices.into_iter().map(Port::new).collect(),
+            switch: switch.into_iter().map(Frames::from).collect(),
+        }
+    }
+}
+
+impl Port {
+    fn new((name, device): (&str, &Device)) -> Self {
+        /// Feature bits of a device type are the first 24.
+        const TYPE_BITS: u32 = 24;
+        let status = device.status();
+        Self {
+            name: name.to_owned(),
+            mac: Mac(status.mac).to_string(),
+            link: status.link,
+            driver: status.features != 0,
+            features: (0..TYPE_BITS)
+                .filter(|bit| status.features & (1 << bit) != 0)
+                .collect(),
+            pds: status.pds,
+            cqs: status.cqs,
+            mrs: status.mrs,
+            qps: status.qps.iter().map(Qp::from).collect(),
+            counters: Counters::from(&status.counters),
+        }
+    }
+}
+
+impl From<&QpStatus> for Qp {
+    fn from(qp: &QpStatus) -> Self {
+        Self {
+            qpn: qp.qpn,
+            qp_type: match qp.qp_type {
+                QpType::Smi => "SMI",
+                QpType::Gsi => "GSI",
+                QpType::Rc => "RC",
+                QpType::Uc => "UC",
+                QpType::Ud => "UD",
+            },
+            state: match qp.state {
+                QpState::Reset => "RESET",
+                QpState::Init => "INIT",
+                QpState::Rtr => "RTR",
+                QpState::Rts => "RTS",
+                QpState::Sqd => "SQD",
+                QpState::Sqe => "SQE",
+                QpState::Err => "ERR",
+            },
+            owner: if qp.user { "user" } else { "kernel" },
+            peer: qp.peer.map(|(qpn, _)| qpn),
+            path: qp.peer.map(|(_, path)| match path {
+                DataPath::Direct => "direct",
+                DataPath::Wire => "wire",
+            }),
+            rate_limit_kbps: qp.rate_limit,
+        }
+    }
+}
+
+impl From<Stats> for Frames {
+    fn from(stats: Stats) -> Self {
+        Self {
+            name: stats.name,
+            received: stats.received,
+            sent: stats.sent,
+            refused: stats.refused,
+            no_route: stats.no_route,
+            dropped: stats.dropped,
+        }
+    }
+}
+
+macro_rules! counters {
+    ($($field:ident),* $(,)?) => {
+        /// The counters of QUERY_COUNTERS.
+        #[derive(Debug, Serialize)]
+        struct Counters {
+            $($field: u64,)*
+        }
+
+        impl From<&RspQueryCounters> for Counters {
+            fn from(from: &RspQueryCounters) -> Self {
+                let RspQueryCounters { $($field),* } = *from;
+                Self { $($field),* }
+            }
+        }
+
+        impl Counters {
+            /// Those that are not 0, with their names.
+            fn counted(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($field), self.$field)),*]
+                    .into_iter()
+                    .filter(|(_, value)| *value != 0)
+            }
+        }
+    };
+}
+
+counters! {
+    tx_packets,
+    tx_bytes,
+    rx_packets,
+    rx_bytes,
+    direct_tx_messages,
+    direct_tx_bytes,
+    direct_rx_messages,
+    direct_rx_bytes,
+    retransmitted_packets,
+    timeouts,
+    naks_sent,
+    naks_received,
+    rnr_naks_sent,
+    rnr_naks_received,
+    out_of_sequence,
+    duplicates,
+    bad_packets,
+    pkey_violations,
+    qkey_violations,
+    rkey_violations,
+    lkey_violations,
+    paced_bytes,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "virtio-rdmad {}", self.version)?;
+        for port in &self.ports {
+            write!(f, "\n{port}")?;
+        }
+        writeln!(
+            f,
+            "\n{:<24} {:>12} {:>12} {:>8} {:>8} {:>8}",
+            "switch", "received", "sent", "refused", "no route", "dropped"
+        )?;
+        for frames in &self.switch {
+            writeln!(
+                f,
+                "{:<24} {:>12} {:>12} {:>8} {:>8} {:>8}",
+                frames.name,
+                frames.received,
+                frames.sent,
+                frames.refused,
+                frames.no_route,
+                frames.dropped
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let link = if self.link { "up" } else { "down" };
+        write!(f, "port {}  {}  link {link}", self.name, self.mac)?;
+        if !self.driver {
+            writeln!(f, "  no driver")?;
+        } else {
+            writeln!(
+                f,
+                "  {} PDs, {} CQs, {} MRs, {} QPs",
+                self.pds,
+                self.cqs,
+                self.mrs,
+                self.qps.len()
+            )?;
+        }
+        if !self.qps.is_empty() {
+            writeln!(
+                f,
+                "  {:>8} {:<4} {:<5} {:<6} {:>8} {:<6} {:>12}",
+                "QPN", "type", "state", "owner", "peer", "path", "limit kb/s"
+            )?;
+        }
+        for qp in &self.qps {
+            let number = |value: Option<u32>| value.map_or("-".into(), |value| value.to_string());
+            writeln!(
+                f,
+                "  {:>8} {:<4} {:<5} {:<6} {:>8} {:<6} {:>12}",
+                qp.qpn,
+                qp.qp_type,
+                qp.state,
+                qp.owner,
+                number(qp.peer),
+                qp.path.unwrap_or("-"),
+                number(qp.rate_limit_kbps)
+            )?;
+        }
+        for (name, value) in self.counters.counted() {
+            writeln!(f, "  {name:<24} {value:>20}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What a device counts.
+//!
+//! Each worker has counters of its own, on cache lines of their own: to count costs no more than an addition, whatever
+//! the other workers do. Who asks gets the sums.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+use roce::env::Incident;
+use virtio_rdma_abi::ctrl::RspQueryCounters;
+use virtio_rdma_abi::wire::Wire;
+
+use crate::fabric::shard;
+use crate::Device;
+
+macro_rules! counters {
+    ($($counter:ident => $field:ident,)*) => {
+        /// What is counted here; what it means stands with the answer, [`RspQueryCounters`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Counter {
+            $($counter,)*
+        }
+
+        const COUNT: usize = [$(Counter::$counter),*].len();
+
+        impl Counters {
+            /// The sums; what is not counted here is 0.
+            fn sums(&self) -> RspQueryCounters {
+                RspQueryCounters {
+                    $($field: self.sum(Counter::$counter),)*
+                    ..RspQueryCounters::ZERO
+                }
+            }
+        }
+    };
+}
+
+counters! {
+    TxPackets => tx_packets,
+    TxBytes => tx_bytes,
+    RxPackets => rx_packets,
+    RxBytes => rx_bytes,
+    DirectTxMessages => direct_tx_messages,
+    DirectTxBytes => direct_tx_bytes,
+    DirectRxMessages => direct_rx_messages,
+    DirectRxBytes => direct_rx_bytes,
+    RetransmittedPackets => retransmitted_packets,
+    Timeouts => timeouts,
+    NaksSent => naks_sent,
+    NaksReceived => naks_received,
+    RnrNaksSent => rnr_naks_sent,
+    RnrNaksReceived => rnr_naks_received,
+    OutOfSequence => out_of_sequence,
+    Duplicates => duplicates,
+    BadPackets => bad_packets,
+    RkeyViolations => rkey_violations,
+    LkeyViolations => lkey_violations,
+    PacedBytes => paced_bytes,
+}
+
+impl From<Incident> for Counter {
+    fn from(incident: Incident) -> Self {
+        match incident {
+            Incident::Retransmission => Self::RetransmittedPackets,
+            Incident::Timeout => Self::Timeouts,
+            Incident::NakSent => Self::NaksSent,
+            Incident::RnrNakSent => Self::RnrNaksSent,
+            Incident::NakReceived => Self::NaksReceived,
+            Incident::RnrNakReceived => Self::RnrNaksReceived,
+            Incident::OutOfSequence => Self::OutOfSequence,
+            Incident::Duplicate => Self::Duplicates,
+        }
+    }
+}
+
+/// The counters of a device.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    shards: Box<[CachePadded<[AtomicU64; COUNT]>]>,
+}
+
+impl Counters {
+    /// Counters of a device that so many workers serve, all 0.
+    pub(crate) fn new(workers: usize) -> Self {
+        let shard = || CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0)));
+        Self {
+            // One is for threads that are no workers.
+            shards: (0..=workers).map(|_| shard()).collect(),
+        }
+    }
+
+    /// Counts `n` more.
+    #[inline]
+    pub(crate) fn add(&self, counter: impl Into<Counter>, n: u64) {
+        if let Some(shard) = self.shards.get(shard()) {
+            shard[counter.into() as usize].fetch_add(n, Ordering::Relaxed);
+        }
+    }
+
+    fn sum(&self, counter: Counter) -> u64 {
+        self.shards.iter().fold(0, |sum, shard| {
+            sum.wrapping_add(shard[counter as usize].load(Ordering::Relaxed))
+        })
+    }
+}
+
+impl Device {
+    /// All counters.
+    pub(crate) fn counters(&self) -> RspQueryCounters {
+        RspQueryCounters {
+            pkey_violations: self.violations.pkey.load(Ordering::Relaxed).into(),
+            qkey_violations: self.violations.qkey.load(Ordering::Relaxed).into(),
+            ..self.counters.sums()
+        }
+    }
+}

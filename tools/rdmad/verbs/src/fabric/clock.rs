@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The time by which deadlines and rate limits go.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The clock of a fabric: that of the system, or one that stands still until it is told to go on, so that a test sees
+/// exactly what happens when.
+#[derive(Clone, Debug)]
+pub struct Clock(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    System,
+    Manual {
+        start: Instant,
+        /// Since `start`, in nanoseconds.
+        elapsed: Arc<AtomicU64>,
+    },
+}
+
+impl Clock {
+    /// The clock of the system.
+    pub fn system() -> Self {
+        Self(Kind::System)
+    }
+
+    /// A clock that stands still but for [`Fabric::advance`](crate::Fabric::advance).
+    pub fn manual() -> Self {
+        Self(Kind::Manual {
+            start: Instant::now(),
+            elapsed: Arc::default(),
+        })
+    }
+
+    /// The time.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        match &self.0 {
+            Kind::System => Instant::now(),
+            Kind::Manual { start, elapsed } => {
+                *start + Duration::from_nanos(elapsed.load(Ordering::Acquire))
+            }
+        }
+    }
+
+    /// Lets `time` pass on a clock that stands still.
+    pub(super) fn advance(&self, time: Duration) {
+        if let Kind::Manual { elapsed, .. } = &self.0 {
+            // Five centuries fit.
+            elapsed.fetch_add(time.as_nanos() as u64, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether it goes on only by [`Fabric::advance`](crate::Fabric::advance).
+    pub(super) fn stands_still(&self) -> bool {
+        matches!(self.0, Kind::Manual { .. })
+    }
+
+    /// Until when a thread sleeps that is to act at `deadline`: for ever if the clock stands still.
+    pub(super) fn alarm(&self, deadline: Instant) -> Option<Instant> {
+        (!self.stands_still()).then_some(deadline)
+    }
+}

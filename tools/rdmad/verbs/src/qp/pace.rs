@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Rate limits: a token bucket for each QP that has one.
+//!
+//! A frame may be sent when the bucket holds as many bytes as it has. The bucket fills at the rate and holds one burst,
+//! so in any time t no more than rate · t + burst bytes are sent. It is counted exactly, in fractions of a byte, and
+//! takes no timer of its own: a QP that has to wait says until when, as one that waits for an answer does.
+
+use std::time::{Duration, Instant};
+
+/// Tokens that are one byte. A rate of 1 kb/s is one token a nanosecond.
+const BYTE: u64 = 8_000_000;
+/// What a burst is by default: as much as the rate carries in this time, since a worker may come late by that much.
+const DEFAULT_BURST: Duration = Duration::from_millis(5);
+
+/// What a driver asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Rate in kb/s, not 0.
+    pub rate: u32,
+    /// Burst in bytes, 0 for the default.
+    pub burst: u32,
+    /// Bytes of a typical packet. After a burst, the pause is as long as such a packet takes.
+    pub packet: u32,
+}
+
+impl Shape {
+    /// Bytes of a burst; by default it has room for a typical packet. What frames need beyond that,
+    /// [`Pacer::admit`] adds.
+    pub(crate) fn burst(&self) -> u64 {
+        match self.burst {
+            0 => {
+                let carried = u64::from(self.rate) * DEFAULT_BURST.as_nanos() as u64 / BYTE;
+                carried.max(self.packet.into())
+            }
+            given => given.into(),
+        }
+    }
+}
+
+/// The bucket of a QP.
+#[derive(Debug)]
+pub(crate) struct Pacer {
+    shape: Shape,
+    /// At most [`capacity`](Self::capacity).
+    tokens: u64,
+    capacity: u64,
+    /// When `tokens` was right.
+    at: Instant,
+}
+
+impl Pacer {
+    /// A full bucket.
+    pub(crate) fn new(shape: Shape, now: Instant) -> Self {
+        let capacity = capacity(&shape);
+        Self {
+            shape,
+            tokens: capacity,
+            capacity,
+            at: now,
+        }
+    }
+
+    /// Goes on with another rate or burst. What is in the bucket stays, as far as it fits: who changes often gets no more.
+    pub(crate) fn change(&mut self, shape: Shape, now: Instant) {
+        self.fill(now);
+        self.shape = shape;
+        self.capacity = capacity(&shape);
+        self.tokens = self.tokens.min(self.capacity);
+    }
+
+    /// Whether a frame of `bytes` may be sent now, or else when to ask again. A frame longer than the burst makes the
+    /// burst that long: otherwise it could never be sent.
+    pub(crate) fn admit(&mut self, now: Instant, bytes: usize) -> Result<(), Instant> {
+        self.fill(now);
+        let needed = tokens(bytes);
+        self.capacity = self.capacity.max(needed);
+        if needed <= self.tokens {
+            return Ok(());
+        }
+        let wanted = needed.max(tokens(self.shape.packet as usize).min(self.capacity));
+        let nanos = (wanted - self.tokens).div_ceil(self.shape.rate.max(1).into());
+        Err(now + Duration::from_nanos(nanos))
+    }
+
+    /// Counts a frame of `bytes` that was admitted.
+    pub(crate) fn spend(&mut self, bytes: usize) {
+        self.tokens = self.tokens.saturating_sub(tokens(bytes));
+    }
+
+    /// Takes back what was spent on frames that were not sent after all.
+    pub(crate) fn give_back(&mut self, bytes: usize) {
+        self.tokens = self.capacity.min(self.tokens + tokens(bytes));
+    }
+
+    fn fill(&mut self, now: Instant) {
+        let nanos = now.saturating_duration_since(self.at).as_nanos();
+        let earned = nanos * u128::from(self.shape.rate);
+        let sum = u128::from(self.tokens) + earned;
+        // The lesser of the two fits.
+        self.tokens = sum.min(self.capacity.into()) as u64;
+        self.at = self.at.max(now);
+    }
+}
+
+fn capacity(shape: &Shape) -> u64 {
+    shape.burst() * BYTE
+}
+
+fn tokens(bytes: usize) -> u64 {
+    // Frames and turns are far shorter than what overflows.
+    bytes as u64 * BYTE
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The least time between two looks of a worker in these tests.
+    const STEP: Duration = Duration::from_micros(1);
+
+    /// Sends frames of the sizes that `next` gives as soon as the bucket lets them, for `time`, with a worker that
+    /// comes `late`. Returns when how much was sent.
+    fn run(
+        pacer: &mut Pacer,
+        start: Instant,
+        time: Duration,
+        mut next: impl FnMut() -> usize,
+        late: Duration,
+    ) -> Vec<(Duration, usize)> {
+        let mut sent = Vec::new();
+        let mut now = start;
+        let mut frame = next();
+        while now < start + time {
+            match pacer.admit(now, frame) {
+                Ok(()) => {
+                    pacer.spend(frame);
+                    sent.push((now - start, frame));
+                    frame = next();
+                }
+                Err(at) => {
+                    assert!(at > now, "waits for the past");
+                    now = at + late;
+                }
+            }
+        }
+        sent
+    }
+
+    fn total(sent: &[(Duration, usize)]) -> u64 {
+        sent.iter().map(|(_, bytes)| *bytes as u64).sum()
+    }
+
+    /// Bytes of the fullest window of this length.
+    fn fullest(sent: &[(Duration, usize)], window: Duration) -> u64 {
+        let mut inside: VecDeque<(Duration, u64)> = VecDeque::new();
+        let (mut sum, mut most) = (0, 0);
+        for &(at, bytes) in sent {
+            inside.push_back((at, bytes as u64));
+            sum += bytes as u64;
+            while let Some(&(first, bytes)) = inside.front() {
+                if first + window > at {
+                    break;
+                }
+                sum -= bytes;
+                inside.pop_front();
+            }
+            most = most.max(sum);
+        }
+        most
+    }
+
+    fn in_time(rate: u32, time: Duration) -> u64 {
+        (u128::from(rate) * time.as_nanos() / u128::from(BYTE)) as u64
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        /// Whatever the rate, the burst and the packets: within 5 % over a second, and never more than rate · 10 ms and
+        /// a burst in 10 ms.
+        #[test]
+        fn a_rate_is_kept_over_a_second_and_no_window_holds_more_than_a_burst_above_it(
+            exponent in 3.0f64..6.0,
+            burst in prop_oneof![Just(0u32), 64..200_000u32],
+            packet in prop_oneof![Just(1024u32), 64..4_200u32],
+            frames in prop::collection::vec(256usize..4_200, 1..20),
+            late in 0u64..200,
+        ) {
+            // 1 Mb/s to 1 Gb/s.
+            let rate = 10f64.powf(exponent) as u32;
+            let shape = Shape { rate, burst, packet };
+            let start = Instant::now();
+            let mut pacer = Pacer::new(shape, start);
+            let largest = *frames.iter().max().unwrap() as u64;
+            let burst = shape.burst().max(largest);
+            // The bucket makes up for a worker that is late by less than a burst.
+            let slack = (burst - largest.max(burst.min(packet.into()))) * BYTE / u64::from(rate);
+            let late = Duration::from_micros(late).min(Duration::from_nanos(slack));
+            let mut at = 0;
+            let next = || {
+                at += 1;
+                frames[at % frames.len()]
+            };
+            let second = Duration::from_secs(1);
+            // The first burst is over by the end of the first second.
+            let sent = run(&mut pacer, start, 2 * second, next, late);
+            let steady: Vec<_> = sent.iter().copied().filter(|(at, _)| *at >= second).collect();
+            let asked = in_time(rate, second) as f64;
+            let got = total(&steady) as f64;
+            prop_assert!((got - asked).abs() <= 0.05 * asked, "{got} of {asked} bytes");
+            let window = Duration::from_millis(10);
+            prop_assert!(fullest(&sent, window) <= in_time(rate, window) + burst + 1);
+        }
+
+        /// Changes on the fly never let more through than the highest rate and the greatest burst would.
+        #[test]
+        fn changes_earn_nothing(
+            shapes in prop::collection::vec((1_000u32..100_000, 64u32..50_000), 1..20),
+        ) {
+            let start = Instant::now();
+            let shape = |&(rate, burst): &(u32, u32)| Shape { rate, burst, packet: 1_000 };
+            let mut pacer = Pacer::new(shape(&shapes[0]), start);
+            let (mut now, mut bytes) = (start, 0);
+            for next in &shapes {
+                pacer.change(shape(next), now);
+                while pacer.admit(now, 1_000).is_ok() {
+                    pacer.spend(1_000);
+                    bytes += 1_000;
+                }
+                now += Duration::from_millis(3);
+            }
+            let rate = shapes.iter().map(|shape| shape.0).max().unwrap();
+            let burst = shapes.iter().map(|shape| shape.1).max().unwrap().max(1_000);
+            prop_assert!(bytes <= in_time(rate, now - start) + u64::from(burst));
+        }
+    }
+
+    #[test]
+    fn a_burst_is_a_packet_at_least() {
+        let start = Instant::now();
+        let shape = Shape {
+            rate: 1_000,
+            burst: 100,
+            packet: 1_000,
+        };
+        let mut pacer = Pacer::new(shape, start);
+        assert_eq!(pacer.admit(start, 100), Ok(()));
+        pacer.spend(100);
+        // 4,000 bytes take 32 ms at 1 Mb/s.
+        let after = Duration::from_millis(32);
+        assert_eq!(pacer.admit(start, 4_000), Err(start + after));
+        assert!(pacer.admit(start + after - STEP, 4_000).is_err());
+        assert_eq!(pacer.admit(start + after, 4_000), Ok(()));
+    }
+
+    #[test]
+    fn the_pause_after_a_burst_is_as_long_as_a_typical_packet() {
+        let start = Instant::now();
+        for (packet, ms) in [(1_000, 8), (250, 2), (10, 1)] {
+            let shape = Shape {
+                rate: 1_000,
+                burst: 5_000,
+                packet,
+            };
+            let mut pacer = Pacer::new(shape, start);
+            assert_eq!(pacer.admit(start, 5_000), Ok(()));
+            pacer.spend(5_000);
+            // The next frame alone would take 1 ms.
+            let pause = Duration::from_millis(ms);
+            assert_eq!(pacer.admit(start, 125), Err(start + pause), "{packet}");
+        }
+    }
+
+    #[test]
+    fn the_default_burst_follows_the_rate() {
+        let shape = |rate| Shape {
+            rate,
+            burst: 0,
+            packet: 1_500,
+        };
+        assert_eq!(shape(1_000).burst(), 1_500);
+        assert_eq!(shape(1_000_000).burst(), 625_000);
+    }
+
+    #[test]
+    fn what_was_not_sent_is_given_back() {
+        let start = Instant::now();
+        let shape = Shape {
+            rate: 1_000,
+            burst: 3_000,
+            packet: 1_000,
+        };
+        let mut pacer = Pacer::new(shape, start);
+        pacer.spend(3_000);
+        pacer.give_back(2_000);
+        assert_eq!(pacer.admit(start, 2_000), Ok(()));
+        assert!(pacer.admit(start, 2_001).is_err());
+        pacer.give_back(9_000);
+        assert!(pacer.admit(start, 3_000).is_ok());
+        assert!(pacer.admit(start, 3_001).is_err(), "no more than a burst");
+    }
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What can be seen of a QP without its locks, so that who looks never holds a worker up.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Copies of what the halves of a QP know, each as it stood at some moment.
+#[derive(Debug, Default)]
+pub(crate) struct Summary {
+    /// QPN of the peer of a connection, 0 for none.
+    peer: AtomicU32,
+    /// Data goes to the peer without packets.
+    direct: AtomicBool,
+    /// Rate limit in kb/s, 0 for none.
+    rate: AtomicU32,
+}
+
+impl Summary {
+    /// Notes the connection: QPN of the peer, or 0, and whether data goes there without packets.
+    pub(super) fn set_connection(&self, peer: u32, direct: bool) {
+        self.peer.store(peer, Ordering::Relaxed);
+        self.direct.store(direct, Ordering::Relaxed);
+    }
+
+    /// Notes the rate limit in kb/s, or 0.
+    pub(super) fn set_rate(&self, rate: u32) {
+        self.rate.store(rate, Ordering::Relaxed);
+    }
+
+    /// QPN of the peer of a connection, 0 for none.
+    pub(crate) fn peer(&self) -> u32 {
+        self.peer.load(Ordering::Relaxed)
+    }
+
+    /// Whether data goes to the peer without packets.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct.load(Ordering::Relaxed)
+    }
+
+    /// Rate limit in kb/s, 0 for none.
+    pub(crate) fn rate(&self) -> u32 {
+        self.rate.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A look at a device while it runs. It takes no lock that a worker holds for long, so it holds nobody up.
+
+use virtio_rdma_abi::ctrl::RspQueryCounters;
+use virtio_rdma_abi::ib::{QpState, QpType};
+
+use crate::Device;
+
+/// Which way data takes to the peer of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataPath {
+    /// Memory to memory.
+    Direct,
+    /// As packets.
+    Wire,
+}
+
+/// A QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpStatus {
+    /// QPN.
+    pub qpn: u32,
+    /// Type.
+    pub qp_type: QpType,
+    /// State.
+    pub state: QpState,
+    /// Whether its queues belong to a process of the guest, not to its kernel.
+    pub user: bool,
+    /// QPN of the peer and the way there, of a connection.
+    pub peer: Option<(u32, DataPath)>,
+    /// Rate limit in kb/s, if there is one.
+    pub rate_limit: Option<u32>,
+}
+
+/// A device: what it has and what it has done, each as it stood at some moment.
+#[derive(Clone, Debug)]
+pub struct DeviceStatus {
+    /// MAC address of the port.
+    pub mac: [u8; 6],
+    /// Whether the link is up.
+    pub link: bool,
+    /// Features that the driver negotiated; none without a driver.
+    pub features: u64,
+    /// Number of PDs.
+    pub pds: usize,
+    /// Number of CQs.
+    pub cqs: usize,
+    /// Number of MRs.
+    pub mrs: usize,
+    /// QPs, in the order of their numbers.
+    pub qps: Vec<QpStatus>,
+    /// Counters.
+    pub counters: RspQueryCounters,
+}
+
+impl Device {
+    /// What there is to see.
+    pub fn status(&self) -> DeviceStatus {
+        DeviceStatus {
+            mac: self.mac(),
+            link: self.link_is_up(),
+            features: self.features_in_force(),
+            pds: self.pds.iter().count(),
+            cqs: self.cqs.iter().count(),
+            mrs: self.mrs.numbers().len(),
+            qps: self
+                .qps
+                .iter()
+                .filter_map(|qp| {
+                    let peer = Some(qp.summary.peer()).filter(|&peer| peer != 0);
+                    let path = match qp.summary.is_direct() {
+                        true => DataPath::Direct,
+                        false => DataPath::Wire,
+                    };
+                    Some(QpStatus {
+                        qpn: qp.number,
+                        qp_type: qp.qp_type,
+                        state: qp.state()?,
+                        user: qp.user,
+                        peer: peer.map(|peer| (peer, path)),
+                        rate_limit: Some(qp.summary.rate()).filter(|&rate| rate != 0),
+                    })
+                })
+                .collect(),
+            counters: self.counters(),
+        }
+    }
+}

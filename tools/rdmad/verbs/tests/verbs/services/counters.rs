@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Counters: each counts what it says, and nothing else does.
+
+use std::sync::atomic::Ordering;
+
+use verbs::PathPolicy;
+use virtio_rdma_abi::config::F_COUNTERS;
+use virtio_rdma_abi::ctrl::{CmdQueryCounters, RspQueryCounters};
+use virtio_rdma_abi::ib::{QpType, WcStatus, WrOpcode};
+
+use crate::harness::*;
+
+fn world(path: PathPolicy) -> World {
+    let world = World::new(2, path);
+    world.vms.iter().for_each(|vm| vm.negotiate(&[F_COUNTERS]));
+    world
+}
+
+fn counters(pair: &Pair<'_>) -> [RspQueryCounters; 2] {
+    [pair.a.counters(), pair.b.counters()]
+}
+
+#[test]
+fn packets_and_messages() {
+    const LEN: u32 = 5000;
+    on_both_paths(|path| {
+        let world = world(path);
+        let pair = Pair::new(&world);
+        for id in 0..10 {
+            pair.qa.post(&pair.wr(id, WrOpcode::RdmaWrite, LEN));
+            pair.cq_a.expect(id, WcStatus::Success);
+        }
+        pair.qa.post(&pair.wr(10, WrOpcode::RdmaRead, LEN));
+        pair.cq_a.expect(10, WcStatus::Success);
+        let [a, b] = counters(&pair);
+        let len = u64::from(LEN);
+        match path {
+            PathPolicy::Direct => {
+                assert_eq!((a.tx_packets, b.tx_packets), (0, 0));
+                assert_eq!((a.direct_tx_messages, b.direct_rx_messages), (11, 11));
+                assert_eq!((a.direct_tx_bytes, b.direct_rx_bytes), (10 * len, 10 * len));
+                assert_eq!((a.direct_rx_bytes, b.direct_tx_bytes), (len, len));
+            }
+            PathPolicy::Wire => {
+                assert_eq!(a.direct_tx_messages, 0);
+                // Five of each WRITE and a request; the responses, and acknowledgements of the others.
+                assert_eq!(a.tx_packets - a.retransmitted_packets, 51);
+                assert!(b.tx_packets >= 5 + 10 && b.rx_packets == a.tx_packets);
+                assert_eq!((a.tx_bytes, b.tx_bytes), (b.rx_bytes, a.rx_bytes));
+                assert!(a.tx_bytes > 10 * len && b.tx_bytes > len);
+            }
+        }
+        assert_eq!((a.naks_received, b.naks_sent, b.bad_packets), (0, 0, 0));
+        assert_eq!(
+            (a.lkey_violations, b.rkey_violations, a.paced_bytes),
+            (0, 0, 0)
+        );
+    });
+}
+
+#[test]
+fn what_goes_wrong_between_peers() {
+    on_both_paths(|path| {
+        let world = world(path);
+        // No receive is there at first.
+        let pair = Pair::new(&world);
+        pair.qa.post(&pair.send(1, 100));
+        wait("an RNR NAK", || {
+            let [a, b] = counters(&pair);
+            (a.rnr_naks_received > 0 && b.rnr_naks_sent > 0).then_some(())
+        });
+        pair.qb.post_recv(7, &[sge(&pair.mb, 0, 100)]);
+        pair.cq_a.expect(1, WcStatus::Success);
+
+        let mut bad = pair.wr(2, WrOpcode::RdmaWrite, 100);
+        bad.remote.rkey ^= 1;
+        pair.qa.post(&bad);
+        pair.cq_a.expect(2, WcStatus::RemAccessErr);
+        let [a, b] = counters(&pair);
+        assert_eq!((b.rkey_violations, b.naks_sent, a.naks_received), (1, 1, 1));
+        assert_eq!(b.lkey_violations, 0);
+
+        let pair = Pair::new(&world);
+        let mut bad = pair.wr(3, WrOpcode::RdmaWrite, 100);
+        bad.sges[0].lkey ^= 1;
+        pair.qa.post(&bad);
+        pair.cq_a.expect(3, WcStatus::LocProtErr);
+        let [a, b] = counters(&pair);
+        assert_eq!((a.lkey_violations, b.rkey_violations), (1, 1));
+
+        let options = Options::of(QpType::Ud);
+        let pair = Pair::with(&world, options, options);
+        let mut wrong = pair.send(4, 10);
+        if let Some(to) = &mut wrong.to {
+            to.remote_qkey ^= 1;
+        }
+        pair.qa.post(&wrong);
+        pair.cq_a.expect(4, WcStatus::Success);
+        wait("a violation", || {
+            (pair.b.counters().qkey_violations == 1).then_some(())
+        });
+        assert_eq!(pair.b.violations(), (0, 1));
+    });
+}
+
+#[test]
+fn losses() {
+    let world = world(PathPolicy::Wire);
+    let pair = Pair::new(&world);
+    world.net.lose_one_in.store(20, Ordering::Relaxed);
+    for id in 0..40 {
+        pair.qa.post(&pair.wr(id, WrOpcode::RdmaWrite, 20_000));
+        pair.cq_a.expect(id, WcStatus::Success);
+        pair.qa.reclaim_used();
+    }
+    world.net.lose_one_in.store(0, Ordering::Relaxed);
+    let [a, b] = counters(&pair);
+    assert!(a.retransmitted_packets > 0 && b.out_of_sequence > 0 && b.naks_sent > 0);
+    // NAKs get lost as well.
+    assert!(a.naks_received > 0 && a.naks_received <= b.naks_sent);
+    assert!(b.rx_packets < a.tx_packets, "lost ones do not arrive");
+    world.net.inject(pair.b.mac, &[0; 60]);
+    wait("a bad packet", || {
+        (pair.b.counters().bad_packets == 1).then_some(())
+    });
+}
+
+#[test]
+fn an_answer_that_does_not_come() {
+    each_with(
+        Options {
+            timeout: 8,
+            retry_cnt: 2,
+            ..Options::default()
+        },
+        |pair| {
+            pair.a.negotiate(&[F_COUNTERS]);
+            pair.qb.destroy().unwrap();
+            pair.qa.post(&pair.wr(1, WrOpcode::RdmaWrite, 100));
+            pair.cq_a.expect(1, WcStatus::RetryExcErr);
+            assert_eq!(pair.a.counters().timeouts, 3);
+        },
+    );
+}
+
+#[test]
+fn counters_of_another_port_or_without_the_feature() {
+    let world = world(PathPolicy::Direct);
+    let vm = &world.vms[0];
+    for port in [0, 2, 255] {
+        assert_eq!(vm.call(CmdQueryCounters { port }).err(), Some(22));
+    }
+    vm.negotiate(&[]);
+    assert_eq!(vm.call(CmdQueryCounters { port: 1 }).err(), Some(95));
+}

@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Rate limits, by a clock that stands still unless it is told to go on: what is measured does not depend on the machine.
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use verbs::{Clock, DataPath, Limits, PathPolicy, QpStatus};
+use virtio_rdma_abi::config::{
+    RateLimitConfig, F_COUNTERS, F_RATE_LIMIT, RATE_LIMIT_CONFIG_OFFSET,
+};
+use virtio_rdma_abi::ctrl::CmdSetRateLimit;
+use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
+use virtio_rdma_abi::qp::QpAttr;
+use virtio_rdma_abi::wire::Wire;
+
+use crate::harness::*;
+
+/// `EINVAL` and `EOPNOTSUPP`.
+const EINVAL: u8 = 22;
+const EOPNOTSUPP: u8 = 95;
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+/// Bytes of a message but for datagrams.
+const MESSAGE: u32 = 8192;
+/// Work requests that are kept in the SQ.
+const DEPTH: u64 = 32;
+
+fn world(vms: usize, path: PathPolicy, clock: Clock) -> World {
+    let world = World::with_clock(vms, path, Limits::default(), clock);
+    for vm in &world.vms {
+        vm.negotiate(&[F_RATE_LIMIT, F_COUNTERS]);
+    }
+    world
+}
+
+fn limit(qp: &Qp<'_>, rate_limit: u32, max_burst_size: u32, packet: u16) -> Result<(), u8> {
+    let request = CmdSetRateLimit {
+        qpn: qp.qpn,
+        rate_limit,
+        max_burst_size,
+        typical_packet_size: packet,
+        ..CmdSetRateLimit::ZERO
+    };
+    qp.vm.call(request).map(|_| ())
+}
+
+/// A QP that always has something to send.
+struct Load<'a, 'vm> {
+    pair: &'a Pair<'vm>,
+    wr: Wr,
+    posted: u64,
+    completed: u64,
+}
+
+impl<'a, 'vm> Load<'a, 'vm> {
+    fn new(pair: &'a Pair<'vm>) -> Self {
+        let wr = match pair.qa.options.qp_type {
+            // Nobody takes them.
+            QpType::Ud => pair.wr(0, WrOpcode::Send, 1000),
+            _ => pair.wr(0, WrOpcode::RdmaWrite, MESSAGE),
+        };
+        Self {
+            pair,
+            wr,
+            posted: 0,
+            completed: 0,
+        }
+    }
+
+    /// Takes completions and fills the SQ up.
+    fn refill(&mut self) {
+        while let Some(cqe) = self.pair.cq_a.poll() {
+            assert_eq!(cqe.status, WcStatus::Success.value(), "{cqe:?}");
+            self.completed += 1;
+        }
+        let used = self.posted - self.completed;
+        if used < DEPTH {
+            self.pair.qa.reclaim_used();
+            for _ in used..DEPTH {
+                self.pair.qa.post(&self.wr);
+                self.posted += 1;
+            }
+        }
+    }
+}
+
+/// Bytes that a rate limit counted at the first VM, in each of `count` milliseconds.
+fn series(world: &World, loads: &mut [Load<'_, '_>], count: usize) -> Vec<u64> {
+    let mut before = world.vms[0].counters().paced_bytes;
+    let mut series = Vec::with_capacity(count);
+    for _ in 0..count {
+        loads.iter_mut().for_each(Load::refill);
+        world.fabric.advance(MILLISECOND);
+        let now = world.vms[0].counters().paced_bytes;
+        series.push(now - before);
+        before = now;
+    }
+    series
+}
+
+/// Bytes that a rate in kb/s carries in so many milliseconds.
+fn carried(rate: u32, ms: usize) -> u64 {
+    u64::from(rate) * ms as u64 / 8
+}
+
+/// The rate holds within 5 % and no 10 ms have more than a burst above it.
+fn holds(series: &[u64], rate: u32, burst: u64) {
+    let total: u64 = series.iter().sum();
+    let asked = carried(rate, series.len()) as f64;
+    assert!(
+        (total as f64 - asked).abs() <= 0.05 * asked,
+        "{total} of {asked} bytes at {rate} kb/s"
+    );
+    for window in series.windows(10) {
+        let bytes: u64 = window.iter().sum();
+        let most = carried(rate, 10) + burst;
+        assert!(
+            bytes <= most,
+            "{bytes} bytes in 10 ms, at most {most} may be"
+        );
+    }
+}
+
+/// Bytes of a burst that a limit has by default.
+fn default_burst(rate: u32) -> u64 {
+    carried(rate, 5).max(4096)
+}
+
+#[test]
+fn every_type_of_qp_keeps_its_rate_on_both_paths() {
+    const RATE: u32 = 20_000;
+    on_both_paths(|path| {
+        for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+            let world = world(2, path, Clock::manual());
+            let options = Options::of(qp_type);
+            let pair = Pair::with(&world, options, options);
+            limit(&pair.qa, RATE, 0, 0).unwrap();
+            let mut loads = [Load::new(&pair)];
+            series(&world, &mut loads, 10);
+            holds(&series(&world, &mut loads, 200), RATE, default_burst(RATE));
+            let counters = world.vms[0].counters();
+            assert_eq!((counters.timeouts, counters.retransmitted_packets), (0, 0));
+            if path == PathPolicy::Wire {
+                // The peer's acknowledgements are not among them.
+                assert_eq!(counters.paced_bytes, counters.tx_bytes);
+            }
+        }
+    });
+}
+
+#[test]
+fn rates_from_one_megabit_to_one_gigabit_hold() {
+    for (rate, path) in [
+        (1_000, PathPolicy::Direct),
+        (1_000, PathPolicy::Wire),
+        (10_000, PathPolicy::Direct),
+        (100_000, PathPolicy::Direct),
+        (1_000_000, PathPolicy::Direct),
+    ] {
+        let world = world(2, path, Clock::manual());
+        let pair = Pair::new(&world);
+        limit(&pair.qa, rate, 0, 0).unwrap();
+        let mut loads = [Load::new(&pair)];
+        series(&world, &mut loads, 50);
+        // Unoptimized, a gigabit takes a while; the bucket alone is tested over a second.
+        let ms = if rate == 1_000 { 1000 } else { 100 };
+        holds(&series(&world, &mut loads, ms), rate, default_burst(rate));
+    }
+}
+
+#[test]
+fn bursts_are_as_long_as_asked_for() {
+    const RATE: u32 = 8_000;
+    for (burst, path) in [(2_000, PathPolicy::Direct), (60_000, PathPolicy::Wire)] {
+        let world = world(2, path, Clock::manual());
+        let pair = Pair::new(&world);
+        limit(&pair.qa, RATE, burst, 1_000).unwrap();
+        // The bucket is full after a pause.
+        world.fabric.advance(100 * MILLISECOND);
+        let mut loads = [Load::new(&pair)];
+        let first = series(&world, &mut loads, 1)[0];
+        assert!(
+            first + 1_200 >= u64::from(burst) && first <= carried(RATE, 1) + u64::from(burst),
+            "{first} bytes in a burst of {burst}"
+        );
+        let steady = series(&world, &mut loads, 300);
+        holds(&steady, RATE, burst.into());
+    }
+}
+
+#[test]
+fn a_limit_changes_and_goes_while_data_flows() {
+    on_both_paths(|path| {
+        let world = world(2, path, Clock::manual());
+        let pair = Pair::new(&world);
+        let mut loads = [Load::new(&pair)];
+        let with_modify = |rate_limit| {
+            let attr = QpAttr {
+                rate_limit,
+                ..QpAttr::ZERO
+            };
+            pair.qa.modify(QpState::Rts, QpAttrMask::RATE_LIMIT, attr)
+        };
+        for rate in [10_000, 40_000, 5_000] {
+            match rate {
+                40_000 => with_modify(rate).unwrap(),
+                _ => limit(&pair.qa, rate, 0, 0).unwrap(),
+            }
+            assert_eq!(pair.qa.query().rate_limit, rate);
+            let status = world.vms[0].device.status();
+            let way = match path {
+                PathPolicy::Direct => DataPath::Direct,
+                PathPolicy::Wire => DataPath::Wire,
+            };
+            let seen = QpStatus {
+                qpn: pair.qa.qpn,
+                qp_type: QpType::Rc,
+                state: QpState::Rts,
+                user: true,
+                peer: Some((pair.qb.qpn, way)),
+                rate_limit: Some(rate),
+            };
+            assert_eq!(status.qps, [seen]);
+            series(&world, &mut loads, 10);
+            holds(&series(&world, &mut loads, 200), rate, default_burst(rate));
+        }
+        limit(&pair.qa, 0, 0, 0).unwrap();
+        assert_eq!(pair.qa.query().rate_limit, 0);
+        let before = loads[0].completed;
+        assert_eq!(series(&world, &mut loads, 5), [0; 5], "nobody counts");
+        loads[0].refill();
+        assert!(loads[0].completed > before + 3 * DEPTH);
+    });
+}
+
+#[test]
+fn many_limited_qps_share_no_bucket() {
+    const RATE: u32 = 1_000;
+    const QPS: usize = 24;
+    let world = world(2, PathPolicy::Direct, Clock::manual());
+    let pairs: Vec<_> = (0..QPS).map(|_| Pair::new(&world)).collect();
+    let mut loads: Vec<_> = pairs.iter().map(Load::new).collect();
+    for pair in &pairs {
+        limit(&pair.qa, RATE, 0, 0).unwrap();
+    }
+    series(&world, &mut loads, 50);
+    let burst = QPS as u64 * default_burst(RATE);
+    holds(&series(&world, &mut loads, 500), RATE * QPS as u32, burst);
+    let sent: Vec<_> = loads.iter().map(|load| load.completed).collect();
+    let (least, most) = (sent.iter().min().unwrap(), sent.iter().max().unwrap());
+    assert!(most - least <= 2, "{sent:?}");
+}
+
+#[test]
+fn a_limited_qp_flushes_what_waits() {
+    on_both_paths(|path| {
+        for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
+            let world = world(2, path, Clock::manual());
+            let options = Options::of(qp_type);
+            let pair = Pair::with(&world, options, options);
+            limit(&pair.qa, 100, 0, 0).unwrap();
+            let mut load = Load::new(&pair);
+            load.refill();
+            world.fabric.advance(MILLISECOND);
+            pair.qa.to(QpState::Err);
+            // Returns once nothing is left to do.
+            world.fabric.advance(1000 * MILLISECOND);
+            let mut ended = load.completed;
+            while let Some(cqe) = pair.cq_a.poll() {
+                ended += 1;
+                if ended == DEPTH {
+                    assert_eq!(cqe.status, WcStatus::WrFlushErr.value());
+                }
+            }
+            assert_eq!(ended, DEPTH, "{qp_type:?}");
+        }
+    });
+}
+
+#[test]
+fn an_acknowledgement_that_is_waited_for_is_no_loss() {
+    // At 100 kb/s a packet takes longer than an acknowledgement may.
+    let options = Options {
+        timeout: 14,
+        retry_cnt: 0,
+        ..Options::default()
+    };
+    let world = world(2, PathPolicy::Wire, Clock::manual());
+    let pair = Pair::with(&world, options, options);
+    limit(&pair.qa, 100, 0, 0).unwrap();
+    let data = pattern(MESSAGE as usize, 5);
+    pair.a.write(pair.ma.iova, &data);
+    pair.qa.post(&pair.wr(1, WrOpcode::RdmaWrite, MESSAGE));
+    world.fabric.advance(1000 * MILLISECOND);
+    assert_eq!(pair.cq_a.next().status, WcStatus::Success.value());
+    assert_eq!(pair.b.read(pair.mb.iova, data.len()), data);
+    assert_eq!(world.vms[0].counters().timeouts, 0);
+}
+
+#[test]
+fn limits_are_refused_where_they_make_no_sense() {
+    let world = world(2, PathPolicy::Direct, Clock::system());
+    let [a, b] = [&world.vms[0], &world.vms[1]];
+    let space = a.device.config_space();
+    let limits = RateLimitConfig::decode(&space[RATE_LIMIT_CONFIG_OFFSET..]).unwrap();
+    let cq = Cq::new(a, 64);
+    let qp = Qp::new(a, &cq, &cq, Options::default());
+    let some = limits.min_rate;
+    assert_eq!(limit(&qp, some, 0, 0), Err(EINVAL), "RESET");
+    qp.to_init().unwrap();
+    assert_eq!(limit(&qp, some, 0, 0), Err(EINVAL), "INIT");
+    qp.to_rtr(b, 5).unwrap();
+    assert_eq!(limit(&qp, some, 0, 0), Err(EINVAL), "RTR");
+    qp.to_rts().unwrap();
+    limit(&qp, some, limits.max_burst_size, u16::MAX).unwrap();
+    limit(&qp, limits.max_rate, 0, 0).unwrap();
+    for (rate, burst, packet) in [
+        (limits.min_rate - 1, 0, 0),
+        (limits.max_rate + 1, 0, 0),
+        (some, limits.max_burst_size + 1, 0),
+        (0, 1, 0),
+        (0, 0, 1),
+    ] {
+        assert_eq!(limit(&qp, rate, burst, packet), Err(EINVAL));
+        assert_eq!(qp.query().rate_limit, limits.max_rate, "nothing changed");
+    }
+    let reserved = CmdSetRateLimit {
+        qpn: qp.qpn,
+        rate_limit: some,
+        reserved: [0, 1],
+        ..CmdSetRateLimit::ZERO
+    };
+    assert_eq!(a.call(reserved).err(), Some(EINVAL));
+    let modify = |rate_limit| {
+        let attr = QpAttr {
+            rate_limit,
+            ..QpAttr::ZERO
+        };
+        qp.modify(QpState::Rts, QpAttrMask::RATE_LIMIT, attr)
+    };
+    assert_eq!(modify(limits.max_rate + 1), Err(EINVAL));
+    modify(some).unwrap();
+    qp.to(QpState::Sqd);
+    limit(&qp, 2 * some, 0, 0).unwrap();
+    qp.to(QpState::Err);
+    assert_eq!(limit(&qp, some, 0, 0), Err(EINVAL), "ERR");
+    qp.to(QpState::Reset);
+    assert_eq!(qp.query().rate_limit, 0);
+
+    let gsi = Qp::new(a, &cq, &cq, Options::of(QpType::Gsi));
+    gsi.to_init().unwrap();
+    gsi.to_rtr(b, 1).unwrap();
+    gsi.to_rts().unwrap();
+    assert_eq!(limit(&gsi, some, 0, 0), Err(EINVAL), "GSI");
+
+    // Without the feature bit.
+    a.negotiate(&[]);
+    qp.to_init().unwrap();
+    qp.to_rtr(b, 5).unwrap();
+    qp.to_rts().unwrap();
+    assert_eq!(limit(&qp, some, 0, 0), Err(EOPNOTSUPP));
+    assert_eq!(modify(some), Err(EOPNOTSUPP));
+}
+
+/// Prints what a limit of changing rate lets through, a line for each millisecond, as Documentation/pacing.svg shows it.
+/// Run by tools/testbed/pacing.
+#[test]
+#[ignore = "makes data for a plot"]
+fn plot() {
+    let world = world(2, PathPolicy::Wire, Clock::manual());
+    let pair = Pair::new(&world);
+    let mut loads = [Load::new(&pair)];
+    let mut text = String::from("ms,asked,bytes\n");
+    let mut ms = 0;
+    for (rate, burst) in [(20_000, 0), (80_000, 0), (40_000, 60_000), (10_000, 0)] {
+        limit(&pair.qa, rate, burst, 0).unwrap();
+        for bytes in series(&world, &mut loads, 100) {
+            writeln!(text, "{ms},{rate},{bytes}").unwrap();
+            ms += 1;
+        }
+    }
+    print!("{text}");
+}
+
+/// Prints measured against asked rates on the clock of the machine. Run by tools/testbed/pacing.
+#[test]
+#[ignore = "depends on the machine"]
+fn on_the_wall_clock() {
+    println!("path,asked,measured,error");
+    for path in PATHS {
+        for rate in [1_000, 10_000, 100_000, 1_000_000] {
+            let world = world(2, path, Clock::system());
+            let pair = Pair::new(&world);
+            limit(&pair.qa, rate, 0, 0).unwrap();
+            let mut load = Load::new(&pair);
+            let run = |load: &mut Load<'_, '_>, time: Duration| {
+                let start = Instant::now();
+                while start.elapsed() < time {
+                    load.refill();
+                    std::thread::sleep(MILLISECOND / 4);
+                }
+            };
+            run(&mut load, Duration::from_millis(300));
+            let (start, before) = (Instant::now(), pair.a.counters().paced_bytes);
+            run(&mut load, Duration::from_secs(2));
+            let bytes = pair.a.counters().paced_bytes - before;
+            let measured = bytes as f64 * 8.0 / start.elapsed().as_secs_f64() / 1000.0;
+            let error = 100.0 * (measured / f64::from(rate) - 1.0);
+            println!("{path:?},{rate},{measured:.0},{error:+.2} %");
+        }
+    }
+}
