@@ -22,6 +22,7 @@ use vdev::F_RING_RESET;
 use vdev::F_VERSION_1;
 use verbs::PathPolicy;
 use virtio_rdma_abi::config::F_COUNTERS;
+use virtio_rdma_abi::config::F_GID_VLAN;
 use virtio_rdma_abi::config::F_MR_PAGES;
 use virtio_rdma_abi::config::F_MULTICAST;
 use virtio_rdma_abi::config::F_RATE_LIMIT;
@@ -38,6 +39,7 @@ const FEATURES: &[(&str, u32)] = &[
     ("ring-addr", F_RING_ADDR),
     ("mr-pages", F_MR_PAGES),
     ("reg-pages", F_REG_PAGES),
+    ("gid-vlan", F_GID_VLAN),
     ("rate-limit", F_RATE_LIMIT),
     ("multicast", F_MULTICAST),
     ("counters", F_COUNTERS),

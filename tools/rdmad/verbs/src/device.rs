@@ -9,7 +9,8 @@ use dma::DmaSpace;
 use parking_lot::Mutex;
 use roce::Frame;
 use virtio_rdma_abi::config::{
-    CONFIG_SIZE, F_COUNTERS, F_MR_PAGES, F_MULTICAST, F_RATE_LIMIT, F_REG_PAGES, F_RING_ADDR,
+    CONFIG_SIZE, F_COUNTERS, F_GID_VLAN, F_MR_PAGES, F_MULTICAST, F_RATE_LIMIT, F_REG_PAGES,
+    F_RING_ADDR,
 };
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, GSI_QPN, PORT};
@@ -151,6 +152,7 @@ impl Device {
         (1 << F_RING_ADDR)
             | (1 << F_MR_PAGES)
             | (1 << F_REG_PAGES)
+            | (1 << F_GID_VLAN)
             | (1 << F_RATE_LIMIT)
             | (1 << F_MULTICAST)
             | (1 << F_COUNTERS)

@@ -3,16 +3,30 @@
 //! The GID table of the port.
 
 use parking_lot::RwLock;
+use roce::net::vlan_id;
 
 use crate::error::{require, Errno, Result};
 
 /// A GID, in network byte order.
 pub(crate) type Gid = [u8; 16];
 
-/// GIDs by index, as the driver sets them.
+/// An entry of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) gid: Gid,
+    /// VLAN id, if packets from and to it carry a tag.
+    pub(crate) vlan: Option<u16>,
+}
+
+/// The VLAN of a packet with this tag; id 0 stands for none (IEEE 802.1Q: such a tag has a priority alone).
+pub(crate) fn vlan_of(tag: Option<u16>) -> Option<u16> {
+    tag.map(vlan_id).filter(|id| *id != 0)
+}
+
+/// Addresses by index, as the driver sets them.
 #[derive(Debug)]
 pub(crate) struct GidTable {
-    entries: RwLock<Box<[Option<Gid>]>>,
+    entries: RwLock<Box<[Option<Address>]>>,
 }
 
 impl GidTable {
@@ -24,13 +38,13 @@ impl GidTable {
     }
 
     /// Sets an entry. `EINVAL` for an index beyond the table or the zero GID, `EEXIST` if the entry is in use.
-    pub(crate) fn add(&self, index: u16, gid: Gid) -> Result<()> {
-        require(gid != Gid::default())?;
+    pub(crate) fn add(&self, index: u16, address: Address) -> Result<()> {
+        require(address.gid != Gid::default())?;
         let mut entries = self.entries.write();
         match entries.get_mut(usize::from(index)).ok_or(Errno::INVAL)? {
             Some(_) => Err(Errno::EXIST),
             entry => {
-                *entry = Some(gid);
+                *entry = Some(address);
                 Ok(())
             }
         }
@@ -46,8 +60,8 @@ impl GidTable {
         Ok(())
     }
 
-    /// The GID at `index`.
-    pub(crate) fn get(&self, index: u8) -> Option<Gid> {
+    /// The entry at `index`.
+    pub(crate) fn get(&self, index: u8) -> Option<Address> {
         self.entries
             .read()
             .get(usize::from(index))
@@ -55,9 +69,17 @@ impl GidTable {
             .flatten()
     }
 
-    /// Whether `gid` is in the table.
-    pub(crate) fn contains(&self, gid: Gid) -> bool {
-        self.entries.read().contains(&Some(gid))
+    /// Whether packets to `gid` with this VLAN tag or without one are ours.
+    pub(crate) fn contains(&self, gid: Gid, tag: Option<u16>) -> bool {
+        let vlan = vlan_of(tag);
+        self.entries.read().contains(&Some(Address { gid, vlan }))
+    }
+
+    /// Whether packets with this VLAN tag or without one are for any entry.
+    pub(crate) fn have_vlan(&self, tag: Option<u16>) -> bool {
+        let vlan = vlan_of(tag);
+        let entries = self.entries.read();
+        entries.iter().flatten().any(|entry| entry.vlan == vlan)
     }
 
     /// Clears all entries.

@@ -117,7 +117,7 @@ fn same_partition(a: u16, b: u16) -> bool {
 
 fn receive_response(device: &Device, qp: &Qp, packet: &Packet<'_>) {
     let mut side = qp.lock_send();
-    if !qp.awaits_responses() || !side.is_from_peer(&packet.path.addresses) {
+    if !qp.awaits_responses() || !side.is_from_peer(&packet.path) {
         return;
     }
     let Some(mut requester) = side.requester.take() else {
@@ -160,7 +160,7 @@ fn receive_connected(
     responder: &mut Responder,
     packet: &Packet<'_>,
 ) -> Result<(), QpError> {
-    if !side.is_from_peer(&packet.path.addresses) {
+    if !side.is_from_peer(&packet.path) {
         return Ok(());
     }
     let executed = match responder {
@@ -188,9 +188,13 @@ fn receive_datagram(
     packet: &Packet<'_>,
 ) -> Result<(), QpError> {
     let device = turn.device;
-    let to = packet.path.addresses.dst();
-    // A group that the QP is attached to has no entry.
-    if !to.is_multicast() && !device.gids.contains(ip_to_gid(to)) {
+    let (to, tag) = (packet.path.addresses.dst(), packet.path.vlan);
+    // A group that the QP is attached to has no entry, and is in all VLANs of the port.
+    let ours = match to.is_multicast() {
+        true => device.gids.have_vlan(tag),
+        false => device.gids.contains(ip_to_gid(to), tag),
+    };
+    if !ours {
         return Ok(());
     }
     let qkey = side.qkey;

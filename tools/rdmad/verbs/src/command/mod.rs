@@ -11,13 +11,15 @@ mod pd;
 mod port;
 mod qp;
 
-use virtio_rdma_abi::config::{F_COUNTERS, F_MR_PAGES, F_MULTICAST, F_RATE_LIMIT, F_REG_PAGES};
+use virtio_rdma_abi::config::{
+    F_COUNTERS, F_GID_VLAN, F_MR_PAGES, F_MULTICAST, F_RATE_LIMIT, F_REG_PAGES,
+};
 use virtio_rdma_abi::ctrl::{
-    CmdAddGid, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing, CmdCreateMr, CmdCreatePd, CmdCreateQp,
-    CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp,
-    CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdQueryCounters, CmdQueryPkey,
-    CmdQueryPort, CmdQueryQp, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify, CmdSetRateLimit,
-    Command, Empty, Request, RESPONSE_OK,
+    CmdAddGid, CmdAddGidVlan, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing, CmdCreateMr,
+    CmdCreatePd, CmdCreateQp, CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd,
+    CmdDestroyQp, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdQueryCounters,
+    CmdQueryPkey, CmdQueryPort, CmdQueryQp, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
+    CmdSetRateLimit, Command, Empty, Request, RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::PORT;
 use virtio_rdma_abi::wire::Wire;
@@ -79,6 +81,9 @@ impl Device {
             Command::QueryQp => call.run(|cmd: CmdQueryQp| self.query_qp(cmd)),
             Command::DestroyQp => call.run(|cmd: CmdDestroyQp| self.destroy_qp_command(cmd)),
             Command::QueryPkey => call.run(|cmd: CmdQueryPkey| self.query_pkey(cmd)),
+            Command::AddGid if self.has_feature(F_GID_VLAN) => {
+                call.run(|cmd: CmdAddGidVlan| self.add_gid_vlan(cmd))
+            }
             Command::AddGid => call.run(|cmd: CmdAddGid| self.add_gid(cmd)),
             Command::DelGid => call.run(|cmd: CmdDelGid| self.del_gid(cmd)),
             Command::ReqNotifyCq if !self.has_own_rings() => {

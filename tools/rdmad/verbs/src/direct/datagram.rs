@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use roce::net::ip_to_gid;
+use roce::net::{ip_to_gid, vlan_id, vlan_priority};
 use roce::opcode::Service;
 use roce::size::request_size;
 use roce::ud::{grh, transport_size, Destination, GRH_SIZE};
@@ -64,7 +64,9 @@ pub(crate) fn deliver(
     );
     if !turn.device.link_is_up()
         || !device.link_is_up()
-        || !device.gids.contains(ip_to_gid(to.path.addresses.dst()))
+        || !device
+            .gids
+            .contains(ip_to_gid(to.path.addresses.dst()), to.path.vlan)
     {
         return Ok(true);
     }
@@ -99,9 +101,9 @@ pub(crate) fn deliver(
         source: Some(Source {
             qpn: turn.qp.number,
             pkey: to.pkey,
-            sl: 0,
+            sl: to.path.vlan.map_or(0, vlan_priority),
             mac: to.path.src_mac,
-            vlan: to.path.vlan,
+            vlan: to.path.vlan.map(vlan_id),
         }),
     };
     let moved = {

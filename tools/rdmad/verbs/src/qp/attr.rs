@@ -2,7 +2,9 @@
 
 //! Attributes of a QP: validation and merging, and what they mean for a connection.
 
-use roce::net::{gid_to_ip, multicast_mac, udp_source_port, Addresses, DEFAULT_HOP_LIMIT};
+use roce::net::{
+    gid_to_ip, multicast_mac, udp_source_port, vlan_tag, Addresses, DEFAULT_HOP_LIMIT,
+};
 use roce::rc::{RequesterAttr, ResponderAttr};
 use roce::{Connection, Path};
 use virtio_rdma_abi::config::F_MULTICAST;
@@ -111,6 +113,7 @@ pub(super) fn merge(to: &mut QpAttr, mask: QpAttrMask, from: &QpAttr) {
 /// What address vectors of both kinds say about a path.
 struct Address {
     sgid_index: u8,
+    sl: u8,
     dgid: [u8; 16],
     dmac: [u8; 6],
     traffic_class: u8,
@@ -136,14 +139,15 @@ impl Address {
 
     /// The path from QP `qpn` of the device to QP `dest_qpn`, or `EINVAL` if there is none.
     fn path(&self, device: &Device, qpn: u32, dest_qpn: u32) -> Result<Path> {
-        let sgid = device.gids.get(self.sgid_index).ok_or(Errno::INVAL)?;
+        let source = device.gids.get(self.sgid_index).ok_or(Errno::INVAL)?;
         let to = gid_to_ip(self.dgid);
-        let addresses = Addresses::new(gid_to_ip(sgid), to).ok_or(Errno::INVAL)?;
+        let addresses = Addresses::new(gid_to_ip(source.gid), to).ok_or(Errno::INVAL)?;
         let flow_label = match self.flow_label {
             0 => roce::net::flow_label(qpn, dest_qpn),
             given => given,
         };
         Ok(Path {
+            vlan: source.vlan.map(|id| vlan_tag(id, self.sl)),
             traffic_class: self.traffic_class,
             flow_label: self.flow_label,
             hop_limit: match self.hop_limit {
@@ -162,6 +166,7 @@ fn connected_path(device: &Device, qpn: u32, dest_qpn: u32, ah: &AhAttr) -> Resu
     require(ah.sl <= MAX_SL && ah.grh.flow_label <= MAX_FLOW_LABEL)?;
     let address = Address {
         sgid_index: ah.grh.sgid_index,
+        sl: ah.sl,
         dgid: ah.grh.dgid,
         dmac: ah.dmac,
         traffic_class: ah.grh.traffic_class,
@@ -177,6 +182,7 @@ pub(super) fn datagram_path(device: &Device, qpn: u32, to: &Datagram) -> Result<
     require((1..=MASK_24).contains(&to.remote_qpn))?;
     let address = Address {
         sgid_index: to.av.gid_index,
+        sl: to.av.sl(),
         dgid: to.av.dgid,
         dmac: to.av.dmac,
         traffic_class: to.av.traffic_class(),

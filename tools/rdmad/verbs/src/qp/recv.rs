@@ -6,7 +6,7 @@ use dma::DmaView;
 use roce::env::BadReceive;
 use roce::net::Addresses;
 use roce::work::{AtomicOp, RecvCompletion, RecvWr, Remote, With};
-use roce::Connection;
+use roce::{Connection, Path};
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, WcFlags, WcStatus};
 use virtio_rdma_abi::ring::RingLayout;
@@ -15,6 +15,7 @@ use virtio_rdma_ring::DeviceQueue;
 
 use super::{Qp, Responder};
 use crate::counters::Counter;
+use crate::gid::vlan_of;
 use crate::memory::{Fault, KeyFault, Memory, Message, RingMem, RingView};
 use crate::wqe::{fetch_flushed, fetch_recv, max_rq_wqe, BadRecv, Received};
 use crate::Device;
@@ -47,6 +48,7 @@ pub(crate) struct Peer {
     mac: [u8; 6],
     qpn: u32,
     addresses: Addresses,
+    vlan: Option<u16>,
 }
 
 impl Peer {
@@ -57,6 +59,7 @@ impl Peer {
             mac,
             qpn,
             addresses: Addresses::new(addresses.dst(), addresses.src())?,
+            vlan: vlan_of(connection.path.vlan),
         })
     }
 }
@@ -88,6 +91,7 @@ impl RecvSide {
             mac: connection.path.dst_mac,
             qpn: connection.dest_qpn,
             addresses: connection.path.addresses,
+            vlan: vlan_of(connection.path.vlan),
         });
     }
 
@@ -114,9 +118,11 @@ impl RecvSide {
     }
 
     /// Whether packets with these addresses come from the peer.
-    pub(crate) fn is_from_peer(&self, addresses: &Addresses) -> bool {
+    pub(crate) fn is_from_peer(&self, path: &Path) -> bool {
         self.peer.as_ref().is_some_and(|peer| {
-            peer.addresses.src() == addresses.dst() && peer.addresses.dst() == addresses.src()
+            peer.addresses.src() == path.addresses.dst()
+                && peer.addresses.dst() == path.addresses.src()
+                && peer.vlan == vlan_of(path.vlan)
         })
     }
 }
@@ -232,6 +238,9 @@ impl<'a> RecvTurn<'a> {
             cqe.wc_flags = cqe.wc_flags | WcFlags::GRH;
             cqe.src_qp = source.qpn;
             cqe.sl = source.sl;
+            if let Some(vlan) = vlan_of(source.vlan) {
+                cqe.set_vlan(vlan);
+            }
         }
         let solicited = how.solicited || how.status != WcStatus::Success;
         self.qp

@@ -6,9 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use dma::DmaView;
-use roce::net::Addresses;
 use roce::work::SendWr;
-use roce::{ud, Connection};
+use roce::{ud, Connection, Path};
 use virtio_rdma_abi::ib::{AccessFlags, SendFlags, WcStatus};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::ring::RingLayout;
@@ -21,6 +20,7 @@ use super::pace::Pacer;
 use super::{Qp, Requester};
 use crate::counters::Counter;
 use crate::direct::{Route, Transfer};
+use crate::gid::vlan_of;
 use crate::memory::{Memory, Message, RingView};
 use crate::wqe::{
     completion_opcode, fetch_flushed, fetch_send, max_message, max_sq_wqe, Data, Fetched, Posted,
@@ -115,11 +115,13 @@ impl SendSide {
         &self.attr
     }
 
-    /// Whether packets with these addresses come from the peer.
-    pub(crate) fn is_from_peer(&self, addresses: &Addresses) -> bool {
+    /// Whether packets that came this way are from the peer.
+    pub(crate) fn is_from_peer(&self, path: &Path) -> bool {
         self.connection.as_ref().is_some_and(|connection| {
-            let ours = &connection.path.addresses;
-            ours.src() == addresses.dst() && ours.dst() == addresses.src()
+            let ours = &connection.path;
+            ours.addresses.src() == path.addresses.dst()
+                && ours.addresses.dst() == path.addresses.src()
+                && vlan_of(ours.vlan) == vlan_of(path.vlan)
         })
     }
 

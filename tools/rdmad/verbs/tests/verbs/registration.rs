@@ -119,16 +119,11 @@ fn with_inv(wr: &Wr, key: u32) -> Vec<u8> {
     wr.clone().imm(key.to_le_bytes()).bytes()
 }
 
-/// From now on REG_MR brings its pages.
-fn with_reg_pages(world: &World) {
-    world.negotiate(&[F_REG_PAGES]);
-}
-
 /// Pairs of kernel QPs on both paths; REG_MR brings its pages.
 fn each(test: impl Fn(&Pair<'_>)) {
     on_both_paths(|path| {
         let world = World::new(2, path);
-        with_reg_pages(&world);
+        world.negotiate(&[F_REG_PAGES]);
         test(&Pair::with(&world, kernel(), kernel()));
     });
 }
@@ -319,7 +314,7 @@ fn processes_register_nothing() {
         let world = World::new(2, path);
         let user = Options::default();
         let p = Pair::with(&world, user, user);
-        with_reg_pages(&world);
+        world.negotiate(&[F_REG_PAGES]);
         let a = Fast::new(p.a, p.a.pdn);
         let forged = reg(1, &a.reg_pages(a.mr.key));
         fails(&p, &forged, WcStatus::LocQpOpErr);
@@ -435,7 +430,7 @@ fn a_read_that_invalidates_its_sink() {
 fn unreliable_connections_register_too() {
     on_both_paths(|path| {
         let world = World::new(2, path);
-        with_reg_pages(&world);
+        world.negotiate(&[F_REG_PAGES]);
         let options = Options {
             user: false,
             ..Options::of(QpType::Uc)

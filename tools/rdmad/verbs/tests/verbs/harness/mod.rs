@@ -162,20 +162,11 @@ impl World {
             .collect();
         Self { vms, net, fabric }
     }
-}
 
-impl World {
     /// From now on the drivers have these feature bits, besides that of the mode.
     pub fn negotiate(&self, bits: &[u32]) {
-        let mode = match is_rfc() {
-            true => 0,
-            false => 1 << F_RING_ADDR,
-        };
-        let features = bits
-            .iter()
-            .fold(mode, |features, bit| features | (1 << bit));
         for vm in &self.vms {
-            vm.device.set_features(features);
+            vm.set_features(bits);
         }
     }
 }
@@ -186,6 +177,15 @@ impl Drop for World {
             vm.device.detach();
         }
     }
+}
+
+/// The bits of these numbers, and the one that makes the mode.
+fn features(bits: &[u32]) -> u64 {
+    let mode = match is_rfc() {
+        true => 0,
+        false => 1 << F_RING_ADDR,
+    };
+    bits.iter().fold(mode, |all, bit| all | (1 << bit))
 }
 
 /// An MR.
@@ -226,9 +226,7 @@ impl Vm {
             ..DeviceConfig::new(mac)
         };
         let device = Device::new(config, space.clone(), fabric, sink.clone(), port);
-        if !is_rfc() {
-            device.set_features(1 << F_RING_ADDR);
-        }
+        device.set_features(features(&[]));
         device.set_link(true);
         sink.events.lock().unwrap().clear();
         let mut gid = [0; 16];
@@ -252,6 +250,11 @@ impl Vm {
         })
         .unwrap();
         vm
+    }
+
+    /// Negotiates feature bits of the device, beside the one that makes the mode.
+    pub fn set_features(&self, bits: &[u32]) {
+        self.device.set_features(features(bits));
     }
 
     /// Executes a control command.

@@ -12,6 +12,7 @@ mod opcodes;
 mod pacing;
 mod uc;
 mod ud;
+mod vlan;
 
 use virtio_rdma_abi::ib::QpType;
 
