@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # The connection manager: the programs of librdmacm and perftest connect over management datagrams, by addresses of every
-# kind, which come and go.
+# kind, which come and go. What crosses the wire is looked at afterwards: tools/testbed/check-capture.
 # testbed: --path direct
-# more: --path wire
+# more: --path wire --pcap build/cm.pcap
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -12,21 +12,23 @@ cleanup() {
 	local vm
 	for vm in 1 2; do
 		at "$vm" ip address del "10.77.0.$vm/24" dev "$(netdev "$vm")" 2>/dev/null
+		at "$vm" ip link delete vlan77 2>/dev/null
 	done
-	on 2 pkill -f '^timeout .* (rping|ucmatose|udaddy|ib_)' || true
+	on 2 pkill -f '^timeout .* (rping|ucmatose|udaddy|cmtime|ib_)' || true
 }
 
 # A verified exchange with the address of VM 2.
 ping() { meet rping "-s -a $1 -C 10 -V" "-c -a $1 -C 10 -V"; }
 
-# Whether a VM's GID table has an entry for a network device and an address, written as GID.
-has_gid() {
+# The index of a VM's GID for a network device and an address, written as GID; fails if there is none.
+gid_of() {
 	at "$1" bash -c 'cd /sys/class/infiniband/$0/ports/1
 	for i in {0..63}; do
-		[[ $(cat gid_attrs/ndevs/$i 2>/dev/null) == "$1" && $(cat gids/$i) == "$2" ]] && exit
+		[[ $(cat gid_attrs/ndevs/$i 2>/dev/null) == "$1" && $(cat gids/$i) == "$2" ]] && echo $i && exit
 	done
 	exit 1' "$(device "$1")" "$2" "$3"
 }
+has_gid() { gid_of "$@" >/dev/null; }
 
 # An IPv4 address of four numbers as GID.
 gid4() { printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x\n' "$@"; }
@@ -48,6 +50,12 @@ test_link_local() {
 }
 
 test_connections() { meet ucmatose "-b 10.9.0.2 -c 10 -C 20" "-s 10.9.0.2 -c 10 -C 20"; }
+
+# Connections one after the other and many at a time, with QPs and without. The program's sides first meet over TCP.
+test_connection_rate() {
+	waits() { [[ -n $(on 2 ss -Hltn 'sport = :7471') ]]; }
+	meet cmtime "-b 10.9.0.2 -c 20" "-s 10.9.0.2 -c 20"
+}
 
 # The server answers by the header of what it received.
 test_datagrams() { meet udaddy "-b 10.9.0.2 -c 3 -C 20" "-s 10.9.0.2 -c 3 -C 20"; }
@@ -101,5 +109,30 @@ test_address_changes() {
 	wait
 }
 
+# Addresses of VLAN interfaces: what comes from them and goes to them carries their tag, and the service level as its
+# priority, which check-capture looks for.
+test_vlan() {
+	local vm program
+	vlan_gid() { gid_of "$1" vlan77 "$(gid4 10 78 0 "$1")"; }
+	for vm in 1 2; do
+		at "$vm" modprobe 8021q
+		at "$vm" ip link add link "$(netdev "$vm")" name vlan77 type vlan id 77
+		at "$vm" ip address add "10.78.0.$vm/24" dev vlan77
+		at "$vm" ip link set vlan77 up
+		until_ok 10 vlan_gid "$vm"
+	done
+	ping 10.78.0.2
+	meet udaddy "-b 10.78.0.2 -c 3 -C 20" "-s 10.78.0.2 -c 3 -C 20"
+	for program in ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong; do
+		meet "$program" "-l 5 -n 100 -d $(device 2) -g $(vlan_gid 2)" "-l 5 -n 100 -d $(device 1) -g $(vlan_gid 1) vm2"
+	done
+	for vm in 1 2; do
+		at "$vm" ip link delete vlan77
+	done
+	lacks() { ! vlan_gid 1; }
+	until_ok 10 lacks
+	ping 10.9.0.2
+}
+
 run_tests test_agents test_ipv4 test_ipv6 test_link_local test_connections test_datagrams test_datagrams_ipv6 \
-	test_multicast test_multicast_back test_perftest test_refused test_address_changes
+	test_multicast test_multicast_back test_connection_rate test_perftest test_refused test_address_changes test_vlan
