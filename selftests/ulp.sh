@@ -1,0 +1,239 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# The kernel's own clients of verbs, with VM 2 as the server: NFS, NVMe, iSCSI (iSER) and SCSI (SRP) over RDMA, and RDS.
+# Each has connections of the kernel on our device and moves data that is compared.
+# more: --path direct
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+server=10.9.0.2
+target=/sys/kernel/config/target
+nvmet=/sys/kernel/config/nvmet
+nqn=nqn.2026-01.test:ram
+iqn=iqn.2026-01.test:ram
+
+cleanup() {
+	mountpoint -q /mnt && umount -l /mnt
+	for delete in /sys/class/nvme/nvme*/delete_controller /sys/class/srp_remote_ports/*/delete; do
+		[[ -e $delete ]] && echo 1 >"$delete"
+	done
+	if pgrep -x iscsid; then
+		iscsiadm -m node --logout
+		pkill -x iscsid
+	fi
+	on 2 bash -c "
+		rpc.nfsd 0
+		pkill -x rpc.mountd
+		exportfs -ua
+		mountpoint -q /srv && umount /srv
+		if [[ -d $nvmet/ports/1 ]]; then
+			rm -f $nvmet/ports/1/subsystems/$nqn
+			rmdir $nvmet/ports/1 $nvmet/subsystems/$nqn/namespaces/1 $nvmet/subsystems/$nqn
+		fi
+		if [[ -d $target ]]; then
+			cd $target
+			for lun in {iscsi,srpt}/*/*/lun; do
+				group=\${lun%/lun}
+				echo 0 >\$group/enable
+				rm -f \$group/acls/*/lun_0/ram
+				rmdir \$group/acls/*/lun_0 \$group/acls/*
+				rm -f \$group/lun/lun_0/ram
+				rmdir \$group/lun/lun_0 \$group/np/* \$group \${group%/*}
+			done
+			echo 0 >srpt/discovery_auth/rdma_cm_port
+			rmdir core/rd_mcp_0/ram core/rd_mcp_0
+		fi"
+} >/dev/null 2>&1
+
+# That a module of the kernel has a connection over our device.
+connected() {
+	rdma res show cm_id link "$(device 1)/1" | grep "qp-type RC state CONNECT .*comm \[$1\]" ||
+		fail "no connection of $1: $(rdma res show cm_id)"
+}
+
+# What is in a directory, by checksum.
+sums() {
+	(cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum)
+}
+
+# The directory /mnt, mounted by a command: a tree and a large file come back as they were written, after a second mount too.
+holds_data() {
+	dd if=/dev/urandom of="$work/file" bs=1M count=16 status=none
+	cp -r "$top/rust" /mnt/tree
+	cp "$work/file" /mnt/file
+	umount /mnt
+	echo 3 >/proc/sys/vm/drop_caches
+	"$@"
+	cmp "$work/file" /mnt/file
+	diff <(sums "$top/rust") <(sums /mnt/tree)
+}
+
+# The same on a disk, with a file system that stays sound.
+disk_holds_data() {
+	mkfs.ext4 -q "$1"
+	mount "$1" /mnt
+	holds_data mount "$1" /mnt
+	umount /mnt
+	fsck.ext4 -fn "$1"
+}
+
+# A server of NFS version 4 alone needs no portmapper. What it remembers of clients is for a restart, which there is not.
+start_nfs() {
+	on 2 bash -eu -c "
+		modprobe -a nfsd rpcrdma
+		mountpoint -q /srv || mount -t tmpfs tmpfs /srv
+		mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
+		exportfs -o rw,no_root_squash,no_subtree_check,insecure,fsid=0 '*:/srv'
+		rpc.mountd --no-nfs-version 3
+		cd /proc/fs/nfsd
+		echo '-3 +4 +4.1 +4.2' >versions
+		echo 10 >nfsv4leasetime
+		echo 10 >nfsv4gracetime
+		echo 'rdma 20049' >portlist
+		echo 4 >threads"
+}
+
+test_nfs() {
+	start_nfs
+	modprobe rpcrdma
+	mount_nfs() { mount -t nfs -o vers=4.2,proto=rdma,port=20049,soft,timeo=600 "$server:/" /mnt; }
+	mount_nfs
+	grep -q 'proto=rdma' /proc/mounts
+	connected rpcrdma
+	holds_data mount_nfs
+	diff <(sums "$top/rust") <(on 2 bash -c "$(declare -f sums); sums /srv/tree")
+	umount /mnt
+}
+
+test_nvme() {
+	local id=12345678-1234-1234-1234-123456789abc
+	on 2 bash -eu -c "
+		modprobe -a nvmet nvmet-rdma
+		modprobe brd rd_nr=1 rd_size=65536
+		mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
+		cd $nvmet
+		mkdir subsystems/$nqn
+		echo 1 >subsystems/$nqn/attr_allow_any_host
+		mkdir subsystems/$nqn/namespaces/1
+		echo -n /dev/ram0 >subsystems/$nqn/namespaces/1/device_path
+		echo 1 >subsystems/$nqn/namespaces/1/enable
+		mkdir ports/1
+		echo rdma >ports/1/addr_trtype
+		echo ipv4 >ports/1/addr_adrfam
+		echo $server >ports/1/addr_traddr
+		echo 4420 >ports/1/addr_trsvcid
+		ln -s $nvmet/subsystems/$nqn ports/1/subsystems/"
+	modprobe nvme-rdma
+	echo "transport=rdma,traddr=$server,trsvcid=4420,nqn=$nqn,hostid=$id,hostnqn=nqn.2014-08.org.nvmexpress:uuid:$id" \
+		>/dev/nvme-fabrics
+	until_ok 20 test -b /dev/nvme0n1
+	connected nvme_rdma
+	disk_holds_data /dev/nvme0n1
+}
+
+# Has VM 2 offer 64 MiB as a SCSI disk: the kernel's target, a fabric, a target's name and a group's.
+start_target() {
+	on 2 bash -eu -c "
+		modprobe -a target_core_mod $1
+		mountpoint -q /sys/kernel/config || mount -t configfs configfs /sys/kernel/config
+		cd $target
+		mkdir -p core/rd_mcp_0/ram
+		echo rd_pages=16384 >core/rd_mcp_0/ram/control
+		echo 1 >core/rd_mcp_0/ram/enable
+		mkdir -p $2/$3/$4/lun/lun_0
+		ln -s $target/core/rd_mcp_0/ram $2/$3/$4/lun/lun_0/ram"
+}
+
+# The SCSI disk that the target offers.
+disk() {
+	local model
+	for model in /sys/block/sd*/device/model; do
+		[[ -e $model && $(cat "$model") == RAMDISK* ]] || continue
+		model=${model#/sys/block/}
+		echo "/dev/${model%%/*}"
+		return
+	done
+	return 1
+}
+
+test_iser() {
+	start_target "iscsi_target_mod ib_isert" iscsi "$iqn" tpgt_1
+	on 2 bash -eu -c "
+		cd $target/iscsi/$iqn/tpgt_1
+		mkdir np/$server:3260
+		echo 1 >np/$server:3260/iser
+		echo 0 >attrib/authentication
+		echo 1 >attrib/generate_node_acls
+		echo 1 >attrib/cache_dynamic_acls
+		echo 0 >attrib/demo_mode_write_protect
+		echo 1 >enable"
+	modprobe -a ib_iser sd_mod
+	echo "InitiatorName=iqn.2026-01.test:vm1" >/etc/iscsi/initiatorname.iscsi
+	mkdir -p /run/lock
+	iscsid
+	iscsiadm -m node -o new -T "$iqn" -p "$server:3260" -I iser
+	iscsiadm -m node -T "$iqn" -p "$server:3260" --login
+	until_ok 20 disk
+	connected ib_iser
+	disk_holds_data "$(disk)"
+	iscsiadm -m node -T "$iqn" -p "$server:3260" --logout
+}
+
+# The first GID of a VM, without colons.
+first_gid() { at "$1" cat "/sys/class/infiniband/$(device "$1")/ports/1/gids/0" | tr -d :; }
+
+# The port's name is its GID. The initiator that may come in has the second half of its GID for a name.
+test_srp() {
+	local guid port initiator
+	port=0x$(first_gid 2)
+	initiator=$(first_gid 1)
+	initiator=0x0000000000000000${initiator:16}
+	start_target ib_srpt srpt "$port" ram
+	on 2 bash -eu -c "
+		cd $target/srpt/$port/ram
+		mkdir -p acls/$initiator/lun_0
+		ln -s $target/srpt/$port/ram/lun/lun_0 acls/$initiator/lun_0/ram
+		echo 5555 >$target/srpt/discovery_auth/rdma_cm_port
+		echo 1 >enable"
+	guid=$(on 2 cat /sys/module/ib_srpt/parameters/srpt_service_guid)
+	modprobe -a ib_srp sd_mod
+	echo "id_ext=${guid#0x},ioc_guid=${guid#0x},dest=$server:5555" >"/sys/class/infiniband_srp/srp-$(device 1)-1/add_target"
+	until_ok 20 disk
+	connected ib_srp
+	disk_holds_data "$(disk)"
+}
+
+# Reliable datagrams between sockets, over a connection that the kernel makes.
+test_rds() {
+	local vm
+	for vm in 1 2; do
+		at "$vm" modprobe rds_rdma
+	done
+	cat >"$work/rds.py" <<'PYTHON'
+import hashlib, random, socket, sys
+here, there = sys.argv[1:3]
+rds = socket.socket(socket.AF_RDS, socket.SOCK_SEQPACKET)
+rds.settimeout(60)
+rds.bind((here, 4000))
+if len(sys.argv) > 3:
+    # A message has to fit into half of the send buffer.
+    for size in [1, 100, 4096, 65536, 100000] * 5:
+        data = random.Random(size).randbytes(size)
+        rds.sendto(data, (there, 4000))
+        assert rds.recv(100) == hashlib.sha256(data).digest(), size
+    rds.sendto(b"", (there, 4000))
+else:
+    print("bound", flush=True)
+    while data := rds.recv(1 << 17):
+        rds.sendto(hashlib.sha256(data).digest(), (there, 4000))
+PYTHON
+	: >"$work/passive"
+	on 2 timeout 120 python3 -c "$(cat "$work/rds.py")" "$server" 10.9.0.1 >"$work/passive" 2>&1 &
+	until_ok 60 grep -q bound "$work/passive"
+	timeout 120 python3 "$work/rds.py" 10.9.0.1 "$server" ask
+	wait $!
+	connected rds_rdma
+}
+
+run_tests test_nvme test_nfs test_iser test_srp test_rds
