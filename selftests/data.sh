@@ -5,7 +5,7 @@
 # verbs-test, which reports them itself.
 # testbed: --path direct
 # testbed: --path wire
-# more: --withhold ring-addr --withhold mr-pages --withhold reg-pages --withhold multicast --withhold rate-limit --withhold counters
+# more: --withhold ring-addr --withhold mr-pages --withhold reg-pages --withhold multicast --withhold rate-limit --withhold counters --withhold peers
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 work=$(mktemp -d)
@@ -22,6 +22,7 @@ if in_rfc_mode; then
 		--skip "datagram_forged=address vectors are not memory of processes"
 		--skip "event_of_violation=there are no asynchronous events"
 		--skip "group_without_echo=the machines withhold groups too"
+		--skip "dmabuf_udmabuf=the machines withhold the memory of peers too"
 	)
 	for name in reliable unreliable reliable_sends unreliable_sends datagram_sends inline refusals; do
 		lacking+=(--skip "extended_$name=uverbs has the ordinary calls alone")

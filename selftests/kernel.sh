@@ -3,11 +3,12 @@
 #
 # The verbs that kernel clients use: a module posts, polls and is told of completions.
 # testbed:
-# more: --withhold ring-addr --withhold mr-pages --withhold reg-pages --withhold multicast
+# more: --withhold ring-addr --withhold mr-pages --withhold reg-pages --withhold multicast --withhold peers
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
 kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
+exporter=${TESTBED_MODULES:-$top/build}/kverbs/exporter.ko
 
 test_kernel_verbs() {
 	local mark=kverbs.$$.$RANDOM status=0
@@ -18,6 +19,16 @@ test_kernel_verbs() {
 	rmmod kverbs
 }
 
+# An exporter of memory moves it and takes it away while the peer writes there: no byte arrives where it was.
+test_buffers_that_move() {
+	[[ $(cut -c 13 "/sys/bus/virtio/devices/$(virtio_device 1)/features") == 1 ]] || skip "withheld"
+	on 2 insmod "$exporter"
+	start_server
+	client client vm2 dmabuf_moves
+	on 2 pkill -f 'verbs-test .* server' || true
+	until_ok 30 on 2 rmmod exporter
+}
+
 # Nothing is left behind beside what the kernel's own clients had before.
 test_nothing_left() {
 	rdma res show
@@ -26,4 +37,4 @@ test_nothing_left() {
 }
 
 before=$(rdma res show "$(device 1)")
-run_tests test_kernel_verbs test_nothing_left
+run_tests test_kernel_verbs test_buffers_that_move test_nothing_left

@@ -30,6 +30,10 @@ pub const F_MULTICAST: u32 = 8;
 /// ([`CmdQueryCounters`](super::ctrl::CmdQueryCounters)).
 pub const F_COUNTERS: u32 = 9;
 
+/// Number of feature bit `VIRTIO_RDMA_F_PEERS`: the memory of an MR can be taken back from the device
+/// ([`CmdRevokeMr`](super::ctrl::CmdRevokeMr)), as that of DMA buffers of other drivers has to be.
+pub const F_PEERS: u32 = 12;
+
 /// Length of the configuration space in bytes, reserved words included.
 pub const CONFIG_SIZE: usize = 640;
 

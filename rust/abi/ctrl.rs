@@ -67,6 +67,8 @@ wire_enum! {
         DetachMcast = 28,
         /// Query the counters of a port.
         QueryCounters = 29,
+        /// Take the memory of an MR back from the device.
+        RevokeMr = 31,
     }
 }
 
@@ -612,3 +614,12 @@ wire_struct! {
     }
 }
 request!(CmdQueryCounters, QueryCounters, RspQueryCounters);
+
+wire_struct! {
+    /// REVOKE_MR, with [`F_PEERS`](super::config::F_PEERS).
+    pub struct CmdRevokeMr: 4 {
+        /// Handle, which stays the MR's.
+        0 => mrn: u32,
+    }
+}
+request!(CmdRevokeMr, RevokeMr, Empty);

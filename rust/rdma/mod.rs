@@ -16,7 +16,7 @@
 //! | user contexts, what they map and exchange | [`ucontext`], [`mmap`], [`udata`] |
 //! | objects | [`object`], [`pd`], [`mr`], [`ah`], [`cq`], [`qp`], [`qp_attr`], [`multicast`] |
 //! | work of kernel clients | [`work_request`], [`work_completion`] |
-//! | memory | [`umem`], [`queue_memory`], [`page_list`] |
+//! | memory | [`umem`], [`dmabuf`], [`queue_memory`], [`page_list`] |
 //! | events, and who is told of them | [`event`], [`consumer`] |
 //! | what administrators see | [`stats`], [`restrack`] |
 //!
@@ -31,6 +31,7 @@ pub mod consumer;
 pub mod cq;
 mod deferred;
 pub mod device;
+pub mod dmabuf;
 pub mod event;
 pub mod gid;
 pub mod mmap;

@@ -37,6 +37,12 @@ pub trait MemoryRegions: Driver {
     fn rereg_user_mr(mr: &Mr<Self>, pd: &Pd<Self>, change: &MrChange) -> Result<NewMr<Self::Mr>>;
 }
 
+/// A device whose MRs may lie over memory of other drivers.
+pub trait DmabufRegions: MemoryRegions {
+    /// Creates an MR over a part of a DMA buffer.
+    fn reg_dmabuf_mr(pd: &Pd<Self>, memory: &DmabufMemory) -> Result<NewMr<Self::Mr>>;
+}
+
 /// A device whose MRs kernel clients map and register over and over, by work requests (IBTA 10.6.4: fast registration).
 pub trait FastRegistration: MemoryRegions {
     /// Creates an MR for up to `max_pages` pages, which is invalid until it is registered.
@@ -67,6 +73,21 @@ impl AccessFlags {
 pub struct UserMemory {
     /// Address in the process.
     pub start: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Address of the first byte in work requests.
+    pub iova: u64,
+    /// What may be done with it.
+    pub access: AccessFlags,
+}
+
+/// A part of a DMA buffer that becomes an MR.
+#[derive(Clone, Copy, Debug)]
+pub struct DmabufMemory {
+    /// File of the current process that is the buffer.
+    pub fd: c_int,
+    /// Where the part starts. It has the same offset in its page as `iova`.
+    pub offset: u64,
     /// Bytes.
     pub length: u64,
     /// Address of the first byte in work requests.
@@ -233,6 +254,39 @@ pub(super) unsafe extern "C" fn reg_user<T: MemoryRegions>(
         into_raw::<T>(T::reg_user_mr(unsafe { Pd::from_raw(pd) }, memory)?)
     };
     result_into_err_ptr(reg_user())
+}
+
+/// # Safety
+///
+/// Called by the core as `reg_user_mr_dmabuf` of a device of `T`: `pd` is valid, `dmah` null or valid.
+pub(super) unsafe extern "C" fn reg_dmabuf<T: DmabufRegions>(
+    pd: *mut bindings::ib_pd,
+    offset: u64,
+    length: u64,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+    dmah: *mut bindings::ib_dmah,
+    _attrs: *mut bindings::uverbs_attr_bundle,
+) -> *mut bindings::ib_mr {
+    let reg_dmabuf = || {
+        if !dmah.is_null() {
+            return Err(EOPNOTSUPP);
+        }
+        let memory = DmabufMemory {
+            fd,
+            offset,
+            length,
+            iova,
+            access: AccessFlags(u32::try_from(access)?),
+        };
+        // SAFETY: By the function's safety requirements.
+        let raw = into_raw::<T>(T::reg_dmabuf_mr(unsafe { Pd::from_raw(pd) }, &memory)?)?;
+        // SAFETY: It is valid, and nobody else knows it yet. The core says so much of MRs of `reg_user` only.
+        unsafe { ((*raw).iova, (*raw).length) = (iova, length) };
+        Ok(raw)
+    };
+    result_into_err_ptr(reg_dmabuf())
 }
 
 /// # Safety

@@ -79,6 +79,15 @@ impl<T: Driver> Operations<T> {
         self
     }
 
+    /// Adds MRs over memory of other drivers.
+    pub const fn with_dmabuf_regions(mut self) -> Self
+    where
+        T: mr::DmabufRegions,
+    {
+        self.table.reg_user_mr_dmabuf = Some(mr::reg_dmabuf::<T>);
+        self
+    }
+
     /// Adds MRs that kernel clients map and register by work requests.
     pub const fn with_fast_registration(mut self) -> Self
     where

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Memory of processes that a device uses.
+//! Memory of processes, and of the buffers in [`dmabuf`](super::dmabuf), that a device uses.
 //!
 //! C header: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h)
 
@@ -23,7 +23,7 @@ use kernel::{
     sync::aref::ARef, //
 };
 
-/// Pinned memory of a process, mapped for the device and charged to the process.
+/// Pinned memory, mapped for the device. That of a process is charged to it.
 ///
 /// # Invariants
 ///
@@ -54,13 +54,32 @@ impl Umem {
         let raw = from_err_ptr(unsafe {
             bindings::ib_umem_get_va(device.as_raw(), addr, length, access)
         })?;
+        let raw = NonNull::new(raw).ok_or(EINVAL)?;
+        // SAFETY: It was just made for this device.
+        unsafe { Self::from_raw(device, raw) }
+    }
+
+    /// Takes a umem over.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is made for `device`, and the caller's.
+    pub(super) unsafe fn from_raw<T: Driver>(
+        device: &Device<T>,
+        raw: NonNull<bindings::ib_umem>,
+    ) -> Result<Self> {
         let device = NonNull::new(device.as_raw()).ok_or(EINVAL)?;
-        // INVARIANT: It was just made for this device.
+        // INVARIANT: By the safety requirements.
         Ok(Self {
-            raw: NonNull::new(raw).ok_or(EINVAL)?,
+            raw,
             // SAFETY: The device is allocated.
             _device: unsafe { memory_of(device) },
         })
+    }
+
+    /// The C structure.
+    pub(super) fn as_raw(&self) -> *mut bindings::ib_umem {
+        self.raw.as_ptr()
     }
 
     /// The greatest shift among the bits of `supported` by whose power of two the memory can be cut into pages, so that

@@ -73,7 +73,12 @@ impl Session {
 
     /// Tells the peer of memory and learns of the peer's.
     pub fn swap_memory(&mut self, mr: &Mr) -> Result<Remote> {
-        let [addr, rkey] = self.peer.swap([mr.addr(), mr.rkey().into()])?;
+        self.swap_address(mr.addr(), mr.rkey())
+    }
+
+    /// The same of any kind of region.
+    pub fn swap_address(&mut self, addr: u64, rkey: u32) -> Result<Remote> {
+        let [addr, rkey] = self.peer.swap([addr, rkey.into()])?;
         Ok(Remote {
             addr,
             rkey: rkey.try_into()?,

@@ -293,6 +293,7 @@ static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     query_device_ex: Some(query_device_ex),
     query_port: Some(query_port),
     query_qp: Some(qp::query_qp),
+    reg_dmabuf_mr: Some(mr::reg_dmabuf_mr),
     reg_mr: Some(mr::reg_mr),
     req_notify_cq: Some(cq::req_notify_cq),
     rereg_mr: Some(mr::rereg_mr),

@@ -3,6 +3,7 @@
 //! Memory regions.
 
 use std::mem::size_of_val;
+use std::ptr;
 
 use libc::c_int;
 use libc::c_void;
@@ -39,6 +40,40 @@ pub unsafe extern "C" fn reg_mr(
             size_of_val(&command),
             &mut response,
             size_of_val(&response),
+        )
+    };
+    if status != 0 {
+        return errno::null(status);
+    }
+    // The ibv_mr is the first member of the verbs_mr.
+    Box::into_raw(mr).cast()
+}
+
+/// `reg_dmabuf_mr`. The exporter of the buffer may take it back; the MR's keys open nothing then.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider.
+pub unsafe extern "C" fn reg_dmabuf_mr(
+    pd: *mut ffi::ibv_pd,
+    offset: u64,
+    length: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut ffi::ibv_mr {
+    let mut mr = Box::new(ffi::verbs_mr::zeroed());
+    // SAFETY: libibverbs' arguments are passed on, without any data of this provider's.
+    let status = unsafe {
+        ffi::ibv_cmd_reg_dmabuf_mr(
+            pd,
+            offset,
+            length,
+            iova,
+            fd,
+            access,
+            &mut *mr,
+            ptr::null_mut(),
         )
     };
     if status != 0 {

@@ -25,6 +25,7 @@ use virtio_rdma_abi::config::F_COUNTERS;
 use virtio_rdma_abi::config::F_GID_VLAN;
 use virtio_rdma_abi::config::F_MR_PAGES;
 use virtio_rdma_abi::config::F_MULTICAST;
+use virtio_rdma_abi::config::F_PEERS;
 use virtio_rdma_abi::config::F_RATE_LIMIT;
 use virtio_rdma_abi::config::F_REG_PAGES;
 use virtio_rdma_abi::config::F_RING_ADDR;
@@ -43,6 +44,7 @@ const FEATURES: &[(&str, u32)] = &[
     ("rate-limit", F_RATE_LIMIT),
     ("multicast", F_MULTICAST),
     ("counters", F_COUNTERS),
+    ("peers", F_PEERS),
     ("indirect-desc", F_INDIRECT_DESC),
     ("version-1", F_VERSION_1),
     ("access-platform", F_ACCESS_PLATFORM),

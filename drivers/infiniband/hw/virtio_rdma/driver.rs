@@ -16,6 +16,7 @@ use crate::{
         GID_VLAN,
         MR_PAGES,
         MULTICAST,
+        PEERS,
         RATE_LIMIT,
         REG_PAGES, //
     },
@@ -93,7 +94,7 @@ impl virtio::Driver for Driver {
 
     const ID_TABLE: virtio::IdTable = &ID_TABLE;
     const FEATURES: &'static [Feature] = &[
-        RING_ADDR, MR_PAGES, REG_PAGES, GID_VLAN, RATE_LIMIT, MULTICAST, COUNTERS,
+        RING_ADDR, MR_PAGES, REG_PAGES, GID_VLAN, RATE_LIMIT, MULTICAST, COUNTERS, PEERS,
     ];
 
     fn probe<'bound>(

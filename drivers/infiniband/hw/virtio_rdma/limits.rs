@@ -14,6 +14,7 @@ use crate::{
             F_GID_VLAN,
             F_MR_PAGES,
             F_MULTICAST,
+            F_PEERS,
             F_RATE_LIMIT,
             F_REG_PAGES,
             OWN_RINGS_CONFIG_OFFSET,
@@ -50,6 +51,9 @@ pub(crate) const RATE_LIMIT: Feature = Feature::device_type(F_RATE_LIMIT);
 
 /// The device counts what its port does.
 pub(crate) const COUNTERS: Feature = Feature::device_type(F_COUNTERS);
+
+/// The memory of an MR can be taken back.
+pub(crate) const PEERS: Feature = Feature::device_type(F_PEERS);
 
 /// Greatest inline payload of kernel clients where the configuration has no word about it.
 const TRANSPORT_MAX_INLINE: u32 = 256;
@@ -103,6 +107,8 @@ pub(crate) struct Limits {
     pub(crate) rate_limits: Option<RateLimitConfig>,
     /// Whether [`COUNTERS`] was negotiated.
     pub(crate) counters: bool,
+    /// Whether [`PEERS`] was negotiated.
+    pub(crate) peers: bool,
 }
 
 /// Event queues at most: more interrupt vectors serve nobody.
@@ -171,6 +177,7 @@ impl Limits {
             multicast: dev.has_feature(MULTICAST),
             rate_limits,
             counters: dev.has_feature(COUNTERS),
+            peers: dev.has_feature(PEERS),
         };
         if let Err(field) = limits.check() {
             dev_err!(dev.as_ref(), "invalid configuration: {}\n", field);

@@ -4,17 +4,17 @@
 
 use virtio_rdma_abi::config::{
     eui64_from_mac, mac_from_eui64, Config, DeviceCaps, OwnRingsConfig, QpTypes, RateLimitConfig,
-    CONFIG_SIZE, DOORBELL_SHM_ID, F_COUNTERS, F_GID_VLAN, F_MULTICAST, F_RATE_LIMIT, F_RING_ADDR,
-    OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET,
+    CONFIG_SIZE, DOORBELL_SHM_ID, F_COUNTERS, F_GID_VLAN, F_MULTICAST, F_PEERS, F_RATE_LIMIT,
+    F_RING_ADDR, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ctrl::{
     CmdAddGid, CmdAddGidVlan, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing, CmdCreateMr,
     CmdCreatePd, CmdCreateQp, CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd,
     CmdDestroyQp, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdQueryCounters,
     CmdQueryPkey, CmdQueryPort, CmdQueryQp, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
-    CmdSetRateLimit, Command, CreateFlags, Empty, NotifyFlags, PageListDepth, Request, RspCreateCq,
-    RspCreatePd, RspCreateQp, RspMapMrSg, RspMr, RspQueryCounters, RspQueryPkey, RspQueryPort,
-    RspQueryQp, CONTROL_QUEUE, MAX_REQUEST, MAX_RESPONSE, RESPONSE_OK,
+    CmdRevokeMr, CmdSetRateLimit, Command, CreateFlags, Empty, NotifyFlags, PageListDepth, Request,
+    RspCreateCq, RspCreatePd, RspCreateQp, RspMapMrSg, RspMr, RspQueryCounters, RspQueryPkey,
+    RspQueryPort, RspQueryQp, CONTROL_QUEUE, MAX_REQUEST, MAX_RESPONSE, RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, GidType, Mtu, PortCaps, QpAttrMask, QpState, QpType, SigType, MAX_VLAN,
@@ -274,6 +274,8 @@ fn protection_domains_and_memory_regions() {
          15 01 000000000000",
     );
     check(CmdDeregMr { mrn: 1 }, "01000000");
+    assert_eq!(F_PEERS, 12);
+    check(CmdRevokeMr { mrn: 2 }, "02000000");
 }
 
 /// A CREATE_QP with a different value in every field, and its bytes.
@@ -520,7 +522,8 @@ fn requests_name_their_command_and_response() {
     assert_eq!(pair::<CmdAttachMcast>(), (27, 0));
     assert_eq!(pair::<CmdDetachMcast>(), (28, 0));
     assert_eq!(pair::<CmdQueryCounters>(), (29, 176));
-    assert_eq!(Command::ALL.len(), 22);
+    assert_eq!(pair::<CmdRevokeMr>(), (31, 0));
+    assert_eq!(Command::ALL.len(), 23);
     // Modify QP has the longest request, Query Counters the longest response; each has one byte in front.
     assert_eq!((MAX_REQUEST, MAX_RESPONSE), (138, 177));
     assert_eq!((CONTROL_QUEUE, RESPONSE_OK), (0, 0));

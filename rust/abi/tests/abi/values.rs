@@ -41,7 +41,7 @@ macro_rules! values {
 #[test]
 fn enumerations() {
     values!(AtomicCap: u8 = 0..=2);
-    values!(Command: u8 = (1..=18).chain(26..=29));
+    values!(Command: u8 = (1..=18).chain(26..=29).chain([31]));
     values!(PortState: u8 = 0..=5);
     values!(PortPhysState: u8 = 1..=7);
     values!(Mtu: u8 = 1..=5);

@@ -5,6 +5,7 @@
 
 mod ah;
 mod context;
+mod dmabuf;
 pub mod extended;
 pub mod ffi;
 mod memory;
@@ -15,6 +16,7 @@ mod work;
 
 pub use ah::{Ah, AhAttr};
 pub use context::Context;
+pub use dmabuf::{DmabufMr, Exporter, Udmabuf};
 pub use memory::{access, Mr, Pd, Sge};
 pub use pacing::RateLimit;
 pub use qp::{Caps, Kind, Path, Qp, Timing, MULTICAST_QPN, QKEY};

@@ -5,6 +5,7 @@
 mod atomics;
 mod data;
 mod datagrams;
+mod dmabufs;
 mod errors;
 mod events;
 mod extended;
@@ -94,6 +95,7 @@ pub const ALL: &[Test] = &[
     test("memory_several_rights", memory::several_rights),
     test("memory_many_regions", memory::many_regions),
     test("memory_register_under_traffic", memory::churn),
+    test("dmabuf_udmabuf", dmabufs::udmabuf),
     test("handle_address", handles::address),
     test("queue_wraps", queues::wraps),
     test("queue_full", queues::full),
@@ -174,6 +176,7 @@ pub const ALL: &[Test] = &[
     ),
     test("error_peer_gone", errors::transport::peer_gone),
     special("memory_gigabytes", memory::gigabytes),
+    special("dmabuf_moves", dmabufs::moves),
     special("limits", limits::limits),
     special("soak", soak::soak),
     special("quiet", soak::quiet),

@@ -9,8 +9,8 @@ use dma::DmaSpace;
 use parking_lot::Mutex;
 use roce::Frame;
 use virtio_rdma_abi::config::{
-    CONFIG_SIZE, F_COUNTERS, F_GID_VLAN, F_MR_PAGES, F_MULTICAST, F_RATE_LIMIT, F_REG_PAGES,
-    F_RING_ADDR,
+    CONFIG_SIZE, F_COUNTERS, F_GID_VLAN, F_MR_PAGES, F_MULTICAST, F_PEERS, F_RATE_LIMIT,
+    F_REG_PAGES, F_RING_ADDR,
 };
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, GSI_QPN, PORT};
@@ -156,6 +156,7 @@ impl Device {
             | (1 << F_RATE_LIMIT)
             | (1 << F_MULTICAST)
             | (1 << F_COUNTERS)
+            | (1 << F_PEERS)
     }
 
     /// The features that were negotiated.
@@ -435,5 +436,12 @@ impl Device {
         self.fabric.quiesce.synchronize();
         self.mrs.release(number, &mr);
         true
+    }
+
+    /// Takes the memory of an MR away; it is not used any more on return. Returns whether there is such an MR.
+    pub(crate) fn revoke_mr(&self, number: u32) -> bool {
+        let found = self.mrs.revoke(number);
+        self.fabric.quiesce.synchronize();
+        found
     }
 }

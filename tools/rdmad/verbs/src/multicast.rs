@@ -104,7 +104,7 @@ fn without(members: &[u32], qpn: u32) -> Arc<[u32]> {
 
 impl Device {
     /// QP `qpn`, one of datagrams, receives what comes for a group from now on.
-    pub(crate) fn attach(&self, mgid: Gid, qpn: u32) -> Result<()> {
+    pub(crate) fn attach_to(&self, mgid: Gid, qpn: u32) -> Result<()> {
         let address = gid_to_ip(mgid);
         require(address.is_multicast())?;
         if self.groups.attach(mgid, qpn, &self.config().limits)? {

@@ -77,6 +77,7 @@ impl rdma::Driver for IbDevice {
     const OPERATIONS: rdma::Operations<Self> = rdma::Operations::new()
         .with_gid_table()
         .with_memory_regions()
+        .with_dmabuf_regions()
         .with_fast_registration()
         .with_address_handles()
         .with_queues()

@@ -8,7 +8,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`device`], [`port`] | the device as `ib_core` sees it |
-//! | [`ucontext`], [`pd`], [`mr`], [`ah`] | contexts, PDs, MRs, AHs |
+//! | [`ucontext`], [`pd`], [`mr`], [`dmabuf`], [`ah`] | contexts, PDs, MRs, AHs |
 //! | [`ring`], [`user_ring`] | the memory of queues |
 //! | [`cq`], [`kernel_cq`], [`cq_backend`] | CQs, those that the kernel polls, and where these lie |
 //! | [`qp`], [`modify`], [`multicast`] | QPs, their attributes and their groups |
@@ -23,6 +23,7 @@ mod cq;
 mod cq_backend;
 mod details;
 mod device;
+mod dmabuf;
 mod encode;
 mod kernel_cq;
 mod kernel_qp;
@@ -69,7 +70,17 @@ fn create<R: Request, M: Send + 'static>(
 
 /// Runs a command after which the device does not use `memory` any more, and gives it back. Without an answer it is buried.
 fn destroy<R: Request, M: Send + 'static>(device: &Device, request: &R, memory: M) -> Option<M> {
-    match device.ctrl().exec(request) {
+    release(device, device.ctrl().exec(request), memory)
+}
+
+/// Gives back the `memory` that the device does not use any more if `answer` is that of a destroying command. Without it,
+/// it is buried.
+fn release<T, M: Send + 'static>(
+    device: &Device,
+    answer: Result<T, Failure>,
+    memory: M,
+) -> Option<M> {
+    match answer {
         Ok(_) => Some(memory),
         Err(Failure::Dead) => {
             device.bury(memory);

@@ -2,7 +2,10 @@
 
 //! Memory regions.
 
-use super::device::IbDevice;
+use super::{
+    device::IbDevice,
+    dmabuf, //
+};
 use crate::{
     abi::{
         ctrl::{
@@ -83,6 +86,8 @@ enum Memory {
     All,
     /// Memory of a process.
     User(User),
+    /// Memory of another driver, by pages of 2ⁿ bytes.
+    Dmabuf(dmabuf::Buffer, u8),
     /// What is mapped into it, if anything.
     Mapped(MappedPages),
 }
@@ -96,6 +101,16 @@ struct User {
 }
 
 impl Mr {
+    /// An MR over memory of another driver.
+    pub(super) fn over_dmabuf(
+        device: &Arc<Device>,
+        response: RspMr,
+        buffer: dmabuf::Buffer,
+        page_shift: u8,
+    ) -> NewMr<Self> {
+        Self::new(device, response, Memory::Dmabuf(buffer, page_shift))
+    }
+
     fn new(device: &Arc<Device>, response: RspMr, memory: Memory) -> NewMr<Self> {
         NewMr {
             lkey: response.lkey,
@@ -118,6 +133,7 @@ impl Mr {
         match self.memory {
             Memory::All => c"dma",
             Memory::User(_) => c"user",
+            Memory::Dmabuf(..) => c"dmabuf",
             Memory::Mapped(_) => c"fast-registration",
         }
     }
@@ -126,6 +142,7 @@ impl Mr {
     pub(super) fn page_shift(&self) -> Option<u8> {
         match &self.memory {
             Memory::User(user) => Some(user.page_shift),
+            Memory::Dmabuf(_, page_shift) => Some(*page_shift),
             Memory::All | Memory::Mapped(_) => None,
         }
     }
@@ -134,20 +151,25 @@ impl Mr {
     pub(super) fn mapped_pages(&self) -> Option<&MappedPages> {
         match &self.memory {
             Memory::Mapped(pages) => Some(pages),
-            Memory::All | Memory::User(_) => None,
+            Memory::All | Memory::User(_) | Memory::Dmabuf(..) => None,
         }
     }
 }
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        let request = CmdDeregMr { mrn: self.number };
-        super::destroy(&self.device, &request, take(&mut self.memory));
+        match take(&mut self.memory) {
+            Memory::Dmabuf(buffer, _) => dmabuf::destroy(&self.device, self.number, buffer),
+            memory => {
+                let request = CmdDeregMr { mrn: self.number };
+                super::destroy(&self.device, &request, memory);
+            }
+        }
     }
 }
 
 /// A page list as the device reads it.
-enum Pages {
+pub(super) enum Pages {
     Flat(PageList),
     TwoLevels(PageDirectory),
 }
@@ -184,17 +206,16 @@ impl Pages {
     }
 }
 
-/// Makes an MR over memory that is pinned.
-fn register(pd: &Pd<IbDevice>, user: User) -> Result<NewMr<Mr>> {
-    let ib_device = pd.device();
-    let device = &ib_device.device;
-    let User {
-        umem,
-        page_shift,
-        memory,
-    } = &user;
-    let count = umem.page_count(*page_shift)?;
-    let list = Pages::new(ib_device, count, umem.pages(*page_shift)?)?;
+/// The command that makes an MR over memory that is pinned, without its shape if the device does not know that, and the
+/// list that it names.
+pub(super) fn prepare(
+    pd: &Pd<IbDevice>,
+    umem: &Umem,
+    page_shift: u8,
+    memory: &UserMemory,
+) -> Result<(CmdRegUserMrPages, Pages)> {
+    let count = umem.page_count(page_shift)?;
+    let list = Pages::new(pd.device(), count, umem.pages(page_shift)?)?;
     let base = CmdRegUserMr {
         pdn: pd.number(),
         access_flags: access_flags(memory.access)?,
@@ -206,10 +227,17 @@ fn register(pd: &Pd<IbDevice>, user: User) -> Result<NewMr<Mr>> {
     };
     let request = CmdRegUserMrPages {
         base,
-        page_shift: *page_shift,
+        page_shift,
         depth: list.depth().value(),
         ..CmdRegUserMrPages::default()
     };
+    Ok((request, list))
+}
+
+/// Makes an MR over memory of a process that is pinned.
+fn register(pd: &Pd<IbDevice>, user: User) -> Result<NewMr<Mr>> {
+    let device = &pd.device().device;
+    let (request, list) = prepare(pd, &user.umem, user.page_shift, &user.memory)?;
     // The device copies the list before it answers.
     let used = (user, list);
     let (response, (user, _)) = if device.limits().mr_pages {

@@ -12,14 +12,14 @@ mod port;
 mod qp;
 
 use virtio_rdma_abi::config::{
-    F_COUNTERS, F_GID_VLAN, F_MR_PAGES, F_MULTICAST, F_RATE_LIMIT, F_REG_PAGES,
+    F_COUNTERS, F_GID_VLAN, F_MR_PAGES, F_MULTICAST, F_PEERS, F_RATE_LIMIT, F_REG_PAGES,
 };
 use virtio_rdma_abi::ctrl::{
     CmdAddGid, CmdAddGidVlan, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing, CmdCreateMr,
     CmdCreatePd, CmdCreateQp, CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd,
     CmdDestroyQp, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdQueryCounters,
     CmdQueryPkey, CmdQueryPort, CmdQueryQp, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
-    CmdSetRateLimit, Command, Empty, Request, RESPONSE_OK,
+    CmdRevokeMr, CmdSetRateLimit, Command, Empty, Request, RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::PORT;
 use virtio_rdma_abi::wire::Wire;
@@ -101,13 +101,17 @@ impl Device {
             Command::QueryCounters if self.has_feature(F_COUNTERS) => {
                 call.run(|cmd: CmdQueryCounters| self.query_counters(cmd))
             }
+            Command::RevokeMr if self.has_feature(F_PEERS) => {
+                call.run(|cmd: CmdRevokeMr| self.revoke_mr_command(cmd))
+            }
             // Own rings have arm words; the others were not negotiated.
             Command::MapMrSg
             | Command::ReqNotifyCq
             | Command::SetRateLimit
             | Command::AttachMcast
             | Command::DetachMcast
-            | Command::QueryCounters => Err(Errno::OPNOTSUPP),
+            | Command::QueryCounters
+            | Command::RevokeMr => Err(Errno::OPNOTSUPP),
         }
     }
 }

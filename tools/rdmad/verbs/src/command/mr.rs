@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! GET_DMA_MR, REG_USER_MR, CREATE_MR, MAP_MR_SG, DEREG_MR.
+//! GET_DMA_MR, REG_USER_MR, CREATE_MR, MAP_MR_SG, DEREG_MR, REVOKE_MR.
 
 use std::sync::Arc;
 
 use virtio_rdma_abi::config::F_REG_PAGES;
 use virtio_rdma_abi::ctrl::{
-    CmdCreateMr, CmdDeregMr, CmdGetDmaMr, CmdMapMrSg, CmdRegUserMr, CmdRegUserMrPages, Empty,
-    PageListDepth, RspMapMrSg, RspMr,
+    CmdCreateMr, CmdDeregMr, CmdGetDmaMr, CmdMapMrSg, CmdRegUserMr, CmdRegUserMrPages, CmdRevokeMr,
+    Empty, PageListDepth, RspMapMrSg, RspMr,
 };
 use virtio_rdma_abi::ib::AccessFlags;
 
@@ -103,6 +103,11 @@ impl Device {
         if !self.destroy_mr(cmd.mrn) {
             return Err(Errno::INVAL);
         }
+        Ok(DONE)
+    }
+
+    pub(super) fn revoke_mr_command(&self, cmd: CmdRevokeMr) -> Result<Empty> {
+        require(self.revoke_mr(cmd.mrn))?;
         Ok(DONE)
     }
 

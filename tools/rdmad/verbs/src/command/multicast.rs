@@ -7,14 +7,14 @@ use virtio_rdma_abi::ib::QpType;
 
 use super::DONE;
 use crate::error::{require, Errno, Result};
-use crate::qp::Qp;
 use crate::Device;
 
 impl Device {
     pub(super) fn attach_mcast(&self, cmd: CmdAttachMcast) -> Result<Empty> {
         let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
-        require(has_groups(&qp))?;
-        self.attach(cmd.mgid, cmd.qpn)?;
+        // Management datagrams have one receiver.
+        require(qp.qp_type == QpType::Ud)?;
+        self.attach_to(cmd.mgid, cmd.qpn)?;
         Ok(DONE)
     }
 
@@ -22,9 +22,4 @@ impl Device {
         self.detach_from(cmd.mgid, cmd.qpn)?;
         Ok(DONE)
     }
-}
-
-/// Management datagrams have one receiver.
-fn has_groups(qp: &Qp) -> bool {
-    qp.qp_type == QpType::Ud
 }

@@ -4,7 +4,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
 
 use virtio_rdma_abi::ib::AccessFlags;
@@ -28,6 +28,8 @@ pub(crate) struct Mr {
     kind: Kind,
     /// Pages counted towards the limit of the device.
     counted: u64,
+    /// Its memory was taken back: its keys open nothing any more.
+    is_revoked: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -142,6 +144,7 @@ impl MrTable {
             pd,
             kind,
             counted: std::mem::take(&mut charge.npages),
+            is_revoked: AtomicBool::new(false),
         }))
     }
 
@@ -193,6 +196,17 @@ impl MrTable {
         self.table.remove(number)
     }
 
+    /// Takes the memory of an MR away that was made with it: its keys open nothing from now on, and stay its own.
+    /// Workers may still use the memory until they are synchronised with. Returns whether there is such an MR.
+    pub(crate) fn revoke(&self, number: u32) -> bool {
+        let revoke = |mr: &Mr| {
+            let is_fixed = matches!(mr.kind, Kind::Fixed(_));
+            mr.is_revoked.fetch_or(is_fixed, Ordering::Release);
+            is_fixed
+        };
+        self.table.with(number, revoke) == Some(true)
+    }
+
     /// Gives back what a removed MR occupied.
     pub(crate) fn release(&self, number: u32, mr: &Mr) {
         self.pages.fetch_sub(mr.counted, Ordering::Relaxed);
@@ -242,7 +256,7 @@ impl MrTable {
     #[inline]
     fn visit<R>(&self, key: u32, pdn: u32, visit: impl FnOnce(&Arc<Region>) -> R) -> Option<R> {
         let visit = |mr: &Mr| {
-            if mr.pd.number() != pdn {
+            if mr.pd.number() != pdn || mr.is_revoked.load(Ordering::Acquire) {
                 return None;
             }
             match &mr.kind {

@@ -67,6 +67,7 @@ impl Qp {
             return Err(status);
         }
         let to = self.destination(turn, side, fetched)?;
+        // A group's Ethernet address is no port's.
         if let Some(peer) = turn.device.fabric().direct_peer(to.path.dst_mac) {
             if !direct::deliver(turn, side, &fetched.wr, &to, &peer)? {
                 return Ok(None);

@@ -18,6 +18,8 @@ mod errors;
 mod events;
 #[path = "../verbs/registration.rs"]
 mod registration;
+#[path = "../verbs/revocation.rs"]
+mod revocation;
 #[path = "../verbs/services/mod.rs"]
 mod services;
 

@@ -13,6 +13,7 @@ mod errors;
 mod events;
 mod hostile;
 mod registration;
+mod revocation;
 mod services;
 mod switch;
 

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory regions over memory of other drivers.
+//!
+//! The exporter of a DMA buffer may take it back at any time, and when its callback returns the device must not use the
+//! memory any more. So the device is told to close the MR, which keeps its number until it is deregistered: what uses
+//! its keys meanwhile fails, and no other MR gets them.
+
+use super::{
+    device::IbDevice,
+    mr::{
+        self,
+        Mr, //
+    }, //
+};
+use crate::{
+    abi::ctrl::{
+        CmdDeregMr,
+        CmdRevokeMr, //
+    },
+    ctrl::Failure,
+    device::Device,
+    rdma::{
+        dmabuf::{
+            Dmabuf,
+            LockedDmabuf,
+            Revoke, //
+        },
+        mr::{
+            DmabufMemory,
+            DmabufRegions,
+            NewMr,
+            UserMemory, //
+        },
+        pd::Pd, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            AtomicFlag,
+            Relaxed, //
+        },
+        Arc, //
+    }, //
+};
+
+/// Closes an MR when its memory is taken back.
+pub(super) struct Revocation {
+    device: Arc<Device>,
+    mrn: Atomic<u32>,
+    /// Whether the device has an MR of that number over the memory. Written with the reservation of the buffer locked.
+    is_open: AtomicFlag,
+}
+
+impl Revoke for Revocation {
+    fn revoke(&self) {
+        if !self.is_open.load(Relaxed) {
+            return;
+        }
+        self.is_open.store(false, Relaxed);
+        let request = CmdRevokeMr {
+            mrn: self.mrn.load(Relaxed),
+        };
+        if let Err(failure) = self.device.ctrl().exec(&request) {
+            dev_warn!(
+                self.device.as_device(),
+                "the device does not let go of memory that was taken back: {:?}\n",
+                Error::from(failure)
+            );
+        }
+    }
+}
+
+/// The memory of an MR.
+pub(super) type Buffer = Dmabuf<Revocation>;
+
+/// Destroys MR `mrn` over `buffer`. The exporter waits meanwhile: from the answer on the number may be another MR's.
+pub(super) fn destroy(device: &Device, mrn: u32, buffer: Buffer) {
+    let answer = buffer.locked(|| {
+        buffer.handler().is_open.store(false, Relaxed);
+        device.ctrl().exec(&CmdDeregMr { mrn })
+    });
+    super::release(device, answer, buffer);
+}
+
+impl DmabufRegions for IbDevice {
+    fn reg_dmabuf_mr(pd: &Pd<Self>, memory: &DmabufMemory) -> Result<NewMr<Mr>> {
+        let ib_device = pd.device();
+        let device = &ib_device.device;
+        if !device.limits().peers {
+            return Err(EOPNOTSUPP);
+        }
+        mr::access_flags(memory.access)?;
+        if memory.length == 0 || memory.length > ib_device.max_mr_size() {
+            return Err(EINVAL);
+        }
+        let mut buffer = LockedDmabuf::pin(
+            ib_device,
+            memory.fd,
+            memory.offset,
+            memory.length,
+            memory.access,
+        )?;
+        let page_shift = buffer
+            .umem()
+            .best_page_shift(ib_device.mr_page_sizes(), memory.iova)?;
+        let range = UserMemory {
+            start: memory.iova,
+            length: memory.length,
+            iova: memory.iova,
+            access: memory.access,
+        };
+        // All that can fail comes before the device knows the memory.
+        let revocation = Revocation {
+            device: device.clone(),
+            mrn: Atomic::new(0),
+            is_open: AtomicFlag::new(false),
+        };
+        let revocation = Arc::new(revocation, GFP_KERNEL)?;
+        let (request, list) = mr::prepare(pd, buffer.umem(), page_shift, &range)?;
+        let answer = if device.limits().mr_pages {
+            device.ctrl().exec(&request)
+        } else {
+            device.ctrl().exec(&request.base)
+        };
+        match answer {
+            Ok(response) => {
+                revocation.mrn.store(response.mrn, Relaxed);
+                revocation.is_open.store(true, Relaxed);
+                let buffer = buffer.unlock(revocation);
+                Ok(Mr::over_dmabuf(device, response, buffer, page_shift))
+            }
+            Err(Failure::Refused(error)) => Err(error),
+            Err(Failure::Dead) => {
+                device.bury((buffer.unlock(revocation), list));
+                Err(ENODEV)
+            }
+        }
+    }
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of other drivers that a device uses: DMA buffers.
+//!
+//! A buffer is pinned as long as it is used, and its exporter may take it back for good all the same: because its device goes
+//! away, or to put the memory to other use. What becomes of it then is the driver's [`Revoke`].
+//!
+//! C header: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h)
+
+use super::{
+    mr::AccessFlags,
+    umem::Umem,
+    Device,
+    Driver, //
+};
+use crate::bindings;
+use core::{
+    mem::offset_of,
+    ptr::NonNull, //
+};
+use kernel::{
+    error::from_err_ptr,
+    prelude::*,
+    sync::Arc, //
+};
+
+/// Who has the device let go of a buffer.
+pub trait Revoke: Send + Sync + 'static {
+    /// On return the device does not use the memory any more, and never will again.
+    ///
+    /// Called once at most, with the reservation of the buffer locked: when the exporter takes it back, else when the
+    /// [`Dmabuf`] is dropped. May sleep, but not touch memory of processes.
+    fn revoke(&self);
+}
+
+/// The start of a umem over a buffer.
+fn container(umem: &Umem) -> *mut bindings::ib_umem_dmabuf {
+    const { assert!(offset_of!(bindings::ib_umem_dmabuf, umem) == 0) };
+
+    umem.as_raw().cast()
+}
+
+/// The reservation of a buffer is locked: its exporter does not take it back meanwhile.
+///
+/// # Invariants
+///
+/// The umem is valid, and its reservation locked by this.
+struct Locked(*mut bindings::ib_umem_dmabuf);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants.
+        unsafe { bindings::ib_umem_dmabuf_revoke_unlock(self.0) };
+    }
+}
+
+/// A buffer that is pinned and mapped for the device, with its reservation locked, so that the exporter can't take it back
+/// while the device gets to know it.
+pub struct LockedDmabuf {
+    /// Dropped first: it is `umem`'s, whose end locks it again.
+    lock: Locked,
+    umem: Umem,
+}
+
+impl LockedDmabuf {
+    /// Pins `length` bytes from `offset` on of the buffer that file `fd` of the current process is.
+    ///
+    /// # Errors
+    ///
+    /// `EBADF` and `EINVAL` for what is no buffer, `EINVAL` for a range beyond its end, and those of the exporter.
+    pub fn pin<T: Driver>(
+        device: &Device<T>,
+        fd: c_int,
+        offset: u64,
+        length: u64,
+        access: AccessFlags,
+    ) -> Result<Self> {
+        // SAFETY: The device is registered.
+        let raw = from_err_ptr(unsafe {
+            bindings::ib_umem_dmabuf_get_pinned_revocable_and_lock(
+                device.as_raw(),
+                c_ulong::try_from(offset)?,
+                usize::try_from(length)?,
+                fd,
+                c_int::try_from(access.0)?,
+            )
+        })?;
+        // INVARIANT: It came with its reservation locked.
+        let lock = Locked(raw);
+        let raw = NonNull::new(raw.cast()).ok_or(EINVAL)?;
+        // SAFETY: A buffer of this device, whose first member is the umem, was just made for us.
+        let umem = unsafe { Umem::from_raw(device, raw) }?;
+        Ok(Self { lock, umem })
+    }
+
+    /// The memory.
+    pub fn umem(&mut self) -> &mut Umem {
+        &mut self.umem
+    }
+
+    /// Unlocks the reservation. From now on the exporter may take the buffer back, which `handler` is told of.
+    pub fn unlock<R: Revoke>(self, handler: Arc<R>) -> Dmabuf<R> {
+        let Self { lock, umem } = self;
+        let private = core::ptr::from_ref::<R>(&handler).cast_mut().cast();
+        // SAFETY: The reservation is locked. The handler is called as long as the umem exists at most, and by the order
+        // of the fields below it is dropped later.
+        unsafe { bindings::ib_umem_dmabuf_set_revoke_locked(lock.0, Some(revoked::<R>), private) };
+        drop(lock);
+        // INVARIANT: Set above.
+        Dmabuf { umem, handler }
+    }
+}
+
+/// # Safety
+///
+/// Called by the core for a [`Dmabuf`] with an `R`, whose handler `private` is.
+unsafe extern "C" fn revoked<R: Revoke>(private: *mut c_void) {
+    // SAFETY: By the function's safety requirements; the handler outlives the umem.
+    unsafe { &*private.cast::<R>() }.revoke();
+}
+
+/// A buffer that is pinned and mapped for the device. Dropping it has its handler called, unless the exporter has taken
+/// the buffer back.
+///
+/// # Invariants
+///
+/// `umem` is over a buffer, and its handler is `handler`.
+pub struct Dmabuf<R: Revoke> {
+    /// Dropped first: it calls the handler.
+    umem: Umem,
+    handler: Arc<R>,
+}
+
+impl<R: Revoke> Dmabuf<R> {
+    /// The handler.
+    pub fn handler(&self) -> &R {
+        &self.handler
+    }
+
+    /// Runs `work` while the exporter can't take the buffer back. May sleep.
+    pub fn locked<U>(&self, work: impl FnOnce() -> U) -> U {
+        let raw = container(&self.umem);
+        // SAFETY: By the type invariants.
+        unsafe { bindings::ib_umem_dmabuf_revoke_lock(raw) };
+        // INVARIANT: It was just locked.
+        let _lock = Locked(raw);
+        work()
+    }
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! MRs whose memory is taken back.
+
+use rustix::io::Errno;
+use virtio_rdma_abi::config::F_PEERS;
+use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::ib::{AsyncEvent, WcStatus, WrOpcode};
+
+use crate::harness::*;
+
+const EINVAL: u8 = Errno::INVAL.raw_os_error() as u8;
+const EOPNOTSUPP: u8 = Errno::OPNOTSUPP.raw_os_error() as u8;
+
+fn revoke(vm: &Vm, mr: &Mr) -> Result<(), u8> {
+    vm.call(CmdRevokeMr { mrn: mr.mrn }).map(|_| ())
+}
+
+#[test]
+fn what_was_taken_back_is_not_touched() {
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        world.negotiate(&[F_PEERS]);
+        let p = Pair::new(&world);
+        p.b.write(p.mb.iova, &[7; 64]);
+        p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 32));
+        p.cq_a.expect(1, WcStatus::Success);
+        let before = p.b.read(p.mb.iova, 64);
+        revoke(p.b, &p.mb).unwrap();
+        p.a.write(p.ma.iova, &[9; 64]);
+        p.qa.post(&p.wr(2, WrOpcode::RdmaWrite, 64));
+        p.cq_a.expect(2, WcStatus::RemAccessErr);
+        p.responder_failed(Some(AsyncEvent::QpAccessErr));
+        assert_eq!(p.b.read(p.mb.iova, 64), before);
+        // No other MR has its number meanwhile, and it still has to be deregistered.
+        assert_ne!(p.b.mr(4096).mrn, p.mb.mrn);
+        revoke(p.b, &p.mb).unwrap();
+        p.b.call(CmdDeregMr { mrn: p.mb.mrn }).unwrap();
+        assert_eq!(revoke(p.b, &p.mb), Err(EINVAL));
+    });
+}
+
+#[test]
+fn local_keys_of_what_was_taken_back() {
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        world.negotiate(&[F_PEERS]);
+        let p = Pair::new(&world);
+        // A receive that waits already is no use of the memory.
+        p.qb.post_recv(5, &[sge(&p.mb, 0, 64)]);
+        revoke(p.b, &p.mb).unwrap();
+        p.qa.post(&p.send(1, 10));
+        p.cq_a.expect(1, WcStatus::RemOpErr);
+        p.cq_b.expect(5, WcStatus::LocProtErr);
+        revoke(p.a, &p.ma).unwrap();
+        let other = Pair::new(&world);
+        other.qa.post(&p.send(2, 10));
+        other.cq_a.expect(2, WcStatus::LocProtErr);
+    });
+}
+
+#[test]
+fn what_can_be_taken_back() {
+    let world = World::new(1, verbs::PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let mr = vm.mr(4096);
+    assert_eq!(revoke(vm, &mr), Err(EOPNOTSUPP), "not negotiated");
+    world.negotiate(&[F_PEERS]);
+    assert_eq!(vm.call(CmdRevokeMr { mrn: 0 }).err(), Some(EINVAL));
+    let fast = vm.call(CmdCreateMr {
+        pdn: vm.pdn,
+        access_flags: FULL,
+        max_num_sg: 4,
+    });
+    let mrn = fast.unwrap().mrn;
+    assert_eq!(
+        vm.call(CmdRevokeMr { mrn }).err(),
+        Some(EINVAL),
+        "has no memory"
+    );
+    assert_eq!(revoke(vm, &mr), Ok(()));
+    assert!(vm
+        .sink
+        .events
+        .lock()
+        .unwrap()
+        .iter()
+        .all(|event| event.1 == EventKind::Completion));
+}
