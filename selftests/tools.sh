@@ -11,6 +11,9 @@
 test_rc_pingpong_polling() { pair -g ibv_rc_pingpong -n 300 -c; }
 test_rc_pingpong_events() { pair -g ibv_rc_pingpong -n 300 -c -e; }
 test_rc_pingpong_large() { pair -g ibv_rc_pingpong -n 20 -s 1000000 -c; }
+test_srq_pingpong() { pair -g ibv_srq_pingpong -n 300 -q 4 -c; }
+test_srq_pingpong_events() { pair -g ibv_srq_pingpong -n 300 -q 4 -c -e; }
+test_send_bw_srq() { pair -x ib_send_bw -s 65536 -n 300 -q 4 --use-srq; }
 test_write_bw() { pair -x ib_write_bw -s 65536 -n 500; }
 test_read_bw() { pair -x ib_read_bw -s 65536 -n 500; }
 test_send_bw() { pair -x ib_send_bw -s 65536 -n 500; }
@@ -39,5 +42,5 @@ test_first_steps() {
 tests=(test_rc_pingpong_polling test_rc_pingpong_events test_write_bw test_write_lat test_first_steps)
 # How queues are posted to and polled does not depend on the rest.
 in_rfc_mode || tests+=(test_rc_pingpong_large test_read_bw test_send_bw test_send_bw_events test_write_bw_both_ways
-	test_write_bw_many_pairs)
+	test_write_bw_many_pairs test_srq_pingpong test_srq_pingpong_events test_send_bw_srq)
 run_tests "${tests[@]}"

@@ -18,6 +18,14 @@ pub const F_REG_PAGES: u32 = 2;
 /// ([`Cqe::vlan`](super::cqe::Cqe::vlan)).
 pub const F_GID_VLAN: u32 = 3;
 
+/// Number of feature bit `VIRTIO_RDMA_F_SRQ`: there are shared receive queues, with limits at [`SRQ_CONFIG_OFFSET`]. It
+/// needs [`F_RING_ADDR`].
+pub const F_SRQ: u32 = 5;
+
+/// Number of feature bit `VIRTIO_RDMA_F_RESIZE_CQ`: a CQ moves to another ring
+/// ([`CmdResizeCq`](super::ctrl::CmdResizeCq)). It needs [`F_RING_ADDR`].
+pub const F_RESIZE_CQ: u32 = 6;
+
 /// Number of feature bit `VIRTIO_RDMA_F_RATE_LIMIT`: what a QP sends can be limited to a rate
 /// ([`CmdSetRateLimit`](super::ctrl::CmdSetRateLimit), [`QpAttrMask::RATE_LIMIT`](super::ib::QpAttrMask::RATE_LIMIT)).
 pub const F_RATE_LIMIT: u32 = 7;
@@ -39,6 +47,9 @@ pub const CONFIG_SIZE: usize = 640;
 
 /// Offset of [`OwnRingsConfig`], which is valid once [`F_RING_ADDR`] is negotiated.
 pub const OWN_RINGS_CONFIG_OFFSET: usize = Config::SIZE;
+
+/// Offset of [`SrqConfig`], which is valid once [`F_SRQ`] is negotiated.
+pub const SRQ_CONFIG_OFFSET: usize = 160;
 
 /// Offset of [`RateLimitConfig`], which is valid once [`F_RATE_LIMIT`] is negotiated.
 pub const RATE_LIMIT_CONFIG_OFFSET: usize = 176;
@@ -168,6 +179,18 @@ wire_struct! {
         20 => max_inline_data: u32,
         /// Number of doorbell pages in shared memory region [`DOORBELL_SHM_ID`], page 0 included.
         24 => doorbell_pages: u32,
+    }
+}
+
+wire_struct! {
+    /// Limits of shared receive queues, at [`SRQ_CONFIG_OFFSET`].
+    pub struct SrqConfig: 12 {
+        /// Number of SRQs.
+        0 => max_srq: u32,
+        /// Outstanding work requests of an SRQ.
+        4 => max_srq_wr: u32,
+        /// SGEs of a receive work request of an SRQ.
+        8 => max_srq_sge: u32,
     }
 }
 

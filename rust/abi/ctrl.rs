@@ -59,6 +59,16 @@ wire_enum! {
         DelGid = 17,
         /// Arm a CQ that is a transport virtqueue.
         ReqNotifyCq = 18,
+        /// Create an SRQ.
+        CreateSrq = 21,
+        /// Arm the limit of an SRQ, or move it to a longer ring.
+        ModifySrq = 22,
+        /// Query the attributes of an SRQ.
+        QuerySrq = 23,
+        /// Destroy an SRQ.
+        DestroySrq = 24,
+        /// Move a CQ to another ring.
+        ResizeCq = 25,
         /// Limit the rate at which a QP sends.
         SetRateLimit = 26,
         /// Attach a UD QP to a multicast group.
@@ -164,6 +174,8 @@ wire_mask! {
         /// A UD QP does not receive what it sends to a multicast group itself; with
         /// [`F_MULTICAST`](super::config::F_MULTICAST).
         BLOCK_MULTICAST_LOOPBACK = 1 << 1,
+        /// CREATE_QP with [`F_SRQ`](super::config::F_SRQ): receives come from the SRQ `srqn`.
+        SRQ = 1 << 2,
     }
 }
 
@@ -367,8 +379,10 @@ wire_struct! {
         30 => max_inline_data: u32,
         /// Flags in own rings, else zero (the RFC's first reserved word).
         34 => flags: CreateFlags,
+        /// The SRQ with [`CreateFlags::SRQ`], else zero (the RFC's second reserved word).
+        38 => srqn: u32,
         /// Reserved, zero.
-        38 => reserved: [u8; 28],
+        42 => reserved: [u8; 24],
     }
 }
 
@@ -515,6 +529,115 @@ wire_struct! {
     }
 }
 request!(CmdReqNotify, ReqNotifyCq, Empty);
+
+wire_struct! {
+    /// CREATE_SRQ.
+    pub struct CmdCreateSrq: 52 {
+        /// PD, which the local keys of its work requests are checked against.
+        0 => pdn: u32,
+        /// Outstanding work requests.
+        4 => max_wr: u32,
+        /// SGEs of a work request.
+        8 => max_sge: u32,
+        /// Flags: [`CreateFlags::USER`].
+        12 => flags: CreateFlags,
+        /// Where the ring is.
+        16 => ring: RingAddr,
+        /// Doorbell page that rings the SRQ.
+        40 => doorbell_page: u32,
+        /// Cookie of its events.
+        44 => cookie: u64,
+    }
+}
+
+wire_struct! {
+    /// Answer to CREATE_SRQ.
+    pub struct RspCreateSrq: 4 {
+        /// Handle.
+        0 => srqn: u32,
+    }
+}
+request!(CmdCreateSrq, CreateSrq, RspCreateSrq);
+
+wire_mask! {
+    /// What MODIFY_SRQ changes: the bits of the kernel's `enum ib_srq_attr_mask`.
+    pub struct SrqAttrMask: u32 {
+        /// `max_wr` and the ring.
+        MAX_WR = 1 << 0,
+        /// `limit`.
+        LIMIT = 1 << 1,
+    }
+}
+
+wire_struct! {
+    /// MODIFY_SRQ. Fields that the mask does not name are zero.
+    pub struct CmdModifySrq: 40 {
+        /// Handle.
+        0 => srqn: u32,
+        /// Attributes to change.
+        4 => attr_mask: SrqAttrMask,
+        /// Outstanding work requests.
+        8 => max_wr: u32,
+        /// An event is due once fewer work requests than this are left; 0 for none.
+        12 => limit: u32,
+        /// The ring that takes the place of the present one.
+        16 => ring: RingAddr,
+    }
+}
+request!(CmdModifySrq, ModifySrq, Empty);
+
+wire_struct! {
+    /// QUERY_SRQ.
+    pub struct CmdQuerySrq: 4 {
+        /// Handle.
+        0 => srqn: u32,
+    }
+}
+
+wire_struct! {
+    /// Answer to QUERY_SRQ.
+    pub struct RspQuerySrq: 12 {
+        /// Outstanding work requests.
+        0 => max_wr: u32,
+        /// SGEs of a work request.
+        4 => max_sge: u32,
+        /// The armed limit; 0 once its event was raised.
+        8 => limit: u32,
+    }
+}
+request!(CmdQuerySrq, QuerySrq, RspQuerySrq);
+
+wire_struct! {
+    /// DESTROY_SRQ.
+    pub struct CmdDestroySrq: 4 {
+        /// Handle.
+        0 => srqn: u32,
+    }
+}
+request!(CmdDestroySrq, DestroySrq, Empty);
+
+wire_struct! {
+    /// RESIZE_CQ.
+    pub struct CmdResizeCq: 32 {
+        /// Handle.
+        0 => cqn: u32,
+        /// Number of entries.
+        4 => cqe: u32,
+        /// The ring that takes the place of the present one.
+        8 => ring: RingAddr,
+    }
+}
+
+wire_struct! {
+    /// Answer to RESIZE_CQ.
+    pub struct RspResizeCq: 4 {
+        /// `used.idx` that the old ring ends with: what completes later is in the new one.
+        0 => used_idx: u16,
+        /// Reserved, zero.
+        2 => reserved: u16,
+    }
+}
+request!(CmdResizeCq, ResizeCq, RspResizeCq);
 
 wire_struct! {
     /// SET_RATE_LIMIT, with [`F_RATE_LIMIT`](super::config::F_RATE_LIMIT).

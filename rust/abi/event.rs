@@ -23,7 +23,7 @@ wire_struct! {
         0 => raw_kind: u32,
         /// Reserved, zero.
         4 => reserved: u32,
-        /// Cookie of the CQ or QP; the port number for a port's event, 0 for the device's.
+        /// Cookie of the CQ, QP or SRQ; the port number for a port's event, 0 for the device's.
         8 => cookie: u64,
     }
 }

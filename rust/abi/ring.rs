@@ -26,7 +26,7 @@ pub const DOORBELL_PAGE_SIZE: u32 = 4096;
 pub const KERNEL_DOORBELL_PAGE: u32 = 0;
 
 wire_struct! {
-    /// Where a ring lies in memory, as CREATE_CQ and CREATE_QP carry it.
+    /// Where a ring lies in memory, as the commands that create and resize queues carry it.
     pub struct RingAddr: 24 {
         /// DMA address of the page list: `npages` le64, each the DMA address of a page of the ring.
         0 => pages: u64,
@@ -245,7 +245,7 @@ wire_enum! {
 pub struct Doorbell {
     /// Kind of queue.
     pub kind: DoorbellKind,
-    /// QPN or CQ handle.
+    /// QPN, or handle of the CQ or SRQ.
     pub number: u32,
 }
 

@@ -73,12 +73,56 @@ wire_struct! {
 }
 
 wire_struct! {
+    /// Request of RESIZE_CQ.
+    pub struct ResizeCqReq: 16 {
+        /// The ring that takes the place of the present one.
+        0 => ring: UserRing,
+    }
+}
+
+wire_struct! {
+    /// Response of RESIZE_CQ.
+    pub struct ResizeCqResp: 8 {
+        /// `used.idx` that the old ring ends with.
+        0 => used_idx: u16,
+        /// Reserved, zero.
+        2 => reserved: [u8; 6],
+    }
+}
+
+wire_struct! {
     /// Request of CREATE_QP.
     pub struct CreateQpReq: 32 {
         /// The send queue's ring.
         0 => sq: UserRing,
-        /// The receive queue's ring.
+        /// The receive queue's ring; none with an SRQ.
         16 => rq: UserRing,
+    }
+}
+
+wire_struct! {
+    /// Request of CREATE_SRQ.
+    pub struct CreateSrqReq: 16 {
+        /// The SRQ's ring.
+        0 => ring: UserRing,
+    }
+}
+
+wire_struct! {
+    /// Response of CREATE_SRQ.
+    pub struct CreateSrqResp: 8 {
+        /// Handle, as the doorbell takes it.
+        0 => srqn: u32,
+        /// Reserved, zero.
+        4 => reserved: u32,
+    }
+}
+
+wire_struct! {
+    /// Request of MODIFY_SRQ.
+    pub struct ModifySrqReq: 16 {
+        /// The ring that takes the place of the present one, with `IB_SRQ_MAX_WR`; else none.
+        0 => ring: UserRing,
     }
 }
 

@@ -63,8 +63,18 @@ pub struct DeviceAttributes {
     pub max_ah: u32,
     /// Pages of an MR that kernel clients map and register by work requests.
     pub max_fast_reg_page_list_len: u32,
+    /// Shared receive queues.
+    pub max_srq: u32,
+    pub max_srq_wr: u32,
+    pub max_srq_sge: u32,
     pub max_pkeys: u16,
     pub local_ca_ack_delay: u8,
+}
+
+impl DeviceAttributes {
+    /// Bit of `device_cap_flags`: SRQs can be resized.
+    pub const SRQ_RESIZE: u64 =
+        bindings::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_SRQ_RESIZE as u64;
 }
 
 /// # Safety
@@ -111,6 +121,9 @@ pub(super) unsafe extern "C" fn query<T: Driver>(
         to.max_total_mcast_qp_attach = from.max_total_mcast_qp_attach;
         to.max_ah = from.max_ah;
         to.max_fast_reg_page_list_len = from.max_fast_reg_page_list_len;
+        to.max_srq = from.max_srq;
+        to.max_srq_wr = from.max_srq_wr;
+        to.max_srq_sge = from.max_srq_sge;
         to.max_pkeys = from.max_pkeys;
         to.local_ca_ack_delay = from.local_ca_ack_delay;
         Ok(0)

@@ -71,6 +71,14 @@ impl<T: CompletionQueues> CoreObject<T> for bindings::ib_cq {
     type Own = CqConsumer;
 }
 
+impl<T: CompletionQueues> Cq<T> {
+    /// The CQ's device.
+    pub fn device(&self) -> &Device<T> {
+        // SAFETY: The core sets the device of each CQ, and destroys all CQs before the device goes away.
+        unsafe { Device::from_raw((*self.as_raw()).device) }
+    }
+}
+
 impl Handled for bindings::ib_cq {
     type Event = CqEvent;
 
@@ -178,6 +186,26 @@ pub(super) unsafe extern "C" fn create_user<T: UserContexts>(
                 T::create_user_cq(context, &attr, consumer, &udata)
             })
         }
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `resize_user_cq` of a device of `T`: `cq` is created, `udata` valid.
+pub(super) unsafe extern "C" fn resize_user<T: UserContexts>(
+    cq: *mut bindings::ib_cq,
+    entries: c_uint,
+    udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        let udata = unsafe { Udata::from_raw(udata) }.ok_or(EINVAL)?;
+        // SAFETY: By the function's safety requirements.
+        let resized = T::resize_user_cq(unsafe { Cq::<T>::from_raw(cq) }, entries, &udata)?;
+        let resized = c_int::try_from(resized)?;
+        // SAFETY: By the function's safety requirements; nobody has a reference to the C structure.
+        unsafe { (*cq).cqe = resized };
+        Ok(0)
     })
 }
 

@@ -61,6 +61,16 @@ events! {
 }
 
 events! {
+    /// What can happen to a shared receive queue.
+    SrqEvent {
+        /// Its memory makes no sense.
+        Error = ib_event_type_IB_EVENT_SRQ_ERR,
+        /// Fewer work requests are left than its limit.
+        LimitReached = ib_event_type_IB_EVENT_SRQ_LIMIT_REACHED,
+    }
+}
+
+events! {
     /// What can happen to a queue pair.
     QpEvent {
         /// It went to the error state by itself.

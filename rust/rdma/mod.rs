@@ -14,7 +14,7 @@
 //! |---|---|
 //! | devices, registration | [`device`], [`operations`], [`attributes`], [`port`], [`gid`] |
 //! | user contexts, what they map and exchange | [`ucontext`], [`mmap`], [`udata`] |
-//! | objects | [`object`], [`pd`], [`mr`], [`ah`], [`cq`], [`qp`], [`qp_attr`], [`multicast`] |
+//! | objects | [`object`], [`pd`], [`mr`], [`ah`], [`cq`], [`qp`], [`qp_attr`], [`srq`], [`multicast`] |
 //! | work of kernel clients | [`work_request`], [`work_completion`] |
 //! | memory | [`umem`], [`dmabuf`], [`queue_memory`], [`page_list`] |
 //! | events, and who is told of them | [`event`], [`consumer`] |
@@ -46,6 +46,7 @@ pub mod qp;
 pub mod qp_attr;
 pub mod queue_memory;
 pub mod restrack;
+pub mod srq;
 pub mod stats;
 pub mod ucontext;
 pub mod udata;

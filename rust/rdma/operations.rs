@@ -16,6 +16,7 @@ use super::{
     port,
     qp,
     restrack,
+    srq,
     stats,
     ucontext,
     work_completion,
@@ -149,6 +150,20 @@ impl<T: Driver> Operations<T> {
         self
     }
 
+    /// Adds shared receive queues.
+    pub const fn with_shared_receive_queues(mut self) -> Self
+    where
+        T: srq::SharedReceiveQueues,
+    {
+        self.table.create_srq = Some(srq::create::<T>);
+        self.table.modify_srq = Some(srq::modify::<T>);
+        self.table.query_srq = Some(srq::query::<T>);
+        self.table.destroy_srq = Some(srq::destroy::<T>);
+        self.table.post_srq_recv = Some(srq::post_recv::<T>);
+        self.table.size_ib_srq = srq::Srq::<T>::SIZE;
+        self
+    }
+
     /// Adds user contexts, and queues in memory of processes.
     pub const fn with_user_contexts(mut self) -> Self
     where
@@ -161,6 +176,7 @@ impl<T: Driver> Operations<T> {
         self.table.mmap = Some(mmap::mmap::<T>);
         self.table.mmap_free = Some(mmap::free::<T>);
         self.table.create_user_cq = Some(cq::create_user::<T>);
+        self.table.resize_user_cq = Some(cq::resize_user::<T>);
         self.table.create_qp = Some(qp::create_any::<T>);
         self
     }

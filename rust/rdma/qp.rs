@@ -134,7 +134,7 @@ pub struct QpInit<'a, T: QueuePairs> {
 impl<'a, T: QueuePairs> QpInit<'a, T> {
     /// # Safety
     ///
-    /// `raw` is valid for `'a`, and so are the CQs that it names.
+    /// `raw` is valid for `'a`, and so are the CQs and the SRQ that it names.
     unsafe fn from_raw(raw: *const bindings::ib_qp_init_attr) -> Result<Self> {
         // SAFETY: By the safety requirements.
         let raw: &'a bindings::ib_qp_init_attr = unsafe { &*raw };
@@ -168,9 +168,9 @@ impl<'a, T: QueuePairs> QpInit<'a, T> {
         self.recv_cq
     }
 
-    /// Whether receives come from a shared receive queue.
-    pub fn has_srq(&self) -> bool {
-        !self.raw.srq.is_null()
+    /// The shared receive queue, or null.
+    pub(super) fn raw_srq(&self) -> *mut bindings::ib_srq {
+        self.raw.srq
     }
 
     /// Whether every send work request completes with an entry, not only those that ask for it.
@@ -381,6 +381,7 @@ pub(super) unsafe extern "C" fn query<T: QueuePairs>(
             (*init).qp_context = (*raw).qp_context;
             (*init).send_cq = (*raw).send_cq;
             (*init).recv_cq = (*raw).recv_cq;
+            (*init).srq = (*raw).srq;
             (*init).sq_sig_type = if qp.own().signal_all {
                 bindings::ib_sig_type_IB_SIGNAL_ALL_WR
             } else {

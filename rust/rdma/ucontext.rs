@@ -6,6 +6,7 @@
 
 use super::{
     cq::{
+        Cq,
         CqAttributes,
         CqConsumer,
         NewCq, //
@@ -59,6 +60,9 @@ pub trait UserContexts: QueuePairs {
         consumer: CqConsumer,
         udata: &Udata<'_>,
     ) -> Result<NewCq<Self::Cq>>;
+
+    /// Moves a CQ of the current process to other memory of it, for at least `entries` entries, and returns how many it has.
+    fn resize_user_cq(cq: &Cq<Self>, entries: u32, udata: &Udata<'_>) -> Result<u32>;
 
     /// What completions name in place of QP `number` of a process, if the core polls its CQ.
     fn completed_qp(device: &Device<Self>, number: u32) -> Option<&QpStub> {

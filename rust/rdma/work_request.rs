@@ -464,14 +464,31 @@ pub(super) unsafe extern "C" fn post_recv<T: KernelQueues>(
     list: *const bindings::ib_recv_wr,
     bad: *mut *const bindings::ib_recv_wr,
 ) -> c_int {
+    // SAFETY: By the function's safety requirements.
+    unsafe {
+        recv_list(list, bad, |requests| {
+            T::post_recv(Qp::from_raw(qp), requests)
+        })
+    }
+}
+
+/// Posts a list of receive work requests by what `post` does.
+///
+/// # Safety
+///
+/// `list` is valid, `bad` writable.
+pub(super) unsafe fn recv_list(
+    list: *const bindings::ib_recv_wr,
+    bad: *mut *const bindings::ib_recv_wr,
+    post: impl FnOnce(&mut RecvRequests<'_>) -> Result,
+) -> c_int {
     // INVARIANT: By the function's safety requirements.
     let mut requests = RecvRequests {
         next: list,
         last: list,
         _list: PhantomData,
     };
-    // SAFETY: By the function's safety requirements.
-    match T::post_recv(unsafe { Qp::from_raw(qp) }, &mut requests) {
+    match post(&mut requests) {
         Ok(()) => 0,
         Err(error) => {
             // SAFETY: By the function's safety requirements.

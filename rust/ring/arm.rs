@@ -11,6 +11,7 @@
 use super::abi::ring::ArmKind;
 use super::abi::ring::ArmWord;
 use super::abi::ring::RingLayout;
+use super::slot_count;
 use super::RingMemory;
 
 /// What is left to do after a CQ was armed.
@@ -75,6 +76,33 @@ impl Arm {
         }
     }
 
+    /// Asks again, in the ring of `layout` that the queue has moved to, for the event that was asked for in the old one.
+    /// `missed` says that completions of the old ring are not polled yet, of which the device may have told nobody: the
+    /// event is due at once then. Returns whether the CQ's doorbell is to be rung.
+    pub fn moved<M: RingMemory + ?Sized>(
+        &mut self,
+        layout: &RingLayout,
+        memory: &M,
+        missed: bool,
+    ) -> bool {
+        if self.kind == ArmKind::None {
+            return false;
+        }
+        // The new ring begins with index 0. One further back than the ring is long counts as overdue.
+        let index = match missed {
+            true => 0u16.wrapping_sub(slot_count(layout) + 1),
+            false => 0,
+        };
+        let word = ArmWord {
+            sequence: self.sequence,
+            kind: self.kind,
+            index,
+        };
+        memory.store_u32(layout.arm(), word.to_u32().to_le());
+        memory.full_barrier();
+        missed || memory.load_u16_acquire(layout.used_idx()) != 0
+    }
+
     /// An event was received: the next [`arm`](Self::arm) asks for another.
     #[inline]
     pub fn event_received(&mut self) {
@@ -119,6 +147,14 @@ impl ArmLatch {
             from: 0,
             fired: 0,
         }
+    }
+
+    /// Goes on in a ring of `slots` slots, which nothing has completed in. A sequence that was answered stays so.
+    pub fn moved(&mut self, slots: u16) {
+        *self = Self {
+            fired: self.fired,
+            ..Self::new(slots)
+        };
     }
 
     /// Counts one completion. `solicited` is true for those that the sender marked so and for every error.

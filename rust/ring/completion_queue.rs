@@ -2,6 +2,8 @@
 
 //! Driver side of a completion queue.
 
+use core::mem::replace;
+
 use super::abi::ring::ArmKind;
 use super::abi::ring::RingLayout;
 use super::offer_every_slot;
@@ -72,6 +74,12 @@ impl CompletionQueue {
         self.entry(memory, self.next).map(Some)
     }
 
+    /// Whether all completions before `used.idx` `index` were given back.
+    #[inline]
+    pub fn is_at(&self, index: u16) -> bool {
+        self.next == index
+    }
+
     /// Gives the slot of `completion`, the one that [`peek`](Self::peek) returned last, back. The device can use it
     /// after the next [`publish`](Self::publish).
     #[inline]
@@ -125,6 +133,16 @@ impl CompletionQueue {
     ) -> Armed {
         let missed_after = report_missed.then_some(self.next);
         self.arm.arm(&self.layout, memory, kind, missed_after)
+    }
+
+    /// The queue goes on in `memory`, a ring that [`new`](Self::new) has made `next` in and that the device has moved to.
+    /// It was drained up to the index that the old ring ends with. `missed` says that completions from there wait elsewhere
+    /// to be polled. Returns whether the CQ's doorbell is to be rung.
+    pub fn moved<M: RingMemory + ?Sized>(&mut self, next: Self, memory: &M, missed: bool) -> bool {
+        let mut arm = replace(self, next).arm;
+        let ring_doorbell = arm.moved(&self.layout, memory, missed);
+        self.arm = arm;
+        ring_doorbell
     }
 
     /// A completion event for this queue was received: the next [`arm`](Self::arm) asks for another. Called before

@@ -25,6 +25,12 @@ impl DeviceCq {
         }
     }
 
+    /// Goes on in another ring, of which the layout is this, from its beginning. What was pushed must be published.
+    pub fn moved(&mut self, layout: RingLayout) {
+        self.latch.moved(slot_count(&layout));
+        self.queue = DeviceQueue::new(layout);
+    }
+
     /// used.idx as the driver sees it.
     #[inline]
     pub fn used_index(&self) -> u16 {

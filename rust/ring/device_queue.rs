@@ -127,6 +127,16 @@ impl DeviceQueue {
         memory.store_u16(self.layout.avail_event(), self.next.wrapping_sub(1).to_le());
     }
 
+    /// Goes on in another ring, of which the layout is this and which has no fewer slots. The driver has copied what was
+    /// not fetched to the same positions there. The driver sees `used.idx` there at once.
+    pub fn moved<M: RingMemory + ?Sized>(&mut self, layout: RingLayout, memory: &M) {
+        debug_assert!(slot_count(&layout) >= self.slots);
+        self.slots = slot_count(&layout);
+        self.layout = layout;
+        self.published = self.used;
+        memory.store_u16_release(self.layout.used_idx(), self.used.to_le());
+    }
+
     /// Gives back everything that was ever made available, without a look at it: QP state RESET. The driver makes
     /// nothing available until it was told that the reset is done; slots that are still outstanding here are
     /// forgotten.

@@ -6,10 +6,10 @@
 //! lie is the business of a [`RingMemory`]: memory of a process, DMA memory of the kernel, or a guest's pages as
 //! the device sees them. Nothing here allocates, blocks or locks; whoever owns a queue serialises its calls.
 //!
-//! | side | send or receive queue | completion queue |
-//! |---|---|---|
-//! | driver, provider | [`WorkQueue`] | [`CompletionQueue`], armed through [`Arm`] |
-//! | device | [`DeviceQueue`] | [`DeviceCq`], with an [`ArmLatch`] |
+//! | side | send or receive queue | shared receive queue | completion queue |
+//! |---|---|---|---|
+//! | driver, provider | [`WorkQueue`] | [`SharedQueue`] | [`CompletionQueue`], armed through [`Arm`] |
+//! | device | [`DeviceQueue`] | [`DeviceQueue`] | [`DeviceCq`], with an [`ArmLatch`] |
 //!
 //! Indices are 16 bits wide and wrap. Each side keeps what it wrote in private and never reads it back, so that
 //! the other side, or a process that overwrites its own ring, can only make it refuse work.
@@ -23,6 +23,8 @@ mod device_cq;
 mod device_queue;
 mod error;
 mod memory;
+mod shared_queue;
+mod shared_slots;
 mod work_queue;
 mod work_slots;
 
@@ -35,6 +37,8 @@ pub use device_cq::DeviceCq;
 pub use device_queue::DeviceQueue;
 pub use error::RingError;
 pub use memory::RingMemory;
+pub use shared_queue::SharedQueue;
+pub use shared_slots::SharedSlots;
 pub use work_queue::WorkQueue;
 pub use work_slots::WorkSlots;
 

@@ -262,6 +262,16 @@ static bool test_reset(struct pair *pair)
 	return test_send(pair) && test_unsignaled(pair);
 }
 
+/* The longest queues there are, which some clients ask for. */
+static bool test_longest_cq(struct pair *pair)
+{
+	struct ib_cq *cq = ib_alloc_cq(pair->dev, NULL, pair->dev->attrs.max_cqe, 0, IB_POLL_SOFTIRQ);
+
+	EXPECT(!IS_ERR(cq));
+	ib_free_cq(cq);
+	return true;
+}
+
 const struct test data_tests[] = {
 	{ "send", test_send },
 	{ "send_imm_inline", test_send_imm_inline },
@@ -275,5 +285,6 @@ const struct test data_tests[] = {
 	{ "direct", test_direct },
 	{ "bad_rkey", test_bad_rkey },
 	{ "reset", test_reset },
+	{ "longest_cq", test_longest_cq },
 	{},
 };

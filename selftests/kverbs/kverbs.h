@@ -82,5 +82,6 @@ extern const struct test data_tests[];
 extern const struct test fast_reg_tests[];
 extern const struct test atomic_tests[];
 extern const struct test death_tests[];
+extern const struct test srq_tests[];
 
 #endif

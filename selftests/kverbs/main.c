@@ -23,7 +23,7 @@ static bool death;
 module_param(death, bool, 0444);
 MODULE_PARM_DESC(death, "instead of the other tests, wait for the device's death and see what becomes of work");
 
-static const struct test *const usual[] = { data_tests, fast_reg_tests, atomic_tests, NULL };
+static const struct test *const usual[] = { data_tests, fast_reg_tests, atomic_tests, srq_tests, NULL };
 static const struct test *const last[] = { death_tests, NULL };
 
 static unsigned int count_tests(const struct test *const *suite)

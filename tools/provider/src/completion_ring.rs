@@ -2,7 +2,9 @@
 
 //! A completion queue: its ring, and the QPs that complete to it.
 
+use std::collections::VecDeque;
 use std::io;
+use std::mem::replace;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
@@ -22,6 +24,7 @@ use crate::lock::Guard;
 use crate::lock::Lock;
 use crate::lock::Threads;
 use crate::memory::RingMap;
+use crate::shared_ring::SharedRing;
 use crate::table::Table;
 use crate::work_ring::WorkRing;
 
@@ -31,17 +34,33 @@ pub struct QpRings {
     pub send: Option<WorkRing>,
     /// Receive queue, if the QP has one.
     pub recv: Option<WorkRing>,
+    /// Where its receives come from in place of that.
+    pub shared: Option<Arc<SharedRing>>,
+}
+
+impl QpRings {
+    /// The work request of `cqe` is complete. Returns the application's id, or `None` if there is no such work request.
+    #[inline]
+    fn complete(&self, cqe: &Cqe) -> Option<u64> {
+        match (is_receive(cqe), &self.shared) {
+            (false, _) => self.send.as_ref()?.complete(cqe.wr_id),
+            (true, None) => self.recv.as_ref()?.complete(cqe.wr_id),
+            (true, Some(shared)) => shared.complete(cqe.wr_id),
+        }
+    }
 }
 
 /// The ring of a completion queue.
 pub struct CompletionRing {
-    memory: RingMap,
     state: Lock<State>,
 }
 
 /// What one thread has to itself while it polls.
 pub struct State {
+    memory: Arc<RingMap>,
     queue: CompletionQueue,
+    /// What was not polled when the queue moved to another ring.
+    left: VecDeque<Cqe>,
     /// QPs whose completions are delivered. A CQE of any other QP is one of a QP that is gone.
     qps: Table<Arc<QpRings>>,
     /// What `ibv_next_poll` has delivered last.
@@ -49,27 +68,82 @@ pub struct State {
 }
 
 impl State {
+    /// Takes the next CQE.
+    #[inline]
+    fn take(&mut self) -> Result<Option<Cqe>, RingError> {
+        if !self.left.is_empty() {
+            return Ok(self.left.pop_front());
+        }
+        self.take_from_ring()
+    }
+
+    #[inline]
+    fn take_from_ring(&mut self) -> Result<Option<Cqe>, RingError> {
+        let memory = &*self.memory;
+        let Some(completion) = self.queue.peek(memory)? else {
+            return Ok(None);
+        };
+        let mut bytes = [0; Cqe::SIZE];
+        memory.read(memory.layout().slot(completion.slot), &mut bytes);
+        self.queue.give_back(memory, completion);
+        Ok(Some(Cqe::from_bytes(&bytes)))
+    }
+
     /// Hands the next completion to `deliver`, with the application's id of its work request.
     #[inline]
-    fn next<T>(
-        &mut self,
-        memory: &RingMap,
-        deliver: impl FnOnce(&Cqe, u64) -> T,
-    ) -> Result<Option<T>, RingError> {
-        while let Some(completion) = self.queue.peek(memory)? {
-            let mut bytes = [0; Cqe::SIZE];
-            memory.read(memory.layout().slot(completion.slot), &mut bytes);
-            self.queue.give_back(memory, completion);
-            let cqe = Cqe::from_bytes(&bytes);
-            let Some(qp) = self.qps.get(cqe.qp_num) else {
-                continue;
-            };
-            let ring = if is_receive(&cqe) { &qp.recv } else { &qp.send };
-            if let Some(wr_id) = ring.as_ref().and_then(|ring| ring.complete(cqe.wr_id)) {
+    fn next<T>(&mut self, deliver: impl FnOnce(&Cqe, u64) -> T) -> Result<Option<T>, RingError> {
+        while let Some(cqe) = self.take()? {
+            let qp = self.qps.get(cqe.qp_num);
+            if let Some(wr_id) = qp.and_then(|qp| qp.complete(&cqe)) {
                 return Ok(Some(deliver(&cqe, wr_id)));
             }
         }
         Ok(None)
+    }
+
+    #[inline]
+    fn publish(&mut self) {
+        self.queue.publish(&*self.memory);
+    }
+
+    /// Marks the unpolled completions of a QP as not to be delivered. Slots of its SRQ are free then.
+    fn kill(&mut self, qpn: u32) {
+        let Self {
+            memory,
+            queue,
+            left,
+            qps,
+            ..
+        } = self;
+        let (memory, layout) = (&**memory, *queue.layout());
+        let shared = qps.get(qpn).and_then(|qp| qp.shared.as_ref());
+        let free = |cqe: &Cqe| {
+            if let (true, Some(shared)) = (is_receive(cqe), shared) {
+                shared.complete(cqe.wr_id);
+            }
+        };
+        left.retain(|cqe| {
+            let is_killed = cqe.qp_num == qpn;
+            if is_killed {
+                free(cqe);
+            }
+            !is_killed
+        });
+        // A ring that makes no sense delivers nothing any more, so nothing is left to kill.
+        let _ = queue.for_each_unpolled(memory, |completion| {
+            let offset = layout.slot(completion.slot);
+            let mut bytes = [0; Cqe::SIZE];
+            memory.read(offset, &mut bytes);
+            let cqe = Cqe::from_bytes(&bytes);
+            if cqe.qp_num == qpn {
+                free(&cqe);
+                let dead = Cqe {
+                    qp_num: NO_QP,
+                    ..cqe
+                };
+                memory.write(offset, &dead.to_bytes());
+            }
+        });
     }
 }
 
@@ -86,23 +160,24 @@ impl CompletionRing {
         let memory = RingMap::new(layout)?;
         let state = State {
             queue: CompletionQueue::new(layout, &memory),
+            memory: Arc::new(memory),
+            left: VecDeque::new(),
             qps: Table::new(),
             current: Cqe::default(),
         };
         Ok(Self {
             state: Lock::new(state, threads),
-            memory,
         })
     }
 
     /// The ring's memory.
-    pub fn memory(&self) -> &RingMap {
-        &self.memory
+    pub fn memory(&self) -> Arc<RingMap> {
+        self.state.lock().memory.clone()
     }
 
     /// How the kernel module is told of this ring.
     pub fn user_ring(&self) -> UserRing {
-        self.memory.user_ring()
+        self.state.lock().memory.user_ring()
     }
 
     /// Delivers up to `out.len()` completions, oldest first, and returns how many.
@@ -118,13 +193,13 @@ impl CompletionRing {
             let deliver = |cqe: &Cqe, wr_id| {
                 place.write(work_completion(cqe, wr_id));
             };
-            match state.next(&self.memory, deliver) {
+            match state.next(deliver) {
                 Ok(Some(())) => delivered += 1,
                 Err(error) if delivered == 0 => return Err(error),
                 Ok(None) | Err(_) => break,
             }
         }
-        state.queue.publish(&self.memory);
+        state.publish();
         Ok(delivered)
     }
 
@@ -152,7 +227,7 @@ impl CompletionRing {
     /// As [`poll`](Self::poll).
     #[inline]
     pub fn advance(&self, state: &mut State) -> Result<Option<(u8, u64)>, RingError> {
-        let next = state.next(&self.memory, |cqe, wr_id| (*cqe, wr_id))?;
+        let next = state.next(|cqe, wr_id| (*cqe, wr_id))?;
         Ok(next.map(|(cqe, wr_id)| {
             state.current = cqe;
             (cqe.status, wr_id)
@@ -162,7 +237,7 @@ impl CompletionRing {
     /// Gives all that was polled back to the device.
     #[inline]
     pub fn publish(&self, state: &mut State) {
-        state.queue.publish(&self.memory);
+        state.publish();
     }
 
     /// Asks for a completion event. Returns whether the CQ's doorbell is to be rung.
@@ -172,8 +247,31 @@ impl CompletionRing {
         } else {
             ArmKind::Next
         };
-        let armed = self.state.lock().queue.arm(&self.memory, kind, false);
-        armed == Armed::RingDoorbell
+        let mut guard = self.state.lock();
+        let State { memory, queue, .. } = &mut *guard;
+        queue.arm(&**memory, kind, false) == Armed::RingDoorbell
+    }
+
+    /// The device has moved to `target`, a ring that [`new`](Self::new) has made, and the old one ends with `used_idx`. What
+    /// was not polled there is still delivered first. Returns whether the CQ's doorbell is to be rung.
+    pub fn moved(&self, target: Self, used_idx: u16) -> bool {
+        let State { memory, queue, .. } = target.state.into_inner();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        // A ring that makes no sense has nothing to deliver.
+        while !state.queue.is_at(used_idx) {
+            match state.take_from_ring() {
+                Ok(Some(cqe)) => state.left.push_back(cqe),
+                Ok(None) | Err(_) => break,
+            }
+        }
+        let old = replace(&mut state.memory, memory);
+        let missed = !state.left.is_empty();
+        let ring_doorbell = state.queue.moved(queue, &*state.memory, missed);
+        drop(guard);
+        // Not with the lock held: it is unmapped.
+        drop(old);
+        ring_doorbell
     }
 
     /// A completion event of this CQ was fetched.
@@ -184,7 +282,7 @@ impl CompletionRing {
     /// Delivers the completions of a new QP. What an earlier QP with the same number has left is not delivered.
     pub fn attach(&self, qpn: u32, rings: &Arc<QpRings>) {
         let mut state = self.state.lock();
-        self.kill(&mut state.queue, qpn);
+        state.kill(qpn);
         state.qps.insert(qpn, rings.clone());
     }
 
@@ -196,8 +294,8 @@ impl CompletionRing {
             .get(qpn)
             .is_some_and(|owner| Arc::ptr_eq(owner, rings))
         {
+            state.kill(qpn);
             state.qps.remove(qpn);
-            self.kill(&mut state.queue, qpn);
         }
     }
 
@@ -205,28 +303,9 @@ impl CompletionRing {
     /// queue that completes here, afresh.
     pub fn reset(&self, qpn: u32, ring: Option<&WorkRing>) {
         let mut state = self.state.lock();
-        self.kill(&mut state.queue, qpn);
+        state.kill(qpn);
         if let Some(ring) = ring {
             ring.reset();
         }
-    }
-
-    /// Marks the unpolled completions of a QP as not to be delivered.
-    fn kill(&self, queue: &mut CompletionQueue, qpn: u32) {
-        let layout = *queue.layout();
-        // A ring that makes no sense delivers nothing any more, so nothing is left to kill.
-        let _ = queue.for_each_unpolled(&self.memory, |completion| {
-            let offset = layout.slot(completion.slot);
-            let mut bytes = [0; Cqe::SIZE];
-            self.memory.read(offset, &mut bytes);
-            let cqe = Cqe::from_bytes(&bytes);
-            if cqe.qp_num == qpn {
-                let dead = Cqe {
-                    qp_num: NO_QP,
-                    ..cqe
-                };
-                self.memory.write(offset, &dead.to_bytes());
-            }
-        });
     }
 }

@@ -32,6 +32,7 @@ use crate::qp;
 use crate::qp_init;
 use crate::rate_limit;
 use crate::registration::Device;
+use crate::srq;
 
 /// Set to 1 by a program that never uses a context in two threads at a time: queues are then not locked.
 const SINGLE_THREADED: &str = "VIRTIO_RDMA_SINGLE_THREADED";
@@ -277,6 +278,7 @@ static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     create_cq_ex: Some(cq::create_cq_ex),
     create_qp: Some(qp_init::create_qp),
     create_qp_ex: Some(qp_init::create_qp_ex),
+    create_srq: Some(srq::create_srq),
     dealloc_pd: Some(pd::dealloc_pd),
     dealloc_td: Some(pd::dealloc_td),
     dereg_mr: Some(mr::dereg_mr),
@@ -284,19 +286,25 @@ static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     destroy_cq: Some(cq::destroy_cq),
     destroy_qp: Some(qp::destroy_qp),
     detach_mcast: Some(qp::detach_mcast),
+    destroy_srq: Some(srq::destroy_srq),
     free_context: Some(free_context),
+    get_srq_num: Some(srq::get_srq_num),
     modify_qp: Some(qp::modify_qp),
     modify_qp_rate_limit: Some(rate_limit::modify_qp_rate_limit),
+    modify_srq: Some(srq::modify_srq),
     poll_cq: Some(cq::poll_cq),
     post_recv: Some(qp::post_recv),
     post_send: Some(qp::post_send),
+    post_srq_recv: Some(srq::post_srq_recv),
     query_device_ex: Some(query_device_ex),
     query_port: Some(query_port),
     query_qp: Some(qp::query_qp),
+    query_srq: Some(srq::query_srq),
     reg_dmabuf_mr: Some(mr::reg_dmabuf_mr),
     reg_mr: Some(mr::reg_mr),
     req_notify_cq: Some(cq::req_notify_cq),
     rereg_mr: Some(mr::rereg_mr),
+    resize_cq: Some(cq::resize_cq),
     // SAFETY: all members are optional function pointers, of which zero is None.
     ..unsafe { MaybeUninit::zeroed().assume_init() }
 };

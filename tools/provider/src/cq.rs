@@ -9,6 +9,8 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::slice;
 use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
 
 use libc::c_int;
 use virtio_rdma_abi::cqe::CQ_SLOT_SHIFT;
@@ -18,6 +20,8 @@ use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::ring::SLOTS_RANGE;
 use virtio_rdma_abi::uverbs::CreateCqReq;
 use virtio_rdma_abi::uverbs::CreateCqResp;
+use virtio_rdma_abi::uverbs::ResizeCqReq;
+use virtio_rdma_abi::uverbs::ResizeCqResp;
 
 use crate::completion_ring::CompletionRing;
 use crate::context::Context;
@@ -39,6 +43,9 @@ pub struct Cq {
     ibv: UnsafeCell<ffi::verbs_cq>,
     ring: Arc<CompletionRing>,
     shared: Arc<Shared>,
+    threads: Threads,
+    /// Held while the CQ moves to another ring.
+    resizing: Mutex<()>,
     /// Number for the doorbell.
     cqn: u32,
 }
@@ -77,12 +84,14 @@ pub fn ring_layout(cqe: u32, max_slots: u32) -> Option<RingLayout> {
 
 impl Cq {
     /// A CQ that the kernel does not know yet.
-    pub fn new(ring: CompletionRing, shared: Arc<Shared>) -> Box<Self> {
+    pub fn new(ring: CompletionRing, shared: Arc<Shared>, threads: Threads) -> Box<Self> {
         // INVARIANT: libibverbs fills `ibv` in.
         Box::new(Self {
             ibv: UnsafeCell::new(Zeroed::zeroed()),
             ring: Arc::new(ring),
             shared,
+            threads,
+            resizing: Mutex::new(()),
             cqn: 0,
         })
     }
@@ -100,6 +109,14 @@ impl Cq {
     /// libibverbs' view of this CQ.
     pub fn as_ibv(&self) -> *mut ffi::ibv_cq {
         ptr::from_ref(self).cast_mut().cast()
+    }
+
+    fn ring_doorbell(&self) {
+        let doorbell = Doorbell {
+            kind: DoorbellKind::Cq,
+            number: self.cqn,
+        };
+        self.shared.doorbell.ring(doorbell.to_u32());
     }
 
     /// The ring.
@@ -169,7 +186,7 @@ unsafe fn create(
     let request = CreateCqReq {
         ring: ring.user_ring(),
     };
-    let mut cq = Cq::new(ring, shared.clone());
+    let mut cq = Cq::new(ring, shared.clone(), threads);
     let mut command = Command {
         core: Zeroed::zeroed(),
         driver: request.to_bytes(),
@@ -293,11 +310,80 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ffi::ibv_cq, solicited_only: c_i
     // SAFETY: the caller's CQ.
     let cq = unsafe { Cq::from_ibv(cq) };
     if cq.ring.arm(solicited_only != 0) {
-        let doorbell = Doorbell {
-            kind: DoorbellKind::Cq,
-            number: cq.cqn,
-        };
-        cq.shared.doorbell.ring(doorbell.to_u32());
+        cq.ring_doorbell();
+    }
+    0
+}
+
+/// RESIZE_CQ with the module's part.
+#[repr(C)]
+struct ResizeCommand {
+    core: ffi::ibv_resize_cq,
+    driver: [u8; ResizeCqReq::SIZE],
+}
+
+/// Response of RESIZE_CQ with the module's part.
+#[repr(C)]
+struct ResizeResponse {
+    core: ffi::ib_uverbs_resize_cq_resp,
+    driver: [u8; ResizeCqResp::SIZE],
+}
+
+const _: () = assert!(offset_of!(ResizeCommand, driver) == size_of::<ffi::ibv_resize_cq>());
+const _: () =
+    assert!(offset_of!(ResizeResponse, driver) == size_of::<ffi::ib_uverbs_resize_cq_resp>());
+
+/// `resize_cq`.
+///
+/// # Safety
+///
+/// `cq` is a CQ of this provider.
+pub unsafe extern "C" fn resize_cq(ibv: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
+    // SAFETY: the caller's CQ.
+    let cq = unsafe { Cq::from_ibv(ibv) };
+    let layout = u32::try_from(cqe)
+        .ok()
+        .filter(|&cqe| cqe != 0)
+        .and_then(|cqe| ring_layout(cqe, cq.shared.limits.max_cq_slots));
+    let Some(layout) = layout else {
+        return libc::EINVAL;
+    };
+    let target = match CompletionRing::new(layout, cq.threads) {
+        Ok(target) => target,
+        Err(error) => return errno::number(&error),
+    };
+    let request = ResizeCqReq {
+        ring: target.user_ring(),
+    };
+    let mut command = ResizeCommand {
+        core: Zeroed::zeroed(),
+        driver: request.to_bytes(),
+    };
+    let mut response = ResizeResponse {
+        core: Zeroed::zeroed(),
+        driver: [0; ResizeCqResp::SIZE],
+    };
+    // What the lock protects can't be half done.
+    let guard = cq.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: the caller's arguments are passed on, and command and response are as long as stated.
+    let status = unsafe {
+        ffi::ibv_cmd_resize_cq(
+            ibv,
+            cqe,
+            &mut command.core,
+            size_of::<ResizeCommand>(),
+            &mut response.core,
+            size_of::<ResizeResponse>(),
+        )
+    };
+    if status != 0 {
+        return status;
+    }
+    let used_idx = ResizeCqResp::from_bytes(&response.driver).used_idx;
+    let ring_doorbell = cq.ring.moved(target, used_idx);
+    drop(guard);
+    if ring_doorbell {
+        cq.ring_doorbell();
     }
     0
 }

@@ -3,7 +3,8 @@
 //! Queues that live in the kernel, where the device has no rings in user memory: each verb is a system call.
 //!
 //! The kernel copies work requests and completions. It can't copy inline payload, which uverbs does not pass on, so
-//! QPs have room for none. Extended CQs and QPs are not served: their verbs would hide a system call each.
+//! QPs have room for none. Extended CQs and QPs are not served: their verbs would hide a system call each. There are no
+//! SRQs, and CQs stay as long as they are.
 
 use std::mem::size_of_val;
 use std::mem::MaybeUninit;
@@ -104,6 +105,19 @@ unsafe extern "C" fn create_qp_ex(
     errno::null(libc::EOPNOTSUPP)
 }
 
+/// `create_srq`.
+unsafe extern "C" fn create_srq(
+    _pd: *mut ffi::ibv_pd,
+    _attr: *mut ffi::ibv_srq_init_attr,
+) -> *mut ffi::ibv_srq {
+    errno::null(libc::EOPNOTSUPP)
+}
+
+/// `resize_cq`.
+unsafe extern "C" fn resize_cq(_cq: *mut ffi::ibv_cq, _cqe: c_int) -> c_int {
+    libc::EOPNOTSUPP
+}
+
 /// `destroy_qp`.
 unsafe extern "C" fn destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
     // SAFETY: libibverbs passes a QP of this provider.
@@ -146,6 +160,7 @@ pub static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     create_cq_ex: Some(create_cq_ex),
     create_qp: Some(create_qp),
     create_qp_ex: Some(create_qp_ex),
+    create_srq: Some(create_srq),
     destroy_cq: Some(destroy_cq),
     destroy_qp: Some(destroy_qp),
     modify_qp: Some(modify_qp),
@@ -154,6 +169,7 @@ pub static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     post_send: Some(ffi::ibv_cmd_post_send),
     query_qp: Some(query_qp),
     req_notify_cq: Some(ffi::ibv_cmd_req_notify_cq),
+    resize_cq: Some(resize_cq),
     // SAFETY: all members are optional function pointers, of which zero is None.
     ..unsafe { MaybeUninit::zeroed().assume_init() }
 };

@@ -13,9 +13,10 @@
 //! | [`context`], [`pd`], `mr`, [`ah`] | control verbs without rings |
 //! | [`cq`], [`cq_ex`] | the verbs of CQs; polling completion by completion |
 //! | [`qp`], [`qp_init`], [`builder`] | the verbs of QPs; their creation; the `ibv_wr_*` functions |
+//! | [`srq`] | the verbs of shared receive queues |
 //! | [`completion`] | CQE to `ibv_wc` |
 //! | `wr`, [`post`], [`wqe`] | work requests of C; what a QP takes; their WQEs |
-//! | [`work_ring`], [`completion_ring`], [`memory`] | queues over the ring logic, and their memory |
+//! | [`work_ring`], [`shared_ring`], [`completion_ring`], [`memory`] | queues over the ring logic, and their memory |
 //! | `kernel_queues` | the verbs of queues in the kernel, where the device has no rings in user memory |
 //! | [`lock`], [`table`] | the lock of a queue, QPs by number |
 
@@ -38,6 +39,8 @@ pub mod qp;
 pub mod qp_init;
 mod rate_limit;
 mod registration;
+pub mod shared_ring;
+pub mod srq;
 pub mod table;
 pub mod work_ring;
 pub mod wqe;

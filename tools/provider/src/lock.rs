@@ -51,6 +51,11 @@ impl<T> Lock<T> {
         }
     }
 
+    /// The value, which nobody else uses any more.
+    pub fn into_inner(self) -> T {
+        self.value.into_inner()
+    }
+
     /// Waits for the lock.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {

@@ -33,6 +33,7 @@ use crate::post;
 use crate::post::Opcodes;
 use crate::post::SendLimits;
 use crate::rate_limit;
+use crate::srq::Srq;
 use crate::work_ring::Posting;
 use crate::work_ring::WorkRing;
 use crate::wr::List;
@@ -103,8 +104,7 @@ impl Qp {
     pub fn new(
         qp_type: ffi::ibv_qp_type,
         cap: &ffi::ibv_qp_cap,
-        send_cq: &Cq,
-        recv_cq: &Cq,
+        (send_cq, recv_cq, srq): (&Cq, &Cq, Option<&Srq>),
         shared: &Arc<Shared>,
         threads: Threads,
     ) -> io::Result<Box<Self>> {
@@ -117,12 +117,17 @@ impl Qp {
         let send_size = sq_wqe_size(cap.max_send_sge as usize).max(inline_size);
         let rings = QpRings {
             send: work_ring(cap.max_send_wr, send_size, shared, threads)?,
-            recv: work_ring(
-                cap.max_recv_wr,
-                rq_wqe_size(cap.max_recv_sge as usize),
-                shared,
-                threads,
-            )?,
+            recv: match srq {
+                None => work_ring(
+                    cap.max_recv_wr,
+                    rq_wqe_size(cap.max_recv_sge as usize),
+                    shared,
+                    threads,
+                )?,
+                // Its own sizes mean nothing.
+                Some(_) => None,
+            },
+            shared: srq.map(|srq| srq.ring().clone()),
         };
         // INVARIANT: libibverbs fills `ibv` in.
         Ok(Box::new(Self {
@@ -134,7 +139,7 @@ impl Qp {
                 max_sge: cap.max_send_sge,
                 max_inline: cap.max_inline_data,
             },
-            max_recv_sge: cap.max_recv_sge,
+            max_recv_sge: if srq.is_some() { 0 } else { cap.max_recv_sge },
             shared: shared.clone(),
             qpn: 0,
             send_doorbell: 0,
@@ -252,7 +257,11 @@ impl Qp {
             return libc::EINVAL;
         }
         let Some(ring) = &self.rings.recv else {
-            return libc::ENOMEM;
+            // With an SRQ, receives are posted there.
+            return match self.rings.shared {
+                Some(_) => libc::EINVAL,
+                None => libc::ENOMEM,
+            };
         };
         let mut posting = ring.lock();
         let status = list.try_each(|wr| post::post_recv(ring, &mut posting, wr, self.max_recv_sge));

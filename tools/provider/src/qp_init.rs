@@ -17,6 +17,7 @@ use crate::ffi::Zeroed;
 use crate::pd::Pd;
 use crate::post::Opcodes;
 use crate::qp::Qp;
+use crate::srq::Srq;
 use crate::work_ring::WorkRing;
 
 /// CREATE_QP with the module's part.
@@ -47,7 +48,6 @@ fn check(attr: &ffi::ibv_qp_init_attr_ex) -> Result<(), i32> {
     };
     let opcodes = Opcodes::of(attr.qp_type).ok_or(libc::EOPNOTSUPP)?;
     if attr.comp_mask & !KNOWN != 0
-        || !attr.srq.is_null()
         || (has(ffi::IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags & !flags != 0)
         || (has(ffi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) && !opcodes.has_all(attr.send_ops_flags))
     {
@@ -82,8 +82,16 @@ pub unsafe extern "C" fn create_qp_ex(
             Cq::from_ibv(attr.recv_cq),
         )
     };
+    // SAFETY: it is null or an object of this provider.
+    let srq = (!attr.srq.is_null()).then(|| unsafe { Srq::from_ibv(attr.srq) });
     let threads = pd.threads(shared);
-    let mut qp = match Qp::new(attr.qp_type, &attr.cap, send_cq, recv_cq, shared, threads) {
+    let mut qp = match Qp::new(
+        attr.qp_type,
+        &attr.cap,
+        (send_cq, recv_cq, srq),
+        shared,
+        threads,
+    ) {
         Ok(qp) => qp,
         Err(error) => return errno::null(errno::number(&error)),
     };

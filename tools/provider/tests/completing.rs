@@ -116,7 +116,14 @@ fn a_destroyed_qp_leaves_no_completions_to_the_next_of_its_number() {
 
     // The number went to a new QP before the destruction of the last one was through.
     completions.push(sent(2));
-    let mut newest = Qp::new(ffi::IBV_QPT_RC, &CAP, &cq, &cq, &shared, shared.threads).unwrap();
+    let mut newest = Qp::new(
+        ffi::IBV_QPT_RC,
+        &CAP,
+        (&cq, &cq, None),
+        &shared,
+        shared.threads,
+    )
+    .unwrap();
     newest.created(QPN);
     newest.changed(ffi::IBV_QPS_RTS);
     let mut wr = send_wr(78, ffi::IBV_WR_SEND, 0, &mut []);
@@ -181,10 +188,8 @@ fn a_ring_that_was_overwritten_is_an_error_and_nothing_else() {
     let shared = shared();
     let cq = cq(&shared, 8);
     let qp = qp(&shared, &cq, &CAP, QPN);
-    for memory in [
-        cq.ring().memory(),
-        qp.rings().send.as_ref().unwrap().memory(),
-    ] {
+    let ring = cq.ring().memory();
+    for memory in [&*ring, qp.rings().send.as_ref().unwrap().memory()] {
         for offset in (0..memory.layout().size()).step_by(2) {
             memory.store_u16(offset, 0xa5a5);
         }

@@ -28,7 +28,9 @@ use virtio_rdma_abi::config::F_MULTICAST;
 use virtio_rdma_abi::config::F_PEERS;
 use virtio_rdma_abi::config::F_RATE_LIMIT;
 use virtio_rdma_abi::config::F_REG_PAGES;
+use virtio_rdma_abi::config::F_RESIZE_CQ;
 use virtio_rdma_abi::config::F_RING_ADDR;
+use virtio_rdma_abi::config::F_SRQ;
 use vswitch::DatagramPath;
 use vswitch::FaultPlan;
 use vswitch::Uplink;
@@ -45,6 +47,8 @@ const FEATURES: &[(&str, u32)] = &[
     ("multicast", F_MULTICAST),
     ("counters", F_COUNTERS),
     ("peers", F_PEERS),
+    ("srq", F_SRQ),
+    ("resize-cq", F_RESIZE_CQ),
     ("indirect-desc", F_INDIRECT_DESC),
     ("version-1", F_VERSION_1),
     ("access-platform", F_ACCESS_PLATFORM),

@@ -21,7 +21,9 @@ use verbs::Virtqueues;
 use virtio_rdma_abi::config::CONFIG_SIZE;
 use virtio_rdma_abi::config::DOORBELL_SHM_ID;
 use virtio_rdma_abi::config::F_MULTICAST;
+use virtio_rdma_abi::config::F_RESIZE_CQ;
 use virtio_rdma_abi::config::F_RING_ADDR;
+use virtio_rdma_abi::config::F_SRQ;
 use virtio_rdma_abi::config::OWN_RINGS_CONFIG_OFFSET;
 use virtio_rdma_abi::ctrl::CONTROL_QUEUE;
 use virtio_rdma_abi::ctrl::MAX_REQUEST;
@@ -58,7 +60,11 @@ impl RdmaDevice {
         fabric: &Fabric,
         port: EnginePort,
     ) -> Self {
-        let withheld = withheld.iter().fold(0, |bits, bit| bits | (1 << bit));
+        let mut withheld = withheld.iter().fold(0, |bits, bit| bits | (1 << bit));
+        if withheld & (1 << F_RING_ADDR) != 0 {
+            // They would be of no use.
+            withheld |= (1 << F_SRQ) | (1 << F_RESIZE_CQ);
+        }
         if withheld & (1 << F_MULTICAST) != 0 {
             config.limits = config.limits.without_multicast();
         }

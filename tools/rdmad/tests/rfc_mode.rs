@@ -192,7 +192,8 @@ fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: u32) {
         recv_cqn: cqn,
         max_inline_data: 0,
         flags: CreateFlags::NONE,
-        reserved: [0; 28],
+        srqn: 0,
+        reserved: [0; 24],
     };
     let qpn = call(driver, create).unwrap().qpn;
     assert_eq!(qpn, 2);

@@ -136,7 +136,9 @@ impl Device {
                 .inspect_err(|_| dev_err!(dev.as_ref(), "too many CQs: {}\n", max_cq))?;
         }
         let QueueLimits { max_cq, max_qp, .. } = limits.queues;
-        let targets = EventTargets::new(usize::try_from(max_cq.saturating_add(max_qp))?)?;
+        let max_srq = limits.srq.map_or(0, |srq| srq.max_srq);
+        let max_targets = max_cq.saturating_add(max_qp).saturating_add(max_srq);
+        let targets = EventTargets::new(usize::try_from(max_targets)?)?;
         let background = if has_own_rings { 0 } else { max_cq };
         let ctrl = ControlQueue::new(dev.as_ref(), targets.clone(), usize::try_from(background)?)?;
 

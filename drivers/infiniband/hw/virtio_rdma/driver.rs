@@ -18,7 +18,9 @@ use crate::{
         MULTICAST,
         PEERS,
         RATE_LIMIT,
-        REG_PAGES, //
+        REG_PAGES,
+        RESIZE_CQ,
+        SRQ, //
     },
     net,
     netdev::Binding,
@@ -94,7 +96,8 @@ impl virtio::Driver for Driver {
 
     const ID_TABLE: virtio::IdTable = &ID_TABLE;
     const FEATURES: &'static [Feature] = &[
-        RING_ADDR, MR_PAGES, REG_PAGES, GID_VLAN, RATE_LIMIT, MULTICAST, COUNTERS, PEERS,
+        RING_ADDR, MR_PAGES, REG_PAGES, GID_VLAN, SRQ, RESIZE_CQ, RATE_LIMIT, MULTICAST, COUNTERS,
+        PEERS,
     ];
 
     fn probe<'bound>(

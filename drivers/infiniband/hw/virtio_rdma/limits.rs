@@ -9,6 +9,7 @@ use crate::{
             DeviceCaps,
             OwnRingsConfig,
             RateLimitConfig,
+            SrqConfig,
             CONFIG_SIZE,
             F_COUNTERS,
             F_GID_VLAN,
@@ -17,9 +18,12 @@ use crate::{
             F_PEERS,
             F_RATE_LIMIT,
             F_REG_PAGES,
+            F_RESIZE_CQ,
+            F_SRQ,
             OWN_RINGS_CONFIG_OFFSET,
             QUEUE_COUNT_RANGE,
-            RATE_LIMIT_CONFIG_OFFSET, //
+            RATE_LIMIT_CONFIG_OFFSET,
+            SRQ_CONFIG_OFFSET, //
         },
         ring::SLOTS_RANGE, //
     },
@@ -42,6 +46,12 @@ pub(crate) const REG_PAGES: Feature = Feature::device_type(F_REG_PAGES);
 
 /// The device is told of the VLAN of an address.
 pub(crate) const GID_VLAN: Feature = Feature::device_type(F_GID_VLAN);
+
+/// There are shared receive queues. Needs own rings.
+pub(crate) const SRQ: Feature = Feature::device_type(F_SRQ);
+
+/// CQs move to other rings. Needs own rings.
+pub(crate) const RESIZE_CQ: Feature = Feature::device_type(F_RESIZE_CQ);
 
 /// QPs of datagrams may be attached to multicast groups.
 pub(crate) const MULTICAST: Feature = Feature::device_type(F_MULTICAST);
@@ -87,7 +97,7 @@ pub(crate) struct OwnRingsLimits {
 /// # Invariants
 ///
 /// - There is one port, and 4 KiB is a supported page size.
-/// - The limits of `queues` and `own_rings` are within what the ABI allows for, and not zero.
+/// - The limits of `queues`, `own_rings` and `srq` are within what the ABI allows for, and not zero.
 pub(crate) struct Limits {
     /// The RFC's part; where `queues` has a field of the same name, that one holds.
     pub(crate) config: Config,
@@ -95,6 +105,10 @@ pub(crate) struct Limits {
     pub(crate) queues: QueueLimits,
     /// Own rings, if they were negotiated; else queues are virtqueues of the transport.
     pub(crate) own_rings: Option<OwnRingsLimits>,
+    /// SRQs, if [`SRQ`] was negotiated.
+    pub(crate) srq: Option<SrqConfig>,
+    /// Whether [`RESIZE_CQ`] was negotiated.
+    pub(crate) resize_cq: bool,
     /// Whether [`MR_PAGES`] was negotiated.
     pub(crate) mr_pages: bool,
     /// Whether [`REG_PAGES`] was negotiated.
@@ -123,6 +137,7 @@ impl Limits {
     /// [`read_config`](virtio::Device::read_config).
     pub(crate) fn read(dev: &virtio::Device<Bound>, has_own_rings: bool) -> Result<Self> {
         const _: () = assert!(OWN_RINGS_CONFIG_OFFSET + OwnRingsConfig::SIZE <= CONFIG_SIZE);
+        const _: () = assert!(SRQ_CONFIG_OFFSET + SrqConfig::SIZE <= CONFIG_SIZE);
 
         let read = |offset, to: &mut [u8]| {
             dev.read_config(offset, to).inspect_err(|error| {
@@ -136,6 +151,13 @@ impl Limits {
             let mut raw = [0; OwnRingsConfig::SIZE];
             read(OWN_RINGS_CONFIG_OFFSET, &mut raw)?;
             Some(OwnRingsConfig::from_bytes(&raw))
+        } else {
+            None
+        };
+        let srq = if has_own_rings && dev.has_feature(SRQ) {
+            let mut raw = [0; SrqConfig::SIZE];
+            read(SRQ_CONFIG_OFFSET, &mut raw)?;
+            Some(SrqConfig::from_bytes(&raw))
         } else {
             None
         };
@@ -171,6 +193,8 @@ impl Limits {
             config,
             queues,
             own_rings,
+            srq,
+            resize_cq: has_own_rings && dev.has_feature(RESIZE_CQ),
             mr_pages: dev.has_feature(MR_PAGES),
             reg_pages: dev.has_feature(REG_PAGES),
             gid_vlan: dev.has_feature(GID_VLAN),
@@ -202,6 +226,7 @@ impl Limits {
             config,
             queues,
             own_rings,
+            srq,
             rate_limits,
             ..
         } = self;
@@ -225,6 +250,15 @@ impl Limits {
             (QUEUE_COUNT_RANGE.contains(&queues.max_cq), "max_cq"),
             (slots.contains(&queues.max_qp_wr), "max_qp_wr"),
             (slots.contains(&queues.max_cqe), "max_cqe"),
+            (
+                srq.is_none_or(|srq| QUEUE_COUNT_RANGE.contains(&srq.max_srq)),
+                "max_srq",
+            ),
+            (
+                srq.is_none_or(|srq| slots.contains(&srq.max_srq_wr)),
+                "max_srq_wr",
+            ),
+            (srq.is_none_or(|srq| srq.max_srq_sge != 0), "max_srq_sge"),
             (
                 own_rings.is_none_or(|own| own.doorbell_pages != 0),
                 "doorbell_pages",

@@ -4,17 +4,20 @@
 
 use virtio_rdma_abi::config::{
     eui64_from_mac, mac_from_eui64, Config, DeviceCaps, OwnRingsConfig, QpTypes, RateLimitConfig,
-    CONFIG_SIZE, DOORBELL_SHM_ID, F_COUNTERS, F_GID_VLAN, F_MULTICAST, F_PEERS, F_RATE_LIMIT,
-    F_RING_ADDR, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET,
+    SrqConfig, CONFIG_SIZE, DOORBELL_SHM_ID, F_COUNTERS, F_GID_VLAN, F_MULTICAST, F_PEERS,
+    F_RATE_LIMIT, F_RESIZE_CQ, F_RING_ADDR, F_SRQ, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE,
+    RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ctrl::{
     CmdAddGid, CmdAddGidVlan, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing, CmdCreateMr,
-    CmdCreatePd, CmdCreateQp, CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd,
-    CmdDestroyQp, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdQueryCounters,
-    CmdQueryPkey, CmdQueryPort, CmdQueryQp, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
-    CmdRevokeMr, CmdSetRateLimit, Command, CreateFlags, Empty, NotifyFlags, PageListDepth, Request,
-    RspCreateCq, RspCreatePd, RspCreateQp, RspMapMrSg, RspMr, RspQueryCounters, RspQueryPkey,
-    RspQueryPort, RspQueryQp, CONTROL_QUEUE, MAX_REQUEST, MAX_RESPONSE, RESPONSE_OK,
+    CmdCreatePd, CmdCreateQp, CmdCreateQpRings, CmdCreateSrq, CmdDelGid, CmdDeregMr, CmdDestroyCq,
+    CmdDestroyPd, CmdDestroyQp, CmdDestroySrq, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg,
+    CmdModifyQp, CmdModifySrq, CmdQueryCounters, CmdQueryPkey, CmdQueryPort, CmdQueryQp,
+    CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify, CmdResizeCq, CmdRevokeMr,
+    CmdSetRateLimit, Command, CreateFlags, Empty, NotifyFlags, PageListDepth, Request, RspCreateCq,
+    RspCreatePd, RspCreateQp, RspCreateSrq, RspMapMrSg, RspMr, RspQueryCounters, RspQueryPkey,
+    RspQueryPort, RspQueryQp, RspQuerySrq, RspResizeCq, SrqAttrMask, CONTROL_QUEUE, MAX_REQUEST,
+    MAX_RESPONSE, RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, GidType, Mtu, PortCaps, QpAttrMask, QpState, QpType, SigType, MAX_VLAN,
@@ -174,23 +177,12 @@ fn completion_queues() {
         },
         "05000000 02000000",
     );
-    let ring = RingAddr {
-        pages: 0x1122_3344_5566_7000,
-        npages: 0x1234,
-        slots: 0x8000,
-        page_shift: 12,
-        slot_shift: 6,
-        reserved: [0; 6],
-    };
-    check(
-        ring,
-        "0070665544332211 34120000 00800000 0c 06 000000000000",
-    );
+    check(RING, RING_HEX);
     check(
         CmdCreateCqRing {
             base: CmdCreateCq { cqe: 100 },
             flags: CreateFlags::USER,
-            ring,
+            ring: RING,
             doorbell_page: 0x0fff,
             event_queue: 2,
             cookie: 0x8182_8384_8586_8788,
@@ -291,7 +283,8 @@ const CREATE_QP: CmdCreateQp = CmdCreateQp {
     recv_cqn: 8,
     max_inline_data: 9,
     flags: CreateFlags::USER,
-    reserved: [0; 28],
+    srqn: 0,
+    reserved: [0; 24],
 };
 const CREATE_QP_HEX: &str =
     "01000000 02 01 03000000 04000000 05000000 06000000 07000000 08000000 09000000
@@ -414,6 +407,78 @@ fn queue_pair_attributes() {
     check(RspQueryQp { attr }, &attr_hex);
 }
 
+const RING: RingAddr = RingAddr {
+    pages: 0x1122_3344_5566_7000,
+    npages: 0x1234,
+    slots: 0x8000,
+    page_shift: 12,
+    slot_shift: 6,
+    reserved: [0; 6],
+};
+const RING_HEX: &str = "0070665544332211 34120000 00800000 0c 06 000000000000";
+
+#[test]
+fn shared_receive_queues_and_resize() {
+    assert_eq!((F_SRQ, F_RESIZE_CQ, SRQ_CONFIG_OFFSET), (5, 6, 160));
+    check(
+        SrqConfig {
+            max_srq: 0x0102,
+            max_srq_wr: 0x8000,
+            max_srq_sge: 32,
+        },
+        "02010000 00800000 20000000",
+    );
+    check(
+        CmdCreateSrq {
+            pdn: 3,
+            max_wr: 0x0100,
+            max_sge: 2,
+            flags: CreateFlags::USER,
+            ring: RING,
+            doorbell_page: 7,
+            cookie: 0x1122_3344_5566_7788,
+        },
+        &format!("03000000 00010000 02000000 01000000 {RING_HEX} 07000000 8877665544332211"),
+    );
+    check(RspCreateSrq { srqn: 9 }, "09000000");
+    check(
+        CmdModifySrq {
+            srqn: 9,
+            attr_mask: SrqAttrMask::MAX_WR | SrqAttrMask::LIMIT,
+            max_wr: 0x0200,
+            limit: 5,
+            ring: RING,
+        },
+        &format!("09000000 03000000 00020000 05000000 {RING_HEX}"),
+    );
+    check(CmdQuerySrq { srqn: 9 }, "09000000");
+    check(
+        RspQuerySrq {
+            max_wr: 0x0200,
+            max_sge: 2,
+            limit: 5,
+        },
+        "00020000 02000000 05000000",
+    );
+    check(CmdDestroySrq { srqn: 9 }, "09000000");
+    check(
+        CmdResizeCq {
+            cqn: 4,
+            cqe: 0x7ffe,
+            ring: RING,
+        },
+        &format!("04000000 fe7f0000 {RING_HEX}"),
+    );
+    check(
+        RspResizeCq {
+            used_idx: 0x0102,
+            reserved: 0,
+        },
+        "0201 0000",
+    );
+    assert_eq!(CreateFlags::SRQ, CreateFlags(4));
+}
+
 #[test]
 fn multicast_groups() {
     assert_eq!(F_MULTICAST, 8);
@@ -518,12 +583,17 @@ fn requests_name_their_command_and_response() {
     assert_eq!(pair::<CmdAddGidVlan>(), (16, 0));
     assert_eq!(pair::<CmdDelGid>(), (17, 0));
     assert_eq!(pair::<CmdReqNotify>(), (18, 0));
+    assert_eq!(pair::<CmdCreateSrq>(), (21, 4));
+    assert_eq!(pair::<CmdModifySrq>(), (22, 0));
+    assert_eq!(pair::<CmdQuerySrq>(), (23, 12));
+    assert_eq!(pair::<CmdDestroySrq>(), (24, 0));
+    assert_eq!(pair::<CmdResizeCq>(), (25, 4));
     assert_eq!(pair::<CmdSetRateLimit>(), (26, 0));
     assert_eq!(pair::<CmdAttachMcast>(), (27, 0));
     assert_eq!(pair::<CmdDetachMcast>(), (28, 0));
     assert_eq!(pair::<CmdQueryCounters>(), (29, 176));
     assert_eq!(pair::<CmdRevokeMr>(), (31, 0));
-    assert_eq!(Command::ALL.len(), 23);
+    assert_eq!(Command::ALL.len(), 28);
     // Modify QP has the longest request, Query Counters the longest response; each has one byte in front.
     assert_eq!((MAX_REQUEST, MAX_RESPONSE), (138, 177));
     assert_eq!((CONTROL_QUEUE, RESPONSE_OK), (0, 0));

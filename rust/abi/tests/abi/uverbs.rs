@@ -6,7 +6,8 @@ use std::mem::{align_of, offset_of, size_of};
 
 use virtio_rdma_abi::uverbs::{
     AllocContextResp, ContextFlags, CreateAhResp, CreateCqReq, CreateCqResp, CreateQpReq,
-    ModifyQpReq, UserRing, ABI_VERSION,
+    CreateSrqReq, CreateSrqResp, ModifyQpReq, ModifySrqReq, ResizeCqReq, ResizeCqResp, UserRing,
+    ABI_VERSION,
 };
 
 use virtio_rdma_abi::config::{QpTypes, RateLimitConfig};
@@ -58,6 +59,23 @@ fn exact_bytes() {
         },
         &format!("{RING_HEX} 00400302017f0000 04000000 07 000000"),
     );
+    check(ResizeCqReq { ring: RING }, RING_HEX);
+    check(
+        ResizeCqResp {
+            used_idx: 0x0102,
+            reserved: [0; 6],
+        },
+        "0201 000000000000",
+    );
+    check(CreateSrqReq { ring: RING }, RING_HEX);
+    check(
+        CreateSrqResp {
+            srqn: 6,
+            reserved: 0,
+        },
+        "06000000 00000000",
+    );
+    check(ModifySrqReq { ring: RING }, RING_HEX);
     check(
         ModifyQpReq {
             max_burst_size: 0x2000,
@@ -130,6 +148,33 @@ mod c {
     }
 
     #[repr(C)]
+    pub struct ResizeCqReq {
+        pub ring: UserRing,
+    }
+
+    #[repr(C)]
+    pub struct ResizeCqResp {
+        pub used_idx: u16,
+        pub reserved: [u8; 6],
+    }
+
+    #[repr(C)]
+    pub struct CreateSrqReq {
+        pub ring: UserRing,
+    }
+
+    #[repr(C)]
+    pub struct CreateSrqResp {
+        pub srqn: u32,
+        pub reserved: u32,
+    }
+
+    #[repr(C)]
+    pub struct ModifySrqReq {
+        pub ring: UserRing,
+    }
+
+    #[repr(C)]
     pub struct ModifyQpReq {
         pub max_burst_size: u32,
         pub typical_packet_size: u16,
@@ -163,6 +208,11 @@ fn a_c_compiler_agrees() {
     agree!(CreateCqReq { ring at 0 });
     agree!(CreateCqResp { cqn at 0, reserved at 4 });
     agree!(CreateQpReq { sq at 0, rq at 16 });
+    agree!(ResizeCqReq { ring at 0 });
+    agree!(ResizeCqResp { used_idx at 0, reserved at 2 });
+    agree!(CreateSrqReq { ring at 0 });
+    agree!(CreateSrqResp { srqn at 0, reserved at 4 });
+    agree!(ModifySrqReq { ring at 0 });
     agree!(ModifyQpReq { max_burst_size at 0, typical_packet_size at 4, reserved at 6 });
     agree!(CreateAhResp { av at 0, reserved at 43 });
 }

@@ -3,7 +3,7 @@
 //! Values of enumerations and bit masks, known and unknown.
 
 use virtio_rdma_abi::config::{AtomicCap, DeviceCaps};
-use virtio_rdma_abi::ctrl::{Command, CreateFlags, NotifyFlags};
+use virtio_rdma_abi::ctrl::{Command, CreateFlags, NotifyFlags, SrqAttrMask};
 use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, AsyncEvent, GidType, MigState, Mtu, PortCaps, PortPhysState, PortSpeed,
     PortState, PortWidth, QpAttrMask, QpState, QpType, SendFlags, SigType, WcFlags, WcStatus,
@@ -41,7 +41,7 @@ macro_rules! values {
 #[test]
 fn enumerations() {
     values!(AtomicCap: u8 = 0..=2);
-    values!(Command: u8 = (1..=18).chain(26..=29).chain([31]));
+    values!(Command: u8 = (1..=18).chain(21..=29).chain([31]));
     values!(PortState: u8 = 0..=5);
     values!(PortPhysState: u8 = 1..=7);
     values!(Mtu: u8 = 1..=5);
@@ -65,6 +65,10 @@ fn names_have_their_values() {
     assert_eq!(Command::MapMrSg.value(), 8);
     assert_eq!(Command::RegUserMr.value(), 9);
     assert_eq!(Command::ReqNotifyCq.value(), 18);
+    assert_eq!(
+        (Command::CreateSrq.value(), Command::ResizeCq.value()),
+        (21, 25)
+    );
     assert_eq!(PortWidth::X4.value(), 2);
     assert_eq!(PortWidth::X8.value(), 4);
     assert_eq!(PortWidth::X2.value(), 16);
@@ -139,7 +143,8 @@ fn masks() {
         WITH_NETWORK_HDR_TYPE = 6, SOLICITED = 31
     });
     bits!(NotifyFlags: u32 { SOLICITED = 0, NEXT_COMPLETION = 1 });
-    bits!(CreateFlags: u32 { USER = 0, BLOCK_MULTICAST_LOOPBACK = 1 });
+    bits!(CreateFlags: u32 { USER = 0, BLOCK_MULTICAST_LOOPBACK = 1, SRQ = 2 });
+    bits!(SrqAttrMask: u32 { MAX_WR = 0, LIMIT = 1 });
     bits!(ContextFlags: u32 { OWN_RINGS = 0 });
 }
 

@@ -12,6 +12,7 @@ mod memory;
 mod pacing;
 mod qp;
 mod queue;
+mod srq;
 mod work;
 
 pub use ah::{Ah, AhAttr};
@@ -21,6 +22,7 @@ pub use memory::{access, Mr, Pd, Sge};
 pub use pacing::RateLimit;
 pub use qp::{Caps, Kind, Path, Qp, Timing, MULTICAST_QPN, QKEY};
 pub use queue::{Channel, Cq, Wc};
+pub use srq::Srq;
 pub use work::{Op, Payload, PostError, SendWr, To};
 
 use std::io;

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 
 use super::context::{created, none};
 use super::work::{link, posted, raw_send, sges_of};
-use super::{check, extended, ffi, Cq, Payload, Pd, PostError, SendWr, Sge};
+use super::{check, extended, ffi, Cq, Payload, Pd, PostError, SendWr, Sge, Srq};
 
 /// QP states and attributes as libibverbs has them, for tests of the state table.
 pub type Attr = ffi::ibv_qp_attr;
@@ -94,6 +94,7 @@ pub struct Qp {
     _pd: Rc<Pd>,
     _send: Rc<Cq>,
     _recv: Rc<Cq>,
+    _srq: Option<Rc<Srq>>,
 }
 
 fn init(kind: Kind, send: &Rc<Cq>, recv: &Rc<Cq>, caps: Caps) -> ffi::ibv_qp_init_attr {
@@ -130,6 +131,25 @@ impl Qp {
         })?;
         let signal_all = caps.signal_all;
         Ok(Self::made(raw, kind, init.cap, signal_all, pd, send, recv))
+    }
+
+    /// A QP in RESET that takes its receives from `srq`.
+    pub fn with_srq(
+        kind: Kind,
+        pd: &Rc<Pd>,
+        [send, recv]: [&Rc<Cq>; 2],
+        srq: &Rc<Srq>,
+        caps: Caps,
+    ) -> Result<Self> {
+        let mut init = init(kind, send, recv, caps);
+        init.srq = srq.raw();
+        // SAFETY: PD, CQs and SRQ exist.
+        let raw = created("create QP with SRQ", unsafe {
+            ffi::ibv_create_qp(pd.raw(), &mut init)
+        })?;
+        let mut qp = Self::made(raw, kind, init.cap, caps.signal_all, pd, send, recv);
+        qp._srq = Some(Rc::clone(srq));
+        Ok(qp)
     }
 
     /// A QP in RESET with the functions of [`build`](Self::build) for all operations of its type; `edit` changes the
@@ -173,6 +193,7 @@ impl Qp {
             _pd: Rc::clone(pd),
             _send: Rc::clone(send),
             _recv: Rc::clone(recv),
+            _srq: None,
         }
     }
 

@@ -209,6 +209,13 @@ impl Cq {
         unsafe { self.raw.as_ref().cqe }.try_into().unwrap_or(0)
     }
 
+    /// Moves to room for at least `entries` entries.
+    pub fn resize(&self, entries: u32) -> Result<()> {
+        // SAFETY: The CQ exists.
+        check(unsafe { ffi::ibv_resize_cq(self.raw.as_ptr(), entries.try_into()?) })
+            .context("resize CQ")
+    }
+
     /// Takes up to 16 completions. Makes no system call if the provider makes none.
     pub fn poll(&self, found: &mut Vec<Wc>) -> Result<usize> {
         const BATCH: usize = 16;

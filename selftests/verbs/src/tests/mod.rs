@@ -17,6 +17,7 @@ mod memory;
 mod pacing;
 mod queues;
 mod sges;
+mod shared;
 mod soak;
 mod states;
 
@@ -106,6 +107,10 @@ pub const ALL: &[Test] = &[
     test("queue_one_cq", queues::one_cq),
     test("queue_destroyed_with_work", queues::destroyed_with_work),
     test("queue_fence", queues::fence),
+    test("shared_receives", shared::receives),
+    test("shared_attributes", shared::attributes),
+    test("shared_sizes", shared::sizes),
+    test("queue_resize", shared::resize),
     test("state_query", states::query),
     test("state_bad_transitions", states::bad_transitions),
     test("state_unreliable_types", states::unreliable_types),

@@ -76,6 +76,7 @@ pub fn cq(shared: &Arc<Shared>, cqe: u32) -> Box<Cq> {
     Cq::new(
         CompletionRing::new(layout, shared.threads).unwrap(),
         shared.clone(),
+        shared.threads,
     )
 }
 
@@ -92,7 +93,7 @@ pub fn qp_of(
     cap: &ffi::ibv_qp_cap,
     qpn: u32,
 ) -> Box<Qp> {
-    let mut qp = Qp::new(qp_type, cap, cq, cq, shared, shared.threads).unwrap();
+    let mut qp = Qp::new(qp_type, cap, (cq, cq, None), shared, shared.threads).unwrap();
     qp.created(qpn);
     qp.changed(ffi::IBV_QPS_RTS);
     qp
@@ -224,25 +225,25 @@ impl<'a> Work<'a> {
 }
 
 /// The device side of a CQ.
-pub struct Completions<'a> {
-    memory: &'a RingMap,
+pub struct Completions {
+    memory: Arc<RingMap>,
     cq: DeviceCq,
 }
 
-impl<'a> Completions<'a> {
-    pub fn new(cq: &'a Cq) -> Self {
+impl Completions {
+    pub fn new(cq: &Cq) -> Self {
         let memory = cq.ring().memory();
         Self {
-            memory,
             cq: DeviceCq::new(*memory.layout()),
+            memory,
         }
     }
 
     /// Adds a CQE and returns whether the completion event is due.
     pub fn push(&mut self, cqe: Cqe) -> bool {
         self.cq
-            .push(self.memory, &cqe.to_bytes(), cqe.status != 0)
+            .push(&*self.memory, &cqe.to_bytes(), cqe.status != 0)
             .expect("room in the CQ");
-        self.cq.publish(self.memory)
+        self.cq.publish(&*self.memory)
     }
 }

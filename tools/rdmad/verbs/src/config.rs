@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 
 use virtio_rdma_abi::config::{
     eui64_from_mac, AtomicCap, Config, DeviceCaps, OwnRingsConfig, QpTypes, RateLimitConfig,
-    CONFIG_SIZE, OWN_RINGS_CONFIG_OFFSET, RATE_LIMIT_CONFIG_OFFSET,
+    SrqConfig, CONFIG_SIZE, OWN_RINGS_CONFIG_OFFSET, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ib::Mtu;
 use virtio_rdma_abi::queues::{QueueNumbers, Role};
@@ -54,6 +54,10 @@ pub struct Limits {
     pub max_cq: u32,
     /// Entries of a CQ; at most 32,768.
     pub max_cqe: u32,
+    /// SRQs.
+    pub max_srq: u32,
+    /// Outstanding work requests of an SRQ; at most 32,768.
+    pub max_srq_wr: u32,
     /// MRs.
     pub max_mr: u32,
     /// Pages in all MRs together.
@@ -87,6 +91,8 @@ impl Default for Limits {
             max_inline_data: 1024,
             max_cq: 16_384,
             max_cqe: 32_766,
+            max_srq: 16_384,
+            max_srq_wr: 32_768,
             max_mr: 65_536,
             max_mr_pages: 1 << 24,
             max_fast_reg_pages: 512,
@@ -250,6 +256,11 @@ impl DeviceConfig {
             max_inline_data: limits.max_inline_data,
             doorbell_pages: limits.doorbell_pages,
         };
+        let srq = SrqConfig {
+            max_srq: limits.max_srq,
+            max_srq_wr: limits.max_srq_wr,
+            max_srq_sge: limits.max_sge,
+        };
         let rate_limits = RateLimitConfig {
             min_rate: *RATE_LIMITS.start(),
             max_rate: *RATE_LIMITS.end(),
@@ -259,6 +270,7 @@ impl DeviceConfig {
         let mut space = [0; CONFIG_SIZE];
         base.put(&mut space[..Config::SIZE]);
         own.put(&mut space[OWN_RINGS_CONFIG_OFFSET..][..OwnRingsConfig::SIZE]);
+        srq.put(&mut space[SRQ_CONFIG_OFFSET..][..SrqConfig::SIZE]);
         rate_limits.put(&mut space[RATE_LIMIT_CONFIG_OFFSET..][..RateLimitConfig::SIZE]);
         space
     }

@@ -2,8 +2,6 @@
 
 //! Completion queues.
 
-use std::collections::BTreeMap;
-
 use dma::DmaView;
 use parking_lot::Mutex;
 use virtio_rdma_abi::cqe::Cqe;
@@ -13,8 +11,10 @@ use virtio_rdma_abi::ib::{AsyncEvent, WcFlags};
 use virtio_rdma_abi::ring::{ArmKind, ArmWord};
 use virtio_rdma_ring::DeviceCq;
 
+use crate::error::{require, Result};
 use crate::event::Source;
-use crate::memory::{RingMem, RingView};
+use crate::memory::{RingMem, RingView, VirtqueueMem};
+use crate::users::Users;
 use crate::Device;
 
 /// A completion queue.
@@ -27,17 +27,23 @@ pub(crate) struct Cq {
     pub doorbell_page: u32,
     event_queue: u16,
     cookie: u64,
-    cqe: u32,
-    ring: RingMem,
     inner: Mutex<Inner>,
-    /// QPs that use it, with how many of their queues.
-    users: Mutex<BTreeMap<u32, u32>>,
+    /// QPs that complete here.
+    pub(crate) users: Users,
 }
 
 #[derive(Debug)]
 struct Inner {
+    mem: RingMem,
+    queue: Queue,
+}
+
+#[derive(Debug)]
+struct Queue {
     ring: DeviceCq,
     state: State,
+    /// Entries, which are the buffers that the driver of a virtqueue makes available.
+    cqe: u32,
     /// What a virtqueue is armed for, and how often an interrupt was sent: the arm word is made of them.
     armed: ArmKind,
     sequence: u16,
@@ -61,28 +67,28 @@ pub(crate) struct CqAttr {
     pub event_queue: u16,
     /// Cookie of its events.
     pub cookie: u64,
-    /// Buffers that the driver of a virtqueue makes available.
+    /// Entries.
     pub cqe: u32,
 }
 
 impl Cq {
     /// A new CQ.
     pub(crate) fn new(number: u32, ring: RingMem, attr: CqAttr) -> Self {
+        let queue = Queue {
+            ring: DeviceCq::new(ring.layout()),
+            state: State::Live,
+            cqe: attr.cqe,
+            armed: ArmKind::None,
+            // 0 counts as answered.
+            sequence: 1,
+        };
         Self {
             number,
             doorbell_page: attr.doorbell_page,
             event_queue: attr.event_queue,
             cookie: attr.cookie,
-            cqe: attr.cqe,
-            inner: Mutex::new(Inner {
-                ring: DeviceCq::new(ring.layout()),
-                state: State::Live,
-                armed: ArmKind::None,
-                // 0 counts as answered.
-                sequence: 1,
-            }),
-            ring,
-            users: Mutex::default(),
+            inner: Mutex::new(Inner { mem: ring, queue }),
+            users: Users::default(),
         }
     }
 
@@ -91,58 +97,38 @@ impl Cq {
         self.number
     }
 
-    /// A queue of QP `qpn` uses this CQ from now on.
-    pub(crate) fn attach(&self, qpn: u32) {
-        *self.users.lock().entry(qpn).or_default() += 1;
-    }
-
-    /// A queue of QP `qpn` does not use this CQ any more.
-    pub(crate) fn detach(&self, qpn: u32) {
-        let mut users = self.users.lock();
-        if let Some(queues) = users.get_mut(&qpn) {
-            *queues -= 1;
-            if *queues == 0 {
-                users.remove(&qpn);
-            }
-        }
-    }
-
-    /// Whether a QP uses this CQ.
-    pub(crate) fn in_use(&self) -> bool {
-        !self.users.lock().is_empty()
-    }
-
     /// Delivers a completion. `solicited` is true for those that the sender marked so and for every error.
     pub(crate) fn complete(&self, device: &Device, view: &DmaView, cqe: &Cqe, solicited: bool) {
-        let mut cqe = *cqe;
-        if solicited && self.ring.as_virtqueue().is_some() {
-            cqe.wc_flags = cqe.wc_flags | WcFlags::SOLICITED;
-        }
-        self.update(device, view, |inner, memory| {
-            inner.ring.push(memory, &cqe.to_bytes(), solicited).is_ok()
+        self.update(device, view, |queue, memory, virtqueue| {
+            let mut cqe = *cqe;
+            if solicited && virtqueue.is_some() {
+                cqe.wc_flags = cqe.wc_flags | WcFlags::SOLICITED;
+            }
+            queue.ring.push(memory, &cqe.to_bytes(), solicited).is_ok()
         });
     }
 
     /// Arms a CQ that is a virtqueue: an interrupt for the next completion that the driver has not polled yet and that
     /// is of this kind.
     pub(crate) fn request_notify(&self, device: &Device, flags: NotifyFlags) {
-        let Some(queue) = self.ring.as_virtqueue() else {
-            return;
-        };
-        self.update(device, &device.space.enter(), |inner, memory| {
+        self.update(device, &device.space.enter(), |queue, memory, virtqueue| {
+            let Some(virtqueue) = virtqueue else {
+                return true;
+            };
             // Another thread may sleep for any completion: its wish is not narrowed.
-            if inner.armed != ArmKind::Next {
-                inner.armed = match flags.contains(NotifyFlags::NEXT_COMPLETION) {
+            if queue.armed != ArmKind::Next {
+                queue.armed = match flags.contains(NotifyFlags::NEXT_COMPLETION) {
                     true => ArmKind::Next,
                     false => ArmKind::Solicited,
                 };
             }
-            let with_driver = self.cqe - u32::from(inner.ring.available(memory)).min(self.cqe);
-            queue.arm(ArmWord {
-                sequence: inner.sequence,
-                kind: inner.armed,
+            let available = u32::from(queue.ring.available(memory));
+            let with_driver = queue.cqe - available.min(queue.cqe);
+            virtqueue.arm(ArmWord {
+                sequence: queue.sequence,
+                kind: queue.armed,
                 // No CQ has more entries than a u16 counts.
-                index: inner.ring.used_index().wrapping_sub(with_driver as u16),
+                index: queue.ring.used_index().wrapping_sub(with_driver as u16),
             });
             true
         });
@@ -150,15 +136,37 @@ impl Cq {
 
     /// The driver has reset the virtqueue that this CQ is: it is dead, and its memory is not ours any more.
     pub(crate) fn virtqueue_reset(&self, device: &Device) {
-        if let Some(queue) = self.ring.as_virtqueue() {
+        if let Some(queue) = self.inner.lock().mem.as_virtqueue() {
             queue.retire();
         }
-        self.update(device, &device.space.enter(), |_, _| false);
+        self.update(device, &device.space.enter(), |_, _, _| false);
     }
 
     /// Answers the doorbell: the arm word may ask for an event that is due.
     pub(crate) fn doorbell(&self, device: &Device, view: &DmaView) {
-        self.update(device, view, |_, _| true);
+        self.update(device, view, |_, _, _| true);
+    }
+
+    /// Goes on in `ring`, for `cqe` entries, and returns `used.idx` that the old one ends with. The old one is not accessed
+    /// any more on return.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the CQ is dead, or more completions than `cqe` are not polled yet.
+    pub(crate) fn resize(&self, device: &Device, ring: RingMem, cqe: u32) -> Result<u16> {
+        let view = device.space.enter();
+        // What the owner asked to be told of in the old ring is answered there; for the rest it asks again in the new one.
+        self.doorbell(device, &view);
+        let mut guard = self.inner.lock();
+        let Inner { mem, queue } = &mut *guard;
+        require(queue.state == State::Live)?;
+        let available = queue.ring.available(&RingView::new(mem, &view));
+        require(mem.layout().slots() - u32::from(available) <= cqe)?;
+        let end = queue.ring.used_index();
+        queue.ring.moved(ring.layout());
+        queue.cqe = cqe;
+        *mem = ring;
+        Ok(end)
     }
 
     /// Makes `change`, publishes it and fires the event if it is due. Kills the CQ if `change` returns false.
@@ -166,44 +174,43 @@ impl Cq {
         &self,
         device: &Device,
         view: &DmaView,
-        change: impl FnOnce(&mut Inner, &RingView<'_>) -> bool,
+        change: impl FnOnce(&mut Queue, &RingView<'_>, Option<&VirtqueueMem>) -> bool,
     ) {
         let mut inner = self.inner.lock();
-        if inner.state != State::Live {
+        let Inner { mem, queue } = &mut *inner;
+        if queue.state != State::Live {
             return;
         }
-        let memory = RingView::new(&self.ring, view);
-        let sound = change(&mut inner, &memory);
+        let memory = RingView::new(mem, view);
+        let sound = change(queue, &memory, mem.as_virtqueue());
         // What was lost is not to be seen.
-        if !memory.lost() && inner.ring.publish(&memory) {
-            match self.ring.as_virtqueue() {
+        if !memory.lost() && queue.ring.publish(&memory) {
+            match mem.as_virtqueue() {
                 None => {
                     device
                         .events()
                         .completion(self.event_queue, self.number, self.cookie);
                 }
-                Some(queue) => {
-                    inner.armed = ArmKind::None;
-                    inner.sequence = inner.sequence.wrapping_add(1) & ArmWord::SEQUENCE_MASK;
-                    device.transport().interrupt(queue.number());
+                Some(virtqueue) => {
+                    queue.armed = ArmKind::None;
+                    queue.sequence = queue.sequence.wrapping_add(1) & ArmWord::SEQUENCE_MASK;
+                    device.transport().interrupt(virtqueue.number());
                 }
             }
         }
         if !sound || memory.lost() {
-            inner.state = State::Dead;
+            queue.state = State::Dead;
             device
                 .events()
                 .asynchronous(Source::Cq(self.number), AsyncEvent::CqErr, self.cookie);
             drop(inner);
-            for qpn in self.users.lock().keys() {
-                device.fail_qp(*qpn);
-            }
+            self.users.fail(device);
         }
     }
 
     /// Ends the use of the ring's memory and forgets events that wait.
     pub(crate) fn destroy(&self, device: &Device) {
-        self.inner.lock().state = State::Destroyed;
+        self.inner.lock().queue.state = State::Destroyed;
         device
             .events()
             .forget(self.event_queue, Source::Completions(self.number));

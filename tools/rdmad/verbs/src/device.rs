@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use roce::Frame;
 use virtio_rdma_abi::config::{
     CONFIG_SIZE, F_COUNTERS, F_GID_VLAN, F_MR_PAGES, F_MULTICAST, F_PEERS, F_RATE_LIMIT,
-    F_REG_PAGES, F_RING_ADDR,
+    F_REG_PAGES, F_RESIZE_CQ, F_RING_ADDR, F_SRQ,
 };
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, GSI_QPN, PORT};
@@ -27,6 +27,7 @@ use crate::memory::MrTable;
 use crate::multicast::Groups;
 use crate::pd::Pd;
 use crate::qp::Qp;
+use crate::srq::Srq;
 use crate::table::Table;
 use crate::transport::{Transport, Virtqueues};
 
@@ -67,8 +68,8 @@ pub trait FramePort: Send + Sync {
 /// 1. `control`, for the whole of a control command
 /// 2. the send side of a QP
 /// 3. the receive side of a QP, possibly of another device
-/// 4. a CQ
-/// 5. the users of a CQ; an event queue; a slot of a table; timers
+/// 4. an SRQ; a CQ
+/// 5. the users of a CQ or SRQ; an event queue; a slot of a table; timers
 ///
 /// No thread holds two locks of one level.
 pub struct Device {
@@ -86,6 +87,7 @@ pub struct Device {
     pub(crate) mrs: MrTable,
     pub(crate) cqs: Table<Cq>,
     pub(crate) qps: Table<Qp>,
+    pub(crate) srqs: Table<Srq>,
     pub(crate) gids: GidTable,
     pub(crate) groups: Groups,
     pub(crate) violations: Violations,
@@ -128,6 +130,7 @@ impl Device {
                 cqs: Table::new(0..limits.max_cq),
                 // 0 is no QP. The GSI QP counts.
                 qps: Table::with_special(1, GSI_QPN..limits.max_qp + 1),
+                srqs: Table::new(1..limits.max_srq + 1),
                 gids: GidTable::new(limits.max_gids),
                 groups: Groups::default(),
                 violations: Violations::default(),
@@ -153,6 +156,8 @@ impl Device {
             | (1 << F_MR_PAGES)
             | (1 << F_REG_PAGES)
             | (1 << F_GID_VLAN)
+            | (1 << F_SRQ)
+            | (1 << F_RESIZE_CQ)
             | (1 << F_RATE_LIMIT)
             | (1 << F_MULTICAST)
             | (1 << F_COUNTERS)
@@ -184,6 +189,7 @@ impl Device {
                     self.fabric.wake();
                 }
             }
+            // Receives are taken when messages come.
             DoorbellKind::Srq => {}
         }
     }
@@ -312,6 +318,11 @@ impl Device {
         self.features.load(Ordering::Acquire) & (1 << bit) != 0
     }
 
+    /// Whether the feature bit of this number, which needs own rings, was negotiated together with them.
+    pub(crate) fn has_extension(&self, bit: u32) -> bool {
+        self.has_own_rings() && self.has_feature(bit)
+    }
+
     /// The features that were negotiated.
     pub(crate) fn features_in_force(&self) -> u64 {
         self.features.load(Ordering::Acquire)
@@ -398,6 +409,9 @@ impl Device {
         for qp in self.qps.iter() {
             self.destroy_qp(&qp);
         }
+        for srq in self.srqs.iter() {
+            self.destroy_srq(&srq);
+        }
         for cq in self.cqs.iter() {
             self.destroy_cq(&cq);
         }
@@ -426,6 +440,13 @@ impl Device {
         self.cqs.remove(cq.number());
         cq.destroy(self);
         self.cqs.release(cq.number());
+    }
+
+    /// Destroys an SRQ that no QP uses; nothing of it is used any more on return.
+    pub(crate) fn destroy_srq(&self, srq: &Srq) {
+        self.srqs.remove(srq.number());
+        srq.destroy(self);
+        self.srqs.release(srq.number());
     }
 
     /// Destroys an MR; its memory is not used any more on return. Returns whether there was one.

@@ -20,6 +20,8 @@ pub(crate) enum Source {
     Cq(u32),
     /// Asynchronous events of a QP.
     Qp(u32),
+    /// Asynchronous events of an SRQ.
+    Srq(u32),
     /// Asynchronous events of the port.
     Port,
 }

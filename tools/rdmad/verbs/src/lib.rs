@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `device` | the device, its objects and its turns |
 //! | `command` | control commands |
-//! | `qp`, `cq`, `pd`, `memory`, `gid` | the objects |
+//! | `qp`, `cq`, `srq`, `pd`, `memory`, `gid` | the objects |
 //! | `multicast` | groups of QPs of datagrams |
 //! | `wqe` | work requests: fetching and validation |
 //! | `direct`, `wire` | the two ways of data between QPs |
@@ -19,7 +19,7 @@
 //! | `event` | events that wait for buffers |
 //! | `fabric` | workers, ready sets, timers, the clock |
 //! | `counters`, `status` | what can be seen of a device from outside |
-//! | `config`, `table`, `error` | limits, numbered objects, errno |
+//! | `config`, `table`, `users`, `error` | limits, numbered objects, who uses them, errno |
 
 #![forbid(unsafe_code)]
 
@@ -37,9 +37,11 @@ mod memory;
 mod multicast;
 mod pd;
 mod qp;
+mod srq;
 mod status;
 mod table;
 mod transport;
+mod users;
 mod wire;
 mod wqe;
 

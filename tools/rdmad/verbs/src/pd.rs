@@ -9,11 +9,11 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Pd {
     number: u32,
-    /// MRs and QPs in it.
+    /// MRs, QPs and SRQs in it.
     users: AtomicU32,
 }
 
-/// Use of a PD by an MR or QP, which keeps it from being destroyed.
+/// Use of a PD by an MR, QP or SRQ, which keeps it from being destroyed.
 #[derive(Debug)]
 pub(crate) struct PdUse(Arc<Pd>);
 

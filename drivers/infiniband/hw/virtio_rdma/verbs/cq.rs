@@ -19,6 +19,7 @@ use crate::{
             CmdCreateCq,
             CmdCreateCqRing,
             CmdDestroyCq,
+            CmdResizeCq,
             CreateFlags, //
         },
         ib::AsyncEvent,
@@ -29,7 +30,9 @@ use crate::{
         },
         uverbs::{
             CreateCqReq,
-            CreateCqResp, //
+            CreateCqResp,
+            ResizeCqReq,
+            ResizeCqResp, //
         }, //
     },
     device::{
@@ -61,15 +64,18 @@ use crate::{
 };
 use kernel::{
     prelude::*,
-    sync::Arc, //
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
 };
 
 /// Who polls a CQ, and the memory that the device writes its CQEs to.
 enum Owner {
     /// The kernel.
     Kernel(Arc<KernelCq>, Option<KernelMemory>),
-    /// A process. Empty while the CQ is destroyed.
-    User(Option<UserRing>),
+    /// A process. Empty while the CQ is destroyed. Held while it moves to another ring; pinned, as all locks are.
+    User(Pin<KBox<Mutex<Option<UserRing>>>>),
 }
 
 /// The memory of a CQ of the kernel.
@@ -111,11 +117,6 @@ impl EventTarget for UserTarget {
 }
 
 impl Cq {
-    /// The device.
-    pub(super) fn device(&self) -> &Device {
-        &self.device
-    }
-
     /// The CQ's handle.
     pub(super) fn number(&self) -> u32 {
         self.number
@@ -183,13 +184,51 @@ impl Cq {
             cookie: events.cookie(),
             ..CmdCreateCqRing::default()
         };
+        let owner = KBox::pin_init(
+            kernel::new_mutex!(None, "virtio_rdma::cq::ring"),
+            GFP_KERNEL,
+        )?;
         let (response, (ring, _list)) = super::create(device, &request, (ring, list))?;
+        *owner.lock() = Some(ring);
         Ok(Self {
             device: device.clone(),
             number: response.cqn,
-            owner: Owner::User(Some(ring)),
+            owner: Owner::User(owner),
             _events: events,
         })
+    }
+
+    /// Moves a CQ of a process to another ring in its memory.
+    pub(super) fn resize(
+        &self,
+        ib_device: &rdma::Device<IbDevice>,
+        entries: u32,
+        udata: &Udata<'_>,
+    ) -> Result<u32> {
+        let (true, Owner::User(owner)) = (self.device.limits().resize_cq, &self.owner) else {
+            return Err(EOPNOTSUPP);
+        };
+        if !(1..=self.device.limits().queues.max_cqe).contains(&entries) {
+            return Err(EINVAL);
+        }
+        let request = ResizeCqReq::from_bytes(&udata.read()?);
+        let mut ring = UserRing::pin(ib_device, &request.ring, entries, Cqe::SIZE)?;
+        let (address, list) = ring.address(ib_device)?;
+        let request = CmdResizeCq {
+            cqn: self.number,
+            cqe: entries,
+            ring: address,
+        };
+        let mut owner = owner.lock();
+        let (response, (ring, _list)) = super::create(&self.device, &request, (ring, list))?;
+        // The device does not use the old one any more.
+        *owner = Some(ring);
+        let response = ResizeCqResp {
+            used_idx: response.used_idx,
+            ..ResizeCqResp::default()
+        };
+        udata.respond(&response.to_bytes())?;
+        Ok(entries)
     }
 
     /// Creates a CQ in a ring of the kernel.
@@ -312,7 +351,8 @@ impl Drop for Cq {
                 super::destroy(&self.device, &request, memory.take());
             }
             Owner::User(ring) => {
-                super::destroy(&self.device, &request, ring.take());
+                let ring = ring.lock().take();
+                super::destroy(&self.device, &request, ring);
             }
         }
     }

@@ -154,12 +154,13 @@ impl CqBackend {
         }
     }
 
-    /// Overwrites the CQEs of QP `number` that were not taken with some that name no QP.
+    /// Overwrites the CQEs of QP `number` that were not taken with some that name no QP, and passes those of a ring to
+    /// `visit` before.
     ///
     /// # Errors
     ///
     /// `EIO` if the device broke the queue's rules.
-    pub(super) fn kill(&mut self, number: u32) -> Result {
+    pub(super) fn kill(&mut self, number: u32, mut visit: impl FnMut(&Cqe)) -> Result {
         match self {
             Self::Ring { ring, queue } => {
                 let ring = &**ring;
@@ -170,6 +171,7 @@ impl CqBackend {
                     ring.read(slot, &mut bytes);
                     let mut cqe = Cqe::from_bytes(&bytes);
                     if cqe.qp_num == number {
+                        visit(&cqe);
                         cqe.qp_num = 0;
                         ring.write(slot, &cqe.to_bytes());
                     }

@@ -39,7 +39,7 @@ impl ResourceDetails for IbDevice {
     }
 
     fn cq_details(cq: &Cq<Self>, details: &mut Details<'_>) -> Result {
-        details.text(c"queues", place(cq.device()))?;
+        details.text(c"queues", place(&cq.device().device))?;
         details.number(c"cqn", cq.number())
     }
 

@@ -84,6 +84,7 @@ impl rdma::Driver for IbDevice {
         .with_multicast_groups()
         .with_kernel_queues()
         .with_user_contexts()
+        .with_shared_receive_queues()
         .with_port_counters()
         .with_resource_details();
 
@@ -93,12 +94,14 @@ impl rdma::Driver for IbDevice {
         let limits = this.device.limits();
         let config = &limits.config;
         let groups = |limit| if limits.multicast { limit } else { 0 };
+        let srq = limits.srq.unwrap_or_default();
+        let srq_caps = limits.srq.map_or(0, |_| DeviceAttributes::SRQ_RESIZE);
         DeviceAttributes {
             sys_image_guid: config.sys_image_guid,
             vendor_id: config.vendor_id,
             vendor_part_id: config.vendor_part_id,
             hw_ver: config.hw_ver,
-            device_cap_flags: this.capabilities().0,
+            device_cap_flags: this.capabilities().0 | srq_caps,
             max_mr_size: this.max_mr_size(),
             page_size_cap: config.page_size_cap,
             max_mr: config.max_mr,
@@ -123,6 +126,9 @@ impl rdma::Driver for IbDevice {
             max_total_mcast_qp_attach: groups(config.max_total_mcast_qp_attach),
             max_ah: config.max_ah,
             max_fast_reg_page_list_len: this.max_fast_reg_pages(),
+            max_srq: srq.max_srq,
+            max_srq_wr: srq.max_srq_wr,
+            max_srq_sge: srq.max_srq_sge,
             max_pkeys: config.max_pkeys,
             local_ca_ack_delay: config.local_ca_ack_delay,
         }

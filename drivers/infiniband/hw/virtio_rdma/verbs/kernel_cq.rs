@@ -2,14 +2,16 @@
 
 //! Completion queues that the kernel polls.
 //!
-//! Lock order: `KernelCq::state`, then that of a work queue. The consumer is called with neither.
+//! Lock order: `KernelCq::state`, then that of a work queue or an SRQ. The consumer is called with neither.
 
 use super::{
     cq_backend::{
         AfterArm,
         CqBackend, //
     },
-    kernel_qp::WorkRing, //
+    kernel_qp::WorkRing,
+    kernel_srq::SharedSource,
+    poll, //
 };
 use crate::{
     abi::{
@@ -32,6 +34,10 @@ use crate::{
 use core::mem::replace;
 use kernel::{
     prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
     sync::{
         new_spinlock_irq,
         Arc,
@@ -56,6 +62,8 @@ pub(super) struct State {
     pub(super) backend: CqBackend,
     /// The work queues that complete here. Their places do not change, and are in the ids of their work requests.
     pub(super) sources: KVec<Option<Arc<WorkRing>>>,
+    /// QPs whose receives come from SRQs and complete here, by their numbers.
+    pub(super) shared: RBTree<u32, Arc<SharedSource>>,
     /// What the consumer asked to be told of and was not yet.
     pub(super) armed: ArmKind,
     /// The device broke the rules of the ring: nothing in it is to be trusted.
@@ -83,6 +91,7 @@ impl KernelCq {
                         number: 0,
                         backend,
                         sources: KVec::new(),
+                        shared: RBTree::new(),
                         armed: ArmKind::None,
                         broken: false,
                     },
@@ -148,6 +157,25 @@ impl KernelCq {
         drop(detached);
     }
 
+    /// Lets the receives of QP `number` complete here, which come from an SRQ.
+    pub(super) fn attach_shared(&self, number: u32, source: &Arc<SharedSource>) -> Result {
+        let node = RBTreeNode::new(number, source.clone(), GFP_KERNEL)?;
+        let before = self.state.lock().shared.insert(node);
+        // The device gave one number to two QPs. Not with the lock held: its memory may go with it.
+        before.map_or(Ok(()), |_| Err(EIO))
+    }
+
+    /// Ends what [`attach_shared`](Self::attach_shared) began, after the device gave the QP up.
+    pub(super) fn detach_shared(&self, number: u32) {
+        let detached = {
+            let mut state = self.state.lock();
+            state.kill(number);
+            state.shared.remove_node(&number)
+        };
+        // Not with the lock held: its memory may go with it.
+        drop(detached);
+    }
+
     /// Kills the CQEs of a QP that were not polled.
     pub(super) fn purge(&self, number: u32) {
         self.state.lock().kill(number);
@@ -204,9 +232,16 @@ impl KernelCq {
 }
 
 impl State {
-    /// Kills the CQEs of QP `number` that were not polled: polling skips them.
+    /// Kills the CQEs of QP `number` that were not polled: polling skips them. Slots of its SRQ are free then.
     fn kill(&mut self, number: u32) {
-        self.broken |= self.backend.kill(number).is_err();
+        let source = self.shared.get(&number);
+        let killed = self.backend.kill(number, |cqe| {
+            if let (true, Some(source)) = (poll::is_receive(cqe), source) {
+                // One that is not outstanding comes from a device that breaks the rules, and frees nothing.
+                let _ = source.srq.complete(cqe.wr_id);
+            }
+        });
+        self.broken |= killed.is_err();
     }
 }
 

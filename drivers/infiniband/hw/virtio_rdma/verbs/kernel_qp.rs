@@ -6,6 +6,7 @@
 
 use super::{
     kernel_cq::KernelCq,
+    kernel_srq::AttachedShared,
     poll,
     ring::KernelRing,
     work_backend::WorkBackend,
@@ -75,7 +76,7 @@ pub(super) struct WorkRing {
 pub(super) struct WorkState {
     pub(super) backend: WorkBackend,
     /// Ids of work requests by slot: the device only sees slots.
-    wr_ids: KVec<u64>,
+    wr_ids: KVVec<u64>,
     /// The oldest slot that is not free, if any.
     oldest: u16,
     /// Place of the queue in its CQ's table.
@@ -118,7 +119,7 @@ impl WorkRing {
         qp_type: QpType,
         consumer: QpConsumer,
     ) -> Result<Arc<Self>> {
-        let wr_ids = KVec::from_elem(0, slots, GFP_KERNEL)?;
+        let wr_ids = KVVec::from_elem(0, slots, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 place,
@@ -214,6 +215,8 @@ impl WorkState {
 pub(super) struct KernelQp {
     pub(super) send: Option<Attached>,
     pub(super) recv: Option<Attached>,
+    /// In place of `recv`, of a QP that takes its receives from an SRQ.
+    pub(super) shared: Option<AttachedShared>,
 }
 
 impl KernelQp {
@@ -222,6 +225,9 @@ impl KernelQp {
         for queue in [&self.send, &self.recv].into_iter().flatten() {
             queue.cq.purge(queue.work.number());
             queue.work.reset();
+        }
+        if let Some(shared) = &self.shared {
+            shared.cq.purge(shared.number);
         }
     }
 }

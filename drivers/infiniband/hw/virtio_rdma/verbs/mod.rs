@@ -13,9 +13,10 @@
 //! | [`cq`], [`kernel_cq`], [`cq_backend`] | CQs, those that the kernel polls, and where these lie |
 //! | [`qp`], [`modify`], [`multicast`] | QPs, their attributes and their groups |
 //! | [`kernel_qp`], [`work_backend`] | QPs that the kernel posts to, and where their queues lie |
+//! | [`srq`], [`kernel_srq`] | SRQs, and those that the kernel posts to |
 //! | [`post`], [`encode`], [`wqe`], [`poll`] | work requests and work completions of the kernel |
 //!
-//! Lock order: that of a CQ's consumer, a CQ's, a work queue's.
+//! Lock order: that of a CQ's consumer, a CQ's, a work queue's or an SRQ's.
 
 mod ah;
 mod counters;
@@ -27,6 +28,7 @@ mod dmabuf;
 mod encode;
 mod kernel_cq;
 mod kernel_qp;
+mod kernel_srq;
 mod modify;
 mod mr;
 mod multicast;
@@ -37,6 +39,7 @@ mod post;
 mod qp;
 mod rate_limit;
 mod ring;
+mod srq;
 mod ucontext;
 mod user_ring;
 mod work_backend;

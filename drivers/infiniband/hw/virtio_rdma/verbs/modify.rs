@@ -28,6 +28,7 @@ use crate::{
     },
     ctrl::Failure,
     rdma::{
+        event::QpEvent,
         qp_attr::{
             Path,
             QpAttributeMask,
@@ -81,7 +82,14 @@ pub(super) fn modify(
     match qp.device().ctrl().exec(&request) {
         Ok(_) => (),
         // A QP of a dead device does nothing any more, as one in these states.
-        Err(Failure::Dead) if matches!(to, QpState::Reset | QpState::Err) => (),
+        Err(Failure::Dead) if matches!(to, QpState::Reset | QpState::Err) => {
+            // It takes no more receives either, which somebody may wait for.
+            if let (QpState::Err, Ok(kernel)) = (to, qp.kernel()) {
+                if let Some(shared) = &kernel.shared {
+                    shared.source.consumer.event(QpEvent::LastWqeReached);
+                }
+            }
+        }
         Err(failure) => return Err(failure.into()),
     }
     qp.set_state(to);

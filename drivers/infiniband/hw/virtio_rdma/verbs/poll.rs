@@ -8,7 +8,8 @@
 use super::{
     device::IbDevice,
     kernel_cq::State,
-    kernel_qp::WorkRing, //
+    kernel_qp::WorkRing,
+    kernel_srq::SharedSource, //
 };
 use crate::{
     abi::{
@@ -52,6 +53,12 @@ pub(super) fn wr_id(place: u32, slot: u16) -> u64 {
 fn split(wr_id: u64) -> Result<(usize, u16)> {
     // LOSSY: The low half is the slot.
     Ok((usize::try_from(wr_id >> 16)?, wr_id as u16))
+}
+
+/// Whether a CQE is that of a receive.
+#[inline]
+pub(super) fn is_receive(cqe: &Cqe) -> bool {
+    cqe.opcode & OPCODE_RECV != 0
 }
 
 /// Takes completions out of a CQ.
@@ -111,6 +118,11 @@ fn take(state: &mut State, completions: &mut Completions<'_>) -> Result {
 
 /// Checks a CQE and passes it on.
 fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>) -> Result {
+    if is_receive(cqe) {
+        if let Some(source) = state.shared.get(&cqe.qp_num) {
+            return deliver_shared(source, cqe, completions);
+        }
+    }
     let (place, slot) = split(cqe.wr_id)?;
     let source = state.sources.get(place).and_then(Option::as_ref);
     let work = source.ok_or(EIO)?;
@@ -119,8 +131,7 @@ fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>) -> Resul
     }
     let status = WcStatus::try_from(u32::from(cqe.status))?;
     let (kind, opcode) = match cqe.opcode {
-        OPCODE_RECV => (DoorbellKind::Rq, WcOpcode::Recv),
-        OPCODE_RECV_RDMA_WITH_IMM => (DoorbellKind::Rq, WcOpcode::RecvRdmaWithImm),
+        opcode if is_receive(cqe) => (DoorbellKind::Rq, recv_opcode(opcode)?),
         opcode => match WrOpcode::try_from(u32::from(opcode)).map_err(|_| EIO)? {
             WrOpcode::Send | WrOpcode::SendWithImm | WrOpcode::SendWithInv => {
                 (DoorbellKind::Sq, WcOpcode::Send)
@@ -142,7 +153,38 @@ fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>) -> Resul
     }
     let is_datagram = kind == DoorbellKind::Rq && work.qp_type.is_datagram();
     let wr_id = work.state.lock().complete(slot).map_err(|_| EIO)?;
-    let completion = WorkCompletion {
+    let completion = completion(cqe, wr_id, status, opcode, is_datagram);
+    completions.push(&work.consumer, &completion);
+    Ok(())
+}
+
+/// The same for a receive from an SRQ, which knows the id of the work request.
+fn deliver_shared(source: &SharedSource, cqe: &Cqe, completions: &mut Completions<'_>) -> Result {
+    let status = WcStatus::try_from(u32::from(cqe.status))?;
+    let opcode = recv_opcode(cqe.opcode)?;
+    let wr_id = source.srq.complete(cqe.wr_id).map_err(|_| EIO)?;
+    let completion = completion(cqe, wr_id, status, opcode, source.qp_type.is_datagram());
+    completions.push(&source.consumer, &completion);
+    Ok(())
+}
+
+fn recv_opcode(opcode: u8) -> Result<WcOpcode> {
+    match opcode {
+        OPCODE_RECV => Ok(WcOpcode::Recv),
+        OPCODE_RECV_RDMA_WITH_IMM => Ok(WcOpcode::RecvRdmaWithImm),
+        _ => Err(EIO),
+    }
+}
+
+/// What a client is told of a CQE whose work request is known.
+fn completion(
+    cqe: &Cqe,
+    wr_id: u64,
+    status: WcStatus,
+    opcode: WcOpcode,
+    is_datagram: bool,
+) -> WorkCompletion {
+    WorkCompletion {
         wr_id,
         status,
         opcode,
@@ -163,9 +205,7 @@ fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>) -> Resul
             has_grh: cqe.wc_flags.contains(WcFlags::GRH),
             vlan: cqe.vlan(),
         }),
-    };
-    completions.push(&work.consumer, &completion);
-    Ok(())
+    }
 }
 
 /// Completes what a dead device left, as flushed.

@@ -10,8 +10,13 @@ use super::{
         KernelQp,
         WorkRing, //
     },
+    kernel_srq::{
+        AttachedShared,
+        SharedSource, //
+    },
     modify,
     ring::KernelRing,
+    srq,
     user_ring::UserRing, //
 };
 use crate::{
@@ -211,7 +216,7 @@ impl Qp {
             }
             return Self::in_virtqueues(pd, transport, init, consumer);
         }
-        let capabilities = init.capabilities();
+        let capabilities = capabilities(init);
         let request = CreateQpReq::from_bytes(&udata.read()?);
         let pin = |ring: &uverbs::UserRing, entries, slot_size| {
             if *ring == uverbs::UserRing::default() && entries == 0 {
@@ -265,7 +270,15 @@ impl Qp {
     ) -> Result<NewQp<Self>> {
         let ib_device = pd.device();
         let device = &ib_device.device;
-        let capabilities = init.capabilities();
+        let capabilities = capabilities(init);
+        let shared = match init.srq() {
+            Some(srq) => Some(SharedSource {
+                srq: srq.kernel()?.clone(),
+                consumer: consumer.clone(),
+                qp_type: init.qp_type(),
+            }),
+            None => None,
+        };
         let sq = kernel_queue(
             ib_device,
             init.qp_type(),
@@ -305,7 +318,7 @@ impl Qp {
             Owner::Kernel(KernelQp::default(), None),
             Some(events),
         );
-        qp.attach(init, sq, rq)?.finish()
+        qp.attach(init, sq, rq, shared)?.finish()
     }
 
     /// Creates a QP in virtqueues of the transport, which the kernel posts to, for a process too.
@@ -361,7 +374,7 @@ impl Qp {
                 Some(queue(&recv, entries, size, DoorbellKind::Rq)?)
             }
         };
-        qp.attach(init, sq, rq)?.finish()
+        qp.attach(init, sq, rq, None)?.finish()
     }
 
     /// The QP that the device has just made. Dropping it is what destroys it there, so the lock exists already.
@@ -393,6 +406,7 @@ impl Qp {
         init: &QpInit<'_, IbDevice>,
         sq: Option<Arc<WorkRing>>,
         rq: Option<Arc<WorkRing>>,
+        shared: Option<SharedSource>,
     ) -> Result<Self> {
         let (send_cq, recv_cq) = (init.send_cq().kernel()?, init.recv_cq().kernel()?);
         let number = self.number;
@@ -406,6 +420,9 @@ impl Qp {
         if let Owner::Kernel(qp, _) = &mut self.owner {
             qp.send = attach(sq, send_cq)?;
             qp.recv = attach(rq, recv_cq)?;
+            if let Some(source) = shared {
+                qp.shared = Some(AttachedShared::new(source, number, recv_cq)?);
+            }
         }
         Ok(self)
     }
@@ -438,10 +455,13 @@ fn check(device: &Device, init: &QpInit<'_, IbDevice>) -> Result {
         true => QpCreateFlags::BLOCK_MULTICAST_LOOPBACK,
         false => QpCreateFlags(0),
     };
-    if init.has_srq() || !flags.contains(init.create_flags()) {
+    if !flags.contains(init.create_flags()) {
         return Err(EOPNOTSUPP);
     }
-    let capabilities = init.capabilities();
+    if init.srq().is_some() && init.qp_type() == QpType::Gsi {
+        return Err(EINVAL);
+    }
+    let capabilities = capabilities(init);
     let limits = device.limits();
     let valid = capabilities.max_send_wr <= limits.queues.max_qp_wr
         && capabilities.max_recv_wr <= limits.queues.max_qp_wr
@@ -449,6 +469,19 @@ fn check(device: &Device, init: &QpInit<'_, IbDevice>) -> Result {
         && capabilities.max_recv_sge <= limits.config.max_recv_sge
         && capabilities.max_inline_data <= limits.queues.max_inline_data;
     valid.then_some(()).ok_or(EINVAL)
+}
+
+/// Sizes that a QP shall have. One that takes its receives from an SRQ has no receive queue, whatever it asks for.
+fn capabilities(init: &QpInit<'_, IbDevice>) -> QpCapabilities {
+    let capabilities = init.capabilities();
+    match init.srq() {
+        Some(_) => QpCapabilities {
+            max_recv_wr: 0,
+            max_recv_sge: 0,
+            ..capabilities
+        },
+        None => capabilities,
+    }
 }
 
 /// The part of CREATE_QP that does not depend on who owns the rings.
@@ -462,6 +495,10 @@ fn command(
     let loopback = match init.create_flags() {
         QpCreateFlags::BLOCK_MULTICAST_LOOPBACK => CreateFlags::BLOCK_MULTICAST_LOOPBACK,
         _ => CreateFlags::NONE,
+    };
+    let (flags, srqn) = match init.srq() {
+        Some(srq) => (flags | CreateFlags::SRQ, srq::Srq::number(srq)),
+        None => (flags, 0),
     };
     CmdCreateQp {
         pdn: pd.number(),
@@ -486,6 +523,7 @@ fn command(
         recv_cqn: cqn(init.recv_cq()),
         max_inline_data: capabilities.max_inline_data,
         flags: flags | loopback,
+        srqn,
         ..CmdCreateQp::default()
     }
 }

@@ -116,6 +116,10 @@ impl UserContexts for IbDevice {
         Cq::new_user(context, attr, consumer, udata)
     }
 
+    fn resize_user_cq(cq: &rdma::cq::Cq<Self>, entries: u32, udata: &Udata<'_>) -> Result<u32> {
+        cq.resize(cq.device(), entries, udata)
+    }
+
     fn create_user_qp(
         context: &rdma::ucontext::Context<Self>,
         pd: &Pd<Self>,

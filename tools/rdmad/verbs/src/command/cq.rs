@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! CREATE_CQ, DESTROY_CQ, REQ_NOTIFY_CQ.
+//! CREATE_CQ, DESTROY_CQ, RESIZE_CQ, REQ_NOTIFY_CQ.
 
 use std::sync::Arc;
 
 use virtio_rdma_abi::cqe::CQ_SLOT_SHIFT;
 use virtio_rdma_abi::ctrl::CONTROL_QUEUE;
 use virtio_rdma_abi::ctrl::{
-    CmdCreateCq, CmdCreateCqRing, CmdDestroyCq, CmdReqNotify, CreateFlags, Empty, NotifyFlags,
-    RspCreateCq,
+    CmdCreateCq, CmdCreateCqRing, CmdDestroyCq, CmdReqNotify, CmdResizeCq, CreateFlags, Empty,
+    NotifyFlags, RspCreateCq, RspResizeCq,
 };
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
+use virtio_rdma_abi::ring::RingAddr;
 
 use super::{DONE, NO_DOORBELL_PAGE};
 use crate::cq::{Cq, CqAttr};
@@ -22,11 +23,6 @@ impl Device {
     /// A CQ in memory that the driver brings along.
     pub(super) fn create_cq_ring(&self, cmd: CmdCreateCqRing) -> Result<RspCreateCq> {
         let limits = &self.config().limits;
-        require((1..=limits.max_cqe).contains(&cmd.base.cqe) && cmd.base.cqe <= cmd.ring.slots)?;
-        require(
-            cmd.ring.slots <= limits.max_cqe.next_power_of_two()
-                && cmd.ring.slot_shift == CQ_SLOT_SHIFT,
-        )?;
         require(CreateFlags::USER.contains(cmd.flags) && cmd.reserved == [0; 8])?;
         require(cmd.doorbell_page < limits.doorbell_pages)?;
         let first = u32::from(FIRST_EVENT_QUEUE);
@@ -37,11 +33,28 @@ impl Device {
             cookie: cmd.cookie,
             cqe: cmd.base.cqe,
         };
-        let ring = RingMem::new(&self.space, &cmd.ring)?;
+        let ring = self.cq_ring(&cmd.ring, cmd.base.cqe)?;
         let reserved = self.cqs.reserve().ok_or(Errno::NOMEM)?;
         let cq = Cq::new(reserved.number(), ring, attr);
         Ok(RspCreateCq {
             cqn: reserved.insert(Arc::new(cq)),
+        })
+    }
+
+    /// The ring of a CQ for `cqe` entries.
+    fn cq_ring(&self, ring: &RingAddr, cqe: u32) -> Result<RingMem> {
+        let max_cqe = self.config().limits.max_cqe;
+        require((1..=max_cqe).contains(&cqe) && cqe <= ring.slots)?;
+        require(ring.slots <= max_cqe.next_power_of_two() && ring.slot_shift == CQ_SLOT_SHIFT)?;
+        RingMem::new(&self.space, ring)
+    }
+
+    pub(super) fn resize_cq(&self, cmd: CmdResizeCq) -> Result<RspResizeCq> {
+        let cq = self.cqs.get(cmd.cqn).ok_or(Errno::INVAL)?;
+        let ring = self.cq_ring(&cmd.ring, cmd.cqe)?;
+        Ok(RspResizeCq {
+            used_idx: cq.resize(self, ring, cmd.cqe)?,
+            reserved: 0,
         })
     }
 
@@ -84,7 +97,7 @@ impl Device {
 
     pub(super) fn destroy_cq_command(&self, cmd: CmdDestroyCq) -> Result<Empty> {
         let cq = self.cqs.get(cmd.cqn).ok_or(Errno::INVAL)?;
-        if cq.in_use() {
+        if cq.users.any() {
             return Err(Errno::BUSY);
         }
         self.destroy_cq(&cq);

@@ -10,16 +10,19 @@ mod multicast;
 mod pd;
 mod port;
 mod qp;
+mod srq;
 
 use virtio_rdma_abi::config::{
     F_COUNTERS, F_GID_VLAN, F_MR_PAGES, F_MULTICAST, F_PEERS, F_RATE_LIMIT, F_REG_PAGES,
+    F_RESIZE_CQ, F_SRQ,
 };
 use virtio_rdma_abi::ctrl::{
     CmdAddGid, CmdAddGidVlan, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing, CmdCreateMr,
-    CmdCreatePd, CmdCreateQp, CmdCreateQpRings, CmdDelGid, CmdDeregMr, CmdDestroyCq, CmdDestroyPd,
-    CmdDestroyQp, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdQueryCounters,
-    CmdQueryPkey, CmdQueryPort, CmdQueryQp, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
-    CmdRevokeMr, CmdSetRateLimit, Command, Empty, Request, RESPONSE_OK,
+    CmdCreatePd, CmdCreateQp, CmdCreateQpRings, CmdCreateSrq, CmdDelGid, CmdDeregMr, CmdDestroyCq,
+    CmdDestroyPd, CmdDestroyQp, CmdDestroySrq, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg,
+    CmdModifyQp, CmdModifySrq, CmdQueryCounters, CmdQueryPkey, CmdQueryPort, CmdQueryQp,
+    CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify, CmdResizeCq, CmdRevokeMr,
+    CmdSetRateLimit, Command, Empty, Request, RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::PORT;
 use virtio_rdma_abi::wire::Wire;
@@ -89,6 +92,21 @@ impl Device {
             Command::ReqNotifyCq if !self.has_own_rings() => {
                 call.run(|cmd: CmdReqNotify| self.req_notify_cq(cmd))
             }
+            Command::CreateSrq if self.has_extension(F_SRQ) => {
+                call.run(|cmd: CmdCreateSrq| self.create_srq(cmd))
+            }
+            Command::ModifySrq if self.has_extension(F_SRQ) => {
+                call.run(|cmd: CmdModifySrq| self.modify_srq(cmd))
+            }
+            Command::QuerySrq if self.has_extension(F_SRQ) => {
+                call.run(|cmd: CmdQuerySrq| self.query_srq(cmd))
+            }
+            Command::DestroySrq if self.has_extension(F_SRQ) => {
+                call.run(|cmd: CmdDestroySrq| self.destroy_srq_command(cmd))
+            }
+            Command::ResizeCq if self.has_extension(F_RESIZE_CQ) => {
+                call.run(|cmd: CmdResizeCq| self.resize_cq(cmd))
+            }
             Command::SetRateLimit if self.has_feature(F_RATE_LIMIT) => {
                 call.run(|cmd: CmdSetRateLimit| self.set_rate_limit(cmd))
             }
@@ -108,6 +126,11 @@ impl Device {
             Command::MapMrSg
             | Command::ReqNotifyCq
             | Command::SetRateLimit
+            | Command::CreateSrq
+            | Command::ModifySrq
+            | Command::QuerySrq
+            | Command::DestroySrq
+            | Command::ResizeCq
             | Command::AttachMcast
             | Command::DetachMcast
             | Command::QueryCounters

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use virtio_rdma_abi::config::F_MULTICAST;
+use virtio_rdma_abi::config::{F_MULTICAST, F_SRQ};
 use virtio_rdma_abi::ctrl::{
     CmdCreateQp, CmdCreateQpRings, CmdDestroyQp, CmdModifyQp, CmdQueryQp, CmdSetRateLimit,
     CreateFlags, Empty, RspCreateQp, RspQueryQp,
@@ -18,6 +18,7 @@ use super::{DONE, NO_DOORBELL_PAGE};
 use crate::error::{require, Errno, Result};
 use crate::memory::RingMem;
 use crate::qp::{Qp, QpInit};
+use crate::srq::Srq;
 use crate::table::Reserved;
 use crate::wqe::{max_rq_wqe, max_sq_wqe};
 use crate::Device;
@@ -27,12 +28,13 @@ impl Device {
     pub(super) fn create_qp_rings(&self, cmd: CmdCreateQpRings) -> Result<RspCreateQp> {
         require(cmd.doorbell_page < self.config().limits.doorbell_pages)?;
         let queues = |qp_type, cap: &QpCap| {
-            let sq = self.queue(&cmd.sq, cap.max_send_wr, max_sq_wqe(cap))?;
+            let limit = self.config().limits.max_qp_wr;
+            let sq = self.queue(&cmd.sq, limit, cap.max_send_wr, max_sq_wqe(cap))?;
             let rq = if cmd.rq == RingAddr::ZERO {
                 require(cap.max_recv_wr == 0)?;
                 None
             } else {
-                Some(self.queue(&cmd.rq, cap.max_recv_wr, max_rq_wqe(cap))?)
+                Some(self.queue(&cmd.rq, limit, cap.max_recv_wr, max_rq_wqe(cap))?)
             };
             let reserved = self.number(qp_type, || self.qps.reserve())?;
             Ok((reserved, sq, rq))
@@ -87,7 +89,7 @@ impl Device {
             return Err(Errno::OPNOTSUPP);
         }
         let sig_type = SigType::try_from(base.sq_sig_type).map_err(|_| Errno::INVAL)?;
-        require(!base.flags.has_unknown() && base.reserved == [0; 28])?;
+        require(!base.flags.has_unknown() && base.reserved == [0; 24])?;
         let user = base.flags.contains(CreateFlags::USER);
         let blocks_loopback = base.flags.contains(CreateFlags::BLOCK_MULTICAST_LOOPBACK);
         require(!blocks_loopback || (qp_type == QpType::Ud && self.has_feature(F_MULTICAST)))?;
@@ -107,6 +109,7 @@ impl Device {
         let pd = self.use_pd(base.pdn)?;
         let send_cq = self.cqs.get(base.send_cqn).ok_or(Errno::INVAL)?;
         let recv_cq = self.cqs.get(base.recv_cqn).ok_or(Errno::INVAL)?;
+        let srq = self.srq_of(base, qp_type, &cap)?;
         let (reserved, sq, rq) = queues(qp_type, &cap)?;
         let init = QpInit {
             qp_type,
@@ -121,6 +124,7 @@ impl Device {
             recv_cq,
             sq,
             rq,
+            srq,
         };
         let qp = Qp::new(reserved.number(), init);
         Ok(RspCreateQp {
@@ -128,10 +132,26 @@ impl Device {
         })
     }
 
-    /// The ring of a queue for `max_wr` work requests whose WQEs have up to `wqe` bytes.
-    fn queue(&self, ring: &RingAddr, max_wr: u32, wqe: usize) -> Result<RingMem> {
-        let max_slots = self.config().limits.max_qp_wr.next_power_of_two();
-        require(max_wr <= ring.slots && ring.slots <= max_slots)?;
+    /// The SRQ that a QP shall take its receives from.
+    fn srq_of(&self, base: &CmdCreateQp, qp_type: QpType, cap: &QpCap) -> Result<Option<Arc<Srq>>> {
+        if !base.flags.contains(CreateFlags::SRQ) {
+            require(base.srqn == 0)?;
+            return Ok(None);
+        }
+        require(self.has_extension(F_SRQ) && qp_type != QpType::Gsi)?;
+        require(cap.max_recv_wr == 0 && cap.max_recv_sge == 0)?;
+        self.srq(base.srqn).map(Some)
+    }
+
+    /// The ring of a queue for `max_wr` work requests, `limit` at most, whose WQEs have up to `wqe` bytes.
+    pub(super) fn queue(
+        &self,
+        ring: &RingAddr,
+        limit: u32,
+        max_wr: u32,
+        wqe: usize,
+    ) -> Result<RingMem> {
+        require(max_wr <= ring.slots && ring.slots <= limit.next_power_of_two())?;
         let ring = RingMem::new(&self.space, ring)?;
         require(wqe <= ring.layout().slot_size() as usize)?;
         Ok(ring)

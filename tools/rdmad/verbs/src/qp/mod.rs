@@ -29,6 +29,7 @@ use crate::event::Source;
 use crate::fabric::Exclusive;
 use crate::memory::{RingMem, VirtqueueMem};
 use crate::pd::PdUse;
+use crate::srq::Srq;
 use crate::Device;
 
 pub(crate) use recv::{Peer, RecvSide, RecvTurn};
@@ -62,6 +63,8 @@ pub(crate) struct Qp {
     recv_cq: Arc<Cq>,
     sq: RingMem,
     rq: Option<RingMem>,
+    /// Where receives come from, of a QP that has no RQ for that.
+    srq: Option<Arc<Srq>>,
     /// A [`QpState`] or [`DESTROYED`].
     state: AtomicU8,
     /// A CQ died: go to ERR.
@@ -105,13 +108,18 @@ pub(crate) struct QpInit {
     pub sq: RingMem,
     /// RQ, if it has one.
     pub rq: Option<RingMem>,
+    /// SRQ, if it has one.
+    pub srq: Option<Arc<Srq>>,
 }
 
 impl Qp {
     /// A QP in RESET.
     pub(crate) fn new(number: u32, init: QpInit) -> Self {
-        init.send_cq.attach(number);
-        init.recv_cq.attach(number);
+        init.send_cq.users.attach(number);
+        init.recv_cq.users.attach(number);
+        if let Some(srq) = &init.srq {
+            srq.users.attach(number);
+        }
         Self {
             number,
             doorbell_page: init.doorbell_page,
@@ -133,6 +141,7 @@ impl Qp {
             recv: Mutex::new(RecvSide::new(init.rq.as_ref().map(RingMem::layout))),
             sq: init.sq,
             rq: init.rq,
+            srq: init.srq,
         }
     }
 
@@ -248,12 +257,16 @@ impl Qp {
     pub(crate) fn destroy(&self, device: &Device) {
         {
             let mut send = self.send.lock();
-            let _recv = self.recv.lock();
+            let mut recv = self.recv.lock();
             self.state.store(DESTROYED, Ordering::Release);
             send.disarm(device, self.number);
+            recv.put_back(self);
         }
-        self.send_cq.detach(self.number);
-        self.recv_cq.detach(self.number);
+        self.send_cq.users.detach(self.number);
+        self.recv_cq.users.detach(self.number);
+        if let Some(srq) = &self.srq {
+            srq.users.detach(self.number);
+        }
         device
             .events()
             .forget(FIRST_EVENT_QUEUE, Source::Qp(self.number));

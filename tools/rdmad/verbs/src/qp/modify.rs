@@ -223,6 +223,7 @@ impl Qp {
         self.summary.set_connection(0, false);
         self.summary.set_rate(0);
         RecvTurn::new(self, device, &view).reset(recv);
+        recv.put_back(self);
         recv.stop();
         self.failure_requested.store(false, Ordering::Release);
     }

@@ -17,6 +17,7 @@ use super::{Qp, Responder};
 use crate::counters::Counter;
 use crate::gid::vlan_of;
 use crate::memory::{Fault, KeyFault, Memory, Message, RingMem, RingView};
+use crate::srq::Srq;
 use crate::wqe::{fetch_flushed, fetch_recv, max_rq_wqe, BadRecv, Received};
 use crate::Device;
 
@@ -40,6 +41,8 @@ pub(crate) struct RecvSide {
     broken: bool,
     /// COMM_EST was raised or is no news any more.
     established: bool,
+    /// QP_LAST_WQE_REACHED was raised.
+    last_wqe_reached: bool,
 }
 
 /// Whom a QP is connected to.
@@ -75,12 +78,17 @@ impl RecvSide {
             incoming: None,
             broken: false,
             established: false,
+            last_wqe_reached: false,
         }
     }
 
     /// Starts to receive.
     pub(super) fn start(&mut self, qp: &Qp, responder: Responder) {
-        self.buffer = vec![0; max_rq_wqe(&qp.cap)].into();
+        let size = match &qp.srq {
+            Some(srq) => srq.max_wqe(),
+            None => max_rq_wqe(&qp.cap),
+        };
+        self.buffer = vec![0; size].into();
         self.responder = Some(responder);
         self.established = false;
     }
@@ -101,6 +109,18 @@ impl RecvSide {
         self.peer = None;
         self.incoming = None;
         self.broken = false;
+        self.last_wqe_reached = false;
+    }
+
+    /// Gives what was taken from the SRQ, and did not come to its end, back to it: the QP goes to RESET or is destroyed.
+    pub(super) fn put_back(&mut self, qp: &Qp) {
+        let Some(srq) = &qp.srq else { return };
+        let held = self.responder.as_mut().and_then(Responder::drain);
+        for wr in held.into_iter().chain(self.incoming.take()) {
+            if let Some(slot) = wr.local.srq_slot {
+                srq.put_back(slot);
+            }
+        }
     }
 
     /// COMM_EST would be no news any more: the QP can send.
@@ -151,10 +171,14 @@ impl<'a> RecvTurn<'a> {
 
     /// What local and remote keys open.
     pub(crate) fn memory(&self) -> Memory<'a> {
+        self.memory_of(self.qp.pd.number())
+    }
+
+    fn memory_of(&self, pdn: u32) -> Memory<'a> {
         Memory {
             view: self.view,
             mrs: &self.device.mrs,
-            pdn: self.qp.pd.number(),
+            pdn,
         }
     }
 
@@ -163,8 +187,12 @@ impl<'a> RecvTurn<'a> {
     where
         'a: 'b,
     {
+        let pdn = match &self.qp.srq {
+            Some(srq) => srq.pdn(),
+            None => self.qp.pd.number(),
+        };
         Message::in_sges(
-            self.memory(),
+            self.memory_of(pdn),
             &side.buffer,
             RqHeader::SIZE,
             received.num_sge,
@@ -193,6 +221,9 @@ impl<'a> RecvTurn<'a> {
         if let Some(left_over) = side.incoming.take().or(held) {
             return Ok(Some(left_over));
         }
+        if let Some(srq) = &self.qp.srq {
+            return self.take_shared(srq, side);
+        }
         let (Some(queue), Some(ring)) = (&mut side.queue, &self.ring) else {
             return Ok(None);
         };
@@ -211,8 +242,35 @@ impl<'a> RecvTurn<'a> {
         Err(BadReceive)
     }
 
+    /// The same from the SRQ. Whose work request is malformed depends on who takes it; a ring that makes no sense has all
+    /// QPs of the SRQ fail.
+    fn take_shared(
+        &self,
+        srq: &Srq,
+        side: &mut RecvSide,
+    ) -> Result<Option<RecvWr<Received>>, BadReceive> {
+        let event = match srq.fetch(self.device, self.view, &mut side.buffer) {
+            Ok(fetched) => return Ok(fetched),
+            Err(BadRecv::Wqe(id)) => {
+                self.deliver(id, WcStatus::LocQpOpErr, OPCODE_RECV);
+                None
+            }
+            Err(BadRecv::Ring) => Some(AsyncEvent::QpFatal),
+        };
+        self.qp.fail(self.device, event);
+        Err(BadReceive)
+    }
+
+    /// Gives the slot of a work request that ended back to the SRQ that it came from.
+    fn give_back(&self, wr: &RecvWr<Received>) {
+        if let (Some(srq), Some(slot)) = (&self.qp.srq, wr.local.srq_slot) {
+            srq.complete(self.device, self.view, slot);
+        }
+    }
+
     /// A receive work request ended.
     pub(crate) fn complete(&self, wr: &RecvWr<Received>, how: &RecvCompletion) {
+        self.give_back(wr);
         let opcode = if how.rdma_write {
             OPCODE_RECV_RDMA_WITH_IMM
         } else {
@@ -263,7 +321,13 @@ impl<'a> RecvTurn<'a> {
     pub(super) fn flush(&self, side: &mut RecvSide, limit: usize) -> bool {
         let half_filled = side.responder.as_mut().and_then(Responder::drain);
         for wr in half_filled.into_iter().chain(side.incoming.take()) {
+            self.give_back(&wr);
             self.deliver(wr.id, WcStatus::WrFlushErr, OPCODE_RECV);
+        }
+        // Those of the SRQ are for its other QPs.
+        if self.qp.srq.is_some() && !side.last_wqe_reached {
+            side.last_wqe_reached = true;
+            self.qp.raise(self.device, AsyncEvent::QpLastWqeReached);
         }
         let (Some(queue), Some(ring)) = (&mut side.queue, &self.ring) else {
             return false;

@@ -83,9 +83,11 @@ impl Snapshots {
 pub(crate) struct Received {
     /// Number of SGEs.
     pub num_sge: u32,
+    /// Slot of the SRQ that it came from, which is given back when it completes. That of an RQ was when it was taken.
+    pub srq_slot: Option<u16>,
 }
 
-/// Why the RQ gives no receive work request although there is one.
+/// Why the RQ, or the SRQ, gives no receive work request although there is one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BadRecv {
     /// The ring makes no sense.
@@ -112,21 +114,32 @@ pub(crate) fn fetch_recv(
     queue.publish(ring);
     // Receives are taken when a message needs them; no doorbell has to tell of new ones.
     queue.suppress_doorbell(ring);
+    parse_recv(buffer, present, cap.max_recv_sge, None).map(Some)
+}
+
+/// The receive work request whose WQE is in `buffer`, of which `present` bytes are there.
+pub(crate) fn parse_recv(
+    buffer: &[u8],
+    present: usize,
+    max_sge: u32,
+    srq_slot: Option<u16>,
+) -> Result<RecvWr<Received>, BadRecv> {
     let header = RqHeader::get(&buffer[..RqHeader::SIZE]);
-    if header.num_sge > cap.max_recv_sge || present < rq_wqe_size(header.num_sge as usize) {
+    if header.num_sge > max_sge || present < rq_wqe_size(header.num_sge as usize) {
         return Err(BadRecv::Wqe(header.wr_id));
     }
     let length: u64 = (0..header.num_sge)
         .map(|index| u64::from(sge(buffer, RqHeader::SIZE, index).length))
         .sum();
-    Ok(Some(RecvWr {
+    Ok(RecvWr {
         id: header.wr_id,
         // No message is longer.
         length: u32::try_from(length).unwrap_or(u32::MAX),
         local: Received {
             num_sge: header.num_sge,
+            srq_slot,
         },
-    }))
+    })
 }
 
 /// Takes the next WQE of either queue only to flush it: its slot is given back. Returns its id and, of a send WQE, its

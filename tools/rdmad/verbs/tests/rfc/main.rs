@@ -4,7 +4,7 @@
 //! of the virtqueues themselves.
 
 // Not all that the harness has is of use here.
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 #[path = "../verbs/harness/mod.rs"]
 mod harness;
 

@@ -25,7 +25,8 @@ fn cmd_qp(vm: &Vm, cqn: u32) -> CmdCreateQp {
         recv_cqn: cqn,
         max_inline_data: 256,
         flags: CreateFlags::NONE,
-        reserved: [0; 28],
+        srqn: 0,
+        reserved: [0; 24],
     }
 }
 

@@ -13,8 +13,10 @@ mod errors;
 mod events;
 mod hostile;
 mod registration;
+mod resize;
 mod revocation;
 mod services;
+mod srq;
 mod switch;
 
 /// Queues are own rings here; the test program `rfc` runs what it can on virtqueues of the transport.

@@ -4,8 +4,8 @@
 
 use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::config::{
-    mac_from_eui64, AtomicCap, Config, DeviceCaps, OwnRingsConfig, RateLimitConfig,
-    OWN_RINGS_CONFIG_OFFSET, RATE_LIMIT_CONFIG_OFFSET,
+    mac_from_eui64, AtomicCap, Config, DeviceCaps, OwnRingsConfig, RateLimitConfig, SrqConfig,
+    OWN_RINGS_CONFIG_OFFSET, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::wire::Wire;
@@ -57,10 +57,11 @@ fn the_configuration_tells_the_limits() {
         (5, 2, 256, 128)
     );
     assert_eq!((own.max_inline_data, own.doorbell_pages), (200, 4096));
+    let srqs = SRQ_CONFIG_OFFSET..SRQ_CONFIG_OFFSET + SrqConfig::SIZE;
     let rates = RATE_LIMIT_CONFIG_OFFSET..RATE_LIMIT_CONFIG_OFFSET + RateLimitConfig::SIZE;
     assert!(
         (OWN_RINGS_CONFIG_OFFSET + OwnRingsConfig::SIZE..space.len())
-            .filter(|at| !rates.contains(at))
+            .filter(|at| !rates.contains(at) && !srqs.contains(at))
             .all(|at| space[at] == 0)
     );
     // As many as it says, and no more. One PD and one QP are in use or not to be had: the harness's and GSI.

@@ -3,7 +3,9 @@
 //! The limits that the device tells are those it has: as many objects as it says can be made, and not one more.
 
 use verbs::PathPolicy;
-use virtio_rdma_abi::config::{Config, OwnRingsConfig, OWN_RINGS_CONFIG_OFFSET};
+use virtio_rdma_abi::config::{
+    Config, OwnRingsConfig, SrqConfig, OWN_RINGS_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
+};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::{AccessFlags, GSI_QPN};
 use virtio_rdma_abi::ring::slot_shift_for;
@@ -92,6 +94,22 @@ fn cqs_and_qps() {
         || vm.call(request).map(|rsp| rsp.qpn),
         |qpn| {
             vm.call(CmdDestroyQp { qpn }).unwrap();
+        },
+    );
+}
+
+#[test]
+fn srqs() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let space = vm.device.config_space();
+    let limits = SrqConfig::decode(&space[SRQ_CONFIG_OFFSET..]).unwrap();
+    let request = srq::request(vm, vm.pdn, &srq::ring(vm, 2));
+    fill(
+        limits.max_srq,
+        || vm.call(request).map(|rsp| rsp.srqn),
+        |srqn| {
+            vm.call(CmdDestroySrq { srqn }).unwrap();
         },
     );
 }

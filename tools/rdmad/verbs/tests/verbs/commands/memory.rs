@@ -84,7 +84,7 @@ fn all_memory() {
 fn pages_of_other_sizes() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
-    vm.set_features(&[F_MR_PAGES]);
+    vm.negotiate(&[F_MR_PAGES]);
     // 64 KiB pages, of which two are covered.
     let at = vm.alloc(3 << 16).next_multiple_of(1 << 16);
     let list = vm.page_list(&[at, at]);
@@ -141,7 +141,7 @@ fn pages_of_other_sizes() {
 fn a_large_mr_has_a_list_of_two_levels() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
-    vm.set_features(&[F_MR_PAGES]);
+    vm.negotiate(&[F_MR_PAGES]);
     // 8 GiB: the same page again and again.
     const PAGES: u32 = 1 << 21;
     let page = vm.alloc(4096);
@@ -197,7 +197,7 @@ fn limits_on_pages_bind_all_mrs() {
     let other = vm.mr(20 << 12);
     assert_eq!(register(vm, |_| ()).err(), Some(ENOMEM));
     vm.call(CmdDeregMr { mrn: mr.mrn }).unwrap();
-    vm.set_features(&[F_REG_PAGES]);
+    vm.negotiate(&[F_REG_PAGES]);
     create(80).unwrap();
     assert_eq!(create(1).err(), Some(ENOMEM));
     vm.call(CmdDeregMr { mrn: other.mrn }).unwrap();
@@ -268,7 +268,7 @@ fn fast_registration() {
         ..good
     };
     assert_eq!(vm.call(fixed).err(), Some(EINVAL), "not made for it");
-    vm.set_features(&[F_REG_PAGES]);
+    vm.negotiate(&[F_REG_PAGES]);
     assert_eq!(
         vm.call(good).err(),
         Some(EOPNOTSUPP),

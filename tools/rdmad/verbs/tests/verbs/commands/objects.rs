@@ -220,8 +220,8 @@ fn queue_pairs() {
     );
     assert_eq!(err(|cmd| cmd.base.max_send_sge = u32::MAX), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.base.max_inline_data = u32::MAX), Some(EINVAL));
-    assert_eq!(err(|cmd| cmd.base.flags = CreateFlags(6)), Some(EINVAL));
-    assert_eq!(err(|cmd| cmd.base.reserved[27] = 1), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.base.flags = CreateFlags(9)), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.base.reserved[23] = 1), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.doorbell_page = 4096), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.sq = RingAddr::ZERO), Some(EINVAL));
     assert_eq!(

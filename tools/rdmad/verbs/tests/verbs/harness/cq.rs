@@ -88,6 +88,32 @@ impl<'vm> Cq<'vm> {
         }
     }
 
+    /// Moves to a ring of `slots` slots for `cqe` entries, and returns what was not polled in the old one.
+    pub fn resize(&mut self, slots: u32, cqe: u32) -> Result<Vec<Cqe>, u8> {
+        let target = Ring::new(self.vm, slots, CQ_SLOT_SHIFT);
+        let next = CompletionQueue::new(target.layout, &target);
+        let request = CmdResizeCq {
+            cqn: self.cqn,
+            cqe,
+            ring: target.addr,
+        };
+        let end = self.vm.call(request)?.used_idx;
+        let mut left = Vec::new();
+        while !self.queue.borrow().is_at(end) {
+            left.push(self.poll().expect("as many completions as the answer says"));
+        }
+        assert!(self.poll().is_none(), "more in the old ring");
+        self.ring = target;
+        if self
+            .queue
+            .get_mut()
+            .moved(next, &self.ring, !left.is_empty())
+        {
+            self.ring_doorbell();
+        }
+        Ok(left)
+    }
+
     pub fn event_received(&self) {
         self.queue.borrow_mut().event_received();
     }

@@ -6,8 +6,9 @@ mod cq;
 pub mod mode;
 mod net;
 mod pair;
-mod qp;
+pub mod qp;
 pub mod ring;
+pub mod srq;
 mod wr;
 
 use std::collections::BTreeMap;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use dma::DmaSpace;
 use verbs::{Clock, Device, DeviceConfig, Fabric, FramePort, Limits, PathPolicy, Virtqueues};
-use virtio_rdma_abi::config::F_RING_ADDR;
+use virtio_rdma_abi::config::{F_RESIZE_CQ, F_RING_ADDR, F_SRQ};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::{Event, EventKind};
 use virtio_rdma_abi::ib::AccessFlags;
@@ -30,6 +31,7 @@ pub use net::{frame, frame_between, Net};
 pub use pair::{each, each_with, Pair};
 pub use qp::{connect, Options, Qp};
 pub use ring::Ring;
+pub use srq::Srq;
 pub use wr::{sge, split, Wr};
 
 /// Memory of a VM.
@@ -166,7 +168,7 @@ impl World {
     /// From now on the drivers have these feature bits, besides that of the mode.
     pub fn negotiate(&self, bits: &[u32]) {
         for vm in &self.vms {
-            vm.set_features(bits);
+            vm.negotiate(bits);
         }
     }
 }
@@ -183,7 +185,7 @@ impl Drop for World {
 fn features(bits: &[u32]) -> u64 {
     let mode = match is_rfc() {
         true => 0,
-        false => 1 << F_RING_ADDR,
+        false => (1 << F_RING_ADDR) | (1 << F_SRQ) | (1 << F_RESIZE_CQ),
     };
     bits.iter().fold(mode, |all, bit| all | (1 << bit))
 }
@@ -253,7 +255,7 @@ impl Vm {
     }
 
     /// Negotiates feature bits of the device, beside the one that makes the mode.
-    pub fn set_features(&self, bits: &[u32]) {
+    pub fn negotiate(&self, bits: &[u32]) {
         self.device.set_features(features(bits));
     }
 
@@ -275,13 +277,6 @@ impl Vm {
                 Err(errno)
             }
         }
-    }
-
-    /// Negotiates these feature bits besides.
-    pub fn negotiate(&self, bits: &[u32]) {
-        let mode = if is_rfc() { 0 } else { 1 << F_RING_ADDR };
-        let features = bits.iter().fold(mode, |all, bit| all | (1 << bit));
-        self.device.set_features(features);
     }
 
     /// All counters.

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::{AccessFlags, AhFlags, Mtu, QpAttrMask, QpState, QpType, SigType};
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
-use virtio_rdma_abi::ring::{slot_shift_for, DoorbellKind};
+use virtio_rdma_abi::ring::{slot_shift_for, DoorbellKind, RingAddr};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{rq_wqe_size, sq_wqe_size, RqHeader, Sge, INLINE_OFFSET};
 use virtio_rdma_ring::{RingMemory, WorkQueue};
@@ -97,24 +97,34 @@ impl<'vm> Qp<'vm> {
     pub fn in_pd(vm: &'vm Vm, pdn: u32, send: &Cq<'vm>, recv: &Cq<'vm>, options: Options) -> Self {
         let sq_wqe = sq_wqe_size(options.sge as usize).max(INLINE_OFFSET + options.inline as usize);
         let sq = Ring::new(vm, options.slots, slot_shift_for(sq_wqe).unwrap());
-        Self::with_sq(vm, pdn, sq, send, recv, options)
+        Self::with_sq(vm, pdn, sq, (send, recv, None), options).unwrap()
+    }
+
+    /// A QP that takes its receives from SRQ `srqn`.
+    pub fn with_srq(vm: &'vm Vm, cq: &Cq<'vm>, srqn: u32, options: Options) -> Result<Self, u8> {
+        let sq_wqe = sq_wqe_size(options.sge as usize).max(INLINE_OFFSET + options.inline as usize);
+        let sq = Ring::new(vm, options.slots, slot_shift_for(sq_wqe).unwrap());
+        Self::with_sq(vm, vm.pdn, sq, (cq, cq, Some(srqn)), options)
     }
 
     /// A QP whose SQ lies at `base`.
     pub fn with_sq_at(vm: &'vm Vm, base: u64, cq: &Cq<'vm>, options: Options) -> Self {
         let sq_wqe = sq_wqe_size(options.sge as usize).max(INLINE_OFFSET + options.inline as usize);
         let sq = Ring::at(vm, base, options.slots, slot_shift_for(sq_wqe).unwrap());
-        Self::with_sq(vm, vm.pdn, sq, cq, cq, options)
+        Self::with_sq(vm, vm.pdn, sq, (cq, cq, None), options).unwrap()
     }
 
     fn with_sq(
         vm: &'vm Vm,
         pdn: u32,
         sq: Ring,
-        send: &Cq<'vm>,
-        recv: &Cq<'vm>,
+        (send, recv, srqn): (&Cq<'vm>, &Cq<'vm>, Option<u32>),
         options: Options,
-    ) -> Self {
+    ) -> Result<Self, u8> {
+        let (recv_wr, recv_sge, from_srq) = match srqn {
+            Some(_) => (0, 0, CreateFlags::SRQ),
+            None => (options.slots, options.sge, CreateFlags::NONE),
+        };
         let rq = Ring::new(
             vm,
             options.slots,
@@ -130,32 +140,37 @@ impl<'vm> Qp<'vm> {
                 max_send_wr: options.slots,
                 max_send_sge: options.sge,
                 send_cqn: send.cqn,
-                max_recv_wr: options.slots,
-                max_recv_sge: options.sge,
+                max_recv_wr: recv_wr,
+                max_recv_sge: recv_sge,
                 recv_cqn: recv.cqn,
                 max_inline_data: options.inline,
                 flags: flag(options.user, CreateFlags::USER)
                     | flag(
                         options.blocks_loopback,
                         CreateFlags::BLOCK_MULTICAST_LOOPBACK,
-                    ),
-                reserved: [0; 28],
+                    )
+                    | from_srq,
+                srqn: srqn.unwrap_or(0),
+                reserved: [0; 24],
             },
             sq: sq.addr,
-            rq: rq.addr,
+            rq: match srqn {
+                Some(_) => RingAddr::ZERO,
+                None => rq.addr,
+            },
             doorbell_page: PAGE,
             cookie,
         };
-        Self {
+        Ok(Self {
             vm,
-            qpn: mode::create_qp(vm, request, &sq, &rq).unwrap(),
+            qpn: mode::create_qp(vm, request, &sq, &rq)?,
             cookie,
             options,
             sq_queue: RefCell::new(WorkQueue::new(sq.layout, &sq)),
             rq_queue: RefCell::new(WorkQueue::new(rq.layout, &rq)),
             sq,
             rq,
-        }
+        })
     }
 
     pub fn modify(&self, state: QpState, mask: QpAttrMask, attrs: QpAttr) -> Result<(), u8> {

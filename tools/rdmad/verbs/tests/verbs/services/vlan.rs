@@ -42,14 +42,14 @@ fn world(path: PathPolicy, vlans: [u16; 2]) -> World {
 fn vlan_ids() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
-    vm.set_features(&[F_GID_VLAN]);
+    vm.negotiate(&[F_GID_VLAN]);
     for vlan in [0, 1, 4094, NO_VLAN] {
         assert_eq!(add(vm, 3, vlan), Ok(()), "{vlan}");
     }
     for vlan in [4095, 4096, 0xfffe] {
         assert_eq!(add(vm, 3, vlan), Err(EINVAL), "{vlan}");
     }
-    vm.set_features(&[]);
+    vm.negotiate(&[]);
     assert_eq!(add(vm, 3, 4095), Ok(()), "behind the request");
 }
 
@@ -121,7 +121,7 @@ fn without_the_bit_tagged_datagrams_are_lost() {
         let world = World::new(2, path);
         let options = Options::of(QpType::Ud);
         let p = Pair::with(&world, options, options);
-        p.a.set_features(&[F_GID_VLAN]);
+        p.a.negotiate(&[F_GID_VLAN]);
         add(p.a, 2, 5).unwrap();
         add(p.b, 1, 5).unwrap();
         p.qb.post_recv(1, &[sge(&p.mb, 0, 100)]);

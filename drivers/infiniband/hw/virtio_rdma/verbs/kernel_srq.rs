@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shared receive queues that the kernel posts to.
+//!
+//! Lock order: that of a CQ, then `KernelSrq::state`.
+
+use super::{
+    kernel_cq::KernelCq,
+    ring::KernelRing,
+    wqe::Wqe, //
+};
+use crate::{
+    abi::{
+        ring::{
+            Doorbell,
+            DoorbellKind, //
+        },
+        wqe::RqHeader, //
+    },
+    device::Device,
+    rdma::{
+        qp::{
+            QpConsumer,
+            QpType, //
+        },
+        work_request::{
+            RecvRequest,
+            RecvRequests, //
+        }, //
+    },
+    ring::{
+        RingError,
+        SharedQueue, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        new_spinlock_irq,
+        Arc,
+        SpinLockIrq, //
+    }, //
+};
+
+/// An SRQ of the kernel.
+#[pin_data]
+pub(super) struct KernelSrq {
+    ring: Arc<KernelRing>,
+    max_sge: usize,
+    number: Atomic<u32>,
+    #[pin]
+    state: SpinLockIrq<State>,
+}
+
+/// What the lock of an SRQ protects.
+struct State {
+    queue: SharedQueue<KVVec<u16>>,
+    /// Ids of work requests by slot: the device only sees slots.
+    wr_ids: KVVec<u64>,
+}
+
+impl KernelSrq {
+    /// An SRQ in a ring that the device does not know yet.
+    pub(super) fn new(ring: Arc<KernelRing>, max_sge: u32) -> Result<Arc<Self>> {
+        let slots = usize::try_from(ring.layout().slots())?;
+        let queue = SharedQueue::new(*ring.layout(), KVVec::from_elem(0, slots, GFP_KERNEL)?);
+        let wr_ids = KVVec::from_elem(0, slots, GFP_KERNEL)?;
+        let max_sge = usize::try_from(max_sge)?;
+        Arc::pin_init(
+            pin_init!(Self {
+                ring,
+                max_sge,
+                number: Atomic::new(0),
+                state <- new_spinlock_irq!(State { queue, wr_ids }, "virtio_rdma::kernel_srq"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// The ring.
+    pub(super) fn ring(&self) -> &Arc<KernelRing> {
+        &self.ring
+    }
+
+    /// The device gave the SRQ its handle.
+    pub(super) fn set_number(&self, number: u32) {
+        self.number.store(number, Relaxed);
+    }
+
+    /// Posts work requests until one is refused, and lets the device have those before it.
+    pub(super) fn post(&self, device: &Device, requests: &mut RecvRequests<'_>) -> Result {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let result = requests.try_for_each(|request| self.fill(state, &request));
+        let wants_notification = state.queue.publish(&*self.ring);
+        drop(guard);
+        if wants_notification {
+            device.ring(Doorbell {
+                kind: DoorbellKind::Srq,
+                number: self.number.load(Relaxed),
+            });
+        }
+        result
+    }
+
+    /// Writes the WQE of a work request to a slot.
+    fn fill(&self, state: &mut State, request: &RecvRequest<'_>) -> Result {
+        let sges = request.sges();
+        if sges.len() > self.max_sge {
+            return Err(EINVAL);
+        }
+        let num_sge = u32::try_from(sges.len())?;
+        let slot = state.queue.reserve().ok_or(ENOMEM)?;
+        if let Some(id) = state.wr_ids.get_mut(usize::from(slot)) {
+            *id = request.wr_id();
+        }
+        let mut wqe = Wqe::Slot {
+            ring: &self.ring,
+            offset: self.ring.layout().slot(slot),
+        };
+        // Which CQ it completes in depends on the QP that takes it, so its id is nothing but the slot.
+        let header = RqHeader {
+            num_sge,
+            wr_id: slot.into(),
+        };
+        wqe.put(&header.to_bytes());
+        wqe.put_sges(sges);
+        state.queue.offer(&*self.ring, slot);
+        Ok(())
+    }
+
+    /// Completes the work request that the device calls `id`, frees its slot, and returns the request's id.
+    ///
+    /// # Errors
+    ///
+    /// [`RingError::BadSlot`] and [`RingError::NotOutstanding`] if it is not outstanding.
+    #[inline]
+    pub(super) fn complete(&self, id: u64) -> Result<u64, RingError> {
+        let slot = u16::try_from(id).map_err(|_| RingError::BadSlot)?;
+        let mut state = self.state.lock();
+        state.queue.complete(slot)?;
+        state
+            .wr_ids
+            .get(usize::from(slot))
+            .copied()
+            .ok_or(RingError::BadSlot)
+    }
+}
+
+/// A QP that takes its receives from an SRQ, as the CQ knows it in which these complete.
+pub(super) struct SharedSource {
+    pub(super) srq: Arc<KernelSrq>,
+    pub(super) consumer: QpConsumer,
+    pub(super) qp_type: QpType,
+}
+
+/// A [`SharedSource`] that completes in a CQ, until this is dropped.
+pub(super) struct AttachedShared {
+    pub(super) source: Arc<SharedSource>,
+    pub(super) cq: Arc<KernelCq>,
+    pub(super) number: u32,
+}
+
+impl AttachedShared {
+    /// Lets the receives of QP `number` complete in `cq`.
+    pub(super) fn new(source: SharedSource, number: u32, cq: &Arc<KernelCq>) -> Result<Self> {
+        let source = Arc::new(source, GFP_KERNEL)?;
+        cq.attach_shared(number, &source)?;
+        Ok(Self {
+            source,
+            cq: cq.clone(),
+            number,
+        })
+    }
+}
+
+impl Drop for AttachedShared {
+    fn drop(&mut self) {
+        self.cq.detach_shared(self.number);
+    }
+}

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shared receive queues.
+
+use super::{
+    device::IbDevice,
+    kernel_srq::KernelSrq,
+    ring::KernelRing,
+    user_ring::UserRing, //
+};
+use crate::{
+    abi::{
+        config::SrqConfig,
+        ctrl::{
+            CmdCreateSrq,
+            CmdDestroySrq,
+            CmdModifySrq,
+            CmdQuerySrq,
+            CreateFlags,
+            SrqAttrMask, //
+        },
+        ib::AsyncEvent,
+        ring::{
+            slot_shift_for,
+            RingLayout,
+            KERNEL_DOORBELL_PAGE,
+            SLOTS_RANGE, //
+        },
+        uverbs::{
+            self,
+            CreateSrqReq,
+            CreateSrqResp,
+            ModifySrqReq, //
+        },
+        wqe::rq_wqe_size, //
+    },
+    device::Device,
+    rdma::{
+        self,
+        event::SrqEvent,
+        pd::Pd,
+        srq::{
+            NewSrq,
+            SharedReceiveQueues,
+            SrqAttributes,
+            SrqConsumer,
+            SrqModification, //
+        },
+        ucontext::Context,
+        work_request::RecvRequests,
+        Udata, //
+    },
+    targets::{
+        EventRegistration,
+        EventTarget, //
+    }, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    }, //
+};
+
+/// Who posts to an SRQ, and the memory that the device reads its WQEs from.
+enum Owner {
+    /// The kernel.
+    Kernel(Arc<KernelSrq>),
+    /// A process. Empty while the SRQ is destroyed. Held while it moves to another ring; pinned, as all locks are.
+    User(Pin<KBox<Mutex<Option<UserRing>>>>),
+}
+
+/// An SRQ.
+pub(crate) struct Srq {
+    device: Arc<Device>,
+    number: u32,
+    max_sge: u32,
+    owner: Owner,
+    /// Events may arrive until it is dropped.
+    _events: EventRegistration,
+}
+
+/// Passes events on to the consumer.
+struct Target(SrqConsumer);
+
+impl EventTarget for Target {
+    fn async_event(&self, event: AsyncEvent) {
+        match event {
+            AsyncEvent::SrqErr => self.0.event(SrqEvent::Error),
+            AsyncEvent::SrqLimitReached => self.0.event(SrqEvent::LimitReached),
+            _ => (),
+        }
+    }
+}
+
+impl Srq {
+    /// The SRQ's handle.
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The SRQ as the kernel posts to it, unless a process does.
+    pub(super) fn kernel(&self) -> Result<&Arc<KernelSrq>> {
+        match &self.owner {
+            Owner::Kernel(srq) => Ok(srq),
+            Owner::User(_) => Err(EINVAL),
+        }
+    }
+
+    /// Creates an SRQ of a process.
+    fn new_user(
+        context: &Context<IbDevice>,
+        pd: &Pd<IbDevice>,
+        attr: &SrqAttributes,
+        consumer: SrqConsumer,
+        udata: &Udata<'_>,
+    ) -> Result<NewSrq<Self>> {
+        let ib_device = pd.device();
+        let device = &ib_device.device;
+        check(limits(device)?, attr)?;
+        let request = CreateSrqReq::from_bytes(&udata.read()?);
+        let size = slot_size(attr.max_sge);
+        let mut ring = UserRing::pin(ib_device, &request.ring, attr.max_wr, size)?;
+        let (address, list) = ring.address(ib_device)?;
+        let max_wr = address.slots.min(limits(device)?.max_srq_wr);
+        let events = device
+            .targets()
+            .register(Arc::new(Target(consumer), GFP_KERNEL)?)?;
+        let owner = KBox::pin_init(
+            kernel::new_mutex!(None, "virtio_rdma::srq::ring"),
+            GFP_KERNEL,
+        )?;
+        let request = CmdCreateSrq {
+            pdn: pd.number(),
+            max_wr,
+            max_sge: attr.max_sge,
+            flags: CreateFlags::USER,
+            ring: address,
+            doorbell_page: context.doorbell_page()?,
+            cookie: events.cookie(),
+        };
+        let (response, (ring, _list)) = super::create(device, &request, (ring, list))?;
+        *owner.lock() = Some(ring);
+        // From here on, dropping it destroys it.
+        let driver = Self {
+            device: device.clone(),
+            number: response.srqn,
+            max_sge: attr.max_sge,
+            owner: Owner::User(owner),
+            _events: events,
+        };
+        let response = CreateSrqResp {
+            srqn: response.srqn,
+            ..CreateSrqResp::default()
+        };
+        udata.respond(&response.to_bytes())?;
+        Ok(NewSrq {
+            max_wr,
+            max_sge: attr.max_sge,
+            driver,
+        })
+    }
+
+    /// Creates an SRQ in a ring of the kernel.
+    fn in_ring(
+        pd: &Pd<IbDevice>,
+        attr: &SrqAttributes,
+        consumer: SrqConsumer,
+    ) -> Result<NewSrq<Self>> {
+        let ib_device = pd.device();
+        let device = &ib_device.device;
+        check(limits(device)?, attr)?;
+        let slots = attr
+            .max_wr
+            .checked_next_power_of_two()
+            .ok_or(EINVAL)?
+            .max(*SLOTS_RANGE.start());
+        let max_wr = slots.min(limits(device)?.max_srq_wr);
+        let layout = slot_shift_for(slot_size(attr.max_sge))
+            .and_then(|shift| RingLayout::new(slots, shift))
+            .ok_or(EINVAL)?;
+        let ring = Arc::new(KernelRing::new(ib_device.dma_device(), layout)?, GFP_KERNEL)?;
+        let srq = KernelSrq::new(ring.clone(), attr.max_sge)?;
+        let events = device
+            .targets()
+            .register(Arc::new(Target(consumer), GFP_KERNEL)?)?;
+        let request = CmdCreateSrq {
+            pdn: pd.number(),
+            max_wr,
+            max_sge: attr.max_sge,
+            flags: CreateFlags::NONE,
+            ring: ring.address()?,
+            doorbell_page: KERNEL_DOORBELL_PAGE,
+            cookie: events.cookie(),
+        };
+        let (response, _ring) = super::create(device, &request, ring)?;
+        srq.set_number(response.srqn);
+        Ok(NewSrq {
+            max_wr,
+            max_sge: attr.max_sge,
+            driver: Self {
+                device: device.clone(),
+                number: response.srqn,
+                max_sge: attr.max_sge,
+                owner: Owner::Kernel(srq),
+                _events: events,
+            },
+        })
+    }
+
+    /// Changes attributes. Only SRQs of processes move to longer rings: kernel clients know from the start how long theirs
+    /// are to be.
+    fn modify(
+        &self,
+        ib_device: &rdma::Device<IbDevice>,
+        modification: &SrqModification,
+        udata: Option<&Udata<'_>>,
+    ) -> Result {
+        let ring = match udata {
+            Some(udata) => ModifySrqReq::from_bytes(&udata.read()?).ring,
+            None => uverbs::UserRing::default(),
+        };
+        let mut request = CmdModifySrq {
+            srqn: self.number,
+            ..CmdModifySrq::default()
+        };
+        if let Some(limit) = modification.limit {
+            request.attr_mask = request.attr_mask | SrqAttrMask::LIMIT;
+            request.limit = limit;
+        }
+        let Some(max_wr) = modification.max_wr else {
+            if ring != uverbs::UserRing::default() {
+                return Err(EINVAL);
+            }
+            self.device.ctrl().exec(&request)?;
+            return Ok(());
+        };
+        let Owner::User(owner) = &self.owner else {
+            return Err(EOPNOTSUPP);
+        };
+        let limit = limits(&self.device)?.max_srq_wr;
+        if !(1..=limit).contains(&max_wr) {
+            return Err(EINVAL);
+        }
+        let mut ring = UserRing::pin(ib_device, &ring, max_wr, slot_size(self.max_sge))?;
+        let (address, list) = ring.address(ib_device)?;
+        request.attr_mask = request.attr_mask | SrqAttrMask::MAX_WR;
+        request.max_wr = address.slots.min(limit);
+        request.ring = address;
+        let mut owner = owner.lock();
+        let (_, (ring, _list)) = super::create(&self.device, &request, (ring, list))?;
+        // The device does not use the old one any more.
+        *owner = Some(ring);
+        Ok(())
+    }
+}
+
+/// The limits of SRQs.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP` if the device has none.
+fn limits(device: &Device) -> Result<&SrqConfig> {
+    device.limits().srq.as_ref().ok_or(EOPNOTSUPP)
+}
+
+/// Checks what every consumer may ask for.
+fn check(limits: &SrqConfig, attr: &SrqAttributes) -> Result {
+    let valid =
+        (1..=limits.max_srq_wr).contains(&attr.max_wr) && attr.max_sge <= limits.max_srq_sge;
+    valid.then_some(()).ok_or(EINVAL)
+}
+
+/// Bytes of the longest WQE.
+fn slot_size(max_sge: u32) -> usize {
+    // LOSSY: Widening.
+    rq_wqe_size(max_sge as usize)
+}
+
+impl SharedReceiveQueues for IbDevice {
+    type Srq = Srq;
+
+    fn create_srq(
+        pd: &Pd<Self>,
+        attr: &SrqAttributes,
+        consumer: SrqConsumer,
+    ) -> Result<NewSrq<Srq>> {
+        Srq::in_ring(pd, attr, consumer)
+    }
+
+    fn create_user_srq(
+        context: &Context<Self>,
+        pd: &Pd<Self>,
+        attr: &SrqAttributes,
+        consumer: SrqConsumer,
+        udata: &Udata<'_>,
+    ) -> Result<NewSrq<Srq>> {
+        Srq::new_user(context, pd, attr, consumer, udata)
+    }
+
+    fn modify_srq(
+        srq: &rdma::srq::Srq<Self>,
+        modification: &SrqModification,
+        udata: Option<&Udata<'_>>,
+    ) -> Result {
+        srq.modify(srq.device(), modification, udata)
+    }
+
+    fn query_srq(srq: &rdma::srq::Srq<Self>) -> Result<SrqAttributes> {
+        let request = CmdQuerySrq { srqn: srq.number };
+        let response = srq.device.ctrl().exec(&request)?;
+        Ok(SrqAttributes {
+            max_wr: response.max_wr,
+            max_sge: response.max_sge,
+            limit: response.limit,
+        })
+    }
+
+    fn post_srq_recv(srq: &rdma::srq::Srq<Self>, requests: &mut RecvRequests<'_>) -> Result {
+        srq.kernel()?.post(&srq.device, requests)
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        let request = CmdDestroySrq { srqn: self.number };
+        match &self.owner {
+            Owner::Kernel(srq) => {
+                super::destroy(&self.device, &request, srq.ring().clone());
+            }
+            Owner::User(ring) => {
+                let ring = ring.lock().take();
+                super::destroy(&self.device, &request, ring);
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Shared receive queues.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use super::{
+    consumer::{
+        Consumer,
+        EventHandler,
+        Handled, //
+    },
+    event::SrqEvent,
+    object::{
+        CoreObject,
+        Object, //
+    },
+    pd::Pd,
+    qp::QpInit,
+    ucontext::{
+        Context,
+        UserContexts, //
+    },
+    udata::Udata,
+    work_request::{
+        recv_list,
+        RecvRequests, //
+    },
+    Device, //
+};
+use crate::bindings;
+use kernel::{
+    error::from_result,
+    prelude::*, //
+};
+
+/// A device with shared receive queues, of kernel clients and of processes.
+pub trait SharedReceiveQueues: UserContexts {
+    /// Driver's part of an SRQ. Dropping it destroys the SRQ.
+    type Srq: Send + Sync;
+
+    /// Creates an SRQ of a kernel client.
+    fn create_srq(
+        pd: &Pd<Self>,
+        attr: &SrqAttributes,
+        consumer: SrqConsumer,
+    ) -> Result<NewSrq<Self::Srq>>;
+
+    /// Creates an SRQ in memory of the current process.
+    fn create_user_srq(
+        context: &Context<Self>,
+        pd: &Pd<Self>,
+        attr: &SrqAttributes,
+        consumer: SrqConsumer,
+        udata: &Udata<'_>,
+    ) -> Result<NewSrq<Self::Srq>>;
+
+    /// Changes attributes of an SRQ, that of a process with `udata`. May run at the same time for one SRQ.
+    fn modify_srq(
+        srq: &Srq<Self>,
+        modification: &SrqModification,
+        udata: Option<&Udata<'_>>,
+    ) -> Result;
+
+    /// Attributes of an SRQ.
+    fn query_srq(srq: &Srq<Self>) -> Result<SrqAttributes>;
+
+    /// Posts receive work requests of a kernel client until one is refused. What was posted before it stays posted. Called
+    /// in any context and at the same time for one SRQ.
+    fn post_srq_recv(srq: &Srq<Self>, requests: &mut RecvRequests<'_>) -> Result;
+}
+
+/// Sizes and limit of an SRQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqAttributes {
+    /// Outstanding work requests.
+    pub max_wr: u32,
+    /// SGEs of a work request.
+    pub max_sge: u32,
+    /// An event is due once fewer work requests than this are left; 0 for none. Means nothing when an SRQ is created.
+    pub limit: u32,
+}
+
+impl From<&bindings::ib_srq_attr> for SrqAttributes {
+    fn from(raw: &bindings::ib_srq_attr) -> Self {
+        Self {
+            max_wr: raw.max_wr,
+            max_sge: raw.max_sge,
+            limit: raw.srq_limit,
+        }
+    }
+}
+
+impl From<SrqAttributes> for bindings::ib_srq_attr {
+    fn from(attr: SrqAttributes) -> Self {
+        Self {
+            max_wr: attr.max_wr,
+            max_sge: attr.max_sge,
+            srq_limit: attr.limit,
+        }
+    }
+}
+
+/// What is to be changed of an SRQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqModification {
+    /// Outstanding work requests.
+    pub max_wr: Option<u32>,
+    /// The limit; 0 for none.
+    pub limit: Option<u32>,
+}
+
+/// An SRQ that was created.
+pub struct NewSrq<D> {
+    /// Outstanding work requests that it has room for.
+    pub max_wr: u32,
+    /// SGEs of a work request.
+    pub max_sge: u32,
+    /// Driver's part.
+    pub driver: D,
+}
+
+/// A shared receive queue.
+pub type Srq<T> = Object<bindings::ib_srq, T>;
+
+/// The way to the consumer of an SRQ.
+pub type SrqConsumer = Consumer<bindings::ib_srq>;
+
+impl<T: SharedReceiveQueues> CoreObject<T> for bindings::ib_srq {
+    type Driver = T::Srq;
+    type Own = SrqConsumer;
+}
+
+impl Handled for bindings::ib_srq {
+    type Event = SrqEvent;
+
+    unsafe fn event_handler(this: *mut Self) -> EventHandler {
+        // SAFETY: By the function's safety requirements; the core sets them before it creates the SRQ.
+        unsafe {
+            EventHandler {
+                device: (*this).device,
+                handler: (*this).event_handler,
+                context: (*this).srq_context,
+            }
+        }
+    }
+
+    fn element(event: &mut bindings::ib_event) -> &mut *mut Self {
+        // SAFETY: Any member of the union is a pointer or a number, and all bits of it are initialised.
+        unsafe { event.element.srq.as_mut() }
+    }
+}
+
+impl<T: SharedReceiveQueues> Srq<T> {
+    /// The SRQ's device.
+    pub fn device(&self) -> &Device<T> {
+        // SAFETY: The core sets the device of each SRQ, and destroys all SRQs before the device goes away.
+        unsafe { Device::from_raw((*self.as_raw()).device) }
+    }
+}
+
+impl<'a, T: SharedReceiveQueues> QpInit<'a, T> {
+    /// Where receives come from, if not from a queue of the QP's own.
+    pub fn srq(&self) -> Option<&'a Srq<T>> {
+        let srq = self.raw_srq();
+        // SAFETY: By the type invariants of `QpInit` an SRQ that it names is valid for `'a` and of this device.
+        (!srq.is_null()).then(|| unsafe { Srq::from_raw(srq) })
+    }
+}
+
+/// Makes `raw` an SRQ by what `create` does.
+///
+/// # Safety
+///
+/// `raw` is allocated by the core for a device of `T` and not in use; `init` is valid and writable.
+unsafe fn create_with<T: SharedReceiveQueues>(
+    raw: *mut bindings::ib_srq,
+    init: *mut bindings::ib_srq_init_attr,
+    create: impl FnOnce(&SrqAttributes, SrqConsumer) -> Result<NewSrq<T::Srq>>,
+) -> Result<c_int> {
+    // SAFETY: By the safety requirements.
+    let init = unsafe { &mut *init };
+    // Those of XRC and tag matching have CQs of their own.
+    if init.srq_type != bindings::ib_srq_type_IB_SRQT_BASIC {
+        return Err(EOPNOTSUPP);
+    }
+    let consumer = SrqConsumer::new()?;
+    let new = create(&SrqAttributes::from(&init.attr), consumer.clone())?;
+    init.attr.max_wr = new.max_wr;
+    init.attr.max_sge = new.max_sge;
+    // SAFETY: `raw` has the size that the operations state and is not in use yet.
+    let Ok(()) = unsafe { Srq::<T>::init(raw, new.driver, consumer.clone()) };
+    // SAFETY: It was just created, and `destroy` begins with the other.
+    unsafe { consumer.link(raw, raw) };
+    Ok(0)
+}
+
+/// # Safety
+///
+/// Called by the core as `create_srq` of a device of `T`: `srq` is allocated and not in use, `init` valid and writable,
+/// `udata` null for a kernel client, else valid and part of the attributes of a user space verb.
+pub(super) unsafe extern "C" fn create<T: SharedReceiveQueues>(
+    srq: *mut bindings::ib_srq,
+    init: *mut bindings::ib_srq_init_attr,
+    udata: *mut bindings::ib_udata,
+) -> c_int {
+    // SAFETY: By the function's safety requirements; the core has set the PD, and a user verb has a context.
+    from_result(|| unsafe {
+        let pd = Pd::<T>::from_raw((*srq).pd);
+        match Udata::from_raw(udata) {
+            None => create_with::<T>(srq, init, |attr, consumer| {
+                T::create_srq(pd, attr, consumer)
+            }),
+            Some(data) => {
+                let context = Context::<T>::from_raw(bindings::rdma_udata_to_ucontext(udata));
+                create_with::<T>(srq, init, |attr, consumer| {
+                    T::create_user_srq(context, pd, attr, consumer, &data)
+                })
+            }
+        }
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `modify_srq` of a device of `T`: `srq` is created, `attr` valid, `udata` null or valid.
+pub(super) unsafe extern "C" fn modify<T: SharedReceiveQueues>(
+    srq: *mut bindings::ib_srq,
+    attr: *mut bindings::ib_srq_attr,
+    mask: bindings::ib_srq_attr_mask,
+    udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        const MAX_WR: bindings::ib_srq_attr_mask = bindings::ib_srq_attr_mask_IB_SRQ_MAX_WR;
+        const LIMIT: bindings::ib_srq_attr_mask = bindings::ib_srq_attr_mask_IB_SRQ_LIMIT;
+        if mask & !(MAX_WR | LIMIT) != 0 {
+            return Err(EINVAL);
+        }
+        // SAFETY: By the function's safety requirements.
+        let (srq, attr, udata) =
+            unsafe { (Srq::<T>::from_raw(srq), &*attr, Udata::from_raw(udata)) };
+        let modification = SrqModification {
+            max_wr: (mask & MAX_WR != 0).then_some(attr.max_wr),
+            limit: (mask & LIMIT != 0).then_some(attr.srq_limit),
+        };
+        T::modify_srq(srq, &modification, udata.as_ref())?;
+        Ok(0)
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `query_srq` of a device of `T`: `srq` is created, `attr` writable.
+pub(super) unsafe extern "C" fn query<T: SharedReceiveQueues>(
+    srq: *mut bindings::ib_srq,
+    attr: *mut bindings::ib_srq_attr,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        let attributes = T::query_srq(unsafe { Srq::<T>::from_raw(srq) })?;
+        // SAFETY: By the function's safety requirements.
+        unsafe { attr.write(attributes.into()) };
+        Ok(0)
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `destroy_srq` of a device of `T`: `srq` was created and no QP uses it any more.
+pub(super) unsafe extern "C" fn destroy<T: SharedReceiveQueues>(
+    srq: *mut bindings::ib_srq,
+    _udata: *mut bindings::ib_udata,
+) -> c_int {
+    // SAFETY: By the function's safety requirements.
+    unsafe { Srq::<T>::from_raw(srq) }.own().unlink();
+    // SAFETY: Nobody else has a reference: the core destroys it, and its handler doesn't run any more.
+    unsafe { Srq::<T>::drop_parts(srq) };
+    0
+}
+
+/// # Safety
+///
+/// Called by a client as `post_srq_recv` of a device of `T`: `srq` is created, `list` valid, `bad` writable.
+pub(super) unsafe extern "C" fn post_recv<T: SharedReceiveQueues>(
+    srq: *mut bindings::ib_srq,
+    list: *const bindings::ib_recv_wr,
+    bad: *mut *const bindings::ib_recv_wr,
+) -> c_int {
+    // SAFETY: By the function's safety requirements.
+    unsafe {
+        recv_list(list, bad, |requests| {
+            T::post_srq_recv(Srq::from_raw(srq), requests)
+        })
+    }
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Shared receive queues, and CQs that are resized.
+
+use std::rc::Rc;
+
+use anyhow::{ensure, Result};
+
+use crate::endpoint::{Endpoint, Options};
+use crate::pattern::{bytes, compare};
+use crate::rdma::{access, ffi, Cq, Kind, Mr, Op, Pd, Qp, SendWr, Srq};
+use crate::session::{errno, refused, Session, LIMIT};
+
+const EINVAL: i32 = 22;
+const ENOMEM: i32 = 12;
+/// Bytes of a message.
+const SIZE: usize = 500;
+/// Messages that an SRQ has room for.
+const ROOM: u32 = 16;
+
+/// One side: several QPs, all of which take their receives from one SRQ.
+struct Side {
+    cq: Rc<Cq>,
+    srq: Rc<Srq>,
+    qps: Vec<Qp>,
+    mr: Mr,
+}
+
+impl Side {
+    fn connect(session: &mut Session, count: usize, options: &Options) -> Result<Self> {
+        let pd = Pd::new(&session.context)?;
+        let srq = Srq::new(&pd, ROOM)?;
+        let cq = Cq::new(&session.context, 256, None)?;
+        let mut qps = Vec::new();
+        for _ in 0..count {
+            let qp = Qp::with_srq(options.kind, &pd, [&cq, &cq], &srq, options.caps)?;
+            Endpoint::link(session, &qp, options)?;
+            qps.push(qp);
+        }
+        let mr = Mr::new(&pd, 64 * SIZE, access::ALL)?;
+        Ok(Self { cq, srq, qps, mr })
+    }
+
+    fn post(&self, id: u64) -> Result<()> {
+        let place = id as usize % 64 * SIZE;
+        Ok(self.srq.recv(id, &[self.mr.sge(place, SIZE)])?)
+    }
+
+    /// Sends message `id` over QP `which`.
+    fn send(&self, id: u64, which: usize) -> Result<()> {
+        let place = id as usize % 64 * SIZE;
+        self.mr.write(place, &bytes(id, SIZE));
+        let sges = [self.mr.sge(place, SIZE)];
+        self.qps[which].send(&SendWr::new(id, Op::Send, &sges))?;
+        self.cq.wait(1, LIMIT)?[0].ok()?;
+        Ok(())
+    }
+
+    /// Takes the message that the receive `id` got, which is the `message`th, over QP `which`.
+    fn receive(&self, id: u64, message: u64, which: usize) -> Result<()> {
+        let wc = self.cq.wait(1, LIMIT)?[0].ok()?;
+        ensure!(wc.id == id, "receive {} instead of {id}", wc.id);
+        ensure!(
+            wc.qpn == self.qps[which].qpn(),
+            "message {id} by QP {:#x}",
+            wc.qpn
+        );
+        let place = id as usize % 64 * SIZE;
+        compare(
+            &format!("message {message}"),
+            &self.mr.read(place, SIZE),
+            &bytes(message, SIZE),
+        )
+    }
+}
+
+/// Messages over several QPs take receives from one SRQ, in the order in which these were posted, many times around the
+/// queue; a full one refuses more.
+pub fn receives(session: &mut Session) -> Result<()> {
+    for kind in [Kind::Rc, Kind::Uc] {
+        let options = Options {
+            kind,
+            ..Options::default()
+        };
+        let side = Side::connect(session, 3, &options)?;
+        let which = |id: u64| (id * 7 / 3 % 3) as usize;
+        if session.active() {
+            session.peer.meet()?;
+            for id in 0..200 {
+                side.send(id, which(id))?;
+                session.peer.meet()?;
+            }
+        } else {
+            let room = u64::from(side.srq.query()?.max_wr);
+            for id in 0..room {
+                side.post(id)?;
+            }
+            let error = side.srq.recv(99, &[]).err();
+            ensure!(
+                error.is_some_and(|error| error.error.raw_os_error() == Some(ENOMEM)),
+                "a full SRQ took one more"
+            );
+            let own = side.qps[0].recv(1, &[]).err();
+            ensure!(
+                own.is_some_and(|error| error.error.raw_os_error() == Some(EINVAL)),
+                "a QP with an SRQ took a receive"
+            );
+            session.peer.meet()?;
+            for id in 0..200 {
+                side.receive(id, id, which(id))?;
+                side.post(id + room)?;
+                session.peer.meet()?;
+            }
+        }
+    }
+    session.peer.meet()
+}
+
+/// The event of the limit comes once; the queue grows with work in it; a QP in error leaves the receives to the others.
+pub fn attributes(session: &mut Session) -> Result<()> {
+    let side = Side::connect(session, 2, &Options::default())?;
+    if session.active() {
+        session.peer.meet()?;
+        for id in 0..4 {
+            side.send(id, 0)?;
+        }
+        session.peer.meet()?;
+        for id in 4..40 {
+            side.send(id, 1)?;
+        }
+        return session.peer.meet();
+    }
+    for id in 0..10 {
+        side.post(id)?;
+    }
+    side.srq.arm(7)?;
+    ensure!(side.srq.query()?.limit == 7, "limit not armed");
+    session.peer.meet()?;
+    for id in 0..4 {
+        side.receive(id, id, 0)?;
+    }
+    let event = session.context.async_event(LIMIT)?;
+    ensure!(event == ffi::IBV_EVENT_SRQ_LIMIT_REACHED, "event {event}");
+    ensure!(side.srq.query()?.limit == 0, "limit still armed");
+
+    let before = side.srq.query()?.max_wr;
+    side.srq.resize(64)?;
+    ensure!(side.srq.query()?.max_wr >= 64, "not resized");
+    side.srq.resize(before)?;
+    for id in 10..40 {
+        side.post(id)?;
+    }
+    side.qps[0].to_state(ffi::IBV_QPS_ERR)?;
+    let event = session.context.async_event(LIMIT)?;
+    ensure!(event == ffi::IBV_EVENT_QP_LAST_WQE_REACHED, "event {event}");
+    session.peer.meet()?;
+    for id in 4..40 {
+        side.receive(id, id, 1)?;
+    }
+    side.cq.expect_empty()?;
+    session.peer.meet()
+}
+
+/// SRQs of all sizes that the device has, and what there is not.
+pub fn sizes(session: &mut Session) -> Result<()> {
+    let pd = Pd::new(&session.context)?;
+    for max_wr in [1, 2, 3, 1000, 32_768] {
+        let srq = Srq::new(&pd, max_wr)?;
+        let room = srq.query()?.max_wr;
+        ensure!(room >= max_wr, "{room} for {max_wr}");
+        for id in 0..room.into() {
+            srq.recv(id, &[])?;
+        }
+        ensure!(srq.recv(0, &[]).is_err(), "more than {room}");
+    }
+    for max_wr in [0, 32_769] {
+        let error = refused("an SRQ that is too large", Srq::new(&pd, max_wr).map(drop))?;
+        ensure!(errno(&error) == Some(EINVAL), "{max_wr}: {error:#}");
+    }
+    let srq = Srq::new(&pd, 16)?;
+    let error = refused("a limit above the size", srq.arm(1000))?;
+    ensure!(errno(&error) == Some(EINVAL), "{error:#}");
+    session.peer.meet()
+}
+
+/// A CQ is made longer and shorter while completions arrive and wait in it: none is lost, none comes twice, and their
+/// order stays. A CQ of 32,766 entries holds as many.
+pub fn resize(session: &mut Session) -> Result<()> {
+    const DEPTH: u32 = 64;
+    let mut options = Options::default();
+    options.caps.send_wr = DEPTH;
+    options.cq_entries = Some(100);
+    options.events = true;
+    let end = Endpoint::connect(session, &options)?;
+    let mr = end.memory(4096)?;
+    let [addr, key] = session.peer.swap([mr.sge(0, 8).addr, mr.rkey().into()])?;
+    if session.active() {
+        let local = [mr.sge(8, 8)];
+        let write = |id| {
+            let op = Op::Write(addr, key as u32);
+            end.qp.send(&SendWr::new(id, op, &local))
+        };
+        end.send.resize(DEPTH)?;
+        let (mut posted, mut polled) = (0, 0);
+        for round in 0..60 {
+            while posted < polled + u64::from(DEPTH) {
+                write(posted)?;
+                posted += 1;
+            }
+            end.send.resize([70, 1000, 32_766, 64][round % 4])?;
+            let count = [10, 64, 33][round % 3];
+            for wc in end.send.wait(count, LIMIT)? {
+                ensure!(wc.ok()?.id == polled, "{} instead of {polled}", wc.id);
+                polled += 1;
+            }
+        }
+        while polled < posted {
+            ensure!(end.sent()?.ok()?.id == polled, "order");
+            polled += 1;
+        }
+        end.send.expect_empty()?;
+        // What was asked for before comes after.
+        end.send.arm(false)?;
+        end.send.resize(200)?;
+        write(posted)?;
+        end.send.event(LIMIT)?;
+        end.sent()?.ok()?;
+        for entries in [0, 32_767] {
+            let error = refused("a CQ of no such size", end.send.resize(entries))?;
+            ensure!(errno(&error) == Some(EINVAL), "{entries}: {error:#}");
+        }
+    }
+    session.peer.meet()
+}

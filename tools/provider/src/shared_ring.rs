@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! A shared receive queue: its ring, and the application's id of each work request in it.
+//!
+//! Its work requests complete in the CQs of many QPs and in any order, so a slot is free when its own completion is
+//! polled. Polling takes the lock of the SRQ inside that of the CQ.
+
+use std::io;
+use std::mem::replace;
+
+use libc::c_int;
+use virtio_rdma_abi::ring::RingLayout;
+use virtio_rdma_abi::uverbs::UserRing;
+use virtio_rdma_ring::SharedQueue;
+
+use crate::lock::Guard;
+use crate::lock::Lock;
+use crate::lock::Threads;
+use crate::memory::RingMap;
+use crate::wqe::write_receive;
+use crate::wr::Recv;
+
+/// The ring of a shared receive queue.
+pub struct SharedRing {
+    posting: Lock<Posting>,
+}
+
+/// What one thread has to itself while it posts.
+pub struct Posting {
+    memory: RingMap,
+    queue: SharedQueue<Box<[u16]>>,
+    /// The application's id of the work request in each slot; on the wire, a work request's id is its slot.
+    wr_ids: Box<[u64]>,
+    /// The longer ring that the device may move to at any moment.
+    moving: Option<Moving>,
+}
+
+struct Moving {
+    memory: RingMap,
+    list: Box<[u16]>,
+    wr_ids: Box<[u64]>,
+}
+
+/// `count` zeroes.
+fn zeroes<T: Clone + Default>(count: u32) -> io::Result<Box<[T]>> {
+    let mut zeroes = Vec::new();
+    zeroes
+        .try_reserve_exact(count as usize)
+        .map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
+    zeroes.resize(count as usize, T::default());
+    Ok(zeroes.into_boxed_slice())
+}
+
+impl SharedRing {
+    /// A new queue.
+    ///
+    /// # Errors
+    ///
+    /// Those of mmap, and `ENOMEM`.
+    pub fn new(layout: RingLayout, threads: Threads) -> io::Result<Self> {
+        let posting = Posting {
+            memory: RingMap::new(layout)?,
+            queue: SharedQueue::new(layout, zeroes(layout.slots())?),
+            wr_ids: zeroes(layout.slots())?,
+            moving: None,
+        };
+        Ok(Self {
+            posting: Lock::new(posting, threads),
+        })
+    }
+
+    /// How the kernel module is told of this ring.
+    pub fn user_ring(&self) -> UserRing {
+        self.lock().memory.user_ring()
+    }
+
+    /// Number of slots.
+    pub fn slots(&self) -> u32 {
+        self.lock().memory.layout().slots()
+    }
+
+    /// Starts to post, to this queue alone until the result is dropped.
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, Posting> {
+        self.posting.lock()
+    }
+
+    /// Polling side: the work request in `slot` is complete. Returns the application's id, or `None` if it is not
+    /// outstanding.
+    #[inline]
+    pub fn complete(&self, slot: u64) -> Option<u64> {
+        let slot = u16::try_from(slot).ok()?;
+        let mut posting = self.lock();
+        posting.queue.complete(slot).ok()?;
+        posting.wr_ids.get(usize::from(slot)).copied()
+    }
+
+    /// Prepares a ring of `slots` slots for the device to move to. From here on both are filled. Returns how the kernel
+    /// module is told of it; [`moved`](Self::moved) says how that ended.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` unless there is a longer ring with so many slots, `EBUSY` if one is prepared already, those of mmap, and
+    /// `ENOMEM`.
+    pub fn prepare(&self, slots: u32) -> io::Result<UserRing> {
+        let error = io::Error::from_raw_os_error;
+        let present = *self.lock().memory.layout();
+        let layout = RingLayout::new(slots, present.slot_shift())
+            .filter(|layout| layout.slots() > present.slots())
+            .ok_or_else(|| error(libc::EINVAL))?;
+        let moving = Moving {
+            memory: RingMap::new(layout)?,
+            list: zeroes(slots)?,
+            wr_ids: zeroes(slots)?,
+        };
+        let mut slot = vec![0; layout.slot_size() as usize];
+        let user_ring = moving.memory.user_ring();
+        let mut posting = self.lock();
+        // Another thread may have been faster.
+        if posting.moving.is_some() || *posting.memory.layout() != present {
+            return Err(error(libc::EBUSY));
+        }
+        posting
+            .queue
+            .copy_to(&posting.memory, &layout, &moving.memory, &mut slot);
+        posting.moving = Some(moving);
+        Ok(user_ring)
+    }
+
+    /// The device has moved to the ring that was prepared, or has not.
+    pub fn moved(&self, has_moved: bool) {
+        let mut posting = self.lock();
+        let Some(mut moving) = posting.moving.take() else {
+            return;
+        };
+        let mut old = None;
+        if has_moved {
+            let layout = *moving.memory.layout();
+            moving.wr_ids[..posting.wr_ids.len()].copy_from_slice(&posting.wr_ids);
+            posting.queue.moved(layout, moving.list);
+            posting.wr_ids = moving.wr_ids;
+            old = Some(replace(&mut posting.memory, moving.memory));
+        }
+        drop(posting);
+        // Not with the lock held: it is unmapped.
+        drop(old);
+    }
+}
+
+impl Posting {
+    /// Posts one work request of at most `max_sge` SGEs.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it is invalid, `ENOMEM` when the queue is full.
+    #[inline]
+    pub fn post(&mut self, wr: Recv<'_>, max_sge: u32) -> Result<(), c_int> {
+        if !wr.has_at_most(max_sge) {
+            return Err(libc::EINVAL);
+        }
+        let slot = self.queue.reserve().ok_or(libc::ENOMEM)?;
+        if let Some(wr_id) = self.wr_ids.get_mut(usize::from(slot)) {
+            *wr_id = wr.wr_id();
+        }
+        write_receive(&self.memory, slot, wr.sges());
+        if let Some(Moving { memory, .. }) = &self.moving {
+            write_receive(memory, slot, wr.sges());
+            self.queue.mirror(memory.layout(), memory, slot);
+        }
+        self.queue.offer(&self.memory, slot);
+        Ok(())
+    }
+
+    /// Hands all that was posted to the device. Returns whether its doorbell is to be rung.
+    #[inline]
+    pub fn publish(&mut self) -> bool {
+        self.queue.publish(&self.memory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use virtio_rdma_ring::DeviceQueue;
+
+    use super::*;
+    use crate::ffi;
+    use crate::ffi::Zeroed;
+    use crate::wr::List;
+
+    fn post(ring: &SharedRing, wr_id: u64) -> c_int {
+        let mut wr = ffi::ibv_recv_wr {
+            wr_id,
+            ..Zeroed::zeroed()
+        };
+        // SAFETY: a list of one work request without SGEs.
+        let mut list = unsafe { List::new(&mut wr) };
+        let mut posting = ring.lock();
+        let status = list.try_each(|wr| posting.post(wr, 1));
+        posting.publish();
+        status
+    }
+
+    #[test]
+    fn a_queue_grows_with_work_in_it() {
+        let ring = SharedRing::new(RingLayout::new(4, 6).unwrap(), Threads::MANY).unwrap();
+        for wr_id in 100..104 {
+            assert_eq!(post(&ring, wr_id), 0);
+        }
+        assert_eq!(post(&ring, 104), libc::ENOMEM);
+        let mut device = DeviceQueue::new(RingLayout::new(4, 6).unwrap());
+        let first = device.fetch(&ring.lock().memory).unwrap().unwrap();
+        device.give_back(&ring.lock().memory, first, 0);
+        assert_eq!(ring.complete(first.into()), Some(100));
+        assert_eq!(ring.complete(first.into()), None, "not outstanding");
+        assert_eq!(ring.complete(u64::MAX), None);
+
+        assert!(ring.prepare(4).is_err(), "not longer");
+        assert!(ring.prepare(12).is_err(), "no power of two");
+        assert_eq!(ring.prepare(8).unwrap().slots, 8);
+        assert!(ring.prepare(8).is_err(), "one at a time");
+        assert_eq!(post(&ring, 104), 0);
+        {
+            let posting = ring.lock();
+            let target = &posting.moving.as_ref().unwrap().memory;
+            device.moved(*target.layout(), target);
+        }
+        ring.moved(true);
+        assert_eq!(ring.slots(), 8);
+        for wr_id in 105..109 {
+            assert_eq!(post(&ring, wr_id), 0);
+        }
+        assert_eq!(post(&ring, 109), libc::ENOMEM);
+        for wr_id in 101..109 {
+            let slot = device.fetch(&ring.lock().memory).unwrap().unwrap();
+            assert_eq!(ring.complete(slot.into()), Some(wr_id));
+            device.give_back(&ring.lock().memory, slot, 0);
+        }
+        ring.prepare(16).unwrap();
+        ring.moved(false);
+        assert_eq!(ring.slots(), 8);
+    }
+}

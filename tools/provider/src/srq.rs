@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The verbs of shared receive queues.
+
+use std::cell::UnsafeCell;
+use std::mem::offset_of;
+use std::mem::size_of;
+use std::mem::size_of_val;
+use std::ptr;
+use std::sync::Arc;
+
+use libc::c_int;
+use virtio_rdma_abi::ring::slot_shift_for;
+use virtio_rdma_abi::ring::Doorbell;
+use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::ring::RingLayout;
+use virtio_rdma_abi::ring::SLOTS_RANGE;
+use virtio_rdma_abi::uverbs::CreateSrqReq;
+use virtio_rdma_abi::uverbs::CreateSrqResp;
+use virtio_rdma_abi::uverbs::ModifySrqReq;
+use virtio_rdma_abi::uverbs::UserRing;
+use virtio_rdma_abi::wqe::rq_wqe_size;
+
+use crate::context::Context;
+use crate::context::Shared;
+use crate::errno;
+use crate::ffi;
+use crate::ffi::Zeroed;
+use crate::pd::Pd;
+use crate::shared_ring::SharedRing;
+use crate::wr::List;
+
+/// A shared receive queue, as libibverbs sees it.
+///
+/// # Invariants
+///
+/// `ibv` is libibverbs' own, and reached through its raw pointer only.
+#[repr(C)]
+pub struct Srq {
+    ibv: UnsafeCell<ffi::verbs_srq>,
+    ring: Arc<SharedRing>,
+    max_sge: u32,
+    shared: Arc<Shared>,
+    /// The device's handle.
+    srqn: u32,
+}
+
+// SAFETY: libibverbs' part is not reached through a reference, and the rest can be sent.
+unsafe impl Send for Srq {}
+// SAFETY: libibverbs' part is not reached through a reference, and the rest can be shared.
+unsafe impl Sync for Srq {}
+
+/// CREATE_SRQ with the module's part.
+#[repr(C)]
+struct Command {
+    core: ffi::ibv_create_srq,
+    driver: [u8; CreateSrqReq::SIZE],
+}
+
+/// Response of CREATE_SRQ with the module's part.
+#[repr(C)]
+struct Response {
+    core: ffi::ib_uverbs_create_srq_resp,
+    driver: [u8; CreateSrqResp::SIZE],
+}
+
+/// MODIFY_SRQ with the module's part.
+#[repr(C)]
+struct ModifyCommand {
+    core: ffi::ibv_modify_srq,
+    driver: [u8; ModifySrqReq::SIZE],
+}
+
+// Both sides have their part right behind the common one.
+const _: () = assert!(offset_of!(Command, driver) == size_of::<ffi::ibv_create_srq>());
+const _: () = assert!(offset_of!(Response, driver) == size_of::<ffi::ib_uverbs_create_srq_resp>());
+const _: () = assert!(offset_of!(ModifyCommand, driver) == size_of::<ffi::ibv_modify_srq>());
+
+/// Slots of a ring for `wrs` work requests, or `None` if there is no such ring.
+fn slots_for(wrs: u32) -> Option<u32> {
+    wrs.max(*SLOTS_RANGE.start())
+        .checked_next_power_of_two()
+        .filter(|slots| SLOTS_RANGE.contains(slots))
+}
+
+impl Srq {
+    /// The SRQ that libibverbs calls `srq`.
+    ///
+    /// # Safety
+    ///
+    /// It was made by this provider and is not destroyed during `'a`.
+    pub unsafe fn from_ibv<'a>(srq: *mut ffi::ibv_srq) -> &'a Self {
+        // SAFETY: the ibv_srq is at the start of an Srq, which is shared, but for its `ibv`, by the invariants.
+        unsafe { &*srq.cast::<Self>() }
+    }
+
+    /// The ring.
+    pub fn ring(&self) -> &Arc<SharedRing> {
+        &self.ring
+    }
+
+    /// Posts work requests, all up to the first that is refused. Returns why, or 0.
+    #[inline]
+    fn post_recv(&self, list: &mut List<'_, ffi::ibv_recv_wr>) -> c_int {
+        let mut posting = self.ring.lock();
+        let status = list.try_each(|wr| posting.post(wr, self.max_sge));
+        let ring_doorbell = posting.publish();
+        // A doorbell may take a while: the device's side of the page can be emulated.
+        drop(posting);
+        if ring_doorbell {
+            let doorbell = Doorbell {
+                kind: DoorbellKind::Srq,
+                number: self.srqn,
+            };
+            self.shared.doorbell.ring(doorbell.to_u32());
+        }
+        status
+    }
+}
+
+/// Creates an SRQ.
+///
+/// # Errors
+///
+/// The error number.
+///
+/// # Safety
+///
+/// `pd` is a PD of this provider, of an open context.
+unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Result<Box<Srq>, i32> {
+    // SAFETY: the caller's PD.
+    let (shared, threads) = unsafe {
+        let shared = Context::shared((*pd).context);
+        (shared, Pd::from_ibv(pd).threads(shared))
+    };
+    if attr.attr.max_wr == 0 {
+        return Err(libc::EINVAL);
+    }
+    let max_sge = attr.attr.max_sge;
+    let layout = slots_for(attr.attr.max_wr)
+        .zip(slot_shift_for(rq_wqe_size(max_sge as usize)))
+        .and_then(|(slots, shift)| RingLayout::new(slots, shift))
+        .ok_or(libc::EINVAL)?;
+    let ring = SharedRing::new(layout, threads).map_err(|error| errno::number(&error))?;
+    let request = CreateSrqReq {
+        ring: ring.user_ring(),
+    };
+    // INVARIANT: libibverbs fills `ibv` in.
+    let mut srq = Box::new(Srq {
+        ibv: UnsafeCell::new(Zeroed::zeroed()),
+        ring: Arc::new(ring),
+        max_sge,
+        shared: shared.clone(),
+        srqn: 0,
+    });
+    let mut command = Command {
+        core: Zeroed::zeroed(),
+        driver: request.to_bytes(),
+    };
+    let mut response = Response {
+        core: Zeroed::zeroed(),
+        driver: [0; CreateSrqResp::SIZE],
+    };
+    // SAFETY: the caller's arguments are passed on, the SRQ stays where it is in its box, and command and response are
+    // as long as stated.
+    let status = unsafe {
+        ffi::ibv_cmd_create_srq(
+            pd,
+            ptr::from_ref(&*srq).cast_mut().cast(),
+            attr,
+            &mut command.core,
+            size_of::<Command>(),
+            &mut response.core,
+            size_of::<Response>(),
+        )
+    };
+    if status != 0 {
+        return Err(status);
+    }
+    srq.srqn = CreateSrqResp::from_bytes(&response.driver).srqn;
+    Ok(srq)
+}
+
+/// `create_srq`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn create_srq(
+    pd: *mut ffi::ibv_pd,
+    attr: *mut ffi::ibv_srq_init_attr,
+) -> *mut ffi::ibv_srq {
+    // SAFETY: libibverbs passes a PD of an open context, and attributes.
+    match unsafe { create(pd, &mut *attr) } {
+        Ok(srq) => Box::into_raw(srq).cast(),
+        Err(number) => errno::null(number),
+    }
+}
+
+/// Changes attributes in the kernel, with the ring that the SRQ is to move to.
+///
+/// # Safety
+///
+/// As [`modify_srq`].
+unsafe fn command(
+    srq: *mut ffi::ibv_srq,
+    attr: *mut ffi::ibv_srq_attr,
+    mask: c_int,
+    ring: UserRing,
+) -> c_int {
+    let mut command = ModifyCommand {
+        core: Zeroed::zeroed(),
+        driver: ModifySrqReq { ring }.to_bytes(),
+    };
+    // SAFETY: the caller's arguments are passed on, with a command as long as stated.
+    unsafe {
+        ffi::ibv_cmd_modify_srq(
+            srq,
+            attr,
+            mask,
+            &mut command.core,
+            size_of::<ModifyCommand>(),
+        )
+    }
+}
+
+/// `modify_srq`. A ring that is long enough for what is asked stays as it is.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn modify_srq(
+    srq: *mut ffi::ibv_srq,
+    attr: *mut ffi::ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    const MAX_WR: c_int = ffi::IBV_SRQ_MAX_WR as c_int;
+    // SAFETY: libibverbs passes an SRQ of this provider, and attributes.
+    let (ring, max_wr) = unsafe { (&Srq::from_ibv(srq).ring, (*attr).max_wr) };
+    if mask & MAX_WR == 0 {
+        // SAFETY: the caller's arguments are passed on.
+        return unsafe { command(srq, attr, mask, UserRing::default()) };
+    }
+    let Some(slots) = slots_for(max_wr).filter(|_| max_wr != 0) else {
+        return libc::EINVAL;
+    };
+    if slots <= ring.slots() {
+        return match mask & !MAX_WR {
+            0 => 0,
+            // SAFETY: the caller's arguments are passed on.
+            mask => unsafe { command(srq, attr, mask, UserRing::default()) },
+        };
+    }
+    match ring.prepare(slots) {
+        Ok(user_ring) => {
+            // SAFETY: the caller's arguments are passed on.
+            let status = unsafe { command(srq, attr, mask, user_ring) };
+            ring.moved(status == 0);
+            status
+        }
+        Err(error) => errno::number(&error),
+    }
+}
+
+/// `query_srq`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn query_srq(srq: *mut ffi::ibv_srq, attr: *mut ffi::ibv_srq_attr) -> c_int {
+    let mut command = ffi::ibv_query_srq::zeroed();
+    // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
+    unsafe { ffi::ibv_cmd_query_srq(srq, attr, &mut command, size_of_val(&command)) }
+}
+
+/// `destroy_srq`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider.
+pub unsafe extern "C" fn destroy_srq(srq: *mut ffi::ibv_srq) -> c_int {
+    // SAFETY: libibverbs passes an SRQ of this provider.
+    let status = unsafe { ffi::ibv_cmd_destroy_srq(srq) };
+    if status == 0 {
+        // SAFETY: it was made by `create_srq`, no QP uses it, and the caller does not use it any more.
+        drop(unsafe { Box::from_raw(srq.cast::<Srq>()) });
+    }
+    status
+}
+
+/// `get_srq_num`.
+///
+/// # Safety
+///
+/// `srq` is an SRQ of this provider, and `srq_num` a place for a number.
+pub unsafe extern "C" fn get_srq_num(srq: *mut ffi::ibv_srq, srq_num: *mut u32) -> c_int {
+    // SAFETY: the caller's SRQ and place.
+    unsafe { srq_num.write(Srq::from_ibv(srq).srqn) };
+    0
+}
+
+/// `post_srq_recv`.
+///
+/// # Safety
+///
+/// `srq` is an SRQ of this provider, `wr` a list of valid work requests, and `bad_wr` a place for one.
+pub unsafe extern "C" fn post_srq_recv(
+    srq: *mut ffi::ibv_srq,
+    wr: *mut ffi::ibv_recv_wr,
+    bad_wr: *mut *mut ffi::ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller's SRQ and list.
+    let (srq, mut list) = unsafe { (Srq::from_ibv(srq), List::new(wr)) };
+    let status = srq.post_recv(&mut list);
+    if status != 0 {
+        // SAFETY: the caller's place.
+        unsafe { bad_wr.write(list.first()) };
+    }
+    status
+}

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Shared receive queues (IBTA 10.2.9).
+
+use dma::DmaView;
+use parking_lot::Mutex;
+use roce::work::RecvWr;
+use virtio_rdma_abi::ctrl::{RspQuerySrq, SrqAttrMask};
+use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
+use virtio_rdma_abi::ib::AsyncEvent;
+use virtio_rdma_abi::wqe::rq_wqe_size;
+use virtio_rdma_ring::DeviceQueue;
+
+use crate::error::{require, Result};
+use crate::event::Source;
+use crate::memory::{RingMem, RingView};
+use crate::pd::PdUse;
+use crate::users::Users;
+use crate::wqe::{parse_recv, BadRecv, Received};
+use crate::Device;
+
+/// A shared receive queue.
+///
+/// Its QPs fetch work requests in the order of the ring. A slot belongs to the QP that fetched it until the work request
+/// completes, or goes back to the front of the queue when that QP is reset or destroyed. Its lock comes after those of
+/// QPs.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    number: u32,
+    pd: PdUse,
+    cookie: u64,
+    max_sge: u32,
+    inner: Mutex<Inner>,
+    /// QPs that take their receives from here.
+    pub(crate) users: Users,
+}
+
+#[derive(Debug)]
+struct Inner {
+    mem: RingMem,
+    queue: Queue,
+}
+
+#[derive(Debug)]
+struct Queue {
+    ring: DeviceQueue,
+    /// Slots that were fetched and not used, the next one last.
+    returned: Vec<u16>,
+    max_wr: u32,
+    /// 0 if none is armed.
+    limit: u32,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Live,
+    /// Its ring made no sense: it has no work requests any more.
+    Broken,
+    /// Its memory is not ours any more.
+    Destroyed,
+}
+
+/// What an SRQ is created with.
+pub(crate) struct SrqInit {
+    /// PD, which the local keys of its work requests are checked against.
+    pub pd: PdUse,
+    /// Cookie of its events.
+    pub cookie: u64,
+    /// Outstanding work requests.
+    pub max_wr: u32,
+    /// SGEs of a work request.
+    pub max_sge: u32,
+    /// Where it lies.
+    pub ring: RingMem,
+}
+
+impl Srq {
+    /// A new SRQ.
+    pub(crate) fn new(number: u32, init: SrqInit) -> Self {
+        Self {
+            number,
+            pd: init.pd,
+            cookie: init.cookie,
+            max_sge: init.max_sge,
+            inner: Mutex::new(Inner {
+                queue: Queue {
+                    ring: DeviceQueue::new(init.ring.layout()),
+                    returned: Vec::new(),
+                    max_wr: init.max_wr,
+                    limit: 0,
+                    state: State::Live,
+                },
+                mem: init.ring,
+            }),
+            users: Users::default(),
+        }
+    }
+
+    /// Its handle.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The PD that local keys are checked against. That of a QP that uses it may be another.
+    pub(crate) fn pdn(&self) -> u32 {
+        self.pd.number()
+    }
+
+    /// Bytes of the longest WQE.
+    pub(crate) fn max_wqe(&self) -> usize {
+        rq_wqe_size(self.max_sge as usize)
+    }
+
+    /// Takes the next WQE into `buffer`, which has room for [the longest](Self::max_wqe). `None` when there is none. The
+    /// slot is given back by [`complete`](Self::complete) or [`put_back`](Self::put_back), or here with the error.
+    pub(crate) fn fetch(
+        &self,
+        device: &Device,
+        view: &DmaView,
+        buffer: &mut [u8],
+    ) -> std::result::Result<Option<RecvWr<Received>>, BadRecv> {
+        let mut guard = self.inner.lock();
+        let Inner { mem, queue } = &mut *guard;
+        match queue.state {
+            State::Live => {}
+            State::Broken => return Err(BadRecv::Ring),
+            State::Destroyed => return Ok(None),
+        }
+        let memory = RingView::new(mem, view);
+        let fetched = match queue.returned.pop() {
+            Some(slot) => Ok(Some(slot)),
+            None => queue.ring.fetch(&memory),
+        };
+        let slot = match fetched {
+            Ok(Some(slot)) if !memory.lost() => slot,
+            Ok(None) if !memory.lost() => return Ok(None),
+            _ => return Err(self.fail(queue, device)),
+        };
+        let present = memory.read_wqe(slot, buffer);
+        // Receives are taken when a message needs them; no doorbell has to tell of new ones.
+        queue.ring.suppress_doorbell(&memory);
+        self.check_limit(queue, &memory, device);
+        let parsed = parse_recv(buffer, present, self.max_sge, Some(slot));
+        if parsed.is_err() {
+            queue.ring.give_back(&memory, slot, 0);
+            queue.ring.publish(&memory);
+        }
+        if memory.lost() {
+            return Err(self.fail(queue, device));
+        }
+        parsed.map(Some)
+    }
+
+    /// The work request in `slot` ended: the slot is given back. Called before its completion is visible.
+    pub(crate) fn complete(&self, device: &Device, view: &DmaView, slot: u16) {
+        let mut guard = self.inner.lock();
+        let Inner { mem, queue } = &mut *guard;
+        if queue.state != State::Live {
+            return;
+        }
+        let memory = RingView::new(mem, view);
+        queue.ring.give_back(&memory, slot, 0);
+        queue.ring.publish(&memory);
+        if memory.lost() {
+            self.fail(queue, device);
+        }
+    }
+
+    /// The QP that fetched `slot` is reset or destroyed before the work request was used up: the next QP takes it.
+    pub(crate) fn put_back(&self, slot: u16) {
+        self.inner.lock().queue.returned.push(slot);
+    }
+
+    /// Executes MODIFY_SRQ: all of it or, on an error, nothing.
+    pub(crate) fn modify(
+        &self,
+        device: &Device,
+        mask: SrqAttrMask,
+        (max_wr, new_ring): (u32, Option<RingMem>),
+        limit: u32,
+    ) -> Result<()> {
+        let view = device.space.enter();
+        let mut guard = self.inner.lock();
+        let Inner { mem, queue } = &mut *guard;
+        require(queue.state == State::Live)?;
+        let bound = match mask.contains(SrqAttrMask::MAX_WR) {
+            true => max_wr,
+            false => queue.max_wr,
+        };
+        require(!mask.contains(SrqAttrMask::LIMIT) || limit <= bound)?;
+        if let Some(ring) = new_ring {
+            let (old, new) = (mem.layout(), ring.layout());
+            // Slots keep their numbers.
+            require(new.slots() >= old.slots() && new.slot_shift() >= old.slot_shift())?;
+            queue.ring.moved(new, &RingView::new(&ring, &view));
+            queue.max_wr = max_wr;
+            *mem = ring;
+        }
+        if mask.contains(SrqAttrMask::LIMIT) {
+            queue.limit = limit;
+            self.check_limit(queue, &RingView::new(mem, &view), device);
+        }
+        Ok(())
+    }
+
+    /// Executes QUERY_SRQ.
+    pub(crate) fn query(&self) -> RspQuerySrq {
+        let queue = &self.inner.lock().queue;
+        RspQuerySrq {
+            max_wr: queue.max_wr,
+            max_sge: self.max_sge,
+            limit: queue.limit,
+        }
+    }
+
+    /// Ends the use of its memory and forgets events that wait.
+    pub(crate) fn destroy(&self, device: &Device) {
+        self.inner.lock().queue.state = State::Destroyed;
+        device
+            .events()
+            .forget(FIRST_EVENT_QUEUE, Source::Srq(self.number));
+    }
+
+    /// Raises the event of the limit, once, when fewer work requests are left.
+    fn check_limit(&self, queue: &mut Queue, memory: &RingView<'_>, device: &Device) {
+        if queue.limit == 0 {
+            return;
+        }
+        let left = queue.returned.len() + usize::from(queue.ring.available(memory));
+        if left < queue.limit as usize {
+            queue.limit = 0;
+            self.raise(device, AsyncEvent::SrqLimitReached);
+        }
+    }
+
+    /// The ring makes no sense: the SRQ and all its QPs fail.
+    fn fail(&self, queue: &mut Queue, device: &Device) -> BadRecv {
+        queue.state = State::Broken;
+        self.raise(device, AsyncEvent::SrqErr);
+        self.users.fail(device);
+        BadRecv::Ring
+    }
+
+    fn raise(&self, device: &Device, event: AsyncEvent) {
+        device
+            .events()
+            .asynchronous(Source::Srq(self.number), event, self.cookie);
+    }
+}

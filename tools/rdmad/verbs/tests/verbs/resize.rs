@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! CQs that move to other rings.
+
+use virtio_rdma_abi::config::F_RING_ADDR;
+use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
+use virtio_rdma_abi::ring::ArmKind;
+use virtio_rdma_abi::wire::Wire;
+
+use crate::harness::*;
+
+const EINVAL: u8 = 22;
+const EOPNOTSUPP: u8 = 95;
+
+fn write(pair: &Pair<'_>, id: u64) {
+    pair.qa.post(&pair.wr(id, WrOpcode::RdmaWrite, 8));
+}
+
+/// Waits until `count` completions were delivered, without polling them.
+fn settle(pair: &Pair<'_>, count: u16) {
+    use virtio_rdma_ring::RingMemory;
+    let ring = &pair.cq_a.ring;
+    wait("completions", || {
+        let used = u16::from_le(ring.load_u16_acquire(ring.layout.used_idx()));
+        (used == count).then_some(())
+    });
+}
+
+#[test]
+fn completions_on_either_side_of_a_move_keep_their_order() {
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        let mut pair = Pair::new(&world);
+        let mut next = 0;
+        for (slots, cqe) in [(128, 100), (16, 16), (32_768, 32_766), (8, 7), (64, 64)] {
+            let old = next;
+            while next < old + 7 {
+                write(&pair, next);
+                next += 1;
+            }
+            settle(&pair, 7);
+            let left = pair.cq_a.resize(slots, cqe).unwrap();
+            let ids: Vec<u64> = left.iter().map(|cqe| cqe.wr_id).collect();
+            assert_eq!(ids, (old..old + 7).collect::<Vec<_>>());
+            assert_eq!(
+                pair.cq_a.resize(4, 5).err(),
+                Some(EINVAL),
+                "more entries than slots"
+            );
+            assert!(pair.cq_a.resize(64, 64).unwrap().is_empty());
+            pair.qa.reclaim();
+        }
+        write(&pair, 99);
+        pair.cq_a.expect(99, WcStatus::Success);
+    });
+}
+
+#[test]
+fn moves_under_traffic_lose_nothing() {
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        let mut pair = Pair::new(&world);
+        let (mut posted, mut polled) = (0, 0);
+        for round in 0..200u32 {
+            while posted < polled + 30 {
+                write(&pair, posted);
+                posted += 1;
+            }
+            let slots = [32, 64, 256][round as usize % 3];
+            let left = pair.cq_a.resize(slots, slots).unwrap();
+            for cqe in left {
+                assert_eq!(cqe.wr_id, polled);
+                polled += 1;
+            }
+            if round % 4 == 0 {
+                while polled < posted {
+                    pair.cq_a.expect(polled, WcStatus::Success);
+                    polled += 1;
+                }
+            }
+            pair.qa.reclaim();
+        }
+    });
+}
+
+#[test]
+fn the_event_that_was_asked_for_comes_after_a_move() {
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        let mut pair = Pair::new(&world);
+        let cookie = pair.cq_a.cookie;
+        for (round, slots) in [(0, 128), (1, 16), (2, 64)] {
+            pair.cq_a.arm(ArmKind::Next);
+            assert!(pair.cq_a.resize(slots, slots).unwrap().is_empty());
+            assert!(pair.a.sink.is_empty());
+            write(&pair, round);
+            pair.a.sink.expect(EventKind::Completion, cookie);
+            pair.cq_a.event_received();
+            pair.cq_a.expect(round, WcStatus::Success);
+        }
+        // What fired in the old ring does not fire again.
+        pair.cq_a.arm(ArmKind::Next);
+        write(&pair, 9);
+        pair.a.sink.expect(EventKind::Completion, cookie);
+        assert_eq!(pair.cq_a.resize(128, 128).unwrap().len(), 1);
+        write(&pair, 10);
+        pair.cq_a.expect(10, WcStatus::Success);
+        assert!(pair.a.sink.is_empty());
+    });
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let world = World::new(2, verbs::PathPolicy::Direct);
+    let mut pair = Pair::new(&world);
+    for id in 0..10 {
+        write(&pair, id);
+    }
+    settle(&pair, 10);
+    assert_eq!(pair.cq_a.resize(16, 9).err(), Some(EINVAL), "10 not polled");
+    assert_eq!(pair.cq_a.resize(16, 10).unwrap().len(), 10);
+    assert_eq!(pair.cq_a.resize(16, 0).err(), Some(EINVAL));
+    assert_eq!(pair.cq_a.resize(32_768, 32_767).err(), Some(EINVAL));
+    let nothing = CmdResizeCq {
+        cqn: 999,
+        cqe: 1,
+        ..CmdResizeCq::ZERO
+    };
+    assert_eq!(pair.a.call(nothing), Err(EINVAL));
+    pair.a.device.set_features(1 << F_RING_ADDR);
+    assert_eq!(pair.cq_a.resize(16, 16).err(), Some(EOPNOTSUPP));
+}
