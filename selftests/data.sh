@@ -31,6 +31,9 @@ if in_rfc_mode; then
 	for name in reliable unreliable reliable_sends unreliable_sends datagram_sends inline refusals; do
 		lacking+=(--skip "extended_$name=uverbs has the ordinary calls alone")
 	done
+	for name in $("$verbs" -d "$(device 1)" list | grep -E '^(window|atomic_write|flush)_'); do
+		lacking+=(--skip "$name=uverbs has no work request for it")
+	done
 fi
 has_feature 7 || lacking+=(--skip "rate_limit_refusals=the machines withhold rate limits")
 status=0

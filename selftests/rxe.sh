@@ -18,6 +18,7 @@
 # - refuses no QP for what its extended interface can't send
 # - blocks no loopback of groups
 # - registers no DMA buffers
+# - changes no regions
 # and as the side that asks
 # - takes inline data of that interface for an SGE, and all SGEs of a list to be as long as the first
 # - does not post an atomic operation on a misaligned word
@@ -25,7 +26,7 @@
 # - has other address vectors than those that are forged
 foreign=(queue_destroyed_with_work event_of_error error_recv_bad_lkey error_local_other_pd
 	error_recv_without_local_write error_recv_too_short error_invalidate_user_key atomic_beside_the_processor
-	extended_refusals group_without_echo dmabuf_udmabuf)
+	extended_refusals group_without_echo dmabuf_udmabuf memory_changed memory_change_refused memory_changed_under_traffic)
 foreign_requests=(error_send_bad_lkey error_local_out_of_range error_region_gone_local extended_inline
 	extended_reliable_sends extended_unreliable_sends extended_datagram_sends atomic_misaligned datagram_controlled_qkey
 	datagram_forged)

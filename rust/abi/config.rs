@@ -18,6 +18,15 @@ pub const F_REG_PAGES: u32 = 2;
 /// ([`Cqe::vlan`](super::cqe::Cqe::vlan)).
 pub const F_GID_VLAN: u32 = 3;
 
+/// Number of feature bit `VIRTIO_RDMA_F_MEM_WINDOWS`: there are memory windows ([`CmdAllocMw`](super::ctrl::CmdAllocMw)),
+/// which BIND_MW work requests bind ([`BindMw`](super::wqe::BindMw)).
+pub const F_MEM_WINDOWS: u32 = 4;
+
+/// Number of feature bit `VIRTIO_RDMA_F_ATOMIC_WRITE`: there are atomic WRITEs ([`AtomicWrite`](super::wqe::AtomicWrite)).
+pub const F_ATOMIC_WRITE: u32 = 10;
+
+/// Number of feature bit `VIRTIO_RDMA_F_FLUSH`: there are FLUSHes ([`Flush`](super::wqe::Flush)).
+pub const F_FLUSH: u32 = 11;
 /// Number of feature bit `VIRTIO_RDMA_F_SRQ`: there are shared receive queues, with limits at [`SRQ_CONFIG_OFFSET`]. It
 /// needs [`F_RING_ADDR`].
 pub const F_SRQ: u32 = 5;
@@ -75,12 +84,24 @@ wire_mask! {
         SYS_IMAGE_GUID = 1 << 11,
         /// RC QPs generate RNR NAKs.
         RC_RNR_NAK_GEN = 1 << 12,
+        /// Memory windows of type 1.
+        MEM_WINDOW = 1 << 17,
         /// Base memory management extensions: REG_MR, LOCAL_INV, SEND_WITH_INV.
         MEM_MGT_EXTENSIONS = 1 << 21,
         /// Multicast loopback can be blocked; with [`F_MULTICAST`].
         BLOCK_MULTICAST_LOOPBACK = 1 << 22,
+        /// Memory windows of type 2A: any QP of their PD reaches them.
+        MEM_WINDOW_TYPE_2A = 1 << 23,
+        /// Memory windows of type 2B: only the QP that bound one reaches it.
+        MEM_WINDOW_TYPE_2B = 1 << 24,
         /// An MR maps arbitrary scatter lists.
         SG_GAPS_REG = 1 << 32,
+        /// FLUSH makes data visible to all.
+        FLUSH_GLOBAL = 1 << 38,
+        /// FLUSH makes data persistent.
+        FLUSH_PERSISTENT = 1 << 39,
+        /// Atomic WRITE.
+        ATOMIC_WRITE = 1 << 40,
     }
 }
 

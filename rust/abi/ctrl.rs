@@ -59,6 +59,10 @@ wire_enum! {
         DelGid = 17,
         /// Arm a CQ that is a transport virtqueue.
         ReqNotifyCq = 18,
+        /// Create a memory window.
+        AllocMw = 19,
+        /// Destroy a memory window.
+        DeallocMw = 20,
         /// Create an SRQ.
         CreateSrq = 21,
         /// Arm the limit of an SRQ, or move it to a longer ring.
@@ -77,6 +81,8 @@ wire_enum! {
         DetachMcast = 28,
         /// Query the counters of a port.
         QueryCounters = 29,
+        /// Change rights, PD or memory of an MR that was created with its pages.
+        ReregMr = 30,
         /// Take the memory of an MR back from the device.
         RevokeMr = 31,
     }
@@ -529,6 +535,63 @@ wire_struct! {
     }
 }
 request!(CmdReqNotify, ReqNotifyCq, Empty);
+
+wire_struct! {
+    /// ALLOC_MW, with [`F_MEM_WINDOWS`](super::config::F_MEM_WINDOWS).
+    pub struct CmdAllocMw: 8 {
+        /// PD.
+        0 => pdn: u32,
+        /// [`MwType`](super::ib::MwType).
+        4 => mw_type: u8,
+        /// Reserved, zero.
+        5 => reserved: [u8; 3],
+    }
+}
+
+wire_struct! {
+    /// A new memory window, which is not bound.
+    pub struct RspAllocMw: 8 {
+        /// Handle; bits 31–8 of its R_Keys.
+        0 => mwn: u32,
+        /// R_Key, which opens nothing before the window is bound.
+        4 => rkey: u32,
+    }
+}
+request!(CmdAllocMw, AllocMw, RspAllocMw);
+
+wire_struct! {
+    /// DEALLOC_MW, with [`F_MEM_WINDOWS`](super::config::F_MEM_WINDOWS).
+    pub struct CmdDeallocMw: 4 {
+        /// Handle.
+        0 => mwn: u32,
+    }
+}
+request!(CmdDeallocMw, DeallocMw, Empty);
+
+wire_mask! {
+    /// What REREG_MR changes: the values of the kernel's `enum ib_mr_rereg_flags`.
+    pub struct ReregFlags: u32 {
+        /// The memory: `virt_addr`, `length` and pages.
+        TRANSLATION = 1 << 0,
+        /// `pdn`.
+        PD = 1 << 1,
+        /// `access_flags`.
+        ACCESS = 1 << 2,
+    }
+}
+
+wire_struct! {
+    /// REREG_MR. The keys stay.
+    pub struct CmdReregMr: 60 {
+        /// MR.
+        0 => mrn: u32,
+        /// What changes; the fields below of what does not are ignored.
+        4 => flags: ReregFlags,
+        /// What it becomes.
+        8 => memory: CmdRegUserMrPages,
+    }
+}
+request!(CmdReregMr, ReregMr, Empty);
 
 wire_struct! {
     /// CREATE_SRQ.

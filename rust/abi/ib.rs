@@ -144,8 +144,22 @@ wire_mask! {
         ON_DEMAND = 1 << 6,
         /// The memory consists of huge pages.
         HUGETLB = 1 << 7,
+        /// Peers may have data made visible.
+        FLUSH_GLOBAL = 1 << 8,
+        /// Peers may have data made persistent.
+        FLUSH_PERSISTENT = 1 << 9,
         /// Relaxed ordering.
         RELAXED_ORDERING = 1 << 20,
+    }
+}
+
+wire_enum! {
+    /// `enum ib_mw_type`.
+    pub enum MwType: u8 {
+        /// Type 1: every QP of its PD binds it, again and again, and reaches it.
+        One = 1,
+        /// Type 2: bound once until it is invalidated.
+        Two = 2,
     }
 }
 
@@ -302,12 +316,38 @@ wire_enum! {
         AtomicFetchAndAdd = 6,
         /// Invalidate a local MR.
         LocalInv = 7,
+        /// Bind a memory window.
+        BindMw = 8,
         /// SEND that invalidates an R_Key of the peer.
         SendWithInv = 9,
         /// RDMA READ that invalidates the local MR it lands in.
         RdmaReadWithInv = 11,
+        /// FLUSH.
+        Flush = 14,
+        /// Atomic WRITE.
+        AtomicWrite = 15,
         /// Fast registration; for the kernel alone.
         RegMr = 0x20,
+    }
+}
+
+wire_mask! {
+    /// `enum ib_placement_type`: what a FLUSH does, as it stands on the wire (IBTA A19.4.1).
+    pub struct FlushTypes: u8 {
+        /// Data is visible to all who access the memory.
+        GLOBAL = 1 << 0,
+        /// Data outlives a loss of power.
+        PERSISTENT = 1 << 1,
+    }
+}
+
+wire_enum! {
+    /// `enum ib_selectivity_level`: what memory a FLUSH concerns, as it stands on the wire.
+    pub enum FlushLevel: u8 {
+        /// A range.
+        Range = 0,
+        /// All of the MR or window.
+        Mr = 1,
     }
 }
 

@@ -17,6 +17,12 @@ wire_mask! {
     pub struct ContextFlags: u32 {
         /// Queues are own rings; without it they live in the kernel.
         OWN_RINGS = 1 << 0,
+        /// There are memory windows.
+        MEM_WINDOWS = 1 << 1,
+        /// There are atomic WRITEs.
+        ATOMIC_WRITE = 1 << 2,
+        /// There are FLUSHes.
+        FLUSH = 1 << 3,
     }
 }
 

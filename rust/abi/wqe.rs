@@ -3,10 +3,10 @@
 //! Send and receive queue elements (RFC, "Send Queue Operation", "Receive Queue Operation").
 //!
 //! A send WQE is a [`SqHeader`] of 75 bytes and its SGEs. The header ends in a union of 51 bytes whose member
-//! depends on the opcode and the QP type: [`Rdma`], [`Atomic`], [`Datagram`], [`Reg`] or [`RegPages`].
+//! depends on the opcode and the QP type: [`Rdma`], [`Atomic`], [`Datagram`], [`Reg`], [`RegPages`] or [`BindMw`].
 //! Inline payload follows one SGE `{0, length, 0}`, at offset [`INLINE_OFFSET`].
 
-use super::ib::{AccessFlags, SendFlags};
+use super::ib::{AccessFlags, FlushTypes, SendFlags};
 use super::wire::Wire;
 
 /// Offset of inline payload in a send WQE.
@@ -49,7 +49,7 @@ wire_struct! {
         12 => wr_id: u64,
         /// Immediate data in network byte order, or the key to invalidate as le32.
         20 => ex: [u8; 4],
-        /// [`Rdma`], [`Atomic`], [`Datagram`], [`Reg`] or [`RegPages`].
+        /// [`Rdma`], [`Atomic`], [`Datagram`], [`Reg`], [`RegPages`] or [`BindMw`].
         24 => wr: [u8; 51],
     }
 }
@@ -202,6 +202,59 @@ wire_struct! {
     }
 }
 impl Member for RegPages {}
+
+wire_struct! {
+    /// `wr.bind_mw` with [`F_MEM_WINDOWS`](super::config::F_MEM_WINDOWS).
+    pub struct BindMw: 36 {
+        /// Address of the first byte in the MR.
+        0 => addr: u64,
+        /// Length in bytes; 0 unbinds a window of type 1.
+        8 => length: u64,
+        /// The window's R_Key until now; of type 2 only bits 31–8 matter, since it is not bound.
+        16 => mw_rkey: u32,
+        /// Its R_Key from now on, of which bits 7–0 may differ.
+        20 => rkey: u32,
+        /// L_Key of the MR; without meaning if `length` is 0.
+        24 => lkey: u32,
+        /// Rights of the window: those of peers, and whether its addresses count from its start.
+        28 => access: AccessFlags,
+        /// Reserved, zero.
+        32 => reserved: [u8; 4],
+    }
+}
+impl Member for BindMw {}
+
+wire_struct! {
+    /// `wr.atomic_write` with [`F_ATOMIC_WRITE`](super::config::F_ATOMIC_WRITE).
+    pub struct AtomicWrite: 20 {
+        /// Address in the remote MR, aligned to 8 bytes.
+        0 => remote_addr: u64,
+        /// What is written.
+        8 => data: [u8; 8],
+        /// Remote key.
+        16 => rkey: u32,
+    }
+}
+impl Member for AtomicWrite {}
+
+wire_struct! {
+    /// `wr.flush` with [`F_FLUSH`](super::config::F_FLUSH).
+    pub struct Flush: 24 {
+        /// Address in the remote MR.
+        0 => remote_addr: u64,
+        /// Length in bytes; without meaning for all of the MR.
+        8 => length: u32,
+        /// Remote key.
+        12 => rkey: u32,
+        /// What to do.
+        16 => types: FlushTypes,
+        /// [`FlushLevel`](super::ib::FlushLevel).
+        17 => level: u8,
+        /// Reserved, zero.
+        18 => reserved: [u8; 6],
+    }
+}
+impl Member for Flush {}
 
 wire_struct! {
     /// `struct cmd_post_recv`.

@@ -41,6 +41,8 @@ pub struct DeviceAttributes {
     /// Bit n stands for pages of 2ⁿ bytes.
     pub page_size_cap: u64,
     pub max_mr: u32,
+    /// Memory windows.
+    pub max_mw: u32,
     pub max_pd: u32,
     pub max_qp: u32,
     pub max_qp_wr: u32,
@@ -100,6 +102,7 @@ pub(super) unsafe extern "C" fn query<T: Driver>(
         to.max_mr_size = from.max_mr_size;
         to.page_size_cap = from.page_size_cap;
         to.max_mr = from.max_mr;
+        to.max_mw = from.max_mw;
         to.max_pd = from.max_pd;
         to.max_qp = from.max_qp;
         to.max_qp_wr = from.max_qp_wr;

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | devices, registration | [`device`], [`operations`], [`attributes`], [`port`], [`gid`] |
 //! | user contexts, what they map and exchange | [`ucontext`], [`mmap`], [`udata`] |
-//! | objects | [`object`], [`pd`], [`mr`], [`ah`], [`cq`], [`qp`], [`qp_attr`], [`srq`], [`multicast`] |
+//! | objects | [`object`], [`pd`], [`mr`], [`mw`], [`ah`], [`cq`], [`qp`], [`qp_attr`], [`srq`], [`multicast`] |
 //! | work of kernel clients | [`work_request`], [`work_completion`] |
 //! | memory | [`umem`], [`dmabuf`], [`queue_memory`], [`page_list`] |
 //! | events, and who is told of them | [`event`], [`consumer`] |
@@ -37,6 +37,7 @@ pub mod gid;
 pub mod mmap;
 pub mod mr;
 pub mod multicast;
+pub mod mw;
 pub mod object;
 pub mod operations;
 pub mod page_list;

@@ -15,7 +15,10 @@ use super::{
     Driver, //
 };
 use crate::bindings;
-use core::mem::MaybeUninit;
+use core::{
+    mem::MaybeUninit,
+    ptr, //
+};
 use kernel::{
     error::from_result,
     prelude::*, //
@@ -32,9 +35,16 @@ pub trait MemoryRegions: Driver {
     /// Creates an MR over memory of the current process.
     fn reg_user_mr(pd: &Pd<Self>, memory: UserMemory) -> Result<NewMr<Self::Mr>>;
 
-    /// Creates the MR in PD `pd` that takes the place of `mr`, one over memory of the current process, which is destroyed
-    /// after that.
-    fn rereg_user_mr(mr: &Mr<Self>, pd: &Pd<Self>, change: &MrChange) -> Result<NewMr<Self::Mr>>;
+    /// Changes an MR over memory of the current process, which is in PD `pd` from now on and keeps its keys. On an error it is
+    /// what it was. No other callback for it runs at the same time.
+    fn rereg_user_mr(mr: &Mr<Self>, pd: &Pd<Self>, change: &MrChange) -> Result;
+
+    /// Destroys an MR as far as the device has it; the driver's part is dropped after that.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` while memory windows are bound to it: nothing has changed then.
+    fn dereg_mr(mr: &Mr<Self>) -> Result;
 }
 
 /// A device whose MRs may lie over memory of other drivers.
@@ -322,16 +332,9 @@ pub(super) unsafe extern "C" fn rereg_user<T: MemoryRegions>(
         };
         // SAFETY: By the function's safety requirements.
         let (old, pd) = unsafe { (Mr::from_raw(mr), Pd::from_raw(new_pd)) };
-        // The core gives the new MR the handle of the old one, and destroys that.
-        let raw = into_raw::<T>(T::rereg_user_mr(old, pd, &change)?)?;
-        // SAFETY: Both are valid, and nobody else knows the new one yet. The core says so much of MRs of `reg_user` only.
-        unsafe {
-            ((*raw).iova, (*raw).length) = match change {
-                MrChange::Memory { iova, length, .. } => (iova, length),
-                MrChange::Nothing | MrChange::Access(_) => ((*mr).iova, (*mr).length),
-            };
-        }
-        Ok(raw)
+        T::rereg_user_mr(old, pd, &change)?;
+        // No new MR takes its place, so the core notes what has changed.
+        Ok(ptr::null_mut())
     };
     result_into_err_ptr(rereg_user())
 }
@@ -343,12 +346,16 @@ pub(super) unsafe extern "C" fn dereg<T: MemoryRegions>(
     raw: *mut bindings::ib_mr,
     _udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: `into_raw` initialised it in a box.
-    unsafe {
-        Mr::<T>::drop_parts(raw);
-        drop(KBox::from_raw(raw.cast::<MaybeUninit<Mr<T>>>()));
-    }
-    0
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        T::dereg_mr(unsafe { Mr::from_raw(raw) })?;
+        // SAFETY: `into_raw` initialised it in a box, and nobody else has a reference.
+        unsafe {
+            Mr::<T>::drop_parts(raw);
+            drop(KBox::from_raw(raw.cast::<MaybeUninit<Mr<T>>>()));
+        }
+        Ok(0)
+    })
 }
 
 /// # Safety

@@ -12,6 +12,7 @@ use super::{
     mmap,
     mr,
     multicast,
+    mw,
     pd,
     port,
     qp,
@@ -96,6 +97,17 @@ impl<T: Driver> Operations<T> {
     {
         self.table.alloc_mr = Some(mr::alloc::<T>);
         self.table.map_mr_sg = Some(mr::map::<T>);
+        self
+    }
+
+    /// Adds memory windows.
+    pub const fn with_memory_windows(mut self) -> Self
+    where
+        T: mw::MemoryWindows,
+    {
+        self.table.alloc_mw = Some(mw::alloc::<T>);
+        self.table.dealloc_mw = Some(mw::dealloc::<T>);
+        self.table.size_ib_mw = mw::Mw::<T>::SIZE;
         self
     }
 

@@ -28,7 +28,7 @@ FOREIGN = ("test_mlx5", "test_efa", "test_cuda")
 # Seconds after which a test counts as hanging. Those of rdma_cm wait for up to half a minute by themselves.
 PATIENCE = 180
 # What a test that passes on rxe may be skipped for.
-ABSENT = ("MW", "FLUSH", "ATOMIC_WRITE", "ODP")
+ABSENT = ("ODP",)
 
 
 def arguments():

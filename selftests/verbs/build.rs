@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 const FUNCTIONS: &str = "ibv_(get_device_list|free_device_list|get_device_name|open_device|close_device|query_device\
-    |query_port|alloc_pd|dealloc_pd|reg_mr|dereg_mr|create_comp_channel|destroy_comp_channel|create_cq|destroy_cq\
+    |query_port|alloc_pd|dealloc_pd|reg_mr|rereg_mr|dereg_mr|create_comp_channel|destroy_comp_channel|create_cq|destroy_cq\
     |get_cq_event|ack_cq_events|create_qp|modify_qp|query_qp|destroy_qp|get_async_event|ack_async_event\
     |create_ah|destroy_ah|create_ah_from_wc|qp_to_qp_ex|create_srq|modify_srq|query_srq|destroy_srq|resize_cq\
     |attach_mcast|detach_mcast|reg_dmabuf_mr)";

@@ -10,8 +10,11 @@ use std::slice;
 
 use libc::c_int;
 use libc::c_void;
+use virtio_rdma_abi::ib::FlushTypes;
 use virtio_rdma_abi::wqe::Atomic;
+use virtio_rdma_abi::wqe::AtomicWrite;
 use virtio_rdma_abi::wqe::Datagram;
+use virtio_rdma_abi::wqe::Flush;
 use virtio_rdma_abi::wqe::Rdma;
 
 use crate::ah::Ah;
@@ -25,11 +28,15 @@ use crate::work_ring::WorkRing;
 use crate::wqe::piece;
 use crate::wqe::Piece;
 use crate::wqe::SendWqe;
+use crate::wr::binding;
 
 /// Fills in the functions of `qp`.
 pub fn install(qp: &mut ffi::ibv_qp_ex) {
     qp.wr_atomic_cmp_swp = Some(atomic_cmp_swp);
     qp.wr_atomic_fetch_add = Some(atomic_fetch_add);
+    qp.wr_atomic_write = Some(atomic_write);
+    qp.wr_bind_mw = Some(bind_mw);
+    qp.wr_flush = Some(flush);
     qp.wr_local_inv = Some(local_inv);
     qp.wr_rdma_read = Some(rdma_read);
     qp.wr_rdma_write = Some(rdma_write);
@@ -205,6 +212,19 @@ unsafe extern "C" fn local_inv(qp: *mut ffi::ibv_qp_ex, invalidate_rkey: u32) {
     unsafe { operation(qp, ffi::IBV_WR_LOCAL_INV, describe) };
 }
 
+unsafe extern "C" fn bind_mw(
+    qp: *mut ffi::ibv_qp_ex,
+    mw: *mut ffi::ibv_mw,
+    rkey: u32,
+    bind_info: *const ffi::ibv_mw_bind_info,
+) {
+    // SAFETY: the application passes a valid window, and what it is to be bound to.
+    let bind = unsafe { binding(mw, rkey, &*bind_info) }.to_bytes();
+    let describe = |wqe: &mut SendWqe, memory: &RingMap| wqe.member(memory, &bind);
+    // SAFETY: the application has started a batch of this QP.
+    unsafe { operation(qp, ffi::IBV_WR_BIND_MW, describe) };
+}
+
 unsafe extern "C" fn rdma_read(qp: *mut ffi::ibv_qp_ex, rkey: u32, remote_addr: u64) {
     let rdma = Rdma { remote_addr, rkey }.to_bytes();
     let describe = |wqe: &mut SendWqe, memory: &RingMap| wqe.member(memory, &rdma);
@@ -269,6 +289,47 @@ unsafe extern "C" fn atomic_fetch_add(
     let describe = |wqe: &mut SendWqe, memory: &RingMap| wqe.member(memory, &atomic);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_ATOMIC_FETCH_AND_ADD, describe) };
+}
+
+unsafe extern "C" fn atomic_write(
+    qp: *mut ffi::ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    atomic_wr: *const c_void,
+) {
+    let write = AtomicWrite {
+        remote_addr,
+        // SAFETY: the application passes 8 bytes, aligned or not.
+        data: unsafe { atomic_wr.cast::<[u8; 8]>().read() },
+        rkey,
+    }
+    .to_bytes();
+    let describe = |wqe: &mut SendWqe, memory: &RingMap| wqe.member(memory, &write);
+    // SAFETY: the application has started a batch of this QP.
+    unsafe { operation(qp, ffi::IBV_WR_ATOMIC_WRITE, describe) };
+}
+
+unsafe extern "C" fn flush(
+    qp: *mut ffi::ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    len: usize,
+    types: u8,
+    level: u8,
+) {
+    let flush = Flush {
+        remote_addr,
+        // A range that is too long for the wire is longer than any MR.
+        length: u32::try_from(len).unwrap_or(u32::MAX),
+        rkey,
+        types: FlushTypes(types),
+        level,
+        reserved: [0; 6],
+    }
+    .to_bytes();
+    let describe = |wqe: &mut SendWqe, memory: &RingMap| wqe.member(memory, &flush);
+    // SAFETY: the application has started a batch of this QP.
+    unsafe { operation(qp, ffi::IBV_WR_FLUSH, describe) };
 }
 
 unsafe extern "C" fn set_ud_addr(

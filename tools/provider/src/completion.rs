@@ -60,8 +60,8 @@ pub fn status(status: u8) -> ffi::ibv_wc_status {
 }
 
 /// Opcodes of send work by their number in a CQE.
-const SEND_OPCODES: [ffi::ibv_wc_opcode; 12] = {
-    let mut table = [ffi::IBV_WC_SEND; 12];
+const SEND_OPCODES: [ffi::ibv_wc_opcode; 16] = {
+    let mut table = [ffi::IBV_WC_SEND; 16];
     table[WrOpcode::RdmaWrite as usize] = ffi::IBV_WC_RDMA_WRITE;
     table[WrOpcode::RdmaWriteWithImm as usize] = ffi::IBV_WC_RDMA_WRITE;
     table[WrOpcode::RdmaRead as usize] = ffi::IBV_WC_RDMA_READ;
@@ -69,6 +69,9 @@ const SEND_OPCODES: [ffi::ibv_wc_opcode; 12] = {
     table[WrOpcode::AtomicCmpAndSwp as usize] = ffi::IBV_WC_COMP_SWAP;
     table[WrOpcode::AtomicFetchAndAdd as usize] = ffi::IBV_WC_FETCH_ADD;
     table[WrOpcode::LocalInv as usize] = ffi::IBV_WC_LOCAL_INV;
+    table[WrOpcode::BindMw as usize] = ffi::IBV_WC_BIND_MW;
+    table[WrOpcode::Flush as usize] = ffi::IBV_WC_FLUSH;
+    table[WrOpcode::AtomicWrite as usize] = ffi::IBV_WC_ATOMIC_WRITE;
     table
 };
 
@@ -172,6 +175,9 @@ mod tests {
             (5, ffi::IBV_WC_COMP_SWAP),
             (6, ffi::IBV_WC_FETCH_ADD),
             (7, ffi::IBV_WC_LOCAL_INV),
+            (8, ffi::IBV_WC_BIND_MW),
+            (14, ffi::IBV_WC_FLUSH),
+            (15, ffi::IBV_WC_ATOMIC_WRITE),
             (0x80, ffi::IBV_WC_RECV),
             (0x81, ffi::IBV_WC_RECV_RDMA_WITH_IMM),
         ] {

@@ -27,6 +27,7 @@ use crate::kernel_queues;
 use crate::lock::Threads;
 use crate::memory::DoorbellPage;
 use crate::mr;
+use crate::mw;
 use crate::pd;
 use crate::qp;
 use crate::qp_init;
@@ -268,10 +269,12 @@ unsafe extern "C" fn query_port(
 
 /// The verbs of this provider; libibverbs answers the others with `EOPNOTSUPP`.
 static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
+    alloc_mw: Some(mw::alloc_mw),
     alloc_parent_domain: Some(pd::alloc_parent_domain),
     alloc_pd: Some(pd::alloc_pd),
     alloc_td: Some(pd::alloc_td),
     attach_mcast: Some(qp::attach_mcast),
+    bind_mw: Some(mw::bind_mw),
     cq_event: Some(cq::cq_event),
     create_ah: Some(ah::create_ah),
     create_cq: Some(cq::create_cq),
@@ -279,6 +282,7 @@ static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     create_qp: Some(qp_init::create_qp),
     create_qp_ex: Some(qp_init::create_qp_ex),
     create_srq: Some(srq::create_srq),
+    dealloc_mw: Some(mw::dealloc_mw),
     dealloc_pd: Some(pd::dealloc_pd),
     dealloc_td: Some(pd::dealloc_td),
     dereg_mr: Some(mr::dereg_mr),

@@ -36,6 +36,7 @@ macro_rules! zeroed {
 }
 
 zeroed!(
+    ib_uverbs_alloc_mw_resp,
     ib_uverbs_alloc_pd_resp,
     ib_uverbs_create_ah_resp,
     ib_uverbs_create_cq_resp,
@@ -50,6 +51,7 @@ zeroed!(
     ib_uverbs_rereg_mr_resp,
     ib_uverbs_resize_cq_resp,
     ibv_ah,
+    ibv_alloc_mw,
     ibv_alloc_pd,
     ibv_cq_init_attr_ex,
     ibv_create_cq,
@@ -61,6 +63,7 @@ zeroed!(
     ibv_modify_qp,
     ibv_modify_qp_ex,
     ibv_modify_srq,
+    ibv_mw,
     ibv_parent_domain_init_attr,
     ibv_pd,
     ibv_qp_attr,
@@ -72,6 +75,7 @@ zeroed!(
     ibv_reg_mr,
     ibv_rereg_mr,
     ibv_resize_cq,
+    ibv_send_wr,
     verbs_cq,
     verbs_device,
     verbs_mr,

@@ -13,6 +13,7 @@
 //! | [`context`], [`pd`], `mr`, [`ah`] | control verbs without rings |
 //! | [`cq`], [`cq_ex`] | the verbs of CQs; polling completion by completion |
 //! | [`qp`], [`qp_init`], [`builder`] | the verbs of QPs; their creation; the `ibv_wr_*` functions |
+//! | [`mw`] | memory windows |
 //! | [`srq`] | the verbs of shared receive queues |
 //! | [`completion`] | CQE to `ibv_wc` |
 //! | `wr`, [`post`], [`wqe`] | work requests of C; what a QP takes; their WQEs |
@@ -33,6 +34,7 @@ mod kernel_queues;
 pub mod lock;
 pub mod memory;
 mod mr;
+pub mod mw;
 pub mod pd;
 pub mod post;
 pub mod qp;

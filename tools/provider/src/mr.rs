@@ -83,8 +83,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
     Box::into_raw(mr).cast()
 }
 
-/// `rereg_mr`. The region gets new keys. Programs don't expect that when they change its rights alone, and a peer that has
-/// the old key is not told: `EOPNOTSUPP`.
+/// `rereg_mr`. The region keeps its keys.
 ///
 /// # Safety
 ///
@@ -97,11 +96,6 @@ pub unsafe extern "C" fn rereg_mr(
     length: usize,
     access: c_int,
 ) -> c_int {
-    const RIGHTS: u32 = ffi::IBV_REREG_MR_CHANGE_ACCESS;
-    const TRANSLATION: u32 = ffi::IBV_REREG_MR_CHANGE_TRANSLATION;
-    if flags as u32 & (RIGHTS | TRANSLATION) == RIGHTS {
-        return errno::set(libc::EOPNOTSUPP);
-    }
     let mut command = ffi::ibv_rereg_mr::zeroed();
     let mut response = ffi::ib_uverbs_rereg_mr_resp::zeroed();
     // SAFETY: libibverbs' arguments are passed on, and command and response are as long as stated.

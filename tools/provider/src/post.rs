@@ -4,6 +4,7 @@
 
 use libc::c_int;
 use virtio_rdma_abi::ib::SendFlags;
+use virtio_rdma_abi::uverbs::ContextFlags;
 use virtio_rdma_ring::WorkQueue;
 
 use crate::ffi;
@@ -15,8 +16,7 @@ use crate::wqe::SendWqe;
 use crate::wr::Recv;
 use crate::wr::Send;
 
-/// Set of send opcodes: bit n stands for opcode n of `enum ibv_wr_opcode`. `enum ibv_qp_create_send_ops_flags` has the
-/// same bits for those that are served here.
+/// Set of send opcodes: bit n stands for opcode n of `enum ibv_wr_opcode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opcodes(u32);
 
@@ -34,6 +34,10 @@ impl Opcodes {
     ]);
     /// Those with a key to invalidate.
     const INVALIDATE: Self = Self::set(&[ffi::IBV_WR_LOCAL_INV, ffi::IBV_WR_SEND_WITH_INV]);
+    /// Those that only the `ibv_wr_*` functions have.
+    const BUILT: Self = Self::set(&[ffi::IBV_WR_FLUSH, ffi::IBV_WR_ATOMIC_WRITE]);
+    /// Those that bind memory windows.
+    const BIND: Self = Self::set(&[ffi::IBV_WR_BIND_MW]);
     /// Those of datagrams.
     const DATAGRAM: Self = Self::set(&[ffi::IBV_WR_SEND, ffi::IBV_WR_SEND_WITH_IMM]);
     /// Those with a payload that can be in the WQE.
@@ -53,14 +57,22 @@ impl Opcodes {
         ffi::IBV_WR_LOCAL_INV,
     ]);
 
-    /// What a QP of this type may do (IBTA 9.3.1, table of operations by transport service), or `None` for a type that
-    /// is not served.
-    pub fn of(qp_type: ffi::ibv_qp_type) -> Option<Self> {
+    /// What a QP of this type may do (IBTA 9.3.1, table of operations by transport service) where the module offers
+    /// `flags`, or `None` for a type that is not served.
+    pub fn of(qp_type: ffi::ibv_qp_type, flags: ContextFlags) -> Option<Self> {
+        let offered = |flag, opcodes: u32| match flags.contains(flag) {
+            true => opcodes,
+            false => 0,
+        };
+        let connected = offered(ContextFlags::MEM_WINDOWS, Self::BIND.0);
+        let reliable = connected
+            | offered(ContextFlags::ATOMIC_WRITE, 1 << ffi::IBV_WR_ATOMIC_WRITE)
+            | offered(ContextFlags::FLUSH, 1 << ffi::IBV_WR_FLUSH);
         match qp_type {
             ffi::IBV_QPT_RC => Some(Self(
-                Self::RDMA.0 | Self::ATOMIC.0 | Self::INVALIDATE.0 | Self::PAYLOAD.0,
+                Self::RDMA.0 | Self::ATOMIC.0 | Self::INVALIDATE.0 | Self::PAYLOAD.0 | reliable,
             )),
-            ffi::IBV_QPT_UC => Some(Self::UNRELIABLE),
+            ffi::IBV_QPT_UC => Some(Self(Self::UNRELIABLE.0 | connected)),
             ffi::IBV_QPT_UD => Some(Self::DATAGRAM),
             _ => None,
         }
@@ -83,7 +95,18 @@ impl Opcodes {
 
     /// Whether all of `send_ops_flags`, `enum ibv_qp_create_send_ops_flags`, are in the set.
     pub fn has_all(self, send_ops_flags: u64) -> bool {
-        send_ops_flags & !u64::from(self.0) == 0
+        // The flags have the same bits as the opcodes up to 10, and others from there on.
+        const SAME: u64 = (1 << ffi::IBV_WR_DRIVER1) - 1;
+        let mut known = u64::from(self.0) & SAME;
+        for (opcode, flag) in [
+            (ffi::IBV_WR_FLUSH, ffi::IBV_QP_EX_WITH_FLUSH),
+            (ffi::IBV_WR_ATOMIC_WRITE, ffi::IBV_QP_EX_WITH_ATOMIC_WRITE),
+        ] {
+            if self.has(opcode) {
+                known |= u64::from(flag);
+            }
+        }
+        send_ops_flags & !known == 0
     }
 }
 
@@ -148,7 +171,7 @@ impl SendLimits {
     #[inline]
     pub fn post(&self, ring: &WorkRing, queue: &mut WorkQueue, wr: Send<'_>) -> Result<(), c_int> {
         let opcode = wr.opcode();
-        if !wr.has_at_most(self.max_sge) {
+        if !wr.has_at_most(self.max_sge) || Opcodes::BUILT.has(opcode) {
             return Err(libc::EINVAL);
         }
         if wr.flags() & SendFlags::INLINE.0 != 0 {
@@ -191,6 +214,8 @@ impl SendLimits {
             wqe.member(memory, &wr.rdma().to_bytes());
         } else if Opcodes::ATOMIC.has(opcode) {
             wqe.member(memory, &wr.atomic().to_bytes());
+        } else if Opcodes::BIND.has(opcode) {
+            wqe.member(memory, &wr.bind_mw().to_bytes());
         } else if self.datagrams {
             wqe.member(memory, &wr.datagram().to_bytes());
         }

@@ -108,8 +108,8 @@ impl Qp {
         shared: &Arc<Shared>,
         threads: Threads,
     ) -> io::Result<Box<Self>> {
-        let opcodes =
-            Opcodes::of(qp_type).ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
+        let opcodes = Opcodes::of(qp_type, shared.limits.flags)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
         if cap.max_inline_data > shared.limits.max_inline_data {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }

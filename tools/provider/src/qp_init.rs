@@ -5,6 +5,7 @@
 use std::mem::size_of;
 use std::mem::size_of_val;
 
+use virtio_rdma_abi::uverbs::ContextFlags;
 use virtio_rdma_abi::uverbs::CreateQpReq;
 use virtio_rdma_abi::uverbs::UserRing;
 
@@ -31,24 +32,24 @@ fn user_ring(ring: &Option<WorkRing>) -> UserRing {
     ring.as_ref().map(WorkRing::user_ring).unwrap_or_default()
 }
 
-/// Checks what has no part in the QP's memory.
+/// Checks what has no part in the QP's memory, on a device with these `flags`.
 ///
 /// # Errors
 ///
 /// `EOPNOTSUPP` for what is not served, `EINVAL` for what is missing.
-fn check(attr: &ffi::ibv_qp_init_attr_ex) -> Result<(), i32> {
+fn check(attr: &ffi::ibv_qp_init_attr_ex, flags: ContextFlags) -> Result<(), i32> {
     const KNOWN: u32 = ffi::IBV_QP_INIT_ATTR_PD
         | ffi::IBV_QP_INIT_ATTR_CREATE_FLAGS
         | ffi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let has = |mask| attr.comp_mask & mask != 0;
     // Whether the device has it, the kernel says.
-    let flags = match attr.qp_type {
+    let create_flags = match attr.qp_type {
         ffi::IBV_QPT_UD => ffi::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
         _ => 0,
     };
-    let opcodes = Opcodes::of(attr.qp_type).ok_or(libc::EOPNOTSUPP)?;
+    let opcodes = Opcodes::of(attr.qp_type, flags).ok_or(libc::EOPNOTSUPP)?;
     if attr.comp_mask & !KNOWN != 0
-        || (has(ffi::IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags & !flags != 0)
+        || (has(ffi::IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags & !create_flags != 0)
         || (has(ffi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) && !opcodes.has_all(attr.send_ops_flags))
     {
         return Err(libc::EOPNOTSUPP);
@@ -71,7 +72,7 @@ pub unsafe extern "C" fn create_qp_ex(
 ) -> *mut ffi::ibv_qp {
     // SAFETY: libibverbs passes an open context of this provider, and attributes.
     let (shared, attr) = unsafe { (Context::shared(context), &mut *attr) };
-    if let Err(number) = check(attr) {
+    if let Err(number) = check(attr, shared.limits.flags) {
         return errno::null(number);
     }
     // SAFETY: they are not null, as was checked, and so are objects of this provider.

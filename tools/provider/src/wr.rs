@@ -6,7 +6,9 @@ use std::marker::PhantomData;
 use std::slice;
 
 use libc::c_int;
+use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::wqe::Atomic;
+use virtio_rdma_abi::wqe::BindMw;
 use virtio_rdma_abi::wqe::Datagram;
 use virtio_rdma_abi::wqe::Rdma;
 
@@ -27,7 +29,8 @@ impl<'a, W: WorkRequest + 'a> List<'a, W> {
     /// # Safety
     ///
     /// `first` and each `next` are valid work requests or null, for as long as `'a` is, and so are the SGEs that they
-    /// name and, if they are inline, the bytes that those name. Address handles are this provider's.
+    /// name and, if they are inline, the bytes that those name. Address handles are this provider's, and windows and
+    /// their MRs valid.
     pub unsafe fn new(first: *mut W) -> Self {
         Self {
             first,
@@ -113,6 +116,26 @@ unsafe fn sges<'a>(list: *const ffi::ibv_sge, num_sge: i32) -> &'a [ffi::ibv_sge
     unsafe { slice::from_raw_parts(list, num_sge as usize) }
 }
 
+/// What binds `mw` under `rkey` as `info` says. Without an MR there is no key of one.
+///
+/// # Safety
+///
+/// `mw` is a valid window, and the MR of `info` is valid or null.
+#[inline]
+pub unsafe fn binding(mw: *const ffi::ibv_mw, rkey: u32, info: &ffi::ibv_mw_bind_info) -> BindMw {
+    // SAFETY: the caller's window and MR.
+    let (mw_rkey, lkey) = unsafe { ((*mw).rkey, info.mr.as_ref().map_or(0, |mr| mr.lkey)) };
+    BindMw {
+        addr: info.addr,
+        length: info.length,
+        mw_rkey,
+        rkey,
+        lkey,
+        access: AccessFlags(info.mw_access_flags),
+        reserved: [0; 4],
+    }
+}
+
 impl<'a> Send<'a> {
     /// The application's id.
     #[inline]
@@ -181,6 +204,15 @@ impl<'a> Send<'a> {
             swap: atomic.swap,
             rkey: atomic.rkey,
         }
+    }
+
+    /// The binding of a memory window.
+    #[inline]
+    pub fn bind_mw(self) -> BindMw {
+        // SAFETY: work requests that bind a window have this member of the union.
+        let bind = unsafe { self.0.__bindgen_anon_2.bind_mw };
+        // SAFETY: the window of a work request on a list is valid, and so is its MR.
+        unsafe { binding(bind.mw, bind.rkey, &bind.bind_info) }
     }
 
     /// The destination of a datagram. Without an address handle the path is all zeroes, which leads nowhere.

@@ -7,7 +7,11 @@ mod common;
 use std::ptr;
 
 use common::*;
+use virtio_rdma_abi::ib::FlushTypes;
 use virtio_rdma_abi::ib::SendFlags;
+use virtio_rdma_abi::wqe::AtomicWrite;
+use virtio_rdma_abi::wqe::Flush;
+use virtio_rdma_abi::wqe::Member;
 use virtio_rdma_abi::wqe::Sge;
 use virtio_rdma_abi::wqe::SqHeader;
 use virtio_rdma_abi::wqe::INLINE_OFFSET;
@@ -58,9 +62,16 @@ fn cap() -> ffi::ibv_qp_cap {
 fn wqes_are_those_of_post_send() {
     let shared = shared();
     let cq = cq(&shared, 64);
+    let (mut mw, mut mr) = window_and_region();
+    let bind_info = ffi::ibv_mw_bind_info {
+        mr: &mut mr,
+        addr: ADDR,
+        length: 100,
+        mw_access_flags: ffi::IBV_ACCESS_REMOTE_WRITE,
+    };
     let types = [ffi::IBV_QPT_RC, ffi::IBV_QPT_UC, ffi::IBV_QPT_UD];
     for qp_type in types {
-        for opcode in [0, 1, 2, 3, 4, 5, 6, 7, 9] {
+        for opcode in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9] {
             // The same is posted both ways.
             let posted = qp_of(qp_type, &shared, &cq, &cap(), QPN);
             let built = qp_of(qp_type, &shared, &cq, &cap(), QPN + 1);
@@ -81,6 +92,13 @@ fn wqes_are_those_of_post_send() {
                     rkey: RKEY,
                 };
             }
+            if opcode == 8 {
+                wr.__bindgen_anon_2.bind_mw = ffi::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
+                    mw: &mut mw,
+                    rkey: RKEY,
+                    bind_info,
+                };
+            }
             let status = post_send(&posted, &mut wr).0;
 
             let wr = Wr::of(&built);
@@ -95,6 +113,7 @@ fn wqes_are_those_of_post_send() {
                 5 => call!(wr.wr_atomic_cmp_swp(RKEY, ADDR, 1, 2)),
                 6 => call!(wr.wr_atomic_fetch_add(RKEY, ADDR, 1)),
                 7 => call!(wr.wr_local_inv(IMM)),
+                8 => call!(wr.wr_bind_mw(&mut mw, RKEY, &bind_info)),
                 _ => call!(wr.wr_send_inv(IMM)),
             }
             if qp_type == ffi::IBV_QPT_UD {
@@ -106,6 +125,49 @@ fn wqes_are_those_of_post_send() {
             let fetch = |qp: &Qp| Work::new(&qp.rings().send).fetch();
             assert_eq!(fetch(&posted), fetch(&built), "{opcode} of {qp_type}");
         }
+    }
+}
+
+#[test]
+fn atomic_writes_and_flushes_are_built_only() {
+    let shared = shared();
+    let cq = cq(&shared, 64);
+    let qp = qp(&shared, &cq, &cap(), QPN);
+    let mut device = Work::new(&qp.rings().send);
+    let wr = Wr::of(&qp);
+    let data = *b"abcdefgh";
+    call!(wr.wr_start());
+    wr.next(1, ffi::IBV_SEND_SIGNALED);
+    call!(wr.wr_atomic_write(RKEY, ADDR, data.as_ptr().cast()));
+    call!(wr.wr_flush(RKEY, ADDR, 77, 1, 1));
+    // No MR is that long.
+    call!(wr.wr_flush(RKEY, ADDR, 1 << 32, 1, 0));
+    assert_eq!(call!(wr.wr_complete()), 0);
+    let (_, bytes) = device.fetch().unwrap();
+    let header = SqHeader::decode(&bytes).unwrap();
+    assert_eq!(
+        (header.opcode, header.num_sge),
+        (ffi::IBV_WR_ATOMIC_WRITE, 0)
+    );
+    let expected = AtomicWrite {
+        remote_addr: ADDR,
+        data,
+        rkey: RKEY,
+    };
+    assert_eq!(AtomicWrite::load(&header.wr), expected);
+    for (length, level) in [(77, 1), (u32::MAX, 0)] {
+        let (_, bytes) = device.fetch().unwrap();
+        let header = SqHeader::decode(&bytes).unwrap();
+        assert_eq!((header.opcode, header.num_sge), (ffi::IBV_WR_FLUSH, 0));
+        let expected = Flush {
+            remote_addr: ADDR,
+            length,
+            rkey: RKEY,
+            types: FlushTypes::GLOBAL,
+            level,
+            reserved: [0; 6],
+        };
+        assert_eq!(Flush::load(&header.wr), expected);
     }
 }
 

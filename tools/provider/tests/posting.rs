@@ -8,12 +8,15 @@ use common::*;
 use virtio_rdma_abi::ib::SendFlags;
 use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::uverbs::ContextFlags;
+use virtio_rdma_abi::wqe::BindMw;
 use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_abi::wqe::Sge;
 use virtio_rdma_abi::wqe::SqHeader;
 use virtio_rdma_abi::wqe::INLINE_OFFSET;
 use virtio_rdma_provider::cq;
 use virtio_rdma_provider::ffi;
+use virtio_rdma_provider::mw;
 use virtio_rdma_provider::qp::Qp;
 
 /// The bytes of a WQE's header.
@@ -126,6 +129,92 @@ fn atomics_name_a_word_and_two_values() {
 }
 
 #[test]
+fn bindings_name_window_region_and_key() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let (mut mw, mut mr) = window_and_region();
+    for qp_type in [ffi::IBV_QPT_RC, ffi::IBV_QPT_UC] {
+        let qp = qp_of(qp_type, &shared, &cq, &CAP, QPN);
+        let mut device = Work::new(&qp.rings().send);
+        for lkey in [mr.lkey, 0] {
+            let mut wr = send_wr(1, ffi::IBV_WR_BIND_MW, ffi::IBV_SEND_SIGNALED, &mut []);
+            wr.__bindgen_anon_2.bind_mw = ffi::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
+                mw: &mut mw,
+                rkey: 0x0102_0377,
+                bind_info: ffi::ibv_mw_bind_info {
+                    mr: match lkey {
+                        0 => std::ptr::null_mut(),
+                        _ => &mut mr,
+                    },
+                    addr: 0x1122_3344_5566_7788,
+                    length: 0x0102_0304_0506_0708,
+                    mw_access_flags: ffi::IBV_ACCESS_REMOTE_READ | ffi::IBV_ACCESS_ZERO_BASED,
+                },
+            };
+            assert_eq!(post_send(&qp, &mut wr).0, 0);
+            let (slot, bytes) = device.fetch().unwrap();
+            let union = [
+                &REMOTE_ADDR[..],
+                &[8, 7, 6, 5, 4, 3, 2, 1],
+                &[0xff, 3, 2, 1],
+                &[0x77, 3, 2, 1],
+                &lkey.to_le_bytes(),
+                &[0x24, 0, 0, 0],
+                &[0; 4],
+            ]
+            .concat();
+            let expected = header(0, 2, ffi::IBV_WR_BIND_MW, slot, [0; 4], &union);
+            assert_eq!(bytes[..expected.len()], expected);
+        }
+    }
+}
+
+#[test]
+fn a_window_has_its_next_key_once_the_binding_is_posted() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let qp = qp(&shared, &cq, &CAP, QPN);
+    let mut device = Work::new(&qp.rings().send);
+    let (mut mw, mut mr) = window_and_region();
+    let mut bind = ffi::ibv_mw_bind {
+        wr_id: 7,
+        send_flags: 0,
+        bind_info: ffi::ibv_mw_bind_info {
+            mr: &mut mr,
+            addr: 0x1000,
+            length: 1,
+            mw_access_flags: 0,
+        },
+    };
+    let mut post = |mw: &mut ffi::ibv_mw| {
+        // SAFETY: the QP is this provider's, and the rest is valid.
+        unsafe { mw::bind_mw(qp.as_ibv(), mw, &mut bind) }
+    };
+    // Of the key, only the low 8 bits change.
+    for rkey in [0x0102_0300, 0x0102_0301] {
+        let before = mw.rkey;
+        assert_eq!(post(&mut mw), 0);
+        assert_eq!(mw.rkey, rkey);
+        let (_, bytes) = device.fetch().unwrap();
+        let bind = BindMw::decode(&bytes[SqHeader::UNION..]).unwrap();
+        assert_eq!((bind.mw_rkey, bind.rkey), (before, rkey));
+    }
+    // What is not posted changes nothing.
+    qp.changed(ffi::IBV_QPS_RTR);
+    assert_eq!(post(&mut mw), libc::EINVAL);
+    assert_eq!(mw.rkey, 0x0102_0301);
+}
+
+#[test]
+fn without_windows_nothing_is_bound() {
+    let shared = shared_with(ContextFlags::OWN_RINGS);
+    let cq = cq(&shared, 8);
+    let qp = qp(&shared, &cq, &CAP, QPN);
+    let mut wr = send_wr(1, ffi::IBV_WR_BIND_MW, 0, &mut []);
+    assert_eq!(post_send(&qp, &mut wr).0, libc::EINVAL);
+}
+
+#[test]
 fn datagrams_carry_their_destination() {
     let shared = shared();
     let cq = cq(&shared, 8);
@@ -168,10 +257,11 @@ fn datagrams_carry_their_destination() {
 fn opcodes_of_other_types_and_of_the_kernel_are_refused() {
     let shared = shared();
     let cq = cq(&shared, 8);
+    let (mut mw, _) = window_and_region();
     let served = |opcodes: &[u32]| -> Vec<u32> { opcodes.to_vec() };
     for (qp_type, opcodes) in [
-        (ffi::IBV_QPT_RC, served(&[0, 1, 2, 3, 4, 5, 6, 7, 9])),
-        (ffi::IBV_QPT_UC, served(&[0, 1, 2, 3, 7])),
+        (ffi::IBV_QPT_RC, served(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9])),
+        (ffi::IBV_QPT_UC, served(&[0, 1, 2, 3, 7, 8])),
         (ffi::IBV_QPT_UD, served(&[2, 3])),
     ] {
         let cap = ffi::ibv_qp_cap {
@@ -184,6 +274,9 @@ fn opcodes_of_other_types_and_of_the_kernel_are_refused() {
             let mut wr = send_wr(1, opcode, 0, &mut []);
             if qp_type == ffi::IBV_QPT_UD {
                 wr.wr.ud = ud(&ah);
+            }
+            if opcode == ffi::IBV_WR_BIND_MW {
+                wr.__bindgen_anon_2.bind_mw.mw = &mut mw;
             }
             let expected = match opcodes.contains(&opcode) {
                 true => 0,

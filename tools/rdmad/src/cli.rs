@@ -21,8 +21,11 @@ use vdev::F_INDIRECT_DESC;
 use vdev::F_RING_RESET;
 use vdev::F_VERSION_1;
 use verbs::PathPolicy;
+use virtio_rdma_abi::config::F_ATOMIC_WRITE;
 use virtio_rdma_abi::config::F_COUNTERS;
+use virtio_rdma_abi::config::F_FLUSH;
 use virtio_rdma_abi::config::F_GID_VLAN;
+use virtio_rdma_abi::config::F_MEM_WINDOWS;
 use virtio_rdma_abi::config::F_MR_PAGES;
 use virtio_rdma_abi::config::F_MULTICAST;
 use virtio_rdma_abi::config::F_PEERS;
@@ -45,6 +48,9 @@ const FEATURES: &[(&str, u32)] = &[
     ("gid-vlan", F_GID_VLAN),
     ("rate-limit", F_RATE_LIMIT),
     ("multicast", F_MULTICAST),
+    ("mem-windows", F_MEM_WINDOWS),
+    ("atomic-write", F_ATOMIC_WRITE),
+    ("flush", F_FLUSH),
     ("counters", F_COUNTERS),
     ("peers", F_PEERS),
     ("srq", F_SRQ),

@@ -12,8 +12,11 @@ use crate::{
         Watch, //
     },
     limits::{
+        ATOMIC_WRITE,
         COUNTERS,
+        FLUSH,
         GID_VLAN,
+        MEM_WINDOWS,
         MR_PAGES,
         MULTICAST,
         PEERS,
@@ -96,7 +99,18 @@ impl virtio::Driver for Driver {
 
     const ID_TABLE: virtio::IdTable = &ID_TABLE;
     const FEATURES: &'static [Feature] = &[
-        RING_ADDR, MR_PAGES, REG_PAGES, GID_VLAN, SRQ, RESIZE_CQ, RATE_LIMIT, MULTICAST, COUNTERS,
+        RING_ADDR,
+        MR_PAGES,
+        REG_PAGES,
+        GID_VLAN,
+        MEM_WINDOWS,
+        SRQ,
+        RESIZE_CQ,
+        RATE_LIMIT,
+        MULTICAST,
+        COUNTERS,
+        ATOMIC_WRITE,
+        FLUSH,
         PEERS,
     ];
 

@@ -11,8 +11,11 @@ use crate::{
             RateLimitConfig,
             SrqConfig,
             CONFIG_SIZE,
+            F_ATOMIC_WRITE,
             F_COUNTERS,
+            F_FLUSH,
             F_GID_VLAN,
+            F_MEM_WINDOWS,
             F_MR_PAGES,
             F_MULTICAST,
             F_PEERS,
@@ -53,6 +56,14 @@ pub(crate) const SRQ: Feature = Feature::device_type(F_SRQ);
 /// CQs move to other rings. Needs own rings.
 pub(crate) const RESIZE_CQ: Feature = Feature::device_type(F_RESIZE_CQ);
 
+/// There are memory windows.
+pub(crate) const MEM_WINDOWS: Feature = Feature::device_type(F_MEM_WINDOWS);
+
+/// There are atomic WRITEs.
+pub(crate) const ATOMIC_WRITE: Feature = Feature::device_type(F_ATOMIC_WRITE);
+
+/// There are FLUSHes.
+pub(crate) const FLUSH: Feature = Feature::device_type(F_FLUSH);
 /// QPs of datagrams may be attached to multicast groups.
 pub(crate) const MULTICAST: Feature = Feature::device_type(F_MULTICAST);
 
@@ -115,6 +126,12 @@ pub(crate) struct Limits {
     pub(crate) reg_pages: bool,
     /// Whether [`GID_VLAN`] was negotiated.
     pub(crate) gid_vlan: bool,
+    /// Whether [`MEM_WINDOWS`] was negotiated.
+    mem_windows: bool,
+    /// Whether [`ATOMIC_WRITE`] was negotiated.
+    atomic_write: bool,
+    /// Whether [`FLUSH`] was negotiated.
+    flush: bool,
     /// Whether [`MULTICAST`] was negotiated.
     pub(crate) multicast: bool,
     /// Which rate limits QPs can have, if [`RATE_LIMIT`] was negotiated.
@@ -198,6 +215,9 @@ impl Limits {
             mr_pages: dev.has_feature(MR_PAGES),
             reg_pages: dev.has_feature(REG_PAGES),
             gid_vlan: dev.has_feature(GID_VLAN),
+            mem_windows: dev.has_feature(MEM_WINDOWS),
+            atomic_write: dev.has_feature(ATOMIC_WRITE),
+            flush: dev.has_feature(FLUSH),
             multicast: dev.has_feature(MULTICAST),
             rate_limits,
             counters: dev.has_feature(COUNTERS),
@@ -218,6 +238,22 @@ impl Limits {
                 .config
                 .device_cap_flags
                 .contains(DeviceCaps::MEM_MGT_EXTENSIONS)
+    }
+
+    /// Whether processes have memory windows. Where they post through the core, nobody can bind one: it has no such work
+    /// request.
+    pub(crate) fn has_memory_windows(&self) -> bool {
+        self.mem_windows && self.own_rings.is_some()
+    }
+
+    /// Whether processes have atomic WRITEs, which the core has no way to post.
+    pub(crate) fn has_atomic_write(&self) -> bool {
+        self.atomic_write && self.own_rings.is_some()
+    }
+
+    /// Whether processes have FLUSHes, which the core has no way to post.
+    pub(crate) fn has_flush(&self) -> bool {
+        self.flush && self.own_rings.is_some()
     }
 
     /// Names the first field that is out of range.

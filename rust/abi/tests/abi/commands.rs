@@ -4,20 +4,21 @@
 
 use virtio_rdma_abi::config::{
     eui64_from_mac, mac_from_eui64, Config, DeviceCaps, OwnRingsConfig, QpTypes, RateLimitConfig,
-    SrqConfig, CONFIG_SIZE, DOORBELL_SHM_ID, F_COUNTERS, F_GID_VLAN, F_MULTICAST, F_PEERS,
-    F_RATE_LIMIT, F_RESIZE_CQ, F_RING_ADDR, F_SRQ, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE,
-    RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
+    SrqConfig, CONFIG_SIZE, DOORBELL_SHM_ID, F_COUNTERS, F_GID_VLAN, F_MEM_WINDOWS, F_MULTICAST,
+    F_PEERS, F_RATE_LIMIT, F_RESIZE_CQ, F_RING_ADDR, F_SRQ, OWN_RINGS_CONFIG_OFFSET,
+    QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ctrl::{
-    CmdAddGid, CmdAddGidVlan, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing, CmdCreateMr,
-    CmdCreatePd, CmdCreateQp, CmdCreateQpRings, CmdCreateSrq, CmdDelGid, CmdDeregMr, CmdDestroyCq,
-    CmdDestroyPd, CmdDestroyQp, CmdDestroySrq, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg,
-    CmdModifyQp, CmdModifySrq, CmdQueryCounters, CmdQueryPkey, CmdQueryPort, CmdQueryQp,
-    CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify, CmdResizeCq, CmdRevokeMr,
-    CmdSetRateLimit, Command, CreateFlags, Empty, NotifyFlags, PageListDepth, Request, RspCreateCq,
-    RspCreatePd, RspCreateQp, RspCreateSrq, RspMapMrSg, RspMr, RspQueryCounters, RspQueryPkey,
-    RspQueryPort, RspQueryQp, RspQuerySrq, RspResizeCq, SrqAttrMask, CONTROL_QUEUE, MAX_REQUEST,
-    MAX_RESPONSE, RESPONSE_OK,
+    CmdAddGid, CmdAddGidVlan, CmdAllocMw, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing,
+    CmdCreateMr, CmdCreatePd, CmdCreateQp, CmdCreateQpRings, CmdCreateSrq, CmdDeallocMw, CmdDelGid,
+    CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdDestroySrq, CmdDetachMcast,
+    CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdModifySrq, CmdQueryCounters, CmdQueryPkey,
+    CmdQueryPort, CmdQueryQp, CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
+    CmdReregMr, CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, CreateFlags, Empty,
+    NotifyFlags, PageListDepth, Request, ReregFlags, RspAllocMw, RspCreateCq, RspCreatePd,
+    RspCreateQp, RspCreateSrq, RspMapMrSg, RspMr, RspQueryCounters, RspQueryPkey, RspQueryPort,
+    RspQueryQp, RspQuerySrq, RspResizeCq, SrqAttrMask, CONTROL_QUEUE, MAX_REQUEST, MAX_RESPONSE,
+    RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, GidType, Mtu, PortCaps, QpAttrMask, QpState, QpType, SigType, MAX_VLAN,
@@ -163,6 +164,54 @@ fn port_and_tables() {
         },
         "0403 01000000",
     );
+}
+
+#[test]
+fn registration_again() {
+    let memory = CmdRegUserMrPages {
+        base: CmdRegUserMr {
+            pdn: 1,
+            access_flags: AccessFlags::LOCAL_WRITE,
+            start: 2,
+            length: 3,
+            virt_addr: 4,
+            pages: 5,
+            npages: 6,
+        },
+        page_shift: 12,
+        depth: 1,
+        reserved: [0; 6],
+    };
+    check(
+        CmdReregMr {
+            mrn: 0x0102_0304,
+            flags: ReregFlags::TRANSLATION | ReregFlags::ACCESS,
+            memory,
+        },
+        "04030201 05000000 01000000 01000000 0200000000000000 0300000000000000
+         0400000000000000 0500000000000000 06000000 0c 01 000000000000",
+    );
+}
+
+#[test]
+fn memory_windows() {
+    check(
+        CmdAllocMw {
+            pdn: 0x0102_0304,
+            mw_type: 2,
+            reserved: [0; 3],
+        },
+        "04030201 02 000000",
+    );
+    check(
+        RspAllocMw {
+            mwn: 0x0001_0001,
+            rkey: 0x0100_01fe,
+        },
+        "01000100 fe010001",
+    );
+    check(CmdDeallocMw { mwn: 0x0001_0001 }, "01000100");
+    assert_eq!(F_MEM_WINDOWS, 4);
 }
 
 #[test]
@@ -583,6 +632,8 @@ fn requests_name_their_command_and_response() {
     assert_eq!(pair::<CmdAddGidVlan>(), (16, 0));
     assert_eq!(pair::<CmdDelGid>(), (17, 0));
     assert_eq!(pair::<CmdReqNotify>(), (18, 0));
+    assert_eq!(pair::<CmdAllocMw>(), (19, 8));
+    assert_eq!(pair::<CmdDeallocMw>(), (20, 0));
     assert_eq!(pair::<CmdCreateSrq>(), (21, 4));
     assert_eq!(pair::<CmdModifySrq>(), (22, 0));
     assert_eq!(pair::<CmdQuerySrq>(), (23, 12));
@@ -592,8 +643,9 @@ fn requests_name_their_command_and_response() {
     assert_eq!(pair::<CmdAttachMcast>(), (27, 0));
     assert_eq!(pair::<CmdDetachMcast>(), (28, 0));
     assert_eq!(pair::<CmdQueryCounters>(), (29, 176));
+    assert_eq!(pair::<CmdReregMr>(), (30, 0));
     assert_eq!(pair::<CmdRevokeMr>(), (31, 0));
-    assert_eq!(Command::ALL.len(), 28);
+    assert_eq!(Command::ALL.len(), 31);
     // Modify QP has the longest request, Query Counters the longest response; each has one byte in front.
     assert_eq!((MAX_REQUEST, MAX_RESPONSE), (138, 177));
     assert_eq!((CONTROL_QUEUE, RESPONSE_OK), (0, 0));

@@ -4,11 +4,13 @@
 
 use virtio_rdma_abi::cqe::{Cqe, CQ_SLOT_SHIFT, OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::event::{Event, EventKind, FIRST_EVENT_QUEUE};
-use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, SendFlags, WcFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::ib::{
+    AccessFlags, AsyncEvent, FlushLevel, FlushTypes, SendFlags, WcFlags, WcStatus, WrOpcode,
+};
 use virtio_rdma_abi::wire::UnknownValue;
 use virtio_rdma_abi::wqe::{
-    rq_wqe_size, sq_wqe_size, AddressVector, Atomic, Datagram, Member, Rdma, Reg, RegPages,
-    RqHeader, Sge, SqHeader, INLINE_OFFSET,
+    rq_wqe_size, sq_wqe_size, AddressVector, Atomic, AtomicWrite, BindMw, Datagram, Flush, Member,
+    Rdma, Reg, RegPages, RqHeader, Sge, SqHeader, INLINE_OFFSET,
 };
 
 use super::{bytes, check};
@@ -139,6 +141,60 @@ fn fast_registration() {
         pages,
         &format!("{hex} 0070665544332211 03000000 0807060504030201 0120000000000000 0c 00000000"),
     );
+}
+
+#[test]
+fn bind_mw() {
+    let bind = BindMw {
+        addr: 0x0102_0304_0506_0708,
+        length: 0x2001,
+        mw_rkey: 0x1112_1314,
+        rkey: 0x1112_1315,
+        lkey: 0x2122_2324,
+        access: AccessFlags::REMOTE_WRITE | AccessFlags::ZERO_BASED,
+        reserved: [0; 4],
+    };
+    let hex = "0807060504030201 0120000000000000 14131211 15131211 24232221 22000000 00000000";
+    check(bind, hex);
+    let header = header(WrOpcode::BindMw, &bind);
+    check(
+        header,
+        &format!("{} {hex} {}", prefix("08000000"), "00".repeat(15)),
+    );
+    assert_eq!(BindMw::load(&header.wr), bind);
+}
+
+#[test]
+fn atomic_write_and_flush() {
+    let write = AtomicWrite {
+        remote_addr: 0x0102_0304_0506_0708,
+        data: [1, 2, 3, 4, 5, 6, 7, 8],
+        rkey: 0x1112_1314,
+    };
+    let hex = "0807060504030201 0102030405060708 14131211";
+    check(write, hex);
+    let wqe = header(WrOpcode::AtomicWrite, &write);
+    check(
+        wqe,
+        &format!("{} {hex} {}", prefix("0f000000"), "00".repeat(31)),
+    );
+    assert_eq!(AtomicWrite::load(&wqe.wr), write);
+    let flush = Flush {
+        remote_addr: 0x0102_0304_0506_0708,
+        length: 0x2122_2324,
+        rkey: 0x1112_1314,
+        types: FlushTypes::GLOBAL | FlushTypes::PERSISTENT,
+        level: FlushLevel::Mr.value(),
+        reserved: [0; 6],
+    };
+    let hex = "0807060504030201 24232221 14131211 03 01 000000000000";
+    check(flush, hex);
+    let wqe = header(WrOpcode::Flush, &flush);
+    check(
+        wqe,
+        &format!("{} {hex} {}", prefix("0e000000"), "00".repeat(27)),
+    );
+    assert_eq!(Flush::load(&wqe.wr), flush);
 }
 
 #[test]

@@ -3,11 +3,11 @@
 //! Values of enumerations and bit masks, known and unknown.
 
 use virtio_rdma_abi::config::{AtomicCap, DeviceCaps};
-use virtio_rdma_abi::ctrl::{Command, CreateFlags, NotifyFlags, SrqAttrMask};
+use virtio_rdma_abi::ctrl::{Command, CreateFlags, NotifyFlags, ReregFlags, SrqAttrMask};
 use virtio_rdma_abi::ib::{
-    AccessFlags, AhFlags, AsyncEvent, GidType, MigState, Mtu, PortCaps, PortPhysState, PortSpeed,
-    PortState, PortWidth, QpAttrMask, QpState, QpType, SendFlags, SigType, WcFlags, WcStatus,
-    WrOpcode, DEFAULT_PKEY, GSI_QPN, MASK_24, PORT,
+    AccessFlags, AhFlags, AsyncEvent, FlushLevel, FlushTypes, GidType, MigState, Mtu, MwType,
+    PortCaps, PortPhysState, PortSpeed, PortState, PortWidth, QpAttrMask, QpState, QpType,
+    SendFlags, SigType, WcFlags, WcStatus, WrOpcode, DEFAULT_PKEY, GSI_QPN, MASK_24, PORT,
 };
 use virtio_rdma_abi::queues::{QueueNumbers, Role};
 use virtio_rdma_abi::ring::{ArmKind, DoorbellKind};
@@ -41,18 +41,20 @@ macro_rules! values {
 #[test]
 fn enumerations() {
     values!(AtomicCap: u8 = 0..=2);
-    values!(Command: u8 = (1..=18).chain(21..=29).chain([31]));
+    values!(Command: u8 = 1..=31);
     values!(PortState: u8 = 0..=5);
     values!(PortPhysState: u8 = 1..=7);
     values!(Mtu: u8 = 1..=5);
     values!(PortSpeed: u16 = [1, 2, 4, 8, 16, 32, 64, 128]);
     values!(PortWidth: u8 = [1, 2, 4, 8, 16]);
+    values!(MwType: u8 = 1..=2);
     values!(QpType: u8 = 0..=4);
     values!(SigType: u8 = 0..=1);
     values!(QpState: u8 = 0..=6);
     values!(MigState: u8 = 0..=2);
     values!(GidType: u32 = 1..=2);
-    values!(WrOpcode: u32 = [0, 1, 2, 3, 4, 5, 6, 7, 9, 11, 32]);
+    values!(WrOpcode: u32 = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 14, 15, 32]);
+    values!(FlushLevel: u8 = 0..=1);
     values!(WcStatus: u8 = 0..=21);
     values!(AsyncEvent: u8 = 0..=18);
     values!(ArmKind: u8 = 0..=2);
@@ -69,6 +71,9 @@ fn names_have_their_values() {
         (Command::CreateSrq.value(), Command::ResizeCq.value()),
         (21, 25)
     );
+    assert_eq!(Command::AllocMw.value(), 19);
+    assert_eq!(Command::DeallocMw.value(), 20);
+    assert_eq!(Command::ReregMr.value(), 30);
     assert_eq!(PortWidth::X4.value(), 2);
     assert_eq!(PortWidth::X8.value(), 4);
     assert_eq!(PortWidth::X2.value(), 16);
@@ -78,8 +83,11 @@ fn names_have_their_values() {
     assert_eq!(QpType::Rc.value(), 2);
     assert_eq!(QpType::Ud.value(), 4);
     assert_eq!(QpState::Err.value(), 6);
+    assert_eq!(WrOpcode::BindMw.value(), 8);
     assert_eq!(WrOpcode::SendWithInv.value(), 9);
     assert_eq!(WrOpcode::RdmaReadWithInv.value(), 11);
+    assert_eq!(WrOpcode::Flush.value(), 14);
+    assert_eq!(WrOpcode::AtomicWrite.value(), 15);
     assert_eq!(WcStatus::LocProtErr.value(), 4);
     assert_eq!(WcStatus::WrFlushErr.value(), 5);
     assert_eq!(WcStatus::RemInvReqErr.value(), 9);
@@ -123,12 +131,14 @@ macro_rules! bits {
 fn masks() {
     bits!(DeviceCaps: u64 {
         BAD_PKEY_CNTR = 1, BAD_QKEY_CNTR = 2, CHANGE_PHY_PORT = 5, UD_AV_PORT_ENFORCE = 6, SYS_IMAGE_GUID = 11,
-        RC_RNR_NAK_GEN = 12, MEM_MGT_EXTENSIONS = 21, BLOCK_MULTICAST_LOOPBACK = 22, SG_GAPS_REG = 32
+        RC_RNR_NAK_GEN = 12, MEM_WINDOW = 17, MEM_MGT_EXTENSIONS = 21, BLOCK_MULTICAST_LOOPBACK = 22,
+        MEM_WINDOW_TYPE_2A = 23, MEM_WINDOW_TYPE_2B = 24, SG_GAPS_REG = 32,
+        FLUSH_GLOBAL = 38, FLUSH_PERSISTENT = 39, ATOMIC_WRITE = 40
     });
     bits!(PortCaps: u32 { CM_SUP = 16 });
     bits!(AccessFlags: u32 {
         LOCAL_WRITE = 0, REMOTE_WRITE = 1, REMOTE_READ = 2, REMOTE_ATOMIC = 3, MW_BIND = 4, ZERO_BASED = 5,
-        ON_DEMAND = 6, HUGETLB = 7, RELAXED_ORDERING = 20
+        ON_DEMAND = 6, HUGETLB = 7, FLUSH_GLOBAL = 8, FLUSH_PERSISTENT = 9, RELAXED_ORDERING = 20
     });
     bits!(AhFlags: u8 { GRH = 0 });
     bits!(QpAttrMask: u32 {
@@ -142,10 +152,12 @@ fn masks() {
         GRH = 0, WITH_IMM = 1, WITH_INVALIDATE = 2, IP_CSUM_OK = 3, WITH_SMAC = 4, WITH_VLAN = 5,
         WITH_NETWORK_HDR_TYPE = 6, SOLICITED = 31
     });
+    bits!(ReregFlags: u32 { TRANSLATION = 0, PD = 1, ACCESS = 2 });
     bits!(NotifyFlags: u32 { SOLICITED = 0, NEXT_COMPLETION = 1 });
     bits!(CreateFlags: u32 { USER = 0, BLOCK_MULTICAST_LOOPBACK = 1, SRQ = 2 });
     bits!(SrqAttrMask: u32 { MAX_WR = 0, LIMIT = 1 });
-    bits!(ContextFlags: u32 { OWN_RINGS = 0 });
+    bits!(ContextFlags: u32 { OWN_RINGS = 0, MEM_WINDOWS = 1, ATOMIC_WRITE = 2, FLUSH = 3 });
+    bits!(FlushTypes: u8 { GLOBAL = 0, PERSISTENT = 1 });
 }
 
 #[test]

@@ -47,6 +47,10 @@ pub struct DeviceAttr {
     pub max_mcast_grp: u32,
     /// Whether a QP can ask not to receive what it sends to a multicast group.
     pub blocks_loopback: bool,
+    /// Memory windows.
+    pub max_mw: u32,
+    /// Capabilities, `enum ibv_device_cap_flags`.
+    pub flags: u32,
 }
 
 impl Context {
@@ -109,6 +113,8 @@ impl Context {
             atomics: attr.atomic_cap != ffi::IBV_ATOMIC_NONE,
             max_mcast_grp: attr.max_mcast_grp.try_into()?,
             blocks_loopback: attr.device_cap_flags & BLOCK_MULTICAST_LOOPBACK != 0,
+            max_mw: attr.max_mw.try_into()?,
+            flags: attr.device_cap_flags,
         })
     }
 

@@ -186,6 +186,13 @@ impl Qp {
                     Op::Send => call!(wr_send),
                     Op::SendImm(imm) => call!(wr_send_imm, imm.to_be()),
                     Op::SendInvalidate(key) => call!(wr_send_inv, key),
+                    Op::LocalInvalidate(key) => call!(wr_local_inv, key),
+                    Op::AtomicWrite(addr, key, data) => {
+                        call!(wr_atomic_write, key, addr, data.as_ptr().cast());
+                    }
+                    Op::Flush(addr, key, length, types, level) => {
+                        call!(wr_flush, key, addr, length, types, level);
+                    }
                     Op::Write(addr, key) => call!(wr_rdma_write, key, addr),
                     Op::WriteImm(addr, key, imm) => {
                         call!(wr_rdma_write_imm, key, addr, imm.to_be());
@@ -200,6 +207,8 @@ impl Qp {
                     call!(wr_set_ud_addr, to.ah.raw(), to.qpn, to.qkey);
                 }
                 match wr.payload {
+                    // Not every provider takes an empty list for what has no payload.
+                    Payload::Sges([]) => (),
                     Payload::Inline(bytes) => {
                         let start = bytes.as_ptr().cast_mut().cast();
                         call!(wr_set_inline_data, start, bytes.len());

@@ -3,6 +3,7 @@
 //! Protection domains and memory regions.
 
 use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
+use std::io;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::atomic::AtomicU64;
@@ -24,7 +25,15 @@ pub mod access {
     pub const REMOTE_READ: u32 = ffi::IBV_ACCESS_REMOTE_READ;
     /// Peers may change words atomically.
     pub const REMOTE_ATOMIC: u32 = ffi::IBV_ACCESS_REMOTE_ATOMIC;
-    /// All but atomics.
+    /// Memory windows may be bound.
+    pub const MW_BIND: u32 = ffi::IBV_ACCESS_MW_BIND;
+    /// Addresses count from the start.
+    pub const ZERO_BASED: u32 = ffi::IBV_ACCESS_ZERO_BASED;
+    /// Peers may have data made visible.
+    pub const FLUSH_GLOBAL: u32 = ffi::IBV_ACCESS_FLUSH_GLOBAL;
+    /// Peers may have data made persistent.
+    pub const FLUSH_PERSISTENT: u32 = ffi::IBV_ACCESS_FLUSH_PERSISTENT;
+    /// All but atomics, windows and FLUSHes.
     pub const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ;
 }
 
@@ -224,6 +233,63 @@ impl Mr {
                 .copy_to_nonoverlapping(NonNull::from(&mut bytes[..]).cast(), length)
         };
         bytes
+    }
+
+    pub(super) fn raw(&self) -> *mut ffi::ibv_mr {
+        self.raw.as_ptr()
+    }
+
+    /// Changes the PD, the memory (to `length` bytes of new one) and the rights, those that are given. After an error that
+    /// names none of them, all are what they were.
+    pub fn change(
+        &mut self,
+        pd: Option<&Rc<Pd>>,
+        length: Option<usize>,
+        access: Option<u32>,
+    ) -> Result<()> {
+        let buffer = length.map(Buffer::new).transpose()?;
+        let flags = [
+            (pd.is_some(), ffi::IBV_REREG_MR_CHANGE_PD),
+            (length.is_some(), ffi::IBV_REREG_MR_CHANGE_TRANSLATION),
+            (access.is_some(), ffi::IBV_REREG_MR_CHANGE_ACCESS),
+        ];
+        let flags: u32 = flags.iter().filter(|flag| flag.0).map(|flag| flag.1).sum();
+        // SAFETY: The MR is registered, and new memory stays where it is until the MR was deregistered.
+        let code = unsafe {
+            ffi::ibv_rereg_mr(
+                self.raw.as_ptr(),
+                flags.try_into()?,
+                pd.map_or(std::ptr::null_mut(), |pd| pd.raw()),
+                buffer
+                    .as_ref()
+                    .map_or(std::ptr::null_mut(), |buffer| buffer.start.as_ptr().cast()),
+                length.unwrap_or(0),
+                access.unwrap_or(0).try_into()?,
+            )
+        };
+        if code != 0 {
+            return Err(io::Error::last_os_error()).context("register MR again");
+        }
+        if let (Some(buffer), Some(length)) = (buffer, length) {
+            self.start = buffer.start;
+            self.length = length;
+            self.buffer = Some(Rc::new(buffer));
+        }
+        if let Some(pd) = pd {
+            self.pd = Rc::clone(pd);
+        }
+        Ok(())
+    }
+
+    /// Tries to deregister it while something holds it, and says why that can't be.
+    pub fn try_deregister(&self) -> io::Error {
+        // SAFETY: The MR is registered.
+        let code = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
+        match check(code) {
+            Err(error) => error,
+            // It would be deregistered twice.
+            Ok(()) => panic!("an MR that is in use was deregistered"),
+        }
     }
 
     /// Deregisters and says how that went.

@@ -13,6 +13,7 @@ mod pacing;
 mod qp;
 mod queue;
 mod srq;
+mod window;
 mod work;
 
 pub use ah::{Ah, AhAttr};
@@ -23,6 +24,7 @@ pub use pacing::RateLimit;
 pub use qp::{Caps, Kind, Path, Qp, Timing, MULTICAST_QPN, QKEY};
 pub use queue::{Channel, Cq, Wc};
 pub use srq::Srq;
+pub use window::{Mw, MwKind, Shown};
 pub use work::{Op, Payload, PostError, SendWr, To};
 
 use std::io;

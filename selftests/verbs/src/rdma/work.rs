@@ -26,6 +26,12 @@ pub enum Op {
     FetchAdd(u64, u32, u64),
     /// SEND that invalidates a key of the peer.
     SendInvalidate(u32),
+    /// Invalidation of a key of this side.
+    LocalInvalidate(u32),
+    /// Atomic WRITE of 8 bytes to an address and key. For QPs that are built for it.
+    AtomicWrite(u64, u32, [u8; 8]),
+    /// FLUSH of an address, key and length, by type and level. For QPs that are built for it.
+    Flush(u64, u32, usize, u8, u8),
 }
 
 /// The destination of a datagram.
@@ -153,6 +159,13 @@ pub(super) fn raw_send(wr: &SendWr<'_>, list: &mut [ffi::ibv_sge]) -> ffi::ibv_s
         }
         Op::SendInvalidate(key) => {
             raw.opcode = ffi::IBV_WR_SEND_WITH_INV;
+            extra.invalidate_rkey = key;
+        }
+        // ibv_post_send has no members for these.
+        Op::AtomicWrite(..) => raw.opcode = ffi::IBV_WR_ATOMIC_WRITE,
+        Op::Flush(..) => raw.opcode = ffi::IBV_WR_FLUSH,
+        Op::LocalInvalidate(key) => {
+            raw.opcode = ffi::IBV_WR_LOCAL_INV;
             extra.invalidate_rkey = key;
         }
         Op::Write(addr, key) => {

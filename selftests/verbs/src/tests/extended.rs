@@ -259,9 +259,10 @@ pub fn refusals(session: &mut Session) -> Result<()> {
         Qp::extended(kind, &pd, [&cq, &cq], caps, edit).map(drop)
     };
     for (kind, flags) in [
-        (Kind::Rc, ffi::IBV_QP_EX_WITH_BIND_MW),
+        (Kind::Ud, ffi::IBV_QP_EX_WITH_BIND_MW),
         (Kind::Rc, ffi::IBV_QP_EX_WITH_TSO),
-        (Kind::Rc, ffi::IBV_QP_EX_WITH_FLUSH),
+        (Kind::Uc, ffi::IBV_QP_EX_WITH_FLUSH),
+        (Kind::Uc, ffi::IBV_QP_EX_WITH_ATOMIC_WRITE),
         (Kind::Uc, ffi::IBV_QP_EX_WITH_RDMA_READ),
         (Kind::Ud, ffi::IBV_QP_EX_WITH_RDMA_WRITE),
     ] {

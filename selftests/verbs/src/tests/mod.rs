@@ -3,6 +3,7 @@
 //! The tests. Each function runs on both sides; the session says which one this is.
 
 mod atomics;
+mod changes;
 mod data;
 mod datagrams;
 mod dmabufs;
@@ -15,11 +16,13 @@ mod hostile;
 mod limits;
 mod memory;
 mod pacing;
+mod placement;
 mod queues;
 mod sges;
 mod shared;
 mod soak;
 mod states;
+mod windows;
 
 use anyhow::Result;
 
@@ -97,6 +100,26 @@ pub const ALL: &[Test] = &[
     test("memory_many_regions", memory::many_regions),
     test("memory_register_under_traffic", memory::churn),
     test("dmabuf_udmabuf", dmabufs::udmabuf),
+    test("memory_changed", changes::changed),
+    test("memory_change_refused", changes::refusals),
+    test("memory_changed_under_traffic", changes::under_traffic),
+    test("window_capabilities", windows::capabilities),
+    test("window_type_1", windows::type_1),
+    test("window_type_2", windows::type_2),
+    test("window_remote_invalidation", windows::remote_invalidation),
+    test("window_unreliable", windows::unreliable),
+    test("window_datagram", windows::datagram),
+    test("window_rights", windows::rights),
+    test("window_failed_binding", windows::failed_binding),
+    test("window_of_another_qp", windows::of_another_qp),
+    test("window_zero_based", windows::zero_based),
+    test("window_keeps_region", windows::keeps_region),
+    test("window_deallocated", windows::deallocated),
+    test("atomic_write_values", placement::values),
+    test("atomic_write_refusals", placement::refusals),
+    test("flush_range_and_region", placement::range_and_region),
+    test("flush_refusals", placement::flush_refusals),
+    test("flush_of_persistent_memory", placement::persistent),
     test("handle_address", handles::address),
     test("queue_wraps", queues::wraps),
     test("queue_full", queues::full),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::cqe::OPCODE_RECV;
 use virtio_rdma_abi::uverbs::AllocContextResp;
+use virtio_rdma_abi::uverbs::ContextFlags;
 use virtio_rdma_abi::wqe::AddressVector;
 use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_abi::wqe::SqHeader;
@@ -59,10 +60,16 @@ pub const CAP: ffi::ibv_qp_cap = ffi::ibv_qp_cap {
 };
 
 pub fn shared() -> Arc<Shared> {
+    shared_with(ContextFlags::ALL)
+}
+
+/// The same on a device with these flags.
+pub fn shared_with(flags: ContextFlags) -> Arc<Shared> {
     Arc::new(Shared {
         doorbell: DoorbellPage::in_memory().unwrap(),
         threads: Threads::MANY,
         limits: AllocContextResp {
+            flags,
             max_inline_data: 512,
             max_qp_slots: 32_768,
             max_cq_slots: 32_768,
@@ -155,6 +162,20 @@ pub fn ud(ah: &Ah) -> ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
         remote_qpn: 0x0011_2233,
         remote_qkey: 0x1122_3344,
     }
+}
+
+/// A window and an MR, as far as work requests need them.
+pub fn window_and_region() -> (ffi::ibv_mw, ffi::ibv_mr) {
+    // SAFETY: C structures of integers and pointers.
+    let (mut mw, mut mr): (ffi::ibv_mw, ffi::ibv_mr) = unsafe {
+        (
+            MaybeUninit::zeroed().assume_init(),
+            MaybeUninit::zeroed().assume_init(),
+        )
+    };
+    mw.rkey = 0x0102_03ff;
+    mr.lkey = 0x1112_1314;
+    (mw, mr)
 }
 
 /// Posts a list and returns the status and the work request that was refused.

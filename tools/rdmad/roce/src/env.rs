@@ -6,7 +6,9 @@
 //! call and keep no reference to it.
 
 use crate::frame::Frame;
-use crate::work::{AccessFlags, AtomicOp, RecvCompletion, RecvWr, Remote, SendWr, WcStatus};
+use crate::work::{
+    AccessFlags, AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, SendWr, WcStatus,
+};
 
 /// Something worth counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +115,11 @@ pub trait ResponderEnv: Output {
     /// Executes an atomic operation on the 8 bytes at `at`, whose address is a multiple of 8, and returns their original
     /// value. Checks them as [`check`](Self::check) does, for `REMOTE_ATOMIC`. Never called for a duplicate.
     fn atomic(&mut self, at: Remote, op: AtomicOp) -> Result<u64, RemoteFault>;
+    /// Writes 8 bytes at once to `at`, whose address is a multiple of 8. Checks them as [`check`](Self::check) does, for
+    /// `REMOTE_WRITE`. Never called for a duplicate.
+    fn write_word(&mut self, at: Remote, data: [u8; 8]) -> Result<(), RemoteFault>;
+    /// Executes a FLUSH. Checks key, rights and range, if there is one. May be called for a duplicate.
+    fn flush(&mut self, flush: &FlushOp) -> Result<(), RemoteFault>;
     /// Invalidates an R_Key that a SEND named, after its data is in place and before its receive completes.
     /// [`RemoteFault::Access`] if there is no such key in the QP's PD or it can't be invalidated.
     fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteFault>;

@@ -78,6 +78,10 @@ pub enum Op {
     CompareSwap,
     /// Atomic fetch and add.
     FetchAdd,
+    /// FLUSH (IBTA A19.4.1).
+    Flush,
+    /// Atomic WRITE (IBTA A19.4.2).
+    AtomicWrite,
 }
 
 /// An opcode.
@@ -131,6 +135,8 @@ impl Opcode {
             0x14 => FetchAdd,
             0x16 => Send(Last, Inv),
             0x17 => Send(Only, Inv),
+            0x1c => Flush,
+            0x1d => AtomicWrite,
             _ => return Option::None,
         };
         let valid = match service {
@@ -175,6 +181,8 @@ impl Opcode {
             FetchAdd => 0x14,
             Send(Last, Inv) => 0x16,
             Send(Only, Inv) => 0x17,
+            Flush => 0x1c,
+            AtomicWrite => 0x1d,
         };
         service | op
     }
@@ -191,9 +199,13 @@ impl Opcode {
     pub(crate) const fn has_reth(self) -> bool {
         match self.op {
             Op::Write(position, _) => position.starts(),
-            Op::ReadRequest => true,
+            Op::ReadRequest | Op::Flush | Op::AtomicWrite => true,
             _ => false,
         }
+    }
+
+    pub(crate) const fn has_feth(self) -> bool {
+        matches!(self.op, Op::Flush)
     }
 
     pub(crate) const fn has_atomic(self) -> bool {
@@ -221,7 +233,10 @@ impl Opcode {
     }
 
     pub(crate) const fn has_payload(self) -> bool {
-        matches!(self.op, Op::Send(..) | Op::Write(..) | Op::ReadResponse(_))
+        matches!(
+            self.op,
+            Op::Send(..) | Op::Write(..) | Op::ReadResponse(_) | Op::AtomicWrite
+        )
     }
 }
 
@@ -238,7 +253,7 @@ mod tests {
                 known += 1;
             }
         }
-        assert_eq!(known, 23 + 12 + 2, "RC, UC, UD");
+        assert_eq!(known, 25 + 12 + 2, "RC, UC, UD");
     }
 
     #[test]

@@ -29,7 +29,11 @@ pub(crate) fn segment<L>(
     let (remote, with) = match wr.op {
         SendOp::Send { with } => (None, with),
         SendOp::Write { remote, imm } => (Some(remote), imm.map_or(With::Nothing, With::Imm)),
-        SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::Local { .. } => return None,
+        SendOp::Read { .. }
+        | SendOp::Atomic { .. }
+        | SendOp::AtomicWrite { .. }
+        | SendOp::Flush(_)
+        | SendOp::Local { .. } => return None,
     };
     let mtu = connection.mtu.bytes();
     // A message has at most 2^31 bytes.

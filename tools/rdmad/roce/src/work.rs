@@ -8,7 +8,9 @@
 use crate::headers::Transport;
 use crate::net::Mac;
 
-pub use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, Mtu, SendFlags, WcStatus};
+pub use virtio_rdma_abi::ib::{
+    AccessFlags, AsyncEvent, FlushLevel, FlushTypes, Mtu, SendFlags, WcStatus,
+};
 
 /// Longest message of a connected QP in bytes (IBTA 9.4.3: 2^31).
 pub const MAX_MESSAGE: u32 = 1 << 31;
@@ -51,6 +53,29 @@ pub enum AtomicOp {
     },
 }
 
+/// A FLUSH (IBTA A19.4.1): earlier WRITEs to this memory are where it says before the answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlushOp {
+    /// Where the range starts.
+    pub remote: Remote,
+    /// Its length in bytes; all of the MR or window if `None`.
+    pub length: Option<u32>,
+    /// What to do.
+    pub types: FlushTypes,
+}
+
+impl FlushOp {
+    /// The rights that it takes.
+    pub fn access(&self) -> AccessFlags {
+        let right = |flag, right| match self.types.contains(flag) {
+            true => right,
+            false => AccessFlags::NONE,
+        };
+        right(FlushTypes::GLOBAL, AccessFlags::FLUSH_GLOBAL)
+            | right(FlushTypes::PERSISTENT, AccessFlags::FLUSH_PERSISTENT)
+    }
+}
+
 /// What a send work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
@@ -79,7 +104,16 @@ pub enum SendOp {
         /// Operation.
         op: AtomicOp,
     },
-    /// An operation on local keys (REG_MR, LOCAL_INV). It sends nothing; the environment executes it in its turn.
+    /// Atomic WRITE of 8 bytes; RC alone.
+    AtomicWrite {
+        /// The word.
+        remote: Remote,
+        /// What is written.
+        data: [u8; ATOMIC_SIZE as usize],
+    },
+    /// FLUSH; RC alone.
+    Flush(FlushOp),
+    /// An operation on local keys (REG_MR, BIND_MW, LOCAL_INV). It sends nothing; the environment executes it in its turn.
     Local {
         /// Not before all earlier work requests have ended. Needed when it takes memory away that they may use, also
         /// for packets that have to be repeated.

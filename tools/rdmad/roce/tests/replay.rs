@@ -13,7 +13,7 @@ use roce::env::{BadReceive, Output, RemoteFault, ResponderEnv};
 use roce::net::Addresses;
 use roce::opcode::{Op, Service};
 use roce::rc::{Responder, ResponderAttr};
-use roce::work::{AccessFlags, AtomicOp, Mtu, RecvCompletion, RecvWr, Remote, WcStatus};
+use roce::work::{AccessFlags, AtomicOp, FlushOp, Mtu, RecvCompletion, RecvWr, Remote, WcStatus};
 use roce::{Connection, Frame, FramePool, Packet, Path, Pause};
 
 /// Memory that admits everything and remembers it.
@@ -73,6 +73,12 @@ impl ResponderEnv for Sparse {
         let original = u64::from_le_bytes(word);
         self.write(at, &apply(op, original).to_le_bytes(), true)?;
         Ok(original)
+    }
+    fn write_word(&mut self, at: Remote, data: [u8; 8]) -> Result<(), RemoteFault> {
+        self.write(at, &data, true)
+    }
+    fn flush(&mut self, _: &FlushOp) -> Result<(), RemoteFault> {
+        Ok(())
     }
     fn invalidate(&mut self, _: u32) -> Result<(), RemoteFault> {
         Ok(())

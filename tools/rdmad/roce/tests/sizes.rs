@@ -12,8 +12,9 @@ use common::setup::{at, sent, sim, write, SEND};
 use roce::net::Addresses;
 use roce::opcode::Service;
 use roce::size::{frame_span, request_size};
-use roce::work::{AtomicOp, Mtu, SendFlags, SendOp, SendWr, With};
+use roce::work::{AtomicOp, FlushOp, Mtu, SendFlags, SendOp, SendWr, With};
 use roce::{Connection, Path};
+use virtio_rdma_abi::ib::FlushTypes;
 
 #[test]
 fn frames_are_as_long_as_foretold() {
@@ -35,6 +36,15 @@ fn frames_are_as_long_as_foretold() {
         remote: at(0),
         op: AtomicOp::FetchAdd { add: 1 },
     };
+    let atomic_write = SendOp::AtomicWrite {
+        remote: at(0),
+        data: [1; 8],
+    };
+    let flush = SendOp::Flush(FlushOp {
+        remote: at(0),
+        length: Some(100),
+        types: FlushTypes::GLOBAL,
+    });
     let read = SendOp::Read { remote: at(0) };
     for (op, lengths) in [
         (SEND, &[0usize, 1, 256, 257, 1000] as &[usize]),
@@ -43,6 +53,8 @@ fn frames_are_as_long_as_foretold() {
         (write_imm, &[0, 511]),
         (read, &[0, 1, 256 * 64, 256 * 64 + 1, 40_000]),
         (atomic, &[8]),
+        (atomic_write, &[8]),
+        (flush, &[0]),
     ] {
         for &length in lengths {
             let mut sim = sim(settings);
@@ -62,7 +74,10 @@ fn frames_are_as_long_as_foretold() {
                 .map(|index| request_size(Service::Rc, &connection, &wr, index))
                 .collect();
             // The window holds the last requests of a long READ back.
-            assert!(!lengths.is_empty() && lengths.len() <= foretold.len());
+            assert!(
+                !lengths.is_empty() && lengths.len() <= foretold.len(),
+                "{op:?} of {length}: {lengths:?}, {foretold:?}"
+            );
             assert_eq!(lengths, foretold[..lengths.len()], "{op:?} of {length}");
         }
     }

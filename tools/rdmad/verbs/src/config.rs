@@ -60,6 +60,8 @@ pub struct Limits {
     pub max_srq_wr: u32,
     /// MRs.
     pub max_mr: u32,
+    /// Memory windows.
+    pub max_mw: u32,
     /// Pages in all MRs together.
     pub max_mr_pages: u64,
     /// Pages of an MR for fast registration.
@@ -94,6 +96,7 @@ impl Default for Limits {
             max_srq: 16_384,
             max_srq_wr: 32_768,
             max_mr: 65_536,
+            max_mw: 65_536,
             max_mr_pages: 1 << 24,
             max_fast_reg_pages: 512,
             max_pd: 16_384,
@@ -224,7 +227,11 @@ impl DeviceConfig {
                 | DeviceCaps::BAD_PKEY_CNTR
                 | DeviceCaps::BAD_QKEY_CNTR
                 | DeviceCaps::UD_AV_PORT_ENFORCE
+                | DeviceCaps::MEM_WINDOW
                 | DeviceCaps::MEM_MGT_EXTENSIONS
+                | DeviceCaps::MEM_WINDOW_TYPE_2B
+                | DeviceCaps::FLUSH_GLOBAL
+                | DeviceCaps::ATOMIC_WRITE
                 | multicast,
             max_send_sge: limits.max_sge,
             max_recv_sge: limits.max_sge,
@@ -232,6 +239,7 @@ impl DeviceConfig {
             max_cq: transport.max_cq,
             max_cqe: transport.max_cqe,
             max_mr: limits.max_mr,
+            max_mw: limits.max_mw,
             max_pd: limits.max_pd,
             max_qp_rd_atom: limits.max_rd_atomic.into(),
             max_res_rd_atom: u32::from(limits.max_rd_atomic) * limits.max_qp,

@@ -9,8 +9,8 @@ use dma::DmaSpace;
 use parking_lot::Mutex;
 use roce::Frame;
 use virtio_rdma_abi::config::{
-    CONFIG_SIZE, F_COUNTERS, F_GID_VLAN, F_MR_PAGES, F_MULTICAST, F_PEERS, F_RATE_LIMIT,
-    F_REG_PAGES, F_RESIZE_CQ, F_RING_ADDR, F_SRQ,
+    CONFIG_SIZE, F_ATOMIC_WRITE, F_COUNTERS, F_FLUSH, F_GID_VLAN, F_MEM_WINDOWS, F_MR_PAGES,
+    F_MULTICAST, F_PEERS, F_RATE_LIMIT, F_REG_PAGES, F_RESIZE_CQ, F_RING_ADDR, F_SRQ,
 };
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, GSI_QPN, PORT};
@@ -20,6 +20,7 @@ use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
 use crate::config::DeviceConfig;
 use crate::counters::Counters;
 use crate::cq::Cq;
+use crate::error::Result;
 use crate::event::{EventQueues, Source};
 use crate::fabric::{Exclusive, Fabric, ReadySet, Shared};
 use crate::gid::GidTable;
@@ -126,7 +127,7 @@ impl Device {
                 link: AtomicBool::new(false),
                 control: Mutex::new(()),
                 pds: Table::new(1..limits.max_pd + 1),
-                mrs: MrTable::new(limits.max_mr, limits.max_mr_pages),
+                mrs: MrTable::new(limits.max_mr, limits.max_mw, limits.max_mr_pages),
                 cqs: Table::new(0..limits.max_cq),
                 // 0 is no QP. The GSI QP counts.
                 qps: Table::with_special(1, GSI_QPN..limits.max_qp + 1),
@@ -155,6 +156,10 @@ impl Device {
         (1 << F_RING_ADDR)
             | (1 << F_MR_PAGES)
             | (1 << F_REG_PAGES)
+            | (1 << F_MEM_WINDOWS)
+            | (1 << F_ATOMIC_WRITE)
+            | (1 << F_FLUSH)
+            | (1 << F_MULTICAST)
             | (1 << F_GID_VLAN)
             | (1 << F_SRQ)
             | (1 << F_RESIZE_CQ)
@@ -313,19 +318,19 @@ impl Device {
         self.has_feature(F_RING_ADDR)
     }
 
+    /// The features that were negotiated.
+    pub(crate) fn negotiated(&self) -> u64 {
+        self.features.load(Ordering::Acquire)
+    }
+
     /// Whether the feature bit of this number was negotiated.
     pub(crate) fn has_feature(&self, bit: u32) -> bool {
-        self.features.load(Ordering::Acquire) & (1 << bit) != 0
+        self.negotiated() & (1 << bit) != 0
     }
 
     /// Whether the feature bit of this number, which needs own rings, was negotiated together with them.
     pub(crate) fn has_extension(&self, bit: u32) -> bool {
         self.has_own_rings() && self.has_feature(bit)
-    }
-
-    /// The features that were negotiated.
-    pub(crate) fn features_in_force(&self) -> u64 {
-        self.features.load(Ordering::Acquire)
     }
 
     /// QP `qpn` wants a turn.
@@ -415,8 +420,12 @@ impl Device {
         for cq in self.cqs.iter() {
             self.destroy_cq(&cq);
         }
+        for number in self.mrs.windows().numbers() {
+            self.destroy_mw(number);
+        }
         for number in self.mrs.numbers() {
-            self.destroy_mr(number);
+            // Nothing is bound to it any more.
+            let _ = self.destroy_mr(number);
         }
         for pd in self.pds.iter() {
             self.pds.remove(pd.number());
@@ -432,6 +441,7 @@ impl Device {
         qp.destroy(self);
         // Workers that looked it up may still hold its PD.
         self.fabric.quiesce.synchronize();
+        qp.unbind_windows(self);
         self.qps.release(qp.number);
     }
 
@@ -449,13 +459,26 @@ impl Device {
         self.srqs.release(srq.number());
     }
 
-    /// Destroys an MR; its memory is not used any more on return. Returns whether there was one.
-    pub(crate) fn destroy_mr(&self, number: u32) -> bool {
-        let Some(mr) = self.mrs.remove(number) else {
-            return false;
-        };
+    /// Destroys an MR; its memory is not used any more on return. Fails with `EINVAL` if there is none, and with `EBUSY`
+    /// while windows are bound to it.
+    pub(crate) fn destroy_mr(&self, number: u32) -> Result<()> {
+        let mr = self.mrs.remove(number)?;
         self.fabric.quiesce.synchronize();
         self.mrs.release(number, &mr);
+        Ok(())
+    }
+
+    /// Unbinds and destroys a memory window; nobody uses its memory through it any more on return. Returns whether there was
+    /// one.
+    pub(crate) fn destroy_mw(&self, number: u32) -> bool {
+        let Some(window) = self.mrs.windows().remove(number) else {
+            return false;
+        };
+        // No worker binds it any more after that.
+        self.fabric.quiesce.synchronize();
+        if let Some(qpn) = self.mrs.windows().release(&window) {
+            self.qps.with(qpn, |qp| qp.forget_window(number));
+        }
         true
     }
 

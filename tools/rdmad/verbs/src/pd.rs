@@ -44,6 +44,11 @@ impl PdUse {
         Self(pd)
     }
 
+    /// Another use of the same PD.
+    pub(crate) fn again(&self) -> Self {
+        Self::new(self.0.clone())
+    }
+
     /// The PD's handle.
     pub(crate) fn number(&self) -> u32 {
         self.0.number

@@ -60,7 +60,7 @@ impl Device {
         DeviceStatus {
             mac: self.mac(),
             link: self.link_is_up(),
-            features: self.features_in_force(),
+            features: self.negotiated(),
             pds: self.pds.iter().count(),
             cqs: self.cqs.iter().count(),
             mrs: self.mrs.numbers().len(),

@@ -124,6 +124,14 @@ impl<T> Table<T> {
         })
     }
 
+    /// Puts `object` in the place of the one with this number, if there is one, and returns that.
+    pub(crate) fn replace(&self, number: u32, object: Arc<T>) -> Option<Arc<T>> {
+        self.slot(number)?
+            .write()
+            .as_mut()
+            .map(|slot| std::mem::replace(slot, object))
+    }
+
     /// Removes the object with this number and returns it. The number is not free before [`release`](Self::release).
     pub(crate) fn remove(&self, number: u32) -> Option<Arc<T>> {
         self.slot(number)?.write().take()

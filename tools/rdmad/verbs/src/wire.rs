@@ -10,7 +10,7 @@ use roce::env::{BadReceive, Incident, Output, RemoteFault, RequesterEnv, Respond
 use roce::net::ip_to_gid;
 use roce::opcode::Service;
 use roce::ud::{Receiver, Verdict};
-use roce::work::{AtomicOp, RecvCompletion, RecvWr, Remote, SendWr};
+use roce::work::{AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, SendWr};
 use roce::{Frame, Packet, QpError};
 use virtio_rdma_abi::ib::{AccessFlags, QpType, WcStatus, DEFAULT_PKEY, MULTICAST_QPN};
 
@@ -336,7 +336,7 @@ impl ResponderEnv for RecvEnv<'_, '_> {
         let memory = self.turn.memory();
         memory
             .mrs
-            .check(at.rkey, memory.pdn, at.va, len.into(), access)
+            .check_remote(at.rkey, memory.by, at.va, len.into(), access)
             .map_err(|_| self.refused(Fault::Key))
     }
 
@@ -358,6 +358,16 @@ impl ResponderEnv for RecvEnv<'_, '_> {
         self.turn
             .atomic(at, op)
             .map_err(|fault| self.refused(fault))
+    }
+
+    fn write_word(&mut self, at: Remote, data: [u8; 8]) -> Result<(), RemoteFault> {
+        self.turn
+            .write_word(at, data)
+            .map_err(|fault| self.refused(fault))
+    }
+
+    fn flush(&mut self, flush: &FlushOp) -> Result<(), RemoteFault> {
+        self.turn.place(flush).map_err(|fault| self.refused(fault))
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteFault> {

@@ -79,6 +79,7 @@ impl rdma::Driver for IbDevice {
         .with_memory_regions()
         .with_dmabuf_regions()
         .with_fast_registration()
+        .with_memory_windows()
         .with_address_handles()
         .with_queues()
         .with_multicast_groups()
@@ -105,6 +106,10 @@ impl rdma::Driver for IbDevice {
             max_mr_size: this.max_mr_size(),
             page_size_cap: config.page_size_cap,
             max_mr: config.max_mr,
+            max_mw: match limits.has_memory_windows() {
+                true => config.max_mw,
+                false => 0,
+            },
             max_pd: config.max_pd,
             max_qp: limits.queues.max_qp,
             max_qp_wr: limits.queues.max_qp_wr,
@@ -200,6 +205,15 @@ impl IbDevice {
         }
         if limits.multicast {
             known = known | Caps::BLOCK_MULTICAST_LOOPBACK;
+        }
+        if limits.has_memory_windows() {
+            known = known | Caps::MEM_WINDOW | Caps::MEM_WINDOW_TYPE_2A | Caps::MEM_WINDOW_TYPE_2B;
+        }
+        if limits.has_atomic_write() {
+            known = known | Caps::ATOMIC_WRITE;
+        }
+        if limits.has_flush() {
+            known = known | Caps::FLUSH_GLOBAL | Caps::FLUSH_PERSISTENT;
         }
         Caps(limits.config.device_cap_flags.0 & known.0)
     }

@@ -14,9 +14,12 @@ use super::{
     }, //
 };
 use crate::{
-    abi::ctrl::{
-        CmdDeregMr,
-        CmdRevokeMr, //
+    abi::{
+        ctrl::{
+            CmdDeregMr,
+            CmdRevokeMr, //
+        },
+        ib, //
     },
     ctrl::Failure,
     device::Device,
@@ -93,7 +96,9 @@ impl DmabufRegions for IbDevice {
         if !device.limits().peers {
             return Err(EOPNOTSUPP);
         }
-        mr::access_flags(memory.access)?;
+        // Windows would keep the memory open when it is taken back.
+        let optional = mr::optional_rights(device.limits()).without(ib::AccessFlags::MW_BIND);
+        mr::access_flags(memory.access, optional)?;
         if memory.length == 0 || memory.length > ib_device.max_mr_size() {
             return Err(EINVAL);
         }

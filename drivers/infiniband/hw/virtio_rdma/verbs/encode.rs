@@ -10,6 +10,7 @@ use super::{
 use crate::{
     abi::{
         ib::{
+            AccessFlags,
             SendFlags,
             WrOpcode, //
         },
@@ -211,7 +212,7 @@ fn reg_pages(qp: &Qp, reg: &FastReg<'_, IbDevice>) -> Result<RegPages> {
         base: Reg {
             mrn: mr.number(),
             key: reg.key(),
-            access: access_flags(reg.access())?,
+            access: access_flags(reg.access(), AccessFlags::NONE)?,
         },
         pages: pages.dma_address(),
         npages: pages.count(),

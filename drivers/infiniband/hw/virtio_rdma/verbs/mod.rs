@@ -8,7 +8,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`device`], [`port`] | the device as `ib_core` sees it |
-//! | [`ucontext`], [`pd`], [`mr`], [`dmabuf`], [`ah`] | contexts, PDs, MRs, AHs |
+//! | [`ucontext`], [`pd`], [`mr`], [`dmabuf`], [`mw`], [`ah`] | contexts, PDs, MRs, memory windows, AHs |
 //! | [`ring`], [`user_ring`] | the memory of queues |
 //! | [`cq`], [`kernel_cq`], [`cq_backend`] | CQs, those that the kernel polls, and where these lie |
 //! | [`qp`], [`modify`], [`multicast`] | QPs, their attributes and their groups |
@@ -32,6 +32,7 @@ mod kernel_srq;
 mod modify;
 mod mr;
 mod multicast;
+mod mw;
 mod pd;
 mod poll;
 mod port;

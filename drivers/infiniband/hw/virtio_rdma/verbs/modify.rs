@@ -73,7 +73,11 @@ pub(super) fn modify(
     if shape != ModifyQpReq::default() {
         return Err(EINVAL);
     }
-    let attrs = encode(&modification.attributes()?, modification.mask())?;
+    let admitted = match qp.device().limits().has_flush() {
+        true => mr::SUPPORTED | mr::FLUSHES,
+        false => mr::SUPPORTED,
+    };
+    let attrs = encode(&modification.attributes()?, modification.mask(), admitted)?;
     let request = CmdModifyQp {
         qpn: qp.number(),
         attr_mask,
@@ -114,8 +118,13 @@ pub(super) fn query(qp: &Qp) -> Result<QpAttributes> {
     decode(&response.attr, qp.capabilities())
 }
 
-/// Attributes as the device takes them. Of those that `mask` does not name, all are zero.
-fn encode(from: &QpAttributes, mask: QpAttributeMask) -> Result<qp::QpAttr> {
+/// Attributes as the device takes them. Of those that `mask` does not name, all are zero. `admitted` are the operations of
+/// peers that the device knows.
+fn encode(
+    from: &QpAttributes,
+    mask: QpAttributeMask,
+    admitted: ib::AccessFlags,
+) -> Result<qp::QpAttr> {
     let has = |bits: ib::QpAttrMask| ib::QpAttrMask(mask.0).contains(bits);
     let mut to = qp::QpAttr::default();
     if has(ib::QpAttrMask::STATE) {
@@ -129,7 +138,7 @@ fn encode(from: &QpAttributes, mask: QpAttributeMask) -> Result<qp::QpAttr> {
     }
     if has(ib::QpAttrMask::ACCESS_FLAGS) {
         // To admit an operation that the device does not have admits nothing.
-        to.qp_access_flags = ib::AccessFlags(from.access_flags & mr::SUPPORTED.0);
+        to.qp_access_flags = ib::AccessFlags(from.access_flags & admitted.0);
     }
     if has(ib::QpAttrMask::PKEY_INDEX) {
         to.pkey_index = from.pkey_index;

@@ -14,13 +14,17 @@ use crate::{
             CmdGetDmaMr,
             CmdRegUserMr,
             CmdRegUserMrPages,
+            CmdReregMr,
             PageListDepth,
+            ReregFlags,
             RspMr,
             PAGE_LIST_BLOCK, //
         },
         ib, //
     },
+    ctrl::Failure,
     device::Device,
+    limits::Limits,
     rdma::{
         self,
         mr::{
@@ -44,10 +48,19 @@ use core::mem::take;
 use kernel::{
     dma::DmaAddress,
     prelude::*,
-    sync::Arc, //
+    sync::{
+        atomic::{
+            Acquire,
+            AtomicFlag,
+            Release, //
+        },
+        new_mutex,
+        Arc,
+        Mutex, //
+    }, //
 };
 
-/// The rights that MRs of this device can give, and its QPs admit.
+/// The rights that every MR of this device can give, and its QPs admit.
 pub(super) const SUPPORTED: ib::AccessFlags = ib::AccessFlags(
     ib::AccessFlags::LOCAL_WRITE.0
         | ib::AccessFlags::REMOTE_WRITE.0
@@ -58,14 +71,33 @@ pub(super) const SUPPORTED: ib::AccessFlags = ib::AccessFlags(
 /// Hints that change nothing here: pages are looked up one by one in any case.
 const HINTS: ib::AccessFlags = ib::AccessFlags::HUGETLB;
 
-/// The rights as the device takes them.
+/// Rights that QPs of processes admit beside those.
+pub(super) const FLUSHES: ib::AccessFlags =
+    ib::AccessFlags(ib::AccessFlags::FLUSH_GLOBAL.0 | ib::AccessFlags::FLUSH_PERSISTENT.0);
+
+/// The rights that MRs of processes can give beside those of all.
+pub(super) fn optional_rights(limits: &Limits) -> ib::AccessFlags {
+    let mut rights = ib::AccessFlags::NONE;
+    if limits.has_memory_windows() {
+        rights = rights | ib::AccessFlags::MW_BIND;
+    }
+    if limits.has_flush() {
+        rights = rights | ib::AccessFlags::FLUSH_GLOBAL;
+    }
+    rights
+}
+
+/// The rights as the device takes them, which may be `optional` ones, too.
 ///
 /// # Errors
 ///
 /// `EOPNOTSUPP` for those that it does not know.
-pub(super) fn access_flags(access: AccessFlags) -> Result<ib::AccessFlags> {
+pub(super) fn access_flags(
+    access: AccessFlags,
+    optional: ib::AccessFlags,
+) -> Result<ib::AccessFlags> {
     let access = ib::AccessFlags(access.without(AccessFlags::OPTIONAL).0).without(HINTS);
-    SUPPORTED
+    (SUPPORTED | optional)
         .contains(access)
         .then_some(access)
         .ok_or(EOPNOTSUPP)
@@ -75,6 +107,8 @@ pub(super) fn access_flags(access: AccessFlags) -> Result<ib::AccessFlags> {
 pub(crate) struct Mr {
     device: Arc<Device>,
     number: u32,
+    /// The device has destroyed it.
+    is_gone: AtomicFlag,
     memory: Memory,
 }
 
@@ -85,7 +119,7 @@ enum Memory {
     #[default]
     All,
     /// Memory of a process.
-    User(User),
+    User(Pin<KBox<Mutex<User>>>),
     /// Memory of another driver, by pages of 2ⁿ bytes.
     Dmabuf(dmabuf::Buffer, u8),
     /// What is mapped into it, if anything.
@@ -94,10 +128,24 @@ enum Memory {
 
 /// Memory of a process.
 struct User {
-    /// Shared with an MR that is to take this one's place.
+    /// Shared with what it may become.
     umem: Arc<Umem>,
     page_shift: u8,
     memory: UserMemory,
+}
+
+impl User {
+    /// The same memory with other rights.
+    fn with_access(&self, access: AccessFlags) -> Self {
+        Self {
+            umem: self.umem.clone(),
+            page_shift: self.page_shift,
+            memory: UserMemory {
+                access,
+                ..self.memory
+            },
+        }
+    }
 }
 
 impl Mr {
@@ -118,6 +166,7 @@ impl Mr {
             driver: Self {
                 device: device.clone(),
                 number: response.mrn,
+                is_gone: AtomicFlag::new(false),
                 memory,
             },
         }
@@ -141,7 +190,7 @@ impl Mr {
     /// Its pages have 2ⁿ bytes, where that was chosen when it was made.
     pub(super) fn page_shift(&self) -> Option<u8> {
         match &self.memory {
-            Memory::User(user) => Some(user.page_shift),
+            Memory::User(user) => Some(user.lock().page_shift),
             Memory::Dmabuf(_, page_shift) => Some(*page_shift),
             Memory::All | Memory::Mapped(_) => None,
         }
@@ -158,6 +207,9 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
+        if self.is_gone.load(Acquire) {
+            return;
+        }
         match take(&mut self.memory) {
             Memory::Dmabuf(buffer, _) => dmabuf::destroy(&self.device, self.number, buffer),
             memory => {
@@ -206,19 +258,21 @@ impl Pages {
     }
 }
 
-/// The command that makes an MR over memory that is pinned, without its shape if the device does not know that, and the
-/// list that it names.
+/// The command that makes an MR over memory that is pinned, which has another shape if the device does not know that one,
+/// and the list that it names.
 pub(super) fn prepare(
     pd: &Pd<IbDevice>,
     umem: &Umem,
     page_shift: u8,
     memory: &UserMemory,
 ) -> Result<(CmdRegUserMrPages, Pages)> {
+    let ib_device = pd.device();
+    let limits = ib_device.device.limits();
     let count = umem.page_count(page_shift)?;
-    let list = Pages::new(pd.device(), count, umem.pages(page_shift)?)?;
+    let list = Pages::new(ib_device, count, umem.pages(page_shift)?)?;
     let base = CmdRegUserMr {
         pdn: pd.number(),
-        access_flags: access_flags(memory.access)?,
+        access_flags: access_flags(memory.access, optional_rights(limits))?,
         start: memory.start,
         length: memory.length,
         virt_addr: memory.iova,
@@ -234,18 +288,20 @@ pub(super) fn prepare(
     Ok((request, list))
 }
 
-/// Makes an MR over memory of a process that is pinned.
-fn register(pd: &Pd<IbDevice>, user: User) -> Result<NewMr<Mr>> {
-    let device = &pd.device().device;
-    let (request, list) = prepare(pd, &user.umem, user.page_shift, &user.memory)?;
-    // The device copies the list before it answers.
-    let used = (user, list);
-    let (response, (user, _)) = if device.limits().mr_pages {
-        super::create(device, &request, used)?
-    } else {
-        super::create(device, &request.base, used)?
-    };
-    Ok(Mr::new(device, response, Memory::User(user)))
+/// Pins memory of the current process.
+fn pin(ib_device: &rdma::Device<IbDevice>, memory: UserMemory) -> Result<User> {
+    access_flags(memory.access, optional_rights(ib_device.device.limits()))?;
+    if memory.length == 0 || memory.length > ib_device.max_mr_size() {
+        return Err(EINVAL);
+    }
+    let mut umem = Umem::pin(ib_device, memory.start, memory.length, memory.access)?;
+    // Where the address in work requests is not at the same offset in its page, no size will do.
+    let page_shift = umem.best_page_shift(ib_device.mr_page_sizes(), memory.iova)?;
+    Ok(User {
+        umem: Arc::new(umem, GFP_KERNEL)?,
+        page_shift,
+        memory,
+    })
 }
 
 impl MemoryRegions for IbDevice {
@@ -255,65 +311,80 @@ impl MemoryRegions for IbDevice {
         let device = &pd.device().device;
         let request = CmdGetDmaMr {
             pdn: pd.number(),
-            access_flags: access_flags(access)?,
+            access_flags: access_flags(access, ib::AccessFlags::NONE)?,
         };
         let (response, ()) = super::create(device, &request, ())?;
         Ok(Mr::new(device, response, Memory::All))
     }
 
     fn reg_user_mr(pd: &Pd<Self>, memory: UserMemory) -> Result<NewMr<Mr>> {
-        let ib_device = pd.device();
-        access_flags(memory.access)?;
-        if memory.length == 0 || memory.length > ib_device.max_mr_size() {
-            return Err(EINVAL);
-        }
-        let mut umem = Umem::pin(ib_device, memory.start, memory.length, memory.access)?;
-        // Where the address in work requests is not at the same offset in its page, no size will do.
-        let page_shift = umem.best_page_shift(ib_device.mr_page_sizes(), memory.iova)?;
-        let user = User {
-            umem: Arc::new(umem, GFP_KERNEL)?,
-            page_shift,
-            memory,
+        let device = &pd.device().device;
+        let user = pin(pd.device(), memory)?;
+        let (request, list) = prepare(pd, &user.umem, user.page_shift, &user.memory)?;
+        let user = KBox::pin_init(new_mutex!(user, "virtio_rdma::mr::user"), GFP_KERNEL)?;
+        // The device copies the list before it answers.
+        let used = (user, list);
+        let (response, (user, _)) = if device.limits().mr_pages {
+            super::create(device, &request, used)?
+        } else {
+            super::create(device, &request.base, used)?
         };
-        register(pd, user)
+        Ok(Mr::new(device, response, Memory::User(user)))
     }
 
-    fn rereg_user_mr(
-        mr: &rdma::mr::Mr<Self>,
-        pd: &Pd<Self>,
-        change: &MrChange,
-    ) -> Result<NewMr<Mr>> {
-        let Memory::User(old) = &mr.memory else {
+    fn rereg_user_mr(mr: &rdma::mr::Mr<Self>, pd: &Pd<Self>, change: &MrChange) -> Result {
+        let Memory::User(user) = &mr.memory else {
             return Err(EINVAL);
         };
-        let access = match *change {
+        // The rights and the PD are told in any case.
+        let mut flags = ReregFlags::PD | ReregFlags::ACCESS;
+        let mut old = user.lock();
+        let new = match *change {
             MrChange::Memory {
                 start,
                 length,
                 iova,
                 access,
             } => {
+                flags = flags | ReregFlags::TRANSLATION;
                 let memory = UserMemory {
                     start,
                     length,
                     iova,
                     access: access.unwrap_or(old.memory.access),
                 };
-                return Self::reg_user_mr(pd, memory);
+                pin(pd.device(), memory)?
             }
-            MrChange::Access(access) => access,
-            MrChange::Nothing => old.memory.access,
+            MrChange::Access(access) => {
+                old.umem.check_access(access)?;
+                old.with_access(access)
+            }
+            MrChange::Nothing => old.with_access(old.memory.access),
         };
-        old.umem.check_access(access)?;
-        let user = User {
-            umem: old.umem.clone(),
-            page_shift: old.page_shift,
-            memory: UserMemory {
-                access,
-                ..old.memory
-            },
+        let (memory, list) = prepare(pd, &new.umem, new.page_shift, &new.memory)?;
+        let request = CmdReregMr {
+            mrn: mr.number,
+            flags,
+            memory,
         };
-        register(pd, user)
+        let (_, (new, _)) = super::create(&mr.device, &request, (new, list))?;
+        // The device does not use the old memory any more.
+        *old = new;
+        Ok(())
+    }
+
+    fn dereg_mr(mr: &rdma::mr::Mr<Self>) -> Result {
+        // The exporter has to wait meanwhile, and no window is bound to it.
+        if let Memory::Dmabuf(..) = mr.memory {
+            return Ok(());
+        }
+        match mr.device.ctrl().exec(&CmdDeregMr { mrn: mr.number }) {
+            Ok(_) => mr.is_gone.store(true, Release),
+            Err(Failure::Refused(error)) if error == EBUSY => return Err(EBUSY),
+            // What becomes of the memory is decided when the MR is dropped.
+            Err(_) => (),
+        }
+        Ok(())
     }
 }
 

@@ -146,6 +146,8 @@ fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>) -> Resul
             WrOpcode::AtomicFetchAndAdd => (DoorbellKind::Sq, WcOpcode::FetchAndAdd),
             WrOpcode::LocalInv => (DoorbellKind::Sq, WcOpcode::LocalInv),
             WrOpcode::RegMr => (DoorbellKind::Sq, WcOpcode::RegMr),
+            // Only processes have these.
+            WrOpcode::BindMw | WrOpcode::Flush | WrOpcode::AtomicWrite => return Err(EIO),
         },
     };
     if work.kind != kind {

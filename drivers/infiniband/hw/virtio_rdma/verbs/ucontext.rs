@@ -90,6 +90,16 @@ impl UserContexts for IbDevice {
             let page = own_rings.doorbells().alloc()?;
             doorbell_page = Some(page.index());
             response.flags = ContextFlags::OWN_RINGS;
+            let all = device.limits();
+            for (has, flag) in [
+                (all.has_memory_windows(), ContextFlags::MEM_WINDOWS),
+                (all.has_atomic_write(), ContextFlags::ATOMIC_WRITE),
+                (all.has_flush(), ContextFlags::FLUSH),
+            ] {
+                if has {
+                    response.flags = response.flags | flag;
+                }
+            }
             response.max_inline_data = limits.max_inline_data;
             response.doorbell_offset = context.add_mapping(page)?.0;
         }

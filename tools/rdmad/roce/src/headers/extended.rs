@@ -2,7 +2,7 @@
 
 //! Extended transport headers.
 
-use virtio_rdma_abi::ib::MASK_24;
+use virtio_rdma_abi::ib::{FlushLevel, FlushTypes, MASK_24};
 
 use crate::work::Remote;
 
@@ -44,6 +44,33 @@ impl Reth {
         bytes[8..12].copy_from_slice(&self.rkey.to_be_bytes());
         bytes[12..].copy_from_slice(&self.length.to_be_bytes());
         bytes
+    }
+}
+
+/// FLUSH extended transport header (IBTA A19.4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feth {
+    /// What to do.
+    pub types: FlushTypes,
+    /// What memory it concerns.
+    pub level: FlushLevel,
+}
+
+impl Feth {
+    pub(crate) const SIZE: usize = 4;
+
+    /// `None` for a level that is reserved, or types.
+    pub(super) fn decode(bytes: [u8; Self::SIZE]) -> Option<Self> {
+        // Types in bits 3-0, the level in bits 5-4.
+        let [_, _, _, low] = bytes;
+        let types = FlushTypes(low & 0xf);
+        (!types.has_unknown()).then_some(())?;
+        let level = FlushLevel::try_from((low >> 4) & 0x3).ok()?;
+        Some(Self { types, level })
+    }
+
+    pub(super) fn encode(&self) -> [u8; Self::SIZE] {
+        [0, 0, 0, (self.level.value() << 4) | self.types.0]
     }
 }
 
@@ -196,6 +223,23 @@ impl Deth {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn flushes() {
+        let mut known = 0;
+        for low in 0..=0x3f {
+            if let Some(feth) = Feth::decode([0, 0, 0, low]) {
+                assert_eq!(feth.encode(), [0, 0, 0, low]);
+                known += 1;
+            }
+        }
+        assert_eq!(known, 4 * 2);
+        let persistent = Feth {
+            types: FlushTypes::PERSISTENT,
+            level: FlushLevel::Mr,
+        };
+        assert_eq!(persistent.encode(), [0, 0, 0, 0x12]);
+    }
 
     #[test]
     fn syndromes() {

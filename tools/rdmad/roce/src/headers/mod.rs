@@ -9,5 +9,5 @@ mod transport;
 
 pub use bth::Bth;
 pub(crate) use bytes::{Reader, Writer};
-pub use extended::{Aeth, AtomicEth, Deth, NakCode, Reth, Syndrome};
+pub use extended::{Aeth, AtomicEth, Deth, Feth, NakCode, Reth, Syndrome};
 pub use transport::Transport;

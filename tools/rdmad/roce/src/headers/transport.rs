@@ -3,10 +3,10 @@
 //! All headers of a packet.
 
 use crate::opcode::Op;
-use crate::work::{AtomicOp, Remote, With};
+use crate::work::{AtomicOp, FlushLevel, FlushOp, Remote, With};
 
 use super::bytes::{Reader, Writer};
-use super::{Aeth, AtomicEth, Bth, Deth, Reth};
+use super::{Aeth, AtomicEth, Bth, Deth, Feth, Reth};
 
 /// BTH and extended headers of one packet. Which of the latter are there follows from the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct Transport {
     pub bth: Bth,
     /// Datagram header.
     pub deth: Option<Deth>,
+    /// FLUSH header.
+    pub feth: Option<Feth>,
     /// RDMA header.
     pub reth: Option<Reth>,
     /// Atomic header.
@@ -35,6 +37,7 @@ impl Transport {
         Self {
             bth,
             deth: None,
+            feth: None,
             reth: None,
             atomic: None,
             aeth: None,
@@ -48,6 +51,7 @@ impl Transport {
     pub fn is_complete(&self) -> bool {
         let opcode = self.bth.opcode;
         self.deth.is_some() == opcode.has_deth()
+            && self.feth.is_some() == opcode.has_feth()
             && self.reth.is_some() == opcode.has_reth()
             && self.atomic.is_some() == opcode.has_atomic()
             && self.aeth.is_some() == opcode.has_aeth()
@@ -85,11 +89,25 @@ impl Transport {
         Some((word, op))
     }
 
+    /// What a FLUSH asks for; `None` for other packets.
+    pub(crate) fn flush_op(&self) -> Option<FlushOp> {
+        let (feth, reth) = (self.feth?, self.reth?);
+        Some(FlushOp {
+            remote: reth.remote(),
+            length: match feth.level {
+                FlushLevel::Range => Some(reth.length),
+                FlushLevel::Mr => None,
+            },
+            types: feth.types,
+        })
+    }
+
     /// Bytes on the wire.
     pub fn size(&self) -> usize {
         let present = |there: bool, size: usize| if there { size } else { 0 };
         Bth::SIZE
             + present(self.deth.is_some(), Deth::SIZE)
+            + present(self.feth.is_some(), Feth::SIZE)
             + present(self.reth.is_some(), Reth::SIZE)
             + present(self.atomic.is_some(), AtomicEth::SIZE)
             + present(self.aeth.is_some(), Aeth::SIZE)
@@ -99,13 +117,16 @@ impl Transport {
     }
 
     /// Reads the extended headers behind `bth` and returns what follows them; `None` if bytes are missing or an AETH
-    /// has a reserved syndrome.
+    /// or FETH has a reserved value.
     pub(crate) fn decode(bth: Bth, bytes: &[u8]) -> Option<(Self, &[u8])> {
         let opcode = bth.opcode;
         let mut transport = Self::new(bth);
         let mut reader = Reader::new(bytes);
         if opcode.has_deth() {
             transport.deth = Some(Deth::decode(reader.array()?));
+        }
+        if opcode.has_feth() {
+            transport.feth = Some(Feth::decode(reader.array()?)?);
         }
         if opcode.has_reth() {
             transport.reth = Some(Reth::decode(reader.array()?));
@@ -134,6 +155,9 @@ impl Transport {
         writer.put(self.bth.encode());
         if let Some(deth) = &self.deth {
             writer.put(deth.encode());
+        }
+        if let Some(feth) = &self.feth {
+            writer.put(feth.encode());
         }
         if let Some(reth) = &self.reth {
             writer.put(reth.encode());

@@ -43,7 +43,7 @@ struct Pending<L> {
 }
 
 impl<L> Pending<L> {
-    /// Whether it ends with an answer of its own: a READ or an atomic operation.
+    /// Whether it ends with an answer of its own: all but SENDs, WRITEs and what is local.
     const fn is_answered(&self) -> bool {
         is_answered(&self.wr.op)
     }
@@ -56,7 +56,10 @@ impl<L> Pending<L> {
 }
 
 const fn is_answered(op: &SendOp) -> bool {
-    matches!(op, SendOp::Read { .. } | SendOp::Atomic { .. })
+    matches!(
+        op,
+        SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } | SendOp::Flush(_)
+    )
 }
 
 /// Sends the work requests of one QP and receives the responses. `L` finds the local memory of a work request.
@@ -76,7 +79,7 @@ pub struct Requester<L> {
     sent: u64,
     /// End of what was posted.
     posted: u64,
-    /// READ requests and atomic operations sent and not answered.
+    /// Requests with an answer of their own, sent and not answered.
     unanswered: u32,
     retries: u8,
     rnr_retries: u8,
@@ -139,7 +142,7 @@ impl<L> Requester<L> {
         }
         let never_fits = is_answered(&wr.op) && self.attr.max_rd_atomic == 0;
         let fits = match wr.op {
-            SendOp::Atomic { .. } => wr.length == ATOMIC_SIZE,
+            SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } => wr.length == ATOMIC_SIZE,
             _ => wr.length <= MAX_MESSAGE,
         };
         let failed = failed

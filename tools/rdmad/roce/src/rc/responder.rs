@@ -8,6 +8,7 @@
 
 mod answer;
 mod atomic;
+mod flush;
 mod job;
 mod message;
 
@@ -24,7 +25,7 @@ use crate::packet::Packet;
 use crate::psn::Psn;
 use crate::work::{AsyncEvent, RecvWr};
 
-use self::job::Job;
+use self::job::{Answer, Job};
 use self::message::Message;
 use super::{ResponderAttr, MAX_RD_ATOMIC};
 
@@ -33,6 +34,8 @@ use super::{ResponderAttr, MAX_RD_ATOMIC};
 enum Refusal {
     /// No receive is posted.
     NotReady,
+    /// There is no room for the answer: as if the packet were lost.
+    Busy,
     /// The connection ends with this NAK.
     Fatal(NakCode, Option<AsyncEvent>),
 }
@@ -72,8 +75,8 @@ pub struct Responder<R> {
     msn: u32,
     message: Option<Message<R>>,
     jobs: VecDeque<Job>,
-    /// Results of the last atomic operations with their PSNs, for duplicates.
-    results: VecDeque<(Psn, u64)>,
+    /// Answers to the last atomic operations and atomic WRITEs with their PSNs, for duplicates.
+    results: VecDeque<(Psn, Answer)>,
     ack_pending: bool,
     nak: Option<Syndrome>,
     /// A NAK asked for the expected packet; until it arrives, later ones are dropped without another NAK.
@@ -184,6 +187,11 @@ impl<R> Responder<R> {
                 self.nak = Some(Syndrome::Rnr(self.attr.min_rnr_timer));
                 Ok(())
             }
+            Err(Refusal::Busy) => {
+                self.awaiting = true;
+                self.nak = Some(Syndrome::Nak(NakCode::PsnSequence));
+                Ok(())
+            }
             Err(Refusal::Fatal(code, event)) => Err(self.fail(code, event)),
         }
     }
@@ -209,6 +217,14 @@ impl<R> Responder<R> {
             Op::ReadRequest => self.read(transport.reth.ok_or(INVALID)?, env)?,
             Op::CompareSwap | Op::FetchAdd => {
                 self.atomic(transport.atomic_op().ok_or(INVALID)?, env)?;
+                1
+            }
+            Op::AtomicWrite => {
+                self.atomic_write(transport.reth.ok_or(INVALID)?, packet.payload, env)?;
+                1
+            }
+            Op::Flush => {
+                self.flush(transport.flush_op().ok_or(INVALID)?, env)?;
                 1
             }
             Op::ReadResponse(_) | Op::Ack | Op::AtomicAck => return Err(INVALID),
@@ -243,7 +259,10 @@ impl<R> Responder<R> {
         let transport = &packet.transport;
         match (packet.opcode().op, transport.reth) {
             (Op::ReadRequest, Some(reth)) => self.read_again(transport.bth.psn, reth, behind, env),
-            (Op::CompareSwap | Op::FetchAdd, _) => self.atomic_again(transport.bth.psn),
+            (Op::CompareSwap | Op::FetchAdd | Op::AtomicWrite, _) => {
+                self.atomic_again(transport.bth.psn)
+            }
+            (Op::Flush, _) => self.flush_again(transport.bth.psn),
             _ => self.ack_pending = true,
         }
     }

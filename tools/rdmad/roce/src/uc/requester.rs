@@ -55,6 +55,8 @@ impl<L> Requester<L> {
         let failed = match wr.op {
             SendOp::Read { .. }
             | SendOp::Atomic { .. }
+            | SendOp::AtomicWrite { .. }
+            | SendOp::Flush(_)
             | SendOp::Send {
                 with: With::Inv(_), ..
             } => Some(WcStatus::LocQpOpErr),

@@ -10,7 +10,8 @@ use roce::env::{BadReceive, Output, RemoteFault, RequesterEnv, ResponderEnv};
 use roce::net::{flow_label, udp_source_port, Addresses};
 use roce::rc::{Requester, RequesterAttr, Responder, ResponderAttr};
 use roce::work::{
-    AccessFlags, AtomicOp, Mtu, RecvCompletion, RecvWr, Remote, SendFlags, SendOp, SendWr, WcStatus,
+    AccessFlags, AtomicOp, FlushOp, Mtu, RecvCompletion, RecvWr, Remote, SendFlags, SendOp, SendWr,
+    WcStatus,
 };
 use roce::{Connection, Frame, FramePool, Packet, Path, QpError};
 
@@ -49,8 +50,10 @@ pub struct World {
     pub frames: Option<usize>,
     /// For each operation on local keys: how many work requests had ended before.
     pub local_operations: Vec<usize>,
-    /// Atomic operations executed.
+    /// Atomic operations and atomic WRITEs executed.
     pub atomics: usize,
+    /// FLUSHes executed.
+    pub flushes: Vec<FlushOp>,
     /// Keys that a SEND may invalidate.
     pub keys: Vec<u32>,
 }
@@ -72,6 +75,7 @@ impl World {
             frames: None,
             local_operations: Vec::new(),
             atomics: 0,
+            flushes: Vec::new(),
             keys: Vec::new(),
         }
     }
@@ -239,6 +243,22 @@ impl ResponderEnv for World {
         let original = u64::from_le_bytes(*word);
         *word = apply(op, original).to_le_bytes();
         Ok(original)
+    }
+
+    fn write_word(&mut self, at: Remote, data: [u8; 8]) -> Result<(), RemoteFault> {
+        self.atomics += 1;
+        self.write(at, &data, true)
+    }
+
+    fn flush(&mut self, flush: &FlushOp) -> Result<(), RemoteFault> {
+        // All of the memory has no range that could be wrong.
+        let at = Remote {
+            va: flush.length.map_or(BASE, |_| flush.remote.va),
+            ..flush.remote
+        };
+        self.check(at, flush.length.unwrap_or(0), flush.access())?;
+        self.flushes.push(*flush);
+        Ok(())
     }
 
     fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteFault> {

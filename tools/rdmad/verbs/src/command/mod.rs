@@ -7,22 +7,23 @@ mod cq;
 mod gid;
 mod mr;
 mod multicast;
+mod mw;
 mod pd;
 mod port;
 mod qp;
 mod srq;
 
 use virtio_rdma_abi::config::{
-    F_COUNTERS, F_GID_VLAN, F_MR_PAGES, F_MULTICAST, F_PEERS, F_RATE_LIMIT, F_REG_PAGES,
-    F_RESIZE_CQ, F_SRQ,
+    F_COUNTERS, F_GID_VLAN, F_MEM_WINDOWS, F_MR_PAGES, F_MULTICAST, F_PEERS, F_RATE_LIMIT,
+    F_REG_PAGES, F_RESIZE_CQ, F_SRQ,
 };
 use virtio_rdma_abi::ctrl::{
-    CmdAddGid, CmdAddGidVlan, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing, CmdCreateMr,
-    CmdCreatePd, CmdCreateQp, CmdCreateQpRings, CmdCreateSrq, CmdDelGid, CmdDeregMr, CmdDestroyCq,
-    CmdDestroyPd, CmdDestroyQp, CmdDestroySrq, CmdDetachMcast, CmdGetDmaMr, CmdMapMrSg,
-    CmdModifyQp, CmdModifySrq, CmdQueryCounters, CmdQueryPkey, CmdQueryPort, CmdQueryQp,
-    CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify, CmdResizeCq, CmdRevokeMr,
-    CmdSetRateLimit, Command, Empty, Request, RESPONSE_OK,
+    CmdAddGid, CmdAddGidVlan, CmdAllocMw, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing,
+    CmdCreateMr, CmdCreatePd, CmdCreateQp, CmdCreateQpRings, CmdCreateSrq, CmdDeallocMw, CmdDelGid,
+    CmdDeregMr, CmdDestroyCq, CmdDestroyPd, CmdDestroyQp, CmdDestroySrq, CmdDetachMcast,
+    CmdGetDmaMr, CmdMapMrSg, CmdModifyQp, CmdModifySrq, CmdQueryCounters, CmdQueryPkey,
+    CmdQueryPort, CmdQueryQp, CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
+    CmdReregMr, CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, Empty, Request, RESPONSE_OK,
 };
 use virtio_rdma_abi::ib::PORT;
 use virtio_rdma_abi::wire::Wire;
@@ -75,6 +76,7 @@ impl Device {
             Command::MapMrSg if !self.has_feature(F_REG_PAGES) => {
                 call.run(|cmd: CmdMapMrSg| self.map_mr_sg(cmd))
             }
+            Command::ReregMr => call.run(|cmd: CmdReregMr| self.rereg_mr(cmd)),
             Command::DeregMr => call.run(|cmd: CmdDeregMr| self.dereg_mr(cmd)),
             Command::CreateQp if self.has_own_rings() => {
                 call.run(|cmd: CmdCreateQpRings| self.create_qp_rings(cmd))
@@ -91,6 +93,12 @@ impl Device {
             Command::DelGid => call.run(|cmd: CmdDelGid| self.del_gid(cmd)),
             Command::ReqNotifyCq if !self.has_own_rings() => {
                 call.run(|cmd: CmdReqNotify| self.req_notify_cq(cmd))
+            }
+            Command::AllocMw if self.has_feature(F_MEM_WINDOWS) => {
+                call.run(|cmd: CmdAllocMw| self.alloc_mw(cmd))
+            }
+            Command::DeallocMw if self.has_feature(F_MEM_WINDOWS) => {
+                call.run(|cmd: CmdDeallocMw| self.dealloc_mw(cmd))
             }
             Command::CreateSrq if self.has_extension(F_SRQ) => {
                 call.run(|cmd: CmdCreateSrq| self.create_srq(cmd))
@@ -131,6 +139,8 @@ impl Device {
             | Command::QuerySrq
             | Command::DestroySrq
             | Command::ResizeCq
+            | Command::AllocMw
+            | Command::DeallocMw
             | Command::AttachMcast
             | Command::DetachMcast
             | Command::QueryCounters

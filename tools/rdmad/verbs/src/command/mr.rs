@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! GET_DMA_MR, REG_USER_MR, CREATE_MR, MAP_MR_SG, DEREG_MR, REVOKE_MR.
+//! GET_DMA_MR, REG_USER_MR, REREG_MR, CREATE_MR, MAP_MR_SG, DEREG_MR, REVOKE_MR.
 
 use std::sync::Arc;
 
-use virtio_rdma_abi::config::F_REG_PAGES;
+use virtio_rdma_abi::config::{F_FLUSH, F_MEM_WINDOWS, F_REG_PAGES};
 use virtio_rdma_abi::ctrl::{
-    CmdCreateMr, CmdDeregMr, CmdGetDmaMr, CmdMapMrSg, CmdRegUserMr, CmdRegUserMrPages, CmdRevokeMr,
-    Empty, PageListDepth, RspMapMrSg, RspMr,
+    CmdCreateMr, CmdDeregMr, CmdGetDmaMr, CmdMapMrSg, CmdRegUserMr, CmdRegUserMrPages, CmdReregMr,
+    CmdRevokeMr, Empty, PageListDepth, ReregFlags, RspMapMrSg, RspMr,
 };
 use virtio_rdma_abi::ib::AccessFlags;
 
 use super::DONE;
 use crate::config::{MR_PAGE_SHIFT, MR_PAGE_SHIFTS};
 use crate::error::{require, Errno, Result};
-use crate::memory::{check_access, Mapped, PageList, PageMap};
+use crate::memory::{check_access, Mapped, PageCharge, PageList, PageMap, Region};
 use crate::Device;
 
 impl Device {
     pub(super) fn get_dma_mr(&self, cmd: CmdGetDmaMr) -> Result<RspMr> {
-        check_access(cmd.access_flags)?;
+        check_access(cmd.access_flags, self.optional_rights())?;
         let pd = self.use_pd(cmd.pdn)?;
         let charge = self.mrs.reserve_pages(0)?;
         let pages = PageMap::identity();
@@ -39,34 +39,66 @@ impl Device {
     }
 
     pub(super) fn reg_user_mr_pages(&self, cmd: CmdRegUserMrPages) -> Result<RspMr> {
-        require(MR_PAGE_SHIFTS.contains(&cmd.page_shift) && cmd.reserved == [0; 6])?;
-        let list = PageList {
-            iova: cmd.base.pages,
-            npages: cmd.base.npages,
-            page_shift: cmd.page_shift,
-            depth: PageListDepth::try_from(cmd.depth).map_err(|_| Errno::INVAL)?,
-        };
+        let list = page_list(&cmd)?;
         self.reg_mr(&cmd.base, list, cmd.base.virt_addr)
+    }
+
+    pub(super) fn rereg_mr(&self, cmd: CmdReregMr) -> Result<Empty> {
+        let changes = |flag| cmd.flags.contains(flag);
+        require(!cmd.flags.has_unknown() && cmd.flags != ReregFlags::NONE)?;
+        let new = &cmd.memory.base;
+        let (mut pd, old) = self.mrs.current(cmd.mrn)?;
+        if changes(ReregFlags::PD) {
+            pd = self.use_pd(new.pdn)?;
+        }
+        let mut access = old.access();
+        if changes(ReregFlags::ACCESS) {
+            check_access(new.access_flags, self.optional_rights())?;
+            access = new.access_flags;
+        }
+        let (region, charge) = if changes(ReregFlags::TRANSLATION) {
+            let list = page_list(&cmd.memory)?;
+            let (pages, charge) = self.pages_of(new, list, new.virt_addr, access)?;
+            let region = Region::new(old.key(), access, new.virt_addr, Arc::new(pages));
+            (region, Some(charge))
+        } else {
+            let writes = access.contains(AccessFlags::LOCAL_WRITE);
+            old.pages().reach(&self.space, writes)?;
+            (old.with_access(access).ok_or(Errno::INVAL)?, None)
+        };
+        self.mrs.replace(cmd.mrn, pd, region, charge)?;
+        self.fabric().quiesce.synchronize();
+        Ok(DONE)
     }
 
     /// REG_USER_MR with the pages of `list`, whose first byte has the place of `first` in its page.
     fn reg_mr(&self, cmd: &CmdRegUserMr, list: PageList, first: u64) -> Result<RspMr> {
-        check_access(cmd.access_flags)?;
+        check_access(cmd.access_flags, self.optional_rights())?;
         let pd = self.use_pd(cmd.pdn)?;
-        let offset = self.check_range(&list, first, cmd.virt_addr, cmd.length)?;
-        let charge = self.mrs.reserve_pages(list.npages.into())?;
-        let pages = PageMap::read(&self.space, list, offset, cmd.length)?;
-        pages.reach(
-            &self.space,
-            cmd.access_flags.contains(AccessFlags::LOCAL_WRITE),
-        )?;
+        let (pages, charge) = self.pages_of(cmd, list, first, cmd.access_flags)?;
         self.mrs
             .insert(pd, cmd.access_flags, cmd.virt_addr, pages, charge)
             .map(response)
     }
 
+    /// The memory of an MR that `cmd` describes, with the pages of `list`, whose first byte has the place of `first` in its
+    /// page, reached for `access`.
+    fn pages_of(
+        &self,
+        cmd: &CmdRegUserMr,
+        list: PageList,
+        first: u64,
+        access: AccessFlags,
+    ) -> Result<(PageMap, PageCharge<'_>)> {
+        let offset = self.check_range(&list, first, cmd.virt_addr, cmd.length)?;
+        let charge = self.mrs.reserve_pages(list.npages.into())?;
+        let pages = PageMap::read(&self.space, list, offset, cmd.length)?;
+        pages.reach(&self.space, access.contains(AccessFlags::LOCAL_WRITE))?;
+        Ok((pages, charge))
+    }
+
     pub(super) fn create_mr(&self, cmd: CmdCreateMr) -> Result<RspMr> {
-        check_access(cmd.access_flags)?;
+        check_access(cmd.access_flags, AccessFlags::NONE)?;
         let pd = self.use_pd(cmd.pdn)?;
         require((1..=self.config().limits.max_fast_reg_pages).contains(&cmd.max_num_sg))?;
         // While one list is registered, MAP_MR_SG may set the next.
@@ -100,15 +132,22 @@ impl Device {
     }
 
     pub(super) fn dereg_mr(&self, cmd: CmdDeregMr) -> Result<Empty> {
-        if !self.destroy_mr(cmd.mrn) {
-            return Err(Errno::INVAL);
-        }
+        self.destroy_mr(cmd.mrn)?;
         Ok(DONE)
     }
 
     pub(super) fn revoke_mr_command(&self, cmd: CmdRevokeMr) -> Result<Empty> {
         require(self.revoke_mr(cmd.mrn))?;
         Ok(DONE)
+    }
+
+    /// Rights of MRs that were negotiated. The memory of a VM is never persistent.
+    fn optional_rights(&self) -> AccessFlags {
+        let right = |feature, right| match self.has_feature(feature) {
+            true => right,
+            false => AccessFlags::NONE,
+        };
+        right(F_MEM_WINDOWS, AccessFlags::MW_BIND) | right(F_FLUSH, AccessFlags::FLUSH_GLOBAL)
     }
 
     /// Checks the range of an MR that starts at `base`, and whose first byte has the place of `first` in its page,
@@ -125,6 +164,17 @@ impl Device {
         require(len <= self.config().max_mr_size())?;
         list.fits(first, len)
     }
+}
+
+/// The page list that a command names, or `EINVAL`.
+fn page_list(cmd: &CmdRegUserMrPages) -> Result<PageList> {
+    require(MR_PAGE_SHIFTS.contains(&cmd.page_shift) && cmd.reserved == [0; 6])?;
+    Ok(PageList {
+        iova: cmd.base.pages,
+        npages: cmd.base.npages,
+        page_shift: cmd.page_shift,
+        depth: PageListDepth::try_from(cmd.depth).map_err(|_| Errno::INVAL)?,
+    })
 }
 
 /// The answer to a command that made an MR.

@@ -3,7 +3,7 @@
 //! One step of a transfer: what a requester's packets would do to the responder, done at once.
 
 use roce::env::BadReceive;
-use roce::work::{AtomicOp, RecvCompletion, Remote, SendWr, With, ATOMIC_SIZE};
+use roce::work::{AtomicOp, FlushOp, RecvCompletion, Remote, SendWr, With, ATOMIC_SIZE};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, WcStatus};
 
 use super::Stop;
@@ -151,6 +151,25 @@ impl Exchange<'_, '_> {
             .map_err(|_| Stop::Failed(WcStatus::LocProtErr))
     }
 
+    /// Atomic WRITE.
+    pub(super) fn atomic_write(&mut self, remote: Remote, data: [u8; 8]) -> Result<(), Stop> {
+        self.admit_operation(AccessFlags::REMOTE_WRITE)?;
+        if !self.has_room_for_answers() || remote.va % u64::from(ATOMIC_SIZE) != 0 {
+            return Err(self.refuse(WcStatus::RemInvReqErr, Some(AsyncEvent::QpReqErr)));
+        }
+        self.target
+            .write_word(remote, data)
+            .map_err(|fault| self.refuse_access(fault))
+    }
+
+    /// FLUSH.
+    pub(super) fn flush(&mut self, flush: &FlushOp) -> Result<(), Stop> {
+        self.admit_operation(flush.access())?;
+        self.target
+            .place(flush)
+            .map_err(|fault| self.refuse_access(fault))
+    }
+
     /// Checks, at the start of an RDMA operation, whether QP and memory of the peer admit all of it.
     fn admit(&mut self, remote: Remote, access: AccessFlags) -> Result<(), Stop> {
         if self.offset > 0 {
@@ -163,7 +182,7 @@ impl Exchange<'_, '_> {
         if length > 0
             && memory
                 .mrs
-                .check(remote.rkey, memory.pdn, remote.va, length, access)
+                .check_remote(remote.rkey, memory.by, remote.va, length, access)
                 .is_err()
         {
             return Err(self.refuse_access(Fault::Key));
@@ -174,11 +193,8 @@ impl Exchange<'_, '_> {
     /// Checks whether the QP of the peer admits operations with this access.
     fn admit_operation(&self, access: AccessFlags) -> Result<(), Stop> {
         let admitted = self.recv.responder.as_ref().is_some_and(|responder| {
-            let answers = access != AccessFlags::REMOTE_WRITE;
-            let room = match responder {
-                Responder::Rc(responder) => !answers || responder.attr().max_dest_rd_atomic > 0,
-                _ => !answers,
-            };
+            let limited = access.intersects(AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC);
+            let room = !limited || has_room_for_answers(responder);
             room && responder.access().contains(access)
         });
         if admitted {
@@ -186,6 +202,12 @@ impl Exchange<'_, '_> {
         } else {
             Err(self.refuse(WcStatus::RemInvReqErr, Some(AsyncEvent::QpReqErr)))
         }
+    }
+
+    /// Whether the peer admits requests with an answer of their own, of which there may be only so many.
+    fn has_room_for_answers(&self) -> bool {
+        let responder = self.recv.responder.as_ref();
+        responder.is_some_and(has_room_for_answers)
     }
 
     /// What a receive work request ends with if nothing goes wrong.
@@ -243,4 +265,8 @@ impl Exchange<'_, '_> {
         self.turn.device.counters.add(Counter::NaksReceived, 1);
         Stop::Failed(status)
     }
+}
+
+fn has_room_for_answers(responder: &Responder) -> bool {
+    matches!(responder, Responder::Rc(responder) if responder.attr().max_dest_rd_atomic > 0)
 }

@@ -255,7 +255,7 @@ impl Transfer {
         // The lesser of the two fits.
         let limit = match self.wr.op {
             // Not to be divided.
-            SendOp::Atomic { .. } => left as usize,
+            SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } => left as usize,
             _ => (left as usize).min(*budget),
         };
         let Allowance { len, spent } = self.allowance(turn, side, limit)?;
@@ -276,6 +276,8 @@ impl Transfer {
             SendOp::Write { remote, imm } => exchange.write(remote, imm),
             SendOp::Read { remote } => exchange.read(remote),
             SendOp::Atomic { remote, op } => exchange.atomic(remote, op),
+            SendOp::AtomicWrite { remote, data } => exchange.atomic_write(remote, data),
+            SendOp::Flush(flush) => exchange.flush(&flush),
             // Executed before.
             SendOp::Local { .. } => Ok(()),
         };

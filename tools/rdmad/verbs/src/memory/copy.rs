@@ -12,18 +12,19 @@ use dma::{DmaError, DmaView};
 use roce::work::{AtomicOp, Remote, ATOMIC_SIZE};
 use virtio_rdma_abi::ib::AccessFlags;
 
-use super::{KeyFault, MrTable, Region};
+use super::{KeyFault, MrTable, Reached, Region};
 use crate::wqe::sge;
 
 /// Bytes at the end of a message that are stored last.
 const TAIL: usize = 8;
 
-/// Memory that the MRs of one PD open.
+/// Memory that keys open to work at a QP.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory<'a> {
     pub view: &'a DmaView,
     pub mrs: &'a MrTable,
-    pub pdn: u32,
+    /// The QP whose work it is.
+    pub by: Reached,
 }
 
 /// Why a part of a message can't be accessed.
@@ -102,7 +103,7 @@ impl<'a> Message<'a> {
         Self::new(memory, Place::Sges(wqe, header, num_sge), access)
     }
 
-    /// A message in one range of addresses.
+    /// A message in one range of addresses, which the peer names.
     pub(crate) fn in_range(memory: Memory<'a>, at: Remote, access: AccessFlags) -> Self {
         Self::new(memory, Place::Range(at), access)
     }
@@ -215,6 +216,16 @@ impl<'a> Message<'a> {
         })
     }
 
+    /// Writes the aligned 64-bit word at the start of the message, in one store that comes after all earlier ones.
+    pub(crate) fn write_word(&mut self, data: [u8; ATOMIC_SIZE as usize]) -> Result<()> {
+        const SIZE: usize = ATOMIC_SIZE as usize;
+        let Piece::Guest(iova, SIZE) = self.piece(0, SIZE)? else {
+            return Err(Fault::Key);
+        };
+        let word = self.memory.view.slice_mut(iova, SIZE)?;
+        Ok(word.store_u64(0, u64::from_ne_bytes(data), Ordering::Release)?)
+    }
+
     /// The piece at `offset`, up to `max` bytes of it.
     fn piece(&mut self, offset: u64, max: usize) -> Result<Piece<'a>> {
         // Messages are shorter than 4 GiB, and so is what is skipped.
@@ -244,7 +255,7 @@ impl<'a> Message<'a> {
 
     /// Opens the part that `offset` is in.
     fn look_up(&mut self, offset: u64) -> Result<&Part> {
-        let Memory { mrs, pdn, .. } = self.memory;
+        let Memory { mrs, by, .. } = self.memory;
         let part = match self.place {
             Place::Sges(wqe, header, num_sge) => {
                 if offset < self.next.1 {
@@ -260,7 +271,7 @@ impl<'a> Message<'a> {
                     self.next = (index + 1, end);
                     if offset < end {
                         let region =
-                            mrs.open(sge.lkey, pdn, sge.addr, sge.length.into(), self.access)?;
+                            mrs.open(sge.lkey, by.pdn, sge.addr, sge.length.into(), self.access)?;
                         break Part {
                             region,
                             start,
@@ -273,7 +284,7 @@ impl<'a> Message<'a> {
             Place::Range(at) => {
                 // How far the range goes is not known here; every byte is checked against the MR.
                 let addr = at.va.checked_add(offset).ok_or(Fault::Key)?;
-                let region = mrs.open(at.rkey, pdn, addr, 1, self.access)?;
+                let region = mrs.open_remote(at.rkey, by, addr, 1, self.access)?;
                 let end = offset + region.rest(addr);
                 Part {
                     region,

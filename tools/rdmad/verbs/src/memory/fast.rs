@@ -6,11 +6,11 @@
 //! *valid*; an invalidation, by either side of a connection, makes it free again.
 
 use std::sync::Arc;
-use std::thread;
 
 use parking_lot::Mutex;
 use virtio_rdma_abi::ib::AccessFlags;
 
+use super::region::drain;
 use super::{KeyFault, PageMap, Region};
 
 /// An MR for fast registration.
@@ -83,7 +83,7 @@ impl FastMr {
     /// Makes the MR free if it is valid under `key`. On return nobody uses its memory any more. The caller has no
     /// [`Message`](super::Message) open.
     pub(super) fn invalidate(&self, key: u32) -> Result<(), KeyFault> {
-        let mut region = {
+        let region = {
             let mut state = self.state.lock();
             match &state.region {
                 Some(region) if region.key() == key => {}
@@ -91,11 +91,7 @@ impl FastMr {
             }
             state.region.take().ok_or(KeyFault)?
         };
-        // Another worker may be in the middle of a copy. It waits for nothing meanwhile, and the key opens nothing any
-        // more, so this ends with its slice, like the wait for a lock.
-        while Arc::get_mut(&mut region).is_none() {
-            thread::yield_now();
-        }
+        drain(region);
         Ok(())
     }
 }

@@ -9,11 +9,13 @@ mod pages;
 mod region;
 mod ring;
 mod virtqueue;
+mod window;
 
 pub(crate) use copy::{transfer, Fault, Memory, Message, Side};
 pub(crate) use fast::Mapped;
-pub(crate) use mr::{KeyFault, MrTable, Registration};
+pub(crate) use mr::{number_of, KeyFault, Mr, MrTable, PageCharge, Registration};
 pub(crate) use pages::{PageList, PageMap};
 pub(crate) use region::{check_access, Region};
 pub(crate) use ring::{RingMem, RingView};
 pub(crate) use virtqueue::VirtqueueMem;
+pub(crate) use window::{Binding, Reached};

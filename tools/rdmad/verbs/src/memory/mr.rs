@@ -4,20 +4,39 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
 
 use virtio_rdma_abi::ib::AccessFlags;
 
 use super::fast::{FastMr, Mapped};
-use super::{PageMap, Region};
+use super::window::{WindowCount, WindowTable};
+use super::{Binding, PageMap, Reached, Region};
 use crate::error::{require, Errno, Result};
 use crate::pd::PdUse;
 use crate::table::{Reserved, Table};
 
 /// Bits of a key below the MR's number: they change each time the number is used again, so that an old key does not
 /// open a new MR. REG_MR changes them as its poster likes.
-const VARIANT_BITS: u32 = 8;
+pub(super) const VARIANT_BITS: u32 = 8;
+
+/// The number of the MR or window that `key` names.
+#[inline]
+pub(crate) const fn number_of(key: u32) -> u32 {
+    key >> VARIANT_BITS
+}
+
+/// The variants that the first keys of these numbers have.
+pub(super) fn random_variants(numbers: Range<u32>) -> Box<[AtomicU8]> {
+    let random = RandomState::new();
+    let variant = |number| {
+        let mut hasher = random.build_hasher();
+        hasher.write_u32(number);
+        AtomicU8::new(hasher.finish() as u8)
+    };
+    numbers.map(variant).collect()
+}
 
 /// A memory region.
 #[derive(Debug)]
@@ -30,6 +49,8 @@ pub(crate) struct Mr {
     counted: u64,
     /// Its memory was taken back: its keys open nothing any more.
     is_revoked: AtomicBool,
+    /// Windows that are bound to it.
+    windows: WindowCount,
 }
 
 #[derive(Debug)]
@@ -45,7 +66,7 @@ enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyFault;
 
-type KeyResult<T> = std::result::Result<T, KeyFault>;
+pub(super) type KeyResult<T> = std::result::Result<T, KeyFault>;
 
 /// The registration that a REG_MR work request asks for.
 pub(crate) struct Registration {
@@ -59,10 +80,11 @@ pub(crate) struct Registration {
     pub pages: Option<Mapped>,
 }
 
-/// The MRs of a device.
+/// The MRs and memory windows of a device: what keys open.
 #[derive(Debug)]
 pub(crate) struct MrTable {
     table: Table<Mr>,
+    windows: WindowTable,
     /// Next variant of each number's key.
     variants: Box<[AtomicU8]>,
     /// Pages of all MRs, and their limit.
@@ -71,18 +93,14 @@ pub(crate) struct MrTable {
 }
 
 impl MrTable {
-    /// A table of at most `max_mr` MRs with `max_pages` pages in all.
-    pub(crate) fn new(max_mr: u32, max_pages: u64) -> Self {
-        let random = RandomState::new();
-        let variant = |number| {
-            let mut hasher = random.build_hasher();
-            hasher.write_u32(number);
-            AtomicU8::new(hasher.finish() as u8)
-        };
+    /// A table of at most `max_mr` MRs with `max_pages` pages in all, and at most `max_mw` windows.
+    pub(crate) fn new(max_mr: u32, max_mw: u32, max_pages: u64) -> Self {
         Self {
             // Number 0 stays unused: key 0 opens nothing.
             table: Table::new(1..max_mr + 1),
-            variants: (0..=max_mr).map(variant).collect(),
+            variants: random_variants(0..max_mr + 1),
+            // Of two kinds of key, only one has a number.
+            windows: WindowTable::new(max_mr + 1..max_mr + 1 + max_mw),
             pages: AtomicU64::new(0),
             max_pages,
         }
@@ -145,6 +163,7 @@ impl MrTable {
             kind,
             counted: std::mem::take(&mut charge.npages),
             is_revoked: AtomicBool::new(false),
+            windows: WindowCount::default(),
         }))
     }
 
@@ -167,7 +186,7 @@ impl MrTable {
     /// Registers pages in an MR for fast registration, for a QP in PD `pdn`: the MR is of that PD and free, the key is its
     /// own but for the variant.
     pub(crate) fn register(&self, pdn: u32, wanted: Registration) -> KeyResult<()> {
-        if wanted.key >> VARIANT_BITS != wanted.number {
+        if number_of(wanted.key) != wanted.number {
             return Err(KeyFault);
         }
         let register = |mr: &Mr| {
@@ -180,29 +199,111 @@ impl MrTable {
             .unwrap_or(Err(KeyFault))
     }
 
-    /// Invalidates `key`, of an MR for fast registration in PD `pdn`: its MR is free then and nobody uses the memory
-    /// any more. Takes as long as another worker's slice at most. The caller has no [`Message`](super::Message) open.
-    pub(crate) fn invalidate(&self, key: u32, pdn: u32) -> KeyResult<()> {
-        let mr = self.table.get(key >> VARIANT_BITS).ok_or(KeyFault)?;
+    /// Invalidates `key`, of an MR for fast registration or a window of type 2, on behalf of work at a QP in its PD: the MR or
+    /// window is free then and nobody uses the memory any more. Takes as long as another worker's slice at most. The caller
+    /// has no [`Message`](super::Message) open.
+    pub(crate) fn invalidate(&self, key: u32, by: Reached) -> KeyResult<()> {
+        if self.windows.owns(key) {
+            return self.windows.invalidate(key, by);
+        }
+        let mr = self.table.get(number_of(key)).ok_or(KeyFault)?;
         mr.fast()
-            .filter(|_| mr.pd.number() == pdn)
+            .filter(|_| mr.pd.number() == by.pdn)
             .ok_or(KeyFault)?
             .invalidate(key)
     }
 
-    /// Removes an MR: its key opens nothing from now on. Workers may still use it until they are synchronised with;
-    /// then its number is given back by [`release`](Self::release).
-    pub(crate) fn remove(&self, number: u32) -> Option<Arc<Mr>> {
-        self.table.remove(number)
+    /// Binds a window to a part of the MR that `lkey` names, for work of a QP: all are of one PD. Returns the window's number
+    /// if it belongs to the QP now. The caller has no [`Message`](super::Message) open.
+    pub(crate) fn bind(&self, by: Reached, lkey: u32, wanted: &Binding) -> KeyResult<Option<u32>> {
+        if wanted.len == 0 {
+            return self.windows.bind(by, wanted, None);
+        }
+        let mr = self.table.get(number_of(lkey)).ok_or(KeyFault)?;
+        let names = |region: &Arc<Region>| region.key() == lkey;
+        if mr.pd.number() != by.pdn || !mr.fixed().is_some_and(names) {
+            return Err(KeyFault);
+        }
+        self.windows.bind(by, wanted, Some(&mr))
     }
 
-    /// Takes the memory of an MR away that was made with it: its keys open nothing from now on, and stay its own.
+    /// The memory windows.
+    pub(crate) fn windows(&self) -> &WindowTable {
+        &self.windows
+    }
+
+    /// What MR `number` is now, one that was made with its memory and has it, or fails with `EINVAL`.
+    pub(crate) fn current(&self, number: u32) -> Result<(PdUse, Arc<Region>)> {
+        let current = |mr: &Mr| {
+            let is_revoked = mr.is_revoked.load(Ordering::Relaxed);
+            let region = mr.fixed().filter(|_| !is_revoked)?;
+            Some((mr.pd.again(), region.clone()))
+        };
+        self.table
+            .with(number, current)
+            .flatten()
+            .ok_or(Errno::INVAL)
+    }
+
+    /// Makes MR `number` into this, under its old key; `charge` is there if it has new pages. Workers may still use what it
+    /// was until they are synchronised with.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there is none, `EBUSY` while windows are bound to it.
+    pub(crate) fn replace(
+        &self,
+        number: u32,
+        pd: PdUse,
+        region: Region,
+        charge: Option<PageCharge<'_>>,
+    ) -> Result<()> {
+        let old = self.table.get(number).ok_or(Errno::INVAL)?;
+        if !old.windows.close() {
+            return Err(Errno::BUSY);
+        }
+        let counted = match charge {
+            None => old.counted,
+            Some(mut charge) => {
+                self.pages.fetch_sub(old.counted, Ordering::Relaxed);
+                std::mem::take(&mut charge.npages)
+            }
+        };
+        let new = Mr {
+            number,
+            pd,
+            kind: Kind::Fixed(Arc::new(region)),
+            counted,
+            is_revoked: AtomicBool::new(false),
+            windows: WindowCount::default(),
+        };
+        self.table.replace(number, Arc::new(new));
+        Ok(())
+    }
+
+    /// Removes an MR: its key opens nothing from now on. Workers may still use it until they are synchronised with;
+    /// then its number is given back by [`release`](Self::release).
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there is none, `EBUSY` while windows are bound to it.
+    pub(crate) fn remove(&self, number: u32) -> Result<Arc<Mr>> {
+        let idle = self.table.with(number, |mr| mr.windows.close());
+        match idle {
+            Some(true) => self.table.remove(number).ok_or(Errno::INVAL),
+            Some(false) => Err(Errno::BUSY),
+            None => Err(Errno::INVAL),
+        }
+    }
+
+    /// Takes the memory of an MR away that was made with it, without windows: its keys open nothing from now on, and stay its own.
     /// Workers may still use the memory until they are synchronised with. Returns whether there is such an MR.
     pub(crate) fn revoke(&self, number: u32) -> bool {
         let revoke = |mr: &Mr| {
-            let is_fixed = matches!(mr.kind, Kind::Fixed(_));
-            mr.is_revoked.fetch_or(is_fixed, Ordering::Release);
-            is_fixed
+            let windowless = |region: &Arc<Region>| !region.access().contains(AccessFlags::MW_BIND);
+            let can_be = mr.fixed().is_some_and(windowless);
+            mr.is_revoked.fetch_or(can_be, Ordering::Release);
+            can_be
         };
         self.table.with(number, revoke) == Some(true)
     }
@@ -236,6 +337,62 @@ impl MrTable {
         self.visit(key, pdn, open).flatten().ok_or(KeyFault)
     }
 
+    /// As [`open`](Self::open), for work of a peer at a QP: windows open too.
+    #[inline]
+    pub(crate) fn open_remote(
+        &self,
+        key: u32,
+        by: Reached,
+        addr: u64,
+        len: u64,
+        access: AccessFlags,
+    ) -> KeyResult<Arc<Region>> {
+        let open = |region: &Arc<Region>| {
+            region
+                .allows(key, addr, len, access)
+                .then(|| region.clone())
+        };
+        self.visit_remote(key, by, open).flatten().ok_or(KeyFault)
+    }
+
+    /// Whether [`open_remote`](Self::open_remote) would succeed.
+    #[inline]
+    pub(crate) fn check_remote(
+        &self,
+        key: u32,
+        by: Reached,
+        addr: u64,
+        len: u64,
+        access: AccessFlags,
+    ) -> KeyResult<()> {
+        match self.visit_remote(key, by, |region| region.allows(key, addr, len, access)) {
+            Some(true) => Ok(()),
+            _ => Err(KeyFault),
+        }
+    }
+
+    /// Whether `key` names memory with all rights of `access` to work of a peer at a QP, wherever that is.
+    pub(crate) fn names_remote(&self, key: u32, by: Reached, access: AccessFlags) -> KeyResult<()> {
+        match self.visit_remote(key, by, |region| region.names(key, access)) {
+            Some(true) => Ok(()),
+            _ => Err(KeyFault),
+        }
+    }
+
+    #[inline]
+    fn visit_remote<R>(
+        &self,
+        key: u32,
+        by: Reached,
+        visit: impl FnOnce(&Arc<Region>) -> R,
+    ) -> Option<R> {
+        if self.windows.owns(key) {
+            self.windows.visit(key, by, visit)
+        } else {
+            self.visit(key, by.pdn, visit)
+        }
+    }
+
     /// Whether [`open`](Self::open) would succeed.
     #[inline]
     pub(crate) fn check(
@@ -264,11 +421,24 @@ impl MrTable {
                 Kind::Fast(fast) => fast.with_region(visit),
             }
         };
-        self.table.with(key >> VARIANT_BITS, visit).flatten()
+        self.table.with(number_of(key), visit).flatten()
     }
 }
 
 impl Mr {
+    /// The region of one that was made with its memory.
+    pub(super) fn fixed(&self) -> Option<&Arc<Region>> {
+        match &self.kind {
+            Kind::Fixed(region) => Some(region),
+            Kind::Fast(_) => None,
+        }
+    }
+
+    /// Windows that are bound to it.
+    pub(super) fn windows(&self) -> &WindowCount {
+        &self.windows
+    }
+
     fn fast(&self) -> Option<&FastMr> {
         match &self.kind {
             Kind::Fixed(_) => None,
@@ -295,6 +465,11 @@ mod tests {
     use super::*;
     use crate::pd::Pd;
 
+    /// Work at a QP in this PD.
+    fn at(pdn: u32) -> Reached {
+        Reached { pdn, qpn: 9 }
+    }
+
     fn all_memory(table: &MrTable, pdn: u32, access: AccessFlags) -> (u32, u32) {
         let charge = table.reserve_pages(0).unwrap();
         table
@@ -310,7 +485,7 @@ mod tests {
 
     #[test]
     fn a_key_opens_one_mr_only() {
-        let table = MrTable::new(1, 10);
+        let table = MrTable::new(1, 1, 10);
         let (number, key) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
         assert!(table
             .check(key, 7, 0x1000, 8, AccessFlags::LOCAL_WRITE)
@@ -354,7 +529,7 @@ mod tests {
 
     #[test]
     fn pages_are_counted() {
-        let table = MrTable::new(4, 10);
+        let table = MrTable::new(4, 1, 10);
         let charge = table.reserve_pages(8).unwrap();
         assert_eq!(table.reserve_pages(3).err(), Some(Errno::NOMEM));
         let (number, _) = table
@@ -393,11 +568,11 @@ mod tests {
 
     #[test]
     fn fast_registration_and_invalidation() {
-        let table = MrTable::new(4, 100);
+        let table = MrTable::new(4, 1, 100);
         let (number, key) = fast(&table, 7);
         let opens = |key| table.check(key, 7, 0x1000, 8, AccessFlags::NONE).is_ok();
         assert!(!opens(key), "free");
-        assert_eq!(table.invalidate(key, 7), Err(KeyFault), "free");
+        assert_eq!(table.invalidate(key, at(7)), Err(KeyFault), "free");
         let without = Registration {
             pages: None,
             ..registration(number, key)
@@ -417,10 +592,10 @@ mod tests {
         assert!(opens(key));
         let again = registration(number, key ^ 1);
         assert_eq!(table.register(7, again), Err(KeyFault), "valid");
-        assert_eq!(table.invalidate(key ^ 1, 7), Err(KeyFault), "stale key");
-        assert_eq!(table.invalidate(key, 8), Err(KeyFault), "PD");
+        assert_eq!(table.invalidate(key ^ 1, at(7)), Err(KeyFault), "stale key");
+        assert_eq!(table.invalidate(key, at(8)), Err(KeyFault), "PD");
         assert!(opens(key));
-        assert_eq!(table.invalidate(key, 7), Ok(()));
+        assert_eq!(table.invalidate(key, at(7)), Ok(()));
         assert!(!opens(key));
 
         assert_eq!(table.register(7, registration(number, key ^ 0x5a)), Ok(()));
@@ -429,9 +604,9 @@ mod tests {
 
     #[test]
     fn only_mrs_made_for_it_are_registered_or_invalidated() {
-        let table = MrTable::new(4, 100);
+        let table = MrTable::new(4, 1, 100);
         let (number, key) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
-        assert_eq!(table.invalidate(key, 7), Err(KeyFault));
+        assert_eq!(table.invalidate(key, at(7)), Err(KeyFault));
         assert_eq!(table.register(7, registration(number, key)), Err(KeyFault));
         assert_eq!(table.max_fast_pages(number), Err(Errno::INVAL));
         assert!(table.check(key, 7, 0, 8, AccessFlags::NONE).is_ok());
@@ -439,7 +614,7 @@ mod tests {
 
     #[test]
     fn mapped_pages_wait_for_the_registration() {
-        let table = MrTable::new(4, 100);
+        let table = MrTable::new(4, 1, 100);
         let (number, key) = fast(&table, 7);
         let mapped = |base| Mapped {
             base,
@@ -459,7 +634,7 @@ mod tests {
         assert!(opens(0x2000) && !opens(0x1fff));
         table.map(number, mapped(0x1000)).unwrap();
         assert!(!opens(0x1000), "the registration stays");
-        table.invalidate(key, 7).unwrap();
+        table.invalidate(key, at(7)).unwrap();
         register().unwrap();
         assert!(opens(0x1000));
         assert_eq!(table.max_fast_pages(number), Ok(4));
@@ -468,7 +643,7 @@ mod tests {
     #[test]
     fn invalidation_waits_for_who_uses_the_memory() {
         use std::sync::atomic::AtomicBool;
-        let table = MrTable::new(4, 100);
+        let table = MrTable::new(4, 1, 100);
         let (number, key) = fast(&table, 7);
         table.register(7, registration(number, key)).unwrap();
         let region = table.open(key, 7, 0, 1, AccessFlags::NONE).unwrap();
@@ -481,7 +656,7 @@ mod tests {
                 released.store(true, Ordering::SeqCst);
                 drop(region);
             });
-            table.invalidate(key, 7).unwrap();
+            table.invalidate(key, at(7)).unwrap();
             assert!(released.load(Ordering::SeqCst));
         });
     }

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Send work requests that concern keys of their own side: REG_MR and LOCAL_INV, and what RDMA READ with invalidate does
-//! at its end.
+//! Send work requests that concern keys of their own side: REG_MR, BIND_MW and LOCAL_INV, and what RDMA READ with
+//! invalidate does at its end.
 //!
 //! A registration takes effect when its WQE is taken, before those behind it are looked at: it concerns a free MR,
-//! which no earlier work request can use. An invalidation waits until all earlier work requests have ended, and no WQE
+//! which no earlier work request can use. A window is bound in its turn: only work of peers uses its key, which they learn
+//! from what follows. An invalidation waits until all earlier work requests have ended, and no WQE
 //! behind it is taken before it has ended itself.
 
 use std::sync::Arc;
 
 use virtio_rdma_abi::config::F_REG_PAGES;
 use virtio_rdma_abi::ctrl::PageListDepth;
-use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
+use virtio_rdma_abi::ib::{AccessFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
-use virtio_rdma_abi::wqe::{Member, Reg, RegPages, SqHeader};
+use virtio_rdma_abi::wqe::{BindMw, Member, Reg, RegPages, SqHeader};
 
 use super::SendTurn;
 use crate::config::MR_PAGE_SHIFTS;
 use crate::error::{require, Result};
-use crate::memory::{check_access, Mapped, PageList, PageMap, Registration};
+use crate::memory::{check_access, Binding, Mapped, PageList, PageMap, Registration};
 use crate::wqe::{Posted, Snapshots};
 
 /// Whether a work request is a REG_MR.
@@ -50,14 +51,31 @@ impl SendTurn<'_> {
             return Ok(());
         }
         let header = SqHeader::get(&snapshots.get(posted.snapshot)[..SqHeader::SIZE]);
+        if header.opcode == WrOpcode::BindMw.value() {
+            return self.bind(&BindMw::load(&header.wr));
+        }
         self.invalidate(u32::from_le_bytes(header.ex))
+    }
+
+    /// Binds a memory window.
+    fn bind(&self, bind: &BindMw) -> std::result::Result<(), WcStatus> {
+        let wanted = Binding {
+            old_key: bind.mw_rkey,
+            new_key: bind.rkey,
+            access: bind.access,
+            addr: bind.addr,
+            len: bind.length,
+        };
+        require(bind.reserved == [0; 4])
+            .ok()
+            .and_then(|()| self.qp.bind(self.device, bind.lkey, &wanted).ok())
+            .ok_or(WcStatus::MwBindErr)
     }
 
     /// Invalidates a local key.
     pub(super) fn invalidate(&self, key: u32) -> std::result::Result<(), WcStatus> {
-        self.device
-            .mrs
-            .invalidate(key, self.pdn())
+        self.qp
+            .invalidate(self.device, key)
             .map_err(|_| WcStatus::MwBindErr)
     }
 
@@ -87,7 +105,7 @@ impl SendTurn<'_> {
 }
 
 fn registration(reg: &Reg, pages: Option<Mapped>) -> Result<Registration> {
-    check_access(reg.access)?;
+    check_access(reg.access, AccessFlags::NONE)?;
     Ok(Registration {
         number: reg.mrn,
         key: reg.key,

@@ -14,6 +14,7 @@ mod state;
 mod summary;
 mod transport;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use virtio_rdma_abi::wire::Wire;
 use crate::cq::Cq;
 use crate::event::Source;
 use crate::fabric::Exclusive;
-use crate::memory::{RingMem, VirtqueueMem};
+use crate::memory::{number_of, Binding, KeyFault, Reached, RingMem, VirtqueueMem};
 use crate::pd::PdUse;
 use crate::srq::Srq;
 use crate::Device;
@@ -75,6 +76,8 @@ pub(crate) struct Qp {
     serving: Exclusive,
     /// What others may see of it at any time.
     pub summary: Summary,
+    /// Numbers of the windows of type 2 that it bound.
+    windows: Mutex<BTreeSet<u32>>,
     send: Mutex<SendSide>,
     recv: Mutex<RecvSide>,
 }
@@ -137,6 +140,7 @@ impl Qp {
             timer_expired: AtomicBool::new(false),
             serving: Exclusive::default(),
             summary: Summary::default(),
+            windows: Mutex::default(),
             send: Mutex::new(SendSide::new(init.sq.layout())),
             recv: Mutex::new(RecvSide::new(init.rq.as_ref().map(RingMem::layout))),
             sq: init.sq,
@@ -170,6 +174,42 @@ impl Qp {
     #[inline]
     pub(crate) fn awaits_responses(&self) -> bool {
         matches!(self.state(), Some(QpState::Rts | QpState::Sqd))
+    }
+
+    /// As whom its work and its peer's use keys.
+    #[inline]
+    pub(crate) fn reached(&self) -> Reached {
+        Reached {
+            pdn: self.pd.number(),
+            qpn: self.number,
+        }
+    }
+
+    /// Invalidates a key on behalf of its work or its peer's.
+    pub(crate) fn invalidate(&self, device: &Device, key: u32) -> Result<(), KeyFault> {
+        device.mrs.invalidate(key, self.reached())?;
+        self.forget_window(number_of(key));
+        Ok(())
+    }
+
+    /// Binds a window on behalf of its work to a part of the MR that `lkey` names.
+    fn bind(&self, device: &Device, lkey: u32, wanted: &Binding) -> Result<(), KeyFault> {
+        if let Some(number) = device.mrs.bind(self.reached(), lkey, wanted)? {
+            self.windows.lock().insert(number);
+        }
+        Ok(())
+    }
+
+    /// Unbinds its windows. It is destroyed, and no worker is at it any more.
+    pub(crate) fn unbind_windows(&self, device: &Device) {
+        for number in std::mem::take(&mut *self.windows.lock()) {
+            device.mrs.windows().forsake(number, self.number);
+        }
+    }
+
+    /// Window `number` does not belong to it any more.
+    pub(crate) fn forget_window(&self, number: u32) {
+        self.windows.lock().remove(&number);
     }
 
     /// Locks the send half.

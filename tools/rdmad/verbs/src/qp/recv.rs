@@ -2,10 +2,12 @@
 
 //! The receive half of a QP.
 
+use std::sync::atomic::{fence, Ordering};
+
 use dma::DmaView;
 use roce::env::BadReceive;
 use roce::net::Addresses;
-use roce::work::{AtomicOp, RecvCompletion, RecvWr, Remote, With};
+use roce::work::{AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, With};
 use roce::{Connection, Path};
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, WcFlags, WcStatus};
@@ -16,7 +18,7 @@ use virtio_rdma_ring::DeviceQueue;
 use super::{Qp, Responder};
 use crate::counters::Counter;
 use crate::gid::vlan_of;
-use crate::memory::{Fault, KeyFault, Memory, Message, RingMem, RingView};
+use crate::memory::{Fault, KeyFault, Memory, Message, Reached, RingMem, RingView};
 use crate::srq::Srq;
 use crate::wqe::{fetch_flushed, fetch_recv, max_rq_wqe, BadRecv, Received};
 use crate::Device;
@@ -178,7 +180,10 @@ impl<'a> RecvTurn<'a> {
         Memory {
             view: self.view,
             mrs: &self.device.mrs,
-            pdn,
+            by: Reached {
+                pdn,
+                ..self.qp.reached()
+            },
         }
     }
 
@@ -210,9 +215,27 @@ impl<'a> RecvTurn<'a> {
         self.remote(at, AccessFlags::REMOTE_ATOMIC).atomic(op)
     }
 
+    /// Writes 8 bytes at once to an aligned address of this side that the peer names.
+    pub(crate) fn write_word(&self, at: Remote, data: [u8; 8]) -> Result<(), Fault> {
+        self.remote(at, AccessFlags::REMOTE_WRITE).write_word(data)
+    }
+
+    /// Executes a FLUSH of the peer. What earlier work has stored is visible to all as soon as it is stored: it is only
+    /// kept from being seen after the answer.
+    pub(crate) fn place(&self, flush: &FlushOp) -> Result<(), Fault> {
+        let Memory { mrs, by, .. } = self.memory();
+        let (at, access) = (flush.remote, flush.access());
+        match flush.length {
+            Some(len) => mrs.check_remote(at.rkey, by, at.va, len.into(), access)?,
+            None => mrs.names_remote(at.rkey, by, access)?,
+        }
+        fence(Ordering::SeqCst);
+        Ok(())
+    }
+
     /// Invalidates a key as a SEND of the peer asks for.
     pub(crate) fn invalidate(&self, rkey: u32) -> Result<(), KeyFault> {
-        self.device.mrs.invalidate(rkey, self.qp.pd.number())
+        self.qp.invalidate(self.device, rkey)
     }
 
     /// Takes the next receive work request. On an error the QP has gone to ERR, with a completion or an event that tells why.

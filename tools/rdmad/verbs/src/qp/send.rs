@@ -235,7 +235,7 @@ impl<'a> SendTurn<'a> {
         Memory {
             view: self.view,
             mrs: &self.device.mrs,
-            pdn: self.qp.pd.number(),
+            by: self.qp.reached(),
         }
     }
 
@@ -270,6 +270,7 @@ impl<'a> SendTurn<'a> {
             pdn: self.qp.pd.number(),
             signal_all: self.qp.signal_all,
             reads: side.attr.max_rd_atomic > 0,
+            features: self.device.negotiated(),
             max_message: max_message(self.qp.qp_type, mtu),
         };
         let mut fetched = fetch_send(

@@ -2,11 +2,16 @@
 
 //! Send work requests: which opcodes a QP may use, and what they may say.
 
-use roce::work::{AtomicOp, Remote, SendOp, SendWr, With, ATOMIC_SIZE, MAX_MESSAGE};
-use virtio_rdma_abi::ib::{AccessFlags, QpType, SendFlags, WcStatus, WrOpcode};
+use roce::work::{AtomicOp, FlushOp, Remote, SendOp, SendWr, With, ATOMIC_SIZE, MAX_MESSAGE};
+use virtio_rdma_abi::config::{F_ATOMIC_WRITE, F_FLUSH, F_MEM_WINDOWS};
+use virtio_rdma_abi::ib::{
+    AccessFlags, FlushLevel, FlushTypes, QpType, SendFlags, WcStatus, WrOpcode,
+};
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::wire::Wire;
-use virtio_rdma_abi::wqe::{sq_wqe_size, Atomic, Member, Rdma, SqHeader, INLINE_OFFSET};
+use virtio_rdma_abi::wqe::{
+    sq_wqe_size, Atomic, AtomicWrite, Flush, Member, Rdma, SqHeader, INLINE_OFFSET,
+};
 use virtio_rdma_ring::{DeviceQueue, RingError};
 
 use super::{sge, Snapshots};
@@ -48,6 +53,8 @@ pub(crate) struct SendRules<'a> {
     pub user: bool,
     /// Every WQE is signalled.
     pub signal_all: bool,
+    /// What was negotiated.
+    pub features: u64,
     /// READs and atomic operations may be outstanding.
     pub reads: bool,
     /// Longest message in bytes.
@@ -135,12 +142,24 @@ fn check_send(
     };
     has(SqHeader::SIZE)?;
     let opcode = WrOpcode::try_from(header.opcode).map_err(|_| WcStatus::LocQpOpErr)?;
-    if !permits(rules.qp_type, opcode) || rules.user && opcode == WrOpcode::RegMr {
+    if !permits(rules.qp_type, opcode)
+        || rules.user && opcode == WrOpcode::RegMr
+        || feature_of(opcode).is_some_and(|bit| rules.features & (1 << bit) == 0)
+    {
         return Err(WcStatus::LocQpOpErr);
     }
-    wr.op = operation(opcode, header);
-    if let SendOp::Local { .. } = wr.op {
-        return Ok(());
+    wr.op = operation(opcode, header).ok_or(WcStatus::LocQpOpErr)?;
+    match wr.op {
+        SendOp::Local { .. } => return Ok(()),
+        SendOp::AtomicWrite { .. } | SendOp::Flush(_) => {
+            // They count among those that the peer may have outstanding.
+            let admitted = rules.reads.then_some(()).ok_or(WcStatus::LocQpOpErr);
+            if opcode == WrOpcode::AtomicWrite {
+                wr.length = ATOMIC_SIZE;
+            }
+            return admitted;
+        }
+        _ => {}
     }
     if opcode == WrOpcode::RdmaReadWithInv {
         wr.local.invalidates = Some(u32::from_le_bytes(header.ex));
@@ -214,6 +233,16 @@ pub(crate) fn max_message(qp_type: QpType, mtu: u32) -> u32 {
     }
 }
 
+/// The feature bit that an opcode needs, if any.
+fn feature_of(opcode: WrOpcode) -> Option<u32> {
+    match opcode {
+        WrOpcode::BindMw => Some(F_MEM_WINDOWS),
+        WrOpcode::AtomicWrite => Some(F_ATOMIC_WRITE),
+        WrOpcode::Flush => Some(F_FLUSH),
+        _ => None,
+    }
+}
+
 /// Whether QPs of this type have this operation (IBTA 10.8.2, table 96).
 fn permits(qp_type: QpType, opcode: WrOpcode) -> bool {
     use WrOpcode::*;
@@ -221,7 +250,7 @@ fn permits(qp_type: QpType, opcode: WrOpcode) -> bool {
         QpType::Rc => true,
         QpType::Uc => matches!(
             opcode,
-            Send | SendWithImm | RdmaWrite | RdmaWriteWithImm | LocalInv | RegMr
+            Send | SendWithImm | RdmaWrite | RdmaWriteWithImm | LocalInv | BindMw | RegMr
         ),
         QpType::Ud | QpType::Gsi => matches!(opcode, Send | SendWithImm),
         QpType::Smi => false,
@@ -233,14 +262,17 @@ const LOCAL_INV: SendOp = SendOp::Local { drained: true };
 /// A registration: it has taken effect before its turn comes.
 const REG_MR: SendOp = SendOp::Local { drained: false };
 
-/// What a WQE asks for.
-fn operation(opcode: WrOpcode, header: &SqHeader) -> SendOp {
+/// A memory window is bound in its turn.
+const BIND_MW: SendOp = SendOp::Local { drained: false };
+
+/// What a WQE asks for, or `None` if that makes no sense.
+fn operation(opcode: WrOpcode, header: &SqHeader) -> Option<SendOp> {
     let rdma = Rdma::load(&header.wr);
     let remote = Remote {
         va: rdma.remote_addr,
         rkey: rdma.rkey,
     };
-    match opcode {
+    Some(match opcode {
         WrOpcode::Send => SendOp::Send {
             with: With::Nothing,
         },
@@ -274,6 +306,34 @@ fn operation(opcode: WrOpcode, header: &SqHeader) -> SendOp {
             SendOp::Atomic { remote, op }
         }
         WrOpcode::LocalInv => LOCAL_INV,
+        WrOpcode::BindMw => BIND_MW,
         WrOpcode::RegMr => REG_MR,
-    }
+        WrOpcode::AtomicWrite => {
+            let write = AtomicWrite::load(&header.wr);
+            SendOp::AtomicWrite {
+                remote: Remote {
+                    va: write.remote_addr,
+                    rkey: write.rkey,
+                },
+                data: write.data,
+            }
+        }
+        WrOpcode::Flush => SendOp::Flush(flush(&Flush::load(&header.wr))?),
+    })
+}
+
+fn flush(wqe: &Flush) -> Option<FlushOp> {
+    let level = FlushLevel::try_from(wqe.level).ok()?;
+    let valid = !wqe.types.has_unknown() && wqe.types != FlushTypes::NONE && wqe.reserved == [0; 6];
+    valid.then_some(FlushOp {
+        remote: Remote {
+            va: wqe.remote_addr,
+            rkey: wqe.rkey,
+        },
+        length: match level {
+            FlushLevel::Range => Some(wqe.length),
+            FlushLevel::Mr => None,
+        },
+        types: wqe.types,
+    })
 }

@@ -13,11 +13,13 @@ mod errors;
 mod events;
 mod hostile;
 mod registration;
+mod registration_again;
 mod resize;
 mod revocation;
 mod services;
 mod srq;
 mod switch;
+mod windows;
 
 /// Queues are own rings here; the test program `rfc` runs what it can on virtqueues of the transport.
 pub const MODE: harness::Mode = harness::Mode::OwnRings;

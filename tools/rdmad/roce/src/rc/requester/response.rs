@@ -12,7 +12,7 @@ use crate::packet::Packet;
 use crate::rc::timer::rnr_delay;
 use crate::work::{SendOp, WcStatus};
 
-use super::Requester;
+use super::{Pending, Requester};
 
 /// `rnr_retry` without a limit.
 const RNR_RETRY_FOREVER: u8 = 7;
@@ -121,6 +121,12 @@ impl<L> Requester<L> {
         env: &mut E,
     ) -> Result<(), QpError> {
         let at = self.una;
+        let is_done = |pending: &&Pending<L>| {
+            matches!(pending.wr.op, SendOp::AtomicWrite { .. } | SendOp::Flush(_))
+        };
+        if self.queue.front().filter(is_done).is_some() {
+            return self.done(position, payload, now, env);
+        }
         let read = self
             .queue
             .front()
@@ -148,6 +154,23 @@ impl<L> Requester<L> {
         // Below zero if the request was to be repeated and its first answer came after all.
         self.unanswered = self.unanswered.saturating_sub(u32::from(ends));
         self.progress(at + 1, now);
+        self.settle(env)
+    }
+
+    /// Takes the answer to the atomic WRITE or FLUSH at `una`: a READ response without data (IBTA A19.4).
+    fn done<E: RequesterEnv<Send = L>>(
+        &mut self,
+        position: Position,
+        payload: &[u8],
+        now: Instant,
+        env: &mut E,
+    ) -> Result<(), QpError> {
+        if position != Position::Only || !payload.is_empty() {
+            return Err(self.fail(WcStatus::BadRespErr, env));
+        }
+        // As for READs, it may be below zero.
+        self.unanswered = self.unanswered.saturating_sub(1);
+        self.progress(self.una + 1, now);
         self.settle(env)
     }
 

@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use crate::connection::{ident, Pause, QpError, Sent};
 use crate::env::{Incident, RequesterEnv};
-use crate::headers::{AtomicEth, Bth, Transport};
+use crate::headers::{AtomicEth, Bth, Feth, Transport};
 use crate::opcode::{Op, Opcode, Service};
 use crate::packet::{build, frame_size};
 use crate::psn::Psn;
 use crate::rc::WINDOW;
 use crate::segment::{reth, segment};
-use crate::work::{AtomicOp, SendOp};
+use crate::work::{AtomicOp, FlushLevel, FlushOp, SendOp, ATOMIC_SIZE};
 
 use super::{is_answered, Requester};
 
@@ -25,6 +25,8 @@ struct Next {
     /// Payload, as a part of the message.
     offset: u32,
     length: u32,
+    /// The payload, if it is in the work request itself.
+    word: Option<[u8; 8]>,
     /// Packet to be sent after this one. A READ request takes the place of all its responses.
     end: u64,
 }
@@ -36,6 +38,7 @@ impl Next {
             transport,
             offset: 0,
             length: 0,
+            word: None,
             end,
         }
     }
@@ -93,6 +96,10 @@ impl<L> Requester<L> {
             length,
             |out| {
                 if out.is_empty() {
+                    return Ok(());
+                }
+                if let Some(word) = next.word {
+                    out.copy_from_slice(&word);
                     return Ok(());
                 }
                 env.gather(&pending.wr.local, next.offset, out)
@@ -161,6 +168,31 @@ impl<L> Requester<L> {
                 });
                 Some(Next::bare(transport, at + 1))
             }
+            SendOp::AtomicWrite { remote, data } => {
+                let mut transport = self.request(Op::AtomicWrite, psn);
+                transport.reth = Some(reth(remote, 0, ATOMIC_SIZE));
+                Some(Next {
+                    length: ATOMIC_SIZE,
+                    word: Some(data),
+                    ..Next::bare(transport, at + 1)
+                })
+            }
+            SendOp::Flush(FlushOp {
+                remote,
+                length,
+                types,
+            }) => {
+                let mut transport = self.request(Op::Flush, psn);
+                transport.feth = Some(Feth {
+                    types,
+                    level: match length {
+                        Some(_) => FlushLevel::Range,
+                        None => FlushLevel::Mr,
+                    },
+                });
+                transport.reth = Some(reth(remote, 0, length.unwrap_or(0)));
+                Some(Next::bare(transport, at + 1))
+            }
             SendOp::Send { .. } | SendOp::Write { .. } => {
                 let mut segment = segment(Service::Rc, &self.connection, wr, index, psn)?;
                 // The first packet of a repetition asks too: what follows may be held up for longer than the peer
@@ -175,6 +207,7 @@ impl<L> Requester<L> {
                     transport: segment.transport,
                     offset: segment.offset,
                     length: segment.length,
+                    word: None,
                     end: at + 1,
                 })
             }

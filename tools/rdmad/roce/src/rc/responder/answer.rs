@@ -59,6 +59,9 @@ impl<R> Responder<R> {
                 (position, Op::ReadResponse(position), length)
             }
             Answer::Atomic(_) => (Position::Only, Op::AtomicAck, 0),
+            Answer::Written | Answer::Flushed => {
+                (Position::Only, Op::ReadResponse(Position::Only), 0)
+            }
         };
         let mut transport = Transport::new(Bth::new(
             Opcode::rc(op),
@@ -88,7 +91,9 @@ impl<R> Responder<R> {
             length as usize,
             |payload| match job.answer {
                 Answer::Read { remote, .. } if !payload.is_empty() => env.read(remote, payload),
-                Answer::Read { .. } | Answer::Atomic(_) => Ok(()),
+                Answer::Read { .. } | Answer::Atomic(_) | Answer::Written | Answer::Flushed => {
+                    Ok(())
+                }
             },
         );
         if let Err(fault) = built {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Atomic operations. An operation executes once, as its request arrives in order; its result is kept for as long as the
+//! Atomic operations and atomic WRITEs. An operation executes once, as its request arrives in order; its result is kept for as long as the
 //! peer may ask for it again (IBTA 9.4.5).
 
 use crate::env::ResponderEnv;
+use crate::headers::Reth;
 use crate::psn::Psn;
 use crate::work::{AccessFlags, AtomicOp, Remote, ATOMIC_SIZE};
 
@@ -23,21 +24,44 @@ impl<R> Responder<R> {
             return Err(INVALID);
         }
         let original = env.atomic(at, op)?;
+        self.keep(Answer::Atomic(original));
+        Ok(())
+    }
+
+    /// Executes an atomic WRITE and queues its answer (IBTA A19.4.2).
+    pub(super) fn atomic_write<E: ResponderEnv<Recv = R>>(
+        &mut self,
+        reth: Reth,
+        payload: &[u8],
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        self.make_room()?;
+        let data = payload.try_into().map_err(|_| INVALID)?;
+        let aligned = reth.va % u64::from(ATOMIC_SIZE) == 0 && reth.length == ATOMIC_SIZE;
+        if !aligned || !self.attr.access.contains(AccessFlags::REMOTE_WRITE) {
+            return Err(INVALID);
+        }
+        env.write_word(reth.remote(), data)?;
+        self.keep(Answer::Written);
+        Ok(())
+    }
+
+    /// Queues the answer to the expected request, and keeps it for duplicates.
+    fn keep(&mut self, answer: Answer) {
         if self.results.len() >= self.job_limit() {
             self.results.pop_front();
         }
-        self.results.push_back((self.expected, original));
+        self.results.push_back((self.expected, answer));
         self.next_msn();
-        self.queue(self.expected, Answer::Atomic(original), false);
-        Ok(())
+        self.queue(self.expected, answer, false);
     }
 
     /// Answers an atomic operation once more. A requester that still waits has it among the last ones; nothing is answered
     /// to others.
     pub(super) fn atomic_again(&mut self, psn: Psn) {
         let result = self.results.iter().rev().find(|(at, _)| *at == psn);
-        if let Some(&(_, original)) = result {
-            self.queue_again(psn, Answer::Atomic(original));
+        if let Some(&(_, answer)) = result {
+            self.queue_again(psn, answer);
         }
     }
 }

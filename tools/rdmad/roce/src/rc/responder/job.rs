@@ -33,14 +33,23 @@ pub(super) enum Answer {
     },
     /// The original value of an atomic operation.
     Atomic(u64),
+    /// An atomic WRITE is done.
+    Written,
+    /// A FLUSH is done.
+    Flushed,
 }
 
 impl Job {
+    /// Whether the peer may have only so many of them outstanding: FLUSHes don't count.
+    fn is_limited(&self) -> bool {
+        !matches!(self.answer, Answer::Flushed)
+    }
+
     /// PSN behind the last response.
     fn end(&self, connection: &Connection) -> Psn {
         match self.answer {
             Answer::Read { remaining, .. } => self.psn.add(packets(remaining, connection.mtu)),
-            Answer::Atomic(_) => self.psn.add(1),
+            Answer::Atomic(_) | Answer::Written | Answer::Flushed => self.psn.add(1),
         }
     }
 }
@@ -79,18 +88,23 @@ impl<R> Responder<R> {
         if self.message.is_some() {
             return Err(INVALID);
         }
-        if self.jobs.len() >= self.job_limit() {
+        if self.limited_jobs() >= self.job_limit() {
             // The peer never has more of them outstanding than the limit, so it has the answer to the oldest of these
             // by now: it asked again, and then the first answer came after all.
-            match self.jobs.front() {
-                Some(oldest) if oldest.duplicate => self.jobs.pop_front(),
+            match self.jobs.iter().position(Job::is_limited) {
+                Some(oldest) if self.jobs[oldest].duplicate => self.jobs.remove(oldest),
                 _ => return Err(INVALID),
             };
         }
         Ok(())
     }
 
-    /// READs and atomic operations that the peer may have outstanding.
+    /// Answers to requests of which the peer may have only so many outstanding.
+    pub(super) fn limited_jobs(&self) -> usize {
+        self.jobs.iter().filter(|job| job.is_limited()).count()
+    }
+
+    /// READs, atomic operations and atomic WRITEs that the peer may have outstanding.
     pub(super) fn job_limit(&self) -> usize {
         usize::from(self.attr.max_dest_rd_atomic.min(MAX_RD_ATOMIC))
     }
@@ -120,7 +134,11 @@ impl<R> Responder<R> {
         {
             self.jobs.pop_back();
         }
-        if self.jobs.len() < self.job_limit() {
+        let room = match answer {
+            Answer::Flushed => self.has_room_for_flush(),
+            _ => self.limited_jobs() < self.job_limit(),
+        };
+        if room {
             self.queue(psn, answer, true);
         }
     }

@@ -99,8 +99,12 @@ fn the_configuration_tells_what_works() {
             | DeviceCaps::UD_AV_PORT_ENFORCE
             | DeviceCaps::SYS_IMAGE_GUID
             | DeviceCaps::RC_RNR_NAK_GEN
+            | DeviceCaps::MEM_WINDOW
             | DeviceCaps::MEM_MGT_EXTENSIONS
             | DeviceCaps::BLOCK_MULTICAST_LOOPBACK
+            | DeviceCaps::MEM_WINDOW_TYPE_2B
+            | DeviceCaps::FLUSH_GLOBAL
+            | DeviceCaps::ATOMIC_WRITE
     );
     assert_eq!(config.atomic_cap, AtomicCap::Global.value());
     // 4 KiB to 1 GiB.
@@ -119,8 +123,8 @@ fn the_configuration_tells_what_works() {
         config.max_total_mcast_qp_attach,
     );
     assert_eq!(groups, (1024, 48, 8192));
-    let none = (config.max_mw, config.max_pi_fast_reg_page_list_len);
-    assert_eq!(none, (0, 0));
+    assert_eq!(config.max_mw, 65_536);
+    assert_eq!(config.max_pi_fast_reg_page_list_len, 0);
 }
 
 #[test]

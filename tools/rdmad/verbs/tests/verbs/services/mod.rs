@@ -10,6 +10,7 @@ mod keys;
 mod multicast;
 mod opcodes;
 mod pacing;
+mod placement;
 mod uc;
 mod ud;
 mod vlan;

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory windows.
+//!
+//! The core allocates and frees them; what they show to peers is up to work requests that it does not see.
+//!
+//! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
+
+use super::{
+    object::{
+        CoreObject,
+        Object, //
+    },
+    pd::Pd,
+    udata,
+    Driver, //
+};
+use crate::bindings;
+use kernel::{
+    error::from_result,
+    prelude::*, //
+};
+
+/// A device with memory windows.
+pub trait MemoryWindows: Driver {
+    /// Driver's part of a window. Dropping it unbinds and destroys the window.
+    type Mw: Send + Sync;
+
+    /// Creates a window that is not bound.
+    fn alloc_mw(pd: &Pd<Self>, mw_type: MwType) -> Result<NewMw<Self::Mw>>;
+}
+
+/// Type of a window (IBTA 10.6.7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MwType {
+    /// Type 1.
+    One,
+    /// Type 2A or 2B, whichever the device has.
+    Two,
+}
+
+impl TryFrom<bindings::ib_mw_type> for MwType {
+    type Error = Error;
+
+    fn try_from(value: bindings::ib_mw_type) -> Result<Self> {
+        match value {
+            bindings::ib_mw_type_IB_MW_TYPE_1 => Ok(Self::One),
+            bindings::ib_mw_type_IB_MW_TYPE_2 => Ok(Self::Two),
+            _ => Err(EINVAL),
+        }
+    }
+}
+
+/// A window that was created.
+pub struct NewMw<D> {
+    /// Remote key.
+    pub rkey: u32,
+    /// Driver's part.
+    pub driver: D,
+}
+
+/// A memory window.
+pub type Mw<T> = Object<bindings::ib_mw, T>;
+
+impl<T: MemoryWindows> CoreObject<T> for bindings::ib_mw {
+    type Driver = T::Mw;
+    type Own = ();
+}
+
+/// # Safety
+///
+/// Called by the core as `alloc_mw` of a device of `T`: `mw` is allocated and not in use, with its PD and type set; `udata`
+/// is valid.
+pub(super) unsafe extern "C" fn alloc<T: MemoryWindows>(
+    mw: *mut bindings::ib_mw,
+    udata: *mut bindings::ib_udata,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        unsafe { udata::expect_none(udata) }?;
+        // SAFETY: By the function's safety requirements; a PD is not destroyed before its windows.
+        let (pd, mw_type) = unsafe { (Pd::<T>::from_raw((*mw).pd), (*mw).type_) };
+        let new = T::alloc_mw(pd, MwType::try_from(mw_type)?)?;
+        // SAFETY: `mw` has the size that the operations state and is not in use yet.
+        unsafe {
+            (*mw).rkey = new.rkey;
+            let Ok(()) = Mw::<T>::init(mw, new.driver, ());
+        }
+        Ok(0)
+    })
+}
+
+/// # Safety
+///
+/// Called by the core as `dealloc_mw` of a device of `T`: `mw` was created and nothing uses it any more.
+pub(super) unsafe extern "C" fn dealloc<T: MemoryWindows>(mw: *mut bindings::ib_mw) -> c_int {
+    // SAFETY: By the function's safety requirements, nobody else has a reference.
+    unsafe { Mw::<T>::drop_parts(mw) };
+    0
+}

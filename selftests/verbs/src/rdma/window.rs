@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Memory windows.
+
+use std::mem::zeroed;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use anyhow::{Context as _, Result};
+
+use super::context::{created, none};
+use super::{check, ffi, Mr, Pd, Qp};
+
+/// Type of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MwKind {
+    /// Type 1: bound by a call.
+    One,
+    /// Type 2: bound by work requests.
+    Two,
+}
+
+/// What a window shows.
+#[derive(Clone, Copy)]
+pub struct Shown<'a> {
+    /// Memory; none to unbind.
+    pub mr: Option<&'a Mr>,
+    /// Where it begins in the memory, and its length.
+    pub offset: usize,
+    /// Bytes.
+    pub length: usize,
+    /// Rights of peers.
+    pub access: u32,
+}
+
+impl<'a> Shown<'a> {
+    /// `length` bytes of `mr` from `offset` on.
+    pub fn of(mr: &'a Mr, offset: usize, length: usize, access: u32) -> Self {
+        Self {
+            mr: Some(mr),
+            offset,
+            length,
+            access,
+        }
+    }
+
+    /// Nothing.
+    pub const NOTHING: Shown<'static> = Shown {
+        mr: None,
+        offset: 0,
+        length: 0,
+        access: 0,
+    };
+
+    fn raw(&self) -> ffi::ibv_mw_bind_info {
+        ffi::ibv_mw_bind_info {
+            mr: self.mr.map_or(none(), Mr::raw),
+            addr: self.mr.map_or(0, |mr| mr.addr() + self.offset as u64),
+            length: self.length as u64,
+            mw_access_flags: self.access,
+        }
+    }
+}
+
+/// A memory window.
+pub struct Mw {
+    raw: NonNull<ffi::ibv_mw>,
+    pd: Rc<Pd>,
+}
+
+impl Mw {
+    /// A window that is not bound.
+    pub fn new(pd: &Rc<Pd>, kind: MwKind) -> Result<Self> {
+        let kind = match kind {
+            MwKind::One => ffi::IBV_MW_TYPE_1,
+            MwKind::Two => ffi::IBV_MW_TYPE_2,
+        };
+        // SAFETY: The PD exists, and its provider filled in alloc_mw.
+        let raw = unsafe {
+            let alloc = (*pd.context().raw()).ops.alloc_mw.context("no alloc_mw")?;
+            created("allocate MW", alloc(pd.raw(), kind))?
+        };
+        Ok(Self {
+            raw,
+            pd: Rc::clone(pd),
+        })
+    }
+
+    /// Remote key.
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: The window exists.
+        unsafe { self.raw.as_ref().rkey }
+    }
+
+    /// Notes a key, as programs do after a binding by a work request, or one that failed.
+    pub fn set_rkey(&mut self, rkey: u32) {
+        // SAFETY: The window exists, and this is the only reference to it.
+        unsafe { self.raw.as_mut().rkey = rkey };
+    }
+
+    /// Binds it by the call for type 1; the work request is signalled and has this id.
+    pub fn bind(&mut self, qp: &Qp, id: u64, shown: &Shown<'_>) -> Result<()> {
+        let mut bind = ffi::ibv_mw_bind {
+            wr_id: id,
+            send_flags: ffi::IBV_SEND_SIGNALED,
+            bind_info: shown.raw(),
+        };
+        // SAFETY: QP and window exist, and so does the MR, if there is one.
+        let code = unsafe {
+            let context = self.pd.context().raw();
+            let call = (*context).ops.bind_mw.context("no bind_mw")?;
+            call(qp.raw(), self.raw.as_ptr(), &mut bind)
+        };
+        check(code).context("bind MW")
+    }
+
+    /// Posts a signalled work request with this id that binds it under `rkey`.
+    pub fn post_bind(&self, qp: &Qp, id: u64, rkey: u32, shown: &Shown<'_>) -> Result<()> {
+        // SAFETY: All-zero bytes are a valid ibv_send_wr.
+        let mut wr: ffi::ibv_send_wr = unsafe { zeroed() };
+        wr.wr_id = id;
+        wr.opcode = ffi::IBV_WR_BIND_MW;
+        wr.send_flags = ffi::IBV_SEND_SIGNALED;
+        wr.__bindgen_anon_2.bind_mw = ffi::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
+            mw: self.raw.as_ptr(),
+            rkey,
+            bind_info: shown.raw(),
+        };
+        let mut bad = none();
+        // SAFETY: As in `bind`; the work request lives until the call returns.
+        let code = unsafe {
+            let post = (*self.pd.context().raw()).ops.post_send;
+            post.context("no post_send")?(qp.raw(), &mut wr, &mut bad)
+        };
+        check(code).context("post binding of MW")
+    }
+
+    /// Deallocates it and says how that went.
+    pub fn deallocate(self) -> Result<()> {
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: The PD is read once, and the destructor, which would do so again, does not run.
+        let _pd = unsafe { std::ptr::read(&this.pd) };
+        // SAFETY: The window exists and is deallocated once.
+        check(unsafe { dealloc(this.raw) }).context("deallocate MW")
+    }
+}
+
+/// # Safety
+///
+/// The window exists.
+unsafe fn dealloc(mw: NonNull<ffi::ibv_mw>) -> i32 {
+    // SAFETY: The caller's window, whose provider filled in dealloc_mw.
+    unsafe {
+        let dealloc = (*mw.as_ref().context).ops.dealloc_mw;
+        dealloc.map_or(95, |dealloc| dealloc(mw.as_ptr()))
+    }
+}
+
+impl Drop for Mw {
+    fn drop(&mut self) {
+        // SAFETY: The window exists and is deallocated once.
+        if let Err(error) = check(unsafe { dealloc(self.raw) }) {
+            println!("# deallocate MW: {error}");
+        }
+    }
+}

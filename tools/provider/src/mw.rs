@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Memory windows.
+
+use std::mem::size_of_val;
+use std::ptr;
+
+use libc::c_int;
+
+use crate::errno;
+use crate::ffi;
+use crate::ffi::Zeroed;
+use crate::qp;
+
+/// `alloc_mw`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn alloc_mw(
+    pd: *mut ffi::ibv_pd,
+    mw_type: ffi::ibv_mw_type,
+) -> *mut ffi::ibv_mw {
+    let mut mw = Box::new(ffi::ibv_mw::zeroed());
+    let mut command = ffi::ibv_alloc_mw::zeroed();
+    let mut response = ffi::ib_uverbs_alloc_mw_resp::zeroed();
+    // SAFETY: libibverbs' arguments are passed on, and command and response are as long as stated.
+    let status = unsafe {
+        ffi::ibv_cmd_alloc_mw(
+            pd,
+            mw_type,
+            &mut *mw,
+            &mut command,
+            size_of_val(&command),
+            &mut response,
+            size_of_val(&response),
+        )
+    };
+    if status != 0 {
+        return errno::null(status);
+    }
+    Box::into_raw(mw)
+}
+
+/// `dealloc_mw`.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn dealloc_mw(mw: *mut ffi::ibv_mw) -> c_int {
+    // SAFETY: the window was made by `alloc_mw`.
+    let status = unsafe { ffi::ibv_cmd_dealloc_mw(mw) };
+    if status == 0 {
+        // SAFETY: as above, and the caller does not use it any more.
+        drop(unsafe { Box::from_raw(mw) });
+    }
+    status
+}
+
+/// `bind_mw`: posts what binds a window of type 1, under the next key. That is the window's key as soon as the work request
+/// is posted; if its completion says that it failed, the caller is to put the old key back.
+///
+/// # Safety
+///
+/// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
+pub unsafe extern "C" fn bind_mw(
+    qp: *mut ffi::ibv_qp,
+    mw: *mut ffi::ibv_mw,
+    bind: *mut ffi::ibv_mw_bind,
+) -> c_int {
+    let mut wr = ffi::ibv_send_wr::zeroed();
+    // SAFETY: the caller's window and binding.
+    let rkey = unsafe {
+        let rkey = next_key((*mw).rkey);
+        wr.wr_id = (*bind).wr_id;
+        wr.send_flags = (*bind).send_flags;
+        wr.__bindgen_anon_2.bind_mw = ffi::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
+            mw,
+            rkey,
+            bind_info: (*bind).bind_info,
+        };
+        rkey
+    };
+    wr.opcode = ffi::IBV_WR_BIND_MW;
+    let mut bad = ptr::null_mut();
+    // SAFETY: the caller's QP, and a work request that names the caller's objects.
+    let status = unsafe { qp::post_send(qp, &mut wr, &mut bad) };
+    if status != 0 {
+        return errno::set(status);
+    }
+    // SAFETY: the caller's window.
+    unsafe { (*mw).rkey = rkey };
+    0
+}
+
+/// The key with the next 8 low bits, as `ibv_inc_rkey` has it.
+fn next_key(rkey: u32) -> u32 {
+    (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff)
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! FLUSH (IBTA A19.4.1). To do it once more changes nothing, so duplicates are just answered once more.
+
+use crate::env::ResponderEnv;
+use crate::psn::Psn;
+use crate::work::FlushOp;
+
+use super::job::Answer;
+use super::{Refusal, Responder, INVALID};
+
+/// Answers to FLUSHes that wait to be sent at most. Peers need not limit how many they have outstanding; one beyond that is
+/// asked for again.
+const WAITING: usize = 64;
+
+impl<R> Responder<R> {
+    /// Executes a FLUSH and queues its answer.
+    pub(super) fn flush<E: ResponderEnv<Recv = R>>(
+        &mut self,
+        flush: FlushOp,
+        env: &mut E,
+    ) -> Result<(), Refusal> {
+        if self.message.is_some() || !self.attr.access.contains(flush.access()) {
+            return Err(INVALID);
+        }
+        if !self.has_room_for_flush() {
+            return Err(Refusal::Busy);
+        }
+        env.flush(&flush)?;
+        self.next_msn();
+        self.queue(self.expected, Answer::Flushed, false);
+        Ok(())
+    }
+
+    pub(super) fn has_room_for_flush(&self) -> bool {
+        self.jobs.len() - self.limited_jobs() < WAITING
+    }
+
+    /// Answers a FLUSH once more.
+    pub(super) fn flush_again(&mut self, psn: Psn) {
+        self.queue_again(psn, Answer::Flushed);
+    }
+}

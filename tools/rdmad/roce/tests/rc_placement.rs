@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Atomic WRITE and FLUSH, packet by packet.
+
+// Local memory in one piece is a vector of one range.
+#![allow(clippy::single_range_in_vec_init)]
+
+mod common;
+
+use common::endpoint::{Settings, RKEY};
+use common::setup::{at, sealed, sent, sim, statuses};
+use common::sim::{Faults, Sim};
+use roce::headers::{Bth, Feth, NakCode, Reth, Syndrome, Transport};
+use roce::opcode::{Op, Opcode, Position};
+use roce::work::{AccessFlags, FlushLevel, FlushOp, FlushTypes, SendOp, WcStatus};
+use roce::{Packet, QpError};
+
+const DATA: [u8; 8] = *b"abcdefgh";
+
+/// A connection that admits FLUSHes.
+fn settings() -> Settings {
+    Settings {
+        access: AccessFlags::ALL,
+        ..Settings::default()
+    }
+}
+
+fn word() -> SendOp {
+    SendOp::AtomicWrite {
+        remote: at(8),
+        data: DATA,
+    }
+}
+
+fn flush(length: Option<u32>) -> SendOp {
+    SendOp::Flush(FlushOp {
+        remote: at(16),
+        length,
+        types: FlushTypes::GLOBAL,
+    })
+}
+
+/// What is behind Ethernet, IPv4 and UDP headers, without the ICRC.
+fn behind_udp(frame: &[u8]) -> &[u8] {
+    &frame[14 + 20 + 8..frame.len() - 4]
+}
+
+/// A request from side 0 to side 1, `back` packets before what side 1 expects.
+fn request(sim: &Sim, op: Op, va: u64, length: u32, back: u32) -> Transport {
+    let end = &sim.ends[1];
+    let psn = end.responder.expected_psn().add(0x100_0000 - back);
+    let mut transport = Transport::new(Bth::new(Opcode::rc(op), 0xffff, end.qpn, psn));
+    transport.bth.ack_req = true;
+    transport.reth = Some(Reth {
+        va,
+        rkey: RKEY,
+        length,
+    });
+    transport.feth = (op == Op::Flush).then_some(Feth {
+        types: FlushTypes::GLOBAL,
+        level: FlushLevel::Range,
+    });
+    transport
+}
+
+fn deliver(sim: &mut Sim, transport: &Transport, payload: &[u8]) {
+    let now = sim.now;
+    sim.ends[1].deliver(&sealed(transport, payload), now);
+}
+
+/// Answers that side 1 sends now: operation, PSN distance to the expected one, syndrome.
+fn answers(sim: &mut Sim) -> Vec<(Op, i32, Syndrome)> {
+    let expected = sim.ends[1].responder.expected_psn();
+    sent(sim, 1)
+        .iter()
+        .map(|frame| Packet::parse(frame).unwrap().transport)
+        .map(|transport| {
+            let syndrome = transport.aeth.expect("an answer").syndrome;
+            let distance = transport.bth.psn.since(expected);
+            (transport.bth.opcode.op, distance, syndrome)
+        })
+        .collect()
+}
+
+const DONE: Op = Op::ReadResponse(Position::Only);
+
+#[test]
+fn bytes_of_requests_and_answers() {
+    let mut sim = sim(Settings {
+        psn: 0x10_0000,
+        ..settings()
+    });
+    sim.ends[0].post(0, word(), vec![0..8]);
+    sim.ends[0].post(1, flush(Some(5)), Vec::new());
+    sim.ends[0].post(2, flush(None), Vec::new());
+    let frames = sent(&mut sim, 0);
+    let header = |opcode: u8, psn: u8| [opcode, 0, 0xff, 0xff, 0, 0, 0, 2, 0x80, 0x10, 0x00, psn];
+    let reth = |low: u8, length: u8| {
+        let va = [0x00, 0x00, 0x7f, 0x00, 0x00, 0x00, 0x10, low];
+        [&va[..], &[0, 0, 0x12, 0x34], &[0, 0, 0, length]].concat()
+    };
+    let expected = [
+        [&header(0x1d, 1)[..], &reth(8, 8), &DATA].concat(),
+        [&header(0x1c, 2)[..], &[0, 0, 0, 0x01], &reth(16, 5)].concat(),
+        [&header(0x1c, 3)[..], &[0, 0, 0, 0x11], &reth(16, 0)].concat(),
+    ];
+    let sent_bytes: Vec<_> = frames.iter().map(|frame| behind_udp(frame)).collect();
+    assert_eq!(sent_bytes, expected);
+    let now = sim.now;
+    for frame in &frames {
+        sim.ends[1].deliver(frame, now);
+    }
+    assert_eq!(sim.ends[1].world.memory[8..16], DATA);
+    assert_eq!(sim.ends[1].world.flushes.len(), 2);
+    let frames = sent(&mut sim, 1);
+    for (frame, count) in frames.iter().zip(1..) {
+        let answer = [
+            0x10, 0, 0xff, 0xff, 0, 0, 0, 1, 0, 0x10, 0x00, count, 0x1f, 0, 0, count,
+        ];
+        assert_eq!(behind_udp(frame), answer);
+    }
+    for frame in &frames {
+        sim.ends[0].deliver(frame, now);
+    }
+    assert_eq!(statuses(&sim), [WcStatus::Success; 3]);
+}
+
+#[test]
+fn a_duplicate_is_answered_and_not_executed() {
+    let mut sim = sim(settings());
+    let va = at(0).va;
+    let write = request(&sim, Op::AtomicWrite, va, 8, 0);
+    deliver(&mut sim, &write, &DATA);
+    assert_eq!(answers(&mut sim), [(DONE, -1, Syndrome::ACK)]);
+    let again = request(&sim, Op::AtomicWrite, va, 8, 1);
+    deliver(&mut sim, &again, b"ABCDEFGH");
+    assert_eq!(answers(&mut sim), [(DONE, -1, Syndrome::ACK)]);
+    assert_eq!(sim.ends[1].world.memory[..8], DATA);
+    assert_eq!(sim.ends[1].world.atomics, 1);
+    let flush = request(&sim, Op::Flush, va, 8, 0);
+    deliver(&mut sim, &flush, &[]);
+    assert_eq!(answers(&mut sim), [(DONE, -1, Syndrome::ACK)]);
+    let again = request(&sim, Op::Flush, va, 8, 1);
+    deliver(&mut sim, &again, &[]);
+    assert_eq!(answers(&mut sim), [(DONE, -1, Syndrome::ACK)]);
+}
+
+#[test]
+fn requests_that_make_no_sense() {
+    for (va, length, payload) in [
+        (at(4).va, 8, &DATA[..]),
+        (at(0).va, 4, &DATA[..4]),
+        (at(0).va, 8, &DATA[..4]),
+        (at(0).va, 16, &[0; 16]),
+        (at(0).va, 8, &[]),
+    ] {
+        let mut sim = sim(settings());
+        let write = request(&sim, Op::AtomicWrite, va, length, 0);
+        deliver(&mut sim, &write, payload);
+        let nak = Syndrome::Nak(NakCode::InvalidRequest);
+        assert_eq!(answers(&mut sim), [(Op::Ack, 0, nak)]);
+        assert_eq!(sim.ends[1].world.atomics, 0);
+        assert!(matches!(sim.ends[1].errors[..], [QpError { .. }]));
+    }
+}
+
+/// A requester need not limit its FLUSHes. Those beyond what is kept are asked for again.
+#[test]
+fn more_flushes_than_answers_are_kept() {
+    let mut sim = sim(settings());
+    for _ in 0..200 {
+        let flush = request(&sim, Op::Flush, at(0).va, 8, 0);
+        deliver(&mut sim, &flush, &[]);
+    }
+    let answers = answers(&mut sim);
+    let (done, rest) = answers.split_at(64);
+    assert!(done.iter().all(|(op, _, _)| *op == DONE));
+    let nak = Syndrome::Nak(NakCode::PsnSequence);
+    assert_eq!(rest, [(Op::Ack, 0, nak)]);
+    assert_eq!(sim.ends[1].world.flushes.len(), 64);
+    // Nor do duplicates pile up.
+    for back in (1..=64).rev() {
+        let flush = request(&sim, Op::Flush, at(0).va, 8, back);
+        for _ in 0..3 {
+            deliver(&mut sim, &flush, &[]);
+        }
+    }
+    assert!(sent(&mut sim, 1).len() <= 65);
+}
+
+#[test]
+fn nothing_is_lost_on_a_bad_line() {
+    for seed in 0..20 {
+        let faults = Faults {
+            drop: 10,
+            duplicate: 10,
+            reorder: 10,
+            corrupt: 5,
+        };
+        let settings = Settings {
+            retry_cnt: 7,
+            ..settings()
+        };
+        let mut sim = Sim::new(64 << 10, settings, faults, seed);
+        for id in 0..60u64 {
+            let op = match id % 3 {
+                0 => SendOp::AtomicWrite {
+                    remote: at(8 * id),
+                    data: id.to_le_bytes(),
+                },
+                1 => flush(Some(8)),
+                _ => flush(None),
+            };
+            let local = if id % 3 == 0 { vec![0..8] } else { Vec::new() };
+            sim.ends[0].post(id, op, local);
+        }
+        sim.run();
+        assert_eq!(statuses(&sim), [WcStatus::Success; 60], "seed {seed}");
+        assert_eq!(sim.ends[1].world.atomics, 20);
+        for id in (0..60usize).step_by(3) {
+            let at = 8 * id;
+            assert_eq!(
+                sim.ends[1].world.memory[at..at + 8],
+                (id as u64).to_le_bytes()
+            );
+        }
+    }
+}

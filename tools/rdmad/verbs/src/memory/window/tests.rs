@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Memory windows against the rules, and any order of what happens to them against a model.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::memory::{MrTable, PageMap};
+use crate::pd::Pd;
+
+const PDN: u32 = 7;
+/// The MR's address, and the length of those that have one.
+const BASE: u64 = 0x10_0000;
+const RIGHTS_OF_MR: AccessFlags = AccessFlags(AccessFlags::LOCAL_WRITE.0 | AccessFlags::MW_BIND.0);
+const WRITE: AccessFlags = AccessFlags::REMOTE_WRITE;
+const READ: AccessFlags = AccessFlags::REMOTE_READ;
+
+fn pd(pdn: u32) -> PdUse {
+    PdUse::new(Arc::new(Pd::new(pdn)))
+}
+
+fn at(qpn: u32) -> Reached {
+    Reached { pdn: PDN, qpn }
+}
+
+fn table() -> MrTable {
+    MrTable::new(4, 4, 100)
+}
+
+fn mr(table: &MrTable, access: AccessFlags) -> (u32, u32) {
+    let charge = table.reserve_pages(0).unwrap();
+    table
+        .insert(pd(PDN), access, BASE, PageMap::identity(), charge)
+        .unwrap()
+}
+
+fn window(table: &MrTable, mw_type: MwType) -> (u32, u32) {
+    table.windows().insert(pd(PDN), mw_type).unwrap()
+}
+
+fn binding(key: u32) -> Binding {
+    Binding {
+        old_key: key,
+        new_key: next(key),
+        access: WRITE,
+        addr: BASE + 0x1000,
+        len: 0x100,
+    }
+}
+
+/// The key with the next variant.
+fn next(key: u32) -> u32 {
+    (key & !0xff) | (key.wrapping_add(1) & 0xff)
+}
+
+fn opens(table: &MrTable, key: u32, by: Reached, addr: u64, len: u64) -> bool {
+    table.check_remote(key, by, addr, len, WRITE).is_ok()
+}
+
+#[test]
+fn type_1_is_bound_again_and_again() {
+    let table = table();
+    let (_, lkey) = mr(&table, RIGHTS_OF_MR);
+    let (_, key) = window(&table, MwType::One);
+    let start = BASE + 0x1000;
+    assert!(!opens(&table, key, at(1), start, 1), "not bound");
+    let first = binding(key);
+    assert_eq!(table.bind(at(1), lkey, &first), Ok(None));
+    assert!(!opens(&table, key, at(1), start, 1), "old key");
+    for qpn in [1, 2] {
+        assert!(
+            opens(&table, first.new_key, at(qpn), start, 0x100),
+            "any QP"
+        );
+    }
+    let other_pd = Reached { pdn: 8, qpn: 1 };
+    assert!(!opens(&table, first.new_key, other_pd, start, 1), "PD");
+    assert!(!opens(&table, first.new_key, at(1), start - 1, 1), "before");
+    assert!(!opens(&table, first.new_key, at(1), start, 0x101), "behind");
+    let read = table.check_remote(first.new_key, at(1), start, 1, READ);
+    assert_eq!(read, Err(KeyFault), "right");
+    let local = table.check(first.new_key, PDN, start, 1, AccessFlags::NONE);
+    assert_eq!(local, Err(KeyFault), "no L_Key");
+
+    let second = Binding {
+        addr: BASE,
+        ..binding(first.new_key)
+    };
+    assert_eq!(table.bind(at(2), lkey, &second), Ok(None));
+    assert!(!opens(&table, first.new_key, at(1), start, 1));
+    assert!(opens(&table, second.new_key, at(1), BASE, 0x100));
+    let none = Binding {
+        len: 0,
+        ..binding(second.new_key)
+    };
+    assert_eq!(table.bind(at(1), 0, &none), Ok(None));
+    assert!(!opens(&table, second.new_key, at(1), BASE, 1));
+    assert!(!opens(&table, none.new_key, at(1), BASE, 1));
+    assert!(
+        !opens(&table, none.new_key, at(1), BASE, 0),
+        "nothing is in it"
+    );
+    assert_eq!(table.invalidate(none.new_key, at(1)), Err(KeyFault));
+}
+
+#[test]
+fn type_2_belongs_to_the_qp_that_bound_it() {
+    let table = table();
+    let (_, lkey) = mr(&table, RIGHTS_OF_MR);
+    let (number, key) = window(&table, MwType::Two);
+    assert_eq!(table.invalidate(key, at(1)), Err(KeyFault), "not bound");
+    let first = binding(key);
+    assert_eq!(table.bind(at(1), lkey, &first), Ok(Some(number)));
+    let key = first.new_key;
+    let start = first.addr;
+    assert!(opens(&table, key, at(1), start, 0x100));
+    assert!(!opens(&table, key, at(2), start, 0x100), "QP");
+    assert_eq!(
+        table.bind(at(1), lkey, &binding(key)),
+        Err(KeyFault),
+        "bound"
+    );
+    assert_eq!(table.invalidate(key, at(2)), Err(KeyFault), "QP");
+    assert_eq!(table.invalidate(next(key), at(1)), Err(KeyFault), "key");
+    assert!(opens(&table, key, at(1), start, 0x100));
+    assert_eq!(table.invalidate(key, at(1)), Ok(()));
+    assert!(!opens(&table, key, at(1), start, 1));
+    // With the same key, by another QP that does not know it.
+    let again = Binding {
+        new_key: key,
+        ..binding(key ^ 0x80)
+    };
+    assert_eq!(table.bind(at(2), lkey, &again), Ok(Some(number)));
+    table.windows().forsake(number, 1);
+    assert!(opens(&table, key, at(2), start, 1), "another QP's");
+    table.windows().forsake(number, 2);
+    assert!(!opens(&table, key, at(2), start, 1));
+}
+
+#[test]
+fn zero_based_windows_count_from_their_start() {
+    for mw_type in [MwType::One, MwType::Two] {
+        let table = table();
+        let (_, lkey) = mr(&table, RIGHTS_OF_MR);
+        let (_, key) = window(&table, mw_type);
+        let zero = Binding {
+            access: WRITE | AccessFlags::ZERO_BASED,
+            ..binding(key)
+        };
+        table.bind(at(1), lkey, &zero).unwrap();
+        let region = table
+            .open_remote(zero.new_key, at(1), 0x10, 0xf0, WRITE)
+            .unwrap();
+        // The MR's pages are all memory: its first byte is at DMA address 0.
+        assert_eq!(region.find(0x10).0, 0x1010);
+        assert_eq!(region.rest(0x10), 0xf0);
+        assert!(!opens(&table, zero.new_key, at(1), 0, 0x101));
+        assert!(!opens(&table, zero.new_key, at(1), zero.addr, 1));
+    }
+}
+
+#[test]
+fn bindings_that_are_refused() {
+    type Change = fn(&mut Binding);
+    let changes: [(&str, Change); 9] = [
+        ("no window", |b| b.old_key = 0xff_ffff00),
+        ("an MR's key", |b| b.old_key = 0x100),
+        ("new key", |b| b.new_key ^= 0x100),
+        ("before the MR", |b| b.addr = BASE - 1),
+        ("behind the MR", |b| b.len = u64::MAX - 0x1000 + 1),
+        ("wraps", |b| (b.addr, b.len) = (u64::MAX, BASE + 2)),
+        ("right to bind", |b| b.access = AccessFlags::MW_BIND),
+        ("unknown right", |b| b.access = AccessFlags(1 << 30)),
+        ("paging", |b| b.access = AccessFlags::ON_DEMAND),
+    ];
+    for mw_type in [MwType::One, MwType::Two] {
+        let table = table();
+        let (_, lkey) = mr(&table, RIGHTS_OF_MR);
+        let (_, key) = window(&table, mw_type);
+        for (name, change) in changes {
+            let mut wanted = binding(key);
+            change(&mut wanted);
+            assert_eq!(table.bind(at(1), lkey, &wanted), Err(KeyFault), "{name}");
+        }
+        let wanted = binding(key);
+        if mw_type == MwType::One {
+            let stale = Binding {
+                old_key: key ^ 1,
+                ..wanted
+            };
+            assert_eq!(table.bind(at(1), lkey, &stale), Err(KeyFault), "old key");
+        }
+        let other_pd = Reached { pdn: 8, qpn: 1 };
+        assert_eq!(table.bind(other_pd, lkey, &wanted), Err(KeyFault), "PD");
+        for lkey in [lkey ^ 1, 0, !0, key] {
+            assert_eq!(table.bind(at(1), lkey, &wanted), Err(KeyFault), "MR's key");
+        }
+        assert!(table.bind(at(1), lkey, &wanted).is_ok(), "nothing changed");
+    }
+    // A window of type 2 is not unbound so.
+    let table = table();
+    let (_, key) = window(&table, MwType::Two);
+    let none = Binding {
+        len: 0,
+        ..binding(key)
+    };
+    assert_eq!(table.bind(at(1), 0, &none), Err(KeyFault));
+}
+
+#[test]
+fn rights_of_the_mr() {
+    let atomic = AccessFlags::REMOTE_ATOMIC;
+    let bind = AccessFlags::MW_BIND;
+    for (rights, access, admitted) in [
+        (AccessFlags::LOCAL_WRITE, WRITE, false),
+        (bind, WRITE, false),
+        (bind, atomic, false),
+        // A window gives rights to peers that the MR does not.
+        (bind, READ, true),
+        (bind, AccessFlags::NONE, true),
+        (RIGHTS_OF_MR, WRITE | READ | atomic, true),
+        // Rights of this side mean nothing.
+        (RIGHTS_OF_MR, WRITE | AccessFlags::LOCAL_WRITE, true),
+        (RIGHTS_OF_MR | AccessFlags::ZERO_BASED, READ, false),
+    ] {
+        let table = table();
+        let (_, lkey) = mr(&table, rights);
+        let (_, key) = window(&table, MwType::One);
+        let wanted = Binding {
+            access,
+            ..binding(key)
+        };
+        let bound = table.bind(at(1), lkey, &wanted).is_ok();
+        assert_eq!(bound, admitted, "{access:?} of {rights:?}");
+    }
+}
+
+#[test]
+fn an_mr_with_windows_stays() {
+    let table = table();
+    let (number, lkey) = mr(&table, RIGHTS_OF_MR);
+    let (mwn, key) = window(&table, MwType::Two);
+    table.bind(at(1), lkey, &binding(key)).unwrap();
+    assert_eq!(table.remove(number).err(), Some(Errno::BUSY));
+    assert!(opens(&table, next(key), at(1), BASE + 0x1000, 1));
+    table.invalidate(next(key), at(1)).unwrap();
+    let mr = table.remove(number).unwrap();
+    let again = table.bind(at(1), lkey, &binding(next(key)));
+    assert_eq!(again, Err(KeyFault), "the MR is gone");
+    table.release(number, &mr);
+    assert_eq!(table.remove(number).err(), Some(Errno::INVAL));
+    let window = table.windows().remove(mwn).unwrap();
+    assert_eq!(table.windows().release(&window), None);
+}
+
+#[test]
+fn a_window_that_is_gone_is_unbound_and_its_key_does_not_return() {
+    let table = MrTable::new(4, 1, 100);
+    let (number, lkey) = mr(&table, RIGHTS_OF_MR);
+    let (mwn, key) = window(&table, MwType::Two);
+    assert_eq!(
+        table.windows().insert(pd(PDN), MwType::One).err(),
+        Some(Errno::NOMEM)
+    );
+    // The owner chooses the variant.
+    let chosen = Binding {
+        new_key: key ^ 0x80,
+        ..binding(key)
+    };
+    table.bind(at(3), lkey, &chosen).unwrap();
+    let gone = table.windows().remove(mwn).unwrap();
+    assert!(!opens(&table, chosen.new_key, at(3), chosen.addr, 1));
+    assert_eq!(table.windows().release(&gone), Some(3));
+    assert!(table.windows().remove(mwn).is_none());
+    let (again, other) = window(&table, MwType::Two);
+    assert_eq!((again, other), (mwn, next(chosen.new_key)));
+    assert!(table.remove(number).is_ok(), "nothing is bound to it");
+}
+
+#[test]
+fn unbinding_waits_for_who_uses_the_memory() {
+    let table = table();
+    let (_, lkey) = mr(&table, RIGHTS_OF_MR);
+    let (_, key) = window(&table, MwType::One);
+    let first = binding(key);
+    table.bind(at(1), lkey, &first).unwrap();
+    let open = |key| table.open_remote(key, at(1), first.addr, 1, WRITE);
+    let region = open(first.new_key).unwrap();
+    let released = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while open(first.new_key).is_ok() {
+                std::thread::yield_now();
+            }
+            released.store(true, Ordering::SeqCst);
+            drop(region);
+        });
+        let second = binding(first.new_key);
+        table.bind(at(1), lkey, &second).unwrap();
+        assert!(released.load(Ordering::SeqCst));
+    });
+}
+
+/// What may happen to windows.
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc(bool),
+    Dealloc(usize),
+    Bind {
+        window: usize,
+        mr: usize,
+        qpn: u32,
+        len: u64,
+    },
+    Invalidate {
+        window: usize,
+        qpn: u32,
+    },
+    Dereg(usize),
+    DestroyQp(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        any::<bool>().prop_map(Step::Alloc),
+        (0..4usize).prop_map(Step::Dealloc),
+        (0..4usize, 0..2usize, 1..3u32, 0..3u64).prop_map(|(window, mr, qpn, len)| Step::Bind {
+            window,
+            mr,
+            qpn,
+            len
+        }),
+        (0..4usize, 1..3u32).prop_map(|(window, qpn)| Step::Invalidate { window, qpn }),
+        (0..2usize).prop_map(Step::Dereg),
+        (1..3u32).prop_map(Step::DestroyQp),
+    ]
+}
+
+/// A window as it should be.
+#[derive(Clone, Debug)]
+struct Model {
+    key: u32,
+    is_two: bool,
+    /// Number of the MR, and QP.
+    bound: Option<(u32, u32)>,
+}
+
+proptest! {
+    #[test]
+    fn any_order_keeps_the_rules(steps in prop::collection::vec(step(), 1..60)) {
+        let table = table();
+        let mut mrs = [mr(&table, RIGHTS_OF_MR), mr(&table, RIGHTS_OF_MR)];
+        let mut windows: BTreeMap<u32, Model> = BTreeMap::new();
+        let nth = |windows: &BTreeMap<u32, Model>, n| windows.keys().nth(n).copied();
+        for step in steps {
+            match step {
+                Step::Alloc(is_two) => {
+                    let mw_type = if is_two { MwType::Two } else { MwType::One };
+                    let new = table.windows().insert(pd(PDN), mw_type);
+                    prop_assert_eq!(new.is_ok(), windows.len() < 4);
+                    if let Ok((number, key)) = new {
+                        windows.insert(number, Model { key, is_two, bound: None });
+                    }
+                }
+                Step::Dealloc(n) => if let Some(number) = nth(&windows, n) {
+                    let model = windows.remove(&number).unwrap();
+                    let gone = table.windows().remove(number).unwrap();
+                    let qpn = model.bound.filter(|_| model.is_two).map(|(_, qpn)| qpn);
+                    prop_assert_eq!(table.windows().release(&gone), qpn);
+                },
+                Step::Bind { window, mr, qpn, len } => if let Some(number) = nth(&windows, window) {
+                    let model = windows.get_mut(&number).unwrap();
+                    let wanted = Binding { len, ..binding(model.key) };
+                    let admitted = !model.is_two || model.bound.is_none() && len > 0;
+                    let bound = table.bind(at(qpn), mrs[mr].1, &wanted);
+                    prop_assert_eq!(bound.is_ok(), admitted);
+                    if admitted {
+                        model.key = wanted.new_key;
+                        model.bound = (len > 0).then_some((mrs[mr].0, qpn));
+                    }
+                },
+                Step::Invalidate { window, qpn } => if let Some(number) = nth(&windows, window) {
+                    let model = windows.get_mut(&number).unwrap();
+                    let admitted = model.is_two && model.bound.is_some_and(|(_, at)| at == qpn);
+                    prop_assert_eq!(table.invalidate(model.key, at(qpn)).is_ok(), admitted);
+                    if admitted {
+                        model.bound = None;
+                    }
+                },
+                Step::Dereg(n) => {
+                    let number = mrs[n].0;
+                    let uses = |model: &Model| model.bound.is_some_and(|(mr, _)| mr == number);
+                    let gone = table.remove(number);
+                    prop_assert_eq!(gone.is_ok(), !windows.values().any(uses));
+                    if let Ok(gone) = gone {
+                        table.release(number, &gone);
+                        mrs[n] = mr(&table, RIGHTS_OF_MR);
+                    }
+                }
+                Step::DestroyQp(qpn) => for (number, model) in &mut windows {
+                    table.windows().forsake(*number, qpn);
+                    if model.is_two && model.bound.is_some_and(|(_, at)| at == qpn) {
+                        model.bound = None;
+                    }
+                },
+            }
+            for model in windows.values() {
+                for qpn in 1..3 {
+                    let expected = model.bound.is_some_and(|(_, at)| !model.is_two || at == qpn);
+                    prop_assert_eq!(opens(&table, model.key, at(qpn), BASE + 0x1000, 1), expected);
+                }
+            }
+        }
+    }
+}

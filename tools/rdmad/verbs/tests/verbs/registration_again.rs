@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! REREG_MR: MRs that change rights, PD and memory under their keys.
+
+use verbs::{Limits, PathPolicy};
+use virtio_rdma_abi::config::{F_MEM_WINDOWS, F_RING_ADDR};
+use virtio_rdma_abi::ctrl::{
+    CmdAllocMw, CmdCreateMr, CmdCreatePd, CmdDeallocMw, CmdDestroyPd, CmdRegUserMr,
+    CmdRegUserMrPages, CmdReregMr, ReregFlags,
+};
+use virtio_rdma_abi::ib::{AccessFlags, MwType, WcStatus, WrOpcode};
+use virtio_rdma_abi::wire::Wire;
+use virtio_rdma_abi::wqe::{BindMw, Member, SqHeader};
+
+use crate::harness::*;
+
+const EINVAL: u8 = 22;
+const EFAULT: u8 = 14;
+const EBUSY: u8 = 16;
+const ENOMEM: u8 = 12;
+
+const READ_ONLY: AccessFlags = AccessFlags::REMOTE_READ;
+
+/// Changes nothing of `mr` yet, but could be all of it: to two pages of fresh memory at address 0x5000.
+fn rereg(vm: &Vm, mr: &Mr, flags: ReregFlags) -> CmdReregMr {
+    let at = vm.alloc(0x2000);
+    CmdReregMr {
+        mrn: mr.mrn,
+        flags,
+        memory: CmdRegUserMrPages {
+            base: CmdRegUserMr {
+                pdn: vm.pdn,
+                access_flags: FULL,
+                start: 0x5000,
+                length: 0x2000,
+                virt_addr: 0x5000,
+                pages: vm.page_list(&[at, at + 0x1000]),
+                npages: 2,
+            },
+            page_shift: 12,
+            depth: 0,
+            reserved: [0; 6],
+        },
+    }
+}
+
+/// Whether A can write to the start of `mr`.
+fn writes(p: &Pair<'_>, mr: &Mr, status: WcStatus) {
+    p.qa.post(&p.wr(7, WrOpcode::RdmaWrite, 64).remote(mr, 0));
+    p.cq_a.expect(7, status);
+}
+
+#[test]
+fn rights_change_under_the_key() {
+    each(|p| {
+        let mr = p.b.register(p.b.pdn, p.b.alloc(4096), 4096, READ_ONLY);
+        let mut cmd = rereg(p.b, &mr, ReregFlags::ACCESS);
+        p.b.call(cmd).unwrap();
+        p.a.write(p.ma.iova, &pattern(64, 1));
+        writes(p, &mr, WcStatus::Success);
+        assert_eq!(p.b.read(mr.iova, 64), pattern(64, 1));
+        cmd.memory.base.access_flags = READ_ONLY;
+        p.b.call(cmd).unwrap();
+        writes(p, &mr, WcStatus::RemAccessErr);
+    });
+}
+
+#[test]
+fn memory_changes_under_the_key() {
+    each(|p| {
+        let mr = p.b.mr(4096);
+        let cmd = rereg(p.b, &mr, ReregFlags::TRANSLATION);
+        p.b.call(cmd).unwrap();
+        let page = u64::from_le_bytes(p.b.read(cmd.memory.base.pages, 8).try_into().unwrap());
+        let new = Mr {
+            addr: 0x5000,
+            iova: page,
+            ..mr
+        };
+        p.a.write(p.ma.iova, &pattern(64, 2));
+        writes(p, &new, WcStatus::Success);
+        assert_eq!(p.b.read(page, 64), pattern(64, 2));
+        assert_eq!(p.b.read(mr.iova, 64), [0; 64]);
+        writes(p, &mr, WcStatus::RemAccessErr);
+    });
+}
+
+#[test]
+fn another_pd() {
+    each(|p| {
+        let mr = p.b.mr(4096);
+        let pdn = p.b.call(CmdCreatePd::ZERO).unwrap().pdn;
+        let mut cmd = rereg(p.b, &mr, ReregFlags::PD);
+        cmd.memory.base.pdn = pdn;
+        p.b.call(cmd).unwrap();
+        assert_eq!(p.b.call(CmdDestroyPd { pdn }).err(), Some(EBUSY));
+        // Back, with fewer rights and other memory at once.
+        cmd.memory.base.pdn = p.b.pdn;
+        cmd.flags = ReregFlags::ALL;
+        p.b.call(cmd).unwrap();
+        assert_eq!(p.b.call(CmdDestroyPd { pdn }).err(), None);
+        let new = Mr { addr: 0x5000, ..mr };
+        writes(p, &new, WcStatus::Success);
+        cmd.flags = ReregFlags::PD;
+        cmd.memory.base.pdn = p.b.call(CmdCreatePd::ZERO).unwrap().pdn;
+        p.b.call(cmd).unwrap();
+        writes(p, &new, WcStatus::RemAccessErr);
+    });
+}
+
+#[test]
+fn changes_that_are_refused() {
+    type Edit = fn(&Vm, &mut CmdReregMr);
+    let edits: [(&str, Edit, u8); 11] = [
+        ("no MR", |_, c| c.mrn = 0, EINVAL),
+        ("nothing", |_, c| c.flags = ReregFlags::NONE, EINVAL),
+        ("unknown", |_, c| c.flags = ReregFlags(8), EINVAL),
+        ("PD", |_, c| c.memory.base.pdn = 99, EINVAL),
+        (
+            "rights",
+            |_, c| c.memory.base.access_flags = AccessFlags::REMOTE_WRITE,
+            EINVAL,
+        ),
+        ("length", |_, c| c.memory.base.length = 0, EINVAL),
+        ("pages", |_, c| c.memory.base.npages = 3, EINVAL),
+        ("list", |_, c| c.memory.base.pages = 1 << 40, EFAULT),
+        ("page size", |_, c| c.memory.page_shift = 11, EINVAL),
+        ("depth", |_, c| c.memory.depth = 2, EINVAL),
+        (
+            "fast registration",
+            |vm, c| {
+                let cmd = CmdCreateMr {
+                    pdn: vm.pdn,
+                    access_flags: AccessFlags::NONE,
+                    max_num_sg: 1,
+                };
+                c.mrn = vm.call(cmd).unwrap().mrn;
+            },
+            EINVAL,
+        ),
+    ];
+    each(|p| {
+        let mr = p.b.mr(4096);
+        for (name, edit, errno) in edits {
+            let mut cmd = rereg(p.b, &mr, ReregFlags::ALL);
+            edit(p.b, &mut cmd);
+            assert_eq!(p.b.call(cmd).err(), Some(errno), "{name}");
+        }
+        let mut moved = rereg(p.b, &mr, ReregFlags::ACCESS);
+        moved.memory.base.access_flags = FULL | AccessFlags::ZERO_BASED;
+        assert_eq!(p.b.call(moved).err(), Some(EINVAL), "another base");
+        // It is what it was.
+        writes(p, &mr, WcStatus::Success);
+    });
+}
+
+#[test]
+fn pages_stay_counted() {
+    let limits = Limits {
+        max_mr_pages: 4,
+        ..Limits::default()
+    };
+    let world = World::with_limits(1, PathPolicy::Direct, limits);
+    let vm = &world.vms[0];
+    let mr = vm.mr(4096);
+    let cmd = rereg(vm, &mr, ReregFlags::TRANSLATION);
+    for _ in 0..10 {
+        vm.call(cmd).unwrap();
+    }
+    // Two of the four are in use, and both the old and the new ones count while it changes.
+    let other = vm.mr(4096);
+    assert_eq!(vm.call(cmd).err(), Some(ENOMEM));
+    vm.call(virtio_rdma_abi::ctrl::CmdDeregMr { mrn: other.mrn })
+        .unwrap();
+    vm.call(cmd).unwrap();
+}
+
+#[test]
+fn windows_keep_it_as_it_is() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let mode = if is_rfc() { 0 } else { 1 << F_RING_ADDR };
+    vm.device.set_features(mode | (1 << F_MEM_WINDOWS));
+    let p = Pair::between([vm, vm], Options::default(), Options::default());
+    let access = FULL | AccessFlags::MW_BIND;
+    let mr = vm.register(vm.pdn, vm.alloc(4096), 4096, access);
+    let mw = vm
+        .call(CmdAllocMw {
+            pdn: vm.pdn,
+            mw_type: MwType::One.value(),
+            reserved: [0; 3],
+        })
+        .unwrap();
+    let bind = BindMw {
+        addr: mr.addr,
+        length: 100,
+        mw_rkey: mw.rkey,
+        rkey: mw.rkey,
+        lkey: mr.key,
+        access: AccessFlags::REMOTE_READ,
+        reserved: [0; 4],
+    };
+    let mut wqe = Wr::new(1, WrOpcode::BindMw).bytes();
+    let mut header = SqHeader::from_bytes(wqe[..SqHeader::SIZE].try_into().unwrap());
+    bind.store(&mut header.wr);
+    wqe[..SqHeader::SIZE].copy_from_slice(&header.to_bytes());
+    p.qa.post_bytes(&wqe);
+    p.cq_a.expect(1, WcStatus::Success);
+    let cmd = rereg(vm, &mr, ReregFlags::ACCESS);
+    assert_eq!(vm.call(cmd).err(), Some(EBUSY));
+    vm.call(CmdDeallocMw { mwn: mw.mwn }).unwrap();
+    assert_eq!(vm.call(cmd).err(), None);
+}
