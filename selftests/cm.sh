@@ -84,9 +84,9 @@ test_refused() {
 # Addresses come and go while a connection by another one is in use.
 test_address_changes() {
 	local vm steady
-	on 2 timeout 100 rping -s -a 10.9.0.2 -V >"$work/passive" 2>&1 &
+	on 2 timeout 400 rping -s -a 10.9.0.2 -V >"$work/passive" 2>&1 &
 	until_ok 60 waits rping
-	timeout 100 rping -c -a 10.9.0.2 -C 1000000 -v -V >"$work/steady" 2>&1 &
+	timeout 400 rping -c -a 10.9.0.2 -C 1000000 -v -V >"$work/steady" 2>&1 &
 	steady=$!
 	until_ok 30 grep -q 'ping data' "$work/steady"
 	for _ in 1 2 3; do
