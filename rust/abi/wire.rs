@@ -78,21 +78,21 @@ macro_rules! wire_struct {
             let end = 0;
             $(
                 assert!($offset == end, "fields follow each other without a gap");
-                let end = end + <$ty as super::wire::Wire>::SIZE;
+                let end = end + <$ty as $crate::abi::wire::Wire>::SIZE;
             )*
             assert!($size == end, "the size is the sum of the fields");
         };
 
-        impl super::wire::Wire for $name {
+        impl $crate::abi::wire::Wire for $name {
             const SIZE: usize = $size;
-            const ZERO: Self = Self { $( $field: <$ty as super::wire::Wire>::ZERO, )* };
+            const ZERO: Self = Self { $( $field: <$ty as $crate::abi::wire::Wire>::ZERO, )* };
             #[inline(always)]
             fn put(&self, out: &mut [u8]) {
                 debug_assert_eq!(out.len(), $size);
                 $(
-                    super::wire::Wire::put(
+                    $crate::abi::wire::Wire::put(
                         &self.$field,
-                        &mut out[$offset..$offset + <$ty as super::wire::Wire>::SIZE],
+                        &mut out[$offset..$offset + <$ty as $crate::abi::wire::Wire>::SIZE],
                     );
                 )*
             }
@@ -101,8 +101,8 @@ macro_rules! wire_struct {
                 debug_assert_eq!(bytes.len(), $size);
                 Self {
                     $(
-                        $field: super::wire::Wire::get(
-                            &bytes[$offset..$offset + <$ty as super::wire::Wire>::SIZE],
+                        $field: $crate::abi::wire::Wire::get(
+                            &bytes[$offset..$offset + <$ty as $crate::abi::wire::Wire>::SIZE],
                         ),
                     )*
                 }
@@ -118,14 +118,14 @@ macro_rules! wire_struct {
             #[inline]
             pub fn to_bytes(&self) -> [u8; $size] {
                 let mut bytes = [0; $size];
-                super::wire::Wire::put(self, &mut bytes);
+                $crate::abi::wire::Wire::put(self, &mut bytes);
                 bytes
             }
 
             /// The value of exactly these bytes.
             #[inline]
             pub fn from_bytes(bytes: &[u8; $size]) -> Self {
-                super::wire::Wire::get(bytes)
+                $crate::abi::wire::Wire::get(bytes)
             }
 
             /// The value at the front of `bytes`, or `None` if they are too few.
@@ -137,7 +137,7 @@ macro_rules! wire_struct {
 
         impl Default for $name {
             fn default() -> Self {
-                super::wire::Wire::ZERO
+                $crate::abi::wire::Wire::ZERO
             }
         }
     };
@@ -171,12 +171,12 @@ macro_rules! wire_enum {
         }
 
         impl TryFrom<$repr> for $name {
-            type Error = super::wire::UnknownValue;
+            type Error = $crate::abi::wire::UnknownValue;
             #[inline]
             fn try_from(value: $repr) -> Result<Self, Self::Error> {
                 match value {
                     $( $value => Ok(Self::$variant), )*
-                    _ => Err(super::wire::UnknownValue(u32::from(value))),
+                    _ => Err($crate::abi::wire::UnknownValue(u32::from(value))),
                 }
             }
         }
@@ -243,16 +243,16 @@ macro_rules! wire_mask {
             }
         }
 
-        impl super::wire::Wire for $name {
+        impl $crate::abi::wire::Wire for $name {
             const SIZE: usize = core::mem::size_of::<$repr>();
             const ZERO: Self = Self(0);
             #[inline(always)]
             fn put(&self, out: &mut [u8]) {
-                super::wire::Wire::put(&self.0, out);
+                $crate::abi::wire::Wire::put(&self.0, out);
             }
             #[inline(always)]
             fn get(bytes: &[u8]) -> Self {
-                Self(super::wire::Wire::get(bytes))
+                Self($crate::abi::wire::Wire::get(bytes))
             }
         }
     };

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Commands about the port: its attributes, P_Keys, GIDs and counters.
+
+use super::super::ib::PortCaps;
+use super::super::wire::Wire;
+use super::{Command, Empty, Request, MAX_REQUEST, MAX_RESPONSE};
+
+wire_struct! {
+    /// `struct cmd_query_port`.
+    pub struct CmdQueryPort: 1 {
+        /// Port.
+        0 => port: u8,
+    }
+}
+
+wire_struct! {
+    /// `struct rsp_query_port`.
+    pub struct RspQueryPort: 161 {
+        /// [`PortState`](super::super::ib::PortState).
+        0 => state: u8,
+        /// Largest [`Mtu`](super::super::ib::Mtu).
+        1 => max_mtu: u8,
+        /// Current [`Mtu`](super::super::ib::Mtu).
+        2 => active_mtu: u8,
+        /// MTU of the Ethernet link in bytes.
+        3 => phys_mtu: u32,
+        /// Entries of the GID table.
+        7 => gid_tbl_len: u32,
+        /// Capabilities.
+        11 => port_cap_flags: PortCaps,
+        /// Longest message in bytes.
+        15 => max_msg_sz: u32,
+        /// Packets with a wrong P_Key.
+        19 => bad_pkey_cntr: u32,
+        /// Packets with a wrong Q_Key.
+        23 => qkey_viol_cntr: u32,
+        /// Entries of the P_Key table.
+        27 => pkey_tbl_len: u16,
+        /// [`PortWidth`](super::super::ib::PortWidth).
+        29 => active_width: u8,
+        /// [`PortSpeed`](super::super::ib::PortSpeed).
+        30 => active_speed: u16,
+        /// [`PortPhysState`](super::super::ib::PortPhysState).
+        32 => phys_state: u8,
+        /// Reserved, zero.
+        33 => reserved: [u8; 128],
+    }
+}
+request!(CmdQueryPort, QueryPort, RspQueryPort);
+
+wire_struct! {
+    /// `struct cmd_query_pkey`.
+    pub struct CmdQueryPkey: 6 {
+        /// Port.
+        0 => port: u32,
+        /// Index into the P_Key table.
+        4 => index: u16,
+    }
+}
+
+wire_struct! {
+    /// `struct rsp_query_pkey`.
+    pub struct RspQueryPkey: 2 {
+        /// The P_Key.
+        0 => pkey: u16,
+    }
+}
+request!(CmdQueryPkey, QueryPkey, RspQueryPkey);
+
+wire_struct! {
+    /// `struct cmd_add_gid`.
+    pub struct CmdAddGid: 26 {
+        /// GID, in network byte order.
+        0 => gid: [u8; 16],
+        /// [`GidType`](super::super::ib::GidType).
+        16 => gid_type: u32,
+        /// Index into the GID table.
+        20 => index: u16,
+        /// Port.
+        22 => port_num: u32,
+    }
+}
+request!(CmdAddGid, AddGid, Empty);
+
+wire_struct! {
+    /// ADD_GID with [`F_GID_VLAN`](super::super::config::F_GID_VLAN): packets from and to the address carry a VLAN tag.
+    pub struct CmdAddGidVlan: 28 {
+        /// The RFC's fields.
+        0 => base: CmdAddGid,
+        /// VLAN id, 0 to 4094, or [`NO_VLAN`](super::super::ib::NO_VLAN) for packets without a tag.
+        26 => vlan: u16,
+    }
+}
+request!(CmdAddGidVlan, AddGid, Empty);
+
+wire_struct! {
+    /// `struct cmd_del_gid`.
+    pub struct CmdDelGid: 6 {
+        /// Index into the GID table.
+        0 => index: u16,
+        /// Port.
+        2 => port: u32,
+    }
+}
+request!(CmdDelGid, DelGid, Empty);
+
+wire_struct! {
+    /// QUERY_COUNTERS, with [`F_COUNTERS`](super::super::config::F_COUNTERS).
+    pub struct CmdQueryCounters: 1 {
+        /// Port.
+        0 => port: u8,
+    }
+}
+
+wire_struct! {
+    /// Counters of a port since the device came to be, modulo 2^64. Bytes of packets are those of their Ethernet frames
+    /// without FCS.
+    pub struct RspQueryCounters: 176 {
+        /// Packets sent.
+        0 => tx_packets: u64,
+        /// Their bytes.
+        8 => tx_bytes: u64,
+        /// Sound RoCE packets received.
+        16 => rx_packets: u64,
+        /// Their bytes.
+        24 => rx_bytes: u64,
+        /// Messages that went to their peer without packets, as requester.
+        32 => direct_tx_messages: u64,
+        /// Bytes of messages that left without packets.
+        40 => direct_tx_bytes: u64,
+        /// Messages that came without packets, as responder.
+        48 => direct_rx_messages: u64,
+        /// Bytes of messages that arrived without packets.
+        56 => direct_rx_bytes: u64,
+        /// Packets sent again.
+        64 => retransmitted_packets: u64,
+        /// Answers that did not come in time.
+        72 => timeouts: u64,
+        /// NAKs sent, RNR NAKs not counted.
+        80 => naks_sent: u64,
+        /// NAKs received, RNR NAKs not counted.
+        88 => naks_received: u64,
+        /// RNR NAKs sent.
+        96 => rnr_naks_sent: u64,
+        /// RNR NAKs received.
+        104 => rnr_naks_received: u64,
+        /// Requests received that were not the expected ones but later.
+        112 => out_of_sequence: u64,
+        /// Requests received again.
+        120 => duplicates: u64,
+        /// Frames received as RoCE that are not sound.
+        128 => bad_packets: u64,
+        /// Packets received with a wrong P_Key.
+        136 => pkey_violations: u64,
+        /// Packets received with a wrong Q_Key.
+        144 => qkey_violations: u64,
+        /// Accesses of peers to memory that their R_Key does not open.
+        152 => rkey_violations: u64,
+        /// Accesses of own work requests to memory that their L_Key does not open.
+        160 => lkey_violations: u64,
+        /// Bytes of packets that a rate limit counted, on either path.
+        168 => paced_bytes: u64,
+    }
+}
+request!(CmdQueryCounters, QueryCounters, RspQueryCounters);

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Commands about QPs: their life, their rate, their multicast groups.
+
+use super::super::ib::QpAttrMask;
+use super::super::qp::QpAttr;
+use super::super::ring::RingAddr;
+use super::super::wire::Wire;
+use super::{Command, Empty, Request, MAX_REQUEST, MAX_RESPONSE};
+
+wire_mask! {
+    /// Flags of a queue's creation in own rings.
+    pub struct CreateFlags: u32 {
+        /// The ring belongs to a process: kernel-only opcodes are refused.
+        USER = 1 << 0,
+        /// A UD QP does not receive what it sends to a multicast group itself; with
+        /// [`F_MULTICAST`](super::super::config::F_MULTICAST).
+        BLOCK_MULTICAST_LOOPBACK = 1 << 1,
+        /// CREATE_QP with [`F_SRQ`](super::super::config::F_SRQ): receives come from the SRQ `srqn`.
+        SRQ = 1 << 2,
+    }
+}
+
+wire_struct! {
+    /// `struct cmd_create_qp`.
+    pub struct CmdCreateQp: 66 {
+        /// PD.
+        0 => pdn: u32,
+        /// [`QpType`](super::super::ib::QpType).
+        4 => qp_type: u8,
+        /// [`SigType`](super::super::ib::SigType).
+        5 => sq_sig_type: u8,
+        /// Outstanding work requests of the SQ.
+        6 => max_send_wr: u32,
+        /// SGEs of a send work request.
+        10 => max_send_sge: u32,
+        /// CQ of the SQ.
+        14 => send_cqn: u32,
+        /// Outstanding work requests of the RQ.
+        18 => max_recv_wr: u32,
+        /// SGEs of a receive work request.
+        22 => max_recv_sge: u32,
+        /// CQ of the RQ.
+        26 => recv_cqn: u32,
+        /// Inline payload in bytes.
+        30 => max_inline_data: u32,
+        /// Flags in own rings, else zero (the RFC's first reserved word).
+        34 => flags: CreateFlags,
+        /// The SRQ with [`CreateFlags::SRQ`], else zero (the RFC's second reserved word).
+        38 => srqn: u32,
+        /// Reserved, zero.
+        42 => reserved: [u8; 24],
+    }
+}
+
+wire_struct! {
+    /// `struct rsp_create_qp`.
+    pub struct RspCreateQp: 4 {
+        /// Handle.
+        0 => qpn: u32,
+    }
+}
+request!(CmdCreateQp, CreateQp, RspCreateQp);
+
+wire_struct! {
+    /// CREATE_QP in own rings: the RFC's structure and the rings.
+    pub struct CmdCreateQpRings: 126 {
+        /// The RFC's fields.
+        0 => base: CmdCreateQp,
+        /// Where the SQ is.
+        66 => sq: RingAddr,
+        /// Where the RQ is; all zero for a QP without one.
+        90 => rq: RingAddr,
+        /// Doorbell page that rings the queues.
+        114 => doorbell_page: u32,
+        /// Cookie of its asynchronous events.
+        118 => cookie: u64,
+    }
+}
+request!(CmdCreateQpRings, CreateQp, RspCreateQp);
+
+wire_struct! {
+    /// `struct cmd_modify_qp`.
+    pub struct CmdModifyQp: 137 {
+        /// Handle.
+        0 => qpn: u32,
+        /// Attributes to change.
+        4 => attr_mask: QpAttrMask,
+        /// Their values.
+        8 => attrs: QpAttr,
+    }
+}
+request!(CmdModifyQp, ModifyQp, Empty);
+
+wire_struct! {
+    /// `struct cmd_query_qp`.
+    pub struct CmdQueryQp: 8 {
+        /// Handle.
+        0 => qpn: u32,
+        /// Attributes wanted.
+        4 => attr_mask: QpAttrMask,
+    }
+}
+
+wire_struct! {
+    /// `struct rsp_query_qp`.
+    pub struct RspQueryQp: 129 {
+        /// Attributes.
+        0 => attr: QpAttr,
+    }
+}
+request!(CmdQueryQp, QueryQp, RspQueryQp);
+
+wire_struct! {
+    /// `struct cmd_destroy_qp`.
+    pub struct CmdDestroyQp: 4 {
+        /// Handle.
+        0 => qpn: u32,
+    }
+}
+request!(CmdDestroyQp, DestroyQp, Empty);
+
+wire_struct! {
+    /// SET_RATE_LIMIT, with [`F_RATE_LIMIT`](super::super::config::F_RATE_LIMIT).
+    pub struct CmdSetRateLimit: 16 {
+        /// QP.
+        0 => qpn: u32,
+        /// Rate in kb/s (1,000 bits a second), 0 for no limit.
+        4 => rate_limit: u32,
+        /// Burst in bytes, 0 for what the device takes by default.
+        8 => max_burst_size: u32,
+        /// Typical length of a packet in bytes, 0 for the port's MTU.
+        12 => typical_packet_size: u16,
+        /// Reserved, zero.
+        14 => reserved: [u8; 2],
+    }
+}
+request!(CmdSetRateLimit, SetRateLimit, Empty);
+
+wire_struct! {
+    /// ATTACH_MCAST, with [`F_MULTICAST`](super::super::config::F_MULTICAST).
+    pub struct CmdAttachMcast: 20 {
+        /// QP.
+        0 => qpn: u32,
+        /// The group's GID, in network byte order.
+        4 => mgid: [u8; 16],
+    }
+}
+request!(CmdAttachMcast, AttachMcast, Empty);
+
+wire_struct! {
+    /// DETACH_MCAST, with [`F_MULTICAST`](super::super::config::F_MULTICAST).
+    pub struct CmdDetachMcast: 20 {
+        /// QP.
+        0 => qpn: u32,
+        /// The group's GID, in network byte order.
+        4 => mgid: [u8; 16],
+    }
+}
+request!(CmdDetachMcast, DetachMcast, Empty);

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Commands about SRQs.
+
+use super::super::ring::RingAddr;
+use super::super::wire::Wire;
+use super::{Command, CreateFlags, Empty, Request, MAX_REQUEST, MAX_RESPONSE};
+
+wire_struct! {
+    /// CREATE_SRQ.
+    pub struct CmdCreateSrq: 52 {
+        /// PD, which the local keys of its work requests are checked against.
+        0 => pdn: u32,
+        /// Outstanding work requests.
+        4 => max_wr: u32,
+        /// SGEs of a work request.
+        8 => max_sge: u32,
+        /// Flags: [`CreateFlags::USER`].
+        12 => flags: CreateFlags,
+        /// Where the ring is.
+        16 => ring: RingAddr,
+        /// Doorbell page that rings the SRQ.
+        40 => doorbell_page: u32,
+        /// Cookie of its events.
+        44 => cookie: u64,
+    }
+}
+
+wire_struct! {
+    /// Answer to CREATE_SRQ.
+    pub struct RspCreateSrq: 4 {
+        /// Handle.
+        0 => srqn: u32,
+    }
+}
+request!(CmdCreateSrq, CreateSrq, RspCreateSrq);
+
+wire_mask! {
+    /// What MODIFY_SRQ changes: the bits of the kernel's `enum ib_srq_attr_mask`.
+    pub struct SrqAttrMask: u32 {
+        /// `max_wr` and the ring.
+        MAX_WR = 1 << 0,
+        /// `limit`.
+        LIMIT = 1 << 1,
+    }
+}
+
+wire_struct! {
+    /// MODIFY_SRQ. Fields that the mask does not name are zero.
+    pub struct CmdModifySrq: 40 {
+        /// Handle.
+        0 => srqn: u32,
+        /// Attributes to change.
+        4 => attr_mask: SrqAttrMask,
+        /// Outstanding work requests.
+        8 => max_wr: u32,
+        /// An event is due once fewer work requests than this are left; 0 for none.
+        12 => limit: u32,
+        /// The ring that takes the place of the present one.
+        16 => ring: RingAddr,
+    }
+}
+request!(CmdModifySrq, ModifySrq, Empty);
+
+wire_struct! {
+    /// QUERY_SRQ.
+    pub struct CmdQuerySrq: 4 {
+        /// Handle.
+        0 => srqn: u32,
+    }
+}
+
+wire_struct! {
+    /// Answer to QUERY_SRQ.
+    pub struct RspQuerySrq: 12 {
+        /// Outstanding work requests.
+        0 => max_wr: u32,
+        /// SGEs of a work request.
+        4 => max_sge: u32,
+        /// The armed limit; 0 once its event was raised.
+        8 => limit: u32,
+    }
+}
+request!(CmdQuerySrq, QuerySrq, RspQuerySrq);
+
+wire_struct! {
+    /// DESTROY_SRQ.
+    pub struct CmdDestroySrq: 4 {
+        /// Handle.
+        0 => srqn: u32,
+    }
+}
+request!(CmdDestroySrq, DestroySrq, Empty);
