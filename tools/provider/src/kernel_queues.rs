@@ -40,11 +40,7 @@ unsafe extern "C" fn create_cq(
             size_of_val(&response),
         )
     };
-    if status != 0 {
-        return errno::null(status);
-    }
-    // The ibv_cq is the first member.
-    Box::into_raw(cq).cast()
+    errno::created(status, cq)
 }
 
 /// `create_cq_ex`.
@@ -90,11 +86,7 @@ unsafe extern "C" fn create_qp(
             size_of_val(&response),
         )
     };
-    if status != 0 {
-        return errno::null(status);
-    }
-    // The ibv_qp is the first member.
-    Box::into_raw(qp).cast()
+    errno::created(status, qp)
 }
 
 /// `create_qp_ex`.

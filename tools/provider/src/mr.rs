@@ -42,11 +42,7 @@ pub unsafe extern "C" fn reg_mr(
             size_of_val(&response),
         )
     };
-    if status != 0 {
-        return errno::null(status);
-    }
-    // The ibv_mr is the first member of the verbs_mr.
-    Box::into_raw(mr).cast()
+    errno::created(status, mr)
 }
 
 /// `reg_dmabuf_mr`. The exporter of the buffer may take it back; the MR's keys open nothing then.
@@ -76,11 +72,7 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
             ptr::null_mut(),
         )
     };
-    if status != 0 {
-        return errno::null(status);
-    }
-    // The ibv_mr is the first member of the verbs_mr.
-    Box::into_raw(mr).cast()
+    errno::created(status, mr)
 }
 
 /// `rereg_mr`. The region keeps its keys.

@@ -36,10 +36,7 @@ pub unsafe extern "C" fn alloc_mw(
             size_of_val(&response),
         )
     };
-    if status != 0 {
-        return errno::null(status);
-    }
-    Box::into_raw(mw)
+    errno::created(status, mw)
 }
 
 /// `dealloc_mw`.

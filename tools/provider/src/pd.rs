@@ -87,10 +87,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ffi::ibv_context) -> *mut ffi::i
             size_of_val(&response),
         )
     };
-    if status != 0 {
-        return errno::null(status);
-    }
-    Box::into_raw(pd).cast()
+    errno::created(status, pd)
 }
 
 /// `alloc_parent_domain`. Allocators of the application are not served: rings are mapped, since they must not be
