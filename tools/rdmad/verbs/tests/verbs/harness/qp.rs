@@ -310,7 +310,7 @@ impl<'vm> Qp<'vm> {
         }
     }
 
-    /// The device gave everything back: all slots are free.
+    /// Takes back the slots that the device gave back.
     pub fn reclaim(&self) {
         for (queue, ring) in [(&self.sq_queue, &self.sq), (&self.rq_queue, &self.rq)] {
             let used = u16::from_le(ring.load_u16_acquire(ring.layout.used_idx()));
@@ -319,15 +319,6 @@ impl<'vm> Qp<'vm> {
                 .reclaim(used)
                 .expect("a sound used index");
         }
-    }
-
-    /// Takes back the slots of the SQ that the device gave back.
-    pub fn reclaim_used(&self) {
-        let used = u16::from_le(self.sq.load_u16_acquire(self.sq.layout.used_idx()));
-        self.sq_queue
-            .borrow_mut()
-            .reclaim(used)
-            .expect("a sound used index");
     }
 
     pub fn ring_doorbell(&self, kind: DoorbellKind) {

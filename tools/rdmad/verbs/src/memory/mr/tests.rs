@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What keys open, and what they do not.
+
+use super::*;
+use crate::pd::Pd;
+
+/// Work at a QP in this PD.
+fn at(pdn: u32) -> Reached {
+    Reached { pdn, qpn: 9 }
+}
+
+fn all_memory(table: &MrTable, pdn: u32, access: AccessFlags) -> (u32, u32) {
+    let charge = table.reserve_pages(0).unwrap();
+    table
+        .insert(
+            PdUse::new(Arc::new(Pd::new(pdn))),
+            access,
+            0,
+            PageMap::identity(),
+            charge,
+        )
+        .unwrap()
+}
+
+#[test]
+fn a_key_opens_one_mr_only() {
+    let table = MrTable::new(1, 1, 10);
+    let (number, key) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
+    assert!(table
+        .check(key, 7, 0x1000, 8, AccessFlags::LOCAL_WRITE)
+        .is_ok());
+    assert!(table.check(key, 7, 0x1000, 8, AccessFlags::NONE).is_ok());
+    assert!(
+        table.check(key, 8, 0x1000, 8, AccessFlags::NONE).is_err(),
+        "PD"
+    );
+    assert!(
+        table
+            .check(key, 7, 0x1000, 8, AccessFlags::REMOTE_READ)
+            .is_err(),
+        "right"
+    );
+    assert!(
+        table
+            .check(key ^ 1, 7, 0x1000, 8, AccessFlags::NONE)
+            .is_err(),
+        "variant"
+    );
+    assert!(
+        table.check(0, 7, 0x1000, 8, AccessFlags::NONE).is_err(),
+        "number"
+    );
+    assert!(
+        table.check(key, 7, u64::MAX, 2, AccessFlags::NONE).is_err(),
+        "range"
+    );
+    let mr = table.remove(number).unwrap();
+    assert!(table.open(key, 7, 0x1000, 8, AccessFlags::NONE).is_err());
+    table.release(number, &mr);
+    let (again, other) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
+    assert_eq!(again, number);
+    assert_ne!(other, key);
+    assert!(
+        table.check(key, 7, 0x1000, 8, AccessFlags::NONE).is_err(),
+        "old key"
+    );
+}
+
+#[test]
+fn pages_are_counted() {
+    let table = MrTable::new(4, 1, 10);
+    let charge = table.reserve_pages(8).unwrap();
+    assert_eq!(table.reserve_pages(3).err(), Some(Errno::NOMEM));
+    let (number, _) = table
+        .insert(
+            PdUse::new(Arc::new(Pd::new(1))),
+            AccessFlags::NONE,
+            0,
+            PageMap::identity(),
+            charge,
+        )
+        .unwrap();
+    assert_eq!(table.reserve_pages(u64::MAX).err(), Some(Errno::NOMEM));
+    drop(table.reserve_pages(2).unwrap());
+    let mr = table.remove(number).unwrap();
+    table.release(number, &mr);
+    assert!(table.reserve_pages(10).is_ok());
+}
+
+fn fast(table: &MrTable, pdn: u32) -> (u32, u32) {
+    let charge = table.reserve_pages(4).unwrap();
+    let pd = PdUse::new(Arc::new(Pd::new(pdn)));
+    table.insert_fast(pd, 4, charge).unwrap()
+}
+
+fn registration(number: u32, key: u32) -> Registration {
+    Registration {
+        number,
+        key,
+        access: AccessFlags::LOCAL_WRITE,
+        pages: Some(Mapped {
+            base: 0,
+            pages: Arc::new(PageMap::identity()),
+        }),
+    }
+}
+
+#[test]
+fn fast_registration_and_invalidation() {
+    let table = MrTable::new(4, 1, 100);
+    let (number, key) = fast(&table, 7);
+    let opens = |key| table.check(key, 7, 0x1000, 8, AccessFlags::NONE).is_ok();
+    assert!(!opens(key), "free");
+    assert_eq!(table.invalidate(key, at(7)), Err(KeyFault), "free");
+    let without = Registration {
+        pages: None,
+        ..registration(number, key)
+    };
+    assert_eq!(table.register(7, without), Err(KeyFault), "no pages");
+    assert_eq!(
+        table.register(8, registration(number, key)),
+        Err(KeyFault),
+        "PD"
+    );
+    let other = registration(number, key + 0x100);
+    assert_eq!(table.register(7, other), Err(KeyFault), "number in the key");
+    let beyond = registration(0xff_ffff, !0);
+    assert_eq!(table.register(7, beyond), Err(KeyFault), "no such MR");
+
+    assert_eq!(table.register(7, registration(number, key)), Ok(()));
+    assert!(opens(key));
+    let again = registration(number, key ^ 1);
+    assert_eq!(table.register(7, again), Err(KeyFault), "valid");
+    assert_eq!(table.invalidate(key ^ 1, at(7)), Err(KeyFault), "stale key");
+    assert_eq!(table.invalidate(key, at(8)), Err(KeyFault), "PD");
+    assert!(opens(key));
+    assert_eq!(table.invalidate(key, at(7)), Ok(()));
+    assert!(!opens(key));
+
+    assert_eq!(table.register(7, registration(number, key ^ 0x5a)), Ok(()));
+    assert!(opens(key ^ 0x5a) && !opens(key), "the key changed");
+}
+
+#[test]
+fn only_mrs_made_for_it_are_registered_or_invalidated() {
+    let table = MrTable::new(4, 1, 100);
+    let (number, key) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
+    assert_eq!(table.invalidate(key, at(7)), Err(KeyFault));
+    assert_eq!(table.register(7, registration(number, key)), Err(KeyFault));
+    assert_eq!(table.max_fast_pages(number), Err(Errno::INVAL));
+    assert!(table.check(key, 7, 0, 8, AccessFlags::NONE).is_ok());
+}
+
+#[test]
+fn mapped_pages_wait_for_the_registration() {
+    let table = MrTable::new(4, 1, 100);
+    let (number, key) = fast(&table, 7);
+    let mapped = |base| Mapped {
+        base,
+        pages: Arc::new(PageMap::identity()),
+    };
+    let register = || {
+        let from_map = Registration {
+            pages: None,
+            ..registration(number, key)
+        };
+        table.register(7, from_map)
+    };
+    let opens = |addr| table.check(key, 7, addr, 1, AccessFlags::NONE).is_ok();
+    table.map(number, mapped(0x2000)).unwrap();
+    assert!(!opens(0x2000));
+    register().unwrap();
+    assert!(opens(0x2000) && !opens(0x1fff));
+    table.map(number, mapped(0x1000)).unwrap();
+    assert!(!opens(0x1000), "the registration stays");
+    table.invalidate(key, at(7)).unwrap();
+    register().unwrap();
+    assert!(opens(0x1000));
+    assert_eq!(table.max_fast_pages(number), Ok(4));
+}
+
+#[test]
+fn invalidation_waits_for_who_uses_the_memory() {
+    use std::sync::atomic::AtomicBool;
+    let table = MrTable::new(4, 1, 100);
+    let (number, key) = fast(&table, 7);
+    table.register(7, registration(number, key)).unwrap();
+    let region = table.open(key, 7, 0, 1, AccessFlags::NONE).unwrap();
+    let released = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while table.check(key, 7, 0, 1, AccessFlags::NONE).is_ok() {
+                std::thread::yield_now();
+            }
+            released.store(true, Ordering::SeqCst);
+            drop(region);
+        });
+        table.invalidate(key, at(7)).unwrap();
+        assert!(released.load(Ordering::SeqCst));
+    });
+}
