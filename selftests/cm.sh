@@ -61,9 +61,6 @@ test_connection_rate() {
 test_datagrams() { meet udaddy "-b 10.9.0.2 -c 3 -C 20" "-s 10.9.0.2 -c 3 -C 20"; }
 test_datagrams_ipv6() { meet udaddy "-b fd09::2 -c 3 -C 20" "-s fd09::2 -c 3 -C 20"; }
 
-test_multicast() { mckey_from_to 1 2; }
-test_multicast_back() { mckey_from_to 2 1; }
-
 test_perftest() {
 	local program
 	for program in ib_write_bw ib_read_bw ib_send_bw; do
@@ -135,4 +132,4 @@ test_vlan() {
 }
 
 run_tests test_agents test_ipv4 test_ipv6 test_link_local test_connections test_datagrams test_datagrams_ipv6 \
-	test_multicast test_multicast_back test_connection_rate test_perftest test_refused test_address_changes test_vlan
+	test_connection_rate test_perftest test_refused test_address_changes test_vlan

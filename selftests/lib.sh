@@ -134,8 +134,11 @@ is_member() { at "$1" ip -4 maddress show dev "$(netdev "$1")" | grep -q " $2\$"
 # The arguments are the sending VM and the receiving one.
 mckey_from_to() {
 	local sender=$1 receiver=$2 status=0
-	at "$receiver" timeout 60 mckey -m 239.9.18.1 -b "10.9.0.$receiver" -C 10 >"$work/receiver" 2>&1 &
-	until_ok 30 is_member "$receiver" 239.9.18.1
+	: >"$work/receiver"
+	at "$receiver" timeout 60 stdbuf -oL mckey -m 239.9.18.1 -b "10.9.0.$receiver" -C 10 >"$work/receiver" 2>&1 &
+	# Its host is a member before its QP is.
+	until_ok 30 grep -q 'joined dgid' "$work/receiver"
+	is_member "$receiver" 239.9.18.1
 	at "$sender" timeout 60 mckey -s -m 239.9.18.1 -b "10.9.0.$sender" -C 10 || status=$?
 	wait $! || status=$?
 	cat "$work/receiver"
