@@ -189,15 +189,17 @@ fn a_first_message_in_rtr_establishes_the_connection() {
 /// Messages whose sender was made anew in the middle of one use the receive that it left.
 #[test]
 fn a_sender_that_starts_anew() {
+    /// So many bytes that a port has room for all packets of one: it loses none.
+    const LONG: u32 = 512 << 10;
     each_uc(|p| {
-        let big = p.a.mr(8 << 20);
-        let into = p.b.mr(8 << 20);
+        let big = p.a.mr(LONG.into());
+        let into = p.b.mr(LONG.into());
         for id in 0..4 {
-            p.qb.post_recv(id, &[sge(&into, 0, 8 << 20)]);
+            p.qb.post_recv(id, &[sge(&into, 0, LONG)]);
         }
         let mut received = 0;
         for round in 0..4 {
-            p.qa.post(&Wr::new(9, WrOpcode::Send).local(&big, 0, 8 << 20));
+            p.qa.post(&Wr::new(9, WrOpcode::Send).local(&big, 0, LONG));
             p.qa.to(QpState::Reset);
             while p.cq_a.poll().is_some() {}
             p.qa.to_init().unwrap();
@@ -212,7 +214,7 @@ fn a_sender_that_starts_anew() {
                 let cqe = p.cq_b.expect(received, WcStatus::Success);
                 received += 1;
                 p.qb.reclaim();
-                p.qb.post_recv(received + 3, &[sge(&into, 0, 8 << 20)]);
+                p.qb.post_recv(received + 3, &[sge(&into, 0, LONG)]);
                 if cqe.byte_len == 2000 {
                     break;
                 }
