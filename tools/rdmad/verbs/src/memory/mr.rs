@@ -329,11 +329,7 @@ impl MrTable {
         len: u64,
         access: AccessFlags,
     ) -> KeyResult<Arc<Region>> {
-        let open = |region: &Arc<Region>| {
-            region
-                .allows(key, addr, len, access)
-                .then(|| region.clone())
-        };
+        let open = |region: &Arc<Region>| region.open(key, addr, len, access);
         self.visit(key, pdn, open).flatten().ok_or(KeyFault)
     }
 
@@ -347,11 +343,7 @@ impl MrTable {
         len: u64,
         access: AccessFlags,
     ) -> KeyResult<Arc<Region>> {
-        let open = |region: &Arc<Region>| {
-            region
-                .allows(key, addr, len, access)
-                .then(|| region.clone())
-        };
+        let open = |region: &Arc<Region>| region.open(key, addr, len, access);
         self.visit_remote(key, by, open).flatten().ok_or(KeyFault)
     }
 
@@ -365,18 +357,12 @@ impl MrTable {
         len: u64,
         access: AccessFlags,
     ) -> KeyResult<()> {
-        match self.visit_remote(key, by, |region| region.allows(key, addr, len, access)) {
-            Some(true) => Ok(()),
-            _ => Err(KeyFault),
-        }
+        granted(self.visit_remote(key, by, |region| region.allows(key, addr, len, access)))
     }
 
     /// Whether `key` names memory with all rights of `access` to work of a peer at a QP, wherever that is.
     pub(crate) fn names_remote(&self, key: u32, by: Reached, access: AccessFlags) -> KeyResult<()> {
-        match self.visit_remote(key, by, |region| region.names(key, access)) {
-            Some(true) => Ok(()),
-            _ => Err(KeyFault),
-        }
+        granted(self.visit_remote(key, by, |region| region.names(key, access)))
     }
 
     #[inline]
@@ -403,10 +389,7 @@ impl MrTable {
         len: u64,
         access: AccessFlags,
     ) -> KeyResult<()> {
-        match self.visit(key, pdn, |region| region.allows(key, addr, len, access)) {
-            Some(true) => Ok(()),
-            _ => Err(KeyFault),
-        }
+        granted(self.visit(key, pdn, |region| region.allows(key, addr, len, access)))
     }
 
     /// Calls `visit` with what the MR that `key` names has open to work of PD `pdn`, if anything.
@@ -422,6 +405,15 @@ impl MrTable {
             }
         };
         self.table.with(number_of(key), visit).flatten()
+    }
+}
+
+/// The answer to a question about what a key opens, if it opens anything.
+#[inline]
+fn granted(answer: Option<bool>) -> KeyResult<()> {
+    match answer {
+        Some(true) => Ok(()),
+        _ => Err(KeyFault),
     }
 }
 

@@ -133,6 +133,18 @@ impl Region {
         self.key == key && self.access.contains(access)
     }
 
+    /// Itself, if it [allows](Self::allows) this.
+    #[inline]
+    pub(super) fn open(
+        self: &Arc<Self>,
+        key: u32,
+        addr: u64,
+        len: u64,
+        access: AccessFlags,
+    ) -> Option<Arc<Self>> {
+        self.allows(key, addr, len, access).then(|| self.clone())
+    }
+
     /// Whether `key` opens the `len` bytes at `addr` for all of `access`.
     #[inline]
     pub(super) fn allows(&self, key: u32, addr: u64, len: u64, access: AccessFlags) -> bool {

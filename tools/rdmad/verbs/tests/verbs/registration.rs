@@ -6,7 +6,7 @@ use virtio_rdma_abi::config::F_REG_PAGES;
 use virtio_rdma_abi::ctrl::{CmdCreateMr, CmdCreatePd, CmdDeregMr, CmdMapMrSg};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
-use virtio_rdma_abi::wqe::{Member, Reg, RegPages, SqHeader};
+use virtio_rdma_abi::wqe::{Reg, RegPages};
 
 use crate::harness::*;
 
@@ -98,21 +98,8 @@ impl<'vm> Fast<'vm> {
     }
 }
 
-fn wqe(id: u64, opcode: WrOpcode, ex: u32, member: &impl Member) -> Vec<u8> {
-    let mut wr = Wr::new(id, opcode).bytes();
-    let mut header = SqHeader::from_bytes(wr[..SqHeader::SIZE].try_into().unwrap());
-    header.ex = ex.to_le_bytes();
-    member.store(&mut header.wr);
-    wr[..SqHeader::SIZE].copy_from_slice(&header.to_bytes());
-    wr
-}
-
 fn reg(id: u64, pages: &RegPages) -> Vec<u8> {
     wqe(id, WrOpcode::RegMr, 0, pages)
-}
-
-fn local_inv(id: u64, key: u32) -> Vec<u8> {
-    wqe(id, WrOpcode::LocalInv, key, &Reg::ZERO)
 }
 
 fn with_inv(wr: &Wr, key: u32) -> Vec<u8> {

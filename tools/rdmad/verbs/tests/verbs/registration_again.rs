@@ -3,7 +3,7 @@
 //! REREG_MR: MRs that change rights, PD and memory under their keys.
 
 use verbs::{Limits, PathPolicy};
-use virtio_rdma_abi::config::{F_MEM_WINDOWS, F_RING_ADDR};
+use virtio_rdma_abi::config::F_MEM_WINDOWS;
 use virtio_rdma_abi::ctrl::{
     CmdAllocMw, CmdCreateMr, CmdCreatePd, CmdDeallocMw, CmdDestroyPd, CmdRegUserMr,
     CmdRegUserMrPages, CmdReregMr, ReregFlags,
@@ -179,8 +179,7 @@ fn pages_stay_counted() {
 fn windows_keep_it_as_it_is() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
-    let mode = if is_rfc() { 0 } else { 1 << F_RING_ADDR };
-    vm.device.set_features(mode | (1 << F_MEM_WINDOWS));
+    vm.negotiate(&[F_MEM_WINDOWS]);
     let p = Pair::between([vm, vm], Options::default(), Options::default());
     let access = FULL | AccessFlags::MW_BIND;
     let mr = vm.register(vm.pdn, vm.alloc(4096), 4096, access);

@@ -3,13 +3,13 @@
 //! Memory windows: commands, BIND_MW, what peers reach through them, and their end.
 
 use verbs::{Limits, PathPolicy};
-use virtio_rdma_abi::config::{F_MEM_WINDOWS, F_RING_ADDR};
+use virtio_rdma_abi::config::F_MEM_WINDOWS;
 use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdCreatePd, CmdDeallocMw, CmdDeregMr, CmdDestroyPd};
 use virtio_rdma_abi::ib::{
     AccessFlags, AsyncEvent, MwType, QpState, QpType, SendFlags, WcFlags, WcStatus, WrOpcode,
 };
 use virtio_rdma_abi::wire::Wire;
-use virtio_rdma_abi::wqe::{BindMw, Member, SqHeader};
+use virtio_rdma_abi::wqe::BindMw;
 
 use crate::harness::*;
 
@@ -28,22 +28,11 @@ const AT: u64 = 0x1801;
 const LEN: u64 = 0x2100;
 const MR_LEN: u64 = 0x5000;
 
-/// All devices of `world` have windows from now on.
-fn with_windows(world: &World) {
-    let mode = match is_rfc() {
-        true => 0,
-        false => 1 << F_RING_ADDR,
-    };
-    for vm in &world.vms {
-        vm.device.set_features(mode | (1 << F_MEM_WINDOWS));
-    }
-}
-
 /// Runs `test` with a pair of QPs of these options, on both paths.
 fn each_with(options: Options, test: impl Fn(&Pair<'_>)) {
     on_both_paths(|path| {
         let world = World::new(2, path);
-        with_windows(&world);
+        world.negotiate(&[F_MEM_WINDOWS]);
         test(&Pair::with(&world, options, options));
     });
 }
@@ -108,21 +97,8 @@ fn bindable(vm: &Vm) -> Mr {
     vm.register(vm.pdn, vm.alloc(MR_LEN), MR_LEN, BINDABLE)
 }
 
-fn wqe(id: u64, opcode: WrOpcode, ex: u32, member: &impl Member) -> Vec<u8> {
-    let mut wr = Wr::new(id, opcode).bytes();
-    let mut header = SqHeader::from_bytes(wr[..SqHeader::SIZE].try_into().unwrap());
-    header.ex = ex.to_le_bytes();
-    member.store(&mut header.wr);
-    wr[..SqHeader::SIZE].copy_from_slice(&header.to_bytes());
-    wr
-}
-
 fn bind(id: u64, bind: &BindMw) -> Vec<u8> {
     wqe(id, WrOpcode::BindMw, 0, bind)
-}
-
-fn local_inv(id: u64, key: u32) -> Vec<u8> {
-    wqe(id, WrOpcode::LocalInv, key, &BindMw::ZERO)
 }
 
 /// Binds at B and waits for it.
@@ -139,7 +115,7 @@ fn windows_are_allocated_and_deallocated() {
         ..Limits::default()
     };
     let world = World::with_limits(1, PathPolicy::Direct, limits);
-    with_windows(&world);
+    world.negotiate(&[F_MEM_WINDOWS]);
     let vm = &world.vms[0];
     let pdn = vm.call(CmdCreatePd::ZERO).unwrap().pdn;
     for bad in [

@@ -32,7 +32,7 @@ pub use pair::{each, each_with, Pair};
 pub use qp::{connect, Options, Qp};
 pub use ring::Ring;
 pub use srq::Srq;
-pub use wr::{sge, split, Wr};
+pub use wr::{local_inv, sge, split, wqe, Wr};
 
 /// Memory of a VM.
 const MEMORY: u64 = 96 << 20;

@@ -5,7 +5,7 @@
 use virtio_rdma_abi::ib::{SendFlags, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{
-    AddressVector, Atomic, Datagram, Member, Rdma, Sge, SqHeader, INLINE_OFFSET,
+    AddressVector, Atomic, BindMw, Datagram, Member, Rdma, Sge, SqHeader, INLINE_OFFSET,
 };
 
 use super::{Mr, Qp};
@@ -137,6 +137,21 @@ impl Wr {
         }
         bytes
     }
+}
+
+/// A WQE without SGEs: `ex` as a number, and a member of the header's union.
+pub fn wqe(id: u64, opcode: WrOpcode, ex: u32, member: &impl Member) -> Vec<u8> {
+    let mut wr = Wr::new(id, opcode).bytes();
+    let mut header = SqHeader::from_bytes(wr[..SqHeader::SIZE].try_into().unwrap());
+    header.ex = ex.to_le_bytes();
+    member.store(&mut header.wr);
+    wr[..SqHeader::SIZE].copy_from_slice(&header.to_bytes());
+    wr
+}
+
+/// A LOCAL_INV.
+pub fn local_inv(id: u64, key: u32) -> Vec<u8> {
+    wqe(id, WrOpcode::LocalInv, key, &BindMw::ZERO)
 }
 
 pub fn sge(mr: &Mr, offset: u64, len: u32) -> Sge {

@@ -2,11 +2,11 @@
 
 //! Atomic WRITE and FLUSH (IBTA annex A19).
 
-use virtio_rdma_abi::config::{F_ATOMIC_WRITE, F_FLUSH, F_MEM_WINDOWS, F_RING_ADDR};
+use virtio_rdma_abi::config::{F_ATOMIC_WRITE, F_FLUSH, F_MEM_WINDOWS};
 use virtio_rdma_abi::ib::{
     AccessFlags, AsyncEvent, FlushLevel, FlushTypes, QpState, QpType, WcStatus, WrOpcode,
 };
-use virtio_rdma_abi::wqe::{AtomicWrite, Flush, Member, SqHeader};
+use virtio_rdma_abi::wqe::{AtomicWrite, Flush};
 
 use crate::harness::*;
 
@@ -25,24 +25,9 @@ fn options() -> Options {
 fn each_with(options: Options, test: impl Fn(&Pair<'_>)) {
     on_both_paths(|path| {
         let world = World::new(2, path);
-        let mode = match is_rfc() {
-            true => 0,
-            false => 1 << F_RING_ADDR,
-        };
-        for vm in &world.vms {
-            vm.device
-                .set_features(mode | (1 << F_ATOMIC_WRITE) | (1 << F_FLUSH) | (1 << F_MEM_WINDOWS));
-        }
+        world.negotiate(&[F_ATOMIC_WRITE, F_FLUSH, F_MEM_WINDOWS]);
         test(&Pair::with(&world, options, options));
     });
-}
-
-fn wqe(id: u64, opcode: WrOpcode, member: &impl Member) -> Vec<u8> {
-    let mut wr = Wr::new(id, opcode).bytes();
-    let mut header = SqHeader::from_bytes(wr[..SqHeader::SIZE].try_into().unwrap());
-    member.store(&mut header.wr);
-    wr[..SqHeader::SIZE].copy_from_slice(&header.to_bytes());
-    wr
 }
 
 fn atomic_write(id: u64, mr: &Mr, offset: u64, data: [u8; 8]) -> Vec<u8> {
@@ -51,7 +36,7 @@ fn atomic_write(id: u64, mr: &Mr, offset: u64, data: [u8; 8]) -> Vec<u8> {
         data,
         rkey: mr.key,
     };
-    wqe(id, WrOpcode::AtomicWrite, &write)
+    wqe(id, WrOpcode::AtomicWrite, 0, &write)
 }
 
 fn flush_of(mr: &Mr) -> Flush {
@@ -66,7 +51,7 @@ fn flush_of(mr: &Mr) -> Flush {
 }
 
 fn flush(id: u64, flush: &Flush) -> Vec<u8> {
-    wqe(id, WrOpcode::Flush, flush)
+    wqe(id, WrOpcode::Flush, 0, flush)
 }
 
 fn flushable(vm: &Vm) -> Mr {
