@@ -154,9 +154,11 @@ gid_index() {
 }
 
 # Whether a program on VM 2 waits for its peer: with the connection manager, or at a TCP port where such programs meet.
+# An identifier of the connection manager is in state LISTEN before requests find it: its program sleeps once they do.
 waits() {
-	on 2 rdma res show cm_id | grep -q "state LISTEN .*comm $1 " ||
-		[[ -n $(on 2 ss -Hltn 'sport = :18515 or sport = :7471') ]]
+	on 2 bash -c '
+		rdma res show cm_id | grep -q "state LISTEN .*comm $0 " && [[ $(ps -C "$0" -o state=) == *S* ]] ||
+			[[ -n $(ss -Hltn "sport = :18515 or sport = :7471") ]]' "$1"
 }
 
 # Runs a program as server on VM 2 and as client here: PROGRAM, the server's arguments, the client's.
