@@ -74,7 +74,7 @@ device: setup
 	$(enter) cargo build $(quiet) --release -p virtio-rdmad
 
 tools: setup
-	$(enter) cargo build $(quiet) --release -p testbed -p verbs-test --bins --examples
+	$(enter) cargo build $(quiet) --release -p testbed -p bench -p verbs-test --bins --examples
 
 demo: build
 	@tools/testbed/demo $(VM)

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What is measured: figures with all their samples, so that each says how far it can be trusted.
+
+use serde::{Deserialize, Serialize};
+
+/// What was measured, and what could not be.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+pub struct Report {
+    /// In the order in which they were first measured.
+    pub figures: Vec<Figure>,
+    /// What ended with an error instead of a figure.
+    pub failures: Vec<Failure>,
+}
+
+/// What a figure is about. Samples of the same key are of the same figure.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Key {
+    /// What is measured, as "write bandwidth".
+    pub name: String,
+    /// Of what: "direct", "wire", "rxe", "tcp", "host" ...
+    pub configuration: String,
+    /// Bytes of a message, where that matters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// How many QPs, MRs or VMs, where that is varied: the name says which.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// What it is counted in, as "MB/s" (10^6 bytes) or "µs".
+    pub unit: String,
+    /// How, where there are several ways: "events", "polling".
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub how: String,
+}
+
+impl Key {
+    /// A figure without size, count and way.
+    pub fn new(name: &str, configuration: &str, unit: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            configuration: configuration.to_owned(),
+            size: None,
+            count: None,
+            unit: unit.to_owned(),
+            how: String::new(),
+        }
+    }
+
+    /// The same for messages of a size.
+    pub fn size(mut self, size: u64) -> Self {
+        self.size = Some(size);
+        self
+    }
+}
+
+/// One figure.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Figure {
+    /// What it is about.
+    #[serde(flatten)]
+    pub key: Key,
+    /// What was measured, in its unit.
+    #[serde(flatten)]
+    pub samples: Samples,
+}
+
+/// Measured values, at least one.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(from = "Plain", into = "Plain")]
+pub struct Samples(Vec<f64>);
+
+impl Samples {
+    /// A first value.
+    pub fn new(first: f64) -> Self {
+        Self(vec![first])
+    }
+
+    /// One more.
+    pub fn push(&mut self, value: f64) {
+        self.0.push(value);
+    }
+
+    fn sorted(&self) -> Vec<f64> {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted
+    }
+
+    /// The middle one, or the mean of the middle two.
+    pub fn median(&self) -> f64 {
+        let sorted = self.sorted();
+        let middle = sorted.len() / 2;
+        match sorted.len() {
+            0 => f64::NAN,
+            odd if odd % 2 == 1 => sorted[middle],
+            _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
+        }
+    }
+
+    /// The least.
+    pub fn min(&self) -> f64 {
+        self.sorted().first().copied().unwrap_or(f64::NAN)
+    }
+
+    /// The greatest.
+    pub fn max(&self) -> f64 {
+        self.sorted().last().copied().unwrap_or(f64::NAN)
+    }
+}
+
+/// How samples look in JSON: with what readers would work out.
+#[derive(Deserialize, Serialize)]
+struct Plain {
+    #[serde(default)]
+    median: f64,
+    #[serde(default)]
+    min: f64,
+    #[serde(default)]
+    max: f64,
+    samples: Vec<f64>,
+}
+
+impl From<Plain> for Samples {
+    fn from(plain: Plain) -> Self {
+        Self(plain.samples)
+    }
+}
+
+impl From<Samples> for Plain {
+    fn from(samples: Samples) -> Self {
+        Self {
+            median: samples.median(),
+            min: samples.min(),
+            max: samples.max(),
+            samples: samples.0,
+        }
+    }
+}
+
+/// A measurement that ended with an error.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Failure {
+    /// What was to be measured, in words.
+    pub what: String,
+    /// Why there is no figure.
+    pub error: String,
+    /// The file with what the programs printed, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+}
+
+impl Report {
+    /// Adds a value to the figure of its key.
+    pub fn add(&mut self, key: Key, value: f64) {
+        match self.figures.iter_mut().find(|figure| figure.key == key) {
+            Some(figure) => figure.samples.push(value),
+            None => self.figures.push(Figure {
+                key,
+                samples: Samples::new(value),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_of_one_key_are_one_figure() {
+        let mut report = Report::default();
+        for value in [3.0, 1.0, 2.0, 10.0] {
+            report.add(Key::new("copy", "host", "MB/s").size(64), value);
+        }
+        report.add(Key::new("copy", "host", "MB/s").size(128), 7.0);
+        assert_eq!(report.figures.len(), 2);
+        let samples = &report.figures[0].samples;
+        assert_eq!(
+            (samples.min(), samples.median(), samples.max()),
+            (1.0, 2.5, 10.0)
+        );
+        assert_eq!(report.figures[1].samples.median(), 7.0);
+    }
+
+    #[test]
+    fn json_has_the_median_and_all_samples() {
+        let mut report = Report::default();
+        report.add(Key::new("copy", "host", "MB/s").size(64), 3.0);
+        report.add(Key::new("copy", "host", "MB/s").size(64), 5.0);
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(
+            json["figures"][0],
+            serde_json::json!({"name": "copy", "configuration": "host", "size": 64, "unit": "MB/s",
+                "median": 4.0, "min": 3.0, "max": 5.0, "samples": [3.0, 5.0]})
+        );
+        assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
+    }
+}
