@@ -6,6 +6,7 @@
 //! figure comes about.
 #![deny(unsafe_code)]
 
+mod device;
 mod figure;
 mod host;
 mod report;
@@ -32,6 +33,8 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Action {
+    /// What the device takes for its work, without a VM
+    Device(device::Options),
     /// What memory and two threads of this machine allow: the floors that other figures are held against
     Host(host::Options),
 }
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
 /// Measures and prints; whether all that was to be measured was.
 fn run(options: &Options) -> Result<bool> {
     let report = match &options.action {
+        Action::Device(options) => device::run(options)?,
         Action::Host(options) => host::run(options)?,
     };
     print(&report, options.json.as_deref())?;

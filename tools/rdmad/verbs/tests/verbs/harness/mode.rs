@@ -31,7 +31,7 @@ static CHOOSING: Mutex<()> = Mutex::new(());
 
 /// Whether queues are virtqueues in this test program.
 pub fn is_rfc() -> bool {
-    crate::MODE == Mode::Rfc
+    super::super::MODE == Mode::Rfc
 }
 
 /// What the configuration says about virtqueues.

@@ -289,6 +289,17 @@ impl<'vm> Qp<'vm> {
         }
     }
 
+    /// Posts several, and tells the device nothing of them.
+    pub fn post_all(&self, wqes: &[Vec<u8>]) {
+        let mut queue = self.sq_queue.borrow_mut();
+        for bytes in wqes {
+            let slot = queue.reserve().expect("room in the SQ");
+            self.sq.write(self.sq.layout.slot(slot), bytes);
+        }
+        // The caller rings whether or not the device asks for it.
+        let _ = queue.publish(&self.sq);
+    }
+
     pub fn post(&self, wr: &Wr) {
         self.post_bytes(&wr.bytes());
     }

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What the same bytes cost without a device: a plain copy between the memories of two VMs by one thread, and a copy with
+//! a CRC32 of each packet's worth.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use dma::{DmaSlice, DmaSpace, PAGE_SIZE};
+
+use super::cpu::own_time;
+use super::load::area;
+
+/// Processor time of a sample.
+const SPAN: Duration = Duration::from_millis(60);
+/// Bytes that are copied between two looks at the clock, at least.
+const STRIDE: u64 = 4 << 20;
+/// Payload of a packet.
+const PACKET: usize = 4096;
+
+/// MB/s of copies of this size from one VM to the other.
+pub fn copy(size: u32) -> f64 {
+    let target = DmaSpace::anonymous(0, area(size).next_multiple_of(PAGE_SIZE));
+    let target = target.enter();
+    rate(size, |at, message| {
+        let to = target.slice_mut(at, message.len()).expect("memory");
+        message.copy_to(&to).expect("the same length");
+    })
+}
+
+/// MB/s of copies of this size from a VM, of which each packet's worth is summed when it is in place.
+pub fn copy_with_crc(size: u32) -> f64 {
+    let mut target = vec![0; area(size) as usize];
+    rate(size, |at, message| {
+        let target = &mut target[at as usize..][..message.len()];
+        for (index, packet) in target.chunks_mut(PACKET).enumerate() {
+            message.read(index * PACKET, packet).expect("inside");
+            black_box(crc32fast::hash(packet));
+        }
+    })
+}
+
+/// The rate at which `step` treats messages of `size` bytes, one after the other in the buffers of a VM.
+fn rate(size: u32, mut step: impl FnMut(u64, DmaSlice<'_>)) -> f64 {
+    let len = area(size);
+    let memory = DmaSpace::anonymous(0, len.next_multiple_of(PAGE_SIZE));
+    let memory = memory.enter();
+    let mut pass = || {
+        for at in (0..len).step_by(size as usize) {
+            step(at, memory.slice(at, size as usize).expect("memory"));
+        }
+    };
+    // Memory comes with the first access.
+    pass();
+    let began = own_time();
+    let mut bytes = 0;
+    loop {
+        for _ in 0..STRIDE.div_ceil(len) {
+            pass();
+            bytes += len;
+        }
+        let time = own_time() - began;
+        if time >= SPAN {
+            return bytes as f64 / time.as_secs_f64() / 1e6;
+        }
+    }
+}

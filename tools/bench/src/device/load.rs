@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Work for the device, in rounds.
+//!
+//! The guests fill their rings while the device sleeps, ring the doorbells, sleep until all is done, and look at every
+//! completion. Each work request has one.
+
+use std::cell::Cell;
+use std::thread;
+use std::time::Duration;
+
+use verbs::PathPolicy;
+use virtio_rdma_abi::ib::{Mtu, SigType, WcStatus, WrOpcode};
+use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_ring::RingMemory;
+
+use super::cpu::device_time;
+use super::harness::{connect, sge, wait, Cq, Mr, Options, Qp, Vm, Wr, FULL};
+use super::machine::Machine;
+
+/// Messages of a pair of VMs in a round at most, and bytes.
+const MESSAGES: u32 = 16_384;
+const BYTES: u32 = 64 << 20;
+/// The message buffers of a VM follow each other and are used in turn: so many.
+const BUFFERS: u32 = 64;
+/// Processor time that a sample takes at least.
+const SPAN: Duration = Duration::from_millis(60);
+/// In which a thread without work has gone to sleep.
+const REST: Duration = Duration::from_millis(1);
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub path: PathPolicy,
+    pub opcode: WrOpcode,
+    /// Bytes of a message.
+    pub size: u32,
+    /// Pairs of VMs, of which one sends to the other.
+    pub pairs: u32,
+    /// Connections of each pair.
+    pub qps: u32,
+    /// MRs of each VM, all for the same memory. A work request names any of them.
+    pub mrs: u32,
+}
+
+/// What was done, and the processor time of the device that it took.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost {
+    messages: u64,
+    time: Duration,
+}
+
+impl Cost {
+    /// `what` for each message, a second.
+    pub fn rate(&self, what: f64) -> f64 {
+        what * self.messages as f64 / self.time.as_secs_f64()
+    }
+}
+
+/// Bytes of the buffers of messages of this size.
+pub fn area(size: u32) -> u64 {
+    u64::from(size) * u64::from(BUFFERS)
+}
+
+impl Load {
+    /// The smallest messages over one of each.
+    pub const SMALL: Self = Self {
+        path: PathPolicy::Direct,
+        opcode: WrOpcode::RdmaWrite,
+        size: super::SMALL,
+        pairs: 1,
+        qps: 1,
+        mrs: 1,
+    };
+
+    /// Measures it.
+    pub fn cost(&self) -> Cost {
+        let machine = Machine::new(2 * self.pairs as usize, self.path);
+        let pairs: Vec<_> = machine
+            .vms
+            .chunks_exact(2)
+            .map(|vms| Pair::new(self, &vms[0], &vms[1]))
+            .collect();
+        // Memory comes with the first access.
+        round(&pairs);
+        let before = device_time();
+        let mut messages = 0;
+        loop {
+            messages += round(&pairs);
+            thread::sleep(REST);
+            let time = device_time() - before;
+            if time >= SPAN {
+                return Cost { messages, time };
+            }
+        }
+    }
+
+    /// Messages of a connection in a round.
+    fn depth(&self) -> u32 {
+        let messages = MESSAGES.min(BYTES / self.size) / self.qps / self.pairs;
+        1 << messages.max(4).ilog2()
+    }
+}
+
+/// Does all of it once. Returns the number of messages.
+fn round(pairs: &[Pair<'_>]) -> u64 {
+    for pair in pairs {
+        pair.fill();
+    }
+    let messages = pairs.iter().map(Pair::ring).sum();
+    for pair in pairs {
+        pair.finish();
+    }
+    messages
+}
+
+/// Connections between two VMs.
+struct Pair<'vm> {
+    lanes: Vec<Lane<'vm>>,
+    sent: Completions<'vm>,
+    received: Completions<'vm>,
+    receives: bool,
+}
+
+/// A connection.
+struct Lane<'vm> {
+    qp: Qp<'vm>,
+    peer: Qp<'vm>,
+    wqes: Vec<Vec<u8>>,
+    recv: Vec<Mr>,
+    size: u32,
+}
+
+impl<'vm> Pair<'vm> {
+    fn new(load: &Load, a: &'vm Vm, b: &'vm Vm) -> Self {
+        let entries = (load.qps * load.depth()).next_power_of_two();
+        let (sent, received) = (Completions::new(a, entries), Completions::new(b, entries));
+        let [ours, theirs] = [a, b].map(|vm| mrs(vm, load));
+        let mut random = fastrand::Rng::with_seed(1);
+        let options = Options {
+            slots: load.depth(),
+            sge: 1,
+            inline: 0,
+            signal: SigType::All,
+            mtu: Mtu::Mtu4096,
+            // About a second.
+            timeout: 18,
+            rd_atomic: 16,
+            ..Options::default()
+        };
+        let lanes = (0..load.qps).map(|lane| {
+            let qp = Qp::new(a, &sent.cq, &sent.cq, options);
+            let peer = Qp::new(b, &received.cq, &received.cq, options);
+            connect(&qp, &peer);
+            let wqes = (0..load.depth()).map(|index| {
+                let number = lane * load.depth() + index;
+                let offset = u64::from(number % BUFFERS) * u64::from(load.size);
+                let mut any = |mrs: &[Mr]| mrs[random.usize(..mrs.len())];
+                Wr::new(number.into(), load.opcode)
+                    .local(&any(&ours), offset, load.size)
+                    .remote(&any(&theirs), offset)
+                    .bytes()
+            });
+            Lane {
+                wqes: wqes.collect(),
+                recv: theirs.clone(),
+                size: load.size,
+                qp,
+                peer,
+            }
+        });
+        Self {
+            lanes: lanes.collect(),
+            sent,
+            received,
+            receives: load.opcode == WrOpcode::Send,
+        }
+    }
+
+    /// Puts all work into the rings.
+    fn fill(&self) {
+        for lane in &self.lanes {
+            if self.receives {
+                for index in 0..lane.wqes.len() as u32 {
+                    let offset = u64::from(index % BUFFERS) * u64::from(lane.size);
+                    let mr = &lane.recv[0];
+                    lane.peer
+                        .post_recv(index.into(), &[sge(mr, offset, lane.size)]);
+                }
+            }
+            lane.qp.post_all(&lane.wqes);
+        }
+    }
+
+    /// Tells the device of it. Returns the number of messages.
+    fn ring(&self) -> u64 {
+        self.lanes
+            .iter()
+            .map(|lane| {
+                lane.qp.ring_doorbell(DoorbellKind::Sq);
+                lane.wqes.len() as u64
+            })
+            .sum()
+    }
+
+    /// Waits until all is done, and takes the completions.
+    fn finish(&self) {
+        let messages = self.lanes.iter().map(|lane| lane.wqes.len()).sum();
+        self.sent.drain(messages);
+        if self.receives {
+            self.received.drain(messages);
+        }
+        for lane in &self.lanes {
+            lane.qp.reclaim();
+            lane.peer.reclaim();
+        }
+    }
+}
+
+/// MRs for the message buffers of a VM.
+fn mrs(vm: &Vm, load: &Load) -> Vec<Mr> {
+    let len = area(load.size);
+    let iova = vm.alloc(len);
+    (0..load.mrs)
+        .map(|_| vm.register(vm.pdn, iova, len, FULL))
+        .collect()
+}
+
+/// A CQ, and where its index stands when a round is done.
+struct Completions<'vm> {
+    cq: Cq<'vm>,
+    end: Cell<u16>,
+}
+
+impl<'vm> Completions<'vm> {
+    fn new(vm: &'vm Vm, entries: u32) -> Self {
+        Self {
+            cq: Cq::new(vm, entries),
+            end: Cell::new(0),
+        }
+    }
+
+    /// Waits for so many completions, without a look at any before the last has come, and takes them.
+    fn drain(&self, messages: usize) {
+        // A round has fewer than an index counts.
+        let end = self.end.get().wrapping_add(messages as u16);
+        self.end.set(end);
+        let ring = &self.cq.ring;
+        let index = || u16::from_le(ring.load_u16_acquire(ring.layout.used_idx()));
+        wait("the end of a round", || (index() == end).then_some(()));
+        for _ in 0..messages {
+            let cqe = self.cq.poll().expect("a completion");
+            assert_eq!(WcStatus::try_from(cqe.status), Ok(WcStatus::Success));
+        }
+    }
+}

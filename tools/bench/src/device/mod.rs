@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What the device takes for its work, without a VM: its engine, switch and threads as they are, with guests that are
+//! played in this process.
+//!
+//! Work is judged by what it costs, not by how long it takes: a sample posts work requests in rounds and divides them by
+//! the processor time of the device's own threads, so that other load of the machine and the guests' share don't count.
+//! Beside them stand, on memory of the same VMs, what a plain copy costs and what a copy with a CRC costs.
+
+// What the tests of the engine play drivers with, of which a part is enough here.
+#[allow(dead_code, unused_imports)]
+#[path = "../../../rdmad/verbs/tests/verbs/harness/mod.rs"]
+mod harness;
+
+mod cpu;
+mod floor;
+mod load;
+mod machine;
+
+use anyhow::Result;
+use clap::Args;
+use verbs::PathPolicy;
+use virtio_rdma_abi::ib::WrOpcode;
+
+use crate::figure::{Key, Report};
+use load::Load;
+
+/// The played drivers bring rings of their own along.
+const MODE: harness::Mode = harness::Mode::OwnRings;
+
+/// Message sizes whose bandwidth is measured.
+const SIZES: [u32; 6] = [64, 1 << 10, 4 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// How many QPs, MRs a side and pairs of VMs the smallest messages are spread over.
+const QPS: [u32; 4] = [1, 10, 100, 1000];
+const MRS: [u32; 4] = [1, 100, 1000, 10_000];
+const PAIRS: [u32; 3] = [1, 4, 16];
+/// Size of those messages.
+const SMALL: u32 = 64;
+
+/// Options of `bench device`.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Samples of each figure
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Measure only figures whose name and configuration contain this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub only: String,
+}
+
+/// Something to measure.
+struct Subject {
+    key: Key,
+    measure: Box<dyn Fn() -> f64>,
+}
+
+/// Measures all of it, one after the other in each round.
+pub fn run(options: &Options) -> Result<Report> {
+    let mut report = Report::default();
+    let subjects: Vec<Subject> = subjects()
+        .filter(|subject| {
+            format!("{} {}", subject.key.name, subject.key.configuration).contains(&options.only)
+        })
+        .collect();
+    for _ in 0..options.rounds {
+        for Subject { key, measure } in &subjects {
+            report.add(key.clone(), measure());
+        }
+    }
+    Ok(report)
+}
+
+fn subjects() -> impl Iterator<Item = Subject> {
+    let floors = SIZES.into_iter().flat_map(|size| {
+        let floor = |name, measure: fn(u32) -> f64| Subject {
+            key: Key::new(name, "host", "MB/s").size(size.into()),
+            measure: Box::new(move || measure(size)),
+        };
+        [
+            floor("memcpy", floor::copy),
+            floor("memcpy and CRC32", floor::copy_with_crc),
+        ]
+    });
+    let bandwidths = [PathPolicy::Direct, PathPolicy::Wire]
+        .into_iter()
+        .flat_map(|path| SIZES.into_iter().map(move |size| (path, size)))
+        .flat_map(|(path, size)| {
+            [WrOpcode::RdmaWrite, WrOpcode::RdmaRead, WrOpcode::Send].map(|opcode| {
+                let load = Load {
+                    path,
+                    opcode,
+                    size,
+                    ..Load::SMALL
+                };
+                let key = Key::new(operation(opcode), configuration(path), "MB/s");
+                Subject {
+                    key: key.size(size.into()),
+                    measure: Box::new(move || load.cost().rate(f64::from(size)) / 1e6),
+                }
+            })
+        });
+    let spreads = QPS
+        .map(|qps| ("QPs", qps, Load { qps, ..Load::SMALL }))
+        .into_iter()
+        .chain(MRS.map(|mrs| ("MRs", mrs, Load { mrs, ..Load::SMALL })))
+        .chain(PAIRS.map(|pairs| {
+            (
+                "VMs",
+                2 * pairs,
+                Load {
+                    pairs,
+                    ..Load::SMALL
+                },
+            )
+        }))
+        .map(|(what, count, load)| {
+            let name = format!("messages over so many {what}");
+            let mut key = Key::new(&name, "direct", "M/s").size(SMALL.into());
+            key.count = Some(count.into());
+            Subject {
+                key,
+                measure: Box::new(move || load.cost().rate(1.0) / 1e6),
+            }
+        });
+    floors.chain(bandwidths).chain(spreads)
+}
+
+fn operation(opcode: WrOpcode) -> &'static str {
+    match opcode {
+        WrOpcode::RdmaRead => "RDMA READ",
+        WrOpcode::Send => "SEND",
+        _ => "RDMA WRITE",
+    }
+}
+
+fn configuration(path: PathPolicy) -> &'static str {
+    match path {
+        PathPolicy::Direct => "direct",
+        PathPolicy::Wire => "wire",
+    }
+}
