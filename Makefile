@@ -22,7 +22,7 @@ kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top)$(2) MO=$(top)/$(build)
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
-.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-more check-debug check-pyverbs pacing lint unit selftests fmt clean distclean
+.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-more check-debug check-pyverbs pacing bench lint unit selftests fmt clean distclean
 
 help:
 	@printf '%s\n' \
@@ -33,6 +33,7 @@ help:
 		'make check-more    the tests in further machines: RFC mode, rxe as the peer, rdma-core'\''s tests ...' \
 		'make check-debug   the tests in machines again, on a kernel that watches itself (KASAN, lockdep ...)' \
 		"make check-pyverbs all of rdma-core's own tests, on our device and on rxe" \
+		'make bench      figures: direct, over packets, beside rxe and TCP; a table and build/bench/index.html' \
 		'make pacing     rate limits by the clock of this machine: measured against asked rates' \
 		'make build      the kernel module, the provider, the device, the tools' \
 		'make module | provider | device | tools   one of them' \
@@ -41,7 +42,8 @@ help:
 		'make clean      remove what was built; distclean: the sysroot too' \
 		'' \
 		'V=1 shows the commands. VM="OPTIONS" goes to the machines (demo, shell); see' \
-		'"tools/testbed/testbed run --help". T="FILE..." are the selftests to run.'
+		'"tools/testbed/testbed run --help". T="FILE..." are the selftests to run. BENCH="OPTIONS" goes to the' \
+		'figures: --full, --rounds N ...'
 
 setup:
 	@tools/testbed/setup
@@ -98,6 +100,9 @@ check-pyverbs: build
 # Figures of the machine, so no check.
 pacing: setup
 	@$(enter) tools/testbed/pacing run
+
+bench: build
+	@$(enter) $(bin)/bench run --json $(build)/bench/figures.json --html $(build)/bench/index.html $(BENCH)
 
 lint: setup
 	@tools/testbed/check format lint

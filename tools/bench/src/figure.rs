@@ -10,6 +10,28 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// What ended with an error instead of a figure.
     pub failures: Vec<Failure>,
+    /// What the figures are held against.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<Target>,
+    /// What a reader must know of the run: the machine, how it was measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// What figures are to reach, and whether they do.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Target {
+    /// What is judged.
+    pub what: String,
+    /// What it is to reach, in words.
+    pub needed: String,
+    /// What was measured; none if it was not.
+    pub value: Option<f64>,
+    /// Whether that is enough.
+    pub reached: Option<bool>,
+    /// Where the value comes from: of several, the worst decides.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub at: String,
 }
 
 /// What a figure is about. Samples of the same key are of the same figure.

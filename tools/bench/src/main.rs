@@ -7,12 +7,15 @@
 #![deny(unsafe_code)]
 
 mod device;
+mod event;
 mod figure;
 mod host;
 mod report;
+mod run;
+mod vm;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -27,6 +30,9 @@ struct Options {
     /// Write the figures as JSON to a file, or to standard output ("-") instead of the table
     #[arg(long, value_name = "FILE", global = true)]
     json: Option<PathBuf>,
+    /// Write a page with plots to a file
+    #[arg(long, value_name = "FILE", global = true)]
+    html: Option<PathBuf>,
     #[command(subcommand)]
     action: Action,
 }
@@ -37,10 +43,17 @@ enum Action {
     Device(device::Options),
     /// What memory and two threads of this machine allow: the floors that other figures are held against
     Host(host::Options),
+    /// Virtio-rdma, rxe and TCP between two virtual machines (on VM 1 of `testbed run --rxe-beside`)
+    Vm(vm::Options),
+    /// All of it, in virtual machines that are started for it
+    Run(run::Options),
+    /// Start the passive sides (on VM 2, by `bench vm`)
+    #[command(hide = true)]
+    Peer,
 }
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
+    match measure(&Options::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -51,17 +64,29 @@ fn main() -> ExitCode {
 }
 
 /// Measures and prints; whether all that was to be measured was.
-fn run(options: &Options) -> Result<bool> {
+fn measure(options: &Options) -> Result<bool> {
     let report = match &options.action {
         Action::Device(options) => device::run(options)?,
         Action::Host(options) => host::run(options)?,
+        Action::Vm(options) => {
+            let report = vm::run(options)?;
+            if options.stream {
+                return Ok(true);
+            }
+            report
+        }
+        Action::Run(options) => run::run(options)?,
+        Action::Peer => return vm::peer::serve().map(|()| true),
     };
-    print(&report, options.json.as_deref())?;
+    print(&report, options)?;
     Ok(report.failures.is_empty())
 }
 
-fn print(report: &Report, json: Option<&std::path::Path>) -> Result<()> {
-    let Some(file) = json else {
+fn print(report: &Report, options: &Options) -> Result<()> {
+    if let Some(file) = &options.html {
+        write(file, &report::html(report)?)?;
+    }
+    let Some(file) = &options.json else {
         print!("{}", report::table(report));
         return Ok(());
     };
@@ -71,5 +96,9 @@ fn print(report: &Report, json: Option<&std::path::Path>) -> Result<()> {
         return Ok(());
     }
     print!("{}", report::table(report));
+    write(file, &text)
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
     fs::write(file, text).with_context(|| format!("can't write {}", file.display()))
 }

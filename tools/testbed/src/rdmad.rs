@@ -16,7 +16,7 @@ use rustix::process::{kill_process, Pid, Signal};
 
 use crate::joint::{Joint, Uplinks};
 use crate::places::Places;
-use crate::vm::{Logged, Rdma, Wiring};
+use crate::vm::{Logged, Nic, Rdma, Wiring};
 
 /// How long the daemon has until its sockets listen.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -42,6 +42,9 @@ pub struct DeviceOptions {
     /// So many of the VMs, the last ones, have rdma_rxe instead: stock Linux as a peer on the device's switch
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub rxe: u8,
+    /// The VMs have rdma_rxe too, on a second network interface at the same switch: both devices in one machine
+    #[arg(long)]
+    pub rxe_beside: bool,
     /// A daemon for each VM, joined by uplinks of this kind, instead of one for all
     #[arg(long, value_name = "KIND")]
     pub joined: Option<Uplinks>,
@@ -73,6 +76,11 @@ fn mac(vm: usize) -> String {
     format!("52:54:00:09:00:{vm:02x}")
 }
 
+/// The address of its second network interface.
+fn mac_beside(vm: usize) -> String {
+    format!("52:54:00:0a:00:{vm:02x}")
+}
+
 /// Joins guests without a daemon: each sends to the other, or nowhere if it is alone.
 pub fn wire_directly(places: &Places, vms: usize) -> Result<Vec<Wiring>> {
     if vms > 2 {
@@ -85,6 +93,7 @@ pub fn wire_directly(places: &Places, vms: usize) -> Result<Vec<Wiring>> {
             remote: socket(3 - vm),
             mac: mac(vm),
             rdma: Rdma::None,
+            beside: None,
         })
         .collect())
 }
@@ -126,6 +135,11 @@ impl Daemons {
                 } else {
                     Rdma::Rxe
                 },
+                beside: (options.rxe_beside && vm <= devices).then(|| Nic {
+                    local: places.run.join(format!("vm{vm}.net2")),
+                    remote: places.run.join(format!("vm{vm}.switch2")),
+                    mac: mac_beside(vm),
+                }),
             })
             .collect();
 
@@ -146,6 +160,11 @@ impl Daemons {
                 // Those without the device are at the last one.
                 if number == 1 || vm.min(number) == at + 1 {
                     command.args(port(vm, wiring));
+                    if let Some(nic) = &wiring.beside {
+                        command
+                            .arg("--uplink")
+                            .arg(unix_uplink(&nic.remote, &nic.local));
+                    }
                     vms.push(vm);
                 }
             }
@@ -280,8 +299,15 @@ fn port(vm: usize, wiring: &Wiring) -> [String; 2] {
             ),
         ],
         // At a port of the device's the switch would keep RoCE frames from the network function.
-        Rdma::Rxe | Rdma::None => ["--uplink".into(), format!("unix:{bind}:{peer}")],
+        Rdma::Rxe | Rdma::None => [
+            "--uplink".into(),
+            unix_uplink(&wiring.remote, &wiring.local),
+        ],
     }
+}
+
+fn unix_uplink(bind: &Path, peer: &Path) -> String {
+    format!("unix:{}:{}", bind.display(), peer.display())
 }
 
 /// What a daemon, counted from 0, is told beside its ports. What is done to frames is done once, by the first.
@@ -369,6 +395,7 @@ mod tests {
             remote: "/d".into(),
             mac: mac(10),
             rdma,
+            beside: None,
         };
         assert_eq!(
             port(10, &wiring(Rdma::Virtio("/v".into()))).join(" "),

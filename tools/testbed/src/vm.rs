@@ -120,6 +120,19 @@ pub struct Wiring {
     pub mac: String,
     /// What RDMA device it has.
     pub rdma: Rdma,
+    /// A second network interface, for rdma_rxe beside that device.
+    pub beside: Option<Nic>,
+}
+
+/// A network interface.
+#[derive(Clone, Debug)]
+pub struct Nic {
+    /// The datagram socket that QEMU binds.
+    pub local: PathBuf,
+    /// The one that it sends to.
+    pub remote: PathBuf,
+    /// Its address.
+    pub mac: String,
 }
 
 /// A guest's RDMA device.
@@ -327,6 +340,21 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Command {
             "virtio-net-pci,netdev=net,mac={},addr=5.0,multifunction=on,romfile=",
             wiring.mac
         ));
+    if let Some(nic) = &wiring.beside {
+        // In a slot of its own, where the driver does not take it for the device's.
+        command
+            .arg("-netdev")
+            .arg(format!(
+                "dgram,id=net2,local.type=unix,local.path={},remote.type=unix,remote.path={}",
+                nic.local.display(),
+                nic.remote.display()
+            ))
+            .arg("-device")
+            .arg(format!(
+                "virtio-net-pci,netdev=net2,mac={},addr=6.0,romfile=",
+                nic.mac
+            ));
+    }
     if let Rdma::Virtio(vfio) = &wiring.rdma {
         // The sibling of the network function, which is how the driver finds its netdev. Only the
         // JSON form takes a socket address.
@@ -350,6 +378,9 @@ fn command_line(places: &Places, shape: &Shape, number: usize, wiring: &Wiring) 
         shape.vms,
         wiring.rdma.name(),
     );
+    if wiring.beside.is_some() {
+        line.push_str(" TESTBED_BESIDE=rxe");
+    }
     line.push_str(&shape.accel.command_line());
     if let Some(modules) = &shape.modules {
         line.push_str(&format!(" TESTBED_MODULES={}", modules.display()));

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! How figures are shown.
 
+mod html;
+mod plot;
 mod table;
+mod targets;
 
-pub use table::table;
+pub use html::html;
+pub use table::{bytes, table};
+pub use targets::targets;

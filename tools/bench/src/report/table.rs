@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::figure::{Figure, Report};
+use crate::figure::{Figure, Report, Target};
 
 /// A line for each figure with its median, least and greatest sample; failures follow.
 pub fn table(report: &Report) -> String {
@@ -29,6 +29,12 @@ pub fn table(report: &Report) -> String {
             &key.unit,
         );
     }
+    if !report.targets.is_empty() {
+        text.push('\n');
+    }
+    for target in &report.targets {
+        text += &judgement(target);
+    }
     for failure in &report.failures {
         let _ = write!(text, "error: {}: {}", failure.what, failure.error);
         if let Some(log) = &failure.log {
@@ -37,6 +43,22 @@ pub fn table(report: &Report) -> String {
         text.push('\n');
     }
     text
+}
+
+fn judgement(target: &Target) -> String {
+    let mark = match target.reached {
+        Some(true) => "reached",
+        Some(false) => "falls short",
+        None => "not measured",
+    };
+    let value = target.value.map_or_else(String::new, number);
+    let Target {
+        what, needed, at, ..
+    } = target;
+    format!("{mark:<12} {what:<72} {needed:<24} {value:>8}  {at}")
+        .trim_end()
+        .to_owned()
+        + "\n"
 }
 
 fn line(

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Figures as one page that needs nothing beside it.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+
+use super::plot::pictures;
+use super::table::{bytes, number};
+use crate::figure::{Report, Target};
+
+const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}\
+    h1{font-size:1.7em}h2{font-size:1.25em;margin-top:2em}svg{max-width:100%;height:auto}\
+    table{border-collapse:collapse;font-size:.85em}td,th{padding:.2em .7em;border-bottom:1px solid #ddd;text-align:left;\
+    vertical-align:top}td.n{text-align:right;white-space:nowrap}.yes{color:#17702a;font-weight:bold}\
+    .no{color:#b3152c;font-weight:bold}.none{color:#777}.error{color:#b3152c}";
+
+const INTRODUCTION: &str = "virtio-rdma gives RDMA to virtual machines without RDMA hardware: a program in a machine \
+    posts work to queues in its memory, and a daemon on the host, <i>virtio-rdmad</i>, does it. Here two machines \
+    exchange data in several ways, one after the other and again and again in one run, so that they can be compared:";
+
+const WAYS: [(&str, &str); 5] = [
+    ("direct", "virtio-rdma; one daemon serves both machines and copies from the memory of one to that of the other"),
+    ("packets, two daemons", "virtio-rdma; each machine has a daemon of its own, and they exchange RoCEv2 packets"),
+    ("rxe", "the RDMA device that Linux has in software, in the same machines, over their network"),
+    ("TCP", "iperf3 over the same network"),
+    ("memcpy", "one thread of the host that copies memory and does nothing else: what no direct path can exceed"),
+];
+
+/// The page.
+pub fn html(report: &Report) -> Result<String> {
+    let mut page = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>virtio-rdma: figures</title>\
+         <style>{STYLE}</style></head><body>\n<h1>virtio-rdma: how fast it is</h1>\n<p>{INTRODUCTION}</p>\n<ul>\n"
+    );
+    for (name, text) in WAYS {
+        let _ = writeln!(page, "<li><b>{name}</b>: {text}</li>");
+    }
+    page += "</ul>\n";
+    for note in &report.notes {
+        let _ = writeln!(page, "<p>{}</p>", escape(note));
+    }
+    if !report.targets.is_empty() {
+        page += "<h2>Targets</h2>\n<table><tr><th></th><th>what</th><th>is to reach</th><th>measured</th><th>where</th></tr>\n";
+        for target in &report.targets {
+            page += &row(target);
+        }
+        page += "</table>\n<p>Of several values the worst decides.</p>\n";
+    }
+    for picture in pictures(report)? {
+        let _ = writeln!(
+            page,
+            "<h2>{}</h2>\n<p>{}</p>\n{}",
+            picture.title, picture.text, picture.svg
+        );
+    }
+    if !report.failures.is_empty() {
+        page += "<h2>What could not be measured</h2>\n<ul>\n";
+        for failure in &report.failures {
+            let log = failure.log.as_deref().map_or_else(String::new, |log| {
+                format!(" (<code>{}</code>)", escape(log))
+            });
+            let _ = writeln!(
+                page,
+                "<li class=\"error\">{}: {}{log}</li>",
+                escape(&failure.what),
+                escape(&failure.error)
+            );
+        }
+        page += "</ul>\n";
+    }
+    page += "<h2>All figures</h2>\n<table><tr><th>what</th><th>of</th><th>how</th><th>size</th><th>number</th>\
+             <th>median</th><th>least</th><th>greatest</th><th>unit</th></tr>\n";
+    for figure in &report.figures {
+        let (key, samples) = (&figure.key, &figure.samples);
+        let _ = write!(
+            page,
+            "<tr><td>{}</td><td>{}</td><td>{}</td>",
+            escape(&key.name),
+            escape(&key.configuration),
+            escape(&key.how)
+        );
+        let cells = [
+            key.size.map_or_else(String::new, bytes),
+            key.count
+                .map_or_else(String::new, |count| count.to_string()),
+            number(samples.median()),
+            number(samples.min()),
+            number(samples.max()),
+        ];
+        for cell in cells {
+            let _ = write!(page, "<td class=\"n\">{cell}</td>");
+        }
+        let _ = writeln!(page, "<td>{}</td></tr>", escape(&key.unit));
+    }
+    page += "</table>\n</body></html>\n";
+    Ok(page)
+}
+
+fn row(target: &Target) -> String {
+    let (class, mark) = match target.reached {
+        Some(true) => ("yes", "reached"),
+        Some(false) => ("no", "falls short"),
+        None => ("none", "not measured"),
+    };
+    format!(
+        "<tr><td class=\"{class}\">{mark}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td>{}</td></tr>\n",
+        escape(&target.what),
+        escape(&target.needed),
+        target.value.map_or_else(String::new, number),
+        escape(&target.at)
+    )
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figure::{Failure, Key};
+
+    #[test]
+    fn the_page_has_plots_figures_and_failures() {
+        let mut report = Report::default();
+        for size in [2, 65536, 8 << 20] {
+            let key = Key::new("write bandwidth", "direct", "MB/s").size(size);
+            report.add(key.clone(), size as f64 / 3.0);
+            report.add(key, size as f64 / 2.0);
+        }
+        report.failures.push(Failure {
+            what: "a < b".into(),
+            error: "no & no".into(),
+            log: Some("1.log".into()),
+        });
+        let page = html(&report).unwrap();
+        assert_eq!(page.matches("<svg").count(), 1);
+        assert!(page.contains("8 MiB") && page.contains("WRITE, direct"));
+        assert!(page.contains("a &lt; b: no &amp; no (<code>1.log</code>)"));
+    }
+
+    #[test]
+    fn without_figures_there_are_no_plots() {
+        assert!(!html(&Report::default()).unwrap().contains("<svg"));
+    }
+}

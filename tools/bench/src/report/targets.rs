@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What the figures are to reach: ratios of figures of one run.
+
+use std::ops::RangeInclusive;
+
+use super::table::bytes;
+use crate::figure::{Figure, Report, Target};
+use crate::run::PER_PROCESSOR_SECOND;
+
+const KIB: u64 = 1 << 10;
+const ANY: RangeInclusive<u64> = 0..=u64::MAX;
+const TWO_BYTES: RangeInclusive<u64> = 2..=2;
+const FROM_64_KIB: RangeInclusive<u64> = 64 * KIB..=u64::MAX;
+/// Both directions of a stream.
+const STREAMS: [&str; 2] = ["write bandwidth", "read bandwidth"];
+
+/// Which side of the limit is good.
+#[derive(Clone, Copy)]
+enum Side {
+    AtLeast,
+    AtMost,
+}
+
+use Side::{AtLeast, AtMost};
+
+/// A measured ratio, and where.
+type Found = Vec<(f64, String)>;
+
+/// The worst of what was found decides.
+fn judge(what: &str, side: Side, limit: f64, of: &str, found: Found) -> Target {
+    let worse = |one: f64, other: f64| match side {
+        AtLeast => one < other,
+        AtMost => one > other,
+    };
+    let worst = found
+        .into_iter()
+        .reduce(|one, other| if worse(other.0, one.0) { other } else { one });
+    let word = match side {
+        AtLeast => "at least",
+        AtMost => "at most",
+    };
+    Target {
+        what: what.to_owned(),
+        needed: format!("{word} {limit} {of}"),
+        value: worst.as_ref().map(|worst| worst.0),
+        reached: worst.as_ref().map(|worst| !worse(worst.0, limit)),
+        at: worst.map_or_else(String::new, |worst| worst.1),
+    }
+}
+
+/// Figures of a name and a configuration.
+#[derive(Clone, Copy)]
+struct Of<'a>(&'a str, &'a str);
+
+impl<'a> Of<'a> {
+    fn figures(self, report: &'a Report) -> impl Iterator<Item = &'a Figure> {
+        report.figures.iter().filter(move |figure| {
+            (&*figure.key.name, &*figure.key.configuration) == (self.0, self.1)
+        })
+    }
+}
+
+/// What figures are of others that were measured of the same size and number, and in the same way where both have one.
+fn ratios<'a>(report: &'a Report, of: Of<'a>, to: Of<'a>, sizes: &RangeInclusive<u64>) -> Found {
+    of.figures(report)
+        .filter(|figure| figure.key.size.is_none_or(|size| sizes.contains(&size)))
+        .filter_map(|figure| {
+            let other = to.figures(report).find(|other| {
+                let (one, other) = (&figure.key, &other.key);
+                let ways_agree = one.how == other.how || other.how.is_empty() || one.how.is_empty();
+                one.size == other.size && one.count == other.count && ways_agree
+            })?;
+            let ratio = figure.samples.median() / other.samples.median();
+            let size = figure.key.size.map_or_else(String::new, bytes);
+            Some((
+                ratio,
+                format!("{} {size} {}", figure.key.name, figure.key.how),
+            ))
+        })
+        .collect()
+}
+
+/// The same for both directions of a stream, whose names `ending` ends.
+fn stream_ratios(
+    report: &Report,
+    ending: &str,
+    configuration: &str,
+    to: impl Fn(&str) -> (String, String),
+    sizes: &RangeInclusive<u64>,
+) -> Found {
+    STREAMS
+        .iter()
+        .flat_map(|stream| {
+            let name = format!("{stream}{ending}");
+            let (other, of) = to(&name);
+            ratios(report, Of(&name, configuration), Of(&other, &of), sizes)
+        })
+        .collect()
+}
+
+/// All targets that figures between virtual machines are held against.
+pub fn targets(report: &Report) -> Vec<Target> {
+    let copies = |sizes| {
+        let memcpy = |_: &str| ("memcpy, one thread".to_owned(), "host".to_owned());
+        stream_ratios(report, PER_PROCESSOR_SECOND, "direct", memcpy, sizes)
+    };
+    let rxe = |configuration, suffix: &str, sizes| {
+        let same = |name: &str| (name.to_owned(), format!("rxe{suffix}"));
+        stream_ratios(report, "", configuration, same, sizes)
+    };
+    let tcp = |configuration, suffix: &str, sizes| {
+        let tcp = |_: &str| ("bandwidth".to_owned(), format!("TCP{suffix}"));
+        stream_ratios(report, "", configuration, tcp, sizes)
+    };
+    let two = ", two daemons";
+    let mut all = vec![
+        judge(
+            "WRITE, READ direct, bytes per CPU-second of the daemon, from 256 KiB",
+            AtLeast,
+            0.8,
+            "× memcpy",
+            copies(&(256 * KIB..=u64::MAX)),
+        ),
+        judge(
+            "the same at 64 KiB",
+            AtLeast,
+            0.5,
+            "× memcpy",
+            copies(&(64 * KIB..=64 * KIB)),
+        ),
+        judge(
+            "WRITE, READ direct, wall clock, from 64 KiB",
+            AtLeast,
+            100.0,
+            "× rxe",
+            rxe("direct", "", &FROM_64_KIB),
+        ),
+        judge(
+            "the same at every size",
+            AtLeast,
+            1.0,
+            "× TCP",
+            tcp("direct", "", &ANY),
+        ),
+        judge(
+            "WRITE, READ as packets between two daemons, from 64 KiB",
+            AtLeast,
+            10.0,
+            "× rxe",
+            rxe("wire", two, &FROM_64_KIB),
+        ),
+        judge(
+            "the same",
+            AtLeast,
+            1.0,
+            "× TCP",
+            tcp("wire", two, &FROM_64_KIB),
+        ),
+    ];
+    for verb in ["write", "send"] {
+        let [median, tail] = ["50 %", "99.9 %"].map(|part| format!("{verb} latency, {part}"));
+        let what = format!("latency of a {verb} of 2 bytes, direct");
+        let direct = Of(&median, "direct");
+        all.push(judge(
+            &what,
+            AtMost,
+            0.1,
+            "× rxe",
+            ratios(report, direct, Of(&median, "rxe"), &TWO_BYTES),
+        ));
+        all.push(judge(
+            "its 99.9 %",
+            AtMost,
+            5.0,
+            "× its median",
+            ratios(report, Of(&tail, "direct"), direct, &TWO_BYTES),
+        ));
+    }
+    let rate = "message rate by QPs";
+    let mut rates = ratios(report, Of(rate, "direct"), Of(rate, "rxe"), &ANY);
+    // The first is that of one QP.
+    rates.truncate(1);
+    all.push(judge(
+        "rate of 64-byte WRITEs, direct, one QP",
+        AtLeast,
+        50.0,
+        "× rxe",
+        rates,
+    ));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::figure::Key;
+
+    fn target<'a>(targets: &'a [Target], what: &str) -> &'a Target {
+        targets
+            .iter()
+            .find(|target| target.what.starts_with(what))
+            .unwrap()
+    }
+
+    #[test]
+    fn the_worst_size_decides() {
+        let mut report = Report::default();
+        for (size, own, rxe) in [
+            (4 * KIB, 1.0, 9.0),
+            (64 * KIB, 2000.0, 10.0),
+            (256 * KIB, 900.0, 10.0),
+        ] {
+            report.add(
+                Key::new("write bandwidth", "direct", "MB/s").size(size),
+                own,
+            );
+            report.add(Key::new("write bandwidth", "rxe", "MB/s").size(size), rxe);
+        }
+        let targets = targets(&report);
+        let found = target(&targets, "WRITE, READ direct, wall clock");
+        assert_eq!((found.value, found.reached), (Some(90.0), Some(false)));
+        assert!(found.at.contains("256 KiB"), "{}", found.at);
+    }
+
+    #[test]
+    fn polling_is_not_held_against_events() {
+        let mut report = Report::default();
+        let mut add = |configuration, how: &str, value| {
+            let key = Key::new("send latency, 50 %", configuration, "µs").size(2);
+            report.add(
+                Key {
+                    how: how.to_owned(),
+                    ..key
+                },
+                value,
+            );
+        };
+        add("direct", "events", 40.0);
+        add("rxe", "polling", 10.0);
+        add("rxe", "events", 800.0);
+        let targets = targets(&report);
+        let found = target(&targets, "latency of a send");
+        assert_eq!((found.value, found.reached), (Some(0.05), Some(true)));
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_reached() {
+        for target in targets(&Report::default()) {
+            assert_eq!(
+                (target.value, target.reached),
+                (None, None),
+                "{}",
+                target.what
+            );
+        }
+    }
+}

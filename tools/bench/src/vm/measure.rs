@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! One measurement after the other, each by a program on either side.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::devices::{Device, Devices};
+use super::peer::Peer;
+use super::perftest::{self, Run, Verb};
+use super::plan::{Case, Which, SMALL};
+use super::process::Process;
+use super::{iperf, own_file, Options};
+use crate::event::{Event, Sink, Traffic};
+use crate::figure::{Key, Report};
+
+/// The other machine's name.
+const SERVER: &str = "vm2";
+/// The first TCP port where programs meet. Each pair has its own, so that none waits for the last one's to be free.
+const FIRST_PORT: u16 = 18600;
+/// How long a program may run.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How long a stream is to take, in seconds.
+const SPAN: f64 = 1.0;
+/// Messages of a stream's first round, where nothing is known of it, and the least and the most of any.
+const FIRST: f64 = 500.0;
+const LEAST: f64 = 16.0;
+const MOST: f64 = 200_000.0;
+/// Round trips of the first round, and of any: enough for a thousandth to mean something, where they are quick.
+const FEW_ROUND_TRIPS: u64 = 500;
+const MANY_ROUND_TRIPS: u64 = 5000;
+
+/// The state of a run.
+pub struct Bench {
+    configuration: String,
+    suffix: String,
+    sink: Sink,
+    own: Devices,
+    peers: Devices,
+    peer: Peer,
+    log: PathBuf,
+    port: u16,
+    /// Messages a second, or half round trips, that a case was seen to reach.
+    rates: HashMap<Case, f64>,
+}
+
+impl Bench {
+    /// Looks at both machines.
+    pub fn new(options: &Options, sink: Sink) -> Result<Self> {
+        let mut peer = Peer::connect("2")?;
+        Ok(Self {
+            configuration: options.configuration.clone(),
+            suffix: options.suffix.clone(),
+            sink,
+            own: Devices::find()?,
+            peers: peer.devices()?,
+            peer,
+            log: own_file("log"),
+            port: FIRST_PORT,
+            rates: HashMap::new(),
+        })
+    }
+
+    /// What was measured, if nobody was told of it.
+    pub fn into_report(self) -> Report {
+        match self.sink {
+            Sink::Local(report) => report,
+            Sink::Stream => Report::default(),
+        }
+    }
+
+    /// Makes one measurement. What fails is told; an error is that there is nobody to tell.
+    pub fn measure(&mut self, case: Case, round: u32) -> Result<()> {
+        let what = format!("{}: {}", self.configuration_of(case), describe(case));
+        self.sink
+            .tell(Event::Step(format!("{what}, round {round}")))?;
+        self.port += 1;
+        let result = match case {
+            Case::Stream { .. } => self.stream(case),
+            Case::RoundTrips { .. } => self.round_trips(case),
+            Case::Tcp { size } => self.tcp(case, size),
+        };
+        let Err(failed) = result else {
+            return Ok(());
+        };
+        self.sink.tell(Event::Failure {
+            what,
+            error: format!("{:#}", failed.error),
+            log: failed.log,
+        })
+    }
+
+    fn configuration_of(&self, case: Case) -> String {
+        let name = match case {
+            Case::Stream { device, .. } | Case::RoundTrips { device, .. } => match device {
+                Which::Own => return self.configuration.clone(),
+                Which::Rxe => "rxe",
+            },
+            Case::Tcp { .. } => "TCP",
+        };
+        format!("{name}{}", self.suffix)
+    }
+
+    fn devices(&self, which: Which) -> [&Device; 2] {
+        match which {
+            Which::Own => [&self.own.own, &self.peers.own],
+            Which::Rxe => [&self.own.rxe, &self.peers.rxe],
+        }
+    }
+
+    /// Runs the two sides. What the active one printed.
+    fn pair(&mut self, passive: &[String], active: &[String]) -> Result<String, Failed> {
+        self.peer.start(passive, self.port)?;
+        let begun = Process::start(active, &self.log);
+        let ended = begun.and_then(|process| {
+            let ended = process.finish(LIMIT);
+            if ended.is_err() {
+                // Its log is what there is.
+                return Ok((None, process.printed()));
+            }
+            ended.map(|(status, printed)| (Some(status), printed))
+        });
+        let kill = !matches!(&ended, Ok((Some(status), _)) if status.success());
+        let (good, said) = self.peer.finish(kill)?;
+        let (status, printed) = ended?;
+        let log = || {
+            format!(
+                "$ {}\n{printed}\non the other machine:\n$ {}\n{said}",
+                active.join(" "),
+                passive.join(" ")
+            )
+        };
+        let fail = |error: String| Failed {
+            error: anyhow::anyhow!(error),
+            log: log(),
+        };
+        match status {
+            None => Err(fail(format!("not finished after {} s", LIMIT.as_secs()))),
+            Some(status) if !status.success() => Err(fail(format!("{}: {status}", active[0]))),
+            Some(_) if !good => Err(fail(format!("{} failed on the other machine", passive[0]))),
+            Some(_) => Ok(printed),
+        }
+    }
+
+    fn stream(&mut self, case: Case) -> Result<(), Failed> {
+        let Case::Stream {
+            verb,
+            device,
+            size,
+            qps,
+        } = case
+        else {
+            return Ok(());
+        };
+        let run = Run {
+            verb,
+            latency: false,
+            events: false,
+            size,
+            iterations: self.iterations(case),
+            qps,
+            port: self.port,
+        };
+        let [here, there] = self.devices(device);
+        let (active, passive) = (run.argv(here, Some(SERVER)), run.argv(there, None));
+        self.sink.tell(Event::Begin)?;
+        let printed = self.pair(&passive, &active)?;
+        let result = perftest::bandwidth(&printed, size).map_err(|error| Failed {
+            error,
+            log: printed.clone(),
+        })?;
+        self.rates.insert(case, result.rate);
+        let configuration = self.configuration_of(case);
+        let key = |name: &str, count, unit| Key {
+            count,
+            how: "active side polls".into(),
+            ..Key::new(name, &configuration, unit).size(size)
+        };
+        let bandwidth = key(&format!("{} bandwidth", verb.name()), None, "MB/s");
+        let rate = key("message rate by QPs", Some(qps), "messages/s");
+        let mut figures = Vec::new();
+        if qps == 1 {
+            figures.push((bandwidth, result.megabytes));
+        }
+        if verb == Verb::Write && size == SMALL {
+            figures.push((rate, result.rate));
+        }
+        if let Some((key, _)) = figures.first() {
+            self.sink.tell(Event::End(Traffic {
+                key: key.clone(),
+                bytes: run.iterations as f64 * qps as f64 * size as f64,
+            }))?;
+        }
+        for (key, value) in figures {
+            self.sink.tell(Event::Value(key, value))?;
+        }
+        Ok(())
+    }
+
+    /// How many messages take about a second, by what is known of a stream or of one of other sizes.
+    fn iterations(&self, case: Case) -> u64 {
+        let rate = self.rates.get(&case).copied().or_else(|| {
+            let Case::Stream {
+                verb,
+                device,
+                size,
+                qps,
+            } = case
+            else {
+                return None;
+            };
+            // The one of the next smaller size: larger messages take longer, by their bytes at most.
+            self.rates
+                .iter()
+                .filter_map(|(known, rate)| match known {
+                    Case::Stream {
+                        verb: v,
+                        device: d,
+                        size: s,
+                        qps: 1,
+                    } if *v == verb && *d == device && *s <= size && qps == 1 => {
+                        Some((*s, rate * *s as f64 / size as f64))
+                    }
+                    _ => None,
+                })
+                .max_by_key(|(size, _)| *size)
+                .map(|(_, rate)| rate)
+        });
+        let Case::Stream { qps, .. } = case else {
+            let both_ways = rate.map_or(0.0, |rate| rate * SPAN / 2.0);
+            return (both_ways as u64).clamp(FEW_ROUND_TRIPS, MANY_ROUND_TRIPS);
+        };
+        let messages = rate.map_or(FIRST, |rate| rate * SPAN / qps as f64);
+        messages.clamp(LEAST, MOST) as u64
+    }
+
+    fn round_trips(&mut self, case: Case) -> Result<(), Failed> {
+        let Case::RoundTrips {
+            verb,
+            device,
+            size,
+            events,
+        } = case
+        else {
+            return Ok(());
+        };
+        let run = Run {
+            verb,
+            latency: true,
+            events,
+            size,
+            iterations: self.iterations(case),
+            qps: 1,
+            port: self.port,
+        };
+        let [here, there] = self.devices(device);
+        let (active, passive) = (run.argv(here, Some(SERVER)), run.argv(there, None));
+        let printed = self.pair(&passive, &active)?;
+        let result = perftest::latency(&printed, size).map_err(|error| Failed {
+            error,
+            log: printed.clone(),
+        })?;
+        self.rates.insert(case, 1e6 / result.median);
+        let configuration = self.configuration_of(case);
+        for (part, value) in [
+            ("50 %", result.median),
+            ("99 %", result.percentile_99),
+            ("99.9 %", result.percentile_999),
+        ] {
+            let name = format!("{} latency, {part}", verb.name());
+            let key = Key {
+                how: if events { "events" } else { "both sides poll" }.into(),
+                ..Key::new(&name, &configuration, "µs").size(size)
+            };
+            self.sink.tell(Event::Value(key, value))?;
+        }
+        Ok(())
+    }
+
+    fn tcp(&mut self, case: Case, size: u64) -> Result<(), Failed> {
+        let (passive, active) = (
+            iperf::argv(size, self.port, None),
+            iperf::argv(size, self.port, Some(SERVER)),
+        );
+        self.sink.tell(Event::Begin)?;
+        let printed = self.pair(&passive, &active)?;
+        let result = iperf::received(&printed).map_err(|error| Failed {
+            error,
+            log: printed.clone(),
+        })?;
+        let key = Key::new("bandwidth", &self.configuration_of(case), "MB/s").size(size);
+        self.sink.tell(Event::End(Traffic {
+            key: key.clone(),
+            bytes: result.bytes,
+        }))?;
+        self.sink.tell(Event::Value(key, result.megabytes))?;
+        Ok(())
+    }
+}
+
+/// Why there is no figure.
+struct Failed {
+    error: anyhow::Error,
+    log: String,
+}
+
+impl From<anyhow::Error> for Failed {
+    fn from(error: anyhow::Error) -> Self {
+        Self {
+            error,
+            log: String::new(),
+        }
+    }
+}
+
+fn describe(case: Case) -> String {
+    use crate::report::bytes;
+    match case {
+        Case::Stream {
+            verb, size, qps, ..
+        } if size == SMALL => format!("{} rate of {}, {qps} QPs", verb.name(), bytes(size)),
+        Case::Stream { verb, size, .. } => format!("{} bandwidth, {}", verb.name(), bytes(size)),
+        Case::RoundTrips {
+            verb,
+            size,
+            events: false,
+            ..
+        } => format!("{} latency, {}", verb.name(), bytes(size)),
+        Case::RoundTrips { verb, size, .. } => {
+            format!("{} latency by events, {}", verb.name(), bytes(size))
+        }
+        Case::Tcp { size } => format!("bandwidth, {}", bytes(size)),
+    }
+}

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! `bench vm`, on VM 1 of a test bed: virtio-rdma, rxe and TCP to VM 2, one after the other, again and again.
+
+mod devices;
+mod iperf;
+mod measure;
+pub mod peer;
+mod perftest;
+mod plan;
+mod process;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+
+use crate::event::{Event, Sink};
+use crate::figure::Report;
+use measure::Bench;
+use plan::Extent;
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Sizes {
+    /// One size of each, to see that everything works.
+    Quick,
+    /// What targets ask for, and enough for a curve.
+    #[default]
+    Coarse,
+    /// Every power of two.
+    Full,
+}
+
+/// Options of `bench vm`.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// What our device's figures are called: how the machines' devices are joined
+    #[arg(long, value_name = "NAME", default_value = "direct")]
+    pub configuration: String,
+    /// What stands behind the names of rxe and TCP, where they run in several sets of machines
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub suffix: String,
+    /// Which message sizes
+    #[arg(long, value_name = "SIZES", value_enum, default_value_t)]
+    pub sizes: Sizes,
+    /// How often everything is measured
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Write events as lines of JSON, for `bench run`
+    #[arg(long, hide = true)]
+    pub stream: bool,
+}
+
+/// Measures. With `stream` the report is empty: the host makes it of the events.
+pub fn run(options: &Options) -> Result<Report> {
+    let mut sink = match options.stream {
+        true => Sink::Stream,
+        false => Sink::Local(Report::default()),
+    };
+    let extent = match options.sizes {
+        Sizes::Quick => Extent::quick(),
+        Sizes::Coarse => Extent::coarse(),
+        Sizes::Full => Extent::full(),
+    };
+    let cases = extent.cases();
+    let rounds = usize::try_from(options.rounds)?;
+    sink.tell(Event::Plan(cases.len() * rounds))?;
+    let mut bench = Bench::new(options, sink)?;
+    for round in 1..=options.rounds {
+        for case in &cases {
+            bench
+                .measure(*case, round)
+                .with_context(|| format!("{case:?}"))?;
+        }
+    }
+    Ok(bench.into_report())
+}
+
+/// A file of this process's.
+fn own_file(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("bench-{name}.{}", std::process::id()))
+}

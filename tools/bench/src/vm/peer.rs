@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! The other virtual machine: one process there starts the passive sides of all measurements.
+//!
+//! Starting a program takes a tenth of a second and more in an emulated machine, so that one a measurement would cost
+//! more than what is measured.
+
+use std::env;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use serde::{de::DeserializeOwned, Deserialize, Serialize};
+
+use super::devices::Devices;
+use super::own_file;
+use super::process::Process;
+
+/// How long a program may take until it listens.
+const READY: Duration = Duration::from_secs(30);
+/// How long one has to end after its peer has.
+const END: Duration = Duration::from_secs(30);
+/// The code of LISTEN in /proc/net/tcp.
+const LISTEN: &str = "0A";
+
+/// What the peer is asked for.
+#[derive(Debug, Deserialize, Serialize)]
+enum Request {
+    /// Start a program and answer when it listens at a TCP port.
+    Start { argv: Vec<String>, port: u16 },
+    /// Answer when it has ended; end it if its peer has failed.
+    Finish { kill: bool },
+    /// Look for the devices.
+    Devices,
+}
+
+/// What it answers.
+#[derive(Debug, Deserialize, Serialize)]
+enum Answer {
+    /// The program waits for its peer.
+    Listens,
+    /// What there is on that machine.
+    Devices(Devices),
+    /// What the program printed; whether its status was 0.
+    Ended { good: bool, printed: String },
+    /// Why nothing came of it.
+    Failed { error: String, printed: String },
+}
+
+/// The link to the other machine.
+pub struct Peer {
+    // In the order in which they are dropped: the process ends when it reads no more.
+    requests: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    process: Child,
+}
+
+impl Peer {
+    /// Starts the process there.
+    pub fn connect(vm: &str) -> Result<Self> {
+        let program = env::current_exe()?;
+        let mut process = Command::new("on")
+            .args(["-i", vm])
+            .arg(program)
+            .arg("peer")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("can't start `on`: this works in a virtual machine of the test bed")?;
+        let requests = process.stdin.take().context("no pipe")?;
+        let answers = process.stdout.take().context("no pipe")?;
+        Ok(Self {
+            requests,
+            answers: BufReader::new(answers),
+            process,
+        })
+    }
+
+    /// Starts a program that listens at a port.
+    pub fn start(&mut self, argv: &[String], port: u16) -> Result<()> {
+        match self.ask(&Request::Start {
+            argv: argv.to_vec(),
+            port,
+        })? {
+            Answer::Listens => Ok(()),
+            Answer::Failed { error, printed } => bail!("on the other machine: {error}\n{printed}"),
+            other => bail!("out of turn on the other machine: {other:?}"),
+        }
+    }
+
+    /// The devices there.
+    pub fn devices(&mut self) -> Result<Devices> {
+        match self.ask(&Request::Devices)? {
+            Answer::Devices(devices) => Ok(devices),
+            Answer::Failed { error, .. } => bail!("on the other machine: {error}"),
+            other => bail!("out of turn on the other machine: {other:?}"),
+        }
+    }
+
+    /// Waits for its end. What it printed, and whether it ended well.
+    pub fn finish(&mut self, kill: bool) -> Result<(bool, String)> {
+        match self.ask(&Request::Finish { kill })? {
+            Answer::Ended { good, printed } => Ok((good, printed)),
+            Answer::Failed { error, printed } => Ok((false, format!("{printed}\n{error}"))),
+            other => bail!("out of turn on the other machine: {other:?}"),
+        }
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Answer> {
+        write_line(&mut self.requests, request)?;
+        read_line(&mut self.answers)?.context("the process on the other machine has ended")
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The process on the other machine: does what it reads until there is no more.
+pub fn serve() -> Result<()> {
+    let mut requests = io::stdin().lock();
+    let log = own_file("peer");
+    let mut running: Option<Process> = None;
+    while let Some(request) = read_line(&mut requests)? {
+        let answer = match request {
+            Request::Start { argv, port } => start(&argv, port, &log, &mut running),
+            Request::Finish { kill } => finish(kill, &mut running),
+            Request::Devices => match Devices::find() {
+                Ok(devices) => Answer::Devices(devices),
+                Err(error) => Answer::Failed {
+                    error: format!("{error:#}"),
+                    printed: String::new(),
+                },
+            },
+        };
+        write_line(&mut io::stdout().lock(), &answer)?;
+    }
+    if let Some(process) = running {
+        process.kill();
+    }
+    Ok(())
+}
+
+fn start(argv: &[String], port: u16, log: &Path, running: &mut Option<Process>) -> Answer {
+    let process = match Process::start(argv, log) {
+        Ok(process) => process,
+        Err(error) => {
+            return Answer::Failed {
+                error: format!("{error:#}"),
+                printed: String::new(),
+            }
+        }
+    };
+    let process = running.insert(process);
+    let until = Instant::now() + READY;
+    while !listens(port) {
+        let late = Instant::now() > until;
+        let state = process.check();
+        if late || state.is_err() {
+            process.kill();
+            return Answer::Failed {
+                error: match state {
+                    Err(error) => format!("{error:#}"),
+                    Ok(()) => format!("does not listen after {} s", READY.as_secs()),
+                },
+                printed: process.printed(),
+            };
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Answer::Listens
+}
+
+fn finish(kill: bool, running: &mut Option<Process>) -> Answer {
+    let Some(process) = running.take() else {
+        return Answer::Failed {
+            error: "nothing was started".into(),
+            printed: String::new(),
+        };
+    };
+    if kill {
+        process.kill();
+    }
+    match process.finish(END) {
+        Ok((status, printed)) => Answer::Ended {
+            good: status.success(),
+            printed,
+        },
+        Err(error) => Answer::Failed {
+            error: format!("{error:#}"),
+            printed: process.printed(),
+        },
+    }
+}
+
+/// Whether a socket listens at a TCP port.
+fn listens(port: u16) -> bool {
+    ["/proc/net/tcp", "/proc/net/tcp6"]
+        .iter()
+        .filter_map(|table| fs::read_to_string(table).ok())
+        .any(|table| lists_listener(&table, port))
+}
+
+fn lists_listener(table: &str, port: u16) -> bool {
+    let end = format!(":{port:04X}");
+    table.lines().skip(1).any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next().is_some_and(|local| local.ends_with(&end)) && fields.nth(1) == Some(LISTEN)
+    })
+}
+
+fn write_line(out: &mut impl Write, value: &impl Serialize) -> Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    out.write_all(&line)?;
+    Ok(out.flush()?)
+}
+
+/// The next line's value; none at the end.
+fn read_line<T: DeserializeOwned>(input: &mut impl BufRead) -> Result<Option<T>> {
+    let mut line = String::new();
+    if input.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    Ok(Some(
+        serde_json::from_str(&line).with_context(|| format!("not understood: {line}"))?,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listeners_are_found_by_port_and_state() {
+        let table = "  sl  local_address rem_address   st\n   \
+            0: 00000000:4853 00000000:0000 0A 00000000:00000000\n   \
+            1: 0100007F:4854 0100007F:9999 01 00000000:00000000\n";
+        assert!(lists_listener(table, 0x4853));
+        // Connected, and a port of the peer's.
+        assert!(!lists_listener(table, 0x4854));
+        assert!(!lists_listener(table, 0x9999));
+    }
+
+    #[test]
+    fn a_program_that_ends_at_once_is_no_listener() {
+        let dir = tempfile::tempdir().unwrap();
+        let argv = ["sh", "-c", "echo no; exit 1"].map(str::to_owned);
+        let mut running = None;
+        // Nothing listens at port 0.
+        let answer = start(&argv, 0, &dir.path().join("log"), &mut running);
+        let Answer::Failed { error, printed } = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(error.contains("ended at once"), "{error}");
+        assert_eq!(printed, "no\n");
+    }
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! What is measured between two virtual machines, in the order of one round.
+
+use super::perftest::Verb;
+
+/// One measurement, of which each round makes one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Case {
+    /// A stream in one direction, shared by QPs.
+    Stream {
+        /// How it is moved.
+        verb: Verb,
+        /// By which device.
+        device: Which,
+        /// Bytes of a message.
+        size: u64,
+        /// QPs.
+        qps: u64,
+    },
+    /// Round trips.
+    RoundTrips {
+        /// How messages are moved.
+        verb: Verb,
+        /// By which device.
+        device: Which,
+        /// Bytes of a message.
+        size: u64,
+        /// Whether both sides sleep until one comes.
+        events: bool,
+    },
+    /// A TCP connection.
+    Tcp {
+        /// Bytes written by a call.
+        size: u64,
+    },
+}
+
+/// A device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Which {
+    /// Ours.
+    Own,
+    /// rxe.
+    Rxe,
+}
+
+/// Both, ours first.
+const BOTH: [Which; 2] = [Which::Own, Which::Rxe];
+
+/// How much is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Message sizes of streams.
+    pub sizes: Vec<u64>,
+    /// Message sizes of round trips.
+    pub latencies: Vec<u64>,
+    /// Numbers of QPs that share a stream of small messages.
+    pub qps: Vec<u64>,
+}
+
+/// Bytes of a message where the rate of messages is asked for.
+pub const SMALL: u64 = 64;
+
+impl Extent {
+    /// The default: what the targets ask for, and enough sizes for a curve.
+    pub fn coarse() -> Self {
+        Self {
+            sizes: vec![2, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20],
+            latencies: vec![2, 4 << 10, 64 << 10],
+            qps: vec![1, 8, 64],
+        }
+    }
+
+    /// Every power of two.
+    pub fn full() -> Self {
+        let sizes: Vec<_> = (1..=23).map(|shift| 1 << shift).collect();
+        Self {
+            latencies: sizes.clone(),
+            sizes,
+            qps: (0..=6).map(|shift| 1 << shift).collect(),
+        }
+    }
+
+    /// One size, to see that everything works.
+    pub fn quick() -> Self {
+        Self {
+            sizes: vec![64 << 10],
+            latencies: vec![2],
+            qps: vec![1],
+        }
+    }
+
+    /// The measurements of a round. What is compared stands side by side.
+    pub fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for &size in &self.sizes {
+            for verb in [Verb::Write, Verb::Read] {
+                cases.extend(BOTH.map(|device| Case::Stream {
+                    verb,
+                    device,
+                    size,
+                    qps: 1,
+                }));
+            }
+            cases.push(Case::Tcp { size });
+        }
+        for &qps in &self.qps {
+            let streams = BOTH.map(|device| Case::Stream {
+                verb: Verb::Write,
+                device,
+                size: SMALL,
+                qps,
+            });
+            // It may be one of the sizes, with one QP.
+            if !cases.contains(&streams[0]) {
+                cases.extend(streams);
+            }
+        }
+        for &size in &self.latencies {
+            let ways = [
+                (Verb::Write, false),
+                (Verb::Send, false),
+                (Verb::Send, true),
+            ];
+            for (verb, events) in ways {
+                cases.extend(BOTH.map(|device| Case::RoundTrips {
+                    verb,
+                    device,
+                    size,
+                    events,
+                }));
+            }
+        }
+        cases
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_case_comes_twice() {
+        for extent in [Extent::quick(), Extent::coarse(), Extent::full()] {
+            let cases = extent.cases();
+            let different: std::collections::HashSet<_> = cases.iter().collect();
+            assert_eq!(different.len(), cases.len());
+        }
+    }
+
+    #[test]
+    fn the_default_has_what_targets_ask_for() {
+        let extent = Extent::coarse();
+        for size in [64 << 10, 256 << 10, 8 << 20] {
+            assert!(extent.sizes.contains(&size));
+        }
+        assert!(extent.latencies.contains(&2) && extent.qps.contains(&1));
+    }
+}
