@@ -64,13 +64,17 @@ kverbs: setup
 	@mkdir -p $(build)/kverbs
 	$(call kbuild,kverbs,/selftests/kverbs) modules
 
-# The file name carries the number of libibverbs' private interface, which is that of one version.
+# One library by three names: what programs are linked with, what they then load, and what libibverbs loads, which carries
+# the number of its private interface, that of one version.
 provider: setup
 	$(enter) cargo build $(quiet) --release -p virtio-rdma-provider
 	@mkdir -p $(build)/provider
 	@abi=$$(sed -n 's/^set(IBVERBS_PABI_VERSION "\([0-9]*\)")/\1/p' $(build)/rdma-core-src/CMakeLists.txt) && \
-		install $(bin)/libvirtio_rdma_provider.so $(build)/provider/libvirtio_rdma-rdmav$${abi:?}.so
-	@install -m 644 tools/provider/virtio_rdma.driver $(build)/provider/
+		install $(bin)/libvirtio_rdma_provider.so $(build)/provider/libvirtio_rdma.so.1 && \
+		ln -sf libvirtio_rdma.so.1 $(build)/provider/libvirtio_rdma.so && \
+		ln -sf libvirtio_rdma.so.1 $(build)/provider/libvirtio_rdma-rdmav$${abi:?}.so
+	@install -m 644 tools/provider/virtio_rdma.driver tools/provider/libvirtio_rdma.pc $(build)/provider/
+	@install -m 644 -D -t $(build)/provider/include/infiniband tools/provider/include/infiniband/virtio_rdma_dv.h
 
 device: setup
 	$(enter) cargo build $(quiet) --release -p virtio-rdmad

@@ -10,7 +10,10 @@ use super::config::RateLimitConfig;
 use super::wqe::AddressVector;
 
 /// Version of this module's structures.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
+
+/// Bytes of a peer's name, with the zero that ends it.
+pub const PEER_NAME_SIZE: usize = 64;
 
 wire_mask! {
     /// What the module offers to the provider.
@@ -23,6 +26,26 @@ wire_mask! {
         ATOMIC_WRITE = 1 << 2,
         /// There are FLUSHes.
         FLUSH = 1 << 3,
+    }
+}
+
+wire_mask! {
+    /// What a context is to be.
+    pub struct ContextAttributes: u32 {
+        /// It is attached to a peer.
+        PEER = 1 << 0,
+    }
+}
+
+wire_struct! {
+    /// Request of ALLOC_CONTEXT. There may be none: then it is all zero.
+    pub struct AllocContextReq: 72 {
+        /// Which of the following count; the others are zero.
+        0 => attributes: ContextAttributes,
+        /// What the peer is told.
+        4 => peer_id: u32,
+        /// The peer's name, filled up with zeroes, one at least.
+        8 => peer_name: [u8; PEER_NAME_SIZE],
     }
 }
 

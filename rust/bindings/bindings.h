@@ -18,4 +18,6 @@
 #include <rdma/uverbs_ioctl.h>
 #include <rdma/uverbs_types.h>
 
+#include "../../include/rdma/peer.h"
+
 #include "helpers.h"

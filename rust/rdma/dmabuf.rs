@@ -13,13 +13,19 @@ use super::{
     Device,
     Driver, //
 };
-use crate::bindings;
+use crate::{
+    bindings,
+    dma_buf::DmaBuf, //
+};
 use core::{
     mem::offset_of,
     ptr::NonNull, //
 };
 use kernel::{
-    error::from_err_ptr,
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
     prelude::*,
     sync::Arc, //
 };
@@ -93,6 +99,58 @@ impl LockedDmabuf {
         Ok(Self { lock, umem })
     }
 
+    /// Pins `length` bytes, not 0, from `offset` on of a buffer.
+    ///
+    /// The core does this for files of the current process only, which the buffers of other drivers need not be. So the
+    /// buffer is attached here, just as the core attaches those; what comes after that and the end of it are the core's.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a range beyond the buffer's end, and those of the exporter.
+    pub fn pin_buffer<T: Driver>(
+        device: &Device<T>,
+        buffer: DmaBuf,
+        offset: u64,
+        length: u64,
+        access: AccessFlags,
+    ) -> Result<Self> {
+        let (offset, length) = (usize::try_from(offset)?, usize::try_from(length)?);
+        let end = offset.checked_add(length).ok_or(EINVAL)?;
+        if length == 0 || end > buffer.size() {
+            return Err(EINVAL);
+        }
+        let mut new = KBox::new(bindings::ib_umem_dmabuf::default(), GFP_KERNEL)?;
+        new.umem.ibdev = device.as_raw();
+        new.umem.address = offset;
+        new.umem.length = length;
+        new.umem
+            .set_writable((access.without(AccessFlags::LOCAL_WRITE) != access).into());
+        new.umem.set_is_dmabuf(1);
+        let private = core::ptr::from_mut::<bindings::ib_umem_dmabuf>(&mut new).cast();
+        // SAFETY: The device is registered and the buffer valid. The callback gets the umem, which is freed after the
+        // attachment has ended.
+        new.attach = from_err_ptr(unsafe {
+            let dma_device = (*device.as_raw()).dma_device;
+            bindings::dma_buf_dynamic_attach(buffer.as_raw(), dma_device, &OPERATIONS, private)
+        })?;
+        // From here on the umem owns the attachment and the reference to the buffer.
+        let _ = buffer.into_raw();
+        let raw = KBox::into_raw(new);
+        // SAFETY: It is a buffer's of this device, whose first member is the umem, allocated as the core frees it.
+        let umem = unsafe { Umem::from_raw(device, NonNull::new(raw.cast()).ok_or(EINVAL)?) }?;
+        // SAFETY: The umem has an attachment.
+        unsafe { bindings::ib_umem_dmabuf_revoke_lock(raw) };
+        // INVARIANT: It was just locked. On an error below, this is dropped before the umem.
+        let lock = Locked(raw);
+        // SAFETY: The reservation is locked, and the attachment is not pinned yet.
+        unsafe {
+            to_result(bindings::dma_buf_pin((*raw).attach))?;
+            (*raw).set_pinned(1);
+            to_result(bindings::ib_umem_dmabuf_map_pages(raw))?;
+        }
+        Ok(Self { lock, umem })
+    }
+
     /// The memory.
     pub fn umem(&mut self) -> &mut Umem {
         &mut self.umem
@@ -108,6 +166,39 @@ impl LockedDmabuf {
         drop(lock);
         // INVARIANT: Set above.
         Dmabuf { umem, handler }
+    }
+}
+
+/// What exporters call of a buffer that [`pin_buffer`](LockedDmabuf::pin_buffer) attached.
+static OPERATIONS: bindings::dma_buf_attach_ops = bindings::dma_buf_attach_ops {
+    allow_peer2peer: true,
+    invalidate_mappings: Some(invalidated),
+};
+
+/// The exporter takes a buffer back.
+///
+/// # Safety
+///
+/// Called with the reservation of the buffer locked, for an attachment that [`LockedDmabuf::pin_buffer`] made.
+unsafe extern "C" fn invalidated(attachment: *mut bindings::dma_buf_attachment) {
+    // SAFETY: By the safety requirements: the umem is freed after the attachment has ended, and what is changed of it is
+    // guarded by the reservation.
+    unsafe {
+        let raw = (*attachment)
+            .importer_priv
+            .cast::<bindings::ib_umem_dmabuf>();
+        if (*raw).revoked() != 0 {
+            return;
+        }
+        if let Some(revoke) = (*raw).pinned_revoke {
+            revoke((*raw).private);
+        }
+        bindings::ib_umem_dmabuf_unmap_pages(raw);
+        if (*raw).pinned() != 0 {
+            bindings::dma_buf_unpin(attachment);
+            (*raw).set_pinned(0);
+        }
+        (*raw).set_revoked(1);
     }
 }
 

@@ -16,7 +16,7 @@
 //! | user contexts, what they map and exchange | [`ucontext`], [`mmap`], [`udata`] |
 //! | objects | [`object`], [`pd`], [`mr`], [`mw`], [`ah`], [`cq`], [`qp`], [`qp_attr`], [`srq`], [`multicast`] |
 //! | work of kernel clients | [`work_request`], [`work_completion`] |
-//! | memory | [`umem`], [`dmabuf`], [`queue_memory`], [`page_list`] |
+//! | memory | [`umem`], [`dmabuf`], [`peer`], [`queue_memory`], [`page_list`] |
 //! | events, and who is told of them | [`event`], [`consumer`] |
 //! | what administrators see | [`stats`], [`restrack`] |
 //!
@@ -42,6 +42,7 @@ pub mod object;
 pub mod operations;
 pub mod page_list;
 pub mod pd;
+pub mod peer;
 pub mod port;
 pub mod qp;
 pub mod qp_attr;

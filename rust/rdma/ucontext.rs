@@ -96,6 +96,18 @@ impl<T: UserContexts> Context<T> {
     }
 }
 
+impl<T: UserContexts> Pd<T> {
+    /// The context of the process that it belongs to; `None` for a PD of the kernel.
+    pub fn context(&self) -> Option<&Context<T>> {
+        // SAFETY: A PD of a process has an object of uverbs as long as it lives, and that is in a context, which is
+        // destroyed after its objects.
+        unsafe {
+            let object = (*self.as_raw()).uobject.as_ref()?;
+            (!object.context.is_null()).then(|| Context::from_raw(object.context))
+        }
+    }
+}
+
 /// A context that is being created.
 ///
 /// # Invariants

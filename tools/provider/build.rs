@@ -16,13 +16,21 @@ fn main() {
     for variable in ["RDMA_CORE_SRC", "BINDGEN"] {
         println!("cargo:rerun-if-env-changed={variable}");
     }
-    println!("cargo:rerun-if-changed=wrapper.h");
-    println!("cargo:rerun-if-changed=build.rs");
+    for file in [
+        "wrapper.h",
+        "include/infiniband/virtio_rdma_dv.h",
+        "build.rs",
+    ] {
+        println!("cargo:rerun-if-changed={file}");
+    }
     if let Err(error) = generate() {
         eprintln!("virtio-rdma-provider: {error}");
         std::process::exit(1);
     }
     println!("cargo:rustc-link-lib=ibverbs");
+    // What programs are linked with: the major version of the header.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libvirtio_rdma.so.1");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,--default-symver");
 }
 
 fn generate() -> Result<(), String> {
@@ -53,10 +61,13 @@ fn generate() -> Result<(), String> {
             "--no-doc-comments",
             "--no-prepend-enum-name",
         ])
-        .args(["--allowlist-type", "verbs_.*|ibv_.*|ib_uverbs_.*"])
+        .args([
+            "--allowlist-type",
+            "verbs_.*|ibv_.*|ib_uverbs_.*|virtio_rdma_dv_.*",
+        ])
         .args(["--allowlist-function", "verbs_.*|_verbs_.*|ibv_cmd_.*"])
         .args(["--allowlist-type", "rdma_driver_id"])
-        .args(["--allowlist-var", "VERBS_.*|IBV_.*"])
+        .args(["--allowlist-var", "VERBS_.*|IBV_.*|VIRTIO_RDMA_DV_.*"])
         .arg("--raw-line")
         .arg(format!(
             "pub use self::verbs_register_driver_{version} as verbs_register_driver;"

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use libc::c_int;
 use libc::c_void;
+use virtio_rdma_abi::uverbs::AllocContextReq;
 use virtio_rdma_abi::uverbs::AllocContextResp;
 use virtio_rdma_abi::uverbs::ContextFlags;
 use virtio_rdma_abi::uverbs::ABI_VERSION;
@@ -59,6 +60,13 @@ pub struct Context {
     shared: MaybeUninit<Arc<Shared>>,
 }
 
+/// ALLOC_CONTEXT with the module's part.
+#[repr(C)]
+struct GetContext {
+    core: ffi::ibv_get_context,
+    driver: [u8; AllocContextReq::SIZE],
+}
+
 /// Response of ALLOC_CONTEXT with the module's part.
 #[repr(C)]
 struct GetContextResp {
@@ -96,10 +104,11 @@ fn complain(device: *mut ffi::ibv_device, why: std::fmt::Arguments<'_>) {
 /// # Safety
 ///
 /// As libibverbs calls it: `device` is one of this provider, and `fd` its open file, which is closed on failure.
+/// `request` is an [`AllocContextReq`], or null for one that asks for nothing.
 pub unsafe extern "C" fn alloc_context(
     device: *mut ffi::ibv_device,
     fd: c_int,
-    _private_data: *mut c_void,
+    request: *mut c_void,
 ) -> *mut ffi::verbs_context {
     // SAFETY: the caller's device was made by this provider.
     let abi_version = unsafe { (*device.cast::<Device>()).abi_version };
@@ -129,8 +138,15 @@ pub unsafe extern "C" fn alloc_context(
     if context.is_null() {
         return ptr::null_mut();
     }
-    // SAFETY: the context was made just now.
-    match unsafe { open(context, device, fd) } {
+    // SAFETY: the context was made just now, and the request is what this function requires.
+    match unsafe {
+        open(
+            context,
+            device,
+            fd,
+            request.cast::<AllocContextReq>().as_ref(),
+        )
+    } {
         Ok(shared) => {
             // SAFETY: the context is ours alone until it is returned. INVARIANT: `shared` is initialised here.
             unsafe {
@@ -163,8 +179,12 @@ unsafe fn open(
     context: *mut Context,
     device: *mut ffi::ibv_device,
     fd: c_int,
+    request: Option<&AllocContextReq>,
 ) -> Result<Shared, i32> {
-    let mut command = ffi::ibv_get_context::zeroed();
+    let mut command = GetContext {
+        core: Zeroed::zeroed(),
+        driver: request.copied().unwrap_or_default().to_bytes(),
+    };
     let mut response = GetContextResp {
         core: Zeroed::zeroed(),
         driver: [0; AllocContextResp::SIZE],
@@ -173,8 +193,8 @@ unsafe fn open(
     let status = unsafe {
         ffi::ibv_cmd_get_context(
             (*context).ibv.get(),
-            &mut command,
-            size_of_val(&command),
+            &mut command.core,
+            size_of::<GetContext>(),
             &mut response.core,
             size_of::<GetContextResp>(),
         )

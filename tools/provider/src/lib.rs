@@ -10,6 +10,7 @@
 //! |---|---|
 //! | [`ffi`] | generated bindings of libibverbs' provider interface |
 //! | `registration` | how libibverbs finds the provider and the provider its devices |
+//! | [`direct`] | what programs call in the provider itself |
 //! | [`context`], [`pd`], `mr`, [`ah`] | control verbs without rings |
 //! | [`cq`], [`cq_ex`] | the verbs of CQs; polling completion by completion |
 //! | [`qp`], [`qp_init`], [`builder`] | the verbs of QPs; their creation; the `ibv_wr_*` functions |
@@ -28,6 +29,7 @@ pub mod completion_ring;
 pub mod context;
 pub mod cq;
 pub mod cq_ex;
+pub mod direct;
 mod errno;
 pub mod ffi;
 mod kernel_queues;

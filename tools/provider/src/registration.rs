@@ -74,6 +74,17 @@ extern "C" fn register() {
     unsafe { ffi::verbs_register_driver(&DRIVER.0) };
 }
 
+/// Whether `device` is one of this provider.
+///
+/// # Safety
+///
+/// `device` is one that libibverbs lists.
+pub unsafe fn is_ours(device: *mut ffi::ibv_device) -> bool {
+    // SAFETY: libibverbs' devices are the first member of this structure.
+    let operations = unsafe { (*device.cast::<ffi::verbs_device>()).ops };
+    ptr::eq(operations, &DRIVER.0)
+}
+
 /// `alloc_device`.
 unsafe extern "C" fn alloc_device(sysfs: *mut ffi::verbs_sysfs_dev) -> *mut ffi::verbs_device {
     // SAFETY: libibverbs passes the device that it has found.

@@ -3,8 +3,8 @@
 //! Driver for virtio RDMA devices.
 //!
 //! `unsafe` is confined to the abstractions of the subsystems that this driver uses: [`bindings`],
-//! [`net`], [`rdma`], [`sync`] and [`virtio`] know nothing of virtio-rdma, and the driver has none
-//! of its own.
+//! [`dma_buf`], [`net`], [`rdma`], [`sync`] and [`virtio`] know nothing of virtio-rdma, and the
+//! driver has none of its own.
 
 #![deny(unsafe_code)]
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -19,6 +19,9 @@ mod ring;
 #[allow(unsafe_code)]
 #[path = "../../../../rust/bindings/mod.rs"]
 mod bindings;
+#[allow(dead_code, unreachable_pub, unsafe_code)]
+#[path = "../../../../rust/dma_buf/mod.rs"]
+mod dma_buf;
 #[allow(unreachable_pub, unsafe_code)]
 #[path = "../../../../rust/net/mod.rs"]
 mod net;
@@ -44,10 +47,29 @@ mod targets;
 mod transport;
 mod verbs;
 
-module_virtio_driver! {
-    type: driver::Driver,
+use kernel::prelude::*;
+
+/// The module: a driver, and the peers that other modules register.
+#[pin_data]
+struct Module {
+    #[pin]
+    _driver: kernel::driver::Registration<virtio::Adapter<driver::Driver>>,
+}
+
+impl kernel::InPlaceModule for Module {
+    fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
+        rdma::peer::start();
+        try_pin_init!(Self {
+            _driver <- kernel::driver::Registration::new(<Self as kernel::ModuleMetadata>::NAME, module),
+        })
+    }
+}
+
+module! {
+    type: Module,
     name: "virtio_rdma",
     authors: ["The virtio-rdma authors"],
     description: "RDMA over virtio",
     license: "GPL",
+    imports_ns: ["DMA_BUF"],
 }

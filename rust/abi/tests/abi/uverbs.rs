@@ -5,9 +5,9 @@
 use std::mem::{align_of, offset_of, size_of};
 
 use virtio_rdma_abi::uverbs::{
-    AllocContextResp, ContextFlags, CreateAhResp, CreateCqReq, CreateCqResp, CreateQpReq,
-    CreateSrqReq, CreateSrqResp, ModifyQpReq, ModifySrqReq, ResizeCqReq, ResizeCqResp, UserRing,
-    ABI_VERSION,
+    AllocContextReq, AllocContextResp, ContextAttributes, ContextFlags, CreateAhResp, CreateCqReq,
+    CreateCqResp, CreateQpReq, CreateSrqReq, CreateSrqResp, ModifyQpReq, ModifySrqReq, ResizeCqReq,
+    ResizeCqResp, UserRing, ABI_VERSION,
 };
 
 use virtio_rdma_abi::config::{QpTypes, RateLimitConfig};
@@ -25,6 +25,16 @@ const RING_HEX: &str = "00400302017f0000 00800000 07 000000";
 
 #[test]
 fn exact_bytes() {
+    let mut peer_name = [0; 64];
+    peer_name[..3].copy_from_slice(b"gpu");
+    check(
+        AllocContextReq {
+            attributes: ContextAttributes::PEER,
+            peer_id: 0x0102_0304,
+            peer_name,
+        },
+        &format!("01000000 04030201 677075 {}", "00".repeat(61)),
+    );
     check(
         AllocContextResp {
             flags: ContextFlags::OWN_RINGS,
@@ -106,11 +116,18 @@ fn exact_bytes() {
             "00".repeat(5)
         ),
     );
-    assert_eq!(ABI_VERSION, 2);
+    assert_eq!(ABI_VERSION, 3);
 }
 
 /// The structures as a C header would declare them, under the names of the ABI.
 mod c {
+    #[repr(C)]
+    pub struct AllocContextReq {
+        pub attributes: u32,
+        pub peer_id: u32,
+        pub peer_name: [u8; 64],
+    }
+
     #[repr(C)]
     pub struct AllocContextResp {
         pub flags: u32,
@@ -200,6 +217,7 @@ fn a_c_compiler_agrees() {
             $( assert_eq!(offset_of!(c::$name, $field), $offset, stringify!($name.$field)); )*
         };
     }
+    agree!(AllocContextReq { attributes at 0, peer_id at 4, peer_name at 8 });
     agree!(AllocContextResp {
         flags at 0, max_inline_data at 4, doorbell_offset at 8, max_qp_slots at 16, max_cq_slots at 20,
         rate_limits at 24, reserved at 40

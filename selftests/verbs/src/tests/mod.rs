@@ -136,6 +136,7 @@ pub const ALL: &[Test] = &[
     test("queue_resize", shared::resize),
     test("state_query", states::query),
     test("state_bad_transitions", states::bad_transitions),
+    test("state_sizes", states::sizes),
     test("state_unreliable_types", states::unreliable_types),
     test("state_flush", states::flush),
     test("state_reset_and_again", states::reset_and_again),

@@ -11,6 +11,39 @@ use crate::session::{errno, read_gid, refused, Session, LIMIT};
 
 const EINVAL: i32 = 22;
 
+/// A QP keeps the sizes that it was made with: no transition takes others (RFC, TODO 3; ib_core's table of transitions).
+pub fn sizes(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &Options::default())?;
+    let fresh = Qp::new(&end.pd, &end.send, &end.recv, Options::default().caps)?;
+    fresh.init(access::ALL)?;
+    for (qp, state) in [(&fresh, ffi::IBV_QPS_INIT), (&end.qp, ffi::IBV_QPS_RTS)] {
+        let before = qp.query()?.cap;
+        let grow = |with_state: u32| {
+            qp.modify(|attr| {
+                attr.qp_state = state;
+                attr.cap = before;
+                attr.cap.max_send_wr *= 2;
+                attr.cap.max_recv_wr *= 2;
+                ffi::IBV_QP_CAP | with_state
+            })
+        };
+        for with_state in [0, ffi::IBV_QP_STATE] {
+            let error = refused("other sizes", grow(with_state))?;
+            ensure!(errno(&error) == Some(EINVAL), "{error:#}");
+        }
+        let after = qp.query()?;
+        ensure!(after.qp_state == state, "state {}", after.qp_state);
+        ensure!(
+            (after.cap.max_send_wr, after.cap.max_recv_wr)
+                == (before.max_send_wr, before.max_recv_wr),
+            "{} sends and {} receives",
+            after.cap.max_send_wr,
+            after.cap.max_recv_wr
+        );
+    }
+    session.peer.meet()
+}
+
 /// What was set is what is queried, in every state.
 pub fn query(session: &mut Session) -> Result<()> {
     let options = Options {

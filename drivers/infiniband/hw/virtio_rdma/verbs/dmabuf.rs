@@ -35,7 +35,8 @@ use crate::{
             NewMr,
             UserMemory, //
         },
-        pd::Pd, //
+        pd::Pd,
+        peer::PeerRange, //
     }, //
 };
 use kernel::{
@@ -89,60 +90,84 @@ pub(super) fn destroy(device: &Device, mrn: u32, buffer: Buffer) {
     super::release(device, answer, buffer);
 }
 
+/// Makes an MR for `memory`, whose address in work requests counts only: what `pin` pins is what it lies over.
+pub(super) fn register(
+    pd: &Pd<IbDevice>,
+    memory: &UserMemory,
+    pin: impl FnOnce() -> Result<LockedDmabuf>,
+) -> Result<NewMr<Mr>> {
+    let ib_device = pd.device();
+    let device = &ib_device.device;
+    if !device.limits().peers {
+        return Err(EOPNOTSUPP);
+    }
+    // Windows would keep the memory open when it is taken back.
+    let optional = mr::optional_rights(device.limits()).without(ib::AccessFlags::MW_BIND);
+    mr::access_flags(memory.access, optional)?;
+    if memory.length == 0 || memory.length > ib_device.max_mr_size() {
+        return Err(EINVAL);
+    }
+    let mut buffer = pin()?;
+    let page_shift = buffer
+        .umem()
+        .best_page_shift(ib_device.mr_page_sizes(), memory.iova)?;
+    let range = UserMemory {
+        start: memory.iova,
+        ..*memory
+    };
+    // All that can fail comes before the device knows the memory.
+    let revocation = Revocation {
+        device: device.clone(),
+        mrn: Atomic::new(0),
+        is_open: AtomicFlag::new(false),
+    };
+    let revocation = Arc::new(revocation, GFP_KERNEL)?;
+    let (request, list) = mr::prepare(pd, buffer.umem(), page_shift, &range)?;
+    let answer = if device.limits().mr_pages {
+        device.ctrl().exec(&request)
+    } else {
+        device.ctrl().exec(&request.base)
+    };
+    match answer {
+        Ok(response) => {
+            revocation.mrn.store(response.mrn, Relaxed);
+            revocation.is_open.store(true, Relaxed);
+            let buffer = buffer.unlock(revocation);
+            Ok(Mr::over_dmabuf(device, response, buffer, page_shift))
+        }
+        Err(Failure::Refused(error)) => Err(error),
+        Err(Failure::Dead) => {
+            device.bury((buffer.unlock(revocation), list));
+            Err(ENODEV)
+        }
+    }
+}
+
+/// The memory of the peer of the PD's context that lies at an address; `None` for memory of the process.
+pub(super) fn of_peer(pd: &Pd<IbDevice>, memory: &UserMemory) -> Result<Option<PeerRange>> {
+    let peer = pd.context().and_then(|context| context.peer());
+    match peer {
+        Some(peer) => peer.range(memory.start, memory.length),
+        None => Ok(None),
+    }
+}
+
 impl DmabufRegions for IbDevice {
     fn reg_dmabuf_mr(pd: &Pd<Self>, memory: &DmabufMemory) -> Result<NewMr<Mr>> {
-        let ib_device = pd.device();
-        let device = &ib_device.device;
-        if !device.limits().peers {
-            return Err(EOPNOTSUPP);
-        }
-        // Windows would keep the memory open when it is taken back.
-        let optional = mr::optional_rights(device.limits()).without(ib::AccessFlags::MW_BIND);
-        mr::access_flags(memory.access, optional)?;
-        if memory.length == 0 || memory.length > ib_device.max_mr_size() {
-            return Err(EINVAL);
-        }
-        let mut buffer = LockedDmabuf::pin(
-            ib_device,
-            memory.fd,
-            memory.offset,
-            memory.length,
-            memory.access,
-        )?;
-        let page_shift = buffer
-            .umem()
-            .best_page_shift(ib_device.mr_page_sizes(), memory.iova)?;
         let range = UserMemory {
             start: memory.iova,
             length: memory.length,
             iova: memory.iova,
             access: memory.access,
         };
-        // All that can fail comes before the device knows the memory.
-        let revocation = Revocation {
-            device: device.clone(),
-            mrn: Atomic::new(0),
-            is_open: AtomicFlag::new(false),
-        };
-        let revocation = Arc::new(revocation, GFP_KERNEL)?;
-        let (request, list) = mr::prepare(pd, buffer.umem(), page_shift, &range)?;
-        let answer = if device.limits().mr_pages {
-            device.ctrl().exec(&request)
-        } else {
-            device.ctrl().exec(&request.base)
-        };
-        match answer {
-            Ok(response) => {
-                revocation.mrn.store(response.mrn, Relaxed);
-                revocation.is_open.store(true, Relaxed);
-                let buffer = buffer.unlock(revocation);
-                Ok(Mr::over_dmabuf(device, response, buffer, page_shift))
-            }
-            Err(Failure::Refused(error)) => Err(error),
-            Err(Failure::Dead) => {
-                device.bury((buffer.unlock(revocation), list));
-                Err(ENODEV)
-            }
-        }
+        register(pd, &range, || {
+            LockedDmabuf::pin(
+                pd.device(),
+                memory.fd,
+                memory.offset,
+                memory.length,
+                memory.access,
+            )
+        })
     }
 }

@@ -27,6 +27,7 @@ use crate::{
     limits::Limits,
     rdma::{
         self,
+        dmabuf::LockedDmabuf,
         mr::{
             AccessFlags,
             FastRegistration,
@@ -41,6 +42,7 @@ use crate::{
             PageList, //
         },
         pd::Pd,
+        peer::PeerRange,
         umem::Umem, //
     }, //
 };
@@ -318,6 +320,12 @@ impl MemoryRegions for IbDevice {
     }
 
     fn reg_user_mr(pd: &Pd<Self>, memory: UserMemory) -> Result<NewMr<Mr>> {
+        if let Some(PeerRange { buffer, offset }) = dmabuf::of_peer(pd, &memory)? {
+            return dmabuf::register(pd, &memory, || {
+                let (length, access) = (memory.length, memory.access);
+                LockedDmabuf::pin_buffer(pd.device(), buffer, offset, length, access)
+            });
+        }
         let device = &pd.device().device;
         let user = pin(pd.device(), memory)?;
         let (request, list) = prepare(pd, &user.umem, user.page_shift, &user.memory)?;
@@ -353,6 +361,10 @@ impl MemoryRegions for IbDevice {
                     iova,
                     access: access.unwrap_or(old.memory.access),
                 };
+                // What it becomes is an MR over the process's memory, as it was.
+                if dmabuf::of_peer(pd, &memory)?.is_some() {
+                    return Err(EOPNOTSUPP);
+                }
                 pin(pd.device(), memory)?
             }
             MrChange::Access(access) => {

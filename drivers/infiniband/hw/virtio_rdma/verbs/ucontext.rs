@@ -11,7 +11,9 @@ use crate::{
     abi::{
         ring::SLOTS_RANGE,
         uverbs::{
+            AllocContextReq,
             AllocContextResp,
+            ContextAttributes,
             ContextFlags, //
         }, //
     },
@@ -26,6 +28,7 @@ use crate::{
         },
         mmap::Mapping,
         pd::Pd,
+        peer::PeerContext,
         qp::{
             NewQp,
             QpConsumer,
@@ -48,12 +51,19 @@ use kernel::{
 pub(crate) struct Context {
     /// The page that rings its queues, if they are rings. The context's mapping keeps it from being given to another.
     doorbell_page: Option<u32>,
+    /// Whose memory is registered in it, beside that of the process.
+    peer: Option<PeerContext>,
 }
 
 impl Context {
     /// Number of its doorbell page.
     pub(super) fn doorbell_page(&self) -> Result<u32> {
         self.doorbell_page.ok_or(EINVAL)
+    }
+
+    /// The peer that it is attached to.
+    pub(super) fn peer(&self) -> Option<&PeerContext> {
+        self.peer.as_ref()
     }
 }
 
@@ -72,12 +82,31 @@ fn slots_for(entries: u32) -> u32 {
         })
 }
 
+/// Attaches a context to the peer that a process names, if it does.
+fn attach(ib_device: &IbDevice, request: &AllocContextReq) -> Result<Option<PeerContext>> {
+    if *request == AllocContextReq::default() {
+        return Ok(None);
+    }
+    if request.attributes != ContextAttributes::PEER {
+        return Err(EINVAL);
+    }
+    if !ib_device.device.limits().peers {
+        return Err(EOPNOTSUPP);
+    }
+    let name = CStr::from_bytes_until_nul(&request.peer_name).map_err(|_| EINVAL)?;
+    PeerContext::attach(name, request.peer_id.into()).map(Some)
+}
+
 impl UserContexts for IbDevice {
     type Context = Context;
     type Mapping = DoorbellPage;
 
     fn alloc_context(context: &mut NewContext<'_, Self>, udata: &Udata<'_>) -> Result<Context> {
         let device = &context.device().device;
+        let peer = attach(
+            context.device(),
+            &AllocContextReq::from_bytes(&udata.read_optional()?),
+        )?;
         let limits = &device.limits().queues;
         let mut response = AllocContextResp {
             max_qp_slots: slots_for(limits.max_qp_wr),
@@ -104,7 +133,10 @@ impl UserContexts for IbDevice {
             response.doorbell_offset = context.add_mapping(page)?.0;
         }
         udata.respond(&response.to_bytes())?;
-        Ok(Context { doorbell_page })
+        Ok(Context {
+            doorbell_page,
+            peer,
+        })
     }
 
     fn completed_qp(device: &rdma::Device<Self>, number: u32) -> Option<&QpStub> {

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! DMA buffers: memory of a driver that the devices of others use in place.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`pages`] | buffers that consist of pages of the kernel |
+//!
+//! C header: [`include/linux/dma-buf.h`](srctree/include/linux/dma-buf.h)
+
+pub mod pages;
+
+use crate::bindings;
+use core::{
+    mem::ManuallyDrop,
+    ptr::NonNull, //
+};
+
+/// A reference to a buffer.
+///
+/// # Invariants
+///
+/// The pointer is to a buffer, of which this has a reference.
+pub struct DmaBuf(NonNull<bindings::dma_buf>);
+
+// SAFETY: References to buffers are counted atomically, and may be given up by any thread.
+unsafe impl Send for DmaBuf {}
+
+// SAFETY: Nothing of the buffer is changed through shared references.
+unsafe impl Sync for DmaBuf {}
+
+impl DmaBuf {
+    /// Takes a reference over.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is a buffer, of which the caller gives up a reference.
+    pub unsafe fn from_raw(raw: NonNull<bindings::dma_buf>) -> Self {
+        // INVARIANT: By the safety requirements.
+        Self(raw)
+    }
+
+    /// Gives the reference up to the caller.
+    pub fn into_raw(self) -> *mut bindings::dma_buf {
+        ManuallyDrop::new(self).as_raw()
+    }
+
+    /// The C structure.
+    pub fn as_raw(&self) -> *mut bindings::dma_buf {
+        self.0.as_ptr()
+    }
+
+    /// Bytes.
+    pub fn size(&self) -> usize {
+        // SAFETY: By the type invariants; the size never changes.
+        unsafe { (*self.as_raw()).size }
+    }
+}
+
+impl Clone for DmaBuf {
+    fn clone(&self) -> Self {
+        // SAFETY: By the type invariants; the references of a buffer are those of its file.
+        unsafe { bindings::get_file((*self.as_raw()).file) };
+        // INVARIANT: The reference was taken above.
+        Self(self.0)
+    }
+}
+
+impl Drop for DmaBuf {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants.
+        unsafe { bindings::dma_buf_put(self.as_raw()) };
+    }
+}

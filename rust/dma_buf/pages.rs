@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Buffers that consist of pages of the kernel, which stay where they are.
+
+use super::DmaBuf;
+use crate::bindings;
+use core::ptr::{
+    from_ref,
+    NonNull, //
+};
+use kernel::{
+    error::{
+        from_err_ptr,
+        to_result, //
+    },
+    page::{
+        Page,
+        PAGE_SHIFT,
+        PAGE_SIZE, //
+    },
+    prelude::*,
+    ModuleMetadata, //
+};
+
+/// Pages that no buffer has yet.
+pub struct Pages(KVec<Page>);
+
+impl Pages {
+    /// Allocates `count` pages whose byte `n`, from the first page's start on, is `byte(n)`.
+    pub fn new(count: usize, byte: impl Fn(usize) -> u8) -> Result<Self> {
+        let mut pages = KVec::with_capacity(count, GFP_KERNEL)?;
+        let mut contents = KVec::with_capacity(PAGE_SIZE, GFP_KERNEL)?;
+        for number in 0..count {
+            let start = number * PAGE_SIZE;
+            contents.clear();
+            for at in start..start + PAGE_SIZE {
+                contents.push(byte(at), GFP_KERNEL)?;
+            }
+            let page = Page::alloc_page(GFP_KERNEL)?;
+            // SAFETY: The source has a page's bytes, and nobody else knows the page.
+            unsafe { page.write_raw(contents.as_ptr(), 0, PAGE_SIZE) }?;
+            pages.push(page, GFP_KERNEL)?;
+        }
+        Ok(Self(pages))
+    }
+
+    /// Makes a buffer of the pages, which are freed with it. It keeps module `M`, whose code it needs.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if there is no page.
+    pub fn export<M: ModuleMetadata>(self, name: &'static CStr) -> Result<DmaBuf> {
+        let pages = KBox::new(self, GFP_KERNEL)?;
+        let info = bindings::dma_buf_export_info {
+            exp_name: name.as_char_ptr(),
+            owner: M::THIS_MODULE.as_ptr(),
+            ops: &OPERATIONS,
+            size: pages.0.len() << PAGE_SHIFT,
+            flags: bindings::O_RDWR as c_int,
+            priv_: from_ref::<Self>(&pages).cast_mut().cast(),
+            ..bindings::dma_buf_export_info::default()
+        };
+        // SAFETY: The description is complete, and the pages live until the buffer is released.
+        let raw = from_err_ptr(unsafe { bindings::dma_buf_export(&info) })?;
+        // From here on `release` owns the pages.
+        let _ = KBox::into_raw(pages);
+        let raw = NonNull::new(raw).ok_or(EINVAL)?;
+        // SAFETY: The reference to the new buffer is ours.
+        Ok(unsafe { DmaBuf::from_raw(raw) })
+    }
+
+    /// The pages as a device sees them.
+    ///
+    /// # Safety
+    ///
+    /// `device` is valid, and the caller gives the table to [`unmap`] before the pages are freed.
+    unsafe fn map(
+        &self,
+        device: *mut bindings::device,
+        direction: bindings::dma_data_direction,
+    ) -> Result<KBox<bindings::sg_table>> {
+        let mut list = KVec::with_capacity(self.0.len(), GFP_KERNEL)?;
+        for page in &self.0 {
+            list.push(page.as_ptr(), GFP_KERNEL)?;
+        }
+        let mut table = KBox::new(bindings::sg_table::default(), GFP_KERNEL)?;
+        // SAFETY: The list has as many pages as stated, one at least: buffers are never empty.
+        to_result(unsafe {
+            bindings::sg_alloc_table_from_pages_segment(
+                &mut *table,
+                list.as_mut_ptr(),
+                u32::try_from(list.len())?,
+                0,
+                list.len() << PAGE_SHIFT,
+                u32::MAX,
+                bindings::GFP_KERNEL,
+            )
+        })?;
+        // SAFETY: By the safety requirements; the table was filled above.
+        to_result(unsafe { bindings::dma_map_sgtable(device, &mut *table, direction, 0) })
+            // SAFETY: The table was filled above and is not mapped.
+            .inspect_err(|_| unsafe { bindings::sg_free_table(&mut *table) })?;
+        Ok(table)
+    }
+}
+
+/// The callbacks of a buffer whose private data is [`Pages`].
+static OPERATIONS: bindings::dma_buf_ops = bindings::dma_buf_ops {
+    attach: None,
+    detach: None,
+    pin: Some(pin),
+    unpin: Some(unpin),
+    map_dma_buf: Some(map),
+    unmap_dma_buf: Some(unmap),
+    release: Some(release),
+    begin_cpu_access: None,
+    end_cpu_access: None,
+    mmap: None,
+    vmap: None,
+    vunmap: None,
+};
+
+/// # Safety
+///
+/// Called by the core. The pages never move, so there is nothing to do.
+unsafe extern "C" fn pin(_attachment: *mut bindings::dma_buf_attachment) -> c_int {
+    0
+}
+
+/// # Safety
+///
+/// Called by the core, after [`pin`].
+unsafe extern "C" fn unpin(_attachment: *mut bindings::dma_buf_attachment) {}
+
+/// # Safety
+///
+/// Called by the core for an attachment to a buffer of [`Pages`].
+unsafe extern "C" fn map(
+    attachment: *mut bindings::dma_buf_attachment,
+    direction: bindings::dma_data_direction,
+) -> *mut bindings::sg_table {
+    // SAFETY: By the safety requirements; the core has `unmap` called before `release`.
+    let table = unsafe {
+        let pages = &*(*(*attachment).dmabuf).priv_.cast::<Pages>();
+        pages.map((*attachment).dev, direction)
+    };
+    table.map_or_else(Error::to_ptr, KBox::into_raw)
+}
+
+/// # Safety
+///
+/// Called by the core with what [`map`] returned for the attachment.
+unsafe extern "C" fn unmap(
+    attachment: *mut bindings::dma_buf_attachment,
+    table: *mut bindings::sg_table,
+    direction: bindings::dma_data_direction,
+) {
+    // SAFETY: By the safety requirements: the table is a box that is mapped for this device.
+    unsafe {
+        bindings::dma_unmap_sgtable((*attachment).dev, table, direction, 0);
+        bindings::sg_free_table(table);
+        drop(KBox::from_raw(table));
+    }
+}
+
+/// # Safety
+///
+/// Called by the core when the last reference to a buffer of [`Pages`] is gone.
+unsafe extern "C" fn release(buffer: *mut bindings::dma_buf) {
+    // SAFETY: By the safety requirements; `export` gave the box up.
+    drop(unsafe { KBox::from_raw((*buffer).priv_.cast::<Pages>()) });
+}

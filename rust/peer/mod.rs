@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Peers: drivers whose devices have memory with addresses of its own, which RDMA shall reach.
+//!
+//! C header: `include/rdma/peer.h`
+
+use crate::{
+    bindings,
+    dma_buf::DmaBuf, //
+};
+use core::marker::PhantomData;
+use kernel::{
+    error::{
+        from_result,
+        to_result, //
+    },
+    prelude::*,
+    ModuleMetadata, //
+};
+
+/// Memory of a peer.
+pub struct Range {
+    /// The buffer that it lies in.
+    pub buffer: DmaBuf,
+    /// Of its first byte in the buffer; in its page it is the same as that of the address.
+    pub offset: u64,
+}
+
+/// A peer. `Self` is its data of one context: a process that opened an RDMA device with this peer.
+///
+/// The data is dropped when the context goes. All callbacks may sleep.
+#[vtable]
+pub trait Peer: Send + Sync + Sized + 'static {
+    /// What processes know it by.
+    const NAME: &'static CStr;
+
+    /// Called when a process opens a device with this peer and a number that is known to both.
+    ///
+    /// # Errors
+    ///
+    /// Those that the process gets, `EINVAL` for a number that is not known.
+    fn get_context(peer_id: u64) -> Result<KBox<Self>>;
+
+    /// Finds memory of the context; `None` for what is no address of the peer, and so is one of the process.
+    ///
+    /// # Errors
+    ///
+    /// Those that the registration fails with.
+    fn get_range(&self, address: u64, length: u64) -> Result<Option<Range>>;
+}
+
+/// A peer that processes can name. Its module goes only when no context is attached to it.
+///
+/// # Invariants
+///
+/// The peer is registered.
+pub struct Registration<T: Peer>(PhantomData<T>);
+
+/// What the C side knows of a peer.
+#[repr(transparent)]
+struct Table(bindings::rdma_peer);
+
+// SAFETY: Nothing writes it, and what it points to lives as long as its module.
+unsafe impl Sync for Table {}
+
+impl<T: Peer> Registration<T> {
+    const TABLE: &'static Table = &Table(bindings::rdma_peer {
+        owner: <T::OwnerModule as ModuleMetadata>::THIS_MODULE.as_ptr(),
+        name: kernel::str::as_char_ptr_in_const_context(T::NAME),
+        get_context_private_data: Some(get_context::<T>),
+        put_context_private_data: Some(put_context::<T>),
+        get_range: Some(get_range::<T>),
+    });
+
+    /// Makes the peer known.
+    ///
+    /// # Errors
+    ///
+    /// `EEXIST` if there is one of this name, `EINVAL` for a name that is too long, `ENOSPC` if there are too many peers.
+    pub fn new() -> Result<Self> {
+        // SAFETY: The table lives as long as the module, whose end drops the registration.
+        to_result(unsafe { bindings::rdma_peer_register(&Self::TABLE.0) })?;
+        // INVARIANT: It is registered now.
+        Ok(Self(PhantomData))
+    }
+}
+
+impl<T: Peer> Drop for Registration<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants. Contexts keep the module, so there is none any more.
+        unsafe { bindings::rdma_peer_unregister(&Self::TABLE.0) };
+    }
+}
+
+/// # Safety
+///
+/// Called on behalf of a process for the peer `T`.
+unsafe extern "C" fn get_context<T: Peer>(peer_id: u64) -> *mut c_void {
+    T::get_context(peer_id).map_or_else(Error::to_ptr, |context| KBox::into_raw(context).cast())
+}
+
+/// # Safety
+///
+/// `context` is what [`get_context`] of the same peer returned, and is not used any more.
+unsafe extern "C" fn put_context<T: Peer>(context: *mut c_void) {
+    // SAFETY: By the function's safety requirements.
+    drop(unsafe { KBox::from_raw(context.cast::<T>()) });
+}
+
+/// # Safety
+///
+/// `context` is what [`get_context`] of the same peer returned and not put yet, `range` is writable.
+unsafe extern "C" fn get_range<T: Peer>(
+    context: *mut c_void,
+    address: u64,
+    length: u64,
+    range: *mut bindings::rdma_peer_range,
+) -> c_int {
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        let context = unsafe { &*context.cast::<T>() };
+        let Range { buffer, offset } = context.get_range(address, length)?.ok_or(ENXIO)?;
+        let found = bindings::rdma_peer_range {
+            dmabuf: buffer.into_raw(),
+            offset,
+        };
+        // SAFETY: By the function's safety requirements. The reference becomes the caller's.
+        unsafe { range.write(found) };
+        Ok(0)
+    })
+}

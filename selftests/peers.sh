@@ -1,0 +1,108 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# Contexts that are attached to a peer: the sample one, whose memory has addresses of its own.
+# more:
+# more: --withhold peers
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+sample=${module%/*}/samples/rdma_peer_sample.ko
+program=$(mktemp)
+trap 'rm -f "$program"' EXIT
+
+# Contexts that the peer has given out, and those that it has got back.
+contexts() { cat /sys/kernel/debug/rdma_peer_sample/contexts; }
+# Whether it has got all of them back.
+balanced() {
+	local gotten put
+	read -r gotten put < <(contexts)
+	((gotten > 0 && gotten == put))
+}
+
+load() { insmod "$sample"; }
+# The end of a buffer comes a little after that of its last user, and keeps the module until then.
+unload() { [[ ! -e /sys/module/rdma_peer_sample ]] || until_ok 30 rmmod rdma_peer_sample; }
+# Whether a module can't be removed.
+is_kept() {
+	if rmmod "$1" 2>/dev/null; then fail "$1 was removed"; fi
+}
+cleanup() {
+	end_children
+	unload
+}
+
+# Starts a process that has a context, with memory of the peer.
+start_holder() {
+	"$program" "$(device 1)" hold >"$work/holder" &
+	holder=$!
+	until_ok 30 grep -q attached "$work/holder"
+}
+
+# The header, the file of pkg-config and the library are what programs are built with.
+test_build() {
+	local flags
+	flags=$(PKG_CONFIG_PATH=$top/build/provider pkg-config --cflags --libs libvirtio_rdma)
+	# shellcheck disable=SC2086
+	cc -Wall -Wextra -Wno-unused-parameter -Werror -o "$program" "$top/selftests/peers/peer_context.c" $flags
+}
+
+# Without the device's consent no context is attached, and without peers none either.
+test_nobody() {
+	local expected=EINVAL
+	has_feature 12 || expected=EOPNOTSUPP
+	[[ $("$program" "$(device 1)" errno) == "$expected" ]]
+}
+
+test_refusals() {
+	has_feature 12 || skip "withheld"
+	load
+	"$program" "$(device 1)" refusals
+	[[ $(contexts) == "0 0" ]]
+}
+
+test_data() {
+	has_feature 12 || skip "withheld"
+	load
+	"$program" "$(device 1)" data "$(gid_index 1)"
+	[[ $(contexts) == "2 2" ]]
+}
+
+# Two peers of one name would not be told apart.
+test_twice() {
+	load
+	! insmod "$sample" 2>/dev/null
+}
+
+# The data of contexts is given back however they end, and the peer stays until then.
+test_killed() {
+	has_feature 12 || skip "withheld"
+	load
+	start_holder
+	[[ $(contexts) == "1 0" ]]
+	is_kept rdma_peer_sample
+	# It has the registry, which is in the driver.
+	is_kept virtio_rdma
+	kill -KILL "$holder"
+	until_ok 30 balanced
+	unload
+	[[ ! -e /sys/module/rdma_peer_sample ]]
+}
+
+# The device goes while a process has the context: the peer has its data back before the process is gone.
+test_unbound() {
+	has_feature 12 || skip "withheld"
+	local name
+	load
+	start_holder
+	name=$(virtio_device 1)
+	echo "$name" >"$driver/unbind"
+	until_ok 30 balanced
+	kill -0 "$holder"
+	echo "$name" >"$driver/bind"
+	until_ok 60 device_up
+	unload
+	kill -0 "$holder"
+}
+
+run_tests test_build test_nobody test_refusals test_data test_twice test_killed test_unbound

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Direct verbs: what programs call in this library itself, as `infiniband/virtio_rdma_dv.h` declares it.
+//!
+//! A program that is linked with the library and libibverbs, which loads it as a provider, share one copy of it: both
+//! names lead to the same file.
+
+use std::ffi::CStr;
+use std::ptr;
+
+use virtio_rdma_abi::uverbs::AllocContextReq;
+use virtio_rdma_abi::uverbs::ContextAttributes;
+use virtio_rdma_abi::uverbs::PEER_NAME_SIZE;
+
+use crate::errno;
+use crate::ffi;
+use crate::registration;
+
+const _: () = assert!(ffi::VIRTIO_RDMA_DV_PEER_NAME_MAX as usize == PEER_NAME_SIZE);
+
+/// What the module is asked for, or the number of an error.
+///
+/// # Safety
+///
+/// The name is null or a string, if it is said to be valid.
+unsafe fn request(
+    attr: &ffi::virtio_rdma_dv_open_device_attr,
+) -> Result<AllocContextReq, libc::c_int> {
+    if attr.comp_mask & !ffi::VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO != 0 {
+        return Err(libc::EINVAL);
+    }
+    let mut request = AllocContextReq::default();
+    if attr.comp_mask & ffi::VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO != 0 {
+        let peer = &attr.peer_info;
+        if peer.peer_name.is_null() {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: by the contract of the function.
+        let name = unsafe { CStr::from_ptr(peer.peer_name) }.to_bytes_with_nul();
+        if name.len() > PEER_NAME_SIZE {
+            return Err(libc::EINVAL);
+        }
+        request.attributes = ContextAttributes::PEER;
+        request.peer_id = peer.peer_id;
+        request.peer_name[..name.len()].copy_from_slice(name);
+    }
+    Ok(request)
+}
+
+/// Whether `device` is one of this provider.
+///
+/// # Safety
+///
+/// `device` is null or one that libibverbs lists.
+#[no_mangle]
+pub unsafe extern "C" fn virtio_rdma_dv_is_supported(device: *mut ffi::ibv_device) -> bool {
+    // SAFETY: by the contract of the function.
+    !device.is_null() && unsafe { registration::is_ours(device) }
+}
+
+/// Opens a device with attributes.
+///
+/// # Safety
+///
+/// `device` is null or one that libibverbs lists, `attr` is null or valid, with a string where it says that there is one.
+#[no_mangle]
+pub unsafe extern "C" fn virtio_rdma_dv_open_device(
+    device: *mut ffi::ibv_device,
+    attr: *const ffi::virtio_rdma_dv_open_device_attr,
+) -> *mut ffi::ibv_context {
+    // SAFETY: by the contract of the function.
+    let (is_ours, attr) = unsafe { (virtio_rdma_dv_is_supported(device), attr.as_ref()) };
+    if !is_ours {
+        return errno::null(libc::EOPNOTSUPP);
+    }
+    // SAFETY: by the contract of the function.
+    match attr
+        .ok_or(libc::EINVAL)
+        .and_then(|attr| unsafe { request(attr) })
+    {
+        // SAFETY: the device is one of this provider, whose `alloc_context` takes a request within the call.
+        Ok(mut request) => unsafe {
+            ffi::verbs_open_device(device, ptr::from_mut(&mut request).cast())
+        },
+        Err(number) => errno::null(number),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attr(comp_mask: u32, name: *const libc::c_char) -> ffi::virtio_rdma_dv_open_device_attr {
+        ffi::virtio_rdma_dv_open_device_attr {
+            comp_mask,
+            peer_info: ffi::virtio_rdma_dv_peer_info {
+                peer_id: 7,
+                peer_name: name,
+            },
+        }
+    }
+
+    #[test]
+    fn a_peer_is_named() {
+        // SAFETY: the name is a string.
+        let request = unsafe { request(&attr(1, c"gpu".as_ptr())) }.unwrap();
+        assert_eq!(request.attributes, ContextAttributes::PEER);
+        assert_eq!(request.peer_id, 7);
+        assert!(request.peer_name.starts_with(b"gpu\0"));
+        assert!(request.peer_name[3..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn what_is_not_said_to_be_valid_does_not_count() {
+        // SAFETY: there is no name.
+        let request = unsafe { request(&attr(0, ptr::null())) };
+        assert_eq!(request, Ok(AllocContextReq::default()));
+    }
+
+    #[test]
+    fn bad_attributes_are_refused() {
+        let long = [b'a'; PEER_NAME_SIZE + 1].map(|byte| byte as libc::c_char);
+        let mut longest = long;
+        longest[PEER_NAME_SIZE - 1] = 0;
+        let mut too_long = long;
+        too_long[PEER_NAME_SIZE] = 0;
+        for (comp_mask, name, expected) in [
+            (1, longest.as_ptr(), None),
+            (1, too_long.as_ptr(), Some(libc::EINVAL)),
+            (1, ptr::null(), Some(libc::EINVAL)),
+            (2, c"gpu".as_ptr(), Some(libc::EINVAL)),
+            (3, c"gpu".as_ptr(), Some(libc::EINVAL)),
+            (1 << 31, c"gpu".as_ptr(), Some(libc::EINVAL)),
+        ] {
+            // SAFETY: the names are strings or null.
+            let request = unsafe { request(&attr(comp_mask, name)) };
+            assert_eq!(request.err(), expected);
+        }
+    }
+
+    #[test]
+    fn no_device_and_devices_of_others_are_refused() {
+        let good = attr(0, ptr::null());
+        let mut other = <ffi::verbs_device as ffi::Zeroed>::zeroed();
+        for device in [ptr::null_mut(), ptr::from_mut(&mut other).cast()] {
+            // SAFETY: null, or a device without operations.
+            let context = unsafe { virtio_rdma_dv_open_device(device, &good) };
+            assert!(context.is_null());
+            assert_eq!(
+                std::io::Error::last_os_error().raw_os_error(),
+                Some(libc::EOPNOTSUPP)
+            );
+        }
+    }
+}
