@@ -40,7 +40,7 @@ start_holder() {
 }
 
 # The header, the file of pkg-config and the library are what programs are built with.
-test_build() {
+test_peer_program() {
 	local flags
 	flags=$(PKG_CONFIG_PATH=$top/build/provider pkg-config --cflags --libs libvirtio_rdma)
 	# shellcheck disable=SC2086
@@ -48,20 +48,20 @@ test_build() {
 }
 
 # Without the device's consent no context is attached, and without peers none either.
-test_nobody() {
+test_peer_unknown() {
 	local expected=EINVAL
 	has_feature 12 || expected=EOPNOTSUPP
 	[[ $("$program" "$(device 1)" errno) == "$expected" ]]
 }
 
-test_refusals() {
+test_peer_refusals() {
 	has_feature 12 || skip "withheld"
 	load
 	"$program" "$(device 1)" refusals
 	[[ $(contexts) == "0 0" ]]
 }
 
-test_data() {
+test_peer_data() {
 	has_feature 12 || skip "withheld"
 	load
 	"$program" "$(device 1)" data "$(gid_index 1)"
@@ -69,13 +69,13 @@ test_data() {
 }
 
 # Two peers of one name would not be told apart.
-test_twice() {
+test_peer_of_the_same_name() {
 	load
 	! insmod "$sample" 2>/dev/null
 }
 
 # The data of contexts is given back however they end, and the peer stays until then.
-test_killed() {
+test_peer_process_killed() {
 	has_feature 12 || skip "withheld"
 	load
 	start_holder
@@ -90,7 +90,7 @@ test_killed() {
 }
 
 # The device goes while a process has the context: the peer has its data back before the process is gone.
-test_unbound() {
+test_peer_device_unbound() {
 	has_feature 12 || skip "withheld"
 	local name
 	load
@@ -105,4 +105,5 @@ test_unbound() {
 	kill -0 "$holder"
 }
 
-run_tests test_build test_nobody test_refusals test_data test_twice test_killed test_unbound
+run_tests test_peer_program test_peer_unknown test_peer_refusals test_peer_data test_peer_of_the_same_name \
+	test_peer_process_killed test_peer_device_unbound

@@ -73,11 +73,12 @@ pub unsafe extern "C" fn virtio_rdma_dv_open_device(
     if !is_ours {
         return errno::null(libc::EOPNOTSUPP);
     }
-    // SAFETY: by the contract of the function.
-    match attr
-        .ok_or(libc::EINVAL)
-        .and_then(|attr| unsafe { request(attr) })
-    {
+    let request = match attr {
+        // SAFETY: by the contract of the function.
+        Some(attr) => unsafe { request(attr) },
+        None => Err(libc::EINVAL),
+    };
+    match request {
         // SAFETY: the device is one of this provider, whose `alloc_context` takes a request within the call.
         Ok(mut request) => unsafe {
             ffi::verbs_open_device(device, ptr::from_mut(&mut request).cast())
