@@ -119,7 +119,7 @@ selftests: setup
 
 fmt: setup
 	$(enter) cargo fmt --all
-	$(enter) rustfmt $$(git ls-files 'drivers/*.rs' 'rust/*.rs')
+	$(enter) rustfmt $$(git ls-files 'drivers/*.rs' 'rust/*.rs' 'samples/*.rs')
 
 clean:
 	rm -rf $(build)/target $(build)/module $(build)/module-clippy $(build)/provider $(build)/logs
