@@ -12,7 +12,6 @@ mod ktap;
 mod mappings;
 mod pattern;
 mod peer;
-mod rdma;
 mod session;
 mod tests;
 
@@ -26,8 +25,8 @@ use clap::{Parser, Subcommand};
 
 use ktap::Report;
 use peer::Peer;
-use rdma::Context;
 use session::{Role, Session, Settings};
+use verbs_test::rdma::{self, Context};
 
 #[derive(Parser)]
 #[command(about = "Tests of RDMA verbs between two machines")]

@@ -21,6 +21,8 @@ pub enum Event {
     Begin,
     /// It has ended; the host works out what the daemon used for it.
     End(Traffic),
+    /// The host adds the memory of the daemons to this figure, in MB.
+    Memory(Key),
     /// A note for the reader of the report.
     Note(String),
     /// Something could not be measured.
@@ -74,7 +76,7 @@ impl Sink {
                         });
                     }
                     Event::Step(text) | Event::Note(text) => eprintln!("bench: {text}"),
-                    Event::Plan(_) | Event::Begin | Event::End(_) => {}
+                    Event::Plan(_) | Event::Begin | Event::End(_) | Event::Memory(_) => {}
                 }
                 Ok(())
             }

@@ -171,6 +171,13 @@ pub struct Failure {
 }
 
 impl Report {
+    /// Adds the figures, failures and notes of another one.
+    pub fn extend(&mut self, other: Self) {
+        self.figures.extend(other.figures);
+        self.failures.extend(other.failures);
+        self.notes.extend(other.notes);
+    }
+
     /// Adds a value to the figure of its key.
     pub fn add(&mut self, key: Key, value: f64) {
         match self.figures.iter_mut().find(|figure| figure.key == key) {

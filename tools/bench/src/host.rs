@@ -4,22 +4,27 @@
 //! The device's direct path is one copy from guest memory to guest memory, after a doorbell: nothing it does can be
 //! faster than these two.
 
-use std::hint::{black_box, spin_loop};
+use std::hint::spin_loop;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
+use dma::{DmaSpace, PAGE_SIZE};
 
+use crate::device::own_time;
 use crate::figure::{Key, Report};
 
-/// What is copied in, in turn: more than caches hold, as messages of a stream are.
-const AREA: usize = 64 << 20;
-/// The message sizes that are copied.
-const SIZES: [u64; 5] = [4 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20];
-/// How long each sample copies.
-const SPAN: Duration = Duration::from_millis(200);
+/// The message sizes that are copied: every power of two, as perftest has them.
+const SIZES: RangeInclusive<u32> = 1..=23;
+/// Processor time of each sample.
+const SPAN: Duration = Duration::from_millis(50);
+/// Bytes that are copied between two looks at the clock, at least.
+const STRIDE: usize = 1 << 20;
+/// What copying is called.
+pub const MEMCPY: &str = "memcpy, one thread";
 /// Round trips of a sample.
 const TRIPS: u32 = 20_000;
 
@@ -34,15 +39,9 @@ pub struct Options {
 /// Measures all of it, one after the other in each round.
 pub fn run(options: &Options) -> Result<Report> {
     let mut report = Report::default();
-    let source = vec![1; AREA];
-    let mut target = vec![0; AREA];
     for _ in 0..options.rounds {
-        for size in SIZES {
-            let rate = copy_rate(&source, &mut target, usize::try_from(size)?);
-            report.add(
-                Key::new("memcpy, one thread", "host", "MB/s").size(size),
-                rate,
-            );
+        for size in SIZES.map(|shift| 1 << shift) {
+            report.add(Key::new(MEMCPY, "host", "MB/s").size(size), copy_rate(size));
         }
         report.add(
             Key::new("round trip of a word between two threads", "host", "µs"),
@@ -52,21 +51,33 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// MB/s of copies of a size, each of other memory than the one before.
-fn copy_rate(source: &[u8], target: &mut [u8], size: usize) -> f64 {
-    let began = Instant::now();
-    let mut copied = 0_u64;
-    while began.elapsed() < SPAN {
-        for (from, to) in source.chunks_exact(size).zip(target.chunks_exact_mut(size)) {
-            to.copy_from_slice(black_box(from));
-            copied += size as u64;
-            if began.elapsed() >= SPAN {
-                break;
-            }
+/// MB/s of processor time at which one thread copies messages from a guest's memory to another's. Each comes from and
+/// goes to the same place, as perftest's do.
+fn copy_rate(size: u64) -> f64 {
+    let memory = || DmaSpace::anonymous(0, size.next_multiple_of(PAGE_SIZE));
+    let (source, target) = (memory(), memory());
+    let (source, target) = (source.enter(), target.enter());
+    let length = size as usize;
+    let from = source.slice(0, length).expect("memory");
+    let to = target.slice_mut(0, length).expect("memory");
+    let copies = STRIDE.div_ceil(length);
+    let pass = || {
+        for _ in 0..copies {
+            from.copy_to(&to).expect("the same length");
+        }
+    };
+    // Memory comes with the first access.
+    pass();
+    let began = own_time();
+    let mut bytes = 0;
+    loop {
+        pass();
+        bytes += copies * length;
+        let time = own_time() - began;
+        if time >= SPAN {
+            return bytes as f64 / time.as_secs_f64() / 1e6;
         }
     }
-    black_box(target);
-    copied as f64 / began.elapsed().as_secs_f64() / 1e6
 }
 
 /// µs until a store is seen by a spinning thread and its answer is seen here.

@@ -47,6 +47,12 @@ enum Action {
     Vm(vm::Options),
     /// All of it, in virtual machines that are started for it
     Run(run::Options),
+    /// Figures that were written with --json, of one run or several parts
+    Show {
+        /// Files with figures
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
     /// Start the passive sides (on VM 2, by `bench vm`)
     #[command(hide = true)]
     Peer,
@@ -76,10 +82,25 @@ fn measure(options: &Options) -> Result<bool> {
             report
         }
         Action::Run(options) => run::run(options)?,
+        Action::Show { files } => saved(files)?,
         Action::Peer => return vm::peer::serve().map(|()| true),
     };
     print(&report, options)?;
     Ok(report.failures.is_empty())
+}
+
+/// What files hold, held against the targets again.
+fn saved(files: &[PathBuf]) -> Result<Report> {
+    let mut all = Report::default();
+    for file in files {
+        let text =
+            fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
+        let report: Report = serde_json::from_str(&text)
+            .with_context(|| format!("no figures in {}", file.display()))?;
+        all.extend(report);
+    }
+    all.targets = report::targets(&all);
+    Ok(all)
 }
 
 fn print(report: &Report, options: &Options) -> Result<()> {

@@ -25,6 +25,8 @@ use virtio_rdma_abi::ib::WrOpcode;
 use crate::figure::{Key, Report};
 use load::Load;
 
+pub use cpu::own_time;
+
 /// The played drivers bring rings of their own along.
 const MODE: harness::Mode = harness::Mode::OwnRings;
 

@@ -13,7 +13,7 @@ const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:62em;margin:2em aut
     h1{font-size:1.7em}h2{font-size:1.25em;margin-top:2em}svg{max-width:100%;height:auto}\
     table{border-collapse:collapse;font-size:.85em}td,th{padding:.2em .7em;border-bottom:1px solid #ddd;text-align:left;\
     vertical-align:top}td.n{text-align:right;white-space:nowrap}.yes{color:#17702a;font-weight:bold}\
-    .no{color:#b3152c;font-weight:bold}.none{color:#777}.error{color:#b3152c}";
+    .no{color:#b3152c;font-weight:bold}.none{color:#777}.error{color:#b3152c}.legend span{margin-right:1.2em;white-space:nowrap}";
 
 const INTRODUCTION: &str = "virtio-rdma gives RDMA to virtual machines without RDMA hardware: a program in a machine \
     posts work to queues in its memory, and a daemon on the host, <i>virtio-rdmad</i>, does it. Here two machines \
@@ -48,11 +48,16 @@ pub fn html(report: &Report) -> Result<String> {
         page += "</table>\n<p>Of several values the worst decides.</p>\n";
     }
     for picture in pictures(report)? {
-        let _ = writeln!(
-            page,
-            "<h2>{}</h2>\n<p>{}</p>\n{}",
-            picture.title, picture.text, picture.svg
-        );
+        let _ = writeln!(page, "<h2>{}</h2>\n<p>{}</p>", picture.title, picture.text);
+        page += "<p class=\"legend\">";
+        for (color, name) in &picture.legend {
+            let _ = write!(
+                page,
+                "<span><b style=\"color:{color}\">&#9644;</b> {}</span> ",
+                escape(name)
+            );
+        }
+        let _ = writeln!(page, "</p>\n{}", picture.svg);
     }
     if !report.failures.is_empty() {
         page += "<h2>What could not be measured</h2>\n<ul>\n";

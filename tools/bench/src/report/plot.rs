@@ -6,6 +6,7 @@ use plotters::prelude::*;
 
 use super::table::{bytes, number};
 use crate::figure::{Figure, Report};
+use crate::host::MEMCPY;
 use crate::run::PER_PROCESSOR_SECOND;
 
 const PICTURE: (u32, u32) = (860, 440);
@@ -53,6 +54,8 @@ pub struct Picture {
     pub title: &'static str,
     /// What it shows, for those who have not measured it.
     pub text: &'static str,
+    /// Its lines: colour and name.
+    pub legend: Vec<(String, String)>,
     /// The picture.
     pub svg: String,
 }
@@ -66,6 +69,7 @@ pub fn pictures(report: &Report) -> Result<Vec<Picture>> {
             Ok(Picture {
                 title: plot.title,
                 text: plot.text,
+                legend: plot.legend(),
                 svg: plot.draw()?,
             })
         })
@@ -110,7 +114,7 @@ fn plots(report: &Report) -> Vec<Plot> {
                     ("bandwidth", "TCP", "TCP", OLIVE, Solid),
                     (write, "rxe", "WRITE, rxe", CRIMSON, Solid),
                     (read, "rxe", "READ, rxe", ROSE, Solid),
-                    ("memcpy, one thread", "host", "memcpy by one thread of the host", GREY, Dashed),
+                    (MEMCPY, "host", "memcpy by one thread of the host", GREY, Dashed),
                 ],
                 "",
             ),
@@ -130,7 +134,7 @@ fn plots(report: &Report) -> Vec<Plot> {
                     (&per_second(read), "wire", "READ, packets, two daemons", LIGHT_ORANGE, Solid),
                     (&per_second("bandwidth"), "TCP", "TCP, forwarded", OLIVE, Solid),
                     (&per_second(write), "rxe", "WRITE, rxe, forwarded", CRIMSON, Solid),
-                    ("memcpy, one thread", "host", "memcpy by one thread of the host", GREY, Dashed),
+                    (MEMCPY, "host", "memcpy by one thread of the host", GREY, Dashed),
                 ],
                 "",
             ),
@@ -222,6 +226,19 @@ fn line(report: &Report, wanted: &Wanted<'_>, how: &str, across: Across) -> Line
 }
 
 impl Plot {
+    /// Beside the picture, where it hides no line.
+    fn legend(&self) -> Vec<(String, String)> {
+        self.lines
+            .iter()
+            .filter(|line| !line.points.is_empty() && !line.label.is_empty())
+            .map(|line| {
+                let RGBColor(red, green, blue) = line.color;
+                let color = format!("#{red:02x}{green:02x}{blue:02x}");
+                (color, line.label.clone())
+            })
+            .collect()
+    }
+
     fn draw(&self) -> Result<String> {
         let mut svg = String::new();
         self.draw_to(SVGBackend::with_string(&mut svg, PICTURE).into_drawing_area())
@@ -259,7 +276,7 @@ impl Plot {
             .x_label_formatter(&along)
             .y_label_formatter(&|value| digits(*value))
             .x_desc(match self.across {
-                Across::Size => "size of a message",
+                Across::Size => "bytes of a message (K: 1,024, M: 1,048,576)",
                 Across::Count => "QPs",
             })
             .y_desc(self.unit)
@@ -275,16 +292,11 @@ impl Plot {
                 .points
                 .iter()
                 .map(|(place, values)| (*place, values[1]));
-            let drawn = match stroke {
+            match stroke {
                 Stroke::Solid => chart.draw_series(LineSeries::new(medians, style))?,
                 Stroke::Dashed => chart.draw_series(DashedLineSeries::new(medians, 7, 4, style))?,
                 Stroke::Dotted => chart.draw_series(DashedLineSeries::new(medians, 2, 4, style))?,
             };
-            if !line.label.is_empty() {
-                drawn
-                    .label(&line.label)
-                    .legend(move |(x, y)| PathElement::new([(x, y), (x + 22, y)], style));
-            }
             if matches!(stroke, Stroke::Solid) {
                 chart.draw_series(line.points.iter().map(|(place, [least, _, greatest])| {
                     let bar = [(*place, *least), (*place, *greatest)];
@@ -297,13 +309,6 @@ impl Plot {
                 chart.draw_series(medians.map(|at| Circle::new(at, 3, color.filled())))?;
             }
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .label_font((FONT, 13))
-            .background_style(WHITE.mix(0.8))
-            .border_style(BLACK.mix(0.2))
-            .draw()?;
         area.present()
     }
 }
@@ -311,7 +316,8 @@ impl Plot {
 fn label(across: Across, place: f64) -> String {
     let value = place.exp2().round() as u64;
     match across {
-        Across::Size => bytes(value),
+        // Short, as every power of two has its own.
+        Across::Size => bytes(value).trim_end_matches(['i', 'B']).replace(' ', ""),
         Across::Count => value.to_string(),
     }
 }

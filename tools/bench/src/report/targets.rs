@@ -5,6 +5,8 @@ use std::ops::RangeInclusive;
 
 use super::table::bytes;
 use crate::figure::{Figure, Report, Target};
+use crate::host::MEMCPY;
+use crate::run::ALONE;
 use crate::run::PER_PROCESSOR_SECOND;
 
 const KIB: u64 = 1 << 10;
@@ -101,7 +103,7 @@ fn stream_ratios(
 /// All targets that figures between virtual machines are held against.
 pub fn targets(report: &Report) -> Vec<Target> {
     let copies = |sizes| {
-        let memcpy = |_: &str| ("memcpy, one thread".to_owned(), "host".to_owned());
+        let memcpy = |_: &str| (MEMCPY.to_owned(), "host".to_owned());
         stream_ratios(report, PER_PROCESSOR_SECOND, "direct", memcpy, sizes)
     };
     let rxe = |configuration, suffix: &str, sizes| {
@@ -187,7 +189,105 @@ pub fn targets(report: &Report) -> Vec<Target> {
         "× rxe",
         rates,
     ));
+    all.extend(device_alone(report));
+    all.push(judge(
+        "registration of 1 GiB",
+        AtMost,
+        1.2,
+        "× pinning",
+        values(report, Of("registration over pinning", "direct")),
+    ));
+    all.push(judge(
+        "insmod to port ACTIVE, own rings",
+        AtMost,
+        1.0,
+        "s",
+        values(report, Of("insmod to port ACTIVE", "direct")),
+    ));
+    all.push(judge(
+        "creation of 4,096 QPs and CQs: the last over the first",
+        AtMost,
+        1.2,
+        "×",
+        values(
+            report,
+            Of("cost of the last QPs over that of the first", "direct"),
+        ),
+    ));
+    all.push(judge(
+        "system calls a message, polling",
+        AtMost,
+        0.0,
+        "",
+        values(report, Of("system calls a message", "direct")),
+    ));
     all
+}
+
+/// What is asked of the device without machines.
+fn device_alone(report: &Report) -> Vec<Target> {
+    let direct = format!("{ALONE}direct");
+    let messages = "messages over so many QPs";
+    let mut rate = values(report, Of(messages, &direct));
+    // The first is that of one QP.
+    rate.truncate(1);
+    let spread = |what: &str| {
+        let rates = values(report, Of(what, &direct));
+        let least = rates.iter().map(|rate| rate.0).fold(f64::MAX, f64::min);
+        let most = rates.iter().map(|rate| rate.0).fold(0.0, f64::max);
+        match rates.len() {
+            0 | 1 => Found::new(),
+            _ => vec![(least / most, "least over greatest".to_owned())],
+        }
+    };
+    let packets = ["RDMA WRITE", "RDMA READ"].iter().flat_map(|name| {
+        let wire = format!("{ALONE}wire");
+        let floor = Of("memcpy and CRC32", "host");
+        ratios(report, Of(name, &wire), floor, &(4 * KIB..=u64::MAX))
+    });
+    vec![
+        judge(
+            "device alone, 64-byte WRITEs, direct, one QP",
+            AtLeast,
+            5.0,
+            "M/s a core",
+            rate,
+        ),
+        judge(
+            "the same from 1 to 1,000 QPs",
+            AtLeast,
+            0.9,
+            "flat",
+            spread(messages),
+        ),
+        judge(
+            "the same from 1 to 10,000 MRs",
+            AtLeast,
+            0.9,
+            "flat",
+            spread("messages over so many MRs"),
+        ),
+        judge(
+            "device alone, packets, from 4 KiB",
+            AtLeast,
+            0.5,
+            "× memcpy and CRC32",
+            packets.collect(),
+        ),
+    ]
+}
+
+/// The medians of figures themselves.
+fn values<'a>(report: &'a Report, of: Of<'a>) -> Found {
+    of.figures(report)
+        .map(|figure| {
+            let at = figure
+                .key
+                .count
+                .map_or_else(String::new, |count| count.to_string());
+            (figure.samples.median(), at)
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -82,6 +82,11 @@ impl Bed<'_> {
         }
         let status = child.wait()?;
         let said = said.join().ok().and_then(Result::ok).unwrap_or_default();
+        if let Some(line) = said.lines().find(|line| line.contains(" VMs up after ")) {
+            // With what runs them.
+            let line = line.trim_start_matches("testbed: ");
+            report.notes.push(format!("{}: {line}.", self.name));
+        }
         if taken.is_ok() && !status.success() {
             taken = Err(anyhow::anyhow!("{status}"));
         }
@@ -112,6 +117,7 @@ impl Bed<'_> {
                 Event::Step(what) => progress.step(&what),
                 Event::Note(text) => progress.note(&text),
                 Event::Value(key, value) => report.add(key, value),
+                Event::Memory(key) => report.add(key, usage::own_memory()? / 1e6),
                 Event::Begin => used = usage::processor_seconds()?,
                 Event::End(traffic) => {
                     let seconds = usage::processor_seconds()? - used;

@@ -5,12 +5,14 @@ mod bed;
 mod progress;
 mod usage;
 
+use std::fs;
 use std::path::PathBuf;
 use std::thread;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
+use crate::device;
 use crate::figure::Report;
 use crate::host;
 use crate::report::targets;
@@ -25,11 +27,18 @@ pub use bed::PER_PROCESSOR_SECOND;
 pub enum Part {
     /// Memory and threads of this machine.
     Host,
+    /// The device without machines.
+    Device,
     /// Two machines of one daemon, which copies from memory to memory, beside rxe and TCP.
     Direct,
     /// Two machines with a daemon each, which exchange RoCEv2 packets, beside rxe and TCP.
     Wire,
+    /// The driver in RFC mode, from insmod on.
+    Rfc,
 }
+
+/// What stands before the names of configurations of the device without machines.
+pub const ALONE: &str = "device alone, ";
 
 /// Options of `bench run`.
 #[derive(Args, Clone, Debug)]
@@ -54,6 +63,9 @@ pub struct Options {
     pub logs: PathBuf,
 }
 
+/// Threads that spin when both machines poll: one in each, and the daemon's.
+const SPINNING: usize = 3;
+
 /// Runs them.
 pub fn run(options: &Options) -> Result<Report> {
     let cores = thread::available_parallelism()
@@ -63,19 +75,18 @@ pub fn run(options: &Options) -> Result<Report> {
     let mut logs = Logs::new(&options.logs)?;
     let mut report = Report::default();
     let wanted = |part| options.only.is_empty() || options.only.contains(&part);
-    if cores < 3 {
-        progress.note(&format!(
-            "{cores} processors are fewer than two polling machines and the daemon keep busy: where both sides poll, \
-             times are those of the scheduler"
-        ));
-    }
+    note_machine(&mut report, &mut progress, cores);
     if wanted(Part::Host) {
         progress.part("host");
-        report = host::run(&host::Options {
+        report.extend(host::run(&host::Options {
             rounds: options.rounds.max(5),
-        })?;
+        })?);
     }
-    for part in [Part::Direct, Part::Wire] {
+    if wanted(Part::Device) {
+        progress.part("device alone");
+        report.extend(device_alone(options)?);
+    }
+    for part in [Part::Direct, Part::Wire, Part::Rfc] {
         if wanted(part) {
             bed(part, options, cores).run(&mut report, &mut progress, &mut logs)?;
         }
@@ -85,38 +96,85 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
+/// Says what a reader must know of the machine.
+fn note_machine(report: &mut Report, progress: &mut Progress, cores: usize) {
+    let model = fs::read_to_string("/proc/cpuinfo")
+        .ok()
+        .and_then(|text| {
+            let line = text.lines().find(|line| line.starts_with("model name"))?;
+            Some(line.split_once(": ")?.1.to_owned())
+        })
+        .unwrap_or_else(|| "unknown processor".to_owned());
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or_default();
+    let mut notes = vec![format!(
+        "Measured on {cores} processors ({model}), of which {load} were busy before."
+    )];
+    if cores < SPINNING {
+        notes.push(format!(
+            "{cores} processors are fewer than two polling machines and the daemon keep busy. Bandwidth is measured with \
+             a passive target; where both sides poll, latency is a time of the host's scheduler."
+        ));
+    }
+    for note in notes {
+        progress.note(&note);
+        report.notes.push(note);
+    }
+}
+
+/// What the device does without machines. Its floors keep their names, all else is told from what machines measure.
+fn device_alone(options: &Options) -> Result<Report> {
+    let mut report = device::run(&device::Options {
+        rounds: options.rounds,
+        only: String::new(),
+    })?;
+    for figure in &mut report.figures {
+        if figure.key.configuration != "host" {
+            figure.key.configuration.insert_str(0, ALONE);
+        }
+    }
+    Ok(report)
+}
+
 /// The machines of a part.
 fn bed(part: Part, options: &Options, cores: usize) -> Bed<'static> {
     // Two machines and a daemon with a thread or two.
-    let smp = options.smp.unwrap_or_else(|| (cores / 3).clamp(1, 4));
-    let sizes = if options.full {
-        Sizes::Full
-    } else {
-        options.sizes
+    let smp = options
+        .smp
+        .unwrap_or_else(|| (cores / SPINNING).clamp(1, 4));
+    let sizes = match options.sizes {
+        _ if options.full => Sizes::Full,
+        // The whole is to end within a quarter of an hour.
+        Sizes::Coarse if part == Part::Wire => Sizes::Brief,
+        sizes => sizes,
     };
-    let (name, machines, suffix) = match part {
+    let words = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
+    let (name, machines, arguments) = match part {
         Part::Wire => (
             "wire",
-            ["--path", "wire", "--joined", "unix"],
-            ", two daemons",
+            "--path wire --joined unix --rxe-beside",
+            "--only traffic",
         ),
-        Part::Host | Part::Direct => ("direct", ["--path", "direct", "--mem", "1024"], ""),
+        Part::Rfc => ("RFC mode", "--withhold ring-addr", "--only load"),
+        // A GiB is registered there.
+        Part::Host | Part::Device | Part::Direct => (
+            "direct",
+            "--path direct --rxe-beside --mem 1700",
+            "--only traffic,syscalls,registration,objects,load",
+        ),
     };
-    let mut machines: Vec<_> = machines.map(str::to_owned).into();
-    machines.extend(["--rxe-beside".into(), "--smp".into(), smp.to_string()]);
-    let sizes = sizes
-        .to_possible_value()
-        .map(|value| value.get_name().to_owned());
-    let mut arguments: Vec<_> = ["vm", "--stream", "--configuration", name]
-        .map(str::to_owned)
-        .into();
-    arguments.extend(["--suffix".into(), suffix.into()]);
-    arguments.extend(["--rounds".into(), options.rounds.to_string()]);
-    arguments.extend(
-        sizes
-            .into_iter()
-            .flat_map(|sizes| ["--sizes".into(), sizes]),
-    );
+    let mut machines = words(machines);
+    machines.extend(["--smp".into(), smp.to_string()]);
+    let mut arguments = [words("vm --stream"), words(arguments)].concat();
+    let mut option = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
+    option("--configuration", name.to_owned());
+    if part == Part::Wire {
+        option("--suffix", ", two daemons".to_owned());
+    }
+    option("--rounds", options.rounds.to_string());
+    if let Some(value) = sizes.to_possible_value() {
+        option("--sizes", value.get_name().to_owned());
+    }
     Bed {
         name,
         machines,

@@ -2,7 +2,7 @@
 //! The RDMA devices of this machine, as programs are told of them.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -25,8 +25,8 @@ pub struct Device {
 pub struct Devices {
     /// Ours.
     pub own: Device,
-    /// rxe beside it.
-    pub rxe: Device,
+    /// rxe beside it, if it is there.
+    pub rxe: Option<Device>,
 }
 
 impl Devices {
@@ -42,14 +42,11 @@ impl Devices {
             names
                 .iter()
                 .find(|dir| is_own(dir) == own)
-                .with_context(|| match own {
-                    true => "no device of virtio_rdma",
-                    false => "no rxe: start the machines with --rxe-beside",
-                })
-                .and_then(|dir| device(dir))
+                .map(|dir| device(dir))
+                .transpose()
         };
         Ok(Self {
-            own: find(true)?,
+            own: find(true)?.context("no device of virtio_rdma")?,
             rxe: find(false)?,
         })
     }
@@ -58,6 +55,26 @@ impl Devices {
 /// Whether virtio_rdma drives a device.
 fn is_own(dir: &Path) -> bool {
     fs::read_link(dir.join("device/driver")).is_ok_and(|driver| driver.ends_with("virtio_rdma"))
+}
+
+/// The directory of our device, if there is one.
+pub fn own() -> Option<PathBuf> {
+    fs::read_dir(CLASS)
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|dir| is_own(dir))
+}
+
+/// The GID of a device.
+pub fn gid(device: &Device) -> Result<[u8; 16]> {
+    let file = Path::new(CLASS)
+        .join(&device.name)
+        .join(format!("ports/1/gids/{}", device.gid_index));
+    let text = fs::read_to_string(&file)?;
+    let digits = u128::from_str_radix(&text.trim().replace(':', ""), 16)
+        .with_context(|| format!("no GID in {}", file.display()))?;
+    Ok(digits.to_be_bytes())
 }
 
 fn device(dir: &Path) -> Result<Device> {

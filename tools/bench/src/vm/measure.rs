@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{bail, Result};
 
 use super::devices::{Device, Devices};
 use super::peer::Peer;
 use super::perftest::{self, Run, Verb};
 use super::plan::{Case, Which, SMALL};
 use super::process::Process;
-use super::{iperf, own_file, Options};
+use super::{iperf, load, objects, own_file, registration, syscalls, Options, Subject};
 use crate::event::{Event, Sink, Traffic};
 use crate::figure::{Key, Report};
 
@@ -71,7 +71,7 @@ impl Bench {
         }
     }
 
-    /// Makes one measurement. What fails is told; an error is that there is nobody to tell.
+    /// Makes one measurement.
     pub fn measure(&mut self, case: Case, round: u32) -> Result<()> {
         let what = format!("{}: {}", self.configuration_of(case), describe(case));
         self.sink
@@ -82,6 +82,30 @@ impl Bench {
             Case::RoundTrips { .. } => self.round_trips(case),
             Case::Tcp { size } => self.tcp(case, size),
         };
+        self.tell_failure(what, result)
+    }
+
+    /// Measures something else than traffic with rxe and TCP beside it.
+    pub fn once(&mut self, subject: Subject, rounds: u32) -> Result<()> {
+        let what = format!("{}: {subject:?}", self.configuration).to_lowercase();
+        self.sink.tell(Event::Step(what.clone()))?;
+        let (device, name) = (&self.own.own, &self.configuration);
+        let result = match subject {
+            Subject::Registration => {
+                registration::measure(device, name, rounds, &mut self.sink).map_err(Failed::from)
+            }
+            Subject::Objects => {
+                objects::measure(device, name, &mut self.sink).map_err(Failed::from)
+            }
+            Subject::Load => load::measure(name, rounds, &mut self.sink).map_err(Failed::from),
+            Subject::Syscalls => self.syscalls(),
+            Subject::Traffic => Ok(()),
+        };
+        self.tell_failure(what, result)
+    }
+
+    /// What fails is told; an error is that there is nobody to tell.
+    fn tell_failure(&mut self, what: String, result: Result<(), Failed>) -> Result<()> {
         let Err(failed) = result else {
             return Ok(());
         };
@@ -103,10 +127,11 @@ impl Bench {
         format!("{name}{}", self.suffix)
     }
 
-    fn devices(&self, which: Which) -> [&Device; 2] {
-        match which {
-            Which::Own => [&self.own.own, &self.peers.own],
-            Which::Rxe => [&self.own.rxe, &self.peers.rxe],
+    fn devices(&self, which: Which) -> Result<[&Device; 2]> {
+        match (which, &self.own.rxe, &self.peers.rxe) {
+            (Which::Own, ..) => Ok([&self.own.own, &self.peers.own]),
+            (Which::Rxe, Some(here), Some(there)) => Ok([here, there]),
+            _ => bail!("no rxe: start the machines with --rxe-beside"),
         }
     }
 
@@ -163,7 +188,7 @@ impl Bench {
             qps,
             port: self.port,
         };
-        let [here, there] = self.devices(device);
+        let [here, there] = self.devices(device)?;
         let (active, passive) = (run.argv(here, Some(SERVER)), run.argv(there, None));
         self.sink.tell(Event::Begin)?;
         let printed = self.pair(&passive, &active)?;
@@ -255,7 +280,7 @@ impl Bench {
             qps: 1,
             port: self.port,
         };
-        let [here, there] = self.devices(device);
+        let [here, there] = self.devices(device)?;
         let (active, passive) = (run.argv(here, Some(SERVER)), run.argv(there, None));
         let printed = self.pair(&passive, &active)?;
         let result = perftest::latency(&printed, size).map_err(|error| Failed {
@@ -276,6 +301,37 @@ impl Bench {
             };
             self.sink.tell(Event::Value(key, value))?;
         }
+        Ok(())
+    }
+
+    /// A stream of small messages twice, one longer than the other, with strace beside the active side.
+    fn syscalls(&mut self) -> Result<(), Failed> {
+        let mut counts = Vec::new();
+        for iterations in syscalls::MESSAGES {
+            self.port += 1;
+            let run = Run {
+                verb: Verb::Write,
+                latency: false,
+                events: false,
+                size: SMALL,
+                iterations,
+                qps: 1,
+                port: self.port,
+            };
+            let [here, there] = self.devices(Which::Own)?;
+            let (active, file) = syscalls::counted(run.argv(here, Some(SERVER)));
+            let passive = run.argv(there, None);
+            let printed = self.pair(&passive, &active)?;
+            perftest::bandwidth(&printed, SMALL)?;
+            counts.push(syscalls::calls(&file)? as f64);
+        }
+        let more = syscalls::MESSAGES[1] - syscalls::MESSAGES[0];
+        let key = Key {
+            how: "active side polls".into(),
+            ..Key::new("system calls a message", &self.configuration, "calls").size(SMALL)
+        };
+        self.sink
+            .tell(Event::Value(key, (counts[1] - counts[0]) / more as f64))?;
         Ok(())
     }
 

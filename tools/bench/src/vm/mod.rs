@@ -3,11 +3,15 @@
 
 mod devices;
 mod iperf;
+mod load;
 mod measure;
+mod objects;
 pub mod peer;
 mod perftest;
 mod plan;
 mod process;
+mod registration;
+mod syscalls;
 
 use std::path::PathBuf;
 
@@ -24,16 +28,45 @@ use plan::Extent;
 pub enum Sizes {
     /// One size of each, to see that everything works.
     Quick,
-    /// What targets ask for, and enough for a curve.
+    /// What targets ask for.
+    Brief,
+    /// The same, and enough for a curve.
     #[default]
     Coarse,
     /// Every power of two.
     Full,
 }
 
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Subject {
+    /// Streams and round trips beside rxe and TCP.
+    Traffic,
+    /// System calls of a polling program.
+    Syscalls,
+    /// Registration of memory.
+    Registration,
+    /// Thousands of QPs.
+    Objects,
+    /// The driver, from insmod on.
+    Load,
+}
+
+/// In the order in which they are measured: the driver goes last, as its device changes.
+const SUBJECTS: [Subject; 5] = [
+    Subject::Traffic,
+    Subject::Syscalls,
+    Subject::Registration,
+    Subject::Objects,
+    Subject::Load,
+];
+
 /// Options of `bench vm`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
+    /// What to measure, instead of all
+    #[arg(long, value_name = "SUBJECT", value_enum, value_delimiter = ',')]
+    pub only: Vec<Subject>,
     /// What our device's figures are called: how the machines' devices are joined
     #[arg(long, value_name = "NAME", default_value = "direct")]
     pub configuration: String,
@@ -59,18 +92,33 @@ pub fn run(options: &Options) -> Result<Report> {
     };
     let extent = match options.sizes {
         Sizes::Quick => Extent::quick(),
+        Sizes::Brief => Extent::brief(),
         Sizes::Coarse => Extent::coarse(),
         Sizes::Full => Extent::full(),
     };
     let cases = extent.cases();
     let rounds = usize::try_from(options.rounds)?;
-    sink.tell(Event::Plan(cases.len() * rounds))?;
+    let wanted: Vec<_> = SUBJECTS
+        .into_iter()
+        .filter(|subject| options.only.is_empty() || options.only.contains(subject))
+        .collect();
+    let steps = wanted.iter().map(|subject| match subject {
+        Subject::Traffic => cases.len() * rounds,
+        _ => 1,
+    });
+    sink.tell(Event::Plan(steps.sum()))?;
     let mut bench = Bench::new(options, sink)?;
-    for round in 1..=options.rounds {
-        for case in &cases {
-            bench
-                .measure(*case, round)
-                .with_context(|| format!("{case:?}"))?;
+    for subject in wanted {
+        if subject != Subject::Traffic {
+            bench.once(subject, options.rounds)?;
+            continue;
+        }
+        for round in 1..=options.rounds {
+            for case in &cases {
+                bench
+                    .measure(*case, round)
+                    .with_context(|| format!("{case:?}"))?;
+            }
         }
     }
     Ok(bench.into_report())

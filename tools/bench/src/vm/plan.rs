@@ -65,9 +65,18 @@ impl Extent {
     /// The default: what the targets ask for, and enough sizes for a curve.
     pub fn coarse() -> Self {
         Self {
-            sizes: vec![2, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20],
-            latencies: vec![2, 4 << 10, 64 << 10],
+            sizes: vec![2, 4 << 10, 64 << 10, 256 << 10, 8 << 20],
+            latencies: vec![2, 64 << 10],
             qps: vec![1, 8, 64],
+        }
+    }
+
+    /// What targets ask for, and little else.
+    pub fn brief() -> Self {
+        Self {
+            sizes: vec![2, 64 << 10, 1 << 20],
+            latencies: vec![2],
+            qps: vec![1],
         }
     }
 
@@ -141,7 +150,12 @@ mod tests {
 
     #[test]
     fn no_case_comes_twice() {
-        for extent in [Extent::quick(), Extent::coarse(), Extent::full()] {
+        for extent in [
+            Extent::quick(),
+            Extent::brief(),
+            Extent::coarse(),
+            Extent::full(),
+        ] {
             let cases = extent.cases();
             let different: std::collections::HashSet<_> = cases.iter().collect();
             assert_eq!(different.len(), cases.len());

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Registration of a GiB that is there already, and how much of it the kernel spends on pinning the pages.
+//!
+//! The kernel's function graph tracer times the one function that pins; nothing else is traced.
+
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{ensure, Context as _, Result};
+use verbs_test::rdma::{access, Context, Mr, Pd};
+
+use super::devices::Device;
+use crate::event::{Event, Sink};
+use crate::figure::Key;
+
+const TRACING: &str = "/sys/kernel/tracing";
+/// The function that pins.
+const PIN: &str = "pin_user_pages_fast";
+const LENGTH: usize = 1 << 30;
+
+/// Registers it once for each round.
+pub fn measure(device: &Device, configuration: &str, rounds: u32, sink: &mut Sink) -> Result<()> {
+    let context = Context::open(&device.name)?;
+    let pd = Pd::new(&context)?;
+    // Its pages come with the first registration.
+    let memory = Mr::new(&pd, LENGTH, access::ALL)?;
+    for _ in 0..rounds {
+        let began = Instant::now();
+        let again = memory.register_again(access::ALL)?;
+        let whole = began.elapsed().as_secs_f64();
+        drop(again);
+        // Tracing costs something itself, so what it shows is compared with a registration that it saw.
+        let trace = Trace::start()?;
+        let began = Instant::now();
+        let again = memory.register_again(access::ALL)?;
+        let traced = began.elapsed().as_secs_f64();
+        let pinning = trace.seconds()?;
+        drop(again);
+        for (name, unit, value) in [
+            ("registration of 1 GiB", "s", whole),
+            ("pinning of 1 GiB, as a part of it", "s", pinning),
+            ("registration over pinning", "×", traced / pinning),
+        ] {
+            sink.tell(Event::Value(Key::new(name, configuration, unit), value))?;
+        }
+    }
+    Ok(())
+}
+
+/// The tracer, until this is dropped.
+struct Trace;
+
+impl Trace {
+    fn start() -> Result<Self> {
+        set("tracing_on", "0")?;
+        set("buffer_size_kb", "16384")?;
+        set("set_ftrace_filter", PIN)?;
+        set("current_tracer", "function_graph")?;
+        set("trace", "")?;
+        set("tracing_on", "1")?;
+        Ok(Self)
+    }
+
+    /// How long all calls took.
+    fn seconds(&self) -> Result<f64> {
+        set("tracing_on", "0")?;
+        let text = fs::read_to_string(Path::new(TRACING).join("trace"))?;
+        let microseconds = total(&text)?;
+        ensure!(microseconds > 0.0, "the tracer saw no {PIN}");
+        Ok(microseconds / 1e6)
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        // It is the bench's own machine: what stays on costs the next measurement, not the truth.
+        let _ = set("current_tracer", "nop");
+        let _ = set("set_ftrace_filter", "");
+    }
+}
+
+fn set(file: &str, value: &str) -> Result<()> {
+    fs::write(Path::new(TRACING).join(file), value).with_context(|| format!("can't set {file}"))
+}
+
+/// The sum of the durations, in µs, of a trace with lines like ` 0) # 1234.5 us | pin_user_pages_fast();`.
+fn total(trace: &str) -> Result<f64> {
+    let mut sum = 0.0;
+    for line in trace.lines().filter(|line| line.contains(PIN)) {
+        let before = line
+            .split(" us")
+            .next()
+            .with_context(|| format!("no duration in {line:?}"))?;
+        let duration: f64 = before
+            .split_whitespace()
+            .last()
+            .and_then(|value| value.parse().ok())
+            .with_context(|| format!("no duration in {line:?}"))?;
+        sum += duration;
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_summed() {
+        let trace =
+            "# tracer: function_graph\n#\n# CPU  DURATION                  FUNCTION CALLS\n \
+            0)   0.500 us    |  pin_user_pages_fast();\n \
+            0) # 1234.500 us |  pin_user_pages_fast();\n \
+            1) ! 165.000 us  |  pin_user_pages_fast [kernel]();\n";
+        assert!((total(trace).unwrap() - 1400.0).abs() < 1e-9);
+        assert!(total(" 0)  |  pin_user_pages_fast() {\n").is_err());
+    }
+}
