@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
-use roce::net::Mac;
+use roce::net::{is_roce, Mac};
 use roce::{Frame, FramePool};
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -109,6 +109,16 @@ impl Engine {
         self.incoming.push(frame).is_ok()
     }
 
+    /// Queues a frame for the engine and tells it.
+    fn accept(&self, frame: Frame) {
+        if self.deliver(frame) {
+            self.counters.sent.add_one();
+            self.notify();
+        } else {
+            self.counters.dropped.add_one();
+        }
+    }
+
     /// Whether frames to a multicast address are for the engine.
     pub(crate) fn has_joined(&self, mac: &Mac) -> bool {
         self.joined().contains_key(mac)
@@ -126,52 +136,76 @@ impl Engine {
     }
 }
 
+/// An engine that others reach without the switch's thread.
+pub(crate) struct Neighbour {
+    pub(crate) mac: Mac,
+    pub(crate) engine: Arc<Engine>,
+}
+
 /// A RoCE engine's port of the switch. Clones are the same port.
 #[derive(Clone)]
-pub struct EnginePort(pub(crate) Arc<Engine>);
+pub struct EnginePort {
+    pub(crate) mac: Mac,
+    pub(crate) engine: Arc<Engine>,
+    /// All engines, itself among them, unless every frame is for the switch's thread to look at.
+    pub(crate) neighbours: Arc<[Neighbour]>,
+}
 
 impl EnginePort {
     /// Has `ready` called when frames have come, or when there are buffers again after [`frame`](Self::frame) found
     /// none. It is called from the thread of the switch or from one that drops a frame, and must only pass the word on.
     /// The first call of this function counts.
     pub fn on_ready(&self, ready: impl Fn() + Send + Sync + 'static) {
-        if self.0.ready.set(Box::new(ready)).is_err() {
+        if self.engine.ready.set(Box::new(ready)).is_err() {
             return;
         }
-        let engine = Arc::downgrade(&self.0);
-        self.0.pool.on_free(move || {
+        let engine = Arc::downgrade(&self.engine);
+        self.engine.pool.on_free(move || {
             if let Some(engine) = engine.upgrade() {
                 engine.notify();
             }
         });
-        if !self.0.incoming.is_empty() {
-            self.0.notify();
+        if !self.engine.incoming.is_empty() {
+            self.engine.notify();
         }
     }
 
     /// A buffer for a frame of `len` bytes; `None` when too many frames of this port are on their way.
     pub fn frame(&self, len: usize) -> Option<Frame> {
-        self.0.pool.take(len)
+        self.engine.pool.take(len)
     }
 
     /// Sends a frame, which [`frame`](Self::frame) gave out.
     pub fn send(&self, frame: Frame) {
-        if self.0.outgoing.push(frame).is_err() {
-            // A frame of another pool.
-            self.0.counters.dropped.add_one();
+        if let Some(neighbour) = self.neighbour(&frame) {
+            self.engine.counters.received.add_one();
+            neighbour.accept(frame);
+            return;
         }
-        self.0.doorbell.ring();
+        if self.engine.outgoing.push(frame).is_err() {
+            // A frame of another pool.
+            self.engine.counters.dropped.add_one();
+        }
+        self.engine.doorbell.ring();
+    }
+
+    /// The engine that a frame is for, if the switch would take it there and do nothing else with it.
+    fn neighbour(&self, frame: &[u8]) -> Option<&Engine> {
+        let (to, rest) = frame.split_first_chunk()?;
+        let (from, _) = rest.split_first_chunk()?;
+        let neighbour = self.neighbours.iter().find(|other| other.mac == *to)?;
+        (self.mac == *from && is_roce(frame)).then_some(&*neighbour.engine)
     }
 
     /// RoCE frames to this multicast address come too from now on, whoever sends them, this engine included. Calls are
     /// counted.
     pub fn join(&self, mac: Mac) {
-        *self.0.joined().entry(mac).or_default() += 1;
+        *self.engine.joined().entry(mac).or_default() += 1;
     }
 
     /// Undoes a [`join`](Self::join).
     pub fn leave(&self, mac: Mac) {
-        let mut joined = self.0.joined();
+        let mut joined = self.engine.joined();
         if let Some(count) = joined.get_mut(&mac) {
             *count -= 1;
             if *count == 0 {
@@ -182,12 +216,12 @@ impl EnginePort {
 
     /// The next frame that has come.
     pub fn receive(&self) -> Option<Frame> {
-        self.0.incoming.pop()
+        self.engine.incoming.pop()
     }
 }
 
 impl fmt::Debug for EnginePort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "EnginePort({})", self.0.counters.name)
+        write!(f, "EnginePort({})", self.engine.counters.name)
     }
 }

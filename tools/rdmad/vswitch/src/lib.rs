@@ -3,7 +3,7 @@
 //! A small Ethernet switch.
 //!
 //! It joins the virtual machines of one daemon, each with a network interface and a RoCE engine behind one MAC address,
-//! and uplinks to other daemons and hosts. One thread moves all frames; nothing blocks it and everything it holds is
+//! and uplinks to other daemons and hosts. One thread moves the frames; nothing blocks it and everything it holds is
 //! bounded: where a receiver is full, frames are dropped and counted. Frames of an engine wait instead for a socket that is
 //! full, and the engine for their buffers, unless the socket takes nothing at all for a while.
 //!
@@ -17,6 +17,9 @@
 //! - RoCEv2 to a multicast address also goes to the engines that have joined it, the sender itself among them. It goes
 //!   to the network interfaces all the same: a virtual machine may have an engine in its network stack.
 //! - Frames of an engine enter as frames of its virtual machine. They may be addressed to that same machine.
+//!
+//! RoCEv2 from one engine to another needs no turn of that thread: who sends it puts it into the receiver's queue, as the
+//! thread would. Only with a capture or faults do all frames pass through the thread, so that they have one order.
 //!
 //! # Capture
 //! A [capture file](pcap) has every frame once, as it was accepted: after the source filter and before faults.

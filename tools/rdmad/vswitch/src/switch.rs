@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use roce::net::Mac;
 use thiserror::Error;
 
-use crate::engine::{Doorbell, Engine, EnginePort};
+use crate::engine::{Doorbell, Engine, EnginePort, Neighbour};
 use crate::fabric::{Port, UplinkPort};
 use crate::fault::FaultPlan;
 use crate::link::{DatagramPath, Link, Uplink};
@@ -110,9 +110,23 @@ impl Switch {
             }
             None => None,
         };
+        // What is captured or meets faults passes through one thread.
+        let direct = pcap.is_none() && config.faults.is_none();
+        let neighbours: Arc<[Neighbour]> = ports
+            .iter()
+            .filter(|_| direct)
+            .map(|port| Neighbour {
+                mac: port.mac,
+                engine: port.engine.clone(),
+            })
+            .collect();
         let engines = ports
             .iter()
-            .map(|port| EnginePort(port.engine.clone()))
+            .map(|port| EnginePort {
+                mac: port.mac,
+                engine: port.engine.clone(),
+                neighbours: neighbours.clone(),
+            })
             .collect();
         let counters = ports
             .iter()
