@@ -188,7 +188,8 @@ impl<'vm> Pair<'vm> {
                         .post_recv(index.into(), &[sge(mr, offset, lane.size)]);
                 }
             }
-            lane.qp.post_all(&lane.wqes);
+            // The doorbell is rung when all rings are full.
+            let _ = lane.qp.post_all(&lane.wqes);
         }
     }
 

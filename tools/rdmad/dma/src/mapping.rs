@@ -11,7 +11,10 @@ use rustix::fs::SealFlags;
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::FileOffset;
 use vm_memory::MmapRegion;
+use vm_memory::VolatileMemory;
+use vm_memory::VolatileSlice;
 
+use crate::DmaError;
 use crate::MapError;
 use crate::PAGE_SIZE;
 
@@ -66,7 +69,23 @@ impl Mapping {
         })
     }
 
+    /// How many bytes there are from `iova` on, which is inside.
+    #[inline]
+    pub(crate) fn rest(&self, iova: u64) -> usize {
+        // The part of a region whose size fits.
+        self.memory.size() - (iova - self.iova) as usize
+    }
+
+    /// `len` bytes at `iova`, which is inside.
+    #[inline]
+    pub(crate) fn slice(&self, iova: u64, len: usize) -> Result<VolatileSlice<'_>, DmaError> {
+        self.memory
+            .get_slice((iova - self.iova) as usize, len)
+            .map_err(|_| DmaError::Crossing { iova, len })
+    }
+
     /// The last address; it exists even if the region ends where the address space does.
+    #[inline]
     pub(crate) fn last(&self) -> u64 {
         self.iova + (self.memory.size() as u64 - 1)
     }

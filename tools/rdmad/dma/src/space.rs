@@ -2,6 +2,7 @@
 
 //! The DMA map: snapshots, how workers pin them and how a change waits for them.
 
+use std::cell::Cell;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,7 +13,6 @@ use std::sync::PoisonError;
 
 use arc_swap::ArcSwap;
 use arc_swap::Guard;
-use vm_memory::VolatileMemory;
 use vm_memory::VolatileSlice;
 
 use crate::mapping::Mapping;
@@ -168,6 +168,7 @@ impl DmaSpace {
     pub fn enter(&self) -> DmaView {
         DmaView {
             snapshot: self.current.load(),
+            recent: Cell::new(0),
         }
     }
 
@@ -214,6 +215,8 @@ impl fmt::Debug for DmaSpace {
 /// A pinned DMA map. Slices taken from it stay valid as long as it lives.
 pub struct DmaView {
     snapshot: Guard<Arc<Snapshot>>,
+    /// Index of the region that was accessed last: most accesses are to the same one.
+    recent: Cell<usize>,
 }
 
 impl DmaView {
@@ -237,10 +240,27 @@ impl DmaView {
     /// by piece. Never 0 unless `max` is.
     #[inline]
     pub fn contiguous(&self, iova: u64, max: usize) -> Result<usize, DmaError> {
+        Ok(self.region(iova)?.rest(iova).min(max))
+    }
+
+    /// The bytes for reading that follow each other in one region from `iova` on: `max` at most, and not none unless
+    /// `max` is 0.
+    #[inline]
+    pub fn piece(&self, iova: u64, max: usize) -> Result<DmaSlice<'_>, DmaError> {
         let region = self.region(iova)?;
-        let rest = region.last() - iova;
-        // A length of 2^64 does not exist here: a region's size fits usize.
-        Ok(usize::try_from(rest).map_or(max, |rest| max.min(rest.saturating_add(1))))
+        let memory = region.slice(iova, region.rest(iova).min(max))?;
+        Ok(DmaSlice::new(memory))
+    }
+
+    /// As [`piece`](Self::piece), for reading and writing.
+    #[inline]
+    pub fn piece_mut(&self, iova: u64, max: usize) -> Result<DmaSliceMut<'_>, DmaError> {
+        let region = self.region(iova)?;
+        let memory = region.slice(iova, region.rest(iova).min(max))?;
+        match region.writable {
+            true => Ok(DmaSliceMut::new(memory)),
+            false => Err(DmaError::ReadOnly { iova }),
+        }
     }
 
     /// Whether the map has no region at all.
@@ -250,10 +270,15 @@ impl DmaView {
 
     #[inline]
     fn region(&self, iova: u64) -> Result<&Mapping, DmaError> {
-        self.snapshot
-            .regions
-            .get(self.snapshot.position(iova))
-            .filter(|region| region.iova <= iova)
+        let regions = &self.snapshot.regions;
+        let has = |region: &&Arc<Mapping>| region.iova <= iova && iova <= region.last();
+        if let Some(region) = regions.get(self.recent.get()).filter(has) {
+            return Ok(region);
+        }
+        let at = self.snapshot.position(iova);
+        let region = regions.get(at).filter(has);
+        self.recent.set(at);
+        region
             .map(|region| &**region)
             .ok_or(DmaError::Unmapped { iova })
     }
@@ -261,11 +286,7 @@ impl DmaView {
     #[inline]
     fn find(&self, iova: u64, len: usize) -> Result<(VolatileSlice<'_>, bool), DmaError> {
         let region = self.region(iova)?;
-        let memory = usize::try_from(iova - region.iova)
-            .ok()
-            .and_then(|offset| region.memory.get_slice(offset, len).ok())
-            .ok_or(DmaError::Crossing { iova, len })?;
-        Ok((memory, region.writable))
+        Ok((region.slice(iova, len)?, region.writable))
     }
 }
 

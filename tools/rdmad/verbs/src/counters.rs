@@ -94,8 +94,22 @@ impl Counters {
     /// Counts `n` more.
     #[inline]
     pub(crate) fn add(&self, counter: impl Into<Counter>, n: u64) {
-        if let Some(shard) = self.shards.get(shard()) {
-            shard[counter.into() as usize].fetch_add(n, Ordering::Relaxed);
+        let shard = shard();
+        let Some(counter) = self
+            .shards
+            .get(shard)
+            .map(|shard| &shard[counter.into() as usize])
+        else {
+            return;
+        };
+        if shard == 0 {
+            counter.fetch_add(n, Ordering::Relaxed);
+        } else {
+            // Nobody else writes there.
+            counter.store(
+                counter.load(Ordering::Relaxed).wrapping_add(n),
+                Ordering::Relaxed,
+            );
         }
     }
 

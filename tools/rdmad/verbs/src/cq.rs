@@ -2,6 +2,8 @@
 
 //! Completion queues.
 
+use std::cell::{Cell, RefCell};
+
 use dma::DmaView;
 use parking_lot::Mutex;
 use virtio_rdma_abi::cqe::Cqe;
@@ -9,6 +11,7 @@ use virtio_rdma_abi::ctrl::NotifyFlags;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::{AsyncEvent, WcFlags};
 use virtio_rdma_abi::ring::{ArmKind, ArmWord};
+use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_ring::DeviceCq;
 
 use crate::error::{require, Result};
@@ -97,14 +100,16 @@ impl Cq {
         self.number
     }
 
-    /// Delivers a completion. `solicited` is true for those that the sender marked so and for every error.
-    pub(crate) fn complete(&self, device: &Device, view: &DmaView, cqe: &Cqe, solicited: bool) {
+    /// Delivers completions.
+    fn complete(&self, device: &Device, view: &DmaView, completions: &[Completion]) {
         self.update(device, view, |queue, memory, virtqueue| {
-            let mut cqe = *cqe;
-            if solicited && virtqueue.is_some() {
-                cqe.wc_flags = cqe.wc_flags | WcFlags::SOLICITED;
-            }
-            queue.ring.push(memory, &cqe.to_bytes(), solicited).is_ok()
+            completions.iter().all(|completion| {
+                let Completion { mut cqe, solicited } = *completion;
+                if solicited && virtqueue.is_some() {
+                    cqe.wc_flags = cqe.wc_flags | WcFlags::SOLICITED;
+                }
+                queue.ring.push(memory, &cqe.to_bytes(), solicited).is_ok()
+            })
         });
     }
 
@@ -217,5 +222,70 @@ impl Cq {
         device
             .events()
             .forget(FIRST_EVENT_QUEUE, Source::Cq(self.number));
+    }
+}
+
+/// Completions that are delivered at a time.
+const BATCH: usize = 8;
+
+/// A completion on its way to its CQ.
+#[derive(Clone, Copy, Debug)]
+struct Completion {
+    cqe: Cqe,
+    /// The sender marked it so, or it is an error.
+    solicited: bool,
+}
+
+/// Completions of a worker's turn, delivered some at a time: the CQ is locked, and its consumer told, once for all of
+/// them. Those that are left go when it is dropped, before the lock of the half of the QP that they came from.
+pub(crate) struct Completions<'a> {
+    cq: &'a Cq,
+    device: &'a Device,
+    view: &'a DmaView,
+    waiting: RefCell<[Completion; BATCH]>,
+    count: Cell<usize>,
+}
+
+impl<'a> Completions<'a> {
+    /// None yet.
+    pub(crate) fn new(cq: &'a Cq, device: &'a Device, view: &'a DmaView) -> Self {
+        let none = Completion {
+            cqe: Cqe::ZERO,
+            solicited: false,
+        };
+        Self {
+            cq,
+            device,
+            view,
+            waiting: RefCell::new([none; BATCH]),
+            count: Cell::new(0),
+        }
+    }
+
+    /// One more. `solicited` is true for those that the sender marked so and for every error.
+    #[inline]
+    pub(crate) fn push(&self, cqe: Cqe, solicited: bool) {
+        let count = self.count.get();
+        self.waiting.borrow_mut()[count] = Completion { cqe, solicited };
+        self.count.set(count + 1);
+        if count + 1 == BATCH {
+            self.deliver();
+        }
+    }
+
+    /// Delivers those that wait.
+    #[inline]
+    pub(crate) fn deliver(&self) {
+        let count = self.count.take();
+        if count > 0 {
+            let waiting = &self.waiting.borrow()[..count];
+            self.cq.complete(self.device, self.view, waiting);
+        }
+    }
+}
+
+impl Drop for Completions<'_> {
+    fn drop(&mut self) {
+        self.deliver();
     }
 }

@@ -5,7 +5,9 @@
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::time::Instant;
 
+use dma::DmaView;
 use roce::env::{BadReceive, Incident, Output, RemoteFault, RequesterEnv, ResponderEnv};
 use roce::net::ip_to_gid;
 use roce::opcode::Service;
@@ -27,13 +29,19 @@ const FULL_MEMBER: u16 = 0x8000;
 
 /// Takes frames in. Returns whether there may be more.
 pub(crate) fn receive(device: &Arc<Device>) -> bool {
+    let mut receiver = Receiving {
+        device,
+        view: device.space.enter(),
+        now: device.fabric().clock.now(),
+        recent: None,
+    };
     let mut left = FRAMES_A_TURN;
     while left > 0 {
         let Some(frame) = device.frames.receive() else {
             return false;
         };
         let copies = match device.link_is_up() {
-            true => receive_frame(device, &frame),
+            true => receiver.frame(&frame),
             false => 0,
         };
         left = left.saturating_sub(copies.max(1));
@@ -41,62 +49,121 @@ pub(crate) fn receive(device: &Arc<Device>) -> bool {
     true
 }
 
-/// Takes a frame in. Returns for how many QPs it was.
-fn receive_frame(device: &Device, frame: &[u8]) -> usize {
-    let packet = match Packet::parse(frame) {
-        Ok(packet) => packet,
-        Err(error) => {
-            tracing::trace!(%error, "frame dropped");
-            device.counters.add(Counter::BadPackets, 1);
-            return 0;
-        }
-    };
-    device.counters.add(Counter::RxPackets, 1);
-    device.counters.add(Counter::RxBytes, frame.len() as u64);
-    let to = packet.path.addresses.dst();
-    match (packet.transport.bth.dest_qpn, to.is_multicast()) {
-        (MULTICAST_QPN, true) => receive_for_group(device, to, &packet),
-        (MULTICAST_QPN, false) | (_, true) => 0,
-        (qpn, false) => {
-            if let Some(qp) = device.qps.get(qpn) {
-                receive_for(device, &qp, &packet);
+/// A turn at the frames of a device.
+struct Receiving<'a> {
+    device: &'a Device,
+    view: DmaView,
+    /// When the turn began.
+    now: Instant,
+    /// The QP that the last frame was for: often the next one is, too.
+    recent: Option<Arc<Qp>>,
+}
+
+impl Receiving<'_> {
+    /// Takes a frame in. Returns for how many QPs it was.
+    fn frame(&mut self, frame: &[u8]) -> usize {
+        let device = self.device;
+        let packet = match Packet::parse(frame) {
+            Ok(packet) => packet,
+            Err(error) => {
+                tracing::trace!(%error, "frame dropped");
+                device.counters.add(Counter::BadPackets, 1);
+                return 0;
             }
-            1
-        }
-    }
-}
-
-/// Gives a datagram to each QP that is attached to a group. Returns how many these are.
-fn receive_for_group(device: &Device, group: IpAddr, packet: &Packet<'_>) -> usize {
-    let Some(members) = device.groups.members(&ip_to_gid(group)) else {
-        return 0;
-    };
-    let is_own = packet.path.src_mac == device.mac();
-    let source = packet.transport.deth.map(|deth| deth.src_qpn);
-    for &qpn in &*members {
-        let echo = is_own && source == Some(qpn);
-        let Some(qp) = device.qps.get(qpn) else {
-            continue;
         };
-        if !(echo && qp.blocks_loopback) {
-            receive_for(device, &qp, packet);
+        device.counters.add(Counter::RxPackets, 1);
+        device.counters.add(Counter::RxBytes, frame.len() as u64);
+        let to = packet.path.addresses.dst();
+        match (packet.transport.bth.dest_qpn, to.is_multicast()) {
+            (MULTICAST_QPN, true) => self.frame_of_group(to, &packet),
+            (MULTICAST_QPN, false) | (_, true) => 0,
+            (qpn, false) => {
+                if self.recent.as_ref().is_none_or(|qp| qp.number != qpn) {
+                    self.recent = device.qps.get(qpn);
+                }
+                if let Some(qp) = &self.recent {
+                    self.packet_for(qp, &packet);
+                }
+                1
+            }
         }
     }
-    members.len()
-}
 
-fn receive_for(device: &Device, qp: &Qp, packet: &Packet<'_>) {
-    if packet.opcode().service != service(qp.qp_type) {
-        return;
+    /// Gives a datagram to each QP that is attached to a group. Returns how many these are.
+    fn frame_of_group(&self, group: IpAddr, packet: &Packet<'_>) -> usize {
+        let device = self.device;
+        let Some(members) = device.groups.members(&ip_to_gid(group)) else {
+            return 0;
+        };
+        let is_own = packet.path.src_mac == device.mac();
+        let source = packet.transport.deth.map(|deth| deth.src_qpn);
+        for &qpn in &*members {
+            let echo = is_own && source == Some(qpn);
+            let Some(qp) = device.qps.get(qpn) else {
+                continue;
+            };
+            if !(echo && qp.blocks_loopback) {
+                self.packet_for(&qp, packet);
+            }
+        }
+        members.len()
     }
-    if !same_partition(packet.transport.bth.pkey, DEFAULT_PKEY) {
-        device.violations.pkey.fetch_add(1, Ordering::Relaxed);
-        return;
+
+    fn packet_for(&self, qp: &Qp, packet: &Packet<'_>) {
+        if packet.opcode().service != service(qp.qp_type) {
+            return;
+        }
+        if !same_partition(packet.transport.bth.pkey, DEFAULT_PKEY) {
+            self.device.violations.pkey.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        if packet.opcode().is_response() {
+            self.response(qp, packet);
+        } else {
+            self.request(qp, packet);
+        }
     }
-    if packet.opcode().is_response() {
-        receive_response(device, qp, packet);
-    } else {
-        receive_request(device, qp, packet);
+
+    fn response(&self, qp: &Qp, packet: &Packet<'_>) {
+        let device = self.device;
+        let mut side = qp.lock_send();
+        if !qp.awaits_responses() || !side.is_from_peer(&packet.path) {
+            return;
+        }
+        let Some(mut requester) = side.requester.take() else {
+            return;
+        };
+        let turn = SendTurn::at(qp, device, &self.view, self.now);
+        let taken = requester.on_packet(packet, self.now, &mut SendEnv::new(&turn, &mut side));
+        side.requester = Some(requester);
+        if let Err(error) = taken {
+            qp.fail(device, error.event);
+        }
+        device.qp_ready(qp.number);
+    }
+
+    fn request(&self, qp: &Qp, packet: &Packet<'_>) {
+        let device = self.device;
+        let mut side = qp.lock_recv();
+        if !qp.receives() {
+            return;
+        }
+        let Some(mut responder) = side.responder.take() else {
+            return;
+        };
+        let turn = RecvTurn::new(qp, device, &self.view);
+        let taken = match &mut responder {
+            Responder::Ud(receiver) => receive_datagram(&turn, &mut side, receiver, packet),
+            connected => receive_connected(&turn, &mut side, connected, packet),
+        };
+        let answers = responder.has_output();
+        side.responder = Some(responder);
+        if let Err(error) = taken {
+            qp.fail(device, error.event);
+        }
+        if answers {
+            device.qp_ready(qp.number);
+        }
     }
 }
 
@@ -113,45 +180,6 @@ fn service(qp_type: QpType) -> Service {
 /// 10.9.1.2, 10.9.3).
 fn same_partition(a: u16, b: u16) -> bool {
     (a ^ b) & !FULL_MEMBER == 0 && (a | b) & FULL_MEMBER != 0
-}
-
-fn receive_response(device: &Device, qp: &Qp, packet: &Packet<'_>) {
-    let mut side = qp.lock_send();
-    if !qp.awaits_responses() || !side.is_from_peer(&packet.path) {
-        return;
-    }
-    let Some(mut requester) = side.requester.take() else {
-        return;
-    };
-    let view = device.space.enter();
-    let turn = SendTurn::new(qp, device, &view);
-    let taken = requester.on_packet(packet, turn.now, &mut SendEnv::new(&turn, &mut side));
-    side.requester = Some(requester);
-    if let Err(error) = taken {
-        qp.fail(device, error.event);
-    }
-    device.qp_ready(qp.number);
-}
-
-fn receive_request(device: &Device, qp: &Qp, packet: &Packet<'_>) {
-    let mut side = qp.lock_recv();
-    if !qp.receives() {
-        return;
-    }
-    let Some(mut responder) = side.responder.take() else {
-        return;
-    };
-    let view = device.space.enter();
-    let turn = RecvTurn::new(qp, device, &view);
-    let taken = match &mut responder {
-        Responder::Ud(receiver) => receive_datagram(&turn, &mut side, receiver, packet),
-        connected => receive_connected(&turn, &mut side, connected, packet),
-    };
-    side.responder = Some(responder);
-    if let Err(error) = taken {
-        qp.fail(device, error.event);
-    }
-    device.qp_ready(qp.number);
 }
 
 fn receive_connected(

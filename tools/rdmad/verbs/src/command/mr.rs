@@ -68,6 +68,7 @@ impl Device {
         };
         self.mrs.replace(cmd.mrn, pd, region, charge)?;
         self.fabric().quiesce.synchronize();
+        self.mrs.replaced(cmd.mrn);
         Ok(DONE)
     }
 

@@ -13,7 +13,7 @@ use crate::qp::{solicits, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
 use crate::wqe::Posted;
 
 /// One step with both sides at hand.
-pub(super) struct Exchange<'a, 'b> {
+pub(super) struct Exchange<'a, 'b, 'c> {
     pub wr: &'a SendWr<Posted>,
     pub offset: u32,
     pub len: usize,
@@ -23,11 +23,11 @@ pub(super) struct Exchange<'a, 'b> {
     pub reliable: bool,
     pub turn: &'a SendTurn<'b>,
     pub side: &'a mut SendSide,
-    pub target: &'a RecvTurn<'b>,
+    pub target: &'a RecvTurn<'c>,
     pub recv: &'a mut RecvSide,
 }
 
-impl Exchange<'_, '_> {
+impl Exchange<'_, '_, '_> {
     /// SEND.
     pub(super) fn send(&mut self, with: With) -> Result<(), Stop> {
         if self.offset == 0 {

@@ -18,6 +18,9 @@ mod exchange;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use dma::DmaView;
+use parking_lot::MutexGuard;
+
 use roce::opcode::Service;
 use roce::rc::{ack_timeout, rnr_delay};
 use roce::size::{frame_span, request_size};
@@ -29,7 +32,7 @@ use virtio_rdma_abi::qp::QpAttr;
 pub(crate) use self::datagram::deliver;
 use self::exchange::Exchange;
 use crate::counters::Counter;
-use crate::qp::{Peer, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
+use crate::qp::{Peer, Qp, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
 use crate::wqe::{Fetched, Posted};
 use crate::Device;
 
@@ -58,6 +61,13 @@ impl Route {
         })
     }
 
+    /// The device and the QP at its end, if they are there.
+    pub(crate) fn end(&self) -> Option<(Arc<Device>, Arc<Qp>)> {
+        let device = self.device.upgrade()?;
+        let qp = device.qps.get(self.qpn)?;
+        Some((device, qp))
+    }
+
     /// Gives the peer a turn: what it waits for may have come.
     pub(crate) fn nudge(&self) {
         if let Some(device) = self.device.upgrade() {
@@ -65,6 +75,35 @@ impl Route {
         }
     }
 }
+
+/// The QP at the end of a route in the hands of the requester's worker, for as many work requests as its turn has.
+pub(crate) struct Target<'a> {
+    // Its completions go before the lock.
+    turn: RecvTurn<'a>,
+    recv: MutexGuard<'a, RecvSide>,
+    mtu: Mtu,
+}
+
+impl<'a> Target<'a> {
+    /// Locks the receive half of `qp`, if it is connected to the QP that `route` begins at.
+    pub(crate) fn new(
+        route: &Route,
+        device: &'a Device,
+        qp: &'a Qp,
+        view: &'a DmaView,
+    ) -> Option<Self> {
+        let mut recv = qp.lock_recv();
+        recv.responder_for(&route.us)?;
+        Some(Self {
+            turn: RecvTurn::new(qp, device, view),
+            recv,
+            mtu: route.mtu,
+        })
+    }
+}
+
+/// Longer copies have both sides told first of what is done.
+const PROMPT: usize = 8192;
 
 /// What a transfer waits for.
 #[derive(Clone, Copy, Debug)]
@@ -148,14 +187,15 @@ impl Transfer {
         }
     }
 
-    /// Moves up to `budget` bytes of the message.
+    /// Moves up to `budget` bytes of the message to or from `target`, if the peer is there.
     pub(crate) fn step(
         &mut self,
         turn: &SendTurn<'_>,
         side: &mut SendSide,
+        target: Option<&mut Target<'_>>,
         budget: &mut usize,
-        now: Instant,
     ) -> Step {
+        let now = turn.now;
         if let Some(status) = self.failed {
             return Step::Done(status);
         }
@@ -167,7 +207,11 @@ impl Transfer {
             return Step::Done(executed.err().unwrap_or(WcStatus::Success));
         }
         let unreliable = turn.qp.qp_type == QpType::Uc;
-        match self.exchange(turn, side, budget) {
+        let moved = match target {
+            Some(target) => self.exchange(turn, side, target, budget),
+            None => Err(Stop::Silence),
+        };
+        match moved {
             Err(Stop::Silence | Stop::NotReady(_)) if unreliable => self.lost(side),
             Err(Stop::Lost) => self.lost(side),
             Ok(done) => {
@@ -227,29 +271,25 @@ impl Transfer {
         &mut self,
         turn: &SendTurn<'_>,
         side: &mut SendSide,
+        target: &mut Target<'_>,
         budget: &mut usize,
     ) -> Result<bool, Stop> {
-        let (Some(route), Some(requester)) = (&side.route, &side.requester) else {
-            return Err(Stop::Silence);
-        };
-        let device = route.device.upgrade().ok_or(Stop::Silence)?;
-        if !turn.device.link_is_up() || !device.link_is_up() {
-            return Err(Stop::Silence);
-        }
-        let peer = device.qps.get(route.qpn).ok_or(Stop::Silence)?;
-        let mut recv = peer.lock_recv();
-        if !peer.receives() {
+        let Target {
+            turn: target,
+            recv,
+            mtu,
+        } = target;
+        let links = turn.device.link_is_up() && target.device.link_is_up();
+        if !links || !target.qp.receives() {
             return Err(Stop::Silence);
         }
-        match recv.responder_for(&route.us) {
-            Some(Responder::Rc(responder)) if responder.expected_psn() == requester.next_psn() => {}
-            Some(Responder::Uc(_)) => {}
+        match (&recv.responder, &side.requester) {
+            (Some(Responder::Rc(responder)), Some(requester))
+                if responder.expected_psn() == requester.next_psn() => {}
+            (Some(Responder::Uc(_)), Some(_)) => {}
             _ => return Err(Stop::Silence),
         }
-        let mtu = route.mtu;
-        let view = device.space.enter();
-        let target = RecvTurn::new(&peer, &device, &view);
-        target.establish(&mut recv);
+        target.establish(recv);
 
         let left = self.wr.length - self.done;
         // The lesser of the two fits.
@@ -260,6 +300,10 @@ impl Transfer {
         };
         let Allowance { len, spent } = self.allowance(turn, side, limit)?;
         let last = len == left as usize;
+        if len > PROMPT {
+            turn.completions.deliver();
+            target.completions.deliver();
+        }
         let mut exchange = Exchange {
             wr: &self.wr,
             offset: self.done,
@@ -268,8 +312,8 @@ impl Transfer {
             reliable: turn.qp.qp_type != QpType::Uc,
             turn,
             side,
-            target: &target,
-            recv: &mut recv,
+            target,
+            recv,
         };
         let moved = match self.wr.op {
             SendOp::Send { with } => exchange.send(with),
@@ -285,15 +329,15 @@ impl Transfer {
             pacer.give_back(spent);
         }
         moved?;
-        self.count(turn, &target, len, spent, last);
+        self.count(turn, target, len, spent, last);
         *budget = budget.saturating_sub(len);
         // At most the message's length.
         self.done += len as u32;
         if last {
-            let packets = packets(self.wr.length, mtu);
+            let packets = packets(self.wr.length, *mtu);
             if let Some(requester) = &mut side.requester {
                 requester.advance(packets);
-                advance(&mut recv, packets, requester.next_psn());
+                advance(recv, packets, requester.next_psn());
             }
         }
         Ok(last)

@@ -6,13 +6,13 @@
 //! stored after all others, since programs poll for them.
 
 use std::sync::atomic::{fence, Ordering};
-use std::sync::Arc;
 
-use dma::{DmaError, DmaView};
+use dma::{DmaError, DmaSlice, DmaSliceMut, DmaView};
 use roce::work::{AtomicOp, Remote, ATOMIC_SIZE};
 use virtio_rdma_abi::ib::AccessFlags;
 
-use super::{KeyFault, MrTable, Reached, Region};
+use super::mr::Opened;
+use super::{KeyFault, MrTable, Reached};
 use crate::wqe::sge;
 
 /// Bytes at the end of a message that are stored last.
@@ -76,7 +76,7 @@ pub(crate) struct Message<'a> {
 
 /// A contiguous piece of address space in one MR. While it is open the MR is in use.
 struct Part {
-    region: Arc<Region>,
+    memory: Opened,
     /// Offsets in the message.
     start: u64,
     end: u64,
@@ -86,8 +86,7 @@ struct Part {
 
 /// What is at an offset of a message.
 enum Piece<'a> {
-    /// DMA address and length.
-    Guest(u64, usize),
+    Guest(DmaSlice<'a>),
     Private(&'a [u8]),
 }
 
@@ -134,12 +133,9 @@ impl<'a> Message<'a> {
     pub(crate) fn read(&mut self, mut offset: u64, mut out: &mut [u8]) -> Result<()> {
         while !out.is_empty() {
             let len = match self.piece(offset, out.len())? {
-                Piece::Guest(iova, len) => {
-                    self.memory
-                        .view
-                        .slice(iova, len)?
-                        .read(0, &mut out[..len])?;
-                    len
+                Piece::Guest(slice) => {
+                    slice.read(0, &mut out[..slice.len()])?;
+                    slice.len()
                 }
                 Piece::Private(bytes) => {
                     out[..bytes.len()].copy_from_slice(bytes);
@@ -168,15 +164,11 @@ impl<'a> Message<'a> {
 
     fn store(&mut self, mut offset: u64, mut data: &[u8]) -> Result<()> {
         while !data.is_empty() {
-            let Piece::Guest(iova, len) = self.piece(offset, data.len())? else {
-                return Err(Fault::Key);
-            };
-            self.memory
-                .view
-                .slice_mut(iova, len)?
-                .write(0, &data[..len])?;
-            offset += len as u64;
-            data = &data[len..];
+            let slice = self.room(offset, data.len())?;
+            let (now, rest) = data.split_at(slice.len());
+            slice.write(0, now)?;
+            offset += now.len() as u64;
+            data = rest;
         }
         Ok(())
     }
@@ -184,17 +176,10 @@ impl<'a> Message<'a> {
     /// Stores the end of a message after everything before it, in one store where that is possible.
     fn store_tail(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         fence(Ordering::Release);
-        if let &[a, b, c, d, e, f, g, h] = data {
-            if let Piece::Guest(iova, TAIL) = self.piece(offset, TAIL)? {
-                if iova % TAIL as u64 == 0 {
-                    let word = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
-                    self.memory.view.slice_mut(iova, TAIL)?.store_u64(
-                        0,
-                        word,
-                        Ordering::Release,
-                    )?;
-                    return Ok(());
-                }
+        if let Ok(word) = <[u8; TAIL]>::try_from(data) {
+            let slice = self.room(offset, TAIL)?;
+            if slice.len() == TAIL && store_word(&slice, 0, word).is_ok() {
+                return Ok(());
             }
         }
         self.store(offset, data)
@@ -203,11 +188,7 @@ impl<'a> Message<'a> {
     /// Executes an atomic operation on the aligned 64-bit word at the start of the message, in the byte order of the
     /// guest's CPUs. Returns what it was.
     pub(crate) fn atomic(&mut self, op: AtomicOp) -> Result<u64> {
-        const SIZE: usize = ATOMIC_SIZE as usize;
-        let Piece::Guest(iova, SIZE) = self.piece(0, SIZE)? else {
-            return Err(Fault::Key);
-        };
-        let word = self.memory.view.slice_mut(iova, SIZE)?;
+        let word = self.word()?;
         Ok(match op {
             AtomicOp::CompareSwap { compare, swap } => {
                 word.compare_exchange_u64(0, compare, swap)?
@@ -218,20 +199,21 @@ impl<'a> Message<'a> {
 
     /// Writes the aligned 64-bit word at the start of the message, in one store that comes after all earlier ones.
     pub(crate) fn write_word(&mut self, data: [u8; ATOMIC_SIZE as usize]) -> Result<()> {
+        Ok(store_word(&self.word()?, 0, data)?)
+    }
+
+    /// The 64-bit word at the start of the message.
+    fn word(&mut self) -> Result<DmaSliceMut<'a>> {
         const SIZE: usize = ATOMIC_SIZE as usize;
-        let Piece::Guest(iova, SIZE) = self.piece(0, SIZE)? else {
-            return Err(Fault::Key);
-        };
-        let word = self.memory.view.slice_mut(iova, SIZE)?;
-        Ok(word.store_u64(0, u64::from_ne_bytes(data), Ordering::Release)?)
+        let word = self.room(0, SIZE)?;
+        (word.len() == SIZE).then_some(word).ok_or(Fault::Key)
     }
 
     /// The piece at `offset`, up to `max` bytes of it.
+    #[inline]
     fn piece(&mut self, offset: u64, max: usize) -> Result<Piece<'a>> {
-        // Messages are shorter than 4 GiB, and so is what is skipped.
-        let offset = offset + self.skipped;
         if let Place::Private(bytes) = self.place {
-            let rest = usize::try_from(offset)
+            let rest = usize::try_from(offset + self.skipped)
                 .ok()
                 .and_then(|offset| bytes.get(offset..))
                 .ok_or(Fault::Key)?;
@@ -242,15 +224,33 @@ impl<'a> Message<'a> {
                 Ok(Piece::Private(piece))
             };
         }
+        let (iova, len) = self.find(offset, max)?;
+        Ok(Piece::Guest(self.memory.view.piece(iova, len)?))
+    }
+
+    /// As [`piece`](Self::piece), to store to.
+    #[inline]
+    fn room(&mut self, offset: u64, max: usize) -> Result<DmaSliceMut<'a>> {
+        if let Place::Private(_) = self.place {
+            return Err(Fault::Key);
+        }
+        let (iova, len) = self.find(offset, max)?;
+        Ok(self.memory.view.piece_mut(iova, len)?)
+    }
+
+    /// The DMA address of what is at `offset`, and how many bytes, up to `max`, are there.
+    #[inline]
+    fn find(&mut self, offset: u64, max: usize) -> Result<(u64, usize)> {
+        // Messages are shorter than 4 GiB, and so is what is skipped.
+        let offset = offset + self.skipped;
         let part = match &self.part {
             Some(part) if (part.start..part.end).contains(&offset) => part,
             _ => self.look_up(offset)?,
         };
-        let (iova, contiguous) = part.region.find(part.addr + (offset - part.start));
+        let (iova, contiguous) = part.memory.find(part.addr + (offset - part.start));
         let len = (max as u64).min(part.end - offset).min(contiguous);
         // At most `max`.
-        let len = self.memory.view.contiguous(iova, len as usize)?;
-        Ok(Piece::Guest(iova, len))
+        Ok((iova, len as usize))
     }
 
     /// Opens the part that `offset` is in.
@@ -270,10 +270,10 @@ impl<'a> Message<'a> {
                     let end = start + u64::from(sge.length);
                     self.next = (index + 1, end);
                     if offset < end {
-                        let region =
+                        let memory =
                             mrs.open(sge.lkey, by.pdn, sge.addr, sge.length.into(), self.access)?;
                         break Part {
-                            region,
+                            memory,
                             start,
                             end,
                             addr: sge.addr,
@@ -284,10 +284,10 @@ impl<'a> Message<'a> {
             Place::Range(at) => {
                 // How far the range goes is not known here; every byte is checked against the MR.
                 let addr = at.va.checked_add(offset).ok_or(Fault::Key)?;
-                let region = mrs.open_remote(at.rkey, by, addr, 1, self.access)?;
-                let end = offset + region.rest(addr);
+                let memory = mrs.open_remote(at.rkey, by, addr, 1, self.access)?;
+                let end = offset + memory.rest(addr);
                 Part {
-                    region,
+                    memory,
                     start: offset,
                     end,
                     addr,
@@ -309,45 +309,78 @@ pub(crate) fn transfer(
     last: bool,
 ) -> std::result::Result<(), Side> {
     let body = if last { len.saturating_sub(TAIL) } else { len };
-    let end = offset + body as u64;
+    let (end_of_body, end) = (offset + body as u64, offset + len as u64);
     let mut at = offset;
-    while at < end {
-        // The difference is at most `len`.
-        let max = (end - at) as usize;
-        let moved = match from.piece(at, max).map_err(Side::Source)? {
+    while at < end_of_body {
+        // The differences are at most `len`.
+        let left = (end - at) as usize;
+        let body_left = (end_of_body - at) as usize;
+        let moved = match from.piece(at, left).map_err(Side::Source)? {
             Piece::Private(bytes) => {
+                let bytes = &bytes[..bytes.len().min(body_left)];
                 to.store(at, bytes).map_err(Side::Target)?;
                 bytes.len()
             }
-            Piece::Guest(source, max) => {
-                let Piece::Guest(target, len) = to.piece(at, max).map_err(Side::Target)? else {
-                    return Err(Side::Target(Fault::Key));
-                };
-                let source = from
-                    .memory
-                    .view
-                    .slice(source, len)
-                    .map_err(|error| Side::Source(error.into()))?;
-                let target = to
-                    .memory
-                    .view
-                    .slice_mut(target, len)
-                    .map_err(|error| Side::Target(error.into()))?;
-                source
-                    .copy_to(&target)
-                    .map_err(|error| Side::Target(error.into()))?;
+            Piece::Guest(source) => {
+                let target = to.room(at, source.len()).map_err(Side::Target)?;
+                let len = target.len().min(body_left);
+                copy(&source, &target, len).map_err(Side::Target)?;
+                if target.len() == left {
+                    // What is left of the message is at hand.
+                    return copy_tail(&source, &target, len);
+                }
                 len
             }
         };
         at += moved as u64;
     }
-    if last && body < len {
+    if at < end {
         let mut tail = [0; TAIL];
         let tail = &mut tail[..len - body];
-        from.read(end, tail).map_err(Side::Source)?;
-        to.store_tail(end, tail).map_err(Side::Target)?;
+        from.read(at, tail).map_err(Side::Source)?;
+        to.store_tail(at, tail).map_err(Side::Target)?;
     }
     Ok(())
+}
+
+/// Copies the first `len` bytes of `source`, which has as many.
+#[inline]
+fn copy(source: &DmaSlice<'_>, target: &DmaSliceMut<'_>, len: usize) -> Result<()> {
+    Ok(source
+        .subslice(0, len)?
+        .copy_to(&target.subslice(0, len)?)?)
+}
+
+/// Copies what `target` has from `at` on, at most [`TAIL`] bytes, after everything before it.
+#[inline]
+fn copy_tail(
+    source: &DmaSlice<'_>,
+    target: &DmaSliceMut<'_>,
+    at: usize,
+) -> std::result::Result<(), Side> {
+    let mut tail = [0; TAIL];
+    let rest = &mut tail[..target.len() - at];
+    source
+        .read(at, rest)
+        .map_err(|error| Side::Source(error.into()))?;
+    fence(Ordering::Release);
+    if rest.len() < TAIL || store_word(target, at, tail).is_err() {
+        let rest = &tail[..target.len() - at];
+        return target
+            .write(at, rest)
+            .map_err(|error| Side::Target(error.into()));
+    }
+    Ok(())
+}
+
+/// Stores 8 bytes in one store after all earlier ones, if they are aligned.
+#[inline]
+fn store_word(
+    target: &DmaSliceMut<'_>,
+    at: usize,
+    word: [u8; TAIL],
+) -> std::result::Result<(), DmaError> {
+    target.store_u64(at, u64::from_ne_bytes(word), Ordering::Release)
 }
 
 /// Which side of a transfer is at fault.

@@ -2,6 +2,7 @@
 
 //! Guest memory as the verbs see it: page lists, rings and memory regions.
 
+mod card;
 mod copy;
 mod fast;
 mod mr;

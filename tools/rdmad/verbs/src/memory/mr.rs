@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use virtio_rdma_abi::ib::AccessFlags;
 
+use super::card::{Cards, Flat};
 use super::fast::{FastMr, Mapped};
 use super::window::{WindowCount, WindowTable};
 use super::{Binding, PageMap, Reached, Region};
@@ -84,6 +85,7 @@ pub(crate) struct Registration {
 #[derive(Debug)]
 pub(crate) struct MrTable {
     table: Table<Mr>,
+    cards: Cards,
     windows: WindowTable,
     /// Next variant of each number's key.
     variants: Box<[AtomicU8]>,
@@ -98,6 +100,7 @@ impl MrTable {
         Self {
             // Number 0 stays unused: key 0 opens nothing.
             table: Table::new(1..max_mr + 1),
+            cards: Cards::new(max_mr + 1),
             variants: random_variants(0..max_mr + 1),
             // Of two kinds of key, only one has a number.
             windows: WindowTable::new(max_mr + 1..max_mr + 1 + max_mw),
@@ -131,8 +134,14 @@ impl MrTable {
     ) -> Result<(u32, u32)> {
         let (reserved, key) = self.reserve()?;
         let region = Region::new(key, access, base, Arc::new(pages));
+        let flat = region.flat(pd.number());
         let kind = Kind::Fixed(Arc::new(region));
-        Ok((Self::make(reserved, pd, kind, charge), key))
+        let number = Self::make(reserved, pd, kind, charge);
+        // Who had the number before is gone, and no worker is at it any more.
+        if let Some(flat) = flat {
+            self.cards.write(number, key, flat);
+        }
+        Ok((number, key))
     }
 
     /// Makes a new MR for fast registration of up to `max_pages` pages known and returns its number and first key.
@@ -246,7 +255,7 @@ impl MrTable {
     }
 
     /// Makes MR `number` into this, under its old key; `charge` is there if it has new pages. Workers may still use what it
-    /// was until they are synchronised with.
+    /// was until they are synchronised with; then [`replaced`](Self::replaced) is to be called.
     ///
     /// # Errors
     ///
@@ -277,8 +286,20 @@ impl MrTable {
             is_revoked: AtomicBool::new(false),
             windows: WindowCount::default(),
         };
+        self.cards.blank(number);
         self.table.replace(number, Arc::new(new));
         Ok(())
+    }
+
+    /// Workers have been synchronised with since MR `number` was replaced.
+    pub(crate) fn replaced(&self, number: u32) {
+        let flat = |mr: &Mr| {
+            let region = mr.fixed()?;
+            Some((region.key(), region.flat(mr.pd.number())?))
+        };
+        if let Some((key, flat)) = self.table.with(number, flat).flatten() {
+            self.cards.write(number, key, flat);
+        }
     }
 
     /// Removes an MR: its key opens nothing from now on. Workers may still use it until they are synchronised with;
@@ -290,7 +311,10 @@ impl MrTable {
     pub(crate) fn remove(&self, number: u32) -> Result<Arc<Mr>> {
         let idle = self.table.with(number, |mr| mr.windows.close());
         match idle {
-            Some(true) => self.table.remove(number).ok_or(Errno::INVAL),
+            Some(true) => {
+                self.cards.blank(number);
+                self.table.remove(number).ok_or(Errno::INVAL)
+            }
             Some(false) => Err(Errno::BUSY),
             None => Err(Errno::INVAL),
         }
@@ -303,6 +327,9 @@ impl MrTable {
             let windowless = |region: &Arc<Region>| !region.access().contains(AccessFlags::MW_BIND);
             let can_be = mr.fixed().is_some_and(windowless);
             mr.is_revoked.fetch_or(can_be, Ordering::Release);
+            if can_be {
+                self.cards.blank(number);
+            }
             can_be
         };
         self.table.with(number, revoke) == Some(true)
@@ -321,30 +348,39 @@ impl MrTable {
 
     /// What `key` opens for `len` bytes at `addr` with all rights of `access`, to work of PD `pdn`.
     #[inline]
-    pub(crate) fn open(
+    pub(super) fn open(
         &self,
         key: u32,
         pdn: u32,
         addr: u64,
         len: u64,
         access: AccessFlags,
-    ) -> KeyResult<Arc<Region>> {
+    ) -> KeyResult<Opened> {
+        if let Some(flat) = self.cards.read(number_of(key), key) {
+            let open = flat.allows(pdn, addr, len, access);
+            return open.then_some(Opened::Flat(flat)).ok_or(KeyFault);
+        }
         let open = |region: &Arc<Region>| region.open(key, addr, len, access);
-        self.visit(key, pdn, open).flatten().ok_or(KeyFault)
+        let region = self.visit(key, pdn, open).flatten();
+        region.map(Opened::Region).ok_or(KeyFault)
     }
 
     /// As [`open`](Self::open), for work of a peer at a QP: windows open too.
     #[inline]
-    pub(crate) fn open_remote(
+    pub(super) fn open_remote(
         &self,
         key: u32,
         by: Reached,
         addr: u64,
         len: u64,
         access: AccessFlags,
-    ) -> KeyResult<Arc<Region>> {
+    ) -> KeyResult<Opened> {
+        if !self.windows.owns(key) {
+            return self.open(key, by.pdn, addr, len, access);
+        }
         let open = |region: &Arc<Region>| region.open(key, addr, len, access);
-        self.visit_remote(key, by, open).flatten().ok_or(KeyFault)
+        let region = self.windows.visit(key, by, open).flatten();
+        region.map(Opened::Region).ok_or(KeyFault)
     }
 
     /// Whether [`open_remote`](Self::open_remote) would succeed.
@@ -357,7 +393,11 @@ impl MrTable {
         len: u64,
         access: AccessFlags,
     ) -> KeyResult<()> {
-        granted(self.visit_remote(key, by, |region| region.allows(key, addr, len, access)))
+        if !self.windows.owns(key) {
+            return self.check(key, by.pdn, addr, len, access);
+        }
+        let allows = |region: &Arc<Region>| region.allows(key, addr, len, access);
+        granted(self.windows.visit(key, by, allows))
     }
 
     /// Whether `key` names memory with all rights of `access` to work of a peer at a QP, wherever that is.
@@ -389,7 +429,11 @@ impl MrTable {
         len: u64,
         access: AccessFlags,
     ) -> KeyResult<()> {
-        granted(self.visit(key, pdn, |region| region.allows(key, addr, len, access)))
+        let allowed = match self.cards.read(number_of(key), key) {
+            Some(flat) => Some(flat.allows(pdn, addr, len, access)),
+            None => self.visit(key, pdn, |region| region.allows(key, addr, len, access)),
+        };
+        granted(allowed)
     }
 
     /// Calls `visit` with what the MR that `key` names has open to work of PD `pdn`, if anything.
@@ -405,6 +449,36 @@ impl MrTable {
             }
         };
         self.table.with(number_of(key), visit).flatten()
+    }
+}
+
+/// Memory that a key opened. It stays what it is as long as the turn of the worker, or as this, lives.
+#[derive(Debug)]
+pub(super) enum Opened {
+    /// In one piece.
+    Flat(Flat),
+    /// Any.
+    Region(Arc<Region>),
+}
+
+impl Opened {
+    /// How many bytes there are from `addr` on, which is inside.
+    #[inline]
+    pub(super) fn rest(&self, addr: u64) -> u64 {
+        match self {
+            Self::Flat(flat) => flat.rest(addr),
+            Self::Region(region) => region.rest(addr),
+        }
+    }
+
+    /// The DMA address of `addr`, which is inside, and how many bytes follow it in one piece, those behind its end among
+    /// them.
+    #[inline]
+    pub(super) fn find(&self, addr: u64) -> (u64, u64) {
+        match self {
+            Self::Flat(flat) => flat.find(addr),
+            Self::Region(region) => region.find(addr),
+        }
     }
 }
 

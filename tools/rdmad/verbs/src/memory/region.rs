@@ -7,6 +7,7 @@ use std::thread;
 
 use virtio_rdma_abi::ib::AccessFlags;
 
+use super::card::Flat;
 use super::PageMap;
 use crate::error::{require, Errno, Result};
 
@@ -131,6 +132,18 @@ impl Region {
     #[inline]
     pub(super) fn names(&self, key: u32, access: AccessFlags) -> bool {
         self.key == key && self.access.contains(access)
+    }
+
+    /// All of it as it would be on a card, if it is in one piece.
+    pub(super) fn flat(&self, pdn: u32) -> Option<Flat> {
+        let (iova, contiguous) = self.pages.find(self.start);
+        (contiguous >= self.len).then_some(Flat {
+            pdn,
+            access: self.access,
+            base: self.base,
+            iova,
+            len: self.len,
+        })
     }
 
     /// Itself, if it [allows](Self::allows) this.

@@ -82,8 +82,15 @@ pub(crate) struct RingView<'a> {
     view: &'a DmaView,
     /// The whole ring, if it is one piece.
     whole: Option<DmaSliceMut<'a>>,
+    /// Pages of one that is not, by their numbers: those that were accessed last.
+    recent: [Cell<Option<(u32, DmaSliceMut<'a>)>>; RECENT],
     lost: Cell<bool>,
 }
+
+/// Pages of a ring that are found at once: of work requests, of what is available and of what is used.
+const RECENT: usize = 4;
+/// The least size of pages, which no access crosses.
+const PAGE: u32 = 1 << *PAGE_SHIFT_RANGE.start();
 
 impl<'a> RingView<'a> {
     /// Access through `view`.
@@ -104,6 +111,7 @@ impl<'a> RingView<'a> {
             ring,
             view,
             whole,
+            recent: [const { Cell::new(None) }; RECENT],
             lost: Cell::new(lost),
         }
     }
@@ -123,10 +131,9 @@ impl<'a> RingView<'a> {
         let slice = match self.whole {
             Some(whole) => whole.subslice(offset as usize, len),
             None => match &self.ring.place {
-                Place::Pages(pages) => {
-                    let (iova, _) = pages.find(u64::from(offset));
-                    self.view.slice_mut(iova, len)
-                }
+                Place::Pages(pages) => self
+                    .page(pages, offset / PAGE)
+                    .and_then(|page| page.subslice((offset % PAGE) as usize, len)),
                 Place::Virtqueue(queue) => match queue.find(&self.ring.layout, offset) {
                     Some(iova) if !self.lost.get() => self.view.slice_mut(iova, len),
                     _ => return R::default(),
@@ -137,6 +144,19 @@ impl<'a> RingView<'a> {
             self.lost.set(true);
             R::default()
         })
+    }
+
+    /// Page `number` of a ring that is not one piece.
+    #[inline]
+    fn page(&self, pages: &PageMap, number: u32) -> std::result::Result<DmaSliceMut<'a>, DmaError> {
+        let recent = &self.recent[number as usize % RECENT];
+        if let Some((_, page)) = recent.get().filter(|(recent, _)| *recent == number) {
+            return Ok(page);
+        }
+        let (iova, _) = pages.find(u64::from(number * PAGE));
+        let page = self.view.slice_mut(iova, PAGE as usize)?;
+        recent.set(Some((number, page)));
+        Ok(page)
     }
 
     /// Copies the WQE in slot `slot` and returns how many of its bytes are there: all, but for a virtqueue, whose

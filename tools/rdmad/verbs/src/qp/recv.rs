@@ -17,6 +17,7 @@ use virtio_rdma_ring::DeviceQueue;
 
 use super::{Qp, Responder};
 use crate::counters::Counter;
+use crate::cq::Completions;
 use crate::gid::vlan_of;
 use crate::memory::{Fault, KeyFault, Memory, Message, Reached, RingMem, RingView};
 use crate::srq::Srq;
@@ -155,6 +156,8 @@ pub(crate) struct RecvTurn<'a> {
     pub(crate) device: &'a Device,
     pub(crate) view: &'a DmaView,
     ring: Option<RingView<'a>>,
+    /// Completions that its CQ has yet to get.
+    pub(crate) completions: Completions<'a>,
     /// The QP goes to RESET: work requests end without CQEs.
     silent: bool,
 }
@@ -167,6 +170,7 @@ impl<'a> RecvTurn<'a> {
             device,
             view,
             ring: qp.rq.as_ref().map(|ring| RingView::new(ring, view)),
+            completions: Completions::new(&qp.recv_cq, device, view),
             silent: false,
         }
     }
@@ -324,9 +328,7 @@ impl<'a> RecvTurn<'a> {
             }
         }
         let solicited = how.solicited || how.status != WcStatus::Success;
-        self.qp
-            .recv_cq
-            .complete(self.device, self.view, &cqe, solicited);
+        self.completions.push(cqe, solicited);
     }
 
     /// A request of the peer was executed: one in RTR is the first sign that the connection works.
@@ -350,6 +352,8 @@ impl<'a> RecvTurn<'a> {
         // Those of the SRQ are for its other QPs.
         if self.qp.srq.is_some() && !side.last_wqe_reached {
             side.last_wqe_reached = true;
+            // Its consumer polls the CQ in answer.
+            self.completions.deliver();
             self.qp.raise(self.device, AsyncEvent::QpLastWqeReached);
         }
         let (Some(queue), Some(ring)) = (&mut side.queue, &self.ring) else {
@@ -394,6 +398,6 @@ impl<'a> RecvTurn<'a> {
             return;
         }
         let cqe = self.qp.cqe(wr_id, status, opcode);
-        self.qp.recv_cq.complete(self.device, self.view, &cqe, true);
+        self.completions.push(cqe, true);
     }
 }

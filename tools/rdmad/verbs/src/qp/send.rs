@@ -19,6 +19,7 @@ use super::keys::is_registration;
 use super::pace::Pacer;
 use super::{Qp, Requester};
 use crate::counters::Counter;
+use crate::cq::Completions;
 use crate::direct::{Route, Transfer};
 use crate::gid::vlan_of;
 use crate::memory::{Memory, Message, RingView};
@@ -213,6 +214,8 @@ pub(crate) struct SendTurn<'a> {
     pub(crate) ring: RingView<'a>,
     /// When the turn began.
     pub(crate) now: Instant,
+    /// Completions that its CQ has yet to get.
+    pub(crate) completions: Completions<'a>,
     /// The QP goes to RESET: work requests end without CQEs.
     silent: bool,
 }
@@ -220,12 +223,18 @@ pub(crate) struct SendTurn<'a> {
 impl<'a> SendTurn<'a> {
     /// A turn of `qp`, whose send half the caller has locked.
     pub(crate) fn new(qp: &'a Qp, device: &'a Device, view: &'a DmaView) -> Self {
+        Self::at(qp, device, view, device.fabric().clock.now())
+    }
+
+    /// One that began at `now`.
+    pub(crate) fn at(qp: &'a Qp, device: &'a Device, view: &'a DmaView, now: Instant) -> Self {
         Self {
             qp,
             device,
             view,
             ring: RingView::new(&qp.sq, view),
-            now: device.fabric().clock.now(),
+            now,
+            completions: Completions::new(&qp.send_cq, device, view),
             silent: false,
         }
     }
@@ -313,9 +322,7 @@ impl<'a> SendTurn<'a> {
         if !self.silent && (posted.signaled || !success) {
             let mut cqe = self.qp.cqe(wr.id, status, posted.opcode);
             cqe.byte_len = wr.length;
-            self.qp
-                .send_cq
-                .complete(self.device, self.view, &cqe, !success);
+            self.completions.push(cqe, !success);
         }
     }
 
@@ -368,7 +375,7 @@ impl<'a> SendTurn<'a> {
                         WcStatus::WrFlushErr,
                         completion_opcode(&header),
                     );
-                    self.qp.send_cq.complete(self.device, self.view, &cqe, true);
+                    self.completions.push(cqe, true);
                 }
                 Ok(None) => return side.queue.enable_doorbell(&self.ring),
                 Err(_) => side.broken = true,

@@ -10,12 +10,14 @@ use roce::Pause;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, WcStatus};
 
 use super::{Qp, RecvTurn, Responder, SendSide, SendTurn};
-use crate::direct::{Step, Transfer};
+use crate::direct::{Route, Step, Target, Transfer};
 use crate::wire::{RecvEnv, SendEnv};
 use crate::Device;
 
 /// Bytes that a QP moves in a turn at most.
 const BUDGET: usize = 1 << 20;
+/// Bytes of packets that it sends in a turn: its peer, or the switch, takes them while they are in a cache.
+const WIRE_BUDGET: usize = 1 << 16;
 /// What a work request costs beside its bytes.
 pub(super) const COST_PER_WR: usize = 1024;
 /// Work requests that are flushed in a turn.
@@ -108,7 +110,7 @@ impl Qp {
         };
         let turn = RecvTurn::new(self, device, view);
         let sent = responder
-            .transmit(BUDGET, &mut RecvEnv::new(&turn, &mut side))
+            .transmit(WIRE_BUDGET, &mut RecvEnv::new(&turn, &mut side))
             .map(|sent| sent.pause);
         side.responder = Some(responder);
         match sent {
@@ -134,10 +136,8 @@ impl Qp {
             };
             let progress = if !self.is_connected() {
                 self.send_datagram(&turn, side, state, &mut budget)
-            } else if side.transfer.is_some() {
-                self.send_direct(&turn, side, &mut budget)
-            } else if side.is_drained() && side.route.is_some() {
-                self.begin_direct(&turn, side, state)
+            } else if side.transfer.is_some() || side.is_drained() && side.route.is_some() {
+                self.send_direct(&turn, side, state, &mut budget)
             } else {
                 self.send_wire(&turn, side, state, &mut budget)
             };
@@ -152,6 +152,7 @@ impl Qp {
                 Progress::Blocked => return Outcome::Blocked,
                 Progress::Waits => return Outcome::Idle,
                 Progress::Empty => {
+                    turn.completions.deliver();
                     self.report_drained(device, side, state);
                     return Outcome::more(
                         state == QpState::Rts && side.queue.enable_doorbell(&turn.ring),
@@ -166,48 +167,49 @@ impl Qp {
         }
     }
 
-    /// Takes a WQE whose data goes to its peer without packets.
-    fn begin_direct(&self, turn: &SendTurn<'_>, side: &mut SendSide, state: QpState) -> Progress {
-        if state != QpState::Rts {
-            return Progress::Empty;
-        }
-        match turn.fetch(side) {
-            Ok(Some(fetched)) => {
-                side.transfer = Some(Transfer::new(fetched, &side.attr));
-                Progress::Moved
-            }
-            Ok(None) => Progress::Empty,
-            Err(_) => Progress::Broken,
-        }
-    }
-
+    /// Executes WQEs whose data goes to the peer without packets, with the peer at hand until something is in the way.
     fn send_direct(
         &self,
         turn: &SendTurn<'_>,
         side: &mut SendSide,
+        state: QpState,
         budget: &mut usize,
     ) -> Progress {
-        let Some(mut transfer) = side.transfer.take() else {
-            return Progress::Empty;
+        let end = side.route.as_ref().and_then(Route::end);
+        let view = end.as_ref().map(|(device, _)| device.space.enter());
+        let mut target = match (&side.route, &end, &view) {
+            (Some(route), Some((device, qp)), Some(view)) => Target::new(route, device, qp, view),
+            _ => None,
         };
-        match transfer.step(turn, side, budget, turn.now) {
-            Step::Moved => {
-                side.transfer = Some(transfer);
-                Progress::Moved
-            }
-            Step::Waits => {
-                side.transfer = Some(transfer);
-                Progress::Waits
-            }
-            Step::Done(status) => {
-                turn.complete(&mut side.queue, &mut side.snapshots, transfer.wr(), status);
-                if status != WcStatus::Success {
-                    self.fail_send(turn.device);
+        while *budget > 0 && self.state() == Some(state) {
+            let mut transfer = match side.transfer.take() {
+                Some(transfer) => transfer,
+                None if state != QpState::Rts => return Progress::Empty,
+                None => match turn.fetch(side) {
+                    Ok(Some(fetched)) => Transfer::new(fetched, side.attr()),
+                    Ok(None) => return Progress::Empty,
+                    Err(_) => return Progress::Broken,
+                },
+            };
+            match transfer.step(turn, side, target.as_mut(), budget) {
+                Step::Moved => side.transfer = Some(transfer),
+                Step::Waits => {
+                    side.transfer = Some(transfer);
+                    return Progress::Waits;
                 }
-                *budget = budget.saturating_sub(COST_PER_WR);
-                Progress::Moved
+                Step::Done(status) => {
+                    turn.complete(&mut side.queue, &mut side.snapshots, transfer.wr(), status);
+                    if status != WcStatus::Success {
+                        self.fail_send(turn.device);
+                    }
+                    *budget = budget.saturating_sub(COST_PER_WR);
+                }
+            }
+            if turn.ring.lost() {
+                break;
             }
         }
+        Progress::Moved
     }
 
     /// Gives WQEs to the requester and has it send packets.
@@ -243,7 +245,7 @@ impl Qp {
         }
         let held = side.snapshots.are_held();
         let mut env = SendEnv::new(turn, side);
-        let sent = requester.transmit(*budget, turn.now, &mut env);
+        let sent = requester.transmit(WIRE_BUDGET.min(*budget), turn.now, &mut env);
         let idle = requester.is_empty();
         side.requester = Some(requester);
         if broken {

@@ -210,7 +210,7 @@ impl Responder {
     }
 
     /// Whether it has something to say.
-    pub(super) fn has_output(&self) -> bool {
+    pub(crate) fn has_output(&self) -> bool {
         matches!(self, Self::Rc(responder) if responder.has_output())
     }
 }

@@ -281,23 +281,19 @@ impl<'vm> Qp<'vm> {
 
     /// Posts raw bytes; rings the doorbell if the device asks for it.
     pub fn post_bytes(&self, bytes: &[u8]) {
-        let mut queue = self.sq_queue.borrow_mut();
-        let slot = queue.reserve().expect("room in the SQ");
-        self.sq.write(self.sq.layout.slot(slot), bytes);
-        if queue.publish(&self.sq) || is_rfc() {
+        if self.post_all(&[bytes]) || is_rfc() {
             self.ring_doorbell(DoorbellKind::Sq);
         }
     }
 
-    /// Posts several, and tells the device nothing of them.
-    pub fn post_all(&self, wqes: &[Vec<u8>]) {
+    /// Posts several. Returns whether the device asks for the doorbell.
+    pub fn post_all(&self, wqes: &[impl AsRef<[u8]>]) -> bool {
         let mut queue = self.sq_queue.borrow_mut();
         for bytes in wqes {
             let slot = queue.reserve().expect("room in the SQ");
-            self.sq.write(self.sq.layout.slot(slot), bytes);
+            self.sq.write(self.sq.layout.slot(slot), bytes.as_ref());
         }
-        // The caller rings whether or not the device asks for it.
-        let _ = queue.publish(&self.sq);
+        queue.publish(&self.sq)
     }
 
     pub fn post(&self, wr: &Wr) {

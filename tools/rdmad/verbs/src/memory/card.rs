@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What most keys open, at one look.
+//!
+//! An MR that was made with its memory, in one piece of DMA space, has a *card*: all that its key opens, on a cache line
+//! of its own, found by the MR's number. To read it takes no lock and no reference. For any other key, and while an MR
+//! changes, there is no card, and the table of MRs tells.
+//!
+//! A card is written only when it is blank and every turn that may have seen what was on it before has ended: an MR is
+//! destroyed or changed by control commands, which blank its card and then wait for the workers. So within one turn of a
+//! worker a card that bears a key stays as it is, or goes blank; what was read from it may be used until the turn ends,
+//! as it may be if it was found in the table.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::OnceLock;
+
+use virtio_rdma_abi::ib::AccessFlags;
+
+/// Cards that are made at a time.
+const BLOCK: usize = 64;
+/// What a blank card has for a key. No MR has it: its number is 0.
+const BLANK: u32 = 0;
+
+/// The cards of a table of MRs, by number.
+#[derive(Debug)]
+pub(super) struct Cards {
+    blocks: Box<[OnceLock<Box<[Card]>>]>,
+}
+
+/// What a key opens.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Card {
+    /// Stored last and looked at first.
+    key: AtomicU32,
+    pdn: AtomicU32,
+    access: AtomicU32,
+    base: AtomicU64,
+    len: AtomicU64,
+    iova: AtomicU64,
+}
+
+/// Memory in one piece under a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Flat {
+    /// PD.
+    pub pdn: u32,
+    /// Rights.
+    pub access: AccessFlags,
+    /// Address of its first byte in work requests, and in DMA space.
+    pub base: u64,
+    pub iova: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl Cards {
+    /// Blank cards for the numbers below `end`.
+    pub(super) fn new(end: u32) -> Self {
+        let blocks = (end as usize).div_ceil(BLOCK);
+        Self {
+            blocks: (0..blocks).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    /// Writes the card of MR `number`, which is blank, for `key`.
+    pub(super) fn write(&self, number: u32, key: u32, flat: Flat) {
+        let number = number as usize;
+        let Some(block) = self.blocks.get(number / BLOCK) else {
+            return;
+        };
+        let block = block.get_or_init(|| (0..BLOCK).map(|_| Card::default()).collect());
+        let card = &block[number % BLOCK];
+        card.pdn.store(flat.pdn, Ordering::Relaxed);
+        card.access.store(flat.access.0, Ordering::Relaxed);
+        card.base.store(flat.base, Ordering::Relaxed);
+        card.len.store(flat.len, Ordering::Relaxed);
+        card.iova.store(flat.iova, Ordering::Relaxed);
+        card.key.store(key, Ordering::Release);
+    }
+
+    /// Blanks the card of MR `number`. It may be written again when the workers have been synchronised with.
+    pub(super) fn blank(&self, number: u32) {
+        if let Some(card) = self.card(number) {
+            card.key.store(BLANK, Ordering::Release);
+        }
+    }
+
+    /// What `key` of MR `number` opens, if the card says so.
+    #[inline]
+    pub(super) fn read(&self, number: u32, key: u32) -> Option<Flat> {
+        let card = self.card(number)?;
+        if card.key.load(Ordering::Acquire) != key || key == BLANK {
+            return None;
+        }
+        Some(Flat {
+            pdn: card.pdn.load(Ordering::Relaxed),
+            access: AccessFlags(card.access.load(Ordering::Relaxed)),
+            base: card.base.load(Ordering::Relaxed),
+            iova: card.iova.load(Ordering::Relaxed),
+            len: card.len.load(Ordering::Relaxed),
+        })
+    }
+
+    #[inline]
+    fn card(&self, number: u32) -> Option<&Card> {
+        let number = number as usize;
+        let block = self.blocks.get(number / BLOCK)?.get()?;
+        block.get(number % BLOCK)
+    }
+}
+
+impl Flat {
+    /// Whether the `len` bytes at `addr` are inside and may be accessed so by work in PD `pdn`.
+    #[inline]
+    pub(super) fn allows(&self, pdn: u32, addr: u64, len: u64, access: AccessFlags) -> bool {
+        let inside = addr
+            .checked_sub(self.base)
+            .and_then(|offset| offset.checked_add(len))
+            .is_some_and(|end| end <= self.len);
+        inside && self.pdn == pdn && self.access.contains(access)
+    }
+
+    /// How many bytes there are from `addr` on, which is inside.
+    #[inline]
+    pub(super) fn rest(&self, addr: u64) -> u64 {
+        self.len - (addr - self.base)
+    }
+
+    /// The DMA address of `addr`, which is inside, and how many bytes follow it.
+    #[inline]
+    pub(super) fn find(&self, addr: u64) -> (u64, u64) {
+        (self.iova + (addr - self.base), self.rest(addr))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLAT: Flat = Flat {
+        pdn: 3,
+        access: AccessFlags::LOCAL_WRITE,
+        base: 0x1000,
+        iova: 0x9000,
+        len: 0x100,
+    };
+
+    #[test]
+    fn a_card_is_for_one_key() {
+        let cards = Cards::new(200);
+        assert_eq!(cards.read(130, 0x8201), None, "no block yet");
+        cards.write(130, 0x8201, FLAT);
+        assert_eq!(cards.read(130, 0x8201), Some(FLAT));
+        assert_eq!(cards.read(130, 0x8202), None);
+        assert_eq!(cards.read(131, 0), None, "a blank card");
+        assert_eq!(cards.read(5000, 1), None, "beyond the table");
+        cards.blank(130);
+        assert_eq!(cards.read(130, 0x8201), None);
+    }
+
+    #[test]
+    fn what_is_allowed() {
+        let write = AccessFlags::LOCAL_WRITE;
+        assert!(FLAT.allows(3, 0x1000, 0x100, write));
+        assert!(FLAT.allows(3, 0x10ff, 1, AccessFlags::NONE));
+        assert!(!FLAT.allows(4, 0x1000, 1, write), "PD");
+        assert!(
+            !FLAT.allows(3, 0x1000, 1, AccessFlags::REMOTE_READ),
+            "right"
+        );
+        assert!(!FLAT.allows(3, 0xfff, 1, write), "before");
+        assert!(!FLAT.allows(3, 0x1001, 0x100, write), "behind");
+        assert!(!FLAT.allows(3, u64::MAX, 2, write), "wraps");
+        assert_eq!(FLAT.find(0x1010), (0x9010, 0xf0));
+    }
+}
