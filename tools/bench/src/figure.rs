@@ -171,9 +171,13 @@ pub struct Failure {
 }
 
 impl Report {
-    /// Adds the figures, failures and notes of another one.
+    /// Adds the samples, failures and notes of another one.
     pub fn extend(&mut self, other: Self) {
-        self.figures.extend(other.figures);
+        for Figure { key, samples } in other.figures {
+            for value in samples.0 {
+                self.add(key.clone(), value);
+            }
+        }
         self.failures.extend(other.failures);
         self.notes.extend(other.notes);
     }
@@ -200,7 +204,10 @@ mod tests {
         for value in [3.0, 1.0, 2.0, 10.0] {
             report.add(Key::new("copy", "host", "MB/s").size(64), value);
         }
-        report.add(Key::new("copy", "host", "MB/s").size(128), 7.0);
+        let mut other = Report::default();
+        other.add(Key::new("copy", "host", "MB/s").size(128), 7.0);
+        other.add(Key::new("copy", "host", "MB/s").size(64), 2.5);
+        report.extend(other);
         assert_eq!(report.figures.len(), 2);
         let samples = &report.figures[0].samples;
         assert_eq!(
