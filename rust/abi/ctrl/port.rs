@@ -2,6 +2,8 @@
 
 //! Commands about the port: its attributes, P_Keys, GIDs and counters.
 
+use core::ffi::CStr;
+
 use super::super::ib::PortCaps;
 use super::super::wire::Wire;
 use super::{Command, Empty, Request, MAX_REQUEST, MAX_RESPONSE};
@@ -164,3 +166,52 @@ wire_struct! {
     }
 }
 request!(CmdQueryCounters, QueryCounters, RspQueryCounters);
+
+/// The counters by name. One that is missing does not compile.
+macro_rules! counters {
+    ($($field:ident),* $(,)?) => {
+        impl RspQueryCounters {
+            /// The names of the counters, in their order.
+            pub const NAMES: [&'static CStr; Self::SIZE / u64::SIZE] =
+                [$(name(concat!(stringify!($field), "\0"))),*];
+
+            /// The values, in the same order.
+            pub const fn values(&self) -> [u64; Self::NAMES.len()] {
+                let Self { $($field),* } = *self;
+                [$($field),*]
+            }
+        }
+    };
+}
+
+const fn name(text: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("an identifier has no zero"),
+    }
+}
+
+counters! {
+    tx_packets,
+    tx_bytes,
+    rx_packets,
+    rx_bytes,
+    direct_tx_messages,
+    direct_tx_bytes,
+    direct_rx_messages,
+    direct_rx_bytes,
+    retransmitted_packets,
+    timeouts,
+    naks_sent,
+    naks_received,
+    rnr_naks_sent,
+    rnr_naks_received,
+    out_of_sequence,
+    duplicates,
+    bad_packets,
+    pkey_violations,
+    qkey_violations,
+    rkey_violations,
+    lkey_violations,
+    paced_bytes,
+}

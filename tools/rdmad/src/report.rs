@@ -2,9 +2,12 @@
 
 //! What the status of the daemon consists of, and how it reads.
 
+use std::borrow::Cow;
+use std::ffi::CStr;
 use std::fmt;
 
 use serde::Serialize;
+use serde::Serializer;
 use verbs::DataPath;
 use verbs::Device;
 use verbs::QpStatus;
@@ -101,7 +104,7 @@ impl Port {
             cqs: status.cqs,
             mrs: status.mrs,
             qps: status.qps.iter().map(Qp::from).collect(),
-            counters: Counters::from(&status.counters),
+            counters: Counters(status.counters),
         }
     }
 }
@@ -150,55 +153,27 @@ impl From<Stats> for Frames {
     }
 }
 
-macro_rules! counters {
-    ($($field:ident),* $(,)?) => {
-        /// The counters of QUERY_COUNTERS.
-        #[derive(Debug, Serialize)]
-        struct Counters {
-            $($field: u64,)*
-        }
+/// The counters of QUERY_COUNTERS.
+#[derive(Debug)]
+struct Counters(RspQueryCounters);
 
-        impl From<&RspQueryCounters> for Counters {
-            fn from(from: &RspQueryCounters) -> Self {
-                let RspQueryCounters { $($field),* } = *from;
-                Self { $($field),* }
-            }
-        }
+impl Counters {
+    /// All, with their names.
+    fn named(&self) -> impl Iterator<Item = (Cow<'static, str>, u64)> {
+        let names = RspQueryCounters::NAMES.map(CStr::to_string_lossy);
+        names.into_iter().zip(self.0.values())
+    }
 
-        impl Counters {
-            /// Those that are not 0, with their names.
-            fn counted(&self) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($field), self.$field)),*]
-                    .into_iter()
-                    .filter(|(_, value)| *value != 0)
-            }
-        }
-    };
+    /// Those that are not 0.
+    fn counted(&self) -> impl Iterator<Item = (Cow<'static, str>, u64)> {
+        self.named().filter(|(_, value)| *value != 0)
+    }
 }
 
-counters! {
-    tx_packets,
-    tx_bytes,
-    rx_packets,
-    rx_bytes,
-    direct_tx_messages,
-    direct_tx_bytes,
-    direct_rx_messages,
-    direct_rx_bytes,
-    retransmitted_packets,
-    timeouts,
-    naks_sent,
-    naks_received,
-    rnr_naks_sent,
-    rnr_naks_received,
-    out_of_sequence,
-    duplicates,
-    bad_packets,
-    pkey_violations,
-    qkey_violations,
-    rkey_violations,
-    lkey_violations,
-    paced_bytes,
+impl Serialize for Counters {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.named())
+    }
 }
 
 impl fmt::Display for Report {

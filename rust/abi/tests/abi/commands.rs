@@ -607,6 +607,18 @@ fn counters() {
 }
 
 #[test]
+fn counters_have_names_in_their_order() {
+    let bytes: Vec<u8> = (1..=22u64).flat_map(u64::to_le_bytes).collect();
+    let counters = RspQueryCounters::get(&bytes);
+    assert!(counters.values().into_iter().eq(1..=22));
+    let names = RspQueryCounters::NAMES;
+    assert_eq!(
+        (names[0], names[9], names[21]),
+        (c"tx_packets", c"timeouts", c"paced_bytes")
+    );
+}
+
+#[test]
 fn requests_name_their_command_and_response() {
     fn pair<R: Request>() -> (u8, usize) {
         (R::COMMAND.value(), <R::Response as Wire>::SIZE)
