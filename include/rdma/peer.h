@@ -38,7 +38,8 @@ struct rdma_peer_range {
  * @get_range: finds memory of the context by its address. Returns 0, or -ENXIO for what is no address of the peer and
  *	so is one of the process, or another error, with which the registration fails.
  *
- * All callbacks may sleep. Those for one context may run at the same time, but for the one that puts it.
+ * Contexts are got and ranges looked up in the process that asks, so that the peer may judge by its credentials. All
+ * callbacks may sleep. Those for one context may run at the same time, but for the one that puts it.
  */
 struct rdma_peer {
 	struct module *owner;
