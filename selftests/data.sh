@@ -20,6 +20,7 @@ if in_rfc_mode; then
 		--skip "data_inline=uverbs does not copy the payload of inline data"
 		--skip "datagram_messages=uverbs does not copy the payload of inline data"
 		--skip "datagram_forged=address vectors are not memory of processes"
+		--skip "error_invalidate_user_key=SEND_WITH_INV goes with fast registration"
 		--skip "event_of_violation=there are no asynchronous events"
 		--skip "group_without_echo=the machines withhold groups too"
 		--skip "dmabuf_udmabuf=the machines withhold the memory of peers too"

@@ -131,16 +131,20 @@ is_member() { at "$1" ip -4 maddress show dev "$(netdev "$1")" | grep -q " $2\$"
 
 # Ten messages from one VM to a group that the other one has joined: the receiver ends when it has them all. That the
 # network device joins is what switches go by, which look for its membership reports.
-# The arguments are the sending VM and the receiving one.
+# The arguments are the sending VM, the receiving one, and how often the messages are sent at most: once, but by a device
+# that may lose what was posted right before its QP was destroyed, as mckey destroys it.
 mckey_from_to() {
-	local sender=$1 receiver=$2 status=0
+	local sender=$1 receiver=$2 times=${3:-1} status=0 pid
 	: >"$work/receiver"
-	at "$receiver" timeout 60 stdbuf -oL mckey -m 239.9.18.1 -b "10.9.0.$receiver" -C 10 >"$work/receiver" 2>&1 &
+	at "$receiver" timeout 120 stdbuf -oL mckey -m 239.9.18.1 -b "10.9.0.$receiver" -C 10 >"$work/receiver" 2>&1 &
+	pid=$!
 	# Its host is a member before its QP is.
-	until_ok 30 grep -q 'joined dgid' "$work/receiver"
+	until_ok 60 grep -q 'joined dgid' "$work/receiver"
 	is_member "$receiver" 239.9.18.1
-	at "$sender" timeout 60 mckey -s -m 239.9.18.1 -b "10.9.0.$sender" -C 10 || status=$?
-	wait $! || status=$?
+	while ((times-- > 0)) && kill -0 $pid; do
+		at "$sender" timeout 120 mckey -s -m 239.9.18.1 -b "10.9.0.$sender" -C 10 || status=$?
+	done
+	wait $pid || status=$?
 	cat "$work/receiver"
 	((status == 0)) && grep -q 'data transfers complete' "$work/receiver" && ! is_member "$receiver" 239.9.18.1
 }

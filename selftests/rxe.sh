@@ -55,11 +55,12 @@ test_verbs_with_rxe_as_client() {
 test_rc_pingpong() { pair -g ibv_rc_pingpong -n 100 -c; }
 test_rc_pingpong_events() { pair -g ibv_rc_pingpong -n 100 -c -e; }
 test_write_bw() { pair -x ib_write_bw -s 65536 -n 100; }
-test_read_bw() { pair -x ib_read_bw -s 65536 -n 100; }
+# perftest takes the peer's number of outstanding READs for its own, and rxe's is larger than our device allows.
+test_read_bw() { pair -x ib_read_bw -s 65536 -n 100 -o 16; }
 test_send_bw() { pair -x ib_send_bw -s 65536 -n 100; }
 
 test_multicast() { mckey_from_to 1 2; }
-test_multicast_back() { mckey_from_to 2 1; }
+test_multicast_back() { mckey_from_to 2 1 5; }
 
 verbs_tests=("$@")
 run_tests test_verbs_with_rxe_as_server test_verbs_with_rxe_as_client test_rc_pingpong test_rc_pingpong_events \

@@ -67,7 +67,9 @@ pub fn changed(session: &mut Session) -> Result<()> {
 pub fn refusals(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let source = end.memory(8)?;
-    let mut mr = Mr::new(&end.pd, SIZE, access::ALL | access::MW_BIND)?;
+    let has_windows = session.context.limits()?.flags & ffi::IBV_DEVICE_MEM_WINDOW != 0;
+    let bindable = if has_windows { access::MW_BIND } else { 0 };
+    let mut mr = Mr::new(&end.pd, SIZE, access::ALL | bindable)?;
     let expect = |what: &str, result: Result<()>, number: i32| -> Result<()> {
         let error = refused(what, result)?;
         ensure!(errno(&error) == Some(number), "{what}: {error:#}");
@@ -77,7 +79,7 @@ pub fn refusals(session: &mut Session) -> Result<()> {
     let rights = Some(access::REMOTE_WRITE);
     expect("remote rights alone", mr.change(None, None, rights), EINVAL)?;
     // A window keeps it as it is.
-    if session.context.limits()?.flags & ffi::IBV_DEVICE_MEM_WINDOW != 0 {
+    if has_windows {
         let mut mw = Mw::new(&end.pd, MwKind::One)?;
         mw.bind(&end.qp, 1, &Shown::of(&mr, 0, 100, 0))?;
         end.sent()?.ok()?;
