@@ -18,13 +18,18 @@ use verbs::DeviceConfig;
 use verbs::Fabric;
 use verbs::FramePort;
 use verbs::Virtqueues;
-use virtio_rdma_abi::config::CONFIG_SIZE;
+use virtio_rdma_abi::config::OwnRingsConfig;
+use virtio_rdma_abi::config::RateLimitConfig;
+use virtio_rdma_abi::config::SrqConfig;
 use virtio_rdma_abi::config::DOORBELL_SHM_ID;
 use virtio_rdma_abi::config::F_MULTICAST;
+use virtio_rdma_abi::config::F_RATE_LIMIT;
 use virtio_rdma_abi::config::F_RESIZE_CQ;
 use virtio_rdma_abi::config::F_RING_ADDR;
 use virtio_rdma_abi::config::F_SRQ;
 use virtio_rdma_abi::config::OWN_RINGS_CONFIG_OFFSET;
+use virtio_rdma_abi::config::RATE_LIMIT_CONFIG_OFFSET;
+use virtio_rdma_abi::config::SRQ_CONFIG_OFFSET;
 use virtio_rdma_abi::ctrl::CONTROL_QUEUE;
 use virtio_rdma_abi::ctrl::MAX_REQUEST;
 use virtio_rdma_abi::ctrl::MAX_RESPONSE;
@@ -40,14 +45,24 @@ const PCI_CLASS: u32 = 0x02_80_00;
 /// Control commands in one turn; then a reset that waits has its own.
 const BATCH: usize = 16;
 
+/// Parts of the configuration that belong to feature bits: number of the bit, offset, length. Where the bit is not offered
+/// they are reserved, so zero.
+const CONFIG_PARTS: [(u32, usize, usize); 3] = [
+    (F_RING_ADDR, OWN_RINGS_CONFIG_OFFSET, OwnRingsConfig::SIZE),
+    (F_SRQ, SRQ_CONFIG_OFFSET, SrqConfig::SIZE),
+    (
+        F_RATE_LIMIT,
+        RATE_LIMIT_CONFIG_OFFSET,
+        RateLimitConfig::SIZE,
+    ),
+];
+
 /// One VM's device.
 pub struct RdmaDevice {
     verbs: Arc<Device>,
     queues: Arc<TransportQueues>,
     features: u64,
     queue_sizes: Vec<u16>,
-    /// Bytes of the configuration that are defined; the others are reserved, so zero.
-    config_len: usize,
     doorbells: u64,
 }
 
@@ -89,10 +104,6 @@ impl RdmaDevice {
             queues,
             features: (Device::features() | TRANSPORT_FEATURES) & !withheld,
             queue_sizes: limits.virtqueue_sizes(),
-            config_len: match withheld & (1 << F_RING_ADDR) {
-                0 => CONFIG_SIZE,
-                _ => OWN_RINGS_CONFIG_OFFSET,
-            },
             doorbells: u64::from(limits.doorbell_pages),
         }
     }
@@ -136,8 +147,12 @@ impl VirtioDevice for RdmaDevice {
     }
 
     fn config_read(&self, offset: usize, data: &mut [u8]) {
-        let config = self.verbs.config_space();
-        let config = &config[..self.config_len];
+        let mut config = self.verbs.config_space();
+        for (bit, part, len) in CONFIG_PARTS {
+            if self.features & (1 << bit) == 0 {
+                config[part..][..len].fill(0);
+            }
+        }
         for (i, byte) in data.iter_mut().enumerate() {
             *byte = config.get(offset + i).copied().unwrap_or(0);
         }

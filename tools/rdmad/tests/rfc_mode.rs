@@ -13,7 +13,9 @@ use std::process::Stdio;
 use common::*;
 use virtio_rdma_abi::config::Config;
 use virtio_rdma_abi::config::OwnRingsConfig;
+use virtio_rdma_abi::config::RateLimitConfig;
 use virtio_rdma_abi::config::OWN_RINGS_CONFIG_OFFSET;
+use virtio_rdma_abi::config::RATE_LIMIT_CONFIG_OFFSET;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::*;
@@ -252,6 +254,10 @@ fn a_driver_without_own_rings_is_served_again_and_again() {
         let own = reg::CONFIG + OWN_RINGS_CONFIG_OFFSET as u64;
         let own = driver.client.read(2, own, OwnRingsConfig::SIZE as u32);
         assert_eq!(own.unwrap().iter().all(|&byte| byte == 0), withhold);
+        let rates = reg::CONFIG + RATE_LIMIT_CONFIG_OFFSET as u64;
+        let rates = driver.client.read(2, rates, RateLimitConfig::SIZE as u32);
+        let rates = RateLimitConfig::get(&rates.unwrap());
+        assert!(rates.min_rate > 0, "they do not need own rings");
         for _driver in 0..2 {
             start(&mut driver, TRANSPORT, numbers);
             let pdn = call(&mut driver, CmdCreatePd::ZERO).unwrap().pdn;
