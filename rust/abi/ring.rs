@@ -46,11 +46,14 @@ wire_struct! {
 /// Offsets of the parts of a ring, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
-    slots: u32,
     slot_shift: u8,
     // Computed once: they are looked up for each work request.
-    avail: u32,
-    used: u32,
+    /// Number of slots less one: a power of two less one.
+    mask: u32,
+    avail_idx: u32,
+    avail_ring: u32,
+    used_idx: u32,
+    used_ring: u32,
     avail_event: u32,
     arm: u32,
 }
@@ -76,10 +79,12 @@ impl RingLayout {
         let avail_event = used + 4 + 8 * slots;
         let arm = align(avail_event + 2);
         Some(Self {
-            slots,
             slot_shift,
-            avail,
-            used,
+            mask: slots - 1,
+            avail_idx: avail + 2,
+            avail_ring: avail + 4,
+            used_idx: used + 2,
+            used_ring: used + 4,
             avail_event,
             arm,
         })
@@ -88,7 +93,7 @@ impl RingLayout {
     /// Number of slots.
     #[inline]
     pub const fn slots(&self) -> u32 {
-        self.slots
+        self.mask + 1
     }
 
     /// Slot size is `1 << slot_shift` bytes.
@@ -103,46 +108,52 @@ impl RingLayout {
         1 << self.slot_shift
     }
 
+    /// The slot of a position: slots are taken in turn.
+    #[inline]
+    pub const fn slot_index(&self, position: u16) -> usize {
+        (position as u32 & self.mask) as usize
+    }
+
     /// Offset of slot `index`; the index is taken modulo the number of slots.
     #[inline]
     pub const fn slot(&self, index: u16) -> u32 {
-        (index as u32 & (self.slots - 1)) << self.slot_shift
+        (index as u32 & self.mask) << self.slot_shift
     }
 
     /// Offset of `avail.flags`.
     #[inline]
     pub const fn avail(&self) -> u32 {
-        self.avail
+        self.avail_idx - 2
     }
 
     /// Offset of `avail.idx`.
     #[inline]
     pub const fn avail_idx(&self) -> u32 {
-        self.avail + 2
+        self.avail_idx
     }
 
     /// Offset of `avail.ring[index % n]`.
     #[inline]
     pub const fn avail_ring(&self, index: u16) -> u32 {
-        self.avail + 4 + 2 * (index as u32 & (self.slots - 1))
+        self.avail_ring + 2 * (index as u32 & self.mask)
     }
 
     /// Offset of `used.flags`.
     #[inline]
     pub const fn used(&self) -> u32 {
-        self.used
+        self.used_idx - 2
     }
 
     /// Offset of `used.idx`.
     #[inline]
     pub const fn used_idx(&self) -> u32 {
-        self.used + 2
+        self.used_idx
     }
 
     /// Offset of `used.ring[index % n]`: le32 slot, le32 length.
     #[inline]
     pub const fn used_ring(&self, index: u16) -> u32 {
-        self.used + 4 + 8 * (index as u32 & (self.slots - 1))
+        self.used_ring + 8 * (index as u32 & self.mask)
     }
 
     /// Offset of `used.avail_event`.

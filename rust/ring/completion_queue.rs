@@ -12,21 +12,17 @@ use super::Armed;
 use super::RingError;
 use super::RingMemory;
 
-/// One element of a completion queue that the device has filled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
-    /// The slot that holds the CQE.
-    pub slot: u16,
-}
-
 /// Consumer of a completion queue.
 ///
-/// All slots are the device's but those between [`peek`](Self::peek) and [`give_back`](Self::give_back).
+/// All slots are the device's but those between [`take`](Self::take) and [`publish`](Self::publish). The device takes
+/// them in the order in which they were made available and completes in the same order, so the completion at position `p`
+/// is in slot `p` modulo the number of slots: the ring of available slot numbers never changes, and the entries of the
+/// used ring say nothing new.
 #[derive(Debug)]
 pub struct CompletionQueue {
     layout: RingLayout,
     slots: u16,
-    /// Position of the next entry of the used ring.
+    /// Position of the next completion.
     next: u16,
     /// used.idx as last read and checked.
     seen: u16,
@@ -57,41 +53,36 @@ impl CompletionQueue {
         &self.layout
     }
 
-    /// The oldest completion that has not been given back, or `None` when the queue is empty.
+    /// Takes the oldest completion and returns its position, or `None` when the queue is empty. Its CQE is at
+    /// [`RingLayout::slot`] of the position, and stays there until the next [`publish`](Self::publish).
     ///
     /// # Errors
     ///
-    /// [`RingError::IndexJump`] or [`RingError::BadSlot`] if the used ring makes no sense. The queue is of no use
-    /// from then on.
+    /// [`RingError::IndexJump`] if `used.idx` makes no sense.
     #[inline]
-    pub fn peek<M: RingMemory + ?Sized>(
-        &mut self,
-        memory: &M,
-    ) -> Result<Option<Completion>, RingError> {
-        if self.next == self.seen && !self.look(memory)? {
-            return Ok(None);
+    pub fn take<M: RingMemory + ?Sized>(&mut self, memory: &M) -> Result<Option<u16>, RingError> {
+        let position = self.next;
+        if position == self.seen {
+            let used = u16::from_le(memory.load_u16_acquire(self.layout.used_idx()));
+            if used == position {
+                return Ok(None);
+            }
+            if used.wrapping_sub(position) > self.slots {
+                return Err(RingError::IndexJump);
+            }
+            self.seen = used;
         }
-        self.entry(memory, self.next).map(Some)
+        self.next = position.wrapping_add(1);
+        Ok(Some(position))
     }
 
-    /// Whether all completions before `used.idx` `index` were given back.
+    /// Whether all completions before `used.idx` `index` were taken.
     #[inline]
     pub fn is_at(&self, index: u16) -> bool {
         self.next == index
     }
 
-    /// Gives the slot of `completion`, the one that [`peek`](Self::peek) returned last, back. The device can use it
-    /// after the next [`publish`](Self::publish).
-    #[inline]
-    pub fn give_back<M: RingMemory + ?Sized>(&mut self, memory: &M, completion: Completion) {
-        // The available ring always holds the rest of the slots, so that its end, a whole ring after `next`, has the
-        // index of `next`.
-        let entry = self.layout.avail_ring(self.next);
-        memory.store_u16(entry, completion.slot.to_le());
-        self.next = self.next.wrapping_add(1);
-    }
-
-    /// Lets the device have every slot that was given back, once a batch of completions.
+    /// Lets the device have the slots of all completions that were taken, once a batch.
     #[inline]
     pub fn publish<M: RingMemory + ?Sized>(&mut self, memory: &M) {
         // A consumer that polls an empty queue leaves the device's cache line alone.
@@ -102,22 +93,25 @@ impl CompletionQueue {
         }
     }
 
-    /// Calls `visit` with each completion that has not been given back, oldest first. They stay where they are: to
-    /// kill one, its owner overwrites the CQE with one that polling skips.
+    /// Calls `visit` with the position of each completion that has not been taken, oldest first. They stay where they
+    /// are: to kill one, its owner overwrites the CQE with one that polling skips.
     ///
     /// # Errors
     ///
-    /// As [`peek`](Self::peek).
+    /// As [`take`](Self::take).
     pub fn for_each_unpolled<M: RingMemory + ?Sized>(
         &mut self,
         memory: &M,
-        mut visit: impl FnMut(Completion),
+        mut visit: impl FnMut(u16),
     ) -> Result<(), RingError> {
-        self.look(memory)?;
-        let mut position = self.next;
-        while position != self.seen {
-            visit(self.entry(memory, position)?);
-            position = position.wrapping_add(1);
+        let used = u16::from_le(memory.load_u16_acquire(self.layout.used_idx()));
+        let unpolled = used.wrapping_sub(self.next);
+        if unpolled > self.slots || unpolled < self.seen.wrapping_sub(self.next) {
+            return Err(RingError::IndexJump);
+        }
+        self.seen = used;
+        for ahead in 0..unpolled {
+            visit(self.next.wrapping_add(ahead));
         }
         Ok(())
     }
@@ -150,32 +144,5 @@ impl CompletionQueue {
     #[inline]
     pub fn event_received(&mut self) {
         self.arm.event_received();
-    }
-
-    /// Reads used.idx again and checks it. Returns whether there are completions.
-    #[inline]
-    fn look<M: RingMemory + ?Sized>(&mut self, memory: &M) -> Result<bool, RingError> {
-        let used = u16::from_le(memory.load_u16_acquire(self.layout.used_idx()));
-        let fresh = used.wrapping_sub(self.next);
-        if fresh > self.slots || fresh < self.seen.wrapping_sub(self.next) {
-            return Err(RingError::IndexJump);
-        }
-        self.seen = used;
-        Ok(fresh != 0)
-    }
-
-    /// The used ring's entry for `position`, which lies before `seen`.
-    #[inline]
-    fn entry<M: RingMemory + ?Sized>(
-        &self,
-        memory: &M,
-        position: u16,
-    ) -> Result<Completion, RingError> {
-        let entry = self.layout.used_ring(position);
-        let id = u32::from_le(memory.load_u32(entry));
-        if id >= u32::from(self.slots) {
-            return Err(RingError::BadSlot);
-        }
-        Ok(Completion { slot: id as u16 })
     }
 }

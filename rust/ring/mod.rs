@@ -32,7 +32,7 @@ use super::abi;
 use abi::ring::RingLayout;
 
 pub use arm::{Arm, ArmLatch, Armed};
-pub use completion_queue::{Completion, CompletionQueue};
+pub use completion_queue::CompletionQueue;
 pub use device_cq::DeviceCq;
 pub use device_queue::DeviceQueue;
 pub use error::RingError;
@@ -45,13 +45,6 @@ pub use work_slots::WorkSlots;
 /// The number of slots as a ring index counts them: at most 32,768.
 const fn slot_count(layout: &RingLayout) -> u16 {
     layout.slots() as u16
-}
-
-/// The position after `slot` in a queue of `slots` slots whose oldest outstanding one is at `tail`.
-#[inline]
-pub const fn position_after(slots: u16, tail: u16, slot: u16) -> u16 {
-    let distance = slot.wrapping_sub(tail) & (slots - 1);
-    tail.wrapping_add(distance).wrapping_add(1)
 }
 
 /// Fills the available ring with the slots in their order, without publishing any, and returns their number.

@@ -41,8 +41,9 @@ impl WorkQueue {
         self.slots.free()
     }
 
-    /// Takes the next slot, or `None` when the queue is full. The device sees it from [`publish`](Self::publish) on;
-    /// until then its owner fills it.
+    /// Takes the next slot and returns its position, or `None` when the queue is full. The slot is at
+    /// [`RingLayout::slot`] of the position. The device sees it from [`publish`](Self::publish) on; until then its owner
+    /// fills it.
     #[inline]
     pub fn reserve(&mut self) -> Option<u16> {
         self.slots.reserve()
@@ -70,19 +71,18 @@ impl WorkQueue {
         self.slots.withdraw();
     }
 
-    /// Frees `slot`, whose completion was polled, and every slot before it.
+    /// Frees the slot at `position`, whose completion was polled, and every slot before it.
     ///
     /// # Errors
     ///
     /// Those of [`WorkSlots::complete`].
     #[inline]
-    pub fn complete(&mut self, slot: u16) -> Result<(), RingError> {
-        self.slots.complete(slot)
+    pub fn complete(&mut self, position: u16) -> Result<(), RingError> {
+        self.slots.complete(position)
     }
 
     /// Frees every slot before position `tail`. For an owner whose polling side has a lock of its own: it keeps the
-    /// position of the oldest slot that is not complete, advances it with [`position_after`](super::position_after),
-    /// and the posting side reclaims up to there.
+    /// position of the oldest slot that is not complete, and the posting side reclaims up to there.
     ///
     /// # Errors
     ///

@@ -2,14 +2,13 @@
 
 //! Which slots of a send or receive queue are in use.
 
-use super::position_after;
 use super::RingError;
 
 /// Accounts for the slots of a queue of work requests, wherever these lie.
 ///
-/// Slots are taken in order, so the slot of the work request at position `p` is `p` modulo the number of slots. A slot
-/// is free again when the completion of its work request, or of a later one, has been polled: then there is room for
-/// the completion of the next one in the CQ.
+/// Slots are taken in order, so the slot of the work request at position `p` is `p` modulo the number of slots, and
+/// positions, which wrap at 16 bits, name outstanding work requests. A slot is free again when the completion of its work
+/// request, or of a later one, has been polled: then there is room for the completion of the next one in the CQ.
 #[derive(Debug)]
 pub struct WorkSlots {
     slots: u16,
@@ -17,8 +16,8 @@ pub struct WorkSlots {
     head: u16,
     /// Position after the last slot that the device may fetch.
     published: u16,
-    /// Position of the oldest slot that is not free.
-    tail: u16,
+    /// Position after the last free slot: a turn of the ring after the oldest that is not free.
+    end: u16,
 }
 
 impl WorkSlots {
@@ -28,14 +27,14 @@ impl WorkSlots {
             slots,
             head: 0,
             published: 0,
-            tail: 0,
+            end: slots,
         }
     }
 
     /// Number of slots that [`reserve`](Self::reserve) can still hand out.
     #[inline]
     pub fn free(&self) -> u16 {
-        self.slots - self.head.wrapping_sub(self.tail)
+        self.end.wrapping_sub(self.head)
     }
 
     /// Position after the last slot that was published.
@@ -44,15 +43,15 @@ impl WorkSlots {
         self.published
     }
 
-    /// Takes the next slot, or `None` when all are in use.
+    /// Takes the next slot and returns its position, or `None` when all are in use.
     #[inline]
     pub fn reserve(&mut self) -> Option<u16> {
-        if self.free() == 0 {
+        if self.head == self.end {
             return None;
         }
-        let slot = self.head & (self.slots - 1);
-        self.head = self.head.wrapping_add(1);
-        Some(slot)
+        let position = self.head;
+        self.head = position.wrapping_add(1);
+        Some(position)
     }
 
     /// Counts every reserved slot as the device's, and returns how many those are.
@@ -69,18 +68,19 @@ impl WorkSlots {
         self.head = self.published;
     }
 
-    /// Frees `slot`, whose completion was polled, and every slot before it.
+    /// Frees the slot at `position`, whose completion was polled, and every slot before it.
     ///
     /// # Errors
     ///
-    /// [`RingError::BadSlot`] and [`RingError::NotOutstanding`] if the device never got this slot or has completed
-    /// it before; nothing is freed then.
+    /// [`RingError::NotOutstanding`] if the device never got this slot or has completed it before; nothing is freed then.
     #[inline]
-    pub fn complete(&mut self, slot: u16) -> Result<(), RingError> {
-        if slot >= self.slots {
-            return Err(RingError::BadSlot);
+    pub fn complete(&mut self, position: u16) -> Result<(), RingError> {
+        let tail = self.tail();
+        if position.wrapping_sub(tail) >= self.published.wrapping_sub(tail) {
+            return Err(RingError::NotOutstanding);
         }
-        self.reclaim(position_after(self.slots, self.tail, slot))
+        self.end = position.wrapping_add(1).wrapping_add(self.slots);
+        Ok(())
     }
 
     /// Frees every slot before position `tail`.
@@ -90,17 +90,24 @@ impl WorkSlots {
     /// [`RingError::NotOutstanding`] if the device never got a slot before `tail`; nothing is freed then.
     #[inline]
     pub fn reclaim(&mut self, tail: u16) -> Result<(), RingError> {
-        if tail.wrapping_sub(self.tail) > self.published.wrapping_sub(self.tail) {
+        let oldest = self.tail();
+        if tail.wrapping_sub(oldest) > self.published.wrapping_sub(oldest) {
             return Err(RingError::NotOutstanding);
         }
-        self.tail = tail;
+        self.end = tail.wrapping_add(self.slots);
         Ok(())
+    }
+
+    /// Position of the oldest slot that is not free.
+    #[inline]
+    fn tail(&self) -> u16 {
+        self.end.wrapping_sub(self.slots)
     }
 
     /// Frees every slot and returns the position of the next.
     pub fn reset(&mut self) -> u16 {
         self.head = self.published;
-        self.tail = self.published;
+        self.end = self.published.wrapping_add(self.slots);
         self.published
     }
 }

@@ -178,12 +178,11 @@ fn completions_pass_through_fewer_slots() {
         });
         let mut polled = 0;
         while polled < 3 {
-            if let Some(completion) = queue.peek(&*memory).unwrap() {
+            if let Some(position) = queue.take(&*memory).unwrap() {
                 let mut bytes = [0; 4];
-                memory.read(layout().slot(completion.slot), &mut bytes);
+                memory.read(layout().slot(position), &mut bytes);
                 polled += 1;
                 assert_eq!(u32::from_ne_bytes(bytes), 100 + polled);
-                queue.give_back(&*memory, completion);
                 queue.publish(&*memory);
             } else {
                 thread::yield_now();
@@ -222,9 +221,8 @@ fn consumer_wakes(kind: ArmKind, solicited: &'static [bool]) {
             if armed == Armed::RingDoorbell && device.lock().unwrap().publish(&*memory) {
                 event.ring();
             }
-            while let Some(completion) = queue.peek(&*memory).unwrap() {
+            while queue.take(&*memory).unwrap().is_some() {
                 polled += 1;
-                queue.give_back(&*memory, completion);
                 queue.publish(&*memory);
             }
             if polled == solicited.len() {

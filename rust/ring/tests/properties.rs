@@ -18,8 +18,8 @@ proptest! {
     fn work_completes_in_order(shift in 1u32..5, steps in prop::collection::vec((0u8..4, 1u32..20), 1..400)) {
         let (sq_memory, mut sq, mut device_sq) = work_queue(1 << shift);
         let (cq_memory, mut cq, mut device_cq) = completion_queue(1 << shift);
-        let (mut next, mut posted, mut fetched, mut completed) =
-            (0u32, VecDeque::new(), VecDeque::new(), VecDeque::new());
+        let (mut next, mut posted, mut fetched, mut completed, mut polled) =
+            (0u32, VecDeque::new(), VecDeque::new(), VecDeque::new(), 0u16);
         for (step, count) in steps {
             for _ in 0..count {
                 match step {
@@ -54,8 +54,9 @@ proptest! {
                     _ => {
                         let slot = poll(&mut cq, &cq_memory);
                         prop_assert_eq!(slot, completed.pop_front());
-                        if let Some(slot) = slot {
-                            prop_assert_eq!(sq.complete(slot as u16), Ok(()));
+                        if slot.is_some() {
+                            prop_assert_eq!(sq.complete(polled), Ok(()));
+                            polled += 1;
                         }
                     }
                 }

@@ -20,7 +20,7 @@ use virtio_rdma_abi::wqe::Rdma;
 use crate::ah::Ah;
 use crate::ffi;
 use crate::lock::Guard;
-use crate::memory::RingMap;
+use crate::memory::Slot;
 use crate::qp::Qp;
 use crate::work_ring::Batch;
 use crate::work_ring::Posting;
@@ -81,7 +81,7 @@ impl Building<'_> {
     #[inline]
     fn finish(&mut self) {
         if let Some(wqe) = self.posting.batch.wqe.take() {
-            wqe.finish(self.ring.memory());
+            wqe.finish(self.ring.memory().slot(wqe.position()));
         }
     }
 
@@ -105,7 +105,7 @@ impl Building<'_> {
 unsafe fn operation(
     qp: *mut ffi::ibv_qp_ex,
     opcode: ffi::ibv_wr_opcode,
-    describe: impl FnOnce(&mut SendWqe, &RingMap),
+    describe: impl FnOnce(&mut SendWqe, Slot<'_>),
 ) {
     // SAFETY: the caller's QP; the application sets these fields before each call.
     let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
@@ -116,9 +116,13 @@ unsafe fn operation(
     building.finish();
     if building.posting.batch.error == 0 {
         let (limits, ring) = (building.qp.send_limits(), building.ring);
-        match limits.start(ring, &mut building.posting, wr_id, opcode, flags) {
-            Ok(mut wqe) => {
-                describe(&mut wqe, ring.memory());
+        let start = match limits.opcodes.has(opcode) {
+            true => limits.start(ring, &mut building.posting, wr_id, opcode, flags),
+            false => Err(libc::EINVAL),
+        };
+        match start {
+            Ok((mut wqe, slot)) => {
+                describe(&mut wqe, slot);
                 building.posting.batch.wqe = Some(wqe);
             }
             Err(error) => building.fail(error),
@@ -135,7 +139,7 @@ unsafe fn operation(
 #[inline(always)]
 unsafe fn setting(
     qp: *mut ffi::ibv_qp_ex,
-    set: impl FnOnce(&Qp, &WorkRing, &mut SendWqe) -> Result<(), c_int>,
+    set: impl FnOnce(&Qp, Slot<'_>, &mut SendWqe) -> Result<(), c_int>,
 ) {
     // SAFETY: the caller's promise.
     let Some(mut building) = (unsafe { Building::of(qp) }) else {
@@ -143,7 +147,8 @@ unsafe fn setting(
     };
     let (qp, ring) = (building.qp, building.ring);
     if let Some(wqe) = &mut building.posting.batch.wqe {
-        if let Err(error) = set(qp, ring, wqe) {
+        let slot = ring.memory().slot(wqe.position());
+        if let Err(error) = set(qp, slot, wqe) {
             building.fail(error);
         }
     }
@@ -201,13 +206,13 @@ unsafe extern "C" fn send_imm(qp: *mut ffi::ibv_qp_ex, imm_data: ffi::__be32) {
 }
 
 unsafe extern "C" fn send_inv(qp: *mut ffi::ibv_qp_ex, invalidate_rkey: u32) {
-    let describe = |wqe: &mut SendWqe, _: &RingMap| wqe.invalidate(invalidate_rkey);
+    let describe = |wqe: &mut SendWqe, _: Slot<'_>| wqe.invalidate(invalidate_rkey);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_SEND_WITH_INV, describe) };
 }
 
 unsafe extern "C" fn local_inv(qp: *mut ffi::ibv_qp_ex, invalidate_rkey: u32) {
-    let describe = |wqe: &mut SendWqe, _: &RingMap| wqe.invalidate(invalidate_rkey);
+    let describe = |wqe: &mut SendWqe, _: Slot<'_>| wqe.invalidate(invalidate_rkey);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_LOCAL_INV, describe) };
 }
@@ -220,21 +225,21 @@ unsafe extern "C" fn bind_mw(
 ) {
     // SAFETY: the application passes a valid window, and what it is to be bound to.
     let bind = unsafe { binding(mw, rkey, &*bind_info) }.to_bytes();
-    let describe = |wqe: &mut SendWqe, memory: &RingMap| wqe.member(memory, &bind);
+    let describe = |wqe: &mut SendWqe, slot: Slot<'_>| wqe.member(slot, bind);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_BIND_MW, describe) };
 }
 
 unsafe extern "C" fn rdma_read(qp: *mut ffi::ibv_qp_ex, rkey: u32, remote_addr: u64) {
     let rdma = Rdma { remote_addr, rkey }.to_bytes();
-    let describe = |wqe: &mut SendWqe, memory: &RingMap| wqe.member(memory, &rdma);
+    let describe = |wqe: &mut SendWqe, slot: Slot<'_>| wqe.member(slot, rdma);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_RDMA_READ, describe) };
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ffi::ibv_qp_ex, rkey: u32, remote_addr: u64) {
     let rdma = Rdma { remote_addr, rkey }.to_bytes();
-    let describe = |wqe: &mut SendWqe, memory: &RingMap| wqe.member(memory, &rdma);
+    let describe = |wqe: &mut SendWqe, slot: Slot<'_>| wqe.member(slot, rdma);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_RDMA_WRITE, describe) };
 }
@@ -246,8 +251,8 @@ unsafe extern "C" fn rdma_write_imm(
     imm_data: ffi::__be32,
 ) {
     let rdma = Rdma { remote_addr, rkey }.to_bytes();
-    let describe = |wqe: &mut SendWqe, memory: &RingMap| {
-        wqe.member(memory, &rdma);
+    let describe = |wqe: &mut SendWqe, slot: Slot<'_>| {
+        wqe.member(slot, rdma);
         wqe.immediate(imm_data);
     };
     // SAFETY: the application has started a batch of this QP.
@@ -268,7 +273,7 @@ unsafe extern "C" fn atomic_cmp_swp(
         rkey,
     }
     .to_bytes();
-    let describe = |wqe: &mut SendWqe, memory: &RingMap| wqe.member(memory, &atomic);
+    let describe = |wqe: &mut SendWqe, slot: Slot<'_>| wqe.member(slot, atomic);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_ATOMIC_CMP_AND_SWP, describe) };
 }
@@ -286,7 +291,7 @@ unsafe extern "C" fn atomic_fetch_add(
         rkey,
     }
     .to_bytes();
-    let describe = |wqe: &mut SendWqe, memory: &RingMap| wqe.member(memory, &atomic);
+    let describe = |wqe: &mut SendWqe, slot: Slot<'_>| wqe.member(slot, atomic);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_ATOMIC_FETCH_AND_ADD, describe) };
 }
@@ -304,7 +309,7 @@ unsafe extern "C" fn atomic_write(
         rkey,
     }
     .to_bytes();
-    let describe = |wqe: &mut SendWqe, memory: &RingMap| wqe.member(memory, &write);
+    let describe = |wqe: &mut SendWqe, slot: Slot<'_>| wqe.member(slot, write);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_ATOMIC_WRITE, describe) };
 }
@@ -327,7 +332,7 @@ unsafe extern "C" fn flush(
         reserved: [0; 6],
     }
     .to_bytes();
-    let describe = |wqe: &mut SendWqe, memory: &RingMap| wqe.member(memory, &flush);
+    let describe = |wqe: &mut SendWqe, slot: Slot<'_>| wqe.member(slot, flush);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_FLUSH, describe) };
 }
@@ -340,7 +345,7 @@ unsafe extern "C" fn set_ud_addr(
 ) {
     // SAFETY: the application passes an address handle of this provider.
     let ah = unsafe { Ah::from_ibv(ah) };
-    let set = |qp: &Qp, ring: &WorkRing, wqe: &mut SendWqe| {
+    let set = |qp: &Qp, slot: Slot<'_>, wqe: &mut SendWqe| {
         let ah = ah.filter(|_| qp.send_limits().datagrams);
         let av = ah.ok_or(libc::EINVAL)?.av();
         let datagram = Datagram {
@@ -348,7 +353,7 @@ unsafe extern "C" fn set_ud_addr(
             remote_qkey,
             av,
         };
-        wqe.member(ring.memory(), &datagram.to_bytes());
+        wqe.member(slot, datagram.to_bytes());
         Ok(())
     };
     // SAFETY: the application has started a batch of this QP.
@@ -362,11 +367,12 @@ unsafe extern "C" fn set_ud_addr(
 /// As [`Building::of`].
 #[inline(always)]
 unsafe fn gather(qp: *mut ffi::ibv_qp_ex, sges: &[ffi::ibv_sge]) {
-    let set = |qp: &Qp, ring: &WorkRing, wqe: &mut SendWqe| {
+    let set = |qp: &Qp, slot: Slot<'_>, wqe: &mut SendWqe| {
         if sges.len() > qp.send_limits().max_sge as usize {
             return Err(libc::EINVAL);
         }
-        wqe.gather(ring.memory(), sges);
+        // SAFETY: they are not more than the QP has.
+        unsafe { wqe.gather(slot, sges.iter()) };
         Ok(())
     };
     // SAFETY: the caller's promise.
@@ -399,11 +405,11 @@ unsafe extern "C" fn set_sge_list(
 /// As [`Building::of`], and each piece is valid memory or empty.
 #[inline(always)]
 unsafe fn inline(qp: *mut ffi::ibv_qp_ex, pieces: impl Iterator<Item = Piece> + Clone) {
-    let set = |qp: &Qp, ring: &WorkRing, wqe: &mut SendWqe| {
+    let set = |qp: &Qp, slot: Slot<'_>, wqe: &mut SendWqe| {
         let limits = qp.send_limits();
         let length = limits.inline_length(wqe.opcode(), pieces.clone())?;
         // SAFETY: the caller's memory, of which the length was checked.
-        unsafe { wqe.inline(ring.memory(), length, pieces) };
+        unsafe { wqe.inline(slot, length, pieces) };
         Ok(())
     };
     // SAFETY: the caller's promise.

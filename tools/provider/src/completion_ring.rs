@@ -29,6 +29,8 @@ use crate::table::Table;
 use crate::work_ring::WorkRing;
 
 /// The rings of a QP.
+// In this order, so that the one that is used most has the address of the whole.
+#[repr(C)]
 pub struct QpRings {
     /// Send queue, if the QP has one.
     pub send: Option<WorkRing>,
@@ -42,10 +44,18 @@ impl QpRings {
     /// The work request of `cqe` is complete. Returns the application's id, or `None` if there is no such work request.
     #[inline]
     fn complete(&self, cqe: &Cqe) -> Option<u64> {
-        match (is_receive(cqe), &self.shared) {
-            (false, _) => self.send.as_ref()?.complete(cqe.wr_id),
-            (true, None) => self.recv.as_ref()?.complete(cqe.wr_id),
-            (true, Some(shared)) => shared.complete(cqe.wr_id),
+        if is_receive(cqe) {
+            return self.complete_receive(cqe.wr_id);
+        }
+        self.send.as_ref()?.complete(cqe.wr_id)
+    }
+
+    // Apart, so that sends need not make room for it.
+    #[inline(never)]
+    fn complete_receive(&self, id: u64) -> Option<u64> {
+        match &self.shared {
+            None => self.recv.as_ref()?.complete(id),
+            Some(shared) => shared.complete(id),
         }
     }
 }
@@ -68,34 +78,25 @@ pub struct State {
 }
 
 impl State {
-    /// Takes the next CQE.
-    #[inline]
-    fn take(&mut self) -> Result<Option<Cqe>, RingError> {
-        if !self.left.is_empty() {
-            return Ok(self.left.pop_front());
-        }
-        self.take_from_ring()
-    }
-
-    #[inline]
-    fn take_from_ring(&mut self) -> Result<Option<Cqe>, RingError> {
-        let memory = &*self.memory;
-        let Some(completion) = self.queue.peek(memory)? else {
-            return Ok(None);
-        };
-        let mut bytes = [0; Cqe::SIZE];
-        memory.read(memory.layout().slot(completion.slot), &mut bytes);
-        self.queue.give_back(memory, completion);
-        Ok(Some(Cqe::from_bytes(&bytes)))
+    /// The work request of `cqe` is complete. Returns the application's id, or `None` if there is no such work request.
+    #[inline(always)]
+    fn complete(&self, cqe: &Cqe) -> Option<u64> {
+        self.qps.get(cqe.qp_num)?.complete(cqe)
     }
 
     /// Hands the next completion to `deliver`, with the application's id of its work request.
-    #[inline]
+    #[inline(always)]
     fn next<T>(&mut self, deliver: impl FnOnce(&Cqe, u64) -> T) -> Result<Option<T>, RingError> {
-        while let Some(cqe) = self.take()? {
-            let qp = self.qps.get(cqe.qp_num);
-            if let Some(wr_id) = qp.and_then(|qp| qp.complete(&cqe)) {
+        while let Some(cqe) = self.left.pop_front() {
+            if let Some(wr_id) = self.complete(&cqe) {
                 return Ok(Some(deliver(&cqe, wr_id)));
+            }
+        }
+        while let Some(position) = self.queue.take(&*self.memory)? {
+            let slot = self.memory.slot(position);
+            if let Some(wr_id) = self.complete(&Cqe::from_bytes(&slot.read())) {
+                // Read once more: kept since, the fields would not all find room in registers.
+                return Ok(Some(deliver(&Cqe::from_bytes(&slot.read()), wr_id)));
             }
         }
         Ok(None)
@@ -130,8 +131,8 @@ impl State {
             !is_killed
         });
         // A ring that makes no sense delivers nothing any more, so nothing is left to kill.
-        let _ = queue.for_each_unpolled(memory, |completion| {
-            let offset = layout.slot(completion.slot);
+        let _ = queue.for_each_unpolled(memory, |position| {
+            let offset = layout.slot(position);
             let mut bytes = [0; Cqe::SIZE];
             memory.read(offset, &mut bytes);
             let cqe = Cqe::from_bytes(&bytes);
@@ -260,10 +261,11 @@ impl CompletionRing {
         let state = &mut *guard;
         // A ring that makes no sense has nothing to deliver.
         while !state.queue.is_at(used_idx) {
-            match state.take_from_ring() {
-                Ok(Some(cqe)) => state.left.push_back(cqe),
-                Ok(None) | Err(_) => break,
-            }
+            let Ok(Some(position)) = state.queue.take(&*state.memory) else {
+                break;
+            };
+            let cqe = Cqe::from_bytes(&state.memory.slot(position).read());
+            state.left.push_back(cqe);
         }
         let old = replace(&mut state.memory, memory);
         let missed = !state.left.is_empty();

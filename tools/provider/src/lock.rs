@@ -124,9 +124,8 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.lock.threads.many {
-            self.lock.held.store(false, Ordering::Release);
-        }
+        // One thread alone does not look at it.
+        self.lock.held.store(false, Ordering::Release);
     }
 }
 

@@ -3,6 +3,7 @@
 //! Memory that process and device share: rings and the doorbell page.
 
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::RawFd;
 use std::ptr;
 use std::ptr::NonNull;
@@ -14,6 +15,7 @@ use std::sync::atomic::Ordering;
 use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::ring::DOORBELL_PAGE_SIZE;
+use virtio_rdma_abi::ring::SLOT_SHIFT_RANGE;
 use virtio_rdma_abi::uverbs::UserRing;
 use virtio_rdma_ring::RingMemory;
 
@@ -114,6 +116,19 @@ impl RingMap {
         &self.layout
     }
 
+    /// The slot of a position.
+    #[inline(always)]
+    pub fn slot(&self, position: u16) -> Slot<'_> {
+        let offset = self.layout.slot_index(position) << self.layout.slot_shift();
+        // SAFETY: all slots lie in the mapping, by the invariants.
+        let start = unsafe { self.mapping.base.as_ptr().add(offset) };
+        // INVARIANT: the slot is a part of the layout.
+        Slot {
+            start,
+            _memory: PhantomData,
+        }
+    }
+
     /// The address of `len` bytes at `offset`, which lie in the ring.
     #[inline(always)]
     fn at(&self, offset: u32, len: usize) -> *mut u8 {
@@ -135,6 +150,40 @@ impl RingMap {
         debug_assert!(offset % 4 == 0);
         // SAFETY: as above, for the 32-bit parts of a layout.
         unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
+    }
+}
+
+/// A slot of a ring, for one thread to use.
+///
+/// # Invariants
+///
+/// `start` is where a slot starts that is mapped for `'a`.
+#[derive(Clone, Copy)]
+pub struct Slot<'a> {
+    start: *mut u8,
+    _memory: PhantomData<&'a RingMap>,
+}
+
+impl Slot<'_> {
+    /// The first bytes, which are not more than every slot has.
+    #[inline(always)]
+    pub fn read<const N: usize>(self) -> [u8; N] {
+        const { assert!(N <= 1 << *SLOT_SHIFT_RANGE.start()) };
+        // SAFETY: the source is part of the slot, by the invariants. Slots change hands by the indices of the ring: this
+        // one is the driver's, so no other thread writes it.
+        unsafe { self.start.cast::<[u8; N]>().read() }
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Safety
+    ///
+    /// They fit: the slot has `offset + bytes.len()` bytes.
+    #[inline(always)]
+    pub unsafe fn write(self, offset: usize, bytes: &[u8]) {
+        // SAFETY: the destination is part of the slot, by the invariants and the caller's promise. Slots change hands by
+        // the indices of the ring: this one is the driver's, and no reference to it exists.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(offset), bytes.len()) };
     }
 }
 

@@ -3,13 +3,13 @@
 //! What a QP takes: the checks between a work request and its WQE.
 
 use libc::c_int;
-use virtio_rdma_abi::ib::SendFlags;
 use virtio_rdma_abi::uverbs::ContextFlags;
 use virtio_rdma_ring::WorkQueue;
 
 use crate::ffi;
-use crate::memory::RingMap;
+use crate::memory::Slot;
 use crate::work_ring::WorkRing;
+use crate::wqe::piece;
 use crate::wqe::write_receive;
 use crate::wqe::Piece;
 use crate::wqe::SendWqe;
@@ -88,8 +88,26 @@ impl Opcodes {
         Self(bits)
     }
 
+    /// As a number.
     #[inline]
-    const fn has(self, opcode: ffi::ibv_wr_opcode) -> bool {
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// The set that is this number.
+    #[inline]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// Without those that only the `ibv_wr_*` functions have.
+    pub const fn posted(self) -> Self {
+        Self(self.0 & !Self::BUILT.0)
+    }
+
+    /// Whether `opcode` is in the set.
+    #[inline]
+    pub const fn has(self, opcode: ffi::ibv_wr_opcode) -> bool {
         opcode < u32::BITS && (self.0 >> opcode) & 1 != 0
     }
 
@@ -124,25 +142,22 @@ pub struct SendLimits {
 }
 
 impl SendLimits {
-    /// Takes a slot for a WQE.
+    /// Takes a slot for a WQE with an opcode that the QP has.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the QP does not have the opcode, `ENOMEM` when the queue is full.
+    /// `ENOMEM` when the queue is full.
     #[inline]
-    pub fn start(
+    pub fn start<'a>(
         &self,
-        ring: &WorkRing,
+        ring: &'a WorkRing,
         queue: &mut WorkQueue,
         wr_id: u64,
         opcode: ffi::ibv_wr_opcode,
         flags: u32,
-    ) -> Result<SendWqe, c_int> {
-        if !self.opcodes.has(opcode) {
-            return Err(libc::EINVAL);
-        }
-        let slot = ring.reserve(queue, wr_id).ok_or(libc::ENOMEM)?;
-        Ok(SendWqe::new(ring.memory(), slot, opcode, flags))
+    ) -> Result<(SendWqe, Slot<'a>), c_int> {
+        let (position, slot) = ring.reserve(queue, wr_id).ok_or(libc::ENOMEM)?;
+        Ok((SendWqe::new(position, opcode, flags), slot))
     }
 
     /// The length of inline payload.
@@ -163,7 +178,7 @@ impl SendLimits {
         Ok(length as u32)
     }
 
-    /// Posts one send work request.
+    /// Posts one send work request, with an opcode that the QP has.
     ///
     /// # Errors
     ///
@@ -171,39 +186,37 @@ impl SendLimits {
     #[inline]
     pub fn post(&self, ring: &WorkRing, queue: &mut WorkQueue, wr: Send<'_>) -> Result<(), c_int> {
         let opcode = wr.opcode();
-        if !wr.has_at_most(self.max_sge) || Opcodes::BUILT.has(opcode) {
-            return Err(libc::EINVAL);
-        }
-        if wr.flags() & SendFlags::INLINE.0 != 0 {
-            return self.post_inline(ring, queue, wr);
-        }
-        let mut wqe = self.start(ring, queue, wr.wr_id(), opcode, wr.flags())?;
-        self.describe(&mut wqe, ring.memory(), wr);
-        wqe.gather(ring.memory(), wr.sges());
-        wqe.finish(ring.memory());
+        let sges = wr.sges(self.max_sge).ok_or(libc::EINVAL)?;
+        let (mut wqe, slot) = self.start(ring, queue, wr.wr_id(), opcode, wr.flags())?;
+        self.describe(&mut wqe, slot, wr);
+        // SAFETY: they are not more than the QP has.
+        unsafe { wqe.gather(slot, sges) };
+        wqe.finish(slot);
         Ok(())
     }
 
     /// As [`post`](Self::post), for a work request whose payload goes into the WQE.
-    #[inline(never)]
-    fn post_inline(
+    #[inline]
+    pub fn post_inline(
         &self,
         ring: &WorkRing,
         queue: &mut WorkQueue,
         wr: Send<'_>,
     ) -> Result<(), c_int> {
-        let length = self.inline_length(wr.opcode(), wr.pieces())?;
-        let mut wqe = self.start(ring, queue, wr.wr_id(), wr.opcode(), wr.flags())?;
-        self.describe(&mut wqe, ring.memory(), wr);
+        let sges = wr.sges(self.max_sge).ok_or(libc::EINVAL)?;
+        let pieces = sges.map(|sge| piece(sge.addr as *const u8, sge.length as usize));
+        let length = self.inline_length(wr.opcode(), pieces.clone())?;
+        let (mut wqe, slot) = self.start(ring, queue, wr.wr_id(), wr.opcode(), wr.flags())?;
+        self.describe(&mut wqe, slot, wr);
         // SAFETY: an inline work request on a list names valid memory, of which the length was checked.
-        unsafe { wqe.inline(ring.memory(), length, wr.pieces()) };
-        wqe.finish(ring.memory());
+        unsafe { wqe.inline(slot, length, pieces) };
+        wqe.finish(slot);
         Ok(())
     }
 
     /// Fills in what the opcode and the QP's type ask for.
-    #[inline]
-    fn describe(&self, wqe: &mut SendWqe, memory: &RingMap, wr: Send<'_>) {
+    #[inline(always)]
+    fn describe(&self, wqe: &mut SendWqe, slot: Slot<'_>, wr: Send<'_>) {
         let opcode = wr.opcode();
         if Opcodes::INVALIDATE.has(opcode) {
             wqe.invalidate(wr.invalidate_rkey());
@@ -211,13 +224,13 @@ impl SendLimits {
             wqe.immediate(wr.imm_data());
         }
         if Opcodes::RDMA.has(opcode) {
-            wqe.member(memory, &wr.rdma().to_bytes());
+            wqe.member(slot, wr.rdma().to_bytes());
         } else if Opcodes::ATOMIC.has(opcode) {
-            wqe.member(memory, &wr.atomic().to_bytes());
+            wqe.member(slot, wr.atomic().to_bytes());
         } else if Opcodes::BIND.has(opcode) {
-            wqe.member(memory, &wr.bind_mw().to_bytes());
+            wqe.member(slot, wr.bind_mw().to_bytes());
         } else if self.datagrams {
-            wqe.member(memory, &wr.datagram().to_bytes());
+            wqe.member(slot, wr.datagram().to_bytes());
         }
     }
 }
@@ -234,10 +247,9 @@ pub fn post_recv(
     wr: Recv<'_>,
     max_sge: u32,
 ) -> Result<(), c_int> {
-    if !wr.has_at_most(max_sge) {
-        return Err(libc::EINVAL);
-    }
-    let slot = ring.reserve(queue, wr.wr_id()).ok_or(libc::ENOMEM)?;
-    write_receive(ring.memory(), slot, wr.sges());
+    let sges = wr.sges(max_sge).ok_or(libc::EINVAL)?;
+    let (position, slot) = ring.reserve(queue, wr.wr_id()).ok_or(libc::ENOMEM)?;
+    // SAFETY: they are not more than the queue has.
+    unsafe { write_receive(slot, position, sges) };
     Ok(())
 }

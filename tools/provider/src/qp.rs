@@ -36,6 +36,7 @@ use crate::rate_limit;
 use crate::srq::Srq;
 use crate::work_ring::Posting;
 use crate::work_ring::WorkRing;
+use crate::wr;
 use crate::wr::List;
 
 /// A queue pair, as libibverbs sees it.
@@ -55,6 +56,8 @@ pub struct Qp {
     recv_doorbell: u32,
     /// State by the last successful modify or query; the device may have left it for ERR.
     state: AtomicU32,
+    /// Opcodes that `ibv_post_send` takes in that state.
+    taken: AtomicU32,
     send_cq: Arc<CompletionRing>,
     recv_cq: Arc<CompletionRing>,
 }
@@ -145,6 +148,7 @@ impl Qp {
             send_doorbell: 0,
             recv_doorbell: 0,
             state: AtomicU32::new(ffi::IBV_QPS_RESET),
+            taken: AtomicU32::new(0),
             send_cq: send_cq.ring().clone(),
             recv_cq: recv_cq.ring().clone(),
         }))
@@ -201,6 +205,11 @@ impl Qp {
     /// The QP is in `state`.
     pub fn changed(&self, state: ffi::ibv_qp_state) {
         self.state.store(state, Ordering::Relaxed);
+        let taken = match self.can_send() {
+            true => self.send_limits.opcodes.posted().bits(),
+            false => 0,
+        };
+        self.taken.store(taken, Ordering::Relaxed);
         if state == ffi::IBV_QPS_RESET {
             self.send_cq.reset(self.qpn, self.rings.send.as_ref());
             self.recv_cq.reset(self.qpn, self.rings.recv.as_ref());
@@ -222,16 +231,43 @@ impl Qp {
     /// `EINVAL` in RESET, INIT and RTR and for an invalid work request, `ENOMEM` when the queue is full.
     #[inline]
     fn post_send(&self, list: &mut List<'_, ffi::ibv_send_wr>) -> c_int {
-        if !self.can_send() {
-            return libc::EINVAL;
-        }
         let Some(ring) = &self.rings.send else {
             return libc::ENOMEM;
         };
         let mut posting = ring.lock();
-        let status = list.try_each(|wr| self.send_limits.post(ring, &mut posting, wr));
+        let status = list.try_each(|wr| {
+            let taken = Opcodes::from_bits(self.taken.load(Ordering::Relaxed));
+            if !taken.has(wr.opcode()) {
+                return Err(libc::EINVAL);
+            }
+            if wr.is_inline() {
+                // SAFETY: `posting` is held, and not looked at meanwhile.
+                return unsafe { self.post_inline(wr) };
+            }
+            self.send_limits.post(ring, &mut posting, wr)
+        });
         self.publish_send(ring, posting);
         status
+    }
+
+    /// Posts a send work request that carries its payload, with an opcode that the QP has.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SendLimits::post_inline`].
+    ///
+    /// # Safety
+    ///
+    /// This thread has locked the send queue, which there is, and nothing borrows from the guard.
+    // Apart and with few arguments, so that other work requests need not make room for it.
+    #[inline(never)]
+    unsafe fn post_inline(&self, wr: wr::Send<'_>) -> Result<(), c_int> {
+        let ring = self.rings.send.as_ref().ok_or(libc::ENOMEM)?;
+        // SAFETY: the caller's promise.
+        let mut posting = unsafe { ring.resume() };
+        let posted = self.send_limits.post_inline(ring, &mut posting, wr);
+        posting.keep();
+        posted
     }
 
     /// Hands the send work requests of `posting` to the device.

@@ -155,16 +155,16 @@ impl Posting {
     /// `EINVAL` if it is invalid, `ENOMEM` when the queue is full.
     #[inline]
     pub fn post(&mut self, wr: Recv<'_>, max_sge: u32) -> Result<(), c_int> {
-        if !wr.has_at_most(max_sge) {
-            return Err(libc::EINVAL);
-        }
+        let sges = wr.sges(max_sge).ok_or(libc::EINVAL)?;
         let slot = self.queue.reserve().ok_or(libc::ENOMEM)?;
         if let Some(wr_id) = self.wr_ids.get_mut(usize::from(slot)) {
             *wr_id = wr.wr_id();
         }
-        write_receive(&self.memory, slot, wr.sges());
+        // SAFETY: they are not more than the queue has.
+        unsafe { write_receive(self.memory.slot(slot), slot, sges.clone()) };
         if let Some(Moving { memory, .. }) = &self.moving {
-            write_receive(memory, slot, wr.sges());
+            // SAFETY: as above; the slots of the two rings are of one size.
+            unsafe { write_receive(memory.slot(slot), slot, sges) };
             self.queue.mirror(memory.layout(), memory, slot);
         }
         self.queue.offer(&self.memory, slot);

@@ -15,13 +15,13 @@ use std::sync::atomic::Ordering;
 
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::uverbs::UserRing;
-use virtio_rdma_ring::position_after;
 use virtio_rdma_ring::WorkQueue;
 
 use crate::lock::Guard;
 use crate::lock::Lock;
 use crate::lock::Threads;
 use crate::memory::RingMap;
+use crate::memory::Slot;
 use crate::wqe::SendWqe;
 
 /// What one thread has to itself while it posts.
@@ -56,10 +56,14 @@ impl DerefMut for Posting {
 }
 
 /// The ring of a send or receive queue.
+///
+/// # Invariants
+///
+/// `wr_ids` is as long as `memory` has slots.
 pub struct WorkRing {
     memory: RingMap,
     posting: Lock<Posting>,
-    /// The application's id of the work request in each slot; on the wire, a work request's id is its slot.
+    /// The application's id of the work request in each slot; on the wire, a work request's id is its position.
     wr_ids: Box<[AtomicU64]>,
     /// Position of the oldest slot that is not complete. Written by the polling side only.
     tail: AtomicU16,
@@ -83,6 +87,7 @@ impl WorkRing {
             queue: WorkQueue::new(layout, &memory),
             batch: Batch::default(),
         };
+        // INVARIANT: the length is that of the layout.
         Ok(Self {
             posting: Lock::new(posting, threads),
             memory,
@@ -124,20 +129,32 @@ impl WorkRing {
         unsafe { self.posting.resume() }
     }
 
-    /// Takes the next slot for the work request that the application calls `wr_id`, or `None` when the queue is full.
+    /// The application's id of the work request at `position`.
+    #[inline(always)]
+    fn wr_id(&self, position: u16) -> &AtomicU64 {
+        let index = self.memory.layout().slot_index(position);
+        debug_assert!(index < self.wr_ids.len());
+        // SAFETY: by the invariants, there is one for each slot.
+        unsafe { self.wr_ids.get_unchecked(index) }
+    }
+
+    /// Takes the next slot for the work request that the application calls `wr_id`. Returns its position too, or `None`
+    /// when the queue is full.
     #[inline]
-    pub fn reserve(&self, queue: &mut WorkQueue, wr_id: u64) -> Option<u16> {
-        let slot = match queue.reserve() {
-            Some(slot) => slot,
+    pub fn reserve(&self, queue: &mut WorkQueue, wr_id: u64) -> Option<(u16, Slot<'_>)> {
+        let position = match queue.reserve() {
+            Some(position) => position,
             None => self.reclaim(queue)?,
         };
-        self.wr_ids[usize::from(slot)].store(wr_id, Ordering::Relaxed);
-        Some(slot)
+        let slot = self.memory.slot(position);
+        self.wr_id(position).store(wr_id, Ordering::Relaxed);
+        Some((position, slot))
     }
 
     /// Takes the next slot after a look at what was completed. A tail beyond what was posted comes of a device that
     /// completes what it was not given: it frees nothing.
-    #[cold]
+    // In line: called, it would cost each post the registers of its arguments.
+    #[inline(always)]
     fn reclaim(&self, queue: &mut WorkQueue) -> Option<u16> {
         queue.reclaim(self.tail.load(Ordering::Acquire)).ok()?;
         queue.reserve()
@@ -149,17 +166,13 @@ impl WorkRing {
         queue.publish(&self.memory)
     }
 
-    /// Polling side: the work request in `slot`, and all before it, are complete. Returns the application's id, or
-    /// `None` if there is no such slot.
+    /// Polling side: the work request at `position`, and all before it, are complete. Returns the application's id, or
+    /// `None` if there is no such position.
     #[inline]
-    pub fn complete(&self, slot: u64) -> Option<u64> {
-        let wr_id = self
-            .wr_ids
-            .get(usize::try_from(slot).ok()?)?
-            .load(Ordering::Relaxed);
-        let tail = self.tail.load(Ordering::Relaxed);
-        let tail = position_after(self.wr_ids.len() as u16, tail, slot as u16);
-        self.tail.store(tail, Ordering::Release);
+    pub fn complete(&self, position: u64) -> Option<u64> {
+        let position = u16::try_from(position).ok()?;
+        let wr_id = self.wr_id(position).load(Ordering::Relaxed);
+        self.tail.store(position.wrapping_add(1), Ordering::Release);
         Some(wr_id)
     }
 
@@ -178,21 +191,28 @@ mod tests {
         WorkRing::new(RingLayout::new(slots, 7).unwrap(), Threads::MANY).unwrap()
     }
 
+    fn reserve(ring: &WorkRing, wr_id: u64) -> Option<u16> {
+        ring.reserve(&mut ring.lock(), wr_id)
+            .map(|(position, _)| position)
+    }
+
     #[test]
     fn completions_free_slots_and_return_the_application_s_ids() {
         let ring = ring(4);
         for turn in 0..50_000u64 {
             let mut queue = ring.lock();
-            let mut slots = Vec::new();
-            while let Some(slot) = ring.reserve(&mut queue, (turn << 8) + slots.len() as u64) {
-                slots.push(slot);
+            let mut positions = Vec::new();
+            while let Some((position, _)) =
+                ring.reserve(&mut queue, (turn << 8) + positions.len() as u64)
+            {
+                positions.push(position);
             }
-            assert_eq!(slots.len(), 4);
+            assert_eq!(positions.len(), 4);
             ring.publish(&mut queue);
             drop(queue);
-            assert_eq!(ring.complete(u64::from(slots[0])), Some(turn << 8));
+            assert_eq!(ring.complete(u64::from(positions[0])), Some(turn << 8));
             assert_eq!(
-                ring.complete(u64::from(slots[3])),
+                ring.complete(u64::from(positions[3])),
                 Some((turn << 8) + 3),
                 "those without a completion of their own go with a later one"
             );
@@ -200,9 +220,9 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_does_not_exist_completes_nothing() {
+    fn a_position_that_does_not_exist_completes_nothing() {
         let ring = ring(4);
-        assert_eq!(ring.complete(4), None);
+        assert_eq!(ring.complete(0x1_0000), None);
         assert_eq!(ring.complete(u64::MAX), None);
     }
 
@@ -215,10 +235,13 @@ mod tests {
         }
         ring.publish(&mut queue);
         drop(queue);
-        for slot in [3, 3, 3] {
-            ring.complete(slot);
+        for position in [4, 7, 0x8000, 0xffff] {
+            ring.complete(position);
+            assert_eq!(reserve(&ring, 0), None);
         }
-        assert_eq!(ring.reserve(&mut ring.lock(), 0), None);
+        ring.complete(0);
+        assert_eq!(reserve(&ring, 0), Some(4));
+        assert_eq!(reserve(&ring, 0), None);
     }
 
     #[test]
@@ -231,11 +254,10 @@ mod tests {
         ring.publish(&mut queue);
         drop(queue);
         ring.reset();
-        let mut queue = ring.lock();
-        assert_eq!(ring.reserve(&mut queue, 9), Some(3));
+        assert_eq!(reserve(&ring, 9), Some(3));
         for id in 0..3 {
-            ring.reserve(&mut queue, id).unwrap();
+            reserve(&ring, id).unwrap();
         }
-        assert_eq!(ring.reserve(&mut queue, 0), None);
+        assert_eq!(reserve(&ring, 0), None);
     }
 }

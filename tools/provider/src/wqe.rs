@@ -9,10 +9,10 @@ use virtio_rdma_abi::ib::SendFlags;
 use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_abi::wqe::Sge;
 use virtio_rdma_abi::wqe::SqHeader;
-use virtio_rdma_ring::RingMemory;
+use virtio_rdma_abi::wqe::INLINE_OFFSET;
 
 use crate::ffi;
-use crate::memory::RingMap;
+use crate::memory::Slot;
 
 /// Flags that the device knows and the application sets. The inline flag follows from the payload.
 const SEND_FLAGS: u32 = SendFlags::FENCE.0 | SendFlags::SIGNALED.0 | SendFlags::SOLICITED.0;
@@ -28,11 +28,13 @@ pub fn piece(addr: *const u8, length: usize) -> Piece {
 
 /// A send WQE whose slot is reserved. Its payload and what the opcode asks for are written to the slot at once, the
 /// rest at the end.
+///
+/// The slots of a send queue have room for a header and as many SGEs or bytes of inline payload as the QP was created
+/// for.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWqe {
-    /// Offset of the slot in the ring.
-    offset: u32,
-    slot: u16,
+    /// Position of the slot in the queue.
+    position: u16,
     opcode: ffi::ibv_wr_opcode,
     flags: u32,
     num_sge: u32,
@@ -40,17 +42,22 @@ pub struct SendWqe {
 }
 
 impl SendWqe {
-    /// A WQE without payload in `slot`.
+    /// A WQE without payload in the slot at `position`.
     #[inline]
-    pub fn new(memory: &RingMap, slot: u16, opcode: ffi::ibv_wr_opcode, flags: u32) -> Self {
+    pub fn new(position: u16, opcode: ffi::ibv_wr_opcode, flags: u32) -> Self {
         Self {
-            offset: memory.layout().slot(slot),
-            slot,
+            position,
             opcode,
             flags: flags & SEND_FLAGS,
             num_sge: 0,
             ex: [0; 4],
         }
+    }
+
+    /// Position of the slot in the queue.
+    #[inline]
+    pub fn position(&self) -> u16 {
+        self.position
     }
 
     /// Opcode, `enum ibv_wr_opcode`.
@@ -71,17 +78,28 @@ impl SendWqe {
         self.ex = key.to_le_bytes();
     }
 
-    /// Sets what the opcode or the QP's type asks for: a member of the header's union, as bytes.
+    /// Sets what the opcode or the QP's type asks for.
     #[inline]
-    pub fn member(&mut self, memory: &RingMap, member: &[u8]) {
-        memory.write(self.offset + SqHeader::UNION as u32, member);
+    pub fn member<const N: usize>(&mut self, slot: Slot<'_>, member: [u8; N]) {
+        const { assert!(SqHeader::UNION + N <= SqHeader::SIZE) };
+        // SAFETY: it lies in the header.
+        unsafe { slot.write(SqHeader::UNION, &member) };
     }
 
-    /// Makes `sges` the payload, which are at most as many as the QP was created for.
+    /// Makes `sges` the payload.
+    ///
+    /// # Safety
+    ///
+    /// They are at most as many as the QP was created for.
     #[inline]
-    pub fn gather(&mut self, memory: &RingMap, sges: &[ffi::ibv_sge]) {
+    pub unsafe fn gather<'a>(
+        &mut self,
+        slot: Slot<'_>,
+        sges: impl ExactSizeIterator<Item = &'a ffi::ibv_sge>,
+    ) {
         self.num_sge = sges.len() as u32;
-        write_sges(memory, self.offset + SqHeader::SIZE as u32, sges);
+        // SAFETY: the caller's promise.
+        unsafe { write_sges(slot, SqHeader::SIZE, sges) };
     }
 
     /// Copies `pieces` into the WQE as its payload.
@@ -92,61 +110,87 @@ impl SendWqe {
     #[inline]
     pub unsafe fn inline(
         &mut self,
-        memory: &RingMap,
+        slot: Slot<'_>,
         length: u32,
         pieces: impl Iterator<Item = Piece>,
     ) {
         self.num_sge = 1;
         self.flags |= SendFlags::INLINE.0;
-        let mut offset = self.offset + SqHeader::SIZE as u32;
         let whole = Sge {
             length,
             ..Sge::default()
         };
-        memory.write(offset, &whole.to_bytes());
-        offset += Sge::SIZE as u32;
+        // SAFETY: inline payload follows an SGE.
+        unsafe { slot.write(SqHeader::SIZE, &whole.to_bytes()) };
+        let mut offset = INLINE_OFFSET;
         for piece in pieces.filter(|piece| !piece.is_empty()) {
             // SAFETY: not empty, so the caller's memory is valid.
             let bytes = unsafe { slice::from_raw_parts(piece.cast::<u8>(), piece.len()) };
-            memory.write(offset, bytes);
-            offset += bytes.len() as u32;
+            // SAFETY: the caller's promise.
+            unsafe { slot.write(offset, bytes) };
+            offset += bytes.len();
         }
     }
 
     /// Writes the header: the WQE is complete.
     #[inline]
-    pub fn finish(&self, memory: &RingMap) {
+    pub fn finish(&self, slot: Slot<'_>) {
         let header = SqHeader {
             num_sge: self.num_sge,
             send_flags: SendFlags(self.flags),
             opcode: self.opcode,
-            wr_id: u64::from(self.slot),
+            wr_id: u64::from(self.position),
             ex: self.ex,
             ..SqHeader::default()
         };
-        memory.write(self.offset, &header.to_bytes()[..SqHeader::UNION]);
+        // SAFETY: a part of the header.
+        unsafe { slot.write(0, &header.to_bytes()[..SqHeader::UNION]) };
     }
 }
 
-/// Writes the WQE of a receive to `slot`.
+/// Writes the WQE of the receive `id` to `slot`.
+///
+/// # Safety
+///
+/// `sges` are at most as many as the queue was created for.
 #[inline]
-pub fn write_receive(memory: &RingMap, slot: u16, sges: &[ffi::ibv_sge]) {
-    let offset = memory.layout().slot(slot);
+pub unsafe fn write_receive<'a>(
+    slot: Slot<'_>,
+    id: u16,
+    sges: impl ExactSizeIterator<Item = &'a ffi::ibv_sge>,
+) {
     let header = RqHeader {
         num_sge: sges.len() as u32,
-        wr_id: u64::from(slot),
+        wr_id: u64::from(id),
     };
-    memory.write(offset, &header.to_bytes());
-    write_sges(memory, offset + RqHeader::SIZE as u32, sges);
+    // SAFETY: the slots of a receive queue have room for a header and the caller's SGEs.
+    unsafe {
+        slot.write(0, &header.to_bytes());
+        write_sges(slot, RqHeader::SIZE, sges);
+    }
 }
 
+/// Writes `sges` at `offset`.
+///
+/// # Safety
+///
+/// The slot has room for them.
 #[inline]
-fn write_sges(memory: &RingMap, offset: u32, sges: &[ffi::ibv_sge]) {
-    for (index, sge) in sges.iter().enumerate() {
-        memory.write(
-            offset + (index * Sge::SIZE) as u32,
-            &Sge::from(sge).to_bytes(),
-        );
+unsafe fn write_sges<'a>(
+    slot: Slot<'_>,
+    offset: usize,
+    mut sges: impl Iterator<Item = &'a ffi::ibv_sge>,
+) {
+    // SAFETY: the caller's promise.
+    let write = |index: usize, sge: &ffi::ibv_sge| unsafe {
+        slot.write(offset + index * Sge::SIZE, &Sge::from(sge).to_bytes())
+    };
+    // Most work requests have one, and pay for no loop.
+    if let Some(first) = sges.next() {
+        write(0, first);
+        for (index, sge) in sges.enumerate() {
+            write(index + 1, sge);
+        }
     }
 }
 

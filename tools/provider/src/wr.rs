@@ -3,10 +3,10 @@
 //! Work requests as C programs pass them: linked lists with unions, seen through references.
 
 use std::marker::PhantomData;
-use std::slice;
 
 use libc::c_int;
 use virtio_rdma_abi::ib::AccessFlags;
+use virtio_rdma_abi::ib::SendFlags;
 use virtio_rdma_abi::wqe::Atomic;
 use virtio_rdma_abi::wqe::BindMw;
 use virtio_rdma_abi::wqe::Datagram;
@@ -14,8 +14,6 @@ use virtio_rdma_abi::wqe::Rdma;
 
 use crate::ah::Ah;
 use crate::ffi;
-use crate::wqe::piece;
-use crate::wqe::Piece;
 
 /// A list of work requests of type `W`.
 pub struct List<'a, W> {
@@ -102,18 +100,20 @@ pub struct Send<'a>(&'a ffi::ibv_send_wr);
 #[derive(Clone, Copy)]
 pub struct Recv<'a>(&'a ffi::ibv_recv_wr);
 
-/// `num_sge` SGEs at `list`; a negative number counts as none.
+/// `num_sge` SGEs at `list`, or `None` if they are more than `max` or less than none.
 ///
 /// # Safety
 ///
 /// They are valid for `'a`.
 #[inline]
-unsafe fn sges<'a>(list: *const ffi::ibv_sge, num_sge: i32) -> &'a [ffi::ibv_sge] {
-    if num_sge <= 0 {
-        return &[];
-    }
-    // SAFETY: not empty, so the caller's list is valid.
-    unsafe { slice::from_raw_parts(list, num_sge as usize) }
+unsafe fn sges<'a>(
+    list: *const ffi::ibv_sge,
+    num_sge: i32,
+    max: u32,
+) -> Option<impl ExactSizeIterator<Item = &'a ffi::ibv_sge> + Clone> {
+    let count = num_sge as u32;
+    // SAFETY: one of the caller's SGEs.
+    (count <= max).then(|| (0..count).map(move |index| unsafe { &*list.add(index as usize) }))
 }
 
 /// What binds `mw` under `rkey` as `info` says. Without an MR there is no key of one.
@@ -155,17 +155,17 @@ impl<'a> Send<'a> {
         self.0.send_flags
     }
 
-    /// Whether it has at most `max` SGEs.
+    /// Whether it carries its payload itself.
     #[inline]
-    pub fn has_at_most(self, max: u32) -> bool {
-        u32::try_from(self.0.num_sge).is_ok_and(|count| count <= max)
+    pub fn is_inline(self) -> bool {
+        self.flags() & SendFlags::INLINE.0 != 0
     }
 
-    /// The SGEs.
+    /// The SGEs; `None` if they are more than `max`, or their number is negative.
     #[inline]
-    pub fn sges(self) -> &'a [ffi::ibv_sge] {
+    pub fn sges(self, max: u32) -> Option<impl ExactSizeIterator<Item = &'a ffi::ibv_sge> + Clone> {
         // SAFETY: the SGEs of a work request on a list are valid.
-        unsafe { sges(self.0.sg_list, self.0.num_sge) }
+        unsafe { sges(self.0.sg_list, self.0.num_sge, max) }
     }
 
     /// Immediate data, in network byte order, of opcodes that have it.
@@ -228,13 +228,6 @@ impl<'a> Send<'a> {
             av,
         }
     }
-
-    /// The bytes that this work request carries itself, if it is inline.
-    #[inline]
-    pub fn pieces(self) -> impl Iterator<Item = Piece> + 'a {
-        let piece = |sge: &ffi::ibv_sge| piece(sge.addr as *const u8, sge.length as usize);
-        self.sges().iter().map(piece)
-    }
 }
 
 impl<'a> Recv<'a> {
@@ -244,16 +237,10 @@ impl<'a> Recv<'a> {
         self.0.wr_id
     }
 
-    /// Whether it has at most `max` SGEs.
+    /// The SGEs; `None` if they are more than `max`, or their number is negative.
     #[inline]
-    pub fn has_at_most(self, max: u32) -> bool {
-        u32::try_from(self.0.num_sge).is_ok_and(|count| count <= max)
-    }
-
-    /// The SGEs.
-    #[inline]
-    pub fn sges(self) -> &'a [ffi::ibv_sge] {
+    pub fn sges(self, max: u32) -> Option<impl ExactSizeIterator<Item = &'a ffi::ibv_sge> + Clone> {
         // SAFETY: the SGEs of a work request on a list are valid.
-        unsafe { sges(self.0.sg_list, self.0.num_sge) }
+        unsafe { sges(self.0.sg_list, self.0.num_sge, max) }
     }
 }

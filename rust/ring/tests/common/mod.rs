@@ -84,9 +84,8 @@ pub fn post(queue: &mut WorkQueue, memory: &Memory, value: u32) {
 
 /// Polls one completion and returns the value in its CQE.
 pub fn poll(queue: &mut CompletionQueue, memory: &Memory) -> Option<u32> {
-    let completion = queue.peek(memory).unwrap()?;
-    let value = u32::from_le_bytes(memory.load(queue.layout().slot(completion.slot)));
-    queue.give_back(memory, completion);
+    let position = queue.take(memory).unwrap()?;
+    let value = u32::from_le_bytes(memory.load(queue.layout().slot(position)));
     queue.publish(memory);
     Some(value)
 }

@@ -104,12 +104,11 @@ impl CqBackend {
         match self {
             Self::Ring { ring, queue } => {
                 let ring = &**ring;
-                let Some(completion) = queue.peek(ring).map_err(|_| EIO)? else {
+                let Some(position) = queue.take(ring).map_err(|_| EIO)? else {
                     return Ok(None);
                 };
                 let mut bytes = [0; Cqe::SIZE];
-                ring.read(ring.layout().slot(completion.slot), &mut bytes);
-                queue.give_back(ring, completion);
+                ring.read(ring.layout().slot(position), &mut bytes);
                 Ok(Some(Cqe::from_bytes(&bytes)))
             }
             Self::Virtqueue {
@@ -165,8 +164,8 @@ impl CqBackend {
             Self::Ring { ring, queue } => {
                 let ring = &**ring;
                 let layout = *ring.layout();
-                let visited = queue.for_each_unpolled(ring, |completion| {
-                    let slot = layout.slot(completion.slot);
+                let visited = queue.for_each_unpolled(ring, |position| {
+                    let slot = layout.slot(position);
                     let mut bytes = [0; Cqe::SIZE];
                     ring.read(slot, &mut bytes);
                     let mut cqe = Cqe::from_bytes(&bytes);

@@ -75,9 +75,9 @@ pub(super) struct WorkRing {
 /// What the lock of a work queue protects.
 pub(super) struct WorkState {
     pub(super) backend: WorkBackend,
-    /// Ids of work requests by slot: the device only sees slots.
+    /// Ids of work requests by slot: the device only sees positions.
     wr_ids: KVVec<u64>,
-    /// The oldest slot that is not free, if any.
+    /// Position of the oldest slot that is not free, if any.
     oldest: u16,
     /// Place of the queue in its CQ's table.
     place: u32,
@@ -162,17 +162,15 @@ impl WorkRing {
     /// Forgets all work, which the device gave back without completions.
     fn reset(&self) {
         let mut state = self.state.lock();
-        let position = state.backend.reset();
-        state.oldest = state.slot(position);
+        state.oldest = state.backend.reset();
     }
 }
 
 impl WorkState {
     /// The slot at `position`: there are a power of two of them.
     #[inline]
-    fn slot(&self, position: u16) -> u16 {
-        // LOSSY: There are 32,768 at most.
-        position & (self.wr_ids.len() as u16).wrapping_sub(1)
+    fn slot(&self, position: u16) -> usize {
+        usize::from(position) & self.wr_ids.len().wrapping_sub(1)
     }
 
     /// Takes a slot for the work request `wr_id`. `build` writes the WQE, with the id that the device gets.
@@ -183,22 +181,23 @@ impl WorkState {
     #[inline]
     pub(super) fn post(&mut self, wr_id: u64, build: impl FnOnce(u64, &mut Wqe<'_>)) -> Result {
         let place = self.place;
-        let slot = self
+        let position = self
             .backend
-            .post(|slot, wqe| build(poll::wr_id(place, slot), wqe))?;
-        if let Some(id) = self.wr_ids.get_mut(usize::from(slot)) {
+            .post(|position, wqe| build(poll::wr_id(place, position), wqe))?;
+        let slot = self.slot(position);
+        if let Some(id) = self.wr_ids.get_mut(slot) {
             *id = wr_id;
         }
         Ok(())
     }
 
-    /// Completes the work request in `slot`, frees the slots up to it, and returns the request's id.
+    /// Completes the work request at `position`, frees the slots up to it, and returns the request's id.
     #[inline]
-    pub(super) fn complete(&mut self, slot: u16) -> Result<u64, RingError> {
-        self.backend.complete(slot)?;
-        self.oldest = self.slot(slot.wrapping_add(1));
+    pub(super) fn complete(&mut self, position: u16) -> Result<u64, RingError> {
+        self.backend.complete(position)?;
+        self.oldest = position.wrapping_add(1);
         self.wr_ids
-            .get(usize::from(slot))
+            .get(self.slot(position))
             .copied()
             .ok_or(RingError::BadSlot)
     }

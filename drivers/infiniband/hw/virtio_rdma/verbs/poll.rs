@@ -2,8 +2,9 @@
 
 //! Work completions of the kernel's CQs.
 //!
-//! A CQE names a QP and carries the id that the kernel gave the work request: the queue's place in the CQ's table and the slot.
-//! All of it is checked against that table, so a device can at worst complete work too early.
+//! A CQE names a QP and carries the id that the kernel gave the work request: the queue's place in the CQ's table and
+//! the work request's position in the queue. All of it is checked against that table, so a device can at worst complete
+//! work too early.
 
 use super::{
     device::IbDevice,
@@ -42,16 +43,16 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// The id of the work request in `slot` of the queue at `place`.
+/// The id of the work request at `position` of the queue at `place`.
 #[inline]
-pub(super) fn wr_id(place: u32, slot: u16) -> u64 {
-    u64::from(place) << 16 | u64::from(slot)
+pub(super) fn wr_id(place: u32, position: u16) -> u64 {
+    u64::from(place) << 16 | u64::from(position)
 }
 
-/// The place and the slot in an id.
+/// The place and the position in an id.
 #[inline]
 fn split(wr_id: u64) -> Result<(usize, u16)> {
-    // LOSSY: The low half is the slot.
+    // LOSSY: The low half is the position.
     Ok((usize::try_from(wr_id >> 16)?, wr_id as u16))
 }
 
@@ -123,7 +124,7 @@ fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>) -> Resul
             return deliver_shared(source, cqe, completions);
         }
     }
-    let (place, slot) = split(cqe.wr_id)?;
+    let (place, position) = split(cqe.wr_id)?;
     let source = state.sources.get(place).and_then(Option::as_ref);
     let work = source.ok_or(EIO)?;
     if work.number() != cqe.qp_num {
@@ -154,7 +155,7 @@ fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>) -> Resul
         return Err(EIO);
     }
     let is_datagram = kind == DoorbellKind::Rq && work.qp_type.is_datagram();
-    let wr_id = work.state.lock().complete(slot).map_err(|_| EIO)?;
+    let wr_id = work.state.lock().complete(position).map_err(|_| EIO)?;
     let completion = completion(cqe, wr_id, status, opcode, is_datagram);
     completions.push(&work.consumer, &completion);
     Ok(())

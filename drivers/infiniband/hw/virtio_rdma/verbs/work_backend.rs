@@ -71,7 +71,7 @@ impl WorkBackend {
         })
     }
 
-    /// Takes a slot and lets `build` write the WQE in it. Returns the slot.
+    /// Takes a slot and lets `build` write the WQE in it. Returns its position.
     ///
     /// # Errors
     ///
@@ -80,10 +80,10 @@ impl WorkBackend {
     pub(super) fn post(&mut self, build: impl FnOnce(u16, &mut Wqe<'_>)) -> Result<u16> {
         match self {
             Self::Ring { ring, queue } => {
-                let slot = queue.reserve().ok_or(ENOMEM)?;
-                let offset = ring.layout().slot(slot);
-                build(slot, &mut Wqe::Slot { ring, offset });
-                Ok(slot)
+                let position = queue.reserve().ok_or(ENOMEM)?;
+                let offset = ring.layout().slot(position);
+                build(position, &mut Wqe::Slot { ring, offset });
+                Ok(position)
             }
             Self::Virtqueue {
                 queue,
@@ -92,13 +92,13 @@ impl WorkBackend {
                 size,
                 is_fresh,
             } => {
-                let slot = slots.reserve().ok_or(ENOMEM)?;
-                let result = add(queue, spare, *size, |wqe| build(slot, wqe));
+                let position = slots.reserve().ok_or(ENOMEM)?;
+                let result = add(queue, spare, *size, |wqe| build(position, wqe));
                 match result {
                     Ok(()) => {
                         slots.publish();
                         *is_fresh = true;
-                        Ok(slot)
+                        Ok(position)
                     }
                     Err(error) => {
                         slots.withdraw();
@@ -118,12 +118,12 @@ impl WorkBackend {
         }
     }
 
-    /// Frees the slots up to `slot`, whose completion was polled.
+    /// Frees the slots up to that at `position`, whose completion was polled.
     #[inline]
-    pub(super) fn complete(&mut self, slot: u16) -> Result<(), RingError> {
+    pub(super) fn complete(&mut self, position: u16) -> Result<(), RingError> {
         match self {
-            Self::Ring { queue, .. } => queue.complete(slot),
-            Self::Virtqueue { slots, .. } => slots.complete(slot),
+            Self::Ring { queue, .. } => queue.complete(position),
+            Self::Virtqueue { slots, .. } => slots.complete(position),
         }
     }
 

@@ -47,11 +47,9 @@ impl<'vm> Cq<'vm> {
 
     pub fn poll(&self) -> Option<Cqe> {
         let mut queue = self.queue.borrow_mut();
-        let completion = queue.peek(&self.ring).expect("a sound used ring")?;
+        let position = queue.take(&self.ring).expect("a sound used ring")?;
         let mut bytes = [0; Cqe::SIZE];
-        self.ring
-            .read(self.ring.layout.slot(completion.slot), &mut bytes);
-        queue.give_back(&self.ring, completion);
+        self.ring.read(self.ring.layout.slot(position), &mut bytes);
         queue.publish(&self.ring);
         Some(Cqe::from_bytes(&bytes))
     }
@@ -59,10 +57,9 @@ impl<'vm> Cq<'vm> {
     /// Like [`poll`](Self::poll) on a ring that may make no sense.
     pub fn try_poll(&self) -> Result<bool, RingError> {
         let mut queue = self.queue.borrow_mut();
-        let Some(completion) = queue.peek(&self.ring)? else {
+        if queue.take(&self.ring)?.is_none() {
             return Ok(false);
-        };
-        queue.give_back(&self.ring, completion);
+        }
         queue.publish(&self.ring);
         Ok(true)
     }
