@@ -25,7 +25,11 @@ pub(crate) struct RingMem {
 #[derive(Debug)]
 enum Place {
     /// Pages that the driver named: an own ring.
-    Pages(PageMap),
+    Pages {
+        map: PageMap,
+        /// DMA address of each [`PAGE`] of it, so that none has to be searched for.
+        starts: Box<[u64]>,
+    },
     /// A virtqueue of the transport.
     Virtqueue(VirtqueueMem),
 }
@@ -43,8 +47,11 @@ impl RingMem {
         };
         let pages = PageMap::read(space, list, 0, u64::from(layout.size()))?;
         pages.reach(space, true)?;
+        let starts = (0..layout.size().div_ceil(PAGE))
+            .map(|number| pages.find(u64::from(number * PAGE)).0)
+            .collect();
         Ok(Self {
-            place: Place::Pages(pages),
+            place: Place::Pages { map: pages, starts },
             layout,
         })
     }
@@ -61,7 +68,7 @@ impl RingMem {
     /// The virtqueue that it is, unless it is an own ring.
     pub(crate) fn as_virtqueue(&self) -> Option<&VirtqueueMem> {
         match &self.place {
-            Place::Pages(_) => None,
+            Place::Pages { .. } => None,
             Place::Virtqueue(queue) => Some(queue),
         }
     }
@@ -88,7 +95,7 @@ pub(crate) struct RingView<'a> {
 }
 
 /// Pages of a ring that are found at once: of work requests, of what is available and of what is used.
-const RECENT: usize = 4;
+const RECENT: usize = 8;
 /// The least size of pages, which no access crosses.
 const PAGE: u32 = 1 << *PAGE_SHIFT_RANGE.start();
 
@@ -97,9 +104,9 @@ impl<'a> RingView<'a> {
     #[inline]
     pub(crate) fn new(ring: &'a RingMem, view: &'a DmaView) -> Self {
         let (whole, lost) = match &ring.place {
-            Place::Pages(pages) => {
+            Place::Pages { map, .. } => {
                 let size = ring.layout.size();
-                let (iova, len) = pages.find(0);
+                let (iova, len) = map.find(0);
                 let whole = (len >= u64::from(size))
                     .then(|| view.slice_mut(iova, size as usize).ok())
                     .flatten();
@@ -131,8 +138,8 @@ impl<'a> RingView<'a> {
         let slice = match self.whole {
             Some(whole) => whole.subslice(offset as usize, len),
             None => match &self.ring.place {
-                Place::Pages(pages) => self
-                    .page(pages, offset / PAGE)
+                Place::Pages { starts, .. } => self
+                    .page(starts, offset / PAGE)
                     .and_then(|page| page.subslice((offset % PAGE) as usize, len)),
                 Place::Virtqueue(queue) => match queue.find(&self.ring.layout, offset) {
                     Some(iova) if !self.lost.get() => self.view.slice_mut(iova, len),
@@ -148,12 +155,12 @@ impl<'a> RingView<'a> {
 
     /// Page `number` of a ring that is not one piece.
     #[inline]
-    fn page(&self, pages: &PageMap, number: u32) -> std::result::Result<DmaSliceMut<'a>, DmaError> {
+    fn page(&self, starts: &[u64], number: u32) -> std::result::Result<DmaSliceMut<'a>, DmaError> {
         let recent = &self.recent[number as usize % RECENT];
         if let Some((_, page)) = recent.get().filter(|(recent, _)| *recent == number) {
             return Ok(page);
         }
-        let (iova, _) = pages.find(u64::from(number * PAGE));
+        let iova = *starts.get(number as usize).ok_or(DmaError::OutOfBounds)?;
         let page = self.view.slice_mut(iova, PAGE as usize)?;
         recent.set(Some((number, page)));
         Ok(page)
@@ -164,7 +171,7 @@ impl<'a> RingView<'a> {
     #[inline]
     pub(crate) fn read_wqe(&self, slot: u16, wqe: &mut [u8]) -> usize {
         match &self.ring.place {
-            Place::Pages(_) => {
+            Place::Pages { .. } => {
                 self.read(self.ring.layout.slot(slot), wqe);
                 wqe.len()
             }
