@@ -179,6 +179,7 @@ impl Device {
 
     pub(super) fn destroy_qp_command(&self, cmd: CmdDestroyQp) -> Result<Empty> {
         let qp = self.qps.get(cmd.qpn).ok_or(Errno::INVAL)?;
+        qp.send_last(self);
         self.destroy_qp(&qp);
         Ok(DONE)
     }

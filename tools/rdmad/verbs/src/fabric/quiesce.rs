@@ -6,7 +6,7 @@ use crossbeam_utils::CachePadded;
 
 use super::sync::{fence, AtomicU64, Condvar, Mutex, Ordering};
 
-/// One counter a worker: odd while it has a turn.
+/// One counter a worker, and one for all other threads: odd while there is a turn.
 ///
 /// A worker that looks an object up does so within a turn and forgets the object before its turn ends. So once every
 /// worker that had a turn when the object was removed has ended it, nobody uses the object. Beginning and ending a turn
@@ -14,24 +14,27 @@ use super::sync::{fence, AtomicU64, Condvar, Mutex, Ordering};
 #[derive(Debug)]
 pub(crate) struct Quiesce {
     turns: Box<[CachePadded<AtomicU64>]>,
+    /// Held by a thread that has a turn and is no worker.
+    outside: Mutex<()>,
     waiters: AtomicU64,
     lock: Mutex<()>,
     ended: Condvar,
 }
 
-/// A turn of a worker.
+/// A turn of a worker or another thread.
 pub(crate) struct Turn<'a> {
     quiesce: &'a Quiesce,
-    worker: usize,
+    counter: usize,
 }
 
 impl Quiesce {
     /// For `workers` workers.
     pub(crate) fn new(workers: usize) -> Self {
         Self {
-            turns: (0..workers)
+            turns: (0..=workers)
                 .map(|_| CachePadded::new(AtomicU64::new(0)))
                 .collect(),
+            outside: Mutex::new(()),
             waiters: AtomicU64::new(0),
             lock: Mutex::new(()),
             ended: Condvar::new(),
@@ -46,8 +49,15 @@ impl Quiesce {
         fence(Ordering::SeqCst);
         Turn {
             quiesce: self,
-            worker,
+            counter: worker,
         }
+    }
+
+    /// Has a thread that is no worker take a turn. Such threads take theirs one after the other.
+    pub(crate) fn outside<T>(&self, turn: impl FnOnce() -> T) -> T {
+        let _outside = self.outside.lock();
+        let _turn = self.begin(self.turns.len() - 1);
+        turn()
     }
 
     /// Returns when every turn that was going on has ended. Not to be called within a turn.
@@ -74,7 +84,7 @@ impl Quiesce {
 impl Drop for Turn<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.quiesce.turns[self.worker].fetch_add(1, Ordering::SeqCst);
+        self.quiesce.turns[self.counter].fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if self.quiesce.waiters.load(Ordering::SeqCst) != 0 {
             // With the lock taken, a waiter is either before its look at the counter or waits already.

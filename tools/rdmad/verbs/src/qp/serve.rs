@@ -3,7 +3,6 @@
 //! A QP's turn.
 
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
 
 use dma::DmaView;
 use roce::Pause;
@@ -54,7 +53,7 @@ impl Outcome {
 
 impl Qp {
     /// Gives the QP a turn, unless another worker is at it; then that one gives it another.
-    pub(crate) fn serve(&self, device: &Arc<Device>) {
+    pub(crate) fn serve(&self, device: &Device) {
         let Some((outcome, again)) = self.serving.run(|| self.turn(device)) else {
             return;
         };
@@ -66,7 +65,23 @@ impl Qp {
         }
     }
 
-    fn turn(&self, device: &Arc<Device>) -> Outcome {
+    /// Sends what was posted to a QP of datagrams that is about to be destroyed, as far as a turn goes. Programs destroy
+    /// theirs right after posting what nobody acknowledges, since hardware has it sent by then. Not to be called by a
+    /// worker.
+    pub(crate) fn send_last(&self, device: &Device) {
+        if self.is_connected() {
+            return;
+        }
+        device.fabric().quiesce.outside(|| {
+            let view = device.space.enter();
+            let mut side = self.send.lock();
+            if self.state() == Some(QpState::Rts) {
+                self.send(device, &view, &mut side);
+            }
+        });
+    }
+
+    fn turn(&self, device: &Device) -> Outcome {
         let view = device.space.enter();
         // Answers go first: the peer waits for them.
         let mut outcome = self.answer(device, &view);
@@ -126,7 +141,7 @@ impl Qp {
     }
 
     /// Executes work of the SQ.
-    fn send(&self, device: &Arc<Device>, view: &DmaView, side: &mut SendSide) -> Outcome {
+    fn send(&self, device: &Device, view: &DmaView, side: &mut SendSide) -> Outcome {
         let turn = SendTurn::new(self, device, view);
         let mut budget = BUDGET;
         loop {

@@ -6,7 +6,7 @@ use roce::net::gid_to_ip;
 use verbs::PathPolicy;
 use virtio_rdma_abi::cqe::OPCODE_RECV;
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdDelGid};
-use virtio_rdma_abi::ib::{QpState, QpType, WcFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::ib::{QpState, QpType, SendFlags, WcFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::wqe::{AddressVector, Datagram};
 
 use super::{each_ud, GRH};
@@ -161,6 +161,32 @@ fn one_qp_and_many_peers() {
             let cqe = peer_cq.expect(1, WcStatus::Success);
             assert_eq!((cqe.src_qp, cqe.qp_num), (own.qpn, peer.qpn));
             assert!(peer.vm.read(to.iova + GRH, 500) == data);
+        }
+    });
+}
+
+/// Who sends datagrams may destroy its QP without waiting for their completions.
+#[test]
+fn datagrams_posted_before_their_qp_is_destroyed() {
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        let options = Options::of(QpType::Ud);
+        let p = Pair::with(&world, options, options);
+        for round in 0..20 {
+            let sender = Qp::new(p.a, &p.cq_a, &p.cq_a, options);
+            connect(&sender, &sender);
+            for id in 0..10 {
+                p.qb.post_recv(id, &[sge(&p.mb, 0, 4096)]);
+            }
+            for id in 0..10 {
+                sender.post(&p.send(id, 100).flags(SendFlags::NONE));
+            }
+            sender.destroy().unwrap();
+            for id in 0..10 {
+                let cqe = p.cq_b.expect(id, WcStatus::Success);
+                assert_eq!(cqe.src_qp, sender.qpn, "round {round}");
+            }
+            p.qb.reclaim();
         }
     });
 }
