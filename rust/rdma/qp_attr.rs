@@ -121,7 +121,12 @@ pub struct Path {
 }
 
 impl Path {
+    /// A flow label has 20 bits.
+    const FLOW_LABEL: u32 = 0xf_ffff;
+
     /// Reads a path that is to be used, which must have a global route and lead over Ethernet.
+    ///
+    /// The flow label is cut to its bits, as hardware does: UCX asks for all ones.
     pub(super) fn from_raw(raw: &bindings::rdma_ah_attr) -> Result<Self> {
         let has_route = u32::from(raw.ah_flags) & bindings::ib_ah_flags_IB_AH_GRH != 0;
         if !has_route || raw.type_ != bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE {
@@ -130,7 +135,7 @@ impl Path {
         Ok(Self {
             // SAFETY: All bytes of a GID are initialised.
             dgid: unsafe { *raw.grh.dgid.raw.as_ref() },
-            flow_label: raw.grh.flow_label,
+            flow_label: raw.grh.flow_label & Self::FLOW_LABEL,
             sgid_index: raw.grh.sgid_index,
             hop_limit: raw.grh.hop_limit,
             traffic_class: raw.grh.traffic_class,
