@@ -19,11 +19,7 @@
 //! 10. Poll for its completions. From here on the kernel has no part in it.
 //!
 //! The client sends a message and the server answers it; then the client writes to the server's memory and reads it back
-//! without the server's doing. `rdma` is libibverbs in safe Rust: each function calls the one of a similar name.
-
-#[allow(dead_code, unused_imports)]
-#[path = "../src/rdma/mod.rs"]
-mod rdma;
+//! without the server's doing. `verbs_test::rdma` is libibverbs in safe Rust: each function calls the one of a similar name.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -33,7 +29,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure, Context as _, Result};
 
-use rdma::{access, ffi, Caps, Context, Cq, Mr, Op, Path, Pd, Qp, SendWr, Timing};
+use verbs_test::rdma::{access, ffi, Caps, Context, Cq, Mr, Op, Path, Pd, Qp, SendWr, Timing};
 
 /// TCP port of the socket.
 const PORT: u16 = 18900;
