@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 
 use dma::DmaSpace;
-use roce::Frame;
 use vdev::Queue;
 use vdev::SharedMemory;
 use vdev::VirtioDevice;
@@ -16,7 +15,6 @@ use vdev::TRANSPORT_FEATURES;
 use verbs::Device;
 use verbs::DeviceConfig;
 use verbs::Fabric;
-use verbs::FramePort;
 use verbs::Virtqueues;
 use virtio_rdma_abi::config::OwnRingsConfig;
 use virtio_rdma_abi::config::RateLimitConfig;
@@ -90,7 +88,7 @@ impl RdmaDevice {
             space,
             fabric,
             queues.clone(),
-            Arc::new(SwitchPort(port.clone())),
+            Arc::new(port.clone()),
         );
         let waker = Arc::downgrade(&verbs);
         port.on_ready(move || {
@@ -248,30 +246,5 @@ impl Virtqueues for TransportQueues {
         if let Some(queue) = self.get(queue) {
             queue.interrupt();
         }
-    }
-}
-
-/// The engine's port of the switch.
-struct SwitchPort(EnginePort);
-
-impl FramePort for SwitchPort {
-    fn frame(&self, len: usize) -> Option<Frame> {
-        self.0.frame(len)
-    }
-
-    fn send(&self, frame: Frame) {
-        self.0.send(frame);
-    }
-
-    fn receive(&self) -> Option<Frame> {
-        self.0.receive()
-    }
-
-    fn join(&self, mac: [u8; 6]) {
-        self.0.join(mac);
-    }
-
-    fn leave(&self, mac: [u8; 6]) {
-        self.0.leave(mac);
     }
 }

@@ -11,7 +11,7 @@ use crate::session::{errno, read_gid, refused, Session, LIMIT};
 
 const EINVAL: i32 = 22;
 
-/// A QP keeps the sizes that it was made with: no transition takes others (RFC, TODO 3; ib_core's table of transitions).
+/// A QP keeps the sizes that it was made with: no transition takes others (ib_core's table of transitions).
 pub fn sizes(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let fresh = Qp::new(&end.pd, &end.send, &end.recv, Options::default().caps)?;

@@ -13,10 +13,10 @@ use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{Mtu, SigType, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_ring::RingMemory;
+use vswitch::Config;
 
 use super::cpu::device_time;
-use super::harness::{connect, sge, wait, Cq, Mr, Options, Qp, Vm, Wr, FULL};
-use super::machine::Machine;
+use super::harness::{connect, sge, wait, Cq, Daemon, Mr, Options, Qp, Vm, Wr, FULL};
 
 /// Messages of a pair of VMs in a round at most, and bytes.
 const MESSAGES: u32 = 16_384;
@@ -75,8 +75,10 @@ impl Load {
 
     /// Measures it.
     pub fn cost(&self) -> Cost {
-        let machine = Machine::new(2 * self.pairs as usize, self.path);
-        let pairs: Vec<_> = machine
+        let vms = 1..=2 * self.pairs as usize;
+        // One worker, whose processor time is looked at.
+        let daemon = Daemon::new(vms, 1, self.path, Config::default());
+        let pairs: Vec<_> = daemon
             .vms
             .chunks_exact(2)
             .map(|vms| Pair::new(self, &vms[0], &vms[1]))

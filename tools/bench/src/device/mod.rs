@@ -15,7 +15,6 @@ mod harness;
 mod cpu;
 mod floor;
 mod load;
-mod machine;
 
 use anyhow::Result;
 use clap::Args;

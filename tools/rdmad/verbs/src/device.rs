@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use dma::DmaSpace;
 use parking_lot::Mutex;
-use roce::Frame;
+use roce::FramePort;
 use virtio_rdma_abi::config::{
     CONFIG_SIZE, F_ATOMIC_WRITE, F_COUNTERS, F_FLUSH, F_GID_VLAN, F_MEM_WINDOWS, F_MR_PAGES,
     F_MULTICAST, F_PEERS, F_RATE_LIMIT, F_REG_PAGES, F_RESIZE_CQ, F_RING_ADDR, F_SRQ,
@@ -42,22 +42,6 @@ pub(crate) struct Violations {
     pub pkey: AtomicU32,
     /// Not with the Q_Key of the QP.
     pub qkey: AtomicU32,
-}
-
-/// Where RoCE frames go and come from: a port of the Ethernet switch.
-pub trait FramePort: Send + Sync {
-    /// A buffer for a frame of `len` bytes, or `None` when the way out is full. Then
-    /// [`Device::frames_ready`] is to be called when there is room.
-    fn frame(&self, len: usize) -> Option<Frame>;
-    /// Sends a complete frame.
-    fn send(&self, frame: Frame);
-    /// The next frame that came. [`Device::frames_ready`] is to be called when there are some.
-    fn receive(&self) -> Option<Frame>;
-    /// Frames to this multicast address are to come too, those that are sent here among them. Each call is undone by one
-    /// of [`leave`](Self::leave).
-    fn join(&self, mac: [u8; 6]);
-    /// Undoes a [`join`](Self::join).
-    fn leave(&self, mac: [u8; 6]);
 }
 
 /// The verbs device of one VM.
@@ -106,7 +90,8 @@ pub struct Device {
 impl Device {
     /// Makes a device and has the fabric's workers serve it until it is [detached](Self::detach).
     ///
-    /// `space` is the memory of its VM, `queues` its virtqueues and `frames` the device's port of the switch.
+    /// `space` is the memory of its VM, `queues` its virtqueues and `frames` the device's port of the switch, whose word that
+    /// frames or buffers are there is to reach [`frames_ready`](Self::frames_ready).
     pub fn new(
         config: DeviceConfig,
         space: Arc<DmaSpace>,

@@ -4,7 +4,7 @@
 //!
 //! A [`Device`] is what one VM sees: it executes control commands, given as bytes, on the objects of that VM, and the
 //! work requests that it finds in the VM's rings. It knows its guest's memory as a [`dma::DmaSpace`], its virtqueues as
-//! [`Virtqueues`] and the network as a [`FramePort`]; which transport presents it to the guest is not its business.
+//! [`Virtqueues`] and the network as a [`roce::FramePort`]; which transport presents it to the guest is not its business.
 //! The devices of a process share a [`Fabric`]: worker threads, and the direct path between their memories.
 //!
 //! | module | what it holds |
@@ -46,7 +46,7 @@ mod wire;
 mod wqe;
 
 pub use config::{DeviceConfig, Limits};
-pub use device::{Device, FramePort};
+pub use device::Device;
 pub use fabric::{Clock, Fabric, PathPolicy};
 pub use status::{DataPath, DeviceStatus, QpStatus};
 pub use transport::Virtqueues;

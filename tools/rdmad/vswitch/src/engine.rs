@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
 use roce::net::{is_roce, Mac};
-use roce::{Frame, FramePool};
+use roce::{Frame, FramePool, FramePort};
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -152,7 +152,7 @@ pub struct EnginePort {
 }
 
 impl EnginePort {
-    /// Has `ready` called when frames have come, or when there are buffers again after [`frame`](Self::frame) found
+    /// Has `ready` called when frames have come, or when there are buffers again after [`frame`](FramePort::frame) found
     /// none. It is called from the thread of the switch or from one that drops a frame, and must only pass the word on.
     /// The first call of this function counts.
     pub fn on_ready(&self, ready: impl Fn() + Send + Sync + 'static) {
@@ -170,13 +170,21 @@ impl EnginePort {
         }
     }
 
-    /// A buffer for a frame of `len` bytes; `None` when too many frames of this port are on their way.
-    pub fn frame(&self, len: usize) -> Option<Frame> {
+    /// The engine that a frame is for, if the switch would take it there and do nothing else with it.
+    fn neighbour(&self, frame: &[u8]) -> Option<&Engine> {
+        let (to, rest) = frame.split_first_chunk()?;
+        let (from, _) = rest.split_first_chunk()?;
+        let neighbour = self.neighbours.iter().find(|other| other.mac == *to)?;
+        (self.mac == *from && is_roce(frame)).then_some(&*neighbour.engine)
+    }
+}
+
+impl FramePort for EnginePort {
+    fn frame(&self, len: usize) -> Option<Frame> {
         self.engine.pool.take(len)
     }
 
-    /// Sends a frame, which [`frame`](Self::frame) gave out.
-    pub fn send(&self, frame: Frame) {
+    fn send(&self, frame: Frame) {
         if let Some(neighbour) = self.neighbour(&frame) {
             self.engine.counters.received.add_one();
             neighbour.accept(frame);
@@ -189,22 +197,16 @@ impl EnginePort {
         self.engine.doorbell.ring();
     }
 
-    /// The engine that a frame is for, if the switch would take it there and do nothing else with it.
-    fn neighbour(&self, frame: &[u8]) -> Option<&Engine> {
-        let (to, rest) = frame.split_first_chunk()?;
-        let (from, _) = rest.split_first_chunk()?;
-        let neighbour = self.neighbours.iter().find(|other| other.mac == *to)?;
-        (self.mac == *from && is_roce(frame)).then_some(&*neighbour.engine)
+    fn receive(&self) -> Option<Frame> {
+        self.engine.incoming.pop()
     }
 
-    /// RoCE frames to this multicast address come too from now on, whoever sends them, this engine included. Calls are
-    /// counted.
-    pub fn join(&self, mac: Mac) {
+    // Calls are counted: several groups may have one address.
+    fn join(&self, mac: Mac) {
         *self.engine.joined().entry(mac).or_default() += 1;
     }
 
-    /// Undoes a [`join`](Self::join).
-    pub fn leave(&self, mac: Mac) {
+    fn leave(&self, mac: Mac) {
         let mut joined = self.engine.joined();
         if let Some(count) = joined.get_mut(&mac) {
             *count -= 1;
@@ -212,11 +214,6 @@ impl EnginePort {
                 joined.remove(&mac);
             }
         }
-    }
-
-    /// The next frame that has come.
-    pub fn receive(&self) -> Option<Frame> {
-        self.engine.incoming.pop()
     }
 }
 

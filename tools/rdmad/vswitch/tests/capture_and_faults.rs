@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use roce::Packet;
+use roce::{FramePort, Packet};
 use tempfile::TempDir;
 use vswitch::FaultPlan;
 

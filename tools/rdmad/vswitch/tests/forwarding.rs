@@ -5,6 +5,7 @@
 mod common;
 
 use common::*;
+use roce::FramePort;
 
 #[test]
 fn unicast_between_machines() {

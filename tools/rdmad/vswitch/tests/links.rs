@@ -8,6 +8,7 @@ use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
 
 use common::*;
+use roce::FramePort;
 use tempfile::TempDir;
 use vswitch::{Config, DatagramPath, PortConfig, Switch, Uplink};
 

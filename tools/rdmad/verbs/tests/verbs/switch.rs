@@ -2,86 +2,21 @@
 
 //! The wire path over the real switch: with faults, captured, crowded, and from one process to another.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
-use std::sync::Arc;
 
 use roce::opcode::Op;
-use roce::{Frame, Packet};
+use roce::Packet;
 use tempfile::TempDir;
-use verbs::{Fabric, FramePort, Limits, PathPolicy};
+use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{Mtu, WcStatus, WrOpcode};
-use vswitch::{Config, DatagramPath, EnginePort, PortConfig, Switch, Uplink};
+use vswitch::{Config, DatagramPath, Uplink};
 
 use crate::harness::*;
 
-struct Port(EnginePort);
-
-impl FramePort for Port {
-    fn frame(&self, len: usize) -> Option<Frame> {
-        self.0.frame(len)
-    }
-    fn send(&self, frame: Frame) {
-        self.0.send(frame);
-    }
-    fn receive(&self) -> Option<Frame> {
-        self.0.receive()
-    }
-    fn join(&self, mac: [u8; 6]) {
-        self.0.join(mac);
-    }
-    fn leave(&self, mac: [u8; 6]) {
-        self.0.leave(mac);
-    }
-}
-
-/// A process with VMs: fabric and switch. The fields end in this order.
-struct Daemon {
-    vms: Vec<Vm>,
-    _fabric: Fabric,
-    _switch: Switch,
-}
-
-impl Daemon {
-    /// A daemon with these VMs, and what else `config` says.
-    fn new(vms: std::ops::RangeInclusive<usize>, mut config: Config) -> Self {
-        let fabric = Fabric::new(Some(2), PathPolicy::Wire).unwrap();
-        config.ports = vms
-            .clone()
-            .map(|n| PortConfig {
-                name: format!("vm{n}"),
-                mac: mac(n),
-                net: None,
-            })
-            .collect();
-        let (switch, engines) = Switch::start(config).unwrap();
-        let vms = vms
-            .zip(engines)
-            .map(|(n, engine)| {
-                let port = Arc::new(Port(engine.clone()));
-                let vm = Vm::new(n, &fabric, port, &Limits::default());
-                let device = Arc::downgrade(&vm.device);
-                engine.on_ready(move || {
-                    if let Some(device) = device.upgrade() {
-                        device.frames_ready();
-                    }
-                });
-                vm
-            })
-            .collect();
-        Self {
-            vms,
-            _fabric: fabric,
-            _switch: switch,
-        }
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        for vm in &self.vms {
-            vm.device.detach();
-        }
-    }
+/// A daemon with two workers and the wire path.
+fn daemon(vms: RangeInclusive<usize>, config: Config) -> Daemon {
+    Daemon::new(vms, 2, PathPolicy::Wire, config)
 }
 
 /// On a network that loses nothing, whoever waits long enough gets an answer.
@@ -173,7 +108,7 @@ fn data_survives_every_fault() {
         let dir = TempDir::new().unwrap();
         let pcap = dir.path().join("out.pcap");
         let plan = "drop=0.02,duplicate=0.02,reorder=0.03,corrupt=0.02,delay=0.01";
-        let daemon = Daemon::new(
+        let daemon = daemon(
             1..=2,
             Config {
                 pcap: Some(pcap.clone()),
@@ -212,7 +147,7 @@ fn a_perfect_network_carries_each_packet_once() {
         pcap: Some(pcap.clone()),
         ..Config::default()
     };
-    let daemon = Daemon::new(1..=2, config);
+    let daemon = daemon(1..=2, config);
     exchange(&daemon.vms[0], &daemon.vms[1], lossless(), &[300_000]);
     drop(daemon);
     let packets = captured(&pcap);
@@ -229,7 +164,7 @@ fn a_perfect_network_carries_each_packet_once() {
 fn more_connections_than_the_switch_holds_frames_for() {
     const QPS: usize = 48;
     const SIZE: u32 = 200_000;
-    let daemon = Daemon::new(1..=2, Config::default());
+    let daemon = daemon(1..=2, Config::default());
     let [a, b] = [&daemon.vms[0], &daemon.vms[1]];
     let (cq_a, cq_b) = (Cq::new(a, 256), Cq::new(b, 256));
     let (from, to) = (a.mr(u64::from(SIZE)), b.mr(QPS as u64 * u64::from(SIZE)));
@@ -276,8 +211,8 @@ fn daemons_are_joined_by_an_uplink() {
         })],
         ..Config::default()
     };
-    let left = Daemon::new(1..=1, end("left", "right"));
-    let right = Daemon::new(2..=2, end("right", "left"));
+    let left = daemon(1..=1, end("left", "right"));
+    let right = daemon(2..=2, end("right", "left"));
     exchange(
         &left.vms[0],
         &right.vms[0],

@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use roce::net::Mac;
-use roce::Frame;
+use roce::{Frame, FramePort};
 use tempfile::TempDir;
 use vswitch::stats::Stats;
 use vswitch::{Config, DatagramPath, EnginePort, PortConfig, Switch, Uplink};

@@ -3,6 +3,7 @@
 //! Plays the drivers of VMs: guest memory, rings, control commands, and a network that joins the VMs.
 
 mod cq;
+mod daemon;
 pub mod mode;
 mod net;
 mod pair;
@@ -17,7 +18,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dma::DmaSpace;
-use verbs::{Clock, Device, DeviceConfig, Fabric, FramePort, Limits, PathPolicy, Virtqueues};
+use roce::FramePort;
+use verbs::{Clock, Device, DeviceConfig, Fabric, Limits, PathPolicy, Virtqueues};
 use virtio_rdma_abi::config::{F_RESIZE_CQ, F_RING_ADDR, F_SRQ};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::{Event, EventKind};
@@ -26,6 +28,7 @@ use virtio_rdma_abi::wire::Wire;
 use virtqueue::Split;
 
 pub use cq::Cq;
+pub use daemon::Daemon;
 pub use mode::{is_rfc, Mode};
 pub use net::{frame, frame_between, Net};
 pub use pair::{each, each_with, Pair};

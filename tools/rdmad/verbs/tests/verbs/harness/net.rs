@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, Weak};
 use roce::headers::Transport;
 use roce::net::{gid_to_ip, Addresses};
 use roce::packet::{build, frame_size};
-use roce::{Frame, FramePool, Path};
-use verbs::{Device, FramePort};
+use roce::{Frame, FramePool, FramePort, Path};
+use verbs::Device;
 
 use super::Vm;
 

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A daemon's inside: a fabric, the switch, and VMs that are played.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use verbs::{Fabric, Limits, PathPolicy};
+use vswitch::{Config, PortConfig, Switch};
+
+use super::{mac, Vm};
+
+/// A process with VMs. The fields end in this order.
+pub struct Daemon {
+    pub vms: Vec<Vm>,
+    _fabric: Fabric,
+    _switch: Switch,
+}
+
+impl Daemon {
+    /// A daemon with these VMs, so many workers, and what else `config` says, whose QPs exchange data this way.
+    pub fn new(
+        vms: RangeInclusive<usize>,
+        workers: usize,
+        path: PathPolicy,
+        mut config: Config,
+    ) -> Self {
+        let fabric = Fabric::new(Some(workers), path).expect("threads");
+        config.ports = vms
+            .clone()
+            .map(|n| PortConfig {
+                name: format!("vm{n}"),
+                mac: mac(n),
+                net: None,
+            })
+            .collect();
+        let (switch, engines) = Switch::start(config).expect("a switch");
+        let vms = vms
+            .zip(engines)
+            .map(|(n, engine)| {
+                let vm = Vm::new(n, &fabric, Arc::new(engine.clone()), &Limits::default());
+                let device = Arc::downgrade(&vm.device);
+                engine.on_ready(move || {
+                    if let Some(device) = device.upgrade() {
+                        device.frames_ready();
+                    }
+                });
+                vm
+            })
+            .collect();
+        Self {
+            vms,
+            _fabric: fabric,
+            _switch: switch,
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        for vm in &self.vms {
+            vm.device.detach();
+        }
+    }
+}
