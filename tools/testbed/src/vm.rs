@@ -80,10 +80,12 @@ impl Accel {
             //   unless the guest itself writes the page first.
             // - The guest's time stamp counter is the host's. On a busy host the kernel measures it
             //   wrongly, by a factor of 30 even, and takes it for broken when it watches it.
+            // - By that counter it gives the timer ten ticks for five interrupts, and panics without them. Under KVM
+            //   it knows not to.
             // - Where an instruction costs twenty, what hangs is told from what is slow by a longer wait.
             Self::Tcg => format!(
-                " init_on_alloc=1 tsc_early_khz={} tsc=reliable watchdog_thresh=30 \
-                 rcupdate.rcu_cpu_stall_timeout=60 sysctl.kernel.hung_task_timeout_secs=240",
+                " init_on_alloc=1 tsc_early_khz={} tsc=reliable no_timer_check \
+                 watchdog_thresh=30 rcupdate.rcu_cpu_stall_timeout=60 sysctl.kernel.hung_task_timeout_secs=240",
                 tsc::khz()
             ),
         }
