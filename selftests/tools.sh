@@ -4,7 +4,7 @@
 # The stock programs of rdma-core and perftest run between two VMs.
 # testbed: --path direct
 # testbed: --path wire
-# more: --withhold ring-addr --withhold mr-pages --withhold reg-pages --withhold multicast --withhold peers
+# more: --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 

@@ -20,6 +20,7 @@ use vdev::F_ACCESS_PLATFORM;
 use vdev::F_INDIRECT_DESC;
 use vdev::F_RING_RESET;
 use vdev::F_VERSION_1;
+use verbs::Device;
 use verbs::PathPolicy;
 use virtio_rdma_abi::config::F_ATOMIC_WRITE;
 use virtio_rdma_abi::config::F_COUNTERS;
@@ -109,9 +110,9 @@ pub struct Args {
     )]
     pub faults: Option<FaultPlan>,
 
-    /// Do not offer this device feature. May be repeated.
+    /// Do not offer this device feature, or all that are not the transport's. May be repeated.
     #[arg(long = "withhold", value_name = "FEATURE", value_parser = feature_parser())]
-    pub withheld: Vec<u32>,
+    pub withheld: Vec<u64>,
 
     /// Threads that serve the queues of all ports; by default one less than there are CPUs, from one to four.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -234,12 +235,16 @@ impl Args {
     }
 }
 
-fn feature_parser() -> impl TypedValueParser<Value = u32> {
-    PossibleValuesParser::new(FEATURES.iter().map(|&(name, _)| name)).try_map(|given| {
-        FEATURES
+/// Feature bits by a name.
+fn feature_parser() -> impl TypedValueParser<Value = u64> {
+    let all = [("all", Device::features())];
+    let named = FEATURES.iter().map(|&(name, bit)| (name, 1 << bit));
+    let known: Vec<_> = all.into_iter().chain(named).collect();
+    PossibleValuesParser::new(known.iter().map(|&(name, _)| name)).try_map(move |given| {
+        known
             .iter()
             .find(|&&(name, _)| name == given)
-            .map(|&(_, bit)| bit)
+            .map(|&(_, bits)| bits)
             .context("no such feature")
             .map_err(Into::<Box<dyn std::error::Error + Send + Sync>>::into)
     })
@@ -378,7 +383,9 @@ mod tests {
     #[test]
     fn features_are_withheld_by_name() {
         let args = parse(&["--port", PORT, "--withhold", "ring-addr"]).unwrap();
-        assert_eq!(args.withheld, [F_RING_ADDR]);
+        assert_eq!(args.withheld, [1 << F_RING_ADDR]);
+        let args = parse(&["--port", PORT, "--withhold", "all"]).unwrap();
+        assert_eq!(args.withheld, [Device::features()]);
         assert!(parse(&["--port", PORT, "--withhold", "warp"]).is_err());
     }
 

@@ -68,12 +68,11 @@ impl RdmaDevice {
     /// Makes a device, with its port of the switch, that offers all but the `withheld` feature bits.
     pub fn new(
         mut config: DeviceConfig,
-        withheld: &[u32],
+        mut withheld: u64,
         space: Arc<DmaSpace>,
         fabric: &Fabric,
         port: EnginePort,
     ) -> Self {
-        let mut withheld = withheld.iter().fold(0, |bits, bit| bits | (1 << bit));
         if withheld & (1 << F_RING_ADDR) != 0 {
             // They would be of no use.
             withheld |= (1 << F_SRQ) | (1 << F_RESIZE_CQ);

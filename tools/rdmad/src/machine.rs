@@ -51,12 +51,13 @@ impl Machine {
         let fabric = Fabric::new(args.workers.map(usize::from), args.path.into())
             .context("can't start the workers")?;
 
+        let withheld = args.withheld.iter().fold(0, |all, bits| all | bits);
         let mut servers = Vec::with_capacity(args.ports.len());
         let mut engines_by_name = Vec::with_capacity(args.ports.len());
         for ((port, listener), engine) in args.ports.iter().zip(listeners).zip(engines) {
             let space = Arc::new(DmaSpace::new());
             let config = DeviceConfig::new(port.mac.0);
-            let device = RdmaDevice::new(config, &args.withheld, space.clone(), &fabric, engine);
+            let device = RdmaDevice::new(config, withheld, space.clone(), &fabric, engine);
             engines_by_name.push((port.name.clone(), device.engine().clone()));
             let server = listener
                 .start(&port.name, Arc::new(device), space)

@@ -144,7 +144,6 @@ impl Device {
             | (1 << F_MEM_WINDOWS)
             | (1 << F_ATOMIC_WRITE)
             | (1 << F_FLUSH)
-            | (1 << F_MULTICAST)
             | (1 << F_GID_VLAN)
             | (1 << F_SRQ)
             | (1 << F_RESIZE_CQ)
