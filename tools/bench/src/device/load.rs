@@ -6,14 +6,16 @@
 //! completion. Each work request has one.
 
 use std::cell::Cell;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use tempfile::TempDir;
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{Mtu, SigType, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_ring::RingMemory;
-use vswitch::Config;
+use vswitch::{Config, DatagramPath, Uplink};
 
 use super::cpu::device_time;
 use super::harness::{connect, sge, wait, Cq, Daemon, Mr, Options, Qp, Vm, Wr, FULL};
@@ -28,10 +30,21 @@ const SPAN: Duration = Duration::from_millis(60);
 /// In which a thread without work has gone to sleep.
 const REST: Duration = Duration::from_millis(1);
 
+/// The way that messages take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From memory to memory.
+    Direct,
+    /// As packets, in one daemon.
+    Wire,
+    /// As packets from one daemon to another, over Unix sockets.
+    Uplink,
+}
+
 /// What is to be done.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    pub path: PathPolicy,
+    pub way: Way,
     pub opcode: WrOpcode,
     /// Bytes of a message.
     pub size: u32,
@@ -65,7 +78,7 @@ pub fn area(size: u32) -> u64 {
 impl Load {
     /// The smallest messages over one of each.
     pub const SMALL: Self = Self {
-        path: PathPolicy::Direct,
+        way: Way::Direct,
         opcode: WrOpcode::RdmaWrite,
         size: super::SMALL,
         pairs: 1,
@@ -75,13 +88,14 @@ impl Load {
 
     /// Measures it.
     pub fn cost(&self) -> Cost {
-        let vms = 1..=2 * self.pairs as usize;
-        // One worker, whose processor time is looked at.
-        let daemon = Daemon::new(vms, 1, self.path, Config::default());
-        let pairs: Vec<_> = daemon
-            .vms
-            .chunks_exact(2)
-            .map(|vms| Pair::new(self, &vms[0], &vms[1]))
+        let sockets = TempDir::new().expect("a directory for sockets");
+        let daemons = self.daemons(sockets.path());
+        let vms: Vec<&Vm> = daemons.iter().flat_map(|daemon| &daemon.vms).collect();
+        let (ours, theirs) = vms.split_at(self.pairs as usize);
+        let pairs: Vec<_> = ours
+            .iter()
+            .zip(theirs)
+            .map(|(ours, theirs)| Pair::new(self, ours, theirs))
             .collect();
         // Memory comes with the first access.
         round(&pairs);
@@ -95,6 +109,32 @@ impl Load {
                 return Cost { messages, time };
             }
         }
+    }
+
+    /// Daemons with the VMs: those that send, then those that receive. Each has one worker, whose processor time is
+    /// looked at.
+    fn daemons(&self, sockets: &Path) -> Vec<Daemon> {
+        let pairs = self.pairs as usize;
+        let policy = match self.way {
+            Way::Direct => PathPolicy::Direct,
+            Way::Wire | Way::Uplink => PathPolicy::Wire,
+        };
+        if self.way != Way::Uplink {
+            return vec![Daemon::new(1..=2 * pairs, 1, policy, Config::default())];
+        }
+        [(1..=pairs, "a", "b"), (pairs + 1..=2 * pairs, "b", "a")]
+            .map(|(vms, local, remote)| {
+                let path = DatagramPath {
+                    local: sockets.join(local),
+                    remote: sockets.join(remote),
+                };
+                let config = Config {
+                    uplinks: vec![Uplink::Unix(path)],
+                    ..Config::default()
+                };
+                Daemon::new(vms, 1, policy, config)
+            })
+            .into()
     }
 
     /// Messages of a connection in a round.
@@ -144,7 +184,11 @@ impl<'vm> Pair<'vm> {
             sge: 1,
             inline: 0,
             signal: SigType::All,
-            mtu: Mtu::Mtu4096,
+            // What leaves a daemon fits the MTU that network interfaces come with.
+            mtu: match load.way {
+                Way::Uplink => Mtu::Mtu1024,
+                Way::Direct | Way::Wire => Mtu::Mtu4096,
+            },
             // About a second.
             timeout: 18,
             rd_atomic: 16,

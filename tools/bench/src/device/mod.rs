@@ -18,11 +18,10 @@ mod load;
 
 use anyhow::Result;
 use clap::Args;
-use verbs::PathPolicy;
 use virtio_rdma_abi::ib::WrOpcode;
 
 use crate::figure::{Key, Report};
-use load::Load;
+use load::{Load, Way};
 
 pub use cpu::own_time;
 
@@ -82,18 +81,18 @@ fn subjects() -> impl Iterator<Item = Subject> {
             floor("memcpy and CRC32", floor::copy_with_crc),
         ]
     });
-    let bandwidths = [PathPolicy::Direct, PathPolicy::Wire]
+    let bandwidths = [Way::Direct, Way::Wire, Way::Uplink]
         .into_iter()
-        .flat_map(|path| SIZES.into_iter().map(move |size| (path, size)))
-        .flat_map(|(path, size)| {
+        .flat_map(|way| SIZES.into_iter().map(move |size| (way, size)))
+        .flat_map(|(way, size)| {
             [WrOpcode::RdmaWrite, WrOpcode::RdmaRead, WrOpcode::Send].map(|opcode| {
                 let load = Load {
-                    path,
+                    way,
                     opcode,
                     size,
                     ..Load::SMALL
                 };
-                let key = Key::new(operation(opcode), configuration(path), "MB/s");
+                let key = Key::new(operation(opcode), configuration(way), "MB/s");
                 Subject {
                     key: key.size(size.into()),
                     measure: Box::new(move || load.cost().rate(f64::from(size)) / 1e6),
@@ -134,9 +133,10 @@ fn operation(opcode: WrOpcode) -> &'static str {
     }
 }
 
-fn configuration(path: PathPolicy) -> &'static str {
-    match path {
-        PathPolicy::Direct => "direct",
-        PathPolicy::Wire => "wire",
+fn configuration(way: Way) -> &'static str {
+    match way {
+        Way::Direct => "direct",
+        Way::Wire => "wire",
+        Way::Uplink => "two daemons",
     }
 }

@@ -10,7 +10,8 @@ use roce::net::Mac;
 use roce::{Frame, FramePool};
 
 use crate::engine::Engine;
-use crate::link::{self, Link, Sent};
+use crate::link::{self, Link, Sent, Waits};
+use crate::peer::Peer;
 use crate::stats::Counters;
 use crate::table::Table;
 
@@ -229,28 +230,36 @@ impl Fabric {
         }
     }
 
-    fn links(&mut self) -> impl Iterator<Item = (&mut Link, &Counters)> {
+    /// All links, with their number: network interfaces by their ports, then uplinks.
+    pub(crate) fn links(&mut self) -> impl Iterator<Item = (usize, &mut Link, &Counters)> {
         let nets = self
             .ports
             .iter_mut()
-            .filter_map(|port| Some((port.net.as_mut()?, &*port.counters)));
-        nets.chain(
-            self.uplinks
-                .iter_mut()
-                .map(|uplink| (&mut uplink.link, &*uplink.counters)),
-        )
+            .map(|port| (port.net.as_mut(), &port.counters));
+        let uplinks = self.uplinks.iter_mut();
+        let uplinks = uplinks.map(|uplink| (Some(&mut uplink.link), &uplink.counters));
+        nets.chain(uplinks)
+            .enumerate()
+            .filter_map(|(number, (link, counters))| Some((number, link?, &**counters)))
     }
 
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.ports
-            .iter()
-            .any(|port| port.net.as_ref().is_some_and(Link::is_waiting))
-            || self.uplinks.iter().any(|uplink| uplink.link.is_waiting())
+    /// Whether frames wait for a socket so.
+    pub(crate) fn has_waiting(&self, waits: Waits) -> bool {
+        let nets = self.ports.iter().filter_map(|port| port.net.as_ref());
+        let uplinks = self.uplinks.iter().map(|uplink| &uplink.link);
+        nets.chain(uplinks).any(|link| link.waits() == waits)
+    }
+
+    /// Uplinks' peers that may come and go.
+    pub(crate) fn peers(&mut self) -> impl Iterator<Item = &mut Peer> {
+        self.uplinks
+            .iter_mut()
+            .filter_map(|uplink| uplink.link.peer())
     }
 
     /// Tries full sockets again.
     pub(crate) fn retry(&mut self, now: Instant) {
-        for (link, counters) in self.links() {
+        for (_, link, counters) in self.links() {
             for _ in 0..link.retry(now) {
                 counters.dropped.add_one();
             }

@@ -33,6 +33,7 @@
 mod engine;
 mod fabric;
 mod link;
+mod peer;
 mod switch;
 mod tap;
 mod worker;

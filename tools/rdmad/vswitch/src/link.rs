@@ -17,9 +17,10 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{sockopt, RecvFlags};
 
+use crate::peer::Peer;
 use crate::tap;
 
-/// Frames that wait for room in a socket, those of engines apart. A Unix socket takes no more than
+/// Frames that wait for room in a socket, those of engines apart. The socket of a network interface takes no more than
 /// `net.unix.max_dgram_qlen` datagrams, 10 by default, which is less than one window of a connection.
 const BACKLOG: usize = 512;
 
@@ -27,8 +28,11 @@ const BACKLOG: usize = 512;
 /// only slow, which holds up the engine; one that does not read must not hold up what the engine has for others.
 const STALL: Duration = Duration::from_secs(1);
 
-/// Bytes that a socket is asked to hold in each direction. The kernel may grant less.
-const SOCKET_BUFFER: usize = 4 << 20;
+/// Bytes that a socket is asked to hold of what comes. The kernel may grant less.
+const RECEIVE_BUFFER: usize = 4 << 20;
+/// Bytes that a socket is asked to hold of what leaves: a few windows. With more, what is sent again because no answer
+/// came would stand behind itself.
+const SEND_BUFFER: usize = 1 << 20;
 
 /// Two Unix datagram sockets by their paths; a datagram is a raw frame, as QEMU's `-netdev dgram` sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,10 +61,12 @@ pub enum Uplink {
 
 #[derive(Debug)]
 enum Socket {
-    Unix {
+    /// A network interface.
+    Net {
         socket: UnixDatagram,
         path: DatagramPath,
     },
+    Unix(Peer),
     Udp(UdpSocket),
     Tap(File),
 }
@@ -77,6 +83,17 @@ pub(crate) enum Sent {
 /// The socket has no room.
 struct Full;
 
+/// What to wait for until frames can be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// For nothing: no frame waits.
+    No,
+    /// The kernel tells when there is room.
+    ForRoom,
+    /// Nothing tells.
+    ForTime,
+}
+
 /// A socket with the frames that wait for room in it.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -86,18 +103,22 @@ pub(crate) struct Link {
     waiting: Instant,
     /// It took nothing for too long, and still does not.
     stalled: bool,
+    /// What the frames in the backlog wait for.
+    waits: Waits,
+    /// Whether the kernel is asked to tell of room.
+    pub(crate) watched: bool,
 }
 
 impl Link {
+    /// The socket of a network interface.
+    pub(crate) fn open_net(path: DatagramPath) -> io::Result<Self> {
+        let socket = bind(&path.local)?;
+        Ok(Self::new(Socket::Net { socket, path }))
+    }
+
     pub(crate) fn open(uplink: Uplink) -> io::Result<Self> {
-        let socket = match uplink {
-            Uplink::Unix(path) => {
-                remove_stale(&path.local)?;
-                let socket = UnixDatagram::bind(&path.local)?;
-                socket.set_nonblocking(true)?;
-                enlarge(socket.as_fd());
-                Socket::Unix { socket, path }
-            }
+        Ok(Self::new(match uplink {
+            Uplink::Unix(path) => Socket::Unix(Peer::new(bind(&path.local)?, path)),
             Uplink::Udp { bind, peer } => {
                 let socket = UdpSocket::bind(bind)?;
                 socket.connect(peer)?;
@@ -106,25 +127,35 @@ impl Link {
                 Socket::Udp(socket)
             }
             Uplink::Tap(name) => Socket::Tap(tap::open(&name)?),
-        };
-        Ok(Self {
+        }))
+    }
+
+    fn new(socket: Socket) -> Self {
+        Self {
             socket,
             backlog: VecDeque::with_capacity(BACKLOG),
             waiting: Instant::now(),
             stalled: false,
-        })
+            waits: Waits::No,
+            watched: false,
+        }
+    }
+
+    /// The peer, where there is one that comes and goes.
+    pub(crate) fn peer(&mut self) -> Option<&mut Peer> {
+        match &mut self.socket {
+            Socket::Unix(peer) => Some(peer),
+            Socket::Net { .. } | Socket::Udp(_) | Socket::Tap(_) => None,
+        }
     }
 
     /// Reads the next frame. Returns its length, which exceeds that of `into` if it did not fit; `None` if there is none.
     pub(crate) fn receive(&self, into: &mut [u8]) -> Result<Option<usize>, Errno> {
         let received = match &self.socket {
-            Socket::Unix { socket, .. } => {
-                rustix::net::recv(socket, into, RecvFlags::TRUNC).map(|(_, len)| len)
-            }
-            Socket::Udp(socket) => {
-                rustix::net::recv(socket, into, RecvFlags::TRUNC).map(|(_, len)| len)
-            }
             Socket::Tap(file) => rustix::io::read(file, into),
+            Socket::Net { .. } | Socket::Unix(_) | Socket::Udp(_) => {
+                rustix::net::recv(self, into, RecvFlags::TRUNC).map(|(_, len)| len)
+            }
         };
         match received {
             Ok(len) => Ok(Some(len)),
@@ -156,14 +187,29 @@ impl Link {
         }
     }
 
-    fn send_at_once(&self, frame: &[u8]) -> Result<Sent, Full> {
+    fn send_at_once(&mut self, frame: &[u8]) -> Result<Sent, Full> {
         if !self.backlog.is_empty() {
             return Err(Full);
         }
-        match self.try_send(frame) {
+        match self.socket.send(frame) {
             Ok(()) => Ok(Sent::Done),
-            Err(Errno::AGAIN | Errno::NOBUFS) => Err(Full),
-            Err(_) => Ok(Sent::Dropped),
+            Err(error) => match self.waits_after(error) {
+                Waits::No => Ok(Sent::Dropped),
+                waits => {
+                    self.waits = waits;
+                    Err(Full)
+                }
+            },
+        }
+    }
+
+    /// What a frame waits for that could not be sent.
+    fn waits_after(&self, error: Errno) -> Waits {
+        match (error, &self.socket) {
+            // It is the receiver's queue that is full, of which epoll knows nothing.
+            (Errno::AGAIN, Socket::Net { .. }) | (Errno::NOBUFS, _) => Waits::ForTime,
+            (Errno::AGAIN, _) => Waits::ForRoom,
+            _ => Waits::No,
         }
     }
 
@@ -182,17 +228,24 @@ impl Link {
     pub(crate) fn retry(&mut self, now: Instant) -> usize {
         let mut dropped = 0;
         while let Some(frame) = self.backlog.front() {
-            match self.try_send(frame) {
+            match self.socket.send(frame) {
                 Ok(()) => {
                     self.waiting = now;
                     self.stalled = false;
                 }
-                Err(Errno::AGAIN | Errno::NOBUFS) => break,
-                Err(_) => dropped += 1,
+                Err(error) => match self.waits_after(error) {
+                    Waits::No => dropped += 1,
+                    waits => {
+                        self.waits = waits;
+                        break;
+                    }
+                },
             }
             self.backlog.pop_front();
         }
-        if !self.backlog.is_empty() && now.duration_since(self.waiting) > STALL {
+        if self.backlog.is_empty() {
+            self.waits = Waits::No;
+        } else if now.duration_since(self.waiting) > STALL {
             self.stalled = true;
             dropped += self.backlog.len().saturating_sub(BACKLOG);
             self.backlog.truncate(BACKLOG);
@@ -200,15 +253,19 @@ impl Link {
         dropped
     }
 
-    pub(crate) fn is_waiting(&self) -> bool {
-        !self.backlog.is_empty()
+    /// What has to happen before [`retry`](Self::retry).
+    pub(crate) const fn waits(&self) -> Waits {
+        self.waits
     }
+}
 
-    fn try_send(&self, frame: &[u8]) -> Result<(), Errno> {
-        let sent = match &self.socket {
-            Socket::Unix { socket, path } => socket.send_to(frame, &path.remote),
-            Socket::Udp(socket) => socket.send(frame),
-            Socket::Tap(file) => return rustix::io::write(file, frame).map(drop),
+impl Socket {
+    fn send(&mut self, frame: &[u8]) -> Result<(), Errno> {
+        let sent = match self {
+            Self::Net { socket, path } => socket.send_to(frame, &path.remote),
+            Self::Udp(socket) => socket.send(frame),
+            Self::Unix(peer) => return peer.send(frame),
+            Self::Tap(file) => return rustix::io::write(file, frame).map(drop),
         };
         sent.map(drop)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
@@ -218,7 +275,8 @@ impl Link {
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.socket {
-            Socket::Unix { socket, .. } => socket.as_fd(),
+            Socket::Net { socket, .. } => socket.as_fd(),
+            Socket::Unix(peer) => peer.as_fd(),
             Socket::Udp(socket) => socket.as_fd(),
             Socket::Tap(file) => file.as_fd(),
         }
@@ -227,10 +285,22 @@ impl AsFd for Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        if let Socket::Unix { path, .. } = &self.socket {
-            let _ = fs::remove_file(&path.local);
-        }
+        let path = match &self.socket {
+            Socket::Net { path, .. } => path,
+            Socket::Unix(peer) => peer.path(),
+            Socket::Udp(_) | Socket::Tap(_) => return,
+        };
+        let _ = fs::remove_file(&path.local);
     }
+}
+
+/// A socket that frames come in through.
+fn bind(path: &Path) -> io::Result<UnixDatagram> {
+    remove_stale(path)?;
+    let socket = UnixDatagram::bind(path)?;
+    socket.set_nonblocking(true)?;
+    enlarge(socket.as_fd());
+    Ok(socket)
 }
 
 /// Removes a socket that a process left behind. Anything else that has the name stays, and binding fails.
@@ -248,10 +318,11 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Asks for large buffers, best effort.
+/// Asks for large buffers, best effort: beyond the limit of the host if the daemon may.
 fn enlarge(socket: BorrowedFd<'_>) {
-    let _ = sockopt::set_socket_recv_buffer_size(socket, SOCKET_BUFFER);
-    let _ = sockopt::set_socket_send_buffer_size(socket, SOCKET_BUFFER);
+    let _ = sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, RECEIVE_BUFFER));
+    let _ = sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER);
 }
 
 /// Buffers for frames that come in through links and that wait to leave through them.

@@ -88,7 +88,7 @@ impl Switch {
             let counters = named(port.name);
             let net = port
                 .net
-                .map(|path| Link::open(Uplink::Unix(path)))
+                .map(Link::open_net)
                 .transpose()
                 .map_err(|error| Error::Net(counters.name.clone(), error))?;
             let engine = Arc::new(Engine::new(doorbell.clone(), counters.clone()));

@@ -18,13 +18,18 @@ use rustix::io::Errno;
 use crate::engine::Doorbell;
 use crate::fabric::{Fabric, Origin, Passage, Port, Route, UplinkPort};
 use crate::fault::{FaultPlan, Injector};
-use crate::link;
+use crate::link::{self, Waits};
 use crate::pcap::PcapWriter;
+use crate::peer::Peer;
 
 /// Frames that are taken from one source before the next has its turn.
 const BATCH: usize = 64;
-/// How soon a full socket is tried again.
+/// How soon a full socket is tried again that does not tell when it has room.
 const RETRY: Duration = Duration::from_micros(100);
+/// How soon one that does is looked at, lest it took nothing.
+const STALE: Duration = Duration::from_millis(500);
+/// How often peers are looked for that have come anew.
+const RENEWAL: Duration = Duration::from_secs(1);
 /// How long captured frames stay in memory when nothing happens.
 const FLUSH: Duration = Duration::from_millis(100);
 
@@ -39,6 +44,8 @@ pub(crate) struct Worker {
     spare: Frame,
     /// The time of this round.
     now: Instant,
+    /// When peers are looked for again, if there are any that come and go.
+    renewal: Option<Instant>,
 }
 
 const DOORBELL: u64 = u64::MAX;
@@ -72,8 +79,10 @@ impl Worker {
         for (source, link) in nets.chain(links) {
             watch(source as u64, link)?;
         }
-        let fabric = Fabric::new(ports, uplinks);
+        let mut fabric = Fabric::new(ports, uplinks);
         let spare = fabric.pool.take(MAX_FRAME).ok_or(Errno::NOMEM)?;
+        let now = Instant::now();
+        let renewal = fabric.peers().next().map(|_| now + RENEWAL);
         Ok(Self {
             epoll,
             doorbell,
@@ -81,7 +90,8 @@ impl Worker {
             injector: faults.map(Injector::new),
             fabric,
             spare,
-            now: Instant::now(),
+            now,
+            renewal,
         })
     }
 
@@ -113,6 +123,8 @@ impl Worker {
             for event in &events {
                 match event.data.u64() {
                     DOORBELL => self.doorbell.answer(),
+                    // There is room, which is all that it tells.
+                    _ if { event.flags } == EventFlags::OUT => {}
                     // Sources are indices of ports and uplinks.
                     source => self.drain_link(source as usize),
                 }
@@ -126,8 +138,13 @@ impl Worker {
                     self.fabric.deliver(passage, frame, now)
                 });
             }
-            self.fabric.retry(self.now);
             self.fabric.notify();
+            self.fabric.retry(self.now);
+            self.watch_for_room();
+            if let Some(at) = self.renewal.filter(|at| *at <= self.now) {
+                self.fabric.peers().for_each(Peer::renew);
+                self.renewal = Some(at.max(self.now) + RENEWAL);
+            }
             captured |= self.pcap.is_some() && (more || !events.is_empty());
         }
         self.flush();
@@ -144,12 +161,33 @@ impl Worker {
                 tv_nsec: 0,
             });
         }
-        let retry = self.fabric.is_waiting().then_some(RETRY);
+        let waits = |waits, time| self.fabric.has_waiting(waits).then_some(time);
+        let retry = waits(Waits::ForTime, RETRY).or_else(|| waits(Waits::ForRoom, STALE));
         let flush = captured.then_some(FLUSH);
         let held = self.injector.as_ref().and_then(Injector::deadline);
-        let held = held.map(|at| at.saturating_duration_since(Instant::now()));
-        let wait = retry.into_iter().chain(flush).chain(held).min()?;
+        let at = held.into_iter().chain(self.renewal).min();
+        let at = at.map(|at| at.saturating_duration_since(Instant::now()));
+        let wait = retry.into_iter().chain(flush).chain(at).min()?;
         Timespec::try_from(wait).ok()
+    }
+
+    /// Has the kernel tell when there is room where frames wait for it.
+    fn watch_for_room(&mut self) {
+        let Self { epoll, fabric, .. } = self;
+        for (source, link, _) in fabric.links() {
+            let wanted = link.waits() == Waits::ForRoom;
+            if link.watched != wanted {
+                link.watched = wanted;
+                let out = if wanted {
+                    EventFlags::OUT
+                } else {
+                    EventFlags::empty()
+                };
+                // A link that is not watched any more has told why.
+                let data = EventData::new_u64(source as u64);
+                let _ = epoll::modify(&*epoll, &*link, data, EventFlags::IN | out);
+            }
+        }
     }
 
     fn flush(&mut self) {
@@ -187,7 +225,13 @@ impl Worker {
                 }
                 Ok(Some(_)) => self.fabric.counters_of(origin).refused.add_one(),
                 // It passes, or is what an earlier frame met: the peer was not there.
-                Err(Errno::CONNREFUSED | Errno::INTR | Errno::NOMEM | Errno::NOBUFS) => {}
+                Err(
+                    Errno::CONNREFUSED
+                    | Errno::CONNRESET
+                    | Errno::INTR
+                    | Errno::NOMEM
+                    | Errno::NOBUFS,
+                ) => {}
                 Err(error) => {
                     // An interface that was deleted would be ready for ever.
                     let name = &self.fabric.counters_of(origin).name;

@@ -107,6 +107,55 @@ fn an_engine_waits_for_a_slow_link_and_loses_nothing() {
 }
 
 #[test]
+fn a_peer_that_is_connected_too_has_more_on_its_way_than_its_queue_takes() {
+    let Rig {
+        switch,
+        nets,
+        uplinks,
+        dir,
+        engines: _,
+    } = Rig::new(1, 1);
+    uplinks[0].connect();
+    let count = 100;
+    for number in 0..count {
+        nets[0].send(&frame(OUTSIDE, mac(0), &format!("{number}")));
+    }
+    while switch.stats()[1].sent < count {
+        std::thread::yield_now();
+    }
+    // What still waits in the switch ends with it.
+    drop(switch);
+    for number in 0..count {
+        let expected = frame(OUTSIDE, mac(0), &format!("{number}"));
+        assert_eq!(uplinks[0].receive(), expected);
+    }
+    drop(dir);
+}
+
+#[test]
+fn a_successor_of_a_peer_gets_frames() {
+    let mut rig = Rig::new(1, 1);
+    for text in ["first", "second", "third"] {
+        let frame = frame(OUTSIDE, mac(0), text);
+        rig.nets[0].send(&frame);
+        assert_eq!(rig.uplinks[0].receive(), frame);
+        rig.uplinks[0].replace();
+    }
+    assert_eq!(rig.stats(1).dropped, 0);
+}
+
+#[test]
+fn a_successor_of_a_peer_is_heard() {
+    let mut rig = Rig::new(1, 1);
+    for text in ["first", "second"] {
+        let frame = frame(mac(0), OUTSIDE, text);
+        rig.uplinks[0].send_when_admitted(&frame);
+        assert_eq!(rig.nets[0].receive(), frame);
+        rig.uplinks[0].replace();
+    }
+}
+
+#[test]
 fn a_link_that_takes_nothing_gives_the_engine_its_buffers_back() {
     let rig = Rig::new(2, 1);
     exhaust(&rig);
@@ -121,10 +170,15 @@ fn a_link_that_takes_nothing_gives_the_engine_its_buffers_back() {
     rig.nets[1].receive();
     assert!(rig.stats(2).dropped > 0);
     // More frames for it are dropped now, and do not take the buffers again.
-    for _ in 0..10_000 {
+    for number in 0..10_000 {
         rig.engine_send(0, &roce(OUTSIDE, mac(0), 2));
         rig.engine_send(0, &roce(mac(1), mac(0), 3));
         assert_eq!(rig.engine_receive(1)[..], roce(mac(1), mac(0), 3));
+        if number % 500 == 0 {
+            // The switch's thread has looked at those by now.
+            rig.engine_send(0, &frame(mac(1), mac(0), "after them"));
+            rig.nets[1].receive();
+        }
     }
 }
 

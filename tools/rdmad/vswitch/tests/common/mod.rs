@@ -9,7 +9,7 @@
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use roce::net::Mac;
 use roce::{Frame, FramePort};
@@ -63,6 +63,30 @@ impl Far {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(error) => panic!("{error}"),
             }
+        }
+    }
+
+    /// Takes datagrams from the switch alone, as another switch does.
+    pub fn connect(&self) {
+        self.0.connect(&self.1).expect("the switch's socket");
+    }
+
+    /// A socket of the same path in place of this one, which ends.
+    pub fn replace(&mut self) {
+        let path = self.0.local_addr().expect("an address");
+        let path = path.as_pathname().expect("a path");
+        std::fs::remove_file(path).expect("the socket's file");
+        self.0 = UnixDatagram::bind(path).expect("a socket");
+        self.0.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    }
+
+    /// Sends as soon as the switch admits it.
+    pub fn send_when_admitted(&self, frame: &[u8]) {
+        let began = Instant::now();
+        while let Err(error) = self.0.send_to(frame, &self.1) {
+            assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+            assert!(began.elapsed() < PATIENCE, "the switch does not admit it");
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 

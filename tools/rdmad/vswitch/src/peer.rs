@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A Unix datagram socket that has one peer.
+//!
+//! It is connected to its peer, which may come and go. Where the peer is connected to it as well, as another switch is,
+//! the kernel lets as much be on its way as the sender's buffer holds. Elsewhere that is `net.unix.max_dgram_qlen`
+//! datagrams, 10 by default, so that both sides would have to be woken for every ten. Either way epoll tells when there
+//! is room again.
+
+use std::io;
+use std::os::unix::net::UnixDatagram;
+
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use crate::link::DatagramPath;
+
+/// The socket, and where its peer is.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    socket: UnixDatagram,
+    path: DatagramPath,
+    connected: bool,
+}
+
+impl Peer {
+    /// Takes a socket that is bound, and connects it if the peer is there.
+    pub(crate) fn new(socket: UnixDatagram, path: DatagramPath) -> Self {
+        let mut peer = Self {
+            socket,
+            path,
+            connected: false,
+        };
+        peer.renew();
+        peer
+    }
+
+    pub(crate) const fn path(&self) -> &DatagramPath {
+        &self.path
+    }
+
+    /// Connects to whoever has the peer's path by now. A successor of a peer that ended can't send to us before, and has
+    /// no way to say so: call this now and then.
+    pub(crate) fn renew(&mut self) {
+        let _ = self.connect();
+    }
+
+    fn connect(&mut self) -> Result<(), Errno> {
+        let connected = self.socket.connect(&self.path.remote).map_err(errno);
+        // A socket that can't be connected anew keeps a peer that it has, which may have ended: sending will tell.
+        self.connected |= connected.is_ok();
+        connected
+    }
+
+    /// Sends a datagram, to the peer's successor if it has one.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        if self.connected {
+            match self.try_send(bytes) {
+                Err(Errno::CONNREFUSED | Errno::CONNRESET | Errno::NOTCONN) => {
+                    self.connected = false;
+                }
+                sent => return sent,
+            }
+        }
+        self.connect()?;
+        self.try_send(bytes)
+    }
+
+    fn try_send(&self, bytes: &[u8]) -> Result<(), Errno> {
+        rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL).map(drop)
+    }
+}
+
+impl AsFd for Peer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn errno(error: io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
