@@ -199,7 +199,8 @@ traffic() {
 	}
 }
 
-# Starts traffic that goes on until the file "$work/stop" exists, and waits for its first round.
+# Starts traffic that goes on until the file "$work/stop" exists, and waits for its first round. $netns names the namespace
+# in which it runs, if that is another.
 start_soak() {
 	start_server 18700
 	rm -f "$work/stop"
@@ -207,19 +208,32 @@ start_soak() {
 	# Not by `client`: the process itself is what a test may kill.
 	local name
 	name=$(device 1)
-	"$verbs" -d "$name" -p 18700 client --until "$work/stop" vm2 soak >"$work/soak" 2>&1 &
-	# shellcheck disable=SC2034
+	${netns:+ip netns exec "$netns"} "$verbs" -d "$name" -p 18700 client --until "$work/stop" vm2 soak >"$work/soak" 2>&1 &
 	soak=$!
 	until_ok 60 grep -q 'soak: round' "$work/soak"
+}
+
+# That traffic must end with an error, soon, and not hang, once its device has gone.
+soak_ends() {
+	local status=0
+	timeout 150 tail --pid="$soak" -f /dev/null || fail "the process still runs"
+	wait "$soak" || status=$?
+	((status != 0)) || fail "traffic over a device that has gone"
 }
 
 # Opens the device and writes its asynchronous events to "$work/watch".
 start_watch() {
 	: >"$work/watch"
 	stdbuf -oL ibv_asyncwatch -d "$(device 1)" >"$work/watch" 2>&1 &
-	# shellcheck disable=SC2034
 	watch=$!
 	until_ok 30 grep -q 'async event' "$work/watch"
+}
+
+# Waits until it was told that its device has gone, and ends it.
+watch_is_told() {
+	until_ok 20 grep -q IBV_EVENT_DEVICE_FATAL "$work/watch"
+	kill "$watch" 2>/dev/null || true
+	wait "$watch" || true
 }
 
 # Writes a mark into the log of each VM's kernel.

@@ -27,14 +27,6 @@ cleanup() {
 	[[ -n $(device 1) ]] || bind
 }
 
-# The bystander's traffic must end with an error, soon, and not hang.
-soak_ends() {
-	local status=0
-	timeout 150 tail --pid="$soak" -f /dev/null || fail "the process still runs"
-	wait "$soak" || status=$?
-	((status != 0)) || fail "traffic over a device that has gone"
-}
-
 test_unbind_and_bind() {
 	for _ in {1..5}; do
 		unbind
@@ -75,10 +67,7 @@ test_remove_with_open_context() {
 	for _ in 1 2; do
 		start_watch
 		remove
-		told() { grep -q IBV_EVENT_DEVICE_FATAL "$work/watch"; }
-		until_ok 20 told
-		kill "$watch" 2>/dev/null || true
-		wait "$watch" || true
+		watch_is_told
 		insert
 	done
 	traffic

@@ -1,29 +1,39 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Network namespaces and the rdma cgroup: the device is one namespace's own, goes into another and comes back, also when
-# that namespace is deleted under traffic; a group's processes have no more objects than it may have.
+# Network namespaces and the rdma cgroup: the device is one namespace's own, goes into another and comes back, also under
+# traffic and when that namespace is deleted, and where other devices have its name; a group's processes have no more
+# objects than it may have.
 # testbed: --path direct
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
 group=/run/cgroup/virtio-rdma-test
 
-# Back to where the other tests want it: one namespace that shares its devices, the network device with its addresses.
+# Back to where the other tests want it: one namespace that shares its devices and has no other, the network device with its
+# addresses.
 restore() {
 	if ip netns list | grep -q .; then
 		ip -all netns delete
 	fi
-	until_ok 20 ip link show eth0
+	if [[ -e /sys/class/net/spare0 ]]; then
+		ip link delete spare0
+	fi
+	until_ok 60 ip link show eth0
 	ip link set eth0 up
 	ip address replace 10.9.0.1/24 dev eth0
 	ip address replace fd09::1/64 dev eth0 nodad
-	until_ok 20 device_up
+	until_ok 60 device_up
 	# Namespaces that were deleted go a little later.
-	[[ $(rdma system show) == *"netns shared"* ]] || until_ok 20 rdma system set netns shared
+	[[ $(rdma system show) == *"netns shared"* ]] || until_ok 60 rdma system set netns shared
 }
 
+# Whether a namespace has an RDMA device of a name.
+has_device() { ip netns exec "$1" rdma dev show "$2"; }
+
 cleanup() {
+	# A namespace lives as long as a process in it, and keeps the device.
+	end_children
 	restore
 	if [[ -d $group ]]; then
 		rmdir "$group"
@@ -33,23 +43,32 @@ cleanup() {
 	fi
 }
 
-# Devices belong to one namespace each from here on; a new one named "inside" gets ours.
-move_inside() {
-	local name
-	name=$(device 1)
+# Devices belong to one namespace each from here on; there is a new one named "inside", and ours has the name "outside".
+separate() {
 	rdma system set netns exclusive
 	ip netns add inside
+	ip netns attach outside 1
+}
+
+# The network device goes into the new namespace, to an RDMA device there.
+move_netdev_inside() {
 	ip link set eth0 netns inside
-	rdma dev set "$name" netns inside
 	ip -netns inside -batch - <<-IP
 		link set lo up
 		address add 10.9.0.1/24 dev eth0
 		address add fd09::1/64 dev eth0 nodad
 		link set eth0 up
 	IP
-	[[ -z $(rdma dev show) ]]
 	active() { ip netns exec inside rdma link show | grep -q 'state ACTIVE .*netdev eth0'; }
-	until_ok 20 active
+	until_ok 60 active
+}
+
+# Both go there.
+move_inside() {
+	separate
+	rdma dev set "$(device 1)" netns inside
+	[[ -z $(rdma dev show) ]]
+	move_netdev_inside
 }
 
 # The device and its address work within the namespace, and nobody outside opens the device.
@@ -80,6 +99,71 @@ test_deleted_under_traffic() {
 	pkill -x rping || true
 	restore
 	[[ $(netdev 1) == eth0 ]]
+	traffic
+}
+
+# A device that goes into another namespace does not wait for the programs that poll: they are told, as when it is removed.
+test_moved_under_traffic() {
+	local name
+	name=$(device 1)
+	separate
+	start_watch
+	start_soak
+	timeout 60 rdma dev set "$name" netns inside
+	watch_is_told
+	soak_ends
+	move_netdev_inside
+	RDMA_DEVICE=$name netns=inside start_soak
+	timeout 60 ip netns exec inside rdma dev set "$name" netns outside
+	soak_ends
+	ip -netns inside link set eth0 netns outside
+	restore
+	traffic
+}
+
+# A namespace whose device has the name of ours does not get it, which is found out before anything happens to traffic.
+test_name_taken_inside() {
+	local name
+	name=$(device 1)
+	modprobe --all dummy rdma_rxe
+	separate
+	ip link add spare0 type dummy
+	rdma link add beside type rxe netdev spare0
+	rdma dev set beside netns inside
+	ip netns exec inside rdma dev set beside name "$name"
+	has_device outside "$name"
+	has_device inside "$name"
+	start_soak
+	if rdma dev set "$name" netns inside; then
+		fail "two devices of a name in one namespace"
+	fi
+	touch "$work/stop"
+	wait "$soak"
+	restore
+	traffic
+}
+
+# A device that comes back from a namespace that is deleted, to find its name taken, gets another and works by that.
+test_name_taken_outside() {
+	local name other
+	name=$(device 1)
+	modprobe --all dummy rdma_rxe
+	move_inside
+	ip link add spare0 type dummy
+	rdma link add "$name" type rxe netdev spare0
+	has_device inside "$name"
+	has_device outside "$name"
+	ip netns delete inside
+	came_back() {
+		other=$(device 1)
+		[[ -n $other && $other != "$name" ]]
+	}
+	until_ok 60 came_back
+	restore
+	traffic
+	# The device that had it goes a little later than its network device.
+	until_ok 60 rdma dev set "$other" name "$name"
+	[[ $(device 1) == "$name" ]]
 	traffic
 }
 
@@ -119,4 +203,5 @@ test_cgroup() {
 	until_ok 10 idle
 }
 
-run_tests test_exclusive test_deleted_under_traffic test_netdev_removed_under_traffic test_cgroup
+run_tests test_exclusive test_moved_under_traffic test_deleted_under_traffic test_name_taken_inside \
+	test_name_taken_outside test_netdev_removed_under_traffic test_cgroup
