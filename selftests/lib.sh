@@ -165,14 +165,15 @@ waits() {
 			[[ -n $(ss -Hltn "sport = :18515 or sport = :7471") ]]' "$1"
 }
 
-# Runs a program as server on VM 2 and as client here: PROGRAM, the server's arguments, the client's.
+# Runs a program as server on VM 2 and as client here: PROGRAM, the server's arguments, the client's. $patience says for how
+# many seconds at most, if not for 120.
 meet() {
 	local program=$1 status=0
 	# shellcheck disable=SC2086
-	on 2 timeout 120 "$program" $2 >"$work/passive" 2>&1 &
+	on 2 timeout "${patience:-120}" "$program" $2 >"$work/passive" 2>&1 &
 	until_ok 60 waits "$program"
 	# shellcheck disable=SC2086
-	timeout 120 "$program" $3 || {
+	timeout "${patience:-120}" "$program" $3 || {
 		status=$?
 		on 2 pkill -x "$program" || true
 	}

@@ -206,7 +206,7 @@ pub struct ArmWord {
     pub sequence: u16,
     /// What is waited for.
     pub kind: ArmKind,
-    /// `used.idx` as read just before arming.
+    /// The `used.idx` that the owner knows.
     pub index: u16,
 }
 

@@ -7,6 +7,10 @@
 //! the queue is armed, since a consumer that arms often without an event would else wrap onto the sequence that was
 //! fired last. An event is never lost: the device publishes used.idx and then reads the word, the consumer stores the
 //! word and then reads used.idx, each with a full barrier between, and the consumer rings the doorbell if it changed.
+//!
+//! The used.idx in the word is the one that the consumer knows, from polling or the last event. So a completion that came
+//! after it last looked causes an event also if it came before the queue was armed, as devices have it whose CQs are armed
+//! with the consumer's index: some programs poll until there is nothing, arm, and sleep without looking again.
 
 use super::abi::ring::ArmKind;
 use super::abi::ring::ArmWord;
@@ -20,7 +24,7 @@ use super::RingMemory;
 pub enum Armed {
     /// Nothing: the device will see the arm word at its next completion.
     Waiting,
-    /// Ring the CQ's doorbell: a completion arrived meanwhile and the device may have missed the arm word.
+    /// Ring the CQ's doorbell: a completion has arrived that the device may have published before it saw the arm word.
     RingDoorbell,
     /// Completions wait to be polled, and the caller wanted to know. The doorbell need not be rung.
     Missed,
@@ -44,32 +48,32 @@ impl Arm {
         }
     }
 
-    /// Arms the CQ. `missed_after` is the index of the consumer's next completion if the caller wants to hear of those
-    /// that are there already.
+    /// Arms the CQ for completions from index `seen` on, the used.idx that the consumer knows. `missed_after` is the index of
+    /// its next completion if the caller wants to hear of those that are there already.
     #[inline]
     pub fn arm<M: RingMemory + ?Sized>(
         &mut self,
         layout: &RingLayout,
         memory: &M,
         kind: ArmKind,
+        seen: u16,
         missed_after: Option<u16>,
     ) -> Armed {
         // Another thread may sleep for any completion in this sequence: its wish is not narrowed.
         if self.kind != ArmKind::Next {
             self.kind = kind;
         }
-        let before = u16::from_le(memory.load_u16_acquire(layout.used_idx()));
         let word = ArmWord {
             sequence: self.sequence,
             kind: self.kind,
-            index: before,
+            index: seen,
         };
         memory.store_u32(layout.arm(), word.to_u32().to_le());
         memory.full_barrier();
-        let after = u16::from_le(memory.load_u16_acquire(layout.used_idx()));
-        if missed_after.is_some_and(|next| next != after) {
+        let used = u16::from_le(memory.load_u16_acquire(layout.used_idx()));
+        if missed_after.is_some_and(|next| next != used) {
             Armed::Missed
-        } else if after != before {
+        } else if used != seen {
             Armed::RingDoorbell
         } else {
             Armed::Waiting

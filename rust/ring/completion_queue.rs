@@ -117,7 +117,8 @@ impl CompletionQueue {
     }
 
     /// Asks for a completion event: `kind` says whether any completion or only a solicited one (errors are) causes it.
-    /// With `report_missed`, completions that are there already are reported instead of waited for.
+    /// Completions that came since the consumer last looked, which is at polling and at an event, cause it too. With
+    /// `report_missed`, completions that are there already are reported instead of waited for.
     #[inline]
     pub fn arm<M: RingMemory + ?Sized>(
         &mut self,
@@ -126,7 +127,8 @@ impl CompletionQueue {
         report_missed: bool,
     ) -> Armed {
         let missed_after = report_missed.then_some(self.next);
-        self.arm.arm(&self.layout, memory, kind, missed_after)
+        self.arm
+            .arm(&self.layout, memory, kind, self.seen, missed_after)
     }
 
     /// The queue goes on in `memory`, a ring that [`new`](Self::new) has made `next` in and that the device has moved to.
@@ -139,10 +141,15 @@ impl CompletionQueue {
         ring_doorbell
     }
 
-    /// A completion event for this queue was received: the next [`arm`](Self::arm) asks for another. Called before
-    /// the consumer is told, with the queue's lock held.
+    /// A completion event for this queue was received: the next [`arm`](Self::arm) asks for another, which those that are
+    /// there already do not cause. Called before the consumer is told, with the queue's lock held.
     #[inline]
-    pub fn event_received(&mut self) {
+    pub fn event_received<M: RingMemory + ?Sized>(&mut self, memory: &M) {
         self.arm.event_received();
+        let used = u16::from_le(memory.load_u16_acquire(self.layout.used_idx()));
+        // Else it makes no sense, as polling will find.
+        if used.wrapping_sub(self.next) <= self.slots {
+            self.seen = used;
+        }
     }
 }

@@ -192,9 +192,18 @@ fn completions_pass_through_fewer_slots() {
     });
 }
 
+/// When a consumer polls.
+#[derive(Clone, Copy)]
+enum Look {
+    /// After it has armed, as it should.
+    AfterArming,
+    /// Until there is nothing, before it arms, and not again before it sleeps.
+    BeforeArming,
+}
+
 /// A device thread that completes `solicited.len()` work requests, and a consumer that arms for `kind`, polls, and sleeps
 /// until it has seen all of them.
-fn consumer_wakes(kind: ArmKind, solicited: &'static [bool]) {
+fn consumer_wakes(kind: ArmKind, solicited: &'static [bool], look: Look) {
     loom::model(move || {
         let memory = Memory::new();
         let mut queue = CompletionQueue::new(layout(), &*memory);
@@ -215,11 +224,16 @@ fn consumer_wakes(kind: ArmKind, solicited: &'static [bool]) {
                 done.store(true, Ordering::Relaxed);
             }
         });
-        let mut polled = 0;
-        loop {
+        let arm = |queue: &mut CompletionQueue| {
             let armed = queue.arm(&*memory, kind, false);
             if armed == Armed::RingDoorbell && device.lock().unwrap().publish(&*memory) {
                 event.ring();
+            }
+        };
+        let mut polled = 0;
+        loop {
+            if let Look::AfterArming = look {
+                arm(&mut queue);
             }
             while queue.take(&*memory).unwrap().is_some() {
                 polled += 1;
@@ -228,8 +242,11 @@ fn consumer_wakes(kind: ArmKind, solicited: &'static [bool]) {
             if polled == solicited.len() {
                 break;
             }
+            if let Look::BeforeArming = look {
+                arm(&mut queue);
+            }
             event.wait();
-            queue.event_received();
+            queue.event_received(&*memory);
         }
         worker.join().unwrap();
         assert!(done.load(Ordering::Relaxed));
@@ -238,10 +255,16 @@ fn consumer_wakes(kind: ArmKind, solicited: &'static [bool]) {
 
 #[test]
 fn no_wakeup_is_lost_for_any_completion() {
-    consumer_wakes(ArmKind::Next, &[false, false]);
+    consumer_wakes(ArmKind::Next, &[false, false], Look::AfterArming);
 }
 
 #[test]
 fn no_wakeup_is_lost_for_a_solicited_completion() {
-    consumer_wakes(ArmKind::Solicited, &[false, true]);
+    consumer_wakes(ArmKind::Solicited, &[false, true], Look::AfterArming);
+}
+
+#[test]
+fn no_wakeup_is_lost_for_who_does_not_look_after_arming() {
+    consumer_wakes(ArmKind::Next, &[false, false], Look::BeforeArming);
+    consumer_wakes(ArmKind::Solicited, &[false, true], Look::BeforeArming);
 }

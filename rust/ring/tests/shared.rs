@@ -196,7 +196,7 @@ fn a_moved_cq_fires_the_event_that_was_asked_for() {
                     fired += u32::from(device.publish(&target));
                 }
                 assert_eq!(fired, 1, "{kind:?}, {pending} before, {after} after");
-                driver.event_received();
+                driver.event_received(&target);
                 for value in pending..pending + after {
                     assert_eq!(poll(&mut driver, &target), Some(value));
                 }

@@ -278,7 +278,9 @@ impl CompletionRing {
 
     /// A completion event of this CQ was fetched.
     pub fn event_received(&self) {
-        self.state.lock().queue.event_received();
+        let mut guard = self.state.lock();
+        let State { memory, queue, .. } = &mut *guard;
+        queue.event_received(&**memory);
     }
 
     /// Delivers the completions of a new QP. What an earlier QP with the same number has left is not delivered.

@@ -231,7 +231,7 @@ impl CqBackend {
     /// The event came.
     pub(super) fn event_received(&mut self) {
         match self {
-            Self::Ring { queue, .. } => queue.event_received(),
+            Self::Ring { ring, queue } => queue.event_received(&**ring),
             Self::Virtqueue { .. } => (),
         }
     }

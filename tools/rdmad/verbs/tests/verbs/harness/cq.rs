@@ -112,7 +112,7 @@ impl<'vm> Cq<'vm> {
     }
 
     pub fn event_received(&self) {
-        self.queue.borrow_mut().event_received();
+        self.queue.borrow_mut().event_received(&self.ring);
     }
 
     pub fn ring_doorbell(&self) {

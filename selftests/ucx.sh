@@ -1,0 +1,87 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# UCX between two VMs, a communication library of large programs, with its own transports over verbs: RC with SRQs, whose
+# connections are made by way of UD, UD alone, and connections of the connection manager with data that is compared.
+# more: --path direct
+# more: --path wire
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+cleanup() {
+	pkill -x 'ucx_perftest|io_demo'
+	on 2 pkill -x 'ucx_perftest|io_demo'
+}
+
+# Index of the GID of the IPv6 address. UCX before 1.19 takes for IPv6 what datagrams devices other than Mellanox's
+# receive, and drops those that are then not for one of their addresses.
+gid_index6() {
+	at "$1" bash -c 'p=/sys/class/infiniband/$0/ports/1
+	for i in {0..63}; do
+		[[ $(cat $p/gid_attrs/types/$i 2>/dev/null) == "RoCE v2" && $(cat $p/gids/$i) == fd09:* ]] && echo $i && break
+	done' "$(device "$1")"
+}
+
+# Our device alone on a VM, and of UCX's transports, one.
+environment() {
+	printf 'UCX_NET_DEVICES=%s:1 UCX_TLS=%s,self UCX_IB_GID_INDEX=%s' "$(device "$1")" "$2" "$(gid_index6 "$1")"
+}
+
+# Tests of ucx_perftest with VM 2, over a transport: a line "NAME OPTIONS" each. Its status says nothing of them.
+perftest() {
+	local transport=$1 vm lines patience=300
+	shift
+	lines=$(printf '%s\n' "$@")
+	for vm in 1 2; do
+		at "$vm" sh -c "echo '$lines' >/run/ucx"
+	done
+	meet env "$(environment 2 "$transport") ucx_perftest -P 0 -p 18515 -b /run/ucx" \
+		"$(environment 1 "$transport") ucx_perftest vm2 -P 0 -p 18515 -b /run/ucx" | tee "$work/active"
+	(($(grep -c ^Final: "$work/active") == $#))
+}
+
+# Blocks of random sizes are written to the server and read from it, and compared on both sides.
+compared() {
+	# shellcheck disable=SC2046
+	on 2 env $(environment 2 rc_v) io_demo -q -p 18515 "$@" >"$work/passive" 2>&1 &
+	listens() { [[ $(on 2 rdma res show cm_id) == *"state LISTEN "*" comm io_demo "* ]]; }
+	until_ok 60 listens
+	# shellcheck disable=SC2046
+	env $(environment 1 rc_v) timeout 200 io_demo -q -p 18515 -c 10 -i 200 -d 1:1000000 -o read,write "$@" 10.9.0.2 || {
+		cat "$work/passive"
+		return 1
+	}
+}
+
+# UCX takes SRQs for its receives, else RC is no transport of it.
+test_transports() {
+	env "UCX_NET_DEVICES=$(device 1):1" ucx_info -d >"$work/info"
+	cat "$work/info"
+	grep -q 'Transport: rc_verbs' "$work/info"
+	grep -q 'Transport: ud_verbs' "$work/info"
+}
+
+test_messages() {
+	perftest rc_v 'small -t tag_lat -w 10 -n 300 -s 8' 'large -t tag_bw -w 10 -n 100 -s 262144' \
+		'active -t ucp_am_bw -w 10 -n 100 -s 4096'
+}
+
+test_one_sided() {
+	perftest rc_v 'put -t ucp_put_bw -w 10 -n 100 -s 65536' 'get -t ucp_get -w 10 -n 100 -s 65536' \
+		'atomics -t ucp_fadd -w 10 -n 300 -s 8'
+}
+
+test_datagrams() {
+	perftest ud_v 'small -t tag_lat -w 10 -n 300 -s 8' 'large -t tag_bw -w 10 -n 100 -s 65536'
+}
+
+# UCX polls until there is nothing, arms, and sleeps: it does not look again for what came in between.
+test_sleeping() {
+	perftest rc_v 'small -t tag_lat -w 10 -n 300 -s 8 -E sleep' 'large -t tag_bw -w 10 -n 100 -s 65536 -E sleep'
+}
+
+test_compared() { compared; }
+test_compared_active_messages() { compared -A; }
+
+run_tests test_transports test_messages test_one_sided test_datagrams test_sleeping test_compared \
+	test_compared_active_messages
