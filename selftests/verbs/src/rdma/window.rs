@@ -23,8 +23,8 @@ pub enum MwKind {
 /// What a window shows.
 #[derive(Clone, Copy)]
 pub struct Shown<'a> {
-    /// Memory; none to unbind.
-    pub mr: Option<&'a Mr>,
+    /// Memory.
+    pub mr: &'a Mr,
     /// Where it begins in the memory, and its length.
     pub offset: usize,
     /// Bytes.
@@ -37,25 +37,22 @@ impl<'a> Shown<'a> {
     /// `length` bytes of `mr` from `offset` on.
     pub fn of(mr: &'a Mr, offset: usize, length: usize, access: u32) -> Self {
         Self {
-            mr: Some(mr),
+            mr,
             offset,
             length,
             access,
         }
     }
 
-    /// Nothing.
-    pub const NOTHING: Shown<'static> = Shown {
-        mr: None,
-        offset: 0,
-        length: 0,
-        access: 0,
-    };
+    /// Nothing, which unbinds a window of type 1. rxe's library follows the pointer to the MR in this case, too.
+    pub fn nothing_of(mr: &'a Mr) -> Self {
+        Self::of(mr, 0, 0, 0)
+    }
 
     fn raw(&self) -> ffi::ibv_mw_bind_info {
         ffi::ibv_mw_bind_info {
-            mr: self.mr.map_or(none(), Mr::raw),
-            addr: self.mr.map_or(0, |mr| mr.addr() + self.offset as u64),
+            mr: self.mr.raw(),
+            addr: self.mr.addr() + self.offset as u64,
             length: self.length as u64,
             mw_access_flags: self.access,
         }

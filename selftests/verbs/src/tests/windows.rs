@@ -158,7 +158,7 @@ pub fn type_1(session: &mut Session) -> Result<()> {
     tell(session, side.mr.addr(), mw.rkey())?;
     session.peer.meet()?;
     compare("written again", &side.mr.read(0, 10), &bytes(2, 10))?;
-    side.bind_to(&mut mw, &Shown::NOTHING)?;
+    side.bind_to(&mut mw, &Shown::nothing_of(&side.mr))?;
     session.peer.meet()?;
     session.peer.meet()?;
     compare("not written", &side.mr.read(0, 10), &bytes(2, 10))
@@ -434,7 +434,7 @@ pub fn keeps_region(session: &mut Session) -> Result<()> {
         let number = error.raw_os_error();
         ensure!(matches!(number, Some(EBUSY | EINVAL)), "{error}");
         match kind {
-            MwKind::One => side.bind_to(&mut mw, &Shown::NOTHING)?,
+            MwKind::One => side.bind_to(&mut mw, &Shown::nothing_of(&side.mr))?,
             MwKind::Two => {
                 side.end.run(Op::LocalInvalidate(mw.rkey()), &[])?.ok()?;
             }
