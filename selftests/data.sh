@@ -5,7 +5,7 @@
 # verbs-test, which reports them itself.
 # testbed: --path direct
 # testbed: --path wire
-# more: --withhold ring-addr --withhold mr-pages --withhold reg-pages --withhold multicast --withhold rate-limit --withhold counters --withhold peers
+# more: --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 work=$(mktemp -d)

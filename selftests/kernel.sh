@@ -3,7 +3,7 @@
 #
 # The verbs that kernel clients use: a module posts, polls and is told of completions.
 # testbed:
-# more: --withhold ring-addr --withhold mr-pages --withhold reg-pages --withhold multicast --withhold peers
+# more: --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 

@@ -3,7 +3,7 @@
 #
 # The driver comes and goes at any time: unbound, removed, with traffic, with an open context.
 # testbed: --path direct
-# more: --withhold ring-addr --withhold mr-pages --withhold reg-pages --withhold multicast --withhold peers
+# more: --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
