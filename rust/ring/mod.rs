@@ -56,6 +56,17 @@ fn offer_every_slot<M: RingMemory + ?Sized>(layout: &RingLayout, memory: &M) -> 
     slots
 }
 
+/// Hands the device what was offered from position `old` on, before `new`: stores avail.idx. Returns whether the device
+/// asked for a doorbell.
+#[inline]
+fn publish<M: RingMemory + ?Sized>(layout: &RingLayout, memory: &M, old: u16, new: u16) -> bool {
+    memory.store_u16_release(layout.avail_idx(), new.to_le());
+    // The device stores avail_event and then looks at avail.idx once more: one of the two sees the other's store.
+    memory.full_barrier();
+    let event = u16::from_le(memory.load_u16(layout.avail_event()));
+    passes_event(event, new, old)
+}
+
 /// Whether an index that moved from `old` to `new` passed `event`, the index whose entry the peer waits for
 /// (virtio 1.3, 2.7.10 "Available Buffer Notification Suppression").
 #[inline]

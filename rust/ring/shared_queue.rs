@@ -5,7 +5,7 @@
 use core::ops::DerefMut;
 
 use super::abi::ring::RingLayout;
-use super::passes_event;
+use super::publish;
 use super::RingError;
 use super::RingMemory;
 use super::SharedSlots;
@@ -73,11 +73,7 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
             return false;
         }
         self.published = new;
-        memory.store_u16_release(self.layout.avail_idx(), new.to_le());
-        // The device stores avail_event and then looks at avail.idx once more: one of the two sees the other's store.
-        memory.full_barrier();
-        let event = u16::from_le(memory.load_u16(self.layout.avail_event()));
-        passes_event(event, new, old)
+        publish(&self.layout, memory, old, new)
     }
 
     /// Frees `slot`, whose completion was polled.

@@ -4,7 +4,7 @@
 
 use super::abi::ring::RingLayout;
 use super::offer_every_slot;
-use super::passes_event;
+use super::publish;
 use super::RingError;
 use super::RingMemory;
 use super::WorkSlots;
@@ -57,12 +57,7 @@ impl WorkQueue {
         if self.slots.publish() == 0 {
             return false;
         }
-        let new = self.slots.published();
-        memory.store_u16_release(self.layout.avail_idx(), new.to_le());
-        // The device stores avail_event and then looks at avail.idx once more: one of the two sees the other's store.
-        memory.full_barrier();
-        let event = u16::from_le(memory.load_u16(self.layout.avail_event()));
-        passes_event(event, new, old)
+        publish(&self.layout, memory, old, self.slots.published())
     }
 
     /// Takes back every slot that was reserved since the last [`publish`](Self::publish).
