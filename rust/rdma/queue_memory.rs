@@ -48,11 +48,13 @@ use kernel::{
 ///
 /// - Each page has `1 << page_shift` bytes, of which the CPU address is in `addresses`, aligned to its size or that of
 ///   the kernel's pages, whichever is smaller.
+/// - `page_mask` is `(1 << page_shift) - 1`.
 /// - The memory is accessed by raw pointers only.
 pub struct QueueMemory {
     addresses: KVec<NonNull<u8>>,
     pages: KVec<Coherent<[u8]>>,
-    page_shift: u8,
+    page_shift: u32,
+    page_mask: usize,
 }
 
 impl QueueMemory {
@@ -80,13 +82,15 @@ impl QueueMemory {
         Ok(Self {
             addresses,
             pages,
-            page_shift: u8::try_from(page_shift)?,
+            page_shift: u32::try_from(page_shift)?,
+            page_mask: (1 << page_shift) - 1,
         })
     }
 
     /// Pages have 2ⁿ bytes.
     pub fn page_shift(&self) -> u8 {
-        self.page_shift
+        // LOSSY: Less than the number of bits of an address.
+        self.page_shift as u8
     }
 
     /// Number of pages.
@@ -103,11 +107,12 @@ impl QueueMemory {
     #[inline]
     fn at(&self, offset: u32) -> Option<(*mut u8, usize)> {
         let offset = offset as usize;
-        let page = self.addresses.get(offset >> self.page_shift)?;
-        let size = 1usize << self.page_shift;
-        let within = offset & (size - 1);
-        // SAFETY: By the type invariants the page has that many bytes.
-        Some((unsafe { page.as_ptr().add(within) }, size - within))
+        // Nothing wraps here, by the type invariants. Said so, it is not checked: this is in the way of each post and poll.
+        let page = self.addresses.get(offset.wrapping_shr(self.page_shift))?;
+        let within = offset & self.page_mask;
+        let left = (self.page_mask ^ within).wrapping_add(1);
+        // SAFETY: By the type invariants the page has more bytes than `within`, which is at most the mask.
+        Some((unsafe { page.as_ptr().add(within) }, left))
     }
 
     /// The word at `offset`.
@@ -175,15 +180,27 @@ impl QueueMemory {
 
     /// Copies bytes out.
     #[inline]
-    pub fn read(&self, mut offset: u32, mut bytes: &mut [u8]) {
+    pub fn read(&self, offset: u32, bytes: &mut [u8]) {
+        match self.at(offset) {
+            // Apart from the rest, so that a length which the caller knows needs no call.
+            Some((address, left)) if bytes.len() <= left => {
+                // SAFETY: `at` says how many bytes there are. What a device writes meanwhile may or may not be seen: any
+                // bytes are valid.
+                unsafe { ptr::copy_nonoverlapping(address, bytes.as_mut_ptr(), bytes.len()) };
+            }
+            _ => self.read_across(offset, bytes),
+        }
+    }
+
+    /// Copies bytes out of several pages.
+    fn read_across(&self, mut offset: u32, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             let Some((address, left)) = self.at(offset) else {
                 bytes.fill(0);
                 return;
             };
             let (now, later) = bytes.split_at_mut(left.min(bytes.len()));
-            // SAFETY: `at` says how many bytes there are. What a device writes meanwhile may or may not be seen: any bytes
-            // are valid.
+            // SAFETY: As in `read`.
             unsafe { ptr::copy_nonoverlapping(address, now.as_mut_ptr(), now.len()) };
             offset = offset.saturating_add(now.len() as u32);
             bytes = later;
@@ -192,13 +209,25 @@ impl QueueMemory {
 
     /// Copies bytes in.
     #[inline]
-    pub fn write(&self, mut offset: u32, mut bytes: &[u8]) {
+    pub fn write(&self, offset: u32, bytes: &[u8]) {
+        match self.at(offset) {
+            // As in `read`.
+            Some((address, left)) if bytes.len() <= left => {
+                // SAFETY: `at` says how many bytes there are, and the CPU has no references to them.
+                unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), address, bytes.len()) };
+            }
+            _ => self.write_across(offset, bytes),
+        }
+    }
+
+    /// Copies bytes into several pages.
+    fn write_across(&self, mut offset: u32, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let Some((address, left)) = self.at(offset) else {
                 return;
             };
             let (now, later) = bytes.split_at(left.min(bytes.len()));
-            // SAFETY: `at` says how many bytes there are, and the CPU has no references to them.
+            // SAFETY: As in `write`.
             unsafe { ptr::copy_nonoverlapping(now.as_ptr(), address, now.len()) };
             offset = offset.saturating_add(now.len() as u32);
             bytes = later;
