@@ -54,6 +54,17 @@ pub struct Load {
     pub qps: u32,
     /// MRs of each VM, all for the same memory. A work request names any of them.
     pub mrs: u32,
+    /// How the buffers lie in a VM's memory.
+    pub pages: Pages,
+}
+
+/// How pages that follow each other in an MR lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// One after the other.
+    Adjacent,
+    /// No two so, like those of a process that was given its memory page by page.
+    Apart,
 }
 
 /// What was done, and the processor time of the device that it took.
@@ -84,6 +95,7 @@ impl Load {
         pairs: 1,
         qps: 1,
         mrs: 1,
+        pages: Pages::Adjacent,
     };
 
     /// Measures it.
@@ -268,8 +280,12 @@ impl<'vm> Pair<'vm> {
 fn mrs(vm: &Vm, load: &Load) -> Vec<Mr> {
     let len = area(load.size);
     let iova = vm.alloc(len);
+    let register = match load.pages {
+        Pages::Adjacent => Vm::register,
+        Pages::Apart => Vm::register_reversed,
+    };
     (0..load.mrs)
-        .map(|_| vm.register(vm.pdn, iova, len, FULL))
+        .map(|_| register(vm, vm.pdn, iova, len, FULL))
         .collect()
 }
 

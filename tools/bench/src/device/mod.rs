@@ -21,7 +21,7 @@ use clap::Args;
 use virtio_rdma_abi::ib::WrOpcode;
 
 use crate::figure::{Key, Report};
-use load::{Load, Way};
+use load::{Load, Pages, Way};
 
 pub use cpu::own_time;
 
@@ -36,6 +36,8 @@ const MRS: [u32; 4] = [1, 100, 1000, 10_000];
 const PAIRS: [u32; 3] = [1, 4, 16];
 /// Size of those messages.
 const SMALL: u32 = 64;
+/// A longer message takes more than a page.
+const PAGE: u32 = 4096;
 
 /// Options of `bench device`.
 #[derive(Args, Clone, Debug)]
@@ -99,6 +101,24 @@ fn subjects() -> impl Iterator<Item = Subject> {
                 }
             })
         });
+    let apart = SIZES
+        .into_iter()
+        .filter(|size| *size > PAGE)
+        .flat_map(|size| {
+            [WrOpcode::RdmaWrite, WrOpcode::RdmaRead].map(|opcode| {
+                let load = Load {
+                    opcode,
+                    size,
+                    pages: Pages::Apart,
+                    ..Load::SMALL
+                };
+                let key = Key::new(operation(opcode), "direct, pages apart", "MB/s");
+                Subject {
+                    key: key.size(size.into()),
+                    measure: Box::new(move || load.cost().rate(f64::from(size)) / 1e6),
+                }
+            })
+        });
     let spreads = QPS
         .map(|qps| ("QPs", qps, Load { qps, ..Load::SMALL }))
         .into_iter()
@@ -122,7 +142,7 @@ fn subjects() -> impl Iterator<Item = Subject> {
                 measure: Box::new(move || load.cost().rate(1.0) / 1e6),
             }
         });
-    floors.chain(bandwidths).chain(spreads)
+    floors.chain(bandwidths).chain(apart).chain(spreads)
 }
 
 fn operation(opcode: WrOpcode) -> &'static str {

@@ -12,6 +12,7 @@ use roce::work::{AtomicOp, Remote, ATOMIC_SIZE};
 use virtio_rdma_abi::ib::AccessFlags;
 
 use super::mr::Opened;
+use super::pages::Cursor;
 use super::{KeyFault, MrTable, Reached};
 use crate::wqe::sge;
 
@@ -82,6 +83,8 @@ struct Part {
     end: u64,
     /// Address at `start`.
     addr: u64,
+    /// Where its memory was accessed last.
+    cursor: Cursor,
 }
 
 /// What is at an offset of a message.
@@ -243,20 +246,22 @@ impl<'a> Message<'a> {
     fn find(&mut self, offset: u64, max: usize) -> Result<(u64, usize)> {
         // Messages are shorter than 4 GiB, and so is what is skipped.
         let offset = offset + self.skipped;
-        let part = match &self.part {
-            Some(part) if (part.start..part.end).contains(&offset) => part,
-            _ => self.look_up(offset)?,
-        };
-        let (iova, contiguous) = part.memory.find(part.addr + (offset - part.start));
+        let is_there = |part: &Part| (part.start..part.end).contains(&offset);
+        if !self.part.as_ref().is_some_and(is_there) {
+            self.part = Some(self.look_up(offset)?);
+        }
+        let part = self.part.as_mut().ok_or(Fault::Key)?;
+        let addr = part.addr + (offset - part.start);
+        let (iova, contiguous) = part.memory.find(addr, &mut part.cursor);
         let len = (max as u64).min(part.end - offset).min(contiguous);
         // At most `max`.
         Ok((iova, len as usize))
     }
 
     /// Opens the part that `offset` is in.
-    fn look_up(&mut self, offset: u64) -> Result<&Part> {
+    fn look_up(&mut self, offset: u64) -> Result<Part> {
         let Memory { mrs, by, .. } = self.memory;
-        let part = match self.place {
+        Ok(match self.place {
             Place::Sges(wqe, header, num_sge) => {
                 if offset < self.next.1 {
                     self.next = (0, 0);
@@ -277,6 +282,7 @@ impl<'a> Message<'a> {
                             start,
                             end,
                             addr: sge.addr,
+                            cursor: Cursor::default(),
                         };
                     }
                 }
@@ -291,11 +297,11 @@ impl<'a> Message<'a> {
                     start: offset,
                     end,
                     addr,
+                    cursor: Cursor::default(),
                 }
             }
             Place::Private(_) => return Err(Fault::Key),
-        };
-        Ok(self.part.insert(part))
+        })
     }
 }
 

@@ -12,6 +12,7 @@ use virtio_rdma_abi::ib::AccessFlags;
 
 use super::card::{Cards, Flat};
 use super::fast::{FastMr, Mapped};
+use super::pages::Cursor;
 use super::window::{WindowCount, WindowTable};
 use super::{Binding, PageMap, Reached, Region};
 use crate::error::{require, Errno, Result};
@@ -472,12 +473,12 @@ impl Opened {
     }
 
     /// The DMA address of `addr`, which is inside, and how many bytes follow it in one piece, those behind its end among
-    /// them.
+    /// them. Who goes through it keeps `cursor`.
     #[inline]
-    pub(super) fn find(&self, addr: u64) -> (u64, u64) {
+    pub(super) fn find(&self, addr: u64, cursor: &mut Cursor) -> (u64, u64) {
         match self {
             Self::Flat(flat) => flat.find(addr),
-            Self::Region(region) => region.find(addr),
+            Self::Region(region) => region.find(addr, cursor),
         }
     }
 }

@@ -14,14 +14,18 @@ const BATCH: usize = PAGE_LIST_BLOCK / ENTRY;
 
 /// Which DMA addresses the bytes of an object have.
 ///
-/// Pages that follow each other in DMA space are one extent, so what a guest allocates contiguously is found at once,
-/// and the rest by binary search.
+/// Pages that follow each other in DMA space are one extent, so what a guest allocates contiguously is found at once.
+/// Who goes through the rest in order finds each extent behind the one before, and any other by binary search.
 #[derive(Debug)]
 pub(crate) struct PageMap {
     /// Sorted by start; the first starts at 0.
     extents: Box<[Extent]>,
     len: u64,
 }
+
+/// The extent of a [`PageMap`] that was found last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cursor(usize);
 
 #[derive(Clone, Copy, Debug)]
 struct Extent {
@@ -159,30 +163,49 @@ impl PageMap {
     }
 
     /// The DMA address of the byte at `offset`, which is inside the object, and how many bytes of the object follow it
-    /// without a gap.
+    /// without a gap. Looks at `cursor` first, and leaves it there.
     #[inline]
-    pub(crate) fn find(&self, offset: u64) -> (u64, u64) {
+    pub(crate) fn find(&self, offset: u64, cursor: &mut Cursor) -> (u64, u64) {
         debug_assert!(offset < self.len);
-        let after = match self.extents.len() {
-            1 => 1,
-            _ => self
-                .extents
-                .partition_point(|extent| extent.start <= offset),
-        };
-        let extent = self.extents[after - 1];
-        let end = self.extents.get(after).map_or(self.len, |next| next.start);
+        let found = self
+            .within(cursor.0, offset)
+            .or_else(|| {
+                cursor.0 += 1;
+                self.within(cursor.0, offset)
+            })
+            .unwrap_or_else(|| {
+                let after = self
+                    .extents
+                    .partition_point(|extent| extent.start <= offset);
+                cursor.0 = after - 1;
+                (self.extents[cursor.0], self.end(cursor.0))
+            });
+        let (extent, end) = found;
         (extent.iova + (offset - extent.start), end - offset)
+    }
+
+    /// Extent `index` and where it ends, if `offset` is inside.
+    #[inline]
+    fn within(&self, index: usize, offset: u64) -> Option<(Extent, u64)> {
+        let extent = *self.extents.get(index)?;
+        let end = self.end(index);
+        (extent.start <= offset && offset < end).then_some((extent, end))
+    }
+
+    /// The offset behind extent `index`.
+    #[inline]
+    fn end(&self, index: usize) -> u64 {
+        self.extents
+            .get(index + 1)
+            .map_or(self.len, |next| next.start)
     }
 
     /// The pieces of the whole object: DMA address and length.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.extents.iter().enumerate().map(|(index, extent)| {
-            let end = self
-                .extents
-                .get(index + 1)
-                .map_or(self.len, |next| next.start);
-            (extent.iova, end - extent.start)
-        })
+        self.extents
+            .iter()
+            .enumerate()
+            .map(|(index, extent)| (extent.iova, self.end(index) - extent.start))
     }
 }
 
@@ -215,10 +238,14 @@ mod tests {
             map.pieces().collect::<Vec<_>>(),
             [(0x8123, 0x2edd), (0x4000, 0x1923)]
         );
-        assert_eq!(map.find(0), (0x8123, 0x2edd));
-        assert_eq!(map.find(0x2edc), (0xafff, 1));
-        assert_eq!(map.find(0x2edd), (0x4000, 0x1923));
-        assert_eq!(map.find(0x47ff), (0x5922, 1));
+        // From wherever it looks.
+        for from in 0..3 {
+            let find = |offset| map.find(offset, &mut Cursor(from));
+            assert_eq!(find(0), (0x8123, 0x2edd));
+            assert_eq!(find(0x2edc), (0xafff, 1));
+            assert_eq!(find(0x2edd), (0x4000, 0x1923));
+            assert_eq!(find(0x47ff), (0x5922, 1));
+        }
     }
 
     #[test]
@@ -227,8 +254,10 @@ mod tests {
         let pages: Vec<u64> = (0..1500).map(|n| (3000 - 2 * n) << 12).collect();
         let list = list(&space, &pages, 12);
         let map = PageMap::read(&space, list, 0, 1500 << 12).unwrap();
+        let mut cursor = Cursor::default();
         for (index, page) in pages.iter().enumerate() {
-            assert_eq!(map.find(((index as u64) << 12) + 7), (page + 7, 4089));
+            let offset = ((index as u64) << 12) + 7;
+            assert_eq!(map.find(offset, &mut cursor), (page + 7, 4089));
         }
     }
 
@@ -284,8 +313,10 @@ mod tests {
             depth: PageListDepth::TwoLevels,
         };
         let map = PageMap::read(&space, list, 5, (1100 << 12) - 5).unwrap();
+        let mut cursor = Cursor::default();
         for (index, page) in pages.iter().enumerate().skip(1) {
-            assert_eq!(map.find(((index as u64) << 12) + 2), (page + 7, 4089));
+            let offset = ((index as u64) << 12) + 2;
+            assert_eq!(map.find(offset, &mut cursor), (page + 7, 4089));
         }
         write(0xa000, 0x2008);
         assert_eq!(

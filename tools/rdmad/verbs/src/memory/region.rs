@@ -8,7 +8,7 @@ use std::thread;
 use virtio_rdma_abi::ib::AccessFlags;
 
 use super::card::Flat;
-use super::PageMap;
+use super::pages::{Cursor, PageMap};
 use crate::error::{require, Errno, Result};
 
 /// Rights that not every device has.
@@ -136,7 +136,7 @@ impl Region {
 
     /// All of it as it would be on a card, if it is in one piece.
     pub(super) fn flat(&self, pdn: u32) -> Option<Flat> {
-        let (iova, contiguous) = self.pages.find(self.start);
+        let (iova, contiguous) = self.pages.find(self.start, &mut Cursor::default());
         (contiguous >= self.len).then_some(Flat {
             pdn,
             access: self.access,
@@ -173,8 +173,8 @@ impl Region {
     /// The DMA address of `addr`, which is inside, and how many bytes follow it in one piece, those behind its end among
     /// them.
     #[inline]
-    pub(crate) fn find(&self, addr: u64) -> (u64, u64) {
-        self.pages.find(self.start + (addr - self.base))
+    pub(crate) fn find(&self, addr: u64, cursor: &mut Cursor) -> (u64, u64) {
+        self.pages.find(self.start + (addr - self.base), cursor)
     }
 }
 

@@ -11,7 +11,7 @@ use virtio_rdma_abi::ring::{RingAddr, RingLayout, PAGE_SHIFT_RANGE};
 use virtio_rdma_ring::RingMemory;
 use virtqueue::{ChainError, Split};
 
-use super::pages::PageList;
+use super::pages::{Cursor, PageList};
 use super::{PageMap, VirtqueueMem};
 use crate::error::{require, Errno, Result};
 
@@ -47,8 +47,9 @@ impl RingMem {
         };
         let pages = PageMap::read(space, list, 0, u64::from(layout.size()))?;
         pages.reach(space, true)?;
+        let mut cursor = Cursor::default();
         let starts = (0..layout.size().div_ceil(PAGE))
-            .map(|number| pages.find(u64::from(number * PAGE)).0)
+            .map(|number| pages.find(u64::from(number * PAGE), &mut cursor).0)
             .collect();
         Ok(Self {
             place: Place::Pages { map: pages, starts },
@@ -106,7 +107,7 @@ impl<'a> RingView<'a> {
         let (whole, lost) = match &ring.place {
             Place::Pages { map, .. } => {
                 let size = ring.layout.size();
-                let (iova, len) = map.find(0);
+                let (iova, len) = map.find(0, &mut Cursor::default());
                 let whole = (len >= u64::from(size))
                     .then(|| view.slice_mut(iova, size as usize).ok())
                     .flatten();

@@ -158,6 +158,40 @@ fn writes_and_reads_of_all_sizes() {
 }
 
 #[test]
+fn pages_that_lie_apart() {
+    const PAGE: u64 = 4096;
+    const LEN: u64 = 6 * PAGE;
+    // The pages of the MRs lie in the opposite order.
+    let at = |mr: &Mr, offset: u64| mr.iova + LEN - PAGE - (offset - offset % PAGE) + offset % PAGE;
+    let get = |vm: &Vm, mr: &Mr, from: u64, size: u32| -> Vec<u8> {
+        let offsets = from..from + u64::from(size);
+        offsets
+            .flat_map(|offset| vm.read(at(mr, offset), 1))
+            .collect()
+    };
+    each(|p| {
+        let [ma, mb] = [p.a, p.b].map(|vm| vm.register_reversed(vm.pdn, vm.alloc(LEN), LEN, FULL));
+        let ranges = [(0, 0, LEN as u32), (100, 5000, 9000), (4095, 8191, 4098)];
+        for (id, (local, remote, size)) in ranges.into_iter().enumerate() {
+            for opcode in [WrOpcode::RdmaWrite, WrOpcode::RdmaRead] {
+                p.a.write(ma.iova, &pattern(LEN as usize, id as u64 + 1));
+                p.b.write(mb.iova, &pattern(LEN as usize, id as u64 + 9));
+                let (ours, theirs) = (get(p.a, &ma, local, size), get(p.b, &mb, remote, size));
+                let wr = Wr::new(id as u64, opcode)
+                    .local(&ma, local, size)
+                    .remote(&mb, remote);
+                p.qa.post(&wr);
+                p.cq_a.expect(id as u64, WcStatus::Success);
+                match opcode {
+                    WrOpcode::RdmaWrite => assert!(get(p.b, &mb, remote, size) == ours),
+                    _ => assert!(get(p.a, &ma, local, size) == theirs),
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn inline_data() {
     each(|p| {
         let Pair {

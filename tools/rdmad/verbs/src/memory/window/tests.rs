@@ -155,7 +155,7 @@ fn zero_based_windows_count_from_their_start() {
             .open_remote(zero.new_key, at(1), 0x10, 0xf0, WRITE)
             .unwrap();
         // The MR's pages are all memory: its first byte is at DMA address 0.
-        assert_eq!(region.find(0x10).0, 0x1010);
+        assert_eq!(region.find(0x10, &mut Default::default()).0, 0x1010);
         assert_eq!(region.rest(0x10), 0xf0);
         assert!(!opens(&table, zero.new_key, at(1), 0, 0x101));
         assert!(!opens(&table, zero.new_key, at(1), zero.addr, 1));

@@ -337,11 +337,25 @@ impl Vm {
 
     /// Registers memory at `iova`, under addresses that have nothing to do with it.
     pub fn register(&self, pdn: u32, iova: u64, len: u64, access: AccessFlags) -> Mr {
+        self.register_pages(pdn, iova, len, access, &pages(iova, len))
+    }
+
+    /// Registers memory at `iova` whose pages lie in the opposite order: no two follow each other.
+    pub fn register_reversed(&self, pdn: u32, iova: u64, len: u64, access: AccessFlags) -> Mr {
+        let mut pages = pages(iova, len);
+        pages.reverse();
+        self.register_pages(pdn, iova, len, access, &pages)
+    }
+
+    fn register_pages(
+        &self,
+        pdn: u32,
+        iova: u64,
+        len: u64,
+        access: AccessFlags,
+        pages: &[u64],
+    ) -> Mr {
         let virt_addr = 0x7f00_0000_0000 + iova;
-        let first = iova & !4095;
-        let pages: Vec<u64> = (0..(iova - first + len).div_ceil(4096))
-            .map(|n| first + n * 4096)
-            .collect();
         let mr = self
             .call(CmdRegUserMr {
                 pdn,
@@ -349,7 +363,7 @@ impl Vm {
                 start: virt_addr,
                 length: len,
                 virt_addr,
-                pages: self.page_list(&pages),
+                pages: self.page_list(pages),
                 npages: pages.len() as u32,
             })
             .unwrap();
@@ -367,6 +381,12 @@ impl Vm {
     pub fn mr(&self, len: u64) -> Mr {
         self.register(self.pdn, self.alloc(len), len.max(1), FULL)
     }
+}
+
+/// The pages of memory at `iova`.
+fn pages(iova: u64, len: u64) -> Vec<u64> {
+    let first = iova & !4095;
+    (first..iova + len).step_by(4096).collect()
 }
 
 /// Bytes that tell a misplaced one: they depend on position and seed.
