@@ -35,6 +35,8 @@ struct pair {
 	struct ib_device *dev;
 	struct ib_pd *pd;
 	unsigned int gid_index;
+	/* How completions of what is sent are come by. */
+	enum ib_poll_context sent;
 	struct side a;
 	struct side b;
 };
@@ -48,7 +50,7 @@ struct pair {
 	} while (0)
 
 /* pair.c */
-int pair_init(struct pair *pair, struct ib_device *dev, unsigned int gid_index);
+int pair_init(struct pair *pair, struct ib_device *dev, unsigned int gid_index, enum ib_poll_context sent);
 void pair_free(struct pair *pair);
 int pair_connect(struct pair *pair);
 int side_connect(struct pair *pair, struct side *side, struct side *peer);
@@ -82,6 +84,7 @@ extern const struct test data_tests[];
 extern const struct test fast_reg_tests[];
 extern const struct test atomic_tests[];
 extern const struct test death_tests[];
+extern const struct test cost_tests[];
 extern const struct test srq_tests[];
 
 #endif

@@ -23,8 +23,13 @@ static bool death;
 module_param(death, bool, 0444);
 MODULE_PARM_DESC(death, "instead of the other tests, wait for the device's death and see what becomes of work");
 
+static bool cost;
+module_param(cost, bool, 0444);
+MODULE_PARM_DESC(cost, "instead of the other tests, say what a post and a poll cost");
+
 static const struct test *const usual[] = { data_tests, fast_reg_tests, atomic_tests, srq_tests, NULL };
 static const struct test *const last[] = { death_tests, NULL };
+static const struct test *const costs[] = { cost_tests, NULL };
 
 static unsigned int count_tests(const struct test *const *suite)
 {
@@ -39,7 +44,7 @@ static unsigned int count_tests(const struct test *const *suite)
 
 static bool run_tests(struct pair *pair)
 {
-	const struct test *const *suite = death ? last : usual;
+	const struct test *const *suite = death ? last : cost ? costs : usual;
 	const struct test *test;
 	unsigned int number = 0;
 	bool all = true;
@@ -71,7 +76,7 @@ static int kverbs_run(struct ib_device *dev)
 	pair = kzalloc(sizeof(*pair), GFP_KERNEL);
 	if (!pair)
 		return -ENOMEM;
-	ret = pair_init(pair, dev, gid_index);
+	ret = pair_init(pair, dev, gid_index, cost ? IB_POLL_DIRECT : IB_POLL_SOFTIRQ);
 	if (!ret)
 		ret = run_tests(pair) ? 0 : -EIO;
 	pair_free(pair);

@@ -32,7 +32,7 @@ static int side_init(struct pair *pair, struct side *side)
 		side->memory = NULL;
 		return -ENOMEM;
 	}
-	side->send_cq = ib_alloc_cq(pair->dev, NULL, 2 * DEPTH, 0, IB_POLL_SOFTIRQ);
+	side->send_cq = ib_alloc_cq(pair->dev, NULL, 2 * DEPTH, 0, pair->sent);
 	if (IS_ERR(side->send_cq))
 		return PTR_ERR(side->send_cq);
 	side->recv_cq = ib_alloc_cq(pair->dev, NULL, 2 * DEPTH, 0, IB_POLL_WORKQUEUE);
@@ -135,12 +135,13 @@ int pair_connect(struct pair *pair)
 	return ret ?: side_connect(pair, &pair->b, &pair->a);
 }
 
-int pair_init(struct pair *pair, struct ib_device *dev, unsigned int gid_index)
+int pair_init(struct pair *pair, struct ib_device *dev, unsigned int gid_index, enum ib_poll_context sent)
 {
 	int ret;
 
 	pair->dev = dev;
 	pair->gid_index = gid_index;
+	pair->sent = sent;
 	pair->pd = ib_alloc_pd(dev, IB_PD_UNSAFE_GLOBAL_RKEY);
 	if (IS_ERR(pair->pd))
 		return PTR_ERR(pair->pd);

@@ -54,6 +54,22 @@ pub enum Sink {
 }
 
 impl Sink {
+    /// To the host with `stream`.
+    pub fn new(stream: bool) -> Self {
+        match stream {
+            true => Self::Stream,
+            false => Self::Local(Report::default()),
+        }
+    }
+
+    /// What was measured, if nobody was told of it.
+    pub fn into_report(self) -> Report {
+        match self {
+            Self::Local(report) => report,
+            Self::Stream => Report::default(),
+        }
+    }
+
     /// Passes one on.
     pub fn tell(&mut self, event: Event) -> Result<()> {
         match self {

@@ -45,6 +45,8 @@ enum Action {
     Host(host::Options),
     /// Virtio-rdma, rxe and TCP between two virtual machines (on VM 1 of `testbed run --rxe-beside`)
     Vm(vm::Options),
+    /// Instructions of a post and a poll by the kernel (on VM 1 of `testbed run --vms 1 --smp 1 --accel counted`)
+    Kernel(vm::instructions::Options),
     /// All of it, in virtual machines that are started for it
     Run(run::Options),
     /// Figures that were written with --json, of one run or several parts
@@ -76,6 +78,13 @@ fn measure(options: &Options) -> Result<bool> {
         Action::Host(options) => host::run(options)?,
         Action::Vm(options) => {
             let report = vm::run(options)?;
+            if options.stream {
+                return Ok(true);
+            }
+            report
+        }
+        Action::Kernel(options) => {
+            let report = vm::instructions::run(options)?;
             if options.stream {
                 return Ok(true);
             }

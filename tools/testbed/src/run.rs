@@ -143,6 +143,7 @@ pub fn catch_signals() -> Result<Arc<AtomicUsize>> {
 fn announce(bed: &Bed) {
     let accel = match bed.shape.accel {
         Accel::Kvm => "KVM",
+        Accel::Counted => "TCG, which counts instructions",
         Accel::Tcg => "TCG (this host can't run a guest with KVM: everything is slower)",
     };
     eprintln!(

@@ -32,6 +32,17 @@ pub enum Accel {
     Kvm,
     /// QEMU's translator.
     Tcg,
+    /// The same, with one processor at a time and a clock that goes by what is executed: the time stamp counter ticks
+    /// once an instruction.
+    Counted,
+}
+
+/// What the kernel is told of an emulated processor, whose time stamp counter ticks at `tsc_khz`.
+fn emulated(tsc_khz: u64) -> String {
+    format!(
+        " init_on_alloc=1 tsc_early_khz={tsc_khz} tsc=reliable no_timer_check \
+         watchdog_thresh=30 rcupdate.rcu_cpu_stall_timeout=60 sysctl.kernel.hung_task_timeout_secs=240"
+    )
 }
 
 impl Accel {
@@ -65,9 +76,14 @@ impl Accel {
                 // is translated byte by byte: starting a program takes more than twice as long.
                 "-cpu",
                 "max,-erms,-fsrm",
-                // What the kernel measures with it on a busy host is wrong.
-                "-machine",
-                "pit=off",
+            ],
+            Self::Counted => &[
+                "-accel",
+                "tcg,thread=single",
+                "-icount",
+                "shift=0",
+                "-cpu",
+                "max,-erms,-fsrm",
             ],
         }
     }
@@ -83,11 +99,9 @@ impl Accel {
             // - By that counter it gives the timer ten ticks for five interrupts, and panics without them. Under KVM
             //   it knows not to.
             // - Where an instruction costs twenty, what hangs is told from what is slow by a longer wait.
-            Self::Tcg => format!(
-                " init_on_alloc=1 tsc_early_khz={} tsc=reliable no_timer_check \
-                 watchdog_thresh=30 rcupdate.rcu_cpu_stall_timeout=60 sysctl.kernel.hung_task_timeout_secs=240",
-                tsc::khz()
-            ),
+            Self::Tcg => emulated(tsc::khz()),
+            // An instruction is a nanosecond.
+            Self::Counted => emulated(1_000_000),
         }
     }
 }

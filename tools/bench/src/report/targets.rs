@@ -7,7 +7,8 @@ use super::table::bytes;
 use crate::figure::{Figure, Report, Target};
 use crate::host::MEMCPY;
 use crate::run::ALONE;
-use crate::run::PER_PROCESSOR_SECOND;
+use crate::run::{PER_PROCESSOR_SECOND, PROVIDER};
+use crate::vm::instructions::KERNEL;
 
 const KIB: u64 = 1 << 10;
 const ANY: RangeInclusive<u64> = 0..=u64::MAX;
@@ -221,6 +222,10 @@ pub fn targets(report: &Report) -> Vec<Target> {
         "",
         values(report, Of("system calls a message", "direct")),
     ));
+    for (what, limit) in [(PROVIDER, 250.0), (KERNEL, 900.0)] {
+        let found = values(report, Of(what, "direct"));
+        all.push(judge(what, AtMost, limit, "instructions", found));
+    }
     all
 }
 

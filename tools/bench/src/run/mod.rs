@@ -3,6 +3,7 @@
 
 mod bed;
 mod progress;
+mod provider;
 mod usage;
 
 use std::fs;
@@ -21,6 +22,7 @@ use bed::{Bed, Logs};
 use progress::Progress;
 
 pub use bed::PER_PROCESSOR_SECOND;
+pub use provider::PROVIDER;
 
 /// What is measured where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -35,6 +37,8 @@ pub enum Part {
     Wire,
     /// The driver in RFC mode, from insmod on.
     Rfc,
+    /// Instructions of a post and a poll, by a program and by the kernel.
+    Instructions,
 }
 
 /// What stands before the names of configurations of the device without machines.
@@ -86,7 +90,11 @@ pub fn run(options: &Options) -> Result<Report> {
         progress.part("device alone");
         report.extend(device_alone(options)?);
     }
-    for part in [Part::Direct, Part::Wire, Part::Rfc] {
+    if wanted(Part::Instructions) {
+        progress.part("instructions");
+        report.extend(provider::count()?);
+    }
+    for part in [Part::Direct, Part::Wire, Part::Rfc, Part::Instructions] {
         if wanted(part) {
             bed(part, options, cores).run(&mut report, &mut progress, &mut logs)?;
         }
@@ -156,6 +164,13 @@ fn bed(part: Part, options: &Options, cores: usize) -> Bed<'static> {
             "--only traffic",
         ),
         Part::Rfc => ("RFC mode", "--withhold ring-addr", "--only load"),
+        Part::Instructions => {
+            return Bed {
+                name: "instructions",
+                machines: words("--vms 1 --smp 1 --path direct --accel counted"),
+                arguments: words("kernel --stream"),
+            }
+        }
         // A GiB is registered there.
         Part::Host | Part::Device | Part::Direct => (
             "direct",

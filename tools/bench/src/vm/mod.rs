@@ -2,9 +2,11 @@
 //! `bench vm`, on VM 1 of a test bed: virtio-rdma, rxe and TCP to VM 2, one after the other, again and again.
 
 mod devices;
+pub mod instructions;
 mod iperf;
 mod load;
 mod measure;
+mod modules;
 mod objects;
 pub mod peer;
 mod perftest;
@@ -86,10 +88,7 @@ pub struct Options {
 
 /// Measures. With `stream` the report is empty: the host makes it of the events.
 pub fn run(options: &Options) -> Result<Report> {
-    let mut sink = match options.stream {
-        true => Sink::Stream,
-        false => Sink::Local(Report::default()),
-    };
+    let mut sink = Sink::new(options.stream);
     let extent = match options.sizes {
         Sizes::Quick => Extent::quick(),
         Sizes::Brief => Extent::brief(),

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What a post and a poll cost, in ticks of the processor's time stamp counter.
+ *
+ * On an emulated processor whose clock is its count of instructions (QEMU's -icount shift=0) a tick is an instruction.
+ * Completions are looked for when they have come, so that no poll of an empty CQ counts.
+ */
+
+#include "kverbs.h"
+
+#include <linux/delay.h>
+#include <linux/math64.h>
+#include <linux/timex.h>
+
+/* The first ones meet cold caches, and an emulator that translates. */
+#define WARM	16
+#define ROUNDS	256
+#define PATIENCE_MS	30000
+
+/* What was measured, without what measuring itself takes. */
+struct cost {
+	u64 post;
+	u64 poll;
+};
+
+/* No interrupt may come between two readings. */
+static u64 cost_of_reading(void)
+{
+	unsigned long flags;
+	cycles_t began, ended;
+
+	local_irq_save(flags);
+	began = get_cycles();
+	ended = get_cycles();
+	local_irq_restore(flags);
+	return ended - began;
+}
+
+static bool post_one(struct pair *pair, u64 *ticks)
+{
+	struct work *work = work_get();
+	struct ib_sge sge = sge_of(pair, &pair->a, 0, 64);
+	struct ib_rdma_wr wr = {
+		.wr = {
+			.wr_cqe = &work->cqe,
+			.sg_list = &sge,
+			.num_sge = 1,
+			.opcode = IB_WR_RDMA_WRITE,
+			.send_flags = IB_SEND_SIGNALED,
+		},
+		.remote_addr = pair->b.dma,
+		.rkey = pair->pd->unsafe_global_rkey,
+	};
+	unsigned long flags;
+	cycles_t began;
+	int ret;
+
+	local_irq_save(flags);
+	began = get_cycles();
+	ret = ib_post_send(pair->a.qp, &wr.wr, NULL);
+	*ticks = get_cycles() - began;
+	local_irq_restore(flags);
+	EXPECT(!ret);
+	return true;
+}
+
+static bool poll_one(struct pair *pair, u64 *ticks)
+{
+	unsigned int waited;
+	unsigned long flags;
+	struct ib_wc wc;
+	cycles_t began;
+	int count = 0;
+
+	for (waited = 0; !count && waited < PATIENCE_MS; waited++) {
+		fsleep(1000);
+		local_irq_save(flags);
+		began = get_cycles();
+		count = ib_poll_cq(pair->a.send_cq, 1, &wc);
+		*ticks = get_cycles() - began;
+		local_irq_restore(flags);
+	}
+	EXPECT(count == 1);
+	EXPECT(wc.status == IB_WC_SUCCESS);
+	return true;
+}
+
+static bool cost_of_a_write(struct pair *pair)
+{
+	struct cost sum = {};
+	u64 reading, post, poll;
+	int i;
+
+	for (i = -WARM; i < ROUNDS; i++) {
+		EXPECT(post_one(pair, &post));
+		EXPECT(poll_one(pair, &poll));
+		if (i < 0)
+			continue;
+		reading = cost_of_reading();
+		sum.post += post - reading;
+		sum.poll += poll - reading;
+	}
+	pr_info("# ticks of a post_send: %llu\n", div_u64(sum.post, ROUNDS));
+	pr_info("# ticks of a poll_cq: %llu\n", div_u64(sum.poll, ROUNDS));
+	return true;
+}
+
+const struct test cost_tests[] = {
+	{ "cost_of_a_write", cost_of_a_write },
+	{ }
+};

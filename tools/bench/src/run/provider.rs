@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+//! Instructions of a post and a poll in a program, which a script of the provider's counts by callgrind.
+
+use std::process::Command;
+
+use anyhow::{ensure, Context, Result};
+
+use crate::figure::{Key, Report};
+
+const SCRIPT: &str = "tools/provider/count-instructions";
+/// What the figure is called.
+pub const PROVIDER: &str = "provider, post and poll of one WRITE";
+
+/// Counts them.
+pub fn count() -> Result<Report> {
+    let output = Command::new(SCRIPT)
+        .output()
+        .with_context(|| format!("can't start {SCRIPT}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{SCRIPT}: {}", said.trim());
+    let line = String::from_utf8_lossy(&output.stdout);
+    let [post, poll, sum] = counts(&line).with_context(|| format!("no counts in {line:?}"))?;
+    let mut report = Report::default();
+    for (name, count) in [
+        ("provider, post_send of one WRITE", post),
+        ("provider, poll_cq of its completion", poll),
+        (PROVIDER, sum),
+    ] {
+        report.add(Key::new(name, "direct", "instructions"), count);
+    }
+    Ok(report)
+}
+
+/// The numbers of `post_send 119 + poll_cq 131 = 250 instructions`.
+fn counts(line: &str) -> Option<[f64; 3]> {
+    let numbers: Vec<_> = line
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    numbers.try_into().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counts_are_read() {
+        let line = "post_send 119 + poll_cq 131 = 250 instructions\n";
+        assert_eq!(counts(line), Some([119.0, 131.0, 250.0]));
+        assert_eq!(counts("post_send + poll_cq\n"), None);
+    }
+}
