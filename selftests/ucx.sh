@@ -43,7 +43,7 @@ perftest() {
 # Blocks of random sizes are written to the server and read from it, and compared on both sides.
 compared() {
 	# shellcheck disable=SC2046
-	on 2 env $(environment 2 rc_v) io_demo -q -p 18515 "$@" >"$work/passive" 2>&1 &
+	on 2 env $(environment 2 rc_v) io_demo -q -p 18515 -d 1:1000000 "$@" >"$work/passive" 2>&1 &
 	listens() { [[ $(on 2 rdma res show cm_id) == *"state LISTEN "*" comm io_demo "* ]]; }
 	until_ok 60 listens
 	# shellcheck disable=SC2046
