@@ -22,8 +22,8 @@ use crate::completion::work_completion;
 use crate::ffi;
 use crate::lock::Guard;
 use crate::lock::Lock;
-use crate::lock::Threads;
 use crate::memory::RingMap;
+use crate::pd::Domain;
 use crate::shared_ring::SharedRing;
 use crate::table::Table;
 use crate::work_ring::WorkRing;
@@ -157,8 +157,8 @@ impl CompletionRing {
     /// # Errors
     ///
     /// Those of mmap and madvise.
-    pub fn new(layout: RingLayout, threads: Threads) -> io::Result<Self> {
-        let memory = RingMap::new(layout)?;
+    pub fn new(layout: RingLayout, domain: &Domain) -> io::Result<Self> {
+        let memory = RingMap::new(layout, domain.lender.as_ref())?;
         let state = State {
             queue: CompletionQueue::new(layout, &memory),
             memory: Arc::new(memory),
@@ -167,7 +167,7 @@ impl CompletionRing {
             current: Cqe::default(),
         };
         Ok(Self {
-            state: Lock::new(state, threads),
+            state: Lock::new(state, domain.threads),
         })
     }
 

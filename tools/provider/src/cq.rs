@@ -31,6 +31,7 @@ use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
 use crate::lock::Threads;
+use crate::pd::Domain;
 use crate::pd::Pd;
 
 /// A completion queue, as libibverbs sees it.
@@ -43,7 +44,7 @@ pub struct Cq {
     ibv: UnsafeCell<ffi::verbs_cq>,
     ring: Arc<CompletionRing>,
     shared: Arc<Shared>,
-    threads: Threads,
+    domain: Domain,
     /// Held while the CQ moves to another ring.
     resizing: Mutex<()>,
     /// Number for the doorbell.
@@ -84,13 +85,13 @@ pub fn ring_layout(cqe: u32, max_slots: u32) -> Option<RingLayout> {
 
 impl Cq {
     /// A CQ that the kernel does not know yet.
-    pub fn new(ring: CompletionRing, shared: Arc<Shared>, threads: Threads) -> Box<Self> {
+    pub fn new(ring: CompletionRing, shared: Arc<Shared>, domain: Domain) -> Box<Self> {
         // INVARIANT: libibverbs fills `ibv` in.
         Box::new(Self {
             ibv: UnsafeCell::new(Zeroed::zeroed()),
             ring: Arc::new(ring),
             shared,
-            threads,
+            domain,
             resizing: Mutex::new(()),
             cqn: 0,
         })
@@ -126,7 +127,7 @@ impl Cq {
     }
 }
 
-/// How a CQ that is created with `attr` is locked.
+/// How a CQ that is created with `attr` is locked, and where its memory comes from.
 ///
 /// # Errors
 ///
@@ -135,7 +136,7 @@ impl Cq {
 /// # Safety
 ///
 /// A parent domain that the attributes name is this provider's.
-unsafe fn threads(attr: &ffi::ibv_cq_init_attr_ex, shared: &Shared) -> Result<Threads, i32> {
+unsafe fn domain(attr: &ffi::ibv_cq_init_attr_ex, shared: &Shared) -> Result<Domain, i32> {
     const KNOWN: u32 = ffi::IBV_CQ_INIT_ATTR_MASK_FLAGS | ffi::IBV_CQ_INIT_ATTR_MASK_PD;
     let flags = match attr.comp_mask & ffi::IBV_CQ_INIT_ATTR_MASK_FLAGS {
         0 => 0,
@@ -147,18 +148,20 @@ unsafe fn threads(attr: &ffi::ibv_cq_init_attr_ex, shared: &Shared) -> Result<Th
     {
         return Err(libc::EOPNOTSUPP);
     }
-    if flags != 0 {
-        // SAFETY: the flag is the program's promise for this CQ.
-        return Ok(unsafe { Threads::one() });
-    }
+    let mut domain = Domain::from(shared.threads);
     if attr.comp_mask & ffi::IBV_CQ_INIT_ATTR_MASK_PD != 0 {
         if attr.parent_domain.is_null() {
             return Err(libc::EINVAL);
         }
         // SAFETY: the caller's domain.
-        return Ok(unsafe { Pd::from_ibv(attr.parent_domain) }.threads(shared));
+        let pd = unsafe { Pd::from_ibv(attr.parent_domain) };
+        domain = pd.domain(shared, ffi::VIRTIO_RDMA_DV_RES_CQ);
     }
-    Ok(shared.threads)
+    if flags != 0 {
+        // SAFETY: the flag is the program's promise for this CQ.
+        domain.threads = unsafe { Threads::one() };
+    }
+    Ok(domain)
 }
 
 /// Creates a CQ.
@@ -177,16 +180,16 @@ unsafe fn create(
     // SAFETY: the caller's context.
     let shared = unsafe { Context::shared(context) };
     // SAFETY: the caller's attributes.
-    let threads = unsafe { threads(attr, shared)? };
+    let domain = unsafe { domain(attr, shared)? };
     if attr.cqe == 0 {
         return Err(libc::EINVAL);
     }
     let layout = ring_layout(attr.cqe, shared.limits.max_cq_slots).ok_or(libc::EINVAL)?;
-    let ring = CompletionRing::new(layout, threads).map_err(|error| errno::number(&error))?;
+    let ring = CompletionRing::new(layout, &domain).map_err(|error| errno::number(&error))?;
     let request = CreateCqReq {
         ring: ring.user_ring(),
     };
-    let mut cq = Cq::new(ring, shared.clone(), threads);
+    let mut cq = Cq::new(ring, shared.clone(), domain);
     let mut command = Command {
         core: Zeroed::zeroed(),
         driver: request.to_bytes(),
@@ -348,7 +351,7 @@ pub unsafe extern "C" fn resize_cq(ibv: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
     let Some(layout) = layout else {
         return libc::EINVAL;
     };
-    let target = match CompletionRing::new(layout, cq.threads) {
+    let target = match CompletionRing::new(layout, &cq.domain) {
         Ok(target) => target,
         Err(error) => return errno::number(&error),
     };

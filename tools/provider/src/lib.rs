@@ -23,6 +23,7 @@
 //! | [`lock`], [`table`] | the lock of a queue, QPs by number |
 
 pub mod ah;
+pub mod allocators;
 pub mod builder;
 pub mod completion;
 pub mod completion_ring;

@@ -19,15 +19,18 @@ use virtio_rdma_abi::ring::SLOT_SHIFT_RANGE;
 use virtio_rdma_abi::uverbs::UserRing;
 use virtio_rdma_ring::RingMemory;
 
-/// Pages mapped into the process and absent from its children.
+use crate::allocators::Lender;
+
+/// Pages mapped into the process and absent from its children, or lent by the program.
 ///
 /// # Invariants
 ///
 /// `base` is the page-aligned start of `len` bytes that stay mapped, readable (but for a doorbell page) and
-/// writable, until the value is dropped.
+/// writable, until the value is dropped. They came from `lender` if there is one, and else from mmap.
 struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    lender: Option<Lender>,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread.
@@ -48,6 +51,7 @@ impl Mapping {
         let mapping = Self {
             base: NonNull::new(base.cast()).ok_or_else(io::Error::last_os_error)?,
             len,
+            lender: None,
         };
         // The device holds the pages that are here now. Were they copied on write after a fork, parent or child
         // would go on in memory that the device does not know.
@@ -69,10 +73,36 @@ impl Mapping {
     }
 }
 
+impl Mapping {
+    /// Zeroed memory, from the program if it has allocators that want to give some.
+    fn zeroed(len: usize, lender: Option<&Lender>) -> io::Result<Self> {
+        let lent = match lender {
+            Some(lender) => lender.lend(len)?.zip(Some(lender.clone())),
+            None => None,
+        };
+        let Some((base, lender)) = lent else {
+            return Self::anonymous(len);
+        };
+        // SAFETY: the program gave as many bytes, for this alone.
+        unsafe { base.as_ptr().write_bytes(0, len) };
+        // INVARIANT: they came from there, and stay until they are given back.
+        Ok(Self {
+            base,
+            len,
+            lender: Some(lender),
+        })
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: by the invariants this is a mapping, and nothing borrows from it any more.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        match &self.lender {
+            Some(lender) => lender.give_back(self.base),
+            None => {
+                // SAFETY: by the invariants this is a mapping, and nothing borrows from it any more.
+                unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+            }
+        }
     }
 }
 
@@ -87,15 +117,15 @@ pub struct RingMap {
 }
 
 impl RingMap {
-    /// Zeroed memory for a ring.
+    /// Zeroed memory for a ring, from `lender` if there is one.
     ///
     /// # Errors
     ///
-    /// Those of mmap and madvise.
-    pub fn new(layout: RingLayout) -> io::Result<Self> {
+    /// Those of mmap and madvise, and of [`Lender::lend`].
+    pub fn new(layout: RingLayout, lender: Option<&Lender>) -> io::Result<Self> {
         // INVARIANT: the mapping is as long as the layout says; mmap rounds up to pages.
         Ok(Self {
-            mapping: Mapping::anonymous(layout.size() as usize)?,
+            mapping: Mapping::zeroed(layout.size() as usize, lender)?,
             layout,
         })
     }

@@ -3,7 +3,8 @@
 //! Protection domains, thread domains and parent domains.
 //!
 //! A thread domain is the program's promise that what is made in it is used by one thread at a time. A parent domain
-//! joins it with a PD: it is used like that PD, and queues that are made with it are not locked.
+//! joins it with a PD: it is used like that PD, and queues that are made with it are not locked. It can have allocators too, for
+//! the memory of these queues.
 
 use std::mem::size_of_val;
 use std::sync::atomic::AtomicUsize;
@@ -11,6 +12,8 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 
+use crate::allocators::Allocators;
+use crate::allocators::Lender;
 use crate::context::Shared;
 use crate::errno;
 use crate::ffi;
@@ -21,7 +24,7 @@ use crate::lock::Threads;
 #[repr(C)]
 pub struct Pd {
     ibv: ffi::ibv_pd,
-    /// Parent domains that were made of this PD.
+    /// Parent domains that were made of this PD, and queues whose memory came from its allocators.
     users: AtomicUsize,
     /// What a parent domain was made of.
     parent: Option<Parent>,
@@ -32,6 +35,25 @@ pub struct Pd {
 struct Parent {
     pd: *mut ffi::ibv_pd,
     td: *mut ffi::ibv_td,
+    allocators: Option<Allocators>,
+}
+
+/// What a PD says of a queue that is made with it.
+#[derive(Clone)]
+pub struct Domain {
+    /// How it is locked.
+    pub threads: Threads,
+    /// Where its memory comes from, if not from the system.
+    pub lender: Option<Lender>,
+}
+
+impl From<Threads> for Domain {
+    fn from(threads: Threads) -> Self {
+        Self {
+            threads,
+            lender: None,
+        }
+    }
 }
 
 /// A thread domain, as libibverbs sees it.
@@ -53,13 +75,43 @@ impl Pd {
         unsafe { &*pd.cast::<Self>() }
     }
 
-    /// How queues that are made with this PD are locked.
-    pub fn threads(&self, shared: &Shared) -> Threads {
-        match self.parent {
+    /// What holds for a queue that is made with this PD, one of `enum virtio_rdma_dv_res_type`.
+    pub fn domain(&self, shared: &Shared, resource: u32) -> Domain {
+        self.domain_of(shared.threads, resource)
+    }
+
+    /// The same where queues without a thread domain are used so by `threads`.
+    pub(crate) fn domain_of(&self, threads: Threads, resource: u32) -> Domain {
+        let threads = match self.parent {
             // SAFETY: the program promises it by making the queue in a thread domain.
             Some(parent) if !parent.td.is_null() => unsafe { Threads::one() },
-            _ => shared.threads,
+            _ => threads,
+        };
+        let allocators = self.parent.and_then(|parent| parent.allocators);
+        Domain {
+            threads,
+            lender: allocators.map(|allocators| Lender::new(self, allocators, resource)),
         }
+    }
+
+    /// What keeps it from being deallocated.
+    pub fn users(&self) -> &AtomicUsize {
+        &self.users
+    }
+}
+
+#[cfg(test)]
+impl Pd {
+    /// A PD that no kernel knows.
+    pub fn for_tests() -> Box<Self> {
+        Box::new(Self {
+            ibv: ffi::ibv_pd {
+                context: std::ptr::null_mut(),
+                handle: 7,
+            },
+            users: AtomicUsize::new(0),
+            parent: None,
+        })
     }
 }
 
@@ -90,8 +142,7 @@ pub unsafe extern "C" fn alloc_pd(context: *mut ffi::ibv_context) -> *mut ffi::i
     errno::created(status, pd)
 }
 
-/// `alloc_parent_domain`. Allocators of the application are not served: rings are mapped, since they must not be
-/// inherited by children.
+/// `alloc_parent_domain`.
 ///
 /// # Safety
 ///
@@ -106,9 +157,10 @@ pub unsafe extern "C" fn alloc_parent_domain(
     let Some(pd) = (unsafe { attr.pd.cast::<Pd>().as_ref() }) else {
         return errno::null(libc::EINVAL);
     };
-    if attr.comp_mask != 0 {
-        return errno::null(libc::EOPNOTSUPP);
-    }
+    let allocators = match Allocators::of(attr) {
+        Ok(allocators) => allocators,
+        Err(number) => return errno::null(number),
+    };
     if pd.parent.is_some() {
         return errno::null(libc::EINVAL);
     }
@@ -124,6 +176,7 @@ pub unsafe extern "C" fn alloc_parent_domain(
         parent: Some(Parent {
             pd: attr.pd,
             td: attr.td,
+            allocators,
         }),
     });
     Box::into_raw(parent).cast()
@@ -137,11 +190,11 @@ pub unsafe extern "C" fn alloc_parent_domain(
 pub unsafe extern "C" fn dealloc_pd(pd: *mut ffi::ibv_pd) -> c_int {
     // SAFETY: the PD was made by `alloc_pd` or `alloc_parent_domain`.
     let domain = unsafe { Pd::from_ibv(pd) };
-    if domain.users.load(Ordering::Relaxed) != 0 {
+    if domain.users.load(Ordering::Acquire) != 0 {
         return libc::EBUSY;
     }
     match domain.parent {
-        Some(Parent { pd, td }) => {
+        Some(Parent { pd, td, .. }) => {
             // SAFETY: both outlive the parent domain, since they are refused to go while they have users.
             unsafe {
                 Pd::from_ibv(pd).users.fetch_sub(1, Ordering::Relaxed);
@@ -208,11 +261,7 @@ mod tests {
     #[test]
     fn parent_domains_keep_what_they_were_made_of() {
         let context = ptr::null_mut();
-        let pd = Box::into_raw(Box::new(Pd {
-            ibv: ffi::ibv_pd { context, handle: 7 },
-            users: AtomicUsize::new(0),
-            parent: None,
-        }));
+        let pd = Box::into_raw(Pd::for_tests());
         let mut init = ffi::ibv_td_init_attr { comp_mask: 1 };
         let mut attr = ffi::ibv_parent_domain_init_attr {
             pd: ptr::null_mut(),
@@ -226,7 +275,9 @@ mod tests {
             assert!(alloc_parent_domain(context, &mut attr).is_null(), "no PD");
             attr.pd = pd.cast();
             attr.comp_mask = ffi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
-            assert!(alloc_parent_domain(context, &mut attr).is_null());
+            assert!(alloc_parent_domain(context, &mut attr).is_null(), "none");
+            attr.comp_mask = 1 << 7;
+            assert!(alloc_parent_domain(context, &mut attr).is_null(), "unknown");
             attr.comp_mask = 0;
             let parent = alloc_parent_domain(context, &mut attr);
             assert_eq!((*parent).handle, 7);

@@ -28,7 +28,7 @@ use crate::cq::Cq;
 use crate::ffi;
 use crate::ffi::Zeroed;
 use crate::lock::Guard;
-use crate::lock::Threads;
+use crate::pd::Domain;
 use crate::post;
 use crate::post::Opcodes;
 use crate::post::SendLimits;
@@ -72,7 +72,7 @@ fn work_ring(
     wrs: u32,
     size: usize,
     shared: &Shared,
-    threads: Threads,
+    domain: &Domain,
 ) -> io::Result<Option<WorkRing>> {
     if wrs == 0 {
         return Ok(None);
@@ -86,7 +86,7 @@ fn work_ring(
     let layout = slot_shift_for(size)
         .and_then(|shift| RingLayout::new(slots, shift))
         .ok_or_else(invalid)?;
-    WorkRing::new(layout, threads).map(Some)
+    WorkRing::new(layout, domain).map(Some)
 }
 
 /// What is written to the doorbell page to ring a queue of QP `number`.
@@ -99,17 +99,18 @@ fn slots(ring: &Option<WorkRing>) -> u32 {
 }
 
 impl Qp {
-    /// A QP that the kernel does not know yet, whose queues are locked as `threads` says.
+    /// A QP that the kernel does not know yet, whose queues are locked, and have their memory from, as `domain` says.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for a type that is not served, `EINVAL` for capabilities that no queue has, and those of mmap.
+    /// `EOPNOTSUPP` for a type that is not served, `EINVAL` for capabilities that no queue has, and those of
+    /// [`RingMap::new`](crate::memory::RingMap::new).
     pub fn new(
         qp_type: ffi::ibv_qp_type,
         cap: &ffi::ibv_qp_cap,
         (send_cq, recv_cq, srq): (&Cq, &Cq, Option<&Srq>),
         shared: &Arc<Shared>,
-        threads: Threads,
+        domain: &Domain,
     ) -> io::Result<Box<Self>> {
         let opcodes = Opcodes::of(qp_type, shared.limits.flags)
             .ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
@@ -119,13 +120,13 @@ impl Qp {
         let inline_size = INLINE_OFFSET + cap.max_inline_data as usize;
         let send_size = sq_wqe_size(cap.max_send_sge as usize).max(inline_size);
         let rings = QpRings {
-            send: work_ring(cap.max_send_wr, send_size, shared, threads)?,
+            send: work_ring(cap.max_send_wr, send_size, shared, domain)?,
             recv: match srq {
                 None => work_ring(
                     cap.max_recv_wr,
                     rq_wqe_size(cap.max_recv_sge as usize),
                     shared,
-                    threads,
+                    domain,
                 )?,
                 // Its own sizes mean nothing.
                 Some(_) => None,

@@ -85,13 +85,13 @@ pub unsafe extern "C" fn create_qp_ex(
     };
     // SAFETY: it is null or an object of this provider.
     let srq = (!attr.srq.is_null()).then(|| unsafe { Srq::from_ibv(attr.srq) });
-    let threads = pd.threads(shared);
+    let domain = pd.domain(shared, ffi::VIRTIO_RDMA_DV_RES_QP);
     let mut qp = match Qp::new(
         attr.qp_type,
         &attr.cap,
         (send_cq, recv_cq, srq),
         shared,
-        threads,
+        &domain,
     ) {
         Ok(qp) => qp,
         Err(error) => return errno::null(errno::number(&error)),

@@ -15,14 +15,16 @@ use virtio_rdma_ring::SharedQueue;
 
 use crate::lock::Guard;
 use crate::lock::Lock;
-use crate::lock::Threads;
 use crate::memory::RingMap;
+use crate::pd::Domain;
 use crate::wqe::write_receive;
 use crate::wr::Recv;
 
 /// The ring of a shared receive queue.
 pub struct SharedRing {
     posting: Lock<Posting>,
+    /// Where a longer ring comes from.
+    domain: Domain,
 }
 
 /// What one thread has to itself while it posts.
@@ -57,15 +59,16 @@ impl SharedRing {
     /// # Errors
     ///
     /// Those of mmap, and `ENOMEM`.
-    pub fn new(layout: RingLayout, threads: Threads) -> io::Result<Self> {
+    pub fn new(layout: RingLayout, domain: &Domain) -> io::Result<Self> {
         let posting = Posting {
-            memory: RingMap::new(layout)?,
+            memory: RingMap::new(layout, domain.lender.as_ref())?,
             queue: SharedQueue::new(layout, zeroes(layout.slots())?),
             wr_ids: zeroes(layout.slots())?,
             moving: None,
         };
         Ok(Self {
-            posting: Lock::new(posting, threads),
+            posting: Lock::new(posting, domain.threads),
+            domain: domain.clone(),
         })
     }
 
@@ -109,7 +112,7 @@ impl SharedRing {
             .filter(|layout| layout.slots() > present.slots())
             .ok_or_else(|| error(libc::EINVAL))?;
         let moving = Moving {
-            memory: RingMap::new(layout)?,
+            memory: RingMap::new(layout, self.domain.lender.as_ref())?,
             list: zeroes(slots)?,
             wr_ids: zeroes(slots)?,
         };
@@ -185,6 +188,7 @@ mod tests {
     use super::*;
     use crate::ffi;
     use crate::ffi::Zeroed;
+    use crate::lock::Threads;
     use crate::wr::List;
 
     fn post(ring: &SharedRing, wr_id: u64) -> c_int {
@@ -202,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_queue_grows_with_work_in_it() {
-        let ring = SharedRing::new(RingLayout::new(4, 6).unwrap(), Threads::MANY).unwrap();
+        let ring = SharedRing::new(RingLayout::new(4, 6).unwrap(), &Threads::MANY.into()).unwrap();
         for wr_id in 100..104 {
             assert_eq!(post(&ring, wr_id), 0);
         }

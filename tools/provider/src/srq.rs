@@ -129,10 +129,8 @@ impl Srq {
 /// `pd` is a PD of this provider, of an open context.
 unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Result<Box<Srq>, i32> {
     // SAFETY: the caller's PD.
-    let (shared, threads) = unsafe {
-        let shared = Context::shared((*pd).context);
-        (shared, Pd::from_ibv(pd).threads(shared))
-    };
+    let (shared, pd_of_it) = unsafe { (Context::shared((*pd).context), Pd::from_ibv(pd)) };
+    let domain = pd_of_it.domain(shared, ffi::VIRTIO_RDMA_DV_RES_SRQ);
     if attr.attr.max_wr == 0 {
         return Err(libc::EINVAL);
     }
@@ -141,7 +139,7 @@ unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Res
         .zip(slot_shift_for(rq_wqe_size(max_sge as usize)))
         .and_then(|(slots, shift)| RingLayout::new(slots, shift))
         .ok_or(libc::EINVAL)?;
-    let ring = SharedRing::new(layout, threads).map_err(|error| errno::number(&error))?;
+    let ring = SharedRing::new(layout, &domain).map_err(|error| errno::number(&error))?;
     let request = CreateSrqReq {
         ring: ring.user_ring(),
     };

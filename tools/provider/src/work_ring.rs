@@ -19,9 +19,9 @@ use virtio_rdma_ring::WorkQueue;
 
 use crate::lock::Guard;
 use crate::lock::Lock;
-use crate::lock::Threads;
 use crate::memory::RingMap;
 use crate::memory::Slot;
+use crate::pd::Domain;
 use crate::wqe::SendWqe;
 
 /// What one thread has to itself while it posts.
@@ -75,8 +75,8 @@ impl WorkRing {
     /// # Errors
     ///
     /// Those of mmap, and `ENOMEM`.
-    pub fn new(layout: RingLayout, threads: Threads) -> io::Result<Self> {
-        let memory = RingMap::new(layout)?;
+    pub fn new(layout: RingLayout, domain: &Domain) -> io::Result<Self> {
+        let memory = RingMap::new(layout, domain.lender.as_ref())?;
         let slots = layout.slots() as usize;
         let mut wr_ids = Vec::new();
         wr_ids
@@ -89,7 +89,7 @@ impl WorkRing {
         };
         // INVARIANT: the length is that of the layout.
         Ok(Self {
-            posting: Lock::new(posting, threads),
+            posting: Lock::new(posting, domain.threads),
             memory,
             wr_ids: wr_ids.into_boxed_slice(),
             tail: AtomicU16::new(0),
@@ -186,9 +186,10 @@ impl WorkRing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lock::Threads;
 
     fn ring(slots: u32) -> WorkRing {
-        WorkRing::new(RingLayout::new(slots, 7).unwrap(), Threads::MANY).unwrap()
+        WorkRing::new(RingLayout::new(slots, 7).unwrap(), &Threads::MANY.into()).unwrap()
     }
 
     fn reserve(ring: &WorkRing, wr_id: u64) -> Option<u16> {

@@ -441,9 +441,15 @@ fn capabilities_that_no_queue_has_are_refused() {
     let refuse = |qp_type, edit: &dyn Fn(&mut ffi::ibv_qp_cap)| {
         let mut cap = CAP;
         edit(&mut cap);
-        let error = Qp::new(qp_type, &cap, (&cq, &cq, None), &shared, shared.threads)
-            .err()
-            .unwrap();
+        let error = Qp::new(
+            qp_type,
+            &cap,
+            (&cq, &cq, None),
+            &shared,
+            &shared.threads.into(),
+        )
+        .err()
+        .unwrap();
         error.raw_os_error().unwrap()
     };
     let rc = ffi::IBV_QPT_RC;

@@ -40,6 +40,13 @@ struct virtio_rdma_dv_open_device_attr {
 	struct virtio_rdma_dv_peer_info peer_info;
 };
 
+/* What the allocators of a parent domain are asked for memory for: their resource_type. */
+enum virtio_rdma_dv_res_type {
+	VIRTIO_RDMA_DV_RES_CQ = 1,
+	VIRTIO_RDMA_DV_RES_QP = 2,
+	VIRTIO_RDMA_DV_RES_SRQ = 3,
+};
+
 /* Whether a device is one that the functions below take. */
 bool virtio_rdma_dv_is_supported(struct ibv_device *device);
 

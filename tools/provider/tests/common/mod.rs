@@ -81,9 +81,9 @@ pub fn shared_with(flags: ContextFlags) -> Arc<Shared> {
 pub fn cq(shared: &Arc<Shared>, cqe: u32) -> Box<Cq> {
     let layout = cq::ring_layout(cqe, shared.limits.max_cq_slots).unwrap();
     Cq::new(
-        CompletionRing::new(layout, shared.threads).unwrap(),
+        CompletionRing::new(layout, &shared.threads.into()).unwrap(),
         shared.clone(),
-        shared.threads,
+        shared.threads.into(),
     )
 }
 
@@ -100,7 +100,7 @@ pub fn qp_of(
     cap: &ffi::ibv_qp_cap,
     qpn: u32,
 ) -> Box<Qp> {
-    let mut qp = Qp::new(qp_type, cap, (cq, cq, None), shared, shared.threads).unwrap();
+    let mut qp = Qp::new(qp_type, cap, (cq, cq, None), shared, &shared.threads.into()).unwrap();
     qp.created(qpn);
     qp.changed(ffi::IBV_QPS_RTS);
     qp

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Memory for rings from the program: the allocators of a parent domain (`ibv_alloc_parent_domain`).
+//!
+//! The device holds the pages of a ring as they are when the queue is made. A child of the process has copies of them, which
+//! mean nothing: the kernel makes them at the fork, as it does of all pages that a device holds (since Linux 5.12), so that the
+//! parent keeps its own.
+
+use std::ffi::c_void;
+use std::io;
+use std::ptr;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+use virtio_rdma_abi::ring::DOORBELL_PAGE_SIZE;
+
+use crate::ffi;
+use crate::pd::Pd;
+
+/// Alignment of a ring, and of its length: a page, which it shares with nothing else.
+const PAGE: usize = DOORBELL_PAGE_SIZE as usize;
+/// What an allocator returns that leaves an allocation to the provider (`IBV_ALLOCATOR_USE_DEFAULT`).
+pub const USE_DEFAULT: *mut c_void = ptr::without_provenance_mut(usize::MAX);
+
+/// The functions that a parent domain was made with.
+#[derive(Clone, Copy)]
+pub struct Allocators {
+    alloc: unsafe extern "C" fn(*mut ffi::ibv_pd, *mut c_void, usize, usize, u64) -> *mut c_void,
+    free: unsafe extern "C" fn(*mut ffi::ibv_pd, *mut c_void, *mut c_void, u64),
+    /// What they are called with.
+    context: *mut c_void,
+}
+
+impl Allocators {
+    /// Those that the attributes of a parent domain name, if they do.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for attributes that are not served, `EINVAL` where one of the two functions is missing.
+    pub fn of(attr: &ffi::ibv_parent_domain_init_attr) -> Result<Option<Self>, i32> {
+        const CONTEXT: u32 = ffi::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+        const BOTH: u32 = ffi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
+        if attr.comp_mask & !(CONTEXT | BOTH) != 0 {
+            return Err(libc::EOPNOTSUPP);
+        }
+        if attr.comp_mask & BOTH == 0 {
+            return Ok(None);
+        }
+        let (Some(alloc), Some(free)) = (attr.alloc, attr.free) else {
+            return Err(libc::EINVAL);
+        };
+        let context = match attr.comp_mask & CONTEXT {
+            0 => ptr::null_mut(),
+            _ => attr.pd_context,
+        };
+        Ok(Some(Self {
+            alloc,
+            free,
+            context,
+        }))
+    }
+}
+
+/// A parent domain whose allocators give memory for rings of one kind. While there is one the domain is in use.
+///
+/// # Invariants
+///
+/// `pd` is a parent domain with `allocators`, and counts this among its users, so that it is not deallocated.
+pub struct Lender {
+    pd: NonNull<Pd>,
+    allocators: Allocators,
+    /// What the memory is for: one of `enum virtio_rdma_dv_res_type`.
+    resource: u64,
+}
+
+// SAFETY: a program that makes and destroys queues in several threads has allocators that can be called there; the rest is
+// shared by counting.
+unsafe impl Send for Lender {}
+// SAFETY: as above.
+unsafe impl Sync for Lender {}
+
+impl Lender {
+    /// The allocators of `pd`, for memory of `resource`.
+    pub fn new(pd: &Pd, allocators: Allocators, resource: u32) -> Self {
+        pd.users().fetch_add(1, Ordering::Relaxed);
+        // INVARIANT: it is counted.
+        Self {
+            pd: NonNull::from(pd),
+            allocators,
+            resource: resource.into(),
+        }
+    }
+
+    /// Asks for `len` bytes, or a little more, aligned to pages. `None` if the program leaves that to the provider.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if it has none, `EINVAL` if it returns something that is not aligned.
+    pub fn lend(&self, len: usize) -> io::Result<Option<NonNull<u8>>> {
+        let Allocators { alloc, context, .. } = self.allocators;
+        let len = len.next_multiple_of(PAGE);
+        // SAFETY: by the invariants the program gave the function for this domain, which lives.
+        let given = unsafe { alloc(self.pd.as_ptr().cast(), context, len, PAGE, self.resource) };
+        if given == USE_DEFAULT {
+            return Ok(None);
+        }
+        let error = io::Error::from_raw_os_error;
+        let base = NonNull::new(given.cast::<u8>()).ok_or_else(|| error(libc::ENOMEM))?;
+        if base.as_ptr().addr() % PAGE != 0 {
+            self.give_back(base);
+            return Err(error(libc::EINVAL));
+        }
+        Ok(Some(base))
+    }
+
+    /// Gives memory back that was [lent](Self::lend).
+    pub fn give_back(&self, base: NonNull<u8>) {
+        let Allocators { free, context, .. } = self.allocators;
+        // SAFETY: as in `lend`, and the memory came from there.
+        unsafe {
+            free(
+                self.pd.as_ptr().cast(),
+                context,
+                base.as_ptr().cast(),
+                self.resource,
+            )
+        };
+    }
+}
+
+impl Clone for Lender {
+    fn clone(&self) -> Self {
+        // SAFETY: by the invariants the domain lives.
+        let pd = unsafe { self.pd.as_ref() };
+        pd.users().fetch_add(1, Ordering::Relaxed);
+        // INVARIANT: it is counted.
+        Self { ..*self }
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        // SAFETY: by the invariants the domain lives, which counts this one until now.
+        unsafe { self.pd.as_ref() }
+            .users()
+            .fetch_sub(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::alloc::alloc;
+    use std::alloc::dealloc;
+    use std::alloc::Layout;
+    use std::cell::Cell;
+
+    use virtio_rdma_abi::ring::RingLayout;
+    use virtio_rdma_ring::RingMemory;
+
+    use super::*;
+    use crate::ffi::Zeroed;
+    use crate::lock::Threads;
+    use crate::memory::RingMap;
+    use crate::pd::alloc_parent_domain;
+    use crate::pd::dealloc_pd;
+    use crate::shared_ring::SharedRing;
+
+    /// What the program's functions return next, and what they were asked for.
+    #[derive(Default)]
+    struct Program {
+        answer: Cell<Option<*mut c_void>>,
+        asked: Cell<Option<(usize, usize, u64)>>,
+        lent: Cell<i32>,
+    }
+
+    const LEN: usize = 4 * PAGE;
+
+    unsafe extern "C" fn take(
+        _pd: *mut ffi::ibv_pd,
+        context: *mut c_void,
+        size: usize,
+        alignment: usize,
+        resource: u64,
+    ) -> *mut c_void {
+        // SAFETY: the tests' context.
+        let program = unsafe { &*context.cast::<Program>() };
+        program.asked.set(Some((size, alignment, resource)));
+        program.answer.get().unwrap_or_else(|| {
+            assert!(size <= LEN);
+            program.lent.set(program.lent.get() + 1);
+            // SAFETY: the size is not 0.
+            let base = unsafe { alloc(Layout::from_size_align(LEN, PAGE).unwrap()) };
+            // SAFETY: as long as that.
+            unsafe { base.write_bytes(0xee, LEN) };
+            base.cast()
+        })
+    }
+
+    unsafe extern "C" fn give(
+        _pd: *mut ffi::ibv_pd,
+        context: *mut c_void,
+        memory: *mut c_void,
+        _resource: u64,
+    ) {
+        // SAFETY: the tests' context.
+        let program = unsafe { &*context.cast::<Program>() };
+        program.lent.set(program.lent.get() - 1);
+        if program.answer.get().is_none() {
+            // SAFETY: it came from `take`.
+            unsafe { dealloc(memory.cast(), Layout::from_size_align(LEN, PAGE).unwrap()) };
+        }
+    }
+
+    /// Calls `test` with a parent domain that has the program's allocators.
+    fn with_domain(test: impl Fn(&Program, *mut ffi::ibv_pd)) {
+        let program = Program::default();
+        let pd = Pd::for_tests();
+        let mut attr = ffi::ibv_parent_domain_init_attr {
+            pd: ptr::from_ref(&*pd).cast_mut().cast(),
+            comp_mask: ffi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
+                | ffi::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
+            alloc: Some(take),
+            free: Some(give),
+            pd_context: ptr::from_ref(&program).cast_mut().cast(),
+            ..Zeroed::zeroed()
+        };
+        // SAFETY: an object of this provider, which outlives the domain.
+        let domain = unsafe { alloc_parent_domain(ptr::null_mut(), &mut attr) };
+        assert!(!domain.is_null());
+        test(&program, domain);
+        // SAFETY: nothing uses it any more.
+        assert_eq!(unsafe { dealloc_pd(domain) }, 0);
+        assert_eq!(program.lent.get(), 0);
+    }
+
+    fn lender(domain: *mut ffi::ibv_pd, resource: u32) -> Lender {
+        // SAFETY: a parent domain of this provider.
+        let pd = unsafe { Pd::from_ibv(domain) };
+        pd.domain_of(Threads::MANY, resource).lender.unwrap()
+    }
+
+    #[test]
+    fn rings_lie_in_the_programs_memory() {
+        with_domain(|program, domain| {
+            let lender = lender(domain, ffi::VIRTIO_RDMA_DV_RES_QP);
+            let layout = RingLayout::new(16, 6).unwrap();
+            let ring = RingMap::new(layout, Some(&lender)).unwrap();
+            drop(lender);
+            let (size, alignment, resource) = program.asked.get().unwrap();
+            assert!(size >= layout.size() as usize && size % PAGE == 0);
+            assert_eq!((alignment, resource), (PAGE, 2));
+            assert_eq!(program.lent.get(), 1);
+            let mut bytes = vec![1; layout.size() as usize];
+            ring.read(0, &mut bytes);
+            assert!(bytes.iter().all(|byte| *byte == 0));
+            // SAFETY: a domain of this provider, which is in use.
+            assert_eq!(unsafe { dealloc_pd(domain) }, libc::EBUSY);
+        });
+    }
+
+    #[test]
+    fn longer_rings_come_from_there_too() {
+        with_domain(|program, domain| {
+            // SAFETY: a parent domain of this provider.
+            let pd = unsafe { Pd::from_ibv(domain) };
+            let domain = pd.domain_of(Threads::MANY, ffi::VIRTIO_RDMA_DV_RES_SRQ);
+            let ring = SharedRing::new(RingLayout::new(4, 6).unwrap(), &domain).unwrap();
+            ring.prepare(8).unwrap();
+            assert_eq!(program.lent.get(), 2);
+            ring.moved(true);
+            assert_eq!(program.lent.get(), 1);
+        });
+    }
+
+    #[test]
+    fn programs_that_give_nothing() {
+        with_domain(|program, domain| {
+            let lender = lender(domain, ffi::VIRTIO_RDMA_DV_RES_CQ);
+            let layout = RingLayout::new(16, 6).unwrap();
+            let result = |answer| {
+                program.answer.set(Some(answer));
+                let ring = RingMap::new(layout, Some(&lender));
+                ring.map(|_| ()).map_err(|error| error.raw_os_error())
+            };
+            assert_eq!(result(USE_DEFAULT), Ok(()));
+            assert_eq!(result(ptr::null_mut()), Err(Some(libc::ENOMEM)));
+            assert_eq!(program.lent.get(), 0);
+            // What is not aligned goes back.
+            program.lent.set(1);
+            let odd = ptr::without_provenance_mut(PAGE + 64);
+            assert_eq!(result(odd), Err(Some(libc::EINVAL)));
+        });
+    }
+}
