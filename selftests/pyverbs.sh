@@ -5,4 +5,4 @@
 # more: --vms 1 --path direct
 # shellcheck source-path=SCRIPTDIR source=pyverbs/common.sh
 . "$(dirname "$0")/pyverbs/common.sh"
-pyverbs_tests addr atomic cq cq_events cqex device fork mr pd qp qpex srq
+pyverbs_tests addr atomic cq cq_events cqex device fork mr parent_domain pd qp qpex srq
