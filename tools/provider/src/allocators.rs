@@ -236,7 +236,7 @@ mod tests {
     fn lender(domain: *mut ffi::ibv_pd, resource: u32) -> Lender {
         // SAFETY: a parent domain of this provider.
         let pd = unsafe { Pd::from_ibv(domain) };
-        pd.domain_of(Threads::MANY, resource).lender.unwrap()
+        pd.domain(Threads::MANY, resource).lender.unwrap()
     }
 
     #[test]
@@ -263,7 +263,7 @@ mod tests {
         with_domain(|program, domain| {
             // SAFETY: a parent domain of this provider.
             let pd = unsafe { Pd::from_ibv(domain) };
-            let domain = pd.domain_of(Threads::MANY, ffi::VIRTIO_RDMA_DV_RES_SRQ);
+            let domain = pd.domain(Threads::MANY, ffi::VIRTIO_RDMA_DV_RES_SRQ);
             let ring = SharedRing::new(RingLayout::new(4, 6).unwrap(), &domain).unwrap();
             ring.prepare(8).unwrap();
             assert_eq!(program.lent.get(), 2);

@@ -155,7 +155,7 @@ unsafe fn domain(attr: &ffi::ibv_cq_init_attr_ex, shared: &Shared) -> Result<Dom
         }
         // SAFETY: the caller's domain.
         let pd = unsafe { Pd::from_ibv(attr.parent_domain) };
-        domain = pd.domain(shared, ffi::VIRTIO_RDMA_DV_RES_CQ);
+        domain = pd.domain(shared.threads, ffi::VIRTIO_RDMA_DV_RES_CQ);
     }
     if flags != 0 {
         // SAFETY: the flag is the program's promise for this CQ.

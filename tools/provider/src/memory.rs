@@ -71,9 +71,7 @@ impl Mapping {
             0,
         )
     }
-}
 
-impl Mapping {
     /// Zeroed memory, from the program if it has allocators that want to give some.
     fn zeroed(len: usize, lender: Option<&Lender>) -> io::Result<Self> {
         let lent = match lender {

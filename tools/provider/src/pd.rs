@@ -14,7 +14,6 @@ use libc::c_int;
 
 use crate::allocators::Allocators;
 use crate::allocators::Lender;
-use crate::context::Shared;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
@@ -75,13 +74,9 @@ impl Pd {
         unsafe { &*pd.cast::<Self>() }
     }
 
-    /// What holds for a queue that is made with this PD, one of `enum virtio_rdma_dv_res_type`.
-    pub fn domain(&self, shared: &Shared, resource: u32) -> Domain {
-        self.domain_of(shared.threads, resource)
-    }
-
-    /// The same where queues without a thread domain are used so by `threads`.
-    pub(crate) fn domain_of(&self, threads: Threads, resource: u32) -> Domain {
+    /// What holds for a queue that is made with this PD, one of `enum virtio_rdma_dv_res_type`. `threads` is how those without
+    /// a thread domain are locked.
+    pub fn domain(&self, threads: Threads, resource: u32) -> Domain {
         let threads = match self.parent {
             // SAFETY: the program promises it by making the queue in a thread domain.
             Some(parent) if !parent.td.is_null() => unsafe { Threads::one() },

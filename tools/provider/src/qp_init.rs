@@ -85,7 +85,7 @@ pub unsafe extern "C" fn create_qp_ex(
     };
     // SAFETY: it is null or an object of this provider.
     let srq = (!attr.srq.is_null()).then(|| unsafe { Srq::from_ibv(attr.srq) });
-    let domain = pd.domain(shared, ffi::VIRTIO_RDMA_DV_RES_QP);
+    let domain = pd.domain(shared.threads, ffi::VIRTIO_RDMA_DV_RES_QP);
     let mut qp = match Qp::new(
         attr.qp_type,
         &attr.cap,

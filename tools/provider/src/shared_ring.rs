@@ -13,6 +13,7 @@ use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::uverbs::UserRing;
 use virtio_rdma_ring::SharedQueue;
 
+use crate::allocators::Lender;
 use crate::lock::Guard;
 use crate::lock::Lock;
 use crate::memory::RingMap;
@@ -24,7 +25,7 @@ use crate::wr::Recv;
 pub struct SharedRing {
     posting: Lock<Posting>,
     /// Where a longer ring comes from.
-    domain: Domain,
+    lender: Option<Lender>,
 }
 
 /// What one thread has to itself while it posts.
@@ -68,7 +69,7 @@ impl SharedRing {
         };
         Ok(Self {
             posting: Lock::new(posting, domain.threads),
-            domain: domain.clone(),
+            lender: domain.lender.clone(),
         })
     }
 
@@ -112,7 +113,7 @@ impl SharedRing {
             .filter(|layout| layout.slots() > present.slots())
             .ok_or_else(|| error(libc::EINVAL))?;
         let moving = Moving {
-            memory: RingMap::new(layout, self.domain.lender.as_ref())?,
+            memory: RingMap::new(layout, self.lender.as_ref())?,
             list: zeroes(slots)?,
             wr_ids: zeroes(slots)?,
         };

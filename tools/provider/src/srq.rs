@@ -130,7 +130,7 @@ impl Srq {
 unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Result<Box<Srq>, i32> {
     // SAFETY: the caller's PD.
     let (shared, pd_of_it) = unsafe { (Context::shared((*pd).context), Pd::from_ibv(pd)) };
-    let domain = pd_of_it.domain(shared, ffi::VIRTIO_RDMA_DV_RES_SRQ);
+    let domain = pd_of_it.domain(shared.threads, ffi::VIRTIO_RDMA_DV_RES_SRQ);
     if attr.attr.max_wr == 0 {
         return Err(libc::EINVAL);
     }
