@@ -61,15 +61,12 @@ impl<'view> DmaSlice<'view> {
         Ok(())
     }
 
-    /// Copies all of this slice to `target`, of the same length, in guest memory of this VM or another. The two may
-    /// overlap.
+    /// Copies this slice to `target`, in guest memory of this VM or another, as far as the shorter of the two goes.
+    /// Returns how many bytes that are. The two may overlap.
     #[inline]
-    pub fn copy_to(&self, target: &DmaSliceMut<'_>) -> Result<(), DmaError> {
-        if self.len() != target.len() {
-            return Err(DmaError::OutOfBounds);
-        }
+    pub fn copy_to(&self, target: &DmaSliceMut<'_>) -> usize {
         self.memory.copy_to_volatile_slice(target.slice.memory);
-        Ok(())
+        self.len().min(target.len())
     }
 
     /// Loads the aligned 16-bit word at `offset`.

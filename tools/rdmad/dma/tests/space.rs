@@ -108,22 +108,24 @@ fn atomics_and_copies_between_two_vms() {
     assert_eq!(word.fetch_add_u64(0, 7), Ok(0));
     assert_eq!(word.compare_exchange_u64(0, 1, 2), Ok(7));
     assert_eq!(word.compare_exchange_u64(0, 7, 9), Ok(7));
-    word.copy_to(&b.slice_mut(4096, 8).unwrap()).unwrap();
+    assert_eq!(word.copy_to(&b.slice_mut(4096, 8).unwrap()), 8);
     assert_eq!(
         b.slice(4096, 8).unwrap().load_u64(0, Ordering::Relaxed),
         Ok(9)
     );
-    assert_eq!(
-        word.copy_to(&b.slice_mut(4096, 9).unwrap()),
-        Err(DmaError::OutOfBounds)
-    );
+    let longer = b.slice_mut(4096, 9).unwrap();
+    longer.write(0, &[3; 9]).unwrap();
+    assert_eq!(word.copy_to(&longer), 8, "what the shorter one has");
+    let mut out = [0; 9];
+    longer.read(0, &mut out).unwrap();
+    assert_eq!(out, [9, 0, 0, 0, 0, 0, 0, 0, 3]);
+    assert_eq!(longer.copy_to(&word), 8);
 
     let data: Vec<u8> = (0..4096u32).map(|i| i as u8).collect();
     b.slice_mut(4096, 4096).unwrap().write(0, &data).unwrap();
     b.slice(4096, 4096)
         .unwrap()
-        .copy_to(&b.slice_mut(4097, 4096).unwrap())
-        .unwrap();
+        .copy_to(&b.slice_mut(4097, 4096).unwrap());
     let mut out = vec![0; 4096];
     b.slice(4097, 4096).unwrap().read(0, &mut out).unwrap();
     assert_eq!(out, data, "an overlapping copy moves the bytes");

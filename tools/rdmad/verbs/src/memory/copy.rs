@@ -71,6 +71,8 @@ pub(crate) struct Message<'a> {
     skipped: u64,
     /// The part that was accessed last.
     part: Option<Part>,
+    /// What of it lies in one piece, where it was accessed last.
+    run: Run,
     /// The SGE behind that part, and its offset in the message.
     next: (u32, u64),
 }
@@ -85,6 +87,16 @@ struct Part {
     addr: u64,
     /// Where its memory was accessed last.
     cursor: Cursor,
+}
+
+/// A piece of a message without a gap.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    /// Offset in the message.
+    start: u64,
+    len: u64,
+    /// DMA address at `start`.
+    iova: u64,
 }
 
 /// What is at an offset of a message.
@@ -122,6 +134,7 @@ impl<'a> Message<'a> {
             place,
             skipped: 0,
             part: None,
+            run: Run::default(),
             next: (0, 0),
         }
     }
@@ -246,6 +259,19 @@ impl<'a> Message<'a> {
     fn find(&mut self, offset: u64, max: usize) -> Result<(u64, usize)> {
         // Messages are shorter than 4 GiB, and so is what is skipped.
         let offset = offset + self.skipped;
+        let mut into = offset.wrapping_sub(self.run.start);
+        if into >= self.run.len {
+            self.run = self.run_at(offset)?;
+            into = 0;
+        }
+        let len = (max as u64).min(self.run.len - into);
+        // At most `max`.
+        Ok((self.run.iova + into, len as usize))
+    }
+
+    /// What lies in one piece from `offset` on.
+    #[inline]
+    fn run_at(&mut self, offset: u64) -> Result<Run> {
         let is_there = |part: &Part| (part.start..part.end).contains(&offset);
         if !self.part.as_ref().is_some_and(is_there) {
             self.part = Some(self.look_up(offset)?);
@@ -253,12 +279,15 @@ impl<'a> Message<'a> {
         let part = self.part.as_mut().ok_or(Fault::Key)?;
         let addr = part.addr + (offset - part.start);
         let (iova, contiguous) = part.memory.find(addr, &mut part.cursor);
-        let len = (max as u64).min(part.end - offset).min(contiguous);
-        // At most `max`.
-        Ok((iova, len as usize))
+        Ok(Run {
+            start: offset,
+            len: contiguous.min(part.end - offset),
+            iova,
+        })
     }
 
     /// Opens the part that `offset` is in.
+    #[inline(never)]
     fn look_up(&mut self, offset: u64) -> Result<Part> {
         let Memory { mrs, by, .. } = self.memory;
         Ok(match self.place {
@@ -329,13 +358,15 @@ pub(crate) fn transfer(
             }
             Piece::Guest(source) => {
                 let target = to.room(at, source.len()).map_err(Side::Target)?;
-                let len = target.len().min(body_left);
-                copy(&source, &target, len).map_err(Side::Target)?;
                 if target.len() == left {
                     // What is left of the message is at hand.
-                    return copy_tail(&source, &target, len);
+                    return copy_end(&source, &target, body_left);
                 }
-                len
+                let target = match target.len() > body_left {
+                    true => first(&target, body_left)?,
+                    false => target,
+                };
+                source.copy_to(&target)
             }
         };
         at += moved as u64;
@@ -349,21 +380,22 @@ pub(crate) fn transfer(
     Ok(())
 }
 
-/// Copies the first `len` bytes of `source`, which has as many.
+/// The first `len` bytes of `target`, which has as many.
 #[inline]
-fn copy(source: &DmaSlice<'_>, target: &DmaSliceMut<'_>, len: usize) -> Result<()> {
-    Ok(source
-        .subslice(0, len)?
-        .copy_to(&target.subslice(0, len)?)?)
+fn first<'a>(target: &DmaSliceMut<'a>, len: usize) -> std::result::Result<DmaSliceMut<'a>, Side> {
+    target
+        .subslice(0, len)
+        .map_err(|error| Side::Target(error.into()))
 }
 
-/// Copies what `target` has from `at` on, at most [`TAIL`] bytes, after everything before it.
+/// Copies the end of a message: what `target` has from `at` on, at most [`TAIL`] bytes, after everything before it.
 #[inline]
-fn copy_tail(
+fn copy_end(
     source: &DmaSlice<'_>,
     target: &DmaSliceMut<'_>,
     at: usize,
 ) -> std::result::Result<(), Side> {
+    source.copy_to(&first(target, at)?);
     let mut tail = [0; TAIL];
     let rest = &mut tail[..target.len() - at];
     source

@@ -23,7 +23,7 @@ pub(crate) struct PageMap {
     len: u64,
 }
 
-/// The extent of a [`PageMap`] that was found last.
+/// The extent of a [`PageMap`] that follows the one that was found last.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor(usize);
 
@@ -163,33 +163,29 @@ impl PageMap {
     }
 
     /// The DMA address of the byte at `offset`, which is inside the object, and how many bytes of the object follow it
-    /// without a gap. Looks at `cursor` first, and leaves it there.
+    /// without a gap. Who asks for what follows them next finds it without a search.
     #[inline]
     pub(crate) fn find(&self, offset: u64, cursor: &mut Cursor) -> (u64, u64) {
         debug_assert!(offset < self.len);
-        let found = self
-            .within(cursor.0, offset)
-            .or_else(|| {
-                cursor.0 += 1;
-                self.within(cursor.0, offset)
-            })
-            .unwrap_or_else(|| {
-                let after = self
-                    .extents
-                    .partition_point(|extent| extent.start <= offset);
-                cursor.0 = after - 1;
-                (self.extents[cursor.0], self.end(cursor.0))
-            });
-        let (extent, end) = found;
-        (extent.iova + (offset - extent.start), end - offset)
+        let index = match self.extents.get(cursor.0) {
+            Some(extent) if extent.start == offset => cursor.0,
+            _ => self.search(offset),
+        };
+        cursor.0 = index + 1;
+        let extent = self.extents[index];
+        (
+            extent.iova + (offset - extent.start),
+            self.end(index) - offset,
+        )
     }
 
-    /// Extent `index` and where it ends, if `offset` is inside.
-    #[inline]
-    fn within(&self, index: usize, offset: u64) -> Option<(Extent, u64)> {
-        let extent = *self.extents.get(index)?;
-        let end = self.end(index);
-        (extent.start <= offset && offset < end).then_some((extent, end))
+    /// The extent that `offset` is in.
+    fn search(&self, offset: u64) -> usize {
+        let after = self
+            .extents
+            .partition_point(|extent| extent.start <= offset);
+        // The first one starts at 0.
+        after - 1
     }
 
     /// The offset behind extent `index`.

@@ -134,21 +134,24 @@ impl<'a> RingView<'a> {
         &self,
         offset: u32,
         len: usize,
-        access: impl FnOnce(DmaSliceMut<'_>) -> std::result::Result<R, DmaError>,
+        access: impl FnOnce(&DmaSliceMut<'_>, usize) -> std::result::Result<R, DmaError>,
     ) -> R {
-        let slice = match self.whole {
-            Some(whole) => whole.subslice(offset as usize, len),
+        let done = match &self.whole {
+            Some(whole) => access(whole, offset as usize),
             None => match &self.ring.place {
                 Place::Pages { starts, .. } => self
                     .page(starts, offset / PAGE)
-                    .and_then(|page| page.subslice((offset % PAGE) as usize, len)),
+                    .and_then(|page| access(&page, (offset % PAGE) as usize)),
                 Place::Virtqueue(queue) => match queue.find(&self.ring.layout, offset) {
-                    Some(iova) if !self.lost.get() => self.view.slice_mut(iova, len),
+                    Some(iova) if !self.lost.get() => self
+                        .view
+                        .slice_mut(iova, len)
+                        .and_then(|slice| access(&slice, 0)),
                     _ => return R::default(),
                 },
             },
         };
-        slice.and_then(access).unwrap_or_else(|_| {
+        done.unwrap_or_else(|_| {
             self.lost.set(true);
             R::default()
         })
@@ -203,34 +206,34 @@ impl<'a> RingView<'a> {
     fn load<R: Default>(
         &self,
         offset: u32,
-        load: impl FnOnce(&DmaSlice<'_>) -> std::result::Result<R, DmaError>,
+        load: impl FnOnce(&DmaSlice<'_>, usize) -> std::result::Result<R, DmaError>,
     ) -> R {
-        self.access(offset, size_of::<R>(), |slice| load(&slice))
+        self.access(offset, size_of::<R>(), |slice, at| load(slice, at))
     }
 }
 
 impl RingMemory for RingView<'_> {
     #[inline]
     fn load_u16(&self, offset: u32) -> u16 {
-        self.load(offset, |slice| slice.load_u16(0, Ordering::Relaxed))
+        self.load(offset, |slice, at| slice.load_u16(at, Ordering::Relaxed))
     }
 
     #[inline]
     fn load_u16_acquire(&self, offset: u32) -> u16 {
-        self.load(offset, |slice| slice.load_u16(0, Ordering::Acquire))
+        self.load(offset, |slice, at| slice.load_u16(at, Ordering::Acquire))
     }
 
     #[inline]
     fn store_u16(&self, offset: u32, value: u16) {
-        self.access(offset, 2, |slice| {
-            slice.store_u16(0, value, Ordering::Relaxed)
+        self.access(offset, 2, |slice, at| {
+            slice.store_u16(at, value, Ordering::Relaxed)
         });
     }
 
     #[inline]
     fn store_u16_release(&self, offset: u32, value: u16) {
-        self.access(offset, 2, |slice| {
-            slice.store_u16(0, value, Ordering::Release)
+        self.access(offset, 2, |slice, at| {
+            slice.store_u16(at, value, Ordering::Release)
         });
     }
 
@@ -241,19 +244,19 @@ impl RingMemory for RingView<'_> {
                 return queue.arm_word().to_le();
             }
         }
-        self.load(offset, |slice| slice.load_u32(0, Ordering::Relaxed))
+        self.load(offset, |slice, at| slice.load_u32(at, Ordering::Relaxed))
     }
 
     #[inline]
     fn store_u32(&self, offset: u32, value: u32) {
-        self.access(offset, 4, |slice| {
-            slice.store_u32(0, value, Ordering::Relaxed)
+        self.access(offset, 4, |slice, at| {
+            slice.store_u32(at, value, Ordering::Relaxed)
         });
     }
 
     #[inline]
     fn read(&self, offset: u32, bytes: &mut [u8]) {
-        self.access(offset, bytes.len(), |slice| slice.read(0, bytes));
+        self.access(offset, bytes.len(), |slice, at| slice.read(at, bytes));
     }
 
     #[inline]
@@ -263,7 +266,7 @@ impl RingMemory for RingView<'_> {
             let slot = (offset >> self.ring.layout.slot_shift()) as u16;
             return self.with_chain(|| queue.scatter(self.view, slot, bytes));
         }
-        self.access(offset, bytes.len(), |slice| slice.write(0, bytes));
+        self.access(offset, bytes.len(), |slice, at| slice.write(at, bytes));
     }
 
     #[inline]
