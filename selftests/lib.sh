@@ -166,19 +166,33 @@ waits() {
 }
 
 # Runs a program as server on VM 2 and as client here: PROGRAM, the server's arguments, the client's. $patience says for how
-# many seconds at most, if not for 120.
+# many seconds at most, if not for 120. perftest, which has no report where its calibration of the clock met a busy host, is
+# tried again.
 meet() {
+	local attempts=3 status
+	while
+		status=0
+		meet_once "$@" || status=$?
+		((status != 0 && --attempts > 0)) && grep -q "Can't produce a report" "$work/active" "$work/passive"
+	do
+		:
+	done
+	cat "$work/active"
+	((status == 0)) || cat "$work/passive"
+	return "$status"
+}
+
+meet_once() {
 	local program=$1 status=0
 	# shellcheck disable=SC2086
 	on 2 timeout "${patience:-120}" "$program" $2 >"$work/passive" 2>&1 &
 	until_ok 60 waits "$program"
 	# shellcheck disable=SC2086
-	timeout "${patience:-120}" "$program" $3 || {
+	timeout "${patience:-120}" "$program" $3 >"$work/active" 2>&1 || {
 		status=$?
 		on 2 pkill -x "$program" || true
 	}
 	wait $! || status=$?
-	((status == 0)) || cat "$work/passive"
 	return "$status"
 }
 

@@ -49,6 +49,8 @@ pub struct DeviceAttr {
     pub blocks_loopback: bool,
     /// Memory windows.
     pub max_mw: u32,
+    /// Outstanding work requests of an SRQ.
+    pub max_srq_wr: u32,
     /// Capabilities, `enum ibv_device_cap_flags`.
     pub flags: u32,
 }
@@ -114,6 +116,7 @@ impl Context {
             max_mcast_grp: attr.max_mcast_grp.try_into()?,
             blocks_loopback: attr.device_cap_flags & BLOCK_MULTICAST_LOOPBACK != 0,
             max_mw: attr.max_mw.try_into()?,
+            max_srq_wr: attr.max_srq_wr.try_into()?,
             flags: attr.device_cap_flags,
         })
     }
