@@ -4,5 +4,5 @@
 # Data to and from Linux's rdma_rxe stays correct over a wire that loses, doubles, reorders and damages packets: few of
 # them, as rxe takes no notice of a second NAK before the first one's packets are acknowledged, and waits out its timer.
 # more: --rxe 1 --faults drop=0.001,duplicate=0.001,reorder=0.001,corrupt=0.001,seed=7 --pcap build/rxe-lossy.pcap
-exec "$(dirname "$0")/rxe.sh" data_send data_write data_read sge_ atomic_values queue_wraps queue_both_directions \
+exec "$(dirname "$0")/rxe.sh" --lossy data_send data_write data_read sge_ atomic_values queue_wraps queue_both_directions \
 	queue_many_pairs queue_fence event_none_lost error_remote

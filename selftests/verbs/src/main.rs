@@ -66,6 +66,9 @@ enum Action {
         /// Rounds of the tests that take a number of them.
         #[arg(long, default_value_t = 8)]
         rounds: u32,
+        /// The wire loses packets: a request may end without having been told why.
+        #[arg(long)]
+        lossy: bool,
     },
     /// Lists the tests.
     List,
@@ -94,15 +97,19 @@ fn run(arguments: Arguments) -> Result<bool> {
         Some(index) => index,
         None => session::find_gid(context.name())?,
     };
-    let settings = |role, until, rounds| Settings {
+    let settings = |role, until, rounds, lossy| Settings {
         role,
         gid_index,
         until,
         rounds,
+        lossy,
     };
     match arguments.command {
         Action::List => Ok(true),
-        Action::Server => serve(&context, arguments.port, &settings(Role::Passive, None, 0)),
+        Action::Server => {
+            let settings = settings(Role::Passive, None, 0, false);
+            serve(&context, arguments.port, &settings)
+        }
         Action::Client {
             server,
             tests: wanted,
@@ -110,6 +117,7 @@ fn run(arguments: Arguments) -> Result<bool> {
             skip,
             until,
             rounds,
+            lossy,
         } => {
             let address = (server.as_str(), arguments.port);
             client(
@@ -117,7 +125,7 @@ fn run(arguments: Arguments) -> Result<bool> {
                 address,
                 &Selection { wanted, except },
                 &skipped(&skip)?,
-                &settings(Role::Active, until, rounds),
+                &settings(Role::Active, until, rounds, lossy),
             )
         }
     }

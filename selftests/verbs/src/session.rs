@@ -35,6 +35,8 @@ pub struct Settings {
     pub until: Option<PathBuf>,
     /// Rounds of the tests that take a number of them.
     pub rounds: u32,
+    /// Whether the wire loses packets. The server does not know.
+    pub lossy: bool,
 }
 
 /// Memory of the peer.

@@ -22,7 +22,7 @@ pub use dmabuf::{DmabufMr, Exporter, Udmabuf};
 pub use memory::{access, Mr, Pd, Sge};
 pub use pacing::RateLimit;
 pub use qp::{Caps, Kind, Path, Qp, Timing, MULTICAST_QPN, QKEY};
-pub use queue::{Channel, Cq, Wc};
+pub use queue::{status_name, Channel, Cq, Wc};
 pub use srq::Srq;
 pub use window::{Mw, MwKind, Shown};
 pub use work::{Op, Payload, PostError, SendWr, To};

@@ -41,7 +41,7 @@ pub struct Wc {
 }
 
 /// The name of a completion status, as in `enum ibv_wc_status`.
-fn status_name(status: u32) -> &'static str {
+pub fn status_name(status: u32) -> &'static str {
     const NAMES: [&str; 22] = [
         "SUCCESS",
         "LOC_LEN_ERR",

@@ -13,7 +13,7 @@ use anyhow::{ensure, Result};
 
 use crate::endpoint::{Endpoint, Options};
 use crate::pattern::compare;
-use crate::rdma::{ffi, Mr, Op, SendWr, Sge};
+use crate::rdma::{ffi, status_name, Mr, Op, SendWr, Sge};
 use crate::session::{Session, LIMIT};
 
 const SIZE: usize = 8192;
@@ -22,6 +22,13 @@ const SIZE: usize = 8192;
 fn fails(end: &Endpoint, op: Op, sges: &[Sge], status: u32) -> Result<()> {
     end.run(op, sges)?.expect(status)?;
     dead(end)
+}
+
+/// A request that takes the QP to ERR, and with which status.
+fn fatal(end: &Endpoint, op: Op, sges: &[Sge]) -> Result<u32> {
+    let status = end.run(op, sges)?.status;
+    dead(end)?;
+    Ok(status)
 }
 
 /// Checks that the QP is, or will soon be, in ERR, and flushes.
@@ -41,6 +48,42 @@ fn dead(end: &Endpoint) -> Result<()> {
     Ok(())
 }
 
+/// Attempts at a request that must fail, where the packet that tells why may be lost.
+const ATTEMPTS: u32 = 3;
+
+/// A round of both sides, of which the active one returns the status of a request that the passive one refuses.
+///
+/// A responder says so once and is silent afterwards, as its QP is in ERR: where packets are lost, the requester may only
+/// run out of retries. Such a round is repeated.
+fn refused_remotely(
+    session: &mut Session,
+    status: u32,
+    mut round: impl FnMut(&mut Session) -> Result<u32>,
+) -> Result<()> {
+    for attempt in 1.. {
+        let found = round(session)?;
+        let again = if session.active() {
+            let untold = session.settings.lossy && found == ffi::IBV_WC_RETRY_EXC_ERR;
+            let again = untold && attempt < ATTEMPTS;
+            ensure!(
+                again || found == status,
+                "{} instead of {}, attempt {attempt}",
+                status_name(found),
+                status_name(status)
+            );
+            session.peer.say(&[again.into()])?;
+            again
+        } else {
+            let [again] = session.peer.hear()?;
+            again != 0
+        };
+        if !again {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// A request for the peer's memory, a region with the rights `target_access`, that must fail with `status` and leave
 /// the memory as it was. `request` makes it of the region's address and key.
 fn remote_access(
@@ -50,23 +93,32 @@ fn remote_access(
     target_access: u32,
     request: impl Fn(u64, u32) -> Op,
 ) -> Result<()> {
+    refused_remotely(session, status, |session| {
+        remote_request(session, options, target_access, &request)
+    })
+}
+
+fn remote_request(
+    session: &mut Session,
+    options: &Options,
+    target_access: u32,
+    request: impl Fn(u64, u32) -> Op,
+) -> Result<u32> {
     let end = Endpoint::connect(session, options)?;
     let mr = Mr::new(&end.pd, SIZE, target_access)?;
     mr.write(0, &[0x77; SIZE]);
     let source = end.memory(SIZE)?;
     let remote = session.swap_memory(&mr)?;
     if session.active() {
-        fails(
-            &end,
-            request(remote.addr, remote.rkey),
-            &[source.sge(0, 5000)],
-            status,
-        )?;
-        session.peer.meet()
+        let op = request(remote.addr, remote.rkey);
+        let status = fatal(&end, op, &[source.sge(0, 5000)])?;
+        session.peer.meet()?;
+        Ok(status)
     } else {
         session.peer.meet()?;
         untouched(&mr)?;
-        dead(&end)
+        dead(&end)?;
+        Ok(ffi::IBV_WC_SUCCESS)
     }
 }
 

@@ -4,7 +4,7 @@
 
 use anyhow::{ensure, Result};
 
-use super::{fails, remote_access, untouched, SIZE};
+use super::{fails, fatal, refused_remotely, remote_access, untouched, SIZE};
 use crate::endpoint::{Endpoint, Options};
 use crate::rdma::{access, ffi, Mr, Op, Pd};
 use crate::session::Session;
@@ -33,22 +33,22 @@ pub fn read_bad_rkey(session: &mut Session) -> Result<()> {
 
 /// A remote region of another PD than the responder's QP.
 pub fn remote_other_pd(session: &mut Session) -> Result<()> {
-    for write in [true, false] {
-        let stranger = Pd::new(&session.context)?;
-        let foreign = Mr::new(&stranger, SIZE, access::ALL)?;
-        foreign.write(0, &[0x77; SIZE]);
-        let end = Endpoint::connect(session, &Options::default())?;
-        let mr = end.memory(SIZE)?;
-        let remote = session.swap_memory(&foreign)?;
-        if session.active() {
-            let op = match write {
-                true => Op::Write(remote.addr, remote.rkey),
-                false => Op::Read(remote.addr, remote.rkey),
+    for request in [Op::Write, Op::Read] {
+        refused_remotely(session, ffi::IBV_WC_REM_ACCESS_ERR, |session| {
+            let stranger = Pd::new(&session.context)?;
+            let foreign = Mr::new(&stranger, SIZE, access::ALL)?;
+            foreign.write(0, &[0x77; SIZE]);
+            let end = Endpoint::connect(session, &Options::default())?;
+            let mr = end.memory(SIZE)?;
+            let remote = session.swap_memory(&foreign)?;
+            let status = match session.active() {
+                true => fatal(&end, request(remote.addr, remote.rkey), &[mr.sge(0, 100)])?,
+                false => ffi::IBV_WC_SUCCESS,
             };
-            fails(&end, op, &[mr.sge(0, 100)], ffi::IBV_WC_REM_ACCESS_ERR)?;
-        }
-        session.peer.meet()?;
-        untouched(&foreign)?;
+            session.peer.meet()?;
+            untouched(&foreign)?;
+            Ok(status)
+        })?;
     }
     Ok(())
 }
