@@ -8,7 +8,7 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-cleanup() {
+after_failure() {
 	local vm
 	for vm in 1 2; do
 		at "$vm" ip address del "10.77.0.$vm/24" dev "$(netdev "$vm")" 2>/dev/null
@@ -20,14 +20,7 @@ cleanup() {
 # A verified exchange with the address of VM 2.
 ping() { meet rping "-s -a $1 -C 10 -V" "-c -a $1 -C 10 -V"; }
 
-# The index of a VM's GID for a network device and an address, written as GID; fails if there is none.
-gid_of() {
-	at "$1" bash -c 'cd /sys/class/infiniband/$0/ports/1
-	for i in {0..63}; do
-		[[ $(cat gid_attrs/ndevs/$i 2>/dev/null) == "$1" && $(cat gids/$i) == "$2" ]] && echo $i && exit
-	done
-	exit 1' "$(device "$1")" "$2" "$3"
-}
+# Whether a VM has a GID for a network device and an address.
 has_gid() { gid_of "$@" >/dev/null; }
 
 # An IPv4 address of four numbers as GID.

@@ -39,7 +39,7 @@ fi
 has_feature 7 || lacking+=(--skip "rate_limit_refusals=the machines withhold rate limits")
 status=0
 client client "${lacking[@]}" vm2 "$@" || status=$?
-found=$(complaints_since "$mark")
+found=$(complaints_since "$mark" "$mark.end")
 if [[ -n $found ]]; then
 	echo "# ${found//$'\n'/$'\n'# }"
 	status=1

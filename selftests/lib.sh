@@ -57,27 +57,53 @@ at() {
 	fi
 }
 
-# The RDMA device of a VM: ours, else whatever there is.
-device() {
-	if [[ -n ${RDMA_DEVICE:-} ]]; then
-		printf '%s\n' "$RDMA_DEVICE"
-		return
+# The same with one of the functions find_..., in a shell there. To start a program takes long on an emulated processor, and
+# to have one started on another VM takes a multiple: what is often asked for is found by one such call.
+there() {
+	local vm=$1
+	shift
+	if ((vm == 1)); then
+		("$@")
+	else
+		on "$vm" bash -c "$(declare -f find_{device,virtio_device,netdev,gid,endpoint,server,waiting}); RDMA_DEVICE=${RDMA_DEVICE:-}; \"\$@\"" \
+			bash "$@"
 	fi
-	at "$1" bash -c 'cd /sys/class/infiniband && shopt -s nullglob && for d in *; do
-		[[ $(readlink "$d/device/driver") == */virtio_rdma ]] && echo "0 $d" || echo "1 $d"
-	done | sort | sed -n "1s/^. //p"'
+}
+
+# The RDMA device of a VM: ours, else whatever there is.
+device() { there "$1" find_device; }
+
+find_device() {
+	local device first=${RDMA_DEVICE:-}
+	if [[ -z $first ]]; then
+		shopt -s nullglob
+		for device in /sys/class/infiniband/*; do
+			if [[ $device/device/driver -ef /sys/bus/virtio/drivers/virtio_rdma ]]; then
+				echo "${device##*/}"
+				return
+			fi
+			first=${first:-${device##*/}}
+		done
+	fi
+	[[ -z $first ]] || echo "$first"
 }
 
 # The virtio device behind it.
-virtio_device() {
-	at "$1" bash -c 'for d in /sys/bus/virtio/devices/*; do
-		(($(cat "$d/device") == 42)) && basename "$d"
-	done | head -n 1'
+virtio_device() { there "$1" find_virtio_device; }
+
+find_virtio_device() {
+	local device id
+	for device in /sys/bus/virtio/devices/*; do
+		read -r id <"$device/device"
+		((id == 42)) && echo "${device##*/}" && return
+	done
 }
 
 # Whether a feature bit was negotiated on VM 1.
 has_feature() {
-	[[ $(cut -c $(($1 + 1)) "/sys/bus/virtio/devices/$(virtio_device 1)/features") == 1 ]]
+	local features
+	read -r features <"/sys/bus/virtio/devices/$(virtio_device 1)/features"
+	[[ ${features:$1:1} == 1 ]]
 }
 
 # Whether queues are virtqueues of the transport: own rings were not negotiated.
@@ -86,15 +112,17 @@ in_rfc_mode() {
 }
 
 # The network device of a VM that the link is bound to.
-netdev() {
-	at "$1" rdma link show "$(device "$1")/1" | sed -n 's/.* netdev \([^ ]*\).*/\1/p'
+netdev() { there "$1" find_netdev; }
+
+find_netdev() {
+	[[ $(rdma link show "$(find_device)/1") =~ \ netdev\ ([^\ ]+) ]] && echo "${BASH_REMATCH[1]}"
 }
 
 # Whether programs find a device of VM 1 in /dev.
 has_node() {
-	local node
+	local node name
 	for node in /sys/class/infiniband_verbs/uverbs*; do
-		[[ $(cat "$node/ibdev") == "$1" && -c /dev/infiniband/${node##*/} ]] && return
+		read -r name <"$node/ibdev" && [[ $name == "$1" && -c /dev/infiniband/${node##*/} ]] && return
 	done
 	return 1
 }
@@ -115,10 +143,17 @@ link_is() {
 # another one is started there: it may be waiting for a peer that has gone.
 start_server() {
 	local port=${1:-18515}
-	on 2 pkill -f "verbs-test .*-p $port server" || true
 	: >"$work/server.$port"
-	on 2 "$verbs" -d "$(device 2)" -p "$port" server >"$work/server.$port" 2>&1 &
+	there 2 find_server "$verbs" "$port" >"$work/server.$port" 2>&1 &
 	until_ok 60 grep -q listening "$work/server.$port"
+}
+
+find_server() {
+	# Until its port is free.
+	while pkill -f "verbs-test .*-p $2 server"; do
+		sleep 0.1
+	done
+	exec "$1" -d "$(find_device)" -p "$2" server
 }
 
 # Runs verbs tests with VM 2.
@@ -150,19 +185,43 @@ mckey_from_to() {
 }
 
 # Index of the RoCE v2 GID of the IPv4 address.
-gid_index() {
-	at "$1" bash -c 'p=/sys/class/infiniband/$0/ports/1
-	for i in {0..63}; do
-		[[ $(cat $p/gid_attrs/types/$i 2>/dev/null) == "RoCE v2" && $(cat $p/gids/$i) == *:ffff:* ]] && echo $i && break
-	done' "$(device "$1")"
+gid_index() { gid_of "$1" '' '*:ffff:*'; }
+
+# The index of a VM's RoCE v2 GID for a network device, if one is named, and an address, a pattern for what GIDs are written
+# as; fails if there is none.
+gid_of() { there "$1" find_gid "$2" "$3"; }
+
+find_gid() {
+	local index kind netdev gid
+	cd "/sys/class/infiniband/$(find_device)/ports/1" || return
+	for index in {0..63}; do
+		# Entries that are not in use can't be read.
+		{ read -r kind <"gid_attrs/types/$index"; } 2>/dev/null || continue
+		{ read -r netdev <"gid_attrs/ndevs/$index" && read -r gid <"gids/$index"; } 2>/dev/null || continue
+		# shellcheck disable=SC2053 # a pattern
+		[[ $kind == "RoCE v2" && $netdev == "${1:-$netdev}" && $gid == $2 ]] && echo "$index" && return
+	done
+	return 1
 }
+
+# The device of a VM and its gid_index, as options of a program; that for the index is the second argument.
+endpoint() { there "$1" find_endpoint "$2"; }
+
+find_endpoint() { printf -- '-d %s %s %d\n' "$(find_device)" "$1" "$(find_gid '' '*:ffff:*')"; }
 
 # Whether a program on VM 2 waits for its peer: with the connection manager, or at a TCP port where such programs meet.
 # An identifier of the connection manager is in state LISTEN before requests find it: its program sleeps once they do.
-waits() {
-	on 2 bash -c '
-		rdma res show cm_id | grep -q "state LISTEN .*comm $0 " && [[ $(ps -C "$0" -o state=) == *S* ]] ||
-			[[ -n $(ss -Hltn "sport = :18515 or sport = :7471") ]]' "$1"
+waits() { there 2 find_waiting "$1"; }
+
+find_waiting() {
+	local file address state
+	for file in /proc/net/tcp{,6}; do
+		while read -r _ address _ state _; do
+			# TCP ports 18515 and 7471, LISTEN.
+			[[ $address == *:@(4853|1D2F) && $state == 0A ]] && return
+		done <"$file"
+	done
+	[[ $(rdma res show cm_id) == *"state LISTEN "*"comm $1 "* && $(ps -C "$1" -o state=) == *S* ]]
 }
 
 # Runs a program as server on VM 2 and as client here: PROGRAM, the server's arguments, the client's. $patience says for how
@@ -201,8 +260,7 @@ meet_once() {
 pair() {
 	local index_option=$1 program=$2
 	shift 2
-	meet "$program" "$* -d $(device 2) $index_option $(gid_index 2)" \
-		"$* -d $(device 1) $index_option $(gid_index 1) vm2"
+	meet "$program" "$* $(endpoint 2 "$index_option")" "$* $(endpoint 1 "$index_option") vm2"
 }
 
 # One round of verified traffic: the link works.
@@ -255,16 +313,16 @@ watch_is_told() {
 mark_logs() {
 	local vm
 	for vm in 1 2; do
-		at "$vm" sh -c "echo 'selftests: $1' >/dev/kmsg"
+		at "$vm" bash -c 'echo "selftests: $1" >/dev/kmsg' bash "$1"
 	done
 }
 
-# Prints what the kernels have complained of since a mark, but for what a script accepts.
+# Prints what the kernels have complained of since a mark, but for what a script accepts, and writes the next mark.
 complaints_since() {
 	local vm
 	for vm in 1 2; do
-		at "$vm" dmesg | sed "1,/selftests: $1\$/d" | grep -E "$complaint" | grep -vE "${accepted:-^$}" |
-			sed "s/^/VM $vm: /"
+		at "$vm" bash -c 'dmesg; echo "selftests: $1" >/dev/kmsg' bash "$2" | sed "1,/selftests: $1\$/d" |
+			grep -E "$complaint" | grep -vE "${accepted:-^$}" | sed "s/^/VM $vm: /"
 	done
 }
 
@@ -286,16 +344,19 @@ end_children() {
 	for child in $(jobs -p); do
 		kill "$child" 2>/dev/null
 	done
-	on 2 pkill -x verbs-test
+	if compgen -G "$work/server.*" >"$work/servers"; then
+		on 2 pkill -x verbs-test
+	fi
 	wait
 } 2>/dev/null
 
-# What a script may define to put right what its tests may leave wrong.
+# What a script may define to put right what its tests leave wrong, and what they do only when they fail.
 cleanup() { :; }
+after_failure() { :; }
 
 run_one() (
 	work=$(mktemp -d)
-	trap 'set +e; cleanup; end_children; rm -rf "$work"' EXIT
+	trap 'status=$?; set +e; ((status == 0 || status == 4)) || after_failure; cleanup; end_children; rm -rf "$work"' EXIT
 	set -eu
 	"$1"
 )
@@ -306,29 +367,29 @@ run_tests() {
 		# shellcheck disable=SC2086
 		set -- $TESTS
 	fi
-	local name status log number=0 failed=0 found mark
+	local name status log number=0 failed=0 found began
 	log=$(mktemp)
 	printf 'KTAP version 1\n1..%d\n' $#
+	mark_logs $$.0
 	for name; do
 		number=$((number + 1))
-		mark="$$.$number.$name"
-		mark_logs "$mark"
 		status=0
+		began=$SECONDS
 		# In the background, as errexit has no effect in a condition.
 		run_one "$name" >"$log" 2>&1 &
 		wait $! || status=$?
-		found=$(complaints_since "$mark")
+		found=$(complaints_since $$.$((number - 1)) "$$.$number")
 		if [[ -n $found ]]; then
 			printf '%s\n' "$found" >>"$log"
 			status=1
 		fi
 		case $status in
-		0) printf 'ok %d %s\n' "$number" "${name#test_}" ;;
+		0) printf 'ok %d %s # %d s\n' "$number" "${name#test_}" $((SECONDS - began)) ;;
 		4) printf 'ok %d %s # SKIP %s\n' "$number" "${name#test_}" "$(tail -n 1 "$log")" ;;
 		*)
 			failed=$((failed + 1))
 			sed 's/^/# /' "$log"
-			printf 'not ok %d %s\n' "$number" "${name#test_}"
+			printf 'not ok %d %s # %d s\n' "$number" "${name#test_}" $((SECONDS - began))
 			;;
 		esac
 	done

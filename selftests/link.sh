@@ -7,7 +7,7 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-cleanup() {
+after_failure() {
 	ip address del 10.77.0.1/24 dev "$(netdev 1)" 2>/dev/null
 }
 
@@ -63,11 +63,14 @@ test_gid_table() {
 	port=/sys/class/infiniband/$(device 1)/ports/1
 	net=$(netdev 1)
 	gids() {
-		local index
+		local index kind netdev gid
 		for index in {0..63}; do
-			[[ $(cat "$port/gid_attrs/types/$index" 2>/dev/null) == "RoCE v2" ]] || continue
-			[[ $(cat "$port/gid_attrs/ndevs/$index") == "$net" ]]
-			cat "$port/gids/$index"
+			{ read -r kind <"$port/gid_attrs/types/$index"; } 2>/dev/null || continue
+			[[ $kind == "RoCE v2" ]] || continue
+			read -r netdev <"$port/gid_attrs/ndevs/$index"
+			read -r gid <"$port/gids/$index"
+			[[ $netdev == "$net" ]]
+			echo "$gid"
 		done | sort
 	}
 	expected() {

@@ -22,7 +22,7 @@ insert() {
 }
 
 # A test that failed may have left the device without its driver.
-cleanup() {
+after_failure() {
 	[[ -d $driver ]] || insmod "$module"
 	[[ -n $(device 1) ]] || bind
 }

@@ -31,10 +31,13 @@ restore() {
 # Whether a namespace has an RDMA device of a name.
 has_device() { ip netns exec "$1" rdma dev show "$2"; }
 
-cleanup() {
+after_failure() {
 	# A namespace lives as long as a process in it, and keeps the device.
 	end_children
 	restore
+}
+
+cleanup() {
 	if [[ -d $group ]]; then
 		rmdir "$group"
 	fi

@@ -18,7 +18,7 @@ restore() {
 	until_ok 20 link_is 1 ACTIVE
 }
 
-cleanup() { restore; }
+after_failure() { restore; }
 
 active_mtu() {
 	ibv_devinfo -v -d "$(device 1)" | sed -n 's/.*active_mtu:[[:space:]]*\([0-9]*\).*/\1/p'

@@ -15,12 +15,7 @@ cleanup() {
 
 # Index of the GID of the IPv6 address. UCX before 1.19 takes for IPv6 what datagrams devices other than Mellanox's
 # receive, and drops those that are then not for one of their addresses.
-gid_index6() {
-	at "$1" bash -c 'p=/sys/class/infiniband/$0/ports/1
-	for i in {0..63}; do
-		[[ $(cat $p/gid_attrs/types/$i 2>/dev/null) == "RoCE v2" && $(cat $p/gids/$i) == fd09:* ]] && echo $i && break
-	done' "$(device "$1")"
-}
+gid_index6() { gid_of "$1" '' 'fd09:*'; }
 
 # Our device alone on a VM, and of UCX's transports, one.
 environment() {
