@@ -4,9 +4,12 @@
 //!
 //! C header: [`include/linux/dma-mapping.h`](srctree/include/linux/dma-mapping.h)
 
-use core::ptr::{
-    self,
-    NonNull, //
+use core::{
+    marker::PhantomData,
+    ptr::{
+        self,
+        NonNull, //
+    }, //
 };
 use kernel::{
     device::{
@@ -234,10 +237,70 @@ impl QueueMemory {
         }
     }
 
+    /// Copies out an array that lies within one page.
+    #[inline]
+    pub fn array<const N: usize>(&self, offset: u32) -> [u8; N] {
+        match self.at(offset) {
+            // SAFETY: `at` says how many bytes there are. What a device writes meanwhile may or may not be seen: any bytes
+            // are valid.
+            Some((address, left)) if N <= left => unsafe { address.cast::<[u8; N]>().read() },
+            _ => [0; N],
+        }
+    }
+
+    /// The bytes of a page from `offset` on, up to its end, to be written.
+    #[inline]
+    pub fn window(&self, offset: u32) -> Window<'_> {
+        let (start, size) = self.at(offset).unwrap_or((ptr::dangling_mut(), 0));
+        // INVARIANT: `at` says how many bytes there are, to which the CPU has no references.
+        Window {
+            start,
+            size,
+            _memory: PhantomData,
+        }
+    }
+
     /// Orders every access before it against every access after it.
     #[inline]
     pub fn full_barrier(&self) {
         smp_mb(Full);
+    }
+}
+
+/// Bytes to be written, of a page of a queue or of a slice.
+///
+/// # Invariants
+///
+/// `start` is valid for writes of `size` bytes during `'a`.
+pub struct Window<'a> {
+    start: *mut u8,
+    size: usize,
+    _memory: PhantomData<&'a mut [u8]>,
+}
+
+impl Window<'_> {
+    /// Writes `bytes` from `offset` on. What reaches beyond the end is a mistake of the driver, and is not written.
+    #[inline]
+    pub fn put(&mut self, offset: usize, bytes: &[u8]) {
+        if offset.saturating_add(bytes.len()) <= self.size {
+            // SAFETY: By the type invariants there are as many bytes. They are no part of `bytes`, to which there is a
+            // reference.
+            unsafe {
+                ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(offset), bytes.len());
+            }
+        }
+    }
+}
+
+impl<'a> From<&'a mut [u8]> for Window<'a> {
+    #[inline]
+    fn from(bytes: &'a mut [u8]) -> Self {
+        // INVARIANT: By the reference.
+        Self {
+            start: bytes.as_mut_ptr(),
+            size: bytes.len(),
+            _memory: PhantomData,
+        }
     }
 }
 

@@ -138,7 +138,8 @@ impl Completions<'_> {
 
     /// Adds a completion of the QP that `consumer` leads to. A QP that is being destroyed has no more completions:
     /// nothing is added then, and neither is without room.
-    #[inline]
+    // Else the completion is laid out in memory twice.
+    #[inline(always)]
     pub fn push(&mut self, consumer: &QpConsumer, completion: &WorkCompletion) {
         let qp = consumer.name();
         if qp.is_null() || self.room == 0 {

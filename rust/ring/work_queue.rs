@@ -66,6 +66,12 @@ impl WorkQueue {
         self.slots.withdraw();
     }
 
+    /// Takes back the slot that was reserved last, unless it was published.
+    #[inline]
+    pub fn cancel(&mut self) {
+        self.slots.cancel();
+    }
+
     /// Frees the slot at `position`, whose completion was polled, and every slot before it.
     ///
     /// # Errors

@@ -68,6 +68,14 @@ impl WorkSlots {
         self.head = self.published;
     }
 
+    /// Takes back the slot that was reserved last, unless it was published.
+    #[inline]
+    pub fn cancel(&mut self) {
+        if self.head != self.published {
+            self.head = self.head.wrapping_sub(1);
+        }
+    }
+
     /// Frees the slot at `position`, whose completion was polled, and every slot before it.
     ///
     /// # Errors

@@ -142,6 +142,49 @@ static bool test_full(struct pair *pair)
 	return true;
 }
 
+/*
+ * A request that the QP can't do ends its list: it is named, those before it are done, those behind it are not. It takes no
+ * room, so that as often as the queue is long what follows is done as if it had not been.
+ */
+static bool test_refused(struct pair *pair)
+{
+	struct work *works[3] = { work_get(), work_get(), work_get() };
+	struct ib_sge sge = sge_of(pair, &pair->a, 0, 64);
+	const struct ib_send_wr *bad;
+	struct ib_rdma_wr wrs[3];
+	int round, i;
+
+	for (round = 0; round <= 2 * DEPTH; round++) {
+		fill(&pair->a, round);
+		fill(&pair->b, 0xff);
+		memset(wrs, 0, sizeof(wrs));
+		bad = NULL;
+		for (i = 0; i < 3; i++) {
+			work_init(works[i]);
+			wrs[i].wr.next = i < 2 ? &wrs[i + 1].wr : NULL;
+			wrs[i].wr.wr_cqe = &works[i]->cqe;
+			wrs[i].wr.sg_list = &sge;
+			wrs[i].wr.num_sge = 1;
+			wrs[i].wr.opcode = IB_WR_RDMA_WRITE;
+			wrs[i].wr.send_flags = IB_SEND_SIGNALED;
+			wrs[i].remote_addr = pair->b.dma + 64 * i;
+			wrs[i].rkey = pair->pd->unsafe_global_rkey;
+		}
+		/* A flag that does not exist, and data of a READ, which can not be in the request. */
+		wrs[1].wr.send_flags |= round % 2 ? 1 << 30 : IB_SEND_INLINE;
+		wrs[1].wr.opcode = round % 2 ? IB_WR_RDMA_WRITE : IB_WR_RDMA_READ;
+		EXPECT(ib_post_send(pair->a.qp, &wrs[0].wr, &bad) == -EINVAL);
+		EXPECT(bad == &wrs[1].wr);
+		EXPECT(!ib_post_send(pair->a.qp, &wrs[2].wr, NULL));
+		EXPECT(work_wait(works[0], IB_WC_SUCCESS));
+		EXPECT(work_wait(works[2], IB_WC_SUCCESS));
+		EXPECT(!completion_done(&works[1]->done));
+		EXPECT(is_equal(pair, 0, 0, 64) && is_equal(pair, 128, 0, 64));
+		EXPECT(!is_equal(pair, 64, 0, 64));
+	}
+	return true;
+}
+
 static bool test_query(struct pair *pair)
 {
 	struct ib_qp_init_attr init;
@@ -282,6 +325,7 @@ const struct test data_tests[] = {
 	{ "read", test_read },
 	{ "unsignaled", test_unsignaled },
 	{ "full", test_full },
+	{ "refused", test_refused },
 	{ "query", test_query },
 	{ "ah", test_ah },
 	{ "direct", test_direct },

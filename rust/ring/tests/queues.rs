@@ -103,6 +103,28 @@ fn withdrawn_slots_are_reserved_again() {
 }
 
 #[test]
+fn a_cancelled_slot_is_reserved_next() {
+    let (memory, mut driver, mut device) = work_queue(4);
+    driver.cancel();
+    assert_eq!(driver.free_slots(), 4, "there was none");
+    for value in [1, 2, 3] {
+        post(&mut driver, &memory, value);
+    }
+    driver.cancel();
+    driver.cancel();
+    post(&mut driver, &memory, 9);
+    let _ = driver.publish(&memory);
+    driver.cancel();
+    assert_eq!(driver.free_slots(), 2, "what was published stays");
+    for expected in [1, 9] {
+        let slot = device.fetch(&memory).unwrap().unwrap();
+        let offset = driver.layout().slot(slot);
+        assert_eq!(u32::from_le_bytes(memory.load(offset)), expected);
+    }
+    assert_eq!(device.fetch(&memory), Ok(None));
+}
+
+#[test]
 fn doorbells_are_asked_for_once() {
     let (memory, mut driver, mut device) = work_queue(8);
     let publish = |driver: &mut WorkQueue| {

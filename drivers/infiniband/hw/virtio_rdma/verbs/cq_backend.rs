@@ -14,8 +14,7 @@ use crate::{
     },
     ring::{
         Armed,
-        CompletionQueue,
-        RingMemory, //
+        CompletionQueue, //
     },
     transport::{
         Claimable,
@@ -103,13 +102,8 @@ impl CqBackend {
     pub(super) fn take(&mut self) -> Result<Option<Cqe>> {
         match self {
             Self::Ring { ring, queue } => {
-                let ring = &**ring;
-                let Some(position) = queue.take(ring).map_err(|_| EIO)? else {
-                    return Ok(None);
-                };
-                let mut bytes = [0; Cqe::SIZE];
-                ring.read(ring.layout().slot(position), &mut bytes);
-                Ok(Some(Cqe::from_bytes(&bytes)))
+                let position = queue.take(&**ring).map_err(|_| EIO)?;
+                Ok(position.map(|position| Cqe::from_bytes(&ring.read_slot(position))))
             }
             Self::Virtqueue {
                 queue,
@@ -163,16 +157,12 @@ impl CqBackend {
         match self {
             Self::Ring { ring, queue } => {
                 let ring = &**ring;
-                let layout = *ring.layout();
                 let visited = queue.for_each_unpolled(ring, |position| {
-                    let slot = layout.slot(position);
-                    let mut bytes = [0; Cqe::SIZE];
-                    ring.read(slot, &mut bytes);
-                    let mut cqe = Cqe::from_bytes(&bytes);
+                    let mut cqe = Cqe::from_bytes(&ring.read_slot(position));
                     if cqe.qp_num == number {
                         visit(&cqe);
                         cqe.qp_num = 0;
-                        ring.write(slot, &cqe.to_bytes());
+                        ring.slot(position).put(0, &cqe.to_bytes());
                     }
                 });
                 visited.map_err(|_| EIO)

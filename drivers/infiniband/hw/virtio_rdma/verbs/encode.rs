@@ -5,7 +5,8 @@
 use super::{
     device::IbDevice,
     mr::access_flags,
-    qp::Qp, //
+    qp::Qp,
+    wqe::Wqe, //
 };
 use crate::{
     abi::{
@@ -17,11 +18,12 @@ use crate::{
         wqe::{
             Atomic,
             Datagram,
-            Member,
             Rdma,
             Reg,
             RegPages,
-            SqHeader, //
+            Sge,
+            SqHeader,
+            INLINE_OFFSET, //
         }, //
     },
     rdma::{
@@ -31,145 +33,204 @@ use crate::{
         work_request::{
             RemoteMemory,
             SendOperation,
-            SendRequest,
-            Sge, //
+            SendRequest, //
         }, //
     },
 };
 use kernel::prelude::*;
 
-/// The header of a WQE, without the id of the work request, and the memory that the request is about.
+/// Writes the WQE of a work request, with the id that the device gets, and returns its length.
 ///
 /// # Errors
 ///
 /// `EINVAL` for what the QP can't do, `EOPNOTSUPP` for what the device can't.
-pub(super) fn header<'a>(
+#[inline]
+pub(super) fn encode(
     qp: &Qp,
-    request: &SendRequest<'a, IbDevice>,
-) -> Result<(SqHeader, &'a [Sge])> {
+    request: &SendRequest<'_, IbDevice>,
+    wr_id: u64,
+    wqe: &mut Wqe<'_>,
+) -> Result<usize> {
     let send_flags = SendFlags(request.flags().0);
     if send_flags.has_unknown() || send_flags.contains(SendFlags::IP_CSUM) {
         return Err(EINVAL);
     }
-    let operation = request.operation()?;
-    let sges = match operation {
-        // Their clients may leave the list as it is.
-        SendOperation::LocalInv(_) | SendOperation::RegMr(_) => &[],
-        _ => request.sges(),
-    };
-    check(qp, &operation, sges)?;
+    let Encoded {
+        opcode,
+        ex,
+        is_possible,
+        has_sges,
+    } = union(qp, request, wqe)?;
+    // In ERR, where it will be flushed, it may be anything: this is how the core waits until a QP of any type is drained.
+    if !is_possible && qp.state() != QpState::Err {
+        return Err(EINVAL);
+    }
+    let sges = if has_sges { request.sges() } else { &[] };
     let mut header = SqHeader {
         num_sge: u32::try_from(sges.len())?,
         send_flags,
+        opcode: opcode.value(),
+        wr_id,
+        ex,
         ..SqHeader::default()
     };
-    let opcode = fill(qp, &operation, &mut header)?;
-    if send_flags.contains(SendFlags::INLINE) && !takes_inline(opcode) {
+    if header.num_sge > qp.capabilities().max_send_sge {
         return Err(EINVAL);
     }
-    header.opcode = opcode.value();
-    if let Some(datagram) = request.datagram()? {
-        // There is one entry in the P_Key table of a port, and the QP's own is used.
-        if datagram.pkey_index != 0 {
+    if send_flags.contains(SendFlags::INLINE) {
+        if !takes_inline(opcode) {
             return Err(EINVAL);
         }
-        let datagram = Datagram {
-            remote_qpn: datagram.remote_qpn,
-            remote_qkey: datagram.remote_qkey,
-            av: *datagram.ah.av(),
-        };
-        datagram.store(&mut header.wr);
+        header.num_sge = 1;
+        wqe.put_header(&header);
+        return inline_payload(qp, request, wqe);
     }
-    Ok((header, sges))
+    wqe.put_header(&header);
+    Ok(wqe.put_sges(SqHeader::SIZE, sges))
 }
 
-/// Checks whether a QP can do what is asked for.
-///
-/// In ERR, where it will be flushed, it may be anything: this is how the core waits until a QP of any type is drained.
-fn check(qp: &Qp, operation: &SendOperation<'_, IbDevice>, sges: &[Sge]) -> Result {
-    let limits = qp.device().limits();
+/// What the operation of a work request says of its WQE.
+struct Encoded {
+    opcode: WrOpcode,
+    /// Immediate data, or a key to invalidate.
+    ex: [u8; 4],
+    /// Whether the QP can do it.
+    is_possible: bool,
+    /// Whether it is about the memory of the request's list.
+    has_sges: bool,
+}
+
+impl Encoded {
+    fn new(opcode: WrOpcode, is_possible: bool) -> Self {
+        Self {
+            opcode,
+            ex: [0; 4],
+            is_possible,
+            has_sges: true,
+        }
+    }
+
+    fn with(self, ex: [u8; 4]) -> Self {
+        Self { ex, ..self }
+    }
+
+    /// Clients may leave the list as it is.
+    fn without_sges(self) -> Self {
+        Self {
+            has_sges: false,
+            ..self
+        }
+    }
+}
+
+/// Writes the union at the end of the header.
+#[inline]
+fn union(qp: &Qp, request: &SendRequest<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Result<Encoded> {
     let is_rc = qp.qp_type() == QpType::Rc;
-    let is_valid = match operation {
-        SendOperation::Send | SendOperation::SendWithImm(_) => true,
-        SendOperation::RdmaWrite(_) | SendOperation::RdmaWriteWithImm(..) => {
-            !qp.qp_type().is_datagram()
-        }
-        SendOperation::RdmaRead(_) => {
-            is_rc && sges.len() <= usize::try_from(limits.config.max_sge_rd)?
-        }
-        SendOperation::RdmaReadWithInv(..) => {
-            is_rc
-                && limits.has_fast_registration()
-                && sges.len() <= usize::try_from(limits.config.max_sge_rd)?
-        }
-        SendOperation::CompareAndSwap { .. } | SendOperation::FetchAndAdd { .. } => is_rc,
-        SendOperation::SendWithInv(_) => is_rc && limits.has_fast_registration(),
-        SendOperation::LocalInv(_) | SendOperation::RegMr(_) => {
-            !qp.qp_type().is_datagram() && limits.has_fast_registration()
-        }
+    let is_connected = !qp.qp_type().is_datagram();
+    let limits = qp.device().limits();
+    let may_read = || {
+        is_rc
+            && u32::try_from(request.sges().len())
+                .is_ok_and(|count| count <= limits.config.max_sge_rd)
     };
-    if is_valid || qp.state() == QpState::Err {
-        Ok(())
-    } else {
-        Err(EINVAL)
-    }
-}
-
-/// Fills in what an operation needs, and returns its opcode.
-fn fill(
-    qp: &Qp,
-    operation: &SendOperation<'_, IbDevice>,
-    header: &mut SqHeader,
-) -> Result<WrOpcode> {
-    Ok(match operation {
-        SendOperation::Send => WrOpcode::Send,
-        SendOperation::SendWithImm(immediate) => {
-            header.ex = *immediate;
-            WrOpcode::SendWithImm
-        }
-        SendOperation::SendWithInv(key) => {
-            header.ex = key.to_le_bytes();
-            WrOpcode::SendWithInv
-        }
+    Ok(match request.operation()? {
         SendOperation::RdmaWrite(remote) => {
-            rdma(*remote).store(&mut header.wr);
-            WrOpcode::RdmaWrite
+            wqe.put_member(&rdma(remote));
+            Encoded::new(WrOpcode::RdmaWrite, is_connected)
         }
         SendOperation::RdmaWriteWithImm(remote, immediate) => {
-            rdma(*remote).store(&mut header.wr);
-            header.ex = *immediate;
-            WrOpcode::RdmaWriteWithImm
+            wqe.put_member(&rdma(remote));
+            Encoded::new(WrOpcode::RdmaWriteWithImm, is_connected).with(immediate)
         }
         SendOperation::RdmaRead(remote) => {
-            rdma(*remote).store(&mut header.wr);
-            WrOpcode::RdmaRead
+            wqe.put_member(&rdma(remote));
+            Encoded::new(WrOpcode::RdmaRead, may_read())
         }
         SendOperation::RdmaReadWithInv(remote, key) => {
-            rdma(*remote).store(&mut header.wr);
-            header.ex = key.to_le_bytes();
-            WrOpcode::RdmaReadWithInv
+            wqe.put_member(&rdma(remote));
+            let is_possible = limits.has_fast_registration() && may_read();
+            Encoded::new(WrOpcode::RdmaReadWithInv, is_possible).with(key.to_le_bytes())
+        }
+        SendOperation::Send => {
+            datagram(request, wqe)?;
+            Encoded::new(WrOpcode::Send, true)
+        }
+        SendOperation::SendWithImm(immediate) => {
+            datagram(request, wqe)?;
+            Encoded::new(WrOpcode::SendWithImm, true).with(immediate)
+        }
+        SendOperation::SendWithInv(key) => {
+            let is_possible = is_rc && limits.has_fast_registration();
+            Encoded::new(WrOpcode::SendWithInv, is_possible).with(key.to_le_bytes())
         }
         SendOperation::CompareAndSwap {
             remote,
             compare,
             swap,
         } => {
-            atomic(*remote, *compare, *swap).store(&mut header.wr);
-            WrOpcode::AtomicCmpAndSwp
+            wqe.put_member(&atomic(remote, compare, swap));
+            Encoded::new(WrOpcode::AtomicCmpAndSwp, is_rc)
         }
         SendOperation::FetchAndAdd { remote, add } => {
-            atomic(*remote, *add, 0).store(&mut header.wr);
-            WrOpcode::AtomicFetchAndAdd
+            wqe.put_member(&atomic(remote, add, 0));
+            Encoded::new(WrOpcode::AtomicFetchAndAdd, is_rc)
         }
         SendOperation::LocalInv(key) => {
-            header.ex = key.to_le_bytes();
-            WrOpcode::LocalInv
+            let is_possible = is_connected && limits.has_fast_registration();
+            Encoded::new(WrOpcode::LocalInv, is_possible)
+                .with(key.to_le_bytes())
+                .without_sges()
         }
         SendOperation::RegMr(reg) => {
-            reg_pages(qp, reg)?.store(&mut header.wr);
-            WrOpcode::RegMr
+            wqe.put_member(&reg_pages(qp, &reg)?);
+            let is_possible = is_connected && limits.has_fast_registration();
+            Encoded::new(WrOpcode::RegMr, is_possible).without_sges()
         }
     })
+}
+
+/// Writes where a SEND goes, if it is a datagram.
+fn datagram(request: &SendRequest<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Result {
+    let Some(datagram) = request.datagram()? else {
+        return Ok(());
+    };
+    // There is one entry in the P_Key table of a port, and the QP's own is used.
+    if datagram.pkey_index != 0 {
+        return Err(EINVAL);
+    }
+    wqe.put_member(&Datagram {
+        remote_qpn: datagram.remote_qpn,
+        remote_qkey: datagram.remote_qkey,
+        av: *datagram.ah.av(),
+    });
+    Ok(())
+}
+
+/// Writes the payload of a request behind the header, and returns the length of the WQE.
+#[inline(never)]
+fn inline_payload(
+    qp: &Qp,
+    request: &SendRequest<'_, IbDevice>,
+    wqe: &mut Wqe<'_>,
+) -> Result<usize> {
+    let length = request
+        .sges()
+        .iter()
+        .try_fold(0u32, |length, sge| length.checked_add(sge.length()))
+        .filter(|length| *length <= qp.capabilities().max_inline_data)
+        .ok_or(EINVAL)?;
+    let sge = Sge {
+        length,
+        ..Sge::default()
+    };
+    wqe.put(SqHeader::SIZE, &sge.to_bytes());
+    let mut offset = INLINE_OFFSET;
+    for piece in request.inline() {
+        wqe.put(offset, piece.bytes());
+        offset = offset.saturating_add(piece.bytes().len());
+    }
+    Ok(offset)
 }
 
 /// Whether the payload may be in the WQE: that of operations which send one.

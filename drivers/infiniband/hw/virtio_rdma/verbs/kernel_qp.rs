@@ -173,13 +173,18 @@ impl WorkState {
         usize::from(position) & self.wr_ids.len().wrapping_sub(1)
     }
 
-    /// Takes a slot for the work request `wr_id`. `build` writes the WQE, with the id that the device gets.
+    /// Takes a slot for the work request `wr_id`. `build` writes the WQE, with the id that the device gets, and returns its
+    /// length.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the queue is full.
+    /// `ENOMEM` if the queue is full; those of `build`.
     #[inline]
-    pub(super) fn post(&mut self, wr_id: u64, build: impl FnOnce(u64, &mut Wqe<'_>)) -> Result {
+    pub(super) fn post(
+        &mut self,
+        wr_id: u64,
+        build: impl FnOnce(u64, &mut Wqe<'_>) -> Result<usize>,
+    ) -> Result {
         let place = self.place;
         let position = self
             .backend

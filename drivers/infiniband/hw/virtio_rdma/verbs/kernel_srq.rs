@@ -118,17 +118,14 @@ impl KernelSrq {
         if let Some(id) = state.wr_ids.get_mut(usize::from(slot)) {
             *id = request.wr_id();
         }
-        let mut wqe = Wqe::Slot {
-            ring: &self.ring,
-            offset: self.ring.layout().slot(slot),
-        };
+        let mut wqe = Wqe::new(self.ring.slot(slot));
         // Which CQ it completes in depends on the QP that takes it, so its id is nothing but the slot.
         let header = RqHeader {
             num_sge,
             wr_id: slot.into(),
         };
-        wqe.put(&header.to_bytes());
-        wqe.put_sges(sges);
+        wqe.put(0, &header.to_bytes());
+        wqe.put_sges(RqHeader::SIZE, sges);
         state.queue.offer(&*self.ring, slot);
         Ok(())
     }

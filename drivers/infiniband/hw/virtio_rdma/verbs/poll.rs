@@ -41,7 +41,13 @@ use crate::{
         }, //
     }, //
 };
-use kernel::prelude::*;
+use kernel::{
+    interrupt::{
+        local_interrupt_disable,
+        LocalInterruptDisabled, //
+    },
+    prelude::*, //
+};
 
 /// The id of the work request at `position` of the queue at `place`.
 #[inline]
@@ -65,19 +71,22 @@ pub(super) fn is_receive(cqe: &Cqe) -> bool {
 /// Takes completions out of a CQ.
 pub(super) fn poll(cq: &Cq<IbDevice>, completions: &mut Completions<'_>) -> Result {
     let cq = cq.kernel()?;
-    let mut guard = cq.state.lock();
+    // Once for the locks of this CQ and of the queues that complete in it.
+    let disabled = local_interrupt_disable();
+    let mut guard = cq.state.lock_with(&disabled);
     let state = &mut *guard;
     let was_broken = state.broken;
     let was_armed = state.armed;
-    if !was_broken && take(state, completions).is_err() {
+    if !was_broken && take(state, completions, &disabled).is_err() {
         state.broken = true;
     }
     let is_due = state.armed != was_armed;
     if cq.device().is_dead() {
-        flush(state, completions);
+        flush(state, completions, &disabled);
     }
     let has_broken = state.broken && !was_broken;
     drop(guard);
+    drop(disabled);
     if is_due {
         cq.consumer().notify_later();
     }
@@ -92,7 +101,12 @@ pub(super) fn poll(cq: &Cq<IbDevice>, completions: &mut Completions<'_>) -> Resu
 }
 
 /// Takes what the device completed.
-fn take(state: &mut State, completions: &mut Completions<'_>) -> Result {
+#[inline]
+fn take(
+    state: &mut State,
+    completions: &mut Completions<'_>,
+    disabled: &LocalInterruptDisabled,
+) -> Result {
     let result = loop {
         if completions.is_full() {
             break Ok(());
@@ -109,7 +123,7 @@ fn take(state: &mut State, completions: &mut Completions<'_>) -> Result {
         if cqe.qp_num == 0 {
             continue;
         }
-        if let Err(error) = deliver(state, &cqe, completions) {
+        if let Err(error) = deliver(state, &cqe, completions, disabled) {
             break Err(error);
         }
     };
@@ -118,7 +132,13 @@ fn take(state: &mut State, completions: &mut Completions<'_>) -> Result {
 }
 
 /// Checks a CQE and passes it on.
-fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>) -> Result {
+#[inline]
+fn deliver(
+    state: &State,
+    cqe: &Cqe,
+    completions: &mut Completions<'_>,
+    disabled: &LocalInterruptDisabled,
+) -> Result {
     if is_receive(cqe) {
         if let Some(source) = state.shared.get(&cqe.qp_num) {
             return deliver_shared(source, cqe, completions);
@@ -155,13 +175,18 @@ fn deliver(state: &State, cqe: &Cqe, completions: &mut Completions<'_>) -> Resul
         return Err(EIO);
     }
     let is_datagram = kind == DoorbellKind::Rq && work.qp_type.is_datagram();
-    let wr_id = work.state.lock().complete(position).map_err(|_| EIO)?;
+    let wr_id = work
+        .state
+        .lock_with(disabled)
+        .complete(position)
+        .map_err(|_| EIO)?;
     let completion = completion(cqe, wr_id, status, opcode, is_datagram);
     completions.push(&work.consumer, &completion);
     Ok(())
 }
 
 /// The same for a receive from an SRQ, which knows the id of the work request.
+#[inline(never)]
 fn deliver_shared(source: &SharedSource, cqe: &Cqe, completions: &mut Completions<'_>) -> Result {
     let status = WcStatus::try_from(u32::from(cqe.status))?;
     let opcode = recv_opcode(cqe.opcode)?;
@@ -180,6 +205,7 @@ fn recv_opcode(opcode: u8) -> Result<WcOpcode> {
 }
 
 /// What a client is told of a CQE whose work request is known.
+#[inline]
 fn completion(
     cqe: &Cqe,
     wr_id: u64,
@@ -212,10 +238,11 @@ fn completion(
 }
 
 /// Completes what a dead device left, as flushed.
-fn flush(state: &State, completions: &mut Completions<'_>) {
+#[cold]
+fn flush(state: &State, completions: &mut Completions<'_>, disabled: &LocalInterruptDisabled) {
     for work in state.sources.iter().flatten() {
         while !completions.is_full() {
-            let Some(wr_id) = work.state.lock().flush_one() else {
+            let Some(wr_id) = work.state.lock_with(disabled).flush_one() else {
                 break;
             };
             completions.push(&work.consumer, &flushed(work, wr_id));

@@ -4,7 +4,7 @@
 
 use super::{
     device::IbDevice,
-    encode,
+    encode::encode,
     kernel_qp::{
         Attached,
         WorkState, //
@@ -13,10 +13,7 @@ use super::{
     qp::Qp, //
 };
 use crate::{
-    abi::wqe::{
-        RqHeader,
-        Sge, //
-    },
+    abi::wqe::RqHeader,
     device::Device,
     rdma::{
         self,
@@ -30,7 +27,6 @@ use crate::{
             KernelQueues,
             RecvRequest,
             RecvRequests,
-            SendFlags,
             SendRequest,
             SendRequests, //
         }, //
@@ -107,48 +103,22 @@ fn post(
     result
 }
 
+#[inline]
 fn send(qp: &Qp, state: &mut WorkState, request: &SendRequest<'_, IbDevice>) -> Result {
-    let capabilities = qp.capabilities();
-    let (mut header, sges) = encode::header(qp, request)?;
-    if sges.len() > usize::try_from(capabilities.max_send_sge)? {
-        return Err(EINVAL);
-    }
-    if !request.flags().contains(SendFlags::INLINE) {
-        return state.post(request.wr_id(), |wr_id, wqe| {
-            header.wr_id = wr_id;
-            wqe.put(&header.to_bytes());
-            wqe.put_sges(sges);
-        });
-    }
-
-    let length = sges
-        .iter()
-        .try_fold(0u32, |length, sge| length.checked_add(sge.length()));
-    let length = length.filter(|length| *length <= capabilities.max_inline_data);
-    let length = length.ok_or(EINVAL)?;
     state.post(request.wr_id(), |wr_id, wqe| {
-        header.wr_id = wr_id;
-        header.num_sge = 1;
-        wqe.put(&header.to_bytes());
-        let sge = Sge {
-            length,
-            ..Sge::default()
-        };
-        wqe.put(&sge.to_bytes());
-        for piece in request.inline() {
-            wqe.put(piece.bytes());
-        }
+        encode(qp, request, wr_id, wqe)
     })
 }
 
+#[inline]
 fn recv(qp: &Qp, state: &mut WorkState, request: &RecvRequest<'_>) -> Result {
     let sges = request.sges();
-    if sges.len() > usize::try_from(qp.capabilities().max_recv_sge)? {
+    let num_sge = u32::try_from(sges.len())?;
+    if num_sge > qp.capabilities().max_recv_sge {
         return Err(EINVAL);
     }
-    let num_sge = u32::try_from(sges.len())?;
     state.post(request.wr_id(), |wr_id, wqe| {
-        wqe.put(&RqHeader { num_sge, wr_id }.to_bytes());
-        wqe.put_sges(sges);
+        wqe.put(0, &RqHeader { num_sge, wr_id }.to_bytes());
+        Ok(wqe.put_sges(RqHeader::SIZE, sges))
     })
 }

@@ -9,7 +9,10 @@ use crate::{
     },
     rdma::{
         page_list::PageList,
-        queue_memory::QueueMemory, //
+        queue_memory::{
+            QueueMemory,
+            Window, //
+        }, //
     },
     ring::RingMemory, //
 };
@@ -44,6 +47,18 @@ impl KernelRing {
     #[inline]
     pub(super) fn layout(&self) -> &RingLayout {
         &self.layout
+    }
+
+    /// Copies out what the slot at `position` begins with.
+    #[inline]
+    pub(super) fn read_slot<const N: usize>(&self, position: u16) -> [u8; N] {
+        self.memory.array(self.layout.slot(position))
+    }
+
+    /// The slot at `position`, to be written. It lies within a page.
+    #[inline]
+    pub(super) fn slot(&self, position: u16) -> Window<'_> {
+        self.memory.window(self.layout.slot(position))
     }
 
     /// What the device is told.

@@ -71,40 +71,85 @@ impl WorkBackend {
         })
     }
 
-    /// Takes a slot and lets `build` write the WQE in it. Returns its position.
+    /// Takes a slot and lets `build` write the WQE in it, of which it returns the length. Returns its position. If `build`
+    /// fails, the slot stays free.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` if the queue is full, `EIO` if the device broke its rules.
+    /// `ENOMEM` if the queue is full, `EIO` if the device broke its rules; those of `build`.
     #[inline]
-    pub(super) fn post(&mut self, build: impl FnOnce(u16, &mut Wqe<'_>)) -> Result<u16> {
-        match self {
+    pub(super) fn post(
+        &mut self,
+        build: impl FnOnce(u16, &mut Wqe<'_>) -> Result<usize>,
+    ) -> Result<u16> {
+        let mut taken = None;
+        // One call of `build` for either, so that it is compiled in place.
+        let (position, mut wqe) = match self {
             Self::Ring { ring, queue } => {
                 let position = queue.reserve().ok_or(ENOMEM)?;
-                let offset = ring.layout().slot(position);
-                build(position, &mut Wqe::Slot { ring, offset });
-                Ok(position)
+                (position, Wqe::new(ring.slot(position)))
             }
             Self::Virtqueue {
                 queue,
                 slots,
                 spare,
                 size,
-                is_fresh,
+                ..
             } => {
                 let position = slots.reserve().ok_or(ENOMEM)?;
-                let result = add(queue, spare, *size, |wqe| build(position, wqe));
-                match result {
-                    Ok(()) => {
-                        slots.publish();
-                        *is_fresh = true;
-                        Ok(position)
-                    }
-                    Err(error) => {
-                        slots.withdraw();
-                        Err(error)
-                    }
+                let element = take_spare(queue, spare, *size).inspect_err(|_| slots.cancel())?;
+                (position, Wqe::new(taken.insert(element).readable_mut()))
+            }
+        };
+        let result = build(position, &mut wqe);
+        match (result, taken) {
+            (Ok(_), None) => (),
+            (Ok(length), Some(element)) => self.add(element, length)?,
+            (Err(error), taken) => {
+                self.cancel(taken);
+                return Err(error);
+            }
+        }
+        Ok(position)
+    }
+
+    /// Frees the slot that was taken last, and keeps its element.
+    #[cold]
+    fn cancel(&mut self, taken: Option<Element>) {
+        match self {
+            Self::Ring { queue, .. } => queue.cancel(),
+            Self::Virtqueue { slots, spare, .. } => {
+                slots.cancel();
+                if let Some(element) = taken {
+                    // There is room for all that there are.
+                    let _ = spare.push_within_capacity(element);
                 }
+            }
+        }
+    }
+
+    /// Adds an element with a WQE of `length` bytes, which is no longer than the element, to the virtqueue.
+    #[inline(never)]
+    fn add(&mut self, mut element: Element, length: usize) -> Result {
+        let Self::Virtqueue {
+            queue,
+            slots,
+            is_fresh,
+            ..
+        } = self
+        else {
+            return Err(EINVAL);
+        };
+        element.set_len(length, 0)?;
+        match queue.elements().add(element) {
+            Ok(()) => {
+                slots.publish();
+                *is_fresh = true;
+                Ok(())
+            }
+            Err((error, element)) => {
+                self.cancel(Some(element));
+                Err(if error == ENOSPC { ENOMEM } else { error })
             }
         }
     }
@@ -136,28 +181,11 @@ impl WorkBackend {
     }
 }
 
-/// Adds an element with the WQE that `build` writes. There is one for each slot that is free: the device uses it before
-/// the completion is seen that frees the slot.
-fn add(
-    queue: &WorkVirtqueue,
-    spare: &mut KVec<Element>,
-    size: usize,
-    build: impl FnOnce(&mut Wqe<'_>),
-) -> Result {
-    let queue = queue.elements();
-    let used = || queue.pop().map(|(element, _)| element);
+/// An element of `size` bytes for a WQE. There is one for each slot that is free: the device uses it before the completion
+/// is seen that frees the slot.
+fn take_spare(queue: &WorkVirtqueue, spare: &mut KVec<Element>, size: usize) -> Result<Element> {
+    let used = || queue.elements().pop().map(|(element, _)| element);
     let mut element = spare.pop().or_else(used).ok_or(ENOMEM)?;
     element.set_len(size, 0)?;
-    let mut wqe = Wqe::new(element.readable_mut());
-    build(&mut wqe);
-    let length = wqe.length();
-    element.set_len(length, 0)?;
-    queue.add(element).map_err(|(error, element)| {
-        // There is room for all that there are.
-        let _ = spare.push_within_capacity(element);
-        match error {
-            ENOSPC => ENOMEM,
-            error => error,
-        }
-    })
+    Ok(element)
 }

@@ -2,76 +2,61 @@
 
 //! A WQE that is being written.
 
-use super::ring::KernelRing;
 use crate::{
-    abi::wqe::Sge,
-    rdma::work_request,
-    ring::RingMemory, //
+    abi::wqe::{
+        Member,
+        Sge,
+        SqHeader, //
+    },
+    rdma::{
+        queue_memory::Window,
+        work_request, //
+    }, //
 };
 
-/// Where the next bytes of a WQE go.
-pub(super) enum Wqe<'a> {
-    /// A slot of a ring, of which the device copies what it needs.
-    Slot {
-        /// The ring.
-        ring: &'a KernelRing,
-        /// Offset of the next byte.
-        offset: u32,
-    },
-    /// A buffer of a virtqueue.
-    Buffer {
-        /// All of it.
-        bytes: &'a mut [u8],
-        /// Bytes written.
-        length: usize,
-    },
-}
+/// A WQE in a slot of a ring, of which the device copies what it needs, or in a buffer of a virtqueue. What the device
+/// ignores stays as it was in an earlier WQE. The caller's limits are those that either was made for.
+pub(super) struct Wqe<'a>(Window<'a>);
 
 impl<'a> Wqe<'a> {
-    /// A WQE at the start of a buffer.
+    /// A WQE at the start of a slot or a buffer.
     #[inline]
-    pub(super) fn new(bytes: &'a mut [u8]) -> Self {
-        Self::Buffer { bytes, length: 0 }
+    pub(super) fn new(place: impl Into<Window<'a>>) -> Self {
+        Self(place.into())
     }
 
-    /// Bytes that were written to the buffer; a slot need not know.
+    /// Writes bytes from `offset` on.
     #[inline]
-    pub(super) fn length(&self) -> usize {
-        match self {
-            Self::Slot { .. } => 0,
-            Self::Buffer { length, .. } => *length,
-        }
+    pub(super) fn put(&mut self, offset: usize, bytes: &[u8]) {
+        self.0.put(offset, bytes);
     }
 
-    /// Adds bytes. The caller's limits are those that the slot was made for.
+    /// Writes the header of a send WQE, but for the union at its end.
     #[inline]
-    pub(super) fn put(&mut self, from: &[u8]) {
-        match self {
-            Self::Slot { ring, offset } => {
-                ring.write(*offset, from);
-                // LOSSY: A slot is no longer than a page.
-                *offset += from.len() as u32;
-            }
-            Self::Buffer { bytes, length } => {
-                let end = *length + from.len();
-                if let Some(to) = bytes.get_mut(*length..end) {
-                    to.copy_from_slice(from);
-                    *length = end;
-                }
-            }
-        }
+    pub(super) fn put_header(&mut self, header: &SqHeader) {
+        self.put(0, &header.to_bytes()[..SqHeader::UNION]);
     }
 
-    /// Adds SGEs.
+    /// Writes the union.
     #[inline]
-    pub(super) fn put_sges(&mut self, sges: &[work_request::Sge]) {
+    pub(super) fn put_member<M: Member>(&mut self, member: &M) {
+        let mut union = [0; SqHeader::SIZE - SqHeader::UNION];
+        member.store(&mut union);
+        self.put(SqHeader::UNION, &union[..M::SIZE]);
+    }
+
+    /// Writes SGEs from `offset` on, and returns the length of the WQE, which ends with them.
+    #[inline]
+    pub(super) fn put_sges(&mut self, mut offset: usize, sges: &[work_request::Sge]) -> usize {
         for sge in sges {
             let sge = Sge {
                 addr: sge.addr(),
                 length: sge.length(),
                 lkey: sge.lkey(),
             };
-            self.put(&sge.to_bytes());
+            self.put(offset, &sge.to_bytes());
+            offset = offset.saturating_add(Sge::SIZE);
         }
+        offset
     }
 }
