@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Registration of a GiB that is there already, and how much of it the kernel spends on pinning the pages.
+//! Registration of a GiB that is there already, how much of it the kernel spends on pinning the pages, and how much on all
+//! that ib_core does for any driver.
 //!
-//! The kernel's function graph tracer times the one function that pins; nothing else is traced.
+//! The kernel's function graph tracer times one function; nothing else is traced.
 
 use std::fs;
 use std::path::Path;
@@ -17,6 +18,8 @@ use crate::figure::Key;
 const TRACING: &str = "/sys/kernel/tracing";
 /// The function that pins.
 const PIN: &str = "pin_user_pages_fast";
+/// The one that does, with that, all but the driver's part.
+const CORE: &str = "ib_umem_get_attr_or_va";
 const LENGTH: usize = 1 << 30;
 
 /// Registers it once for each round.
@@ -31,16 +34,14 @@ pub fn measure(device: &Device, configuration: &str, rounds: u32, sink: &mut Sin
         let whole = began.elapsed().as_secs_f64();
         drop(again);
         // Tracing costs something itself, so what it shows is compared with a registration that it saw.
-        let trace = Trace::start()?;
-        let began = Instant::now();
-        let again = memory.register_again(access::ALL)?;
-        let traced = began.elapsed().as_secs_f64();
-        let pinning = trace.seconds()?;
-        drop(again);
+        let (with_pinning, pinning) = traced(&memory, PIN)?;
+        let (with_core, core) = traced(&memory, CORE)?;
         for (name, unit, value) in [
             ("registration of 1 GiB", "s", whole),
             ("pinning of 1 GiB, as a part of it", "s", pinning),
-            ("registration over pinning", "×", traced / pinning),
+            ("registration over pinning", "×", with_pinning / pinning),
+            ("ib_core for 1 GiB, as a part of it", "s", core),
+            ("registration over ib_core", "×", with_core / core),
         ] {
             sink.tell(Event::Value(Key::new(name, configuration, unit), value))?;
         }
@@ -48,26 +49,37 @@ pub fn measure(device: &Device, configuration: &str, rounds: u32, sink: &mut Sin
     Ok(())
 }
 
-/// The tracer, until this is dropped.
-struct Trace;
+/// Registers `memory` once more. Returns how long that took, and how long all calls of `function` in it.
+fn traced(memory: &Mr, function: &'static str) -> Result<(f64, f64)> {
+    let trace = Trace::start(function)?;
+    let began = Instant::now();
+    let again = memory.register_again(access::ALL)?;
+    let whole = began.elapsed().as_secs_f64();
+    let part = trace.seconds()?;
+    drop(again);
+    Ok((whole, part))
+}
+
+/// The tracer of a function, until this is dropped.
+struct Trace(&'static str);
 
 impl Trace {
-    fn start() -> Result<Self> {
+    fn start(function: &'static str) -> Result<Self> {
         set("tracing_on", "0")?;
         set("buffer_size_kb", "16384")?;
-        set("set_ftrace_filter", PIN)?;
+        set("set_ftrace_filter", function)?;
         set("current_tracer", "function_graph")?;
         set("trace", "")?;
         set("tracing_on", "1")?;
-        Ok(Self)
+        Ok(Self(function))
     }
 
     /// How long all calls took.
     fn seconds(&self) -> Result<f64> {
         set("tracing_on", "0")?;
         let text = fs::read_to_string(Path::new(TRACING).join("trace"))?;
-        let microseconds = total(&text)?;
-        ensure!(microseconds > 0.0, "the tracer saw no {PIN}");
+        let microseconds = total(&text, self.0)?;
+        ensure!(microseconds > 0.0, "the tracer saw no {}", self.0);
         Ok(microseconds / 1e6)
     }
 }
@@ -85,9 +97,9 @@ fn set(file: &str, value: &str) -> Result<()> {
 }
 
 /// The sum of the durations, in µs, of a trace with lines like ` 0) # 1234.5 us | pin_user_pages_fast();`.
-fn total(trace: &str) -> Result<f64> {
+fn total(trace: &str, function: &str) -> Result<f64> {
     let mut sum = 0.0;
-    for line in trace.lines().filter(|line| line.contains(PIN)) {
+    for line in trace.lines().filter(|line| line.contains(function)) {
         let before = line
             .split(" us")
             .next()
@@ -113,7 +125,7 @@ mod tests {
             0)   0.500 us    |  pin_user_pages_fast();\n \
             0) # 1234.500 us |  pin_user_pages_fast();\n \
             1) ! 165.000 us  |  pin_user_pages_fast [kernel]();\n";
-        assert!((total(trace).unwrap() - 1400.0).abs() < 1e-9);
-        assert!(total(" 0)  |  pin_user_pages_fast() {\n").is_err());
+        assert!((total(trace, PIN).unwrap() - 1400.0).abs() < 1e-9);
+        assert!(total(" 0)  |  pin_user_pages_fast() {\n", PIN).is_err());
     }
 }
