@@ -363,7 +363,7 @@ impl ResponderEnv for RecvEnv<'_, '_> {
     fn check(&mut self, at: Remote, len: u32, access: AccessFlags) -> Result<(), RemoteFault> {
         let memory = self.turn.memory();
         memory
-            .mrs
+            .keys
             .check_remote(at.rkey, memory.by, at.va, len.into(), access)
             .map_err(|_| self.refused(Fault::Key))
     }

@@ -181,7 +181,7 @@ impl Exchange<'_, '_, '_> {
         let length = self.wr.length.into();
         if length > 0
             && memory
-                .mrs
+                .keys
                 .check_remote(remote.rkey, memory.by, remote.va, length, access)
                 .is_err()
         {

@@ -111,6 +111,15 @@ impl Cards {
 }
 
 impl Flat {
+    /// No memory.
+    pub(super) const NOTHING: Self = Self {
+        pdn: 0,
+        access: AccessFlags::NONE,
+        base: 0,
+        iova: 0,
+        len: 0,
+    };
+
     /// Whether the `len` bytes at `addr` are inside and may be accessed so by work in PD `pdn`.
     #[inline]
     pub(super) fn allows(&self, pdn: u32, addr: u64, len: u64, access: AccessFlags) -> bool {

@@ -6,14 +6,14 @@
 //! stored after all others, since programs poll for them.
 
 use std::sync::atomic::{fence, Ordering};
+use std::sync::Arc;
 
 use dma::{DmaError, DmaSlice, DmaSliceMut, DmaView};
 use roce::work::{AtomicOp, Remote, ATOMIC_SIZE};
 use virtio_rdma_abi::ib::AccessFlags;
 
-use super::mr::Opened;
 use super::pages::Cursor;
-use super::{KeyFault, MrTable, Reached};
+use super::{KeyFault, Keys, Reached, Region};
 use crate::wqe::sge;
 
 /// Bytes at the end of a message that are stored last.
@@ -23,7 +23,7 @@ const TAIL: usize = 8;
 #[derive(Clone, Copy)]
 pub(crate) struct Memory<'a> {
     pub view: &'a DmaView,
-    pub mrs: &'a MrTable,
+    pub keys: &'a Keys<'a>,
     /// The QP whose work it is.
     pub by: Reached,
 }
@@ -69,17 +69,17 @@ pub(crate) struct Message<'a> {
     place: Place<'a>,
     /// Bytes at the start of the place that are not the message's.
     skipped: u64,
-    /// The part that was accessed last.
-    part: Option<Part>,
-    /// What of it lies in one piece, where it was accessed last.
+    /// What lies in one piece, where it was accessed last.
     run: Run,
+    /// The part that it is in, unless all of that lies in one piece.
+    part: Option<Part>,
     /// The SGE behind that part, and its offset in the message.
     next: (u32, u64),
 }
 
-/// A contiguous piece of address space in one MR. While it is open the MR is in use.
+/// A contiguous piece of address space in one MR, in pages that may lie apart. While it is open the MR is in use.
 struct Part {
-    memory: Opened,
+    memory: Arc<Region>,
     /// Offsets in the message.
     start: u64,
     end: u64,
@@ -133,8 +133,8 @@ impl<'a> Message<'a> {
             access,
             place,
             skipped: 0,
-            part: None,
             run: Run::default(),
+            part: None,
             next: (0, 0),
         }
     }
@@ -262,19 +262,21 @@ impl<'a> Message<'a> {
         let mut into = offset.wrapping_sub(self.run.start);
         if into >= self.run.len {
             self.run = self.run_at(offset)?;
-            into = 0;
+            into = offset.wrapping_sub(self.run.start);
         }
         let len = (max as u64).min(self.run.len - into);
         // At most `max`.
         Ok((self.run.iova + into, len as usize))
     }
 
-    /// What lies in one piece from `offset` on.
+    /// The piece that `offset` is in, or what of it is known from there on.
     #[inline]
     fn run_at(&mut self, offset: u64) -> Result<Run> {
         let is_there = |part: &Part| (part.start..part.end).contains(&offset);
         if !self.part.as_ref().is_some_and(is_there) {
-            self.part = Some(self.look_up(offset)?);
+            if let Some(run) = self.look_up(offset)? {
+                return Ok(run);
+            }
         }
         let part = self.part.as_mut().ok_or(Fault::Key)?;
         let addr = part.addr + (offset - part.start);
@@ -286,51 +288,88 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// Opens the part that `offset` is in.
-    #[inline(never)]
-    fn look_up(&mut self, offset: u64) -> Result<Part> {
-        let Memory { mrs, by, .. } = self.memory;
-        Ok(match self.place {
-            Place::Sges(wqe, header, num_sge) => {
-                if offset < self.next.1 {
-                    self.next = (0, 0);
-                }
-                loop {
-                    let (index, start) = self.next;
-                    if index == num_sge {
-                        return Err(Fault::Key);
-                    }
-                    let sge = sge(wqe, header, index);
-                    let end = start + u64::from(sge.length);
-                    self.next = (index + 1, end);
-                    if offset < end {
-                        let memory =
-                            mrs.open(sge.lkey, by.pdn, sge.addr, sge.length.into(), self.access)?;
-                        break Part {
-                            memory,
-                            start,
-                            end,
-                            addr: sge.addr,
-                            cursor: Cursor::default(),
-                        };
-                    }
-                }
+    /// Finds the part that `offset` is in, and returns it if all of it lies in one piece.
+    #[inline]
+    fn look_up(&mut self, offset: u64) -> Result<Option<Run>> {
+        match self.place {
+            Place::Sges(wqe, header, num_sge) => self.look_up_sge(wqe, header, num_sge, offset),
+            Place::Range(at) => self.look_up_range(at, offset),
+            Place::Private(_) => Err(Fault::Key),
+        }
+    }
+
+    #[inline]
+    fn look_up_sge(
+        &mut self,
+        wqe: &[u8],
+        header: usize,
+        num_sge: u32,
+        offset: u64,
+    ) -> Result<Option<Run>> {
+        if offset < self.next.1 {
+            self.next = (0, 0);
+        }
+        let (sge, start, end) = loop {
+            let (index, start) = self.next;
+            if index == num_sge {
+                return Err(Fault::Key);
             }
-            Place::Range(at) => {
-                // How far the range goes is not known here; every byte is checked against the MR.
-                let addr = at.va.checked_add(offset).ok_or(Fault::Key)?;
-                let memory = mrs.open_remote(at.rkey, by, addr, 1, self.access)?;
-                let end = offset + memory.rest(addr);
-                Part {
-                    memory,
-                    start: offset,
-                    end,
-                    addr,
-                    cursor: Cursor::default(),
-                }
+            let sge = sge(wqe, header, index);
+            let end = start + u64::from(sge.length);
+            self.next = (index + 1, end);
+            if offset < end {
+                break (sge, start, end);
             }
-            Place::Private(_) => return Err(Fault::Key),
-        })
+        };
+        let Memory { keys, by, .. } = self.memory;
+        let length = sge.length.into();
+        if let Some(flat) = keys.flat(sge.lkey) {
+            if !flat.allows(by.pdn, sge.addr, length, self.access) {
+                return Err(Fault::Key);
+            }
+            let (iova, _) = flat.find(sge.addr);
+            return Ok(Some(Run {
+                start,
+                len: length,
+                iova,
+            }));
+        }
+        self.part = Some(Part {
+            memory: keys.region(sge.lkey, by.pdn, sge.addr, length, self.access)?,
+            start,
+            end,
+            addr: sge.addr,
+            cursor: Cursor::default(),
+        });
+        Ok(None)
+    }
+
+    #[inline]
+    fn look_up_range(&mut self, at: Remote, offset: u64) -> Result<Option<Run>> {
+        let Memory { keys, by, .. } = self.memory;
+        // How far the range goes is not known here; every byte is checked against the MR.
+        let addr = at.va.checked_add(offset).ok_or(Fault::Key)?;
+        if let Some(flat) = keys.flat(at.rkey) {
+            if !flat.allows(by.pdn, addr, 1, self.access) {
+                return Err(Fault::Key);
+            }
+            let (iova, len) = flat.find(addr);
+            return Ok(Some(Run {
+                start: offset,
+                len,
+                iova,
+            }));
+        }
+        let memory = keys.region_remote(at.rkey, by, addr, 1, self.access)?;
+        let end = offset + memory.rest(addr);
+        self.part = Some(Part {
+            memory,
+            start: offset,
+            end,
+            addr,
+            cursor: Cursor::default(),
+        });
+        Ok(None)
     }
 }
 

@@ -5,6 +5,7 @@
 mod card;
 mod copy;
 mod fast;
+mod keys;
 mod mr;
 mod pages;
 mod region;
@@ -14,6 +15,7 @@ mod window;
 
 pub(crate) use copy::{transfer, Fault, Memory, Message, Side};
 pub(crate) use fast::Mapped;
+pub(crate) use keys::Keys;
 pub(crate) use mr::{number_of, KeyFault, Mr, MrTable, PageCharge, Registration};
 pub(crate) use pages::{PageList, PageMap};
 pub(crate) use region::{check_access, Region};

@@ -12,7 +12,6 @@ use virtio_rdma_abi::ib::AccessFlags;
 
 use super::card::{Cards, Flat};
 use super::fast::{FastMr, Mapped};
-use super::pages::Cursor;
 use super::window::{WindowCount, WindowTable};
 use super::{Binding, PageMap, Reached, Region};
 use crate::error::{require, Errno, Result};
@@ -347,99 +346,20 @@ impl MrTable {
         self.table.iter().map(|mr| mr.number).collect()
     }
 
-    /// What `key` opens for `len` bytes at `addr` with all rights of `access`, to work of PD `pdn`.
+    /// What the card of the MR that `key` names says, if there is one.
     #[inline]
-    pub(super) fn open(
-        &self,
-        key: u32,
-        pdn: u32,
-        addr: u64,
-        len: u64,
-        access: AccessFlags,
-    ) -> KeyResult<Opened> {
-        if let Some(flat) = self.cards.read(number_of(key), key) {
-            let open = flat.allows(pdn, addr, len, access);
-            return open.then_some(Opened::Flat(flat)).ok_or(KeyFault);
-        }
-        let open = |region: &Arc<Region>| region.open(key, addr, len, access);
-        let region = self.visit(key, pdn, open).flatten();
-        region.map(Opened::Region).ok_or(KeyFault)
-    }
-
-    /// As [`open`](Self::open), for work of a peer at a QP: windows open too.
-    #[inline]
-    pub(super) fn open_remote(
-        &self,
-        key: u32,
-        by: Reached,
-        addr: u64,
-        len: u64,
-        access: AccessFlags,
-    ) -> KeyResult<Opened> {
-        if !self.windows.owns(key) {
-            return self.open(key, by.pdn, addr, len, access);
-        }
-        let open = |region: &Arc<Region>| region.open(key, addr, len, access);
-        let region = self.windows.visit(key, by, open).flatten();
-        region.map(Opened::Region).ok_or(KeyFault)
-    }
-
-    /// Whether [`open_remote`](Self::open_remote) would succeed.
-    #[inline]
-    pub(crate) fn check_remote(
-        &self,
-        key: u32,
-        by: Reached,
-        addr: u64,
-        len: u64,
-        access: AccessFlags,
-    ) -> KeyResult<()> {
-        if !self.windows.owns(key) {
-            return self.check(key, by.pdn, addr, len, access);
-        }
-        let allows = |region: &Arc<Region>| region.allows(key, addr, len, access);
-        granted(self.windows.visit(key, by, allows))
-    }
-
-    /// Whether `key` names memory with all rights of `access` to work of a peer at a QP, wherever that is.
-    pub(crate) fn names_remote(&self, key: u32, by: Reached, access: AccessFlags) -> KeyResult<()> {
-        granted(self.visit_remote(key, by, |region| region.names(key, access)))
-    }
-
-    #[inline]
-    fn visit_remote<R>(
-        &self,
-        key: u32,
-        by: Reached,
-        visit: impl FnOnce(&Arc<Region>) -> R,
-    ) -> Option<R> {
-        if self.windows.owns(key) {
-            self.windows.visit(key, by, visit)
-        } else {
-            self.visit(key, by.pdn, visit)
-        }
-    }
-
-    /// Whether [`open`](Self::open) would succeed.
-    #[inline]
-    pub(crate) fn check(
-        &self,
-        key: u32,
-        pdn: u32,
-        addr: u64,
-        len: u64,
-        access: AccessFlags,
-    ) -> KeyResult<()> {
-        let allowed = match self.cards.read(number_of(key), key) {
-            Some(flat) => Some(flat.allows(pdn, addr, len, access)),
-            None => self.visit(key, pdn, |region| region.allows(key, addr, len, access)),
-        };
-        granted(allowed)
+    pub(super) fn flat(&self, key: u32) -> Option<Flat> {
+        self.cards.read(number_of(key), key)
     }
 
     /// Calls `visit` with what the MR that `key` names has open to work of PD `pdn`, if anything.
     #[inline]
-    fn visit<R>(&self, key: u32, pdn: u32, visit: impl FnOnce(&Arc<Region>) -> R) -> Option<R> {
+    pub(super) fn visit<R>(
+        &self,
+        key: u32,
+        pdn: u32,
+        visit: impl FnOnce(&Arc<Region>) -> R,
+    ) -> Option<R> {
         let visit = |mr: &Mr| {
             if mr.pd.number() != pdn || mr.is_revoked.load(Ordering::Acquire) {
                 return None;
@@ -450,45 +370,6 @@ impl MrTable {
             }
         };
         self.table.with(number_of(key), visit).flatten()
-    }
-}
-
-/// Memory that a key opened. It stays what it is as long as the turn of the worker, or as this, lives.
-#[derive(Debug)]
-pub(super) enum Opened {
-    /// In one piece.
-    Flat(Flat),
-    /// Any.
-    Region(Arc<Region>),
-}
-
-impl Opened {
-    /// How many bytes there are from `addr` on, which is inside.
-    #[inline]
-    pub(super) fn rest(&self, addr: u64) -> u64 {
-        match self {
-            Self::Flat(flat) => flat.rest(addr),
-            Self::Region(region) => region.rest(addr),
-        }
-    }
-
-    /// The DMA address of `addr`, which is inside, and how many bytes follow it in one piece, those behind its end among
-    /// them. Who goes through it keeps `cursor`.
-    #[inline]
-    pub(super) fn find(&self, addr: u64, cursor: &mut Cursor) -> (u64, u64) {
-        match self {
-            Self::Flat(flat) => flat.find(addr),
-            Self::Region(region) => region.find(addr, cursor),
-        }
-    }
-}
-
-/// The answer to a question about what a key opens, if it opens anything.
-#[inline]
-fn granted(answer: Option<bool>) -> KeyResult<()> {
-    match answer {
-        Some(true) => Ok(()),
-        _ => Err(KeyFault),
     }
 }
 

@@ -90,13 +90,18 @@ pub(crate) struct RingView<'a> {
     view: &'a DmaView,
     /// The whole ring, if it is one piece.
     whole: Option<DmaSliceMut<'a>>,
-    /// Pages of one that is not, by their numbers: those that were accessed last.
-    recent: [Cell<Option<(u32, DmaSliceMut<'a>)>>; RECENT],
+    /// Of one that is not, the page of the slot that was accessed last.
+    slot: Recent<'a>,
+    /// The same of words, those that were accessed last, by their numbers.
+    words: [Recent<'a>; WORDS],
     lost: Cell<bool>,
 }
 
-/// Pages of a ring that are found at once: of work requests, of what is available and of what is used.
-const RECENT: usize = 8;
+/// A page of a ring, with its number.
+type Recent<'a> = Cell<Option<(u32, DmaSliceMut<'a>)>>;
+
+/// Pages of words that are found at once: those of what is available, of what is used, and of the two indices.
+const WORDS: usize = 8;
 /// The least size of pages, which no access crosses.
 const PAGE: u32 = 1 << *PAGE_SHIFT_RANGE.start();
 
@@ -119,7 +124,8 @@ impl<'a> RingView<'a> {
             ring,
             view,
             whole,
-            recent: [const { Cell::new(None) }; RECENT],
+            slot: Cell::new(None),
+            words: [const { Cell::new(None) }; WORDS],
             lost: Cell::new(lost),
         }
     }
@@ -129,18 +135,19 @@ impl<'a> RingView<'a> {
         self.lost.get()
     }
 
-    #[inline]
+    #[inline(always)]
     fn access<R: Default>(
         &self,
         offset: u32,
         len: usize,
+        recent: &Recent<'a>,
         access: impl FnOnce(&DmaSliceMut<'_>, usize) -> std::result::Result<R, DmaError>,
     ) -> R {
         let done = match &self.whole {
             Some(whole) => access(whole, offset as usize),
             None => match &self.ring.place {
                 Place::Pages { starts, .. } => self
-                    .page(starts, offset / PAGE)
+                    .page(starts, offset / PAGE, recent)
                     .and_then(|page| access(&page, (offset % PAGE) as usize)),
                 Place::Virtqueue(queue) => match queue.find(&self.ring.layout, offset) {
                     Some(iova) if !self.lost.get() => self
@@ -157,13 +164,28 @@ impl<'a> RingView<'a> {
         })
     }
 
-    /// Page `number` of a ring that is not one piece.
-    #[inline]
-    fn page(&self, starts: &[u64], number: u32) -> std::result::Result<DmaSliceMut<'a>, DmaError> {
-        let recent = &self.recent[number as usize % RECENT];
-        if let Some((_, page)) = recent.get().filter(|(recent, _)| *recent == number) {
-            return Ok(page);
+    /// Page `number` of a ring that is not one piece. A message takes nine such looks: all but the first few of a turn are
+    /// no more than a comparison, in place.
+    #[inline(always)]
+    fn page(
+        &self,
+        starts: &[u64],
+        number: u32,
+        recent: &Recent<'a>,
+    ) -> std::result::Result<DmaSliceMut<'a>, DmaError> {
+        match recent.get() {
+            Some((found, page)) if found == number => Ok(page),
+            _ => self.find_page(starts, number, recent),
         }
+    }
+
+    #[inline(never)]
+    fn find_page(
+        &self,
+        starts: &[u64],
+        number: u32,
+        recent: &Recent<'a>,
+    ) -> std::result::Result<DmaSliceMut<'a>, DmaError> {
         let iova = *starts.get(number as usize).ok_or(DmaError::OutOfBounds)?;
         let page = self.view.slice_mut(iova, PAGE as usize)?;
         recent.set(Some((number, page)));
@@ -202,13 +224,20 @@ impl<'a> RingView<'a> {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn load<R: Default>(
         &self,
         offset: u32,
         load: impl FnOnce(&DmaSlice<'_>, usize) -> std::result::Result<R, DmaError>,
     ) -> R {
-        self.access(offset, size_of::<R>(), |slice, at| load(slice, at))
+        let recent = self.recent_word(offset);
+        self.access(offset, size_of::<R>(), recent, |slice, at| load(slice, at))
+    }
+
+    /// Where the page of the word at `offset` is remembered.
+    #[inline(always)]
+    fn recent_word(&self, offset: u32) -> &Recent<'a> {
+        &self.words[(offset / PAGE) as usize % WORDS]
     }
 }
 
@@ -225,14 +254,14 @@ impl RingMemory for RingView<'_> {
 
     #[inline]
     fn store_u16(&self, offset: u32, value: u16) {
-        self.access(offset, 2, |slice, at| {
+        self.access(offset, 2, self.recent_word(offset), |slice, at| {
             slice.store_u16(at, value, Ordering::Relaxed)
         });
     }
 
     #[inline]
     fn store_u16_release(&self, offset: u32, value: u16) {
-        self.access(offset, 2, |slice, at| {
+        self.access(offset, 2, self.recent_word(offset), |slice, at| {
             slice.store_u16(at, value, Ordering::Release)
         });
     }
@@ -249,14 +278,16 @@ impl RingMemory for RingView<'_> {
 
     #[inline]
     fn store_u32(&self, offset: u32, value: u32) {
-        self.access(offset, 4, |slice, at| {
+        self.access(offset, 4, self.recent_word(offset), |slice, at| {
             slice.store_u32(at, value, Ordering::Relaxed)
         });
     }
 
     #[inline]
     fn read(&self, offset: u32, bytes: &mut [u8]) {
-        self.access(offset, bytes.len(), |slice, at| slice.read(at, bytes));
+        self.access(offset, bytes.len(), &self.slot, |slice, at| {
+            slice.read(at, bytes)
+        });
     }
 
     #[inline]
@@ -266,7 +297,9 @@ impl RingMemory for RingView<'_> {
             let slot = (offset >> self.ring.layout.slot_shift()) as u16;
             return self.with_chain(|| queue.scatter(self.view, slot, bytes));
         }
-        self.access(offset, bytes.len(), |slice, at| slice.write(at, bytes));
+        self.access(offset, bytes.len(), &self.slot, |slice, at| {
+            slice.write(at, bytes)
+        });
     }
 
     #[inline]

@@ -19,7 +19,7 @@ use super::{Qp, Responder};
 use crate::counters::Counter;
 use crate::cq::Completions;
 use crate::gid::vlan_of;
-use crate::memory::{Fault, KeyFault, Memory, Message, Reached, RingMem, RingView};
+use crate::memory::{Fault, KeyFault, Keys, Memory, Message, Reached, RingMem, RingView};
 use crate::srq::Srq;
 use crate::wqe::{fetch_flushed, fetch_recv, max_rq_wqe, BadRecv, Received};
 use crate::Device;
@@ -156,6 +156,7 @@ pub(crate) struct RecvTurn<'a> {
     pub(crate) device: &'a Device,
     pub(crate) view: &'a DmaView,
     ring: Option<RingView<'a>>,
+    keys: Keys<'a>,
     /// Completions that its CQ has yet to get.
     pub(crate) completions: Completions<'a>,
     /// The QP goes to RESET: work requests end without CQEs.
@@ -170,20 +171,21 @@ impl<'a> RecvTurn<'a> {
             device,
             view,
             ring: qp.rq.as_ref().map(|ring| RingView::new(ring, view)),
+            keys: Keys::new(&device.mrs),
             completions: Completions::new(&qp.recv_cq, device, view),
             silent: false,
         }
     }
 
     /// What local and remote keys open.
-    pub(crate) fn memory(&self) -> Memory<'a> {
+    pub(crate) fn memory(&self) -> Memory<'_> {
         self.memory_of(self.qp.pd.number())
     }
 
-    fn memory_of(&self, pdn: u32) -> Memory<'a> {
+    fn memory_of(&self, pdn: u32) -> Memory<'_> {
         Memory {
             view: self.view,
-            mrs: &self.device.mrs,
+            keys: &self.keys,
             by: Reached {
                 pdn,
                 ..self.qp.reached()
@@ -192,10 +194,7 @@ impl<'a> RecvTurn<'a> {
     }
 
     /// The buffers of the receive work request being executed.
-    pub(crate) fn message<'b>(&self, side: &'b RecvSide, received: &Received) -> Message<'b>
-    where
-        'a: 'b,
-    {
+    pub(crate) fn message<'b>(&'b self, side: &'b RecvSide, received: &Received) -> Message<'b> {
         let pdn = match &self.qp.srq {
             Some(srq) => srq.pdn(),
             None => self.qp.pd.number(),
@@ -210,7 +209,7 @@ impl<'a> RecvTurn<'a> {
     }
 
     /// Memory of this side that the peer names.
-    pub(crate) fn remote(&self, at: Remote, access: AccessFlags) -> Message<'a> {
+    pub(crate) fn remote(&self, at: Remote, access: AccessFlags) -> Message<'_> {
         Message::in_range(self.memory(), at, access)
     }
 
@@ -227,11 +226,11 @@ impl<'a> RecvTurn<'a> {
     /// Executes a FLUSH of the peer. What earlier work has stored is visible to all as soon as it is stored: it is only
     /// kept from being seen after the answer.
     pub(crate) fn place(&self, flush: &FlushOp) -> Result<(), Fault> {
-        let Memory { mrs, by, .. } = self.memory();
+        let Memory { keys, by, .. } = self.memory();
         let (at, access) = (flush.remote, flush.access());
         match flush.length {
-            Some(len) => mrs.check_remote(at.rkey, by, at.va, len.into(), access)?,
-            None => mrs.names_remote(at.rkey, by, access)?,
+            Some(len) => keys.check_remote(at.rkey, by, at.va, len.into(), access)?,
+            None => keys.names_remote(at.rkey, by, access)?,
         }
         fence(Ordering::SeqCst);
         Ok(())

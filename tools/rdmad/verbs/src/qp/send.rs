@@ -22,7 +22,7 @@ use crate::counters::Counter;
 use crate::cq::Completions;
 use crate::direct::{Route, Transfer};
 use crate::gid::vlan_of;
-use crate::memory::{Memory, Message, RingView};
+use crate::memory::{Keys, Memory, Message, RingView};
 use crate::wqe::{
     completion_opcode, fetch_flushed, fetch_send, max_message, max_sq_wqe, Data, Fetched, Posted,
     SendRules, Snapshots,
@@ -214,6 +214,9 @@ pub(crate) struct SendTurn<'a> {
     pub(crate) ring: RingView<'a>,
     /// When the turn began.
     pub(crate) now: Instant,
+    keys: Keys<'a>,
+    /// What WQEs may say.
+    rules: SendRules<'a>,
     /// Completions that its CQ has yet to get.
     pub(crate) completions: Completions<'a>,
     /// The QP goes to RESET: work requests end without CQEs.
@@ -228,36 +231,44 @@ impl<'a> SendTurn<'a> {
 
     /// One that began at `now`.
     pub(crate) fn at(qp: &'a Qp, device: &'a Device, view: &'a DmaView, now: Instant) -> Self {
+        let mtu = device.config().path_mtu().bytes();
         Self {
             qp,
             device,
             view,
             ring: RingView::new(&qp.sq, view),
             now,
+            rules: SendRules {
+                qp_type: qp.qp_type,
+                user: qp.user,
+                cap: &qp.cap,
+                pdn: qp.pd.number(),
+                signal_all: qp.signal_all,
+                features: device.negotiated(),
+                max_message: max_message(qp.qp_type, mtu),
+            },
+            keys: Keys::new(&device.mrs),
             completions: Completions::new(&qp.send_cq, device, view),
             silent: false,
         }
     }
 
     /// What local keys open.
-    pub(crate) fn memory(&self) -> Memory<'a> {
+    pub(crate) fn memory(&self) -> Memory<'_> {
         Memory {
             view: self.view,
-            mrs: &self.device.mrs,
+            keys: &self.keys,
             by: self.qp.reached(),
         }
     }
 
     /// The message of a work request in local memory.
     pub(crate) fn message<'b>(
-        &self,
+        &'b self,
         snapshots: &'b Snapshots,
         posted: &Posted,
         access: AccessFlags,
-    ) -> Message<'b>
-    where
-        'a: 'b,
-    {
+    ) -> Message<'b> {
         let wqe = snapshots.get(posted.snapshot);
         match posted.data {
             Data::Sges(count) => {
@@ -271,23 +282,13 @@ impl<'a> SendTurn<'a> {
 
     /// Takes and checks the next WQE.
     pub(super) fn fetch(&self, side: &mut SendSide) -> Result<Option<Fetched>, RingError> {
-        let mtu = self.device.config().path_mtu().bytes();
-        let rules = SendRules {
-            qp_type: self.qp.qp_type,
-            user: self.qp.user,
-            cap: &self.qp.cap,
-            pdn: self.qp.pd.number(),
-            signal_all: self.qp.signal_all,
-            reads: side.attr.max_rd_atomic > 0,
-            features: self.device.negotiated(),
-            max_message: max_message(self.qp.qp_type, mtu),
-        };
         let mut fetched = fetch_send(
             &mut side.queue,
             &self.ring,
             &mut side.snapshots,
-            &self.device.mrs,
-            rules,
+            &self.keys,
+            &self.rules,
+            side.attr.max_rd_atomic > 0,
         )?;
         if let Some(Fetched { wr, failed }) = &mut fetched {
             if failed.is_none() && is_registration(&wr.local) {

@@ -15,7 +15,7 @@ use virtio_rdma_abi::wqe::{
 use virtio_rdma_ring::{DeviceQueue, RingError};
 
 use super::{sge, Snapshots};
-use crate::memory::{MrTable, RingView};
+use crate::memory::{Keys, RingView};
 
 /// Where a send work request came from and where its data is.
 #[derive(Clone, Copy, Debug)]
@@ -55,8 +55,6 @@ pub(crate) struct SendRules<'a> {
     pub signal_all: bool,
     /// What was negotiated.
     pub features: u64,
-    /// READs and atomic operations may be outstanding.
-    pub reads: bool,
     /// Longest message in bytes.
     pub max_message: u32,
 }
@@ -68,7 +66,8 @@ pub(crate) struct Fetched {
     pub failed: Option<WcStatus>,
 }
 
-/// Takes the next WQE from the SQ and checks it. `None` when there is none.
+/// Takes the next WQE from the SQ and checks it. `None` when there is none. `reads` says whether READs and atomic operations
+/// may be outstanding.
 ///
 /// # Errors
 ///
@@ -77,8 +76,9 @@ pub(crate) fn fetch_send(
     queue: &mut DeviceQueue,
     ring: &RingView<'_>,
     snapshots: &mut Snapshots,
-    mrs: &MrTable,
-    rules: SendRules<'_>,
+    keys: &Keys<'_>,
+    rules: &SendRules<'_>,
+    reads: bool,
 ) -> Result<Option<Fetched>, RingError> {
     let Some(snapshot) = snapshots.take() else {
         return Ok(None);
@@ -113,7 +113,7 @@ pub(crate) fn fetch_send(
             invalidates: None,
         },
     };
-    let failed = check_send(&mut wr, &header, &wqe[..present], mrs, rules).err();
+    let failed = check_send(&mut wr, &header, &wqe[..present], keys, rules, reads).err();
     if wr.op == LOCAL_INV || wr.local.invalidates.is_some() {
         snapshots.last = Some(snapshot);
     }
@@ -131,8 +131,9 @@ fn check_send(
     wr: &mut SendWr<Posted>,
     header: &SqHeader,
     wqe: &[u8],
-    mrs: &MrTable,
-    rules: SendRules<'_>,
+    keys: &Keys<'_>,
+    rules: &SendRules<'_>,
+    reads: bool,
 ) -> Result<(), WcStatus> {
     // A virtqueue's descriptors may end anywhere.
     let has = |size: usize| {
@@ -153,7 +154,7 @@ fn check_send(
         SendOp::Local { .. } => return Ok(()),
         SendOp::AtomicWrite { .. } | SendOp::Flush(_) => {
             // They count among those that the peer may have outstanding.
-            let admitted = rules.reads.then_some(()).ok_or(WcStatus::LocQpOpErr);
+            let admitted = reads.then_some(()).ok_or(WcStatus::LocQpOpErr);
             if opcode == WrOpcode::AtomicWrite {
                 wr.length = ATOMIC_SIZE;
             }
@@ -166,7 +167,7 @@ fn check_send(
     }
     // Whether the answer of the peer goes to local memory.
     let fetches = matches!(wr.op, SendOp::Read { .. } | SendOp::Atomic { .. });
-    if fetches && !rules.reads {
+    if fetches && !reads {
         return Err(WcStatus::LocQpOpErr);
     }
     let length = if header.send_flags.contains(SendFlags::INLINE) {
@@ -192,7 +193,7 @@ fn check_send(
         } else {
             AccessFlags::NONE
         };
-        check_sges(wqe, header.num_sge, mrs, rules.pdn, access)?
+        check_sges(wqe, header.num_sge, keys, rules.pdn, access)?
     };
     let fits = match wr.op {
         SendOp::Atomic { .. } => length == u64::from(ATOMIC_SIZE),
@@ -209,7 +210,7 @@ fn check_send(
 fn check_sges(
     wqe: &[u8],
     num_sge: u32,
-    mrs: &MrTable,
+    keys: &Keys<'_>,
     pdn: u32,
     access: AccessFlags,
 ) -> Result<u64, WcStatus> {
@@ -218,7 +219,7 @@ fn check_sges(
         let sge = sge(wqe, SqHeader::SIZE, index);
         length += u64::from(sge.length);
         if sge.length > 0 {
-            mrs.check(sge.lkey, pdn, sge.addr, sge.length.into(), access)
+            keys.check(sge.lkey, pdn, sge.addr, sge.length.into(), access)
                 .map_err(|_| WcStatus::LocProtErr)?;
         }
     }

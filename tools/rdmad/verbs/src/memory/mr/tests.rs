@@ -3,6 +3,7 @@
 //! What keys open, and what they do not.
 
 use super::*;
+use crate::memory::Keys;
 use crate::pd::Pd;
 
 /// Work at a QP in this PD.
@@ -27,42 +28,54 @@ fn all_memory(table: &MrTable, pdn: u32, access: AccessFlags) -> (u32, u32) {
 fn a_key_opens_one_mr_only() {
     let table = MrTable::new(1, 1, 10);
     let (number, key) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
-    assert!(table
+    assert!(Keys::new(&table)
         .check(key, 7, 0x1000, 8, AccessFlags::LOCAL_WRITE)
         .is_ok());
-    assert!(table.check(key, 7, 0x1000, 8, AccessFlags::NONE).is_ok());
+    assert!(Keys::new(&table)
+        .check(key, 7, 0x1000, 8, AccessFlags::NONE)
+        .is_ok());
     assert!(
-        table.check(key, 8, 0x1000, 8, AccessFlags::NONE).is_err(),
+        Keys::new(&table)
+            .check(key, 8, 0x1000, 8, AccessFlags::NONE)
+            .is_err(),
         "PD"
     );
     assert!(
-        table
+        Keys::new(&table)
             .check(key, 7, 0x1000, 8, AccessFlags::REMOTE_READ)
             .is_err(),
         "right"
     );
     assert!(
-        table
+        Keys::new(&table)
             .check(key ^ 1, 7, 0x1000, 8, AccessFlags::NONE)
             .is_err(),
         "variant"
     );
     assert!(
-        table.check(0, 7, 0x1000, 8, AccessFlags::NONE).is_err(),
+        Keys::new(&table)
+            .check(0, 7, 0x1000, 8, AccessFlags::NONE)
+            .is_err(),
         "number"
     );
     assert!(
-        table.check(key, 7, u64::MAX, 2, AccessFlags::NONE).is_err(),
+        Keys::new(&table)
+            .check(key, 7, u64::MAX, 2, AccessFlags::NONE)
+            .is_err(),
         "range"
     );
     let mr = table.remove(number).unwrap();
-    assert!(table.open(key, 7, 0x1000, 8, AccessFlags::NONE).is_err());
+    assert!(Keys::new(&table)
+        .region(key, 7, 0x1000, 8, AccessFlags::NONE)
+        .is_err());
     table.release(number, &mr);
     let (again, other) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
     assert_eq!(again, number);
     assert_ne!(other, key);
     assert!(
-        table.check(key, 7, 0x1000, 8, AccessFlags::NONE).is_err(),
+        Keys::new(&table)
+            .check(key, 7, 0x1000, 8, AccessFlags::NONE)
+            .is_err(),
         "old key"
     );
 }
@@ -110,7 +123,11 @@ fn registration(number: u32, key: u32) -> Registration {
 fn fast_registration_and_invalidation() {
     let table = MrTable::new(4, 1, 100);
     let (number, key) = fast(&table, 7);
-    let opens = |key| table.check(key, 7, 0x1000, 8, AccessFlags::NONE).is_ok();
+    let opens = |key| {
+        Keys::new(&table)
+            .check(key, 7, 0x1000, 8, AccessFlags::NONE)
+            .is_ok()
+    };
     assert!(!opens(key), "free");
     assert_eq!(table.invalidate(key, at(7)), Err(KeyFault), "free");
     let without = Registration {
@@ -149,7 +166,9 @@ fn only_mrs_made_for_it_are_registered_or_invalidated() {
     assert_eq!(table.invalidate(key, at(7)), Err(KeyFault));
     assert_eq!(table.register(7, registration(number, key)), Err(KeyFault));
     assert_eq!(table.max_fast_pages(number), Err(Errno::INVAL));
-    assert!(table.check(key, 7, 0, 8, AccessFlags::NONE).is_ok());
+    assert!(Keys::new(&table)
+        .check(key, 7, 0, 8, AccessFlags::NONE)
+        .is_ok());
 }
 
 #[test]
@@ -167,7 +186,11 @@ fn mapped_pages_wait_for_the_registration() {
         };
         table.register(7, from_map)
     };
-    let opens = |addr| table.check(key, 7, addr, 1, AccessFlags::NONE).is_ok();
+    let opens = |addr| {
+        Keys::new(&table)
+            .check(key, 7, addr, 1, AccessFlags::NONE)
+            .is_ok()
+    };
     table.map(number, mapped(0x2000)).unwrap();
     assert!(!opens(0x2000));
     register().unwrap();
@@ -186,11 +209,16 @@ fn invalidation_waits_for_who_uses_the_memory() {
     let table = MrTable::new(4, 1, 100);
     let (number, key) = fast(&table, 7);
     table.register(7, registration(number, key)).unwrap();
-    let region = table.open(key, 7, 0, 1, AccessFlags::NONE).unwrap();
+    let region = Keys::new(&table)
+        .region(key, 7, 0, 1, AccessFlags::NONE)
+        .unwrap();
     let released = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while table.check(key, 7, 0, 1, AccessFlags::NONE).is_ok() {
+            while Keys::new(&table)
+                .check(key, 7, 0, 1, AccessFlags::NONE)
+                .is_ok()
+            {
                 std::thread::yield_now();
             }
             released.store(true, Ordering::SeqCst);

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use proptest::prelude::*;
 
 use super::*;
-use crate::memory::{MrTable, PageMap};
+use crate::memory::{Keys, MrTable, PageMap};
 use crate::pd::Pd;
 
 const PDN: u32 = 7;
@@ -57,7 +57,9 @@ fn next(key: u32) -> u32 {
 }
 
 fn opens(table: &MrTable, key: u32, by: Reached, addr: u64, len: u64) -> bool {
-    table.check_remote(key, by, addr, len, WRITE).is_ok()
+    Keys::new(table)
+        .check_remote(key, by, addr, len, WRITE)
+        .is_ok()
 }
 
 #[test]
@@ -80,9 +82,9 @@ fn type_1_is_bound_again_and_again() {
     assert!(!opens(&table, first.new_key, other_pd, start, 1), "PD");
     assert!(!opens(&table, first.new_key, at(1), start - 1, 1), "before");
     assert!(!opens(&table, first.new_key, at(1), start, 0x101), "behind");
-    let read = table.check_remote(first.new_key, at(1), start, 1, READ);
+    let read = Keys::new(&table).check_remote(first.new_key, at(1), start, 1, READ);
     assert_eq!(read, Err(KeyFault), "right");
-    let local = table.check(first.new_key, PDN, start, 1, AccessFlags::NONE);
+    let local = Keys::new(&table).check(first.new_key, PDN, start, 1, AccessFlags::NONE);
     assert_eq!(local, Err(KeyFault), "no L_Key");
 
     let second = Binding {
@@ -151,8 +153,8 @@ fn zero_based_windows_count_from_their_start() {
             ..binding(key)
         };
         table.bind(at(1), lkey, &zero).unwrap();
-        let region = table
-            .open_remote(zero.new_key, at(1), 0x10, 0xf0, WRITE)
+        let region = Keys::new(&table)
+            .region_remote(zero.new_key, at(1), 0x10, 0xf0, WRITE)
             .unwrap();
         // The MR's pages are all memory: its first byte is at DMA address 0.
         assert_eq!(region.find(0x10, &mut Default::default()).0, 0x1010);
@@ -287,7 +289,7 @@ fn unbinding_waits_for_who_uses_the_memory() {
     let (_, key) = window(&table, MwType::One);
     let first = binding(key);
     table.bind(at(1), lkey, &first).unwrap();
-    let open = |key| table.open_remote(key, at(1), first.addr, 1, WRITE);
+    let open = |key| Keys::new(&table).region_remote(key, at(1), first.addr, 1, WRITE);
     let region = open(first.new_key).unwrap();
     let released = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What keys open to the work of a turn.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use virtio_rdma_abi::ib::AccessFlags;
+
+use super::card::Flat;
+use super::mr::KeyResult;
+use super::{KeyFault, MrTable, Reached, Region};
+
+/// The MRs and windows of a device in the hands of a worker, for a turn at most.
+///
+/// Remembers the card that was read last: the same key is looked at when a work request is checked and when it is
+/// executed, and often by the next one. What was on a card may be used until the turn ends.
+pub(crate) struct Keys<'a> {
+    mrs: &'a MrTable,
+    recent: Cell<(u32, Flat)>,
+}
+
+impl<'a> Keys<'a> {
+    /// What keys of `mrs` open.
+    pub(crate) fn new(mrs: &'a MrTable) -> Self {
+        Self {
+            mrs,
+            // No key is 0.
+            recent: Cell::new((0, Flat::NOTHING)),
+        }
+    }
+
+    /// What is on the card of `key`, if there is one. Windows have none.
+    #[inline]
+    pub(super) fn flat(&self, key: u32) -> Option<Flat> {
+        let (recent, flat) = self.recent.get();
+        if recent == key && key != 0 {
+            return Some(flat);
+        }
+        let flat = self.mrs.flat(key)?;
+        self.recent.set((key, flat));
+        Some(flat)
+    }
+
+    /// What `key`, for which there is no card, opens for `len` bytes at `addr` with all rights of `access`, to work of PD `pdn`.
+    pub(super) fn region(
+        &self,
+        key: u32,
+        pdn: u32,
+        addr: u64,
+        len: u64,
+        access: AccessFlags,
+    ) -> KeyResult<Arc<Region>> {
+        let open = |region: &Arc<Region>| region.open(key, addr, len, access);
+        self.mrs.visit(key, pdn, open).flatten().ok_or(KeyFault)
+    }
+
+    /// As [`region`](Self::region), for work of a peer at a QP: windows open too.
+    pub(super) fn region_remote(
+        &self,
+        key: u32,
+        by: Reached,
+        addr: u64,
+        len: u64,
+        access: AccessFlags,
+    ) -> KeyResult<Arc<Region>> {
+        let open = |region: &Arc<Region>| region.open(key, addr, len, access);
+        self.visit_remote(key, by, open).flatten().ok_or(KeyFault)
+    }
+
+    /// Whether `key` opens `len` bytes at `addr` with all rights of `access` to work of a peer at a QP.
+    #[inline]
+    pub(crate) fn check_remote(
+        &self,
+        key: u32,
+        by: Reached,
+        addr: u64,
+        len: u64,
+        access: AccessFlags,
+    ) -> KeyResult<()> {
+        if !self.mrs.windows().owns(key) {
+            return self.check(key, by.pdn, addr, len, access);
+        }
+        let allows = |region: &Arc<Region>| region.allows(key, addr, len, access);
+        granted(self.mrs.windows().visit(key, by, allows))
+    }
+
+    /// Whether `key` names memory with all rights of `access` to work of a peer at a QP, wherever that is.
+    pub(crate) fn names_remote(&self, key: u32, by: Reached, access: AccessFlags) -> KeyResult<()> {
+        granted(self.visit_remote(key, by, |region| region.names(key, access)))
+    }
+
+    #[inline]
+    fn visit_remote<R>(
+        &self,
+        key: u32,
+        by: Reached,
+        visit: impl FnOnce(&Arc<Region>) -> R,
+    ) -> Option<R> {
+        if self.mrs.windows().owns(key) {
+            self.mrs.windows().visit(key, by, visit)
+        } else {
+            self.mrs.visit(key, by.pdn, visit)
+        }
+    }
+
+    /// Whether `key` opens them to work of PD `pdn`.
+    #[inline]
+    pub(crate) fn check(
+        &self,
+        key: u32,
+        pdn: u32,
+        addr: u64,
+        len: u64,
+        access: AccessFlags,
+    ) -> KeyResult<()> {
+        let allowed = match self.flat(key) {
+            Some(flat) => Some(flat.allows(pdn, addr, len, access)),
+            None => self
+                .mrs
+                .visit(key, pdn, |region| region.allows(key, addr, len, access)),
+        };
+        granted(allowed)
+    }
+}
+
+/// The answer to a question about what a key opens, if it opens anything.
+#[inline]
+fn granted(answer: Option<bool>) -> KeyResult<()> {
+    match answer {
+        Some(true) => Ok(()),
+        _ => Err(KeyFault),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::PageMap;
+    use crate::pd::{Pd, PdUse};
+
+    const RIGHTS: AccessFlags = AccessFlags::LOCAL_WRITE;
+
+    fn insert(table: &MrTable, pdn: u32) -> (u32, u32) {
+        let pd = PdUse::new(Arc::new(Pd::new(pdn)));
+        let charge = table.reserve_pages(0).unwrap();
+        let (number, key) = table
+            .insert(pd, RIGHTS, 0x1000, PageMap::identity(), charge)
+            .unwrap();
+        (number, key)
+    }
+
+    #[test]
+    fn a_key_opens_for_as_long_as_the_turn() {
+        let table = MrTable::new(8, 0, 8);
+        let (number, key) = insert(&table, 7);
+        let turn = Keys::new(&table);
+        let opens = |keys: &Keys<'_>| keys.check(key, 7, 0x1000, 8, RIGHTS).is_ok();
+        assert!(opens(&turn));
+        table.remove(number).unwrap();
+        assert!(opens(&turn), "who took it away waits for the turn");
+        assert!(!opens(&Keys::new(&table)));
+    }
+
+    #[test]
+    fn what_is_remembered_is_checked_again() {
+        let table = MrTable::new(8, 0, 8);
+        let (_, ours) = insert(&table, 7);
+        let (_, theirs) = insert(&table, 8);
+        let keys = Keys::new(&table);
+        for _ in 0..3 {
+            assert!(keys.check(ours, 7, 0x1000, 8, RIGHTS).is_ok());
+            assert!(keys.check(ours, 8, 0x1000, 8, RIGHTS).is_err(), "PD");
+            assert!(keys.check(ours, 7, 0xfff, 8, RIGHTS).is_err(), "range");
+            let remote = AccessFlags::REMOTE_READ;
+            assert!(keys.check(ours, 7, 0x1000, 8, remote).is_err(), "right");
+            assert!(keys.check(theirs, 8, 0x1000, 8, RIGHTS).is_ok());
+            assert!(keys.check(theirs, 7, 0x1000, 8, RIGHTS).is_err(), "PD");
+            assert!(keys.check(0, 7, 0x1000, 8, RIGHTS).is_err(), "no key");
+        }
+    }
+}
