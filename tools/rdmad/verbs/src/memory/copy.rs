@@ -226,7 +226,7 @@ impl<'a> Message<'a> {
     }
 
     /// The piece at `offset`, up to `max` bytes of it.
-    #[inline]
+    #[inline(always)]
     fn piece(&mut self, offset: u64, max: usize) -> Result<Piece<'a>> {
         if let Place::Private(bytes) = self.place {
             let rest = usize::try_from(offset + self.skipped)
@@ -245,7 +245,7 @@ impl<'a> Message<'a> {
     }
 
     /// As [`piece`](Self::piece), to store to.
-    #[inline]
+    #[inline(always)]
     fn room(&mut self, offset: u64, max: usize) -> Result<DmaSliceMut<'a>> {
         if let Place::Private(_) = self.place {
             return Err(Fault::Key);
@@ -255,7 +255,7 @@ impl<'a> Message<'a> {
     }
 
     /// The DMA address of what is at `offset`, and how many bytes, up to `max`, are there.
-    #[inline]
+    #[inline(always)]
     fn find(&mut self, offset: u64, max: usize) -> Result<(u64, usize)> {
         // Messages are shorter than 4 GiB, and so is what is skipped.
         let offset = offset + self.skipped;
@@ -270,7 +270,7 @@ impl<'a> Message<'a> {
     }
 
     /// The piece that `offset` is in, or what of it is known from there on.
-    #[inline]
+    #[inline(always)]
     fn run_at(&mut self, offset: u64) -> Result<Run> {
         let is_there = |part: &Part| (part.start..part.end).contains(&offset);
         if !self.part.as_ref().is_some_and(is_there) {
@@ -289,7 +289,7 @@ impl<'a> Message<'a> {
     }
 
     /// Finds the part that `offset` is in, and returns it if all of it lies in one piece.
-    #[inline]
+    #[inline(never)]
     fn look_up(&mut self, offset: u64) -> Result<Option<Run>> {
         match self.place {
             Place::Sges(wqe, header, num_sge) => self.look_up_sge(wqe, header, num_sge, offset),
