@@ -250,10 +250,10 @@ impl QueueMemory {
 
     /// The bytes of a page from `offset` on, up to its end, to be written.
     #[inline]
-    pub fn window(&self, offset: u32) -> Window<'_> {
+    pub fn span(&self, offset: u32) -> Span<'_> {
         let (start, size) = self.at(offset).unwrap_or((ptr::dangling_mut(), 0));
         // INVARIANT: `at` says how many bytes there are, to which the CPU has no references.
-        Window {
+        Span {
             start,
             size,
             _memory: PhantomData,
@@ -272,13 +272,13 @@ impl QueueMemory {
 /// # Invariants
 ///
 /// `start` is valid for writes of `size` bytes during `'a`.
-pub struct Window<'a> {
+pub struct Span<'a> {
     start: *mut u8,
     size: usize,
     _memory: PhantomData<&'a mut [u8]>,
 }
 
-impl Window<'_> {
+impl Span<'_> {
     /// Writes `bytes` from `offset` on. What reaches beyond the end is a mistake of the driver, and is not written.
     #[inline]
     pub fn put(&mut self, offset: usize, bytes: &[u8]) {
@@ -292,7 +292,7 @@ impl Window<'_> {
     }
 }
 
-impl<'a> From<&'a mut [u8]> for Window<'a> {
+impl<'a> From<&'a mut [u8]> for Span<'a> {
     #[inline]
     fn from(bytes: &'a mut [u8]) -> Self {
         // INVARIANT: By the reference.

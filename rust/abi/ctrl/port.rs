@@ -118,7 +118,7 @@ wire_struct! {
 wire_struct! {
     /// Counters of a port since the device came to be, modulo 2^64. Bytes of packets are those of their Ethernet frames
     /// without FCS.
-    pub struct RspQueryCounters: 176 {
+    pub struct RspQueryCounters: 192 {
         /// Packets sent.
         0 => tx_packets: u64,
         /// Their bytes.
@@ -163,6 +163,10 @@ wire_struct! {
         160 => lkey_violations: u64,
         /// Bytes of packets that a rate limit counted, on either path.
         168 => paced_bytes: u64,
+        /// Doorbells that were rung, and notifications of virtqueues other than the control queue.
+        176 => doorbells: u64,
+        /// Completion events, each of which interrupts the driver at most once.
+        184 => completion_events: u64,
     }
 }
 request!(CmdQueryCounters, QueryCounters, RspQueryCounters);
@@ -214,4 +218,6 @@ counters! {
     rkey_violations,
     lkey_violations,
     paced_bytes,
+    doorbells,
+    completion_events,
 }

@@ -66,6 +66,35 @@ pub fn own() -> Option<PathBuf> {
         .find(|dir| is_own(dir))
 }
 
+/// What leaves the machine for a device and comes back, as the device has counted it: each is an exit, or an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exits {
+    /// Doorbells.
+    pub doorbells: u64,
+    /// Completion events.
+    pub events: u64,
+}
+
+impl Exits {
+    /// So far.
+    pub fn of(device: &Device) -> Result<Self> {
+        Ok(Self {
+            doorbells: counter(device, "doorbells")?,
+            events: counter(device, "completion_events")?,
+        })
+    }
+}
+
+fn counter(device: &Device, name: &str) -> Result<u64> {
+    let file = Path::new(CLASS)
+        .join(&device.name)
+        .join(format!("ports/1/hw_counters/{name}"));
+    let text = fs::read_to_string(&file).with_context(|| format!("no {}", file.display()))?;
+    text.trim()
+        .parse()
+        .with_context(|| format!("no number in {}", file.display()))
+}
+
 /// The GID of a device.
 pub fn gid(device: &Device) -> Result<[u8; 16]> {
     let file = Path::new(CLASS)

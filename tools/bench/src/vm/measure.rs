@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{bail, Result};
 
-use super::devices::{Device, Devices};
+use super::devices::{Device, Devices, Exits};
 use super::peer::Peer;
 use super::perftest::{self, Run, Verb};
 use super::plan::{Case, Which, SMALL};
@@ -196,6 +196,8 @@ impl Bench {
         };
         let [here, there] = self.devices(device)?;
         let (active, passive) = (run.argv(here, Some(SERVER)), run.argv(there, None));
+        let here = here.clone();
+        let before = exits(device, &here)?;
         self.sink.tell(Event::Begin)?;
         let printed = self.pair(&passive, &active)?;
         let result = perftest::bandwidth(&printed, size).map_err(|error| Failed {
@@ -226,6 +228,34 @@ impl Bench {
         }
         for (key, value) in figures {
             self.sink.tell(Event::Value(key, value))?;
+        }
+        if let (Some(before), true) = (before, qps == 1) {
+            let how = "active side polls";
+            self.tell_exits(&here, before, &run, how)?;
+        }
+        Ok(())
+    }
+
+    /// What the messages of a run took of exits on this side.
+    fn tell_exits(
+        &mut self,
+        device: &Device,
+        before: Exits,
+        run: &Run,
+        how: &str,
+    ) -> Result<(), Failed> {
+        let after = Exits::of(device)?;
+        for (what, count) in [
+            ("doorbells", after.doorbells - before.doorbells),
+            ("completion events", after.events - before.events),
+        ] {
+            let name = format!("{} {what} a message", run.verb.name());
+            let key = Key {
+                how: how.into(),
+                ..Key::new(&name, &self.configuration, what).size(run.size)
+            };
+            let each = count as f64 / run.iterations as f64;
+            self.sink.tell(Event::Value(key, each))?;
         }
         Ok(())
     }
@@ -267,12 +297,15 @@ impl Bench {
         };
         let [here, there] = self.devices(device)?;
         let (active, passive) = (run.argv(here, Some(SERVER)), run.argv(there, None));
+        let here = here.clone();
+        let before = exits(device, &here)?;
         let printed = self.pair(&passive, &active)?;
         let result = perftest::latency(&printed, size).map_err(|error| Failed {
             error,
             log: printed.clone(),
         })?;
         self.rates.insert(case, 1e6 / result.median);
+        let how = if events { "events" } else { "both sides poll" };
         let configuration = self.configuration_of(case);
         for (part, value) in [
             ("50 %", result.median),
@@ -281,10 +314,13 @@ impl Bench {
         ] {
             let name = format!("{} latency, {part}", verb.name());
             let key = Key {
-                how: if events { "events" } else { "both sides poll" }.into(),
+                how: how.into(),
                 ..Key::new(&name, &configuration, "µs").size(size)
             };
             self.sink.tell(Event::Value(key, value))?;
+        }
+        if let Some(before) = before {
+            self.tell_exits(&here, before, &run, how)?;
         }
         Ok(())
     }
@@ -338,6 +374,14 @@ impl Bench {
         }))?;
         self.sink.tell(Event::Value(key, result.megabytes))?;
         Ok(())
+    }
+}
+
+/// The exits for our device so far; rxe has none of its own.
+fn exits(which: Which, device: &Device) -> Result<Option<Exits>> {
+    match which {
+        Which::Own => Exits::of(device).map(Some),
+        Which::Rxe => Ok(None),
     }
 }
 

@@ -58,6 +58,8 @@ counters! {
     RkeyViolations => rkey_violations,
     LkeyViolations => lkey_violations,
     PacedBytes => paced_bytes,
+    Doorbells => doorbells,
+    CompletionEvents => completion_events,
 }
 
 impl From<Incident> for Counter {

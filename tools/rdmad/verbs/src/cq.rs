@@ -14,6 +14,7 @@ use virtio_rdma_abi::ring::{ArmKind, ArmWord};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_ring::DeviceCq;
 
+use crate::counters::Counter;
 use crate::error::{require, Result};
 use crate::event::Source;
 use crate::memory::{RingMem, RingView, VirtqueueMem};
@@ -190,6 +191,7 @@ impl Cq {
         let sound = change(queue, &memory, mem.as_virtqueue());
         // What was lost is not to be seen.
         if !memory.lost() && queue.ring.publish(&memory) {
+            device.counters.add(Counter::CompletionEvents, 1);
             match mem.as_virtqueue() {
                 None => {
                     device

@@ -18,7 +18,7 @@ use virtio_rdma_abi::queues::Role;
 use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
 
 use crate::config::DeviceConfig;
-use crate::counters::Counters;
+use crate::counters::{Counter, Counters};
 use crate::cq::Cq;
 use crate::error::Result;
 use crate::event::{EventQueues, Source};
@@ -161,6 +161,7 @@ impl Device {
     /// A 32-bit store to doorbell page `page`. Marks a queue as ready if it belongs to that page; any other value is
     /// dropped. Never blocks for long, whatever is written how often.
     pub fn doorbell(&self, page: u32, value: u32) {
+        self.counters.add(Counter::Doorbells, 1);
         let Some(doorbell) = Doorbell::from_u32(value) else {
             return;
         };
@@ -186,6 +187,7 @@ impl Device {
     /// The driver rang virtqueue `queue`: an event queue has buffers again, or a queue of RFC mode has work. Never blocks
     /// for long, however often it is rung.
     pub fn notified(&self, queue: u16) {
+        self.counters.add(Counter::Doorbells, 1);
         if self.has_own_rings() {
             if queue >= FIRST_EVENT_QUEUE && self.ready_tasks.insert(queue.into()) {
                 self.fabric.wake();

@@ -11,7 +11,7 @@ use crate::{
         page_list::PageList,
         queue_memory::{
             QueueMemory,
-            Window, //
+            Span, //
         }, //
     },
     ring::RingMemory, //
@@ -57,8 +57,8 @@ impl KernelRing {
 
     /// The slot at `position`, to be written. It lies within a page.
     #[inline]
-    pub(super) fn slot(&self, position: u16) -> Window<'_> {
-        self.memory.window(self.layout.slot(position))
+    pub(super) fn slot(&self, position: u16) -> Span<'_> {
+        self.memory.span(self.layout.slot(position))
     }
 
     /// What the device is told.

@@ -9,19 +9,19 @@ use crate::{
         SqHeader, //
     },
     rdma::{
-        queue_memory::Window,
+        queue_memory::Span,
         work_request, //
     }, //
 };
 
 /// A WQE in a slot of a ring, of which the device copies what it needs, or in a buffer of a virtqueue. What the device
 /// ignores stays as it was in an earlier WQE. The caller's limits are those that either was made for.
-pub(super) struct Wqe<'a>(Window<'a>);
+pub(super) struct Wqe<'a>(Span<'a>);
 
 impl<'a> Wqe<'a> {
     /// A WQE at the start of a slot or a buffer.
     #[inline]
-    pub(super) fn new(place: impl Into<Window<'a>>) -> Self {
+    pub(super) fn new(place: impl Into<Span<'a>>) -> Self {
         Self(place.into())
     }
 

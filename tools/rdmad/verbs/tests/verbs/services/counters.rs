@@ -8,6 +8,7 @@ use verbs::PathPolicy;
 use virtio_rdma_abi::config::F_COUNTERS;
 use virtio_rdma_abi::ctrl::{CmdQueryCounters, RspQueryCounters};
 use virtio_rdma_abi::ib::{QpType, WcStatus, WrOpcode};
+use virtio_rdma_abi::ring::{ArmKind, DoorbellKind};
 
 use crate::harness::*;
 
@@ -102,6 +103,38 @@ fn what_goes_wrong_between_peers() {
         });
         assert_eq!(pair.b.violations(), (0, 1));
     });
+}
+
+#[test]
+fn doorbells_and_events() {
+    let world = world(PathPolicy::Direct);
+    let pair = Pair::new(&world);
+    let before = pair.a.counters();
+    for _ in 0..3 {
+        pair.qa.ring_doorbell(DoorbellKind::Sq);
+    }
+    assert_eq!(pair.a.counters().doorbells, before.doorbells + 3);
+    let exchange = |id| {
+        pair.qa.post(&pair.wr(id, WrOpcode::RdmaWrite, 100));
+        pair.cq_a.expect(id, WcStatus::Success);
+    };
+    exchange(1);
+    let unarmed = pair.a.counters();
+    assert_eq!(unarmed.completion_events, before.completion_events);
+    for id in 2..5 {
+        pair.cq_a.arm(ArmKind::Next);
+        exchange(id);
+        // One that is not armed any more.
+        exchange(10 + id);
+        wait("an event", || {
+            let events = pair.a.counters().completion_events - before.completion_events;
+            (events == id - 1).then_some(())
+        });
+        pair.cq_a.event_received();
+    }
+    let [a, b] = counters(&pair);
+    assert_eq!((b.doorbells, b.completion_events), (0, 0), "who is only served");
+    assert!(a.doorbells > before.doorbells + 3);
 }
 
 #[test]
