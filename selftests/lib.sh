@@ -95,7 +95,7 @@ find_virtio_device() {
 	local device id
 	for device in /sys/bus/virtio/devices/*; do
 		read -r id <"$device/device"
-		((id == 42)) && echo "${device##*/}" && return
+		((id != 42)) || echo "${device##*/}"
 	done
 }
 
@@ -115,7 +115,7 @@ in_rfc_mode() {
 netdev() { there "$1" find_netdev; }
 
 find_netdev() {
-	[[ $(rdma link show "$(find_device)/1") =~ \ netdev\ ([^\ ]+) ]] && echo "${BASH_REMATCH[1]}"
+	[[ ! $(rdma link show "$(find_device)/1") =~ \ netdev\ ([^\ ]+) ]] || echo "${BASH_REMATCH[1]}"
 }
 
 # Whether programs find a device of VM 1 in /dev.
