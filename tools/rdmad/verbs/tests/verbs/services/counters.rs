@@ -133,7 +133,11 @@ fn doorbells_and_events() {
         pair.cq_a.event_received();
     }
     let [a, b] = counters(&pair);
-    assert_eq!((b.doorbells, b.completion_events), (0, 0), "who is only served");
+    assert_eq!(
+        (b.doorbells, b.completion_events),
+        (0, 0),
+        "who is only served"
+    );
     assert!(a.doorbells > before.doorbells + 3);
 }
 
