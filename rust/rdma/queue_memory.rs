@@ -44,8 +44,8 @@ use kernel::{
 /// memory is fragmented.
 ///
 /// The device writes at any moment, so words are accessed atomically and byte ranges by copies of which nothing is
-/// assumed. Offsets beyond the end, and of words that are not aligned, are a mistake of the driver: reading gives
-/// zeroes there and writing does nothing.
+/// assumed. Offsets beyond the end, of words that are not aligned, and ranges that reach beyond a page, are a mistake of
+/// the driver: reading gives zeroes there and writing does nothing.
 ///
 /// # Invariants
 ///
@@ -181,59 +181,16 @@ impl QueueMemory {
         }
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out that lie within one page.
     #[inline]
     pub fn read(&self, offset: u32, bytes: &mut [u8]) {
         match self.at(offset) {
-            // Apart from the rest, so that a length which the caller knows needs no call.
             Some((address, left)) if bytes.len() <= left => {
                 // SAFETY: `at` says how many bytes there are. What a device writes meanwhile may or may not be seen: any
                 // bytes are valid.
                 unsafe { ptr::copy_nonoverlapping(address, bytes.as_mut_ptr(), bytes.len()) };
             }
-            _ => self.read_across(offset, bytes),
-        }
-    }
-
-    /// Copies bytes out of several pages.
-    fn read_across(&self, mut offset: u32, mut bytes: &mut [u8]) {
-        while !bytes.is_empty() {
-            let Some((address, left)) = self.at(offset) else {
-                bytes.fill(0);
-                return;
-            };
-            let (now, later) = bytes.split_at_mut(left.min(bytes.len()));
-            // SAFETY: As in `read`.
-            unsafe { ptr::copy_nonoverlapping(address, now.as_mut_ptr(), now.len()) };
-            offset = offset.saturating_add(now.len() as u32);
-            bytes = later;
-        }
-    }
-
-    /// Copies bytes in.
-    #[inline]
-    pub fn write(&self, offset: u32, bytes: &[u8]) {
-        match self.at(offset) {
-            // As in `read`.
-            Some((address, left)) if bytes.len() <= left => {
-                // SAFETY: `at` says how many bytes there are, and the CPU has no references to them.
-                unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), address, bytes.len()) };
-            }
-            _ => self.write_across(offset, bytes),
-        }
-    }
-
-    /// Copies bytes into several pages.
-    fn write_across(&self, mut offset: u32, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let Some((address, left)) = self.at(offset) else {
-                return;
-            };
-            let (now, later) = bytes.split_at(left.min(bytes.len()));
-            // SAFETY: As in `write`.
-            unsafe { ptr::copy_nonoverlapping(now.as_ptr(), address, now.len()) };
-            offset = offset.saturating_add(now.len() as u32);
-            bytes = later;
+            _ => bytes.fill(0),
         }
     }
 

@@ -112,7 +112,7 @@ impl RingMemory for KernelRing {
 
     #[inline]
     fn write(&self, offset: u32, bytes: &[u8]) {
-        self.memory.write(offset, bytes);
+        self.memory.span(offset).put(0, bytes);
     }
 
     #[inline]
