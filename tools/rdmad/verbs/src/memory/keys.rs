@@ -78,11 +78,10 @@ impl<'a> Keys<'a> {
         len: u64,
         access: AccessFlags,
     ) -> KeyResult<()> {
-        if !self.mrs.windows().owns(key) {
-            return self.check(key, by.pdn, addr, len, access);
-        }
-        let allows = |region: &Arc<Region>| region.allows(key, addr, len, access);
-        granted(self.mrs.windows().visit(key, by, allows))
+        granted(match self.flat(key) {
+            Some(flat) => Some(flat.allows(by.pdn, addr, len, access)),
+            None => self.visit_remote(key, by, |region| region.allows(key, addr, len, access)),
+        })
     }
 
     /// Whether `key` names memory with all rights of `access` to work of a peer at a QP, wherever that is.
@@ -114,13 +113,12 @@ impl<'a> Keys<'a> {
         len: u64,
         access: AccessFlags,
     ) -> KeyResult<()> {
-        let allowed = match self.flat(key) {
+        granted(match self.flat(key) {
             Some(flat) => Some(flat.allows(pdn, addr, len, access)),
             None => self
                 .mrs
                 .visit(key, pdn, |region| region.allows(key, addr, len, access)),
-        };
-        granted(allowed)
+        })
     }
 }
 
