@@ -72,6 +72,18 @@ impl Key {
         self.size = Some(size);
         self
     }
+
+    /// What is measured, as the table has it: with the count and the way.
+    pub fn what(&self) -> String {
+        let mut what = self.name.clone();
+        if let Some(count) = self.count {
+            what += &format!(" ({count})");
+        }
+        if !self.how.is_empty() {
+            what += &format!(", {}", self.how);
+        }
+        what
+    }
 }
 
 /// One figure.

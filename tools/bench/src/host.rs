@@ -25,6 +25,8 @@ const SPAN: Duration = Duration::from_millis(50);
 const STRIDE: usize = 1 << 20;
 /// What copying is called.
 pub const MEMCPY: &str = "memcpy, one thread";
+/// The same page by page, of messages whose pages lie apart, as those of a process do that was given them one by one.
+const PAGEWISE: &str = "memcpy, one thread, pages apart";
 /// Round trips of a sample.
 const TRIPS: u32 = 20_000;
 
@@ -42,6 +44,10 @@ pub fn run(options: &Options) -> Result<Report> {
     for _ in 0..options.rounds {
         for size in SIZES.map(|shift| 1 << shift) {
             report.add(Key::new(MEMCPY, "host", "MB/s").size(size), copy_rate(size));
+            if size > PAGE_SIZE {
+                let key = Key::new(PAGEWISE, "host", "MB/s").size(size);
+                report.add(key, pagewise_copy_rate(size));
+            }
         }
         report.add(
             Key::new("round trip of a word between two threads", "host", "µs"),
@@ -54,18 +60,44 @@ pub fn run(options: &Options) -> Result<Report> {
 /// MB/s of processor time at which one thread copies messages from a guest's memory to another's. Each comes from and
 /// goes to the same place, as perftest's do.
 fn copy_rate(size: u64) -> f64 {
-    let memory = || DmaSpace::anonymous(0, size.next_multiple_of(PAGE_SIZE));
-    let (source, target) = (memory(), memory());
+    let (source, target) = (memory(size), memory(size));
     let (source, target) = (source.enter(), target.enter());
     let length = size as usize;
     let from = source.slice(0, length).expect("memory");
     let to = target.slice_mut(0, length).expect("memory");
-    let copies = STRIDE.div_ceil(length);
-    let pass = || {
-        for _ in 0..copies {
-            from.copy_to(&to);
+    rate(length, || {
+        from.copy_to(&to);
+    })
+}
+
+/// The same for messages of several pages, of which the last comes first in memory.
+fn pagewise_copy_rate(size: u64) -> f64 {
+    let (source, target) = (memory(size), memory(size));
+    let (source, target) = (source.enter(), target.enter());
+    let length = PAGE_SIZE as usize;
+    let pages: Vec<_> = (0..size / PAGE_SIZE)
+        .rev()
+        .map(|page| {
+            let from = source.slice(page * PAGE_SIZE, length).expect("memory");
+            let to = target.slice_mut(page * PAGE_SIZE, length).expect("memory");
+            (from, to)
+        })
+        .collect();
+    rate(size as usize, || {
+        for (from, to) in &pages {
+            from.copy_to(to);
         }
-    };
+    })
+}
+
+fn memory(size: u64) -> DmaSpace {
+    DmaSpace::anonymous(0, size.next_multiple_of(PAGE_SIZE))
+}
+
+/// MB/s of processor time at which `copy` copies `length` bytes.
+fn rate(length: usize, copy: impl Fn()) -> f64 {
+    let copies = STRIDE.div_ceil(length);
+    let pass = || (0..copies).for_each(|_| copy());
     // Memory comes with the first access.
     pass();
     let began = own_time();

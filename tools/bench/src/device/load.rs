@@ -6,16 +6,15 @@
 //! completion. Each work request has one.
 
 use std::cell::Cell;
-use std::path::Path;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
-use tempfile::TempDir;
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{Mtu, SigType, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_ring::RingMemory;
-use vswitch::{Config, DatagramPath, Uplink};
+use vswitch::{Config, Uplink};
 
 use super::cpu::device_time;
 use super::harness::{connect, sge, wait, Cq, Daemon, Mr, Options, Qp, Vm, Wr, FULL};
@@ -37,7 +36,7 @@ pub enum Way {
     Direct,
     /// As packets, in one daemon.
     Wire,
-    /// As packets from one daemon to another, over Unix sockets.
+    /// As packets from one daemon to another, over UDP.
     Uplink,
 }
 
@@ -100,8 +99,7 @@ impl Load {
 
     /// Measures it.
     pub fn cost(&self) -> Cost {
-        let sockets = TempDir::new().expect("a directory for sockets");
-        let daemons = self.daemons(sockets.path());
+        let daemons = self.daemons();
         let vms: Vec<&Vm> = daemons.iter().flat_map(|daemon| &daemon.vms).collect();
         let (ours, theirs) = vms.split_at(self.pairs as usize);
         let pairs: Vec<_> = ours
@@ -125,7 +123,7 @@ impl Load {
 
     /// Daemons with the VMs: those that send, then those that receive. Each has one worker, whose processor time is
     /// looked at.
-    fn daemons(&self, sockets: &Path) -> Vec<Daemon> {
+    fn daemons(&self) -> Vec<Daemon> {
         let pairs = self.pairs as usize;
         let policy = match self.way {
             Way::Direct => PathPolicy::Direct,
@@ -134,14 +132,15 @@ impl Load {
         if self.way != Way::Uplink {
             return vec![Daemon::new(1..=2 * pairs, 1, policy, Config::default())];
         }
-        [(1..=pairs, "a", "b"), (pairs + 1..=2 * pairs, "b", "a")]
-            .map(|(vms, local, remote)| {
-                let path = DatagramPath {
-                    local: sockets.join(local),
-                    remote: sockets.join(remote),
-                };
+        // Ports that are free now.
+        let [one, two] = [(); 2].map(|()| {
+            let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+            socket.local_addr().expect("an address")
+        });
+        [(1..=pairs, one, two), (pairs + 1..=2 * pairs, two, one)]
+            .map(|(vms, bind, peer)| {
                 let config = Config {
-                    uplinks: vec![Uplink::Unix(path)],
+                    uplinks: vec![Uplink::Udp { bind, peer }],
                     ..Config::default()
                 };
                 Daemon::new(vms, 1, policy, config)

@@ -45,7 +45,7 @@ pub struct Options {
     /// Samples of each figure
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Measure only figures whose name and configuration contain this
+    /// Measure only figures whose name, as in the table, and configuration contain this
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub only: String,
 }
@@ -61,7 +61,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let mut report = Report::default();
     let subjects: Vec<Subject> = subjects()
         .filter(|subject| {
-            format!("{} {}", subject.key.name, subject.key.configuration).contains(&options.only)
+            format!("{} {}", subject.key.what(), subject.key.configuration).contains(&options.only)
         })
         .collect();
     for _ in 0..options.rounds {

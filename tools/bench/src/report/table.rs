@@ -12,15 +12,8 @@ pub fn table(report: &Report) -> String {
         text += &line("what", "of", "size", "median", "least", "greatest", "unit");
     }
     for Figure { key, samples } in &report.figures {
-        let mut name = key.name.clone();
-        if let Some(count) = key.count {
-            let _ = write!(name, " ({count})");
-        }
-        if !key.how.is_empty() {
-            let _ = write!(name, ", {}", key.how);
-        }
         text += &line(
-            &name,
+            &key.what(),
             &key.configuration,
             &key.size.map_or_else(String::new, bytes),
             &number(samples.median()),

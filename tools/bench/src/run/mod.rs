@@ -160,7 +160,7 @@ fn bed(part: Part, options: &Options, cores: usize) -> Bed<'static> {
     let (name, machines, arguments) = match part {
         Part::Wire => (
             "wire",
-            "--path wire --joined unix --rxe-beside",
+            "--path wire --joined udp --rxe-beside",
             "--only traffic",
         ),
         Part::Rfc => ("RFC mode", "--withhold ring-addr", "--only load"),

@@ -28,6 +28,8 @@ use crate::shared::NO_VECTOR;
 const USED_ENTRY: usize = 8;
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT`.
 const F_NO_INTERRUPT: u16 = 1 << 0;
+/// `VIRTQ_USED_F_NO_NOTIFY`.
+const F_NO_NOTIFY: u16 = 1 << 0;
 
 /// Rules that a driver broke.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +64,8 @@ struct Ring {
     at: Split,
     next_available: u16,
     next_used: u16,
+    /// The driver was told not to notify.
+    quiet: bool,
 }
 
 /// A request that the driver made available.
@@ -121,6 +125,9 @@ impl Queue {
     }
 
     /// Takes the next request. At most `max_input` bytes of its input are read.
+    ///
+    /// The driver notifies of new requests only after there was none: a device that keeps requests for later is not told of
+    /// more as long as it has not run out of them.
     pub fn pop(&self, max_input: usize) -> Option<Request> {
         let mut state = self.state();
         let generation = state.generation;
@@ -169,6 +176,7 @@ impl Queue {
             at,
             next_available: 0,
             next_used: 0,
+            quiet: false,
         });
     }
 
@@ -196,23 +204,48 @@ impl Queue {
 impl Ring {
     fn pop(&mut self, view: &DmaView, max_input: usize) -> Result<Option<Request>, QueueError> {
         let at = self.at;
-        // Acquire: what the index announces was written before it.
-        let index = load_u16(view, at.available_index(), Ordering::Acquire)?;
-        let waiting = index.wrapping_sub(self.next_available);
+        let mut waiting = self.waiting(view)?;
+        if waiting == 0 && self.quiet {
+            self.set_quiet(view, false)?;
+            // The driver writes the index and reads the flag; this clears the flag and reads the index. With a full barrier on
+            // both sides at least one of them sees the other's write.
+            fence(Ordering::SeqCst);
+            waiting = self.waiting(view)?;
+        }
         if waiting == 0 {
             return Ok(None);
         }
-        if waiting > at.size {
-            return Err(QueueError::IndexJump {
-                from: self.next_available,
-                to: index,
-            });
+        if !self.quiet {
+            self.set_quiet(view, true)?;
         }
         let entry = at.available_entry(self.next_available);
         let head = load_u16(view, entry, Ordering::Relaxed)?;
         let request = self.walk(view, head, max_input)?;
         self.next_available = self.next_available.wrapping_add(1);
         Ok(Some(request))
+    }
+
+    /// Number of requests that the driver made available and that were not taken.
+    fn waiting(&self, view: &DmaView) -> Result<u16, QueueError> {
+        // Acquire: what the index announces was written before it.
+        let index = load_u16(view, self.at.available_index(), Ordering::Acquire)?;
+        let waiting = index.wrapping_sub(self.next_available);
+        if waiting > self.at.size {
+            return Err(QueueError::IndexJump {
+                from: self.next_available,
+                to: index,
+            });
+        }
+        Ok(waiting)
+    }
+
+    /// Tells the driver whether it may do without notifications.
+    fn set_quiet(&mut self, view: &DmaView, quiet: bool) -> Result<(), QueueError> {
+        let flags = if quiet { F_NO_NOTIFY } else { 0 };
+        view.slice_mut(self.at.used, 2)?
+            .store_u16(0, flags.to_le(), Ordering::Relaxed)?;
+        self.quiet = quiet;
+        Ok(())
     }
 
     /// Collects a chain.

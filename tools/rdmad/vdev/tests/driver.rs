@@ -77,6 +77,36 @@ fn an_interrupt_that_is_not_wanted_is_not_sent() {
 }
 
 #[test]
+fn notifications_are_wanted_only_when_requests_ran_out() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    *bench.device.deaf.lock().unwrap() = true;
+    driver.start();
+    let queues = loop {
+        let active = bench.device.active.lock().unwrap().clone();
+        match active {
+            Some((_, queues)) => break queues,
+            None => thread::yield_now(),
+        }
+    };
+    let queue = &queues[0];
+    driver.descriptor(0, 0, DATA, 1, 0, 0);
+    for _ in 0..2 {
+        driver.submit(0, 16, 0);
+        driver.submit(0, 16, 0);
+        let unwanted = || driver.get16(ring_at(0) + USED) == 1;
+        assert!(!unwanted(), "before any was taken");
+        for _ in 0..2 {
+            let request = queue.pop(0).unwrap();
+            queue.push(request, &[]);
+            assert!(unwanted());
+        }
+        assert!(queue.pop(0).is_none());
+        assert!(!unwanted());
+    }
+}
+
+#[test]
 fn features_must_be_offered_and_complete() {
     let bench = Bench::new();
     let mut driver = bench.driver();

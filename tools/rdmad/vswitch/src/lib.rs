@@ -36,6 +36,7 @@ mod link;
 mod peer;
 mod switch;
 mod tap;
+mod udp;
 mod worker;
 
 pub mod fault;

@@ -5,7 +5,8 @@
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::mem;
+use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use rustix::net::{sockopt, RecvFlags};
 
 use crate::peer::Peer;
 use crate::tap;
+use crate::udp::{self, Udp};
 
 /// Frames that wait for room in a socket, those of engines apart. The socket of a network interface takes no more than
 /// `net.unix.max_dgram_qlen` datagrams, 10 by default, which is less than one window of a connection.
@@ -67,7 +69,7 @@ enum Socket {
         path: DatagramPath,
     },
     Unix(Peer),
-    Udp(UdpSocket),
+    Udp(Udp),
     Tap(File),
 }
 
@@ -105,6 +107,8 @@ pub(crate) struct Link {
     stalled: bool,
     /// What the frames in the backlog wait for.
     waits: Waits,
+    /// Frames that nobody took, of which [`retry`](Self::retry) has yet to tell.
+    dropped: usize,
     /// Whether the kernel is asked to tell of room.
     pub(crate) watched: bool,
 }
@@ -120,9 +124,7 @@ impl Link {
         Ok(Self::new(match uplink {
             Uplink::Unix(path) => Socket::Unix(Peer::new(bind(&path.local)?, path)),
             Uplink::Udp { bind, peer } => {
-                let socket = UdpSocket::bind(bind)?;
-                socket.connect(peer)?;
-                socket.set_nonblocking(true)?;
+                let socket = Udp::open(bind, peer)?;
                 enlarge(socket.as_fd());
                 Socket::Udp(socket)
             }
@@ -137,6 +139,7 @@ impl Link {
             waiting: Instant::now(),
             stalled: false,
             waits: Waits::No,
+            dropped: 0,
             watched: false,
         }
     }
@@ -150,10 +153,11 @@ impl Link {
     }
 
     /// Reads the next frame. Returns its length, which exceeds that of `into` if it did not fit; `None` if there is none.
-    pub(crate) fn receive(&self, into: &mut [u8]) -> Result<Option<usize>, Errno> {
-        let received = match &self.socket {
+    pub(crate) fn receive(&mut self, into: &mut [u8]) -> Result<Option<usize>, Errno> {
+        let received = match &mut self.socket {
             Socket::Tap(file) => rustix::io::read(file, into),
-            Socket::Net { .. } | Socket::Unix(_) | Socket::Udp(_) => {
+            Socket::Udp(socket) => socket.receive(into),
+            Socket::Net { .. } | Socket::Unix(_) => {
                 rustix::net::recv(self, into, RecvFlags::TRUNC).map(|(_, len)| len)
             }
         };
@@ -164,9 +168,22 @@ impl Link {
         }
     }
 
+    /// Whether frames have been read from the socket that [`receive`](Self::receive) has yet to return.
+    pub(crate) fn has_arrived(&self) -> bool {
+        matches!(&self.socket, Socket::Udp(socket) if socket.has_arrived())
+    }
+
     /// Sends a frame, after those that wait. If the socket is full the frame waits too: always if it is `patient`, that
-    /// is, its sender has so many buffers and waits for them, else as long as there are few.
+    /// is, its sender has so many buffers and waits for them, else as long as there are few. Where frames leave together
+    /// it waits for others, until [`retry`](Self::retry) at the latest.
     pub(crate) fn send(&mut self, frame: Frame, patient: bool, now: Instant) -> Sent {
+        if matches!(self.socket, Socket::Udp(_)) && self.waits == Waits::No {
+            let sent = self.enqueue(frame, patient, now);
+            if self.backlog.len() == udp::RUN {
+                self.dropped += self.send_waiting(now);
+            }
+            return sent;
+        }
         match self.send_at_once(&frame) {
             Ok(sent) => sent,
             Err(Full) => self.enqueue(frame, patient, now),
@@ -224,24 +241,33 @@ impl Link {
         Sent::Done
     }
 
-    /// Sends what waits, as far as there is room. Returns how many frames nobody takes.
+    /// Sends what waits, as far as there is room. Returns how many frames nobody took since the last call.
     pub(crate) fn retry(&mut self, now: Instant) -> usize {
+        let dropped = self.send_waiting(now);
+        mem::take(&mut self.dropped) + dropped
+    }
+
+    fn send_waiting(&mut self, now: Instant) -> usize {
         let mut dropped = 0;
-        while let Some(frame) = self.backlog.front() {
-            match self.socket.send(frame) {
-                Ok(()) => {
+        while !self.backlog.is_empty() {
+            let gone = match self.socket.send_first(&self.backlog) {
+                Ok(sent) => {
                     self.waiting = now;
                     self.stalled = false;
+                    sent
                 }
                 Err(error) => match self.waits_after(error) {
-                    Waits::No => dropped += 1,
+                    Waits::No => {
+                        dropped += 1;
+                        1
+                    }
                     waits => {
                         self.waits = waits;
                         break;
                     }
                 },
-            }
-            self.backlog.pop_front();
+            };
+            self.backlog.drain(..gone);
         }
         if self.backlog.is_empty() {
             self.waits = Waits::No;
@@ -260,10 +286,18 @@ impl Link {
 }
 
 impl Socket {
+    /// Sends the first of `frames`, which are not none, and others if they leave together. Returns how many.
+    fn send_first(&mut self, frames: &VecDeque<Frame>) -> Result<usize, Errno> {
+        match self {
+            Self::Udp(socket) => socket.send(frames),
+            Self::Net { .. } | Self::Unix(_) | Self::Tap(_) => self.send(&frames[0]).map(|()| 1),
+        }
+    }
+
     fn send(&mut self, frame: &[u8]) -> Result<(), Errno> {
         let sent = match self {
             Self::Net { socket, path } => socket.send_to(frame, &path.remote),
-            Self::Udp(socket) => socket.send(frame),
+            Self::Udp(socket) => return socket.send_one(frame),
             Self::Unix(peer) => return peer.send(frame),
             Self::Tap(file) => return rustix::io::write(file, frame).map(drop),
         };

@@ -204,12 +204,16 @@ impl Worker {
     /// Takes frames from a link.
     fn drain_link(&mut self, source: usize) {
         let ports = self.fabric.ports.len();
-        for _ in 0..BATCH {
+        for taken in 0.. {
             let (origin, link) = match source.checked_sub(ports) {
-                None => (Origin::Net(source), self.fabric.ports[source].net.as_ref()),
-                Some(at) => (Origin::Uplink(at), Some(&self.fabric.uplinks[at].link)),
+                None => (Origin::Net(source), self.fabric.ports[source].net.as_mut()),
+                Some(at) => (Origin::Uplink(at), Some(&mut self.fabric.uplinks[at].link)),
             };
             let Some(link) = link else { return };
+            // The kernel does not tell again of what was read already.
+            if taken >= BATCH && !link.has_arrived() {
+                return;
+            }
             match link.receive(&mut self.spare) {
                 Ok(None) => return,
                 Ok(Some(len)) if link::is_valid_length(len) => {
@@ -234,9 +238,10 @@ impl Worker {
                 ) => {}
                 Err(error) => {
                     // An interface that was deleted would be ready for ever.
+                    let ignored = epoll::delete(&self.epoll, &*link);
                     let name = &self.fabric.counters_of(origin).name;
                     tracing::error!("{name}: nothing more is received: {error}");
-                    if let Err(error) = epoll::delete(&self.epoll, link) {
+                    if let Err(error) = ignored {
                         tracing::error!("{name}: {error}");
                     }
                     return;

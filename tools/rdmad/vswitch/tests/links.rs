@@ -225,6 +225,57 @@ fn udp_uplink() {
     assert_eq!(bytes[..len], roce(OUTSIDE, mac(0), 1));
 }
 
+/// Two switches that UDP joins, the second with [`OUTSIDE`] for its machine.
+fn udp_pair() -> [Rig; 2] {
+    let free = || {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.local_addr().unwrap()
+    };
+    let (one, two) = (free(), free());
+    [(mac(0), one, two), (OUTSIDE, two, one)].map(|(mac, bind, peer)| {
+        Rig::with(1, 0, |config| {
+            config.ports[0].mac = mac;
+            config.uplinks.push(Uplink::Udp { bind, peer });
+        })
+    })
+}
+
+#[test]
+fn frames_of_any_length_pass_udp_together_and_in_order() {
+    let [near, far] = udp_pair();
+    // Runs of one length, ends of runs, lengths that differ each time, more than leave at once.
+    let lengths = [1100; 130]
+        .into_iter()
+        .chain([1100, 1100, 200, 1100])
+        .chain((0..70).map(|n| 90 + 7 * (n % 11)))
+        .chain([60; 200])
+        .chain([9000; 20]);
+    let frames: Vec<Vec<u8>> = lengths
+        .enumerate()
+        .map(|(number, len)| {
+            let mut frame = roce(OUTSIDE, mac(0), 0);
+            frame.resize(len, number as u8);
+            frame
+        })
+        .collect();
+    // What is not known to be there is sent to every uplink, frame by frame.
+    far.engine_send(0, &roce(mac(0), OUTSIDE, 0));
+    near.engine_receive(0);
+    let (engine, _) = &near.engines[0];
+    for chunk in frames.chunks(40) {
+        for bytes in chunk {
+            let mut frame = engine.frame(bytes.len()).unwrap();
+            frame.copy_from_slice(bytes);
+            engine.send(frame);
+        }
+        for bytes in chunk {
+            assert_eq!(&far.engine_receive(0)[..], bytes);
+        }
+    }
+    assert_eq!(near.stats(1).sent, frames.len() as u64);
+    assert_eq!(near.stats(1).dropped + far.stats(1).dropped, 0);
+}
+
 #[test]
 fn tap_uplink() {
     let name = format!("vsw{}", std::process::id() % 1_000_000);
