@@ -118,6 +118,11 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub workers: Option<u16>,
 
+    /// Go on looking at a queue for so long after its last work before asking for a doorbell; 0: ask at once. The thread that
+    /// looks occupies a CPU meanwhile. More makes sense where it has one to itself.
+    #[arg(long, value_name = "MICROSECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(..=100_000))]
+    pub poll: u32,
+
     /// Tell the status at this socket: see the command status.
     #[arg(long, value_name = "SOCKET")]
     pub status: Option<PathBuf>,

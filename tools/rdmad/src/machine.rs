@@ -3,6 +3,7 @@
 //! Puts the parts together: a device per port, the workers and the switch that they share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use anyhow::Result;
@@ -11,6 +12,7 @@ use vdev::Handle;
 use vdev::Listener;
 use verbs::DeviceConfig;
 use verbs::Fabric;
+use verbs::FabricConfig;
 use vswitch::PortConfig;
 use vswitch::Switch;
 
@@ -48,8 +50,13 @@ impl Machine {
             pcap: args.pcap.clone(),
             faults: args.faults,
         })?;
-        let fabric = Fabric::new(args.workers.map(usize::from), args.path.into())
-            .context("can't start the workers")?;
+        let fabric = Fabric::new(FabricConfig {
+            workers: args.workers.map(usize::from),
+            path: args.path.into(),
+            poll: Duration::from_micros(args.poll.into()),
+            ..FabricConfig::default()
+        })
+        .context("can't start the workers")?;
 
         let withheld = args.withheld.iter().fold(0, |all, bits| all | bits);
         let mut servers = Vec::with_capacity(args.ports.len());

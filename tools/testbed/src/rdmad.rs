@@ -66,6 +66,9 @@ pub struct DeviceOptions {
     /// Worker threads of a daemon
     #[arg(long, value_name = "N")]
     pub workers: Option<u32>,
+    /// How long a daemon looks at a queue after its last work
+    #[arg(long, value_name = "MICROSECONDS")]
+    pub poll: Option<u32>,
     /// The daemon's program, if not the one built here
     #[arg(long, value_name = "FILE")]
     pub daemon: Option<PathBuf>,
@@ -323,6 +326,7 @@ fn arguments(options: &DeviceOptions, daemon: usize) -> Vec<String> {
         ("--uplink", options.uplink.clone().filter(|_| first)),
         ("--faults", options.faults.clone().filter(|_| first)),
         ("--workers", options.workers.map(|count| count.to_string())),
+        ("--poll", options.poll.map(|time| time.to_string())),
     ];
     let single = single
         .into_iter()
@@ -379,11 +383,12 @@ mod tests {
             withhold: vec!["a".into(), "b".into()],
             faults: Some("drop=0.1,seed=7".into()),
             workers: Some(2),
+            poll: Some(50),
             ..DeviceOptions::default()
         };
         assert_eq!(
             arguments(&options, 0).join(" "),
-            "--path wire --faults drop=0.1,seed=7 --workers 2 --withhold a --withhold b"
+            "--path wire --faults drop=0.1,seed=7 --workers 2 --poll 50 --withhold a --withhold b"
         );
         assert!(arguments(&DeviceOptions::default(), 0).is_empty());
     }

@@ -62,6 +62,9 @@ pub struct Options {
     /// Processors of each virtual machine; by default as many as let both of them and the daemon run at once
     #[arg(long, value_name = "N")]
     pub smp: Option<usize>,
+    /// How long daemons look at a queue after its last work (`virtio-rdmad --poll`)
+    #[arg(long, value_name = "MICROSECONDS")]
+    pub poll: Option<u32>,
     /// Where logs of what failed go; emptied first
     #[arg(long, value_name = "DIR", default_value = "build/bench")]
     pub logs: PathBuf,
@@ -80,6 +83,11 @@ pub fn run(options: &Options) -> Result<Report> {
     let mut report = Report::default();
     let wanted = |part| options.only.is_empty() || options.only.contains(&part);
     note_machine(&mut report, &mut progress, cores);
+    if let Some(poll) = options.poll {
+        let note = format!("Daemons look at a queue for {poll} µs after its last work.");
+        progress.note(&note);
+        report.notes.push(note);
+    }
     if wanted(Part::Host) {
         progress.part("host");
         report.extend(host::run(&host::Options {
@@ -180,6 +188,9 @@ fn bed(part: Part, options: &Options, cores: usize) -> Bed<'static> {
     };
     let mut machines = words(machines);
     machines.extend(["--smp".into(), smp.to_string()]);
+    if let Some(poll) = options.poll {
+        machines.extend(["--poll".into(), poll.to_string()]);
+    }
     let mut arguments = [words("vm --stream"), words(arguments)].concat();
     let mut option = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
     option("--configuration", name.to_owned());

@@ -22,7 +22,7 @@ use crate::counters::{Counter, Counters};
 use crate::cq::Cq;
 use crate::error::Result;
 use crate::event::{EventQueues, Source};
-use crate::fabric::{Exclusive, Fabric, ReadySet, Shared};
+use crate::fabric::{Exclusive, Fabric, ReadySet, Shared, Watch};
 use crate::gid::GidTable;
 use crate::memory::MrTable;
 use crate::multicast::Groups;
@@ -355,9 +355,14 @@ impl Device {
         !self.ready_qps.is_empty() || !self.ready_tasks.is_empty() || !self.ready_cqs.is_empty()
     }
 
-    /// Gives one object of each kind its turn, if it wants one. Returns whether any did. Called by workers; calls
-    /// `more` before a turn if there is work for another worker.
-    pub(crate) fn serve(self: &Arc<Self>, more: impl FnOnce()) -> bool {
+    /// Whether QP `qpn` has work that was not looked at yet; true too if it is gone.
+    pub(crate) fn has_posted(&self, qpn: u32) -> bool {
+        self.qps.with(qpn, |qp| qp.has_posted(self)) != Some(false)
+    }
+
+    /// Gives one object of each kind its turn, if it wants one. Returns whether any did. Called by workers, each with what it
+    /// watches; calls `more` before a turn if there is work for another worker.
+    pub(crate) fn serve(self: &Arc<Self>, watch: &Watch, more: impl FnOnce()) -> bool {
         let mut worked = false;
         if let Some(task) = self.ready_tasks.take() {
             worked = true;
@@ -375,7 +380,7 @@ impl Device {
                 more();
             }
             if let Some(qp) = self.qps.get(qpn) {
-                qp.serve(self);
+                qp.serve(self, watch);
             }
         }
         worked

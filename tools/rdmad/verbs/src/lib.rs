@@ -47,6 +47,6 @@ mod wqe;
 
 pub use config::{DeviceConfig, Limits};
 pub use device::Device;
-pub use fabric::{Clock, Fabric, PathPolicy};
+pub use fabric::{Clock, Fabric, FabricConfig, PathPolicy};
 pub use status::{DataPath, DeviceStatus, QpStatus};
 pub use transport::Virtqueues;

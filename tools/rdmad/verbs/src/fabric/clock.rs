@@ -21,6 +21,12 @@ enum Kind {
     },
 }
 
+impl Default for Clock {
+    fn default() -> Self {
+        Self::system()
+    }
+}
+
 impl Clock {
     /// The clock of the system.
     pub fn system() -> Self {

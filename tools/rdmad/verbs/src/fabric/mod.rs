@@ -9,6 +9,7 @@ mod ready;
 mod sleep;
 mod sync;
 mod timer;
+mod watch;
 mod worker;
 
 use std::io;
@@ -26,6 +27,7 @@ use self::quiesce::Quiesce;
 pub(crate) use self::ready::ReadySet;
 use self::sleep::Sleep;
 pub(crate) use self::timer::Timers;
+pub(crate) use self::watch::{Watch, Watched};
 pub(crate) use self::worker::shard;
 use crate::Device;
 
@@ -40,6 +42,20 @@ pub enum PathPolicy {
     Direct,
     /// By packets, as with any other peer.
     Wire,
+}
+
+/// How a [`Fabric`] works.
+#[derive(Clone, Debug, Default)]
+pub struct FabricConfig {
+    /// Threads that serve; by default as many as there are CPUs less one, but from one to four.
+    pub workers: Option<usize>,
+    /// How QPs of the process exchange data.
+    pub path: PathPolicy,
+    /// How long a worker goes on looking at a queue that ran dry instead of asking for a doorbell. It does not sleep
+    /// meanwhile. Only by the clock of the system.
+    pub poll: Duration,
+    /// The clock that timers and rate limits go by.
+    pub clock: Clock,
 }
 
 /// The devices of a process and the threads that serve them. Dropping it ends the threads.
@@ -57,6 +73,7 @@ pub(crate) struct Shared {
     direct: AtomicBool,
     stopped: AtomicBool,
     workers: usize,
+    poll: Duration,
     pub(crate) clock: Clock,
     pub(crate) timers: Timers,
     pub(crate) quiesce: Quiesce,
@@ -64,13 +81,14 @@ pub(crate) struct Shared {
 }
 
 impl Fabric {
-    /// Starts `workers` threads, by default as many as there are CPUs less one, but from one to four.
-    pub fn new(workers: Option<usize>, path: PathPolicy) -> io::Result<Self> {
-        Self::with_clock(workers, path, Clock::system())
-    }
-
-    /// The same by another clock.
-    pub fn with_clock(workers: Option<usize>, path: PathPolicy, clock: Clock) -> io::Result<Self> {
+    /// Starts the threads.
+    pub fn new(config: FabricConfig) -> io::Result<Self> {
+        let FabricConfig {
+            workers,
+            path,
+            poll,
+            clock,
+        } = config;
         let workers = workers.unwrap_or_else(|| {
             let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
             cpus.saturating_sub(1).min(MAX_DEFAULT_WORKERS)
@@ -82,6 +100,10 @@ impl Fabric {
             direct: AtomicBool::new(path == PathPolicy::Direct),
             stopped: AtomicBool::new(false),
             workers,
+            poll: match clock.stands_still() {
+                true => Duration::ZERO,
+                false => poll,
+            },
             timers: Timers::new(clock.now()),
             clock,
             quiesce: Quiesce::new(workers),
@@ -203,7 +225,8 @@ impl Shared {
             let now = self.clock.now();
             self.timers.next().is_some_and(|deadline| deadline <= now)
         };
-        self.sleep.sleepers() == self.workers && !self.busy() && !due()
+        self.sleep
+            .all_sleep(self.workers, || !self.busy() && !due())
     }
 
     /// Something is ready to be served.

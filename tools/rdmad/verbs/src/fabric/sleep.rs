@@ -47,9 +47,12 @@ impl Sleep {
         }
     }
 
-    /// Threads that sleep, or were woken and do not run yet.
-    pub(crate) fn sleepers(&self) -> usize {
-        self.sleepers.load(Ordering::SeqCst)
+    /// Whether so many threads sleep, or were woken and do not run yet, and `idle` is true. None of them runs before `idle` has
+    /// returned.
+    pub(crate) fn all_sleep(&self, threads: usize, idle: impl FnOnce() -> bool) -> bool {
+        // Who is about to sleep and finds work instead holds the lock until it is no sleeper any more.
+        let _guard = self.lock.lock();
+        self.sleepers.load(Ordering::SeqCst) == threads && idle()
     }
 
     /// Wakes all workers.

@@ -3,9 +3,10 @@
 //! What a worker thread does: turns of ready objects, one device after the other.
 
 use std::cell::Cell;
+use std::hint::spin_loop;
 use std::sync::atomic::Ordering;
 
-use super::Shared;
+use super::{Shared, Watch, Watched};
 
 /// Expired deadlines that are looked at before other work goes on.
 const TIMERS_A_ROUND: usize = 64;
@@ -31,15 +32,21 @@ pub(crate) fn shard() -> usize {
 /// Serves until the fabric stops.
 pub(super) fn run(shared: &Shared, worker: usize) {
     WORKER.set(worker + 1);
+    let watch = Watch::new(shared.poll);
     // Workers start at different devices.
     let mut first = worker;
     while !shared.stopped.load(Ordering::SeqCst) {
         shared.expire();
-        if !shared.round(worker, first) {
+        let worked = shared.round(worker, first, &watch);
+        // Also when there is other work, since nobody else may know of what is watched.
+        let watching = shared.look(worker, &watch);
+        if !worked && !watching {
             shared.sleep.sleep(
                 || shared.busy() || shared.stopped.load(Ordering::SeqCst),
                 || shared.clock.alarm(shared.timers.next()?),
             );
+        } else if !worked {
+            spin_loop();
         }
         first = first.wrapping_add(1);
     }
@@ -47,17 +54,40 @@ pub(super) fn run(shared: &Shared, worker: usize) {
 
 impl Shared {
     /// Gives each device one turn, beginning with number `first`. Returns whether there was anything to do.
-    fn round(&self, worker: usize, first: usize) -> bool {
+    fn round(&self, worker: usize, first: usize, watch: &Watch) -> bool {
         let devices = self.devices.load();
         let mut worked = false;
         for index in 0..devices.len() {
             let device = &devices[first.wrapping_add(index) % devices.len()];
             if device.is_ready() {
                 let _turn = self.quiesce.begin(worker);
-                worked |= device.serve(|| self.sleep.wake());
+                worked |= device.serve(watch, || self.sleep.wake());
             }
         }
         worked
+    }
+
+    /// Looks at what is watched. Returns whether there was anything to look at.
+    fn look(&self, worker: usize, watch: &Watch) -> bool {
+        if watch.is_empty() {
+            return false;
+        }
+        let devices = self.devices.load();
+        let device = |qp: Watched| {
+            let at = devices.binary_search_by_key(&qp.port, |device| device.port());
+            at.ok().map(|at| &devices[at])
+        };
+        let _turn = self.quiesce.begin(worker);
+        watch.look(
+            self.clock.now(),
+            |qp| device(qp).is_none_or(|device| device.has_posted(qp.qpn)),
+            |qp| {
+                if let Some(device) = device(qp) {
+                    device.qp_ready(qp.qpn);
+                }
+            },
+        );
+        true
     }
 
     /// Marks the QPs whose deadline is over.

@@ -3,6 +3,7 @@
 //! A QP's turn.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use dma::DmaView;
 use roce::Pause;
@@ -10,6 +11,8 @@ use virtio_rdma_abi::ib::{AsyncEvent, QpState, WcStatus};
 
 use super::{Qp, RecvTurn, Responder, SendSide, SendTurn};
 use crate::direct::{Route, Step, Target, Transfer};
+use crate::fabric::{Watch, Watched};
+use crate::memory::RingView;
 use crate::wire::{RecvEnv, SendEnv};
 use crate::Device;
 
@@ -53,8 +56,8 @@ impl Outcome {
 
 impl Qp {
     /// Gives the QP a turn, unless another worker is at it; then that one gives it another.
-    pub(crate) fn serve(&self, device: &Device) {
-        let Some((outcome, again)) = self.serving.run(|| self.turn(device)) else {
+    pub(crate) fn serve(&self, device: &Device, watch: &Watch) {
+        let Some((outcome, again)) = self.serving.run(|| self.turn(device, watch)) else {
             return;
         };
         match outcome {
@@ -76,12 +79,20 @@ impl Qp {
             let view = device.space.enter();
             let mut side = self.send.lock();
             if self.state() == Some(QpState::Rts) {
-                self.send(device, &view, &mut side);
+                self.send(device, &view, &mut side, &Watch::new(Duration::ZERO));
             }
         });
     }
 
-    fn turn(&self, device: &Device) -> Outcome {
+    /// Whether there are WQEs that were not looked at yet. Not while another worker is at them.
+    pub(crate) fn has_posted(&self, device: &Device) -> bool {
+        self.send.try_lock().is_some_and(|side| {
+            let view = device.space.enter();
+            side.queue.available(&RingView::new(&self.sq, &view)) > 0
+        })
+    }
+
+    fn turn(&self, device: &Device, watch: &Watch) -> Outcome {
         let view = device.space.enter();
         // Answers go first: the peer waits for them.
         let mut outcome = self.answer(device, &view);
@@ -92,7 +103,7 @@ impl Qp {
         }
         match self.state() {
             Some(QpState::Rts | QpState::Sqd) => {
-                outcome = outcome.and(self.send(device, &view, &mut side))
+                outcome = outcome.and(self.send(device, &view, &mut side, watch))
             }
             Some(QpState::Err | QpState::Sqe) => {}
             _ => return outcome,
@@ -141,7 +152,7 @@ impl Qp {
     }
 
     /// Executes work of the SQ.
-    fn send(&self, device: &Device, view: &DmaView, side: &mut SendSide) -> Outcome {
+    fn send(&self, device: &Device, view: &DmaView, side: &mut SendSide, watch: &Watch) -> Outcome {
         let turn = SendTurn::new(self, device, view);
         let mut budget = BUDGET;
         loop {
@@ -169,9 +180,18 @@ impl Qp {
                 Progress::Empty => {
                     turn.completions.deliver();
                     self.report_drained(device, side, state);
-                    return Outcome::more(
-                        state == QpState::Rts && side.queue.enable_doorbell(&turn.ring),
-                    );
+                    if state != QpState::Rts {
+                        return Outcome::Idle;
+                    }
+                    let watched = Watched {
+                        port: device.port(),
+                        qpn: self.number,
+                    };
+                    // Who had work is likely to have more soon.
+                    if watch.admit(watched, turn.now, budget < BUDGET) {
+                        return Outcome::Idle;
+                    }
+                    return Outcome::more(side.queue.enable_doorbell(&turn.ring));
                 }
                 Progress::Broken => {
                     side.broken = true;

@@ -12,6 +12,7 @@ mod draining;
 mod errors;
 mod events;
 mod hostile;
+mod polling;
 mod registration;
 mod registration_again;
 mod resize;

@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use verbs::{Fabric, Limits, PathPolicy};
+use verbs::{Fabric, FabricConfig, Limits, PathPolicy};
 use vswitch::{Config, PortConfig, Switch};
 
 use super::{mac, Vm};
@@ -25,7 +25,12 @@ impl Daemon {
         path: PathPolicy,
         mut config: Config,
     ) -> Self {
-        let fabric = Fabric::new(Some(workers), path).expect("threads");
+        let fabric = Fabric::new(FabricConfig {
+            workers: Some(workers),
+            path,
+            ..FabricConfig::default()
+        })
+        .expect("threads");
         config.ports = vms
             .clone()
             .map(|n| PortConfig {

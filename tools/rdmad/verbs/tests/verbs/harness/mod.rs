@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use dma::DmaSpace;
 use roce::FramePort;
-use verbs::{Clock, Device, DeviceConfig, Fabric, Limits, PathPolicy, Virtqueues};
+use verbs::{Device, DeviceConfig, Fabric, FabricConfig, Limits, PathPolicy, Virtqueues};
 use virtio_rdma_abi::config::{F_RESIZE_CQ, F_RING_ADDR, F_SRQ};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::{Event, EventKind};
@@ -151,12 +151,18 @@ impl World {
     }
 
     pub fn with_limits(vms: usize, path: PathPolicy, limits: Limits) -> Self {
-        Self::with_clock(vms, path, limits, Clock::system())
+        let config = FabricConfig {
+            path,
+            ..FabricConfig::default()
+        };
+        Self::with_config(vms, config, limits)
     }
 
-    pub fn with_clock(vms: usize, path: PathPolicy, limits: Limits, clock: Clock) -> Self {
+    /// The fabric has two workers unless told otherwise.
+    pub fn with_config(vms: usize, mut config: FabricConfig, limits: Limits) -> Self {
         let net = Arc::new(Net::default());
-        let fabric = Fabric::with_clock(Some(2), path, clock).unwrap();
+        config.workers.get_or_insert(2);
+        let fabric = Fabric::new(config).unwrap();
         let vms = (1..=vms)
             .map(|n| {
                 let port = net.port(mac(n));

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use verbs::{Clock, DataPath, Limits, PathPolicy, QpStatus};
+use verbs::{Clock, DataPath, FabricConfig, Limits, PathPolicy, QpStatus};
 use virtio_rdma_abi::config::{
     RateLimitConfig, F_COUNTERS, F_RATE_LIMIT, RATE_LIMIT_CONFIG_OFFSET,
 };
@@ -27,7 +27,12 @@ const MESSAGE: u32 = 8192;
 const DEPTH: u64 = 32;
 
 fn world(vms: usize, path: PathPolicy, clock: Clock) -> World {
-    let world = World::with_clock(vms, path, Limits::default(), clock);
+    let config = FabricConfig {
+        path,
+        clock,
+        ..FabricConfig::default()
+    };
+    let world = World::with_config(vms, config, Limits::default());
     for vm in &world.vms {
         vm.negotiate(&[F_RATE_LIMIT, F_COUNTERS]);
     }
