@@ -98,6 +98,14 @@ pub struct Latency {
     pub percentile_999: f64,
 }
 
+/// Whether a program says that it could not find out how fast the clock of its processor is, as happens on a busy machine: it
+/// has no figures then, or none that make sense.
+pub fn lacks_clock(printed: &str) -> bool {
+    ["Correlation coefficient", "Can't produce a report"]
+        .iter()
+        .any(|complaint| printed.contains(complaint))
+}
+
 /// Reads the table of a bandwidth program.
 pub fn bandwidth(printed: &str, size: u64) -> Result<Bandwidth> {
     let [bytes, iterations, _, mebibytes, millions] = row(
@@ -227,6 +235,14 @@ mod tests {
         }
         assert!(bandwidth(BANDWIDTH, 4096).is_err());
         assert!(latency(BANDWIDTH, 65536).is_err());
+    }
+
+    #[test]
+    fn a_program_says_when_it_has_no_clock() {
+        let complaint = "Correlation coefficient r^2: 0.807042 < 0.9\n";
+        assert!(lacks_clock(&format!("{complaint}{LATENCY}")));
+        assert!(lacks_clock("Can't produce a report\n"));
+        assert!(!lacks_clock(LATENCY));
     }
 
     #[test]
