@@ -8,21 +8,17 @@ use std::hint::spin_loop;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 use clap::Args;
 use dma::{DmaSpace, PAGE_SIZE};
 
-use crate::device::own_time;
+use crate::device::rate;
 use crate::figure::{Key, Report};
 
 /// The message sizes that are copied: every power of two, as perftest has them.
 const SIZES: RangeInclusive<u32> = 1..=23;
-/// Processor time of each sample.
-const SPAN: Duration = Duration::from_millis(50);
-/// Bytes that are copied between two looks at the clock, at least.
-const STRIDE: usize = 1 << 20;
 /// What copying is called.
 pub const MEMCPY: &str = "memcpy, one thread";
 /// The same page by page, of messages whose pages lie apart, as those of a process do that was given them one by one.
@@ -65,7 +61,7 @@ fn copy_rate(size: u64) -> f64 {
     let length = size as usize;
     let from = source.slice(0, length).expect("memory");
     let to = target.slice_mut(0, length).expect("memory");
-    rate(length, || {
+    rate(size, || {
         from.copy_to(&to);
     })
 }
@@ -83,7 +79,7 @@ fn pagewise_copy_rate(size: u64) -> f64 {
             (from, to)
         })
         .collect();
-    rate(size as usize, || {
+    rate(size, || {
         for (from, to) in &pages {
             from.copy_to(to);
         }
@@ -92,24 +88,6 @@ fn pagewise_copy_rate(size: u64) -> f64 {
 
 fn memory(size: u64) -> DmaSpace {
     DmaSpace::anonymous(0, size.next_multiple_of(PAGE_SIZE))
-}
-
-/// MB/s of processor time at which `copy` copies `length` bytes.
-fn rate(length: usize, copy: impl Fn()) -> f64 {
-    let copies = STRIDE.div_ceil(length);
-    let pass = || (0..copies).for_each(|_| copy());
-    // Memory comes with the first access.
-    pass();
-    let began = own_time();
-    let mut bytes = 0;
-    loop {
-        pass();
-        bytes += copies * length;
-        let time = own_time() - began;
-        if time >= SPAN {
-            return bytes as f64 / time.as_secs_f64() / 1e6;
-        }
-    }
 }
 
 /// µs until a store is seen by a spinning thread and its answer is seen here.

@@ -26,6 +26,29 @@ pub fn own_time() -> Duration {
     Duration::try_from(time).expect("a time since the thread began")
 }
 
+/// Processor time of a sample of [`rate`].
+const SPAN: Duration = Duration::from_millis(60);
+/// Bytes between two looks at the clock, at least.
+const STRIDE: u64 = 4 << 20;
+
+/// MB/s of this thread's processor time at which `pass` treats `bytes`.
+pub fn rate(bytes: u64, mut pass: impl FnMut()) -> f64 {
+    // Memory comes with the first access.
+    pass();
+    let began = own_time();
+    let mut done = 0;
+    loop {
+        for _ in 0..STRIDE.div_ceil(bytes) {
+            pass();
+            done += bytes;
+        }
+        let time = own_time() - began;
+        if time >= SPAN {
+            return done as f64 / time.as_secs_f64() / 1e6;
+        }
+    }
+}
+
 /// What a thread has consumed, if it is one of the device's. It may be gone.
 fn consumed(thread: &Path) -> Option<Duration> {
     let name = fs::read_to_string(thread.join("comm")).ok()?;

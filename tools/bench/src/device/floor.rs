@@ -4,17 +4,12 @@
 //! a CRC32 of each packet's worth.
 
 use std::hint::black_box;
-use std::time::Duration;
 
 use dma::{DmaSlice, DmaSpace, PAGE_SIZE};
 
-use super::cpu::own_time;
+use super::cpu;
 use super::load::area;
 
-/// Processor time of a sample.
-const SPAN: Duration = Duration::from_millis(60);
-/// Bytes that are copied between two looks at the clock, at least.
-const STRIDE: u64 = 4 << 20;
 /// Payload of a packet.
 const PACKET: usize = 4096;
 
@@ -45,23 +40,9 @@ fn rate(size: u32, mut step: impl FnMut(u64, DmaSlice<'_>)) -> f64 {
     let len = area(size);
     let memory = DmaSpace::anonymous(0, len.next_multiple_of(PAGE_SIZE));
     let memory = memory.enter();
-    let mut pass = || {
+    cpu::rate(len, || {
         for at in (0..len).step_by(size as usize) {
             step(at, memory.slice(at, size as usize).expect("memory"));
         }
-    };
-    // Memory comes with the first access.
-    pass();
-    let began = own_time();
-    let mut bytes = 0;
-    loop {
-        for _ in 0..STRIDE.div_ceil(len) {
-            pass();
-            bytes += len;
-        }
-        let time = own_time() - began;
-        if time >= SPAN {
-            return bytes as f64 / time.as_secs_f64() / 1e6;
-        }
-    }
+    })
 }

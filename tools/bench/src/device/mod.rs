@@ -23,7 +23,7 @@ use virtio_rdma_abi::ib::WrOpcode;
 use crate::figure::{Key, Report};
 use load::{Load, Pages, Way};
 
-pub use cpu::own_time;
+pub use cpu::rate;
 
 /// The played drivers bring rings of their own along.
 const MODE: harness::Mode = harness::Mode::OwnRings;

@@ -82,12 +82,7 @@ pub fn run(options: &Options) -> Result<Report> {
     let mut logs = Logs::new(&options.logs)?;
     let mut report = Report::default();
     let wanted = |part| options.only.is_empty() || options.only.contains(&part);
-    note_machine(&mut report, &mut progress, cores);
-    if let Some(poll) = options.poll {
-        let note = format!("Daemons look at a queue for {poll} µs after its last work.");
-        progress.note(&note);
-        report.notes.push(note);
-    }
+    note_conditions(&mut report, &mut progress, cores, options);
     if wanted(Part::Host) {
         progress.part("host");
         report.extend(host::run(&host::Options {
@@ -112,8 +107,8 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// Says what a reader must know of the machine.
-fn note_machine(report: &mut Report, progress: &mut Progress, cores: usize) {
+/// Says what a reader must know of the machine and the daemons.
+fn note_conditions(report: &mut Report, progress: &mut Progress, cores: usize, options: &Options) {
     let model = fs::read_to_string("/proc/cpuinfo")
         .ok()
         .and_then(|text| {
@@ -130,6 +125,11 @@ fn note_machine(report: &mut Report, progress: &mut Progress, cores: usize) {
         notes.push(format!(
             "{cores} processors are fewer than two polling machines and the daemon keep busy. Bandwidth is measured with \
              a passive target; where both sides poll, latency is a time of the host's scheduler."
+        ));
+    }
+    if let Some(poll) = options.poll {
+        notes.push(format!(
+            "Daemons look at a queue for {poll} µs after its last work."
         ));
     }
     for note in notes {

@@ -180,7 +180,7 @@ impl Link {
         if matches!(self.socket, Socket::Udp(_)) && self.waits == Waits::No {
             let sent = self.enqueue(frame, patient, now);
             if self.backlog.len() == udp::RUN {
-                self.dropped += self.send_waiting(now);
+                self.send_waiting(now);
             }
             return sent;
         }
@@ -243,12 +243,11 @@ impl Link {
 
     /// Sends what waits, as far as there is room. Returns how many frames nobody took since the last call.
     pub(crate) fn retry(&mut self, now: Instant) -> usize {
-        let dropped = self.send_waiting(now);
-        mem::take(&mut self.dropped) + dropped
+        self.send_waiting(now);
+        mem::take(&mut self.dropped)
     }
 
-    fn send_waiting(&mut self, now: Instant) -> usize {
-        let mut dropped = 0;
+    fn send_waiting(&mut self, now: Instant) {
         while !self.backlog.is_empty() {
             let gone = match self.socket.send_first(&self.backlog) {
                 Ok(sent) => {
@@ -258,7 +257,7 @@ impl Link {
                 }
                 Err(error) => match self.waits_after(error) {
                     Waits::No => {
-                        dropped += 1;
+                        self.dropped += 1;
                         1
                     }
                     waits => {
@@ -273,10 +272,9 @@ impl Link {
             self.waits = Waits::No;
         } else if now.duration_since(self.waiting) > STALL {
             self.stalled = true;
-            dropped += self.backlog.len().saturating_sub(BACKLOG);
+            self.dropped += self.backlog.len().saturating_sub(BACKLOG);
             self.backlog.truncate(BACKLOG);
         }
-        dropped
     }
 
     /// What has to happen before [`retry`](Self::retry).
@@ -301,8 +299,7 @@ impl Socket {
             Self::Unix(peer) => return peer.send(frame),
             Self::Tap(file) => return rustix::io::write(file, frame).map(drop),
         };
-        sent.map(drop)
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        sent.map(drop).map_err(errno)
     }
 }
 
@@ -350,6 +347,11 @@ fn remove_stale(path: &Path) -> io::Result<()> {
             "the socket is in use",
         )),
     }
+}
+
+/// What an operation on a socket failed with.
+pub(crate) fn errno(error: impl Into<io::Error>) -> Errno {
+    Errno::from_io_error(&error.into()).unwrap_or(Errno::IO)
 }
 
 /// Asks for large buffers, best effort: beyond the limit of the host if the daemon may.

@@ -7,14 +7,13 @@
 //! datagrams, 10 by default, so that both sides would have to be woken for every ten. Either way epoll tells when there
 //! is room again.
 
-use std::io;
 use std::os::unix::net::UnixDatagram;
 
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use crate::link::DatagramPath;
+use crate::link::{errno, DatagramPath};
 
 /// The socket, and where its peer is.
 #[derive(Debug)]
@@ -76,8 +75,4 @@ impl AsFd for Peer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-fn errno(error: io::Error) -> Errno {
-    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }

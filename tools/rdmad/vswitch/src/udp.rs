@@ -20,6 +20,8 @@ use roce::Frame;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 
+use crate::link::errno;
+
 /// Datagrams that a kernel makes of one call at most: `UDP_MAX_SEGMENTS` of those that allow the fewest.
 pub(crate) const RUN: usize = 64;
 /// Bytes that they have at most: what an IPv4 packet holds beside the headers of IP and UDP.
@@ -86,9 +88,7 @@ impl Udp {
 
     /// Sends a frame by itself.
     pub(crate) fn send_one(&self, frame: &[u8]) -> Result<(), Errno> {
-        let sent = self.socket.send(frame);
-        sent.map(drop)
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        self.socket.send(frame).map(drop).map_err(errno)
     }
 
     /// How many frames leave with the first: those of the same length, and then one that is shorter.
@@ -168,10 +168,6 @@ impl AsFd for Udp {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
-}
-
-fn errno(error: nix::Error) -> Errno {
-    Errno::from_raw_os_error(error as i32)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 
 use common::*;
@@ -200,15 +200,17 @@ fn a_flood_for_an_engine_is_dropped_and_counted() {
     assert_eq!(port.sent + port.dropped + uplink.dropped, flood);
 }
 
+/// An address whose port is free now.
+fn free_address() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.local_addr().unwrap()
+}
+
 #[test]
 fn udp_uplink() {
     let far = UdpSocket::bind("127.0.0.1:0").unwrap();
     far.set_read_timeout(Some(PATIENCE)).unwrap();
-    // A port that is free now.
-    let bind = UdpSocket::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let bind = free_address();
     let peer = far.local_addr().unwrap();
     let rig = Rig::with(1, 0, |config| {
         config.uplinks.push(Uplink::Udp { bind, peer })
@@ -227,11 +229,7 @@ fn udp_uplink() {
 
 /// Two switches that UDP joins, the second with [`OUTSIDE`] for its machine.
 fn udp_pair() -> [Rig; 2] {
-    let free = || {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.local_addr().unwrap()
-    };
-    let (one, two) = (free(), free());
+    let (one, two) = (free_address(), free_address());
     [(mac(0), one, two), (OUTSIDE, two, one)].map(|(mac, bind, peer)| {
         Rig::with(1, 0, |config| {
             config.ports[0].mac = mac;

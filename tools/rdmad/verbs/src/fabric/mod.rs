@@ -27,12 +27,15 @@ use self::quiesce::Quiesce;
 pub(crate) use self::ready::ReadySet;
 use self::sleep::Sleep;
 pub(crate) use self::timer::Timers;
-pub(crate) use self::watch::{Watch, Watched};
+pub(crate) use self::watch::Watch;
 pub(crate) use self::worker::shard;
 use crate::Device;
 
 /// Workers unless told otherwise: CPUs are left to the VMs.
 const MAX_DEFAULT_WORKERS: usize = 4;
+
+/// A QP of the fabric: port and QPN.
+pub(crate) type QpKey = (u32, u32);
 
 /// How two QPs of one process exchange data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,8 +8,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-/// A QP of the fabric: port and QPN.
-pub(crate) type TimerKey = (u32, u32);
+use super::QpKey;
 
 /// No deadline.
 const NEVER: u64 = u64::MAX;
@@ -20,7 +19,7 @@ pub(crate) struct Timers {
     start: Instant,
     /// The first deadline in nanoseconds since `start`, so that workers see without the lock that nothing is due.
     first: AtomicU64,
-    deadlines: Mutex<BTreeSet<(Instant, TimerKey)>>,
+    deadlines: Mutex<BTreeSet<(Instant, QpKey)>>,
 }
 
 impl Timers {
@@ -34,7 +33,7 @@ impl Timers {
     }
 
     /// Replaces a QP's deadline `old` by `new`. Returns whether `new` is now the first of all.
-    pub(crate) fn change(&self, key: TimerKey, old: Option<Instant>, new: Option<Instant>) -> bool {
+    pub(crate) fn change(&self, key: QpKey, old: Option<Instant>, new: Option<Instant>) -> bool {
         let mut deadlines = self.deadlines.lock();
         if let Some(old) = old {
             deadlines.remove(&(old, key));
@@ -47,7 +46,7 @@ impl Timers {
     }
 
     /// Takes out one QP whose deadline is over.
-    pub(crate) fn expired(&self, now: Instant) -> Option<TimerKey> {
+    pub(crate) fn expired(&self, now: Instant) -> Option<QpKey> {
         if self.nanos(now) < self.first.load(Ordering::Relaxed) {
             return None;
         }
@@ -65,7 +64,7 @@ impl Timers {
         self.deadlines.lock().first().map(|(deadline, _)| *deadline)
     }
 
-    fn note_first(&self, deadlines: &BTreeSet<(Instant, TimerKey)>) {
+    fn note_first(&self, deadlines: &BTreeSet<(Instant, QpKey)>) {
         let first = deadlines
             .first()
             .map_or(NEVER, |(first, _)| self.nanos(*first));

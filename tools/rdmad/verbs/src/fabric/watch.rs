@@ -12,6 +12,8 @@
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
+use super::QpKey;
+
 /// QPs that a worker watches at a time.
 const SEATS: usize = 8;
 /// A worker that did not look for so long was kept from its processor.
@@ -19,19 +21,12 @@ const ABSENCE: Duration = Duration::from_micros(500);
 /// How long it watches nothing then.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A QP by its port and number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Watched {
-    pub port: u32,
-    pub qpn: u32,
-}
-
 /// What a worker watches.
 #[derive(Debug)]
 pub(crate) struct Watch {
     patience: Duration,
     /// The QPs, each with the time until when it is watched.
-    seats: RefCell<Vec<(Watched, Instant)>>,
+    seats: RefCell<Vec<(QpKey, Instant)>>,
     /// When it looked last, while there is something to watch.
     looked: Cell<Option<Instant>>,
     /// Until when nothing is watched.
@@ -51,8 +46,8 @@ impl Watch {
 
     /// Watches a QP whose turn that began at `now` ends, if it is watched already or did some work in that turn, `worked`, and
     /// there is a seat. Then the QP need not ask for a doorbell.
-    pub(crate) fn admit(&self, qp: Watched, now: Instant, worked: bool) -> bool {
-        if self.patience.is_zero() || self.pause.get().is_some_and(|end| now < end) {
+    pub(crate) fn admit(&self, qp: QpKey, now: Instant, worked: bool) -> bool {
+        if self.patience.is_zero() || self.is_paused(now) {
             return false;
         }
         let mut seats = self.seats.borrow_mut();
@@ -74,17 +69,12 @@ impl Watch {
 
     /// Looks at all of them: `posted` tells whether a QP has work. Those that have, and those whose time is over, are not watched
     /// any more and passed to `ready`: they have a turn, after which they are watched again or ask for a doorbell.
-    pub(crate) fn look(
-        &self,
-        now: Instant,
-        posted: impl Fn(Watched) -> bool,
-        ready: impl Fn(Watched),
-    ) {
+    pub(crate) fn look(&self, now: Instant, posted: impl Fn(QpKey) -> bool, ready: impl Fn(QpKey)) {
         let absent = |last: Instant| now.saturating_duration_since(last) > ABSENCE;
         if self.looked.replace(Some(now)).is_some_and(absent) {
             self.pause.set(Some(now + PAUSE));
         }
-        let paused = self.pause.get().is_some_and(|end| now < end);
+        let paused = self.is_paused(now);
         let mut seats = self.seats.borrow_mut();
         seats.retain(|&(qp, until)| {
             let stays = !paused && now < until && !posted(qp);
@@ -97,6 +87,10 @@ impl Watch {
             self.looked.set(None);
         }
     }
+
+    fn is_paused(&self, now: Instant) -> bool {
+        self.pause.get().is_some_and(|end| now < end)
+    }
 }
 
 #[cfg(test)]
@@ -105,8 +99,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_micros(50);
 
-    const fn qp(qpn: u32) -> Watched {
-        Watched { port: 1, qpn }
+    const fn qp(qpn: u32) -> QpKey {
+        (1, qpn)
     }
 
     /// The QPs that a look at `watch` makes ready, of which those in `posted` have work.
@@ -114,8 +108,8 @@ mod tests {
         let ready = RefCell::new(Vec::new());
         watch.look(
             now,
-            |qp| posted.contains(&qp.qpn),
-            |qp| ready.borrow_mut().push(qp.qpn),
+            |(_, qpn)| posted.contains(&qpn),
+            |(_, qpn)| ready.borrow_mut().push(qpn),
         );
         ready.into_inner()
     }

@@ -5,8 +5,10 @@
 use std::cell::Cell;
 use std::hint::spin_loop;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
-use super::{Shared, Watch, Watched};
+use super::{Shared, Watch};
+use crate::Device;
 
 /// Expired deadlines that are looked at before other work goes on.
 const TIMERS_A_ROUND: usize = 64;
@@ -73,17 +75,13 @@ impl Shared {
             return false;
         }
         let devices = self.devices.load();
-        let device = |qp: Watched| {
-            let at = devices.binary_search_by_key(&qp.port, |device| device.port());
-            at.ok().map(|at| &devices[at])
-        };
         let _turn = self.quiesce.begin(worker);
         watch.look(
             self.clock.now(),
-            |qp| device(qp).is_none_or(|device| device.has_posted(qp.qpn)),
-            |qp| {
-                if let Some(device) = device(qp) {
-                    device.qp_ready(qp.qpn);
+            |(port, qpn)| find(&devices, port).is_none_or(|device| device.has_posted(qpn)),
+            |(port, qpn)| {
+                if let Some(device) = find(&devices, port) {
+                    device.qp_ready(qpn);
                 }
             },
         );
@@ -98,8 +96,8 @@ impl Shared {
             let Some((port, qpn)) = self.timers.expired(now) else {
                 break;
             };
-            if let Ok(index) = devices.binary_search_by_key(&port, |device| device.port()) {
-                devices[index].timer_expired(qpn);
+            if let Some(device) = find(&devices, port) {
+                device.timer_expired(qpn);
             }
         }
     }
@@ -107,4 +105,10 @@ impl Shared {
     pub(super) fn busy(&self) -> bool {
         self.devices.load().iter().any(|device| device.is_ready())
     }
+}
+
+/// The device at `port`, if it is still there.
+fn find(devices: &[Arc<Device>], port: u32) -> Option<&Device> {
+    let at = devices.binary_search_by_key(&port, |device| device.port());
+    at.ok().map(|at| &*devices[at])
 }

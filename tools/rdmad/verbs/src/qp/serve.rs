@@ -11,7 +11,7 @@ use virtio_rdma_abi::ib::{AsyncEvent, QpState, WcStatus};
 
 use super::{Qp, RecvTurn, Responder, SendSide, SendTurn};
 use crate::direct::{Route, Step, Target, Transfer};
-use crate::fabric::{Watch, Watched};
+use crate::fabric::Watch;
 use crate::memory::RingView;
 use crate::wire::{RecvEnv, SendEnv};
 use crate::Device;
@@ -183,12 +183,9 @@ impl Qp {
                     if state != QpState::Rts {
                         return Outcome::Idle;
                     }
-                    let watched = Watched {
-                        port: device.port(),
-                        qpn: self.number,
-                    };
+                    let qp = (device.port(), self.number);
                     // Who had work is likely to have more soon.
-                    if watch.admit(watched, turn.now, budget < BUDGET) {
+                    if watch.admit(qp, turn.now, budget < BUDGET) {
                         return Outcome::Idle;
                     }
                     return Outcome::more(side.queue.enable_doorbell(&turn.ring));
