@@ -21,6 +21,7 @@ use clap::Args;
 use virtio_rdma_abi::ib::WrOpcode;
 
 use crate::figure::{Key, Report};
+use crate::report;
 use load::{Load, Pages, Way};
 
 pub use cpu::rate;
@@ -45,7 +46,7 @@ pub struct Options {
     /// Samples of each figure
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Measure only figures whose name, as in the table, and configuration contain this
+    /// Measure only figures whose name, configuration and size, as in the table and a blank between them, contain this
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub only: String,
 }
@@ -58,18 +59,22 @@ struct Subject {
 
 /// Measures all of it, one after the other in each round.
 pub fn run(options: &Options) -> Result<Report> {
-    let mut report = Report::default();
+    let mut figures = Report::default();
     let subjects: Vec<Subject> = subjects()
-        .filter(|subject| {
-            format!("{} {}", subject.key.what(), subject.key.configuration).contains(&options.only)
-        })
+        .filter(|subject| row(&subject.key).contains(&options.only))
         .collect();
     for _ in 0..options.rounds {
         for Subject { key, measure } in &subjects {
-            report.add(key.clone(), measure());
+            figures.add(key.clone(), measure());
         }
     }
-    Ok(report)
+    Ok(figures)
+}
+
+/// The start of the row that a figure has in the table.
+fn row(key: &Key) -> String {
+    let size = key.size.map_or_else(String::new, report::bytes);
+    format!("{} {} {size}", key.what(), key.configuration)
 }
 
 fn subjects() -> impl Iterator<Item = Subject> {

@@ -19,8 +19,9 @@ const INTRODUCTION: &str = "virtio-rdma gives RDMA to virtual machines without R
     posts work to queues in its memory, and a daemon on the host, <i>virtio-rdmad</i>, does it. Here two machines \
     exchange data in several ways, one after the other and again and again in one run, so that they can be compared:";
 
-const WAYS: [(&str, &str); 5] = [
+const WAYS: [(&str, &str); 6] = [
     ("direct", "virtio-rdma; one daemon serves both machines and copies from the memory of one to that of the other"),
+    ("large folios", "the machines' kernels give programs memory in large pieces (multi-size THP); else page by page"),
     ("packets, two daemons", "virtio-rdma; each machine has a daemon of its own, and they exchange RoCEv2 packets"),
     ("rxe", "the RDMA device that Linux has in software, in the same machines, over their network"),
     ("TCP", "iperf3 over the same network"),

@@ -130,6 +130,7 @@ fn plots(report: &Report) -> Vec<Plot> {
                 &[
                     (&per_second(write), "direct", "WRITE, direct", BLUE, Solid),
                     (&per_second(read), "direct", "READ, direct", LIGHT_BLUE, Solid),
+                    (&per_second(write), "direct, large folios", "WRITE, direct, large folios", BLUE, Dotted),
                     (&per_second(write), "wire", "WRITE, packets, two daemons", ORANGE, Solid),
                     (&per_second(read), "wire", "READ, packets, two daemons", LIGHT_ORANGE, Solid),
                     (&per_second("bandwidth"), "TCP", "TCP, forwarded", OLIVE, Solid),

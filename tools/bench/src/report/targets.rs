@@ -103,9 +103,9 @@ fn stream_ratios(
 
 /// All targets that figures between virtual machines are held against.
 pub fn targets(report: &Report) -> Vec<Target> {
-    let copies = |sizes| {
+    let copies = |configuration, sizes| {
         let memcpy = |_: &str| (MEMCPY.to_owned(), "host".to_owned());
-        stream_ratios(report, PER_PROCESSOR_SECOND, "direct", memcpy, sizes)
+        stream_ratios(report, PER_PROCESSOR_SECOND, configuration, memcpy, sizes)
     };
     let rxe = |configuration, suffix: &str, sizes| {
         let same = |name: &str| (name.to_owned(), format!("rxe{suffix}"));
@@ -122,14 +122,21 @@ pub fn targets(report: &Report) -> Vec<Target> {
             AtLeast,
             0.8,
             "× memcpy",
-            copies(&(256 * KIB..=u64::MAX)),
+            copies("direct", &(256 * KIB..=u64::MAX)),
         ),
         judge(
-            "the same at 64 KiB",
+            "the same where programs get large folios",
+            AtLeast,
+            0.8,
+            "× memcpy",
+            copies("direct, large folios", &(256 * KIB..=u64::MAX)),
+        ),
+        judge(
+            "the same in pages, at 64 KiB",
             AtLeast,
             0.5,
             "× memcpy",
-            copies(&(64 * KIB..=64 * KIB)),
+            copies("direct", &(64 * KIB..=64 * KIB)),
         ),
         judge(
             "WRITE, READ direct, wall clock, from 64 KiB",

@@ -10,9 +10,9 @@ use anyhow::{bail, Result};
 use super::devices::{Device, Devices, Exits};
 use super::peer::Peer;
 use super::perftest::{self, Run, Verb};
-use super::plan::{Case, Which, SMALL};
+use super::plan::{Case, Memory, Which, SMALL};
 use super::process::Process;
-use super::{iperf, load, objects, own_file, registration, syscalls, Options, Subject};
+use super::{folios, iperf, load, objects, own_file, registration, syscalls, Options, Subject};
 use crate::event::{Event, Sink, Traffic};
 use crate::figure::{Key, Report};
 
@@ -83,7 +83,7 @@ impl Bench {
         }
         self.port += 1;
         let result = match case {
-            Case::Stream { .. } => self.stream(case),
+            Case::Stream { memory, .. } => self.stream_in(memory, case),
             Case::RoundTrips { .. } => self.round_trips(case),
             Case::Tcp { size } => self.tcp(case, size),
         };
@@ -126,6 +126,10 @@ impl Bench {
 
     fn configuration_of(&self, case: Case) -> String {
         let name = match case {
+            Case::Stream {
+                memory: Memory::Folios,
+                ..
+            } => return format!("{}, large folios", self.configuration),
             Case::Stream { device, .. } | Case::RoundTrips { device, .. } => match device {
                 Which::Own => return self.configuration.clone(),
                 Which::Rxe => "rxe",
@@ -188,12 +192,31 @@ impl Bench {
         }
     }
 
+    /// A stream of programs that get such memory.
+    fn stream_in(&mut self, memory: Memory, case: Case) -> Result<(), Failed> {
+        match memory {
+            Memory::Pages => self.stream(case),
+            Memory::Folios => {
+                self.give_folios(true)?;
+                let result = self.stream(case);
+                self.give_folios(false)?;
+                result
+            }
+        }
+    }
+
+    fn give_folios(&mut self, large: bool) -> Result<()> {
+        folios::set(large)?;
+        self.peer.folios(large)
+    }
+
     fn stream(&mut self, case: Case) -> Result<(), Failed> {
         let Case::Stream {
             verb,
             device,
             size,
             qps,
+            memory,
         } = case
         else {
             return Ok(());
@@ -242,7 +265,7 @@ impl Bench {
         for (key, value) in figures {
             self.sink.tell(Event::Value(key, value))?;
         }
-        if let (Some(before), true) = (before, qps == 1) {
+        if let (Some(before), true) = (before, qps == 1 && memory == Memory::Pages) {
             let how = "active side polls";
             self.tell_exits(&here, before, &run, how)?;
         }
@@ -414,6 +437,7 @@ fn guess(rates: &HashMap<Case, f64>, case: Case) -> Option<f64> {
                 device: known_device,
                 size: known_size,
                 qps: 1,
+                ..
             } if (known_verb, known_device) == (verb, device) && known_size <= size => {
                 Some((known_size, *rate))
             }
@@ -473,6 +497,7 @@ mod tests {
             device,
             size,
             qps,
+            memory: Memory::Pages,
         };
         let rates = HashMap::from([
             (stream(Which::Rxe, 2, 1), 4000.0),

@@ -2,6 +2,7 @@
 //! `bench vm`, on VM 1 of a test bed: virtio-rdma, rxe and TCP to VM 2, one after the other, again and again.
 
 mod devices;
+mod folios;
 pub mod instructions;
 mod iperf;
 mod load;

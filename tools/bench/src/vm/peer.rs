@@ -16,6 +16,7 @@ use anyhow::{bail, Context, Result};
 use serde::{de::DeserializeOwned, Deserialize, Serialize};
 
 use super::devices::Devices;
+use super::folios;
 use super::own_file;
 use super::process::Process;
 
@@ -35,6 +36,8 @@ enum Request {
     Finish { kill: bool },
     /// Look for the devices.
     Devices,
+    /// Give programs large folios, or pages only.
+    Folios { large: bool },
 }
 
 /// What it answers.
@@ -46,6 +49,8 @@ enum Answer {
     Devices(Devices),
     /// What the program printed; whether its status was 0.
     Ended { good: bool, printed: String },
+    /// It is done.
+    Done,
     /// Why nothing came of it.
     Failed { error: String, printed: String },
 }
@@ -100,6 +105,15 @@ impl Peer {
         }
     }
 
+    /// Gives programs large folios there, or pages only.
+    pub fn folios(&mut self, large: bool) -> Result<()> {
+        match self.ask(&Request::Folios { large })? {
+            Answer::Done => Ok(()),
+            Answer::Failed { error, .. } => bail!("on the other machine: {error}"),
+            other => bail!("out of turn on the other machine: {other:?}"),
+        }
+    }
+
     /// Waits for its end. What it printed, and whether it ended well.
     pub fn finish(&mut self, kill: bool) -> Result<(bool, String)> {
         match self.ask(&Request::Finish { kill })? {
@@ -131,13 +145,8 @@ pub fn serve() -> Result<()> {
         let answer = match request {
             Request::Start { argv, port } => start(&argv, port, &log, &mut running),
             Request::Finish { kill } => finish(kill, &mut running),
-            Request::Devices => match Devices::find() {
-                Ok(devices) => Answer::Devices(devices),
-                Err(error) => Answer::Failed {
-                    error: format!("{error:#}"),
-                    printed: String::new(),
-                },
-            },
+            Request::Devices => Devices::find().map_or_else(failed, Answer::Devices),
+            Request::Folios { large } => folios::set(large).map_or_else(failed, |()| Answer::Done),
         };
         write_line(&mut io::stdout().lock(), &answer)?;
     }
@@ -147,15 +156,18 @@ pub fn serve() -> Result<()> {
     Ok(())
 }
 
+/// The answer if something has failed before it began.
+fn failed(error: anyhow::Error) -> Answer {
+    Answer::Failed {
+        error: format!("{error:#}"),
+        printed: String::new(),
+    }
+}
+
 fn start(argv: &[String], port: u16, log: &Path, running: &mut Option<Process>) -> Answer {
     let process = match Process::start(argv, log) {
         Ok(process) => process,
-        Err(error) => {
-            return Answer::Failed {
-                error: format!("{error:#}"),
-                printed: String::new(),
-            }
-        }
+        Err(error) => return failed(error),
     };
     let process = running.insert(process);
     let until = Instant::now() + READY;

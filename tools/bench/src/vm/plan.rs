@@ -16,6 +16,8 @@ pub enum Case {
         size: u64,
         /// QPs.
         qps: u64,
+        /// What memory the programs get.
+        memory: Memory,
     },
     /// Round trips.
     RoundTrips {
@@ -44,6 +46,15 @@ pub enum Which {
     Rxe,
 }
 
+/// What memory a program gets that does not ask for any in particular.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Memory {
+    /// Page by page, as a system has it that nobody has tuned.
+    Pages,
+    /// In large folios.
+    Folios,
+}
+
 /// Both, ours first.
 const BOTH: [Which; 2] = [Which::Own, Which::Rxe];
 
@@ -52,6 +63,8 @@ const BOTH: [Which; 2] = [Which::Own, Which::Rxe];
 pub struct Extent {
     /// Message sizes of streams.
     pub sizes: Vec<u64>,
+    /// Those of them that ours has in large folios, too.
+    pub in_folios: Vec<u64>,
     /// Message sizes of round trips.
     pub latencies: Vec<u64>,
     /// Numbers of QPs that share a stream of small messages.
@@ -66,6 +79,7 @@ impl Extent {
     pub fn coarse() -> Self {
         Self {
             sizes: vec![2, 4 << 10, 64 << 10, 256 << 10, 8 << 20],
+            in_folios: vec![256 << 10, 8 << 20],
             latencies: vec![2, 64 << 10],
             qps: vec![1, 8, 64],
         }
@@ -75,6 +89,7 @@ impl Extent {
     pub fn brief() -> Self {
         Self {
             sizes: vec![2, 64 << 10, 1 << 20],
+            in_folios: Vec::new(),
             latencies: vec![2],
             qps: vec![1],
         }
@@ -85,6 +100,11 @@ impl Extent {
         let sizes: Vec<_> = (1..=23).map(|shift| 1 << shift).collect();
         Self {
             latencies: sizes.clone(),
+            in_folios: sizes
+                .iter()
+                .copied()
+                .filter(|size| *size >= 256 << 10)
+                .collect(),
             sizes,
             qps: (0..=6).map(|shift| 1 << shift).collect(),
         }
@@ -94,6 +114,7 @@ impl Extent {
     pub fn quick() -> Self {
         Self {
             sizes: vec![64 << 10],
+            in_folios: Vec::new(),
             latencies: vec![2],
             qps: vec![1],
         }
@@ -104,12 +125,17 @@ impl Extent {
         let mut cases = Vec::new();
         for &size in &self.sizes {
             for verb in [Verb::Write, Verb::Read] {
-                cases.extend(BOTH.map(|device| Case::Stream {
+                let stream = |device, memory| Case::Stream {
                     verb,
                     device,
                     size,
                     qps: 1,
-                }));
+                    memory,
+                };
+                cases.extend(BOTH.map(|device| stream(device, Memory::Pages)));
+                if self.in_folios.contains(&size) {
+                    cases.push(stream(Which::Own, Memory::Folios));
+                }
             }
             cases.push(Case::Tcp { size });
         }
@@ -119,6 +145,7 @@ impl Extent {
                 device,
                 size: SMALL,
                 qps,
+                memory: Memory::Pages,
             });
             // It may be one of the sizes, with one QP.
             if !cases.contains(&streams[0]) {

@@ -3,22 +3,29 @@
 //! Frame buffers and the pool they return to.
 
 use std::fmt;
+use std::mem;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{fence, AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crossbeam_queue::ArrayQueue;
+use parking_lot::Mutex;
 
 /// Largest Ethernet frame without FCS: a jumbo payload of 9216 bytes, the header and one VLAN tag.
 pub const MAX_FRAME: usize = 9216 + 14 + 4;
 
 struct Shared {
-    free: ArrayQueue<Box<[u8]>>,
-    /// Buffers that exist, free or in use; at most the capacity of `free`.
-    allocated: AtomicUsize,
-    /// Somebody was refused a buffer since one was last given back.
-    starved: AtomicBool,
+    capacity: usize,
+    buffers: Mutex<Buffers>,
     notify: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+#[derive(Default)]
+struct Buffers {
+    /// What was given back last is given out first: a cache is likely to have it.
+    free: Vec<Box<[u8]>>,
+    /// Buffers that exist, free or in use; at most the capacity.
+    allocated: usize,
+    /// Somebody was refused a buffer since one was last given back.
+    starved: bool,
 }
 
 /// A bounded pool of frame buffers. Clones share the buffers.
@@ -31,9 +38,8 @@ impl FramePool {
     /// A pool of at most `frames` buffers of [`MAX_FRAME`] bytes.
     pub fn new(frames: usize) -> Self {
         Self(Arc::new(Shared {
-            free: ArrayQueue::new(frames.max(1)),
-            allocated: AtomicUsize::new(0),
-            starved: AtomicBool::new(false),
+            capacity: frames,
+            buffers: Mutex::default(),
             notify: OnceLock::new(),
         }))
     }
@@ -50,34 +56,32 @@ impl FramePool {
             return None;
         }
         let shared = &self.0;
-        let bytes = shared.free.pop().or_else(|| self.allocate()).or_else(|| {
-            // Who gives a buffer back looks at `starved` behind a fence too: either it sees the flag or we see the buffer.
-            shared.starved.store(true, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            shared.free.pop()
-        })?;
+        let bytes = {
+            let mut buffers = shared.buffers.lock();
+            match buffers.free.pop() {
+                Some(bytes) => bytes,
+                None if buffers.allocated < shared.capacity => {
+                    buffers.allocated += 1;
+                    drop(buffers);
+                    vec![0; MAX_FRAME].into_boxed_slice()
+                }
+                None => {
+                    buffers.starved = true;
+                    return None;
+                }
+            }
+        };
         Some(Frame {
             bytes,
             len,
             pool: Arc::clone(shared),
         })
     }
-
-    fn allocate(&self) -> Option<Box<[u8]>> {
-        let capacity = self.0.free.capacity();
-        self.0
-            .allocated
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| {
-                (n < capacity).then_some(n + 1)
-            })
-            .ok()
-            .map(|_| vec![0; MAX_FRAME].into_boxed_slice())
-    }
 }
 
 impl fmt::Debug for FramePool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FramePool({} buffers)", self.0.free.capacity())
+        write!(f, "FramePool({} buffers)", self.0.capacity)
     }
 }
 
@@ -117,15 +121,13 @@ impl DerefMut for Frame {
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        // Never full: `allocated` bounds the buffers. Were it, the buffer would be freed.
-        let _ = self.pool.free.push(std::mem::take(&mut self.bytes));
-        fence(Ordering::SeqCst);
-        if self.pool.starved.load(Ordering::Relaxed)
-            && self.pool.starved.swap(false, Ordering::Relaxed)
-        {
-            if let Some(notify) = self.pool.notify.get() {
-                notify();
-            }
+        let starved = {
+            let mut buffers = self.pool.buffers.lock();
+            buffers.free.push(mem::take(&mut self.bytes));
+            mem::take(&mut buffers.starved)
+        };
+        if let Some(notify) = self.pool.notify.get().filter(|_| starved) {
+            notify();
         }
     }
 }
@@ -138,6 +140,8 @@ impl fmt::Debug for Frame {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     #[test]

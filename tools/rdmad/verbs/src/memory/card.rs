@@ -2,16 +2,16 @@
 
 //! What most keys open, at one look.
 //!
-//! An MR that was made with its memory, in one piece of DMA space, has a *card*: all that its key opens, on a cache line
-//! of its own, found by the MR's number. To read it takes no lock and no reference. For any other key, and while an MR
-//! changes, there is no card, and the table of MRs tells.
+//! An MR that was made with its memory, in one piece of DMA space, has a *card*: all that its key opens, in half a cache
+//! line, found by the MR's number. To read it takes no lock and no reference. For any other key, and while an MR changes,
+//! there is no card, and the table of MRs tells.
 //!
 //! A card is written only when it is blank and every turn that may have seen what was on it before has ended: an MR is
 //! destroyed or changed by control commands, which blank its card and then wait for the workers. So within one turn of a
 //! worker a card that bears a key stays as it is, or goes blank; what was read from it may be used until the turn ends,
 //! as it may be if it was found in the table.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 use virtio_rdma_abi::ib::AccessFlags;
@@ -20,6 +20,11 @@ use virtio_rdma_abi::ib::AccessFlags;
 const BLOCK: usize = 64;
 /// What a blank card has for a key. No MR has it: its number is 0.
 const BLANK: u32 = 0;
+/// Rights that a work request may need: what else an MR has is not on its card.
+const RIGHTS: u64 = (1 << RIGHTS_BITS) - 1;
+const RIGHTS_BITS: u32 = 10;
+/// The bits of a PD's number that a card has room for.
+const PDN_BITS: u32 = 32 - RIGHTS_BITS;
 
 /// The cards of a table of MRs, by number.
 #[derive(Debug)]
@@ -27,14 +32,12 @@ pub(super) struct Cards {
     blocks: Box<[OnceLock<Box<[Card]>>]>,
 }
 
-/// What a key opens.
+/// What a key opens. Two share a cache line, so that those of thousands of MRs fit a second-level cache.
 #[derive(Debug, Default)]
-#[repr(align(64))]
+#[repr(align(32))]
 struct Card {
-    /// Stored last and looked at first.
-    key: AtomicU32,
-    pdn: AtomicU32,
-    access: AtomicU32,
+    /// From the lowest bit: rights, PD, key. Stored last and looked at first.
+    title: AtomicU64,
     base: AtomicU64,
     len: AtomicU64,
     iova: AtomicU64,
@@ -63,26 +66,29 @@ impl Cards {
         }
     }
 
-    /// Writes the card of MR `number`, which is blank, for `key`.
+    /// Writes the card of MR `number`, which is blank, for `key`. It stays blank if there is no room for the PD's number.
     pub(super) fn write(&self, number: u32, key: u32, flat: Flat) {
         let number = number as usize;
         let Some(block) = self.blocks.get(number / BLOCK) else {
             return;
         };
+        if flat.pdn >> PDN_BITS != 0 {
+            return;
+        }
         let block = block.get_or_init(|| (0..BLOCK).map(|_| Card::default()).collect());
         let card = &block[number % BLOCK];
-        card.pdn.store(flat.pdn, Ordering::Relaxed);
-        card.access.store(flat.access.0, Ordering::Relaxed);
         card.base.store(flat.base, Ordering::Relaxed);
         card.len.store(flat.len, Ordering::Relaxed);
         card.iova.store(flat.iova, Ordering::Relaxed);
-        card.key.store(key, Ordering::Release);
+        let rights = u64::from(flat.access.0) & RIGHTS;
+        let title = rights | u64::from(flat.pdn) << RIGHTS_BITS | u64::from(key) << u32::BITS;
+        card.title.store(title, Ordering::Release);
     }
 
     /// Blanks the card of MR `number`. It may be written again when the workers have been synchronised with.
     pub(super) fn blank(&self, number: u32) {
         if let Some(card) = self.card(number) {
-            card.key.store(BLANK, Ordering::Release);
+            card.title.store(BLANK.into(), Ordering::Release);
         }
     }
 
@@ -90,12 +96,14 @@ impl Cards {
     #[inline]
     pub(super) fn read(&self, number: u32, key: u32) -> Option<Flat> {
         let card = self.card(number)?;
-        if card.key.load(Ordering::Acquire) != key || key == BLANK {
+        let title = card.title.load(Ordering::Acquire);
+        if title >> u32::BITS != u64::from(key) || key == BLANK {
             return None;
         }
         Some(Flat {
-            pdn: card.pdn.load(Ordering::Relaxed),
-            access: AccessFlags(card.access.load(Ordering::Relaxed)),
+            // The half of the title that is not the key.
+            pdn: title as u32 >> RIGHTS_BITS,
+            access: AccessFlags((title & RIGHTS) as u32),
             base: card.base.load(Ordering::Relaxed),
             iova: card.iova.load(Ordering::Relaxed),
             len: card.len.load(Ordering::Relaxed),
@@ -166,6 +174,33 @@ mod tests {
         assert_eq!(cards.read(5000, 1), None, "beyond the table");
         cards.blank(130);
         assert_eq!(cards.read(130, 0x8201), None);
+    }
+
+    #[test]
+    fn what_a_card_has_room_for() {
+        let cards = Cards::new(200);
+        let most = Flat {
+            pdn: (1 << PDN_BITS) - 1,
+            access: AccessFlags(RIGHTS as u32),
+            base: u64::MAX,
+            iova: u64::MAX,
+            len: u64::MAX,
+        };
+        cards.write(7, u32::MAX, most);
+        assert_eq!(cards.read(7, u32::MAX), Some(most));
+        let hint = FLAT.access | AccessFlags::RELAXED_ORDERING;
+        cards.write(
+            8,
+            0x801,
+            Flat {
+                access: hint,
+                ..FLAT
+            },
+        );
+        assert_eq!(cards.read(8, 0x801), Some(FLAT), "no right");
+        let pdn = 1 << PDN_BITS;
+        cards.write(9, 0x901, Flat { pdn, ..FLAT });
+        assert_eq!(cards.read(9, 0x901), None);
     }
 
     #[test]

@@ -57,11 +57,19 @@ impl Net {
 
     /// Has a frame of these bytes arrive at `mac`.
     pub fn inject(&self, mac: [u8; 6], bytes: &[u8]) {
+        self.inject_all(mac, &[bytes]);
+    }
+
+    /// Has frames arrive at `mac` at the same time.
+    pub fn inject_all(&self, mac: [u8; 6], frames: &[impl AsRef<[u8]>]) {
         let port = self.ports.lock().unwrap().get(&mac).cloned();
         let port = port.expect("a port");
-        let mut frame = port.pool.take(bytes.len()).expect("a frame buffer");
-        frame.copy_from_slice(bytes);
-        port.accept(frame);
+        port.accept(frames.iter().map(|bytes| {
+            let bytes = bytes.as_ref();
+            let mut frame = port.pool.take(bytes.len()).expect("a frame buffer");
+            frame.copy_from_slice(bytes);
+            frame
+        }));
     }
 
     fn deliver(&self, frame: Frame) {
@@ -78,14 +86,14 @@ impl Net {
                 if port.joined.lock().unwrap().contains_key(&mac) {
                     let mut copy = port.pool.take(frame.len()).expect("a frame buffer");
                     copy.copy_from_slice(&frame);
-                    port.accept(copy);
+                    port.accept([copy]);
                 }
             }
             return;
         }
         let port = self.ports.lock().unwrap().get(&mac).cloned();
         if let Some(port) = port {
-            port.accept(frame);
+            port.accept([frame]);
         }
     }
 }
@@ -95,13 +103,11 @@ impl Port {
         *self.device.lock().unwrap() = Arc::downgrade(device);
     }
 
-    fn accept(&self, frame: Frame) {
+    fn accept(&self, frames: impl IntoIterator<Item = Frame>) {
         {
             let mut inbox = self.inbox.lock().unwrap();
-            if inbox.len() == QUEUE {
-                return;
-            }
-            inbox.push_back(frame);
+            let room = QUEUE - inbox.len();
+            inbox.extend(frames.into_iter().take(room));
         }
         if let Some(device) = self.device.lock().unwrap().upgrade() {
             device.frames_ready();

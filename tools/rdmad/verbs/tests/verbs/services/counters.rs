@@ -14,7 +14,7 @@ use crate::harness::*;
 
 fn world(path: PathPolicy) -> World {
     let world = World::new(2, path);
-    world.vms.iter().for_each(|vm| vm.negotiate(&[F_COUNTERS]));
+    world.negotiate(&[F_COUNTERS]);
     world
 }
 

@@ -2,25 +2,18 @@
 
 //! P_Keys and Q_Keys: what does not match is dropped and counted.
 
-use roce::headers::{Bth, Deth, Transport};
-use roce::opcode::{Extra, Op, Opcode, Position, Service};
-use roce::Psn;
+use roce::headers::Deth;
+use roce::opcode::Service;
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, WcStatus};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wire::Wire;
 
-use super::each_ud;
+use super::{each_ud, single_send};
 use crate::harness::*;
 
 /// A Q_Key that only privileged users may set.
 const CONTROLLED: u32 = 0x8765_4321;
-
-fn single_send(service: Service, pkey: u16, dest_qpn: u32) -> Transport {
-    let op = Op::Send(Position::Only, Extra::None);
-    let bth = Bth::new(Opcode { service, op }, pkey, dest_qpn, Psn::new(0xff_fff0));
-    Transport::new(bth)
-}
 
 #[test]
 fn only_the_right_qkey_opens_a_qp() {
@@ -89,7 +82,7 @@ fn packets_of_another_partition() {
             src_qpn: p.qa.qpn,
         };
         let send = |service, pkey| {
-            let mut transport = single_send(service, pkey, p.qb.qpn);
+            let mut transport = single_send(service, pkey, p.qb.qpn, 0);
             transport.deth = (service == Service::Ud).then_some(deth);
             world
                 .net

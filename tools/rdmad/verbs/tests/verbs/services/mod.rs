@@ -3,6 +3,7 @@
 //! What each type of QPs can do, on both paths.
 
 mod atomics;
+mod bursts;
 mod counters;
 mod flush;
 mod gsi;
@@ -15,6 +16,9 @@ mod uc;
 mod ud;
 mod vlan;
 
+use roce::headers::{Bth, Transport};
+use roce::opcode::{Extra, Op, Opcode, Position, Service};
+use roce::Psn;
 use virtio_rdma_abi::ib::QpType;
 
 use crate::harness::*;
@@ -36,4 +40,11 @@ fn data_offset(qp_type: QpType) -> u64 {
 /// Runs `test` with a pair of UD QPs, on both paths.
 fn each_ud(test: impl Fn(&Pair<'_>)) {
     each_with(Options::of(QpType::Ud), test);
+}
+
+/// The headers of a SEND of one packet, which is number `n`, from 0 on, of those that the QP gets.
+fn single_send(service: Service, pkey: u16, dest_qpn: u32, n: u32) -> Transport {
+    let op = Op::Send(Position::Only, Extra::None);
+    let psn = Psn::new(0xff_fff0).add(n);
+    Transport::new(Bth::new(Opcode { service, op }, pkey, dest_qpn, psn))
 }

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What the state machines of the transport see of a QP and its memory.
+
+use roce::env::{BadReceive, Incident, Output, RemoteFault, RequesterEnv, ResponderEnv};
+use roce::work::{AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, SendWr};
+use roce::Frame;
+use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
+
+use crate::counters::Counter;
+use crate::memory::Fault;
+use crate::qp::{Parts, RecvSide, RecvTurn, SendSide, SendTurn};
+use crate::wqe::{Posted, Received};
+use crate::Device;
+
+/// What a requester sees of its QP.
+pub(crate) struct SendEnv<'a, 'b> {
+    turn: &'a SendTurn<'b>,
+    parts: Parts<'a>,
+}
+
+impl<'a, 'b> SendEnv<'a, 'b> {
+    /// The send half `side`, whose requester was taken out.
+    pub(crate) fn new(turn: &'a SendTurn<'b>, side: &'a mut SendSide) -> Self {
+        Self {
+            turn,
+            parts: side.parts(),
+        }
+    }
+}
+
+impl Output for SendEnv<'_, '_> {
+    fn frame(&mut self, len: usize) -> Option<Frame> {
+        if !self.parts.admit(self.turn.now, len) {
+            return None;
+        }
+        self.turn.device.frames.frame(len)
+    }
+
+    fn send(&mut self, frame: Frame) {
+        if let Some(pacer) = &mut self.parts.pacer {
+            pacer.spend(frame.len());
+            let bytes = frame.len() as u64;
+            self.turn.device.counters.add(Counter::PacedBytes, bytes);
+        }
+        send_frame(self.turn.device, frame);
+    }
+
+    fn count(&mut self, what: Incident) {
+        self.turn.device.counters.add(what, 1);
+    }
+}
+
+impl RequesterEnv for SendEnv<'_, '_> {
+    type Send = Posted;
+
+    fn gather(&mut self, local: &Posted, offset: u32, into: &mut [u8]) -> Result<(), WcStatus> {
+        self.turn
+            .message(self.parts.snapshots, local, AccessFlags::NONE)
+            .read(offset.into(), into)
+            .map_err(|_| WcStatus::LocProtErr)
+    }
+
+    fn scatter_read(
+        &mut self,
+        local: &Posted,
+        offset: u32,
+        from: &[u8],
+        last: bool,
+    ) -> Result<(), WcStatus> {
+        self.turn
+            .message(self.parts.snapshots, local, AccessFlags::LOCAL_WRITE)
+            .write(offset.into(), from, last)
+            .map_err(|_| WcStatus::LocProtErr)
+    }
+
+    fn execute_local(&mut self, local: &Posted) -> Result<(), WcStatus> {
+        self.turn.execute_local(self.parts.snapshots, local)
+    }
+
+    fn is_slow(&self) -> bool {
+        self.parts.pacer.is_some()
+    }
+
+    fn complete_send(&mut self, wr: SendWr<Posted>, status: WcStatus) {
+        let Parts {
+            queue, snapshots, ..
+        } = &mut self.parts;
+        self.turn.complete(queue, snapshots, &wr, status);
+    }
+}
+
+/// What a responder sees of its QP.
+pub(crate) struct RecvEnv<'a, 'b> {
+    turn: &'a RecvTurn<'b>,
+    side: &'a mut RecvSide,
+}
+
+impl<'a, 'b> RecvEnv<'a, 'b> {
+    /// The receive half `side`, whose responder was taken out.
+    pub(crate) fn new(turn: &'a RecvTurn<'b>, side: &'a mut RecvSide) -> Self {
+        Self { turn, side }
+    }
+}
+
+impl Output for RecvEnv<'_, '_> {
+    fn frame(&mut self, len: usize) -> Option<Frame> {
+        self.turn.device.frames.frame(len)
+    }
+
+    fn send(&mut self, frame: Frame) {
+        send_frame(self.turn.device, frame);
+    }
+
+    fn count(&mut self, what: Incident) {
+        self.turn.device.counters.add(what, 1);
+    }
+}
+
+impl ResponderEnv for RecvEnv<'_, '_> {
+    type Recv = Received;
+
+    fn take_receive(&mut self) -> Result<Option<RecvWr<Received>>, BadReceive> {
+        self.turn.take(self.side)
+    }
+
+    fn scatter_recv(
+        &mut self,
+        local: &Received,
+        offset: u32,
+        from: &[u8],
+        last: bool,
+    ) -> Result<(), WcStatus> {
+        self.turn
+            .message(self.side, local)
+            .write(offset.into(), from, last)
+            .map_err(|_| WcStatus::LocProtErr)
+    }
+
+    fn complete_recv(&mut self, wr: RecvWr<Received>, how: RecvCompletion) {
+        self.turn.complete(&wr, &how);
+    }
+
+    fn check(&mut self, at: Remote, len: u32, access: AccessFlags) -> Result<(), RemoteFault> {
+        let memory = self.turn.memory();
+        memory
+            .keys
+            .check_remote(at.rkey, memory.by, at.va, len.into(), access)
+            .map_err(|_| self.refused(Fault::Key))
+    }
+
+    fn write(&mut self, at: Remote, from: &[u8], last: bool) -> Result<(), RemoteFault> {
+        self.turn
+            .remote(at, AccessFlags::REMOTE_WRITE)
+            .write(0, from, last)
+            .map_err(|fault| self.refused(fault))
+    }
+
+    fn read(&mut self, at: Remote, into: &mut [u8]) -> Result<(), RemoteFault> {
+        self.turn
+            .remote(at, AccessFlags::REMOTE_READ)
+            .read(0, into)
+            .map_err(|fault| self.refused(fault))
+    }
+
+    fn atomic(&mut self, at: Remote, op: AtomicOp) -> Result<u64, RemoteFault> {
+        self.turn
+            .atomic(at, op)
+            .map_err(|fault| self.refused(fault))
+    }
+
+    fn write_word(&mut self, at: Remote, data: [u8; 8]) -> Result<(), RemoteFault> {
+        self.turn
+            .write_word(at, data)
+            .map_err(|fault| self.refused(fault))
+    }
+
+    fn flush(&mut self, flush: &FlushOp) -> Result<(), RemoteFault> {
+        self.turn.place(flush).map_err(|fault| self.refused(fault))
+    }
+
+    fn invalidate(&mut self, rkey: u32) -> Result<(), RemoteFault> {
+        self.turn
+            .invalidate(rkey)
+            .map_err(|_| self.refused(Fault::Key))
+    }
+}
+
+impl RecvEnv<'_, '_> {
+    /// Memory refused a remote operation.
+    fn refused(&self, fault: Fault) -> RemoteFault {
+        match fault {
+            Fault::Key => {
+                self.turn.device.counters.add(Counter::RkeyViolations, 1);
+                RemoteFault::Access
+            }
+            Fault::Memory => RemoteFault::Operational,
+        }
+    }
+}
+
+/// Sends a frame, unless the link is down.
+fn send_frame(device: &Device, frame: Frame) {
+    if device.link_is_up() {
+        device.counters.add(Counter::TxPackets, 1);
+        device.counters.add(Counter::TxBytes, frame.len() as u64);
+        device.frames.send(frame);
+    }
+}

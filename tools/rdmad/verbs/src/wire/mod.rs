@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The wire path: RoCEv2 packets between the QPs and the frame port.
+
+mod env;
+mod receive;
+
+pub(crate) use env::{RecvEnv, SendEnv};
+pub(crate) use receive::receive;

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Packets that come together: those for one QP that follow each other are taken in at once.
+
+use roce::headers::{Reth, Transport};
+use roce::opcode::{Extra, Op, Opcode, Position, Service};
+use verbs::PathPolicy;
+use virtio_rdma_abi::config::F_COUNTERS;
+use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcStatus};
+
+use super::single_send;
+use crate::harness::*;
+
+/// A QPN that no QP has.
+const NOBODY: u32 = 0xff_ff00;
+/// The P_Key that all QPs have, and one of another partition.
+const OURS: u16 = 0xffff;
+const FOREIGN: u16 = 0x8001;
+
+#[test]
+fn each_packet_reaches_its_qp_in_order() {
+    let world = World::new(2, PathPolicy::Wire);
+    world.negotiate(&[F_COUNTERS]);
+    let options = Options::of(QpType::Uc);
+    let pairs = [(); 2].map(|()| Pair::with(&world, options, options));
+    let vm = pairs[0].b;
+    for pair in &pairs {
+        for id in 0..40 {
+            pair.qb.post_recv(id, &[sge(&pair.mb, 64 * id, 64)]);
+        }
+    }
+    let packet = |qpn, pkey, n, payload: &[u8]| {
+        let transport = single_send(Service::Uc, pkey, qpn, n);
+        frame(pairs[0].a, vm, &transport, payload)
+    };
+    let mut frames = Vec::new();
+    let mut sent = [0; 2];
+    // More than are looked at together, in runs of one to five.
+    for run in 0..16 {
+        let which = run % 2;
+        for _ in 0..run % 5 + 1 {
+            let (n, qpn) = (sent[which], pairs[which].qb.qpn);
+            frames.push(packet(qpn, OURS, n, &[which as u8, n as u8, 3, 4]));
+            sent[which] += 1;
+        }
+        let qpn = pairs[which].qb.qpn;
+        match run % 4 {
+            // Between two for the same QP too: the next run begins with one.
+            0 => frames.push(packet(qpn, FOREIGN, sent[which], b"four")),
+            1 => frames.push(packet(NOBODY, OURS, 0, b"four")),
+            2 => {
+                let mut broken = packet(qpn, OURS, sent[which], b"four");
+                *broken.last_mut().unwrap() ^= 1;
+                frames.push(broken);
+            }
+            _ => {}
+        }
+        let (n, qpn) = (sent[which], pairs[which].qb.qpn);
+        frames.push(packet(qpn, OURS, n, &[which as u8, n as u8, 3, 4]));
+        sent[which] += 1;
+    }
+    let before = vm.counters();
+    world.net.inject_all(vm.mac, &frames);
+    for (which, pair) in pairs.iter().enumerate() {
+        assert!(sent[which] > 16 && sent[which] <= 40);
+        for n in 0..sent[which] {
+            let cqe = pair.cq_b.expect(n.into(), WcStatus::Success);
+            assert_eq!(cqe.byte_len, 4);
+            let at = pair.mb.iova + 64 * u64::from(n);
+            assert_eq!(vm.read(at, 4), [which as u8, n as u8, 3, 4]);
+        }
+        assert_eq!(pair.cq_b.poll(), None);
+        pair.responder_lives();
+    }
+    assert_eq!(vm.violations(), (4, 0), "each counted once");
+    let counters = vm.counters();
+    assert_eq!(counters.bad_packets - before.bad_packets, 4);
+    assert_eq!(
+        counters.rx_packets - before.rx_packets,
+        frames.len() as u64 - 4
+    );
+}
+
+/// What comes behind a request that fails the QP is not executed, and not answered either.
+#[test]
+fn a_run_ends_where_the_qp_fails() {
+    let world = World::new(2, PathPolicy::Wire);
+    let p = Pair::new(&world);
+    for id in 0..3 {
+        p.qb.post_recv(id, &[sge(&p.mb, 64 * id, 64)]);
+    }
+    let send = |n| {
+        let transport = single_send(Service::Rc, OURS, p.qb.qpn, n);
+        frame(p.a, p.b, &transport, &[n as u8; 4])
+    };
+    let write = {
+        let mut transport = single_send(Service::Rc, OURS, p.qb.qpn, 1);
+        transport.bth.opcode = Opcode {
+            service: Service::Rc,
+            op: Op::Write(Position::Only, Extra::None),
+        };
+        let reth = Reth {
+            va: p.mb.iova,
+            rkey: p.mb.key ^ 1,
+            length: 4,
+        };
+        let transport = Transport {
+            reth: Some(reth),
+            ..transport
+        };
+        frame(p.a, p.b, &transport, b"four")
+    };
+    p.b.write(p.mb.iova, &[7; 192]);
+    world.net.inject_all(p.b.mac, &[send(0), write, send(2)]);
+    p.cq_b.expect(0, WcStatus::Success);
+    for id in [1, 2] {
+        p.cq_b.expect(id, WcStatus::WrFlushErr);
+    }
+    assert_eq!(p.qb.state(), QpState::Err);
+    p.responder_failed(Some(AsyncEvent::QpAccessErr));
+    assert_eq!(p.b.read(p.mb.iova, 4), [0; 4]);
+    assert_eq!(p.b.read(p.mb.iova + 4, 188), [7; 188]);
+}
