@@ -54,6 +54,7 @@ impl Machine {
             workers: args.workers.map(usize::from),
             path: args.path.into(),
             poll: Duration::from_micros(args.poll.into()),
+            at_once: true,
             ..FabricConfig::default()
         })
         .context("can't start the workers")?;

@@ -22,7 +22,7 @@ use crate::counters::{Counter, Counters};
 use crate::cq::Cq;
 use crate::error::Result;
 use crate::event::{EventQueues, Source};
-use crate::fabric::{Exclusive, Fabric, ReadySet, Shared, Watch};
+use crate::fabric::{Exclusive, Fabric, Lull, ReadySet, Shared, Watch};
 use crate::gid::GidTable;
 use crate::memory::MrTable;
 use crate::multicast::Groups;
@@ -82,6 +82,7 @@ pub struct Device {
     /// [`TASK_FRAMES`] and the numbers of event queues that have buffers again.
     ready_tasks: ReadySet,
     /// In the hands of one worker at a time frames keep their order.
+    lull: Lull,
     receiving: Exclusive,
     /// QPs that wait for room in the frame port.
     blocked: ReadySet,
@@ -124,6 +125,7 @@ impl Device {
                 ready_qps: ReadySet::new(limits.max_qp + 1),
                 ready_cqs: ReadySet::new(limits.max_cq),
                 ready_tasks: ReadySet::new(u32::from(FIRST_EVENT_QUEUE) + limits.event_queues),
+                lull: Lull::new(fabric.shared().clock.now()),
                 receiving: Exclusive::default(),
                 blocked: ReadySet::new(limits.max_qp + 1),
                 config,
@@ -159,7 +161,7 @@ impl Device {
     }
 
     /// A 32-bit store to doorbell page `page`. Marks a queue as ready if it belongs to that page; any other value is
-    /// dropped. Never blocks for long, whatever is written how often.
+    /// dropped. Never blocks for longer than a QP's turn takes, whatever is written how often.
     pub fn doorbell(&self, page: u32, value: u32) {
         self.counters.add(Counter::Doorbells, 1);
         let Some(doorbell) = Doorbell::from_u32(value) else {
@@ -167,7 +169,13 @@ impl Device {
         };
         let number = doorbell.number;
         match doorbell.kind {
-            DoorbellKind::Sq | DoorbellKind::Rq => {
+            DoorbellKind::Sq => {
+                let has_few = |qp: &Qp| (qp.doorbell_page == page).then(|| qp.has_few());
+                if let Some(few) = self.qps.with(number, has_few).flatten() {
+                    self.posted(number, few);
+                }
+            }
+            DoorbellKind::Rq => {
                 if self.qps.with(number, |qp| qp.doorbell_page == page) == Some(true) {
                     self.qp_ready(number);
                 }
@@ -185,7 +193,7 @@ impl Device {
     }
 
     /// The driver rang virtqueue `queue`: an event queue has buffers again, or a queue of RFC mode has work. Never blocks
-    /// for long, however often it is rung.
+    /// for longer than a QP's turn takes, however often it is rung.
     pub fn notified(&self, queue: u16) {
         self.counters.add(Counter::Doorbells, 1);
         if self.has_own_rings() {
@@ -196,8 +204,8 @@ impl Device {
         }
         match self.transport.numbers().role(queue) {
             Role::Sq(qpn) => {
-                if self.qps.with(qpn, |_| ()).is_some() {
-                    self.qp_ready(qpn);
+                if let Some(few) = self.qps.with(qpn, Qp::has_few) {
+                    self.posted(qpn, few);
                 }
             }
             Role::Rq(qpn) => {
@@ -317,6 +325,18 @@ impl Device {
     /// Whether the feature bit of this number, which needs own rings, was negotiated together with them.
     pub(crate) fn has_extension(&self, bit: u32) -> bool {
         self.has_own_rings() && self.has_feature(bit)
+    }
+
+    /// A thread that is no worker heard that QP `qpn` has work, which does not come as a stream if it is `few`.
+    fn posted(&self, qpn: u32, few: bool) {
+        let serve = || {
+            if let Some(qp) = self.qps.get(qpn) {
+                qp.serve(self, &Watch::nothing());
+            }
+        };
+        if !(few && self.fabric.serve_at_once(&self.lull, serve)) {
+            self.qp_ready(qpn);
+        }
     }
 
     /// QP `qpn` wants a turn.

@@ -2,6 +2,7 @@
 
 //! What the devices of one process share: worker threads, timers, and the way from a MAC address to a device.
 
+mod at_once;
 mod clock;
 mod exclusive;
 mod quiesce;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
+pub(crate) use self::at_once::Lull;
 pub use self::clock::Clock;
 pub(crate) use self::exclusive::Exclusive;
 use self::quiesce::Quiesce;
@@ -57,6 +59,8 @@ pub struct FabricConfig {
     /// How long a worker goes on looking at a queue that ran dry instead of asking for a doorbell. It does not sleep
     /// meanwhile. Only by the clock of the system.
     pub poll: Duration,
+    /// Whether a thread that rings a doorbell after a lull does the work itself if all workers sleep.
+    pub at_once: bool,
     /// The clock that timers and rate limits go by.
     pub clock: Clock,
 }
@@ -77,6 +81,7 @@ pub(crate) struct Shared {
     stopped: AtomicBool,
     workers: usize,
     poll: Duration,
+    at_once: bool,
     pub(crate) clock: Clock,
     pub(crate) timers: Timers,
     pub(crate) quiesce: Quiesce,
@@ -90,6 +95,7 @@ impl Fabric {
             workers,
             path,
             poll,
+            at_once,
             clock,
         } = config;
         let workers = workers.unwrap_or_else(|| {
@@ -107,6 +113,7 @@ impl Fabric {
                 true => Duration::ZERO,
                 false => poll,
             },
+            at_once,
             timers: Timers::new(clock.now()),
             clock,
             quiesce: Quiesce::new(workers),

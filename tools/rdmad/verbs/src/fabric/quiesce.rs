@@ -60,6 +60,16 @@ impl Quiesce {
         turn()
     }
 
+    /// The same, unless another such thread has its turn now. Returns whether this one had.
+    pub(crate) fn try_outside(&self, turn: impl FnOnce()) -> bool {
+        let Some(_outside) = self.outside.try_lock() else {
+            return false;
+        };
+        let _turn = self.begin(self.turns.len() - 1);
+        turn();
+        true
+    }
+
     /// Returns when every turn that was going on has ended. Not to be called within a turn.
     pub(crate) fn synchronize(&self) {
         fence(Ordering::SeqCst);

@@ -55,6 +55,12 @@ impl Sleep {
         self.sleepers.load(Ordering::SeqCst) == threads && idle()
     }
 
+    /// Whether so many threads sleep, or were woken and do not run yet.
+    #[inline]
+    pub(crate) fn have_gone(&self, threads: usize) -> bool {
+        self.sleepers.load(Ordering::SeqCst) == threads
+    }
+
     /// Wakes all workers.
     pub(crate) fn wake_all(&self) {
         drop(self.lock.lock());

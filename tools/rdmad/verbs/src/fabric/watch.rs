@@ -12,6 +12,8 @@
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
+
 use super::QpKey;
 
 /// QPs that a worker watches at a time.
@@ -26,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct Watch {
     patience: Duration,
     /// The QPs, each with the time until when it is watched.
-    seats: RefCell<Vec<(QpKey, Instant)>>,
+    seats: RefCell<ArrayVec<(QpKey, Instant), SEATS>>,
     /// When it looked last, while there is something to watch.
     looked: Cell<Option<Instant>>,
     /// Until when nothing is watched.
@@ -38,10 +40,15 @@ impl Watch {
     pub(crate) fn new(patience: Duration) -> Self {
         Self {
             patience,
-            seats: RefCell::new(Vec::with_capacity(SEATS)),
+            seats: RefCell::default(),
             looked: Cell::new(None),
             pause: Cell::new(None),
         }
+    }
+
+    /// For who watches nothing.
+    pub(crate) fn nothing() -> Self {
+        Self::new(Duration::ZERO)
     }
 
     /// Watches a QP whose turn that began at `now` ends, if it is watched already or did some work in that turn, `worked`, and
@@ -56,7 +63,7 @@ impl Watch {
         match seat {
             Some(at) if worked => seats[at].1 = until,
             Some(_) => {}
-            None if worked && seats.len() < SEATS => seats.push((qp, until)),
+            None if worked && !seats.is_full() => seats.push((qp, until)),
             None => return false,
         }
         true
@@ -76,7 +83,7 @@ impl Watch {
         }
         let paused = self.is_paused(now);
         let mut seats = self.seats.borrow_mut();
-        seats.retain(|&(qp, until)| {
+        seats.retain(|&mut (qp, until)| {
             let stays = !paused && now < until && !posted(qp);
             if !stays {
                 ready(qp);

@@ -18,9 +18,8 @@ const BATCH: usize = PAGE_LIST_BLOCK / ENTRY;
 /// Who goes through the rest in order finds each extent behind the one before, and any other by binary search.
 #[derive(Debug)]
 pub(crate) struct PageMap {
-    /// Sorted by start; the first starts at 0.
+    /// Sorted by start; the first starts at 0, and the last, which is empty, at the end of the object.
     extents: Box<[Extent]>,
-    len: u64,
 }
 
 /// The extent of a [`PageMap`] that follows the one that was found last.
@@ -82,9 +81,12 @@ impl PageList {
 impl PageMap {
     /// All of DMA space: offsets are DMA addresses.
     pub(crate) fn identity() -> Self {
+        let [start, end] = [0, u64::MAX].map(|at| Extent {
+            start: at,
+            iova: at,
+        });
         Self {
-            extents: Box::new([Extent { start: 0, iova: 0 }]),
-            len: u64::MAX,
+            extents: Box::new([start, end]),
         }
     }
 
@@ -132,9 +134,12 @@ impl PageMap {
                 at += page;
             }
         }
+        extents.push(Extent {
+            start: len,
+            iova: 0,
+        });
         Ok(Self {
             extents: extents.into_boxed_slice(),
-            len,
         })
     }
 
@@ -159,24 +164,23 @@ impl PageMap {
 
     /// Length of the object in bytes.
     pub(crate) fn len(&self) -> u64 {
-        self.len
+        self.extents[self.extents.len() - 1].start
     }
 
     /// The DMA address of the byte at `offset`, which is inside the object, and how many bytes of the object follow it
     /// without a gap. Who asks for what follows them next finds it without a search.
     #[inline]
     pub(crate) fn find(&self, offset: u64, cursor: &mut Cursor) -> (u64, u64) {
-        debug_assert!(offset < self.len);
+        debug_assert!(offset < self.len());
         let index = match self.extents.get(cursor.0) {
             Some(extent) if extent.start == offset => cursor.0,
             _ => self.search(offset),
         };
         cursor.0 = index + 1;
+        // The last one starts behind the offset.
+        let end = self.extents[index + 1].start;
         let extent = self.extents[index];
-        (
-            extent.iova + (offset - extent.start),
-            self.end(index) - offset,
-        )
+        (extent.iova + (offset - extent.start), end - offset)
     }
 
     /// The extent that `offset` is in.
@@ -188,20 +192,11 @@ impl PageMap {
         after - 1
     }
 
-    /// The offset behind extent `index`.
-    #[inline]
-    fn end(&self, index: usize) -> u64 {
-        self.extents
-            .get(index + 1)
-            .map_or(self.len, |next| next.start)
-    }
-
     /// The pieces of the whole object: DMA address and length.
     pub(crate) fn pieces(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.extents
-            .iter()
-            .enumerate()
-            .map(|(index, extent)| (extent.iova, self.end(index) - extent.start))
+            .windows(2)
+            .map(|pair| (pair[0].iova, pair[1].start - pair[0].start))
     }
 }
 
@@ -351,13 +346,13 @@ mod tests {
         let map = |pages: &[u64]| PageMap {
             extents: pages
                 .iter()
+                .chain(&[0])
                 .enumerate()
                 .map(|(n, page)| Extent {
                     start: (n as u64) << 12,
                     iova: *page,
                 })
                 .collect(),
-            len: (pages.len() as u64) << 12,
         };
         assert_eq!(map(&[0x10000, 0x13000]).reach(&space, true), Ok(()));
         assert_eq!(

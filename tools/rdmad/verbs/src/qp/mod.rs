@@ -72,6 +72,8 @@ pub(crate) struct Qp {
     failure_requested: AtomicBool,
     /// The entry in the fabric's timers was taken out.
     timer_expired: AtomicBool,
+    /// When its doorbell was last asked for it had got few work requests since the time before.
+    has_few: AtomicBool,
     /// A worker serves it, and whether it became ready meanwhile.
     serving: Exclusive,
     /// What others may see of it at any time.
@@ -138,6 +140,7 @@ impl Qp {
             state: AtomicU8::new(QpState::Reset.value()),
             failure_requested: AtomicBool::new(false),
             timer_expired: AtomicBool::new(false),
+            has_few: AtomicBool::new(true),
             serving: Exclusive::default(),
             summary: Summary::default(),
             windows: Mutex::default(),
@@ -220,6 +223,11 @@ impl Qp {
     /// Locks the receive half.
     pub(crate) fn lock_recv(&self) -> MutexGuard<'_, RecvSide> {
         self.recv.lock()
+    }
+
+    /// Whether it gets work requests one by one, as far as is known, and no stream of them.
+    pub(crate) fn has_few(&self) -> bool {
+        self.has_few.load(Ordering::Relaxed)
     }
 
     /// A CQ of this QP died; the QP's next turn takes it to ERR.

@@ -59,6 +59,8 @@ pub(crate) struct SendSide {
     pub(crate) paced: Option<Instant>,
     /// SQ_DRAINED was raised since the QP went to SQD.
     pub(super) drained: bool,
+    /// WQEs that were taken since a doorbell was asked for, or more.
+    pub(super) fetched: u32,
     /// The QP's entry in the fabric's timers.
     armed: Option<Instant>,
 }
@@ -79,6 +81,7 @@ impl SendSide {
             pacer: None,
             paced: None,
             drained: false,
+            fetched: 0,
             armed: None,
         }
     }
@@ -291,6 +294,7 @@ impl<'a> SendTurn<'a> {
             side.attr.max_rd_atomic > 0,
         )?;
         if let Some(Fetched { wr, failed }) = &mut fetched {
+            side.fetched = side.fetched.saturating_add(1);
             if failed.is_none() && is_registration(&wr.local) {
                 *failed = self.register(side.snapshots.get(wr.local.snapshot)).err();
             }

@@ -2,8 +2,8 @@
 
 //! A QP's turn.
 
+use std::mem;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use dma::DmaView;
 use roce::Pause;
@@ -22,6 +22,8 @@ const BUDGET: usize = 1 << 20;
 const WIRE_BUDGET: usize = 1 << 16;
 /// What a work request costs beside its bytes.
 pub(super) const COST_PER_WR: usize = 1024;
+/// WQEs from one doorbell to when the next is asked for that are no stream.
+const FEW: u32 = 8;
 /// Work requests that are flushed in a turn.
 const FLUSH_LIMIT: usize = 256;
 
@@ -79,7 +81,7 @@ impl Qp {
             let view = device.space.enter();
             let mut side = self.send.lock();
             if self.state() == Some(QpState::Rts) {
-                self.send(device, &view, &mut side, &Watch::new(Duration::ZERO));
+                self.send(device, &view, &mut side, &Watch::nothing());
             }
         });
     }
@@ -188,6 +190,8 @@ impl Qp {
                     if watch.admit(qp, turn.now, budget < BUDGET) {
                         return Outcome::Idle;
                     }
+                    let few = mem::take(&mut side.fetched) <= FEW;
+                    self.has_few.store(few, Ordering::Relaxed);
                     return Outcome::more(side.queue.enable_doorbell(&turn.ring));
                 }
                 Progress::Broken => {

@@ -6,6 +6,7 @@ mod harness;
 
 mod arming;
 mod asynchronous;
+mod at_once;
 mod commands;
 mod data;
 mod draining;

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Doorbells that are served by the thread that hears them.
+//!
+//! To wake a worker takes longer than what most doorbells are for. So a thread that hears one while every worker sleeps gives the
+//! QP a turn itself. Not if it heard another a moment ago, or if the QP had a stream of work before: then more will come, and a
+//! worker that is awake *watches* the QP, so that it need not ring. Nor if another thread is at it in the same way: workers do
+//! things side by side.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::Shared;
+
+/// A doorbell comes after a lull if for so long there was none, and none was served.
+const LULL: Duration = Duration::from_micros(20);
+
+/// Since when a device has been quiet.
+#[derive(Debug)]
+pub(crate) struct Lull {
+    start: Instant,
+    /// In nanoseconds after `start`.
+    since: AtomicU64,
+}
+
+impl Lull {
+    /// Since `start`.
+    pub(crate) fn new(start: Instant) -> Self {
+        Self {
+            start,
+            since: AtomicU64::new(0),
+        }
+    }
+
+    /// It is not at `now`. Returns whether it was before.
+    fn end(&self, now: Instant) -> bool {
+        // Enough for five centuries.
+        let at = now.saturating_duration_since(self.start).as_nanos() as u64;
+        let since = self.since.swap(at, Ordering::Relaxed);
+        Duration::from_nanos(at.saturating_sub(since)) >= LULL
+    }
+}
+
+impl Shared {
+    /// Has the current thread, which is no worker, take `turn` for a device whose doorbell it hears, if that is the better way.
+    /// Returns whether it has.
+    pub(crate) fn serve_at_once(&self, lull: &Lull, turn: impl FnOnce()) -> bool {
+        let served = self.at_once
+            && lull.end(self.clock.now())
+            && self.sleep.have_gone(self.workers)
+            && self.quiesce.try_outside(turn);
+        if served {
+            // What was posted meanwhile is rung for now.
+            lull.end(self.clock.now());
+        }
+        served
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lull_is_between_two_doorbells() {
+        let start = Instant::now();
+        let lull = Lull::new(start);
+        let at = |micros| start + Duration::from_micros(micros);
+        assert!(!lull.end(at(19)), "the device has just come");
+        assert!(!lull.end(at(30)));
+        assert!(!lull.end(at(49)));
+        assert!(lull.end(at(69)));
+        assert!(!lull.end(at(70)));
+        assert!(!lull.end(at(60)), "another thread was faster");
+        assert!(lull.end(at(1_000_000)));
+    }
+}

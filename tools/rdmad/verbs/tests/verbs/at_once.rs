@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Doorbells that are served by the thread that rings them: no message is missed, and streams are left to workers.
+
+use std::thread;
+use std::time::Duration;
+
+use verbs::{FabricConfig, Limits, PathPolicy};
+use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
+use virtio_rdma_abi::ring::DoorbellKind;
+
+use crate::harness::*;
+
+/// In which workers go to sleep, and after which a doorbell comes after a lull.
+const REST: Duration = Duration::from_millis(2);
+/// A worker that has served a queue does not ask for its doorbell for the rest of a test.
+const POLL: Duration = Duration::from_secs(60);
+
+fn at_once(path: PathPolicy, poll: Duration) -> World {
+    let config = FabricConfig {
+        path,
+        poll,
+        at_once: true,
+        ..FabricConfig::default()
+    };
+    World::with_config(2, config, Limits::default())
+}
+
+/// Has A write a message, and rings for it only if that was asked for. Returns whether it was.
+fn write(pair: &Pair<'_>, id: u64) -> bool {
+    pair.qa.reclaim();
+    let asked = pair
+        .qa
+        .post_all(&[pair.wr(id, WrOpcode::RdmaWrite, 8).bytes()]);
+    if asked {
+        pair.qa.ring_doorbell(DoorbellKind::Sq);
+    }
+    asked
+}
+
+#[test]
+fn after_a_lull_who_rings_serves() {
+    const IN_A_ROW: u32 = 20;
+    let world = at_once(PathPolicy::Direct, Duration::ZERO);
+    let pair = Pair::new(&world);
+    let (mut id, mut done) = (0, 0);
+    // It is not, where a worker had no processor to go to sleep on. A worker would have to be very quick so often.
+    wait(
+        "messages that are executed when the doorbell was rung",
+        || {
+            id += 1;
+            thread::sleep(REST);
+            assert!(write(&pair, id));
+            if let Some(cqe) = pair.cq_a.poll() {
+                assert_eq!(cqe.wr_id, id);
+                done += 1;
+            } else {
+                pair.cq_a.expect(id, WcStatus::Success);
+                done = 0;
+            }
+            (done == IN_A_ROW).then_some(())
+        },
+    );
+}
+
+#[test]
+fn a_stream_is_watched_by_a_worker() {
+    for path in [PathPolicy::Direct, PathPolicy::Wire] {
+        let world = at_once(path, POLL);
+        let pair = Pair::new(&world);
+        let mut id = 0;
+        wait("a message without a doorbell", || {
+            let asked = (0..100).all(|_| {
+                id += 1;
+                let asked = write(&pair, id);
+                pair.cq_a.expect(id, WcStatus::Success);
+                asked
+            });
+            (!asked).then_some(())
+        });
+    }
+}
+
+/// Both sides send, at any distance from one another's messages, while workers and both threads serve the same QPs.
+#[test]
+fn nothing_is_missed() {
+    const MESSAGES: u64 = 3_000;
+    for path in [PathPolicy::Direct, PathPolicy::Wire] {
+        let world = at_once(path, POLL);
+        let pairs = [[0, 1], [1, 0]].map(|ends| {
+            let vms = ends.map(|vm: usize| &world.vms[vm]);
+            Pair::between(vms, Options::default(), Options::default())
+        });
+        thread::scope(|scope| {
+            for pair in pairs {
+                scope.spawn(move || {
+                    for id in 0..MESSAGES {
+                        write(&pair, id);
+                        pair.cq_a.expect(id, WcStatus::Success);
+                        // Up to a millisecond, most of them far less.
+                        thread::sleep(Duration::from_nanos(1 << (id % 20)));
+                    }
+                });
+            }
+        });
+    }
+}
