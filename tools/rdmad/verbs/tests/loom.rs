@@ -34,6 +34,10 @@ mod sync {
         pub fn lock(&self) -> Guard<'_, T> {
             Guard(Some(self.0.lock().unwrap()))
         }
+
+        pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+            self.0.try_lock().ok().map(|guard| Guard(Some(guard)))
+        }
     }
 
     pub struct Guard<'a, T>(Option<MutexGuard<'a, T>>);
