@@ -81,7 +81,8 @@ impl Cards {
         card.len.store(flat.len, Ordering::Relaxed);
         card.iova.store(flat.iova, Ordering::Relaxed);
         let rights = u64::from(flat.access.0) & RIGHTS;
-        let title = rights | u64::from(flat.pdn) << RIGHTS_BITS | u64::from(key) << u32::BITS;
+        let pdn = u64::from(flat.pdn) << RIGHTS_BITS;
+        let title = (u64::from(key) << u32::BITS) | pdn | rights;
         card.title.store(title, Ordering::Release);
     }
 
