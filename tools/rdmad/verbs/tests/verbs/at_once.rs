@@ -81,6 +81,35 @@ fn a_stream_is_watched_by_a_worker() {
     }
 }
 
+/// A QP that had many work requests is left to a worker when it rings again, whatever time has passed.
+#[test]
+fn after_a_stream_a_worker_serves() {
+    let world = at_once(PathPolicy::Direct, POLL);
+    let pair = Pair::new(&world);
+    // A worker that was kept from its processor watches nothing for a while.
+    wait("a message without a doorbell", || {
+        thread::sleep(REST);
+        pair.qa.reclaim();
+        let many: Vec<_> = (0..20)
+            .map(|id| pair.wr(id, WrOpcode::RdmaWrite, 8).bytes())
+            .collect();
+        pair.qa.post_all(&many);
+        pair.qa.ring_doorbell(DoorbellKind::Sq);
+        (0..20).for_each(|id| {
+            pair.cq_a.expect(id, WcStatus::Success);
+        });
+        [20, 21]
+            .map(|id| {
+                thread::sleep(REST);
+                let asked = write(&pair, id);
+                pair.cq_a.expect(id, WcStatus::Success);
+                asked
+            })
+            .contains(&false)
+            .then_some(())
+    });
+}
+
 /// Both sides send, at any distance from one another's messages, while workers and both threads serve the same QPs.
 #[test]
 fn nothing_is_missed() {
