@@ -56,7 +56,7 @@ pub fn run(options: &Options) -> Result<Report> {
 /// MB/s of processor time at which one thread copies messages from a guest's memory to another's. Each comes from and
 /// goes to the same place, as perftest's do.
 fn copy_rate(size: u64) -> f64 {
-    let (source, target) = (memory(size), memory(size));
+    let [source, target] = [(); 2].map(|()| DmaSpace::anonymous(0, size));
     let (source, target) = (source.enter(), target.enter());
     let length = size as usize;
     let from = source.slice(0, length).expect("memory");
@@ -68,7 +68,7 @@ fn copy_rate(size: u64) -> f64 {
 
 /// The same for messages of several pages, of which the last comes first in memory.
 fn pagewise_copy_rate(size: u64) -> f64 {
-    let (source, target) = (memory(size), memory(size));
+    let [source, target] = [(); 2].map(|()| DmaSpace::anonymous(0, size));
     let (source, target) = (source.enter(), target.enter());
     let length = PAGE_SIZE as usize;
     let pages: Vec<_> = (0..size / PAGE_SIZE)
@@ -84,10 +84,6 @@ fn pagewise_copy_rate(size: u64) -> f64 {
             from.copy_to(to);
         }
     })
-}
-
-fn memory(size: u64) -> DmaSpace {
-    DmaSpace::anonymous(0, size.next_multiple_of(PAGE_SIZE))
 }
 
 /// µs until a store is seen by a spinning thread and its answer is seen here.

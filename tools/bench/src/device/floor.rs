@@ -5,7 +5,7 @@
 
 use std::hint::black_box;
 
-use dma::{DmaSlice, DmaSpace, PAGE_SIZE};
+use dma::{DmaSlice, DmaSpace};
 
 use super::cpu;
 use super::load::area;
@@ -15,7 +15,7 @@ const PACKET: usize = 4096;
 
 /// MB/s of copies of this size from one VM to the other.
 pub fn copy(size: u32) -> f64 {
-    let target = DmaSpace::anonymous(0, area(size).next_multiple_of(PAGE_SIZE));
+    let target = DmaSpace::anonymous(0, area(size));
     let target = target.enter();
     rate(size, |at, message| {
         let to = target.slice_mut(at, message.len()).expect("memory");
@@ -38,7 +38,7 @@ pub fn copy_with_crc(size: u32) -> f64 {
 /// The rate at which `step` treats messages of `size` bytes, one after the other in the buffers of a VM.
 fn rate(size: u32, mut step: impl FnMut(u64, DmaSlice<'_>)) -> f64 {
     let len = area(size);
-    let memory = DmaSpace::anonymous(0, len.next_multiple_of(PAGE_SIZE));
+    let memory = DmaSpace::anonymous(0, len);
     let memory = memory.enter();
     cpu::rate(len, || {
         for at in (0..len).step_by(size as usize) {

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::MemfdFlags;
 use rustix::fs::SealFlags;
 
-use crate::DmaSpace;
+use crate::{DmaSpace, PAGE_SIZE};
 
 /// A memfd of `len` bytes with these seals.
 pub fn memfd(len: u64, seals: SealFlags) -> io::Result<OwnedFd> {
@@ -24,9 +24,10 @@ pub fn guest_memory(len: u64) -> io::Result<OwnedFd> {
 }
 
 impl DmaSpace {
-    /// A map with one region: `len` bytes of zeroes at `iova`.
+    /// A map with one region: `len` bytes of zeroes at `iova`, rounded up to pages.
     pub fn anonymous(iova: u64, len: u64) -> Self {
         let space = Self::new();
+        let len = len.next_multiple_of(PAGE_SIZE);
         let fd = guest_memory(len).expect("memfd");
         space.map(iova, fd, 0, len, true).expect("map");
         space
