@@ -55,11 +55,12 @@ pub enum Subject {
     Load,
 }
 
-/// In the order in which they are measured: the driver goes last, as its device changes.
+/// In the order in which they are measured: registration goes first, while the machine's memory is in large pieces, and the
+/// driver last, as its device changes.
 const SUBJECTS: [Subject; 5] = [
+    Subject::Registration,
     Subject::Traffic,
     Subject::Syscalls,
-    Subject::Registration,
     Subject::Objects,
     Subject::Load,
 ];
