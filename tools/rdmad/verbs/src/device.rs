@@ -81,8 +81,9 @@ pub struct Device {
     ready_cqs: ReadySet,
     /// [`TASK_FRAMES`] and the numbers of event queues that have buffers again.
     ready_tasks: ReadySet,
-    /// In the hands of one worker at a time frames keep their order.
+    /// Of its doorbells.
     lull: Lull,
+    /// In the hands of one worker at a time frames keep their order.
     receiving: Exclusive,
     /// QPs that wait for room in the frame port.
     blocked: ReadySet,

@@ -10,6 +10,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::clock::nanos_since;
 use super::Shared;
 
 /// A doorbell comes after a lull if for so long there was none, and none was served.
@@ -34,8 +35,7 @@ impl Lull {
 
     /// It is not at `now`. Returns whether it was before.
     fn end(&self, now: Instant) -> bool {
-        // Enough for five centuries.
-        let at = now.saturating_duration_since(self.start).as_nanos() as u64;
+        let at = nanos_since(self.start, now);
         let since = self.since.swap(at, Ordering::Relaxed);
         Duration::from_nanos(at.saturating_sub(since)) >= LULL
     }

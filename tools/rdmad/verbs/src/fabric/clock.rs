@@ -70,3 +70,9 @@ impl Clock {
         (!self.stands_still()).then_some(deadline)
     }
 }
+
+/// Nanoseconds from `start` to `at`, or 0 if that is earlier. Five centuries fit.
+#[inline]
+pub(super) fn nanos_since(start: Instant, at: Instant) -> u64 {
+    at.saturating_duration_since(start).as_nanos() as u64
+}

@@ -52,7 +52,7 @@ impl Sleep {
     pub(crate) fn all_sleep(&self, threads: usize, idle: impl FnOnce() -> bool) -> bool {
         // Who is about to sleep and finds work instead holds the lock until it is no sleeper any more.
         let _guard = self.lock.lock();
-        self.sleepers.load(Ordering::SeqCst) == threads && idle()
+        self.have_gone(threads) && idle()
     }
 
     /// Whether so many threads sleep, or were woken and do not run yet.

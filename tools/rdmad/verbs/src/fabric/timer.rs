@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::clock::nanos_since;
 use super::QpKey;
 
 /// No deadline.
@@ -47,7 +48,7 @@ impl Timers {
 
     /// Takes out one QP whose deadline is over.
     pub(crate) fn expired(&self, now: Instant) -> Option<QpKey> {
-        if self.nanos(now) < self.first.load(Ordering::Relaxed) {
+        if nanos_since(self.start, now) < self.first.load(Ordering::Relaxed) {
             return None;
         }
         let mut deadlines = self.deadlines.lock();
@@ -67,13 +68,8 @@ impl Timers {
     fn note_first(&self, deadlines: &BTreeSet<(Instant, QpKey)>) {
         let first = deadlines
             .first()
-            .map_or(NEVER, |(first, _)| self.nanos(*first));
+            .map_or(NEVER, |(first, _)| nanos_since(self.start, *first));
         self.first.store(first, Ordering::Relaxed);
-    }
-
-    fn nanos(&self, at: Instant) -> u64 {
-        // Five centuries fit.
-        at.saturating_duration_since(self.start).as_nanos() as u64
     }
 }
 

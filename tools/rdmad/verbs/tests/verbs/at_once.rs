@@ -26,18 +26,6 @@ fn at_once(path: PathPolicy, poll: Duration) -> World {
     World::with_config(2, config, Limits::default())
 }
 
-/// Has A write a message, and rings for it only if that was asked for. Returns whether it was.
-fn write(pair: &Pair<'_>, id: u64) -> bool {
-    pair.qa.reclaim();
-    let asked = pair
-        .qa
-        .post_all(&[pair.wr(id, WrOpcode::RdmaWrite, 8).bytes()]);
-    if asked {
-        pair.qa.ring_doorbell(DoorbellKind::Sq);
-    }
-    asked
-}
-
 #[test]
 fn after_a_lull_who_rings_serves() {
     const IN_A_ROW: u32 = 20;
@@ -50,7 +38,7 @@ fn after_a_lull_who_rings_serves() {
         || {
             id += 1;
             thread::sleep(REST);
-            assert!(write(&pair, id));
+            assert!(pair.write(id));
             if let Some(cqe) = pair.cq_a.poll() {
                 assert_eq!(cqe.wr_id, id);
                 done += 1;
@@ -72,9 +60,7 @@ fn a_stream_is_watched_by_a_worker() {
         wait("a message without a doorbell", || {
             let asked = (0..100).all(|_| {
                 id += 1;
-                let asked = write(&pair, id);
-                pair.cq_a.expect(id, WcStatus::Success);
-                asked
+                pair.write_and_wait(id)
             });
             (!asked).then_some(())
         });
@@ -101,9 +87,7 @@ fn after_a_stream_a_worker_serves() {
         [20, 21]
             .map(|id| {
                 thread::sleep(REST);
-                let asked = write(&pair, id);
-                pair.cq_a.expect(id, WcStatus::Success);
-                asked
+                pair.write_and_wait(id)
             })
             .contains(&false)
             .then_some(())
@@ -124,8 +108,7 @@ fn nothing_is_missed() {
             for pair in pairs {
                 scope.spawn(move || {
                     for id in 0..MESSAGES {
-                        write(&pair, id);
-                        pair.cq_a.expect(id, WcStatus::Success);
+                        pair.write_and_wait(id);
                         // Up to a millisecond, most of them far less.
                         thread::sleep(Duration::from_nanos(1 << (id % 20)));
                     }

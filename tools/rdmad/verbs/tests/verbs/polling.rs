@@ -6,8 +6,6 @@ use std::thread;
 use std::time::Duration;
 
 use verbs::{FabricConfig, Limits, PathPolicy};
-use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
-use virtio_rdma_abi::ring::DoorbellKind;
 
 use crate::harness::*;
 
@@ -27,19 +25,6 @@ fn polling(poll: Duration, check: impl Fn(&Pair<'_>)) {
     }
 }
 
-/// Has a message written, and rings for it only if that was asked for. Returns whether it was.
-fn write(pair: &Pair<'_>, id: u64) -> bool {
-    pair.qa.reclaim();
-    let asked = pair
-        .qa
-        .post_all(&[pair.wr(id, WrOpcode::RdmaWrite, 8).bytes()]);
-    if asked {
-        pair.qa.ring_doorbell(DoorbellKind::Sq);
-    }
-    pair.cq_a.expect(id, WcStatus::Success);
-    asked
-}
-
 #[test]
 fn a_queue_that_is_watched_asks_for_no_doorbell() {
     polling(Duration::from_secs(60), |pair| {
@@ -48,7 +33,7 @@ fn a_queue_that_is_watched_asks_for_no_doorbell() {
         wait("a message without a doorbell", || {
             id += 1;
             thread::sleep(REST);
-            (!write(pair, id)).then_some(())
+            (!pair.write_and_wait(id)).then_some(())
         });
     });
 }
@@ -63,7 +48,7 @@ fn it_asks_for_one_when_it_is_not_watched_any_more() {
                 if asked {
                     thread::sleep(3 * REST);
                 }
-                (write(pair, id) == asked).then_some(())
+                (pair.write_and_wait(id) == asked).then_some(())
             });
         }
     });

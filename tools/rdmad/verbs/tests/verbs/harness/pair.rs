@@ -4,6 +4,7 @@
 
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcStatus, WrOpcode};
+use virtio_rdma_abi::ring::DoorbellKind;
 
 use super::{connect, on_both_paths, wait, Cq, Mr, Options, Qp, Vm, World, Wr};
 
@@ -59,6 +60,24 @@ impl<'vm> Pair<'vm> {
             QpType::Ud | QpType::Gsi => wr.to(&self.qb),
             _ => wr,
         }
+    }
+
+    /// Has A write a message, and ring for it only if that is asked for. Returns whether it is.
+    pub fn write(&self, id: u64) -> bool {
+        self.qa.reclaim();
+        let wr = self.wr(id, WrOpcode::RdmaWrite, 8);
+        let asked = self.qa.post_all(&[wr.bytes()]);
+        if asked {
+            self.qa.ring_doorbell(DoorbellKind::Sq);
+        }
+        asked
+    }
+
+    /// The same, and waits for its completion.
+    pub fn write_and_wait(&self, id: u64) -> bool {
+        let asked = self.write(id);
+        self.cq_a.expect(id, WcStatus::Success);
+        asked
     }
 
     /// Posts `wr` at A and two more, of which the device must flush the rest, and expects `status`.
