@@ -302,7 +302,9 @@ impl Client {
         let vectors = (start..start + count).map(|vector| vector as u16);
         match flags & vfio::VFIO_IRQ_SET_DATA_TYPE_MASK {
             vfio::VFIO_IRQ_SET_DATA_NONE if count == 0 => interrupts.reset(),
-            vfio::VFIO_IRQ_SET_DATA_NONE => vectors.for_each(|vector| interrupts.trigger(vector)),
+            vfio::VFIO_IRQ_SET_DATA_NONE => {
+                vectors.for_each(|vector| self.transport.shared.trigger(vector))
+            }
             // Without descriptors the vectors are disconnected.
             vfio::VFIO_IRQ_SET_DATA_EVENTFD if fds.is_empty() => {
                 for vector in vectors {

@@ -3,17 +3,20 @@
 //! MSI-X vectors: an eventfd each, which the client turns into the guest's interrupt. Masking is the client's.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::os::fd::AsRawFd;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
 use std::sync::PoisonError;
 
-use rustix::fs::OFlags;
+use crate::aio::Aio;
 
 /// The vectors of a function.
 #[derive(Debug)]
 pub(crate) struct Interrupts {
+    aio: Aio,
+    /// Each lock is held for no longer than a system call that never waits.
     vectors: Box<[Mutex<Vector>]>,
 }
 
@@ -25,20 +28,23 @@ struct Vector {
 }
 
 impl Vector {
-    fn signal(&mut self) {
+    fn signal(&mut self, aio: &Aio) -> io::Result<()> {
         match &self.eventfd {
-            // The only error of interest would be a full counter, and then an interrupt is due anyway.
-            Some(eventfd) => drop(rustix::io::write(eventfd, &1u64.to_ne_bytes())),
-            None => self.pending = true,
+            Some(eventfd) => aio.signal(eventfd.as_fd()),
+            None => {
+                self.pending = true;
+                Ok(())
+            }
         }
     }
 }
 
 impl Interrupts {
-    pub(crate) fn new(count: u16) -> Self {
-        Self {
+    pub(crate) fn new(count: u16) -> io::Result<Self> {
+        Ok(Self {
+            aio: Aio::new()?,
             vectors: (0..count).map(|_| Mutex::default()).collect(),
-        }
+        })
     }
 
     pub(crate) fn count(&self) -> u16 {
@@ -46,14 +52,16 @@ impl Interrupts {
         self.vectors.len() as u16
     }
 
-    /// Raises a vector; one that does not exist, such as `VIRTIO_MSI_NO_VECTOR`, is not raised.
-    pub(crate) fn trigger(&self, vector: u16) {
-        if let Some(mut vector) = self.vector(vector) {
-            vector.signal();
+    /// Raises a vector; one that does not exist, such as `VIRTIO_MSI_NO_VECTOR`, is not raised. Never waits, whatever
+    /// the client does with the eventfd.
+    pub(crate) fn trigger(&self, vector: u16) -> io::Result<()> {
+        match self.vector(vector) {
+            Some(mut vector) => vector.signal(&self.aio),
+            None => Ok(()),
         }
     }
 
-    /// Connects a vector to an eventfd, or to none. Fails if it is something else than an eventfd, which might block.
+    /// Connects a vector to an eventfd, or to none. Fails if it is something else than an eventfd.
     pub(crate) fn connect(&self, vector: u16, eventfd: Option<OwnedFd>) -> io::Result<()> {
         if let Some(fd) = &eventfd {
             let target = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
@@ -63,14 +71,13 @@ impl Interrupts {
                     "an interrupt's file is no eventfd",
                 ));
             }
-            rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
         }
         let mut vector = self
             .vector(vector)
             .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         vector.eventfd = eventfd;
         if vector.eventfd.is_some() && std::mem::take(&mut vector.pending) {
-            vector.signal();
+            vector.signal(&self.aio)?;
         }
         Ok(())
     }
@@ -106,21 +113,20 @@ mod tests {
 
     #[test]
     fn triggers_reach_the_eventfd_even_when_it_comes_late() {
-        let interrupts = Interrupts::new(2);
+        let interrupts = Interrupts::new(2).unwrap();
         let fd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        interrupts.trigger(1);
-        interrupts.trigger(1);
-        interrupts.trigger(2);
-        interrupts.trigger(u16::MAX);
+        for vector in [1, 1, 2, u16::MAX] {
+            interrupts.trigger(vector).unwrap();
+        }
         interrupts
             .connect(1, Some(fd.try_clone().unwrap()))
             .unwrap();
         assert_eq!(count(&fd), 1);
-        interrupts.trigger(1);
-        interrupts.trigger(0);
+        interrupts.trigger(1).unwrap();
+        interrupts.trigger(0).unwrap();
         assert_eq!(count(&fd), 1);
         interrupts.reset();
-        interrupts.trigger(1);
+        interrupts.trigger(1).unwrap();
         assert_eq!(count(&fd), 0);
         interrupts.reset();
         interrupts
@@ -131,13 +137,46 @@ mod tests {
     }
 
     #[test]
-    fn only_eventfds_are_taken_and_made_non_blocking() {
-        let interrupts = Interrupts::new(1);
+    fn only_eventfds_are_taken() {
+        let interrupts = Interrupts::new(1).unwrap();
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         assert!(interrupts.connect(0, Some(file.into())).is_err());
+    }
+
+    #[test]
+    fn a_full_eventfd_that_blocks_is_signalled_without_waiting() {
+        let interrupts = Interrupts::new(1).unwrap();
         let full = eventfd(0, EventfdFlags::empty()).unwrap();
         rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        interrupts.connect(0, Some(full)).unwrap();
-        interrupts.trigger(0);
+        interrupts
+            .connect(0, Some(full.try_clone().unwrap()))
+            .unwrap();
+        interrupts.trigger(0).unwrap();
+        interrupts.trigger(0).unwrap();
+        assert_eq!(count(&full), u64::MAX, "no more than that");
+        interrupts.trigger(0).unwrap();
+        assert_eq!(count(&full), 1);
+    }
+
+    #[test]
+    fn threads_that_trigger_at_a_time_lose_nothing() {
+        const EACH: u64 = 5_000;
+        let interrupts = Interrupts::new(2).unwrap();
+        let fds = [(); 2].map(|()| eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+        for (vector, fd) in (0..).zip(&fds) {
+            let fd = fd.try_clone().unwrap();
+            interrupts.connect(vector, Some(fd)).unwrap();
+        }
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let interrupts = &interrupts;
+                scope.spawn(move || {
+                    for _ in 0..EACH {
+                        interrupts.trigger(thread % 2).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(fds.map(|fd| count(&fd)), [2 * EACH; 2]);
     }
 }

@@ -13,8 +13,9 @@
 //!
 //! No region can be mapped by the client: one that could would make the client wait for each register write.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod aio;
 mod client;
 mod common;
 mod connection;

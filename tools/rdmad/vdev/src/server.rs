@@ -133,7 +133,7 @@ impl Listener {
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         });
-        let transport = Arc::new(Transport::new(name, device, space));
+        let transport = Arc::new(Transport::new(name, device, space)?);
         let service = {
             let transport = transport.clone();
             thread::Builder::new()

@@ -3,6 +3,7 @@
 //! What a function's queues and registers share.
 
 use std::fmt;
+use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU16;
 use std::sync::atomic::AtomicU8;
@@ -30,29 +31,37 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(name: &str, vectors: u16) -> Self {
-        Self {
-            interrupts: Interrupts::new(vectors),
+    pub(crate) fn new(name: &str, vectors: u16) -> io::Result<Self> {
+        Ok(Self {
+            interrupts: Interrupts::new(vectors)?,
             log: Limiter::new(name),
             config_vector: AtomicU16::new(NO_VECTOR),
             generation: AtomicU8::new(0),
             isr: AtomicU8::new(0),
             needs_reset: AtomicBool::new(false),
+        })
+    }
+
+    /// Raises an interrupt vector.
+    pub(crate) fn trigger(&self, vector: u16) {
+        if let Err(error) = self.interrupts.trigger(vector) {
+            self.log.warn(format_args!(
+                "interrupt {vector} is lost, the guest may wait for it: {error}"
+            ));
         }
     }
 
     /// Interrupts the driver for a queue.
     pub(crate) fn interrupt_queue(&self, vector: u16) {
         self.isr.fetch_or(ISR_QUEUE, Ordering::AcqRel);
-        self.interrupts.trigger(vector);
+        self.trigger(vector);
     }
 
     /// Tells the driver that the configuration, or the status, is another.
     pub(crate) fn config_changed(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.isr.fetch_or(ISR_CONFIG, Ordering::AcqRel);
-        self.interrupts
-            .trigger(self.config_vector.load(Ordering::Acquire));
+        self.trigger(self.config_vector.load(Ordering::Acquire));
     }
 
     /// The driver broke the rules in a way that the device can't go on from (DEVICE_NEEDS_RESET).

@@ -4,6 +4,7 @@
 //!
 //! Locks: the registers' and a queue's are never held together, and neither while the device is called.
 
+use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -52,19 +53,23 @@ struct Resets {
 }
 
 impl Transport {
-    pub(crate) fn new(name: &str, device: Arc<dyn VirtioDevice>, space: Arc<DmaSpace>) -> Self {
+    pub(crate) fn new(
+        name: &str,
+        device: Arc<dyn VirtioDevice>,
+        space: Arc<DmaSpace>,
+    ) -> io::Result<Self> {
         let mut sizes = device.queue_sizes();
         sizes.truncate(pci::MAX_QUEUES);
         // One for each queue and one for configuration changes, as far as MSI-X goes.
         let vectors =
             u16::try_from(sizes.len() + 1).map_or(pci::MAX_VECTORS, |n| n.min(pci::MAX_VECTORS));
-        let shared = Arc::new(Shared::new(name, vectors));
+        let shared = Arc::new(Shared::new(name, vectors)?);
         let queues = (0u16..)
             .take(sizes.len())
             .map(|index| Arc::new(Queue::new(index, space.clone(), shared.clone())))
             .collect();
         let shm = device.shared_memory();
-        Self {
+        Ok(Self {
             registers: Mutex::new(CommonConfig::new(device.features(), &sizes, vectors)),
             config: Mutex::new(PciConfig::new(
                 device.device_id(),
@@ -80,7 +85,7 @@ impl Transport {
             space,
             shared,
             queues,
-        }
+        })
     }
 
     /// Length of a BAR, 0 if there is none.

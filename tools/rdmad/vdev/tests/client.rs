@@ -7,18 +7,21 @@ mod common;
 use std::io::Read;
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use common::*;
 use dma::testing::guest_memory;
 use dma::testing::memfd;
 use rustix::event::eventfd;
 use rustix::event::EventfdFlags;
+use rustix::fs::OFlags;
 use rustix::fs::SealFlags;
 use vdev::ListenError;
 use vdev::Listener;
@@ -139,6 +142,51 @@ fn interrupts_are_connected_and_checked() {
     assert_eq!(client.set_irqs(0x21, 0, 0, &[]), Ok(()));
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     assert_eq!(client.set_irqs(0x24, 0, 1, &[file.as_fd()]), Err(EINVAL));
+}
+
+/// An eventfd that a write waits for, until this is dropped.
+struct Full(OwnedFd);
+
+impl Full {
+    /// Fills the counter and has writes wait: the flags belong to the open file description, which the device shares.
+    fn new(fd: &OwnedFd) -> Self {
+        let flags = rustix::fs::fcntl_getfl(fd).unwrap();
+        rustix::io::write(fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        rustix::fs::fcntl_setfl(fd, flags - OFlags::NONBLOCK).unwrap();
+        Self(fd.try_clone().unwrap())
+    }
+}
+
+impl Drop for Full {
+    fn drop(&mut self) {
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+}
+
+#[test]
+fn an_eventfd_that_is_full_and_blocks_holds_up_nobody() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    client
+        .stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let full = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    let other = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    let connected = client.set_irqs(0x24, 0, 2, &[full.as_fd(), other.as_fd()]);
+    assert_eq!(connected, Ok(()));
+    let _full = Full::new(&full);
+    for _ in 0..100 {
+        assert_eq!(client.set_irqs(0x21, 0, 2, &[]), Ok(()), "triggered");
+    }
+    let mut count = [0; 8];
+    rustix::io::read(&other, &mut count).unwrap();
+    assert_eq!(u64::from_ne_bytes(count), 100, "the other vector");
+    assert_eq!(client.call(Command::DeviceReset, &[], &[]), Ok(vec![]));
+    assert_eq!(client.set_irqs(0x21, 0, 1, &[]), Ok(()));
+    assert_eq!(client.set_irqs(0x24, 0, 1, &[]), Ok(()), "disconnected");
+    drop(client);
+    bench.driver();
 }
 
 #[test]

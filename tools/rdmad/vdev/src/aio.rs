@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Signals eventfds without ever waiting: the one place of the crate that needs `unsafe`, for the system calls of AIO.
+//!
+//! A `write` to an eventfd waits while its counter is full, unless O_NONBLOCK is set. That flag belongs to the open file
+//! description, which the client shares and may change at any time. The kernel has no private description of an eventfd
+//! and no write that never waits. But the kernel signals an eventfd itself when an AIO request ends (IOCB_FLAG_RESFD): it
+//! saturates the counter instead of waiting. A request that polls a descriptor which is always readable ends before
+//! `io_submit` returns.
+//!
+//! Measured on two CPUs as a ping-pong of two threads: 0.7 µs a signal more than `write`, no difference in the round trip
+//! of 9 µs. A thread for each port, which might wait instead, costs 7 to 15 µs more a signal.
+//!
+//! C header: `include/uapi/linux/aio_abi.h`
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
+use std::ptr;
+
+use libc::c_long;
+use libc::c_ulong;
+use rustix::event::eventfd;
+use rustix::event::EventfdFlags;
+use rustix::event::PollFlags;
+
+const IOCB_CMD_POLL: u16 = 5;
+const IOCB_FLAG_RESFD: u32 = 1 << 0;
+
+/// Requests of a context. One that has ended counts until it is [taken](Aio::forget_ended).
+const REQUESTS: usize = 32;
+/// How often a context without room is tried again. Once suffices, unless other threads use the room up each time.
+const TRIES: usize = 1000;
+
+/// `struct iocb` on little-endian hosts, where `aio_key` comes first.
+#[derive(Default)]
+#[repr(C)]
+struct Iocb {
+    data: u64,
+    key: u32,
+    rw_flags: u32,
+    opcode: u16,
+    priority: i16,
+    fd: u32,
+    buffer: u64,
+    bytes: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    resfd: u32,
+}
+
+/// `struct io_event`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct IoEvent {
+    data: u64,
+    request: u64,
+    result: i64,
+    second: i64,
+}
+
+const _: () = assert!(size_of::<Iocb>() == 64 && size_of::<IoEvent>() == 32);
+const _: () = assert!(cfg!(target_endian = "little"));
+
+/// An AIO context. Any thread may use it, several at a time.
+#[derive(Debug)]
+pub(crate) struct Aio {
+    context: c_ulong,
+    /// Always readable: its counter is 1, and nobody else has it.
+    ready: OwnedFd,
+}
+
+impl Aio {
+    pub(crate) fn new() -> io::Result<Self> {
+        let ready = eventfd(1, EventfdFlags::CLOEXEC)?;
+        let mut context: c_ulong = 0;
+        // SAFETY: io_setup writes the context's number, an unsigned long, to where the second argument points, which is
+        // borrowed mutably as long as the call.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_io_setup,
+                REQUESTS as c_long,
+                ptr::from_mut(&mut context),
+            )
+        };
+        match check(result) {
+            Ok(_) => Ok(Self { context, ready }),
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Err(io::Error::new(
+                error.kind(),
+                "no room for interrupts in the limit fs.aio-max-nr; raise it with sysctl",
+            )),
+            Err(error) => Err(io::Error::new(
+                error.kind(),
+                format!("interrupts need the kernel's AIO (io_setup): {error}"),
+            )),
+        }
+    }
+
+    /// Adds 1 to the counter of `eventfd`, or leaves it at its maximum. Never waits.
+    pub(crate) fn signal(&self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
+        let mut request = Iocb {
+            opcode: IOCB_CMD_POLL,
+            // Numbers of descriptors are not negative.
+            fd: self.ready.as_raw_fd() as u32,
+            buffer: PollFlags::IN.bits().into(),
+            flags: IOCB_FLAG_RESFD,
+            resfd: eventfd.as_raw_fd() as u32,
+            ..Iocb::default()
+        };
+        let mut requests = [ptr::from_mut(&mut request)];
+        let mut result = Ok(0);
+        for _ in 0..TRIES {
+            // SAFETY: io_submit reads one pointer at the third argument and the `struct iocb` behind it, into which it
+            // may write the key. Both live as long as the call; the kernel keeps neither. A request to poll has no
+            // buffer: its `buffer` holds the events to wait for.
+            result = check(unsafe {
+                libc::syscall(
+                    libc::SYS_io_submit,
+                    self.context,
+                    1 as c_long,
+                    requests.as_mut_ptr(),
+                )
+            });
+            match &result {
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => self.forget_ended()?,
+                _ => break,
+            }
+        }
+        result.map(drop)
+    }
+
+    /// Makes room: takes what is known of requests that have ended.
+    fn forget_ended(&self) -> io::Result<()> {
+        let mut events = [IoEvent::default(); REQUESTS];
+        let mut now = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: io_getevents writes at most as many `struct io_event` as the third argument says to the array, which
+        // has that many, and reads the timeout. Both are borrowed mutably as long as the call.
+        check(unsafe {
+            libc::syscall(
+                libc::SYS_io_getevents,
+                self.context,
+                0 as c_long,
+                events.len() as c_long,
+                events.as_mut_ptr(),
+                ptr::from_mut(&mut now),
+            )
+        })
+        .map(drop)
+    }
+}
+
+impl Drop for Aio {
+    fn drop(&mut self) {
+        // SAFETY: io_destroy takes the number of a context and touches no memory of ours. Nobody uses it any more.
+        unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
+    }
+}
+
+fn check(result: c_long) -> io::Result<c_long> {
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        result => Ok(result),
+    }
+}
