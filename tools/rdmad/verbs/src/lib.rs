@@ -41,6 +41,7 @@ mod srq;
 mod status;
 mod table;
 mod transport;
+mod turn;
 mod users;
 mod wire;
 mod wqe;

@@ -187,13 +187,12 @@ impl Transfer {
         }
     }
 
-    /// Moves up to `budget` bytes of the message to or from `target`, if the peer is there.
+    /// Moves as many bytes of the message to or from `target` as the turn's budget has, if the peer is there.
     pub(crate) fn step(
         &mut self,
         turn: &SendTurn<'_>,
         side: &mut SendSide,
         target: Option<&mut Target<'_>>,
-        budget: &mut usize,
     ) -> Step {
         let now = turn.now;
         if let Some(status) = self.failed {
@@ -208,7 +207,7 @@ impl Transfer {
         }
         let unreliable = turn.qp.qp_type == QpType::Uc;
         let moved = match target {
-            Some(target) => self.exchange(turn, side, target, budget),
+            Some(target) => self.exchange(turn, side, target),
             None => Err(Stop::Silence),
         };
         match moved {
@@ -266,13 +265,12 @@ impl Transfer {
         Step::Waits
     }
 
-    /// Executes what the budget allows. Returns whether the message is complete.
+    /// Executes what the turn's budget allows. Returns whether the message is complete.
     fn exchange(
         &mut self,
         turn: &SendTurn<'_>,
         side: &mut SendSide,
         target: &mut Target<'_>,
-        budget: &mut usize,
     ) -> Result<bool, Stop> {
         let Target {
             turn: target,
@@ -296,7 +294,7 @@ impl Transfer {
         let limit = match self.wr.op {
             // Not to be divided.
             SendOp::Atomic { .. } | SendOp::AtomicWrite { .. } => left as usize,
-            _ => (left as usize).min(*budget),
+            _ => (left as usize).min(turn.budget.left()),
         };
         let Allowance { len, spent } = self.allowance(turn, side, limit)?;
         let last = len == left as usize;
@@ -330,7 +328,7 @@ impl Transfer {
         }
         moved?;
         self.count(turn, target, len, spent, last);
-        *budget = budget.saturating_sub(len);
+        turn.budget.charge_bytes(len);
         // At most the message's length.
         self.done += len as u32;
         if last {

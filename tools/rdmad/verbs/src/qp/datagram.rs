@@ -7,7 +7,7 @@ use virtio_rdma_abi::ib::{QpState, WcStatus, DEFAULT_PKEY};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{Datagram, Member, SqHeader};
 
-use super::serve::{Progress, COST_PER_WR};
+use super::serve::Progress;
 use super::{attr, Qp, SendSide, SendTurn};
 use crate::direct;
 use crate::wire::SendEnv;
@@ -23,7 +23,6 @@ impl Qp {
         turn: &SendTurn<'_>,
         side: &mut SendSide,
         state: QpState,
-        budget: &mut usize,
     ) -> Progress {
         let fetched = match side.held.take() {
             Some(held) => held,
@@ -34,12 +33,10 @@ impl Qp {
                 Err(_) => return Progress::Broken,
             },
         };
+        let spent = turn.budget.spent();
         let status = match self.deliver(turn, side, &fetched) {
-            Ok(Some(bytes)) => {
-                *budget = budget.saturating_sub(bytes + COST_PER_WR);
-                WcStatus::Success
-            }
-            Ok(None) => {
+            Ok(true) => WcStatus::Success,
+            Ok(false) => {
                 side.held = Some(fetched);
                 return match side.paced {
                     Some(_) => Progress::Waits,
@@ -52,34 +49,35 @@ impl Qp {
         if status != WcStatus::Success {
             self.fail_send(turn.device);
         }
-        Progress::Moved
+        Progress::Moved(turn.budget.charged_since(spent))
     }
 
-    /// Sends a datagram. Returns its length, or `None` if the frame port is full or the rate limit
-    /// holds it back.
+    /// Sends a datagram. Returns whether it is sent, for which the frame port may be too full or the rate limit
+    /// reached.
     fn deliver(
         &self,
         turn: &SendTurn<'_>,
         side: &mut SendSide,
         fetched: &Fetched,
-    ) -> Result<Option<usize>, WcStatus> {
+    ) -> Result<bool, WcStatus> {
         if let Some(status) = fetched.failed {
             return Err(status);
         }
         let to = self.destination(turn, side, fetched)?;
         // A group's Ethernet address is no port's.
         if let Some(peer) = turn.device.fabric().direct_peer(to.path.dst_mac) {
-            if !direct::deliver(turn, side, &fetched.wr, &to, &peer)? {
-                return Ok(None);
-            }
-            return Ok(Some(fetched.wr.length as usize));
+            let sent = direct::deliver(turn, side, &fetched.wr, &to, &peer)?;
+            turn.budget.charge_bytes(fetched.wr.length as usize);
+            return Ok(sent);
         }
         let Some(mut sender) = side.sender.take() else {
             return Err(WcStatus::LocQpOpErr);
         };
         let sent = sender.send(&fetched.wr, &to, &mut SendEnv::new(turn, side));
         side.sender = Some(sender);
-        sent
+        let bytes = sent?;
+        turn.budget.charge_frames(bytes.unwrap_or(0));
+        Ok(bytes.is_some())
     }
 
     /// Where a work request wants its datagram to go. PD and port in its address vector are those of whoever made the

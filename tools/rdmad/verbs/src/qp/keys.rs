@@ -88,6 +88,8 @@ impl SendTurn<'_> {
             page_shift: reg.page_shift,
             depth: PageListDepth::Flat,
         };
+        // An address of the list, and an extent of the map that it becomes.
+        self.budget.charge_bytes(reg.npages as usize * 24);
         let offset = self
             .device
             .check_range(&list, reg.iova, reg.iova, reg.length)?;

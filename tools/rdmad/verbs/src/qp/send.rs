@@ -23,6 +23,7 @@ use crate::cq::Completions;
 use crate::direct::{Route, Transfer};
 use crate::gid::vlan_of;
 use crate::memory::{Keys, Memory, Message, RingView};
+use crate::turn::Budget;
 use crate::wqe::{
     completion_opcode, fetch_flushed, fetch_send, max_message, max_sq_wqe, Data, Fetched, Posted,
     SendRules, Snapshots,
@@ -217,6 +218,8 @@ pub(crate) struct SendTurn<'a> {
     pub(crate) ring: RingView<'a>,
     /// When the turn began.
     pub(crate) now: Instant,
+    /// What the turn may still cost.
+    pub(crate) budget: Budget,
     keys: Keys<'a>,
     /// What WQEs may say.
     rules: SendRules<'a>,
@@ -241,6 +244,7 @@ impl<'a> SendTurn<'a> {
             view,
             ring: RingView::new(&qp.sq, view),
             now,
+            budget: Budget::default(),
             rules: SendRules {
                 qp_type: qp.qp_type,
                 user: qp.user,
@@ -302,7 +306,7 @@ impl<'a> SendTurn<'a> {
         Ok(fetched)
     }
 
-    /// A work request ended, in error if the end does not succeed.
+    /// A work request ended, in error if the end does not succeed. Work of all kinds ends here, so it is charged here.
     pub(crate) fn complete(
         &self,
         queue: &mut DeviceQueue,
@@ -310,6 +314,7 @@ impl<'a> SendTurn<'a> {
         wr: &SendWr<Posted>,
         mut status: WcStatus,
     ) {
+        let _ = self.budget.charge_work_request();
         let posted = &wr.local;
         if let (Some(key), WcStatus::Success) = (posted.invalidates, status) {
             if let Err(failed) = self.invalidate(key) {

@@ -13,15 +13,10 @@ use super::{Qp, RecvTurn, Responder, SendSide, SendTurn};
 use crate::direct::{Route, Step, Target, Transfer};
 use crate::fabric::Watch;
 use crate::memory::RingView;
+use crate::turn::{Budget, Charged};
 use crate::wire::{RecvEnv, SendEnv};
 use crate::Device;
 
-/// Bytes that a QP moves in a turn at most.
-const BUDGET: usize = 1 << 20;
-/// Bytes of packets that it sends in a turn: its peer, or the switch, takes them while they are in a cache.
-const WIRE_BUDGET: usize = 1 << 16;
-/// What a work request costs beside its bytes.
-pub(super) const COST_PER_WR: usize = 1024;
 /// WQEs from one doorbell to when the next is asked for that are no stream.
 const FEW: u32 = 8;
 /// Work requests that are flushed in a turn.
@@ -138,7 +133,10 @@ impl Qp {
         };
         let turn = RecvTurn::new(self, device, view);
         let sent = responder
-            .transmit(WIRE_BUDGET, &mut RecvEnv::new(&turn, &mut side))
+            .transmit(
+                Budget::default().left_for_frames(),
+                &mut RecvEnv::new(&turn, &mut side),
+            )
             .map(|sent| sent.pause);
         side.responder = Some(responder);
         match sent {
@@ -156,18 +154,17 @@ impl Qp {
     /// Executes work of the SQ.
     fn send(&self, device: &Device, view: &DmaView, side: &mut SendSide, watch: &Watch) -> Outcome {
         let turn = SendTurn::new(self, device, view);
-        let mut budget = BUDGET;
         loop {
             // A work request that failed took the QP to ERR.
             let Some(state @ (QpState::Rts | QpState::Sqd)) = self.state() else {
                 return Outcome::Idle;
             };
             let progress = if !self.is_connected() {
-                self.send_datagram(&turn, side, state, &mut budget)
+                self.send_datagram(&turn, side, state)
             } else if side.transfer.is_some() || side.is_drained() && side.route.is_some() {
-                self.send_direct(&turn, side, state, &mut budget)
+                self.send_direct(&turn, side, state)
             } else {
-                self.send_wire(&turn, side, state, &mut budget)
+                self.send_wire(&turn, side, state)
             };
             if turn.ring.lost() {
                 side.broken = true;
@@ -175,8 +172,8 @@ impl Qp {
                 return Outcome::Idle;
             }
             match progress {
-                Progress::Moved if budget == 0 => return Outcome::More,
-                Progress::Moved => {}
+                Progress::Moved(_) if turn.budget.is_spent() => return Outcome::More,
+                Progress::Moved(_) => {}
                 Progress::Blocked => return Outcome::Blocked,
                 Progress::Waits => return Outcome::Idle,
                 Progress::Empty => {
@@ -187,7 +184,7 @@ impl Qp {
                     }
                     let qp = (device.port(), self.number);
                     // Who had work is likely to have more soon.
-                    if watch.admit(qp, turn.now, budget < BUDGET) {
+                    if watch.admit(qp, turn.now, turn.budget.spent() > 0) {
                         return Outcome::Idle;
                     }
                     let few = mem::take(&mut side.fetched) <= FEW;
@@ -204,20 +201,15 @@ impl Qp {
     }
 
     /// Executes WQEs whose data goes to the peer without packets, with the peer at hand until something is in the way.
-    fn send_direct(
-        &self,
-        turn: &SendTurn<'_>,
-        side: &mut SendSide,
-        state: QpState,
-        budget: &mut usize,
-    ) -> Progress {
+    fn send_direct(&self, turn: &SendTurn<'_>, side: &mut SendSide, state: QpState) -> Progress {
+        let spent = turn.budget.spent();
         let end = side.route.as_ref().and_then(Route::end);
         let view = end.as_ref().map(|(device, _)| device.space.enter());
         let mut target = match (&side.route, &end, &view) {
             (Some(route), Some((device, qp)), Some(view)) => Target::new(route, device, qp, view),
             _ => None,
         };
-        while *budget > 0 && self.state() == Some(state) {
+        while !turn.budget.is_spent() && self.state() == Some(state) {
             let mut transfer = match side.transfer.take() {
                 Some(transfer) => transfer,
                 None if state != QpState::Rts => return Progress::Empty,
@@ -227,7 +219,7 @@ impl Qp {
                     Err(_) => return Progress::Broken,
                 },
             };
-            match transfer.step(turn, side, target.as_mut(), budget) {
+            match transfer.step(turn, side, target.as_mut()) {
                 Step::Moved => side.transfer = Some(transfer),
                 Step::Waits => {
                     side.transfer = Some(transfer);
@@ -238,24 +230,18 @@ impl Qp {
                     if status != WcStatus::Success {
                         self.fail_send(turn.device);
                     }
-                    *budget = budget.saturating_sub(COST_PER_WR);
                 }
             }
             if turn.ring.lost() {
                 break;
             }
         }
-        Progress::Moved
+        Progress::Moved(turn.budget.charged_since(spent))
     }
 
     /// Gives WQEs to the requester and has it send packets.
-    fn send_wire(
-        &self,
-        turn: &SendTurn<'_>,
-        side: &mut SendSide,
-        state: QpState,
-        budget: &mut usize,
-    ) -> Progress {
+    fn send_wire(&self, turn: &SendTurn<'_>, side: &mut SendSide, state: QpState) -> Progress {
+        let spent = turn.budget.spent();
         let Some(mut requester) = side.requester.take() else {
             return Progress::Empty;
         };
@@ -279,10 +265,15 @@ impl Qp {
                 }
             }
         }
-        let held = side.snapshots.are_held();
         let mut env = SendEnv::new(turn, side);
-        let sent = requester.transmit(WIRE_BUDGET.min(*budget), turn.now, &mut env);
+        let sent = requester.transmit(turn.budget.left_for_frames(), turn.now, &mut env);
         let idle = requester.is_empty();
+        // Work requests ended that kept others from being taken.
+        let goes_on = state == QpState::Rts
+            && match side.route {
+                Some(_) => idle,
+                None => !drained && requester.has_room() && !side.snapshots.are_held(),
+            };
         side.requester = Some(requester);
         if broken {
             return Progress::Broken;
@@ -291,19 +282,15 @@ impl Qp {
             Err(_) => {
                 // A completion tells what happened.
                 self.fail_send(turn.device);
-                Progress::Moved
+                Progress::Moved(turn.budget.charged_since(spent))
             }
             Ok(sent) => {
-                *budget = budget.saturating_sub(sent.bytes);
+                turn.budget.charge_frames(sent.bytes);
                 match sent.pause {
-                    Pause::Budget => {
-                        *budget = 0;
-                        Progress::Moved
-                    }
+                    Pause::Budget => Progress::Moved(turn.budget.charged_since(spent)),
                     Pause::NoFrame if side.paced.is_some() => Progress::Waits,
                     Pause::NoFrame => Progress::Blocked,
-                    // What was behind the WQE that held it back can go on.
-                    Pause::Idle if held && !side.snapshots.are_held() => Progress::Moved,
+                    Pause::Idle if goes_on => Progress::Moved(turn.budget.charged_since(spent)),
                     Pause::Idle if drained || state != QpState::Rts => {
                         if idle || state == QpState::Rts {
                             Progress::Empty
@@ -331,7 +318,7 @@ impl Qp {
 /// What a step of sending came to.
 pub(super) enum Progress {
     /// Something was done; there may be more.
-    Moved,
+    Moved(Charged),
     /// The frame port is full.
     Blocked,
     /// Work is under way that something has to happen to.

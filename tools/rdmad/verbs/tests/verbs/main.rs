@@ -21,6 +21,7 @@ mod revocation;
 mod services;
 mod srq;
 mod switch;
+mod turns;
 mod windows;
 
 /// Queues are own rings here; the test program `rfc` runs what it can on virtqueues of the transport.

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Turns are bounded, whatever a QP is given to do, and a QP with work gets another one.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use verbs::PathPolicy;
+use virtio_rdma_abi::config::F_MEM_WINDOWS;
+use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdDeregMr};
+use virtio_rdma_abi::ib::{
+    AccessFlags, AhFlags, MwType, QpAttrMask, QpState, QpType, SendFlags, WcStatus, WrOpcode,
+};
+use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
+use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::wire::Wire;
+use virtio_rdma_abi::wqe::BindMw;
+use virtio_rdma_ring::RingMemory;
+
+use crate::harness::*;
+
+const BINDABLE: AccessFlags = AccessFlags(AccessFlags::LOCAL_WRITE.0 | AccessFlags::MW_BIND.0);
+/// Slots of the largest ring.
+const MAX_SLOTS: u16 = 32_768;
+
+/// Connects a QP to a peer whose MAC address no port of the process has.
+fn connect_outside(qp: &Qp<'_>) {
+    qp.to_init().unwrap();
+    let mut dgid = qp.vm.gid;
+    dgid[15] = 200;
+    let attrs = QpAttr {
+        path_mtu: qp.options.mtu.value(),
+        dest_qp_num: 77,
+        rq_psn: qp.options.psn,
+        max_dest_rd_atomic: qp.options.rd_atomic,
+        min_rnr_timer: qp.options.min_rnr_timer,
+        ah_attr: AhAttr {
+            grh: GlobalRoute {
+                dgid,
+                sgid_index: 1,
+                hop_limit: 1,
+                ..GlobalRoute::ZERO
+            },
+            port_num: 1,
+            ah_flags: AhFlags::GRH,
+            dmac: mac(200),
+            ..AhAttr::ZERO
+        },
+        ..QpAttr::ZERO
+    };
+    let reliable = match qp.options.qp_type {
+        QpType::Rc => QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER,
+        _ => QpAttrMask::NONE,
+    };
+    let mask = QpAttrMask::AV
+        | QpAttrMask::PATH_MTU
+        | QpAttrMask::DEST_QPN
+        | QpAttrMask::RQ_PSN
+        | reliable;
+    qp.modify(QpState::Rtr, mask, attrs).unwrap();
+    qp.to_rts().unwrap();
+}
+
+/// A memory window and what binds it.
+struct Window {
+    mr: Mr,
+    key: u32,
+}
+
+impl Window {
+    fn new(vm: &Vm, mw_type: MwType) -> Self {
+        let mw = CmdAllocMw {
+            pdn: vm.pdn,
+            mw_type: mw_type.value(),
+            reserved: [0; 3],
+        };
+        Self {
+            mr: vm.register(vm.pdn, vm.alloc(4096), 4096, BINDABLE),
+            key: vm.call(mw).unwrap().rkey,
+        }
+    }
+
+    /// A BIND_MW that gives the window `key`.
+    fn bind(&self, id: u64, old_key: u32, key: u32) -> Vec<u8> {
+        let bind = BindMw {
+            addr: self.mr.addr,
+            length: 64,
+            mw_rkey: old_key,
+            rkey: key,
+            lkey: self.mr.key,
+            access: AccessFlags::REMOTE_READ,
+            reserved: [0; 4],
+        };
+        wqe(id, WrOpcode::BindMw, 0, &bind)
+    }
+}
+
+/// The same WQE without a completion of its own.
+fn unsignaled(mut wqe: Vec<u8>) -> Vec<u8> {
+    wqe[4..8].copy_from_slice(&SendFlags::NONE.0.to_le_bytes());
+    wqe
+}
+
+/// Fills the SQ with pairs of BIND_MW and LOCAL_INV that can be executed again and again.
+fn fill_with_local_work(qp: &Qp<'_>) {
+    let window = Window::new(qp.vm, MwType::Two);
+    let bind = unsignaled(window.bind(0, window.key, window.key));
+    let invalidate = unsignaled(local_inv(1, window.key));
+    for slot in 0..qp.sq.layout.slots() as u16 {
+        let wqe = if slot % 2 == 0 { &bind } else { &invalidate };
+        qp.sq.write(qp.sq.layout.slot(slot), wqe);
+    }
+}
+
+/// A process that posts local work requests faster than they are executed does not keep other VMs from being served.
+#[test]
+fn endless_local_work_leaves_other_vms_their_turns() {
+    /// Work requests after which the test gives up: far more than one turn executes.
+    const LIMIT: u64 = 20 * MAX_SLOTS as u64;
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let world = World::new(2, PathPolicy::Direct);
+        world.negotiate(&[F_MEM_WINDOWS]);
+        let [a, b] = [&world.vms[0], &world.vms[1]];
+        let cq = Cq::new(a, 64);
+        let options = Options {
+            slots: MAX_SLOTS.into(),
+            ..Options::of(qp_type)
+        };
+        let qp = Qp::new(a, &cq, &cq, options);
+        connect_outside(&qp);
+        fill_with_local_work(&qp);
+        let victims = [(); 4].map(|()| b.mr(4096));
+        let (stop, executed) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            let (sq, stop, executed) = (&qp.sq, &stop, &executed);
+            scope.spawn(move || {
+                let mut last = 0;
+                while !stop.load(Ordering::Relaxed) && executed.load(Ordering::Relaxed) < LIMIT {
+                    let used = u16::from_le(sq.load_u16_acquire(sq.layout.used_idx()));
+                    executed.fetch_add(used.wrapping_sub(last).into(), Ordering::Relaxed);
+                    last = used;
+                    let full = used.wrapping_add(MAX_SLOTS);
+                    sq.store_u16_release(sq.layout.avail_idx(), full.to_le());
+                }
+            });
+            wait("a full ring", || {
+                let available = sq.load_u16_acquire(sq.layout.avail_idx());
+                (u16::from_le(available) == MAX_SLOTS).then_some(())
+            });
+            qp.ring_doorbell(DoorbellKind::Sq);
+            wait("the first turn", || {
+                (executed.load(Ordering::Relaxed) > 0).then_some(())
+            });
+            for victim in &victims {
+                b.call(CmdDeregMr { mrn: victim.mrn }).unwrap();
+                let before = executed.load(Ordering::Relaxed);
+                assert!(before < LIMIT, "{qp_type:?}: the turn has no end");
+                wait("more turns of the attacker", || {
+                    (executed.load(Ordering::Relaxed) > before).then_some(())
+                });
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+/// More work requests than are executed at a time, none of which anybody answers.
+#[test]
+fn a_full_queue_of_an_unreliable_connection_is_sent() {
+    const COUNT: u64 = 250;
+    for path in PATHS {
+        let world = World::new(2, path);
+        let options = Options {
+            slots: 256,
+            ..Options::of(QpType::Uc)
+        };
+        let p = Pair::with(&world, options, options);
+        for round in 0..3 {
+            let wqes = (0..COUNT).map(|id| {
+                let wr = p.wr(id, WrOpcode::RdmaWrite, 64).bytes();
+                if id + 1 == COUNT {
+                    wr
+                } else {
+                    unsignaled(wr)
+                }
+            });
+            // A doorbell only if the device asks for it.
+            if p.qa.post_all(&Vec::from_iter(wqes)) {
+                p.qa.ring_doorbell(DoorbellKind::Sq);
+            }
+            p.cq_a.expect(COUNT - 1, WcStatus::Success);
+            p.qa.reclaim();
+            assert!(p.cq_a.poll().is_none(), "{path:?}, round {round}");
+        }
+    }
+}
+
+/// The same of work requests that need no peer.
+#[test]
+fn a_full_queue_of_local_work_is_executed() {
+    const COUNT: u64 = 200;
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        for path in PATHS {
+            let world = World::new(2, path);
+            world.negotiate(&[F_MEM_WINDOWS]);
+            let options = Options {
+                slots: 256,
+                ..Options::of(qp_type)
+            };
+            let p = Pair::with(&world, options, options);
+            let window = Window::new(p.a, MwType::One);
+            let mut key = window.key;
+            let wqes = (0..COUNT).map(|id| {
+                let next = (key & !0xff) | (key.wrapping_add(1) & 0xff);
+                let bind = window.bind(id, key, next);
+                key = next;
+                if id + 1 == COUNT {
+                    bind
+                } else {
+                    unsignaled(bind)
+                }
+            });
+            p.qa.post_all(&Vec::from_iter(wqes));
+            p.qa.ring_doorbell(DoorbellKind::Sq);
+            p.cq_a.expect(COUNT - 1, WcStatus::Success);
+            // What follows is executed too.
+            p.qa.reclaim();
+            p.qa.post(&p.wr(COUNT, WrOpcode::RdmaWrite, 8));
+            p.cq_a.expect(COUNT, WcStatus::Success);
+        }
+    }
+}
