@@ -93,13 +93,14 @@ impl Mapping {
 
 /// Refuses a file whose mapping could fault later.
 fn check_file(fd: impl AsFd, end: u64) -> Result<(), MapError> {
-    if rustix::fs::fstatfs(&fd).map_err(io::Error::from)?.f_type as u64 == HUGETLBFS_MAGIC {
-        return Err(MapError::HugePages);
-    }
-    // A file that knows no seals fails the call.
+    // First: it never calls into the file system, which may be one that the monitor serves and that never answers. Only
+    // files of memory have seals; any other file fails the call.
     match rustix::fs::fcntl_get_seals(&fd) {
         Ok(seals) if seals.contains(SealFlags::SHRINK) => {}
         _ => return Err(MapError::NotSealed),
+    }
+    if rustix::fs::fstatfs(&fd).map_err(io::Error::from)?.f_type as u64 == HUGETLBFS_MAGIC {
+        return Err(MapError::HugePages);
     }
     let size = rustix::fs::fstat(&fd).map_err(io::Error::from)?.st_size as u64;
     if end > size {

@@ -156,6 +156,23 @@ fn files_that_could_fault_are_refused() {
 }
 
 #[test]
+fn a_file_without_the_seal_is_refused_before_its_file_system_is_asked() {
+    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+    let huge = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB;
+    let map = |flags, seals| {
+        let fd = memfd_create("guest", flags).unwrap();
+        // In the largest huge pages that a host may have by default.
+        ftruncate(&fd, 1 << 30).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, seals).ok();
+        DmaSpace::new().map(0, fd, 0, 0x1000, true)
+    };
+    let unsealed = map(huge, SealFlags::empty());
+    assert!(matches!(unsealed, Err(MapError::NotSealed)), "{unsealed:?}");
+    let sealed = map(huge | MemfdFlags::ALLOW_SEALING, SealFlags::SHRINK);
+    assert!(matches!(sealed, Err(MapError::HugePages)), "{sealed:?}");
+}
+
+#[test]
 fn bad_ranges_are_refused() {
     let space = DmaSpace::anonymous(MIB, MIB);
     let map =
