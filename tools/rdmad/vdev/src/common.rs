@@ -49,7 +49,7 @@ pub const F_RING_RESET: u32 = 40;
 pub const TRANSPORT_FEATURES: u64 =
     (1 << F_INDIRECT_DESC) | (1 << F_VERSION_1) | (1 << F_ACCESS_PLATFORM) | (1 << F_RING_RESET);
 /// What a driver must accept if it is offered.
-const REQUIRED_FEATURES: u64 = (1 << F_VERSION_1) | (1 << F_ACCESS_PLATFORM);
+const REQUIRED_FEATURES: u64 = (1 << F_VERSION_1) | (1 << F_ACCESS_PLATFORM) | (1 << F_RING_RESET);
 
 /// What a register write asks for beyond being recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -113,6 +113,7 @@ fn features_must_be_offered_and_complete() {
     for bad in [
         FEATURE,
         FEATURE | TRANSPORT & !(1 << 33),
+        FEATURE | TRANSPORT & !(1 << 40),
         TRANSPORT & !(1 << 32),
         TRANSPORT | (1 << 4),
     ] {
