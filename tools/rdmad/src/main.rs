@@ -6,6 +6,7 @@
 
 mod cli;
 mod device;
+mod limits;
 mod machine;
 mod report;
 mod status;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<()> {
     // From here on a signal is kept until there is something to end.
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("can't handle signals")?;
+    limits::raise(args.ports.len());
     let machine = Machine::start(args)?;
     tracing::info!("ready");
     if let Some(fd) = args.ready_fd {

@@ -38,9 +38,30 @@ fn daemon(args: &[&str]) -> Command {
 /// A daemon with one port in `dir`, which tells on its standard output when it is ready.
 fn start(dir: &Path) -> Child {
     let port = port(dir, "a");
-    let mut child = daemon(&["--port", &port, "--ready-fd", "1"])
-        .spawn()
-        .unwrap();
+    ready(daemon(&["--port", &port, "--ready-fd", "1"]))
+}
+
+/// As [`start`], with limits on open files: the soft and the hard one.
+fn start_limited(dir: &Path, soft: u32, hard: u32) -> Child {
+    let daemon = daemon(&["--port", &port(dir, "a"), "--ready-fd", "1"]);
+    let mut limited = Command::new("sh");
+    limited
+        .args([
+            "-c",
+            &format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\""),
+        ])
+        .arg(daemon.get_program())
+        .args(daemon.get_args())
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    ready(limited)
+}
+
+/// Starts a daemon and waits until it is ready.
+fn ready(mut command: Command) -> Child {
+    let mut child = command.spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap())
         .read_line(&mut line)
@@ -207,6 +228,82 @@ fn the_status_is_told_as_text_and_as_json() {
     assert!(!end(start(), Signal::KILL));
     assert!(socket.exists());
     assert!(end(start(), Signal::TERM));
+}
+
+/// File descriptors below `limit` that a daemon has. It may have inherited others.
+fn descriptors(child: &Child, limit: usize) -> usize {
+    let open = std::fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();
+    let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<usize>().ok();
+    let numbers = open.filter_map(|entry| number(entry.unwrap()));
+    numbers.filter(|number| *number < limit).count()
+}
+
+/// In how many of a hundred looks a thread of a daemon sleeps.
+fn sleeps(child: &Child, thread: &str) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+    let stats = tasks.map(|task| task.unwrap().path().join("stat"));
+    let of_thread = |stat: &std::path::PathBuf| {
+        let text = std::fs::read_to_string(stat).unwrap();
+        text.contains(&format!("({thread})"))
+    };
+    let stat = stats.into_iter().find(of_thread).unwrap();
+    let look = |_: &i32| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::fs::read_to_string(&stat).unwrap().contains(") S ")
+    };
+    (0..100).filter(look).count()
+}
+
+#[test]
+fn the_limit_on_open_files_is_raised_or_said_to_be_low() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = start_limited(dir.path(), 64, 1000);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap();
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let words: Vec<_> = line.unwrap().split_whitespace().collect();
+    assert_eq!(words[3..5], ["1000", "1000"]);
+    let mut log = child.stderr.take().unwrap();
+    assert!(end(child, Signal::TERM));
+    let mut text = String::new();
+    log.read_to_string(&mut text).unwrap();
+    assert!(!text.contains("open files"), "{text}");
+
+    let mut child = start_limited(dir.path(), 64, 64);
+    let mut log = child.stderr.take().unwrap();
+    assert!(end(child, Signal::TERM));
+    text.clear();
+    log.read_to_string(&mut text).unwrap();
+    assert!(text.contains("limit on open files is 64"), "{text}");
+}
+
+#[test]
+fn without_descriptors_clients_wait_and_nothing_spins() {
+    const LIMIT: usize = 64;
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("a.vfio");
+    let child = start_limited(dir.path(), LIMIT as u32, LIMIT as u32);
+    let mut first = vfio_user::Client::new(&socket).unwrap();
+    let mut iova = 0;
+    while descriptors(&child, LIMIT) < LIMIT {
+        let memory = dma::testing::guest_memory(4096).unwrap();
+        first
+            .dma_map(0, iova, 4096, std::os::fd::AsRawFd::as_raw_fd(&memory))
+            .unwrap();
+        // The client does not wait for an answer; this one comes after the map.
+        first.region_read(7, 0, &mut [0; 4]).unwrap();
+        iova += 4096;
+    }
+    let second = UnixStream::connect(&socket).unwrap();
+    let sleeps = sleeps(&child, "a-socket");
+    assert!(sleeps > 50, "{sleeps} of 100");
+    drop(first);
+    drop(second);
+    let mut third = vfio_user::Client::new(&socket).unwrap();
+    third.region_read(7, 0, &mut [0; 4]).unwrap();
+    drop(third);
+    assert!(end(child, Signal::TERM));
 }
 
 /// Messages that write `value` to a doorbell page and want no answer.

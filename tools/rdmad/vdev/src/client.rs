@@ -205,9 +205,16 @@ impl Client {
             {
                 return Err(CommandError::Memory(error));
             }
-            // Other memory without a file is a ROM or of another device. It can't be reached: a guest that points the
-            // device there gets an error for that access.
-            Err(MapError::NoFile) => return Ok(()),
+            // Other memory without a file is a ROM or another device's, such as that of a VGA. It can't be reached: a guest
+            // that points the device there gets an error for that access. The client must get none: QEMU ends the VM then.
+            Err(MapError::NoFile) => {
+                if writable {
+                    self.transport.shared.log.warn(format_args!(
+                        "{len:#x} bytes at DMA address {iova:#x} came without a file: they can't be used for RDMA"
+                    ));
+                }
+                return Ok(());
+            }
             Err(error) => return Err(error.into()),
         }
         tracing::debug!(
@@ -305,7 +312,7 @@ impl Client {
             vfio::VFIO_IRQ_SET_DATA_NONE => {
                 vectors.for_each(|vector| self.transport.shared.trigger(vector))
             }
-            // Without descriptors the vectors are disconnected.
+            // Without descriptors the vectors are disconnected. A client whose descriptors were lost is dropped before.
             vfio::VFIO_IRQ_SET_DATA_EVENTFD if fds.is_empty() => {
                 for vector in vectors {
                     interrupts

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use rustix::net::RecvAncillaryBuffer;
 use rustix::net::RecvAncillaryMessage;
 use rustix::net::RecvFlags;
+use rustix::net::ReturnFlags;
 
 use crate::message::Header;
 use crate::message::HEADER_LEN;
@@ -89,6 +90,13 @@ impl Connection {
             RecvFlags::CMSG_CLOEXEC,
         );
         let len = match result {
+            // Which ones are missing is unknown, and so is whose.
+            Ok(message) if message.flags.contains(ReturnFlags::CTRUNC) => {
+                return Err(io::Error::other(format!(
+                    "descriptors of a message are lost: it has more than {MAX_FDS}, or this process has too many open \
+                     files (raise RLIMIT_NOFILE)"
+                )));
+            }
             Ok(message) => message.bytes,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
             Err(Errno::CONNRESET) => return Ok(Received::Closed),

@@ -25,9 +25,12 @@ mod limiter;
 mod message;
 mod pci;
 mod queue;
+mod resets;
 mod server;
 mod service;
 mod shared;
+#[cfg(test)]
+mod testing;
 mod transport;
 
 pub use common::F_ACCESS_PLATFORM;
@@ -37,6 +40,7 @@ pub use common::F_VERSION_1;
 pub use common::TRANSPORT_FEATURES;
 pub use device::SharedMemory;
 pub use device::VirtioDevice;
+pub use message::MAX_FDS;
 pub use queue::Queue;
 pub use queue::Request;
 pub use server::listen;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Log messages that a guest can cause, limited so that it can't fill the log.
+//! Log messages that a guest or its client can cause, limited so that they can't fill the log.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -12,7 +12,7 @@ use std::time::Instant;
 const BURST: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// Limits the warnings about one guest.
+/// Limits the messages about one guest.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     /// Name of the guest's port.
@@ -51,6 +51,15 @@ impl Limiter {
             None => {}
             Some(0) => tracing::warn!(port = self.name, "{message}"),
             Some(suppressed) => tracing::warn!(port = self.name, suppressed, "{message}"),
+        }
+    }
+
+    /// Logs a message unless there were too many lately.
+    pub(crate) fn info(&self, message: fmt::Arguments<'_>) {
+        match self.admit(Instant::now()) {
+            None => {}
+            Some(0) => tracing::info!(port = self.name, "{message}"),
+            Some(suppressed) => tracing::info!(port = self.name, suppressed, "{message}"),
         }
     }
 

@@ -9,7 +9,7 @@ pub(crate) const MAX_MESSAGE: usize = 0x1_0000 + 0x100;
 /// Longest register access, as told to the client.
 pub(crate) const MAX_TRANSFER: u32 = 0x1_0000;
 /// Most file descriptors in one message, as told to the client.
-pub(crate) const MAX_FDS: usize = 16;
+pub const MAX_FDS: usize = 16;
 
 const FLAG_TYPE: u32 = 0xf;
 const TYPE_COMMAND: u32 = 0;

@@ -2,6 +2,7 @@
 
 //! The vfio-user server: one socket, one client at a time.
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
@@ -10,8 +11,13 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::Condvar;
+use std::sync::Mutex;
+use std::sync::PoisonError;
 use std::thread;
 use std::thread::JoinHandle;
+use std::time::Duration;
+use std::time::Instant;
 
 use dma::DmaSpace;
 use rustix::event::eventfd;
@@ -19,13 +25,21 @@ use rustix::event::poll;
 use rustix::event::EventfdFlags;
 use rustix::event::PollFd;
 use rustix::event::PollFlags;
+use rustix::event::Timespec;
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 
 use crate::client::Client;
 use crate::connection::Connection;
 use crate::connection::Received;
 use crate::transport::Transport;
 use crate::VirtioDevice;
+
+/// How long clients wait after one could not be accepted, for want of descriptors say.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How long the end waits for the socket thread, which a client can hold up: closing a file that the client serves takes as
+/// long as the client likes.
+const FAREWELL: Duration = Duration::from_secs(3);
 
 /// Longest path of a Unix socket: `sun_path` holds it with a NUL.
 const MAX_PATH: usize = 107;
@@ -133,6 +147,7 @@ impl Listener {
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         });
+        let ended = Arc::new(Ended::default());
         let transport = Arc::new(Transport::new(name, device, space)?);
         let service = {
             let transport = transport.clone();
@@ -151,13 +166,17 @@ impl Listener {
             listener: self.listener,
             transport,
             signals,
+            paused: Cell::default(),
             _path: self.path,
         };
-        handle.socket = Some(
-            thread::Builder::new()
-                .name(format!("{name}-socket"))
-                .spawn(move || server.run())?,
-        );
+        let ending = Ending(ended.clone());
+        let thread = thread::Builder::new()
+            .name(format!("{name}-socket"))
+            .spawn(move || {
+                let _ending = ending;
+                server.run();
+            })?;
+        handle.socket = Some((thread, ended));
         Ok(handle)
     }
 }
@@ -183,12 +202,38 @@ impl Signals {
     }
 }
 
+/// Whether the socket thread has ended.
+#[derive(Default)]
+struct Ended {
+    yes: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Ended {
+    /// Waits for the end, for no longer than `patience`. Returns whether it has come.
+    fn wait(&self, patience: Duration) -> bool {
+        let yes = self.yes.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(yes, patience, |yes| !*yes);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Says that the thread has ended when it is dropped, also by a panic.
+struct Ending(Arc<Ended>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        *self.0.yes.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.changed.notify_all();
+    }
+}
+
 /// A running server. Dropping it resets the device, ends the threads and removes the socket.
 pub struct Handle {
     transport: Arc<Transport>,
     signals: Arc<Signals>,
     service: Option<JoinHandle<()>>,
-    socket: Option<JoinHandle<()>>,
+    socket: Option<(JoinHandle<()>, Arc<Ended>)>,
 }
 
 impl Handle {
@@ -202,8 +247,15 @@ impl Drop for Handle {
     fn drop(&mut self) {
         Signals::raise(&self.signals.stop);
         // The socket thread needs the service thread for its last reset. A thread that panicked has told why itself.
-        if let Some(socket) = self.socket.take() {
-            let _ = socket.join();
+        if let Some((thread, ended)) = self.socket.take() {
+            if ended.wait(FAREWELL) {
+                let _ = thread.join();
+            } else {
+                tracing::error!(
+                    port = self.transport.shared.log.name(),
+                    "the client holds up the port's thread, which is left behind"
+                );
+            }
         }
         self.transport.stop();
         if let Some(service) = self.service.take() {
@@ -216,6 +268,8 @@ struct Server {
     listener: UnixListener,
     transport: Arc<Transport>,
     signals: Arc<Signals>,
+    /// Until when no client is accepted.
+    paused: Cell<Option<Instant>>,
     _path: SocketPath,
 }
 
@@ -229,33 +283,48 @@ struct Ready {
 
 impl Server {
     fn run(self) {
-        let port = self.transport.shared.log.name();
+        let log = &self.transport.shared.log;
         loop {
             match self.wait(None) {
                 Ok(ready) if ready.stop => return,
                 Ok(ready) if !ready.listener => continue,
                 Ok(_) => {}
                 Err(error) => {
-                    tracing::error!(port, "server ends: {error}");
+                    tracing::error!(port = log.name(), "server ends: {error}");
                     return;
                 }
             }
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    self.transport
-                        .shared
-                        .log
-                        .warn(format_args!("can't accept a client: {error}"));
-                    continue;
-                }
+            let Some(stream) = self.accept() else {
+                continue;
             };
-            tracing::info!(port, "client connected");
+            match socket_peercred(&stream) {
+                Ok(peer) => log.info(format_args!(
+                    "client connected: process {}, user {}",
+                    peer.pid.as_raw_nonzero(),
+                    peer.uid.as_raw()
+                )),
+                Err(_) => log.info(format_args!("client connected")),
+            }
             match self.serve(stream) {
-                Ok(()) => tracing::info!(port, "client disconnected"),
-                Err(error) => tracing::warn!(port, "client dropped: {error}"),
+                Ok(()) => log.info(format_args!("client disconnected")),
+                Err(error) => log.warn(format_args!("client dropped: {error}")),
             }
             self.transport.disconnect();
+        }
+    }
+
+    /// Accepts a client. If that fails, clients wait for a while: until they are accepted, the listener is readable.
+    fn accept(&self) -> Option<UnixStream> {
+        match self.listener.accept() {
+            Ok((stream, _)) => Some(stream),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(error) => {
+                self.paused.set(Some(Instant::now() + PAUSE));
+                self.transport.shared.log.warn(format_args!(
+                    "can't accept a client, trying again in {PAUSE:?}: {error}"
+                ));
+                None
+            }
         }
     }
 
@@ -270,7 +339,6 @@ impl Server {
                 return Ok(());
             }
             if ready.wake {
-                Signals::clear(&self.signals.wake);
                 client.reset_done(&mut replies);
                 connection.send(&replies, self.signals.stop.as_fd())?;
                 replies.clear();
@@ -278,7 +346,7 @@ impl Server {
             // Not while there is input, which may be the first client's end.
             if ready.listener && !ready.client {
                 // One function is in one VM: better a closed connection than one that is never answered.
-                if let Ok((second, _)) = self.listener.accept() {
+                if let Some(second) = self.accept() {
                     drop(second);
                     self.transport
                         .shared
@@ -309,25 +377,71 @@ impl Server {
         }
     }
 
+    /// Waits for events. That the reset is done is reported once.
     fn wait(&self, connection: Option<&Connection>) -> io::Result<Ready> {
         let client = connection.map_or(self.listener.as_fd(), AsFd::as_fd);
+        let pause = self
+            .paused
+            .get()
+            .map(|until| until.saturating_duration_since(Instant::now()))
+            .filter(|rest| !rest.is_zero());
+        self.paused
+            .set(self.paused.get().filter(|_| pause.is_some()));
+        let accepting = match pause {
+            Some(_) => PollFlags::empty(),
+            None => PollFlags::IN,
+        };
         let mut fds = [
             PollFd::new(&self.signals.stop, PollFlags::IN),
             PollFd::new(&self.signals.wake, PollFlags::IN),
-            PollFd::new(&self.listener, PollFlags::IN),
-            PollFd::from_borrowed_fd(client, PollFlags::IN),
+            PollFd::new(&self.listener, accepting),
+            PollFd::from_borrowed_fd(client, connection.map_or(accepting, |_| PollFlags::IN)),
         ];
-        match poll(&mut fds, None) {
+        let timeout = pause.and_then(|rest| Timespec::try_from(rest).ok());
+        match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         // A hang-up shows as readable too; the read then tells.
         let [stop, wake, listener, client] = fds.map(|fd| !fd.revents().is_empty());
+        if wake {
+            Signals::clear(&self.signals.wake);
+        }
         Ok(Ready {
             stop,
             wake,
             listener,
             client,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Nothing;
+
+    #[test]
+    fn a_reset_that_ends_after_its_client_does_not_keep_the_thread_awake() {
+        let dir = tempfile::tempdir().unwrap();
+        let Listener { listener, path } = Listener::bind(&dir.path().join("socket")).unwrap();
+        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let signals = Arc::new(Signals {
+            stop: event(),
+            wake: event(),
+        });
+        let device = Arc::new(Nothing);
+        let transport = Transport::new("test", device, Arc::default()).unwrap();
+        let server = Server {
+            listener,
+            transport: Arc::new(transport),
+            signals: signals.clone(),
+            paused: Cell::default(),
+            _path: path,
+        };
+        Signals::raise(&signals.wake);
+        assert!(server.wait(None).unwrap().wake);
+        Signals::raise(&signals.stop);
+        assert!(!server.wait(None).unwrap().wake, "it was seen");
     }
 }

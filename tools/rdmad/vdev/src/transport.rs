@@ -8,7 +8,6 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::sync::Condvar;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
 use std::sync::PoisonError;
@@ -21,6 +20,7 @@ use crate::common::COMMON_LEN;
 use crate::pci;
 use crate::pci::PciConfig;
 use crate::queue::Queue;
+use crate::resets::Resets;
 use crate::service::Inbox;
 use crate::service::Task;
 use crate::service::Work;
@@ -41,15 +41,6 @@ pub(crate) struct Transport {
     resets: Resets,
     /// Whether a driver has set the function up since its client connected.
     used: AtomicBool,
-}
-
-/// Resets that were asked for and are not done yet.
-#[derive(Default)]
-struct Resets {
-    running: Mutex<bool>,
-    done: Condvar,
-    /// Told, from the service thread, when a reset is done.
-    observer: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
 impl Transport {
@@ -220,25 +211,17 @@ impl Transport {
     /// Resets the function as PCI does. `observer` is called when that is done, possibly at once.
     pub(crate) fn begin_function_reset(&self, observer: Box<dyn Fn() + Send>) {
         self.config().reset();
-        *lock(&self.resets.observer) = Some(observer);
         if self.registers().begin_reset() {
             self.post_reset();
         }
+        self.resets.observe(observer);
     }
 
     /// Resets the function after its client has gone and waits until nothing accesses guest memory.
     pub(crate) fn disconnect(&self) {
         self.shared.interrupts.reset();
         self.begin_function_reset(Box::new(|| {}));
-        let mut running = lock(&self.resets.running);
-        while *running {
-            running = self
-                .resets
-                .done
-                .wait(running)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(running);
+        self.resets.wait();
         self.used.store(false, Ordering::Relaxed);
         self.shared.interrupts.reset();
         self.space.clear();
@@ -246,7 +229,7 @@ impl Transport {
 
     /// The registers admit one reset at a time.
     fn post_reset(&self) {
-        *lock(&self.resets.running) = true;
+        self.resets.request();
         self.inbox.task(Task::Reset);
     }
 
@@ -316,11 +299,7 @@ impl Transport {
         self.reset_shared();
         self.registers().reset();
         tracing::debug!(port = self.shared.log.name(), "device reset");
-        *lock(&self.resets.running) = false;
-        self.resets.done.notify_all();
-        if let Some(observer) = lock(&self.resets.observer).take() {
-            observer();
-        }
+        self.resets.finish();
     }
 
     fn reset_shared(&self) {

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
+use std::time::Instant;
 
 use common::*;
 use dma::testing::guest_memory;
@@ -30,6 +31,8 @@ use vfio_user::Command;
 const EINVAL: u32 = 22;
 const EOPNOTSUPP: u32 = 95;
 const EEXIST: u32 = 17;
+/// Only a broken device is this slow.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn memory_is_mapped_only_if_it_is_safe() {
@@ -142,6 +145,43 @@ fn interrupts_are_connected_and_checked() {
     assert_eq!(client.set_irqs(0x21, 0, 0, &[]), Ok(()));
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     assert_eq!(client.set_irqs(0x24, 0, 1, &[file.as_fd()]), Err(EINVAL));
+}
+
+#[test]
+fn a_client_whose_descriptors_are_lost_is_dropped() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    let memory = guest_memory(0x1000).unwrap();
+    // More than the device takes.
+    let fds = [memory.as_fd(); 32];
+    let payload = [words(&[32, 3]), longs(&[0, 0x1000, 0x1000])].concat();
+    client.post(Command::DmaMap as u16, 0, &payload, &fds);
+    assert_eq!(client.stream.read(&mut [0; 16]).unwrap(), 0, "dropped");
+    bench.driver();
+}
+
+#[test]
+fn a_thread_that_is_held_up_does_not_hold_up_the_end() {
+    let mut bench = Bench::new();
+    let mut client = bench.client();
+    bench.device.hold_config.set_closed(true);
+    client.post(
+        Command::RegionRead as u16,
+        0,
+        &access(2, reg::CONFIG, 4),
+        &[],
+    );
+    bench.device.hold_config.await_guest();
+    let handle = bench.handle.take();
+    let ended = thread::spawn(move || drop(handle));
+    let began = Instant::now();
+    while !ended.is_finished() && began.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let in_time = ended.is_finished();
+    bench.device.hold_config.set_closed(false);
+    ended.join().unwrap();
+    assert!(in_time, "the end waits for the thread");
 }
 
 /// An eventfd that a write waits for, until this is dropped.

@@ -51,24 +51,39 @@ pub struct Echo {
     pub deaf: Mutex<bool>,
     /// While this is set, a reset does not end.
     pub hold_reset: Gate,
+    /// While this is set, a look at the configuration does not end.
+    pub hold_config: Gate,
 }
 
 /// Something that a thread can be held up with.
 #[derive(Default)]
 pub struct Gate {
-    closed: Mutex<bool>,
+    /// Whether it is closed, and how many have come to it.
+    state: Mutex<(bool, u64)>,
     changed: Condvar,
 }
 
 impl Gate {
     pub fn set_closed(&self, closed: bool) {
-        *self.closed.lock().unwrap() = closed;
+        self.state.lock().unwrap().0 = closed;
         self.changed.notify_all();
     }
 
     pub fn pass(&self) {
-        let closed = self.closed.lock().unwrap();
-        drop(self.changed.wait_while(closed, |closed| *closed).unwrap());
+        let mut state = self.state.lock().unwrap();
+        state.1 += 1;
+        self.changed.notify_all();
+        drop(self.changed.wait_while(state, |state| state.0).unwrap());
+    }
+
+    /// Returns when a thread has come to the gate.
+    pub fn await_guest(&self) {
+        let state = self.state.lock().unwrap();
+        drop(
+            self.changed
+                .wait_while(state, |state| state.1 == 0)
+                .unwrap(),
+        );
     }
 }
 
@@ -97,6 +112,7 @@ impl VirtioDevice for Echo {
     }
 
     fn config_read(&self, offset: usize, data: &mut [u8]) {
+        self.hold_config.pass();
         for (i, byte) in data.iter_mut().enumerate() {
             *byte = CONFIG.get(offset + i).copied().unwrap_or(0);
         }

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Resets that were asked for, and who waits for their end.
+//!
+//! The socket thread asks, the service thread carries out. As soon as the registers show one reset as done, the next can be
+//! asked for, while the service thread still has the first one's end to tell. So resets are counted: an end is that of one
+//! reset, and who waits does so for those that were asked for until then.
+
+use std::fmt;
+use std::sync::Condvar;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+/// Counts resets.
+#[derive(Debug, Default)]
+pub(crate) struct Resets {
+    state: Mutex<State>,
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    requested: u64,
+    done: u64,
+    /// Is called, from the service thread, when so many are done.
+    observer: Option<(u64, Box<dyn Fn() + Send>)>,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} done", self.done, self.requested)
+    }
+}
+
+impl Resets {
+    /// A reset is asked for.
+    pub(crate) fn request(&self) {
+        self.lock().requested += 1;
+    }
+
+    /// A reset is done.
+    pub(crate) fn finish(&self) {
+        let mut state = self.lock();
+        state.done += 1;
+        self.done.notify_all();
+        let done = state.done;
+        if let Some((_, observer)) = state.observer.take_if(|(at, _)| *at <= done) {
+            drop(state);
+            observer();
+        }
+    }
+
+    /// Has `observer` called when all resets are done that were asked for, possibly at once, in place of any earlier one.
+    pub(crate) fn observe(&self, observer: Box<dyn Fn() + Send>) {
+        let mut state = self.lock();
+        if state.done == state.requested {
+            state.observer = None;
+            drop(state);
+            observer();
+        } else {
+            state.observer = Some((state.requested, observer));
+        }
+    }
+
+    /// Waits until all resets are done that were asked for.
+    pub(crate) fn wait(&self) {
+        let state = self.lock();
+        let requested = state.requested;
+        drop(
+            self.done
+                .wait_while(state, |state| state.done < requested)
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Whole at any moment.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::Ordering;
+    use std::sync::Arc;
+
+    #[test]
+    fn the_end_of_a_reset_is_not_taken_for_that_of_the_next() {
+        let resets = Arc::new(Resets::default());
+        let calls = Arc::new(AtomicU32::new(0));
+        let observer = || -> Box<dyn Fn() + Send> {
+            let calls = calls.clone();
+            Box::new(move || {
+                calls.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        // The second is asked for while the first one's end is on its way.
+        resets.request();
+        resets.request();
+        resets.observe(observer());
+        let waiter = std::thread::spawn({
+            let resets = resets.clone();
+            move || resets.wait()
+        });
+        resets.finish();
+        assert_eq!(calls.load(Ordering::SeqCst), 0);
+        assert!(!waiter.is_finished());
+        resets.finish();
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+        waiter.join().unwrap();
+        resets.observe(observer());
+        assert_eq!(calls.load(Ordering::SeqCst), 2, "nothing to wait for");
+    }
+}
