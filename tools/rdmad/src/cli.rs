@@ -80,10 +80,13 @@ pub struct Args {
 
     /// A VM: name, socket for its QEMU's vfio-user-pci, Unix datagram sockets of its Ethernet link (ours and QEMU's),
     /// MAC address. May be repeated.
+    ///
+    /// net-roce=on forwards RoCE from the VM's network interface, which else is dropped: RoCE of
+    /// this MAC address is that of the RDMA device.
     #[arg(
         long = "port",
         required = true,
-        value_name = "NAME,vfio=SOCKET,net=LOCAL:REMOTE,mac=MAC"
+        value_name = "NAME,vfio=SOCKET,net=LOCAL:REMOTE,mac=MAC[,net-roce=on]"
     )]
     pub ports: Vec<PortArgs>,
 
@@ -190,6 +193,8 @@ pub struct PortArgs {
     pub net: Option<DatagramPath>,
     /// MAC address of the VM's network interface and of the device.
     pub mac: Mac,
+    /// Whether RoCE from the VM's network interface is forwarded.
+    pub net_roce: bool,
 }
 
 /// A unicast MAC address.
@@ -268,7 +273,7 @@ impl FromStr for PortArgs {
                     .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)),
             "the name {name:?} must be of letters, digits, '-', '_' and '.'"
         );
-        let (mut vfio, mut net, mut mac) = (None, None, None);
+        let (mut vfio, mut net, mut mac, mut net_roce) = (None, None, None, None);
         for part in parts {
             let (key, value) = part
                 .split_once('=')
@@ -278,7 +283,8 @@ impl FromStr for PortArgs {
                 "vfio" => vfio.replace(PathBuf::from(value)).is_some(),
                 "net" => net.replace(parse_link(value)?).is_some(),
                 "mac" => mac.replace(value.parse()?).is_some(),
-                _ => bail!("unknown key {key:?}; there are vfio, net and mac"),
+                "net-roce" => net_roce.replace(parse_switch(value)?).is_some(),
+                _ => bail!("unknown key {key:?}; there are vfio, net, mac and net-roce"),
             };
             ensure!(!repeated, "{key} is given twice");
         }
@@ -287,7 +293,16 @@ impl FromStr for PortArgs {
             vfio: vfio.context("vfio=SOCKET is missing")?,
             net,
             mac: mac.context("mac=MAC is missing")?,
+            net_roce: net_roce.unwrap_or(false),
         })
+    }
+}
+
+fn parse_switch(text: &str) -> Result<bool> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => bail!("{text:?} is neither on nor off"),
     }
 }
 
@@ -379,10 +394,15 @@ mod tests {
                     remote: "/run/a.qemu".into()
                 }),
                 mac: Mac([0x52, 0x54, 0, 9, 0, 1]),
+                net_roce: false,
             }]
         );
         assert_eq!(args.ports[0].mac.to_string(), "52:54:00:09:00:01");
         assert_eq!(args.path, DataPath::Direct);
+        for (text, net_roce) in [("on", true), ("off", false)] {
+            let args = parse(&["--port", &format!("{PORT},net-roce={text}")]).unwrap();
+            assert_eq!(args.ports[0].net_roce, net_roce);
+        }
     }
 
     #[test]
@@ -465,6 +485,7 @@ mod tests {
             ("a,vfio=,mac=52:54:00:09:00:01", "has no value"),
             ("a,vfio=/s,vfio=/t,mac=52:54:00:09:00:01", "given twice"),
             ("a,vfio=/s,speed=9,mac=52:54:00:09:00:01", "unknown key"),
+            ("a,vfio=/s,net-roce=yes,mac=52:54:00:09:00:01", "nor off"),
             ("a,vfio=/s,net=/x,mac=52:54:00:09:00:01", "not LOCAL:REMOTE"),
             ("a,vfio=/s,mac=52:54:00:09:00", "not a MAC address"),
             ("a,vfio=/s,mac=52:54:00:09:00:1", "not a MAC address"),

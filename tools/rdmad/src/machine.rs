@@ -43,6 +43,7 @@ impl Machine {
             name: port.name.clone(),
             mac: port.mac.0,
             net: port.net.clone(),
+            net_roce: port.net_roce,
         });
         let (switch, engines) = Switch::start(vswitch::Config {
             ports: ports.collect(),

@@ -6,7 +6,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
-use roce::net::Mac;
+use roce::net::{carries_roce, Mac};
 use roce::{Frame, FramePool};
 
 use crate::engine::Engine;
@@ -19,6 +19,8 @@ use crate::table::Table;
 pub(crate) struct Port {
     pub(crate) mac: Mac,
     pub(crate) net: Option<Link>,
+    /// Whether RoCE from `net` is forwarded.
+    pub(crate) net_roce: bool,
     pub(crate) engine: Arc<Engine>,
     pub(crate) counters: Arc<Counters>,
 }
@@ -105,13 +107,18 @@ impl Fabric {
         self.ports.iter().position(|port| port.mac == *mac)
     }
 
-    /// Whether a frame has a source address that may come from there; learns those of uplinks.
+    /// Whether a frame may come from there: its source address fits, and it is no RoCE that
+    /// pretends to be the engine's. Learns the addresses behind uplinks.
     pub(crate) fn admit(&mut self, origin: Origin, frame: &[u8], now: Instant) -> bool {
         let Some(source) = address(frame, 6) else {
             return false;
         };
         match origin {
-            Origin::Net(port) | Origin::Engine(port) => source == self.ports[port].mac,
+            Origin::Net(port) => {
+                let Port { mac, net_roce, .. } = self.ports[port];
+                source == mac && (net_roce || !carries_roce(frame))
+            }
+            Origin::Engine(port) => source == self.ports[port].mac,
             Origin::Uplink(at) => {
                 // An address of ours from outside is forged, or our own frame on its way round a loop.
                 let valid =

@@ -11,8 +11,12 @@
 //! - A virtual machine sends from its own MAC address alone; frames with another source are dropped. Its address is
 //!   known from the start. What is behind an uplink is learned from source addresses, and forgotten after
 //!   [`table::AGEING`].
-//! - RoCEv2 (UDP port 4791) for the address of a virtual machine with an engine goes to the engine, also if it comes from
-//!   the network stack of another virtual machine; everything else goes to the network interface.
+//! - RoCEv2 (UDP port 4791) for the address of a virtual machine with an engine goes to the engine;
+//!   everything else goes to the network interface.
+//! - The engine alone speaks RoCE for its virtual machine. RoCE from the network interface is
+//!   refused, whoever it is for, unless the port is configured otherwise: any process of the guest
+//!   could forge packets of the engine there. This covers whatever [any
+//!   receiver](roce::net::carries_roce) might take for RoCE.
 //! - Broadcast and multicast goes everywhere but back; unicast to an unknown address goes to the uplinks.
 //! - RoCEv2 to a multicast address also goes to the engines that have joined it, the sender itself among them. It goes
 //!   to the network interfaces all the same: a virtual machine may have an engine in its network stack.

@@ -34,7 +34,8 @@ counters! {
     received,
     /// Frames delivered here: to the network interface, the engine or the uplink.
     sent,
-    /// Frames refused from here: too short, too long, or with a source address that must not be.
+    /// Frames refused from here: too short, too long, from a source address that is not theirs, or
+    /// RoCE from a network interface.
     refused,
     /// Frames from here that had nowhere to go.
     no_route,

@@ -19,7 +19,7 @@ use crate::stats::{Counters, Stats};
 use crate::worker::Worker;
 
 /// One virtual machine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PortConfig {
     /// Name in logs and counters.
     pub name: String,
@@ -27,6 +27,8 @@ pub struct PortConfig {
     pub mac: Mac,
     /// Its network interface.
     pub net: Option<DatagramPath>,
+    /// Whether RoCE from its network interface is forwarded. Its engine speaks RoCE in any case.
+    pub net_roce: bool,
 }
 
 /// The whole switch.
@@ -95,6 +97,7 @@ impl Switch {
             ports.push(Port {
                 mac: port.mac,
                 net,
+                net_roce: port.net_roce,
                 engine,
                 counters,
             });

@@ -90,7 +90,8 @@ fn faults_repeat_with_the_seed() {
 #[test]
 fn faults_spare_the_network_interfaces() {
     let rig = Rig::with(2, 1, |config| {
-        config.faults = Some("drop=1".parse().unwrap())
+        config.faults = Some("drop=1".parse().unwrap());
+        config.ports[0].net_roce = true;
     });
     rig.engine_send(0, &roce(mac(1), mac(0), 1));
     rig.engine_send(0, &roce(OUTSIDE, mac(0), 1));

@@ -47,7 +47,6 @@ fn a_machine_sends_from_its_own_address_alone() {
 fn frames_to_oneself_and_to_nobody_go_nowhere() {
     let rig = Rig::new(2, 0);
     rig.nets[0].send(&frame(mac(0), mac(0), "me"));
-    rig.nets[0].send(&roce(mac(0), mac(0), 1));
     rig.nets[0].send(&frame(OUTSIDE, mac(0), "nobody"));
     rig.engine_send(0, &frame(mac(0), mac(0), "no RoCE"));
     rig.nets[0].send(&frame(mac(1), mac(0), "honest"));
@@ -61,18 +60,12 @@ fn frames_to_oneself_and_to_nobody_go_nowhere() {
         roce(mac(0), mac(0), 2),
         "an engine may talk to itself"
     );
-    assert_eq!(rig.stats(0).no_route, 4);
+    assert_eq!(rig.stats(0).no_route, 3);
 }
 
 #[test]
 fn roce_goes_to_the_engine() {
     let rig = Rig::new(2, 1);
-    rig.nets[0].send(&roce(mac(1), mac(0), 1));
-    assert_eq!(
-        rig.engine_receive(1)[..],
-        roce(mac(1), mac(0), 1),
-        "from a machine's own stack"
-    );
     rig.uplinks[0].send(&roce(mac(1), OUTSIDE, 2));
     assert_eq!(
         rig.engine_receive(1)[..],
@@ -86,6 +79,58 @@ fn roce_goes_to_the_engine() {
     // The network interfaces saw none of it.
     rig.nets[0].send(&frame(mac(1), mac(0), "net"));
     assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), "net"));
+}
+
+/// Any process can send UDP. That must not reach those who trust the engine.
+#[test]
+fn network_interfaces_speak_no_roce() {
+    const GROUP: roce::net::Mac = [0x01, 0x00, 0x5e, 1, 2, 3];
+    let rig = Rig::new(2, 1);
+    rig.engines[1].0.join(GROUP);
+    let mut refused = 0;
+    for to in [mac(0), mac(1), GROUP, OUTSIDE, BROADCAST] {
+        let plain = roce(to, mac(0), 1);
+        let tag = |kind: [u8; 2]| [&plain[..12], &kind, &[0, 5], &plain[12..]].concat();
+        // The first part of a packet that a receiver would put together.
+        let mut fragment = plain.clone();
+        fragment[20] |= 0x20;
+        for hidden in [tag([0x81, 0]), tag([0x88, 0xa8]), fragment, plain.clone()] {
+            rig.nets[0].send(&hidden);
+            refused += 1;
+        }
+    }
+    rig.nets[0].send(&frame(BROADCAST, mac(0), "honest"));
+    for far in [&rig.nets[1], &rig.uplinks[0]] {
+        assert_eq!(far.receive(), frame(BROADCAST, mac(0), "honest"));
+    }
+    assert!(rig
+        .engines
+        .iter()
+        .all(|(engine, _)| engine.receive().is_none()));
+    assert_eq!(rig.stats(0).refused, refused);
+}
+
+#[test]
+fn a_network_interface_speaks_roce_if_told_so() {
+    const GROUP: roce::net::Mac = [0x01, 0x00, 0x5e, 1, 2, 3];
+    let rig = Rig::with(2, 1, |config| config.ports[0].net_roce = true);
+    rig.nets[0].send(&roce(mac(1), mac(0), 1));
+    assert_eq!(rig.engine_receive(1)[..], roce(mac(1), mac(0), 1));
+    rig.nets[0].send(&roce(OUTSIDE, mac(0), 2));
+    assert_eq!(rig.uplinks[0].receive(), roce(OUTSIDE, mac(0), 2));
+    // Its own engine is out of its reach, alone and as a member of a group.
+    for engine in &rig.engines {
+        engine.0.join(GROUP);
+    }
+    rig.nets[0].send(&roce(mac(0), mac(0), 3));
+    rig.nets[0].send(&roce(GROUP, mac(0), 4));
+    assert_eq!(rig.engine_receive(1)[..], roce(GROUP, mac(0), 4));
+    rig.nets[1].send(&roce(mac(0), mac(1), 5));
+    rig.nets[1].send(&frame(mac(0), mac(1), "honest"));
+    assert_eq!(rig.nets[0].receive(), frame(mac(0), mac(1), "honest"));
+    assert!(rig.engines[0].0.receive().is_none());
+    assert_eq!(rig.stats(0).no_route, 1);
+    assert_eq!((rig.stats(0).refused, rig.stats(1).refused), (0, 1));
 }
 
 #[test]
@@ -104,12 +149,15 @@ fn roce_to_a_group_goes_to_those_who_joined() {
     }
     assert_eq!(rig.nets[1].receive(), roce(GROUP, mac(0), 1));
     assert_eq!(rig.uplinks[0].receive(), roce(GROUP, mac(0), 1));
-    // A machine's own stack does not reach its engine.
+    // It joined twice.
     engine(1).leave(GROUP);
-    rig.nets[0].send(&roce(GROUP, mac(0), 2));
-    assert_eq!(rig.engine_receive(1)[..], roce(GROUP, mac(0), 2));
-    assert_eq!(rig.nets[1].receive(), roce(GROUP, mac(0), 2));
-    assert_eq!(rig.uplinks[0].receive(), roce(GROUP, mac(0), 2));
+    rig.engine_send(2, &roce(GROUP, mac(2), 2));
+    for port in [0, 1] {
+        assert_eq!(rig.engine_receive(port)[..], roce(GROUP, mac(2), 2));
+    }
+    for far in [&rig.nets[0], &rig.nets[1], &rig.uplinks[0]] {
+        assert_eq!(far.receive(), roce(GROUP, mac(2), 2));
+    }
     engine(1).leave(GROUP);
     rig.uplinks[0].send(&roce(GROUP, OUTSIDE, 3));
     rig.uplinks[0].send(&roce(OTHER, OUTSIDE, 4));

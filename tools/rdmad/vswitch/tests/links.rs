@@ -308,6 +308,7 @@ fn sockets_left_behind_are_replaced_and_live_ones_are_not() {
                 local: local.clone(),
                 remote,
             }),
+            ..PortConfig::default()
         }],
         ..Config::default()
     };

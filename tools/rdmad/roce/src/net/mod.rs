@@ -4,6 +4,7 @@
 
 mod checksum;
 mod derive;
+mod inspect;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,6 +18,7 @@ pub use self::derive::{
     flow_label, gid_to_ip, ip_to_gid, multicast_mac, udp_source_port, vlan_id, vlan_priority,
     vlan_tag,
 };
+pub use self::inspect::{carries_roce, inspect, Content};
 
 /// UDP destination port of RoCEv2.
 pub const ROCE_PORT: u16 = 4791;
@@ -305,7 +307,8 @@ fn decode_ipv6(packet: &[u8]) -> Result<(Path, u16, &[u8]), NetError> {
     Ok((path, 0, udp))
 }
 
-/// Whether a frame is RoCEv2 by its addresses of protocol and port alone, sound or not.
+/// Whether a frame is RoCEv2 as the engine reads it, by its protocol numbers and port alone, sound
+/// or not.
 pub fn is_roce(frame: &[u8]) -> bool {
     let ethertype = |at: usize| {
         frame

@@ -13,6 +13,7 @@ mod draining;
 mod errors;
 mod events;
 mod hostile;
+mod identity;
 mod polling;
 mod registration;
 mod registration_again;

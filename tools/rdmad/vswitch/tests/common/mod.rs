@@ -132,6 +132,7 @@ impl Rig {
                 name: format!("vm{port}"),
                 mac: mac(port),
                 net: Some(path),
+                ..PortConfig::default()
             });
         }
         for uplink in 0..uplinks {

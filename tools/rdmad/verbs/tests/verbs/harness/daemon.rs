@@ -14,7 +14,7 @@ use super::{mac, Vm};
 pub struct Daemon {
     pub vms: Vec<Vm>,
     _fabric: Fabric,
-    _switch: Switch,
+    pub switch: Switch,
 }
 
 impl Daemon {
@@ -23,7 +23,18 @@ impl Daemon {
         vms: RangeInclusive<usize>,
         workers: usize,
         path: PathPolicy,
+        config: Config,
+    ) -> Self {
+        Self::with_ports(vms, workers, path, config, |_| {})
+    }
+
+    /// The same, with ports that `change` has changed.
+    pub fn with_ports(
+        vms: RangeInclusive<usize>,
+        workers: usize,
+        path: PathPolicy,
         mut config: Config,
+        change: impl Fn(&mut PortConfig),
     ) -> Self {
         let fabric = Fabric::new(FabricConfig {
             workers: Some(workers),
@@ -33,10 +44,14 @@ impl Daemon {
         .expect("threads");
         config.ports = vms
             .clone()
-            .map(|n| PortConfig {
-                name: format!("vm{n}"),
-                mac: mac(n),
-                net: None,
+            .map(|n| {
+                let mut port = PortConfig {
+                    name: format!("vm{n}"),
+                    mac: mac(n),
+                    ..PortConfig::default()
+                };
+                change(&mut port);
+                port
             })
             .collect();
         let (switch, engines) = Switch::start(config).expect("a switch");
@@ -56,7 +71,7 @@ impl Daemon {
         Self {
             vms,
             _fabric: fabric,
-            _switch: switch,
+            switch,
         }
     }
 }

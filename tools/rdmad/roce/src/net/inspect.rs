@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What any host may read in a frame, wherever it stands.
+//!
+//! The engine reads few forms of a packet: one VLAN tag, no IP options, no extension headers, no
+//! fragments. Other receivers read more, so a filter for what they might take looks past all of
+//! these. It finds headers by their types and lengths alone; whether they are sound is the
+//! receiver's to check.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, PROTOCOL_UDP, ROCE_PORT};
+
+const ETHERTYPE_ARP: u16 = 0x0806;
+/// Tags of providers (IEEE 802.1ad), and what equipment used before there was a standard.
+const ETHERTYPE_PROVIDER_VLAN: u16 = 0x88a8;
+const ETHERTYPE_OLD_PROVIDER_VLAN: u16 = 0x9100;
+const ETHERTYPE_ROCE_V1: u16 = 0x8915;
+
+const IPV4_FRAGMENT_OFFSET: u16 = 0x1fff;
+
+const EXTENSION_HOP_BY_HOP: u8 = 0;
+const EXTENSION_ROUTING: u8 = 43;
+const EXTENSION_FRAGMENT: u8 = 44;
+const EXTENSION_AUTHENTICATION: u8 = 51;
+const EXTENSION_DESTINATION: u8 = 60;
+const EXTENSION_MOBILITY: u8 = 135;
+const EXTENSION_HOST_IDENTITY: u8 = 139;
+const EXTENSION_SHIM6: u8 = 140;
+
+/// What a frame carries behind all of its VLAN tags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content<'a> {
+    /// An IP packet.
+    Ip {
+        /// Source address.
+        src: IpAddr,
+        /// Protocol behind options and extension headers.
+        protocol: u8,
+        /// Bytes of that protocol; none in a fragment that is not the first.
+        payload: &'a [u8],
+    },
+    /// An ARP packet.
+    Arp(&'a [u8]),
+    /// A packet of RoCE version 1, which has no IP header.
+    RoceV1,
+    /// Anything else, or an IP header that no receiver can read.
+    Other,
+}
+
+/// Reads a frame as far as its upper-layer protocol.
+pub fn inspect(frame: &[u8]) -> Content<'_> {
+    ethernet(frame).unwrap_or(Content::Other)
+}
+
+/// Whether any receiver may take a frame for RoCE, of either version, or for the first part of such
+/// a packet. It is true of all frames that [`is_roce`](super::is_roce) is true of.
+pub fn carries_roce(frame: &[u8]) -> bool {
+    match inspect(frame) {
+        Content::RoceV1 => true,
+        Content::Ip {
+            protocol: PROTOCOL_UDP,
+            payload,
+            ..
+        } => half(payload, 2) == Some(ROCE_PORT),
+        Content::Ip { .. } | Content::Arp(_) | Content::Other => false,
+    }
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    let bytes = bytes.get(at..)?.first_chunk()?;
+    Some(u16::from_be_bytes(*bytes))
+}
+
+fn ethernet(frame: &[u8]) -> Option<Content<'_>> {
+    let mut at = 12;
+    loop {
+        let ethertype = half(frame, at)?;
+        let packet = &frame[at + 2..];
+        match ethertype {
+            ETHERTYPE_VLAN | ETHERTYPE_PROVIDER_VLAN | ETHERTYPE_OLD_PROVIDER_VLAN => at += 4,
+            ETHERTYPE_IPV4 => return ipv4(packet),
+            ETHERTYPE_IPV6 => return ipv6(packet),
+            ETHERTYPE_ARP => return Some(Content::Arp(packet)),
+            ETHERTYPE_ROCE_V1 => return Some(Content::RoceV1),
+            _ => return None,
+        }
+    }
+}
+
+fn ipv4(packet: &[u8]) -> Option<Content<'_>> {
+    let header: &[u8; 20] = packet.first_chunk()?;
+    // Words.
+    let length = 4 * usize::from(header[0] & 0xf);
+    if header[0] >> 4 != 4 || length < header.len() {
+        return None;
+    }
+    let src: &[u8; 4] = header[12..].first_chunk()?;
+    let is_first = half(header, 6)? & IPV4_FRAGMENT_OFFSET == 0;
+    Some(Content::Ip {
+        src: Ipv4Addr::from(*src).into(),
+        protocol: header[9],
+        payload: if is_first {
+            packet.get(length..).unwrap_or_default()
+        } else {
+            &[]
+        },
+    })
+}
+
+fn ipv6(packet: &[u8]) -> Option<Content<'_>> {
+    let (header, mut payload) = packet.split_first_chunk::<40>()?;
+    if header[0] >> 4 != 6 {
+        return None;
+    }
+    let src: &[u8; 16] = header[8..].first_chunk()?;
+    let mut protocol = header[6];
+    // Each header is at least 8 bytes long.
+    while let Some((length, is_first)) = extension(protocol, payload) {
+        protocol = payload[0];
+        payload = if is_first {
+            payload.get(length..).unwrap_or_default()
+        } else {
+            &[]
+        };
+    }
+    Some(Content::Ip {
+        src: Ipv6Addr::from(*src).into(),
+        protocol,
+        payload,
+    })
+}
+
+/// Length of the extension header of type `kind` at the front of `bytes`, and whether what follows
+/// is the beginning of a packet; `None` if `kind` is the packet's protocol or bytes are missing.
+fn extension(kind: u8, bytes: &[u8]) -> Option<(usize, bool)> {
+    let &[_, units, high, low, ..] = bytes else {
+        return None;
+    };
+    let units = usize::from(units);
+    match kind {
+        EXTENSION_HOP_BY_HOP
+        | EXTENSION_ROUTING
+        | EXTENSION_DESTINATION
+        | EXTENSION_MOBILITY
+        | EXTENSION_HOST_IDENTITY
+        | EXTENSION_SHIM6 => Some((8 * (units + 1), true)),
+        EXTENSION_AUTHENTICATION => Some((4 * (units + 2), true)),
+        // The offset in units of 8 bytes, above three flags.
+        EXTENSION_FRAGMENT => Some((8, u16::from_be_bytes([high, low]) >> 3 == 0)),
+        _ => None,
+    }
+}
