@@ -71,6 +71,7 @@ pub struct Frames {
     refused: u64,
     no_route: u64,
     dropped: u64,
+    errors: u64,
 }
 
 impl Report {
@@ -149,6 +150,7 @@ impl From<Stats> for Frames {
             refused: stats.refused,
             no_route: stats.no_route,
             dropped: stats.dropped,
+            errors: stats.errors,
         }
     }
 }
@@ -184,19 +186,20 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "\n{:<24} {:>12} {:>12} {:>8} {:>8} {:>8}",
-            "switch", "received", "sent", "refused", "no route", "dropped"
+            "\n{:<24} {:>12} {:>12} {:>8} {:>8} {:>8} {:>8}",
+            "switch", "received", "sent", "refused", "no route", "dropped", "errors"
         )?;
         for frames in &self.switch {
             writeln!(
                 f,
-                "{:<24} {:>12} {:>12} {:>8} {:>8} {:>8}",
+                "{:<24} {:>12} {:>12} {:>8} {:>8} {:>8} {:>8}",
                 frames.name,
                 frames.received,
                 frames.sent,
                 frames.refused,
                 frames.no_route,
-                frames.dropped
+                frames.dropped,
+                frames.errors
             )?;
         }
         Ok(())

@@ -4,13 +4,13 @@
 
 use std::mem;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use roce::net::{carries_roce, Mac};
 use roce::{Frame, FramePool};
 
 use crate::engine::Engine;
-use crate::link::{self, Link, Sent, Waits};
+use crate::link::{self, Link, Sent};
 use crate::peer::Peer;
 use crate::stats::Counters;
 use crate::table::Table;
@@ -250,11 +250,20 @@ impl Fabric {
             .filter_map(|(number, (link, counters))| Some((number, link?, &**counters)))
     }
 
-    /// Whether frames wait for a socket so.
-    pub(crate) fn has_waiting(&self, waits: Waits) -> bool {
+    /// How soon full sockets are to be tried again, if there are any.
+    pub(crate) fn retry_in(&self, now: Instant) -> Option<Duration> {
         let nets = self.ports.iter().filter_map(|port| port.net.as_ref());
         let uplinks = self.uplinks.iter().map(|uplink| &uplink.link);
-        nets.chain(uplinks).any(|link| link.waits() == waits)
+        nets.chain(uplinks)
+            .filter_map(|link| link.retry_in(now))
+            .min()
+    }
+
+    /// Whether there are uplinks whose other end may come and go.
+    pub(crate) fn any_comes_and_goes(&self) -> bool {
+        self.uplinks
+            .iter()
+            .any(|uplink| uplink.link.comes_and_goes())
     }
 
     /// Uplinks' peers that may come and go.

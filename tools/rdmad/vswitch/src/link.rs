@@ -3,7 +3,7 @@
 //! What frames enter and leave the process through: datagram sockets and tap interfaces.
 
 use std::collections::VecDeque;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::net::{sockopt, RecvFlags};
 
 use crate::peer::Peer;
-use crate::tap;
+use crate::tap::Tap;
 use crate::udp::{self, Udp};
 
 /// Frames that wait for room in a socket, those of engines apart. The socket of a network interface takes no more than
@@ -29,6 +29,16 @@ const BACKLOG: usize = 512;
 /// How long a socket may take nothing before its receiver counts as gone. Frames of engines wait for a receiver that is
 /// only slow, which holds up the engine; one that does not read must not hold up what the engine has for others.
 const STALL: Duration = Duration::from_secs(1);
+/// How long a frame may wait before its receiver counts as gone, too: one that takes a frame now and then holds an engine up
+/// as well.
+const AGE: Duration = Duration::from_secs(3);
+
+/// How soon a full socket is tried again that does not tell when it has room.
+const RETRY: Duration = Duration::from_micros(100);
+/// How soon one is looked at that does, or that has taken nothing for long.
+const STALE: Duration = Duration::from_millis(500);
+/// How often errors of one link are told.
+const COMPLAINT: Duration = Duration::from_secs(60);
 
 /// Bytes that a socket is asked to hold of what comes. The kernel may grant less.
 const RECEIVE_BUFFER: usize = 4 << 20;
@@ -70,7 +80,7 @@ enum Socket {
     },
     Unix(Peer),
     Udp(Udp),
-    Tap(File),
+    Tap(Tap),
 }
 
 /// How an attempt to send went.
@@ -84,6 +94,15 @@ pub(crate) enum Sent {
 
 /// The socket has no room.
 struct Full;
+
+/// Why no frame could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// It passes, or is what an earlier frame met: a peer that is not there, or an ICMP message.
+    Passes(Errno),
+    /// The interface has gone, and would be ready for ever.
+    Gone(Errno),
+}
 
 /// What to wait for until frames can be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,10 +120,16 @@ pub(crate) enum Waits {
 pub(crate) struct Link {
     socket: Socket,
     backlog: VecDeque<Frame>,
+    /// Since when each of them waits.
+    since: VecDeque<Instant>,
     /// Since when the socket has taken nothing of the backlog.
     waiting: Instant,
-    /// It took nothing for too long, and still does not.
+    /// It took nothing, or too little, for too long, and still does not.
     stalled: bool,
+    /// The interface is not there.
+    gone: bool,
+    /// When an error was told.
+    complained: Option<Instant>,
     /// What the frames in the backlog wait for.
     waits: Waits,
     /// Frames that nobody took, of which [`retry`](Self::retry) has yet to tell.
@@ -128,7 +153,7 @@ impl Link {
                 enlarge(socket.as_fd());
                 Socket::Udp(socket)
             }
-            Uplink::Tap(name) => Socket::Tap(tap::open(&name)?),
+            Uplink::Tap(name) => Socket::Tap(Tap::open(&name)?),
         }))
     }
 
@@ -136,8 +161,11 @@ impl Link {
         Self {
             socket,
             backlog: VecDeque::with_capacity(BACKLOG),
+            since: VecDeque::with_capacity(BACKLOG),
             waiting: Instant::now(),
             stalled: false,
+            gone: false,
+            complained: None,
             waits: Waits::No,
             dropped: 0,
             watched: false,
@@ -153,19 +181,61 @@ impl Link {
     }
 
     /// Reads the next frame. Returns its length, which exceeds that of `into` if it did not fit; `None` if there is none.
-    pub(crate) fn receive(&mut self, into: &mut [u8]) -> Result<Option<usize>, Errno> {
+    pub(crate) fn receive(&mut self, into: &mut [u8]) -> Result<Option<usize>, Trouble> {
         let received = match &mut self.socket {
-            Socket::Tap(file) => rustix::io::read(file, into),
+            Socket::Tap(tap) => tap.receive(into),
             Socket::Udp(socket) => socket.receive(into),
             Socket::Net { .. } | Socket::Unix(_) => {
-                rustix::net::recv(self, into, RecvFlags::TRUNC).map(|(_, len)| len)
+                rustix::net::recv(self.as_fd(), into, RecvFlags::TRUNC).map(|(_, len)| len)
             }
         };
         match received {
             Ok(len) => Ok(Some(len)),
             Err(Errno::AGAIN) => Ok(None),
-            Err(error) => Err(error),
+            Err(error @ (Errno::INTR | Errno::NOMEM | Errno::NOBUFS)) => {
+                Err(Trouble::Passes(error))
+            }
+            // A socket stays, whatever it says; an interface is deleted.
+            Err(error) => Err(match self.socket {
+                Socket::Tap(_) => Trouble::Gone(error),
+                Socket::Net { .. } | Socket::Unix(_) | Socket::Udp(_) => Trouble::Passes(error),
+            }),
         }
+    }
+
+    /// Whether an error at `now` is to be told: not each of many is.
+    pub(crate) fn may_complain(&mut self, now: Instant) -> bool {
+        let long_ago = |at| now.saturating_duration_since(at) >= COMPLAINT;
+        let may = self.complained.is_none_or(long_ago);
+        if may {
+            self.complained = Some(now);
+        }
+        may
+    }
+
+    /// The interface has gone. Returns how many frames that waited are lost.
+    pub(crate) fn lose(&mut self) -> usize {
+        self.gone = true;
+        self.watched = false;
+        self.waits = Waits::No;
+        self.since.clear();
+        self.backlog.drain(..).count() + mem::take(&mut self.dropped)
+    }
+
+    /// Attaches anew to an interface that had gone. Returns whether that succeeded.
+    pub(crate) fn find_again(&mut self) -> bool {
+        match &mut self.socket {
+            Socket::Tap(tap) if self.gone => {
+                self.gone = tap.reopen().is_err();
+                !self.gone
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the link may have to be looked after when nothing happens.
+    pub(crate) fn comes_and_goes(&self) -> bool {
+        matches!(self.socket, Socket::Unix(_) | Socket::Tap(_))
     }
 
     /// Whether frames have been read from the socket that [`receive`](Self::receive) has yet to return.
@@ -238,6 +308,7 @@ impl Link {
             self.waiting = now;
         }
         self.backlog.push_back(frame);
+        self.since.push_back(now);
         Sent::Done
     }
 
@@ -252,7 +323,6 @@ impl Link {
             let gone = match self.socket.send_first(&self.backlog) {
                 Ok(sent) => {
                     self.waiting = now;
-                    self.stalled = false;
                     sent
                 }
                 Err(error) => match self.waits_after(error) {
@@ -267,13 +337,32 @@ impl Link {
                 },
             };
             self.backlog.drain(..gone);
+            self.since.drain(..gone);
         }
-        if self.backlog.is_empty() {
+        let oldest = self.since.front().copied();
+        self.stalled = oldest.is_some_and(|oldest| {
+            now.saturating_duration_since(self.waiting) > STALL
+                || now.saturating_duration_since(oldest) > AGE
+        });
+        if oldest.is_none() {
             self.waits = Waits::No;
-        } else if now.duration_since(self.waiting) > STALL {
-            self.stalled = true;
+        } else if self.stalled {
             self.dropped += self.backlog.len().saturating_sub(BACKLOG);
             self.backlog.truncate(BACKLOG);
+            self.since.truncate(BACKLOG);
+        }
+    }
+
+    /// How soon the link is to be tried again though nothing tells, if frames wait. The longer it has taken nothing, the
+    /// later: a virtual machine that is paused takes nothing for hours.
+    pub(crate) fn retry_in(&self, now: Instant) -> Option<Duration> {
+        match self.waits {
+            Waits::No => None,
+            Waits::ForRoom => Some(STALE),
+            Waits::ForTime => {
+                let idle = now.saturating_duration_since(self.waiting);
+                Some((idle / 8).clamp(RETRY, STALE))
+            }
         }
     }
 
@@ -297,7 +386,7 @@ impl Socket {
             Self::Net { socket, path } => socket.send_to(frame, &path.remote),
             Self::Udp(socket) => return socket.send_one(frame),
             Self::Unix(peer) => return peer.send(frame),
-            Self::Tap(file) => return rustix::io::write(file, frame).map(drop),
+            Self::Tap(tap) => return tap.send(frame),
         };
         sent.map(drop).map_err(errno)
     }
@@ -309,7 +398,7 @@ impl AsFd for Link {
             Socket::Net { socket, .. } => socket.as_fd(),
             Socket::Unix(peer) => peer.as_fd(),
             Socket::Udp(socket) => socket.as_fd(),
-            Socket::Tap(file) => file.as_fd(),
+            Socket::Tap(tap) => tap.as_fd(),
         }
     }
 }
@@ -372,4 +461,72 @@ pub(crate) const MIN_FRAME: usize = 14;
 /// Whether a frame of this length is taken.
 pub(crate) fn is_valid_length(len: usize) -> bool {
     (MIN_FRAME..=MAX_FRAME).contains(&len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link to a socket that takes ten datagrams, with more than that waiting since `now`.
+    fn full(now: Instant, frames: usize) -> (Link, UnixDatagram, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let far = UnixDatagram::bind(path("far")).unwrap();
+        far.set_nonblocking(true).unwrap();
+        let mut link = Link::open_net(DatagramPath {
+            local: path("near"),
+            remote: path("far"),
+        })
+        .unwrap();
+        let pool = FramePool::new(frames);
+        for _ in 0..frames {
+            let sent = link.send(pool.take(100).unwrap(), true, now);
+            assert_eq!(sent, Sent::Done);
+        }
+        assert_eq!(link.waits(), Waits::ForTime);
+        (link, far, dir)
+    }
+
+    #[test]
+    fn the_longer_a_socket_takes_nothing_the_later_it_is_tried() {
+        let now = Instant::now();
+        let (mut link, far, _dir) = full(now, 100);
+        let after = |time| now + time;
+        assert_eq!(link.retry_in(now), Some(RETRY));
+        let second = Duration::from_secs(1);
+        assert_eq!(link.retry_in(after(second)), Some(second / 8));
+        assert_eq!(link.retry_in(after(100 * second)), Some(STALE));
+        // It takes some.
+        far.recv(&mut [0; 200]).unwrap();
+        link.retry(after(100 * second));
+        assert_eq!(link.retry_in(after(100 * second)), Some(RETRY));
+    }
+
+    #[test]
+    fn a_socket_that_takes_a_frame_now_and_then_counts_as_stalled() {
+        let start = Instant::now();
+        let frames = 2 * BACKLOG;
+        let (mut link, far, _dir) = full(start, frames);
+        let mut dropped = 0;
+        for half in 1..=10 {
+            far.recv(&mut [0; 200]).unwrap();
+            dropped += link.retry(start + half * STALL / 2);
+        }
+        assert!(dropped > BACKLOG - 50, "{dropped} of {frames}");
+        // There is room for as many as any sender's frames may be.
+        let pool = FramePool::new(BACKLOG);
+        let late = start + 6 * STALL;
+        let taken = (0..BACKLOG)
+            .map(|_| link.send(pool.take(100).unwrap(), true, late))
+            .filter(|sent| *sent == Sent::Done)
+            .count();
+        assert!(taken < 50, "{taken}");
+        // It reads again.
+        let later = start + 11 * STALL;
+        while far.recv(&mut [0; 200]).is_ok() {
+            link.retry(later);
+        }
+        let sent = link.send(pool.take(100).unwrap(), true, later);
+        assert_eq!((sent, link.stalled), (Sent::Done, false));
+    }
 }

@@ -7,11 +7,58 @@
 
 use std::ffi::c_void;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::unix::fs::OpenOptionsExt;
 
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::ioctl::{ioctl, opcode, Ioctl, IoctlOutput, Opcode};
+use rustix::net::{netdevice, socket, AddressFamily, SocketType};
+
+/// An interface, which may go away and come back.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    name: String,
+    /// That of an interface that has gone fails each call.
+    file: File,
+}
+
+impl Tap {
+    /// Attaches to the interface `name`, creating it if the caller may.
+    pub(crate) fn open(name: &str) -> io::Result<Self> {
+        Ok(Self {
+            name: name.to_owned(),
+            file: open(name)?,
+        })
+    }
+
+    /// Attaches to an interface that has the name by now. Does not create one: its owner means to do that, in his way.
+    pub(crate) fn reopen(&mut self) -> io::Result<()> {
+        let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+        netdevice::name_to_index(any, &self.name)?;
+        self.file = open(&self.name)?;
+        Ok(())
+    }
+
+    /// Reads the next frame. Returns its length, which exceeds that of `into` if it did not fit.
+    pub(crate) fn receive(&self, into: &mut [u8]) -> Result<usize, Errno> {
+        // The interface cuts a frame off and does not say so. Its MTU may be greater than what the switch takes.
+        let mut beyond = [0];
+        let mut parts = [IoSliceMut::new(into), IoSliceMut::new(&mut beyond)];
+        rustix::io::readv(&self.file, &mut parts)
+    }
+
+    /// Sends a frame.
+    pub(crate) fn send(&self, frame: &[u8]) -> Result<(), Errno> {
+        rustix::io::write(&self.file, frame).map(drop)
+    }
+}
+
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
 
 /// Longest name of an interface, without the terminating zero.
 const NAME_MAX: usize = 15;
@@ -54,7 +101,7 @@ const _: () = assert!(size_of::<IfReq>() == 40, "struct ifreq on 64-bit hosts");
 
 /// Attaches to the tap interface `name`, creating it if the caller may. Reads and writes are whole frames without any
 /// further header, and do not block.
-pub(crate) fn open(name: &str) -> io::Result<File> {
+fn open(name: &str) -> io::Result<File> {
     let mut request = IfReq {
         name: [0; NAME_MAX + 1],
         flags: IFF_TAP | IFF_NO_PI,

@@ -19,6 +19,9 @@ use nix::sys::socket::{
 use roce::Frame;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
+use rustix::net::sockopt::{
+    set_ip_mtu_discover, set_ipv6_mtu_discover, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery,
+};
 
 use crate::link::errno;
 
@@ -28,6 +31,8 @@ pub(crate) const RUN: usize = 64;
 const RUN_BYTES: usize = 65_535 - 20 - 8;
 /// Bytes that come with one call at most.
 const ARRIVAL: usize = 1 << 16;
+/// Frames that leave one by one before it is tried again to send them together: the route may be another by then.
+const TRIAL: u32 = 1 << 14;
 
 /// The socket.
 #[derive(Debug)]
@@ -35,6 +40,8 @@ pub(crate) struct Udp {
     socket: UdpSocket,
     /// Frames up to this length leave together: the kernel refused it for longer ones.
     together: usize,
+    /// Longer frames that leave one by one until that is forgotten.
+    trial: u32,
     arrival: Arrival,
 }
 
@@ -57,11 +64,18 @@ impl Udp {
         let socket = UdpSocket::bind(bind)?;
         socket.connect(peer)?;
         socket.set_nonblocking(true)?;
+        // Frames that are longer than the path's MTU are fragmented. With IPv4 routers do that, so an ICMP message, which
+        // anybody may forge, need not be believed. With IPv6 the sender alone does.
+        match peer {
+            SocketAddr::V4(_) => set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::OMIT)?,
+            SocketAddr::V6(_) => set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DONT)?,
+        }
         // Without it each datagram comes by itself.
         let _ = setsockopt(&socket, sockopt::UdpGroSegment, &true);
         Ok(Self {
             socket,
             together: usize::MAX,
+            trial: 0,
             arrival: Arrival {
                 bytes: vec![0; ARRIVAL].into(),
                 control: nix::cmsg_space!(i32),
@@ -76,19 +90,30 @@ impl Udp {
     pub(crate) fn send(&mut self, frames: &VecDeque<Frame>) -> Result<usize, Errno> {
         let run = self.run(frames);
         if run > 1 {
-            match self.send_together(frames, run) {
+            match twice(|| self.send_together(frames, run)) {
                 // Longer than the MTU, or the interface sums no checksums.
-                Err(Errno::INVAL | Errno::MSGSIZE) => self.together = frames[0].len() - 1,
-                Err(Errno::IO | Errno::OPNOTSUPP | Errno::NOPROTOOPT) => self.together = 0,
+                Err(Errno::INVAL | Errno::MSGSIZE) => self.apart(frames[0].len() - 1),
+                Err(Errno::IO | Errno::OPNOTSUPP | Errno::NOPROTOOPT) => self.apart(0),
                 sent => return sent.map(|()| run),
+            }
+        } else if frames[0].len() > self.together {
+            self.trial = self.trial.saturating_sub(1);
+            if self.trial == 0 {
+                self.together = usize::MAX;
             }
         }
         self.send_one(&frames[0]).map(|()| 1)
     }
 
+    /// Frames that are longer leave one by one for a while.
+    fn apart(&mut self, longest: usize) {
+        self.together = longest;
+        self.trial = TRIAL;
+    }
+
     /// Sends a frame by itself.
     pub(crate) fn send_one(&self, frame: &[u8]) -> Result<(), Errno> {
-        self.socket.send(frame).map(drop).map_err(errno)
+        twice(|| self.socket.send(frame).map(drop).map_err(errno))
     }
 
     /// How many frames leave with the first: those of the same length, and then one that is shorter.
@@ -164,6 +189,15 @@ impl Arrival {
     }
 }
 
+/// Tries again what failed: the error may be that of an earlier datagram, of which an ICMP message told.
+fn twice(mut send: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+    match send() {
+        Ok(()) => Ok(()),
+        Err(error @ (Errno::AGAIN | Errno::NOBUFS)) => Err(error),
+        Err(_) => send(),
+    }
+}
+
 impl AsFd for Udp {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -208,8 +242,20 @@ mod tests {
     #[test]
     fn what_the_kernel_refused_leaves_one_by_one() {
         let mut udp = udp();
-        udp.together = 1000;
+        udp.apart(1000);
         assert_eq!(udp.run(&frames(&[1001, 1001])), 1);
         assert_eq!(udp.run(&frames(&[1000, 1000])), 2);
+    }
+
+    #[test]
+    fn what_the_kernel_refused_is_tried_again_after_a_while() {
+        let mut udp = udp();
+        udp.apart(0);
+        for _ in 0..TRIAL {
+            assert_eq!(udp.run(&frames(&[60, 60])), 1);
+            // The peer has gone, which is not what is looked at here.
+            let _ = udp.send(&frames(&[60, 60]));
+        }
+        assert_eq!(udp.run(&frames(&[60, 60])), 2);
     }
 }

@@ -18,17 +18,13 @@ use rustix::io::Errno;
 use crate::engine::Doorbell;
 use crate::fabric::{Fabric, Origin, Passage, Port, Route, UplinkPort};
 use crate::fault::{FaultPlan, Injector};
-use crate::link::{self, Waits};
+use crate::link::{self, Trouble, Waits};
 use crate::pcap::PcapWriter;
 use crate::peer::Peer;
 
 /// Frames that are taken from one source before the next has its turn.
 const BATCH: usize = 64;
-/// How soon a full socket is tried again that does not tell when it has room.
-const RETRY: Duration = Duration::from_micros(100);
-/// How soon one that does is looked at, lest it took nothing.
-const STALE: Duration = Duration::from_millis(500);
-/// How often peers are looked for that have come anew.
+/// How often peers and interfaces are looked for that have come anew.
 const RENEWAL: Duration = Duration::from_secs(1);
 /// How long captured frames stay in memory when nothing happens.
 const FLUSH: Duration = Duration::from_millis(100);
@@ -44,7 +40,7 @@ pub(crate) struct Worker {
     spare: Frame,
     /// The time of this round.
     now: Instant,
-    /// When peers are looked for again, if there are any that come and go.
+    /// When peers and interfaces are looked for again, if there are any that come and go.
     renewal: Option<Instant>,
 }
 
@@ -79,10 +75,10 @@ impl Worker {
         for (source, link) in nets.chain(links) {
             watch(source as u64, link)?;
         }
-        let mut fabric = Fabric::new(ports, uplinks);
+        let fabric = Fabric::new(ports, uplinks);
         let spare = fabric.pool.take(MAX_FRAME).ok_or(Errno::NOMEM)?;
         let now = Instant::now();
-        let renewal = fabric.peers().next().map(|_| now + RENEWAL);
+        let renewal = fabric.any_comes_and_goes().then(|| now + RENEWAL);
         Ok(Self {
             epoll,
             doorbell,
@@ -143,6 +139,7 @@ impl Worker {
             self.watch_for_room();
             if let Some(at) = self.renewal.filter(|at| *at <= self.now) {
                 self.fabric.peers().for_each(Peer::renew);
+                self.find_again();
                 self.renewal = Some(at.max(self.now) + RENEWAL);
             }
             captured |= self.pcap.is_some() && (more || !events.is_empty());
@@ -161,8 +158,7 @@ impl Worker {
                 tv_nsec: 0,
             });
         }
-        let waits = |waits, time| self.fabric.has_waiting(waits).then_some(time);
-        let retry = waits(Waits::ForTime, RETRY).or_else(|| waits(Waits::ForRoom, STALE));
+        let retry = self.fabric.retry_in(self.now);
         let flush = captured.then_some(FLUSH);
         let held = self.injector.as_ref().and_then(Injector::deadline);
         let at = held.into_iter().chain(self.renewal).min();
@@ -186,6 +182,25 @@ impl Worker {
                 // A link that is not watched any more has told why.
                 let data = EventData::new_u64(source as u64);
                 let _ = epoll::modify(&*epoll, &*link, data, EventFlags::IN | out);
+            }
+        }
+    }
+
+    /// Goes on with interfaces that have come back.
+    fn find_again(&mut self) {
+        let Self { epoll, fabric, .. } = self;
+        for (source, link, counters) in fabric.links() {
+            if link.find_again() {
+                let name = &counters.name;
+                match epoll::add(
+                    &*epoll,
+                    &*link,
+                    EventData::new_u64(source as u64),
+                    EventFlags::IN,
+                ) {
+                    Ok(()) => tracing::info!("{name}: the interface is back"),
+                    Err(error) => tracing::error!("{name}: nothing is received: {error}"),
+                }
             }
         }
     }
@@ -228,21 +243,25 @@ impl Worker {
                     }
                 }
                 Ok(Some(_)) => self.fabric.counters_of(origin).refused.add_one(),
-                // It passes, or is what an earlier frame met: the peer was not there.
-                Err(
-                    Errno::CONNREFUSED
-                    | Errno::CONNRESET
-                    | Errno::INTR
-                    | Errno::NOMEM
-                    | Errno::NOBUFS,
-                ) => {}
-                Err(error) => {
-                    // An interface that was deleted would be ready for ever.
+                Err(Trouble::Passes(error)) => {
+                    let complain = link.may_complain(self.now);
+                    let counters = self.fabric.counters_of(origin);
+                    counters.errors.add_one();
+                    if complain {
+                        tracing::warn!("{}: {error}; going on", counters.name);
+                    }
+                }
+                Err(Trouble::Gone(error)) => {
                     let ignored = epoll::delete(&self.epoll, &*link);
-                    let name = &self.fabric.counters_of(origin).name;
-                    tracing::error!("{name}: nothing more is received: {error}");
+                    let lost = link.lose();
+                    let counters = self.fabric.counters_of(origin);
+                    let name = &counters.name;
+                    tracing::error!("{name}: the interface has gone ({error}); waiting for it");
                     if let Err(error) = ignored {
                         tracing::error!("{name}: {error}");
+                    }
+                    for _ in 0..lost {
+                        counters.dropped.add_one();
                     }
                     return;
                 }

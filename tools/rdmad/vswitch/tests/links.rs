@@ -6,6 +6,7 @@ mod common;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
 
 use common::*;
 use roce::FramePort;
@@ -227,6 +228,66 @@ fn udp_uplink() {
     assert_eq!(bytes[..len], roce(OUTSIDE, mac(0), 1));
 }
 
+/// Has this host say, by ICMP, that a datagram from `source` did not reach `target`. Returns whether the caller may.
+fn unreachable(code: u8, source: SocketAddr, target: SocketAddr) -> bool {
+    use rustix::net::{ipproto, sendto, socket, AddressFamily, SendFlags, SocketType};
+    let (SocketAddr::V4(from), SocketAddr::V4(to)) = (source, target) else {
+        panic!("IPv4 only");
+    };
+    let Ok(raw) = socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)) else {
+        return false;
+    };
+    // Destination unreachable, for code 4 with an MTU; then the headers of IP and UDP of the datagram.
+    let mut message = vec![3, code, 0, 0, 0, 0, 5, 0];
+    message.extend([0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+    message.extend(from.ip().octets());
+    message.extend(to.ip().octets());
+    for word in [from.port(), to.port(), 8, 0] {
+        message.extend(word.to_be_bytes());
+    }
+    let words = message
+        .chunks(2)
+        .map(|two| u32::from(two[0]) << 8 | u32::from(two[1]));
+    let sum: u32 = words.sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    sendto(raw, &message, SendFlags::empty(), &source).unwrap();
+    true
+}
+
+#[test]
+fn udp_goes_on_after_icmp_messages() {
+    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    far.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (bind, peer) = (free_address(), far.local_addr().unwrap());
+    let rig = Rig::with(1, 0, |config| {
+        config.uplinks.push(Uplink::Udp { bind, peer })
+    });
+    // Port unreachable, fragmentation needed, prohibited by a firewall.
+    for (count, code) in (1..).zip([3, 4, 13]) {
+        // Not everybody may send ICMP.
+        if !unreachable(code, bind, peer) {
+            return;
+        }
+        let began = Instant::now();
+        while rig.stats(1).errors < count {
+            assert!(began.elapsed() < PATIENCE, "code {code} is not heard");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let text = format!("after code {code}");
+        far.send_to(&frame(mac(0), OUTSIDE, &text), bind).unwrap();
+        assert_eq!(rig.nets[0].receive(), frame(mac(0), OUTSIDE, &text));
+        // An error that waits is not that of the next frame, which leaves all the same.
+        assert!(unreachable(code, bind, peer));
+        rig.engine_send(0, &roce(OUTSIDE, mac(0), code));
+        let mut bytes = [0; 2000];
+        let len = far.recv(&mut bytes).unwrap();
+        assert_eq!(bytes[..len], roce(OUTSIDE, mac(0), code));
+        let began = Instant::now();
+        while rig.stats(1).errors < count && began.elapsed() < PATIENCE {}
+    }
+}
+
 /// Two switches that UDP joins, the second with [`OUTSIDE`] for its machine.
 fn udp_pair() -> [Rig; 2] {
     let (one, two) = (free_address(), free_address());
@@ -292,6 +353,69 @@ fn tap_uplink() {
         // Not everybody may create interfaces.
         Err(error) => assert!(error.to_string().contains("uplink Tap"), "{error}"),
     }
+}
+
+/// Runs `ip` in the network namespace of the current thread.
+fn ip(args: &str) {
+    let done = std::process::Command::new("ip")
+        .args(args.split(' '))
+        .status()
+        .unwrap();
+    assert!(done.success(), "ip {args}");
+}
+
+#[test]
+fn a_tap_that_goes_is_found_when_it_comes_back() {
+    // The threads of the switch have the namespace too. Not everybody may have one.
+    if nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).is_err() {
+        return;
+    }
+    ip("tuntap add dev up0 mode tap");
+    let rig = Rig::with(1, 0, |config| {
+        config.uplinks.push(Uplink::Tap("up0".into()))
+    });
+    // Linux says hello to the routers and groups of an interface.
+    ip("link set up0 up");
+    rig.nets[0].receive();
+    ip("link del up0");
+    // Until the switch has let go of it, nobody has the name.
+    ip("tuntap add dev up0 mode tap");
+    ip("link set up0 up");
+    let at = |frame: &[u8]| frame[6..12].to_vec();
+    let mac = || {
+        let text = std::process::Command::new("ip")
+            .args(["-o", "link", "show", "up0"])
+            .output()
+            .unwrap();
+        let text = String::from_utf8(text.stdout).unwrap();
+        let (_, rest) = text.split_once("link/ether ").unwrap();
+        let mac = rest.split(' ').next().unwrap();
+        let byte = |byte| u8::from_str_radix(byte, 16).unwrap();
+        mac.split(':').map(byte).collect::<Vec<_>>()
+    };
+    let new = mac();
+    while at(&rig.nets[0].receive()) != new {}
+}
+
+#[test]
+fn a_frame_that_is_too_long_is_refused_by_a_tap() {
+    if nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).is_err() {
+        return;
+    }
+    ip("tuntap add dev up0 mode tap");
+    ip("link set up0 mtu 20000 up");
+    ip("address add 192.0.2.1/24 dev up0");
+    let rig = Rig::with(1, 0, |config| {
+        config.uplinks.push(Uplink::Tap("up0".into()))
+    });
+    ip("neighbour add 192.0.2.2 lladdr 02:00:00:00:00:01 dev up0");
+    let socket = UdpSocket::bind("192.0.2.1:0").unwrap();
+    for len in [15_000, 100] {
+        socket.send_to(&vec![0; len], "192.0.2.2:9").unwrap();
+    }
+    // Beside what Linux says of itself.
+    while rig.nets[0].receive().len() != 14 + 28 + 100 {}
+    assert_eq!(rig.stats(1).refused, 1);
 }
 
 #[test]
