@@ -3,13 +3,14 @@
 //! A guest that does what no driver does harms itself and nothing else.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use proptest::prelude::*;
-use verbs::PathPolicy;
+use verbs::{Clock, FabricConfig, Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::{CmdDeregMr, Command};
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, SigType, WcStatus, WrOpcode};
-use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::ring::{ArmKind, Doorbell, DoorbellKind};
 use virtio_rdma_ring::RingMemory;
 
 use crate::harness::*;
@@ -114,24 +115,70 @@ fn a_cq_ring_that_makes_no_sense_kills_the_cq() {
     });
 }
 
+/// Each kind of doorbell wakes its queue from the page of its object, and from no other.
 #[test]
 fn doorbells_ring_only_what_their_page_may() {
-    let world = World::new(2, PathPolicy::Direct);
+    let clock = Clock::manual();
+    let config = FabricConfig {
+        clock,
+        ..FabricConfig::default()
+    };
+    let world = World::with_config(2, config, Limits::default());
     let healthy = Healthy::new(&world);
-    let device = &world.vms[0].device;
-    for page in [0, 3, 4095, 4096, u32::MAX] {
-        for value in [
-            0,
-            u32::MAX,
-            0x0100_0000,
-            0x0200_0002,
-            0x0300_0000,
-            0x03ff_ffff,
-            0x0400_0001,
-            0x7f00_0002,
-        ] {
-            device.doorbell(page, value);
+    let p = Pair::new(&world);
+    // The workers do all that there is to do.
+    let settle = || world.fabric.advance(Duration::ZERO);
+    let others = [0, qp::PAGE - 1, qp::PAGE + 1, 4095, 4096, u32::MAX];
+    let ring_elsewhere = |kind, number| {
+        for page in others {
+            p.a.device
+                .doorbell(page, Doorbell { kind, number }.to_u32());
         }
+        settle();
+    };
+
+    settle();
+
+    // The SQ has work that was never rung for.
+    assert!(p.qa.post_all(&[p.wr(1, WrOpcode::RdmaWrite, 8).bytes()]));
+    ring_elsewhere(DoorbellKind::Sq, p.qa.qpn);
+    assert_eq!(p.cq_a.poll(), None);
+    p.qa.ring_doorbell(DoorbellKind::Sq);
+    settle();
+    p.cq_a.expect(1, WcStatus::Success);
+
+    // The CQ is armed for a completion that is there already.
+    p.qa.post(&p.wr(2, WrOpcode::RdmaWrite, 8));
+    settle();
+    assert!(p.cq_a.arm_silently(ArmKind::Next));
+    ring_elsewhere(DoorbellKind::Cq, p.cq_a.cqn);
+    assert!(p.a.sink.is_empty());
+    p.cq_a.ring_doorbell();
+    p.a.sink.expect(EventKind::Completion, p.cq_a.cookie);
+    p.cq_a.expect(2, WcStatus::Success);
+
+    // The RQ of a QP in ERR has a receive to flush.
+    p.qa.to(QpState::Err);
+    settle();
+    assert!(p.qa.put_recv(3, &[]));
+    ring_elsewhere(DoorbellKind::Rq, p.qa.qpn);
+    assert_eq!(p.cq_a.poll(), None);
+    p.qa.ring_doorbell(DoorbellKind::Rq);
+    settle();
+    p.cq_a.expect(3, WcStatus::WrFlushErr);
+
+    // Values that name no queue.
+    for value in [
+        0,
+        u32::MAX,
+        0x0100_0000,
+        0x0200_0002,
+        0x0300_0000,
+        0x03ff_ffff,
+        0x0400_0001,
+        0x7f00_0002,
+    ] {
+        p.a.device.doorbell(qp::PAGE, value);
     }
     healthy.works();
 }

@@ -80,9 +80,14 @@ impl<'vm> Cq<'vm> {
     pub fn arm(&self, kind: ArmKind) {
         if is_rfc() {
             mode::req_notify(self.vm, self.cqn, kind);
-        } else if self.queue.borrow_mut().arm(&self.ring, kind, false) == Armed::RingDoorbell {
+        } else if self.arm_silently(kind) {
             self.ring_doorbell();
         }
+    }
+
+    /// Arms a CQ of own rings. Returns whether its doorbell is to be rung.
+    pub fn arm_silently(&self, kind: ArmKind) -> bool {
+        self.queue.borrow_mut().arm(&self.ring, kind, false) == Armed::RingDoorbell
     }
 
     /// Moves to a ring of `slots` slots for `cqe` entries, and returns what was not polled in the old one.

@@ -301,6 +301,13 @@ impl<'vm> Qp<'vm> {
     }
 
     pub fn post_recv(&self, id: u64, sges: &[Sge]) {
+        if self.put_recv(id, sges) || is_rfc() {
+            self.ring_doorbell(DoorbellKind::Rq);
+        }
+    }
+
+    /// Posts a receive. Returns whether the device asks for the doorbell.
+    pub fn put_recv(&self, id: u64, sges: &[Sge]) -> bool {
         let header = RqHeader {
             num_sge: sges.len() as u32,
             wr_id: id,
@@ -312,9 +319,7 @@ impl<'vm> Qp<'vm> {
         let mut queue = self.rq_queue.borrow_mut();
         let slot = queue.reserve().expect("room in the RQ");
         self.rq.write(self.rq.layout.slot(slot), &bytes);
-        if queue.publish(&self.rq) || is_rfc() {
-            self.ring_doorbell(DoorbellKind::Rq);
-        }
+        queue.publish(&self.rq)
     }
 
     /// Takes back the slots that the device gave back.
