@@ -2,9 +2,22 @@
 
 //! Responders that are not ready or not there.
 
+use std::time::Duration;
+
+use verbs::{Clock, FabricConfig, Limits, PathPolicy};
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
 
 use crate::harness::*;
+
+/// Two VMs whose time passes only when a test says so.
+fn standing_still(path: PathPolicy) -> World {
+    let config = FabricConfig {
+        path,
+        clock: Clock::manual(),
+        ..FabricConfig::default()
+    };
+    World::with_config(2, config, Limits::default())
+}
 
 #[test]
 fn no_receive_posted() {
@@ -27,18 +40,55 @@ fn no_receive_posted() {
     }
 }
 
+/// The requester tries again when the responder's RNR timer has passed, and not before (IBTA table 45).
 #[test]
 fn a_receive_that_comes_late() {
-    for opcode in [WrOpcode::Send, WrOpcode::RdmaWriteWithImm] {
-        each(|p| {
-            let wr = Wr::new(1, opcode).local(&p.ma, 0, 64).remote(&p.mb, 0);
-            p.qa.post(&wr);
-            // Retries without a limit, so it is still trying.
-            std::thread::sleep(std::time::Duration::from_millis(5));
-            assert_eq!(p.cq_a.poll(), None);
-            p.qb.post_recv(2, &[sge(&p.mb, 0, 64)]);
-            p.cq_a.expect(1, WcStatus::Success);
-            p.cq_b.expect(2, WcStatus::Success);
+    for (min_rnr_timer, delay) in [
+        (1, Duration::from_micros(10)),
+        (12, Duration::from_micros(640)),
+        (20, Duration::from_micros(10_240)),
+    ] {
+        for opcode in [WrOpcode::Send, WrOpcode::RdmaWriteWithImm] {
+            on_both_paths(|path| {
+                let world = standing_still(path);
+                let theirs = Options {
+                    min_rnr_timer,
+                    ..Options::default()
+                };
+                let p = Pair::with(&world, Options::default(), theirs);
+                p.qa.post(&p.wr(1, opcode, 64));
+                world.fabric.advance(Duration::ZERO);
+                p.qb.post_recv(2, &[sge(&p.mb, 0, 64)]);
+                world.fabric.advance(delay - Duration::from_nanos(1));
+                assert_eq!((p.cq_a.poll(), p.cq_b.poll()), (None, None), "{delay:?}");
+                world.fabric.advance(Duration::from_nanos(1));
+                p.cq_a.expect(1, WcStatus::Success);
+                p.cq_b.expect(2, WcStatus::Success);
+            });
+        }
+    }
+}
+
+/// A peer is given up after its retries, each of which waits one to four times 4.096 µs · 2ⁿ (IBTA 9.7.6.1.3).
+#[test]
+fn a_timeout_is_as_long_as_the_qp_says() {
+    for (timeout, retry_cnt) in [(8, 0), (8, 1), (14, 0), (14, 3)] {
+        on_both_paths(|path| {
+            let world = standing_still(path);
+            let ours = Options {
+                timeout,
+                retry_cnt,
+                ..Options::default()
+            };
+            let p = Pair::with(&world, ours, Options::default());
+            p.qb.destroy().unwrap();
+            p.qa.post(&p.send(1, 64));
+            let tries = u32::from(retry_cnt) + 1;
+            let least = tries * (Duration::from_nanos(4096) * (1 << timeout));
+            world.fabric.advance(least - Duration::from_nanos(1));
+            assert_eq!(p.cq_a.poll(), None, "timeout {timeout}, {tries} tries");
+            world.fabric.advance(3 * least + Duration::from_nanos(1));
+            p.cq_a.expect(1, WcStatus::RetryExcErr);
         });
     }
 }
