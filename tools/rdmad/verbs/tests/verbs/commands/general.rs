@@ -4,8 +4,9 @@
 
 use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::config::{
-    mac_from_eui64, AtomicCap, Config, DeviceCaps, OwnRingsConfig, RateLimitConfig, SrqConfig,
-    OWN_RINGS_CONFIG_OFFSET, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
+    eui64_from_mac, mac_from_eui64, AtomicCap, Config, DeviceCaps, OwnRingsConfig, RateLimitConfig,
+    SrqConfig, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET,
+    SRQ_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::wire::Wire;
@@ -89,12 +90,22 @@ fn the_configuration_tells_the_limits() {
 }
 
 #[test]
-fn the_configuration_tells_what_works() {
+fn every_field_of_the_configuration() {
     let world = World::new(1, PathPolicy::Direct);
-    let config = Config::decode(&world.vms[0].device.config_space()).unwrap();
-    assert_eq!(
-        config.device_cap_flags,
-        DeviceCaps::BAD_PKEY_CNTR
+    let vm = &world.vms[0];
+    // Queues of RFC mode have limits of their own, which own rings replace.
+    let expected = Config {
+        phys_port_cnt: 1,
+        sys_image_guid: eui64_from_mac(vm.mac),
+        vendor_id: 0x1af4,
+        vendor_part_id: 1,
+        hw_ver: 1,
+        max_mr_size: 64 << 30,
+        // 4 KiB to 1 GiB.
+        page_size_cap: 0x7fff_f000,
+        max_qp: 64,
+        max_qp_wr: 1024,
+        device_cap_flags: DeviceCaps::BAD_PKEY_CNTR
             | DeviceCaps::BAD_QKEY_CNTR
             | DeviceCaps::UD_AV_PORT_ENFORCE
             | DeviceCaps::SYS_IMAGE_GUID
@@ -104,27 +115,34 @@ fn the_configuration_tells_what_works() {
             | DeviceCaps::BLOCK_MULTICAST_LOOPBACK
             | DeviceCaps::MEM_WINDOW_TYPE_2B
             | DeviceCaps::FLUSH_GLOBAL
-            | DeviceCaps::ATOMIC_WRITE
-    );
-    assert_eq!(config.atomic_cap, AtomicCap::Global.value());
-    // 4 KiB to 1 GiB.
-    assert_eq!(config.page_size_cap, 0x7fff_f000);
-    assert_eq!(config.max_mr_size, 64 << 30);
-    assert_eq!(config.max_fast_reg_page_list_len, 512);
-    assert_eq!(
-        (config.max_qp_rd_atom, config.max_qp_init_rd_atom),
-        (16, 16)
-    );
-    assert_eq!(config.max_res_rd_atom, 16 * 16_384);
-    assert_eq!(config.max_pkeys, 1);
-    let groups = (
-        config.max_mcast_grp,
-        config.max_mcast_qp_attach,
-        config.max_total_mcast_qp_attach,
-    );
-    assert_eq!(groups, (1024, 48, 8192));
-    assert_eq!(config.max_mw, 65_536);
-    assert_eq!(config.max_pi_fast_reg_page_list_len, 0);
+            | DeviceCaps::ATOMIC_WRITE,
+        max_send_sge: 32,
+        max_recv_sge: 32,
+        max_sge_rd: 32,
+        max_cq: 64,
+        max_cqe: 2048,
+        max_mr: 65_536,
+        max_pd: 16_384,
+        max_qp_rd_atom: 16,
+        max_res_rd_atom: 16 * 16_384,
+        max_qp_init_rd_atom: 16,
+        atomic_cap: AtomicCap::Global.value(),
+        max_mw: 65_536,
+        max_mcast_grp: 1024,
+        max_mcast_qp_attach: 48,
+        max_total_mcast_qp_attach: 8192,
+        max_ah: i32::MAX as u32,
+        max_fast_reg_page_list_len: 512,
+        max_pi_fast_reg_page_list_len: 0,
+        max_pkeys: 1,
+        // 134 ms.
+        local_ca_ack_delay: 15,
+    };
+    let config = Config::decode(&vm.device.config_space()).unwrap();
+    assert_eq!(config, expected);
+    for count in [config.max_cq, config.max_qp] {
+        assert!(QUEUE_COUNT_RANGE.contains(&count));
+    }
 }
 
 #[test]

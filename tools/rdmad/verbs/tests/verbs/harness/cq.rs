@@ -6,12 +6,90 @@ use std::cell::RefCell;
 
 use virtio_rdma_abi::cqe::{Cqe, CQ_SLOT_SHIFT};
 use virtio_rdma_abi::ctrl::*;
-use virtio_rdma_abi::ib::WcStatus;
+use virtio_rdma_abi::ib::{WcFlags, WcStatus};
 use virtio_rdma_abi::ring::{ArmKind, DoorbellKind};
+use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_ring::{Armed, CompletionQueue, RingError, RingMemory};
 
 use super::qp::PAGE;
 use super::{is_rfc, mode, wait, Ring, Vm};
+
+/// Statuses that the device gives. No completion has another one.
+const GIVEN: [WcStatus; 12] = [
+    WcStatus::Success,
+    WcStatus::LocLenErr,
+    WcStatus::LocQpOpErr,
+    WcStatus::LocProtErr,
+    WcStatus::WrFlushErr,
+    WcStatus::MwBindErr,
+    WcStatus::BadRespErr,
+    WcStatus::RemInvReqErr,
+    WcStatus::RemAccessErr,
+    WcStatus::RemOpErr,
+    WcStatus::RetryExcErr,
+    WcStatus::RnrRetryExcErr,
+];
+
+/// What of a completion the device never says, whatever happened. SOLICITED is for drivers of RFC mode.
+fn fault(cqe: &Cqe, rfc: bool) -> Option<&'static str> {
+    let mut flags =
+        WcFlags::GRH | WcFlags::WITH_IMM | WcFlags::WITH_INVALIDATE | WcFlags::WITH_VLAN;
+    if rfc {
+        flags = flags | WcFlags::SOLICITED;
+    }
+    let given = |status| GIVEN.contains(&status);
+    if !WcStatus::try_from(cqe.status).is_ok_and(given) {
+        Some("status")
+    } else if cqe.wc_flags.0 & !flags.0 != 0 {
+        Some("flags")
+    } else if cqe.vendor_err != 0 && !cqe.wc_flags.contains(WcFlags::WITH_VLAN) {
+        Some("vendor error")
+    } else if cqe.pkey_index != 0 {
+        Some("P_Key index")
+    } else if cqe.port_num > 1 {
+        Some("port")
+    } else {
+        None
+    }
+}
+
+/// The harness looks at each completion of each test for these.
+#[test]
+fn what_no_completion_says() {
+    let good = Cqe::ZERO;
+    assert_eq!(fault(&good, false), None);
+    for &status in WcStatus::ALL {
+        let cqe = Cqe {
+            status: status.value(),
+            ..good
+        };
+        assert_eq!(fault(&cqe, true).is_none(), GIVEN.contains(&status));
+    }
+    for (flag, own_rings, rfc) in [
+        (WcFlags::IP_CSUM_OK, false, false),
+        (WcFlags::WITH_SMAC, false, false),
+        (WcFlags::WITH_NETWORK_HDR_TYPE, false, false),
+        (WcFlags::SOLICITED, false, true),
+        (WcFlags::GRH, true, true),
+    ] {
+        let cqe = Cqe {
+            wc_flags: flag,
+            ..good
+        };
+        assert_eq!(fault(&cqe, false).is_none(), own_rings, "{flag:?}");
+        assert_eq!(fault(&cqe, true).is_none(), rfc, "{flag:?}");
+    }
+    let wrong: [fn(&mut Cqe); 3] = [
+        |cqe| cqe.vendor_err = 1,
+        |cqe| cqe.pkey_index = 1,
+        |cqe| cqe.port_num = 2,
+    ];
+    for change in wrong {
+        let mut cqe = good;
+        change(&mut cqe);
+        assert!(fault(&cqe, true).is_some(), "{cqe:?}");
+    }
+}
 
 pub struct Cq<'vm> {
     pub vm: &'vm Vm,
@@ -51,7 +129,9 @@ impl<'vm> Cq<'vm> {
         let mut bytes = [0; Cqe::SIZE];
         self.ring.read(self.ring.layout.slot(position), &mut bytes);
         queue.publish(&self.ring);
-        Some(Cqe::from_bytes(&bytes))
+        let cqe = Cqe::from_bytes(&bytes);
+        assert_eq!(fault(&cqe, is_rfc()), None, "{cqe:?}");
+        Some(cqe)
     }
 
     /// Like [`poll`](Self::poll) on a ring that may make no sense.

@@ -23,7 +23,7 @@ use verbs::{Device, DeviceConfig, Fabric, FabricConfig, Limits, PathPolicy, Virt
 use virtio_rdma_abi::config::{F_RESIZE_CQ, F_RING_ADDR, F_SRQ};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::{Event, EventKind};
-use virtio_rdma_abi::ib::AccessFlags;
+use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent};
 use virtio_rdma_abi::wire::Wire;
 use virtqueue::Split;
 
@@ -62,6 +62,32 @@ pub fn wait<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Whether the device has events of this kind. The harness looks at each event of each test.
+fn is_raised(kind: EventKind) -> bool {
+    !matches!(
+        kind,
+        EventKind::Async(
+            AsyncEvent::PathMig
+                | AsyncEvent::PathMigErr
+                | AsyncEvent::DeviceFatal
+                | AsyncEvent::LidChange
+                | AsyncEvent::PkeyChange
+                | AsyncEvent::SmChange
+                | AsyncEvent::ClientReregister
+                | AsyncEvent::GidChange
+        )
+    )
+}
+
+#[test]
+fn events_that_are_never_raised() {
+    let never = AsyncEvent::ALL
+        .iter()
+        .filter(|&&event| !is_raised(EventKind::Async(event)));
+    assert_eq!(never.count(), 8);
+    assert!(is_raised(EventKind::Completion));
+}
+
 /// The event virtqueues of a VM: takes events as long as it has buffers.
 #[derive(Default)]
 pub struct Sink {
@@ -78,6 +104,7 @@ impl Virtqueues for Sink {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
         if took.is_ok() {
             let kind = event.kind().expect("a known event");
+            assert!(is_raised(kind), "{kind:?}");
             self.events
                 .lock()
                 .unwrap()
