@@ -34,10 +34,12 @@ pub use self::{
         IdTable, //
     },
     queue::{
-        AnyQueue,
         Buffer,
         Queue, //
     },
-    queues::Handler,
+    queues::{
+        Handler,
+        VirtqueueInfo, //
+    },
     shm::SharedMemory,
 };

@@ -107,14 +107,13 @@ impl<C> Buffer<C> {
 
 /// A virtqueue whose buffers have a context of type `C`.
 ///
-/// It is born detached; [`find_queues`](super::Device::find_queues) attaches it to a queue of the
-/// device, and the teardown detaches it for good. While it is detached, nothing can be added and
-/// nothing comes out.
+/// It is born detached; [`find_vqs`](super::Device::find_vqs) attaches it to a queue of the device,
+/// and the teardown detaches it. While it is detached, nothing can be added and nothing comes out.
 #[pin_data]
 pub struct Queue<C: Send + 'static> {
     #[pin]
     attached: SpinLockIrq<Attached>,
-    /// The device while it is attached, which it cannot be unbound from while this is locked.
+    /// The device that reserved the queue. The device stays bound while this is locked.
     #[pin]
     device: Mutex<Option<Owner>>,
     /// It owns buffers, but access is under its lock, and buffers only need to be sent.
@@ -338,60 +337,69 @@ impl<C: Send + 'static> Queue<C> {
     }
 }
 
-/// A [`Queue`] of any context, as the device's teardown sees it.
-pub trait AnyQueue: Send + Sync {
-    /// Attaches the queue. Queues with the same `resets` are reset one at a time.
+/// A [`Queue`] of any context, as setup and teardown of a device see it.
+pub(super) trait AnyQueue: Send + Sync {
+    /// Reserves the queue for `device`. Queues with the same `resets` are reset one at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`EBUSY`] if the queue is reserved already, for this device or another one.
     ///
     /// # Safety
     ///
-    /// `vq` is a valid queue of `device`, holds no buffers and is attached to no other [`Queue`].
-    /// It stays valid until a grace period after [`detach`](Self::detach), and until that `device`
-    /// stays bound.
-    unsafe fn attach(
-        &self,
-        device: &Device,
-        resets: &Arc<Mutex<()>>,
-        vq: NonNull<bindings::virtqueue>,
-    );
+    /// `device` is bound, and stays so until [`release`](Self::release).
+    unsafe fn reserve(&self, device: &Device, resets: &Arc<Mutex<()>>) -> Result;
 
-    /// Detaches the queue and returns how many buffers the device still held: they are freed if it
-    /// was reset, and leak if that is uncertain.
+    /// Attaches the queue.
     ///
     /// # Safety
     ///
-    /// With [`Reset::Done`], the device uses no buffer of the queue any more.
-    unsafe fn detach(&self, reset: Reset) -> usize;
+    /// The caller has reserved the queue and has attached nothing to it. `vq` is a valid queue of
+    /// the same device, holds no buffers and is attached to no other [`Queue`]. `vq` stays valid
+    /// until a grace period after [`release`](Self::release).
+    unsafe fn attach(&self, vq: NonNull<bindings::virtqueue>);
+
+    /// Detaches the queue, if it is attached, and ends the reservation. Returns how many buffers
+    /// the device still held: they are freed if it was reset, and leak if that is uncertain.
+    ///
+    /// # Safety
+    ///
+    /// The caller has reserved the queue. With [`Reset::Done`], the device uses no buffer of the
+    /// queue any more.
+    unsafe fn release(&self, reset: Reset) -> usize;
 }
 
 impl<C: Send + 'static> AnyQueue for Queue<C> {
-    unsafe fn attach(
-        &self,
-        device: &Device,
-        resets: &Arc<Mutex<()>>,
-        vq: NonNull<bindings::virtqueue>,
-    ) {
-        *self.device.lock() = Some(Owner {
+    unsafe fn reserve(&self, device: &Device, resets: &Arc<Mutex<()>>) -> Result {
+        let mut owner = self.device.lock();
+        if owner.is_some() {
+            return Err(EBUSY);
+        }
+        *owner = Some(Owner {
             device: device.into(),
             resets: resets.clone(),
         });
+        Ok(())
+    }
+
+    unsafe fn attach(&self, vq: NonNull<bindings::virtqueue>) {
         // INVARIANT: By this function's requirements.
         self.attached.lock().0 = vq.as_ptr();
     }
 
-    unsafe fn detach(&self, reset: Reset) -> usize {
-        *self.device.lock() = None;
+    unsafe fn release(&self, reset: Reset) -> usize {
+        let mut owner = self.device.lock();
         // INVARIANT: It is null.
         let vq = core::mem::replace(&mut self.attached.lock().0, null_mut());
-        if vq.is_null() {
-            return 0;
-        }
+        *owner = None;
+        drop(owner);
         let mut count = 0;
-        loop {
+        while !vq.is_null() {
             // SAFETY: The queue is valid until a grace period is over and nobody else refers to it
             // by now, but for a notification that is under way, which does not touch buffers.
             let token = unsafe { bindings::virtqueue_detach_unused_buf(vq) };
             if token.is_null() {
-                return count;
+                break;
             }
             count += 1;
             if reset == Reset::Done {
@@ -400,5 +408,6 @@ impl<C: Send + 'static> AnyQueue for Queue<C> {
                 drop(unsafe { KBox::from_raw(token.cast::<Buffer<C>>()) });
             }
         }
+        count
     }
 }

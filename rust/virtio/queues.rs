@@ -2,13 +2,14 @@
 
 //! The virtqueues of a device: discovery, callbacks, teardown.
 //!
-//! The queues belong to the binding of device and driver: [`find_queues`](Device::find_queues) sets
-//! them up in the probe, and if the driver does not take them down itself when it is unbound, the
-//! bus does.
+//! The queues belong to the binding of device and driver: [`find_vqs`](Device::find_vqs) sets them
+//! up in the probe, and if the driver does not take them down itself when it is unbound, the bus
+//! does.
 
 use super::{
     queue::AnyQueue,
     Device,
+    Queue,
     Reset, //
 };
 use crate::bindings;
@@ -28,84 +29,151 @@ use kernel::{
     },
 };
 
-/// What serves a queue.
+/// Interrupt handler of a queue.
 pub trait Handler: Send + Sync {
-    /// The [`Queue`](super::Queue) that is served.
-    fn queue(&self) -> &dyn AnyQueue;
-
-    /// Whether [`used`](Self::used) is to be called. A queue without interrupts takes no vector.
-    fn has_interrupts(&self) -> bool {
-        true
-    }
-
     /// Called in interrupt context when the device used buffers.
     fn used(self: ArcBorrow<'_, Self>);
+}
+
+/// A queue to be found by [`find_vqs`](Device::find_vqs).
+///
+/// The device owns references to queue and handler for as long as it has virtqueues, so neither
+/// depends on what the driver does with its own references.
+pub struct VirtqueueInfo {
+    name: CString,
+    queue: Arc<dyn AnyQueue>,
+    handler: Option<Arc<dyn Handler>>,
+}
+
+impl VirtqueueInfo {
+    /// A queue whose `name` appears in interrupt statistics. A queue without handler takes no
+    /// interrupt vector.
+    pub fn new<C: Send + 'static>(
+        name: CString,
+        queue: &Arc<Queue<C>>,
+        handler: Option<Arc<dyn Handler>>,
+    ) -> Self {
+        Self {
+            name,
+            queue: queue.clone(),
+            handler,
+        }
+    }
 }
 
 /// The queues of a device, in the order of their numbers.
 ///
 /// The device's `priv` points to it from before its queues are found until they are gone.
-pub(super) struct Queues(KVec<(CString, Arc<dyn Handler>)>);
+///
+/// # Invariants
+///
+/// Every queue is reserved for the device.
+pub(super) struct Queues(KVec<VirtqueueInfo>);
+
+impl Queues {
+    /// Reserves all of `queues`, or none.
+    fn reserve(device: &Device<Core<'_>>, queues: KVec<VirtqueueInfo>) -> Result<Self> {
+        let resets = Arc::pin_init(new_mutex!((), "virtio::Queues::resets"), GFP_KERNEL)?;
+        for (index, info) in queues.iter().enumerate() {
+            // SAFETY: The device is bound. `remove_queues()` releases the queue, and the bus calls
+            // that before the device is unbound.
+            if let Err(error) = unsafe { info.queue.reserve(device, &resets) } {
+                for info in &queues[..index] {
+                    // SAFETY: It was reserved above. The device never had a buffer of it.
+                    let _ = unsafe { info.queue.release(Reset::Done) };
+                }
+                return Err(error);
+            }
+        }
+        // INVARIANT: Done above.
+        Ok(Self(queues))
+    }
+
+    /// Releases all queues and returns how many buffers the device still held.
+    ///
+    /// # Safety
+    ///
+    /// With [`Reset::Done`], the device uses no buffer of the queues any more. This is called once.
+    unsafe fn release(&self, reset: Reset) -> usize {
+        let mut left = 0;
+        for info in &self.0 {
+            // SAFETY: By the type invariant and this function's requirements.
+            left += unsafe { info.queue.release(reset) };
+        }
+        left
+    }
+}
 
 impl Device<Core<'_>> {
-    /// Finds the queues from number 0 on, and attaches each to the queue of its handler. The name
-    /// appears in interrupt statistics.
+    /// The `priv` member, which belongs to the driver.
+    ///
+    /// It is accessed by volatile operations and never borrowed: an interrupt may read it at any
+    /// time.
+    fn slot(&self) -> *mut *mut Queues {
+        // SAFETY: By the type invariant the device is valid.
+        unsafe { &raw mut (*self.as_raw()).priv_ }.cast()
+    }
+
+    /// Finds the queues from number 0 on, and attaches each to its [`Queue`].
     ///
     /// The handlers are not called before [`ready`](Self::ready).
     ///
     /// # Errors
     ///
-    /// [`EBUSY`] if they were found before, and those of the transport: [`ENOENT`] if there are
-    /// fewer queues.
-    pub fn find_queues(&self, queues: KVec<(CString, Arc<dyn Handler>)>) -> Result {
-        // SAFETY: The device is valid; `priv` is the driver's and changes in this context only.
-        let slot = unsafe { &mut (*self.as_raw()).priv_ };
-        if !slot.is_null() {
+    /// [`EBUSY`] if the device's queues were found before, or if one of `queues` belongs to a
+    /// device already; and those of the transport: [`ENOENT`] if there are fewer queues.
+    pub fn find_vqs(&self, queues: KVec<VirtqueueInfo>) -> Result {
+        let slot = self.slot();
+        // SAFETY: The device is valid; `priv` changes in this context only.
+        if !unsafe { slot.read_volatile() }.is_null() {
             return Err(EBUSY);
         }
-        let count = queues.len();
-        let mut found = KVec::from_elem(null_mut(), count, GFP_KERNEL)?;
-        let mut info = KVec::with_capacity(count, GFP_KERNEL)?;
-        for (name, handler) in &queues {
+        let count = u32::try_from(queues.len())?;
+        let mut found = KVec::from_elem(null_mut(), queues.len(), GFP_KERNEL)?;
+        let mut info = KVec::with_capacity(queues.len(), GFP_KERNEL)?;
+        for VirtqueueInfo { name, handler, .. } in &queues {
             let callback: unsafe extern "C" fn(_) = used_callback;
             info.push(
                 bindings::virtqueue_info {
                     name: name.as_char_ptr(),
-                    callback: handler.has_interrupts().then_some(callback),
+                    callback: handler.as_ref().map(|_| callback),
                     ctx: false,
                 },
                 GFP_KERNEL,
             )?;
         }
-        let resets = Arc::pin_init(new_mutex!((), "virtio::Queues::resets"), GFP_KERNEL)?;
-        let queues = KBox::new(Queues(queues), GFP_KERNEL)?;
-        *slot = KBox::into_raw(queues).cast();
+        let place = KBox::new_uninit(GFP_KERNEL)?;
+        let queues = KBox::into_raw(KBox::write(place, Queues::reserve(self, queues)?));
+        // SAFETY: The device is valid; `priv` changes in this context only.
+        unsafe { slot.write_volatile(queues) };
         // SAFETY: The device is valid; both arrays have the stated length; every queue has a name,
         // and names and handlers stay in place until the queues are deleted.
         let result = to_result(unsafe {
             bindings::virtio_find_vqs(
                 self.as_raw(),
-                u32::try_from(count)?,
+                count,
                 found.as_mut_ptr(),
                 info.as_mut_ptr(),
                 null_mut(),
             )
         });
-        let queues: *mut Queues = slot.cast();
         if let Err(error) = result {
-            *slot = null_mut();
+            // SAFETY: The device is valid; `priv` changes in this context only.
+            unsafe { slot.write_volatile(null_mut()) };
             // SAFETY: From `into_raw()` above; a transport that fails has deleted its queues.
-            drop(unsafe { KBox::from_raw(queues) });
+            let queues = unsafe { KBox::from_raw(queues) };
+            // SAFETY: No queue was attached, so the device never had a buffer.
+            let _ = unsafe { queues.release(Reset::Done) };
             return Err(error);
         }
         // SAFETY: From `into_raw()` above, and shared from here on.
         let queues = unsafe { &*queues };
-        for ((_, handler), vq) in queues.0.iter().zip(&found) {
+        for (info, vq) in queues.0.iter().zip(&found) {
             // Every queue has a name, so the transport left none out.
             let vq = NonNull::new(*vq).ok_or(ENOENT)?;
-            // SAFETY: The queue is new and this device's; `remove_queues()` detaches it a grace
-            // period before it deletes it, and is called at the latest when the device is unbound.
-            unsafe { handler.queue().attach(self, &resets, vq) };
+            // SAFETY: The queue is reserved, and new; `vq` is this device's. `remove_queues()`
+            // releases the queue a grace period before it deletes `vq`.
+            unsafe { info.queue.attach(vq) };
         }
         Ok(())
     }
@@ -116,19 +184,15 @@ impl Device<Core<'_>> {
     /// if it is unreachable.
     pub fn remove_queues(&self) -> Reset {
         let reset = self.reset();
-        // SAFETY: The device is valid; `priv` is the driver's and changes in this context only.
-        let slot = unsafe { &mut (*self.as_raw()).priv_ };
-        let queues: *mut Queues = slot.cast();
+        let slot = self.slot();
+        // SAFETY: The device is valid; `priv` changes in this context only.
+        let queues = unsafe { slot.read_volatile() };
         if queues.is_null() {
             return reset;
         }
-        // SAFETY: `priv` is null or points to the queues.
-        let shared = unsafe { &*queues };
-        let mut left = 0;
-        for (_, handler) in &shared.0 {
-            // SAFETY: If the reset is done, the device has let go of all memory.
-            left += unsafe { handler.queue().detach(reset) };
-        }
+        // SAFETY: `priv` is null or points to the queues. If the reset is done, the device has let
+        // go of all memory. `priv` is null from below on, so this is called once.
+        let left = unsafe { (*queues).release(reset) };
         if left != 0 && reset == Reset::Unreachable {
             dev_warn!(
                 self.as_ref(),
@@ -145,7 +209,8 @@ impl Device<Core<'_>> {
             // interrupts under way.
             unsafe { del_vqs(self.as_raw()) };
         }
-        *slot = null_mut();
+        // SAFETY: The device is valid; `priv` changes in this context only.
+        unsafe { slot.write_volatile(null_mut()) };
         // SAFETY: From `into_raw()` when the queues were found; there are no callbacks without
         // queues.
         drop(unsafe { KBox::from_raw(queues) });
@@ -157,15 +222,18 @@ impl Device<Core<'_>> {
 ///
 /// # Safety
 ///
-/// To be called by a transport only, with a queue that [`Device::find_queues`] found.
+/// To be called by a transport only, with a queue that [`Device::find_vqs`] found.
 unsafe extern "C" fn used_callback(vq: *mut bindings::virtqueue) {
     // SAFETY: The transport passes a valid queue of a valid device.
-    let (index, queues) = unsafe { ((*vq).index, (*(*vq).vdev).priv_) };
+    let (index, queues) = unsafe {
+        let slot = &raw const (*(*vq).vdev).priv_;
+        ((*vq).index, slot.read_volatile().cast::<Queues>())
+    };
     // SAFETY: `priv` was set before the queue was found and points to the queues until it is
     // deleted.
-    let queues = unsafe { &*queues.cast::<Queues>() };
+    let queues = unsafe { &*queues };
     let index = usize::try_from(index).unwrap_or(usize::MAX);
-    if let Some((_, handler)) = queues.0.get(index) {
+    if let Some(handler) = queues.0.get(index).and_then(|info| info.handler.as_ref()) {
         handler.as_arc_borrow().used();
     }
 }

@@ -31,16 +31,17 @@ use crate::{
     sync::Completion,
     targets::EventTargets,
     virtio::{
-        AnyQueue,
         Buffer,
         Handler,
-        Queue, //
+        Queue,
+        VirtqueueInfo, //
     },
 };
 use core::mem::take;
 use kernel::{
     device,
     prelude::*,
+    str::CString,
     sync::{
         aref::ARef,
         atomic::{
@@ -128,8 +129,7 @@ pub(crate) struct ControlQueue {
     dev: ARef<device::Device>,
     /// Who is told when the device is given up.
     targets: Arc<EventTargets>,
-    #[pin]
-    queue: Queue<Sender>,
+    queue: Arc<Queue<Sender>>,
     slots: KVec<Pin<KBox<Slot>>>,
     /// Buffers of idle slots.
     #[pin]
@@ -166,11 +166,12 @@ impl ControlQueue {
             idle.push(buffer, GFP_KERNEL)?;
         }
         let waiting = KVec::with_capacity(background, GFP_KERNEL)?;
+        let queue = Arc::pin_init(Queue::new(), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 dev: dev.into(),
                 targets,
-                queue <- Queue::new(),
+                queue,
                 slots,
                 idle <- new_mutex!(idle, "virtio_rdma::ctrl::idle"),
                 idle_changed <- new_condvar!("virtio_rdma::ctrl::idle_changed"),
@@ -179,6 +180,11 @@ impl ControlQueue {
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// What the queue is found by.
+    pub(crate) fn info(self: &Arc<Self>, name: CString) -> VirtqueueInfo {
+        VirtqueueInfo::new(name, &self.queue, Some(self.clone()))
     }
 
     /// Runs a command and waits for the answer; signals don't interrupt it.
@@ -383,10 +389,6 @@ fn decode<R: Request>(answer: &[u8], written: usize) -> Result<R::Response, Fail
 }
 
 impl Handler for ControlQueue {
-    fn queue(&self) -> &dyn AnyQueue {
-        &self.queue
-    }
-
     fn used(self: ArcBorrow<'_, Self>) {
         // Each round needs somebody who runs a command, so this ends.
         while let Some((mut buffer, written)) = self.queue.pop() {

@@ -24,8 +24,8 @@ use crate::{
     transport::Transport,
     virtio::{
         self,
-        Handler,
-        Reset, //
+        Reset,
+        VirtqueueInfo, //
     },
 };
 use kernel::{
@@ -76,12 +76,11 @@ impl OwnRings {
         })
     }
 
-    /// Adds the handlers of the event queues to that of the control queue.
-    fn add_handlers(&self, to: &mut KVec<(CString, Arc<dyn Handler>)>) -> Result {
+    /// Adds the event queues to the control queue.
+    fn add_queues(&self, to: &mut KVec<VirtqueueInfo>) -> Result {
         for (index, queue) in self.event_queues.iter().enumerate() {
             let name = CString::try_from_fmt(fmt!("event.{index}"))?;
-            let handler: Arc<dyn Handler> = queue.clone();
-            to.push((name, handler), GFP_KERNEL)?;
+            to.push(queue.info(name), GFP_KERNEL)?;
         }
         Ok(())
     }
@@ -142,22 +141,21 @@ impl Device {
         let background = if has_own_rings { 0 } else { max_cq };
         let ctrl = ControlQueue::new(dev.as_ref(), targets.clone(), usize::try_from(background)?)?;
 
-        let mut handlers = KVec::new();
-        let handler: Arc<dyn Handler> = ctrl.clone();
-        handlers.push((CString::try_from(c"control")?, handler), GFP_KERNEL)?;
+        let mut vqs = KVec::new();
+        vqs.push(ctrl.info(CString::try_from(c"control")?), GFP_KERNEL)?;
         let queues = match &limits.own_rings {
             Some(own_rings) => {
                 let own_rings = OwnRings::new(bound, own_rings, &targets)?;
-                own_rings.add_handlers(&mut handlers)?;
+                own_rings.add_queues(&mut vqs)?;
                 Queues::OwnRings(own_rings)
             }
             None => {
                 let transport = Transport::new(&limits.queues, &ctrl, &targets)?;
-                transport.add_handlers(&mut handlers)?;
+                transport.add_queues(&mut vqs)?;
                 Queues::Transport(transport)
             }
         };
-        dev.find_queues(handlers)
+        dev.find_vqs(vqs)
             .inspect_err(|error| dev_err!(dev.as_ref(), "cannot find the queues: {:?}\n", error))?;
         match &queues {
             Queues::OwnRings(own_rings) => {

@@ -13,15 +13,16 @@ use crate::{
     },
     targets::EventTargets,
     virtio::{
-        AnyQueue,
         Buffer,
         Handler,
-        Queue, //
+        Queue,
+        VirtqueueInfo, //
     },
 };
 use core::mem::take;
 use kernel::{
     prelude::*,
+    str::CString,
     sync::{
         new_spinlock_irq,
         Arc,
@@ -39,8 +40,7 @@ const BUFFERS: usize = 256;
 /// An event queue.
 #[pin_data]
 pub(crate) struct EventQueue {
-    #[pin]
-    queue: Queue<()>,
+    queue: Arc<Queue<()>>,
     targets: Arc<EventTargets>,
     /// Room for the buffers that an interrupt is handling.
     #[pin]
@@ -50,14 +50,20 @@ pub(crate) struct EventQueue {
 impl EventQueue {
     /// An event queue that is not attached to a device.
     pub(crate) fn new(targets: Arc<EventTargets>) -> Result<Arc<Self>> {
+        let queue = Arc::pin_init(Queue::new(), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
-                queue <- Queue::new(),
+                queue,
                 targets,
                 handled <- new_spinlock_irq!(KVec::new(), "virtio_rdma::events::handled"),
             }),
             GFP_KERNEL,
         )
+    }
+
+    /// What the queue is found by.
+    pub(crate) fn info(self: &Arc<Self>, name: CString) -> VirtqueueInfo {
+        VirtqueueInfo::new(name, &self.queue, Some(self.clone()))
     }
 
     /// Fills the queue, once it is attached.
@@ -95,10 +101,6 @@ impl EventQueue {
 }
 
 impl Handler for EventQueue {
-    fn queue(&self) -> &dyn AnyQueue {
-        &self.queue
-    }
-
     fn used(self: ArcBorrow<'_, Self>) {
         let mut handled = take(&mut *self.handled.lock());
         while let Some((buffer, written)) = self.queue.pop() {

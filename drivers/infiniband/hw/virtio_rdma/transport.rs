@@ -28,10 +28,10 @@ use crate::{
     limits::QueueLimits,
     targets::EventTargets,
     virtio::{
-        AnyQueue,
         Buffer,
         Handler,
-        Queue, //
+        Queue,
+        VirtqueueInfo, //
     },
 };
 use core::{
@@ -69,31 +69,16 @@ pub(crate) type Element = KBox<Buffer<()>>;
 /// A virtqueue with work requests.
 #[pin_data]
 pub(crate) struct WorkVirtqueue {
-    #[pin]
-    queue: Queue<()>,
+    queue: Arc<Queue<()>>,
     /// Whether somebody has it. Held while it is reset.
     #[pin]
     claimed: Mutex<bool>,
 }
 
-impl Handler for WorkVirtqueue {
-    fn queue(&self) -> &dyn AnyQueue {
-        &self.queue
-    }
-
-    /// What was used is looked at when there is need for room.
-    fn has_interrupts(&self) -> bool {
-        false
-    }
-
-    fn used(self: ArcBorrow<'_, Self>) {}
-}
-
 /// A virtqueue with CQEs.
 #[pin_data]
 pub(crate) struct CqVirtqueue {
-    #[pin]
-    queue: Queue<()>,
+    queue: Arc<Queue<()>>,
     /// Whether somebody has it. Held while it is reset.
     #[pin]
     claimed: Mutex<bool>,
@@ -163,10 +148,6 @@ impl Background for CqVirtqueue {
 }
 
 impl Handler for CqVirtqueue {
-    fn queue(&self) -> &dyn AnyQueue {
-        &self.queue
-    }
-
     fn used(self: ArcBorrow<'_, Self>) {
         let cookie = self.cookie.load(Acquire);
         self.targets.with(cookie, |target| target.completion());
@@ -174,7 +155,7 @@ impl Handler for CqVirtqueue {
 }
 
 /// A virtqueue that one CQ or QP has at a time.
-pub(crate) trait Claimable: Handler {
+pub(crate) trait Claimable: Send + Sync {
     /// The virtqueue.
     fn elements(&self) -> &Queue<()>;
 
@@ -288,9 +269,10 @@ impl Transport {
                 buffer,
                 next: NotifyFlags::NONE,
             };
+            let queue = Arc::pin_init(Queue::new(), GFP_KERNEL)?;
             let queue = Arc::pin_init(
                 pin_init!(CqVirtqueue {
-                    queue <- Queue::new(),
+                    queue,
                     claimed <- new_mutex!(false, "virtio_rdma::transport::claimed"),
                     number,
                     ctrl: ctrl.clone(),
@@ -303,9 +285,10 @@ impl Transport {
             cqs.push(queue, GFP_KERNEL)?;
         }
         let new_queue = || {
+            let queue = Arc::pin_init(Queue::new(), GFP_KERNEL)?;
             Arc::pin_init(
                 pin_init!(WorkVirtqueue {
-                    queue <- Queue::new(),
+                    queue,
                     claimed <- new_mutex!(false, "virtio_rdma::transport::claimed"),
                 }),
                 GFP_KERNEL,
@@ -318,21 +301,18 @@ impl Transport {
         Ok(Self { cqs, pairs })
     }
 
-    /// Adds the handlers of the virtqueues, in the order of their numbers, to that of the control
-    /// queue.
-    pub(crate) fn add_handlers(&self, to: &mut KVec<(CString, Arc<dyn Handler>)>) -> Result {
-        for (number, queue) in self.cqs.iter().enumerate() {
-            let handler: Arc<dyn Handler> = queue.clone();
-            to.push(
-                (CString::try_from_fmt(fmt!("cq.{number}"))?, handler),
-                GFP_KERNEL,
-            )?;
+    /// Adds the virtqueues, in the order of their numbers, to the control queue.
+    pub(crate) fn add_queues(&self, to: &mut KVec<VirtqueueInfo>) -> Result {
+        for (number, cq) in self.cqs.iter().enumerate() {
+            let name = CString::try_from_fmt(fmt!("cq.{number}"))?;
+            let info = VirtqueueInfo::new(name, &cq.queue, Some(cq.clone()));
+            to.push(info, GFP_KERNEL)?;
         }
         for (pair, number) in self.pairs.iter().zip(1..) {
-            for (queue, kind) in pair.iter().zip(["sq", "rq"]) {
-                let handler: Arc<dyn Handler> = queue.clone();
+            for (work, kind) in pair.iter().zip(["sq", "rq"]) {
                 let name = CString::try_from_fmt(fmt!("{kind}.{number}"))?;
-                to.push((name, handler), GFP_KERNEL)?;
+                // No interrupts: used elements are looked at when there is need for room.
+                to.push(VirtqueueInfo::new(name, &work.queue, None), GFP_KERNEL)?;
             }
         }
         Ok(())
