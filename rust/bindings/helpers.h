@@ -24,6 +24,8 @@ void rust_helper_virtio_device_ready(struct virtio_device *vdev);
 void rust_helper_virtio_synchronize_cbs(struct virtio_device *vdev);
 bool rust_helper_virtio_get_shm_region(struct virtio_device *vdev,
 				       struct virtio_shm_region *region, u8 id);
+void rust_helper_device_lock(struct device *dev);
+void rust_helper_device_unlock(struct device *dev);
 
 /* helpers/net.c */
 struct net_device *rust_helper_netdev_notifier_info_to_dev(void *info);

@@ -145,9 +145,13 @@ impl Device<device::Bound> {
     /// The device that performs DMA and that the DMA API has to be given: the parent of the virtio
     /// device.
     ///
-    /// `None` without [`Feature::ACCESS_PLATFORM`], since such a device bypasses the DMA API.
+    /// `None` without [`Feature::ACCESS_PLATFORM`], since such a device bypasses the DMA API, and
+    /// for a transport that maps memory by operations of its own (VDUSE does).
     pub fn dma_device(&self) -> Option<&device::Device<device::Bound>> {
-        if !self.has_feature(Feature::ACCESS_PLATFORM) {
+        // SAFETY: By the type invariant the device is valid; the transport sets the operations
+        // before it registers the device.
+        let has_own_map = unsafe { !(*self.as_raw()).map.is_null() };
+        if has_own_map || !self.has_feature(Feature::ACCESS_PLATFORM) {
             return None;
         }
         // SAFETY: By the type invariant the device is valid; its parent is set by the transport

@@ -27,8 +27,52 @@ use kernel::{
         ForeignOwnable,
         Opaque, //
     },
+    ModuleMetadata,
     ThisModule, //
 };
+
+/// The lock of a device, which the driver core holds while it binds, unbinds or shuts down the
+/// device.
+///
+/// # Invariants
+///
+/// The device is valid, and its lock is held by this.
+struct Locked(*mut bindings::device);
+
+impl Locked {
+    /// Takes the lock.
+    ///
+    /// # Safety
+    ///
+    /// `vdev` is valid until this is dropped, and the caller does not hold the lock.
+    unsafe fn new(vdev: *mut bindings::virtio_device) -> Self {
+        // SAFETY: By this function's requirements.
+        let dev = unsafe { &raw mut (*vdev).dev };
+        // SAFETY: As above.
+        unsafe { bindings::device_lock(dev) };
+        // INVARIANT: Taken above.
+        Self(dev)
+    }
+
+    /// Whether the device is bound to a driver of module `owner`.
+    fn is_bound_to(&self, owner: &ThisModule) -> bool {
+        // SAFETY: By the type invariant; the driver changes under the lock only, and a driver that
+        // devices are bound to is valid.
+        unsafe {
+            (*self.0)
+                .driver
+                .as_ref()
+                .is_some_and(|driver| driver.owner == owner.as_ptr())
+        }
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::device_unlock(self.0) };
+    }
+}
 
 /// An adapter for the registration of virtio drivers.
 pub struct Adapter<T: Driver>(PhantomData<T>);
@@ -64,9 +108,9 @@ unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
             (*vdrv).remove = Some(Self::remove_callback);
             (*vdrv).shutdown = Some(Self::shutdown_callback);
             (*vdrv).freeze = Some(Self::freeze_callback);
-            (*vdrv).restore = Some(Self::probe_callback);
+            (*vdrv).restore = Some(Self::restore_callback);
             (*vdrv).reset_prepare = Some(Self::freeze_callback);
-            (*vdrv).reset_done = Some(Self::probe_callback);
+            (*vdrv).reset_done = Some(Self::restore_callback);
             if T::HAS_CONFIG_CHANGED {
                 (*vdrv).config_changed = Some(Self::config_changed_callback);
             }
@@ -148,10 +192,18 @@ impl<T: Driver> Adapter<T> {
     /// The device is going to lose its state: that is a removal, from which the device comes back
     /// as a new one.
     ///
+    /// A transport calls this without the lock of the virtio device, so an unbinding through sysfs
+    /// may be under way or over.
+    ///
     /// # Safety
     ///
-    /// To be called by the virtio core only, for a device that was probed.
+    /// To be called by the virtio core only, with a valid device.
     unsafe extern "C" fn freeze_callback(vdev: *mut bindings::virtio_device) -> c_int {
+        // SAFETY: By this function's requirements. The virtio core holds no lock of the device.
+        let lock = unsafe { Locked::new(vdev) };
+        if !lock.is_bound_to(&T::OwnerModule::THIS_MODULE) {
+            return 0;
+        }
         // SAFETY: By this function's requirements.
         //
         // INVARIANT: `vdev` is valid for the duration of the callback.
@@ -168,6 +220,33 @@ impl<T: Driver> Adapter<T> {
             }
         }
         0
+    }
+
+    /// The device comes back after [`freeze_callback`](Self::freeze_callback), with its features
+    /// negotiated.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the device was unbound meanwhile, `EBUSY` if it was unbound and bound again: a
+    /// probe that ran during the reset has to be repeated by hand.
+    ///
+    /// # Safety
+    ///
+    /// To be called by the virtio core only, with a valid device.
+    unsafe extern "C" fn restore_callback(vdev: *mut bindings::virtio_device) -> c_int {
+        // SAFETY: By this function's requirements. The virtio core holds no lock of the device.
+        let lock = unsafe { Locked::new(vdev) };
+        if !lock.is_bound_to(&T::OwnerModule::THIS_MODULE) {
+            return ENODEV.to_errno();
+        }
+        // SAFETY: By this function's requirements.
+        //
+        // INVARIANT: `vdev` is valid for the duration of the callback.
+        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+        if has_drvdata(vdev) {
+            return EBUSY.to_errno();
+        }
+        from_result(|| Self::bind(vdev).map(|()| 0))
     }
 
     /// Leaves the device at rest for the next kernel, and the machine able to go on without it.
@@ -199,9 +278,14 @@ impl<T: Driver> Adapter<T> {
         //
         // INVARIANT: `vdev` is valid for the duration of the callback.
         let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+        // A restore that met an unbinding leaves reports enabled: they may come before the probe is
+        // over.
+        if !has_drvdata(vdev) {
+            return;
+        }
         let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
-        // SAFETY: The core reports changes only after the probe and until the removal starts, and
-        // serializes with the latter.
+        // SAFETY: The core reports changes only until the removal starts, and serializes with that.
+        // The data exists from the end of the probe on, as was checked above.
         let data = unsafe { dev.drvdata_borrow::<T::Data<'_>>() };
 
         T::config_changed(vdev, data);

@@ -34,3 +34,13 @@ bool rust_helper_virtio_get_shm_region(struct virtio_device *vdev,
 {
 	return virtio_get_shm_region(vdev, region, id);
 }
+
+void rust_helper_device_lock(struct device *dev)
+{
+	device_lock(dev);
+}
+
+void rust_helper_device_unlock(struct device *dev)
+{
+	device_unlock(dev);
+}
