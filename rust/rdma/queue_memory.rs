@@ -4,6 +4,7 @@
 //!
 //! C header: [`include/linux/dma-mapping.h`](srctree/include/linux/dma-mapping.h)
 
+use crate::bindings;
 use core::{
     marker::PhantomData,
     ptr::{
@@ -24,35 +25,104 @@ use kernel::{
         PAGE_SHIFT,
         PAGE_SIZE, //
     },
-    prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Relaxed,
-            Release, //
-        },
-        barrier::{
-            smp_mb,
-            Full, //
-        }, //
-    }, //
+    prelude::*, //
 };
+
+/// A word at any address.
+#[derive(Clone, Copy)]
+#[repr(C, packed)]
+struct Unaligned<W>(W);
+
+/// Copies bytes out by volatile loads of words. Each byte is loaded once, so nothing that is
+/// checked in the copy changes afterwards.
+///
+/// # Safety
+///
+/// `from` is valid for volatile reads of `len` bytes, `to` for writes.
+#[inline(always)]
+unsafe fn copy_out(from: *const u8, to: *mut u8, len: usize) {
+    /// # Safety
+    ///
+    /// `from` is valid for a volatile read of a word at `at`, `to` for a write.
+    #[inline(always)]
+    unsafe fn word<W: Copy>(from: *const u8, to: *mut u8, at: usize) {
+        // SAFETY: By the safety requirements.
+        unsafe {
+            let word = from.add(at).cast::<Unaligned<W>>().read_volatile().0;
+            to.add(at).cast::<W>().write_unaligned(word);
+        }
+    }
+    // SAFETY: Each range is within `len`, and they follow each other.
+    unsafe {
+        for index in 0..len / 8 {
+            word::<u64>(from, to, index * 8);
+        }
+        if len & 4 != 0 {
+            word::<u32>(from, to, len & !7);
+        }
+        if len & 2 != 0 {
+            word::<u16>(from, to, len & !3);
+        }
+        if len & 1 != 0 {
+            word::<u8>(from, to, len & !1);
+        }
+    }
+}
+
+/// Copies bytes in by volatile stores of words.
+///
+/// # Safety
+///
+/// `from` is valid for reads of `len` bytes, `to` for volatile writes.
+#[inline(always)]
+unsafe fn copy_in(from: *const u8, to: *mut u8, len: usize) {
+    /// # Safety
+    ///
+    /// `from` is valid for a read of a word at `at`, `to` for a volatile write.
+    #[inline(always)]
+    unsafe fn word<W: Copy>(from: *const u8, to: *mut u8, at: usize) {
+        // SAFETY: By the safety requirements.
+        unsafe {
+            let word = from.add(at).cast::<W>().read_unaligned();
+            let to = to.add(at).cast::<Unaligned<W>>();
+            to.write_volatile(Unaligned(word));
+        }
+    }
+    // SAFETY: Each range is within `len`, and they follow each other.
+    unsafe {
+        for index in 0..len / 8 {
+            word::<u64>(from, to, index * 8);
+        }
+        if len & 4 != 0 {
+            word::<u32>(from, to, len & !7);
+        }
+        if len & 2 != 0 {
+            word::<u16>(from, to, len & !3);
+        }
+        if len & 1 != 0 {
+            word::<u8>(from, to, len & !1);
+        }
+    }
+}
 
 /// Zeroed DMA memory in pages of equal size, which together are as one piece for the CPU through the methods below and
 /// for a device that has the list of their addresses. No piece is large, so that a queue of any size can be had when
 /// memory is fragmented.
 ///
-/// The device writes at any moment, so words are accessed atomically and byte ranges by copies of which nothing is
-/// assumed. Offsets beyond the end, of words that are not aligned, and ranges that reach beyond a page, are a mistake of
-/// the driver: reading gives zeroes there and writing does nothing.
+/// The device writes at any moment, and so may other CPUs: the methods take `&self`. So all
+/// accesses are volatile accesses to words, by this module alone; byte ranges are copied word by
+/// word. An offset beyond the end, a word that is not aligned and a range that reaches beyond a
+/// page are a mistake of the driver: reading gives zeroes there and writing does nothing.
+///
+/// Order is that of the `virt_` barriers: the device is software that runs on another CPU, also if
+/// the guest has only one.
 ///
 /// # Invariants
 ///
 /// - Each page has `1 << page_shift` bytes, of which the CPU address is in `addresses`, aligned to its size or that of
 ///   the kernel's pages, whichever is smaller.
 /// - `page_mask` is `(1 << page_shift) - 1`.
-/// - The memory is accessed by raw pointers only.
+/// - The memory is accessed by volatile operations on raw pointers only.
 pub struct QueueMemory {
     addresses: KVec<NonNull<u8>>,
     pages: KVec<Coherent<[u8]>>,
@@ -118,66 +188,66 @@ impl QueueMemory {
         Some((unsafe { page.as_ptr().add(within) }, left))
     }
 
-    /// The word at `offset`.
+    /// The address of the word at `offset`.
     #[inline]
-    fn word<W>(&self, offset: u32) -> Option<&Atomic<W>>
-    where
-        W: kernel::sync::atomic::AtomicType,
-    {
+    fn word<W>(&self, offset: u32) -> Option<*mut W> {
         let (address, _) = self.at(offset)?;
         let address = address.cast::<W>();
-        if !address.is_aligned() {
-            return None;
-        }
-        // SAFETY: An aligned word does not reach beyond its page. By the type invariants it is valid as long as `self`,
-        // and the CPU accesses it by atomic operations and raw copies only.
-        Some(unsafe { Atomic::from_ptr(address) })
+        // An aligned word does not reach beyond its page.
+        address.is_aligned().then_some(address)
     }
 
     /// Loads a word.
     #[inline]
     pub fn load_u16(&self, offset: u32) -> u16 {
-        self.word::<i16>(offset).map_or(0, |word| {
-            u16::from_ne_bytes(word.load(Relaxed).to_ne_bytes())
+        self.word(offset).map_or(0, |word: *mut u16| {
+            // SAFETY: The word is valid and aligned.
+            unsafe { word.read_volatile() }
         })
     }
 
     /// Loads a word; accesses after it stay after it.
     #[inline]
     pub fn load_u16_acquire(&self, offset: u32) -> u16 {
-        self.word::<i16>(offset).map_or(0, |word| {
-            u16::from_ne_bytes(word.load(Acquire).to_ne_bytes())
+        self.word(offset).map_or(0, |word: *mut u16| {
+            // SAFETY: As above.
+            unsafe { bindings::virt_load_acquire_u16(word) }
         })
     }
 
     /// Stores a word.
     #[inline]
     pub fn store_u16(&self, offset: u32, value: u16) {
-        if let Some(word) = self.word::<i16>(offset) {
-            word.store(i16::from_ne_bytes(value.to_ne_bytes()), Relaxed);
+        if let Some(word) = self.word::<u16>(offset) {
+            // SAFETY: As above.
+            unsafe { word.write_volatile(value) };
         }
     }
 
     /// Stores a word; accesses before it stay before it.
     #[inline]
     pub fn store_u16_release(&self, offset: u32, value: u16) {
-        if let Some(word) = self.word::<i16>(offset) {
-            word.store(i16::from_ne_bytes(value.to_ne_bytes()), Release);
+        if let Some(word) = self.word::<u16>(offset) {
+            // SAFETY: As above.
+            unsafe { bindings::virt_store_release_u16(word, value) };
         }
     }
 
     /// Loads a double word.
     #[inline]
     pub fn load_u32(&self, offset: u32) -> u32 {
-        self.word::<u32>(offset)
-            .map_or(0, |word| word.load(Relaxed))
+        self.word(offset).map_or(0, |word: *mut u32| {
+            // SAFETY: As above.
+            unsafe { word.read_volatile() }
+        })
     }
 
     /// Stores a double word.
     #[inline]
     pub fn store_u32(&self, offset: u32, value: u32) {
         if let Some(word) = self.word::<u32>(offset) {
-            word.store(value, Relaxed);
+            // SAFETY: As above.
+            unsafe { word.write_volatile(value) };
         }
     }
 
@@ -185,10 +255,9 @@ impl QueueMemory {
     #[inline]
     pub fn read(&self, offset: u32, bytes: &mut [u8]) {
         match self.at(offset) {
-            Some((address, left)) if bytes.len() <= left => {
-                // SAFETY: `at` says how many bytes there are. What a device writes meanwhile may or may not be seen: any
-                // bytes are valid.
-                unsafe { ptr::copy_nonoverlapping(address, bytes.as_mut_ptr(), bytes.len()) };
+            Some((start, left)) if bytes.len() <= left => {
+                // SAFETY: `at` says how many bytes there are.
+                unsafe { copy_out(start, bytes.as_mut_ptr(), bytes.len()) };
             }
             _ => bytes.fill(0),
         }
@@ -197,19 +266,21 @@ impl QueueMemory {
     /// Copies out an array that lies within one page.
     #[inline]
     pub fn array<const N: usize>(&self, offset: u32) -> [u8; N] {
-        match self.at(offset) {
-            // SAFETY: `at` says how many bytes there are. What a device writes meanwhile may or may not be seen: any bytes
-            // are valid.
-            Some((address, left)) if N <= left => unsafe { address.cast::<[u8; N]>().read() },
-            _ => [0; N],
+        let mut array = [0; N];
+        if let Some((start, left)) = self.at(offset) {
+            if N <= left {
+                // SAFETY: `at` says how many bytes there are.
+                unsafe { copy_out(start, array.as_mut_ptr(), N) };
+            }
         }
+        array
     }
 
     /// The bytes of a page from `offset` on, up to its end, to be written.
     #[inline]
     pub fn span(&self, offset: u32) -> Span<'_> {
         let (start, size) = self.at(offset).unwrap_or((ptr::dangling_mut(), 0));
-        // INVARIANT: `at` says how many bytes there are, to which the CPU has no references.
+        // INVARIANT: `at` says how many bytes there are.
         Span {
             start,
             size,
@@ -220,15 +291,18 @@ impl QueueMemory {
     /// Orders every access before it against every access after it.
     #[inline]
     pub fn full_barrier(&self) {
-        smp_mb(Full);
+        // SAFETY: A barrier can be anywhere.
+        unsafe { bindings::virt_mb() };
     }
 }
 
 /// Bytes to be written, of a page of a queue or of a slice.
 ///
+/// There may be several of the same bytes: they are written by volatile accesses.
+///
 /// # Invariants
 ///
-/// `start` is valid for writes of `size` bytes during `'a`.
+/// `start` is valid for volatile writes of `size` bytes during `'a`.
 pub struct Span<'a> {
     start: *mut u8,
     size: usize,
@@ -240,11 +314,8 @@ impl Span<'_> {
     #[inline]
     pub fn put(&mut self, offset: usize, bytes: &[u8]) {
         if offset.saturating_add(bytes.len()) <= self.size {
-            // SAFETY: By the type invariants there are as many bytes. They are no part of `bytes`, to which there is a
-            // reference.
-            unsafe {
-                ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(offset), bytes.len());
-            }
+            // SAFETY: By the type invariants there are as many bytes.
+            unsafe { copy_in(bytes.as_ptr(), self.start.add(offset), bytes.len()) };
         }
     }
 }
@@ -264,6 +335,6 @@ impl<'a> From<&'a mut [u8]> for Span<'a> {
 // SAFETY: The memory may be used by any thread.
 unsafe impl Send for QueueMemory {}
 
-// SAFETY: Concurrent access to words is atomic, and to ranges of bytes what the driver's locks make of it; the bytes are
-// plain data all the same.
+// SAFETY: By the type invariants all accesses are volatile, which the kernel's memory model lets
+// race.
 unsafe impl Sync for QueueMemory {}

@@ -26,6 +26,11 @@ impl Feature {
     pub const VERSION_1: Self = Self(bindings::VIRTIO_F_VERSION_1);
     /// The device accesses memory through the DMA API like other devices of its platform.
     pub const ACCESS_PLATFORM: Self = Self(bindings::VIRTIO_F_ACCESS_PLATFORM);
+    /// Virtqueues need the barriers of the platform's devices instead of those between CPUs.
+    ///
+    /// The transport accepts it without asking the driver. Virtqueues keep to it; a driver whose
+    /// device reads other memory too has to do so there or to refuse it.
+    pub const ORDER_PLATFORM: Self = Self(bindings::VIRTIO_F_ORDER_PLATFORM);
     /// A single queue can be reset.
     pub const RING_RESET: Self = Self(bindings::VIRTIO_F_RING_RESET);
 

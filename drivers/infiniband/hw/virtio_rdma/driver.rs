@@ -114,6 +114,9 @@ impl virtio::Driver for Driver {
         PEERS,
     ];
 
+    /// Rings of processes are ordered by the barriers between CPUs, which no process can replace.
+    const REFUSED: &'static [Feature] = &[Feature::ORDER_PLATFORM];
+
     fn probe<'bound>(
         dev: &'bound virtio::Device<Core<'_>>,
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {
