@@ -54,6 +54,7 @@ int rust_helper_rdma_user_mmap_io_noncached(struct ib_ucontext *ucontext, struct
 					    unsigned long pfn, unsigned long size,
 					    struct rdma_user_mmap_entry *entry);
 bool rust_helper_ib_cq_event_unread(struct ib_cq *cq);
+bool rust_helper_uverbs_cq_has_buffer(const struct uverbs_attr_bundle *attrs);
 struct nlattr *rust_helper_nla_nest_start(struct sk_buff *skb, int attrtype);
 void rust_helper_nla_nest_end(struct sk_buff *skb, struct nlattr *start);
 void rust_helper_nla_nest_cancel(struct sk_buff *skb, struct nlattr *start);

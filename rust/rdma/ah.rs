@@ -124,7 +124,7 @@ pub(super) unsafe extern "C" fn create_user<T: AddressHandles>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: By the function's safety requirements.
-        let udata = unsafe { Udata::from_raw(udata) }.ok_or(EINVAL)?;
+        let udata = unsafe { Udata::of_process(udata) }?;
         // SAFETY: By the function's safety requirements.
         unsafe { create_with::<T>(ah, init, |pd, init| T::create_user_ah(pd, init, &udata)) }
     })

@@ -19,7 +19,10 @@ use super::{
         Context,
         UserContexts, //
     },
-    udata::Udata,
+    udata::{
+        self,
+        Udata, //
+    },
     Device,
     Driver, //
 };
@@ -173,13 +176,16 @@ pub(super) unsafe extern "C" fn create_user<T: UserContexts>(
     from_result(|| {
         // SAFETY: By the function's safety requirements; a CQ is created within a context.
         let (attr, context, udata) = unsafe {
+            if bindings::uverbs_cq_has_buffer(attrs) {
+                // The memory of a CQ is described by the driver's own data.
+                return Err(EOPNOTSUPP);
+            }
             (
                 attributes(attr),
                 Context::<T>::from_raw((*attrs).__bindgen_anon_1.hdr.context),
-                Udata::from_raw(&raw mut (*attrs).__bindgen_anon_1.hdr.driver_udata),
+                Udata::of_process(&raw mut (*attrs).__bindgen_anon_1.hdr.driver_udata)?,
             )
         };
-        let udata = udata.ok_or(EINVAL)?;
         // SAFETY: By the function's safety requirements.
         unsafe {
             create_with::<T>(cq, |consumer| {
@@ -199,7 +205,7 @@ pub(super) unsafe extern "C" fn resize_user<T: UserContexts>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: By the function's safety requirements.
-        let udata = unsafe { Udata::from_raw(udata) }.ok_or(EINVAL)?;
+        let udata = unsafe { Udata::of_process(udata) }?;
         // SAFETY: By the function's safety requirements.
         let resized = T::resize_user_cq(unsafe { Cq::<T>::from_raw(cq) }, entries, &udata)?;
         let resized = c_int::try_from(resized)?;
@@ -211,14 +217,20 @@ pub(super) unsafe extern "C" fn resize_user<T: UserContexts>(
 
 /// # Safety
 ///
-/// Called by the core as `destroy_cq` of a device of `T`: `cq` was created and no QP uses it any more.
+/// Called by the core as `destroy_cq` of a device of `T`: `cq` was created and no QP uses it any
+/// more, `udata` is null or valid.
 pub(super) unsafe extern "C" fn destroy<T: CompletionQueues>(
     cq: *mut bindings::ib_cq,
-    _udata: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements.
-    unsafe { Cq::<T>::from_raw(cq) }.own().unlink();
-    // SAFETY: Nobody else has a reference: the core destroys it, and handlers don't run any more.
-    unsafe { Cq::<T>::drop_parts(cq) };
-    0
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        unsafe { udata::expect_none(udata) }?;
+        // SAFETY: By the function's safety requirements.
+        unsafe { Cq::<T>::from_raw(cq) }.own().unlink();
+        // SAFETY: Nobody else has a reference: the core destroys it, and handlers don't run any
+        // more.
+        unsafe { Cq::<T>::drop_parts(cq) };
+        Ok(0)
+    })
 }

@@ -268,7 +268,8 @@ pub(super) unsafe extern "C" fn reg_user<T: MemoryRegions>(
 
 /// # Safety
 ///
-/// Called by the core as `reg_user_mr_dmabuf` of a device of `T`: `pd` is valid, `dmah` null or valid.
+/// Called by the core as `reg_user_mr_dmabuf` of a device of `T`: `pd` is valid, `dmah` null or
+/// valid, `attrs` valid.
 pub(super) unsafe extern "C" fn reg_dmabuf<T: DmabufRegions>(
     pd: *mut bindings::ib_pd,
     offset: u64,
@@ -277,11 +278,15 @@ pub(super) unsafe extern "C" fn reg_dmabuf<T: DmabufRegions>(
     fd: c_int,
     access: c_int,
     dmah: *mut bindings::ib_dmah,
-    _attrs: *mut bindings::uverbs_attr_bundle,
+    attrs: *mut bindings::uverbs_attr_bundle,
 ) -> *mut bindings::ib_mr {
     let reg_dmabuf = || {
         if !dmah.is_null() {
             return Err(EOPNOTSUPP);
+        }
+        // SAFETY: By the function's safety requirements.
+        unsafe {
+            udata::expect_none(&raw mut (*attrs).__bindgen_anon_1.hdr.driver_udata)?;
         }
         let memory = DmabufMemory {
             fd,
@@ -341,12 +346,15 @@ pub(super) unsafe extern "C" fn rereg_user<T: MemoryRegions>(
 
 /// # Safety
 ///
-/// Called by the core as `dereg_mr` of a device of `T`: `raw` is an MR of it that nothing uses any more.
+/// Called by the core as `dereg_mr` of a device of `T`: `raw` is an MR of it that nothing uses any
+/// more, `udata` is null or valid.
 pub(super) unsafe extern "C" fn dereg<T: MemoryRegions>(
     raw: *mut bindings::ib_mr,
-    _udata: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
     from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        unsafe { udata::expect_none(udata) }?;
         // SAFETY: By the function's safety requirements.
         T::dereg_mr(unsafe { Mr::from_raw(raw) })?;
         // SAFETY: `into_raw` initialised it in a box, and nobody else has a reference.

@@ -55,12 +55,17 @@ pub(super) unsafe extern "C" fn alloc<T: Driver>(
 
 /// # Safety
 ///
-/// Called by the core as `dealloc_pd` of a device of `T`: `pd` was created and nothing uses it any more.
+/// Called by the core as `dealloc_pd` of a device of `T`: `pd` was created and nothing uses it any
+/// more, `udata` is null or valid.
 pub(super) unsafe extern "C" fn dealloc<T: Driver>(
     pd: *mut bindings::ib_pd,
-    _udata: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements, nobody else has a reference.
-    unsafe { Pd::<T>::drop_parts(pd) };
-    0
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        unsafe { udata::expect_none(udata) }?;
+        // SAFETY: By the function's safety requirements, nobody else has a reference.
+        unsafe { Pd::<T>::drop_parts(pd) };
+        Ok(0)
+    })
 }

@@ -29,7 +29,10 @@ use super::{
         Context,
         UserContexts, //
     },
-    udata::Udata, //
+    udata::{
+        self,
+        Udata, //
+    }, //
 };
 use crate::bindings;
 use kernel::{
@@ -321,13 +324,13 @@ pub(super) unsafe extern "C" fn create_any<T: UserContexts>(
     attr: *mut bindings::ib_qp_init_attr,
     udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements.
-    let Some(data) = (unsafe { Udata::from_raw(udata) }) else {
+    if udata.is_null() {
         // SAFETY: By the function's safety requirements.
         return unsafe { create::<T>(qp, attr, udata) };
-    };
+    }
     // SAFETY: By the function's safety requirements; the core has set the PD, and a user verb has a context.
     from_result(|| unsafe {
+        let data = Udata::of_process(udata)?;
         let pd = Pd::<T>::from_raw((*qp).pd);
         let context = Context::<T>::from_raw(bindings::rdma_udata_to_ucontext(udata));
         let create =
@@ -350,12 +353,9 @@ pub(super) unsafe extern "C" fn modify<T: QueuePairs>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: By the function's safety requirements.
-        let (qp, attr, udata) = unsafe { (Qp::<T>::from_raw(qp), &*attr, Udata::from_raw(udata)) };
+        let (qp, attr, udata) = unsafe { (Qp::<T>::from_raw(qp), &*attr, Udata::from_raw(udata)?) };
         let modification = QpModification::new(attr, u32::try_from(mask)?);
         T::modify_qp(qp, &modification, udata.as_ref())?;
-        if let Some(udata) = &udata {
-            udata.respond(&[])?;
-        }
         Ok(0)
     })
 }
@@ -394,14 +394,20 @@ pub(super) unsafe extern "C" fn query<T: QueuePairs>(
 
 /// # Safety
 ///
-/// Called by the core as `destroy_qp` of a device of `T`: `qp` was created and nothing uses it any more.
+/// Called by the core as `destroy_qp` of a device of `T`: `qp` was created and nothing uses it any
+/// more, `udata` is null or valid.
 pub(super) unsafe extern "C" fn destroy<T: QueuePairs>(
     qp: *mut bindings::ib_qp,
-    _udata: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements.
-    unsafe { Qp::<T>::from_raw(qp) }.own().consumer.unlink();
-    // SAFETY: Nobody else has a reference: the core destroys it, and its handler doesn't run any more.
-    unsafe { Qp::<T>::drop_parts(qp) };
-    0
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        unsafe { udata::expect_none(udata) }?;
+        // SAFETY: By the function's safety requirements.
+        unsafe { Qp::<T>::from_raw(qp) }.own().consumer.unlink();
+        // SAFETY: Nobody else has a reference: the core destroys it, and its handler doesn't run
+        // any more.
+        unsafe { Qp::<T>::drop_parts(qp) };
+        Ok(0)
+    })
 }

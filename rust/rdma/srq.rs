@@ -21,7 +21,10 @@ use super::{
         Context,
         UserContexts, //
     },
-    udata::Udata,
+    udata::{
+        self,
+        Udata, //
+    },
     work_request::{
         recv_list,
         RecvRequests, //
@@ -207,7 +210,7 @@ pub(super) unsafe extern "C" fn create<T: SharedReceiveQueues>(
     // SAFETY: By the function's safety requirements; the core has set the PD, and a user verb has a context.
     from_result(|| unsafe {
         let pd = Pd::<T>::from_raw((*srq).pd);
-        match Udata::from_raw(udata) {
+        match Udata::from_raw(udata)? {
             None => create_with::<T>(srq, init, |attr, consumer| {
                 T::create_srq(pd, attr, consumer)
             }),
@@ -238,7 +241,7 @@ pub(super) unsafe extern "C" fn modify<T: SharedReceiveQueues>(
         }
         // SAFETY: By the function's safety requirements.
         let (srq, attr, udata) =
-            unsafe { (Srq::<T>::from_raw(srq), &*attr, Udata::from_raw(udata)) };
+            unsafe { (Srq::<T>::from_raw(srq), &*attr, Udata::from_raw(udata)?) };
         let modification = SrqModification {
             max_wr: (mask & MAX_WR != 0).then_some(attr.max_wr),
             limit: (mask & LIMIT != 0).then_some(attr.srq_limit),
@@ -266,16 +269,22 @@ pub(super) unsafe extern "C" fn query<T: SharedReceiveQueues>(
 
 /// # Safety
 ///
-/// Called by the core as `destroy_srq` of a device of `T`: `srq` was created and no QP uses it any more.
+/// Called by the core as `destroy_srq` of a device of `T`: `srq` was created and no QP uses it any
+/// more, `udata` is null or valid.
 pub(super) unsafe extern "C" fn destroy<T: SharedReceiveQueues>(
     srq: *mut bindings::ib_srq,
-    _udata: *mut bindings::ib_udata,
+    udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements.
-    unsafe { Srq::<T>::from_raw(srq) }.own().unlink();
-    // SAFETY: Nobody else has a reference: the core destroys it, and its handler doesn't run any more.
-    unsafe { Srq::<T>::drop_parts(srq) };
-    0
+    from_result(|| {
+        // SAFETY: By the function's safety requirements.
+        unsafe { udata::expect_none(udata) }?;
+        // SAFETY: By the function's safety requirements.
+        unsafe { Srq::<T>::from_raw(srq) }.own().unlink();
+        // SAFETY: Nobody else has a reference: the core destroys it, and its handler doesn't run
+        // any more.
+        unsafe { Srq::<T>::drop_parts(srq) };
+        Ok(0)
+    })
 }
 
 /// # Safety

@@ -142,7 +142,7 @@ pub(super) unsafe extern "C" fn alloc<T: UserContexts>(
 ) -> c_int {
     from_result(|| {
         // SAFETY: By the function's safety requirements.
-        let udata = unsafe { Udata::from_raw(udata) }.ok_or(EINVAL)?;
+        let udata = unsafe { Udata::of_process(udata) }?;
         // INVARIANT: By the function's safety requirements; the core has set the device.
         let mut new = NewContext {
             raw: NonNull::new(context).ok_or(EINVAL)?,

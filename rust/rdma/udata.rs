@@ -27,15 +27,42 @@ pub struct Udata<'a> {
 impl Udata<'_> {
     /// The driver data of a verb, or `None` if a kernel client called it.
     ///
+    /// The response is filled with zeroes before the verb has any effect, so a verb without
+    /// response leaves none of the caller's bytes there, and a response that can't be written loses
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` if the response can't be written.
+    ///
     /// # Safety
     ///
     /// `raw` is null or valid for the life that the caller chooses.
-    pub(super) unsafe fn from_raw(raw: *mut bindings::ib_udata) -> Option<Self> {
+    pub(super) unsafe fn from_raw(raw: *mut bindings::ib_udata) -> Result<Option<Self>> {
+        let Some(raw) = NonNull::new(raw) else {
+            return Ok(None);
+        };
         // INVARIANT: By the safety requirements.
-        NonNull::new(raw).map(|raw| Self {
+        let this = Self {
             raw,
             _verb: PhantomData,
-        })
+        };
+        this.respond(&[])?;
+        Ok(Some(this))
+    }
+
+    /// The driver data of a verb that only processes call.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if a kernel client called it, and those of [`from_raw`](Self::from_raw).
+    ///
+    /// # Safety
+    ///
+    /// That of [`from_raw`](Self::from_raw).
+    pub(super) unsafe fn of_process(raw: *mut bindings::ib_udata) -> Result<Self> {
+        // SAFETY: By the safety requirements.
+        unsafe { Self::from_raw(raw) }?.ok_or(EINVAL)
     }
 
     /// Reads the request: `N` bytes at least, and any more are zero.
@@ -85,7 +112,8 @@ impl Udata<'_> {
     }
 }
 
-/// Checks that a verb without driver data was given none.
+/// Checks that a verb without driver data was given none, and fills the response with zeroes. To be
+/// called before the verb has any effect.
 ///
 /// # Safety
 ///

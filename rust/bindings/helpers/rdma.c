@@ -53,6 +53,16 @@ bool rust_helper_ib_cq_event_unread(struct ib_cq *cq)
 	return cq->uobject && !list_empty_careful(&cq->uobject->comp_list);
 }
 
+/* Whether a process that creates a CQ brings memory for it by attributes of the verb. */
+bool rust_helper_uverbs_cq_has_buffer(const struct uverbs_attr_bundle *attrs)
+{
+	return uverbs_attr_is_valid(attrs, UVERBS_ATTR_CREATE_CQ_BUFFER_VA) ||
+	       uverbs_attr_is_valid(attrs, UVERBS_ATTR_CREATE_CQ_BUFFER_LENGTH) ||
+	       uverbs_attr_is_valid(attrs, UVERBS_ATTR_CREATE_CQ_BUFFER_FD) ||
+	       uverbs_attr_is_valid(attrs, UVERBS_ATTR_CREATE_CQ_BUFFER_OFFSET) ||
+	       uverbs_attr_is_valid(attrs, UVERBS_ATTR_CREATE_CQ_BUF_UMEM);
+}
+
 struct nlattr *rust_helper_nla_nest_start(struct sk_buff *skb, int attrtype)
 {
 	return nla_nest_start(skb, attrtype);
