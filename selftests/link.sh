@@ -44,6 +44,21 @@ test_device_identity() {
 	[[ $(devinfo phys_port_cnt) == 1 ]]
 }
 
+# What people know the device by, until they give it another name, as rdma-ndd does.
+test_node_description() {
+	local file
+	file=/sys/class/infiniband/$(device 1)/node_desc
+	[[ $(<"$file") == virtio_rdma ]]
+	printf 'machine 1' >"$file"
+	[[ $(<"$file") == "machine 1" ]]
+	[[ $(rdma dev show "$(device 1)") == *"node_type ca"* ]]
+	# As long as may be, and nothing of it is left behind a shorter one.
+	printf 'x%.0s' {1..64} >"$file"
+	[[ $(<"$file") == "$(printf 'x%.0s' {1..63})" ]]
+	printf virtio_rdma >"$file"
+	[[ $(<"$file") == virtio_rdma ]]
+}
+
 test_port_attributes() {
 	local mtu
 	ibv_devinfo -v -d "$(device 1)"
@@ -166,5 +181,5 @@ if ! has_feature 7; then
 	run_tests test_link_active test_withheld
 	exit
 fi
-run_tests test_link_active test_device_identity test_port_attributes test_gid_table test_resources \
-	test_counters_and_details test_packet_pacing test_limits
+run_tests test_link_active test_device_identity test_node_description test_port_attributes test_gid_table \
+	test_resources test_counters_and_details test_packet_pacing test_limits

@@ -46,8 +46,14 @@ use kernel::{
 /// Callbacks run between the registration of a device and its end, in process context unless they say otherwise.
 #[vtable]
 pub trait Driver: Sized + Send + Sync + 'static {
-    /// Pattern for names of devices, with one `%d`.
+    /// Pattern for names of devices: text with one `%d` and no other `%`.
+    ///
+    /// The C side takes it as a format string, so a registration with another one does not compile.
     const NAME: &'static CStr;
+
+    /// What devices say of themselves to people, 63 bytes at most, until an administrator changes
+    /// it.
+    const NODE_DESC: &'static CStr;
 
     /// `enum rdma_driver_id` of the user space ABI.
     const DRIVER_ID: u32;
@@ -283,11 +289,68 @@ pub struct Config<'a> {
     pub port_counters: bool,
 }
 
+/// Bytes of a node description, its terminating zero included.
+const NODE_DESC_MAX: usize = bindings::IB_DEVICE_NODE_DESC_MAX as usize;
+
 /// The commands of user space that work on queues in the kernel.
 const USER_QUEUE_COMMANDS: u64 = 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_SEND
     | 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POST_RECV
     | 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_POLL_CQ
     | 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ;
+
+/// Whether `name` is a format string that takes one integer as `%d`, and nothing else.
+const fn is_name_pattern(name: &CStr) -> bool {
+    let name = name.to_bytes_with_nul();
+    let (mut at, mut found) = (0, 0);
+    while at < name.len() {
+        if name[at] == b'%' {
+            // The terminating zero makes the next byte exist.
+            if name[at + 1] != b'd' {
+                return false;
+            }
+            found += 1;
+        }
+        at += 1;
+    }
+    found == 1
+}
+
+/// Writes the node description, cut off or filled up with zeroes.
+///
+/// # Safety
+///
+/// `device` is valid.
+unsafe fn write_node_desc(device: *mut bindings::ib_device, text: &[u8]) {
+    // SAFETY: By the safety requirements.
+    let start = unsafe { &raw mut (*device).node_desc };
+    // The last byte stays zero. Readers take no lock: what they see may be of both texts.
+    for index in 0..NODE_DESC_MAX - 1 {
+        let byte = text.get(index).copied().unwrap_or(0);
+        // SAFETY: The index is within the array.
+        unsafe { start.cast::<u8>().add(index).write_volatile(byte) };
+    }
+}
+
+/// Changes the node description, which is the one thing that can be changed of a device.
+///
+/// # Safety
+///
+/// Called by the core as `modify_device`: `device` is registered, `change` valid.
+pub(super) unsafe extern "C" fn modify(
+    device: *mut bindings::ib_device,
+    mask: c_int,
+    change: *mut bindings::ib_device_modify,
+) -> c_int {
+    if mask != bindings::ib_device_modify_flags_IB_DEVICE_MODIFY_NODE_DESC as c_int {
+        return EOPNOTSUPP.to_errno();
+    }
+    // SAFETY: By the function's safety requirements.
+    unsafe {
+        let text = (&raw const (*change).node_desc).cast::<[u8; NODE_DESC_MAX]>();
+        write_node_desc(device, &*text);
+    }
+    0
+}
 
 /// Makes a device known to clients and user space.
 ///
@@ -364,6 +427,7 @@ impl<T: Driver> Allocated<T> {
             (*device).__bindgen_anon_1.dev.as_mut().parent = as_raw_device(config.parent);
             (*device).node_type = bindings::RDMA_NODE_IB_CA as u8;
             (*device).node_guid = u64::from_ne_bytes(config.node_guid);
+            write_node_desc(device, T::NODE_DESC.to_bytes());
             (*device).phys_port_cnt = config.ports;
             (*device).num_comp_vectors = i32::try_from(config.completion_vectors)?;
             if !config.port_counters {
@@ -378,7 +442,14 @@ impl<T: Driver> Allocated<T> {
     }
 
     fn register(self, dma_device: &device::Device<Bound>) -> Result<Inner<T>> {
-        // SAFETY: The device is set up and not registered, the name has one `%d`.
+        const {
+            assert!(
+                is_name_pattern(T::NAME),
+                "the name needs one %d and no other %"
+            )
+        };
+        // SAFETY: The device is set up and not registered. As a format string, the name takes one
+        // integer, and the core gives it one.
         to_result(unsafe {
             bindings::ib_register_device(
                 self.raw.as_ptr(),

@@ -8,6 +8,7 @@ use super::{
     ah,
     attributes,
     cq,
+    device,
     gid,
     mmap,
     mr,
@@ -45,6 +46,7 @@ impl<T: Driver> Operations<T> {
         table.owner = <T::OwnerModule as ModuleMetadata>::THIS_MODULE.as_ptr();
         table.driver_id = T::DRIVER_ID;
         table.uverbs_abi_ver = T::UVERBS_ABI_VERSION;
+        table.modify_device = Some(device::modify);
         table.query_device = Some(attributes::query::<T>);
         table.query_port = Some(port::query::<T>);
         table.get_port_immutable = Some(port::immutable::<T>);

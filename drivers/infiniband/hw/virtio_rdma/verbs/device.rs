@@ -72,6 +72,7 @@ pub(super) struct IbDevice {
 #[vtable]
 impl rdma::Driver for IbDevice {
     const NAME: &'static CStr = c"virtio_rdma%d";
+    const NODE_DESC: &'static CStr = c"virtio_rdma";
     const DRIVER_ID: u32 = DRIVER_ID;
     const UVERBS_ABI_VERSION: u32 = uverbs::ABI_VERSION;
     const OPERATIONS: rdma::Operations<Self> = rdma::Operations::new()
