@@ -36,6 +36,8 @@ pub struct DeviceAttributes {
     pub hw_ver: u32,
     /// Bits of the user space ABI, `enum ib_uverbs_device_cap_flags`.
     pub device_cap_flags: u64,
+    /// Bits that kernel clients alone see, `enum ib_kernel_cap_flags`.
+    pub kernel_cap_flags: u64,
     /// Bytes.
     pub max_mr_size: u64,
     /// Bit n stands for pages of 2ⁿ bytes.
@@ -77,6 +79,10 @@ impl DeviceAttributes {
     /// Bit of `device_cap_flags`: SRQs can be resized.
     pub const SRQ_RESIZE: u64 =
         bindings::ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_SRQ_RESIZE as u64;
+
+    /// Bit of `kernel_cap_flags`: QPs can be created that do not hear what they send to a group.
+    pub const BLOCK_MULTICAST_LOOPBACK: u64 =
+        bindings::ib_kernel_cap_flags_IBK_BLOCK_MULTICAST_LOOPBACK as u64;
 }
 
 /// # Safety
@@ -99,6 +105,7 @@ pub(super) unsafe extern "C" fn query<T: Driver>(
         to.vendor_part_id = from.vendor_part_id;
         to.hw_ver = from.hw_ver;
         to.device_cap_flags = from.device_cap_flags;
+        to.kernel_cap_flags = from.kernel_cap_flags;
         to.max_mr_size = from.max_mr_size;
         to.page_size_cap = from.page_size_cap;
         to.max_mr = from.max_mr;

@@ -21,9 +21,6 @@ pub struct Context {
     name: String,
 }
 
-/// Bit of `device_cap_flags` that verbs.h has no name for.
-const BLOCK_MULTICAST_LOOPBACK: u32 = 1 << 22;
-
 /// Limits of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceAttr {
@@ -45,8 +42,6 @@ pub struct DeviceAttr {
     pub atomics: bool,
     /// Multicast groups.
     pub max_mcast_grp: u32,
-    /// Whether a QP can ask not to receive what it sends to a multicast group.
-    pub blocks_loopback: bool,
     /// Memory windows.
     pub max_mw: u32,
     /// Outstanding work requests of an SRQ.
@@ -114,7 +109,6 @@ impl Context {
             max_qp_rd_atom: u8::try_from(attr.max_qp_rd_atom).unwrap_or(u8::MAX),
             atomics: attr.atomic_cap != ffi::IBV_ATOMIC_NONE,
             max_mcast_grp: attr.max_mcast_grp.try_into()?,
-            blocks_loopback: attr.device_cap_flags & BLOCK_MULTICAST_LOOPBACK != 0,
             max_mw: attr.max_mw.try_into()?,
             max_srq_wr: attr.max_srq_wr.try_into()?,
             flags: attr.device_cap_flags,

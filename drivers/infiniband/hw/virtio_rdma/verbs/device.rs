@@ -8,7 +8,10 @@ use super::{
 };
 use crate::{
     abi::{
-        config,
+        config::{
+            self,
+            DeviceCaps as Caps, //
+        },
         ctrl::RspQueryPort,
         ib::{
             AsyncEvent,
@@ -54,6 +57,23 @@ use kernel::{
 
 /// `RDMA_DRIVER_UNKNOWN`: the user space ABI has no number for this driver, so the provider goes by the device's modalias.
 const DRIVER_ID: u32 = 0;
+
+// Those that `capabilities` lets through.
+assert_same! {
+    Caps::BAD_PKEY_CNTR.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_BAD_PKEY_CNTR,
+    Caps::BAD_QKEY_CNTR.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_BAD_QKEY_CNTR,
+    Caps::CHANGE_PHY_PORT.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_CHANGE_PHY_PORT,
+    Caps::UD_AV_PORT_ENFORCE.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_UD_AV_PORT_ENFORCE,
+    Caps::SYS_IMAGE_GUID.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_SYS_IMAGE_GUID,
+    Caps::RC_RNR_NAK_GEN.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_RC_RNR_NAK_GEN,
+    Caps::MEM_WINDOW.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_MEM_WINDOW,
+    Caps::MEM_MGT_EXTENSIONS.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_MEM_MGT_EXTENSIONS,
+    Caps::MEM_WINDOW_TYPE_2A.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_MEM_WINDOW_TYPE_2A,
+    Caps::MEM_WINDOW_TYPE_2B.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_MEM_WINDOW_TYPE_2B,
+    Caps::FLUSH_GLOBAL.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_FLUSH_GLOBAL,
+    Caps::FLUSH_PERSISTENT.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_FLUSH_PERSISTENT,
+    Caps::ATOMIC_WRITE.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_ATOMIC_WRITE,
+}
 
 /// Greatest MR whose list of 4 KiB pages is one list.
 const MAX_FLAT_MR_SIZE: u64 = (PageList::MAX_PAGES * SZ_4K) as u64;
@@ -104,6 +124,10 @@ impl rdma::Driver for IbDevice {
             vendor_part_id: config.vendor_part_id,
             hw_ver: config.hw_ver,
             device_cap_flags: this.capabilities().0 | srq_caps,
+            kernel_cap_flags: match this.blocks_loopback() {
+                true => DeviceAttributes::BLOCK_MULTICAST_LOOPBACK,
+                false => 0,
+            },
             max_mr_size: this.max_mr_size(),
             page_size_cap: config.page_size_cap,
             max_mr: config.max_mr,
@@ -188,12 +212,20 @@ impl IbDevice {
         limit.min(PageList::EASY_PAGES as u32)
     }
 
-    /// The device's capabilities as user space and `ib_core` know them.
+    /// Whether UD QPs can be created that do not hear what they send to a group.
+    fn blocks_loopback(&self) -> bool {
+        let limits = self.device.limits();
+        let flag = Caps::BLOCK_MULTICAST_LOOPBACK;
+        limits.multicast && limits.config.device_cap_flags.contains(flag)
+    }
+
+    /// The device's capabilities as user space knows them, in the bits of `enum
+    /// ib_uverbs_device_cap_flags`.
     ///
-    /// What this driver has no verbs for is masked, `SG_GAPS_REG` among it: lists with gaps need lists of pieces instead of
-    /// pages.
-    fn capabilities(&self) -> config::DeviceCaps {
-        use config::DeviceCaps as Caps;
+    /// What this driver has no verbs for is masked, `SG_GAPS_REG` among it: lists with gaps need
+    /// lists of pieces instead of pages. `BLOCK_MULTICAST_LOOPBACK` is masked since user space has
+    /// no bit for it; it goes to kernel clients.
+    fn capabilities(&self) -> Caps {
         let mut known = Caps::BAD_PKEY_CNTR
             | Caps::BAD_QKEY_CNTR
             | Caps::CHANGE_PHY_PORT
@@ -203,9 +235,6 @@ impl IbDevice {
         let limits = self.device.limits();
         if limits.has_fast_registration() {
             known = known | Caps::MEM_MGT_EXTENSIONS;
-        }
-        if limits.multicast {
-            known = known | Caps::BLOCK_MULTICAST_LOOPBACK;
         }
         if limits.has_memory_windows() {
             known = known | Caps::MEM_WINDOW | Caps::MEM_WINDOW_TYPE_2A | Caps::MEM_WINDOW_TYPE_2B;

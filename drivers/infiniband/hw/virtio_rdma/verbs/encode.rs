@@ -39,6 +39,14 @@ use crate::{
 };
 use kernel::prelude::*;
 
+assert_same! {
+    SendFlags::FENCE.0 => ib_send_flags_IB_SEND_FENCE,
+    SendFlags::SIGNALED.0 => ib_send_flags_IB_SEND_SIGNALED,
+    SendFlags::SOLICITED.0 => ib_send_flags_IB_SEND_SOLICITED,
+    SendFlags::INLINE.0 => ib_send_flags_IB_SEND_INLINE,
+    SendFlags::IP_CSUM.0 => ib_send_flags_IB_SEND_IP_CSUM,
+}
+
 /// Writes the WQE of a work request, with the id that the device gets, and returns its length.
 ///
 /// # Errors

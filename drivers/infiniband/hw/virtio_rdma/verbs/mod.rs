@@ -18,6 +18,14 @@
 //!
 //! Lock order: that of a CQ's consumer, a CQ's, a work queue's or an SRQ's.
 
+/// Asserts at compile time that values of the ABI are those of the kernel, so that a value of one
+/// may be passed on as the other. To be used beside each such conversion.
+macro_rules! assert_same {
+    ($($abi:expr => $kernel:ident,)*) => {
+        $(const _: () = assert!($abi as u64 == crate::bindings::$kernel as u64);)*
+    };
+}
+
 mod ah;
 mod counters;
 mod cq;

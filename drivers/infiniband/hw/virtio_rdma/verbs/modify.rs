@@ -46,6 +46,46 @@ use kernel::prelude::*;
 const UNSUPPORTED: ib::QpAttrMask =
     ib::QpAttrMask(ib::QpAttrMask::CAP.0 | ib::QpAttrMask::ALT_PATH.0);
 
+assert_same! {
+    ib::QpAttrMask::STATE.0 => ib_qp_attr_mask_IB_QP_STATE,
+    ib::QpAttrMask::CUR_STATE.0 => ib_qp_attr_mask_IB_QP_CUR_STATE,
+    ib::QpAttrMask::EN_SQD_ASYNC_NOTIFY.0 => ib_qp_attr_mask_IB_QP_EN_SQD_ASYNC_NOTIFY,
+    ib::QpAttrMask::ACCESS_FLAGS.0 => ib_qp_attr_mask_IB_QP_ACCESS_FLAGS,
+    ib::QpAttrMask::PKEY_INDEX.0 => ib_qp_attr_mask_IB_QP_PKEY_INDEX,
+    ib::QpAttrMask::PORT.0 => ib_qp_attr_mask_IB_QP_PORT,
+    ib::QpAttrMask::QKEY.0 => ib_qp_attr_mask_IB_QP_QKEY,
+    ib::QpAttrMask::AV.0 => ib_qp_attr_mask_IB_QP_AV,
+    ib::QpAttrMask::PATH_MTU.0 => ib_qp_attr_mask_IB_QP_PATH_MTU,
+    ib::QpAttrMask::TIMEOUT.0 => ib_qp_attr_mask_IB_QP_TIMEOUT,
+    ib::QpAttrMask::RETRY_CNT.0 => ib_qp_attr_mask_IB_QP_RETRY_CNT,
+    ib::QpAttrMask::RNR_RETRY.0 => ib_qp_attr_mask_IB_QP_RNR_RETRY,
+    ib::QpAttrMask::RQ_PSN.0 => ib_qp_attr_mask_IB_QP_RQ_PSN,
+    ib::QpAttrMask::MAX_QP_RD_ATOMIC.0 => ib_qp_attr_mask_IB_QP_MAX_QP_RD_ATOMIC,
+    ib::QpAttrMask::ALT_PATH.0 => ib_qp_attr_mask_IB_QP_ALT_PATH,
+    ib::QpAttrMask::MIN_RNR_TIMER.0 => ib_qp_attr_mask_IB_QP_MIN_RNR_TIMER,
+    ib::QpAttrMask::SQ_PSN.0 => ib_qp_attr_mask_IB_QP_SQ_PSN,
+    ib::QpAttrMask::MAX_DEST_RD_ATOMIC.0 => ib_qp_attr_mask_IB_QP_MAX_DEST_RD_ATOMIC,
+    ib::QpAttrMask::PATH_MIG_STATE.0 => ib_qp_attr_mask_IB_QP_PATH_MIG_STATE,
+    ib::QpAttrMask::CAP.0 => ib_qp_attr_mask_IB_QP_CAP,
+    ib::QpAttrMask::DEST_QPN.0 => ib_qp_attr_mask_IB_QP_DEST_QPN,
+    ib::QpAttrMask::RATE_LIMIT.0 => ib_qp_attr_mask_IB_QP_RATE_LIMIT,
+    ib::QpState::Reset => ib_qp_state_IB_QPS_RESET,
+    ib::QpState::Init => ib_qp_state_IB_QPS_INIT,
+    ib::QpState::Rtr => ib_qp_state_IB_QPS_RTR,
+    ib::QpState::Rts => ib_qp_state_IB_QPS_RTS,
+    ib::QpState::Sqd => ib_qp_state_IB_QPS_SQD,
+    ib::QpState::Sqe => ib_qp_state_IB_QPS_SQE,
+    ib::QpState::Err => ib_qp_state_IB_QPS_ERR,
+    MigState::Migrated => ib_mig_state_IB_MIG_MIGRATED,
+    MigState::Rearm => ib_mig_state_IB_MIG_REARM,
+    MigState::Armed => ib_mig_state_IB_MIG_ARMED,
+    Mtu::Mtu256 => ib_mtu_IB_MTU_256,
+    Mtu::Mtu512 => ib_mtu_IB_MTU_512,
+    Mtu::Mtu1024 => ib_mtu_IB_MTU_1024,
+    Mtu::Mtu2048 => ib_mtu_IB_MTU_2048,
+    Mtu::Mtu4096 => ib_mtu_IB_MTU_4096,
+}
+
 /// Changes attributes and state of a QP, if the IBTA allows a QP in its state to do so.
 pub(super) fn modify(
     qp: &Qp,

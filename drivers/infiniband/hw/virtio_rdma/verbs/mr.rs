@@ -89,6 +89,21 @@ pub(super) fn optional_rights(limits: &Limits) -> ib::AccessFlags {
     rights
 }
 
+// Converted below, and by `modify` for what QPs admit.
+assert_same! {
+    ib::AccessFlags::LOCAL_WRITE.0 => ib_access_flags_IB_ACCESS_LOCAL_WRITE,
+    ib::AccessFlags::REMOTE_WRITE.0 => ib_access_flags_IB_ACCESS_REMOTE_WRITE,
+    ib::AccessFlags::REMOTE_READ.0 => ib_access_flags_IB_ACCESS_REMOTE_READ,
+    ib::AccessFlags::REMOTE_ATOMIC.0 => ib_access_flags_IB_ACCESS_REMOTE_ATOMIC,
+    ib::AccessFlags::MW_BIND.0 => ib_access_flags_IB_ACCESS_MW_BIND,
+    ib::AccessFlags::ZERO_BASED.0 => ib_access_flags_IB_ZERO_BASED,
+    ib::AccessFlags::ON_DEMAND.0 => ib_access_flags_IB_ACCESS_ON_DEMAND,
+    ib::AccessFlags::HUGETLB.0 => ib_access_flags_IB_ACCESS_HUGETLB,
+    ib::AccessFlags::FLUSH_GLOBAL.0 => ib_access_flags_IB_ACCESS_FLUSH_GLOBAL,
+    ib::AccessFlags::FLUSH_PERSISTENT.0 => ib_access_flags_IB_ACCESS_FLUSH_PERSISTENT,
+    ib::AccessFlags::RELAXED_ORDERING.0 => ib_access_flags_IB_ACCESS_RELAXED_ORDERING,
+}
+
 /// The rights as the device takes them, which may be `optional` ones, too.
 ///
 /// # Errors

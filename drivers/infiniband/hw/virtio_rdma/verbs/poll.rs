@@ -20,6 +20,7 @@ use crate::{
             OPCODE_RECV_RDMA_WITH_IMM, //
         },
         ib::{
+            self,
             WcFlags,
             WrOpcode, //
         },
@@ -48,6 +49,31 @@ use kernel::{
     },
     prelude::*, //
 };
+
+assert_same! {
+    ib::WcStatus::Success => ib_wc_status_IB_WC_SUCCESS,
+    ib::WcStatus::LocLenErr => ib_wc_status_IB_WC_LOC_LEN_ERR,
+    ib::WcStatus::LocQpOpErr => ib_wc_status_IB_WC_LOC_QP_OP_ERR,
+    ib::WcStatus::LocEecOpErr => ib_wc_status_IB_WC_LOC_EEC_OP_ERR,
+    ib::WcStatus::LocProtErr => ib_wc_status_IB_WC_LOC_PROT_ERR,
+    ib::WcStatus::WrFlushErr => ib_wc_status_IB_WC_WR_FLUSH_ERR,
+    ib::WcStatus::MwBindErr => ib_wc_status_IB_WC_MW_BIND_ERR,
+    ib::WcStatus::BadRespErr => ib_wc_status_IB_WC_BAD_RESP_ERR,
+    ib::WcStatus::LocAccessErr => ib_wc_status_IB_WC_LOC_ACCESS_ERR,
+    ib::WcStatus::RemInvReqErr => ib_wc_status_IB_WC_REM_INV_REQ_ERR,
+    ib::WcStatus::RemAccessErr => ib_wc_status_IB_WC_REM_ACCESS_ERR,
+    ib::WcStatus::RemOpErr => ib_wc_status_IB_WC_REM_OP_ERR,
+    ib::WcStatus::RetryExcErr => ib_wc_status_IB_WC_RETRY_EXC_ERR,
+    ib::WcStatus::RnrRetryExcErr => ib_wc_status_IB_WC_RNR_RETRY_EXC_ERR,
+    ib::WcStatus::LocRddViolErr => ib_wc_status_IB_WC_LOC_RDD_VIOL_ERR,
+    ib::WcStatus::RemInvRdReqErr => ib_wc_status_IB_WC_REM_INV_RD_REQ_ERR,
+    ib::WcStatus::RemAbortErr => ib_wc_status_IB_WC_REM_ABORT_ERR,
+    ib::WcStatus::InvEecnErr => ib_wc_status_IB_WC_INV_EECN_ERR,
+    ib::WcStatus::InvEecStateErr => ib_wc_status_IB_WC_INV_EEC_STATE_ERR,
+    ib::WcStatus::FatalErr => ib_wc_status_IB_WC_FATAL_ERR,
+    ib::WcStatus::RespTimeoutErr => ib_wc_status_IB_WC_RESP_TIMEOUT_ERR,
+    ib::WcStatus::GeneralErr => ib_wc_status_IB_WC_GENERAL_ERR,
+}
 
 /// The id of the work request at `position` of the queue at `place`.
 #[inline]

@@ -45,6 +45,41 @@ const MAX_HEADERS: u32 = 40 + 8 + 12 + 28 + 4;
 /// Entries of a GID table at most: an index into it is a byte in an address handle.
 const MAX_GIDS: u32 = 256;
 
+assert_same! {
+    PortState::Nop => ib_port_state_IB_PORT_NOP,
+    PortState::Down => ib_port_state_IB_PORT_DOWN,
+    PortState::Init => ib_port_state_IB_PORT_INIT,
+    PortState::Armed => ib_port_state_IB_PORT_ARMED,
+    PortState::Active => ib_port_state_IB_PORT_ACTIVE,
+    PortState::ActiveDefer => ib_port_state_IB_PORT_ACTIVE_DEFER,
+    PortPhysState::Sleep => ib_port_phys_state_IB_PORT_PHYS_STATE_SLEEP,
+    PortPhysState::Polling => ib_port_phys_state_IB_PORT_PHYS_STATE_POLLING,
+    PortPhysState::Disabled => ib_port_phys_state_IB_PORT_PHYS_STATE_DISABLED,
+    PortPhysState::Training => ib_port_phys_state_IB_PORT_PHYS_STATE_PORT_CONFIGURATION_TRAINING,
+    PortPhysState::LinkUp => ib_port_phys_state_IB_PORT_PHYS_STATE_LINK_UP,
+    PortPhysState::ErrorRecovery => ib_port_phys_state_IB_PORT_PHYS_STATE_LINK_ERROR_RECOVERY,
+    PortPhysState::Test => ib_port_phys_state_IB_PORT_PHYS_STATE_PHY_TEST,
+    Mtu::Mtu256 => ib_mtu_IB_MTU_256,
+    Mtu::Mtu512 => ib_mtu_IB_MTU_512,
+    Mtu::Mtu1024 => ib_mtu_IB_MTU_1024,
+    Mtu::Mtu2048 => ib_mtu_IB_MTU_2048,
+    Mtu::Mtu4096 => ib_mtu_IB_MTU_4096,
+    ib::PortSpeed::Sdr => ib_port_speed_IB_SPEED_SDR,
+    ib::PortSpeed::Ddr => ib_port_speed_IB_SPEED_DDR,
+    ib::PortSpeed::Qdr => ib_port_speed_IB_SPEED_QDR,
+    ib::PortSpeed::Fdr10 => ib_port_speed_IB_SPEED_FDR10,
+    ib::PortSpeed::Fdr => ib_port_speed_IB_SPEED_FDR,
+    ib::PortSpeed::Edr => ib_port_speed_IB_SPEED_EDR,
+    ib::PortSpeed::Hdr => ib_port_speed_IB_SPEED_HDR,
+    ib::PortSpeed::Ndr => ib_port_speed_IB_SPEED_NDR,
+    ib::PortWidth::X1 => ib_port_width_IB_WIDTH_1X,
+    ib::PortWidth::X2 => ib_port_width_IB_WIDTH_2X,
+    ib::PortWidth::X4 => ib_port_width_IB_WIDTH_4X,
+    ib::PortWidth::X8 => ib_port_width_IB_WIDTH_8X,
+    ib::PortWidth::X12 => ib_port_width_IB_WIDTH_12X,
+    ib::PortCaps::CM_SUP.0 => ib_uverbs_query_port_cap_flags_IB_UVERBS_PCF_CM_SUP,
+}
+
 /// The port, if the device has it.
 pub(super) fn check_port(port: u32) -> Result<u8> {
     match u8::try_from(port) {
