@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The port follows its network device: down and up, renamed, of another MTU, removed and back.
+# The port follows its network device: down and up, renamed, of another MTU, removed and back, in a
+# bond.
 # testbed: --path direct
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -18,7 +19,13 @@ restore() {
 	until_ok 20 link_is 1 ACTIVE
 }
 
-after_failure() { restore; }
+after_failure() {
+	ip link set eth0 nomaster 2>/dev/null
+	restore
+}
+
+# Removes the bond that a test made.
+cleanup() { ip link del bond0 2>/dev/null; }
 
 active_mtu() {
 	ibv_devinfo -v -d "$(device 1)" | sed -n 's/.*active_mtu:[[:space:]]*\([0-9]*\).*/\1/p'
@@ -78,4 +85,25 @@ test_removed_and_back() {
 	traffic
 }
 
-run_tests test_down_and_up test_rename test_mtu test_removed_and_back
+# The core leaves the ports of a bond to the driver.
+test_port_of_a_bond() {
+	modprobe bonding max_bonds=0
+	ip link add bond0 type bond mode active-backup
+	start_watch
+	ip link set eth0 down
+	until_ok 10 grep -q IBV_EVENT_PORT_ERR "$work/watch"
+	ip link set eth0 master bond0
+	ip link set bond0 up
+	until_ok 10 link_is 1 ACTIVE
+	until_ok 10 grep -q IBV_EVENT_PORT_ACTIVE "$work/watch"
+	ip link set eth0 down
+	until_ok 10 link_is 1 DOWN
+	heard() { (($(grep -c IBV_EVENT_PORT_ERR "$work/watch") == 2)); }
+	until_ok 10 heard
+	ip link set eth0 nomaster
+	ip link del bond0
+	restore
+	traffic
+}
+
+run_tests test_down_and_up test_rename test_mtu test_removed_and_back test_port_of_a_bond

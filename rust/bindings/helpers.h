@@ -42,6 +42,7 @@ unsigned int rust_helper_netdev_mtu(const struct net_device *dev);
 bool rust_helper_netdev_is_ethernet(const struct net_device *dev);
 bool rust_helper_netif_running(const struct net_device *dev);
 bool rust_helper_netif_oper_up(const struct net_device *dev);
+bool rust_helper_netif_is_lag_port(const struct net_device *dev);
 
 /* helpers/rdma.c */
 struct ib_umem *rust_helper_ib_umem_get_va(struct ib_device *device, unsigned long addr, size_t size, int access);

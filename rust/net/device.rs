@@ -77,6 +77,12 @@ impl Device {
         unsafe { bindings::netif_running(self.as_raw()) && bindings::netif_oper_up(self.as_raw()) }
     }
 
+    /// Whether it is a port of a bond or team.
+    pub fn is_lag_port(&self) -> bool {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::netif_is_lag_port(self.as_raw()) }
+    }
+
     /// Whether it is, or belongs to, a function of the same multi-function PCI device as `other`.
     pub fn shares_pci_slot(&self, other: &device::Device) -> bool {
         match (self.parent().and_then(pci_slot), pci_slot(other)) {

@@ -134,6 +134,14 @@ impl<T: Driver> Device<T> {
         NonNull::new(netdev.cast()).map(|netdev| unsafe { ARef::from_raw(netdev) })
     }
 
+    /// Tells clients of the state of the port that `netdev` belongs to, if it changed since they
+    /// were told last. The core does this by itself but for a port of a bond or team, which it
+    /// leaves to drivers.
+    pub fn dispatch_port_state(&self, netdev: &net::Device) {
+        // SAFETY: The device is registered by the type invariants, and the network device is valid.
+        unsafe { bindings::ib_dispatch_port_state_event(self.as_raw(), netdev.as_raw()) };
+    }
+
     /// Fills the GID table of a port with the addresses of its network device. For a network device that had addresses
     /// before it became the port's; the core follows their changes by itself. Takes the RTNL.
     pub fn rescan_gids(&self, port: u32) {

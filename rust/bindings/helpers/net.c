@@ -44,6 +44,11 @@ bool rust_helper_netif_running(const struct net_device *dev)
 	return netif_running(dev);
 }
 
+bool rust_helper_netif_is_lag_port(const struct net_device *dev)
+{
+	return netif_is_lag_port(dev);
+}
+
 bool rust_helper_netif_oper_up(const struct net_device *dev)
 {
 	return netif_oper_up(dev);

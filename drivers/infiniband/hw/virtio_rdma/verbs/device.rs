@@ -355,7 +355,14 @@ impl PortOwner for Port {
         }
     }
 
-    /// `ib_core` listens to the network device's state itself and tells clients; everything else is read when it is asked
-    /// for.
-    fn netdev_changed(&self, _netdev: &net::Device) {}
+    /// `ib_core` tells clients of the state of network devices that are no part of a bond. All else
+    /// is read when it is asked for.
+    fn netdev_changed(&self, netdev: &net::Device) {
+        if !netdev.is_lag_port() {
+            return;
+        }
+        if let Some(device) = self.0.try_get() {
+            device.dispatch_port_state(netdev);
+        }
+    }
 }
