@@ -32,6 +32,9 @@ void rust_helper_virt_mb(void);
 u16 rust_helper_virt_load_acquire_u16(const u16 *word);
 void rust_helper_virt_store_release_u16(u16 *word, u16 value);
 
+/* helpers/sched.c */
+void rust_helper_cond_resched(void);
+
 /* helpers/net.c */
 struct net_device *rust_helper_netdev_notifier_info_to_dev(void *info);
 void rust_helper_dev_hold(struct net_device *dev);

@@ -4,10 +4,7 @@
 
 use super::DmaBuf;
 use crate::bindings;
-use core::ptr::{
-    from_ref,
-    NonNull, //
-};
+use core::ptr::NonNull;
 use kernel::{
     error::{
         from_err_ptr,
@@ -50,20 +47,22 @@ impl Pages {
     ///
     /// `EINVAL` if there is no page.
     pub fn export<M: ModuleMetadata>(self, name: &'static CStr) -> Result<DmaBuf> {
-        let pages = KBox::new(self, GFP_KERNEL)?;
+        let size = self.0.len() << PAGE_SHIFT;
+        let pages = KBox::into_raw(KBox::new(self, GFP_KERNEL)?);
         let info = bindings::dma_buf_export_info {
             exp_name: name.as_char_ptr(),
             owner: M::THIS_MODULE.as_ptr(),
             ops: &OPERATIONS,
-            size: pages.0.len() << PAGE_SHIFT,
+            size,
             flags: bindings::O_RDWR as c_int,
-            priv_: from_ref::<Self>(&pages).cast_mut().cast(),
+            priv_: pages.cast(),
             ..bindings::dma_buf_export_info::default()
         };
         // SAFETY: The description is complete, and the pages live until the buffer is released.
-        let raw = from_err_ptr(unsafe { bindings::dma_buf_export(&info) })?;
+        let raw = from_err_ptr(unsafe { bindings::dma_buf_export(&info) })
+            // SAFETY: There is no buffer, so the pages are ours still.
+            .inspect_err(|_| drop(unsafe { KBox::from_raw(pages) }))?;
         // From here on `release` owns the pages.
-        let _ = KBox::into_raw(pages);
         let raw = NonNull::new(raw).ok_or(EINVAL)?;
         // SAFETY: The reference to the new buffer is ours.
         Ok(unsafe { DmaBuf::from_raw(raw) })

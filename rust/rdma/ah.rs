@@ -66,7 +66,8 @@ impl<'a> AhInit<'a> {
         &self.path
     }
 
-    /// The source address. It stays in the GID table as long as the AH exists.
+    /// The source address. Its index belongs to no other address as long as the AH exists, but the
+    /// address itself may be deleted before.
     pub fn source(&self) -> &GidEntry<'a> {
         &self.source
     }

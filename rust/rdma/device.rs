@@ -19,6 +19,7 @@ use super::{
         PortAttributes,
         PortImmutable, //
     },
+    qp::QpStub,
     Operations, //
 };
 use crate::{
@@ -87,13 +88,15 @@ pub trait Driver: Sized + Send + Sync + 'static {
 ///
 /// # Invariants
 ///
-/// The device is registered, or being so, and its DMA device is bound to its driver, as long as references exist.
+/// The device is registered, or being so, and its parent and its DMA device are bound to their
+/// drivers, as long as references exist.
 #[repr(transparent)]
 pub struct Device<T: Driver>(Object<bindings::ib_device, T>);
 
 impl<T: Driver> CoreObject<T> for bindings::ib_device {
     type Driver = T;
-    type Own = ();
+    /// What completions of processes name, by QPN from 1 on. Empty if processes poll by themselves.
+    type Own = KVec<QpStub>;
 }
 
 impl<T: Driver> Device<T> {
@@ -117,6 +120,28 @@ impl<T: Driver> Device<T> {
     pub fn dma_device(&self) -> &device::Device<Bound> {
         // SAFETY: `Registration::new` set it; by the type invariants it is bound as long as `self` is borrowed.
         unsafe { device::Device::from_raw((*self.as_raw()).dma_device) }
+    }
+
+    /// The parent in the device model.
+    pub fn parent(&self) -> &device::Device<Bound> {
+        // SAFETY: `Registration::new` set it; by the type invariants it is bound as long as `self`
+        // is borrowed.
+        unsafe { device::Device::from_raw((*self.as_raw()).__bindgen_anon_1.dev.as_ref().parent) }
+    }
+
+    /// What completions that the core polls for a process name in place of QP `number`, if it does
+    /// poll.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a number beyond those of [`Config::user_queues_in_kernel`].
+    pub(super) fn completed_qp(&self, number: u32) -> Result<Option<&QpStub>> {
+        let stubs = self.0.own();
+        if stubs.is_empty() {
+            return Ok(None);
+        }
+        let index = usize::try_from(number)?.checked_sub(1).ok_or(EINVAL)?;
+        stubs.get(index).ok_or(EINVAL).map(Some)
     }
 
     /// Sets or clears the network device of a port.
@@ -279,11 +304,23 @@ fn as_raw_device(device: &device::Device<Bound>) -> *mut bindings::device {
     core::ptr::from_ref(device).cast_mut().cast()
 }
 
+/// Whether `ancestor` is `device`, or above it in the device model. A device on a bus is removed by
+/// the driver of the device above it before that is unbound.
+fn is_ancestor(ancestor: *mut bindings::device, device: &device::Device<Bound>) -> bool {
+    let mut device = as_raw_device(device);
+    while !device.is_null() && device != ancestor {
+        // SAFETY: The first device is bound, so it is in the device model: it has a reference of
+        // its parent, which does not change, and so has that.
+        device = unsafe { (*device).parent };
+    }
+    !device.is_null()
+}
+
 /// What a device needs to know before its registration.
 pub struct Config<'a> {
     /// Parent in the device model.
     pub parent: &'a device::Device<Bound>,
-    /// The device that does DMA; it stays bound as long as `parent`.
+    /// The device that does DMA: `parent` or one of its ancestors, which stay bound as long as it.
     pub dma_device: &'a device::Device<Bound>,
     /// GUID of the node, in network byte order.
     pub node_guid: [u8; 8],
@@ -291,8 +328,8 @@ pub struct Config<'a> {
     pub ports: u32,
     /// Number of completion vectors.
     pub completion_vectors: u32,
-    /// Whether processes post, poll and arm through the core.
-    pub user_queues_in_kernel: bool,
+    /// The greatest QPN, if processes post, poll and arm through the core.
+    pub user_queues_in_kernel: Option<u32>,
     /// Whether this device has the counters of ports that its driver knows.
     pub port_counters: bool,
 }
@@ -377,7 +414,15 @@ pub struct Registration<T: Driver> {
 
 impl<T: Driver> Registration<T> {
     /// Allocates and registers a device.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a DMA device that is neither the parent nor one of its ancestors, and those of
+    /// the core.
     pub fn new(config: &Config<'_>, data: impl PinInit<T, Error>) -> Result<Self> {
+        if !is_ancestor(as_raw_device(config.dma_device), config.parent) {
+            return Err(EINVAL);
+        }
         let allocated = Allocated::<T>::new(config, data)?;
         // SAFETY: The device is allocated.
         let device = unsafe { DeviceRef::new(allocated.raw) };
@@ -406,6 +451,10 @@ struct Allocated<T: Driver> {
 
 impl<T: Driver> Allocated<T> {
     fn new(config: &Config<'_>, data: impl PinInit<T, Error>) -> Result<Self> {
+        let mut stubs = KVec::new();
+        for number in 1..=config.user_queues_in_kernel.unwrap_or(0) {
+            stubs.push(QpStub::new(number)?, GFP_KERNEL)?;
+        }
         // SAFETY: The size is that of an object, which starts with the C structure. The initial namespace always exists.
         let raw = unsafe {
             bindings::_ib_alloc_device(
@@ -415,7 +464,7 @@ impl<T: Driver> Allocated<T> {
         };
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
         // SAFETY: The allocation is of that size and only ours.
-        if let Err(error) = unsafe { Object::<_, T>::init(raw.as_ptr(), data, ()) } {
+        if let Err(error) = unsafe { Object::<_, T>::init(raw.as_ptr(), data, stubs) } {
             // SAFETY: The device was allocated above and not registered.
             unsafe { bindings::ib_dealloc_device(raw.as_ptr()) };
             return Err(error);
@@ -442,7 +491,7 @@ impl<T: Driver> Allocated<T> {
                 (*device).ops.alloc_hw_port_stats = None;
                 (*device).ops.get_hw_stats = None;
             }
-            if config.user_queues_in_kernel {
+            if config.user_queues_in_kernel.is_some() {
                 (*device).uverbs_cmd_mask |= USER_QUEUE_COMMANDS;
             }
         }

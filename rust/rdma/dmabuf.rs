@@ -106,7 +106,8 @@ impl LockedDmabuf {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a range beyond the buffer's end, and those of the exporter.
+    /// `EINVAL` for a range beyond the buffer's end, `ENODEV` for a buffer that the exporter takes
+    /// back just now, and those of the exporter.
     pub fn pin_buffer<T: Driver>(
         device: &Device<T>,
         buffer: DmaBuf,
@@ -126,16 +127,20 @@ impl LockedDmabuf {
         new.umem
             .set_writable((access.without(AccessFlags::LOCAL_WRITE) != access).into());
         new.umem.set_is_dmabuf(1);
-        let private = core::ptr::from_mut::<bindings::ib_umem_dmabuf>(&mut new).cast();
+        let raw = KBox::into_raw(new);
         // SAFETY: The device is registered and the buffer valid. The callback gets the umem, which is freed after the
         // attachment has ended.
-        new.attach = from_err_ptr(unsafe {
+        let attachment = from_err_ptr(unsafe {
             let dma_device = (*device.as_raw()).dma_device;
-            bindings::dma_buf_dynamic_attach(buffer.as_raw(), dma_device, &OPERATIONS, private)
-        })?;
+            bindings::dma_buf_dynamic_attach(buffer.as_raw(), dma_device, &OPERATIONS, raw.cast())
+        })
+        // SAFETY: There is no attachment, so the umem is ours still.
+        .inspect_err(|_| drop(unsafe { KBox::from_raw(raw) }))?;
+        // SAFETY: The umem is valid. The exporter may invalidate the attachment already, but there
+        // is no mapping, without which `invalidated` does not read this member.
+        unsafe { (*raw).attach = attachment };
         // From here on the umem owns the attachment and the reference to the buffer.
         let _ = buffer.into_raw();
-        let raw = KBox::into_raw(new);
         // SAFETY: It is a buffer's of this device, whose first member is the umem, allocated as the core frees it.
         let umem = unsafe { Umem::from_raw(device, NonNull::new(raw.cast()).ok_or(EINVAL)?) }?;
         // SAFETY: The umem has an attachment.
@@ -144,6 +149,9 @@ impl LockedDmabuf {
         let lock = Locked(raw);
         // SAFETY: The reservation is locked, and the attachment is not pinned yet.
         unsafe {
+            if (*raw).revoked() != 0 {
+                return Err(ENODEV);
+            }
             to_result(bindings::dma_buf_pin((*raw).attach))?;
             (*raw).set_pinned(1);
             to_result(bindings::ib_umem_dmabuf_map_pages(raw))?;
@@ -193,7 +201,9 @@ unsafe extern "C" fn invalidated(attachment: *mut bindings::dma_buf_attachment) 
         if let Some(revoke) = (*raw).pinned_revoke {
             revoke((*raw).private);
         }
-        bindings::ib_umem_dmabuf_unmap_pages(raw);
+        if !(*raw).sgt.is_null() {
+            bindings::ib_umem_dmabuf_unmap_pages(raw);
+        }
         if (*raw).pinned() != 0 {
             bindings::dma_buf_unpin(attachment);
             (*raw).set_pinned(0);

@@ -23,7 +23,8 @@ pub trait GidTable: Driver {
     /// Writes an entry. It may be in use until it is deleted.
     fn add_gid(device: &Device<Self>, gid: &GidEntry<'_>) -> Result;
 
-    /// Deletes an entry, which nothing uses any more.
+    /// Deletes an entry. AHs and QPs may still name its index, which no other entry gets until they
+    /// are gone: what they send from it meanwhile is the device's to refuse.
     fn delete_gid(device: &Device<Self>, gid: &GidEntry<'_>) -> Result;
 }
 

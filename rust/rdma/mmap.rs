@@ -4,18 +4,32 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
-use super::ucontext::UserContexts;
+use super::{
+    ucontext::UserContexts,
+    Device, //
+};
 use crate::bindings;
 use core::{
     mem::offset_of,
     ptr::NonNull, //
 };
 use kernel::{
+    device::{
+        self,
+        Bound, //
+    },
+    devres::Devres,
     error::{
         from_result,
         to_result, //
     },
-    io::PhysAddr,
+    io::{
+        resource::{
+            Flags,
+            Region, //
+        },
+        PhysAddr, //
+    },
     mm::virt::VmaNew,
     page::{
         PAGE_SHIFT,
@@ -26,9 +40,32 @@ use kernel::{
 };
 
 /// One page of device registers that a process may map, shared and without caching.
+///
+/// A driver can name only pages of a region that it claimed for the RDMA device's parent. So no
+/// implementation gives a process other memory.
 pub trait Mapping: Send + Sync {
-    /// Physical address of the page.
-    fn phys_addr(&self) -> PhysAddr;
+    /// The region. The RDMA device's parent has claimed it.
+    fn region(&self) -> &Devres<Region>;
+
+    /// Number of the page in the region.
+    fn page(&self) -> usize;
+}
+
+/// Physical address of the page of `mapping`.
+///
+/// # Errors
+///
+/// `EINVAL` if the region is not one of `parent`, holds no such page, or is not page-aligned
+/// memory.
+fn phys_addr(mapping: &impl Mapping, parent: &device::Device<Bound>) -> Result<PhysAddr> {
+    let region = mapping.region().access(parent)?;
+    let offset = mapping.page().checked_mul(PAGE_SIZE).ok_or(EINVAL)?;
+    let offset = PhysAddr::try_from(offset)?;
+    let is_valid = region.flags().contains(Flags::IORESOURCE_MEM)
+        && region.start() % PAGE_SIZE as PhysAddr == 0
+        && offset < region.size()
+        && region.size() - offset >= PAGE_SIZE as PhysAddr;
+    is_valid.then(|| region.start() + offset).ok_or(EINVAL)
 }
 
 /// Offset for the `mmap` system call.
@@ -138,9 +175,12 @@ pub(super) unsafe extern "C" fn mmap<T: UserContexts>(
             return Err(EINVAL);
         }
         // SAFETY: The reference that was just taken keeps it.
-        let address = unsafe { (*Entry::<T::Mapping>::from_raw(raw)).mapping.phys_addr() };
-        let page = c_ulong::try_from(address >> PAGE_SHIFT);
-        let mapped = page.map_err(Error::from).and_then(|page| {
+        let mapping = unsafe { &(*Entry::<T::Mapping>::from_raw(raw)).mapping };
+        // SAFETY: The core has set the context's device, which stays registered during the call.
+        let device = unsafe { Device::<T>::from_raw((*context).device) };
+        let page = phys_addr(mapping, device.parent())
+            .and_then(|address| Ok(c_ulong::try_from(address >> PAGE_SHIFT)?));
+        let mapped = page.and_then(|page| {
             // SAFETY: The context, the area and the entry are valid; the core checks that the area has one page.
             to_result(unsafe {
                 bindings::rdma_user_mmap_io_noncached(context, vma, page, PAGE_SIZE, raw)

@@ -33,6 +33,9 @@ use core::{
 use kernel::ModuleMetadata;
 
 /// The verbs that a device has, built at compile time from what its driver implements.
+///
+/// The order of the methods does not matter. A method whose verbs need those of another one adds
+/// these too: an object that can be created can be destroyed.
 pub struct Operations<T: Driver> {
     table: bindings::ib_device_ops,
     _driver: PhantomData<T>,
@@ -88,6 +91,7 @@ impl<T: Driver> Operations<T> {
     where
         T: mr::DmabufRegions,
     {
+        self = self.with_memory_regions();
         self.table.reg_user_mr_dmabuf = Some(mr::reg_dmabuf::<T>);
         self
     }
@@ -97,6 +101,7 @@ impl<T: Driver> Operations<T> {
     where
         T: mr::FastRegistration,
     {
+        self = self.with_memory_regions();
         self.table.alloc_mr = Some(mr::alloc::<T>);
         self.table.map_mr_sg = Some(mr::map::<T>);
         self
@@ -134,7 +139,9 @@ impl<T: Driver> Operations<T> {
         self.table.create_cq = Some(cq::create::<T>);
         self.table.destroy_cq = Some(cq::destroy::<T>);
         self.table.size_ib_cq = cq::Cq::<T>::SIZE;
-        self.table.create_qp = Some(qp::create::<T>);
+        if self.table.create_qp.is_none() {
+            self.table.create_qp = Some(qp::create::<T>);
+        }
         self.table.modify_qp = Some(qp::modify::<T>);
         self.table.query_qp = Some(qp::query::<T>);
         self.table.destroy_qp = Some(qp::destroy::<T>);
@@ -147,6 +154,7 @@ impl<T: Driver> Operations<T> {
     where
         T: multicast::MulticastGroups,
     {
+        self = self.with_queues();
         self.table.attach_mcast = Some(multicast::attach::<T>);
         self.table.detach_mcast = Some(multicast::detach::<T>);
         self
@@ -157,6 +165,7 @@ impl<T: Driver> Operations<T> {
     where
         T: work_request::KernelQueues,
     {
+        self = self.with_queues();
         self.table.post_send = Some(work_request::post_send::<T>);
         self.table.post_recv = Some(work_request::post_recv::<T>);
         self.table.poll_cq = Some(work_completion::poll_cq::<T>);
@@ -169,6 +178,7 @@ impl<T: Driver> Operations<T> {
     where
         T: srq::SharedReceiveQueues,
     {
+        self = self.with_user_contexts();
         self.table.create_srq = Some(srq::create::<T>);
         self.table.modify_srq = Some(srq::modify::<T>);
         self.table.query_srq = Some(srq::query::<T>);
@@ -183,6 +193,7 @@ impl<T: Driver> Operations<T> {
     where
         T: ucontext::UserContexts,
     {
+        self = self.with_queues();
         self.table.alloc_ucontext = Some(ucontext::alloc::<T>);
         self.table.dealloc_ucontext = Some(ucontext::dealloc::<T>);
         self.table.disassociate_ucontext = Some(ucontext::disassociate);

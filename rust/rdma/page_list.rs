@@ -4,6 +4,7 @@
 //!
 //! C header: [`include/linux/dma-mapping.h`](srctree/include/linux/dma-mapping.h)
 
+use crate::bindings;
 use kernel::{
     device::{
         self,
@@ -19,8 +20,7 @@ use kernel::{
     sync::atomic::{
         Atomic,
         Relaxed, //
-    },
-    task::might_sleep, //
+    }, //
 };
 
 /// DMA addresses of pages, each a little-endian 64-bit word, in contiguous memory of its own.
@@ -102,8 +102,11 @@ impl PageDirectory {
         let mut blocks = KVVec::with_capacity(lists, GFP_KERNEL)?;
         let mut left = count;
         while left > 0 {
-            // A long list takes its time.
-            might_sleep();
+            // A list of terabytes has thousands of blocks: other tasks get their turn on a kernel
+            // without preemption.
+            //
+            // SAFETY: This may sleep.
+            unsafe { bindings::cond_resched() };
             let now = left.min(PageList::EASY_PAGES);
             blocks.push(
                 PageList::new(device, now, pages.by_ref().take(now))?,

@@ -247,7 +247,7 @@ pub struct QpStub(KBox<Opaque<bindings::ib_qp>>);
 
 impl QpStub {
     /// The stub of QP `number`.
-    pub fn new(number: u32) -> Result<Self> {
+    pub(super) fn new(number: u32) -> Result<Self> {
         let stub = KBox::new(Opaque::<bindings::ib_qp>::zeroed(), GFP_KERNEL)?;
         // SAFETY: The structure is ours, and zeroes are a valid value of it.
         unsafe { (*stub.get()).qp_num = number };
@@ -275,14 +275,14 @@ unsafe fn create_with<T: QueuePairs>(
     raw: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_init_attr,
     create: impl FnOnce(&QpInit<'_, T>, QpConsumer) -> Result<NewQp<T::Qp>>,
-    stub: impl FnOnce(u32) -> Option<*mut bindings::ib_qp>,
+    stub: impl FnOnce(u32) -> Result<Option<*mut bindings::ib_qp>>,
 ) -> Result<c_int> {
     let consumer = QpConsumer::new()?;
     // SAFETY: By the safety requirements.
     let init = unsafe { QpInit::<T>::from_raw(attr) }?;
     let signal_all = init.signal_all();
     let new = create(&init, consumer.clone())?;
-    let name = stub(new.number).unwrap_or(raw);
+    let name = stub(new.number)?.unwrap_or(raw);
     let own = QpOwn {
         consumer: consumer.clone(),
         signal_all,
@@ -311,7 +311,7 @@ pub(super) unsafe extern "C" fn create<T: QueuePairs>(
     from_result(|| unsafe {
         let pd = Pd::<T>::from_raw((*qp).pd);
         let create = |init: &QpInit<'_, T>, consumer| T::create_qp(pd, init, consumer);
-        create_with::<T>(qp, attr, create, |_| None)
+        create_with::<T>(qp, attr, create, |_| Ok(None))
     })
 }
 
@@ -335,9 +335,10 @@ pub(super) unsafe extern "C" fn create_any<T: UserContexts>(
         let context = Context::<T>::from_raw(bindings::rdma_udata_to_ucontext(udata));
         let create =
             |init: &QpInit<'_, T>, consumer| T::create_user_qp(context, pd, init, consumer, &data);
-        // The core polls for the process only while the device is registered, as long as which it keeps its stubs.
+        // The core polls for the process only while the device is registered. The stubs live
+        // longer.
         create_with::<T>(qp, attr, create, |number| {
-            T::completed_qp(pd.device(), number).map(QpStub::as_raw)
+            Ok(pd.device().completed_qp(number)?.map(QpStub::as_raw))
         })
     })
 }

@@ -24,7 +24,6 @@ use super::{
         NewQp,
         QpConsumer,
         QpInit,
-        QpStub,
         QueuePairs, //
     },
     udata::Udata,
@@ -63,12 +62,6 @@ pub trait UserContexts: QueuePairs {
 
     /// Moves a CQ of the current process to other memory of it, for at least `entries` entries, and returns how many it has.
     fn resize_user_cq(cq: &Cq<Self>, entries: u32, udata: &Udata<'_>) -> Result<u32>;
-
-    /// What completions name in place of QP `number` of a process, if the core polls its CQ.
-    fn completed_qp(device: &Device<Self>, number: u32) -> Option<&QpStub> {
-        let _ = (device, number);
-        None
-    }
 
     /// Creates a QP in memory of the current process.
     fn create_user_qp(

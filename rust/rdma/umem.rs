@@ -25,6 +25,10 @@ use kernel::{
 
 /// Pinned memory, mapped for the device. That of a process is charged to it.
 ///
+/// A umem does not keep the DMA device bound, nor does [`Coherent`](kernel::dma::Coherent). A
+/// driver that keeps one for longer than the RDMA device is registered drops it before its own
+/// device is unbound, or never.
+///
 /// # Invariants
 ///
 /// `raw` is owned, and made for the device whose memory `_device` keeps.
@@ -40,7 +44,7 @@ impl Umem {
     /// # Errors
     ///
     /// `ENOMEM` beyond the process's limit of locked memory, `EFAULT` where it has no such memory, `EINVAL` for a range
-    /// that wraps.
+    /// that wraps, `ESRCH` in a kernel thread, which has no memory of a process.
     pub fn pin<T: Driver>(
         device: &Device<T>,
         addr: u64,
@@ -50,7 +54,11 @@ impl Umem {
         let addr = c_ulong::try_from(addr)?;
         let length = usize::try_from(length)?;
         let access = c_int::try_from(access.0)?;
-        // SAFETY: The device is registered.
+        if kernel::current!().mm().is_none() {
+            return Err(ESRCH);
+        }
+        // SAFETY: The device is registered, and the current task has an address space, which the
+        // core charges.
         let raw = from_err_ptr(unsafe {
             bindings::ib_umem_get_va(device.as_raw(), addr, length, access)
         })?;

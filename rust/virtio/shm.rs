@@ -7,13 +7,18 @@
 use super::Device;
 use crate::bindings;
 use kernel::{
-    device::Bound,
+    device::{
+        self,
+        Bound, //
+    },
+    devres::Devres,
     io::{
         resource::{
             Flags,
             Region,
             Resource, //
         },
+        Io,
         Mmio,
         MmioRaw,
         PhysAddr, //
@@ -23,9 +28,11 @@ use kernel::{
     str::CString, //
 };
 
-/// A shared memory region that this driver alone uses.
+/// A shared memory region that this driver alone uses, until the device is unbound.
 pub struct SharedMemory {
-    region: Region,
+    region: Devres<Region>,
+    start: PhysAddr,
+    pages: usize,
 }
 
 impl SharedMemory {
@@ -52,68 +59,71 @@ impl SharedMemory {
         let region = root
             .request_region(raw.addr, raw.len, name, Flags::IORESOURCE_MEM)
             .ok_or(EBUSY)?;
-        Ok(Self { region })
+        Ok(Self {
+            region: Devres::new(dev.as_ref(), region)?,
+            start: raw.addr,
+            pages: usize::try_from(raw.len / page)?,
+        })
+    }
+
+    /// The region, claimed until the device is unbound.
+    pub fn region(&self) -> &Devres<Region> {
+        &self.region
     }
 
     /// The number of pages.
     pub fn pages(&self) -> usize {
-        usize::try_from(self.region.size()).unwrap_or(usize::MAX) / PAGE_SIZE
+        self.pages
     }
 
-    /// The physical address of page `index`.
+    /// Maps page `index` for the kernel, until `dev` is unbound.
     ///
     /// # Errors
     ///
-    /// [`EINVAL`] if there is no such page.
-    pub fn phys(&self, index: usize) -> Result<PhysAddr> {
-        if index >= self.pages() {
+    /// [`EINVAL`] if there is no such page or `dev` has not this region, [`ENOMEM`].
+    pub fn map_page(&self, dev: &device::Device<Bound>, index: usize) -> Result<MappedPage> {
+        self.region.access(dev)?;
+        if index >= self.pages {
             return Err(EINVAL);
         }
-        Ok(self.region.start() + (index * PAGE_SIZE) as PhysAddr)
-    }
-
-    /// Maps page `index` for the kernel.
-    ///
-    /// # Errors
-    ///
-    /// [`EINVAL`] if there is no such page, [`ENOMEM`].
-    pub fn map_page(&self, index: usize) -> Result<MappedPage> {
-        let phys = self.phys(index)?;
-        // SAFETY: The page is within a region that was claimed.
+        let phys = self.start + (index * PAGE_SIZE) as PhysAddr;
+        // SAFETY: The page is within a region that is claimed, as was checked above.
         let addr = unsafe { bindings::ioremap(phys, PAGE_SIZE as c_ulong) };
         if addr.is_null() {
             return Err(ENOMEM);
         }
         // INVARIANT: It was just mapped.
-        Ok(MappedPage {
-            io: MmioRaw::new_region(addr as usize, PAGE_SIZE)?,
-        })
+        let mapping = Mapping(MmioRaw::new_region(addr as usize, PAGE_SIZE)?);
+        Ok(MappedPage(Devres::new(dev, mapping)?))
     }
 }
 
 /// What a page of I/O memory looks like.
-pub type PageRegion = kernel::io::Region<PAGE_SIZE>;
+type PageRegion = kernel::io::Region<PAGE_SIZE>;
 
-/// A page of shared memory that is mapped for the kernel.
-///
 /// # Invariants
 ///
-/// `io` is a page mapped by `ioremap()`, until it is dropped.
-pub struct MappedPage {
-    io: MmioRaw<PageRegion>,
-}
+/// The page was mapped by `ioremap()`, and is until this is dropped.
+struct Mapping(MmioRaw<PageRegion>);
 
-impl MappedPage {
-    /// Access to it.
-    pub fn io(&self) -> Mmio<'_, PageRegion> {
+impl Drop for Mapping {
+    fn drop(&mut self) {
         // SAFETY: By the type invariant.
-        unsafe { Mmio::from_raw(self.io) }
+        unsafe { bindings::iounmap(self.0.addr() as *mut c_void) };
     }
 }
 
-impl Drop for MappedPage {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant.
-        unsafe { bindings::iounmap(self.io.addr() as *mut c_void) };
+/// A page of shared memory that is mapped for the kernel, until the device is unbound.
+pub struct MappedPage(Devres<Mapping>);
+
+impl MappedPage {
+    /// Writes a 32-bit word at `OFFSET`, after everything that was written to memory before. Does
+    /// nothing once the device is unbound, when the addresses may belong to somebody else.
+    #[inline]
+    pub fn write32<const OFFSET: usize>(&self, value: u32) {
+        if let Some(mapping) = self.0.try_access() {
+            // SAFETY: By the type invariant of `Mapping`.
+            unsafe { Mmio::from_raw(mapping.0) }.write32(value, OFFSET);
+        }
     }
 }

@@ -14,6 +14,7 @@ use crate::{
             KERNEL_DOORBELL_PAGE, //
         },
     },
+    rdma::mmap::Mapping,
     virtio::{
         shm::MappedPage,
         Device,
@@ -22,11 +23,9 @@ use crate::{
 };
 use kernel::{
     device::Bound,
+    devres::Devres,
     id_pool::IdPool,
-    io::{
-        Io,
-        PhysAddr, //
-    },
+    io::resource::Region,
     page::PAGE_SIZE,
     prelude::*,
     str::CString,
@@ -43,7 +42,6 @@ const _: () = assert!(DOORBELL_PAGE_SIZE as usize == PAGE_SIZE);
 /// The doorbell pages of a device.
 #[pin_data]
 pub(crate) struct Doorbells {
-    // Dropped before the region that it is in.
     kernel: MappedPage,
     memory: SharedMemory,
     pages: u32,
@@ -66,7 +64,7 @@ impl Doorbells {
             dev_err!(dev.as_ref(), "the doorbell region is too short\n");
             return Err(EINVAL);
         }
-        let kernel = memory.map_page(usize::try_from(KERNEL_DOORBELL_PAGE)?)?;
+        let kernel = memory.map_page(dev.as_ref(), usize::try_from(KERNEL_DOORBELL_PAGE)?)?;
         let mut used = IdPool::with_capacity(usize::try_from(pages)?, GFP_KERNEL)?;
         used.find_unused_id(0).ok_or(EINVAL)?.acquire();
         Arc::pin_init(
@@ -83,7 +81,7 @@ impl Doorbells {
     /// Rings a queue of the kernel. What was written to memory before is visible to the device when
     /// it hears of it.
     pub(crate) fn ring(&self, value: u32) {
-        self.kernel.io().write32(value, 0);
+        self.kernel.write32::<0>(value);
     }
 
     /// Takes a page for a user context.
@@ -98,13 +96,10 @@ impl Doorbells {
             .filter(|id| id.as_u32() < self.pages)
             .ok_or(ENOSPC)?;
         let index = id.as_u32();
-        // Page 0 is taken for good, so the index is that of a page of the region.
-        let phys = self.memory.phys(id.as_usize())?;
         id.acquire();
         Ok(DoorbellPage {
             doorbells: self.clone(),
             index,
-            phys,
         })
     }
 }
@@ -113,7 +108,6 @@ impl Doorbells {
 pub(crate) struct DoorbellPage {
     doorbells: Arc<Doorbells>,
     index: u32,
-    phys: PhysAddr,
 }
 
 impl DoorbellPage {
@@ -121,10 +115,16 @@ impl DoorbellPage {
     pub(crate) fn index(&self) -> u32 {
         self.index
     }
+}
 
-    /// Its physical address, for mapping it to a process.
-    pub(crate) fn phys(&self) -> PhysAddr {
-        self.phys
+impl Mapping for DoorbellPage {
+    fn region(&self) -> &Devres<Region> {
+        self.doorbells.memory.region()
+    }
+
+    fn page(&self) -> usize {
+        // LOSSY: Below the number of pages.
+        self.index as usize
     }
 }
 

@@ -39,8 +39,7 @@ use crate::{
         port::{
             PortAttributes,
             PortImmutable, //
-        },
-        qp::QpStub, //
+        }, //
     },
     targets::{
         EventRegistration,
@@ -85,8 +84,6 @@ pub(super) struct IbDevice {
     pub(super) port: RspQueryPort,
     /// Its AHs, which the device knows nothing of.
     pub(super) ahs: Arc<AhLimit>,
-    /// What completions of processes name, by QPN from 1 on. None where processes poll by themselves.
-    pub(super) stubs: KVec<QpStub>,
 }
 
 #[vtable]
@@ -263,12 +260,6 @@ impl Verbs {
         let port = port::ask(&device)?;
         let ahs = AhLimit::new(config.max_ah)?;
         let is_polled = matches!(device.queues(), Queues::Transport(_));
-        let mut stubs = KVec::new();
-        if is_polled {
-            for number in 1..=device.limits().queues.max_qp {
-                stubs.push(QpStub::new(number)?, GFP_KERNEL)?;
-            }
-        }
         let registration = rdma::Registration::new(
             &rdma::device::Config {
                 parent: bus.as_ref(),
@@ -276,14 +267,13 @@ impl Verbs {
                 node_guid: config.sys_image_guid,
                 ports: config.phys_port_cnt,
                 completion_vectors: device.comp_vectors(),
-                user_queues_in_kernel: is_polled,
+                user_queues_in_kernel: is_polled.then_some(device.limits().queues.max_qp),
                 port_counters: device.limits().counters,
             },
             Ok(IbDevice {
                 device: device.clone(),
                 port,
                 ahs,
-                stubs,
             }),
         )?;
         let events = Arc::new(PortEvents(registration.device().clone()), GFP_KERNEL)?;

@@ -26,14 +26,12 @@ use crate::{
             CqConsumer,
             NewCq, //
         },
-        mmap::Mapping,
         pd::Pd,
         peer::PeerContext,
         qp::{
             NewQp,
             QpConsumer,
-            QpInit,
-            QpStub, //
+            QpInit, //
         },
         ucontext::{
             NewContext,
@@ -42,10 +40,7 @@ use crate::{
         Udata, //
     }, //
 };
-use kernel::{
-    io::PhysAddr,
-    prelude::*, //
-};
+use kernel::prelude::*;
 
 /// A user context.
 pub(crate) struct Context {
@@ -64,12 +59,6 @@ impl Context {
     /// The peer that it is attached to.
     pub(super) fn peer(&self) -> Option<&PeerContext> {
         self.peer.as_ref()
-    }
-}
-
-impl Mapping for DoorbellPage {
-    fn phys_addr(&self) -> PhysAddr {
-        self.phys()
     }
 }
 
@@ -137,16 +126,6 @@ impl UserContexts for IbDevice {
             doorbell_page,
             peer,
         })
-    }
-
-    fn completed_qp(device: &rdma::Device<Self>, number: u32) -> Option<&QpStub> {
-        match device.device.queues() {
-            Queues::OwnRings(_) => None,
-            Queues::Transport(_) => {
-                let index = number.checked_sub(1)?;
-                device.stubs.get(usize::try_from(index).ok()?)
-            }
-        }
     }
 
     fn create_user_cq(
