@@ -44,6 +44,11 @@ impl FramePool {
         }))
     }
 
+    /// Bytes of its buffers at most.
+    pub fn memory(&self) -> usize {
+        self.0.capacity * MAX_FRAME
+    }
+
     /// Has `notify` called when a buffer comes back after [`take`](Self::take) found none, from the thread that gives it
     /// back. Only the first call counts.
     pub fn on_free(&self, notify: impl Fn() + Send + Sync + 'static) {

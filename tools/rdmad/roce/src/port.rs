@@ -12,6 +12,8 @@ use crate::Frame;
 pub trait FramePort: Send + Sync {
     /// A buffer for a frame of `len` bytes, or `None` when too many frames of this port are on their way.
     fn frame(&self, len: usize) -> Option<Frame>;
+    /// Bytes of the buffers that it may come to hold.
+    fn memory(&self) -> usize;
     /// Sends a complete frame, which [`frame`](Self::frame) gave out.
     fn send(&self, frame: Frame);
     /// The next frame that has come.

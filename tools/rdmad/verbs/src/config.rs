@@ -34,10 +34,17 @@ const TRANSPORT_CQE: u32 = 2048;
 const CONTROL_QUEUE_SIZE: u32 = 256;
 const EVENT_QUEUE_SIZE: u32 = 1024;
 
+/// Bytes that an object is charged for its entries in the maps of others: users of a CQ or SRQ, timers, events that
+/// wait, windows of a QP.
+pub(crate) const BOOKKEEPING: usize = 256;
+
 /// Rate limits in kb/s: at the least, the longest packet takes a third of a second,
 pub(crate) const RATE_LIMITS: RangeInclusive<u32> = 100..=100_000_000;
 /// with bursts in bytes of up to what a QP moves in a turn.
 pub(crate) const MAX_BURST: u32 = 1 << 20;
+
+/// Bytes that a device may allocate for its VM unless told otherwise.
+pub const DEFAULT_MEMORY: u64 = 256 << 20;
 
 /// Limits of a device. All are enforced, and the driver is told them.
 #[derive(Clone, Debug)]
@@ -82,6 +89,8 @@ pub struct Limits {
     pub event_queues: u32,
     /// Doorbell pages.
     pub doorbell_pages: u32,
+    /// Bytes that the device may allocate for its VM. What its tables and frames need it may in any case.
+    pub memory: u64,
 }
 
 impl Default for Limits {
@@ -108,6 +117,7 @@ impl Default for Limits {
             max_total_mcast_qp_attach: 8192,
             event_queues: 4,
             doorbell_pages: 4096,
+            memory: DEFAULT_MEMORY,
         }
     }
 }
@@ -144,6 +154,32 @@ impl Limits {
             max_cq: self.max_cq.min(TRANSPORT_QUEUES),
             max_cqe: self.max_cqe.min(TRANSPORT_CQE),
         }
+    }
+
+    /// Bytes of the tables of objects when they are full.
+    pub(crate) fn tables(&self) -> u64 {
+        /// A slot, its place among free numbers and its bits in ready sets.
+        const SLOT: u64 = 24;
+        /// A card and the variants of keys.
+        const MR: u64 = 40;
+        /// A group, twice while it changes, and a member of one.
+        const GROUP: u64 = 256;
+        const MEMBER: u64 = 8;
+        let numbers = [
+            self.max_qp,
+            self.max_cq,
+            self.max_srq,
+            self.max_pd,
+            self.max_mr,
+            self.max_mw,
+        ];
+        numbers
+            .iter()
+            .map(|&max| SLOT * u64::from(max))
+            .sum::<u64>()
+            + MR * u64::from(self.max_mr)
+            + GROUP * u64::from(self.max_mcast_grp)
+            + MEMBER * u64::from(self.max_total_mcast_qp_attach)
     }
 
     /// Greatest size of each virtqueue of the transport, so that it serves in either mode.

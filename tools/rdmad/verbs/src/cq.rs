@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 
+use budget::Charge;
 use dma::DmaView;
 use parking_lot::Mutex;
 use virtio_rdma_abi::cqe::Cqe;
@@ -34,6 +35,7 @@ pub(crate) struct Cq {
     inner: Mutex<Inner>,
     /// QPs that complete here.
     pub(crate) users: Users,
+    _charge: Charge,
 }
 
 #[derive(Debug)]
@@ -77,7 +79,7 @@ pub(crate) struct CqAttr {
 
 impl Cq {
     /// A new CQ.
-    pub(crate) fn new(number: u32, ring: RingMem, attr: CqAttr) -> Self {
+    pub(crate) fn new(number: u32, ring: RingMem, attr: CqAttr, charge: Charge) -> Self {
         let queue = Queue {
             ring: DeviceCq::new(ring.layout()),
             state: State::Live,
@@ -93,6 +95,7 @@ impl Cq {
             cookie: attr.cookie,
             inner: Mutex::new(Inner { mem: ring, queue }),
             users: Users::default(),
+            _charge: charge,
         }
     }
 

@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
+use budget::{Budget, Charge};
 use dma::DmaSpace;
 use parking_lot::Mutex;
 use roce::FramePort;
@@ -17,7 +18,7 @@ use virtio_rdma_abi::ib::{AsyncEvent, QpState, GSI_QPN, PORT};
 use virtio_rdma_abi::queues::Role;
 use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
 
-use crate::config::DeviceConfig;
+use crate::config::{DeviceConfig, BOOKKEEPING};
 use crate::counters::{Counter, Counters};
 use crate::cq::Cq;
 use crate::error::Result;
@@ -59,6 +60,10 @@ pub(crate) struct Violations {
 /// No thread holds two locks of one level.
 pub struct Device {
     config: DeviceConfig,
+    /// What it may allocate for its VM.
+    budget: Budget,
+    /// For tables and frames, of which there may always be as many as fit.
+    _fixed: Option<Charge>,
     port: u32,
     fabric: Arc<Shared>,
     pub(crate) space: Arc<DmaSpace>,
@@ -102,6 +107,8 @@ impl Device {
         frames: Arc<dyn FramePort>,
     ) -> Arc<Self> {
         let limits = config.limits.clone();
+        let fixed = limits.tables() + frames.memory() as u64;
+        let budget = Budget::new(limits.memory.max(fixed));
         fabric.shared().attach(|port| {
             Arc::new(Self {
                 port,
@@ -114,7 +121,7 @@ impl Device {
                 link: AtomicBool::new(false),
                 control: Mutex::new(()),
                 pds: Table::new(1..limits.max_pd + 1),
-                mrs: MrTable::new(limits.max_mr, limits.max_mw, limits.max_mr_pages),
+                mrs: MrTable::new(&budget, limits.max_mr, limits.max_mw, limits.max_mr_pages),
                 cqs: Table::new(0..limits.max_cq),
                 // 0 is no QP. The GSI QP counts.
                 qps: Table::with_special(1, GSI_QPN..limits.max_qp + 1),
@@ -129,6 +136,8 @@ impl Device {
                 lull: Lull::new(fabric.shared().clock.now()),
                 receiving: Exclusive::default(),
                 blocked: ReadySet::new(limits.max_qp + 1),
+                _fixed: budget.charge(fixed).ok(),
+                budget,
                 config,
             })
         })
@@ -290,6 +299,16 @@ impl Device {
 
     pub(crate) fn config(&self) -> &DeviceConfig {
         &self.config
+    }
+
+    /// What it may allocate for its VM.
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Charges an object of this type.
+    pub(crate) fn charge<T>(&self) -> Result<Charge> {
+        Ok(self.budget.charge_object::<T>(BOOKKEEPING)?)
     }
 
     pub(crate) fn fabric(&self) -> &Shared {
@@ -476,7 +495,7 @@ impl Device {
     pub(crate) fn destroy_mr(&self, number: u32) -> Result<()> {
         let mr = self.mrs.remove(number)?;
         self.fabric.quiesce.synchronize();
-        self.mrs.release(number, &mr);
+        self.mrs.release(number, mr);
         Ok(())
     }
 

@@ -46,7 +46,7 @@ mod users;
 mod wire;
 mod wqe;
 
-pub use config::{DeviceConfig, Limits};
+pub use config::{DeviceConfig, Limits, DEFAULT_MEMORY};
 pub use device::Device;
 pub use fabric::{Clock, Fabric, FabricConfig, PathPolicy};
 pub use status::{DataPath, DeviceStatus, QpStatus};

@@ -5,12 +5,15 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
+use budget::Charge;
+
 /// A protection domain: QPs use the MRs of their own only.
 #[derive(Debug)]
 pub(crate) struct Pd {
     number: u32,
     /// MRs, QPs and SRQs in it.
     users: AtomicU32,
+    _charge: Charge,
 }
 
 /// Use of a PD by an MR, QP or SRQ, which keeps it from being destroyed.
@@ -19,10 +22,11 @@ pub(crate) struct PdUse(Arc<Pd>);
 
 impl Pd {
     /// A PD without users.
-    pub(crate) fn new(number: u32) -> Self {
+    pub(crate) fn new(number: u32, charge: Charge) -> Self {
         Self {
             number,
             users: AtomicU32::new(0),
+            _charge: charge,
         }
     }
 
@@ -52,6 +56,15 @@ impl PdUse {
     /// The PD's handle.
     pub(crate) fn number(&self) -> u32 {
         self.0.number
+    }
+}
+
+#[cfg(test)]
+impl PdUse {
+    /// A use of a PD that is in no table.
+    pub(crate) fn alone(number: u32) -> Self {
+        let charge = budget::Budget::new(0).charge(0).unwrap();
+        Self::new(Arc::new(Pd::new(number, charge)))
     }
 }
 

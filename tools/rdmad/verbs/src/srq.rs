@@ -2,6 +2,7 @@
 
 //! Shared receive queues (IBTA 10.2.9).
 
+use budget::Charge;
 use dma::DmaView;
 use parking_lot::Mutex;
 use roce::work::RecvWr;
@@ -33,6 +34,7 @@ pub(crate) struct Srq {
     inner: Mutex<Inner>,
     /// QPs that take their receives from here.
     pub(crate) users: Users,
+    _charge: Charge,
 }
 
 #[derive(Debug)]
@@ -73,6 +75,8 @@ pub(crate) struct SrqInit {
     pub max_sge: u32,
     /// Where it lies.
     pub ring: RingMem,
+    /// What it occupies.
+    pub charge: Charge,
 }
 
 impl Srq {
@@ -94,6 +98,7 @@ impl Srq {
                 mem: init.ring,
             }),
             users: Users::default(),
+            _charge: init.charge,
         }
     }
 

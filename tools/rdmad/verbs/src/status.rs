@@ -50,6 +50,8 @@ pub struct DeviceStatus {
     pub mrs: usize,
     /// QPs, in the order of their numbers.
     pub qps: Vec<QpStatus>,
+    /// Bytes that are allocated for the VM or set aside for it, and their limit.
+    pub memory: (u64, u64),
     /// Counters.
     pub counters: RspQueryCounters,
 }
@@ -83,6 +85,7 @@ impl Device {
                     })
                 })
                 .collect(),
+            memory: (self.budget().used(), self.budget().limit()),
             counters: self.counters(),
         }
     }

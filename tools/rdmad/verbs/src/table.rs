@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use parking_lot::RwLock;
@@ -14,14 +14,22 @@ use parking_lot::RwLock;
 /// A lookup locks the one slot it looks at, so its cost does not depend on what the table holds and lookups of
 /// different objects do not meet. A number is given out again only when all others have been: oldest first, so that
 /// a late use of a destroyed object's number is unlikely to meet a new object.
+///
+/// Slots are allocated in blocks when the first object of a block is inserted, and stay.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     first: u32,
     /// The lowest number that [`reserve`](Self::reserve) gives out.
     common: u32,
-    slots: Box<[RwLock<Option<Arc<T>>>]>,
+    blocks: Box<[Block<T>]>,
     free: Mutex<Free>,
 }
+
+type Block<T> = OnceLock<Box<[Slot<T>; BLOCK]>>;
+type Slot<T> = RwLock<Option<Arc<T>>>;
+
+/// Slots that are allocated at a time.
+const BLOCK: usize = 64;
 
 #[derive(Debug)]
 struct Free {
@@ -52,7 +60,9 @@ impl<T> Table<T> {
         Self {
             first: numbers.start,
             common,
-            slots: numbers.clone().map(|_| RwLock::new(None)).collect(),
+            blocks: (0..numbers.len().div_ceil(BLOCK))
+                .map(|_| OnceLock::new())
+                .collect(),
             free: Mutex::new(Free {
                 fresh: common,
                 end: numbers.end,
@@ -116,8 +126,9 @@ impl<T> Table<T> {
 
     /// Takes a special number, or `None` when it is in use. No two threads may do so at a time.
     pub(crate) fn claim(&self, number: u32) -> Option<Reserved<'_, T>> {
-        let free = self.slot(number)?.read().is_none();
-        (free && number < self.common).then(|| Reserved {
+        let special = (self.first..self.common).contains(&number);
+        let taken = self.slot(number).is_some_and(|slot| slot.read().is_some());
+        (special && !taken).then(|| Reserved {
             table: self,
             number,
             inserted: false,
@@ -146,12 +157,26 @@ impl<T> Table<T> {
 
     /// All objects, in the order of their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Arc<T>> + '_ {
-        self.slots.iter().filter_map(|slot| slot.read().clone())
+        let blocks = self.blocks.iter().filter_map(OnceLock::get);
+        blocks
+            .flat_map(|block| block.iter())
+            .filter_map(|slot| slot.read().clone())
     }
 
+    /// The slot of `number`, if its block was ever used.
     #[inline]
-    fn slot(&self, number: u32) -> Option<&RwLock<Option<Arc<T>>>> {
-        self.slots.get(number.checked_sub(self.first)? as usize)
+    fn slot(&self, number: u32) -> Option<&Slot<T>> {
+        let index = number.checked_sub(self.first)? as usize;
+        let block = self.blocks.get(index / BLOCK)?.get()?;
+        Some(&block[index % BLOCK])
+    }
+
+    /// The slot of `number`, which is one of the table's.
+    fn make_slot(&self, number: u32) -> &Slot<T> {
+        let index = (number - self.first) as usize;
+        let block = self.blocks[index / BLOCK]
+            .get_or_init(|| Box::new([const { RwLock::new(None) }; BLOCK]));
+        &block[index % BLOCK]
     }
 }
 
@@ -164,9 +189,7 @@ impl<T> Reserved<'_, T> {
     /// Makes `object` known under the number.
     pub(crate) fn insert(mut self, object: Arc<T>) -> u32 {
         self.inserted = true;
-        if let Some(slot) = self.table.slot(self.number) {
-            *slot.write() = Some(object);
-        }
+        *self.table.make_slot(self.number).write() = Some(object);
         self.number
     }
 }

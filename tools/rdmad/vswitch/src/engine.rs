@@ -184,6 +184,10 @@ impl FramePort for EnginePort {
         self.engine.pool.take(len)
     }
 
+    fn memory(&self) -> usize {
+        self.engine.pool.memory()
+    }
+
     fn send(&self, frame: Frame) {
         if let Some(neighbour) = self.neighbour(&frame) {
             self.engine.counters.received.add_one();

@@ -15,8 +15,9 @@
 mod response;
 mod send;
 
-use std::collections::VecDeque;
 use std::time::Instant;
+
+use budget::{Budget, Exhausted, Queue};
 
 use crate::connection::{Connection, QpError};
 use crate::env::{Incident, RequesterEnv};
@@ -67,8 +68,7 @@ const fn is_answered(op: &SendOp) -> bool {
 pub struct Requester<L> {
     connection: Connection,
     attr: RequesterAttr,
-    queue: VecDeque<Pending<L>>,
-    depth: usize,
+    queue: Queue<Pending<L>>,
     /// Index in `queue` of the work request that `next` belongs to.
     cursor: usize,
     /// Oldest packet not acknowledged. Responses of a READ that arrived count as acknowledged.
@@ -93,13 +93,12 @@ pub struct Requester<L> {
 }
 
 impl<L> Requester<L> {
-    /// A requester that holds up to `depth` work requests at a time.
-    pub fn new(connection: Connection, attr: RequesterAttr, depth: usize) -> Self {
+    /// A requester, which takes work requests when there is [room](Self::make_room) for them.
+    pub fn new(connection: Connection, attr: RequesterAttr) -> Self {
         Self {
             connection,
             attr,
-            queue: VecDeque::with_capacity(depth),
-            depth,
+            queue: Queue::default(),
             cursor: 0,
             una: 0,
             next: 0,
@@ -115,9 +114,14 @@ impl<L> Requester<L> {
         }
     }
 
+    /// Makes room for `depth` work requests at a time, charged to `budget`.
+    pub fn make_room(&mut self, budget: &Budget, depth: usize) -> Result<(), Exhausted> {
+        self.queue.make_room(budget, depth)
+    }
+
     /// Whether [`post`](Self::post) would take a work request.
     pub fn has_room(&self) -> bool {
-        self.queue.len() < self.depth && !self.dead
+        !self.queue.is_full() && !self.dead
     }
 
     /// Whether every posted work request has ended.
@@ -137,7 +141,7 @@ impl<L> Requester<L> {
     }
 
     fn enqueue(&mut self, wr: SendWr<L>, failed: Option<WcStatus>) -> Result<(), SendWr<L>> {
-        if !self.has_room() {
+        if self.dead {
             return Err(wr);
         }
         let never_fits = is_answered(&wr.op) && self.attr.max_rd_atomic == 0;
@@ -150,16 +154,21 @@ impl<L> Requester<L> {
             .or(never_fits.then_some(WcStatus::LocQpOpErr));
         let local = matches!(wr.op, SendOp::Local { .. });
         let first = self.posted;
-        if !local {
-            self.posted += u64::from(packets(wr.length, self.connection.mtu));
-        }
-        self.queue.push_back(Pending {
+        let end = match local {
+            true => first,
+            false => first + u64::from(packets(wr.length, self.connection.mtu)),
+        };
+        let pending = Pending {
             wr,
             first,
-            end: self.posted,
+            end,
             failed,
             local,
-        });
+        };
+        self.queue
+            .push_back(pending)
+            .map_err(|pending| pending.wr)?;
+        self.posted = end;
         Ok(())
     }
 
@@ -200,7 +209,7 @@ impl<L> Requester<L> {
     /// Ends the connection and takes back what has not ended, in the order of posting.
     pub fn drain(&mut self) -> impl Iterator<Item = SendWr<L>> + '_ {
         self.stop();
-        self.queue.drain(..).map(|pending| pending.wr)
+        self.queue.drain().map(|pending| pending.wr)
     }
 
     /// When [`on_timer`](Self::on_timer) is to be called at the latest, if nothing else happens.

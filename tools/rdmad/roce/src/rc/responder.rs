@@ -27,7 +27,7 @@ use crate::work::{AsyncEvent, RecvWr};
 
 use self::job::{Answer, Job};
 use self::message::Message;
-use super::{ResponderAttr, MAX_RD_ATOMIC};
+use super::ResponderAttr;
 
 /// Why a request is not executed.
 #[derive(Clone, Copy, Debug)]
@@ -85,17 +85,23 @@ pub struct Responder<R> {
 }
 
 impl<R> Responder<R> {
+    /// Bytes of its queues at most, with this limit of READs and atomic operations. They grow by doubling.
+    pub const fn queues(max_rd_atomic: u8) -> usize {
+        let limit = max_rd_atomic as usize;
+        let jobs = (limit + flush::WAITING).next_power_of_two();
+        jobs * size_of::<Job>() + limit.next_power_of_two() * size_of::<(Psn, Answer)>()
+    }
+
     /// A responder that expects its first packet.
     pub fn new(connection: Connection, attr: ResponderAttr) -> Self {
-        let limit = usize::from(attr.max_dest_rd_atomic.min(MAX_RD_ATOMIC));
         Self {
             connection,
             attr,
             expected: Psn::new(attr.rq_psn),
             msn: 0,
             message: None,
-            jobs: VecDeque::with_capacity(limit),
-            results: VecDeque::with_capacity(limit),
+            jobs: VecDeque::new(),
+            results: VecDeque::new(),
             ack_pending: false,
             nak: None,
             awaiting: false,

@@ -2,7 +2,7 @@
 
 //! The requester of an unreliable connection.
 
-use std::collections::VecDeque;
+use budget::{Budget, Exhausted, Queue};
 
 use crate::connection::{ident, Connection, Pause, QpError, Sent};
 use crate::env::RequesterEnv;
@@ -18,8 +18,7 @@ use crate::work::{SendOp, SendWr, WcStatus, With, MAX_MESSAGE};
 pub struct Requester<L> {
     connection: Connection,
     /// With the status of those that are not to be executed.
-    queue: VecDeque<(SendWr<L>, Option<WcStatus>)>,
-    depth: usize,
+    queue: Queue<(SendWr<L>, Option<WcStatus>)>,
     /// Packets of the first work request that are sent.
     index: u32,
     next: Psn,
@@ -27,21 +26,26 @@ pub struct Requester<L> {
 }
 
 impl<L> Requester<L> {
-    /// A requester that holds up to `depth` work requests at a time, whose first packet has the PSN `sq_psn`.
-    pub fn new(connection: Connection, sq_psn: u32, depth: usize) -> Self {
+    /// A requester whose first packet has the PSN `sq_psn`, which takes work requests when there is
+    /// [room](Self::make_room) for them.
+    pub fn new(connection: Connection, sq_psn: u32) -> Self {
         Self {
             connection,
-            queue: VecDeque::with_capacity(depth),
-            depth,
+            queue: Queue::default(),
             index: 0,
             next: Psn::new(sq_psn),
             dead: false,
         }
     }
 
+    /// Makes room for `depth` work requests at a time, charged to `budget`.
+    pub fn make_room(&mut self, budget: &Budget, depth: usize) -> Result<(), Exhausted> {
+        self.queue.make_room(budget, depth)
+    }
+
     /// Whether [`post`](Self::post) would take a work request.
     pub fn has_room(&self) -> bool {
-        self.queue.len() < self.depth && !self.dead
+        !self.queue.is_full() && !self.dead
     }
 
     /// Whether every posted work request has ended.
@@ -71,11 +75,10 @@ impl<L> Requester<L> {
     }
 
     fn enqueue(&mut self, wr: SendWr<L>, failed: Option<WcStatus>) -> Result<(), SendWr<L>> {
-        if !self.has_room() {
+        if self.dead {
             return Err(wr);
         }
-        self.queue.push_back((wr, failed));
-        Ok(())
+        self.queue.push_back((wr, failed)).map_err(|(wr, _)| wr)
     }
 
     /// PSN of the next packet.
@@ -98,7 +101,7 @@ impl<L> Requester<L> {
     /// Stops, and takes back what has not ended, in the order of posting.
     pub fn drain(&mut self) -> impl Iterator<Item = SendWr<L>> + '_ {
         self.dead = true;
-        self.queue.drain(..).map(|(wr, _)| wr)
+        self.queue.drain().map(|(wr, _)| wr)
     }
 
     /// Sends packets until there is nothing to send or frames of `budget` bytes are sent; the last may exceed it.

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Instant;
 
+use budget::Budget;
 use roce::env::{BadReceive, Output, RemoteFault, RequesterEnv, ResponderEnv};
 use roce::net::{flow_label, udp_source_port, Addresses};
 use roce::rc::{Requester, RequesterAttr, Responder, ResponderAttr};
@@ -331,9 +332,13 @@ impl Endpoint {
             max_dest_rd_atomic: settings.rd_atomic,
             access: settings.access,
         };
+        let mut requester = Requester::new(connection.clone(), requester_attr);
+        requester
+            .make_room(&Budget::new(u64::MAX), settings.depth)
+            .unwrap();
         Self {
             qpn,
-            requester: Requester::new(connection.clone(), requester_attr, settings.depth),
+            requester,
             responder: Responder::new(connection, responder_attr),
             world: World::new(memory),
             errors: Vec::new(),

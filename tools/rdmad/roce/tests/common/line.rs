@@ -2,6 +2,7 @@
 
 //! One direction of an unreliable connection.
 
+use budget::Budget;
 use roce::headers::{Bth, Reth, Transport};
 use roce::net::Addresses;
 use roce::opcode::{Extra, Op, Opcode, Position, Service};
@@ -29,8 +30,10 @@ impl Line {
     pub fn new(memory: usize) -> Self {
         let addresses = Addresses::V4([10, 9, 0, 1].into(), [10, 9, 0, 2].into());
         let connection = Connection::new(Path::new([2; 6], [4; 6], addresses), 2, Mtu::Mtu256);
+        let mut requester = Requester::new(connection, PSN);
+        requester.make_room(&Budget::new(u64::MAX), 8).unwrap();
         let mut line = Self {
-            requester: Requester::new(connection, PSN, 8),
+            requester,
             near: World::new(memory),
             responder: Responder::new(Mtu::Mtu256, PSN, AccessFlags::ALL),
             far: World::new(memory),

@@ -35,7 +35,7 @@ impl Device {
         };
         let ring = self.cq_ring(&cmd.ring, cmd.base.cqe)?;
         let reserved = self.cqs.reserve().ok_or(Errno::NOMEM)?;
-        let cq = Cq::new(reserved.number(), ring, attr);
+        let cq = Cq::new(reserved.number(), ring, attr, self.charge::<Cq>()?);
         Ok(RspCreateCq {
             cqn: reserved.insert(Arc::new(cq)),
         })
@@ -46,7 +46,7 @@ impl Device {
         let max_cqe = self.config().limits.max_cqe;
         require((1..=max_cqe).contains(&cqe) && cqe <= ring.slots)?;
         require(ring.slots <= max_cqe.next_power_of_two() && ring.slot_shift == CQ_SLOT_SHIFT)?;
-        RingMem::new(&self.space, ring)
+        RingMem::new(self.budget(), &self.space, ring)
     }
 
     pub(super) fn resize_cq(&self, cmd: CmdResizeCq) -> Result<RspResizeCq> {
@@ -82,7 +82,7 @@ impl Device {
             cookie: 0,
             cqe: cmd.cqe,
         };
-        let cq = Cq::new(reserved.number(), ring, attr);
+        let cq = Cq::new(reserved.number(), ring, attr, self.charge::<Cq>()?);
         Ok(RspCreateCq {
             cqn: reserved.insert(Arc::new(cq)),
         })

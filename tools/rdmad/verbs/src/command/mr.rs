@@ -14,15 +14,15 @@ use virtio_rdma_abi::ib::AccessFlags;
 use super::DONE;
 use crate::config::{MR_PAGE_SHIFT, MR_PAGE_SHIFTS};
 use crate::error::{require, Errno, Result};
-use crate::memory::{check_access, Mapped, PageCharge, PageList, PageMap, Region};
+use crate::memory::{check_access, Mapped, MrCharge, PageList, PageMap, Region};
 use crate::Device;
 
 impl Device {
     pub(super) fn get_dma_mr(&self, cmd: CmdGetDmaMr) -> Result<RspMr> {
         check_access(cmd.access_flags, self.optional_rights())?;
         let pd = self.use_pd(cmd.pdn)?;
-        let charge = self.mrs.reserve_pages(0)?;
-        let pages = PageMap::identity();
+        let charge = self.mrs.charge(0)?;
+        let pages = PageMap::identity(self.budget())?;
         self.mrs
             .insert(pd, cmd.access_flags, 0, pages, charge)
             .map(response)
@@ -90,10 +90,10 @@ impl Device {
         list: PageList,
         first: u64,
         access: AccessFlags,
-    ) -> Result<(PageMap, PageCharge<'_>)> {
+    ) -> Result<(PageMap, MrCharge)> {
         let offset = self.check_range(&list, first, cmd.virt_addr, cmd.length)?;
-        let charge = self.mrs.reserve_pages(list.npages.into())?;
-        let pages = PageMap::read(&self.space, list, offset, cmd.length)?;
+        let charge = self.mrs.charge(list.npages.into())?;
+        let pages = PageMap::read(self.budget(), &self.space, list, offset, cmd.length)?;
         pages.reach(&self.space, access.contains(AccessFlags::LOCAL_WRITE))?;
         Ok((pages, charge))
     }
@@ -102,14 +102,14 @@ impl Device {
         check_access(cmd.access_flags, AccessFlags::NONE)?;
         let pd = self.use_pd(cmd.pdn)?;
         require((1..=self.config().limits.max_fast_reg_pages).contains(&cmd.max_num_sg))?;
-        // While one list is registered, MAP_MR_SG may set the next.
-        let lists = match self.has_feature(F_REG_PAGES) {
-            true => 1,
-            false => 2,
+        // While one list is registered, MAP_MR_SG may set the next. It reads that one before it replaces another.
+        let (lists, maps) = match self.has_feature(F_REG_PAGES) {
+            true => (1, 1),
+            false => (2, 3),
         };
-        let charge = self.mrs.reserve_pages(lists * u64::from(cmd.max_num_sg))?;
+        let charge = self.mrs.charge(lists * u64::from(cmd.max_num_sg))?;
         self.mrs
-            .insert_fast(pd, cmd.max_num_sg, charge)
+            .insert_fast(pd, cmd.max_num_sg, maps, charge)
             .map(response)
     }
 
@@ -120,9 +120,10 @@ impl Device {
             page_shift: MR_PAGE_SHIFT,
             depth: PageListDepth::Flat,
         };
-        require(cmd.npages <= self.mrs.max_fast_pages(cmd.mrn)?)?;
+        let (max_pages, maps) = self.mrs.fast_limits(cmd.mrn)?;
+        require(cmd.npages <= max_pages)?;
         let offset = self.check_range(&list, cmd.start, cmd.start, cmd.length)?;
-        let pages = PageMap::read(&self.space, list, offset, cmd.length)?;
+        let pages = PageMap::read(&maps, &self.space, list, offset, cmd.length)?;
         pages.reach(&self.space, false)?;
         let mapped = Mapped {
             base: cmd.start,

@@ -14,7 +14,7 @@ use crate::Device;
 impl Device {
     pub(super) fn create_pd(&self) -> Result<RspCreatePd> {
         let reserved = self.pds.reserve().ok_or(Errno::NOMEM)?;
-        let pd = Pd::new(reserved.number());
+        let pd = Pd::new(reserved.number(), self.charge::<Pd>()?);
         Ok(RspCreatePd {
             pdn: reserved.insert(Arc::new(pd)),
         })

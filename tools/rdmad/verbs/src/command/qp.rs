@@ -126,7 +126,7 @@ impl Device {
             rq,
             srq,
         };
-        let qp = Qp::new(reserved.number(), init);
+        let qp = Qp::new(self.budget(), reserved.number(), init)?;
         Ok(RspCreateQp {
             qpn: reserved.insert(Arc::new(qp)),
         })
@@ -152,7 +152,7 @@ impl Device {
         wqe: usize,
     ) -> Result<RingMem> {
         require(max_wr <= ring.slots && ring.slots <= limit.next_power_of_two())?;
-        let ring = RingMem::new(&self.space, ring)?;
+        let ring = RingMem::new(self.budget(), &self.space, ring)?;
         require(wqe <= ring.layout().slot_size() as usize)?;
         Ok(ring)
     }

@@ -34,6 +34,7 @@ impl Device {
             max_wr: cmd.max_wr,
             max_sge: cmd.max_sge,
             ring,
+            charge: self.charge::<Srq>()?,
         };
         let srq = Srq::new(reserved.number(), init);
         Ok(RspCreateSrq {

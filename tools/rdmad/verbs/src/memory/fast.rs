@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use budget::Budget;
 use parking_lot::Mutex;
 use virtio_rdma_abi::ib::AccessFlags;
 
@@ -18,6 +19,8 @@ use super::{KeyFault, PageMap, Region};
 pub(super) struct FastMr {
     /// Pages at most.
     max_pages: u32,
+    /// For maps of them.
+    maps: Budget,
     state: Mutex<State>,
 }
 
@@ -37,17 +40,18 @@ pub(crate) struct Mapped {
 }
 
 impl FastMr {
-    /// A free MR.
-    pub(super) fn new(max_pages: u32) -> Self {
+    /// A free MR, whose maps of pages are charged to `maps`.
+    pub(super) fn new(max_pages: u32, maps: Budget) -> Self {
         Self {
             max_pages,
+            maps,
             state: Mutex::default(),
         }
     }
 
-    /// Pages at most.
-    pub(super) fn max_pages(&self) -> u32 {
-        self.max_pages
+    /// Pages at most, and what a map of them is charged to.
+    pub(super) fn limits(&self) -> (u32, Budget) {
+        (self.max_pages, self.maps.clone())
     }
 
     /// Calls `visit` with what is registered, if it is valid.

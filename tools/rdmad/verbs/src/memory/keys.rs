@@ -134,23 +134,23 @@ fn granted(answer: Option<bool>) -> KeyResult<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::PageMap;
-    use crate::pd::{Pd, PdUse};
+    use crate::memory::{unlimited, PageMap};
+    use crate::pd::PdUse;
 
     const RIGHTS: AccessFlags = AccessFlags::LOCAL_WRITE;
 
     fn insert(table: &MrTable, pdn: u32) -> (u32, u32) {
-        let pd = PdUse::new(Arc::new(Pd::new(pdn)));
-        let charge = table.reserve_pages(0).unwrap();
+        let pd = PdUse::alone(pdn);
+        let charge = table.charge(0).unwrap();
         let (number, key) = table
-            .insert(pd, RIGHTS, 0x1000, PageMap::identity(), charge)
+            .insert(pd, RIGHTS, 0x1000, PageMap::everything(), charge)
             .unwrap();
         (number, key)
     }
 
     #[test]
     fn a_key_opens_for_as_long_as_the_turn() {
-        let table = MrTable::new(8, 0, 8);
+        let table = MrTable::new(&unlimited(), 8, 0, 8);
         let (number, key) = insert(&table, 7);
         let turn = Keys::new(&table);
         let opens = |keys: &Keys<'_>| keys.check(key, 7, 0x1000, 8, RIGHTS).is_ok();
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_checked_again() {
-        let table = MrTable::new(8, 0, 8);
+        let table = MrTable::new(&unlimited(), 8, 0, 8);
         let (_, ours) = insert(&table, 7);
         let (_, theirs) = insert(&table, 8);
         let keys = Keys::new(&table);

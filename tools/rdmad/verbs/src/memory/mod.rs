@@ -16,9 +16,15 @@ mod window;
 pub(crate) use copy::{transfer, Fault, Memory, Message, Side};
 pub(crate) use fast::Mapped;
 pub(crate) use keys::Keys;
-pub(crate) use mr::{number_of, KeyFault, Mr, MrTable, PageCharge, Registration};
+pub(crate) use mr::{number_of, KeyFault, Mr, MrCharge, MrTable, Registration};
 pub(crate) use pages::{PageList, PageMap};
 pub(crate) use region::{check_access, Region};
 pub(crate) use ring::{RingMem, RingView};
 pub(crate) use virtqueue::VirtqueueMem;
 pub(crate) use window::{Binding, Reached};
+
+/// A budget that never ends.
+#[cfg(test)]
+pub(crate) fn unlimited() -> budget::Budget {
+    budget::Budget::new(u64::MAX)
+}

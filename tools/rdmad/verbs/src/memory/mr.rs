@@ -5,15 +5,17 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 
+use budget::{Budget, Charge};
 use virtio_rdma_abi::ib::AccessFlags;
 
 use super::card::{Cards, Flat};
 use super::fast::{FastMr, Mapped};
 use super::window::{WindowCount, WindowTable};
 use super::{Binding, PageMap, Reached, Region};
+use crate::config::BOOKKEEPING;
 use crate::error::{require, Errno, Result};
 use crate::pd::PdUse;
 use crate::table::{Reserved, Table};
@@ -46,8 +48,8 @@ pub(crate) struct Mr {
     /// PD that it belongs to.
     pd: PdUse,
     kind: Kind,
-    /// Pages counted towards the limit of the device.
-    counted: u64,
+    /// Of the MR that was first made under its number, or of its last new pages.
+    charge: Arc<MrCharge>,
     /// Its memory was taken back: its keys open nothing any more.
     is_revoked: AtomicBool,
     /// Windows that are bound to it.
@@ -89,37 +91,41 @@ pub(crate) struct MrTable {
     windows: WindowTable,
     /// Next variant of each number's key.
     variants: Box<[AtomicU8]>,
-    /// Pages of all MRs, and their limit.
-    pages: AtomicU64,
-    max_pages: u64,
+    /// Pages of all MRs.
+    pages: Budget,
+    /// What the device may allocate.
+    budget: Budget,
+}
+
+/// What an MR takes of the limits of its device.
+#[derive(Debug)]
+pub(crate) struct MrCharge {
+    _pages: Charge,
+    _memory: Charge,
 }
 
 impl MrTable {
-    /// A table of at most `max_mr` MRs with `max_pages` pages in all, and at most `max_mw` windows.
-    pub(crate) fn new(max_mr: u32, max_mw: u32, max_pages: u64) -> Self {
+    /// A table of at most `max_mr` MRs with `max_pages` pages in all, and at most `max_mw` windows. What is in it is
+    /// charged to `budget`.
+    pub(crate) fn new(budget: &Budget, max_mr: u32, max_mw: u32, max_pages: u64) -> Self {
         Self {
             // Number 0 stays unused: key 0 opens nothing.
             table: Table::new(1..max_mr + 1),
             cards: Cards::new(max_mr + 1),
             variants: random_variants(0..max_mr + 1),
             // Of two kinds of key, only one has a number.
-            windows: WindowTable::new(max_mr + 1..max_mr + 1 + max_mw),
-            pages: AtomicU64::new(0),
-            max_pages,
+            windows: WindowTable::new(budget, max_mr + 1..max_mr + 1 + max_mw),
+            pages: Budget::new(max_pages),
+            budget: budget.clone(),
         }
     }
 
-    /// Reserves `npages` of the limit, or fails with `ENOMEM`.
-    pub(crate) fn reserve_pages(&self, npages: u64) -> Result<PageCharge<'_>> {
-        self.pages
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(npages)
-                    .filter(|total| *total <= self.max_pages)
-            })
-            .map_err(|_| Errno::NOMEM)?;
-        Ok(PageCharge {
-            table: self,
-            npages,
+    /// Charges an MR of `npages` pages, or fails with `ENOMEM`.
+    pub(crate) fn charge(&self, npages: u64) -> Result<MrCharge> {
+        let region = size_of::<Region>() + size_of::<PageMap>();
+        Ok(MrCharge {
+            _pages: self.pages.charge(npages)?,
+            _memory: self.budget.charge_object::<Mr>(region + BOOKKEEPING)?,
         })
     }
 
@@ -130,7 +136,7 @@ impl MrTable {
         access: AccessFlags,
         base: u64,
         pages: PageMap,
-        charge: PageCharge<'_>,
+        charge: MrCharge,
     ) -> Result<(u32, u32)> {
         let (reserved, key) = self.reserve()?;
         let region = Region::new(key, access, base, Arc::new(pages));
@@ -145,14 +151,17 @@ impl MrTable {
     }
 
     /// Makes a new MR for fast registration of up to `max_pages` pages known and returns its number and first key.
+    /// There are up to `maps` maps of its pages at a time.
     pub(crate) fn insert_fast(
         &self,
         pd: PdUse,
         max_pages: u32,
-        charge: PageCharge<'_>,
+        maps: u64,
+        charge: MrCharge,
     ) -> Result<(u32, u32)> {
+        let maps = self.budget.part(maps * PageMap::longest(max_pages))?;
         let (reserved, key) = self.reserve()?;
-        let kind = Kind::Fast(FastMr::new(max_pages));
+        let kind = Kind::Fast(FastMr::new(max_pages, maps));
         Ok((Self::make(reserved, pd, kind, charge), key))
     }
 
@@ -164,22 +173,23 @@ impl MrTable {
         Ok((reserved, (number << VARIANT_BITS) | u32::from(variant)))
     }
 
-    fn make(reserved: Reserved<'_, Mr>, pd: PdUse, kind: Kind, mut charge: PageCharge<'_>) -> u32 {
+    fn make(reserved: Reserved<'_, Mr>, pd: PdUse, kind: Kind, charge: MrCharge) -> u32 {
         let number = reserved.number();
         reserved.insert(Arc::new(Mr {
             number,
             pd,
             kind,
-            counted: std::mem::take(&mut charge.npages),
+            charge: Arc::new(charge),
             is_revoked: AtomicBool::new(false),
             windows: WindowCount::default(),
         }))
     }
 
-    /// How many pages can be registered in MR `number`, or `EINVAL` if it is not for fast registration.
-    pub(crate) fn max_fast_pages(&self, number: u32) -> Result<u32> {
+    /// How many pages can be registered in MR `number`, and what their map is charged to, or `EINVAL` if it is not for
+    /// fast registration.
+    pub(crate) fn fast_limits(&self, number: u32) -> Result<(u32, Budget)> {
         self.table
-            .with(number, |mr| mr.fast().map(FastMr::max_pages))
+            .with(number, |mr| mr.fast().map(FastMr::limits))
             .flatten()
             .ok_or(Errno::INVAL)
     }
@@ -265,24 +275,18 @@ impl MrTable {
         number: u32,
         pd: PdUse,
         region: Region,
-        charge: Option<PageCharge<'_>>,
+        charge: Option<MrCharge>,
     ) -> Result<()> {
         let old = self.table.get(number).ok_or(Errno::INVAL)?;
         if !old.windows.close() {
             return Err(Errno::BUSY);
         }
-        let counted = match charge {
-            None => old.counted,
-            Some(mut charge) => {
-                self.pages.fetch_sub(old.counted, Ordering::Relaxed);
-                std::mem::take(&mut charge.npages)
-            }
-        };
+        let charge = charge.map_or_else(|| old.charge.clone(), Arc::new);
         let new = Mr {
             number,
             pd,
             kind: Kind::Fixed(Arc::new(region)),
-            counted,
+            charge,
             is_revoked: AtomicBool::new(false),
             windows: WindowCount::default(),
         };
@@ -335,9 +339,9 @@ impl MrTable {
         self.table.with(number, revoke) == Some(true)
     }
 
-    /// Gives back what a removed MR occupied.
-    pub(crate) fn release(&self, number: u32, mr: &Mr) {
-        self.pages.fetch_sub(mr.counted, Ordering::Relaxed);
+    /// Gives back what a removed MR, which nobody uses any more, occupied.
+    pub(crate) fn release(&self, number: u32, mr: Arc<Mr>) {
+        drop(mr);
         self.table.release(number);
     }
 
@@ -392,19 +396,6 @@ impl Mr {
             Kind::Fixed(_) => None,
             Kind::Fast(fast) => Some(fast),
         }
-    }
-}
-
-/// Pages that count towards the limit of a [`MrTable`]; they go back when dropped.
-#[derive(Debug)]
-pub(crate) struct PageCharge<'a> {
-    table: &'a MrTable,
-    npages: u64,
-}
-
-impl Drop for PageCharge<'_> {
-    fn drop(&mut self) {
-        self.table.pages.fetch_sub(self.npages, Ordering::Relaxed);
     }
 }
 

@@ -2,6 +2,7 @@
 
 //! Objects in guest memory that consist of pages.
 
+use budget::{Budget, List};
 use dma::DmaSpace;
 use virtio_rdma_abi::ctrl::{PageListDepth, PAGE_LIST_BLOCK};
 
@@ -19,7 +20,7 @@ const BATCH: usize = PAGE_LIST_BLOCK / ENTRY;
 #[derive(Debug)]
 pub(crate) struct PageMap {
     /// Sorted by start; the first starts at 0, and the last, which is empty, at the end of the object.
-    extents: Box<[Extent]>,
+    extents: List<Extent>,
 }
 
 /// The extent of a [`PageMap`] that follows the one that was found last.
@@ -58,6 +59,38 @@ impl PageList {
         Ok(offset)
     }
 
+    /// Calls `each` with the DMA address of every page that the first `end` bytes lie in, in order.
+    ///
+    /// # Errors
+    ///
+    /// What `each` says, `EINVAL` for a list that is too short or an address that is not a page's or where the page
+    /// exceeds the address space, `EFAULT` for a list that can't be read.
+    pub(super) fn each_page(
+        &self,
+        space: &DmaSpace,
+        end: u64,
+        mut each: impl FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        let page = 1u64 << self.page_shift;
+        let count = end.div_ceil(page);
+        require(count <= u64::from(self.npages))?;
+        let mut batch = [0; PAGE_LIST_BLOCK];
+        for index in 0..count.div_ceil(BATCH as u64) {
+            let entries = (count - index * BATCH as u64).min(BATCH as u64) as usize;
+            let bytes = &mut batch[..ENTRY * entries];
+            // The map is pinned for one batch only: whoever changes it waits for us.
+            virtqueue::read(&space.enter(), self.batch(space, index)?, bytes).map_err(fault)?;
+            for entry in bytes.chunks_exact(ENTRY) {
+                let mut raw = [0; ENTRY];
+                raw.copy_from_slice(entry);
+                let iova = u64::from_le_bytes(raw);
+                require(iova & (page - 1) == 0 && iova.checked_add(page).is_some())?;
+                each(iova)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The DMA address of batch `index`.
     fn batch(&self, space: &DmaSpace, index: u64) -> Result<u64> {
         match self.depth {
@@ -80,23 +113,31 @@ impl PageList {
 
 impl PageMap {
     /// All of DMA space: offsets are DMA addresses.
-    pub(crate) fn identity() -> Self {
-        let [start, end] = [0, u64::MAX].map(|at| Extent {
-            start: at,
-            iova: at,
-        });
-        Self {
-            extents: Box::new([start, end]),
+    pub(crate) fn identity(budget: &Budget) -> Result<Self> {
+        let mut extents = List::new(budget, 2);
+        for at in [0, u64::MAX] {
+            extents.push(Extent {
+                start: at,
+                iova: at,
+            })?;
         }
+        Ok(Self { extents })
+    }
+
+    /// Bytes of the longest map of so many pages.
+    pub(crate) fn longest(npages: u32) -> u64 {
+        (u64::from(npages) + 1) * size_of::<Extent>() as u64
     }
 
     /// Copies a page list from guest memory. The object starts `first_offset` bytes into the first page, has `len` bytes
-    /// and must fit into the pages; pages behind it are not looked at.
+    /// and must fit into the pages; pages behind it are not looked at. The map is charged to `budget`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a list that is too short or an address that is not a page's, `EFAULT` for a list that can't be read.
+    /// `EINVAL` for a list that is too short or an address that is not a page's, `EFAULT` for a list that can't be
+    /// read, `ENOMEM` beyond the budget.
     pub(crate) fn read(
+        budget: &Budget,
         space: &DmaSpace,
         list: PageList,
         first_offset: u64,
@@ -104,62 +145,38 @@ impl PageMap {
     ) -> Result<Self> {
         let page = 1u64 << list.page_shift;
         let end = first_offset.checked_add(len).ok_or(Errno::INVAL)?;
-        require(len > 0 && first_offset < page && end.div_ceil(page) <= u64::from(list.npages))?;
-        let mut extents: Vec<Extent> = Vec::new();
+        require(len > 0 && first_offset < page)?;
+        // One more tells the end.
+        let most = usize::try_from(end.div_ceil(page)).map_err(|_| Errno::INVAL)? + 1;
+        let mut extents = List::new(budget, most);
         // Offset of the current page, counted from the start of the first one.
         let mut at = 0;
         let mut next_iova = None;
-        let mut batch = [0; PAGE_LIST_BLOCK];
-        for index in 0.. {
-            if at >= end {
-                break;
+        list.each_page(space, end, |iova| {
+            if next_iova != Some(iova) {
+                let skipped = if at == 0 { first_offset } else { 0 };
+                extents.push(Extent {
+                    start: (at + skipped) - first_offset,
+                    iova: iova + skipped,
+                })?;
             }
-            let entries = (end - at).div_ceil(page).min(BATCH as u64) as usize;
-            let bytes = &mut batch[..ENTRY * entries];
-            // The map is pinned for one batch only: whoever changes it waits for us.
-            virtqueue::read(&space.enter(), list.batch(space, index)?, bytes).map_err(fault)?;
-            for entry in bytes.chunks_exact(ENTRY) {
-                let mut raw = [0; ENTRY];
-                raw.copy_from_slice(entry);
-                let iova = u64::from_le_bytes(raw);
-                require(iova & (page - 1) == 0)?;
-                if next_iova != Some(iova) {
-                    let skipped = if at == 0 { first_offset } else { 0 };
-                    extents.push(Extent {
-                        start: (at + skipped) - first_offset,
-                        iova: iova + skipped,
-                    });
-                }
-                next_iova = Some(iova.checked_add(page).ok_or(Errno::INVAL)?);
-                at += page;
-            }
-        }
+            next_iova = Some(iova + page);
+            at += page;
+            Ok(())
+        })?;
         extents.push(Extent {
             start: len,
             iova: 0,
-        });
-        Ok(Self {
-            extents: extents.into_boxed_slice(),
-        })
+        })?;
+        let len = extents.len();
+        extents.fit(len);
+        Ok(Self { extents })
     }
 
     /// Checks that all of it can be reached, for writing too if `write` says so, or fails with `EFAULT`.
     pub(crate) fn reach(&self, space: &DmaSpace, write: bool) -> Result<()> {
-        for (mut iova, len) in self.pieces() {
-            let view = space.enter();
-            let mut rest = usize::try_from(len).map_err(|_| Errno::INVAL)?;
-            while rest > 0 {
-                let now = view.contiguous(iova, rest).map_err(fault)?;
-                match write {
-                    true => view.slice_mut(iova, now).map(|_| ()),
-                    false => view.slice(iova, now).map(|_| ()),
-                }
-                .map_err(fault)?;
-                iova += now as u64;
-                rest -= now;
-            }
-        }
-        Ok(())
+        self.pieces()
+            .try_for_each(|(iova, len)| reach(space, iova, len, write))
     }
 
     /// Length of the object in bytes.
@@ -200,11 +217,36 @@ impl PageMap {
     }
 }
 
+/// Checks that the `len` bytes at `iova` can be reached, for writing too if `write` says so, or fails with `EFAULT`.
+pub(super) fn reach(space: &DmaSpace, mut iova: u64, len: u64, write: bool) -> Result<()> {
+    let view = space.enter();
+    let mut rest = usize::try_from(len).map_err(|_| Errno::INVAL)?;
+    while rest > 0 {
+        let now = view.contiguous(iova, rest).map_err(fault)?;
+        match write {
+            true => view.slice_mut(iova, now).map(|_| ()),
+            false => view.slice(iova, now).map(|_| ()),
+        }
+        .map_err(fault)?;
+        iova += now as u64;
+        rest -= now;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use dma::DmaSpace;
 
     use super::*;
+    use crate::memory::unlimited;
+
+    impl PageMap {
+        /// All of DMA space, uncounted.
+        pub(crate) fn everything() -> Self {
+            Self::identity(&unlimited()).unwrap()
+        }
+    }
 
     fn list(space: &DmaSpace, pages: &[u64], shift: u8) -> PageList {
         let view = space.enter();
@@ -224,7 +266,7 @@ mod tests {
     fn contiguous_pages_are_one_extent() {
         let space = DmaSpace::anonymous(0, 1 << 20);
         let list = list(&space, &[0x8000, 0x9000, 0xa000, 0x4000, 0x5000], 12);
-        let map = PageMap::read(&space, list, 0x123, 0x4800).unwrap();
+        let map = PageMap::read(&unlimited(), &space, list, 0x123, 0x4800).unwrap();
         assert_eq!(
             map.pieces().collect::<Vec<_>>(),
             [(0x8123, 0x2edd), (0x4000, 0x1923)]
@@ -244,7 +286,7 @@ mod tests {
         let space = DmaSpace::anonymous(0, 1 << 20);
         let pages: Vec<u64> = (0..1500).map(|n| (3000 - 2 * n) << 12).collect();
         let list = list(&space, &pages, 12);
-        let map = PageMap::read(&space, list, 0, 1500 << 12).unwrap();
+        let map = PageMap::read(&unlimited(), &space, list, 0, 1500 << 12).unwrap();
         let mut cursor = Cursor::default();
         for (index, page) in pages.iter().enumerate() {
             let offset = ((index as u64) << 12) + 7;
@@ -253,10 +295,30 @@ mod tests {
     }
 
     #[test]
+    fn a_map_costs_what_it_has_pieces() {
+        let space = DmaSpace::anonymous(0, 1 << 20);
+        let budget = Budget::new(PageMap::longest(1000));
+        let apart: Vec<u64> = (0..1001).map(|n| (2 * n) << 12).collect();
+        let read = |pages: &[u64]| {
+            let list = list(&space, pages, 12);
+            PageMap::read(&budget, &space, list, 0, (pages.len() as u64) << 12)
+        };
+        let map = read(&apart[..1000]).unwrap();
+        assert_eq!(budget.used(), budget.limit());
+        drop(map);
+        assert_eq!(read(&apart).err(), Some(Errno::NOMEM));
+        assert_eq!(budget.used(), 0);
+        let together: Vec<u64> = (0..5000).map(|n| n << 12).collect();
+        let map = read(&together).unwrap();
+        assert_eq!(budget.used(), PageMap::longest(1));
+        drop(map);
+    }
+
+    #[test]
     fn bad_lists() {
         let space = DmaSpace::anonymous(0, 1 << 20);
         let good = list(&space, &[0x8000, 0x9001], 12);
-        let read = |list, offset, len| PageMap::read(&space, list, offset, len).err();
+        let read = |list, offset, len| PageMap::read(&unlimited(), &space, list, offset, len).err();
         assert_eq!(read(good, 0, 0x1000), None, "the second page is not needed");
         assert_eq!(read(good, 0, 0x1001), Some(Errno::INVAL), "misaligned page");
         assert_eq!(read(good, 0, 0x2001), Some(Errno::INVAL), "too short");
@@ -303,7 +365,7 @@ mod tests {
             page_shift: 12,
             depth: PageListDepth::TwoLevels,
         };
-        let map = PageMap::read(&space, list, 5, (1100 << 12) - 5).unwrap();
+        let map = PageMap::read(&unlimited(), &space, list, 5, (1100 << 12) - 5).unwrap();
         let mut cursor = Cursor::default();
         for (index, page) in pages.iter().enumerate().skip(1) {
             let offset = ((index as u64) << 12) + 2;
@@ -311,16 +373,16 @@ mod tests {
         }
         write(0xa000, 0x2008);
         assert_eq!(
-            PageMap::read(&space, list, 0, 513 << 12).err(),
+            PageMap::read(&unlimited(), &space, list, 0, 513 << 12).err(),
             Some(Errno::INVAL),
             "misaligned block"
         );
         write(0xa000, 1 << 40);
         assert_eq!(
-            PageMap::read(&space, list, 0, 513 << 12).err(),
+            PageMap::read(&unlimited(), &space, list, 0, 513 << 12).err(),
             Some(Errno::FAULT)
         );
-        assert!(PageMap::read(&space, list, 0, 512 << 12).is_ok());
+        assert!(PageMap::read(&unlimited(), &space, list, 0, 512 << 12).is_ok());
     }
 
     #[test]
@@ -343,16 +405,13 @@ mod tests {
     #[test]
     fn reach() {
         let space = DmaSpace::anonymous(0x10000, 0x4000);
-        let map = |pages: &[u64]| PageMap {
-            extents: pages
-                .iter()
-                .chain(&[0])
-                .enumerate()
-                .map(|(n, page)| Extent {
-                    start: (n as u64) << 12,
-                    iova: *page,
-                })
-                .collect(),
+        let map = |pages: &[u64]| {
+            let mut extents = List::new(&unlimited(), pages.len() + 1);
+            for (n, page) in pages.iter().chain(&[0]).enumerate() {
+                let start = (n as u64) << 12;
+                extents.push(Extent { start, iova: *page }).unwrap();
+            }
+            PageMap { extents }
         };
         assert_eq!(map(&[0x10000, 0x13000]).reach(&space, true), Ok(()));
         assert_eq!(

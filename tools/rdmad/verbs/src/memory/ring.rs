@@ -5,14 +5,15 @@
 use std::cell::Cell;
 use std::sync::atomic::{fence, Ordering};
 
+use budget::{Budget, List};
 use dma::{DmaError, DmaSlice, DmaSliceMut, DmaSpace, DmaView};
 use virtio_rdma_abi::ctrl::PageListDepth;
 use virtio_rdma_abi::ring::{RingAddr, RingLayout, PAGE_SHIFT_RANGE};
 use virtio_rdma_ring::RingMemory;
 use virtqueue::{ChainError, Split};
 
-use super::pages::{Cursor, PageList};
-use super::{PageMap, VirtqueueMem};
+use super::pages::{reach, PageList};
+use super::VirtqueueMem;
 use crate::error::{require, Errno, Result};
 
 /// Where a ring lies.
@@ -24,19 +25,63 @@ pub(crate) struct RingMem {
 
 #[derive(Debug)]
 enum Place {
-    /// Pages that the driver named: an own ring.
-    Pages {
-        map: PageMap,
-        /// DMA address of each [`PAGE`] of it, so that none has to be searched for.
-        starts: Box<[u64]>,
-    },
+    /// An own ring.
+    Own(Pages),
     /// A virtqueue of the transport.
     Virtqueue(VirtqueueMem),
 }
 
+/// Pages that the driver named.
+#[derive(Debug)]
+enum Pages {
+    /// They follow each other from this DMA address on.
+    Together(u64),
+    /// DMA address of each page of `1 << shift` bytes.
+    Apart { starts: List<u64>, shift: u8 },
+}
+
+impl Pages {
+    /// The pages of `list` that `size` bytes lie in, after a check that all of the bytes can be reached.
+    fn read(budget: &Budget, space: &DmaSpace, list: &PageList, size: u32) -> Result<Self> {
+        let (page, size) = (1u64 << list.page_shift, u64::from(size));
+        let mut starts = List::new(budget, list.npages as usize);
+        let mut rest = size;
+        list.each_page(space, size, |iova| {
+            reach(space, iova, rest.min(page), true)?;
+            rest = rest.saturating_sub(page);
+            Ok(starts.push(iova)?)
+        })?;
+        let follow = |pair: &[u64]| pair[0] + page == pair[1];
+        match starts.first() {
+            Some(&first) if starts.windows(2).all(follow) => Ok(Self::Together(first)),
+            _ => {
+                let count = starts.len();
+                starts.fit(count);
+                Ok(Self::Apart {
+                    starts,
+                    shift: list.page_shift,
+                })
+            }
+        }
+    }
+
+    /// DMA address of the byte at `offset`, which is inside.
+    fn find(&self, offset: u32) -> Option<u64> {
+        match self {
+            Self::Together(first) => Some(first + u64::from(offset)),
+            Self::Apart { starts, shift } => {
+                let offset = u64::from(offset);
+                let start = starts.get((offset >> shift) as usize)?;
+                Some(start + (offset & ((1 << shift) - 1)))
+            }
+        }
+    }
+}
+
 impl RingMem {
-    /// The ring that a command describes, after a check that all of it can be reached.
-    pub(crate) fn new(space: &DmaSpace, addr: &RingAddr) -> Result<Self> {
+    /// The ring that a command describes, after a check that all of it can be reached. What the device keeps of it is
+    /// charged to `budget`.
+    pub(crate) fn new(budget: &Budget, space: &DmaSpace, addr: &RingAddr) -> Result<Self> {
         require(addr.reserved == [0; 6] && PAGE_SHIFT_RANGE.contains(&addr.page_shift))?;
         let layout = RingLayout::new(addr.slots, addr.slot_shift).ok_or(Errno::INVAL)?;
         let list = PageList {
@@ -45,14 +90,9 @@ impl RingMem {
             page_shift: addr.page_shift,
             depth: PageListDepth::Flat,
         };
-        let pages = PageMap::read(space, list, 0, u64::from(layout.size()))?;
-        pages.reach(space, true)?;
-        let mut cursor = Cursor::default();
-        let starts = (0..layout.size().div_ceil(PAGE))
-            .map(|number| pages.find(u64::from(number * PAGE), &mut cursor).0)
-            .collect();
+        let pages = Pages::read(budget, space, &list, layout.size())?;
         Ok(Self {
-            place: Place::Pages { map: pages, starts },
+            place: Place::Own(pages),
             layout,
         })
     }
@@ -69,7 +109,7 @@ impl RingMem {
     /// The virtqueue that it is, unless it is an own ring.
     pub(crate) fn as_virtqueue(&self) -> Option<&VirtqueueMem> {
         match &self.place {
-            Place::Pages { .. } => None,
+            Place::Own(_) => None,
             Place::Virtqueue(queue) => Some(queue),
         }
     }
@@ -110,14 +150,11 @@ impl<'a> RingView<'a> {
     #[inline]
     pub(crate) fn new(ring: &'a RingMem, view: &'a DmaView) -> Self {
         let (whole, lost) = match &ring.place {
-            Place::Pages { map, .. } => {
-                let size = ring.layout.size();
-                let (iova, len) = map.find(0, &mut Cursor::default());
-                let whole = (len >= u64::from(size))
-                    .then(|| view.slice_mut(iova, size as usize).ok())
-                    .flatten();
-                (whole, false)
+            Place::Own(Pages::Together(first)) => {
+                let size = ring.layout.size() as usize;
+                (view.slice_mut(*first, size).ok(), false)
             }
+            Place::Own(Pages::Apart { .. }) => (None, false),
             Place::Virtqueue(queue) => (None, queue.is_gone()),
         };
         Self {
@@ -146,8 +183,8 @@ impl<'a> RingView<'a> {
         let done = match &self.whole {
             Some(whole) => access(whole, offset as usize),
             None => match &self.ring.place {
-                Place::Pages { starts, .. } => self
-                    .page(starts, offset / PAGE, recent)
+                Place::Own(pages) => self
+                    .page(pages, offset / PAGE, recent)
                     .and_then(|page| access(&page, (offset % PAGE) as usize)),
                 Place::Virtqueue(queue) => match queue.find(&self.ring.layout, offset) {
                     Some(iova) if !self.lost.get() => self
@@ -169,24 +206,24 @@ impl<'a> RingView<'a> {
     #[inline(always)]
     fn page(
         &self,
-        starts: &[u64],
+        pages: &Pages,
         number: u32,
         recent: &Recent<'a>,
     ) -> std::result::Result<DmaSliceMut<'a>, DmaError> {
         match recent.get() {
             Some((found, page)) if found == number => Ok(page),
-            _ => self.find_page(starts, number, recent),
+            _ => self.find_page(pages, number, recent),
         }
     }
 
     #[inline(never)]
     fn find_page(
         &self,
-        starts: &[u64],
+        pages: &Pages,
         number: u32,
         recent: &Recent<'a>,
     ) -> std::result::Result<DmaSliceMut<'a>, DmaError> {
-        let iova = *starts.get(number as usize).ok_or(DmaError::OutOfBounds)?;
+        let iova = pages.find(number * PAGE).ok_or(DmaError::OutOfBounds)?;
         let page = self.view.slice_mut(iova, PAGE as usize)?;
         recent.set(Some((number, page)));
         Ok(page)
@@ -197,7 +234,7 @@ impl<'a> RingView<'a> {
     #[inline]
     pub(crate) fn read_wqe(&self, slot: u16, wqe: &mut [u8]) -> usize {
         match &self.ring.place {
-            Place::Pages { .. } => {
+            Place::Own(_) => {
                 self.read(self.ring.layout.slot(slot), wqe);
                 wqe.len()
             }

@@ -10,12 +10,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
 use std::sync::Arc;
 
+use budget::{Budget, Charge};
 use parking_lot::Mutex;
 use virtio_rdma_abi::ib::{AccessFlags, MwType};
 
 use super::mr::{number_of, random_variants, KeyResult, VARIANT_BITS};
 use super::region::{drain, writes_need_local_write};
 use super::{KeyFault, Mr, Region};
+use crate::config::BOOKKEEPING;
 use crate::error::{Errno, Result};
 use crate::pd::PdUse;
 use crate::table::Table;
@@ -38,6 +40,7 @@ pub(crate) struct Window {
     pd: PdUse,
     mw_type: MwType,
     state: Mutex<State>,
+    _charge: Charge,
 }
 
 #[derive(Debug)]
@@ -104,12 +107,15 @@ pub(crate) struct WindowTable {
     first: u32,
     /// Next variant of each number's first key.
     variants: Box<[AtomicU8]>,
+    /// What the device may allocate.
+    budget: Budget,
 }
 
 impl WindowTable {
     /// An empty table for the numbers in `numbers`.
-    pub(super) fn new(numbers: Range<u32>) -> Self {
+    pub(super) fn new(budget: &Budget, numbers: Range<u32>) -> Self {
         Self {
+            budget: budget.clone(),
             first: numbers.start,
             variants: random_variants(numbers.clone()),
             table: Table::new(numbers),
@@ -124,6 +130,9 @@ impl WindowTable {
 
     /// Makes a new window, which is not bound, and returns its number and key.
     pub(crate) fn insert(&self, pd: PdUse, mw_type: MwType) -> Result<(u32, u32)> {
+        // With what it is bound to.
+        let bound = size_of::<Region>() + BOOKKEEPING;
+        let charge = self.budget.charge_object::<Window>(bound)?;
         let reserved = self.table.reserve().ok_or(Errno::NOMEM)?;
         let number = reserved.number();
         let variant = self.variant(number).fetch_add(1, Ordering::Relaxed);
@@ -133,6 +142,7 @@ impl WindowTable {
             pd,
             mw_type,
             state: Mutex::new(State { key, bound: None }),
+            _charge: charge,
         }));
         Ok((number, key))
     }

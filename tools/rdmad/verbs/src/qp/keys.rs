@@ -81,7 +81,8 @@ impl SendTurn<'_> {
 
     fn with_pages(&self, reg: &RegPages) -> Result<Registration> {
         require(MR_PAGE_SHIFTS.contains(&reg.page_shift) && reg.reserved == [0; 4])?;
-        require(reg.npages <= self.device.mrs.max_fast_pages(reg.base.mrn)?)?;
+        let (max_pages, maps) = self.device.mrs.fast_limits(reg.base.mrn)?;
+        require(reg.npages <= max_pages)?;
         let list = PageList {
             iova: reg.pages,
             npages: reg.npages,
@@ -93,7 +94,7 @@ impl SendTurn<'_> {
         let offset = self
             .device
             .check_range(&list, reg.iova, reg.iova, reg.length)?;
-        let pages = PageMap::read(&self.device.space, list, offset, reg.length)?;
+        let pages = PageMap::read(&maps, &self.device.space, list, offset, reg.length)?;
         let mapped = Mapped {
             base: reg.iova,
             pages: Arc::new(pages),

@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 
+use budget::{Budget, Charge, List};
 use parking_lot::{Mutex, MutexGuard};
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
@@ -25,12 +26,15 @@ use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcStatus, PORT};
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::wire::Wire;
 
+use crate::config::BOOKKEEPING;
 use crate::cq::Cq;
+use crate::error::Result;
 use crate::event::Source;
 use crate::fabric::Exclusive;
 use crate::memory::{number_of, Binding, KeyFault, Reached, RingMem, VirtqueueMem};
 use crate::pd::PdUse;
 use crate::srq::Srq;
+use crate::wqe::{max_rq_wqe, max_sq_wqe, Snapshots};
 use crate::Device;
 
 pub(crate) use recv::{Peer, RecvSide, RecvTurn};
@@ -82,6 +86,7 @@ pub(crate) struct Qp {
     windows: Mutex<BTreeSet<u32>>,
     send: Mutex<SendSide>,
     recv: Mutex<RecvSide>,
+    _charge: Charge,
 }
 
 /// State of a QP that is no more: nothing of its may be touched.
@@ -118,14 +123,21 @@ pub(crate) struct QpInit {
 }
 
 impl Qp {
-    /// A QP in RESET.
-    pub(crate) fn new(number: u32, init: QpInit) -> Self {
+    /// A QP in RESET. It is charged to `budget`.
+    pub(crate) fn new(budget: &Budget, number: u32, init: QpInit) -> Result<Self> {
+        let charge = budget.charge_object::<Self>(BOOKKEEPING)?;
+        let snapshots = Snapshots::one(budget, max_sq_wqe(&init.cap))?;
+        let received = match &init.srq {
+            Some(srq) => srq.max_wqe(),
+            None => max_rq_wqe(&init.cap),
+        };
+        let buffer = List::filled(budget, received, 0)?;
         init.send_cq.users.attach(number);
         init.recv_cq.users.attach(number);
         if let Some(srq) = &init.srq {
             srq.users.attach(number);
         }
-        Self {
+        Ok(Self {
             number,
             doorbell_page: init.doorbell_page,
             qp_type: init.qp_type,
@@ -144,12 +156,13 @@ impl Qp {
             serving: Exclusive::default(),
             summary: Summary::default(),
             windows: Mutex::default(),
-            send: Mutex::new(SendSide::new(init.sq.layout())),
-            recv: Mutex::new(RecvSide::new(init.rq.as_ref().map(RingMem::layout))),
+            send: Mutex::new(SendSide::new(init.sq.layout(), snapshots)),
+            recv: Mutex::new(RecvSide::new(init.rq.as_ref().map(RingMem::layout), buffer)),
             sq: init.sq,
             rq: init.rq,
             srq: init.srq,
-        }
+            _charge: charge,
+        })
     }
 
     /// Current state, or `None` when it is destroyed.
@@ -189,14 +202,23 @@ impl Qp {
     }
 
     /// Invalidates a key on behalf of its work or its peer's.
-    pub(crate) fn invalidate(&self, device: &Device, key: u32) -> Result<(), KeyFault> {
+    pub(crate) fn invalidate(
+        &self,
+        device: &Device,
+        key: u32,
+    ) -> std::result::Result<(), KeyFault> {
         device.mrs.invalidate(key, self.reached())?;
         self.forget_window(number_of(key));
         Ok(())
     }
 
     /// Binds a window on behalf of its work to a part of the MR that `lkey` names.
-    fn bind(&self, device: &Device, lkey: u32, wanted: &Binding) -> Result<(), KeyFault> {
+    fn bind(
+        &self,
+        device: &Device,
+        lkey: u32,
+        wanted: &Binding,
+    ) -> std::result::Result<(), KeyFault> {
         if let Some(number) = device.mrs.bind(self.reached(), lkey, wanted)? {
             self.windows.lock().insert(number);
         }

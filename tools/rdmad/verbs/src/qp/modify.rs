@@ -4,7 +4,8 @@
 
 use std::sync::atomic::Ordering;
 
-use roce::{ud, Connection};
+use budget::Charge;
+use roce::{rc, ud, Connection};
 use virtio_rdma_abi::config::F_RATE_LIMIT;
 use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, PORT};
 use virtio_rdma_abi::qp::QpAttr;
@@ -14,7 +15,18 @@ use super::{attr, state, Qp, RecvSide, RecvTurn, Requester, Responder, SendSide,
 use crate::config::MAX_BURST;
 use crate::direct::Route;
 use crate::error::{require, Errno, Result};
+use crate::wqe::Received;
 use crate::Device;
+
+/// What a connection consists of from a MODIFY_QP on.
+struct Connected {
+    connection: Connection,
+    route: Option<Route>,
+    /// A new one, if the QP starts to send.
+    requester: Option<Requester>,
+    /// For a responder that starts.
+    answers: Option<Charge>,
+}
 
 impl Qp {
     /// Executes MODIFY_QP: all of it or, on an error, nothing.
@@ -48,14 +60,15 @@ impl Qp {
                 Some(connection) if !mask.contains(QpAttrMask::AV) => Some(connection.clone()),
                 _ => Some(attr::connection(device, self.number, &attributes)?),
             };
+            let step = (current, next);
+            let connected = connection
+                .map(|connection| self.prepare(device, &mut send, connection, &attributes, step))
+                .transpose()?;
             if current == QpState::Sqe {
                 self.leave_sqe(device, &mut send);
             }
-            let step = (current, next);
-            match connection {
-                Some(connection) => {
-                    self.connect(device, &mut send, &mut recv, &connection, &attributes, step);
-                }
+            match connected {
+                Some(connected) => self.connect(&mut send, &mut recv, connected, &attributes, next),
                 None => self.open(device, &mut send, &mut recv, &attributes, step),
             }
             if next == QpState::Sqd {
@@ -130,57 +143,85 @@ impl Qp {
         })
     }
 
-    /// Brings the connection in line with new attributes.
-    fn connect(
+    /// Gets what a connection needs for new attributes. On an error nothing has changed but that there may be more room
+    /// than is needed.
+    fn prepare(
         &self,
         device: &Device,
         send: &mut SendSide,
-        recv: &mut RecvSide,
-        connection: &Connection,
+        connection: Connection,
         attr: &QpAttr,
         (current, next): (QpState, QpState),
+    ) -> Result<Connected> {
+        let budget = device.budget();
+        let answers = match (self.qp_type, next) {
+            (QpType::Rc, QpState::Rtr) => {
+                let limit = device.config().limits.max_rd_atomic;
+                let bytes = rc::Responder::<Received>::queues(limit);
+                Some(budget.charge(bytes as u64)?)
+            }
+            _ => None,
+        };
+        let sq_psn = match (current, next, &send.requester) {
+            (QpState::Rtr, QpState::Rts, _) => Some(attr.sq_psn),
+            // The old one ended with the work request that failed.
+            (QpState::Sqe, QpState::Rts, Some(old)) => Some(old.next_psn().value()),
+            _ => None,
+        };
+        let mut requester = sq_psn.map(|sq_psn| {
+            let attr = QpAttr { sq_psn, ..*attr };
+            Requester::new(self.qp_type, connection.clone(), &attr)
+        });
+        let route = Route::find(device, self.number, &connection);
+        if route.is_none() {
+            let mut old = send.requester.take();
+            let packets = requester.as_mut().or(old.as_mut());
+            let room = packets.map(|packets| send.make_room(budget, packets));
+            send.requester = old;
+            room.transpose()?;
+        }
+        Ok(Connected {
+            connection,
+            route,
+            requester,
+            answers,
+        })
+    }
+
+    /// Brings the connection in line with new attributes.
+    fn connect(
+        &self,
+        send: &mut SendSide,
+        recv: &mut RecvSide,
+        connected: Connected,
+        attr: &QpAttr,
+        next: QpState,
     ) {
+        let Connected {
+            connection,
+            route,
+            requester,
+            answers,
+        } = connected;
         if next == QpState::Rtr {
             let responder = Responder::connected(self.qp_type, connection.clone(), attr);
-            recv.start(self, responder);
+            recv.start(responder, answers);
         } else if let Some(responder) = &mut recv.responder {
             responder.update(attr, connection.path);
         }
-        recv.set_peer(connection);
-        match (current, next) {
-            (QpState::Rtr, QpState::Rts) => {
-                let depth = send.start(self);
-                let requester =
-                    Requester::new(self.qp_type, connection.clone(), attr, depth.into());
-                send.requester = Some(requester);
+        recv.set_peer(&connection);
+        match (requester, &mut send.requester) {
+            (Some(new), _) => {
+                send.requester = Some(new);
                 recv.set_established();
             }
-            (QpState::Sqe, QpState::Rts) => {
-                if let Some(requester) = &mut send.requester {
-                    // The old one ended with the work request that failed.
-                    let resumed = QpAttr {
-                        sq_psn: requester.next_psn().value(),
-                        ..*attr
-                    };
-                    let depth = send.start(self);
-                    send.requester = Some(Requester::new(
-                        self.qp_type,
-                        connection.clone(),
-                        &resumed,
-                        depth.into(),
-                    ));
-                }
-            }
-            _ => {
-                if let Some(requester) = &mut send.requester {
-                    requester.update(attr, connection.path);
-                }
-            }
+            (None, Some(requester)) => requester.update(attr, connection.path),
+            (None, None) => {}
         }
-        send.connection = Some(connection.clone());
-        send.route = Route::find(device, self.number, connection);
         self.summary
-            .set_connection(connection.dest_qpn, send.route.is_some());
+            .set_connection(connection.dest_qpn, route.is_some());
+        send.connection = Some(connection);
+        send.route = route;
     }
 
     /// Has a QP of datagrams, or one that is not connected yet, take new attributes over.
@@ -194,9 +235,8 @@ impl Qp {
     ) {
         recv.qkey = attr.qkey;
         match step {
-            (_, QpState::Rtr) => recv.start(self, Responder::Ud(ud::Receiver::default())),
+            (_, QpState::Rtr) => recv.start(Responder::Ud(ud::Receiver::default()), None),
             (QpState::Rtr, QpState::Rts) => {
-                send.start(self);
                 let mtu = device.config().path_mtu();
                 send.sender = Some(ud::Sender::new(self.number, attr.sq_psn, mtu));
             }

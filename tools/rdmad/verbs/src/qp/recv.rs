@@ -4,6 +4,7 @@
 
 use std::sync::atomic::{fence, Ordering};
 
+use budget::{Charge, List};
 use dma::DmaView;
 use roce::env::BadReceive;
 use roce::net::Addresses;
@@ -21,7 +22,7 @@ use crate::cq::Completions;
 use crate::gid::vlan_of;
 use crate::memory::{Fault, KeyFault, Keys, Memory, Message, Reached, RingMem, RingView};
 use crate::srq::Srq;
-use crate::wqe::{fetch_flushed, fetch_recv, max_rq_wqe, BadRecv, Received};
+use crate::wqe::{fetch_flushed, fetch_recv, BadRecv, Received};
 use crate::Device;
 
 /// What the lock of the receive half protects.
@@ -31,12 +32,14 @@ pub(crate) struct RecvSide {
     queue: Option<DeviceQueue>,
     /// From RTR on.
     pub(crate) responder: Option<Responder>,
+    /// For the answers that a responder has yet to send.
+    answers: Option<Charge>,
     /// The peer that the QP is connected to, from RTR on.
     peer: Option<Peer>,
     /// What datagrams for this QP carry.
     pub(crate) qkey: u32,
     /// The receive WQE being executed; there is never more than one.
-    buffer: Box<[u8]>,
+    buffer: List<u8>,
     /// Its work request, if its message comes without packets, or if it is left over from one that did not fit or did not
     /// come to its end.
     pub(crate) incoming: Option<RecvWr<Received>>,
@@ -71,13 +74,14 @@ impl Peer {
 }
 
 impl RecvSide {
-    pub(super) fn new(layout: Option<RingLayout>) -> Self {
+    pub(super) fn new(layout: Option<RingLayout>, buffer: List<u8>) -> Self {
         Self {
             queue: layout.map(DeviceQueue::new),
             responder: None,
+            answers: None,
             peer: None,
             qkey: 0,
-            buffer: Box::default(),
+            buffer,
             incoming: None,
             broken: false,
             established: false,
@@ -85,14 +89,10 @@ impl RecvSide {
         }
     }
 
-    /// Starts to receive.
-    pub(super) fn start(&mut self, qp: &Qp, responder: Responder) {
-        let size = match &qp.srq {
-            Some(srq) => srq.max_wqe(),
-            None => max_rq_wqe(&qp.cap),
-        };
-        self.buffer = vec![0; size].into();
+    /// Starts to receive. `answers` is charged for what the responder keeps of its peer's requests, if it does.
+    pub(super) fn start(&mut self, responder: Responder, answers: Option<Charge>) {
         self.responder = Some(responder);
+        self.answers = answers;
         self.established = false;
     }
 
@@ -109,6 +109,7 @@ impl RecvSide {
     /// Forgets all work and the connection.
     pub(super) fn stop(&mut self) {
         self.responder = None;
+        self.answers = None;
         self.peer = None;
         self.incoming = None;
         self.broken = false;

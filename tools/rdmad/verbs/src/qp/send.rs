@@ -5,6 +5,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use budget::Exhausted;
 use dma::DmaView;
 use roce::work::SendWr;
 use roce::{ud, Connection, Path};
@@ -25,8 +26,8 @@ use crate::gid::vlan_of;
 use crate::memory::{Keys, Memory, Message, RingView};
 use crate::turn::Budget;
 use crate::wqe::{
-    completion_opcode, fetch_flushed, fetch_send, max_message, max_sq_wqe, Data, Fetched, Posted,
-    SendRules, Snapshots,
+    completion_opcode, fetch_flushed, fetch_send, max_message, Data, Fetched, Posted, SendRules,
+    Snapshots,
 };
 use crate::Device;
 
@@ -67,11 +68,11 @@ pub(crate) struct SendSide {
 }
 
 impl SendSide {
-    pub(super) fn new(layout: RingLayout) -> Self {
+    pub(super) fn new(layout: RingLayout, snapshots: Snapshots) -> Self {
         Self {
             attr: QpAttr::ZERO,
             queue: DeviceQueue::new(layout),
-            snapshots: Snapshots::default(),
+            snapshots,
             requester: None,
             sender: None,
             held: None,
@@ -87,17 +88,21 @@ impl SendSide {
         }
     }
 
-    /// Starts to send: makes room for the work requests that are executed at a time. Returns their number.
-    pub(super) fn start(&mut self, qp: &Qp) -> u16 {
+    /// Makes room for the work requests that `requester` has on the wire at a time. Without packets there is one at a time.
+    pub(super) fn make_room(
+        &mut self,
+        budget: &budget::Budget,
+        requester: &mut Requester,
+    ) -> Result<(), Exhausted> {
         // A ring has at most 32,768 slots.
         let depth = DEPTH.min(u16::try_from(self.queue.layout().slots()).unwrap_or(DEPTH));
-        self.snapshots = Snapshots::new(depth, max_sq_wqe(&qp.cap));
-        depth
+        self.snapshots.make_room(budget, depth)?;
+        requester.make_room(budget, depth.into())
     }
 
     /// Forgets all work and the connection.
     pub(super) fn stop(&mut self) {
-        self.snapshots = Snapshots::default();
+        self.snapshots.clear();
         self.requester = None;
         self.sender = None;
         self.held = None;

@@ -4,6 +4,7 @@
 
 use std::time::Instant;
 
+use budget::{Budget, Exhausted};
 use roce::env::{RequesterEnv, ResponderEnv};
 use roce::work::{AccessFlags, RecvWr, SendWr};
 use roce::{rc, uc, ud, Connection, Packet, Path, Pause, Psn, QpError, Sent};
@@ -21,16 +22,19 @@ pub(crate) enum Requester {
 }
 
 impl Requester {
-    /// A requester for up to `depth` work requests at a time, of an unreliable connection or else of a reliable one.
-    pub(super) fn new(
-        qp_type: QpType,
-        connection: Connection,
-        attr: &QpAttr,
-        depth: usize,
-    ) -> Self {
+    /// A requester of an unreliable connection or else of a reliable one.
+    pub(super) fn new(qp_type: QpType, connection: Connection, attr: &QpAttr) -> Self {
         match qp_type {
-            QpType::Uc => Self::Uc(uc::Requester::new(connection, attr.sq_psn, depth)),
-            _ => Self::Rc(rc::Requester::new(connection, attr::requester(attr), depth)),
+            QpType::Uc => Self::Uc(uc::Requester::new(connection, attr.sq_psn)),
+            _ => Self::Rc(rc::Requester::new(connection, attr::requester(attr))),
+        }
+    }
+
+    /// Makes room for `depth` work requests at a time, charged to `budget`.
+    pub(super) fn make_room(&mut self, budget: &Budget, depth: usize) -> Result<(), Exhausted> {
+        match self {
+            Self::Rc(requester) => requester.make_room(budget, depth),
+            Self::Uc(requester) => requester.make_room(budget, depth),
         }
     }
 

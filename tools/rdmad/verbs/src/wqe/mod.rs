@@ -4,6 +4,7 @@
 
 mod send;
 
+use budget::{Budget, Exhausted, List, Queue};
 use roce::work::RecvWr;
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::wire::Wire;
@@ -28,34 +29,68 @@ pub(crate) fn max_rq_wqe(cap: &QpCap) -> usize {
 }
 
 /// Private copies of the WQEs that are being executed, so that their owner can't change them any more.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Snapshots {
-    bytes: Box<[u8]>,
+    bytes: List<u8>,
     stride: usize,
-    free: Vec<u16>,
+    /// What was given back last is taken first.
+    free: Queue<u16>,
     /// The WQE that no other is taken behind.
     last: Option<u16>,
 }
 
 impl Snapshots {
-    /// Room for `count` WQEs of `stride` bytes.
-    pub(crate) fn new(count: u16, stride: usize) -> Self {
-        Self {
-            bytes: vec![0; usize::from(count) * stride].into(),
+    /// Room for one WQE of `stride` bytes.
+    pub(crate) fn one(budget: &Budget, stride: usize) -> Result<Self, Exhausted> {
+        let mut one = Self {
+            bytes: List::filled(budget, stride, 0)?,
             stride,
-            free: (0..count).rev().collect(),
+            free: Queue::new(budget, 1)?,
             last: None,
+        };
+        one.clear();
+        Ok(one)
+    }
+
+    /// Makes room for `count` WQEs, the copies that there are among them.
+    pub(crate) fn make_room(&mut self, budget: &Budget, count: u16) -> Result<(), Exhausted> {
+        let before = self.count();
+        if count <= before {
+            return Ok(());
         }
+        let mut bytes = List::filled(budget, usize::from(count) * self.stride, 0)?;
+        self.free.make_room(budget, count.into())?;
+        bytes[..self.bytes.len()].copy_from_slice(&self.bytes);
+        self.bytes = bytes;
+        (before..count)
+            .rev()
+            .for_each(|index| self.give_back(index));
+        Ok(())
+    }
+
+    /// Forgets all copies and keeps room for one WQE.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.fit(self.stride);
+        self.free.drain().for_each(drop);
+        self.last = None;
+        self.give_back(0);
+    }
+
+    /// How many WQEs there is room for, those that are being executed included.
+    fn count(&self) -> u16 {
+        // At most `make_room`'s.
+        (self.bytes.len() / self.stride) as u16
     }
 
     /// Takes room for one WQE, if there is any.
     fn take(&mut self) -> Option<u16> {
-        self.free.pop()
+        self.free.pop_back()
     }
 
     /// Gives the room of a completed WQE back.
     pub(crate) fn give_back(&mut self, index: u16) {
-        self.free.push(index);
+        let back = self.free.push_back(index);
+        debug_assert!(back.is_ok(), "more were given back than taken");
         if self.last == Some(index) {
             self.last = None;
         }

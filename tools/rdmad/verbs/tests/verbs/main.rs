@@ -7,6 +7,7 @@ mod harness;
 mod arming;
 mod asynchronous;
 mod at_once;
+mod budget;
 mod commands;
 mod data;
 mod draining;

@@ -87,7 +87,7 @@ impl<L> Requester<L> {
         let psn = next.transport.bth.psn;
         let size = frame_size(path, &next.transport, length);
         let mut frame = env.frame(size)?;
-        let pending = &mut self.queue[self.cursor];
+        let pending = self.queue.get_mut(self.cursor)?;
         let built = build(
             &mut frame,
             path,

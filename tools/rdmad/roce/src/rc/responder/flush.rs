@@ -11,7 +11,7 @@ use super::{Refusal, Responder, INVALID};
 
 /// Answers to FLUSHes that wait to be sent at most. Peers need not limit how many they have outstanding; one beyond that is
 /// asked for again.
-const WAITING: usize = 64;
+pub(super) const WAITING: usize = 64;
 
 impl<R> Responder<R> {
     /// Executes a FLUSH and queues its answer.

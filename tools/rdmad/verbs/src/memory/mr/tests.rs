@@ -3,8 +3,7 @@
 //! What keys open, and what they do not.
 
 use super::*;
-use crate::memory::Keys;
-use crate::pd::Pd;
+use crate::memory::{unlimited, Keys};
 
 /// Work at a QP in this PD.
 fn at(pdn: u32) -> Reached {
@@ -12,21 +11,15 @@ fn at(pdn: u32) -> Reached {
 }
 
 fn all_memory(table: &MrTable, pdn: u32, access: AccessFlags) -> (u32, u32) {
-    let charge = table.reserve_pages(0).unwrap();
+    let charge = table.charge(0).unwrap();
     table
-        .insert(
-            PdUse::new(Arc::new(Pd::new(pdn))),
-            access,
-            0,
-            PageMap::identity(),
-            charge,
-        )
+        .insert(PdUse::alone(pdn), access, 0, PageMap::everything(), charge)
         .unwrap()
 }
 
 #[test]
 fn a_key_opens_one_mr_only() {
-    let table = MrTable::new(1, 1, 10);
+    let table = MrTable::new(&unlimited(), 1, 1, 10);
     let (number, key) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
     assert!(Keys::new(&table)
         .check(key, 7, 0x1000, 8, AccessFlags::LOCAL_WRITE)
@@ -68,7 +61,7 @@ fn a_key_opens_one_mr_only() {
     assert!(Keys::new(&table)
         .region(key, 7, 0x1000, 8, AccessFlags::NONE)
         .is_err());
-    table.release(number, &mr);
+    table.release(number, mr);
     let (again, other) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
     assert_eq!(again, number);
     assert_ne!(other, key);
@@ -82,29 +75,29 @@ fn a_key_opens_one_mr_only() {
 
 #[test]
 fn pages_are_counted() {
-    let table = MrTable::new(4, 1, 10);
-    let charge = table.reserve_pages(8).unwrap();
-    assert_eq!(table.reserve_pages(3).err(), Some(Errno::NOMEM));
+    let table = MrTable::new(&unlimited(), 4, 1, 10);
+    let charge = table.charge(8).unwrap();
+    assert_eq!(table.charge(3).err(), Some(Errno::NOMEM));
     let (number, _) = table
         .insert(
-            PdUse::new(Arc::new(Pd::new(1))),
+            PdUse::alone(1),
             AccessFlags::NONE,
             0,
-            PageMap::identity(),
+            PageMap::everything(),
             charge,
         )
         .unwrap();
-    assert_eq!(table.reserve_pages(u64::MAX).err(), Some(Errno::NOMEM));
-    drop(table.reserve_pages(2).unwrap());
+    assert_eq!(table.charge(u64::MAX).err(), Some(Errno::NOMEM));
+    drop(table.charge(2).unwrap());
     let mr = table.remove(number).unwrap();
-    table.release(number, &mr);
-    assert!(table.reserve_pages(10).is_ok());
+    table.release(number, mr);
+    assert!(table.charge(10).is_ok());
 }
 
 fn fast(table: &MrTable, pdn: u32) -> (u32, u32) {
-    let charge = table.reserve_pages(4).unwrap();
-    let pd = PdUse::new(Arc::new(Pd::new(pdn)));
-    table.insert_fast(pd, 4, charge).unwrap()
+    let charge = table.charge(4).unwrap();
+    let pd = PdUse::alone(pdn);
+    table.insert_fast(pd, 4, 1, charge).unwrap()
 }
 
 fn registration(number: u32, key: u32) -> Registration {
@@ -114,14 +107,14 @@ fn registration(number: u32, key: u32) -> Registration {
         access: AccessFlags::LOCAL_WRITE,
         pages: Some(Mapped {
             base: 0,
-            pages: Arc::new(PageMap::identity()),
+            pages: Arc::new(PageMap::everything()),
         }),
     }
 }
 
 #[test]
 fn fast_registration_and_invalidation() {
-    let table = MrTable::new(4, 1, 100);
+    let table = MrTable::new(&unlimited(), 4, 1, 100);
     let (number, key) = fast(&table, 7);
     let opens = |key| {
         Keys::new(&table)
@@ -161,11 +154,14 @@ fn fast_registration_and_invalidation() {
 
 #[test]
 fn only_mrs_made_for_it_are_registered_or_invalidated() {
-    let table = MrTable::new(4, 1, 100);
+    let table = MrTable::new(&unlimited(), 4, 1, 100);
     let (number, key) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
     assert_eq!(table.invalidate(key, at(7)), Err(KeyFault));
     assert_eq!(table.register(7, registration(number, key)), Err(KeyFault));
-    assert_eq!(table.max_fast_pages(number), Err(Errno::INVAL));
+    assert_eq!(
+        table.fast_limits(number).map(|(most, _)| most),
+        Err(Errno::INVAL)
+    );
     assert!(Keys::new(&table)
         .check(key, 7, 0, 8, AccessFlags::NONE)
         .is_ok());
@@ -173,11 +169,11 @@ fn only_mrs_made_for_it_are_registered_or_invalidated() {
 
 #[test]
 fn mapped_pages_wait_for_the_registration() {
-    let table = MrTable::new(4, 1, 100);
+    let table = MrTable::new(&unlimited(), 4, 1, 100);
     let (number, key) = fast(&table, 7);
     let mapped = |base| Mapped {
         base,
-        pages: Arc::new(PageMap::identity()),
+        pages: Arc::new(PageMap::everything()),
     };
     let register = || {
         let from_map = Registration {
@@ -200,13 +196,13 @@ fn mapped_pages_wait_for_the_registration() {
     table.invalidate(key, at(7)).unwrap();
     register().unwrap();
     assert!(opens(0x1000));
-    assert_eq!(table.max_fast_pages(number), Ok(4));
+    assert_eq!(table.fast_limits(number).map(|(most, _)| most), Ok(4));
 }
 
 #[test]
 fn invalidation_waits_for_who_uses_the_memory() {
     use std::sync::atomic::AtomicBool;
-    let table = MrTable::new(4, 1, 100);
+    let table = MrTable::new(&unlimited(), 4, 1, 100);
     let (number, key) = fast(&table, 7);
     table.register(7, registration(number, key)).unwrap();
     let region = Keys::new(&table)

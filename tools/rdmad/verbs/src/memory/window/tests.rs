@@ -8,8 +8,7 @@ use std::sync::atomic::AtomicBool;
 use proptest::prelude::*;
 
 use super::*;
-use crate::memory::{Keys, MrTable, PageMap};
-use crate::pd::Pd;
+use crate::memory::{unlimited, Keys, MrTable, PageMap};
 
 const PDN: u32 = 7;
 /// The MR's address, and the length of those that have one.
@@ -19,7 +18,7 @@ const WRITE: AccessFlags = AccessFlags::REMOTE_WRITE;
 const READ: AccessFlags = AccessFlags::REMOTE_READ;
 
 fn pd(pdn: u32) -> PdUse {
-    PdUse::new(Arc::new(Pd::new(pdn)))
+    PdUse::alone(pdn)
 }
 
 fn at(qpn: u32) -> Reached {
@@ -27,13 +26,13 @@ fn at(qpn: u32) -> Reached {
 }
 
 fn table() -> MrTable {
-    MrTable::new(4, 4, 100)
+    MrTable::new(&unlimited(), 4, 4, 100)
 }
 
 fn mr(table: &MrTable, access: AccessFlags) -> (u32, u32) {
-    let charge = table.reserve_pages(0).unwrap();
+    let charge = table.charge(0).unwrap();
     table
-        .insert(pd(PDN), access, BASE, PageMap::identity(), charge)
+        .insert(pd(PDN), access, BASE, PageMap::everything(), charge)
         .unwrap()
 }
 
@@ -252,7 +251,7 @@ fn an_mr_with_windows_stays() {
     let mr = table.remove(number).unwrap();
     let again = table.bind(at(1), lkey, &binding(next(key)));
     assert_eq!(again, Err(KeyFault), "the MR is gone");
-    table.release(number, &mr);
+    table.release(number, mr);
     assert_eq!(table.remove(number).err(), Some(Errno::INVAL));
     let window = table.windows().remove(mwn).unwrap();
     assert_eq!(table.windows().release(&window), None);
@@ -260,7 +259,7 @@ fn an_mr_with_windows_stays() {
 
 #[test]
 fn a_window_that_is_gone_is_unbound_and_its_key_does_not_return() {
-    let table = MrTable::new(4, 1, 100);
+    let table = MrTable::new(&unlimited(), 4, 1, 100);
     let (number, lkey) = mr(&table, RIGHTS_OF_MR);
     let (mwn, key) = window(&table, MwType::Two);
     assert_eq!(
@@ -398,7 +397,7 @@ proptest! {
                     let gone = table.remove(number);
                     prop_assert_eq!(gone.is_ok(), !windows.values().any(uses));
                     if let Ok(gone) = gone {
-                        table.release(number, &gone);
+                        table.release(number, gone);
                         mrs[n] = mr(&table, RIGHTS_OF_MR);
                     }
                 }

@@ -120,6 +120,10 @@ impl FramePort for Port {
         self.pool.take(len)
     }
 
+    fn memory(&self) -> usize {
+        self.pool.memory()
+    }
+
     fn send(&self, frame: Frame) {
         if let Some(net) = self.net.upgrade() {
             net.deliver(frame);

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Limits on the memory that one client makes a process allocate.
+//!
+//! A [`Budget`] counts bytes up to a limit. A [`Charge`] is a part of it and goes back when dropped. [`List`] and
+//! [`Queue`] are a `Vec` and a `VecDeque` that hold the charge for their capacity, so none of their memory is
+//! uncounted. An object of another type holds a [`Charge`] as a field.
+//!
+//! Charging takes one atomic operation and no lock. It is meant for set-up, not for each message: a list or queue with
+//! room left charges nothing.
+
+#![forbid(unsafe_code)]
+
+mod list;
+mod queue;
+
+use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+pub use list::List;
+pub use queue::Queue;
+
+/// The budget, or the memory of the host, is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the memory budget is used up")]
+pub struct Exhausted;
+
+impl From<Exhausted> for rustix::io::Errno {
+    fn from(_: Exhausted) -> Self {
+        Self::NOMEM
+    }
+}
+
+/// A limit, and how much of it is used. Clones are the same budget.
+#[derive(Clone, Debug)]
+pub struct Budget(Arc<Account>);
+
+#[derive(Debug)]
+struct Account {
+    limit: u64,
+    used: AtomicU64,
+    /// What a part was cut out of.
+    _whole: Option<Charge>,
+}
+
+impl Budget {
+    /// A budget of `limit`.
+    pub fn new(limit: u64) -> Self {
+        Self::with(limit, None)
+    }
+
+    fn with(limit: u64, whole: Option<Charge>) -> Self {
+        Self(Arc::new(Account {
+            limit,
+            used: AtomicU64::new(0),
+            _whole: whole,
+        }))
+    }
+
+    /// Takes `amount`.
+    pub fn charge(&self, amount: u64) -> Result<Charge, Exhausted> {
+        let fits = |used: u64| {
+            used.checked_add(amount)
+                .filter(|used| *used <= self.0.limit)
+        };
+        self.0
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+            .map_err(|_| Exhausted)?;
+        let mut charge = self.nothing();
+        charge.amount = amount;
+        Ok(charge)
+    }
+
+    /// Takes nothing yet.
+    fn nothing(&self) -> Charge {
+        Charge {
+            account: self.0.clone(),
+            amount: 0,
+        }
+    }
+
+    /// Takes what an object of type `T` in an `Arc` occupies, and `more` for what belongs to it elsewhere.
+    pub fn charge_object<T>(&self, more: usize) -> Result<Charge, Exhausted> {
+        /// Counts of references.
+        const COUNTS: usize = 2 * size_of::<usize>();
+        self.charge((size_of::<T>() + COUNTS + more) as u64)
+    }
+
+    /// Cuts out a budget of its own: its `limit` is charged here until it and all its charges are gone.
+    pub fn part(&self, limit: u64) -> Result<Self, Exhausted> {
+        let whole = self.charge(limit)?;
+        Ok(Self::with(limit, Some(whole)))
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> u64 {
+        self.0.limit
+    }
+
+    /// How much is taken.
+    pub fn used(&self) -> u64 {
+        self.0.used.load(Ordering::Relaxed)
+    }
+}
+
+/// A part of a [`Budget`], which goes back when dropped.
+#[derive(Debug)]
+pub struct Charge {
+    account: Arc<Account>,
+    amount: u64,
+}
+
+impl Charge {
+    /// Takes more of the same budget, up to `amount` in all, or gives back what is beyond.
+    fn resize(&mut self, amount: u64) -> Result<(), Exhausted> {
+        match amount.checked_sub(self.amount) {
+            Some(more) => {
+                let more = Budget(self.account.clone()).charge(more)?;
+                self.amount += more.take();
+            }
+            None => {
+                let less = self.amount - amount;
+                self.account.used.fetch_sub(less, Ordering::Relaxed);
+                self.amount = amount;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the caller responsible for the amount, which it returns.
+    fn take(mut self) -> u64 {
+        mem::take(&mut self.amount)
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.account.used.fetch_sub(self.amount, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn up_to_the_limit() {
+        let budget = Budget::new(100);
+        let most = budget.charge(99).unwrap();
+        let last = budget.charge(1).unwrap();
+        assert_eq!(budget.charge(1).err(), Some(Exhausted));
+        assert_eq!(budget.charge(u64::MAX).err(), Some(Exhausted));
+        assert_eq!((budget.used(), budget.limit()), (100, 100));
+        drop(most);
+        assert_eq!(budget.used(), 1);
+        drop(last);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_part_lasts_as_long_as_its_charges() {
+        let budget = Budget::new(100);
+        let part = budget.part(60).unwrap();
+        assert_eq!(budget.part(41).err().map(|_| ()), Some(()));
+        let charge = part.charge(60).unwrap();
+        assert_eq!(part.charge(1).err(), Some(Exhausted));
+        assert_eq!((budget.used(), part.used()), (60, 60));
+        drop(part);
+        assert_eq!(budget.used(), 60);
+        drop(charge);
+        assert_eq!(budget.used(), 0);
+    }
+}

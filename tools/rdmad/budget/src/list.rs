@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A `Vec` whose capacity is charged.
+
+use std::ops::{Deref, DerefMut};
+
+use crate::{Budget, Charge, Exhausted};
+
+/// Items that a list has room for when it first grows: an object that is one piece needs two.
+const FIRST: usize = 4;
+
+/// A list of up to a number of items that is known when it is made.
+#[derive(Debug)]
+pub struct List<T> {
+    items: Vec<T>,
+    most: usize,
+    /// For the capacity of `items`.
+    charge: Charge,
+}
+
+impl<T> List<T> {
+    /// An empty list for at most `most` items. It takes no memory before the first [`push`](Self::push).
+    pub fn new(budget: &Budget, most: usize) -> Self {
+        Self {
+            items: Vec::new(),
+            most,
+            charge: budget.nothing(),
+        }
+    }
+
+    /// A list of `len` items, all of which are `item`.
+    pub fn filled(budget: &Budget, len: usize, item: T) -> Result<Self, Exhausted>
+    where
+        T: Clone,
+    {
+        let mut list = Self::new(budget, len);
+        if len > 0 {
+            list.grow(len)?;
+        }
+        list.items.resize(len, item);
+        Ok(list)
+    }
+
+    /// Appends an item. Fails too when there are as many as there may be.
+    pub fn push(&mut self, item: T) -> Result<(), Exhausted> {
+        if self.items.len() == self.items.capacity() {
+            let capacity = (2 * self.items.capacity()).max(FIRST).min(self.most);
+            self.grow(capacity)?;
+        }
+        self.items.push(item);
+        Ok(())
+    }
+
+    /// Removes all items behind the first `len` and gives back what is not used.
+    pub fn fit(&mut self, len: usize) {
+        self.items.truncate(len);
+        self.items.shrink_to_fit();
+        // Less than before.
+        let _ = self.charge.resize(bytes::<T>(self.items.capacity()));
+    }
+
+    /// Makes room for `capacity` items in all, which is more than there are.
+    fn grow(&mut self, capacity: usize) -> Result<(), Exhausted> {
+        let more = capacity.checked_sub(self.items.len());
+        let more = more.filter(|more| *more > 0).ok_or(Exhausted)?;
+        let before = self.items.capacity();
+        self.charge.resize(bytes::<T>(capacity))?;
+        let grown = self.items.try_reserve_exact(more);
+        // The allocator has the last word on the capacity.
+        let counted = self.charge.resize(bytes::<T>(self.items.capacity()));
+        if grown.is_err() || counted.is_err() {
+            self.items.shrink_to(before);
+            let _ = self.charge.resize(bytes::<T>(self.items.capacity()));
+            return Err(Exhausted);
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of so many items.
+pub(crate) fn bytes<T>(items: usize) -> u64 {
+    (items as u64).saturating_mul(size_of::<T>() as u64)
+}
+
+impl<T> Deref for List<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        &self.items
+    }
+}
+
+impl<T> DerefMut for List<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.items
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_capacity_is_charged() {
+        let budget = Budget::new(8 * 100);
+        let mut list = List::new(&budget, 1000);
+        assert_eq!(budget.used(), 0);
+        let mut pushed = 0;
+        while list.push(pushed).is_ok() {
+            pushed += 1u64;
+            assert!(8 * pushed <= budget.used() && budget.used() <= budget.limit());
+        }
+        assert_eq!((pushed, list.len()), (64, 64), "128 do not fit");
+        list.fit(10);
+        assert_eq!(budget.used(), 80);
+        assert_eq!(list[..], (0..10).collect::<Vec<_>>());
+        drop(list);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn no_more_than_was_said() {
+        let budget = Budget::new(u64::MAX);
+        let mut list = List::new(&budget, 5);
+        for n in 0..5u8 {
+            list.push(n).unwrap();
+        }
+        assert_eq!(budget.used(), 5, "not the next power of two");
+        assert!(list.push(5).is_err());
+        let bytes = List::filled(&budget, 3, 7u8).unwrap();
+        assert_eq!(bytes[..], [7; 3]);
+        assert!(List::filled(&budget, usize::MAX, 7u8).is_err());
+        assert_eq!(budget.used(), 8);
+        assert!(List::filled(&budget, 0, 7u8).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A `VecDeque` whose capacity is charged.
+
+use std::collections::VecDeque;
+use std::ops::Deref;
+
+use crate::list::bytes;
+use crate::{Budget, Charge, Exhausted};
+
+/// A queue that holds as many items as it was given room for.
+#[derive(Debug)]
+pub struct Queue<T> {
+    items: VecDeque<T>,
+    room: usize,
+    /// For the capacity of `items`; none before there is room.
+    charge: Option<Charge>,
+}
+
+impl<T> Queue<T> {
+    /// A queue that holds up to `room` items.
+    pub fn new(budget: &Budget, room: usize) -> Result<Self, Exhausted> {
+        let mut queue = Self::default();
+        queue.make_room(budget, room)?;
+        Ok(queue)
+    }
+
+    /// Has the queue hold up to `room` items, or more if it does already.
+    pub fn make_room(&mut self, budget: &Budget, room: usize) -> Result<(), Exhausted> {
+        if room <= self.room {
+            return Ok(());
+        }
+        let charge = budget.charge(bytes::<T>(room))?;
+        let more = room - self.items.len();
+        self.items.try_reserve_exact(more).map_err(|_| Exhausted)?;
+        self.charge = Some(charge);
+        self.room = room;
+        Ok(())
+    }
+
+    /// Whether it holds as many items as it may.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.items.len() >= self.room
+    }
+
+    /// Appends an item, or gives it back if there is no room.
+    #[inline]
+    pub fn push_back(&mut self, item: T) -> Result<(), T> {
+        if self.is_full() {
+            return Err(item);
+        }
+        self.items.push_back(item);
+        Ok(())
+    }
+
+    /// Takes the first item.
+    #[inline]
+    pub fn pop_front(&mut self) -> Option<T> {
+        self.items.pop_front()
+    }
+
+    /// Takes the last item.
+    #[inline]
+    pub fn pop_back(&mut self) -> Option<T> {
+        self.items.pop_back()
+    }
+
+    /// The item at `index`.
+    #[inline]
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
+        self.items.get_mut(index)
+    }
+
+    /// Takes all items.
+    pub fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
+        self.items.drain(..)
+    }
+}
+
+impl<T> Default for Queue<T> {
+    /// A queue without room.
+    fn default() -> Self {
+        Self {
+            items: VecDeque::new(),
+            room: 0,
+            charge: None,
+        }
+    }
+}
+
+impl<T> Deref for Queue<T> {
+    type Target = VecDeque<T>;
+
+    #[inline]
+    fn deref(&self) -> &VecDeque<T> {
+        &self.items
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_room_is_charged() {
+        let budget = Budget::new(80);
+        let mut queue = Queue::default();
+        assert_eq!(queue.push_back(1u64), Err(1));
+        assert!(queue.make_room(&budget, 11).is_err());
+        queue.make_room(&budget, 3).unwrap();
+        assert_eq!(budget.used(), 24);
+        for n in 0..3 {
+            queue.push_back(n).unwrap();
+        }
+        assert_eq!(queue.push_back(3), Err(3));
+        assert_eq!(queue.pop_front(), Some(0));
+        queue.make_room(&budget, 4).unwrap();
+        assert_eq!(budget.used(), 32);
+        assert_eq!(queue.drain().collect::<Vec<_>>(), [1, 2]);
+        drop(queue);
+        assert_eq!(budget.used(), 0);
+    }
+}

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What a driver can make the device allocate is limited, whatever it asks for, and comes back.
+
+use verbs::{Limits, PathPolicy};
+use virtio_rdma_abi::config::{F_MEM_WINDOWS, F_REG_PAGES};
+use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::ib::{AccessFlags, MwType, QpState, QpType, WcStatus, WrOpcode};
+use virtio_rdma_abi::ring::{RingAddr, RingLayout};
+use virtio_rdma_abi::wire::Wire;
+
+use crate::commands::ENOMEM;
+use crate::harness::*;
+
+const MEMORY: u64 = 40 << 20;
+/// The longest rings.
+const SLOTS: u32 = 32_768;
+const SLOT_SHIFT: u8 = 12;
+
+fn world(vms: usize, path: PathPolicy) -> World {
+    let limits = Limits {
+        memory: MEMORY,
+        ..Limits::default()
+    };
+    World::with_limits(vms, path, limits)
+}
+
+fn used(vm: &Vm) -> u64 {
+    let (used, limit) = vm.device.status().memory;
+    assert_eq!(limit, MEMORY);
+    assert!(used <= limit, "{used} of {limit} bytes");
+    used
+}
+
+/// The longest ring, over the same two pages again and again, so that each page of it is a piece of its own.
+fn long_ring(vm: &Vm) -> RingAddr {
+    let layout = RingLayout::new(SLOTS, SLOT_SHIFT).unwrap();
+    let npages = u64::from(layout.size()).div_ceil(4096);
+    let two = vm.alloc(3 * 4096);
+    let pages: Vec<u64> = (0..npages).map(|n| two + (n % 2) * 2 * 4096).collect();
+    RingAddr {
+        pages: vm.page_list(&pages),
+        npages: npages as u32,
+        slots: SLOTS,
+        page_shift: 12,
+        slot_shift: SLOT_SHIFT,
+        reserved: [0; 6],
+    }
+}
+
+/// A QP with such rings.
+fn long_qp(vm: &Vm, cqn: u32, ring: RingAddr) -> CmdCreateQpRings {
+    CmdCreateQpRings {
+        base: CmdCreateQp {
+            pdn: vm.pdn,
+            qp_type: QpType::Rc.value(),
+            max_send_wr: SLOTS,
+            max_send_sge: 32,
+            send_cqn: cqn,
+            max_recv_wr: SLOTS,
+            max_recv_sge: 32,
+            recv_cqn: cqn,
+            max_inline_data: 1024,
+            flags: CreateFlags::USER,
+            ..CmdCreateQp::ZERO
+        },
+        sq: ring,
+        rq: ring,
+        doorbell_page: qp::PAGE,
+        cookie: 1,
+    }
+}
+
+/// Makes as many objects as the budget allows. Returns their numbers.
+fn fill(mut make: impl FnMut() -> Result<u32, u8>) -> Vec<u32> {
+    let mut made = Vec::new();
+    loop {
+        match make() {
+            Ok(number) => made.push(number),
+            Err(errno) => {
+                assert_eq!(errno, ENOMEM, "after {} objects", made.len());
+                return made;
+            }
+        }
+    }
+}
+
+/// All that was left of a budget.
+struct Rest<'vm> {
+    vm: &'vm Vm,
+    mrs: Vec<u32>,
+    pds: Vec<u32>,
+}
+
+impl<'vm> Rest<'vm> {
+    /// Takes it, first in large pieces, then in small ones.
+    fn take(vm: &'vm Vm) -> Self {
+        let request = CmdCreateMr {
+            pdn: vm.pdn,
+            access_flags: AccessFlags::NONE,
+            max_num_sg: 512,
+        };
+        let rest = Self {
+            vm,
+            mrs: fill(|| vm.call(request).map(|rsp| rsp.mrn)),
+            pds: fill(|| vm.call(CmdCreatePd::ZERO).map(|rsp| rsp.pdn)),
+        };
+        assert!(used(vm) > MEMORY - 1024, "{} of {MEMORY} bytes", used(vm));
+        rest
+    }
+
+    fn give_back(self) {
+        for mrn in self.mrs {
+            self.vm.call(CmdDeregMr { mrn }).unwrap();
+        }
+        for pdn in self.pds {
+            self.vm.call(CmdDestroyPd { pdn }).unwrap();
+        }
+    }
+}
+
+/// The program that takes what it can get, in several VMs: each gets what its budget has, the others don't notice, and in
+/// the end all of it is back.
+#[test]
+fn a_driver_that_takes_all_it_can_get() {
+    let world = world(4, PathPolicy::Wire);
+    let greedy = &world.vms[2..];
+    let before: Vec<u64> = greedy.iter().map(used).collect();
+    let mut made = Vec::new();
+    for vm in greedy {
+        let cq = Cq::new(vm, 64);
+        let request = long_qp(vm, cq.cqn, long_ring(vm));
+        let qps = fill(|| vm.call(request).map(|rsp| rsp.qpn));
+        // Two rings of 8 bytes a page.
+        assert!((10..40).contains(&qps.len()), "{} QPs", qps.len());
+        made.push((cq, qps, Rest::take(vm)));
+    }
+    // Whose VM it is not has its own.
+    let pair = Pair::new(&world);
+    for id in 0..20 {
+        pair.qb.post_recv(id, &[sge(&pair.mb, 0, 64)]);
+        pair.qa.post(&pair.send(id, 64));
+        pair.cq_a.expect(id, WcStatus::Success);
+        pair.cq_b.expect(id, WcStatus::Success);
+        pair.qa.reclaim();
+    }
+    for ((vm, (cq, qps, rest)), before) in greedy.iter().zip(made).zip(before) {
+        for qpn in qps {
+            vm.call(CmdDestroyQp { qpn }).unwrap();
+        }
+        rest.give_back();
+        vm.call(CmdDestroyCq { cqn: cq.cqn }).unwrap();
+        assert_eq!(used(vm), before);
+    }
+}
+
+/// Every kind of object is charged, refused beyond the budget, and given back.
+#[test]
+fn every_object_is_charged() {
+    let world = world(1, PathPolicy::Direct);
+    world.negotiate(&[F_MEM_WINDOWS, F_REG_PAGES]);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 64);
+    let ring = Ring::new(vm, 64, 6).addr;
+    let scattered: Vec<u64> = (0..64).map(|_| vm.alloc(2 * 4096)).collect();
+    let list = vm.page_list(&scattered);
+    let cq_request = CmdCreateCqRing {
+        base: CmdCreateCq { cqe: 64 },
+        flags: CreateFlags::USER,
+        ring,
+        doorbell_page: qp::PAGE,
+        event_queue: 1,
+        cookie: 1,
+        reserved: [0; 8],
+    };
+    let mut qp_request = long_qp(vm, cq.cqn, Ring::new(vm, 64, SLOT_SHIFT).addr);
+    (qp_request.base.max_send_wr, qp_request.base.max_recv_wr) = (64, 64);
+    let mr = CmdRegUserMr {
+        pdn: vm.pdn,
+        access_flags: AccessFlags::LOCAL_WRITE,
+        start: 0,
+        length: 64 * 4096,
+        virt_addr: 0,
+        pages: list,
+        npages: 64,
+    };
+    let fast = CmdCreateMr {
+        pdn: vm.pdn,
+        access_flags: AccessFlags::NONE,
+        max_num_sg: 100,
+    };
+    let window = CmdAllocMw {
+        pdn: vm.pdn,
+        mw_type: MwType::One.value(),
+        reserved: [0; 3],
+    };
+    let srq_request = srq::request(vm, vm.pdn, &srq::ring(vm, 2));
+    let before = used(vm);
+    type Make<'a> = &'a dyn Fn() -> Result<u32, u8>;
+    type Destroy<'a> = &'a dyn Fn(u32) -> Result<Empty, u8>;
+    let kinds: [(&str, u64, Make<'_>, Destroy<'_>); 6] = [
+        (
+            "CQ",
+            256,
+            &|| vm.call(cq_request).map(|rsp| rsp.cqn),
+            &|cqn| vm.call(CmdDestroyCq { cqn }),
+        ),
+        (
+            "QP",
+            1500,
+            &|| vm.call(qp_request).map(|rsp| rsp.qpn),
+            &|qpn| vm.call(CmdDestroyQp { qpn }),
+        ),
+        (
+            "SRQ",
+            256,
+            &|| vm.call(srq_request).map(|rsp| rsp.srqn),
+            &|srqn| vm.call(CmdDestroySrq { srqn }),
+        ),
+        ("MR", 64 * 16, &|| vm.call(mr).map(|rsp| rsp.mrn), &|mrn| {
+            vm.call(CmdDeregMr { mrn })
+        }),
+        (
+            "fast MR",
+            100 * 16,
+            &|| vm.call(fast).map(|rsp| rsp.mrn),
+            &|mrn| vm.call(CmdDeregMr { mrn }),
+        ),
+        (
+            "window",
+            256,
+            &|| vm.call(window).map(|rsp| rsp.mwn),
+            &|mwn| vm.call(CmdDeallocMw { mwn }),
+        ),
+    ];
+    for (kind, least, make, destroy) in kinds {
+        let number = make().unwrap();
+        assert!(used(vm) >= before + least, "{kind}");
+        assert_eq!(destroy(number), Ok(Empty::ZERO), "{kind}");
+        assert_eq!(used(vm), before, "{kind}");
+    }
+    let rest = Rest::take(vm);
+    for (kind, _, make, _) in kinds {
+        assert_eq!(make(), Err(ENOMEM), "{kind}");
+    }
+    rest.give_back();
+    assert_eq!(used(vm), before);
+}
+
+/// Work on the wire needs memory of its own from RTS on, which is refused then, and the QP can be tried again. Data that
+/// goes from memory to memory needs none.
+#[test]
+fn memory_for_packets() {
+    on_both_paths(|path| {
+        let world = world(2, path);
+        let [a, b] = [&world.vms[0], &world.vms[1]];
+        let before = used(a);
+        let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
+        let qa = Qp::new(a, &cq_a, &cq_a, Options::default());
+        let qb = Qp::new(b, &cq_b, &cq_b, Options::default());
+        let (ma, mb) = (a.mr(4096), b.mr(4096));
+        qa.to_init().unwrap();
+        qb.to_init().unwrap();
+        qb.to_rtr(a, qa.qpn).unwrap();
+        qb.to_rts().unwrap();
+        qa.to_rtr(b, qb.qpn).unwrap();
+        let rest = Rest::take(a);
+        let rts = qa.to_rts();
+        match path {
+            PathPolicy::Direct => assert_eq!(rts, Ok(())),
+            _ => {
+                assert_eq!((rts, qa.state()), (Err(ENOMEM), QpState::Rtr));
+            }
+        }
+        rest.give_back();
+        if rts.is_err() {
+            let idle = used(a);
+            qa.to_rts().unwrap();
+            assert!(used(a) > idle + 64 * 300, "64 WQEs and their state");
+        }
+        for id in 0..200 {
+            qb.post_recv(id, &[sge(&mb, 0, 64)]);
+            let wr = Wr::new(id, WrOpcode::Send).local(&ma, 0, 64);
+            qa.post(&wr);
+            cq_a.expect(id, WcStatus::Success);
+            cq_b.expect(id, WcStatus::Success);
+            qa.reclaim();
+            qb.reclaim();
+        }
+        // What was for packets goes with the connection.
+        qa.to(QpState::Reset);
+        qa.destroy().unwrap();
+        a.call(CmdDeregMr { mrn: ma.mrn }).unwrap();
+        a.call(CmdDestroyCq { cqn: cq_a.cqn }).unwrap();
+        assert_eq!(used(a), before);
+    });
+}
+
+/// A reset gives back what the driver did not destroy.
+#[test]
+fn a_reset_gives_all_back() {
+    let world = world(2, PathPolicy::Wire);
+    let idle: Vec<u64> = world.vms.iter().map(used).collect();
+    let _pair = Pair::new(&world);
+    for (vm, idle) in world.vms.iter().zip(idle) {
+        assert!(used(vm) > idle);
+        vm.device.reset();
+        // The harness had made a PD.
+        assert!(used(vm) < idle);
+    }
+}
+
+/// How much 64 VMs at once take, and whether another is served: `cargo test -p verbs --release --test verbs budget:: --
+/// --ignored --nocapture`.
+#[test]
+#[ignore = "takes gigabytes and minutes"]
+fn sixty_four_greedy_drivers() {
+    const GREEDY: usize = 64;
+    /// Bytes of the daemon that belong to no port.
+    const COMMON: u64 = 500 << 20;
+    let world = World::new(2 + GREEDY, PathPolicy::Wire);
+    let before = resident();
+    let mut most = 0;
+    for vm in &world.vms[2..] {
+        let cq = Cq::new(vm, 64);
+        let request = long_qp(vm, cq.cqn, long_ring(vm));
+        fill(|| vm.call(request).map(|rsp| rsp.qpn));
+        let (used, limit) = vm.device.status().memory;
+        assert!(used <= limit);
+        most += limit;
+    }
+    let taken = resident() - before;
+    println!(
+        "{GREEDY} greedy drivers: {} MiB resident of {} MiB",
+        taken >> 20,
+        most >> 20
+    );
+    assert!(taken <= most + COMMON);
+    let pair = Pair::new(&world);
+    for id in 0..1000 {
+        pair.qb.post_recv(id, &[sge(&pair.mb, 0, 64)]);
+        pair.qa.post(&pair.send(id, 64));
+        pair.cq_a.expect(id, WcStatus::Success);
+        pair.cq_b.expect(id, WcStatus::Success);
+        pair.qa.reclaim();
+        pair.qb.reclaim();
+    }
+}
+
+/// Resident bytes of this process.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
