@@ -26,7 +26,7 @@ pub struct Machine {
     /// Looks at all that follows.
     _status: Option<status::Server>,
     _servers: Vec<Handle>,
-    _fabric: Fabric,
+    _fabric: Arc<Fabric>,
     _switch: Arc<Switch>,
 }
 
@@ -59,6 +59,7 @@ impl Machine {
             ..FabricConfig::default()
         })
         .context("can't start the workers")?;
+        let fabric = Arc::new(fabric);
 
         let withheld = args.withheld.iter().fold(0, |all, bits| all | bits);
         let mut servers = Vec::with_capacity(args.ports.len());
@@ -77,11 +78,11 @@ impl Machine {
         let switch = Arc::new(switch);
         let status = match &args.status {
             Some(path) => {
-                let switch = switch.clone();
+                let (switch, fabric) = (switch.clone(), fabric.clone());
                 let look = move || {
                     let devices = engines_by_name.iter();
                     let devices = devices.map(|(name, device)| (name.as_str(), &**device));
-                    Report::new(devices, switch.stats())
+                    Report::new(fabric.status(), devices, switch.stats())
                 };
                 Some(status::Server::start(path, look)?)
             }

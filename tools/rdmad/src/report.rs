@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::Serializer;
 use verbs::DataPath;
 use verbs::Device;
+use verbs::FabricStatus;
 use verbs::QpStatus;
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::ib::QpState;
@@ -23,10 +24,24 @@ use crate::cli::Mac;
 pub struct Report {
     /// Version of the daemon.
     pub version: &'static str,
+    /// Threads that serve the devices.
+    workers: Workers,
     /// Ports, as the command line has them.
     pub ports: Vec<Port>,
     /// Frames at the switch, of ports and then of uplinks.
     pub switch: Vec<Frames>,
+}
+
+/// Threads that serve the devices.
+#[derive(Debug, Serialize)]
+struct Workers {
+    count: usize,
+    /// What each half of a QP may spend in a turn; a unit is the copy of one byte.
+    turn_budget: u64,
+    /// What the longest turn cost.
+    longest_turn: u64,
+    /// The longest time that a worker needed to give each device one turn.
+    longest_round_us: u64,
 }
 
 /// A port and its device.
@@ -75,15 +90,29 @@ pub struct Frames {
 }
 
 impl Report {
-    /// A look at these devices, with the names of their ports, and at the switch.
+    /// A look at the workers, at these devices, with the names of their ports, and at the switch.
     pub fn new<'a>(
+        workers: FabricStatus,
         devices: impl IntoIterator<Item = (&'a str, &'a Device)>,
         switch: Vec<Stats>,
     ) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION"),
+            workers: Workers::from(workers),
             ports: devices.into_iter().map(Port::new).collect(),
             switch: switch.into_iter().map(Frames::from).collect(),
+        }
+    }
+}
+
+impl From<FabricStatus> for Workers {
+    fn from(status: FabricStatus) -> Self {
+        Self {
+            count: status.workers,
+            turn_budget: status.turn_budget,
+            longest_turn: status.longest_turn,
+            // Longer than half a million years does not fit.
+            longest_round_us: status.longest_round.as_micros() as u64,
         }
     }
 }
@@ -181,6 +210,14 @@ impl Serialize for Counters {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "virtio-rdmad {}", self.version)?;
+        writeln!(
+            f,
+            "workers {}  longest turn {} (budget {})  longest round {} us",
+            self.workers.count,
+            self.workers.longest_turn,
+            self.workers.turn_budget,
+            self.workers.longest_round_us
+        )?;
         for port in &self.ports {
             write!(f, "\n{port}")?;
         }

@@ -195,6 +195,7 @@ fn the_status_is_told_as_text_and_as_json() {
         text.contains(&format!("port a  {MAC}  link up  no driver\n")),
         "{text}"
     );
+    assert!(text.contains("\nworkers "), "{text}");
     let json = status(&socket, &["--json"]);
     assert!(json.status.success());
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
@@ -207,6 +208,10 @@ fn the_status_is_told_as_text_and_as_json() {
     assert_eq!(first["qps"], serde_json::json!([]));
     assert_eq!(first["counters"]["tx_packets"], 0);
     assert_eq!(json["switch"][0]["name"], "a");
+    let workers = &json["workers"];
+    assert!(workers["count"].as_u64() >= Some(1));
+    assert_eq!(workers["longest_turn"], 0, "nothing was done");
+    assert_eq!(workers["turn_budget"], 1 << 20);
 
     // Clients that say nothing, or nonsense, or that do not listen, hold up nobody for long.
     let mut nonsense = UnixStream::connect(&socket).unwrap();

@@ -36,6 +36,11 @@ use crate::transport::{Transport, Virtqueues};
 /// Task number of the frames that came for the device.
 const TASK_FRAMES: u32 = 0;
 
+/// The frame port has room for the QP's frames again.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct ForFrames(());
+
 /// Packets that were refused for their keys.
 #[derive(Debug, Default)]
 pub(crate) struct Violations {
@@ -374,13 +379,14 @@ impl Device {
         }
     }
 
-    /// QP `qpn` found the frame port full and wants a turn when there is room.
-    pub(crate) fn qp_blocked(&self, qpn: u32) {
+    /// QP `qpn` found the frame port full: it has a turn when there is room.
+    pub(crate) fn await_frames(&self, qpn: u32) -> ForFrames {
         self.blocked.insert(qpn);
         // Room may have come before the QP was in the set.
         if self.frames.frame(0).is_some() {
             self.frames_ready();
         }
+        ForFrames(())
     }
 
     /// The deadline of QP `qpn` is over.

@@ -13,6 +13,7 @@
 //! | `command` | control commands |
 //! | `qp`, `cq`, `srq`, `pd`, `memory`, `gid` | the objects |
 //! | `multicast` | groups of QPs of datagrams |
+//! | `turn` | what turns cost, and who gives a QP the next one |
 //! | `wqe` | work requests: fetching and validation |
 //! | `direct`, `wire` | the two ways of data between QPs |
 //! | `transport` | virtqueues of the transport, and those that are queues in RFC mode |
@@ -48,6 +49,7 @@ mod wqe;
 
 pub use config::{DeviceConfig, Limits, DEFAULT_MEMORY};
 pub use device::Device;
+pub(crate) use device::ForFrames;
 pub use fabric::{Clock, Fabric, FabricConfig, PathPolicy};
-pub use status::{DataPath, DeviceStatus, QpStatus};
+pub use status::{DataPath, DeviceStatus, FabricStatus, QpStatus};
 pub use transport::Virtqueues;

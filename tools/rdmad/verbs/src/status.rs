@@ -2,6 +2,8 @@
 
 //! A look at a device while it runs. It takes no lock that a worker holds for long, so it holds nobody up.
 
+use std::time::Duration;
+
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::ib::{QpState, QpType};
 
@@ -54,6 +56,19 @@ pub struct DeviceStatus {
     pub memory: (u64, u64),
     /// Counters.
     pub counters: RspQueryCounters,
+}
+
+/// The workers of a fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FabricStatus {
+    /// Number of workers.
+    pub workers: usize,
+    /// What each half of a QP may spend in a turn. A unit is the copy of one byte. The last step may exceed it.
+    pub turn_budget: u64,
+    /// What the longest turn cost.
+    pub longest_turn: u64,
+    /// The longest time that a worker needed to give each device one turn.
+    pub longest_round: Duration,
 }
 
 impl Device {

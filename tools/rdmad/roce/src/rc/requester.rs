@@ -129,6 +129,11 @@ impl<L> Requester<L> {
         self.queue.is_empty()
     }
 
+    /// Whether packets were sent that the peer has not acknowledged.
+    pub fn is_unacknowledged(&self) -> bool {
+        self.una < self.next
+    }
+
     /// Queues a work request. Gives it back if there is no room or the connection has ended. One that is too
     /// long, or a READ or atomic operation where none are negotiated, fails as if by [`post_failed`](Self::post_failed).
     pub fn post(&mut self, wr: SendWr<L>) -> Result<(), SendWr<L>> {

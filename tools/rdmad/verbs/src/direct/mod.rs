@@ -115,6 +115,11 @@ enum Wait {
     Answer(Option<Instant>),
 }
 
+/// The peer, which does not answer, gives this QP a turn when its state changes.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct ForPeer(());
+
 /// A send work request on the direct path.
 #[derive(Debug)]
 pub(crate) struct Transfer {
@@ -185,6 +190,11 @@ impl Transfer {
             Wait::Pause(at) => Some(at),
             Wait::Answer(at) => at,
         }
+    }
+
+    /// The peer that an answer is awaited from, if one is.
+    pub(crate) fn await_peer(&self) -> Option<ForPeer> {
+        matches!(self.wait, Wait::Answer(_)).then_some(ForPeer(()))
     }
 
     /// Moves as many bytes of the message to or from `target` as the turn's budget has, if the peer is there.

@@ -5,6 +5,7 @@
 mod at_once;
 mod clock;
 mod exclusive;
+mod longest;
 mod quiesce;
 mod ready;
 mod sleep;
@@ -25,12 +26,15 @@ use parking_lot::Mutex;
 pub(crate) use self::at_once::Lull;
 pub use self::clock::Clock;
 pub(crate) use self::exclusive::Exclusive;
+use self::longest::Longest;
 use self::quiesce::Quiesce;
 pub(crate) use self::ready::ReadySet;
 use self::sleep::Sleep;
-pub(crate) use self::timer::Timers;
-pub(crate) use self::watch::Watch;
+pub(crate) use self::timer::{Alarm, Timers, Until};
+pub(crate) use self::watch::{Watch, Watched};
 pub(crate) use self::worker::shard;
+use crate::status::FabricStatus;
+use crate::turn::TURN;
 use crate::Device;
 
 /// Workers unless told otherwise: CPUs are left to the VMs.
@@ -86,6 +90,7 @@ pub(crate) struct Shared {
     pub(crate) timers: Timers,
     pub(crate) quiesce: Quiesce,
     sleep: Sleep,
+    longest: Longest,
 }
 
 impl Fabric {
@@ -118,6 +123,7 @@ impl Fabric {
             clock,
             quiesce: Quiesce::new(workers),
             sleep: Sleep::default(),
+            longest: Longest::new(workers),
         });
         let mut fabric = Self {
             shared: shared.clone(),
@@ -167,6 +173,17 @@ impl Fabric {
             // A worker that was about to sleep does not know that the clock went on.
             self.shared.sleep.wake_all();
             std::thread::yield_now();
+        }
+    }
+
+    /// What there is to see of the workers.
+    pub fn status(&self) -> FabricStatus {
+        let (longest_turn, longest_round) = self.shared.longest.longest();
+        FabricStatus {
+            workers: self.shared.workers,
+            turn_budget: TURN as u64,
+            longest_turn,
+            longest_round,
         }
     }
 
@@ -222,6 +239,12 @@ impl Shared {
             .iter()
             .find(|device| device.mac() == mac)
             .cloned()
+    }
+
+    /// A turn of the current thread ended that cost so much.
+    #[inline]
+    pub(crate) fn note_turn(&self, cost: usize) {
+        self.longest.note_turn(shard(), cost);
     }
 
     /// Threads that serve.

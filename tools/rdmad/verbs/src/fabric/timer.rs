@@ -9,12 +9,12 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::clock::nanos_since;
-use super::QpKey;
+use super::{QpKey, Shared};
 
 /// No deadline.
 const NEVER: u64 = u64::MAX;
 
-/// The deadlines of a fabric. A QP has one at most, which it keeps itself as well so that it can be found.
+/// The deadlines of a fabric. A QP has one at most, which its [`Alarm`] knows as well so that it can be found.
 #[derive(Debug)]
 pub(crate) struct Timers {
     start: Instant,
@@ -70,6 +70,41 @@ impl Timers {
             .first()
             .map_or(NEVER, |(first, _)| nanos_since(self.start, *first));
         self.first.store(first, Ordering::Relaxed);
+    }
+}
+
+/// A QP's entry in the timers.
+#[derive(Debug, Default)]
+pub(crate) struct Alarm(Option<Instant>);
+
+/// The QP has a turn at its deadline.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Until(());
+
+impl Alarm {
+    /// Sees that QP `key` has a turn at `deadline` at the latest. An entry that comes too early stays: answers move the
+    /// deadline often, and a turn for nothing is cheaper than to change the timers each time.
+    pub(crate) fn set(&mut self, shared: &Shared, key: QpKey, deadline: Instant) -> Until {
+        if self.0.is_none_or(|set| deadline < set) {
+            if shared.timers.change(key, self.0, Some(deadline)) {
+                shared.wake();
+            }
+            self.0 = Some(deadline);
+        }
+        Until(())
+    }
+
+    /// The timers have taken the entry out.
+    pub(crate) fn expired(&mut self) {
+        self.0 = None;
+    }
+
+    /// Takes the entry of QP `key` out of the timers.
+    pub(crate) fn clear(&mut self, shared: &Shared, key: QpKey) {
+        if let Some(set) = self.0.take() {
+            shared.timers.change(key, Some(set), None);
+        }
     }
 }
 

@@ -23,6 +23,11 @@ const ABSENCE: Duration = Duration::from_micros(500);
 /// How long it watches nothing then.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// A worker looks at the QP's SQ and gives it a turn when it has work, or when the time is over.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) struct Watched(());
+
 /// What a worker watches.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -53,9 +58,9 @@ impl Watch {
 
     /// Watches a QP whose turn that began at `now` ends, if it is watched already or did some work in that turn, `worked`, and
     /// there is a seat. Then the QP need not ask for a doorbell.
-    pub(crate) fn admit(&self, qp: QpKey, now: Instant, worked: bool) -> bool {
+    pub(crate) fn admit(&self, qp: QpKey, now: Instant, worked: bool) -> Option<Watched> {
         if self.patience.is_zero() || self.is_paused(now) {
-            return false;
+            return None;
         }
         let mut seats = self.seats.borrow_mut();
         let seat = seats.iter().position(|(other, _)| *other == qp);
@@ -64,9 +69,9 @@ impl Watch {
             Some(at) if worked => seats[at].1 = until,
             Some(_) => {}
             None if worked && !seats.is_full() => seats.push((qp, until)),
-            None => return false,
+            None => return None,
         }
-        true
+        Some(Watched(()))
     }
 
     /// Whether nothing is watched.
@@ -125,11 +130,14 @@ mod tests {
     fn a_qp_is_watched_until_it_has_work_or_its_time_is_over() {
         let watch = Watch::new(PATIENCE);
         let start = Instant::now();
-        assert!(!watch.admit(qp(3), start, false), "it had no work");
-        assert!(watch.admit(qp(3), start, true));
-        assert!(watch.admit(qp(4), start, true));
+        assert!(watch.admit(qp(3), start, false).is_none(), "it had no work");
+        assert!(watch.admit(qp(3), start, true).is_some());
+        assert!(watch.admit(qp(4), start, true).is_some());
         assert!(look(&watch, start, &[]).is_empty());
-        assert!(watch.admit(qp(4), start + PATIENCE / 2, true), "once more");
+        assert!(
+            watch.admit(qp(4), start + PATIENCE / 2, true).is_some(),
+            "once more"
+        );
         assert_eq!(look(&watch, start + PATIENCE / 2, &[3]), [3]);
         assert!(look(&watch, start + PATIENCE, &[3]).is_empty(), "longer");
         assert_eq!(look(&watch, start + 2 * PATIENCE, &[]), [4]);
@@ -139,25 +147,27 @@ mod tests {
     #[test]
     fn few_are_watched_and_none_without_patience() {
         let start = Instant::now();
-        assert!(!Watch::new(Duration::ZERO).admit(qp(3), start, true));
+        assert!(Watch::new(Duration::ZERO)
+            .admit(qp(3), start, true)
+            .is_none());
         let watch = Watch::new(PATIENCE);
         for qpn in 0..SEATS as u32 {
-            assert!(watch.admit(qp(qpn), start, true));
+            assert!(watch.admit(qp(qpn), start, true).is_some());
         }
-        assert!(!watch.admit(qp(100), start, true));
-        assert!(watch.admit(qp(0), start, false), "one of them");
+        assert!(watch.admit(qp(100), start, true).is_none());
+        assert!(watch.admit(qp(0), start, false).is_some(), "one of them");
     }
 
     #[test]
     fn who_was_kept_away_watches_nothing_for_a_while() {
         let watch = Watch::new(2 * ABSENCE);
         let start = Instant::now();
-        assert!(watch.admit(qp(3), start, true));
+        assert!(watch.admit(qp(3), start, true).is_some());
         assert!(look(&watch, start, &[]).is_empty());
         let back = start + ABSENCE + Duration::from_nanos(1);
         assert_eq!(look(&watch, back, &[]), [3]);
-        assert!(!watch.admit(qp(3), back, true));
-        assert!(watch.admit(qp(3), back + PAUSE, true));
+        assert!(watch.admit(qp(3), back, true).is_none());
+        assert!(watch.admit(qp(3), back + PAUSE, true).is_some());
         // It did not look because there was nothing to look at.
         assert!(look(&watch, back + PAUSE, &[]).is_empty());
     }

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::hint::spin_loop;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::{Shared, Watch};
 use crate::Device;
@@ -37,9 +38,16 @@ pub(super) fn run(shared: &Shared, worker: usize) {
     let watch = Watch::new(shared.poll);
     // Workers start at different devices.
     let mut first = worker;
+    // When the last round began, if there was work in it.
+    let mut began = None;
     while !shared.stopped.load(Ordering::SeqCst) {
-        shared.expire();
+        let now = shared.expire();
+        if let Some(began) = began {
+            let time = now.saturating_duration_since(began);
+            shared.longest.note_round(shard(), time);
+        }
         let worked = shared.round(worker, first, &watch);
+        began = worked.then_some(now);
         // Also when there is other work, since nobody else may know of what is watched.
         let watching = shared.look(worker, &watch);
         if !worked && !watching {
@@ -88,8 +96,8 @@ impl Shared {
         true
     }
 
-    /// Marks the QPs whose deadline is over.
-    fn expire(&self) {
+    /// Marks the QPs whose deadline is over. Returns the time.
+    fn expire(&self) -> Instant {
         let now = self.clock.now();
         let devices = self.devices.load();
         for _ in 0..TIMERS_A_ROUND {
@@ -100,6 +108,7 @@ impl Shared {
                 device.timer_expired(qpn);
             }
         }
+        now
     }
 
     pub(super) fn busy(&self) -> bool {

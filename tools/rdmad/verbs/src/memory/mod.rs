@@ -4,6 +4,7 @@
 
 mod card;
 mod copy;
+mod doorbell;
 mod fast;
 mod keys;
 mod mr;
@@ -14,6 +15,7 @@ mod virtqueue;
 mod window;
 
 pub(crate) use copy::{transfer, Fault, Memory, Message, Side};
+pub(crate) use doorbell::ForDoorbell;
 pub(crate) use fast::Mapped;
 pub(crate) use keys::Keys;
 pub(crate) use mr::{number_of, KeyFault, Mr, MrCharge, MrTable, Registration};

@@ -2,6 +2,8 @@
 
 //! Sending datagrams: each work request names its destination.
 
+use std::ops::ControlFlow::{Break, Continue};
+
 use roce::ud::Destination;
 use virtio_rdma_abi::ib::{QpState, WcStatus, DEFAULT_PKEY};
 use virtio_rdma_abi::wire::Wire;
@@ -10,6 +12,7 @@ use virtio_rdma_abi::wqe::{Datagram, Member, SqHeader};
 use super::serve::Progress;
 use super::{attr, Qp, SendSide, SendTurn};
 use crate::direct;
+use crate::fabric::Watch;
 use crate::wire::SendEnv;
 use crate::wqe::Fetched;
 
@@ -23,14 +26,15 @@ impl Qp {
         turn: &SendTurn<'_>,
         side: &mut SendSide,
         state: QpState,
+        watch: &Watch,
     ) -> Progress {
         let fetched = match side.held.take() {
             Some(held) => held,
-            None if state != QpState::Rts => return Progress::Empty,
+            None if state != QpState::Rts => return Break(self.dry(turn, side, state, watch)),
             None => match turn.fetch(side) {
                 Ok(Some(fetched)) => fetched,
-                Ok(None) => return Progress::Empty,
-                Err(_) => return Progress::Broken,
+                Ok(None) => return Break(self.dry(turn, side, state, watch)),
+                Err(_) => return self.break_queue(turn, side),
             },
         };
         let spent = turn.budget.spent();
@@ -38,10 +42,7 @@ impl Qp {
             Ok(true) => WcStatus::Success,
             Ok(false) => {
                 side.held = Some(fetched);
-                return match side.paced {
-                    Some(_) => Progress::Waits,
-                    None => Progress::Blocked,
-                };
+                return Break(self.await_room(turn.device, side));
             }
             Err(status) => status,
         };
@@ -49,7 +50,7 @@ impl Qp {
         if status != WcStatus::Success {
             self.fail_send(turn.device);
         }
-        Progress::Moved(turn.budget.charged_since(spent))
+        Continue(turn.budget.charged_since(spent))
     }
 
     /// Sends a datagram. Returns whether it is sent, for which the frame port may be too full or the rate limit

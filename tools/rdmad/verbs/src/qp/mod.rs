@@ -37,10 +37,11 @@ use crate::srq::Srq;
 use crate::wqe::{max_rq_wqe, max_sq_wqe, Snapshots};
 use crate::Device;
 
+pub(crate) use modify::ForCommand;
 pub(crate) use recv::{Peer, RecvSide, RecvTurn};
 pub(crate) use send::{solicits, Parts, SendSide, SendTurn};
 pub(crate) use summary::Summary;
-pub(crate) use transport::{Requester, Responder};
+pub(crate) use transport::{ForAnswer, ForRequest, Requester, Responder};
 
 /// A queue pair.
 ///

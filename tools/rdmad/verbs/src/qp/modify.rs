@@ -15,6 +15,7 @@ use super::{attr, state, Qp, RecvSide, RecvTurn, Requester, Responder, SendSide,
 use crate::config::MAX_BURST;
 use crate::direct::Route;
 use crate::error::{require, Errno, Result};
+use crate::turn::Parked;
 use crate::wqe::Received;
 use crate::Device;
 
@@ -28,7 +29,18 @@ struct Connected {
     answers: Option<Charge>,
 }
 
+/// A command changes the QP's state: each gives it a turn.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct ForCommand(());
+
 impl Qp {
+    /// Parks a half that does nothing in this state.
+    pub(super) fn await_command(&self) -> Parked {
+        debug_assert_ne!(self.state(), Some(QpState::Rts), "QP {}", self.number);
+        ForCommand(()).into()
+    }
+
     /// Executes MODIFY_QP: all of it or, on an error, nothing.
     pub(crate) fn modify(&self, device: &Device, mask: QpAttrMask, new: &QpAttr) -> Result<()> {
         let mut send = self.send.lock();
@@ -249,7 +261,7 @@ impl Qp {
         let view = device.space.enter();
         let turn = SendTurn::new(self, device, &view);
         // As much as fits the queue: what is posted from now on is to be executed.
-        turn.flush(send, send.queue.layout().slots() as usize);
+        let _ = turn.flush(send, send.queue.layout().slots() as usize);
     }
 
     /// Gives all slots back and forgets the connection.

@@ -22,6 +22,7 @@ use crate::cq::Completions;
 use crate::gid::vlan_of;
 use crate::memory::{Fault, KeyFault, Keys, Memory, Message, Reached, RingMem, RingView};
 use crate::srq::Srq;
+use crate::turn::{Budget, Parked};
 use crate::wqe::{fetch_flushed, fetch_recv, BadRecv, Received};
 use crate::Device;
 
@@ -157,6 +158,8 @@ pub(crate) struct RecvTurn<'a> {
     pub(crate) device: &'a Device,
     pub(crate) view: &'a DmaView,
     ring: Option<RingView<'a>>,
+    /// What the turn may still cost.
+    pub(crate) budget: Budget,
     keys: Keys<'a>,
     /// Completions that its CQ has yet to get.
     pub(crate) completions: Completions<'a>,
@@ -172,6 +175,7 @@ impl<'a> RecvTurn<'a> {
             device,
             view,
             ring: qp.rq.as_ref().map(|ring| RingView::new(ring, view)),
+            budget: Budget::default(),
             keys: Keys::new(&device.mrs),
             completions: Completions::new(&qp.recv_cq, device, view),
             silent: false,
@@ -341,9 +345,8 @@ impl<'a> RecvTurn<'a> {
         }
     }
 
-    /// Ends up to `limit` work requests with WR_FLUSH_ERR: first the one that was being executed. Returns whether there
-    /// may be more.
-    pub(super) fn flush(&self, side: &mut RecvSide, limit: usize) -> bool {
+    /// Ends up to `limit` work requests with WR_FLUSH_ERR: first the one that was being executed.
+    pub(super) fn flush(&self, side: &mut RecvSide, limit: usize) -> Parked {
         let half_filled = side.responder.as_mut().and_then(Responder::drain);
         for wr in half_filled.into_iter().chain(side.incoming.take()) {
             self.give_back(&wr);
@@ -357,26 +360,33 @@ impl<'a> RecvTurn<'a> {
             self.qp.raise(self.device, AsyncEvent::QpLastWqeReached);
         }
         let (Some(queue), Some(ring)) = (&mut side.queue, &self.ring) else {
-            return false;
+            return self.qp.await_command();
         };
         for _ in 0..limit {
             if side.broken {
-                return false;
+                break;
             }
             match fetch_flushed(queue, ring) {
                 Ok(Some(header)) => {
+                    let _ = self.budget.charge_work_request();
                     self.deliver(
                         RqHeader::from_bytes(&header).wr_id,
                         WcStatus::WrFlushErr,
                         OPCODE_RECV,
                     );
                 }
-                Ok(None) => return queue.enable_doorbell(ring),
+                Ok(None) => {
+                    let posted = ring.await_doorbell(queue);
+                    return posted.map_or(Parked::again(), Parked::from);
+                }
                 Err(_) => side.broken = true,
             }
             side.broken |= ring.lost();
         }
-        !side.broken
+        match side.broken {
+            true => self.qp.await_command(),
+            false => Parked::again(),
+        }
     }
 
     /// Gives all slots back without a completion.
@@ -386,7 +396,7 @@ impl<'a> RecvTurn<'a> {
             // The entries of the used ring name what is given back.
             self.silent = true;
             // What is posted meanwhile was posted too early.
-            self.flush(side, ring.layout().slots() as usize);
+            let _ = self.flush(side, ring.layout().slots() as usize);
         } else if let (Some(queue), Some(ring)) = (&mut side.queue, &self.ring) {
             queue.reset(ring);
         }

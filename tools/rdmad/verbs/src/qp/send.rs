@@ -22,9 +22,10 @@ use super::{Qp, Requester};
 use crate::counters::Counter;
 use crate::cq::Completions;
 use crate::direct::{Route, Transfer};
+use crate::fabric::{Alarm, Until};
 use crate::gid::vlan_of;
 use crate::memory::{Keys, Memory, Message, RingView};
-use crate::turn::Budget;
+use crate::turn::{Budget, Parked};
 use crate::wqe::{
     completion_opcode, fetch_flushed, fetch_send, max_message, Data, Fetched, Posted, SendRules,
     Snapshots,
@@ -64,7 +65,7 @@ pub(crate) struct SendSide {
     /// WQEs that were taken since a doorbell was asked for, or more.
     pub(super) fetched: u32,
     /// The QP's entry in the fabric's timers.
-    armed: Option<Instant>,
+    alarm: Alarm,
 }
 
 impl SendSide {
@@ -84,7 +85,7 @@ impl SendSide {
             paced: None,
             drained: false,
             fetched: 0,
-            armed: None,
+            alarm: Alarm::default(),
         }
     }
 
@@ -160,36 +161,19 @@ impl SendSide {
             .min()
     }
 
-    /// Has the fabric's timers know the deadline. An entry that comes too early stays: answers move the deadline
-    /// often, and a turn for nothing is cheaper than to tell the timers each time.
-    pub(super) fn arm(&mut self, device: &Device, qp: &Qp) {
+    /// Has the fabric's timers know the deadline, if there is one.
+    pub(super) fn arm(&mut self, device: &Device, qp: &Qp) -> Option<Until> {
         if qp.timer_expired.swap(false, Ordering::AcqRel) {
-            self.armed = None;
+            self.alarm.expired();
         }
-        let Some(deadline) = self.deadline() else {
-            return;
-        };
-        if self.armed.is_none_or(|armed| deadline < armed) {
-            let key = (device.port(), qp.number);
-            if device
-                .fabric()
-                .timers
-                .change(key, self.armed, Some(deadline))
-            {
-                device.fabric().wake();
-            }
-            self.armed = Some(deadline);
-        }
+        let deadline = self.deadline()?;
+        let key = (device.port(), qp.number);
+        Some(self.alarm.set(device.fabric(), key, deadline))
     }
 
     /// Takes the QP's entry out of the timers.
     pub(super) fn disarm(&mut self, device: &Device, qpn: u32) {
-        if let Some(armed) = self.armed.take() {
-            device
-                .fabric()
-                .timers
-                .change((device.port(), qpn), Some(armed), None);
-        }
+        self.alarm.clear(device.fabric(), (device.port(), qpn));
     }
 }
 
@@ -351,12 +335,11 @@ impl<'a> SendTurn<'a> {
         self.silent = true;
         // What is posted meanwhile was posted too early.
         let slots = side.queue.layout().slots() as usize;
-        self.flush(side, slots);
+        let _ = self.flush(side, slots);
     }
 
-    /// Ends up to `limit` work requests with WR_FLUSH_ERR: first those that were being executed. Returns whether there
-    /// may be more.
-    pub(super) fn flush(&self, side: &mut SendSide, limit: usize) -> bool {
+    /// Ends up to `limit` work requests with WR_FLUSH_ERR: first those that were being executed.
+    pub(super) fn flush(&self, side: &mut SendSide, limit: usize) -> Parked {
         let SendSide {
             queue,
             snapshots,
@@ -379,11 +362,12 @@ impl<'a> SendTurn<'a> {
         }
         for _ in 0..limit {
             if side.broken {
-                return false;
+                break;
             }
             match fetch_flushed(&mut side.queue, &self.ring) {
                 Ok(Some(_)) if self.silent => {}
                 Ok(Some(header)) => {
+                    let _ = self.budget.charge_work_request();
                     let header = SqHeader::from_bytes(&header);
                     let cqe = self.qp.cqe(
                         header.wr_id,
@@ -392,12 +376,18 @@ impl<'a> SendTurn<'a> {
                     );
                     self.completions.push(cqe, true);
                 }
-                Ok(None) => return side.queue.enable_doorbell(&self.ring),
+                Ok(None) => {
+                    let posted = self.ring.await_doorbell(&mut side.queue);
+                    return posted.map_or(Parked::again(), Parked::from);
+                }
                 Err(_) => side.broken = true,
             }
             side.broken |= self.ring.lost();
         }
-        !side.broken
+        match side.broken {
+            true => self.qp.await_command(),
+            false => Parked::again(),
+        }
     }
 }
 

@@ -3,65 +3,37 @@
 //! A QP's turn.
 
 use std::mem;
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::atomic::Ordering;
 
 use dma::DmaView;
 use roce::Pause;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, WcStatus};
 
-use super::{Qp, RecvTurn, Responder, SendSide, SendTurn};
+use super::{Qp, RecvTurn, Requester, SendSide, SendTurn};
 use crate::direct::{Route, Step, Target, Transfer};
 use crate::fabric::Watch;
 use crate::memory::RingView;
-use crate::turn::{Budget, Charged};
+use crate::turn::{Charged, Parked};
 use crate::wire::{RecvEnv, SendEnv};
 use crate::Device;
 
 /// WQEs from one doorbell to when the next is asked for that are no stream.
 const FEW: u32 = 8;
 /// Work requests that are flushed in a turn.
-const FLUSH_LIMIT: usize = 256;
+pub(super) const FLUSH_LIMIT: usize = 256;
 
-/// How a turn ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    /// There is more to do.
-    More,
-    /// The frame port is full.
-    Blocked,
-    /// Something has to happen first.
-    Idle,
-}
-
-impl Outcome {
-    fn and(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::More, _) | (_, Self::More) => Self::More,
-            (Self::Blocked, _) | (_, Self::Blocked) => Self::Blocked,
-            (Self::Idle, Self::Idle) => Self::Idle,
-        }
-    }
-
-    fn more(more: bool) -> Self {
-        if more {
-            Self::More
-        } else {
-            Self::Idle
-        }
-    }
-}
+/// What a step of the send half came to: something was done, which was charged, and there may be more; or why not.
+pub(super) type Progress = ControlFlow<Parked, Charged>;
 
 impl Qp {
     /// Gives the QP a turn, unless another worker is at it; then that one gives it another.
     pub(crate) fn serve(&self, device: &Device, watch: &Watch) {
-        let Some((outcome, again)) = self.serving.run(|| self.turn(device, watch)) else {
+        let Some((parked, again)) = self.serving.run(|| self.turn(device, watch)) else {
             return;
         };
-        match outcome {
-            Outcome::More => device.qp_ready(self.number),
-            _ if again => device.qp_ready(self.number),
-            Outcome::Blocked => device.qp_blocked(self.number),
-            Outcome::Idle => {}
+        if again || parked.is_again() {
+            device.qp_ready(self.number);
         }
     }
 
@@ -76,7 +48,9 @@ impl Qp {
             let view = device.space.enter();
             let mut side = self.send.lock();
             if self.state() == Some(QpState::Rts) {
-                self.send(device, &view, &mut side, &Watch::nothing());
+                let turn = SendTurn::new(self, device, &view);
+                // Nobody calls it again.
+                let _ = self.send_half(&turn, &mut side, &Watch::nothing());
             }
         });
     }
@@ -89,119 +63,121 @@ impl Qp {
         })
     }
 
-    fn turn(&self, device: &Device, watch: &Watch) -> Outcome {
+    fn turn(&self, device: &Device, watch: &Watch) -> Parked {
         let view = device.space.enter();
         // Answers go first: the peer waits for them.
-        let mut outcome = self.answer(device, &view);
+        let (answered, cost) = self.answer(device, &view);
         let mut side = self.send.lock();
         side.paced = None;
         if self.failure_requested.swap(false, Ordering::AcqRel) {
             self.fail(device, Some(AsyncEvent::QpFatal));
         }
-        match self.state() {
-            Some(QpState::Rts | QpState::Sqd) => {
-                outcome = outcome.and(self.send(device, &view, &mut side, watch))
-            }
-            Some(QpState::Err | QpState::Sqe) => {}
-            _ => return outcome,
-        }
-        // Sending may have failed just now.
-        if let Some(state @ (QpState::Err | QpState::Sqe)) = self.state() {
-            let more = SendTurn::new(self, device, &view).flush(&mut side, FLUSH_LIMIT);
-            let more = more
-                || state == QpState::Err && {
-                    let mut recv = self.recv.lock();
-                    RecvTurn::new(self, device, &view).flush(&mut recv, FLUSH_LIMIT)
-                };
-            outcome = outcome.and(Outcome::more(more));
-        }
-        side.arm(device, self);
-        outcome
+        let turn = SendTurn::new(self, device, &view);
+        let sent = self.send_half(&turn, &mut side, watch);
+        device.fabric().note_turn(cost + turn.budget.spent());
+        answered.and(sent)
     }
 
-    /// Sends what the responder has to say.
-    fn answer(&self, device: &Device, view: &DmaView) -> Outcome {
+    /// Sends what the responder has to say. Returns what that cost, too.
+    fn answer(&self, device: &Device, view: &DmaView) -> (Parked, usize) {
         let mut side = self.recv.lock();
         if !self.receives() && self.state() != Some(QpState::Err) {
-            return Outcome::Idle;
-        }
-        if !side.responder.as_ref().is_some_and(Responder::has_output) {
-            return Outcome::Idle;
+            return (self.await_command(), 0);
         }
         let Some(mut responder) = side.responder.take() else {
-            return Outcome::Idle;
+            return (self.await_command(), 0);
         };
+        if let Some(request) = responder.await_request() {
+            side.responder = Some(responder);
+            return (request.into(), 0);
+        }
         let turn = RecvTurn::new(self, device, view);
-        let sent = responder
-            .transmit(
-                Budget::default().left_for_frames(),
-                &mut RecvEnv::new(&turn, &mut side),
-            )
-            .map(|sent| sent.pause);
+        let limit = turn.budget.left_for_frames();
+        let sent = responder.transmit(limit, &mut RecvEnv::new(&turn, &mut side));
+        let request = responder.await_request();
         side.responder = Some(responder);
-        match sent {
-            Ok(Pause::Idle) => Outcome::Idle,
-            Ok(Pause::Budget) => Outcome::More,
-            Ok(Pause::NoFrame) => Outcome::Blocked,
+        let parked = match sent {
+            Ok(sent) => {
+                turn.budget.charge_frames(sent.bytes);
+                match (sent.pause, request) {
+                    (Pause::NoFrame, _) => device.await_frames(self.number).into(),
+                    (Pause::Idle, Some(request)) => request.into(),
+                    (Pause::Idle | Pause::Budget, _) => Parked::again(),
+                }
+            }
             Err(error) => {
                 self.fail(device, error.event);
                 // The NAK is to be sent.
-                Outcome::More
+                Parked::again()
+            }
+        };
+        (parked, turn.budget.spent())
+    }
+
+    /// Executes or flushes work of the SQ, and flushes that of the RQ behind it.
+    fn send_half(&self, turn: &SendTurn<'_>, side: &mut SendSide, watch: &Watch) -> Parked {
+        loop {
+            let step = match self.state() {
+                Some(state @ (QpState::Rts | QpState::Sqd)) => self.send(turn, side, state, watch),
+                Some(QpState::Err | QpState::Sqe) => return self.flush(turn, side),
+                _ => return self.await_command(),
+            };
+            match step {
+                // A work request that failed took the QP to ERR.
+                Continue(_) if turn.ring.lost() => {
+                    side.broken = true;
+                    self.fail(turn.device, Some(AsyncEvent::QpFatal));
+                }
+                Continue(_) if turn.budget.is_spent() => return Parked::again(),
+                Continue(_) => {}
+                Break(_) if turn.ring.lost() => {
+                    side.broken = true;
+                    self.fail(turn.device, Some(AsyncEvent::QpFatal));
+                }
+                Break(parked) => return parked,
             }
         }
     }
 
+    /// Flushes the SQ and then the RQ.
+    fn flush(&self, turn: &SendTurn<'_>, side: &mut SendSide) -> Parked {
+        let sent = turn.flush(side, FLUSH_LIMIT);
+        if sent.is_again() || self.state() != Some(QpState::Err) {
+            return sent;
+        }
+        turn.completions.deliver();
+        let mut recv = self.recv.lock();
+        let recv_turn = RecvTurn::new(self, turn.device, turn.view);
+        let received = recv_turn.flush(&mut recv, FLUSH_LIMIT);
+        turn.budget.charge_bytes(recv_turn.budget.spent());
+        sent.and(received)
+    }
+
     /// Executes work of the SQ.
-    fn send(&self, device: &Device, view: &DmaView, side: &mut SendSide, watch: &Watch) -> Outcome {
-        let turn = SendTurn::new(self, device, view);
-        loop {
-            // A work request that failed took the QP to ERR.
-            let Some(state @ (QpState::Rts | QpState::Sqd)) = self.state() else {
-                return Outcome::Idle;
-            };
-            let progress = if !self.is_connected() {
-                self.send_datagram(&turn, side, state)
-            } else if side.transfer.is_some() || side.is_drained() && side.route.is_some() {
-                self.send_direct(&turn, side, state)
-            } else {
-                self.send_wire(&turn, side, state)
-            };
-            if turn.ring.lost() {
-                side.broken = true;
-                self.fail(device, Some(AsyncEvent::QpFatal));
-                return Outcome::Idle;
-            }
-            match progress {
-                Progress::Moved(_) if turn.budget.is_spent() => return Outcome::More,
-                Progress::Moved(_) => {}
-                Progress::Blocked => return Outcome::Blocked,
-                Progress::Waits => return Outcome::Idle,
-                Progress::Empty => {
-                    turn.completions.deliver();
-                    self.report_drained(device, side, state);
-                    if state != QpState::Rts {
-                        return Outcome::Idle;
-                    }
-                    let qp = (device.port(), self.number);
-                    // Who had work is likely to have more soon.
-                    if watch.admit(qp, turn.now, turn.budget.spent() > 0) {
-                        return Outcome::Idle;
-                    }
-                    let few = mem::take(&mut side.fetched) <= FEW;
-                    self.has_few.store(few, Ordering::Relaxed);
-                    return Outcome::more(side.queue.enable_doorbell(&turn.ring));
-                }
-                Progress::Broken => {
-                    side.broken = true;
-                    self.fail(device, Some(AsyncEvent::QpFatal));
-                    return Outcome::Idle;
-                }
-            }
+    fn send(
+        &self,
+        turn: &SendTurn<'_>,
+        side: &mut SendSide,
+        state: QpState,
+        watch: &Watch,
+    ) -> Progress {
+        if !self.is_connected() {
+            self.send_datagram(turn, side, state, watch)
+        } else if side.transfer.is_some() || side.is_drained() && side.route.is_some() {
+            self.send_direct(turn, side, state, watch)
+        } else {
+            self.send_wire(turn, side, state, watch)
         }
     }
 
     /// Executes WQEs whose data goes to the peer without packets, with the peer at hand until something is in the way.
-    fn send_direct(&self, turn: &SendTurn<'_>, side: &mut SendSide, state: QpState) -> Progress {
+    fn send_direct(
+        &self,
+        turn: &SendTurn<'_>,
+        side: &mut SendSide,
+        state: QpState,
+        watch: &Watch,
+    ) -> Progress {
         let spent = turn.budget.spent();
         let end = side.route.as_ref().and_then(Route::end);
         let view = end.as_ref().map(|(device, _)| device.space.enter());
@@ -212,18 +188,27 @@ impl Qp {
         while !turn.budget.is_spent() && self.state() == Some(state) {
             let mut transfer = match side.transfer.take() {
                 Some(transfer) => transfer,
-                None if state != QpState::Rts => return Progress::Empty,
-                None => match turn.fetch(side) {
-                    Ok(Some(fetched)) => Transfer::new(fetched, side.attr()),
-                    Ok(None) => return Progress::Empty,
-                    Err(_) => return Progress::Broken,
-                },
+                None => {
+                    let fetched = match state {
+                        QpState::Rts => turn.fetch(side),
+                        _ => Ok(None),
+                    };
+                    match fetched {
+                        Ok(Some(fetched)) => Transfer::new(fetched, side.attr()),
+                        Ok(None) => {
+                            // Others may have the peer meanwhile.
+                            drop(target);
+                            return Break(self.dry(turn, side, state, watch));
+                        }
+                        Err(_) => return self.break_queue(turn, side),
+                    }
+                }
             };
             match transfer.step(turn, side, target.as_mut()) {
                 Step::Moved => side.transfer = Some(transfer),
                 Step::Waits => {
                     side.transfer = Some(transfer);
-                    return Progress::Waits;
+                    return Break(self.park(turn.device, side, None));
                 }
                 Step::Done(status) => {
                     turn.complete(&mut side.queue, &mut side.snapshots, transfer.wr(), status);
@@ -236,14 +221,20 @@ impl Qp {
                 break;
             }
         }
-        Progress::Moved(turn.budget.charged_since(spent))
+        Continue(turn.budget.charged_since(spent))
     }
 
     /// Gives WQEs to the requester and has it send packets.
-    fn send_wire(&self, turn: &SendTurn<'_>, side: &mut SendSide, state: QpState) -> Progress {
+    fn send_wire(
+        &self,
+        turn: &SendTurn<'_>,
+        side: &mut SendSide,
+        state: QpState,
+        watch: &Watch,
+    ) -> Progress {
         let spent = turn.budget.spent();
         let Some(mut requester) = side.requester.take() else {
-            return Progress::Empty;
+            return Break(self.dry(turn, side, state, watch));
         };
         let mut drained = false;
         let mut broken = false;
@@ -267,41 +258,95 @@ impl Qp {
         }
         let mut env = SendEnv::new(turn, side);
         let sent = requester.transmit(turn.budget.left_for_frames(), turn.now, &mut env);
-        let idle = requester.is_empty();
         // Work requests ended that kept others from being taken.
         let goes_on = state == QpState::Rts
             && match side.route {
-                Some(_) => idle,
+                Some(_) => requester.is_empty(),
                 None => !drained && requester.has_room() && !side.snapshots.are_held(),
             };
         side.requester = Some(requester);
         if broken {
-            return Progress::Broken;
+            return self.break_queue(turn, side);
         }
-        match sent {
-            Err(_) => {
-                // A completion tells what happened.
-                self.fail_send(turn.device);
-                Progress::Moved(turn.budget.charged_since(spent))
+        let Ok(sent) = sent else {
+            // A completion tells what happened.
+            self.fail_send(turn.device);
+            return Continue(turn.budget.charged_since(spent));
+        };
+        turn.budget.charge_frames(sent.bytes);
+        match sent.pause {
+            Pause::Budget => Continue(turn.budget.charged_since(spent)),
+            Pause::NoFrame => Break(self.await_room(turn.device, side)),
+            Pause::Idle if goes_on => Continue(turn.budget.charged_since(spent)),
+            Pause::Idle if drained || state != QpState::Rts => {
+                Break(self.dry(turn, side, state, watch))
             }
-            Ok(sent) => {
-                turn.budget.charge_frames(sent.bytes);
-                match sent.pause {
-                    Pause::Budget => Progress::Moved(turn.budget.charged_since(spent)),
-                    Pause::NoFrame if side.paced.is_some() => Progress::Waits,
-                    Pause::NoFrame => Progress::Blocked,
-                    Pause::Idle if goes_on => Progress::Moved(turn.budget.charged_since(spent)),
-                    Pause::Idle if drained || state != QpState::Rts => {
-                        if idle || state == QpState::Rts {
-                            Progress::Empty
-                        } else {
-                            Progress::Waits
-                        }
-                    }
-                    Pause::Idle => Progress::Waits,
-                }
-            }
+            Pause::Idle => Break(self.park(turn.device, side, None)),
         }
+    }
+
+    /// Parks without WQEs to take: asks for the doorbell, unless this worker goes on looking.
+    pub(super) fn dry(
+        &self,
+        turn: &SendTurn<'_>,
+        side: &mut SendSide,
+        state: QpState,
+        watch: &Watch,
+    ) -> Parked {
+        turn.completions.deliver();
+        let device = turn.device;
+        if state != QpState::Rts {
+            self.report_drained(device, side, state);
+            let resumed = side.is_drained().then(|| self.await_command());
+            return self.park(device, side, resumed);
+        }
+        let qp = (device.port(), self.number);
+        // Who had work is likely to have more soon.
+        let posted = match watch.admit(qp, turn.now, turn.budget.spent() > 0) {
+            Some(watched) => Some(watched.into()),
+            None => {
+                let few = mem::take(&mut side.fetched) <= FEW;
+                self.has_few.store(few, Ordering::Relaxed);
+                turn.ring.await_doorbell(&mut side.queue).map(Parked::from)
+            }
+        };
+        match posted {
+            Some(posted) => self.park(device, side, Some(posted)),
+            None => Parked::again(),
+        }
+    }
+
+    /// Parks with work that the frame port has no room for, or that the rate limit holds back.
+    pub(super) fn await_room(&self, device: &Device, side: &mut SendSide) -> Parked {
+        let frames = match side.paced {
+            Some(_) => None,
+            None => Some(device.await_frames(self.number).into()),
+        };
+        self.park(device, side, frames)
+    }
+
+    /// Parks: with `callers`, and those that work under way has.
+    fn park(&self, device: &Device, side: &mut SendSide, callers: Option<Parked>) -> Parked {
+        let answer = side.requester.as_ref().and_then(Requester::await_answer);
+        let peer = side.transfer.as_ref().and_then(Transfer::await_peer);
+        let until = side.arm(device, self);
+        let under_way = [
+            callers,
+            answer.map(Parked::from),
+            peer.map(Parked::from),
+            until.map(Parked::from),
+        ];
+        let parked = under_way.into_iter().flatten().reduce(Parked::and);
+        debug_assert!(parked.is_some(), "QP {} waits for nobody", self.number);
+        // A turn for nothing is better than none for ever.
+        parked.unwrap_or(Parked::again())
+    }
+
+    /// The ring makes no sense.
+    pub(super) fn break_queue(&self, turn: &SendTurn<'_>, side: &mut SendSide) -> Progress {
+        side.broken = true;
+        self.fail(turn.device, Some(AsyncEvent::QpFatal));
+        Continue(turn.budget.charge_work_request())
     }
 
     /// Raises SQ_DRAINED once, when a QP that is told to drain has done so.
@@ -313,18 +358,4 @@ impl Qp {
             }
         }
     }
-}
-
-/// What a step of sending came to.
-pub(super) enum Progress {
-    /// Something was done; there may be more.
-    Moved(Charged),
-    /// The frame port is full.
-    Blocked,
-    /// Work is under way that something has to happen to.
-    Waits,
-    /// No work is left in the ring.
-    Empty,
-    /// The ring makes no sense.
-    Broken,
 }

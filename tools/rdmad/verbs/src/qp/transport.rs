@@ -14,6 +14,16 @@ use virtio_rdma_abi::qp::QpAttr;
 use super::attr;
 use crate::wqe::{Fetched, Posted, Received};
 
+/// Packets of the peer acknowledge what was sent.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct ForAnswer(());
+
+/// The responder has an answer to a request of the peer.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct ForRequest(());
+
 /// The requester of a connection.
 #[derive(Debug)]
 pub(crate) enum Requester {
@@ -51,6 +61,14 @@ impl Requester {
         match self {
             Self::Rc(requester) => requester.is_empty(),
             Self::Uc(requester) => requester.is_empty(),
+        }
+    }
+
+    /// The answer that it waits for, if something was sent that is to be acknowledged.
+    pub(super) fn await_answer(&self) -> Option<ForAnswer> {
+        match self {
+            Self::Rc(requester) => requester.is_unacknowledged().then_some(ForAnswer(())),
+            Self::Uc(_) => None,
         }
     }
 
@@ -211,6 +229,11 @@ impl Responder {
                 pause: Pause::Idle,
             }),
         }
+    }
+
+    /// The next request, if all before it are answered.
+    pub(super) fn await_request(&self) -> Option<ForRequest> {
+        (!self.has_output()).then_some(ForRequest(()))
     }
 
     /// Whether it has something to say.

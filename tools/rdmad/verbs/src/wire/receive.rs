@@ -19,11 +19,10 @@ use virtio_rdma_abi::ib::{QpType, DEFAULT_PKEY, MULTICAST_QPN};
 use super::{RecvEnv, SendEnv};
 use crate::counters::Counter;
 use crate::qp::{Qp, RecvSide, RecvTurn, Responder, SendTurn};
+use crate::turn::Budget;
 use crate::wqe::Received;
 use crate::Device;
 
-/// Frames that are taken in at a time.
-const FRAMES_A_TURN: usize = 64;
 /// Frames that are looked at together: those for the same half of a QP that follow each other are one run. Between the look at
 /// their ICRC and the copy of what they carry a second-level cache has room for so many.
 const FRAMES_AT_ONCE: usize = 16;
@@ -36,18 +35,17 @@ pub(crate) fn receive(device: &Arc<Device>) -> bool {
         device,
         view: device.space.enter(),
         now: device.fabric().clock.now(),
+        budget: Budget::default(),
     };
-    let mut left = FRAMES_A_TURN;
-    while left > 0 {
+    let mut more = true;
+    while more && !receiver.budget.is_spent() {
         let next = iter::from_fn(|| device.frames.receive());
         let frames: ArrayVec<Frame, FRAMES_AT_ONCE> = next.take(FRAMES_AT_ONCE).collect();
-        let copies = receiver.frames(&frames);
-        if !frames.is_full() {
-            return false;
-        }
-        left = left.saturating_sub(frames.len() + copies);
+        receiver.frames(&frames);
+        more = frames.is_full();
     }
-    true
+    device.fabric().note_turn(receiver.budget.spent());
+    more
 }
 
 /// A turn at the frames of a device.
@@ -56,6 +54,8 @@ struct Receiving<'a> {
     view: DmaView,
     /// When the turn began.
     now: Instant,
+    /// What it may still cost.
+    budget: Budget,
 }
 
 /// Whom a packet is for.
@@ -87,17 +87,19 @@ impl Recipient {
 }
 
 impl Receiving<'_> {
-    /// Takes frames in. Returns how many members of groups they were for.
-    fn frames(&self, frames: &[Frame]) -> usize {
+    /// Takes frames in.
+    fn frames(&self, frames: &[Frame]) {
         let packets: ArrayVec<Packet<'_>, FRAMES_AT_ONCE> = frames
             .iter()
             .filter_map(|frame| self.parse(frame))
             .collect();
-        let mut copies = 0;
+        for _ in frames {
+            self.budget.charge_received();
+        }
         for run in packets.chunk_by(|one, next| Recipient::of(one) == Recipient::of(next)) {
             let to = Recipient::of(&run[0]);
             match (to.qpn, to.is_group) {
-                (MULTICAST_QPN, true) => copies += self.run_for_group(run),
+                (MULTICAST_QPN, true) => self.run_for_group(run),
                 (MULTICAST_QPN, false) | (_, true) => {}
                 (qpn, false) => {
                     if let Some(qp) = self.device.qps.get(qpn) {
@@ -106,7 +108,6 @@ impl Receiving<'_> {
                 }
             }
         }
-        copies
     }
 
     /// The packet in a frame, if the link is up and the frame is sound.
@@ -129,10 +130,9 @@ impl Receiving<'_> {
         }
     }
 
-    /// Gives datagrams to each QP that is attached to their group. Returns how many these are, for all of them.
-    fn run_for_group(&self, packets: &[Packet<'_>]) -> usize {
+    /// Gives datagrams to each QP that is attached to their group.
+    fn run_for_group(&self, packets: &[Packet<'_>]) {
         let device = self.device;
-        let mut copies = 0;
         for packet in packets {
             let group = ip_to_gid(packet.path.addresses.dst());
             let Some(members) = device.groups.members(&group) else {
@@ -141,6 +141,7 @@ impl Receiving<'_> {
             let is_own = packet.path.src_mac == device.mac();
             let source = packet.transport.deth.map(|deth| deth.src_qpn);
             for &qpn in &*members {
+                self.budget.charge_received();
                 let echo = is_own && source == Some(qpn);
                 let Some(qp) = device.qps.get(qpn) else {
                     continue;
@@ -149,9 +150,7 @@ impl Receiving<'_> {
                     self.run(&qp, Half::Responder, slice::from_ref(packet));
                 }
             }
-            copies += members.len();
         }
-        copies
     }
 
     /// Gives packets to one half of a QP, which is locked once for all of them.
@@ -194,6 +193,7 @@ impl Receiving<'_> {
             }
             taken = true;
         }
+        self.budget.charge_bytes(turn.budget.spent());
         side.requester = requester;
         if taken {
             device.qp_ready(qp.number);

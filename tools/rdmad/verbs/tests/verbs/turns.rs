@@ -5,7 +5,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use verbs::PathPolicy;
+use std::time::Duration;
+
+use verbs::{Clock, FabricConfig, FabricStatus, Limits, PathPolicy};
 use virtio_rdma_abi::config::F_MEM_WINDOWS;
 use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdDeregMr};
 use virtio_rdma_abi::ib::{
@@ -112,6 +114,73 @@ fn fill_with_local_work(qp: &Qp<'_>) {
     }
 }
 
+/// No turn cost more than it may. The last step is up to 128 work requests, or a message of that many packets.
+fn is_bounded(status: &FabricStatus) {
+    let limit = status.turn_budget + status.turn_budget / 4;
+    assert!(status.longest_turn > 0, "{status:?}");
+    assert!(status.longest_turn <= limit, "{status:?}");
+}
+
+/// However much is there when a turn begins, it ends, and another one goes on.
+#[test]
+fn a_long_queue_takes_many_turns() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let config = FabricConfig {
+            workers: Some(1),
+            clock: Clock::manual(),
+            ..FabricConfig::default()
+        };
+        let world = World::with_config(1, config, Limits::default());
+        world.negotiate(&[F_MEM_WINDOWS]);
+        let vm = &world.vms[0];
+        let cq = Cq::new(vm, 64);
+        let options = Options {
+            slots: MAX_SLOTS.into(),
+            ..Options::of(qp_type)
+        };
+        let qp = Qp::new(vm, &cq, &cq, options);
+        connect_outside(&qp);
+        fill_with_local_work(&qp);
+        qp.sq
+            .store_u16_release(qp.sq.layout.avail_idx(), MAX_SLOTS.to_le());
+        qp.ring_doorbell(DoorbellKind::Sq);
+        world.fabric.advance(Duration::ZERO);
+        let used = u16::from_le(qp.sq.load_u16_acquire(qp.sq.layout.used_idx()));
+        assert_eq!(used, MAX_SLOTS, "{qp_type:?}");
+        is_bounded(&world.fabric.status());
+        // As many work requests in one turn would cost far more.
+        let status = world.fabric.status();
+        assert!(u64::from(MAX_SLOTS) * 512 > 8 * status.longest_turn);
+    }
+}
+
+/// Flushing is bounded like execution.
+#[test]
+fn a_long_queue_is_flushed_in_many_turns() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let (cq, slots) = (Cq::new(vm, 4096), 2048);
+    let options = Options {
+        slots,
+        ..Options::default()
+    };
+    let qp = Qp::new(vm, &cq, &cq, options);
+    connect_outside(&qp);
+    qp.to(QpState::Err);
+    let wr = |id| Wr::new(id, WrOpcode::Send).bytes();
+    qp.post_all(&Vec::from_iter((0..slots.into()).map(wr)));
+    qp.ring_doorbell(DoorbellKind::Sq);
+    for id in 0..slots.into() {
+        qp.post_recv(10_000 + id, &[]);
+    }
+    let mut flushed = Vec::from_iter((0..2 * slots).map(|_| cq.next().wr_id));
+    flushed.sort();
+    let slots = u64::from(slots);
+    let all = (0..slots).chain(10_000..10_000 + slots);
+    assert!(flushed.into_iter().eq(all));
+    is_bounded(&world.fabric.status());
+}
+
 /// A process that posts local work requests faster than they are executed does not keep other VMs from being served.
 #[test]
 fn endless_local_work_leaves_other_vms_their_turns() {
@@ -161,6 +230,7 @@ fn endless_local_work_leaves_other_vms_their_turns() {
             }
             stop.store(true, Ordering::Relaxed);
         });
+        is_bounded(&world.fabric.status());
     }
 }
 

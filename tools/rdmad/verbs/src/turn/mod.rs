@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a turn may cost.
+//! Turns: what they may cost, and what comes after them.
 //!
 //! A unit of cost is the time that one byte takes to copy. All work is charged: a turn ends when its budget is spent, so
 //! that no QP keeps a worker from others for long.
 
+mod parked;
+
 use std::cell::Cell;
+
+pub(crate) use parked::Parked;
 
 /// What a half of a QP may spend in a turn.
 pub(crate) const TURN: usize = 1 << 20;
@@ -13,6 +17,9 @@ pub(crate) const TURN: usize = 1 << 20;
 const WORK_REQUEST: usize = 1024;
 /// A byte of a frame. 64 KiB of frames fill a turn: their receiver takes them while they are in a cache.
 const FRAME_BYTE: usize = 16;
+
+/// A frame that was received: 64 fill a turn.
+const RECEIVED_FRAME: usize = TURN / 64;
 
 /// What is left of a turn.
 #[derive(Debug, Default)]
@@ -54,6 +61,11 @@ impl Budget {
     /// Charges bytes that were copied.
     pub(crate) fn charge_bytes(&self, bytes: usize) {
         let _ = self.charge(bytes);
+    }
+
+    /// Charges a frame that was received.
+    pub(crate) fn charge_received(&self) {
+        let _ = self.charge(RECEIVED_FRAME);
     }
 
     /// Charges bytes of frames that were sent.
