@@ -168,6 +168,10 @@ impl VirtioDevice for RdmaDevice {
         self.queues.carry_events.store(false, Ordering::Release);
     }
 
+    fn fail(&self, why: &str) {
+        self.verbs.fail(why);
+    }
+
     fn reset_queue(&self, index: u16) {
         self.verbs.virtqueue_reset(index);
     }
@@ -244,6 +248,12 @@ impl Virtqueues for TransportQueues {
     fn interrupt(&self, queue: u16) {
         if let Some(queue) = self.get(queue) {
             queue.interrupt();
+        }
+    }
+
+    fn fail(&self, why: &str) {
+        if let Some(queue) = self.get(CONTROL_QUEUE) {
+            queue.needs_reset(why);
         }
     }
 }

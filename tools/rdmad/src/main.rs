@@ -8,6 +8,8 @@ mod cli;
 mod device;
 mod limits;
 mod machine;
+#[cfg(test)]
+mod panics;
 mod report;
 mod status;
 
@@ -31,6 +33,7 @@ use crate::cli::Command;
 use crate::machine::Machine;
 
 fn main() -> ExitCode {
+    contain::end_process_on_panic();
     let args = Args::parse();
     if let Some(Command::Status(ask)) = &args.command {
         return match status::show(&ask.socket, ask.form(), &mut std::io::stdout()) {

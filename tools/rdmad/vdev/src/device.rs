@@ -47,6 +47,12 @@ pub trait VirtioDevice: Send + Sync {
     /// after the queues have been stopped.
     fn reset(&self);
 
+    /// Work for the device panicked, as `why` tells. On return its threads don't access guest memory any more, and serve
+    /// nothing before the next reset. Called by the service thread.
+    fn fail(&self, why: &str) {
+        let _ = why;
+    }
+
     /// The driver has stopped queue `index` alone: requests from before are void. Called by the service thread.
     fn reset_queue(&self, index: u16) {
         let _ = index;

@@ -168,6 +168,11 @@ impl Queue {
             .fail(format_args!("queue {}: {why}", self.index));
     }
 
+    /// Asks for a reset of the device, which can't go on.
+    pub fn needs_reset(&self, why: &str) {
+        self.shared.fail(format_args!("{why}"));
+    }
+
     /// Starts the queue at its ring.
     pub(crate) fn start(&self, at: Split) {
         let mut state = self.state();

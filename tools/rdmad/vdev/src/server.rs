@@ -19,6 +19,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use std::time::Instant;
 
+use contain::contain;
 use dma::DmaSpace;
 use rustix::event::eventfd;
 use rustix::event::poll;
@@ -284,6 +285,13 @@ struct Ready {
 impl Server {
     fn run(self) {
         let log = &self.transport.shared.log;
+        if let Err(panicked) = contain(|| self.serve_clients()) {
+            tracing::error!(port = log.name(), "server ends: it {panicked}");
+        }
+    }
+
+    fn serve_clients(&self) {
+        let log = &self.transport.shared.log;
         loop {
             match self.wait(None) {
                 Ok(ready) if ready.stop => return,
@@ -305,7 +313,10 @@ impl Server {
                 )),
                 Err(_) => log.info(format_args!("client connected")),
             }
-            match self.serve(stream) {
+            let served = contain(|| self.serve(stream));
+            let served =
+                served.unwrap_or_else(|panicked| Err(io::Error::other(panicked.to_string())));
+            match served {
                 Ok(()) => log.info(format_args!("client disconnected")),
                 Err(error) => log.warn(format_args!("client dropped: {error}")),
             }

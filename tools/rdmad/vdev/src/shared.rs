@@ -64,7 +64,7 @@ impl Shared {
         self.trigger(self.config_vector.load(Ordering::Acquire));
     }
 
-    /// The driver broke the rules in a way that the device can't go on from (DEVICE_NEEDS_RESET).
+    /// The device can't go on (DEVICE_NEEDS_RESET): the driver broke the rules, or the device has a defect.
     pub(crate) fn fail(&self, why: fmt::Arguments<'_>) {
         if !self.needs_reset.swap(true, Ordering::AcqRel) {
             self.log.warn(format_args!("device needs reset: {why}"));

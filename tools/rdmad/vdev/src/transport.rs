@@ -12,6 +12,7 @@ use std::sync::Mutex;
 use std::sync::MutexGuard;
 use std::sync::PoisonError;
 
+use contain::contain;
 use dma::DmaSpace;
 
 use crate::common::Action;
@@ -248,25 +249,52 @@ impl Transport {
         // Kicks before the driver is ready are void.
         let mut active = false;
         loop {
-            match self.inbox.wait() {
-                Work::Stop => return,
-                Work::Task(Task::Activate) => {
-                    self.activate();
-                    active = true;
-                }
-                Work::Task(Task::Reset) => {
-                    self.reset();
-                    active = false;
-                }
-                Work::Task(Task::StartQueue(index)) => self.start_queue(index),
-                Work::Task(Task::ResetQueue(index)) => self.reset_queue(index),
-                Work::Serve(index) => {
-                    let queue = &self.queues[usize::from(index)];
-                    if active && queue.is_enabled() && self.device.serve(queue) {
-                        self.inbox.kick(index);
-                    }
+            let work = self.inbox.wait();
+            if work == Work::Stop {
+                return;
+            }
+            if let Err(panicked) = contain(|| self.execute(work, &mut active)) {
+                self.end_panicked(work, &panicked.to_string());
+            }
+        }
+    }
+
+    fn execute(&self, work: Work, active: &mut bool) {
+        match work {
+            Work::Stop => {}
+            Work::Task(Task::Activate) => {
+                self.activate();
+                *active = true;
+            }
+            Work::Task(Task::Reset) => {
+                *active = false;
+                self.reset();
+            }
+            Work::Task(Task::StartQueue(index)) => self.start_queue(index),
+            Work::Task(Task::ResetQueue(index)) => self.reset_queue(index),
+            Work::Serve(index) => {
+                let queue = &self.queues[usize::from(index)];
+                if *active && queue.is_enabled() && self.device.serve(queue) {
+                    self.inbox.kick(index);
                 }
             }
+        }
+    }
+
+    /// Brings work that panicked to its end, so that the client is not kept waiting: the device has failed.
+    fn end_panicked(&self, work: Work, why: &str) {
+        for queue in &self.queues {
+            queue.stop();
+        }
+        self.device.fail(why);
+        match work {
+            // The driver learns of it when it sets the device up.
+            Work::Task(Task::Reset) => self.end_reset(),
+            Work::Task(Task::ResetQueue(index)) => {
+                self.registers().queue_reset_done(index);
+                self.shared.fail(format_args!("{why}"));
+            }
+            _ => self.shared.fail(format_args!("{why}")),
         }
     }
 
@@ -296,6 +324,10 @@ impl Transport {
             queue.stop();
         }
         self.device.reset();
+        self.end_reset();
+    }
+
+    fn end_reset(&self) {
         self.reset_shared();
         self.registers().reset();
         tracing::debug!(port = self.shared.log.name(), "device reset");

@@ -4,8 +4,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::thread;
 
 use budget::{Budget, Charge};
+use contain::contain;
 use dma::DmaSpace;
 use parking_lot::Mutex;
 use roce::FramePort;
@@ -76,6 +78,8 @@ pub struct Device {
     events: EventQueues,
     transport: Transport,
     features: AtomicU64,
+    /// Work for the device panicked: its objects are not used any more.
+    failed: AtomicBool,
     link: AtomicBool,
     pub(crate) control: Mutex<()>,
     pub(crate) pds: Table<Pd>,
@@ -97,6 +101,27 @@ pub struct Device {
     receiving: Exclusive,
     /// QPs that wait for room in the frame port.
     blocked: ReadySet,
+}
+
+/// A QP of another port in the hands of a worker. If that panics, what it did with the QP is half done: the QP fails.
+pub(crate) struct Borrowed<'a> {
+    device: &'a Device,
+    qpn: u32,
+}
+
+impl<'a> Borrowed<'a> {
+    /// QP `qpn` of `device`.
+    pub(crate) fn new(device: &'a Device, qpn: u32) -> Self {
+        Self { device, qpn }
+    }
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.device.fail_qp(self.qpn);
+        }
+    }
 }
 
 impl Device {
@@ -123,6 +148,7 @@ impl Device {
                 events: EventQueues::new(limits.event_queues, queues.clone()),
                 transport: Transport::new(queues, limits.transport().max_cq),
                 features: AtomicU64::new(0),
+                failed: AtomicBool::new(false),
                 link: AtomicBool::new(false),
                 control: Mutex::new(()),
                 pds: Table::new(1..limits.max_pd + 1),
@@ -173,6 +199,38 @@ impl Device {
     /// The features that were negotiated.
     pub fn set_features(&self, features: u64) {
         self.features.store(features, Ordering::Release);
+        if self.has_failed() {
+            self.transport.fail("its last reset panicked");
+        }
+    }
+
+    /// Work for the device panicked somewhere else. Nothing is served before the next [reset](Self::reset) that comes to
+    /// its end; on return no worker touches the VM's memory any more. Not to be called by a worker.
+    pub fn fail(&self, why: &str) {
+        self.note_failure(why);
+        self.fabric.quiesce.synchronize();
+    }
+
+    /// Whether work for the device panicked since its last reset.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Does `work` for the device, which fails if that panics. `None` if it has failed.
+    #[inline]
+    pub(crate) fn contained<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
+        if self.has_failed() {
+            return None;
+        }
+        contain(work)
+            .map_err(|panicked| self.note_failure(&panicked.to_string()))
+            .ok()
+    }
+
+    fn note_failure(&self, why: &str) {
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            self.transport.fail(why);
+        }
     }
 
     /// A 32-bit store to doorbell page `page`. Marks a queue as ready if it belongs to that page; any other value is
@@ -285,6 +343,7 @@ impl Device {
         self.destroy_all();
         self.events.clear();
         self.transport.renew_all();
+        self.failed.store(false, Ordering::Release);
     }
 
     /// Takes the device from its fabric, at the end of its VM.
@@ -355,9 +414,11 @@ impl Device {
     /// A thread that is no worker heard that QP `qpn` has work, which does not come as a stream if it is `few`.
     fn posted(&self, qpn: u32, few: bool) {
         let serve = || {
-            if let Some(qp) = self.qps.get(qpn) {
-                qp.serve(self, &Watch::nothing());
-            }
+            self.contained(|| {
+                if let Some(qp) = self.qps.get(qpn) {
+                    qp.serve(self, &Watch::nothing());
+                }
+            });
         };
         if !(few && self.fabric.serve_at_once(&self.lull, serve)) {
             self.qp_ready(qpn);
@@ -398,17 +459,26 @@ impl Device {
 
     /// Whether [`serve`](Self::serve) has something to do.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.ready_qps.is_empty() || !self.ready_tasks.is_empty() || !self.ready_cqs.is_empty()
+        let is_ready = !self.ready_qps.is_empty()
+            || !self.ready_tasks.is_empty()
+            || !self.ready_cqs.is_empty();
+        is_ready && !self.has_failed()
     }
 
     /// Whether QP `qpn` has work that was not looked at yet; true too if it is gone.
     pub(crate) fn has_posted(&self, qpn: u32) -> bool {
-        self.qps.with(qpn, |qp| qp.has_posted(self)) != Some(false)
+        let posted = || self.qps.with(qpn, |qp| qp.has_posted(self)) != Some(false);
+        self.contained(posted).unwrap_or(true)
     }
 
     /// Gives one object of each kind its turn, if it wants one. Returns whether any did. Called by workers, each with what it
     /// watches; calls `more` before a turn if there is work for another worker.
     pub(crate) fn serve(self: &Arc<Self>, watch: &Watch, more: impl FnOnce()) -> bool {
+        let turns = || self.serve_each(watch, more);
+        self.contained(turns).unwrap_or(true)
+    }
+
+    fn serve_each(self: &Arc<Self>, watch: &Watch, more: impl FnOnce()) -> bool {
         let mut worked = false;
         if let Some(task) = self.ready_tasks.take() {
             worked = true;

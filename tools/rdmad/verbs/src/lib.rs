@@ -49,7 +49,7 @@ mod wqe;
 
 pub use config::{DeviceConfig, Limits, DEFAULT_MEMORY};
 pub use device::Device;
-pub(crate) use device::ForFrames;
+pub(crate) use device::{Borrowed, ForFrames};
 pub use fabric::{Clock, Fabric, FabricConfig, PathPolicy};
 pub use status::{DataPath, DeviceStatus, FabricStatus, QpStatus};
 pub use transport::Virtqueues;

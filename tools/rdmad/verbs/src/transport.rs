@@ -22,6 +22,10 @@ pub trait Virtqueues: Send + Sync {
     fn split(&self, queue: u16) -> Option<Split>;
     /// Interrupts the driver for virtqueue `queue`.
     fn interrupt(&self, queue: u16);
+    /// The device serves nothing before it is reset: tells the driver, if there is a way, `why`.
+    fn fail(&self, why: &str) {
+        let _ = why;
+    }
 }
 
 /// The virtqueues that CQs and QPs of RFC mode get.
@@ -72,6 +76,11 @@ impl Transport {
     /// The driver has reset the device.
     pub(crate) fn renew_all(&self) {
         self.worn.lock().clear();
+    }
+
+    /// Tells the driver that the device needs a reset.
+    pub(crate) fn fail(&self, why: &str) {
+        self.queues.fail(why);
     }
 
     /// Interrupts the driver for virtqueue `queue`.

@@ -49,6 +49,10 @@ pub struct Echo {
     pub last_doorbell: AtomicU64,
     /// While this is set, kicks are ignored.
     pub deaf: Mutex<bool>,
+    /// The call that panics when it is made next.
+    planted: Mutex<Option<&'static str>>,
+    /// How often it was told that work for it panicked.
+    pub failures: AtomicU64,
     /// While this is set, a reset does not end.
     pub hold_reset: Gate,
     /// While this is set, a look at the configuration does not end.
@@ -87,6 +91,24 @@ impl Gate {
     }
 }
 
+impl Echo {
+    /// The next call of this name panics.
+    pub fn plant(&self, call: &'static str) {
+        *self.planted.lock().unwrap() = Some(call);
+    }
+
+    fn panic_if_planted(&self, call: &str) {
+        let planted = self
+            .planted
+            .lock()
+            .unwrap()
+            .take_if(|planted| *planted == call);
+        if planted.is_some() {
+            panic!("planted");
+        }
+    }
+}
+
 impl VirtioDevice for Echo {
     fn device_id(&self) -> u16 {
         42
@@ -113,6 +135,7 @@ impl VirtioDevice for Echo {
 
     fn config_read(&self, offset: usize, data: &mut [u8]) {
         self.hold_config.pass();
+        self.panic_if_planted("config");
         for (i, byte) in data.iter_mut().enumerate() {
             *byte = CONFIG.get(offset + i).copied().unwrap_or(0);
         }
@@ -124,11 +147,18 @@ impl VirtioDevice for Echo {
 
     fn reset(&self) {
         self.hold_reset.pass();
+        self.panic_if_planted("reset");
         *self.active.lock().unwrap() = None;
         self.resets.fetch_add(1, Ordering::SeqCst);
     }
 
+    fn fail(&self, why: &str) {
+        assert_eq!(why, "panicked: planted");
+        self.failures.fetch_add(1, Ordering::SeqCst);
+    }
+
     fn serve(&self, queue: &Arc<Queue>) -> bool {
+        self.panic_if_planted("serve");
         let deaf = self.deaf.lock().unwrap();
         if *deaf {
             return false;

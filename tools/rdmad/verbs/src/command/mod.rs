@@ -36,12 +36,15 @@ impl Device {
     /// byte, and on success the response structure. `room` is how many bytes the driver left for it; a command whose
     /// response would not fit is not executed.
     ///
+    /// A device that has failed answers `EIO`.
+    ///
     /// May take as long as a worker's turn; not to be called by a worker.
     pub fn command(&self, request: &[u8], room: usize, response: &mut Vec<u8>) {
         let _control = self.control.lock();
         let start = response.len();
         response.push(RESPONSE_OK);
-        if let Err(errno) = self.dispatch(request, room, response) {
+        let executed = self.contained(|| self.dispatch(request, room, response));
+        if let Err(errno) = executed.unwrap_or(Err(Errno::IO)) {
             tracing::debug!(command = ?request.first(), %errno, "control command refused");
             response.truncate(start);
             // Errno values of Linux commands are far below 256.

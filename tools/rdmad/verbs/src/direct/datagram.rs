@@ -16,7 +16,7 @@ use crate::counters::Counter;
 use crate::memory::{transfer, Side};
 use crate::qp::{solicits, RecvTurn, SendSide, SendTurn};
 use crate::wqe::Posted;
-use crate::Device;
+use crate::{Borrowed, Device};
 
 /// Gives a datagram to QP `to.qpn` of `device`, if that one takes it. Returns whether it is sent, which the rate limit may
 /// hold back. Fails only for reasons of the sender.
@@ -62,7 +62,8 @@ pub(crate) fn deliver(
         ident,
         transport_size(wr.length as usize, with_imm),
     );
-    if !turn.device.link_is_up()
+    if device.has_failed()
+        || !turn.device.link_is_up()
         || !device.link_is_up()
         || !device
             .gids
@@ -73,6 +74,7 @@ pub(crate) fn deliver(
     let Some(peer) = device.qps.get(to.qpn).filter(|peer| !peer.is_connected()) else {
         return Ok(true);
     };
+    let _borrowed = Borrowed::new(device, peer.number);
     let mut recv = peer.lock_recv();
     if !peer.receives() {
         return Ok(true);

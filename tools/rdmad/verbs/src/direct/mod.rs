@@ -34,7 +34,7 @@ use self::exchange::Exchange;
 use crate::counters::Counter;
 use crate::qp::{Peer, Qp, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
 use crate::wqe::{Fetched, Posted};
-use crate::Device;
+use crate::{Borrowed, Device};
 
 /// `rnr_retry` without a limit.
 const RNR_RETRY_FOREVER: u8 = 7;
@@ -63,7 +63,10 @@ impl Route {
 
     /// The device and the QP at its end, if they are there.
     pub(crate) fn end(&self) -> Option<(Arc<Device>, Arc<Qp>)> {
-        let device = self.device.upgrade()?;
+        let device = self
+            .device
+            .upgrade()
+            .filter(|device| !device.has_failed())?;
         let qp = device.qps.get(self.qpn)?;
         Some((device, qp))
     }
@@ -82,6 +85,7 @@ pub(crate) struct Target<'a> {
     turn: RecvTurn<'a>,
     recv: MutexGuard<'a, RecvSide>,
     mtu: Mtu,
+    _borrowed: Borrowed<'a>,
 }
 
 impl<'a> Target<'a> {
@@ -98,6 +102,7 @@ impl<'a> Target<'a> {
             turn: RecvTurn::new(qp, device, view),
             recv,
             mtu: route.mtu,
+            _borrowed: Borrowed::new(device, qp.number),
         })
     }
 }
@@ -286,6 +291,7 @@ impl Transfer {
             turn: target,
             recv,
             mtu,
+            ..
         } = target;
         let links = turn.device.link_is_up() && target.device.link_is_up();
         if !links || !target.qp.receives() {

@@ -25,9 +25,28 @@ impl Exclusive {
             // Its turn ended between the two: it was not told.
             self.0.fetch_and(!AGAIN, Ordering::AcqRel);
         }
+        let busy = Busy(&self.0);
         let result = turn();
-        let again = self.0.fetch_and(!(BUSY | AGAIN), Ordering::AcqRel) & AGAIN != 0;
+        let again = busy.end();
         Some((result, again))
+    }
+}
+
+/// A worker is at it, until this is dropped: also when its turn panics.
+struct Busy<'a>(&'a AtomicU8);
+
+impl Busy<'_> {
+    /// Returns whether another worker came meanwhile.
+    fn end(self) -> bool {
+        let state = self.0.fetch_and(!(BUSY | AGAIN), Ordering::AcqRel);
+        std::mem::forget(self);
+        state & AGAIN != 0
+    }
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_and(!(BUSY | AGAIN), Ordering::AcqRel);
     }
 }
 
@@ -42,6 +61,14 @@ mod tests {
         let nested = exclusive.run(|| (exclusive.run(|| ()), exclusive.run(|| ())));
         assert_eq!(nested, Some(((None, None), true)));
         assert_eq!(exclusive.run(|| ()), Some(((), false)));
+    }
+
+    #[test]
+    fn a_turn_that_panics_ends() {
+        let exclusive = Exclusive::default();
+        let panics = || exclusive.run(|| panic!("in a turn"));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+        assert_eq!(exclusive.run(|| 5), Some((5, false)));
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod errors;
 mod events;
 mod hostile;
 mod identity;
+mod panics;
 mod polling;
 mod registration;
 mod registration_again;

@@ -13,7 +13,7 @@ pub mod srq;
 mod wr;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -93,12 +93,19 @@ fn events_that_are_never_raised() {
 pub struct Sink {
     pub buffers: AtomicUsize,
     pub events: Mutex<Vec<(u16, EventKind, u64)>>,
+    /// The next event panics.
+    pub panics: AtomicBool,
+    /// Why the device asks for a reset.
+    failure: Mutex<Option<String>>,
     /// Virtqueues of RFC mode that are enabled.
     virtqueues: Mutex<BTreeMap<u16, Split>>,
 }
 
 impl Virtqueues for Sink {
     fn push(&self, queue: u16, event: Event) -> bool {
+        if self.panics.swap(false, Ordering::SeqCst) {
+            panic!("planted");
+        }
         let took = self
             .buffers
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
@@ -124,6 +131,10 @@ impl Virtqueues for Sink {
             .unwrap()
             .push((queue, EventKind::Completion, queue.into()));
     }
+
+    fn fail(&self, why: &str) {
+        *self.failure.lock().unwrap() = Some(why.to_owned());
+    }
 }
 
 impl Sink {
@@ -139,6 +150,17 @@ impl Sink {
                 .position(|event| (event.1, event.2) == (kind, cookie))?;
             Some(events.remove(at))
         });
+    }
+
+    /// Why the device asks for a reset, if it does.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap().clone()
+    }
+
+    /// Waits until the device asks for a reset since a panic was planted.
+    pub fn expect_failure(&self) {
+        let why = wait("a failure of the device", || self.failure());
+        assert_eq!(why, "panicked: planted");
     }
 
     fn is_free(&self, queue: Option<u16>) -> bool {
@@ -264,7 +286,6 @@ impl Vm {
             ..DeviceConfig::new(mac)
         };
         let device = Device::new(config, space.clone(), fabric, sink.clone(), port);
-        device.set_features(features(&[]));
         device.set_link(true);
         sink.events.lock().unwrap().clear();
         let mut gid = [0; 16];
@@ -279,15 +300,22 @@ impl Vm {
             next: AtomicU64::new(4096),
             cookies: AtomicU64::new(((n as u64) << 32) | 1),
         };
-        vm.pdn = vm.call(CmdCreatePd::ZERO).unwrap().pdn;
-        vm.call(CmdAddGid {
-            gid,
+        vm.start();
+        vm
+    }
+
+    /// The driver sets the device up, which was just made or reset.
+    pub fn start(&mut self) {
+        *self.sink.failure.lock().unwrap() = None;
+        self.device.set_features(features(&[]));
+        self.pdn = self.call(CmdCreatePd::ZERO).unwrap().pdn;
+        self.call(CmdAddGid {
+            gid: self.gid,
             gid_type: 2,
             index: 1,
             port_num: 1,
         })
         .unwrap();
-        vm
     }
 
     /// Negotiates feature bits of the device, beside the one that makes the mode.

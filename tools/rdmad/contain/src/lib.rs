@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! How far a panic reaches.
+//!
+//! A panic is a defect of the daemon. Work for one port is [contained](contain): its panic ends the work, and its caller
+//! fails the port. Any other panic ends the process once [`end_process_on_panic`] was called: a process that lost one
+//! of its threads would look alive and serve nobody.
+
+#![forbid(unsafe_code)]
+
+use std::any::Any;
+use std::cell::Cell;
+use std::fmt;
+use std::panic;
+use std::panic::AssertUnwindSafe;
+use std::process;
+
+/// Status of a process that ends by a panic: that of Rust's own.
+const EXIT_STATUS: i32 = 101;
+
+thread_local! {
+    /// Contained work is going on.
+    static CONTAINED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Contained work panicked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Panicked {
+    message: String,
+}
+
+impl fmt::Display for Panicked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "panicked: {}", self.message)
+    }
+}
+
+impl Panicked {
+    fn new(payload: &(dyn Any + Send)) -> Self {
+        let text = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        Self {
+            message: text.unwrap_or("no message").to_owned(),
+        }
+    }
+}
+
+/// Does `work` for one port.
+///
+/// # Errors
+///
+/// It panicked. What it changed may be half done: the caller fails the port, whose objects are not used any more.
+pub fn contain<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
+    let outer = CONTAINED.replace(true);
+    let done = panic::catch_unwind(AssertUnwindSafe(work));
+    CONTAINED.set(outer);
+    done.map_err(|payload| Panicked::new(&*payload))
+}
+
+/// From now on a panic that is not [contained](contain) ends the process, whichever thread panics.
+pub fn end_process_on_panic() {
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        print(info);
+        // A thread that is about to end has no such variable any more.
+        if !CONTAINED.try_with(Cell::get).unwrap_or(false) {
+            eprintln!(
+                "the process ends: a panic outside of the work of one port (please report it)"
+            );
+            process::exit(EXIT_STATUS);
+        }
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_contained_and_told() {
+        assert_eq!(contain(|| 5), Ok(5));
+        let nested = contain(|| {
+            let inner = contain::<()>(|| panic!("inner {}", 7));
+            assert_eq!(inner.unwrap_err().to_string(), "panicked: inner 7");
+            assert!(CONTAINED.get());
+            panic!("outer")
+        });
+        assert_eq!(
+            nested,
+            Err::<(), _>(Panicked {
+                message: "outer".to_owned()
+            })
+        );
+        assert!(!CONTAINED.get());
+    }
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A panic in a thread of a function ends its work until the next reset, or its client, and nothing else.
+
+mod common;
+
+use std::io::Read;
+use std::sync::atomic::Ordering;
+
+use common::*;
+use vfio_user::Command;
+
+const STATUS_RUNNING: u8 = 15;
+const NEEDS_RESET: u8 = 64;
+
+#[test]
+fn in_the_service_thread() {
+    let [bench, other] = [Bench::new(), Bench::new()];
+    let mut driver = bench.driver();
+    driver.start();
+    assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
+    driver.start();
+    bench.device.plant("serve");
+    driver.descriptor(0, 0, DATA, 1, 0, 0);
+    driver.submit(0, 16, 0);
+    driver.wait_interrupt(0);
+    assert_eq!(driver.read8(reg::STATUS), STATUS_RUNNING | NEEDS_RESET);
+    assert_eq!(bench.device.failures.load(Ordering::SeqCst), 1);
+    driver.start();
+    assert_eq!(driver.read8(reg::STATUS), STATUS_RUNNING);
+    assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
+    // Another function has other threads.
+    let mut driver = other.driver();
+    driver.start();
+    assert_eq!(driver.echo(1, 16, b"ab", 2), b"ba");
+}
+
+#[test]
+fn in_a_reset() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    driver.start();
+    bench.device.plant("reset");
+    // The reset ends nevertheless, and the device has been told.
+    driver.start();
+    assert_eq!(bench.device.failures.load(Ordering::SeqCst), 1);
+    assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
+    bench.device.plant("reset");
+    drop(driver);
+    let mut driver = bench.driver();
+    driver.start();
+    assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
+    assert_eq!(bench.device.failures.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn in_the_socket_thread() {
+    let bench = Bench::new();
+    let mut client = bench.client();
+    bench.device.plant("config");
+    client.post(
+        Command::RegionRead as u16,
+        0,
+        &access(2, reg::CONFIG, 4),
+        &[],
+    );
+    assert_eq!(client.stream.read(&mut [0]).unwrap_or(0), 0, "dropped");
+    let mut driver = bench.driver();
+    driver.start();
+    assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A panic in the work for one port ends that port until its reset, and no other.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use roce::{Frame, FramePort};
+use verbs::{Fabric, FabricConfig, Limits, PathPolicy};
+use virtio_rdma_abi::config::F_MULTICAST;
+use virtio_rdma_abi::ctrl::{CmdAttachMcast, CmdCreatePd, CmdDeregMr};
+use virtio_rdma_abi::ib::{QpState, QpType, WcStatus, WrOpcode};
+use virtio_rdma_abi::ring::ArmKind;
+use virtio_rdma_abi::wire::Wire;
+
+use crate::harness::*;
+
+const EIO: u8 = 5;
+
+/// A frame port that panics in the calls that are told to.
+struct Fragile {
+    port: Arc<dyn FramePort>,
+    sends: AtomicBool,
+    receives: AtomicBool,
+    joins: AtomicBool,
+}
+
+impl Fragile {
+    fn new(port: Arc<dyn FramePort>) -> Self {
+        Self {
+            port,
+            sends: AtomicBool::new(false),
+            receives: AtomicBool::new(false),
+            joins: AtomicBool::new(false),
+        }
+    }
+}
+
+fn panic_if(planted: &AtomicBool) {
+    if planted.swap(false, Ordering::SeqCst) {
+        panic!("planted");
+    }
+}
+
+impl FramePort for Fragile {
+    fn frame(&self, len: usize) -> Option<Frame> {
+        panic_if(&self.sends);
+        self.port.frame(len)
+    }
+
+    fn send(&self, frame: Frame) {
+        self.port.send(frame);
+    }
+
+    fn receive(&self) -> Option<Frame> {
+        panic_if(&self.receives);
+        self.port.receive()
+    }
+
+    fn join(&self, mac: [u8; 6]) {
+        self.port.join(mac);
+        panic_if(&self.joins);
+    }
+
+    fn leave(&self, mac: [u8; 6]) {
+        self.port.leave(mac);
+    }
+
+    fn memory(&self) -> usize {
+        self.port.memory()
+    }
+}
+
+/// Three VMs, of which the first has a fragile port.
+struct Setting {
+    world: World,
+    fragile: Arc<Fragile>,
+}
+
+impl Setting {
+    fn new(config: FabricConfig) -> Self {
+        let net = Arc::new(Net::default());
+        let fabric = Fabric::new(config).unwrap();
+        let ports = [1, 2, 3].map(|n| net.port(mac(n)));
+        let fragile = Arc::new(Fragile::new(ports[0].clone()));
+        let limits = Limits::default();
+        let vms = ports.iter().enumerate().map(|(index, port)| {
+            let frames: Arc<dyn FramePort> = match index {
+                0 => fragile.clone(),
+                _ => port.clone(),
+            };
+            let vm = Vm::new(index + 1, &fabric, frames, &limits);
+            port.attach(&vm.device);
+            vm
+        });
+        let vms = Vec::from_iter(vms);
+        Self {
+            world: World { vms, net, fabric },
+            fragile,
+        }
+    }
+
+    fn wire(workers: usize) -> Self {
+        Self::new(FabricConfig {
+            workers: Some(workers),
+            path: PathPolicy::Wire,
+            ..FabricConfig::default()
+        })
+    }
+
+    /// The first VM is told to reset its device, whose commands fail. The others do their work.
+    fn first_failed(&self) {
+        let [first, second, third] = &self.world.vms[..] else {
+            panic!("three VMs");
+        };
+        first.sink.expect_failure();
+        assert_eq!(first.call(CmdCreatePd::ZERO).err(), Some(EIO));
+        let pair = Pair::between([second, third], Options::default(), Options::default());
+        for id in 0..10 {
+            pair.write_and_wait(id);
+        }
+        let mr = second.mr(4096);
+        second.call(CmdDeregMr { mrn: mr.mrn }).unwrap();
+        assert!(second.sink.failure().is_none() && third.sink.failure().is_none());
+    }
+
+    /// The first VM resets its device, and has a sound one.
+    fn first_recovers(mut self) {
+        let first = &mut self.world.vms[0];
+        first.device.reset();
+        first.start();
+        let [first, second, _] = &self.world.vms[..] else {
+            panic!("three VMs");
+        };
+        let pair = Pair::between([first, second], Options::default(), Options::default());
+        for id in 0..10 {
+            pair.write_and_wait(id);
+        }
+        assert!(first.sink.failure().is_none());
+    }
+}
+
+#[test]
+fn in_a_turn_of_a_qp() {
+    for workers in [1, 2] {
+        let setting = Setting::wire(workers);
+        let [first, second] = [0, 1].map(|n| &setting.world.vms[n]);
+        let pair = Pair::between([first, second], Options::default(), Options::default());
+        pair.write_and_wait(1);
+        setting.fragile.sends.store(true, Ordering::SeqCst);
+        pair.write(2);
+        setting.first_failed();
+        // What its driver does meanwhile has no effect.
+        pair.write(3);
+        assert_eq!(pair.cq_a.poll(), None);
+        setting.first_recovers();
+    }
+}
+
+#[test]
+fn in_a_turn_at_frames() {
+    let setting = Setting::wire(1);
+    let [first, second] = [0, 1].map(|n| &setting.world.vms[n]);
+    let pair = Pair::between([second, first], Options::default(), Options::default());
+    pair.write_and_wait(1);
+    setting.fragile.receives.store(true, Ordering::SeqCst);
+    pair.write(2);
+    // The peer of a port that failed is silent.
+    pair.cq_a.expect(2, WcStatus::RetryExcErr);
+    setting.first_failed();
+    setting.first_recovers();
+}
+
+#[test]
+fn in_a_turn_of_the_thread_that_rings() {
+    let setting = Setting::new(FabricConfig {
+        workers: Some(1),
+        path: PathPolicy::Wire,
+        at_once: true,
+        ..FabricConfig::default()
+    });
+    let [first, second] = [0, 1].map(|n| &setting.world.vms[n]);
+    let pair = Pair::between([first, second], Options::default(), Options::default());
+    setting.fragile.sends.store(true, Ordering::SeqCst);
+    pair.write(1);
+    setting.first_failed();
+    setting.first_recovers();
+}
+
+#[test]
+fn in_a_control_command() {
+    let setting = Setting::wire(1);
+    let first = &setting.world.vms[0];
+    first.negotiate(&[F_MULTICAST]);
+    let cq = Cq::new(first, 64);
+    let qp = Qp::new(first, &cq, &cq, Options::of(QpType::Ud));
+    setting.fragile.joins.store(true, Ordering::SeqCst);
+    let mut mgid = [0; 16];
+    mgid[..2].copy_from_slice(&[0xff, 0x0e]);
+    let attach = CmdAttachMcast { qpn: qp.qpn, mgid };
+    assert_eq!(first.call(attach).err(), Some(EIO));
+    setting.first_failed();
+    setting.first_recovers();
+}
+
+/// On the direct path a worker has QPs of two ports in its hands. That of the other port fails with what is left to it.
+#[test]
+fn with_the_qp_of_a_peer_at_hand() {
+    let setting = Setting::new(FabricConfig {
+        workers: Some(1),
+        path: PathPolicy::Direct,
+        ..FabricConfig::default()
+    });
+    let [first, second] = [0, 1].map(|n| &setting.world.vms[n]);
+    let pair = Pair::between([first, second], Options::default(), Options::default());
+    let other = Pair::between([second, second], Options::default(), Options::default());
+    pair.qb.post_recv(1, &[sge(&pair.mb, 0, 64)]);
+    pair.qb.post_recv(2, &[sge(&pair.mb, 0, 64)]);
+    pair.cq_b.arm(ArmKind::Next);
+    second.sink.panics.store(true, Ordering::SeqCst);
+    pair.qa.post(&pair.send(7, 8));
+    first.sink.expect_failure();
+    pair.cq_b.expect(1, WcStatus::Success);
+    pair.cq_b.expect(2, WcStatus::WrFlushErr);
+    pair.qb.wait_for(QpState::Err);
+    other.qa.post(&other.wr(1, WrOpcode::RdmaWrite, 8));
+    other.cq_a.expect(1, WcStatus::Success);
+    drop((pair, other));
+    setting.first_failed();
+    setting.first_recovers();
+}
