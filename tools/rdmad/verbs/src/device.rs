@@ -505,12 +505,12 @@ impl Device {
     fn serve_task(self: &Arc<Self>, task: u32) {
         if task != TASK_FRAMES {
             // A task number is the number of a virtqueue.
-            self.events.resume(task as u16);
+            if self.events.resume(task as u16) && self.ready_tasks.insert(task) {
+                self.fabric.wake();
+            }
             return;
         }
-        while let Some(qpn) = self.blocked.take() {
-            self.qp_ready(qpn);
-        }
+        self.blocked.take_all(|qpn| self.qp_ready(qpn));
         let taken = self.receiving.run(|| crate::wire::receive(self));
         if taken.is_some_and(|(more, again)| more || again) {
             self.frames_ready();
@@ -518,8 +518,20 @@ impl Device {
     }
 
     fn destroy_all(&self) {
-        for qp in self.qps.iter() {
-            self.destroy_qp(&qp);
+        let qps = Vec::from_iter(self.qps.iter());
+        for qp in &qps {
+            self.remove_qp(qp);
+        }
+        let windows = self.mrs.windows();
+        let numbers = windows.numbers().into_iter();
+        let removed = Vec::from_iter(numbers.filter_map(|number| windows.remove(number)));
+        // Only work of QPs uses MRs and windows, and none goes on after this.
+        self.fabric.quiesce.synchronize();
+        for qp in &qps {
+            self.release_qp(qp);
+        }
+        for window in &removed {
+            windows.release(window);
         }
         for srq in self.srqs.iter() {
             self.destroy_srq(&srq);
@@ -527,12 +539,11 @@ impl Device {
         for cq in self.cqs.iter() {
             self.destroy_cq(&cq);
         }
-        for number in self.mrs.windows().numbers() {
-            self.destroy_mw(number);
-        }
         for number in self.mrs.numbers() {
             // Nothing is bound to it any more.
-            let _ = self.destroy_mr(number);
+            if let Ok(mr) = self.mrs.remove(number) {
+                self.mrs.release(number, mr);
+            }
         }
         for pd in self.pds.iter() {
             self.pds.remove(pd.number());
@@ -543,11 +554,20 @@ impl Device {
 
     /// Destroys a QP; nothing of it is used any more on return.
     pub(crate) fn destroy_qp(&self, qp: &Qp) {
+        self.remove_qp(qp);
+        // Workers that looked it up may still hold its PD.
+        self.fabric.quiesce.synchronize();
+        self.release_qp(qp);
+    }
+
+    fn remove_qp(&self, qp: &Qp) {
         self.qps.remove(qp.number);
         self.leave_groups(qp.number);
         qp.destroy(self);
-        // Workers that looked it up may still hold its PD.
-        self.fabric.quiesce.synchronize();
+    }
+
+    /// Ends what is left of a removed QP that no worker uses any more.
+    fn release_qp(&self, qp: &Qp) {
         qp.unbind_windows(self);
         self.qps.release(qp.number);
     }

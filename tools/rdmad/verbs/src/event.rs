@@ -2,7 +2,7 @@
 
 //! Events on their way to the driver.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -10,6 +10,9 @@ use virtio_rdma_abi::event::{Event, EventKind, FIRST_EVENT_QUEUE};
 use virtio_rdma_abi::ib::AsyncEvent;
 
 use crate::transport::Virtqueues;
+
+/// Events that are sent in a turn.
+const EVENTS_A_TURN: usize = 256;
 
 /// Whose events they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +33,8 @@ pub(crate) enum Source {
 /// nothing is lost.
 #[derive(Debug)]
 struct Waiting {
+    /// Its place in the order.
+    place: u64,
     cookie: u64,
     completion: bool,
     /// Bit n stands for the asynchronous event of value n.
@@ -61,8 +66,9 @@ impl Waiting {
 /// What waits for one event queue.
 #[derive(Debug, Default)]
 struct Backlog {
-    /// In the order in which they came.
-    order: VecDeque<Source>,
+    /// By the places at which they came.
+    order: BTreeMap<u64, Source>,
+    next: u64,
     waiting: HashMap<Source, Waiting>,
 }
 
@@ -101,8 +107,8 @@ impl EventQueues {
     pub(crate) fn forget(&self, queue: u16, source: Source) {
         if let Some(backlog) = self.backlog(queue) {
             let mut backlog = backlog.lock();
-            if backlog.waiting.remove(&source).is_some() {
-                backlog.order.retain(|other| *other != source);
+            if let Some(entry) = backlog.waiting.remove(&source) {
+                backlog.order.remove(&entry.place);
             }
         }
     }
@@ -114,31 +120,31 @@ impl EventQueues {
         }
     }
 
-    /// Sends what waits for virtqueue `queue`, as far as there are buffers.
-    pub(crate) fn resume(&self, queue: u16) {
+    /// Sends what waits for virtqueue `queue`, as far as there are buffers and a turn goes. Returns whether there may be more.
+    pub(crate) fn resume(&self, queue: u16) -> bool {
         let Some(backlog) = self.backlog(queue) else {
-            return;
+            return false;
         };
         let mut backlog = backlog.lock();
-        let Backlog { order, waiting } = &mut *backlog;
-        while let Some(source) = order.front() {
-            let Some(entry) = waiting.get_mut(source) else {
-                order.pop_front();
+        let Backlog { order, waiting, .. } = &mut *backlog;
+        for _ in 0..EVENTS_A_TURN {
+            let Some(first) = order.first_entry() else {
+                return false;
+            };
+            let kind = waiting.get_mut(first.get()).and_then(|entry| {
+                let kind = entry.next()?;
+                Some((kind, entry))
+            });
+            let Some((kind, entry)) = kind else {
+                waiting.remove(&first.remove());
                 continue;
             };
-            match entry.next() {
-                Some(kind) => {
-                    if !self.sink.push(queue, Event::new(kind, entry.cookie)) {
-                        entry.add(kind);
-                        return;
-                    }
-                }
-                None => {
-                    waiting.remove(source);
-                    order.pop_front();
-                }
+            if !self.sink.push(queue, Event::new(kind, entry.cookie)) {
+                entry.add(kind);
+                return false;
             }
         }
+        true
     }
 
     fn send(&self, queue: u16, source: Source, kind: EventKind, cookie: u64) {
@@ -149,12 +155,19 @@ impl EventQueues {
         if backlog.order.is_empty() && self.sink.push(queue, Event::new(kind, cookie)) {
             return;
         }
-        let Backlog { order, waiting } = &mut *backlog;
+        let Backlog {
+            order,
+            waiting,
+            next,
+        } = &mut *backlog;
         waiting
             .entry(source)
             .or_insert_with(|| {
-                order.push_back(source);
+                let place = *next;
+                *next += 1;
+                order.insert(place, source);
                 Waiting {
+                    place,
                     cookie,
                     completion: false,
                     asynchronous: 0,
@@ -195,6 +208,36 @@ mod tests {
         }
 
         fn interrupt(&self, _queue: u16) {}
+    }
+
+    #[test]
+    fn a_long_backlog_is_sent_in_many_turns_and_forgets_at_once() {
+        let sink = Arc::new(Buffers::default());
+        let events = EventQueues::new(1, sink.clone());
+        let count = 4 * EVENTS_A_TURN as u32;
+        for cqn in 0..count {
+            events.completion(1, cqn, cqn.into());
+        }
+        for cqn in (0..count).step_by(2) {
+            events.forget(1, Source::Completions(cqn));
+        }
+        // It comes behind all others now.
+        events.completion(1, 0, 0);
+        {
+            let backlog = events.backlogs[0].lock();
+            assert_eq!(backlog.order.len(), backlog.waiting.len());
+        }
+        *sink.free.lock() = usize::MAX;
+        let mut turns = 1;
+        while events.resume(1) {
+            turns += 1;
+            assert!(sink.sent.lock().len() <= turns * EVENTS_A_TURN);
+        }
+        assert!(turns > 1);
+        let sent = sink.sent.lock();
+        let cookies = sent.iter().map(|(_, event)| event.cookie);
+        let odd = (0..count).filter(|cqn| cqn % 2 == 1);
+        assert!(cookies.eq(odd.chain([0]).map(u64::from)));
     }
 
     #[test]

@@ -69,6 +69,8 @@ pub struct FabricStatus {
     pub longest_turn: u64,
     /// The longest time that a worker needed to give each device one turn.
     pub longest_round: Duration,
+    /// How often a thread waited for the turns that were going on, since it took something away that they may use.
+    pub grace_periods: u64,
 }
 
 impl Device {

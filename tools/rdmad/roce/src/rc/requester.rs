@@ -90,6 +90,8 @@ pub struct Requester<L> {
     /// End of the pause that an RNR NAK asked for.
     rnr_deadline: Option<Instant>,
     dead: bool,
+    /// No work request begins.
+    held: bool,
 }
 
 impl<L> Requester<L> {
@@ -111,6 +113,7 @@ impl<L> Requester<L> {
             ack_deadline: None,
             rnr_deadline: None,
             dead: false,
+            held: false,
         }
     }
 
@@ -127,6 +130,16 @@ impl<L> Requester<L> {
     /// Whether every posted work request has ended.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    /// Whether no work request is between its beginning and its end.
+    pub fn is_drained(&self) -> bool {
+        self.una == self.sent
+    }
+
+    /// Keeps work requests from beginning, or no longer. Those that have begun go on.
+    pub fn hold(&mut self, held: bool) {
+        self.held = held;
     }
 
     /// Whether packets were sent that the peer has not acknowledged.
@@ -253,7 +266,8 @@ impl<L> Requester<L> {
             self.cursor = self.cursor.saturating_sub(1);
             env.complete_send(pending.wr, WcStatus::Success);
         }
-        match self.queue.front().and_then(|pending| pending.failed) {
+        let front = self.queue.front().filter(|front| !self.holds(front));
+        match front.and_then(|pending| pending.failed) {
             Some(status) => Err(self.fail(status, env)),
             None => Ok(()),
         }
@@ -272,7 +286,7 @@ impl<L> Requester<L> {
             return false;
         };
         if pending.local {
-            if waits || pending.failed.is_some() {
+            if waits || self.held || pending.failed.is_some() {
                 return false;
             }
             match env.execute_local(&pending.wr.local) {
@@ -285,6 +299,11 @@ impl<L> Requester<L> {
         }
         self.cursor += 1;
         true
+    }
+
+    /// Whether a work request is kept from beginning.
+    fn holds(&self, pending: &Pending<L>) -> bool {
+        self.held && pending.first >= self.sent
     }
 
     /// Whether a fence holds the work request at the cursor back.

@@ -23,7 +23,7 @@ use crate::net::Path;
 use crate::opcode::{Op, Position, Service};
 use crate::packet::Packet;
 use crate::psn::Psn;
-use crate::work::{AsyncEvent, RecvWr};
+use crate::work::{AsyncEvent, Mtu, RecvWr};
 
 use self::job::{Answer, Job};
 use self::message::Message;
@@ -125,6 +125,11 @@ impl<R> Responder<R> {
     /// Changes the path that answers take.
     pub fn set_path(&mut self, path: Path) {
         self.connection.path = path;
+    }
+
+    /// Path MTU.
+    pub fn mtu(&self) -> Mtu {
+        self.connection.mtu
     }
 
     /// Expected PSN.

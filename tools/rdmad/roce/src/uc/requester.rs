@@ -23,6 +23,8 @@ pub struct Requester<L> {
     index: u32,
     next: Psn,
     dead: bool,
+    /// No work request begins.
+    held: bool,
 }
 
 impl<L> Requester<L> {
@@ -35,6 +37,7 @@ impl<L> Requester<L> {
             index: 0,
             next: Psn::new(sq_psn),
             dead: false,
+            held: false,
         }
     }
 
@@ -51,6 +54,16 @@ impl<L> Requester<L> {
     /// Whether every posted work request has ended.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    /// Whether no work request is between its beginning and its end.
+    pub fn is_drained(&self) -> bool {
+        self.index == 0
+    }
+
+    /// Keeps work requests from beginning, or no longer. One that has begun goes on.
+    pub fn hold(&mut self, held: bool) {
+        self.held = held;
     }
 
     /// Queues a work request. Gives it back if there is no room or the QP has failed. One that is too long, or that the
@@ -112,7 +125,8 @@ impl<L> Requester<L> {
     ) -> Result<Sent, QpError> {
         let mut bytes = 0;
         let pause = loop {
-            let Some((wr, failed)) = self.queue.front().filter(|_| !self.dead) else {
+            let begins = !self.dead && (self.index > 0 || !self.held);
+            let Some((wr, failed)) = self.queue.front().filter(|_| begins) else {
                 break Pause::Idle;
             };
             if let Some(status) = *failed {

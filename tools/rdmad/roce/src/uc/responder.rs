@@ -73,6 +73,11 @@ impl<R> Responder<R> {
         }
     }
 
+    /// Path MTU.
+    pub fn mtu(&self) -> Mtu {
+        self.mtu
+    }
+
     /// Remote operations that the QP admits.
     pub fn access(&self) -> AccessFlags {
         self.access

@@ -3,7 +3,7 @@
 //! One step of a transfer: what a requester's packets would do to the responder, done at once.
 
 use roce::env::BadReceive;
-use roce::work::{AtomicOp, FlushOp, RecvCompletion, Remote, SendWr, With, ATOMIC_SIZE};
+use roce::work::{AtomicOp, FlushOp, Mtu, RecvCompletion, Remote, SendWr, With, ATOMIC_SIZE};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, WcStatus};
 
 use super::Stop;
@@ -19,6 +19,8 @@ pub(super) struct Exchange<'a, 'b, 'c> {
     pub len: usize,
     /// The step ends the message.
     pub last: bool,
+    /// Path MTU of this side.
+    pub mtu: Mtu,
     /// The peer says what is wrong with a message, and gives up.
     pub reliable: bool,
     pub turn: &'a SendTurn<'b>,
@@ -30,6 +32,7 @@ pub(super) struct Exchange<'a, 'b, 'c> {
 impl Exchange<'_, '_, '_> {
     /// SEND.
     pub(super) fn send(&mut self, with: With) -> Result<(), Stop> {
+        self.check_packets()?;
         if self.offset == 0 {
             if self.reliable && self.recv.incoming.is_some() {
                 // An earlier requester of ours left a message unfinished.
@@ -85,6 +88,7 @@ impl Exchange<'_, '_, '_> {
 
     /// RDMA WRITE.
     pub(super) fn write(&mut self, remote: Remote, imm: Option<[u8; 4]>) -> Result<(), Stop> {
+        self.check_packets()?;
         self.admit(remote, AccessFlags::REMOTE_WRITE)?;
         let imm = imm.filter(|_| self.last);
         if imm.is_some() {
@@ -119,6 +123,7 @@ impl Exchange<'_, '_, '_> {
     /// RDMA READ.
     pub(super) fn read(&mut self, remote: Remote) -> Result<(), Stop> {
         self.admit(remote, AccessFlags::REMOTE_READ)?;
+        self.check_responses()?;
         let mut from = self.target.remote(remote, AccessFlags::REMOTE_READ);
         let mut to = self.turn.message(
             &self.side.snapshots,
@@ -168,6 +173,33 @@ impl Exchange<'_, '_, '_> {
         self.target
             .place(flush)
             .map_err(|fault| self.refuse_access(fault))
+    }
+
+    /// The greater path MTU of both sides, if they differ and the message needs more than a packet of the smaller one.
+    fn disagreement(&self) -> Option<Mtu> {
+        let theirs = self.recv.responder.as_ref().and_then(Responder::mtu)?;
+        let differs = theirs != self.mtu && self.wr.length > self.mtu.min(theirs).bytes();
+        differs.then(|| self.mtu.max(theirs))
+    }
+
+    /// Checks whether the peer takes packets of this length: it refuses the first that it does not expect.
+    fn check_packets(&self) -> Result<(), Stop> {
+        match self.disagreement() {
+            None => Ok(()),
+            Some(_) => Err(self.refuse(WcStatus::RemInvReqErr, Some(AsyncEvent::QpReqErr))),
+        }
+    }
+
+    /// Checks whether this side takes responses of the length that the peer would send: the first has another one, or it
+    /// is the last where another is expected or the reverse.
+    fn check_responses(&self) -> Result<(), Stop> {
+        match self.disagreement() {
+            None => Ok(()),
+            Some(greater) if self.wr.length <= greater.bytes() => {
+                Err(Stop::Failed(WcStatus::BadRespErr))
+            }
+            Some(_) => Err(Stop::Failed(WcStatus::LocLenErr)),
+        }
     }
 
     /// Checks, at the start of an RDMA operation, whether QP and memory of the peer admit all of it.

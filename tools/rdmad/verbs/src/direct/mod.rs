@@ -89,13 +89,17 @@ pub(crate) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Locks the receive half of `qp`, if it is connected to the QP that `route` begins at.
+    /// Locks the receive half of `qp`, if it is connected to `from`, which `route` begins at, by the same service.
     pub(crate) fn new(
+        from: &Qp,
         route: &Route,
         device: &'a Device,
         qp: &'a Qp,
         view: &'a DmaView,
     ) -> Option<Self> {
+        if qp.qp_type != from.qp_type {
+            return None;
+        }
         let mut recv = qp.lock_recv();
         recv.responder_for(&route.us)?;
         Some(Self {
@@ -323,6 +327,7 @@ impl Transfer {
             offset: self.done,
             len,
             last,
+            mtu: *mtu,
             reliable: turn.qp.qp_type != QpType::Uc,
             turn,
             side,

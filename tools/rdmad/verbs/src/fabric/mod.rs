@@ -184,6 +184,7 @@ impl Fabric {
             turn_budget: TURN as u64,
             longest_turn,
             longest_round,
+            grace_periods: self.shared.quiesce.periods(),
         }
     }
 

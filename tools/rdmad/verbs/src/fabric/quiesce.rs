@@ -17,6 +17,8 @@ pub(crate) struct Quiesce {
     /// Held by a thread that has a turn and is no worker.
     outside: Mutex<()>,
     waiters: AtomicU64,
+    /// Calls of [`synchronize`](Self::synchronize).
+    periods: AtomicU64,
     lock: Mutex<()>,
     ended: Condvar,
 }
@@ -36,9 +38,15 @@ impl Quiesce {
                 .collect(),
             outside: Mutex::new(()),
             waiters: AtomicU64::new(0),
+            periods: AtomicU64::new(0),
             lock: Mutex::new(()),
             ended: Condvar::new(),
         }
+    }
+
+    /// How often a thread waited for the turns that were going on.
+    pub(super) fn periods(&self) -> u64 {
+        self.periods.load(Ordering::Relaxed)
     }
 
     /// Begins a turn of `worker`, which is not in one.
@@ -72,6 +80,7 @@ impl Quiesce {
 
     /// Returns when every turn that was going on has ended. Not to be called within a turn.
     pub(crate) fn synchronize(&self) {
+        self.periods.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         for turn in &self.turns {
             let before = turn.load(Ordering::SeqCst);

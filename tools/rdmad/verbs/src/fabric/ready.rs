@@ -57,6 +57,18 @@ impl ReadySet {
         Some(number)
     }
 
+    /// Takes out all numbers that are in the set now. One that is added meanwhile may stay.
+    pub(crate) fn take_all(&self, mut each: impl FnMut(u32)) {
+        for (group, summary) in (0..).zip(&self.summary) {
+            for word in bits_of(summary.load(Ordering::Acquire)) {
+                let word = group * WORD + word;
+                let numbers = self.bits[word as usize].swap(0, Ordering::AcqRel);
+                self.tidy(word);
+                bits_of(numbers).for_each(|number| each(word * WORD + number));
+            }
+        }
+    }
+
     /// Whether the set is empty. False also for a while after the last number was taken; then [`take`](Self::take) finds
     /// nothing and puts it right.
     pub(crate) fn is_empty(&self) -> bool {
@@ -127,6 +139,16 @@ impl ReadySet {
     }
 }
 
+/// The numbers of the bits that are set.
+fn bits_of(mut word: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let bit = word.trailing_zeros();
+        // 0 has no bit to clear.
+        word &= word.wrapping_sub(1);
+        (bit < WORD).then_some(bit)
+    })
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::collections::BTreeSet;
@@ -153,6 +175,26 @@ mod tests {
         assert_eq!(set.take(), Some(3));
         assert_eq!(set.take(), None);
         assert!(set.is_empty());
+    }
+
+    #[test]
+    fn all_are_taken_once() {
+        let set = ReadySet::new(10_000);
+        let numbers = [0, 63, 64, 3, 5_000, 9_999];
+        for number in numbers {
+            set.insert(number);
+        }
+        let mut taken = Vec::new();
+        set.take_all(|number| {
+            taken.push(number);
+            // Those that come back are not taken again.
+            set.insert(number);
+        });
+        assert_eq!(taken, [0, 3, 63, 64, 5_000, 9_999]);
+        assert_eq!(set.take(), Some(0));
+        set.take_all(|_| {});
+        assert!(set.is_empty());
+        assert_eq!(set.take(), None);
     }
 
     #[test]

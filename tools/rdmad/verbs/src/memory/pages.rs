@@ -194,10 +194,14 @@ impl PageMap {
             _ => self.search(offset),
         };
         cursor.0 = index + 1;
-        // The last one starts behind the offset.
-        let end = self.extents[index + 1].start;
-        let extent = self.extents[index];
-        (extent.iova + (offset - extent.start), end - offset)
+        match self.extents.get(index..index + 2) {
+            Some([extent, next]) => (
+                extent.iova + (offset - extent.start),
+                next.start.saturating_sub(offset),
+            ),
+            // Nothing is there: no access to it succeeds.
+            _ => (u64::MAX, 0),
+        }
     }
 
     /// The extent that `offset` is in.

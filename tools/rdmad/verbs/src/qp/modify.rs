@@ -11,6 +11,7 @@ use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, PORT};
 use virtio_rdma_abi::qp::QpAttr;
 
 use super::pace::{Pacer, Shape};
+use super::serve::FLUSH_LIMIT;
 use super::{attr, state, Qp, RecvSide, RecvTurn, Requester, Responder, SendSide, SendTurn};
 use crate::config::MAX_BURST;
 use crate::direct::Route;
@@ -43,6 +44,7 @@ impl Qp {
 
     /// Executes MODIFY_QP: all of it or, on an error, nothing.
     pub(crate) fn modify(&self, device: &Device, mask: QpAttrMask, new: &QpAttr) -> Result<()> {
+        self.flush_sqe(device);
         let mut send = self.send.lock();
         let mut recv = self.recv.lock();
         let current = self.state().ok_or(Errno::INVAL)?;
@@ -256,12 +258,29 @@ impl Qp {
         }
     }
 
-    /// Flushes what was posted to the SQ while it was in error.
+    /// Flushes what was posted by now, if the SQ is in error, without holding it for longer than turns do.
+    fn flush_sqe(&self, device: &Device) {
+        let mut left = None;
+        loop {
+            let mut send = self.send.lock();
+            if self.state() != Some(QpState::Sqe) {
+                return;
+            }
+            let view = device.space.enter();
+            let turn = SendTurn::new(self, device, &view);
+            let left = left.get_or_insert(usize::from(send.queue.available(&turn.ring)));
+            let now = FLUSH_LIMIT.min(*left);
+            *left -= now;
+            if !turn.flush(&mut send, now).is_again() || *left == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Ends what the SQ was executing when it failed. What is posted from now on is to be executed.
     fn leave_sqe(&self, device: &Device, send: &mut SendSide) {
         let view = device.space.enter();
-        let turn = SendTurn::new(self, device, &view);
-        // As much as fits the queue: what is posted from now on is to be executed.
-        let _ = turn.flush(send, send.queue.layout().slots() as usize);
+        let _ = SendTurn::new(self, device, &view).flush(send, 0);
     }
 
     /// Gives all slots back and forgets the connection.

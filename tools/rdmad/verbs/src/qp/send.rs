@@ -114,8 +114,15 @@ impl SendSide {
         self.broken = false;
     }
 
-    /// Whether no work request is being executed.
+    /// Whether no work request is between its beginning and its end.
     pub(super) fn is_drained(&self) -> bool {
+        self.transfer.is_none()
+            && self.held.is_none()
+            && self.requester.as_ref().is_none_or(Requester::is_drained)
+    }
+
+    /// Whether every work request that was taken has ended.
+    pub(super) fn is_empty(&self) -> bool {
         self.transfer.is_none()
             && self.held.is_none()
             && self.requester.as_ref().is_none_or(Requester::is_empty)

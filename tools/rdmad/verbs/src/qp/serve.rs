@@ -163,7 +163,7 @@ impl Qp {
     ) -> Progress {
         if !self.is_connected() {
             self.send_datagram(turn, side, state, watch)
-        } else if side.transfer.is_some() || side.is_drained() && side.route.is_some() {
+        } else if side.transfer.is_some() || side.is_empty() && side.route.is_some() {
             self.send_direct(turn, side, state, watch)
         } else {
             self.send_wire(turn, side, state, watch)
@@ -182,7 +182,9 @@ impl Qp {
         let end = side.route.as_ref().and_then(Route::end);
         let view = end.as_ref().map(|(device, _)| device.space.enter());
         let mut target = match (&side.route, &end, &view) {
-            (Some(route), Some((device, qp)), Some(view)) => Target::new(route, device, qp, view),
+            (Some(route), Some((device, qp)), Some(view)) => {
+                Target::new(self, route, device, qp, view)
+            }
             _ => None,
         };
         while !turn.budget.is_spent() && self.state() == Some(state) {
@@ -256,6 +258,7 @@ impl Qp {
                 }
             }
         }
+        requester.hold(state == QpState::Sqd);
         let mut env = SendEnv::new(turn, side);
         let sent = requester.transmit(turn.budget.left_for_frames(), turn.now, &mut env);
         // Work requests ended that kept others from being taken.

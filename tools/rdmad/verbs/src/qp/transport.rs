@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use budget::{Budget, Exhausted};
 use roce::env::{RequesterEnv, ResponderEnv};
-use roce::work::{AccessFlags, RecvWr, SendWr};
+use roce::work::{AccessFlags, Mtu, RecvWr, SendWr};
 use roce::{rc, uc, ud, Connection, Packet, Path, Pause, Psn, QpError, Sent};
 use virtio_rdma_abi::ib::QpType;
 use virtio_rdma_abi::qp::QpAttr;
@@ -61,6 +61,22 @@ impl Requester {
         match self {
             Self::Rc(requester) => requester.is_empty(),
             Self::Uc(requester) => requester.is_empty(),
+        }
+    }
+
+    /// Whether no work request is between its beginning and its end.
+    pub(super) fn is_drained(&self) -> bool {
+        match self {
+            Self::Rc(requester) => requester.is_drained(),
+            Self::Uc(requester) => requester.is_drained(),
+        }
+    }
+
+    /// Keeps work requests from beginning, or no longer.
+    pub(super) fn hold(&mut self, held: bool) {
+        match self {
+            Self::Rc(requester) => requester.hold(held),
+            Self::Uc(requester) => requester.hold(held),
         }
     }
 
@@ -186,6 +202,15 @@ impl Responder {
             }
             Self::Uc(responder) => responder.set_access(AccessFlags(attr.qp_access_flags.0)),
             Self::Ud(_) => {}
+        }
+    }
+
+    /// Path MTU of a connection.
+    pub(crate) fn mtu(&self) -> Option<Mtu> {
+        match self {
+            Self::Rc(responder) => Some(responder.mtu()),
+            Self::Uc(responder) => Some(responder.mtu()),
+            Self::Ud(_) => None,
         }
     }
 

@@ -2,9 +2,14 @@
 
 //! SQD: what was begun ends, nothing else begins, and who wants to know is told once.
 
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use verbs::{Clock, FabricConfig, Limits, PathPolicy};
 use virtio_rdma_abi::event::EventKind;
-use virtio_rdma_abi::ib::{AsyncEvent, QpAttrMask, QpState, WcStatus, WrOpcode};
+use virtio_rdma_abi::ib::{AsyncEvent, Mtu, QpAttrMask, QpState, WcStatus, WrOpcode};
 use virtio_rdma_abi::qp::QpAttr;
+use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::harness::*;
@@ -127,4 +132,40 @@ fn from_sqd_to_err_and_reset() {
         p.cq_b.expect(7, WcStatus::Success);
         assert!(p.a.sink.is_empty() && p.b.sink.is_empty());
     });
+}
+
+/// Work requests whose packets the window, or a full frame port, kept from being sent have not begun, although they were
+/// taken from the queue.
+#[test]
+fn what_was_taken_and_not_begun_waits() {
+    // More packets than the window has.
+    const LONG: u32 = 50_000;
+    let config = FabricConfig {
+        path: PathPolicy::Wire,
+        clock: Clock::manual(),
+        ..FabricConfig::default()
+    };
+    let world = World::with_config(2, config, Limits::default());
+    let options = Options {
+        mtu: Mtu::Mtu256,
+        ..Options::default()
+    };
+    let p = Pair::with(&world, options, options);
+    world.fabric.advance(Duration::ZERO);
+    world.net.lose_one_in.store(1, Ordering::Relaxed);
+    let wrs = [1, 2].map(|id| p.wr(id, WrOpcode::RdmaWrite, LONG).bytes());
+    p.qa.post_all(&wrs);
+    p.qa.ring_doorbell(DoorbellKind::Sq);
+    world.fabric.advance(Duration::ZERO);
+    drain(&p, 1);
+    assert_eq!(p.qa.query().sq_draining, 1);
+    world.net.lose_one_in.store(0, Ordering::Relaxed);
+    world.fabric.advance(Duration::from_secs(1));
+    p.cq_a.expect(1, WcStatus::Success);
+    p.a.sink.expect(DRAINED, p.qa.cookie);
+    assert_eq!(p.qa.query().sq_draining, 0);
+    world.fabric.advance(Duration::from_secs(1));
+    assert_eq!(p.cq_a.poll(), None, "it began");
+    p.qa.to(QpState::Rts);
+    p.cq_a.expect(2, WcStatus::Success);
 }

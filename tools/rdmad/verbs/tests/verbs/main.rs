@@ -4,6 +4,7 @@
 
 mod harness;
 
+mod agreement;
 mod arming;
 mod asynchronous;
 mod at_once;

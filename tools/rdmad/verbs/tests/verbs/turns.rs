@@ -181,6 +181,25 @@ fn a_long_queue_is_flushed_in_many_turns() {
     is_bounded(&world.fabric.status());
 }
 
+/// A reset waits once for the turns that are going on, however many objects there are.
+#[test]
+fn a_reset_waits_once() {
+    let world = World::new(1, PathPolicy::Direct);
+    world.negotiate(&[F_MEM_WINDOWS]);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 64);
+    for _ in 0..10 {
+        let qp = Qp::new(vm, &cq, &cq, Options::default());
+        connect(&qp, &qp);
+        let window = Window::new(vm, MwType::Two);
+        qp.post_bytes(&window.bind(1, window.key, window.key));
+        cq.expect(1, WcStatus::Success);
+    }
+    let before = world.fabric.status().grace_periods;
+    vm.device.reset();
+    assert_eq!(world.fabric.status().grace_periods, before + 1);
+}
+
 /// A process that posts local work requests faster than they are executed does not keep other VMs from being served.
 #[test]
 fn endless_local_work_leaves_other_vms_their_turns() {

@@ -129,7 +129,7 @@ impl<L> Requester<L> {
         let pending = self
             .queue
             .get(self.cursor)
-            .filter(|pending| pending.failed.is_none())?;
+            .filter(|pending| pending.failed.is_none() && !self.holds(pending))?;
         let wr = &pending.wr;
         if at == pending.first && self.is_held() {
             return None;
