@@ -38,6 +38,7 @@ use virtio_rdma_abi::config::F_SRQ;
 use vswitch::DatagramPath;
 use vswitch::FaultPlan;
 use vswitch::Uplink;
+use vswitch::UplinkConfig;
 
 use crate::status::Form;
 
@@ -99,12 +100,15 @@ pub struct Args {
     pub pcap: Option<PathBuf>,
 
     /// Join the switch to another daemon or a host: Unix datagrams, UDP datagrams, or a tap interface. May be repeated.
+    ///
+    /// routed=on is for uplinks with IP routers behind them. It accepts packets of a connection
+    /// from any MAC address there; else the packets must come from the MAC address of the peer.
     #[arg(
         long = "uplink",
-        value_name = "unix:LOCAL:REMOTE|udp:BIND:PEER|tap:NAME",
+        value_name = "unix:LOCAL:REMOTE|udp:BIND:PEER|tap:NAME[,routed=on]",
         value_parser = parse_uplink
     )]
-    pub uplinks: Vec<Uplink>,
+    pub uplinks: Vec<UplinkConfig>,
 
     /// Damage RoCE packets with these probabilities, repeatably by the seed.
     #[arg(
@@ -205,7 +209,7 @@ impl Args {
     /// What the parser can't see in one argument alone.
     pub fn check(&self) -> Result<()> {
         let (mut names, mut macs, mut paths) = (HashSet::new(), HashSet::new(), HashSet::new());
-        let uplinks = self.uplinks.iter().filter_map(|uplink| match uplink {
+        let uplinks = self.uplinks.iter().filter_map(|uplink| match &uplink.link {
             Uplink::Unix(link) => Some(link),
             _ => None,
         });
@@ -317,7 +321,16 @@ fn parse_link(text: &str) -> Result<DatagramPath> {
     })
 }
 
-fn parse_uplink(text: &str) -> Result<Uplink> {
+fn parse_uplink(text: &str) -> Result<UplinkConfig> {
+    let (link, routed) = match text.rsplit_once(",routed=") {
+        Some((link, routed)) => (link, parse_switch(routed)?),
+        None => (text, false),
+    };
+    let link = parse_uplink_link(link)?;
+    Ok(UplinkConfig { link, routed })
+}
+
+fn parse_uplink_link(text: &str) -> Result<Uplink> {
     match text.split_once(':') {
         Some(("unix", link)) => parse_link(link).map(Uplink::Unix),
         Some(("udp", addresses)) => addresses
@@ -444,7 +457,7 @@ mod tests {
             "--uplink",
             "udp:[::]:5000:[fe80::2]:5001",
             "--uplink",
-            "tap:tap0",
+            "tap:tap0,routed=on",
             "--faults",
             "drop=0.5,seed=7",
         ])
@@ -455,21 +468,34 @@ mod tests {
                 Uplink::Unix(DatagramPath {
                     local: "/u.local".into(),
                     remote: "/u.remote".into()
-                }),
+                })
+                .into(),
                 Uplink::Udp {
                     bind: "0.0.0.0:5000".parse().unwrap(),
                     peer: "10.0.0.2:5001".parse().unwrap()
-                },
+                }
+                .into(),
                 Uplink::Udp {
                     bind: "[::]:5000".parse().unwrap(),
                     peer: "[fe80::2]:5001".parse().unwrap()
+                }
+                .into(),
+                UplinkConfig {
+                    link: Uplink::Tap("tap0".into()),
+                    routed: true
                 },
-                Uplink::Tap("tap0".into()),
             ]
         );
         let faults = args.faults.unwrap();
         assert_eq!((faults.drop, faults.seed), (0.5, 7));
-        for bad in ["", "unix:/a", "udp:1.2.3.4:5", "tap:", "wire:/a:/b"] {
+        for bad in [
+            "",
+            "unix:/a",
+            "udp:1.2.3.4:5",
+            "tap:",
+            "wire:/a:/b",
+            "tap:tap0,routed=maybe",
+        ] {
             assert!(parse(&["--port", PORT, "--uplink", bad]).is_err(), "{bad}");
         }
         assert!(parse(&["--port", PORT, "--faults", "drop=2"]).is_err());

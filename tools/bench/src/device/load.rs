@@ -140,7 +140,7 @@ impl Load {
         [(1..=pairs, one, two), (pairs + 1..=2 * pairs, two, one)]
             .map(|(vms, bind, peer)| {
                 let config = Config {
-                    uplinks: vec![Uplink::Udp { bind, peer }],
+                    uplinks: vec![Uplink::Udp { bind, peer }.into()],
                     ..Config::default()
                 };
                 Daemon::new(vms, 1, policy, config)

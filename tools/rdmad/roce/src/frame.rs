@@ -79,6 +79,7 @@ impl FramePool {
         Some(Frame {
             bytes,
             len,
+            is_routed: false,
             pool: Arc::clone(shared),
         })
     }
@@ -94,6 +95,7 @@ impl fmt::Debug for FramePool {
 pub struct Frame {
     bytes: Box<[u8]>,
     len: usize,
+    is_routed: bool,
     pool: Arc<Shared>,
 }
 
@@ -103,10 +105,22 @@ impl Frame {
         self.len = self.len.min(len);
     }
 
+    /// Marks the frame as one that may have come through a router.
+    pub fn set_routed(&mut self) {
+        self.is_routed = true;
+    }
+
+    /// Whether the frame may have come through a router: its source MAC address is the router's
+    /// then, and says nothing about the sender.
+    pub fn is_routed(&self) -> bool {
+        self.is_routed
+    }
+
     /// A copy in a buffer of the same pool, if there is one.
     pub fn duplicate(&self) -> Option<Self> {
         let mut copy = FramePool(Arc::clone(&self.pool)).take(self.len)?;
         copy.copy_from_slice(self);
+        copy.is_routed = self.is_routed;
         Some(copy)
     }
 }
@@ -166,6 +180,10 @@ mod tests {
         drop(second);
         third.fill(7);
         assert_eq!(third.duplicate().unwrap()[..], [7; 20]);
+        third.set_routed();
+        assert!(third.duplicate().unwrap().is_routed());
+        drop(third);
+        assert!(!pool.take(1).unwrap().is_routed());
     }
 
     #[test]

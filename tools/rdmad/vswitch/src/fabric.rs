@@ -28,6 +28,8 @@ pub(crate) struct Port {
 /// An uplink.
 pub(crate) struct UplinkPort {
     pub(crate) link: Link,
+    /// Routers may be behind it.
+    pub(crate) routed: bool,
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -131,6 +133,11 @@ impl Fabric {
         }
     }
 
+    /// Whether frames from there may have come through a router.
+    pub(crate) fn is_routed(&self, origin: Origin) -> bool {
+        matches!(origin, Origin::Uplink(at) if self.uplinks[at].routed)
+    }
+
     pub(crate) fn route(&self, origin: Origin, frame: &[u8], roce: bool, now: Instant) -> Route {
         let Some(destination) = address(frame, 0) else {
             return Route::Nowhere;
@@ -176,7 +183,7 @@ impl Fabric {
                 }
             }
             Route::Uplink(at) => {
-                let UplinkPort { link, counters } = &mut self.uplinks[at];
+                let UplinkPort { link, counters, .. } = &mut self.uplinks[at];
                 count(link.send(frame, patient, now), counters);
             }
             Route::Uplinks => self.copy_to_uplinks(origin, &frame, now),

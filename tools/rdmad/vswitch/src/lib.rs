@@ -51,4 +51,4 @@ pub mod table;
 pub use engine::EnginePort;
 pub use fault::FaultPlan;
 pub use link::{DatagramPath, Uplink};
-pub use switch::{Config, Error, PortConfig, Switch};
+pub use switch::{Config, Error, PortConfig, Switch, UplinkConfig};

@@ -31,13 +31,32 @@ pub struct PortConfig {
     pub net_roce: bool,
 }
 
+/// An uplink and what is behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UplinkConfig {
+    /// The link.
+    pub link: Uplink,
+    /// Whether routers may be behind it: the source MAC address of a RoCE packet is not that of its
+    /// sender then.
+    pub routed: bool,
+}
+
+impl From<Uplink> for UplinkConfig {
+    fn from(link: Uplink) -> Self {
+        Self {
+            link,
+            routed: false,
+        }
+    }
+}
+
 /// The whole switch.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// Virtual machines; each has an engine.
     pub ports: Vec<PortConfig>,
     /// Uplinks.
-    pub uplinks: Vec<Uplink>,
+    pub uplinks: Vec<UplinkConfig>,
     /// Capture file.
     pub pcap: Option<PathBuf>,
     /// Faults.
@@ -102,10 +121,14 @@ impl Switch {
                 counters,
             });
         }
-        for uplink in config.uplinks {
-            let counters = named(format!("{uplink:?}"));
-            let link = Link::open(uplink.clone()).map_err(|error| Error::Uplink(uplink, error))?;
-            uplinks.push(UplinkPort { link, counters });
+        for UplinkConfig { link, routed } in config.uplinks {
+            let counters = named(format!("{link:?}"));
+            let link = Link::open(link.clone()).map_err(|error| Error::Uplink(link, error))?;
+            uplinks.push(UplinkPort {
+                link,
+                routed,
+                counters,
+            });
         }
         let pcap = match config.pcap {
             Some(path) => {

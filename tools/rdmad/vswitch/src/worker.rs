@@ -285,13 +285,16 @@ impl Worker {
     }
 
     /// Takes a frame: filter, learn, capture, faults, delivery.
-    fn take(&mut self, origin: Origin, frame: Frame) {
+    fn take(&mut self, origin: Origin, mut frame: Frame) {
         let now = self.now;
         if !self.fabric.admit(origin, &frame, now) {
             self.fabric.counters_of(origin).refused.add_one();
             return;
         }
         self.fabric.counters_of(origin).received.add_one();
+        if self.fabric.is_routed(origin) {
+            frame.set_routed();
+        }
         if let Some(pcap) = &mut self.pcap {
             if let Err(error) = pcap.write(&frame, SystemTime::now()) {
                 self.end_capture(error);

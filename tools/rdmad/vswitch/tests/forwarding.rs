@@ -134,6 +134,16 @@ fn a_network_interface_speaks_roce_if_told_so() {
 }
 
 #[test]
+fn frames_of_a_routed_uplink_are_marked() {
+    let rig = Rig::with(1, 2, |config| config.uplinks[1].routed = true);
+    for (uplink, routed) in [(0, false), (1, true), (0, false)] {
+        let source = [2, 9, 9, 9, 9, uplink as u8];
+        rig.uplinks[uplink].send(&roce(mac(0), source, 1));
+        assert_eq!(rig.engine_receive(0).is_routed(), routed);
+    }
+}
+
+#[test]
 fn roce_to_a_group_goes_to_those_who_joined() {
     const GROUP: roce::net::Mac = [0x01, 0x00, 0x5e, 1, 2, 3];
     const OTHER: roce::net::Mac = [0x01, 0x00, 0x5e, 1, 2, 4];

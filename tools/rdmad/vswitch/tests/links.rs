@@ -214,7 +214,7 @@ fn udp_uplink() {
     let bind = free_address();
     let peer = far.local_addr().unwrap();
     let rig = Rig::with(1, 0, |config| {
-        config.uplinks.push(Uplink::Udp { bind, peer })
+        config.uplinks.push(Uplink::Udp { bind, peer }.into())
     });
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     stranger
@@ -261,7 +261,7 @@ fn udp_goes_on_after_icmp_messages() {
     far.set_read_timeout(Some(PATIENCE)).unwrap();
     let (bind, peer) = (free_address(), far.local_addr().unwrap());
     let rig = Rig::with(1, 0, |config| {
-        config.uplinks.push(Uplink::Udp { bind, peer })
+        config.uplinks.push(Uplink::Udp { bind, peer }.into())
     });
     // Port unreachable, fragmentation needed, prohibited by a firewall.
     for (count, code) in (1..).zip([3, 4, 13]) {
@@ -294,7 +294,7 @@ fn udp_pair() -> [Rig; 2] {
     [(mac(0), one, two), (OUTSIDE, two, one)].map(|(mac, bind, peer)| {
         Rig::with(1, 0, |config| {
             config.ports[0].mac = mac;
-            config.uplinks.push(Uplink::Udp { bind, peer });
+            config.uplinks.push(Uplink::Udp { bind, peer }.into());
         })
     })
 }
@@ -339,7 +339,7 @@ fn frames_of_any_length_pass_udp_together_and_in_order() {
 fn tap_uplink() {
     let name = format!("vsw{}", std::process::id() % 1_000_000);
     let config = || Config {
-        uplinks: vec![Uplink::Tap(name.clone())],
+        uplinks: vec![Uplink::Tap(name.clone()).into()],
         ..Config::default()
     };
     match Switch::start(config()) {
@@ -372,7 +372,7 @@ fn a_tap_that_goes_is_found_when_it_comes_back() {
     }
     ip("tuntap add dev up0 mode tap");
     let rig = Rig::with(1, 0, |config| {
-        config.uplinks.push(Uplink::Tap("up0".into()))
+        config.uplinks.push(Uplink::Tap("up0".into()).into())
     });
     // Linux says hello to the routers and groups of an interface.
     ip("link set up0 up");
@@ -406,7 +406,7 @@ fn a_frame_that_is_too_long_is_refused_by_a_tap() {
     ip("link set up0 mtu 20000 up");
     ip("address add 192.0.2.1/24 dev up0");
     let rig = Rig::with(1, 0, |config| {
-        config.uplinks.push(Uplink::Tap("up0".into()))
+        config.uplinks.push(Uplink::Tap("up0".into()).into())
     });
     ip("neighbour add 192.0.2.2 lladdr 02:00:00:00:00:01 dev up0");
     let socket = UdpSocket::bind("192.0.2.1:0").unwrap();

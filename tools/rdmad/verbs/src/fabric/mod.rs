@@ -242,6 +242,14 @@ impl Shared {
             .cloned()
     }
 
+    /// Whether a port of this process has this MAC address.
+    pub(crate) fn has_port(&self, mac: [u8; 6]) -> bool {
+        self.devices
+            .load()
+            .iter()
+            .any(|device| device.mac() == mac)
+    }
+
     /// A turn of the current thread ended that cost so much.
     #[inline]
     pub(crate) fn note_turn(&self, cost: usize) {

@@ -7,6 +7,7 @@ mod datagram;
 mod keys;
 mod modify;
 mod pace;
+mod peer;
 mod recv;
 mod send;
 mod serve;
@@ -38,7 +39,8 @@ use crate::wqe::{max_rq_wqe, max_sq_wqe, Snapshots};
 use crate::Device;
 
 pub(crate) use modify::ForCommand;
-pub(crate) use recv::{Peer, RecvSide, RecvTurn};
+pub(crate) use peer::Peer;
+pub(crate) use recv::{RecvSide, RecvTurn};
 pub(crate) use send::{solicits, Parts, SendSide, SendTurn};
 pub(crate) use summary::Summary;
 pub(crate) use transport::{ForAnswer, ForRequest, Requester, Responder};

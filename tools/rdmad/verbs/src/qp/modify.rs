@@ -223,7 +223,7 @@ impl Qp {
         } else if let Some(responder) = &mut recv.responder {
             responder.update(attr, connection.path);
         }
-        recv.set_peer(&connection);
+        recv.set_peer(&connection, route.is_some());
         match (requester, &mut send.requester) {
             (Some(new), _) => {
                 send.requester = Some(new);

@@ -7,22 +7,22 @@ use std::sync::atomic::{fence, Ordering};
 use budget::{Charge, List};
 use dma::DmaView;
 use roce::env::BadReceive;
-use roce::net::Addresses;
 use roce::work::{AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, With};
-use roce::{Connection, Path};
+use roce::Connection;
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, WcFlags, WcStatus};
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_ring::DeviceQueue;
 
-use super::{Qp, Responder};
+use super::{Peer, Qp, Responder};
 use crate::counters::Counter;
 use crate::cq::Completions;
 use crate::gid::vlan_of;
 use crate::memory::{Fault, KeyFault, Keys, Memory, Message, Reached, RingMem, RingView};
 use crate::srq::Srq;
 use crate::turn::{Budget, Parked};
+use crate::wire::Arrived;
 use crate::wqe::{fetch_flushed, fetch_recv, BadRecv, Received};
 use crate::Device;
 
@@ -37,6 +37,8 @@ pub(crate) struct RecvSide {
     answers: Option<Charge>,
     /// The peer that the QP is connected to, from RTR on.
     peer: Option<Peer>,
+    /// The peer's requests come without packets.
+    is_direct: bool,
     /// What datagrams for this QP carry.
     pub(crate) qkey: u32,
     /// The receive WQE being executed; there is never more than one.
@@ -52,28 +54,6 @@ pub(crate) struct RecvSide {
     last_wqe_reached: bool,
 }
 
-/// Whom a QP is connected to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Peer {
-    mac: [u8; 6],
-    qpn: u32,
-    addresses: Addresses,
-    vlan: Option<u16>,
-}
-
-impl Peer {
-    /// Our end of a connection as the QP at its other end should name it, if we are `qpn` at `mac`.
-    pub(crate) fn us(mac: [u8; 6], qpn: u32, connection: &Connection) -> Option<Self> {
-        let addresses = &connection.path.addresses;
-        Some(Self {
-            mac,
-            qpn,
-            addresses: Addresses::new(addresses.dst(), addresses.src())?,
-            vlan: vlan_of(connection.path.vlan),
-        })
-    }
-}
-
 impl RecvSide {
     pub(super) fn new(layout: Option<RingLayout>, buffer: List<u8>) -> Self {
         Self {
@@ -81,6 +61,7 @@ impl RecvSide {
             responder: None,
             answers: None,
             peer: None,
+            is_direct: false,
             qkey: 0,
             buffer,
             incoming: None,
@@ -97,14 +78,10 @@ impl RecvSide {
         self.established = false;
     }
 
-    /// Whom requests come from.
-    pub(super) fn set_peer(&mut self, connection: &Connection) {
-        self.peer = Some(Peer {
-            mac: connection.path.dst_mac,
-            qpn: connection.dest_qpn,
-            addresses: connection.path.addresses,
-            vlan: vlan_of(connection.path.vlan),
-        });
+    /// Sets the peer. Its requests come without packets if `direct`.
+    pub(super) fn set_peer(&mut self, connection: &Connection, direct: bool) {
+        self.peer = Some(Peer::of(connection));
+        self.is_direct = direct;
     }
 
     /// Forgets all work and the connection.
@@ -142,13 +119,14 @@ impl RecvSide {
         }
     }
 
-    /// Whether packets with these addresses come from the peer.
-    pub(crate) fn is_from_peer(&self, path: &Path) -> bool {
-        self.peer.as_ref().is_some_and(|peer| {
-            peer.addresses.src() == path.addresses.dst()
-                && peer.addresses.dst() == path.addresses.src()
-                && peer.vlan == vlan_of(path.vlan)
-        })
+    /// Whether a packet is a request of the peer. On the direct path none is: both ends decide for
+    /// that path by the same rule, so whoever sends packets is somebody else.
+    pub(crate) fn is_from_peer(&self, arrived: &Arrived<'_>, device: &Device) -> bool {
+        !self.is_direct
+            && self
+                .peer
+                .as_ref()
+                .is_some_and(|peer| peer.sent(arrived, device.fabric()))
     }
 }
 

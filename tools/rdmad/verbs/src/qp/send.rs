@@ -8,7 +8,7 @@ use std::time::Instant;
 use budget::Exhausted;
 use dma::DmaView;
 use roce::work::SendWr;
-use roce::{ud, Connection, Path};
+use roce::{ud, Connection};
 use virtio_rdma_abi::ib::{AccessFlags, SendFlags, WcStatus};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::ring::RingLayout;
@@ -18,14 +18,14 @@ use virtio_rdma_ring::{DeviceQueue, RingError};
 
 use super::keys::is_registration;
 use super::pace::Pacer;
-use super::{Qp, Requester};
+use super::{Peer, Qp, Requester};
 use crate::counters::Counter;
 use crate::cq::Completions;
 use crate::direct::{Route, Transfer};
 use crate::fabric::{Alarm, Until};
-use crate::gid::vlan_of;
 use crate::memory::{Keys, Memory, Message, RingView};
 use crate::turn::{Budget, Parked};
+use crate::wire::Arrived;
 use crate::wqe::{
     completion_opcode, fetch_flushed, fetch_send, max_message, Data, Fetched, Posted, SendRules,
     Snapshots,
@@ -133,14 +133,11 @@ impl SendSide {
         &self.attr
     }
 
-    /// Whether packets that came this way are from the peer.
-    pub(crate) fn is_from_peer(&self, path: &Path) -> bool {
-        self.connection.as_ref().is_some_and(|connection| {
-            let ours = &connection.path;
-            ours.addresses.src() == path.addresses.dst()
-                && ours.addresses.dst() == path.addresses.src()
-                && vlan_of(ours.vlan) == vlan_of(path.vlan)
-        })
+    /// Whether a packet is from the peer.
+    pub(crate) fn is_from_peer(&self, arrived: &Arrived<'_>, device: &Device) -> bool {
+        self.connection
+            .as_ref()
+            .is_some_and(|connection| Peer::of(connection).sent(arrived, device.fabric()))
     }
 
     /// What a requester needs of its QP.

@@ -6,4 +6,4 @@ mod env;
 mod receive;
 
 pub(crate) use env::{RecvEnv, SendEnv};
-pub(crate) use receive::receive;
+pub(crate) use receive::{receive, Arrived};

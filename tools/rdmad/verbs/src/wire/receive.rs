@@ -58,6 +58,13 @@ struct Receiving<'a> {
     budget: Budget,
 }
 
+/// A packet that came.
+pub(crate) struct Arrived<'f> {
+    pub(crate) packet: Packet<'f>,
+    /// It may have come through a router: its source MAC address says nothing about the sender.
+    pub(crate) is_routed: bool,
+}
+
 /// Whom a packet is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Recipient {
@@ -89,15 +96,16 @@ impl Recipient {
 impl Receiving<'_> {
     /// Takes frames in.
     fn frames(&self, frames: &[Frame]) {
-        let packets: ArrayVec<Packet<'_>, FRAMES_AT_ONCE> = frames
+        let packets: ArrayVec<Arrived<'_>, FRAMES_AT_ONCE> = frames
             .iter()
             .filter_map(|frame| self.parse(frame))
             .collect();
         for _ in frames {
             self.budget.charge_received();
         }
-        for run in packets.chunk_by(|one, next| Recipient::of(one) == Recipient::of(next)) {
-            let to = Recipient::of(&run[0]);
+        let recipient = |arrived: &Arrived<'_>| Recipient::of(&arrived.packet);
+        for run in packets.chunk_by(|one, next| recipient(one) == recipient(next)) {
+            let to = recipient(&run[0]);
             match (to.qpn, to.is_group) {
                 (MULTICAST_QPN, true) => self.run_for_group(run),
                 (MULTICAST_QPN, false) | (_, true) => {}
@@ -111,7 +119,7 @@ impl Receiving<'_> {
     }
 
     /// The packet in a frame, if the link is up and the frame is sound.
-    fn parse<'f>(&self, frame: &'f Frame) -> Option<Packet<'f>> {
+    fn parse<'f>(&self, frame: &'f Frame) -> Option<Arrived<'f>> {
         let device = self.device;
         if !device.link_is_up() {
             return None;
@@ -120,7 +128,10 @@ impl Receiving<'_> {
             Ok(packet) => {
                 device.counters.add(Counter::RxPackets, 1);
                 device.counters.add(Counter::RxBytes, frame.len() as u64);
-                Some(packet)
+                Some(Arrived {
+                    packet,
+                    is_routed: frame.is_routed(),
+                })
             }
             Err(error) => {
                 tracing::trace!(%error, "frame dropped");
@@ -131,9 +142,10 @@ impl Receiving<'_> {
     }
 
     /// Gives datagrams to each QP that is attached to their group.
-    fn run_for_group(&self, packets: &[Packet<'_>]) {
+    fn run_for_group(&self, packets: &[Arrived<'_>]) {
         let device = self.device;
-        for packet in packets {
+        for arrived in packets {
+            let packet = &arrived.packet;
             let group = ip_to_gid(packet.path.addresses.dst());
             let Some(members) = device.groups.members(&group) else {
                 continue;
@@ -147,15 +159,17 @@ impl Receiving<'_> {
                     continue;
                 };
                 if !(echo && qp.blocks_loopback) {
-                    self.run(&qp, Half::Responder, slice::from_ref(packet));
+                    self.run(&qp, Half::Responder, slice::from_ref(arrived));
                 }
             }
         }
     }
 
     /// Gives packets to one half of a QP, which is locked once for all of them.
-    fn run(&self, qp: &Qp, half: Half, packets: &[Packet<'_>]) {
-        let admitted = packets.iter().filter(|packet| self.admits(qp, packet));
+    fn run(&self, qp: &Qp, half: Half, packets: &[Arrived<'_>]) {
+        let admitted = packets
+            .iter()
+            .filter(|arrived| self.admits(qp, &arrived.packet));
         match half {
             Half::Requester => self.responses(qp, admitted),
             Half::Responder => self.requests(qp, admitted),
@@ -174,21 +188,21 @@ impl Receiving<'_> {
         is_ours
     }
 
-    fn responses<'f>(&self, qp: &Qp, packets: impl Iterator<Item = &'f Packet<'f>>) {
+    fn responses<'f>(&self, qp: &Qp, packets: impl Iterator<Item = &'f Arrived<'f>>) {
         let device = self.device;
         let mut side = qp.lock_send();
         let mut requester = side.requester.take();
         let turn = SendTurn::at(qp, device, &self.view, self.now);
         let mut taken = false;
-        for packet in packets {
+        for arrived in packets {
             let Some(requester) = &mut requester else {
                 continue;
             };
-            if !qp.awaits_responses() || !side.is_from_peer(&packet.path) {
+            if !qp.awaits_responses() || !side.is_from_peer(arrived, device) {
                 continue;
             }
             let mut env = SendEnv::new(&turn, &mut side);
-            if let Err(error) = requester.on_packet(packet, self.now, &mut env) {
+            if let Err(error) = requester.on_packet(&arrived.packet, self.now, &mut env) {
                 qp.fail(device, error.event);
             }
             taken = true;
@@ -200,12 +214,12 @@ impl Receiving<'_> {
         }
     }
 
-    fn requests<'f>(&self, qp: &Qp, packets: impl Iterator<Item = &'f Packet<'f>>) {
+    fn requests<'f>(&self, qp: &Qp, packets: impl Iterator<Item = &'f Arrived<'f>>) {
         let device = self.device;
         let mut side = qp.lock_recv();
         let mut responder = side.responder.take();
         let turn = RecvTurn::new(qp, device, &self.view);
-        for packet in packets {
+        for arrived in packets {
             let Some(responder) = &mut responder else {
                 continue;
             };
@@ -213,8 +227,10 @@ impl Receiving<'_> {
                 continue;
             }
             let taken = match responder {
-                Responder::Ud(receiver) => receive_datagram(&turn, &mut side, receiver, packet),
-                connected => receive_connected(&turn, &mut side, connected, packet),
+                Responder::Ud(receiver) => {
+                    receive_datagram(&turn, &mut side, receiver, &arrived.packet)
+                }
+                connected => receive_connected(&turn, &mut side, connected, arrived),
             };
             if let Err(error) = taken {
                 qp.fail(device, error.event);
@@ -247,11 +263,12 @@ fn receive_connected(
     turn: &RecvTurn<'_>,
     side: &mut RecvSide,
     responder: &mut Responder,
-    packet: &Packet<'_>,
+    arrived: &Arrived<'_>,
 ) -> Result<(), QpError> {
-    if !side.is_from_peer(&packet.path) {
+    if !side.is_from_peer(arrived, turn.device) {
         return Ok(());
     }
+    let packet = &arrived.packet;
     let executed = match responder {
         // A message that comes without packets is not interrupted by packets.
         Responder::Rc(_) if side.incoming.is_some() => return Ok(()),

@@ -4,13 +4,15 @@
 
 use std::os::unix::net::UnixDatagram;
 
-use roce::headers::{Bth, Deth, Transport};
+use roce::headers::{Aeth, Bth, Deth, NakCode, Reth, Syndrome, Transport};
 use roce::opcode::{Extra, Op, Opcode, Position, Service};
 use roce::ud::{GSI_QKEY, GSI_QPN};
 use roce::Psn;
 use tempfile::TempDir;
 use verbs::PathPolicy;
-use virtio_rdma_abi::ib::{QpType, WcStatus};
+use virtio_rdma_abi::ib::{AhFlags, QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
+use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
+use virtio_rdma_abi::wire::Wire;
 use vswitch::{Config, DatagramPath};
 
 use crate::harness::*;
@@ -62,10 +64,171 @@ fn the_gsi_qp_takes_nothing_from_a_network_interface() {
     // The engine of that VM is heard, and its datagram is the first.
     let data = b.mr(64);
     theirs.post(
-        &Wr::new(1, virtio_rdma_abi::ib::WrOpcode::Send)
+        &Wr::new(1, WrOpcode::Send)
             .local(&data, 0, 64)
             .to(&gsi),
     );
     let cqe = cq_a.expect(9, WcStatus::Success);
     assert_eq!((cqe.byte_len, cqe.src_qp), (40 + 64, GSI_QPN));
+}
+
+/// A SEND of one packet to `to`, with the PSN that it expects first.
+fn send_only(to: &Qp<'_>) -> Transport {
+    let send = Opcode::rc(Op::Send(Position::Only, Extra::None));
+    Transport::new(Bth::new(send, 0xffff, to.qpn, Psn::new(to.options.psn)))
+}
+
+/// A WRITE of 4 bytes to `to` under a key that opens nothing.
+fn write_nowhere(to: &Qp<'_>) -> Transport {
+    let write = Opcode::rc(Op::Write(Position::Only, Extra::None));
+    let bth = Bth::new(write, 0xffff, to.qpn, Psn::new(to.options.psn));
+    let mut transport = Transport::new(bth);
+    transport.reth = Some(Reth {
+        va: 0,
+        rkey: 0xdead_beef,
+        length: 4,
+    });
+    transport
+}
+
+/// VM 1's next SEND to VM 2 arrives whole, and both QPs live.
+fn connection_lives(p: &Pair<'_>) {
+    let data = pattern(64, 1);
+    p.a.write(p.ma.iova, &data);
+    p.qb.post_recv(7, &[sge(&p.mb, 0, 64)]);
+    p.qa.post(&p.send(5, 64));
+    p.cq_a.expect(5, WcStatus::Success);
+    p.cq_b.expect(7, WcStatus::Success);
+    assert!(p.b.read(p.mb.iova, 64) == data);
+    assert_eq!(p.qa.state(), QpState::Rts);
+    p.responder_lives();
+}
+
+/// The addresses of VM 1 on packets to VM 2, but for the MAC address.
+fn forged(p: &Pair<'_>, mac: [u8; 6], transport: &Transport, payload: &[u8]) -> Vec<u8> {
+    frame_between((mac, p.a.gid), (p.b.mac, p.b.gid), transport, payload)
+}
+
+#[test]
+fn requests_from_another_mac_address_are_not_taken() {
+    on_both_paths(|path| {
+        let world = World::new(3, path);
+        let p = Pair::new(&world);
+        let (outside, c) = ([2, 9, 9, 9, 9, 9], world.vms[2].mac);
+        for mac in [c, outside] {
+            let send = forged(&p, mac, &send_only(&p.qb), b"forged!!");
+            let write = forged(&p, mac, &write_nowhere(&p.qb), b"boom");
+            world.net.inject(p.b.mac, &send);
+            world.net.inject(p.b.mac, &write);
+            // A port of this daemon is never behind a router.
+            world.net.inject_routed(p.b.mac, &send);
+            world.net.inject_routed(p.b.mac, &write);
+        }
+        connection_lives(&p);
+    });
+}
+
+/// On the direct path nothing comes as packets, so the right MAC address makes no difference.
+#[test]
+fn the_direct_path_takes_no_packets() {
+    let world = World::new(2, PathPolicy::Direct);
+    let p = Pair::new(&world);
+    for transport in [send_only(&p.qb), write_nowhere(&p.qb)] {
+        let forged = forged(&p, p.a.mac, &transport, b"boom");
+        world.net.inject(p.b.mac, &forged);
+    }
+    p.settle();
+    connection_lives(&p);
+}
+
+#[test]
+fn answers_from_another_mac_address_are_not_taken() {
+    let world = World::new(3, PathPolicy::Wire);
+    let p = Pair::new(&world);
+    // Not acknowledged before there is a receive.
+    let data = pattern(64, 2);
+    p.a.write(p.ma.iova, &data);
+    p.qa.post(&p.send(5, 64));
+    for syndrome in [Syndrome::ACK, Syndrome::Nak(NakCode::RemoteAccess)] {
+        let psn = Psn::new(p.qa.options.psn);
+        let mut transport = Transport::new(Bth::new(Opcode::rc(Op::Ack), 0xffff, p.qa.qpn, psn));
+        transport.aeth = Some(Aeth { syndrome, msn: 1 });
+        let c = world.vms[2].mac;
+        let answer = frame_between((c, p.b.gid), (p.a.mac, p.a.gid), &transport, &[]);
+        world.net.inject(p.a.mac, &answer);
+    }
+    p.settle();
+    assert!(p.cq_a.poll().is_none());
+    p.qb.post_recv(7, &[sge(&p.mb, 0, 64)]);
+    p.cq_a.expect(5, WcStatus::Success);
+    p.cq_b.expect(7, WcStatus::Success);
+    assert!(p.b.read(p.mb.iova, 64) == data);
+}
+
+/// Packets of a host behind a router have the router's MAC address.
+#[test]
+fn packets_through_a_router_are_taken_from_its_uplink_alone() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 64);
+    let qp = Qp::new(vm, &cq, &cq, Options::default());
+    let far = ([2, 9, 9, 9, 9, 1], {
+        let mut gid = vm.gid;
+        gid[12..].copy_from_slice(&[192, 0, 2, 1]);
+        gid
+    });
+    qp.to_init().unwrap();
+    let attrs = QpAttr {
+        path_mtu: qp.options.mtu.value(),
+        dest_qp_num: 7,
+        rq_psn: qp.options.psn,
+        max_dest_rd_atomic: 1,
+        min_rnr_timer: 1,
+        ah_attr: AhAttr {
+            grh: GlobalRoute {
+                dgid: far.1,
+                sgid_index: 1,
+                hop_limit: 1,
+                ..GlobalRoute::ZERO
+            },
+            port_num: 1,
+            ah_flags: AhFlags::GRH,
+            dmac: far.0,
+            ..AhAttr::ZERO
+        },
+        ..QpAttr::ZERO
+    };
+    let mask = QpAttrMask::AV
+        | QpAttrMask::PATH_MTU
+        | QpAttrMask::DEST_QPN
+        | QpAttrMask::RQ_PSN
+        | QpAttrMask::MAX_DEST_RD_ATOMIC
+        | QpAttrMask::MIN_RNR_TIMER;
+    qp.modify(QpState::Rtr, mask, attrs).unwrap();
+    let mr = vm.mr(64);
+    qp.post_recv(1, &[sge(&mr, 0, 64)]);
+    let from_router = frame_between(
+        ([2, 9, 9, 9, 9, 2], far.1),
+        (vm.mac, vm.gid),
+        &send_only(&qp),
+        b"routed!!",
+    );
+    world.net.inject(vm.mac, &from_router);
+    // Behind it, so that it shows whether the first was taken.
+    let honest = frame_between(far, (vm.mac, vm.gid), &send_only(&qp), b"honest!!");
+    world.net.inject(vm.mac, &honest);
+    cq.expect(1, WcStatus::Success);
+    assert_eq!(vm.read(mr.iova, 8), b"honest!!");
+    qp.post_recv(2, &[sge(&mr, 0, 64)]);
+    let mut next = send_only(&qp);
+    next.bth.psn = Psn::new(qp.options.psn + 1);
+    let routed = frame_between(
+        ([2, 9, 9, 9, 9, 2], far.1),
+        (vm.mac, vm.gid),
+        &next,
+        b"routed!!",
+    );
+    world.net.inject_routed(vm.mac, &routed);
+    cq.expect(2, WcStatus::Success);
+    assert_eq!(vm.read(mr.iova, 8), b"routed!!");
 }

@@ -208,7 +208,8 @@ fn daemons_are_joined_by_an_uplink() {
         uplinks: vec![Uplink::Unix(DatagramPath {
             local: dir.path().join(local),
             remote: dir.path().join(remote),
-        })],
+        })
+        .into()],
         ..Config::default()
     };
     let left = daemon(1..=1, end("left", "right"));

@@ -138,7 +138,7 @@ impl Rig {
         for uplink in 0..uplinks {
             let (end, path) = far(format!("uplink{uplink}"));
             uplink_ends.push(end);
-            config.uplinks.push(Uplink::Unix(path));
+            config.uplinks.push(Uplink::Unix(path).into());
         }
         change(&mut config);
         let (switch, engines) = Switch::start(config).unwrap();

@@ -60,14 +60,26 @@ impl Net {
         self.inject_all(mac, &[bytes]);
     }
 
+    /// The same, by way of an uplink with routers behind it.
+    pub fn inject_routed(&self, mac: [u8; 6], bytes: &[u8]) {
+        self.inject_marked(mac, &[bytes], true);
+    }
+
     /// Has frames arrive at `mac` at the same time.
     pub fn inject_all(&self, mac: [u8; 6], frames: &[impl AsRef<[u8]>]) {
+        self.inject_marked(mac, frames, false);
+    }
+
+    fn inject_marked(&self, mac: [u8; 6], frames: &[impl AsRef<[u8]>], routed: bool) {
         let port = self.ports.lock().unwrap().get(&mac).cloned();
         let port = port.expect("a port");
         port.accept(frames.iter().map(|bytes| {
             let bytes = bytes.as_ref();
             let mut frame = port.pool.take(bytes.len()).expect("a frame buffer");
             frame.copy_from_slice(bytes);
+            if routed {
+                frame.set_routed();
+            }
             frame
         }));
     }
