@@ -11,7 +11,7 @@ use common::endpoint::{Settings, RKEY};
 use common::setup::{at, sealed, sent, sim, statuses};
 use common::sim::{Faults, Sim};
 use roce::headers::{Bth, Feth, NakCode, Reth, Syndrome, Transport};
-use roce::opcode::{Op, Opcode, Position};
+use roce::opcode::{Extra, Op, Opcode, Position};
 use roce::work::{AccessFlags, FlushLevel, FlushOp, FlushTypes, SendOp, WcStatus};
 use roce::{Packet, QpError};
 
@@ -143,6 +143,38 @@ fn a_duplicate_is_answered_and_not_executed() {
     let again = request(&sim, Op::Flush, va, 8, 1);
     deliver(&mut sim, &again, &[]);
     assert_eq!(answers(&mut sim), [(DONE, -1, Syndrome::ACK)]);
+}
+
+/// A packet that repeats nothing has no claim on an answer, and leaves those of others alone.
+#[test]
+fn a_false_duplicate_takes_no_answer_away() {
+    let va = at(0).va;
+    for (op, length) in [
+        (Op::Flush, 8),
+        (Op::AtomicWrite, 8),
+        // Without a byte it needs no key.
+        (Op::ReadRequest, 0),
+        (Op::ReadRequest, 8),
+    ] {
+        let mut sim = sim(settings());
+        sim.ends[1].post_recv(0, vec![0..8]);
+        let mut send = request(&sim, Op::Send(Position::Only, Extra::None), va, 8, 0);
+        send.reth = None;
+        deliver(&mut sim, &send, &DATA);
+        answers(&mut sim);
+        let read = request(&sim, Op::ReadRequest, va, 8, 0);
+        deliver(&mut sim, &read, &[]);
+        // Of the SEND's PSN, before the READ is answered.
+        let false_one = request(&sim, op, va, length, 2);
+        let payload: &[u8] = if op == Op::AtomicWrite { &DATA } else { &[] };
+        deliver(&mut sim, &false_one, payload);
+        assert_eq!(
+            answers(&mut sim),
+            [(DONE, -1, Syndrome::ACK)],
+            "after {op:?} of {length} bytes"
+        );
+        assert_eq!(sim.ends[1].errors, []);
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod answer;
 mod atomic;
 mod flush;
 mod job;
+mod memory;
 mod message;
 
 use std::collections::VecDeque;
@@ -26,6 +27,7 @@ use crate::psn::Psn;
 use crate::work::{AsyncEvent, Mtu, RecvWr};
 
 use self::job::{Answer, Job};
+use self::memory::Memory;
 use self::message::Message;
 use super::ResponderAttr;
 
@@ -77,6 +79,9 @@ pub struct Responder<R> {
     jobs: VecDeque<Job>,
     /// Answers to the last atomic operations and atomic WRITEs with their PSNs, for duplicates.
     results: VecDeque<(Psn, Answer)>,
+    /// The last READs and FLUSHes, for duplicates.
+    reads: Memory,
+    flushes: Memory,
     ack_pending: bool,
     nak: Option<Syndrome>,
     /// A NAK asked for the expected packet; until it arrives, later ones are dropped without another NAK.
@@ -89,7 +94,8 @@ impl<R> Responder<R> {
     pub const fn queues(max_rd_atomic: u8) -> usize {
         let limit = max_rd_atomic as usize;
         let jobs = (limit + flush::WAITING).next_power_of_two();
-        jobs * size_of::<Job>() + limit.next_power_of_two() * size_of::<(Psn, Answer)>()
+        let results = limit.next_power_of_two();
+        jobs * size_of::<Job>() + results * size_of::<(Psn, Answer)>() + 2 * Memory::SIZE
     }
 
     /// A responder that expects its first packet.
@@ -102,6 +108,8 @@ impl<R> Responder<R> {
             message: None,
             jobs: VecDeque::new(),
             results: VecDeque::new(),
+            reads: Memory::default(),
+            flushes: Memory::default(),
             ack_pending: false,
             nak: None,
             awaiting: false,
@@ -182,7 +190,7 @@ impl<R> Responder<R> {
         }
         if distance < 0 {
             env.count(Incident::Duplicate);
-            self.duplicate(packet, distance.unsigned_abs(), env);
+            self.duplicate(packet, env);
             return Ok(());
         }
         self.awaiting = false;
@@ -259,17 +267,14 @@ impl<R> Responder<R> {
         self.msn = (self.msn + 1) & MASK_24;
     }
 
-    /// Takes a request that lies `behind` packets before the expected one: SENDs and WRITEs are acknowledged once more,
-    /// the others answered once more.
-    fn duplicate<E: ResponderEnv<Recv = R>>(
-        &mut self,
-        packet: &Packet<'_>,
-        behind: u32,
-        env: &mut E,
-    ) {
+    /// Takes a request that lies before the expected one. SENDs and WRITEs are
+    /// acknowledged once more. The others are answered once more if such a request was executed
+    /// there: an answer takes the place of those that wait behind its PSN, so a packet that repeats
+    /// nothing must not get one.
+    fn duplicate<E: ResponderEnv<Recv = R>>(&mut self, packet: &Packet<'_>, env: &mut E) {
         let transport = &packet.transport;
         match (packet.opcode().op, transport.reth) {
-            (Op::ReadRequest, Some(reth)) => self.read_again(transport.bth.psn, reth, behind, env),
+            (Op::ReadRequest, Some(reth)) => self.read_again(transport.bth.psn, reth, env),
             (Op::CompareSwap | Op::FetchAdd | Op::AtomicWrite, _) => {
                 self.atomic_again(transport.bth.psn)
             }

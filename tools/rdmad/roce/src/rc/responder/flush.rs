@@ -29,6 +29,7 @@ impl<R> Responder<R> {
         env.flush(&flush)?;
         self.next_msn();
         self.queue(self.expected, Answer::Flushed, false);
+        self.flushes.note(self.expected, 1);
         Ok(())
     }
 
@@ -36,8 +37,10 @@ impl<R> Responder<R> {
         self.jobs.len() - self.limited_jobs() < WAITING
     }
 
-    /// Answers a FLUSH once more.
+    /// Answers a FLUSH once more, if one was executed there. Its key is not looked at again.
     pub(super) fn flush_again(&mut self, psn: Psn) {
-        self.queue_again(psn, Answer::Flushed);
+        if self.flushes.covers(psn, 1) {
+            self.queue_again(psn, Answer::Flushed);
+        }
     }
 }

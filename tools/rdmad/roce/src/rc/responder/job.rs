@@ -65,19 +65,21 @@ impl<R> Responder<R> {
         self.admit(reth, AccessFlags::REMOTE_READ, env)?;
         self.next_msn();
         self.queue(self.expected, read_of(reth), false);
-        Ok(packets(reth.length, self.connection.mtu))
+        let count = packets(reth.length, self.connection.mtu);
+        self.reads.note(self.expected, count);
+        Ok(count)
     }
 
-    /// Answers a READ once more, from the PSN and address of the duplicate on.
+    /// Answers a READ once more, from the PSN and address of the duplicate on, if one was executed
+    /// there.
     pub(super) fn read_again<E: ResponderEnv<Recv = R>>(
         &mut self,
         psn: Psn,
         reth: Reth,
-        behind: u32,
         env: &mut E,
     ) {
-        if packets(reth.length, self.connection.mtu) <= behind
-            && self.admit(reth, AccessFlags::REMOTE_READ, env).is_ok()
+        let count = packets(reth.length, self.connection.mtu);
+        if self.reads.covers(psn, count) && self.admit(reth, AccessFlags::REMOTE_READ, env).is_ok()
         {
             self.queue_again(psn, read_of(reth));
         }
