@@ -78,8 +78,22 @@ fn bytes_of_requests_and_answers() {
     sim.ends[0].post(2, invalidate(0xabcd_ef01), vec![0..3]);
     sim.ends[0].world.memory[..3].copy_from_slice(b"abc");
     let frames = sent(&mut sim, 0);
-    let header =
-        |opcode: u8, pad: u8, psn: u8| [opcode, pad, 0xff, 0xff, 0, 0, 0, 2, 0x80, 0x10, 0x00, psn];
+    let header = |opcode: u8, pad: u8, psn: u8| {
+        [
+            opcode,
+            pad | 0x40,
+            0xff,
+            0xff,
+            0,
+            0,
+            0,
+            2,
+            0x80,
+            0x10,
+            0x00,
+            psn,
+        ]
+    };
     let word = [
         0x00, 0x00, 0x7f, 0x00, 0x00, 0x00, 0x10, 0x00, 0, 0, 0x12, 0x34,
     ];
@@ -112,7 +126,7 @@ fn bytes_of_requests_and_answers() {
     let frames = sent(&mut sim, 1);
     let answer = |opcode: u8, psn: u8, msn: u8| {
         [
-            opcode, 0, 0xff, 0xff, 0, 0, 0, 1, 0, 0x10, 0x00, psn, 0x1f, 0, 0, msn,
+            opcode, 0x40, 0xff, 0xff, 0, 0, 0, 1, 0, 0x10, 0x00, psn, 0x1f, 0, 0, msn,
         ]
     };
     let swapped = [

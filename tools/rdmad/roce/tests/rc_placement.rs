@@ -94,7 +94,8 @@ fn bytes_of_requests_and_answers() {
     sim.ends[0].post(1, flush(Some(5)), Vec::new());
     sim.ends[0].post(2, flush(None), Vec::new());
     let frames = sent(&mut sim, 0);
-    let header = |opcode: u8, psn: u8| [opcode, 0, 0xff, 0xff, 0, 0, 0, 2, 0x80, 0x10, 0x00, psn];
+    let header =
+        |opcode: u8, psn: u8| [opcode, 0x40, 0xff, 0xff, 0, 0, 0, 2, 0x80, 0x10, 0x00, psn];
     let reth = |low: u8, length: u8| {
         let va = [0x00, 0x00, 0x7f, 0x00, 0x00, 0x00, 0x10, low];
         [&va[..], &[0, 0, 0x12, 0x34], &[0, 0, 0, length]].concat()
@@ -115,7 +116,7 @@ fn bytes_of_requests_and_answers() {
     let frames = sent(&mut sim, 1);
     for (frame, count) in frames.iter().zip(1..) {
         let answer = [
-            0x10, 0, 0xff, 0xff, 0, 0, 0, 1, 0, 0x10, 0x00, count, 0x1f, 0, 0, count,
+            0x10, 0x40, 0xff, 0xff, 0, 0, 0, 1, 0, 0x10, 0x00, count, 0x1f, 0, 0, count,
         ];
         assert_eq!(behind_udp(frame), answer);
     }

@@ -39,7 +39,18 @@ fn bytes_of_packets() {
     let bth = |opcode: u8, flags: u8, psn: u32| {
         let psn = psn.to_be_bytes();
         vec![
-            opcode, flags, 0xff, 0xff, 0, 0, 0, 2, 0, psn[1], psn[2], psn[3],
+            opcode,
+            flags | 0x40,
+            0xff,
+            0xff,
+            0,
+            0,
+            0,
+            2,
+            0,
+            psn[1],
+            psn[2],
+            psn[3],
         ]
     };
     let memory = &line.near.memory;

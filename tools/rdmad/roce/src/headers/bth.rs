@@ -16,7 +16,8 @@ pub struct Bth {
     pub opcode: Opcode,
     /// The receiver shall raise a solicited event.
     pub solicited: bool,
-    /// Path migration request. RoCE peers set or clear it at will; this crate clears it and ignores it.
+    /// Path migration request: 1 in the state Migrated, in which a QP without an alternate path
+    /// always is (IBTA 17.2.8). Ignored on receipt: rxe sends 0.
     pub migrate: bool,
     /// Pad bytes behind the payload, 0 to 3.
     pub pad: u8,
@@ -38,12 +39,12 @@ impl Bth {
     /// Bytes on the wire.
     pub const SIZE: usize = 12;
 
-    /// A header without flags and padding.
+    /// A header of a QP in the state Migrated, without other flags and padding.
     pub const fn new(opcode: Opcode, pkey: u16, dest_qpn: u32, psn: Psn) -> Self {
         Self {
             opcode,
             solicited: false,
-            migrate: false,
+            migrate: true,
             pad: 0,
             pkey,
             fecn: false,
@@ -106,7 +107,7 @@ mod tests {
         let bytes = bth.encode();
         assert_eq!(
             bytes,
-            [0x03, 0xb0, 0x80, 0x01, 0x40, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef]
+            [0x03, 0xf0, 0x80, 0x01, 0x40, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef]
         );
         assert_eq!(Bth::decode(&bytes), Some((bth, 0)));
     }
