@@ -33,6 +33,9 @@ pub const WINDOW: u32 = 128;
 /// Most READs and atomic operations that a responder holds at a time, whatever was negotiated.
 pub const MAX_RD_ATOMIC: u8 = 128;
 
+/// `rnr_retry` without a limit.
+pub const RNR_RETRY_FOREVER: u8 = 7;
+
 /// Attributes of a [`Requester`], in the encodings of the verbs.
 #[derive(Clone, Copy, Debug)]
 pub struct RequesterAttr {

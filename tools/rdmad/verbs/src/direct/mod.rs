@@ -22,7 +22,7 @@ use dma::DmaView;
 use parking_lot::MutexGuard;
 
 use roce::opcode::Service;
-use roce::rc::{ack_timeout, rnr_delay};
+use roce::rc::{ack_timeout, rnr_delay, RNR_RETRY_FOREVER};
 use roce::size::{frame_span, request_size};
 use roce::work::{packets, Mtu, SendOp, SendWr};
 use roce::{Connection, Psn};
@@ -35,9 +35,6 @@ use crate::counters::Counter;
 use crate::qp::{Peer, Qp, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
 use crate::wqe::{Fetched, Posted};
 use crate::{Borrowed, Device};
-
-/// `rnr_retry` without a limit.
-const RNR_RETRY_FOREVER: u8 = 7;
 
 /// The way to a QP of the same process.
 #[derive(Debug)]

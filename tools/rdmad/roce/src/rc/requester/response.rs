@@ -10,12 +10,10 @@ use crate::headers::{NakCode, Syndrome};
 use crate::opcode::{Op, Position};
 use crate::packet::Packet;
 use crate::rc::timer::rnr_delay;
+use crate::rc::RNR_RETRY_FOREVER;
 use crate::work::{SendOp, WcStatus};
 
 use super::{Pending, Requester};
-
-/// `rnr_retry` without a limit.
-const RNR_RETRY_FOREVER: u8 = 7;
 
 impl<L> Requester<L> {
     /// Takes a response of this connection. Responses that make no sense (any more) are ignored.
