@@ -2,6 +2,9 @@
 
 //! BTH opcodes (IBTA 9.2.1, table 38): a transport service in the high 3 bits, an operation in the low 5.
 
+/// A congestion notification (annex A17), which belongs to no transport service.
+pub const CONGESTION_NOTIFICATION: u8 = 0x81;
+
 /// Transport service of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {

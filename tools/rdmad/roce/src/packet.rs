@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::headers::{Bth, Transport};
 use crate::icrc::{Icrc, ICRC_SIZE};
-use crate::net::{NetError, Path};
+use crate::net::{NetError, Path, UDP_SIZE};
 use crate::opcode::{Opcode, Position};
 use crate::work::Mtu;
 
@@ -38,6 +38,8 @@ pub enum PacketError {
 pub struct Packet<'a> {
     /// Addresses, from its sender to its receiver.
     pub path: Path,
+    /// The IP header as it came.
+    pub ip_header: &'a [u8],
     /// IPv4 identification, 0 for IPv6.
     pub ident: u16,
     /// Transport headers.
@@ -80,6 +82,7 @@ impl<'a> Packet<'a> {
         }
         Ok(Self {
             path,
+            ip_header: &frame[path.ip_offset()..headers - UDP_SIZE],
             ident,
             transport,
             payload: &padded[..payload],

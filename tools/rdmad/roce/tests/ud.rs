@@ -12,6 +12,7 @@ use common::endpoint::{length, Pieces, World};
 use common::setup::{at, SEND};
 use proptest::prelude::*;
 use roce::headers::{Bth, Deth, Transport};
+use roce::icrc::Icrc;
 use roce::net::{ip_to_gid, vlan_tag, Addresses};
 use roce::opcode::{Extra, Op, Opcode, Position, Service};
 use roce::packet::{build, frame_size};
@@ -213,6 +214,28 @@ fn a_grh_is_the_header_on_the_wire() {
     let image = grh(&v4(), 0xffff, transport_size(7, false));
     assert_eq!(image[..20], [0; 20]);
     assert_eq!(image[20..], frame[14..34]);
+}
+
+/// Other senders fragment, or leave the identification to chance.
+#[test]
+fn a_receive_has_the_header_as_it_came() {
+    let mut frame = sent(SEND, vec![0..7], v4());
+    // No "don't fragment", which the checksum follows.
+    frame[20] = 0;
+    let checksum = u16::from_be_bytes([frame[24], frame[25]]);
+    let checksum = u32::from(checksum) + 0x4000;
+    let checksum = (checksum & 0xffff) as u16 + (checksum >> 16) as u16;
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    let end = frame.len() - 4;
+    let mut icrc = Icrc::new(&frame[14..54]);
+    icrc.update(&frame[54..end]);
+    frame[end..].copy_from_slice(&icrc.finish());
+    let (mut world, mut receiver) = (world(), Receiver::default());
+    post_recv(&mut world, 1, vec![0..GRH_SIZE + 8]);
+    let verdict = deliver(&mut receiver, &mut world, &frame);
+    assert_eq!(verdict, Ok(Verdict::Delivered));
+    assert_eq!(world.memory[..20], [0; 20]);
+    assert_eq!(world.memory[20..40], frame[14..34]);
 }
 
 #[test]

@@ -9,8 +9,16 @@ use crate::net::{Addresses, Path, IPV4_SIZE, UDP_SIZE};
 /// Bytes ahead of each datagram in its receive.
 pub const GRH_SIZE: usize = 40;
 
-/// The header of a packet that came along `path`, as receives have it ahead of the datagram (IBTA annex A17): the
-/// IPv6 header, which is laid out as a GRH, or 20 bytes of zero and then the IPv4 header.
+/// What receives have ahead of a datagram that came with this IP header (IBTA annex A17): the IPv6
+/// header, which is laid out as a GRH, or 20 bytes of zero and then the IPv4 header.
+pub(super) fn received(header: &[u8]) -> [u8; GRH_SIZE] {
+    let mut image = [0; GRH_SIZE];
+    let size = header.len().min(GRH_SIZE);
+    image[GRH_SIZE - size..].copy_from_slice(&header[..size]);
+    image
+}
+
+/// The same for a datagram that takes `path` without a packet: what the packet's header would be.
 ///
 /// `ident` is the IPv4 identification, `transport` the bytes of the packet from the BTH to the ICRC.
 pub fn grh(path: &Path, ident: u16, transport: usize) -> [u8; GRH_SIZE] {

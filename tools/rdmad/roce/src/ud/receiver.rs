@@ -9,7 +9,7 @@ use crate::opcode::Service;
 use crate::packet::Packet;
 use crate::work::{RecvCompletion, RecvWr, Source, WcStatus};
 
-use super::grh::{grh, transport_size, GRH_SIZE};
+use super::grh::{self, GRH_SIZE};
 
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +88,7 @@ impl<R> Receiver<R> {
             self.recv = Some(recv);
             return Ok(Verdict::TooLong);
         }
-        let behind_udp = transport_size(packet.payload.len(), transport.imm.is_some());
-        let header = grh(&packet.path, packet.ident, behind_udp);
+        let header = grh::received(packet.ip_header);
         let last = packet.payload.is_empty();
         let scattered = env
             .scatter_recv(&recv.local, 0, &header, last)

@@ -11,7 +11,8 @@ use std::time::Instant;
 use arrayvec::ArrayVec;
 use dma::DmaView;
 use roce::net::ip_to_gid;
-use roce::opcode::Service;
+use roce::opcode::{Service, CONGESTION_NOTIFICATION};
+use roce::packet::PacketError;
 use roce::ud::{Receiver, Verdict};
 use roce::{Frame, Packet, QpError};
 use virtio_rdma_abi::ib::{QpType, DEFAULT_PKEY, MULTICAST_QPN};
@@ -133,6 +134,8 @@ impl Receiving<'_> {
                     is_routed: frame.is_routed(),
                 })
             }
+            // Nothing is wrong with it, but nothing here slows down for it either.
+            Err(PacketError::Opcode(CONGESTION_NOTIFICATION)) => None,
             Err(error) => {
                 tracing::trace!(%error, "frame dropped");
                 device.counters.add(Counter::BadPackets, 1);

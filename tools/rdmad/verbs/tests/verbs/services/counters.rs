@@ -4,6 +4,9 @@
 
 use std::sync::atomic::Ordering;
 
+use roce::headers::{Bth, Transport};
+use roce::opcode::{Extra, Op, Opcode, Position, CONGESTION_NOTIFICATION};
+use roce::Psn;
 use verbs::PathPolicy;
 use virtio_rdma_abi::config::F_COUNTERS;
 use virtio_rdma_abi::ctrl::{CmdQueryCounters, RspQueryCounters};
@@ -157,6 +160,14 @@ fn losses() {
     // NAKs get lost as well.
     assert!(a.naks_received > 0 && a.naks_received <= b.naks_sent);
     assert!(b.rx_packets < a.tx_packets, "lost ones do not arrive");
+    // A congestion notification is no bad packet.
+    let psn = Psn::new(0);
+    let send = Opcode::rc(Op::Send(Position::Only, Extra::None));
+    let transport = Transport::new(Bth::new(send, 0xffff, pair.qb.qpn, psn));
+    let mut notification = frame(pair.a, pair.b, &transport, &[]);
+    // Ethernet, IPv4 and UDP are ahead of it.
+    notification[14 + 20 + 8] = CONGESTION_NOTIFICATION;
+    world.net.inject(pair.b.mac, &notification);
     world.net.inject(pair.b.mac, &[0; 60]);
     wait("a bad packet", || {
         (pair.b.counters().bad_packets == 1).then_some(())
