@@ -38,6 +38,7 @@ mod memory;
 mod multicast;
 mod pd;
 mod qp;
+mod shuffle;
 mod srq;
 mod status;
 mod table;

@@ -9,11 +9,14 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use parking_lot::RwLock;
 
+use crate::shuffle::Shuffle;
+
 /// A bounded table of objects by number.
 ///
 /// A lookup locks the one slot it looks at, so its cost does not depend on what the table holds and lookups of
-/// different objects do not meet. A number is given out again only when all others have been: oldest first, so that
-/// a late use of a destroyed object's number is unlikely to meet a new object.
+/// different objects do not meet. Numbers are given out in a secret order: one of them tells
+/// nothing of others. A number is given out again only when all others have been: oldest first, so
+/// that a late use of a destroyed object's number is unlikely to meet a new object.
 ///
 /// Slots are allocated in blocks when the first object of a block is inserted, and stay.
 #[derive(Debug)]
@@ -33,11 +36,23 @@ const BLOCK: usize = 64;
 
 #[derive(Debug)]
 struct Free {
-    /// The lowest number that was never given out.
+    /// How many numbers were given out for the first time.
     fresh: u32,
-    end: u32,
+    /// The order of these, from the lowest common number on.
+    order: Shuffle,
     /// Numbers that came back, oldest first.
     returned: VecDeque<u32>,
+}
+
+impl Free {
+    /// A number that was never given out, counted from the lowest common one.
+    fn take_fresh(&mut self) -> Option<u32> {
+        if self.fresh == self.order.len() {
+            return None;
+        }
+        self.fresh += 1;
+        Some(self.order.nth(self.fresh - 1))
+    }
 }
 
 /// A number that was taken from a [`Table`] and is not in use yet. It goes back when dropped.
@@ -64,8 +79,8 @@ impl<T> Table<T> {
                 .map(|_| OnceLock::new())
                 .collect(),
             free: Mutex::new(Free {
-                fresh: common,
-                end: numbers.end,
+                fresh: 0,
+                order: Shuffle::new(numbers.end.saturating_sub(common)),
                 returned: VecDeque::new(),
             }),
         }
@@ -86,11 +101,9 @@ impl<T> Table<T> {
     /// Takes a free number, or `None` when all are in use.
     pub(crate) fn reserve(&self) -> Option<Reserved<'_, T>> {
         let mut free = self.free.lock();
-        let number = if free.fresh < free.end {
-            free.fresh += 1;
-            free.fresh - 1
-        } else {
-            free.returned.pop_front()?
+        let number = match free.take_fresh() {
+            Some(fresh) => self.common + fresh,
+            None => free.returned.pop_front()?,
         };
         Some(Reserved {
             table: self,
@@ -99,19 +112,17 @@ impl<T> Table<T> {
         })
     }
 
-    /// Takes the free number below `end` that came back first, or was never given out, among those that are `usable`;
-    /// `None` when there is none. In a table that only this is used on, `end` may be far below the table's.
+    /// Takes the free number below `end` that waits for longest among those that are `usable`;
+    /// `None` when there is none.
     pub(crate) fn reserve_below(
         &self,
         end: u32,
         usable: impl Fn(u32) -> bool,
     ) -> Option<Reserved<'_, T>> {
         let mut free = self.free.lock();
-        // All of the few numbers wait in one line.
-        while free.fresh < end.min(free.end) {
-            let fresh = free.fresh;
-            free.returned.push_back(fresh);
-            free.fresh += 1;
+        // All numbers wait in one line, those that were never given out too.
+        while let Some(fresh) = free.take_fresh() {
+            free.returned.push_back(self.common + fresh);
         }
         let at = free
             .returned
@@ -209,9 +220,13 @@ mod tests {
     #[test]
     fn numbers_come_back_oldest_first() {
         let table = Table::new(1..4);
-        for number in 1..4 {
-            assert_eq!(table.reserve().unwrap().insert(Arc::new(number)), number);
-        }
+        let mut all = [(); 3].map(|()| {
+            let reserved = table.reserve().unwrap();
+            let number = reserved.number();
+            reserved.insert(Arc::new(number))
+        });
+        all.sort();
+        assert_eq!(all, [1, 2, 3]);
         assert!(table.reserve().is_none());
         for number in [3, 1] {
             assert_eq!(table.remove(number).as_deref(), Some(&number));
@@ -231,15 +246,28 @@ mod tests {
             let reserved = table.reserve_below(6, usable)?;
             Some(reserved.insert(Arc::new(())))
         };
-        assert_eq!(take(|number| number != 2), Some(3));
-        assert_eq!(take(|_| true), Some(2));
+        assert_eq!(take(|number| number == 3), Some(3));
         table.remove(3);
         table.release(3);
-        assert_eq!(take(|_| true), Some(4));
-        assert_eq!(take(|number| number == 3), Some(3));
-        assert_eq!(take(|_| true), Some(5));
+        // Behind the other three.
+        let mut others = [(); 3].map(|()| take(|_| true).unwrap());
+        others.sort();
+        assert_eq!(others, [2, 4, 5]);
+        assert_eq!(take(|number| number != 3), None);
+        assert_eq!(take(|_| true), Some(3));
         assert_eq!(take(|_| true), None);
-        assert_eq!(table.reserve().unwrap().number(), 6);
+        assert!(table.reserve().unwrap().number() >= 6);
+    }
+
+    #[test]
+    fn numbers_have_a_secret_order() {
+        let numbers = |table: &Table<()>| {
+            let next = |_| table.reserve().unwrap().insert(Arc::new(()));
+            (0..100).map(next).collect::<Vec<_>>()
+        };
+        let [one, two] = [(); 2].map(|()| numbers(&Table::new(1..65_537)));
+        assert!(one.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count() < 10);
+        assert_ne!(one, two);
     }
 
     #[test]

@@ -275,12 +275,11 @@ impl Exchange<'_, '_, '_> {
 
     /// The responder's memory refuses the operation.
     fn refuse_access(&self, fault: Fault) -> Stop {
-        if fault == Fault::Key {
-            let counters = &self.target.device.counters;
-            counters.add(Counter::RkeyViolations, 1);
-        }
         match fault {
-            Fault::Key => self.refuse(WcStatus::RemAccessErr, Some(AsyncEvent::QpAccessErr)),
+            Fault::Key => {
+                self.target.refused_key(self.recv);
+                self.refuse(WcStatus::RemAccessErr, Some(AsyncEvent::QpAccessErr))
+            }
             Fault::Memory => self.refuse(WcStatus::RemOpErr, Some(AsyncEvent::QpFatal)),
         }
     }

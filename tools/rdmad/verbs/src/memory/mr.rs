@@ -3,9 +3,9 @@
 //! Memory regions and their keys.
 
 use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::BuildHasher;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
 
 use budget::{Budget, Charge};
@@ -20,8 +20,9 @@ use crate::error::{require, Errno, Result};
 use crate::pd::PdUse;
 use crate::table::{Reserved, Table};
 
-/// Bits of a key below the MR's number: they change each time the number is used again, so that an old key does not
-/// open a new MR. REG_MR changes them as its poster likes.
+/// Bits of a key below the MR's number: they are drawn anew each time the number is used again, so
+/// that an old key does not open a new MR and does not tell its key. REG_MR changes them as its
+/// poster likes.
 pub(super) const VARIANT_BITS: u32 = 8;
 
 /// The number of the MR or window that `key` names.
@@ -30,15 +31,45 @@ pub(crate) const fn number_of(key: u32) -> u32 {
     key >> VARIANT_BITS
 }
 
-/// The variants that the first keys of these numbers have.
-pub(super) fn random_variants(numbers: Range<u32>) -> Box<[AtomicU8]> {
-    let random = RandomState::new();
-    let variant = |number| {
-        let mut hasher = random.build_hasher();
-        hasher.write_u32(number);
-        AtomicU8::new(hasher.finish() as u8)
-    };
-    numbers.map(variant).collect()
+/// Draws the variants of keys: at random, but never the last one of the number again.
+#[derive(Debug)]
+pub(super) struct Variants {
+    secret: RandomState,
+    /// Keys drawn so far.
+    drawn: AtomicU64,
+    first: u32,
+    /// The variant that each number's key had last.
+    last: Box<[AtomicU8]>,
+}
+
+impl Variants {
+    /// Variants for keys of these numbers.
+    pub(super) fn new(numbers: Range<u32>) -> Self {
+        Self {
+            secret: RandomState::new(),
+            drawn: AtomicU64::new(0),
+            first: numbers.start,
+            last: numbers.map(|_| AtomicU8::new(0)).collect(),
+        }
+    }
+
+    /// A new key for `number`, which nobody else draws for at the same time.
+    pub(super) fn key(&self, number: u32) -> u32 {
+        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
+        let last = &self.last[(number - self.first) as usize];
+        // From 1 to 255, so that the sum is another variant.
+        let step = (self.secret.hash_one(drawn) % 255) as u8 + 1;
+        let variant = last.load(Ordering::Relaxed).wrapping_add(step);
+        last.store(variant, Ordering::Relaxed);
+        (number << VARIANT_BITS) | u32::from(variant)
+    }
+
+    /// Notes the last key of a number, where its user chose the variant.
+    pub(super) fn note(&self, key: u32) {
+        let last = &self.last[(number_of(key) - self.first) as usize];
+        // The low bits of a key are its variant.
+        last.store(key as u8, Ordering::Relaxed);
+    }
 }
 
 /// A memory region.
@@ -89,8 +120,7 @@ pub(crate) struct MrTable {
     table: Table<Mr>,
     cards: Cards,
     windows: WindowTable,
-    /// Next variant of each number's key.
-    variants: Box<[AtomicU8]>,
+    variants: Variants,
     /// Pages of all MRs.
     pages: Budget,
     /// What the device may allocate.
@@ -112,7 +142,7 @@ impl MrTable {
             // Number 0 stays unused: key 0 opens nothing.
             table: Table::new(1..max_mr + 1),
             cards: Cards::new(max_mr + 1),
-            variants: random_variants(0..max_mr + 1),
+            variants: Variants::new(0..max_mr + 1),
             // Of two kinds of key, only one has a number.
             windows: WindowTable::new(budget, max_mr + 1..max_mr + 1 + max_mw),
             pages: Budget::new(max_pages),
@@ -168,9 +198,8 @@ impl MrTable {
     /// Takes a number, and the next key for it.
     fn reserve(&self) -> Result<(Reserved<'_, Mr>, u32)> {
         let reserved = self.table.reserve().ok_or(Errno::NOMEM)?;
-        let number = reserved.number();
-        let variant = self.variants[number as usize].fetch_add(1, Ordering::Relaxed);
-        Ok((reserved, (number << VARIANT_BITS) | u32::from(variant)))
+        let key = self.variants.key(reserved.number());
+        Ok((reserved, key))
     }
 
     fn make(reserved: Reserved<'_, Mr>, pd: PdUse, kind: Kind, charge: MrCharge) -> u32 {

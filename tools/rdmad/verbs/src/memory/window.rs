@@ -7,14 +7,14 @@
 //! pages of the MR, which stays as long as a window is bound to it.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use budget::{Budget, Charge};
 use parking_lot::Mutex;
 use virtio_rdma_abi::ib::{AccessFlags, MwType};
 
-use super::mr::{number_of, random_variants, KeyResult, VARIANT_BITS};
+use super::mr::{number_of, KeyResult, Variants};
 use super::region::{drain, writes_need_local_write};
 use super::{KeyFault, Mr, Region};
 use crate::config::BOOKKEEPING;
@@ -105,8 +105,7 @@ impl Binding {
 pub(crate) struct WindowTable {
     table: Table<Window>,
     first: u32,
-    /// Next variant of each number's first key.
-    variants: Box<[AtomicU8]>,
+    variants: Variants,
     /// What the device may allocate.
     budget: Budget,
 }
@@ -117,7 +116,7 @@ impl WindowTable {
         Self {
             budget: budget.clone(),
             first: numbers.start,
-            variants: random_variants(numbers.clone()),
+            variants: Variants::new(numbers.clone()),
             table: Table::new(numbers),
         }
     }
@@ -135,8 +134,7 @@ impl WindowTable {
         let charge = self.budget.charge_object::<Window>(bound)?;
         let reserved = self.table.reserve().ok_or(Errno::NOMEM)?;
         let number = reserved.number();
-        let variant = self.variant(number).fetch_add(1, Ordering::Relaxed);
-        let key = (number << VARIANT_BITS) | u32::from(variant);
+        let key = self.variants.key(number);
         reserved.insert(Arc::new(Window {
             number,
             pd,
@@ -160,9 +158,7 @@ impl WindowTable {
             (state.key, state.bound.take())
         };
         // The next window with this number starts with another key than this one ended with.
-        let variant = (key as u8).wrapping_add(1);
-        self.variant(window.number)
-            .store(variant, Ordering::Relaxed);
+        self.variants.note(key);
         let qpn = bound.as_ref().and_then(|bound| bound.qpn);
         if let Some(bound) = bound {
             bound.end();
@@ -279,10 +275,6 @@ impl WindowTable {
                 .then(|| visit(&bound.region))
         };
         self.table.with(number_of(key), visit).flatten()
-    }
-
-    fn variant(&self, number: u32) -> &AtomicU8 {
-        &self.variants[(number - self.first) as usize]
     }
 }
 

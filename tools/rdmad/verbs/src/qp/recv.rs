@@ -2,6 +2,7 @@
 
 //! The receive half of a QP.
 
+use std::cell::Cell;
 use std::sync::atomic::{fence, Ordering};
 
 use budget::{Charge, List};
@@ -10,7 +11,7 @@ use roce::env::BadReceive;
 use roce::work::{AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, With};
 use roce::Connection;
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
-use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, WcFlags, WcStatus};
+use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcFlags, WcStatus};
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_ring::DeviceQueue;
@@ -25,6 +26,10 @@ use crate::turn::{Budget, Parked};
 use crate::wire::Arrived;
 use crate::wqe::{fetch_flushed, fetch_recv, BadRecv, Received};
 use crate::Device;
+
+/// Remote keys that the peer of an unreliable connection may get wrong: as many as a key has
+/// variants.
+const MAX_VIOLATIONS: u32 = 256;
 
 /// What the lock of the receive half protects.
 #[derive(Debug)]
@@ -52,6 +57,8 @@ pub(crate) struct RecvSide {
     established: bool,
     /// QP_LAST_WQE_REACHED was raised.
     last_wqe_reached: bool,
+    /// Remote keys that memory refused since the QP was connected.
+    violations: Cell<u32>,
 }
 
 impl RecvSide {
@@ -68,6 +75,7 @@ impl RecvSide {
             broken: false,
             established: false,
             last_wqe_reached: false,
+            violations: Cell::new(0),
         }
     }
 
@@ -76,6 +84,7 @@ impl RecvSide {
         self.responder = Some(responder);
         self.answers = answers;
         self.established = false;
+        self.violations.set(0);
     }
 
     /// Sets the peer. Its requests come without packets if `direct`.
@@ -311,6 +320,18 @@ impl<'a> RecvTurn<'a> {
         }
         let solicited = how.solicited || how.status != WcStatus::Success;
         self.completions.push(cqe, solicited);
+    }
+
+    /// Memory refused a remote key. A reliable connection ends with that. An unreliable one drops
+    /// the message in silence, so its peer could try keys without end: it fails when the peer has
+    /// been wrong too often.
+    pub(crate) fn refused_key(&self, side: &RecvSide) {
+        self.device.counters.add(Counter::RkeyViolations, 1);
+        let violations = side.violations.get().saturating_add(1);
+        side.violations.set(violations);
+        if self.qp.qp_type == QpType::Uc && violations == MAX_VIOLATIONS {
+            self.qp.fail(self.device, Some(AsyncEvent::QpAccessErr));
+        }
     }
 
     /// A request of the peer was executed: one in RTR is the first sign that the connection works.

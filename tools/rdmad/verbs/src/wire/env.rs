@@ -191,7 +191,7 @@ impl RecvEnv<'_, '_> {
     fn refused(&self, fault: Fault) -> RemoteFault {
         match fault {
             Fault::Key => {
-                self.turn.device.counters.add(Counter::RkeyViolations, 1);
+                self.turn.refused_key(self.side);
                 RemoteFault::Access
             }
             Fault::Memory => RemoteFault::Operational,

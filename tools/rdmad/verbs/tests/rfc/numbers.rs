@@ -72,14 +72,18 @@ fn as_many_objects_as_the_limits_say() {
         "no virtqueue is enabled"
     );
     enable_all(vm);
-    for cqn in 0..config.max_cq {
-        assert_eq!(vm.call(CmdCreateCq { cqe: 2 }).unwrap().cqn, cqn);
-    }
+    let mut cqns: Vec<_> = (0..config.max_cq)
+        .map(|_| vm.call(CmdCreateCq { cqe: 2 }).unwrap().cqn)
+        .collect();
+    cqns.sort();
+    assert!(cqns.into_iter().eq(0..config.max_cq));
     assert_eq!(vm.call(CmdCreateCq { cqe: 2 }), Err(ENOMEM));
     // QPN 1 is the GSI QP's.
-    for qpn in 2..=config.max_qp {
-        assert_eq!(vm.call(cmd_qp(vm, 0)).unwrap().qpn, qpn);
-    }
+    let mut qpns: Vec<_> = (2..=config.max_qp)
+        .map(|_| vm.call(cmd_qp(vm, 0)).unwrap().qpn)
+        .collect();
+    qpns.sort();
+    assert!(qpns.into_iter().eq(2..=config.max_qp));
     assert_eq!(vm.call(cmd_qp(vm, 0)), Err(ENOMEM));
     for cqe in [0, config.max_cqe + 1, u32::MAX] {
         assert_eq!(vm.call(CmdCreateCq { cqe }), Err(EINVAL));
@@ -95,7 +99,7 @@ fn as_many_objects_as_the_limits_say() {
     }
     // With the driver goes all that its queues were used for.
     vm.device.reset();
-    assert_eq!(vm.call(CmdCreateCq { cqe: 2 }).unwrap().cqn, 0);
+    vm.call(CmdCreateCq { cqe: 2 }).unwrap();
 }
 
 #[test]

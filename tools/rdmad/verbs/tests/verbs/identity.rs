@@ -9,8 +9,12 @@ use roce::opcode::{Extra, Op, Opcode, Position, Service};
 use roce::ud::{GSI_QKEY, GSI_QPN};
 use roce::Psn;
 use tempfile::TempDir;
-use verbs::PathPolicy;
-use virtio_rdma_abi::ib::{AhFlags, QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
+use verbs::{Limits, PathPolicy};
+use virtio_rdma_abi::config::F_MEM_WINDOWS;
+use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdDeregMr};
+use virtio_rdma_abi::ib::{
+    AhFlags, AsyncEvent, MwType, QpAttrMask, QpState, QpType, WcStatus, WrOpcode,
+};
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
 use virtio_rdma_abi::wire::Wire;
 use vswitch::{Config, DatagramPath};
@@ -70,6 +74,88 @@ fn the_gsi_qp_takes_nothing_from_a_network_interface() {
     );
     let cqe = cq_a.expect(9, WcStatus::Success);
     assert_eq!((cqe.byte_len, cqe.src_qp), (40 + 64, GSI_QPN));
+}
+
+/// Numbers and keys of others can't be told from one's own.
+#[test]
+fn keys_and_numbers_do_not_follow_each_other() {
+    let world = World::new(1, PathPolicy::Direct);
+    world.negotiate(&[F_MEM_WINDOWS]);
+    let vm = &world.vms[0];
+    let follow = |numbers: &[u32]| {
+        let next = |pair: &&[u32]| pair[0] + 1 == pair[1];
+        numbers.windows(2).filter(next).count()
+    };
+    let memory = vm.alloc(4096);
+    let keys: Vec<_> = (0..100)
+        .map(|_| vm.register(vm.pdn, memory, 4096, FULL).key)
+        .collect();
+    let numbers: Vec<_> = keys.iter().map(|key| key >> 8).collect();
+    assert!(follow(&numbers) < 10, "{numbers:?}");
+    let windows: Vec<_> = (0..100)
+        .map(|_| {
+            let mw_type = MwType::One.value();
+            let mw = CmdAllocMw {
+                pdn: vm.pdn,
+                mw_type,
+                reserved: [0; 3],
+            };
+            vm.call(mw).unwrap().rkey >> 8
+        })
+        .collect();
+    assert!(follow(&windows) < 10, "{windows:?}");
+    let cq = Cq::new(vm, 64);
+    let options = Options {
+        slots: 2,
+        ..Options::default()
+    };
+    let qpns: Vec<_> = (0..100)
+        .map(|_| Qp::new(vm, &cq, &cq, options).qpn)
+        .collect();
+    assert!(follow(&qpns) < 10, "{qpns:?}");
+}
+
+/// The last key of a number tells nothing of its next one, but that it is another.
+#[test]
+fn a_number_that_comes_back_has_another_key() {
+    let limits = Limits {
+        max_mr: 1,
+        ..Limits::default()
+    };
+    let world = World::with_limits(1, PathPolicy::Direct, limits);
+    let vm = &world.vms[0];
+    let memory = vm.alloc(4096);
+    let keys: Vec<_> = (0..200)
+        .map(|_| {
+            let mr = vm.register(vm.pdn, memory, 4096, FULL);
+            vm.call(CmdDeregMr { mrn: mr.mrn }).unwrap();
+            mr.key as u8
+        })
+        .collect();
+    assert!(keys.windows(2).all(|pair| pair[0] != pair[1]));
+    let next = |pair: &&[u8]| pair[0].wrapping_add(1) == pair[1];
+    assert!(keys.windows(2).filter(next).count() < 20, "{keys:?}");
+}
+
+/// An unreliable connection drops a WRITE under a wrong key in silence, but not for ever.
+#[test]
+fn keys_can_not_be_tried_without_end() {
+    const TRIES: u64 = 256;
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        let options = Options::of(QpType::Uc);
+        let p = Pair::with(&world, options, options);
+        for id in 0..TRIES {
+            assert_eq!(p.qb.state(), QpState::Rts, "after {id}");
+            let mut wr = p.wr(id, WrOpcode::RdmaWrite, 8);
+            wr.remote.rkey ^= 1;
+            p.qa.post(&wr);
+            p.cq_a.expect(id, WcStatus::Success);
+            p.qa.reclaim();
+        }
+        p.responder_failed(Some(AsyncEvent::QpAccessErr));
+        assert_eq!(p.qa.state(), QpState::Rts);
+    });
 }
 
 /// A SEND of one packet to `to`, with the PSN that it expects first.

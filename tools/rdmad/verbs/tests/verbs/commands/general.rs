@@ -77,10 +77,9 @@ fn the_configuration_tells_the_limits() {
         ..Options::default()
     };
     let qps: Vec<_> = (0..4).map(|_| Qp::new(vm, &cq, &cq, options)).collect();
-    assert_eq!(
-        qps.iter().map(|qp| qp.qpn).collect::<Vec<_>>(),
-        [2, 3, 4, 5]
-    );
+    let mut qpns: Vec<_> = qps.iter().map(|qp| qp.qpn).collect();
+    qpns.sort();
+    assert_eq!(qpns, [2, 3, 4, 5]);
     assert_eq!(vm.call(create_qp(vm, &cq)).err(), Some(ENOMEM));
     vm.mr(4096 * 10);
     let seven = |cmd: &mut CmdRegUserMr| (cmd.npages, cmd.length) = (7, 7 * 4096 - 16);
@@ -166,8 +165,7 @@ fn garbage_is_answered() {
     // No room for the response: nothing is done.
     let create_pd = [Command::CreatePd.value()];
     assert_eq!(raw(vm, &create_pd, 4), [EINVAL]);
-    let pdn = vm.call(CmdCreatePd::ZERO).unwrap().pdn;
-    assert_eq!(pdn, vm.pdn + 1);
+    assert_eq!(vm.device.status().pds, 1, "that of the harness");
     // Bytes behind the request are ignored.
     assert_eq!(raw(vm, &[&create_pd[..], &[7; 50]].concat(), 5).len(), 5);
 }

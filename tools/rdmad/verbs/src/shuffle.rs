@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A secret order of numbers.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+
+/// Numbers that follow each other in the order are of one block, so that what is kept by number
+/// stays together. A key that is known narrows the number of the next down to this many.
+const BLOCK: u32 = 4096;
+/// Rounds of the Feistel network. Four make it look random.
+const ROUNDS: u8 = 4;
+
+/// The numbers below a limit in an order that nobody can predict: block by block, in a random order
+/// within each block and of the blocks.
+#[derive(Debug)]
+pub(crate) struct Shuffle {
+    secret: RandomState,
+    len: u32,
+}
+
+impl Shuffle {
+    /// An order of the numbers below `len`.
+    pub(crate) fn new(len: u32) -> Self {
+        Self {
+            secret: RandomState::new(),
+            len,
+        }
+    }
+
+    /// How many numbers there are.
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// The number at position `at`, which is below the length.
+    pub(crate) fn nth(&self, at: u32) -> u32 {
+        let (blocks, rest) = (self.len / BLOCK, self.len % BLOCK);
+        let (block, within) = (at / BLOCK, at % BLOCK);
+        if block == blocks {
+            // The last block is a part of one.
+            return blocks * BLOCK + self.permute(block, rest, within);
+        }
+        let block = self.permute(u32::MAX, blocks, block);
+        block * BLOCK + self.permute(block, BLOCK, within)
+    }
+
+    /// A permutation of the numbers below `len`, one for each `tweak`: a Feistel network over the
+    /// next power of four, walked until it comes back below `len`.
+    fn permute(&self, tweak: u32, len: u32, number: u32) -> u32 {
+        let half_bits = (u32::BITS - len.saturating_sub(1).leading_zeros()).div_ceil(2);
+        let mask = (1 << half_bits) - 1;
+        let mut walked = number;
+        loop {
+            let (mut high, mut low) = (walked >> half_bits, walked & mask);
+            for round in 0..ROUNDS {
+                // The low bits of a 64-bit hash.
+                let hash = self.secret.hash_one((tweak, round, low)) as u32;
+                (high, low) = (low, high ^ (hash & mask));
+            }
+            walked = (high << half_bits) | low;
+            if walked < len {
+                return walked;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_comes_once() {
+        for len in [1, 2, 3, 5, 64, 4095, 4096, 4097, 16_383, 65_536] {
+            let shuffle = Shuffle::new(len);
+            let mut numbers: Vec<_> = (0..len).map(|at| shuffle.nth(at)).collect();
+            numbers.sort();
+            assert!(numbers.into_iter().eq(0..len), "{len}");
+        }
+    }
+
+    #[test]
+    fn neighbours_are_no_neighbours() {
+        let [one, two] = [(); 2].map(|()| Shuffle::new(65_536));
+        let followers = |shuffle: &Shuffle| {
+            (1..1000)
+                .filter(|&at| shuffle.nth(at) == shuffle.nth(at - 1) + 1)
+                .count()
+        };
+        assert!(followers(&one) < 10);
+        let same = (0..1000).filter(|&at| one.nth(at) == two.nth(at)).count();
+        assert!(same < 10);
+        // But they are close.
+        assert!((1..1000).all(|at| one.nth(at) / BLOCK == one.nth(0) / BLOCK));
+    }
+}
