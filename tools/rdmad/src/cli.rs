@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -82,12 +83,16 @@ pub struct Args {
     /// A VM: name, socket for its QEMU's vfio-user-pci, Unix datagram sockets of its Ethernet link (ours and QEMU's),
     /// MAC address. May be repeated.
     ///
+    /// ip=IP, once for each address, gives the VM its IP addresses: it may use no others, and no
+    /// other VM may use these. Without ip=, two VMs of the daemon can't have one address as a GID
+    /// at the same time.
+    ///
     /// net-roce=on forwards RoCE from the VM's network interface, which else is dropped: RoCE of
     /// this MAC address is that of the RDMA device.
     #[arg(
         long = "port",
         required = true,
-        value_name = "NAME,vfio=SOCKET,net=LOCAL:REMOTE,mac=MAC[,net-roce=on]"
+        value_name = "NAME,vfio=SOCKET,net=LOCAL:REMOTE,mac=MAC[,ip=IP...][,net-roce=on]"
     )]
     pub ports: Vec<PortArgs>,
 
@@ -197,6 +202,8 @@ pub struct PortArgs {
     pub net: Option<DatagramPath>,
     /// MAC address of the VM's network interface and of the device.
     pub mac: Mac,
+    /// IP addresses that the VM may use; any if there are none.
+    pub addresses: Vec<IpAddr>,
     /// Whether RoCE from the VM's network interface is forwarded.
     pub net_roce: bool,
 }
@@ -209,6 +216,7 @@ impl Args {
     /// What the parser can't see in one argument alone.
     pub fn check(&self) -> Result<()> {
         let (mut names, mut macs, mut paths) = (HashSet::new(), HashSet::new(), HashSet::new());
+        let mut addresses = HashSet::new();
         let uplinks = self.uplinks.iter().filter_map(|uplink| match &uplink.link {
             Uplink::Unix(link) => Some(link),
             _ => None,
@@ -236,6 +244,12 @@ impl Args {
                 "two ports have the MAC address {}",
                 port.mac
             );
+            for address in &port.addresses {
+                ensure!(
+                    addresses.insert(address),
+                    "two ports have the IP address {address}"
+                );
+            }
             let link = port.net.iter().flat_map(|link| [&link.local, &link.remote]);
             for path in [&port.vfio].into_iter().chain(link) {
                 ensure!(
@@ -278,6 +292,7 @@ impl FromStr for PortArgs {
             "the name {name:?} must be of letters, digits, '-', '_' and '.'"
         );
         let (mut vfio, mut net, mut mac, mut net_roce) = (None, None, None, None);
+        let mut addresses = Vec::new();
         for part in parts {
             let (key, value) = part
                 .split_once('=')
@@ -287,8 +302,14 @@ impl FromStr for PortArgs {
                 "vfio" => vfio.replace(PathBuf::from(value)).is_some(),
                 "net" => net.replace(parse_link(value)?).is_some(),
                 "mac" => mac.replace(value.parse()?).is_some(),
+                "ip" => {
+                    let address = parse_address(value)?;
+                    let known = addresses.contains(&address);
+                    addresses.push(address);
+                    known
+                }
                 "net-roce" => net_roce.replace(parse_switch(value)?).is_some(),
-                _ => bail!("unknown key {key:?}; there are vfio, net, mac and net-roce"),
+                _ => bail!("unknown key {key:?}; there are vfio, net, mac, ip and net-roce"),
             };
             ensure!(!repeated, "{key} is given twice");
         }
@@ -297,9 +318,22 @@ impl FromStr for PortArgs {
             vfio: vfio.context("vfio=SOCKET is missing")?,
             net,
             mac: mac.context("mac=MAC is missing")?,
+            addresses,
             net_roce: net_roce.unwrap_or(false),
         })
     }
+}
+
+fn parse_address(text: &str) -> Result<IpAddr> {
+    let address: IpAddr = text
+        .parse()
+        .with_context(|| format!("{text:?} is not an IP address like 10.9.0.1 or fd09::1"))?;
+    let address = address.to_canonical();
+    ensure!(
+        !address.is_multicast() && !address.is_unspecified() && !address.is_loopback(),
+        "{text} is not the address of one host"
+    );
+    Ok(address)
 }
 
 fn parse_switch(text: &str) -> Result<bool> {
@@ -407,11 +441,21 @@ mod tests {
                     remote: "/run/a.qemu".into()
                 }),
                 mac: Mac([0x52, 0x54, 0, 9, 0, 1]),
+                addresses: Vec::new(),
                 net_roce: false,
             }]
         );
         assert_eq!(args.ports[0].mac.to_string(), "52:54:00:09:00:01");
         assert_eq!(args.path, DataPath::Direct);
+        let args = parse(&[
+            "--port",
+            &format!("{PORT},ip=10.9.0.1,ip=::ffff:10.9.0.2,ip=fd09::1"),
+        ]);
+        let addresses = ["10.9.0.1", "10.9.0.2", "fd09::1"];
+        assert_eq!(
+            args.unwrap().ports[0].addresses,
+            addresses.map(|ip| ip.parse::<IpAddr>().unwrap())
+        );
         for (text, net_roce) in [("on", true), ("off", false)] {
             let args = parse(&["--port", &format!("{PORT},net-roce={text}")]).unwrap();
             assert_eq!(args.ports[0].net_roce, net_roce);
@@ -511,6 +555,9 @@ mod tests {
             ("a,vfio=,mac=52:54:00:09:00:01", "has no value"),
             ("a,vfio=/s,vfio=/t,mac=52:54:00:09:00:01", "given twice"),
             ("a,vfio=/s,speed=9,mac=52:54:00:09:00:01", "unknown key"),
+            ("a,vfio=/s,ip=10.9,mac=52:54:00:09:00:01", "not an IP"),
+            ("a,vfio=/s,ip=224.0.0.1,mac=52:54:00:09:00:01", "one host"),
+            ("a,vfio=/s,ip=10.9.0.1,ip=10.9.0.1", "given twice"),
             ("a,vfio=/s,net-roce=yes,mac=52:54:00:09:00:01", "nor off"),
             ("a,vfio=/s,net=/x,mac=52:54:00:09:00:01", "not LOCAL:REMOTE"),
             ("a,vfio=/s,mac=52:54:00:09:00", "not a MAC address"),
@@ -527,7 +574,12 @@ mod tests {
 
     #[test]
     fn ports_must_differ() {
+        let given = format!("{PORT},ip=10.9.0.1");
         for (second, reason) in [
+            (
+                "b,vfio=/b,mac=52:54:00:09:00:02,ip=10.9.0.1",
+                "the IP address 10.9.0.1",
+            ),
             ("a,vfio=/b,mac=52:54:00:09:00:02", "the name a"),
             (
                 "b,vfio=/run/a.sock,mac=52:54:00:09:00:02",
@@ -542,7 +594,7 @@ mod tests {
                 "the MAC address 52:54:00:09:00:01",
             ),
         ] {
-            let error = parse(&["--port", PORT, "--port", second])
+            let error = parse(&["--port", &given, "--port", second])
                 .unwrap_err()
                 .to_string();
             assert!(error.contains(reason), "{second}: {error}");

@@ -43,6 +43,7 @@ impl Machine {
             name: port.name.clone(),
             mac: port.mac.0,
             net: port.net.clone(),
+            addresses: port.addresses.clone(),
             net_roce: port.net_roce,
         });
         let (switch, engines) = Switch::start(vswitch::Config {
@@ -66,7 +67,10 @@ impl Machine {
         let mut engines_by_name = Vec::with_capacity(args.ports.len());
         for ((port, listener), engine) in args.ports.iter().zip(listeners).zip(engines) {
             let space = Arc::new(DmaSpace::new());
-            let config = DeviceConfig::new(port.mac.0);
+            let config = DeviceConfig {
+                addresses: port.addresses.clone(),
+                ..DeviceConfig::new(port.mac.0)
+            };
             let device = RdmaDevice::new(config, withheld, space.clone(), &fabric, engine);
             engines_by_name.push((port.name.clone(), device.engine().clone()));
             let server = listener

@@ -58,6 +58,8 @@ pub struct Port {
     pds: usize,
     cqs: usize,
     mrs: usize,
+    /// Addresses that the driver asked for and the port may not have.
+    refused_gids: u64,
     qps: Vec<Qp>,
     counters: Counters,
 }
@@ -133,6 +135,7 @@ impl Port {
             pds: status.pds,
             cqs: status.cqs,
             mrs: status.mrs,
+            refused_gids: status.refused_gids,
             qps: status.qps.iter().map(Qp::from).collect(),
             counters: Counters(status.counters),
         }
@@ -258,6 +261,9 @@ impl fmt::Display for Port {
                 self.mrs,
                 self.qps.len()
             )?;
+        }
+        if self.refused_gids > 0 {
+            writeln!(f, "  {} GIDs refused", self.refused_gids)?;
         }
         if !self.qps.is_empty() {
             writeln!(

@@ -2,6 +2,7 @@
 
 //! What a device offers.
 
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use virtio_rdma_abi::config::{
@@ -210,6 +211,9 @@ pub struct DeviceConfig {
     pub mac: [u8; 6],
     /// MTU of the port's Ethernet in bytes.
     pub mtu: u32,
+    /// IP addresses that its GIDs may be, besides the link-local one of its MAC address; any if
+    /// none is given. No other port may have these.
+    pub addresses: Vec<IpAddr>,
     /// Limits.
     pub limits: Limits,
 }
@@ -220,6 +224,7 @@ impl DeviceConfig {
         Self {
             mac,
             mtu: 9000,
+            addresses: Vec::new(),
             limits: Limits::default(),
         }
     }

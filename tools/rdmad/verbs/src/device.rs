@@ -88,6 +88,8 @@ pub struct Device {
     pub(crate) qps: Table<Qp>,
     pub(crate) srqs: Table<Srq>,
     pub(crate) gids: GidTable,
+    /// Addresses that the port may not have and that its driver asked for.
+    pub(crate) refused_gids: AtomicU64,
     pub(crate) groups: Groups,
     pub(crate) violations: Violations,
     pub(crate) counters: Counters,
@@ -158,6 +160,7 @@ impl Device {
                 qps: Table::with_special(1, GSI_QPN..limits.max_qp + 1),
                 srqs: Table::new(1..limits.max_srq + 1),
                 gids: GidTable::new(limits.max_gids),
+                refused_gids: AtomicU64::new(0),
                 groups: Groups::default(),
                 violations: Violations::default(),
                 counters: Counters::new(fabric.shared().workers()),
@@ -549,7 +552,9 @@ impl Device {
             self.pds.remove(pd.number());
             self.pds.release(pd.number());
         }
-        self.gids.clear();
+        for address in self.gids.clear() {
+            self.fabric.claims.release(self.port, address);
+        }
     }
 
     /// Destroys a QP; nothing of it is used any more on return.

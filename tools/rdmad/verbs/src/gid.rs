@@ -11,7 +11,7 @@ use crate::error::{require, Errno, Result};
 pub(crate) type Gid = [u8; 16];
 
 /// An entry of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Address {
     pub(crate) gid: Gid,
     /// VLAN id, if packets from and to it carry a tag.
@@ -50,14 +50,12 @@ impl GidTable {
         }
     }
 
-    /// Clears an entry, which may be clear already. `EINVAL` for an index beyond the table.
-    pub(crate) fn delete(&self, index: u16) -> Result<()> {
-        *self
-            .entries
-            .write()
-            .get_mut(usize::from(index))
-            .ok_or(Errno::INVAL)? = None;
-        Ok(())
+    /// Clears an entry, which may be clear already, and returns what it was. `EINVAL` for an index
+    /// beyond the table.
+    pub(crate) fn delete(&self, index: u16) -> Result<Option<Address>> {
+        let mut entries = self.entries.write();
+        let entry = entries.get_mut(usize::from(index)).ok_or(Errno::INVAL)?;
+        Ok(entry.take())
     }
 
     /// The entry at `index`.
@@ -82,8 +80,9 @@ impl GidTable {
         entries.iter().flatten().any(|entry| entry.vlan == vlan)
     }
 
-    /// Clears all entries.
-    pub(crate) fn clear(&self) {
-        self.entries.write().fill(None);
+    /// Clears all entries, and returns what they were.
+    pub(crate) fn clear(&self) -> Vec<Address> {
+        let mut entries = self.entries.write();
+        entries.iter_mut().filter_map(Option::take).collect()
     }
 }

@@ -24,6 +24,7 @@
 
 #![forbid(unsafe_code)]
 
+mod claims;
 mod command;
 mod config;
 mod counters;

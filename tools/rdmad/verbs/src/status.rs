@@ -2,6 +2,7 @@
 
 //! A look at a device while it runs. It takes no lock that a worker holds for long, so it holds nobody up.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use virtio_rdma_abi::ctrl::RspQueryCounters;
@@ -50,6 +51,8 @@ pub struct DeviceStatus {
     pub cqs: usize,
     /// Number of MRs.
     pub mrs: usize,
+    /// Addresses that the driver asked for and the port may not have.
+    pub refused_gids: u64,
     /// QPs, in the order of their numbers.
     pub qps: Vec<QpStatus>,
     /// Bytes that are allocated for the VM or set aside for it, and their limit.
@@ -83,6 +86,7 @@ impl Device {
             pds: self.pds.iter().count(),
             cqs: self.cqs.iter().count(),
             mrs: self.mrs.numbers().len(),
+            refused_gids: self.refused_gids.load(Ordering::Relaxed),
             qps: self
                 .qps
                 .iter()

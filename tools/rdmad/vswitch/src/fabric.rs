@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use roce::net::{carries_roce, Mac};
 use roce::{Frame, FramePool};
 
+use crate::addresses::Addresses;
 use crate::engine::Engine;
 use crate::link::{self, Link, Sent};
 use crate::peer::Peer;
@@ -77,19 +78,21 @@ pub(crate) struct Fabric {
     pub(crate) ports: Vec<Port>,
     pub(crate) uplinks: Vec<UplinkPort>,
     table: Table,
+    addresses: Addresses,
     pub(crate) pool: FramePool,
     /// Engines that got frames in this round.
     touched: Vec<bool>,
 }
 
 impl Fabric {
-    pub(crate) fn new(ports: Vec<Port>, uplinks: Vec<UplinkPort>) -> Self {
+    pub(crate) fn new(ports: Vec<Port>, uplinks: Vec<UplinkPort>, addresses: Addresses) -> Self {
         Self {
             pool: link::pool(ports.len() + uplinks.len()),
             touched: vec![false; ports.len()],
             ports,
             uplinks,
             table: Table::default(),
+            addresses,
         }
     }
 
@@ -118,7 +121,9 @@ impl Fabric {
         match origin {
             Origin::Net(port) => {
                 let Port { mac, net_roce, .. } = self.ports[port];
-                source == mac && (net_roce || !carries_roce(frame))
+                source == mac
+                    && (net_roce || !carries_roce(frame))
+                    && self.addresses.admit(port, frame)
             }
             Origin::Engine(port) => source == self.ports[port].mac,
             Origin::Uplink(at) => {

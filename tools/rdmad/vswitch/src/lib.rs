@@ -13,6 +13,9 @@
 //!   [`table::AGEING`].
 //! - RoCEv2 (UDP port 4791) for the address of a virtual machine with an engine goes to the engine;
 //!   everything else goes to the network interface.
+//! - An IP address that was given to a port is that port's: frames of other network interfaces that
+//!   claim it are refused, and frames of its own that claim another. Claims are source addresses of
+//!   IP, senders of ARP, and neighbour discovery.
 //! - The engine alone speaks RoCE for its virtual machine. RoCE from the network interface is
 //!   refused, whoever it is for, unless the port is configured otherwise: any process of the guest
 //!   could forge packets of the engine there. This covers whatever [any
@@ -34,6 +37,7 @@
 
 #![deny(unsafe_code)]
 
+mod addresses;
 mod engine;
 mod fabric;
 mod link;

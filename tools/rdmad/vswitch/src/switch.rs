@@ -3,6 +3,7 @@
 //! Setting the switch up and stopping it.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -10,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use roce::net::Mac;
 use thiserror::Error;
 
+use crate::addresses::Addresses;
 use crate::engine::{Doorbell, Engine, EnginePort, Neighbour};
 use crate::fabric::{Port, UplinkPort};
 use crate::fault::FaultPlan;
@@ -27,6 +29,8 @@ pub struct PortConfig {
     pub mac: Mac,
     /// Its network interface.
     pub net: Option<DatagramPath>,
+    /// IP addresses that its network interface may claim, and no other one; any if none is given.
+    pub addresses: Vec<IpAddr>,
     /// Whether RoCE from its network interface is forwarded. Its engine speaks RoCE in any case.
     pub net_roce: bool,
 }
@@ -105,6 +109,7 @@ impl Switch {
         };
         let mut ports = Vec::new();
         let mut uplinks = Vec::new();
+        let mut addresses = Addresses::default();
         for port in config.ports {
             let counters = named(port.name);
             let net = port
@@ -112,6 +117,7 @@ impl Switch {
                 .map(Link::open_net)
                 .transpose()
                 .map_err(|error| Error::Net(counters.name.clone(), error))?;
+            addresses.add(port.mac, &port.addresses);
             let engine = Arc::new(Engine::new(doorbell.clone(), counters.clone()));
             ports.push(Port {
                 mac: port.mac,
@@ -160,7 +166,14 @@ impl Switch {
             .chain(uplinks.iter().map(|uplink| &uplink.counters))
             .cloned()
             .collect();
-        let worker = Worker::new(ports, uplinks, pcap, config.faults, doorbell.clone())?;
+        let worker = Worker::new(
+            ports,
+            uplinks,
+            addresses,
+            pcap,
+            config.faults,
+            doorbell.clone(),
+        )?;
         let thread = thread::Builder::new()
             .name("vswitch".into())
             .spawn(move || worker.run())?;

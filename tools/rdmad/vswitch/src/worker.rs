@@ -15,6 +15,7 @@ use rustix::event::Timespec;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
+use crate::addresses::Addresses;
 use crate::engine::Doorbell;
 use crate::fabric::{Fabric, Origin, Passage, Port, Route, UplinkPort};
 use crate::fault::{FaultPlan, Injector};
@@ -50,6 +51,7 @@ impl Worker {
     pub(crate) fn new(
         ports: Vec<Port>,
         uplinks: Vec<UplinkPort>,
+        addresses: Addresses,
         pcap: Option<PcapWriter>,
         faults: Option<FaultPlan>,
         doorbell: Arc<Doorbell>,
@@ -75,7 +77,7 @@ impl Worker {
         for (source, link) in nets.chain(links) {
             watch(source as u64, link)?;
         }
-        let fabric = Fabric::new(ports, uplinks);
+        let fabric = Fabric::new(ports, uplinks, addresses);
         let spare = fabric.pool.take(MAX_FRAME).ok_or(Errno::NOMEM)?;
         let now = Instant::now();
         let renewal = fabric.any_comes_and_goes().then(|| now + RENEWAL);

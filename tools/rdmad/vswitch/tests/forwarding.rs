@@ -134,6 +134,26 @@ fn a_network_interface_speaks_roce_if_told_so() {
 }
 
 #[test]
+fn network_interfaces_claim_their_own_addresses_alone() {
+    let given = [10, 9, 0, 1].into();
+    let rig = Rig::with(2, 0, |config| config.ports[0].addresses = vec![given]);
+    let arp = |from: usize, last| {
+        let mut frame = [&BROADCAST[..], &mac(from), &[0x08, 0x06]].concat();
+        frame.extend([0, 1, 8, 0, 6, 4, 0, 1]);
+        frame.extend(mac(from));
+        frame.extend([10, 9, 0, last, 0, 0, 0, 0, 0, 0, 10, 9, 0, 9]);
+        frame
+    };
+    rig.nets[0].send(&arp(0, 2));
+    rig.nets[0].send(&arp(0, 1));
+    assert_eq!(rig.nets[1].receive(), arp(0, 1));
+    rig.nets[1].send(&arp(1, 1));
+    rig.nets[1].send(&arp(1, 2));
+    assert_eq!(rig.nets[0].receive(), arp(1, 2));
+    assert_eq!((rig.stats(0).refused, rig.stats(1).refused), (1, 1));
+}
+
+#[test]
 fn frames_of_a_routed_uplink_are_marked() {
     let rig = Rig::with(1, 2, |config| config.uplinks[1].routed = true);
     for (uplink, routed) in [(0, false), (1, true), (0, false)] {

@@ -4,6 +4,8 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use virtio_rdma_abi::config::eui64_from_mac;
+
 use super::Mac;
 
 /// Bits of a VLAN id, and where the priority starts in tag control information.
@@ -24,6 +26,14 @@ pub fn ip_to_gid(address: IpAddr) -> [u8; 16] {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
     }
+}
+
+/// The link-local address that a host makes of its MAC address (RFC 4291, appendix A).
+pub fn link_local(mac: Mac) -> Ipv6Addr {
+    let mut address = [0; 16];
+    address[..2].copy_from_slice(&[0xfe, 0x80]);
+    address[8..].copy_from_slice(&eui64_from_mac(mac));
+    address.into()
 }
 
 /// The Ethernet address of a multicast group: the low 23 bits of an IPv4 address behind 01:00:5e (RFC 1112), the low 32
@@ -86,6 +96,12 @@ mod tests {
         );
         assert_eq!(gid_to_ip(ip_to_gid(v4)), v4);
         assert_eq!(gid_to_ip(ip_to_gid(v6)), v6);
+    }
+
+    #[test]
+    fn link_local_addresses() {
+        let expected: Ipv6Addr = "fe80::5054:ff:fe09:1".parse().unwrap();
+        assert_eq!(link_local([0x52, 0x54, 0, 9, 0, 1]), expected);
     }
 
     #[test]

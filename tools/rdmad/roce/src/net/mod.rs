@@ -15,8 +15,8 @@ use crate::headers::{Reader, Writer};
 use self::checksum::{fold, sum, udp_checksum_holds};
 
 pub use self::derive::{
-    flow_label, gid_to_ip, ip_to_gid, multicast_mac, udp_source_port, vlan_id, vlan_priority,
-    vlan_tag,
+    flow_label, gid_to_ip, ip_to_gid, link_local, multicast_mac, udp_source_port, vlan_id,
+    vlan_priority, vlan_tag,
 };
 pub use self::inspect::{carries_roce, inspect, Content};
 

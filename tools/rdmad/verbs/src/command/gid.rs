@@ -2,6 +2,9 @@
 
 //! ADD_GID, DEL_GID.
 
+use std::sync::atomic::Ordering;
+
+use roce::net::gid_to_ip;
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdAddGidVlan, CmdDelGid, Empty};
 use virtio_rdma_abi::ib::{GidType, MAX_VLAN, NO_VLAN};
 
@@ -28,7 +31,7 @@ impl Device {
             vlan: Some(vlan).filter(|id| !matches!(*id, 0 | NO_VLAN)),
         };
         match GidType::try_from(cmd.gid_type) {
-            Ok(GidType::RoceV2) => self.gids.add(cmd.index, address)?,
+            Ok(GidType::RoceV2) => self.set_gid(cmd.index, address)?,
             Ok(GidType::RoceV1) => return Err(Errno::OPNOTSUPP),
             Err(_) => return Err(Errno::INVAL),
         }
@@ -37,7 +40,44 @@ impl Device {
 
     pub(super) fn del_gid(&self, cmd: CmdDelGid) -> Result<Empty> {
         require_port(cmd.port)?;
-        self.gids.delete(cmd.index)?;
+        if let Some(address) = self.gids.delete(cmd.index)? {
+            self.fabric().claims.release(self.port(), address);
+        }
         Ok(DONE)
+    }
+
+    /// Sets an entry of the table to an address, if the port may have it.
+    fn set_gid(&self, index: u16, address: Address) -> Result<()> {
+        let claims = &self.fabric().claims;
+        let restricted = !self.config().addresses.is_empty();
+        if let Err(error) = claims.claim(self.port(), address, restricted) {
+            self.gid_refused(address, error);
+            return Err(error);
+        }
+        let added = self.gids.add(index, address);
+        if added.is_err() {
+            claims.release(self.port(), address);
+        }
+        added
+    }
+
+    /// Counts an address that the port may not have, and tells of it now and then.
+    fn gid_refused(&self, address: Address, error: Errno) {
+        let count = 1 + self.refused_gids.fetch_add(1, Ordering::Relaxed);
+        // The guest may try as often as it likes.
+        if !count.is_power_of_two() {
+            return;
+        }
+        let [a, b, c, d, e, f] = self.mac();
+        let reason = match error {
+            Errno::ADDRINUSE => "another port has it: release it there, or give it here by ip=",
+            _ => "it was not given to this port: add it by ip=",
+        };
+        tracing::warn!(
+            vlan = ?address.vlan,
+            count,
+            "port {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}: address {} refused: {reason}",
+            gid_to_ip(address.gid),
+        );
     }
 }

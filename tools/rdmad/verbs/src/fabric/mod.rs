@@ -33,6 +33,7 @@ use self::sleep::Sleep;
 pub(crate) use self::timer::{Alarm, Timers, Until};
 pub(crate) use self::watch::{Watch, Watched};
 pub(crate) use self::worker::shard;
+use crate::claims::Claims;
 use crate::status::FabricStatus;
 use crate::turn::TURN;
 use crate::Device;
@@ -89,6 +90,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) timers: Timers,
     pub(crate) quiesce: Quiesce,
+    pub(crate) claims: Claims,
     sleep: Sleep,
     longest: Longest,
 }
@@ -122,6 +124,7 @@ impl Fabric {
             timers: Timers::new(clock.now()),
             clock,
             quiesce: Quiesce::new(workers),
+            claims: Claims::default(),
             sleep: Sleep::default(),
             longest: Longest::new(workers),
         });
@@ -213,6 +216,9 @@ impl Shared {
         let mut next = self.next_port.lock();
         let device = make(*next);
         *next += 1;
+        let config = device.config();
+        self.claims
+            .give(device.port(), config.mac, &config.addresses);
         let mut devices = Vec::clone(&self.devices.load());
         devices.push(device.clone());
         self.devices.store(Arc::new(devices));
@@ -226,6 +232,7 @@ impl Shared {
             let mut devices = Vec::clone(&self.devices.load());
             devices.retain(|device| device.port() != port);
             self.devices.store(Arc::new(devices));
+            self.claims.take_back(port);
         }
         self.quiesce.synchronize();
     }
@@ -244,10 +251,7 @@ impl Shared {
 
     /// Whether a port of this process has this MAC address.
     pub(crate) fn has_port(&self, mac: [u8; 6]) -> bool {
-        self.devices
-            .load()
-            .iter()
-            .any(|device| device.mac() == mac)
+        self.devices.load().iter().any(|device| device.mac() == mac)
     }
 
     /// A turn of the current thread ended that cost so much.

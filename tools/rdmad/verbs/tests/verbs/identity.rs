@@ -2,18 +2,21 @@
 
 //! Packets from somebody else than the peer that they name.
 
+use std::net::IpAddr;
 use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
 
 use roce::headers::{Aeth, Bth, Deth, NakCode, Reth, Syndrome, Transport};
+use roce::net::{ip_to_gid, link_local};
 use roce::opcode::{Extra, Op, Opcode, Position, Service};
 use roce::ud::{GSI_QKEY, GSI_QPN};
 use roce::Psn;
 use tempfile::TempDir;
-use verbs::{Limits, PathPolicy};
-use virtio_rdma_abi::config::F_MEM_WINDOWS;
-use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdDeregMr};
+use verbs::{Fabric, FabricConfig, Limits, PathPolicy};
+use virtio_rdma_abi::config::{F_GID_VLAN, F_MEM_WINDOWS};
+use virtio_rdma_abi::ctrl::{CmdAddGid, CmdAddGidVlan, CmdAllocMw, CmdDelGid, CmdDeregMr};
 use virtio_rdma_abi::ib::{
-    AhFlags, AsyncEvent, MwType, QpAttrMask, QpState, QpType, WcStatus, WrOpcode,
+    AhFlags, AsyncEvent, MwType, QpAttrMask, QpState, QpType, WcStatus, WrOpcode, NO_VLAN,
 };
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
 use virtio_rdma_abi::wire::Wire;
@@ -67,13 +70,89 @@ fn the_gsi_qp_takes_nothing_from_a_network_interface() {
     });
     // The engine of that VM is heard, and its datagram is the first.
     let data = b.mr(64);
-    theirs.post(
-        &Wr::new(1, WrOpcode::Send)
-            .local(&data, 0, 64)
-            .to(&gsi),
-    );
+    theirs.post(&Wr::new(1, WrOpcode::Send).local(&data, 0, 64).to(&gsi));
     let cqe = cq_a.expect(9, WcStatus::Success);
     assert_eq!((cqe.byte_len, cqe.src_qp), (40 + 64, GSI_QPN));
+}
+
+const EPERM: u8 = 1;
+const EEXIST: u8 = 17;
+const EADDRINUSE: u8 = 98;
+
+fn add_gid(vm: &Vm, index: u16, gid: [u8; 16], vlan: u16) -> Option<u8> {
+    let base = CmdAddGid {
+        gid,
+        gid_type: 2,
+        index,
+        port_num: 1,
+    };
+    vm.call(CmdAddGidVlan { base, vlan }).err()
+}
+
+fn del_gid(vm: &Vm, index: u16) {
+    vm.call(CmdDelGid { index, port: 1 }).unwrap();
+}
+
+#[test]
+fn an_address_is_of_one_port_at_a_time() {
+    let world = World::new(2, PathPolicy::Direct);
+    world.negotiate(&[F_GID_VLAN]);
+    let [a, b] = [&world.vms[0], &world.vms[1]];
+    let refused = |vm: &Vm| vm.device.status().refused_gids;
+    assert_eq!(add_gid(b, 5, a.gid, NO_VLAN), Some(EADDRINUSE));
+    assert_eq!(add_gid(b, 5, a.gid, 0), Some(EADDRINUSE));
+    assert_eq!((refused(a), refused(b)), (0, 2));
+    // Another VLAN is another network.
+    assert_eq!(add_gid(b, 5, a.gid, 7), None);
+    assert_eq!(add_gid(a, 5, a.gid, 7), Some(EADDRINUSE));
+    // A port may have an address more than once, and keeps it as long as one entry has it.
+    assert_eq!(add_gid(a, 6, a.gid, NO_VLAN), None);
+    assert_eq!(add_gid(a, 6, b.gid, NO_VLAN), Some(EADDRINUSE));
+    del_gid(a, 1);
+    del_gid(a, 1);
+    assert_eq!(add_gid(b, 8, a.gid, NO_VLAN), Some(EADDRINUSE));
+    assert_eq!(add_gid(a, 6, b.gid, 9), Some(EEXIST));
+    assert_eq!(add_gid(b, 9, b.gid, 9), None, "the failure left no claim");
+    // It moves when it is released: by the driver, by a reset, and when the VM goes.
+    del_gid(a, 6);
+    assert_eq!(add_gid(b, 8, a.gid, NO_VLAN), None);
+    b.device.reset();
+    assert_eq!(add_gid(a, 1, a.gid, NO_VLAN), None);
+    a.device.detach();
+    b.negotiate(&[F_GID_VLAN]);
+    assert_eq!(add_gid(b, 8, a.gid, NO_VLAN), None);
+    assert_eq!(add_gid(b, 9, link_local(a.mac).octets(), NO_VLAN), None);
+}
+
+#[test]
+fn a_port_has_the_addresses_that_it_was_given() {
+    let given: [IpAddr; 2] = [[10, 0, 0, 1].into(), [0xfd; 16].into()];
+    let net = Arc::new(Net::default());
+    let fabric = Fabric::new(FabricConfig::default()).unwrap();
+    let vm = |n, addresses: &[IpAddr]| {
+        let port = net.port(mac(n));
+        let limits = Limits::default();
+        let vm = Vm::with_addresses(n, &fabric, port.clone(), &limits, addresses);
+        port.attach(&vm.device);
+        vm.negotiate(&[F_GID_VLAN]);
+        vm
+    };
+    let (a, b) = (vm(1, &given), vm(2, &[]));
+    for (vlan, index) in [(NO_VLAN, 20), (7, 21)] {
+        let other = ip_to_gid([10, 0, 0, 9].into());
+        assert_eq!(add_gid(&a, index, other, vlan), Some(EPERM));
+        for address in given.into_iter().chain([link_local(a.mac).into()]) {
+            let gid = ip_to_gid(address);
+            assert_eq!(add_gid(&a, index, gid, vlan), None);
+            del_gid(&a, index);
+            // Nobody uses it now, and yet it is no other's.
+            assert_eq!(add_gid(&b, index, gid, vlan), Some(EADDRINUSE));
+        }
+        assert_eq!(add_gid(&b, index, other, vlan), None);
+    }
+    for vm in [&a, &b] {
+        vm.device.detach();
+    }
 }
 
 /// Numbers and keys of others can't be told from one's own.

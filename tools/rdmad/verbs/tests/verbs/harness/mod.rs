@@ -13,6 +13,7 @@ pub mod srq;
 mod wr;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -275,6 +276,17 @@ pub struct Vm {
 impl Vm {
     /// The `n`th VM, with what is between its device and the others. The caller has the device know of frames.
     pub fn new(n: usize, fabric: &Fabric, port: Arc<dyn FramePort>, limits: &Limits) -> Self {
+        Self::with_addresses(n, fabric, port, limits, &[])
+    }
+
+    /// The same, with the only addresses that it may have.
+    pub fn with_addresses(
+        n: usize,
+        fabric: &Fabric,
+        port: Arc<dyn FramePort>,
+        limits: &Limits,
+        addresses: &[IpAddr],
+    ) -> Self {
         let mac = mac(n);
         let space = Arc::new(DmaSpace::anonymous(0, MEMORY));
         let sink = Arc::new(Sink::default());
@@ -283,6 +295,7 @@ impl Vm {
         }
         let config = DeviceConfig {
             limits: limits.clone(),
+            addresses: addresses.to_vec(),
             ..DeviceConfig::new(mac)
         };
         let device = Device::new(config, space.clone(), fabric, sink.clone(), port);

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Which port may have which address in its GID table.
+//!
+//! Within an isolation group an address is one port's alone: peers find a port by its address, and
+//! believe it. All ports of a fabric are one group. An address that the configuration gives to a
+//! port stays that port's, in all VLANs. Any other is, within its VLAN, of the port that has it in
+//! its table, until that port removes it, is reset or goes.
+
+use std::collections::hash_map::Entry;
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use parking_lot::Mutex;
+use roce::net::{ip_to_gid, link_local, Mac};
+
+use crate::error::{Errno, Result};
+use crate::gid::{Address, Gid};
+
+/// The claims of the ports of one isolation group.
+#[derive(Debug, Default)]
+pub(crate) struct Claims(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Ports of addresses that the configuration gives them.
+    given: HashMap<Gid, u32>,
+    /// Ports of other addresses, and how many entries of their tables have them.
+    held: HashMap<Address, (u32, u32)>,
+}
+
+impl Claims {
+    /// Gives a new port its addresses: these, and the link-local one of its MAC address.
+    pub(crate) fn give(&self, port: u32, mac: Mac, addresses: &[IpAddr]) {
+        let own = [IpAddr::V6(link_local(mac))];
+        let gids = addresses.iter().chain(&own).map(|ip| ip_to_gid(*ip));
+        self.0.lock().given.extend(gids.map(|gid| (gid, port)));
+    }
+
+    /// Takes back what a port was given, which is gone.
+    pub(crate) fn take_back(&self, port: u32) {
+        self.0.lock().given.retain(|_, owner| *owner != port);
+    }
+
+    /// Lets `port` have `address` in an entry of its table. A `restricted` port may have only what
+    /// it was given.
+    ///
+    /// # Errors
+    ///
+    /// `EADDRINUSE` if the address is another port's, `EPERM` if it is not one of those given.
+    pub(crate) fn claim(&self, port: u32, address: Address, restricted: bool) -> Result<()> {
+        let State { given, held } = &mut *self.0.lock();
+        match given.get(&address.gid) {
+            Some(&owner) if owner == port => return Ok(()),
+            Some(_) => return Err(Errno::ADDRINUSE),
+            None if restricted => return Err(Errno::PERM),
+            None => {}
+        }
+        let (owner, entries) = held.entry(address).or_insert((port, 0));
+        if *owner != port {
+            return Err(Errno::ADDRINUSE);
+        }
+        *entries += 1;
+        Ok(())
+    }
+
+    /// An entry of the table of `port` had `address`, and is clear now.
+    pub(crate) fn release(&self, port: u32, address: Address) {
+        if let Entry::Occupied(mut entry) = self.0.lock().held.entry(address) {
+            let (owner, entries) = entry.get_mut();
+            if *owner != port {
+                return;
+            }
+            *entries -= 1;
+            if *entries == 0 {
+                entry.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 0, 1));
+
+    fn address(ip: IpAddr, vlan: Option<u16>) -> Address {
+        Address {
+            gid: ip_to_gid(ip),
+            vlan,
+        }
+    }
+
+    #[test]
+    fn an_address_is_of_one_port_in_its_vlan() {
+        let claims = Claims::default();
+        let (plain, tagged) = (address(IP, None), address(IP, Some(5)));
+        claims.claim(1, plain, false).unwrap();
+        claims.claim(1, plain, false).unwrap();
+        claims.claim(2, tagged, false).unwrap();
+        assert_eq!(claims.claim(2, plain, false), Err(Errno::ADDRINUSE));
+        assert_eq!(claims.claim(1, tagged, false), Err(Errno::ADDRINUSE));
+        // Not its to release.
+        claims.release(2, plain);
+        claims.release(1, plain);
+        assert_eq!(claims.claim(2, plain, false), Err(Errno::ADDRINUSE));
+        claims.release(1, plain);
+        claims.claim(2, plain, false).unwrap();
+    }
+
+    #[test]
+    fn a_given_address_is_of_its_port_in_all_vlans() {
+        let claims = Claims::default();
+        let mac = |last| [2, 0, 0, 0, 0, last];
+        claims.give(1, mac(1), &[IP]);
+        claims.give(2, mac(2), &[]);
+        let other = IpAddr::from([10, 9, 0, 2]);
+        for vlan in [None, Some(5)] {
+            let given = address(IP, vlan);
+            assert_eq!(claims.claim(2, given, false), Err(Errno::ADDRINUSE));
+            claims.claim(1, given, true).unwrap();
+            claims.release(1, given);
+            let other = address(other, vlan);
+            assert_eq!(claims.claim(1, other, true), Err(Errno::PERM));
+            claims.claim(2, other, false).unwrap();
+            for port in [1, 2] {
+                let own = address(link_local(mac(port as u8)).into(), vlan);
+                claims.claim(port, own, true).unwrap();
+                assert_eq!(claims.claim(3 - port, own, false), Err(Errno::ADDRINUSE));
+            }
+        }
+        claims.take_back(1);
+        claims.claim(2, address(IP, None), false).unwrap();
+    }
+}

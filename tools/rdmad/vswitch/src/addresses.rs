@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Which IP addresses the network interface of a port may speak for.
+//!
+//! An address that was given to a port is that port's alone, and so is the link-local address of
+//! its MAC address. A port that was given addresses speaks for these only. What a frame claims is
+//! the source address of its IP packet, the sender of its ARP packet, and what its neighbour
+//! discovery binds to its sender.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use roce::net::{inspect, link_local, Content, Mac};
+
+const PROTOCOL_ICMPV6: u8 = 58;
+const ROUTER_ADVERTISEMENT: u8 = 134;
+const NEIGHBOUR_SOLICITATION: u8 = 135;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
+
+/// What ARP for IPv4 over Ethernet begins with: types and lengths of the addresses.
+const ARP_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
+
+/// The addresses of all ports.
+#[derive(Debug, Default)]
+pub(crate) struct Addresses {
+    owners: HashMap<IpAddr, usize>,
+    ports: Vec<Port>,
+}
+
+#[derive(Debug)]
+struct Port {
+    mac: Mac,
+    /// It may speak for its own addresses only.
+    restricted: bool,
+}
+
+impl Addresses {
+    /// Adds the next port, with the addresses that were given to it.
+    pub(crate) fn add(&mut self, mac: Mac, given: &[IpAddr]) {
+        let port = self.ports.len();
+        let own = [IpAddr::V6(link_local(mac))];
+        let addresses = given.iter().chain(&own);
+        self.owners.extend(addresses.map(|ip| (*ip, port)));
+        self.ports.push(Port {
+            mac,
+            restricted: !given.is_empty(),
+        });
+    }
+
+    /// Whether the network interface of `port` may send a frame.
+    pub(crate) fn admit(&self, port: usize, frame: &[u8]) -> bool {
+        match inspect(frame) {
+            Content::Ip {
+                src,
+                protocol,
+                payload,
+            } => {
+                (src.is_unspecified() || self.may_claim(port, src))
+                    && (protocol != PROTOCOL_ICMPV6 || self.admit_icmpv6(port, src, payload))
+            }
+            Content::Arp(packet) => self.admit_arp(port, packet),
+            Content::RoceV1 | Content::Other => true,
+        }
+    }
+
+    fn may_claim(&self, port: usize, address: IpAddr) -> bool {
+        match self.owners.get(&address) {
+            Some(owner) => *owner == port,
+            None => !self.ports[port].restricted,
+        }
+    }
+
+    fn admit_arp(&self, port: usize, packet: &[u8]) -> bool {
+        let Port { mac, restricted } = self.ports[port];
+        let fields = packet
+            .strip_prefix(&ARP_IPV4)
+            .and_then(|rest| rest.first_chunk::<22>());
+        let Some(fields) = fields else {
+            // Nothing that is known to be asked or answered.
+            return !restricted;
+        };
+        let ip = |at: usize| Ipv4Addr::from([0, 1, 2, 3].map(|n| fields[at + n]));
+        let (sender, target) = (ip(8), ip(18));
+        // A probe without a sender claims what it asks for (RFC 5227).
+        let claimed = if sender.is_unspecified() {
+            target
+        } else {
+            sender
+        };
+        (!restricted || fields[2..8] == mac) && self.may_claim(port, claimed.into())
+    }
+
+    fn admit_icmpv6(&self, port: usize, src: IpAddr, message: &[u8]) -> bool {
+        let target = || {
+            let bytes: &[u8; 16] = message.get(8..)?.first_chunk()?;
+            Some(IpAddr::V6(Ipv6Addr::from(*bytes)))
+        };
+        let may_claim_target = || target().is_none_or(|target| self.may_claim(port, target));
+        match message.first() {
+            // To look for duplicates is to claim an address (RFC 4862).
+            Some(&NEIGHBOUR_SOLICITATION) if src.is_unspecified() => may_claim_target(),
+            Some(&NEIGHBOUR_ADVERTISEMENT) => may_claim_target(),
+            // These speak for others.
+            Some(&(ROUTER_ADVERTISEMENT | REDIRECT)) => !self.ports[port].restricted,
+            _ => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: Mac = [0x52, 0x54, 0, 9, 0, 1];
+    const THEIRS: Mac = [0x52, 0x54, 0, 9, 0, 2];
+
+    fn v4(text: &str) -> [u8; 4] {
+        text.parse::<Ipv4Addr>().unwrap().octets()
+    }
+
+    fn v6(text: &str) -> [u8; 16] {
+        text.parse::<Ipv6Addr>().unwrap().octets()
+    }
+
+    /// A frame, with a VLAN tag that makes no difference.
+    fn frame(ethertype: [u8; 2], packet: &[u8]) -> Vec<u8> {
+        [&[2; 12][..], &[0x81, 0, 0, 5], &ethertype, packet].concat()
+    }
+
+    fn arp(mac: Mac, sender: &str, target: &str) -> Vec<u8> {
+        let packet = [
+            &ARP_IPV4[..],
+            &[0, 1],
+            &mac,
+            &v4(sender),
+            &[0; 6],
+            &v4(target),
+        ];
+        frame([0x08, 0x06], &packet.concat())
+    }
+
+    fn ipv4(src: &str) -> Vec<u8> {
+        let mut header = [0; 28];
+        (header[0], header[9]) = (0x45, 17);
+        header[12..16].copy_from_slice(&v4(src));
+        frame([0x08, 0x00], &header)
+    }
+
+    /// An ICMPv6 message behind an extension header.
+    fn icmpv6(src: &str, kind: u8, target: &str) -> Vec<u8> {
+        let message = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &v6(target)].concat();
+        let header = [
+            &[0x60, 0, 0, 0, 0, 32, 60, 255][..],
+            &v6(src),
+            &[0xff; 16],
+            &[PROTOCOL_ICMPV6, 0, 0, 0, 0, 0, 0, 0],
+            &message,
+        ];
+        frame([0x86, 0xdd], &header.concat())
+    }
+
+    /// Port 0 was given addresses, port 1 was not.
+    fn addresses() -> Addresses {
+        let mut addresses = Addresses::default();
+        let given = ["10.9.0.1", "fd09::1"].map(|ip| ip.parse().unwrap());
+        addresses.add(OURS, &given);
+        addresses.add(THEIRS, &[]);
+        addresses
+    }
+
+    #[test]
+    fn claims_of_addresses() {
+        let (own, foreign) = ("fe80::5054:ff:fe09:1", "fe80::5054:ff:fe09:2");
+        let cases = [
+            // What, whether port 0 may send it, whether port 1 may.
+            (ipv4("10.9.0.1"), true, false),
+            (ipv4("10.9.0.7"), false, true),
+            (ipv4("0.0.0.0"), true, true),
+            (arp(OURS, "10.9.0.1", "10.9.0.2"), true, false),
+            (arp(OURS, "10.9.0.7", "10.9.0.2"), false, true),
+            (arp(OURS, "0.0.0.0", "10.9.0.1"), true, false),
+            (arp(OURS, "0.0.0.0", "10.9.0.7"), false, true),
+            (arp(THEIRS, "10.9.0.1", "10.9.0.2"), false, false),
+            (icmpv6("fd09::1", 128, "::"), true, false),
+            (icmpv6("fd09::7", 128, "::"), false, true),
+            (icmpv6(own, 135, "fd09::7"), true, false),
+            (icmpv6(foreign, 135, "fd09::7"), false, true),
+            (icmpv6("::", 135, "fd09::1"), true, false),
+            (icmpv6("::", 135, "fd09::7"), false, true),
+            (icmpv6(own, 136, "fd09::1"), true, false),
+            (icmpv6(own, 136, "fd09::7"), false, false),
+            (icmpv6("fd09::9", 136, "fd09::1"), false, false),
+            (icmpv6("fd09::9", 136, "fd09::7"), false, true),
+            (icmpv6(own, 134, "::"), false, false),
+            (icmpv6("fd09::9", 134, "::"), false, true),
+            (icmpv6("fd09::9", 137, "::"), false, true),
+            (frame([0x08, 0x06], &[0; 28]), false, true),
+            (frame([0x88, 0xb5], b"no IP"), true, true),
+        ];
+        let addresses = addresses();
+        for (number, (frame, ours, theirs)) in cases.into_iter().enumerate() {
+            let admitted = [0, 1].map(|port| addresses.admit(port, &frame));
+            assert_eq!(admitted, [ours, theirs], "case {number}: {frame:02x?}");
+        }
+    }
+}
