@@ -18,7 +18,10 @@ use crate::stats::Counters;
 /// Buffers of an engine's own frames, from its hands until they are delivered.
 pub(crate) const ENGINE_FRAMES: usize = 2048;
 /// Frames that wait for an engine: what a peer can have on its way and some more.
-const RECEIVE_QUEUE: usize = 2 * ENGINE_FRAMES;
+pub(crate) const RECEIVE_QUEUE: usize = 2 * ENGINE_FRAMES;
+/// Of these, frames from uplinks. The rest is for engines, each of which has half as many frames as
+/// the queue holds.
+pub(crate) const UPLINK_SHARE: usize = RECEIVE_QUEUE / 4 * 3;
 
 /// Wakes the switch's thread.
 #[derive(Debug)]
@@ -107,6 +110,11 @@ impl Engine {
     /// Queues a frame for the engine, which [`notify`](Self::notify) tells about it.
     pub(crate) fn deliver(&self, frame: Frame) -> bool {
         self.incoming.push(frame).is_ok()
+    }
+
+    /// The same for a frame from an uplink, unless those have their share of the queue already.
+    pub(crate) fn deliver_from_uplink(&self, frame: Frame) -> bool {
+        self.incoming.len() < UPLINK_SHARE && self.deliver(frame)
     }
 
     /// Queues a frame for the engine and tells it.

@@ -14,7 +14,10 @@ use crate::engine::Engine;
 use crate::link::{self, Link, Sent};
 use crate::peer::Peer;
 use crate::stats::Counters;
-use crate::table::Table;
+use crate::table::{Heard, Table};
+
+/// How often it is told that an address was heard on two uplinks.
+const COMPLAINT: Duration = Duration::from_secs(60);
 
 /// A virtual machine.
 pub(crate) struct Port {
@@ -78,8 +81,12 @@ pub(crate) struct Fabric {
     pub(crate) ports: Vec<Port>,
     pub(crate) uplinks: Vec<UplinkPort>,
     table: Table,
+    /// When an address on two uplinks was last told.
+    complained: Option<Instant>,
     addresses: Addresses,
-    pub(crate) pool: FramePool,
+    /// Buffers for frames from ports, then from uplinks: each has its own, so that none can take
+    /// those of others.
+    pools: Vec<FramePool>,
     /// Engines that got frames in this round.
     touched: Vec<bool>,
 }
@@ -87,11 +94,12 @@ pub(crate) struct Fabric {
 impl Fabric {
     pub(crate) fn new(ports: Vec<Port>, uplinks: Vec<UplinkPort>, addresses: Addresses) -> Self {
         Self {
-            pool: link::pool(ports.len() + uplinks.len()),
+            pools: link::pools(ports.len(), uplinks.len()),
+            table: Table::new(uplinks.len()),
             touched: vec![false; ports.len()],
             ports,
             uplinks,
-            table: Table::default(),
+            complained: None,
             addresses,
         }
     }
@@ -105,6 +113,14 @@ impl Fabric {
         match origin {
             Origin::Net(port) | Origin::Engine(port) => &self.ports[port].counters,
             Origin::Uplink(at) => &self.uplinks[at].counters,
+        }
+    }
+
+    /// The buffers for frames from there, also for copies of what an engine sent.
+    pub(crate) fn pool_of(&self, origin: Origin) -> &FramePool {
+        match origin {
+            Origin::Net(port) | Origin::Engine(port) => &self.pools[port],
+            Origin::Uplink(at) => &self.pools[self.ports.len() + at],
         }
     }
 
@@ -128,14 +144,35 @@ impl Fabric {
             Origin::Engine(port) => source == self.ports[port].mac,
             Origin::Uplink(at) => {
                 // An address of ours from outside is forged, or our own frame on its way round a loop.
+                // So is one that was heard on another uplink a moment ago.
                 let valid =
                     !is_multicast(&source) && source != [0; 6] && self.port_of(&source).is_none();
-                if valid {
-                    self.table.learn(source, at, now);
-                }
                 valid
+                    && match self.table.learn(source, at, now) {
+                        Heard::There => true,
+                        Heard::Elsewhere(other) => {
+                            self.complain(source, at, other, now);
+                            false
+                        }
+                    }
             }
         }
+    }
+
+    /// Tells now and then of an address that was heard on two uplinks.
+    fn complain(&mut self, [a, b, c, d, e, f]: Mac, at: usize, other: usize, now: Instant) {
+        let recently = |at| now.saturating_duration_since(at) < COMPLAINT;
+        if self.complained.is_some_and(recently) {
+            return;
+        }
+        self.complained = Some(now);
+        let name = |uplink: usize| &self.uplinks[uplink].counters.name;
+        tracing::warn!(
+            "{}: frames from {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} refused: that address \
+             is behind {}; look for a loop of the two, or for a forger",
+            name(at),
+            name(other),
+        );
     }
 
     /// Whether frames from there may have come through a router.
@@ -180,7 +217,7 @@ impl Fabric {
         let patient = matches!(origin, Origin::Engine(_));
         match route {
             Route::Nowhere => {}
-            Route::Engine(port) => self.deliver_to_engine(port, Some(frame)),
+            Route::Engine(port) => self.deliver_to_engine(origin, port, Some(frame)),
             Route::Net(port) => {
                 let Port { net, counters, .. } = &mut self.ports[port];
                 if let Some(link) = net {
@@ -203,9 +240,13 @@ impl Fabric {
     }
 
     /// Takes a frame to an engine, if there was a buffer for it.
-    fn deliver_to_engine(&mut self, port: usize, frame: Option<Frame>) {
+    fn deliver_to_engine(&mut self, from: Origin, port: usize, frame: Option<Frame>) {
         let target = &self.ports[port];
-        if frame.is_some_and(|frame| target.engine.deliver(frame)) {
+        let deliver = |frame| match from {
+            Origin::Uplink(_) => target.engine.deliver_from_uplink(frame),
+            Origin::Net(_) | Origin::Engine(_) => target.engine.deliver(frame),
+        };
+        if frame.is_some_and(deliver) {
             target.counters.sent.add_one();
             self.touched[port] = true;
         } else {
@@ -221,29 +262,31 @@ impl Fabric {
         };
         for at in 0..self.ports.len() {
             if from != Origin::Net(at) && self.ports[at].engine.has_joined(&group) {
-                let copy = self.pool.take(frame.len()).map(|mut copy| {
+                let copy = self.pool_of(from).take(frame.len()).map(|mut copy| {
                     copy.copy_from_slice(frame);
                     copy
                 });
-                self.deliver_to_engine(at, copy);
+                self.deliver_to_engine(from, at, copy);
             }
         }
     }
 
     fn copy_to_nets(&mut self, from: Origin, frame: &[u8], now: Instant) {
+        let pool = self.pool_of(from).clone();
         for (at, port) in self.ports.iter_mut().enumerate() {
             if let Some(link) = port.net.as_mut() {
                 if from.port() != Some(at) {
-                    count(link.send_copy(frame, &self.pool, now), &port.counters);
+                    count(link.send_copy(frame, &pool, now), &port.counters);
                 }
             }
         }
     }
 
     fn copy_to_uplinks(&mut self, from: Origin, frame: &[u8], now: Instant) {
+        let pool = self.pool_of(from).clone();
         for (at, uplink) in self.uplinks.iter_mut().enumerate() {
             if from != Origin::Uplink(at) {
-                let sent = uplink.link.send_copy(frame, &self.pool, now);
+                let sent = uplink.link.send_copy(frame, &pool, now);
                 count(sent, &uplink.counters);
             }
         }

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
+use std::iter;
 use std::mem;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
@@ -18,6 +19,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{sockopt, RecvFlags};
 
+use crate::engine::RECEIVE_QUEUE;
 use crate::peer::Peer;
 use crate::tap::Tap;
 use crate::udp::{self, Udp};
@@ -450,9 +452,17 @@ fn enlarge(socket: BorrowedFd<'_>) {
     let _ = sockopt::set_socket_send_buffer_size(socket, SEND_BUFFER);
 }
 
-/// Buffers for frames that come in through links and that wait to leave through them.
-pub(crate) fn pool(links: usize) -> FramePool {
-    FramePool::new(4096 + links * BACKLOG)
+/// Frames of one network interface that may wait: for the receivers of two.
+const NET_FRAMES: usize = 2 * BACKLOG;
+/// Frames of one uplink that may wait: for an engine that does not take them, and for others.
+const UPLINK_FRAMES: usize = RECEIVE_QUEUE + 2 * BACKLOG;
+
+/// Buffers for frames that come in through links and that wait to leave through them: of each
+/// network interface, then of each uplink.
+pub(crate) fn pools(nets: usize, uplinks: usize) -> Vec<FramePool> {
+    let nets = iter::repeat_n(NET_FRAMES, nets);
+    let uplinks = iter::repeat_n(UPLINK_FRAMES, uplinks);
+    nets.chain(uplinks).map(FramePool::new).collect()
 }
 
 /// Shortest frame: an Ethernet header.

@@ -10,7 +10,13 @@ use roce::net::Mac;
 /// How long an address that is not heard of stays known (IEEE 802.1D, recommended default).
 pub const AGEING: Duration = Duration::from_secs(300);
 
-/// Addresses that are known at a time; more are not learned, so that frames to them go to all uplinks.
+/// How long an address must be silent on one uplink before it is believed on another. A host that
+/// speaks can't be taken away by another one that uses its address, and a loop of two uplinks
+/// brings frames back within this time.
+pub const HOLD: Duration = Duration::from_secs(1);
+
+/// Addresses that are known at a time behind one uplink. More are not learned, so that frames to
+/// them go to all uplinks.
 pub const CAPACITY: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
@@ -24,45 +30,89 @@ struct Entry {
 pub struct Table {
     entries: HashMap<Mac, Entry>,
     capacity: usize,
-    /// When room was last made in the full table, so that a flood of addresses does not have it searched each time.
+    uplinks: Vec<Share>,
+}
+
+/// The part of a table that one uplink has.
+#[derive(Clone, Debug, Default)]
+struct Share {
+    entries: usize,
+    /// When room was last made, so that a flood of addresses does not have the table searched each
+    /// time.
     swept: Option<Instant>,
 }
 
-impl Default for Table {
-    fn default() -> Self {
-        Self::new(CAPACITY)
-    }
+/// Whether an address may be where it was heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// It may.
+    There,
+    /// It was heard on this uplink a moment ago.
+    Elsewhere(usize),
 }
 
 impl Table {
-    /// An empty table for up to `capacity` addresses.
-    pub fn new(capacity: usize) -> Self {
+    /// An empty table for up to [`CAPACITY`] addresses behind each of `uplinks` uplinks.
+    pub fn new(uplinks: usize) -> Self {
+        Self::with_capacity(uplinks, CAPACITY)
+    }
+
+    fn with_capacity(uplinks: usize, capacity: usize) -> Self {
         Self {
-            entries: HashMap::with_capacity(capacity),
+            entries: HashMap::new(),
             capacity,
-            swept: None,
+            uplinks: vec![Share::default(); uplinks],
         }
     }
 
-    /// Notes that `mac` was heard on `uplink`.
-    pub fn learn(&mut self, mac: Mac, uplink: usize, now: Instant) {
-        if let Some(entry) = self.entries.get_mut(&mac) {
-            *entry = Entry { uplink, seen: now };
-            return;
-        }
-        if self.entries.len() >= self.capacity {
-            let recently = |at: Instant| now.duration_since(at) < Duration::from_secs(1);
-            if self.swept.is_some_and(recently) {
-                return;
+    /// Notes that `mac` was heard on `uplink`, one of those of the table.
+    pub fn learn(&mut self, mac: Mac, uplink: usize, now: Instant) -> Heard {
+        let entry = Entry { uplink, seen: now };
+        let Some(known) = self.entries.get_mut(&mac) else {
+            if self.has_room(uplink, now) {
+                self.uplinks[uplink].entries += 1;
+                self.entries.insert(mac, entry);
             }
-            self.swept = Some(now);
-            self.entries
-                .retain(|_, entry| now.duration_since(entry.seen) < AGEING);
-            if self.entries.len() >= self.capacity {
-                return;
-            }
+            return Heard::There;
+        };
+        if known.uplink == uplink {
+            known.seen = now;
+            return Heard::There;
         }
-        self.entries.insert(mac, Entry { uplink, seen: now });
+        let before = *known;
+        if now.saturating_duration_since(before.seen) < HOLD {
+            return Heard::Elsewhere(before.uplink);
+        }
+        self.uplinks[before.uplink].entries -= 1;
+        if self.has_room(uplink, now) {
+            self.uplinks[uplink].entries += 1;
+            self.entries.insert(mac, entry);
+        } else {
+            self.entries.remove(&mac);
+        }
+        Heard::There
+    }
+
+    /// Whether there is room for one more address behind `uplink`, which is made if need be.
+    fn has_room(&mut self, uplink: usize, now: Instant) -> bool {
+        let share = &mut self.uplinks[uplink];
+        if share.entries < self.capacity {
+            return true;
+        }
+        let recently = |at: Instant| now.saturating_duration_since(at) < Duration::from_secs(1);
+        if share.swept.is_some_and(recently) {
+            return false;
+        }
+        share.swept = Some(now);
+        self.entries.retain(|_, entry| {
+            entry.uplink != uplink || now.saturating_duration_since(entry.seen) < AGEING
+        });
+        share.entries = self
+            .entries
+            .values()
+            .filter(|entry| entry.uplink == uplink)
+            .count();
+        share.entries < self.capacity
     }
 
     /// The uplink that `mac` is behind, if known.
@@ -78,11 +128,12 @@ mod tests {
 
     #[test]
     fn learns_moves_and_forgets() {
-        let (mut table, now) = (Table::default(), Instant::now());
+        let (mut table, now) = (Table::new(2), Instant::now());
         assert_eq!(table.find(&[2; 6], now), None);
-        table.learn([2; 6], 0, now);
+        assert_eq!(table.learn([2; 6], 0, now), Heard::There);
         assert_eq!(table.find(&[2; 6], now), Some(0));
-        table.learn([2; 6], 1, now);
+        let now = now + HOLD;
+        assert_eq!(table.learn([2; 6], 1, now), Heard::There);
         assert_eq!(table.find(&[2; 6], now), Some(1));
         let later = now + AGEING - Duration::from_millis(1);
         assert_eq!(table.find(&[2; 6], later), Some(1));
@@ -90,8 +141,21 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_speaks_stays_where_it_is() {
+        let (mut table, mut now) = (Table::new(2), Instant::now());
+        table.learn([2; 6], 0, now);
+        for _ in 0..10 {
+            now += HOLD / 2;
+            assert_eq!(table.learn([2; 6], 1, now), Heard::Elsewhere(0));
+            now += HOLD / 4;
+            assert_eq!(table.learn([2; 6], 0, now), Heard::There);
+            assert_eq!(table.find(&[2; 6], now), Some(0));
+        }
+    }
+
+    #[test]
     fn stays_bounded() {
-        let (mut table, now) = (Table::new(2), Instant::now());
+        let (mut table, now) = (Table::with_capacity(2, 2), Instant::now());
         for last in 1..=3 {
             table.learn([2, 0, 0, 0, 0, last], 0, now);
         }
@@ -101,5 +165,19 @@ mod tests {
         table.learn([2, 0, 0, 0, 0, 3], 0, later);
         assert_eq!(table.find(&[2, 0, 0, 0, 0, 3], later), Some(0));
         assert_eq!(table.entries.len(), 1);
+        // What comes by one uplink does not take the room of another.
+        for last in 4..=9 {
+            table.learn([2, 0, 0, 0, 0, last], 0, later);
+        }
+        table.learn([2, 0, 0, 0, 1, 1], 1, later);
+        assert_eq!(table.find(&[2, 0, 0, 0, 1, 1], later), Some(1));
+        let shares: Vec<_> = table.uplinks.iter().map(|share| share.entries).collect();
+        assert_eq!(shares, [2, 1]);
+        // Nor does one that moves.
+        let later = later + HOLD;
+        assert_eq!(table.learn([2, 0, 0, 0, 1, 1], 0, later), Heard::There);
+        assert_eq!(table.find(&[2, 0, 0, 0, 1, 1], later), None);
+        let shares: Vec<_> = table.uplinks.iter().map(|share| share.entries).collect();
+        assert_eq!(shares, [2, 0]);
     }
 }

@@ -37,8 +37,8 @@ pub(crate) struct Worker {
     pcap: Option<PcapWriter>,
     injector: Option<Injector<Passage>>,
     fabric: Fabric,
-    /// Into which the next frame of a link is read.
-    spare: Frame,
+    /// Into which the next frame of each link is read, of its own buffers.
+    spares: Vec<Frame>,
     /// The time of this round.
     now: Instant,
     /// When peers and interfaces are looked for again, if there are any that come and go.
@@ -78,7 +78,11 @@ impl Worker {
             watch(source as u64, link)?;
         }
         let fabric = Fabric::new(ports, uplinks, addresses);
-        let spare = fabric.pool.take(MAX_FRAME).ok_or(Errno::NOMEM)?;
+        let origins = (0..fabric.ports.len()).map(Origin::Net);
+        let origins = origins.chain((0..fabric.uplinks.len()).map(Origin::Uplink));
+        let spares = origins
+            .map(|origin| fabric.pool_of(origin).take(MAX_FRAME).ok_or(Errno::NOMEM))
+            .collect::<Result<_, _>>()?;
         let now = Instant::now();
         let renewal = fabric.any_comes_and_goes().then(|| now + RENEWAL);
         Ok(Self {
@@ -87,7 +91,7 @@ impl Worker {
             pcap,
             injector: faults.map(Injector::new),
             fabric,
-            spare,
+            spares,
             now,
             renewal,
         })
@@ -231,13 +235,13 @@ impl Worker {
             if taken >= BATCH && !link.has_arrived() {
                 return;
             }
-            match link.receive(&mut self.spare) {
+            match link.receive(&mut self.spares[source]) {
                 Ok(None) => return,
                 Ok(Some(len)) if link::is_valid_length(len) => {
                     // Every frame gets a buffer of its own; when there is none, its contents are dropped.
-                    match self.fabric.pool.take(MAX_FRAME) {
+                    match self.fabric.pool_of(origin).take(MAX_FRAME) {
                         Some(next) => {
-                            let mut frame = mem::replace(&mut self.spare, next);
+                            let mut frame = mem::replace(&mut self.spares[source], next);
                             frame.truncate(len);
                             self.take(origin, frame);
                         }

@@ -153,6 +153,47 @@ fn network_interfaces_claim_their_own_addresses_alone() {
     assert_eq!((rig.stats(0).refused, rig.stats(1).refused), (1, 1));
 }
 
+/// Two uplinks into one segment: what one forwards comes back by the other.
+#[test]
+fn a_loop_of_uplinks_brings_nothing_back() {
+    let rig = Rig::new(1, 2);
+    for number in 0..3 {
+        let text = format!("{number}");
+        rig.uplinks[0].send(&frame(BROADCAST, OUTSIDE, &text));
+        let forwarded = rig.uplinks[1].receive();
+        assert_eq!(forwarded, frame(BROADCAST, OUTSIDE, &text));
+        rig.uplinks[1].send(&forwarded);
+    }
+    rig.uplinks[1].send(&frame(mac(0), [2, 9, 9, 9, 9, 9], "behind"));
+    for number in 0..3 {
+        let once = frame(BROADCAST, OUTSIDE, &format!("{number}"));
+        assert_eq!(rig.nets[0].receive(), once);
+    }
+    assert_eq!(
+        rig.nets[0].receive(),
+        frame(mac(0), [2, 9, 9, 9, 9, 9], "behind")
+    );
+    assert_eq!(rig.stats(2).refused, 3);
+}
+
+/// The frames that wait for engines which do not take them leave room for those of others.
+#[test]
+fn a_flood_takes_the_buffers_of_its_source_alone() {
+    let rig = Rig::new(3, 2);
+    for number in 0..10_000u32 {
+        rig.uplinks[0].send(&roce(mac(number as usize % 2), OUTSIDE, number as u8));
+    }
+    rig.nets[0].send(&frame(mac(1), mac(0), "passes"));
+    assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), "passes"));
+    let other = [2, 9, 9, 9, 9, 9];
+    rig.uplinks[1].send(&roce(mac(2), other, 1));
+    assert_eq!(rig.engine_receive(2)[..], roce(mac(2), other, 1));
+    // Engines have a share of the queue of their own.
+    rig.engine_send(2, &roce(mac(0), mac(2), 2));
+    let waiting = std::iter::from_fn(|| rig.engines[0].0.receive());
+    assert_eq!(waiting.last().unwrap()[..], roce(mac(0), mac(2), 2));
+}
+
 #[test]
 fn frames_of_a_routed_uplink_are_marked() {
     let rig = Rig::with(1, 2, |config| config.uplinks[1].routed = true);
@@ -218,7 +259,20 @@ fn addresses_behind_uplinks_are_learned() {
     assert_eq!(rig.nets[0].receive(), frame(mac(0), OUTSIDE, "here"));
     rig.nets[0].send(&frame(OUTSIDE, mac(0), "found"));
     assert_eq!(rig.uplinks[1].receive(), frame(OUTSIDE, mac(0), "found"));
-    // It moves to the other uplink.
+    // It moves to the other uplink, if it is silent on the first one.
+    rig.uplinks[0].send(&frame(mac(0), OUTSIDE, "too early"));
+    rig.uplinks[0].send(&frame(mac(0), [2, 9, 9, 9, 9, 9], "another"));
+    assert_eq!(
+        rig.nets[0].receive(),
+        frame(mac(0), [2, 9, 9, 9, 9, 9], "another")
+    );
+    assert_eq!(rig.stats(1).refused, 1);
+    rig.nets[0].send(&frame(OUTSIDE, mac(0), "still there"));
+    assert_eq!(
+        rig.uplinks[1].receive(),
+        frame(OUTSIDE, mac(0), "still there")
+    );
+    std::thread::sleep(vswitch::table::HOLD);
     rig.uplinks[0].send(&frame(mac(0), OUTSIDE, "moved"));
     rig.nets[0].receive();
     rig.nets[0].send(&frame(OUTSIDE, mac(0), "again"));
