@@ -30,7 +30,9 @@ pub enum Armed {
     Missed,
 }
 
-/// Consumer's side of arming. Calls are made with the CQ's lock held.
+/// Consumer's side of arming. Calls for one CQ exclude each other, but polling need not be
+/// excluded: an index that is behind what the consumer has polled by now causes an event too many,
+/// never one too few.
 #[derive(Debug)]
 pub struct Arm {
     sequence: u16,

@@ -18,6 +18,7 @@
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
 mod arm;
+mod completion_consumer;
 mod completion_queue;
 mod device_cq;
 mod device_queue;
@@ -32,6 +33,7 @@ use super::abi;
 use abi::ring::RingLayout;
 
 pub use arm::{Arm, ArmLatch, Armed};
+pub use completion_consumer::CompletionConsumer;
 pub use completion_queue::CompletionQueue;
 pub use device_cq::DeviceCq;
 pub use device_queue::DeviceQueue;

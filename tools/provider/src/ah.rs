@@ -2,6 +2,7 @@
 
 //! Address handles.
 
+use std::io;
 use std::mem::offset_of;
 use std::mem::size_of;
 
@@ -9,6 +10,7 @@ use libc::c_int;
 use virtio_rdma_abi::uverbs::CreateAhResp;
 use virtio_rdma_abi::wqe::AddressVector;
 
+use crate::allocation::boxed;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
@@ -22,8 +24,12 @@ pub struct Ah {
 
 impl Ah {
     /// An AH that the kernel does not know.
-    pub fn new(av: AddressVector) -> Box<Self> {
-        Box::new(Self {
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new(av: AddressVector) -> io::Result<Box<Self>> {
+        boxed(Self {
             ibv: Zeroed::zeroed(),
             av: av.to_bytes(),
         })
@@ -66,7 +72,9 @@ pub unsafe extern "C" fn create_ah(
     pd: *mut ffi::ibv_pd,
     attr: *mut ffi::ibv_ah_attr,
 ) -> *mut ffi::ibv_ah {
-    let mut ah = Ah::new(AddressVector::default());
+    let Ok(mut ah) = Ah::new(AddressVector::default()) else {
+        return errno::null(libc::ENOMEM);
+    };
     let mut response = Response {
         core: Zeroed::zeroed(),
         driver: [0; CreateAhResp::SIZE],

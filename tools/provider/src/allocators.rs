@@ -61,14 +61,15 @@ impl Allocators {
     }
 }
 
-/// A parent domain whose allocators give memory for rings of one kind. While there is one the domain is in use.
+/// A parent domain that queues of one kind are made in, and that gives memory for them if it has
+/// allocators. While there is one of these the domain is in use.
 ///
 /// # Invariants
 ///
 /// `pd` is a parent domain with `allocators`, and counts this among its users, so that it is not deallocated.
 pub struct Lender {
     pd: NonNull<Pd>,
-    allocators: Allocators,
+    allocators: Option<Allocators>,
     /// What the memory is for: one of `enum virtio_rdma_dv_res_type`.
     resource: u64,
 }
@@ -80,8 +81,8 @@ unsafe impl Send for Lender {}
 unsafe impl Sync for Lender {}
 
 impl Lender {
-    /// The allocators of `pd`, for memory of `resource`.
-    pub fn new(pd: &Pd, allocators: Allocators, resource: u32) -> Self {
+    /// The parent domain `pd`, for `resource`.
+    pub fn new(pd: &Pd, allocators: Option<Allocators>, resource: u32) -> Self {
         pd.users().fetch_add(1, Ordering::Relaxed);
         // INVARIANT: it is counted.
         Self {
@@ -97,7 +98,9 @@ impl Lender {
     ///
     /// `ENOMEM` if it has none, `EINVAL` if it returns something that is not aligned.
     pub fn lend(&self, len: usize) -> io::Result<Option<NonNull<u8>>> {
-        let Allocators { alloc, context, .. } = self.allocators;
+        let Some(Allocators { alloc, context, .. }) = self.allocators else {
+            return Ok(None);
+        };
         let len = len.next_multiple_of(PAGE);
         // SAFETY: by the invariants the program gave the function for this domain, which lives.
         let given = unsafe { alloc(self.pd.as_ptr().cast(), context, len, PAGE, self.resource) };
@@ -115,7 +118,9 @@ impl Lender {
 
     /// Gives memory back that was [lent](Self::lend).
     pub fn give_back(&self, base: NonNull<u8>) {
-        let Allocators { free, context, .. } = self.allocators;
+        let Some(Allocators { free, context, .. }) = self.allocators else {
+            return;
+        };
         // SAFETY: as in `lend`, and the memory came from there.
         unsafe {
             free(

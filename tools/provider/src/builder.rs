@@ -180,7 +180,8 @@ unsafe extern "C" fn complete(qp: *mut ffi::ibv_qp_ex) -> c_int {
         building.posting.withdraw();
         return error;
     }
-    building.qp.publish_send(building.ring, building.posting);
+    // SAFETY: a batch has the ring and what it is locked by.
+    unsafe { building.qp.publish_send(building.ring, building.posting) };
     0
 }
 

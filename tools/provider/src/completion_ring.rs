@@ -1,28 +1,52 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! A completion queue: its ring, and the QPs that complete to it.
+//!
+//! Polling runs under the lock of the CQ, which a batch of extended polling keeps. Control verbs do
+//! not wait for it:
+//!
+//! - The arm word has a lock of its own.
+//! - QPs are in a [table](Table) that polling reads without a lock.
+//! - Work on completions is [deferred](Deferred) to the holder of the CQ's lock. The control verb
+//!   takes the lock and does the work itself unless a batch has the lock.
+//!
+//! Order of locks: `control`, that of the CQ, that of `deferred`, that of an SRQ. That of `arming`
+//! is a leaf.
 
-use std::collections::VecDeque;
 use std::io;
+use std::iter;
 use std::mem::replace;
 use std::mem::MaybeUninit;
-use std::sync::Arc;
+use std::sync::atomic::AtomicU16;
+use std::sync::atomic::Ordering;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
 
 use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::cqe::CQ_SLOT_SHIFT;
 use virtio_rdma_abi::ring::ArmKind;
 use virtio_rdma_abi::ring::RingLayout;
+use virtio_rdma_abi::ring::SLOT_SHIFT_RANGE;
 use virtio_rdma_abi::uverbs::UserRing;
+use virtio_rdma_ring::Arm;
 use virtio_rdma_ring::Armed;
-use virtio_rdma_ring::CompletionQueue;
+use virtio_rdma_ring::CompletionConsumer;
 use virtio_rdma_ring::RingError;
-use virtio_rdma_ring::RingMemory;
 
+use crate::allocation::boxed;
+use crate::allocators::Lender;
+use crate::arc::Arc;
 use crate::completion::is_receive;
 use crate::completion::work_completion;
+use crate::deferred::Deferred;
+use crate::errno;
 use crate::ffi;
 use crate::lock::Guard;
 use crate::lock::Lock;
 use crate::memory::RingMap;
+use crate::memory::Slot;
+use crate::memory::Unchecked;
 use crate::pd::Domain;
 use crate::shared_ring::SharedRing;
 use crate::table::Table;
@@ -50,7 +74,8 @@ impl QpRings {
         self.send.as_ref()?.complete(cqe.wr_id)
     }
 
-    // Apart, so that sends need not make room for it.
+    // A cold call: otherwise each poll of sends prepares for it.
+    #[cold]
     #[inline(never)]
     fn complete_receive(&self, id: u64) -> Option<u64> {
         match &self.shared {
@@ -60,93 +85,172 @@ impl QpRings {
     }
 }
 
+/// A ring that the device completes into.
+pub struct Ring {
+    map: RingMap,
+    /// used.idx as polling or an event has last seen it. Races can leave an older value, which
+    /// costs an event too many at most.
+    seen: AtomicU16,
+}
+
+impl Ring {
+    /// An empty ring, and its consumer.
+    fn new(
+        layout: RingLayout,
+        lender: Option<&Lender>,
+    ) -> io::Result<(Arc<Self>, CompletionConsumer)> {
+        let map = RingMap::new(layout, lender)?;
+        let queue = CompletionConsumer::new(layout, &map);
+        let seen = AtomicU16::new(0);
+        Ok((Arc::try_new(Self { map, seen })?, queue))
+    }
+
+    /// Its memory.
+    pub fn map(&self) -> &RingMap {
+        &self.map
+    }
+
+    #[inline(always)]
+    fn unchecked(&self) -> &Unchecked {
+        // SAFETY: this function is private, and its callers pass the result to the ring's own
+        // consumer, or to `Arm` with the ring's layout.
+        unsafe { self.map.unchecked() }
+    }
+
+    /// used.idx as it is now.
+    fn used_idx(&self) -> u16 {
+        CompletionConsumer::used_idx(self.map.layout(), self.unchecked())
+    }
+
+    #[inline(always)]
+    fn slot(&self, position: u16) -> Slot<'_> {
+        self.map.smallest_slot(position)
+    }
+
+    fn cqe(&self, position: u16) -> Cqe {
+        Cqe::from_bytes(&self.slot(position).read())
+    }
+}
+
+/// A ring that the device has moved to. The ring before it may still have unpolled completions.
+struct Newer {
+    ring: Arc<Ring>,
+    queue: CompletionConsumer,
+    /// The final used.idx of the ring before.
+    end: u16,
+    /// The ring that the device has moved to from this one.
+    next: Option<Box<Newer>>,
+}
+
 /// The ring of a completion queue.
 pub struct CompletionRing {
     state: Lock<State>,
+    /// QPs whose completions are delivered. A CQE of any other QP is one of a QP that is gone.
+    ///
+    /// A QP is in the table only if the rings hold no completion of an earlier QP with the same
+    /// number. `Arc`s that are taken out of the table are dropped by the holder of the lock of
+    /// `state` only, so a reference into the table is valid while the lock is held.
+    qps: Table<QpRings>,
+    deferred: Deferred<Message>,
+    arming: Lock<Arming>,
+    /// The ring that the device completes into. Held while that changes, a system call included.
+    control: Mutex<Arc<Ring>>,
+    /// Where longer rings come from.
+    lender: Option<Lender>,
 }
 
 /// What one thread has to itself while it polls.
-pub struct State {
-    memory: Arc<RingMap>,
-    queue: CompletionQueue,
-    /// What was not polled when the queue moved to another ring.
-    left: VecDeque<Cqe>,
-    /// QPs whose completions are delivered. A CQE of any other QP is one of a QP that is gone.
-    qps: Table<Arc<QpRings>>,
+struct State {
+    ring: Arc<Ring>,
+    queue: CompletionConsumer,
+    /// The rings to poll once `ring` is empty. `deferred` is busy while there is one.
+    newer: Option<Box<Newer>>,
     /// What `ibv_next_poll` has delivered last.
-    pub current: Cqe,
+    current: Cqe,
+}
+
+/// What one thread has to itself while it arms.
+struct Arming {
+    ring: Arc<Ring>,
+    arm: Arm,
+}
+
+/// What control verbs ask of the holder of the lock.
+enum Message {
+    /// Drop the completions of QP `qpn` before the used.idx `end`, and free their slots in its SRQ.
+    Clean {
+        qpn: u32,
+        end: u16,
+        rings: Arc<QpRings>,
+        /// Whether to deliver the completions from `end` on: the QP goes back into the table.
+        is_alive: bool,
+    },
+    /// The device has moved to another ring.
+    Moved(Box<Newer>),
+}
+
+/// What a message leaves to be dropped.
+type Done = (Option<Arc<QpRings>>, Option<Arc<Ring>>);
+
+/// Why polling can't go on with the present ring.
+enum Stop {
+    /// It is empty.
+    Empty,
+    /// Deferred work comes first.
+    Attend,
+    /// Its used.idx makes no sense.
+    Error(RingError),
 }
 
 impl State {
-    /// The work request of `cqe` is complete. Returns the application's id, or `None` if there is no such work request.
-    #[inline(always)]
-    fn complete(&self, cqe: &Cqe) -> Option<u64> {
-        self.qps.get(cqe.qp_num)?.complete(cqe)
-    }
-
-    /// Hands the next completion to `deliver`, with the application's id of its work request.
-    #[inline(always)]
-    fn next<T>(&mut self, deliver: impl FnOnce(&Cqe, u64) -> T) -> Result<Option<T>, RingError> {
-        while let Some(cqe) = self.left.pop_front() {
-            if let Some(wr_id) = self.complete(&cqe) {
-                return Ok(Some(deliver(&cqe, wr_id)));
-            }
-        }
-        while let Some(position) = self.queue.take(&*self.memory)? {
-            let slot = self.memory.slot(position);
-            if let Some(wr_id) = self.complete(&Cqe::from_bytes(&slot.read())) {
-                // Read once more: kept since, the fields would not all find room in registers.
-                return Ok(Some(deliver(&Cqe::from_bytes(&slot.read()), wr_id)));
-            }
-        }
-        Ok(None)
-    }
-
     #[inline]
     fn publish(&mut self) {
-        self.queue.publish(&*self.memory);
+        self.queue.publish(self.ring.unchecked());
     }
 
-    /// Marks the unpolled completions of a QP as not to be delivered. Slots of its SRQ are free then.
-    fn kill(&mut self, qpn: u32) {
-        let Self {
-            memory,
-            queue,
-            left,
-            qps,
-            ..
-        } = self;
-        let (memory, layout) = (&**memory, *queue.layout());
-        let shared = qps.get(qpn).and_then(|qp| qp.shared.as_ref());
-        let free = |cqe: &Cqe| {
-            if let (true, Some(shared)) = (is_receive(cqe), shared) {
-                shared.complete(cqe.wr_id);
-            }
-        };
-        left.retain(|cqe| {
-            let is_killed = cqe.qp_num == qpn;
-            if is_killed {
-                free(cqe);
-            }
-            !is_killed
-        });
-        // A ring that makes no sense delivers nothing any more, so nothing is left to kill.
-        let _ = queue.for_each_unpolled(memory, |position| {
-            let offset = layout.slot(position);
-            let mut bytes = [0; Cqe::SIZE];
-            memory.read(offset, &mut bytes);
-            let cqe = Cqe::from_bytes(&bytes);
-            if cqe.qp_num == qpn {
-                free(&cqe);
-                let dead = Cqe {
-                    qp_num: NO_QP,
-                    ..cqe
-                };
-                memory.write(offset, &dead.to_bytes());
-            }
-        });
+    /// Drops the completions of a QP: those before `end` in the last ring, and all in earlier
+    /// rings.
+    fn clean(&self, qpn: u32, end: u16, rings: &QpRings) {
+        let (mut ring, mut queue) = (&self.ring, &self.queue);
+        let mut newer = &self.newer;
+        while let Some(next) = newer {
+            clean(ring, queue, next.end, qpn, rings);
+            (ring, queue, newer) = (&next.ring, &next.queue, &next.next);
+        }
+        clean(ring, queue, end, qpn, rings);
+    }
+
+    /// Switches to the next ring and returns the present one, which is empty.
+    fn go_on(&mut self) -> Option<Arc<Ring>> {
+        let next = *self.newer.take()?;
+        self.queue = next.queue;
+        self.newer = next.next;
+        Some(replace(&mut self.ring, next.ring))
     }
 }
+
+/// Drops the unpolled completions of a QP before `end`, and frees their slots in its SRQ.
+fn clean(ring: &Ring, queue: &CompletionConsumer, end: u16, qpn: u32, rings: &QpRings) {
+    queue.for_each_before(end, |position| {
+        let cqe = ring.cqe(position);
+        if cqe.qp_num != qpn {
+            return;
+        }
+        if let (true, Some(shared)) = (is_receive(&cqe), &rings.shared) {
+            shared.complete(cqe.wr_id);
+        }
+        let dead = Cqe {
+            qp_num: NO_QP,
+            ..cqe
+        };
+        const { assert!(Cqe::SIZE <= 1 << CQ_SLOT_SHIFT) };
+        // SAFETY: the slots of a CQ have room for a CQE.
+        unsafe { ring.slot(position).write(0, &dead.to_bytes()) };
+    });
+}
+
+// CQ slots have the smallest size of all, so the address of a slot takes a constant shift.
+const _: () = assert!(CQ_SLOT_SHIFT == *SLOT_SHIFT_RANGE.start());
 
 /// No QP has this number: it marks a CQE that is not to be delivered.
 const NO_QP: u32 = 0;
@@ -156,58 +260,246 @@ impl CompletionRing {
     ///
     /// # Errors
     ///
-    /// Those of mmap and madvise.
-    pub fn new(layout: RingLayout, domain: &Domain) -> io::Result<Self> {
-        let memory = RingMap::new(layout, domain.lender.as_ref())?;
+    /// Those of mmap and madvise, and `ENOMEM`.
+    pub fn new(layout: RingLayout, domain: &Domain) -> io::Result<Arc<Self>> {
+        let (ring, queue) = Ring::new(layout, domain.lender.as_ref())?;
+        let arming = Arming {
+            ring: ring.clone(),
+            arm: Arm::new(),
+        };
         let state = State {
-            queue: CompletionQueue::new(layout, &memory),
-            memory: Arc::new(memory),
-            left: VecDeque::new(),
-            qps: Table::new(),
+            ring: ring.clone(),
+            queue,
+            newer: None,
             current: Cqe::default(),
         };
-        Ok(Self {
+        Arc::try_new(Self {
             state: Lock::new(state, domain.threads),
+            qps: Table::new(),
+            deferred: Deferred::new(),
+            arming: Lock::new(arming, domain.threads),
+            control: Mutex::new(ring),
+            lender: domain.lender.clone(),
         })
     }
 
-    /// The ring's memory.
-    pub fn memory(&self) -> Arc<RingMap> {
-        self.state.lock().memory.clone()
+    /// The ring that the device completes into. It stays the same until the guard is dropped.
+    fn control(&self) -> MutexGuard<'_, Arc<Ring>> {
+        // The pointer is replaced in one step, so a panic leaves it valid.
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The ring that the device completes into.
+    pub fn ring(&self) -> Arc<Ring> {
+        self.control().clone()
     }
 
     /// How the kernel module is told of this ring.
     pub fn user_ring(&self) -> UserRing {
-        self.state.lock().memory.user_ring()
+        self.control().map.user_ring()
     }
 
-    /// Delivers up to `out.len()` completions, oldest first, and returns how many.
+    /// Hands the next completion of `ring` to `deliver`, with the application's id of its work
+    /// request.
     ///
     /// # Errors
     ///
-    /// If there are none to deliver and the ring makes no sense: the process or the device has overwritten it.
+    /// The reason why `ring` has no next completion.
+    ///
+    /// # Safety
+    ///
+    /// This thread has the lock, and `queue` is the consumer of `ring`.
+    #[inline(always)]
+    unsafe fn next<T>(
+        &self,
+        ring: &Ring,
+        queue: &mut CompletionConsumer,
+        deliver: impl FnOnce(&Cqe, u64) -> T,
+    ) -> Result<T, Stop> {
+        loop {
+            let slot = ring.slot(queue.next());
+            let show = |used| ring.seen.store(used, Ordering::Relaxed);
+            match queue.peek(ring.unchecked(), show) {
+                Ok(Some(_)) => (),
+                nothing => return Err(self.stop(nothing.err())),
+            }
+            let cqe = Cqe::from_bytes(&slot.read());
+            // SAFETY: this thread has the lock, so no other thread drops an `Arc` of the table.
+            let Some(qp) = (unsafe { self.qps.get(cqe.qp_num) }) else {
+                // `is_pending` was set before the QP was taken out of the table.
+                if self.deferred.is_pending() {
+                    return Err(Stop::Attend);
+                }
+                queue.advance();
+                continue;
+            };
+            queue.advance();
+            if let Some(wr_id) = qp.complete(&cqe) {
+                // Read once more: kept since, the fields would not all find room in registers.
+                return Ok(deliver(&Cqe::from_bytes(&slot.read()), wr_id));
+            }
+        }
+    }
+
+    /// The reason why the present ring has no completion.
     #[inline]
-    pub fn poll(&self, out: &mut [MaybeUninit<ffi::ibv_wc>]) -> Result<usize, RingError> {
+    fn stop(&self, error: Option<RingError>) -> Stop {
+        match error {
+            _ if self.deferred.needs_attention() => Stop::Attend,
+            Some(error) => Stop::Error(error),
+            None => Stop::Empty,
+        }
+    }
+
+    /// The next completion, after [`next`](Self::next) has stopped.
+    ///
+    /// # Errors
+    ///
+    /// If the ring makes no sense.
+    #[cold]
+    #[inline(never)]
+    fn next_after(
+        &self,
+        state: &mut State,
+        mut stop: Stop,
+    ) -> Result<Option<(Cqe, u64)>, RingError> {
+        loop {
+            match stop {
+                Stop::Empty => return Ok(None),
+                Stop::Error(error) => return Err(error),
+                Stop::Attend => self.attend(state),
+            }
+            // SAFETY: the state is locked, and has a ring and its consumer.
+            match unsafe { self.next(&state.ring, &mut state.queue, |cqe, id| (*cqe, id)) } {
+                Ok(found) => return Ok(Some(found)),
+                Err(again) => stop = again,
+            }
+        }
+    }
+
+    /// Does the deferred work, and switches to the next ring that is not empty, or to the last one.
+    fn attend(&self, state: &mut State) {
+        while let Some(done) = self.apply_one(state) {
+            drop(done);
+        }
+        // A ring that makes no sense has nothing to deliver.
+        while let Ok(None) | Err(_) = state.queue.peek(state.ring.unchecked(), |_| ()) {
+            if state.go_on().is_none() {
+                break;
+            }
+        }
+        self.deferred.set_busy(state.newer.is_some());
+    }
+
+    /// Applies the oldest message, if there is one. The caller drops the result, after it has
+    /// released the lock if it can: that unmaps rings.
+    fn apply_one(&self, state: &mut State) -> Option<Done> {
+        self.deferred.apply(|message| match message {
+            Message::Clean {
+                qpn,
+                end,
+                rings,
+                is_alive,
+            } => {
+                state.clean(qpn, end, &rings);
+                match self.qps.find(qpn).filter(|_| is_alive) {
+                    Some(slot) => (slot.replace(Some(rings)), None),
+                    None => (Some(rings), None),
+                }
+            }
+            Message::Moved(newer) => {
+                let is_empty = state.newer.is_none() && state.queue.next() == newer.end;
+                let mut last = &mut state.newer;
+                while let Some(ring) = last {
+                    last = &mut ring.next;
+                }
+                *last = Some(newer);
+                let old = if is_empty { state.go_on() } else { None };
+                self.deferred.set_busy(state.newer.is_some());
+                (None, old)
+            }
+        })
+    }
+
+    /// Does the deferred work, unless a batch has the lock: the batch does it then.
+    fn settle(&self) {
+        while self.deferred.is_pending() {
+            let Some(mut state) = self.state.lock_unless_kept() else {
+                return;
+            };
+            let done = self.apply_one(&mut state);
+            drop(state);
+            // Without the lock: this may unmap rings.
+            drop(done);
+        }
+    }
+
+    /// Delivers up to `out.len()` completions, oldest first, and returns how many. `None` means
+    /// that there are none and that the process or the device has overwritten the ring.
+    #[inline]
+    pub fn poll(&self, out: &mut [MaybeUninit<ffi::ibv_wc>]) -> Option<usize> {
         let mut state = self.state.lock();
+        let State { ring, queue, .. } = &mut *state;
+        let ring = &**ring;
         let mut delivered = 0;
-        for place in out {
+        let mut places = out.iter_mut();
+        while let Some(place) = places.next() {
             let deliver = |cqe: &Cqe, wr_id| {
                 place.write(work_completion(cqe, wr_id));
             };
-            match state.next(deliver) {
-                Ok(Some(())) => delivered += 1,
-                Err(error) if delivered == 0 => return Err(error),
-                Ok(None) | Err(_) => break,
+            // SAFETY: the state is locked, and has a ring and its consumer.
+            match unsafe { self.next(ring, queue, deliver) } {
+                Ok(()) => delivered += 1,
+                Err(Stop::Empty) => break,
+                Err(stop) => {
+                    state.keep();
+                    let places = iter::once(place).chain(places);
+                    // SAFETY: kept above.
+                    return unsafe { self.poll_after(places, delivered, stop) };
+                }
             }
         }
+        queue.publish(ring.unchecked());
+        Some(delivered)
+    }
+
+    /// Completes a [`poll`](Self::poll) that has stopped after `delivered` completions.
+    ///
+    /// # Safety
+    ///
+    /// As [`Lock::resume`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn poll_after<'a>(
+        &self,
+        places: impl Iterator<Item = &'a mut MaybeUninit<ffi::ibv_wc>>,
+        mut delivered: usize,
+        mut stop: Stop,
+    ) -> Option<usize> {
+        // SAFETY: the caller's promise.
+        let mut state = unsafe { self.state.resume() };
+        for place in places {
+            match self.next_after(&mut state, stop) {
+                Ok(Some((cqe, wr_id))) => {
+                    place.write(work_completion(&cqe, wr_id));
+                    delivered += 1;
+                }
+                Err(_) if delivered == 0 => return None,
+                Ok(None) | Err(_) => break,
+            }
+            stop = Stop::Attend;
+        }
         state.publish();
-        Ok(delivered)
+        Some(delivered)
     }
 
     /// Starts to poll completions one by one, by this thread alone until the result is dropped.
     #[inline]
-    pub fn lock(&self) -> Guard<'_, State> {
-        self.state.lock()
+    pub fn lock(&self) -> Polling<'_> {
+        Polling {
+            ring: self,
+            state: self.state.lock(),
+        }
     }
 
     /// Goes on polling.
@@ -216,29 +508,12 @@ impl CompletionRing {
     ///
     /// As [`Lock::resume`].
     #[inline]
-    pub unsafe fn resume(&self) -> Guard<'_, State> {
-        // SAFETY: the caller's promise.
-        unsafe { self.state.resume() }
-    }
-
-    /// Makes the next completion the current one and returns its status and the id of its work request.
-    ///
-    /// # Errors
-    ///
-    /// As [`poll`](Self::poll).
-    #[inline]
-    pub fn advance(&self, state: &mut State) -> Result<Option<(u8, u64)>, RingError> {
-        let next = state.next(|cqe, wr_id| (*cqe, wr_id))?;
-        Ok(next.map(|(cqe, wr_id)| {
-            state.current = cqe;
-            (cqe.status, wr_id)
-        }))
-    }
-
-    /// Gives all that was polled back to the device.
-    #[inline]
-    pub fn publish(&self, state: &mut State) {
-        state.publish();
+    pub unsafe fn resume(&self) -> Polling<'_> {
+        Polling {
+            ring: self,
+            // SAFETY: the caller's promise.
+            state: unsafe { self.state.resume() },
+        }
     }
 
     /// Asks for a completion event. Returns whether the CQ's doorbell is to be rung.
@@ -248,68 +523,236 @@ impl CompletionRing {
         } else {
             ArmKind::Next
         };
-        let mut guard = self.state.lock();
-        let State { memory, queue, .. } = &mut *guard;
-        queue.arm(&**memory, kind, false) == Armed::RingDoorbell
-    }
-
-    /// The device has moved to `target`, a ring that [`new`](Self::new) has made, and the old one ends with `used_idx`. What
-    /// was not polled there is still delivered first. Returns whether the CQ's doorbell is to be rung.
-    pub fn moved(&self, target: Self, used_idx: u16) -> bool {
-        let State { memory, queue, .. } = target.state.into_inner();
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        // A ring that makes no sense has nothing to deliver.
-        while !state.queue.is_at(used_idx) {
-            let Ok(Some(position)) = state.queue.take(&*state.memory) else {
-                break;
-            };
-            let cqe = Cqe::from_bytes(&state.memory.slot(position).read());
-            state.left.push_back(cqe);
-        }
-        let old = replace(&mut state.memory, memory);
-        let missed = !state.left.is_empty();
-        let ring_doorbell = state.queue.moved(queue, &*state.memory, missed);
-        drop(guard);
-        // Not with the lock held: it is unmapped.
-        drop(old);
-        ring_doorbell
+        let mut arming = self.arming.lock();
+        let Arming { ring, arm } = &mut *arming;
+        let seen = ring.seen.load(Ordering::Relaxed);
+        arm.arm(ring.map.layout(), ring.unchecked(), kind, seen, None) == Armed::RingDoorbell
     }
 
     /// A completion event of this CQ was fetched.
     pub fn event_received(&self) {
-        let mut guard = self.state.lock();
-        let State { memory, queue, .. } = &mut *guard;
-        queue.event_received(&**memory);
+        let mut arming = self.arming.lock();
+        arming.arm.event_received();
+        let ring = &arming.ring;
+        let (used, seen) = (ring.used_idx(), ring.seen.load(Ordering::Relaxed));
+        // Any other used.idx makes no sense: polling reports it.
+        if u32::from(used.wrapping_sub(seen)) <= ring.map.layout().slots() {
+            // On failure, a poller has just stored an index at least as new.
+            let _ = ring
+                .seen
+                .compare_exchange(seen, used, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
-    /// Delivers the completions of a new QP. What an earlier QP with the same number has left is not delivered.
-    pub fn attach(&self, qpn: u32, rings: &Arc<QpRings>) {
-        let mut state = self.state.lock();
-        state.kill(qpn);
-        state.qps.insert(qpn, rings.clone());
+    /// Moves the CQ to a ring of `layout`. `command` tells the device, and returns the final
+    /// used.idx of the present ring. Unpolled completions of the present ring are delivered first.
+    /// Returns whether the CQ's doorbell is to be rung.
+    ///
+    /// # Errors
+    ///
+    /// The error numbers of [`new`](Self::new) and of `command`. The CQ stays in the present ring.
+    pub fn resize(
+        &self,
+        layout: RingLayout,
+        command: impl FnOnce(UserRing) -> Result<u16, i32>,
+    ) -> Result<bool, i32> {
+        let mut control = self.control();
+        let number = |error| errno::number(&error);
+        let (ring, queue) = Ring::new(layout, self.lender.as_ref()).map_err(number)?;
+        let mut newer = boxed(Newer {
+            ring: ring.clone(),
+            queue,
+            end: 0,
+            next: None,
+        })
+        .map_err(number)?;
+        // The messages of earlier calls may be waiting for the end of a batch.
+        self.deferred.reserve(1).map_err(number)?;
+        let end = command(ring.map.user_ring());
+        newer.end = match end {
+            Ok(end) => end,
+            Err(number) => {
+                self.deferred.release(1);
+                return Err(number);
+            }
+        };
+        let mut arming = self.arming.lock();
+        let missed = arming.ring.seen.load(Ordering::Relaxed) != newer.end;
+        let ring_doorbell = arming
+            .arm
+            .moved(ring.map.layout(), ring.unchecked(), missed);
+        arming.ring = ring.clone();
+        drop(arming);
+        *control = ring;
+        self.deferred
+            .defer(|messages| messages.push_back(Message::Moved(newer)));
+        self.deferred.release(1);
+        drop(control);
+        self.settle();
+        Ok(ring_doorbell)
+    }
+}
+
+/// Completions that are polled one by one, with the CQ locked.
+pub struct Polling<'a> {
+    ring: &'a CompletionRing,
+    /// The state of `ring`.
+    state: Guard<'a, State>,
+}
+
+impl Polling<'_> {
+    /// Makes the next completion the current one and returns its status and the id of its work request.
+    ///
+    /// # Errors
+    ///
+    /// If there is none and the ring makes no sense.
+    #[inline]
+    pub fn advance(&mut self) -> Result<Option<(u8, u64)>, RingError> {
+        let state = &mut *self.state;
+        let deliver = |cqe: &Cqe, wr_id| (*cqe, wr_id);
+        // SAFETY: the state is locked, and has a ring and its consumer.
+        let next = match unsafe { self.ring.next(&state.ring, &mut state.queue, deliver) } {
+            Ok(next) => Some(next),
+            Err(Stop::Empty) => None,
+            Err(stop) => self.ring.next_after(state, stop)?,
+        };
+        Ok(next.map(|(cqe, wr_id)| {
+            state.current = cqe;
+            (cqe.status, wr_id)
+        }))
+    }
+
+    /// The completion that was polled last.
+    #[inline]
+    pub fn current(&self) -> Cqe {
+        self.state.current
+    }
+
+    /// Starts a batch: the CQ stays locked until its [end](Self::end).
+    #[inline]
+    pub fn begin(self) {
+        self.state.begin();
+    }
+
+    /// Leaves the CQ locked until [`CompletionRing::resume`].
+    #[inline]
+    pub fn keep(self) {
+        self.state.keep();
+    }
+
+    /// Gives the slots of polled completions back to the device, and releases the lock.
+    #[inline]
+    pub fn stop(mut self) {
+        self.state.publish();
+    }
+
+    /// As [`stop`](Self::stop), at the end of a batch.
+    #[inline]
+    pub fn end(mut self) {
+        self.state.publish();
+        if self.state.end() {
+            self.ring.settle();
+        }
+    }
+}
+
+/// A QP's place in a CQ that it completes to.
+pub struct Attachment {
+    ring: Arc<CompletionRing>,
+}
+
+impl Attachment {
+    /// Prepares for a QP.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new(ring: &Arc<CompletionRing>) -> io::Result<Self> {
+        // A QP has at most one message in the queue.
+        ring.deferred.reserve(1)?;
+        Ok(Self { ring: ring.clone() })
+    }
+
+    /// Delivers the completions of a new QP, but not those of an earlier QP with the same number.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn attach(&self, qpn: u32, rings: &Arc<QpRings>) -> io::Result<()> {
+        let slot = self.ring.qps.slot(qpn)?;
+        let control = self.ring.control();
+        let end = control.used_idx();
+        let message = |rings, is_alive| Message::Clean {
+            qpn,
+            end,
+            rings,
+            is_alive,
+        };
+        self.ring.deferred.defer(|messages| {
+            // The kernel may give a number to a new QP before the destruction of the last one has
+            // called `detach`.
+            messages.extend(slot.replace(None).map(|former| message(former, false)));
+            if messages.is_empty() {
+                slot.replace(Some(rings.clone()));
+            } else {
+                // One of the messages may be for an earlier QP with this number.
+                messages.push_back(message(rings.clone(), true));
+            }
+        });
+        drop(control);
+        self.ring.settle();
+        Ok(())
     }
 
     /// Stops to deliver the completions of a QP that was destroyed, unless its number has a new owner by now.
     pub fn detach(&self, qpn: u32, rings: &Arc<QpRings>) {
-        let mut state = self.state.lock();
-        if state
-            .qps
-            .get(qpn)
-            .is_some_and(|owner| Arc::ptr_eq(owner, rings))
-        {
-            state.kill(qpn);
-            state.qps.remove(qpn);
-        }
+        self.clean(qpn, rings, false);
     }
 
-    /// Drops the completions of a QP whose work the device has given back (QP state RESET), and starts `ring`, its
-    /// queue that completes here, afresh.
-    pub fn reset(&self, qpn: u32, ring: Option<&WorkRing>) {
-        let mut state = self.state.lock();
-        state.kill(qpn);
-        if let Some(ring) = ring {
-            ring.reset();
-        }
+    /// Drops the completions of a QP whose work the device has given back (QP state RESET).
+    pub fn reset(&self, qpn: u32, rings: &Arc<QpRings>) {
+        self.clean(qpn, rings, true);
+    }
+
+    /// Drops what a QP has completed so far, if it is still there.
+    fn clean(&self, qpn: u32, rings: &Arc<QpRings>, is_alive: bool) {
+        let Some(slot) = self.ring.qps.find(qpn) else {
+            return;
+        };
+        let control = self.ring.control();
+        let end = control.used_idx();
+        self.ring.deferred.defer(|messages| {
+            let is_its_own = |message: &Message| match message {
+                Message::Clean {
+                    rings: of,
+                    is_alive: true,
+                    ..
+                } => Arc::ptr_eq(of, rings),
+                _ => false,
+            };
+            let taken = if slot.holds(rings) {
+                slot.replace(None)
+            } else if let Some(index) = messages.iter().position(is_its_own) {
+                // The QP was to go into the table. The new message covers the old one.
+                messages.remove(index);
+                Some(rings.clone())
+            } else {
+                None
+            };
+            messages.extend(taken.map(|rings| Message::Clean {
+                qpn,
+                end,
+                rings,
+                is_alive,
+            }));
+        });
+        drop(control);
+        self.ring.settle();
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.ring.deferred.release(1);
     }
 }

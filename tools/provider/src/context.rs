@@ -10,7 +10,6 @@ use std::mem::offset_of;
 use std::mem::size_of;
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::Arc;
 
 use libc::c_int;
 use libc::c_void;
@@ -20,6 +19,7 @@ use virtio_rdma_abi::uverbs::ContextFlags;
 use virtio_rdma_abi::uverbs::ABI_VERSION;
 
 use crate::ah;
+use crate::arc::Arc;
 use crate::cq;
 use crate::errno;
 use crate::ffi;
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn alloc_context(
             // SAFETY: the context is ours alone until it is returned. INVARIANT: `shared` is initialised here.
             unsafe {
                 let has_own_rings = shared.limits.flags.contains(ContextFlags::OWN_RINGS);
-                (*context).shared.write(Arc::new(shared));
+                (*context).shared.write(shared);
                 ffi::verbs_set_ops((*context).ibv.get(), &OPERATIONS);
                 if !has_own_rings {
                     ffi::verbs_set_ops((*context).ibv.get(), &kernel_queues::OPERATIONS);
@@ -180,7 +180,7 @@ unsafe fn open(
     device: *mut ffi::ibv_device,
     fd: c_int,
     request: Option<&AllocContextReq>,
-) -> Result<Shared, i32> {
+) -> Result<Arc<Shared>, i32> {
     let mut command = GetContext {
         core: Zeroed::zeroed(),
         driver: request.copied().unwrap_or_default().to_bytes(),
@@ -218,7 +218,7 @@ unsafe fn open(
     } else {
         Threads::MANY
     };
-    Ok(Shared {
+    Arc::try_new(Shared {
         doorbell,
         threads,
         limits,
@@ -254,16 +254,19 @@ unsafe extern "C" fn query_device_ex(
         return status;
     }
     let version = response.base.fw_ver;
-    let text = format!(
-        "{}.{}.{}",
-        (version >> 32) & 0xffff,
-        (version >> 16) & 0xffff,
-        version & 0xffff
-    );
-    // SAFETY: the command has succeeded, so the attributes are valid.
-    let fw_ver = unsafe { &mut (*attr).orig_attr.fw_ver };
-    for (to, from) in fw_ver.iter_mut().zip(text.bytes().chain([0])) {
-        *to = from as libc::c_char;
+    let part = |shift| libc::c_uint::from((version >> shift) as u16);
+    // SAFETY: the command has succeeded, so the attributes are valid; the text is cut off where
+    // they end.
+    unsafe {
+        let fw_ver = &mut (*attr).orig_attr.fw_ver;
+        libc::snprintf(
+            fw_ver.as_mut_ptr(),
+            fw_ver.len(),
+            c"%u.%u.%u".as_ptr(),
+            part(32),
+            part(16),
+            part(0),
+        );
     }
     // SAFETY: the context is this provider's, and the attributes are as long as stated.
     unsafe {
@@ -344,7 +347,7 @@ mod tests {
     #[test]
     fn a_module_of_another_release_is_refused() {
         for abi_version in [0, ABI_VERSION + 1, u32::MAX] {
-            let mut device = Device::new(abi_version);
+            let mut device = Device::new(abi_version).unwrap();
             let fd = File::open("/dev/null").unwrap().into_raw_fd();
             // SAFETY: the device is one of this provider, and the file is handed over.
             let context =

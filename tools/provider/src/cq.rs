@@ -3,14 +3,12 @@
 //! The verbs of completion queues.
 
 use std::cell::UnsafeCell;
+use std::io;
 use std::mem::offset_of;
 use std::mem::size_of;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::slice;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
 
 use libc::c_int;
 use virtio_rdma_abi::cqe::CQ_SLOT_SHIFT;
@@ -23,6 +21,8 @@ use virtio_rdma_abi::uverbs::CreateCqResp;
 use virtio_rdma_abi::uverbs::ResizeCqReq;
 use virtio_rdma_abi::uverbs::ResizeCqResp;
 
+use crate::allocation::boxed;
+use crate::arc::Arc;
 use crate::completion_ring::CompletionRing;
 use crate::context::Context;
 use crate::context::Shared;
@@ -30,7 +30,6 @@ use crate::cq_ex;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
-use crate::lock::Threads;
 use crate::pd::Domain;
 use crate::pd::Pd;
 
@@ -44,9 +43,6 @@ pub struct Cq {
     ibv: UnsafeCell<ffi::verbs_cq>,
     ring: Arc<CompletionRing>,
     shared: Arc<Shared>,
-    domain: Domain,
-    /// Held while the CQ moves to another ring.
-    resizing: Mutex<()>,
     /// Number for the doorbell.
     cqn: u32,
 }
@@ -85,14 +81,16 @@ pub fn ring_layout(cqe: u32, max_slots: u32) -> Option<RingLayout> {
 
 impl Cq {
     /// A CQ that the kernel does not know yet.
-    pub fn new(ring: CompletionRing, shared: Arc<Shared>, domain: Domain) -> Box<Self> {
+    ///
+    /// # Errors
+    ///
+    /// Those of [`CompletionRing::new`].
+    pub fn new(layout: RingLayout, shared: &Arc<Shared>, domain: &Domain) -> io::Result<Box<Self>> {
         // INVARIANT: libibverbs fills `ibv` in.
-        Box::new(Self {
+        boxed(Self {
             ibv: UnsafeCell::new(Zeroed::zeroed()),
-            ring: Arc::new(ring),
-            shared,
-            domain,
-            resizing: Mutex::new(()),
+            ring: CompletionRing::new(layout, domain)?,
+            shared: shared.clone(),
             cqn: 0,
         })
     }
@@ -157,10 +155,6 @@ unsafe fn domain(attr: &ffi::ibv_cq_init_attr_ex, shared: &Shared) -> Result<Dom
         let pd = unsafe { Pd::from_ibv(attr.parent_domain) };
         domain = pd.domain(shared.threads, ffi::VIRTIO_RDMA_DV_RES_CQ);
     }
-    if flags != 0 {
-        // SAFETY: the flag is the program's promise for this CQ.
-        domain.threads = unsafe { Threads::one() };
-    }
     Ok(domain)
 }
 
@@ -185,11 +179,10 @@ unsafe fn create(
         return Err(libc::EINVAL);
     }
     let layout = ring_layout(attr.cqe, shared.limits.max_cq_slots).ok_or(libc::EINVAL)?;
-    let ring = CompletionRing::new(layout, &domain).map_err(|error| errno::number(&error))?;
+    let mut cq = Cq::new(layout, shared, &domain).map_err(|error| errno::number(&error))?;
     let request = CreateCqReq {
-        ring: ring.user_ring(),
+        ring: cq.ring.user_ring(),
     };
-    let mut cq = Cq::new(ring, shared.clone(), domain);
     let mut command = Command {
         core: Zeroed::zeroed(),
         driver: request.to_bytes(),
@@ -299,8 +292,8 @@ pub unsafe extern "C" fn poll_cq(
     let out = unsafe { slice::from_raw_parts_mut(wc.cast::<MaybeUninit<ffi::ibv_wc>>(), room) };
     match cq.ring.poll(out) {
         // At most num_entries.
-        Ok(delivered) => delivered as c_int,
-        Err(_) => -libc::EIO,
+        Some(delivered) => delivered as c_int,
+        None => -libc::EIO,
     }
 }
 
@@ -351,42 +344,36 @@ pub unsafe extern "C" fn resize_cq(ibv: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
     let Some(layout) = layout else {
         return libc::EINVAL;
     };
-    let target = match CompletionRing::new(layout, &cq.domain) {
-        Ok(target) => target,
-        Err(error) => return errno::number(&error),
-    };
-    let request = ResizeCqReq {
-        ring: target.user_ring(),
-    };
-    let mut command = ResizeCommand {
-        core: Zeroed::zeroed(),
-        driver: request.to_bytes(),
-    };
-    let mut response = ResizeResponse {
-        core: Zeroed::zeroed(),
-        driver: [0; ResizeCqResp::SIZE],
-    };
-    // What the lock protects can't be half done.
-    let guard = cq.resizing.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: the caller's arguments are passed on, and command and response are as long as stated.
-    let status = unsafe {
-        ffi::ibv_cmd_resize_cq(
-            ibv,
-            cqe,
-            &mut command.core,
-            size_of::<ResizeCommand>(),
-            &mut response.core,
-            size_of::<ResizeResponse>(),
-        )
-    };
-    if status != 0 {
-        return status;
-    }
-    let used_idx = ResizeCqResp::from_bytes(&response.driver).used_idx;
-    let ring_doorbell = cq.ring.moved(target, used_idx);
-    drop(guard);
-    if ring_doorbell {
-        cq.ring_doorbell();
+    let resized = cq.ring.resize(layout, |ring| {
+        let mut command = ResizeCommand {
+            core: Zeroed::zeroed(),
+            driver: ResizeCqReq { ring }.to_bytes(),
+        };
+        let mut response = ResizeResponse {
+            core: Zeroed::zeroed(),
+            driver: [0; ResizeCqResp::SIZE],
+        };
+        // SAFETY: the caller's arguments are passed on, and command and response are as long as
+        // stated.
+        let status = unsafe {
+            ffi::ibv_cmd_resize_cq(
+                ibv,
+                cqe,
+                &mut command.core,
+                size_of::<ResizeCommand>(),
+                &mut response.core,
+                size_of::<ResizeResponse>(),
+            )
+        };
+        match status {
+            0 => Ok(ResizeCqResp::from_bytes(&response.driver).used_idx),
+            number => Err(number),
+        }
+    });
+    match resized {
+        Ok(true) => cq.ring_doorbell(),
+        Ok(false) => (),
+        Err(number) => return number,
     }
     0
 }

@@ -2,12 +2,14 @@
 
 //! Extended CQs: completions that are polled one by one and read field by field.
 //!
-//! `ibv_start_poll` locks the CQ when it finds a completion and `ibv_end_poll` unlocks it.
+//! `ibv_start_poll` locks the CQ when it finds a completion and `ibv_end_poll` unlocks it. Others
+//! who poll wait meanwhile; control verbs do not, whichever thread calls them.
 
 use libc::c_int;
 use virtio_rdma_abi::cqe::Cqe;
 
 use crate::completion;
+use crate::completion_ring::Polling;
 use crate::cq::Cq;
 use crate::ffi;
 
@@ -43,11 +45,10 @@ unsafe fn of<'a>(cq: *mut ffi::ibv_cq_ex) -> &'a Cq {
 ///
 /// # Safety
 ///
-/// `cq` is a CQ of this provider, and `state` what protects it.
+/// `cq` is a CQ of this provider, which `polling` polls.
 #[inline]
-unsafe fn advance(cq: *mut ffi::ibv_cq_ex, state: &mut crate::completion_ring::State) -> c_int {
-    // SAFETY: the caller's CQ.
-    match unsafe { of(cq) }.ring().advance(state) {
+unsafe fn advance(cq: *mut ffi::ibv_cq_ex, polling: &mut Polling<'_>) -> c_int {
+    match polling.advance() {
         Ok(Some((status, wr_id))) => {
             // SAFETY: the caller's CQ, of which this thread holds the lock.
             unsafe {
@@ -70,34 +71,30 @@ unsafe extern "C" fn start_poll(
         return libc::EINVAL;
     }
     // SAFETY: libibverbs passes a CQ of this provider.
-    let ring = unsafe { of(cq) }.ring();
-    let mut state = ring.lock();
+    let mut polling = unsafe { of(cq) }.ring().lock();
     // SAFETY: as above.
-    let status = unsafe { advance(cq, &mut state) };
+    let status = unsafe { advance(cq, &mut polling) };
     if status == 0 {
-        state.keep();
+        polling.begin();
     } else {
         // Completions of QPs that are gone may have been passed over.
-        ring.publish(&mut state);
+        polling.stop();
     }
     status
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ffi::ibv_cq_ex) -> c_int {
     // SAFETY: the application has started to poll, so this thread holds the lock.
-    let mut state = unsafe { of(cq).ring().resume() };
+    let mut polling = unsafe { of(cq).ring().resume() };
     // SAFETY: libibverbs passes a CQ of this provider.
-    let status = unsafe { advance(cq, &mut state) };
-    state.keep();
+    let status = unsafe { advance(cq, &mut polling) };
+    polling.keep();
     status
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ffi::ibv_cq_ex) {
-    // SAFETY: libibverbs passes a CQ of this provider.
-    let ring = unsafe { of(cq) }.ring();
     // SAFETY: the application has started to poll, so this thread holds the lock.
-    let mut state = unsafe { ring.resume() };
-    ring.publish(&mut state);
+    unsafe { of(cq).ring().resume() }.end();
 }
 
 /// The completion that was polled last.
@@ -108,9 +105,9 @@ unsafe extern "C" fn end_poll(cq: *mut ffi::ibv_cq_ex) {
 #[inline]
 unsafe fn current(cq: *mut ffi::ibv_cq_ex) -> Cqe {
     // SAFETY: the caller's promise.
-    let state = unsafe { of(cq).ring().resume() };
-    let cqe = state.current;
-    state.keep();
+    let polling = unsafe { of(cq).ring().resume() };
+    let cqe = polling.current();
+    polling.keep();
     cqe
 }
 

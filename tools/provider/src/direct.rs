@@ -2,8 +2,9 @@
 
 //! Direct verbs: what programs call in this library itself, as `infiniband/virtio_rdma_dv.h` declares it.
 //!
-//! A program that is linked with the library and libibverbs, which loads it as a provider, share one copy of it: both
-//! names lead to the same file.
+//! A program that is linked with the library shares one copy of it with libibverbs if both names
+//! lead to the same file. With two files there are two copies, and libibverbs' copy has the
+//! devices.
 
 use std::ffi::CStr;
 use std::ptr;

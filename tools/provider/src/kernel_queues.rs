@@ -11,6 +11,7 @@ use std::mem::MaybeUninit;
 
 use libc::c_int;
 
+use crate::allocation::boxed;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
@@ -22,7 +23,9 @@ unsafe extern "C" fn create_cq(
     channel: *mut ffi::ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut ffi::ibv_cq {
-    let mut cq = Box::new(ffi::verbs_cq::zeroed());
+    let Ok(mut cq) = boxed(ffi::verbs_cq::zeroed()) else {
+        return errno::null(libc::ENOMEM);
+    };
     let mut command = ffi::ibv_create_cq::zeroed();
     let mut response = ffi::ib_uverbs_create_cq_resp::zeroed();
     // SAFETY: libibverbs' arguments are passed on, the CQ stays where it is in its box, and command and response are as
@@ -70,7 +73,9 @@ unsafe extern "C" fn create_qp(
     pd: *mut ffi::ibv_pd,
     attr: *mut ffi::ibv_qp_init_attr,
 ) -> *mut ffi::ibv_qp {
-    let mut qp = Box::new(ffi::verbs_qp::zeroed());
+    let Ok(mut qp) = boxed(ffi::verbs_qp::zeroed()) else {
+        return errno::null(libc::ENOMEM);
+    };
     let mut command = ffi::ibv_create_qp::zeroed();
     let mut response = ffi::ib_uverbs_create_qp_resp::zeroed();
     // SAFETY: libibverbs' arguments are passed on, the QP stays where it is in its box, and command and response are as

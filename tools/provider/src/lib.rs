@@ -20,16 +20,21 @@
 //! | `wr`, [`post`], [`wqe`] | work requests of C; what a QP takes; their WQEs |
 //! | [`work_ring`], [`shared_ring`], [`completion_ring`], [`memory`] | queues over the ring logic, and their memory |
 //! | `kernel_queues` | the verbs of queues in the kernel, where the device has no rings in user memory |
-//! | [`lock`], [`table`] | the lock of a queue, QPs by number |
+//! | [`lock`], `deferred`, `table` | the lock of a queue, what control verbs leave to its holder,
+//! QPs by number |
+//! | `allocation`, [`arc`] | memory of the heap that may be short |
 
 pub mod ah;
+mod allocation;
 pub mod allocators;
+pub mod arc;
 pub mod builder;
 pub mod completion;
 pub mod completion_ring;
 pub mod context;
 pub mod cq;
 pub mod cq_ex;
+mod deferred;
 pub mod direct;
 mod errno;
 pub mod ffi;
@@ -46,7 +51,8 @@ mod rate_limit;
 mod registration;
 pub mod shared_ring;
 pub mod srq;
-pub mod table;
+mod sync;
+mod table;
 pub mod work_ring;
 pub mod wqe;
 mod wr;

@@ -1,15 +1,31 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The lock of a queue: held for a few hundred instructions, never across a system call.
+//! The lock of a queue. Except in batches, it is held for a few hundred instructions.
+//!
+//! In a batch, one call of the program takes the lock and a later call releases it. The program
+//! runs between them. Posting and polling wait for the end of a batch. Control verbs must not wait,
+//! since the thread of the batch may call them: they [try](Lock::lock_unless_kept) to take the
+//! lock. If they fail, the end of the batch [reports](Guard::end) that to its thread.
 
 use std::cell::UnsafeCell;
-use std::hint;
 use std::mem;
 use std::ops::Deref;
 use std::ops::DerefMut;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
-use std::thread;
+use std::process;
+
+use crate::sync::spin_loop;
+use crate::sync::yield_now;
+use crate::sync::AtomicU8;
+use crate::sync::Ordering;
+
+/// No thread has the lock.
+const FREE: u8 = 0;
+/// A thread has the lock and releases it soon.
+const HELD: u8 = 1;
+/// A batch has the lock.
+const KEPT: u8 = 2;
+/// A batch has the lock, and a control verb has tried to take it.
+const WANTED: u8 = 3;
 
 /// Whether queues are used by one thread at a time without locking.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +37,12 @@ impl Threads {
     /// Any thread may use a queue at any time.
     pub const MANY: Self = Self { many: true };
 
-    /// The program itself sees to it that no two threads use the verbs of one context at a time.
+    /// Whether queues are locked.
+    pub const fn are_many(self) -> bool {
+        self.many
+    }
+
+    /// The program itself sees to it that no two threads use a queue at a time.
     ///
     /// # Safety
     ///
@@ -33,39 +54,79 @@ impl Threads {
 
 /// A value that one thread uses at a time.
 pub struct Lock<T> {
-    held: AtomicBool,
+    state: AtomicU8,
     threads: Threads,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: a guard gives access to one thread at a time: by `held`, or by the promise of `Threads::one`.
+// SAFETY: a guard gives access to one thread at a time: by `state`, or by the promise of
+// `Threads::one`.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
     /// Protects `value`.
-    pub const fn new(value: T, threads: Threads) -> Self {
+    pub fn new(value: T, threads: Threads) -> Self {
         Self {
-            held: AtomicBool::new(false),
+            state: AtomicU8::new(FREE),
             threads,
             value: UnsafeCell::new(value),
         }
     }
 
-    /// The value, which nobody else uses any more.
-    pub fn into_inner(self) -> T {
-        self.value.into_inner()
-    }
-
     /// Waits for the lock.
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
-        if self.threads.many && self.held.swap(true, Ordering::Acquire) {
+        if !self.threads.many {
+            self.enter();
+        } else if self.acquire().is_err() {
             self.wait();
         }
         Guard { lock: self }
     }
 
-    /// Goes on with a lock that a guard was [kept](Guard::keep) of, by the thread that holds it.
+    /// Takes the lock if it is free, else returns its state.
+    #[inline(always)]
+    fn acquire(&self) -> Result<(), u8> {
+        self.state
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            .map(drop)
+    }
+
+    /// Takes the lock without an atomic exchange. Detects most programs that break their promise.
+    #[inline]
+    fn enter(&self) {
+        if self.state.load(Ordering::Relaxed) != FREE {
+            misused();
+        }
+        self.state.store(HELD, Ordering::Relaxed);
+    }
+
+    /// Waits for the lock, unless a batch has it. The [end](Guard::end) of the batch reports the
+    /// attempt.
+    pub fn lock_unless_kept(&self) -> Option<Guard<'_, T>> {
+        let mut spins = 0;
+        loop {
+            match self.acquire() {
+                Ok(()) => return Some(Guard { lock: self }),
+                // Also an exchange if the state is WANTED: the end of the batch synchronises with
+                // it.
+                Err(kept @ (KEPT | WANTED)) => {
+                    let told = self.state.compare_exchange(
+                        kept,
+                        WANTED,
+                        Ordering::AcqRel,
+                        Ordering::Relaxed,
+                    );
+                    if told.is_ok() {
+                        return None;
+                    }
+                }
+                Err(_) => pause(&mut spins),
+            }
+        }
+    }
+
+    /// The guard of a lock that this thread holds since it has [kept](Guard::keep) the last guard.
     ///
     /// # Safety
     ///
@@ -75,20 +136,36 @@ impl<T> Lock<T> {
         Guard { lock: self }
     }
 
-    /// Spins for about as long as a holder needs; a holder that takes longer is not running, so its thread gets the
-    /// processor.
     #[cold]
     fn wait(&self) {
-        loop {
-            for _ in 0..100 {
-                if !self.held.load(Ordering::Relaxed) && !self.held.swap(true, Ordering::Acquire) {
-                    return;
-                }
-                hint::spin_loop();
-            }
-            thread::yield_now();
+        let mut spins = 0;
+        while self.state.load(Ordering::Relaxed) != FREE || self.acquire().is_err() {
+            pause(&mut spins);
         }
     }
+}
+
+/// Spins for about as long as a holder needs. A holder that takes longer does not run: yields to
+/// it.
+fn pause(spins: &mut u32) {
+    *spins += 1;
+    if *spins % 100 == 0 {
+        yield_now();
+    } else {
+        spin_loop();
+    }
+}
+
+/// Ends a program that has promised to use a queue in one thread at a time, and uses it in two. The
+/// queue may be corrupt.
+#[cold]
+fn misused() -> ! {
+    eprintln!(
+        "virtio_rdma: two threads use an unlocked queue at a time, or one thread uses it again \
+         before ibv_wr_complete() or ibv_end_poll(): unset VIRTIO_RDMA_SINGLE_THREADED, or create \
+         the QP without a thread domain"
+    );
+    process::abort();
 }
 
 /// Access to the value of a [`Lock`] that is held until this is dropped.
@@ -101,6 +178,25 @@ impl<T> Guard<'_, T> {
     #[inline]
     pub fn keep(self) {
         mem::forget(self);
+    }
+
+    /// As [`keep`](Self::keep), for a batch: [control verbs do not wait](Lock::lock_unless_kept)
+    /// for it.
+    #[inline]
+    pub fn begin(self) {
+        self.lock.state.store(KEPT, Ordering::Relaxed);
+        mem::forget(self);
+    }
+
+    /// Releases a lock that was [kept for a batch](Self::begin). Returns whether a control verb has
+    /// [tried](Lock::lock_unless_kept) to take it meanwhile.
+    #[inline]
+    #[must_use = "this thread has to do the work of the control verb"]
+    pub fn end(self) -> bool {
+        let lock = self.lock;
+        mem::forget(self);
+        // An attempt is an exchange too: it comes before this one, or it finds the lock free.
+        lock.state.swap(FREE, Ordering::AcqRel) == WANTED
     }
 }
 
@@ -124,23 +220,28 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // One thread alone does not look at it.
-        self.lock.held.store(false, Ordering::Release);
+        self.lock.state.store(FREE, Ordering::Release);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     #[test]
     fn one_thread_at_a_time() {
         let lock = Lock::new(0u64, Threads::MANY);
         thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
+            for turn in 0..4 {
+                let lock = &lock;
+                scope.spawn(move || {
                     for _ in 0..10_000 {
-                        *lock.lock() += 1;
+                        match turn {
+                            0 => *lock.lock_unless_kept().unwrap() += 1,
+                            _ => *lock.lock() += 1,
+                        }
                     }
                 });
             }
@@ -160,5 +261,24 @@ mod tests {
             drop(guard);
             assert_eq!(other.join().unwrap(), 1);
         });
+    }
+
+    #[test]
+    fn a_batch_is_told_what_was_wanted() {
+        // SAFETY: one thread.
+        for threads in [Threads::MANY, unsafe { Threads::one() }] {
+            let lock = Lock::new(0, threads);
+            // SAFETY: kept before each.
+            let end = || unsafe { lock.resume() }.end();
+            lock.lock().begin();
+            assert!(!end());
+            lock.lock().begin();
+            assert!(lock.lock_unless_kept().is_none());
+            assert!(lock.lock_unless_kept().is_none());
+            assert!(end());
+            assert!(lock.lock_unless_kept().is_some());
+            lock.lock().begin();
+            assert!(!end());
+        }
     }
 }

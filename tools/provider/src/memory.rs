@@ -147,7 +147,21 @@ impl RingMap {
     /// The slot of a position.
     #[inline(always)]
     pub fn slot(&self, position: u16) -> Slot<'_> {
-        let offset = self.layout.slot_index(position) << self.layout.slot_shift();
+        self.slot_at(position, self.layout.slot_shift())
+    }
+
+    /// The slot of a position in a ring with slots of the smallest size.
+    #[inline(always)]
+    pub fn smallest_slot(&self, position: u16) -> Slot<'_> {
+        debug_assert_eq!(self.layout.slot_shift(), *SLOT_SHIFT_RANGE.start());
+        // With longer slots, this would still be inside of the ring.
+        self.slot_at(position, *SLOT_SHIFT_RANGE.start())
+    }
+
+    /// The slot of a position. `shift` is at most the log2 of the slot size.
+    #[inline(always)]
+    fn slot_at(&self, position: u16, shift: u8) -> Slot<'_> {
+        let offset = self.layout.slot_index(position) << shift;
         // SAFETY: all slots lie in the mapping, by the invariants.
         let start = unsafe { self.mapping.base.as_ptr().add(offset) };
         // INVARIANT: the slot is a part of the layout.
@@ -157,12 +171,48 @@ impl RingMap {
         }
     }
 
+    /// Access to the ring without bounds checks.
+    ///
+    /// # Safety
+    ///
+    /// The result is used with offsets of [this layout](Self::layout) only: the caller passes it to
+    /// a queue that was made with this layout.
+    #[inline(always)]
+    pub unsafe fn unchecked(&self) -> &Unchecked {
+        // SAFETY: a transparent wrapper.
+        unsafe { &*ptr::from_ref(self).cast() }
+    }
+
+    /// Checks that the ring has `len` bytes at `offset`, which is a multiple of `align`.
+    ///
+    /// # Panics
+    ///
+    /// If not.
+    fn checked(&self, offset: u32, len: usize, align: usize) -> &Unchecked {
+        let offset = offset as usize;
+        let is_inside = offset % align == 0
+            && offset
+                .checked_add(len)
+                .is_some_and(|end| end <= self.layout.size() as usize);
+        assert!(is_inside, "no part of the ring is at {offset}");
+        // SAFETY: for one access, of what was checked.
+        unsafe { self.unchecked() }
+    }
+}
+
+/// A ring whose accesses are not checked. The caller of [`RingMap::unchecked`] has promised that
+/// each access is to a part of the layout.
+#[repr(transparent)]
+pub struct Unchecked(RingMap);
+
+impl Unchecked {
     /// The address of `len` bytes at `offset`, which lie in the ring.
     #[inline(always)]
     fn at(&self, offset: u32, len: usize) -> *mut u8 {
-        debug_assert!(offset as usize + len <= self.mapping.len);
-        // SAFETY: callers name a part of the ring's layout, which lies in the mapping by the invariants.
-        unsafe { self.mapping.base.as_ptr().add(offset as usize) }
+        debug_assert!(offset as usize + len <= self.0.mapping.len);
+        // SAFETY: by the promise to `RingMap::unchecked` this is a part of the layout, which lies
+        // in the mapping by the invariants.
+        unsafe { self.0.mapping.base.as_ptr().add(offset as usize) }
     }
 
     #[inline(always)]
@@ -215,7 +265,46 @@ impl Slot<'_> {
     }
 }
 
+/// Checks the bounds of each access. For control verbs and tests.
 impl RingMemory for RingMap {
+    fn load_u16(&self, offset: u32) -> u16 {
+        self.checked(offset, 2, 2).load_u16(offset)
+    }
+
+    fn load_u16_acquire(&self, offset: u32) -> u16 {
+        self.checked(offset, 2, 2).load_u16_acquire(offset)
+    }
+
+    fn store_u16(&self, offset: u32, value: u16) {
+        self.checked(offset, 2, 2).store_u16(offset, value);
+    }
+
+    fn store_u16_release(&self, offset: u32, value: u16) {
+        self.checked(offset, 2, 2).store_u16_release(offset, value);
+    }
+
+    fn load_u32(&self, offset: u32) -> u32 {
+        self.checked(offset, 4, 4).load_u32(offset)
+    }
+
+    fn store_u32(&self, offset: u32, value: u32) {
+        self.checked(offset, 4, 4).store_u32(offset, value);
+    }
+
+    fn read(&self, offset: u32, bytes: &mut [u8]) {
+        self.checked(offset, bytes.len(), 1).read(offset, bytes);
+    }
+
+    fn write(&self, offset: u32, bytes: &[u8]) {
+        self.checked(offset, bytes.len(), 1).write(offset, bytes);
+    }
+
+    fn full_barrier(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
+impl RingMemory for Unchecked {
     #[inline(always)]
     fn load_u16(&self, offset: u32) -> u16 {
         self.u16(offset).load(Ordering::Relaxed)
@@ -311,5 +400,33 @@ impl DoorbellPage {
     /// The doorbell that was rung last, of a page [`in_memory`](Self::in_memory).
     pub fn last(&self) -> Option<Doorbell> {
         Doorbell::from_u32(u32::from_le(self.word().load(Ordering::Acquire)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic;
+    use std::panic::AssertUnwindSafe;
+
+    use super::*;
+
+    #[test]
+    fn accesses_outside_of_a_ring_are_refused() {
+        let layout = RingLayout::new(4, 6).unwrap();
+        let ring = RingMap::new(layout, None).unwrap();
+        let refused = |access: &dyn Fn()| panic::catch_unwind(AssertUnwindSafe(access)).is_err();
+        let end = layout.size();
+        assert!(!refused(&|| _ = ring.load_u16(end - 2)));
+        assert!(!refused(&|| ring.write(end - 4, &[0; 4])));
+        for offset in [end, end - 1, 1, !1, u32::MAX] {
+            assert!(refused(&|| _ = ring.load_u16(offset)));
+            assert!(refused(&|| ring.store_u16_release(offset, 0)));
+        }
+        for offset in [end, end - 2, 2, !3] {
+            assert!(refused(&|| _ = ring.load_u32(offset)));
+            assert!(refused(&|| ring.store_u32(offset, 0)));
+        }
+        assert!(refused(&|| ring.read(end - 4, &mut [0; 5])));
+        assert!(refused(&|| ring.write(u32::MAX, &[0])));
     }
 }

@@ -8,6 +8,7 @@ use std::ptr;
 use libc::c_int;
 use libc::c_void;
 
+use crate::allocation::boxed;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
@@ -24,7 +25,9 @@ pub unsafe extern "C" fn reg_mr(
     iova: u64,
     access: c_int,
 ) -> *mut ffi::ibv_mr {
-    let mut mr = Box::new(ffi::verbs_mr::zeroed());
+    let Ok(mut mr) = boxed(ffi::verbs_mr::zeroed()) else {
+        return errno::null(libc::ENOMEM);
+    };
     let mut command = ffi::ibv_reg_mr::zeroed();
     let mut response = ffi::ib_uverbs_reg_mr_resp::zeroed();
     // SAFETY: libibverbs' arguments are passed on, and command and response are as long as stated.
@@ -58,7 +61,9 @@ pub unsafe extern "C" fn reg_dmabuf_mr(
     fd: c_int,
     access: c_int,
 ) -> *mut ffi::ibv_mr {
-    let mut mr = Box::new(ffi::verbs_mr::zeroed());
+    let Ok(mut mr) = boxed(ffi::verbs_mr::zeroed()) else {
+        return errno::null(libc::ENOMEM);
+    };
     // SAFETY: libibverbs' arguments are passed on, without any data of this provider's.
     let status = unsafe {
         ffi::ibv_cmd_reg_dmabuf_mr(

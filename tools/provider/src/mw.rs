@@ -7,6 +7,7 @@ use std::ptr;
 
 use libc::c_int;
 
+use crate::allocation::boxed;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
@@ -21,7 +22,9 @@ pub unsafe extern "C" fn alloc_mw(
     pd: *mut ffi::ibv_pd,
     mw_type: ffi::ibv_mw_type,
 ) -> *mut ffi::ibv_mw {
-    let mut mw = Box::new(ffi::ibv_mw::zeroed());
+    let Ok(mut mw) = boxed(ffi::ibv_mw::zeroed()) else {
+        return errno::null(libc::ENOMEM);
+    };
     let mut command = ffi::ibv_alloc_mw::zeroed();
     let mut response = ffi::ib_uverbs_alloc_mw_resp::zeroed();
     // SAFETY: libibverbs' arguments are passed on, and command and response are as long as stated.

@@ -2,9 +2,9 @@
 
 //! Protection domains, thread domains and parent domains.
 //!
-//! A thread domain is the program's promise that what is made in it is used by one thread at a time. A parent domain
-//! joins it with a PD: it is used like that PD, and queues that are made with it are not locked. It can have allocators too, for
-//! the memory of these queues.
+//! A thread domain is the program's promise that it posts to the QPs made in it from one thread at
+//! a time. A parent domain joins it with a PD: it is used like that PD, and the queues of QPs that
+//! are made with it are not locked. It can have allocators too, for the memory of queues.
 
 use std::mem::size_of_val;
 use std::sync::atomic::AtomicUsize;
@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 
 use libc::c_int;
 
+use crate::allocation::boxed;
 use crate::allocators::Allocators;
 use crate::allocators::Lender;
 use crate::errno;
@@ -23,7 +24,7 @@ use crate::lock::Threads;
 #[repr(C)]
 pub struct Pd {
     ibv: ffi::ibv_pd,
-    /// Parent domains that were made of this PD, and queues whose memory came from its allocators.
+    /// Parent domains that were made of this PD, or queues that were made in this parent domain.
     users: AtomicUsize,
     /// What a parent domain was made of.
     parent: Option<Parent>,
@@ -42,7 +43,7 @@ struct Parent {
 pub struct Domain {
     /// How it is locked.
     pub threads: Threads,
-    /// Where its memory comes from, if not from the system.
+    /// The parent domain that it is made in, which may have memory for it.
     pub lender: Option<Lender>,
 }
 
@@ -74,18 +75,20 @@ impl Pd {
         unsafe { &*pd.cast::<Self>() }
     }
 
-    /// What holds for a queue that is made with this PD, one of `enum virtio_rdma_dv_res_type`. `threads` is how those without
-    /// a thread domain are locked.
+    /// The properties of a queue that is made with this PD. `resource` is one of
+    /// `enum virtio_rdma_dv_res_type`. `threads` is the locking of queues without a thread domain.
     pub fn domain(&self, threads: Threads, resource: u32) -> Domain {
+        // Any thread may create a QP, which changes its CQs, or poll a CQ, which changes SRQs.
+        let has_one = resource == ffi::VIRTIO_RDMA_DV_RES_QP;
         let threads = match self.parent {
-            // SAFETY: the program promises it by making the queue in a thread domain.
-            Some(parent) if !parent.td.is_null() => unsafe { Threads::one() },
+            // SAFETY: the program promises it by making the QP in a thread domain.
+            Some(parent) if has_one && !parent.td.is_null() => unsafe { Threads::one() },
             _ => threads,
         };
-        let allocators = self.parent.and_then(|parent| parent.allocators);
+        let lender = |parent: Parent| Lender::new(self, parent.allocators, resource);
         Domain {
             threads,
-            lender: allocators.map(|allocators| Lender::new(self, allocators, resource)),
+            lender: self.parent.map(lender),
         }
     }
 
@@ -116,11 +119,14 @@ impl Pd {
 ///
 /// As libibverbs calls it: with objects of this provider, and pointers that are valid for the call.
 pub unsafe extern "C" fn alloc_pd(context: *mut ffi::ibv_context) -> *mut ffi::ibv_pd {
-    let mut pd = Box::new(Pd {
+    let pd = boxed(Pd {
         ibv: Zeroed::zeroed(),
         users: AtomicUsize::new(0),
         parent: None,
     });
+    let Ok(mut pd) = pd else {
+        return errno::null(libc::ENOMEM);
+    };
     let mut command = ffi::ibv_alloc_pd::zeroed();
     let mut response = ffi::ib_uverbs_alloc_pd_resp::zeroed();
     // SAFETY: the context is libibverbs', and command and response are as long as stated.
@@ -159,12 +165,7 @@ pub unsafe extern "C" fn alloc_parent_domain(
     if pd.parent.is_some() {
         return errno::null(libc::EINVAL);
     }
-    pd.users.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: the thread domain, if there is one, is this provider's.
-    if let Some(td) = unsafe { attr.td.cast::<Td>().as_ref() } {
-        td.users.fetch_add(1, Ordering::Relaxed);
-    }
-    let parent = Box::new(Pd {
+    let parent = boxed(Pd {
         // The kernel knows it by the PD's handle.
         ibv: pd.ibv,
         users: AtomicUsize::new(0),
@@ -174,6 +175,14 @@ pub unsafe extern "C" fn alloc_parent_domain(
             allocators,
         }),
     });
+    let Ok(parent) = parent else {
+        return errno::null(libc::ENOMEM);
+    };
+    pd.users.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: the thread domain, if there is one, is this provider's.
+    if let Some(td) = unsafe { attr.td.cast::<Td>().as_ref() } {
+        td.users.fetch_add(1, Ordering::Relaxed);
+    }
     Box::into_raw(parent).cast()
 }
 
@@ -224,11 +233,14 @@ pub unsafe extern "C" fn alloc_td(
     if unsafe { (*attr).comp_mask } != 0 {
         return errno::null(libc::EOPNOTSUPP);
     }
-    let td = Box::new(Td {
+    let td = boxed(Td {
         ibv: ffi::ibv_td { context },
         users: AtomicUsize::new(0),
     });
-    Box::into_raw(td).cast()
+    match td {
+        Ok(td) => Box::into_raw(td).cast(),
+        Err(error) => errno::null(errno::number(&error)),
+    }
 }
 
 /// `dealloc_td`.
@@ -252,6 +264,36 @@ mod tests {
     use std::ptr;
 
     use super::*;
+
+    #[test]
+    fn queues_keep_the_parent_domain_that_they_were_made_in() {
+        let pd = Pd::for_tests();
+        let mut init = ffi::ibv_td_init_attr { comp_mask: 0 };
+        let mut attr = ffi::ibv_parent_domain_init_attr {
+            pd: ptr::from_ref(&*pd).cast_mut().cast(),
+            ..Zeroed::zeroed()
+        };
+        // SAFETY: objects of this provider, each used until it is deallocated.
+        unsafe {
+            attr.td = alloc_td(ptr::null_mut(), &mut init);
+            let parent = alloc_parent_domain(ptr::null_mut(), &mut attr);
+            for resource in [
+                ffi::VIRTIO_RDMA_DV_RES_QP,
+                ffi::VIRTIO_RDMA_DV_RES_CQ,
+                ffi::VIRTIO_RDMA_DV_RES_SRQ,
+            ] {
+                let queue = Pd::from_ibv(parent).domain(Threads::MANY, resource);
+                assert_eq!(dealloc_pd(parent), libc::EBUSY);
+                assert_eq!(
+                    queue.threads.are_many(),
+                    resource != ffi::VIRTIO_RDMA_DV_RES_QP,
+                    "other threads reach into CQs and SRQs"
+                );
+            }
+            assert_eq!(dealloc_pd(parent), 0);
+            assert_eq!(dealloc_td(attr.td), 0);
+        }
+    }
 
     #[test]
     fn parent_domains_keep_what_they_were_made_of() {

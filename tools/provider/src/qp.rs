@@ -4,11 +4,11 @@
 
 use std::cell::UnsafeCell;
 use std::io;
+use std::iter;
 use std::mem::size_of_val;
 use std::ptr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering;
-use std::sync::Arc;
 
 use libc::c_int;
 use virtio_rdma_abi::ring::slot_shift_for;
@@ -21,7 +21,10 @@ use virtio_rdma_abi::wqe::rq_wqe_size;
 use virtio_rdma_abi::wqe::sq_wqe_size;
 use virtio_rdma_abi::wqe::INLINE_OFFSET;
 
-use crate::completion_ring::CompletionRing;
+use crate::allocation::boxed;
+use crate::allocators::Lender;
+use crate::arc::Arc;
+use crate::completion_ring::Attachment;
 use crate::completion_ring::QpRings;
 use crate::context::Shared;
 use crate::cq::Cq;
@@ -58,8 +61,11 @@ pub struct Qp {
     state: AtomicU32,
     /// Opcodes that `ibv_post_send` takes in that state.
     taken: AtomicU32,
-    send_cq: Arc<CompletionRing>,
-    recv_cq: Arc<CompletionRing>,
+    send_cq: Attachment,
+    /// `None` if that is the same CQ.
+    recv_cq: Option<Attachment>,
+    /// Keeps the parent domain in use.
+    _domain: Option<Lender>,
 }
 
 // SAFETY: libibverbs' part is not reached through a reference, and the rest can be sent.
@@ -133,10 +139,11 @@ impl Qp {
             },
             shared: srq.map(|srq| srq.ring().clone()),
         };
+        let is_one_cq = Arc::ptr_eq(send_cq.ring(), recv_cq.ring());
         // INVARIANT: libibverbs fills `ibv` in.
-        Ok(Box::new(Self {
+        boxed(Self {
             ibv: UnsafeCell::new(Zeroed::zeroed()),
-            rings: Arc::new(rings),
+            rings: Arc::try_new(rings)?,
             send_limits: SendLimits {
                 opcodes,
                 datagrams: qp_type == ffi::IBV_QPT_UD,
@@ -150,9 +157,13 @@ impl Qp {
             recv_doorbell: 0,
             state: AtomicU32::new(ffi::IBV_QPS_RESET),
             taken: AtomicU32::new(0),
-            send_cq: send_cq.ring().clone(),
-            recv_cq: recv_cq.ring().clone(),
-        }))
+            send_cq: Attachment::new(send_cq.ring())?,
+            recv_cq: match is_one_cq {
+                true => None,
+                false => Some(Attachment::new(recv_cq.ring())?),
+            },
+            _domain: domain.lender.clone(),
+        })
     }
 
     /// The QP that libibverbs calls `qp`.
@@ -188,19 +199,27 @@ impl Qp {
         self.state.load(Ordering::Relaxed) >= ffi::IBV_QPS_RTS
     }
 
+    /// The CQs that it completes to.
+    fn cqs(&self) -> impl Iterator<Item = &Attachment> {
+        iter::once(&self.send_cq).chain(&self.recv_cq)
+    }
+
     /// The kernel has created the QP: its completions are delivered from now on.
-    pub fn created(&mut self, qpn: u32) {
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`: the QP is to be [destroyed](Self::destroyed) then, once the kernel has destroyed
+    /// it.
+    pub fn created(&mut self, qpn: u32) -> io::Result<()> {
         self.qpn = qpn;
         self.send_doorbell = doorbell(DoorbellKind::Sq, qpn);
         self.recv_doorbell = doorbell(DoorbellKind::Rq, qpn);
-        self.send_cq.attach(qpn, &self.rings);
-        self.recv_cq.attach(qpn, &self.rings);
+        self.cqs().try_for_each(|cq| cq.attach(qpn, &self.rings))
     }
 
     /// The kernel has destroyed the QP: its completions are not delivered any more.
     pub fn destroyed(&self) {
-        self.send_cq.detach(self.qpn, &self.rings);
-        self.recv_cq.detach(self.qpn, &self.rings);
+        self.cqs().for_each(|cq| cq.detach(self.qpn, &self.rings));
     }
 
     /// The QP is in `state`.
@@ -211,10 +230,6 @@ impl Qp {
             false => 0,
         };
         self.taken.store(taken, Ordering::Relaxed);
-        if state == ffi::IBV_QPS_RESET {
-            self.send_cq.reset(self.qpn, self.rings.send.as_ref());
-            self.recv_cq.reset(self.qpn, self.rings.recv.as_ref());
-        }
     }
 
     /// What the QP holds, in place of what was asked for.
@@ -247,7 +262,8 @@ impl Qp {
             }
             self.send_limits.post(ring, &mut posting, wr)
         });
-        self.publish_send(ring, posting);
+        // SAFETY: locked above.
+        unsafe { self.publish_send(ring, posting) };
         status
     }
 
@@ -272,14 +288,23 @@ impl Qp {
     }
 
     /// Hands the send work requests of `posting` to the device.
+    ///
+    /// # Safety
+    ///
+    /// That is what `ring` is locked by.
     #[inline]
-    pub fn publish_send(&self, ring: &WorkRing, posting: Guard<'_, Posting>) {
-        self.publish(ring, posting, self.send_doorbell);
+    pub unsafe fn publish_send(&self, ring: &WorkRing, posting: Guard<'_, Posting>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.publish(ring, posting, self.send_doorbell) };
     }
 
+    /// # Safety
+    ///
+    /// As [`publish_send`](Self::publish_send).
     #[inline]
-    fn publish(&self, ring: &WorkRing, mut posting: Guard<'_, Posting>, doorbell: u32) {
-        let ring_doorbell = ring.publish(&mut posting);
+    unsafe fn publish(&self, ring: &WorkRing, mut posting: Guard<'_, Posting>, doorbell: u32) {
+        // SAFETY: the caller's promise.
+        let ring_doorbell = unsafe { ring.publish(&mut posting) };
         // A doorbell may take a while: the device's side of the page can be emulated.
         drop(posting);
         if ring_doorbell {
@@ -302,7 +327,8 @@ impl Qp {
         };
         let mut posting = ring.lock();
         let status = list.try_each(|wr| post::post_recv(ring, &mut posting, wr, self.max_recv_sge));
-        self.publish(ring, posting, self.recv_doorbell);
+        // SAFETY: locked above.
+        unsafe { self.publish(ring, posting, self.recv_doorbell) };
         status
     }
 }

@@ -132,7 +132,13 @@ pub unsafe extern "C" fn create_qp_ex(
     }
     // SAFETY: the command has filled it in.
     let qpn = unsafe { (*qp.as_ibv()).qp_num };
-    qp.created(qpn);
+    if let Err(error) = qp.created(qpn) {
+        // SAFETY: the kernel has created the QP above. If this fails, closing the context destroys
+        // it.
+        unsafe { ffi::ibv_cmd_destroy_qp(qp.as_ibv()) };
+        qp.destroyed();
+        return errno::null(errno::number(&error));
+    }
     Box::into_raw(qp).cast()
 }
 

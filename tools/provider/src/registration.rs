@@ -2,9 +2,13 @@
 
 //! How libibverbs finds this provider, and this provider its devices.
 
+use std::ffi::CStr;
+use std::io;
 use std::ptr;
 
+use crate::allocation::boxed;
 use crate::context;
+use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
 
@@ -18,8 +22,12 @@ pub struct Device {
 
 impl Device {
     /// A device whose kernel module states `abi_version`.
-    pub fn new(abi_version: u32) -> Box<Self> {
-        Box::new(Self {
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new(abi_version: u32) -> io::Result<Box<Self>> {
+        boxed(Self {
             ibv: Zeroed::zeroed(),
             abi_version,
         })
@@ -30,8 +38,10 @@ impl Device {
 #[repr(transparent)]
 struct Table<T>(T);
 
-// SAFETY: the pointers in the tables are to constants.
-unsafe impl<T> Sync for Table<T> {}
+// SAFETY: the pointers in the table are to constants.
+unsafe impl Sync for Table<[ffi::verbs_match_ent; 2]> {}
+// SAFETY: as above.
+unsafe impl Sync for Table<ffi::verbs_device_ops> {}
 
 const fn match_entry(kind: u32, modalias: *const libc::c_char) -> ffi::verbs_match_ent {
     ffi::verbs_match_ent {
@@ -49,10 +59,13 @@ static MATCHES: Table<[ffi::verbs_match_ent; 2]> = Table([
     match_entry(ffi::VERBS_MATCH_SENTINEL, ptr::null()),
 ]);
 
+/// The provider's name.
+const NAME: &CStr = c"virtio_rdma";
+
 /// Every version of the interface is accepted here and judged when a device is opened: libibverbs would drop a device
 /// that does not fit from its list, with a message at each listing.
 static DRIVER: Table<ffi::verbs_device_ops> = Table(ffi::verbs_device_ops {
-    name: c"virtio_rdma".as_ptr(),
+    name: NAME.as_ptr(),
     match_min_abi_version: 0,
     match_max_abi_version: u32::MAX,
     match_table: (&raw const MATCHES).cast(),
@@ -74,22 +87,28 @@ extern "C" fn register() {
     unsafe { ffi::verbs_register_driver(&DRIVER.0) };
 }
 
-/// Whether `device` is one of this provider.
+/// Whether `device` is one of this provider. It may belong to another copy of this library in the
+/// process. Such a copy is known by its name. It takes the same requests, since each copy only
+/// opens devices of one interface version.
 ///
 /// # Safety
 ///
 /// `device` is one that libibverbs lists.
 pub unsafe fn is_ours(device: *mut ffi::ibv_device) -> bool {
     // SAFETY: libibverbs' devices are the first member of this structure.
-    let operations = unsafe { (*device.cast::<ffi::verbs_device>()).ops };
-    ptr::eq(operations, &DRIVER.0)
+    let operations = unsafe { (*device.cast::<ffi::verbs_device>()).ops.as_ref() };
+    // SAFETY: providers have a terminated name.
+    operations.is_some_and(|operations| unsafe { CStr::from_ptr(operations.name) } == NAME)
 }
 
 /// `alloc_device`.
 unsafe extern "C" fn alloc_device(sysfs: *mut ffi::verbs_sysfs_dev) -> *mut ffi::verbs_device {
     // SAFETY: libibverbs passes the device that it has found.
     let abi_version = unsafe { (*sysfs).abi_ver };
-    Box::into_raw(Device::new(abi_version)).cast()
+    match Device::new(abi_version) {
+        Ok(device) => Box::into_raw(device).cast(),
+        Err(error) => errno::null(errno::number(&error)),
+    }
 }
 
 /// `uninit_device`.

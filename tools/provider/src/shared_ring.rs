@@ -13,6 +13,7 @@ use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::uverbs::UserRing;
 use virtio_rdma_ring::SharedQueue;
 
+use crate::allocation::defaults;
 use crate::allocators::Lender;
 use crate::lock::Guard;
 use crate::lock::Lock;
@@ -29,6 +30,10 @@ pub struct SharedRing {
 }
 
 /// What one thread has to itself while it posts.
+///
+/// # Invariants
+///
+/// `queue` was made with the layout of `memory`, or has moved to it.
 pub struct Posting {
     memory: RingMap,
     queue: SharedQueue<Box<[u16]>>,
@@ -44,16 +49,6 @@ struct Moving {
     wr_ids: Box<[u64]>,
 }
 
-/// `count` zeroes.
-fn zeroes<T: Clone + Default>(count: u32) -> io::Result<Box<[T]>> {
-    let mut zeroes = Vec::new();
-    zeroes
-        .try_reserve_exact(count as usize)
-        .map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
-    zeroes.resize(count as usize, T::default());
-    Ok(zeroes.into_boxed_slice())
-}
-
 impl SharedRing {
     /// A new queue.
     ///
@@ -63,8 +58,8 @@ impl SharedRing {
     pub fn new(layout: RingLayout, domain: &Domain) -> io::Result<Self> {
         let posting = Posting {
             memory: RingMap::new(layout, domain.lender.as_ref())?,
-            queue: SharedQueue::new(layout, zeroes(layout.slots())?),
-            wr_ids: zeroes(layout.slots())?,
+            queue: SharedQueue::new(layout, defaults(layout.slots() as usize)?),
+            wr_ids: defaults(layout.slots() as usize)?,
             moving: None,
         };
         Ok(Self {
@@ -114,10 +109,10 @@ impl SharedRing {
             .ok_or_else(|| error(libc::EINVAL))?;
         let moving = Moving {
             memory: RingMap::new(layout, self.lender.as_ref())?,
-            list: zeroes(slots)?,
-            wr_ids: zeroes(slots)?,
+            list: defaults(slots as usize)?,
+            wr_ids: defaults(slots as usize)?,
         };
-        let mut slot = vec![0; layout.slot_size() as usize];
+        let mut slot = defaults(layout.slot_size() as usize)?;
         let user_ring = moving.memory.user_ring();
         let mut posting = self.lock();
         // Another thread may have been faster.
@@ -171,14 +166,16 @@ impl Posting {
             unsafe { write_receive(memory.slot(slot), slot, sges) };
             self.queue.mirror(memory.layout(), memory, slot);
         }
-        self.queue.offer(&self.memory, slot);
+        // SAFETY: by the invariants the queue goes with this memory.
+        self.queue.offer(unsafe { self.memory.unchecked() }, slot);
         Ok(())
     }
 
     /// Hands all that was posted to the device. Returns whether its doorbell is to be rung.
     #[inline]
     pub fn publish(&mut self) -> bool {
-        self.queue.publish(&self.memory)
+        // SAFETY: by the invariants the queue goes with this memory.
+        self.queue.publish(unsafe { self.memory.unchecked() })
     }
 }
 

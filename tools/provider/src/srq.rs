@@ -3,11 +3,11 @@
 //! The verbs of shared receive queues.
 
 use std::cell::UnsafeCell;
+use std::io;
 use std::mem::offset_of;
 use std::mem::size_of;
 use std::mem::size_of_val;
 use std::ptr;
-use std::sync::Arc;
 
 use libc::c_int;
 use virtio_rdma_abi::ring::slot_shift_for;
@@ -21,11 +21,14 @@ use virtio_rdma_abi::uverbs::ModifySrqReq;
 use virtio_rdma_abi::uverbs::UserRing;
 use virtio_rdma_abi::wqe::rq_wqe_size;
 
+use crate::allocation::boxed;
+use crate::arc::Arc;
 use crate::context::Context;
 use crate::context::Shared;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
+use crate::pd::Domain;
 use crate::pd::Pd;
 use crate::shared_ring::SharedRing;
 use crate::wr::List;
@@ -84,6 +87,27 @@ fn slots_for(wrs: u32) -> Option<u32> {
 }
 
 impl Srq {
+    /// An SRQ that the kernel does not know yet.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SharedRing::new`], and `ENOMEM`.
+    pub fn new(
+        layout: RingLayout,
+        max_sge: u32,
+        shared: &Arc<Shared>,
+        domain: &Domain,
+    ) -> io::Result<Box<Self>> {
+        // INVARIANT: libibverbs fills `ibv` in.
+        boxed(Self {
+            ibv: UnsafeCell::new(Zeroed::zeroed()),
+            ring: Arc::try_new(SharedRing::new(layout, domain)?)?,
+            max_sge,
+            shared: shared.clone(),
+            srqn: 0,
+        })
+    }
+
     /// The SRQ that libibverbs calls `srq`.
     ///
     /// # Safety
@@ -92,6 +116,11 @@ impl Srq {
     pub unsafe fn from_ibv<'a>(srq: *mut ffi::ibv_srq) -> &'a Self {
         // SAFETY: the ibv_srq is at the start of an Srq, which is shared, but for its `ibv`, by the invariants.
         unsafe { &*srq.cast::<Self>() }
+    }
+
+    /// libibverbs' view of this SRQ.
+    pub fn as_ibv(&self) -> *mut ffi::ibv_srq {
+        ptr::from_ref(self).cast_mut().cast()
     }
 
     /// The ring.
@@ -139,18 +168,11 @@ unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Res
         .zip(slot_shift_for(rq_wqe_size(max_sge as usize)))
         .and_then(|(slots, shift)| RingLayout::new(slots, shift))
         .ok_or(libc::EINVAL)?;
-    let ring = SharedRing::new(layout, &domain).map_err(|error| errno::number(&error))?;
+    let srq = Srq::new(layout, max_sge, shared, &domain);
+    let mut srq = srq.map_err(|error| errno::number(&error))?;
     let request = CreateSrqReq {
-        ring: ring.user_ring(),
+        ring: srq.ring.user_ring(),
     };
-    // INVARIANT: libibverbs fills `ibv` in.
-    let mut srq = Box::new(Srq {
-        ibv: UnsafeCell::new(Zeroed::zeroed()),
-        ring: Arc::new(ring),
-        max_sge,
-        shared: shared.clone(),
-        srqn: 0,
-    });
     let mut command = Command {
         core: Zeroed::zeroed(),
         driver: request.to_bytes(),
@@ -164,7 +186,7 @@ unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Res
     let status = unsafe {
         ffi::ibv_cmd_create_srq(
             pd,
-            ptr::from_ref(&*srq).cast_mut().cast(),
+            srq.as_ibv(),
             attr,
             &mut command.core,
             size_of::<Command>(),

@@ -1,68 +1,156 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! QPs by number, as a CQ looks them up: at a cost that does not depend on how many there are.
+//! QPs by number. Polling looks them up without a lock, at a cost that does not depend on their
+//! number.
+//!
+//! The table is a radix tree of three levels. Nodes are only ever added, and are freed with the
+//! table, so readers need no lock to reach an entry. An entry is one pointer.
 
-/// log2 of the entries of a leaf.
-const LEAF_SHIFT: u32 = 8;
-const LEAF_SIZE: usize = 1 << LEAF_SHIFT;
+use std::io;
+use std::marker::PhantomData;
+use std::ptr;
+use std::ptr::NonNull;
 
-/// A sparse array with two levels. The device gives low numbers first, so the first level stays short.
+use crate::arc::Arc;
+use crate::sync::AtomicPtr;
+use crate::sync::Ordering;
+
+/// log2 of the entries of a node. Three levels hold the numbers of QPs, 24 bits.
+#[cfg(not(loom))]
+const SHIFT: u32 = 8;
+#[cfg(loom)]
+const SHIFT: u32 = 1;
+const ENTRIES: usize = 1 << SHIFT;
+
+/// A node of the tree: addresses of nodes or values, or null.
+struct Node<T>([AtomicPtr<T>; ENTRIES]);
+
+impl<T> Node<T> {
+    fn new() -> Self {
+        Self(std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())))
+    }
+}
+
+impl<T> Node<Node<T>> {
+    /// The node below at `index`, if there is one.
+    #[inline(always)]
+    fn below(&self, index: usize) -> Option<&Node<T>> {
+        // SAFETY: a node stays until the table is dropped, and is initialised before its address is
+        // stored.
+        unsafe { self.0[index].load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The node below at `index`, which is added if there is none.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    fn grow(&self, index: usize) -> io::Result<&Node<T>> {
+        if let Some(node) = self.below(index) {
+            return Ok(node);
+        }
+        let node = Box::into_raw(crate::allocation::boxed(Node::new())?);
+        let null = ptr::null_mut();
+        let stored =
+            self.0[index].compare_exchange(null, node, Ordering::AcqRel, Ordering::Acquire);
+        match stored {
+            // SAFETY: a node below stays until the table is dropped.
+            Ok(_) => Ok(unsafe { &*node }),
+            Err(faster) => {
+                // SAFETY: from `into_raw` above, and not shared.
+                drop(unsafe { Box::from_raw(node) });
+                // SAFETY: as in `below`: another thread has stored it.
+                Ok(unsafe { &*faster })
+            }
+        }
+    }
+}
+
+/// The place of a number.
+///
+/// # Invariants
+///
+/// The address is null or one that [`Arc::into_raw`] has returned, and that `Arc` is the slot's.
+#[repr(transparent)]
+pub struct Slot<T>(AtomicPtr<T>);
+
+impl<T> Slot<T> {
+    /// Whether it holds `value`.
+    pub fn holds(&self, value: &Arc<T>) -> bool {
+        ptr::eq(self.0.load(Ordering::Relaxed), Arc::as_ptr(value))
+    }
+
+    /// Sets the value and returns the one before.
+    pub fn replace(&self, value: Option<Arc<T>>) -> Option<Arc<T>> {
+        // INVARIANT: the slot's from here on.
+        let value = value.map_or(ptr::null_mut(), Arc::into_raw);
+        let before = self.0.swap(value, Ordering::AcqRel);
+        // SAFETY: by the invariants the slot owned it, and the slot holds another value now.
+        NonNull::new(before).map(|before| unsafe { Arc::from_raw(before) })
+    }
+}
+
+/// A sparse array of shared values.
 pub struct Table<T> {
-    leaves: Vec<Option<Box<Leaf<T>>>>,
+    root: Node<Node<Node<T>>>,
+    owns: PhantomData<Arc<T>>,
 }
 
-struct Leaf<T> {
-    entries: [Option<T>; LEAF_SIZE],
-    used: usize,
-}
-
-fn split(number: u32) -> (usize, usize) {
-    (
-        (number >> LEAF_SHIFT) as usize,
-        number as usize & (LEAF_SIZE - 1),
-    )
+fn split(number: u32) -> (usize, usize, usize) {
+    let part = |level| (number >> (level * SHIFT)) as usize;
+    (part(2), part(1) % ENTRIES, part(0) % ENTRIES)
 }
 
 impl<T> Table<T> {
     /// An empty table.
-    pub const fn new() -> Self {
-        Self { leaves: Vec::new() }
-    }
-
-    /// The entry of `number`.
-    #[inline]
-    pub fn get(&self, number: u32) -> Option<&T> {
-        let (leaf, index) = split(number);
-        self.leaves.get(leaf)?.as_ref()?.entries[index].as_ref()
-    }
-
-    /// Sets the entry of `number`, a value of 24 bits, and returns the one before.
-    pub fn insert(&mut self, number: u32, value: T) -> Option<T> {
-        let (leaf, index) = split(number);
-        if leaf >= self.leaves.len() {
-            self.leaves.resize_with(leaf + 1, || None);
+    pub fn new() -> Self {
+        Self {
+            root: Node::new(),
+            owns: PhantomData,
         }
-        let leaf = self.leaves[leaf].get_or_insert_with(|| {
-            Box::new(Leaf {
-                entries: [const { None }; LEAF_SIZE],
-                used: 0,
-            })
-        });
-        let before = leaf.entries[index].replace(value);
-        leaf.used += usize::from(before.is_none());
-        before
     }
 
-    /// Clears the entry of `number` and returns it.
-    pub fn remove(&mut self, number: u32) -> Option<T> {
-        let (leaf_index, index) = split(number);
-        let leaf = self.leaves.get_mut(leaf_index)?.as_mut()?;
-        let before = leaf.entries[index].take()?;
-        leaf.used -= 1;
-        if leaf.used == 0 {
-            self.leaves[leaf_index] = None;
+    /// The value of `number`.
+    ///
+    /// # Safety
+    ///
+    /// While the result is used, no `Arc` that was [taken](Slot::replace) out of the table is dropped.
+    #[inline(always)]
+    pub unsafe fn get(&self, number: u32) -> Option<&T> {
+        let slot = self.find(number)?;
+        // SAFETY: by the invariants of the slot, an `Arc` keeps the value alive. By the caller's
+        // promise it is not dropped while the result is used.
+        unsafe { slot.0.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The slot of `number`, if there ever was a value.
+    #[inline(always)]
+    pub fn find(&self, number: u32) -> Option<&Slot<T>> {
+        let (top, middle, low) = split(number);
+        if top >= ENTRIES {
+            return None;
         }
-        Some(before)
+        Some(Self::slot_of(&self.root.below(top)?.below(middle)?.0[low]))
+    }
+
+    /// The slot of `number`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`, and `EINVAL` for a number of more than 24 bits.
+    pub fn slot(&self, number: u32) -> io::Result<&Slot<T>> {
+        let (top, middle, low) = split(number);
+        if top >= ENTRIES {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        Ok(Self::slot_of(&self.root.grow(top)?.grow(middle)?.0[low]))
+    }
+
+    #[inline(always)]
+    fn slot_of(entry: &AtomicPtr<T>) -> &Slot<T> {
+        // SAFETY: a slot is a transparent wrapper of an entry. INVARIANT: entries are null at
+        // first, and only slots change them.
+        unsafe { &*ptr::from_ref(entry).cast() }
     }
 }
 
@@ -72,24 +160,64 @@ impl<T> Default for Table<T> {
     }
 }
 
+/// Calls `each` for the entries of a node, and frees it.
+fn free<T>(node: &AtomicPtr<Node<T>>, each: impl Fn(&AtomicPtr<T>)) {
+    let node = node.load(Ordering::Relaxed);
+    if !node.is_null() {
+        // SAFETY: nodes come from boxes, and a table that is dropped has no readers.
+        let node = unsafe { Box::from_raw(node) };
+        node.0.iter().for_each(each);
+    }
+}
+
+impl<T> Drop for Table<T> {
+    fn drop(&mut self) {
+        for top in &self.root.0 {
+            free(top, |middle| {
+                free(middle, |entry| drop(Self::slot_of(entry).replace(None)));
+            });
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn entries_come_and_go() {
-        let mut table = Table::new();
-        for number in [0, 1, 255, 256, 0x00ff_ffff] {
-            assert_eq!(table.get(number), None);
-            assert_eq!(table.insert(number, number), None);
-            assert_eq!(table.get(number), Some(&number));
+        let table = Table::new();
+        // SAFETY: nothing is dropped meanwhile.
+        let get = |number| unsafe { table.get(number) }.copied();
+        let value = |number: u32| Some(Arc::try_new(number).unwrap());
+        for number in [0, 1, 255, 256, 0x1234, 0x0012_3456, 0x00ff_ffff] {
+            assert_eq!(get(number), None);
+            let slot = table.slot(number).unwrap();
+            assert!(slot.replace(value(number)).is_none());
+            assert_eq!(get(number), Some(number));
         }
-        assert_eq!(table.get(2), None);
-        assert_eq!(table.get(0x0100_0000), None);
-        assert_eq!(table.insert(256, 7), Some(256));
-        assert_eq!(table.remove(256), Some(7));
-        assert_eq!(table.remove(256), None);
-        assert_eq!(table.get(255), Some(&255));
-        assert!(table.leaves[1].is_none(), "an empty leaf is freed");
+        assert_eq!(get(2), None);
+        assert!(table.find(0x0100_0000).is_none());
+        assert!(table.slot(0x0100_0000).is_err());
+        let slot = table.find(256).unwrap();
+        let seven = Arc::try_new(7).unwrap();
+        assert!(!slot.holds(&seven));
+        assert_eq!(slot.replace(Some(seven.clone())).as_deref(), Some(&256));
+        assert!(slot.holds(&seven));
+        assert_eq!(slot.replace(None).as_deref(), Some(&7));
+        assert!(slot.replace(None).is_none());
+        assert_eq!(get(255), Some(255));
+    }
+
+    #[test]
+    fn a_table_drops_what_it_holds() {
+        let value = std::rc::Rc::new(());
+        let table = Table::new();
+        for number in [3, 70_000] {
+            let shared = Arc::try_new(value.clone()).unwrap();
+            table.slot(number).unwrap().replace(Some(shared));
+        }
+        drop(table);
+        assert_eq!(std::rc::Rc::strong_count(&value), 1);
     }
 }

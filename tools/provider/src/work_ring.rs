@@ -17,6 +17,7 @@ use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::uverbs::UserRing;
 use virtio_rdma_ring::WorkQueue;
 
+use crate::allocation::defaults;
 use crate::lock::Guard;
 use crate::lock::Lock;
 use crate::memory::RingMap;
@@ -65,7 +66,7 @@ pub struct WorkRing {
     posting: Lock<Posting>,
     /// The application's id of the work request in each slot; on the wire, a work request's id is its position.
     wr_ids: Box<[AtomicU64]>,
-    /// Position of the oldest slot that is not complete. Written by the polling side only.
+    /// Position of the oldest slot that is not complete, by the polling side.
     tail: AtomicU16,
 }
 
@@ -78,11 +79,7 @@ impl WorkRing {
     pub fn new(layout: RingLayout, domain: &Domain) -> io::Result<Self> {
         let memory = RingMap::new(layout, domain.lender.as_ref())?;
         let slots = layout.slots() as usize;
-        let mut wr_ids = Vec::new();
-        wr_ids
-            .try_reserve_exact(slots)
-            .map_err(|_| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        wr_ids.resize_with(slots, AtomicU64::default);
+        let wr_ids = defaults(slots)?;
         let posting = Posting {
             queue: WorkQueue::new(layout, &memory),
             batch: Batch::default(),
@@ -91,7 +88,7 @@ impl WorkRing {
         Ok(Self {
             posting: Lock::new(posting, domain.threads),
             memory,
-            wr_ids: wr_ids.into_boxed_slice(),
+            wr_ids,
             tail: AtomicU16::new(0),
         })
     }
@@ -161,9 +158,14 @@ impl WorkRing {
     }
 
     /// Hands all that was reserved to the device. Returns whether its doorbell is to be rung.
+    ///
+    /// # Safety
+    ///
+    /// `queue` is that of this ring.
     #[inline]
-    pub fn publish(&self, queue: &mut WorkQueue) -> bool {
-        queue.publish(&self.memory)
+    pub unsafe fn publish(&self, queue: &mut WorkQueue) -> bool {
+        // SAFETY: the queue was made with the layout of the ring.
+        queue.publish(unsafe { self.memory.unchecked() })
     }
 
     /// Polling side: the work request at `position`, and all before it, are complete. Returns the application's id, or
@@ -176,7 +178,9 @@ impl WorkRing {
         Some(wr_id)
     }
 
-    /// Polling side: the device has given everything back without completions (QP state RESET).
+    /// The device has given everything back without completions (QP state RESET). A concurrent
+    /// poller may still store the tail of an earlier completion. That frees nothing, and the next
+    /// completion corrects it.
     pub fn reset(&self) {
         let tail = self.posting.lock().reset();
         self.tail.store(tail, Ordering::Release);
@@ -190,6 +194,11 @@ mod tests {
 
     fn ring(slots: u32) -> WorkRing {
         WorkRing::new(RingLayout::new(slots, 7).unwrap(), &Threads::MANY.into()).unwrap()
+    }
+
+    fn publish(ring: &WorkRing, queue: &mut WorkQueue) {
+        // SAFETY: each test has one ring.
+        unsafe { ring.publish(queue) };
     }
 
     fn reserve(ring: &WorkRing, wr_id: u64) -> Option<u16> {
@@ -209,7 +218,7 @@ mod tests {
                 positions.push(position);
             }
             assert_eq!(positions.len(), 4);
-            ring.publish(&mut queue);
+            publish(&ring, &mut queue);
             drop(queue);
             assert_eq!(ring.complete(u64::from(positions[0])), Some(turn << 8));
             assert_eq!(
@@ -234,7 +243,7 @@ mod tests {
         for id in 0..4 {
             ring.reserve(&mut queue, id).unwrap();
         }
-        ring.publish(&mut queue);
+        publish(&ring, &mut queue);
         drop(queue);
         for position in [4, 7, 0x8000, 0xffff] {
             ring.complete(position);
@@ -252,7 +261,7 @@ mod tests {
         for id in 0..3 {
             ring.reserve(&mut queue, id).unwrap();
         }
-        ring.publish(&mut queue);
+        publish(&ring, &mut queue);
         drop(queue);
         ring.reset();
         assert_eq!(reserve(&ring, 9), Some(3));

@@ -126,7 +126,7 @@ fn a_destroyed_qp_leaves_no_completions_to_the_next_of_its_number() {
         &shared.threads.into(),
     )
     .unwrap();
-    newest.created(QPN);
+    newest.created(QPN).unwrap();
     newest.changed(ffi::IBV_QPS_RTS);
     let mut wr = send_wr(78, ffi::IBV_WR_SEND, 0, &mut []);
     assert_eq!(post_send(&newest, &mut wr).0, 0);
@@ -198,8 +198,8 @@ fn a_ring_that_was_overwritten_is_an_error_and_nothing_else() {
     let shared = shared();
     let cq = cq(&shared, 8);
     let qp = qp(&shared, &cq, &CAP, QPN);
-    let ring = cq.ring().memory();
-    for memory in [&*ring, qp.rings().send.as_ref().unwrap().memory()] {
+    let ring = cq.ring().ring();
+    for memory in [ring.map(), qp.rings().send.as_ref().unwrap().memory()] {
         for offset in (0..memory.layout().size()).step_by(2) {
             memory.store_u16(offset, 0xa5a5);
         }

@@ -151,7 +151,8 @@ fn a_ring_that_was_overwritten_is_an_error() {
     let shared = shared();
     let cq = cq(&shared, 8);
     let ex = extended(&cq);
-    let memory = cq.ring().memory();
+    let ring = cq.ring().ring();
+    let memory = ring.map();
     memory.store_u16(memory.layout().used_idx(), 0xa5a5);
     let mut attr = ATTR;
     assert_eq!(call!(ex.start_poll(&mut attr)), libc::EIO);

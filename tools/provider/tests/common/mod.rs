@@ -5,17 +5,22 @@
 
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::atomic::fence;
+use std::sync::atomic::AtomicU16;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
 
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::cqe::OPCODE_RECV;
+use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::uverbs::AllocContextResp;
 use virtio_rdma_abi::uverbs::ContextFlags;
+use virtio_rdma_abi::uverbs::UserRing;
 use virtio_rdma_abi::wqe::AddressVector;
 use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_abi::wqe::SqHeader;
 use virtio_rdma_provider::ah::Ah;
-use virtio_rdma_provider::completion_ring::CompletionRing;
+use virtio_rdma_provider::arc::Arc;
 use virtio_rdma_provider::context::Shared;
 use virtio_rdma_provider::cq;
 use virtio_rdma_provider::cq::Cq;
@@ -25,6 +30,8 @@ use virtio_rdma_provider::memory::DoorbellPage;
 use virtio_rdma_provider::memory::RingMap;
 use virtio_rdma_provider::qp;
 use virtio_rdma_provider::qp::Qp;
+use virtio_rdma_provider::srq;
+use virtio_rdma_provider::srq::Srq;
 use virtio_rdma_provider::work_ring::WorkRing;
 use virtio_rdma_ring::DeviceCq;
 use virtio_rdma_ring::DeviceQueue;
@@ -65,7 +72,7 @@ pub fn shared() -> Arc<Shared> {
 
 /// The same on a device with these flags.
 pub fn shared_with(flags: ContextFlags) -> Arc<Shared> {
-    Arc::new(Shared {
+    Arc::try_new(Shared {
         doorbell: DoorbellPage::in_memory().unwrap(),
         threads: Threads::MANY,
         limits: AllocContextResp {
@@ -76,15 +83,45 @@ pub fn shared_with(flags: ContextFlags) -> Arc<Shared> {
             ..AllocContextResp::default()
         },
     })
+    .unwrap()
 }
 
 pub fn cq(shared: &Arc<Shared>, cqe: u32) -> Box<Cq> {
     let layout = cq::ring_layout(cqe, shared.limits.max_cq_slots).unwrap();
-    Cq::new(
-        CompletionRing::new(layout, &shared.threads.into()).unwrap(),
-        shared.clone(),
-        shared.threads.into(),
-    )
+    Cq::new(layout, shared, &shared.threads.into()).unwrap()
+}
+
+/// An SRQ of `slots` receives.
+pub fn srq(shared: &Arc<Shared>, slots: u32) -> Box<Srq> {
+    let layout = RingLayout::new(slots, 6).unwrap();
+    Srq::new(layout, 1, shared, &shared.threads.into()).unwrap()
+}
+
+/// As [`qp`], with an SRQ.
+pub fn qp_with_srq(shared: &Arc<Shared>, cq: &Cq, srq: &Srq, qpn: u32) -> Box<Qp> {
+    let queues = (cq, cq, Some(srq));
+    let domain = shared.threads.into();
+    let mut qp = Qp::new(ffi::IBV_QPT_RC, &CAP, queues, shared, &domain).unwrap();
+    qp.created(qpn).unwrap();
+    qp.changed(ffi::IBV_QPS_RTS);
+    qp
+}
+
+/// Posts to an SRQ until it is full, and returns how many receives it took.
+pub fn fill(srq: &Srq) -> u32 {
+    let mut count = 0;
+    loop {
+        let mut wr = recv_wr(count.into(), &mut []);
+        let mut bad = ptr::null_mut();
+        // SAFETY: the SRQ is this provider's, and the list is one work request.
+        match unsafe { srq::post_srq_recv(srq.as_ibv(), &mut wr, &mut bad) } {
+            0 => count += 1,
+            status => {
+                assert_eq!(status, libc::ENOMEM);
+                return count;
+            }
+        }
+    }
 }
 
 /// A QP in RTS that completes to one CQ.
@@ -101,7 +138,7 @@ pub fn qp_of(
     qpn: u32,
 ) -> Box<Qp> {
     let mut qp = Qp::new(qp_type, cap, (cq, cq, None), shared, &shared.threads.into()).unwrap();
-    qp.created(qpn);
+    qp.created(qpn).unwrap();
     qp.changed(ffi::IBV_QPS_RTS);
     qp
 }
@@ -152,7 +189,7 @@ pub fn av() -> AddressVector {
 
 /// An address handle.
 pub fn ah() -> Box<Ah> {
-    Ah::new(av())
+    Ah::new(av()).unwrap()
 }
 
 /// The destination of a datagram.
@@ -245,17 +282,91 @@ impl<'a> Work<'a> {
     }
 }
 
+/// A ring as the device sees it: by its address.
+struct DeviceMemory {
+    base: *mut u8,
+    layout: RingLayout,
+}
+
+// SAFETY: the memory belongs to the process, and is accessed by atomics and by the side that has a
+// slot.
+unsafe impl Send for DeviceMemory {}
+
+impl DeviceMemory {
+    fn new(ring: UserRing) -> Self {
+        Self {
+            base: ptr::with_exposed_provenance_mut(ring.addr as usize),
+            layout: RingLayout::new(ring.slots, ring.slot_shift).unwrap(),
+        }
+    }
+
+    fn at<T>(&self, offset: u32, count: usize) -> *mut T {
+        let end = offset as usize + count * size_of::<T>();
+        assert!(end <= self.layout.size() as usize);
+        // SAFETY: in the ring, which stays while the device uses it.
+        unsafe { self.base.add(offset as usize) }.cast()
+    }
+
+    fn half(&self, offset: u32) -> &AtomicU16 {
+        // SAFETY: an aligned word of the ring.
+        unsafe { AtomicU16::from_ptr(self.at(offset, 1)) }
+    }
+
+    fn word(&self, offset: u32) -> &AtomicU32 {
+        // SAFETY: an aligned word of the ring.
+        unsafe { AtomicU32::from_ptr(self.at(offset, 1)) }
+    }
+}
+
+impl RingMemory for DeviceMemory {
+    fn load_u16(&self, offset: u32) -> u16 {
+        self.half(offset).load(Ordering::Relaxed)
+    }
+    fn load_u16_acquire(&self, offset: u32) -> u16 {
+        self.half(offset).load(Ordering::Acquire)
+    }
+    fn store_u16(&self, offset: u32, value: u16) {
+        self.half(offset).store(value, Ordering::Relaxed);
+    }
+    fn store_u16_release(&self, offset: u32, value: u16) {
+        self.half(offset).store(value, Ordering::Release);
+    }
+    fn load_u32(&self, offset: u32) -> u32 {
+        self.word(offset).load(Ordering::Relaxed)
+    }
+    fn store_u32(&self, offset: u32, value: u32) {
+        self.word(offset).store(value, Ordering::Relaxed);
+    }
+    fn read(&self, offset: u32, bytes: &mut [u8]) {
+        // SAFETY: in the ring.
+        unsafe {
+            self.at::<u8>(offset, bytes.len())
+                .copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len())
+        };
+    }
+    fn write(&self, offset: u32, bytes: &[u8]) {
+        // SAFETY: in the ring, in a slot that is the device's.
+        unsafe {
+            self.at::<u8>(offset, bytes.len())
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        };
+    }
+    fn full_barrier(&self) {
+        fence(Ordering::SeqCst);
+    }
+}
+
 /// The device side of a CQ.
 pub struct Completions {
-    memory: Arc<RingMap>,
+    memory: DeviceMemory,
     cq: DeviceCq,
 }
 
 impl Completions {
     pub fn new(cq: &Cq) -> Self {
-        let memory = cq.ring().memory();
+        let memory = DeviceMemory::new(cq.ring().user_ring());
         Self {
-            cq: DeviceCq::new(*memory.layout()),
+            cq: DeviceCq::new(memory.layout),
             memory,
         }
     }
@@ -263,8 +374,26 @@ impl Completions {
     /// Adds a CQE and returns whether the completion event is due.
     pub fn push(&mut self, cqe: Cqe) -> bool {
         self.cq
-            .push(&*self.memory, &cqe.to_bytes(), cqe.status != 0)
+            .push(&self.memory, &cqe.to_bytes(), cqe.status != 0)
             .expect("room in the CQ");
-        self.cq.publish(&*self.memory)
+        self.cq.publish(&self.memory)
+    }
+
+    /// Whether there is room for a CQE.
+    pub fn has_room(&self) -> bool {
+        self.cq.available(&self.memory) != 0
+    }
+
+    /// The answer to the doorbell: whether the completion event is due.
+    pub fn look(&mut self) -> bool {
+        self.cq.publish(&self.memory)
+    }
+
+    /// Goes on in `ring`, as RESIZE_CQ asks for. Returns the used.idx that the old ring ends with.
+    pub fn move_to(&mut self, ring: UserRing) -> u16 {
+        let end = self.cq.used_index();
+        self.memory = DeviceMemory::new(ring);
+        self.cq.moved(self.memory.layout);
+        end
     }
 }

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Control verbs between `ibv_start_poll` and `ibv_end_poll`, on the CQ that is being polled.
+
+mod common;
+
+use std::thread;
+
+use common::*;
+use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_provider::cq;
+use virtio_rdma_provider::cq::Cq;
+use virtio_rdma_provider::cq_ex;
+use virtio_rdma_provider::ffi;
+
+macro_rules! call {
+    ($cq:ident . $function:ident ( $($argument:expr),* )) => {
+        // SAFETY: the CQ is this provider's and its functions are there; the arguments are valid
+        // for the call.
+        unsafe { (*$cq).$function.unwrap()($cq $(, $argument)*) }
+    };
+}
+
+fn extended(cq: &Cq) -> *mut ffi::ibv_cq_ex {
+    let cq: *mut ffi::ibv_cq_ex = cq.as_ibv().cast();
+    // SAFETY: the CQ is the test's alone.
+    cq_ex::install(unsafe { &mut *cq });
+    cq
+}
+
+/// The id of the completion that `ex` has delivered.
+fn wr_id(ex: *mut ffi::ibv_cq_ex) -> u64 {
+    // SAFETY: the CQ is the test's alone.
+    unsafe { (*ex).wr_id }
+}
+
+const ATTR: ffi::ibv_poll_cq_attr = ffi::ibv_poll_cq_attr { comp_mask: 0 };
+
+/// Runs `control` inside a batch: on the polling thread, and on another one that the batch waits
+/// for.
+fn inside_a_batch(control: impl Fn(&Cq) + Sync) {
+    for is_other_thread in [false, true] {
+        let shared = shared();
+        let cq = cq(&shared, 8);
+        let qp = qp(&shared, &cq, &CAP, QPN);
+        let mut completions = Completions::new(&cq);
+        for id in 0..2 {
+            let mut wr = send_wr(10 + id, ffi::IBV_WR_SEND, 0, &mut []);
+            assert_eq!(post_send(&qp, &mut wr).0, 0);
+            completions.push(sent(id));
+        }
+        let ex = extended(&cq);
+        let mut attr = ATTR;
+        assert_eq!(call!(ex.start_poll(&mut attr)), 0);
+        assert_eq!(wr_id(ex), 10);
+        if is_other_thread {
+            thread::scope(|scope| {
+                scope.spawn(|| control(&cq));
+            });
+        } else {
+            control(&cq);
+        }
+        assert_eq!(call!(ex.next_poll()), 0);
+        assert_eq!(wr_id(ex), 11);
+        assert_eq!(call!(ex.next_poll()), libc::ENOENT);
+        call!(ex.end_poll());
+        assert!(poll(&cq, 8).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn arming() {
+    inside_a_batch(|cq| {
+        // SAFETY: the CQ is this provider's.
+        assert_eq!(unsafe { cq::req_notify_cq(cq.as_ibv(), 0) }, 0);
+    });
+}
+
+#[test]
+fn fetching_an_event() {
+    // SAFETY: the CQ is this provider's.
+    inside_a_batch(|cq| unsafe { cq::cq_event(cq.as_ibv()) });
+}
+
+#[test]
+fn creating_a_qp() {
+    inside_a_batch(|cq| {
+        let shared = shared();
+        drop(qp(&shared, cq, &CAP, QPN + 1));
+    });
+}
+
+#[test]
+fn destroying_a_qp() {
+    inside_a_batch(|cq| {
+        let shared = shared();
+        let other = qp(&shared, cq, &CAP, QPN + 1);
+        other.destroyed();
+    });
+}
+
+#[test]
+fn resetting_a_qp() {
+    inside_a_batch(|cq| {
+        let shared = shared();
+        let other = qp(&shared, cq, &CAP, QPN + 1);
+        other.changed(ffi::IBV_QPS_RESET);
+        other.destroyed();
+    });
+}
+
+#[test]
+fn a_destroyed_qp_completes_nothing_in_the_batch_that_it_was_destroyed_in() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let old = qp(&shared, &cq, &CAP, QPN);
+    let mut completions = Completions::new(&cq);
+    let mut wr = send_wr(1, ffi::IBV_WR_SEND, 0, &mut []);
+    for id in 0..3 {
+        wr.wr_id = 1 + id;
+        assert_eq!(post_send(&old, &mut wr).0, 0);
+        completions.push(sent(id));
+    }
+    let ex = extended(&cq);
+    let mut attr = ATTR;
+    assert_eq!(call!(ex.start_poll(&mut attr)), 0);
+    assert_eq!(wr_id(ex), 1);
+    old.destroyed();
+    drop(old);
+    // The number goes to a new QP, which completes in the same batch.
+    let new = qp(&shared, &cq, &CAP, QPN);
+    wr.wr_id = 100;
+    assert_eq!(post_send(&new, &mut wr).0, 0);
+    completions.push(sent(0));
+    assert_eq!(call!(ex.next_poll()), 0);
+    assert_eq!(wr_id(ex), 100);
+    assert_eq!(call!(ex.next_poll()), libc::ENOENT);
+    call!(ex.end_poll());
+}
+
+#[test]
+fn a_reset_in_a_batch_drops_what_was_completed_before() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let qp = qp(&shared, &cq, &CAP, QPN);
+    let mut completions = Completions::new(&cq);
+    let mut wr = send_wr(1, ffi::IBV_WR_SEND, 0, &mut []);
+    for id in 0..3 {
+        assert_eq!(post_send(&qp, &mut wr).0, 0);
+        completions.push(sent(id));
+    }
+    let ex = extended(&cq);
+    let mut attr = ATTR;
+    assert_eq!(call!(ex.start_poll(&mut attr)), 0);
+    for state in [ffi::IBV_QPS_RESET, ffi::IBV_QPS_RTS].repeat(3) {
+        qp.changed(state);
+    }
+    wr.wr_id = 100;
+    for _ in 0..4 {
+        assert_eq!(post_send(&qp, &mut wr).0, 0, "the queue is empty again");
+    }
+    completions.push(Cqe { ..sent(3) });
+    assert_eq!(call!(ex.next_poll()), 0);
+    assert_eq!(wr_id(ex), 100);
+    assert_eq!(call!(ex.next_poll()), libc::ENOENT);
+    call!(ex.end_poll());
+}
