@@ -81,6 +81,9 @@ impl Building<'_> {
     #[inline]
     fn finish(&mut self) {
         if let Some(wqe) = self.posting.batch.wqe.take() {
+            if wqe.lacks_address() {
+                return self.fail(libc::EINVAL);
+            }
             wqe.finish(self.ring.memory().slot(wqe.position()));
         }
     }
@@ -122,6 +125,9 @@ unsafe fn operation(
         };
         match start {
             Ok((mut wqe, slot)) => {
+                if limits.datagrams {
+                    wqe.require_address();
+                }
                 describe(&mut wqe, slot);
                 building.posting.batch.wqe = Some(wqe);
             }
@@ -131,7 +137,7 @@ unsafe fn operation(
     building.posting.keep();
 }
 
-/// Changes the WQE in progress. Without one, which is an error of the application or follows one, nothing happens.
+/// Changes the WQE in progress. It is an error if there is none.
 ///
 /// # Safety
 ///
@@ -151,6 +157,8 @@ unsafe fn setting(
         if let Err(error) = set(qp, slot, wqe) {
             building.fail(error);
         }
+    } else {
+        building.fail(libc::EINVAL);
     }
     building.posting.keep();
 }
@@ -354,7 +362,7 @@ unsafe extern "C" fn set_ud_addr(
             remote_qkey,
             av,
         };
-        wqe.member(slot, datagram.to_bytes());
+        wqe.address(slot, datagram);
         Ok(())
     };
     // SAFETY: the application has started a batch of this QP.

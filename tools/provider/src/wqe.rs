@@ -6,6 +6,7 @@ use std::ptr;
 use std::slice;
 
 use virtio_rdma_abi::ib::SendFlags;
+use virtio_rdma_abi::wqe::Datagram;
 use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_abi::wqe::Sge;
 use virtio_rdma_abi::wqe::SqHeader;
@@ -39,6 +40,8 @@ pub struct SendWqe {
     flags: u32,
     num_sge: u32,
     ex: [u8; 4],
+    /// Whether the destination of the datagram is still missing.
+    lacks_address: bool,
 }
 
 impl SendWqe {
@@ -51,7 +54,27 @@ impl SendWqe {
             flags: flags & SEND_FLAGS,
             num_sge: 0,
             ex: [0; 4],
+            lacks_address: false,
         }
+    }
+
+    /// Makes a [destination](Self::address) necessary.
+    #[inline]
+    pub fn require_address(&mut self) {
+        self.lacks_address = true;
+    }
+
+    /// Whether the destination is missing. The slot holds that of an earlier WQE then.
+    #[inline]
+    pub fn lacks_address(&self) -> bool {
+        self.lacks_address
+    }
+
+    /// Sets the destination of a datagram.
+    #[inline]
+    pub fn address(&mut self, slot: Slot<'_>, datagram: Datagram) {
+        self.lacks_address = false;
+        self.member(slot, datagram.to_bytes());
     }
 
     /// Position of the slot in the queue.

@@ -270,7 +270,8 @@ fn the_first_error_is_told_at_the_end_and_nothing_is_posted() {
     // Without an operation there is nothing to set.
     call!(wr.wr_start());
     call!(wr.wr_set_sge(1, 2, 3));
-    assert_eq!(call!(wr.wr_complete()), 0);
+    call!(wr.wr_send());
+    assert_eq!(call!(wr.wr_complete()), libc::EINVAL);
     assert_eq!(device.fetch(), None);
 
     rc.changed(ffi::IBV_QPS_RTR);
@@ -290,6 +291,38 @@ fn the_first_error_is_told_at_the_end_and_nothing_is_posted() {
     assert_eq!(call!(wr.wr_complete()), libc::ENOMEM, "no send queue");
     call!(wr.wr_start());
     call!(wr.wr_abort());
+}
+
+#[test]
+fn a_datagram_without_a_destination_is_an_error() {
+    let shared = shared();
+    let cq = cq(&shared, 64);
+    let qp = qp_of(ffi::IBV_QPT_UD, &shared, &cq, &CAP, QPN);
+    let mut device = Work::new(&qp.rings().send);
+    let ah = ah();
+    let ud = ud(&ah);
+    let wr = Wr::of(&qp);
+    // Every slot has had a destination.
+    for _ in 0..4 {
+        call!(wr.wr_start());
+        call!(wr.wr_send());
+        call!(wr.wr_set_ud_addr(ud.ah, ud.remote_qpn, ud.remote_qkey));
+        assert_eq!(call!(wr.wr_complete()), 0);
+    }
+    let slots = [(); 4].map(|()| device.fetch().unwrap().0);
+    Completions::new(&cq).push(sent(slots[3].into()));
+    assert_eq!(poll(&cq, 1).unwrap().len(), 1);
+    // The last of a batch, and one before.
+    call!(wr.wr_start());
+    call!(wr.wr_send());
+    call!(wr.wr_set_sge(1, 2, 3));
+    assert_eq!(call!(wr.wr_complete()), libc::EINVAL);
+    call!(wr.wr_start());
+    call!(wr.wr_send_imm(1));
+    call!(wr.wr_send());
+    call!(wr.wr_set_ud_addr(ud.ah, ud.remote_qpn, ud.remote_qkey));
+    assert_eq!(call!(wr.wr_complete()), libc::EINVAL);
+    assert_eq!(device.fetch(), None);
 }
 
 #[test]
