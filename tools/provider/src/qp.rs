@@ -57,7 +57,8 @@ pub struct Qp {
     qpn: u32,
     send_doorbell: u32,
     recv_doorbell: u32,
-    /// State by the last successful modify or query; the device may have left it for ERR.
+    /// State by the last successful modify, or ERR by a query since; the device may have left it
+    /// for ERR.
     state: AtomicU32,
     /// Opcodes that `ibv_post_send` takes in that state.
     taken: AtomicU32,
@@ -225,6 +226,38 @@ impl Qp {
     /// The QP is in `state`.
     pub fn changed(&self, state: ffi::ibv_qp_state) {
         self.state.store(state, Ordering::Relaxed);
+        self.take_opcodes();
+        if state == ffi::IBV_QPS_RESET {
+            self.cqs().for_each(|cq| cq.reset(self.qpn, &self.rings));
+            for ring in [&self.rings.send, &self.rings.recv].into_iter().flatten() {
+                ring.reset();
+            }
+        }
+    }
+
+    /// State by the last modify or query.
+    fn state(&self) -> ffi::ibv_qp_state {
+        self.state.load(Ordering::Relaxed)
+    }
+
+    /// A query has returned `state`. The state was `before` when the query began. Only ERR is taken
+    /// over, since the device moves QPs there by itself. A thread that has modified the QP
+    /// meanwhile has newer knowledge.
+    pub fn queried(&self, before: ffi::ibv_qp_state, state: ffi::ibv_qp_state) {
+        let error = ffi::IBV_QPS_ERR;
+        let order = Ordering::Relaxed;
+        if state == error
+            && self
+                .state
+                .compare_exchange(before, error, order, order)
+                .is_ok()
+        {
+            self.take_opcodes();
+        }
+    }
+
+    /// Has `ibv_post_send` take the opcodes of the state.
+    fn take_opcodes(&self) {
         let taken = match self.can_send() {
             true => self.send_limits.opcodes.posted().bits(),
             false => 0,
@@ -385,6 +418,8 @@ pub unsafe extern "C" fn query_qp(
     init_attr: *mut ffi::ibv_qp_init_attr,
 ) -> c_int {
     let mut command = ffi::ibv_query_qp::zeroed();
+    // SAFETY: a QP of this provider.
+    let before = unsafe { Qp::from_ibv(qp) }.state();
     // SAFETY: libibverbs' arguments are passed on, with a command as long as stated.
     let status = unsafe {
         ffi::ibv_cmd_query_qp(
@@ -400,6 +435,7 @@ pub unsafe extern "C" fn query_qp(
         // SAFETY: a QP of this provider, and attributes that the command has filled in.
         unsafe {
             let qp = Qp::from_ibv(qp);
+            qp.queried(before, (*attr).qp_state);
             qp.report(&mut (*attr).cap);
             qp.report(&mut (*init_attr).cap);
         }

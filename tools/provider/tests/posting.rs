@@ -489,3 +489,18 @@ fn doorbells_ring_only_for_a_device_that_waits() {
     assert_eq!(post_send(&qp, &mut wr).0, 0);
     assert_eq!(shared.doorbell.last(), bell(DoorbellKind::Sq));
 }
+
+#[test]
+fn a_query_that_finds_err_has_posts_flushed() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let qp = qp(&shared, &cq, &CAP, QPN);
+    let mut wr = send_wr(1, ffi::IBV_WR_SEND, 0, &mut []);
+    qp.changed(ffi::IBV_QPS_RTR);
+    // What a query finds while another thread modifies the QP may be old.
+    qp.queried(ffi::IBV_QPS_RTR, ffi::IBV_QPS_RTS);
+    qp.queried(ffi::IBV_QPS_INIT, ffi::IBV_QPS_ERR);
+    assert_eq!(post_send(&qp, &mut wr).0, libc::EINVAL);
+    qp.queried(ffi::IBV_QPS_RTR, ffi::IBV_QPS_ERR);
+    assert_eq!(post_send(&qp, &mut wr).0, 0);
+}
