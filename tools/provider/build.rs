@@ -30,7 +30,12 @@ fn main() {
     println!("cargo:rustc-link-lib=ibverbs");
     // What programs are linked with: the major version of the header.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libvirtio_rdma.so.1");
+    // The soname is the symbol version: rustc passes a version script of its own, and the linker
+    // takes only one.
     println!("cargo:rustc-cdylib-link-arg=-Wl,--default-symver");
+    // libibverbs keeps a pointer to the registration table, so dlclose() must not unload the
+    // library.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }
 
 fn generate() -> Result<(), String> {

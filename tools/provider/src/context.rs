@@ -3,7 +3,6 @@
 //! Contexts: an open device.
 
 use std::cell::UnsafeCell;
-use std::env;
 use std::ffi::CStr;
 use std::io::Write;
 use std::mem::offset_of;
@@ -37,7 +36,12 @@ use crate::registration::Device;
 use crate::srq;
 
 /// Set to 1 by a program that never uses a context in two threads at a time: queues are then not locked.
-const SINGLE_THREADED: &str = "VIRTIO_RDMA_SINGLE_THREADED";
+const SINGLE_THREADED: &CStr = c"VIRTIO_RDMA_SINGLE_THREADED";
+
+extern "C" {
+    /// As `getenv`, but null in a program that runs with privileges that its user lacks.
+    fn secure_getenv(name: *const libc::c_char) -> *const libc::c_char;
+}
 
 /// What the objects of a context share.
 pub struct Shared {
@@ -212,7 +216,7 @@ unsafe fn open(
         complain(device, format_args!("no doorbell page: {error}"));
         errno::number(&error)
     })?;
-    let threads = if env::var_os(SINGLE_THREADED).is_some_and(|value| value == "1") {
+    let threads = if is_single_threaded() {
         // SAFETY: whoever set the variable for this program has promised it.
         unsafe { Threads::one() }
     } else {
@@ -223,6 +227,17 @@ unsafe fn open(
         threads,
         limits,
     })
+    .map_err(|error| errno::number(&error))
+}
+
+/// Whether the environment promises that the program uses each context in one thread at a time. It
+/// is ignored in a program with raised privileges, whose caller is not trusted.
+fn is_single_threaded() -> bool {
+    // SAFETY: the name is a string, and the environment is not changed by other threads in programs
+    // that read it.
+    let value = unsafe { secure_getenv(SINGLE_THREADED.as_ptr()) };
+    // SAFETY: a value is a string.
+    !value.is_null() && unsafe { CStr::from_ptr(value) } == c"1"
 }
 
 /// `free_context`: every object of the context is gone.

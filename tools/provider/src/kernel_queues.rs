@@ -150,8 +150,18 @@ unsafe extern "C" fn query_qp(
     unsafe { ffi::ibv_cmd_query_qp(qp, attr, mask, init_attr, &mut command, size) }
 }
 
+/// `bind_mw`: there are no memory windows without rings.
+unsafe extern "C" fn bind_mw(
+    _qp: *mut ffi::ibv_qp,
+    _mw: *mut ffi::ibv_mw,
+    _bind: *mut ffi::ibv_mw_bind,
+) -> c_int {
+    errno::set(libc::EOPNOTSUPP)
+}
+
 /// The verbs of queues in the kernel, in place of those of rings.
 pub static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
+    bind_mw: Some(bind_mw),
     cq_event: Some(cq_event),
     create_cq: Some(create_cq),
     create_cq_ex: Some(create_cq_ex),
