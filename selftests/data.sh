@@ -29,7 +29,8 @@ if in_rfc_mode; then
 		lacking+=(--skip "shared_$name=SRQs are own rings")
 	done
 	lacking+=(--skip "queue_resize=virtqueues have the length that they have")
-	for name in reliable unreliable reliable_sends unreliable_sends datagram_sends inline refusals; do
+	for name in reliable unreliable reliable_sends unreliable_sends datagram_sends inline control \
+		destination parent_domain refusals; do
 		lacking+=(--skip "extended_$name=uverbs has the ordinary calls alone")
 	done
 	for name in $("$verbs" -d "$(device 1)" list | grep -E '^(window|atomic_write|flush)_'); do

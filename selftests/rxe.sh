@@ -22,6 +22,7 @@
 # - counts the headers of a FLUSH twice in its ICRC, which only itself does
 # - takes other sizes of a QP's queues and leaves them as they are
 # - limits no rates
+# - has no thread domains, and sends datagrams that were built without a destination
 # and as the side that answers
 # - tells a process of an invalidated key by the bit that the kernel has for it
 # - checks the bounds of a window's region, not those of the window
@@ -32,7 +33,7 @@
 # - has other address vectors than those that are forged
 foreign=(queue_destroyed_with_work event_of_error error_recv_bad_lkey error_local_other_pd
 	error_recv_without_local_write error_recv_too_short error_invalidate_user_key atomic_beside_the_processor
-	extended_refusals group_without_echo dmabuf_udmabuf memory_changed memory_change_refused memory_changed_under_traffic
+	extended_control extended_destination extended_parent_domain extended_refusals group_without_echo dmabuf_udmabuf memory_changed memory_change_refused memory_changed_under_traffic
 	window_failed_binding flush_range_and_region flush_refusals state_sizes rate_limit_refusals)
 foreign_answers=(window_remote_invalidation window_rights)
 foreign_requests=(error_send_bad_lkey error_local_out_of_range error_region_gone_local extended_inline

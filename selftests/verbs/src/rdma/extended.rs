@@ -5,11 +5,13 @@
 use std::mem::{offset_of, zeroed};
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::thread::yield_now;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context as _, Result};
 
 use super::context::created;
-use super::{check, ffi, Context, Cq, Kind, Op, Payload, Pd, Qp, SendWr, Wc};
+use super::{check, ffi, Caps, Context, Cq, Kind, Op, Payload, Pd, Qp, SendWr, Wc};
 
 /// libibverbs' part of a context, which has the extended verbs.
 ///
@@ -100,6 +102,85 @@ pub(super) unsafe fn poll(
         match status {
             0 | ENOENT => Ok(count),
             code => Err(check(code).unwrap_err()).context("poll on"),
+        }
+    }
+}
+
+/// A parent domain of `pd` with a thread domain.
+pub struct ParentDomain {
+    pd: Rc<Pd>,
+    parent: NonNull<ffi::ibv_pd>,
+    td: NonNull<ffi::ibv_td>,
+}
+
+impl ParentDomain {
+    /// Allocates both.
+    pub fn new(pd: &Rc<Pd>) -> Result<Self> {
+        let context = pd.context().raw();
+        // SAFETY: The context is open and the PD exists, and attributes are valid memory.
+        unsafe {
+            let verbs = extended(context)?.as_ref();
+            let mut init = ffi::ibv_td_init_attr { comp_mask: 0 };
+            let td = verbs.alloc_td.context("no alloc_td")?(context, &mut init);
+            let td = created("allocate thread domain", td)?;
+            let mut attr: ffi::ibv_parent_domain_init_attr = zeroed();
+            attr.pd = pd.raw();
+            attr.td = td.as_ptr();
+            let alloc = verbs
+                .alloc_parent_domain
+                .context("no alloc_parent_domain")?;
+            let parent = created("allocate parent domain", alloc(context, &mut attr))?;
+            Ok(Self {
+                pd: Rc::clone(pd),
+                parent,
+                td,
+            })
+        }
+    }
+
+    /// A QP in RESET that is made in the domain.
+    pub fn qp(&self, kind: Kind, cqs: [&Rc<Cq>; 2], caps: Caps) -> Result<Qp> {
+        Qp::extended(kind, &self.pd, cqs, caps, |attr| {
+            attr.pd = self.parent.as_ptr()
+        })
+    }
+
+    /// Deallocates both, the parent domain first. What fails is there still.
+    pub fn deallocate(&mut self) -> [Result<()>; 2] {
+        // SAFETY: Both exist, unless an earlier call has succeeded.
+        unsafe {
+            let parent = check(ffi::ibv_dealloc_pd(self.parent.as_ptr()));
+            let td = extended(self.pd.context().raw()).and_then(|verbs| {
+                let dealloc = verbs.as_ref().dealloc_td.context("no dealloc_td")?;
+                check(dealloc(self.td.as_ptr())).context("deallocate thread domain")
+            });
+            [parent.context("deallocate parent domain"), td]
+        }
+    }
+}
+
+impl Cq {
+    /// Waits for a completion of an extended CQ, calls `inside` before that batch of completions is over, and returns the
+    /// ids of the batch.
+    pub fn batch(&self, limit: Duration, inside: impl FnOnce() -> Result<()>) -> Result<Vec<u64>> {
+        let cq: *mut ffi::ibv_cq_ex = self.raw().cast();
+        let mut attr = ffi::ibv_poll_cq_attr { comp_mask: 0 };
+        let deadline = Instant::now() + limit;
+        // SAFETY: The CQ exists and is extended.
+        unsafe {
+            while (*cq).start_poll.context("start_poll")?(cq, &mut attr) != 0 {
+                if Instant::now() > deadline {
+                    bail!("no completion in {limit:?}");
+                }
+                yield_now();
+            }
+            let mut ids = vec![(*cq).wr_id];
+            let result = inside();
+            while (*cq).next_poll.context("next_poll")?(cq) == 0 {
+                ids.push((*cq).wr_id);
+            }
+            (*cq).end_poll.context("end_poll")?(cq);
+            result.map(|()| ids)
         }
     }
 }

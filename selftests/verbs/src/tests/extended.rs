@@ -8,10 +8,12 @@ use anyhow::{ensure, Result};
 
 use crate::endpoint::{Endpoint, Options};
 use crate::pattern::{bytes, compare};
-use crate::rdma::extended::{create_cq, End};
+use crate::rdma::extended::{create_cq, End, ParentDomain};
 use crate::rdma::{access, ffi, Ah, Cq, Kind, Mr, Op, Path, Payload, Pd, Qp, SendWr, To, QKEY};
 use crate::session::{errno, refused, Remote, Session, LIMIT};
 
+const EBUSY: i32 = 16;
+const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
 const SIZE: usize = 3000;
 const GRH: usize = 40;
@@ -229,6 +231,77 @@ pub fn inline(session: &mut Session) -> Result<()> {
         sends(session, kind, Short::Inline)?;
     }
     Ok(())
+}
+
+/// Verbs for a CQ and its QPs are called while a batch of its completions is polled.
+pub fn control(session: &mut Session) -> Result<()> {
+    const COUNT: u64 = 8;
+    let end = connect(session, Kind::Rc)?;
+    let mr = Mr::new(&end.pd, SIZE, access::ALL)?;
+    let mut ids = Vec::new();
+    for id in 0..COUNT {
+        end.qp.recv(id, &[mr.sge(0, 100)])?;
+    }
+    session.peer.meet()?;
+    let sges = [mr.sge(0, 100)];
+    for id in 0..COUNT {
+        end.qp.send(&SendWr::new(COUNT + id, Op::Send, &sges))?;
+    }
+    let mut entries = 256;
+    while ids.len() < 2 * COUNT as usize {
+        entries *= 2;
+        ids.extend(end.cq.batch(LIMIT, || {
+            end.cq.arm(false)?;
+            let caps = Options::default().caps;
+            let other = Qp::extended(Kind::Rc, &end.pd, [&end.cq, &end.cq], caps, |_| ())?;
+            other.init(access::ALL)?;
+            other.recv(1000, &[mr.sge(0, 100)])?;
+            other.to_state(ffi::IBV_QPS_ERR)?;
+            other.to_state(ffi::IBV_QPS_RESET)?;
+            if entries <= 1024 {
+                end.cq.resize(entries)?;
+            }
+            Ok(())
+        })?);
+    }
+    // Each once, and in order: receives, and sends, and nothing of the QPs that came and went.
+    let of = |sends: bool| ids.iter().filter(move |id| (**id >= COUNT) == sends);
+    ensure!(of(false).copied().eq(0..COUNT), "receives: {ids:?}");
+    ensure!(of(true).copied().eq(COUNT..2 * COUNT), "sends: {ids:?}");
+    session.peer.meet()?;
+    end.cq.expect_empty()
+}
+
+/// A datagram that is built without a destination is refused, and nothing of its batch is sent.
+pub fn destination(session: &mut Session) -> Result<()> {
+    let end = connect(session, Kind::Ud)?;
+    let mr = Mr::new(&end.pd, SIZE, access::ALL)?;
+    let sges = [mr.sge(0, 100)];
+    let wr = SendWr::new(1, Op::Send, &sges);
+    let error = refused("no destination", end.qp.build(&[wr], End::Complete))?;
+    ensure!(errno(&error) == Some(EINVAL), "{error:#}");
+    session.peer.meet()?;
+    end.cq.expect_empty()
+}
+
+/// A parent domain with a thread domain is kept by the QPs that were created in it.
+pub fn parent_domain(session: &mut Session) -> Result<()> {
+    let pd = Pd::new(&session.context)?;
+    let cq = create_cq(&session.context, 16, |_| ())?;
+    let mut domain = ParentDomain::new(&pd)?;
+    let qp = domain.qp(Kind::Rc, [&cq, &cq], Options::default().caps)?;
+    for (what, result) in ["parent domain", "thread domain"]
+        .iter()
+        .zip(domain.deallocate())
+    {
+        let error = refused(what, result)?;
+        ensure!(errno(&error) == Some(EBUSY), "{what}: {error:#}");
+    }
+    drop(qp);
+    for result in domain.deallocate() {
+        result?;
+    }
+    session.peer.meet()
 }
 
 /// What is not there is refused when it is asked for.
