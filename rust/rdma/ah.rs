@@ -133,14 +133,19 @@ pub(super) unsafe extern "C" fn create_user<T: AddressHandles>(
 
 /// # Safety
 ///
-/// Called by the core as `query_ah` of a device of `T`: `ah` is created, `attr` writable.
+/// Called by the core as `query_ah` of a device of `T`: `ah` is created, `attr` is writable and may be
+/// uninitialised.
 pub(super) unsafe extern "C" fn query<T: AddressHandles>(
     ah: *mut bindings::ib_ah,
     attr: *mut bindings::rdma_ah_attr,
 ) -> c_int {
     // SAFETY: By the function's safety requirements.
-    let (ah, attr) = unsafe { (Ah::<T>::from_raw(ah), &mut *attr) };
-    T::query_ah(ah).write(attr);
+    let path = T::query_ah(unsafe { Ah::<T>::from_raw(ah) });
+    // SAFETY: By the function's safety requirements. Zeroes are a valid value of the structure.
+    unsafe {
+        attr.write_bytes(0, 1);
+        path.write(&mut *attr);
+    }
     0
 }
 

@@ -363,7 +363,8 @@ pub(super) unsafe extern "C" fn modify<T: QueuePairs>(
 
 /// # Safety
 ///
-/// Called by the core as `query_qp` of a device of `T`: `raw` is created, `attr` and `init` are writable.
+/// Called by the core as `query_qp` of a device of `T`: `raw` is created, `attr` and `init` are writable
+/// and may be uninitialised.
 pub(super) unsafe extern "C" fn query<T: QueuePairs>(
     raw: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_attr,
@@ -374,8 +375,11 @@ pub(super) unsafe extern "C" fn query<T: QueuePairs>(
         // SAFETY: By the function's safety requirements.
         let qp = unsafe { Qp::<T>::from_raw(raw) };
         let attributes = T::query_qp(qp)?;
-        // SAFETY: By the function's safety requirements.
+        // SAFETY: By the function's safety requirements. Zeroes are a valid value of both structures.
+        // All of them reaches user space: alternate paths, which Ethernet does not have, for one.
         unsafe {
+            attr.write_bytes(0, 1);
+            init.write_bytes(0, 1);
             attributes.write(&mut *attr);
             attributes.capabilities.write(&mut (*init).cap);
             (*init).qp_type = (*raw).qp_type;

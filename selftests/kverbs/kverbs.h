@@ -86,5 +86,6 @@ extern const struct test atomic_tests[];
 extern const struct test death_tests[];
 extern const struct test cost_tests[];
 extern const struct test srq_tests[];
+extern const struct test query_tests[];
 
 #endif
