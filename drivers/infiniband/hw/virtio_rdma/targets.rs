@@ -47,17 +47,16 @@ const CHUNK: usize = 128;
 /// End of the list of free entries.
 const NONE: u32 = u32::MAX;
 
-/// A target and those who are just calling it.
+/// Counts the calls of a target.
 #[pin_data]
-struct Registered {
-    target: Arc<dyn EventTarget>,
+struct Calls {
     /// The registration and each call that is under way.
     users: Atomic<i32>,
     #[pin]
     unused: Completion,
 }
 
-impl Registered {
+impl Calls {
     fn put(&self) {
         if self.users.fetch_sub(1, Full) == 1 {
             self.unused.complete_all();
@@ -65,11 +64,47 @@ impl Registered {
     }
 }
 
+/// A target and its calls.
+#[derive(Clone)]
+struct Registered {
+    target: Arc<dyn EventTarget>,
+    calls: Arc<Calls>,
+}
+
+impl Registered {
+    fn new(target: Arc<dyn EventTarget>) -> Result<Self> {
+        let calls = pin_init!(Calls {
+            users: Atomic::new(1),
+            unused <- Completion::new(),
+        });
+        Ok(Self {
+            target,
+            calls: Arc::pin_init(calls, GFP_KERNEL)?,
+        })
+    }
+
+    /// For a call, which ends with [`call`](Self::call). Called with the table's lock held.
+    fn begin(&self) -> Self {
+        self.calls.users.fetch_add(1, Full);
+        self.clone()
+    }
+
+    /// Calls the target.
+    fn call(self, f: impl FnOnce(&dyn EventTarget)) {
+        let Self { target, calls } = self;
+        f(&*target);
+        // Before the call ends: the registration waits for its end and then drops the last reference,
+        // in process context. A target may own memory that is not freed in an interrupt.
+        drop(target);
+        calls.put();
+    }
+}
+
 struct Entry {
     generation: u32,
     /// The next free entry, if this one is free.
     next: u32,
-    registered: Option<Arc<Registered>>,
+    registered: Option<Registered>,
 }
 
 struct Entries {
@@ -77,6 +112,13 @@ struct Entries {
     /// Free entries, oldest first, so that a generation lasts as long as it can.
     head: u32,
     tail: u32,
+}
+
+impl Entry {
+    /// The target, for a call.
+    fn begin(&self) -> Option<Registered> {
+        self.registered.as_ref().map(Registered::begin)
+    }
 }
 
 impl Entries {
@@ -164,7 +206,7 @@ impl EventTargets {
         self: &Arc<Self>,
         target: Arc<dyn EventTarget>,
     ) -> Result<EventRegistration> {
-        let registered = new_registered(target)?;
+        let registered = Registered::new(target)?;
         loop {
             let mut entries = self.entries.lock();
             if let Some(index) = entries.take_free() {
@@ -192,7 +234,7 @@ impl EventTargets {
         self: &Arc<Self>,
         target: Arc<dyn EventTarget>,
     ) -> Result<EventRegistration> {
-        let registered = new_registered(target)?;
+        let registered = Registered::new(target)?;
         let mut entries = self.entries.lock();
         let entry = entries.get(0).ok_or(EINVAL)?;
         if entry.registered.is_some() {
@@ -218,16 +260,12 @@ impl EventTargets {
         }
         let mut entries = self.entries.lock();
         let registered = match entries.get(index) {
-            Some(entry) if entry.generation == generation => entry.registered.clone(),
+            Some(entry) if entry.generation == generation => entry.begin(),
             _ => None,
         };
-        if let Some(registered) = &registered {
-            registered.users.fetch_add(1, Full);
-        }
         drop(entries);
         if let Some(registered) = registered {
-            f(&*registered.target);
-            registered.put();
+            registered.call(f);
         }
     }
 
@@ -239,29 +277,14 @@ impl EventTargets {
             let Some(entry) = entries.get(index) else {
                 return;
             };
-            let registered = entry.registered.clone();
-            if let Some(registered) = &registered {
-                registered.users.fetch_add(1, Full);
-            }
+            let registered = entry.begin();
             drop(entries);
             if let Some(registered) = registered {
-                registered.target.died();
-                registered.put();
+                registered.call(|target| target.died());
             }
             index += 1;
         }
     }
-}
-
-fn new_registered(target: Arc<dyn EventTarget>) -> Result<Arc<Registered>> {
-    Arc::pin_init(
-        pin_init!(Registered {
-            target,
-            users: Atomic::new(1),
-            unused <- Completion::new(),
-        }),
-        GFP_KERNEL,
-    )
 }
 
 /// A target's place in the table.
@@ -271,7 +294,7 @@ pub(crate) struct EventRegistration {
     targets: Arc<EventTargets>,
     index: u32,
     generation: u32,
-    registered: Arc<Registered>,
+    registered: Registered,
 }
 
 impl EventRegistration {
@@ -296,7 +319,8 @@ impl Drop for EventRegistration {
         }
         drop(entries);
         drop(removed);
-        self.registered.put();
-        self.registered.unused.wait_for_completion();
+        let calls = &self.registered.calls;
+        calls.put();
+        calls.unused.wait_for_completion();
     }
 }
