@@ -4,6 +4,7 @@
 # The daemon dies, and the device with it: work of the kernel ends, programs are told, the driver can be removed and the
 # machine powered off. Each VM has a daemon of its own; that of VM 1 goes first.
 # more: --joined unix --allow-warnings
+# more: --joined unix --allow-warnings --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -37,6 +38,8 @@ test_work_ends() {
 	rmmod kverbs
 	told() { grep -q IBV_EVENT_DEVICE_FATAL "$work/watch"; }
 	until_ok 20 told
+	# The MAD layer's CQ is armed at all times, and no completion comes.
+	workers_are_idle
 	# What processes have goes with them.
 	kill "$watch" "$soak"
 	wait "$watch" "$soak" || true

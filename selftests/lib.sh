@@ -309,6 +309,34 @@ watch_is_told() {
 	wait "$watch" || true
 }
 
+# Clock ticks that kernel threads of workqueues and softirqs have run for.
+worker_ticks() {
+	local file line fields sum=0
+	for file in /proc/[0-9]*/stat; do
+		{ read -r line <"$file"; } 2>/dev/null || continue
+		[[ $line == *'('@(kworker|ksoftirqd)/* ]] || continue
+		# After the name: the 12th and 13th are times in user and kernel mode.
+		read -r -a fields <<<"${line##*) }"
+		sum=$((sum + fields[11] + fields[12]))
+	done
+	echo "$sum"
+}
+
+# Whether those are idle. A work item that queues itself again takes nearly all of a processor, of which this allows a fifth:
+# it does not depend on how fast the machine is.
+workers_are_idle() {
+	local before after
+	# What has just happened may take some time to end.
+	for _ in {1..3}; do
+		before=$(worker_ticks)
+		sleep 5
+		after=$(worker_ticks)
+		echo "ticks in 5 s: $((after - before))"
+		((after - before >= $(getconf CLK_TCK))) || return 0
+	done
+	return 1
+}
+
 # Writes a mark into the log of each VM's kernel.
 mark_logs() {
 	local vm

@@ -4,9 +4,12 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 //!
-//! Lock order: the lock of a [`Consumer`] is taken before any lock that its completion handler takes, so before the
-//! driver's locks of posting, polling and arming. None of these is held when a completion handler is called, and none
-//! at all when an event handler is.
+//! A completion handler may arm, poll and post. These may call [`notify_later`](Consumer::notify_later)
+//! and [`event`](Consumer::event), which therefore take no lock.
+//!
+//! Lock order: the lock of a [`Consumer`] is held while its completion handler runs. It is thus taken
+//! before the driver's locks of posting, polling and arming, none of which is held when a completion
+//! handler is called. No lock at all is held when an event handler is called.
 
 use super::{
     deferred::{
@@ -16,17 +19,17 @@ use super::{
     event::Event, //
 };
 use crate::bindings;
-use core::{
-    mem::take,
-    ptr, //
-};
+use core::ptr;
 use kernel::{
     new_spinlock_irq,
     prelude::*,
     sync::{
         atomic::{
+            Acquire,
             Atomic,
-            Relaxed, //
+            Full,
+            Relaxed,
+            Release, //
         },
         Arc,
         SpinLockIrq, //
@@ -74,20 +77,22 @@ impl<Q: Handled> Clone for Consumer<Q> {
 
 /// # Invariants
 ///
-/// `queue` is null or a queue that is created and whose destruction does not begin as long as the lock is held, or a
-/// deferred call is under way.
+/// `queue` is null or a queue that is created and whose destruction does not begin as long as `calling`
+/// is held, or a deferred call is under way.
 #[pin_data]
 struct Link<Q: Handled> {
-    /// Changes with the lock held.
+    /// Changes with `calling` held.
     queue: Atomic<*mut Q>,
     /// What completions name, null whenever `queue` is.
     name: Atomic<*mut Q>,
-    /// What the consumer is to be told of in process context: a bit for each kind of event, and [`COMPLETIONS`].
+    /// What the deferred call tells the consumer: a bit for each kind of event, and [`COMPLETIONS`].
+    pending: Atomic<u32>,
+    /// Held while the completion handler runs.
     #[pin]
-    pending: SpinLockIrq<u32>,
+    calling: SpinLockIrq<()>,
 }
 
-/// The bit that stands for completions. No event has so great a number.
+/// The bit of [`Link::pending`] that stands for completions. It is above every `ib_event_type`.
 const COMPLETIONS: u32 = 1 << 31;
 
 /// The bit of an event.
@@ -98,11 +103,19 @@ fn bit(event: bindings::ib_event_type) -> u32 {
 impl<Q: Handled> Link<Q> {
     /// Calls the handler of completions.
     fn notify(&self) {
-        let _guard = self.pending.lock();
+        let _guard = self.calling.lock();
         let queue = self.queue.load(Relaxed);
         if !queue.is_null() {
             // SAFETY: By the type invariants: the lock is held.
             unsafe { Q::complete(queue) };
+        }
+    }
+
+    /// Adds bits to `pending`.
+    fn mark(&self, bits: u32) {
+        let mut old = self.pending.load(Relaxed);
+        while let Err(now) = self.pending.cmpxchg(old, old | bits, Full) {
+            old = now;
         }
     }
 
@@ -136,10 +149,9 @@ impl<Q: Handled> Link<Q> {
 
 impl<Q: Handled> Call for Link<Q> {
     fn call(&self) {
-        let (queue, pending) = {
-            let mut pending = self.pending.lock();
-            (self.queue.load(Relaxed), take(&mut *pending))
-        };
+        let pending = self.pending.xchg(0, Full);
+        // Acquire: what the creator of the queue wrote is visible.
+        let queue = self.queue.load(Acquire);
         if queue.is_null() {
             return;
         }
@@ -156,7 +168,8 @@ impl<Q: Handled> Consumer<Q> {
         let link = Deferred::new(pin_init!(Link {
             queue: Atomic::new(ptr::null_mut()),
             name: Atomic::new(ptr::null_mut()),
-            pending <- new_spinlock_irq!(0),
+            pending: Atomic::new(0),
+            calling <- new_spinlock_irq!((), "rdma::consumer"),
         }))?;
         Ok(Self(link))
     }
@@ -168,10 +181,10 @@ impl<Q: Handled> Consumer<Q> {
     }
 
     fn defer(&self, bits: u32) {
-        let mut pending = self.0.pending.lock();
+        // An event of a queue that is not linked yet, or no longer, has nobody to be told to. If
+        // `unlink` comes between the two, the deferred call is disabled.
         if !self.0.queue.load(Relaxed).is_null() {
-            *pending |= bits;
-            // With the lock held, so that `unlink` cancels it.
+            self.0.mark(bits);
             self.0.queue();
         }
     }
@@ -187,32 +200,35 @@ impl<Q: Handled> Consumer<Q> {
     ///
     /// `queue` is created, and [`unlink`](Self::unlink) is called before it is destroyed.
     pub(super) unsafe fn link(&self, queue: *mut Q, name: *mut Q) {
-        let _guard = self.0.pending.lock();
+        let _guard = self.0.calling.lock();
         self.0.name.store(name, Relaxed);
-        // INVARIANT: By the safety requirements; `unlink` waits for whoever has the lock and for the deferred call.
-        self.0.queue.store(queue, Relaxed);
+        // INVARIANT: By the safety requirements; `unlink` waits for the holder of the lock and for the
+        // deferred call. Release: see `Link::call`.
+        self.0.queue.store(queue, Release);
     }
 
-    /// Returns when no handler runs or will run.
+    /// Ends the link for good. When it returns, no handler runs or will run.
     pub(super) fn unlink(&self) {
         {
-            let _guard = self.0.pending.lock();
+            let _guard = self.0.calling.lock();
             self.0.queue.store(ptr::null_mut(), Relaxed);
             self.0.name.store(ptr::null_mut(), Relaxed);
         }
-        self.0.cancel();
+        self.0.disable();
     }
 }
 
 impl Consumer<bindings::ib_cq> {
-    /// Tells the consumer that there are completions. May be called in any context, for a CQ that the consumer armed.
+    /// Tells the consumer that there are completions. May be called in any context but from the
+    /// consumer's verbs, for a CQ that the consumer armed.
     ///
     /// A process that has not read the last such event gets no second one.
     pub fn notify(&self) {
         self.0.notify();
     }
 
-    /// Does the same a little later, for callers who hold locks that the consumer's handler takes.
+    /// Does the same from a work item. For callers who hold locks that the consumer's handler takes, and
+    /// for verbs, which may run in that handler.
     pub fn notify_later(&self) {
         self.defer(COMPLETIONS);
     }

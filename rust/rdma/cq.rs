@@ -215,10 +215,34 @@ pub(super) unsafe extern "C" fn resize_user<T: UserContexts>(
     })
 }
 
+/// Ends completion and event handlers. The core cancels its polling of the CQ between this and
+/// [`post_destroy`], and no handler may start it again then.
+///
 /// # Safety
 ///
-/// Called by the core as `destroy_cq` of a device of `T`: `cq` was created and no QP uses it any
-/// more, `udata` is null or valid.
+/// Called by the core as `pre_destroy_cq` of a device of `T`: `cq` was created and no QP uses it any
+/// more.
+pub(super) unsafe extern "C" fn pre_destroy<T: CompletionQueues>(
+    cq: *mut bindings::ib_cq,
+) -> c_int {
+    // SAFETY: By the function's safety requirements.
+    unsafe { Cq::<T>::from_raw(cq) }.own().unlink();
+    0
+}
+
+/// # Safety
+///
+/// Called by the core as `post_destroy_cq` of a device of `T`: [`pre_destroy`] was called, and nobody
+/// polls or arms `cq` any more.
+pub(super) unsafe extern "C" fn post_destroy<T: CompletionQueues>(cq: *mut bindings::ib_cq) {
+    // SAFETY: Nobody else has a reference: the core destroys it, and handlers don't run any more.
+    unsafe { Cq::<T>::drop_parts(cq) };
+}
+
+/// # Safety
+///
+/// Called by the core as `destroy_cq` of a device of `T`: `cq` was created, no QP uses it, and nobody
+/// polls or arms it any more; `udata` is null or valid.
 pub(super) unsafe extern "C" fn destroy<T: CompletionQueues>(
     cq: *mut bindings::ib_cq,
     udata: *mut bindings::ib_udata,
@@ -227,10 +251,9 @@ pub(super) unsafe extern "C" fn destroy<T: CompletionQueues>(
         // SAFETY: By the function's safety requirements.
         unsafe { udata::expect_none(udata) }?;
         // SAFETY: By the function's safety requirements.
-        unsafe { Cq::<T>::from_raw(cq) }.own().unlink();
-        // SAFETY: Nobody else has a reference: the core destroys it, and handlers don't run any
-        // more.
-        unsafe { Cq::<T>::drop_parts(cq) };
-        Ok(0)
+        let result = unsafe { pre_destroy::<T>(cq) };
+        // SAFETY: By the function's safety requirements; the other half was just called.
+        unsafe { post_destroy::<T>(cq) };
+        Ok(result)
     })
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Calls that wait for process context and can be taken back.
+//! Deferred calls: work items that can be disabled for good.
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
@@ -59,10 +59,10 @@ impl<T: Call> Deferred<T> {
         )
     }
 
-    /// Queues the call, if it is not queued. May be called in any context.
+    /// Queues the call, if it is not queued. May be called in any context. Does nothing after
+    /// [`disable`](Self::disable).
     ///
-    /// The caller sees to it that [`cancel`](Self::cancel) comes after the last of these, or code of this module may run
-    /// when the module is gone.
+    /// The owner calls [`disable`](Self::disable) before the module goes: the call is its code.
     pub(super) fn queue(self: &Arc<Self>) {
         let owned = Arc::into_raw(self.clone());
         // SAFETY: The work item is initialised, and valid as long as it owns a reference. The queue always exists.
@@ -74,15 +74,16 @@ impl<T: Call> Deferred<T> {
             )
         };
         if !queued {
-            // SAFETY: It was queued already and owns a reference, so this one is still ours.
+            // SAFETY: It was queued already and owns a reference, or it is disabled and owns none:
+            // this one is still ours.
             drop(unsafe { Arc::from_raw(owned) });
         }
     }
 
-    /// Takes a queued call back, and waits for one that runs. Called in process context.
-    pub(super) fn cancel(self: &Arc<Self>) {
+    /// Cancels a queued call for good and waits for one that runs. Called in process context.
+    pub(super) fn disable(self: &Arc<Self>) {
         // SAFETY: The work item is initialised.
-        if unsafe { bindings::cancel_work_sync(self.work.get()) } {
+        if unsafe { bindings::disable_work_sync(self.work.get()) } {
             // SAFETY: It was queued and will not run, so its reference is ours.
             drop(unsafe { Arc::from_raw(Arc::as_ptr(self)) });
         }

@@ -138,6 +138,8 @@ impl<T: Driver> Operations<T> {
     {
         self.table.create_cq = Some(cq::create::<T>);
         self.table.destroy_cq = Some(cq::destroy::<T>);
+        self.table.pre_destroy_cq = Some(cq::pre_destroy::<T>);
+        self.table.post_destroy_cq = Some(cq::post_destroy::<T>);
         self.table.size_ib_cq = cq::Cq::<T>::SIZE;
         if self.table.create_qp.is_none() {
             self.table.create_qp = Some(qp::create::<T>);

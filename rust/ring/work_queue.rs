@@ -93,6 +93,12 @@ impl WorkQueue {
         self.slots.reclaim(tail)
     }
 
+    /// Whether the device has slots whose completions were not polled.
+    #[inline]
+    pub fn has_outstanding(&self) -> bool {
+        self.slots.has_outstanding()
+    }
+
     /// Frees every slot and returns the position of the next. For a queue whose device side has just given all back
     /// (QP state RESET).
     pub fn reset(&mut self) -> u16 {

@@ -106,6 +106,12 @@ impl WorkSlots {
         Ok(())
     }
 
+    /// Whether there are slots that were published and not completed.
+    #[inline]
+    pub fn has_outstanding(&self) -> bool {
+        self.published != self.tail()
+    }
+
     /// Position of the oldest slot that is not free.
     #[inline]
     fn tail(&self) -> u16 {

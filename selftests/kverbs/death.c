@@ -38,6 +38,20 @@ static bool post_all(struct pair *pair, struct work **sends, struct work **recvs
 	return true;
 }
 
+/* Handlers end in the end: the count of their calls stands still. */
+static bool is_quiet(void)
+{
+	int calls, tries;
+
+	for (tries = 0; tries < 10; tries++) {
+		calls = chain_calls();
+		msleep(500);
+		if (calls == chain_calls())
+			return true;
+	}
+	return false;
+}
+
 static bool outlive(struct pair *pair)
 {
 	struct work *sends[SENDS], *recvs[RECVS], *late[] = { work_get(), work_get() };
@@ -45,6 +59,7 @@ static bool outlive(struct pair *pair)
 	int i;
 
 	EXPECT(post_all(pair, sends, recvs));
+	EXPECT(!chain_init(pair) && chain_run(IB_WC_SUCCESS));
 	pr_info("# the device may die now\n");
 	EXPECT(wait_for_completion_timeout(&sends[0]->done, PATIENCE));
 	/* It counts as done, which another wait relies on. */
@@ -58,6 +73,10 @@ static bool outlive(struct pair *pair)
 	EXPECT(!post_recv(pair, &pair->a, late[1], 0, 64));
 	for (i = 0; i < ARRAY_SIZE(late); i++)
 		EXPECT(work_wait(late[i], IB_WC_WR_FLUSH_ERR));
+	/* A handler may still arm, poll and post. Once nothing is left to be flushed, it is not called any more. */
+	EXPECT(chain_run(IB_WC_WR_FLUSH_ERR));
+	EXPECT(chain_run(IB_WC_WR_FLUSH_ERR));
+	EXPECT(is_quiet());
 	ib_drain_qp(pair->a.qp);
 	ib_drain_qp(pair->b.qp);
 	/* Events come from a queue of work. */
@@ -80,6 +99,7 @@ static bool test_flush(struct pair *pair)
 	INIT_IB_EVENT_HANDLER(&handler, pair->dev, count_event);
 	ib_register_event_handler(&handler);
 	passed = outlive(pair);
+	chain_free();
 	ib_unregister_event_handler(&handler);
 	return passed;
 }

@@ -80,6 +80,12 @@ struct test {
 	bool (*is_offered)(const struct ib_device_attr *attrs);
 };
 
+/* handler.c */
+int chain_init(struct pair *pair);
+void chain_free(void);
+bool chain_run(enum ib_wc_status status);
+int chain_calls(void);
+
 extern const struct test data_tests[];
 extern const struct test fast_reg_tests[];
 extern const struct test atomic_tests[];
@@ -87,5 +93,6 @@ extern const struct test death_tests[];
 extern const struct test cost_tests[];
 extern const struct test srq_tests[];
 extern const struct test query_tests[];
+extern const struct test handler_tests[];
 
 #endif

@@ -27,7 +27,9 @@ static bool cost;
 module_param(cost, bool, 0444);
 MODULE_PARM_DESC(cost, "instead of the other tests, say what a post and a poll cost");
 
-static const struct test *const usual[] = { data_tests, fast_reg_tests, atomic_tests, srq_tests, query_tests, NULL };
+static const struct test *const usual[] = {
+	data_tests, fast_reg_tests, atomic_tests, srq_tests, query_tests, handler_tests, NULL
+};
 static const struct test *const last[] = { death_tests, NULL };
 static const struct test *const costs[] = { cost_tests, NULL };
 

@@ -291,3 +291,22 @@ fn slots_that_wait_are_counted_and_bounded() {
     memory.store_u16(driver.layout().avail_idx(), 0x8000);
     assert_eq!(device.available(&memory), 3, "one slot is outstanding");
 }
+
+#[test]
+fn work_is_outstanding_from_its_publication_to_its_completion() {
+    let (memory, mut driver, _device) = work_queue(4);
+    assert!(!driver.has_outstanding());
+    post(&mut driver, &memory, 1);
+    post(&mut driver, &memory, 2);
+    assert!(!driver.has_outstanding(), "the device does not know it yet");
+    let _ = driver.publish(&memory);
+    assert!(driver.has_outstanding());
+    driver.complete(0).unwrap();
+    assert!(driver.has_outstanding());
+    driver.complete(1).unwrap();
+    assert!(!driver.has_outstanding());
+    post(&mut driver, &memory, 3);
+    let _ = driver.publish(&memory);
+    driver.reset();
+    assert!(!driver.has_outstanding());
+}

@@ -30,6 +30,9 @@ pub(crate) trait EventTarget: Send + Sync {
     /// A CQ that is armed has a completion. Called in interrupt context.
     fn completion(&self) {}
 
+    /// The device refused to arm a CQ, of which no completion will be told. Called in interrupt context.
+    fn arming_refused(&self) {}
+
     /// An asynchronous event. Called in interrupt context.
     fn async_event(&self, event: AsyncEvent) {
         let _ = event;

@@ -97,6 +97,8 @@ struct Arming {
     buffer: Option<CommandBuffer>,
     /// What to ask for once it is back.
     next: NotifyFlags,
+    /// The CQ that the command under way is about, by its cookie.
+    cookie: u64,
 }
 
 impl CqVirtqueue {
@@ -122,6 +124,7 @@ impl CqVirtqueue {
         let Some(buffer) = arming.buffer.take() else {
             return;
         };
+        arming.cookie = self.cookie.load(Acquire);
         let request = CmdReqNotify {
             cqn: self.number,
             flags: replace(&mut arming.next, NotifyFlags::NONE),
@@ -135,14 +138,15 @@ impl Background for CqVirtqueue {
     fn answered(self: ArcBorrow<'_, Self>, buffer: CommandBuffer, result: Result) {
         let mut arming = self.arming.lock();
         arming.buffer = Some(buffer);
+        let cookie = arming.cookie;
         if arming.next != NotifyFlags::NONE {
             let this: Arc<Self> = self.into();
             this.send(&mut arming);
         }
         drop(arming);
-        // The CQ was destroyed meanwhile, or nothing will come and whoever waits may as well look.
+        // Unless the CQ is destroyed, or another has its number by now: the cookie says so.
         if result.is_err() {
-            self.used();
+            self.targets.with(cookie, |target| target.arming_refused());
         }
     }
 }
@@ -268,6 +272,7 @@ impl Transport {
             let arming = Arming {
                 buffer,
                 next: NotifyFlags::NONE,
+                cookie: NO_COOKIE,
             };
             let queue = Arc::pin_init(Queue::new(), GFP_KERNEL)?;
             let queue = Arc::pin_init(

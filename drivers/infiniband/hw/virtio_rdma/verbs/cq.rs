@@ -347,7 +347,8 @@ impl Drop for Cq {
     fn drop(&mut self) {
         let request = CmdDestroyCq { cqn: self.number };
         match &mut self.owner {
-            Owner::Kernel(_, memory) => {
+            Owner::Kernel(cq, memory) => {
+                cq.close();
                 super::destroy(&self.device, &request, memory.take());
             }
             Owner::User(ring) => {

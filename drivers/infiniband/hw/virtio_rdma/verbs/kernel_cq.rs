@@ -66,7 +66,7 @@ pub(super) struct State {
     pub(super) shared: RBTree<u32, Arc<SharedSource>>,
     /// What the consumer asked to be told of and was not yet.
     pub(super) armed: ArmKind,
-    /// The device broke the rules of the ring: nothing in it is to be trusted.
+    /// The device broke the rules of the CQ, of which nothing is to be trusted, or the CQ is closed.
     pub(super) broken: bool,
 }
 
@@ -181,10 +181,16 @@ impl KernelCq {
         self.state.lock().kill(number);
     }
 
-    /// Wakes a consumer that waits, after work was posted that will be flushed.
+    /// Wakes a consumer that waits, without an event of the device. Called by verbs, which may run in
+    /// the consumer's handler: so it is woken by a work item.
     pub(super) fn wake(&self) {
-        let armed = replace(&mut self.state.lock().armed, ArmKind::None);
-        if armed != ArmKind::None {
+        let mut state = self.state.lock();
+        let is_armed = replace(&mut state.armed, ArmKind::None) != ArmKind::None;
+        if is_armed {
+            state.backend.event_received();
+        }
+        drop(state);
+        if is_armed {
             self.consumer.notify_later();
         }
     }
@@ -202,13 +208,21 @@ impl KernelCq {
         if !is_armed {
             state.armed = kind;
         }
-        let after = state.backend.arm(kind, is_armed, notify.report_missed);
+        // Looked at with the lock held: a device that dies later finds the CQ armed and wakes the
+        // consumer.
+        let is_dead = self.device.is_dead();
+        let has_work = is_dead && state.has_outstanding();
+        // A broken CQ completes nothing more, whatever its memory says.
+        let after = if state.broken {
+            AfterArm::Nothing
+        } else {
+            let report_missed = notify.report_missed || is_dead && self.virtqueue.is_some();
+            state.backend.arm(kind, is_armed, report_missed)
+        };
         let (armed, number) = (state.armed, state.number);
         drop(state);
-        if self.device.is_dead() {
-            // No event will come, but flushed work may wait.
-            self.wake();
-            return false;
+        if is_dead {
+            return self.armed_dead(after, has_work, notify.report_missed);
         }
         match after {
             AfterArm::Nothing => false,
@@ -229,9 +243,47 @@ impl KernelCq {
             }
         }
     }
+
+    /// The CQ of a dead device was armed. No event will come, so the consumer is woken at once if a poll
+    /// would find something: work to be flushed, or completions that the device left. Else it stays
+    /// armed until work is posted: waking it for nothing would let it arm again without end.
+    #[cold]
+    fn armed_dead(&self, after: AfterArm, has_work: bool, report_missed: bool) -> bool {
+        let (is_missed, is_due) = match after {
+            AfterArm::Nothing => (false, false),
+            AfterArm::Missed => (true, !report_missed),
+            // The device of a ring would find completions that the consumer has not looked for.
+            AfterArm::Tell { missed } => (missed, missed || self.virtqueue.is_none()),
+            AfterArm::Fire => (true, true),
+        };
+        if is_due || has_work {
+            self.wake();
+        }
+        report_missed && (is_missed || has_work)
+    }
+
+    /// The CQ is being destroyed: what the device still says of it does not count.
+    pub(super) fn close(&self) {
+        self.state.lock().broken = true;
+    }
+
+    /// The device broke the CQ's rules: nothing more is taken from it.
+    pub(super) fn broke(&self) {
+        dev_err!(
+            self.device.as_device(),
+            "the device broke a CQ, which completes no more work\n"
+        );
+        self.consumer.event(CqEvent::Error);
+    }
 }
 
 impl State {
+    /// Whether work is outstanding that a dead device leaves to be flushed.
+    fn has_outstanding(&self) -> bool {
+        let mut works = self.sources.iter().flatten();
+        works.any(|work| work.state.lock().has_outstanding())
+    }
+
     /// Kills the CQEs of QP `number` that were not polled: polling skips them. Slots of its SRQ are free then.
     fn kill(&mut self, number: u32) {
         let source = self.shared.get(&number);
@@ -261,7 +313,15 @@ impl EventTarget for KernelCq {
 
     /// What is outstanding is flushed when it is polled.
     fn died(&self) {
-        self.completion();
+        // The task that found the device dead may run a verb.
+        self.wake();
+    }
+
+    /// No interrupt will come, so a consumer would wait without end.
+    fn arming_refused(&self) {
+        if !replace(&mut self.state.lock().broken, true) {
+            self.broke();
+        }
     }
 
     fn async_event(&self, event: AsyncEvent) {

@@ -207,6 +207,11 @@ impl WorkState {
             .ok_or(RingError::BadSlot)
     }
 
+    /// Whether the device has work requests that are not completed.
+    pub(super) fn has_outstanding(&self) -> bool {
+        self.backend.has_outstanding()
+    }
+
     /// Completes the oldest work request, if there is one.
     pub(super) fn flush_one(&mut self) -> Option<u64> {
         self.complete(self.oldest).ok()

@@ -172,6 +172,14 @@ impl WorkBackend {
         }
     }
 
+    /// Whether the device has slots that are not completed.
+    pub(super) fn has_outstanding(&self) -> bool {
+        match self {
+            Self::Ring { queue, .. } => queue.has_outstanding(),
+            Self::Virtqueue { slots, .. } => slots.has_outstanding(),
+        }
+    }
+
     /// Frees all slots, which the device gave back without completions, and returns the position of the next.
     pub(super) fn reset(&mut self) -> u16 {
         match self {
