@@ -10,13 +10,22 @@
 kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
 exporter=${TESTBED_MODULES:-$top/build}/kverbs/exporter.ko
 
-test_kernel_verbs() {
+# Loads the module, with these parameters beside the usual ones.
+run_kverbs() {
 	local mark=kverbs.$$.$RANDOM status=0
 	echo "selftests: $mark" >/dev/kmsg
-	insmod "$kverbs" device="$(device 1)" gid_index="$(gid_index 1)" || status=$?
+	insmod "$kverbs" device="$(device 1)" gid_index="$(gid_index 1)" "$@" || status=$?
 	dmesg | sed "1,/selftests: $mark\$/d" | grep kverbs:
 	((status == 0)) || fail "see the lines above"
 	rmmod kverbs
+}
+
+test_kernel_verbs() { run_kverbs; }
+
+# Completions that can't be true, forged where they lie in memory.
+test_lies() {
+	in_rfc_mode || skip "own rings can't be found in memory"
+	run_kverbs lies=1
 }
 
 # An exporter of memory moves it and takes it away while the peer writes there: no byte arrives where it was.
@@ -37,4 +46,4 @@ test_nothing_left() {
 }
 
 before=$(rdma res show "$(device 1)")
-run_tests test_kernel_verbs test_buffers_that_move test_nothing_left
+run_tests test_kernel_verbs test_lies test_buffers_that_move test_nothing_left

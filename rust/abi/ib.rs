@@ -14,6 +14,10 @@ pub const PORT: u8 = 1;
 pub const NO_VLAN: u16 = 0xffff;
 /// The greatest VLAN id (IEEE 802.1Q: 4095 is reserved).
 pub const MAX_VLAN: u16 = 4094;
+/// Bytes of the GRH at the start of the receive buffer of a datagram.
+pub const GRH_SIZE: u32 = 40;
+/// Greatest service level.
+pub const MAX_SL: u8 = 15;
 /// The default partition with full membership.
 pub const DEFAULT_PKEY: u16 = 0xffff;
 

@@ -94,5 +94,6 @@ extern const struct test cost_tests[];
 extern const struct test srq_tests[];
 extern const struct test query_tests[];
 extern const struct test handler_tests[];
+extern const struct test lies_tests[];
 
 #endif

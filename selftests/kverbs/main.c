@@ -27,9 +27,14 @@ static bool cost;
 module_param(cost, bool, 0444);
 MODULE_PARM_DESC(cost, "instead of the other tests, say what a post and a poll cost");
 
+static bool lies;
+module_param(lies, bool, 0444);
+MODULE_PARM_DESC(lies, "instead of the other tests, forge completions of the device; queues must be virtqueues");
+
 static const struct test *const usual[] = {
 	data_tests, fast_reg_tests, atomic_tests, srq_tests, query_tests, handler_tests, NULL
 };
+static const struct test *const liars[] = { lies_tests, NULL };
 static const struct test *const last[] = { death_tests, NULL };
 static const struct test *const costs[] = { cost_tests, NULL };
 
@@ -46,7 +51,7 @@ static unsigned int count_tests(const struct test *const *suite)
 
 static bool run_tests(struct pair *pair)
 {
-	const struct test *const *suite = death ? last : cost ? costs : usual;
+	const struct test *const *suite = death ? last : cost ? costs : lies ? liars : usual;
 	const struct test *test;
 	unsigned int number = 0;
 	bool all = true;

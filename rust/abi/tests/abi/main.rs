@@ -3,6 +3,7 @@
 //! The ABI against bytes, values and offsets that were worked out by hand from the specification.
 
 mod commands;
+mod completions;
 mod elements;
 mod ring;
 mod uverbs;

@@ -93,6 +93,15 @@ impl CqBackend {
         })
     }
 
+    /// Number of CQEs that there is room for.
+    pub(super) fn slots(&self) -> usize {
+        match self {
+            // LOSSY: 32,768 at most.
+            Self::Ring { ring, .. } => ring.layout().slots() as usize,
+            Self::Virtqueue { held, .. } => held.capacity(),
+        }
+    }
+
     /// Takes the oldest CQE, if there is one.
     ///
     /// # Errors

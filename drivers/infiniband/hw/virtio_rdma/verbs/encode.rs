@@ -21,7 +21,6 @@ use crate::{
             Rdma,
             Reg,
             RegPages,
-            Sge,
             SqHeader,
             INLINE_OFFSET, //
         }, //
@@ -228,11 +227,7 @@ fn inline_payload(
         .try_fold(0u32, |length, sge| length.checked_add(sge.length()))
         .filter(|length| *length <= qp.capabilities().max_inline_data)
         .ok_or(EINVAL)?;
-    let sge = Sge {
-        length,
-        ..Sge::default()
-    };
-    wqe.put(SqHeader::SIZE, &sge.to_bytes());
+    wqe.put_inline_sge(SqHeader::SIZE, length);
     let mut offset = INLINE_OFFSET;
     for piece in request.inline() {
         wqe.put(offset, piece.bytes());

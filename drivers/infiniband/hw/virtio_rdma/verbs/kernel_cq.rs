@@ -10,8 +10,7 @@ use super::{
         CqBackend, //
     },
     kernel_qp::WorkRing,
-    kernel_srq::SharedSource,
-    poll, //
+    kernel_srq::SharedSource, //
 };
 use crate::{
     abi::{
@@ -112,11 +111,6 @@ impl KernelCq {
         &self.device
     }
 
-    /// The consumer.
-    pub(super) fn consumer(&self) -> &CqConsumer {
-        &self.consumer
-    }
-
     /// Lets `source` complete here, and returns its place.
     pub(super) fn attach(&self, source: &Arc<WorkRing>) -> Result<u32> {
         let mut spare = KVec::new();
@@ -193,6 +187,12 @@ impl KernelCq {
         if is_armed {
             self.consumer.notify_later();
         }
+    }
+
+    /// A completion was polled that the consumer, which waits for one, would not be told of.
+    #[cold]
+    pub(super) fn due(&self) {
+        self.consumer.notify_later();
     }
 
     /// Asks for an event. Returns whether completions wait that the consumer wants to hear of.
@@ -288,7 +288,7 @@ impl State {
     fn kill(&mut self, number: u32) {
         let source = self.shared.get(&number);
         let killed = self.backend.kill(number, |cqe| {
-            if let (true, Some(source)) = (poll::is_receive(cqe), source) {
+            if let (true, Some(source)) = (cqe.is_receive(), source) {
                 // One that is not outstanding comes from a device that breaks the rules, and frees nothing.
                 let _ = source.srq.complete(cqe.wr_id);
             }

@@ -72,11 +72,20 @@ pub(super) struct WorkRing {
     pub(super) state: SpinLockIrq<WorkState>,
 }
 
+/// A work request that was posted.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Posted {
+    /// The client's id.
+    pub(super) wr_id: u64,
+    /// Bytes of its memory.
+    pub(super) length: u32,
+}
+
 /// What the lock of a work queue protects.
 pub(super) struct WorkState {
     pub(super) backend: WorkBackend,
-    /// Ids of work requests by slot: the device only sees positions.
-    wr_ids: KVVec<u64>,
+    /// Work requests by slot: the device only sees positions.
+    posted: KVVec<Posted>,
     /// Position of the oldest slot that is not free, if any.
     oldest: u16,
     /// Place of the queue in its CQ's table.
@@ -119,7 +128,7 @@ impl WorkRing {
         qp_type: QpType,
         consumer: QpConsumer,
     ) -> Result<Arc<Self>> {
-        let wr_ids = KVVec::from_elem(0, slots, GFP_KERNEL)?;
+        let posted = KVVec::from_elem(Posted::default(), slots, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 place,
@@ -128,7 +137,7 @@ impl WorkRing {
                 qp_type,
                 number: Atomic::new(0),
                 state <- new_spinlock_irq!(
-                    WorkState { backend, wr_ids, oldest: 0, place: 0 },
+                    WorkState { backend, posted, oldest: 0, place: 0 },
                     "virtio_rdma::kernel_qp"
                 ),
             }),
@@ -170,7 +179,7 @@ impl WorkState {
     /// The slot at `position`: there are a power of two of them.
     #[inline]
     fn slot(&self, position: u16) -> usize {
-        usize::from(position) & self.wr_ids.len().wrapping_sub(1)
+        usize::from(position) & self.posted.len().wrapping_sub(1)
     }
 
     /// Takes a slot for the work request `wr_id`. `build` writes the WQE, with the id that the device gets, and returns its
@@ -186,22 +195,25 @@ impl WorkState {
         build: impl FnOnce(u64, &mut Wqe<'_>) -> Result<usize>,
     ) -> Result {
         let place = self.place;
-        let position = self
-            .backend
-            .post(|position, wqe| build(poll::wr_id(place, position), wqe))?;
+        let mut length = 0;
+        let position = self.backend.post(|position, wqe| {
+            let size = build(poll::wr_id(place, position), wqe)?;
+            length = wqe.length();
+            Ok(size)
+        })?;
         let slot = self.slot(position);
-        if let Some(id) = self.wr_ids.get_mut(slot) {
-            *id = wr_id;
+        if let Some(posted) = self.posted.get_mut(slot) {
+            *posted = Posted { wr_id, length };
         }
         Ok(())
     }
 
-    /// Completes the work request at `position`, frees the slots up to it, and returns the request's id.
+    /// Completes the work request at `position`, frees the slots up to it, and returns the request.
     #[inline]
-    pub(super) fn complete(&mut self, position: u16) -> Result<u64, RingError> {
+    pub(super) fn complete(&mut self, position: u16) -> Result<Posted, RingError> {
         self.backend.complete(position)?;
         self.oldest = position.wrapping_add(1);
-        self.wr_ids
+        self.posted
             .get(self.slot(position))
             .copied()
             .ok_or(RingError::BadSlot)
@@ -213,7 +225,7 @@ impl WorkState {
     }
 
     /// Completes the oldest work request, if there is one.
-    pub(super) fn flush_one(&mut self) -> Option<u64> {
+    pub(super) fn flush_one(&mut self) -> Option<Posted> {
         self.complete(self.oldest).ok()
     }
 }

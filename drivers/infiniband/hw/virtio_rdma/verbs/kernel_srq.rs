@@ -6,6 +6,7 @@
 
 use super::{
     kernel_cq::KernelCq,
+    kernel_qp::Posted,
     ring::KernelRing,
     wqe::Wqe, //
 };
@@ -59,8 +60,8 @@ pub(super) struct KernelSrq {
 /// What the lock of an SRQ protects.
 struct State {
     queue: SharedQueue<KVVec<u16>>,
-    /// Ids of work requests by slot: the device only sees slots.
-    wr_ids: KVVec<u64>,
+    /// Work requests by slot: the device only sees slots.
+    posted: KVVec<Posted>,
 }
 
 impl KernelSrq {
@@ -68,14 +69,14 @@ impl KernelSrq {
     pub(super) fn new(ring: Arc<KernelRing>, max_sge: u32) -> Result<Arc<Self>> {
         let slots = usize::try_from(ring.layout().slots())?;
         let queue = SharedQueue::new(*ring.layout(), KVVec::from_elem(0, slots, GFP_KERNEL)?);
-        let wr_ids = KVVec::from_elem(0, slots, GFP_KERNEL)?;
+        let posted = KVVec::from_elem(Posted::default(), slots, GFP_KERNEL)?;
         let max_sge = usize::try_from(max_sge)?;
         Arc::pin_init(
             pin_init!(Self {
                 ring,
                 max_sge,
                 number: Atomic::new(0),
-                state <- new_spinlock_irq!(State { queue, wr_ids }, "virtio_rdma::kernel_srq"),
+                state <- new_spinlock_irq!(State { queue, posted }, "virtio_rdma::kernel_srq"),
             }),
             GFP_KERNEL,
         )
@@ -115,9 +116,6 @@ impl KernelSrq {
         }
         let num_sge = u32::try_from(sges.len())?;
         let slot = state.queue.reserve().ok_or(ENOMEM)?;
-        if let Some(id) = state.wr_ids.get_mut(usize::from(slot)) {
-            *id = request.wr_id();
-        }
         let mut wqe = Wqe::new(self.ring.slot(slot));
         // Which CQ it completes in depends on the QP that takes it, so its id is nothing but the slot.
         let header = RqHeader {
@@ -126,22 +124,28 @@ impl KernelSrq {
         };
         wqe.put(0, &header.to_bytes());
         wqe.put_sges(RqHeader::SIZE, sges);
+        if let Some(posted) = state.posted.get_mut(usize::from(slot)) {
+            *posted = Posted {
+                wr_id: request.wr_id(),
+                length: wqe.length(),
+            };
+        }
         state.queue.offer(&*self.ring, slot);
         Ok(())
     }
 
-    /// Completes the work request that the device calls `id`, frees its slot, and returns the request's id.
+    /// Completes the work request that the device calls `id`, frees its slot, and returns the request.
     ///
     /// # Errors
     ///
     /// [`RingError::BadSlot`] and [`RingError::NotOutstanding`] if it is not outstanding.
     #[inline]
-    pub(super) fn complete(&self, id: u64) -> Result<u64, RingError> {
+    pub(super) fn complete(&self, id: u64) -> Result<Posted, RingError> {
         let slot = u16::try_from(id).map_err(|_| RingError::BadSlot)?;
         let mut state = self.state.lock();
         state.queue.complete(slot)?;
         state
-            .wr_ids
+            .posted
             .get(usize::from(slot))
             .copied()
             .ok_or(RingError::BadSlot)

@@ -3,26 +3,29 @@
 //! Work completions of the kernel's CQs.
 //!
 //! A CQE names a QP and carries the id that the kernel gave the work request: the queue's place in the CQ's table and
-//! the work request's position in the queue. All of it is checked against that table, so a device can at worst complete
-//! work too early.
+//! the work request's position in the queue. All of it is checked against that table and against the work
+//! request, so a device can at worst complete work too early.
 
 use super::{
     device::IbDevice,
     kernel_cq::State,
-    kernel_qp::WorkRing,
+    kernel_qp::Posted,
     kernel_srq::SharedSource, //
 };
 use crate::{
     abi::{
         cqe::{
+            Completed,
             Cqe,
+            Service,
             OPCODE_RECV,
             OPCODE_RECV_RDMA_WITH_IMM, //
         },
         ib::{
             self,
             WcFlags,
-            WrOpcode, //
+            WrOpcode,
+            PORT, //
         },
         ring::{
             ArmKind,
@@ -31,7 +34,10 @@ use crate::{
     },
     rdma::{
         cq::Cq,
-        event::CqEvent,
+        qp::{
+            QpConsumer,
+            QpType, //
+        },
         work_completion::{
             Completions,
             DatagramSource,
@@ -88,14 +94,9 @@ fn split(wr_id: u64) -> Result<(usize, u16)> {
     Ok((usize::try_from(wr_id >> 16)?, wr_id as u16))
 }
 
-/// Whether a CQE is that of a receive.
-#[inline]
-pub(super) fn is_receive(cqe: &Cqe) -> bool {
-    cqe.opcode & OPCODE_RECV != 0
-}
-
 /// Takes completions out of a CQ.
 pub(super) fn poll(cq: &Cq<IbDevice>, completions: &mut Completions<'_>) -> Result {
+    let pkeys = cq.device().port.pkey_tbl_len;
     let cq = cq.kernel()?;
     // Once for the locks of this CQ and of the queues that complete in it.
     let disabled = local_interrupt_disable();
@@ -103,7 +104,7 @@ pub(super) fn poll(cq: &Cq<IbDevice>, completions: &mut Completions<'_>) -> Resu
     let state = &mut *guard;
     let was_broken = state.broken;
     let was_armed = state.armed;
-    if !was_broken && take(state, completions, &disabled).is_err() {
+    if !was_broken && take(state, completions, pkeys, &disabled).is_err() {
         state.broken = true;
     }
     let is_due = state.armed != was_armed;
@@ -114,14 +115,10 @@ pub(super) fn poll(cq: &Cq<IbDevice>, completions: &mut Completions<'_>) -> Resu
     drop(guard);
     drop(disabled);
     if is_due {
-        cq.consumer().notify_later();
+        cq.due();
     }
     if has_broken {
-        dev_err!(
-            cq.device().as_device(),
-            "the device broke a CQ, which completes no more work\n"
-        );
-        cq.consumer().event(CqEvent::Error);
+        cq.broke();
     }
     Ok(())
 }
@@ -131,8 +128,10 @@ pub(super) fn poll(cq: &Cq<IbDevice>, completions: &mut Completions<'_>) -> Resu
 fn take(
     state: &mut State,
     completions: &mut Completions<'_>,
+    pkeys: u16,
     disabled: &LocalInterruptDisabled,
 ) -> Result {
+    let mut killed = 0;
     let result = loop {
         if completions.is_full() {
             break Ok(());
@@ -145,11 +144,16 @@ fn take(
         if state.backend.is_due(&cqe, state.armed) {
             state.armed = ArmKind::None;
         }
-        // Those of destroyed QPs are killed so.
+        // The driver marks CQEs of destroyed QPs so, at most as many as there are slots. A device that
+        // writes more would keep this loop busy.
         if cqe.qp_num == 0 {
+            killed += 1;
+            if killed > state.backend.slots() {
+                break Err(EIO);
+            }
             continue;
         }
-        if let Err(error) = deliver(state, &cqe, completions, disabled) {
+        if let Err(error) = deliver(state, &cqe, completions, pkeys, disabled) {
             break Err(error);
         }
     };
@@ -163,11 +167,12 @@ fn deliver(
     state: &State,
     cqe: &Cqe,
     completions: &mut Completions<'_>,
+    pkeys: u16,
     disabled: &LocalInterruptDisabled,
 ) -> Result {
-    if is_receive(cqe) {
+    if cqe.is_receive() {
         if let Some(source) = state.shared.get(&cqe.qp_num) {
-            return deliver_shared(source, cqe, completions);
+            return deliver_shared(source, cqe, completions, pkeys);
         }
     }
     let (place, position) = split(cqe.wr_id)?;
@@ -178,7 +183,7 @@ fn deliver(
     }
     let status = WcStatus::try_from(u32::from(cqe.status))?;
     let (kind, opcode) = match cqe.opcode {
-        opcode if is_receive(cqe) => (DoorbellKind::Rq, recv_opcode(opcode)?),
+        opcode if cqe.is_receive() => (DoorbellKind::Rq, recv_opcode(opcode)?),
         opcode => match WrOpcode::try_from(u32::from(opcode)).map_err(|_| EIO)? {
             WrOpcode::Send | WrOpcode::SendWithImm | WrOpcode::SendWithInv => {
                 (DoorbellKind::Sq, WcOpcode::Send)
@@ -200,26 +205,36 @@ fn deliver(
     if work.kind != kind {
         return Err(EIO);
     }
-    let is_datagram = kind == DoorbellKind::Rq && work.qp_type.is_datagram();
-    let wr_id = work
+    let posted = work
         .state
         .lock_with(disabled)
         .complete(position)
         .map_err(|_| EIO)?;
-    let completion = completion(cqe, wr_id, status, opcode, is_datagram);
-    completions.push(&work.consumer, &completion);
-    Ok(())
+    let source = Source {
+        consumer: &work.consumer,
+        qp_type: work.qp_type,
+        pkeys,
+    };
+    source.push(completions, cqe, &posted, status, opcode)
 }
 
 /// The same for a receive from an SRQ, which knows the id of the work request.
 #[inline(never)]
-fn deliver_shared(source: &SharedSource, cqe: &Cqe, completions: &mut Completions<'_>) -> Result {
+fn deliver_shared(
+    source: &SharedSource,
+    cqe: &Cqe,
+    completions: &mut Completions<'_>,
+    pkeys: u16,
+) -> Result {
     let status = WcStatus::try_from(u32::from(cqe.status))?;
     let opcode = recv_opcode(cqe.opcode)?;
-    let wr_id = source.srq.complete(cqe.wr_id).map_err(|_| EIO)?;
-    let completion = completion(cqe, wr_id, status, opcode, source.qp_type.is_datagram());
-    completions.push(&source.consumer, &completion);
-    Ok(())
+    let posted = source.srq.complete(cqe.wr_id).map_err(|_| EIO)?;
+    let source = Source {
+        consumer: &source.consumer,
+        qp_type: source.qp_type,
+        pkeys,
+    };
+    source.push(completions, cqe, &posted, status, opcode)
 }
 
 fn recv_opcode(opcode: u8) -> Result<WcOpcode> {
@@ -230,18 +245,58 @@ fn recv_opcode(opcode: u8) -> Result<WcOpcode> {
     }
 }
 
-/// What a client is told of a CQE whose work request is known.
+/// The QP that a CQE is of.
+struct Source<'a> {
+    consumer: &'a QpConsumer,
+    qp_type: QpType,
+    /// Entries of the port's P_Key table.
+    pkeys: u16,
+}
+
+impl Source<'_> {
+    /// Passes on a CQE whose work request is known, if it can be true of it.
+    #[inline]
+    fn push(
+        &self,
+        completions: &mut Completions<'_>,
+        cqe: &Cqe,
+        posted: &Posted,
+        status: WcStatus,
+        opcode: WcOpcode,
+    ) -> Result {
+        let completion = if status == WcStatus::SUCCESS {
+            let service = match self.qp_type {
+                QpType::Rc => Service::Reliable,
+                QpType::Uc => Service::Unreliable,
+                QpType::Gsi | QpType::Ud => Service::Datagram,
+            };
+            let request = Completed {
+                service,
+                length: posted.length,
+                pkeys: self.pkeys,
+            };
+            if !cqe.fits(&request) {
+                return Err(EIO);
+            }
+            let is_datagram = service == Service::Datagram && cqe.is_receive();
+            succeeded(cqe, posted.wr_id, opcode, is_datagram)
+        } else {
+            WorkCompletion {
+                vendor_err: cqe.vendor_err,
+                ..failed(posted.wr_id, status, opcode)
+            }
+        };
+        completions.push(self.consumer, &completion);
+        Ok(())
+    }
+}
+
+/// The completion of a work request that succeeded.
 #[inline]
-fn completion(
-    cqe: &Cqe,
-    wr_id: u64,
-    status: WcStatus,
-    opcode: WcOpcode,
-    is_datagram: bool,
-) -> WorkCompletion {
+fn succeeded(cqe: &Cqe, wr_id: u64, opcode: WcOpcode, is_datagram: bool) -> WorkCompletion {
     WorkCompletion {
         wr_id,
-        status,
+        status: WcStatus::SUCCESS,
         opcode,
         vendor_err: cqe.vendor_err,
         byte_len: cqe.byte_len,
@@ -252,7 +307,7 @@ fn completion(
         } else {
             Extra::None
         },
-        port: cqe.port_num.into(),
+        port: PORT.into(),
         source: is_datagram.then_some(DatagramSource {
             qpn: cqe.src_qp,
             pkey_index: cqe.pkey_index,
@@ -263,31 +318,34 @@ fn completion(
     }
 }
 
+/// The completion of a work request that failed: nothing else of it means anything.
+fn failed(wr_id: u64, status: WcStatus, opcode: WcOpcode) -> WorkCompletion {
+    WorkCompletion {
+        wr_id,
+        status,
+        opcode,
+        vendor_err: 0,
+        byte_len: 0,
+        extra: Extra::None,
+        port: PORT.into(),
+        source: None,
+    }
+}
+
 /// Completes what a dead device left, as flushed.
 #[cold]
 fn flush(state: &State, completions: &mut Completions<'_>, disabled: &LocalInterruptDisabled) {
     for work in state.sources.iter().flatten() {
         while !completions.is_full() {
-            let Some(wr_id) = work.state.lock_with(disabled).flush_one() else {
+            let Some(posted) = work.state.lock_with(disabled).flush_one() else {
                 break;
             };
-            completions.push(&work.consumer, &flushed(work, wr_id));
+            let opcode = match work.kind {
+                DoorbellKind::Rq => WcOpcode::Recv,
+                _ => WcOpcode::Send,
+            };
+            let flushed = failed(posted.wr_id, WcStatus::WR_FLUSH_ERR, opcode);
+            completions.push(&work.consumer, &flushed);
         }
-    }
-}
-
-fn flushed(work: &WorkRing, wr_id: u64) -> WorkCompletion {
-    WorkCompletion {
-        wr_id,
-        status: WcStatus::WR_FLUSH_ERR,
-        opcode: match work.kind {
-            DoorbellKind::Rq => WcOpcode::Recv,
-            _ => WcOpcode::Send,
-        },
-        vendor_err: 0,
-        byte_len: 0,
-        extra: Extra::None,
-        port: 0,
-        source: None,
     }
 }

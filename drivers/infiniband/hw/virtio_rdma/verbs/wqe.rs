@@ -16,19 +16,32 @@ use crate::{
 
 /// A WQE in a slot of a ring, of which the device copies what it needs, or in a buffer of a virtqueue. What the device
 /// ignores stays as it was in an earlier WQE. The caller's limits are those that either was made for.
-pub(super) struct Wqe<'a>(Span<'a>);
+pub(super) struct Wqe<'a> {
+    span: Span<'a>,
+    /// Bytes of memory that the SGEs name.
+    length: u32,
+}
 
 impl<'a> Wqe<'a> {
     /// A WQE at the start of a slot or a buffer.
     #[inline]
     pub(super) fn new(place: impl Into<Span<'a>>) -> Self {
-        Self(place.into())
+        Self {
+            span: place.into(),
+            length: 0,
+        }
+    }
+
+    /// Bytes of the memory that the work request names: the device completes no more.
+    #[inline]
+    pub(super) fn length(&self) -> u32 {
+        self.length
     }
 
     /// Writes bytes from `offset` on.
     #[inline]
     pub(super) fn put(&mut self, offset: usize, bytes: &[u8]) {
-        self.0.put(offset, bytes);
+        self.span.put(offset, bytes);
     }
 
     /// Writes the header of a send WQE, but for the union at its end.
@@ -45,6 +58,17 @@ impl<'a> Wqe<'a> {
         self.put(SqHeader::UNION, &union[..M::SIZE]);
     }
 
+    /// Writes the SGE of inline payload, which lies behind it.
+    #[inline]
+    pub(super) fn put_inline_sge(&mut self, offset: usize, length: u32) {
+        let sge = Sge {
+            length,
+            ..Sge::default()
+        };
+        self.put(offset, &sge.to_bytes());
+        self.length = length;
+    }
+
     /// Writes SGEs from `offset` on, and returns the length of the WQE, which ends with them.
     #[inline]
     pub(super) fn put_sges(&mut self, mut offset: usize, sges: &[work_request::Sge]) -> usize {
@@ -55,6 +79,7 @@ impl<'a> Wqe<'a> {
                 lkey: sge.lkey(),
             };
             self.put(offset, &sge.to_bytes());
+            self.length = self.length.saturating_add(sge.length);
             offset = offset.saturating_add(Sge::SIZE);
         }
         offset
