@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Something that is done again and again.
+//! Periodic work: a delayed work item that re-arms itself.
 //!
 //! C header: [`include/linux/workqueue.h`](srctree/include/linux/workqueue.h)
 
@@ -22,8 +22,7 @@ pub trait Tick: Send + Sync + 'static {
     fn tick(&self) -> bool;
 }
 
-/// Calls a [`Tick`] with a pause between the calls, until it is dropped, which waits for a call
-/// that is under way.
+/// Calls a [`Tick`] with a pause between the calls, until it is stopped or dropped.
 ///
 /// # Invariants
 ///
@@ -40,7 +39,7 @@ pub struct Periodic<T: Tick> {
 // SAFETY: A work item can be queued and cancelled from any thread; `T` is `Send`.
 unsafe impl<T: Tick> Send for Periodic<T> {}
 
-// SAFETY: There is no method; `T` is `Sync`.
+// SAFETY: A work item can be queued and disabled by several threads at a time; `T` is `Sync`.
 unsafe impl<T: Tick> Sync for Periodic<T> {}
 
 impl<T: Tick> Periodic<T> {
@@ -77,6 +76,25 @@ impl<T: Tick> Periodic<T> {
         })
     }
 
+    /// Has the next call come at once instead of after the pause. Can be called in any context.
+    pub fn hasten(&self) {
+        // SAFETY: By the type invariant the work item is initialized. The queue always exists.
+        unsafe {
+            bindings::mod_delayed_work_on(
+                bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int,
+                bindings::system_dfl_wq,
+                self.work.get(),
+                0,
+            )
+        };
+    }
+
+    /// Ends the calls for good, and waits for one that is under way.
+    pub fn stop(&self) {
+        // SAFETY: By the type invariant it is initialized.
+        unsafe { bindings::disable_delayed_work_sync(self.work.get()) };
+    }
+
     fn queue(&self) {
         // SAFETY: By the type invariant the work item is initialized, and this is called before the
         // drop only. The queue always exists.
@@ -109,8 +127,6 @@ impl<T: Tick> Periodic<T> {
 #[pinned_drop]
 impl<T: Tick> PinnedDrop for Periodic<T> {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: By the type invariant it is initialized. A call that is under way cannot queue it
-        // again.
-        unsafe { bindings::cancel_delayed_work_sync(self.work.get()) };
+        self.stop();
     }
 }

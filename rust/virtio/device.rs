@@ -62,6 +62,17 @@ pub enum Reset {
     Unreachable,
 }
 
+/// What the status of a device says that the driver said it is [ready](Device::ready) for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// The device works.
+    Good,
+    /// The device met an error from which only a reset recovers it, or forgot its driver.
+    NeedsReset,
+    /// The device is gone or unable to answer.
+    Gone,
+}
+
 /// A device on the virtio bus.
 ///
 /// # Invariants
@@ -113,10 +124,21 @@ impl Device<device::Bound> {
         (status != u8::MAX).then_some(status)
     }
 
+    /// What the status says. May sleep.
+    pub(super) fn health(&self) -> Health {
+        const BITS: u32 =
+            bindings::VIRTIO_CONFIG_S_DRIVER_OK | bindings::VIRTIO_CONFIG_S_NEEDS_RESET;
+        match self.status().map(|status| u32::from(status) & BITS) {
+            None => Health::Gone,
+            Some(bindings::VIRTIO_CONFIG_S_DRIVER_OK) => Health::Good,
+            Some(_) => Health::NeedsReset,
+        }
+    }
+
     /// Resets the device unless it cannot be reached.
     ///
     /// A transport waits without end for a device to confirm, and one that is gone never does:
-    /// hence the look before. May sleep; must not run concurrently with itself.
+    /// hence the look before. May sleep. Run by two at a time, both end with the device reset.
     pub(super) fn reset(&self) -> Reset {
         if self.status().is_none() {
             // Nothing is added to its queues any more, and late interrupts are not handled.

@@ -25,6 +25,7 @@ pub use self::{
     device::{
         Device,
         Feature,
+        Health,
         Reset, //
     },
     driver::{

@@ -14,6 +14,7 @@
 
 use super::{
     Device,
+    Health,
     Reset, //
 };
 use crate::bindings;
@@ -256,15 +257,14 @@ impl<C: Send + 'static> Queue<C> {
         }
     }
 
-    /// Whether the queue is attached to a device that can be reached: one that is gone reads as all
-    /// ones. May sleep.
-    pub fn is_reachable(&self) -> bool {
+    /// How the device of the queue is, which is gone for a queue that is detached. May sleep.
+    pub fn health(&self) -> Health {
         let owner = self.device.lock();
         let Some(owner) = owner.as_ref() else {
-            return false;
+            return Health::Gone;
         };
         // SAFETY: Until the queue is detached, which takes the lock, the device stays bound.
-        unsafe { owner.device.as_bound() }.status().is_some()
+        unsafe { owner.device.as_bound() }.health()
     }
 
     /// Whether the device used buffers that were not taken out.
@@ -285,18 +285,18 @@ impl<C: Send + 'static> Queue<C> {
     ///
     /// # Errors
     ///
-    /// [`ENODEV`] if the queue is detached or the device is gone, [`ENOENT`] without
+    /// [`ENODEV`] if the queue is detached or the device works no more, [`ENOENT`] without
     /// [`RING_RESET`](super::Feature::RING_RESET), and those of the transport. Buffers that the
     /// device may still have stay in the queue.
     pub fn reset(&self) -> Result {
         let owner = self.device.lock();
         let owner = owner.as_ref().ok_or(ENODEV)?;
         let _one_at_a_time = owner.resets.lock();
-        // A transport waits without end for the device to confirm, and one that is gone never does:
-        // hence the look before.
+        // A transport waits without end for the device to confirm, and one that is gone or needs a
+        // reset itself may never do: hence the look before.
         //
         // SAFETY: Until the queue is detached, which takes the lock, the device stays bound.
-        if unsafe { owner.device.as_bound() }.status().is_none() {
+        if unsafe { owner.device.as_bound() }.health() != Health::Good {
             return Err(ENODEV);
         }
         // INVARIANT: It is null.

@@ -86,6 +86,9 @@ void chain_free(void);
 bool chain_run(enum ib_wc_status status);
 int chain_calls(void);
 
+/* nonsense.c */
+int make_nonsense(struct ib_device *dev);
+
 extern const struct test data_tests[];
 extern const struct test fast_reg_tests[];
 extern const struct test atomic_tests[];

@@ -31,6 +31,10 @@ static bool lies;
 module_param(lies, bool, 0444);
 MODULE_PARM_DESC(lies, "instead of the other tests, forge completions of the device; queues must be virtqueues");
 
+static bool nonsense;
+module_param(nonsense, bool, 0444);
+MODULE_PARM_DESC(nonsense, "instead of any tests, make nonsense of the control queue: the device asks for a reset");
+
 static const struct test *const usual[] = {
 	data_tests, fast_reg_tests, atomic_tests, srq_tests, query_tests, handler_tests, NULL
 };
@@ -80,6 +84,8 @@ static int kverbs_run(struct ib_device *dev)
 	struct pair *pair;
 	int ret;
 
+	if (nonsense)
+		return make_nonsense(dev);
 	pair = kzalloc(sizeof(*pair), GFP_KERNEL);
 	if (!pair)
 		return -ENOMEM;

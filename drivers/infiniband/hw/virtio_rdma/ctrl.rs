@@ -7,10 +7,10 @@
 //! command takes an idle slot, gives its buffer to the device and sleeps. Many commands are in
 //! flight at a time.
 //!
-//! A device that leaves a command unanswered for [`PATIENCE_MS`], or that is found to be gone, is
-//! dead from there on: everything that waits, and everything that comes later, fails with
-//! [`Failure::Dead`]. Buffers that it holds stay with the virtqueue, which frees them once the
-//! device was reset.
+//! A device is dead if it leaves a command unanswered for [`PATIENCE_MS`], gives an answer that is
+//! neither success nor an error, asks for a reset, or is gone. From then on everything that waits, and
+//! everything that comes later, fails with [`Failure::Dead`]. Buffers that it holds stay with the
+//! virtqueue, which frees them once the device was reset.
 //!
 //! Beside these, [`start`](ControlQueue::start) runs a command in any context and tells of its answer
 //! by a call, for those who cannot wait; they bring a buffer of their own.
@@ -21,10 +21,11 @@
 use crate::{
     abi::{
         ctrl::{
+            Answer,
+            Empty,
             Request,
             MAX_REQUEST,
-            MAX_RESPONSE,
-            RESPONSE_OK, //
+            MAX_RESPONSE, //
         },
         wire::Wire, //
     },
@@ -33,11 +34,15 @@ use crate::{
     virtio::{
         Buffer,
         Handler,
+        Health,
         Queue,
         VirtqueueInfo, //
     },
 };
-use core::mem::take;
+use core::mem::{
+    replace,
+    take, //
+};
 use kernel::{
     device,
     prelude::*,
@@ -101,12 +106,14 @@ pub(crate) trait Background: Send + Sync {
     fn answered(self: ArcBorrow<'_, Self>, buffer: CommandBuffer, result: Result);
 }
 
-/// Whose command a buffer holds.
+/// The sender of the command in a buffer.
 pub(crate) enum Sender {
-    /// The task that uses a slot.
-    Slot(usize),
-    /// Somebody who does not wait; `None` while there is no command.
-    Background(Option<Arc<dyn Background>>),
+    /// There is no command in it.
+    None,
+    /// A task, which waits for the answer.
+    Task(Arc<Slot>),
+    /// Its answer is told by a call.
+    Background(Arc<dyn Background>),
 }
 
 /// A buffer for a command and its answer.
@@ -114,12 +121,18 @@ pub(crate) type CommandBuffer = KBox<Buffer<Sender>>;
 
 /// What the task that runs a command and the interrupt share.
 #[pin_data]
-struct Slot {
+pub(crate) struct Slot {
     #[pin]
     done: Completion,
     /// The buffer and how many bytes the device wrote. Set and completed under the lock.
     #[pin]
     answer: SpinLockIrq<Option<(CommandBuffer, usize)>>,
+}
+
+/// A slot that no task uses, and its buffer.
+struct Idle {
+    slot: Arc<Slot>,
+    buffer: CommandBuffer,
 }
 
 /// The control queue.
@@ -130,10 +143,9 @@ pub(crate) struct ControlQueue {
     /// Who is told when the device is given up.
     targets: Arc<EventTargets>,
     queue: Arc<Queue<Sender>>,
-    slots: KVec<Pin<KBox<Slot>>>,
-    /// Buffers of idle slots.
+    slots: KVec<Arc<Slot>>,
     #[pin]
-    idle: Mutex<KVec<CommandBuffer>>,
+    idle: Mutex<KVec<Idle>>,
     #[pin]
     idle_changed: CondVar,
     /// Commands of the background that found no room in the ring.
@@ -152,18 +164,17 @@ impl ControlQueue {
     ) -> Result<Arc<Self>> {
         let mut slots = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
         let mut idle = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
-        for index in 0..SLOTS {
-            let slot = KBox::pin_init(
+        for _ in 0..SLOTS {
+            let slot = Arc::pin_init(
                 pin_init!(Slot {
                     done <- Completion::new(),
                     answer <- new_spinlock_irq!(None, "virtio_rdma::ctrl::Slot"),
                 }),
                 GFP_KERNEL,
             )?;
-            slots.push(slot, GFP_KERNEL)?;
-            let sender = Sender::Slot(index);
-            let buffer = Buffer::new(MAX_REQUEST, MAX_RESPONSE, sender, GFP_KERNEL)?;
-            idle.push(buffer, GFP_KERNEL)?;
+            slots.push(slot.clone(), GFP_KERNEL)?;
+            let buffer = Self::background_buffer()?;
+            idle.push(Idle { slot, buffer }, GFP_KERNEL)?;
         }
         let waiting = KVec::with_capacity(background, GFP_KERNEL)?;
         let queue = Arc::pin_init(Queue::new(), GFP_KERNEL)?;
@@ -189,26 +200,21 @@ impl ControlQueue {
 
     /// Runs a command and waits for the answer; signals don't interrupt it.
     pub(crate) fn exec<R: Request>(&self, request: &R) -> Result<R::Response, Failure> {
-        let mut buffer = self.take_idle()?;
-        let slot = match buffer.context {
-            Sender::Slot(index) => self.slots.get(index),
-            Sender::Background(_) => None,
-        };
-        // The index is one of `new()`.
-        let slot = slot.ok_or(Failure::Refused(EINVAL))?;
+        let Idle { slot, mut buffer } = self.take_idle()?;
         if let Err(error) = encode(&mut buffer, request) {
-            self.put_idle(buffer);
+            self.put_idle(slot, buffer);
             return Err(Failure::Refused(error));
         }
 
         slot.done.reinit();
+        buffer.context = Sender::Task(slot.clone());
         let mut tries = PATIENCE_MS;
         while let Err((error, back)) = self.queue.add(buffer) {
             buffer = back;
             // Mapping takes memory on some machines, and room is short in a small ring: others give
             // both back.
             if tries == 0 || (error != ENOMEM && error != ENOSPC) {
-                self.put_idle(buffer);
+                self.put_idle(slot, buffer);
                 self.give_up("takes no commands");
                 return Err(Failure::Dead);
             }
@@ -217,16 +223,23 @@ impl ControlQueue {
         }
         self.queue.kick();
 
-        let (buffer, written) = self.wait(slot)?;
-        let result = decode::<R>(buffer.writable(), written);
-        self.put_idle(buffer);
-        result
+        let (buffer, written) = self.wait(&slot)?;
+        let answer = answer(&buffer, written);
+        self.put_idle(slot, buffer);
+        match answer {
+            Answer::Success(response) => Ok(response),
+            Answer::Errno(errno) => Err(Failure::Refused(error_of(errno))),
+            Answer::Invalid => {
+                // It may have taken over the memory that the command names.
+                self.give_up("gave an invalid answer");
+                Err(Failure::Dead)
+            }
+        }
     }
 
     /// A buffer for [`start`](Self::start).
     pub(crate) fn background_buffer() -> Result<CommandBuffer> {
-        let sender = Sender::Background(None);
-        Buffer::new(MAX_REQUEST, MAX_RESPONSE, sender, GFP_KERNEL)
+        Buffer::new(MAX_REQUEST, MAX_RESPONSE, Sender::None, GFP_KERNEL)
     }
 
     /// Runs a command and returns at once; `sender` gets `buffer` back with the answer. Can be called
@@ -244,7 +257,7 @@ impl ControlQueue {
         if self.is_dead() || encode(&mut buffer, request).is_err() {
             return Err(buffer);
         }
-        buffer.context = Sender::Background(Some(sender));
+        buffer.context = Sender::Background(sender);
         // With the lock held: a command that finds the ring full is in `waiting` before the answer
         // comes that makes room.
         let mut waiting = self.waiting.lock();
@@ -303,16 +316,17 @@ impl ControlQueue {
         !was_dead
     }
 
-    /// Gives the device up if it is gone. Returns whether it is alive.
+    /// Gives the device up if its status says that it works no more. Returns whether it is alive.
     pub(crate) fn look(&self) -> bool {
         if self.is_dead() {
             return false;
         }
-        let alive = self.queue.is_reachable();
-        if !alive {
-            self.give_up("is gone");
+        match self.queue.health() {
+            Health::Good => return true,
+            Health::NeedsReset => self.give_up("needs a reset"),
+            Health::Gone => self.give_up("is gone"),
         }
-        alive
+        false
     }
 
     /// Gives the device up and says why.
@@ -323,22 +337,22 @@ impl ControlQueue {
         }
     }
 
-    fn take_idle(&self) -> Result<CommandBuffer, Failure> {
+    fn take_idle(&self) -> Result<Idle, Failure> {
         let mut idle = self.idle.lock();
         loop {
             if self.is_dead() {
                 return Err(Failure::Dead);
             }
-            if let Some(buffer) = idle.pop() {
-                return Ok(buffer);
+            if let Some(taken) = idle.pop() {
+                return Ok(taken);
             }
             self.idle_changed.wait(&mut idle);
         }
     }
 
-    fn put_idle(&self, buffer: CommandBuffer) {
+    fn put_idle(&self, slot: Arc<Slot>, buffer: CommandBuffer) {
         // It has room for all that there are.
-        let _ = self.idle.lock().push_within_capacity(buffer);
+        let _ = self.idle.lock().push_within_capacity(Idle { slot, buffer });
         self.idle_changed.notify_one();
     }
 
@@ -376,15 +390,15 @@ fn encode<R: Request>(buffer: &mut CommandBuffer, request: &R) -> Result {
 }
 
 /// Reads an answer of which the device wrote `written` bytes.
-fn decode<R: Request>(answer: &[u8], written: usize) -> Result<R::Response, Failure> {
-    match answer.get(..written) {
-        Some([RESPONSE_OK, body @ ..]) if body.len() == R::Response::SIZE => {
-            Ok(R::Response::get(body))
-        }
-        Some([errno @ 1..=MAX_ERRNO, ..]) => {
-            Err(Failure::Refused(Error::from_errno(-i32::from(*errno))))
-        }
-        _ => Err(Failure::Refused(EIO)),
+fn answer<T: Wire>(buffer: &CommandBuffer, written: usize) -> Answer<T> {
+    Answer::from_bytes(buffer.writable().get(..written).unwrap_or_default())
+}
+
+/// An errno of the device.
+fn error_of(errno: u8) -> Error {
+    match errno {
+        1..=MAX_ERRNO => Error::from_errno(-i32::from(errno)),
+        _ => EIO,
     }
 }
 
@@ -392,32 +406,23 @@ impl Handler for ControlQueue {
     fn used(self: ArcBorrow<'_, Self>) {
         // Each round needs somebody who runs a command, so this ends.
         while let Some((mut buffer, written)) = self.queue.pop() {
-            match &mut buffer.context {
-                Sender::Slot(index) => {
-                    let Some(slot) = self.slots.get(*index) else {
-                        continue;
-                    };
+            match replace(&mut buffer.context, Sender::None) {
+                Sender::None => (),
+                Sender::Task(slot) => {
                     let mut answer = slot.answer.lock();
                     *answer = Some((buffer, written));
                     slot.done.complete();
                 }
                 Sender::Background(sender) => {
-                    let Some(sender) = sender.take() else {
-                        continue;
+                    let result = match answer::<Empty>(&buffer, written) {
+                        Answer::Success(_) => Ok(()),
+                        Answer::Errno(errno) => Err(error_of(errno)),
+                        Answer::Invalid => Err(EIO),
                     };
-                    let result = result(buffer.writable(), written);
                     sender.as_arc_borrow().answered(buffer, result);
                 }
             }
         }
         self.restart();
-    }
-}
-
-/// Whether a command without response data succeeded.
-fn result(answer: &[u8], written: usize) -> Result {
-    match answer.get(..written) {
-        Some([RESPONSE_OK]) => Ok(()),
-        _ => Err(EIO),
     }
 }

@@ -40,10 +40,13 @@ use kernel::{
     time::Msecs, //
 };
 
-/// How often a device is looked at that has nothing to do for the kernel.
+/// How often the status of an idle device is read.
+///
+/// A device that needs a reset says so by a configuration interrupt. One that is gone says nothing: its
+/// registers just read as all ones. Only for that there is this poll, one register read each time.
 const WATCH_MS: Msecs = 5_000;
 
-/// Looks whether the device is still there.
+/// Looks whether the device still works.
 pub(crate) struct Watch(Arc<ControlQueue>);
 
 impl Tick for Watch {

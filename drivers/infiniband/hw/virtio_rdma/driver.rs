@@ -35,7 +35,10 @@ use crate::{
     },
 };
 use kernel::{
-    device::Core,
+    device::{
+        Bound,
+        Core, //
+    },
     prelude::*,
     sync::{
         new_mutex,
@@ -65,14 +68,14 @@ pub(crate) struct Data {
     /// Empty once the device is being unbound.
     #[pin]
     ready: Mutex<Option<Ready>>,
+    #[pin]
+    watch: Periodic<Watch>,
     device: Arc<Device>,
 }
 
 /// What of a device others use. Dropping it takes the device away from them: while this happens it
 /// still answers.
 struct Ready {
-    /// Dropped first, since it would take the end for the device's death.
-    _watch: Pin<KBox<Periodic<Watch>>>,
     /// Dropped before the verbs: it sets the port's network device.
     _netdev: Pin<KBox<net::Notifier<Pin<KBox<Binding>>>>>,
     _verbs: Verbs,
@@ -84,9 +87,7 @@ impl Ready {
         let guid = device.limits().config.sys_image_guid;
         let netdev = KBox::pin_init(Binding::new(dev.as_ref(), guid, verbs.port()?), GFP_KERNEL)?;
         verbs.follow_netdev();
-        let watch = KBox::pin_init(device.watch(), GFP_KERNEL)?;
         Ok(Self {
-            _watch: watch,
             _netdev: netdev,
             _verbs: verbs,
         })
@@ -135,15 +136,23 @@ impl virtio::Driver for Driver {
             })?;
             Ok(try_pin_init!(Data {
                 ready <- new_mutex!(Some(ready), "virtio_rdma::driver::ready"),
+                watch <- device.watch(),
                 device,
             }))
         })
     }
 
     fn unbind<'bound>(dev: &'bound virtio::Device<Core<'_>>, this: Pin<&Self::Data<'bound>>) {
-        // Taken out first: dropping it waits for users, and no lock shall be held meanwhile.
+        // Stopped first: a reset device would look dead to it.
+        this.watch.stop();
+        // Taken out of the lock, since dropping it waits for users.
         let ready = this.ready.lock().take();
         drop(ready);
         let _ = this.device.shut_down(dev);
+    }
+
+    /// No field of the configuration changes, so the device asks for a reset.
+    fn config_changed<'bound>(_dev: &'bound virtio::Device<Bound>, this: Pin<&Self::Data<'bound>>) {
+        this.watch.hasten();
     }
 }
