@@ -27,8 +27,34 @@ use kernel::{
         to_result, //
     },
     prelude::*,
-    sync::Arc, //
+    sync::Arc,
+    ModuleMetadata, //
 };
+
+/// Keeps the driver's module loaded.
+///
+/// # Invariants
+///
+/// Owns a reference of the module.
+struct LoadedModule(*mut bindings::module);
+
+// SAFETY: References of modules may be dropped by any thread.
+unsafe impl Send for LoadedModule {}
+
+impl Drop for LoadedModule {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants.
+        unsafe { bindings::module_put(self.0) };
+    }
+}
+
+/// A buffer that may stay attached to its exporter for good, and with it the module that the exporter
+/// calls back.
+pub struct LingeringDmabuf<R: Revoke> {
+    /// Dropped first: the exporter calls code of the module until then.
+    _buffer: Dmabuf<R>,
+    _module: LoadedModule,
+}
 
 /// Who has the device let go of a buffer.
 pub trait Revoke: Send + Sync + 'static {
@@ -236,6 +262,25 @@ impl<R: Revoke> Dmabuf<R> {
     /// The handler.
     pub fn handler(&self) -> &R {
         &self.handler
+    }
+
+    /// For a buffer that the device may still use and that is kept, perhaps for good: the module of `T`
+    /// can't be unloaded meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The buffer, if the module is being unloaded. Then it must be dropped.
+    pub fn linger<T: Driver>(self) -> Result<LingeringDmabuf<R>, Self> {
+        let module = <T::OwnerModule as ModuleMetadata>::THIS_MODULE.as_ptr();
+        // SAFETY: It is the module of this code, so it is there; it may be on its way out.
+        if !unsafe { bindings::try_module_get(module) } {
+            return Err(self);
+        }
+        Ok(LingeringDmabuf {
+            _buffer: self,
+            // INVARIANT: It was just taken.
+            _module: LoadedModule(module),
+        })
     }
 
     /// Runs `work` while the exporter can't take the buffer back. May sleep.

@@ -267,6 +267,18 @@ impl<C: Send + 'static> Queue<C> {
         unsafe { owner.device.as_bound() }.health()
     }
 
+    /// Resets the whole device, which serves none of its queues any more. May sleep.
+    ///
+    /// A device whose queues are taken down was reset then, and counts as unreachable here.
+    pub fn reset_device(&self) -> Reset {
+        let owner = self.device.lock();
+        let Some(owner) = owner.as_ref() else {
+            return Reset::Unreachable;
+        };
+        // SAFETY: Until the queue is detached, which takes the lock, the device stays bound.
+        unsafe { owner.device.as_bound() }.reset()
+    }
+
     /// Whether the device used buffers that were not taken out.
     pub fn has_used(&self) -> bool {
         let attached = self.attached.lock();

@@ -36,6 +36,7 @@ use crate::{
         Handler,
         Health,
         Queue,
+        Reset,
         VirtqueueInfo, //
     },
 };
@@ -327,6 +328,12 @@ impl ControlQueue {
             Health::Gone => self.give_up("is gone"),
         }
         false
+    }
+
+    /// Resets a device that does not do what its user relies on. It is dead from there on.
+    pub(crate) fn stop(&self) -> Reset {
+        self.give_up("is stopped");
+        self.queue.reset_device()
     }
 
     /// Gives the device up and says why.

@@ -35,6 +35,10 @@ use kernel::{
     str::CString,
     sync::{
         aref::ARef,
+        atomic::{
+            AtomicFlag,
+            Relaxed, //
+        },
         Arc, //
     },
     time::Msecs, //
@@ -118,6 +122,8 @@ pub(crate) struct Device {
     ctrl: Arc<ControlQueue>,
     queues: Queues,
     targets: Arc<EventTargets>,
+    /// The device confirmed a reset after its use.
+    is_at_rest: AtomicFlag,
     #[pin]
     graveyard: Graveyard,
 }
@@ -175,6 +181,7 @@ impl Device {
                 ctrl,
                 queues,
                 targets,
+                is_at_rest: AtomicFlag::new(false),
                 graveyard <- Graveyard::new(),
             }),
             GFP_KERNEL,
@@ -193,6 +200,9 @@ impl Device {
         let reset = dev.remove_queues();
         self.ctrl.mark_dead();
         self.ctrl.drop_waiting();
+        if reset == Reset::Done {
+            self.is_at_rest.store(true, Relaxed);
+        }
         self.graveyard.clear(dev.as_ref(), reset);
         reset
     }
@@ -200,6 +210,20 @@ impl Device {
     /// The device on its bus, for messages.
     pub(crate) fn as_device(&self) -> &device::Device {
         (*self.dev).as_ref()
+    }
+
+    /// Resets a device that does not do what its user relies on. It is dead from there on.
+    pub(crate) fn stop(&self) -> Reset {
+        let reset = self.ctrl.stop();
+        if reset == Reset::Done {
+            self.is_at_rest.store(true, Relaxed);
+        }
+        reset
+    }
+
+    /// Whether the device was reset after its use: it accesses no memory any more.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.is_at_rest.load(Relaxed)
     }
 
     /// What it can do.

@@ -37,7 +37,8 @@ use crate::{
         },
         pd::Pd,
         peer::PeerRange, //
-    }, //
+    },
+    virtio::Reset, //
 };
 use kernel::{
     prelude::*,
@@ -61,19 +62,30 @@ pub(super) struct Revocation {
 
 impl Revoke for Revocation {
     fn revoke(&self) {
-        if !self.is_open.load(Relaxed) {
+        if !self.is_open.load(Relaxed) || self.device.is_at_rest() {
             return;
         }
         self.is_open.store(false, Relaxed);
         let request = CmdRevokeMr {
             mrn: self.mrn.load(Relaxed),
         };
-        if let Err(failure) = self.device.ctrl().exec(&request) {
-            dev_warn!(
-                self.device.as_device(),
-                "the device does not let go of memory that was taken back: {:?}\n",
-                Error::from(failure)
-            );
+        let Err(failure) = self.device.ctrl().exec(&request) else {
+            return;
+        };
+        // The exporter does not wait, and may give the memory to others.
+        let dev = self.device.as_device();
+        let error = Error::from(failure);
+        match self.device.stop() {
+            Reset::Done => dev_warn!(
+                dev,
+                "the device did not let go of memory that was taken back ({:?}), and was reset\n",
+                error
+            ),
+            Reset::Unreachable => dev_err!(
+                dev,
+                "the device may still use memory that was taken back: {:?}\n",
+                error
+            ),
         }
     }
 }
@@ -84,10 +96,33 @@ pub(super) type Buffer = Dmabuf<Revocation>;
 /// Destroys MR `mrn` over `buffer`. The exporter waits meanwhile: from the answer on the number may be another MR's.
 pub(super) fn destroy(device: &Device, mrn: u32, buffer: Buffer) {
     let answer = buffer.locked(|| {
-        buffer.handler().is_open.store(false, Relaxed);
-        device.ctrl().exec(&CmdDeregMr { mrn })
+        let answer = device.ctrl().exec(&CmdDeregMr { mrn });
+        if answer.is_ok() {
+            buffer.handler().is_open.store(false, Relaxed);
+        }
+        answer
     });
-    super::release(device, answer, buffer);
+    if let Err(failure) = answer {
+        super::warn_unless_dead(device, failure);
+        bury(device, buffer);
+    }
+}
+
+/// Keeps a buffer that the device may still use. Its exporter goes on calling this module, which stays
+/// loaded for that.
+fn bury(device: &Device, buffer: Buffer) {
+    match buffer.linger::<IbDevice>() {
+        Ok(lingering) => {
+            dev_warn!(
+                device.as_device(),
+                "the device may use a DMA buffer until it is reset, and the module stays loaded\n"
+            );
+            device.bury(lingering);
+        }
+        // The driver is about to reset the device. If that fails too, the exporter gets its memory
+        // back nevertheless: it would otherwise call code that is gone.
+        Err(buffer) => drop(buffer),
+    }
 }
 
 /// Makes an MR for `memory`, whose address in work requests counts only: what `pin` pins is what it lies over.
@@ -137,7 +172,9 @@ pub(super) fn register(
         }
         Err(Failure::Refused(error)) => Err(error),
         Err(Failure::Dead) => {
-            device.bury((buffer.unlock(revocation), list));
+            // The number that the device may have given the MR is not known.
+            device.bury(list);
+            bury(device, buffer.unlock(revocation));
             Err(ENODEV)
         }
     }

@@ -82,30 +82,23 @@ fn create<R: Request, M: Send + 'static>(
 
 /// Runs a command after which the device does not use `memory` any more, and gives it back. Without an answer it is buried.
 fn destroy<R: Request, M: Send + 'static>(device: &Device, request: &R, memory: M) -> Option<M> {
-    release(device, device.ctrl().exec(request), memory)
+    match device.ctrl().exec(request) {
+        Ok(_) => Some(memory),
+        Err(failure) => {
+            warn_unless_dead(device, failure);
+            device.bury(memory);
+            None
+        }
+    }
 }
 
-/// Gives back the `memory` that the device does not use any more if `answer` is that of a destroying command. Without it,
-/// it is buried.
-fn release<T, M: Send + 'static>(
-    device: &Device,
-    answer: Result<T, Failure>,
-    memory: M,
-) -> Option<M> {
-    match answer {
-        Ok(_) => Some(memory),
-        Err(Failure::Dead) => {
-            device.bury(memory);
-            None
-        }
-        Err(Failure::Refused(error)) => {
-            dev_warn!(
-                device.as_device(),
-                "destroying an object failed: {:?}\n",
-                error
-            );
-            device.bury(memory);
-            None
-        }
+/// Says that the device refused to destroy an object. That it is dead was said before.
+fn warn_unless_dead(device: &Device, failure: Failure) {
+    if let Failure::Refused(error) = failure {
+        dev_warn!(
+            device.as_device(),
+            "destroying an object failed: {:?}\n",
+            error
+        );
     }
 }

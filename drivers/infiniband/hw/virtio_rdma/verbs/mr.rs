@@ -53,7 +53,7 @@ use kernel::{
     sync::{
         atomic::{
             Acquire,
-            AtomicFlag,
+            Atomic,
             Release, //
         },
         new_mutex,
@@ -124,9 +124,19 @@ pub(super) fn access_flags(
 pub(crate) struct Mr {
     device: Arc<Device>,
     number: u32,
-    /// The device has destroyed it.
-    is_gone: AtomicFlag,
+    /// What became of the command that destroys it, if that was sent.
+    fate: Atomic<u32>,
     memory: Memory,
+}
+
+/// Values of [`Mr::fate`].
+mod fate {
+    /// The command was not sent, or an answer says that the MR is in use.
+    pub(super) const EXISTS: u32 = 0;
+    /// The device has destroyed the MR.
+    pub(super) const GONE: u32 = 1;
+    /// The device failed to do so: whether it uses the memory is unknown.
+    pub(super) const UNKNOWN: u32 = 2;
 }
 
 /// What an MR lies over.
@@ -183,7 +193,7 @@ impl Mr {
             driver: Self {
                 device: device.clone(),
                 number: response.mrn,
-                is_gone: AtomicFlag::new(false),
+                fate: Atomic::new(fate::EXISTS),
                 memory,
             },
         }
@@ -224,12 +234,11 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        if self.is_gone.load(Acquire) {
-            return;
-        }
-        match take(&mut self.memory) {
-            Memory::Dmabuf(buffer, _) => dmabuf::destroy(&self.device, self.number, buffer),
-            memory => {
+        match (self.fate.load(Acquire), take(&mut self.memory)) {
+            (fate::GONE, memory) => drop(memory),
+            (fate::UNKNOWN, memory) => self.device.bury(memory),
+            (_, Memory::Dmabuf(buffer, _)) => dmabuf::destroy(&self.device, self.number, buffer),
+            (_, memory) => {
                 let request = CmdDeregMr { mrn: self.number };
                 super::destroy(&self.device, &request, memory);
             }
@@ -406,10 +415,12 @@ impl MemoryRegions for IbDevice {
             return Ok(());
         }
         match mr.device.ctrl().exec(&CmdDeregMr { mrn: mr.number }) {
-            Ok(_) => mr.is_gone.store(true, Release),
+            Ok(_) => mr.fate.store(fate::GONE, Release),
             Err(Failure::Refused(error)) if error == EBUSY => return Err(EBUSY),
-            // What becomes of the memory is decided when the MR is dropped.
-            Err(_) => (),
+            Err(failure) => {
+                super::warn_unless_dead(&mr.device, failure);
+                mr.fate.store(fate::UNKNOWN, Release);
+            }
         }
         Ok(())
     }

@@ -1,0 +1,78 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# Memory of another driver, when the device does not confirm that it has let go of it: its exporter, which may take it back at
+# any time, finds the module there. The daemon dies in the last test.
+# more: --vms 1 --allow-warnings
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+
+modules=${TESTBED_MODULES:-$top/build}/kverbs
+# The virtio core can't reset a device that has gone, and says so.
+# shellcheck disable=SC2034
+accepted='WARNING: drivers/virtio/virtio\.c:[0-9]+ at virtio_dev_remove'
+
+# Starts a process that has the exporter's memory registered.
+start_holder() {
+	[[ -c /dev/test_exporter ]] || insmod "$modules/exporter.ko"
+	mkfifo "$work/commands"
+	"$top/selftests/dmabuf/holder.py" "$(device 1)" <"$work/commands" >"$work/holder" 2>&1 &
+	exec {commands}>"$work/commands"
+	registered() { grep -q registered "$work/holder"; }
+	until_ok 120 registered || {
+		cat "$work/holder"
+		return 1
+	}
+}
+
+# Has the holder do something, and waits until it is done.
+tell_holder() {
+	local before
+	count() { grep -c '^done' "$work/holder" || true; }
+	before=$(count)
+	echo "$1" >&"$commands"
+	is_done() { (($(count) > before)); }
+	until_ok 120 is_done
+}
+
+stays_loaded() {
+	if rmmod virtio_rdma 2>"$work/rmmod"; then
+		fail "the module is gone"
+	fi
+	cat "$work/rmmod"
+	grep -q 'in use' "$work/rmmod"
+}
+
+log_has() { dmesg | grep -q "$1"; }
+
+# A device that asks for a reset is reset when the memory is taken back, and uses it no more.
+test_taken_back_after_reset() {
+	start_holder
+	insmod "$modules/kverbs.ko" device="$(device 1)" nonsense=1
+	rmmod kverbs
+	tell_holder end
+	stays_loaded
+	tell_holder die
+	log_has 'did not let go of memory that was taken back.*and was reset'
+	virtio_device 1 >"$driver/unbind"
+	virtio_device 1 >"$driver/bind"
+	until_ok 60 device_up
+	timeout 60 rmmod virtio_rdma
+	insmod "$module"
+	until_ok 60 device_up
+}
+
+# Without a reset that is confirmed, the module stays for good.
+test_taken_back_after_death() {
+	start_holder
+	on 0 daemon kill 1
+	tell_holder end
+	stays_loaded
+	virtio_device 1 >"$driver/unbind"
+	[[ -z $(device 1) ]]
+	stays_loaded
+	tell_holder die
+	log_has 'may still use memory that was taken back'
+}
+
+run_tests test_taken_back_after_reset test_taken_back_after_death
