@@ -284,6 +284,11 @@ impl Pages {
     }
 }
 
+/// Rights of an MR of a process, as the device takes them.
+fn rights(pd: &Pd<IbDevice>, access: AccessFlags) -> Result<ib::AccessFlags> {
+    access_flags(access, optional_rights(pd.device().device.limits()))
+}
+
 /// The command that makes an MR over memory that is pinned, which has another shape if the device does not know that one,
 /// and the list that it names.
 pub(super) fn prepare(
@@ -293,12 +298,11 @@ pub(super) fn prepare(
     memory: &UserMemory,
 ) -> Result<(CmdRegUserMrPages, Pages)> {
     let ib_device = pd.device();
-    let limits = ib_device.device.limits();
     let count = umem.page_count(page_shift)?;
     let list = Pages::new(ib_device, count, umem.pages(page_shift)?)?;
     let base = CmdRegUserMr {
         pdn: pd.number(),
-        access_flags: access_flags(memory.access, optional_rights(limits))?,
+        access_flags: rights(pd, memory.access)?,
         start: memory.start,
         length: memory.length,
         virt_addr: memory.iova,
@@ -397,7 +401,21 @@ impl MemoryRegions for IbDevice {
             }
             MrChange::Nothing => old.with_access(old.memory.access),
         };
-        let (memory, list) = prepare(pd, &new.umem, new.page_shift, &new.memory)?;
+        let (memory, list) = if flags.contains(ReregFlags::TRANSLATION) {
+            let (memory, list) = prepare(pd, &new.umem, new.page_shift, &new.memory)?;
+            (memory, Some(list))
+        } else {
+            // The device ignores what is about the memory.
+            let memory = CmdRegUserMrPages {
+                base: CmdRegUserMr {
+                    pdn: pd.number(),
+                    access_flags: rights(pd, new.memory.access)?,
+                    ..CmdRegUserMr::default()
+                },
+                ..CmdRegUserMrPages::default()
+            };
+            (memory, None)
+        };
         let request = CmdReregMr {
             mrn: mr.number,
             flags,
