@@ -166,13 +166,8 @@ impl Device {
         };
         dev.find_vqs(vqs)
             .inspect_err(|error| dev_err!(dev.as_ref(), "cannot find the queues: {:?}\n", error))?;
-        match &queues {
-            Queues::OwnRings(own_rings) => {
-                for queue in &own_rings.event_queues {
-                    queue.fill()?;
-                }
-            }
-            Queues::Transport(transport) => transport.limit(&mut limits.queues),
+        if let Queues::Transport(transport) = &queues {
+            transport.limit(&mut limits.queues);
         }
         let this = Arc::pin_init(
             pin_init!(Self {
@@ -188,8 +183,9 @@ impl Device {
         )?;
         dev.ready()?;
         if let Queues::OwnRings(own_rings) = &this.queues {
+            // Where the kernel is hardened against early interrupts, nothing can be added before.
             for queue in &own_rings.event_queues {
-                queue.start();
+                queue.fill()?;
             }
         }
         Ok(this)

@@ -66,7 +66,7 @@ impl EventQueue {
         VirtqueueInfo::new(name, &self.queue, Some(self.clone()))
     }
 
-    /// Fills the queue, once it is attached.
+    /// Fills the queue, once the device is ready.
     pub(crate) fn fill(&self) -> Result {
         let size = self.queue.size().min(BUFFERS);
         let room = KVec::with_capacity(size, GFP_KERNEL)?;
@@ -75,12 +75,8 @@ impl EventQueue {
             let buffer = Buffer::new(0, Event::SIZE, (), GFP_KERNEL)?;
             self.queue.add(buffer).map_err(|(error, _)| error)?;
         }
-        Ok(())
-    }
-
-    /// Tells the device, once it is ready, that the queue is filled.
-    pub(crate) fn start(&self) {
         self.queue.kick();
+        Ok(())
     }
 
     fn dispatch(&self, bytes: &[u8]) {
