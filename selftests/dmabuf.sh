@@ -3,7 +3,7 @@
 #
 # Memory of another driver, when the device does not confirm that it has let go of it: its exporter, which may take it back at
 # any time, finds the module there. The daemon dies in the last test.
-# more: --vms 1 --allow-warnings
+# more: --joined unix --allow-warnings
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 

@@ -142,9 +142,6 @@ pub(crate) struct Limits {
     pub(crate) peers: bool,
 }
 
-/// Event queues at most: more interrupt vectors serve nobody.
-const MAX_EVENT_QUEUES: u32 = 1024;
-
 impl Limits {
     /// Reads the configuration.
     ///
@@ -202,7 +199,8 @@ impl Limits {
             },
         };
         let own_rings = rings.map(|rings| OwnRingsLimits {
-            num_event_queues: rings.num_event_queues,
+            // More than one a CPU would only take memory and interrupt vectors.
+            num_event_queues: rings.num_event_queues.min(kernel::cpu::nr_cpu_ids().max(1)),
             doorbell_pages: rings.doorbell_pages,
         });
         // INVARIANT: Checked below.
@@ -279,7 +277,7 @@ impl Limits {
             (config.max_send_sge != 0, "max_send_sge"),
             (config.max_recv_sge != 0, "max_recv_sge"),
             (
-                own_rings.is_none_or(|own| (1..=MAX_EVENT_QUEUES).contains(&own.num_event_queues)),
+                own_rings.is_none_or(|own| own.num_event_queues != 0),
                 "num_event_queues",
             ),
             (QUEUE_COUNT_RANGE.contains(&queues.max_qp), "max_qp"),
