@@ -41,6 +41,8 @@ use vswitch::FaultPlan;
 use vswitch::Uplink;
 use vswitch::UplinkConfig;
 
+use crate::size::mib;
+use crate::size::parse_size;
 use crate::status::Form;
 
 /// Features that the device offers unless told otherwise, by the name that the command line uses.
@@ -89,12 +91,18 @@ pub struct Args {
     ///
     /// net-roce=on forwards RoCE from the VM's network interface, which else is dropped: RoCE of
     /// this MAC address is that of the RDMA device.
+    /// memory=SIZE limits what the daemon allocates for the port, guest-memory=SIZE (1T) what it maps
+    /// of the VM's own memory.
     #[arg(
         long = "port",
         required = true,
-        value_name = "NAME,vfio=SOCKET,net=LOCAL:REMOTE,mac=MAC[,ip=IP...][,net-roce=on]"
+        value_name = "NAME,vfio=SOCKET,net=LOCAL:REMOTE,mac=MAC[,KEY=VALUE...]"
     )]
     pub ports: Vec<PortArgs>,
+
+    /// Bytes that the daemon allocates at most for one port, unless the port has memory=SIZE.
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, default_value = "256M")]
+    pub memory: u64,
 
     /// How two ports of this process exchange data: memory to memory, or always as packets.
     #[arg(long, value_enum, default_value_t = DataPath::Direct)]
@@ -206,13 +214,30 @@ pub struct PortArgs {
     pub addresses: Vec<IpAddr>,
     /// Whether RoCE from the VM's network interface is forwarded.
     pub net_roce: bool,
+    /// Bytes that the daemon allocates for it at most, if it has a limit of its own.
+    pub memory: Option<u64>,
+    /// Bytes of guest memory that it maps at most, if it has a limit of its own.
+    pub guest_memory: Option<u64>,
 }
+
+/// Least limit on the memory of a port: twice what its tables and frames take.
+const LEAST_MEMORY: u64 = 64 << 20;
+/// Guest memory of a port unless told otherwise.
+const GUEST_MEMORY: u64 = 1 << 40;
+/// Guest memory of all ports: an x86 process has 128 TiB of addresses, and the daemon needs some of its own.
+const ALL_GUEST_MEMORY: u64 = 96 << 40;
 
 /// A unicast MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mac(pub [u8; 6]);
 
 impl Args {
+    /// Guest memory that this port maps at most.
+    pub fn guest_memory(&self, port: &PortArgs) -> u64 {
+        let share = ALL_GUEST_MEMORY / self.ports.len().max(1) as u64;
+        port.guest_memory.unwrap_or(share.min(GUEST_MEMORY))
+    }
+
     /// What the parser can't see in one argument alone.
     pub fn check(&self) -> Result<()> {
         let (mut names, mut macs, mut paths) = (HashSet::new(), HashSet::new(), HashSet::new());
@@ -233,6 +258,12 @@ impl Args {
         if let Some(path) = &self.status {
             paths.insert(path);
         }
+        let mapped = self.ports.iter().map(|port| self.guest_memory(port));
+        ensure!(
+            mapped.fold(0, u64::saturating_add) <= ALL_GUEST_MEMORY,
+            "the guest memory of all ports is more than the {}T that a process can map",
+            ALL_GUEST_MEMORY >> 40
+        );
         for port in &self.ports {
             ensure!(
                 names.insert(&port.name),
@@ -293,6 +324,7 @@ impl FromStr for PortArgs {
         );
         let (mut vfio, mut net, mut mac, mut net_roce) = (None, None, None, None);
         let mut addresses = Vec::new();
+        let (mut memory, mut guest_memory) = (None, None);
         for part in parts {
             let (key, value) = part
                 .split_once('=')
@@ -309,7 +341,12 @@ impl FromStr for PortArgs {
                     known
                 }
                 "net-roce" => net_roce.replace(parse_switch(value)?).is_some(),
-                _ => bail!("unknown key {key:?}; there are vfio, net, mac, ip and net-roce"),
+                "memory" => memory.replace(parse_memory(value)?).is_some(),
+                "guest-memory" => guest_memory.replace(parse_size(value)?).is_some(),
+                _ => bail!(
+                    "unknown key {key:?}; \
+                     there are vfio, net, mac, ip, net-roce, memory and guest-memory"
+                ),
             };
             ensure!(!repeated, "{key} is given twice");
         }
@@ -320,6 +357,8 @@ impl FromStr for PortArgs {
             mac: mac.context("mac=MAC is missing")?,
             addresses,
             net_roce: net_roce.unwrap_or(false),
+            memory,
+            guest_memory,
         })
     }
 }
@@ -353,6 +392,16 @@ fn parse_link(text: &str) -> Result<DatagramPath> {
         local: local.into(),
         remote: remote.into(),
     })
+}
+
+fn parse_memory(text: &str) -> Result<u64> {
+    let memory = parse_size(text)?;
+    ensure!(
+        memory >= LEAST_MEMORY,
+        "a port needs {} at least, not {text}",
+        mib(LEAST_MEMORY)
+    );
+    Ok(memory)
 }
 
 fn parse_uplink(text: &str) -> Result<UplinkConfig> {
@@ -443,6 +492,8 @@ mod tests {
                 mac: Mac([0x52, 0x54, 0, 9, 0, 1]),
                 addresses: Vec::new(),
                 net_roce: false,
+                memory: None,
+                guest_memory: None,
             }]
         );
         assert_eq!(args.ports[0].mac.to_string(), "52:54:00:09:00:01");
@@ -459,6 +510,37 @@ mod tests {
         for (text, net_roce) in [("on", true), ("off", false)] {
             let args = parse(&["--port", &format!("{PORT},net-roce={text}")]).unwrap();
             assert_eq!(args.ports[0].net_roce, net_roce);
+        }
+    }
+
+    #[test]
+    fn limits_of_ports() {
+        let second = PORT
+            .replace("/a.", "/b.")
+            .replace("a,", "b,")
+            .replace(":01", ":02");
+        let limited = format!("{second},memory=512M,guest-memory=64T");
+        let args = parse(&["--port", PORT, "--port", &limited, "--memory", "1G"]).unwrap();
+        assert_eq!(args.memory, 1 << 30);
+        assert_eq!(
+            (args.ports[0].memory, args.ports[1].memory),
+            (None, Some(512 << 20))
+        );
+        let mapped: Vec<u64> = args
+            .ports
+            .iter()
+            .map(|port| args.guest_memory(port))
+            .collect();
+        assert_eq!(mapped, [1 << 40, 64 << 40]);
+        assert_eq!(parse(&["--port", PORT]).unwrap().memory, 256 << 20);
+        for (limit, complaint) in [
+            ("memory=63M", "needs 64M"),
+            ("guest-memory=96T", "than the 96T"),
+            ("guest-memory=x", "not a size"),
+        ] {
+            let port = format!("{second},{limit}");
+            let error = parse(&["--port", PORT, "--port", &port]).unwrap_err();
+            assert!(format!("{error:#}").contains(complaint), "{error:#}");
         }
     }
 

@@ -66,11 +66,12 @@ impl Machine {
         let mut servers = Vec::with_capacity(args.ports.len());
         let mut engines_by_name = Vec::with_capacity(args.ports.len());
         for ((port, listener), engine) in args.ports.iter().zip(listeners).zip(engines) {
-            let space = Arc::new(DmaSpace::new());
-            let config = DeviceConfig {
+            let space = Arc::new(DmaSpace::with_limit(args.guest_memory(port)));
+            let mut config = DeviceConfig {
                 addresses: port.addresses.clone(),
                 ..DeviceConfig::new(port.mac.0)
             };
+            config.limits.memory = port.memory.unwrap_or(args.memory);
             let device = RdmaDevice::new(config, withheld, space.clone(), &fabric, engine);
             engines_by_name.push((port.name.clone(), device.engine().clone()));
             let server = listener

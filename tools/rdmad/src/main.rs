@@ -11,6 +11,7 @@ mod machine;
 #[cfg(test)]
 mod panics;
 mod report;
+mod size;
 mod status;
 
 use std::fs::File;

@@ -18,6 +18,7 @@ use virtio_rdma_abi::ib::QpType;
 use vswitch::stats::Stats;
 
 use crate::cli::Mac;
+use crate::size::mib;
 
 /// The daemon.
 #[derive(Debug, Serialize)]
@@ -60,8 +61,31 @@ pub struct Port {
     mrs: usize,
     /// Addresses that the driver asked for and the port may not have.
     refused_gids: u64,
+    /// What is allocated for the VM.
+    memory: Memory,
+    /// What is mapped of the VM's own memory.
+    guest_memory: Memory,
     qps: Vec<Qp>,
     counters: Counters,
+}
+
+/// Bytes of memory and their limit.
+#[derive(Debug, Serialize)]
+struct Memory {
+    used: u64,
+    limit: u64,
+}
+
+impl From<(u64, u64)> for Memory {
+    fn from((used, limit): (u64, u64)) -> Self {
+        Self { used, limit }
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", mib(self.used), mib(self.limit))
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -136,6 +160,8 @@ impl Port {
             cqs: status.cqs,
             mrs: status.mrs,
             refused_gids: status.refused_gids,
+            memory: status.memory.into(),
+            guest_memory: status.guest_memory.into(),
             qps: status.qps.iter().map(Qp::from).collect(),
             counters: Counters(status.counters),
         }
@@ -265,6 +291,11 @@ impl fmt::Display for Port {
         if self.refused_gids > 0 {
             writeln!(f, "  {} GIDs refused", self.refused_gids)?;
         }
+        writeln!(
+            f,
+            "  memory {}, guest memory {}",
+            self.memory, self.guest_memory
+        )?;
         if !self.qps.is_empty() {
             writeln!(
                 f,

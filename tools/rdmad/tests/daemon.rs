@@ -179,7 +179,7 @@ fn the_status_is_told_as_text_and_as_json() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("status");
     let path = socket.display().to_string();
-    let port = port(dir.path(), "a");
+    let port = format!("{},memory=512M", port(dir.path(), "a"));
     let args = ["--port", &port, "--ready-fd", "1", "--status", &path];
     let start = || {
         let mut child = daemon(&args).spawn().unwrap();
@@ -196,6 +196,10 @@ fn the_status_is_told_as_text_and_as_json() {
         "{text}"
     );
     assert!(text.contains("\nworkers "), "{text}");
+    assert!(
+        text.contains(" of 512M, guest memory 0M of 1048576M\n"),
+        "{text}"
+    );
     let json = status(&socket, &["--json"]);
     assert!(json.status.success());
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
@@ -206,6 +210,9 @@ fn the_status_is_told_as_text_and_as_json() {
         (&true.into(), &false.into())
     );
     assert_eq!(first["qps"], serde_json::json!([]));
+    assert_eq!(first["memory"]["limit"], 512 << 20);
+    assert!(first["memory"]["used"].as_u64() < Some(64 << 20));
+    assert_eq!(first["guest_memory"]["used"], 0);
     assert_eq!(first["counters"]["tx_packets"], 0);
     assert_eq!(json["switch"][0]["name"], "a");
     let workers = &json["workers"];

@@ -57,6 +57,19 @@ pub enum MapError {
     /// The map is full.
     #[error("more than {} regions", crate::MAX_REGIONS)]
     TooMany,
+    /// More would be mapped than the VM may have.
+    #[error(
+        "{len:#x} bytes more than the {mapped:#x} that are mapped exceed the limit of {limit:#x}: \
+         raise it (guest-memory=) if the VM has that much"
+    )]
+    TooMuch {
+        /// Length of the region.
+        len: u64,
+        /// Bytes that are mapped.
+        mapped: u64,
+        /// Limit on both.
+        limit: u64,
+    },
     /// There is no file: the memory is private to the monitor.
     #[error("it is not shared")]
     NoFile,

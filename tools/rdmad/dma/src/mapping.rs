@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
 
+use budget::Charge;
 use rustix::fs::SealFlags;
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::FileOffset;
@@ -27,6 +28,8 @@ pub(crate) struct Mapping {
     pub(crate) iova: u64,
     pub(crate) memory: MmapRegion,
     pub(crate) writable: bool,
+    /// For its addresses.
+    _charge: Charge,
 }
 
 impl Mapping {
@@ -37,6 +40,7 @@ impl Mapping {
         offset: u64,
         len: u64,
         writable: bool,
+        charge: Charge,
     ) -> Result<Self, MapError> {
         let bad = MapError::BadRange { iova, len, offset };
         if len == 0 || (iova | len | offset) % PAGE_SIZE != 0 {
@@ -66,6 +70,7 @@ impl Mapping {
             iova,
             memory,
             writable,
+            _charge: charge,
         })
     }
 

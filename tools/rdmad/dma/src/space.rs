@@ -13,6 +13,7 @@ use std::sync::PoisonError;
 
 use arc_swap::ArcSwap;
 use arc_swap::Guard;
+use budget::Budget;
 use vm_memory::VolatileSlice;
 
 use crate::mapping::Mapping;
@@ -30,6 +31,8 @@ pub struct DmaSpace {
     current: ArcSwap<Snapshot>,
     /// Changes of the map, one at a time.
     change: Mutex<()>,
+    /// Bytes that are mapped: all VMs of a process share its addresses.
+    mapped: Budget,
     live: Arc<Live>,
 }
 
@@ -79,12 +82,18 @@ impl Drop for Snapshot {
 }
 
 impl DmaSpace {
-    /// An empty map.
+    /// An empty map, without a limit on what is mapped.
     pub fn new() -> Self {
+        Self::with_limit(u64::MAX)
+    }
+
+    /// An empty map for regions of up to `limit` bytes in all.
+    pub fn with_limit(limit: u64) -> Self {
         let live = Arc::default();
         Self {
             current: ArcSwap::new(Snapshot::new(Vec::new(), &live)),
             change: Mutex::new(()),
+            mapped: Budget::new(limit),
             live,
         }
     }
@@ -92,7 +101,7 @@ impl DmaSpace {
     /// Maps `len` bytes of the file `fd` from `offset` on at the DMA address `iova`.
     ///
     /// All three are multiples of [`PAGE_SIZE`](crate::PAGE_SIZE). Fails if the range is taken, the file could shrink or
-    /// is too short, or the map is full; the map is then as before.
+    /// is too short, the map is full, or more would be mapped than the limit allows; the map is then as before.
     pub fn map(
         &self,
         iova: u64,
@@ -106,7 +115,12 @@ impl DmaSpace {
         if old.regions.len() == MAX_REGIONS {
             return Err(MapError::TooMany);
         }
-        let mapping = Mapping::new(iova, fd, offset, len, writable)?;
+        let charge = self.mapped.charge(len).map_err(|_| MapError::TooMuch {
+            len,
+            mapped: self.mapped.used(),
+            limit: self.mapped.limit(),
+        })?;
+        let mapping = Mapping::new(iova, fd, offset, len, writable, charge)?;
         let at = old.position(iova);
         if old
             .regions
@@ -170,6 +184,11 @@ impl DmaSpace {
             snapshot: self.current.load(),
             recent: Cell::new(0),
         }
+    }
+
+    /// Bytes that are mapped, those of unmapped regions that some view still pins among them, and their limit.
+    pub fn mapped(&self) -> (u64, u64) {
+        (self.mapped.used(), self.mapped.limit())
     }
 
     fn replace_and_wait(&self, old: Arc<Snapshot>, regions: Vec<Arc<Mapping>>) {

@@ -173,6 +173,27 @@ fn a_file_without_the_seal_is_refused_before_its_file_system_is_asked() {
 }
 
 #[test]
+fn what_is_mapped_is_limited_and_comes_back() {
+    let space = DmaSpace::with_limit(3 * MIB);
+    let map = |iova, len| space.map(iova, guest_memory(len).unwrap(), 0, len, true);
+    map(0, 2 * MIB).unwrap();
+    let error = map(2 * MIB, 2 * MIB).unwrap_err();
+    assert!(
+        matches!(error, MapError::TooMuch { len, mapped, limit }
+            if (len, mapped, limit) == (2 * MIB, 2 * MIB, 3 * MIB)),
+        "{error}"
+    );
+    // What fails for another reason takes nothing.
+    assert!(map(MIB, MIB).is_err());
+    map(2 * MIB, MIB).unwrap();
+    assert_eq!(space.mapped(), (3 * MIB, 3 * MIB));
+    space.unmap(0, 2 * MIB).unwrap();
+    map(0, MIB).unwrap();
+    space.clear();
+    assert_eq!(space.mapped(), (0, 3 * MIB));
+}
+
+#[test]
 fn bad_ranges_are_refused() {
     let space = DmaSpace::anonymous(MIB, MIB);
     let map =

@@ -68,6 +68,7 @@ impl CommandError {
         match self {
             Self::Unsupported => Errno::OPNOTSUPP,
             Self::Map(MapError::TooMany) => Errno::NOSPC,
+            Self::Map(MapError::TooMuch { .. }) => Errno::NOMEM,
             Self::Map(MapError::Overlap { .. }) => Errno::EXIST,
             _ => Errno::INVAL,
         }

@@ -30,6 +30,7 @@ use vfio_user::Command;
 
 const EINVAL: u32 = 22;
 const EOPNOTSUPP: u32 = 95;
+const ENOMEM: u32 = 12;
 const EEXIST: u32 = 17;
 /// Only a broken device is this slow.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -68,6 +69,29 @@ fn memory_is_mapped_only_if_it_is_safe() {
     let all = [words(&[24, 4]), longs(&[0, 0])].concat();
     client.call(Command::DmaUnmap, &all, &[]).unwrap();
     assert!(bench.space.enter().is_empty());
+}
+
+#[test]
+fn a_client_maps_no_more_than_its_share() {
+    const REGION: u64 = 1 << 34;
+    let (bench, other) = (Bench::new(), Bench::new());
+    let mut client = bench.client();
+    let sparse = guest_memory(REGION).unwrap();
+    let share = GUEST_MEMORY / REGION;
+    for n in 0..80 {
+        let expected = if n < share { Ok(()) } else { Err(ENOMEM) };
+        let mapped = client.map(Some(sparse.as_fd()), 0, n * REGION, REGION);
+        assert_eq!(mapped, expected, "region {n}");
+    }
+    assert_eq!(bench.space.mapped(), (GUEST_MEMORY, GUEST_MEMORY));
+    // Its own share is left to the next.
+    let memory = guest_memory(0x1000).unwrap();
+    assert_eq!(
+        other.client().map(Some(memory.as_fd()), 0, 0, 0x1000),
+        Ok(())
+    );
+    assert_eq!(client.unmap(0, REGION), Ok(()));
+    assert_eq!(client.map(Some(memory.as_fd()), 0, 0, 0x1000), Ok(()));
 }
 
 #[test]

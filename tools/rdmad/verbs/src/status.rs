@@ -57,6 +57,8 @@ pub struct DeviceStatus {
     pub qps: Vec<QpStatus>,
     /// Bytes that are allocated for the VM or set aside for it, and their limit.
     pub memory: (u64, u64),
+    /// Bytes of guest memory that are mapped, and their limit.
+    pub guest_memory: (u64, u64),
     /// Counters.
     pub counters: RspQueryCounters,
 }
@@ -107,6 +109,7 @@ impl Device {
                 })
                 .collect(),
             memory: (self.budget().used(), self.budget().limit()),
+            guest_memory: self.space.mapped(),
             counters: self.counters(),
         }
     }

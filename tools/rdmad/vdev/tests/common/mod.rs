@@ -189,11 +189,17 @@ pub struct Bench {
     _dir: tempfile::TempDir,
 }
 
+/// Guest memory that a port maps at most.
+pub const GUEST_MEMORY: u64 = 1 << 40;
+
 impl Bench {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("vfio.sock");
-        let (device, space) = (Arc::new(Echo::default()), Arc::new(DmaSpace::new()));
+        let (device, space) = (
+            Arc::new(Echo::default()),
+            Arc::new(DmaSpace::with_limit(GUEST_MEMORY)),
+        );
         let handle = Listener::bind(&path)
             .unwrap()
             .start("test", device.clone(), space.clone())
