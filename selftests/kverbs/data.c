@@ -278,6 +278,46 @@ free_cq:
 	return passed;
 }
 
+/* A QP without a receive queue sends to one without a send queue. The absent queues take nothing. */
+static bool test_one_way(struct pair *pair)
+{
+	struct ib_qp_init_attr attr = {
+		.send_cq = pair->a.send_cq,
+		.recv_cq = pair->a.recv_cq,
+		.cap = { .max_send_wr = 4, .max_send_sge = 1 },
+		.sq_sig_type = IB_SIGNAL_ALL_WR,
+		.qp_type = IB_QPT_RC,
+	};
+	struct work *works[2] = { work_get(), work_get() };
+	struct side from = pair->a, to = pair->b;
+	bool passed = false;
+
+	from.qp = ib_create_qp(pair->pd, &attr);
+	EXPECT(!IS_ERR(from.qp));
+	attr.send_cq = to.send_cq;
+	attr.recv_cq = to.recv_cq;
+	attr.cap = (struct ib_qp_cap) { .max_recv_wr = 4, .max_recv_sge = 1 };
+	to.qp = ib_create_qp(pair->pd, &attr);
+	if (IS_ERR(to.qp))
+		goto destroy_from;
+	if (side_connect(pair, &from, &to) || side_connect(pair, &to, &from))
+		goto destroy_to;
+	if (post_send(pair, &to, works[0], 0, 64) != -ENOMEM ||
+	    post_recv(pair, &from, works[1], 0, 64) != -ENOMEM)
+		goto destroy_to;
+	fill(&from, 9);
+	memset(to.memory, 0, SIZE);
+	if (post_recv(pair, &to, works[1], 0, 4096) || post_send(pair, &from, works[0], 100, 1000))
+		goto destroy_to;
+	passed = work_wait(works[0], IB_WC_SUCCESS) && work_wait(works[1], IB_WC_SUCCESS) &&
+		 is_equal(pair, 0, 100, 1000);
+destroy_to:
+	ib_destroy_qp(to.qp);
+destroy_from:
+	ib_destroy_qp(from.qp);
+	return passed;
+}
+
 /* An error completes the request with its status and flushes what comes after it, on both queues. */
 static bool test_bad_rkey(struct pair *pair)
 {
@@ -329,6 +369,7 @@ const struct test data_tests[] = {
 	{ "query", test_query },
 	{ "ah", test_ah },
 	{ "direct", test_direct },
+	{ "one_way", test_one_way },
 	{ "bad_rkey", test_bad_rkey },
 	{ "reset", test_reset },
 	{ "longest_cq", test_longest_cq },

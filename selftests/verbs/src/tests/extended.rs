@@ -9,9 +9,12 @@ use anyhow::{ensure, Result};
 use crate::endpoint::{Endpoint, Options};
 use crate::pattern::{bytes, compare};
 use crate::rdma::extended::{create_cq, End, ParentDomain};
-use crate::rdma::{access, ffi, Ah, Cq, Kind, Mr, Op, Path, Payload, Pd, Qp, SendWr, To, QKEY};
+use crate::rdma::{
+    access, ffi, Ah, Caps, Cq, Kind, Mr, Op, Path, Payload, Pd, Qp, SendWr, To, QKEY,
+};
 use crate::session::{errno, refused, Remote, Session, LIMIT};
 
+const ENOMEM: i32 = 12;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
@@ -353,5 +356,15 @@ pub fn refusals(session: &mut Session) -> Result<()> {
         unsupported(&format!("create flags {flags:#x}"), result)?;
     }
     qp(Kind::Rc, &|_| ())?;
+    let without_sq = Qp::extended(
+        Kind::Rc,
+        &pd,
+        [&cq, &cq],
+        Caps { send_wr: 0, ..caps },
+        |_| (),
+    )?;
+    let built = without_sq.build(&[SendWr::new(1, Op::Send, &[])], End::Complete);
+    let error = refused("a batch for an absent SQ", built)?;
+    ensure!(errno(&error) == Some(ENOMEM), "{error:#}");
     session.peer.meet()
 }

@@ -126,6 +126,7 @@ pub const ALL: &[Test] = &[
     test("handle_address", handles::address),
     test("queue_wraps", queues::wraps),
     test("queue_full", queues::full),
+    test("queue_one_way", queues::one_way),
     test("queue_list_with_bad_request", queues::bad_request),
     test("queue_many_pairs", queues::many_pairs),
     test("queue_reused", queues::reused),

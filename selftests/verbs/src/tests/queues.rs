@@ -6,7 +6,7 @@ use anyhow::{ensure, Context as _, Result};
 
 use crate::endpoint::{Endpoint, Options};
 use crate::pattern::{bytes, compare};
-use crate::rdma::{access, Cq, Mr, Op, Pd, Qp, SendWr, Sge};
+use crate::rdma::{access, Cq, Kind, Mr, Op, Pd, Qp, SendWr, Sge};
 use crate::session::{Session, LIMIT};
 
 const ENOMEM: i32 = 12;
@@ -123,6 +123,54 @@ pub fn full(session: &mut Session) -> Result<()> {
         }
     }
     session.peer.meet()
+}
+
+/// A QP without an RQ sends to one without an SQ. The absent queues are full.
+pub fn one_way(session: &mut Session) -> Result<()> {
+    const MESSAGES: u64 = 40;
+    const SIZE: usize = 3000;
+    for kind in [Kind::Rc, Kind::Uc] {
+        let mut options = Options {
+            kind,
+            cq_entries: Some(8),
+            ..sized(8)
+        };
+        match session.active() {
+            true => options.caps.recv_wr = 0,
+            false => options.caps.send_wr = 0,
+        }
+        let end = Endpoint::connect(session, &options)?;
+        let caps = end.qp.caps();
+        let mr = end.memory(SIZE)?;
+        let sges = [mr.sge(0, SIZE)];
+        let absent = if session.active() {
+            ensure!(caps.recv_wr == 0, "{caps:?}");
+            end.qp.recv(0, &sges)
+        } else {
+            ensure!(caps.send_wr == 0, "{caps:?}");
+            end.qp.send(&SendWr::new(0, Op::Send, &sges))
+        };
+        let error = absent.err().context("an absent queue took a request")?;
+        ensure!(error.error.raw_os_error() == Some(ENOMEM), "{error}");
+        for id in 0..MESSAGES {
+            if session.active() {
+                mr.write(0, &bytes(id, SIZE));
+                session.peer.meet()?;
+                end.run(Op::Send, &sges)?.ok()?;
+            } else {
+                end.qp.recv(id, &sges)?;
+                session.peer.meet()?;
+                ensure!(end.received()?.ok()?.id == id, "message {id}");
+                compare(
+                    &format!("message {id} of {kind:?}"),
+                    &mr.read(0, SIZE),
+                    &bytes(id, SIZE),
+                )?;
+            }
+        }
+        session.peer.meet()?;
+    }
+    Ok(())
 }
 
 /// Of a list with a bad request in it, those in front are executed and the rest is named.

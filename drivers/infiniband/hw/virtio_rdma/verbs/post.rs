@@ -51,7 +51,12 @@ impl KernelQueues for IbDevice {
     }
 
     fn post_recv(qp: &rdma::qp::Qp<Self>, requests: &mut RecvRequests<'_>) -> Result {
-        let queue = qp.kernel()?.recv.as_ref();
+        let kernel = qp.kernel()?;
+        if kernel.shared.is_some() {
+            // Receives are posted to the SRQ.
+            return Err(EINVAL);
+        }
+        let queue = kernel.recv.as_ref();
         post(qp, queue, |state| {
             let Some(request) = requests.next() else {
                 return Ok(false);
@@ -80,7 +85,8 @@ fn post(
     queue: Option<&Attached>,
     mut next: impl FnMut(&mut WorkState) -> Result<bool>,
 ) -> Result {
-    let attached = queue.ok_or(EINVAL)?;
+    // An absent queue is always full.
+    let attached = queue.ok_or(ENOMEM)?;
     let work = &attached.work;
     let device: &Device = qp.device();
     let mut state = work.state.lock();

@@ -29,13 +29,12 @@ impl Device {
         require(cmd.doorbell_page < self.config().limits.doorbell_pages)?;
         let queues = |qp_type, cap: &QpCap| {
             let limit = self.config().limits.max_qp_wr;
-            let sq = self.queue(&cmd.sq, limit, cap.max_send_wr, max_sq_wqe(cap))?;
-            let rq = if cmd.rq == RingAddr::ZERO {
-                require(cap.max_recv_wr == 0)?;
-                None
-            } else {
-                Some(self.queue(&cmd.rq, limit, cap.max_recv_wr, max_rq_wqe(cap))?)
+            let queue = |ring: &RingAddr, max_wr, wqe| match (*ring == RingAddr::ZERO, max_wr) {
+                (true, 0) => Ok(RingMem::absent()),
+                _ => self.queue(ring, limit, max_wr, wqe),
             };
+            let sq = queue(&cmd.sq, cap.max_send_wr, max_sq_wqe(cap))?;
+            let rq = queue(&cmd.rq, cap.max_recv_wr, max_rq_wqe(cap))?;
             let reserved = self.number(qp_type, || self.qps.reserve())?;
             Ok((reserved, sq, rq))
         };
@@ -59,7 +58,7 @@ impl Device {
             }
             let sq = transport.take(numbers.sq(reserved.number()))?;
             let rq = transport.take(numbers.rq(reserved.number()))?;
-            Ok((reserved, sq, Some(rq)))
+            Ok((reserved, sq, rq))
         };
         self.create_qp(&cmd, queues, NO_DOORBELL_PAGE, 0)
     }
@@ -79,7 +78,7 @@ impl Device {
     fn create_qp<'a>(
         &self,
         base: &CmdCreateQp,
-        queues: impl FnOnce(QpType, &QpCap) -> Result<(Reserved<'a, Qp>, RingMem, Option<RingMem>)>,
+        queues: impl FnOnce(QpType, &QpCap) -> Result<(Reserved<'a, Qp>, RingMem, RingMem)>,
         doorbell_page: u32,
         cookie: u64,
     ) -> Result<RspCreateQp> {

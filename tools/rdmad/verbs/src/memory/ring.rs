@@ -8,7 +8,9 @@ use std::sync::atomic::{fence, Ordering};
 use budget::{Budget, List};
 use dma::{DmaError, DmaSlice, DmaSliceMut, DmaSpace, DmaView};
 use virtio_rdma_abi::ctrl::PageListDepth;
-use virtio_rdma_abi::ring::{RingAddr, RingLayout, PAGE_SHIFT_RANGE};
+use virtio_rdma_abi::ring::{
+    RingAddr, RingLayout, PAGE_SHIFT_RANGE, SLOTS_RANGE, SLOT_SHIFT_RANGE,
+};
 use virtio_rdma_ring::RingMemory;
 use virtqueue::{ChainError, Split};
 
@@ -29,6 +31,8 @@ enum Place {
     Own(Pages),
     /// A virtqueue of the transport.
     Virtqueue(VirtqueueMem),
+    /// No memory: a queue that its QP was created without.
+    Absent,
 }
 
 /// Pages that the driver named.
@@ -78,6 +82,13 @@ impl Pages {
     }
 }
 
+/// The layout of an absent queue. It is never accessed.
+const NO_LAYOUT: RingLayout = match RingLayout::new(*SLOTS_RANGE.start(), *SLOT_SHIFT_RANGE.start())
+{
+    Some(layout) => layout,
+    None => panic!("the least ring is valid"),
+};
+
 impl RingMem {
     /// The ring that a command describes, after a check that all of it can be reached. What the device keeps of it is
     /// charged to `budget`.
@@ -106,10 +117,18 @@ impl RingMem {
         })
     }
 
-    /// The virtqueue that it is, unless it is an own ring.
+    /// A queue that its QP was created without: it is always empty.
+    pub(crate) fn absent() -> Self {
+        Self {
+            place: Place::Absent,
+            layout: NO_LAYOUT,
+        }
+    }
+
+    /// The virtqueue that it is, if it is one.
     pub(crate) fn as_virtqueue(&self) -> Option<&VirtqueueMem> {
         match &self.place {
-            Place::Own(_) => None,
+            Place::Own(_) | Place::Absent => None,
             Place::Virtqueue(queue) => Some(queue),
         }
     }
@@ -124,7 +143,7 @@ impl RingMem {
 ///
 /// An own ring was checked when it was created. When the VM's monitor unmaps its memory nevertheless, loads give 0 and
 /// stores vanish, and [`lost`](Self::lost) tells. The same goes for a virtqueue whose addresses, or descriptors, are bad
-/// or which the driver has reset; nothing of it is accessed any more then.
+/// or which the driver has reset; nothing of it is accessed any more then. In an absent queue, loads give 0 as well: it is empty.
 pub(crate) struct RingView<'a> {
     ring: &'a RingMem,
     view: &'a DmaView,
@@ -156,6 +175,7 @@ impl<'a> RingView<'a> {
             }
             Place::Own(Pages::Apart { .. }) => (None, false),
             Place::Virtqueue(queue) => (None, queue.is_gone()),
+            Place::Absent => (None, false),
         };
         Self {
             ring,
@@ -193,6 +213,7 @@ impl<'a> RingView<'a> {
                         .and_then(|slice| access(&slice, 0)),
                     _ => return R::default(),
                 },
+                Place::Absent => return R::default(),
             },
         };
         done.unwrap_or_else(|_| {
@@ -234,7 +255,7 @@ impl<'a> RingView<'a> {
     #[inline]
     pub(crate) fn read_wqe(&self, slot: u16, wqe: &mut [u8]) -> usize {
         match &self.ring.place {
-            Place::Own(_) => {
+            Place::Own(_) | Place::Absent => {
                 self.read(self.ring.layout.slot(slot), wqe);
                 wqe.len()
             }

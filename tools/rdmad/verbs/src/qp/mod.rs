@@ -70,7 +70,7 @@ pub(crate) struct Qp {
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     sq: RingMem,
-    rq: Option<RingMem>,
+    rq: RingMem,
     /// Where receives come from, of a QP that has no RQ for that.
     srq: Option<Arc<Srq>>,
     /// A [`QpState`] or [`DESTROYED`].
@@ -119,8 +119,8 @@ pub(crate) struct QpInit {
     pub recv_cq: Arc<Cq>,
     /// SQ.
     pub sq: RingMem,
-    /// RQ, if it has one.
-    pub rq: Option<RingMem>,
+    /// RQ.
+    pub rq: RingMem,
     /// SRQ, if it has one.
     pub srq: Option<Arc<Srq>>,
 }
@@ -160,7 +160,7 @@ impl Qp {
             summary: Summary::default(),
             windows: Mutex::default(),
             send: Mutex::new(SendSide::new(init.sq.layout(), snapshots)),
-            recv: Mutex::new(RecvSide::new(init.rq.as_ref().map(RingMem::layout), buffer)),
+            recv: Mutex::new(RecvSide::new(init.rq.layout(), buffer)),
             sq: init.sq,
             rq: init.rq,
             srq: init.srq,
@@ -318,9 +318,8 @@ impl Qp {
 
     /// The driver has reset virtqueue `number`, which is one of its queues: turns that begin from now on don't access it.
     pub(crate) fn virtqueue_reset(&self, number: u16) {
-        [Some(&self.sq), self.rq.as_ref()]
+        [&self.sq, &self.rq]
             .into_iter()
-            .flatten()
             .filter_map(RingMem::as_virtqueue)
             .filter(|queue| queue.number() == number)
             .for_each(VirtqueueMem::retire);

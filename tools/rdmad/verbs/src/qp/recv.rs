@@ -20,7 +20,7 @@ use super::{Peer, Qp, Responder};
 use crate::counters::Counter;
 use crate::cq::Completions;
 use crate::gid::vlan_of;
-use crate::memory::{Fault, KeyFault, Keys, Memory, Message, Reached, RingMem, RingView};
+use crate::memory::{Fault, KeyFault, Keys, Memory, Message, Reached, RingView};
 use crate::srq::Srq;
 use crate::turn::{Budget, Parked};
 use crate::wire::Arrived;
@@ -34,8 +34,7 @@ const MAX_VIOLATIONS: u32 = 256;
 /// What the lock of the receive half protects.
 #[derive(Debug)]
 pub(crate) struct RecvSide {
-    /// Of a QP that has an RQ.
-    queue: Option<DeviceQueue>,
+    queue: DeviceQueue,
     /// From RTR on.
     pub(crate) responder: Option<Responder>,
     /// For the answers that a responder has yet to send.
@@ -62,9 +61,9 @@ pub(crate) struct RecvSide {
 }
 
 impl RecvSide {
-    pub(super) fn new(layout: Option<RingLayout>, buffer: List<u8>) -> Self {
+    pub(super) fn new(layout: RingLayout, buffer: List<u8>) -> Self {
         Self {
-            queue: layout.map(DeviceQueue::new),
+            queue: DeviceQueue::new(layout),
             responder: None,
             answers: None,
             peer: None,
@@ -144,7 +143,7 @@ pub(crate) struct RecvTurn<'a> {
     pub(crate) qp: &'a Qp,
     pub(crate) device: &'a Device,
     pub(crate) view: &'a DmaView,
-    ring: Option<RingView<'a>>,
+    ring: RingView<'a>,
     /// What the turn may still cost.
     pub(crate) budget: Budget,
     keys: Keys<'a>,
@@ -161,7 +160,7 @@ impl<'a> RecvTurn<'a> {
             qp,
             device,
             view,
-            ring: qp.rq.as_ref().map(|ring| RingView::new(ring, view)),
+            ring: RingView::new(&qp.rq, view),
             budget: Budget::default(),
             keys: Keys::new(&device.mrs),
             completions: Completions::new(&qp.recv_cq, device, view),
@@ -242,10 +241,8 @@ impl<'a> RecvTurn<'a> {
         if let Some(srq) = &self.qp.srq {
             return self.take_shared(srq, side);
         }
-        let (Some(queue), Some(ring)) = (&mut side.queue, &self.ring) else {
-            return Ok(None);
-        };
-        let event = match fetch_recv(queue, ring, &mut side.buffer, &self.qp.cap) {
+        let ring = &self.ring;
+        let event = match fetch_recv(&mut side.queue, ring, &mut side.buffer, &self.qp.cap) {
             Ok(fetched) if !ring.lost() => return Ok(fetched),
             Err(BadRecv::Wqe(id)) if !ring.lost() => {
                 self.deliver(id, WcStatus::LocQpOpErr, OPCODE_RECV);
@@ -358,9 +355,7 @@ impl<'a> RecvTurn<'a> {
             self.completions.deliver();
             self.qp.raise(self.device, AsyncEvent::QpLastWqeReached);
         }
-        let (Some(queue), Some(ring)) = (&mut side.queue, &self.ring) else {
-            return self.qp.await_command();
-        };
+        let (queue, ring) = (&mut side.queue, &self.ring);
         for _ in 0..limit {
             if side.broken {
                 break;
@@ -390,15 +385,15 @@ impl<'a> RecvTurn<'a> {
 
     /// Gives all slots back without a completion.
     pub(super) fn reset(mut self, side: &mut RecvSide) {
-        let virtqueue = |ring: &&RingMem| ring.as_virtqueue().is_some();
-        if let Some(ring) = self.qp.rq.as_ref().filter(virtqueue) {
-            // The entries of the used ring name what is given back.
-            self.silent = true;
-            // What is posted meanwhile was posted too early.
-            let _ = self.flush(side, ring.layout().slots() as usize);
-        } else if let (Some(queue), Some(ring)) = (&mut side.queue, &self.ring) {
-            queue.reset(ring);
+        if self.qp.rq.as_virtqueue().is_none() {
+            side.queue.reset(&self.ring);
+            return;
         }
+        // The entries of the used ring name what is given back.
+        self.silent = true;
+        // What is posted meanwhile was posted too early.
+        let slots = side.queue.layout().slots() as usize;
+        let _ = self.flush(side, slots);
     }
 
     /// Delivers a completion in error.

@@ -8,6 +8,8 @@
 #[path = "../verbs/harness/mod.rs"]
 mod harness;
 
+#[path = "../verbs/absent.rs"]
+mod absent;
 #[path = "../verbs/arming.rs"]
 mod arming;
 #[path = "../verbs/data.rs"]

@@ -4,6 +4,7 @@
 
 mod harness;
 
+mod absent;
 mod agreement;
 mod arming;
 mod asynchronous;

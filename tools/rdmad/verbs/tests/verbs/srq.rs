@@ -464,3 +464,29 @@ fn without_the_bit_there_are_none() {
     let qp = Qp::with_srq(vm, &cq, 1, Options::default());
     assert_eq!(qp.err(), Some(EINVAL));
 }
+
+/// The QPs that only receive have no SQ.
+#[test]
+fn without_an_sq() {
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        let (a, b) = (&world.vms[0], &world.vms[1]);
+        let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
+        let srq = Srq::new(b, 8);
+        let sender = Qp::new(a, &cq_a, &cq_a, Options::default());
+        let options = Options {
+            without_sq: true,
+            ..Options::default()
+        };
+        let receiver = Qp::with_srq(b, &cq_b, srq.srqn, options).unwrap();
+        connect(&sender, &receiver);
+        let (ma, mb) = (a.mr(4096), b.mr(4096));
+        srq.post(1, &[sge(&mb, 0, 4096)]);
+        let data = pattern(1500, 1);
+        a.write(ma.iova, &data);
+        sender.post(&Wr::new(2, WrOpcode::Send).local(&ma, 0, 1500));
+        cq_a.expect(2, WcStatus::Success);
+        cq_b.expect(1, WcStatus::Success);
+        assert!(b.read(mb.iova, 1500) == data);
+    });
+}

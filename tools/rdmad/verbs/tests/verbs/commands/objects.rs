@@ -223,7 +223,11 @@ fn queue_pairs() {
     assert_eq!(err(|cmd| cmd.base.flags = CreateFlags(9)), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.base.reserved[23] = 1), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.doorbell_page = 4096), Some(EINVAL));
-    assert_eq!(err(|cmd| cmd.sq = RingAddr::ZERO), Some(EINVAL));
+    assert_eq!(
+        err(|cmd| cmd.sq = RingAddr::ZERO),
+        Some(EINVAL),
+        "sends without an SQ"
+    );
     assert_eq!(
         err(|cmd| cmd.rq = RingAddr::ZERO),
         Some(EINVAL),
@@ -234,6 +238,20 @@ fn queue_pairs() {
         cmd.base.max_recv_wr = 0;
     };
     assert_eq!(err(without_rq), None);
+    let without_sq = |cmd: &mut CmdCreateQpRings| {
+        cmd.sq = RingAddr::ZERO;
+        cmd.base.max_send_wr = 0;
+    };
+    assert_eq!(err(without_sq), None);
+    let without_both = |cmd: &mut CmdCreateQpRings| {
+        (cmd.sq, cmd.rq) = (RingAddr::ZERO, RingAddr::ZERO);
+        (cmd.base.max_send_wr, cmd.base.max_recv_wr) = (0, 0);
+    };
+    assert_eq!(err(without_both), None);
+    let half_a_ring = |cmd: &mut CmdCreateQpRings| {
+        (cmd.sq.slots, cmd.base.max_send_wr) = (0, 0);
+    };
+    assert_eq!(err(half_a_ring), Some(EINVAL), "neither a ring nor none");
     let qp = Qp::new(vm, &cq, &cq, Options::default());
     qp.destroy().unwrap();
     assert_eq!(qp.destroy().err(), Some(EINVAL));

@@ -28,6 +28,10 @@ pub struct Options {
     pub blocks_loopback: bool,
     pub qkey: u32,
     pub slots: u32,
+    /// It has no SQ.
+    pub without_sq: bool,
+    /// It has no RQ.
+    pub without_rq: bool,
     pub sge: u32,
     pub inline: u32,
     pub signal: SigType,
@@ -60,6 +64,8 @@ impl Default for Options {
             blocks_loopback: false,
             qkey: 0x1234_5678,
             slots: 64,
+            without_sq: false,
+            without_rq: false,
             sge: 4,
             inline: 200,
             signal: SigType::Requested,
@@ -123,6 +129,7 @@ impl<'vm> Qp<'vm> {
     ) -> Result<Self, u8> {
         let (recv_wr, recv_sge, from_srq) = match srqn {
             Some(_) => (0, 0, CreateFlags::SRQ),
+            None if options.without_rq => (0, options.sge, CreateFlags::NONE),
             None => (options.slots, options.sge, CreateFlags::NONE),
         };
         let rq = Ring::new(
@@ -137,7 +144,7 @@ impl<'vm> Qp<'vm> {
                 pdn,
                 qp_type: options.qp_type.value(),
                 sq_sig_type: options.signal.value(),
-                max_send_wr: options.slots,
+                max_send_wr: if options.without_sq { 0 } else { options.slots },
                 max_send_sge: options.sge,
                 send_cqn: send.cqn,
                 max_recv_wr: recv_wr,
@@ -153,10 +160,13 @@ impl<'vm> Qp<'vm> {
                 srqn: srqn.unwrap_or(0),
                 reserved: [0; 24],
             },
-            sq: sq.addr,
-            rq: match srqn {
-                Some(_) => RingAddr::ZERO,
-                None => rq.addr,
+            sq: match options.without_sq {
+                true => RingAddr::ZERO,
+                false => sq.addr,
+            },
+            rq: match recv_wr {
+                0 => RingAddr::ZERO,
+                _ => rq.addr,
             },
             doorbell_page: PAGE,
             cookie,
