@@ -46,14 +46,14 @@ until_ok() {
 	done
 }
 
-# Runs a command on a VM, which may be this one.
+# Runs a command on a VM, which may be this one. It has no standard input, so that a loop over lines keeps them.
 at() {
 	local vm=$1
 	shift
 	if ((vm == 1)); then
-		"$@"
+		"$@" </dev/null
 	else
-		on "$vm" "$@"
+		on -n "$vm" "$@"
 	fi
 }
 
@@ -65,7 +65,7 @@ there() {
 	if ((vm == 1)); then
 		("$@")
 	else
-		on "$vm" bash -c "$(declare -f find_{device,virtio_device,netdev,gid,endpoint,server,waiting}); RDMA_DEVICE=${RDMA_DEVICE:-}; \"\$@\"" \
+		on -n "$vm" bash -c "$(declare -f find_{device,virtio_device,netdev,gid,endpoint,server,waiting}); RDMA_DEVICE=${RDMA_DEVICE:-}; \"\$@\"" \
 			bash "$@"
 	fi
 }

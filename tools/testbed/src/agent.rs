@@ -157,11 +157,13 @@ impl Agent {
     /// Moves a command's bytes until it ends, then reports how.
     fn attend(self: Arc<Self>, stream: u32, mut child: Child, stdin: mpsc::Receiver<Vec<u8>>) {
         if let Some(mut pipe) = child.stdin.take() {
+            let agent = Arc::clone(&self);
             thread::spawn(move || {
                 for bytes in stdin {
                     if bytes.is_empty() || pipe.write_all(&bytes).is_err() {
                         break;
                     }
+                    let _ = agent.send(&Frame::taken(stream, bytes.len()));
                 }
             });
         }

@@ -49,11 +49,12 @@ enum Action {
     Shell(bed::BedOptions),
     /// Run a command on another VM, or ask the host for something (in a VM)
     ///
-    /// `on 0 daemon kill VM` kills the daemon that has a VM's device.
+    /// Standard input, output, error and the status are the command's own. `on 0 daemon kill VM` kills
+    /// the daemon that has a VM's device.
     On {
-        /// Pass standard input on
-        #[arg(short)]
-        input: bool,
+        /// Give the command no standard input, and leave this one's unread
+        #[arg(short = 'n', long)]
+        no_input: bool,
         /// The number of the VM, or 0 for the host
         vm: usize,
         /// The command and its arguments
@@ -72,7 +73,11 @@ fn main() -> ExitCode {
             run::catch_signals().and_then(|signal| selftest::run(&options, signal))
         }
         Action::Shell(options) => run::shell(&options),
-        Action::On { input, vm, command } => on::run(vm, command, input),
+        Action::On {
+            no_input,
+            vm,
+            command,
+        } => on::run(vm, command, !no_input),
         Action::Agent => agent::run().map(|()| 0),
     };
     match result {

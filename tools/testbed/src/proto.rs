@@ -34,10 +34,12 @@ pub enum Kind {
     Kill,
     /// Ends the guest. Stream 0, no payload.
     PowerOff,
+    /// The command took so many bytes of its standard input: an le32.
+    Taken,
 }
 
 impl Kind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Hello,
         Self::Exec,
         Self::Stdin,
@@ -46,6 +48,7 @@ impl Kind {
         Self::Exit,
         Self::Kill,
         Self::PowerOff,
+        Self::Taken,
     ];
 
     fn from_code(code: u8) -> Option<Self> {
@@ -97,6 +100,19 @@ impl Frame {
     /// The frame that ends a command's stream.
     pub fn exit(stream: u32, status: u8) -> Self {
         Self::new(Kind::Exit, stream, [status])
+    }
+
+    /// The frame that says how many bytes of input were taken.
+    pub fn taken(stream: u32, length: usize) -> Self {
+        // A frame's payload is no longer than that.
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        Self::new(Kind::Taken, stream, length.to_le_bytes())
+    }
+
+    /// The number of bytes that a [`Kind::Taken`] frame carries.
+    pub fn length(&self) -> usize {
+        let bytes = self.payload.first_chunk().copied().unwrap_or_default();
+        u32::from_le_bytes(bytes) as usize
     }
 
     /// The status that an [`Kind::Exit`] frame carries.

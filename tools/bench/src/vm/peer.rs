@@ -68,7 +68,7 @@ impl Peer {
     pub fn connect(vm: &str) -> Result<Self> {
         let program = env::current_exe()?;
         let mut process = Command::new("on")
-            .args(["-i", vm])
+            .arg(vm)
             .arg(program)
             .arg("peer")
             .stdin(Stdio::piped())
