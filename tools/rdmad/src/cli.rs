@@ -22,6 +22,7 @@ use vdev::F_INDIRECT_DESC;
 use vdev::F_RING_RESET;
 use vdev::F_VERSION_1;
 use verbs::Device;
+use verbs::LinkSpeed;
 use verbs::PathPolicy;
 use virtio_rdma_abi::config::F_ATOMIC_WRITE;
 use virtio_rdma_abi::config::F_COUNTERS;
@@ -83,7 +84,7 @@ pub struct Args {
     pub command: Option<Command>,
 
     /// A VM: name, socket for its QEMU's vfio-user-pci, Unix datagram sockets of its Ethernet link (ours and QEMU's),
-    /// MAC address. May be repeated.
+    /// MAC address, and the speed that the port tells, in Gb/s (100 by default). May be repeated.
     ///
     /// ip=IP, once for each address, gives the VM its IP addresses: it may use no others, and no
     /// other VM may use these. Without ip=, two VMs of the daemon can't have one address as a GID
@@ -218,6 +219,8 @@ pub struct PortArgs {
     pub memory: Option<u64>,
     /// Bytes of guest memory that it maps at most, if it has a limit of its own.
     pub guest_memory: Option<u64>,
+    /// The speed that the port tells.
+    pub speed: LinkSpeed,
 }
 
 /// Least limit on the memory of a port: twice what its tables and frames take.
@@ -322,7 +325,8 @@ impl FromStr for PortArgs {
                     .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)),
             "the name {name:?} must be of letters, digits, '-', '_' and '.'"
         );
-        let (mut vfio, mut net, mut mac, mut net_roce) = (None, None, None, None);
+        let (mut vfio, mut net, mut mac) = (None, None, None);
+        let (mut speed, mut net_roce) = (None, None);
         let mut addresses = Vec::new();
         let (mut memory, mut guest_memory) = (None, None);
         for part in parts {
@@ -341,11 +345,12 @@ impl FromStr for PortArgs {
                     known
                 }
                 "net-roce" => net_roce.replace(parse_switch(value)?).is_some(),
+                "speed" => speed.replace(parse_speed(value)?).is_some(),
                 "memory" => memory.replace(parse_memory(value)?).is_some(),
                 "guest-memory" => guest_memory.replace(parse_size(value)?).is_some(),
                 _ => bail!(
                     "unknown key {key:?}; \
-                     there are vfio, net, mac, ip, net-roce, memory and guest-memory"
+                     there are vfio, net, mac, speed, ip, net-roce, memory and guest-memory"
                 ),
             };
             ensure!(!repeated, "{key} is given twice");
@@ -359,6 +364,7 @@ impl FromStr for PortArgs {
             net_roce: net_roce.unwrap_or(false),
             memory,
             guest_memory,
+            speed: speed.unwrap_or_default(),
         })
     }
 }
@@ -381,6 +387,19 @@ fn parse_switch(text: &str) -> Result<bool> {
         "off" => Ok(false),
         _ => bail!("{text:?} is neither on nor off"),
     }
+}
+
+fn parse_speed(text: &str) -> Result<LinkSpeed> {
+    text.parse()
+        .ok()
+        .and_then(LinkSpeed::from_gbps)
+        .with_context(|| {
+            let known: Vec<_> = LinkSpeed::all().map(|gbps| gbps.to_string()).collect();
+            format!(
+                "{text:?} is not a speed of a port in Gb/s: {}",
+                known.join(", ")
+            )
+        })
 }
 
 fn parse_link(text: &str) -> Result<DatagramPath> {
@@ -494,6 +513,7 @@ mod tests {
                 net_roce: false,
                 memory: None,
                 guest_memory: None,
+                speed: LinkSpeed::default(),
             }]
         );
         assert_eq!(args.ports[0].mac.to_string(), "52:54:00:09:00:01");
@@ -511,6 +531,8 @@ mod tests {
             let args = parse(&["--port", &format!("{PORT},net-roce={text}")]).unwrap();
             assert_eq!(args.ports[0].net_roce, net_roce);
         }
+        let fast = parse(&["--port", &format!("{PORT},speed=400")]).unwrap();
+        assert_eq!(Some(fast.ports[0].speed), LinkSpeed::from_gbps(400));
     }
 
     #[test]
@@ -636,11 +658,13 @@ mod tests {
             ("a,vfio=/s", "mac=MAC is missing"),
             ("a,vfio=,mac=52:54:00:09:00:01", "has no value"),
             ("a,vfio=/s,vfio=/t,mac=52:54:00:09:00:01", "given twice"),
-            ("a,vfio=/s,speed=9,mac=52:54:00:09:00:01", "unknown key"),
             ("a,vfio=/s,ip=10.9,mac=52:54:00:09:00:01", "not an IP"),
             ("a,vfio=/s,ip=224.0.0.1,mac=52:54:00:09:00:01", "one host"),
             ("a,vfio=/s,ip=10.9.0.1,ip=10.9.0.1", "given twice"),
             ("a,vfio=/s,net-roce=yes,mac=52:54:00:09:00:01", "nor off"),
+            ("a,vfio=/s,color=9,mac=52:54:00:09:00:01", "unknown key"),
+            ("a,vfio=/s,speed=9,mac=52:54:00:09:00:01", "10, 25, 40"),
+            ("a,vfio=/s,speed=fast,mac=52:54:00:09:00:01", "not a speed"),
             ("a,vfio=/s,net=/x,mac=52:54:00:09:00:01", "not LOCAL:REMOTE"),
             ("a,vfio=/s,mac=52:54:00:09:00", "not a MAC address"),
             ("a,vfio=/s,mac=52:54:00:09:00:1", "not a MAC address"),

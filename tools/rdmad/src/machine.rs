@@ -69,6 +69,7 @@ impl Machine {
             let space = Arc::new(DmaSpace::with_limit(args.guest_memory(port)));
             let mut config = DeviceConfig {
                 addresses: port.addresses.clone(),
+                speed: port.speed,
                 ..DeviceConfig::new(port.mac.0)
             };
             config.limits.memory = port.memory.unwrap_or(args.memory);

@@ -9,7 +9,7 @@ use virtio_rdma_abi::config::{
     eui64_from_mac, AtomicCap, Config, DeviceCaps, OwnRingsConfig, QpTypes, RateLimitConfig,
     SrqConfig, CONFIG_SIZE, OWN_RINGS_CONFIG_OFFSET, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
-use virtio_rdma_abi::ib::Mtu;
+use virtio_rdma_abi::ib::{Mtu, PortSpeed, PortWidth};
 use virtio_rdma_abi::queues::{QueueNumbers, Role};
 use virtio_rdma_abi::wire::Wire;
 
@@ -214,8 +214,52 @@ pub struct DeviceConfig {
     /// IP addresses that its GIDs may be, besides the link-local one of its MAC address; any if
     /// none is given. No other port may have these.
     pub addresses: Vec<IpAddr>,
+    /// The speed that the port tells. It limits nothing.
+    pub speed: LinkSpeed,
     /// Limits.
     pub limits: Limits,
+}
+
+/// Speed of a link, as the lanes that verbs know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkSpeed {
+    pub(crate) width: PortWidth,
+    pub(crate) speed: PortSpeed,
+}
+
+/// Speeds of Ethernet in Gb/s and their lanes: as many as the network devices of these speeds have.
+const LINK_SPEEDS: [(u32, PortWidth, PortSpeed); 8] = [
+    (10, PortWidth::X1, PortSpeed::Qdr),
+    (25, PortWidth::X1, PortSpeed::Edr),
+    (40, PortWidth::X4, PortSpeed::Qdr),
+    (50, PortWidth::X1, PortSpeed::Hdr),
+    (100, PortWidth::X4, PortSpeed::Edr),
+    (200, PortWidth::X4, PortSpeed::Hdr),
+    (400, PortWidth::X4, PortSpeed::Ndr),
+    (800, PortWidth::X8, PortSpeed::Ndr),
+];
+
+impl LinkSpeed {
+    /// The speed of `gbps` Gb/s, if verbs have it.
+    pub fn from_gbps(gbps: u32) -> Option<Self> {
+        let &(_, width, speed) = LINK_SPEEDS.iter().find(|&&(known, ..)| known == gbps)?;
+        Some(Self { width, speed })
+    }
+
+    /// All speeds, in Gb/s.
+    pub fn all() -> impl Iterator<Item = u32> {
+        LINK_SPEEDS.iter().map(|&(gbps, ..)| gbps)
+    }
+}
+
+impl Default for LinkSpeed {
+    /// 100 Gb/s.
+    fn default() -> Self {
+        Self {
+            width: PortWidth::X4,
+            speed: PortSpeed::Edr,
+        }
+    }
 }
 
 impl DeviceConfig {
@@ -225,6 +269,7 @@ impl DeviceConfig {
             mac,
             mtu: 9000,
             addresses: Vec::new(),
+            speed: LinkSpeed::default(),
             limits: Limits::default(),
         }
     }

@@ -49,7 +49,7 @@ mod users;
 mod wire;
 mod wqe;
 
-pub use config::{DeviceConfig, Limits, DEFAULT_MEMORY};
+pub use config::{DeviceConfig, Limits, LinkSpeed, DEFAULT_MEMORY};
 pub use device::Device;
 pub(crate) use device::{Borrowed, ForFrames};
 pub use fabric::{Clock, Fabric, FabricConfig, PathPolicy};

@@ -5,9 +5,7 @@
 use std::sync::atomic::Ordering;
 
 use virtio_rdma_abi::ctrl::{CmdQueryPkey, CmdQueryPort, RspQueryPkey, RspQueryPort};
-use virtio_rdma_abi::ib::{
-    Mtu, PortCaps, PortPhysState, PortSpeed, PortState, PortWidth, DEFAULT_PKEY,
-};
+use virtio_rdma_abi::ib::{Mtu, PortCaps, PortPhysState, PortState, DEFAULT_PKEY};
 use virtio_rdma_abi::wire::Wire;
 
 use super::require_port;
@@ -37,9 +35,8 @@ impl Device {
             bad_pkey_cntr: self.violations.pkey.load(Ordering::Relaxed),
             qkey_viol_cntr: self.violations.qkey.load(Ordering::Relaxed),
             pkey_tbl_len: PKEYS,
-            // What a software device carries has no such rate; 10 Gb/s is near.
-            active_width: PortWidth::X1.value(),
-            active_speed: PortSpeed::Qdr.value(),
+            active_width: config.speed.width.value(),
+            active_speed: config.speed.speed.value(),
             phys_state: phys_state.value(),
             ..RspQueryPort::ZERO
         })

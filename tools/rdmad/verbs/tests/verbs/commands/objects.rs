@@ -2,7 +2,7 @@
 
 //! Each kind of object, made rightly and wrongly.
 
-use verbs::{Limits, PathPolicy};
+use verbs::{DeviceConfig, Limits, LinkSpeed, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{
@@ -70,12 +70,47 @@ fn all_fields_of_the_port() {
         bad_pkey_cntr: 0,
         qkey_viol_cntr: 0,
         pkey_tbl_len: 1,
-        active_width: PortWidth::X1.value(),
-        active_speed: PortSpeed::Qdr.value(),
+        active_width: PortWidth::X4.value(),
+        active_speed: PortSpeed::Edr.value(),
         phys_state: PortPhysState::LinkUp.value(),
         reserved: [0; 128],
     };
     assert_eq!(rsp, expected);
+}
+
+#[test]
+fn the_port_tells_its_speed() {
+    let world = World::new(0, PathPolicy::Direct);
+    let speeds: Vec<_> = LinkSpeed::all().collect();
+    assert_eq!(speeds, [10, 25, 40, 50, 100, 200, 400, 800]);
+    assert_eq!(LinkSpeed::from_gbps(0), None);
+    assert_eq!(LinkSpeed::from_gbps(101), None);
+    assert_eq!(LinkSpeed::from_gbps(100), Some(LinkSpeed::default()));
+    for (number, gbps) in (1..).zip(speeds) {
+        let speed = LinkSpeed::from_gbps(gbps).unwrap();
+        let port = world.net.port(mac(number));
+        let config = DeviceConfig {
+            speed,
+            ..DeviceConfig::new(mac(number))
+        };
+        let vm = Vm::with_config(number, &world.fabric, port, config);
+        let rsp = vm.call(CmdQueryPort { port: 1 }).unwrap();
+        let lanes = match PortWidth::try_from(rsp.active_width).unwrap() {
+            PortWidth::X1 => 1,
+            PortWidth::X4 => 4,
+            PortWidth::X8 => 8,
+            other => panic!("{other:?}"),
+        };
+        let lane = match PortSpeed::try_from(rsp.active_speed).unwrap() {
+            PortSpeed::Qdr => 10,
+            PortSpeed::Edr => 25,
+            PortSpeed::Hdr => 50,
+            PortSpeed::Ndr => 100,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(lanes * lane, gbps);
+        vm.device.detach();
+    }
 }
 
 #[test]

@@ -287,17 +287,27 @@ impl Vm {
         limits: &Limits,
         addresses: &[IpAddr],
     ) -> Self {
-        let mac = mac(n);
+        let config = DeviceConfig {
+            limits: limits.clone(),
+            addresses: addresses.to_vec(),
+            ..DeviceConfig::new(mac(n))
+        };
+        Self::with_config(n, fabric, port, config)
+    }
+
+    /// The same, with a device of this configuration.
+    pub fn with_config(
+        n: usize,
+        fabric: &Fabric,
+        port: Arc<dyn FramePort>,
+        config: DeviceConfig,
+    ) -> Self {
+        let mac = config.mac;
         let space = Arc::new(DmaSpace::anonymous(0, MEMORY));
         let sink = Arc::new(Sink::default());
         if !is_rfc() {
             sink.buffers.store(1_000_000, Ordering::SeqCst);
         }
-        let config = DeviceConfig {
-            limits: limits.clone(),
-            addresses: addresses.to_vec(),
-            ..DeviceConfig::new(mac)
-        };
         let device = Device::new(config, space.clone(), fabric, sink.clone(), port);
         device.set_link(true);
         sink.events.lock().unwrap().clear();
