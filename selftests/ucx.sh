@@ -13,13 +13,11 @@ cleanup() {
 	on 2 pkill -x 'ucx_perftest|io_demo'
 }
 
-# Index of the GID of the IPv6 address. UCX before 1.19 takes for IPv6 what datagrams devices other than Mellanox's
-# receive, and drops those that are then not for one of their addresses.
-gid_index6() { gid_of "$1" '' 'fd09:*'; }
-
-# Our device alone on a VM, and of UCX's transports, one.
+# Our device alone on a VM, and of UCX's transports, one. UCX takes the GID of the IPv4 address, unless $gid is a pattern of
+# another.
 environment() {
-	printf 'UCX_NET_DEVICES=%s:1 UCX_TLS=%s,self UCX_IB_GID_INDEX=%s' "$(device "$1")" "$2" "$(gid_index6 "$1")"
+	printf 'UCX_NET_DEVICES=%s:1 UCX_TLS=%s,self' "$(device "$1")" "$2"
+	[[ -z ${gid:-} ]] || printf ' UCX_IB_GID_INDEX=%s' "$(gid_of "$1" '' "$gid")"
 }
 
 # Tests of ucx_perftest with VM 2, over a transport: a line "NAME OPTIONS" each. Its status says nothing of them.
@@ -73,6 +71,11 @@ test_datagrams() {
 	perftest ud_v 'small -t tag_lat -w 10 -n 300 -s 8' 'large -t tag_bw -w 10 -n 100 -s 65536'
 }
 
+test_datagrams_ipv6() {
+	local gid='fd09:*'
+	perftest ud_v 'small -t tag_lat -w 10 -n 300 -s 8'
+}
+
 # UCX polls until there is nothing, arms, and sleeps: it does not look again for what came in between.
 test_sleeping() {
 	perftest rc_v 'small -t tag_lat -w 10 -n 300 -s 8 -E sleep' 'large -t tag_bw -w 10 -n 100 -s 65536 -E sleep'
@@ -81,5 +84,5 @@ test_sleeping() {
 test_compared() { compared 18516; }
 test_compared_active_messages() { compared 18517 -A; }
 
-run_tests test_transports test_messages test_one_sided test_datagrams test_sleeping test_compared \
+run_tests test_transports test_messages test_one_sided test_datagrams test_datagrams_ipv6 test_sleeping test_compared \
 	test_compared_active_messages

@@ -34,7 +34,8 @@ wire_struct! {
         30 => wc_flags: WcFlags,
         /// P_Key index.
         34 => pkey_index: u16,
-        /// Service level.
+        /// Service level: the priority of the VLAN tag; with
+        /// [`WITH_NETWORK_HDR_TYPE`](WcFlags::WITH_NETWORK_HDR_TYPE), the type of the headers.
         36 => sl: u8,
         /// Port.
         37 => port_num: u8,
@@ -106,6 +107,15 @@ impl Cqe {
     pub fn vlan(&self) -> Option<u16> {
         let vlan = u16::try_from(self.vendor_err).ok()?;
         (self.wc_flags.contains(WcFlags::WITH_VLAN) && vlan <= MAX_VLAN).then_some(vlan)
+    }
+
+    /// Service level of a received datagram: the priority of its VLAN tag, or 0 without one.
+    #[inline]
+    pub fn priority(&self) -> u8 {
+        match self.wc_flags.contains(WcFlags::WITH_NETWORK_HDR_TYPE) {
+            true => 0,
+            false => self.sl,
+        }
     }
 
     /// Names the VLAN that a received datagram came in.

@@ -436,7 +436,7 @@ wire_mask! {
         WITH_SMAC = 1 << 4,
         /// The VLAN id is valid.
         WITH_VLAN = 1 << 5,
-        /// The network header type is valid.
+        /// `sl` is the network header type.
         WITH_NETWORK_HDR_TYPE = 1 << 6,
         /// The completion counts as solicited: its sender marked it so, or it is an error. Set where CQs are transport
         /// virtqueues only.

@@ -190,7 +190,8 @@ pub struct Source {
     pub qpn: u32,
     /// P_Key of the packet.
     pub pkey: u16,
-    /// Service level: the priority of its VLAN tag, 0 without one.
+    /// Service level: the priority of its VLAN tag, or, without one, the type of its headers: see
+    /// [`Path::service_level`](crate::Path::service_level).
     pub sl: u8,
     /// MAC address it came from.
     pub mac: Mac,

@@ -170,7 +170,10 @@ fn what_can_not_be_sent() {
 
 #[test]
 fn a_datagram_arrives_behind_its_header() {
-    for (path, image) in [(v4(), [&[0; 20][..], &[0x45]].concat()), (v6(), vec![0x66])] {
+    for (path, image, sl) in [
+        (v4(), [&[0; 20][..], &[0x45]].concat(), 10),
+        (v6(), vec![0x66], 9),
+    ] {
         let with = With::Imm([9, 8, 7, 6]);
         let frame = sent(SendOp::Send { with }, vec![100..1124], path);
         let (mut world, mut receiver) = (World::new(4096), Receiver::default());
@@ -189,7 +192,7 @@ fn a_datagram_arrives_behind_its_header() {
         let source = Source {
             qpn: 0x0011_2233,
             pkey: 0x8001,
-            sl: 0,
+            sl,
             mac: [2, 0, 0, 0, 0, 1],
             vlan: None,
         };

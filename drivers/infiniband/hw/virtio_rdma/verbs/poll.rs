@@ -311,7 +311,7 @@ fn succeeded(cqe: &Cqe, wr_id: u64, opcode: WcOpcode, is_datagram: bool) -> Work
         source: is_datagram.then_some(DatagramSource {
             qpn: cqe.src_qp,
             pkey_index: cqe.pkey_index,
-            sl: cqe.sl,
+            sl: cqe.priority(),
             has_grh: cqe.wc_flags.contains(WcFlags::GRH),
             vlan: cqe.vlan(),
         }),

@@ -150,6 +150,17 @@ impl Path {
         }
     }
 
+    /// The service level of a datagram that came this way: the priority of its VLAN tag. Without a tag, it is the
+    /// type of the headers, as ConnectX devices report it: bit 3 for UDP, then 1 for IPv6 or 2 for IPv4.
+    pub fn service_level(&self) -> u8 {
+        const UDP: u8 = 8;
+        match (self.vlan, self.addresses) {
+            (Some(tag), _) => vlan_priority(tag),
+            (None, Addresses::V6(..)) => UDP | 1,
+            (None, Addresses::V4(..)) => UDP | 2,
+        }
+    }
+
     /// Bytes of all headers.
     pub(crate) const fn size(&self) -> usize {
         self.ip_offset() + self.addresses.ip_size() + UDP_SIZE

@@ -4,7 +4,7 @@
 
 use crate::connection::QpError;
 use crate::env::ResponderEnv;
-use crate::net::{vlan_id, vlan_priority};
+use crate::net::vlan_id;
 use crate::opcode::Service;
 use crate::packet::Packet;
 use crate::work::{RecvCompletion, RecvWr, Source, WcStatus};
@@ -96,7 +96,6 @@ impl<R> Receiver<R> {
                 [] => Ok(()),
                 payload => env.scatter_recv(&recv.local, GRH_SIZE as u32, payload, true),
             });
-        let vlan = packet.path.vlan;
         let completion = RecvCompletion {
             status: scattered.err().unwrap_or(WcStatus::Success),
             rdma_write: false,
@@ -106,9 +105,9 @@ impl<R> Receiver<R> {
             source: Some(Source {
                 qpn: deth.src_qpn,
                 pkey: transport.bth.pkey,
-                sl: vlan.map_or(0, vlan_priority),
+                sl: packet.path.service_level(),
                 mac: packet.path.src_mac,
-                vlan: vlan.map(vlan_id),
+                vlan: packet.path.vlan.map(vlan_id),
             }),
         };
         env.complete_recv(recv, completion);

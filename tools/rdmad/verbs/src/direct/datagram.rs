@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering;
 
-use roce::net::{ip_to_gid, vlan_id, vlan_priority};
+use roce::net::{ip_to_gid, vlan_id};
 use roce::opcode::Service;
 use roce::size::request_size;
 use roce::ud::{grh, transport_size, Destination, GRH_SIZE};
@@ -103,7 +103,7 @@ pub(crate) fn deliver(
         source: Some(Source {
             qpn: turn.qp.number,
             pkey: to.pkey,
-            sl: to.path.vlan.map_or(0, vlan_priority),
+            sl: to.path.service_level(),
             mac: to.path.src_mac,
             vlan: to.path.vlan.map(vlan_id),
         }),

@@ -311,6 +311,9 @@ impl<'a> RecvTurn<'a> {
             cqe.wc_flags = cqe.wc_flags | WcFlags::GRH;
             cqe.src_qp = source.qpn;
             cqe.sl = source.sl;
+            if source.vlan.is_none() {
+                cqe.wc_flags = cqe.wc_flags | WcFlags::WITH_NETWORK_HDR_TYPE;
+            }
             if let Some(vlan) = vlan_of(source.vlan) {
                 cqe.set_vlan(vlan);
             }

@@ -32,8 +32,11 @@ const GIVEN: [WcStatus; 12] = [
 
 /// What of a completion the device never says, whatever happened. SOLICITED is for drivers of RFC mode.
 fn fault(cqe: &Cqe, rfc: bool) -> Option<&'static str> {
-    let mut flags =
-        WcFlags::GRH | WcFlags::WITH_IMM | WcFlags::WITH_INVALIDATE | WcFlags::WITH_VLAN;
+    let mut flags = WcFlags::GRH
+        | WcFlags::WITH_IMM
+        | WcFlags::WITH_INVALIDATE
+        | WcFlags::WITH_VLAN
+        | WcFlags::WITH_NETWORK_HDR_TYPE;
     if rfc {
         flags = flags | WcFlags::SOLICITED;
     }
@@ -68,7 +71,7 @@ fn what_no_completion_says() {
     for (flag, own_rings, rfc) in [
         (WcFlags::IP_CSUM_OK, false, false),
         (WcFlags::WITH_SMAC, false, false),
-        (WcFlags::WITH_NETWORK_HDR_TYPE, false, false),
+        (WcFlags::WITH_NETWORK_HDR_TYPE, true, true),
         (WcFlags::SOLICITED, false, true),
         (WcFlags::GRH, true, true),
     ] {

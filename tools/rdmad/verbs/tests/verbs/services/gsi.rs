@@ -33,7 +33,7 @@ fn management_datagrams() {
             (cqe.qp_num, cqe.src_qp, cqe.pkey_index, cqe.byte_len),
             (GSI_QPN, GSI_QPN, 0, 296)
         );
-        assert_eq!(cqe.wc_flags, WcFlags::GRH);
+        assert_eq!(cqe.wc_flags, WcFlags::GRH | WcFlags::WITH_NETWORK_HDR_TYPE);
         assert!(p.b.read(p.mb.iova + GRH, 256) == mad);
     });
 }

@@ -95,7 +95,7 @@ impl<'vm> Member<'vm> {
     fn expect(&self, id: u64, from: &Self, mgid: [u8; 16], data: &[u8]) {
         let cqe = self.cq.expect(id, WcStatus::Success);
         assert_eq!((cqe.qp_num, cqe.src_qp), (self.qp.qpn, from.qp.qpn));
-        assert_eq!(cqe.wc_flags, WcFlags::GRH);
+        assert_eq!(cqe.wc_flags, WcFlags::GRH | WcFlags::WITH_NETWORK_HDR_TYPE);
         assert_eq!(u64::from(cqe.byte_len), GRH + data.len() as u64);
         let vm = self.qp.vm;
         let grh = vm.read(self.mr.iova, GRH as usize);

@@ -60,7 +60,8 @@ fn datagrams_of_all_sizes() {
                     (cqe.opcode, cqe.byte_len, cqe.qp_num, cqe.port_num),
                     (OPCODE_RECV, size + GRH as u32, p.qb.qpn, 1)
                 );
-                assert_eq!((cqe.src_qp, cqe.pkey_index, cqe.sl), (p.qa.qpn, 0, 0));
+                // No VLAN tag: the headers are UDP and IPv4.
+                assert_eq!((cqe.src_qp, cqe.pkey_index, cqe.sl), (p.qa.qpn, 0, 10));
                 let flags = match opcode {
                     WrOpcode::SendWithImm => {
                         assert_eq!(cqe.ex, [5, 6, 7, 8]);
@@ -68,7 +69,7 @@ fn datagrams_of_all_sizes() {
                     }
                     _ => WcFlags::GRH,
                 };
-                assert_eq!(cqe.wc_flags, flags);
+                assert_eq!(cqe.wc_flags, flags | WcFlags::WITH_NETWORK_HDR_TYPE);
                 let grh = p.b.read(p.mb.iova, GRH as usize);
                 let imm = if opcode == WrOpcode::Send { 0 } else { 4 };
                 let transport = imm + size.next_multiple_of(4);

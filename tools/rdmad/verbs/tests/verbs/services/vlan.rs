@@ -77,8 +77,9 @@ fn datagrams_tell_their_vlan() {
     for (vlan, sl, completed) in [
         (0x123, 13, (true, 0x123, 5)),
         (4094, 0, (true, 4094, 0)),
-        (0, 3, (false, 0, 0)),
-        (NO_VLAN, 3, (false, 0, 0)),
+        // Without a tag, the service level is the type of the headers: UDP and IPv4.
+        (0, 3, (false, 0, 10)),
+        (NO_VLAN, 3, (false, 0, 10)),
     ] {
         on_both_paths(|path| {
             let world = world(path, [vlan; 2]);
@@ -91,6 +92,8 @@ fn datagrams_tell_their_vlan() {
             let cqe = p.cq_b.expect(1, WcStatus::Success);
             let tagged = cqe.wc_flags.contains(WcFlags::WITH_VLAN);
             assert_eq!((tagged, cqe.vendor_err, cqe.sl), completed, "VLAN {vlan}");
+            let tells_headers = cqe.wc_flags.contains(WcFlags::WITH_NETWORK_HDR_TYPE);
+            assert_eq!(tells_headers, !tagged, "VLAN {vlan}");
         });
     }
 }
