@@ -16,6 +16,7 @@ mod draining;
 mod errors;
 mod events;
 mod hostile;
+mod own_rings;
 mod identity;
 mod panics;
 mod polling;

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What only own rings have: arm words, event queues, and work requests that a process writes itself.
+
+use std::sync::atomic::Ordering;
+
+use verbs::PathPolicy;
+use virtio_rdma_abi::config::F_REG_PAGES;
+use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
+use virtio_rdma_abi::ring::{ArmKind, ArmWord};
+use virtio_rdma_ring::RingMemory;
+
+use crate::events::{complete_one, qp, COMPLETION};
+use crate::harness::*;
+use crate::registration::{fails, reg, Fast};
+
+#[test]
+fn a_doorbell_makes_up_for_a_missed_arm_word() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 16);
+    let qp = qp(vm, &cq);
+    // The consumer read used.idx before this completion, and its arm word was not there yet.
+    let before = 0;
+    qp.post(&Wr::new(1, WrOpcode::RdmaWrite));
+    cq.expect(1, WcStatus::Success);
+    let word = ArmWord {
+        sequence: 1,
+        kind: ArmKind::Next,
+        index: before,
+    };
+    cq.ring
+        .store_u32(cq.ring.layout.arm(), word.to_u32().to_le());
+    cq.ring_doorbell();
+    vm.sink.expect(COMPLETION, cq.cookie);
+    cq.ring_doorbell();
+    complete_one(&qp, &cq);
+    assert!(vm.sink.is_empty());
+}
+
+#[test]
+fn events_wait_for_buffers_in_their_order() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let cqs: Vec<_> = (0..5).map(|_| Cq::new(vm, 16)).collect();
+    let qps: Vec<_> = cqs.iter().map(|cq| qp(vm, cq)).collect();
+    vm.sink.buffers.store(0, Ordering::SeqCst);
+    for (qp, cq) in qps.iter().zip(&cqs).rev() {
+        cq.arm(ArmKind::Next);
+        complete_one(qp, cq);
+    }
+    // This one is destroyed before its event gets out.
+    qps[2].destroy().unwrap();
+    cqs[2].destroy().unwrap();
+    assert!(vm.sink.is_empty());
+    for index in [4, 3, 1, 0] {
+        vm.sink.buffers.store(1, Ordering::SeqCst);
+        vm.device.notified(2);
+        wait("the event", || (!vm.sink.is_empty()).then_some(()));
+        assert_eq!(
+            *vm.sink.events.lock().unwrap(),
+            [(2, COMPLETION, cqs[index].cookie)]
+        );
+        vm.sink.events.lock().unwrap().clear();
+    }
+    vm.sink.buffers.store(9, Ordering::SeqCst);
+    vm.device.notified(2);
+    vm.device.notified(77);
+    complete_one(&qps[0], &cqs[0]);
+    assert!(vm.sink.is_empty());
+}
+
+#[test]
+fn processes_register_nothing() {
+    on_both_paths(|path| {
+        let world = World::new(2, path);
+        let user = Options::default();
+        let p = Pair::with(&world, user, user);
+        world.negotiate(&[F_REG_PAGES]);
+        let a = Fast::new(p.a, p.a.pdn);
+        let forged = reg(1, &a.reg_pages(a.mr.key));
+        fails(&p, &forged, WcStatus::LocQpOpErr);
+    });
+}
