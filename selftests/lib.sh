@@ -65,7 +65,7 @@ there() {
 	if ((vm == 1)); then
 		("$@")
 	else
-		on -n "$vm" bash -c "$(declare -f find_{device,virtio_device,netdev,gid,endpoint,server,waiting}); RDMA_DEVICE=${RDMA_DEVICE:-}; \"\$@\"" \
+		on -n "$vm" bash -c "$(declare -f find_{device,virtio_device,netdev,gid,endpoint,server,waiting,losses}); RDMA_DEVICE=${RDMA_DEVICE:-}; \"\$@\"" \
 			bash "$@"
 	fi
 }
@@ -334,6 +334,34 @@ workers_are_idle() {
 		echo "ticks in 5 s: $((after - before))"
 		((after - before >= $(getconf CLK_TCK))) || return 0
 	done
+	return 1
+}
+
+# What a VM's device counts of packets that were lost, doubled, reordered and damaged, one counter a line.
+loss_counters() {
+	there "$1" find_losses
+}
+
+find_losses() {
+	local name directory
+	directory=/sys/class/infiniband/$(find_device)/ports/1/hw_counters
+	for name in retransmitted_packets duplicates out_of_sequence bad_packets; do
+		printf '%s %s\n' "$name" "$(<"$directory/$name")"
+	done
+}
+
+# Remembers them in $losses.
+losses_begin() {
+	losses=$(loss_counters "$1")
+}
+
+# Whether each of them has grown since: faults that are not injected test nothing.
+losses_seen() {
+	local now same
+	now=$(loss_counters "$1")
+	printf '# VM %s: %s\n' "$1" "${now//$'\n'/, }"
+	same=$(grep -xFf <(printf '%s\n' "$losses") <<<"$now") || return 0
+	printf '# no faults: %s\n' "${same//$'\n'/, }"
 	return 1
 }
 

@@ -30,6 +30,7 @@ is_kept() {
 cleanup() {
 	end_children
 	unload
+	[[ ! -e /sys/module/rdma_peer_sampl2 ]] || rmmod rdma_peer_sampl2
 }
 
 # Starts a process that has a context, with memory of the peer.
@@ -68,10 +69,20 @@ test_peer_data() {
 	[[ $(contexts) == "2 2" ]]
 }
 
-# Two peers of one name would not be told apart.
+# Two peers of one name would not be told apart: the same sample, as a module of another name, is refused by the registry.
+# The module loader itself refuses only a module of the same name.
 test_peer_of_the_same_name() {
+	local twin=$work/rdma_peer_sampl2.ko error
+	sed 's/rdma_peer_sample/rdma_peer_sampl2/g' "$sample" >"$twin"
+	# The twin alone is a good module.
+	insmod "$twin"
+	rmmod rdma_peer_sampl2
 	load
-	! insmod "$sample" 2>/dev/null
+	error=$(insmod "$twin" 2>&1) && fail "a second peer of the name was registered"
+	echo "$error"
+	# The registry says EEXIST, of which the module loader makes EBUSY: its own meaning of EEXIST is a module of the name.
+	[[ $error == *"Device or resource busy"* ]]
+	[[ ! -e /sys/module/rdma_peer_sampl2 ]]
 }
 
 # The data of contexts is given back however they end, and the peer stays until then.

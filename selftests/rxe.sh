@@ -33,8 +33,9 @@
 # - has other address vectors than those that are forged
 foreign=(queue_destroyed_with_work event_of_error error_recv_bad_lkey error_local_other_pd
 	error_recv_without_local_write error_recv_too_short error_invalidate_user_key atomic_beside_the_processor
-	extended_control extended_destination extended_parent_domain extended_refusals group_without_echo dmabuf_udmabuf memory_changed memory_change_refused memory_changed_under_traffic
-	window_failed_binding flush_range_and_region flush_refusals state_sizes rate_limit_refusals)
+	extended_control extended_destination extended_parent_domain extended_refusals group_without_echo dmabuf_udmabuf
+	memory_changed memory_change_refused memory_changed_under_traffic window_failed_binding window_keeps_memory
+	flush_range_and_region flush_refusals state_sizes rate_limit_refusals)
 foreign_answers=(window_remote_invalidation window_rights)
 foreign_requests=(error_send_bad_lkey error_local_out_of_range error_region_gone_local extended_inline
 	extended_reliable_sends extended_unreliable_sends extended_datagram_sends atomic_misaligned datagram_controlled_qkey
@@ -73,6 +74,14 @@ test_send_bw() { pair -x ib_send_bw -s 65536 -n 100 -u 18; }
 test_multicast() { mckey_from_to 1 2; }
 test_multicast_back() { mckey_from_to 2 1 5; }
 
+# Behind the others: faults were injected, and both directions met them.
+test_losses() { losses_seen 2; }
+
 verbs_tests=("$@")
-run_tests test_verbs_with_rxe_as_server test_verbs_with_rxe_as_client test_rc_pingpong test_rc_pingpong_events \
-	test_write_bw test_read_bw test_send_bw test_multicast test_multicast_back
+tests=(test_verbs_with_rxe_as_server test_verbs_with_rxe_as_client test_rc_pingpong test_rc_pingpong_events
+	test_write_bw test_read_bw test_send_bw test_multicast test_multicast_back)
+if [[ ${1:-} == --lossy ]]; then
+	losses_begin 2
+	tests+=(test_losses)
+fi
+run_tests "${tests[@]}"

@@ -81,8 +81,6 @@ pub struct Endpoint {
     pub recv: Rc<Cq>,
     /// The PD.
     pub pd: Rc<Pd>,
-    /// Channel of both CQs.
-    pub channel: Option<Rc<Channel>>,
     /// The way to the peer that the QP was given.
     pub path: Path,
 }
@@ -125,7 +123,6 @@ impl Endpoint {
             send,
             recv,
             pd: Rc::clone(pd),
-            channel,
             path,
         })
     }

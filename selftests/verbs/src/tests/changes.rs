@@ -2,14 +2,15 @@
 
 //! Memory regions that change: `ibv_rereg_mr` in all its forms.
 
+use std::time::Instant;
+
 use anyhow::{ensure, Result};
 
 use crate::endpoint::{Endpoint, Options};
 use crate::pattern::{bytes, compare};
-use crate::rdma::{access, ffi, Mr, Mw, MwKind, Op, Pd, Shown};
-use crate::session::{errno, refused, Remote, Session};
+use crate::rdma::{access, ffi, Mr, Op, Pd};
+use crate::session::{errno, refused, Remote, Session, LIMIT};
 
-const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
 const SIZE: usize = 8192;
 
@@ -67,9 +68,7 @@ pub fn changed(session: &mut Session) -> Result<()> {
 pub fn refusals(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let source = end.memory(8)?;
-    let has_windows = session.context.limits()?.flags & ffi::IBV_DEVICE_MEM_WINDOW != 0;
-    let bindable = if has_windows { access::MW_BIND } else { 0 };
-    let mut mr = Mr::new(&end.pd, SIZE, access::ALL | bindable)?;
+    let mut mr = end.memory(SIZE)?;
     let expect = |what: &str, result: Result<()>, number: i32| -> Result<()> {
         let error = refused(what, result)?;
         ensure!(errno(&error) == Some(number), "{what}: {error:#}");
@@ -78,43 +77,51 @@ pub fn refusals(session: &mut Session) -> Result<()> {
     expect("no change", mr.change(None, None, None), EINVAL)?;
     let rights = Some(access::REMOTE_WRITE);
     expect("remote rights alone", mr.change(None, None, rights), EINVAL)?;
-    // A window keeps it as it is.
-    if has_windows {
-        let mut mw = Mw::new(&end.pd, MwKind::One)?;
-        mw.bind(&end.qp, 1, &Shown::of(&mr, 0, 100, 0))?;
-        end.sent()?.ok()?;
-        expect(
-            "bound region",
-            mr.change(None, None, Some(access::ALL)),
-            EBUSY,
-        )?;
-        expect("bound region", mr.change(None, Some(SIZE), None), EBUSY)?;
-    }
     let Remote { addr, rkey } = session.swap_memory(&mr)?;
     end.run(Op::Write(addr, rkey), &[source.sge(0, 8)])?.ok()?;
     session.peer.meet()
 }
 
-/// Rights that are taken and given back while the peer reads: each READ ends well, or with a refusal.
+/// Rights that are taken and given back while the peer reads: READs return the data until one is refused, and one is.
+/// With the rights back, READs return the data again.
 pub fn under_traffic(session: &mut Session) -> Result<()> {
-    let rounds = 20;
-    for _ in 0..rounds {
-        let end = Endpoint::connect(session, &Options::default())?;
+    for seed in 0..20 {
+        let pd = Pd::new(&session.context)?;
+        let end = Endpoint::connect_in(session, &pd, &Options::default())?;
+        // The refusal ends the first pair.
+        let next = Endpoint::connect_in(session, &pd, &Options::default())?;
         let mut mr = end.memory(SIZE)?;
-        let remote = session.swap_memory(&mr)?;
-        session.peer.meet()?;
+        let expected = bytes(seed, SIZE);
+        mr.write(0, &expected);
+        let Remote { addr, rkey } = session.swap_memory(&mr)?;
         if session.active() {
             let target = end.memory(SIZE)?;
-            for _ in 0..10 {
-                let wc = end.run(Op::Read(remote.addr, remote.rkey), &[target.sge(0, SIZE)])?;
+            let read = |end: &Endpoint| {
+                target.write(0, &[0; SIZE]);
+                end.run(Op::Read(addr, rkey), &[target.sge(0, SIZE)])
+            };
+            read(&end)?.ok()?;
+            session.peer.meet()?;
+            let started = Instant::now();
+            loop {
+                let wc = read(&end)?;
                 if wc.status != ffi::IBV_WC_SUCCESS {
                     wc.expect(ffi::IBV_WC_REM_ACCESS_ERR)?;
                     break;
                 }
+                compare("READ", &target.read(0, SIZE), &expected)?;
+                ensure!(started.elapsed() < LIMIT, "no READ is refused");
             }
+            session.peer.meet()?;
+            session.peer.meet()?;
+            read(&next)?.ok()?;
+            compare("with the rights back", &target.read(0, SIZE), &expected)?;
         } else {
+            session.peer.meet()?;
             mr.change(None, None, Some(access::LOCAL_WRITE))?;
+            session.peer.meet()?;
             mr.change(None, None, Some(access::ALL))?;
+            session.peer.meet()?;
         }
         session.peer.meet()?;
     }

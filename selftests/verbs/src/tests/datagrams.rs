@@ -164,24 +164,39 @@ pub fn no_such_qp(session: &mut Session) -> Result<()> {
 /// One that finds no receive is dropped and takes nothing with it.
 pub fn no_receive(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
+    let witness = Endpoint::connect(session, &options())?;
     let mr = end.memory(GRH + 64)?;
     let ah = to_peer(&end)?;
     let sges = [mr.sge(0, 64)];
     if session.active() {
+        session.peer.meet()?;
         mr.write(0, &bytes(1, 64));
         send(&end, &ah, QKEY, Op::Send, Payload::Sges(&sges))?;
-        session.peer.meet()?;
+        // Behind it, from the same QP: when this one has come, the first was looked at.
+        let to = To {
+            ah: &ah,
+            qpn: witness.path.qpn,
+            qkey: QKEY,
+        };
+        end.qp.send(&SendWr {
+            to: Some(to),
+            ..SendWr::new(4, Op::Send, &sges)
+        })?;
+        end.sent()?.ok()?;
         session.peer.meet()?;
         mr.write(0, &bytes(2, 64));
         send(&end, &ah, QKEY, Op::Send, Payload::Sges(&sges))?;
     } else {
+        let seen = witness.memory(GRH + 64)?;
+        witness.qp.recv(6, &[seen.sge(0, GRH + 64)])?;
         session.peer.meet()?;
+        ensure!(witness.received()?.ok()?.id == 6);
         end.qp.recv(7, &[mr.sge(0, GRH + 64)])?;
         session.peer.meet()?;
-        // The second comes, unless the first was late enough to find this receive.
-        end.received()?.ok()?;
+        receive(&end, &mr, 2, 64, None)?;
     }
-    session.peer.meet()
+    session.peer.meet()?;
+    end.recv.expect_empty()
 }
 
 /// A Q_Key with its top bit set is not one that a process may choose: the QP's own goes with the message.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The limits that the device states.
+//! The sizes of queues that the device states.
 
 use anyhow::{ensure, Result};
 
@@ -8,7 +8,7 @@ use crate::endpoint::{Endpoint, Options};
 use crate::rdma::{Caps, Cq, Op, Pd, Qp, SendWr};
 use crate::session::{Session, LIMIT};
 
-/// What the device promises can be had, and what goes beyond is refused.
+/// Queues of the greatest sizes can be had, and what goes beyond is refused.
 pub fn limits(session: &mut Session) -> Result<()> {
     let limits = session.context.limits()?;
     ensure!(

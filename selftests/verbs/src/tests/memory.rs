@@ -107,6 +107,27 @@ fn available_memory() -> Result<usize> {
     Ok(kib.context("no MemAvailable")?.parse::<usize>()? << 10)
 }
 
+/// Bytes of huge pages that the process has.
+fn huge_pages() -> Result<usize> {
+    let text = fs::read_to_string("/proc/self/smaps_rollup")?;
+    let line = text.lines().find_map(|l| l.strip_prefix("AnonHugePages:"));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    Ok(kib.context("no AnonHugePages")?.parse::<usize>()? << 10)
+}
+
+/// Checks that a region of `length` bytes has the pages that the system is set to give.
+fn check_page_size(length: usize) -> Result<()> {
+    let setting = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled")?;
+    let huge = huge_pages()?;
+    println!("# {} MiB of huge pages", huge >> 20);
+    if setting.contains("[always]") {
+        ensure!(huge >= length / 2, "{huge} bytes of {length} are huge");
+    } else if setting.contains("[never]") {
+        ensure!(huge == 0, "{huge} bytes are huge");
+    }
+    Ok(())
+}
+
 /// A region as large as the largest of 8 GiB and 1 GiB that there is memory for, reached at its ends and at places between;
 /// says what it took to register it, again, and to deregister it.
 pub fn gigabytes(session: &mut Session) -> Result<()> {
@@ -123,6 +144,7 @@ pub fn gigabytes(session: &mut Session) -> Result<()> {
         "# {} GiB touched and registered in {registered:?}",
         length >> 30
     );
+    check_page_size(length)?;
     let source = end.memory(8192)?;
     let remote = session.swap_memory(&mr)?;
     let [their_length, _] = session.peer.swap([mr.len() as u64, 0])?;

@@ -184,7 +184,7 @@ pub fn sizes(session: &mut Session) -> Result<()> {
 }
 
 /// A CQ is made longer and shorter while completions arrive and wait in it: none is lost, none comes twice, and their
-/// order stays. A CQ of 32,766 entries holds as many.
+/// order stays.
 pub fn resize(session: &mut Session) -> Result<()> {
     const DEPTH: u32 = 64;
     let mut options = Options::default();
@@ -229,6 +229,38 @@ pub fn resize(session: &mut Session) -> Result<()> {
             let error = refused("a CQ of no such size", end.send.resize(entries))?;
             ensure!(errno(&error) == Some(EINVAL), "{entries}: {error:#}");
         }
+    }
+    session.peer.meet()
+}
+
+/// A CQ holds as many completions as the device promises: all of them arrive before the first is polled.
+pub fn full_cq(session: &mut Session) -> Result<()> {
+    let limits = session.context.limits()?;
+    let count = limits.max_cqe.min(limits.max_qp_wr);
+    let mut options = Options::default();
+    options.caps.send_wr = count;
+    let end = Endpoint::connect(session, &options)?;
+    let mr = end.memory(16)?;
+    let remote = session.swap_memory(&mr)?;
+    if session.active() {
+        let last = u64::from(count) - 1;
+        for id in 0..=last {
+            let op = match id == last {
+                true => Op::WriteImm(remote.addr, remote.rkey, 1),
+                false => Op::Write(remote.addr, remote.rkey),
+            };
+            end.qp.send(&SendWr::new(id, op, &[mr.sge(8, 8)]))?;
+        }
+        // The peer has the last message.
+        session.peer.meet()?;
+        for (id, wc) in (0..).zip(end.send.wait(count as usize, LIMIT)?) {
+            ensure!(wc.ok()?.id == id, "{} instead of {id}", wc.id);
+        }
+        end.send.expect_empty()?;
+    } else {
+        end.qp.recv(1, &[])?;
+        end.received()?.ok()?;
+        session.peer.meet()?;
     }
     session.peer.meet()
 }

@@ -7,7 +7,7 @@ use anyhow::{ensure, Result};
 use crate::endpoint::{Endpoint, Options};
 use crate::pattern::{bytes, compare};
 use crate::rdma::{access, ffi, Kind, Mr, Mw, MwKind, Op, SendWr, Shown};
-use crate::session::{errno, Remote, Session};
+use crate::session::{errno, refused, Remote, Session};
 
 const EINVAL: i32 = 22;
 const EBUSY: i32 = 16;
@@ -441,6 +441,23 @@ pub fn keeps_region(session: &mut Session) -> Result<()> {
         }
     }
     side.mr.deregister()?;
+    session.peer.meet()
+}
+
+/// An MR keeps its memory and its rights while a window is bound to it.
+pub fn keeps_memory(session: &mut Session) -> Result<()> {
+    let end = Endpoint::connect(session, &Options::default())?;
+    let mut mr = Mr::new(&end.pd, 8192, access::ALL | access::MW_BIND)?;
+    let mut mw = Mw::new(&end.pd, MwKind::One)?;
+    mw.bind(&end.qp, 1, &Shown::of(&mr, 0, 100, 0))?;
+    end.sent()?.ok()?;
+    for (what, memory, rights) in [
+        ("rights", None, Some(access::ALL)),
+        ("memory", Some(8192), None),
+    ] {
+        let error = refused(what, mr.change(None, memory, rights))?;
+        ensure!(errno(&error) == Some(EBUSY), "{what}: {error:#}");
+    }
     session.peer.meet()
 }
 
