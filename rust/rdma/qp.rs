@@ -32,7 +32,8 @@ use super::{
     udata::{
         self,
         Udata, //
-    }, //
+    },
+    Device, //
 };
 use crate::bindings;
 use kernel::{
@@ -212,6 +213,15 @@ pub type QpConsumer = Consumer<bindings::ib_qp>;
 pub struct QpOwn {
     consumer: QpConsumer,
     signal_all: bool,
+}
+
+impl<T: QueuePairs> Qp<T> {
+    /// The device that the QP belongs to.
+    pub fn ib_device(&self) -> &Device<T> {
+        // SAFETY: The core sets the device of each QP, and destroys all QPs before the device goes
+        // away.
+        unsafe { Device::from_raw((*self.as_raw()).device) }
+    }
 }
 
 impl<T: QueuePairs> CoreObject<T> for bindings::ib_qp {

@@ -10,6 +10,10 @@ use core::{
     ptr::{
         self,
         NonNull, //
+    },
+    sync::atomic::{
+        compiler_fence,
+        Ordering, //
     }, //
 };
 use kernel::{
@@ -27,6 +31,9 @@ use kernel::{
     },
     prelude::*, //
 };
+
+/// Bytes that the start of a [`Span`] is aligned to.
+const ALIGN: usize = align_of::<u64>();
 
 /// A word at any address.
 #[derive(Clone, Copy)]
@@ -73,34 +80,42 @@ unsafe fn copy_out(from: *const u8, to: *mut u8, len: usize) {
 ///
 /// # Safety
 ///
-/// `from` is valid for reads of `len` bytes, `to` for volatile writes.
+/// `from` is valid for reads of `len` bytes, `to` for volatile writes. If `ALIGNED`, `to` is
+/// aligned to [`ALIGN`].
 #[inline(always)]
-unsafe fn copy_in(from: *const u8, to: *mut u8, len: usize) {
+unsafe fn copy_in<const ALIGNED: bool>(from: *const u8, to: *mut u8, len: usize) {
     /// # Safety
     ///
-    /// `from` is valid for a read of a word at `at`, `to` for a volatile write.
+    /// `from` is valid for a read of a word at `at`, `to` for a volatile write. If `ALIGNED`, the
+    /// word at `at` is aligned.
     #[inline(always)]
-    unsafe fn word<W: Copy>(from: *const u8, to: *mut u8, at: usize) {
+    unsafe fn word<W: Copy, const ALIGNED: bool>(from: *const u8, to: *mut u8, at: usize) {
         // SAFETY: By the safety requirements.
         unsafe {
             let word = from.add(at).cast::<W>().read_unaligned();
-            let to = to.add(at).cast::<Unaligned<W>>();
-            to.write_volatile(Unaligned(word));
+            let to = to.add(at);
+            if ALIGNED {
+                to.cast::<W>().write_volatile(word);
+            } else {
+                // Takes a detour by the stack.
+                to.cast::<Unaligned<W>>().write_volatile(Unaligned(word));
+            }
         }
     }
-    // SAFETY: Each range is within `len`, and they follow each other.
+    // SAFETY: Each range is within `len`, and they follow each other. Each offset is a multiple of
+    // the word's size.
     unsafe {
         for index in 0..len / 8 {
-            word::<u64>(from, to, index * 8);
+            word::<u64, ALIGNED>(from, to, index * 8);
         }
         if len & 4 != 0 {
-            word::<u32>(from, to, len & !7);
+            word::<u32, ALIGNED>(from, to, len & !7);
         }
         if len & 2 != 0 {
-            word::<u16>(from, to, len & !3);
+            word::<u16, ALIGNED>(from, to, len & !3);
         }
         if len & 1 != 0 {
-            word::<u8>(from, to, len & !1);
+            word::<u8, ALIGNED>(from, to, len & !1);
         }
     }
 }
@@ -209,6 +224,12 @@ impl QueueMemory {
     /// Loads a word; accesses after it stay after it.
     #[inline]
     pub fn load_u16_acquire(&self, offset: u32) -> u16 {
+        if cfg!(CONFIG_X86_64) {
+            let word = self.load_u16(offset);
+            // The processor keeps loads, and stores, in their order: only the compiler does not.
+            compiler_fence(Ordering::Acquire);
+            return word;
+        }
         self.word(offset).map_or(0, |word: *mut u16| {
             // SAFETY: As above.
             unsafe { bindings::virt_load_acquire_u16(word) }
@@ -227,7 +248,11 @@ impl QueueMemory {
     /// Stores a word; accesses before it stay before it.
     #[inline]
     pub fn store_u16_release(&self, offset: u32, value: u16) {
-        if let Some(word) = self.word::<u16>(offset) {
+        if cfg!(CONFIG_X86_64) {
+            // As above.
+            compiler_fence(Ordering::Release);
+            self.store_u16(offset, value);
+        } else if let Some(word) = self.word::<u16>(offset) {
             // SAFETY: As above.
             unsafe { bindings::virt_store_release_u16(word, value) };
         }
@@ -276,15 +301,18 @@ impl QueueMemory {
         array
     }
 
-    /// The bytes of a page from `offset` on, up to its end, to be written.
+    /// The bytes of a page from `offset` on, a multiple of 8 as slots have it, up to the page's
+    /// end, to be written.
     #[inline]
     pub fn span(&self, offset: u32) -> Span<'_> {
-        let (start, size) = self.at(offset).unwrap_or((ptr::dangling_mut(), 0));
-        // INVARIANT: `at` says how many bytes there are.
-        Span {
-            start,
-            size,
-            _memory: PhantomData,
+        match self.at(offset) {
+            // INVARIANT: `at` says how many bytes there are.
+            Some((start, size)) if start.cast::<u64>().is_aligned() => Span {
+                start,
+                size,
+                _memory: PhantomData,
+            },
+            _ => Span::empty(),
         }
     }
 
@@ -302,7 +330,7 @@ impl QueueMemory {
 ///
 /// # Invariants
 ///
-/// `start` is valid for volatile writes of `size` bytes during `'a`.
+/// `start` is valid for volatile writes of `size` bytes during `'a`, and aligned to [`ALIGN`].
 pub struct Span<'a> {
     start: *mut u8,
     size: usize,
@@ -310,23 +338,47 @@ pub struct Span<'a> {
 }
 
 impl Span<'_> {
+    /// No bytes.
+    fn empty() -> Self {
+        // INVARIANT: There are none, and the pointer is aligned.
+        Self {
+            start: ptr::dangling_mut::<u64>().cast(),
+            size: 0,
+            _memory: PhantomData,
+        }
+    }
+
     /// Writes `bytes` from `offset` on. What reaches beyond the end is a mistake of the driver, and is not written.
     #[inline]
     pub fn put(&mut self, offset: usize, bytes: &[u8]) {
-        if offset.saturating_add(bytes.len()) <= self.size {
-            // SAFETY: By the type invariants there are as many bytes.
-            unsafe { copy_in(bytes.as_ptr(), self.start.add(offset), bytes.len()) };
+        if offset.saturating_add(bytes.len()) > self.size {
+            return;
+        }
+        let (from, len) = (bytes.as_ptr(), bytes.len());
+        // SAFETY: By the type invariants there are as many bytes, and the start is aligned.
+        unsafe {
+            let to = self.start.add(offset);
+            if offset % ALIGN == 0 {
+                copy_in::<true>(from, to, len);
+            } else {
+                copy_in::<false>(from, to, len);
+            }
         }
     }
 }
 
 impl<'a> From<&'a mut [u8]> for Span<'a> {
+    /// The bytes of a slice, none if it is not aligned to 8 bytes, as all memory of `kmalloc` is.
     #[inline]
     fn from(bytes: &'a mut [u8]) -> Self {
-        // INVARIANT: By the reference.
+        let (start, size) = (bytes.as_mut_ptr(), bytes.len());
+        if !start.cast::<u64>().is_aligned() {
+            return Self::empty();
+        }
+        // INVARIANT: By the reference and the check above.
         Self {
-            start: bytes.as_mut_ptr(),
-            size: bytes.len(),
+            start,
+            size,
             _memory: PhantomData,
         }
     }

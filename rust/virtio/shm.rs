@@ -117,11 +117,12 @@ impl Drop for Mapping {
 pub struct MappedPage(Devres<Mapping>);
 
 impl MappedPage {
-    /// Writes a 32-bit word at `OFFSET`, after everything that was written to memory before. Does
-    /// nothing once the device is unbound, when the addresses may belong to somebody else.
+    /// Writes a 32-bit word at `OFFSET`, after everything that was written to memory before. `dev`
+    /// is the device that the page was mapped for. That it is bound says that the addresses belong
+    /// to nobody else.
     #[inline]
-    pub fn write32<const OFFSET: usize>(&self, value: u32) {
-        if let Some(mapping) = self.0.try_access() {
+    pub fn write32<const OFFSET: usize>(&self, dev: &device::Device<Bound>, value: u32) {
+        if let Ok(mapping) = self.0.access(dev) {
             // SAFETY: By the type invariant of `Mapping`.
             unsafe { Mmio::from_raw(mapping.0) }.write32(value, OFFSET);
         }

@@ -254,11 +254,12 @@ impl Device {
         &self.queues
     }
 
-    /// Rings a queue of the kernel, which a queue of the transport does not need.
+    /// Rings a queue of the kernel, which a queue of the transport does not need. `bus` is the
+    /// virtio device, which is bound as long as the RDMA device is registered: its parent.
     #[inline]
-    pub(crate) fn ring(&self, doorbell: Doorbell) {
+    pub(crate) fn ring(&self, bus: &device::Device<Bound>, doorbell: Doorbell) {
         if let Queues::OwnRings(own_rings) = &self.queues {
-            own_rings.doorbells.ring(doorbell.to_u32());
+            own_rings.doorbells.ring(bus, doorbell.to_u32());
         }
     }
 

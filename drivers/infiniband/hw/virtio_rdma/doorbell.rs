@@ -22,7 +22,10 @@ use crate::{
     },
 };
 use kernel::{
-    device::Bound,
+    device::{
+        self,
+        Bound, //
+    },
     devres::Devres,
     id_pool::IdPool,
     io::resource::Region,
@@ -79,9 +82,10 @@ impl Doorbells {
     }
 
     /// Rings a queue of the kernel. What was written to memory before is visible to the device when
-    /// it hears of it.
-    pub(crate) fn ring(&self, value: u32) {
-        self.kernel.write32::<0>(value);
+    /// it hears of it. `bus` is the virtio device.
+    #[inline]
+    pub(crate) fn ring(&self, bus: &device::Device<Bound>, value: u32) {
+        self.kernel.write32::<0>(bus, value);
     }
 
     /// Takes a page for a user context.

@@ -32,6 +32,10 @@ use crate::{
 };
 use core::mem::replace;
 use kernel::{
+    device::{
+        self,
+        Bound, //
+    },
     prelude::*,
     rbtree::{
         RBTree,
@@ -196,7 +200,7 @@ impl KernelCq {
     }
 
     /// Asks for an event. Returns whether completions wait that the consumer wants to hear of.
-    pub(super) fn arm(&self, notify: Notify) -> bool {
+    pub(super) fn arm(&self, bus: &device::Device<Bound>, notify: Notify) -> bool {
         let kind = if notify.solicited_only {
             ArmKind::Solicited
         } else {
@@ -230,10 +234,10 @@ impl KernelCq {
             AfterArm::Tell { missed } => {
                 match &self.virtqueue {
                     Some(virtqueue) => virtqueue.arm(armed),
-                    None => self.device.ring(Doorbell {
-                        kind: DoorbellKind::Cq,
-                        number,
-                    }),
+                    None => {
+                        let kind = DoorbellKind::Cq;
+                        self.device.ring(bus, Doorbell { kind, number });
+                    }
                 }
                 missed
             }

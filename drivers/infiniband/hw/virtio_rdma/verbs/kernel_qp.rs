@@ -29,6 +29,10 @@ use crate::{
     }, //
 };
 use kernel::{
+    device::{
+        self,
+        Bound, //
+    },
     prelude::*,
     sync::{
         atomic::{
@@ -158,12 +162,15 @@ impl WorkRing {
 
     /// Tells the device of work.
     #[inline]
-    pub(super) fn notify(&self, device: &Device) {
+    pub(super) fn notify(&self, device: &Device, bus: &device::Device<Bound>) {
         match &self.place {
-            Place::Ring(_) => device.ring(Doorbell {
-                kind: self.kind,
-                number: self.number(),
-            }),
+            Place::Ring(_) => {
+                let doorbell = Doorbell {
+                    kind: self.kind,
+                    number: self.number(),
+                };
+                device.ring(bus, doorbell);
+            }
             Place::Virtqueue(queue) => queue.elements().kick(),
         }
     }

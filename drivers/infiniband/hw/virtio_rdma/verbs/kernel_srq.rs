@@ -35,6 +35,10 @@ use crate::{
     }, //
 };
 use kernel::{
+    device::{
+        self,
+        Bound, //
+    },
     prelude::*,
     sync::{
         atomic::{
@@ -93,17 +97,23 @@ impl KernelSrq {
     }
 
     /// Posts work requests until one is refused, and lets the device have those before it.
-    pub(super) fn post(&self, device: &Device, requests: &mut RecvRequests<'_>) -> Result {
+    pub(super) fn post(
+        &self,
+        device: &Device,
+        bus: &device::Device<Bound>,
+        requests: &mut RecvRequests<'_>,
+    ) -> Result {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let result = requests.try_for_each(|request| self.fill(state, &request));
         let wants_notification = state.queue.publish(&*self.ring);
         drop(guard);
         if wants_notification {
-            device.ring(Doorbell {
+            let doorbell = Doorbell {
                 kind: DoorbellKind::Srq,
                 number: self.number.load(Relaxed),
-            });
+            };
+            device.ring(bus, doorbell);
         }
         result
     }

@@ -74,14 +74,14 @@ impl KernelQueues for IbDevice {
     }
 
     fn req_notify_cq(cq: &Cq<Self>, notify: Notify) -> Result<bool> {
-        Ok(cq.kernel()?.arm(notify))
+        Ok(cq.kernel()?.arm(cq.device().parent(), notify))
     }
 }
 
 /// Fills slots by `next` until it has no more, and lets the device have those that were filled, also when one could not
 /// be.
 fn post(
-    qp: &Qp,
+    qp: &rdma::qp::Qp<IbDevice>,
     queue: Option<&Attached>,
     mut next: impl FnMut(&mut WorkState) -> Result<bool>,
 ) -> Result {
@@ -100,7 +100,7 @@ fn post(
     let wants_notification = state.backend.publish();
     drop(state);
     if wants_notification {
-        work.notify(device);
+        work.notify(device, qp.ib_device().parent());
     }
     if device.is_dead() {
         // What was posted is flushed when it is polled.

@@ -318,7 +318,8 @@ impl SharedReceiveQueues for IbDevice {
     }
 
     fn post_srq_recv(srq: &rdma::srq::Srq<Self>, requests: &mut RecvRequests<'_>) -> Result {
-        srq.kernel()?.post(&srq.device, requests)
+        let bus = srq.device().parent();
+        srq.kernel()?.post(&srq.device, bus, requests)
     }
 }
 
