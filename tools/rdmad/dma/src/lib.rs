@@ -13,7 +13,9 @@
 //! that synchronise are accessed as atomics. Words are in memory order; virtio's are little-endian.
 //!
 //! Memory must come from a file that can't shrink (a memfd with `F_SEAL_SHRINK`): a guest or monitor that truncated it
-//! would otherwise end this process, which serves other VMs too, with SIGBUS.
+//! would otherwise end this process, which serves other VMs too, with SIGBUS. The seal does not help against two other
+//! causes, which do end it: a memory error of the host in such a page, and the commit limit of
+//! `vm.overcommit_memory=2`, which also counts pages of a memfd that nobody has touched yet.
 
 #![forbid(unsafe_code)]
 

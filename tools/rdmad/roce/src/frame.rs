@@ -18,10 +18,15 @@ struct Shared {
     notify: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
+/// Buffers of either length: acknowledgements and short messages need no long one.
+const LENGTHS: [usize; 2] = [512, MAX_FRAME];
+/// Long buffers that a pool keeps when all of its frames are back: more than one connection has on its way.
+const KEPT: usize = 256;
+
 #[derive(Default)]
 struct Buffers {
-    /// What was given back last is given out first: a cache is likely to have it.
-    free: Vec<Box<[u8]>>,
+    /// By [length](LENGTHS). What was given back last is given out first: a cache is likely to have it.
+    free: [Vec<Box<[u8]>>; LENGTHS.len()],
     /// Buffers that exist, free or in use; at most the capacity.
     allocated: usize,
     /// Somebody was refused a buffer since one was last given back.
@@ -30,7 +35,7 @@ struct Buffers {
 
 /// A bounded pool of frame buffers. Clones share the buffers.
 ///
-/// Buffers are allocated on first use, so a pool costs what was once needed at the same time.
+/// Buffers are allocated on first use. When all frames are back, what exceeds the need of one connection is freed.
 #[derive(Clone)]
 pub struct FramePool(Arc<Shared>);
 
@@ -63,14 +68,13 @@ impl FramePool {
         let shared = &self.0;
         let bytes = {
             let mut buffers = shared.buffers.lock();
-            match buffers.free.pop() {
-                Some(bytes) => bytes,
-                None if buffers.allocated < shared.capacity => {
-                    buffers.allocated += 1;
+            match buffers.take(shared.capacity, len) {
+                Ok(bytes) => bytes,
+                Err(Some(length)) => {
                     drop(buffers);
-                    vec![0; MAX_FRAME].into_boxed_slice()
+                    vec![0; length].into_boxed_slice()
                 }
-                None => {
+                Err(None) => {
                     buffers.starved = true;
                     return None;
                 }
@@ -82,6 +86,42 @@ impl FramePool {
             is_routed: false,
             pool: Arc::clone(shared),
         })
+    }
+}
+
+impl Buffers {
+    /// A buffer for `len` bytes. If there is none, the length of the one to allocate, or `None` when there are `capacity`
+    /// in use.
+    fn take(&mut self, capacity: usize, len: usize) -> Result<Box<[u8]>, Option<usize>> {
+        let fits = usize::from(len > LENGTHS[0]);
+        if let Some(bytes) = self.free[fits].pop() {
+            return Ok(bytes);
+        }
+        if self.allocated < capacity {
+            self.allocated += 1;
+            return Err(Some(LENGTHS[fits]));
+        }
+        match self.free[1 - fits].pop() {
+            Some(bytes) if bytes.len() >= len => Ok(bytes),
+            // Too short: a long one takes its place.
+            Some(_) => Err(Some(LENGTHS[fits])),
+            None => Err(None),
+        }
+    }
+
+    /// Takes a buffer back, and gives out those that are to be freed.
+    fn give_back(&mut self, bytes: Box<[u8]>) -> Vec<Box<[u8]>> {
+        let [short, long] = &mut self.free;
+        match bytes.len() == LENGTHS[0] {
+            true => short.push(bytes),
+            false => long.push(bytes),
+        }
+        if short.len() + long.len() < self.allocated || long.len() <= KEPT {
+            return Vec::new();
+        }
+        let surplus = long.split_off(KEPT);
+        self.allocated -= surplus.len();
+        surplus
     }
 }
 
@@ -140,11 +180,12 @@ impl DerefMut for Frame {
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        let starved = {
+        let (starved, surplus) = {
             let mut buffers = self.pool.buffers.lock();
-            buffers.free.push(mem::take(&mut self.bytes));
-            mem::take(&mut buffers.starved)
+            let surplus = buffers.give_back(mem::take(&mut self.bytes));
+            (mem::take(&mut buffers.starved), surplus)
         };
+        drop(surplus);
         if let Some(notify) = self.pool.notify.get().filter(|_| starved) {
             notify();
         }
@@ -184,6 +225,49 @@ mod tests {
         assert!(third.duplicate().unwrap().is_routed());
         drop(third);
         assert!(!pool.take(1).unwrap().is_routed());
+    }
+
+    /// Bytes of the buffers that a pool has, free or in use.
+    fn allocated(pool: &FramePool, used: &[Frame]) -> usize {
+        let buffers = pool.0.buffers.lock();
+        let used = used.iter().map(|frame| frame.bytes.len());
+        let free = buffers.free.iter().flatten().map(|bytes| bytes.len());
+        let bytes: Vec<usize> = used.chain(free).collect();
+        assert_eq!(bytes.len(), buffers.allocated);
+        bytes.iter().sum()
+    }
+
+    #[test]
+    fn short_frames_take_short_buffers() {
+        let pool = FramePool::new(3);
+        let mut frames: Vec<Frame> = (0..3).map(|_| pool.take(70).unwrap()).collect();
+        assert_eq!(allocated(&pool, &frames), 3 * LENGTHS[0]);
+        assert!(pool.take(70).is_none() && pool.take(MAX_FRAME).is_none());
+        frames.truncate(1);
+        // All that there may be are short: one of them becomes long.
+        frames.push(pool.take(LENGTHS[0] + 1).unwrap());
+        assert_eq!(allocated(&pool, &frames), 2 * LENGTHS[0] + MAX_FRAME);
+        frames.clear();
+        // A long one does for a short frame.
+        frames.extend((0..3).map(|_| pool.take(1).unwrap()));
+        assert!(pool.take(1).is_none());
+        assert_eq!(allocated(&pool, &frames), 2 * LENGTHS[0] + MAX_FRAME);
+    }
+
+    #[test]
+    fn a_burst_is_not_kept() {
+        let pool = FramePool::new(1000);
+        let mut frames: Vec<Frame> = (0..1000).map(|_| pool.take(MAX_FRAME).unwrap()).collect();
+        frames.truncate(1);
+        assert_eq!(
+            allocated(&pool, &frames),
+            1000 * MAX_FRAME,
+            "one is on its way"
+        );
+        frames.clear();
+        assert_eq!(allocated(&pool, &frames), KEPT * MAX_FRAME);
+        frames.extend((0..1000).map(|_| pool.take(MAX_FRAME).unwrap()));
+        assert!(pool.take(1).is_none());
     }
 
     #[test]
