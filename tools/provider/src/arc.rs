@@ -120,7 +120,7 @@ impl<T> Drop for Arc<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

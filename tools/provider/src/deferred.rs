@@ -131,7 +131,7 @@ impl<M> Default for Deferred<M> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

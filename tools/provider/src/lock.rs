@@ -224,7 +224,7 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::thread;
 

@@ -180,7 +180,7 @@ impl<T> Drop for Table<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -259,7 +259,7 @@ impl Drop for End<'_> {
 /// is over arrives, while other threads create, reset and destroy QPs, arm the CQ, fetch events and
 /// resize it.
 fn everything_at_once(how: Poll) {
-    const ROUNDS: u64 = 5_000;
+    const ROUNDS: u64 = 1_000;
     let shared = shared();
     let cq = cq(&shared, 64);
     let srq = srq(&shared, 4);
