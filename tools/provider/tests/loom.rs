@@ -230,35 +230,3 @@ fn a_number_comes_back_beside_a_batch() {
         first.into_iter().chain(second).collect()
     });
 }
-
-#[test]
-fn two_control_verbs_beside_a_batch_leave_nothing_undone() {
-    let mut model = loom::model::Builder::new();
-    // Three threads that spin have too many interleavings for more.
-    model.preemption_bound = Some(2);
-    model.check(|| {
-        let cq = Cq::new();
-        let threads = [(); 2].map(|()| {
-            let cq = cq.clone();
-            thread::spawn(move || {
-                cq.deferred.defer(|messages| {
-                    messages.push_back(Clean {
-                        end: 0,
-                        qp: None,
-                        is_alive: false,
-                    });
-                });
-                cq.settle();
-            })
-        });
-        cq.state.lock().begin();
-        // SAFETY: kept above.
-        if unsafe { cq.state.resume() }.end() {
-            cq.settle();
-        }
-        for thread in threads {
-            thread.join().unwrap();
-        }
-        assert!(!cq.deferred.is_pending(), "no message stays");
-    });
-}
