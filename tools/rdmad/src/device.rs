@@ -237,7 +237,7 @@ impl Virtqueues for TransportQueues {
             queue.reject(format_args!("buffer of {room} bytes for an event"));
             return false;
         }
-        queue.push(buffer, &event.to_bytes());
+        queue.push_later(buffer, &event.to_bytes());
         true
     }
 
@@ -247,7 +247,7 @@ impl Virtqueues for TransportQueues {
 
     fn interrupt(&self, queue: u16) {
         if let Some(queue) = self.get(queue) {
-            queue.interrupt();
+            queue.interrupt_later();
         }
     }
 
@@ -255,5 +255,9 @@ impl Virtqueues for TransportQueues {
         if let Some(queue) = self.get(CONTROL_QUEUE) {
             queue.needs_reset(why);
         }
+    }
+
+    fn send_interrupts(&self) {
+        vdev::send_interrupts();
     }
 }

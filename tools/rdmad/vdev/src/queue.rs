@@ -20,16 +20,15 @@ use dma::DmaView;
 use virtqueue::ChainError;
 use virtqueue::Part;
 use virtqueue::Split;
+use virtqueue::F_NO_NOTIFY;
+use virtqueue::USED_ENTRY;
 
+use crate::later;
 use crate::shared::Shared;
 use crate::shared::NO_VECTOR;
 
-/// Size of an entry of the used ring.
-const USED_ENTRY: usize = 8;
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT`.
 const F_NO_INTERRUPT: u16 = 1 << 0;
-/// `VIRTQ_USED_F_NO_NOTIFY`.
-const F_NO_NOTIFY: u16 = 1 << 0;
 
 /// Rules that a driver broke.
 #[derive(Debug, thiserror::Error)]
@@ -147,17 +146,38 @@ impl Queue {
     /// Answers a request with the part of `output` that it has room for and gives it back to the driver. A request from
     /// before a reset is void and dropped.
     pub fn push(&self, request: Request, output: &[u8]) {
+        if self.answer(request, output) {
+            self.interrupt();
+        }
+    }
+
+    /// As [`push`](Self::push), but leaves the interrupt to [`send_interrupts`](crate::send_interrupts).
+    pub fn push_later(self: &Arc<Self>, request: Request, output: &[u8]) {
+        if self.answer(request, output) {
+            later::interrupt(self);
+        }
+    }
+
+    /// As [`interrupt`](Self::interrupt), when [`send_interrupts`](crate::send_interrupts) is called.
+    pub fn interrupt_later(self: &Arc<Self>) {
+        later::interrupt(self);
+    }
+
+    /// Answers a request. Returns whether the driver wants an interrupt.
+    fn answer(&self, request: Request, output: &[u8]) -> bool {
         let mut state = self.state();
         if state.generation != request.generation {
-            return;
+            return false;
         }
         let Some(ring) = state.ring.as_mut() else {
-            return;
+            return false;
         };
         match ring.push(&self.space.enter(), &request, output) {
-            Ok(true) => self.interrupt(),
-            Ok(false) => {}
-            Err(error) => self.fail(&mut state, &error),
+            Ok(wanted) => wanted,
+            Err(error) => {
+                self.fail(&mut state, &error);
+                false
+            }
         }
     }
 
@@ -290,7 +310,7 @@ impl Ring {
         let written = u32::try_from(output.len() - rest.len()).unwrap_or(u32::MAX);
 
         let at = self.at;
-        let mut element = [0; USED_ENTRY];
+        let mut element = [0; USED_ENTRY as usize];
         element[..4].copy_from_slice(&u32::from(request.head).to_le_bytes());
         element[4..].copy_from_slice(&written.to_le_bytes());
         view.slice_mut(at.used_entry(self.next_used), element.len())?

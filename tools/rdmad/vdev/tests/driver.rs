@@ -367,6 +367,29 @@ fn a_request_may_have_an_indirect_table() {
 }
 
 #[test]
+fn a_device_may_leave_interrupts_for_later() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    driver.start();
+    driver.echo(1, 16, b"x", 1);
+    let queue = bench.device.active.lock().unwrap().clone().unwrap().1[1].clone();
+    let count = |driver: &Driver| {
+        let mut count = [0; 8];
+        let read = rustix::io::read(&driver.interrupts[2], &mut count);
+        read.map_or(0, |_| u64::from_ne_bytes(count))
+    };
+    queue.interrupt_later();
+    queue.interrupt_later();
+    assert_eq!(count(&driver), 0);
+    thread::spawn(vdev::send_interrupts).join().unwrap();
+    assert_eq!(count(&driver), 0, "that thread has none");
+    vdev::send_interrupts();
+    assert_eq!(count(&driver), 1, "one for both");
+    vdev::send_interrupts();
+    assert_eq!(count(&driver), 0);
+}
+
+#[test]
 fn a_device_may_serve_a_queue_itself() {
     let bench = Bench::new();
     let mut driver = bench.driver();

@@ -298,10 +298,14 @@ impl Device {
     /// The driver has reset virtqueue `queue` alone. On return its memory is not accessed any more. An object that it
     /// still belongs to has failed.
     pub fn virtqueue_reset(&self, queue: u16) {
-        let _control = self.control.lock();
-        if self.has_own_rings() {
-            return;
+        if !self.has_own_rings() {
+            self.renew_virtqueue(queue);
+            self.transport.send_interrupts();
         }
+    }
+
+    fn renew_virtqueue(&self, queue: u16) {
+        let _control = self.control.lock();
         match self.transport.numbers().role(queue) {
             Role::Cq(cqn) => {
                 if let Some(cq) = self.cqs.get(cqn) {
@@ -336,17 +340,21 @@ impl Device {
                 AsyncEvent::PortErr
             };
             self.events.asynchronous(Source::Port, event, PORT.into());
+            self.transport.send_interrupts();
         }
     }
 
     /// Destroys all objects, as a virtio reset does. When it returns, no worker touches the VM's memory any more.
     pub fn reset(&self) {
-        let _control = self.control.lock();
+        let control = self.control.lock();
         self.features.store(0, Ordering::Release);
         self.destroy_all();
         self.events.clear();
         self.transport.renew_all();
         self.failed.store(false, Ordering::Release);
+        drop(control);
+        // Those of peers: the driver of this device has gone.
+        self.transport.send_interrupts();
     }
 
     /// Takes the device from its fabric, at the end of its VM.
@@ -423,7 +431,9 @@ impl Device {
                 }
             });
         };
-        if !(few && self.fabric.serve_at_once(&self.lull, serve)) {
+        if few && self.fabric.serve_at_once(&self.lull, serve) {
+            self.transport.send_interrupts();
+        } else {
             self.qp_ready(qpn);
         }
     }

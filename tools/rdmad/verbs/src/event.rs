@@ -208,6 +208,8 @@ mod tests {
         }
 
         fn interrupt(&self, _queue: u16) {}
+
+        fn send_interrupts(&self) {}
     }
 
     #[test]

@@ -15,17 +15,20 @@ use crate::memory::RingMem;
 
 /// The virtqueues of a device but the control queue.
 pub trait Virtqueues: Send + Sync {
-    /// Writes `event` to event queue `queue` and tells the driver. Returns false if no buffer is there; then
+    /// Writes `event` to event queue `queue`, for an interrupt of the driver by
+    /// [`send_interrupts`](Self::send_interrupts). Returns false if no buffer is there; then
     /// [`Device::notified`](crate::Device::notified) is to be called when one has come.
     fn push(&self, queue: u16, event: Event) -> bool;
     /// Where virtqueue `queue` is, if the driver has enabled it.
     fn split(&self, queue: u16) -> Option<Split>;
-    /// Interrupts the driver for virtqueue `queue`.
+    /// Has the driver interrupted for virtqueue `queue`, by [`send_interrupts`](Self::send_interrupts).
     fn interrupt(&self, queue: u16);
     /// The device serves nothing before it is reset: tells the driver, if there is a way, `why`.
     fn fail(&self, why: &str) {
         let _ = why;
     }
+    /// Sends the interrupts that calls of the current thread have left, whichever device they were for. It holds no lock.
+    fn send_interrupts(&self);
 }
 
 /// The virtqueues that CQs and QPs of RFC mode get.
@@ -83,8 +86,15 @@ impl Transport {
         self.queues.fail(why);
     }
 
-    /// Interrupts the driver for virtqueue `queue`.
+    /// Has the driver interrupted for virtqueue `queue`.
     pub(crate) fn interrupt(&self, queue: u16) {
         self.queues.interrupt(queue);
+    }
+
+    /// Sends the interrupts of the current thread, of any device. To be called at the end of whatever may complete work or
+    /// raise an event, when no lock is held.
+    #[inline]
+    pub(crate) fn send_interrupts(&self) {
+        self.queues.send_interrupts();
     }
 }

@@ -17,3 +17,5 @@ pub use chain::Part;
 pub use ring::read;
 pub use ring::write;
 pub use ring::Split;
+pub use ring::F_NO_NOTIFY;
+pub use ring::USED_ENTRY;

@@ -14,7 +14,10 @@ const RING_INDEX: u64 = 2;
 const RING_ENTRIES: u64 = 4;
 /// Size of an entry of the available and of the used ring.
 const AVAIL_ENTRY: u64 = 2;
-const USED_ENTRY: u64 = 8;
+/// Size of an entry of the used ring.
+pub const USED_ENTRY: u64 = 8;
+/// `VIRTQ_USED_F_NO_NOTIFY`: the driver need not notify.
+pub const F_NO_NOTIFY: u16 = 1 << 0;
 
 /// A split virtqueue: number of descriptors and the DMA addresses of its parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

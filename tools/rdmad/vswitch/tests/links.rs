@@ -247,7 +247,7 @@ fn unreachable(code: u8, source: SocketAddr, target: SocketAddr) -> bool {
     }
     let words = message
         .chunks(2)
-        .map(|two| u32::from(two[0]) << 8 | u32::from(two[1]));
+        .map(|two| u32::from(u16::from_be_bytes([two[0], two[1]])));
     let sum: u32 = words.sum();
     let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
     message[2..4].copy_from_slice(&sum.to_be_bytes());

@@ -40,7 +40,7 @@ impl Device {
     ///
     /// May take as long as a worker's turn; not to be called by a worker.
     pub fn command(&self, request: &[u8], room: usize, response: &mut Vec<u8>) {
-        let _control = self.control.lock();
+        let control = self.control.lock();
         let start = response.len();
         response.push(RESPONSE_OK);
         let executed = self.contained(|| self.dispatch(request, room, response));
@@ -50,6 +50,8 @@ impl Device {
             // Errno values of Linux commands are far below 256.
             response.push(u8::try_from(errno.raw_os_error()).unwrap_or(u8::MAX));
         }
+        drop(control);
+        self.transport().send_interrupts();
     }
 
     fn dispatch(&self, request: &[u8], room: usize, response: &mut Vec<u8>) -> Result<()> {

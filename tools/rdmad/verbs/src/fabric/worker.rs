@@ -70,8 +70,10 @@ impl Shared {
         for index in 0..devices.len() {
             let device = &devices[first.wrapping_add(index) % devices.len()];
             if device.is_ready() {
-                let _turn = self.quiesce.begin(worker);
+                let turn = self.quiesce.begin(worker);
                 worked |= device.serve(watch, || self.sleep.wake());
+                drop(turn);
+                device.transport().send_interrupts();
             }
         }
         worked

@@ -10,15 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use dma::DmaView;
 use virtio_rdma_abi::ring::{ArmWord, RingLayout, SLOT_SHIFT_RANGE};
-use virtqueue::{Chain, ChainError, Split};
+use virtqueue::{Chain, ChainError, Split, F_NO_NOTIFY};
 
 use crate::error::{Errno, Result};
 
 /// Descriptors of a WQE or CQE buffer at most: twice what header and SGEs need that have one each. Longer chains would
 /// cost more than the turn they are charged for.
 const MAX_DESCRIPTORS: u16 = 64;
-/// `VIRTQ_USED_F_NO_NOTIFY`.
-const F_NO_NOTIFY: u16 = 1 << 0;
 
 /// A virtqueue that carries work requests or completions.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ pub mod ring;
 pub mod srq;
 mod wr;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -89,11 +90,21 @@ fn events_that_are_never_raised() {
     assert!(is_raised(EventKind::Completion));
 }
 
-/// The event virtqueues of a VM: takes events as long as it has buffers.
+/// Queue, kind and cookie of an event.
+type Sent = (u16, EventKind, u64);
+/// The events of a VM.
+type Events = Arc<Mutex<Vec<Sent>>>;
+
+thread_local! {
+    /// Events of the thread, of any VM, whose interrupt has yet to be sent.
+    static UNSENT: RefCell<Vec<(Events, Sent)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The event virtqueues of a VM: takes events as long as it has buffers. The driver sees them with their interrupt.
 #[derive(Default)]
 pub struct Sink {
     pub buffers: AtomicUsize,
-    pub events: Mutex<Vec<(u16, EventKind, u64)>>,
+    pub events: Events,
     /// The next event panics.
     pub panics: AtomicBool,
     /// Why the device asks for a reset.
@@ -113,10 +124,7 @@ impl Virtqueues for Sink {
         if took.is_ok() {
             let kind = event.kind().expect("a known event");
             assert!(is_raised(kind), "{kind:?}");
-            self.events
-                .lock()
-                .unwrap()
-                .push((queue, kind, event.cookie));
+            self.write((queue, kind, event.cookie));
         }
         took.is_ok()
     }
@@ -127,10 +135,13 @@ impl Virtqueues for Sink {
 
     /// An interrupt counts as an event that bears the number of its queue.
     fn interrupt(&self, queue: u16) {
-        self.events
-            .lock()
-            .unwrap()
-            .push((queue, EventKind::Completion, queue.into()));
+        self.write((queue, EventKind::Completion, queue.into()));
+    }
+
+    fn send_interrupts(&self) {
+        for (events, event) in UNSENT.take() {
+            events.lock().unwrap().push(event);
+        }
     }
 
     fn fail(&self, why: &str) {
@@ -139,6 +150,10 @@ impl Virtqueues for Sink {
 }
 
 impl Sink {
+    fn write(&self, event: Sent) {
+        UNSENT.with_borrow_mut(|unsent| unsent.push((self.events.clone(), event)));
+    }
+
     /// Waits for this event and takes it out. There are no asynchronous events in RFC mode.
     pub fn expect(&self, kind: EventKind, cookie: u64) {
         if is_rfc() && kind != EventKind::Completion {
