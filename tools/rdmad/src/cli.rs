@@ -17,6 +17,8 @@ use clap::builder::TypedValueParser;
 use clap::Parser;
 use clap::Subcommand;
 use clap::ValueEnum;
+use nix::unistd::Group;
+use sockets::Access;
 use vdev::F_ACCESS_PLATFORM;
 use vdev::F_INDIRECT_DESC;
 use vdev::F_RING_RESET;
@@ -109,9 +111,17 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = DataPath::Direct)]
     pub path: DataPath,
 
-    /// Write the frames that cross the switch to a capture file.
+    /// Write the frames that cross the switch to a capture file, which must not exist.
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
+
+    /// Permissions of the sockets; by default 600, or 660 with --socket-group.
+    #[arg(long, value_name = "OCTAL", value_parser = parse_mode)]
+    pub socket_mode: Option<u32>,
+
+    /// Group of the sockets, by its name or number.
+    #[arg(long, value_name = "GROUP", value_parser = parse_group)]
+    pub socket_group: Option<u32>,
 
     /// Join the switch to another daemon or a host: Unix datagrams, UDP datagrams, or a tap interface. May be repeated.
     ///
@@ -239,6 +249,18 @@ impl Args {
     pub fn guest_memory(&self, port: &PortArgs) -> u64 {
         let share = ALL_GUEST_MEMORY / self.ports.len().max(1) as u64;
         port.guest_memory.unwrap_or(share.min(GUEST_MEMORY))
+    }
+
+    /// Who may connect to the sockets.
+    pub fn access(&self) -> Access {
+        let default = match self.socket_group {
+            Some(_) => 0o660,
+            None => Access::default().mode,
+        };
+        Access {
+            mode: self.socket_mode.unwrap_or(default),
+            group: self.socket_group,
+        }
     }
 
     /// What the parser can't see in one argument alone.
@@ -413,6 +435,24 @@ fn parse_link(text: &str) -> Result<DatagramPath> {
     })
 }
 
+fn parse_mode(text: &str) -> Result<u32> {
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777)
+        .with_context(|| format!("{text:?} is not an octal number up to 777"))
+}
+
+fn parse_group(text: &str) -> Result<u32> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    let group = Group::from_name(text).with_context(|| format!("can't look for group {text:?}"))?;
+    Ok(group
+        .with_context(|| format!("no group {text:?}"))?
+        .gid
+        .as_raw())
+}
+
 fn parse_memory(text: &str) -> Result<u64> {
     let memory = parse_size(text)?;
     ensure!(
@@ -563,6 +603,22 @@ mod tests {
             let port = format!("{second},{limit}");
             let error = parse(&["--port", PORT, "--port", &port]).unwrap_err();
             assert!(format!("{error:#}").contains(complaint), "{error:#}");
+        }
+    }
+
+    #[test]
+    fn sockets_are_private_unless_told_otherwise() {
+        let access = |more: &[&str]| {
+            let args = parse(&[&["--port", PORT], more].concat());
+            args.map(|args| (args.access().mode, args.access().group))
+        };
+        assert_eq!(access(&[]).unwrap(), (0o600, None));
+        let group = ["--socket-group", "root"];
+        assert_eq!(access(&group).unwrap(), (0o660, Some(0)));
+        let number = ["--socket-group", "17", "--socket-mode", "620"];
+        assert_eq!(access(&number).unwrap(), (0o620, Some(17)));
+        for bad in [["--socket-mode", "1777"], ["--socket-group", "no/group"]] {
+            assert!(access(&bad).is_err(), "{bad:?}");
         }
     }
 

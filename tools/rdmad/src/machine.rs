@@ -34,10 +34,13 @@ impl Machine {
     /// Opens all sockets and starts to serve.
     pub fn start(args: &Args) -> Result<Self> {
         // First, since this is what tells whether another daemon runs already.
+        let access = args.access();
         let listeners = args
             .ports
             .iter()
-            .map(|port| Listener::bind(&port.vfio).with_context(|| format!("port {}", port.name)))
+            .map(|port| {
+                Listener::bind(&port.vfio, &access).with_context(|| format!("port {}", port.name))
+            })
             .collect::<Result<Vec<_>>>()?;
         let ports = args.ports.iter().map(|port| PortConfig {
             name: port.name.clone(),
@@ -49,6 +52,7 @@ impl Machine {
         let (switch, engines) = Switch::start(vswitch::Config {
             ports: ports.collect(),
             uplinks: args.uplinks.clone(),
+            access,
             pcap: args.pcap.clone(),
             faults: args.faults,
         })?;
@@ -90,7 +94,7 @@ impl Machine {
                     let devices = devices.map(|(name, device)| (name.as_str(), &**device));
                     Report::new(fabric.status(), devices, switch.stats())
                 };
-                Some(status::Server::start(path, look)?)
+                Some(status::Server::start(path, &access, look)?)
             }
             None => None,
         };

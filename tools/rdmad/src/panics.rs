@@ -6,6 +6,8 @@ use std::env;
 use std::process::Command;
 use std::thread;
 
+use sockets::Access;
+
 use crate::status;
 use crate::status::Form;
 
@@ -38,7 +40,7 @@ fn of_the_status_thread() {
     contain::end_process_on_panic();
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("status");
-    let _server = status::Server::start(&socket, || panic!("planted")).unwrap();
+    let _server = status::Server::start(&socket, &Access::default(), || panic!("planted")).unwrap();
     // The process ends before the thread closes its end.
     let _ = status::show(&socket, Form::Text, &mut Vec::new());
 }

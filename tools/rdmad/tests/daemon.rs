@@ -115,6 +115,31 @@ fn a_port_is_a_function_until_a_signal_ends_it() {
 }
 
 #[test]
+fn sockets_and_captures_are_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (port, status, pcap) = (port(dir.path(), "a"), at("status"), at("pcap"));
+    let uplink = format!("unix:{}:{}", at("up"), at("far"));
+    let mut args = vec!["--port", &port, "--ready-fd", "1", "--status", &status];
+    args.extend(["--uplink", &uplink, "--pcap", &pcap]);
+    let modes = |more: &[&str]| {
+        let child = ready(daemon(&[&args, more].concat()));
+        let mode = |name: &str| {
+            let meta = std::fs::symlink_metadata(at(name)).unwrap();
+            meta.permissions().mode() & 0o7777
+        };
+        let modes = ["a.vfio", "a.net", "up", "status", "pcap"].map(mode);
+        assert!(end(child, Signal::TERM));
+        std::fs::remove_file(&pcap).unwrap();
+        modes
+    };
+    assert_eq!(modes(&[]), [0o600; 5]);
+    let shared = modes(&["--socket-mode", "666"]);
+    assert_eq!(shared, [0o666, 0o666, 0o666, 0o666, 0o600]);
+}
+
+#[test]
 fn a_withheld_feature_is_not_offered() {
     let dir = tempfile::tempdir().unwrap();
     let port = port(dir.path(), "a");
@@ -396,6 +421,9 @@ fn what_can_not_work_is_said_in_one_line() {
     let port = port(dir.path(), "a");
     let complaint = refused(&["--port", &port, "--pcap", "/nonexistent/file"]);
     assert!(complaint.contains("/nonexistent/file"), "{complaint}");
+    let taken = file.display().to_string();
+    let complaint = refused(&["--port", &port, "--pcap", &taken]);
+    assert!(complaint.contains("it exists; remove it"), "{complaint}");
     let complaint = refused(&["--port", &port, "--ready-fd", "77"]);
     assert!(complaint.contains("file descriptor 77"), "{complaint}");
     let complaint = refused(&["--port", &port, "--port", &port]);

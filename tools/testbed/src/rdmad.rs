@@ -2,7 +2,7 @@
 //! The device's daemons, and how guests are wired to them or to each other.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -151,6 +151,15 @@ impl Daemons {
             .joined
             .map(|uplinks| Joint::new(uplinks, &places.run, number))
             .transpose()?;
+        if let Some(pcap) = &options.pcap {
+            // That of an earlier run: the daemon overwrites nothing.
+            match fs::remove_file(pcap) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("can't remove {}", pcap.display()));
+                }
+                _ => {}
+            }
+        }
         let mut running = Vec::new();
         for at in 0..number {
             let mut command = match &joint {

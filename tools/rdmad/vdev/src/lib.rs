@@ -45,8 +45,5 @@ pub use later::send_interrupts;
 pub use message::MAX_FDS;
 pub use queue::Queue;
 pub use queue::Request;
-pub use server::listen;
 pub use server::Handle;
-pub use server::ListenError;
 pub use server::Listener;
-pub use server::SocketPath;

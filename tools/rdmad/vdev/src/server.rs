@@ -9,7 +9,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::Condvar;
 use std::sync::Mutex;
@@ -29,6 +28,8 @@ use rustix::event::PollFlags;
 use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
+use sockets::Access;
+use sockets::SocketPath;
 
 use crate::client::Client;
 use crate::connection::Connection;
@@ -42,31 +43,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// long as the client likes.
 const FAREWELL: Duration = Duration::from_secs(3);
 
-/// Longest path of a Unix socket: `sun_path` holds it with a NUL.
-const MAX_PATH: usize = 107;
-
-/// Why a socket can't be listened on.
-#[derive(Debug, thiserror::Error)]
-pub enum ListenError {
-    /// The path does not fit a socket address.
-    #[error("socket path {0} is longer than {MAX_PATH} bytes")]
-    PathTooLong(PathBuf),
-    /// A process listens there.
-    #[error("socket {0} is in use by another process")]
-    InUse(PathBuf),
-    /// There is something else.
-    #[error("{0} exists and is no socket")]
-    NotASocket(PathBuf),
-    /// Anything else.
-    #[error("can't listen on {path}: {error}")]
-    Io {
-        /// The socket's path.
-        path: PathBuf,
-        /// What failed.
-        error: io::Error,
-    },
-}
-
 /// A socket for a VM's monitor to connect to.
 #[derive(Debug)]
 pub struct Listener {
@@ -74,60 +50,13 @@ pub struct Listener {
     path: SocketPath,
 }
 
-/// Removes the socket at the end.
-#[derive(Debug)]
-pub struct SocketPath(PathBuf);
-
-impl SocketPath {
-    /// The path.
-    pub fn as_path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for SocketPath {
-    fn drop(&mut self) {
-        // If it has gone already, all the better.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// Listens at `path`. A socket that a dead process left there is replaced.
-pub fn listen(path: &Path) -> Result<(UnixListener, SocketPath), ListenError> {
-    use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::fs::FileTypeExt;
-
-    if path.as_os_str().as_bytes().len() > MAX_PATH {
-        return Err(ListenError::PathTooLong(path.to_owned()));
-    }
-    let io_error = |error| ListenError::Io {
-        path: path.to_owned(),
-        error,
-    };
-    match std::fs::symlink_metadata(path) {
-        Ok(metadata) if !metadata.file_type().is_socket() => {
-            return Err(ListenError::NotASocket(path.to_owned()));
-        }
-        Ok(_) => match UnixStream::connect(path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                std::fs::remove_file(path).map_err(io_error)?;
-            }
-            _ => return Err(ListenError::InUse(path.to_owned())),
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(io_error(error)),
-    }
-    let listener = UnixListener::bind(path).map_err(io_error)?;
-    Ok((listener, SocketPath(path.to_owned())))
-}
-
 impl Listener {
-    /// [Listens](listen) at `path`.
-    pub fn bind(path: &Path) -> Result<Self, ListenError> {
-        let (listener, socket) = listen(path)?;
+    /// [Listens](sockets::listen) at `path`.
+    pub fn bind(path: &Path, access: &Access) -> Result<Self, sockets::Error> {
+        let (listener, socket) = sockets::listen(path, access)?;
         listener
             .set_nonblocking(true)
-            .map_err(|error| ListenError::Io {
+            .map_err(|error| sockets::Error::Io {
                 path: path.to_owned(),
                 error,
             })?;
@@ -435,7 +364,8 @@ mod tests {
     #[test]
     fn a_reset_that_ends_after_its_client_does_not_keep_the_thread_awake() {
         let dir = tempfile::tempdir().unwrap();
-        let Listener { listener, path } = Listener::bind(&dir.path().join("socket")).unwrap();
+        let Listener { listener, path } =
+            Listener::bind(&dir.path().join("socket"), &Access::default()).unwrap();
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         let signals = Arc::new(Signals {
             stop: event(),

@@ -8,9 +8,7 @@ use std::io::Read;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::thread;
@@ -24,8 +22,6 @@ use rustix::event::eventfd;
 use rustix::event::EventfdFlags;
 use rustix::fs::OFlags;
 use rustix::fs::SealFlags;
-use vdev::ListenError;
-use vdev::Listener;
 use vfio_user::Command;
 
 const EINVAL: u32 = 22;
@@ -419,30 +415,6 @@ fn the_socket_goes_with_the_server() {
     assert!(!bench.path.exists());
     assert!(bench.space.enter().is_empty());
     drop(driver);
-}
-
-#[test]
-fn a_socket_is_taken_only_from_the_dead() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("sock");
-    let alive = UnixListener::bind(&path).unwrap();
-    assert!(matches!(Listener::bind(&path), Err(ListenError::InUse(_))));
-    drop(alive);
-    drop(Listener::bind(&path).unwrap());
-    std::fs::write(&path, "").unwrap();
-    assert!(matches!(
-        Listener::bind(&path),
-        Err(ListenError::NotASocket(_))
-    ));
-    let long = dir.path().join("x".repeat(120));
-    assert!(matches!(
-        Listener::bind(&long),
-        Err(ListenError::PathTooLong(_))
-    ));
-    assert!(matches!(
-        Listener::bind(Path::new("/nonexistent/sock")),
-        Err(ListenError::Io { .. })
-    ));
 }
 
 #[test]

@@ -64,7 +64,7 @@ pub struct DeviceStatus {
 }
 
 /// The workers of a fabric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FabricStatus {
     /// Number of workers.
     pub workers: usize,

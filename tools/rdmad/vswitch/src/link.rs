@@ -3,14 +3,12 @@
 //! What frames enter and leave the process through: datagram sockets and tap interfaces.
 
 use std::collections::VecDeque;
-use std::fs;
 use std::io;
 use std::iter;
 use std::mem;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use roce::frame::MAX_FRAME;
@@ -18,6 +16,7 @@ use roce::{Frame, FramePool};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{sockopt, RecvFlags};
+use sockets::{Access, SocketPath};
 
 use crate::engine::RECEIVE_QUEUE;
 use crate::peer::Peer;
@@ -138,28 +137,33 @@ pub(crate) struct Link {
     dropped: usize,
     /// Whether the kernel is asked to tell of room.
     pub(crate) watched: bool,
+    /// Of a Unix socket.
+    _path: Option<SocketPath>,
 }
 
 impl Link {
     /// The socket of a network interface.
-    pub(crate) fn open_net(path: DatagramPath) -> io::Result<Self> {
-        let socket = bind(&path.local)?;
-        Ok(Self::new(Socket::Net { socket, path }))
+    pub(crate) fn open_net(path: DatagramPath, access: &Access) -> io::Result<Self> {
+        let (socket, at) = bind(&path, access)?;
+        Ok(Self::new(Socket::Net { socket, path }, Some(at)))
     }
 
-    pub(crate) fn open(uplink: Uplink) -> io::Result<Self> {
-        Ok(Self::new(match uplink {
-            Uplink::Unix(path) => Socket::Unix(Peer::new(bind(&path.local)?, path)),
+    pub(crate) fn open(uplink: Uplink, access: &Access) -> io::Result<Self> {
+        Ok(match uplink {
+            Uplink::Unix(path) => {
+                let (socket, at) = bind(&path, access)?;
+                Self::new(Socket::Unix(Peer::new(socket, path)), Some(at))
+            }
             Uplink::Udp { bind, peer } => {
                 let socket = Udp::open(bind, peer)?;
                 enlarge(socket.as_fd());
-                Socket::Udp(socket)
+                Self::new(Socket::Udp(socket), None)
             }
-            Uplink::Tap(name) => Socket::Tap(Tap::open(&name)?),
-        }))
+            Uplink::Tap(name) => Self::new(Socket::Tap(Tap::open(&name)?), None),
+        })
     }
 
-    fn new(socket: Socket) -> Self {
+    fn new(socket: Socket, path: Option<SocketPath>) -> Self {
         Self {
             socket,
             backlog: VecDeque::with_capacity(BACKLOG),
@@ -171,6 +175,7 @@ impl Link {
             waits: Waits::No,
             dropped: 0,
             watched: false,
+            _path: path,
         }
     }
 
@@ -405,39 +410,12 @@ impl AsFd for Link {
     }
 }
 
-impl Drop for Link {
-    fn drop(&mut self) {
-        let path = match &self.socket {
-            Socket::Net { path, .. } => path,
-            Socket::Unix(peer) => peer.path(),
-            Socket::Udp(_) | Socket::Tap(_) => return,
-        };
-        let _ = fs::remove_file(&path.local);
-    }
-}
-
 /// A socket that frames come in through.
-fn bind(path: &Path) -> io::Result<UnixDatagram> {
-    remove_stale(path)?;
-    let socket = UnixDatagram::bind(path)?;
+fn bind(path: &DatagramPath, access: &Access) -> io::Result<(UnixDatagram, SocketPath)> {
+    let (socket, at) = sockets::datagram(&path.local, access).map_err(io::Error::other)?;
     socket.set_nonblocking(true)?;
     enlarge(socket.as_fd());
-    Ok(socket)
-}
-
-/// Removes a socket that a process left behind. Anything else that has the name stays, and binding fails.
-fn remove_stale(path: &Path) -> io::Result<()> {
-    let is_socket = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
-    if !is_socket {
-        return Ok(());
-    }
-    match UnixDatagram::unbound()?.connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
-        _ => Err(io::Error::new(
-            io::ErrorKind::AddrInUse,
-            "the socket is in use",
-        )),
-    }
+    Ok((socket, at))
 }
 
 /// What an operation on a socket failed with.
@@ -483,11 +461,11 @@ mod tests {
         let path = |name: &str| dir.path().join(name);
         let far = UnixDatagram::bind(path("far")).unwrap();
         far.set_nonblocking(true).unwrap();
-        let mut link = Link::open_net(DatagramPath {
+        let path = DatagramPath {
             local: path("near"),
             remote: path("far"),
-        })
-        .unwrap();
+        };
+        let mut link = Link::open_net(path, &Access::default()).unwrap();
         let pool = FramePool::new(frames);
         for _ in 0..frames {
             let sent = link.send(pool.take(100).unwrap(), true, now);

@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! Capture files in the classic pcap format with nanoseconds, whole frames, link type Ethernet.
+//!
+//! The file is written by a thread of its own: a disk that is slow must not hold up the switch. What it can't keep up with
+//! is left out, counted and told.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
+use std::mem;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use roce::frame::MAX_FRAME;
@@ -14,68 +23,234 @@ const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 const VERSION: [u16; 2] = [2, 4];
 const LINKTYPE_ETHERNET: u32 = 1;
 
-/// Writes a capture file. Dropping it writes what is buffered; [`flush`](Self::flush) reports errors.
+/// Bytes that are written at a time.
+const CHUNK: usize = 1 << 18;
+/// Chunks that may wait for the disk: 64 MiB.
+const CHUNKS: usize = 256;
+
+/// Writes a capture file. Dropping it waits until the file is complete.
 #[derive(Debug)]
-pub struct PcapWriter<W: Write = File> {
-    out: BufWriter<W>,
+pub struct PcapWriter {
+    chunk: Vec<u8>,
+    /// Frames in the chunk.
+    frames: u64,
+    /// Frames that are left out of the file.
+    missing: u64,
+    full: Option<SyncSender<Vec<u8>>>,
+    /// Chunks to use again.
+    empty: Receiver<Vec<u8>>,
+    failed: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl PcapWriter {
-    /// Creates the file, or empties it.
+    /// Creates the file, for its owner alone: it holds what all virtual machines say. It must not exist.
     pub fn create(path: &Path) -> io::Result<Self> {
-        Self::new(File::create(path)?)
+        let file = File::options()
+            .write(true)
+            // Follows no symbolic link either.
+            .create_new(true)
+            .mode(0o600)
+            .open(path);
+        match file {
+            Ok(file) => Self::new(file),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(io::Error::new(
+                error.kind(),
+                "it exists; remove it or choose another name",
+            )),
+            Err(error) => Err(error),
+        }
     }
-}
 
-impl<W: Write> PcapWriter<W> {
     /// Starts a capture with its file header.
-    pub fn new(out: W) -> io::Result<Self> {
-        let mut out = BufWriter::with_capacity(1 << 18, out);
-        out.write_all(&MAGIC_NANOSECONDS.to_le_bytes())?;
+    pub fn new(out: impl Write + Send + 'static) -> io::Result<Self> {
+        let (full, to_write) = sync_channel(CHUNKS);
+        let (written, empty) = sync_channel(CHUNKS);
+        let failed = Arc::new(AtomicBool::new(false));
+        let flag = failed.clone();
+        let thread = thread::Builder::new()
+            .name("pcap".into())
+            .spawn(move || run(out, &to_write, &written, &flag))?;
+        let mut chunk = Vec::with_capacity(CHUNK + MAX_FRAME);
+        chunk.extend(MAGIC_NANOSECONDS.to_le_bytes());
         for half in VERSION {
-            out.write_all(&half.to_le_bytes())?;
+            chunk.extend(half.to_le_bytes());
         }
         // Time zone and accuracy are always zero.
         for word in [0, 0, MAX_FRAME as u32, LINKTYPE_ETHERNET] {
-            out.write_all(&word.to_le_bytes())?;
+            chunk.extend(word.to_le_bytes());
         }
-        Ok(Self { out })
+        let mut pcap = Self {
+            chunk,
+            frames: 0,
+            missing: 0,
+            full: Some(full),
+            empty,
+            failed,
+            thread: Some(thread),
+        };
+        // The file is one from the start.
+        pcap.flush();
+        Ok(pcap)
     }
 
-    /// Adds a frame.
-    pub fn write(&mut self, frame: &[u8], time: SystemTime) -> io::Result<()> {
+    /// Adds a frame. Never waits.
+    pub fn write(&mut self, frame: &[u8], time: SystemTime) {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         // Frames are far shorter than 4 GiB; the format ends in 2106.
         let len = frame.len() as u32;
         for word in [since.as_secs() as u32, since.subsec_nanos(), len, len] {
-            self.out.write_all(&word.to_le_bytes())?;
+            self.chunk.extend(word.to_le_bytes());
         }
-        self.out.write_all(frame)
+        self.chunk.extend(frame);
+        self.frames += 1;
+        if self.chunk.len() >= CHUNK {
+            self.flush();
+        }
     }
 
-    /// Writes what is buffered.
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
+    /// Hands what there is to the thread that writes.
+    pub fn flush(&mut self) {
+        let Some(full) = &self.full else { return };
+        if self.chunk.is_empty() {
+            return;
+        }
+        let frames = mem::take(&mut self.frames);
+        let next = self.empty.try_recv().unwrap_or_default();
+        match full.try_send(mem::replace(&mut self.chunk, next)) {
+            Ok(()) => {}
+            Err(TrySendError::Full(chunk)) => {
+                if self.missing == 0 {
+                    tracing::warn!("the disk is too slow for the capture: frames are left out");
+                }
+                self.missing += frames;
+                self.chunk = chunk;
+            }
+            // It failed, and has said so.
+            Err(TrySendError::Disconnected(chunk)) => self.chunk = chunk,
+        }
+        self.chunk.clear();
+    }
+
+    /// Whether the file could not be written.
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for PcapWriter {
+    fn drop(&mut self) {
+        if let Some(full) = self.full.take() {
+            // Now it may wait.
+            let _ = full.send(mem::take(&mut self.chunk));
+        }
+        if let Some(thread) = self.thread.take() {
+            // It ends by itself; if it panicked, that was printed.
+            let _ = thread.join();
+        }
+        if self.missing > 0 {
+            tracing::warn!("the capture lacks {} frames", self.missing);
+        }
+    }
+}
+
+/// The thread that writes.
+fn run(
+    mut out: impl Write,
+    to_write: &Receiver<Vec<u8>>,
+    written: &SyncSender<Vec<u8>>,
+    failed: &AtomicBool,
+) {
+    for mut chunk in to_write {
+        if let Err(error) = out.write_all(&chunk) {
+            tracing::error!("the capture ends: {error}");
+            failed.store(true, Ordering::Relaxed);
+            return;
+        }
+        chunk.clear();
+        // There is room for as many as there are.
+        let _ = written.try_send(chunk);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc::{channel, Sender};
     use std::time::Duration;
+
+    /// Passes on what is written, as soon as it may.
+    struct Slow(Receiver<()>, Sender<Vec<u8>>);
+
+    impl Write for Slow {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.recv().map_err(io::Error::other)?;
+            self.1.send(bytes.to_vec()).map_err(io::Error::other)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn slow() -> (Slow, Sender<()>, Receiver<Vec<u8>>) {
+        let ((go, may), (out, file)) = (channel(), channel());
+        (Slow(may, out), go, file)
+    }
 
     #[test]
     fn bytes_of_a_file() {
-        let mut file = Vec::new();
-        let mut pcap = PcapWriter::new(&mut file).unwrap();
+        let (disk, go, file) = slow();
+        let mut pcap = PcapWriter::new(disk).unwrap();
         let time = UNIX_EPOCH + Duration::new(0x1234, 0x5678);
-        pcap.write(b"frame", time).unwrap();
-        pcap.flush().unwrap();
+        pcap.write(b"frame", time);
+        for _ in 0..9 {
+            go.send(()).unwrap();
+        }
         drop(pcap);
+        let file: Vec<u8> = file.iter().flatten().collect();
         #[rustfmt::skip]
         assert_eq!(file, [
             0x4d, 0x3c, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x12, 0x24, 0, 0, 1, 0, 0, 0,
             0x34, 0x12, 0, 0, 0x78, 0x56, 0, 0, 5, 0, 0, 0, 5, 0, 0, 0, b'f', b'r', b'a', b'm', b'e',
         ]);
+    }
+
+    #[test]
+    fn a_disk_that_is_too_slow_holds_nobody_up() {
+        let (disk, go, file) = slow();
+        let mut pcap = PcapWriter::new(disk).unwrap();
+        let frame = [0; MAX_FRAME];
+        let frames = 2 * CHUNKS * CHUNK / MAX_FRAME;
+        for _ in 0..frames {
+            pcap.write(&frame, UNIX_EPOCH);
+        }
+        let missing = pcap.missing as usize;
+        assert!(missing > frames / 3, "{missing} of {frames}");
+        for _ in 0..2 * CHUNKS {
+            go.send(()).unwrap();
+        }
+        drop(pcap);
+        // Whole frames, but for those.
+        let len: usize = file.iter().map(|chunk| chunk.len()).sum();
+        assert_eq!(len, 24 + (frames - missing) * (16 + MAX_FRAME));
+    }
+
+    #[test]
+    fn a_file_that_exists_is_left_alone() {
+        use std::os::unix::fs::MetadataExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.pcap");
+        drop(PcapWriter::create(&path).unwrap());
+        let meta = std::fs::metadata(&path).unwrap();
+        assert_eq!((meta.mode() & 0o777, meta.len()), (0o600, 24));
+        let link = dir.path().join("link.pcap");
+        std::os::unix::fs::symlink(dir.path().join("elsewhere"), &link).unwrap();
+        for path in [&path, &link] {
+            let error = PcapWriter::create(path).unwrap_err();
+            assert!(error.to_string().contains("it exists"), "{error}");
+        }
+        assert!(!dir.path().join("elsewhere").exists());
     }
 }

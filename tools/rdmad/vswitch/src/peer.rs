@@ -35,10 +35,6 @@ impl Peer {
         peer
     }
 
-    pub(crate) const fn path(&self) -> &DatagramPath {
-        &self.path
-    }
-
     /// Connects to whoever has the peer's path by now. A successor of a peer that ended can't send to us before, and has
     /// no way to say so: call this now and then.
     pub(crate) fn renew(&mut self) {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use roce::net::Mac;
+use sockets::Access;
 use thiserror::Error;
 
 use crate::addresses::Addresses;
@@ -61,7 +62,9 @@ pub struct Config {
     pub ports: Vec<PortConfig>,
     /// Uplinks.
     pub uplinks: Vec<UplinkConfig>,
-    /// Capture file.
+    /// Who may connect to the Unix sockets.
+    pub access: Access,
+    /// Capture file, which must not exist.
     pub pcap: Option<PathBuf>,
     /// Faults.
     pub faults: Option<FaultPlan>,
@@ -114,7 +117,7 @@ impl Switch {
             let counters = named(port.name);
             let net = port
                 .net
-                .map(Link::open_net)
+                .map(|path| Link::open_net(path, &config.access))
                 .transpose()
                 .map_err(|error| Error::Net(counters.name.clone(), error))?;
             addresses.add(port.mac, &port.addresses);
@@ -129,7 +132,8 @@ impl Switch {
         }
         for UplinkConfig { link, routed } in config.uplinks {
             let counters = named(format!("{link:?}"));
-            let link = Link::open(link.clone()).map_err(|error| Error::Uplink(link, error))?;
+            let link = Link::open(link.clone(), &config.access)
+                .map_err(|error| Error::Uplink(link, error))?;
             uplinks.push(UplinkPort {
                 link,
                 routed,

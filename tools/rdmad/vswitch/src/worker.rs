@@ -212,14 +212,11 @@ impl Worker {
     }
 
     fn flush(&mut self) {
-        if let Some(Err(error)) = self.pcap.as_mut().map(PcapWriter::flush) {
-            self.end_capture(error);
+        if let Some(pcap) = &mut self.pcap {
+            pcap.flush();
         }
-    }
-
-    fn end_capture(&mut self, error: io::Error) {
-        tracing::error!("the capture ends: {error}");
-        self.pcap = None;
+        // It has said so.
+        self.pcap.take_if(|pcap| pcap.has_failed());
     }
 
     /// Takes frames from a link.
@@ -302,9 +299,7 @@ impl Worker {
             frame.set_routed();
         }
         if let Some(pcap) = &mut self.pcap {
-            if let Err(error) = pcap.write(&frame, SystemTime::now()) {
-                self.end_capture(error);
-            }
+            pcap.write(&frame, SystemTime::now());
         }
         let roce = is_roce(&frame);
         let route = self.fabric.route(origin, &frame, roce, now);

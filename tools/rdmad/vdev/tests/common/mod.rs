@@ -26,6 +26,7 @@ use rustix::event::EventfdFlags;
 use rustix::net::SendAncillaryBuffer;
 use rustix::net::SendAncillaryMessage;
 use rustix::net::SendFlags;
+use sockets::Access;
 use vdev::Handle;
 use vdev::Listener;
 use vdev::Queue;
@@ -200,7 +201,7 @@ impl Bench {
             Arc::new(Echo::default()),
             Arc::new(DmaSpace::with_limit(GUEST_MEMORY)),
         );
-        let handle = Listener::bind(&path)
+        let handle = Listener::bind(&path, &Access::default())
             .unwrap()
             .start("test", device.clone(), space.clone())
             .unwrap();

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Unix sockets at paths: who may connect, and what a dead process left behind.
+//!
+//! Who connects to a port's socket is that VM, so a socket belongs to its owner alone unless told otherwise, whatever the
+//! umask is, from the moment on that it has a name. Credentials of peers (SO_PEERCRED) decide nothing: the permissions say
+//! the same before anybody is connected, and hold for datagrams too.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::UnixListener;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::path::PathBuf;
+
+use rustix::fs::chmod;
+use rustix::fs::chownat;
+use rustix::fs::fchmod;
+use rustix::fs::AtFlags;
+use rustix::fs::Gid;
+use rustix::fs::Mode;
+use rustix::fs::CWD;
+use rustix::net::AddressFamily;
+use rustix::net::SocketAddrUnix;
+use rustix::net::SocketFlags;
+use rustix::net::SocketType;
+
+/// Longest path of a Unix socket: `sun_path` holds it with a NUL.
+const MAX_PATH: usize = 107;
+/// Clients that wait to be accepted.
+const BACKLOG: i32 = 128;
+/// Others may write to a directory.
+const OTHERS_WRITE: u32 = 0o002;
+/// Only the owner of a file may remove or rename it in a directory.
+const STICKY: u32 = 0o1000;
+/// Reading and writing, for the owner alone.
+const PRIVATE: u32 = 0o600;
+
+/// Why there can't be a socket.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The path does not fit a socket address.
+    #[error("socket path {0} is longer than {MAX_PATH} bytes")]
+    PathTooLong(PathBuf),
+    /// A process has it.
+    #[error("socket {0} is in use by another process")]
+    InUse(PathBuf),
+    /// There is something else.
+    #[error("{0} exists and is no socket")]
+    NotASocket(PathBuf),
+    /// Anybody could put another socket in the place of this one.
+    #[error(
+        "socket {path}: everybody may write to {directory}, which is not sticky; use a directory of your own (mode 0700)"
+    )]
+    Exposed {
+        /// The socket's path.
+        path: PathBuf,
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// Anything else.
+    #[error("can't have a socket at {path}: {error}")]
+    Io {
+        /// The socket's path.
+        path: PathBuf,
+        /// What failed.
+        error: io::Error,
+    },
+}
+
+/// Who may connect to a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Permissions.
+    pub mode: u32,
+    /// Its group, if it is not that of the process.
+    pub group: Option<u32>,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self {
+            mode: PRIVATE,
+            group: None,
+        }
+    }
+}
+
+/// The path of a socket, which goes when this is dropped.
+#[derive(Debug)]
+pub struct SocketPath(PathBuf);
+
+impl SocketPath {
+    /// The path.
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for SocketPath {
+    fn drop(&mut self) {
+        // If it has gone already, all the better.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Listens at `path`. A socket that a dead process left there is replaced.
+pub fn listen(path: &Path, access: &Access) -> Result<(UnixListener, SocketPath), Error> {
+    prepare(path, || UnixStream::connect(path).map(drop))?;
+    let (fd, at) = bind(path, SocketType::STREAM, access)?;
+    rustix::net::listen(&fd, BACKLOG).map_err(|error| failure(path, error))?;
+    Ok((fd.into(), at))
+}
+
+/// A datagram socket at `path`. One that a dead process left there is replaced.
+pub fn datagram(path: &Path, access: &Access) -> Result<(UnixDatagram, SocketPath), Error> {
+    prepare(path, || UnixDatagram::unbound()?.connect(path))?;
+    let (fd, at) = bind(path, SocketType::DGRAM, access)?;
+    Ok((fd.into(), at))
+}
+
+/// Makes room for a socket at `path`, where `connect` tells whether one is in use.
+fn prepare(path: &Path, connect: impl FnOnce() -> io::Result<()>) -> Result<(), Error> {
+    if path.as_os_str().as_bytes().len() > MAX_PATH {
+        return Err(Error::PathTooLong(path.to_owned()));
+    }
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let mode = fs::metadata(directory)
+        .map_err(|error| failure(path, error))?
+        .mode();
+    if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+        return Err(Error::Exposed {
+            path: path.to_owned(),
+            directory: directory.to_owned(),
+        });
+    }
+    match fs::symlink_metadata(path) {
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            Err(Error::NotASocket(path.to_owned()))
+        }
+        Ok(_) => match connect() {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                fs::remove_file(path).map_err(|error| failure(path, error))
+            }
+            _ => Err(Error::InUse(path.to_owned())),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failure(path, error)),
+    }
+}
+
+fn bind(
+    path: &Path,
+    socket_type: SocketType,
+    access: &Access,
+) -> Result<(OwnedFd, SocketPath), Error> {
+    let failure = |error| failure(path, error);
+    let flags = SocketFlags::CLOEXEC;
+    let fd =
+        rustix::net::socket_with(AddressFamily::UNIX, socket_type, flags, None).map_err(failure)?;
+    // The file that binding makes has the permissions of the socket: nobody else is ever let in.
+    fchmod(&fd, Mode::from_raw_mode(PRIVATE)).map_err(failure)?;
+    let address = SocketAddrUnix::new(path).map_err(failure)?;
+    rustix::net::bind(&fd, &address).map_err(failure)?;
+    let at = SocketPath(path.to_owned());
+    if let Some(group) = access.group {
+        let group = Some(Gid::from_raw(group));
+        chownat(CWD, path, None, group, AtFlags::SYMLINK_NOFOLLOW).map_err(failure)?;
+    }
+    chmod(path, Mode::from_raw_mode(access.mode)).map_err(failure)?;
+    Ok((fd, at))
+}
+
+fn failure(path: &Path, error: impl Into<io::Error>) -> Error {
+    Error::Io {
+        path: path.to_owned(),
+        error: error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_socket_is_its_owners_alone_unless_told_otherwise() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        for (access, expected) in [
+            (Access::default(), 0o600),
+            (
+                Access {
+                    mode: 0o666,
+                    group: None,
+                },
+                0o666,
+            ),
+        ] {
+            let (_stream, at) = listen(&path, &access).unwrap();
+            assert_eq!(mode(&path), expected);
+            drop(at);
+            let (_datagrams, at) = datagram(&path, &access).unwrap();
+            assert_eq!(mode(&path), expected);
+            drop(at);
+            assert!(!path.exists());
+        }
+        let own = rustix::process::getgid().as_raw();
+        let shared = Access {
+            mode: 0o660,
+            group: Some(own),
+        };
+        let (_stream, at) = listen(&path, &shared).unwrap();
+        assert_eq!(fs::metadata(at.as_path()).unwrap().gid(), own);
+        assert_eq!(mode(&path), 0o660);
+    }
+
+    #[test]
+    fn a_directory_that_everybody_may_write_to_must_be_sticky() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let set = |mode| fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+        set(0o777);
+        let error = listen(&path, &Access::default()).unwrap_err();
+        assert!(matches!(error, Error::Exposed { .. }), "{error}");
+        assert!(
+            error.to_string().contains("directory of your own"),
+            "{error}"
+        );
+        set(0o1777);
+        listen(&path, &Access::default()).unwrap();
+        set(0o775);
+        datagram(&path, &Access::default()).unwrap();
+    }
+
+    #[test]
+    fn only_sockets_of_the_dead_are_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let access = Access::default();
+        drop(UnixListener::bind(&path).unwrap());
+        let (_live, _at) = listen(&path, &access).unwrap();
+        assert!(matches!(listen(&path, &access), Err(Error::InUse(_))));
+        let other = dir.path().join("other");
+        drop(UnixDatagram::bind(&other).unwrap());
+        let (_live, _at) = datagram(&other, &access).unwrap();
+        assert!(matches!(datagram(&other, &access), Err(Error::InUse(_))));
+        let file = dir.path().join("file");
+        fs::write(&file, "mine").unwrap();
+        assert!(matches!(listen(&file, &access), Err(Error::NotASocket(_))));
+        assert_eq!(fs::read(&file).unwrap(), b"mine");
+        let long = dir.path().join("x".repeat(MAX_PATH));
+        assert!(matches!(listen(&long, &access), Err(Error::PathTooLong(_))));
+        let nowhere = dir.path().join("no/where");
+        assert!(matches!(listen(&nowhere, &access), Err(Error::Io { .. })));
+    }
+}
