@@ -3,7 +3,7 @@
 #
 # The device asks for a reset, since its control queue makes no sense: it is dead at once, and programs are told. A driver that
 # is bound again has it back.
-# testbed:
+# more:
 # more: --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
