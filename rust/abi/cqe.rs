@@ -42,7 +42,7 @@ wire_struct! {
     }
 }
 
-/// What the driver knows of a work request, against which it checks the CQE of a success.
+/// The driver's record of a work request, against which it checks the CQE of a success.
 #[derive(Clone, Copy, Debug)]
 pub struct Completed {
     /// Service of the QP.

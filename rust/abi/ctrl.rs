@@ -40,7 +40,7 @@ pub const MAX_REQUEST: usize = 1 + CmdModifyQp::SIZE;
 /// Longest response: the response byte and the longest response structure.
 pub const MAX_RESPONSE: usize = 1 + RspQueryCounters::SIZE;
 
-/// What a device answered to a command whose response structure is `T`.
+/// A device's answer to a command whose response structure is `T`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<T> {
     /// The command succeeded.

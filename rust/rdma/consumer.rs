@@ -85,7 +85,7 @@ struct Link<Q: Handled> {
     queue: Atomic<*mut Q>,
     /// What completions name, null whenever `queue` is.
     name: Atomic<*mut Q>,
-    /// What the deferred call tells the consumer: a bit for each kind of event, and [`COMPLETIONS`].
+    /// Events that the deferred call delivers: a bit for each kind of event, and [`COMPLETIONS`].
     pending: Atomic<u32>,
     /// Held while the completion handler runs.
     #[pin]

@@ -194,7 +194,7 @@ impl ControlQueue {
         )
     }
 
-    /// What the queue is found by.
+    /// The queue, its `name` and its handler, as `find_vqs()` takes them.
     pub(crate) fn info(self: &Arc<Self>, name: CString) -> VirtqueueInfo {
         VirtqueueInfo::new(name, &self.queue, Some(self.clone()))
     }

@@ -219,8 +219,8 @@ impl IbDevice {
     /// The device's capabilities as user space knows them, in the bits of `enum
     /// ib_uverbs_device_cap_flags`.
     ///
-    /// What this driver has no verbs for is masked, `SG_GAPS_REG` among it: lists with gaps need
-    /// lists of pieces instead of pages. `BLOCK_MULTICAST_LOOPBACK` is masked since user space has
+    /// Capabilities without a verb of this driver are masked, `SG_GAPS_REG` among them: lists with
+    /// gaps need lists of pieces instead of pages. `BLOCK_MULTICAST_LOOPBACK` is masked since user space has
     /// no bit for it; it goes to kernel clients.
     fn capabilities(&self) -> Caps {
         let mut known = Caps::BAD_PKEY_CNTR

@@ -124,7 +124,7 @@ pub(super) fn access_flags(
 pub(crate) struct Mr {
     device: Arc<Device>,
     number: u32,
-    /// What became of the command that destroys it, if that was sent.
+    /// The answer to the command that destroys it, if that was sent.
     fate: Atomic<u32>,
     memory: Memory,
 }
