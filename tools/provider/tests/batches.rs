@@ -3,38 +3,23 @@
 //! Control verbs between `ibv_start_poll` and `ibv_end_poll`, on the CQ that is being polled.
 
 mod common;
+#[path = "common/extended.rs"]
+mod extended_cq;
 
 use std::thread;
 
 use common::*;
+use extended_cq::*;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_provider::cq;
 use virtio_rdma_provider::cq::Cq;
-use virtio_rdma_provider::cq_ex;
 use virtio_rdma_provider::ffi;
-
-macro_rules! call {
-    ($cq:ident . $function:ident ( $($argument:expr),* )) => {
-        // SAFETY: the CQ is this provider's and its functions are there; the arguments are valid
-        // for the call.
-        unsafe { (*$cq).$function.unwrap()($cq $(, $argument)*) }
-    };
-}
-
-fn extended(cq: &Cq) -> *mut ffi::ibv_cq_ex {
-    let cq: *mut ffi::ibv_cq_ex = cq.as_ibv().cast();
-    // SAFETY: the CQ is the test's alone.
-    cq_ex::install(unsafe { &mut *cq });
-    cq
-}
 
 /// The id of the completion that `ex` has delivered.
 fn wr_id(ex: *mut ffi::ibv_cq_ex) -> u64 {
     // SAFETY: the CQ is the test's alone.
     unsafe { (*ex).wr_id }
 }
-
-const ATTR: ffi::ibv_poll_cq_attr = ffi::ibv_poll_cq_attr { comp_mask: 0 };
 
 /// Runs `control` inside a batch: on the polling thread, and on another one that the batch waits
 /// for.

@@ -3,33 +3,18 @@
 //! Extended CQs: completions polled one by one and read field by field.
 
 mod common;
+#[path = "common/extended.rs"]
+mod extended_cq;
 
 use std::thread;
 
 use common::*;
+use extended_cq::*;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ib::WcFlags;
 use virtio_rdma_abi::ib::WcStatus;
-use virtio_rdma_provider::cq::Cq;
-use virtio_rdma_provider::cq_ex;
 use virtio_rdma_provider::ffi;
 use virtio_rdma_ring::RingMemory;
-
-macro_rules! call {
-    ($cq:ident . $function:ident ( $($argument:expr),* )) => {
-        // SAFETY: the CQ is this provider's and its functions are there; the arguments are valid for the call.
-        unsafe { (*$cq).$function.unwrap()($cq $(, $argument)*) }
-    };
-}
-
-fn extended(cq: &Cq) -> *mut ffi::ibv_cq_ex {
-    let cq: *mut ffi::ibv_cq_ex = cq.as_ibv().cast();
-    // SAFETY: the CQ is the test's alone.
-    cq_ex::install(unsafe { &mut *cq });
-    cq
-}
-
-const ATTR: ffi::ibv_poll_cq_attr = ffi::ibv_poll_cq_attr { comp_mask: 0 };
 
 #[test]
 fn every_field_is_read() {
