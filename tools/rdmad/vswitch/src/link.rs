@@ -495,10 +495,14 @@ mod tests {
         let start = Instant::now();
         let frames = 2 * BACKLOG;
         let (mut link, far, _dir) = full(start, frames);
+        let others = FramePool::new(20);
         let mut dropped = 0;
         for half in 1..=10 {
+            let now = start + half * STALL / 2;
             far.recv(&mut [0; 200]).unwrap();
-            dropped += link.retry(start + half * STALL / 2);
+            dropped += link.retry(now);
+            // More come: it is the first in the queue that tells.
+            link.send(others.take(100).unwrap(), true, now);
         }
         assert!(dropped > BACKLOG - 50, "{dropped} of {frames}");
         // There is room for as many as any sender's frames may be.
