@@ -3,13 +3,25 @@
 //! A panic that is not contained in the work for a port ends the process, whichever thread panics.
 
 use std::env;
+use std::io::{self, Write};
+use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::thread;
 
+use roce::headers::{Bth, Transport};
+use roce::net::{Addresses, Mac};
+use roce::opcode::{Extra, Op, Opcode, Position};
+use roce::packet::{build, frame_size};
+use roce::{Path, Psn};
 use sockets::Access;
+use vswitch::pcap::PcapWriter;
+use vswitch::{Config, DatagramPath, PortConfig, Switch, Uplink};
 
 use crate::status;
 use crate::status::Form;
+
+/// The port's.
+const MAC: Mac = [2, 0, 0, 0, 0, 1];
 
 /// Runs the ignored test `name` of this module in a process of its own, which must end by the panic.
 fn ends(name: &str) {
@@ -31,6 +43,8 @@ fn ends(name: &str) {
 #[test]
 fn a_panic_for_all_ports_ends_the_process() {
     ends("of_the_status_thread");
+    ends("of_the_switch_thread");
+    ends("of_the_capture_thread");
     ends("of_any_thread");
 }
 
@@ -43,6 +57,68 @@ fn of_the_status_thread() {
     let _server = status::Server::start(&socket, &Access::default(), || panic!("planted")).unwrap();
     // The process ends before the thread closes its end.
     let _ = status::show(&socket, Form::Text, &mut Vec::new());
+}
+
+/// The switch's thread tells an engine that frames came.
+#[test]
+#[ignore = "ends its process"]
+fn of_the_switch_thread() {
+    contain::end_process_on_panic();
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let far = UnixDatagram::bind(path("far")).unwrap();
+    let (_switch, engines) = Switch::start(Config {
+        ports: vec![PortConfig {
+            mac: MAC,
+            ..PortConfig::default()
+        }],
+        uplinks: vec![Uplink::Unix(DatagramPath {
+            local: path("near"),
+            remote: path("far"),
+        })
+        .into()],
+        ..Config::default()
+    })
+    .unwrap();
+    engines[0].on_ready(|| panic!("planted"));
+    far.send_to(&packet(), path("near")).unwrap();
+    loop {
+        thread::park();
+    }
+}
+
+/// A RoCE packet for the engine of [`MAC`].
+fn packet() -> Vec<u8> {
+    let addresses = Addresses::V4([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+    let path = Path::new([2, 0, 0, 0, 1, 1], MAC, addresses);
+    let send = Opcode::rc(Op::Send(Position::Only, Extra::None));
+    let transport = Transport::new(Bth::new(send, 0xffff, 17, Psn::new(0)));
+    let mut frame = vec![0; frame_size(&path, &transport, 0)];
+    build(&mut frame, &path, 0, &transport, 0, |_| Ok::<_, ()>(())).unwrap();
+    frame
+}
+
+/// A disk on which writing panics.
+struct Bad;
+
+impl Write for Bad {
+    fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+        panic!("planted")
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+#[ignore = "ends its process"]
+fn of_the_capture_thread() {
+    contain::end_process_on_panic();
+    let _capture = PcapWriter::new(Bad).unwrap();
+    loop {
+        thread::park();
+    }
 }
 
 #[test]
