@@ -47,8 +47,9 @@ pub trait VirtioDevice: Send + Sync {
     /// after the queues have been stopped.
     fn reset(&self);
 
-    /// Work for the device panicked, as `why` tells. On return its threads don't access guest memory any more, and serve
-    /// nothing before the next reset. Called by the service thread.
+    /// The device can't go on, as `why` tells: the driver broke the rules, or work for the device panicked. On return its
+    /// threads don't access guest memory any more, and serve nothing before the next reset. The driver is asked for that
+    /// reset afterwards. Called by the service thread.
     fn fail(&self, why: &str) {
         let _ = why;
     }

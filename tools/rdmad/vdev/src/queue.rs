@@ -181,14 +181,15 @@ impl Queue {
         }
     }
 
-    /// Stops the queue and asks for a reset, since the driver broke the rules of the device.
+    /// The driver broke the rules of the device: stops the queue at once, has the device
+    /// [stopped](crate::VirtioDevice::fail) and asks for its reset.
     pub fn reject(&self, why: fmt::Arguments<'_>) {
         self.stop();
         self.shared
             .fail(format_args!("queue {}: {why}", self.index));
     }
 
-    /// Asks for a reset of the device, which can't go on.
+    /// The device can't go on, as `why` tells: has it [stopped](crate::VirtioDevice::fail) and asks for its reset.
     pub fn needs_reset(&self, why: &str) {
         self.shared.fail(format_args!("{why}"));
     }

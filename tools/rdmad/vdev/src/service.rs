@@ -2,10 +2,11 @@
 
 //! Work that the socket thread leaves to the service thread.
 //!
-//! Nothing here grows with what the guest does: kicks are a bit per queue, and the registers admit a task again only
-//! when the last one of its kind is done.
+//! Nothing here grows with what the guest does: kicks are a bit per queue, the device fails once, and the registers admit
+//! a task again only when the last one of its kind is done.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::Condvar;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
@@ -27,6 +28,8 @@ pub(crate) enum Task {
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
+    /// Stop the device if it has failed.
+    Fail,
     Task(Task),
     Serve(u16),
     Stop,
@@ -41,6 +44,7 @@ pub(crate) struct Inbox {
 
 #[derive(Debug)]
 struct Pending {
+    fail: bool,
     tasks: VecDeque<Task>,
     kicked: Vec<bool>,
     /// Queues in the order of their kicks; each is there once.
@@ -52,6 +56,7 @@ impl Inbox {
     pub(crate) fn new(queues: usize) -> Self {
         Self {
             pending: Mutex::new(Pending {
+                fail: false,
                 tasks: VecDeque::new(),
                 kicked: vec![false; queues],
                 order: VecDeque::with_capacity(queues),
@@ -59,6 +64,11 @@ impl Inbox {
             }),
             filled: Condvar::new(),
         }
+    }
+
+    pub(crate) fn fail(&self) {
+        self.lock().fail = true;
+        self.filled.notify_one();
     }
 
     pub(crate) fn task(&self, task: Task) {
@@ -80,10 +90,14 @@ impl Inbox {
         self.filled.notify_one();
     }
 
-    /// Waits for work. Tasks come before kicks, so that a driver that kicks without end can still be reset.
+    /// Waits for work. A failure comes first; tasks come before kicks, so that a driver that kicks without end can still
+    /// be reset.
     pub(crate) fn wait(&self) -> Work {
         let mut pending = self.lock();
         loop {
+            if mem::take(&mut pending.fail) {
+                return Work::Fail;
+            }
             if let Some(task) = pending.tasks.pop_front() {
                 return Work::Task(task);
             }
@@ -111,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kicks_merge_and_tasks_come_first() {
+    fn kicks_merge_and_tasks_come_before_them() {
         let inbox = Inbox::new(3);
         for _ in 0..1000 {
             inbox.kick(2);
@@ -119,6 +133,9 @@ mod tests {
             inbox.kick(3);
         }
         inbox.task(Task::Reset);
+        inbox.fail();
+        inbox.fail();
+        assert_eq!(inbox.wait(), Work::Fail);
         assert_eq!(inbox.wait(), Work::Task(Task::Reset));
         assert_eq!(inbox.wait(), Work::Serve(2));
         inbox.kick(2);

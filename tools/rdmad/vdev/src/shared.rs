@@ -4,13 +4,17 @@
 
 use std::fmt;
 use std::io;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU16;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
 
 use crate::interrupt::Interrupts;
 use crate::limiter::Limiter;
+use crate::service::Inbox;
 
 /// ISR bit of a queue interrupt (virtio 1.3, 4.1.4.5).
 const ISR_QUEUE: u8 = 1 << 0;
@@ -19,7 +23,18 @@ const ISR_CONFIG: u8 = 1 << 1;
 /// `VIRTIO_MSI_NO_VECTOR`.
 pub(crate) const NO_VECTOR: u16 = 0xffff;
 
-/// State that no lock protects: queues use it while they hold their own.
+/// Whether the device can go on.
+#[derive(Debug, Default)]
+enum Health {
+    #[default]
+    Well,
+    /// It can't, for this reason. The service thread has yet to stop it.
+    Failing(String),
+    /// It has stopped, and the driver can see DEVICE_NEEDS_RESET.
+    Failed,
+}
+
+/// State that queues use while they hold their own lock. The lock in here is a leaf.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) interrupts: Interrupts,
@@ -27,18 +42,20 @@ pub(crate) struct Shared {
     pub(crate) config_vector: AtomicU16,
     generation: AtomicU8,
     isr: AtomicU8,
-    needs_reset: AtomicBool,
+    health: Mutex<Health>,
+    inbox: Arc<Inbox>,
 }
 
 impl Shared {
-    pub(crate) fn new(name: &str, vectors: u16) -> io::Result<Self> {
+    pub(crate) fn new(name: &str, vectors: u16, inbox: Arc<Inbox>) -> io::Result<Self> {
         Ok(Self {
             interrupts: Interrupts::new(vectors)?,
             log: Limiter::new(name),
             config_vector: AtomicU16::new(NO_VECTOR),
             generation: AtomicU8::new(0),
             isr: AtomicU8::new(0),
-            needs_reset: AtomicBool::new(false),
+            health: Mutex::default(),
+            inbox,
         })
     }
 
@@ -64,16 +81,41 @@ impl Shared {
         self.trigger(self.config_vector.load(Ordering::Acquire));
     }
 
-    /// The device can't go on (DEVICE_NEEDS_RESET): the driver broke the rules, or the device has a defect.
+    /// The device can't go on: the driver broke the rules, its memory is lost, or the device has a defect. The first
+    /// reason counts.
+    ///
+    /// Never blocks. The service thread stops the device and only then shows DEVICE_NEEDS_RESET.
     pub(crate) fn fail(&self, why: fmt::Arguments<'_>) {
-        if !self.needs_reset.swap(true, Ordering::AcqRel) {
-            self.log.warn(format_args!("device needs reset: {why}"));
-            self.config_changed();
+        let mut health = self.health();
+        if matches!(*health, Health::Well) {
+            *health = Health::Failing(why.to_string());
+            self.inbox.fail();
         }
     }
 
+    /// Why the device is to be stopped, if it is.
+    pub(crate) fn failing(&self) -> Option<String> {
+        match &*self.health() {
+            Health::Failing(why) => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    /// The device has stopped: asks for a reset.
+    pub(crate) fn ask_for_reset(&self, why: &str) {
+        *self.health() = Health::Failed;
+        self.log.warn(format_args!("device needs reset: {why}"));
+        self.config_changed();
+    }
+
+    /// Whether the device is to be stopped or has stopped.
+    pub(crate) fn has_failed(&self) -> bool {
+        !matches!(*self.health(), Health::Well)
+    }
+
+    /// Whether the device has stopped and waits for its reset.
     pub(crate) fn needs_reset(&self) -> bool {
-        self.needs_reset.load(Ordering::Acquire)
+        matches!(*self.health(), Health::Failed)
     }
 
     pub(crate) fn generation(&self) -> u8 {
@@ -89,6 +131,11 @@ impl Shared {
     pub(crate) fn reset(&self) {
         self.config_vector.store(NO_VECTOR, Ordering::Release);
         self.isr.store(0, Ordering::Release);
-        self.needs_reset.store(false, Ordering::Release);
+        *self.health() = Health::Well;
+    }
+
+    fn health(&self) -> MutexGuard<'_, Health> {
+        // Whole at any moment.
+        self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct Transport {
     registers: Mutex<CommonConfig>,
     config: Mutex<PciConfig>,
     shm_len: u64,
-    inbox: Inbox,
+    inbox: Arc<Inbox>,
     resets: Resets,
     /// Whether a driver has set the function up since its client connected.
     used: AtomicBool,
@@ -55,7 +55,8 @@ impl Transport {
         // One for each queue and one for configuration changes, as far as MSI-X goes.
         let vectors =
             u16::try_from(sizes.len() + 1).map_or(pci::MAX_VECTORS, |n| n.min(pci::MAX_VECTORS));
-        let shared = Arc::new(Shared::new(name, vectors)?);
+        let inbox = Arc::new(Inbox::new(sizes.len()));
+        let shared = Arc::new(Shared::new(name, vectors, inbox.clone())?);
         let queues = (0u16..)
             .take(sizes.len())
             .map(|index| Arc::new(Queue::new(index, space.clone(), shared.clone())))
@@ -70,7 +71,7 @@ impl Transport {
                 shm,
             )),
             shm_len: shm.map_or(0, |shm| shm.len),
-            inbox: Inbox::new(sizes.len()),
+            inbox,
             resets: Resets::default(),
             used: AtomicBool::new(false),
             device,
@@ -262,6 +263,9 @@ impl Transport {
     fn execute(&self, work: Work, active: &mut bool) {
         match work {
             Work::Stop => {}
+            Work::Fail => self.fail(),
+            // A device that has failed begins nothing before its reset.
+            Work::Task(Task::Activate | Task::StartQueue(_)) if self.shared.has_failed() => {}
             Work::Task(Task::Activate) => {
                 self.activate();
                 *active = true;
@@ -283,19 +287,36 @@ impl Transport {
 
     /// Brings work that panicked to its end, so that the client is not kept waiting: the device has failed.
     fn end_panicked(&self, work: Work, why: &str) {
+        match work {
+            // The driver learns of it when it sets the device up.
+            Work::Task(Task::Reset) => {
+                self.stop_device(why);
+                self.end_reset();
+            }
+            Work::Task(Task::ResetQueue(index)) => {
+                self.shared.fail(format_args!("{why}"));
+                self.fail();
+                self.registers().queue_reset_done(index);
+            }
+            // It was about to stop.
+            Work::Fail => self.shared.ask_for_reset(why),
+            _ => self.shared.fail(format_args!("{why}")),
+        }
+    }
+
+    /// Stops the device, if it has failed, and then asks the driver for a reset.
+    fn fail(&self) {
+        if let Some(why) = self.shared.failing() {
+            self.stop_device(&why);
+            self.shared.ask_for_reset(&why);
+        }
+    }
+
+    fn stop_device(&self, why: &str) {
         for queue in &self.queues {
             queue.stop();
         }
         self.device.fail(why);
-        match work {
-            // The driver learns of it when it sets the device up.
-            Work::Task(Task::Reset) => self.end_reset(),
-            Work::Task(Task::ResetQueue(index)) => {
-                self.registers().queue_reset_done(index);
-                self.shared.fail(format_args!("{why}"));
-            }
-            _ => self.shared.fail(format_args!("{why}")),
-        }
     }
 
     fn activate(&self) {

@@ -5,13 +5,13 @@
 mod common;
 
 use std::io::Read;
-use std::sync::atomic::Ordering;
 
 use common::*;
 use vfio_user::Command;
 
 const STATUS_RUNNING: u8 = 15;
 const NEEDS_RESET: u8 = 64;
+const PANICKED: &str = "panicked: planted";
 
 #[test]
 fn in_the_service_thread() {
@@ -25,7 +25,7 @@ fn in_the_service_thread() {
     driver.submit(0, 16, 0);
     driver.wait_interrupt(0);
     assert_eq!(driver.read8(reg::STATUS), STATUS_RUNNING | NEEDS_RESET);
-    assert_eq!(bench.device.failures.load(Ordering::SeqCst), 1);
+    assert_eq!(bench.device.take_failures(), [PANICKED]);
     driver.start();
     assert_eq!(driver.read8(reg::STATUS), STATUS_RUNNING);
     assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
@@ -43,14 +43,14 @@ fn in_a_reset() {
     bench.device.plant("reset");
     // The reset ends nevertheless, and the device has been told.
     driver.start();
-    assert_eq!(bench.device.failures.load(Ordering::SeqCst), 1);
+    assert_eq!(bench.device.take_failures(), [PANICKED]);
     assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
     bench.device.plant("reset");
     drop(driver);
     let mut driver = bench.driver();
     driver.start();
     assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
-    assert_eq!(bench.device.failures.load(Ordering::SeqCst), 2);
+    assert_eq!(bench.device.take_failures(), [PANICKED]);
 }
 
 #[test]

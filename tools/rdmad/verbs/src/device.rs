@@ -78,7 +78,7 @@ pub struct Device {
     events: EventQueues,
     transport: Transport,
     features: AtomicU64,
-    /// Work for the device panicked: its objects are not used any more.
+    /// The device can't go on: its objects are not used any more.
     failed: AtomicBool,
     link: AtomicBool,
     pub(crate) control: Mutex<()>,
@@ -207,14 +207,15 @@ impl Device {
         }
     }
 
-    /// Work for the device panicked somewhere else. Nothing is served before the next [reset](Self::reset) that comes to
-    /// its end; on return no worker touches the VM's memory any more. Not to be called by a worker.
+    /// The device can't go on, as `why` tells: its driver broke the rules, or work for it panicked somewhere else. Nothing
+    /// is served before the next [reset](Self::reset) that comes to its end; on return no worker touches the VM's memory
+    /// any more. Not to be called by a worker.
     pub fn fail(&self, why: &str) {
         self.note_failure(why);
         self.fabric.quiesce.synchronize();
     }
 
-    /// Whether work for the device panicked since its last reset.
+    /// Whether the device has failed since its last reset.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Acquire)
     }

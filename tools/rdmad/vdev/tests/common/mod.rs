@@ -52,8 +52,8 @@ pub struct Echo {
     pub deaf: Mutex<bool>,
     /// The call that panics when it is made next.
     planted: Mutex<Option<&'static str>>,
-    /// How often it was told that work for it panicked.
-    pub failures: AtomicU64,
+    /// Why it failed, each time.
+    pub failures: Mutex<Vec<String>>,
     /// While this is set, a reset does not end.
     pub hold_reset: Gate,
     /// While this is set, a look at the configuration does not end.
@@ -96,6 +96,11 @@ impl Echo {
     /// The next call of this name panics.
     pub fn plant(&self, call: &'static str) {
         *self.planted.lock().unwrap() = Some(call);
+    }
+
+    /// Why it failed, each time since the last call.
+    pub fn take_failures(&self) -> Vec<String> {
+        std::mem::take(&mut self.failures.lock().unwrap())
     }
 
     fn panic_if_planted(&self, call: &str) {
@@ -154,8 +159,7 @@ impl VirtioDevice for Echo {
     }
 
     fn fail(&self, why: &str) {
-        assert_eq!(why, "panicked: planted");
-        self.failures.fetch_add(1, Ordering::SeqCst);
+        self.failures.lock().unwrap().push(why.to_owned());
     }
 
     fn serve(&self, queue: &Arc<Queue>) -> bool {
