@@ -33,6 +33,20 @@ pub enum DmaError {
     Misaligned,
 }
 
+/// Guest memory that the host can't provide, or not any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "guest memory at DMA address {iova:#x}{} can't be had (memory error, no free huge page, commit limit, or a truncated \
+     file); see that the host has the memory, then reset the device or restart the VM",
+    offset.map_or_else(String::new, |offset| format!(", offset {offset:#x} of its file,"))
+)]
+pub struct LostMemory {
+    /// DMA address of the page that was missed first.
+    pub iova: u64,
+    /// Its offset in the file, if the region is still mapped.
+    pub offset: Option<u64>,
+}
+
 /// A region that can't be mapped or unmapped. The monitor's fault.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
@@ -73,12 +87,12 @@ pub enum MapError {
     /// There is no file: the memory is private to the monitor.
     #[error("it is not shared")]
     NoFile,
-    /// The file could shrink under us.
-    #[error("it is not sealed against shrinking")]
-    NotSealed,
-    /// Huge pages that the file gave back can't always be had again, which ends in SIGBUS.
-    #[error("it is on huge pages")]
-    HugePages,
+    /// The file is none of memory: its file system could keep an access waiting.
+    #[error("its file is neither a memfd nor on tmpfs or hugetlbfs")]
+    NotMemory,
+    /// No room for another region of any VM.
+    #[error("all VMs map {} regions already", crate::fault::MAX_WATCHED)]
+    TooManyOfAll,
     /// The region ends beyond the file.
     #[error("region ends at {end:#x}, beyond the file's {size:#x} bytes")]
     BeyondFile {

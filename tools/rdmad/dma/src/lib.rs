@@ -12,21 +12,21 @@
 //! The guest races with every access, so there is no reference into its memory: data is copied in and out, and words
 //! that synchronise are accessed as atomics. Words are in memory order; virtio's are little-endian.
 //!
-//! Memory must come from a file that can't shrink (a memfd with `F_SEAL_SHRINK`): a guest or monitor that truncated it
-//! would otherwise end this process, which serves other VMs too, with SIGBUS. The seal does not help against two other
-//! causes, which do end it: a memory error of the host in such a page, and the commit limit of
-//! `vm.overcommit_memory=2`, which also counts pages of a memfd that nobody has touched yet.
+//! Memory must come from a file of memory: a memfd or a file on tmpfs or hugetlbfs. Any other file system could keep an
+//! access, and with it a worker that serves all VMs, waiting for as long as it likes. A page that the host can't provide
+//! ends in SIGBUS, which a handler (`fault.rs`) turns into [lost memory](DmaSpace::lost) of that VM alone.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod error;
+mod fault;
 mod mapping;
 mod slice;
 mod space;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use error::{DmaError, MapError};
+pub use error::{DmaError, LostMemory, MapError};
 pub use slice::{DmaSlice, DmaSliceMut};
 pub use space::{DmaSpace, DmaView, MAX_REGIONS};
 

@@ -6,15 +6,16 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use budget::Charge;
-use rustix::fs::SealFlags;
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::FileOffset;
-use vm_memory::MmapRegion;
 use vm_memory::VolatileMemory;
 use vm_memory::VolatileSlice;
 
+use crate::fault::Loss;
+use crate::fault::Watched;
 use crate::DmaError;
 use crate::MapError;
 use crate::PAGE_SIZE;
@@ -26,51 +27,89 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 #[derive(Debug)]
 pub(crate) struct Mapping {
     pub(crate) iova: u64,
-    pub(crate) memory: MmapRegion,
+    memory: Watched,
     pub(crate) writable: bool,
+    /// Where the region begins in the file.
+    pub(crate) offset: u64,
+    file: Arc<File>,
+    loss: Arc<Loss>,
     /// For its addresses.
-    _charge: Charge,
+    charge: Arc<Charge>,
 }
 
 impl Mapping {
-    /// Maps `len` bytes of `fd` from `offset` on.
+    /// Maps `len` bytes of `fd` from `offset` on. What of it is lost is noted in `loss`.
     pub(crate) fn new(
         iova: u64,
         fd: OwnedFd,
         offset: u64,
         len: u64,
         writable: bool,
+        loss: Arc<Loss>,
         charge: Charge,
     ) -> Result<Self, MapError> {
-        let bad = MapError::BadRange { iova, len, offset };
+        let file = Arc::new(File::from(fd));
+        Self::map(iova, file, offset, len, writable, loss, Arc::new(charge))
+    }
+
+    /// Maps the same region once more, with the pages that its file has now.
+    pub(crate) fn again(&self) -> Result<Self, MapError> {
+        Self::map(
+            self.iova,
+            self.file.clone(),
+            self.offset,
+            self.size() as u64,
+            self.writable,
+            self.loss.clone(),
+            self.charge.clone(),
+        )
+    }
+
+    fn map(
+        iova: u64,
+        file: Arc<File>,
+        offset: u64,
+        len: u64,
+        writable: bool,
+        loss: Arc<Loss>,
+        charge: Arc<Charge>,
+    ) -> Result<Self, MapError> {
+        let bad = || MapError::BadRange { iova, len, offset };
         if len == 0 || (iova | len | offset) % PAGE_SIZE != 0 {
-            return Err(bad);
+            return Err(bad());
         }
         let (Some(_), Some(end), Ok(size)) = (
             iova.checked_add(len - 1),
             offset.checked_add(len),
             usize::try_from(len),
         ) else {
-            return Err(bad);
+            return Err(bad());
         };
-        check_file(&fd, end)?;
+        let page = check_file(&file, end)?;
+        let (start, whole) = surrounding(offset, end, page).ok_or_else(bad)?;
+        let lead = offset - start;
 
         let mut protection = rustix::mm::ProtFlags::READ;
         if writable {
             protection |= rustix::mm::ProtFlags::WRITE;
         }
-        let memory = MmapRegionBuilder::new(size)
-            .with_file_offset(FileOffset::new(File::from(fd), offset))
+        let whole = MmapRegionBuilder::new(whole)
+            .with_file_offset(FileOffset::from_arc(file.clone(), start))
             .with_mmap_prot(protection.bits() as i32)
             .with_mmap_flags(
                 (rustix::mm::MapFlags::SHARED | rustix::mm::MapFlags::NORESERVE).bits() as i32,
             )
             .build()?;
+        // They fit, as the length of all pages does.
+        let (page, lead) = (page as usize, lead as usize);
         Ok(Self {
             iova,
-            memory,
+            memory: Watched::new(whole, page, (iova, lead, size), loss.clone())?,
             writable,
-            _charge: charge,
+            offset,
+            file,
+            loss,
+            charge,
         })
     }
 
@@ -78,13 +117,14 @@ impl Mapping {
     #[inline]
     pub(crate) fn rest(&self, iova: u64) -> usize {
         // The part of a region whose size fits.
-        self.memory.size() - (iova - self.iova) as usize
+        self.size() - (iova - self.iova) as usize
     }
 
     /// `len` bytes at `iova`, which is inside.
     #[inline]
     pub(crate) fn slice(&self, iova: u64, len: usize) -> Result<VolatileSlice<'_>, DmaError> {
         self.memory
+            .part()
             .get_slice((iova - self.iova) as usize, len)
             .map_err(|_| DmaError::Crossing { iova, len })
     }
@@ -92,24 +132,57 @@ impl Mapping {
     /// The last address; it exists even if the region ends where the address space does.
     #[inline]
     pub(crate) fn last(&self) -> u64 {
-        self.iova + (self.memory.size() as u64 - 1)
+        self.iova + (self.size() as u64 - 1)
+    }
+
+    /// Length in bytes.
+    #[inline]
+    fn size(&self) -> usize {
+        self.memory.part().size()
     }
 }
 
-/// Refuses a file whose mapping could fault later.
-fn check_file(fd: impl AsFd, end: u64) -> Result<(), MapError> {
-    // First: it never calls into the file system, which may be one that the monitor serves and that never answers. Only
-    // files of memory have seals; any other file fails the call.
-    match rustix::fs::fcntl_get_seals(&fd) {
-        Ok(seals) if seals.contains(SealFlags::SHRINK) => {}
-        _ => return Err(MapError::NotSealed),
-    }
-    if rustix::fs::fstatfs(&fd).map_err(io::Error::from)?.f_type as u64 == HUGETLBFS_MAGIC {
-        return Err(MapError::HugePages);
-    }
+/// Refuses a file that is too short, or none of memory. Returns the size of its pages.
+fn check_file(fd: impl AsFd, end: u64) -> Result<u64, MapError> {
+    // First: this never calls into the file system, which may be one that the monitor serves and that never answers. Only
+    // files of memory have seals, be it none; any other file fails the call.
+    rustix::fs::fcntl_get_seals(&fd).map_err(|_| MapError::NotMemory)?;
+    let system = rustix::fs::fstatfs(&fd).map_err(io::Error::from)?;
     let size = rustix::fs::fstat(&fd).map_err(io::Error::from)?.st_size as u64;
     if end > size {
         return Err(MapError::BeyondFile { end, size });
     }
-    Ok(())
+    match system.f_type as u64 {
+        HUGETLBFS_MAGIC => Ok(system.f_bsize as u64),
+        _ => Ok(PAGE_SIZE),
+    }
+}
+
+/// First byte and length of the whole pages that hold the bytes from `offset` to `end` of a file. `None` if they exceed the
+/// address space.
+fn surrounding(offset: u64, end: u64, page: u64) -> Option<(u64, usize)> {
+    let start = offset - offset % page;
+    let len = end.checked_next_multiple_of(page)? - start;
+    Some((start, usize::try_from(len).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_inside_of_huge_pages_has_them_whole() {
+        const HUGE: u64 = 2 << 20;
+        assert_eq!(surrounding(0, 0xa_0000, HUGE), Some((0, 2 << 20)));
+        assert_eq!(surrounding(0xc_0000, 5 << 20, HUGE), Some((0, 6 << 20)));
+        assert_eq!(
+            surrounding(4 << 20, 6 << 20, HUGE),
+            Some((4 << 20, 2 << 20))
+        );
+        assert_eq!(
+            surrounding(0x1000, 0x3000, PAGE_SIZE),
+            Some((0x1000, 0x2000))
+        );
+        assert_eq!(surrounding(0, u64::MAX - 4095, HUGE), None);
+    }
 }

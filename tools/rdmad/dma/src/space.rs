@@ -4,6 +4,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::Condvar;
@@ -16,10 +17,12 @@ use arc_swap::Guard;
 use budget::Budget;
 use vm_memory::VolatileSlice;
 
+use crate::fault::Loss;
 use crate::mapping::Mapping;
 use crate::DmaError;
 use crate::DmaSlice;
 use crate::DmaSliceMut;
+use crate::LostMemory;
 use crate::MapError;
 
 /// Regions in one map. A monitor uses a few; each costs a mapping and a file descriptor, which all VMs of a process
@@ -34,6 +37,7 @@ pub struct DmaSpace {
     /// Bytes that are mapped: all VMs of a process share its addresses.
     mapped: Budget,
     live: Arc<Live>,
+    loss: Arc<Loss>,
 }
 
 /// Counts the snapshots that exist: the current one and older ones that some view still pins.
@@ -95,13 +99,14 @@ impl DmaSpace {
             change: Mutex::new(()),
             mapped: Budget::new(limit),
             live,
+            loss: Arc::default(),
         }
     }
 
     /// Maps `len` bytes of the file `fd` from `offset` on at the DMA address `iova`.
     ///
-    /// All three are multiples of [`PAGE_SIZE`](crate::PAGE_SIZE). Fails if the range is taken, the file could shrink or
-    /// is too short, the map is full, or more would be mapped than the limit allows; the map is then as before.
+    /// All three are multiples of [`PAGE_SIZE`](crate::PAGE_SIZE). Fails if the range is taken, the file is none of
+    /// memory or too short, the map is full, or more would be mapped than the limit allows; the map is then as before.
     pub fn map(
         &self,
         iova: u64,
@@ -120,7 +125,7 @@ impl DmaSpace {
             mapped: self.mapped.used(),
             limit: self.mapped.limit(),
         })?;
-        let mapping = Mapping::new(iova, fd, offset, len, writable, charge)?;
+        let mapping = Mapping::new(iova, fd, offset, len, writable, self.loss.clone(), charge)?;
         let at = old.position(iova);
         if old
             .regions
@@ -172,6 +177,51 @@ impl DmaSpace {
     pub fn clear(&self) {
         let _change = self.lock_change();
         self.replace_and_wait(self.current.load_full(), Vec::new());
+        self.loss.clear();
+    }
+
+    /// Whether memory was lost since it was last [restored](Self::restore) or [cleared](Self::clear).
+    #[inline]
+    pub fn has_lost(&self) -> bool {
+        self.loss.address().is_some()
+    }
+
+    /// Which memory was lost first: its reads and writes reach a page that is not the guest's.
+    pub fn lost(&self) -> Option<LostMemory> {
+        let iova = self.loss.address()?;
+        let snapshot = self.current.load();
+        let region = snapshot.regions.get(snapshot.position(iova));
+        let offset = region
+            .filter(|region| region.iova <= iova)
+            .map(|region| region.offset + (iova - region.iova));
+        Some(LostMemory { iova, offset })
+    }
+
+    /// An eventfd that becomes readable whenever memory is lost.
+    pub fn loss_event(&self) -> io::Result<Arc<OwnedFd>> {
+        self.loss.event()
+    }
+
+    /// Maps all regions anew if memory was lost: to be called when nothing accesses it. A page that is still missing is lost
+    /// again when it is accessed.
+    ///
+    /// # Errors
+    ///
+    /// A region can't be mapped; the map is then as before.
+    pub fn restore(&self) -> Result<(), MapError> {
+        if !self.has_lost() {
+            return Ok(());
+        }
+        let _change = self.lock_change();
+        let old = self.current.load_full();
+        let again = old
+            .regions
+            .iter()
+            .map(|region| region.again().map(Arc::new));
+        let regions = again.collect::<Result<_, _>>()?;
+        self.replace_and_wait(old, regions);
+        self.loss.clear();
+        Ok(())
     }
 
     /// Pins the map as it is now.

@@ -23,6 +23,11 @@ pub fn guest_memory(len: u64) -> io::Result<OwnedFd> {
     memfd(len, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
 }
 
+/// A memfd of `len` bytes that can shrink, and so lose memory that is mapped.
+pub fn shrinkable_memory(len: u64) -> io::Result<OwnedFd> {
+    memfd(len, SealFlags::empty())
+}
+
 impl DmaSpace {
     /// A map with one region: `len` bytes of zeroes at `iova`, rounded up to pages.
     pub fn anonymous(iova: u64, len: u64) -> Self {

@@ -2,7 +2,9 @@
 
 //! The DMA map from outside: what is mapped, what is refused, what unmapping waits for.
 
+use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -132,44 +134,42 @@ fn atomics_and_copies_between_two_vms() {
 }
 
 #[test]
-fn files_that_could_fault_are_refused() {
+fn only_files_of_memory_are_mapped() {
     let space = DmaSpace::new();
-    let unsealed = memfd(MIB, SealFlags::GROW).unwrap();
-    assert!(matches!(
-        space.map(0, unsealed, 0, MIB, true),
-        Err(MapError::NotSealed)
-    ));
-    let file = std::fs::File::open("/proc/self/exe").unwrap();
-    assert!(matches!(
-        space.map(0, file.into(), 0, 4096, false),
-        Err(MapError::NotSealed)
-    ));
+    let map = |file: OwnedFd, offset, len| space.map(0, file, offset, len, true);
+    for (file, what) in [
+        (File::open("/proc/self/exe").unwrap(), "a program"),
+        (File::open("/dev/zero").unwrap(), "a device"),
+        (
+            File::open("/proc/self/maps").unwrap(),
+            "a file of the kernel",
+        ),
+    ] {
+        let refused = space.map(0, file.into(), 0, 4096, false);
+        assert!(
+            matches!(refused, Err(MapError::NotMemory)),
+            "{what}: {refused:?}"
+        );
+    }
     let short = guest_memory(MIB).unwrap();
     assert!(matches!(
-        space.map(0, short, 4096, MIB, true),
+        map(short, 4096, MIB),
         Err(MapError::BeyondFile {
             end: 0x10_1000,
             size: MIB
         })
     ));
     assert!(space.enter().is_empty());
-}
-
-#[test]
-fn a_file_without_the_seal_is_refused_before_its_file_system_is_asked() {
-    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
-    let huge = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB;
-    let map = |flags, seals| {
-        let fd = memfd_create("guest", flags).unwrap();
-        // In the largest huge pages that a host may have by default.
-        ftruncate(&fd, 1 << 30).unwrap();
-        rustix::fs::fcntl_add_seals(&fd, seals).ok();
-        DmaSpace::new().map(0, fd, 0, 0x1000, true)
-    };
-    let unsealed = map(huge, SealFlags::empty());
-    assert!(matches!(unsealed, Err(MapError::NotSealed)), "{unsealed:?}");
-    let sealed = map(huge | MemfdFlags::ALLOW_SEALING, SealFlags::SHRINK);
-    assert!(matches!(sealed, Err(MapError::HugePages)), "{sealed:?}");
+    map(memfd(MIB, SealFlags::GROW).unwrap(), 0, MIB).unwrap();
+    space.clear();
+    // Of tmpfs, which QEMU's memory-backend-file may be on.
+    let path = format!("/dev/shm/rdmad-test-{}", std::process::id());
+    let options = &mut File::options();
+    let file = options.read(true).write(true).create_new(true).open(&path);
+    std::fs::remove_file(&path).unwrap();
+    let file = file.unwrap();
+    file.set_len(MIB).unwrap();
+    map(file.into(), 0, MIB).unwrap();
 }
 
 #[test]

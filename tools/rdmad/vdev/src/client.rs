@@ -67,7 +67,7 @@ impl CommandError {
     fn errno(&self) -> i32 {
         match self {
             Self::Unsupported => Errno::OPNOTSUPP,
-            Self::Map(MapError::TooMany) => Errno::NOSPC,
+            Self::Map(MapError::TooMany | MapError::TooManyOfAll) => Errno::NOSPC,
             Self::Map(MapError::TooMuch { .. }) => Errno::NOMEM,
             Self::Map(MapError::Overlap { .. }) => Errno::EXIST,
             _ => Errno::INVAL,
@@ -201,9 +201,7 @@ impl Client {
         match result {
             Ok(()) => {}
             // RAM begins at address 0: without it the device can do nothing.
-            Err(error @ (MapError::NoFile | MapError::NotSealed | MapError::HugePages))
-                if iova == 0 && writable =>
-            {
+            Err(error @ (MapError::NoFile | MapError::NotMemory)) if iova == 0 && writable => {
                 return Err(CommandError::Memory(error));
             }
             // Other memory without a file is a ROM or another device's, such as that of a VGA. It can't be reached: a guest

@@ -47,7 +47,7 @@ pub trait VirtioDevice: Send + Sync {
     /// after the queues have been stopped.
     fn reset(&self);
 
-    /// The device can't go on, as `why` tells: the driver broke the rules, or work for the device panicked. On return its
+    /// The device can't go on, as `why` tells: the driver broke the rules, its memory is lost, or work for the device panicked. On return its
     /// threads don't access guest memory any more, and serve nothing before the next reset. The driver is asked for that
     /// reset afterwards. Called by the service thread.
     fn fail(&self, why: &str) {

@@ -76,6 +76,7 @@ impl Listener {
         let signals = Arc::new(Signals {
             stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            lost: space.loss_event()?,
         });
         let ended = Arc::new(Ended::default());
         let transport = Arc::new(Transport::new(name, device, space)?);
@@ -118,6 +119,8 @@ pub(crate) struct Signals {
     pub(crate) stop: OwnedFd,
     /// Readable when a reset is done.
     pub(crate) wake: OwnedFd,
+    /// Readable when guest memory was lost.
+    lost: Arc<OwnedFd>,
 }
 
 impl Signals {
@@ -334,6 +337,7 @@ impl Server {
         let mut fds = [
             PollFd::new(&self.signals.stop, PollFlags::IN),
             PollFd::new(&self.signals.wake, PollFlags::IN),
+            PollFd::new(&*self.signals.lost, PollFlags::IN),
             PollFd::new(&self.listener, accepting),
             PollFd::from_borrowed_fd(client, connection.map_or(accepting, |_| PollFlags::IN)),
         ];
@@ -343,9 +347,14 @@ impl Server {
             Err(error) => return Err(error.into()),
         }
         // A hang-up shows as readable too; the read then tells.
-        let [stop, wake, listener, client] = fds.map(|fd| !fd.revents().is_empty());
+        let [stop, wake, lost, listener, client] = fds.map(|fd| !fd.revents().is_empty());
         if wake {
             Signals::clear(&self.signals.wake);
+        }
+        if lost {
+            // That memory is lost is looked up where the device is stopped.
+            Signals::clear(&self.signals.lost);
+            self.transport.memory_lost();
         }
         Ok(Ready {
             stop,
@@ -370,6 +379,7 @@ mod tests {
         let signals = Arc::new(Signals {
             stop: event(),
             wake: event(),
+            lost: Arc::new(event()),
         });
         let device = Arc::new(Nothing);
         let transport = Transport::new("test", device, Arc::default()).unwrap();

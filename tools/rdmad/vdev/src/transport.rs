@@ -235,6 +235,11 @@ impl Transport {
         self.inbox.task(Task::Reset);
     }
 
+    /// Guest memory was lost: has the device stopped.
+    pub(crate) fn memory_lost(&self) {
+        self.inbox.fail();
+    }
+
     /// Tells the driver that the device configuration is another.
     pub(crate) fn config_changed(&self) {
         self.shared.config_changed();
@@ -265,7 +270,7 @@ impl Transport {
             Work::Stop => {}
             Work::Fail => self.fail(),
             // A device that has failed begins nothing before its reset.
-            Work::Task(Task::Activate | Task::StartQueue(_)) if self.shared.has_failed() => {}
+            Work::Task(Task::StartQueue(_)) if self.shared.has_failed() => {}
             Work::Task(Task::Activate) => {
                 self.activate();
                 *active = true;
@@ -306,7 +311,13 @@ impl Transport {
 
     /// Stops the device, if it has failed, and then asks the driver for a reset.
     fn fail(&self) {
+        let lost = self.space.lost().map(|lost| lost.to_string());
+        if let Some(lost) = &lost {
+            self.shared.fail(format_args!("{lost}"));
+        }
         if let Some(why) = self.shared.failing() {
+            // What was read from lost memory may have failed the device first.
+            let why = lost.unwrap_or(why);
             self.stop_device(&why);
             self.shared.ask_for_reset(&why);
         }
@@ -320,6 +331,11 @@ impl Transport {
     }
 
     fn activate(&self) {
+        // Memory may still be lost.
+        self.fail();
+        if self.shared.has_failed() {
+            return;
+        }
         let (features, enabled) = {
             let registers = self.registers();
             (registers.accepted(), registers.enabled_queues())
@@ -345,6 +361,11 @@ impl Transport {
             queue.stop();
         }
         self.device.reset();
+        if let Err(error) = self.space.restore() {
+            self.shared.log.warn(format_args!(
+                "lost guest memory can't be mapped again: {error}"
+            ));
+        }
         self.end_reset();
     }
 

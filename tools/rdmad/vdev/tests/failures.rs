@@ -4,7 +4,12 @@
 
 mod common;
 
+use std::os::fd::OwnedFd;
+
 use common::*;
+use dma::testing::memfd;
+use rustix::fs::ftruncate;
+use rustix::fs::SealFlags;
 
 const RUNNING: u8 = 15;
 const NEEDS_RESET: u8 = 64;
@@ -53,4 +58,75 @@ fn a_device_that_rejects_a_request_is_stopped_by_its_own_thread() {
     let queues = bench.device.active.lock().unwrap().clone().unwrap().1;
     assert!(queues.iter().all(|queue| !queue.is_enabled()));
     assert_eq!(bench.device.take_failures(), ["queue 1: a bad request"]);
+}
+
+/// A driver whose memory can be taken away.
+fn shrinkable(bench: &Bench) -> (Driver, OwnedFd) {
+    let file = memfd(MEMORY, SealFlags::empty()).unwrap();
+    let copy = file.try_clone().unwrap();
+    (Driver::with_memory(bench.client(), copy), file)
+}
+
+/// Has the device read a request from a page that was taken away.
+fn lose(driver: &mut Driver, file: &OwnedFd) {
+    driver.descriptor(0, 0, DATA, 8, 1, 1);
+    driver.descriptor(0, 1, DATA + 0x1000, 8, 2, 0);
+    ftruncate(file, DATA - MEMORY_AT).unwrap();
+    driver.submit(0, 16, 0);
+    driver.wait_interrupt(0);
+    assert_eq!(driver.read8(reg::STATUS), RUNNING | NEEDS_RESET);
+    // The device may have answered before it was stopped.
+    driver.interrupted(1);
+}
+
+fn tells_of_the_loss(bench: &Bench) {
+    let failures = bench.device.take_failures();
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    let place = format!("{DATA:#x}, offset {:#x} of its file", DATA - MEMORY_AT);
+    assert!(failures[0].contains(&place), "{failures:?}");
+}
+
+#[test]
+fn lost_memory_stops_its_port_alone_until_it_is_there_again() {
+    let [bench, other] = [Bench::new(), Bench::new()];
+    let (mut driver, file) = shrinkable(&bench);
+    let mut neighbour = other.driver();
+    driver.start();
+    neighbour.start();
+    assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
+    lose(&mut driver, &file);
+    tells_of_the_loss(&bench);
+    assert_eq!(neighbour.echo(0, 16, b"ab", 2), b"ba");
+    assert_eq!(neighbour.read8(reg::STATUS), RUNNING);
+
+    // A reset does not help as long as the memory is missing.
+    driver.start();
+    driver.wait_interrupt(0);
+    assert_eq!(driver.read8(reg::STATUS), RUNNING | NEEDS_RESET);
+    tells_of_the_loss(&bench);
+    ftruncate(&file, MEMORY).unwrap();
+    driver.memory.restore().unwrap();
+    driver.start();
+    assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
+    assert_eq!(driver.read8(reg::STATUS), RUNNING);
+    assert_eq!(neighbour.echo(1, 16, b"ab", 2), b"ba");
+    assert_eq!(bench.device.take_failures(), [""; 0]);
+    assert_eq!(other.device.take_failures(), [""; 0]);
+}
+
+#[test]
+fn the_next_client_has_sound_memory() {
+    let bench = Bench::new();
+    let (mut driver, file) = shrinkable(&bench);
+    driver.start();
+    lose(&mut driver, &file);
+    tells_of_the_loss(&bench);
+    // A region less does not heal the device.
+    driver.client.unmap(MEMORY_AT, MEMORY).unwrap();
+    assert_eq!(driver.read8(reg::STATUS), RUNNING | NEEDS_RESET);
+    drop(driver);
+    let mut driver = bench.driver();
+    driver.start();
+    assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
+    assert_eq!(bench.device.take_failures(), [""; 0]);
 }

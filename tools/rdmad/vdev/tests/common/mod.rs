@@ -415,8 +415,12 @@ pub struct Driver {
 }
 
 impl Driver {
-    pub fn new(mut client: Client) -> Self {
-        let fd = dma::testing::guest_memory(MEMORY).unwrap();
+    pub fn new(client: Client) -> Self {
+        Self::with_memory(client, dma::testing::guest_memory(MEMORY).unwrap())
+    }
+
+    /// With this file, of [`MEMORY`] bytes.
+    pub fn with_memory(mut client: Client, fd: OwnedFd) -> Self {
         client.map(Some(fd.as_fd()), 0, MEMORY_AT, MEMORY).unwrap();
         let memory = DmaSpace::new();
         memory.map(MEMORY_AT, fd, 0, MEMORY, true).unwrap();

@@ -1,0 +1,365 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Guest memory whose pages can't be had: the handler of SIGBUS.
+//!
+//! The kernel sends SIGBUS to a thread that accesses a page of a file which it can't provide: the page has a memory
+//! error, the pool of huge pages is empty, the commit limit is reached, or the file was truncated. The handler puts a
+//! spare page in the place of that page and notes the [`Loss`]; the access then goes on. Accesses cost nothing more, since
+//! the handler runs only when one fails. The VM's device has to be stopped: what it reads and writes there is not the
+//! guest's.
+//!
+//! A fault elsewhere goes to the handler that was there before: that of Rust's runtime, which restores the default
+//! action. The process then ends with the signal.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem;
+use std::os::fd::OwnedFd;
+use std::ptr;
+use std::sync::atomic::fence;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::Once;
+use std::sync::OnceLock;
+use std::sync::PoisonError;
+
+use rustix::event::eventfd;
+use rustix::event::EventfdFlags;
+use rustix::mm::MapFlags;
+use rustix::mm::MremapFlags;
+use rustix::mm::ProtFlags;
+use vm_memory::mmap::MmapRegionBuilder;
+use vm_memory::MmapRegion;
+
+use crate::MapError;
+use crate::PAGE_SIZE;
+
+/// Regions that all VMs of a process map at most.
+pub(crate) const MAX_WATCHED: usize = 1 << 14;
+/// No memory is lost. Addresses in a [`Loss`] are multiples of the page size.
+const NONE: u64 = u64::MAX;
+
+/// Whether memory of a VM is lost.
+#[derive(Debug)]
+pub(crate) struct Loss {
+    /// DMA address of the page that was lost first, or [`NONE`].
+    at: AtomicU64,
+    /// Becomes readable with each loss.
+    event: OnceLock<Arc<OwnedFd>>,
+}
+
+impl Default for Loss {
+    fn default() -> Self {
+        Self {
+            at: AtomicU64::new(NONE),
+            event: OnceLock::new(),
+        }
+    }
+}
+
+impl Loss {
+    /// DMA address of the page that was lost first.
+    #[inline]
+    pub(crate) fn address(&self) -> Option<u64> {
+        Some(self.at.load(Ordering::Relaxed)).filter(|&at| at != NONE)
+    }
+
+    /// An eventfd that becomes readable whenever memory is lost.
+    pub(crate) fn event(&self) -> io::Result<Arc<OwnedFd>> {
+        if self.event.get().is_none() {
+            let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            // Fails if another thread was faster; its eventfd is as good.
+            let _ = self.event.set(Arc::new(fd));
+            if self.address().is_some() {
+                self.raise();
+            }
+        }
+        self.event
+            .get()
+            .cloned()
+            .ok_or_else(|| io::ErrorKind::Other.into())
+    }
+
+    /// All memory is there again.
+    pub(crate) fn clear(&self) {
+        self.at.store(NONE, Ordering::Relaxed);
+        if let Some(event) = self.event.get() {
+            // Fails only if it was not raised.
+            let _ = rustix::io::read(&**event, &mut [0; 8]);
+        }
+    }
+
+    /// The page at `iova` is lost. Called by the signal handler.
+    fn note(&self, iova: u64) {
+        // The first one counts.
+        let _ = self
+            .at
+            .compare_exchange(NONE, iova, Ordering::Relaxed, Ordering::Relaxed);
+        self.raise();
+    }
+
+    fn raise(&self) {
+        if let Some(event) = self.event.get() {
+            // Fails only if the counter is full, and then it can be read.
+            let _ = rustix::io::write(&**event, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// What the handler has to know of a mapping.
+#[derive(Debug)]
+struct Watch {
+    /// First address and the one after the last; multiples of `page`.
+    start: usize,
+    end: usize,
+    /// Size of its pages.
+    page: usize,
+    /// One page of shared memory, which was charged to the commit limit when it was mapped.
+    spare: MmapRegion,
+    /// DMA address of `start`, which wraps if the device sees only a later part of the mapping.
+    iova: u64,
+    loss: Arc<Loss>,
+}
+
+/// A mapping for which the handler is responsible, and the part of it that a device sees.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    part: MmapRegion,
+    slot: usize,
+    // The slot has its address.
+    _watch: Box<Watch>,
+    // Unmapped after the slot was emptied.
+    _whole: MmapRegion,
+}
+
+impl Watched {
+    /// Watches `whole`, which has pages of `page` bytes, for a device that sees `len` bytes from `lead` on at DMA address
+    /// `iova`. They must lie inside.
+    pub(crate) fn new(
+        whole: MmapRegion,
+        page: usize,
+        (iova, lead, len): (u64, usize, usize),
+        loss: Arc<Loss>,
+    ) -> Result<Self, MapError> {
+        install();
+        assert!(lead.checked_add(len).is_some_and(|end| end <= whole.size()));
+        // SAFETY: The part lies inside of `whole`, as was checked, which lives as long.
+        let part = unsafe {
+            MmapRegion::build_raw(whole.as_ptr().add(lead), len, whole.prot(), whole.flags())?
+        };
+        let spare = MmapRegionBuilder::new(page)
+            .with_mmap_prot((ProtFlags::READ | ProtFlags::WRITE).bits() as i32)
+            .with_mmap_flags(MapFlags::SHARED.bits() as i32 | libc::MAP_ANONYMOUS)
+            .build()?;
+        let start = whole.as_ptr() as usize;
+        let watch = Box::new(Watch {
+            start,
+            end: start + whole.size(),
+            page,
+            spare,
+            iova: iova.wrapping_sub(lead as u64),
+            loss,
+        });
+        let slot = lock().take().ok_or(MapError::TooManyOfAll)?;
+        SLOTS[slot].set(watch.start, watch.end, ptr::from_ref(&*watch).cast_mut());
+        Ok(Self {
+            part,
+            slot,
+            _watch: watch,
+            _whole: whole,
+        })
+    }
+
+    /// The part that the device sees.
+    #[inline]
+    pub(crate) fn part(&self) -> &MmapRegion {
+        &self.part
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let mut table = lock();
+        SLOTS[self.slot].set(0, 0, ptr::null_mut());
+        table.free.push(self.slot);
+    }
+}
+
+/// A place for a mapping, which the handler reads without a lock.
+///
+/// # Invariants
+///
+/// While `version` is even, `watch` is null and the range empty, or `watch` lives and has this range. Only the owner of the
+/// slot changes it.
+struct Slot {
+    version: AtomicUsize,
+    start: AtomicUsize,
+    end: AtomicUsize,
+    watch: AtomicPtr<Watch>,
+}
+
+static SLOTS: [Slot; MAX_WATCHED] = [const { Slot::new() }; MAX_WATCHED];
+/// Slots from here on were never used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+static TABLE: Mutex<Table> = Mutex::new(Table { free: Vec::new() });
+
+/// Who may have which slot.
+struct Table {
+    /// Slots below [`USED`] without an owner.
+    free: Vec<usize>,
+}
+
+impl Table {
+    fn take(&mut self) -> Option<usize> {
+        if let Some(slot) = self.free.pop() {
+            return Some(slot);
+        }
+        let slot = USED.load(Ordering::Relaxed);
+        if slot == MAX_WATCHED {
+            return None;
+        }
+        USED.store(slot + 1, Ordering::Release);
+        Some(slot)
+    }
+}
+
+fn lock() -> MutexGuard<'static, Table> {
+    // Whole at any moment.
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Slot {
+    const fn new() -> Self {
+        Self {
+            version: AtomicUsize::new(0),
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            watch: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// Called by the owner alone.
+    fn set(&self, start: usize, end: usize, watch: *mut Watch) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version.store(version + 1, Ordering::Relaxed);
+        // Who reads one of these values sees the odd version too.
+        fence(Ordering::Release);
+        self.start.store(start, Ordering::Relaxed);
+        self.end.store(end, Ordering::Relaxed);
+        self.watch.store(watch, Ordering::Relaxed);
+        self.version.store(version + 2, Ordering::Release);
+    }
+
+    /// The mapping that holds `address`. `None` also for a slot that changes now.
+    fn find(&self, address: usize) -> Option<*const Watch> {
+        let version = self.version.load(Ordering::Acquire);
+        let range = self.start.load(Ordering::Relaxed)..self.end.load(Ordering::Relaxed);
+        let watch = self.watch.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let is_whole = version % 2 == 0 && self.version.load(Ordering::Relaxed) == version;
+        (is_whole && range.contains(&address)).then_some(watch.cast_const())
+    }
+}
+
+/// The handler that was there before.
+static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// Installs the handler, once.
+fn install() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        // SAFETY: All-zero is a value of this C structure: no handler, no flags, no signals.
+        let mut previous: libc::sigaction = unsafe { mem::zeroed() };
+        // SAFETY: The new action is null, so none is set. `previous` is writable as long as the call.
+        let asked = unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &mut previous) };
+        // The handler needs it from its first call on.
+        let _ = PREVIOUS.set(previous);
+        // SAFETY: As above.
+        let mut action: libc::sigaction = unsafe { mem::zeroed() };
+        action.sa_sigaction = on_bus_error as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        // SAFETY: The handler has the signature that SA_SIGINFO asks for and is safe to run in a signal's context, as its
+        // comment proves. `action` is readable as long as the call.
+        let set = unsafe { libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) };
+        // It fails for bad arguments only.
+        assert!(asked == 0 && set == 0, "sigaction of SIGBUS");
+    });
+}
+
+/// Handles SIGBUS.
+///
+/// It runs in the midst of an access to memory. It reads atomics and the `Watch` of the faulting mapping, and makes system
+/// calls by `rustix`, which does not touch `errno`. It takes no lock, allocates nothing and does not panic.
+extern "C" fn on_bus_error(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    // SAFETY: The kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO. `si_addr` is an integer of it for any
+    // code.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    match code {
+        // A page has a memory error and nobody accesses it: whoever does is told again.
+        libc::BUS_MCEERR_AO => return,
+        libc::BUS_ADRERR | libc::BUS_OBJERR | libc::BUS_MCEERR_AR if replace(address) => return,
+        _ => {}
+    }
+    let Some(previous) = PREVIOUS.get() else {
+        return;
+    };
+    match previous.sa_sigaction {
+        libc::SIG_DFL | libc::SIG_IGN => {
+            // SAFETY: `previous` is the action that sigaction gave. The access is repeated, faults again and ends the
+            // process.
+            unsafe { libc::sigaction(signal, previous, ptr::null_mut()) };
+        }
+        handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
+            type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+            // SAFETY: With SA_SIGINFO the field holds a function of this type.
+            let handler = unsafe { mem::transmute::<usize, Handler>(handler) };
+            handler(signal, info, context);
+        }
+        handler => {
+            // SAFETY: Without SA_SIGINFO the field holds a function of this type.
+            let handler = unsafe { mem::transmute::<usize, extern "C" fn(libc::c_int)>(handler) };
+            handler(signal);
+        }
+    }
+}
+
+/// Puts a spare page in the place of the page at `address`, if that is guest memory. Called by the signal handler.
+fn replace(address: usize) -> bool {
+    let used = USED.load(Ordering::Acquire);
+    let Some(watch) = SLOTS[..used].iter().find_map(|slot| slot.find(address)) else {
+        return false;
+    };
+    // SAFETY: The slot was whole when its range held `address`, so at that moment `watch` was alive and its mapping, which
+    // is unmapped later than the slot is emptied, existed. This thread is in the midst of an access to `address`. Its view
+    // pins the mapping that holds the address, which therefore exists from before the signal until the handler returns. No
+    // two mappings overlap, so it is the one of the slot: `watch` lives as long.
+    let watch = unsafe { &*watch };
+    let page = watch.start + (address - watch.start) / watch.page * watch.page;
+    // SAFETY: The page lies inside the mapping, whose start and size are multiples of the page size, and which lives as
+    // shown above: nothing else is there. It is reached only as volatile memory, for which any content will do. With an
+    // old size of 0 the spare page, which is shared memory, stays where it is and is mapped a second time.
+    let mapped = unsafe {
+        rustix::mm::mremap_fixed(
+            watch.spare.as_ptr().cast(),
+            0,
+            watch.page,
+            MremapFlags::MAYMOVE,
+            page as *mut libc::c_void,
+        )
+    };
+    if mapped.is_err() {
+        return false;
+    }
+    let iova = watch.iova.wrapping_add((address - watch.start) as u64);
+    watch.loss.note(iova & !(PAGE_SIZE - 1));
+    true
+}
