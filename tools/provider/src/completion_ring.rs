@@ -379,7 +379,7 @@ impl CompletionRing {
 
     /// Does the deferred work, and switches to the next ring that is not empty, or to the last one.
     fn attend(&self, state: &mut State) {
-        while let Some(done) = self.apply_one(state) {
+        while let Some(done) = self.deferred.apply(|message| self.apply(state, message)) {
             drop(done);
         }
         // A ring that makes no sense has nothing to deliver.
@@ -391,10 +391,10 @@ impl CompletionRing {
         self.deferred.set_busy(state.newer.is_some());
     }
 
-    /// Applies the oldest message, if there is one. The caller drops the result, after it has
-    /// released the lock if it can: that unmaps rings.
-    fn apply_one(&self, state: &mut State) -> Option<Done> {
-        self.deferred.apply(|message| match message {
+    /// Applies a message. The caller drops the result, after it has released the lock if it can:
+    /// that unmaps rings.
+    fn apply(&self, state: &mut State, message: Message) -> Done {
+        match message {
             Message::Clean {
                 qpn,
                 end,
@@ -418,20 +418,15 @@ impl CompletionRing {
                 self.deferred.set_busy(state.newer.is_some());
                 (None, old)
             }
-        })
+        }
     }
 
     /// Does the deferred work, unless a batch has the lock: the batch does it then.
     fn settle(&self) {
-        while self.deferred.is_pending() {
-            let Some(mut state) = self.state.lock_unless_kept() else {
-                return;
-            };
-            let done = self.apply_one(&mut state);
-            drop(state);
-            // Without the lock: this may unmap rings.
-            drop(done);
-        }
+        self.deferred.settle(
+            || self.state.lock_unless_kept(),
+            |state, message| self.apply(state, message),
+        );
     }
 
     /// Delivers up to `out.len()` completions, oldest first, and returns how many. `None` means

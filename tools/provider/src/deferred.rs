@@ -116,6 +116,21 @@ impl<M> Deferred<M> {
         })
     }
 
+    /// Applies the messages one by one, each with a guard of the lock, and drops each result after
+    /// the guard: that may unmap rings.
+    ///
+    /// `lock` returns `None` if the present holder of the lock will look for messages later.
+    pub fn settle<G, T>(&self, lock: impl Fn() -> Option<G>, apply: impl Fn(&mut G, M) -> T) {
+        while self.is_pending() {
+            let Some(mut guard) = lock() else {
+                return;
+            };
+            let done = self.apply(|message| apply(&mut guard, message));
+            drop(guard);
+            drop(done);
+        }
+    }
+
     /// Sets whether there is unfinished work. Only the holder of the lock calls this.
     pub fn set_busy(&self, is_busy: bool) {
         match is_busy {

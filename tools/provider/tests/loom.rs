@@ -117,7 +117,10 @@ impl Cq {
             let qp = unsafe { self.qps.get(QPN) }.filter(|_| !is_clean);
             let Some(qp) = qp else {
                 if !is_clean && self.deferred.is_pending() {
-                    while self.apply_one(state).is_some() {}
+                    while let Some(done) = self.deferred.apply(|message| self.apply(state, message))
+                    {
+                        drop(done);
+                    }
                 } else {
                     state.next += 1;
                 }
@@ -128,25 +131,19 @@ impl Cq {
         }
     }
 
-    fn apply_one(&self, state: &mut State) -> Option<Option<Arc<Qp>>> {
-        self.deferred.apply(|Clean { end, qp, is_alive }| {
-            state.clean = state.clean.max(end);
-            if is_alive {
-                return self.qps.slot(QPN).unwrap().replace(qp);
-            }
-            qp
-        })
+    fn apply(&self, state: &mut State, Clean { end, qp, is_alive }: Clean) -> Option<Arc<Qp>> {
+        state.clean = state.clean.max(end);
+        if is_alive {
+            return self.qps.slot(QPN).unwrap().replace(qp);
+        }
+        qp
     }
 
     fn settle(&self) {
-        while self.deferred.is_pending() {
-            let Some(mut state) = self.state.lock_unless_kept() else {
-                return;
-            };
-            let done = self.apply_one(&mut state);
-            drop(state);
-            drop(done);
-        }
+        self.deferred.settle(
+            || self.state.lock_unless_kept(),
+            |state, message| self.apply(state, message),
+        );
     }
 
     /// Destroys the QP.
