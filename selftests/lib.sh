@@ -74,14 +74,17 @@ there() {
 device() { there "$1" find_device; }
 
 find_device() {
-	local device first=${RDMA_DEVICE:-}
+	local device driver first=${RDMA_DEVICE:-}
 	if [[ -z $first ]]; then
 		shopt -s nullglob
 		for device in /sys/class/infiniband/*; do
-			if [[ $device/device/driver -ef /sys/bus/virtio/drivers/virtio_rdma ]]; then
-				echo "${device##*/}"
-				return
-			fi
+			# The parent is the PCI function of the virtio device, on another transport this itself.
+			for driver in "$device"/device/{,virtio*/}driver; do
+				if [[ $driver -ef /sys/bus/virtio/drivers/virtio_rdma ]]; then
+					echo "${device##*/}"
+					return
+				fi
+			done
 			first=${first:-${device##*/}}
 		done
 	fi

@@ -44,6 +44,20 @@ test_device_identity() {
 	[[ $(devinfo phys_port_cnt) == 1 ]]
 }
 
+# Programs that look for the topology (NCCL, hwloc, UCX) find the PCI function behind the device.
+test_topology() {
+	local parent virtio
+	parent=/sys/class/infiniband/$(device 1)/device
+	virtio=$(virtio_device 1)
+	[[ $(basename "$(readlink -f "$parent/subsystem")") == pci ]]
+	[[ $(<"$parent/vendor") == 0x1af4 && $(<"$parent/device") == 0x106a ]]
+	[[ $parent/$virtio/driver -ef $driver ]]
+	[[ $parent/$virtio -ef /sys/bus/virtio/devices/$virtio ]]
+	[[ -d $parent/infiniband/$(device 1) ]]
+	compgen -G "$parent/infiniband_verbs/uverbs*"
+	compgen -G "$parent/infiniband_mad/umad*"
+}
+
 # What people know the device by, until they give it another name, as rdma-ndd does.
 test_node_description() {
 	local file
@@ -181,5 +195,5 @@ if ! has_feature 7; then
 	run_tests test_link_active test_withheld
 	exit
 fi
-run_tests test_link_active test_device_identity test_node_description test_port_attributes test_gid_table \
-	test_resources test_counters_and_details test_packet_pacing test_limits
+run_tests test_link_active test_device_identity test_topology test_node_description \
+	test_port_attributes test_gid_table test_resources test_counters_and_details test_packet_pacing test_limits

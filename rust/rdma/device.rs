@@ -88,15 +88,23 @@ pub trait Driver: Sized + Send + Sync + 'static {
 ///
 /// # Invariants
 ///
-/// The device is registered, or being so, and its parent and its DMA device are bound to their
-/// drivers, as long as references exist.
+/// As long as references exist, the device is registered or being registered, and
+/// [`Config::bound_device`] is bound to its driver. Its ancestors are bound then too, the parent
+/// and the DMA device among them: the driver of an ancestor removes `bound_device` before it is
+/// unbound.
 #[repr(transparent)]
 pub struct Device<T: Driver>(Object<bindings::ib_device, T>);
 
 impl<T: Driver> CoreObject<T> for bindings::ib_device {
     type Driver = T;
+    type Own = DeviceParts;
+}
+
+/// What the abstraction keeps of a device.
+pub struct DeviceParts {
+    bound_device: ARef<device::Device>,
     /// What completions of processes name, by QPN from 1 on. Empty if processes poll by themselves.
-    type Own = KVec<QpStub>;
+    stubs: KVec<QpStub>,
 }
 
 impl<T: Driver> Device<T> {
@@ -122,11 +130,10 @@ impl<T: Driver> Device<T> {
         unsafe { device::Device::from_raw((*self.as_raw()).dma_device) }
     }
 
-    /// The parent in the device model.
-    pub fn parent(&self) -> &device::Device<Bound> {
-        // SAFETY: `Registration::new` set it; by the type invariants it is bound as long as `self`
-        // is borrowed.
-        unsafe { device::Device::from_raw((*self.as_raw()).__bindgen_anon_1.dev.as_ref().parent) }
+    /// The device that the driver is bound to: [`Config::bound_device`].
+    pub fn bound_device(&self) -> &device::Device<Bound> {
+        // SAFETY: By the type invariants it is bound as long as `self` is borrowed.
+        unsafe { self.0.own().bound_device.as_bound() }
     }
 
     /// What completions that the core polls for a process name in place of QP `number`, if it does
@@ -136,7 +143,7 @@ impl<T: Driver> Device<T> {
     ///
     /// `EINVAL` for a number beyond those of [`Config::user_queues_in_kernel`].
     pub(super) fn completed_qp(&self, number: u32) -> Result<Option<&QpStub>> {
-        let stubs = self.0.own();
+        let stubs = &self.0.own().stubs;
         if stubs.is_empty() {
             return Ok(None);
         }
@@ -304,8 +311,7 @@ fn as_raw_device(device: &device::Device<Bound>) -> *mut bindings::device {
     core::ptr::from_ref(device).cast_mut().cast()
 }
 
-/// Whether `ancestor` is `device`, or above it in the device model. A device on a bus is removed by
-/// the driver of the device above it before that is unbound.
+/// Whether `ancestor` is `device`, or above it in the device model.
 fn is_ancestor(ancestor: *mut bindings::device, device: &device::Device<Bound>) -> bool {
     let mut device = as_raw_device(device);
     while !device.is_null() && device != ancestor {
@@ -318,9 +324,12 @@ fn is_ancestor(ancestor: *mut bindings::device, device: &device::Device<Bound>) 
 
 /// What a device needs to know before its registration.
 pub struct Config<'a> {
-    /// Parent in the device model.
+    /// The device that the driver is bound to. When it is unbound, the registration ends.
+    pub bound_device: &'a device::Device<Bound>,
+    /// Parent in the device model, which sysfs shows as `device`: `bound_device` or one of its
+    /// ancestors, which stay bound as long as it.
     pub parent: &'a device::Device<Bound>,
-    /// The device that does DMA: `parent` or one of its ancestors, which stay bound as long as it.
+    /// The device that does DMA: `bound_device` or one of its ancestors.
     pub dma_device: &'a device::Device<Bound>,
     /// GUID of the node, in network byte order.
     pub node_guid: [u8; 8],
@@ -399,7 +408,8 @@ pub(super) unsafe extern "C" fn modify(
 
 /// Makes a device known to clients and user space.
 ///
-/// Its end, when this is dropped or the parent is unbound, whichever is first, goes in this order:
+/// Its end, when this is dropped or [`Config::bound_device`] is unbound, whichever is first, goes
+/// in this order:
 /// 1. New opens fail, kernel clients let go of the device and destroy their objects.
 /// 2. User contexts are taken from their processes: their mappings are revoked, their objects and then they themselves
 ///    destroyed. Processes get `EIO` from then on; they need not exit.
@@ -417,18 +427,20 @@ impl<T: Driver> Registration<T> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a DMA device that is neither the parent nor one of its ancestors, and those of
-    /// the core.
+    /// `EINVAL` if the parent or the DMA device is neither the bound device nor one of its
+    /// ancestors, and those of the core.
     pub fn new(config: &Config<'_>, data: impl PinInit<T, Error>) -> Result<Self> {
-        if !is_ancestor(as_raw_device(config.dma_device), config.parent) {
-            return Err(EINVAL);
+        for device in [config.parent, config.dma_device] {
+            if !is_ancestor(as_raw_device(device), config.bound_device) {
+                return Err(EINVAL);
+            }
         }
         let allocated = Allocated::<T>::new(config, data)?;
         // SAFETY: The device is allocated.
         let device = unsafe { DeviceRef::new(allocated.raw) };
         let registered = allocated.register(config.dma_device)?;
         Ok(Self {
-            _registered: Devres::new(config.parent, registered)?,
+            _registered: Devres::new(config.bound_device, registered)?,
             device,
         })
     }
@@ -455,6 +467,10 @@ impl<T: Driver> Allocated<T> {
         for number in 1..=config.user_queues_in_kernel.unwrap_or(0) {
             stubs.push(QpStub::new(number)?, GFP_KERNEL)?;
         }
+        let parts = DeviceParts {
+            bound_device: config.bound_device.into(),
+            stubs,
+        };
         // SAFETY: The size is that of an object, which starts with the C structure. The initial namespace always exists.
         let raw = unsafe {
             bindings::_ib_alloc_device(
@@ -464,7 +480,7 @@ impl<T: Driver> Allocated<T> {
         };
         let raw = NonNull::new(raw).ok_or(ENOMEM)?;
         // SAFETY: The allocation is of that size and only ours.
-        if let Err(error) = unsafe { Object::<_, T>::init(raw.as_ptr(), data, stubs) } {
+        if let Err(error) = unsafe { Object::<_, T>::init(raw.as_ptr(), data, parts) } {
             // SAFETY: The device was allocated above and not registered.
             unsafe { bindings::ib_dealloc_device(raw.as_ptr()) };
             return Err(error);
@@ -475,8 +491,11 @@ impl<T: Driver> Allocated<T> {
             _driver: PhantomData,
         };
         let device = raw.as_ptr();
-        // SAFETY: Nobody else knows the device yet. The parent outlives it: it is unregistered before the parent is
-        // unbound, and a registered child holds a reference.
+        // SAFETY: Nobody else knows the device yet. The parent outlives the registration: that ends
+        // before the bound device is unbound, so before its ancestors are, and `device_add()` takes
+        // a reference of the parent for as long. The class devices of the core and its clients
+        // (namespaces, uverbs, umad) have the same parent and are deleted with the registration. An
+        // open file or directory keeps their memory only, which has no use of the parent then.
         unsafe {
             bindings::ib_set_device_ops(device, T::OPERATIONS.as_raw());
             // Every callback that takes driver data checks it through `Udata` or refuses it.

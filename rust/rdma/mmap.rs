@@ -178,7 +178,7 @@ pub(super) unsafe extern "C" fn mmap<T: UserContexts>(
         let mapping = unsafe { &(*Entry::<T::Mapping>::from_raw(raw)).mapping };
         // SAFETY: The core has set the context's device, which stays registered during the call.
         let device = unsafe { Device::<T>::from_raw((*context).device) };
-        let page = phys_addr(mapping, device.parent())
+        let page = phys_addr(mapping, device.bound_device())
             .and_then(|address| Ok(c_ulong::try_from(address >> PAGE_SHIFT)?));
         let mapped = page.and_then(|page| {
             // SAFETY: The context, the area and the entry are valid; the core checks that the area has one page.

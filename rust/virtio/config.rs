@@ -74,18 +74,12 @@ impl Device<Bound> {
 
     /// How many bytes of configuration can be read.
     fn config_len(&self) -> usize {
-        // SAFETY: By the type invariant the device is valid; a parent, if there is one, outlives
-        // it.
-        let parent = unsafe { (*self.as_raw()).dev.parent };
-        // SAFETY: As above; a `struct bus_type` is only compared.
-        if parent.is_null() || unsafe { (*parent).bus } != &raw const bindings::pci_bus_type {
+        let Some(function) = self.pci_function() else {
             // Other transports have no bound that a read could violate.
             return usize::MAX;
-        }
-        // SAFETY: A device on the PCI bus is embedded in a `struct pci_dev`.
-        let pci = unsafe { kernel::container_of!(parent, bindings::pci_dev, dev) };
-        // SAFETY: The transport's PCI device is valid for as long as the virtio device.
-        unsafe { pci_config_len(pci) }
+        };
+        // SAFETY: The abstraction is transparent over the C structure, and valid.
+        unsafe { pci_config_len(core::ptr::from_ref(function).cast_mut().cast()) }
     }
 }
 

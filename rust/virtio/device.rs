@@ -11,6 +11,7 @@ use core::{
 };
 use kernel::{
     device,
+    pci,
     prelude::*,
     sync::aref::AlwaysRefCounted,
     types::Opaque, //
@@ -181,14 +182,24 @@ impl Device<device::Bound> {
         if has_own_map || !self.has_feature(Feature::ACCESS_PLATFORM) {
             return None;
         }
+        self.parent()
+    }
+
+    /// The PCI function that the virtio device belongs to. `None` for a transport other than PCI.
+    pub fn pci_function(&self) -> Option<&pci::Device<device::Bound>> {
+        self.parent()?.try_into().ok()
+    }
+
+    /// The parent, whose driver is the transport.
+    fn parent(&self) -> Option<&device::Device<device::Bound>> {
         // SAFETY: By the type invariant the device is valid; its parent is set by the transport
         // before the device is registered and outlives it.
         let parent = unsafe { (*self.as_raw()).dev.parent };
         if parent.is_null() {
             return None;
         }
-        // SAFETY: The parent is a valid device, to whose driver, the transport, it stays bound for
-        // as long as the virtio device exists, hence for as long as that is bound.
+        // SAFETY: The parent is a valid device. It stays bound to its driver, the transport, for as
+        // long as the virtio device is registered, hence for as long as that is bound.
         Some(unsafe { device::Device::from_raw(parent) })
     }
 }

@@ -86,6 +86,9 @@ void chain_free(void);
 bool chain_run(enum ib_wc_status status);
 int chain_calls(void);
 
+/* transport.c */
+struct virtio_device *virtio_of(struct ib_device *dev);
+
 /* nonsense.c */
 int make_nonsense(struct ib_device *dev);
 

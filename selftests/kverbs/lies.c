@@ -59,7 +59,7 @@ static void count_used(struct ib_device *dev, u16 *counts)
 {
 	struct virtqueue *vq;
 
-	virtio_device_for_each_vq(dev_to_virtio(dev->dev.parent), vq)
+	virtio_device_for_each_vq(virtio_of(dev), vq)
 		if (is_cq(vq) && vq->index < MAX_QUEUES)
 			counts[vq->index] = used_index(vq);
 }
@@ -71,7 +71,7 @@ static u8 *find_cqe(struct ib_device *dev, const u16 *before)
 	struct virtqueue *vq;
 	u32 head;
 
-	virtio_device_for_each_vq(dev_to_virtio(dev->dev.parent), vq) {
+	virtio_device_for_each_vq(virtio_of(dev), vq) {
 		if (!is_cq(vq) || vq->index >= MAX_QUEUES || used_index(vq) == before[vq->index])
 			continue;
 		ring = virtqueue_get_vring(vq);

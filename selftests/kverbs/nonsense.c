@@ -11,11 +11,16 @@
 /* The control queue is told to have more requests than its ring holds. */
 int make_nonsense(struct ib_device *dev)
 {
-	struct virtio_device *vdev = dev_to_virtio(dev->dev.parent);
-	struct virtqueue *vq = list_first_entry(&vdev->vqs, struct virtqueue, list);
-	const struct vring *ring = virtqueue_get_vring(vq);
-	u16 index = le16_to_cpu((__force __le16)ring->avail->idx);
+	struct virtio_device *vdev = virtio_of(dev);
+	const struct vring *ring;
+	struct virtqueue *vq;
+	u16 index;
 
+	if (!vdev)
+		return -ENODEV;
+	vq = list_first_entry(&vdev->vqs, struct virtqueue, list);
+	ring = virtqueue_get_vring(vq);
+	index = le16_to_cpu((__force __le16)ring->avail->idx);
 	WRITE_ONCE(ring->avail->idx, (__force __virtio16)cpu_to_le16(index + 0x7000));
 	virtqueue_notify(vq);
 	return 0;

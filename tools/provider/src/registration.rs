@@ -39,7 +39,7 @@ impl Device {
 struct Table<T>(T);
 
 // SAFETY: the pointers in the table are to constants.
-unsafe impl Sync for Table<[ffi::verbs_match_ent; 2]> {}
+unsafe impl Sync for Table<[ffi::verbs_match_ent; 3]> {}
 // SAFETY: as above.
 unsafe impl Sync for Table<ffi::verbs_device_ops> {}
 
@@ -53,8 +53,16 @@ const fn match_entry(kind: u32, modalias: *const libc::c_char) -> ffi::verbs_mat
     }
 }
 
-/// The RDMA device's parent is a virtio device with this id, 42. There is no RDMA driver id to match by.
-static MATCHES: Table<[ffi::verbs_match_ent; 2]> = Table([
+/// Modaliases of the RDMA device's parent. libibverbs has no driver id to match by.
+///
+/// - On PCI the parent is the function. Its device id is 0x1040 + 42; the ids of its subsystem are
+///   the host's to choose.
+/// - On other transports, and with modules before this form, the parent is the virtio device 42.
+static MATCHES: Table<[ffi::verbs_match_ent; 3]> = Table([
+    match_entry(
+        ffi::VERBS_MATCH_MODALIAS,
+        c"pci:v00001AF4d0000106Asv*".as_ptr(),
+    ),
     match_entry(ffi::VERBS_MATCH_MODALIAS, c"virtio:d0000002Av*".as_ptr()),
     match_entry(ffi::VERBS_MATCH_SENTINEL, ptr::null()),
 ]);
@@ -115,4 +123,44 @@ unsafe extern "C" fn alloc_device(sysfs: *mut ffi::verbs_sysfs_dev) -> *mut ffi:
 unsafe extern "C" fn uninit_device(device: *mut ffi::verbs_device) {
     // SAFETY: the device was made by `alloc_device`, and libibverbs has dropped its last reference.
     drop(unsafe { Box::from_raw(device.cast::<Device>()) });
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Whether libibverbs takes a device for ours by the modalias of its parent.
+    fn matches(modalias: &CStr) -> bool {
+        let entries = MATCHES.0.iter();
+        let mut patterns = entries
+            .take_while(|entry| u32::from(entry.kind) != ffi::VERBS_MATCH_SENTINEL)
+            .map(|entry| {
+                assert_eq!(u32::from(entry.kind), ffi::VERBS_MATCH_MODALIAS);
+                // SAFETY: the kind says which member is set.
+                unsafe { entry.u.modalias }
+            });
+        // SAFETY: both are terminated strings.
+        patterns.any(|pattern| unsafe { libc::fnmatch(pattern, modalias.as_ptr(), 0) } == 0)
+    }
+
+    #[test]
+    fn devices_are_known_by_the_modalias_of_their_parent() {
+        // Of a PCI function, whatever its subsystem and class.
+        assert!(matches(
+            c"pci:v00001AF4d0000106Asv00001AF4sd0000106Abc02sc00i00"
+        ));
+        assert!(matches(
+            c"pci:v00001AF4d0000106Asv00008086sd00000001bcFFsc00i00"
+        ));
+        assert!(matches(c"virtio:d0000002Av00001AF4"));
+        // A network function, the id of another vendor, a transitional device, virtio device 1.
+        for other in [
+            c"pci:v00001AF4d00001041sv00001AF4sd0000106Abc02sc00i00",
+            c"pci:v00008086d0000106Asv00001AF4sd0000106Abc02sc00i00",
+            c"pci:v00001AF4d00001000sv00001AF4sd0000002Abc02sc00i00",
+            c"virtio:d00000001v00001AF4",
+        ] {
+            assert!(!matches(other), "{other:?}");
+        }
+    }
 }

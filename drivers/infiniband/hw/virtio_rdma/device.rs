@@ -255,7 +255,7 @@ impl Device {
     }
 
     /// Rings a queue of the kernel, which a queue of the transport does not need. `bus` is the
-    /// virtio device, which is bound as long as the RDMA device is registered: its parent.
+    /// virtio device, which is bound as long as the RDMA device is registered.
     #[inline]
     pub(crate) fn ring(&self, bus: &device::Device<Bound>, doorbell: Doorbell) {
         if let Queues::OwnRings(own_rings) = &self.queues {

@@ -52,9 +52,19 @@ impl Devices {
     }
 }
 
-/// Whether virtio_rdma drives a device.
+/// Whether virtio_rdma drives a device: its parent is the PCI function of the virtio device, on
+/// another transport the virtio device itself.
 fn is_own(dir: &Path) -> bool {
-    fs::read_link(dir.join("device/driver")).is_ok_and(|driver| driver.ends_with("virtio_rdma"))
+    let parent = dir.join("device");
+    let children = fs::read_dir(&parent).into_iter().flatten().flatten();
+    let children = children
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("virtio"))
+        .map(|entry| entry.path());
+    std::iter::once(parent.clone())
+        .chain(children)
+        .any(|device| {
+            fs::read_link(device.join("driver")).is_ok_and(|driver| driver.ends_with("virtio_rdma"))
+        })
 }
 
 /// The directory of our device, if there is one.

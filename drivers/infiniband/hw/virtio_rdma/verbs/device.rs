@@ -54,7 +54,8 @@ use kernel::{
     sync::Arc, //
 };
 
-/// `RDMA_DRIVER_UNKNOWN`: the user space ABI has no number for this driver, so the provider goes by the device's modalias.
+/// `RDMA_DRIVER_UNKNOWN`: the user space ABI has no number for this driver, so the provider goes by
+/// the modalias of the parent.
 const DRIVER_ID: u32 = 0;
 
 // Those that `capabilities` lets through.
@@ -262,7 +263,11 @@ impl Verbs {
         let is_polled = matches!(device.queues(), Queues::Transport(_));
         let registration = rdma::Registration::new(
             &rdma::device::Config {
-                parent: bus.as_ref(),
+                bound_device: bus.as_ref(),
+                // Programs that look for the topology expect a PCI function.
+                parent: bus
+                    .pci_function()
+                    .map_or(bus.as_ref(), |function| function.as_ref()),
                 dma_device: bus.dma_device().ok_or(ENODEV)?,
                 node_guid: config.sys_image_guid,
                 ports: config.phys_port_cnt,

@@ -74,7 +74,7 @@ impl KernelQueues for IbDevice {
     }
 
     fn req_notify_cq(cq: &Cq<Self>, notify: Notify) -> Result<bool> {
-        Ok(cq.kernel()?.arm(cq.device().parent(), notify))
+        Ok(cq.kernel()?.arm(cq.device().bound_device(), notify))
     }
 }
 
@@ -100,7 +100,7 @@ fn post(
     let wants_notification = state.backend.publish();
     drop(state);
     if wants_notification {
-        work.notify(device, qp.ib_device().parent());
+        work.notify(device, qp.ib_device().bound_device());
     }
     if device.is_dead() {
         // What was posted is flushed when it is polled.

@@ -318,7 +318,7 @@ impl SharedReceiveQueues for IbDevice {
     }
 
     fn post_srq_recv(srq: &rdma::srq::Srq<Self>, requests: &mut RecvRequests<'_>) -> Result {
-        let bus = srq.device().parent();
+        let bus = srq.device().bound_device();
         srq.kernel()?.post(&srq.device, bus, requests)
     }
 }

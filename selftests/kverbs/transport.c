@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * The virtio device behind an RDMA device.
+ */
+
+#include "kverbs.h"
+
+#include <linux/virtio.h>
+
+static int is_virtio(struct device *dev, const void *data)
+{
+	return is_virtio_device(dev);
+}
+
+/* The parent is a PCI function with the virtio device below it, or on other transports the virtio device itself. */
+struct virtio_device *virtio_of(struct ib_device *dev)
+{
+	struct device *parent = dev->dev.parent;
+	struct device *child;
+
+	if (!parent)
+		return NULL;
+	if (is_virtio_device(parent))
+		return dev_to_virtio(parent);
+	child = device_find_child(parent, NULL, is_virtio);
+	if (!child)
+		return NULL;
+	/* It is there as long as the RDMA device is. */
+	put_device(child);
+	return dev_to_virtio(child);
+}
