@@ -497,6 +497,56 @@ static bool test_wrong_pd(struct pair *pair)
 	return passed;
 }
 
+static bool lacks_fast_reg(const struct ib_device_attr *attrs)
+{
+	return !has_fast_reg(attrs);
+}
+
+/*
+ * Without MEM_MGT_EXTENSIONS the driver sends the device nothing of it. Here the driver masks the
+ * capability for want of REG_PAGES, and the device would carry out such commands and work requests.
+ */
+static bool test_refused(struct pair *pair)
+{
+	u32 key = pair->pd->unsafe_global_rkey;
+	struct ib_sge sge = sge_of(pair, &pair->a, 0, 64);
+	struct ib_send_wr local_inv = { .opcode = IB_WR_LOCAL_INV, .ex.invalidate_rkey = key };
+	struct ib_send_wr send_inv = {
+		.sg_list = &sge, .num_sge = 1, .opcode = IB_WR_SEND_WITH_INV, .ex.invalidate_rkey = key,
+	};
+	struct ib_rdma_wr read_inv = {
+		.wr = {
+			.sg_list = &sge, .num_sge = 1, .opcode = IB_WR_RDMA_READ_WITH_INV,
+			.ex.invalidate_rkey = sge.lkey,
+		},
+		.remote_addr = pair->b.dma,
+		.rkey = key,
+	};
+	/* The PD's MR over all memory stands for the MR that there can't be. */
+	struct ib_reg_wr reg = {
+		.wr = { .opcode = IB_WR_REG_MR },
+		.mr = pair->pd->__internal_mr,
+		.key = key,
+		.access = RIGHTS,
+	};
+	struct ib_mr *mr = ib_alloc_mr(pair->pd, IB_MR_TYPE_MEM_REG, 1);
+	bool is_refused = mr == ERR_PTR(-EINVAL);
+
+	if (!IS_ERR(mr))
+		ib_dereg_mr(mr);
+	EXPECT(is_refused);
+	EXPECT(!pair->dev->attrs.max_fast_reg_page_list_len);
+	EXPECT(ib_post_send(pair->a.qp, &local_inv, NULL) == -EINVAL);
+	EXPECT(ib_post_send(pair->a.qp, &send_inv, NULL) == -EINVAL);
+	EXPECT(ib_post_send(pair->a.qp, &read_inv.wr, NULL) == -EINVAL);
+	EXPECT(ib_post_send(pair->a.qp, &reg.wr, NULL) == -EINVAL);
+	/* None of them has reached the device: the queue works. */
+	fill(&pair->a, 7);
+	EXPECT(rdma(pair, IB_WR_RDMA_WRITE, 0, 0, 64, key, IB_WC_SUCCESS));
+	EXPECT(is_equal(pair, 0, 0, 64));
+	return true;
+}
+
 const struct test fast_reg_tests[] = {
 	{ "alloc_mr", test_alloc_mr, has_fast_reg },
 	{ "map_mr", test_map_mr, has_fast_reg },
@@ -509,5 +559,6 @@ const struct test fast_reg_tests[] = {
 	{ "reg_mr_with_lock", test_locked, has_fast_reg },
 	{ "reg_mr_in_softirq", test_softirq, has_fast_reg },
 	{ "wrong_pd", test_wrong_pd, has_fast_reg },
+	{ "fast_reg_refused", test_refused, lacks_fast_reg },
 	{},
 };
