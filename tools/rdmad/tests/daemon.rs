@@ -115,6 +115,25 @@ fn a_port_is_a_function_until_a_signal_ends_it() {
 }
 
 #[test]
+fn writes_to_the_configuration_are_logged() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = start(dir.path());
+    let mut client = vfio_user::Client::new(&dir.path().join("a.vfio")).unwrap();
+    let (mut before, mut after) = ([0; 8], [0; 8]);
+    client.region_read(2, 0x2004, &mut before).unwrap();
+    client.region_write(2, 0x2004, &[!0; 4]).unwrap();
+    client.region_read(2, 0x2004, &mut after).unwrap();
+    assert_eq!(before, after);
+    drop(client);
+    let stderr = child.stderr.take().unwrap();
+    assert!(end(child, Signal::TERM));
+    let log = std::io::read_to_string(stderr).unwrap();
+    // The test bed looks for these words.
+    let line = "write of 4 bytes to the device configuration at 0x4";
+    assert!(log.contains(line), "{log}");
+}
+
+#[test]
 fn sockets_and_captures_are_private() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();

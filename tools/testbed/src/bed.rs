@@ -206,12 +206,9 @@ impl Bed {
         self.limits = limits;
     }
 
-    /// What the guests' kernels complained of since the last call, and daemons that have ended.
+    /// What went wrong with daemons since the last call, and what guests' kernels complained of.
     pub fn new_complaints(&mut self) -> Vec<String> {
-        let mut found: Vec<_> = self.daemons.ended();
-        for status in &mut found {
-            *status = format!("virtio-rdmad ended by itself: {status}");
-        }
+        let mut found = self.daemons.complaints();
         for (vm, seen) in self.vms.iter().zip(&mut self.seen) {
             let log = fs::read(&vm.console).unwrap_or_default();
             // Whole lines: the rest of the last one is looked at next time.

@@ -202,13 +202,15 @@ impl Daemons {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The exit statuses, as text, of those that have ended since the last call and should not have, before their guests.
-    pub fn ended(&self) -> Vec<String> {
+    /// What went wrong since the last call: daemons that have ended and should not have, before
+    /// their guests, and what drivers did that no driver of a guest may do.
+    pub fn complaints(&self) -> Vec<String> {
         let mut found = Vec::new();
         self.lock().retain_mut(|daemon| {
             let status = daemon.child.try_wait().ok().flatten();
+            found.extend(daemon.new_violations());
             if let Some(status) = status.filter(|_| !daemon.killed) {
-                found.push(status.to_string());
+                found.push(format!("virtio-rdmad ended by itself: {status}"));
             }
             status.is_none()
         });
@@ -237,6 +239,8 @@ struct Daemon {
     child: Child,
     /// What it prints.
     log: PathBuf,
+    /// How much of that was looked at.
+    seen: usize,
     /// The guests that are at its switch.
     vms: Vec<usize>,
     /// Whether it was ended because a guest asked for it.
@@ -257,12 +261,24 @@ impl Daemon {
         let mut daemon = Self {
             child,
             log,
+            seen: 0,
             vms,
             killed: false,
         };
         drop(signal);
         daemon.await_ready(File::from(ready))?;
         Ok(daemon)
+    }
+
+    /// What it has logged of violations since the last call.
+    fn new_violations(&mut self) -> Vec<String> {
+        let log = fs::read(&self.log).unwrap_or_default();
+        let new = log.get(self.seen..).unwrap_or_default();
+        // Whole lines: the rest of the last one is looked at next time.
+        let end = new.iter().rposition(|byte| *byte == b'\n');
+        let new = &new[..end.map_or(0, |at| at + 1)];
+        self.seen += new.len();
+        violations(&String::from_utf8_lossy(new))
     }
 
     fn await_ready(&mut self, mut pipe: File) -> Result<()> {
@@ -296,6 +312,15 @@ impl Drop for Daemon {
             thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// The lines of a daemon's log about what no driver may do. No test does it either, since processes
+/// can't write to the configuration.
+fn violations(log: &str) -> Vec<String> {
+    log.lines()
+        .filter(|line| line.contains(" to the device configuration at "))
+        .map(|line| format!("virtio-rdmad: {line}"))
+        .collect()
 }
 
 /// A guest's place on the switch as the daemon sees it, which binds what QEMU sends to.
@@ -371,6 +396,16 @@ mod tests {
             "--pcap /p --faults drop=0.1 --workers 2"
         );
         assert_eq!(arguments(&options, 1).join(" "), "--workers 2");
+    }
+
+    #[test]
+    fn drivers_that_write_to_the_configuration_fail_the_run() {
+        let log = "INFO started\n\
+            WARN write of 4 bytes to the device configuration at 0x10, which is read-only port=a\n\
+            WARN write of 3 bytes to common configuration at 0x0 port=a\n";
+        let found = violations(log);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].contains("0x10") && found[0].contains("port=a"));
     }
 
     #[test]

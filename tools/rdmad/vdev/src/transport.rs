@@ -175,7 +175,16 @@ impl Transport {
                 }
             }
             pci::VIRTIO_BAR if offset < pci::ISR_OFFSET => self.common_write(offset, data),
-            // The configuration is read-only, and so is the rest.
+            pci::VIRTIO_BAR
+                if (pci::DEVICE_OFFSET..pci::DEVICE_OFFSET + pci::DEVICE_LEN).contains(&offset) =>
+            {
+                self.shared.log.warn(format_args!(
+                    "write of {} bytes to the device configuration at {:#x}, which is read-only",
+                    data.len(),
+                    offset - pci::DEVICE_OFFSET
+                ));
+            }
+            // The rest is read-only too.
             _ => {}
         }
     }
