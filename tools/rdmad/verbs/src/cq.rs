@@ -189,7 +189,8 @@ impl Cq {
     ) {
         let mut inner = self.inner.lock();
         let Inner { mem, queue } = &mut *inner;
-        if queue.state != State::Live {
+        // The driver of a failed device learns nothing more: what completes may have read or written lost memory.
+        if queue.state != State::Live || device.has_failed() {
             return;
         }
         let memory = RingView::new(mem, view);

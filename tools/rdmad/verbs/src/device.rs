@@ -202,22 +202,22 @@ impl Device {
     /// The features that were negotiated.
     pub fn set_features(&self, features: u64) {
         self.features.store(features, Ordering::Release);
-        if self.has_failed() {
+        if self.failed.load(Ordering::Acquire) {
             self.transport.fail("its last reset panicked");
         }
     }
 
-    /// The device can't go on, as `why` tells: its driver broke the rules, or work for it panicked somewhere else. Nothing
-    /// is served before the next [reset](Self::reset) that comes to its end; on return no worker touches the VM's memory
-    /// any more. Not to be called by a worker.
+    /// The device can't go on, as `why` tells: its driver broke the rules, its memory is lost, or work
+    /// for it panicked somewhere else. Nothing is served before the next [reset](Self::reset) that comes
+    /// to its end; on return no worker touches the VM's memory any more. Not to be called by a worker.
     pub fn fail(&self, why: &str) {
         self.note_failure(why);
         self.fabric.quiesce.synchronize();
     }
 
-    /// Whether the device has failed since its last reset.
+    /// Whether the device has failed since its last reset, or has lost memory, which fails it soon.
     pub(crate) fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
+        self.failed.load(Ordering::Acquire) || self.space.has_lost()
     }
 
     /// Does `work` for the device, which fails if that panics. `None` if it has failed.

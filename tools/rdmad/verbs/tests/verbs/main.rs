@@ -17,6 +17,7 @@ mod errors;
 mod events;
 mod hostile;
 mod identity;
+mod lost;
 mod own_rings;
 mod panics;
 mod polling;
