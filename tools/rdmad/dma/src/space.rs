@@ -107,6 +107,7 @@ impl DmaSpace {
     ///
     /// All three are multiples of [`PAGE_SIZE`](crate::PAGE_SIZE). Fails if the range is taken, the file is none of
     /// memory or too short, the map is full, or more would be mapped than the limit allows; the map is then as before.
+    /// Returns when no view of an earlier map exists any more, as [`unmap`](Self::unmap) does.
     pub fn map(
         &self,
         iova: u64,
@@ -136,8 +137,8 @@ impl DmaSpace {
         }
         let mut regions = old.regions.clone();
         regions.insert(at, Arc::new(mapping));
-        // A view of the old snapshot lacks the new region and does no harm: nothing to wait for.
-        self.current.store(Snapshot::new(regions, &self.live));
+        // A worker with an older view would fail work that the guest posts after its memory was mapped.
+        self.replace_and_wait(old, regions);
         Ok(())
     }
 
@@ -226,7 +227,7 @@ impl DmaSpace {
 
     /// Pins the map as it is now.
     ///
-    /// Lock-free; the cost does not depend on the map. As long as the view lives, changes that unmap wait, so keep it for
+    /// Lock-free; the cost does not depend on the map. As long as the view lives, changes of the map wait, so keep it for
     /// one slice of work.
     #[inline]
     pub fn enter(&self) -> DmaView {

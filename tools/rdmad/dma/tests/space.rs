@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The DMA map from outside: what is mapped, what is refused, what unmapping waits for.
+//! The DMA map from outside: what is mapped, what is refused, what a change waits for.
 
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc;
 use std::sync::Arc;
 use std::thread;
 
@@ -15,6 +14,7 @@ use dma::testing::guest_memory;
 use dma::testing::memfd;
 use dma::DmaError;
 use dma::DmaSpace;
+use dma::DmaView;
 use dma::MapError;
 use dma::MAX_REGIONS;
 use rustix::fs::SealFlags;
@@ -257,42 +257,60 @@ fn the_map_is_bounded() {
     map(MAX_REGIONS).unwrap();
 }
 
-#[test]
-fn unmap_waits_for_older_views_only() {
+/// `change` of the map returns when views are gone that are older than it, whatever views of the new map
+/// there are. `is_changed` tells whether a view is of the new map.
+fn waits_for_older_views(
+    change: impl FnOnce(&DmaSpace) + Send + 'static,
+    is_changed: impl Fn(&DmaView) -> bool,
+) {
     let space = Arc::new(DmaSpace::anonymous(0, MIB));
     let oldest = space.enter();
-    // A map that is not waited for: the view before it still pins the region.
-    space
-        .map(MIB, guest_memory(MIB).unwrap(), 0, MIB, true)
-        .unwrap();
-
     let released = Arc::new(AtomicBool::new(false));
-    let (done, finished) = mpsc::channel();
-    let unmapper = {
+    let changer = {
         let (space, released) = (space.clone(), released.clone());
         thread::spawn(move || {
-            assert_eq!(space.unmap(0, MIB).unwrap(), 1);
-            done.send(released.load(Ordering::SeqCst)).unwrap();
+            change(&space);
+            released.load(Ordering::SeqCst)
         })
     };
-    while space.enter().slice(0, 1).is_ok() {
+    while !is_changed(&space.enter()) {
         thread::yield_now();
     }
     let newer = space.enter();
-    assert!(finished.try_recv().is_err());
+    assert!(!changer.is_finished());
     oldest
         .slice(0, 4096)
         .unwrap()
         .read(0, &mut [0; 4096])
         .unwrap();
+    assert!(!is_changed(&oldest));
     released.store(true, Ordering::SeqCst);
     drop(oldest);
     assert!(
-        finished.recv().unwrap(),
-        "unmap returned before the old view was gone"
+        changer.join().unwrap(),
+        "it returned before the old view was gone"
     );
-    unmapper.join().unwrap();
-    assert!(newer.slice(MIB, 1).is_ok());
+    assert!(is_changed(&newer));
+}
+
+#[test]
+fn unmap_waits_for_older_views_only() {
+    waits_for_older_views(
+        |space| assert_eq!(space.unmap(0, MIB).unwrap(), 1),
+        |view| view.slice(0, 1).is_err(),
+    );
+}
+
+/// A worker that has not seen the new memory would fail what the guest posts there.
+#[test]
+fn map_waits_for_older_views_only() {
+    waits_for_older_views(
+        |space| {
+            let memory = guest_memory(MIB).unwrap();
+            space.map(MIB, memory, 0, MIB, true).unwrap();
+        },
+        |view| view.slice(MIB, 1).is_ok(),
+    );
 }
 
 #[test]
