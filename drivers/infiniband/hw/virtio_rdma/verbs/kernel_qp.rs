@@ -208,11 +208,29 @@ impl WorkState {
             length = wqe.length();
             Ok(size)
         })?;
-        let slot = self.slot(position);
-        if let Some(posted) = self.posted.get_mut(slot) {
-            *posted = Posted { wr_id, length };
-        }
+        self.note(position, Posted { wr_id, length });
         Ok(())
+    }
+
+    /// Takes a slot for the work request `wr_id` of a dead device, which never gives back the elements
+    /// of its virtqueue. It is flushed when it is polled.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the queue is full.
+    #[cold]
+    pub(super) fn post_unseen(&mut self, wr_id: u64) -> Result {
+        let position = self.backend.post_unseen()?;
+        self.note(position, Posted { wr_id, length: 0 });
+        Ok(())
+    }
+
+    #[inline]
+    fn note(&mut self, position: u16, posted: Posted) {
+        let slot = self.slot(position);
+        if let Some(place) = self.posted.get_mut(slot) {
+            *place = posted;
+        }
     }
 
     /// Completes the work request at `position`, frees the slots up to it, and returns the request.

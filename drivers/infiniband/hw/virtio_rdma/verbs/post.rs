@@ -111,9 +111,10 @@ fn post(
 
 #[inline]
 fn send(qp: &Qp, state: &mut WorkState, request: &SendRequest<'_, IbDevice>) -> Result {
-    state.post(request.wr_id(), |wr_id, wqe| {
+    let posted = state.post(request.wr_id(), |wr_id, wqe| {
         encode(qp, request, wr_id, wqe)
-    })
+    });
+    unless_dead(qp, state, request.wr_id(), posted)
 }
 
 #[inline]
@@ -123,8 +124,19 @@ fn recv(qp: &Qp, state: &mut WorkState, request: &RecvRequest<'_>) -> Result {
     if num_sge > qp.capabilities().max_recv_sge {
         return Err(EINVAL);
     }
-    state.post(request.wr_id(), |wr_id, wqe| {
+    let posted = state.post(request.wr_id(), |wr_id, wqe| {
         wqe.put(0, &RqHeader { num_sge, wr_id }.to_bytes());
         Ok(wqe.put_sges(RqHeader::SIZE, sges))
-    })
+    });
+    unless_dead(qp, state, request.wr_id(), posted)
+}
+
+/// A queue of a dead device may have no room because the device keeps its virtqueue's elements. What is
+/// posted is flushed all the same.
+#[inline]
+fn unless_dead(qp: &Qp, state: &mut WorkState, wr_id: u64, posted: Result) -> Result {
+    match posted {
+        Err(error) if error == ENOMEM && qp.device().is_dead() => state.post_unseen(wr_id),
+        posted => posted,
+    }
 }

@@ -113,6 +113,21 @@ impl WorkBackend {
         Ok(position)
     }
 
+    /// Takes a slot without a WQE, of a dead device. Returns its position.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if the queue is full.
+    pub(super) fn post_unseen(&mut self) -> Result<u16> {
+        let Self::Virtqueue { slots, .. } = self else {
+            // A ring has a WQE for each slot.
+            return Err(ENOMEM);
+        };
+        let position = slots.reserve().ok_or(ENOMEM)?;
+        slots.publish();
+        Ok(position)
+    }
+
     /// Frees the slot that was taken last, and keeps its element.
     #[cold]
     fn cancel(&mut self, taken: Option<Element>) {
