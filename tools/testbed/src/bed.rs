@@ -206,6 +206,11 @@ impl Bed {
         self.limits = limits;
     }
 
+    /// Whether all guests and daemons run that there were at first.
+    pub fn is_whole(&mut self) -> bool {
+        self.daemons.all_run() && self.vms.iter_mut().all(Vm::runs)
+    }
+
     /// What went wrong with daemons since the last call, and what guests' kernels complained of.
     pub fn new_complaints(&mut self) -> Vec<String> {
         let mut found = self.daemons.complaints();

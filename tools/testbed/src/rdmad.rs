@@ -104,6 +104,8 @@ pub fn wire_directly(places: &Places, vms: usize) -> Result<Vec<Wiring>> {
 /// The running daemons. They are ended with this.
 #[derive(Default)]
 pub struct Daemons {
+    /// How many there were at first.
+    started: usize,
     running: Mutex<Vec<Daemon>>,
     /// Dropped after them.
     _joint: Option<Joint>,
@@ -192,6 +194,7 @@ impl Daemons {
             running.push(Daemon::start(command, places.logs.join(log), vms)?);
         }
         let daemons = Self {
+            started: running.len(),
             running: Mutex::new(running),
             _joint: joint,
         };
@@ -200,6 +203,13 @@ impl Daemons {
 
     fn lock(&self) -> MutexGuard<'_, Vec<Daemon>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether none has ended.
+    pub fn all_run(&self) -> bool {
+        let mut running = self.lock();
+        let run = |daemon: &mut Daemon| matches!(daemon.child.try_wait(), Ok(None));
+        running.len() == self.started && running.iter_mut().all(run)
     }
 
     /// What went wrong since the last call: daemons that have ended and should not have, before

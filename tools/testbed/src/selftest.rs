@@ -78,6 +78,14 @@ impl Totals {
         }
     }
 
+    /// What was wrong at the end of a set of guests.
+    fn add_end(&mut self, wanted: &str, wrong: &[String]) {
+        for line in wrong {
+            println!("at the end [{wanted}]: {line}");
+            self.failed += 1;
+        }
+    }
+
     fn text(&self) -> String {
         let Self {
             passed,
@@ -192,18 +200,19 @@ fn run_group(
             totals.failed += 1;
             return false;
         }
-        // A guest in which a program hangs, or that ended, is of no use for the next one.
-        if ended {
+        // A guest in which a program hangs, or that ended, is of no use for the next one; nor is one
+        // whose device died with its daemon.
+        if ended && running.is_whole() {
             bed = Some(running);
         } else {
-            running.end();
+            let wrong = running.end();
+            if ended {
+                totals.add_end(wanted, &wrong);
+            }
         }
     }
     if let Some(bed) = bed {
-        for line in bed.end() {
-            println!("at the end [{wanted}]: {line}");
-            totals.failed += 1;
-        }
+        totals.add_end(wanted, &bed.end());
     }
     true
 }

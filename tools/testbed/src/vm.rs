@@ -242,6 +242,11 @@ impl Vm {
         Ok((vm, link))
     }
 
+    /// Whether it has not ended.
+    pub fn runs(&mut self) -> bool {
+        matches!(self.qemu.try_wait(), Ok(None))
+    }
+
     /// Waits for a guest that was asked to end, or that a test has powered off, and ends one that does not. False if it
     /// ended otherwise.
     pub fn end(&mut self) -> bool {
