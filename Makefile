@@ -80,7 +80,7 @@ device: setup
 	$(enter) cargo build $(quiet) --release -p virtio-rdmad
 
 tools: setup
-	$(enter) cargo build $(quiet) --release -p testbed -p bench -p verbs-test --bins --examples
+	$(enter) cargo build $(quiet) --release -p testbed -p verbs-test --bins --examples
 
 demo: build
 	@tools/testbed/demo $(VM)
@@ -106,6 +106,7 @@ pacing: setup
 	@$(enter) tools/testbed/pacing run
 
 bench: build
+	$(enter) cargo build $(quiet) --release -p bench
 	@$(enter) $(bin)/bench run --json $(build)/bench/figures.json --html $(build)/bench/index.html $(BENCH)
 
 lint: setup
