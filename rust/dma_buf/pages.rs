@@ -48,6 +48,9 @@ impl Pages {
     /// `EINVAL` if there is no page.
     pub fn export<M: ModuleMetadata>(self, name: &'static CStr) -> Result<DmaBuf> {
         let size = self.0.len() << PAGE_SHIFT;
+        if size == 0 {
+            return Err(EINVAL);
+        }
         let pages = KBox::into_raw(KBox::new(self, GFP_KERNEL)?);
         let info = bindings::dma_buf_export_info {
             exp_name: name.as_char_ptr(),
@@ -83,7 +86,7 @@ impl Pages {
             list.push(page.as_ptr(), GFP_KERNEL)?;
         }
         let mut table = KBox::new(bindings::sg_table::default(), GFP_KERNEL)?;
-        // SAFETY: The list has as many pages as stated, one at least: buffers are never empty.
+        // SAFETY: The list has as many pages as stated, one at least: `export` refuses others.
         to_result(unsafe {
             bindings::sg_alloc_table_from_pages_segment(
                 &mut *table,

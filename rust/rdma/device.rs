@@ -176,8 +176,13 @@ impl<T: Driver> Device<T> {
 
     /// Fills the GID table of a port with the addresses of its network device. For a network device that had addresses
     /// before it became the port's; the core follows their changes by itself. Takes the RTNL.
+    /// Does nothing for a port that is not there, or has no network device.
     pub fn rescan_gids(&self, port: u32) {
-        // SAFETY: The device is registered by the type invariants.
+        if self.netdev(port).is_none() {
+            return;
+        }
+        // SAFETY: The device is registered by the type invariants, and it has the port, since that has a
+        // network device.
         unsafe { bindings::rdma_roce_rescan_port(self.as_raw(), port) };
     }
 

@@ -186,8 +186,13 @@ impl LockedDmabuf {
     }
 
     /// The memory.
-    pub fn umem(&mut self) -> &mut Umem {
-        &mut self.umem
+    pub fn umem(&self) -> &Umem {
+        &self.umem
+    }
+
+    /// The largest of `sizes` in which the memory can be described; see [`Umem::best_page_shift`].
+    pub fn best_page_shift(&mut self, sizes: u64, iova: u64) -> Result<u8> {
+        self.umem.best_page_shift(sizes, iova)
     }
 
     /// Unlocks the reservation. From now on the exporter may take the buffer back, which `handler` is told of.

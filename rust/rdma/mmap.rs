@@ -41,10 +41,10 @@ use kernel::{
 
 /// One page of device registers that a process may map, shared and without caching.
 ///
-/// A driver can name only pages of a region that it claimed for the RDMA device's parent. So no
+/// A driver can name only pages of a region that is claimed for the device to which it is bound. So no
 /// implementation gives a process other memory.
 pub trait Mapping: Send + Sync {
-    /// The region. The RDMA device's parent has claimed it.
+    /// The region, which is claimed for the device that the driver is bound to.
     fn region(&self) -> &Devres<Region>;
 
     /// Number of the page in the region.

@@ -143,9 +143,7 @@ pub(super) fn register(
         return Err(EINVAL);
     }
     let mut buffer = pin()?;
-    let page_shift = buffer
-        .umem()
-        .best_page_shift(ib_device.mr_page_sizes(), memory.iova)?;
+    let page_shift = buffer.best_page_shift(ib_device.mr_page_sizes(), memory.iova)?;
     let range = UserMemory {
         start: memory.iova,
         ..*memory
@@ -172,7 +170,9 @@ pub(super) fn register(
         }
         Err(Failure::Refused(error)) => Err(error),
         Err(Failure::Dead) => {
-            // The number that the device may have given the MR is not known.
+            // The number that the device may have given the MR is not known. An exporter that takes
+            // the memory back has the device reset, since no command revokes it any more.
+            revocation.is_open.store(true, Relaxed);
             device.bury(list);
             bury(device, buffer.unlock(revocation));
             Err(ENODEV)
