@@ -75,7 +75,7 @@ impl Cqe {
     /// it says and follow its indices, so no other must reach them.
     ///
     /// `byte_len` of [`OPCODE_RECV_RDMA_WITH_IMM`] counts bytes that were written elsewhere, and is
-    /// not checked.
+    /// not checked: a driver does not show clients that parse as many more than they posted.
     #[inline]
     pub fn fits(&self, request: &Completed) -> bool {
         let is_datagram = request.service == Service::Datagram;

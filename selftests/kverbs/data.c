@@ -68,7 +68,7 @@ static bool test_write_imm(struct pair *pair)
 	struct work *recv = work_get();
 
 	fill(&pair->a, 4);
-	EXPECT(!post_recv(pair, &pair->b, recv, 0, 64));
+	EXPECT(!post_recv(pair, &pair->b, recv, 0, 200));
 	EXPECT(rdma(pair, IB_WR_RDMA_WRITE_WITH_IMM, 0, 1000, 100, pair->pd->unsafe_global_rkey, IB_WC_SUCCESS));
 	EXPECT(work_wait(recv, IB_WC_SUCCESS));
 	EXPECT(recv->wc.opcode == IB_WC_RECV_RDMA_WITH_IMM && recv->wc.ex.imm_data == cpu_to_be32(77));

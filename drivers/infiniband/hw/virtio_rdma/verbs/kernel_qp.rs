@@ -64,13 +64,21 @@ impl Place {
     }
 }
 
+/// Who gets the completions of a QP.
+#[derive(Clone)]
+pub(super) struct Client {
+    pub(super) consumer: QpConsumer,
+    pub(super) qp_type: QpType,
+    /// A process, whose completions uverbs copies, and no client in the kernel.
+    pub(super) is_process: bool,
+}
+
 /// A send or receive queue.
 #[pin_data]
 pub(super) struct WorkRing {
     pub(super) place: Place,
-    pub(super) consumer: QpConsumer,
+    pub(super) client: Client,
     pub(super) kind: DoorbellKind,
-    pub(super) qp_type: QpType,
     number: Atomic<u32>,
     #[pin]
     pub(super) state: SpinLockIrq<WorkState>,
@@ -101,12 +109,11 @@ impl WorkRing {
     pub(super) fn in_ring(
         ring: Arc<KernelRing>,
         kind: DoorbellKind,
-        qp_type: QpType,
-        consumer: QpConsumer,
+        client: Client,
     ) -> Result<Arc<Self>> {
         let slots = usize::try_from(ring.layout().slots())?;
         let backend = WorkBackend::ring(ring.clone());
-        Self::new(Place::Ring(ring), backend, slots, kind, qp_type, consumer)
+        Self::new(Place::Ring(ring), backend, slots, kind, client)
     }
 
     /// A queue of `slots` slots, a power of two, of `size` bytes in a virtqueue.
@@ -115,12 +122,11 @@ impl WorkRing {
         slots: u16,
         size: usize,
         kind: DoorbellKind,
-        qp_type: QpType,
-        consumer: QpConsumer,
+        client: Client,
     ) -> Result<Arc<Self>> {
         let backend = WorkBackend::virtqueue(queue.clone(), slots, size)?;
         let place = Place::Virtqueue(queue.clone());
-        Self::new(place, backend, slots.into(), kind, qp_type, consumer)
+        Self::new(place, backend, slots.into(), kind, client)
     }
 
     /// A queue of `slots` slots, a power of two.
@@ -129,16 +135,14 @@ impl WorkRing {
         backend: WorkBackend,
         slots: usize,
         kind: DoorbellKind,
-        qp_type: QpType,
-        consumer: QpConsumer,
+        client: Client,
     ) -> Result<Arc<Self>> {
         let posted = KVVec::from_elem(Posted::default(), slots, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 place,
-                consumer,
+                client,
                 kind,
-                qp_type,
                 number: Atomic::new(0),
                 state <- new_spinlock_irq!(
                     WorkState { backend, posted, oldest: 0, place: 0 },

@@ -6,7 +6,10 @@
 
 use super::{
     kernel_cq::KernelCq,
-    kernel_qp::Posted,
+    kernel_qp::{
+        Client,
+        Posted, //
+    },
     ring::KernelRing,
     wqe::Wqe, //
 };
@@ -19,15 +22,9 @@ use crate::{
         wqe::RqHeader, //
     },
     device::Device,
-    rdma::{
-        qp::{
-            QpConsumer,
-            QpType, //
-        },
-        work_request::{
-            RecvRequest,
-            RecvRequests, //
-        }, //
+    rdma::work_request::{
+        RecvRequest,
+        RecvRequests, //
     },
     ring::{
         RingError,
@@ -165,8 +162,7 @@ impl KernelSrq {
 /// A QP that takes its receives from an SRQ, as the CQ knows it in which these complete.
 pub(super) struct SharedSource {
     pub(super) srq: Arc<KernelSrq>,
-    pub(super) consumer: QpConsumer,
-    pub(super) qp_type: QpType,
+    pub(super) client: Client,
 }
 
 /// A [`SharedSource`] that completes in a CQ, until this is dropped.

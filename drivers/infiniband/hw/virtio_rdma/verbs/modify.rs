@@ -130,7 +130,7 @@ pub(super) fn modify(
             // It takes no more receives either, which somebody may wait for.
             if let (QpState::Err, Ok(kernel)) = (to, qp.kernel()) {
                 if let Some(shared) = &kernel.shared {
-                    shared.source.consumer.event(QpEvent::LastWqeReached);
+                    shared.source.client.consumer.event(QpEvent::LastWqeReached);
                 }
             }
         }

@@ -9,7 +9,10 @@
 use super::{
     device::IbDevice,
     kernel_cq::State,
-    kernel_qp::Posted,
+    kernel_qp::{
+        Client,
+        Posted, //
+    },
     kernel_srq::SharedSource, //
 };
 use crate::{
@@ -34,10 +37,7 @@ use crate::{
     },
     rdma::{
         cq::Cq,
-        qp::{
-            QpConsumer,
-            QpType, //
-        },
+        qp::QpType,
         work_completion::{
             Completions,
             DatagramSource,
@@ -211,8 +211,7 @@ fn deliver(
         .complete(position)
         .map_err(|_| EIO)?;
     let source = Source {
-        consumer: &work.consumer,
-        qp_type: work.qp_type,
+        client: &work.client,
         pkeys,
     };
     source.push(completions, cqe, &posted, status, opcode)
@@ -230,8 +229,7 @@ fn deliver_shared(
     let opcode = recv_opcode(cqe.opcode)?;
     let posted = source.srq.complete(cqe.wr_id).map_err(|_| EIO)?;
     let source = Source {
-        consumer: &source.consumer,
-        qp_type: source.qp_type,
+        client: &source.client,
         pkeys,
     };
     source.push(completions, cqe, &posted, status, opcode)
@@ -247,8 +245,7 @@ fn recv_opcode(opcode: u8) -> Result<WcOpcode> {
 
 /// The QP that a CQE is of.
 struct Source<'a> {
-    consumer: &'a QpConsumer,
-    qp_type: QpType,
+    client: &'a Client,
     /// Entries of the port's P_Key table.
     pkeys: u16,
 }
@@ -265,7 +262,7 @@ impl Source<'_> {
         opcode: WcOpcode,
     ) -> Result {
         let completion = if status == WcStatus::SUCCESS {
-            let service = match self.qp_type {
+            let service = match self.client.qp_type {
                 QpType::Rc => Service::Reliable,
                 QpType::Uc => Service::Unreliable,
                 QpType::Gsi | QpType::Ud => Service::Datagram,
@@ -279,14 +276,24 @@ impl Source<'_> {
                 return Err(EIO);
             }
             let is_datagram = service == Service::Datagram && cqe.is_receive();
-            succeeded(cqe, posted.wr_id, opcode, is_datagram)
+            let completion = succeeded(cqe, posted.wr_id, opcode, is_datagram);
+            if opcode == WcOpcode::RecvRdmaWithImm && !self.client.is_process {
+                // These bytes lie elsewhere, but clients that expect no such message parse as many
+                // of their buffer without a look at the opcode.
+                WorkCompletion {
+                    byte_len: cqe.byte_len.min(posted.length),
+                    ..completion
+                }
+            } else {
+                completion
+            }
         } else {
             WorkCompletion {
                 vendor_err: cqe.vendor_err,
                 ..failed(posted.wr_id, status, opcode)
             }
         };
-        completions.push(self.consumer, &completion);
+        completions.push(&self.client.consumer, &completion);
         Ok(())
     }
 }
@@ -345,7 +352,7 @@ fn flush(state: &State, completions: &mut Completions<'_>, disabled: &LocalInter
                 _ => WcOpcode::Send,
             };
             let flushed = failed(posted.wr_id, WcStatus::WR_FLUSH_ERR, opcode);
-            completions.push(&work.consumer, &flushed);
+            completions.push(&work.client.consumer, &flushed);
         }
     }
 }

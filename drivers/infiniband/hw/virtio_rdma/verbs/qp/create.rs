@@ -68,6 +68,7 @@ use crate::{
         device::IbDevice,
         kernel_qp::{
             Attached,
+            Client,
             KernelQp,
             WorkRing, //
         },
@@ -168,29 +169,27 @@ impl Qp {
         let ib_device = pd.device();
         let device = &ib_device.device;
         let capabilities = capabilities(init);
+        let client = client(pd, init, &consumer);
         let shared = match init.srq() {
             Some(srq) => Some(SharedSource {
                 srq: srq.kernel()?.clone(),
-                consumer: consumer.clone(),
-                qp_type: init.qp_type(),
+                client: client.clone(),
             }),
             None => None,
         };
         let sq = kernel_queue(
             ib_device,
-            init.qp_type(),
+            &client,
             DoorbellKind::Sq,
             capabilities.max_send_wr,
             send_slot_size(&capabilities),
-            &consumer,
         )?;
         let rq = kernel_queue(
             ib_device,
-            init.qp_type(),
+            &client,
             DoorbellKind::Rq,
             capabilities.max_recv_wr,
             recv_slot_size(&capabilities),
-            &consumer,
         )?;
         let (sq_address, sq_ring) = address(&sq)?;
         let (rq_address, rq_ring) = address(&rq)?;
@@ -251,11 +250,11 @@ impl Qp {
         let claims = transport.claim_pair(response.qpn)?;
         let [send, recv] = [0, 1].map(|index| claims[index].queue().clone());
         qp.owner = Owner::Kernel(KernelQp::default(), Some(claims));
+        let client = client(pd, init, &consumer);
         let queue = |queue, entries: u32, size, kind| {
             let slots = entries.checked_next_power_of_two().ok_or(EINVAL)?;
             let slots = u16::try_from(slots)?;
-            let consumer = consumer.clone();
-            WorkRing::in_virtqueue(queue, slots, size, kind, init.qp_type(), consumer)
+            WorkRing::in_virtqueue(queue, slots, size, kind, client.clone())
         };
         let sq = match capabilities.max_send_wr {
             0 => None,
@@ -441,14 +440,22 @@ fn recv_slot_size(capabilities: &QpCapabilities) -> usize {
     rq_wqe_size(capabilities.max_recv_sge as usize)
 }
 
+/// Who posts to a QP that is being created.
+fn client(pd: &Pd<IbDevice>, init: &QpInit<'_, IbDevice>, consumer: &QpConsumer) -> Client {
+    Client {
+        consumer: consumer.clone(),
+        qp_type: init.qp_type(),
+        is_process: pd.context().is_some(),
+    }
+}
+
 /// A queue of the kernel for `entries` work requests, if that is any.
 fn kernel_queue(
     ib_device: &rdma::Device<IbDevice>,
-    qp_type: QpType,
+    client: &Client,
     kind: DoorbellKind,
     entries: u32,
     slot_size: usize,
-    consumer: &QpConsumer,
 ) -> Result<Option<Arc<WorkRing>>> {
     if entries == 0 {
         return Ok(None);
@@ -460,7 +467,7 @@ fn kernel_queue(
     let layout = slot_shift_for(slot_size).and_then(|shift| RingLayout::new(slots, shift));
     let ring = KernelRing::new(ib_device.dma_device(), layout.ok_or(EINVAL)?)?;
     let ring = Arc::new(ring, GFP_KERNEL)?;
-    WorkRing::in_ring(ring, kind, qp_type, consumer.clone()).map(Some)
+    WorkRing::in_ring(ring, kind, client.clone()).map(Some)
 }
 
 /// The memory of a queue, and what the device is told of it.
