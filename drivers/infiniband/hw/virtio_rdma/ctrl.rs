@@ -53,7 +53,8 @@ use kernel::{
         atomic::{
             Acquire,
             AtomicFlag,
-            Full, //
+            Full,
+            Relaxed, //
         },
         new_condvar,
         new_mutex,
@@ -153,6 +154,8 @@ pub(crate) struct ControlQueue {
     #[pin]
     waiting: SpinLockIrq<KVec<CommandBuffer>>,
     dead: AtomicFlag,
+    /// The device has told of a change of its configuration.
+    is_told: AtomicFlag,
 }
 
 impl ControlQueue {
@@ -189,6 +192,7 @@ impl ControlQueue {
                 idle_changed <- new_condvar!("virtio_rdma::ctrl::idle_changed"),
                 waiting <- new_spinlock_irq!(waiting, "virtio_rdma::ctrl::waiting"),
                 dead: AtomicFlag::new(false),
+                is_told: AtomicFlag::new(false),
             }),
             GFP_KERNEL,
         )
@@ -317,6 +321,11 @@ impl ControlQueue {
         !was_dead
     }
 
+    /// An interrupt of the configuration came: the status is worth a look.
+    pub(crate) fn told(&self) {
+        self.is_told.store(true, Relaxed);
+    }
+
     /// Gives the device up if its status says that it works no more. Returns whether it is alive.
     pub(crate) fn look(&self) -> bool {
         if self.is_dead() {
@@ -324,7 +333,8 @@ impl ControlQueue {
         }
         match self.queue.health() {
             Health::Good => return true,
-            Health::NeedsReset => self.give_up("needs a reset"),
+            Health::NeedsReset if self.is_told.load(Relaxed) => self.give_up("needs a reset"),
+            Health::NeedsReset => self.give_up("needs a reset, of which no interrupt told"),
             Health::Gone => self.give_up("is gone"),
         }
         false

@@ -153,6 +153,7 @@ impl virtio::Driver for Driver {
 
     /// No field of the configuration changes, so the device asks for a reset.
     fn config_changed<'bound>(_dev: &'bound virtio::Device<Bound>, this: Pin<&Self::Data<'bound>>) {
+        this.device.ctrl().told();
         this.watch.hasten();
     }
 }
