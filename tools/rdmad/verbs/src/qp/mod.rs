@@ -47,10 +47,12 @@ pub(crate) use transport::{ForAnswer, ForRequest, Requester, Responder};
 
 /// A queue pair.
 ///
-/// Its two halves have a lock each, so packets of both directions of a connection are processed at the
-/// same time. On the direct path a worker holds its own send half and the peer's receive half, so there
-/// the directions take turns. See [`Device`] for the order of locks. The state is written with the lock
-/// of either half held: a step of the state table needs both, a failure the one of the half that fails.
+/// Its two halves have a lock each, so packets of both directions of a connection are processed at
+/// the same time. On the direct path a worker holds its own send half and the peer's receive half,
+/// so there the directions take turns. See [`Device`] for the order of locks.
+///
+/// The state is written with the lock of either half held: a step of the state table needs both, a
+/// failure the one of the half that fails.
 #[derive(Debug)]
 pub(crate) struct Qp {
     /// QPN.
