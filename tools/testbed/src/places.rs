@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
@@ -41,7 +42,9 @@ impl Places {
                 )
             })?
             .to_path_buf();
-        let run = env::temp_dir().join(format!("testbed.{}", process::id()));
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let run = env::temp_dir().join(format!("testbed.{}.{count}", process::id()));
         fs::create_dir_all(&run)?;
         let logs = new_logs(&top.join("build/logs"))?;
         Ok(Self {

@@ -5,12 +5,13 @@
 //! `testbed run`. It runs once for each such line, or once with the defaults if it has none; programs
 //! with the same options share their guests. Lines with another mark are for runs that ask for it.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -33,6 +34,9 @@ pub struct TestOptions {
     /// Seconds that one program may take
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub timeout: u64,
+    /// How many programs run at a time, each in guests of its own
+    #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    pub jobs: u8,
     /// More options for the guests of all programs, as `run` takes them
     #[arg(
         long,
@@ -78,6 +82,32 @@ impl Totals {
         }
     }
 
+    /// Adds what became of a program. Prints it in one piece: others may run beside it.
+    fn add_and_show(&mut self, run: &Run<'_>, cases: &[Case], took: Duration, logs: &Path) {
+        let mut its = Self::default();
+        its.add(cases);
+        println!(
+            "{}: {}, {:.0} s",
+            run.label(),
+            its.text(),
+            took.as_secs_f64()
+        );
+        for case in cases {
+            if let Outcome::Failed(remarks) = &case.outcome {
+                println!("  not ok {}", case.name);
+                for line in &remarks[remarks.len().saturating_sub(REMARKS)..] {
+                    println!("    {line}");
+                }
+            }
+        }
+        if its.failed > 0 {
+            println!("  logs are in {}", logs.display());
+        }
+        self.passed += its.passed;
+        self.failed += its.failed;
+        self.skipped += its.skipped;
+    }
+
     /// What was wrong at the end of a set of guests.
     fn add_end(&mut self, wanted: &str, wrong: &[String]) {
         for line in wrong {
@@ -96,26 +126,65 @@ impl Totals {
     }
 }
 
+/// A program that waits for its guests.
+struct Run<'a> {
+    /// The options that it wants its guests to have.
+    wanted: String,
+    program: &'a Path,
+    bed: BedOptions,
+}
+
+impl Run<'_> {
+    fn label(&self) -> String {
+        let name = self.program.display();
+        match self.wanted.as_str() {
+            "" => name.to_string(),
+            wanted => format!("{name} [{wanted}]"),
+        }
+    }
+}
+
+/// Programs that wait.
+struct Waiting<'a>(Mutex<Vec<Run<'a>>>);
+
+impl<'a> Waiting<'a> {
+    /// The next program for who has guests of `wanted`: another one for them, or else one of those that
+    /// have most in common, so that the last ones to end are short.
+    fn next(&self, wanted: Option<&str>) -> Option<Run<'a>> {
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let alike = |run: &Run<'_>| runs.iter().filter(|one| one.wanted == run.wanted).count();
+        let same = runs.iter().position(|run| Some(&*run.wanted) == wanted);
+        let next = same.or_else(|| {
+            let numbers = 0..runs.len();
+            numbers.max_by_key(|&at| (alike(&runs[at]), Reverse(at)))
+        })?;
+        Some(runs.remove(next))
+    }
+}
+
 /// Runs the programs. The last line that it prints has the totals.
 pub fn run(options: &TestOptions, signal: Arc<AtomicUsize>) -> Result<u8> {
-    let mut groups: BTreeMap<String, Vec<&Path>> = BTreeMap::new();
+    let mut runs = Vec::new();
     for program in &options.programs {
         for wanted in wanted_options(program, &options.mark)? {
-            groups.entry(wanted).or_default().push(program);
+            let all = options.vm.split_whitespace();
+            let marked = Marked::try_parse_from(all.chain(wanted.split_whitespace()))
+                .with_context(|| format!("{}: \"{wanted}\"", program.display()))?;
+            runs.push(Run {
+                wanted,
+                program,
+                bed: marked.bed,
+            });
         }
     }
-    let mut totals = Totals::default();
-    for (wanted, programs) in &groups {
-        let all = options
-            .vm
-            .split_whitespace()
-            .chain(wanted.split_whitespace());
-        let marked = Marked::try_parse_from(all)
-            .with_context(|| format!("{}: \"{wanted}\"", programs[0].display()))?;
-        if !run_group(options, &marked.bed, wanted, programs, &signal, &mut totals) {
-            break;
+    let waiting = Waiting(Mutex::new(runs));
+    let totals = Mutex::new(Totals::default());
+    thread::scope(|scope| {
+        for _ in 0..options.jobs {
+            scope.spawn(|| run_waiting(options, &waiting, &signal, &totals));
         }
-    }
+    });
+    let totals = totals.into_inner().unwrap_or_else(PoisonError::into_inner);
     println!("selftests: {}", totals.text());
     Ok(u8::from(totals.failed > 0))
 }
@@ -145,76 +214,70 @@ fn parse_marks(text: &str, mark: &str) -> Vec<String> {
         .collect()
 }
 
-/// Runs programs in one set of guests. False if the rest is not to be run.
-fn run_group(
+/// Runs programs that wait, in one set of guests after the other.
+fn run_waiting(
     options: &TestOptions,
-    bed_options: &BedOptions,
-    wanted: &str,
-    programs: &[&Path],
+    waiting: &Waiting<'_>,
     signal: &Arc<AtomicUsize>,
-    totals: &mut Totals,
-) -> bool {
-    let label = |program: &Path| {
-        let name = program.display();
-        if wanted.is_empty() {
-            name.to_string()
-        } else {
-            format!("{name} [{wanted}]")
-        }
-    };
+    totals: &Mutex<Totals>,
+) {
     let limits = || Limits {
         signal: Arc::clone(signal),
         until: Some(Instant::now() + Duration::from_secs(options.timeout)),
     };
-    let mut bed = None;
-    for program in programs {
+    let totals = || totals.lock().unwrap_or_else(PoisonError::into_inner);
+    let end = |wanted: &str, bed: Bed| {
+        let wrong = bed.end();
+        totals().add_end(wanted, &wrong);
+    };
+    // The guests of the last program, with what they were asked to be.
+    let mut left: Option<(String, Bed)> = None;
+    while let Some(run) = waiting.next(left.as_ref().map(|(wanted, _)| &**wanted)) {
         let began = Instant::now();
-        let mut running = match bed
-            .take()
-            .map_or_else(|| Bed::start(bed_options, limits()), Ok)
-        {
-            Ok(running) => running,
-            Err(error) => {
-                println!(
-                    "{}: the VMs could not be started: {error:#}",
-                    label(program)
-                );
-                totals.failed += 1;
-                return signal.load(Ordering::Relaxed) == 0;
+        let bed = match left.take() {
+            Some((wanted, bed)) if wanted == run.wanted => Ok(bed),
+            other => {
+                if let Some((wanted, bed)) = other {
+                    end(&wanted, bed);
+                }
+                Bed::start(&run.bed, limits())
             }
         };
-        running.set_limits(limits());
-        let (mut cases, ended) = run_program(options, &running, program);
-        cases.extend(running.new_complaints().into_iter().map(|line| Case {
+        let mut bed = match bed {
+            Ok(bed) => bed,
+            Err(error) => {
+                println!("{}: the VMs could not be started: {error:#}", run.label());
+                totals().failed += 1;
+                if signal.load(Ordering::Relaxed) != 0 {
+                    return;
+                }
+                continue;
+            }
+        };
+        bed.set_limits(limits());
+        let (mut cases, ended) = run_program(options, &bed, run.program);
+        cases.extend(bed.new_complaints().into_iter().map(|line| Case {
             name: "kernel log".into(),
             outcome: Outcome::Failed(vec![line]),
         }));
-        totals.add(&cases);
-        show(
-            &label(program),
-            &cases,
-            began.elapsed(),
-            &running.places.logs,
-        );
+        totals().add_and_show(&run, &cases, began.elapsed(), &bed.places.logs);
         if signal.load(Ordering::Relaxed) != 0 {
-            totals.failed += 1;
-            return false;
+            totals().failed += 1;
+            return;
         }
         // A guest in which a program hangs, or that ended, is of no use for the next one; nor is one
         // whose device died with its daemon.
-        if ended && running.is_whole() {
-            bed = Some(running);
+        if !ended {
+            bed.end();
+        } else if bed.is_whole() {
+            left = Some((run.wanted, bed));
         } else {
-            let wrong = running.end();
-            if ended {
-                totals.add_end(wanted, &wrong);
-            }
+            end(&run.wanted, bed);
         }
     }
-    if let Some(bed) = bed {
-        totals.add_end(wanted, &bed.end());
+    if let Some((wanted, bed)) = left {
+        end(&wanted, bed);
     }
-    true
 }
 
 /// Runs one program. The second value is whether it ended.
@@ -262,23 +325,6 @@ fn run_program(options: &TestOptions, bed: &Bed, program: &Path) -> (Vec<Case>, 
     (report.finish(&name, status), status.is_some())
 }
 
-fn show(label: &str, cases: &[Case], took: Duration, logs: &Path) {
-    let mut totals = Totals::default();
-    totals.add(cases);
-    println!("{label}: {}, {:.0} s", totals.text(), took.as_secs_f64());
-    for case in cases {
-        if let Outcome::Failed(remarks) = &case.outcome {
-            println!("  not ok {}", case.name);
-            for line in &remarks[remarks.len().saturating_sub(REMARKS)..] {
-                println!("    {line}");
-            }
-        }
-    }
-    if totals.failed > 0 {
-        println!("  logs are in {}", logs.display());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,5 +342,29 @@ mod tests {
             assert!(Marked::try_parse_from(marks.split_whitespace()).is_ok());
         }
         assert!(Marked::try_parse_from(["--paht", "wire"]).is_err());
+    }
+
+    #[test]
+    fn guests_are_kept_as_long_as_a_program_wants_them() {
+        let run = |wanted: &str, program: &'static str| Run {
+            wanted: wanted.into(),
+            program: Path::new(program),
+            bed: Marked::try_parse_from(wanted.split_whitespace())
+                .unwrap()
+                .bed,
+        };
+        let waiting = Waiting(Mutex::new(vec![
+            run("", "a"),
+            run("--path wire", "b"),
+            run("--path wire", "c"),
+            run("--vms 3", "d"),
+        ]));
+        let next = |wanted| waiting.next(wanted).map(|run| run.label());
+        assert_eq!(next(None).unwrap(), "b [--path wire]");
+        // Another one, whose guests are not there yet, takes what is left of the most.
+        assert_eq!(next(Some("--vms 3")).unwrap(), "d [--vms 3]");
+        assert_eq!(next(Some("--path wire")).unwrap(), "c [--path wire]");
+        assert_eq!(next(Some("--path wire")).unwrap(), "a");
+        assert_eq!(next(Some("")), None);
     }
 }
