@@ -32,7 +32,7 @@ const REMARKS: usize = 20;
 #[derive(Args, Clone, Debug)]
 pub struct TestOptions {
     /// Seconds that one program may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1500)]
     pub timeout: u64,
     /// How many programs run at a time, each in guests of its own
     #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
