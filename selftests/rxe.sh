@@ -74,14 +74,14 @@ test_send_bw() { pair -x ib_send_bw -s 65536 -n 100 -u 18; }
 test_multicast() { mckey_from_to 1 2; }
 test_multicast_back() { mckey_from_to 2 1 5; }
 
-# Behind the others: faults were injected, and both directions met them.
-test_faults_were_met() { losses_seen 2; }
+# Behind the others: faults were injected, and our device met them. rxe counts in other files.
+test_faults_were_met() { losses_seen 1; }
 
 verbs_tests=("$@")
 tests=(test_verbs_with_rxe_as_server test_verbs_with_rxe_as_client test_rc_pingpong test_rc_pingpong_events
 	test_write_bw test_read_bw test_send_bw test_multicast test_multicast_back)
 if [[ ${1:-} == --lossy ]]; then
-	losses_begin 2
+	losses_begin 1
 	tests+=(test_faults_were_met)
 fi
 run_tests "${tests[@]}"
