@@ -35,9 +35,6 @@ use crate::srq::Srq;
 use crate::table::Table;
 use crate::transport::{Transport, Virtqueues};
 
-/// Task number of the frames that came for the device.
-const TASK_FRAMES: u32 = 0;
-
 /// The frame port has room for the QP's frames again.
 #[derive(Debug)]
 #[must_use]
@@ -95,8 +92,10 @@ pub struct Device {
     pub(crate) counters: Counters,
     ready_qps: ReadySet,
     ready_cqs: ReadySet,
-    /// [`TASK_FRAMES`] and the numbers of event queues that have buffers again.
-    ready_tasks: ReadySet,
+    /// Virtqueues of events that have buffers again.
+    ready_events: ReadySet,
+    /// Frames have come, or there is room for those of the device.
+    has_frames: AtomicBool,
     /// Of its doorbells.
     lull: Lull,
     /// In the hands of one worker at a time frames keep their order.
@@ -166,7 +165,8 @@ impl Device {
                 counters: Counters::new(fabric.shared().workers()),
                 ready_qps: ReadySet::new(limits.max_qp + 1),
                 ready_cqs: ReadySet::new(limits.max_cq),
-                ready_tasks: ReadySet::new(u32::from(FIRST_EVENT_QUEUE) + limits.event_queues),
+                ready_events: ReadySet::new(u32::from(FIRST_EVENT_QUEUE) + limits.event_queues),
+                has_frames: AtomicBool::new(false),
                 lull: Lull::new(fabric.shared().clock.now()),
                 receiving: Exclusive::default(),
                 blocked: ReadySet::new(limits.max_qp + 1),
@@ -205,11 +205,14 @@ impl Device {
         if self.failed.load(Ordering::Acquire) {
             self.transport.fail("its last reset panicked");
         }
+        // Workers passed over what became ready while the device had failed.
+        self.fabric.wake();
     }
 
     /// The device can't go on, as `why` tells: its driver broke the rules, its memory is lost, or work
     /// for it panicked somewhere else. Nothing is served before the next [reset](Self::reset) that comes
-    /// to its end; on return no worker touches the VM's memory any more. Not to be called by a worker.
+    /// to its end, and frames that come are dropped; on return no worker touches the VM's memory any
+    /// more. Not to be called by a worker.
     pub fn fail(&self, why: &str) {
         self.note_failure(why);
         self.fabric.quiesce.synchronize();
@@ -274,7 +277,7 @@ impl Device {
     pub fn notified(&self, queue: u16) {
         self.counters.add(Counter::Doorbells, 1);
         if self.has_own_rings() {
-            if queue >= FIRST_EVENT_QUEUE && self.ready_tasks.insert(queue.into()) {
+            if queue >= FIRST_EVENT_QUEUE && self.ready_events.insert(queue.into()) {
                 self.fabric.wake();
             }
             return;
@@ -327,7 +330,7 @@ impl Device {
 
     /// The frame port has frames, or room again.
     pub fn frames_ready(&self) {
-        if self.ready_tasks.insert(TASK_FRAMES) {
+        if !self.has_frames.swap(true, Ordering::AcqRel) {
             self.fabric.wake();
         }
     }
@@ -473,10 +476,12 @@ impl Device {
 
     /// Whether [`serve`](Self::serve) has something to do.
     pub(crate) fn is_ready(&self) -> bool {
-        let is_ready = !self.ready_qps.is_empty()
-            || !self.ready_tasks.is_empty()
-            || !self.ready_cqs.is_empty();
-        is_ready && !self.has_failed()
+        let is_ready = || {
+            !self.ready_qps.is_empty()
+                || !self.ready_events.is_empty()
+                || !self.ready_cqs.is_empty()
+        };
+        self.has_frames.load(Ordering::Acquire) || (is_ready() && !self.has_failed())
     }
 
     /// Whether QP `qpn` has work that was not looked at yet; true too if it is gone.
@@ -489,14 +494,24 @@ impl Device {
     /// watches; calls `more` before a turn if there is work for another worker.
     pub(crate) fn serve(self: &Arc<Self>, watch: &Watch, more: impl FnOnce()) -> bool {
         let turns = || self.serve_each(watch, more);
-        self.contained(turns).unwrap_or(true)
+        self.contained(turns).unwrap_or_else(|| {
+            self.drop_frames();
+            true
+        })
     }
 
     fn serve_each(self: &Arc<Self>, watch: &Watch, more: impl FnOnce()) -> bool {
         let mut worked = false;
-        if let Some(task) = self.ready_tasks.take() {
+        if self.take_frames() {
             worked = true;
-            self.serve_task(task);
+            self.serve_frames();
+        }
+        if let Some(queue) = self.ready_events.take() {
+            worked = true;
+            // It is the number of a virtqueue.
+            if self.events.resume(queue as u16) && self.ready_events.insert(queue) {
+                self.fabric.wake();
+            }
         }
         if let Some(cqn) = self.ready_cqs.take() {
             worked = true;
@@ -516,17 +531,27 @@ impl Device {
         worked
     }
 
-    fn serve_task(self: &Arc<Self>, task: u32) {
-        if task != TASK_FRAMES {
-            // A task number is the number of a virtqueue.
-            if self.events.resume(task as u16) && self.ready_tasks.insert(task) {
-                self.fabric.wake();
-            }
-            return;
-        }
+    /// Whether frames have come, or room, since the last call. Those that come from now on are told of again.
+    #[inline]
+    fn take_frames(&self) -> bool {
+        self.has_frames.load(Ordering::Relaxed) && self.has_frames.swap(false, Ordering::AcqRel)
+    }
+
+    fn serve_frames(self: &Arc<Self>) {
         self.blocked.take_all(|qpn| self.qp_ready(qpn));
         let taken = self.receiving.run(|| crate::wire::receive(self));
         if taken.is_some_and(|(more, again)| more || again) {
+            self.frames_ready();
+        }
+    }
+
+    /// Drops frames that came for the device, which has failed, perhaps in its turn at frames. Their buffers belong to
+    /// the ports that sent them.
+    #[cold]
+    fn drop_frames(&self) {
+        self.take_frames();
+        // The panic hook tells of a panic. Then the next frame is the next try.
+        if contain(|| crate::wire::drop_frames(self)) == Ok(true) {
             self.frames_ready();
         }
     }

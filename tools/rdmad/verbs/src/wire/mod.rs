@@ -6,4 +6,4 @@ mod env;
 mod receive;
 
 pub(crate) use env::{RecvEnv, SendEnv};
-pub(crate) use receive::{receive, Arrived};
+pub(crate) use receive::{drop_frames, receive, Arrived};

@@ -49,6 +49,16 @@ pub(crate) fn receive(device: &Arc<Device>) -> bool {
     more
 }
 
+/// Drops frames that came for a device that has failed. Returns whether there may be more.
+pub(crate) fn drop_frames(device: &Device) -> bool {
+    let budget = Budget::default();
+    while !budget.is_spent() && device.frames.receive().is_some() {
+        budget.charge_received();
+    }
+    device.fabric().note_turn(budget.spent());
+    budget.is_spent()
+}
+
 /// A turn at the frames of a device.
 struct Receiving<'a> {
     device: &'a Device,

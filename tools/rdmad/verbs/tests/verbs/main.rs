@@ -15,6 +15,7 @@ mod data;
 mod draining;
 mod errors;
 mod events;
+mod failed;
 mod hostile;
 mod identity;
 mod lost;

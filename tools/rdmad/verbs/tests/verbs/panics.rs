@@ -171,6 +171,25 @@ fn in_a_turn_at_frames() {
     setting.first_recovers();
 }
 
+/// The frames that came with the one that panicked are of others, who get their buffers back.
+#[test]
+fn frames_do_not_wait_for_a_device_that_panicked() {
+    let setting = Setting::wire(1);
+    let [first, second] = [0, 1].map(|n| &setting.world.vms[n]);
+    setting.fragile.receives.store(true, Ordering::SeqCst);
+    // More than one turn takes.
+    let frames = [const { [0; 64] }; 200];
+    setting.world.net.inject_all(first.mac, &frames);
+    first.sink.expect_failure();
+    let all_gone = || (setting.world.net.waiting(first.mac) == 0).then_some(());
+    wait("the end of the frames", all_gone);
+    setting.world.net.inject_all(first.mac, &frames);
+    wait("the end of later frames", all_gone);
+    assert!(second.sink.failure().is_none());
+    setting.first_failed();
+    setting.first_recovers();
+}
+
 #[test]
 fn in_a_turn_of_the_thread_that_rings() {
     let setting = Setting::new(FabricConfig {

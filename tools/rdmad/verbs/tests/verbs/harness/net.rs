@@ -55,6 +55,13 @@ impl Net {
         joined
     }
 
+    /// Frames that wait at `mac`.
+    pub fn waiting(&self, mac: [u8; 6]) -> usize {
+        let port = self.ports.lock().unwrap()[&mac].clone();
+        let waiting = port.inbox.lock().unwrap().len();
+        waiting
+    }
+
     /// Has a frame of these bytes arrive at `mac`.
     pub fn inject(&self, mac: [u8; 6], bytes: &[u8]) {
         self.inject_all(mac, &[bytes]);

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A device that has failed holds no frames: their buffers belong to the senders, which would soon have none left.
+
+use std::fs::File;
+use std::os::unix::net::UnixDatagram;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use roce::headers::{Bth, Transport};
+use roce::net::{gid_to_ip, multicast_mac};
+use roce::opcode::{Extra, Op, Opcode, Position};
+use roce::Psn;
+use tempfile::TempDir;
+use verbs::{Clock, FabricConfig, Limits, PathPolicy};
+use virtio_rdma_abi::config::F_MULTICAST;
+use virtio_rdma_abi::ctrl::CmdAttachMcast;
+use virtio_rdma_abi::event::{EventKind, FIRST_EVENT_QUEUE};
+use virtio_rdma_abi::ib::{AsyncEvent, QpType, WcStatus, WrOpcode, MULTICAST_QPN};
+use vswitch::{Config, DatagramPath, Uplink};
+
+use crate::harness::*;
+
+/// Where memory that can be taken away is mapped.
+const AT: u64 = 1 << 40;
+const LEN: u64 = 0x4000;
+
+fn rx_packets(vm: &Vm) -> u64 {
+    vm.device.status().counters.rx_packets
+}
+
+/// The driver resets its device and sets it up, without the memory that was lost.
+fn recover(vm: &mut Vm) {
+    vm.device.reset();
+    if vm.space.has_lost() {
+        vm.space.unmap(AT, LEN).unwrap();
+        vm.space.restore().unwrap();
+    }
+    vm.start();
+}
+
+/// Loses memory of a VM. Nobody tells its device, as in the moment after a loss.
+fn lose_memory(vm: &Vm) {
+    let file = File::from(dma::testing::shrinkable_memory(LEN).unwrap());
+    let copy = file.try_clone().unwrap();
+    vm.space.map(AT, copy.into(), 0, LEN, true).unwrap();
+    file.set_len(0).unwrap();
+    vm.write(AT, b"lost");
+    assert!(vm.space.lost().is_some());
+}
+
+/// A RoCE packet for `to` from behind the uplink.
+fn packet(to: &Vm) -> Vec<u8> {
+    let send = Opcode::rc(Op::Send(Position::Only, Extra::None));
+    let transport = Transport::new(Bth::new(send, 0xffff, 77, Psn::new(0)));
+    let mut gid = to.gid;
+    gid[15] = 200;
+    frame_between((mac(200), gid), (to.mac, to.gid), &transport, &[])
+}
+
+/// What comes over an uplink for two devices that failed does not keep the uplink from the others.
+#[test]
+fn an_uplink_goes_on() {
+    /// Frames for each device: more than the uplink has buffers.
+    const FLOOD: usize = 6000;
+    let fail = |vm: &Vm| vm.device.fail("planted");
+    for fail in [fail, lose_memory] {
+        let dir = TempDir::new().unwrap();
+        let [near, far] = ["near", "far"].map(|name| dir.path().join(name));
+        let socket = UnixDatagram::bind(&far).unwrap();
+        let config = Config {
+            uplinks: vec![Uplink::Unix(DatagramPath {
+                local: near.clone(),
+                remote: far,
+            })
+            .into()],
+            ..Config::default()
+        };
+        let mut daemon = Daemon::new(1..=3, 2, PathPolicy::Direct, config);
+        let [first, second, third] = &daemon.vms[..] else {
+            panic!("three VMs");
+        };
+        for vm in [first, second] {
+            fail(vm);
+            let packet = packet(vm);
+            for _ in 0..FLOOD {
+                socket.send_to(&packet, &near).unwrap();
+            }
+        }
+        let arrives = |vm: &Vm| {
+            let (packet, before) = (packet(vm), rx_packets(vm));
+            // The switch may drop a frame for want of a buffer until those before it are back.
+            wait("a packet", || {
+                socket.send_to(&packet, &near).unwrap();
+                (rx_packets(vm) > before).then_some(())
+            });
+        };
+        arrives(third);
+        assert_eq!((rx_packets(first), rx_packets(second)), (0, 0));
+        recover(&mut daemon.vms[0]);
+        arrives(&daemon.vms[0]);
+    }
+}
+
+/// A UD QP with a CQ and memory of its own.
+struct Datagrams<'vm> {
+    qp: Qp<'vm>,
+    cq: Cq<'vm>,
+    mr: Mr,
+}
+
+impl<'vm> Datagrams<'vm> {
+    fn new(vm: &'vm Vm) -> Self {
+        let cq = Cq::new(vm, 64);
+        let qp = Qp::new(vm, &cq, &cq, Options::of(QpType::Ud));
+        connect(&qp, &qp);
+        let mr = vm.mr(4096);
+        Self { qp, cq, mr }
+    }
+
+    fn post_recv(&self, id: u64) {
+        self.qp.post_recv(id, &[sge(&self.mr, 0, 4096)]);
+    }
+
+    /// Sends a datagram and waits until it has left.
+    fn send(&self, wr: &Wr) {
+        self.qp.post(wr);
+        self.cq.expect(wr.id, WcStatus::Success);
+        self.qp.reclaim();
+    }
+
+    /// Takes a datagram that came for receive `id`.
+    fn expect(&self, id: u64) {
+        self.cq.expect(id, WcStatus::Success);
+        self.qp.reclaim();
+    }
+}
+
+/// 239.1.2.3 as a GID.
+const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
+
+/// Copies of datagrams to a group are of their sender's buffers, which one member that failed does not keep.
+#[test]
+fn a_group_goes_on_without_a_member() {
+    /// More than a port has buffers for copies.
+    const COUNT: u64 = 1500;
+    let mut daemon = Daemon::new(1..=3, 2, PathPolicy::Direct, Config::default());
+    for vm in &daemon.vms {
+        vm.negotiate(&[F_MULTICAST]);
+    }
+    let attach = |member: &Datagrams<'_>| {
+        let qpn = member.qp.qpn;
+        let attach = CmdAttachMcast { qpn, mgid: GROUP };
+        member.qp.vm.call(attach).unwrap();
+    };
+    let send = |from: &Datagrams<'_>, id| {
+        let mut wr = Wr::new(id, WrOpcode::Send).to(&from.qp);
+        let to = wr.to.as_mut().unwrap();
+        to.remote_qpn = MULTICAST_QPN;
+        (to.av.dgid, to.av.dmac) = (GROUP, multicast_mac(gid_to_ip(GROUP)));
+        from.send(&wr);
+    };
+    {
+        let [sender, fails, member] = [0, 1, 2].map(|n| Datagrams::new(&daemon.vms[n]));
+        attach(&fails);
+        attach(&member);
+        fails.qp.vm.device.fail("planted");
+        for id in 0..COUNT {
+            member.post_recv(id);
+            send(&sender, id);
+            member.expect(id);
+        }
+        assert_eq!(rx_packets(fails.qp.vm), 0);
+    }
+    recover(&mut daemon.vms[1]);
+    daemon.vms[1].negotiate(&[F_MULTICAST]);
+    let [sender, member] = [0, 1].map(|n| Datagrams::new(&daemon.vms[n]));
+    attach(&member);
+    member.post_recv(1);
+    send(&sender, 2);
+    member.expect(1);
+}
+
+/// A peer of a device that failed gets back what it sends there.
+#[test]
+fn a_peer_keeps_its_buffers() {
+    /// More than a port has buffers.
+    const COUNT: u64 = 2500;
+    let mut daemon = Daemon::new(1..=3, 2, PathPolicy::Wire, Config::default());
+    {
+        let [sender, fails, other] = [0, 1, 2].map(|n| Datagrams::new(&daemon.vms[n]));
+        fails.qp.vm.device.fail("planted");
+        for id in 0..COUNT {
+            sender.send(&Wr::new(id, WrOpcode::Send).to(&fails.qp));
+        }
+        other.post_recv(1);
+        sender.send(&Wr::new(2, WrOpcode::Send).to(&other.qp));
+        other.expect(1);
+        assert_eq!(rx_packets(fails.qp.vm), 0);
+    }
+    recover(&mut daemon.vms[1]);
+    let [sender, receiver] = [0, 1].map(|n| Datagrams::new(&daemon.vms[n]));
+    receiver.post_recv(1);
+    sender.send(&Wr::new(2, WrOpcode::Send).to(&receiver.qp));
+    receiver.expect(1);
+}
+
+/// What a driver rings while its device has failed is looked at after the reset.
+#[test]
+fn a_queue_that_was_rung_meanwhile_is_served_after_the_reset() {
+    let config = FabricConfig {
+        clock: Clock::manual(),
+        ..FabricConfig::default()
+    };
+    let mut world = World::with_config(1, config, Limits::default());
+    let vm = &mut world.vms[0];
+    vm.device.fail("planted");
+    vm.device.notified(FIRST_EVENT_QUEUE);
+    // Until all workers sleep.
+    world.fabric.advance(Duration::ZERO);
+    recover(vm);
+    vm.sink.buffers.store(0, Ordering::SeqCst);
+    vm.device.set_link(false);
+    vm.sink.buffers.store(10, Ordering::SeqCst);
+    vm.device.notified(FIRST_EVENT_QUEUE);
+    vm.sink.expect(EventKind::Async(AsyncEvent::PortErr), 1);
+}
