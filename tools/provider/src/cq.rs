@@ -30,6 +30,7 @@ use crate::cq_ex;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
+use crate::lock::Threads;
 use crate::pd::Domain;
 use crate::pd::Pd;
 
@@ -125,7 +126,8 @@ impl Cq {
     }
 }
 
-/// How a CQ that is created with `attr` is locked, and where its memory comes from.
+/// How a CQ that is created with `attr` is locked, and where its memory comes from. `threads` is
+/// the locking of the context's queues.
 ///
 /// # Errors
 ///
@@ -134,7 +136,7 @@ impl Cq {
 /// # Safety
 ///
 /// A parent domain that the attributes name is this provider's.
-unsafe fn domain(attr: &ffi::ibv_cq_init_attr_ex, shared: &Shared) -> Result<Domain, i32> {
+unsafe fn domain(attr: &ffi::ibv_cq_init_attr_ex, threads: Threads) -> Result<Domain, i32> {
     const KNOWN: u32 = ffi::IBV_CQ_INIT_ATTR_MASK_FLAGS | ffi::IBV_CQ_INIT_ATTR_MASK_PD;
     let flags = match attr.comp_mask & ffi::IBV_CQ_INIT_ATTR_MASK_FLAGS {
         0 => 0,
@@ -146,14 +148,14 @@ unsafe fn domain(attr: &ffi::ibv_cq_init_attr_ex, shared: &Shared) -> Result<Dom
     {
         return Err(libc::EOPNOTSUPP);
     }
-    let mut domain = Domain::from(shared.threads);
+    let mut domain = Domain::from(threads);
     if attr.comp_mask & ffi::IBV_CQ_INIT_ATTR_MASK_PD != 0 {
         if attr.parent_domain.is_null() {
             return Err(libc::EINVAL);
         }
         // SAFETY: the caller's domain.
         let pd = unsafe { Pd::from_ibv(attr.parent_domain) };
-        domain = pd.domain(shared.threads, ffi::VIRTIO_RDMA_DV_RES_CQ);
+        domain = pd.domain(threads, ffi::VIRTIO_RDMA_DV_RES_CQ);
     }
     Ok(domain)
 }
@@ -174,7 +176,7 @@ unsafe fn create(
     // SAFETY: the caller's context.
     let shared = unsafe { Context::shared(context) };
     // SAFETY: the caller's attributes.
-    let domain = unsafe { domain(attr, shared)? };
+    let domain = unsafe { domain(attr, shared.threads)? };
     if attr.cqe == 0 {
         return Err(libc::EINVAL);
     }
@@ -386,4 +388,49 @@ pub unsafe extern "C" fn resize_cq(ibv: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
 pub unsafe extern "C" fn cq_event(cq: *mut ffi::ibv_cq) {
     // SAFETY: the caller's CQ.
     unsafe { Cq::from_ibv(cq) }.ring.event_received();
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::pd::alloc_parent_domain;
+    use crate::pd::alloc_td;
+    use crate::pd::dealloc_pd;
+    use crate::pd::dealloc_td;
+
+    /// Whether a CQ that is created with `attr` in a context of many threads is locked.
+    fn is_locked(attr: &ffi::ibv_cq_init_attr_ex) -> bool {
+        // SAFETY: a parent domain of the tests is this provider's.
+        let domain = unsafe { domain(attr, Threads::MANY) };
+        domain.unwrap().threads.are_many()
+    }
+
+    #[test]
+    fn no_attribute_unlocks_a_cq() {
+        let pd = Pd::for_tests();
+        let mut init = ffi::ibv_td_init_attr { comp_mask: 0 };
+        let mut parent = ffi::ibv_parent_domain_init_attr {
+            pd: ptr::from_ref(&*pd).cast_mut().cast(),
+            ..Zeroed::zeroed()
+        };
+        let flag = ffi::ibv_cq_init_attr_ex {
+            comp_mask: ffi::IBV_CQ_INIT_ATTR_MASK_FLAGS,
+            flags: ffi::IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
+            ..Zeroed::zeroed()
+        };
+        assert!(is_locked(&flag), "QPs of other threads complete to it");
+        // SAFETY: objects of this provider, each used until it is deallocated.
+        unsafe {
+            parent.td = alloc_td(ptr::null_mut(), &mut init);
+            let parent_domain = alloc_parent_domain(ptr::null_mut(), &mut parent);
+            let both = ffi::ibv_cq_init_attr_ex {
+                comp_mask: flag.comp_mask | ffi::IBV_CQ_INIT_ATTR_MASK_PD,
+                parent_domain,
+                ..flag
+            };
+            assert!(is_locked(&both), "a thread domain promises nothing for it");
+            assert_eq!(dealloc_pd(parent_domain), 0);
+            assert_eq!(dealloc_td(parent.td), 0);
+        }
+    }
 }

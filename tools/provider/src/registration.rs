@@ -127,6 +127,8 @@ unsafe extern "C" fn uninit_device(device: *mut ffi::verbs_device) {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::ffi::CString;
+
     use super::*;
 
     /// Whether libibverbs takes a device for ours by the modalias of its parent.
@@ -162,5 +164,30 @@ mod tests {
         ] {
             assert!(!matches(other), "{other:?}");
         }
+    }
+
+    /// Whether a device of the provider that registered `operations` is ours.
+    fn is_ours_of(operations: *const ffi::verbs_device_ops) -> bool {
+        let mut device = ffi::verbs_device {
+            ops: operations,
+            ..Zeroed::zeroed()
+        };
+        // SAFETY: the device has a table with a terminated name, or none.
+        unsafe { is_ours(ptr::from_mut(&mut device).cast()) }
+    }
+
+    #[test]
+    fn devices_of_another_copy_of_this_library_are_ours() {
+        assert!(is_ours_of(&DRIVER.0));
+        // Another copy has another table, with another string.
+        let name = CString::from(NAME);
+        let mut table = ffi::verbs_device_ops {
+            name: name.as_ptr(),
+            ..DRIVER.0
+        };
+        assert!(is_ours_of(&table));
+        table.name = c"virtio_rdma2".as_ptr();
+        assert!(!is_ours_of(&table));
+        assert!(!is_ours_of(ptr::null()));
     }
 }
