@@ -155,7 +155,7 @@ fn destroy_with_work_outstanding() {
 }
 
 #[test]
-fn draining() {
+fn an_unreliable_qp_drains() {
     use virtio_rdma_abi::event::EventKind;
     use virtio_rdma_abi::ib::AsyncEvent;
     for qp_type in UNRELIABLE {
