@@ -136,6 +136,7 @@ fn address_vectors() {
         qp.modify(QpState::Rtr, mask, attr)
     };
     assert_eq!(with(|_| ()), Ok(()));
+    assert_eq!(with(|ah| ah.static_rate = 99), Ok(()), "not looked at");
     assert_eq!(
         with(|ah| ah.ah_flags = AhFlags::NONE),
         Err(EINVAL),

@@ -2,6 +2,7 @@
 
 //! What each type of QPs can do, on both paths.
 
+mod addresses;
 mod atomics;
 mod bursts;
 mod counters;
