@@ -216,23 +216,30 @@ struct Ready {
 
 impl Server {
     fn run(self) {
-        let log = &self.transport.shared.log;
-        if let Err(panicked) = contain(|| self.serve_clients()) {
-            tracing::error!(port = log.name(), "server ends: it {panicked}");
-        }
+        let served = contain(|| self.serve_clients());
+        let why = match served {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => format!("can't wait for clients: {error}"),
+            Err(panicked) => panicked.to_string(),
+        };
+        // Not contained: a device that can't be stopped ends the process.
+        self.transport.abandon(&why);
+        tracing::error!(
+            port = self.transport.shared.log.name(),
+            "the socket thread ends, and the port with it; restart the daemon to have it back: {why}"
+        );
     }
 
-    fn serve_clients(&self) {
+    /// Serves one client after the other until the server ends.
+    fn serve_clients(&self) -> io::Result<()> {
         let log = &self.transport.shared.log;
         loop {
-            match self.wait(None) {
-                Ok(ready) if ready.stop => return,
-                Ok(ready) if !ready.listener => continue,
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::error!(port = log.name(), "server ends: {error}");
-                    return;
-                }
+            let ready = self.wait(None)?;
+            if ready.stop {
+                return Ok(());
+            }
+            if !ready.listener {
+                continue;
             }
             let Some(stream) = self.accept() else {
                 continue;

@@ -238,6 +238,13 @@ impl Transport {
         self.space.clear();
     }
 
+    /// Nobody serves the function any more: has the device stopped, and takes its memory away. On return nothing
+    /// accesses guest memory.
+    pub(crate) fn abandon(&self, why: &str) {
+        self.shared.fail(format_args!("{why}"));
+        self.space.clear();
+    }
+
     /// The registers admit one reset at a time.
     fn post_reset(&self) {
         self.resets.request();

@@ -111,10 +111,8 @@ impl Worker {
                 timeout.as_ref(),
             ) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => {
-                    tracing::error!("the switch stops: {error}");
-                    break;
-                }
+                // A defect, which ends the process: without this thread no port has a network.
+                Err(error) => panic!("the switch can't wait for frames: {error}"),
             }
             self.now = Instant::now();
             if events.is_empty() && captured && !more {
@@ -318,5 +316,24 @@ impl Worker {
             }
             _ => self.fabric.deliver(passage, frame, now),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{eventfd, EventfdFlags};
+
+    use super::*;
+
+    /// Nobody would move frames any more, so the thread does not end in silence.
+    #[test]
+    #[should_panic = "the switch can't wait for frames: Invalid argument"]
+    fn without_events_it_does_not_end_in_silence() {
+        let doorbell = Arc::new(Doorbell::new().unwrap());
+        let addresses = Addresses::default();
+        let mut worker = Worker::new(vec![], vec![], addresses, None, None, doorbell).unwrap();
+        // No epoll instance.
+        worker.epoll = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        worker.run();
     }
 }

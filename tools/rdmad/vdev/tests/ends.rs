@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A socket thread that can't go on stops its device, takes its memory away, and says why.
+
+mod common;
+
+use std::fmt::Debug;
+use std::sync::Mutex;
+use std::thread::sleep;
+use std::time::Duration;
+
+use common::*;
+use rustix::process::getrlimit;
+use rustix::process::setrlimit;
+use rustix::process::Resource;
+use rustix::process::Rlimit;
+use tracing::field::Field;
+use tracing::field::Visit;
+use tracing::span;
+use tracing::Event;
+use tracing::Level;
+use tracing::Metadata;
+use tracing::Subscriber;
+
+/// The next message that is this one panics.
+static PLANTED: Mutex<Option<&str>> = Mutex::new(None);
+/// Errors that were told.
+static ERRORS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+struct Log;
+
+impl Subscriber for Log {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut message = Message::default();
+        event.record(&mut message);
+        if *event.metadata().level() == Level::ERROR {
+            ERRORS.lock().unwrap().push(message.0.clone());
+        }
+        let is_planted = |planted: &mut &str| message.0 == *planted;
+        let planted = PLANTED.lock().unwrap().take_if(is_planted);
+        if planted.is_some() {
+            panic!("planted");
+        }
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[derive(Default)]
+struct Message(String);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            self.0 = format!("{value:?}");
+        }
+    }
+}
+
+fn wait<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..3000 {
+        if let Some(value) = ready() {
+            return value;
+        }
+        sleep(Duration::from_millis(10));
+    }
+    panic!("{what} does not happen");
+}
+
+/// The socket thread ends, for the reason `why`, after `end`.
+fn ends(why: &str, end: impl FnOnce(Driver)) {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    driver.start();
+    assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
+    end(driver);
+    wait("the end of the socket", || {
+        (!bench.path.exists()).then_some(())
+    });
+    assert_eq!(bench.space.mapped().0, 0, "memory of the VM");
+    let failure = wait("the end of the device", || {
+        bench.device.take_failures().pop()
+    });
+    assert!(failure.contains(why), "{failure}");
+    let told = std::mem::take(&mut *ERRORS.lock().unwrap());
+    assert!(told.iter().any(|error| error.contains(why)), "{told:?}");
+}
+
+#[test]
+fn a_socket_thread_that_ends_stops_its_device() {
+    tracing::subscriber::set_global_default(Log).unwrap();
+    ends("panicked: planted", |driver| {
+        *PLANTED.lock().unwrap() = Some("client disconnected");
+        drop(driver);
+    });
+    // poll(2) is refused more descriptors than a process may have.
+    let limit = getrlimit(Resource::Nofile);
+    ends("Invalid argument", |driver| {
+        let current = Some(4);
+        setrlimit(Resource::Nofile, Rlimit { current, ..limit }).unwrap();
+        drop(driver);
+    });
+    setrlimit(Resource::Nofile, limit).unwrap();
+}
