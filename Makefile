@@ -22,7 +22,7 @@ kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top)$(2) MO=$(top)/$(build)
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
-.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-more check-debug check-pyverbs pacing bench lint unit selftests fmt clean distclean
+.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-more check-debug check-pyverbs sim pacing bench lint unit selftests fmt clean distclean
 
 help:
 	@printf '%s\n' \
@@ -33,6 +33,7 @@ help:
 		'make check-more    the tests in further machines: RFC mode, rxe as the peer, rdma-core'\''s tests ...' \
 		'make check-debug   the tests in machines again, on a kernel that watches itself (KASAN, lockdep ...)' \
 		"make check-pyverbs all of rdma-core's own tests, on our device and on rxe" \
+		'make sim        whole engines driven step by step, by 100,000 seeds; SEEDS=FIRST..END are others' \
 		'make bench      figures: direct, over packets, beside rxe and TCP; a table and build/bench/index.html' \
 		'make pacing     rate limits by the clock of this machine: measured against asked rates' \
 		'make build      the kernel module, the provider, the device, the tools' \
@@ -100,6 +101,11 @@ check-debug: build
 # The quick ones are among the selftests.
 check-pyverbs: build
 	@T=selftests/pyverbs/all.sh tools/testbed/check selftests
+
+# The first thousand are among the unit tests.
+SEEDS ?= 0..100000
+sim: setup
+	$(enter) env SIM_SEEDS=$(SEEDS) cargo test $(quiet) --release -p verbs --test sim
 
 # Figures of the machine, so no check.
 pacing: setup

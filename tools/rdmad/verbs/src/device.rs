@@ -140,6 +140,7 @@ impl Device {
         let limits = config.limits.clone();
         let fixed = limits.tables() + frames.memory() as u64;
         let budget = Budget::new(limits.memory.max(fixed));
+        let secret = &fabric.shared().secret;
         fabric.shared().attach(|port| {
             Arc::new(Self {
                 port,
@@ -152,12 +153,18 @@ impl Device {
                 failed: AtomicBool::new(false),
                 link: AtomicBool::new(false),
                 control: Mutex::new(()),
-                pds: Table::new(1..limits.max_pd + 1),
-                mrs: MrTable::new(&budget, limits.max_mr, limits.max_mw, limits.max_mr_pages),
-                cqs: Table::new(0..limits.max_cq),
+                pds: Table::new(secret, 1..limits.max_pd + 1),
+                mrs: MrTable::new(
+                    secret,
+                    &budget,
+                    limits.max_mr,
+                    limits.max_mw,
+                    limits.max_mr_pages,
+                ),
+                cqs: Table::new(secret, 0..limits.max_cq),
                 // 0 is no QP. The GSI QP counts.
-                qps: Table::with_special(1, GSI_QPN..limits.max_qp + 1),
-                srqs: Table::new(1..limits.max_srq + 1),
+                qps: Table::with_special(secret, 1, GSI_QPN..limits.max_qp + 1),
+                srqs: Table::new(secret, 1..limits.max_srq + 1),
                 gids: GidTable::new(limits.max_gids),
                 refused_gids: AtomicU64::new(0),
                 groups: Groups::default(),

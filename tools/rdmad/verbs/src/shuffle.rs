@@ -3,7 +3,7 @@
 //! A secret order of numbers.
 
 use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
 /// Numbers that follow each other in the order are of one block, so that what is kept by number
 /// stays together. A key that is known narrows the number of the next down to this many.
@@ -11,21 +11,51 @@ const BLOCK: u32 = 4096;
 /// Rounds of the Feistel network. Four make it look random.
 const ROUNDS: u8 = 4;
 
+/// Where numbers come from that nobody can predict.
+#[derive(Clone, Debug)]
+pub(crate) enum Secret {
+    Random(RandomState),
+    /// Known, so that what happens can be repeated.
+    Known(u64),
+}
+
+impl Secret {
+    /// A new one, or one that is `known`.
+    pub(crate) fn new(known: Option<u64>) -> Self {
+        known.map_or_else(|| Self::Random(RandomState::new()), Self::Known)
+    }
+
+    /// Another one for what is numbered apart.
+    pub(crate) fn another(&self) -> Self {
+        match self {
+            Self::Random(_) => Self::new(None),
+            Self::Known(_) => Self::Known(self.hash("another")),
+        }
+    }
+
+    /// 64 bits that depend on `value`.
+    pub(crate) fn hash(&self, value: impl Hash) -> u64 {
+        match self {
+            Self::Random(state) => state.hash_one(value),
+            Self::Known(known) => {
+                BuildHasherDefault::<DefaultHasher>::default().hash_one((known, value))
+            }
+        }
+    }
+}
+
 /// The numbers below a limit in an order that nobody can predict: block by block, in a random order
 /// within each block and of the blocks.
 #[derive(Debug)]
 pub(crate) struct Shuffle {
-    secret: RandomState,
+    secret: Secret,
     len: u32,
 }
 
 impl Shuffle {
     /// An order of the numbers below `len`.
-    pub(crate) fn new(len: u32) -> Self {
-        Self {
-            secret: RandomState::new(),
-            len,
-        }
+    pub(crate) fn new(secret: Secret, len: u32) -> Self {
+        Self { secret, len }
     }
 
     /// How many numbers there are.
@@ -55,7 +85,7 @@ impl Shuffle {
             let (mut high, mut low) = (walked >> half_bits, walked & mask);
             for round in 0..ROUNDS {
                 // The low bits of a 64-bit hash.
-                let hash = self.secret.hash_one((tweak, round, low)) as u32;
+                let hash = self.secret.hash((tweak, round, low)) as u32;
                 (high, low) = (low, high ^ (hash & mask));
             }
             walked = (high << half_bits) | low;
@@ -73,7 +103,7 @@ mod tests {
     #[test]
     fn each_number_comes_once() {
         for len in [1, 2, 3, 5, 64, 4095, 4096, 4097, 16_383, 65_536] {
-            let shuffle = Shuffle::new(len);
+            let shuffle = Shuffle::new(Secret::new(None), len);
             let mut numbers: Vec<_> = (0..len).map(|at| shuffle.nth(at)).collect();
             numbers.sort();
             assert!(numbers.into_iter().eq(0..len), "{len}");
@@ -81,8 +111,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_known_repeats_itself() {
+        let [one, two] = [(); 2].map(|()| Secret::new(Some(7)));
+        assert_eq!(one.hash(1), two.hash(1));
+        assert_eq!(one.another().hash(1), two.another().hash(1));
+        assert_ne!(one.another().hash(1), one.hash(1));
+        let random = Secret::new(None);
+        assert_ne!(random.another().hash(1), random.hash(1));
+    }
+
+    #[test]
     fn neighbours_are_no_neighbours() {
-        let [one, two] = [(); 2].map(|()| Shuffle::new(65_536));
+        let [one, two] = [(); 2].map(|()| Shuffle::new(Secret::new(None), 65_536));
         let followers = |shuffle: &Shuffle| {
             (1..1000)
                 .filter(|&at| shuffle.nth(at) == shuffle.nth(at - 1) + 1)

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use parking_lot::RwLock;
 
-use crate::shuffle::Shuffle;
+use crate::shuffle::{Secret, Shuffle};
 
 /// A bounded table of objects by number.
 ///
@@ -64,13 +64,13 @@ pub(crate) struct Reserved<'a, T> {
 
 impl<T> Table<T> {
     /// An empty table for the numbers in `numbers`.
-    pub(crate) fn new(numbers: Range<u32>) -> Self {
-        Self::with_special(0, numbers)
+    pub(crate) fn new(secret: &Secret, numbers: Range<u32>) -> Self {
+        Self::with_special(secret, 0, numbers)
     }
 
     /// An empty table for the numbers in `numbers`, of which the first `special` are given out by
     /// [`claim`](Self::claim) alone.
-    pub(crate) fn with_special(special: u32, numbers: Range<u32>) -> Self {
+    pub(crate) fn with_special(secret: &Secret, special: u32, numbers: Range<u32>) -> Self {
         let common = numbers.start + special;
         Self {
             first: numbers.start,
@@ -80,7 +80,7 @@ impl<T> Table<T> {
                 .collect(),
             free: Mutex::new(Free {
                 fresh: 0,
-                order: Shuffle::new(numbers.end.saturating_sub(common)),
+                order: Shuffle::new(secret.another(), numbers.end.saturating_sub(common)),
                 returned: VecDeque::new(),
             }),
         }
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn numbers_come_back_oldest_first() {
-        let table = Table::new(1..4);
+        let table = Table::new(&Secret::new(None), 1..4);
         let mut all = [(); 3].map(|()| {
             let reserved = table.reserve().unwrap();
             let number = reserved.number();
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn usable_numbers_come_back_oldest_first() {
-        let table = Table::new(2..1000);
+        let table = Table::new(&Secret::new(None), 2..1000);
         let take = |usable: fn(u32) -> bool| {
             let reserved = table.reserve_below(6, usable)?;
             Some(reserved.insert(Arc::new(())))
@@ -265,14 +265,14 @@ mod tests {
             let next = |_| table.reserve().unwrap().insert(Arc::new(()));
             (0..100).map(next).collect::<Vec<_>>()
         };
-        let [one, two] = [(); 2].map(|()| numbers(&Table::new(1..65_537)));
+        let [one, two] = [(); 2].map(|()| numbers(&Table::new(&Secret::new(None), 1..65_537)));
         assert!(one.windows(2).filter(|pair| pair[0] + 1 == pair[1]).count() < 10);
         assert_ne!(one, two);
     }
 
     #[test]
     fn special_numbers_are_claimed() {
-        let table = Table::with_special(1, 1..3);
+        let table = Table::with_special(&Secret::new(None), 1, 1..3);
         assert!(table.claim(0).is_none() && table.claim(2).is_none());
         drop(table.claim(1).unwrap());
         table.claim(1).unwrap().insert(Arc::new(1));
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn numbers_outside_are_not_there() {
-        let table = Table::<u32>::new(2..4);
+        let table = Table::<u32>::new(&Secret::new(None), 2..4);
         for number in [0, 1, 4, u32::MAX] {
             assert!(table.get(number).is_none());
             assert!(table.with(number, |_| ()).is_none());

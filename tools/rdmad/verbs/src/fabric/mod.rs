@@ -33,7 +33,9 @@ use self::sleep::Sleep;
 pub(crate) use self::timer::{Alarm, Timers, Until};
 pub(crate) use self::watch::{Watch, Watched};
 pub(crate) use self::worker::shard;
+use self::worker::Worker;
 use crate::claims::Claims;
+use crate::shuffle::Secret;
 use crate::status::FabricStatus;
 use crate::turn::TURN;
 use crate::Device;
@@ -68,12 +70,19 @@ pub struct FabricConfig {
     pub at_once: bool,
     /// The clock that timers and rate limits go by.
     pub clock: Clock,
+    /// Whether workers are no threads, but do what [`Fabric::step`] tells them to.
+    pub stepped: bool,
+    /// What the numbers of objects and their keys are drawn by; unknown unless told. For what must repeat
+    /// itself.
+    pub secret: Option<u64>,
 }
 
-/// The devices of a process and the threads that serve them. Dropping it ends the threads.
+/// The devices of a process and the workers that serve them. Dropping it ends their threads.
 pub struct Fabric {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// Those that are stepped.
+    workers: Mutex<Vec<Worker>>,
 }
 
 /// The part of a [`Fabric`] that devices and workers know.
@@ -91,6 +100,7 @@ pub(crate) struct Shared {
     pub(crate) timers: Timers,
     pub(crate) quiesce: Quiesce,
     pub(crate) claims: Claims,
+    pub(crate) secret: Secret,
     sleep: Sleep,
     longest: Longest,
 }
@@ -104,6 +114,8 @@ impl Fabric {
             poll,
             at_once,
             clock,
+            stepped,
+            secret,
         } = config;
         let workers = workers.unwrap_or_else(|| {
             let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
@@ -125,13 +137,23 @@ impl Fabric {
             clock,
             quiesce: Quiesce::new(workers),
             claims: Claims::default(),
-            sleep: Sleep::default(),
+            secret: Secret::new(secret),
+            sleep: match stepped {
+                true => Sleep::stepped(),
+                false => Sleep::default(),
+            },
             longest: Longest::new(workers),
         });
         let mut fabric = Self {
             shared: shared.clone(),
-            threads: Vec::with_capacity(workers),
+            threads: Vec::new(),
+            workers: Mutex::default(),
         };
+        if stepped {
+            let workers = (0..workers).map(|number| Worker::new(&shared, number));
+            fabric.workers = Mutex::new(workers.collect());
+            return Ok(fabric);
+        }
         for index in 0..workers {
             let shared = shared.clone();
             let thread = std::thread::Builder::new()
@@ -147,6 +169,26 @@ impl Fabric {
         self.shared
             .direct
             .store(path == PathPolicy::Direct, Ordering::Relaxed);
+    }
+
+    /// Has a worker that is stepped do the next step of its round: begin, give one device a turn, end.
+    /// Returns whether it is awake. Nothing else serves, so what happens is decided by the order of the
+    /// calls.
+    pub fn step(&self, worker: usize) -> bool {
+        let mut workers = self.workers.lock();
+        let worker = workers.get_mut(worker);
+        worker.is_some_and(|worker| worker.step(&self.shared))
+    }
+
+    /// Lets `time` pass on a clock that stands still. What is due then is left to [steps](Self::step).
+    pub fn pass(&self, time: Duration) {
+        self.shared.clock.advance(time);
+    }
+
+    /// How long it is to the next deadline, if there is one.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let next = self.shared.timers.next()?;
+        Some(next.saturating_duration_since(self.shared.clock.now()))
     }
 
     /// Lets `time` pass on a clock that stands still, from one deadline to the next: each is met to the nanosecond.

@@ -11,10 +11,33 @@ use super::sync::{fence, AtomicUsize, Condvar, Mutex, Ordering};
 pub(crate) struct Sleep {
     sleepers: AtomicUsize,
     lock: Mutex<()>,
-    woken: Condvar,
+    bell: Bell,
+}
+
+/// How sleepers are woken.
+#[derive(Debug)]
+enum Bell {
+    /// They are threads.
+    Threads(Condvar),
+    /// They are stepped: wake-ups that none of them has taken yet.
+    Steps(AtomicUsize),
+}
+
+impl Default for Bell {
+    fn default() -> Self {
+        Self::Threads(Condvar::new())
+    }
 }
 
 impl Sleep {
+    /// For workers that are stepped.
+    pub(crate) fn stepped() -> Self {
+        Self {
+            bell: Bell::Steps(AtomicUsize::new(0)),
+            ..Self::default()
+        }
+    }
+
     /// Sleeps until woken or until the time that `deadline` returns, unless `busy` is true by now. Both are called when a
     /// wake-up can no longer be missed.
     pub(crate) fn sleep(
@@ -22,19 +45,75 @@ impl Sleep {
         busy: impl FnOnce() -> bool,
         deadline: impl FnOnce() -> Option<Instant>,
     ) {
+        let Bell::Threads(woken) = &self.bell else {
+            return;
+        };
         let mut guard = self.lock.lock();
+        if self.lie_down(busy) {
+            match deadline() {
+                Some(deadline) => {
+                    woken.wait_until(&mut guard, deadline);
+                }
+                None => woken.wait(&mut guard),
+            }
+            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Becomes a sleeper unless `busy` is true by now. With the lock held. Returns whether it has.
+    fn lie_down(&self, busy: impl FnOnce() -> bool) -> bool {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         // Pairs with the fence in `wake`: it sees a sleeper, or the sleeper sees the work.
         fence(Ordering::SeqCst);
-        if !busy() {
-            match deadline() {
-                Some(deadline) => {
-                    self.woken.wait_until(&mut guard, deadline);
+        let asleep = !busy();
+        if !asleep {
+            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+        asleep
+    }
+
+    /// The first half of [`sleep`](Self::sleep), of a worker that is stepped. Returns whether it sleeps
+    /// now.
+    pub(crate) fn fall_asleep(&self, busy: impl FnOnce() -> bool) -> bool {
+        let _guard = self.lock.lock();
+        self.lie_down(busy)
+    }
+
+    /// The second half: ends the sleep of a worker that is stepped if its deadline `is_over`, or by taking
+    /// a wake-up. Returns whether it has.
+    pub(crate) fn wake_up(&self, is_over: bool) -> bool {
+        let Bell::Steps(rung) = &self.bell else {
+            return false;
+        };
+        let _guard = self.lock.lock();
+        let left = rung.load(Ordering::SeqCst);
+        if left == 0 && !is_over {
+            return false;
+        }
+        rung.store(left.saturating_sub(1), Ordering::SeqCst);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        true
+    }
+
+    fn ring(&self, all: bool) {
+        let guard = self.lock.lock();
+        match &self.bell {
+            Bell::Threads(woken) => {
+                // Those that wake take it.
+                drop(guard);
+                if all {
+                    woken.notify_all();
+                } else {
+                    woken.notify_one();
                 }
-                None => self.woken.wait(&mut guard),
+            }
+            Bell::Steps(rung) => {
+                let sleepers = self.sleepers.load(Ordering::SeqCst);
+                let more = if all { sleepers } else { 1 };
+                let now = rung.load(Ordering::SeqCst).saturating_add(more);
+                rung.store(now.min(sleepers), Ordering::SeqCst);
             }
         }
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Wakes one worker if any sleeps, after work was made visible.
@@ -42,8 +121,7 @@ impl Sleep {
     pub(crate) fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) != 0 {
-            drop(self.lock.lock());
-            self.woken.notify_one();
+            self.ring(false);
         }
     }
 
@@ -63,7 +141,6 @@ impl Sleep {
 
     /// Wakes all workers.
     pub(crate) fn wake_all(&self) {
-        drop(self.lock.lock());
-        self.woken.notify_all();
+        self.ring(true);
     }
 }

@@ -32,53 +32,154 @@ pub(crate) fn shard() -> usize {
     WORKER.get()
 }
 
+/// One that serves: a thread, or the steps of one.
+#[derive(Debug)]
+pub(super) struct Worker {
+    /// Counted from 0.
+    number: usize,
+    watch: Watch,
+    /// The device that the next round begins with: workers start at different ones.
+    first: usize,
+    /// When the last round began, if there was work in it.
+    began: Option<Instant>,
+    /// Devices that had their turn in this round, if it has begun.
+    visited: Option<usize>,
+    /// Whether there was work in this round.
+    worked: bool,
+    /// It sleeps, perhaps until then. Of one that is stepped.
+    asleep: Option<Option<Instant>>,
+}
+
+/// What comes after a round.
+enum Next {
+    /// Another one.
+    Round,
+    /// Another one, for what is watched.
+    Watch,
+    Sleep,
+}
+
 /// Serves until the fabric stops.
-pub(super) fn run(shared: &Shared, worker: usize) {
-    WORKER.set(worker + 1);
-    let watch = Watch::new(shared.poll);
-    // Workers start at different devices.
-    let mut first = worker;
-    // When the last round began, if there was work in it.
-    let mut began = None;
+pub(super) fn run(shared: &Shared, number: usize) {
+    WORKER.set(number + 1);
+    let mut worker = Worker::new(shared, number);
     while !shared.stopped.load(Ordering::SeqCst) {
+        match worker.round(shared) {
+            Next::Round => {}
+            Next::Watch => spin_loop(),
+            Next::Sleep => shared.sleep.sleep(
+                || shared.busy() || shared.stopped.load(Ordering::SeqCst),
+                || shared.clock.alarm(shared.timers.next()?),
+            ),
+        }
+    }
+}
+
+impl Worker {
+    pub(super) fn new(shared: &Shared, number: usize) -> Self {
+        Self {
+            number,
+            watch: Watch::new(shared.poll),
+            first: number,
+            began: None,
+            visited: None,
+            worked: false,
+            asleep: None,
+        }
+    }
+
+    /// Gives each device one turn.
+    fn round(&mut self, shared: &Shared) -> Next {
+        self.begin(shared);
+        let devices = shared.devices.load();
+        for index in 0..devices.len() {
+            self.visit(shared, &devices, index);
+        }
+        self.end(shared)
+    }
+
+    fn begin(&mut self, shared: &Shared) {
         let now = shared.expire();
-        if let Some(began) = began {
+        if let Some(began) = self.began {
             let time = now.saturating_duration_since(began);
             shared.longest.note_round(shard(), time);
         }
-        let worked = shared.round(worker, first, &watch);
-        began = worked.then_some(now);
-        // Also when there is other work, since nobody else may know of what is watched.
-        let watching = shared.look(worker, &watch);
-        if !worked && !watching {
-            shared.sleep.sleep(
-                || shared.busy() || shared.stopped.load(Ordering::SeqCst),
-                || shared.clock.alarm(shared.timers.next()?),
-            );
-        } else if !worked {
-            spin_loop();
+        self.began = Some(now);
+        self.worked = false;
+    }
+
+    /// The turn of one device.
+    fn visit(&mut self, shared: &Shared, devices: &[Arc<Device>], index: usize) {
+        let device = &devices[self.first.wrapping_add(index) % devices.len()];
+        if device.is_ready() {
+            let turn = shared.quiesce.begin(self.number);
+            self.worked |= device.serve(&self.watch, || shared.sleep.wake());
+            drop(turn);
+            device.transport().send_interrupts();
         }
-        first = first.wrapping_add(1);
+    }
+
+    fn end(&mut self, shared: &Shared) -> Next {
+        self.first = self.first.wrapping_add(1);
+        // Also when there is other work, since nobody else may know of what is watched.
+        let watching = shared.look(self.number, &self.watch);
+        if self.worked {
+            return Next::Round;
+        }
+        self.began = None;
+        if watching {
+            Next::Watch
+        } else {
+            Next::Sleep
+        }
+    }
+
+    /// The next step of a round. Returns whether it is awake.
+    pub(super) fn step(&mut self, shared: &Shared) -> bool {
+        let before = WORKER.replace(self.number + 1);
+        let awake = self.wake_up(shared) && self.go_on(shared);
+        WORKER.set(before);
+        awake
+    }
+
+    fn wake_up(&mut self, shared: &Shared) -> bool {
+        let Some(deadline) = self.asleep else {
+            return true;
+        };
+        let is_over = deadline.is_some_and(|deadline| deadline <= shared.clock.now());
+        let awake = shared.sleep.wake_up(is_over);
+        if awake {
+            self.asleep = None;
+        }
+        awake
+    }
+
+    fn go_on(&mut self, shared: &Shared) -> bool {
+        let devices = shared.devices.load();
+        match self.visited {
+            None => {
+                self.begin(shared);
+                self.visited = Some(0);
+            }
+            Some(index) if index < devices.len() => {
+                self.visit(shared, &devices, index);
+                self.visited = Some(index + 1);
+            }
+            Some(_) => {
+                self.visited = None;
+                if matches!(self.end(shared), Next::Sleep)
+                    && shared.sleep.fall_asleep(|| shared.busy())
+                {
+                    self.asleep = Some(shared.timers.next());
+                    return false;
+                }
+            }
+        }
+        true
     }
 }
 
 impl Shared {
-    /// Gives each device one turn, beginning with number `first`. Returns whether there was anything to do.
-    fn round(&self, worker: usize, first: usize, watch: &Watch) -> bool {
-        let devices = self.devices.load();
-        let mut worked = false;
-        for index in 0..devices.len() {
-            let device = &devices[first.wrapping_add(index) % devices.len()];
-            if device.is_ready() {
-                let turn = self.quiesce.begin(worker);
-                worked |= device.serve(watch, || self.sleep.wake());
-                drop(turn);
-                device.transport().send_interrupts();
-            }
-        }
-        worked
-    }
-
     /// Looks at what is watched. Returns whether there was anything to look at.
     fn look(&self, worker: usize, watch: &Watch) -> bool {
         if watch.is_empty() {

@@ -136,6 +136,7 @@ mod tests {
     use super::*;
     use crate::memory::{unlimited, PageMap};
     use crate::pd::PdUse;
+    use crate::shuffle::Secret;
 
     const RIGHTS: AccessFlags = AccessFlags::LOCAL_WRITE;
 
@@ -150,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_key_opens_for_as_long_as_the_turn() {
-        let table = MrTable::new(&unlimited(), 8, 0, 8);
+        let table = MrTable::new(&Secret::new(None), &unlimited(), 8, 0, 8);
         let (number, key) = insert(&table, 7);
         let turn = Keys::new(&table);
         let opens = |keys: &Keys<'_>| keys.check(key, 7, 0x1000, 8, RIGHTS).is_ok();
@@ -162,7 +163,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_checked_again() {
-        let table = MrTable::new(&unlimited(), 8, 0, 8);
+        let table = MrTable::new(&Secret::new(None), &unlimited(), 8, 0, 8);
         let (_, ours) = insert(&table, 7);
         let (_, theirs) = insert(&table, 8);
         let keys = Keys::new(&table);

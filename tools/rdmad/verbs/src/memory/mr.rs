@@ -2,8 +2,6 @@
 
 //! Memory regions and their keys.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
@@ -18,6 +16,7 @@ use super::{Binding, PageMap, Reached, Region};
 use crate::config::BOOKKEEPING;
 use crate::error::{require, Errno, Result};
 use crate::pd::PdUse;
+use crate::shuffle::Secret;
 use crate::table::{Reserved, Table};
 
 /// Bits of a key below the MR's number: they are drawn anew each time the number is used again, so
@@ -34,7 +33,7 @@ pub(crate) const fn number_of(key: u32) -> u32 {
 /// Draws the variants of keys: at random, but never the last one of the number again.
 #[derive(Debug)]
 pub(super) struct Variants {
-    secret: RandomState,
+    secret: Secret,
     /// Keys drawn so far.
     drawn: AtomicU64,
     first: u32,
@@ -44,9 +43,9 @@ pub(super) struct Variants {
 
 impl Variants {
     /// Variants for keys of these numbers.
-    pub(super) fn new(numbers: Range<u32>) -> Self {
+    pub(super) fn new(secret: &Secret, numbers: Range<u32>) -> Self {
         Self {
-            secret: RandomState::new(),
+            secret: secret.another(),
             drawn: AtomicU64::new(0),
             first: numbers.start,
             last: numbers.map(|_| AtomicU8::new(0)).collect(),
@@ -58,7 +57,7 @@ impl Variants {
         let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
         let last = &self.last[(number - self.first) as usize];
         // From 1 to 255, so that the sum is another variant.
-        let step = (self.secret.hash_one(drawn) % 255) as u8 + 1;
+        let step = (self.secret.hash(drawn) % 255) as u8 + 1;
         let variant = last.load(Ordering::Relaxed).wrapping_add(step);
         last.store(variant, Ordering::Relaxed);
         (number << VARIANT_BITS) | u32::from(variant)
@@ -137,14 +136,20 @@ pub(crate) struct MrCharge {
 impl MrTable {
     /// A table of at most `max_mr` MRs with `max_pages` pages in all, and at most `max_mw` windows. What is in it is
     /// charged to `budget`.
-    pub(crate) fn new(budget: &Budget, max_mr: u32, max_mw: u32, max_pages: u64) -> Self {
+    pub(crate) fn new(
+        secret: &Secret,
+        budget: &Budget,
+        max_mr: u32,
+        max_mw: u32,
+        max_pages: u64,
+    ) -> Self {
         Self {
             // Number 0 stays unused: key 0 opens nothing.
-            table: Table::new(1..max_mr + 1),
+            table: Table::new(secret, 1..max_mr + 1),
             cards: Cards::new(max_mr + 1),
-            variants: Variants::new(0..max_mr + 1),
+            variants: Variants::new(secret, 0..max_mr + 1),
             // Of two kinds of key, only one has a number.
-            windows: WindowTable::new(budget, max_mr + 1..max_mr + 1 + max_mw),
+            windows: WindowTable::new(secret, budget, max_mr + 1..max_mr + 1 + max_mw),
             pages: Budget::new(max_pages),
             budget: budget.clone(),
         }

@@ -20,6 +20,7 @@ use super::{KeyFault, Mr, Region};
 use crate::config::BOOKKEEPING;
 use crate::error::{Errno, Result};
 use crate::pd::PdUse;
+use crate::shuffle::Secret;
 use crate::table::Table;
 
 /// Rights that a window may have. It gives none of this side, whatever is asked for: it has no L_Key.
@@ -112,12 +113,12 @@ pub(crate) struct WindowTable {
 
 impl WindowTable {
     /// An empty table for the numbers in `numbers`.
-    pub(super) fn new(budget: &Budget, numbers: Range<u32>) -> Self {
+    pub(super) fn new(secret: &Secret, budget: &Budget, numbers: Range<u32>) -> Self {
         Self {
             budget: budget.clone(),
             first: numbers.start,
-            variants: Variants::new(numbers.clone()),
-            table: Table::new(numbers),
+            variants: Variants::new(secret, numbers.clone()),
+            table: Table::new(secret, numbers),
         }
     }
 

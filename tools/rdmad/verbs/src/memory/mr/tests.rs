@@ -19,7 +19,7 @@ fn all_memory(table: &MrTable, pdn: u32, access: AccessFlags) -> (u32, u32) {
 
 #[test]
 fn a_key_opens_one_mr_only() {
-    let table = MrTable::new(&unlimited(), 1, 1, 10);
+    let table = MrTable::new(&Secret::new(None), &unlimited(), 1, 1, 10);
     let (number, key) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
     assert!(Keys::new(&table)
         .check(key, 7, 0x1000, 8, AccessFlags::LOCAL_WRITE)
@@ -75,7 +75,7 @@ fn a_key_opens_one_mr_only() {
 
 #[test]
 fn pages_are_counted() {
-    let table = MrTable::new(&unlimited(), 4, 1, 10);
+    let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 10);
     let charge = table.charge(8).unwrap();
     assert_eq!(table.charge(3).err(), Some(Errno::NOMEM));
     let (number, _) = table
@@ -114,7 +114,7 @@ fn registration(number: u32, key: u32) -> Registration {
 
 #[test]
 fn fast_registration_and_invalidation() {
-    let table = MrTable::new(&unlimited(), 4, 1, 100);
+    let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 100);
     let (number, key) = fast(&table, 7);
     let opens = |key| {
         Keys::new(&table)
@@ -154,7 +154,7 @@ fn fast_registration_and_invalidation() {
 
 #[test]
 fn only_mrs_made_for_it_are_registered_or_invalidated() {
-    let table = MrTable::new(&unlimited(), 4, 1, 100);
+    let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 100);
     let (number, key) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
     assert_eq!(table.invalidate(key, at(7)), Err(KeyFault));
     assert_eq!(table.register(7, registration(number, key)), Err(KeyFault));
@@ -169,7 +169,7 @@ fn only_mrs_made_for_it_are_registered_or_invalidated() {
 
 #[test]
 fn mapped_pages_wait_for_the_registration() {
-    let table = MrTable::new(&unlimited(), 4, 1, 100);
+    let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 100);
     let (number, key) = fast(&table, 7);
     let mapped = |base| Mapped {
         base,
@@ -202,7 +202,7 @@ fn mapped_pages_wait_for_the_registration() {
 #[test]
 fn invalidation_waits_for_who_uses_the_memory() {
     use std::sync::atomic::AtomicBool;
-    let table = MrTable::new(&unlimited(), 4, 1, 100);
+    let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 100);
     let (number, key) = fast(&table, 7);
     table.register(7, registration(number, key)).unwrap();
     let region = Keys::new(&table)

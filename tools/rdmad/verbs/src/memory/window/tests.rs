@@ -26,7 +26,7 @@ fn at(qpn: u32) -> Reached {
 }
 
 fn table() -> MrTable {
-    MrTable::new(&unlimited(), 4, 4, 100)
+    MrTable::new(&Secret::new(None), &unlimited(), 4, 4, 100)
 }
 
 fn mr(table: &MrTable, access: AccessFlags) -> (u32, u32) {
@@ -259,7 +259,7 @@ fn an_mr_with_windows_stays() {
 
 #[test]
 fn a_window_that_is_gone_is_unbound_and_its_key_does_not_return() {
-    let table = MrTable::new(&unlimited(), 4, 1, 100);
+    let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 100);
     let (number, lkey) = mr(&table, RIGHTS_OF_MR);
     let (mwn, key) = window(&table, MwType::Two);
     assert_eq!(

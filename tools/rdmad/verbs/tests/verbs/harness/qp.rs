@@ -343,6 +343,12 @@ impl<'vm> Qp<'vm> {
         }
     }
 
+    /// Whether the device has work requests of the SQ that it has not given back. The simulator asks.
+    #[allow(dead_code)]
+    pub fn has_outstanding(&self) -> bool {
+        self.sq_queue.borrow().has_outstanding()
+    }
+
     pub fn ring_doorbell(&self, kind: DoorbellKind) {
         mode::ring_doorbell(self.vm, kind, self.qpn);
     }

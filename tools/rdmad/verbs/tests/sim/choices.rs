@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The choices that make a run: drawn by a seed, or given.
+
+use rand::{Rng, SeedableRng};
+use rand_xorshift::XorShiftRng;
+
+/// The choices of one step.
+pub type Step = Vec<u32>;
+
+/// Where choices come from. Those that were taken are kept, so that a run can be repeated with fewer
+/// steps.
+pub struct Choices {
+    source: Source,
+    taken: Vec<Step>,
+}
+
+enum Source {
+    Drawn {
+        random: XorShiftRng,
+        steps: usize,
+    },
+    /// What a step does not give is 0.
+    Given {
+        steps: std::vec::IntoIter<Step>,
+        step: std::vec::IntoIter<u32>,
+    },
+}
+
+impl Choices {
+    /// So many steps of `seed`.
+    pub fn drawn(seed: u64, steps: usize) -> Self {
+        Self {
+            source: Source::Drawn {
+                random: XorShiftRng::seed_from_u64(seed),
+                steps,
+            },
+            taken: vec![Vec::new()],
+        }
+    }
+
+    /// The first of `steps` makes the world.
+    pub fn given(steps: &[Step]) -> Self {
+        let mut steps = Vec::from(steps).into_iter();
+        let step = steps.next().unwrap_or_default().into_iter();
+        Self {
+            source: Source::Given { steps, step },
+            taken: vec![Vec::new()],
+        }
+    }
+
+    /// Begins the next step, if there is one.
+    pub fn next_step(&mut self) -> bool {
+        let more = match &mut self.source {
+            Source::Drawn { steps, .. } if *steps > 0 => {
+                *steps -= 1;
+                true
+            }
+            Source::Drawn { .. } => false,
+            Source::Given { steps, step } => match steps.next() {
+                Some(next) => {
+                    *step = next.into_iter();
+                    true
+                }
+                None => false,
+            },
+        };
+        if more {
+            self.taken.push(Vec::new());
+        }
+        more
+    }
+
+    /// One of `0..end`.
+    pub fn below(&mut self, end: usize) -> usize {
+        let end = u32::try_from(end)
+            .expect("few things to choose from")
+            .max(1);
+        let choice = match &mut self.source {
+            Source::Drawn { random, .. } => random.random_range(0..end),
+            Source::Given { step, .. } => step.next().unwrap_or(0).min(end - 1),
+        };
+        if let Some(step) = self.taken.last_mut() {
+            step.push(choice);
+        }
+        choice as usize
+    }
+
+    /// True once in `times`.
+    pub fn once_in(&mut self, times: usize) -> bool {
+        // Nothing happens in the simplest run.
+        self.below(times) == times - 1
+    }
+
+    /// One of these.
+    pub fn of<T: Copy>(&mut self, things: &[T]) -> T {
+        things[self.below(things.len())]
+    }
+
+    /// What was chosen so far.
+    pub fn taken(&self) -> &[Step] {
+        &self.taken
+    }
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Whole engines, a network and model guests, driven by one thread: a seed chooses what each step does.
+//!
+//! `SIM_SEEDS=FIRST..END` are the seeds to run, `SIM_STEPS=N` how many steps each has. A seed that fails
+//! is repeated, made as short as can be found, and run once more so that it shows where it fails.
+
+// Not all that the harness has is of use here.
+#[allow(dead_code, unused_imports)]
+#[path = "../verbs/harness/mod.rs"]
+mod harness;
+
+mod choices;
+mod connection;
+mod net;
+mod run;
+mod shrink;
+
+use std::env;
+use std::ops::Range;
+use std::panic;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Mutex;
+use std::thread;
+
+use choices::Choices;
+
+/// Queues lie in memory of the driver.
+pub const MODE: harness::Mode = harness::Mode::OwnRings;
+
+/// Seeds that are run unless `SIM_SEEDS` says otherwise.
+const SEEDS: Range<u64> = 0..1000;
+/// Steps of each unless `SIM_STEPS` says otherwise.
+const STEPS: usize = 400;
+
+fn number<T: FromStr>(text: &str) -> T {
+    let number = text.trim().parse();
+    number.unwrap_or_else(|_| panic!("{text} is no number"))
+}
+
+fn seeds() -> Range<u64> {
+    let Ok(text) = env::var("SIM_SEEDS") else {
+        return SEEDS;
+    };
+    let parts = text.split_once("..");
+    let (first, end) = parts.expect("SIM_SEEDS is FIRST..END");
+    number(first)..number(end)
+}
+
+fn steps() -> usize {
+    env::var("SIM_STEPS").map_or(STEPS, |text| number(&text))
+}
+
+/// The first of the seeds that are known to fail, and why. Each processor runs some.
+fn find_failure(seeds: Range<u64>, steps: usize) -> Option<(u64, String)> {
+    let next = AtomicU64::new(seeds.start);
+    let found: Mutex<Option<(u64, String)>> = Mutex::new(None);
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while found.lock().unwrap().is_none() {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        break;
+                    }
+                    if let Err(why) = run::guarded(&mut Choices::drawn(seed, steps)) {
+                        let mut found = found.lock().unwrap();
+                        if found.as_ref().is_none_or(|(first, _)| seed < *first) {
+                            *found = Some((seed, why));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    found.into_inner().unwrap()
+}
+
+#[test]
+fn every_seed_ends_well() {
+    let steps = steps();
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(|_| {}));
+    let Some((seed, why)) = find_failure(seeds(), steps) else {
+        panic::set_hook(print);
+        return;
+    };
+    eprintln!("seed {seed} failed: {why}");
+    let end = seed + 1;
+    eprintln!("again: SIM_STEPS={steps} make sim SEEDS={seed}..{end}");
+    let mut choices = Choices::drawn(seed, steps);
+    let repeated = run::guarded(&mut choices);
+    assert_eq!(repeated, Err(why), "it did not fail in the same way again");
+    let least = shrink::shrink(choices.taken());
+    eprintln!("{} steps are enough: {least:?}", least.len());
+    panic::set_hook(print);
+    run::run(&mut Choices::given(&least));
+    unreachable!("what was made shorter fails");
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A network whose frames fly until the simulation decides what becomes of them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, Weak};
+
+use roce::{Frame, FramePool, FramePort};
+use verbs::Device;
+
+/// Frames of a port.
+const FRAMES: usize = 512;
+/// Frames that wait at a port at most; more are lost.
+const QUEUE: usize = 256;
+
+/// A network.
+#[derive(Default)]
+pub struct Net {
+    flying: Mutex<VecDeque<Frame>>,
+    ports: Mutex<HashMap<[u8; 6], Arc<Port>>>,
+}
+
+/// A device's end of it.
+pub struct Port {
+    net: Weak<Net>,
+    pool: FramePool,
+    inbox: Mutex<VecDeque<Frame>>,
+    device: Mutex<Weak<Device>>,
+}
+
+impl Net {
+    pub fn port(self: &Arc<Self>, mac: [u8; 6]) -> Arc<Port> {
+        let port = Arc::new(Port {
+            net: Arc::downgrade(self),
+            pool: FramePool::new(FRAMES),
+            inbox: Mutex::default(),
+            device: Mutex::default(),
+        });
+        self.ports.lock().unwrap().insert(mac, port.clone());
+        port
+    }
+
+    /// Frames that fly.
+    pub fn flying(&self) -> usize {
+        self.flying.lock().unwrap().len()
+    }
+
+    /// Has the frame number `at` of those that fly arrive.
+    pub fn deliver(&self, at: usize) {
+        let frame = self.flying.lock().unwrap().remove(at);
+        if let Some(frame) = frame {
+            self.arrive(frame);
+        }
+    }
+
+    /// Loses the frame.
+    pub fn lose(&self, at: usize) {
+        drop(self.flying.lock().unwrap().remove(at));
+    }
+
+    /// Has the frame arrive and fly on.
+    pub fn double(&self, at: usize) {
+        let copy = {
+            let flying = self.flying.lock().unwrap();
+            let Some(frame) = flying.get(at) else {
+                return;
+            };
+            let port = self.to(frame);
+            let copy = port.and_then(|port| port.pool.take(frame.len()));
+            copy.map(|mut copy| {
+                copy.copy_from_slice(frame);
+                copy
+            })
+        };
+        if let Some(copy) = copy {
+            self.arrive(copy);
+        }
+    }
+
+    fn to(&self, frame: &Frame) -> Option<Arc<Port>> {
+        let mac: [u8; 6] = frame[..6].try_into().unwrap();
+        self.ports.lock().unwrap().get(&mac).cloned()
+    }
+
+    fn arrive(&self, frame: Frame) {
+        if let Some(port) = self.to(&frame) {
+            {
+                let mut inbox = port.inbox.lock().unwrap();
+                if inbox.len() < QUEUE {
+                    inbox.push_back(frame);
+                }
+            }
+            let device = port.device.lock().unwrap().upgrade();
+            if let Some(device) = device {
+                device.frames_ready();
+            }
+        }
+    }
+}
+
+impl Port {
+    pub fn attach(&self, device: &Arc<Device>) {
+        *self.device.lock().unwrap() = Arc::downgrade(device);
+        let device = Arc::downgrade(device);
+        self.pool.on_free(move || {
+            if let Some(device) = device.upgrade() {
+                device.frames_ready();
+            }
+        });
+    }
+}
+
+impl FramePort for Port {
+    fn frame(&self, len: usize) -> Option<Frame> {
+        self.pool.take(len)
+    }
+
+    fn memory(&self) -> usize {
+        self.pool.memory()
+    }
+
+    fn send(&self, frame: Frame) {
+        if let Some(net) = self.net.upgrade() {
+            net.flying.lock().unwrap().push_back(frame);
+        }
+    }
+
+    fn receive(&self) -> Option<Frame> {
+        self.inbox.lock().unwrap().pop_front()
+    }
+
+    fn join(&self, _mac: [u8; 6]) {}
+
+    fn leave(&self, _mac: [u8; 6]) {}
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Makes a failing run short.
+
+use crate::choices::{Choices, Step};
+use crate::run;
+
+/// Runs that are tried at most.
+const TRIES: usize = 2000;
+
+/// A run that fails with as few steps as can be found, from one that fails. Its first step is kept.
+pub fn shrink(steps: &[Step]) -> Vec<Step> {
+    let mut best = steps.to_vec();
+    let mut tries = 0;
+    let mut fails = |steps: &[Step]| {
+        tries += 1;
+        tries < TRIES && run::guarded(&mut Choices::given(steps)).is_err()
+    };
+    let mut size = best.len() / 2;
+    while size > 0 {
+        let mut at = 1;
+        while at < best.len() {
+            let end = (at + size).min(best.len());
+            let less = [&best[..at], &best[end..]].concat();
+            if fails(&less) {
+                best = less;
+            } else {
+                at = end;
+            }
+        }
+        size /= 2;
+    }
+    // Simpler choices.
+    for at in 0..best.len() {
+        for choice in 0..best[at].len() {
+            if best[at][choice] != 0 {
+                let mut simpler = best.clone();
+                simpler[at][choice] = 0;
+                if fails(&simpler) {
+                    best = simpler;
+                }
+            }
+        }
+    }
+    best
+}
