@@ -85,7 +85,7 @@ impl Mapping {
         ) else {
             return Err(bad());
         };
-        let page = check_file(&file, end)?;
+        let page = MemoryFile::new(&*file)?.page_size(end)?;
         let (start, whole) = surrounding(offset, end, page).ok_or_else(bad)?;
         let lead = offset - start;
 
@@ -142,19 +142,30 @@ impl Mapping {
     }
 }
 
-/// Refuses a file that is too short, or none of memory. Returns the size of its pages.
-fn check_file(fd: impl AsFd, end: u64) -> Result<u64, MapError> {
-    // First: this never calls into the file system, which may be one that the monitor serves and that never answers. Only
-    // files of memory have seals, be it none; any other file fails the call.
-    rustix::fs::fcntl_get_seals(&fd).map_err(|_| MapError::NotMemory)?;
-    let system = rustix::fs::fstatfs(&fd).map_err(io::Error::from)?;
-    let size = rustix::fs::fstat(&fd).map_err(io::Error::from)?.st_size as u64;
-    if end > size {
-        return Err(MapError::BeyondFile { end, size });
+/// A file of memory, which the kernel itself serves: asking for its size can't take long. A file system
+/// that the monitor serves may never answer.
+struct MemoryFile<F>(F);
+
+impl<F: AsFd> MemoryFile<F> {
+    /// Refuses files of other kinds. This never calls into their file systems: only files of memory have
+    /// seals, be it none, and for any other the call fails at once.
+    fn new(fd: F) -> Result<Self, MapError> {
+        let seals = rustix::fs::fcntl_get_seals(&fd);
+        seals.map_err(|_| MapError::NotMemory)?;
+        Ok(Self(fd))
     }
-    match system.f_type as u64 {
-        HUGETLBFS_MAGIC => Ok(system.f_bsize as u64),
-        _ => Ok(PAGE_SIZE),
+
+    /// The size of its pages, if it has `end` bytes or more.
+    fn page_size(&self, end: u64) -> Result<u64, MapError> {
+        let system = rustix::fs::fstatfs(&self.0).map_err(io::Error::from)?;
+        let size = rustix::fs::fstat(&self.0).map_err(io::Error::from)?.st_size as u64;
+        if end > size {
+            return Err(MapError::BeyondFile { end, size });
+        }
+        match system.f_type as u64 {
+            HUGETLBFS_MAGIC => Ok(system.f_bsize as u64),
+            _ => Ok(PAGE_SIZE),
+        }
     }
 }
 
