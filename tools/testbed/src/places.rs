@@ -3,7 +3,7 @@
 
 use std::env;
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{symlink, DirBuilderExt};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +45,11 @@ impl Places {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let run = env::temp_dir().join(format!("testbed.{}.{count}", process::id()));
-        fs::create_dir_all(&run)?;
+        // The daemon refuses a directory that others may write to, as some umasks leave it.
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&run)?;
         let logs = new_logs(&top.join("build/logs"))?;
         Ok(Self {
             top,

@@ -10,10 +10,10 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::net::UnixListener;
 use std::os::unix::net::UnixStream;
@@ -23,21 +23,28 @@ use std::path::PathBuf;
 use rustix::fs::chmod;
 use rustix::fs::chownat;
 use rustix::fs::fchmod;
+use rustix::fs::fstat;
+use rustix::fs::open;
+use rustix::fs::openat;
 use rustix::fs::AtFlags;
+use rustix::fs::FileType;
 use rustix::fs::Gid;
 use rustix::fs::Mode;
-use rustix::fs::CWD;
+use rustix::fs::OFlags;
 use rustix::net::AddressFamily;
 use rustix::net::SocketAddrUnix;
 use rustix::net::SocketFlags;
 use rustix::net::SocketType;
+use rustix::process::geteuid;
 
 /// Longest path of a Unix socket: `sun_path` holds it with a NUL.
 const MAX_PATH: usize = 107;
 /// Clients that wait to be accepted.
 const BACKLOG: i32 = 128;
-/// Others may write to a directory.
-const OTHERS_WRITE: u32 = 0o002;
+/// A user who may replace every file anyway.
+const ROOT: u32 = 0;
+/// Others than its owner may write to a directory.
+const OTHERS_WRITE: u32 = 0o022;
 /// Only the owner of a file may remove or rename it in a directory.
 const STICKY: u32 = 0o1000;
 /// Reading and writing, for the owner alone.
@@ -55,9 +62,10 @@ pub enum Error {
     /// There is something else.
     #[error("{0} exists and is no socket")]
     NotASocket(PathBuf),
-    /// Anybody could put another socket in the place of this one.
+    /// Others could put another socket in the place of this one.
     #[error(
-        "socket {path}: everybody may write to {directory}, which is not sticky; use a directory of your own (mode 0700)"
+        "socket {path}: others than the owner may write to {directory}, which is not sticky; \
+         take that from them (chmod go-w) or use a directory of your own (mode 0700)"
     )]
     Exposed {
         /// The socket's path.
@@ -65,6 +73,22 @@ pub enum Error {
         /// The directory.
         directory: PathBuf,
     },
+    /// Another user could put another socket in the place of this one.
+    #[error(
+        "socket {path}: {directory} belongs to user {owner}, who could replace the socket; \
+         use a directory of your own (mode 0700)"
+    )]
+    Foreign {
+        /// The socket's path.
+        path: PathBuf,
+        /// The directory.
+        directory: PathBuf,
+        /// The directory's owner.
+        owner: u32,
+    },
+    /// Something else has the path of a socket that was just bound.
+    #[error("socket {0} was replaced by another file; use a directory of your own (mode 0700)")]
+    Replaced(PathBuf),
     /// Anything else.
     #[error("can't have a socket at {path}: {error}")]
     Io {
@@ -113,53 +137,44 @@ impl Drop for SocketPath {
 
 /// Listens at `path`. A socket that a dead process left there is replaced.
 pub fn listen(path: &Path, access: &Access) -> Result<(UnixListener, SocketPath), Error> {
-    prepare(path, || UnixStream::connect(path).map(drop))?;
-    let (fd, at) = bind(path, SocketType::STREAM, access)?;
+    let directory = prepare(path, || UnixStream::connect(path).map(drop))?;
+    let (fd, at) = bind(&directory, path, SocketType::STREAM, access)?;
     rustix::net::listen(&fd, BACKLOG).map_err(|error| failure(path, error))?;
     Ok((fd.into(), at))
 }
 
 /// A datagram socket at `path`. One that a dead process left there is replaced.
 pub fn datagram(path: &Path, access: &Access) -> Result<(UnixDatagram, SocketPath), Error> {
-    prepare(path, || UnixDatagram::unbound()?.connect(path))?;
-    let (fd, at) = bind(path, SocketType::DGRAM, access)?;
+    let directory = prepare(path, || UnixDatagram::unbound()?.connect(path))?;
+    let (fd, at) = bind(&directory, path, SocketType::DGRAM, access)?;
     Ok((fd.into(), at))
 }
 
-/// Makes room for a socket at `path`, where `connect` tells whether one is in use.
-fn prepare(path: &Path, connect: impl FnOnce() -> io::Result<()>) -> Result<(), Error> {
+/// Makes room for a socket at `path`, where `connect` tells whether one is in use. Returns the
+/// directory.
+fn prepare(path: &Path, connect: impl FnOnce() -> io::Result<()>) -> Result<OwnedFd, Error> {
     if path.as_os_str().as_bytes().len() > MAX_PATH {
         return Err(Error::PathTooLong(path.to_owned()));
     }
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    let mode = fs::metadata(directory)
-        .map_err(|error| failure(path, error))?
-        .mode();
-    if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
-        return Err(Error::Exposed {
-            path: path.to_owned(),
-            directory: directory.to_owned(),
-        });
-    }
+    let directory = open_directory(path)?;
     match fs::symlink_metadata(path) {
         Ok(metadata) if !metadata.file_type().is_socket() => {
-            Err(Error::NotASocket(path.to_owned()))
+            return Err(Error::NotASocket(path.to_owned()));
         }
         Ok(_) => match connect() {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                fs::remove_file(path).map_err(|error| failure(path, error))
+                fs::remove_file(path).map_err(|error| failure(path, error))?;
             }
-            _ => Err(Error::InUse(path.to_owned())),
+            _ => return Err(Error::InUse(path.to_owned())),
         },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(failure(path, error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failure(path, error)),
     }
+    Ok(directory)
 }
 
 fn bind(
+    directory: &OwnedFd,
     path: &Path,
     socket_type: SocketType,
     access: &Access,
@@ -173,12 +188,55 @@ fn bind(
     let address = SocketAddrUnix::new(path).map_err(failure)?;
     rustix::net::bind(&fd, &address).map_err(failure)?;
     let at = SocketPath(path.to_owned());
+    permit(directory, path, access)?;
+    Ok((fd, at))
+}
+
+/// Opens the directory of `path`, in which nobody else may replace files.
+fn open_directory(path: &Path) -> Result<OwnedFd, Error> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = open(directory, flags, Mode::empty()).map_err(|error| failure(path, error))?;
+    let stat = fstat(&fd).map_err(|error| failure(path, error))?;
+    let (path, directory) = (path.to_owned(), directory.to_owned());
+    let owner = stat.st_uid;
+    if owner != ROOT && owner != geteuid().as_raw() {
+        return Err(Error::Foreign {
+            path,
+            directory,
+            owner,
+        });
+    }
+    if stat.st_mode & OTHERS_WRITE != 0 && stat.st_mode & STICKY == 0 {
+        return Err(Error::Exposed { path, directory });
+    }
+    Ok(fd)
+}
+
+/// Gives the socket at `path`, in `directory`, its group and permissions. They go to the file that
+/// has the name now, and no link is followed: what is no socket keeps its own.
+fn permit(directory: &OwnedFd, path: &Path, access: &Access) -> Result<(), Error> {
+    let failure = |error| failure(path, error);
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let name = path.file_name().unwrap_or_default();
+    let file = openat(directory, name, flags, Mode::empty()).map_err(failure)?;
+    let mode = fstat(&file).map_err(failure)?.st_mode;
+    if FileType::from_raw_mode(mode) != FileType::Socket {
+        return Err(Error::Replaced(path.to_owned()));
+    }
     if let Some(group) = access.group {
         let group = Some(Gid::from_raw(group));
-        chownat(CWD, path, None, group, AtFlags::SYMLINK_NOFOLLOW).map_err(failure)?;
+        chownat(&file, "", None, group, AtFlags::EMPTY_PATH).map_err(failure)?;
     }
-    chmod(path, Mode::from_raw_mode(access.mode)).map_err(failure)?;
-    Ok((fd, at))
+    if access.mode != PRIVATE {
+        // Linux before 6.6 has no chmod for a descriptor that does not open the file.
+        let file = format!("/proc/self/fd/{}", file.as_raw_fd());
+        chmod(file, Mode::from_raw_mode(access.mode)).map_err(failure)?;
+    }
+    Ok(())
 }
 
 fn failure(path: &Path, error: impl Into<io::Error>) -> Error {
@@ -191,6 +249,7 @@ fn failure(path: &Path, error: impl Into<io::Error>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
     use std::os::unix::fs::PermissionsExt;
 
     fn mode(path: &Path) -> u32 {
@@ -230,21 +289,61 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_everybody_may_write_to_must_be_sticky() {
+    fn a_directory_that_others_may_write_to_must_be_sticky() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let set = |mode| fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
-        set(0o777);
-        let error = listen(&path, &Access::default()).unwrap_err();
-        assert!(matches!(error, Error::Exposed { .. }), "{error}");
-        assert!(
-            error.to_string().contains("directory of your own"),
-            "{error}"
-        );
-        set(0o1777);
-        listen(&path, &Access::default()).unwrap();
-        set(0o775);
-        datagram(&path, &Access::default()).unwrap();
+        for mode in [0o777, 0o775, 0o770, 0o702] {
+            set(mode);
+            let error = listen(&path, &Access::default()).unwrap_err();
+            assert!(matches!(error, Error::Exposed { .. }), "{error}");
+            let (error, dir) = (error.to_string(), dir.path().display().to_string());
+            assert!(error.contains("directory of your own"), "{error}");
+            assert!(error.contains(&dir), "{error}");
+            assert!(!path.exists());
+        }
+        for mode in [0o1777, 0o1770, 0o755, 0o700] {
+            set(mode);
+            listen(&path, &Access::default()).unwrap();
+            datagram(&path, &Access::default()).unwrap();
+        }
+    }
+
+    /// Who may give files away, as root and as an ordinary user in tools/testbed/enter, runs this.
+    #[test]
+    fn a_directory_must_belong_to_root_or_to_the_caller() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        for mode in [0o755, 0o1777] {
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+            std::os::unix::fs::chown(dir.path(), Some(1), None).unwrap();
+            let error = datagram(&path, &Access::default()).unwrap_err();
+            assert!(error.to_string().contains("belongs to user 1"), "{error}");
+            std::os::unix::fs::chown(dir.path(), Some(0), None).unwrap();
+            datagram(&path, &Access::default()).unwrap();
+        }
+    }
+
+    /// What took the place of a socket is left alone.
+    #[test]
+    fn permissions_are_those_of_the_socket_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), "mine").unwrap();
+        let listener = UnixListener::bind(at("other")).unwrap();
+        for name in ["file", "other"] {
+            fs::set_permissions(at(name), fs::Permissions::from_mode(0o640)).unwrap();
+            std::os::unix::fs::symlink(at(name), at("link")).unwrap();
+            let directory = open_directory(&at("link")).unwrap();
+            let access = Access {
+                mode: 0o666,
+                group: Some(rustix::process::getgid().as_raw()),
+            };
+            assert!(permit(&directory, &at("link"), &access).is_err());
+            assert_eq!(mode(&at(name)), 0o640, "{name}");
+            fs::remove_file(at("link")).unwrap();
+        }
+        drop(listener);
     }
 
     #[test]
