@@ -7,6 +7,7 @@
 mod cli;
 mod device;
 mod limits;
+mod log;
 mod machine;
 #[cfg(test)]
 mod panics;
@@ -31,10 +32,10 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::Args;
 use crate::cli::Command;
+use crate::log::Log;
 use crate::machine::Machine;
 
 fn main() -> ExitCode {
-    contain::end_process_on_panic();
     let args = Args::parse();
     if let Some(Command::Status(ask)) = &args.command {
         return match status::show(&ask.socket, ask.form(), &mut std::io::stdout()) {
@@ -50,19 +51,31 @@ fn main() -> ExitCode {
             .error(ErrorKind::ValueValidation, format!("{error:#}"))
             .exit();
     }
+    let mut log = match Log::start(std::io::stderr()) {
+        Ok(log) => log,
+        Err(error) => {
+            eprintln!("virtio-rdmad: can't start a thread for the log: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let (of_panics, of_events) = (log.clone(), log.clone());
+    contain::end_process_on_panic(move || of_panics.clone());
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(move || of_events.clone())
         .with_ansi(std::io::stderr().is_terminal())
         .init();
-    match run(&args) {
+    let status = match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
         }
-    }
+    };
+    // A reader that takes nothing does not keep the process.
+    let _ = log.flush();
+    status
 }
 
 fn run(args: &Args) -> Result<()> {

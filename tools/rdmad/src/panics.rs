@@ -4,8 +4,8 @@
 
 use std::env;
 use std::io::{self, Write};
-use std::os::unix::net::UnixDatagram;
-use std::process::Command;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::process::{Command, Output};
 use std::thread;
 
 use roce::headers::{Bth, Transport};
@@ -17,6 +17,7 @@ use sockets::Access;
 use vswitch::pcap::PcapWriter;
 use vswitch::{Config, DatagramPath, PortConfig, Switch, Uplink};
 
+use crate::log::Log;
 use crate::status;
 use crate::status::Form;
 
@@ -25,7 +26,16 @@ const MAC: Mac = [2, 0, 0, 0, 0, 1];
 
 /// Runs the ignored test `name` of this module in a process of its own, which must end by the panic.
 fn ends(name: &str) {
-    let output = Command::new(env::current_exe().unwrap())
+    let output = panicked(name);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(101), "{name}: {told}");
+    assert!(told.contains("planted"), "{name}: {told}");
+    assert!(told.contains("the process ends"), "{name}: {told}");
+}
+
+/// What comes of the ignored test `name` of this module in a process of its own.
+fn panicked(name: &str) -> Output {
+    Command::new(env::current_exe().unwrap())
         .args([
             &format!("panics::{name}"),
             "--exact",
@@ -33,11 +43,7 @@ fn ends(name: &str) {
             "--nocapture",
         ])
         .output()
-        .unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(101), "{name}: {told}");
-    assert!(told.contains("planted"), "{name}: {told}");
-    assert!(told.contains("the process ends"), "{name}: {told}");
+        .unwrap()
 }
 
 #[test]
@@ -51,7 +57,7 @@ fn a_panic_for_all_ports_ends_the_process() {
 #[test]
 #[ignore = "ends its process"]
 fn of_the_status_thread() {
-    contain::end_process_on_panic();
+    contain::end_process_on_panic(io::stderr);
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("status");
     let _server = status::Server::start(&socket, &Access::default(), || panic!("planted")).unwrap();
@@ -63,7 +69,7 @@ fn of_the_status_thread() {
 #[test]
 #[ignore = "ends its process"]
 fn of_the_switch_thread() {
-    contain::end_process_on_panic();
+    contain::end_process_on_panic(io::stderr);
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
     let far = UnixDatagram::bind(path("far")).unwrap();
@@ -114,7 +120,7 @@ impl Write for Bad {
 #[test]
 #[ignore = "ends its process"]
 fn of_the_capture_thread() {
-    contain::end_process_on_panic();
+    contain::end_process_on_panic(io::stderr);
     let _capture = PcapWriter::new(Bad).unwrap();
     loop {
         thread::park();
@@ -124,8 +130,31 @@ fn of_the_capture_thread() {
 #[test]
 #[ignore = "ends its process"]
 fn of_any_thread() {
-    contain::end_process_on_panic();
+    let log = Log::start(io::stderr()).unwrap();
+    contain::end_process_on_panic(move || log.clone());
     let contained = thread::spawn(|| contain::contain::<()>(|| panic!("in the work of a port")));
     assert!(matches!(contained.join(), Ok(Err(_))));
+    let _ = thread::spawn(|| panic!("planted")).join();
+}
+
+#[test]
+fn a_panic_needs_no_reader() {
+    let output = panicked("in_a_process_whose_log_nobody_reads");
+    assert_eq!(output.status.code(), Some(101), "{output:?}");
+}
+
+#[test]
+#[ignore = "ends its process"]
+fn in_a_process_whose_log_nobody_reads() {
+    let (_unread, mut out) = UnixStream::pair().unwrap();
+    out.set_nonblocking(true).unwrap();
+    while out.write(&[0; 4096]).is_ok() || out.write(&[0]).is_ok() {}
+    out.set_nonblocking(false).unwrap();
+    let log = Log::start(out).unwrap();
+    contain::end_process_on_panic(move || log.clone());
+    for _ in 0..3 {
+        let contained = contain::contain::<()>(|| panic!("in the work of a port"));
+        assert!(contained.is_err());
+    }
     let _ = thread::spawn(|| panic!("planted")).join();
 }

@@ -6,6 +6,7 @@ use std::io::BufRead;
 use std::io::BufReader;
 use std::io::Read;
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -417,6 +418,65 @@ fn a_storm_of_doorbells_for_queues_that_are_not_there_costs_no_memory() {
     client.region_read(7, 0, &mut [0; 4]).unwrap();
     drop(client);
     assert!(end(child, Signal::TERM));
+}
+
+/// A socket for standard error that takes no byte more until its other end, the first one, is read.
+fn full() -> (UnixStream, Stdio) {
+    let (reader, mut writer) = UnixStream::pair().unwrap();
+    writer.set_nonblocking(true).unwrap();
+    while writer.write(&[b'.'; 4096]).is_ok() || writer.write(b".").is_ok() {}
+    writer.set_nonblocking(false).unwrap();
+    (reader, OwnedFd::from(writer).into())
+}
+
+/// The daemon under timeout(1), so that a daemon that hangs is a test that fails.
+fn timely(args: &[&str], stderr: Stdio) -> Command {
+    let daemon = daemon(args);
+    let mut timely = Command::new("timeout");
+    timely
+        .args(["--foreground", "--signal=KILL", "100"])
+        .arg(daemon.get_program())
+        .args(daemon.get_args())
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(stderr);
+    timely
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_up_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("status");
+    let (port, path) = (port(dir.path(), "a"), socket.display().to_string());
+    let args = ["--port", &port, "--ready-fd", "1", "--status", &path];
+    let (unread, stderr) = full();
+    let child = ready(timely(&args, stderr));
+    let mut client = vfio_user::Client::new(&dir.path().join("a.vfio")).unwrap();
+    client.region_write(2, 0x2004, &[!0; 4]).unwrap();
+    drop(client);
+    assert!(status(&socket, &[]).status.success());
+    assert!(end(child, Signal::TERM));
+    drop(unread);
+
+    // An error ends it too.
+    let (_unread, stderr) = full();
+    let port = format!("a,vfio=/nonexistent/socket,mac={MAC}");
+    let status = timely(&["--port", &port], stderr).status().unwrap();
+    assert_eq!(status.code(), Some(1));
+}
+
+#[test]
+fn a_log_that_is_read_late_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let (reader, stderr) = full();
+    let args = ["--port", &port(dir.path(), "a"), "--ready-fd", "1"];
+    let child = ready(timely(&args, stderr));
+    let reader = std::thread::spawn(|| std::io::read_to_string(reader).unwrap());
+    assert!(end(child, Signal::TERM));
+    let log = reader.join().unwrap();
+    assert!(log.contains(" ready\n"), "{log}");
+    assert!(log.ends_with("ends by signal 15\n"), "{log}");
 }
 
 #[test]

@@ -9,11 +9,15 @@
 #![forbid(unsafe_code)]
 
 use std::any::Any;
+use std::backtrace::Backtrace;
+use std::backtrace::BacktraceStatus;
 use std::cell::Cell;
 use std::fmt;
+use std::io::Write;
 use std::panic;
 use std::panic::AssertUnwindSafe;
 use std::process;
+use std::thread;
 
 /// Status of a process that ends by a panic: that of Rust's own.
 const EXIT_STATUS: i32 = 101;
@@ -59,16 +63,28 @@ pub fn contain<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     done.map_err(|payload| Panicked::new(&*payload))
 }
 
-/// From now on a panic that is not [contained](contain) ends the process, whichever thread panics.
-pub fn end_process_on_panic() {
-    let print = panic::take_hook();
+/// From now on a panic is told to `log` alone, and one that is not [contained](contain) ends the
+/// process, whichever thread panics, once the log is flushed.
+pub fn end_process_on_panic<W: Write>(log: impl Fn() -> W + Send + Sync + 'static) {
     panic::set_hook(Box::new(move |info| {
-        print(info);
+        let thread = thread::current();
+        let name = thread.name().unwrap_or("<unnamed>");
+        let mut text = format!("thread '{name}' {info}\n");
+        let backtrace = Backtrace::capture();
+        if backtrace.status() == BacktraceStatus::Captured {
+            text += &format!("{backtrace}\n");
+        }
         // A thread that is about to end has no such variable any more.
-        if !CONTAINED.try_with(Cell::get).unwrap_or(false) {
-            eprintln!(
-                "the process ends: a panic outside of the work of one port (please report it)"
-            );
+        let ends = !CONTAINED.try_with(Cell::get).unwrap_or(false);
+        if ends {
+            text +=
+                "the process ends: a panic outside of the work of one port (please report it)\n";
+        }
+        let mut log = log();
+        // Nobody is left to tell of an error.
+        let _ = log.write_all(text.as_bytes());
+        if ends {
+            let _ = log.flush();
             process::exit(EXIT_STATUS);
         }
     }));

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The log: lines that a thread of its own writes to standard error.
+//!
+//! A pipe that nobody reads makes its writers wait. That is the log's thread alone: other threads
+//! put lines into a queue. When the queue is full, the oldest lines are dropped and counted, so the
+//! last ones, which say why the daemon ends, are kept.
+
+use std::collections::VecDeque;
+use std::io;
+use std::io::Write;
+use std::mem;
+use std::sync::Arc;
+use std::sync::Condvar;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::thread;
+use std::time::Duration;
+
+/// Bytes that wait for a reader at most.
+const CAPACITY: usize = 1 << 20;
+/// How long an end of the process waits for lines to be written.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Takes lines, without waiting. Clones write to the same log.
+#[derive(Clone)]
+pub struct Log(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// A line has come, or was written.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    lines: VecDeque<Vec<u8>>,
+    /// All of `lines`.
+    bytes: usize,
+    /// Lines before these that were dropped, which the log has not told yet.
+    dropped: u64,
+    /// A line was taken and is not written yet.
+    is_writing: bool,
+}
+
+impl Log {
+    /// Starts a log whose thread writes to `out`.
+    pub fn start(out: impl Write + Send + 'static) -> io::Result<Self> {
+        let shared = Arc::<Shared>::default();
+        let of_thread = Arc::clone(&shared);
+        thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || of_thread.write_to(out))?;
+        Ok(Self(shared))
+    }
+}
+
+impl Write for Log {
+    /// Queues a line, which is `line` as a whole.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut queue = self.0.lock();
+        queue.bytes += line.len();
+        queue.lines.push_back(line.to_vec());
+        while queue.bytes > CAPACITY {
+            queue.take();
+            queue.dropped += 1;
+        }
+        drop(queue);
+        self.0.changed.notify_all();
+        Ok(line.len())
+    }
+
+    /// Waits until all lines are written, but not forever.
+    fn flush(&mut self) -> io::Result<()> {
+        let is_busy = |queue: &mut Queue| queue.is_writing || !queue.lines.is_empty();
+        let queue = self.0.lock();
+        let waited = self.0.changed.wait_timeout_while(queue, PATIENCE, is_busy);
+        match waited.unwrap_or_else(PoisonError::into_inner).1 {
+            waited if waited.timed_out() => Err(io::ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes lines to `out` without end.
+    fn write_to(&self, mut out: impl Write) {
+        let mut queue = self.lock();
+        loop {
+            let line = queue.take();
+            queue.is_writing = line.is_some();
+            self.changed.notify_all();
+            let Some(line) = line else {
+                let waited = self.changed.wait(queue);
+                queue = waited.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let dropped = mem::take(&mut queue.dropped);
+            drop(queue);
+            // Nobody is left to tell of an error.
+            if dropped > 0 {
+                let _ = writeln!(
+                    out,
+                    "{dropped} lines of the log were dropped: standard error was not read"
+                );
+            }
+            let _ = out.write_all(&line);
+            queue = self.lock();
+        }
+    }
+}
+
+impl Queue {
+    /// The oldest line.
+    fn take(&mut self) -> Option<Vec<u8>> {
+        let line = self.lines.pop_front()?;
+        self.bytes -= line.len();
+        Some(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Barrier;
+
+    /// Takes lines once both barriers have been passed.
+    struct Gate {
+        out: UnixStream,
+        passed: Option<[Arc<Barrier>; 2]>,
+    }
+
+    impl Write for Gate {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            for barrier in self.passed.take().iter().flatten() {
+                barrier.wait();
+            }
+            self.out.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            self.out.flush()
+        }
+    }
+
+    #[test]
+    fn the_oldest_lines_are_dropped_and_counted() {
+        const LINES: usize = 3 * CAPACITY / 100;
+        let (reader, out) = UnixStream::pair().unwrap();
+        let [begun, read] = [(); 2].map(|()| Arc::new(Barrier::new(2)));
+        let passed = Some([Arc::clone(&begun), Arc::clone(&read)]);
+        let mut log = Log::start(Gate { out, passed }).unwrap();
+        log.write_all(b"first\n").unwrap();
+        begun.wait();
+        for number in 0..LINES {
+            log.write_all(format!("{number:99}\n").as_bytes()).unwrap();
+        }
+        assert!(log.0.lock().bytes <= CAPACITY);
+        assert!(log.flush().is_err(), "nobody reads");
+        let reader = thread::spawn(|| {
+            let mut lines = Vec::new();
+            for line in io::BufRead::lines(io::BufReader::new(reader)) {
+                let line = line.unwrap().trim().to_owned();
+                let is_last = line == "last";
+                lines.push(line);
+                if is_last {
+                    break;
+                }
+            }
+            lines
+        });
+        read.wait();
+        log.write_all(b"last\n").unwrap();
+        let lines = reader.join().unwrap();
+        log.flush().unwrap();
+        let kept = CAPACITY / 100;
+        let [first, told, rest @ .., _] = &lines[..] else {
+            panic!("{lines:?}");
+        };
+        assert_eq!(first, "first");
+        let dropped = LINES - kept;
+        assert!(told.starts_with(&format!("{dropped} lines of the log were dropped")));
+        assert!(rest
+            .iter()
+            .map(|line| line.parse::<usize>().unwrap())
+            .eq(dropped..LINES));
+    }
+}
