@@ -116,6 +116,8 @@ impl Drop for Turn<'_> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::atomic::AtomicBool;
+    use std::sync::{mpsc, Arc};
+    use std::time::Duration;
 
     use super::*;
 
@@ -141,6 +143,31 @@ mod tests {
             quiesce.synchronize();
             freed.store(true, Ordering::Release);
         });
+    }
+
+    /// A worker that always has a turn is waited for until the end of the one that is going on.
+    #[test]
+    fn one_turn_of_a_worker_is_waited_for() {
+        for worker in 0..2 {
+            let quiesce = Arc::new(Quiesce::new(2));
+            let turn = quiesce.begin(worker);
+            let (done, returned) = mpsc::channel();
+            let waiter = Arc::clone(&quiesce);
+            std::thread::spawn(move || {
+                waiter.synchronize();
+                done.send(()).unwrap();
+            });
+            while quiesce.waiters.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            assert!(returned.try_recv().is_err(), "before the end of the turn");
+            drop(turn);
+            let _next = quiesce.begin(worker);
+            let patience = Duration::from_secs(20);
+            returned
+                .recv_timeout(patience)
+                .expect("not to wait for the next turn");
+        }
     }
 
     #[test]

@@ -203,7 +203,8 @@ fn a_reset_waits_once() {
 /// A process that posts local work requests faster than they are executed does not keep other VMs from being served.
 #[test]
 fn endless_local_work_leaves_other_vms_their_turns() {
-    /// Work requests after which the test gives up: far more than one turn executes.
+    /// Work requests after which the test gives up. They are far more than one turn executes, since
+    /// the attacker has turns while the host runs neither this thread nor that of the command.
     const LIMIT: u64 = 20 * MAX_SLOTS as u64;
     for qp_type in [QpType::Rc, QpType::Uc] {
         let world = World::new(2, PathPolicy::Direct);
@@ -240,7 +241,10 @@ fn endless_local_work_leaves_other_vms_their_turns() {
                 (executed.load(Ordering::Relaxed) > 0).then_some(())
             });
             for victim in &victims {
+                // It waits once for the turns that are going on, so for one of each worker.
+                let periods = world.fabric.status().grace_periods;
                 b.call(CmdDeregMr { mrn: victim.mrn }).unwrap();
+                assert_eq!(world.fabric.status().grace_periods, periods + 1);
                 let before = executed.load(Ordering::Relaxed);
                 assert!(before < LIMIT, "{qp_type:?}: the turn has no end");
                 wait("more turns of the attacker", || {
