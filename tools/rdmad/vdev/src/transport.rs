@@ -238,8 +238,8 @@ impl Transport {
         self.space.clear();
     }
 
-    /// Nobody serves the function any more: has the device stopped, and takes its memory away. On return nothing
-    /// accesses guest memory.
+    /// Nobody serves the function any more: has the device stopped, and takes its memory away. On
+    /// return nothing accesses guest memory.
     pub(crate) fn abandon(&self, why: &str) {
         self.shared.fail(format_args!("{why}"));
         self.space.clear();

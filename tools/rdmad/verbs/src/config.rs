@@ -82,7 +82,8 @@ pub struct Limits {
     pub max_gids: u16,
     /// Multicast groups; 0 for a device without.
     pub max_mcast_grp: u32,
-    /// QPs attached to one multicast group: so many copies of a datagram are made in one turn.
+    /// QPs attached to one multicast group. The copies of one datagram are made in one turn, so a
+    /// turn may exceed its budget by so many work requests and their bytes.
     pub max_mcast_qp_attach: u32,
     /// QPs attached to multicast groups in all.
     pub max_total_mcast_qp_attach: u32,

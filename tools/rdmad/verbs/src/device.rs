@@ -34,6 +34,7 @@ use crate::qp::Qp;
 use crate::srq::Srq;
 use crate::table::Table;
 use crate::transport::{Transport, Virtqueues};
+use crate::wire::Leftover;
 
 /// The frame port has room for the QP's frames again.
 #[derive(Debug)]
@@ -100,6 +101,8 @@ pub struct Device {
     lull: Lull,
     /// In the hands of one worker at a time frames keep their order.
     receiving: Exclusive,
+    /// Frames between two turns.
+    pub(crate) leftover: Leftover,
     /// QPs that wait for room in the frame port.
     blocked: ReadySet,
 }
@@ -176,6 +179,7 @@ impl Device {
                 has_frames: AtomicBool::new(false),
                 lull: Lull::new(fabric.shared().clock.now()),
                 receiving: Exclusive::default(),
+                leftover: Leftover::default(),
                 blocked: ReadySet::new(limits.max_qp + 1),
                 _fixed: budget.charge(fixed).ok(),
                 budget,
@@ -538,7 +542,7 @@ impl Device {
         worked
     }
 
-    /// Whether frames have come, or room, since the last call. Those that come from now on are told of again.
+    /// Whether frames have come, or room, since the last call. Those that come later tell again.
     #[inline]
     fn take_frames(&self) -> bool {
         self.has_frames.load(Ordering::Relaxed) && self.has_frames.swap(false, Ordering::AcqRel)
@@ -552,8 +556,8 @@ impl Device {
         }
     }
 
-    /// Drops frames that came for the device, which has failed, perhaps in its turn at frames. Their buffers belong to
-    /// the ports that sent them.
+    /// Drops frames that came for the device, which has failed, perhaps in its turn at frames.
+    /// Their buffers belong to the ports that sent them.
     #[cold]
     fn drop_frames(&self) {
         self.take_frames();

@@ -53,6 +53,11 @@ impl Budget {
         (self.left() / FRAME_BYTE).max(1)
     }
 
+    /// Frames that may still be received, at least 1.
+    pub(crate) fn left_for_received(&self) -> usize {
+        self.left().div_ceil(RECEIVED_FRAME).max(1)
+    }
+
     /// Charges a work request that ended.
     pub(crate) fn charge_work_request(&self) -> Charged {
         self.charge(WORK_REQUEST)

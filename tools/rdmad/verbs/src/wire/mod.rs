@@ -3,7 +3,9 @@
 //! The wire path: RoCEv2 packets between the QPs and the frame port.
 
 mod env;
+mod leftover;
 mod receive;
 
 pub(crate) use env::{RecvEnv, SendEnv};
+pub(crate) use leftover::Leftover;
 pub(crate) use receive::{drop_frames, receive, Arrived};

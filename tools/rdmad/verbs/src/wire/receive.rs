@@ -2,7 +2,6 @@
 
 //! Frames that came: whom they are for, and what is done with them.
 
-use std::iter;
 use std::slice;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ use crate::Device;
 
 /// Frames that are looked at together: those for the same half of a QP that follow each other are one run. Between the look at
 /// their ICRC and the copy of what they carry a second-level cache has room for so many.
-const FRAMES_AT_ONCE: usize = 16;
+pub(super) const FRAMES_AT_ONCE: usize = 16;
 /// The membership bit of a P_Key: full, not limited.
 const FULL_MEMBER: u16 = 0x8000;
 
@@ -38,19 +37,27 @@ pub(crate) fn receive(device: &Arc<Device>) -> bool {
         now: device.fabric().clock.now(),
         budget: Budget::default(),
     };
+    let mut frames = device.leftover.take();
+    let mut seen = frames.len();
     let mut more = true;
-    while more && !receiver.budget.is_spent() {
-        let next = iter::from_fn(|| device.frames.receive());
-        let frames: ArrayVec<Frame, FRAMES_AT_ONCE> = next.take(FRAMES_AT_ONCE).collect();
-        receiver.frames(&frames);
-        more = frames.is_full();
+    while !receiver.budget.is_spent() && (more || !frames.is_empty()) {
+        while more && !frames.is_full() {
+            match device.frames.receive() {
+                Some(frame) => frames.push(frame),
+                None => more = false,
+            }
+        }
+        let done = receiver.frames(&frames, seen);
+        frames.drain(..done);
+        seen = frames.len();
     }
     device.fabric().note_turn(receiver.budget.spent());
-    more
+    device.leftover.put(frames) || more
 }
 
 /// Drops frames that came for a device that has failed. Returns whether there may be more.
 pub(crate) fn drop_frames(device: &Device) -> bool {
+    drop(device.leftover.take());
     let budget = Budget::default();
     while !budget.is_spent() && device.frames.receive().is_some() {
         budget.charge_received();
@@ -105,40 +112,62 @@ impl Recipient {
 }
 
 impl Receiving<'_> {
-    /// Takes frames in.
-    fn frames(&self, frames: &[Frame]) {
-        let packets: ArrayVec<Arrived<'_>, FRAMES_AT_ONCE> = frames
-            .iter()
-            .filter_map(|frame| self.parse(frame))
-            .collect();
-        for _ in frames {
-            self.budget.charge_received();
-        }
-        let recipient = |arrived: &Arrived<'_>| Recipient::of(&arrived.packet);
-        for run in packets.chunk_by(|one, next| recipient(one) == recipient(next)) {
-            let to = recipient(&run[0]);
-            match (to.qpn, to.is_group) {
-                (MULTICAST_QPN, true) => self.run_for_group(run),
-                (MULTICAST_QPN, false) | (_, true) => {}
-                (qpn, false) => {
-                    if let Some(qp) = self.device.qps.get(qpn) {
-                        self.run(&qp, to.half, run);
-                    }
+    /// Takes frames in, as far as the budget goes. A turn before this one saw the first `seen` of
+    /// them. Returns how many are done with.
+    fn frames(&self, frames: &[Frame], seen: usize) -> usize {
+        let mut places = ArrayVec::<usize, FRAMES_AT_ONCE>::new();
+        let mut packets = ArrayVec::<Arrived<'_>, FRAMES_AT_ONCE>::new();
+        for (place, frame) in frames.iter().enumerate() {
+            match self.parse(frame, place < seen) {
+                Some(packet) => {
+                    places.push(place);
+                    packets.push(packet);
                 }
+                None => self.budget.charge_received(),
             }
         }
+        let mut left = &packets[..];
+        while let Some(first) = left.first().filter(|_| !self.budget.is_spent()) {
+            let to = Recipient::of(&first.packet);
+            let follow = |arrived: &&Arrived<'_>| Recipient::of(&arrived.packet) == to;
+            let run = &left[..left.iter().take_while(follow).count()];
+            let taken = match (to.qpn, to.is_group) {
+                (MULTICAST_QPN, true) => self.datagram_for_group(first),
+                (MULTICAST_QPN, false) | (_, true) => self.ignore(run),
+                (qpn, false) => match self.device.qps.get(qpn) {
+                    Some(qp) => match to.half {
+                        Half::Requester => self.responses(&qp, run),
+                        Half::Responder => self.requests(&qp, run),
+                    },
+                    None => self.ignore(run),
+                },
+            };
+            left = &left[taken..];
+        }
+        places
+            .get(packets.len() - left.len())
+            .map_or(frames.len(), |&place| place)
     }
 
-    /// The packet in a frame, if the link is up and the frame is sound.
-    fn parse<'f>(&self, frame: &'f Frame) -> Option<Arrived<'f>> {
+    /// Packets that are for nobody. Returns how many.
+    fn ignore(&self, packets: &[Arrived<'_>]) -> usize {
+        packets.iter().for_each(|_| self.budget.charge_received());
+        packets.len()
+    }
+
+    /// The packet in a frame, if the link is up and the frame is sound. A frame that was `seen`
+    /// before is counted already.
+    fn parse<'f>(&self, frame: &'f Frame, seen: bool) -> Option<Arrived<'f>> {
         let device = self.device;
         if !device.link_is_up() {
             return None;
         }
         match Packet::parse(frame) {
             Ok(packet) => {
-                device.counters.add(Counter::RxPackets, 1);
-                device.counters.add(Counter::RxBytes, frame.len() as u64);
+                if !seen {
+                    device.counters.add(Counter::RxPackets, 1);
+                    device.counters.add(Counter::RxBytes, frame.len() as u64);
+                }
                 Some(Arrived {
                     packet,
                     is_routed: frame.is_routed(),
@@ -148,45 +177,35 @@ impl Receiving<'_> {
             Err(PacketError::Opcode(CONGESTION_NOTIFICATION)) => None,
             Err(error) => {
                 tracing::trace!(%error, "frame dropped");
-                device.counters.add(Counter::BadPackets, 1);
+                if !seen {
+                    device.counters.add(Counter::BadPackets, 1);
+                }
                 None
             }
         }
     }
 
-    /// Gives datagrams to each QP that is attached to their group.
-    fn run_for_group(&self, packets: &[Arrived<'_>]) {
+    /// Gives a datagram to each QP that is attached to its group. Returns that it took one packet.
+    fn datagram_for_group(&self, arrived: &Arrived<'_>) -> usize {
         let device = self.device;
-        for arrived in packets {
-            let packet = &arrived.packet;
-            let group = ip_to_gid(packet.path.addresses.dst());
-            let Some(members) = device.groups.members(&group) else {
+        let packet = &arrived.packet;
+        self.budget.charge_received();
+        let group = ip_to_gid(packet.path.addresses.dst());
+        let members = device.groups.members(&group);
+        let is_own = packet.path.src_mac == device.mac();
+        let source = packet.transport.deth.map(|deth| deth.src_qpn);
+        for &qpn in members.as_deref().unwrap_or_default() {
+            let _ = self.budget.charge_work_request();
+            self.budget.charge_bytes(packet.payload.len());
+            let echo = is_own && source == Some(qpn);
+            let Some(qp) = device.qps.get(qpn) else {
                 continue;
             };
-            let is_own = packet.path.src_mac == device.mac();
-            let source = packet.transport.deth.map(|deth| deth.src_qpn);
-            for &qpn in &*members {
-                self.budget.charge_received();
-                let echo = is_own && source == Some(qpn);
-                let Some(qp) = device.qps.get(qpn) else {
-                    continue;
-                };
-                if !(echo && qp.blocks_loopback) {
-                    self.run(&qp, Half::Responder, slice::from_ref(arrived));
-                }
+            if !(echo && qp.blocks_loopback) {
+                self.take_requests(&qp, slice::from_ref(arrived));
             }
         }
-    }
-
-    /// Gives packets to one half of a QP, which is locked once for all of them.
-    fn run(&self, qp: &Qp, half: Half, packets: &[Arrived<'_>]) {
-        let admitted = packets
-            .iter()
-            .filter(|arrived| self.admits(qp, &arrived.packet));
-        match half {
-            Half::Requester => self.responses(qp, admitted),
-            Half::Responder => self.requests(qp, admitted),
-        }
+        1
     }
 
     /// Whether a packet is of the QP's transport service and partition.
@@ -201,13 +220,24 @@ impl Receiving<'_> {
         is_ours
     }
 
-    fn responses<'f>(&self, qp: &Qp, packets: impl Iterator<Item = &'f Arrived<'f>>) {
+    /// Gives packets to the requester of a QP, as far as the budget goes. Returns how many it took.
+    fn responses(&self, qp: &Qp, packets: &[Arrived<'_>]) -> usize {
         let device = self.device;
         let mut side = qp.lock_send();
         let mut requester = side.requester.take();
         let turn = SendTurn::at(qp, device, &self.view, self.now);
-        let mut taken = false;
+        let mut served = false;
+        let mut taken = 0;
         for arrived in packets {
+            // A packet may end many work requests, which the turn is charged for.
+            if turn.budget.spent() >= self.budget.left() {
+                break;
+            }
+            taken += 1;
+            turn.budget.charge_received();
+            if !self.admits(qp, &arrived.packet) {
+                continue;
+            }
             let Some(requester) = &mut requester else {
                 continue;
             };
@@ -218,21 +248,33 @@ impl Receiving<'_> {
             if let Err(error) = requester.on_packet(&arrived.packet, self.now, &mut env) {
                 qp.fail(device, error.event);
             }
-            taken = true;
+            served = true;
         }
         self.budget.charge_bytes(turn.budget.spent());
         side.requester = requester;
-        if taken {
+        if served {
             device.qp_ready(qp.number);
         }
+        taken
     }
 
-    fn requests<'f>(&self, qp: &Qp, packets: impl Iterator<Item = &'f Arrived<'f>>) {
+    /// Gives packets to the responder of a QP, as far as the budget goes. Returns how many it took.
+    fn requests(&self, qp: &Qp, packets: &[Arrived<'_>]) -> usize {
+        let taken = &packets[..packets.len().min(self.budget.left_for_received())];
+        taken.iter().for_each(|_| self.budget.charge_received());
+        self.take_requests(qp, taken);
+        taken.len()
+    }
+
+    fn take_requests(&self, qp: &Qp, packets: &[Arrived<'_>]) {
         let device = self.device;
         let mut side = qp.lock_recv();
         let mut responder = side.responder.take();
         let turn = RecvTurn::new(qp, device, &self.view);
         for arrived in packets {
+            if !self.admits(qp, &arrived.packet) {
+                continue;
+            }
             let Some(responder) = &mut responder else {
                 continue;
             };

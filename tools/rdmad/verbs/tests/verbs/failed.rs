@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A device that has failed holds no frames: their buffers belong to the senders, which would soon have none left.
+//! A device that has failed holds no frames: their buffers belong to the senders, which would soon
+//! have none left.
 
 use std::fs::File;
 use std::os::unix::net::UnixDatagram;
@@ -139,7 +140,7 @@ impl<'vm> Datagrams<'vm> {
 /// 239.1.2.3 as a GID.
 const GROUP: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 239, 1, 2, 3];
 
-/// Copies of datagrams to a group are of their sender's buffers, which one member that failed does not keep.
+/// Copies of datagrams to a group take buffers of the sender. A member that failed keeps none.
 #[test]
 fn a_group_goes_on_without_a_member() {
     /// More than a port has buffers for copies.

@@ -7,11 +7,16 @@ use std::thread;
 
 use std::time::Duration;
 
+use roce::headers::{Aeth, Bth, Deth, Syndrome, Transport};
+use roce::net::{gid_to_ip, multicast_mac};
+use roce::opcode::{Extra, Op, Opcode, Position, Service};
+use roce::Psn;
 use verbs::{Clock, FabricConfig, FabricStatus, Limits, PathPolicy};
-use virtio_rdma_abi::config::F_MEM_WINDOWS;
-use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdDeregMr};
+use virtio_rdma_abi::config::{F_MEM_WINDOWS, F_MULTICAST};
+use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdAttachMcast, CmdDeregMr};
 use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, MwType, QpAttrMask, QpState, QpType, SendFlags, WcStatus, WrOpcode,
+    DEFAULT_PKEY, MULTICAST_QPN,
 };
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
 use virtio_rdma_abi::ring::DoorbellKind;
@@ -114,7 +119,8 @@ fn fill_with_local_work(qp: &Qp<'_>) {
     }
 }
 
-/// No turn cost more than it may. The last step is up to 128 work requests, or a message of that many packets.
+/// No turn cost more than it may. The last step is up to 128 work requests, a message of that many
+/// packets, or the copies of a datagram to a group.
 fn is_bounded(status: &FabricStatus) {
     let limit = status.turn_budget + status.turn_budget / 4;
     assert!(status.longest_turn > 0, "{status:?}");
@@ -178,6 +184,110 @@ fn a_long_queue_is_flushed_in_many_turns() {
     let slots = u64::from(slots);
     let all = (0..slots).chain(10_000..10_000 + slots);
     assert!(flushed.into_iter().eq(all));
+    is_bounded(&world.fabric.status());
+}
+
+/// Each datagram to a group is copied to all of its members, so few of them fill a turn.
+#[test]
+fn datagrams_to_a_large_group_take_many_turns() {
+    const DATAGRAMS: u32 = 64;
+    let config = FabricConfig {
+        workers: Some(1),
+        clock: Clock::manual(),
+        ..FabricConfig::default()
+    };
+    let world = World::with_config(1, config, Limits::default());
+    world.negotiate(&[F_MULTICAST]);
+    let vm = &world.vms[0];
+    let members = Limits::default().max_mcast_qp_attach;
+    let cq = Cq::new(vm, (members * DATAGRAMS).next_power_of_two());
+    let mr = vm.mr(8192);
+    let mut group = vm.gid;
+    group[12..].copy_from_slice(&[239, 1, 2, 3]);
+    let options = Options::of(QpType::Ud);
+    for _ in 0..members {
+        let qp = Qp::new(vm, &cq, &cq, options);
+        connect(&qp, &qp);
+        let (qpn, mgid) = (qp.qpn, group);
+        vm.call(CmdAttachMcast { qpn, mgid }).unwrap();
+        for id in 0..DATAGRAMS {
+            qp.post_recv(id.into(), &[sge(&mr, 0, 8192)]);
+        }
+    }
+    let send = Opcode {
+        service: Service::Ud,
+        op: Op::Send(Position::Only, Extra::None),
+    };
+    let mut transport = Transport::new(Bth::new(send, DEFAULT_PKEY, MULTICAST_QPN, Psn::new(1)));
+    transport.deth = Some(Deth {
+        qkey: options.qkey,
+        src_qpn: 77,
+    });
+    let mut sender = vm.gid;
+    sender[15] = 200;
+    let to = (multicast_mac(gid_to_ip(group)), group);
+    let datagram = frame_between((mac(200), sender), to, &transport, &[5; 4096]);
+    world
+        .net
+        .inject_all(vm.mac, &vec![datagram; DATAGRAMS as usize]);
+    world.fabric.advance(Duration::ZERO);
+    for _ in 0..members * DATAGRAMS {
+        let cqe = cq.poll().expect("a copy for each member");
+        assert_eq!(cqe.status, WcStatus::Success.value());
+    }
+    is_bounded(&world.fabric.status());
+}
+
+/// One acknowledgement ends all work requests before it, so few of them fill a turn.
+#[test]
+fn acknowledgements_of_much_work_take_many_turns() {
+    const QPS: usize = 48;
+    const COUNT: u32 = 100;
+    let config = FabricConfig {
+        workers: Some(1),
+        clock: Clock::manual(),
+        ..FabricConfig::default()
+    };
+    let world = World::with_config(1, config, Limits::default());
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 64);
+    let options = Options {
+        slots: 128,
+        ..Options::default()
+    };
+    let qps = Vec::from_iter((0..QPS).map(|_| {
+        let qp = Qp::new(vm, &cq, &cq, options);
+        connect_outside(&qp);
+        qp
+    }));
+    let mut peer = vm.gid;
+    peer[15] = 200;
+    let acknowledgements = Vec::from_iter(qps.iter().map(|qp| {
+        let wqes = (1..=COUNT).map(|id| {
+            let wqe = Wr::new(id.into(), WrOpcode::RdmaWrite).bytes();
+            match id {
+                COUNT => wqe,
+                _ => unsignaled(wqe),
+            }
+        });
+        qp.post_all(&Vec::from_iter(wqes));
+        qp.ring_doorbell(DoorbellKind::Sq);
+        let last = Psn::new(options.psn).add(COUNT - 1);
+        let mut transport =
+            Transport::new(Bth::new(Opcode::rc(Op::Ack), DEFAULT_PKEY, qp.qpn, last));
+        let (syndrome, msn) = (Syndrome::ACK, COUNT);
+        transport.aeth = Some(Aeth { syndrome, msn });
+        frame_between((mac(200), peer), (vm.mac, vm.gid), &transport, &[])
+    }));
+    world.fabric.advance(Duration::ZERO);
+    assert!(cq.poll().is_none());
+    world.net.inject_all(vm.mac, &acknowledgements);
+    world.fabric.advance(Duration::ZERO);
+    for _ in &qps {
+        cq.expect(COUNT.into(), WcStatus::Success);
+    }
+    let counters = vm.device.status().counters;
+    assert_eq!(counters.rx_packets, QPS as u64, "each is counted once");
     is_bounded(&world.fabric.status());
 }
 
