@@ -74,7 +74,7 @@ impl Default for Options {
 /// One end of a connected pair.
 pub struct Endpoint {
     /// The QP, in RTS.
-    pub qp: Qp,
+    pub qp: Rc<Qp>,
     /// CQ of the send queue.
     pub send: Rc<Cq>,
     /// CQ of the receive queue.
@@ -117,6 +117,7 @@ impl Endpoint {
             }),
             false => Qp::of(options.kind, pd, &send, &recv, caps),
         }?;
+        let qp = Rc::new(qp);
         let path = Self::link(session, &qp, options)?;
         Ok(Self {
             qp,
@@ -127,8 +128,8 @@ impl Endpoint {
         })
     }
 
-    /// Takes a QP in RESET to RTS, connected with the other side's.
-    pub fn link(session: &mut Session, qp: &Qp, options: &Options) -> Result<Path> {
+    /// Takes a QP in RESET to RTS, connected with the other side's, and has the session keep it.
+    pub fn link(session: &mut Session, qp: &Rc<Qp>, options: &Options) -> Result<Path> {
         let gid_index = session.settings.gid_index;
         let gid = session.swap_gid()?;
         let [qpn, psn] = session.peer.swap([qp.qpn().into(), options.psn.into()])?;
@@ -150,6 +151,7 @@ impl Endpoint {
             rnr_retries: options.rnr_retries,
             reads: options.reads,
         })?;
+        session.keep(qp);
         // Nobody sends before both can receive.
         session.peer.meet()?;
         Ok(path)

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{anyhow, bail, ensure, Context as _, Error, Result};
 
 use crate::peer::{End, Peer};
-use crate::rdma::{Context, Mr};
+use crate::rdma::{Context, Mr, Qp};
 
 /// How long a completion may take. Generous, since the machines may be emulated and busy; it is no measure of anything.
 pub const LIMIT: Duration = Duration::from_secs(120);
@@ -56,6 +56,9 @@ pub struct Session {
     pub peer: Peer,
     /// What the command line says.
     pub settings: Settings,
+    /// The QPs that were connected. They outlive the test's own hold on them: a peer whose acknowledgement was lost asks
+    /// for it again, and a QP that has gone would not answer.
+    connected: Vec<Rc<Qp>>,
 }
 
 impl Session {
@@ -65,7 +68,18 @@ impl Session {
             context: Rc::clone(context),
             peer,
             settings,
+            connected: Vec::new(),
         }
+    }
+
+    /// Keeps a QP until the peer has ended, too.
+    pub fn keep(&mut self, qp: &Rc<Qp>) {
+        self.connected.push(Rc::clone(qp));
+    }
+
+    /// Destroys the QPs that are only kept.
+    pub fn release(&mut self) {
+        self.connected.clear();
     }
 
     /// Whether this is the client.
@@ -99,7 +113,7 @@ impl Session {
         Ok(((u128::from(high) << 64) | u128::from(low)).to_be_bytes())
     }
 
-    /// Tells the peer how this side ended and puts both results together.
+    /// Tells the peer how this side ended and puts both results together. The QPs go when the peer has ended.
     pub fn finish(mut self, result: Result<()>) -> Result<()> {
         let end = match &result {
             Ok(()) => End::Passed,

@@ -25,7 +25,7 @@ const GRH: usize = 40;
 struct End2 {
     cq: Rc<Cq>,
     pd: Rc<Pd>,
-    qp: Qp,
+    qp: Rc<Qp>,
     path: Path,
 }
 
@@ -39,7 +39,7 @@ fn connect(session: &mut Session, kind: Kind) -> Result<End2> {
     options.caps.inline = 64;
     let pd = Pd::new(&session.context)?;
     let cq = create_cq(&session.context, 256, |_| ())?;
-    let qp = Qp::extended(kind, &pd, [&cq, &cq], options.caps, |_| ())?;
+    let qp = Rc::new(Qp::extended(kind, &pd, [&cq, &cq], options.caps, |_| ())?);
     let path = Endpoint::link(session, &qp, &options)?;
     Ok(End2 { cq, pd, qp, path })
 }

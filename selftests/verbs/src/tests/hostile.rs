@@ -114,6 +114,7 @@ pub fn doorbell(session: &mut Session) -> Result<()> {
     }
     session.peer.meet()?;
     drop(end);
+    session.release();
     // The device is there for whoever comes next.
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(4096)?;

@@ -24,7 +24,7 @@ const FLUSHES: u32 = access::FLUSH_GLOBAL | access::FLUSH_PERSISTENT;
 
 /// One end with the operations that are tested.
 struct Side {
-    qp: Qp,
+    qp: Rc<Qp>,
     cq: Rc<Cq>,
     pd: Rc<Pd>,
 }
@@ -42,6 +42,7 @@ impl Side {
         let qp = Qp::extended(Kind::Rc, &pd, [&cq, &cq], options.caps, |attr| {
             attr.send_ops_flags |= u64::from(operations);
         })?;
+        let qp = Rc::new(qp);
         Endpoint::link(session, &qp, &options)?;
         Ok(Self { qp, cq, pd })
     }

@@ -2,6 +2,8 @@
 
 //! Queues: wrapping, full, shared, many, in both directions.
 
+use std::rc::Rc;
+
 use anyhow::{ensure, Context as _, Result};
 
 use crate::endpoint::{Endpoint, Options};
@@ -346,8 +348,8 @@ pub fn one_cq(session: &mut Session) -> Result<()> {
     let cq = Cq::new(&session.context, 32, None)?;
     ensure!(cq.entries() >= 32, "{} entries", cq.entries());
     let qps = [
-        Qp::new(&pd, &cq, &cq, options.caps)?,
-        Qp::new(&pd, &cq, &cq, options.caps)?,
+        Rc::new(Qp::new(&pd, &cq, &cq, options.caps)?),
+        Rc::new(Qp::new(&pd, &cq, &cq, options.caps)?),
     ];
     for qp in &qps {
         Endpoint::link(session, qp, &options)?;
@@ -385,7 +387,7 @@ pub fn destroyed_with_work(session: &mut Session) -> Result<()> {
     let cq = Cq::new(&session.context, 64, None)?;
     let mr = Mr::new(&pd, 4096, access::ALL)?;
     for _ in 0..10 {
-        let qp = Qp::new(&pd, &cq, &cq, options.caps)?;
+        let qp = Rc::new(Qp::new(&pd, &cq, &cq, options.caps)?);
         Endpoint::link(session, &qp, &options)?;
         for id in 0..4 {
             qp.recv(id, &[mr.sge(0, 64)])?;
@@ -402,6 +404,7 @@ pub fn destroyed_with_work(session: &mut Session) -> Result<()> {
         }
         session.peer.meet()?;
         drop(qp);
+        session.release();
         cq.expect_empty()?;
         session.peer.meet()?;
     }

@@ -22,7 +22,7 @@ const ROOM: u32 = 16;
 struct Side {
     cq: Rc<Cq>,
     srq: Rc<Srq>,
-    qps: Vec<Qp>,
+    qps: Vec<Rc<Qp>>,
     mr: Mr,
 }
 
@@ -34,6 +34,7 @@ impl Side {
         let mut qps = Vec::new();
         for _ in 0..count {
             let qp = Qp::with_srq(options.kind, &pd, [&cq, &cq], &srq, options.caps)?;
+            let qp = Rc::new(qp);
             Endpoint::link(session, &qp, options)?;
             qps.push(qp);
         }

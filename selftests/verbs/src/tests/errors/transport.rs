@@ -64,6 +64,7 @@ pub fn peer_gone(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options)?;
     if !session.active() {
         drop(end);
+        session.release();
         session.peer.meet()?;
         return session.peer.meet();
     }
