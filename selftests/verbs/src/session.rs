@@ -72,14 +72,15 @@ impl Session {
         }
     }
 
-    /// Keeps a QP until the peer has ended, too.
+    /// Keeps a QP until the peer has ended, or has come to the next connection.
     pub fn keep(&mut self, qp: &Rc<Qp>) {
+        self.release();
         self.connected.push(Rc::clone(qp));
     }
 
-    /// Destroys the QPs that are only kept.
+    /// Destroys the QPs that only the session still holds.
     pub fn release(&mut self) {
-        self.connected.clear();
+        self.connected.retain(|qp| Rc::strong_count(qp) > 1);
     }
 
     /// Whether this is the client.

@@ -114,7 +114,6 @@ pub fn doorbell(session: &mut Session) -> Result<()> {
     }
     session.peer.meet()?;
     drop(end);
-    session.release();
     // The device is there for whoever comes next.
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(4096)?;
