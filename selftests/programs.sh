@@ -65,11 +65,10 @@ test_rsockets_asynchronous() { over_rdma 200 rstream_asynchronous; }
 # This server never sleeps, so that nobody sees when it waits: the client tries until it is there.
 rstream_asynchronous() {
 	# shellcheck disable=SC2086
-	on 2 timeout 120 rstream -b 10.9.0.2 -T a $rstream_options >"$work/passive" 2>&1 &
+	on 2 timeout 120 rstream -b 10.9.0.2 -T a $rstream_options 2>&1 | sed 's/^/server: /' &
 	# shellcheck disable=SC2086
 	until_ok 60 timeout 60 rstream -s 10.9.0.2 -T a $rstream_options
 	wait $!
-	cat "$work/passive"
 }
 
 # The server waits at a TCP port of its own. Data is compared with -c.
