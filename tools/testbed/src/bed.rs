@@ -211,6 +211,20 @@ impl Bed {
         self.daemons.all_run() && self.vms.iter_mut().all(Vm::runs)
     }
 
+    /// What a QEMU said when it aborted after its daemon had been killed: QEMU 11.1 may then meet an assertion of
+    /// its own. It is no answer to anything that a daemon sent.
+    pub fn abort_without_daemon(&mut self) -> Option<String> {
+        if self.daemons.all_run() {
+            return None;
+        }
+        let dead = self
+            .vms
+            .iter_mut()
+            .filter_map(|vm| (!vm.runs()).then_some(&vm.messages));
+        dead.filter_map(|messages| failed_assertion(&tail(messages)))
+            .next()
+    }
+
     /// What went wrong with daemons since the last call, and what guests' kernels complained of.
     pub fn new_complaints(&mut self) -> Vec<String> {
         let mut found = self.daemons.complaints();
@@ -301,10 +315,30 @@ fn shape(options: &BedOptions, places: &Places) -> Result<Shape> {
     })
 }
 
+/// The last line of what a program said, if that is an assertion that failed.
+fn failed_assertion(said: &str) -> Option<String> {
+    let last = said.lines().last()?;
+    (last.contains(": Assertion `") && last.ends_with(" failed.")).then(|| last.to_owned())
+}
+
 /// The end of a log, for a message that it explains.
 fn tail(file: &std::path::Path) -> String {
     let log = fs::read(file).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);
     let lines: Vec<_> = log.lines().filter(|line| !line.trim().is_empty()).collect();
     lines[lines.len().saturating_sub(TAIL)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn assertions_that_failed() {
+        let assertion = "qemu: util/error.c:62: error_setv: Assertion `*errp == NULL' failed.";
+        assert_eq!(failed_assertion(assertion).as_deref(), Some(assertion));
+        assert!(failed_assertion(&format!("{assertion}\nterminating on signal 15")).is_none());
+        assert!(failed_assertion("qemu: terminating on signal 15").is_none());
+        assert!(failed_assertion("").is_none());
+    }
 }

@@ -25,6 +25,8 @@ use crate::router::Event;
 const DEFAULT_MARK: &str = "testbed";
 /// The same for machines that only longer runs start.
 const MORE_MARK: &str = "more";
+/// How often a program may run because QEMU aborted without its daemon.
+const ATTEMPTS: usize = 3;
 /// How many lines of a failed test's remarks are shown; all are in the log.
 const REMARKS: usize = 20;
 
@@ -132,6 +134,7 @@ struct Run<'a> {
     wanted: String,
     program: &'a Path,
     bed: BedOptions,
+    attempt: usize,
 }
 
 impl Run<'_> {
@@ -160,6 +163,11 @@ impl<'a> Waiting<'a> {
         })?;
         Some(runs.remove(next))
     }
+
+    fn again(&self, run: Run<'a>) {
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.push(run);
+    }
 }
 
 /// Runs the programs. The last line that it prints has the totals.
@@ -174,6 +182,7 @@ pub fn run(options: &TestOptions, signal: Arc<AtomicUsize>) -> Result<u8> {
                 wanted,
                 program,
                 bed: marked.bed,
+                attempt: 1,
             });
         }
     }
@@ -232,7 +241,7 @@ fn run_waiting(
     };
     // The guests of the last program, with what they were asked to be.
     let mut left: Option<(String, Bed)> = None;
-    while let Some(run) = waiting.next(left.as_ref().map(|(wanted, _)| &**wanted)) {
+    while let Some(mut run) = waiting.next(left.as_ref().map(|(wanted, _)| &**wanted)) {
         let began = Instant::now();
         let bed = match left.take() {
             Some((wanted, bed)) if wanted == run.wanted => Ok(bed),
@@ -256,6 +265,17 @@ fn run_waiting(
         };
         bed.set_limits(limits());
         let (mut cases, ended) = run_program(options, &bed, run.program);
+        let aborted = (!ended).then(|| bed.abort_without_daemon()).flatten();
+        if let Some(why) = aborted.filter(|_| run.attempt < ATTEMPTS) {
+            println!(
+                "{}: once more, since QEMU aborted without its daemon: {why}",
+                run.label()
+            );
+            bed.end();
+            run.attempt += 1;
+            waiting.again(run);
+            continue;
+        }
         cases.extend(bed.new_complaints().into_iter().map(|line| Case {
             name: "kernel log".into(),
             outcome: Outcome::Failed(vec![line]),
@@ -352,6 +372,7 @@ mod tests {
             bed: Marked::try_parse_from(wanted.split_whitespace())
                 .unwrap()
                 .bed,
+            attempt: 1,
         };
         let waiting = Waiting(Mutex::new(vec![
             run("", "a"),
