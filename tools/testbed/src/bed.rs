@@ -213,16 +213,13 @@ impl Bed {
 
     /// What a QEMU said when it aborted after its daemon had been killed: QEMU 11.1 may then meet an assertion of
     /// its own. It is no answer to anything that a daemon sent.
-    pub fn abort_without_daemon(&mut self) -> Option<String> {
+    pub fn abort_without_daemon(&self) -> Option<String> {
         if self.daemons.all_run() {
             return None;
         }
-        let dead = self
-            .vms
-            .iter_mut()
-            .filter_map(|vm| (!vm.runs()).then_some(&vm.messages));
-        dead.filter_map(|messages| failed_assertion(&tail(messages)))
-            .next()
+        // Whether the process is gone yet does not matter: nothing comes after such a line.
+        let said = self.vms.iter().map(|vm| tail(&vm.messages));
+        said.filter_map(|said| failed_assertion(&said)).next()
     }
 
     /// What went wrong with daemons since the last call, and what guests' kernels complained of.

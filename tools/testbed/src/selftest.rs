@@ -26,7 +26,7 @@ const DEFAULT_MARK: &str = "testbed";
 /// The same for machines that only longer runs start.
 const MORE_MARK: &str = "more";
 /// How often a program may run because QEMU aborted without its daemon.
-const ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 5;
 /// How many lines of a failed test's remarks are shown; all are in the log.
 const REMARKS: usize = 20;
 
