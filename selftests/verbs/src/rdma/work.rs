@@ -50,7 +50,7 @@ pub struct To<'a> {
 pub enum Payload<'a> {
     /// Registered memory.
     Sges(&'a [Sge]),
-    /// Bytes that are copied when the request is posted.
+    /// Bytes that are copied when the request is posted. No byte is no SGE.
     Inline(&'a [u8]),
 }
 
@@ -125,6 +125,7 @@ pub(super) fn sges_of(payload: Payload<'_>) -> Vec<ffi::ibv_sge> {
                 lkey: sge.lkey,
             })
             .collect(),
+        Payload::Inline([]) => Vec::new(),
         Payload::Inline(bytes) => vec![ffi::ibv_sge {
             addr: bytes.as_ptr().addr() as u64,
             length: bytes.len() as u32,

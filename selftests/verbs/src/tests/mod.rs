@@ -69,6 +69,7 @@ pub const ALL: &[Test] = &[
     test("sge_write", sges::write),
     test("sge_read", sges::read),
     test("sge_none", sges::none),
+    test("sge_none_inline", sges::none_inline),
     test("datagram_messages", datagrams::messages),
     test("datagram_wrong_qkey", datagrams::wrong_qkey),
     test("datagram_no_such_qp", datagrams::no_such_qp),

@@ -6,7 +6,7 @@ use anyhow::{ensure, Result};
 
 use crate::endpoint::{Endpoint, Options};
 use crate::pattern::{bytes, compare, Random};
-use crate::rdma::{Mr, Op, Sge};
+use crate::rdma::{Mr, Op, Payload, SendWr, Sge};
 use crate::session::Session;
 
 /// Longest piece.
@@ -209,6 +209,31 @@ pub fn none(session: &mut Session) -> Result<()> {
             (second.id, second.bytes, second.imm) == (2, 0, Some(5)),
             "{second:?}"
         );
+    }
+    session.peer.meet()
+}
+
+/// Inline messages without a byte over a QP that has neither SGEs nor inline data. There are more than
+/// the send queue has slots.
+pub fn none_inline(session: &mut Session) -> Result<()> {
+    let mut options = Options::default();
+    options.caps.send_wr = 16;
+    options.caps.send_sge = 0;
+    let end = Endpoint::connect(session, &options)?;
+    for id in 0..100 {
+        if session.active() {
+            session.peer.meet()?;
+            end.qp.send(&SendWr {
+                payload: Payload::Inline(&[]),
+                ..SendWr::new(id, Op::Send, &[])
+            })?;
+            ensure!(end.sent()?.ok()?.id == id);
+        } else {
+            end.qp.recv(id, &[])?;
+            session.peer.meet()?;
+            let wc = end.received()?.ok()?;
+            ensure!((wc.id, wc.bytes) == (id, 0), "{wc:?}");
+        }
     }
     session.peer.meet()
 }

@@ -143,7 +143,7 @@ impl WorkBackend {
         }
     }
 
-    /// Adds an element with a WQE of `length` bytes, which is no longer than the element, to the virtqueue.
+    /// Adds an element with a WQE of `length` bytes to the virtqueue, or cancels it.
     #[inline(never)]
     fn add(&mut self, mut element: Element, length: usize) -> Result {
         let Self::Virtqueue {
@@ -155,8 +155,11 @@ impl WorkBackend {
         else {
             return Err(EINVAL);
         };
-        element.set_len(length, 0)?;
-        match queue.elements().add(element) {
+        let added = match element.set_len(length, 0) {
+            Ok(()) => queue.elements().add(element),
+            Err(error) => Err((error, element)),
+        };
+        match added {
             Ok(()) => {
                 slots.publish();
                 *is_fresh = true;

@@ -424,14 +424,11 @@ fn command(
     }
 }
 
-/// Bytes of the longest send WQE.
+/// Bytes of the longest send WQE. A request may be inline without a byte.
 fn send_slot_size(capabilities: &QpCapabilities) -> usize {
     // LOSSY: Widening.
     let sges = sq_wqe_size(capabilities.max_send_sge as usize);
-    match capabilities.max_inline_data {
-        0 => sges,
-        inline => sges.max(INLINE_OFFSET + inline as usize),
-    }
+    sges.max(INLINE_OFFSET + capabilities.max_inline_data as usize)
 }
 
 /// Bytes of the longest receive WQE.
