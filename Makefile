@@ -96,7 +96,7 @@ check-more: build
 	@tools/testbed/check more
 
 check-debug: build
-	@tools/testbed/check debug
+	@tools/testbed/check debug leaks
 
 # The quick ones are among the selftests.
 check-pyverbs: build
