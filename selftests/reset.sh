@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The device asks for a reset, since its control queue makes no sense: it is dead at once, and programs are told. A driver that
-# is bound again has it back.
+# A queue makes no sense, by the driver's doing or the device's: the device asks for a reset, or the driver gives it up. It is
+# dead, and programs are told. A driver that is bound again has it back.
 # more:
 # more: --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -10,10 +10,13 @@
 
 kverbs=${TESTBED_MODULES:-$top/build}/kverbs/kverbs.ko
 
+# Breaks it by the driver's nonsense, or by its own.
 break_device() {
-	insmod "$kverbs" device="$(device 1)" nonsense=1
+	insmod "$kverbs" device="$(device 1)" "${1:-nonsense}=1"
 	rmmod kverbs
 }
+
+is_dead() { link_is 1 DOWN; }
 
 unbind() {
 	virtio_device 1 >"$driver/unbind"
@@ -47,7 +50,6 @@ test_programs_are_told() {
 # The MAD layer's CQ is armed at all times.
 test_idle_when_dead() {
 	break_device
-	is_dead() { link_is 1 DOWN; }
 	until_ok 60 is_dead
 	workers_are_idle
 	rebind
@@ -66,4 +68,15 @@ test_again_and_again() {
 	traffic
 }
 
-run_tests test_programs_are_told test_idle_when_dead test_again_and_again
+# The queue says nothing more, and nobody runs a command.
+test_broken_queue() {
+	break_device device_nonsense
+	until_ok 60 is_dead
+	local log
+	log=$(dmesg)
+	[[ $log == *'broke a queue: '* ]]
+	rebind
+	traffic
+}
+
+run_tests test_programs_are_told test_broken_queue test_idle_when_dead test_again_and_again

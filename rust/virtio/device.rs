@@ -63,13 +63,16 @@ pub enum Reset {
     Unreachable,
 }
 
-/// What the status of a device says that the driver said it is [ready](Device::ready) for.
+/// How a device is that the driver said it is [ready](Device::ready) for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     /// The device works.
     Good,
     /// The device met an error from which only a reset recovers it, or forgot its driver.
     NeedsReset,
+    /// The device says that it works, but broke the rules of one of its queues, which is of no use
+    /// any more.
+    Broken,
     /// The device is gone or unable to answer.
     Gone,
 }

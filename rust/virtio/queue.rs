@@ -7,8 +7,11 @@
 //! queue is detached from the device, and only if the device confirmed its reset; otherwise they
 //! stay allocated for ever.
 //!
+//! Where nobody could try again, [`Queue::add_or_keep`] adds a buffer as soon as that is possible.
+//!
 //! Lock order: `Queue::device`, then the lock of resets, which are both taken where the driver may
-//! sleep; `Queue::attached` is innermost.
+//! sleep; `Queue::attached` is innermost, and with `Queue::device` of one queue held, it is taken of
+//! all queues of the device, one after another.
 //!
 //! C header: [`include/linux/virtio.h`](srctree/include/linux/virtio.h)
 
@@ -19,7 +22,7 @@ use super::{
 };
 use crate::bindings;
 use core::{
-    marker::PhantomData,
+    mem::replace,
     ptr::{
         null_mut,
         NonNull, //
@@ -47,6 +50,8 @@ pub struct Buffer<C> {
     readable_len: usize,
     writable: KVec<u8>,
     writable_len: usize,
+    /// The next of those that the queue keeps.
+    next: Option<KBox<Self>>,
     /// The driver's.
     pub context: C,
 }
@@ -62,6 +67,7 @@ impl<C> Buffer<C> {
                 readable_len: readable,
                 writable: KVec::from_elem(0, writable, flags)?,
                 writable_len: writable,
+                next: None,
                 context,
             },
             flags,
@@ -113,12 +119,10 @@ impl<C> Buffer<C> {
 #[pin_data]
 pub struct Queue<C: Send + 'static> {
     #[pin]
-    attached: SpinLockIrq<Attached>,
+    attached: SpinLockIrq<Attached<C>>,
     /// The device that reserved the queue. The device stays bound while this is locked.
     #[pin]
     device: Mutex<Option<Owner>>,
-    /// It owns buffers, but access is under its lock, and buffers only need to be sent.
-    _buffers: PhantomData<SpinLockIrq<Buffer<C>>>,
 }
 
 /// Whose queue it is.
@@ -128,35 +132,45 @@ struct Owner {
     resets: Arc<Mutex<()>>,
 }
 
+/// Buffers that wait until the device can have them. None of them is in a virtqueue.
+struct Kept<C>(Option<KBox<Buffer<C>>>);
+
+impl<C> Kept<C> {
+    fn push(&mut self, mut buffer: KBox<Buffer<C>>) {
+        buffer.next = self.0.take();
+        self.0 = Some(buffer);
+    }
+
+    fn pop(&mut self) -> Option<KBox<Buffer<C>>> {
+        let mut buffer = self.0.take()?;
+        self.0 = buffer.next.take();
+        Some(buffer)
+    }
+}
+
+impl<C> Drop for Kept<C> {
+    fn drop(&mut self) {
+        // One by one: dropped as a chain, each would take a frame of the stack.
+        while self.pop().is_some() {}
+    }
+}
+
 /// # Invariants
 ///
 /// If not null, the virtqueue is valid, at least until an RCU grace period after it was replaced by
 /// null; only one [`Queue`] refers to it, and each token in it is a `KBox<Buffer<C>>` of that
 /// queue, given up by `into_raw()`.
-struct Attached(*mut bindings::virtqueue);
+struct Attached<C> {
+    vq: *mut bindings::virtqueue,
+    kept: Kept<C>,
+}
 
-// SAFETY: A virtqueue may be used on any CPU, if by one at a time.
-unsafe impl Send for Attached {}
+// SAFETY: A virtqueue may be used on any CPU, if by one at a time; the buffers can be sent.
+unsafe impl<C: Send> Send for Attached<C> {}
 
-impl<C: Send + 'static> Queue<C> {
-    /// A detached queue.
-    pub fn new() -> impl PinInit<Self> {
-        pin_init!(Self {
-            // INVARIANT: It is null.
-            attached <- new_spinlock_irq!(Attached(null_mut()), "virtio::Queue::attached"),
-            device <- new_mutex!(None, "virtio::Queue::device"),
-            _buffers: PhantomData,
-        })
-    }
-
-    /// Gives `buffer` to the device, which does not look for it before [`kick`](Self::kick).
-    ///
-    /// # Errors
-    ///
-    /// The buffer comes back with [`ENOSPC`] if the queue is full, [`ENODEV`] if it is detached,
-    /// [`EINVAL`] if the buffer is empty, [`EIO`] if the device broke the queue's rules, and
-    /// [`ENOMEM`].
-    pub fn add(&self, buffer: KBox<Buffer<C>>) -> Result<(), (Error, KBox<Buffer<C>>)> {
+impl<C> Attached<C> {
+    /// Gives `buffer` to the device; see [`Queue::add`].
+    fn add(&mut self, buffer: KBox<Buffer<C>>) -> Result<(), (Error, KBox<Buffer<C>>)> {
         let token = KBox::into_raw(buffer);
         // SAFETY: The token is from `into_raw()`, and used no more unless it comes back.
         unsafe { self.add_token(token) }.map_err(|error| {
@@ -170,7 +184,10 @@ impl<C: Send + 'static> Queue<C> {
     /// # Safety
     ///
     /// `token` comes from `KBox::into_raw()`. On success, it belongs to the queue.
-    unsafe fn add_token(&self, token: *mut Buffer<C>) -> Result {
+    unsafe fn add_token(&mut self, token: *mut Buffer<C>) -> Result {
+        if self.vq.is_null() {
+            return Err(ENODEV);
+        }
         // SAFETY: By this function's requirements it is valid, and still the caller's.
         let buffer = unsafe { &mut *token };
         let mut lists = [
@@ -197,18 +214,14 @@ impl<C: Send + 'static> Queue<C> {
         if used == 0 {
             return Err(EINVAL);
         }
-
-        let attached = self.attached.lock();
-        if attached.0.is_null() {
-            return Err(ENODEV);
-        }
-        // SAFETY: The queue is valid and under its lock; the lists are initialized; the memory that
-        // they describe stays in place and untouched until the token comes out.
+        // SAFETY: The queue is valid, and `&mut self` is the only way to it; the lists are
+        // initialized; the memory that they describe stays in place and untouched until the token
+        // comes out.
         //
         // INVARIANT: The token is what the invariant asks for.
         to_result(unsafe {
             bindings::virtqueue_add_sgs(
-                attached.0,
+                self.vq,
                 sgs.as_mut_ptr(),
                 counts[0],
                 counts[1],
@@ -217,21 +230,87 @@ impl<C: Send + 'static> Queue<C> {
             )
         })
     }
+}
+
+impl<C: Send + 'static> Queue<C> {
+    /// A detached queue.
+    pub fn new() -> impl PinInit<Self> {
+        // INVARIANT: It is null.
+        let attached = Attached {
+            vq: null_mut(),
+            kept: Kept(None),
+        };
+        pin_init!(Self {
+            attached <- new_spinlock_irq!(attached, "virtio::Queue::attached"),
+            device <- new_mutex!(None, "virtio::Queue::device"),
+        })
+    }
+
+    /// Gives `buffer` to the device, which does not look for it before [`kick`](Self::kick).
+    ///
+    /// # Errors
+    ///
+    /// The buffer comes back with [`ENOSPC`] if the queue is full, [`ENODEV`] if it is detached,
+    /// [`EINVAL`] if the buffer is empty, [`EIO`] if the device broke the queue's rules, and
+    /// [`ENOMEM`].
+    pub fn add(&self, buffer: KBox<Buffer<C>>) -> Result<(), (Error, KBox<Buffer<C>>)> {
+        self.attached.lock().add(buffer)
+    }
+
+    /// Like [`add`](Self::add), but a buffer for which there is no room or memory now stays with the
+    /// queue, which gives it to the device later: when a buffer comes out, or when somebody
+    /// [looks after](Self::look_after) the device.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`add`](Self::add) but for [`ENOSPC`] and [`ENOMEM`].
+    pub fn add_or_keep(&self, buffer: KBox<Buffer<C>>) -> Result<(), (Error, KBox<Buffer<C>>)> {
+        let mut attached = self.attached.lock();
+        match attached.add(buffer) {
+            Err((ENOSPC | ENOMEM, buffer)) => {
+                attached.kept.push(buffer);
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// Gives the device what was kept, as far as that is possible now.
+    #[cold]
+    fn add_kept(&self) {
+        let mut is_added = false;
+        let mut attached = self.attached.lock();
+        while let Some(buffer) = attached.kept.pop() {
+            if let Err((_, buffer)) = attached.add(buffer) {
+                attached.kept.push(buffer);
+                break;
+            }
+            is_added = true;
+        }
+        drop(attached);
+        if is_added {
+            self.kick();
+        }
+    }
 
     /// Takes out a buffer that the device is done with, and the number of bytes that it wrote,
     /// which is at most what there is to write.
     pub fn pop(&self) -> Option<(KBox<Buffer<C>>, usize)> {
         let mut written = 0;
         let attached = self.attached.lock();
-        if attached.0.is_null() {
+        if attached.vq.is_null() {
             return None;
         }
         // SAFETY: The queue is valid and under its lock. A device that names a buffer which it does
         // not have is found out, and its queue is broken from there on.
-        let token = unsafe { bindings::virtqueue_get_buf(attached.0, &mut written) };
+        let token = unsafe { bindings::virtqueue_get_buf(attached.vq, &mut written) };
+        let has_kept = attached.kept.0.is_some();
         drop(attached);
         if token.is_null() {
             return None;
+        }
+        if has_kept {
+            self.add_kept();
         }
         // SAFETY: By the type invariant, and the queue has given it up.
         let buffer = unsafe { KBox::from_raw(token.cast::<Buffer<C>>()) };
@@ -246,7 +325,7 @@ impl<C: Send + 'static> Queue<C> {
         // queue outlives the guard.
         let _rcu = rcu::read_lock();
         let attached = self.attached.lock();
-        let vq = attached.0;
+        let vq = attached.vq;
         // SAFETY: If not null, the queue is valid and under its lock.
         let notify = !vq.is_null() && unsafe { bindings::virtqueue_kick_prepare(vq) };
         drop(attached);
@@ -257,14 +336,23 @@ impl<C: Send + 'static> Queue<C> {
         }
     }
 
-    /// How the device of the queue is, which is gone for a queue that is detached. May sleep.
-    pub fn health(&self) -> Health {
+    /// Looks after the device of the queue: gives it what its queues [keep](Self::add_or_keep), and
+    /// says how it is, which is gone for a queue that is detached. May sleep.
+    ///
+    /// A driver calls this now and then for as long as it waits for anything: a queue that the
+    /// device broke says nothing by itself.
+    pub fn look_after(&self) -> Health {
         let owner = self.device.lock();
         let Some(owner) = owner.as_ref() else {
             return Health::Gone;
         };
         // SAFETY: Until the queue is detached, which takes the lock, the device stays bound.
-        unsafe { owner.device.as_bound() }.health()
+        let device = unsafe { owner.device.as_bound() };
+        match device.health() {
+            // SAFETY: The queue is reserved for the device, and stays so while the lock is held.
+            Health::Good if !unsafe { device.look_after_queues() } => Health::Broken,
+            health => health,
+        }
     }
 
     /// Resets the whole device, which serves none of its queues any more. May sleep.
@@ -282,13 +370,13 @@ impl<C: Send + 'static> Queue<C> {
     /// Whether the device used buffers that were not taken out.
     pub fn has_used(&self) -> bool {
         let attached = self.attached.lock();
-        if attached.0.is_null() {
+        if attached.vq.is_null() {
             return false;
         }
         // SAFETY: The queue is valid and under its lock.
-        let next = unsafe { bindings::virtqueue_enable_cb_prepare(attached.0) };
+        let next = unsafe { bindings::virtqueue_enable_cb_prepare(attached.vq) };
         // SAFETY: As above; `next` is what the call before returned.
-        unsafe { bindings::virtqueue_poll(attached.0, next) }
+        unsafe { bindings::virtqueue_poll(attached.vq, next) }
     }
 
     /// Takes the queue alone back from the device, frees the buffers in it, and enables it again.
@@ -311,8 +399,8 @@ impl<C: Send + 'static> Queue<C> {
         if unsafe { owner.device.as_bound() }.health() != Health::Good {
             return Err(ENODEV);
         }
-        // INVARIANT: It is null.
-        let vq = core::mem::replace(&mut self.attached.lock().0, null_mut());
+        let (vq, kept) = self.detach();
+        drop(kept);
         if vq.is_null() {
             return Err(ENODEV);
         }
@@ -322,8 +410,18 @@ impl<C: Send + 'static> Queue<C> {
         // tokens in it are what `free_token` takes.
         let result = to_result(unsafe { bindings::virtqueue_reset(vq, Some(free), None) });
         // INVARIANT: It was there before; what tokens it has left are still in it.
-        self.attached.lock().0 = vq;
+        self.attached.lock().vq = vq;
         result
+    }
+
+    /// Takes the virtqueue, which may be null, and what the device was not given. Nothing can be
+    /// added or kept from there on.
+    fn detach(&self) -> (*mut bindings::virtqueue, Kept<C>) {
+        let mut attached = self.attached.lock();
+        // INVARIANT: It is null.
+        let vq = replace(&mut attached.vq, null_mut());
+        // Not dropped with the lock held: a context may do anything then.
+        (vq, replace(&mut attached.kept, Kept(None)))
     }
 
     /// Frees a buffer that is in the queue no more.
@@ -340,11 +438,11 @@ impl<C: Send + 'static> Queue<C> {
     /// The number of entries in its ring, 0 if it is detached.
     pub fn size(&self) -> usize {
         let attached = self.attached.lock();
-        if attached.0.is_null() {
+        if attached.vq.is_null() {
             return 0;
         }
         // SAFETY: The queue is valid and under its lock.
-        let size = unsafe { bindings::virtqueue_get_vring_size(attached.0) };
+        let size = unsafe { bindings::virtqueue_get_vring_size(attached.vq) };
         usize::try_from(size).unwrap_or(usize::MAX)
     }
 }
@@ -379,6 +477,10 @@ pub(super) trait AnyQueue: Send + Sync {
     /// The caller has reserved the queue. With [`Reset::Done`], the device uses no buffer of the
     /// queue any more.
     unsafe fn release(&self, reset: Reset) -> usize;
+
+    /// Gives the device what the queue keeps. Returns whether the queue works: it does not from when
+    /// the device broke its rules.
+    fn look_after(&self) -> bool;
 }
 
 impl<C: Send + 'static> AnyQueue for Queue<C> {
@@ -396,15 +498,15 @@ impl<C: Send + 'static> AnyQueue for Queue<C> {
 
     unsafe fn attach(&self, vq: NonNull<bindings::virtqueue>) {
         // INVARIANT: By this function's requirements.
-        self.attached.lock().0 = vq.as_ptr();
+        self.attached.lock().vq = vq.as_ptr();
     }
 
     unsafe fn release(&self, reset: Reset) -> usize {
         let mut owner = self.device.lock();
-        // INVARIANT: It is null.
-        let vq = core::mem::replace(&mut self.attached.lock().0, null_mut());
+        let (vq, kept) = self.detach();
         *owner = None;
         drop(owner);
+        drop(kept);
         let mut count = 0;
         while !vq.is_null() {
             // SAFETY: The queue is valid until a grace period is over and nobody else refers to it
@@ -421,5 +523,12 @@ impl<C: Send + 'static> AnyQueue for Queue<C> {
             }
         }
         count
+    }
+
+    fn look_after(&self) -> bool {
+        self.add_kept();
+        let attached = self.attached.lock();
+        // SAFETY: If not null, the queue is valid and under its lock.
+        attached.vq.is_null() || !unsafe { bindings::virtqueue_is_broken(attached.vq) }
     }
 }

@@ -18,7 +18,11 @@ use core::ptr::{
     NonNull, //
 };
 use kernel::{
-    device::Core,
+    device::{
+        Bound,
+        Core,
+        DeviceContext, //
+    },
     error::to_result,
     prelude::*,
     str::CString,
@@ -104,7 +108,7 @@ impl Queues {
     }
 }
 
-impl Device<Core<'_>> {
+impl<Ctx: DeviceContext> Device<Ctx> {
     /// The `priv` member, which belongs to the driver.
     ///
     /// It is accessed by volatile operations and never borrowed: an interrupt may read it at any
@@ -113,7 +117,29 @@ impl Device<Core<'_>> {
         // SAFETY: By the type invariant the device is valid.
         unsafe { &raw mut (*self.as_raw()).priv_ }.cast()
     }
+}
 
+impl Device<Bound> {
+    /// Looks after all queues that were found. Returns whether all of them work.
+    ///
+    /// # Safety
+    ///
+    /// One of the queues is reserved and stays so until this returns.
+    pub(super) unsafe fn look_after_queues(&self) -> bool {
+        // SAFETY: The device is valid.
+        let queues = unsafe { self.slot().read_volatile() };
+        // SAFETY: If not null, it was set once the queues were there. They are freed after all of
+        // them were released, which one is not before this returns.
+        unsafe { queues.as_ref() }.is_none_or(|queues| {
+            queues
+                .0
+                .iter()
+                .fold(true, |all, info| info.queue.look_after() && all)
+        })
+    }
+}
+
+impl Device<Core<'_>> {
     /// Finds the queues from number 0 on, and attaches each to its [`Queue`].
     ///
     /// The handlers are not called before [`ready`](Self::ready).

@@ -91,6 +91,7 @@ struct virtio_device *virtio_of(struct ib_device *dev);
 
 /* nonsense.c */
 int make_nonsense(struct ib_device *dev);
+int make_device_nonsense(struct ib_device *dev);
 
 extern const struct test data_tests[];
 extern const struct test fast_reg_tests[];
@@ -101,5 +102,6 @@ extern const struct test srq_tests[];
 extern const struct test query_tests[];
 extern const struct test handler_tests[];
 extern const struct test lies_tests[];
+extern const struct test mapping_tests[];
 
 #endif

@@ -35,8 +35,12 @@ static bool nonsense;
 module_param(nonsense, bool, 0444);
 MODULE_PARM_DESC(nonsense, "instead of any tests, make nonsense of the control queue: the device asks for a reset");
 
+static bool device_nonsense;
+module_param(device_nonsense, bool, 0444);
+MODULE_PARM_DESC(device_nonsense, "instead of any tests, make nonsense of a queue in the device's place");
+
 static const struct test *const usual[] = {
-	data_tests, fast_reg_tests, atomic_tests, srq_tests, query_tests, handler_tests, NULL
+	data_tests, fast_reg_tests, atomic_tests, srq_tests, query_tests, handler_tests, mapping_tests, NULL
 };
 static const struct test *const liars[] = { lies_tests, NULL };
 static const struct test *const last[] = { death_tests, NULL };
@@ -86,6 +90,8 @@ static int kverbs_run(struct ib_device *dev)
 
 	if (nonsense)
 		return make_nonsense(dev);
+	if (device_nonsense)
+		return make_device_nonsense(dev);
 	pair = kzalloc(sizeof(*pair), GFP_KERNEL);
 	if (!pair)
 		return -ENOMEM;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What only a broken driver does: it writes to a virtqueue what makes no sense.
+ * What only a broken driver or a broken device does: it writes to a virtqueue what makes no sense.
  */
 
 #include "kverbs.h"
@@ -24,4 +24,32 @@ int make_nonsense(struct ib_device *dev)
 	WRITE_ONCE(ring->avail->idx, (__force __virtio16)cpu_to_le16(index + 0x7000));
 	virtqueue_notify(vq);
 	return 0;
+}
+
+/* The driver is told of a buffer that the device never had, in the first queue that it hears of completions by. */
+int make_device_nonsense(struct ib_device *dev)
+{
+	struct virtio_device *vdev = virtio_of(dev);
+	const struct vring *ring;
+	struct virtqueue *vq;
+	u16 index;
+
+	if (!vdev)
+		return -ENODEV;
+	virtio_device_for_each_vq(vdev, vq) {
+		if (strncmp(vq->name, "event.", 6) && strncmp(vq->name, "cq.", 3))
+			continue;
+		ring = virtqueue_get_vring(vq);
+		/* Of a CQ that nobody has. */
+		if (vq->num_free == ring->num)
+			continue;
+		index = le16_to_cpu((__force __le16)ring->used->idx);
+		ring->used->ring[index % ring->num].id = (__force __virtio32)cpu_to_le32(ring->num);
+		WRITE_ONCE(ring->used->idx, (__force __virtio16)cpu_to_le16(index + 1));
+		local_irq_disable();
+		vring_interrupt(0, vq);
+		local_irq_enable();
+		return 0;
+	}
+	return -ENOENT;
 }

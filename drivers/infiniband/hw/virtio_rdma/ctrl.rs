@@ -8,15 +8,15 @@
 //! flight at a time.
 //!
 //! A device is dead if it leaves a command unanswered for [`PATIENCE_MS`], gives an answer that is
-//! neither success nor an error, asks for a reset, or is gone. From then on everything that waits, and
-//! everything that comes later, fails with [`Failure::Dead`]. Buffers that it holds stay with the
-//! virtqueue, which frees them once the device was reset.
+//! neither success nor an error, breaks a virtqueue, asks for a reset, or is gone. From then on
+//! everything that waits, and everything that comes later, fails with [`Failure::Dead`]. Buffers that it
+//! holds stay with the virtqueue, which frees them once the device was reset.
 //!
 //! Beside these, [`start`](ControlQueue::start) runs a command in any context and tells of its answer
 //! by a call, for those who cannot wait; they bring a buffer of their own.
 //!
 //! Lock order: `ControlQueue::idle`, then `Slot::answer`; the virtqueue's own lock is not taken
-//! within either, but within `ControlQueue::waiting`.
+//! within either.
 
 use crate::{
     abi::{
@@ -40,10 +40,7 @@ use crate::{
         VirtqueueInfo, //
     },
 };
-use core::mem::{
-    replace,
-    take, //
-};
+use core::mem::replace;
 use kernel::{
     device,
     prelude::*,
@@ -150,22 +147,14 @@ pub(crate) struct ControlQueue {
     idle: Mutex<KVec<Idle>>,
     #[pin]
     idle_changed: CondVar,
-    /// Commands of the background that found no room in the ring.
-    #[pin]
-    waiting: SpinLockIrq<KVec<CommandBuffer>>,
     dead: AtomicFlag,
     /// The device has told of a change of its configuration.
     is_told: AtomicFlag,
 }
 
 impl ControlQueue {
-    /// A control queue with all its slots, not attached to a device, and with up to `background`
-    /// commands at a time that nobody waits for.
-    pub(crate) fn new(
-        dev: &device::Device,
-        targets: Arc<EventTargets>,
-        background: usize,
-    ) -> Result<Arc<Self>> {
+    /// A control queue with all its slots, not attached to a device.
+    pub(crate) fn new(dev: &device::Device, targets: Arc<EventTargets>) -> Result<Arc<Self>> {
         let mut slots = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
         let mut idle = KVec::with_capacity(SLOTS, GFP_KERNEL)?;
         for _ in 0..SLOTS {
@@ -180,7 +169,6 @@ impl ControlQueue {
             let buffer = Self::background_buffer()?;
             idle.push(Idle { slot, buffer }, GFP_KERNEL)?;
         }
-        let waiting = KVec::with_capacity(background, GFP_KERNEL)?;
         let queue = Arc::pin_init(Queue::new(), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
@@ -190,7 +178,6 @@ impl ControlQueue {
                 slots,
                 idle <- new_mutex!(idle, "virtio_rdma::ctrl::idle"),
                 idle_changed <- new_condvar!("virtio_rdma::ctrl::idle_changed"),
-                waiting <- new_spinlock_irq!(waiting, "virtio_rdma::ctrl::waiting"),
                 dead: AtomicFlag::new(false),
                 is_told: AtomicFlag::new(false),
             }),
@@ -218,7 +205,8 @@ impl ControlQueue {
             buffer = back;
             // Mapping takes memory on some machines, and room is short in a small ring: others give
             // both back.
-            if tries == 0 || (error != ENOMEM && error != ENOSPC) {
+            if self.is_dead() || tries == 0 || (error != ENOMEM && error != ENOSPC) {
+                buffer.context = Sender::None;
                 self.put_idle(slot, buffer);
                 self.give_up("takes no commands");
                 return Err(Failure::Dead);
@@ -247,8 +235,8 @@ impl ControlQueue {
         Buffer::new(MAX_REQUEST, MAX_RESPONSE, Sender::None, GFP_KERNEL)
     }
 
-    /// Runs a command and returns at once; `sender` gets `buffer` back with the answer. Can be called
-    /// in any context.
+    /// Runs a command and returns at once; `sender` gets `buffer` back with the answer. A command
+    /// for which there is no room or memory is sent later. Can be called in any context.
     ///
     /// # Errors
     ///
@@ -263,43 +251,13 @@ impl ControlQueue {
             return Err(buffer);
         }
         buffer.context = Sender::Background(sender);
-        // With the lock held: a command that finds the ring full is in `waiting` before the answer
-        // comes that makes room.
-        let mut waiting = self.waiting.lock();
-        let result = match self.queue.add(buffer) {
-            Ok(()) => Ok(()),
-            Err((ENOSPC | ENOMEM, buffer)) => waiting
-                .push_within_capacity(buffer)
-                .map_err(|error| error.0),
-            Err((_, buffer)) => Err(buffer),
-        };
-        drop(waiting);
+        self.queue.add_or_keep(buffer).map_err(|(_, mut buffer)| {
+            // Whoever keeps the buffer would keep itself.
+            buffer.context = Sender::None;
+            buffer
+        })?;
         self.queue.kick();
-        result
-    }
-
-    /// Forgets what waits for room in the ring, as nothing is sent any more.
-    pub(crate) fn drop_waiting(&self) {
-        let waiting = take(&mut *self.waiting.lock());
-        drop(waiting);
-    }
-
-    /// Gives the device what waits for room in the ring.
-    fn restart(&self) {
-        let mut waiting = self.waiting.lock();
-        let mut is_restarted = false;
-        while let Some(buffer) = waiting.pop() {
-            if let Err((_, buffer)) = self.queue.add(buffer) {
-                // There was room a moment ago.
-                let _ = waiting.push_within_capacity(buffer);
-                break;
-            }
-            is_restarted = true;
-        }
-        drop(waiting);
-        if is_restarted {
-            self.queue.kick();
-        }
+        Ok(())
     }
 
     /// Whether the device is dead.
@@ -326,13 +284,14 @@ impl ControlQueue {
         self.is_told.store(true, Relaxed);
     }
 
-    /// Gives the device up if its status says that it works no more. Returns whether it is alive.
+    /// Looks after the device, and gives it up if it works no more. Returns whether it is alive.
     pub(crate) fn look(&self) -> bool {
         if self.is_dead() {
             return false;
         }
-        match self.queue.health() {
+        match self.queue.look_after() {
             Health::Good => return true,
+            Health::Broken => self.give_up("broke a queue"),
             Health::NeedsReset if self.is_told.load(Relaxed) => self.give_up("needs a reset"),
             Health::NeedsReset => self.give_up("needs a reset, of which no interrupt told"),
             Health::Gone => self.give_up("is gone"),
@@ -440,6 +399,5 @@ impl Handler for ControlQueue {
                 }
             }
         }
-        self.restart();
     }
 }

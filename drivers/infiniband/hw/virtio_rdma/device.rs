@@ -44,10 +44,11 @@ use kernel::{
     time::Msecs, //
 };
 
-/// How often the status of an idle device is read.
+/// How often an idle device is looked after.
 ///
 /// A device that needs a reset says so by a configuration interrupt. One that is gone says nothing: its
-/// registers just read as all ones. Only for that there is this poll, one register read each time.
+/// registers just read as all ones. Nor does a queue whose rules the device broke, and a buffer that could
+/// not be mapped, when memory was short, waits for somebody to try again.
 const WATCH_MS: Msecs = 5_000;
 
 /// Looks whether the device still works.
@@ -147,8 +148,7 @@ impl Device {
         let max_srq = limits.srq.map_or(0, |srq| srq.max_srq);
         let max_targets = max_cq.saturating_add(max_qp).saturating_add(max_srq);
         let targets = EventTargets::new(usize::try_from(max_targets)?)?;
-        let background = if has_own_rings { 0 } else { max_cq };
-        let ctrl = ControlQueue::new(dev.as_ref(), targets.clone(), usize::try_from(background)?)?;
+        let ctrl = ControlQueue::new(dev.as_ref(), targets.clone())?;
 
         let mut vqs = KVec::new();
         vqs.push(ctrl.info(CString::try_from(c"control")?), GFP_KERNEL)?;
@@ -195,7 +195,6 @@ impl Device {
     pub(crate) fn shut_down(&self, dev: &virtio::Device<device::Core<'_>>) -> Reset {
         let reset = dev.remove_queues();
         self.ctrl.mark_dead();
-        self.ctrl.drop_waiting();
         if reset == Reset::Done {
             self.is_at_rest.store(true, Relaxed);
         }

@@ -109,9 +109,8 @@ impl Handler for EventQueue {
         while let Some(mut buffer) = handled.pop() {
             // Never longer than it was allocated.
             let _ = buffer.reset(0, Event::SIZE);
-            // The queue had it a moment ago. If the device broke the queue's rules, it gets no
-            // more.
-            let _ = self.queue.add(buffer);
+            // If the device broke the queue's rules, it gets no more.
+            let _ = self.queue.add_or_keep(buffer);
         }
         self.queue.kick();
         *self.handled.lock() = handled;

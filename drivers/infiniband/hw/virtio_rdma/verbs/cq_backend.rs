@@ -266,7 +266,8 @@ fn cqe_of(element: &Element) -> Cqe {
 /// Lets the device use an element again.
 #[inline]
 fn give_back(queue: &CqVirtqueue, element: Element) -> Result {
-    queue.elements().add(element).map_err(|(error, _)| error)
+    let kept = queue.elements().add_or_keep(element);
+    kept.map_err(|(error, _)| error)
 }
 
 /// Takes all CQEs out, keeps in `held`, which has room for them, those that are not of QP `number`, and gives the others
