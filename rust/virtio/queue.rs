@@ -10,8 +10,8 @@
 //! Where nobody could try again, [`Queue::add_or_keep`] adds a buffer as soon as that is possible.
 //!
 //! Lock order: `Queue::device`, then the lock of resets, which are both taken where the driver may
-//! sleep; `Queue::attached` is innermost, and with `Queue::device` of one queue held, it is taken of
-//! all queues of the device, one after another.
+//! sleep; `Queue::attached` is innermost. With `Queue::device` of one queue held, `Queue::attached`
+//! of each queue of the device is taken, one after another.
 //!
 //! C header: [`include/linux/virtio.h`](srctree/include/linux/virtio.h)
 
@@ -219,7 +219,7 @@ impl<C> Attached<C> {
         // comes out.
         //
         // INVARIANT: The token is what the invariant asks for.
-        to_result(unsafe {
+        let result = to_result(unsafe {
             bindings::virtqueue_add_sgs(
                 self.vq,
                 sgs.as_mut_ptr(),
@@ -228,6 +228,14 @@ impl<C> Attached<C> {
                 token.cast(),
                 bindings::GFP_ATOMIC,
             )
+        });
+        // A packed ring has one error for a broken queue and for memory that can't be mapped.
+        //
+        // SAFETY: The queue is valid.
+        let is_broken = || unsafe { bindings::virtqueue_is_broken(self.vq) };
+        result.map_err(|error| match error {
+            EIO if !is_broken() => ENOMEM,
+            error => error,
         })
     }
 }
@@ -257,8 +265,8 @@ impl<C: Send + 'static> Queue<C> {
         self.attached.lock().add(buffer)
     }
 
-    /// Like [`add`](Self::add), but a buffer for which there is no room or memory now stays with the
-    /// queue, which gives it to the device later: when a buffer comes out, or when somebody
+    /// Like [`add`](Self::add), but a buffer for which there is no room or memory now stays with
+    /// the queue, which gives it to the device later: when a buffer comes out, or when somebody
     /// [looks after](Self::look_after) the device.
     ///
     /// # Errors
@@ -279,15 +287,18 @@ impl<C: Send + 'static> Queue<C> {
     #[cold]
     fn add_kept(&self) {
         let mut is_added = false;
-        let mut attached = self.attached.lock();
-        while let Some(buffer) = attached.kept.pop() {
+        // There may be many: interrupts are off for one at a time.
+        loop {
+            let mut attached = self.attached.lock();
+            let Some(buffer) = attached.kept.pop() else {
+                break;
+            };
             if let Err((_, buffer)) = attached.add(buffer) {
                 attached.kept.push(buffer);
                 break;
             }
             is_added = true;
         }
-        drop(attached);
         if is_added {
             self.kick();
         }
@@ -389,6 +400,8 @@ impl<C: Send + 'static> Queue<C> {
     /// [`RING_RESET`](super::Feature::RING_RESET), and those of the transport. Buffers that the
     /// device may still have stay in the queue.
     pub fn reset(&self) -> Result {
+        // Dropped last, with no lock held.
+        let _kept;
         let owner = self.device.lock();
         let owner = owner.as_ref().ok_or(ENODEV)?;
         let _one_at_a_time = owner.resets.lock();
@@ -399,8 +412,8 @@ impl<C: Send + 'static> Queue<C> {
         if unsafe { owner.device.as_bound() }.health() != Health::Good {
             return Err(ENODEV);
         }
-        let (vq, kept) = self.detach();
-        drop(kept);
+        let vq;
+        (vq, _kept) = self.detach();
         if vq.is_null() {
             return Err(ENODEV);
         }
@@ -478,8 +491,8 @@ pub(super) trait AnyQueue: Send + Sync {
     /// queue any more.
     unsafe fn release(&self, reset: Reset) -> usize;
 
-    /// Gives the device what the queue keeps. Returns whether the queue works: it does not from when
-    /// the device broke its rules.
+    /// Gives the device what the queue keeps. Returns whether the queue works, which it does until
+    /// the device breaks its rules.
     fn look_after(&self) -> bool;
 }
 

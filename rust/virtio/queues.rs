@@ -27,6 +27,10 @@ use kernel::{
     prelude::*,
     str::CString,
     sync::{
+        barrier::{
+            smp_mb,
+            Write, //
+        },
         new_mutex,
         Arc,
         ArcBorrow, //
@@ -128,8 +132,9 @@ impl Device<Bound> {
     pub(super) unsafe fn look_after_queues(&self) -> bool {
         // SAFETY: The device is valid.
         let queues = unsafe { self.slot().read_volatile() };
-        // SAFETY: If not null, it was set once the queues were there. They are freed after all of
-        // them were released, which one is not before this returns.
+        // SAFETY: If not null, it points to a complete `Queues`, as `find_vqs()` sees to. Whoever
+        // frees that has released all of the queues before, which one of them is not until this
+        // returns.
         unsafe { queues.as_ref() }.is_none_or(|queues| {
             queues
                 .0
@@ -170,6 +175,8 @@ impl Device<Core<'_>> {
         }
         let place = KBox::new_uninit(GFP_KERNEL)?;
         let queues = KBox::into_raw(KBox::write(place, Queues::reserve(self, queues)?));
+        // Whoever sees the pointer sees what it points to.
+        smp_mb(Write);
         // SAFETY: The device is valid; `priv` changes in this context only.
         unsafe { slot.write_volatile(queues) };
         // SAFETY: The device is valid; both arrays have the stated length; every queue has a name,

@@ -193,8 +193,9 @@ impl Device {
 
     /// Resets the device, after which it is dead, and takes its queues down.
     pub(crate) fn shut_down(&self, dev: &virtio::Device<device::Core<'_>>) -> Reset {
-        let reset = dev.remove_queues();
+        // A reset device would look broken to the watch.
         self.ctrl.mark_dead();
+        let reset = dev.remove_queues();
         if reset == Reset::Done {
             self.is_at_rest.store(true, Relaxed);
         }

@@ -129,26 +129,28 @@ impl virtio::Driver for Driver {
                 }
             }
             let device = Device::new(dev, dev.has_feature(RING_ADDR))?;
-            let ready = Ready::new(dev, &device)
-                .inspect_err(|error| dev_err!(dev.as_ref(), "cannot register: {:?}\n", error));
-            let ready = ready.inspect_err(|_| {
-                let _ = device.shut_down(dev);
-            })?;
             Ok(try_pin_init!(Data {
-                ready <- new_mutex!(Some(ready), "virtio_rdma::driver::ready"),
+                // Before others use the device, who may wait for what only the watch notices.
                 watch <- device.watch(),
+                ready <- {
+                    let ready = Ready::new(dev, &device).inspect_err(|error| {
+                        dev_err!(dev.as_ref(), "cannot register: {:?}\n", error);
+                        let _ = device.shut_down(dev);
+                    })?;
+                    new_mutex!(Some(ready), "virtio_rdma::driver::ready")
+                },
                 device,
             }))
         })
     }
 
     fn unbind<'bound>(dev: &'bound virtio::Device<Core<'_>>, this: Pin<&Self::Data<'bound>>) {
-        // Stopped first: a reset device would look dead to it.
-        this.watch.stop();
-        // Taken out of the lock, since dropping it waits for users.
+        // Taken out of the lock, since dropping it waits for users, and they may wait for what only the
+        // watch notices.
         let ready = this.ready.lock().take();
         drop(ready);
         let _ = this.device.shut_down(dev);
+        this.watch.stop();
     }
 
     /// No field of the configuration changes, so the device asks for a reset.
