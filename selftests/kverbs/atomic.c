@@ -161,14 +161,14 @@ static bool test_atomics_race(struct pair *pair)
 	return with_mr(pair, atomics_race);
 }
 
-static bool has_atomics(const struct ib_device_attr *attrs)
+static bool has_atomics(struct ib_device *dev)
 {
-	return attrs->atomic_cap != IB_ATOMIC_NONE;
+	return dev->attrs.atomic_cap != IB_ATOMIC_NONE;
 }
 
-static bool has_global_atomics(const struct ib_device_attr *attrs)
+static bool has_global_atomics(struct ib_device *dev)
 {
-	return attrs->atomic_cap == IB_ATOMIC_GLOB;
+	return dev->attrs.atomic_cap == IB_ATOMIC_GLOB;
 }
 
 const struct test atomic_tests[] = {

@@ -135,9 +135,9 @@ static bool write_mr(struct pair *pair, struct fast *fast, u32 rkey, u32 offset,
 	return rdma_at(pair, IB_WR_RDMA_WRITE, 0, length, fast->mr->iova + offset, rkey, status);
 }
 
-static bool has_fast_reg(const struct ib_device_attr *attrs)
+static bool has_fast_reg(struct ib_device *dev)
 {
-	return attrs->device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS;
+	return dev->attrs.device_cap_flags & IB_DEVICE_MEM_MGT_EXTENSIONS;
 }
 
 static bool test_alloc_mr(struct pair *pair)
@@ -497,9 +497,9 @@ static bool test_wrong_pd(struct pair *pair)
 	return passed;
 }
 
-static bool lacks_fast_reg(const struct ib_device_attr *attrs)
+static bool lacks_fast_reg(struct ib_device *dev)
 {
-	return !has_fast_reg(attrs);
+	return !has_fast_reg(dev);
 }
 
 /*

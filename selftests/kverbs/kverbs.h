@@ -72,12 +72,12 @@ bool is_equal(struct pair *pair, u32 to, u32 from, u32 length);
 
 /*
  * A test returns whether it passed. The two QPs are connected and idle when it starts, and in any state when it ends.
- * It is skipped on a device that does not offer what it is about.
+ * It is skipped on a device or a kernel that does not have what it is about.
  */
 struct test {
 	const char *name;
 	bool (*run)(struct pair *pair);
-	bool (*is_offered)(const struct ib_device_attr *attrs);
+	bool (*is_possible)(struct ib_device *dev);
 };
 
 /* handler.c */

@@ -149,9 +149,9 @@ static bool test_srq(struct pair *pair)
 	return passed;
 }
 
-static bool has_srq(const struct ib_device_attr *attrs)
+static bool has_srq(struct ib_device *dev)
 {
-	return attrs->max_srq;
+	return dev->attrs.max_srq;
 }
 
 const struct test srq_tests[] = {
