@@ -87,11 +87,16 @@ bool chain_run(enum ib_wc_status status);
 int chain_calls(void);
 
 /* transport.c */
+struct virtio_device;
+struct virtqueue;
+
 struct virtio_device *virtio_of(struct ib_device *dev);
+bool is_cq(struct virtqueue *vq);
+u16 used_index(struct virtqueue *vq);
 
 /* nonsense.c */
-int make_nonsense(struct ib_device *dev);
-int make_device_nonsense(struct ib_device *dev);
+int make_nonsense(struct virtio_device *vdev);
+int make_device_nonsense(struct virtio_device *vdev);
 
 extern const struct test data_tests[];
 extern const struct test fast_reg_tests[];

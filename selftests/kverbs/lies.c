@@ -50,16 +50,6 @@ static const struct lie table[] = {
 	{ "a QP that there is not", { { QP_NUM, 4, 0xabcdef } } },
 };
 
-static bool is_cq(struct virtqueue *vq)
-{
-	return !strncmp(vq->name, "cq.", 3);
-}
-
-static u16 used_index(struct virtqueue *vq)
-{
-	return le16_to_cpu((__force __le16)READ_ONCE(virtqueue_get_vring(vq)->used->idx));
-}
-
 /* Counts used buffers of all CQs. */
 static void count_used(struct ib_device *dev, u16 *counts)
 {

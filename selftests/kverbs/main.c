@@ -37,10 +37,12 @@ MODULE_PARM_DESC(nonsense, "instead of any tests, make nonsense of the control q
 
 static bool device_nonsense;
 module_param(device_nonsense, bool, 0444);
-MODULE_PARM_DESC(device_nonsense, "instead of any tests, make nonsense of a queue in the device's place");
+MODULE_PARM_DESC(device_nonsense,
+		 "instead of any tests, make nonsense of a queue in the device's place");
 
 static const struct test *const usual[] = {
-	data_tests, fast_reg_tests, atomic_tests, srq_tests, query_tests, handler_tests, mapping_tests, NULL
+	data_tests,  fast_reg_tests, atomic_tests,  srq_tests,
+	query_tests, handler_tests,  mapping_tests, NULL
 };
 static const struct test *const liars[] = { lies_tests, NULL };
 static const struct test *const last[] = { death_tests, NULL };
@@ -88,10 +90,13 @@ static int kverbs_run(struct ib_device *dev)
 	struct pair *pair;
 	int ret;
 
-	if (nonsense)
-		return make_nonsense(dev);
-	if (device_nonsense)
-		return make_device_nonsense(dev);
+	if (nonsense || device_nonsense) {
+		struct virtio_device *vdev = virtio_of(dev);
+
+		if (!vdev)
+			return -ENODEV;
+		return nonsense ? make_nonsense(vdev) : make_device_nonsense(vdev);
+	}
 	pair = kzalloc(sizeof(*pair), GFP_KERNEL);
 	if (!pair)
 		return -ENOMEM;

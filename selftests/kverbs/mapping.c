@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * For a time, the device's transport gets no memory mapped that the device is to write to: no event, no completion of a
- * virtqueue and no answer of a command. Behind an IOMMU it is memory for page tables that may run out.
+ * For a time, the device's transport gets no memory mapped that the device is to write to: no
+ * event, no completion of a virtqueue and no answer of a command. Behind an IOMMU it is memory for
+ * page tables that may run out.
  */
 
 #include "kverbs.h"
@@ -14,14 +15,15 @@
 /* More than there are buffers for events. */
 #define MESSAGES	2000
 
-static dma_addr_t map_unless_written(struct device *dev, phys_addr_t phys, size_t size, enum dma_data_direction dir,
-				     unsigned long attrs)
+static dma_addr_t map_unless_written(struct device *dev, phys_addr_t phys, size_t size,
+				     enum dma_data_direction dir, unsigned long attrs)
 {
 	return dir == DMA_TO_DEVICE ? phys_to_dma(dev, phys) : DMA_MAPPING_ERROR;
 }
 
 /* Nothing bounces, so there is nothing to be done. */
-static void unmap(struct device *dev, dma_addr_t addr, size_t size, enum dma_data_direction dir, unsigned long attrs)
+static void unmap(struct device *dev, dma_addr_t addr, size_t size, enum dma_data_direction dir,
+		  unsigned long attrs)
 {
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What only a broken driver or a broken device does: it writes to a virtqueue what makes no sense.
+ * A broken driver or a broken device writes to a virtqueue what makes no sense.
  */
 
 #include "kverbs.h"
@@ -9,41 +9,35 @@
 #include <linux/virtio_ring.h>
 
 /* The control queue is told to have more requests than its ring holds. */
-int make_nonsense(struct ib_device *dev)
+int make_nonsense(struct virtio_device *vdev)
 {
-	struct virtio_device *vdev = virtio_of(dev);
-	const struct vring *ring;
-	struct virtqueue *vq;
-	u16 index;
+	struct virtqueue *vq = list_first_entry(&vdev->vqs, struct virtqueue, list);
+	const struct vring *ring = virtqueue_get_vring(vq);
+	u16 index = le16_to_cpu((__force __le16)ring->avail->idx);
 
-	if (!vdev)
-		return -ENODEV;
-	vq = list_first_entry(&vdev->vqs, struct virtqueue, list);
-	ring = virtqueue_get_vring(vq);
-	index = le16_to_cpu((__force __le16)ring->avail->idx);
 	WRITE_ONCE(ring->avail->idx, (__force __virtio16)cpu_to_le16(index + 0x7000));
 	virtqueue_notify(vq);
 	return 0;
 }
 
-/* The driver is told of a buffer that the device never had, in the first queue that it hears of completions by. */
-int make_device_nonsense(struct ib_device *dev)
+/*
+ * The driver is told of a buffer that the device never had, in the first queue that it hears of
+ * completions by.
+ */
+int make_device_nonsense(struct virtio_device *vdev)
 {
-	struct virtio_device *vdev = virtio_of(dev);
 	const struct vring *ring;
 	struct virtqueue *vq;
 	u16 index;
 
-	if (!vdev)
-		return -ENODEV;
 	virtio_device_for_each_vq(vdev, vq) {
-		if (strncmp(vq->name, "event.", 6) && strncmp(vq->name, "cq.", 3))
+		if (!is_cq(vq) && strncmp(vq->name, "event.", 6))
 			continue;
 		ring = virtqueue_get_vring(vq);
 		/* Of a CQ that nobody has. */
 		if (vq->num_free == ring->num)
 			continue;
-		index = le16_to_cpu((__force __le16)ring->used->idx);
+		index = used_index(vq);
 		ring->used->ring[index % ring->num].id = (__force __virtio32)cpu_to_le32(ring->num);
 		WRITE_ONCE(ring->used->idx, (__force __virtio16)cpu_to_le16(index + 1));
 		local_irq_disable();

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The virtio device behind an RDMA device.
+ * The virtio device behind an RDMA device, and its virtqueues.
  */
 
 #include "kverbs.h"
 
 #include <linux/virtio.h>
+#include <linux/virtio_ring.h>
 
 static int is_virtio(struct device *dev, const void *data)
 {
@@ -28,4 +29,15 @@ struct virtio_device *virtio_of(struct ib_device *dev)
 	/* It is there as long as the RDMA device is. */
 	put_device(child);
 	return dev_to_virtio(child);
+}
+
+bool is_cq(struct virtqueue *vq)
+{
+	return !strncmp(vq->name, "cq.", 3);
+}
+
+/* How many buffers of a split virtqueue the device has used, modulo 2^16. */
+u16 used_index(struct virtqueue *vq)
+{
+	return le16_to_cpu((__force __le16)READ_ONCE(virtqueue_get_vring(vq)->used->idx));
 }
