@@ -22,7 +22,8 @@ pub trait Tick: Send + Sync + 'static {
     fn tick(&self) -> bool;
 }
 
-/// Calls a [`Tick`] with a pause between the calls, until it is stopped or dropped.
+/// Calls a [`Tick`] with a pause between the calls, until it is dropped, which waits for a call that
+/// is under way.
 ///
 /// # Invariants
 ///
@@ -89,12 +90,6 @@ impl<T: Tick> Periodic<T> {
         };
     }
 
-    /// Ends the calls for good, and waits for one that is under way.
-    pub fn stop(&self) {
-        // SAFETY: By the type invariant it is initialized.
-        unsafe { bindings::disable_delayed_work_sync(self.work.get()) };
-    }
-
     fn queue(&self) {
         // SAFETY: By the type invariant the work item is initialized, and this is called before the
         // drop only. The queue always exists.
@@ -127,6 +122,7 @@ impl<T: Tick> Periodic<T> {
 #[pinned_drop]
 impl<T: Tick> PinnedDrop for Periodic<T> {
     fn drop(self: Pin<&mut Self>) {
-        self.stop();
+        // SAFETY: By the type invariant it is initialized.
+        unsafe { bindings::disable_delayed_work_sync(self.work.get()) };
     }
 }

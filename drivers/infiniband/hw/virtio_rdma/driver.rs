@@ -145,12 +145,11 @@ impl virtio::Driver for Driver {
     }
 
     fn unbind<'bound>(dev: &'bound virtio::Device<Core<'_>>, this: Pin<&Self::Data<'bound>>) {
-        // Taken out of the lock, since dropping it waits for users, and they may wait for what only the
-        // watch notices.
+        // Taken out of the lock, since dropping it waits for users, and they may wait for what only
+        // the watch notices.
         let ready = this.ready.lock().take();
         drop(ready);
         let _ = this.device.shut_down(dev);
-        this.watch.stop();
     }
 
     /// No field of the configuration changes, so the device asks for a reset.
