@@ -390,7 +390,8 @@ complaints_since() {
 leaks() {
 	local vm
 	for vm in 1 2; do
-		at "$vm" bash -c 'cd /sys/kernel/debug && [[ -e kmemleak ]] && ! grep -qw kmemleak=off /proc/cmdline || exit 0
+		at "$vm" bash -c 'cd /sys/kernel/debug && [[ -e kmemleak ]] || exit 0
+			if grep -qw kmemleak=off /proc/cmdline; then exit 0; fi
 			for i in 1 2; do sleep 5; echo scan >kmemleak; done; cat kmemleak; echo clear >kmemleak' |
 			awk -v RS='unreferenced object' '/\[(virtio_rdma|kverbs)\]/ { print "unreferenced object" $0 }' |
 			sed "s/^/VM $vm: /"

@@ -205,9 +205,9 @@ impl Vm {
             .args(["--shared-dir", "/", "--readonly", "--sandbox", "none"])
             // An automatic mount point can't lie below the guest's overlay.
             .args(["--no-announce-submounts", "--log-level", "warn"])
-            // Otherwise the guest reads a file again each time that it is opened: all of libc for each
-            // program that starts, and all translated code of it is thrown away. Files that change below
-            // an overlay are not to be looked at anyway.
+            // Otherwise the guest reads a file again each time that it is opened: all of libc for
+            // each program that starts, and all translated code of it is thrown away. Files that
+            // change below an overlay are not to be looked at anyway.
             .args(["--cache", "always"])
             .logged(&places.logs.join(format!("vm{number}.virtiofsd")))?
             .spawn()

@@ -9,8 +9,8 @@
 //!
 //! A device is dead if it leaves a command unanswered for [`PATIENCE_MS`], gives an answer that is
 //! neither success nor an error, breaks a virtqueue, asks for a reset, or is gone. From then on
-//! everything that waits, and everything that comes later, fails with [`Failure::Dead`]. Buffers that it
-//! holds stay with the virtqueue, which frees them once the device was reset.
+//! everything that waits, and everything that comes later, fails with [`Failure::Dead`]. Buffers
+//! that it holds stay with the virtqueue, which frees them once the device was reset.
 //!
 //! Beside these, [`start`](ControlQueue::start) runs a command in any context and tells of its answer
 //! by a call, for those who cannot wait; they bring a buffer of their own.

@@ -46,9 +46,9 @@ use kernel::{
 
 /// How often an idle device is looked after.
 ///
-/// A device that needs a reset says so by a configuration interrupt. One that is gone says nothing: its
-/// registers just read as all ones. Nor does a queue whose rules the device broke, and a buffer that could
-/// not be mapped, when memory was short, waits for somebody to try again.
+/// A device that needs a reset says so by a configuration interrupt. One that is gone says nothing:
+/// its registers just read as all ones. Nor does a queue whose rules the device broke, and a buffer
+/// that could not be mapped, when memory was short, waits for somebody to try again.
 const WATCH_MS: Msecs = 5_000;
 
 /// Looks whether the device still works.

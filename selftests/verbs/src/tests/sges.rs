@@ -213,8 +213,8 @@ pub fn none(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Inline messages without a byte over a QP that has neither SGEs nor inline data. There are more than
-/// the send queue has slots.
+/// Inline messages without a byte over a QP that has neither SGEs nor inline data. There are more
+/// than the send queue has slots.
 pub fn none_inline(session: &mut Session) -> Result<()> {
     let mut options = Options::default();
     options.caps.send_wr = 16;
