@@ -102,17 +102,22 @@ impl CqBackend {
         }
     }
 
-    /// Takes the oldest CQE, if there is one.
+    /// Takes the oldest CQE, if there is one, into `cqe`.
     ///
     /// # Errors
     ///
     /// `EIO` if the device broke the queue's rules.
+    // Returned, the CQE would be taken apart and put together again.
     #[inline]
-    pub(super) fn take(&mut self) -> Result<Option<Cqe>> {
+    pub(super) fn take(&mut self, cqe: &mut Cqe) -> Result<bool> {
         match self {
             Self::Ring { ring, queue } => {
                 let position = queue.take(&**ring).map_err(|_| EIO)?;
-                Ok(position.map(|position| Cqe::from_bytes(&ring.read_slot(position))))
+                let Some(position) = position else {
+                    return Ok(false);
+                };
+                *cqe = Cqe::from_bytes(&ring.read_slot(position));
+                Ok(true)
             }
             Self::Virtqueue {
                 queue,
@@ -120,23 +125,9 @@ impl CqBackend {
                 first,
                 is_fresh,
             } => {
-                let mut next = held.get_mut(*first).and_then(Option::take);
-                if next.is_none() {
-                    next = pop(queue)?;
-                } else {
-                    *first += 1;
-                    if *first == held.len() {
-                        held.clear();
-                        *first = 0;
-                    }
-                }
-                let Some(element) = next else {
-                    return Ok(None);
-                };
-                let cqe = cqe_of(&element);
-                give_back(queue, element)?;
-                *is_fresh = true;
-                Ok(Some(cqe))
+                let is_taken = take_element(queue, held, first, cqe)?;
+                *is_fresh |= is_taken;
+                Ok(is_taken)
             }
         }
     }
@@ -244,6 +235,33 @@ fn qualifies(cqe: &Cqe, kind: ArmKind) -> bool {
         ArmKind::Next => true,
         ArmKind::Solicited => cqe.wc_flags.contains(WcFlags::SOLICITED),
     }
+}
+
+/// Takes the oldest CQE out of a virtqueue: one of those in `held` from `first` on, or a new one.
+// Inlined, it would have polls of rings take their CQEs apart.
+#[inline(never)]
+fn take_element(
+    queue: &CqVirtqueue,
+    held: &mut KVec<Option<Element>>,
+    first: &mut usize,
+    cqe: &mut Cqe,
+) -> Result<bool> {
+    let mut next = held.get_mut(*first).and_then(Option::take);
+    if next.is_none() {
+        next = pop(queue)?;
+    } else {
+        *first += 1;
+        if *first == held.len() {
+            held.clear();
+            *first = 0;
+        }
+    }
+    let Some(element) = next else {
+        return Ok(false);
+    };
+    *cqe = cqe_of(&element);
+    give_back(queue, element)?;
+    Ok(true)
 }
 
 /// Takes an element out that the device used.

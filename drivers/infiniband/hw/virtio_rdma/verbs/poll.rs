@@ -108,7 +108,7 @@ pub(super) fn poll(cq: &Cq<IbDevice>, completions: &mut Completions<'_>) -> Resu
         state.broken = true;
     }
     let is_due = state.armed != was_armed;
-    if cq.device().is_dead() {
+    if !completions.is_full() && cq.device().is_dead() {
         flush(state, completions, &disabled);
     }
     let has_broken = state.broken && !was_broken;
@@ -132,15 +132,16 @@ fn take(
     disabled: &LocalInterruptDisabled,
 ) -> Result {
     let mut killed = 0;
+    let mut cqe = Cqe::default();
     let result = loop {
         if completions.is_full() {
             break Ok(());
         }
-        let cqe = match state.backend.take() {
-            Ok(Some(cqe)) => cqe,
-            Ok(None) => break Ok(()),
+        match state.backend.take(&mut cqe) {
+            Ok(true) => (),
+            Ok(false) => break Ok(()),
             Err(error) => break Err(error),
-        };
+        }
         if state.backend.is_due(&cqe, state.armed) {
             state.armed = ArmKind::None;
         }
@@ -252,7 +253,7 @@ struct Source<'a> {
 
 impl Source<'_> {
     /// Passes on a CQE whose work request is known, if it can be true of it.
-    #[inline]
+    #[inline(always)]
     fn push(
         &self,
         completions: &mut Completions<'_>,
@@ -275,17 +276,24 @@ impl Source<'_> {
             if !cqe.fits(&request) {
                 return Err(EIO);
             }
-            let is_datagram = service == Service::Datagram && cqe.is_receive();
-            let completion = succeeded(cqe, posted.wr_id, opcode, is_datagram);
-            if opcode == WcOpcode::RecvRdmaWithImm && !self.client.is_process {
-                // These bytes lie elsewhere, but clients that expect no such message parse as many
-                // of their buffer without a look at the opcode.
-                WorkCompletion {
-                    byte_len: cqe.byte_len.min(posted.length),
-                    ..completion
+            // These bytes lie elsewhere, but clients that expect no such message parse as many of
+            // their buffer without a look at the opcode.
+            let byte_len = match opcode {
+                WcOpcode::RecvRdmaWithImm if !self.client.is_process => {
+                    cqe.byte_len.min(posted.length)
                 }
-            } else {
-                completion
+                _ => cqe.byte_len,
+            };
+            let is_datagram = service == Service::Datagram && cqe.is_receive();
+            WorkCompletion {
+                wr_id: posted.wr_id,
+                status,
+                opcode,
+                vendor_err: cqe.vendor_err,
+                byte_len,
+                extra: extra(cqe),
+                port: PORT.into(),
+                source: is_datagram.then(|| datagram_source(cqe)),
             }
         } else {
             WorkCompletion {
@@ -298,30 +306,27 @@ impl Source<'_> {
     }
 }
 
-/// The completion of a work request that succeeded.
+/// What the message of a work request that succeeded brought beside its bytes.
 #[inline]
-fn succeeded(cqe: &Cqe, wr_id: u64, opcode: WcOpcode, is_datagram: bool) -> WorkCompletion {
-    WorkCompletion {
-        wr_id,
-        status: WcStatus::SUCCESS,
-        opcode,
-        vendor_err: cqe.vendor_err,
-        byte_len: cqe.byte_len,
-        extra: if cqe.wc_flags.contains(WcFlags::WITH_IMM) {
-            Extra::Immediate(cqe.ex)
-        } else if cqe.wc_flags.contains(WcFlags::WITH_INVALIDATE) {
-            Extra::Invalidated(u32::from_le_bytes(cqe.ex))
-        } else {
-            Extra::None
-        },
-        port: PORT.into(),
-        source: is_datagram.then_some(DatagramSource {
-            qpn: cqe.src_qp,
-            pkey_index: cqe.pkey_index,
-            sl: cqe.priority(),
-            has_grh: cqe.wc_flags.contains(WcFlags::GRH),
-            vlan: cqe.vlan(),
-        }),
+fn extra(cqe: &Cqe) -> Extra {
+    if cqe.wc_flags.contains(WcFlags::WITH_IMM) {
+        Extra::Immediate(cqe.ex)
+    } else if cqe.wc_flags.contains(WcFlags::WITH_INVALIDATE) {
+        Extra::Invalidated(u32::from_le_bytes(cqe.ex))
+    } else {
+        Extra::None
+    }
+}
+
+/// Where a datagram came from.
+#[inline]
+fn datagram_source(cqe: &Cqe) -> DatagramSource {
+    DatagramSource {
+        qpn: cqe.src_qp,
+        pkey_index: cqe.pkey_index,
+        sl: cqe.priority(),
+        has_grh: cqe.wc_flags.contains(WcFlags::GRH),
+        vlan: cqe.vlan(),
     }
 }
 
