@@ -164,6 +164,12 @@ const WORDS: usize = 8;
 /// The least size of pages, which no access crosses.
 const PAGE: u32 = 1 << *PAGE_SHIFT_RANGE.start();
 
+/// Where the byte at `offset` of a ring is in its page.
+#[inline(always)]
+fn within_page(offset: u32) -> usize {
+    (offset % PAGE) as usize
+}
+
 impl<'a> RingView<'a> {
     /// Access through `view`.
     #[inline]
@@ -192,6 +198,8 @@ impl<'a> RingView<'a> {
         self.lost.get()
     }
 
+    /// Accesses `len` bytes at `offset`. A message takes nine such accesses: all but the first few of a turn find
+    /// their page in `recent`, by a comparison in place.
     #[inline(always)]
     fn access<R: Default>(
         &self,
@@ -200,45 +208,43 @@ impl<'a> RingView<'a> {
         recent: &Recent<'a>,
         access: impl FnOnce(&DmaSliceMut<'_>, usize) -> std::result::Result<R, DmaError>,
     ) -> R {
-        let done = match &self.whole {
-            Some(whole) => access(whole, offset as usize),
-            None => match &self.ring.place {
-                Place::Own(pages) => self
-                    .page(pages, offset / PAGE, recent)
-                    .and_then(|page| access(&page, (offset % PAGE) as usize)),
-                Place::Virtqueue(queue) => match queue.find(&self.ring.layout, offset) {
-                    Some(iova) if !self.lost.get() => self
-                        .view
-                        .slice_mut(iova, len)
-                        .and_then(|slice| access(&slice, 0)),
-                    _ => return R::default(),
-                },
-                Place::Absent => return R::default(),
+        let (slice, at) = match (self.whole, recent.get()) {
+            (Some(whole), _) => (whole, offset as usize),
+            (None, Some((found, page))) if found == offset / PAGE => (page, within_page(offset)),
+            _ => match self.locate(offset, len, recent) {
+                Some(place) => place,
+                None => return R::default(),
             },
         };
-        done.unwrap_or_else(|_| {
+        access(&slice, at).unwrap_or_else(|_| {
             self.lost.set(true);
             R::default()
         })
     }
 
-    /// Page `number` of a ring that is not one piece. A message takes nine such looks: all but the first few of a turn are
-    /// no more than a comparison, in place.
-    #[inline(always)]
-    fn page(
+    /// The memory of `len` bytes at `offset` of a ring that is not one piece, and where they begin in it.
+    #[inline(never)]
+    fn locate(
         &self,
-        pages: &Pages,
-        number: u32,
+        offset: u32,
+        len: usize,
         recent: &Recent<'a>,
-    ) -> std::result::Result<DmaSliceMut<'a>, DmaError> {
-        match recent.get() {
-            Some((found, page)) if found == number => Ok(page),
-            _ => self.find_page(pages, number, recent),
-        }
+    ) -> Option<(DmaSliceMut<'a>, usize)> {
+        let found = match &self.ring.place {
+            Place::Own(pages) => self
+                .page(pages, offset / PAGE, recent)
+                .map(|page| (page, within_page(offset))),
+            Place::Virtqueue(queue) if !self.lost.get() => {
+                let iova = queue.find(&self.ring.layout, offset)?;
+                self.view.slice_mut(iova, len).map(|slice| (slice, 0))
+            }
+            Place::Virtqueue(_) | Place::Absent => return None,
+        };
+        found.inspect_err(|_| self.lost.set(true)).ok()
     }
 
-    #[inline(never)]
-    fn find_page(
+    /// Page `number` of a ring, which `recent` gets.
+    fn page(
         &self,
         pages: &Pages,
         number: u32,
