@@ -108,5 +108,6 @@ extern const struct test query_tests[];
 extern const struct test handler_tests[];
 extern const struct test lies_tests[];
 extern const struct test mapping_tests[];
+extern const struct test lost_tests[];
 
 #endif

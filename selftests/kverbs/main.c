@@ -42,7 +42,8 @@ MODULE_PARM_DESC(device_nonsense,
 
 static const struct test *const usual[] = {
 	data_tests,  fast_reg_tests, atomic_tests,  srq_tests,
-	query_tests, handler_tests,  mapping_tests, NULL
+	query_tests, handler_tests,  mapping_tests, lost_tests,
+	NULL
 };
 static const struct test *const liars[] = { lies_tests, NULL };
 static const struct test *const last[] = { death_tests, NULL };

@@ -51,7 +51,8 @@ use kernel::{
             Acquire,
             AtomicFlag,
             Full,
-            Relaxed, //
+            Relaxed,
+            Release, //
         },
         new_condvar,
         new_mutex,
@@ -148,6 +149,8 @@ pub(crate) struct ControlQueue {
     #[pin]
     idle_changed: CondVar,
     dead: AtomicFlag,
+    /// Polls may have to flush work requests themselves.
+    has_losses: AtomicFlag,
     /// The device has told of a change of its configuration.
     is_told: AtomicFlag,
 }
@@ -179,6 +182,7 @@ impl ControlQueue {
                 idle <- new_mutex!(idle, "virtio_rdma::ctrl::idle"),
                 idle_changed <- new_condvar!("virtio_rdma::ctrl::idle_changed"),
                 dead: AtomicFlag::new(false),
+                has_losses: AtomicFlag::new(false),
                 is_told: AtomicFlag::new(false),
             }),
             GFP_KERNEL,
@@ -265,8 +269,21 @@ impl ControlQueue {
         self.dead.load(Acquire)
     }
 
+    /// Whether the device is dead or a CQ of the kernel has lost completions: the one flag that posts
+    /// and polls look at.
+    #[inline]
+    pub(crate) fn has_losses(&self) -> bool {
+        self.has_losses.load(Acquire)
+    }
+
+    /// A CQ of the kernel gets no more completions.
+    pub(crate) fn note_loss(&self) {
+        self.has_losses.store(true, Release);
+    }
+
     /// Lets every command fail, now and later. Returns whether the device was alive until now.
     pub(crate) fn mark_dead(&self) -> bool {
+        self.note_loss();
         let was_dead = self.dead.xchg(true, Full);
         if !was_dead {
             for slot in &self.slots {

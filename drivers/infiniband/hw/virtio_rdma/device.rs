@@ -243,6 +243,12 @@ impl Device {
         self.ctrl.is_dead()
     }
 
+    /// Whether the device is dead or a CQ of the kernel has lost completions.
+    #[inline]
+    pub(crate) fn has_losses(&self) -> bool {
+        self.ctrl.has_losses()
+    }
+
     /// Who is told of events.
     pub(crate) fn targets(&self) -> &Arc<EventTargets> {
         &self.targets

@@ -9,7 +9,10 @@ use super::{
         AfterArm,
         CqBackend, //
     },
-    kernel_qp::WorkRing,
+    kernel_qp::{
+        Left,
+        WorkRing, //
+    },
     kernel_srq::SharedSource, //
 };
 use crate::{
@@ -71,6 +74,8 @@ pub(super) struct State {
     pub(super) armed: ArmKind,
     /// The device broke the rules of the CQ, of which nothing is to be trusted, or the CQ is closed.
     pub(super) broken: bool,
+    /// The device said that it completes no more work here. CQEs that it wrote before are good.
+    is_overrun: bool,
 }
 
 impl KernelCq {
@@ -97,6 +102,7 @@ impl KernelCq {
                         shared: RBTree::new(),
                         armed: ArmKind::None,
                         broken: false,
+                        is_overrun: false,
                     },
                     "virtio_rdma::kernel_cq"
                 ),
@@ -143,9 +149,9 @@ impl KernelCq {
     /// Ends what [`attach`](Self::attach) began, after the device gave `source` up: its CQEs that were not polled are
     /// killed.
     pub(super) fn detach(&self, place: u32, number: u32) {
+        self.purge(number);
         let detached = {
             let mut state = self.state.lock();
-            state.kill(number);
             usize::try_from(place)
                 .ok()
                 .and_then(|place| state.sources.get_mut(place))
@@ -165,18 +171,18 @@ impl KernelCq {
 
     /// Ends what [`attach_shared`](Self::attach_shared) began, after the device gave the QP up.
     pub(super) fn detach_shared(&self, number: u32) {
-        let detached = {
-            let mut state = self.state.lock();
-            state.kill(number);
-            state.shared.remove_node(&number)
-        };
+        self.purge(number);
+        let detached = self.state.lock().shared.remove_node(&number);
         // Not with the lock held: its memory may go with it.
         drop(detached);
     }
 
     /// Kills the CQEs of a QP that were not polled.
     pub(super) fn purge(&self, number: u32) {
-        self.state.lock().kill(number);
+        let has_broken = self.state.lock().kill(number);
+        if has_broken {
+            self.broke();
+        }
     }
 
     /// Wakes a consumer that waits, without an event of the device. Called by verbs, which may run in
@@ -190,6 +196,15 @@ impl KernelCq {
         drop(state);
         if is_armed {
             self.consumer.notify_later();
+        }
+    }
+
+    /// Work requests were posted to a QP of the CQ, or the QP was stopped. Wakes a consumer that has to
+    /// flush them.
+    pub(super) fn posted(&self) {
+        // Not for a CQ that works: its consumer would find nothing.
+        if self.device.has_losses() && self.state.lock().left(&self.device).is_some() {
+            self.wake();
         }
     }
 
@@ -215,7 +230,7 @@ impl KernelCq {
         // Looked at with the lock held: a device that dies later finds the CQ armed and wakes the
         // consumer.
         let is_dead = self.device.is_dead();
-        let has_work = is_dead && state.has_outstanding();
+        let has_work = state.has_left(&self.device);
         // A broken CQ completes nothing more, whatever its memory says.
         let after = if state.broken {
             AfterArm::Nothing
@@ -227,6 +242,11 @@ impl KernelCq {
         drop(state);
         if is_dead {
             return self.armed_dead(after, has_work, notify.report_missed);
+        }
+        if has_work {
+            // No event will come of them.
+            self.wake();
+            return notify.report_missed;
         }
         match after {
             AfterArm::Nothing => false,
@@ -277,19 +297,39 @@ impl KernelCq {
             self.device.as_device(),
             "the device broke a CQ, which completes no more work\n"
         );
+        self.lost();
+    }
+
+    /// No more completions come: the consumer flushes what is left of QPs that are in ERR.
+    fn lost(&self) {
+        self.device.ctrl().note_loss();
         self.consumer.event(CqEvent::Error);
+        self.wake();
     }
 }
 
 impl State {
-    /// Whether work is outstanding that a dead device leaves to be flushed.
-    fn has_outstanding(&self) -> bool {
-        let mut works = self.sources.iter().flatten();
-        works.any(|work| work.state.lock().has_outstanding())
+    /// Work requests that polls of this CQ flush, since `device` completes no more here.
+    pub(super) fn left(&self, device: &Device) -> Option<Left> {
+        if device.is_dead() {
+            Some(Left::All)
+        } else if self.broken || self.is_overrun {
+            Some(Left::Stopped)
+        } else {
+            None
+        }
     }
 
-    /// Kills the CQEs of QP `number` that were not polled: polling skips them. Slots of its SRQ are free then.
-    fn kill(&mut self, number: u32) {
+    /// Whether there are such work requests.
+    fn has_left(&self, device: &Device) -> bool {
+        let mut works = self.sources.iter().flatten();
+        self.left(device)
+            .is_some_and(|left| works.any(|work| work.state.lock().has_left(left)))
+    }
+
+    /// Kills the CQEs of QP `number` that were not polled: polling skips them. Slots of its SRQ are free then. Returns
+    /// whether the device broke the rules of the CQ, which was not known.
+    fn kill(&mut self, number: u32) -> bool {
         let source = self.shared.get(&number);
         let killed = self.backend.kill(number, |cqe| {
             if let (true, Some(source)) = (cqe.is_receive(), source) {
@@ -297,7 +337,7 @@ impl State {
                 let _ = source.srq.complete(cqe.wr_id);
             }
         });
-        self.broken |= killed.is_err();
+        killed.is_err() && !replace(&mut self.broken, true)
     }
 }
 
@@ -330,7 +370,8 @@ impl EventTarget for KernelCq {
 
     fn async_event(&self, event: AsyncEvent) {
         if event == AsyncEvent::CqErr {
-            self.consumer.event(CqEvent::Error);
+            self.state.lock().is_overrun = true;
+            self.lost();
         }
     }
 }

@@ -102,6 +102,17 @@ pub(super) struct WorkState {
     oldest: u16,
     /// Place of the queue in its CQ's table.
     place: u32,
+    /// The device has answered that the QP is in ERR: it accesses no memory for these work requests.
+    is_stopped: bool,
+}
+
+/// Work requests that a poll flushes because the device will not complete them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// All: the device is dead.
+    All,
+    /// Those of QPs in ERR: their CQ is lost. The device may still execute the others.
+    Stopped,
 }
 
 impl WorkRing {
@@ -145,7 +156,7 @@ impl WorkRing {
                 kind,
                 number: Atomic::new(0),
                 state <- new_spinlock_irq!(
-                    WorkState { backend, posted, oldest: 0, place: 0 },
+                    WorkState { backend, posted, oldest: 0, place: 0, is_stopped: false },
                     "virtio_rdma::kernel_qp"
                 ),
             }),
@@ -183,6 +194,7 @@ impl WorkRing {
     fn reset(&self) {
         let mut state = self.state.lock();
         state.oldest = state.backend.reset();
+        state.is_stopped = false;
     }
 }
 
@@ -248,13 +260,16 @@ impl WorkState {
             .ok_or(RingError::BadSlot)
     }
 
-    /// Whether the device has work requests that are not completed.
-    pub(super) fn has_outstanding(&self) -> bool {
-        self.backend.has_outstanding()
+    /// Whether work requests are left to be flushed.
+    pub(super) fn has_left(&self, left: Left) -> bool {
+        (left == Left::All || self.is_stopped) && self.backend.has_outstanding()
     }
 
-    /// Completes the oldest work request, if there is one.
-    pub(super) fn flush_one(&mut self) -> Option<Posted> {
+    /// Completes the oldest work request that is left to be flushed, if there is one.
+    pub(super) fn flush_one(&mut self, left: Left) -> Option<Posted> {
+        if !self.has_left(left) {
+            return None;
+        }
         self.complete(self.oldest).ok()
     }
 }
@@ -270,9 +285,21 @@ pub(super) struct KernelQp {
 }
 
 impl KernelQp {
+    fn attached(&self) -> impl Iterator<Item = &Attached> {
+        [&self.send, &self.recv].into_iter().flatten()
+    }
+
+    /// The device has answered that the QP is in ERR.
+    pub(super) fn stop(&self) {
+        for queue in self.attached() {
+            queue.work.state.lock().is_stopped = true;
+            queue.cq.posted();
+        }
+    }
+
     /// Forgets all work: the QP is in RESET.
     pub(super) fn reset(&self) {
-        for queue in [&self.send, &self.recv].into_iter().flatten() {
+        for queue in self.attached() {
             queue.cq.purge(queue.work.number());
             queue.work.reset();
         }

@@ -142,8 +142,12 @@ pub(super) fn modify(
     } else if to == QpState::Reset {
         qp.set_rate_limit(0);
     }
-    if let (QpState::Reset, Ok(kernel)) = (to, qp.kernel()) {
-        kernel.reset();
+    if let Ok(kernel) = qp.kernel() {
+        match to {
+            QpState::Reset => kernel.reset(),
+            QpState::Err => kernel.stop(),
+            _ => (),
+        }
     }
     Ok(())
 }

@@ -35,6 +35,7 @@ use crate::{
             DoorbellKind, //
         }, //
     },
+    device::Device,
     rdma::{
         cq::Cq,
         qp::QpType,
@@ -108,8 +109,8 @@ pub(super) fn poll(cq: &Cq<IbDevice>, completions: &mut Completions<'_>) -> Resu
         state.broken = true;
     }
     let is_due = state.armed != was_armed;
-    if !completions.is_full() && cq.device().is_dead() {
-        flush(state, completions, &disabled);
+    if !completions.is_full() && cq.device().has_losses() {
+        flush(cq.device(), state, completions, &disabled);
     }
     let has_broken = state.broken && !was_broken;
     drop(guard);
@@ -344,12 +345,20 @@ fn failed(wr_id: u64, status: WcStatus, opcode: WcOpcode) -> WorkCompletion {
     }
 }
 
-/// Completes what a dead device left, as flushed.
+/// Completes as flushed what the device will not complete.
 #[cold]
-fn flush(state: &State, completions: &mut Completions<'_>, disabled: &LocalInterruptDisabled) {
+fn flush(
+    device: &Device,
+    state: &State,
+    completions: &mut Completions<'_>,
+    disabled: &LocalInterruptDisabled,
+) {
+    let Some(left) = state.left(device) else {
+        return;
+    };
     for work in state.sources.iter().flatten() {
         while !completions.is_full() {
-            let Some(posted) = work.state.lock_with(disabled).flush_one() else {
+            let Some(posted) = work.state.lock_with(disabled).flush_one(left) else {
                 break;
             };
             let opcode = match work.kind {

@@ -102,9 +102,8 @@ fn post(
     if wants_notification {
         work.notify(device, qp.ib_device().bound_device());
     }
-    if device.is_dead() {
-        // What was posted is flushed when it is polled.
-        attached.cq.wake();
+    if device.has_losses() {
+        attached.cq.posted();
     }
     result
 }

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A CQ that overflows: the device completes no more work there, and draining its QP ends all the same.
+ */
+
+#include "kverbs.h"
+
+#include <linux/kthread.h>
+#include <linux/virtio.h>
+
+#define PATIENCE (30 * HZ)
+
+/* The CQ has a power of two of entries, fewer than a send queue. */
+#define ENTRIES	(DEPTH / 4)
+
+/* Work requests beside the first, which holds up the completion handlers. */
+#define WRITES	(DEPTH / 2)
+
+struct lost {
+	struct side side;
+	struct work *writes[WRITES];
+	struct work *recvs[WRITES];
+	/* The first completion: its handler waits until the CQ has overflowed. */
+	struct ib_cqe first;
+	bool holds;
+	struct completion held;
+	struct completion proceed;
+	/* The CQ's event. */
+	struct completion overflow;
+	struct completion drained;
+};
+
+/* Outlives a test that fails: then the kernel thread still drains, and the tests after it fail too. */
+static struct lost lost;
+
+static void first_done(struct ib_cq *cq, struct ib_wc *wc)
+{
+	complete(&lost.held);
+	if (lost.holds)
+		wait_for_completion_timeout(&lost.proceed, PATIENCE);
+}
+
+static void cq_event(struct ib_event *event, void *context)
+{
+	if (event->event == IB_EVENT_CQ_ERR)
+		complete_all(&lost.overflow);
+}
+
+static int drain(void *unused)
+{
+	ib_drain_qp(lost.side.qp);
+	complete(&lost.drained);
+	return 0;
+}
+
+static int write_nothing(struct ib_cqe *cqe)
+{
+	struct ib_rdma_wr wr = {
+		.wr = { .wr_cqe = cqe, .opcode = IB_WR_RDMA_WRITE, .send_flags = IB_SEND_SIGNALED },
+	};
+
+	return ib_post_send(lost.side.qp, &wr.wr, NULL);
+}
+
+/* A QP that is connected to itself. */
+static int lost_init(struct pair *pair, enum ib_poll_context context)
+{
+	struct ib_qp_init_attr attr = {
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 },
+		.sq_sig_type = IB_SIGNAL_REQ_WR,
+		.qp_type = IB_QPT_RC,
+	};
+	struct side *side = &lost.side;
+
+	if (lost.side.qp)
+		return -EBUSY;
+	memset(&lost, 0, sizeof(lost));
+	lost.holds = context != IB_POLL_DIRECT;
+	lost.first.done = first_done;
+	init_completion(&lost.held);
+	init_completion(&lost.proceed);
+	init_completion(&lost.overflow);
+	init_completion(&lost.drained);
+	side->send_cq = ib_alloc_cq(pair->dev, NULL, ENTRIES, 0, context);
+	if (IS_ERR(side->send_cq))
+		return PTR_ERR(side->send_cq);
+	side->send_cq->event_handler = cq_event;
+	side->recv_cq = pair->a.recv_cq;
+	attr.send_cq = side->send_cq;
+	attr.recv_cq = side->recv_cq;
+	side->qp = ib_create_qp(pair->pd, &attr);
+	if (IS_ERR(side->qp))
+		return PTR_ERR(side->qp);
+	return side_connect(pair, side, side);
+}
+
+static bool overflow(struct pair *pair, enum ib_poll_context context)
+{
+	struct task_struct *task;
+	int i, succeeded = 0;
+
+	EXPECT(!lost_init(pair, context));
+	for (i = 0; i < WRITES; i++) {
+		lost.recvs[i] = work_get();
+		EXPECT(!post_recv(pair, &lost.side, lost.recvs[i], 0, 0));
+	}
+	EXPECT(!write_nothing(&lost.first));
+	if (lost.holds)
+		EXPECT(wait_for_completion_timeout(&lost.held, PATIENCE));
+	for (i = 0; i < WRITES; i++) {
+		lost.writes[i] = work_get();
+		work_init(lost.writes[i]);
+		EXPECT(!write_nothing(&lost.writes[i]->cqe));
+	}
+	EXPECT(wait_for_completion_timeout(&lost.overflow, PATIENCE));
+	complete(&lost.proceed);
+
+	task = kthread_run(drain, NULL, "kverbs drain");
+	EXPECT(!IS_ERR(task));
+	EXPECT(wait_for_completion_timeout(&lost.drained, PATIENCE));
+	/* What was written before the CQ overflowed is good, all else flushed, and in order. */
+	for (i = 0; i < WRITES; i++) {
+		EXPECT(completion_done(&lost.writes[i]->done) && completion_done(&lost.recvs[i]->done));
+		EXPECT(lost.recvs[i]->wc.status == IB_WC_WR_FLUSH_ERR);
+		if (lost.writes[i]->wc.status == IB_WC_SUCCESS)
+			EXPECT(succeeded++ == i);
+		else
+			EXPECT(lost.writes[i]->wc.status == IB_WC_WR_FLUSH_ERR);
+	}
+	EXPECT(succeeded > 0 && succeeded < WRITES);
+	ib_destroy_qp(lost.side.qp);
+	ib_free_cq(lost.side.send_cq);
+	lost.side.qp = NULL;
+	return true;
+}
+
+static bool test_polled(struct pair *pair)
+{
+	return overflow(pair, IB_POLL_DIRECT);
+}
+
+/* The consumer is woken for the work requests that it has to flush. */
+static bool test_waiting(struct pair *pair)
+{
+	return overflow(pair, IB_POLL_WORKQUEUE);
+}
+
+/* The other QPs work on, and so does a new QP of a new CQ. */
+static bool test_others(struct pair *pair)
+{
+	struct work *recv = work_get(), *send = work_get();
+
+	EXPECT(overflow(pair, IB_POLL_DIRECT));
+	EXPECT(!post_recv(pair, &pair->b, recv, 0, 64));
+	EXPECT(!post_send(pair, &pair->a, send, 0, 64));
+	EXPECT(work_wait(send, IB_WC_SUCCESS) && work_wait(recv, IB_WC_SUCCESS));
+	return true;
+}
+
+/* A CQ in a virtqueue does not overflow: the device waits for elements. */
+static bool can_overflow(struct ib_device *dev)
+{
+	struct virtqueue *vq;
+
+	virtio_device_for_each_vq(virtio_of(dev), vq)
+		if (is_cq(vq))
+			return false;
+	return true;
+}
+
+const struct test lost_tests[] = {
+	{ "lost_cq_polled", test_polled, can_overflow },
+	{ "lost_cq_waiting", test_waiting, can_overflow },
+	{ "lost_cq_others", test_others, can_overflow },
+	{},
+};
