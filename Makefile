@@ -113,6 +113,7 @@ pacing: setup
 
 bench: build
 	$(enter) cargo build $(quiet) --release -p bench
+	@$(enter) tools/testbed/hardening $(bin)/bench
 	@$(enter) $(bin)/bench run --json $(build)/bench/figures.json --html $(build)/bench/index.html $(BENCH)
 
 lint: setup
