@@ -22,7 +22,7 @@ kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top)$(2) MO=$(top)/$(build)
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
-.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-more check-debug check-pyverbs sim pacing bench lint unit selftests fmt clean distclean
+.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-more check-debug check-pyverbs sim planted pacing bench lint unit selftests fmt clean distclean
 
 help:
 	@printf '%s\n' \
@@ -34,6 +34,7 @@ help:
 		'make check-debug   the tests in machines again, on a kernel that watches itself (KASAN, lockdep ...)' \
 		"make check-pyverbs all of rdma-core's own tests, on our device and on rxe" \
 		'make sim        whole engines driven step by step, by 100,000 seeds; SEEDS=FIRST..END are others' \
+		'make planted    known bugs, each put into a copy: which test catches it; KIND=vm those of machines' \
 		'make bench      figures: direct, over packets, beside rxe and TCP; a table and build/bench/index.html' \
 		'make pacing     rate limits by the clock of this machine: measured against asked rates' \
 		'make build      the kernel module, the provider, the device, the tools' \
@@ -106,6 +107,11 @@ check-pyverbs: build
 SEEDS ?= 0..100000
 sim: setup
 	$(enter) env SIM_SEEDS=$(SEEDS) cargo test $(quiet) --release -p verbs --test sim
+
+# Arguments: names of patches in selftests/planted, or a kind of test.
+KIND ?=
+planted: setup
+	@tools/testbed/planted $(KIND)
 
 # Figures of the machine, so no check.
 pacing: setup
