@@ -2,6 +2,7 @@
 
 //! Events on their way to the driver.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -29,47 +30,79 @@ pub(crate) enum Source {
     Port,
 }
 
-/// Events that wait for a buffer: a set of kinds an object, so that what waits is bounded by the number of objects and
-/// nothing is lost.
+/// Bytes of the events of a QP that wait: it has more kinds than other objects.
+pub(crate) const QP_EVENTS: usize = 256;
+
+/// Events of an object that wait for a buffer: at most one of each kind, so what waits is bounded by
+/// the number of objects.
 #[derive(Debug)]
 struct Waiting {
-    /// Its place in the order.
-    place: u64,
     cookie: u64,
-    completion: bool,
-    /// Bit n stands for the asynchronous event of value n.
-    asynchronous: u32,
-}
-
-impl Waiting {
-    fn add(&mut self, kind: EventKind) {
-        match kind {
-            EventKind::Completion => self.completion = true,
-            EventKind::Async(event) => self.asynchronous |= 1 << event.value(),
-        }
-    }
-
-    /// Takes one kind out.
-    fn next(&mut self) -> Option<EventKind> {
-        if std::mem::take(&mut self.completion) {
-            return Some(EventKind::Completion);
-        }
-        let lowest = self.asynchronous.trailing_zeros();
-        let event = u8::try_from(lowest)
-            .ok()
-            .and_then(|value| AsyncEvent::try_from(value).ok())?;
-        self.asynchronous &= !(1 << lowest);
-        Some(EventKind::Async(event))
-    }
+    /// Their places in the order.
+    places: Vec<u64>,
 }
 
 /// What waits for one event queue.
 #[derive(Debug, Default)]
 struct Backlog {
-    /// By the places at which they came.
-    order: BTreeMap<u64, Source>,
+    /// Events by the places at which they came.
+    order: BTreeMap<u64, (Source, EventKind)>,
     next: u64,
     waiting: HashMap<Source, Waiting>,
+}
+
+impl Backlog {
+    /// Adds an event. One that waits already is moved to the end if it is asynchronous, so that the
+    /// last event of a port tells its state. A CQ keeps its turn.
+    fn add(&mut self, source: Source, kind: EventKind, cookie: u64) {
+        let Self {
+            order,
+            next,
+            waiting,
+        } = self;
+        let waiting = waiting.entry(source).or_insert_with(|| Waiting {
+            cookie,
+            places: Vec::new(),
+        });
+        let is_it = |place: &u64| order.get(place) == Some(&(source, kind));
+        if let Some(at) = waiting.places.iter().position(is_it) {
+            if kind == EventKind::Completion {
+                return;
+            }
+            order.remove(&waiting.places.swap_remove(at));
+        }
+        order.insert(*next, (source, kind));
+        waiting.places.push(*next);
+        *next += 1;
+    }
+
+    /// The first event, and its place.
+    fn first(&self) -> Option<(u64, Event)> {
+        let (place, (source, kind)) = self.order.first_key_value()?;
+        let cookie = self.waiting.get(source)?.cookie;
+        Some((*place, Event::new(*kind, cookie)))
+    }
+
+    /// Takes out the event at `place`.
+    fn remove(&mut self, place: u64) {
+        let Some((source, _)) = self.order.remove(&place) else {
+            return;
+        };
+        if let Entry::Occupied(mut entry) = self.waiting.entry(source) {
+            entry.get_mut().places.retain(|other| *other != place);
+            if entry.get().places.is_empty() {
+                entry.remove();
+            }
+        }
+    }
+
+    /// Takes out all events of an object.
+    fn forget(&mut self, source: Source) {
+        let waiting = self.waiting.remove(&source);
+        for place in waiting.into_iter().flat_map(|waiting| waiting.places) {
+            self.order.remove(&place);
+        }
+    }
 }
 
 /// The event queues of a device.
@@ -106,10 +139,7 @@ impl EventQueues {
     /// Forgets the events of a destroyed object that wait for virtqueue `queue`.
     pub(crate) fn forget(&self, queue: u16, source: Source) {
         if let Some(backlog) = self.backlog(queue) {
-            let mut backlog = backlog.lock();
-            if let Some(entry) = backlog.waiting.remove(&source) {
-                backlog.order.remove(&entry.place);
-            }
+            backlog.lock().forget(source);
         }
     }
 
@@ -126,23 +156,14 @@ impl EventQueues {
             return false;
         };
         let mut backlog = backlog.lock();
-        let Backlog { order, waiting, .. } = &mut *backlog;
         for _ in 0..EVENTS_A_TURN {
-            let Some(first) = order.first_entry() else {
+            let Some((place, event)) = backlog.first() else {
                 return false;
             };
-            let kind = waiting.get_mut(first.get()).and_then(|entry| {
-                let kind = entry.next()?;
-                Some((kind, entry))
-            });
-            let Some((kind, entry)) = kind else {
-                waiting.remove(&first.remove());
-                continue;
-            };
-            if !self.sink.push(queue, Event::new(kind, entry.cookie)) {
-                entry.add(kind);
+            if !self.sink.push(queue, event) {
                 return false;
             }
+            backlog.remove(place);
         }
         true
     }
@@ -155,25 +176,7 @@ impl EventQueues {
         if backlog.order.is_empty() && self.sink.push(queue, Event::new(kind, cookie)) {
             return;
         }
-        let Backlog {
-            order,
-            waiting,
-            next,
-        } = &mut *backlog;
-        waiting
-            .entry(source)
-            .or_insert_with(|| {
-                let place = *next;
-                *next += 1;
-                order.insert(place, source);
-                Waiting {
-                    place,
-                    cookie,
-                    completion: false,
-                    asynchronous: 0,
-                }
-            })
-            .add(kind);
+        backlog.add(source, kind, cookie);
     }
 
     fn backlog(&self, queue: u16) -> Option<&Mutex<Backlog>> {
@@ -227,7 +230,7 @@ mod tests {
         events.completion(1, 0, 0);
         {
             let backlog = events.backlogs[0].lock();
-            assert_eq!(backlog.order.len(), backlog.waiting.len());
+            assert_eq!(backlog.order.len(), backlog.waiting.len(), "one each");
         }
         *sink.free.lock() = usize::MAX;
         let mut turns = 1;
@@ -276,12 +279,41 @@ mod tests {
             [
                 (1, EventKind::Completion, 50),
                 (1, EventKind::Completion, 40),
-                (1, fatal, 90),
                 (1, access, 90),
+                (1, fatal, 90),
                 (1, EventKind::Async(AsyncEvent::PortActive), 1),
                 (2, EventKind::Completion, 60),
                 (1, EventKind::Completion, 40),
             ]
         );
+    }
+
+    #[test]
+    fn events_that_wait_are_sent_in_the_order_in_which_they_were_raised() {
+        use AsyncEvent::{CommEst, PortActive, PortErr, QpFatal, SrqLimitReached};
+        let (qp, srq) = (Source::Qp(9), Source::Srq(3));
+        let sink = Arc::new(Buffers::default());
+        let events = EventQueues::new(1, sink.clone());
+        for (source, event) in [
+            (qp, CommEst),
+            (Source::Port, PortErr),
+            (srq, SrqLimitReached),
+            (qp, QpFatal),
+            (Source::Port, PortActive),
+        ] {
+            events.asynchronous(source, event, 0);
+        }
+        *sink.free.lock() = 1;
+        events.resume(1);
+        // The port is down in the end. Each kind waits once, from when it was last raised.
+        events.asynchronous(Source::Port, PortErr, 0);
+        *sink.free.lock() = 9;
+        events.resume(1);
+        let sent = sink.sent.lock();
+        let kinds = sent.iter().map(|(_, event)| event.kind().unwrap());
+        let expected = [CommEst, SrqLimitReached, QpFatal, PortActive, PortErr];
+        assert!(kinds.eq(expected.map(EventKind::Async)));
+        let backlog = events.backlogs[0].lock();
+        assert!(backlog.order.is_empty() && backlog.waiting.is_empty());
     }
 }

@@ -30,7 +30,7 @@ use virtio_rdma_abi::wire::Wire;
 use crate::config::BOOKKEEPING;
 use crate::cq::Cq;
 use crate::error::Result;
-use crate::event::Source;
+use crate::event::{Source, QP_EVENTS};
 use crate::fabric::Exclusive;
 use crate::memory::{number_of, Binding, KeyFault, Reached, RingMem, VirtqueueMem};
 use crate::pd::PdUse;
@@ -131,7 +131,7 @@ pub(crate) struct QpInit {
 impl Qp {
     /// A QP in RESET. It is charged to `budget`.
     pub(crate) fn new(budget: &Budget, number: u32, init: QpInit) -> Result<Self> {
-        let charge = budget.charge_object::<Self>(BOOKKEEPING)?;
+        let charge = budget.charge_object::<Self>(BOOKKEEPING + QP_EVENTS)?;
         let snapshots = Snapshots::one(budget, max_sq_wqe(&init.cap))?;
         let received = match &init.srq {
             Some(srq) => srq.max_wqe(),
