@@ -12,7 +12,10 @@ mod harness;
 
 mod choices;
 mod connection;
+mod driver;
+mod guest;
 mod net;
+mod party;
 mod run;
 mod shrink;
 

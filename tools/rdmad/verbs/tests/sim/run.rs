@@ -2,22 +2,18 @@
 
 //! One run: a world that the first choices make, steps, and an end at which all that was posted is done.
 
-use std::cell::Cell;
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};
-use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use verbs::{Clock, Fabric, FabricConfig, Limits, PathPolicy};
-use virtio_rdma_abi::ib::{Mtu, QpType};
-use virtio_rdma_abi::ring::ArmKind;
+use verbs::{Clock, Fabric, FabricConfig, PathPolicy};
 
 use crate::choices::Choices;
-use crate::connection::{Connection, Grave};
-use crate::harness::{mac, Options, Vm};
+use crate::connection::Connection;
+use crate::guest::Guest;
 use crate::net::Net;
+use crate::party::{Grave, Party};
 
 /// Frames in a row that may be lost, so that no sender has reason to give up.
 const LOSSES: usize = 3;
@@ -37,11 +33,9 @@ pub fn guarded(choices: &mut Choices) -> Result<(), String> {
 struct Sim<'w> {
     fabric: &'w Fabric,
     net: &'w Net,
-    vms: &'w [Vm],
-    /// Whether each had no buffers for events.
-    starved: Vec<Rc<Cell<bool>>>,
+    guests: &'w [Guest],
     workers: usize,
-    connections: Vec<Connection<'w>>,
+    parties: Vec<Box<dyn Party<'w> + 'w>>,
     graves: Vec<Grave<'w>>,
     lost: usize,
 }
@@ -62,30 +56,22 @@ pub fn run(choices: &mut Choices) {
     .unwrap();
     let net = Arc::new(Net::default());
     let count = 2 + choices.below(2);
-    let vms: Vec<_> = (1..=count)
-        .map(|n| {
-            let port = net.port(mac(n));
-            let vm = Vm::new(n, &fabric, port.clone(), &Limits::default());
-            port.attach(&vm.device);
-            let buffers = choices.of(&[1_000_000, 2, 1]);
-            vm.sink.buffers.store(buffers, Ordering::SeqCst);
-            vm
-        })
+    let guests: Vec<_> = (1..=count)
+        .map(|n| Guest::new(n, &fabric, &net, choices))
         .collect();
     let mut sim = Sim {
         fabric: &fabric,
         net: &net,
-        vms: &vms,
-        starved: vms.iter().map(|_| Rc::default()).collect(),
+        guests: &guests,
         workers,
-        connections: Vec::new(),
+        parties: Vec::new(),
         graves: Vec::new(),
         lost: 0,
     };
     let before = sim.memory();
     for _ in 0..=choices.below(3) {
-        let connection = sim.connect(choices);
-        sim.connections.push(connection);
+        let party = sim.party(choices);
+        sim.parties.push(party);
     }
     while choices.next_step() {
         sim.step(choices);
@@ -94,83 +80,50 @@ pub fn run(choices: &mut Choices) {
     sim.end();
     assert_eq!(sim.memory(), before, "what is not given back");
     drop(sim);
-    for vm in &vms {
-        vm.device.detach();
+    for guest in &guests {
+        guest.vm.device.detach();
     }
 }
 
 impl<'w> Sim<'w> {
-    fn connect(&self, choices: &mut Choices) -> Connection<'w> {
-        let a = choices.below(self.vms.len());
-        let b = choices.below(self.vms.len());
-        let qp_type = choices.of(&[QpType::Rc, QpType::Rc, QpType::Uc]);
-        let options = Options {
-            mtu: choices.of(&[Mtu::Mtu256, Mtu::Mtu1024, Mtu::Mtu4096]),
-            timeout: 8 + choices.below(6) as u8,
-            min_rnr_timer: 1 + choices.below(12) as u8,
-            rd_atomic: 1 + choices.below(4) as u8,
-            ..Options::of(qp_type)
-        };
-        let ends = [a, b].map(|at| (&self.vms[at], &self.starved[at]));
-        Connection::new(ends, options)
+    fn party(&self, choices: &mut Choices) -> Box<dyn Party<'w> + 'w> {
+        Box::new(Connection::new(self.guests, choices))
     }
 
     /// Bytes that the devices have allocated.
     fn memory(&self) -> Vec<u64> {
-        let devices = self.vms.iter().map(|vm| &vm.device);
+        let devices = self.guests.iter().map(|guest| &guest.vm.device);
         devices.map(|device| device.status().memory.0).collect()
     }
 
     fn step(&mut self, choices: &mut Choices) {
-        match choices.below(17) {
-            0..=4 => {
+        match choices.below(36) {
+            0..=9 => {
                 let worker = choices.below(self.workers);
                 self.fabric.step(worker);
             }
-            5..=7 => {
-                let (at, side) = self.end_of(choices);
-                self.connections[at].post(side, choices);
+            10..=26 => {
+                let at = choices.below(self.parties.len());
+                self.parties[at].act(choices);
             }
-            8..=9 => {
-                let (at, side) = self.end_of(choices);
-                for _ in 0..=choices.below(4) {
-                    self.connections[at].ends[side].post_recv();
+            27..=32 => self.frames(choices),
+            33..=34 => self.time(choices),
+            _ => {
+                if choices.once_in(6) {
+                    self.replace(choices);
                 }
             }
-            10 => {
-                let (at, side) = self.end_of(choices);
-                for _ in 0..=choices.below(4) {
-                    self.connections[at].poll(side);
-                }
-            }
-            11..=13 => self.frames(choices),
-            14 => {
-                let (at, side) = self.end_of(choices);
-                let kind = choices.of(&[ArmKind::Next, ArmKind::Solicited]);
-                while self.connections[at].poll(side) {}
-                self.connections[at].ends[side].arm(kind);
-            }
-            15 => self.time(choices),
-            _ => match choices.below(12) {
-                10 => {
-                    let (at, side) = self.end_of(choices);
-                    self.connections[at].end(side);
-                }
-                11 => {
-                    let (at, _) = self.end_of(choices);
-                    let path = choices.of(&[PathPolicy::Direct, PathPolicy::Wire]);
-                    self.fabric.set_path(path);
-                    let next = self.connect(choices);
-                    let old = mem::replace(&mut self.connections[at], next);
-                    self.graves.extend(old.destroy());
-                }
-                _ => {}
-            },
         }
     }
 
-    fn end_of(&self, choices: &mut Choices) -> (usize, usize) {
-        (choices.below(self.connections.len()), choices.below(2))
+    /// Destroys a party in the middle of its work, and makes another.
+    fn replace(&mut self, choices: &mut Choices) {
+        let at = choices.below(self.parties.len());
+        let path = choices.of(&[PathPolicy::Direct, PathPolicy::Wire]);
+        self.fabric.set_path(path);
+        let next = self.party(choices);
+        let old = mem::replace(&mut self.parties[at], next);
+        self.graves.extend(old.destroy());
     }
 
     fn frames(&mut self, choices: &mut Choices) {
@@ -222,19 +175,12 @@ impl<'w> Sim<'w> {
             while self.take_events() {
                 moved |= self.work();
             }
-            for connection in &mut self.connections {
-                for side in 0..2 {
-                    connection.ends[side].settled();
-                    while connection.poll(side) {
-                        moved = true;
-                    }
-                    let messages = connection.ends[1 - side].messages();
-                    let is_live = !connection.is_ending();
-                    while is_live && !connection.ends[side].has_receives_for(messages.min(8)) {
-                        connection.ends[side].post_recv();
-                        moved = true;
-                    }
-                }
+            for guest in self.guests {
+                guest.settled();
+            }
+            for party in &mut self.parties {
+                moved |= party.poll();
+                moved |= party.feed();
             }
             if moved {
                 continue;
@@ -242,8 +188,8 @@ impl<'w> Sim<'w> {
             match self.fabric.next_deadline() {
                 Some(time) => self.fabric.pass(time),
                 None => {
-                    for connection in &mut self.connections {
-                        connection.finish();
+                    for party in &mut self.parties {
+                        party.finish();
                     }
                     return;
                 }
@@ -252,15 +198,14 @@ impl<'w> Sim<'w> {
         panic!("it does not come to its end");
     }
 
-    /// Ends all connections, which have nothing to do.
+    /// Ends all parties, which have nothing to do.
     fn end(&mut self) {
-        for connection in &mut self.connections {
-            connection.end(0);
-            connection.end(1);
+        for party in &mut self.parties {
+            party.end();
         }
         self.finish();
-        for connection in self.connections.drain(..) {
-            self.graves.extend(connection.destroy());
+        for party in self.parties.drain(..) {
+            self.graves.extend(party.destroy());
         }
         self.work();
         for grave in &self.graves {
@@ -270,8 +215,8 @@ impl<'w> Sim<'w> {
 
     /// Takes the events that there are. Returns whether there were any.
     fn take_events(&mut self) -> bool {
-        let ends = self.connections.iter_mut().flat_map(|pair| &mut pair.ends);
-        ends.fold(false, |any, end| end.take_events() || any)
+        let parties = self.parties.iter_mut();
+        parties.fold(false, |any, party| party.take_events() || any)
     }
 
     /// Has the workers work until all sleep. Returns whether any was awake.

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What completions say, against what was posted.
+
+use std::mem::replace;
+
+use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::ib::{QpState, WcFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::ring::ArmKind;
+
+use super::end::{filled, word, End, Message, Sent, LOCAL, RECEIVE, REMOTE};
+use super::Connection;
+use crate::driver;
+
+impl Connection<'_> {
+    /// Polls once. Returns whether there was a completion.
+    pub(super) fn poll_one(&mut self, side: usize) -> bool {
+        let reliable = self.reliable;
+        let [ours, theirs] = self.sides(side);
+        ours.take_events();
+        let Some(cqe) = ours.cq.poll() else {
+            return false;
+        };
+        let solicited = if cqe.status != WcStatus::Success.value() {
+            ours.flushed(theirs, &cqe, reliable);
+            true
+        } else if cqe.wr_id & 1 == 0 {
+            ours.send_ended(theirs, &cqe, reliable);
+            false
+        } else {
+            ours.receive_ended(theirs, &cqe, reliable)
+        };
+        match ours.armed {
+            _ if ours.guest.is_starved() => {}
+            Some(ArmKind::Next) => panic!("a completion of an armed CQ without an event: {cqe:?}"),
+            Some(ArmKind::Solicited) if solicited => {
+                panic!("a solicited completion without an event: {cqe:?}")
+            }
+            _ => {}
+        }
+        true
+    }
+
+    /// All is done and told.
+    pub(super) fn check_end(&mut self) {
+        for side in 0..2 {
+            let reliable = self.reliable;
+            let [ours, theirs] = self.sides(side);
+            ours.take_events();
+            assert!(
+                !driver::has_outstanding(&ours.qp),
+                "work that nobody does: {:?}",
+                ours.sent
+            );
+            // The last ones may have no completion.
+            while let Some(sent) = ours.sent.pop_front() {
+                assert!(!sent.signaled, "no completion of {sent:?}");
+                ours.check(theirs, sent, reliable);
+            }
+            if ours.ending {
+                assert!(
+                    ours.qp.state() != QpState::Err || ours.received.is_empty(),
+                    "not flushed: {:?}",
+                    ours.received
+                );
+            } else if reliable {
+                assert!(
+                    ours.messages.is_empty(),
+                    "not received: {:?}",
+                    ours.messages
+                );
+                let word = theirs.guest.vm.read(theirs.mr.iova + word(), 8);
+                assert_eq!(word, theirs.word.to_le_bytes(), "the word");
+            }
+        }
+    }
+}
+
+impl End<'_> {
+    /// A work request ended in error.
+    fn flushed(&mut self, theirs: &mut Self, cqe: &Cqe, reliable: bool) {
+        assert!(self.ending, "nothing was wrong: {cqe:?}");
+        let status = WcStatus::try_from(cqe.status).unwrap();
+        if cqe.wr_id & 1 != 0 {
+            let received = self.received.pop_front().map(|received| received.id);
+            assert_eq!(received, Some(cqe.wr_id), "receives end in their order");
+            assert_eq!(status, WcStatus::WrFlushErr);
+            return;
+        }
+        loop {
+            let sent = self.sent.pop_front();
+            let sent = sent.unwrap_or_else(|| panic!("nothing posted ends so: {cqe:?}"));
+            if sent.id == cqe.wr_id {
+                let first = !replace(&mut self.failed, true);
+                assert!(
+                    status == WcStatus::WrFlushErr || first && status == WcStatus::RetryExcErr,
+                    "{cqe:?}"
+                );
+                // Its areas are not used again: what was sent of it may still be on its way.
+                return;
+            }
+            assert!(
+                !sent.signaled && !self.failed,
+                "{sent:?} has no completion before {cqe:?}"
+            );
+            self.check(theirs, sent, reliable);
+        }
+    }
+
+    fn send_ended(&mut self, theirs: &mut Self, cqe: &Cqe, reliable: bool) {
+        assert!(!self.failed, "behind one that failed: {cqe:?}");
+        loop {
+            let sent = self.sent.pop_front();
+            let sent = sent.unwrap_or_else(|| panic!("nothing posted ends so: {cqe:?}"));
+            let is_it = sent.id == cqe.wr_id;
+            assert!(
+                is_it || !sent.signaled,
+                "{sent:?} has no completion before {cqe:?}"
+            );
+            assert!(!is_it || sent.signaled, "{sent:?} is unsignaled: {cqe:?}");
+            self.check(theirs, sent, reliable);
+            if is_it {
+                return;
+            }
+        }
+    }
+
+    /// A work request has ended: its data is where it should be, and nowhere else.
+    fn check(&mut self, theirs: &mut Self, sent: Sent, reliable: bool) {
+        match sent.opcode {
+            WrOpcode::RdmaRead | WrOpcode::AtomicFetchAndAdd | WrOpcode::AtomicCmpAndSwp => {
+                self.holds(LOCAL, sent.local, &sent.data, &sent);
+            }
+            _ => {
+                if let (Some(remote), true) = (sent.remote, reliable) {
+                    theirs.holds(REMOTE, remote, &sent.data, &sent);
+                }
+            }
+        }
+        if !sent.is_shared {
+            self.free[LOCAL].push(sent.local);
+        }
+        if let Some(remote) = sent.remote {
+            theirs.free[REMOTE].push(remote);
+        }
+    }
+
+    /// Returns whether the message was solicited.
+    fn receive_ended(&mut self, theirs: &mut Self, cqe: &Cqe, reliable: bool) -> bool {
+        let received = self.received.pop_front();
+        let received = received.unwrap_or_else(|| panic!("no receive ends so: {cqe:?}"));
+        assert_eq!(
+            received.id, cqe.wr_id,
+            "receives end in their order: {cqe:?}"
+        );
+        let imm = cqe.wc_flags.contains(WcFlags::WITH_IMM).then_some(cqe.ex);
+        let bytes = self.area(RECEIVE, received.area);
+        self.free[RECEIVE].push(received.area);
+        let fits = |message: &Message| {
+            let data = if message.placed {
+                &message.data[..]
+            } else {
+                &[]
+            };
+            cqe.byte_len as usize == message.data.len()
+                && imm == message.imm
+                && match reliable {
+                    true => bytes == filled(data),
+                    // A message that was broken off may have left its data behind.
+                    false => bytes.starts_with(data),
+                }
+        };
+        if reliable {
+            let message = theirs.messages.pop_front();
+            let message = message.unwrap_or_else(|| panic!("nobody sent that: {cqe:?}"));
+            assert!(fits(&message), "{cqe:?} is not {message:?}");
+            return message.solicited;
+        }
+        // Messages may be lost, and come in another order or twice.
+        let like = theirs.messages.iter().filter(|message| fits(message));
+        let solicited = like.map(|message| message.solicited);
+        // Which of several it is can't be told.
+        let sure = solicited.reduce(|all, one| all && one);
+        sure.unwrap_or_else(|| panic!("nobody sent that: {cqe:?}"))
+    }
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A connection of two QPs, and what must become of each work request that is posted to them.
+
+mod check;
+mod end;
+mod post;
+
+use virtio_rdma_abi::ctrl::CmdDeregMr;
+use virtio_rdma_abi::ib::{Mtu, QpState, QpType};
+use virtio_rdma_abi::ring::ArmKind;
+
+use crate::choices::Choices;
+use crate::guest::Guest;
+use crate::harness::{connect, Options};
+use crate::party::{Grave, Party};
+use end::End;
+
+/// Two QPs that are connected to each other.
+pub struct Connection<'w> {
+    ends: [End<'w>; 2],
+    reliable: bool,
+}
+
+impl<'w> Connection<'w> {
+    /// One between two of `guests`, which may be one.
+    pub fn new(guests: &'w [Guest], choices: &mut Choices) -> Self {
+        let ends = [(); 2].map(|()| &guests[choices.below(guests.len())]);
+        let qp_type = choices.of(&[QpType::Rc, QpType::Rc, QpType::Uc]);
+        let options = Options {
+            mtu: choices.of(&[Mtu::Mtu256, Mtu::Mtu1024, Mtu::Mtu4096]),
+            timeout: 8 + choices.below(6) as u8,
+            min_rnr_timer: 1 + choices.below(12) as u8,
+            rd_atomic: 1 + choices.below(4) as u8,
+            ..Options::of(qp_type)
+        };
+        let ends = ends.map(|guest| End::new(guest, options));
+        connect(&ends[0].qp, &ends[1].qp);
+        Self {
+            ends,
+            reliable: options.qp_type == QpType::Rc,
+        }
+    }
+
+    fn sides(&mut self, side: usize) -> [&mut End<'w>; 2] {
+        let [a, b] = &mut self.ends;
+        match side {
+            0 => [a, b],
+            _ => [b, a],
+        }
+    }
+
+    /// Takes one QP to ERR, with which the other can't talk any more.
+    fn break_off(&mut self, side: usize) {
+        let reliable = self.reliable;
+        let [ours, theirs] = self.sides(side);
+        ours.ending = true;
+        // The other's requests are not answered any more.
+        theirs.ending |= reliable;
+        ours.qp.to(QpState::Err);
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ends.iter().any(|end| end.ending)
+    }
+}
+
+impl<'w> Party<'w> for Connection<'w> {
+    fn act(&mut self, choices: &mut Choices) {
+        let side = choices.below(2);
+        match choices.below(24) {
+            0..=8 => self.post(side, choices),
+            9..=14 => {
+                for _ in 0..=choices.below(4) {
+                    self.ends[side].post_recv();
+                }
+            }
+            15..=18 => {
+                for _ in 0..=choices.below(4) {
+                    self.poll_one(side);
+                }
+            }
+            19..=22 => {
+                let kind = choices.of(&[ArmKind::Next, ArmKind::Solicited]);
+                while self.poll_one(side) {}
+                self.ends[side].arm(kind);
+            }
+            _ => {
+                if choices.once_in(12) {
+                    self.break_off(side);
+                }
+            }
+        }
+    }
+
+    fn take_events(&mut self) -> bool {
+        let ends = self.ends.iter_mut();
+        ends.fold(false, |any, end| end.take_events() || any)
+    }
+
+    fn poll(&mut self) -> bool {
+        let mut any = false;
+        for side in 0..2 {
+            while self.poll_one(side) {
+                any = true;
+            }
+        }
+        any
+    }
+
+    fn feed(&mut self) -> bool {
+        let mut any = false;
+        for side in 0..2 {
+            let messages = self.ends[1 - side].messages().min(8);
+            while !self.is_ending() && !self.ends[side].has_receives_for(messages) {
+                self.ends[side].post_recv();
+                any = true;
+            }
+        }
+        any
+    }
+
+    fn end(&mut self) {
+        self.break_off(0);
+        self.break_off(1);
+    }
+
+    fn finish(&mut self) {
+        self.check_end();
+    }
+
+    fn destroy(self: Box<Self>) -> Vec<Grave<'w>> {
+        let bury = |end: End<'w>| {
+            end.qp.destroy().unwrap();
+            end.cq.destroy().unwrap();
+            end.guest.vm.call(CmdDeregMr { mrn: end.mr.mrn }).unwrap();
+            let cookies = vec![end.cq.cookie, end.qp.cookie];
+            Grave::new(end.guest, cookies, end.mr.iova, end.mr.len)
+        };
+        self.ends.map(bury).into()
+    }
+}
