@@ -234,11 +234,10 @@ impl CommonConfig {
             [a, b, c, d] => self
                 .write_u32(at, u32::from_le_bytes([a, b, c, d]))
                 .ok_or(bad)?,
-            [a, b, c, d, e, f, g, h] if at >= QUEUE_DESC => {
-                let low = u32::from_le_bytes([a, b, c, d]);
-                let high = u32::from_le_bytes([e, f, g, h]);
-                self.write_u32(at, low).ok_or(bad)??;
-                self.write_u32(at + 4, high).ok_or(bad)?
+            [a, b, c, d, e, f, g, h] => {
+                let address = self.queue_address(at).ok_or(bad)??;
+                *address = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+                Ok(Action::None)
             }
             _ => Err(bad),
         }
@@ -322,21 +321,24 @@ impl CommonConfig {
                     set_window(&mut self.accepted, self.driver_feature_select, value);
                 }
             }
-            QUEUE_DESC.. if offset % 4 == 0 => match self.idle_queue() {
-                Ok(queue) => {
-                    let address = match offset & !7 {
-                        QUEUE_DESC => &mut queue.at.descriptors,
-                        QUEUE_DRIVER => &mut queue.at.available,
-                        QUEUE_DEVICE => &mut queue.at.used,
-                        _ => return None,
-                    };
-                    set_window(address, u32::from(offset & 4 != 0), value);
-                }
+            QUEUE_DESC.. if offset % 4 == 0 => match self.queue_address(offset & !7)? {
+                Ok(address) => set_window(address, u32::from(offset & 4 != 0), value),
                 Err(violation) => return Some(Err(violation)),
             },
             _ => return None,
         }
         Some(Ok(Action::None))
+    }
+
+    /// The address register at `offset` of the selected queue, `None` if there is no such register.
+    fn queue_address(&mut self, offset: usize) -> Option<Result<&mut u64, Violation>> {
+        let field: fn(&mut Split) -> &mut u64 = match offset {
+            QUEUE_DESC => |at| &mut at.descriptors,
+            QUEUE_DRIVER => |at| &mut at.available,
+            QUEUE_DEVICE => |at| &mut at.used,
+            _ => return None,
+        };
+        Some(self.idle_queue().map(|queue| field(&mut queue.at)))
     }
 
     fn write_queue_size(&mut self, size: u16) -> Result<Action, Violation> {
