@@ -82,7 +82,6 @@ pub(crate) enum Violation {
     QueueAddress { queue: u16, at: Split },
     QueueEnabled { queue: u16 },
     NoSuchQueue { queue: u16 },
-    Vector { vector: u16 },
 }
 
 impl fmt::Display for Violation {
@@ -107,7 +106,6 @@ impl fmt::Display for Violation {
                 write!(f, "queue {queue} is enabled and can't be changed")
             }
             Self::NoSuchQueue { queue } => write!(f, "queue {queue} does not exist"),
-            Self::Vector { vector } => write!(f, "interrupt vector {vector} does not exist"),
         }
     }
 }
@@ -281,11 +279,7 @@ impl CommonConfig {
         Some(match offset {
             CONFIG_MSIX_VECTOR => {
                 self.config_vector = self.checked_vector(value);
-                if self.config_vector == value {
-                    Ok(Action::SetConfigVector(value))
-                } else {
-                    Err(Violation::Vector { vector: value })
-                }
+                Ok(Action::SetConfigVector(self.config_vector))
             }
             QUEUE_SELECT => {
                 self.queue_select = value;
@@ -296,12 +290,12 @@ impl CommonConfig {
                 let vector = self.checked_vector(value);
                 let index = self.queue_select;
                 self.queue().and_then(|queue| {
-                    queue.vector = vector;
-                    if vector == value {
-                        Ok(Action::SetQueueVector(index, value))
-                    } else {
-                        Err(Violation::Vector { vector: value })
+                    // The end of the reset would make the register and the queue differ.
+                    if queue.resetting {
+                        return Err(Violation::QueueEnabled { queue: index });
                     }
+                    queue.vector = vector;
+                    Ok(Action::SetQueueVector(index, vector))
                 })
             }
             QUEUE_ENABLE => self.write_queue_enable(value),
@@ -401,6 +395,7 @@ impl CommonConfig {
         Ok(queue)
     }
 
+    /// `vector`, or none in place of one that does not exist: the driver reads the register back.
     fn checked_vector(&self, vector: u16) -> u16 {
         if vector < self.vectors {
             vector

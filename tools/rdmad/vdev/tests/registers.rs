@@ -26,3 +26,44 @@ fn eight_byte_writes_fill_one_register_or_none() {
         assert_eq!(addresses(&mut driver), value.repeat(3), "{offset:#x}");
     }
 }
+
+#[test]
+fn a_vector_that_does_not_exist_disconnects() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    driver.start();
+    driver.write16(reg::QUEUE_SELECT, 0);
+    driver.write16(reg::QUEUE_VECTOR, 3);
+    driver.write16(reg::CONFIG_VECTOR, 3);
+    assert_eq!(driver.read16(reg::QUEUE_VECTOR), 0xffff);
+    assert_eq!(driver.read16(reg::CONFIG_VECTOR), 0xffff);
+    bench.handle.as_ref().unwrap().config_changed();
+    let of_configuration = driver.interrupted(0);
+    driver.put(DATA, b"x");
+    driver.descriptor(0, 0, DATA, 1, 0, 0);
+    driver.submit(0, 16, 0);
+    while driver.used_index(0) == 0 {
+        std::thread::yield_now();
+    }
+    // The service thread has done with the request when the reset is done.
+    driver.reset();
+    let of_queue = driver.interrupted(1);
+    assert_eq!((of_configuration, of_queue), (false, false));
+}
+
+#[test]
+fn a_queue_takes_no_vector_while_it_is_reset() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    driver.start();
+    driver.write16(reg::QUEUE_SELECT, 0);
+    bench.device.hold_queue_reset.set_closed(true);
+    driver.write16(reg::QUEUE_RESET, 1);
+    bench.device.hold_queue_reset.await_guest();
+    driver.write16(reg::QUEUE_VECTOR, 2);
+    let vector = driver.read16(reg::QUEUE_VECTOR);
+    bench.device.hold_queue_reset.set_closed(false);
+    assert_eq!(vector, 1);
+    while driver.read16(reg::QUEUE_RESET) != 0 {}
+    assert_eq!(driver.read16(reg::QUEUE_VECTOR), 0xffff);
+}

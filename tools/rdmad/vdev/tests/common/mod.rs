@@ -56,6 +56,8 @@ pub struct Echo {
     pub failures: Mutex<Vec<String>>,
     /// While this is set, a reset does not end.
     pub hold_reset: Gate,
+    /// While this is set, a reset of a queue does not end.
+    pub hold_queue_reset: Gate,
     /// While this is set, a look at the configuration does not end.
     pub hold_config: Gate,
 }
@@ -156,6 +158,10 @@ impl VirtioDevice for Echo {
         self.panic_if_planted("reset");
         *self.active.lock().unwrap() = None;
         self.resets.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn reset_queue(&self, _index: u16) {
+        self.hold_queue_reset.pass();
     }
 
     fn fail(&self, why: &str) {
