@@ -14,6 +14,7 @@ use vfio_user::DmaMapFlags;
 use vfio_user::DmaUnmapFlags;
 
 use crate::connection::Message;
+use crate::irq_set::IrqSet;
 use crate::message::discard;
 use crate::message::finish;
 use crate::message::finish_error;
@@ -36,7 +37,7 @@ const INFO_LEN: u32 = 16;
 
 /// A command that fails.
 #[derive(Debug, thiserror::Error)]
-enum CommandError {
+pub(crate) enum CommandError {
     #[error("command is truncated")]
     Truncated,
     #[error("command is not supported")]
@@ -285,53 +286,11 @@ impl Client {
         Ok(())
     }
 
-    fn set_irqs(&self, mut payload: Payload<'_>, fds: Vec<OwnedFd>) -> Result<(), CommandError> {
-        let (_argsz, flags, index) = (payload.u32()?, payload.u32()?, payload.u32()?);
-        let (start, count) = (payload.u32()?, payload.u32()?);
-        let interrupts = &self.transport.shared.interrupts;
-        let limit = u32::from(interrupts.count());
-        if index != vfio::VFIO_PCI_MSIX_IRQ_INDEX {
-            // The others have no vectors; a client that disables them is right.
-            return if count == 0 {
-                Ok(())
-            } else {
-                Err(CommandError::Invalid("interrupts other than MSI-X"))
-            };
-        }
-        if flags & vfio::VFIO_IRQ_SET_ACTION_TYPE_MASK != vfio::VFIO_IRQ_SET_ACTION_TRIGGER {
-            return Err(CommandError::Unsupported);
-        }
-        if start.checked_add(count).is_none_or(|end| end > limit) {
-            return Err(CommandError::Invalid("no such vector"));
-        }
-        // In range as the end is.
-        let vectors = (start..start + count).map(|vector| vector as u16);
-        match flags & vfio::VFIO_IRQ_SET_DATA_TYPE_MASK {
-            vfio::VFIO_IRQ_SET_DATA_NONE if count == 0 => interrupts.reset(),
-            vfio::VFIO_IRQ_SET_DATA_NONE => {
-                vectors.for_each(|vector| self.transport.shared.trigger(vector))
-            }
-            // Without descriptors the vectors are disconnected. A client whose descriptors were lost is dropped before.
-            vfio::VFIO_IRQ_SET_DATA_EVENTFD if fds.is_empty() => {
-                for vector in vectors {
-                    interrupts
-                        .connect(vector, None)
-                        .map_err(CommandError::Interrupt)?;
-                }
-            }
-            vfio::VFIO_IRQ_SET_DATA_EVENTFD if fds.len() == count as usize => {
-                for (vector, fd) in vectors.zip(fds) {
-                    interrupts
-                        .connect(vector, Some(fd))
-                        .map_err(CommandError::Interrupt)?;
-                }
-            }
-            vfio::VFIO_IRQ_SET_DATA_EVENTFD => {
-                return Err(CommandError::Invalid("a descriptor for each vector"))
-            }
-            _ => return Err(CommandError::Unsupported),
-        }
-        Ok(())
+    fn set_irqs(&self, payload: Payload<'_>, fds: Vec<OwnedFd>) -> Result<(), CommandError> {
+        let shared = &self.transport.shared;
+        IrqSet::decode(payload, fds, shared.interrupts.count())?
+            .apply(&shared.interrupts, |vector| shared.trigger(vector))
+            .map_err(CommandError::Interrupt)
     }
 
     fn region_read(&self, payload: Payload<'_>, out: &mut Vec<u8>) -> Result<(), CommandError> {

@@ -20,9 +20,27 @@ pub(crate) struct Interrupts {
     vectors: Box<[Mutex<Vector>]>,
 }
 
+/// A file that is known to be an eventfd.
+#[derive(Debug)]
+pub(crate) struct Eventfd(OwnedFd);
+
+impl Eventfd {
+    /// Fails if `fd` is something else.
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+        let target = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
+        if target.as_os_str() != "anon_inode:[eventfd]" {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "an interrupt's file is no eventfd",
+            ));
+        }
+        Ok(Self(fd))
+    }
+}
+
 #[derive(Debug, Default)]
 struct Vector {
-    eventfd: Option<OwnedFd>,
+    eventfd: Option<Eventfd>,
     /// Triggered while there was no eventfd: like the pending bit of MSI-X, this is made up for.
     pending: bool,
 }
@@ -30,7 +48,7 @@ struct Vector {
 impl Vector {
     fn signal(&mut self, aio: &Aio) -> io::Result<()> {
         match &self.eventfd {
-            Some(eventfd) => aio.signal(eventfd.as_fd()),
+            Some(Eventfd(fd)) => aio.signal(fd.as_fd()),
             None => {
                 self.pending = true;
                 Ok(())
@@ -61,17 +79,8 @@ impl Interrupts {
         }
     }
 
-    /// Connects a vector to an eventfd, or to none. Fails if it is something else than an eventfd.
-    pub(crate) fn connect(&self, vector: u16, eventfd: Option<OwnedFd>) -> io::Result<()> {
-        if let Some(fd) = &eventfd {
-            let target = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()))?;
-            if target.as_os_str() != "anon_inode:[eventfd]" {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    "an interrupt's file is no eventfd",
-                ));
-            }
-        }
+    /// Connects a vector to an eventfd, or to none.
+    pub(crate) fn connect(&self, vector: u16, eventfd: Option<Eventfd>) -> io::Result<()> {
         let mut vector = self
             .vector(vector)
             .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
@@ -103,6 +112,10 @@ mod tests {
     use rustix::event::eventfd;
     use rustix::event::EventfdFlags;
 
+    fn clone(fd: &OwnedFd) -> Eventfd {
+        Eventfd::new(fd.try_clone().unwrap()).unwrap()
+    }
+
     fn count(fd: &OwnedFd) -> u64 {
         let mut value = [0; 8];
         match rustix::io::read(fd, &mut value) {
@@ -118,9 +131,7 @@ mod tests {
         for vector in [1, 1, 2, u16::MAX] {
             interrupts.trigger(vector).unwrap();
         }
-        interrupts
-            .connect(1, Some(fd.try_clone().unwrap()))
-            .unwrap();
+        interrupts.connect(1, Some(clone(&fd))).unwrap();
         assert_eq!(count(&fd), 1);
         interrupts.trigger(1).unwrap();
         interrupts.trigger(0).unwrap();
@@ -129,18 +140,15 @@ mod tests {
         interrupts.trigger(1).unwrap();
         assert_eq!(count(&fd), 0);
         interrupts.reset();
-        interrupts
-            .connect(1, Some(fd.try_clone().unwrap()))
-            .unwrap();
+        interrupts.connect(1, Some(clone(&fd))).unwrap();
         assert_eq!(count(&fd), 0);
         assert!(interrupts.connect(2, None).is_err());
     }
 
     #[test]
     fn only_eventfds_are_taken() {
-        let interrupts = Interrupts::new(1).unwrap();
         let file = std::fs::File::open("/proc/self/exe").unwrap();
-        assert!(interrupts.connect(0, Some(file.into())).is_err());
+        assert!(Eventfd::new(file.into()).is_err());
     }
 
     #[test]
@@ -148,9 +156,7 @@ mod tests {
         let interrupts = Interrupts::new(1).unwrap();
         let full = eventfd(0, EventfdFlags::empty()).unwrap();
         rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        interrupts
-            .connect(0, Some(full.try_clone().unwrap()))
-            .unwrap();
+        interrupts.connect(0, Some(clone(&full))).unwrap();
         interrupts.trigger(0).unwrap();
         interrupts.trigger(0).unwrap();
         assert_eq!(count(&full), u64::MAX, "no more than that");
@@ -164,8 +170,7 @@ mod tests {
         let interrupts = Interrupts::new(2).unwrap();
         let fds = [(); 2].map(|()| eventfd(0, EventfdFlags::NONBLOCK).unwrap());
         for (vector, fd) in (0..).zip(&fds) {
-            let fd = fd.try_clone().unwrap();
-            interrupts.connect(vector, Some(fd)).unwrap();
+            interrupts.connect(vector, Some(clone(fd))).unwrap();
         }
         std::thread::scope(|scope| {
             for thread in 0..4 {

@@ -21,6 +21,7 @@ mod common;
 mod connection;
 mod device;
 mod interrupt;
+mod irq_set;
 mod later;
 mod limiter;
 mod message;
