@@ -5,6 +5,7 @@
 //! Input is read in chunks, since posted writes come in thousands. The kernel ends a read behind the message that
 //! carries descriptors, so those that come with a chunk belong to the last message that begins in it.
 
+use std::collections::VecDeque;
 use std::io;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -48,9 +49,17 @@ pub(crate) struct Connection {
     /// The received and not yet taken bytes of `buffer`.
     start: usize,
     end: usize,
-    /// Descriptors, and the end of the chunk that they came with.
+    /// Descriptors that no message has taken: those of a message that is not complete yet, and behind them those of the
+    /// last chunk.
+    waiting: VecDeque<Descriptors>,
+}
+
+/// Descriptors that came with one chunk.
+#[derive(Debug)]
+struct Descriptors {
     fds: Vec<OwnedFd>,
-    fds_before: usize,
+    /// Where the chunk ends in the buffer.
+    before: usize,
 }
 
 /// A message in the buffer.
@@ -69,15 +78,17 @@ impl Connection {
             buffer: vec![0; MAX_MESSAGE].into_boxed_slice(),
             start: 0,
             end: 0,
-            fds: Vec::new(),
-            fds_before: 0,
+            waiting: VecDeque::new(),
         })
     }
 
     /// Reads what has come. To be called when [`next`](Self::next) has no message left.
     pub(crate) fn receive(&mut self) -> io::Result<Received> {
         self.buffer.copy_within(self.start..self.end, 0);
-        self.fds_before = self.fds_before.saturating_sub(self.start);
+        // None ends before the message that is not complete: an earlier one would have taken it.
+        for descriptors in &mut self.waiting {
+            descriptors.before -= self.start;
+        }
         self.end -= self.start;
         self.start = 0;
 
@@ -113,9 +124,12 @@ impl Connection {
             }
         }
         if !fds.is_empty() {
-            // Older ones that no message took are closed.
-            self.fds = fds;
-            self.fds_before = self.end;
+            // All that wait belong to the one message that is not complete, which gets the latest.
+            if self.waiting.len() > 1 {
+                self.waiting.pop_front();
+            }
+            let before = self.end;
+            self.waiting.push_back(Descriptors { fds, before });
         }
         Ok(Received::Data)
     }
@@ -136,11 +150,16 @@ impl Connection {
         let payload = self.start + HEADER_LEN..self.start + len;
         self.start += len;
         // Another message that begins before the descriptors' end is a better owner.
-        let fds = if self.start >= self.fds_before {
-            std::mem::take(&mut self.fds)
-        } else {
-            Vec::new()
-        };
+        let mut fds = Vec::new();
+        while self
+            .waiting
+            .front()
+            .is_some_and(|it| it.before <= self.start)
+        {
+            if let Some(descriptors) = self.waiting.pop_front() {
+                fds = descriptors.fds;
+            }
+        }
         Ok(Some(Message {
             header,
             payload: &self.buffer[payload],
@@ -177,5 +196,67 @@ impl Connection {
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::io::Write;
+
+    use rustix::event::eventfd;
+    use rustix::event::EventfdFlags;
+    use rustix::net::SendAncillaryBuffer;
+    use rustix::net::SendAncillaryMessage;
+    use rustix::net::SendFlags;
+
+    use super::*;
+
+    /// A message of `len` bytes.
+    fn message(id: u16, len: usize) -> Vec<u8> {
+        let mut message = vec![0; len];
+        message[..2].copy_from_slice(&id.to_ne_bytes());
+        message[4..8].copy_from_slice(&(len as u32).to_ne_bytes());
+        message
+    }
+
+    /// An eventfd whose counter tells which one it is.
+    fn marked(mark: u16) -> OwnedFd {
+        eventfd(mark.into(), EventfdFlags::NONBLOCK).unwrap()
+    }
+
+    fn mark(fd: &OwnedFd) -> u64 {
+        let mut value = [0; 8];
+        rustix::io::read(fd, &mut value).unwrap();
+        u64::from_ne_bytes(value)
+    }
+
+    fn send_with_fd(stream: &UnixStream, message: &[u8], fd: &OwnedFd) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds = [fd.as_fd()];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        let flags = SendFlags::empty();
+        let sent = rustix::net::sendmsg(stream, &[IoSlice::new(message)], &mut control, flags);
+        assert_eq!(sent, Ok(message.len()));
+    }
+
+    #[test]
+    fn descriptors_stay_with_a_message_that_two_reads_cut() {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let mut connection = Connection::new(server).unwrap();
+        // The first read ends behind 8 bytes of message 2, which bring its descriptor.
+        client.write_all(&message(1, MAX_MESSAGE - 8)).unwrap();
+        for id in [2, 3] {
+            send_with_fd(&client, &message(id, 32), &marked(id));
+        }
+        let mut got = Vec::new();
+        while connection.receive().unwrap() == Received::Data {
+            while let Some(message) = connection.next().unwrap() {
+                let marks: Vec<_> = message.fds.iter().map(mark).collect();
+                got.push((message.header.id, marks));
+            }
+        }
+        assert_eq!(got, [(1, vec![]), (2, vec![2]), (3, vec![3])]);
     }
 }
