@@ -368,11 +368,18 @@ impl CommonConfig {
 
     fn write_queue_reset(&mut self, value: u16) -> Result<Action, Violation> {
         let index = self.queue_select;
+        let ready = self.status & STATUS_DRIVER_OK != 0;
         let negotiated =
             self.status & STATUS_FEATURES_OK != 0 && self.accepted & (1 << F_RING_RESET) != 0;
         let queue = self.queue()?;
         if value != 1 || !negotiated || queue.resetting || !queue.enabled {
             return Ok(Action::None);
+        }
+        if !ready {
+            // The service thread does not know the queue yet. A task for it could outlive a device reset, which is done
+            // at once as well.
+            *queue = QueueRegisters::new(queue.max_size);
+            return Ok(Action::SetQueueVector(index, NO_VECTOR));
         }
         queue.resetting = true;
         Ok(Action::ResetQueue(index))

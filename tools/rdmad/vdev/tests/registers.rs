@@ -67,3 +67,21 @@ fn a_queue_takes_no_vector_while_it_is_reset() {
     while driver.read16(reg::QUEUE_RESET) != 0 {}
     assert_eq!(driver.read16(reg::QUEUE_VECTOR), 0xffff);
 }
+
+#[test]
+fn a_queue_that_was_never_used_is_reset_at_once() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    bench.device.hold_queue_reset.set_closed(true);
+    let states = [(); 3].map(|()| {
+        assert_eq!(driver.negotiate(FEATURE | TRANSPORT), 11);
+        driver.enable_queue(0, 16);
+        driver.write16(reg::QUEUE_RESET, 1);
+        [reg::QUEUE_ENABLE, reg::QUEUE_RESET, reg::QUEUE_VECTOR]
+            .map(|register| driver.read16(register))
+    });
+    bench.device.hold_queue_reset.set_closed(false);
+    assert_eq!(states, [[0, 0, 0xffff]; 3]);
+    driver.start();
+    assert_eq!(driver.echo(0, 16, b"ab", 2), b"ba");
+}
