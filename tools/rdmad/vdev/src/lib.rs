@@ -30,7 +30,10 @@ mod queue;
 mod resets;
 mod server;
 mod service;
+mod session;
 mod shared;
+#[cfg(feature = "testing")]
+mod stepped;
 #[cfg(test)]
 mod testing;
 mod transport;
@@ -48,3 +51,5 @@ pub use queue::Queue;
 pub use queue::Request;
 pub use server::Handle;
 pub use server::Listener;
+#[cfg(feature = "testing")]
+pub use stepped::Stepped;

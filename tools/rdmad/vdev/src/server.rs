@@ -31,9 +31,8 @@ use rustix::net::sockopt::socket_peercred;
 use sockets::Access;
 use sockets::SocketPath;
 
-use crate::client::Client;
-use crate::connection::Connection;
-use crate::connection::Received;
+use crate::session::Progress;
+use crate::session::Session;
 use crate::transport::Transport;
 use crate::VirtioDevice;
 
@@ -73,11 +72,7 @@ impl Listener {
         device: Arc<dyn VirtioDevice>,
         space: Arc<DmaSpace>,
     ) -> io::Result<Handle> {
-        let signals = Arc::new(Signals {
-            stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            lost: space.loss_event()?,
-        });
+        let signals = Arc::new(Signals::new(&space)?);
         let ended = Arc::new(Ended::default());
         let transport = Arc::new(Transport::new(name, device, space)?);
         let service = {
@@ -124,14 +119,22 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
+    pub(crate) fn new(space: &DmaSpace) -> io::Result<Self> {
+        Ok(Self {
+            stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            lost: space.loss_event()?,
+        })
+    }
+
     pub(crate) fn raise(fd: &OwnedFd) {
         // Fails only if the counter is full, and then it can be read.
         let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
     }
 
-    fn clear(fd: &OwnedFd) {
-        // Fails only if it was not raised.
-        let _ = rustix::io::read(fd, &mut [0; 8]);
+    /// Clears a signal and returns whether it was raised.
+    pub(crate) fn take(fd: &OwnedFd) -> bool {
+        rustix::io::read(fd, &mut [0; 8]).is_ok()
     }
 }
 
@@ -280,18 +283,14 @@ impl Server {
 
     /// Serves a client until it goes or the server ends.
     fn serve(&self, stream: UnixStream) -> io::Result<()> {
-        let mut connection = Connection::new(stream)?;
-        let mut client = Client::new(self.transport.clone(), self.signals.clone());
-        let mut replies = Vec::new();
+        let mut session = Session::new(stream, self.transport.clone(), self.signals.clone())?;
         loop {
-            let ready = self.wait(Some(&connection))?;
+            let ready = self.wait(Some(&session))?;
             if ready.stop {
                 return Ok(());
             }
             if ready.wake {
-                client.reset_done(&mut replies);
-                connection.send(&replies, self.signals.stop.as_fd())?;
-                replies.clear();
+                session.reset_done()?;
             }
             // Not while there is input, which may be the first client's end.
             if ready.listener && !ready.client {
@@ -304,32 +303,15 @@ impl Server {
                         .warn(format_args!("a second client was turned away"));
                 }
             }
-            if !ready.client {
-                continue;
-            }
-            match connection.receive()? {
-                Received::Closed => return Ok(()),
-                Received::Nothing => continue,
-                Received::Data => {}
-            }
-            loop {
-                match connection.next() {
-                    Ok(Some(message)) => client.handle(message, &mut replies),
-                    Ok(None) => break,
-                    Err(error) => return Err(io::Error::other(error)),
-                }
-                // At once: a vCPU waits for it, and the output stays bounded.
-                if !replies.is_empty() {
-                    connection.send(&replies, self.signals.stop.as_fd())?;
-                    replies.clear();
-                }
+            if ready.client && session.serve()? == Progress::Closed {
+                return Ok(());
             }
         }
     }
 
     /// Waits for events. That the reset is done is reported once.
-    fn wait(&self, connection: Option<&Connection>) -> io::Result<Ready> {
-        let client = connection.map_or(self.listener.as_fd(), AsFd::as_fd);
+    fn wait(&self, session: Option<&Session>) -> io::Result<Ready> {
+        let client = session.map_or(self.listener.as_fd(), AsFd::as_fd);
         let pause = self
             .paused
             .get()
@@ -346,7 +328,7 @@ impl Server {
             PollFd::new(&self.signals.wake, PollFlags::IN),
             PollFd::new(&*self.signals.lost, PollFlags::IN),
             PollFd::new(&self.listener, accepting),
-            PollFd::from_borrowed_fd(client, connection.map_or(accepting, |_| PollFlags::IN)),
+            PollFd::from_borrowed_fd(client, session.map_or(accepting, |_| PollFlags::IN)),
         ];
         let timeout = pause.and_then(|rest| Timespec::try_from(rest).ok());
         match poll(&mut fds, timeout.as_ref()) {
@@ -356,11 +338,11 @@ impl Server {
         // A hang-up shows as readable too; the read then tells.
         let [stop, wake, lost, listener, client] = fds.map(|fd| !fd.revents().is_empty());
         if wake {
-            Signals::clear(&self.signals.wake);
+            Signals::take(&self.signals.wake);
         }
         if lost {
             // That memory is lost is looked up where the device is stopped.
-            Signals::clear(&self.signals.lost);
+            Signals::take(&self.signals.lost);
             self.transport.memory_lost();
         }
         Ok(Ready {
@@ -382,14 +364,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let Listener { listener, path } =
             Listener::bind(&dir.path().join("socket"), &Access::default()).unwrap();
-        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        let signals = Arc::new(Signals {
-            stop: event(),
-            wake: event(),
-            lost: Arc::new(event()),
-        });
+        let space = Arc::default();
+        let signals = Arc::new(Signals::new(&space).unwrap());
         let device = Arc::new(Nothing);
-        let transport = Transport::new("test", device, Arc::default()).unwrap();
+        let transport = Transport::new("test", device, space).unwrap();
         let server = Server {
             listener,
             transport: Arc::new(transport),

@@ -52,6 +52,23 @@ struct Pending {
     stop: bool,
 }
 
+impl Pending {
+    fn next(&mut self) -> Option<Work> {
+        if mem::take(&mut self.fail) {
+            return Some(Work::Fail);
+        }
+        if let Some(task) = self.tasks.pop_front() {
+            return Some(Work::Task(task));
+        }
+        if self.stop {
+            return Some(Work::Stop);
+        }
+        let queue = self.order.pop_front()?;
+        self.kicked[usize::from(queue)] = false;
+        Some(Work::Serve(queue))
+    }
+}
+
 impl Inbox {
     pub(crate) fn new(queues: usize) -> Self {
         Self {
@@ -95,24 +112,26 @@ impl Inbox {
     pub(crate) fn wait(&self) -> Work {
         let mut pending = self.lock();
         loop {
-            if mem::take(&mut pending.fail) {
-                return Work::Fail;
-            }
-            if let Some(task) = pending.tasks.pop_front() {
-                return Work::Task(task);
-            }
-            if pending.stop {
-                return Work::Stop;
-            }
-            if let Some(queue) = pending.order.pop_front() {
-                pending.kicked[usize::from(queue)] = false;
-                return Work::Serve(queue);
+            if let Some(work) = pending.next() {
+                return work;
             }
             pending = self
                 .filled
                 .wait(pending)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// The work that waits, if any.
+    #[cfg(feature = "testing")]
+    pub(crate) fn waiting(&self) -> Option<Work> {
+        self.lock().next()
+    }
+
+    /// Number of tasks that wait.
+    #[cfg(feature = "testing")]
+    pub(crate) fn tasks(&self) -> usize {
+        self.lock().tasks.len()
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {

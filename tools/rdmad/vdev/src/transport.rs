@@ -230,8 +230,16 @@ impl Transport {
 
     /// Resets the function after its client has gone and waits until nothing accesses guest memory.
     pub(crate) fn disconnect(&self) {
+        self.begin_disconnect();
+        self.end_disconnect();
+    }
+
+    pub(crate) fn begin_disconnect(&self) {
         self.shared.interrupts.reset();
         self.begin_function_reset(Box::new(|| {}));
+    }
+
+    pub(crate) fn end_disconnect(&self) {
         self.resets.wait();
         self.used.store(false, Ordering::Relaxed);
         self.shared.interrupts.reset();
@@ -275,9 +283,28 @@ impl Transport {
             if work == Work::Stop {
                 return;
             }
-            if let Err(panicked) = contain(|| self.execute(work, &mut active)) {
-                self.end_panicked(work, &panicked.to_string());
-            }
+            self.execute_contained(work, &mut active);
+        }
+    }
+
+    /// What [`serve`](Self::serve) does with one piece of work. Returns whether there was any.
+    #[cfg(feature = "testing")]
+    pub(crate) fn serve_waiting(&self, active: &mut bool) -> bool {
+        let work = self.inbox.waiting();
+        if let Some(work) = work {
+            self.execute_contained(work, active);
+        }
+        work.is_some()
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn tasks(&self) -> usize {
+        self.inbox.tasks()
+    }
+
+    fn execute_contained(&self, work: Work, active: &mut bool) {
+        if let Err(panicked) = contain(|| self.execute(work, active)) {
+            self.end_panicked(work, &panicked.to_string());
         }
     }
 

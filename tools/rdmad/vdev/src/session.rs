@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A client's session: its messages are carried out in order, and each is answered before the next.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::connection::Received;
+use crate::server::Signals;
+use crate::transport::Transport;
+
+/// A connected client and what it has asked for.
+pub(crate) struct Session {
+    connection: Connection,
+    client: Client,
+    signals: Arc<Signals>,
+    replies: Vec<u8>,
+}
+
+/// How far a session has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Input was served.
+    Served,
+    /// There was no input.
+    Idle,
+    /// The client has gone.
+    Closed,
+}
+
+impl Session {
+    pub(crate) fn new(
+        stream: UnixStream,
+        transport: Arc<Transport>,
+        signals: Arc<Signals>,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            connection: Connection::new(stream)?,
+            client: Client::new(transport, signals.clone()),
+            signals,
+            replies: Vec::new(),
+        })
+    }
+
+    /// Reads once and carries out each message that is complete. Fails if the client broke the protocol.
+    pub(crate) fn serve(&mut self) -> io::Result<Progress> {
+        match self.connection.receive()? {
+            Received::Closed => return Ok(Progress::Closed),
+            Received::Nothing => return Ok(Progress::Idle),
+            Received::Data => {}
+        }
+        while let Some(message) = self.connection.next().map_err(io::Error::other)? {
+            self.client.handle(message, &mut self.replies);
+            // At once: a vCPU waits for it, and the output stays bounded.
+            self.send()?;
+        }
+        Ok(Progress::Served)
+    }
+
+    /// Answers the DEVICE_RESET that was running.
+    pub(crate) fn reset_done(&mut self) -> io::Result<()> {
+        self.client.reset_done(&mut self.replies);
+        self.send()
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        if !self.replies.is_empty() {
+            let sent = self
+                .connection
+                .send(&self.replies, self.signals.stop.as_fd());
+            self.replies.clear();
+            sent?;
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Session {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connection.as_fd()
+    }
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A function without threads: its caller decides when the socket thread and the service thread do their next piece of
+//! work. What they do is the code that the threads run.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use dma::DmaSpace;
+
+use crate::server::Signals;
+use crate::session::Progress;
+use crate::session::Session;
+use crate::transport::Transport;
+use crate::VirtioDevice;
+
+/// A function whose threads are calls.
+pub struct Stepped {
+    transport: Arc<Transport>,
+    signals: Arc<Signals>,
+    session: Option<Session>,
+    /// The service thread's: whether the driver is ready.
+    active: bool,
+}
+
+impl Stepped {
+    /// Makes `device`, whose guest memory will be in `space`, a function.
+    pub fn new(device: Arc<dyn VirtioDevice>, space: Arc<DmaSpace>) -> io::Result<Self> {
+        Ok(Self {
+            signals: Arc::new(Signals::new(&space)?),
+            transport: Arc::new(Transport::new("stepped", device, space)?),
+            session: None,
+            active: false,
+        })
+    }
+
+    /// Connects a client and returns its end. The one before must have [gone](Self::disconnect).
+    pub fn connect(&mut self) -> io::Result<UnixStream> {
+        assert!(self.session.is_none(), "one client at a time");
+        let (client, server) = UnixStream::pair()?;
+        let session = Session::new(server, self.transport.clone(), self.signals.clone())?;
+        self.session = Some(session);
+        Ok(client)
+    }
+
+    /// The socket thread: serves input until there is none, and answers a reset that is done. Returns whether the client
+    /// is still there; fails if it broke the protocol. The client must take its answers before they fill the socket.
+    pub fn serve_client(&mut self) -> io::Result<bool> {
+        let Some(session) = &mut self.session else {
+            return Ok(false);
+        };
+        loop {
+            if Signals::take(&self.signals.wake) {
+                session.reset_done()?;
+            }
+            match session.serve()? {
+                Progress::Served => {}
+                Progress::Idle => return Ok(true),
+                Progress::Closed => return Ok(false),
+            }
+        }
+    }
+
+    /// The service thread: one piece of work. Returns whether there was any.
+    pub fn serve_device(&mut self) -> bool {
+        self.transport.serve_waiting(&mut self.active)
+    }
+
+    /// The client has gone. Returns when nothing accesses guest memory any more.
+    pub fn disconnect(&mut self) {
+        self.session = None;
+        self.transport.begin_disconnect();
+        while self.serve_device() {}
+        self.transport.end_disconnect();
+        Signals::take(&self.signals.wake);
+    }
+
+    /// Changes of the device's state that wait for the service thread.
+    pub fn tasks(&self) -> usize {
+        self.transport.tasks()
+    }
+
+    /// Tells the driver that the device configuration is another.
+    pub fn config_changed(&self) {
+        self.transport.config_changed();
+    }
+
+    /// Reads the configuration space.
+    pub fn config_read(&self, offset: u64, data: &mut [u8]) {
+        self.transport.config_read(offset, data);
+    }
+
+    /// Writes the configuration space.
+    pub fn config_write(&self, offset: u64, data: &[u8]) {
+        self.transport.config_write(offset, data);
+    }
+
+    /// Reads a BAR.
+    pub fn bar_read(&self, bar: u32, offset: u64, data: &mut [u8]) {
+        self.transport.bar_read(bar, offset, data);
+    }
+
+    /// Writes a BAR.
+    pub fn bar_write(&self, bar: u32, offset: u64, data: &[u8]) {
+        self.transport.bar_write(bar, offset, data);
+    }
+}
