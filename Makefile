@@ -22,7 +22,7 @@ kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top)$(2) MO=$(top)/$(build)
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
-.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-more check-debug check-pyverbs sim planted pacing bench lint unit selftests fmt clean distclean
+.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-more check-debug check-pyverbs sim planted pacing bench lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge
 
 help:
 	@printf '%s\n' \
@@ -35,6 +35,8 @@ help:
 		"make check-pyverbs all of rdma-core's own tests, on our device and on rxe" \
 		'make sim        whole engines driven step by step, by 100,000 seeds; SEEDS=FIRST..END are others' \
 		'make planted    known bugs, each put into a copy: which test catches it; KIND=vm those of machines' \
+		'make fuzz       fuzz targets, T=SECONDS each (60); TARGETS="NAME..." are those to run' \
+		'make fuzz-replay TARGET=NAME FILE=FILE   runs a target on what it failed on' \
 		'make bench      figures: direct, over packets, beside rxe and TCP; a table and build/bench/index.html' \
 		'make pacing     rate limits by the clock of this machine: measured against asked rates' \
 		'make build      the kernel module, the provider, the device, the tools' \
@@ -112,6 +114,16 @@ sim: setup
 KIND ?=
 planted: setup
 	@tools/testbed/planted $(KIND)
+# A minute of it in all is among the checks.
+fuzz: setup
+	@$(enter) cargo run $(quiet) -p fuzz -- run --seconds $(or $(T),60) $(TARGETS)
+
+fuzz-replay: setup
+	@$(enter) cargo run $(quiet) -p fuzz -- replay $(TARGET) $(FILE)
+
+# Adds what was found to the corpora of the tree.
+fuzz-merge: setup
+	@$(enter) cargo run $(quiet) -p fuzz -- merge $(TARGETS)
 
 # Figures of the machine, so no check.
 pacing: setup
@@ -136,7 +148,7 @@ fmt: setup
 	$(enter) rustfmt $$(git ls-files 'drivers/*.rs' 'rust/*.rs' 'samples/*.rs')
 
 clean:
-	rm -rf $(build)/target $(build)/module $(build)/module-clippy $(build)/provider $(build)/logs
+	rm -rf $(build)/target $(build)/target-fuzz $(build)/module $(build)/module-clippy $(build)/provider $(build)/logs
 
 distclean:
 	tools/testbed/setup --remove

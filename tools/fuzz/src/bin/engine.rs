@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! libFuzzer around one target, which the environment variable `FUZZ_TARGET` names. `fuzz run` starts
+//! this program.
+
+#![no_main]
+
+use std::env;
+use std::sync::LazyLock;
+
+use fuzz::Target;
+use libfuzzer_sys::fuzz_target;
+
+static TARGET: LazyLock<&Target> = LazyLock::new(|| {
+    let name = env::var("FUZZ_TARGET").expect("FUZZ_TARGET names a target");
+    fuzz::target(&name).unwrap_or_else(|| panic!("no target has the name {name}"))
+});
+
+// libFuzzer's panic hook ends the process at each panic, so a contained panic is a finding too.
+fuzz_target!(|data: &[u8]| (TARGET.run)(data));

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! How the engine is built and started.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{ensure, Context, Result};
+use fuzz::Target;
+
+const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+
+/// LLVM's coverage of edges and comparisons, which stable rustc reaches by these flags.
+const RUSTFLAGS: &str = "-Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares \
+    -Ccodegen-units=1";
+
+/// Seconds after which a run counts as endless.
+const ENDLESS: u32 = 20;
+/// MiB of the process at most. Guest memory counts as far as it was touched.
+const MEMORY: u32 = 2048;
+/// Bytes of an input at most.
+const INPUT: u32 = 4096;
+
+/// The build directory of the tree.
+fn build() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build")
+}
+
+/// Where a target's work is kept.
+pub fn work(target: &Target) -> PathBuf {
+    build().join("fuzz").join(target.name)
+}
+
+/// The engine's program.
+pub struct Engine {
+    program: PathBuf,
+}
+
+impl Engine {
+    /// Builds it.
+    pub fn build() -> Result<Self> {
+        let directory = build().join("target-fuzz");
+        let status = Command::new("cargo")
+            .args(["build", "--quiet", "--profile", "fuzz", "--target", TRIPLE])
+            .args([
+                "-p",
+                "fuzz",
+                "--no-default-features",
+                "--features",
+                "engine",
+            ])
+            .args(["--bin", "fuzz-engine"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .env("CARGO_TARGET_DIR", &directory)
+            .env("RUSTFLAGS", RUSTFLAGS)
+            .status()
+            .context("cargo")?;
+        ensure!(status.success(), "the engine does not build: {status}");
+        let program = directory.join(TRIPLE).join("fuzz/fuzz-engine");
+        Ok(Self { program })
+    }
+
+    /// A command that runs `target`, and the log that it writes.
+    fn command(&self, target: &Target) -> Result<(Command, PathBuf)> {
+        let work = work(target);
+        fs::create_dir_all(work.join("corpus"))?;
+        let log = work.join("log");
+        let mut command = Command::new(&self.program);
+        command
+            .env("FUZZ_TARGET", target.name)
+            .arg(format!("-timeout={ENDLESS}"))
+            .arg(format!("-rss_limit_mb={MEMORY}"))
+            .arg(format!("-max_len={INPUT}"))
+            // Guest memory that is missing raises SIGBUS, which the device handles itself.
+            .arg("-handle_bus=0")
+            .arg(format!("-artifact_prefix={}/", work.display()))
+            .stderr(File::create(&log)?);
+        Ok((command, log))
+    }
+
+    /// Runs a target for `time` from its corpora on and returns the engine's log.
+    pub fn fuzz(&self, target: &Target, time: Duration, seed: u32) -> Result<String> {
+        let (mut command, log) = self.command(target)?;
+        command
+            .arg(format!("-max_total_time={}", time.as_secs().max(1)))
+            .arg(format!("-seed={seed}"))
+            .args(["-print_final_stats=1", "-len_control=10"])
+            .arg(work(target).join("corpus"))
+            .arg(target.corpus())
+            .status()?;
+        Ok(String::from_utf8_lossy(&fs::read(log)?).into_owned())
+    }
+
+    /// Adds to the corpus of the tree those inputs of the other one that reach more code.
+    pub fn merge(&self, target: &Target) -> Result<()> {
+        fs::create_dir_all(target.corpus())?;
+        let (mut command, log) = self.command(target)?;
+        let status = command
+            .arg("-merge=1")
+            .arg(target.corpus())
+            .arg(work(target).join("corpus"))
+            .status()?;
+        ensure!(status.success(), "{}: see {}", target.name, log.display());
+        Ok(())
+    }
+}

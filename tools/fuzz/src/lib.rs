@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Fuzz targets.
+//!
+//! A target is a function of bytes that panics if the code under test breaks a promise. libFuzzer
+//! calls it with bytes that reach new code (`fuzz run`, see Documentation/testing.md). Inputs worth
+//! keeping lie in `corpus/TARGET`; `cargo test` runs each target on them without instrumentation.
+//!
+//! Targets are deterministic and use one thread, so an input that failed fails again.
+
+pub mod targets;
+
+use std::cell::RefCell;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::PathBuf;
+use std::sync::Once;
+use std::{fs, io};
+
+/// A fuzz target.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// The name of its module and corpus.
+    pub name: &'static str,
+    /// What it feeds to which code, and what must hold: a line.
+    pub about: &'static str,
+    /// Feeds these bytes to the code under test. Panics on a defect of that code, never because of
+    /// the bytes.
+    pub run: fn(&[u8]),
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[Target {
+    name: "classify",
+    about: "frames: the switch, the engine and a model agree on what is RoCE",
+    run: targets::classify::run,
+}];
+
+/// The target of this name.
+pub fn target(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
+
+thread_local! {
+    /// Panics of the thread, contained ones among them.
+    static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Target {
+    /// Runs the target once.
+    ///
+    /// # Errors
+    /// The text of the first panic, whether contained or not.
+    pub fn check(&self, data: &[u8]) -> Result<(), String> {
+        static HOOK: Once = Once::new();
+        HOOK.call_once(|| {
+            let print = panic::take_hook();
+            panic::set_hook(Box::new(move |info| {
+                PANICS.with_borrow_mut(|panics| panics.push(info.to_string()));
+                print(info);
+            }));
+        });
+        PANICS.take();
+        // No target leaves anything behind that its next run sees.
+        let ended = panic::catch_unwind(AssertUnwindSafe(|| (self.run)(data)));
+        match (PANICS.take().into_iter().next(), ended) {
+            (Some(panic), _) => Err(panic),
+            (None, ended) => ended.map_err(|_| "unwound without a panic".to_owned()),
+        }
+    }
+
+    /// The directory of the corpus.
+    pub fn corpus(&self) -> PathBuf {
+        let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        path.extend(["corpus", self.name]);
+        path
+    }
+
+    /// Paths and bytes of the corpus, ordered by path.
+    ///
+    /// # Errors
+    /// The directory or a file of it can't be read.
+    pub fn inputs(&self) -> io::Result<Vec<(PathBuf, Vec<u8>)>> {
+        let mut paths = fs::read_dir(self.corpus())?
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<io::Result<Vec<_>>>()?;
+        paths.sort();
+        let read = |path: PathBuf| fs::read(&path).map(|bytes| (path, bytes));
+        paths.into_iter().map(read).collect()
+    }
+}

@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The targets, a module each.
+
+pub mod classify;
