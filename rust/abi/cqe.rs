@@ -2,7 +2,7 @@
 
 //! Completion queue elements (RFC, "Complete Queue Operation").
 
-use super::ib::{WcFlags, GRH_SIZE, MAX_SL, MAX_VLAN};
+use super::ib::{WcFlags, MAX_VLAN};
 
 /// `opcode` of a receive that a SEND completed.
 pub const OPCODE_RECV: u8 = 0x80;
@@ -42,64 +42,11 @@ wire_struct! {
     }
 }
 
-/// The driver's record of a work request, against which it checks the CQE of a success.
-#[derive(Clone, Copy, Debug)]
-pub struct Completed {
-    /// Service of the QP.
-    pub service: Service,
-    /// Bytes of the memory that was posted.
-    pub length: u32,
-    /// Entries of the port's P_Key table.
-    pub pkeys: u16,
-}
-
-/// Service of a QP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Service {
-    /// RC.
-    Reliable,
-    /// UC.
-    Unreliable,
-    /// UD, and the GSI QP.
-    Datagram,
-}
-
 impl Cqe {
     /// Whether this is the CQE of a receive.
     #[inline]
     pub fn is_receive(&self) -> bool {
         self.opcode & OPCODE_RECV != 0
-    }
-
-    /// Whether a CQE of status success can be true of a work request. Clients parse as many bytes as
-    /// it says and follow its indices, so no other must reach them.
-    ///
-    /// `byte_len` of [`OPCODE_RECV_RDMA_WITH_IMM`] counts bytes that were written elsewhere, and is
-    /// not checked: a driver does not show clients that parse as many more than they posted.
-    #[inline]
-    pub fn fits(&self, request: &Completed) -> bool {
-        let is_datagram = request.service == Service::Datagram;
-        let has = |flag| self.wc_flags.contains(flag);
-        if !self.is_receive() || !is_datagram {
-            if has(WcFlags::GRH) || has(WcFlags::WITH_VLAN) {
-                return false;
-            }
-        } else {
-            let vlan_fits = !has(WcFlags::WITH_VLAN) || self.vendor_err <= u32::from(MAX_VLAN);
-            if !vlan_fits || self.pkey_index >= request.pkeys || self.sl > MAX_SL {
-                return false;
-            }
-        }
-        let (has_imm, has_key) = (has(WcFlags::WITH_IMM), has(WcFlags::WITH_INVALIDATE));
-        match self.opcode {
-            OPCODE_RECV_RDMA_WITH_IMM => !is_datagram && has_imm && !has_key,
-            OPCODE_RECV => {
-                let header = if is_datagram { GRH_SIZE } else { 0 };
-                (header..=request.length).contains(&self.byte_len)
-                    && (!has_key || request.service == Service::Reliable && !has_imm)
-            }
-            _ => !has_imm && !has_key && self.byte_len <= request.length,
-        }
     }
 
     /// VLAN id of a received datagram, if it came with a tag.

@@ -25,9 +25,6 @@ use kernel::{
 pub struct WcStatus(bindings::ib_wc_status);
 
 impl WcStatus {
-    /// The request succeeded.
-    pub const SUCCESS: Self = Self(bindings::ib_wc_status_IB_WC_SUCCESS);
-
     /// The request was flushed.
     pub const WR_FLUSH_ERR: Self = Self(bindings::ib_wc_status_IB_WC_WR_FLUSH_ERR);
 }

@@ -16,6 +16,11 @@ mod abi;
 #[path = "../../../../rust/ring/mod.rs"]
 mod ring;
 
+// Checks of what the device writes. The host's tests compile them too.
+#[allow(unreachable_pub)]
+#[path = "../../../../rust/decode/mod.rs"]
+mod decode;
+
 #[allow(unsafe_code)]
 #[path = "../../../../rust/bindings/mod.rs"]
 mod bindings;

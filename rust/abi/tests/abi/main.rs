@@ -3,7 +3,6 @@
 //! The ABI against bytes, values and offsets that were worked out by hand from the specification.
 
 mod commands;
-mod completions;
 mod elements;
 mod ring;
 mod uverbs;

@@ -7,7 +7,6 @@
 use super::{
     kernel_cq::KernelCq,
     kernel_srq::AttachedShared,
-    poll,
     ring::KernelRing,
     work_backend::WorkBackend,
     wqe::Wqe, //
@@ -17,11 +16,12 @@ use crate::{
         Doorbell,
         DoorbellKind, //
     },
-    device::Device,
-    rdma::qp::{
-        QpConsumer,
-        QpType, //
+    decode::completion::{
+        self,
+        Service, //
     },
+    device::Device,
+    rdma::qp::QpConsumer,
     ring::RingError,
     transport::{
         Claimable,
@@ -68,7 +68,7 @@ impl Place {
 #[derive(Clone)]
 pub(super) struct Client {
     pub(super) consumer: QpConsumer,
-    pub(super) qp_type: QpType,
+    pub(super) service: Service,
     /// A process, whose completions uverbs copies, and no client in the kernel.
     pub(super) is_process: bool,
 }
@@ -220,7 +220,7 @@ impl WorkState {
         let place = self.place;
         let mut length = 0;
         let position = self.backend.post(|position, wqe| {
-            let size = build(poll::wr_id(place, position), wqe)?;
+            let size = build(completion::wr_id(place, position), wqe)?;
             length = wqe.length();
             Ok(size)
         })?;

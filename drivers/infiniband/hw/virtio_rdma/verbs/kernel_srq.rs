@@ -21,6 +21,7 @@ use crate::{
         },
         wqe::RqHeader, //
     },
+    decode::completion,
     device::Device,
     rdma::work_request::{
         RecvRequest,
@@ -148,7 +149,7 @@ impl KernelSrq {
     /// [`RingError::BadSlot`] and [`RingError::NotOutstanding`] if it is not outstanding.
     #[inline]
     pub(super) fn complete(&self, id: u64) -> Result<Posted, RingError> {
-        let slot = u16::try_from(id).map_err(|_| RingError::BadSlot)?;
+        let slot = completion::srq_slot(id).map_err(|_| RingError::BadSlot)?;
         let mut state = self.state.lock();
         state.queue.complete(slot)?;
         state

@@ -2,9 +2,9 @@
 
 //! Work completions of the kernel's CQs.
 //!
-//! A CQE names a QP and carries the id that the kernel gave the work request: the queue's place in the CQ's table and
-//! the work request's position in the queue. All of it is checked against that table and against the work
-//! request, so a device can at worst complete work too early.
+//! A CQE names a QP and carries the id that the kernel gave the work request: the queue's place in
+//! the CQ's table and the work request's position in the queue. [`completion`] checks all of it
+//! against that table and against the work request.
 
 use super::{
     device::IbDevice,
@@ -17,17 +17,9 @@ use super::{
 };
 use crate::{
     abi::{
-        cqe::{
-            Completed,
-            Cqe,
-            Service,
-            OPCODE_RECV,
-            OPCODE_RECV_RDMA_WITH_IMM, //
-        },
+        cqe::Cqe,
         ib::{
             self,
-            WcFlags,
-            WrOpcode,
             PORT, //
         },
         ring::{
@@ -35,10 +27,16 @@ use crate::{
             DoorbellKind, //
         }, //
     },
+    decode::completion::{
+        self,
+        Completion,
+        Operation,
+        Outcome,
+        Request, //
+    },
     device::Device,
     rdma::{
         cq::Cq,
-        qp::QpType,
         work_completion::{
             Completions,
             DatagramSource,
@@ -80,19 +78,6 @@ assert_same! {
     ib::WcStatus::FatalErr => ib_wc_status_IB_WC_FATAL_ERR,
     ib::WcStatus::RespTimeoutErr => ib_wc_status_IB_WC_RESP_TIMEOUT_ERR,
     ib::WcStatus::GeneralErr => ib_wc_status_IB_WC_GENERAL_ERR,
-}
-
-/// The id of the work request at `position` of the queue at `place`.
-#[inline]
-pub(super) fn wr_id(place: u32, position: u16) -> u64 {
-    u64::from(place) << 16 | u64::from(position)
-}
-
-/// The place and the position in an id.
-#[inline]
-fn split(wr_id: u64) -> Result<(usize, u16)> {
-    // LOSSY: The low half is the position.
-    Ok((usize::try_from(wr_id >> 16)?, wr_id as u16))
 }
 
 /// Takes completions out of a CQ.
@@ -177,46 +162,19 @@ fn deliver(
             return deliver_shared(source, cqe, completions, pkeys);
         }
     }
-    let (place, position) = split(cqe.wr_id)?;
+    let (place, position) = completion::split_wr_id(cqe.wr_id).map_err(|_| EIO)?;
     let source = state.sources.get(place).and_then(Option::as_ref);
     let work = source.ok_or(EIO)?;
     if work.number() != cqe.qp_num {
         return Err(EIO);
     }
-    let status = WcStatus::try_from(u32::from(cqe.status))?;
-    let (kind, opcode) = match cqe.opcode {
-        opcode if cqe.is_receive() => (DoorbellKind::Rq, recv_opcode(opcode)?),
-        opcode => match WrOpcode::try_from(u32::from(opcode)).map_err(|_| EIO)? {
-            WrOpcode::Send | WrOpcode::SendWithImm | WrOpcode::SendWithInv => {
-                (DoorbellKind::Sq, WcOpcode::Send)
-            }
-            WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm => {
-                (DoorbellKind::Sq, WcOpcode::RdmaWrite)
-            }
-            WrOpcode::RdmaRead | WrOpcode::RdmaReadWithInv => {
-                (DoorbellKind::Sq, WcOpcode::RdmaRead)
-            }
-            WrOpcode::AtomicCmpAndSwp => (DoorbellKind::Sq, WcOpcode::CompareAndSwap),
-            WrOpcode::AtomicFetchAndAdd => (DoorbellKind::Sq, WcOpcode::FetchAndAdd),
-            WrOpcode::LocalInv => (DoorbellKind::Sq, WcOpcode::LocalInv),
-            WrOpcode::RegMr => (DoorbellKind::Sq, WcOpcode::RegMr),
-            // Only processes have these.
-            WrOpcode::BindMw | WrOpcode::Flush | WrOpcode::AtomicWrite => return Err(EIO),
-        },
-    };
-    if work.kind != kind {
-        return Err(EIO);
-    }
+    let outcome = Outcome::decode(cqe, work.kind).map_err(|_| EIO)?;
     let posted = work
         .state
         .lock_with(disabled)
         .complete(position)
         .map_err(|_| EIO)?;
-    let source = Source {
-        client: &work.client,
-        pkeys,
-    };
-    source.push(completions, cqe, &posted, status, opcode)
+    push(&work.client, cqe, outcome, &posted, completions, pkeys)
 }
 
 /// The same for a receive from an SRQ, which knows the id of the work request.
@@ -227,122 +185,68 @@ fn deliver_shared(
     completions: &mut Completions<'_>,
     pkeys: u16,
 ) -> Result {
-    let status = WcStatus::try_from(u32::from(cqe.status))?;
-    let opcode = recv_opcode(cqe.opcode)?;
+    let outcome = Outcome::decode(cqe, DoorbellKind::Rq).map_err(|_| EIO)?;
     let posted = source.srq.complete(cqe.wr_id).map_err(|_| EIO)?;
-    let source = Source {
-        client: &source.client,
+    push(&source.client, cqe, outcome, &posted, completions, pkeys)
+}
+
+/// Passes on a CQE whose work request is known, if it can be true of it.
+#[inline(always)]
+fn push(
+    client: &Client,
+    cqe: &Cqe,
+    outcome: Outcome,
+    posted: &Posted,
+    completions: &mut Completions<'_>,
+    pkeys: u16,
+) -> Result {
+    let request = Request {
+        service: client.service,
+        is_process: client.is_process,
+        length: posted.length,
         pkeys,
     };
-    source.push(completions, cqe, &posted, status, opcode)
+    let completion = request.completion(cqe, outcome).map_err(|_| EIO)?;
+    completions.push(
+        &client.consumer,
+        &work_completion(posted.wr_id, &completion)?,
+    );
+    Ok(())
 }
 
-fn recv_opcode(opcode: u8) -> Result<WcOpcode> {
-    match opcode {
-        OPCODE_RECV => Ok(WcOpcode::Recv),
-        OPCODE_RECV_RDMA_WITH_IMM => Ok(WcOpcode::RecvRdmaWithImm),
-        _ => Err(EIO),
-    }
-}
-
-/// The QP that a CQE is of.
-struct Source<'a> {
-    client: &'a Client,
-    /// Entries of the port's P_Key table.
-    pkeys: u16,
-}
-
-impl Source<'_> {
-    /// Passes on a CQE whose work request is known, if it can be true of it.
-    #[inline(always)]
-    fn push(
-        &self,
-        completions: &mut Completions<'_>,
-        cqe: &Cqe,
-        posted: &Posted,
-        status: WcStatus,
-        opcode: WcOpcode,
-    ) -> Result {
-        let completion = if status == WcStatus::SUCCESS {
-            let service = match self.client.qp_type {
-                QpType::Rc => Service::Reliable,
-                QpType::Uc => Service::Unreliable,
-                QpType::Gsi | QpType::Ud => Service::Datagram,
-            };
-            let request = Completed {
-                service,
-                length: posted.length,
-                pkeys: self.pkeys,
-            };
-            if !cqe.fits(&request) {
-                return Err(EIO);
-            }
-            // These bytes lie elsewhere, but clients that expect no such message parse as many of
-            // their buffer without a look at the opcode.
-            let byte_len = match opcode {
-                WcOpcode::RecvRdmaWithImm if !self.client.is_process => {
-                    cqe.byte_len.min(posted.length)
-                }
-                _ => cqe.byte_len,
-            };
-            let is_datagram = service == Service::Datagram && cqe.is_receive();
-            WorkCompletion {
-                wr_id: posted.wr_id,
-                status,
-                opcode,
-                vendor_err: cqe.vendor_err,
-                byte_len,
-                extra: extra(cqe),
-                port: PORT.into(),
-                source: is_datagram.then(|| datagram_source(cqe)),
-            }
-        } else {
-            WorkCompletion {
-                vendor_err: cqe.vendor_err,
-                ..failed(posted.wr_id, status, opcode)
-            }
-        };
-        completions.push(&self.client.consumer, &completion);
-        Ok(())
-    }
-}
-
-/// What the message of a work request that succeeded brought beside its bytes.
-#[inline]
-fn extra(cqe: &Cqe) -> Extra {
-    if cqe.wc_flags.contains(WcFlags::WITH_IMM) {
-        Extra::Immediate(cqe.ex)
-    } else if cqe.wc_flags.contains(WcFlags::WITH_INVALIDATE) {
-        Extra::Invalidated(u32::from_le_bytes(cqe.ex))
-    } else {
-        Extra::None
-    }
-}
-
-/// Where a datagram came from.
-#[inline]
-fn datagram_source(cqe: &Cqe) -> DatagramSource {
-    DatagramSource {
-        qpn: cqe.src_qp,
-        pkey_index: cqe.pkey_index,
-        sl: cqe.priority(),
-        has_grh: cqe.wc_flags.contains(WcFlags::GRH),
-        vlan: cqe.vlan(),
-    }
-}
-
-/// The completion of a work request that failed: nothing else of it means anything.
-fn failed(wr_id: u64, status: WcStatus, opcode: WcOpcode) -> WorkCompletion {
-    WorkCompletion {
+/// A completion as clients get it.
+#[inline(always)]
+fn work_completion(wr_id: u64, from: &Completion) -> Result<WorkCompletion> {
+    Ok(WorkCompletion {
         wr_id,
-        status,
-        opcode,
-        vendor_err: 0,
-        byte_len: 0,
-        extra: Extra::None,
+        status: WcStatus::try_from(u32::from(from.status.value()))?,
+        opcode: match from.operation {
+            Operation::Send => WcOpcode::Send,
+            Operation::RdmaWrite => WcOpcode::RdmaWrite,
+            Operation::RdmaRead => WcOpcode::RdmaRead,
+            Operation::CompareAndSwap => WcOpcode::CompareAndSwap,
+            Operation::FetchAndAdd => WcOpcode::FetchAndAdd,
+            Operation::LocalInv => WcOpcode::LocalInv,
+            Operation::RegMr => WcOpcode::RegMr,
+            Operation::Recv => WcOpcode::Recv,
+            Operation::RecvRdmaWithImm => WcOpcode::RecvRdmaWithImm,
+        },
+        vendor_err: from.vendor_err,
+        byte_len: from.byte_len,
+        extra: match from.extra {
+            completion::Extra::None => Extra::None,
+            completion::Extra::Immediate(data) => Extra::Immediate(data),
+            completion::Extra::Invalidated(key) => Extra::Invalidated(key),
+        },
         port: PORT.into(),
-        source: None,
-    }
+        source: from.source.map(|source| DatagramSource {
+            qpn: source.qpn,
+            pkey_index: source.pkey_index,
+            sl: source.sl,
+            has_grh: source.has_grh,
+            vlan: source.vlan,
+        }),
+    })
 }
 
 /// Completes as flushed what the device will not complete.
@@ -365,7 +269,16 @@ fn flush(
                 DoorbellKind::Rq => WcOpcode::Recv,
                 _ => WcOpcode::Send,
             };
-            let flushed = failed(posted.wr_id, WcStatus::WR_FLUSH_ERR, opcode);
+            let flushed = WorkCompletion {
+                wr_id: posted.wr_id,
+                status: WcStatus::WR_FLUSH_ERR,
+                opcode,
+                vendor_err: 0,
+                byte_len: 0,
+                extra: Extra::None,
+                port: PORT.into(),
+                source: None,
+            };
             completions.push(&work.client.consumer, &flushed);
         }
     }

@@ -39,6 +39,7 @@ use crate::{
             INLINE_OFFSET, //
         }, //
     },
+    decode::completion::Service,
     device::{
         Device,
         Queues, //
@@ -441,7 +442,11 @@ fn recv_slot_size(capabilities: &QpCapabilities) -> usize {
 fn client(pd: &Pd<IbDevice>, init: &QpInit<'_, IbDevice>, consumer: &QpConsumer) -> Client {
     Client {
         consumer: consumer.clone(),
-        qp_type: init.qp_type(),
+        service: match init.qp_type() {
+            QpType::Rc => Service::Reliable,
+            QpType::Uc => Service::Unreliable,
+            QpType::Gsi | QpType::Ud => Service::Datagram,
+        },
         is_process: pd.context().is_some(),
     }
 }

@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Completions of kernel clients.
+//!
+//! A CQE is checked in the order in which the driver finds its work request:
+//!
+//! 1. [`split_wr_id`] names the work queue and the position, or [`srq_slot`] the slot of an SRQ;
+//!    the caller compares the QPN.
+//! 2. [`Outcome::decode`] gives the status and the operation, which must belong to that queue.
+//! 3. The caller ends the work request, which must be outstanding.
+//! 4. [`Request::completion`] gives the completion that the client sees.
+//!
+//! A CQE that fails a check breaks its CQ. The worst that is left to a device is to complete work
+//! too early.
+
+use super::abi::cqe::{Cqe, OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
+use super::abi::ib::{WcFlags, WcStatus, WrOpcode, GRH_SIZE, MAX_SL, MAX_VLAN};
+use super::abi::ring::DoorbellKind;
+
+/// A CQE that no work request can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidCqe;
+
+/// The id that the device gets of the work request at `position` of the work queue at `place` of
+/// its CQ's table.
+#[inline]
+pub fn wr_id(place: u32, position: u16) -> u64 {
+    (u64::from(place) << 16) | u64::from(position)
+}
+
+/// The place and the position in a [`wr_id`].
+///
+/// # Errors
+///
+/// [`InvalidCqe`] if the place is beyond all tables.
+#[inline]
+pub fn split_wr_id(wr_id: u64) -> Result<(usize, u16), InvalidCqe> {
+    let place = usize::try_from(wr_id >> 16).map_err(|_| InvalidCqe)?;
+    // LOSSY: The low half is the position.
+    Ok((place, wr_id as u16))
+}
+
+/// The slot in the id of a work request of an SRQ, which is nothing but the slot.
+///
+/// # Errors
+///
+/// [`InvalidCqe`] if no SRQ has such a slot.
+#[inline]
+pub fn srq_slot(wr_id: u64) -> Result<u16, InvalidCqe> {
+    u16::try_from(wr_id).map_err(|_| InvalidCqe)
+}
+
+/// Status of a work completion: a value of [`WcStatus`].
+///
+/// The number stays a number, since a `match` of all values costs the poll path a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status(u8);
+
+impl Status {
+    /// The work request succeeded.
+    pub const SUCCESS: Self = Self(WcStatus::Success.value());
+
+    /// Reads a status.
+    #[inline(always)]
+    fn decode(status: u8) -> Result<Self, InvalidCqe> {
+        const LAST: u8 = WcStatus::GeneralErr.value();
+        // The values follow each other from 0 on.
+        const _: () = assert!(WcStatus::ALL.len() == LAST as usize + 1);
+
+        if status <= LAST {
+            Ok(Self(status))
+        } else {
+            Err(InvalidCqe)
+        }
+    }
+
+    /// The value on the wire.
+    #[inline]
+    pub const fn value(self) -> u8 {
+        self.0
+    }
+}
+
+/// Operation of a work completion, as the verbs name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// SEND, with or without immediate data or a key to invalidate.
+    Send,
+    /// RDMA WRITE, with or without immediate data.
+    RdmaWrite,
+    /// RDMA READ.
+    RdmaRead,
+    /// Atomic compare and swap.
+    CompareAndSwap,
+    /// Atomic fetch and add.
+    FetchAndAdd,
+    /// Invalidation of a local key.
+    LocalInv,
+    /// Fast registration.
+    RegMr,
+    /// Receive of a SEND.
+    Recv,
+    /// Receive of the immediate data of an RDMA WRITE.
+    RecvRdmaWithImm,
+}
+
+impl Operation {
+    /// The operation of a CQE of a queue of `kind`.
+    #[inline(always)]
+    fn decode(cqe: &Cqe, kind: DoorbellKind) -> Result<Self, InvalidCqe> {
+        let (of, operation) = if cqe.is_receive() {
+            match cqe.opcode {
+                OPCODE_RECV => (DoorbellKind::Rq, Self::Recv),
+                OPCODE_RECV_RDMA_WITH_IMM => (DoorbellKind::Rq, Self::RecvRdmaWithImm),
+                _ => return Err(InvalidCqe),
+            }
+        } else {
+            let opcode = WrOpcode::try_from(u32::from(cqe.opcode)).map_err(|_| InvalidCqe)?;
+            let operation = match opcode {
+                WrOpcode::Send | WrOpcode::SendWithImm | WrOpcode::SendWithInv => Self::Send,
+                WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm => Self::RdmaWrite,
+                WrOpcode::RdmaRead | WrOpcode::RdmaReadWithInv => Self::RdmaRead,
+                WrOpcode::AtomicCmpAndSwp => Self::CompareAndSwap,
+                WrOpcode::AtomicFetchAndAdd => Self::FetchAndAdd,
+                WrOpcode::LocalInv => Self::LocalInv,
+                WrOpcode::RegMr => Self::RegMr,
+                // Only processes have these.
+                WrOpcode::BindMw | WrOpcode::Flush | WrOpcode::AtomicWrite => {
+                    return Err(InvalidCqe);
+                }
+            };
+            (DoorbellKind::Sq, operation)
+        };
+        if of == kind {
+            Ok(operation)
+        } else {
+            Err(InvalidCqe)
+        }
+    }
+}
+
+/// Status and operation of a CQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Status.
+    pub status: Status,
+    /// Operation.
+    pub operation: Operation,
+}
+
+impl Outcome {
+    /// Reads the CQE of a work request that was posted to a queue of `kind`. The queue of an SRQ
+    /// counts as a receive queue.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidCqe`] for a status or an opcode that does not exist, and for an opcode that kernel
+    /// clients can't post to such a queue.
+    #[inline(always)]
+    pub fn decode(cqe: &Cqe, kind: DoorbellKind) -> Result<Self, InvalidCqe> {
+        Ok(Self {
+            status: Status::decode(cqe.status)?,
+            operation: Operation::decode(cqe, kind)?,
+        })
+    }
+}
+
+/// Service of a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// RC.
+    Reliable,
+    /// UC.
+    Unreliable,
+    /// UD, and the GSI QP.
+    Datagram,
+}
+
+/// The driver's record of a work request that the device says to be complete.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Service of the QP.
+    pub service: Service,
+    /// Whether a process posted it. Its memory is out of the kernel's reach.
+    pub is_process: bool,
+    /// Bytes of the memory that was posted.
+    pub length: u32,
+    /// Entries of the port's P_Key table.
+    pub pkeys: u16,
+}
+
+/// A work completion whose values can be true. Of a failed work request only the status, the
+/// operation and the vendor error mean anything, so all else is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Status.
+    pub status: Status,
+    /// Operation.
+    pub operation: Operation,
+    /// Vendor error.
+    pub vendor_err: u32,
+    /// Bytes transferred.
+    pub byte_len: u32,
+    /// Data beside the payload.
+    pub extra: Extra,
+    /// Source of a received datagram.
+    pub source: Option<Source>,
+}
+
+/// Data of a message beside its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extra {
+    /// None.
+    None,
+    /// Immediate data in network byte order.
+    Immediate([u8; 4]),
+    /// The local key that the message invalidated.
+    Invalidated(u32),
+}
+
+/// Source of a received datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// QPN of the sender.
+    pub qpn: u32,
+    /// P_Key index, within the port's table.
+    pub pkey_index: u16,
+    /// Service level, at most [`MAX_SL`].
+    pub sl: u8,
+    /// Whether the receive buffer begins with a GRH.
+    pub has_grh: bool,
+    /// VLAN id, at most [`MAX_VLAN`], of a tagged datagram.
+    pub vlan: Option<u16>,
+}
+
+impl Request {
+    /// The completion that the client sees.
+    ///
+    /// `byte_len` of [`Operation::RecvRdmaWithImm`] counts bytes that were written elsewhere. Some
+    /// kernel clients expect no such message and parse as many bytes of their receive buffer, so
+    /// they are shown no more than they posted.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidCqe`] if a success can't be true of the work request.
+    // In place, or the completion is laid out in memory twice.
+    #[inline(always)]
+    pub fn completion(&self, cqe: &Cqe, outcome: Outcome) -> Result<Completion, InvalidCqe> {
+        let Outcome { status, operation } = outcome;
+        if status != Status::SUCCESS {
+            return Ok(Completion {
+                status,
+                operation,
+                vendor_err: cqe.vendor_err,
+                byte_len: 0,
+                extra: Extra::None,
+                source: None,
+            });
+        }
+        if !self.admits(cqe) {
+            return Err(InvalidCqe);
+        }
+        let byte_len = match operation {
+            Operation::RecvRdmaWithImm if !self.is_process => cqe.byte_len.min(self.length),
+            _ => cqe.byte_len,
+        };
+        let is_datagram = self.service == Service::Datagram && cqe.is_receive();
+        Ok(Completion {
+            status,
+            operation,
+            vendor_err: cqe.vendor_err,
+            byte_len,
+            extra: Extra::of(cqe),
+            source: is_datagram.then(|| Source::of(cqe)),
+        })
+    }
+
+    /// Whether a CQE of status success can be true of this work request. Clients parse as many
+    /// bytes as it says and follow its indices.
+    #[inline]
+    fn admits(&self, cqe: &Cqe) -> bool {
+        let is_datagram = self.service == Service::Datagram;
+        let has = |flag| cqe.wc_flags.contains(flag);
+        if !cqe.is_receive() || !is_datagram {
+            if has(WcFlags::GRH) || has(WcFlags::WITH_VLAN) {
+                return false;
+            }
+        } else {
+            let vlan_fits = !has(WcFlags::WITH_VLAN) || cqe.vendor_err <= u32::from(MAX_VLAN);
+            if !vlan_fits || cqe.pkey_index >= self.pkeys || cqe.sl > MAX_SL {
+                return false;
+            }
+        }
+        let (has_imm, has_key) = (has(WcFlags::WITH_IMM), has(WcFlags::WITH_INVALIDATE));
+        match cqe.opcode {
+            OPCODE_RECV_RDMA_WITH_IMM => !is_datagram && has_imm && !has_key,
+            OPCODE_RECV => {
+                let header = if is_datagram { GRH_SIZE } else { 0 };
+                (header..=self.length).contains(&cqe.byte_len)
+                    && (!has_key || self.service == Service::Reliable && !has_imm)
+            }
+            _ => !has_imm && !has_key && cqe.byte_len <= self.length,
+        }
+    }
+}
+
+impl Extra {
+    /// The data of a CQE of status success.
+    #[inline]
+    fn of(cqe: &Cqe) -> Self {
+        if cqe.wc_flags.contains(WcFlags::WITH_IMM) {
+            Self::Immediate(cqe.ex)
+        } else if cqe.wc_flags.contains(WcFlags::WITH_INVALIDATE) {
+            Self::Invalidated(u32::from_le_bytes(cqe.ex))
+        } else {
+            Self::None
+        }
+    }
+}
+
+impl Source {
+    /// The source of a received datagram.
+    #[inline]
+    fn of(cqe: &Cqe) -> Self {
+        Self {
+            qpn: cqe.src_qp,
+            pkey_index: cqe.pkey_index,
+            sl: cqe.priority(),
+            has_grh: cqe.wc_flags.contains(WcFlags::GRH),
+            vlan: cqe.vlan(),
+        }
+    }
+}

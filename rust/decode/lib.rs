@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Crate root for the host, where it is tested; the kernel module compiles `mod.rs` directly.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+use virtio_rdma_abi as abi;
+
+#[path = "mod.rs"]
+mod decode;
+pub use decode::*;

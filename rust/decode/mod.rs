@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Checks of all that the driver reads from the device.
+//!
+//! The device is not trusted: every value that it writes passes one of these functions before the
+//! kernel uses it. They take bytes and plain values, call nothing of the kernel and keep no state,
+//! so the same code runs in tests and fuzzers on the host.
+//!
+//! | module | what it checks |
+//! |---|---|
+//! | [`completion`] | CQEs, against the work requests that they complete |
+
+pub mod completion;
+
+use super::abi;

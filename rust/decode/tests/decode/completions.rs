@@ -1,0 +1,341 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Which CQEs a driver believes of a work request that it posted.
+
+use virtio_rdma_abi::cqe::{Cqe, OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
+use virtio_rdma_abi::ib::{WcFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_decode::completion::*;
+
+use super::bytes;
+
+const POSTED: u32 = 1000;
+
+const SERVICES: [Service; 3] = [Service::Reliable, Service::Unreliable, Service::Datagram];
+
+fn request(service: Service) -> Request {
+    Request {
+        service,
+        is_process: false,
+        length: POSTED,
+        pkeys: 1,
+    }
+}
+
+fn receive(byte_len: u32) -> Cqe {
+    Cqe {
+        opcode: OPCODE_RECV,
+        byte_len,
+        ..Cqe::default()
+    }
+}
+
+fn send(opcode: WrOpcode, byte_len: u32) -> Cqe {
+    Cqe {
+        // There are no more than a byte counts.
+        opcode: opcode.value() as u8,
+        byte_len,
+        ..Cqe::default()
+    }
+}
+
+/// As the driver does with the CQE of a queue of the right kind.
+fn complete(cqe: &Cqe, request: &Request) -> Result<Completion, InvalidCqe> {
+    let kind = match cqe.is_receive() {
+        true => DoorbellKind::Rq,
+        false => DoorbellKind::Sq,
+    };
+    request.completion(cqe, Outcome::decode(cqe, kind)?)
+}
+
+fn fits(cqe: &Cqe, request: &Request) -> bool {
+    complete(cqe, request).is_ok()
+}
+
+#[test]
+fn ids_name_a_place_and_a_position() {
+    assert_eq!(wr_id(0x1234_5678, 0x9abc), 0x1234_5678_9abc);
+    assert_eq!(split_wr_id(0x1234_5678_9abc), Ok((0x1234_5678, 0x9abc)));
+    assert_eq!(split_wr_id(u64::MAX), Ok((0xffff_ffff_ffff, 0xffff)));
+    assert_eq!(srq_slot(0xffff), Ok(0xffff));
+    assert_eq!(srq_slot(0x1_0000), Err(InvalidCqe));
+    assert_eq!(srq_slot(u64::MAX), Err(InvalidCqe));
+}
+
+#[test]
+fn a_send_completes() {
+    let cqe = Cqe::from_bytes(&bytes(
+        "0700 0300 0000 0000  00 02 00000000 e8030000 00000000
+         11000000 00000000 00000000 0000 00 01",
+    ));
+    assert_eq!(split_wr_id(cqe.wr_id), Ok((3, 7)));
+    let outcome = Outcome::decode(&cqe, DoorbellKind::Sq);
+    let expected = Outcome {
+        status: Status::SUCCESS,
+        operation: Operation::Send,
+    };
+    assert_eq!(outcome, Ok(expected));
+    let completion = Completion {
+        status: Status::SUCCESS,
+        operation: Operation::Send,
+        vendor_err: 0,
+        byte_len: 1000,
+        extra: Extra::None,
+        source: None,
+    };
+    for service in SERVICES {
+        assert_eq!(complete(&cqe, &request(service)), Ok(completion));
+    }
+}
+
+#[test]
+fn a_receive_brings_immediate_data_or_a_key() {
+    let with = |flags: &str| {
+        let cqe = Cqe::from_bytes(&bytes(&format!(
+            "0500 0000 0000 0000  00 80 00000000 64000000 01020304
+             11000000 00000000 {flags} 0000 00 01"
+        )));
+        complete(&cqe, &request(Service::Reliable)).map(|completion| completion.extra)
+    };
+    assert_eq!(with("00000000"), Ok(Extra::None));
+    assert_eq!(with("02000000"), Ok(Extra::Immediate([1, 2, 3, 4])));
+    assert_eq!(with("08000000"), Ok(Extra::None));
+    assert_eq!(with("04000000"), Ok(Extra::Invalidated(0x0403_0201)));
+    assert_eq!(with("06000000"), Err(InvalidCqe));
+}
+
+#[test]
+fn a_datagram_names_its_source() {
+    let cqe = Cqe::from_bytes(&bytes(
+        "0500 0000 0000 0000  00 80 fe0f0000 64000000 00000000
+         11000000 56341200 21000000 0100 0f 01",
+    ));
+    let ports = Request {
+        pkeys: 2,
+        ..request(Service::Datagram)
+    };
+    let source = Source {
+        qpn: 0x12_3456,
+        pkey_index: 1,
+        sl: 15,
+        has_grh: true,
+        vlan: Some(0xffe),
+    };
+    assert_eq!(
+        complete(&cqe, &ports).map(|completion| completion.source),
+        Ok(Some(source))
+    );
+    // Without the tag, the field has another meaning.
+    let untagged = Cqe {
+        wc_flags: WcFlags::NONE,
+        ..cqe
+    };
+    let source = Source {
+        has_grh: false,
+        vlan: None,
+        ..source
+    };
+    assert_eq!(
+        complete(&untagged, &ports).map(|completion| completion.source),
+        Ok(Some(source))
+    );
+    assert_eq!(complete(&cqe, &request(Service::Datagram)), Err(InvalidCqe));
+}
+
+#[test]
+fn every_status_that_exists() {
+    for status in 0..=u8::MAX {
+        let cqe = Cqe {
+            status,
+            ..receive(0)
+        };
+        let read = Outcome::decode(&cqe, DoorbellKind::Rq).map(|outcome| outcome.status.value());
+        let expected = WcStatus::try_from(status).map(|_| status);
+        assert_eq!(read, expected.map_err(|_| InvalidCqe), "{status}");
+    }
+}
+
+#[test]
+fn opcodes_belong_to_their_queue() {
+    use Operation::*;
+    let sent = |opcode: u8| {
+        Some(match opcode {
+            0 | 1 => RdmaWrite,
+            2 | 3 | 9 => Send,
+            4 | 11 => RdmaRead,
+            5 => CompareAndSwap,
+            6 => FetchAndAdd,
+            7 => LocalInv,
+            0x20 => RegMr,
+            _ => return None,
+        })
+    };
+    let received = |opcode: u8| match opcode {
+        0x80 => Some(Recv),
+        0x81 => Some(RecvRdmaWithImm),
+        _ => None,
+    };
+    for opcode in 0..=u8::MAX {
+        let cqe = Cqe {
+            opcode,
+            ..Cqe::default()
+        };
+        let read = |kind| {
+            let outcome = Outcome::decode(&cqe, kind).ok();
+            outcome.map(|outcome| outcome.operation)
+        };
+        assert_eq!(read(DoorbellKind::Sq), sent(opcode), "{opcode:#x}");
+        assert_eq!(read(DoorbellKind::Rq), received(opcode), "{opcode:#x}");
+        assert_eq!(read(DoorbellKind::Cq), None, "{opcode:#x}");
+    }
+}
+
+/// The rest of such a CQE is not to be trusted, however it looks.
+#[test]
+fn a_failure_shows_nothing_but_its_code() {
+    let cqe = Cqe {
+        status: WcStatus::LocProtErr.value(),
+        vendor_err: 0xdead,
+        byte_len: u32::MAX,
+        wc_flags: WcFlags::ALL,
+        pkey_index: u16::MAX,
+        sl: u8::MAX,
+        ..receive(0)
+    };
+    for service in SERVICES {
+        let completion = complete(&cqe, &request(service)).expect("a failure");
+        assert_eq!(completion.status.value(), WcStatus::LocProtErr.value());
+        assert_eq!(completion.operation, Operation::Recv);
+        assert_eq!(completion.vendor_err, 0xdead);
+        assert_eq!(completion.byte_len, 0);
+        assert_eq!(completion.extra, Extra::None);
+        assert_eq!(completion.source, None);
+    }
+}
+
+#[test]
+fn no_more_bytes_than_were_posted() {
+    for service in SERVICES {
+        let request = request(service);
+        for (length, good) in [
+            (40, true),
+            (POSTED, true),
+            (POSTED + 1, false),
+            (u32::MAX, false),
+        ] {
+            assert_eq!(
+                fits(&receive(length), &request),
+                good,
+                "{service:?} {length}"
+            );
+            for opcode in [
+                WrOpcode::Send,
+                WrOpcode::RdmaRead,
+                WrOpcode::AtomicFetchAndAdd,
+            ] {
+                let sent = send(opcode, length);
+                assert_eq!(
+                    fits(&sent, &request),
+                    good,
+                    "{service:?} {opcode:?} {length}"
+                );
+            }
+        }
+    }
+}
+
+/// Those of an RDMA WRITE are elsewhere.
+#[test]
+fn bytes_of_a_write_are_not_those_posted() {
+    let write = Cqe {
+        opcode: OPCODE_RECV_RDMA_WITH_IMM,
+        wc_flags: WcFlags::WITH_IMM,
+        byte_len: 1 << 30,
+        ..Cqe::default()
+    };
+    for service in SERVICES {
+        let connected = service != Service::Datagram;
+        let to_kernel = request(service);
+        let to_process = Request {
+            is_process: true,
+            ..to_kernel
+        };
+        for (request, shown) in [(to_kernel, POSTED), (to_process, 1 << 30)] {
+            let byte_len = complete(&write, &request).map(|completion| completion.byte_len);
+            assert_eq!(byte_len.ok(), connected.then_some(shown), "{request:?}");
+        }
+    }
+    let silent = Cqe {
+        wc_flags: WcFlags::NONE,
+        ..write
+    };
+    assert!(!fits(&silent, &request(Service::Reliable)));
+}
+
+/// Clients take the header's length off without a look.
+#[test]
+fn a_datagram_has_its_header() {
+    for (length, good) in [(0, false), (39, false), (40, true)] {
+        assert_eq!(
+            fits(&receive(length), &request(Service::Datagram)),
+            good,
+            "{length}"
+        );
+    }
+    assert!(fits(&receive(0), &request(Service::Reliable)));
+}
+
+#[test]
+fn indices_of_a_datagram_are_in_their_tables() {
+    let request = request(Service::Datagram);
+    let good = receive(40);
+    let with_pkey = |pkey_index| Cqe { pkey_index, ..good };
+    let with_sl = |sl| Cqe { sl, ..good };
+    let cases = [
+        (with_pkey(0), true),
+        (with_pkey(1), false),
+        (with_pkey(u16::MAX), false),
+        (with_sl(15), true),
+        (with_sl(16), false),
+    ];
+    for (cqe, good) in cases {
+        assert_eq!(fits(&cqe, &request), good, "{cqe:?}");
+    }
+    for (vlan, fitting) in [(4094, true), (4095, false), (u16::MAX, false)] {
+        let mut tagged = good;
+        tagged.set_vlan(vlan);
+        assert_eq!(fits(&tagged, &request), fitting, "{vlan}");
+    }
+    let mut long = good;
+    long.set_vlan(1);
+    long.vendor_err = 0x1_0001;
+    assert!(!fits(&long, &request));
+}
+
+/// Each flag, with each service, on what was received and on what was sent.
+#[test]
+fn flags_fit_the_operation() {
+    let (imm, key) = (WcFlags::WITH_IMM, WcFlags::WITH_INVALIDATE);
+    for service in SERVICES {
+        let request = request(service);
+        let is_datagram = service == Service::Datagram;
+        let is_reliable = service == Service::Reliable;
+        let flags = [
+            (WcFlags::NONE, true, true),
+            (WcFlags::SOLICITED, true, true),
+            (WcFlags::GRH, is_datagram, false),
+            (WcFlags::WITH_VLAN, is_datagram, false),
+            (imm, true, false),
+            (key, is_reliable, false),
+            (imm | key, false, false),
+        ];
+        for (wc_flags, received, sent) in flags {
+            let with = |cqe: Cqe| Cqe { wc_flags, ..cqe };
+            let told = (
+                fits(&with(receive(100)), &request),
+                fits(&with(send(WrOpcode::Send, 100)), &request),
+            );
+            assert_eq!(told, (received, sent), "{service:?} {wc_flags:?}");
+        }
+    }
+}

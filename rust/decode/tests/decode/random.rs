@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Random bytes: what a function lets through keeps its promises.
+
+use proptest::prelude::*;
+use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_decode::completion::*;
+
+/// CQEs that reach the later checks: random ones hardly ever have an opcode.
+fn cqe() -> impl Strategy<Value = Cqe> {
+    let opcode = prop_oneof![Just(0x80u8), Just(0x81), 0u8..0x24, any::<u8>()];
+    let status = prop_oneof![4 => Just(0u8), 1 => any::<u8>()];
+    let byte_len = prop_oneof![0u32..200, any::<u32>()];
+    let flags = prop_oneof![0u32..0x200, any::<u32>()];
+    let sl = prop_oneof![0u8..20, any::<u8>()];
+    let pkey_index = prop_oneof![0u16..4, any::<u16>()];
+    let vendor_err = prop_oneof![4000u32..4200, any::<u32>()];
+    let values = (opcode, status, byte_len, flags, sl, pkey_index, vendor_err);
+    (values, any::<[u8; 38]>()).prop_map(|(values, bytes)| {
+        let (opcode, status, byte_len, flags, sl, pkey_index, vendor_err) = values;
+        let mut cqe = Cqe::from_bytes(&bytes);
+        cqe.wc_flags.0 = flags;
+        Cqe {
+            opcode,
+            status,
+            byte_len,
+            sl,
+            pkey_index,
+            vendor_err,
+            ..cqe
+        }
+    })
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let service = prop_oneof![
+        Just(Service::Reliable),
+        Just(Service::Unreliable),
+        Just(Service::Datagram)
+    ];
+    (service, any::<bool>(), 0u32..200, 0u16..4).prop_map(|(service, is_process, length, pkeys)| {
+        Request {
+            service,
+            is_process,
+            length,
+            pkeys,
+        }
+    })
+}
+
+proptest! {
+    /// A completion never leads a client beyond its memory or a table.
+    #[test]
+    fn completions_stay_within_what_was_posted(cqe in cqe(), request in request(), sent: bool) {
+        let kind = if sent { DoorbellKind::Sq } else { DoorbellKind::Rq };
+        let Ok(outcome) = Outcome::decode(&cqe, kind) else {
+            return Ok(());
+        };
+        prop_assert_eq!(cqe.is_receive(), !sent);
+        let Ok(completion) = request.completion(&cqe, outcome) else {
+            prop_assert_eq!(outcome.status, Status::SUCCESS);
+            return Ok(());
+        };
+        let is_write = completion.operation == Operation::RecvRdmaWithImm;
+        if !(is_write && request.is_process) {
+            prop_assert!(completion.byte_len <= request.length);
+        }
+        if completion.status != Status::SUCCESS {
+            prop_assert_eq!((completion.byte_len, completion.extra), (0, Extra::None));
+            prop_assert_eq!(completion.source, None);
+            return Ok(());
+        }
+        if sent {
+            prop_assert_eq!(completion.extra, Extra::None);
+        }
+        let is_datagram = !sent && request.service == Service::Datagram;
+        prop_assert_eq!(completion.source.is_some(), is_datagram);
+        if let Some(source) = completion.source {
+            prop_assert!(completion.byte_len >= 40);
+            prop_assert!(source.pkey_index < request.pkeys);
+            prop_assert!(source.sl <= 15);
+            prop_assert!(source.vlan.is_none_or(|vlan| vlan < 4095));
+        }
+    }
+}
