@@ -40,28 +40,6 @@ pub const MAX_REQUEST: usize = 1 + CmdModifyQp::SIZE;
 /// Longest response: the response byte and the longest response structure.
 pub const MAX_RESPONSE: usize = 1 + RspQueryCounters::SIZE;
 
-/// A device's answer to a command whose response structure is `T`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer<T> {
-    /// The command succeeded.
-    Success(T),
-    /// The device refused it with a Linux errno.
-    Errno(u8),
-    /// Neither: whether the device executed the command is unknown.
-    Invalid,
-}
-
-impl<T: Wire> Answer<T> {
-    /// Reads the bytes that the device wrote.
-    pub fn from_bytes(bytes: &[u8]) -> Self {
-        match bytes {
-            [RESPONSE_OK, body @ ..] if body.len() == T::SIZE => Self::Success(T::get(body)),
-            [] | [RESPONSE_OK, ..] => Self::Invalid,
-            [errno, ..] => Self::Errno(*errno),
-        }
-    }
-}
-
 wire_enum! {
     /// Command byte.
     pub enum Command: u8 {

@@ -8,8 +8,13 @@
 //!
 //! | module | what it checks |
 //! |---|---|
+//! | [`answer`] | answers to commands: success, an errno, or a dead device |
+//! | [`port`], [`qp`] | values in the answers about a port or a QP |
 //! | [`completion`] | CQEs, against the work requests that they complete |
 
+pub mod answer;
 pub mod completion;
+pub mod port;
+pub mod qp;
 
 use super::abi;

@@ -21,13 +21,16 @@
 use crate::{
     abi::{
         ctrl::{
-            Answer,
             Empty,
             Request,
             MAX_REQUEST,
             MAX_RESPONSE, //
         },
         wire::Wire, //
+    },
+    decode::answer::{
+        Answer,
+        Errno, //
     },
     sync::Completion,
     targets::EventTargets,
@@ -78,9 +81,6 @@ const PATIENCE_MS: Msecs = 60_000;
 
 /// How often a task that waits looks whether the device is still there.
 const LOOK_MS: Msecs = 1_000;
-
-/// The highest errno that Linux defines; the device may know others.
-const MAX_ERRNO: u8 = 133;
 
 /// Why a command failed.
 #[derive(Clone, Copy, Debug)]
@@ -221,11 +221,11 @@ impl ControlQueue {
         self.queue.kick();
 
         let (buffer, written) = self.wait(&slot)?;
-        let answer = answer(&buffer, written);
+        let answer = Answer::decode(buffer.writable(), written);
         self.put_idle(slot, buffer);
         match answer {
             Answer::Success(response) => Ok(response),
-            Answer::Errno(errno) => Err(Failure::Refused(error_of(errno))),
+            Answer::Refused(errno) => Err(Failure::Refused(error_of(errno))),
             Answer::Invalid => {
                 // It may have taken over the memory that the command names.
                 self.give_up("gave an invalid answer");
@@ -382,17 +382,9 @@ fn encode<R: Request>(buffer: &mut CommandBuffer, request: &R) -> Result {
     Ok(())
 }
 
-/// Reads an answer of which the device wrote `written` bytes.
-fn answer<T: Wire>(buffer: &CommandBuffer, written: usize) -> Answer<T> {
-    Answer::from_bytes(buffer.writable().get(..written).unwrap_or_default())
-}
-
 /// An errno of the device.
-fn error_of(errno: u8) -> Error {
-    match errno {
-        1..=MAX_ERRNO => Error::from_errno(-i32::from(errno)),
-        _ => EIO,
-    }
+fn error_of(errno: Errno) -> Error {
+    Error::from_errno(-i32::from(errno.value()))
 }
 
 impl Handler for ControlQueue {
@@ -407,9 +399,9 @@ impl Handler for ControlQueue {
                     slot.done.complete();
                 }
                 Sender::Background(sender) => {
-                    let result = match answer::<Empty>(&buffer, written) {
+                    let result = match Answer::<Empty>::decode(buffer.writable(), written) {
                         Answer::Success(_) => Ok(()),
-                        Answer::Errno(errno) => Err(error_of(errno)),
+                        Answer::Refused(errno) => Err(error_of(errno)),
                         Answer::Invalid => Err(EIO),
                     };
                     sender.as_arc_borrow().answered(buffer, result);

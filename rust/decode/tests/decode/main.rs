@@ -3,6 +3,7 @@
 //! What the driver takes from a device and what it refuses: exact bytes, each kind of nonsense, and
 //! random bytes against the promises of each function.
 
+mod answers;
 mod completions;
 mod random;
 

@@ -27,6 +27,7 @@ use crate::{
         uverbs::ModifyQpReq, //
     },
     ctrl::Failure,
+    decode,
     rdma::{
         event::QpEvent,
         qp_attr::{
@@ -159,7 +160,8 @@ pub(super) fn query(qp: &Qp) -> Result<QpAttributes> {
         attr_mask: ib::QpAttrMask::ALL,
     };
     let response = qp.device().ctrl().exec(&request)?;
-    decode(&response.attr, qp.capabilities())
+    let attr = decode::qp::check(&response.attr).map_err(|_| EIO)?;
+    Ok(attributes(&attr, qp.capabilities()))
 }
 
 /// Attributes as the device takes them. Of those that `mask` does not name, all are zero. `admitted` are the operations of
@@ -255,26 +257,18 @@ fn encode_path(from: &Path) -> Result<AhAttr> {
 }
 
 /// Attributes as the verbs have them.
-///
-/// # Errors
-///
-/// `EIO` if the device's answer has values that do not exist.
-fn decode(from: &qp::QpAttr, capabilities: &QpCapabilities) -> Result<QpAttributes> {
+fn attributes(from: &qp::QpAttr, capabilities: &QpCapabilities) -> QpAttributes {
     let state = u32::from(from.qp_state);
-    QpState::try_from(state).map_err(|_| EIO)?;
-    if from.path_mtu != 0 {
-        Mtu::try_from(from.path_mtu).map_err(|_| EIO)?;
-    }
     let path = &from.ah_attr;
-    Ok(QpAttributes {
+    QpAttributes {
         state,
         current_state: state,
         path_mtu: from.path_mtu.into(),
         path_mig_state: from.path_mig_state.into(),
         qkey: from.qkey,
-        rq_psn: from.rq_psn & ib::MASK_24,
-        sq_psn: from.sq_psn & ib::MASK_24,
-        dest_qp_num: from.dest_qp_num & ib::MASK_24,
+        rq_psn: from.rq_psn,
+        sq_psn: from.sq_psn,
+        dest_qp_num: from.dest_qp_num,
         access_flags: from.qp_access_flags.0,
         capabilities: *capabilities,
         path: Path {
@@ -299,5 +293,5 @@ fn decode(from: &qp::QpAttr, capabilities: &QpCapabilities) -> Result<QpAttribut
         retry_cnt: from.retry_cnt,
         rnr_retry: from.rnr_retry,
         rate_limit: from.rate_limit,
-    })
+    }
 }

@@ -21,6 +21,7 @@ use crate::{
         }, //
     },
     ctrl::Failure,
+    decode,
     device::Device,
     net,
     rdma::{
@@ -41,12 +42,6 @@ use kernel::prelude::*;
 
 /// Bytes of a RoCEv2 packet that are not payload: IPv6, UDP, BTH, the longest extension headers of one packet, ICRC.
 const MAX_HEADERS: u32 = 40 + 8 + 12 + 28 + 4;
-
-/// Entries of a GID table at most: an index into it is a byte in an address handle.
-const MAX_GIDS: u32 = 256;
-
-/// Entries of a P_Key table at most. The core reads all of them by commands whenever the port changes.
-const MAX_PKEYS: u16 = 128;
 
 assert_same! {
     PortState::Nop => ib_port_state_IB_PORT_NOP,
@@ -97,15 +92,8 @@ pub(super) fn check_port(port: u32) -> Result<u8> {
 ///
 /// `EIO` for values that the verbs do not have.
 pub(super) fn ask(device: &Device) -> Result<RspQueryPort> {
-    let mut response = device.ctrl().exec(&CmdQueryPort { port: ib::PORT })?;
-    response.pkey_tbl_len = response.pkey_tbl_len.min(MAX_PKEYS);
-    let valid = PortState::try_from(response.state).is_ok()
-        && PortPhysState::try_from(response.phys_state).is_ok()
-        && Mtu::try_from(response.max_mtu).is_ok()
-        && Mtu::try_from(response.active_mtu).is_ok()
-        && (1..=MAX_GIDS).contains(&response.gid_tbl_len)
-        && response.pkey_tbl_len != 0;
-    valid.then_some(response).ok_or(EIO)
+    let response = device.ctrl().exec(&CmdQueryPort { port: ib::PORT })?;
+    decode::port::check(&response).map_err(|_| EIO)
 }
 
 /// The greatest MTU whose packets fit frames of the network device.

@@ -16,11 +16,7 @@ use crate::{
             CmdCreateQpRings,
             CreateFlags, //
         },
-        ib::{
-            SigType,
-            GSI_QPN,
-            MASK_24, //
-        },
+        ib::SigType,
         ring::{
             slot_shift_for,
             DoorbellKind,
@@ -39,7 +35,10 @@ use crate::{
             INLINE_OFFSET, //
         }, //
     },
-    decode::completion::Service,
+    decode::{
+        self,
+        completion::Service, //
+    },
     device::{
         Device,
         Queues, //
@@ -327,9 +326,7 @@ impl Qp {
     /// Hands a QP over, if its number is one.
     fn finish(self) -> Result<NewQp<Self>> {
         let is_gsi = self.qp_type == QpType::Gsi;
-        if self.number == 0 || self.number > MASK_24 || (self.number == GSI_QPN) != is_gsi {
-            return Err(EIO);
-        }
+        decode::qp::check_number(self.number, is_gsi).map_err(|_| EIO)?;
         Ok(NewQp {
             number: self.number,
             capabilities: self.capabilities,

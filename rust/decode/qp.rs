@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Numbers and attributes of QPs.
+
+use super::abi::ib::{Mtu, QpState, GSI_QPN, MASK_24};
+use super::abi::qp::QpAttr;
+use super::answer::InvalidResponse;
+
+/// Checks the number that the device gave a new QP.
+///
+/// # Errors
+///
+/// [`InvalidResponse`] for one that is no QPN, and unless the GSI QP, and it alone, has its number.
+pub fn check_number(qpn: u32, is_gsi: bool) -> Result<(), InvalidResponse> {
+    let is_valid = (1..=MASK_24).contains(&qpn) && (qpn == GSI_QPN) == is_gsi;
+    is_valid.then_some(()).ok_or(InvalidResponse)
+}
+
+/// Checks the attributes of a QP. PSNs and the QPN of the peer are cut to their 24 bits.
+///
+/// # Errors
+///
+/// [`InvalidResponse`] for a state or an MTU that does not exist. A QP may have no MTU yet: 0.
+pub fn check(attr: &QpAttr) -> Result<QpAttr, InvalidResponse> {
+    QpState::try_from(attr.qp_state).map_err(|_| InvalidResponse)?;
+    if attr.path_mtu != 0 {
+        Mtu::try_from(attr.path_mtu).map_err(|_| InvalidResponse)?;
+    }
+    Ok(QpAttr {
+        rq_psn: attr.rq_psn & MASK_24,
+        sq_psn: attr.sq_psn & MASK_24,
+        dest_qp_num: attr.dest_qp_num & MASK_24,
+        ..*attr
+    })
+}

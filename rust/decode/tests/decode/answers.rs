@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Answers to commands, and the values in them.
+
+use virtio_rdma_abi::ctrl::{Empty, RspQueryPkey, RspQueryPort};
+use virtio_rdma_abi::ib::{PortPhysState, PortState, MASK_24};
+use virtio_rdma_abi::qp::QpAttr;
+use virtio_rdma_decode::answer::{Answer, InvalidResponse};
+use virtio_rdma_decode::{port, qp};
+
+/// The errno of an answer.
+fn errno<T>(answer: Answer<T>) -> Option<u8> {
+    match answer {
+        Answer::Refused(errno) => Some(errno.value()),
+        _ => None,
+    }
+}
+
+/// Only these say whether the device executed a command.
+#[test]
+fn answers_are_success_or_an_errno() {
+    let read = |bytes: &[u8]| Answer::<RspQueryPkey>::decode(bytes, bytes.len());
+    let response = RspQueryPkey { pkey: 0xfffe };
+    assert_eq!(read(&[0, 0xfe, 0xff]), Answer::Success(response));
+    assert_eq!(errno(read(&[22])), Some(22));
+    assert_eq!(errno(read(&[22, 0, 0])), Some(22));
+    for invalid in [&[][..], &[0], &[0, 0xff], &[0, 0xff, 0xff, 0]] {
+        assert_eq!(read(invalid), Answer::Invalid, "{invalid:?}");
+    }
+    assert_eq!(Answer::<Empty>::decode(&[0], 1), Answer::Success(Empty {}));
+    assert_eq!(Answer::<Empty>::decode(&[0, 0], 2), Answer::Invalid);
+}
+
+/// Bytes behind those that the device wrote are of an earlier answer.
+#[test]
+fn answers_end_where_the_device_stopped() {
+    let buffer = [0, 0xfe, 0xff, 7];
+    let read = |written| Answer::<RspQueryPkey>::decode(&buffer, written);
+    let response = RspQueryPkey { pkey: 0xfffe };
+    for written in [0, 1, 2, 4, 5, usize::MAX] {
+        assert_eq!(read(written), Answer::Invalid, "{written}");
+    }
+    assert_eq!(read(3), Answer::Success(response));
+    assert_eq!(errno(Answer::<Empty>::decode(&[22], 2)), None);
+}
+
+#[test]
+fn an_errno_is_one_of_linux() {
+    for byte in 1..=u8::MAX {
+        let expected = if byte <= 133 { byte } else { 5 };
+        assert_eq!(errno(Answer::<Empty>::decode(&[byte], 1)), Some(expected));
+    }
+}
+
+fn good_port() -> RspQueryPort {
+    RspQueryPort {
+        state: PortState::Active.value(),
+        phys_state: PortPhysState::LinkUp.value(),
+        max_mtu: 5,
+        active_mtu: 3,
+        gid_tbl_len: 256,
+        pkey_tbl_len: 128,
+        max_msg_sz: u32::MAX,
+        ..RspQueryPort::default()
+    }
+}
+
+#[test]
+fn a_port_has_values_of_the_verbs() {
+    let good = good_port();
+    assert_eq!(port::check(&good), Ok(good));
+    let bad: [fn(&mut RspQueryPort); 10] = [
+        |port| port.state = 6,
+        |port| port.state = 255,
+        |port| port.phys_state = 0,
+        |port| port.phys_state = 8,
+        |port| port.max_mtu = 0,
+        |port| port.max_mtu = 6,
+        |port| port.active_mtu = 0,
+        |port| port.active_mtu = 6,
+        |port| port.gid_tbl_len = 0,
+        |port| port.pkey_tbl_len = 0,
+    ];
+    for (number, spoil) in bad.into_iter().enumerate() {
+        let mut port = good;
+        spoil(&mut port);
+        assert_eq!(port::check(&port), Err(InvalidResponse), "{number}");
+    }
+}
+
+/// The core reads each entry of one table, and an index into the other is a byte.
+#[test]
+fn tables_of_a_port_are_bounded() {
+    for (entries, cut) in [(1, 1), (127, 127), (128, 128), (129, 128), (u16::MAX, 128)] {
+        let port = RspQueryPort {
+            pkey_tbl_len: entries,
+            ..good_port()
+        };
+        let checked = port::check(&port).map(|port| port.pkey_tbl_len);
+        assert_eq!(checked, Ok(cut), "{entries}");
+    }
+    for (entries, is_good) in [(1, true), (256, true), (257, false), (u32::MAX, false)] {
+        let port = RspQueryPort {
+            gid_tbl_len: entries,
+            ..good_port()
+        };
+        assert_eq!(port::check(&port).is_ok(), is_good, "{entries}");
+    }
+}
+
+#[test]
+fn the_gsi_qp_alone_has_its_number() {
+    let cases = [
+        (0, false, false),
+        (0, true, false),
+        (1, false, false),
+        (1, true, true),
+        (2, false, true),
+        (2, true, false),
+        (MASK_24, false, true),
+        (MASK_24 + 1, false, false),
+        (u32::MAX, false, false),
+    ];
+    for (qpn, is_gsi, is_good) in cases {
+        let checked = qp::check_number(qpn, is_gsi);
+        assert_eq!(checked.is_ok(), is_good, "{qpn} {is_gsi}");
+    }
+}
+
+#[test]
+fn a_qp_has_a_state_and_maybe_an_mtu() {
+    for value in 0..=u8::MAX {
+        let in_state = QpAttr {
+            qp_state: value,
+            ..QpAttr::default()
+        };
+        assert_eq!(qp::check(&in_state).is_ok(), value <= 6, "state {value}");
+        let with_mtu = QpAttr {
+            path_mtu: value,
+            ..QpAttr::default()
+        };
+        assert_eq!(qp::check(&with_mtu).is_ok(), value <= 5, "MTU {value}");
+    }
+}
+
+#[test]
+fn sequence_numbers_of_a_qp_have_24_bits() {
+    let attr = QpAttr {
+        rq_psn: 0x1234_5678,
+        sq_psn: u32::MAX,
+        dest_qp_num: 0xff00_0011,
+        qkey: u32::MAX,
+        ..QpAttr::default()
+    };
+    let expected = QpAttr {
+        rq_psn: 0x34_5678,
+        sq_psn: 0xff_ffff,
+        dest_qp_num: 0x11,
+        ..attr
+    };
+    assert_eq!(qp::check(&attr), Ok(expected));
+}
