@@ -10,10 +10,12 @@
 //! |---|---|
 //! | [`answer`] | answers to commands: success, an errno, or a dead device |
 //! | [`port`], [`qp`] | values in the answers about a port or a QP |
+//! | [`event`] | events: what happened, and to which object |
 //! | [`completion`] | CQEs, against the work requests that they complete |
 
 pub mod answer;
 pub mod completion;
+pub mod event;
 pub mod port;
 pub mod qp;
 

@@ -11,6 +11,7 @@ use crate::{
         Event,
         EventKind, //
     },
+    decode::event::Report,
     targets::EventTargets,
     virtio::{
         Buffer,
@@ -79,20 +80,12 @@ impl EventQueue {
         Ok(())
     }
 
-    fn dispatch(&self, bytes: &[u8]) {
-        let Some(event) = Event::decode(bytes) else {
-            return;
-        };
-        match event.kind() {
-            Ok(EventKind::Completion) => self
-                .targets
-                .with(event.cookie, |target| target.completion()),
-            Ok(EventKind::Async(kind)) => self
-                .targets
-                .with(event.cookie, |target| target.async_event(kind)),
-            // Of a later version of the device.
-            Err(_) => (),
-        }
+    fn dispatch(&self, report: &Report) {
+        self.targets
+            .with(report.object, |target| match report.kind {
+                EventKind::Completion => target.completion(),
+                EventKind::Async(event) => target.async_event(event),
+            });
     }
 }
 
@@ -100,8 +93,8 @@ impl Handler for EventQueue {
     fn used(self: ArcBorrow<'_, Self>) {
         let mut handled = take(&mut *self.handled.lock());
         while let Some((buffer, written)) = self.queue.pop() {
-            if let Some(bytes) = buffer.writable().get(..written) {
-                self.dispatch(bytes);
+            if let Some(report) = Report::decode(buffer.writable(), written) {
+                self.dispatch(&report);
             }
             // There is room for all that there are.
             let _ = handled.push_within_capacity(buffer);

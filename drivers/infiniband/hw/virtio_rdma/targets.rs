@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who is told of an event: the table behind the cookies.
+//! Who is told of an event: the table behind the [cookies](Cookie).
 //!
-//! A cookie is an index into the table and the generation of that entry, which advances when the
-//! entry is given away: an event that arrives late never reaches the next object. Entry 0,
-//! generation 0 is the device itself, so that the cookies 0, for the device, and 1, for its port,
-//! are its too.
+//! Entry 0 is the device itself.
 //!
 //! Lock order: the table's lock is taken with no other in it; targets are called without it.
 
-use crate::abi::ib::AsyncEvent;
+use crate::{
+    abi::ib::AsyncEvent,
+    decode::event::Cookie, //
+};
 use core::mem::replace;
 use kernel::{
     prelude::*,
@@ -184,7 +184,7 @@ impl EventTargets {
         let mut chunk = KVec::with_capacity(CHUNK, GFP_KERNEL)?;
         for _ in 0..CHUNK {
             chunk.push_within_capacity(Entry {
-                generation: 1,
+                generation: Cookie::FIRST_GENERATION,
                 next: NONE,
                 registered: None,
             })?;
@@ -239,28 +239,25 @@ impl EventTargets {
     ) -> Result<EventRegistration> {
         let registered = Registered::new(target)?;
         let mut entries = self.entries.lock();
-        let entry = entries.get(0).ok_or(EINVAL)?;
+        let Cookie { index, generation } = Cookie::DEVICE;
+        let entry = entries.get(index).ok_or(EINVAL)?;
         if entry.registered.is_some() {
             return Err(EBUSY);
         }
-        entry.generation = 0;
+        entry.generation = generation;
         entry.registered = Some(registered.clone());
         drop(entries);
         Ok(EventRegistration {
             targets: self.clone(),
-            index: 0,
-            generation: 0,
+            index,
+            generation,
             registered,
         })
     }
 
     /// Calls `f` with the target of `cookie`, if there still is one.
-    pub(crate) fn with(&self, cookie: u64, f: impl FnOnce(&dyn EventTarget)) {
-        // LOSSY: The halves of the cookie.
-        let (mut index, generation) = (cookie as u32, (cookie >> 32) as u32);
-        if generation == 0 {
-            index = 0;
-        }
+    pub(crate) fn with(&self, cookie: Cookie, f: impl FnOnce(&dyn EventTarget)) {
+        let Cookie { index, generation } = cookie;
         let mut entries = self.entries.lock();
         let registered = match entries.get(index) {
             Some(entry) if entry.generation == generation => entry.begin(),
@@ -303,7 +300,10 @@ pub(crate) struct EventRegistration {
 impl EventRegistration {
     /// What the device has to put into the events.
     pub(crate) fn cookie(&self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
+        let Self {
+            index, generation, ..
+        } = *self;
+        Cookie { index, generation }.value()
     }
 }
 
@@ -313,7 +313,7 @@ impl Drop for EventRegistration {
         let removed = entries.get(self.index).and_then(|entry| {
             if self.index != 0 {
                 // 0 is the device's.
-                entry.generation = entry.generation.checked_add(1).unwrap_or(1);
+                entry.generation = Cookie::next_generation(entry.generation);
             }
             entry.registered.take()
         });

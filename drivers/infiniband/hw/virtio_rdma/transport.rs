@@ -25,6 +25,7 @@ use crate::{
         CommandBuffer,
         ControlQueue, //
     },
+    decode::event::Cookie,
     limits::QueueLimits,
     targets::EventTargets,
     virtio::{
@@ -146,7 +147,8 @@ impl Background for CqVirtqueue {
         drop(arming);
         // Unless the CQ is destroyed, or another has its number by now: the cookie says so.
         if result.is_err() {
-            self.targets.with(cookie, |target| target.arming_refused());
+            self.targets
+                .with(Cookie::decode(cookie), |target| target.arming_refused());
         }
     }
 }
@@ -154,7 +156,8 @@ impl Background for CqVirtqueue {
 impl Handler for CqVirtqueue {
     fn used(self: ArcBorrow<'_, Self>) {
         let cookie = self.cookie.load(Acquire);
-        self.targets.with(cookie, |target| target.completion());
+        self.targets
+            .with(Cookie::decode(cookie), |target| target.completion());
     }
 }
 

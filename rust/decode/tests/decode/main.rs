@@ -5,6 +5,7 @@
 
 mod answers;
 mod completions;
+mod events;
 mod random;
 
 /// The bytes that `hex` spells; white space separates fields for the reader.

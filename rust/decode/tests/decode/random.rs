@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_decode::completion::*;
+use virtio_rdma_decode::event::Cookie;
 
 /// CQEs that reach the later checks: random ones hardly ever have an opcode.
 fn cqe() -> impl Strategy<Value = Cqe> {
@@ -50,6 +51,18 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 proptest! {
+    /// A cookie of an object leads back to it, and no other cookie does.
+    #[test]
+    fn cookies_name_one_entry(index: u32, generation in 1..=u32::MAX, other: u64) {
+        let cookie = Cookie { index, generation };
+        prop_assert_eq!(Cookie::decode(cookie.value()), cookie);
+        prop_assert_ne!(Cookie::next_generation(generation), 0);
+        prop_assert_ne!(Cookie::next_generation(generation), generation);
+        let decoded = Cookie::decode(other);
+        prop_assert!(decoded == Cookie::DEVICE || decoded.value() == other);
+        prop_assert_eq!(decoded == Cookie::DEVICE, other >> 32 == 0);
+    }
+
     /// A completion never leads a client beyond its memory or a table.
     #[test]
     fn completions_stay_within_what_was_posted(cqe in cqe(), request in request(), sent: bool) {

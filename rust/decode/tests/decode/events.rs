@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Events and the cookies in them.
+
+use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::ib::AsyncEvent;
+use virtio_rdma_decode::event::{Cookie, Report};
+
+use super::bytes;
+
+fn decode(hex: &str) -> Option<Report> {
+    let event: [u8; 16] = bytes(hex);
+    Report::decode(&event, event.len())
+}
+
+#[test]
+fn a_completion_event_names_its_cq() {
+    let report = Report {
+        kind: EventKind::Completion,
+        object: Cookie {
+            index: 0x0102,
+            generation: 7,
+        },
+    };
+    assert_eq!(decode("00000000 00000000 02010000 07000000"), Some(report));
+    // The reserved word may get a meaning.
+    assert_eq!(decode("00000000 ffffffff 02010000 07000000"), Some(report));
+}
+
+#[test]
+fn events_of_device_and_port_go_to_one_object() {
+    for cookie in ["00000000", "01000000", "ffffffff"] {
+        let event = format!("09010000 00000000 {cookie} 00000000");
+        let report = Report {
+            kind: EventKind::Async(AsyncEvent::PortActive),
+            object: Cookie::DEVICE,
+        };
+        assert_eq!(decode(&event), Some(report), "{cookie}");
+    }
+}
+
+#[test]
+fn every_kind_that_exists() {
+    for kind in (0..0x400u32).chain([1 << 16, 1 << 31, u32::MAX]) {
+        let expected = match kind {
+            0 => Some(EventKind::Completion),
+            0x100.. => u8::try_from(kind - 0x100)
+                .ok()
+                .and_then(|event| AsyncEvent::try_from(event).ok())
+                .map(EventKind::Async),
+            _ => None,
+        };
+        let mut event = [0; 16];
+        event[..4].copy_from_slice(&kind.to_le_bytes());
+        let report = Report::decode(&event, 16);
+        assert_eq!(report.map(|report| report.kind), expected, "{kind:#x}");
+    }
+}
+
+/// Bytes behind those that the device wrote are of an earlier event.
+#[test]
+fn half_an_event_is_none() {
+    let event = [0; 16];
+    for written in 0..16 {
+        assert_eq!(Report::decode(&event, written), None, "{written}");
+    }
+    assert!(Report::decode(&event, 16).is_some());
+    for written in [17, usize::MAX] {
+        assert_eq!(Report::decode(&event, written), None, "{written}");
+    }
+    assert_eq!(Report::decode(&event[..15], 15), None);
+}
+
+#[test]
+fn no_object_has_the_generation_of_the_device() {
+    assert_eq!(Cookie::DEVICE.value(), 0);
+    assert_eq!(Cookie::next_generation(0), Cookie::FIRST_GENERATION);
+    assert_eq!(Cookie::next_generation(1), 2);
+    assert_eq!(Cookie::next_generation(u32::MAX), Cookie::FIRST_GENERATION);
+}
