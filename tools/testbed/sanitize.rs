@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Errors that a sanitizer has to report: `errors nothing|overflow|race`.
+
+use std::env;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::thread;
+
+fn main() {
+    let what = env::args().nth(1);
+    match what.as_deref() {
+        Some("nothing") => joined(),
+        Some("overflow") => overflow(),
+        Some("race") => race(),
+        _ => panic!("usage: errors nothing|overflow|race"),
+    }
+}
+
+/// Two threads, one after the other: no error.
+fn joined() {
+    let mut number = Box::new(0);
+    for _ in 0..2 {
+        number = thread::spawn(|| {
+            *number += 1;
+            number
+        })
+        .join()
+        .unwrap();
+    }
+    black_box(number);
+}
+
+/// Reads behind the end of an allocation.
+fn overflow() {
+    let bytes = black_box(vec![1_u8; 16]);
+    // SAFETY: None: this is the planted error.
+    black_box(unsafe { bytes.as_ptr().add(bytes.len()).read_volatile() });
+}
+
+/// Two threads write a word at a time, and nothing orders them.
+fn race() {
+    let mut word = 0_u64;
+    let shared = AtomicPtr::new(&raw mut word);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            // SAFETY: None: this is the planted error.
+            scope.spawn(|| unsafe { *shared.load(Ordering::Relaxed) += 1 });
+        }
+    });
+    black_box(word);
+}
