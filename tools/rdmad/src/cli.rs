@@ -154,6 +154,11 @@ pub struct Args {
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(..=100_000))]
     pub poll: u32,
 
+    /// What the daemon may still do once it is ready: only what it needs, or all that its user may,
+    /// which serves to debug it.
+    #[arg(long, value_enum, default_value_t = Sandbox::On)]
+    pub sandbox: Sandbox,
+
     /// Tell the status at this socket: see the command status.
     #[arg(long, value_name = "SOCKET")]
     pub status: Option<PathBuf>,
@@ -208,6 +213,15 @@ impl From<DataPath> for PathPolicy {
             DataPath::Wire => Self::Wire,
         }
     }
+}
+
+/// What the daemon may do once it is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sandbox {
+    /// What it needs.
+    On,
+    /// Whatever its user may.
+    None,
 }
 
 /// One `--port`.

@@ -15,8 +15,9 @@ use std::sync::Condvar;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
 use std::sync::PoisonError;
-use std::thread;
 use std::time::Duration;
+
+use sandbox::Kind;
 
 /// Bytes that wait for a reader at most.
 const CAPACITY: usize = 1 << 20;
@@ -50,9 +51,7 @@ impl Log {
     pub fn start(out: impl Write + Send + 'static) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let of_thread = Arc::clone(&shared);
-        thread::Builder::new()
-            .name("log".to_owned())
-            .spawn(move || of_thread.write_to(out))?;
+        sandbox::spawn(Kind::Log, "log", move || of_thread.write_to(out))?;
         Ok(Self(shared))
     }
 }
@@ -130,6 +129,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
     use std::sync::Barrier;
+    use std::thread;
 
     /// Takes lines once both barriers have been passed.
     struct Gate {

@@ -25,13 +25,13 @@ use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::CommandFactory;
 use clap::Parser;
-use signal_hook::consts::SIGINT;
-use signal_hook::consts::SIGTERM;
-use signal_hook::iterator::Signals;
+use nix::sys::signal::SigSet;
+use nix::sys::signal::Signal;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::Args;
 use crate::cli::Command;
+use crate::cli::Sandbox;
 use crate::log::Log;
 use crate::machine::Machine;
 
@@ -51,6 +51,18 @@ fn main() -> ExitCode {
             .error(ErrorKind::ValueValidation, format!("{error:#}"))
             .exit();
     }
+    if args.sandbox == Sandbox::On {
+        if let Err(error) = sandbox::turn_on() {
+            eprintln!("virtio-rdmad: no sandbox: {error} (--sandbox none goes without)");
+            return ExitCode::FAILURE;
+        }
+    }
+    // From here on a signal is kept until there is something to end. No thread but this one takes it.
+    let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
+    if let Err(error) = signals.thread_block() {
+        eprintln!("virtio-rdmad: can't block signals: {error}");
+        return ExitCode::FAILURE;
+    }
     let mut log = match Log::start(std::io::stderr()) {
         Ok(log) => log,
         Err(error) => {
@@ -66,7 +78,7 @@ fn main() -> ExitCode {
         .with_writer(move || of_events.clone())
         .with_ansi(std::io::stderr().is_terminal())
         .init();
-    let status = match run(&args) {
+    let status = match run(&args, &signals) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -78,23 +90,58 @@ fn main() -> ExitCode {
     status
 }
 
-fn run(args: &Args) -> Result<()> {
-    // From here on a signal is kept until there is something to end.
-    let mut signals = Signals::new([SIGTERM, SIGINT]).context("can't handle signals")?;
+fn run(args: &Args, signals: &SigSet) -> Result<()> {
     limits::raise(args.ports.len());
     let machine = Machine::start(args)?;
+    let ready = args.ready_fd.map(Ready::open).transpose()?;
+    if args.sandbox == Sandbox::On {
+        confine()?;
+    }
     tracing::info!("ready");
-    if let Some(fd) = args.ready_fd {
-        // By its name, since the number alone proves nothing about who owns it.
-        File::options()
-            .write(true)
-            .open(format!("/proc/self/fd/{fd}"))
-            .and_then(|mut pipe| pipe.write_all(b"ready\n"))
-            .with_context(|| format!("can't write to file descriptor {fd}"))?;
+    if let Some(ready) = ready {
+        ready.tell()?;
     }
-    if let Some(signal) = signals.forever().next() {
-        tracing::info!("ends by signal {signal}");
-    }
+    let signal = signals.wait().context("can't wait for signals")?;
+    tracing::info!("ends by signal {}", signal as i32);
     drop(machine);
     Ok(())
+}
+
+/// Gives up all that is needed only to start.
+fn confine() -> Result<()> {
+    let has_landlock =
+        sandbox::confine_main().context("no sandbox (--sandbox none goes without)")?;
+    if !has_landlock {
+        tracing::warn!(
+            "the kernel has no Landlock (CONFIG_SECURITY_LANDLOCK, lsm=landlock): \
+             the sandbox is made of filters of system calls alone"
+        );
+    }
+    Ok(())
+}
+
+/// The file descriptor that is told when the daemon is ready.
+struct Ready {
+    fd: u32,
+    pipe: File,
+}
+
+impl Ready {
+    fn open(fd: u32) -> Result<Self> {
+        // By its name, since the number alone proves nothing about who owns it.
+        let pipe = File::options()
+            .write(true)
+            .open(format!("/proc/self/fd/{fd}"))
+            .with_context(|| Self::failure(fd))?;
+        Ok(Self { fd, pipe })
+    }
+
+    fn tell(mut self) -> Result<()> {
+        let written = self.pipe.write_all(b"ready\n");
+        written.with_context(|| Self::failure(self.fd))
+    }
+
+    fn failure(fd: u32) -> String {
+        format!("can't write to file descriptor {fd}")
+    }
 }

@@ -15,7 +15,6 @@ use std::os::unix::net::UnixListener;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::time::Instant;
@@ -30,6 +29,7 @@ use rustix::event::PollFd;
 use rustix::event::PollFlags;
 use rustix::event::Timespec;
 use rustix::io::Errno;
+use sandbox::Kind;
 use sockets::Access;
 use sockets::SocketPath;
 
@@ -89,14 +89,12 @@ impl Server {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let stop = Arc::new(eventfd(0, flags).context("status")?);
         let stopped = stop.clone();
-        let thread = thread::Builder::new()
-            .name("status".into())
-            .spawn(move || {
-                if let Err(error) = serve(&listener, &stopped, look) {
-                    tracing::error!("the status is not told any more: {error}");
-                }
-            })
-            .context("can't start the thread of the status")?;
+        let thread = sandbox::spawn(Kind::Status, "status", move || {
+            if let Err(error) = serve(&listener, &stopped, look) {
+                tracing::error!("the status is not told any more: {error}");
+            }
+        })
+        .context("can't start the thread of the status")?;
         Ok(Self {
             _socket: socket,
             stop,

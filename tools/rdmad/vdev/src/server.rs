@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::sync::Condvar;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::thread;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::time::Instant;
@@ -28,6 +27,7 @@ use rustix::event::PollFlags;
 use rustix::event::Timespec;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
+use sandbox::Kind;
 use sockets::Access;
 use sockets::SocketPath;
 
@@ -77,9 +77,8 @@ impl Listener {
         let transport = Arc::new(Transport::new(name, device, space)?);
         let service = {
             let transport = transport.clone();
-            thread::Builder::new()
-                .name(format!("{name}-service"))
-                .spawn(move || transport.serve())?
+            let name = format!("{name}-service");
+            sandbox::spawn(Kind::Service, name, move || transport.serve())?
         };
         // From here on dropping the handle ends the threads.
         let mut handle = Handle {
@@ -96,12 +95,10 @@ impl Listener {
             _path: self.path,
         };
         let ending = Ending(ended.clone());
-        let thread = thread::Builder::new()
-            .name(format!("{name}-socket"))
-            .spawn(move || {
-                let _ending = ending;
-                server.run();
-            })?;
+        let thread = sandbox::spawn(Kind::Socket, format!("{name}-socket"), move || {
+            let _ending = ending;
+            server.run();
+        })?;
         handle.socket = Some((thread, ended));
         Ok(handle)
     }

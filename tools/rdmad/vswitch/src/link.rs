@@ -233,7 +233,7 @@ impl Link {
     pub(crate) fn find_again(&mut self) -> bool {
         match &mut self.socket {
             Socket::Tap(tap) if self.gone => {
-                self.gone = tap.reopen().is_err();
+                self.gone = tap.attach_again().is_err();
                 !self.gone
             }
             _ => false,

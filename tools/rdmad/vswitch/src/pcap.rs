@@ -13,10 +13,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender, TrySendError};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use roce::frame::MAX_FRAME;
+use sandbox::Kind;
 
 /// Magic number of a file with nanoseconds, in the writer's byte order.
 const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
@@ -68,9 +69,9 @@ impl PcapWriter {
         let (written, empty) = sync_channel(CHUNKS);
         let failed = Arc::new(AtomicBool::new(false));
         let flag = failed.clone();
-        let thread = thread::Builder::new()
-            .name("pcap".into())
-            .spawn(move || run(out, &to_write, &written, &flag))?;
+        let thread = sandbox::spawn(Kind::Capture, "pcap", move || {
+            run(out, &to_write, &written, &flag);
+        })?;
         let mut chunk = Vec::with_capacity(CHUNK + MAX_FRAME);
         chunk.extend(MAGIC_NANOSECONDS.to_le_bytes());
         for half in VERSION {

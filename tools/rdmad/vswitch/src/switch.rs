@@ -6,9 +6,10 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use roce::net::Mac;
+use sandbox::Kind;
 use sockets::Access;
 use thiserror::Error;
 
@@ -178,9 +179,7 @@ impl Switch {
             config.faults,
             doorbell.clone(),
         )?;
-        let thread = thread::Builder::new()
-            .name("vswitch".into())
-            .spawn(move || worker.run())?;
+        let thread = sandbox::spawn(Kind::Switch, "vswitch", move || worker.run())?;
         Ok((
             Self {
                 doorbell,

@@ -10,7 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IoSliceMut};
 use std::os::unix::fs::OpenOptionsExt;
 
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::ioctl::{ioctl, opcode, Ioctl, IoctlOutput, Opcode};
 use rustix::net::{netdevice, socket, AddressFamily, SocketType};
@@ -21,6 +21,8 @@ pub(crate) struct Tap {
     name: String,
     /// That of an interface that has gone fails each call.
     file: File,
+    /// A socket by which interfaces are looked up. In the sandbox none can be had later.
+    lookup: OwnedFd,
 }
 
 impl Tap {
@@ -29,15 +31,16 @@ impl Tap {
         Ok(Self {
             name: name.to_owned(),
             file: open(name)?,
+            lookup: socket(AddressFamily::INET, SocketType::DGRAM, None)?,
         })
     }
 
     /// Attaches to an interface that has the name by now. Does not create one: its owner means to do that, in his way.
-    pub(crate) fn reopen(&mut self) -> io::Result<()> {
-        let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
-        netdevice::name_to_index(any, &self.name)?;
-        self.file = open(&self.name)?;
-        Ok(())
+    ///
+    /// The driver lets go of the file with the interface, so that it can be attached once more.
+    pub(crate) fn attach_again(&self) -> io::Result<()> {
+        netdevice::name_to_index(&self.lookup, &self.name)?;
+        attach(&self.file, &self.name)
     }
 
     /// Reads the next frame. Returns its length, which exceeds that of `into` if it did not fit.
@@ -102,6 +105,16 @@ const _: () = assert!(size_of::<IfReq>() == 40, "struct ifreq on 64-bit hosts");
 /// Attaches to the tap interface `name`, creating it if the caller may. Reads and writes are whole frames without any
 /// further header, and do not block.
 fn open(name: &str) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
+        .open("/dev/net/tun")?;
+    attach(&file, name)?;
+    Ok(file)
+}
+
+fn attach(file: &File, name: &str) -> io::Result<()> {
     let mut request = IfReq {
         name: [0; NAME_MAX + 1],
         flags: IFF_TAP | IFF_NO_PI,
@@ -114,14 +127,9 @@ fn open(name: &str) -> io::Result<File> {
         ));
     }
     request.name[..name.len()].copy_from_slice(name.as_bytes());
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32)
-        .open("/dev/net/tun")?;
     // SAFETY: `SetInterface` describes TUNSETIFF as the TUN driver, which is behind this file, defines it.
-    unsafe { ioctl(&file, SetInterface(request)) }?;
-    Ok(file)
+    unsafe { ioctl(file, SetInterface(request)) }?;
+    Ok(())
 }
 
 #[cfg(test)]

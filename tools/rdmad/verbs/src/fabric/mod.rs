@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use sandbox::Kind;
 
 pub(crate) use self::at_once::Lull;
 pub use self::clock::Clock;
@@ -156,9 +157,9 @@ impl Fabric {
         }
         for index in 0..workers {
             let shared = shared.clone();
-            let thread = std::thread::Builder::new()
-                .name(format!("worker-{index}"))
-                .spawn(move || worker::run(&shared, index))?;
+            let thread = sandbox::spawn(Kind::Worker, format!("worker-{index}"), move || {
+                worker::run(&shared, index);
+            })?;
             fabric.threads.push(thread);
         }
         Ok(fabric)

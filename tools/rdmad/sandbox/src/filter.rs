@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Programs for the kernel's filter of system calls.
+
+use std::collections::BTreeMap;
+use std::env;
+
+use libc::c_long;
+use seccompiler::BpfProgram;
+use seccompiler::SeccompAction;
+use seccompiler::SeccompCmpArgLen;
+use seccompiler::SeccompCmpOp;
+use seccompiler::SeccompCondition;
+use seccompiler::SeccompFilter;
+use seccompiler::SeccompRule;
+
+use crate::lists;
+use crate::Error;
+use crate::Kind;
+
+/// A system call that a list allows, and for which arguments.
+#[derive(Clone, Debug)]
+pub(crate) struct Allowed {
+    number: c_long,
+    /// All of them hold.
+    when: Vec<When>,
+}
+
+/// A condition on an argument, by its number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum When {
+    /// It has this value, of 32 bits.
+    Is(u8, u32),
+    /// None of these of its lower 32 bits is set.
+    Lacks(u8, u32),
+    /// It is a null pointer.
+    Null(u8),
+}
+
+impl When {
+    fn condition(self) -> Result<SeccompCondition, seccompiler::BackendError> {
+        use SeccompCmpArgLen::{Dword, Qword};
+        use SeccompCmpOp::{Eq, MaskedEq};
+        match self {
+            Self::Is(argument, value) => SeccompCondition::new(argument, Dword, Eq, value.into()),
+            Self::Lacks(argument, bits) => {
+                SeccompCondition::new(argument, Dword, MaskedEq(bits.into()), 0)
+            }
+            Self::Null(argument) => SeccompCondition::new(argument, Qword, Eq, 0),
+        }
+    }
+}
+
+/// With any arguments.
+pub(crate) fn any(number: c_long) -> Allowed {
+    when(number, &[])
+}
+
+/// With arguments for which all of `conditions` hold.
+pub(crate) fn when(number: c_long, conditions: &[When]) -> Allowed {
+    Allowed {
+        number,
+        when: conditions.to_vec(),
+    }
+}
+
+/// The programs of all kinds, in the order of [`Kind::ALL`].
+pub(crate) struct Filters([BpfProgram; Kind::ALL.len()]);
+
+impl Filters {
+    pub(crate) fn compile() -> Result<Self, Error> {
+        let mut programs = [const { BpfProgram::new() }; Kind::ALL.len()];
+        for (program, kind) in programs.iter_mut().zip(Kind::ALL) {
+            let compiled = compile(lists::of(kind), SeccompAction::Trap, SeccompAction::Allow);
+            *program = compiled.map_err(|error| Error::List(kind, error.to_string()))?;
+        }
+        Ok(Self(programs))
+    }
+
+    /// From now on the calling thread makes only system calls from the list of `kind`.
+    pub(crate) fn apply(&self, kind: Kind) -> Result<(), Error> {
+        seccompiler::apply_filter(&self.0[kind as usize]).map_err(Error::Filter)
+    }
+}
+
+/// From now on system calls that no part of the daemon ever makes end the process at once, without
+/// a handler that could be subverted. All threads that are started later inherit this.
+pub(crate) fn forbid_for_ever() -> Result<(), Error> {
+    let program = compile(
+        lists::never(),
+        SeccompAction::Allow,
+        SeccompAction::KillProcess,
+    );
+    let program = program.map_err(|error| Error::List(Kind::Main, error.to_string()))?;
+    seccompiler::apply_filter(&program).map_err(Error::Filter)
+}
+
+fn compile(
+    list: Vec<Allowed>,
+    others: SeccompAction,
+    listed: SeccompAction,
+) -> Result<BpfProgram, seccompiler::BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    let mut unconditional = Vec::new();
+    for Allowed { number, when } in list {
+        let rules = rules.entry(number).or_default();
+        if when.is_empty() {
+            unconditional.push(number);
+        } else {
+            let conditions = when.into_iter().map(When::condition);
+            rules.push(SeccompRule::new(conditions.collect::<Result<_, _>>()?)?);
+        }
+    }
+    // A system call without rules is listed whatever its arguments are.
+    for number in unconditional {
+        rules.insert(number, Vec::new());
+    }
+    let arch = env::consts::ARCH.try_into()?;
+    SeccompFilter::new(rules, others, listed, arch)?.try_into()
+}

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Kinds of threads.
+
+use std::fmt;
+
+/// A kind of thread, by what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// The first thread. It starts everything and waits for a signal that ends it.
+    Main,
+    /// Writes the log to standard error.
+    Log,
+    /// Serves the queues of all ports.
+    Worker,
+    /// Serves the vfio-user socket of a port.
+    Socket,
+    /// Executes the control commands and resets of a port.
+    Service,
+    /// Forwards frames.
+    Switch,
+    /// Writes the capture file.
+    Capture,
+    /// Tells the status of the daemon.
+    Status,
+}
+
+impl Kind {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Self; 8] = [
+        Self::Main,
+        Self::Log,
+        Self::Worker,
+        Self::Socket,
+        Self::Service,
+        Self::Switch,
+        Self::Capture,
+        Self::Status,
+    ];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Main => "main",
+            Self::Log => "log",
+            Self::Worker => "worker",
+            Self::Socket => "socket",
+            Self::Service => "service",
+            Self::Switch => "switch",
+            Self::Capture => "capture",
+            Self::Status => "status",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Which system calls each kind of thread may make.
+//!
+//! A descriptor that a thread has may be used: what can be had anew is limited. So `write` stands
+//! here without conditions, and `open` not at all.
+
+use libc::*;
+
+use crate::filter::any;
+use crate::filter::when;
+use crate::filter::Allowed;
+use crate::filter::When::Is;
+use crate::filter::When::Lacks;
+use crate::filter::When::Null;
+use crate::Kind;
+
+/// `PR_SET_VMA` (C header: linux/prctl.h): the C library may name its memory.
+const PR_SET_VMA: u32 = 0x5356_4d41;
+
+/// What threads of `kind` may do.
+pub(crate) fn of(kind: Kind) -> Vec<Allowed> {
+    let own = match kind {
+        Kind::Main => main(),
+        Kind::Log => Vec::new(),
+        Kind::Worker => worker(),
+        Kind::Socket => socket(),
+        Kind::Service => service(),
+        Kind::Switch => switch(),
+        Kind::Capture => vec![any(SYS_write)],
+        Kind::Status => status(),
+    };
+    [all(), own].concat()
+}
+
+/// What no part of the daemon ever does, whichever thread it is.
+pub(crate) fn never() -> Vec<Allowed> {
+    [
+        // Other programs and processes.
+        SYS_execve,
+        SYS_execveat,
+        SYS_ptrace,
+        SYS_process_vm_readv,
+        SYS_process_vm_writev,
+        SYS_pidfd_getfd,
+        SYS_kcmp,
+        // Other views of the system.
+        SYS_mount,
+        SYS_umount2,
+        SYS_move_mount,
+        SYS_open_tree,
+        SYS_fsopen,
+        SYS_pivot_root,
+        SYS_chroot,
+        SYS_unshare,
+        SYS_setns,
+        SYS_personality,
+        // The kernel itself.
+        SYS_init_module,
+        SYS_finit_module,
+        SYS_delete_module,
+        SYS_kexec_load,
+        SYS_reboot,
+        SYS_swapon,
+        SYS_swapoff,
+        SYS_bpf,
+        SYS_perf_event_open,
+        SYS_userfaultfd,
+        SYS_io_uring_setup,
+        SYS_add_key,
+        SYS_request_key,
+        SYS_keyctl,
+        // Other users.
+        SYS_setuid,
+        SYS_setgid,
+        SYS_setresuid,
+        SYS_setresgid,
+        SYS_setgroups,
+    ]
+    .map(any)
+    .to_vec()
+}
+
+/// What every thread may do: allocate, wait, end, and tell of a defect.
+fn all() -> Vec<Allowed> {
+    // A process identifier is positive.
+    let process = std::process::id();
+    vec![
+        // Memory, of which none becomes code.
+        any(SYS_brk),
+        any(SYS_madvise),
+        when(SYS_mmap, &[Lacks(2, PROT_EXEC as u32)]),
+        when(SYS_mprotect, &[Lacks(2, PROT_EXEC as u32)]),
+        any(SYS_mremap),
+        any(SYS_munmap),
+        when(SYS_prctl, &[Is(0, PR_SET_VMA)]),
+        // Waiting and time.
+        any(SYS_clock_gettime),
+        any(SYS_clock_nanosleep),
+        any(SYS_futex),
+        any(SYS_nanosleep),
+        any(SYS_restart_syscall),
+        any(SYS_sched_getaffinity),
+        any(SYS_sched_yield),
+        any(SYS_getrandom),
+        // Descriptors that are not used any more. Debug builds of the standard library look whether
+        // they are open.
+        any(SYS_close),
+        when(SYS_fcntl, &[Is(1, F_GETFD as u32)]),
+        // Ends of threads and of the process.
+        any(SYS_exit),
+        any(SYS_exit_group),
+        any(SYS_getpid),
+        any(SYS_gettid),
+        any(SYS_rt_sigprocmask),
+        any(SYS_rt_sigreturn),
+        any(SYS_sigaltstack),
+        // The handlers of the runtime restore what was there before, and abort.
+        when(SYS_rt_sigaction, &[Is(0, SIGABRT as u32)]),
+        when(SYS_rt_sigaction, &[Is(0, SIGBUS as u32)]),
+        when(SYS_rt_sigaction, &[Is(0, SIGSEGV as u32)]),
+        when(SYS_tgkill, &[Is(0, process), Is(2, SIGABRT as u32)]),
+        // Their last line.
+        when(SYS_write, &[Is(0, STDERR_FILENO as u32)]),
+        when(SYS_writev, &[Is(0, STDERR_FILENO as u32)]),
+        #[cfg(target_arch = "x86_64")]
+        any(SYS_poll),
+        any(SYS_ppoll),
+    ]
+}
+
+/// Signals, by the kernel's AIO, the eventfds of clients.
+fn interrupts() -> Vec<Allowed> {
+    vec![
+        any(SYS_io_submit),
+        any(SYS_io_getevents),
+        // With the last one that uses them.
+        any(SYS_io_destroy),
+    ]
+}
+
+/// Own eventfds.
+fn events() -> Vec<Allowed> {
+    vec![any(SYS_read), any(SYS_write)]
+}
+
+/// Maps memory of guests, whose files others may have made.
+fn guest_memory() -> Vec<Allowed> {
+    vec![
+        when(SYS_fcntl, &[Is(1, F_GET_SEALS as u32)]),
+        any(SYS_fstat),
+        any(SYS_fstatfs),
+    ]
+}
+
+/// Accepts clients of a socket that listens.
+fn clients() -> Vec<Allowed> {
+    vec![
+        any(SYS_accept4),
+        // Not to wait for them.
+        when(SYS_ioctl, &[Is(1, FIONBIO as u32)]),
+        any(SYS_recvfrom),
+        when(SYS_sendto, &[Null(4)]),
+    ]
+}
+
+fn main() -> Vec<Allowed> {
+    let waits = vec![any(SYS_rt_sigtimedwait), any(SYS_unlink)];
+    [waits, events(), interrupts()].concat()
+}
+
+fn worker() -> Vec<Allowed> {
+    [events(), interrupts()].concat()
+}
+
+fn service() -> Vec<Allowed> {
+    [events(), interrupts(), guest_memory()].concat()
+}
+
+fn socket() -> Vec<Allowed> {
+    let own = vec![
+        any(SYS_recvmsg),
+        when(
+            SYS_getsockopt,
+            &[Is(1, SOL_SOCKET as u32), Is(2, SO_PEERCRED as u32)],
+        ),
+        any(SYS_readlink),
+        any(SYS_unlink),
+    ];
+    [own, events(), interrupts(), guest_memory(), clients()].concat()
+}
+
+fn switch() -> Vec<Allowed> {
+    let own = vec![
+        #[cfg(target_arch = "x86_64")]
+        any(SYS_epoll_wait),
+        any(SYS_epoll_pwait),
+        any(SYS_epoll_pwait2),
+        any(SYS_epoll_ctl),
+        any(SYS_readv),
+        any(SYS_recvfrom),
+        any(SYS_recvmsg),
+        any(SYS_sendto),
+        any(SYS_sendmsg),
+        any(SYS_connect),
+        any(SYS_unlink),
+        // Attaching to a tap interface that has come back.
+        when(SYS_ioctl, &[Is(1, TUNSETIFF as u32)]),
+        when(SYS_ioctl, &[Is(1, SIOCGIFINDEX as u32)]),
+    ];
+    [own, events()].concat()
+}
+
+fn status() -> Vec<Allowed> {
+    [events(), clients()].concat()
+}

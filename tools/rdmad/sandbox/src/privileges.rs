@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Privileges of threads.
+
+use rustix::io::Errno;
+use rustix::thread::clear_ambient_capability_set;
+use rustix::thread::remove_capability_from_bounding_set;
+use rustix::thread::set_capabilities;
+use rustix::thread::set_no_new_privs;
+use rustix::thread::CapabilitySet;
+use rustix::thread::CapabilitySets;
+
+use crate::Error;
+
+/// Neither this thread nor those that it starts get a privilege that it does not have now.
+pub(crate) fn refuse_new() -> Result<(), Error> {
+    set_no_new_privs(true).map_err(failure)
+}
+
+/// Gives up all capabilities of the calling thread.
+pub(crate) fn drop_all() -> Result<(), Error> {
+    for number in 0..u64::BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        match remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            // The kernel knows no more of them.
+            Err(Errno::INVAL) => break,
+            // Who may not remove them can't acquire them either: there are no new privileges.
+            Err(Errno::PERM) => break,
+            Err(error) => return Err(failure(error)),
+        }
+    }
+    match clear_ambient_capability_set() {
+        // Linux before 4.3 has none.
+        Ok(()) | Err(Errno::INVAL) => {}
+        Err(error) => return Err(failure(error)),
+    }
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, none).map_err(failure)
+}
+
+fn failure(error: Errno) -> Error {
+    Error::Privileges(error.into())
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Threads that are confined from their start on.
+
+use std::collections::hash_map::RandomState;
+use std::fs;
+use std::hash::BuildHasher;
+use std::hint::black_box;
+use std::io;
+use std::sync::mpsc::sync_channel;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::thread;
+use std::thread::JoinHandle;
+
+use rustix::thread::gettid;
+use rustix::thread::Pid;
+
+use crate::filter::Filters;
+use crate::landlocked;
+use crate::privileges;
+use crate::violation;
+use crate::Error;
+use crate::Kind;
+use crate::FILTERS;
+
+/// Threads that [`spawn`] has confined. Some may have ended.
+static CONFINED: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+
+/// Starts a thread that does `work`, confined to what `kind` may do if the sandbox is on.
+///
+/// # Errors
+///
+/// There is no thread, or it can't be confined.
+pub fn spawn(
+    kind: Kind,
+    name: impl Into<String>,
+    work: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let builder = thread::Builder::new().name(name.into());
+    let Some(filters) = FILTERS.get() else {
+        return builder.spawn(work);
+    };
+    let (result, confined) = sync_channel(1);
+    let thread = builder.spawn(move || {
+        let confined = confine(filters, kind).map(drop);
+        let may_work = confined.is_ok();
+        // The thread that starts this one waits for it.
+        let _ = result.send(confined);
+        if may_work {
+            work();
+        }
+    })?;
+    // A thread that ends without a result has panicked.
+    let confined = confined.recv().map_err(io::Error::other)?;
+    confined.map_err(io::Error::other)?;
+    Ok(thread)
+}
+
+/// Confines the calling thread, which is the first one of the process, after all others have been
+/// started. Returns whether the kernel has Landlock.
+///
+/// # Errors
+///
+/// It can't be confined, or another thread was not started by [`spawn`].
+///
+/// # Panics
+///
+/// The sandbox is off.
+pub fn confine_main() -> Result<bool, Error> {
+    let filters = FILTERS.get().expect("the sandbox is on");
+    let own = gettid();
+    let confined = CONFINED.lock().unwrap_or_else(PoisonError::into_inner);
+    for task in fs::read_dir("/proc/self/task").map_err(Error::Threads)? {
+        let task = task.map_err(Error::Threads)?;
+        let thread = task.file_name().to_str().and_then(|name| name.parse().ok());
+        let thread = thread.and_then(Pid::from_raw);
+        if !thread.is_some_and(|thread| thread == own || confined.contains(&thread)) {
+            // A thread that has just ended has no name any more.
+            let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            return Err(Error::Outside(name.trim_end().to_owned()));
+        }
+    }
+    drop(confined);
+    confine(filters, Kind::Main)
+}
+
+/// Confines the calling thread. Returns whether the kernel has Landlock.
+fn confine(filters: &Filters, kind: Kind) -> Result<bool, Error> {
+    violation::set_kind(kind);
+    let mut confined = CONFINED.lock().unwrap_or_else(PoisonError::into_inner);
+    confined.push(gettid());
+    drop(confined);
+    privileges::drop_all()?;
+    let has_landlock = landlocked::allow_nothing()?;
+    filters.apply(kind)?;
+    Ok(has_landlock)
+}
+
+/// Has the C library look up what it looks up once for all threads, in files for a part: how many
+/// heaps there may be, and where random numbers come from.
+pub(crate) fn warm_up() {
+    let thread = thread::spawn(|| {
+        let random = RandomState::new().hash_one(0);
+        black_box(vec![random; 1 << 10]);
+    });
+    // It does nothing that can panic.
+    let _ = thread.join();
+}
