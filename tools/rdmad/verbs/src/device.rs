@@ -172,12 +172,12 @@ impl Device {
                 refused_gids: AtomicU64::new(0),
                 groups: Groups::default(),
                 violations: Violations::default(),
-                counters: Counters::new(fabric.shared().workers()),
+                counters: Counters::new(fabric.shared().runtime.workers()),
                 ready_qps: ReadySet::new(limits.max_qp + 1),
                 ready_cqs: ReadySet::new(limits.max_cq),
                 ready_events: ReadySet::new(u32::from(FIRST_EVENT_QUEUE) + limits.event_queues),
                 has_frames: AtomicBool::new(false),
-                lull: Lull::new(fabric.shared().clock.now()),
+                lull: Lull::new(fabric.shared().runtime.clock.now()),
                 receiving: Exclusive::default(),
                 leftover: Leftover::default(),
                 blocked: ReadySet::new(limits.max_qp + 1),
@@ -217,7 +217,7 @@ impl Device {
             self.transport.fail("its last reset panicked");
         }
         // Workers passed over what became ready while the device had failed.
-        self.fabric.wake();
+        self.fabric.runtime.wake();
     }
 
     /// The device can't go on, as `why` tells: its driver broke the rules, its memory is lost, or work
@@ -226,7 +226,7 @@ impl Device {
     /// more. Not to be called by a worker.
     pub fn fail(&self, why: &str) {
         self.note_failure(why);
-        self.fabric.quiesce.synchronize();
+        self.fabric.runtime.quiesce.synchronize();
     }
 
     /// Whether the device has failed since its last reset, or has lost memory, which fails it soon.
@@ -275,7 +275,7 @@ impl Device {
                 if self.cqs.with(number, |cq| cq.doorbell_page == page) == Some(true)
                     && self.ready_cqs.insert(number)
                 {
-                    self.fabric.wake();
+                    self.fabric.runtime.wake();
                 }
             }
             // Receives are taken when messages come.
@@ -289,7 +289,7 @@ impl Device {
         self.counters.add(Counter::Doorbells, 1);
         if self.has_own_rings() {
             if queue >= FIRST_EVENT_QUEUE && self.ready_events.insert(queue.into()) {
-                self.fabric.wake();
+                self.fabric.runtime.wake();
             }
             return;
         }
@@ -330,7 +330,7 @@ impl Device {
             Role::Sq(qpn) | Role::Rq(qpn) => {
                 if let Some(qp) = self.qps.get(qpn) {
                     qp.virtqueue_reset(queue);
-                    self.fabric.quiesce.synchronize();
+                    self.fabric.runtime.quiesce.synchronize();
                     self.fail_qp(qpn);
                 }
             }
@@ -342,7 +342,7 @@ impl Device {
     /// The frame port has frames, or room again.
     pub fn frames_ready(&self) {
         if !self.has_frames.swap(true, Ordering::AcqRel) {
-            self.fabric.wake();
+            self.fabric.runtime.wake();
         }
     }
 
@@ -446,7 +446,7 @@ impl Device {
                 }
             });
         };
-        if few && self.fabric.serve_at_once(&self.lull, serve) {
+        if few && self.fabric.runtime.serve_at_once(&self.lull, serve) {
             self.transport.send_interrupts();
         } else {
             self.qp_ready(qpn);
@@ -457,7 +457,7 @@ impl Device {
     #[inline]
     pub(crate) fn qp_ready(&self, qpn: u32) {
         if self.ready_qps.insert(qpn) {
-            self.fabric.wake();
+            self.fabric.runtime.wake();
         }
     }
 
@@ -521,7 +521,7 @@ impl Device {
             worked = true;
             // It is the number of a virtqueue.
             if self.events.resume(queue as u16) && self.ready_events.insert(queue) {
-                self.fabric.wake();
+                self.fabric.runtime.wake();
             }
         }
         if let Some(cqn) = self.ready_cqs.take() {
@@ -576,7 +576,7 @@ impl Device {
         let numbers = windows.numbers().into_iter();
         let removed = Vec::from_iter(numbers.filter_map(|number| windows.remove(number)));
         // Only work of QPs uses MRs and windows, and none goes on after this.
-        self.fabric.quiesce.synchronize();
+        self.fabric.runtime.quiesce.synchronize();
         for qp in &qps {
             self.release_qp(qp);
         }
@@ -608,7 +608,7 @@ impl Device {
     pub(crate) fn destroy_qp(&self, qp: &Qp) {
         self.remove_qp(qp);
         // Workers that looked it up may still hold its PD.
-        self.fabric.quiesce.synchronize();
+        self.fabric.runtime.quiesce.synchronize();
         self.release_qp(qp);
     }
 
@@ -642,7 +642,7 @@ impl Device {
     /// while windows are bound to it.
     pub(crate) fn destroy_mr(&self, number: u32) -> Result<()> {
         let mr = self.mrs.remove(number)?;
-        self.fabric.quiesce.synchronize();
+        self.fabric.runtime.quiesce.synchronize();
         self.mrs.release(number, mr);
         Ok(())
     }
@@ -654,7 +654,7 @@ impl Device {
             return false;
         };
         // No worker binds it any more after that.
-        self.fabric.quiesce.synchronize();
+        self.fabric.runtime.quiesce.synchronize();
         if let Some(qpn) = self.mrs.windows().release(&window) {
             self.qps.with(qpn, |qp| qp.forget_window(number));
         }
@@ -664,7 +664,7 @@ impl Device {
     /// Takes the memory of an MR away; it is not used any more on return. Returns whether there is such an MR.
     pub(crate) fn revoke_mr(&self, number: u32) -> bool {
         let found = self.mrs.revoke(number);
-        self.fabric.quiesce.synchronize();
+        self.fabric.runtime.quiesce.synchronize();
         found
     }
 }

@@ -2,39 +2,26 @@
 
 //! What the devices of one process share: worker threads, timers, and the way from a MAC address to a device.
 
-mod at_once;
-mod clock;
-mod exclusive;
 mod longest;
-mod quiesce;
-mod ready;
-mod sleep;
+mod runtime;
+mod server;
 mod sync;
-mod timer;
 mod watch;
-mod worker;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use sandbox::Kind;
 
-pub(crate) use self::at_once::Lull;
-pub use self::clock::Clock;
-pub(crate) use self::exclusive::Exclusive;
 use self::longest::Longest;
-use self::quiesce::Quiesce;
-pub(crate) use self::ready::ReadySet;
-use self::sleep::Sleep;
-pub(crate) use self::timer::{Alarm, Timers, Until};
+pub use self::runtime::Clock;
+pub(crate) use self::runtime::{shard, Alarm, Exclusive, Lull, QpKey, ReadySet, Until};
+use self::runtime::{Crew, Runtime, RuntimeConfig};
+use self::server::Server;
 pub(crate) use self::watch::{Watch, Watched};
-pub(crate) use self::worker::shard;
-use self::worker::Worker;
 use crate::claims::Claims;
 use crate::shuffle::Secret;
 use crate::status::FabricStatus;
@@ -43,9 +30,6 @@ use crate::Device;
 
 /// Workers unless told otherwise: CPUs are left to the VMs.
 const MAX_DEFAULT_WORKERS: usize = 4;
-
-/// A QP of the fabric: port and QPN.
-pub(crate) type QpKey = (u32, u32);
 
 /// How two QPs of one process exchange data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,9 +65,7 @@ pub struct FabricConfig {
 /// The devices of a process and the workers that serve them. Dropping it ends their threads.
 pub struct Fabric {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
-    /// Those that are stepped.
-    workers: Mutex<Vec<Worker>>,
+    crew: Crew<Server>,
 }
 
 /// The part of a [`Fabric`] that devices and workers know.
@@ -93,16 +75,10 @@ pub(crate) struct Shared {
     /// The next device's port.
     next_port: Mutex<u32>,
     direct: AtomicBool,
-    stopped: AtomicBool,
-    workers: usize,
     poll: Duration,
-    at_once: bool,
-    pub(crate) clock: Clock,
-    pub(crate) timers: Timers,
-    pub(crate) quiesce: Quiesce,
+    pub(crate) runtime: Runtime,
     pub(crate) claims: Claims,
     pub(crate) secret: Secret,
-    sleep: Sleep,
     longest: Longest,
 }
 
@@ -127,40 +103,28 @@ impl Fabric {
             devices: ArcSwap::default(),
             next_port: Mutex::new(1),
             direct: AtomicBool::new(path == PathPolicy::Direct),
-            stopped: AtomicBool::new(false),
-            workers,
             poll: match clock.stands_still() {
                 true => Duration::ZERO,
                 false => poll,
             },
-            at_once,
-            timers: Timers::new(clock.now()),
-            clock,
-            quiesce: Quiesce::new(workers),
+            runtime: Runtime::new(RuntimeConfig {
+                workers,
+                stepped,
+                at_once,
+                clock,
+            }),
             claims: Claims::default(),
             secret: Secret::new(secret),
-            sleep: match stepped {
-                true => Sleep::stepped(),
-                false => Sleep::default(),
-            },
             longest: Longest::new(workers),
         });
         let mut fabric = Self {
-            shared: shared.clone(),
-            threads: Vec::new(),
-            workers: Mutex::default(),
+            shared,
+            crew: Crew::new(stepped),
         };
-        if stepped {
-            let workers = (0..workers).map(|number| Worker::new(&shared, number));
-            fabric.workers = Mutex::new(workers.collect());
-            return Ok(fabric);
-        }
-        for index in 0..workers {
-            let shared = shared.clone();
-            let thread = sandbox::spawn(Kind::Worker, format!("worker-{index}"), move || {
-                worker::run(&shared, index);
-            })?;
-            fabric.threads.push(thread);
+        for worker in 0..workers {
+            fabric
+                .crew
+                .add(Server::new(fabric.shared.clone(), worker))?;
         }
         Ok(fabric)
     }
@@ -176,61 +140,38 @@ impl Fabric {
     /// Returns whether it is awake. Nothing else serves, so what happens is decided by the order of the
     /// calls.
     pub fn step(&self, worker: usize) -> bool {
-        let mut workers = self.workers.lock();
-        let worker = workers.get_mut(worker);
-        worker.is_some_and(|worker| worker.step(&self.shared))
+        self.crew.step(worker)
     }
 
-    /// Lets `time` pass on a clock that stands still. What is due then is left to [steps](Self::step).
+    /// Lets `time` pass on a clock that stands still. What is due then is left to [steps](Self::step). On the clock of the
+    /// system it sleeps.
     pub fn pass(&self, time: Duration) {
-        self.shared.clock.advance(time);
+        self.shared.runtime.clock.pass(time);
     }
 
     /// How long it is to the next deadline, if there is one.
     pub fn next_deadline(&self) -> Option<Duration> {
-        let next = self.shared.timers.next()?;
-        Some(next.saturating_duration_since(self.shared.clock.now()))
+        let Runtime { timers, clock, .. } = &self.shared.runtime;
+        let next = timers.next()?;
+        Some(next.saturating_duration_since(clock.now()))
     }
 
     /// Lets `time` pass on a clock that stands still, from one deadline to the next: each is met to the nanosecond.
     /// Returns when all is done that was due, and what that entailed. On the clock of the system it sleeps.
     pub fn advance(&self, time: Duration) {
-        if !self.shared.clock.stands_still() {
-            return std::thread::sleep(time);
-        }
-        self.settle();
-        let end = self.shared.clock.now() + time;
-        loop {
-            let now = self.shared.clock.now();
-            let next = self.shared.timers.next().map_or(end, |next| next.min(end));
-            self.shared
-                .clock
-                .advance(next.saturating_duration_since(now));
-            self.settle();
-            if next == end {
-                return;
-            }
-        }
-    }
-
-    /// Returns when nothing is left to do before time passes, which it does not meanwhile.
-    fn settle(&self) {
-        while !self.shared.is_idle() {
-            // A worker that was about to sleep does not know that the clock went on.
-            self.shared.sleep.wake_all();
-            std::thread::yield_now();
-        }
+        let shared = &self.shared;
+        shared.runtime.advance(time, || shared.is_busy());
     }
 
     /// What there is to see of the workers.
     pub fn status(&self) -> FabricStatus {
         let (longest_turn, longest_round) = self.shared.longest.longest();
         FabricStatus {
-            workers: self.shared.workers,
+            workers: self.shared.runtime.workers(),
             turn_budget: TURN as u64,
             longest_turn,
             longest_round,
-            grace_periods: self.shared.quiesce.periods(),
+            grace_periods: self.shared.runtime.quiesce.periods(),
         }
     }
 
@@ -241,13 +182,8 @@ impl Fabric {
 
 impl Drop for Fabric {
     fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::SeqCst);
-        self.shared.sleep.wake_all();
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a worker thread panicked");
-            }
-        }
+        self.shared.runtime.stop();
+        self.crew.join();
         // Devices know the fabric and the fabric its devices.
         self.shared.devices.store(Arc::default());
     }
@@ -277,7 +213,7 @@ impl Shared {
             self.devices.store(Arc::new(devices));
             self.claims.take_back(port);
         }
-        self.quiesce.synchronize();
+        self.runtime.quiesce.synchronize();
     }
 
     /// The device whose port has this MAC address, if QPs exchange data directly.
@@ -303,27 +239,8 @@ impl Shared {
         self.longest.note_turn(shard(), cost);
     }
 
-    /// Threads that serve.
-    pub(crate) fn workers(&self) -> usize {
-        self.workers
-    }
-
-    /// Whether no worker has anything to do now. Whoever is not asleep may have.
-    fn is_idle(&self) -> bool {
-        let due = || {
-            let now = self.clock.now();
-            self.timers.next().is_some_and(|deadline| deadline <= now)
-        };
-        self.sleep
-            .all_sleep(self.workers, || !self.busy() && !due())
-    }
-
-    /// Something is ready to be served.
-    #[inline]
-    pub(crate) fn wake(&self) {
-        // A worker that makes something ready looks for more itself, and wakes others as far as there is.
-        if !worker::is_worker() {
-            self.sleep.wake();
-        }
+    /// Whether any device has something to do for a worker.
+    fn is_busy(&self) -> bool {
+        self.devices.load().iter().any(|device| device.is_ready())
     }
 }

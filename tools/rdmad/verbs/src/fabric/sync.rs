@@ -1,7 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What threads synchronise with, in one place so that a model checker can take its place.
+//! Threads, time and synchronisation, as `runtime` uses them. `tests/loom` has the model checker's counterparts.
 
-pub(super) use std::sync::atomic::{fence, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering};
+use std::io;
+use std::time::Instant;
+
+pub(super) use std::hint::spin_loop;
+pub(super) use std::sync::atomic::{
+    fence, AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+};
+pub(super) use std::thread::{sleep, yield_now, JoinHandle};
+pub(super) use std::thread_local;
 
 pub(super) use parking_lot::{Condvar, Mutex};
+use sandbox::Kind;
+
+/// Starts a worker's thread, which may do what workers may.
+pub(super) fn spawn(
+    name: String,
+    work: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    sandbox::spawn(Kind::Worker, name, work)
+}
+
+/// The time of the system.
+#[inline]
+pub(super) fn now() -> Instant {
+    Instant::now()
+}

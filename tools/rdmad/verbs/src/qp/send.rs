@@ -172,12 +172,13 @@ impl SendSide {
         }
         let deadline = self.deadline()?;
         let key = (device.port(), qp.number);
-        Some(self.alarm.set(device.fabric(), key, deadline))
+        Some(self.alarm.set(&device.fabric().runtime, key, deadline))
     }
 
     /// Takes the QP's entry out of the timers.
     pub(super) fn disarm(&mut self, device: &Device, qpn: u32) {
-        self.alarm.clear(device.fabric(), (device.port(), qpn));
+        self.alarm
+            .clear(&device.fabric().runtime, (device.port(), qpn));
     }
 }
 
@@ -225,7 +226,7 @@ pub(crate) struct SendTurn<'a> {
 impl<'a> SendTurn<'a> {
     /// A turn of `qp`, whose send half the caller has locked.
     pub(crate) fn new(qp: &'a Qp, device: &'a Device, view: &'a DmaView) -> Self {
-        Self::at(qp, device, view, device.fabric().clock.now())
+        Self::at(qp, device, view, device.fabric().runtime.clock.now())
     }
 
     /// One that began at `now`.

@@ -44,7 +44,7 @@ impl Qp {
         if self.is_connected() {
             return;
         }
-        device.fabric().quiesce.outside(|| {
+        device.fabric().runtime.quiesce.outside(|| {
             let view = device.space.enter();
             let mut side = self.send.lock();
             if self.state() == Some(QpState::Rts) {

@@ -34,7 +34,7 @@ pub(crate) fn receive(device: &Arc<Device>) -> bool {
     let receiver = Receiving {
         device,
         view: device.space.enter(),
-        now: device.fabric().clock.now(),
+        now: device.fabric().runtime.clock.now(),
         budget: Budget::default(),
     };
     let mut frames = device.leftover.take();

@@ -45,7 +45,7 @@ impl Quiesce {
     }
 
     /// How often a thread waited for the turns that were going on.
-    pub(super) fn periods(&self) -> u64 {
+    pub(crate) fn periods(&self) -> u64 {
         self.periods.load(Ordering::Relaxed)
     }
 

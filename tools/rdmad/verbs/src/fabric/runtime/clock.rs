@@ -2,9 +2,10 @@
 
 //! The time by which deadlines and rate limits go.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use super::sync::{self, AtomicU64, Ordering};
 
 /// The clock of a fabric: that of the system, or one that stands still until it is told to go on, so that a test sees
 /// exactly what happens when.
@@ -36,7 +37,7 @@ impl Clock {
     /// A clock that stands still but for [`Fabric::advance`](crate::Fabric::advance).
     pub fn manual() -> Self {
         Self(Kind::Manual {
-            start: Instant::now(),
+            start: sync::now(),
             elapsed: Arc::default(),
         })
     }
@@ -45,23 +46,26 @@ impl Clock {
     #[inline]
     pub fn now(&self) -> Instant {
         match &self.0 {
-            Kind::System => Instant::now(),
+            Kind::System => sync::now(),
             Kind::Manual { start, elapsed } => {
                 *start + Duration::from_nanos(elapsed.load(Ordering::Acquire))
             }
         }
     }
 
-    /// Lets `time` pass on a clock that stands still.
-    pub(super) fn advance(&self, time: Duration) {
-        if let Kind::Manual { elapsed, .. } = &self.0 {
+    /// Lets `time` pass. On the clock of the system the current thread sleeps.
+    pub(crate) fn pass(&self, time: Duration) {
+        match &self.0 {
+            Kind::System => sync::sleep(time),
             // Five centuries fit.
-            elapsed.fetch_add(time.as_nanos() as u64, Ordering::AcqRel);
+            Kind::Manual { elapsed, .. } => {
+                elapsed.fetch_add(time.as_nanos() as u64, Ordering::AcqRel);
+            }
         }
     }
 
     /// Whether it goes on only by [`Fabric::advance`](crate::Fabric::advance).
-    pub(super) fn stands_still(&self) -> bool {
+    pub(crate) fn stands_still(&self) -> bool {
         matches!(self.0, Kind::Manual { .. })
     }
 

@@ -7,11 +7,11 @@
 //! worker that is awake *watches* the QP, so that it need not ring. Nor if another thread is at it in the same way: workers do
 //! things side by side.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::clock::nanos_since;
-use super::Shared;
+use super::sync::{AtomicU64, Ordering};
+use super::Runtime;
 
 /// A doorbell comes after a lull if for so long there was none, and none was served.
 const LULL: Duration = Duration::from_micros(20);
@@ -41,7 +41,7 @@ impl Lull {
     }
 }
 
-impl Shared {
+impl Runtime {
     /// Has the current thread, which is no worker, take `turn` for a device whose doorbell it hears, if that is the better way.
     /// Returns whether it has.
     pub(crate) fn serve_at_once(&self, lull: &Lull, turn: impl FnOnce()) -> bool {
@@ -57,7 +57,7 @@ impl Shared {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

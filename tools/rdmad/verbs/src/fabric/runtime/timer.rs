@@ -3,13 +3,14 @@
 //! Deadlines of QPs.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use parking_lot::Mutex;
-
 use super::clock::nanos_since;
-use super::{QpKey, Shared};
+use super::sync::{AtomicU64, Mutex, Ordering};
+use super::Runtime;
+
+/// A QP of the fabric: port and QPN.
+pub(crate) type QpKey = (u32, u32);
 
 /// No deadline.
 const NEVER: u64 = u64::MAX;
@@ -85,10 +86,10 @@ pub(crate) struct Until(());
 impl Alarm {
     /// Sees that QP `key` has a turn at `deadline` at the latest. An entry that comes too early stays: answers move the
     /// deadline often, and a turn for nothing is cheaper than to change the timers each time.
-    pub(crate) fn set(&mut self, shared: &Shared, key: QpKey, deadline: Instant) -> Until {
+    pub(crate) fn set(&mut self, runtime: &Runtime, key: QpKey, deadline: Instant) -> Until {
         if self.0.is_none_or(|set| deadline < set) {
-            if shared.timers.change(key, self.0, Some(deadline)) {
-                shared.wake();
+            if runtime.timers.change(key, self.0, Some(deadline)) {
+                runtime.wake();
             }
             self.0 = Some(deadline);
         }
@@ -101,14 +102,14 @@ impl Alarm {
     }
 
     /// Takes the entry of QP `key` out of the timers.
-    pub(crate) fn clear(&mut self, shared: &Shared, key: QpKey) {
+    pub(crate) fn clear(&mut self, runtime: &Runtime, key: QpKey) {
         if let Some(set) = self.0.take() {
-            shared.timers.change(key, Some(set), None);
+            runtime.timers.change(key, Some(set), None);
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::time::Duration;
 

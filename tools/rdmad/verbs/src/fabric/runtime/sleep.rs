@@ -5,10 +5,11 @@
 use std::time::Instant;
 
 use super::sync::{fence, AtomicUsize, Condvar, Mutex, Ordering};
+use super::Clock;
 
 /// Sleeping workers. Waking costs one load when none sleeps, so a storm of doorbells at a busy device costs little.
-#[derive(Debug, Default)]
-pub(crate) struct Sleep {
+#[derive(Debug)]
+pub(super) struct Sleep {
     sleepers: AtomicUsize,
     lock: Mutex<()>,
     bell: Bell,
@@ -23,71 +24,63 @@ enum Bell {
     Steps(AtomicUsize),
 }
 
-impl Default for Bell {
-    fn default() -> Self {
-        Self::Threads(Condvar::new())
-    }
+/// The sleep of a worker that is stepped.
+#[derive(Debug)]
+pub(super) struct Nap {
+    /// When it ends at the latest.
+    deadline: Option<Instant>,
 }
 
 impl Sleep {
-    /// For workers that are stepped.
-    pub(crate) fn stepped() -> Self {
+    /// For workers that are threads, or `stepped`.
+    pub(super) fn new(stepped: bool) -> Self {
         Self {
-            bell: Bell::Steps(AtomicUsize::new(0)),
-            ..Self::default()
+            sleepers: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            bell: match stepped {
+                true => Bell::Steps(AtomicUsize::new(0)),
+                false => Bell::Threads(Condvar::new()),
+            },
         }
     }
 
     /// Sleeps until woken or until the time that `deadline` returns, unless `busy` is true by now. Both are called when a
-    /// wake-up can no longer be missed.
-    pub(crate) fn sleep(
+    /// wake-up can no longer be missed. A thread has slept on return; a worker that is stepped begins to, and its caller
+    /// asks whether that [is over](Self::is_over).
+    pub(super) fn sleep(
         &self,
+        clock: &Clock,
         busy: impl FnOnce() -> bool,
         deadline: impl FnOnce() -> Option<Instant>,
-    ) {
-        let Bell::Threads(woken) = &self.bell else {
-            return;
-        };
+    ) -> Option<Nap> {
         let mut guard = self.lock.lock();
-        if self.lie_down(busy) {
-            match deadline() {
-                Some(deadline) => {
-                    woken.wait_until(&mut guard, deadline);
-                }
-                None => woken.wait(&mut guard),
-            }
-            self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        }
-    }
-
-    /// Becomes a sleeper unless `busy` is true by now. With the lock held. Returns whether it has.
-    fn lie_down(&self, busy: impl FnOnce() -> bool) -> bool {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         // Pairs with the fence in `wake`: it sees a sleeper, or the sleeper sees the work.
         fence(Ordering::SeqCst);
-        let asleep = !busy();
-        if !asleep {
-            self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        if !busy() {
+            let deadline = deadline();
+            match &self.bell {
+                Bell::Steps(_) => return Some(Nap { deadline }),
+                Bell::Threads(woken) => match deadline.and_then(|at| clock.alarm(at)) {
+                    Some(alarm) => {
+                        woken.wait_until(&mut guard, alarm);
+                    }
+                    None => woken.wait(&mut guard),
+                },
+            }
         }
-        asleep
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        None
     }
 
-    /// The first half of [`sleep`](Self::sleep), of a worker that is stepped. Returns whether it sleeps
-    /// now.
-    pub(crate) fn fall_asleep(&self, busy: impl FnOnce() -> bool) -> bool {
-        let _guard = self.lock.lock();
-        self.lie_down(busy)
-    }
-
-    /// The second half: ends the sleep of a worker that is stepped if its deadline `is_over`, or by taking
-    /// a wake-up. Returns whether it has.
-    pub(crate) fn wake_up(&self, is_over: bool) -> bool {
+    /// Whether the sleep of a worker that is stepped ends, as its deadline is over at `now` or it takes a wake-up.
+    pub(super) fn is_over(&self, nap: &Nap, now: Instant) -> bool {
         let Bell::Steps(rung) = &self.bell else {
-            return false;
+            return true;
         };
         let _guard = self.lock.lock();
         let left = rung.load(Ordering::SeqCst);
-        if left == 0 && !is_over {
+        if left == 0 && nap.deadline.is_none_or(|deadline| now < deadline) {
             return false;
         }
         rung.store(left.saturating_sub(1), Ordering::SeqCst);
@@ -118,7 +111,7 @@ impl Sleep {
 
     /// Wakes one worker if any sleeps, after work was made visible.
     #[inline]
-    pub(crate) fn wake(&self) {
+    pub(super) fn wake(&self) {
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) != 0 {
             self.ring(false);
@@ -127,7 +120,7 @@ impl Sleep {
 
     /// Whether so many threads sleep, or were woken and do not run yet, and `idle` is true. None of them runs before `idle` has
     /// returned.
-    pub(crate) fn all_sleep(&self, threads: usize, idle: impl FnOnce() -> bool) -> bool {
+    pub(super) fn all_sleep(&self, threads: usize, idle: impl FnOnce() -> bool) -> bool {
         // Who is about to sleep and finds work instead holds the lock until it is no sleeper any more.
         let _guard = self.lock.lock();
         self.have_gone(threads) && idle()
@@ -135,12 +128,12 @@ impl Sleep {
 
     /// Whether so many threads sleep, or were woken and do not run yet.
     #[inline]
-    pub(crate) fn have_gone(&self, threads: usize) -> bool {
+    pub(super) fn have_gone(&self, threads: usize) -> bool {
         self.sleepers.load(Ordering::SeqCst) == threads
     }
 
     /// Wakes all workers.
-    pub(crate) fn wake_all(&self) {
+    pub(super) fn wake_all(&self) {
         self.ring(true);
     }
 }

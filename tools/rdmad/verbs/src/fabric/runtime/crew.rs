@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The workers, and what runs them.
+
+use std::io;
+
+use super::sync::{spawn, JoinHandle, Mutex};
+use super::worker::{Work, Worker};
+
+/// The workers of a fabric.
+pub(crate) enum Crew<W> {
+    /// Each is a thread.
+    Threads(Vec<JoinHandle<()>>),
+    /// Their caller tells them when to do what.
+    Steps(Mutex<Vec<Worker<W>>>),
+}
+
+impl<W: Work> Crew<W> {
+    /// Nobody yet.
+    pub(crate) fn new(stepped: bool) -> Self {
+        match stepped {
+            true => Self::Steps(Mutex::new(Vec::new())),
+            false => Self::Threads(Vec::new()),
+        }
+    }
+
+    /// Has one more worker do `work`.
+    pub(crate) fn add(&mut self, work: W) -> io::Result<()> {
+        match self {
+            Self::Threads(threads) => {
+                let number = threads.len();
+                let worker = Worker::new(number, work);
+                threads.push(spawn(format!("worker-{number}"), || worker.run())?);
+            }
+            Self::Steps(workers) => {
+                let workers = &mut *workers.lock();
+                workers.push(Worker::new(workers.len(), work));
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a worker that is stepped do its next step. Returns whether it is awake.
+    pub(crate) fn step(&self, number: usize) -> bool {
+        match self {
+            Self::Threads(_) => false,
+            Self::Steps(workers) => {
+                let worker = &mut *workers.lock();
+                worker.get_mut(number).is_some_and(Worker::step)
+            }
+        }
+    }
+
+    /// Returns when all have ended, which were [told to](super::Runtime::stop).
+    pub(crate) fn join(&mut self) {
+        let Self::Threads(threads) = self else {
+            return;
+        };
+        for thread in threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a worker thread panicked");
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Threads, the clock and wake-ups, behind one seam.
+//!
+//! Nothing here knows a device. [`Work`] tells what is served; when a worker serves it, sleeps and wakes up is decided
+//! here, by the same code for each of three makers:
+//!
+//! | maker | a worker is | primitives (`sync`) |
+//! |---|---|---|
+//! | threads | a thread | std's and parking_lot's |
+//! | simulator | [steps](Crew::step) that its caller chooses | the same |
+//! | loom (`tests/loom`) | a thread of the model | loom's |
+//!
+//! [`Crew`] and the bell of [`Sleep`] know which of the first two it is: an enum that is chosen once and looked at only
+//! where workers start, sleep or wake up. The third has other types of atomics and is therefore chosen when this folder
+//! is compiled: its parent has the module `sync`.
+
+mod at_once;
+mod clock;
+mod crew;
+mod exclusive;
+mod quiesce;
+mod ready;
+mod sleep;
+mod timer;
+mod worker;
+
+use std::time::Duration;
+
+use super::sync;
+
+pub(crate) use self::at_once::Lull;
+pub use self::clock::Clock;
+pub(crate) use self::crew::Crew;
+pub(crate) use self::exclusive::Exclusive;
+pub(crate) use self::quiesce::Quiesce;
+pub(crate) use self::ready::ReadySet;
+use self::sleep::Sleep;
+use self::sync::{AtomicBool, Ordering};
+pub(crate) use self::timer::{Alarm, QpKey, Timers, Until};
+pub(crate) use self::worker::{shard, Next, Work};
+
+/// How a [`Runtime`] is made.
+pub(crate) struct RuntimeConfig {
+    /// Workers, at least one.
+    pub workers: usize,
+    /// Whether they are stepped.
+    pub stepped: bool,
+    /// Whether a thread that rings a doorbell may do the work itself.
+    pub at_once: bool,
+    /// The clock that timers go by.
+    pub clock: Clock,
+}
+
+/// What workers share that is no work: the clock, deadlines, and where they sleep.
+#[derive(Debug)]
+pub(crate) struct Runtime {
+    pub clock: Clock,
+    pub timers: Timers,
+    pub quiesce: Quiesce,
+    sleep: Sleep,
+    stopped: AtomicBool,
+    workers: usize,
+    at_once: bool,
+}
+
+impl Runtime {
+    /// Without work. Its workers are those of a [`Crew`].
+    pub(crate) fn new(config: RuntimeConfig) -> Self {
+        let RuntimeConfig {
+            workers,
+            stepped,
+            at_once,
+            clock,
+        } = config;
+        Self {
+            timers: Timers::new(clock.now()),
+            clock,
+            quiesce: Quiesce::new(workers),
+            sleep: Sleep::new(stepped),
+            stopped: AtomicBool::new(false),
+            workers,
+            at_once,
+        }
+    }
+
+    /// How many workers there are.
+    pub(crate) fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Something is ready to be served.
+    #[inline]
+    pub(crate) fn wake(&self) {
+        // A worker that makes something ready looks for more itself, and wakes others as far as there is.
+        if !worker::is_worker() {
+            self.sleep.wake();
+        }
+    }
+
+    /// The current thread, a worker, leaves work for another one.
+    #[inline]
+    pub(crate) fn wake_another(&self) {
+        self.sleep.wake();
+    }
+
+    /// Has all workers end.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        self.sleep.wake_all();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::SeqCst)
+    }
+
+    /// Lets `time` pass, from one deadline to the next on a clock that stands still, so that each is met to the
+    /// nanosecond. Returns when all is done that was due, and what that entailed: as long as `is_busy`, there is more.
+    /// On the clock of the system it sleeps.
+    pub(crate) fn advance(&self, time: Duration, is_busy: impl Fn() -> bool) {
+        if !self.clock.stands_still() {
+            return self.clock.pass(time);
+        }
+        self.settle(&is_busy);
+        let end = self.clock.now() + time;
+        loop {
+            let next = self.timers.next().map_or(end, |next| next.min(end));
+            self.clock
+                .pass(next.saturating_duration_since(self.clock.now()));
+            self.settle(&is_busy);
+            if next == end {
+                return;
+            }
+        }
+    }
+
+    /// Returns when nothing is left to do before time passes, which it does not meanwhile.
+    fn settle(&self, is_busy: impl Fn() -> bool) {
+        while !self.is_idle(&is_busy) {
+            // A worker that was about to sleep does not know that the clock went on.
+            self.sleep.wake_all();
+            sync::yield_now();
+        }
+    }
+
+    /// Whether no worker has anything to do now. Whoever is not asleep may have.
+    fn is_idle(&self, is_busy: impl Fn() -> bool) -> bool {
+        let due = || {
+            let now = self.clock.now();
+            self.timers.next().is_some_and(|deadline| deadline <= now)
+        };
+        self.sleep.all_sleep(self.workers, || !is_busy() && !due())
+    }
+}

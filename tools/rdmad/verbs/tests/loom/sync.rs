@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The model checker's counterparts of `fabric::sync`: its threads, its synchronisation, and a time that passes only
+//! when the model says so.
+
+use std::cell::RefCell;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use loom::sync::MutexGuard;
+
+pub use loom::hint::spin_loop;
+pub use loom::sync::atomic::{
+    fence, AtomicBool, AtomicU32, AtomicU64, AtomicU8, AtomicUsize, Ordering,
+};
+pub use loom::thread::{yield_now, JoinHandle};
+
+/// The checker's macro takes no `const` block.
+macro_rules! local {
+    ($(#[$attr:meta])* static $name:ident: $type:ty = const { $init:expr };) => {
+        loom::thread_local! { $(#[$attr])* static $name: $type = $init }
+    };
+}
+pub(crate) use local as thread_local;
+
+/// Starts a thread.
+pub fn spawn(_: String, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    Ok(loom::thread::spawn(work))
+}
+
+std::thread_local! {
+    /// The checker runs all threads of a model in the thread that called it.
+    static TIME: RefCell<Time> = RefCell::default();
+}
+
+/// To look at the time is no synchronisation, so the checker does not know of it.
+#[derive(Default)]
+struct Time {
+    /// Since the start of the model.
+    elapsed: Duration,
+    /// Threads that wait for a time.
+    alarms: Vec<(Instant, Box<dyn FnOnce()>)>,
+}
+
+/// Checks all interleavings of `scenario`.
+pub fn check(scenario: impl Fn() + Sync + Send + 'static) {
+    loom::model(move || {
+        TIME.take();
+        scenario();
+    });
+}
+
+/// The time when each model starts.
+fn start() -> Instant {
+    static START: OnceLock<Instant> = OnceLock::new();
+    *START.get_or_init(Instant::now)
+}
+
+/// The time of the model.
+pub fn now() -> Instant {
+    start() + TIME.with_borrow(|time| time.elapsed)
+}
+
+/// Lets `time` pass.
+pub fn sleep(time: Duration) {
+    let due: Vec<_> = TIME.with_borrow_mut(|model| {
+        model.elapsed += time;
+        let now = start() + model.elapsed;
+        let alarms = std::mem::take(&mut model.alarms);
+        let (due, later) = alarms.into_iter().partition(|(at, _)| *at <= now);
+        model.alarms = later;
+        due
+    });
+    for (_, ring) in due {
+        ring();
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Mutex<T>(Arc<loom::sync::Mutex<T>>);
+
+impl<T> Mutex<T> {
+    pub fn new(value: T) -> Self {
+        Self(Arc::new(loom::sync::Mutex::new(value)))
+    }
+
+    pub fn lock(&self) -> Guard<'_, T> {
+        let held = self.0.lock().unwrap();
+        Guard {
+            mutex: self,
+            held: Some(held),
+        }
+    }
+
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        let held = self.0.try_lock().ok()?;
+        Some(Guard {
+            mutex: self,
+            held: Some(held),
+        })
+    }
+}
+
+pub struct Guard<'a, T> {
+    mutex: &'a Mutex<T>,
+    /// Not while its thread waits.
+    held: Option<MutexGuard<'a, T>>,
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.held.as_ref().expect("locked")
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.held.as_mut().expect("locked")
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Condvar(Arc<loom::sync::Condvar>);
+
+impl Condvar {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn wait<T>(&self, guard: &mut Guard<'_, T>) {
+        let held = guard.held.take().expect("locked");
+        guard.held = Some(self.0.wait(held).unwrap());
+    }
+
+    /// Waits until it is notified or the model's time is `deadline`.
+    pub fn wait_until<T: Send + 'static>(&self, guard: &mut Guard<'_, T>, deadline: Instant) {
+        let (mutex, condvar) = (guard.mutex.0.clone(), self.0.clone());
+        let ring = move || {
+            // With the mutex taken, its thread waits already.
+            drop(mutex.lock().unwrap());
+            condvar.notify_all();
+        };
+        if now() < deadline {
+            TIME.with_borrow_mut(|time| time.alarms.push((deadline, Box::new(ring))));
+            self.wait(guard);
+        }
+    }
+
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Workers as a fabric has them, from their start to their end. What they serve is a set of numbers.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::runtime::{Alarm, Clock, Crew, Next, QpKey, ReadySet, Runtime, RuntimeConfig, Work};
+use crate::sync::{check, spawn, Condvar, Mutex};
+
+/// What is shared: a fabric with one device, so to say.
+struct Model {
+    runtime: Runtime,
+    ready: ReadySet,
+    /// How often a number was served.
+    served: Mutex<usize>,
+    more: Condvar,
+}
+
+impl Model {
+    /// Calls `scenario`; then the workers end.
+    fn run(workers: usize, clock: Clock, scenario: impl FnOnce(&Arc<Self>)) {
+        let model = Arc::new(Self {
+            runtime: Runtime::new(RuntimeConfig {
+                workers,
+                stepped: false,
+                at_once: false,
+                clock,
+            }),
+            ready: ReadySet::new(2),
+            served: Mutex::new(0),
+            more: Condvar::new(),
+        });
+        let mut crew = Crew::new(false);
+        for _ in 0..workers {
+            let worked = false;
+            let model = model.clone();
+            crew.add(Server { model, worked }).unwrap();
+        }
+        scenario(&model);
+        model.runtime.stop();
+        // One that sleeps on ends in a deadlock, which the checker reports.
+        crew.join();
+        assert_eq!(model.ready.take(), None);
+        assert!(model.ready.is_empty());
+    }
+
+    /// As a doorbell does.
+    fn give(&self, number: u32) {
+        if self.ready.insert(number) {
+            self.runtime.wake();
+        }
+    }
+
+    /// Returns when so many were served. Lost work ends in a deadlock, which the checker reports.
+    fn await_served(&self, count: usize) {
+        let mut served = self.served.lock();
+        while *served < count {
+            self.more.wait(&mut served);
+        }
+        assert_eq!(*served, count);
+    }
+}
+
+struct Server {
+    model: Arc<Model>,
+    worked: bool,
+}
+
+impl Work for Server {
+    type Places = ();
+
+    fn runtime(&self) -> &Runtime {
+        &self.model.runtime
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.model.ready.is_empty()
+    }
+
+    fn places(&self) {}
+
+    fn expired(&self, (_, number): QpKey) {
+        self.model.give(number);
+    }
+
+    fn begin(&mut self, _: Instant) {
+        self.worked = false;
+    }
+
+    fn visit(&mut self, (): &(), index: usize) -> bool {
+        if index == 0 && self.model.ready.take().is_some() {
+            self.worked = true;
+            if !self.model.ready.is_empty() {
+                self.model.runtime.wake_another();
+            }
+            *self.model.served.lock() += 1;
+            self.model.more.notify_all();
+        }
+        index == 0
+    }
+
+    fn end(&mut self) -> Next {
+        match self.worked {
+            true => Next::Round,
+            false => Next::Sleep,
+        }
+    }
+}
+
+/// A worker that sleeps while nothing is ready takes all that becomes ready.
+#[test]
+fn no_wake_up_is_lost() {
+    check(|| {
+        Model::run(1, Clock::manual(), |model| {
+            let giver = {
+                let model = model.clone();
+                spawn(String::new(), move || model.give(0)).unwrap()
+            };
+            model.give(1);
+            model.await_served(2);
+            giver.join().unwrap();
+        });
+    });
+}
+
+/// A deadline that is set while a worker falls asleep ends its sleep.
+#[test]
+fn no_deadline_is_slept_through() {
+    check(|| {
+        Model::run(1, Clock::system(), |model| {
+            let runtime = &model.runtime;
+            let time = Duration::from_millis(1);
+            let _until = Alarm::default().set(runtime, (1, 0), runtime.clock.now() + time);
+            runtime.clock.pass(time);
+            model.await_served(1);
+        });
+    });
+}
+
+/// Whoever lets time pass on a clock that stands still finds all done that was due.
+#[test]
+fn what_is_due_is_done_when_time_has_passed() {
+    check(|| {
+        Model::run(1, Clock::manual(), |model| {
+            let runtime = &model.runtime;
+            let time = Duration::from_millis(1);
+            let _until = Alarm::default().set(runtime, (1, 0), runtime.clock.now() + time);
+            runtime.advance(time, || !model.ready.is_empty());
+            assert_eq!(*model.served.lock(), 1);
+        });
+    });
+}
+
+/// Workers end whatever they are at.
+#[test]
+fn workers_end() {
+    check(|| Model::run(2, Clock::manual(), |_| {}));
+}
