@@ -8,6 +8,7 @@
 //!
 //! | module | what it checks |
 //! |---|---|
+//! | [`config`] | the configuration: limits, and what depends on features |
 //! | [`answer`] | answers to commands: success, an errno, or a dead device |
 //! | [`port`], [`qp`] | values in the answers about a port or a QP |
 //! | [`event`] | events: what happened, and to which object |
@@ -15,6 +16,7 @@
 
 pub mod answer;
 pub mod completion;
+pub mod config;
 pub mod event;
 pub mod port;
 pub mod qp;

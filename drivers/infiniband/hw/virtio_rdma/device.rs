@@ -8,14 +8,15 @@ use crate::{
         ring::Doorbell, //
     },
     ctrl::ControlQueue,
-    doorbell::Doorbells,
-    events::EventQueue,
-    graveyard::Graveyard,
-    limits::{
+    decode::config::{
         Limits,
         OwnRingsLimits,
         QueueLimits, //
     },
+    doorbell::Doorbells,
+    events::EventQueue,
+    graveyard::Graveyard,
+    limits,
     sync::{
         Periodic,
         Tick, //
@@ -131,19 +132,9 @@ pub(crate) struct Device {
 
 impl Device {
     /// Sets the device up: its configuration is read, its queues are found and ready.
-    ///
-    /// `has_own_rings` says where the queues will live.
-    pub(crate) fn new(
-        dev: &virtio::Device<device::Core<'_>>,
-        has_own_rings: bool,
-    ) -> Result<Arc<Self>> {
+    pub(crate) fn new(dev: &virtio::Device<device::Core<'_>>) -> Result<Arc<Self>> {
         let bound: &virtio::Device<Bound> = dev;
-        let mut limits = Limits::read(bound, has_own_rings)?;
-        if !has_own_rings {
-            let QueueLimits { max_cq, max_qp, .. } = limits.queues;
-            limits.queues.max_qp = Transport::max_qp(max_cq, max_qp)
-                .inspect_err(|_| dev_err!(dev.as_ref(), "too many CQs: {}\n", max_cq))?;
-        }
+        let mut limits = limits::read(bound)?;
         let QueueLimits { max_cq, max_qp, .. } = limits.queues;
         let max_srq = limits.srq.map_or(0, |srq| srq.max_srq);
         let max_targets = max_cq.saturating_add(max_qp).saturating_add(max_srq);

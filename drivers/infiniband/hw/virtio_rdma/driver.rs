@@ -3,28 +3,12 @@
 //! Binding to a device on the virtio bus.
 
 use crate::{
-    abi::{
-        config::F_RING_ADDR,
-        VIRTIO_ID_RDMA, //
-    },
+    abi::VIRTIO_ID_RDMA,
     device::{
         Device,
         Watch, //
     },
-    limits::{
-        ATOMIC_WRITE,
-        COUNTERS,
-        FLUSH,
-        GID_VLAN,
-        MEM_WINDOWS,
-        MR_PAGES,
-        MULTICAST,
-        PEERS,
-        RATE_LIMIT,
-        REG_PAGES,
-        RESIZE_CQ,
-        SRQ, //
-    },
+    limits::FEATURES,
     net,
     netdev::Binding,
     sync::Periodic,
@@ -46,9 +30,6 @@ use kernel::{
         Mutex, //
     }, //
 };
-
-/// Queues are rings at addresses that the driver names.
-const RING_ADDR: Feature = Feature::device_type(F_RING_ADDR);
 
 /// What the driver cannot do without.
 const REQUIRED: [(Feature, &str); 3] = [
@@ -99,21 +80,7 @@ impl virtio::Driver for Driver {
     type Data<'bound> = Data;
 
     const ID_TABLE: virtio::IdTable = &ID_TABLE;
-    const FEATURES: &'static [Feature] = &[
-        RING_ADDR,
-        MR_PAGES,
-        REG_PAGES,
-        GID_VLAN,
-        MEM_WINDOWS,
-        SRQ,
-        RESIZE_CQ,
-        RATE_LIMIT,
-        MULTICAST,
-        COUNTERS,
-        ATOMIC_WRITE,
-        FLUSH,
-        PEERS,
-    ];
+    const FEATURES: &'static [Feature] = &FEATURES;
 
     /// Rings of processes are ordered by the barriers between CPUs, which no process can replace.
     const REFUSED: &'static [Feature] = &[Feature::ORDER_PLATFORM];
@@ -128,7 +95,7 @@ impl virtio::Driver for Driver {
                     return Err(ENODEV);
                 }
             }
-            let device = Device::new(dev, dev.has_feature(RING_ADDR))?;
+            let device = Device::new(dev)?;
             Ok(try_pin_init!(Data {
                 // Before others use the device, who may wait for what only the watch notices.
                 watch <- device.watch(),

@@ -25,8 +25,10 @@ use crate::{
         CommandBuffer,
         ControlQueue, //
     },
-    decode::event::Cookie,
-    limits::QueueLimits,
+    decode::{
+        config::QueueLimits,
+        event::Cookie, //
+    },
     targets::EventTargets,
     virtio::{
         Buffer,
@@ -57,9 +59,6 @@ use kernel::{
         SpinLockIrq, //
     },
 };
-
-/// Virtqueues at most, the control queue included: each costs memory, and some its interrupt vector.
-const MAX_QUEUES: u32 = 1024;
 
 /// Cookie of a virtqueue that belongs to no CQ. It is the device's, which has no completions.
 const NO_COOKIE: u64 = 0;
@@ -246,23 +245,6 @@ pub(crate) struct Transport {
 }
 
 impl Transport {
-    /// How many QPs the virtqueues serve that are taken of a device with these limits.
-    ///
-    /// The first of the device's are taken: numbers leave no room for a choice.
-    ///
-    /// # Errors
-    ///
-    /// `ENOSPC` if there would be none.
-    pub(crate) fn max_qp(max_cq: u32, max_qp: u32) -> Result<u32> {
-        let left = MAX_QUEUES
-            .checked_sub(1)
-            .and_then(|left| left.checked_sub(max_cq));
-        match left.map(|left| max_qp.min(left / 2)) {
-            None | Some(0) => Err(ENOSPC),
-            Some(pairs) => Ok(pairs),
-        }
-    }
-
     /// The virtqueues for these limits, not attached to a device.
     pub(crate) fn new(
         limits: &QueueLimits,

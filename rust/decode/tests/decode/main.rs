@@ -5,6 +5,7 @@
 
 mod answers;
 mod completions;
+mod config;
 mod events;
 mod random;
 

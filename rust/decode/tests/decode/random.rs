@@ -3,10 +3,14 @@
 //! Random bytes: what a function lets through keeps its promises.
 
 use proptest::prelude::*;
+use virtio_rdma_abi::config::QUEUE_COUNT_RANGE;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_decode::completion::*;
+use virtio_rdma_decode::config::{Features, Limits};
 use virtio_rdma_decode::event::Cookie;
+
+use super::config::good;
 
 /// CQEs that reach the later checks: random ones hardly ever have an opcode.
 fn cqe() -> impl Strategy<Value = Cqe> {
@@ -51,6 +55,51 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 proptest! {
+    /// Limits that were taken are within those of the ABI, whatever a device writes.
+    #[test]
+    fn limits_are_within_their_ranges(
+        patches in prop::collection::vec((0usize..192, any::<u8>()), 0..8),
+        features: u64,
+        cpus: u32,
+    ) {
+        let mut bytes = good().bytes();
+        for (at, byte) in patches {
+            bytes[at] = byte;
+        }
+        let read = |at: usize, to: &mut [u8]| -> Result<(), ()> {
+            to.copy_from_slice(&bytes[at..at + to.len()]);
+            Ok(())
+        };
+        let Ok(limits) = Limits::decode(read, Features(features), cpus) else {
+            return Ok(());
+        };
+        let slots = 1..=32768;
+        prop_assert_eq!(limits.config.phys_port_cnt, 1);
+        prop_assert!(limits.config.page_size_cap & 4096 != 0);
+        prop_assert!(QUEUE_COUNT_RANGE.contains(&limits.queues.max_qp));
+        prop_assert!(QUEUE_COUNT_RANGE.contains(&limits.queues.max_cq));
+        prop_assert!(slots.contains(&limits.queues.max_qp_wr));
+        prop_assert!(slots.contains(&limits.queues.max_cqe));
+        match limits.own_rings {
+            Some(own) => {
+                prop_assert!((1..=cpus.max(1)).contains(&own.num_event_queues));
+                prop_assert!(own.doorbell_pages != 0);
+            }
+            None => {
+                let virtqueues = 1 + limits.queues.max_cq + 2 * limits.queues.max_qp;
+                prop_assert!(virtqueues <= 1024);
+                prop_assert!(limits.srq.is_none());
+            }
+        }
+        if let Some(srq) = limits.srq {
+            prop_assert!(QUEUE_COUNT_RANGE.contains(&srq.max_srq));
+            prop_assert!(slots.contains(&srq.max_srq_wr) && srq.max_srq_sge != 0);
+        }
+        if let Some(rates) = limits.rate_limits {
+            prop_assert!(rates.min_rate != 0 && rates.min_rate <= rates.max_rate);
+        }
+    }
+
     /// A cookie of an object leads back to it, and no other cookie does.
     #[test]
     fn cookies_name_one_entry(index: u32, generation in 1..=u32::MAX, other: u64) {

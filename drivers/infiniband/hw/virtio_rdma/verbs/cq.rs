@@ -205,7 +205,7 @@ impl Cq {
         entries: u32,
         udata: &Udata<'_>,
     ) -> Result<u32> {
-        let (true, Owner::User(owner)) = (self.device.limits().resize_cq, &self.owner) else {
+        let (true, Owner::User(owner)) = (self.device.limits().has_resize_cq(), &self.owner) else {
             return Err(EOPNOTSUPP);
         };
         if !(1..=self.device.limits().queues.max_cqe).contains(&entries) {

@@ -113,7 +113,7 @@ impl rdma::Driver for IbDevice {
     fn query_device(this: &rdma::Device<Self>) -> DeviceAttributes {
         let limits = this.device.limits();
         let config = &limits.config;
-        let groups = |limit| if limits.multicast { limit } else { 0 };
+        let groups = |limit| if limits.has_multicast() { limit } else { 0 };
         let srq = limits.srq.unwrap_or_default();
         let srq_caps = limits.srq.map_or(0, |_| DeviceAttributes::SRQ_RESIZE);
         DeviceAttributes {
@@ -183,7 +183,7 @@ impl IbDevice {
     /// Greatest MR.
     pub(super) fn max_mr_size(&self) -> u64 {
         let limits = self.device.limits();
-        if limits.mr_pages {
+        if limits.has_mr_pages() {
             limits.config.max_mr_size
         } else {
             limits.config.max_mr_size.min(MAX_FLAT_MR_SIZE)
@@ -193,7 +193,7 @@ impl IbDevice {
     /// Sizes that the pages of an MR may have, each a bit. Smaller ones than 4 KiB serve nobody.
     pub(super) fn mr_page_sizes(&self) -> u64 {
         let limits = self.device.limits();
-        if limits.mr_pages {
+        if limits.has_mr_pages() {
             limits.config.page_size_cap & !(SZ_4K as u64 - 1)
         } else {
             SZ_4K as u64
@@ -214,7 +214,7 @@ impl IbDevice {
     fn blocks_loopback(&self) -> bool {
         let limits = self.device.limits();
         let flag = Caps::BLOCK_MULTICAST_LOOPBACK;
-        limits.multicast && limits.config.device_cap_flags.contains(flag)
+        limits.has_multicast() && limits.config.device_cap_flags.contains(flag)
     }
 
     /// The device's capabilities as user space knows them, in the bits of `enum
@@ -273,7 +273,7 @@ impl Verbs {
                 ports: config.phys_port_cnt,
                 completion_vectors: device.comp_vectors(),
                 user_queues_in_kernel: is_polled.then_some(device.limits().queues.max_qp),
-                port_counters: device.limits().counters,
+                port_counters: device.limits().has_counters(),
             },
             Ok(IbDevice {
                 device: device.clone(),

@@ -133,7 +133,7 @@ pub(super) fn register(
 ) -> Result<NewMr<Mr>> {
     let ib_device = pd.device();
     let device = &ib_device.device;
-    if !device.limits().peers {
+    if !device.limits().has_peers() {
         return Err(EOPNOTSUPP);
     }
     // Windows would keep the memory open when it is taken back.
@@ -156,7 +156,7 @@ pub(super) fn register(
     };
     let revocation = Arc::new(revocation, GFP_KERNEL)?;
     let (request, list) = mr::prepare(pd, buffer.umem(), page_shift, &range)?;
-    let answer = if device.limits().mr_pages {
+    let answer = if device.limits().has_mr_pages() {
         device.ctrl().exec(&request)
     } else {
         device.ctrl().exec(&request.base)

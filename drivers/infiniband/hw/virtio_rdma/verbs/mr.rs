@@ -23,8 +23,8 @@ use crate::{
         ib, //
     },
     ctrl::Failure,
+    decode::config::Limits,
     device::Device,
-    limits::Limits,
     rdma::{
         self,
         dmabuf::LockedDmabuf,
@@ -262,7 +262,7 @@ impl Pages {
         const { assert!(PageDirectory::BLOCK == PAGE_LIST_BLOCK) };
 
         let dma_device = ib_device.dma_device();
-        if count > PageList::EASY_PAGES && ib_device.device.limits().mr_pages {
+        if count > PageList::EASY_PAGES && ib_device.device.limits().has_mr_pages() {
             PageDirectory::new(dma_device, count, pages).map(Self::TwoLevels)
         } else {
             PageList::new(dma_device, count, pages).map(Self::Flat)
@@ -360,7 +360,7 @@ impl MemoryRegions for IbDevice {
         let user = KBox::pin_init(new_mutex!(user, "virtio_rdma::mr::user"), GFP_KERNEL)?;
         // The device copies the list before it answers.
         let used = (user, list);
-        let (response, (user, _)) = if device.limits().mr_pages {
+        let (response, (user, _)) = if device.limits().has_mr_pages() {
             super::create(device, &request, used)?
         } else {
             super::create(device, &request.base, used)?

@@ -21,7 +21,7 @@ use kernel::prelude::*;
 impl MulticastGroups for IbDevice {
     fn attach(qp: &Qp<Self>, group: &[u8; 16]) -> Result {
         let device = qp.device();
-        if !device.limits().multicast {
+        if !device.limits().has_multicast() {
             return Err(EOPNOTSUPP);
         }
         let request = CmdAttachMcast {

@@ -170,7 +170,7 @@ impl GidTable for IbDevice {
             port_num: gid.port(),
         };
         let (vlan, ctrl) = (gid.vlan()?, this.device.ctrl());
-        if this.device.limits().gid_vlan {
+        if this.device.limits().has_gid_vlan() {
             let vlan = vlan.unwrap_or(ib::NO_VLAN);
             ctrl.exec(&CmdAddGidVlan { base, vlan })?;
         } else if vlan.is_none() {

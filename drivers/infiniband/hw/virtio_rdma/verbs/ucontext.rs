@@ -79,7 +79,7 @@ fn attach(ib_device: &IbDevice, request: &AllocContextReq) -> Result<Option<Peer
     if request.attributes != ContextAttributes::PEER {
         return Err(EINVAL);
     }
-    if !ib_device.device.limits().peers {
+    if !ib_device.device.limits().has_peers() {
         return Err(EOPNOTSUPP);
     }
     let name = CStr::from_bytes_until_nul(&request.peer_name).map_err(|_| EINVAL)?;

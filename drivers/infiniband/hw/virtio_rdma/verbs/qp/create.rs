@@ -344,7 +344,7 @@ fn new_lock() -> Result<Pin<KBox<Mutex<()>>>> {
 
 /// Checks what every consumer may ask for.
 pub(super) fn check(device: &Device, init: &QpInit<'_, IbDevice>) -> Result {
-    let blocks_loopback = device.limits().multicast && init.qp_type() == QpType::Ud;
+    let blocks_loopback = device.limits().has_multicast() && init.qp_type() == QpType::Ud;
     let flags = match blocks_loopback {
         true => QpCreateFlags::BLOCK_MULTICAST_LOOPBACK,
         false => QpCreateFlags(0),

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The configuration of a device: limits that depend on features, checked and lowered.
+
+use super::abi::config::{
+    Config, DeviceCaps, OwnRingsConfig, RateLimitConfig, SrqConfig, CONFIG_SIZE, F_ATOMIC_WRITE,
+    F_COUNTERS, F_FLUSH, F_GID_VLAN, F_MEM_WINDOWS, F_MR_PAGES, F_MULTICAST, F_PEERS, F_RATE_LIMIT,
+    F_REG_PAGES, F_RESIZE_CQ, F_RING_ADDR, F_SRQ, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE,
+    RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
+};
+use super::abi::ring::SLOTS_RANGE;
+
+const _: () = assert!(OWN_RINGS_CONFIG_OFFSET + OwnRingsConfig::SIZE <= CONFIG_SIZE);
+const _: () = assert!(SRQ_CONFIG_OFFSET + SrqConfig::SIZE <= CONFIG_SIZE);
+const _: () = assert!(RATE_LIMIT_CONFIG_OFFSET + RateLimitConfig::SIZE <= CONFIG_SIZE);
+
+/// Bytes of the smallest page, which each device supports.
+const PAGE: u64 = 4096;
+
+/// Greatest inline payload in RFC mode, where the configuration has no field for it.
+const RFC_MAX_INLINE: u32 = 256;
+
+/// Virtqueues at most in RFC mode, the control queue included: each costs memory, and some its
+/// interrupt vector.
+const MAX_VIRTQUEUES: u32 = 1024;
+
+/// Negotiated features: bit n stands for feature n.
+#[derive(Clone, Copy, Debug)]
+pub struct Features(pub u64);
+
+impl Features {
+    /// Whether feature `bit` was negotiated.
+    pub const fn has(self, bit: u32) -> bool {
+        match 1u64.checked_shl(bit) {
+            Some(mask) => self.0 & mask != 0,
+            None => false,
+        }
+    }
+}
+
+/// Number of queues and their lengths.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueLimits {
+    /// QPs, the GSI QP included.
+    pub max_qp: u32,
+    /// Outstanding work requests of a queue.
+    pub max_qp_wr: u32,
+    /// CQs.
+    pub max_cq: u32,
+    /// Entries of a CQ.
+    pub max_cqe: u32,
+    /// Inline payload of a send work request, in bytes.
+    pub max_inline_data: u32,
+}
+
+/// Limits of own rings alone.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnRingsLimits {
+    /// Event queues.
+    pub num_event_queues: u32,
+    /// Doorbell pages, page 0 included.
+    pub doorbell_pages: u32,
+}
+
+/// A configuration that cannot be used, or not be read for reason `E`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigError<E> {
+    /// It could not be read.
+    Read(E),
+    /// It contradicts the specification: the first field that is out of range.
+    Invalid(&'static str),
+    /// So many CQs leave no virtqueues to QPs.
+    TooManyCqs(u32),
+}
+
+/// The limits of a device.
+///
+/// # Invariants
+///
+/// - There is one port, and 4 KiB is a supported page size.
+/// - The limits of `queues`, `own_rings` and `srq` are within what the ABI allows for, and not
+///   zero.
+/// - In RFC mode, the queues have [`MAX_VIRTQUEUES`] virtqueues at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The RFC's part. Fields that `queues` has too hold there.
+    pub config: Config,
+    /// Queues.
+    pub queues: QueueLimits,
+    /// Own rings. Without them, queues are virtqueues of the transport.
+    pub own_rings: Option<OwnRingsLimits>,
+    /// SRQs. They need own rings.
+    pub srq: Option<SrqConfig>,
+    /// Rate limits.
+    pub rate_limits: Option<RateLimitConfig>,
+    features: Features,
+}
+
+impl Limits {
+    /// Reads the configuration. `read` fills a buffer with the bytes from an offset on. `cpus` is
+    /// the number of processors, which bounds the event queues.
+    ///
+    /// # Errors
+    ///
+    /// Those of `read`; a configuration that contradicts the specification or that has no room for
+    /// QPs.
+    pub fn decode<E>(
+        mut read: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+        features: Features,
+        cpus: u32,
+    ) -> Result<Self, ConfigError<E>> {
+        let mut raw = [0; Config::SIZE];
+        read(0, &mut raw).map_err(ConfigError::Read)?;
+        let config = Config::from_bytes(&raw);
+
+        let has_own_rings = features.has(F_RING_ADDR);
+        let mut rings = None;
+        if has_own_rings {
+            let mut raw = [0; OwnRingsConfig::SIZE];
+            read(OWN_RINGS_CONFIG_OFFSET, &mut raw).map_err(ConfigError::Read)?;
+            rings = Some(OwnRingsConfig::from_bytes(&raw));
+        }
+        let mut srq = None;
+        if has_own_rings && features.has(F_SRQ) {
+            let mut raw = [0; SrqConfig::SIZE];
+            read(SRQ_CONFIG_OFFSET, &mut raw).map_err(ConfigError::Read)?;
+            srq = Some(SrqConfig::from_bytes(&raw));
+        }
+        let mut rate_limits = None;
+        if features.has(F_RATE_LIMIT) {
+            let mut raw = [0; RateLimitConfig::SIZE];
+            read(RATE_LIMIT_CONFIG_OFFSET, &mut raw).map_err(ConfigError::Read)?;
+            rate_limits = Some(RateLimitConfig::from_bytes(&raw));
+        }
+
+        let queues = match &rings {
+            Some(rings) => QueueLimits {
+                max_qp: rings.max_qp,
+                max_qp_wr: rings.max_qp_wr,
+                max_cq: rings.max_cq,
+                max_cqe: rings.max_cqe,
+                max_inline_data: rings.max_inline_data,
+            },
+            None => QueueLimits {
+                max_qp: config.max_qp,
+                max_qp_wr: config.max_qp_wr,
+                max_cq: config.max_cq,
+                max_cqe: config.max_cqe,
+                max_inline_data: RFC_MAX_INLINE,
+            },
+        };
+        let own_rings = rings.map(|rings| OwnRingsLimits {
+            // More than one a CPU would only take memory and interrupt vectors.
+            num_event_queues: rings.num_event_queues.min(cpus.max(1)),
+            doorbell_pages: rings.doorbell_pages,
+        });
+        // INVARIANT: Checked below.
+        let mut limits = Self {
+            config,
+            queues,
+            own_rings,
+            srq,
+            rate_limits,
+            features,
+        };
+        limits.check().map_err(ConfigError::Invalid)?;
+        if !has_own_rings {
+            let QueueLimits { max_cq, max_qp, .. } = limits.queues;
+            limits.queues.max_qp = pairs(max_cq, max_qp).ok_or(ConfigError::TooManyCqs(max_cq))?;
+        }
+        Ok(limits)
+    }
+
+    /// Names the first field that is out of range.
+    fn check(&self) -> Result<(), &'static str> {
+        let Self {
+            config,
+            queues,
+            own_rings,
+            srq,
+            rate_limits,
+            ..
+        } = self;
+        let slots = 1..=*SLOTS_RANGE.end();
+        let conditions = [
+            (config.phys_port_cnt == 1, "phys_port_cnt is not 1"),
+            (config.page_size_cap & PAGE != 0, "page_size_cap lacks 4096"),
+            (config.max_pd != 0, "max_pd"),
+            (config.max_mr != 0, "max_mr"),
+            (config.max_mr_size >= PAGE, "max_mr_size"),
+            (config.max_send_sge != 0, "max_send_sge"),
+            (config.max_recv_sge != 0, "max_recv_sge"),
+            (
+                own_rings.is_none_or(|own| own.num_event_queues != 0),
+                "num_event_queues",
+            ),
+            (QUEUE_COUNT_RANGE.contains(&queues.max_qp), "max_qp"),
+            (QUEUE_COUNT_RANGE.contains(&queues.max_cq), "max_cq"),
+            (slots.contains(&queues.max_qp_wr), "max_qp_wr"),
+            (slots.contains(&queues.max_cqe), "max_cqe"),
+            (
+                srq.is_none_or(|srq| QUEUE_COUNT_RANGE.contains(&srq.max_srq)),
+                "max_srq",
+            ),
+            (
+                srq.is_none_or(|srq| slots.contains(&srq.max_srq_wr)),
+                "max_srq_wr",
+            ),
+            (srq.is_none_or(|srq| srq.max_srq_sge != 0), "max_srq_sge"),
+            (
+                own_rings.is_none_or(|own| own.doorbell_pages != 0),
+                "doorbell_pages",
+            ),
+            (
+                rate_limits.is_none_or(|limits| (1..=limits.max_rate).contains(&limits.min_rate)),
+                "min_rate, max_rate",
+            ),
+        ];
+        match conditions.into_iter().find(|(holds, _)| !holds) {
+            Some((_, field)) => Err(field),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether kernel clients can register MRs by work requests. Without [`F_REG_PAGES`], mapping
+    /// an MR would take a command, and it may not wait for one.
+    pub fn has_fast_registration(&self) -> bool {
+        let flag = DeviceCaps::MEM_MGT_EXTENSIONS;
+        self.features.has(F_REG_PAGES) && self.config.device_cap_flags.contains(flag)
+    }
+
+    /// Whether processes have memory windows. Where they post through the core, nobody can bind
+    /// one: it has no such work request.
+    pub fn has_memory_windows(&self) -> bool {
+        self.features.has(F_MEM_WINDOWS) && self.own_rings.is_some()
+    }
+
+    /// Whether processes have atomic WRITEs, which the core has no way to post.
+    pub fn has_atomic_write(&self) -> bool {
+        self.features.has(F_ATOMIC_WRITE) && self.own_rings.is_some()
+    }
+
+    /// Whether processes have FLUSHes, which the core has no way to post.
+    pub fn has_flush(&self) -> bool {
+        self.features.has(F_FLUSH) && self.own_rings.is_some()
+    }
+
+    /// Whether CQs move to other rings.
+    pub fn has_resize_cq(&self) -> bool {
+        self.features.has(F_RESIZE_CQ) && self.own_rings.is_some()
+    }
+
+    /// Whether MRs of processes have pages of any supported size, and lists of two levels.
+    pub fn has_mr_pages(&self) -> bool {
+        self.features.has(F_MR_PAGES)
+    }
+
+    /// Whether the device is told of the VLAN of an address.
+    pub fn has_gid_vlan(&self) -> bool {
+        self.features.has(F_GID_VLAN)
+    }
+
+    /// Whether UD QPs attach to multicast groups.
+    pub fn has_multicast(&self) -> bool {
+        self.features.has(F_MULTICAST)
+    }
+
+    /// Whether the device counts what its port does.
+    pub fn has_counters(&self) -> bool {
+        self.features.has(F_COUNTERS)
+    }
+
+    /// Whether the memory of an MR can be taken back.
+    pub fn has_peers(&self) -> bool {
+        self.features.has(F_PEERS)
+    }
+}
+
+/// How many QPs the virtqueues serve beside those of `max_cq` CQs. The first of the device's are
+/// taken: numbers leave no room for a choice.
+fn pairs(max_cq: u32, max_qp: u32) -> Option<u32> {
+    let left = MAX_VIRTQUEUES.checked_sub(1)?.checked_sub(max_cq)?;
+    let pairs = max_qp.min(left / 2);
+    (pairs != 0).then_some(pairs)
+}

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Configurations: which are refused, and which limits hold.
+
+use virtio_rdma_abi::config::*;
+use virtio_rdma_decode::config::{ConfigError, Features, Limits};
+
+const RING_ADDR: u64 = 1 << F_RING_ADDR;
+const SRQ: u64 = 1 << F_SRQ;
+const RATE_LIMIT: u64 = 1 << F_RATE_LIMIT;
+const EVERY_FEATURE: u64 = (1 << (F_PEERS + 1)) - 1;
+
+/// A configuration, part by part.
+#[derive(Clone, Copy)]
+pub struct Parts {
+    config: Config,
+    rings: OwnRingsConfig,
+    srq: SrqConfig,
+    rates: RateLimitConfig,
+}
+
+/// One that says yes to everything, with other values in each place.
+pub fn good() -> Parts {
+    Parts {
+        config: Config {
+            phys_port_cnt: 1,
+            page_size_cap: 4096,
+            max_pd: 1,
+            max_mr: 1,
+            max_mr_size: 4096,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_qp: 10,
+            max_qp_wr: 11,
+            max_cq: 12,
+            max_cqe: 13,
+            ..Config::default()
+        },
+        rings: OwnRingsConfig {
+            num_event_queues: 4,
+            max_qp: 20,
+            max_qp_wr: 21,
+            max_cq: 22,
+            max_cqe: 23,
+            max_inline_data: 24,
+            doorbell_pages: 1,
+        },
+        srq: SrqConfig {
+            max_srq: 30,
+            max_srq_wr: 31,
+            max_srq_sge: 32,
+        },
+        rates: RateLimitConfig {
+            min_rate: 1,
+            max_rate: 1,
+            ..RateLimitConfig::default()
+        },
+    }
+}
+
+impl Parts {
+    pub fn bytes(&self) -> [u8; CONFIG_SIZE] {
+        let mut bytes = [0xa5; CONFIG_SIZE];
+        let mut put = |at: usize, part: &[u8]| bytes[at..at + part.len()].copy_from_slice(part);
+        put(0, &self.config.to_bytes());
+        put(OWN_RINGS_CONFIG_OFFSET, &self.rings.to_bytes());
+        put(SRQ_CONFIG_OFFSET, &self.srq.to_bytes());
+        put(RATE_LIMIT_CONFIG_OFFSET, &self.rates.to_bytes());
+        bytes
+    }
+
+    fn decode(&self, features: u64) -> Result<Limits, ConfigError<()>> {
+        let bytes = self.bytes();
+        let read = |at: usize, to: &mut [u8]| {
+            to.copy_from_slice(&bytes[at..at + to.len()]);
+            Ok(())
+        };
+        Limits::decode(read, Features(features), 8)
+    }
+}
+
+/// The field that a configuration is refused for, if it is.
+fn refused(features: u64, spoil: impl FnOnce(&mut Parts)) -> Option<&'static str> {
+    let mut parts = good();
+    spoil(&mut parts);
+    match parts.decode(features) {
+        Err(ConfigError::Invalid(field)) => Some(field),
+        Err(error) => panic!("{error:?}"),
+        Ok(_) => None,
+    }
+}
+
+#[test]
+fn own_rings_bring_limits_of_their_own() {
+    let limits = good().decode(EVERY_FEATURE).expect("a good configuration");
+    let queues = limits.queues;
+    assert_eq!((queues.max_qp, queues.max_qp_wr), (20, 21));
+    assert_eq!((queues.max_cq, queues.max_cqe), (22, 23));
+    assert_eq!(queues.max_inline_data, 24);
+    assert_eq!(limits.srq, Some(good().srq));
+    assert_eq!(limits.rate_limits, Some(good().rates));
+
+    let limits = good().decode(0).expect("a good configuration");
+    let queues = limits.queues;
+    assert_eq!((queues.max_qp, queues.max_qp_wr), (10, 11));
+    assert_eq!((queues.max_cq, queues.max_cqe), (12, 13));
+    assert_eq!(queues.max_inline_data, 256);
+    assert!(limits.own_rings.is_none() && limits.srq.is_none());
+    assert_eq!(limits.rate_limits, None);
+}
+
+/// Without own rings there are neither SRQs nor work that only processes post.
+#[test]
+fn features_need_each_other() {
+    let of = |features| {
+        let mut parts = good();
+        parts.config.device_cap_flags = DeviceCaps::MEM_MGT_EXTENSIONS;
+        let limits = parts.decode(features).expect("a good configuration");
+        [
+            limits.has_memory_windows(),
+            limits.has_atomic_write(),
+            limits.has_flush(),
+            limits.has_resize_cq(),
+            limits.srq.is_some(),
+            limits.has_fast_registration(),
+            limits.has_mr_pages(),
+            limits.has_gid_vlan(),
+            limits.has_multicast(),
+            limits.has_counters(),
+            limits.has_peers(),
+            limits.rate_limits.is_some(),
+        ]
+    };
+    assert_eq!(of(EVERY_FEATURE), [true; 12]);
+    assert_eq!(of(RING_ADDR), [false; 12]);
+    let [windows, writes, flushes, resize, srq, others @ ..] = of(EVERY_FEATURE & !RING_ADDR);
+    assert_eq!([windows, writes, flushes, resize, srq], [false; 5]);
+    assert_eq!(others, [true; 7]);
+    for (index, feature) in [
+        F_MEM_WINDOWS,
+        F_ATOMIC_WRITE,
+        F_FLUSH,
+        F_RESIZE_CQ,
+        F_SRQ,
+        F_REG_PAGES,
+        F_MR_PAGES,
+        F_GID_VLAN,
+        F_MULTICAST,
+        F_COUNTERS,
+        F_PEERS,
+        F_RATE_LIMIT,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut expected = [false; 12];
+        expected[index] = true;
+        assert_eq!(
+            of(RING_ADDR | (1 << feature)),
+            expected,
+            "feature {feature}"
+        );
+    }
+    // The capability says whether kernel clients may, the feature whether they can.
+    let limits = good().decode(EVERY_FEATURE).expect("a good configuration");
+    assert!(!limits.has_fast_registration());
+}
+
+#[test]
+fn fields_of_the_rfc_are_in_range() {
+    type Spoil = fn(&mut Config);
+    let cases: [(&str, Spoil); 11] = [
+        ("phys_port_cnt is not 1", |c| c.phys_port_cnt = 0),
+        ("phys_port_cnt is not 1", |c| c.phys_port_cnt = 2),
+        ("page_size_cap lacks 4096", |c| c.page_size_cap = !4096),
+        ("max_pd", |c| c.max_pd = 0),
+        ("max_mr", |c| c.max_mr = 0),
+        ("max_mr_size", |c| c.max_mr_size = 0),
+        ("max_mr_size", |c| c.max_mr_size = 4095),
+        ("max_send_sge", |c| c.max_send_sge = 0),
+        ("max_recv_sge", |c| c.max_recv_sge = 0),
+        ("max_qp_wr", |c| c.max_qp_wr = 0),
+        ("max_cqe", |c| c.max_cqe = 0),
+    ];
+    for (field, spoil) in cases {
+        assert_eq!(refused(0, |parts| spoil(&mut parts.config)), Some(field));
+    }
+}
+
+#[test]
+fn queues_are_in_range_in_either_mode() {
+    type Set = fn(&mut Parts, u32);
+    let cases: [(&str, u32, u64, Set); 10] = [
+        ("max_qp", 16384, 0, |p, n| p.config.max_qp = n),
+        ("max_qp_wr", 32768, 0, |p, n| p.config.max_qp_wr = n),
+        ("max_cqe", 32768, 0, |p, n| p.config.max_cqe = n),
+        ("max_qp", 16384, RING_ADDR, |p, n| p.rings.max_qp = n),
+        ("max_cq", 16384, RING_ADDR, |p, n| p.rings.max_cq = n),
+        ("max_qp_wr", 32768, RING_ADDR, |p, n| p.rings.max_qp_wr = n),
+        ("max_cqe", 32768, RING_ADDR, |p, n| p.rings.max_cqe = n),
+        ("max_srq", 16384, RING_ADDR | SRQ, |p, n| p.srq.max_srq = n),
+        ("max_srq_wr", 32768, RING_ADDR | SRQ, |p, n| {
+            p.srq.max_srq_wr = n;
+        }),
+        ("max_cq", 16384, 0, |p, n| {
+            // More than a thousand leave no virtqueues to QPs, which is an error of its own.
+            p.config.max_cq = if (1..=16384).contains(&n) { 1 } else { n };
+        }),
+    ];
+    for (field, most, features, set) in cases {
+        for (value, expected) in [
+            (0, Some(field)),
+            (1, None),
+            (most, None),
+            (most + 1, Some(field)),
+            (u32::MAX, Some(field)),
+        ] {
+            let found = refused(features, |parts| set(parts, value));
+            assert_eq!(found, expected, "{field} {value} {features:#x}");
+        }
+    }
+}
+
+#[test]
+fn counts_of_features_are_not_zero() {
+    let spoiled = refused(RING_ADDR, |parts| parts.rings.num_event_queues = 0);
+    assert_eq!(spoiled, Some("num_event_queues"));
+    let spoiled = refused(RING_ADDR, |parts| parts.rings.doorbell_pages = 0);
+    assert_eq!(spoiled, Some("doorbell_pages"));
+    let spoiled = refused(RING_ADDR | SRQ, |parts| parts.srq.max_srq_sge = 0);
+    assert_eq!(spoiled, Some("max_srq_sge"));
+    for (min_rate, max_rate, is_good) in [(1, 1, true), (0, 1, false), (2, 1, false), (0, 0, false)]
+    {
+        let found = refused(RATE_LIMIT, |parts| {
+            parts.rates.min_rate = min_rate;
+            parts.rates.max_rate = max_rate;
+        });
+        let expected = (!is_good).then_some("min_rate, max_rate");
+        assert_eq!(found, expected, "{min_rate} {max_rate}");
+    }
+}
+
+/// Fields of features that were not negotiated may hold anything.
+#[test]
+fn fields_without_their_feature_are_not_read() {
+    let spoil = |parts: &mut Parts| {
+        parts.rings = OwnRingsConfig::default();
+        parts.srq = SrqConfig::default();
+        parts.rates = RateLimitConfig::default();
+    };
+    assert_eq!(refused(0, spoil), None);
+    // SRQs need own rings.
+    assert_eq!(refused(SRQ, spoil), None);
+    assert_eq!(refused(RING_ADDR, spoil), Some("num_event_queues"));
+    assert_eq!(refused(RATE_LIMIT, spoil), Some("min_rate, max_rate"));
+}
+
+#[test]
+fn event_queues_are_no_more_than_processors() {
+    let bytes = good().bytes();
+    for (cpus, expected) in [(0, 1), (1, 1), (3, 3), (4, 4), (u32::MAX, 4)] {
+        let read = |at: usize, to: &mut [u8]| -> Result<(), ()> {
+            to.copy_from_slice(&bytes[at..at + to.len()]);
+            Ok(())
+        };
+        let limits = Limits::decode(read, Features(RING_ADDR), cpus).expect("a good one");
+        let queues = limits.own_rings.map(|own| own.num_event_queues);
+        assert_eq!(queues, Some(expected), "{cpus} processors");
+    }
+}
+
+/// 1,024 virtqueues: the control queue, one for each CQ and two for each QP.
+#[test]
+fn virtqueues_are_shared_by_cqs_and_qps() {
+    let with = |max_cq, max_qp| {
+        let mut parts = good();
+        parts.config.max_cq = max_cq;
+        parts.config.max_qp = max_qp;
+        parts.decode(0).map(|limits| limits.queues.max_qp)
+    };
+    assert_eq!(with(1, 16384), Ok(511));
+    assert_eq!(with(2, 16384), Ok(510));
+    assert_eq!(with(1, 511), Ok(511));
+    assert_eq!(with(1, 1), Ok(1));
+    assert_eq!(with(1021, 5), Ok(1));
+    for max_cq in [1022, 1023, 1024, 16384] {
+        assert_eq!(with(max_cq, 5), Err(ConfigError::TooManyCqs(max_cq)));
+    }
+}
+
+/// Whichever part it is, what was read before does not count.
+#[test]
+fn a_part_that_cannot_be_read_fails_the_whole() {
+    let bytes = good().bytes();
+    for part in [
+        0,
+        OWN_RINGS_CONFIG_OFFSET,
+        SRQ_CONFIG_OFFSET,
+        RATE_LIMIT_CONFIG_OFFSET,
+    ] {
+        let read = |at: usize, to: &mut [u8]| {
+            to.copy_from_slice(&bytes[at..at + to.len()]);
+            if at == part {
+                Err(at)
+            } else {
+                Ok(())
+            }
+        };
+        let limits = Limits::decode(read, Features(EVERY_FEATURE), 1);
+        assert_eq!(limits.err(), Some(ConfigError::Read(part)));
+    }
+}
+
+#[test]
+fn features_beyond_the_last_are_none() {
+    assert!(Features(u64::MAX).has(63));
+    assert!(!Features(u64::MAX).has(64));
+    assert!(!Features(u64::MAX).has(u32::MAX));
+    assert!(!Features(1).has(1));
+}
