@@ -16,6 +16,10 @@ const MEMORY: u64 = 40 << 20;
 /// The longest rings.
 const SLOTS: u32 = 32_768;
 const SLOT_SHIFT: u8 = 12;
+/// Bytes that the device keeps of a page.
+const PAGE_ENTRY: u64 = 8;
+/// Least bytes of a QP with two such rings over pages that do not follow each other.
+const LONG_QP: u64 = 2 * SLOTS as u64 * PAGE_ENTRY;
 
 fn world(vms: usize, path: PathPolicy) -> World {
     let limits = Limits {
@@ -71,10 +75,13 @@ fn long_qp(vm: &Vm, cqn: u32, ring: RingAddr) -> CmdCreateQpRings {
     }
 }
 
-/// Makes as many objects as the budget allows. Returns their numbers.
-fn fill(mut make: impl FnMut() -> Result<u32, u8>) -> Vec<u32> {
+/// Makes as many objects as a budget of `memory` allows, each of which takes `least` bytes or more.
+/// Returns their numbers.
+fn fill(memory: u64, least: u64, mut make: impl FnMut() -> Result<u32, u8>) -> Vec<u32> {
     let mut made = Vec::new();
     loop {
+        let taken = made.len() as u64 * least;
+        assert!(taken <= memory, "{} objects and no end", made.len());
         match make() {
             Ok(number) => made.push(number),
             Err(errno) => {
@@ -102,8 +109,10 @@ impl<'vm> Rest<'vm> {
         };
         let rest = Self {
             vm,
-            mrs: fill(|| vm.call(request).map(|rsp| rsp.mrn)),
-            pds: fill(|| vm.call(CmdCreatePd::ZERO).map(|rsp| rsp.pdn)),
+            mrs: fill(MEMORY, 512 * PAGE_ENTRY, || {
+                vm.call(request).map(|rsp| rsp.mrn)
+            }),
+            pds: fill(MEMORY, 1, || vm.call(CmdCreatePd::ZERO).map(|rsp| rsp.pdn)),
         };
         assert!(used(vm) > MEMORY - 1024, "{} of {MEMORY} bytes", used(vm));
         rest
@@ -130,8 +139,7 @@ fn a_driver_that_takes_all_it_can_get() {
     for vm in greedy {
         let cq = Cq::new(vm, 64);
         let request = long_qp(vm, cq.cqn, long_ring(vm));
-        let qps = fill(|| vm.call(request).map(|rsp| rsp.qpn));
-        // Two rings of 8 bytes a page.
+        let qps = fill(MEMORY, LONG_QP, || vm.call(request).map(|rsp| rsp.qpn));
         assert!((10..40).contains(&qps.len()), "{} QPs", qps.len());
         made.push((cq, qps, Rest::take(vm)));
     }
@@ -346,7 +354,7 @@ fn sixty_four_drivers(limits: Limits) {
         let idle = used();
         let cq = Cq::new(vm, 64);
         let request = long_qp(vm, cq.cqn, long_ring(vm));
-        fill(|| vm.call(request).map(|rsp| rsp.qpn));
+        fill(memory, LONG_QP, || vm.call(request).map(|rsp| rsp.qpn));
         charged += used() - idle;
     }
     let taken = resident().saturating_sub(before);
