@@ -14,10 +14,12 @@ mod choices;
 mod connection;
 mod driver;
 mod guest;
+mod memory;
 mod net;
 mod party;
 mod run;
 mod shrink;
+mod vault;
 
 use std::env;
 use std::ops::Range;

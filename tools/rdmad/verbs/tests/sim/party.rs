@@ -24,6 +24,11 @@ pub trait Party<'w> {
     /// Takes its QPs to ERR.
     fn end(&mut self);
 
+    /// Whether nothing more can become of it.
+    fn is_over(&self) -> bool {
+        false
+    }
+
     /// Checks that all is done and told. Nothing is under way any more.
     fn finish(&mut self);
 

@@ -14,6 +14,7 @@ use crate::connection::Connection;
 use crate::guest::Guest;
 use crate::net::Net;
 use crate::party::{Grave, Party};
+use crate::vault::Vault;
 
 /// Frames in a row that may be lost, so that no sender has reason to give up.
 const LOSSES: usize = 3;
@@ -87,7 +88,10 @@ pub fn run(choices: &mut Choices) {
 
 impl<'w> Sim<'w> {
     fn party(&self, choices: &mut Choices) -> Box<dyn Party<'w> + 'w> {
-        Box::new(Connection::new(self.guests, choices))
+        match choices.below(4) {
+            0..=1 => Box::new(Connection::new(self.guests, choices)),
+            _ => Box::new(Vault::new(self.guests, choices)),
+        }
     }
 
     /// Bytes that the devices have allocated.
@@ -109,16 +113,16 @@ impl<'w> Sim<'w> {
             27..=32 => self.frames(choices),
             33..=34 => self.time(choices),
             _ => {
-                if choices.once_in(6) {
-                    self.replace(choices);
+                let at = choices.below(self.parties.len());
+                if choices.once_in(6) || self.parties[at].is_over() {
+                    self.replace(at, choices);
                 }
             }
         }
     }
 
     /// Destroys a party in the middle of its work, and makes another.
-    fn replace(&mut self, choices: &mut Choices) {
-        let at = choices.below(self.parties.len());
+    fn replace(&mut self, at: usize, choices: &mut Choices) {
         let path = choices.of(&[PathPolicy::Direct, PathPolicy::Wire]);
         self.fabric.set_path(path);
         let next = self.party(choices);
@@ -180,7 +184,11 @@ impl<'w> Sim<'w> {
             }
             for party in &mut self.parties {
                 moved |= party.poll();
-                moved |= party.feed();
+            }
+            if !moved {
+                for party in &mut self.parties {
+                    moved |= party.feed();
+                }
             }
             if moved {
                 continue;

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What must become of tries.
+
+use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::ib::{QpState, WcStatus};
+
+use super::side::{Kind, Try};
+use super::Vault;
+use crate::driver;
+
+impl Vault<'_> {
+    /// Nothing was written without right.
+    pub(super) fn check_memory(&self) {
+        self.owner.memory.check();
+        self.thief.memory.check();
+    }
+
+    /// Polls each CQ once. Returns whether there was a completion.
+    pub(super) fn poll_one(&mut self) -> bool {
+        let mut any = false;
+        for ours in [true, false] {
+            let side = match ours {
+                true => &self.owner,
+                false => &self.thief,
+            };
+            let Some(cqe) = side.cq.poll() else {
+                continue;
+            };
+            any = true;
+            match cqe.wr_id & 1 {
+                0 => self.ended(ours, &cqe),
+                _ => self.received(ours, &cqe),
+            }
+        }
+        any
+    }
+
+    /// Whether work may end for want of the other side.
+    fn may_break(&self) -> bool {
+        let mut tries = self.owner.tries.iter().chain(&self.thief.tries);
+        self.ending || tries.any(|one| one.fails.is_some())
+    }
+
+    /// A work request of a SQ ended.
+    fn ended(&mut self, ours: bool, cqe: &Cqe) {
+        let may_break = self.may_break();
+        let side = match ours {
+            true => &mut self.owner,
+            false => &mut self.thief,
+        };
+        let one = side.tries.pop_front();
+        let one = one.unwrap_or_else(|| panic!("nothing posted ends so: {cqe:?}"));
+        assert_eq!(one.id, cqe.wr_id, "tries end in their order: {cqe:?}");
+        let status = WcStatus::try_from(cqe.status).unwrap();
+        let receives = [&mut self.owner, &mut self.thief].map(|side| side.receives.iter_mut());
+        for receive in receives.into_iter().flatten() {
+            if receive.id == one.id {
+                // The message of one that was flushed may meet other keys yet.
+                let fails = one.fails.is_some() || status != WcStatus::Success;
+                receive.ended = Some((one.succeeds, fails));
+            }
+        }
+        if status == WcStatus::Success {
+            let failed = match ours {
+                true => self.owner.failed,
+                false => self.thief.failed,
+            };
+            assert!(!failed, "behind one that failed: {one:?}");
+            assert!(one.succeeds, "{one:?} was not allowed");
+            self.owner.memory.done(one.id);
+            self.thief.memory.done(one.id);
+            return;
+        }
+        let broken = matches!(status, WcStatus::WrFlushErr | WcStatus::RetryExcErr);
+        assert!(
+            one.fails == Some(status) || broken && may_break,
+            "{one:?} fails so: {cqe:?}"
+        );
+        self.failed(ours, &one, status);
+    }
+
+    fn failed(&mut self, ours: bool, one: &Try, status: WcStatus) {
+        let side = match ours {
+            true => &mut self.owner,
+            false => &mut self.thief,
+        };
+        let first = !std::mem::replace(&mut side.failed, true);
+        self.ending = true;
+        // Only a peer that refuses has not looked at what is behind.
+        let refused = [
+            WcStatus::RemAccessErr,
+            WcStatus::RemInvReqErr,
+            WcStatus::RemOpErr,
+        ];
+        if !first || !refused.contains(&status) {
+            return;
+        }
+        self.must_raise |= status != WcStatus::RemOpErr;
+        // What has no fence may overtake a READ or an atomic operation.
+        let behind: Vec<_> = match one.kind {
+            Kind::Write | Kind::Receive => side.tries.iter().map(|one| one.id).collect(),
+            _ => Vec::new(),
+        };
+        self.owner.memory.refuse(one.id);
+        for id in behind {
+            self.owner.memory.untouched(id);
+            self.thief.memory.untouched(id);
+        }
+    }
+
+    /// A receive ended.
+    fn received(&mut self, ours: bool, cqe: &Cqe) {
+        let may_break = self.may_break();
+        let (side, tries) = match ours {
+            true => (&mut self.owner, &self.thief.tries),
+            false => (&mut self.thief, &self.owner.tries),
+        };
+        let receive = side.receives.pop_front();
+        let receive = receive.unwrap_or_else(|| panic!("no receive ends so: {cqe:?}"));
+        assert_eq!(receive.id | 1, cqe.wr_id, "receives end in their order");
+        let one = tries.iter().find(|one| one.id == receive.id);
+        let verdict = one.map(|one| (one.succeeds, one.fails.is_some()));
+        let verdict = verdict.or(receive.ended);
+        let (succeeds, fails) = verdict.expect("a try that sends to it");
+        match WcStatus::try_from(cqe.status).unwrap() {
+            WcStatus::Success => {
+                assert!(succeeds, "its message was not allowed: {cqe:?}");
+                side.memory.done(receive.id);
+            }
+            WcStatus::WrFlushErr => assert!(may_break, "nothing was wrong: {cqe:?}"),
+            status => {
+                let refused = ours && fails && status == WcStatus::LocProtErr;
+                assert!(refused, "nothing was wrong: {cqe:?}");
+            }
+        }
+    }
+
+    /// Events of the owner's QP.
+    pub(super) fn check_events(&mut self, events: &[EventKind]) {
+        for event in events {
+            let EventKind::Async(event) = *event else {
+                panic!("no CQ is armed");
+            };
+            assert!(self.may_raise.contains(&event), "nobody caused {event:?}");
+            let before = self.raised.replace(event);
+            assert_eq!(before, None, "one failure, two events");
+        }
+    }
+
+    /// All is done and told.
+    pub(super) fn check_end(&mut self) {
+        self.check_memory();
+        for side in [&self.owner, &self.thief] {
+            assert!(!driver::has_outstanding(&side.qp), "work that nobody does");
+            assert!(side.tries.is_empty(), "no completion of {:?}", side.tries);
+            assert!(
+                side.receives.is_empty() || self.ending && side.qp.state() != QpState::Err,
+                "receives that nobody ends: {:?}",
+                side.receives
+            );
+        }
+        assert!(
+            !self.must_raise || self.raised.is_some(),
+            "no event of a refused try"
+        );
+    }
+}

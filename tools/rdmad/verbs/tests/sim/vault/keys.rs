@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Keys to a vault that are, and keys that were.
+
+use virtio_rdma_abi::ctrl::{CmdDeregMr, CmdRegUserMr, CmdRegUserMrPages, CmdReregMr, ReregFlags};
+use virtio_rdma_abi::ib::AccessFlags;
+use virtio_rdma_abi::wire::Wire;
+
+use crate::choices::Choices;
+use crate::guest::Guest;
+use crate::harness::{Mr, FULL};
+
+/// MRs at a time, and keys of old ones that are kept to be tried.
+const MRS: usize = 5;
+const OLD: usize = 4;
+
+const LOCAL: AccessFlags = AccessFlags::LOCAL_WRITE;
+
+/// An MR.
+struct Key {
+    mr: Mr,
+    /// It is of the PD that the QP of the vault is in.
+    ours: bool,
+    access: AccessFlags,
+}
+
+/// The keys to some memory.
+pub struct Keys<'w> {
+    guest: &'w Guest,
+    /// PDs: that of the QP, and another.
+    pdns: [u32; 2],
+    iova: u64,
+    len: u64,
+    present: Vec<Key>,
+    old: Vec<Mr>,
+}
+
+/// Rights that an MR may have; most of the time all.
+fn rights(choices: &mut Choices) -> AccessFlags {
+    choices.of(&[
+        FULL,
+        FULL,
+        FULL,
+        FULL,
+        LOCAL,
+        AccessFlags::REMOTE_READ,
+        LOCAL | AccessFlags::REMOTE_WRITE,
+        LOCAL | AccessFlags::REMOTE_ATOMIC,
+        LOCAL | AccessFlags::REMOTE_READ,
+        AccessFlags::NONE,
+    ])
+}
+
+impl<'w> Keys<'w> {
+    pub fn new(guest: &'w Guest, pdns: [u32; 2], iova: u64, len: u64) -> Self {
+        let mr = guest.vm.register(pdns[0], iova, len, FULL);
+        Self {
+            guest,
+            pdns,
+            iova,
+            len,
+            present: vec![Key {
+                mr,
+                ours: true,
+                access: FULL,
+            }],
+            old: Vec::new(),
+        }
+    }
+
+    /// Whether `key` opens `len` bytes from `at` on, with these rights, to work of the vault's QP.
+    pub fn opens(&self, key: u32, at: usize, len: usize, access: AccessFlags) -> bool {
+        let (first, end) = (self.iova + at as u64, self.iova + (at + len) as u64);
+        self.present.iter().any(|known| {
+            known.mr.key == key
+                && known.ours
+                && known.access.contains(access)
+                && known.mr.iova <= first
+                && end <= known.mr.iova + known.mr.len
+        })
+    }
+
+    /// A key to try, with the address of the vault's first byte: one that is, that was or that never
+    /// was.
+    pub fn pick(&self, choices: &mut Choices) -> Mr {
+        let mut mr = match choices.below(8) {
+            0 if !self.old.is_empty() => self.old[choices.below(self.old.len())],
+            _ => self.present[choices.below(self.present.len())].mr,
+        };
+        if choices.once_in(24) {
+            // Another variant of it, another number, none.
+            mr.key = choices.of(&[mr.key ^ 1, mr.key ^ 0x100, 0]);
+        }
+        mr.addr = mr.addr.wrapping_add(self.iova).wrapping_sub(mr.iova);
+        mr
+    }
+
+    /// Registers, deregisters or changes an MR.
+    pub fn change(&mut self, choices: &mut Choices) {
+        let at = choices.below(self.present.len());
+        match choices.below(4) {
+            0 if self.present.len() < MRS => self.register(choices),
+            1 if self.present.len() > 1 => {
+                let key = self.present.swap_remove(at);
+                self.guest.vm.call(CmdDeregMr { mrn: key.mr.mrn }).unwrap();
+                self.old.push(key.mr);
+                if self.old.len() > OLD {
+                    self.old.remove(0);
+                }
+            }
+            2 => self.reregister(at, choices),
+            _ => {}
+        }
+    }
+
+    fn register(&mut self, choices: &mut Choices) {
+        let (start, len) = match choices.once_in(3) {
+            true => {
+                let start = choices.below(self.len as usize) as u64;
+                (start, 1 + choices.below((self.len - start) as usize) as u64)
+            }
+            false => (0, self.len),
+        };
+        let ours = !choices.once_in(5);
+        let access = rights(choices);
+        let pdn = self.pdns[usize::from(!ours)];
+        let vm = &self.guest.vm;
+        let mr = vm.register(pdn, self.iova + start, len, access);
+        assert!(
+            self.present.iter().all(|key| key.mr.key != mr.key),
+            "two MRs with one key"
+        );
+        self.present.push(Key { mr, ours, access });
+    }
+
+    /// Changes rights, PD or both under a key.
+    fn reregister(&mut self, at: usize, choices: &mut Choices) {
+        let key = &mut self.present[at];
+        let flags = choices.of(&[
+            ReregFlags::ACCESS,
+            ReregFlags::PD,
+            ReregFlags::ACCESS | ReregFlags::PD,
+        ]);
+        let (ours, access) = (!choices.once_in(5), rights(choices));
+        let memory = CmdRegUserMr {
+            pdn: self.pdns[usize::from(!ours)],
+            access_flags: access,
+            ..CmdRegUserMr::ZERO
+        };
+        let request = CmdReregMr {
+            mrn: key.mr.mrn,
+            flags,
+            memory: CmdRegUserMrPages {
+                base: memory,
+                ..CmdRegUserMrPages::ZERO
+            },
+        };
+        self.guest.vm.call(request).unwrap();
+        if flags.contains(ReregFlags::PD) {
+            key.ours = ours;
+        }
+        if flags.contains(ReregFlags::ACCESS) {
+            key.access = access;
+        }
+    }
+
+    /// Deregisters all.
+    pub fn destroy(&mut self) {
+        for key in self.present.drain(..) {
+            self.guest.vm.call(CmdDeregMr { mrn: key.mr.mrn }).unwrap();
+        }
+    }
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Memory under keys that come, change and go, and a peer that tries them: each try ends as its key
+//! says, and nobody's memory changes without right.
+
+mod check;
+mod keys;
+mod side;
+
+use virtio_rdma_abi::ctrl::{CmdCreatePd, CmdDeregMr, CmdDestroyPd};
+use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, Mtu, QpState, WcStatus, WrOpcode};
+use virtio_rdma_abi::wire::Wire;
+
+use crate::choices::Choices;
+use crate::driver;
+use crate::guest::Guest;
+use crate::harness::{connect, pattern, sge, Mr, Options, Wr, FULL};
+use crate::party::{Grave, Party};
+use keys::Keys;
+use side::{Kind, Receive, Side, Try};
+
+/// Bytes of an area, which one try at a time uses on both sides, and how many there are.
+const AREA: usize = 1024;
+const AREAS: usize = 8;
+
+/// The memory, its owner and the peer.
+pub struct Vault<'w> {
+    owner: Side<'w>,
+    thief: Side<'w>,
+    /// A PD that the owner's QP is not in.
+    stranger: u32,
+    keys: Keys<'w>,
+    /// The thief's memory.
+    mr: Mr,
+    /// What the owner's QP admits.
+    access: AccessFlags,
+    posted: u64,
+    /// A try may fail, or the connection was broken off.
+    ending: bool,
+    /// Events that a refused try may raise, the one that came, and whether one must.
+    may_raise: Vec<AsyncEvent>,
+    raised: Option<AsyncEvent>,
+    must_raise: bool,
+}
+
+impl<'w> Vault<'w> {
+    pub fn new(guests: &'w [Guest], choices: &mut Choices) -> Self {
+        let [owner, thief] = [(); 2].map(|()| &guests[choices.below(guests.len())]);
+        let access = match choices.below(6) {
+            0 => AccessFlags::REMOTE_READ,
+            1 => AccessFlags::REMOTE_WRITE,
+            _ => FULL,
+        };
+        let options = Options {
+            mtu: choices.of(&[Mtu::Mtu256, Mtu::Mtu1024]),
+            timeout: 8 + choices.below(6) as u8,
+            ..Options::default()
+        };
+        let theirs = Options { access, ..options };
+        let bytes = |seed| pattern(AREA * AREAS, seed);
+        let owner = Side::new(owner, owner.pd(), theirs, bytes(owner.vm.cookie()));
+        let thief = Side::new(thief, thief.pd(), options, bytes(thief.vm.cookie()));
+        connect(&owner.qp, &thief.qp);
+        let vm = &owner.guest().vm;
+        let stranger = vm.call(CmdCreatePd::ZERO).unwrap().pdn;
+        let len = owner.memory.len() as u64;
+        let pdns = [owner.guest().pd(), stranger];
+        let (iova, guest) = (thief.memory.iova, thief.guest());
+        Self {
+            stranger,
+            keys: Keys::new(owner.guest(), pdns, owner.memory.iova, len),
+            mr: guest.vm.register(guest.pd(), iova, len, FULL),
+            owner,
+            thief,
+            access,
+            posted: 0,
+            ending: false,
+            may_raise: Vec::new(),
+            raised: None,
+            must_raise: false,
+        }
+    }
+
+    /// Tries a key, if there is an area for it.
+    fn attempt(&mut self, choices: &mut Choices) {
+        let used = |area: &usize| {
+            let tries = self.thief.tries.iter().chain(&self.owner.tries);
+            let receives = self.thief.receives.iter().chain(&self.owner.receives);
+            tries.map(|one| one.at / AREA).any(|used| used == *area)
+                || receives.map(|one| one.area).any(|used| used == *area)
+        };
+        let Some(area) = (0..AREAS).find(|area| !used(area)) else {
+            return;
+        };
+        if self.ending {
+            return;
+        }
+        let kind = choices.of(&[
+            Kind::Write,
+            Kind::Write,
+            Kind::Read,
+            Kind::Add,
+            Kind::Receive,
+            Kind::Send,
+            Kind::Fetch,
+        ]);
+        let (skip, len) = match kind {
+            Kind::Add => (8 * choices.below(AREA / 8), 8),
+            _ => (choices.below(AREA / 2), 8 + choices.below(AREA / 2 - 8)),
+        };
+        self.posted += 1;
+        let mut one = Try {
+            id: self.posted << 1,
+            kind,
+            mr: self.keys.pick(choices),
+            at: area * AREA + skip,
+            len,
+            allowed: false,
+            succeeds: false,
+            fails: None,
+        };
+        let there = area * AREA;
+        let fill = match kind {
+            Kind::Read | Kind::Send | Kind::Add => vec![0xee; AREA],
+            _ => pattern(AREA, self.mr.iova ^ (one.id << 32)),
+        };
+        self.thief.memory.set(there, &fill);
+        self.judge(&mut one);
+        self.post(one, there);
+    }
+
+    fn post(&mut self, one: Try, there: usize) {
+        let wr = |opcode| Wr::new(one.id, opcode);
+        let (at, len) = (one.at as u64, one.len as u32);
+        let receive = Receive {
+            id: one.id,
+            area: there / AREA,
+            ended: None,
+        };
+        let near = |opcode| wr(opcode).local(&self.mr, there as u64, len);
+        let wr = match one.kind {
+            Kind::Write => near(WrOpcode::RdmaWrite).remote(&one.mr, at),
+            Kind::Read => near(WrOpcode::RdmaRead).remote(&one.mr, at),
+            Kind::Add => near(WrOpcode::AtomicFetchAndAdd)
+                .remote(&one.mr, at)
+                .operands(one.id, 0),
+            Kind::Receive => {
+                driver::post_recv(&self.owner.qp, one.id | 1, &[sge(&one.mr, at, len)]);
+                self.owner.receives.push_back(receive);
+                near(WrOpcode::Send)
+            }
+            Kind::Send => {
+                let into = sge(&self.mr, there as u64, len);
+                driver::post_recv(&self.thief.qp, one.id | 1, &[into]);
+                self.thief.receives.push_back(receive);
+                wr(WrOpcode::Send).local(&one.mr, at, len)
+            }
+            Kind::Fetch => wr(WrOpcode::RdmaRead)
+                .local(&one.mr, at, len)
+                .remote(&self.mr, there as u64),
+        };
+        let side = match one.kind {
+            Kind::Send | Kind::Fetch => &mut self.owner,
+            _ => &mut self.thief,
+        };
+        side.tries.push_back(one);
+        // It may be executed at once.
+        driver::post(&side.qp, &wr);
+    }
+
+    /// Whether a try is allowed as things are, and what may become of it.
+    fn judge(&mut self, one: &mut Try) {
+        let access = one.kind.access();
+        let is_remote = one.kind.refused() == WcStatus::RemAccessErr;
+        let refused = if is_remote && !self.access.contains(access) {
+            Some(WcStatus::RemInvReqErr)
+        } else if !self.keys.opens(one.mr.key, one.at, one.len, access) {
+            Some(one.kind.refused())
+        } else {
+            None
+        };
+        match refused {
+            None if !one.allowed => {
+                one.allowed = true;
+                // One that was allowed before may have been executed then.
+                if !one.succeeds || !one.kind.writes() {
+                    one.succeeds = true;
+                    self.begin(one);
+                }
+            }
+            None => {}
+            Some(status) => {
+                one.fails = Some(status);
+                if one.allowed && one.kind.writes() {
+                    // What it has not written by now it does not write.
+                    let memory = &mut self.owner.memory;
+                    one.succeeds = !memory.is_pending(one.id) || memory.refuse(one.id);
+                }
+                one.allowed = false;
+                match status {
+                    WcStatus::RemAccessErr => self.may_raise.push(AsyncEvent::QpAccessErr),
+                    WcStatus::RemInvReqErr => self.may_raise.push(AsyncEvent::QpReqErr),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// A try may move its data from now on.
+    fn begin(&mut self, one: &Try) {
+        let Try { id, at, len, .. } = *one;
+        let there = at / AREA * AREA;
+        let before = self.owner.memory.bytes(at..at + len).to_vec();
+        let given = self.thief.memory.bytes(there..there + len).to_vec();
+        let after = match one.kind {
+            Kind::Add => {
+                let word = u64::from_le_bytes(before[..].try_into().unwrap());
+                word.wrapping_add(id).to_le_bytes().to_vec()
+            }
+            _ => given,
+        };
+        if one.kind.writes() {
+            self.owner.memory.begin(id, at, after);
+        }
+        if matches!(one.kind, Kind::Read | Kind::Send | Kind::Add)
+            && !self.thief.memory.is_pending(id)
+        {
+            self.thief.memory.begin(id, there, before);
+        }
+    }
+
+    /// Keys have changed.
+    fn reconsider(&mut self) {
+        let ours = std::mem::take(&mut self.owner.tries);
+        let theirs = std::mem::take(&mut self.thief.tries);
+        let [ours, theirs] = [ours, theirs].map(|mut tries| {
+            for one in &mut tries {
+                self.judge(one);
+            }
+            tries
+        });
+        (self.owner.tries, self.thief.tries) = (ours, theirs);
+    }
+}
+
+impl<'w> Party<'w> for Vault<'w> {
+    fn act(&mut self, choices: &mut Choices) {
+        match choices.below(24) {
+            0..=9 => self.attempt(choices),
+            10..=13 => {
+                self.check_memory();
+                self.keys.change(choices);
+                self.reconsider();
+            }
+            14..=22 => {
+                self.poll_one();
+            }
+            _ => {
+                if choices.once_in(8) {
+                    self.ending = true;
+                    let side = choices.of(&[&self.owner, &self.thief]);
+                    side.qp.to(QpState::Err);
+                }
+            }
+        }
+    }
+
+    fn take_events(&mut self) -> bool {
+        let (ours, theirs) = (&self.owner, &self.thief);
+        let events = theirs.guest().take_events(theirs.qp.cookie);
+        assert!(events.is_empty(), "nobody tried its memory: {events:?}");
+        let events = ours.guest().take_events(ours.qp.cookie);
+        self.check_events(&events);
+        !events.is_empty()
+    }
+
+    fn poll(&mut self) -> bool {
+        let mut any = false;
+        while self.poll_one() {
+            any = true;
+        }
+        any
+    }
+
+    fn end(&mut self) {
+        self.ending = true;
+        self.owner.qp.to(QpState::Err);
+        self.thief.qp.to(QpState::Err);
+    }
+
+    fn is_over(&self) -> bool {
+        self.owner.failed || self.thief.failed
+    }
+
+    fn finish(&mut self) {
+        self.check_end();
+    }
+
+    fn destroy(mut self: Box<Self>) -> Vec<Grave<'w>> {
+        self.owner.destroy();
+        self.thief.destroy();
+        self.check_memory();
+        self.keys.destroy();
+        let vm = &self.owner.guest().vm;
+        vm.call(CmdDestroyPd { pdn: self.stranger }).unwrap();
+        let vm = &self.thief.guest().vm;
+        vm.call(CmdDeregMr { mrn: self.mr.mrn }).unwrap();
+        let bury = |side: &Side<'w>| {
+            let cookies = vec![side.cq.cookie, side.qp.cookie];
+            let memory = &side.memory;
+            Grave::new(memory.guest, cookies, memory.iova, memory.len() as u64)
+        };
+        vec![bury(&self.owner), bury(&self.thief)]
+    }
+}

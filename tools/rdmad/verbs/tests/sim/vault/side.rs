@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! One side of a vault's connection, and the work that was posted there.
+
+use std::collections::VecDeque;
+
+use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
+
+use crate::guest::Guest;
+use crate::harness::{Cq, Mr, Options, Qp};
+use crate::memory::Model;
+
+/// What a try does with the vault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A peer writes to it, reads it or adds to a word of it.
+    Write,
+    Read,
+    Add,
+    /// A peer sends, and a receive is in it.
+    Receive,
+    /// Its owner sends from it, or reads into it.
+    Send,
+    Fetch,
+}
+
+impl Kind {
+    /// The rights that it needs.
+    pub fn access(self) -> AccessFlags {
+        match self {
+            Self::Write => AccessFlags::REMOTE_WRITE,
+            Self::Read => AccessFlags::REMOTE_READ,
+            Self::Add => AccessFlags::REMOTE_ATOMIC,
+            Self::Receive | Self::Fetch => AccessFlags::LOCAL_WRITE,
+            Self::Send => AccessFlags::NONE,
+        }
+    }
+
+    /// The status without them.
+    pub fn refused(self) -> WcStatus {
+        match self {
+            Self::Write | Self::Read | Self::Add => WcStatus::RemAccessErr,
+            Self::Receive => WcStatus::RemOpErr,
+            Self::Send | Self::Fetch => WcStatus::LocProtErr,
+        }
+    }
+
+    /// Whether it changes the vault.
+    pub fn writes(self) -> bool {
+        !matches!(self, Self::Read | Self::Send)
+    }
+}
+
+/// A work request that uses a key.
+#[derive(Debug)]
+pub(super) struct Try {
+    pub id: u64,
+    pub kind: Kind,
+    pub mr: Mr,
+    /// Bytes of the vault.
+    pub at: usize,
+    pub len: usize,
+    /// It may be executed now.
+    pub allowed: bool,
+    /// It may have been executed.
+    pub succeeds: bool,
+    /// It may have been refused.
+    pub fails: Option<WcStatus>,
+}
+
+/// A receive that waits for the message of a try.
+#[derive(Debug)]
+pub(super) struct Receive {
+    /// Of the try.
+    pub id: u64,
+    pub area: usize,
+    /// What may become of it, as long as the try itself is not there to ask.
+    pub ended: Option<(bool, bool)>,
+}
+
+/// Objects of a guest.
+pub(super) struct Side<'w> {
+    pub cq: Cq<'w>,
+    pub qp: Qp<'w>,
+    pub memory: Model<'w>,
+    /// In the order of the SQ.
+    pub tries: VecDeque<Try>,
+    pub receives: VecDeque<Receive>,
+    /// A work request of the SQ ended in error.
+    pub failed: bool,
+}
+
+impl<'w> Side<'w> {
+    pub fn new(guest: &'w Guest, pdn: u32, options: Options, bytes: Vec<u8>) -> Self {
+        let cq = Cq::new(&guest.vm, 64);
+        Self {
+            qp: Qp::in_pd(&guest.vm, pdn, &cq, &cq, options),
+            cq,
+            memory: Model::new(guest, bytes),
+            tries: VecDeque::new(),
+            receives: VecDeque::new(),
+            failed: false,
+        }
+    }
+
+    pub fn guest(&self) -> &'w Guest {
+        self.memory.guest
+    }
+
+    pub fn destroy(&self) {
+        self.qp.destroy().unwrap();
+        self.cq.destroy().unwrap();
+    }
+}
