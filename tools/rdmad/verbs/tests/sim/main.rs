@@ -18,6 +18,7 @@ mod memory;
 mod net;
 mod party;
 mod run;
+mod shared;
 mod shrink;
 mod vault;
 

@@ -14,6 +14,7 @@ use crate::connection::Connection;
 use crate::guest::Guest;
 use crate::net::Net;
 use crate::party::{Grave, Party};
+use crate::shared::Shared;
 use crate::vault::Vault;
 
 /// Frames in a row that may be lost, so that no sender has reason to give up.
@@ -88,9 +89,10 @@ pub fn run(choices: &mut Choices) {
 
 impl<'w> Sim<'w> {
     fn party(&self, choices: &mut Choices) -> Box<dyn Party<'w> + 'w> {
-        match choices.below(4) {
+        match choices.below(5) {
             0..=1 => Box::new(Connection::new(self.guests, choices)),
-            _ => Box::new(Vault::new(self.guests, choices)),
+            2..=3 => Box::new(Vault::new(self.guests, choices)),
+            _ => Box::new(Shared::new(self.guests, choices)),
         }
     }
 

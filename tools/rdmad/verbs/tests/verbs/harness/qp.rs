@@ -108,9 +108,20 @@ impl<'vm> Qp<'vm> {
 
     /// A QP that takes its receives from SRQ `srqn`.
     pub fn with_srq(vm: &'vm Vm, cq: &Cq<'vm>, srqn: u32, options: Options) -> Result<Self, u8> {
+        Self::with_srq_in(vm, vm.pdn, cq, srqn, options)
+    }
+
+    /// The same in another PD.
+    pub fn with_srq_in(
+        vm: &'vm Vm,
+        pdn: u32,
+        cq: &Cq<'vm>,
+        srqn: u32,
+        options: Options,
+    ) -> Result<Self, u8> {
         let sq_wqe = sq_wqe_size(options.sge as usize).max(INLINE_OFFSET + options.inline as usize);
         let sq = Ring::new(vm, options.slots, slot_shift_for(sq_wqe).unwrap());
-        Self::with_sq(vm, vm.pdn, sq, (cq, cq, Some(srqn)), options)
+        Self::with_sq(vm, pdn, sq, (cq, cq, Some(srqn)), options)
     }
 
     /// A QP whose SQ lies at `base`.

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! An SRQ that several connections take their receives from.
+
+mod check;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use virtio_rdma_abi::ctrl::{CmdDeregMr, SrqAttrMask};
+use virtio_rdma_abi::ib::{Mtu, QpState, WrOpcode};
+
+use crate::choices::Choices;
+use crate::driver::{self, SharedReceives};
+use crate::guest::Guest;
+use crate::harness::{connect, pattern, sge, Cq, Mr, Options, Qp, Srq, Wr};
+use crate::party::{Grave, Party};
+
+/// Bytes of an area, and how many there are: one for each slot of the SRQ, and of a sender.
+const AREA: usize = 1024;
+const AREAS: usize = 16;
+/// What an area holds where nothing was written.
+const FILL: u8 = 0xee;
+
+/// A QP that sends to one that takes its receives from the SRQ.
+struct Member<'w> {
+    guest: &'w Guest,
+    cq: Cq<'w>,
+    from: Qp<'w>,
+    to: Qp<'w>,
+    mr: Mr,
+    /// Ids and data of what was sent, until the sender is told of its end.
+    sent: VecDeque<(u64, Vec<u8>)>,
+    /// Messages that were not received.
+    messages: VecDeque<Vec<u8>>,
+    /// The receive that it took last.
+    last: u64,
+    /// The receiver is in ERR.
+    ending: bool,
+    /// QP_LAST_WQE_REACHED came, and what was there then was polled.
+    closed: bool,
+}
+
+/// The SRQ and its QPs.
+pub struct Shared<'w> {
+    guest: &'w Guest,
+    cq: Cq<'w>,
+    receives: SharedReceives<'w>,
+    mr: Mr,
+    members: Vec<Member<'w>>,
+    /// Areas of receives that are posted, by their ids.
+    areas: BTreeMap<u64, usize>,
+    free: Vec<usize>,
+    posted: u64,
+    /// The limit that is armed, and the fewest receives that may have been left since.
+    limit: u32,
+    fewest: u64,
+}
+
+impl<'w> Member<'w> {
+    fn new(
+        guest: &'w Guest,
+        srq: &Srq<'w>,
+        owner: &'w Guest,
+        cq: &Cq<'w>,
+        options: Options,
+    ) -> Self {
+        let own = Cq::new(&guest.vm, 64);
+        let from = Qp::in_pd(&guest.vm, guest.pd(), &own, &own, options);
+        let to = Qp::with_srq_in(&owner.vm, owner.pd(), cq, srq.srqn, options).unwrap();
+        connect(&from, &to);
+        Self {
+            guest,
+            cq: own,
+            from,
+            to,
+            mr: guest.mr((AREA * AREAS) as u64),
+            sent: VecDeque::new(),
+            messages: VecDeque::new(),
+            last: 0,
+            ending: false,
+            closed: false,
+        }
+    }
+
+    fn send(&mut self, id: u64, len: usize) {
+        if self.sent.len() == AREAS || self.ending {
+            return;
+        }
+        let data = pattern(len, self.mr.iova ^ (id << 32));
+        let at = (id as usize % AREAS * AREA) as u64;
+        if self
+            .sent
+            .iter()
+            .any(|(other, _)| *other as usize % AREAS == id as usize % AREAS)
+        {
+            return;
+        }
+        self.guest.vm.write(self.mr.iova + at, &data);
+        self.sent.push_back((id, data.clone()));
+        self.messages.push_back(data);
+        let wr = Wr::new(id, WrOpcode::Send).local(&self.mr, at, len as u32);
+        driver::post(&self.from, &wr);
+    }
+}
+
+impl<'w> Shared<'w> {
+    pub fn new(guests: &'w [Guest], choices: &mut Choices) -> Self {
+        let guest = &guests[choices.below(guests.len())];
+        let options = Options {
+            mtu: choices.of(&[Mtu::Mtu256, Mtu::Mtu1024]),
+            timeout: 8 + choices.below(6) as u8,
+            min_rnr_timer: 1 + choices.below(12) as u8,
+            ..Options::default()
+        };
+        let cq = Cq::new(&guest.vm, 64);
+        let srq = Srq::in_pd(&guest.vm, guest.pd(), AREAS as u32);
+        let members = (0..2 + choices.below(2)).map(|_| {
+            let from = &guests[choices.below(guests.len())];
+            Member::new(from, &srq, guest, &cq, options)
+        });
+        let members = members.collect();
+        let mr = guest.mr((AREA * AREAS) as u64);
+        guest.vm.write(mr.iova, &[FILL; AREA * AREAS]);
+        Self {
+            guest,
+            cq,
+            receives: SharedReceives::new(srq),
+            mr,
+            members,
+            areas: BTreeMap::new(),
+            free: (0..AREAS).collect(),
+            posted: 0,
+            limit: 0,
+            fewest: u64::MAX,
+        }
+    }
+
+    fn post_recv(&mut self) -> bool {
+        let Some(area) = self.free.pop() else {
+            return false;
+        };
+        self.note_fewest();
+        self.posted += 1;
+        let at = (area * AREA) as u64;
+        self.guest.vm.write(self.mr.iova + at, &[FILL; AREA]);
+        self.areas.insert(self.posted, area);
+        self.receives
+            .post(self.posted, &[sge(&self.mr, at, AREA as u32)]);
+        true
+    }
+
+    /// Arms the limit. The event of an earlier one may be on its way.
+    fn arm(&mut self, limit: u32) {
+        self.check_events();
+        if self.limit > 0 {
+            return;
+        }
+        (self.limit, self.fewest) = (limit, u64::MAX);
+        let srq = &self.receives.srq;
+        srq.modify(SrqAttrMask::LIMIT, limit).unwrap();
+    }
+}
+
+impl<'w> Party<'w> for Shared<'w> {
+    fn act(&mut self, choices: &mut Choices) {
+        let at = choices.below(self.members.len());
+        match choices.below(24) {
+            0..=7 => {
+                self.posted += 1;
+                let len = choices.below(AREA + 1);
+                self.members[at].send(self.posted, len);
+            }
+            8..=13 => {
+                for _ in 0..=choices.below(3) {
+                    self.post_recv();
+                }
+            }
+            14..=18 => {
+                self.poll_one();
+            }
+            19..=22 => {
+                let limit = 1 + choices.below(AREAS / 2);
+                self.arm(limit as u32);
+            }
+            _ => {
+                if choices.once_in(4) {
+                    self.members[at].ending = true;
+                    self.members[at].to.to(QpState::Err);
+                }
+            }
+        }
+    }
+
+    fn take_events(&mut self) -> bool {
+        self.check_events()
+    }
+
+    fn poll(&mut self) -> bool {
+        let mut any = false;
+        while self.poll_one() {
+            any = true;
+        }
+        any
+    }
+
+    fn feed(&mut self) -> bool {
+        let live = self.members.iter().filter(|member| !member.ending);
+        let wanted: usize = live.map(|member| member.messages.len()).sum();
+        let mut any = false;
+        while self.areas.len() < wanted && self.post_recv() {
+            any = true;
+        }
+        any
+    }
+
+    fn end(&mut self) {
+        for member in &mut self.members {
+            member.ending = true;
+            member.to.to(QpState::Err);
+            member.from.to(QpState::Err);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.members.iter().all(|member| member.ending)
+    }
+
+    fn finish(&mut self) {
+        self.check_end();
+    }
+
+    fn destroy(self: Box<Self>) -> Vec<Grave<'w>> {
+        let mut graves = Vec::new();
+        let mut cookies = vec![self.cq.cookie, self.receives.srq.cookie];
+        for member in &self.members {
+            member.from.destroy().unwrap();
+            member.to.destroy().unwrap();
+            member.cq.destroy().unwrap();
+            let (vm, mr) = (&member.guest.vm, &member.mr);
+            vm.call(CmdDeregMr { mrn: mr.mrn }).unwrap();
+            let own = vec![member.cq.cookie, member.from.cookie];
+            graves.push(Grave::new(member.guest, own, mr.iova, mr.len));
+            cookies.push(member.to.cookie);
+        }
+        self.receives.srq.destroy().unwrap();
+        self.cq.destroy().unwrap();
+        let vm = &self.guest.vm;
+        vm.call(CmdDeregMr { mrn: self.mr.mrn }).unwrap();
+        graves.push(Grave::new(self.guest, cookies, self.mr.iova, self.mr.len));
+        graves
+    }
+}
