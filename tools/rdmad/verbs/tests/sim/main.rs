@@ -14,6 +14,7 @@ mod choices;
 mod connection;
 mod driver;
 mod guest;
+mod mail;
 mod memory;
 mod net;
 mod party;

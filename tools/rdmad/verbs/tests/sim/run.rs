@@ -12,6 +12,7 @@ use verbs::{Clock, Fabric, FabricConfig, PathPolicy};
 use crate::choices::Choices;
 use crate::connection::Connection;
 use crate::guest::Guest;
+use crate::mail::Mail;
 use crate::net::Net;
 use crate::party::{Grave, Party};
 use crate::shared::Shared;
@@ -89,10 +90,11 @@ pub fn run(choices: &mut Choices) {
 
 impl<'w> Sim<'w> {
     fn party(&self, choices: &mut Choices) -> Box<dyn Party<'w> + 'w> {
-        match choices.below(5) {
+        match choices.below(6) {
             0..=1 => Box::new(Connection::new(self.guests, choices)),
             2..=3 => Box::new(Vault::new(self.guests, choices)),
-            _ => Box::new(Shared::new(self.guests, choices)),
+            4 => Box::new(Shared::new(self.guests, choices)),
+            _ => Box::new(Mail::new(self.guests, choices)),
         }
     }
 
