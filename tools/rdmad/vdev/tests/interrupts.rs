@@ -73,7 +73,7 @@ fn a_set_that_makes_no_sense_is_refused() {
         ),
         (
             "an unknown flag",
-            [20, 1 << 6 | TRIGGER | NONE, MSI_X, 0, 1],
+            [20, (1 << 6) | TRIGGER | NONE, MSI_X, 0, 1],
             &[],
         ),
         ("two actions", [20, TRIGGER | MASK | NONE, MSI_X, 0, 1], &[]),
