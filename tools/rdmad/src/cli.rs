@@ -168,11 +168,17 @@ pub struct Args {
     pub ready_fd: Option<u32>,
 }
 
+/// Name of the command that the daemon starts itself.
+pub const KEEPER: &str = "keeper";
+
 /// What to do instead of being a daemon.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show the ports, QPs and counters of a running daemon.
     Status(StatusArgs),
+    /// Use paths for a daemon that may not do so itself, which starts this.
+    #[command(name = KEEPER, hide = true)]
+    Keeper,
 }
 
 /// What to ask whom.

@@ -2,16 +2,23 @@
 
 //! The limit on open files.
 
+use anyhow::Context;
+use anyhow::Result;
 use rustix::process::getrlimit;
 use rustix::process::setrlimit;
 use rustix::process::Resource;
 use rustix::process::Rlimit;
 use verbs::DeviceConfig;
 
+use crate::cli::Args;
+
 /// Open files of the daemon beside those of its ports: workers, switch, uplinks, status, log.
 const OWN: u64 = 64;
 /// Open files of a port beside those that its client hands over: sockets and eventfds of the daemon.
 const OF_A_PORT: u64 = 16;
+
+/// Memory of the daemon beside that of its ports: stacks, the switch, the capture, the log.
+const OWN_MEMORY: u64 = 512 << 20;
 
 /// Raises the limit on open files as far as it goes, and says so if that does not suffice for `ports` ports.
 pub fn raise(ports: usize) {
@@ -31,6 +38,31 @@ pub fn raise(ports: usize) {
              away; raise the hard limit (ulimit -Hn, LimitNOFILE=)"
         );
     }
+}
+
+/// Once all is started: no process or thread more, no more open files than there may be now, and no
+/// more memory than the ports may have, with as much again for what they share.
+pub fn lower(args: &Args) -> Result<()> {
+    let ports = args.ports.iter();
+    let memory = ports.map(|port| port.memory.unwrap_or(args.memory));
+    let memory = memory.fold(OWN_MEMORY, u64::saturating_add);
+    let files = getrlimit(Resource::Nofile).current;
+    let lowered = [
+        (Resource::Nproc, Some(0)),
+        (Resource::Nofile, files),
+        (Resource::Data, Some(memory.saturating_mul(2))),
+    ];
+    for (resource, limit) in lowered {
+        // Nobody may raise it beyond what it was.
+        let maximum = getrlimit(resource).maximum;
+        let limit = limit.into_iter().chain(maximum).min();
+        let limits = Rlimit {
+            current: limit,
+            maximum: limit,
+        };
+        setrlimit(resource, limits).with_context(|| format!("can't lower {resource:?}"))?;
+    }
+    Ok(())
 }
 
 /// Open files that so many ports need at most.

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod confinement;
 mod device;
 mod limits;
 mod log;
@@ -26,7 +27,6 @@ use clap::error::ErrorKind;
 use clap::CommandFactory;
 use clap::Parser;
 use nix::sys::signal::SigSet;
-use nix::sys::signal::Signal;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::Args;
@@ -35,16 +35,21 @@ use crate::cli::Sandbox;
 use crate::log::Log;
 use crate::machine::Machine;
 
+/// What went wrong, and what to do.
+const NO_SANDBOX: &str = "no sandbox (--sandbox none goes without)";
+
 fn main() -> ExitCode {
     let args = Args::parse();
-    if let Some(Command::Status(ask)) = &args.command {
-        return match status::show(&ask.socket, ask.form(), &mut std::io::stdout()) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("virtio-rdmad: {error:#}");
-                ExitCode::FAILURE
-            }
-        };
+    match &args.command {
+        Some(Command::Status(ask)) => {
+            return end(status::show(
+                &ask.socket,
+                ask.form(),
+                &mut std::io::stdout(),
+            ));
+        }
+        Some(Command::Keeper) => return end(confinement::keep()),
+        None => {}
     }
     if let Err(error) = args.check() {
         Args::command()
@@ -52,17 +57,14 @@ fn main() -> ExitCode {
             .exit();
     }
     if args.sandbox == Sandbox::On {
-        if let Err(error) = sandbox::turn_on() {
-            eprintln!("virtio-rdmad: no sandbox: {error} (--sandbox none goes without)");
-            return ExitCode::FAILURE;
+        if let Err(error) = confinement::begin(&args).context(NO_SANDBOX) {
+            return end(Err(error));
         }
     }
-    // From here on a signal is kept until there is something to end. No thread but this one takes it.
-    let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
-    if let Err(error) = signals.thread_block() {
-        eprintln!("virtio-rdmad: can't block signals: {error}");
-        return ExitCode::FAILURE;
-    }
+    let signals = match confinement::block_signals() {
+        Ok(signals) => signals,
+        Err(error) => return end(Err(error)),
+    };
     let mut log = match Log::start(std::io::stderr()) {
         Ok(log) => log,
         Err(error) => {
@@ -95,7 +97,7 @@ fn run(args: &Args, signals: &SigSet) -> Result<()> {
     let machine = Machine::start(args)?;
     let ready = args.ready_fd.map(Ready::open).transpose()?;
     if args.sandbox == Sandbox::On {
-        confine()?;
+        confinement::complete(args).context(NO_SANDBOX)?;
     }
     tracing::info!("ready");
     if let Some(ready) = ready {
@@ -107,17 +109,15 @@ fn run(args: &Args, signals: &SigSet) -> Result<()> {
     Ok(())
 }
 
-/// Gives up all that is needed only to start.
-fn confine() -> Result<()> {
-    let has_landlock =
-        sandbox::confine_main().context("no sandbox (--sandbox none goes without)")?;
-    if !has_landlock {
-        tracing::warn!(
-            "the kernel has no Landlock (CONFIG_SECURITY_LANDLOCK, lsm=landlock): \
-             the sandbox is made of filters of system calls alone"
-        );
+/// Ends a program that has no log.
+fn end(done: Result<()>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("virtio-rdmad: {error:#}");
+            ExitCode::FAILURE
+        }
     }
-    Ok(())
 }
 
 /// The file descriptor that is told when the daemon is ready.

@@ -13,6 +13,7 @@ use roce::net::{Addresses, Mac};
 use roce::opcode::{Extra, Op, Opcode, Position};
 use roce::packet::{build, frame_size};
 use roce::{Path, Psn};
+use sandbox::{Kind, Uplinks};
 use sockets::Access;
 use vswitch::pcap::PcapWriter;
 use vswitch::{Config, DatagramPath, PortConfig, Switch, Uplink};
@@ -42,6 +43,7 @@ fn panicked(name: &str) -> Output {
             "--ignored",
             "--nocapture",
         ])
+        .env("RUST_BACKTRACE", "1")
         .output()
         .unwrap()
 }
@@ -135,6 +137,41 @@ fn of_any_thread() {
     let contained = thread::spawn(|| contain::contain::<()>(|| panic!("in the work of a port")));
     assert!(matches!(contained.join(), Ok(Err(_))));
     let _ = thread::spawn(|| panic!("planted")).join();
+}
+
+/// Panics, with backtraces asked for, need nothing that a confined thread may not do.
+#[test]
+fn panics_reach_as_far_in_the_sandbox() {
+    let output = panicked("contained_in_every_kind_of_thread");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(told.matches("planted").count(), Kind::ALL.len() - 1);
+    assert!(told.contains("no backtrace in the sandbox"), "{told}");
+    ends("of_a_confined_thread");
+}
+
+#[test]
+#[ignore = "confines its process"]
+fn contained_in_every_kind_of_thread() {
+    contain::end_process_on_panic(io::stderr);
+    sandbox::turn_on(Uplinks::default()).unwrap();
+    // The first thread does no work of a port.
+    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Main) {
+        let work = || assert!(contain::contain::<()>(|| panic!("planted")).is_err());
+        sandbox::spawn(kind, kind.name(), work)
+            .unwrap()
+            .join()
+            .unwrap();
+    }
+}
+
+#[test]
+#[ignore = "ends its process"]
+fn of_a_confined_thread() {
+    contain::end_process_on_panic(io::stderr);
+    sandbox::turn_on(Uplinks::default()).unwrap();
+    let worker = sandbox::spawn(Kind::Worker, "worker", || panic!("planted"));
+    let _ = worker.unwrap().join();
 }
 
 #[test]

@@ -5,10 +5,16 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Child;
 use std::process::Command;
 use std::process::Stdio;
+use std::time::Duration;
+use std::time::Instant;
+
+/// How long something may take that has to happen.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A daemon with all kinds of threads, ended with the test.
 struct Daemon(Child);
@@ -79,6 +85,78 @@ fn every_thread_is_confined() {
             let capabilities = u64::from_str_radix(&fields[set], 16).unwrap();
             assert_eq!(capabilities, 0, "{name}: {set}");
         }
+    }
+}
+
+#[test]
+fn limits_are_lowered() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path(), &["--memory", "64M"]);
+    let limits = fs::read_to_string(format!("/proc/{}/limits", daemon.0.id())).unwrap();
+    let limit = |name: &str| {
+        let line = limits.lines().find_map(|line| line.strip_prefix(name));
+        let words = line.unwrap().split_whitespace().take(2);
+        words.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(limit("Max processes"), ["0", "0"]);
+    // Twice those of the port and the daemon's own 512 MiB.
+    let data = ((2 * (64 + 512)) << 20).to_string();
+    assert_eq!(limit("Max data size"), [data.as_str(), data.as_str()]);
+    let files = limit("Max open files");
+    assert_eq!(files[0], files[1]);
+}
+
+/// The keeper of a daemon: its only child.
+fn keeper(daemon: &Daemon) -> u32 {
+    let id = daemon.0.id();
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    children.trim().parse().unwrap()
+}
+
+/// Waits until `condition` holds.
+fn await_that(condition: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn the_keeper_is_confined_and_ends_with_the_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = start(dir.path(), &[]);
+    let keeper = format!("/proc/{}/status", keeper(&daemon));
+    let status = fs::read_to_string(&keeper).unwrap();
+    assert!(status.contains("NoNewPrivs:\t1\n"), "{status}");
+    assert!(status.contains("Seccomp:\t2\n"), "{status}");
+    // To a process that nobody waits for yet, the end is that of its memory.
+    let is_alive = |path: &str| fs::read_to_string(path).is_ok_and(|text| text.contains("VmSize"));
+    assert!(is_alive(&keeper));
+    drop(daemon);
+    await_that(|| !is_alive(&keeper));
+}
+
+/// A monitor that is started anew has another socket at the path of the old one.
+#[test]
+fn a_monitor_that_comes_anew_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let uplink = dir.path().join("up").display().to_string();
+    let far = dir.path().join("far");
+    let uplink = format!("unix:{uplink}:{}", far.display());
+    let far = UnixDatagram::bind(far).unwrap();
+    let _daemon = start(dir.path(), &["--uplink", &uplink]);
+    let broadcast = [[0xff; 6], [2; 6], [8, 0, 0, 0, 0, 0]].concat();
+    for _ in 0..2 {
+        let path = dir.path().join("qemu");
+        let monitor = UnixDatagram::bind(&path).unwrap();
+        monitor.set_nonblocking(true).unwrap();
+        await_that(|| {
+            let sent = far.send_to(&broadcast, dir.path().join("up"));
+            assert_eq!(sent.unwrap(), broadcast.len());
+            monitor.recv(&mut [0; 100]).is_ok()
+        });
+        fs::remove_file(path).unwrap();
     }
 }
 

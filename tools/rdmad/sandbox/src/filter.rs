@@ -15,6 +15,7 @@ use seccompiler::SeccompFilter;
 use seccompiler::SeccompRule;
 
 use crate::lists;
+use crate::lists::Uplinks;
 use crate::Error;
 use crate::Kind;
 
@@ -68,11 +69,10 @@ pub(crate) fn when(number: c_long, conditions: &[When]) -> Allowed {
 pub(crate) struct Filters([BpfProgram; Kind::ALL.len()]);
 
 impl Filters {
-    pub(crate) fn compile() -> Result<Self, Error> {
+    pub(crate) fn compile(uplinks: Uplinks) -> Result<Self, Error> {
         let mut programs = [const { BpfProgram::new() }; Kind::ALL.len()];
         for (program, kind) in programs.iter_mut().zip(Kind::ALL) {
-            let compiled = compile(lists::of(kind), SeccompAction::Trap, SeccompAction::Allow);
-            *program = compiled.map_err(|error| Error::List(kind, error.to_string()))?;
+            *program = allow(lists::of(kind, uplinks), kind)?;
         }
         Ok(Self(programs))
     }
@@ -81,6 +81,17 @@ impl Filters {
     pub(crate) fn apply(&self, kind: Kind) -> Result<(), Error> {
         seccompiler::apply_filter(&self.0[kind as usize]).map_err(Error::Filter)
     }
+}
+
+/// From now on the calling thread, which is the keeper, makes only system calls from its list.
+pub(crate) fn apply_keeper() -> Result<(), Error> {
+    let program = allow(lists::keeper(), Kind::Keeper)?;
+    seccompiler::apply_filter(&program).map_err(Error::Filter)
+}
+
+fn allow(list: Vec<Allowed>, kind: Kind) -> Result<BpfProgram, Error> {
+    let program = compile(list, SeccompAction::Trap, SeccompAction::Allow);
+    program.map_err(|error| Error::List(kind, error.to_string()))
 }
 
 /// From now on system calls that no part of the daemon ever makes end the process at once, without

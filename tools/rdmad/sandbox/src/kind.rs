@@ -24,10 +24,12 @@ pub enum Kind {
     Capture,
     /// Tells the status of the daemon.
     Status,
+    /// The only thread of a process of its own, which uses paths for the daemon.
+    Keeper,
 }
 
 impl Kind {
-    /// All kinds, in the order of their numbers.
+    /// The kinds of the daemon's own threads, in the order of their numbers.
     pub const ALL: [Self; 8] = [
         Self::Main,
         Self::Log,
@@ -50,6 +52,7 @@ impl Kind {
             Self::Switch => "switch",
             Self::Capture => "capture",
             Self::Status => "status",
+            Self::Keeper => "keeper",
         }
     }
 }

@@ -25,6 +25,8 @@ use std::io;
 use std::sync::OnceLock;
 
 pub use self::kind::Kind;
+pub use self::lists::Uplinks;
+pub use self::threads::confine_keeper;
 pub use self::threads::confine_main;
 pub use self::threads::spawn;
 
@@ -62,16 +64,16 @@ pub enum Error {
 /// What [`spawn`] does with threads, once the sandbox is on.
 static FILTERS: OnceLock<Filters> = OnceLock::new();
 
-/// Confines all threads that [`spawn`] starts from now on.
+/// Confines all threads that [`spawn`] starts from now on, to what these uplinks need at most.
 ///
 /// # Errors
 ///
 /// A list of system calls does not compile, or the kernel refuses what all threads inherit.
-pub fn turn_on() -> Result<(), Error> {
+pub fn turn_on(uplinks: Uplinks) -> Result<(), Error> {
     privileges::refuse_new()?;
     violation::install().map_err(Error::Signal)?;
     threads::warm_up();
-    let filters = Filters::compile()?;
+    let filters = Filters::compile(uplinks)?;
     filter::forbid_for_ever()?;
     FILTERS.set(filters).map_err(|_| Error::Again)
 }

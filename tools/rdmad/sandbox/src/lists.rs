@@ -18,17 +18,27 @@ use crate::Kind;
 /// `PR_SET_VMA` (C header: linux/prctl.h): the C library may name its memory.
 const PR_SET_VMA: u32 = 0x5356_4d41;
 
-/// What threads of `kind` may do.
-pub(crate) fn of(kind: Kind) -> Vec<Allowed> {
+/// Kinds of uplinks, as far as their system calls are not those of ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uplinks {
+    /// There are uplinks over UDP.
+    pub udp: bool,
+    /// There are tap interfaces.
+    pub tap: bool,
+}
+
+/// What threads of `kind` may do, in a daemon with these uplinks.
+pub(crate) fn of(kind: Kind, uplinks: Uplinks) -> Vec<Allowed> {
     let own = match kind {
         Kind::Main => main(),
         Kind::Log => Vec::new(),
         Kind::Worker => worker(),
         Kind::Socket => socket(),
         Kind::Service => service(),
-        Kind::Switch => switch(),
+        Kind::Switch => switch(uplinks),
         Kind::Capture => vec![any(SYS_write)],
         Kind::Status => status(),
+        Kind::Keeper => return keeper(),
     };
     [all(), own].concat()
 }
@@ -164,9 +174,27 @@ fn clients() -> Vec<Allowed> {
     ]
 }
 
+/// Asks the keeper to run an errand.
+fn errands() -> Vec<Allowed> {
+    vec![any(SYS_recvfrom), when(SYS_sendto, &[Null(4)])]
+}
+
+/// What the keeper does: the errands of the daemon.
+pub(crate) fn keeper() -> Vec<Allowed> {
+    let own = vec![
+        any(SYS_recvmsg),
+        when(SYS_sendto, &[Null(4)]),
+        any(SYS_connect),
+        #[cfg(target_arch = "x86_64")]
+        any(SYS_unlink),
+        any(SYS_unlinkat),
+    ];
+    [all(), own].concat()
+}
+
 fn main() -> Vec<Allowed> {
-    let waits = vec![any(SYS_rt_sigtimedwait), any(SYS_unlink)];
-    [waits, events(), interrupts()].concat()
+    let signals = vec![any(SYS_rt_sigtimedwait)];
+    [signals, events(), interrupts(), errands()].concat()
 }
 
 fn worker() -> Vec<Allowed> {
@@ -184,31 +212,46 @@ fn socket() -> Vec<Allowed> {
             SYS_getsockopt,
             &[Is(1, SOL_SOCKET as u32), Is(2, SO_PEERCRED as u32)],
         ),
+        // Whether a client's descriptor is an eventfd.
+        #[cfg(target_arch = "x86_64")]
         any(SYS_readlink),
-        any(SYS_unlink),
+        #[cfg(not(target_arch = "x86_64"))]
+        any(SYS_readlinkat),
     ];
-    [own, events(), interrupts(), guest_memory(), clients()].concat()
+    [
+        own,
+        events(),
+        interrupts(),
+        guest_memory(),
+        clients(),
+        errands(),
+    ]
+    .concat()
 }
 
-fn switch() -> Vec<Allowed> {
-    let own = vec![
+fn switch(uplinks: Uplinks) -> Vec<Allowed> {
+    let mut own = vec![
         #[cfg(target_arch = "x86_64")]
         any(SYS_epoll_wait),
         any(SYS_epoll_pwait),
         any(SYS_epoll_pwait2),
         any(SYS_epoll_ctl),
-        any(SYS_readv),
         any(SYS_recvfrom),
-        any(SYS_recvmsg),
-        any(SYS_sendto),
-        any(SYS_sendmsg),
-        any(SYS_connect),
-        any(SYS_unlink),
-        // Attaching to a tap interface that has come back.
-        when(SYS_ioctl, &[Is(1, TUNSETIFF as u32)]),
-        when(SYS_ioctl, &[Is(1, SIOCGIFINDEX as u32)]),
+        when(SYS_sendto, &[Null(4)]),
     ];
-    [own, events()].concat()
+    if uplinks.udp {
+        // Frames that leave and arrive together.
+        own.extend([any(SYS_recvmsg), any(SYS_sendmsg)]);
+    }
+    if uplinks.tap {
+        own.extend([
+            any(SYS_readv),
+            // Attaching to an interface that has come back.
+            when(SYS_ioctl, &[Is(1, TUNSETIFF as u32)]),
+            when(SYS_ioctl, &[Is(1, SIOCGIFINDEX as u32)]),
+        ]);
+    }
+    [own, events(), errands()].concat()
 }
 
 fn status() -> Vec<Allowed> {

@@ -3,6 +3,7 @@
 //! Privileges of threads.
 
 use rustix::io::Errno;
+use rustix::thread::capabilities;
 use rustix::thread::clear_ambient_capability_set;
 use rustix::thread::remove_capability_from_bounding_set;
 use rustix::thread::set_capabilities;
@@ -17,10 +18,13 @@ pub(crate) fn refuse_new() -> Result<(), Error> {
     set_no_new_privs(true).map_err(failure)
 }
 
-/// Gives up all capabilities of the calling thread.
-pub(crate) fn drop_all() -> Result<(), Error> {
+/// Gives up all capabilities of the calling thread but those in `kept`, of which it need not have any.
+pub(crate) fn drop_but(kept: CapabilitySet) -> Result<(), Error> {
     for number in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << number);
+        if kept.contains(capability) {
+            continue;
+        }
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
             // The kernel knows no more of them.
@@ -35,12 +39,13 @@ pub(crate) fn drop_all() -> Result<(), Error> {
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => return Err(failure(error)),
     }
-    let none = CapabilitySets {
-        effective: CapabilitySet::empty(),
-        permitted: CapabilitySet::empty(),
+    let had = capabilities(None).map_err(failure)?;
+    let left = CapabilitySets {
+        effective: had.effective & kept,
+        permitted: had.permitted & kept,
         inheritable: CapabilitySet::empty(),
     };
-    set_capabilities(None, none).map_err(failure)
+    set_capabilities(None, left).map_err(failure)
 }
 
 fn failure(error: Errno) -> Error {

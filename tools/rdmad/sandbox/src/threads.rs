@@ -7,6 +7,7 @@ use std::fs;
 use std::hash::BuildHasher;
 use std::hint::black_box;
 use std::io;
+use std::path::Path;
 use std::sync::mpsc::sync_channel;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -14,8 +15,10 @@ use std::thread;
 use std::thread::JoinHandle;
 
 use rustix::thread::gettid;
+use rustix::thread::CapabilitySet;
 use rustix::thread::Pid;
 
+use crate::filter;
 use crate::filter::Filters;
 use crate::landlocked;
 use crate::privileges;
@@ -85,13 +88,29 @@ pub fn confine_main() -> Result<bool, Error> {
     confine(filters, Kind::Main)
 }
 
+/// Confines the keeper, a process with one thread: it connects sockets, and removes files in
+/// `directories`. It keeps the right to reach sockets of other users if it has that, since a monitor may
+/// have another user than the daemon.
+///
+/// # Errors
+///
+/// It can't be confined.
+pub fn confine_keeper<'a>(directories: impl IntoIterator<Item = &'a Path>) -> Result<(), Error> {
+    violation::set_kind(Kind::Keeper);
+    violation::install().map_err(Error::Signal)?;
+    privileges::refuse_new()?;
+    privileges::drop_but(CapabilitySet::DAC_OVERRIDE)?;
+    landlocked::allow_removing(directories)?;
+    filter::apply_keeper()
+}
+
 /// Confines the calling thread. Returns whether the kernel has Landlock.
 fn confine(filters: &Filters, kind: Kind) -> Result<bool, Error> {
     violation::set_kind(kind);
     let mut confined = CONFINED.lock().unwrap_or_else(PoisonError::into_inner);
     confined.push(gettid());
     drop(confined);
-    privileges::drop_all()?;
+    privileges::drop_but(CapabilitySet::empty())?;
     let has_landlock = landlocked::allow_nothing()?;
     filters.apply(kind)?;
     Ok(has_landlock)

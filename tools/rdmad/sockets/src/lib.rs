@@ -8,6 +8,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod keeper;
+mod remote;
+
 use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -36,6 +39,9 @@ use rustix::net::SocketAddrUnix;
 use rustix::net::SocketFlags;
 use rustix::net::SocketType;
 use rustix::process::geteuid;
+
+use self::keeper::Errand;
+pub use self::remote::Remote;
 
 /// Longest path of a Unix socket: `sun_path` holds it with a NUL.
 const MAX_PATH: usize = 107;
@@ -119,19 +125,26 @@ impl Default for Access {
 
 /// The path of a socket, which goes when this is dropped.
 #[derive(Debug)]
-pub struct SocketPath(PathBuf);
+pub struct SocketPath {
+    path: PathBuf,
+    /// Removing it, where the process itself may not.
+    errand: Option<Errand>,
+}
 
 impl SocketPath {
     /// The path.
     pub fn as_path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for SocketPath {
     fn drop(&mut self) {
         // If it has gone already, all the better.
-        let _ = fs::remove_file(&self.0);
+        let _ = match &self.errand {
+            Some(errand) => errand.run(),
+            None => fs::remove_file(&self.path),
+        };
     }
 }
 
@@ -187,7 +200,14 @@ fn bind(
     fchmod(&fd, Mode::from_raw_mode(PRIVATE)).map_err(failure)?;
     let address = SocketAddrUnix::new(path).map_err(failure)?;
     rustix::net::bind(&fd, &address).map_err(failure)?;
-    let at = SocketPath(path.to_owned());
+    let mut at = SocketPath {
+        path: path.to_owned(),
+        errand: None,
+    };
+    at.errand = Errand::remove(path).map_err(|error| Error::Io {
+        path: path.to_owned(),
+        error,
+    })?;
     permit(directory, path, access)?;
     Ok((fd, at))
 }

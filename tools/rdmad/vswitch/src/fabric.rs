@@ -316,16 +316,14 @@ impl Fabric {
 
     /// Whether there are uplinks whose other end may come and go.
     pub(crate) fn any_comes_and_goes(&self) -> bool {
-        self.uplinks
-            .iter()
-            .any(|uplink| uplink.link.comes_and_goes())
+        let nets = self.ports.iter().filter_map(|port| port.net.as_ref());
+        let uplinks = self.uplinks.iter().map(|uplink| &uplink.link);
+        nets.chain(uplinks).any(Link::comes_and_goes)
     }
 
-    /// Uplinks' peers that may come and go.
+    /// Peers that may come and go.
     pub(crate) fn peers(&mut self) -> impl Iterator<Item = &mut Peer> {
-        self.uplinks
-            .iter_mut()
-            .filter_map(|uplink| uplink.link.peer())
+        self.links().filter_map(|(_, link, _)| link.peer())
     }
 
     /// Tries full sockets again.

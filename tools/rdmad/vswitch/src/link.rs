@@ -76,8 +76,10 @@ pub enum Uplink {
 enum Socket {
     /// A network interface.
     Net {
+        /// What comes is taken from anybody who may send to it.
         socket: UnixDatagram,
-        path: DatagramPath,
+        /// What leaves goes through a socket of its own, which is connected.
+        peer: Peer,
     },
     Unix(Peer),
     Udp(Udp),
@@ -145,14 +147,18 @@ impl Link {
     /// The socket of a network interface.
     pub(crate) fn open_net(path: DatagramPath, access: &Access) -> io::Result<Self> {
         let (socket, at) = bind(&path, access)?;
-        Ok(Self::new(Socket::Net { socket, path }, Some(at)))
+        let sender = UnixDatagram::unbound()?;
+        sender.set_nonblocking(true)?;
+        enlarge(sender.as_fd());
+        let peer = Peer::new(sender, path.remote)?;
+        Ok(Self::new(Socket::Net { socket, peer }, Some(at)))
     }
 
     pub(crate) fn open(uplink: Uplink, access: &Access) -> io::Result<Self> {
         Ok(match uplink {
             Uplink::Unix(path) => {
                 let (socket, at) = bind(&path, access)?;
-                Self::new(Socket::Unix(Peer::new(socket, path)), Some(at))
+                Self::new(Socket::Unix(Peer::new(socket, path.remote)?), Some(at))
             }
             Uplink::Udp { bind, peer } => {
                 let socket = Udp::open(bind, peer)?;
@@ -182,8 +188,8 @@ impl Link {
     /// The peer, where there is one that comes and goes.
     pub(crate) fn peer(&mut self) -> Option<&mut Peer> {
         match &mut self.socket {
-            Socket::Unix(peer) => Some(peer),
-            Socket::Net { .. } | Socket::Udp(_) | Socket::Tap(_) => None,
+            Socket::Net { peer, .. } | Socket::Unix(peer) => Some(peer),
+            Socket::Udp(_) | Socket::Tap(_) => None,
         }
     }
 
@@ -242,7 +248,7 @@ impl Link {
 
     /// Whether the link may have to be looked after when nothing happens.
     pub(crate) fn comes_and_goes(&self) -> bool {
-        matches!(self.socket, Socket::Unix(_) | Socket::Tap(_))
+        !matches!(self.socket, Socket::Udp(_))
     }
 
     /// Whether frames have been read from the socket that [`receive`](Self::receive) has yet to return.
@@ -300,7 +306,7 @@ impl Link {
     /// What a frame waits for that could not be sent.
     fn waits_after(&self, error: Errno) -> Waits {
         match (error, &self.socket) {
-            // It is the receiver's queue that is full, of which epoll knows nothing.
+            // It is the receiver's queue that is full, of which the watched socket knows nothing.
             (Errno::AGAIN, Socket::Net { .. }) | (Errno::NOBUFS, _) => Waits::ForTime,
             (Errno::AGAIN, _) => Waits::ForRoom,
             _ => Waits::No,
@@ -389,13 +395,11 @@ impl Socket {
     }
 
     fn send(&mut self, frame: &[u8]) -> Result<(), Errno> {
-        let sent = match self {
-            Self::Net { socket, path } => socket.send_to(frame, &path.remote),
-            Self::Udp(socket) => return socket.send_one(frame),
-            Self::Unix(peer) => return peer.send(frame),
-            Self::Tap(tap) => return tap.send(frame),
-        };
-        sent.map(drop).map_err(errno)
+        match self {
+            Self::Net { peer, .. } | Self::Unix(peer) => peer.send(frame),
+            Self::Udp(socket) => socket.send_one(frame),
+            Self::Tap(tap) => tap.send(frame),
+        }
     }
 }
 

@@ -7,32 +7,33 @@
 //! datagrams, 10 by default, so that both sides would have to be woken for every ten. Either way epoll tells when there
 //! is room again.
 
+use std::io;
 use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
 
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
+use sockets::Remote;
 
-use crate::link::{errno, DatagramPath};
+use crate::link::errno;
 
 /// The socket, and where its peer is.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    socket: UnixDatagram,
-    path: DatagramPath,
+    remote: Remote,
     connected: bool,
 }
 
 impl Peer {
-    /// Takes a socket that is bound, and connects it if the peer is there.
-    pub(crate) fn new(socket: UnixDatagram, path: DatagramPath) -> Self {
+    /// Takes a socket and the path of its peer, and connects it if the peer is there.
+    pub(crate) fn new(socket: UnixDatagram, path: PathBuf) -> io::Result<Self> {
         let mut peer = Self {
-            socket,
-            path,
+            remote: Remote::new(socket, path)?,
             connected: false,
         };
         peer.renew();
-        peer
+        Ok(peer)
     }
 
     /// Connects to whoever has the peer's path by now. A successor of a peer that ended can't send to us before, and has
@@ -42,7 +43,7 @@ impl Peer {
     }
 
     fn connect(&mut self) -> Result<(), Errno> {
-        let connected = self.socket.connect(&self.path.remote).map_err(errno);
+        let connected = self.remote.connect().map_err(errno);
         // A socket that can't be connected anew keeps a peer that it has, which may have ended: sending will tell.
         self.connected |= connected.is_ok();
         connected
@@ -63,12 +64,12 @@ impl Peer {
     }
 
     fn try_send(&self, bytes: &[u8]) -> Result<(), Errno> {
-        rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL).map(drop)
+        rustix::net::send(self.remote.socket(), bytes, SendFlags::NOSIGNAL).map(drop)
     }
 }
 
 impl AsFd for Peer {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.remote.socket().as_fd()
     }
 }

@@ -30,17 +30,33 @@ fn a_slow_reader_gets_what_fits_the_backlog() {
 
 #[test]
 fn nobody_at_the_other_end_costs_frames_alone() {
-    let rig = Rig::new(3, 0);
-    std::fs::remove_file(rig.dir.path().join("net1")).unwrap();
-    rig.nets[0].send(&frame(mac(1), mac(0), "lost"));
+    let mut rig = Rig::new(3, 0);
+    rig.nets.pop();
+    std::fs::remove_file(rig.dir.path().join("net2")).unwrap();
+    rig.nets[0].send(&frame(mac(2), mac(0), "lost"));
     rig.nets[0].send(&frame(BROADCAST, mac(0), "heard"));
-    assert_eq!(rig.nets[2].receive(), frame(BROADCAST, mac(0), "heard"));
-    assert_eq!(rig.stats(1).dropped, 2);
+    assert_eq!(rig.nets[1].receive(), frame(BROADCAST, mac(0), "heard"));
+    assert_eq!(rig.stats(2).dropped, 2);
     // It comes back.
-    let again = UnixDatagram::bind(rig.dir.path().join("net1")).unwrap();
+    let again = UnixDatagram::bind(rig.dir.path().join("net2")).unwrap();
     again.set_read_timeout(Some(PATIENCE)).unwrap();
-    rig.nets[0].send(&frame(mac(1), mac(0), "found"));
+    rig.nets[0].send(&frame(mac(2), mac(0), "found"));
     assert_eq!(again.recv(&mut [0; 100]).unwrap(), 14 + 5);
+}
+
+#[test]
+fn a_network_interface_that_comes_anew_is_found_while_the_old_one_lives() {
+    let rig = Rig::new(2, 0);
+    let path = rig.dir.path().join("net1");
+    std::fs::remove_file(&path).unwrap();
+    let again = UnixDatagram::bind(path).unwrap();
+    again.set_nonblocking(true).unwrap();
+    let began = Instant::now();
+    while again.recv(&mut [0; 100]).is_err() {
+        rig.nets[0].send(&frame(mac(1), mac(0), "found"));
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(began.elapsed() < PATIENCE, "it is not found");
+    }
 }
 
 #[test]

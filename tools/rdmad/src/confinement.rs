@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What the daemon may do once it is ready, and its keeper.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+use anyhow::Context;
+use anyhow::Result;
+use nix::sys::signal::SigSet;
+use nix::sys::signal::Signal;
+use sandbox::Uplinks;
+use sockets::keeper;
+use vswitch::Uplink;
+
+use crate::cli::Args;
+use crate::cli::KEEPER;
+use crate::limits;
+
+/// The signals that end the daemon, from here on kept until it waits for them. No thread but the one
+/// that waits takes them.
+pub fn block_signals() -> Result<SigSet> {
+    let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
+    signals.thread_block().context("can't block signals")?;
+    Ok(signals)
+}
+
+/// Has all threads of the daemon that are started from now on confined.
+pub fn begin(args: &Args) -> Result<()> {
+    keeper::start(KEEPER).context("can't start the keeper")?;
+    let links = || args.uplinks.iter().map(|uplink| &uplink.link);
+    sandbox::turn_on(Uplinks {
+        udp: links().any(|link| matches!(link, Uplink::Udp { .. })),
+        tap: links().any(|link| matches!(link, Uplink::Tap(_))),
+    })?;
+    Ok(())
+}
+
+/// Gives up all that is needed only to start.
+pub fn complete(args: &Args) -> Result<()> {
+    keeper::seal().context("the keeper")?;
+    limits::lower(args)?;
+    if !sandbox::confine_main()? {
+        tracing::warn!(
+            "the kernel has no Landlock (CONFIG_SECURITY_LANDLOCK, lsm=landlock): \
+             the sandbox is made of filters of system calls alone"
+        );
+    }
+    Ok(())
+}
+
+/// Is the keeper, until the daemon at standard input ends.
+pub fn keep() -> Result<()> {
+    // They mean the daemon, whose end is that of the keeper.
+    block_signals()?;
+    let confine = |removed: &[&Path]| {
+        let directory = |path: &&Path| match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+            _ => ".".into(),
+        };
+        let directories: BTreeSet<_> = removed.iter().map(directory).collect();
+        let confined = sandbox::confine_keeper(directories.iter().map(|path| &**path));
+        confined.map_err(|error| {
+            eprintln!("virtio-rdmad: no sandbox for the keeper: {error}");
+            io::ErrorKind::PermissionDenied.into()
+        })
+    };
+    keeper::keep(io::stdin(), confine).context("keeper")
+}
