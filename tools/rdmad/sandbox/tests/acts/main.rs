@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Every act of the [table](list) is tried in each kind of thread, in a process of its own, which
+//! must end by it. Without the sandbox the same process goes on, so the sandbox is what ends it.
+
+mod list;
+
+use std::env;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::process::ExitCode;
+use std::process::Output;
+use std::thread::available_parallelism;
+
+use list::Act;
+use list::ACTS;
+use sandbox::Kind;
+use sandbox::Uplinks;
+
+/// First argument of a process that tries one act.
+const ATTEMPT: &str = "attempt";
+/// In place of a kind of thread: outside of the sandbox.
+const FREE: &str = "free";
+/// What a process prints that has done an act.
+const DONE: &str = "done";
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        [ATTEMPT, kind, act] => {
+            attempt(kind, act);
+            ExitCode::SUCCESS
+        }
+        // A filter for other tests.
+        [filter, ..] if !filter.starts_with('-') && !"acts".contains(filter) => ExitCode::SUCCESS,
+        _ => no_thread_does_what_is_forbidden(),
+    }
+}
+
+/// Tries an act in a thread of this kind.
+fn attempt(kind: &str, act: &str) {
+    let act = ACTS.iter().find(|known| known.name == act).unwrap();
+    let act = move || {
+        let _ = act.call();
+        println!("{DONE}");
+    };
+    if kind == FREE {
+        return act();
+    }
+    let kind = Kind::ALL.into_iter().find(|known| known.name() == kind);
+    let kind = kind.unwrap();
+    // The most that any daemon may do.
+    let uplinks = Uplinks {
+        udp: true,
+        tap: true,
+    };
+    sandbox::turn_on(uplinks).unwrap();
+    if kind == Kind::Main {
+        sandbox::confine_main().unwrap();
+        act();
+    } else {
+        sandbox::spawn(kind, "test", act).unwrap().join().unwrap();
+    }
+}
+
+fn no_thread_does_what_is_forbidden() -> ExitCode {
+    let kinds: Vec<_> = Kind::ALL.into_iter().map(Some).chain([None]).collect();
+    let cases = kinds
+        .iter()
+        .flat_map(|kind| ACTS.iter().map(|act| (*kind, act)));
+    let cases: Vec<_> = cases.collect();
+    let share = cases
+        .len()
+        .div_ceil(available_parallelism().map_or(1, usize::from));
+    let failures: Vec<_> = std::thread::scope(|scope| {
+        let parts = cases.chunks(share).map(|part| {
+            scope.spawn(|| {
+                part.iter()
+                    .filter_map(|(kind, act)| judge(*kind, act))
+                    .collect::<Vec<_>>()
+            })
+        });
+        let parts: Vec<_> = parts.collect();
+        parts
+            .into_iter()
+            .flat_map(|part| part.join().unwrap())
+            .collect()
+    });
+    for failure in &failures {
+        println!("{failure}");
+    }
+    println!(
+        "{} acts in {} kinds of threads and outside of the sandbox: {} failures",
+        ACTS.len(),
+        Kind::ALL.len(),
+        failures.len()
+    );
+    match failures.len() {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// What is wrong with what became of `act` in a thread of this kind, or outside of the sandbox.
+fn judge(kind: Option<Kind>, act: &Act) -> Option<String> {
+    let place = kind.map_or(FREE, Kind::name);
+    let output = Command::new(env::current_exe().unwrap())
+        .args([ATTEMPT, place, act.name])
+        .output()
+        .unwrap();
+    let as_expected = match kind {
+        None => output.status.success() && is_done(&output),
+        Some(kind) => !is_done(&output) && is_refused(&output, kind, act),
+    };
+    let Output { status, stderr, .. } = &output;
+    let told = String::from_utf8_lossy(stderr);
+    (!as_expected).then(|| format!("{place}: {}: {status}, {told}", act.name))
+}
+
+fn is_done(output: &Output) -> bool {
+    output.stdout.starts_with(DONE.as_bytes())
+}
+
+/// Whether the process was killed at once, or aborted with the line that says why.
+fn is_refused(output: &Output, kind: Kind, act: &Act) -> bool {
+    let line = format!("a {kind} thread made system call {} ", act.number);
+    match output.status.signal() {
+        Some(libc::SIGSYS) => true,
+        Some(libc::SIGABRT) => String::from_utf8_lossy(&output.stderr).contains(&line),
+        _ => false,
+    }
+}

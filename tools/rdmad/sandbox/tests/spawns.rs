@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The daemon starts threads by `sandbox::spawn` alone.
+
+use std::fs;
+use std::path::Path;
+use std::path::PathBuf;
+
+/// What starts a thread in the standard library.
+const STARTS: [&str; 3] = ["thread::spawn(", "thread::Builder", "thread::scope("];
+/// Source files of the daemon and its crates, but for this one.
+fn sources() -> Vec<PathBuf> {
+    let daemon = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let crates = fs::read_dir(daemon)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let crates = crates.filter(|path| !path.ends_with("sandbox"));
+    let mut folders: Vec<_> = crates.map(|path| path.join("src")).collect();
+    folders.push(daemon.join("src"));
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = fs::read_dir(&folder) else {
+            continue;
+        };
+        for path in entries.map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files
+}
+
+/// Whether all of a file is unit tests.
+fn is_test(file: &Path) -> bool {
+    let name = |path: &Path| path.file_stem().map(|name| name.to_owned());
+    let parent = file.parent().and_then(name);
+    ["tests", "panics", "testing"].iter().any(|test| {
+        name(file).is_some_and(|name| name == *test) || parent.as_deref() == Some(test.as_ref())
+    })
+}
+
+/// The part of a file before its unit tests, which start threads as they like.
+fn without_tests(text: &str) -> &str {
+    let is_condition = |line: &str| line.starts_with("#[cfg(") && line.contains("test");
+    let mut end = 0;
+    let mut lines = text.split_inclusive('\n').peekable();
+    while let Some(line) = lines.next() {
+        let next = lines.peek();
+        if is_condition(line) && next.is_some_and(|next| next.starts_with("mod ")) {
+            break;
+        }
+        end += line.len();
+    }
+    &text[..end]
+}
+
+#[test]
+fn threads_are_started_confined() {
+    let files = sources();
+    assert!(files
+        .iter()
+        .any(|file| file.ends_with("vdev/src/server.rs")));
+    let mut confined = 0;
+    for file in files.iter().filter(|file| !is_test(file)) {
+        let text = fs::read_to_string(file).unwrap();
+        let code = without_tests(&text);
+        confined += code.matches("sandbox::spawn(").count();
+        let code = code.replace("sandbox::spawn(", "");
+        for start in STARTS {
+            assert!(
+                !code.contains(start),
+                "{} starts a thread by {start}",
+                file.display()
+            );
+        }
+    }
+    // Workers, two of a port, switch, capture, log, status.
+    assert!(confined >= 7, "{confined}");
+}
