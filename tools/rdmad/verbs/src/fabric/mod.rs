@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the devices of one process share: worker threads, timers, and the way from a MAC address to a device.
+//! What the devices of one process share: worker threads, timers, and the way from a MAC address to
+//! a device.
 
 mod longest;
 mod runtime;
@@ -48,17 +49,18 @@ pub struct FabricConfig {
     pub workers: Option<usize>,
     /// How QPs of the process exchange data.
     pub path: PathPolicy,
-    /// How long a worker goes on looking at a queue that ran dry instead of asking for a doorbell. It does not sleep
-    /// meanwhile. Only by the clock of the system.
+    /// How long a worker goes on looking at a queue that ran dry instead of asking for a doorbell.
+    /// It does not sleep meanwhile. Only by the clock of the system.
     pub poll: Duration,
-    /// Whether a thread that rings a doorbell after a lull does the work itself if all workers sleep.
+    /// Whether a thread that rings a doorbell after a lull does the work itself if all workers
+    /// sleep.
     pub at_once: bool,
     /// The clock that timers and rate limits go by.
     pub clock: Clock,
     /// Whether workers are no threads, but do what [`Fabric::step`] tells them to.
     pub stepped: bool,
-    /// What the numbers of objects and their keys are drawn by; unknown unless told. For what must repeat
-    /// itself.
+    /// What the numbers of objects and their keys are drawn by; unknown unless told. For what must
+    /// repeat itself.
     pub secret: Option<u64>,
 }
 
@@ -129,22 +131,23 @@ impl Fabric {
         Ok(fabric)
     }
 
-    /// Whether QPs of this process exchange data directly. Takes effect on a QP when it next goes to RTR or RTS.
+    /// Whether QPs of this process exchange data directly. Takes effect on a QP when it next goes
+    /// to RTR or RTS.
     pub fn set_path(&self, path: PathPolicy) {
         self.shared
             .direct
             .store(path == PathPolicy::Direct, Ordering::Relaxed);
     }
 
-    /// Has a worker that is stepped do the next step of its round: begin, give one device a turn, end.
-    /// Returns whether it is awake. Nothing else serves, so what happens is decided by the order of the
-    /// calls.
+    /// Has a worker that is stepped do the next step of its round: begin, give one device a turn,
+    /// end. Returns whether it is awake. Nothing else serves, so what happens is decided by the
+    /// order of the calls.
     pub fn step(&self, worker: usize) -> bool {
         self.crew.step(worker)
     }
 
-    /// Lets `time` pass on a clock that stands still. What is due then is left to [steps](Self::step). On the clock of the
-    /// system it sleeps.
+    /// Lets `time` pass on a clock that stands still. What is due then is left to
+    /// [steps](Self::step). On the clock of the system it sleeps.
     pub fn pass(&self, time: Duration) {
         self.shared.runtime.clock.pass(time);
     }
@@ -156,8 +159,9 @@ impl Fabric {
         Some(next.saturating_duration_since(clock.now()))
     }
 
-    /// Lets `time` pass on a clock that stands still, from one deadline to the next: each is met to the nanosecond.
-    /// Returns when all is done that was due, and what that entailed. On the clock of the system it sleeps.
+    /// Lets `time` pass on a clock that stands still, from one deadline to the next: each is met to
+    /// the nanosecond. Returns when all is done that was due, and what that entailed. On the clock
+    /// of the system it sleeps.
     pub fn advance(&self, time: Duration) {
         let shared = &self.shared;
         shared.runtime.advance(time, || shared.is_busy());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Workers as a fabric has them, from their start to their end. What they serve is a set of numbers.
+//! Workers as a fabric has them, from their start to their end. What they serve is a set of
+//! numbers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

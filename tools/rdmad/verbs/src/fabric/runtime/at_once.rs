@@ -2,10 +2,11 @@
 
 //! Doorbells that are served by the thread that hears them.
 //!
-//! To wake a worker takes longer than what most doorbells are for. So a thread that hears one while every worker sleeps gives the
-//! QP a turn itself. Not if it heard another a moment ago, or if the QP had a stream of work before: then more will come, and a
-//! worker that is awake *watches* the QP, so that it need not ring. Nor if another thread is at it in the same way: workers do
-//! things side by side.
+//! To wake a worker takes longer than what most doorbells are for. So a thread that hears one while
+//! every worker sleeps gives the QP a turn itself. Not if it heard another a moment ago, or if the
+//! QP had a stream of work before: then more will come, and a worker that is awake *watches* the
+//! QP, so that it need not ring. Nor if another thread is at it in the same way: workers do things
+//! side by side.
 
 use std::time::{Duration, Instant};
 
@@ -42,8 +43,8 @@ impl Lull {
 }
 
 impl Runtime {
-    /// Has the current thread, which is no worker, take `turn` for a device whose doorbell it hears, if that is the better way.
-    /// Returns whether it has.
+    /// Has the current thread, which is no worker, take `turn` for a device whose doorbell it
+    /// hears, if that is the better way. Returns whether it has.
     pub(crate) fn serve_at_once(&self, lull: &Lull, turn: impl FnOnce()) -> bool {
         let served = self.at_once
             && lull.end(self.clock.now())

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::sync::{self, AtomicU64, Ordering};
 
-/// The clock of a fabric: that of the system, or one that stands still until it is told to go on, so that a test sees
-/// exactly what happens when.
+/// The clock of a fabric: that of the system, or one that stands still until it is told to go on,
+/// so that a test sees exactly what happens when.
 #[derive(Clone, Debug)]
 pub struct Clock(Kind);
 

@@ -9,14 +9,14 @@ const BUSY: u8 = 1;
 /// Another one wanted to be meanwhile.
 const AGAIN: u8 = 2;
 
-/// Lets one worker at a time take turns at something. Who finds another at it does not wait: that one is told that there
-/// may be more to do.
+/// Lets one worker at a time take turns at something. Who finds another at it does not wait: that
+/// one is told that there may be more to do.
 #[derive(Debug, Default)]
 pub(crate) struct Exclusive(AtomicU8);
 
 impl Exclusive {
-    /// Takes a turn. Returns its result, and whether there may be more to do because another worker came meanwhile;
-    /// `None` if another worker is at it, which will know that one came.
+    /// Takes a turn. Returns its result, and whether there may be more to do because another worker
+    /// came meanwhile; `None` if another worker is at it, which will know that one came.
     pub(crate) fn run<T>(&self, turn: impl FnOnce() -> T) -> Option<(T, bool)> {
         while self.0.fetch_or(BUSY, Ordering::AcqRel) & BUSY != 0 {
             if self.0.fetch_or(AGAIN, Ordering::AcqRel) & BUSY != 0 {

@@ -2,8 +2,8 @@
 
 //! Threads, the clock and wake-ups, behind one seam.
 //!
-//! Nothing here knows a device. [`Work`] tells what is served; when a worker serves it, sleeps and wakes up is decided
-//! here, by the same code for each of three makers:
+//! Nothing here knows a device. [`Work`] tells what is served; when a worker serves it, sleeps and
+//! wakes up is decided here, by the same code for each of three makers:
 //!
 //! | maker | a worker is | primitives (`sync`) |
 //! |---|---|---|
@@ -11,9 +11,9 @@
 //! | simulator | [steps](Crew::step) that its caller chooses | the same |
 //! | loom (`tests/loom`) | a thread of the model | loom's |
 //!
-//! [`Crew`] and the bell of [`Sleep`] know which of the first two it is: an enum that is chosen once and looked at only
-//! where workers start, sleep or wake up. The third has other types of atomics and is therefore chosen when this folder
-//! is compiled: its parent has the module `sync`.
+//! [`Crew`] and the bell of [`Sleep`] know which of the first two it is: an enum that is chosen
+//! once and looked at only where workers start, sleep or wake up. The third has other types of
+//! atomics and is therefore chosen when this folder is compiled: its parent has the module `sync`.
 
 mod at_once;
 mod clock;
@@ -92,7 +92,8 @@ impl Runtime {
     /// Something is ready to be served.
     #[inline]
     pub(crate) fn wake(&self) {
-        // A worker that makes something ready looks for more itself, and wakes others as far as there is.
+        // A worker that makes something ready looks for more itself, and wakes others as far as
+        // there is.
         if !worker::is_worker() {
             self.sleep.wake();
         }
@@ -114,9 +115,9 @@ impl Runtime {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Lets `time` pass, from one deadline to the next on a clock that stands still, so that each is met to the
-    /// nanosecond. Returns when all is done that was due, and what that entailed: as long as `is_busy`, there is more.
-    /// On the clock of the system it sleeps.
+    /// Lets `time` pass, from one deadline to the next on a clock that stands still, so that each
+    /// is met to the nanosecond. Returns when all is done that was due, and what that entailed: as
+    /// long as `is_busy`, there is more. On the clock of the system it sleeps.
     pub(crate) fn advance(&self, time: Duration, is_busy: impl Fn() -> bool) {
         if !self.clock.stands_still() {
             return self.clock.pass(time);

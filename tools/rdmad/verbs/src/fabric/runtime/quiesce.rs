@@ -8,9 +8,9 @@ use super::sync::{fence, AtomicU64, Condvar, Mutex, Ordering};
 
 /// One counter a worker, and one for all other threads: odd while there is a turn.
 ///
-/// A worker that looks an object up does so within a turn and forgets the object before its turn ends. So once every
-/// worker that had a turn when the object was removed has ended it, nobody uses the object. Beginning and ending a turn
-/// touches only a counter of the worker's own.
+/// A worker that looks an object up does so within a turn and forgets the object before its turn
+/// ends. So once every worker that had a turn when the object was removed has ended it, nobody uses
+/// the object. Beginning and ending a turn touches only a counter of the worker's own.
 #[derive(Debug)]
 pub(crate) struct Quiesce {
     turns: Box<[CachePadded<AtomicU64>]>,
@@ -53,7 +53,8 @@ impl Quiesce {
     #[inline]
     pub(crate) fn begin(&self, worker: usize) -> Turn<'_> {
         self.turns[worker].fetch_add(1, Ordering::SeqCst);
-        // Pairs with the fence in `synchronize`: either it sees this turn, or this turn sees the removal.
+        // Pairs with the fence in `synchronize`: either it sees this turn, or this turn sees the
+        // removal.
         fence(Ordering::SeqCst);
         Turn {
             quiesce: self,
@@ -88,7 +89,8 @@ impl Quiesce {
                 continue;
             }
             self.waiters.fetch_add(1, Ordering::SeqCst);
-            // Pairs with the fence at the end of a turn: it sees a waiter, or the waiter sees its end.
+            // Pairs with the fence at the end of a turn: it sees a waiter, or the waiter sees its
+            // end.
             fence(Ordering::SeqCst);
             let mut guard = self.lock.lock();
             while turn.load(Ordering::SeqCst) == before {
@@ -106,7 +108,8 @@ impl Drop for Turn<'_> {
         self.quiesce.turns[self.counter].fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         if self.quiesce.waiters.load(Ordering::SeqCst) != 0 {
-            // With the lock taken, a waiter is either before its look at the counter or waits already.
+            // With the lock taken, a waiter is either before its look at the counter or waits
+            // already.
             drop(self.quiesce.lock.lock());
             self.quiesce.ended.notify_all();
         }

@@ -8,7 +8,8 @@ const WORD: u32 = u64::BITS;
 
 /// A set of small numbers that any thread may add to and any worker takes from, in turn.
 ///
-/// Adding sets a bit: no lock, no allocation, and however often it is done, a number is in the set once.
+/// Adding sets a bit: no lock, no allocation, and however often it is done, a number is in the set
+/// once.
 #[derive(Debug)]
 pub(crate) struct ReadySet {
     bits: Box<[AtomicU64]>,
@@ -69,8 +70,8 @@ impl ReadySet {
         }
     }
 
-    /// Whether the set is empty. False also for a while after the last number was taken; then [`take`](Self::take) finds
-    /// nothing and puts it right.
+    /// Whether the set is empty. False also for a while after the last number was taken; then
+    /// [`take`](Self::take) finds nothing and puts it right.
     pub(crate) fn is_empty(&self) -> bool {
         self.summary
             .iter()
@@ -132,7 +133,8 @@ impl ReadySet {
         let summary = &self.summary[(word / WORD) as usize];
         let bit = 1 << (word % WORD);
         summary.fetch_and(!bit, Ordering::AcqRel);
-        // Whoever adds a number sets its bit before the summary's: one of the two sees the other's change.
+        // Whoever adds a number sets its bit before the summary's: one of the two sees the other's
+        // change.
         if self.bits[word as usize].load(Ordering::SeqCst) != 0 {
             summary.fetch_or(bit, Ordering::AcqRel);
         }

@@ -7,7 +7,8 @@ use std::time::Instant;
 use super::sync::{fence, AtomicUsize, Condvar, Mutex, Ordering};
 use super::Clock;
 
-/// Sleeping workers. Waking costs one load when none sleeps, so a storm of doorbells at a busy device costs little.
+/// Sleeping workers. Waking costs one load when none sleeps, so a storm of doorbells at a busy
+/// device costs little.
 #[derive(Debug)]
 pub(super) struct Sleep {
     sleepers: AtomicUsize,
@@ -44,9 +45,9 @@ impl Sleep {
         }
     }
 
-    /// Sleeps until woken or until the time that `deadline` returns, unless `busy` is true by now. Both are called when a
-    /// wake-up can no longer be missed. A thread has slept on return; a worker that is stepped begins to, and its caller
-    /// asks whether that [is over](Self::is_over).
+    /// Sleeps until woken or until the time that `deadline` returns, unless `busy` is true by now.
+    /// Both are called when a wake-up can no longer be missed. A thread has slept on return; a
+    /// worker that is stepped begins to, and its caller asks whether that [is over](Self::is_over).
     pub(super) fn sleep(
         &self,
         clock: &Clock,
@@ -73,7 +74,8 @@ impl Sleep {
         None
     }
 
-    /// Whether the sleep of a worker that is stepped ends, as its deadline is over at `now` or it takes a wake-up.
+    /// Whether the sleep of a worker that is stepped ends, as its deadline is over at `now` or it
+    /// takes a wake-up.
     pub(super) fn is_over(&self, nap: &Nap, now: Instant) -> bool {
         let Bell::Steps(rung) = &self.bell else {
             return true;
@@ -118,10 +120,11 @@ impl Sleep {
         }
     }
 
-    /// Whether so many threads sleep, or were woken and do not run yet, and `idle` is true. None of them runs before `idle` has
-    /// returned.
+    /// Whether so many threads sleep, or were woken and do not run yet, and `idle` is true. None of
+    /// them runs before `idle` has returned.
     pub(super) fn all_sleep(&self, threads: usize, idle: impl FnOnce() -> bool) -> bool {
-        // Who is about to sleep and finds work instead holds the lock until it is no sleeper any more.
+        // Who is about to sleep and finds work instead holds the lock until it is no sleeper any
+        // more.
         let _guard = self.lock.lock();
         self.have_gone(threads) && idle()
     }

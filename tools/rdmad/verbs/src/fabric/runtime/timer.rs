@@ -15,11 +15,13 @@ pub(crate) type QpKey = (u32, u32);
 /// No deadline.
 const NEVER: u64 = u64::MAX;
 
-/// The deadlines of a fabric. A QP has one at most, which its [`Alarm`] knows as well so that it can be found.
+/// The deadlines of a fabric. A QP has one at most, which its [`Alarm`] knows as well so that it
+/// can be found.
 #[derive(Debug)]
 pub(crate) struct Timers {
     start: Instant,
-    /// The first deadline in nanoseconds since `start`, so that workers see without the lock that nothing is due.
+    /// The first deadline in nanoseconds since `start`, so that workers see without the lock that
+    /// nothing is due.
     first: AtomicU64,
     deadlines: Mutex<BTreeSet<(Instant, QpKey)>>,
 }
@@ -84,8 +86,9 @@ pub(crate) struct Alarm(Option<Instant>);
 pub(crate) struct Until(());
 
 impl Alarm {
-    /// Sees that QP `key` has a turn at `deadline` at the latest. An entry that comes too early stays: answers move the
-    /// deadline often, and a turn for nothing is cheaper than to change the timers each time.
+    /// Sees that QP `key` has a turn at `deadline` at the latest. An entry that comes too early
+    /// stays: answers move the deadline often, and a turn for nothing is cheaper than to change the
+    /// timers each time.
     pub(crate) fn set(&mut self, runtime: &Runtime, key: QpKey, deadline: Instant) -> Until {
         if self.0.is_none_or(|set| deadline < set) {
             if runtime.timers.change(key, self.0, Some(deadline)) {

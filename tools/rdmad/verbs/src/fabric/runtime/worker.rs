@@ -23,8 +23,8 @@ pub(super) fn is_worker() -> bool {
     shard() != 0
 }
 
-/// Where the current thread counts, so that no two workers of a fabric meet: the number of the worker counted from 1, or
-/// 0 for all other threads.
+/// Where the current thread counts, so that no two workers of a fabric meet: the number of the
+/// worker counted from 1, or 0 for all other threads.
 #[inline]
 pub(crate) fn shard() -> usize {
     WORKER.with(Cell::get)
@@ -98,8 +98,8 @@ impl<W: Work> Worker<W> {
         }
     }
 
-    /// Has the current thread do the next step: begin a round, visit a place, end the round. Returns whether the worker
-    /// is awake.
+    /// Has the current thread do the next step: begin a round, visit a place, end the round.
+    /// Returns whether the worker is awake.
     pub(super) fn step(&mut self) -> bool {
         let before = WORKER.with(|worker| worker.replace(self.number + 1));
         let awake = self.wake_up() && self.step_awake();
