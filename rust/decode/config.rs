@@ -3,10 +3,10 @@
 //! The configuration of a device: limits that depend on features, checked and lowered.
 
 use super::abi::config::{
-    Config, DeviceCaps, OwnRingsConfig, RateLimitConfig, SrqConfig, CONFIG_SIZE, F_ATOMIC_WRITE,
-    F_COUNTERS, F_FLUSH, F_GID_VLAN, F_MEM_WINDOWS, F_MR_PAGES, F_MULTICAST, F_PEERS, F_RATE_LIMIT,
-    F_REG_PAGES, F_RESIZE_CQ, F_RING_ADDR, F_SRQ, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE,
-    RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
+    AtomicCap, Config, DeviceCaps, OwnRingsConfig, RateLimitConfig, SrqConfig, CONFIG_SIZE,
+    F_ATOMIC_WRITE, F_COUNTERS, F_FLUSH, F_GID_VLAN, F_MEM_WINDOWS, F_MR_PAGES, F_MULTICAST,
+    F_PEERS, F_RATE_LIMIT, F_REG_PAGES, F_RESIZE_CQ, F_RING_ADDR, F_SRQ, OWN_RINGS_CONFIG_OFFSET,
+    QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
 use super::abi::ring::SLOTS_RANGE;
 
@@ -220,6 +220,73 @@ impl Limits {
             Some((_, field)) => Err(field),
             None => Ok(()),
         }
+    }
+
+    /// The device's capabilities as user space knows them, in the bits of `enum
+    /// ib_uverbs_device_cap_flags`.
+    ///
+    /// Capabilities without a verb of the driver are masked, `SG_GAPS_REG` among them: lists with
+    /// gaps need lists of pieces instead of pages. `BLOCK_MULTICAST_LOOPBACK` is masked since user
+    /// space has no bit for it; see [`blocks_loopback`](Self::blocks_loopback).
+    pub fn capabilities(&self) -> DeviceCaps {
+        let mut known = DeviceCaps::BAD_PKEY_CNTR
+            | DeviceCaps::BAD_QKEY_CNTR
+            | DeviceCaps::CHANGE_PHY_PORT
+            | DeviceCaps::UD_AV_PORT_ENFORCE
+            | DeviceCaps::SYS_IMAGE_GUID
+            | DeviceCaps::RC_RNR_NAK_GEN;
+        if self.has_fast_registration() {
+            known = known | DeviceCaps::MEM_MGT_EXTENSIONS;
+        }
+        if self.has_memory_windows() {
+            known = known
+                | DeviceCaps::MEM_WINDOW
+                | DeviceCaps::MEM_WINDOW_TYPE_2A
+                | DeviceCaps::MEM_WINDOW_TYPE_2B;
+        }
+        if self.has_atomic_write() {
+            known = known | DeviceCaps::ATOMIC_WRITE;
+        }
+        if self.has_flush() {
+            known = known | DeviceCaps::FLUSH_GLOBAL | DeviceCaps::FLUSH_PERSISTENT;
+        }
+        DeviceCaps(self.config.device_cap_flags.0 & known.0)
+    }
+
+    /// Atomicity. A value that does not exist promises nothing.
+    pub fn atomic_cap(&self) -> AtomicCap {
+        AtomicCap::try_from(self.config.atomic_cap).unwrap_or(AtomicCap::None)
+    }
+
+    /// Greatest MR, where `flat` bytes fit a page list of one level.
+    pub fn max_mr_size(&self, flat: u64) -> u64 {
+        match self.has_mr_pages() {
+            true => self.config.max_mr_size,
+            false => self.config.max_mr_size.min(flat),
+        }
+    }
+
+    /// Sizes that the pages of an MR of a process may have, each a bit. Smaller ones than 4 KiB
+    /// serve nobody.
+    pub fn mr_page_sizes(&self) -> u64 {
+        match self.has_mr_pages() {
+            true => self.config.page_size_cap & !(PAGE - 1),
+            false => PAGE,
+        }
+    }
+
+    /// Most pages of an MR that is registered by work requests: `most` or less, 0 without such MRs.
+    pub fn max_fast_reg_pages(&self, most: u32) -> u32 {
+        match self.has_fast_registration() {
+            true => self.config.max_fast_reg_page_list_len.min(most),
+            false => 0,
+        }
+    }
+
+    /// Whether UD QPs can be created that do not hear what they send to a group.
+    pub fn blocks_loopback(&self) -> bool {
+        let flag = DeviceCaps::BLOCK_MULTICAST_LOOPBACK;
+        self.has_multicast() && self.config.device_cap_flags.contains(flag)
     }
 
     /// Whether kernel clients can register MRs by work requests. Without [`F_REG_PAGES`], mapping

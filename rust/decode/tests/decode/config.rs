@@ -10,6 +10,11 @@ const SRQ: u64 = 1 << F_SRQ;
 const RATE_LIMIT: u64 = 1 << F_RATE_LIMIT;
 const EVERY_FEATURE: u64 = (1 << (F_PEERS + 1)) - 1;
 
+/// The word with these bits set.
+fn bits(bits: &[u32]) -> u64 {
+    bits.iter().fold(0, |word, bit| word | (1 << bit))
+}
+
 /// A configuration, part by part.
 #[derive(Clone, Copy)]
 pub struct Parts {
@@ -308,6 +313,76 @@ fn a_part_that_cannot_be_read_fails_the_whole() {
         };
         let limits = Limits::decode(read, Features(EVERY_FEATURE), 1);
         assert_eq!(limits.err(), Some(ConfigError::Read(part)));
+    }
+}
+
+/// A capability without its feature has no verb, and some have none at all.
+#[test]
+fn capabilities_need_verbs() {
+    let always = bits(&[1, 2, 5, 6, 11, 12]);
+    let of = |features| {
+        let mut parts = good();
+        parts.config.device_cap_flags = DeviceCaps(u64::MAX);
+        let limits = parts.decode(features).expect("a good configuration");
+        (limits.capabilities().0, limits.blocks_loopback())
+    };
+    let cases = [
+        (0, 0, false),
+        (RING_ADDR, 0, false),
+        (bits(&[F_REG_PAGES]), bits(&[21]), false),
+        (bits(&[F_MEM_WINDOWS]), 0, false),
+        (
+            bits(&[F_RING_ADDR, F_MEM_WINDOWS]),
+            bits(&[17, 23, 24]),
+            false,
+        ),
+        (bits(&[F_RING_ADDR, F_ATOMIC_WRITE]), bits(&[40]), false),
+        (bits(&[F_RING_ADDR, F_FLUSH]), bits(&[38, 39]), false),
+        (bits(&[F_MULTICAST]), 0, true),
+    ];
+    for (features, more, blocks) in cases {
+        assert_eq!(of(features), (always | more, blocks), "{features:#x}");
+    }
+    let without = good().decode(EVERY_FEATURE).expect("a good configuration");
+    assert_eq!(without.capabilities(), DeviceCaps::NONE);
+    assert!(!without.blocks_loopback());
+}
+
+#[test]
+fn limits_of_mrs_depend_on_features() {
+    let of = |features| {
+        let mut parts = good();
+        parts.config.max_mr_size = 1 << 40;
+        parts.config.page_size_cap = bits(&[30, 21, 12]) | 0xfff;
+        parts.config.max_fast_reg_page_list_len = 600;
+        parts.config.device_cap_flags = DeviceCaps::MEM_MGT_EXTENSIONS;
+        parts.decode(features).expect("a good configuration")
+    };
+    let flat = of(0);
+    assert_eq!(flat.max_mr_size(1 << 31), 1 << 31);
+    assert_eq!(flat.max_mr_size(1 << 41), 1 << 40);
+    assert_eq!(flat.mr_page_sizes(), 1 << 12);
+    assert_eq!(flat.max_fast_reg_pages(512), 0);
+    let paged = of(bits(&[F_MR_PAGES, F_REG_PAGES]));
+    assert_eq!(paged.max_mr_size(1 << 31), 1 << 40);
+    assert_eq!(paged.mr_page_sizes(), bits(&[30, 21, 12]));
+    assert_eq!(paged.max_fast_reg_pages(512), 512);
+    assert_eq!(paged.max_fast_reg_pages(1024), 600);
+}
+
+#[test]
+fn atomicity_that_does_not_exist_is_none() {
+    for (value, expected) in [
+        (0, AtomicCap::None),
+        (1, AtomicCap::Hca),
+        (2, AtomicCap::Global),
+        (3, AtomicCap::None),
+        (255, AtomicCap::None),
+    ] {
+        let mut parts = good();
+        parts.config.atomic_cap = value;
+        let limits = parts.decode(0).expect("a good configuration");
+        assert_eq!(limits.atomic_cap(), expected, "{value}");
     }
 }
 

@@ -58,7 +58,7 @@ use kernel::{
 /// the modalias of the parent.
 const DRIVER_ID: u32 = 0;
 
-// Those that `capabilities` lets through.
+// Those that `Limits::capabilities` lets through.
 assert_same! {
     Caps::BAD_PKEY_CNTR.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_BAD_PKEY_CNTR,
     Caps::BAD_QKEY_CNTR.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_BAD_QKEY_CNTR,
@@ -121,8 +121,8 @@ impl rdma::Driver for IbDevice {
             vendor_id: config.vendor_id,
             vendor_part_id: config.vendor_part_id,
             hw_ver: config.hw_ver,
-            device_cap_flags: this.capabilities().0 | srq_caps,
-            kernel_cap_flags: match this.blocks_loopback() {
+            device_cap_flags: limits.capabilities().0 | srq_caps,
+            kernel_cap_flags: match limits.blocks_loopback() {
                 true => DeviceAttributes::BLOCK_MULTICAST_LOOPBACK,
                 false => 0,
             },
@@ -144,10 +144,10 @@ impl rdma::Driver for IbDevice {
             max_qp_rd_atom: config.max_qp_rd_atom,
             max_res_rd_atom: config.max_res_rd_atom,
             max_qp_init_rd_atom: config.max_qp_init_rd_atom,
-            atomic_cap: match config::AtomicCap::try_from(config.atomic_cap) {
-                Ok(config::AtomicCap::Hca) => AtomicCap::Hca,
-                Ok(config::AtomicCap::Global) => AtomicCap::Global,
-                Ok(config::AtomicCap::None) | Err(_) => AtomicCap::None,
+            atomic_cap: match limits.atomic_cap() {
+                config::AtomicCap::Hca => AtomicCap::Hca,
+                config::AtomicCap::Global => AtomicCap::Global,
+                config::AtomicCap::None => AtomicCap::None,
             },
             max_mcast_grp: groups(config.max_mcast_grp),
             max_mcast_qp_attach: groups(config.max_mcast_qp_attach),
@@ -182,68 +182,13 @@ impl rdma::Driver for IbDevice {
 impl IbDevice {
     /// Greatest MR.
     pub(super) fn max_mr_size(&self) -> u64 {
-        let limits = self.device.limits();
-        if limits.has_mr_pages() {
-            limits.config.max_mr_size
-        } else {
-            limits.config.max_mr_size.min(MAX_FLAT_MR_SIZE)
-        }
-    }
-
-    /// Sizes that the pages of an MR may have, each a bit. Smaller ones than 4 KiB serve nobody.
-    pub(super) fn mr_page_sizes(&self) -> u64 {
-        let limits = self.device.limits();
-        if limits.has_mr_pages() {
-            limits.config.page_size_cap & !(SZ_4K as u64 - 1)
-        } else {
-            SZ_4K as u64
-        }
+        self.device.limits().max_mr_size(MAX_FLAT_MR_SIZE)
     }
 
     /// Most pages of an MR that is registered by work requests.
     pub(super) fn max_fast_reg_pages(&self) -> u32 {
         let limits = self.device.limits();
-        if !limits.has_fast_registration() {
-            return 0;
-        }
-        let limit = limits.config.max_fast_reg_page_list_len;
-        limit.min(PageList::EASY_PAGES as u32)
-    }
-
-    /// Whether UD QPs can be created that do not hear what they send to a group.
-    fn blocks_loopback(&self) -> bool {
-        let limits = self.device.limits();
-        let flag = Caps::BLOCK_MULTICAST_LOOPBACK;
-        limits.has_multicast() && limits.config.device_cap_flags.contains(flag)
-    }
-
-    /// The device's capabilities as user space knows them, in the bits of `enum
-    /// ib_uverbs_device_cap_flags`.
-    ///
-    /// Capabilities without a verb of this driver are masked, `SG_GAPS_REG` among them: lists with
-    /// gaps need lists of pieces instead of pages. `BLOCK_MULTICAST_LOOPBACK` is masked since user space has
-    /// no bit for it; it goes to kernel clients.
-    fn capabilities(&self) -> Caps {
-        let mut known = Caps::BAD_PKEY_CNTR
-            | Caps::BAD_QKEY_CNTR
-            | Caps::CHANGE_PHY_PORT
-            | Caps::UD_AV_PORT_ENFORCE
-            | Caps::SYS_IMAGE_GUID
-            | Caps::RC_RNR_NAK_GEN;
-        let limits = self.device.limits();
-        if limits.has_fast_registration() {
-            known = known | Caps::MEM_MGT_EXTENSIONS;
-        }
-        if limits.has_memory_windows() {
-            known = known | Caps::MEM_WINDOW | Caps::MEM_WINDOW_TYPE_2A | Caps::MEM_WINDOW_TYPE_2B;
-        }
-        if limits.has_atomic_write() {
-            known = known | Caps::ATOMIC_WRITE;
-        }
-        if limits.has_flush() {
-            known = known | Caps::FLUSH_GLOBAL | Caps::FLUSH_PERSISTENT;
-        }
-        Caps(limits.config.device_cap_flags.0 & known.0)
+        limits.max_fast_reg_pages(PageList::EASY_PAGES as u32)
     }
 }
 

@@ -143,7 +143,8 @@ pub(super) fn register(
         return Err(EINVAL);
     }
     let mut buffer = pin()?;
-    let page_shift = buffer.best_page_shift(ib_device.mr_page_sizes(), memory.iova)?;
+    let page_shift =
+        buffer.best_page_shift(ib_device.device.limits().mr_page_sizes(), memory.iova)?;
     let range = UserMemory {
         start: memory.iova,
         ..*memory

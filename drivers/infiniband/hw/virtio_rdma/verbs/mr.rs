@@ -326,7 +326,8 @@ fn pin(ib_device: &rdma::Device<IbDevice>, memory: UserMemory) -> Result<User> {
     }
     let mut umem = Umem::pin(ib_device, memory.start, memory.length, memory.access)?;
     // Where the address in work requests is not at the same offset in its page, no size will do.
-    let page_shift = umem.best_page_shift(ib_device.mr_page_sizes(), memory.iova)?;
+    let page_shift =
+        umem.best_page_shift(ib_device.device.limits().mr_page_sizes(), memory.iova)?;
     Ok(User {
         umem: Arc::new(umem, GFP_KERNEL)?,
         page_shift,
