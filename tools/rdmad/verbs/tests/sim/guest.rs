@@ -4,10 +4,13 @@
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use verbs::{Fabric, Limits};
+use virtio_rdma_abi::ctrl::{CmdAddGid, CmdCreatePd, CmdDelGid, Request};
 use virtio_rdma_abi::event::{EventKind, FIRST_EVENT_QUEUE};
-use virtio_rdma_abi::ib::AccessFlags;
+use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, PORT};
+use virtio_rdma_abi::wire::Wire;
 
 use crate::choices::Choices;
 use crate::harness::{mac, Mr, Vm, FULL};
@@ -16,9 +19,23 @@ use crate::net::Net;
 /// The event queue of the CQs.
 const COMPLETION_EVENTS: u16 = 2;
 
+/// Index of a guest's own address, and of one that it tries to take from another guest.
+const OWN: u16 = 1;
+const OTHER: u16 = 2;
+
 /// A VM with its driver.
 pub struct Guest {
     pub vm: Vm,
+    pd: Cell<u32>,
+    /// Buffers for events that there are in all.
+    buffers: usize,
+    /// The device was reset: what it had is no more.
+    is_reset: Cell<bool>,
+    link: Cell<bool>,
+    /// Changes of the link, events of it, and what the last one said.
+    changes: Cell<usize>,
+    told: Cell<usize>,
+    last_told: Cell<bool>,
     /// There was no buffer for events, so one may be late.
     is_starved: Cell<bool>,
 }
@@ -38,26 +55,28 @@ fn limits() -> Limits {
 
 impl Guest {
     /// The guest of this number, with as many buffers for events as the choices say.
-    pub fn new(
-        n: usize,
-        fabric: &Fabric,
-        net: &std::sync::Arc<Net>,
-        choices: &mut Choices,
-    ) -> Self {
+    pub fn new(n: usize, fabric: &Fabric, net: &Arc<Net>, choices: &mut Choices) -> Self {
         let port = net.port(mac(n));
         let vm = Vm::new(n, fabric, port.clone(), &limits());
         port.attach(&vm.device);
         let buffers = choices.of(&[1_000_000, 2, 1]);
         vm.sink.buffers.store(buffers, Ordering::SeqCst);
         Self {
+            pd: Cell::new(vm.pdn),
             vm,
+            buffers,
+            is_reset: Cell::new(false),
+            link: Cell::new(true),
+            changes: Cell::new(0),
+            told: Cell::new(0),
+            last_told: Cell::new(true),
             is_starved: Cell::new(false),
         }
     }
 
     /// The PD of all that needs no other.
     pub fn pd(&self) -> u32 {
-        self.vm.pdn
+        self.pd.get()
     }
 
     /// A fresh MR of `len` bytes with all rights.
@@ -113,5 +132,104 @@ impl Guest {
     pub fn has_event(&self, cookie: u64) -> bool {
         let events = self.vm.sink.events.lock().unwrap();
         events.iter().any(|event| event.2 == cookie)
+    }
+
+    /// Gives an object back, unless a reset has taken it.
+    pub fn give_back<R: Request>(&self, request: R) {
+        if !self.is_reset.get() {
+            assert!(self.vm.call(request).is_ok(), "an object can't go");
+        }
+    }
+
+    /// Resets the device. What it had is gone.
+    pub fn reset(&self) {
+        self.vm.device.reset();
+        self.is_reset.set(true);
+    }
+
+    /// Sets up the device, which was reset.
+    pub fn restart(&self) {
+        self.vm.sink.events.lock().unwrap().clear();
+        self.vm.sink.buffers.store(self.buffers, Ordering::SeqCst);
+        self.is_reset.set(false);
+        self.settled();
+        self.told.set(self.changes.get());
+        self.last_told.set(self.link.get());
+        self.vm.negotiate(&[]);
+        self.pd.set(self.vm.call(CmdCreatePd::ZERO).unwrap().pdn);
+        self.take_address();
+    }
+
+    /// The link goes up or down.
+    pub fn set_link(&self, up: bool) {
+        if self.link.replace(up) != up {
+            self.changes.set(self.changes.get() + 1);
+            self.vm.device.set_link(up);
+        }
+    }
+
+    /// Takes events of the port. Returns whether there were any.
+    pub fn take_port_events(&self) -> bool {
+        let events = self.take_events(PORT.into());
+        for event in &events {
+            self.told.set(self.told.get() + 1);
+            self.last_told.set(match event {
+                EventKind::Async(AsyncEvent::PortActive) => true,
+                EventKind::Async(AsyncEvent::PortErr) => false,
+                _ => panic!("{event:?} of the port"),
+            });
+        }
+        assert!(
+            self.told.get() <= self.changes.get(),
+            "{events:?} for nothing"
+        );
+        !events.is_empty()
+    }
+
+    /// All events of the port have come.
+    pub fn check_port(&self) {
+        let (link, told) = (self.link.get(), self.last_told.get());
+        assert_eq!(link, told, "the last event of the port is wrong");
+    }
+
+    /// Gives up the guest's own address.
+    pub fn leave_address(&self) {
+        let index = OWN;
+        self.vm
+            .call(CmdDelGid {
+                index,
+                port: PORT.into(),
+            })
+            .unwrap();
+    }
+
+    /// Takes the guest's own address.
+    pub fn take_address(&self) {
+        self.add_gid(OWN, self.vm.gid).unwrap();
+    }
+
+    /// Takes the address of another guest for a moment. Returns whether that may be.
+    pub fn borrow_address(&self, of: &Self) -> bool {
+        let may = self.add_gid(OTHER, of.vm.gid).is_ok();
+        if may {
+            let index = OTHER;
+            self.vm
+                .call(CmdDelGid {
+                    index,
+                    port: PORT.into(),
+                })
+                .unwrap();
+        }
+        may
+    }
+
+    fn add_gid(&self, index: u16, gid: [u8; 16]) -> Result<(), u8> {
+        let request = CmdAddGid {
+            gid,
+            gid_type: 2,
+            index,
+            port_num: PORT.into(),
+        };
+        self.vm.call(request).map(|_| ())
     }
 }

@@ -6,14 +6,13 @@
 use std::collections::VecDeque;
 
 use virtio_rdma_abi::cqe::Cqe;
-use virtio_rdma_abi::ctrl::CmdDeregMr;
 use virtio_rdma_abi::ib::{QpState, QpType, WcFlags, WcStatus, WrOpcode, GRH_SIZE};
 
 use crate::choices::Choices;
 use crate::driver;
 use crate::guest::Guest;
 use crate::harness::{connect, pattern, sge, Cq, Mr, Options, Qp, Wr};
-use crate::party::{Grave, Party};
+use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Grave, Party};
 
 /// Bytes of an area, and how many there are of each kind.
 const AREA: usize = 1024;
@@ -299,12 +298,16 @@ impl<'w> Party<'w> for Mail<'w> {
         assert!(!lost, "a datagram between QPs at rest did not arrive");
     }
 
+    fn uses(&self, guest: &Guest) -> bool {
+        self.boxes.iter().any(|ours| is_same(ours.guest, guest))
+    }
+
     fn destroy(self: Box<Self>) -> Vec<Grave<'w>> {
         let bury = |ours: Mailbox<'w>| {
-            ours.qp.destroy().unwrap();
-            ours.cq.destroy().unwrap();
+            destroy_qp(ours.guest, &ours.qp);
+            destroy_cq(ours.guest, &ours.cq);
+            deregister(ours.guest, &ours.mr);
             let mr = &ours.mr;
-            ours.guest.vm.call(CmdDeregMr { mrn: mr.mrn }).unwrap();
             let cookies = vec![ours.cq.cookie, ours.qp.cookie];
             Grave::new(ours.guest, cookies, mr.iova, mr.len)
         };

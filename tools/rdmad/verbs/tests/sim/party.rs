@@ -2,8 +2,18 @@
 
 //! Groups of objects that work with each other and have a model of what must become of them.
 
+use std::ptr;
+
+use virtio_rdma_abi::ctrl::{CmdDeregMr, CmdDestroyCq, CmdDestroyQp};
+
 use crate::choices::Choices;
 use crate::guest::Guest;
+use crate::harness::{Cq, Mr, Qp};
+
+/// Whether these are one guest.
+pub fn is_same(one: &Guest, other: &Guest) -> bool {
+    ptr::eq(one, other)
+}
 
 /// One group. The run steps it, ends it and puts another in its place.
 pub trait Party<'w> {
@@ -32,8 +42,26 @@ pub trait Party<'w> {
     /// Checks that all is done and told. Nothing is under way any more.
     fn finish(&mut self);
 
+    /// Whether it has objects of a guest.
+    fn uses(&self, guest: &Guest) -> bool;
+
     /// Gives back all that it has of its devices, which may be at work on it.
     fn destroy(self: Box<Self>) -> Vec<Grave<'w>>;
+}
+
+/// Destroys a QP.
+pub fn destroy_qp(guest: &Guest, qp: &Qp<'_>) {
+    guest.give_back(CmdDestroyQp { qpn: qp.qpn });
+}
+
+/// Destroys a CQ.
+pub fn destroy_cq(guest: &Guest, cq: &Cq<'_>) {
+    guest.give_back(CmdDestroyCq { cqn: cq.cqn });
+}
+
+/// Deregisters an MR.
+pub fn deregister(guest: &Guest, mr: &Mr) {
+    guest.give_back(CmdDeregMr { mrn: mr.mrn });
 }
 
 /// Memory and cookies that no object has any more.

@@ -14,7 +14,7 @@ use crate::connection::Connection;
 use crate::guest::Guest;
 use crate::mail::Mail;
 use crate::net::Net;
-use crate::party::{Grave, Party};
+use crate::party::{is_same, Grave, Party};
 use crate::shared::Shared;
 use crate::vault::Vault;
 
@@ -118,8 +118,21 @@ impl<'w> Sim<'w> {
             33..=34 => self.time(choices),
             _ => {
                 let at = choices.below(self.parties.len());
-                if choices.once_in(6) || self.parties[at].is_over() {
-                    self.replace(at, choices);
+                match choices.below(12) {
+                    6..=7 => self.replace(at, choices),
+                    8..=9 => {
+                        let guest = &self.guests[choices.below(self.guests.len())];
+                        guest.set_link(choices.once_in(2));
+                        guest.take_port_events();
+                    }
+                    10 => self.readdress(choices),
+                    11 => {
+                        if choices.once_in(3) {
+                            self.reset(choices);
+                        }
+                    }
+                    _ if self.parties[at].is_over() => self.replace(at, choices),
+                    _ => {}
                 }
             }
         }
@@ -132,6 +145,52 @@ impl<'w> Sim<'w> {
         let next = self.party(choices);
         let old = mem::replace(&mut self.parties[at], next);
         self.graves.extend(old.destroy());
+    }
+
+    /// Resets a device in the middle of its work.
+    fn reset(&mut self, choices: &mut Choices) {
+        let guest = &self.guests[choices.below(self.guests.len())];
+        guest.reset();
+        let parties = mem::take(&mut self.parties).into_iter();
+        let (gone, left): (Vec<_>, _) = parties.partition(|party| party.uses(guest));
+        self.parties = left;
+        let count = gone.len();
+        for party in gone {
+            self.graves.extend(party.destroy());
+        }
+        guest.restart();
+        for _ in 0..count {
+            let party = self.party(choices);
+            self.parties.push(party);
+        }
+    }
+
+    /// Takes the address of a guest away and gives it back. Nobody else may have it, but meanwhile.
+    fn readdress(&mut self, choices: &mut Choices) {
+        let guest = &self.guests[choices.below(self.guests.len())];
+        let other = &self.guests[choices.below(self.guests.len())];
+        let is_other = !is_same(guest, other);
+        if is_other {
+            assert!(!other.borrow_address(guest), "an address of two guests");
+        }
+        // Datagrams that were posted need an address.
+        self.work();
+        guest.leave_address();
+        if is_other {
+            assert!(other.borrow_address(guest), "an address of nobody");
+        }
+        for _ in 0..choices.below(4) {
+            self.frames(choices);
+            self.fabric.step(choices.below(self.workers));
+        }
+        guest.take_address();
+    }
+
+    /// Has all links up.
+    fn raise_links(&self) {
+        for guest in self.guests {
+            guest.set_link(true);
+        }
     }
 
     fn frames(&mut self, choices: &mut Choices) {
@@ -162,6 +221,8 @@ impl<'w> Sim<'w> {
     }
 
     fn time(&mut self, choices: &mut Choices) {
+        // So that nobody gives up.
+        self.raise_links();
         let next = self.fabric.next_deadline();
         let time = match choices.below(3) {
             0 => next.unwrap_or_default(),
@@ -173,6 +234,7 @@ impl<'w> Sim<'w> {
 
     /// Lets all that was posted be done.
     fn finish(&mut self) {
+        self.raise_links();
         for _ in 0..ENDLESS {
             let mut moved = self.work();
             while self.net.flying() > 0 {
@@ -203,6 +265,9 @@ impl<'w> Sim<'w> {
                     for party in &mut self.parties {
                         party.finish();
                     }
+                    for guest in self.guests {
+                        guest.check_port();
+                    }
                     return;
                 }
             }
@@ -227,8 +292,10 @@ impl<'w> Sim<'w> {
 
     /// Takes the events that there are. Returns whether there were any.
     fn take_events(&mut self) -> bool {
+        let guests = self.guests.iter();
+        let any = guests.fold(false, |any, guest| guest.take_port_events() || any);
         let parties = self.parties.iter_mut();
-        parties.fold(false, |any, party| party.take_events() || any)
+        parties.fold(any, |any, party| party.take_events() || any)
     }
 
     /// Has the workers work until all sleep. Returns whether any was awake.

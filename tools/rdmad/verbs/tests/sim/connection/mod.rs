@@ -6,14 +6,13 @@ mod check;
 mod end;
 mod post;
 
-use virtio_rdma_abi::ctrl::CmdDeregMr;
 use virtio_rdma_abi::ib::{Mtu, QpState, QpType};
 use virtio_rdma_abi::ring::ArmKind;
 
 use crate::choices::Choices;
 use crate::guest::Guest;
 use crate::harness::{connect, Options};
-use crate::party::{Grave, Party};
+use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Grave, Party};
 use end::End;
 
 /// Two QPs that are connected to each other.
@@ -129,11 +128,15 @@ impl<'w> Party<'w> for Connection<'w> {
         self.check_end();
     }
 
+    fn uses(&self, guest: &Guest) -> bool {
+        self.ends.iter().any(|end| is_same(end.guest, guest))
+    }
+
     fn destroy(self: Box<Self>) -> Vec<Grave<'w>> {
         let bury = |end: End<'w>| {
-            end.qp.destroy().unwrap();
-            end.cq.destroy().unwrap();
-            end.guest.vm.call(CmdDeregMr { mrn: end.mr.mrn }).unwrap();
+            destroy_qp(end.guest, &end.qp);
+            destroy_cq(end.guest, &end.cq);
+            deregister(end.guest, &end.mr);
             let cookies = vec![end.cq.cookie, end.qp.cookie];
             Grave::new(end.guest, cookies, end.mr.iova, end.mr.len)
         };

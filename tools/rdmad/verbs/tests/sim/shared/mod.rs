@@ -6,14 +6,14 @@ mod check;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use virtio_rdma_abi::ctrl::{CmdDeregMr, SrqAttrMask};
+use virtio_rdma_abi::ctrl::{CmdDestroySrq, SrqAttrMask};
 use virtio_rdma_abi::ib::{Mtu, QpState, WrOpcode};
 
 use crate::choices::Choices;
 use crate::driver::{self, SharedReceives};
 use crate::guest::Guest;
 use crate::harness::{connect, pattern, sge, Cq, Mr, Options, Qp, Srq, Wr};
-use crate::party::{Grave, Party};
+use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Grave, Party};
 
 /// Bytes of an area, and how many there are: one for each slot of the SRQ, and of a sender.
 const AREA: usize = 1024;
@@ -229,23 +229,28 @@ impl<'w> Party<'w> for Shared<'w> {
         self.check_end();
     }
 
+    fn uses(&self, guest: &Guest) -> bool {
+        let mut members = self.members.iter();
+        is_same(self.guest, guest) || members.any(|member| is_same(member.guest, guest))
+    }
+
     fn destroy(self: Box<Self>) -> Vec<Grave<'w>> {
         let mut graves = Vec::new();
         let mut cookies = vec![self.cq.cookie, self.receives.srq.cookie];
         for member in &self.members {
-            member.from.destroy().unwrap();
-            member.to.destroy().unwrap();
-            member.cq.destroy().unwrap();
-            let (vm, mr) = (&member.guest.vm, &member.mr);
-            vm.call(CmdDeregMr { mrn: mr.mrn }).unwrap();
+            destroy_qp(member.guest, &member.from);
+            destroy_qp(self.guest, &member.to);
+            destroy_cq(member.guest, &member.cq);
+            deregister(member.guest, &member.mr);
+            let mr = &member.mr;
             let own = vec![member.cq.cookie, member.from.cookie];
             graves.push(Grave::new(member.guest, own, mr.iova, mr.len));
             cookies.push(member.to.cookie);
         }
-        self.receives.srq.destroy().unwrap();
-        self.cq.destroy().unwrap();
-        let vm = &self.guest.vm;
-        vm.call(CmdDeregMr { mrn: self.mr.mrn }).unwrap();
+        let srqn = self.receives.srq.srqn;
+        self.guest.give_back(CmdDestroySrq { srqn });
+        destroy_cq(self.guest, &self.cq);
+        deregister(self.guest, &self.mr);
         graves.push(Grave::new(self.guest, cookies, self.mr.iova, self.mr.len));
         graves
     }

@@ -2,13 +2,14 @@
 
 //! Keys to a vault that are, and keys that were.
 
-use virtio_rdma_abi::ctrl::{CmdDeregMr, CmdRegUserMr, CmdRegUserMrPages, CmdReregMr, ReregFlags};
+use virtio_rdma_abi::ctrl::{CmdRegUserMr, CmdRegUserMrPages, CmdReregMr, ReregFlags};
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::choices::Choices;
 use crate::guest::Guest;
 use crate::harness::{Mr, FULL};
+use crate::party::deregister;
 
 /// MRs at a time, and keys of old ones that are kept to be tried.
 const MRS: usize = 5;
@@ -102,7 +103,7 @@ impl<'w> Keys<'w> {
             0 if self.present.len() < MRS => self.register(choices),
             1 if self.present.len() > 1 => {
                 let key = self.present.swap_remove(at);
-                self.guest.vm.call(CmdDeregMr { mrn: key.mr.mrn }).unwrap();
+                deregister(self.guest, &key.mr);
                 self.old.push(key.mr);
                 if self.old.len() > OLD {
                     self.old.remove(0);
@@ -167,7 +168,7 @@ impl<'w> Keys<'w> {
     /// Deregisters all.
     pub fn destroy(&mut self) {
         for key in self.present.drain(..) {
-            self.guest.vm.call(CmdDeregMr { mrn: key.mr.mrn }).unwrap();
+            deregister(self.guest, &key.mr);
         }
     }
 }

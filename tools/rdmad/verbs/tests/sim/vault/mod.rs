@@ -7,7 +7,7 @@ mod check;
 mod keys;
 mod side;
 
-use virtio_rdma_abi::ctrl::{CmdCreatePd, CmdDeregMr, CmdDestroyPd};
+use virtio_rdma_abi::ctrl::{CmdCreatePd, CmdDestroyPd};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, Mtu, QpState, WcStatus, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
 
@@ -15,7 +15,7 @@ use crate::choices::Choices;
 use crate::driver;
 use crate::guest::Guest;
 use crate::harness::{connect, pattern, sge, Mr, Options, Wr, FULL};
-use crate::party::{Grave, Party};
+use crate::party::{deregister, is_same, Grave, Party};
 use keys::Keys;
 use side::{Kind, Receive, Side, Try};
 
@@ -296,15 +296,18 @@ impl<'w> Party<'w> for Vault<'w> {
         self.check_end();
     }
 
+    fn uses(&self, guest: &Guest) -> bool {
+        is_same(self.owner.guest(), guest) || is_same(self.thief.guest(), guest)
+    }
+
     fn destroy(mut self: Box<Self>) -> Vec<Grave<'w>> {
         self.owner.destroy();
         self.thief.destroy();
         self.check_memory();
         self.keys.destroy();
-        let vm = &self.owner.guest().vm;
-        vm.call(CmdDestroyPd { pdn: self.stranger }).unwrap();
-        let vm = &self.thief.guest().vm;
-        vm.call(CmdDeregMr { mrn: self.mr.mrn }).unwrap();
+        let pd = CmdDestroyPd { pdn: self.stranger };
+        self.owner.guest().give_back(pd);
+        deregister(self.thief.guest(), &self.mr);
         let bury = |side: &Side<'w>| {
             let cookies = vec![side.cq.cookie, side.qp.cookie];
             let memory = &side.memory;

@@ -9,6 +9,7 @@ use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
 use crate::guest::Guest;
 use crate::harness::{Cq, Mr, Options, Qp};
 use crate::memory::Model;
+use crate::party::{destroy_cq, destroy_qp};
 
 /// What a try does with the vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +109,7 @@ impl<'w> Side<'w> {
     }
 
     pub fn destroy(&self) {
-        self.qp.destroy().unwrap();
-        self.cq.destroy().unwrap();
+        destroy_qp(self.guest(), &self.qp);
+        destroy_cq(self.guest(), &self.cq);
     }
 }
