@@ -69,6 +69,12 @@ impl Vault<'_> {
             };
             assert!(!failed, "behind one that failed: {one:?}");
             assert!(one.succeeds, "{one:?} was not allowed");
+            if let Kind::Window(change) = one.kind {
+                self.check_memory();
+                self.keys.windows.changed(&change);
+                self.reconsider();
+                return;
+            }
             self.owner.memory.done(one.id);
             self.thief.memory.done(one.id);
             return;

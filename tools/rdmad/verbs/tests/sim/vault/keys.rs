@@ -2,7 +2,7 @@
 
 //! Keys to a vault that are, and keys that were.
 
-use virtio_rdma_abi::ctrl::{CmdRegUserMr, CmdRegUserMrPages, CmdReregMr, ReregFlags};
+use virtio_rdma_abi::ctrl::{CmdDeregMr, CmdRegUserMr, CmdRegUserMrPages, CmdReregMr, ReregFlags};
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::wire::Wire;
 
@@ -11,11 +11,18 @@ use crate::guest::Guest;
 use crate::harness::{Mr, FULL};
 use crate::party::deregister;
 
+use super::windows::Windows;
+
 /// MRs at a time, and keys of old ones that are kept to be tried.
 const MRS: usize = 5;
 const OLD: usize = 4;
 
 const LOCAL: AccessFlags = AccessFlags::LOCAL_WRITE;
+/// All rights, and windows.
+const BINDABLE: AccessFlags = AccessFlags(FULL.0 | AccessFlags::MW_BIND.0);
+
+/// What commands answer for an MR that a window shows.
+const EBUSY: u8 = 16;
 
 /// An MR.
 struct Key {
@@ -34,14 +41,15 @@ pub struct Keys<'w> {
     len: u64,
     present: Vec<Key>,
     old: Vec<Mr>,
+    pub windows: Windows<'w>,
 }
 
 /// Rights that an MR may have; most of the time all.
 fn rights(choices: &mut Choices) -> AccessFlags {
     choices.of(&[
-        FULL,
-        FULL,
-        FULL,
+        BINDABLE,
+        BINDABLE,
+        BINDABLE,
         FULL,
         LOCAL,
         AccessFlags::REMOTE_READ,
@@ -54,8 +62,9 @@ fn rights(choices: &mut Choices) -> AccessFlags {
 
 impl<'w> Keys<'w> {
     pub fn new(guest: &'w Guest, pdns: [u32; 2], iova: u64, len: u64) -> Self {
-        let mr = guest.vm.register(pdns[0], iova, len, FULL);
+        let mr = guest.vm.register(pdns[0], iova, len, BINDABLE);
         Self {
+            windows: Windows::new(guest, pdns[0], iova),
             guest,
             pdns,
             iova,
@@ -63,7 +72,7 @@ impl<'w> Keys<'w> {
             present: vec![Key {
                 mr,
                 ours: true,
-                access: FULL,
+                access: BINDABLE,
             }],
             old: Vec::new(),
         }
@@ -88,12 +97,21 @@ impl<'w> Keys<'w> {
             0 if !self.old.is_empty() => self.old[choices.below(self.old.len())],
             _ => self.present[choices.below(self.present.len())].mr,
         };
-        if choices.once_in(24) {
+        if let Some(key) = self.windows.pick(choices).filter(|_| choices.once_in(3)) {
+            mr.key = key;
+        } else if choices.once_in(24) {
             // Another variant of it, another number, none.
             mr.key = choices.of(&[mr.key ^ 1, mr.key ^ 0x100, 0]);
         }
         mr.addr = mr.addr.wrapping_add(self.iova).wrapping_sub(mr.iova);
         mr
+    }
+
+    /// An MR that a window may be bound to.
+    pub fn bindable(&self, choices: &mut Choices) -> Option<Mr> {
+        let admits = |key: &&Key| key.ours && key.access.contains(BINDABLE);
+        let all: Vec<_> = self.present.iter().filter(admits).collect();
+        (!all.is_empty()).then(|| all[choices.below(all.len())].mr)
     }
 
     /// Registers, deregisters or changes an MR.
@@ -102,6 +120,16 @@ impl<'w> Keys<'w> {
         match choices.below(4) {
             0 if self.present.len() < MRS => self.register(choices),
             1 if self.present.len() > 1 => {
+                let mrn = self.present[at].mr.mrn;
+                match self.windows.show(mrn) {
+                    None => return,
+                    Some(true) => {
+                        let refused = self.guest.vm.call(CmdDeregMr { mrn });
+                        assert_eq!(refused.err(), Some(EBUSY), "a window shows it");
+                        return;
+                    }
+                    Some(false) => {}
+                }
                 let key = self.present.swap_remove(at);
                 deregister(self.guest, &key.mr);
                 self.old.push(key.mr);
@@ -156,7 +184,15 @@ impl<'w> Keys<'w> {
                 ..CmdRegUserMrPages::ZERO
             },
         };
-        self.guest.vm.call(request).unwrap();
+        match self.windows.show(key.mr.mrn) {
+            None => return,
+            Some(true) => {
+                let refused = self.guest.vm.call(request);
+                assert_eq!(refused.err(), Some(EBUSY), "a window shows it");
+                return;
+            }
+            Some(false) => self.guest.vm.call(request).unwrap(),
+        };
         if flags.contains(ReregFlags::PD) {
             key.ours = ours;
         }
@@ -167,6 +203,7 @@ impl<'w> Keys<'w> {
 
     /// Deregisters all.
     pub fn destroy(&mut self) {
+        self.windows.destroy();
         for key in self.present.drain(..) {
             deregister(self.guest, &key.mr);
         }

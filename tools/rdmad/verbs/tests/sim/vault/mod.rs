@@ -6,6 +6,7 @@
 mod check;
 mod keys;
 mod side;
+mod windows;
 
 use virtio_rdma_abi::ctrl::{CmdCreatePd, CmdDestroyPd};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, Mtu, QpState, WcStatus, WrOpcode};
@@ -129,6 +130,37 @@ impl<'w> Vault<'w> {
         self.post(one, there);
     }
 
+    /// Binds a window or invalidates one.
+    fn change_window(&mut self, choices: &mut Choices) {
+        let Some(mr) = self.keys.bindable(choices).filter(|_| !self.ending) else {
+            return;
+        };
+        let id = (self.posted + 1) << 1;
+        let Some((bytes, before, change)) = self.keys.windows.change(id, &mr, choices) else {
+            return;
+        };
+        self.posted += 1;
+        // Tries of the key may come too late now.
+        for one in &mut self.thief.tries {
+            if one.mr.key == before && one.kind.refused() == WcStatus::RemAccessErr {
+                one.fails.get_or_insert(WcStatus::RemAccessErr);
+                self.may_raise.push(AsyncEvent::QpAccessErr);
+            }
+        }
+        self.owner.tries.push_back(Try {
+            id,
+            kind: Kind::Window(change),
+            mr,
+            // No area.
+            at: usize::MAX,
+            len: 0,
+            allowed: true,
+            succeeds: true,
+            fails: None,
+        });
+        driver::post_bytes(&self.owner.qp, &bytes);
+    }
+
     fn post(&mut self, one: Try, there: usize) {
         let wr = |opcode| Wr::new(one.id, opcode);
         let (at, len) = (one.at as u64, one.len as u32);
@@ -158,6 +190,7 @@ impl<'w> Vault<'w> {
             Kind::Fetch => wr(WrOpcode::RdmaRead)
                 .local(&one.mr, at, len)
                 .remote(&self.mr, there as u64),
+            Kind::Window(_) => return,
         };
         let side = match one.kind {
             Kind::Send | Kind::Fetch => &mut self.owner,
@@ -170,14 +203,18 @@ impl<'w> Vault<'w> {
 
     /// Whether a try is allowed as things are, and what may become of it.
     fn judge(&mut self, one: &mut Try) {
+        if matches!(one.kind, Kind::Window(_)) {
+            return;
+        }
         let access = one.kind.access();
         let is_remote = one.kind.refused() == WcStatus::RemAccessErr;
+        let (key, at, len) = (one.mr.key, one.at, one.len);
+        let opens = self.keys.opens(key, at, len, access)
+            || is_remote && self.keys.windows.opens(key, at, len, access);
         let refused = if is_remote && !self.access.contains(access) {
             Some(WcStatus::RemInvReqErr)
-        } else if !self.keys.opens(one.mr.key, one.at, one.len, access) {
-            Some(one.kind.refused())
         } else {
-            None
+            (!opens).then(|| one.kind.refused())
         };
         match refused {
             None if !one.allowed => {
@@ -252,7 +289,16 @@ impl<'w> Party<'w> for Vault<'w> {
                 self.keys.change(choices);
                 self.reconsider();
             }
-            14..=22 => {
+            14..=16 => {
+                if choices.once_in(4) {
+                    self.check_memory();
+                    self.keys.windows.allocate(choices);
+                    self.reconsider();
+                } else {
+                    self.change_window(choices);
+                }
+            }
+            17..=22 => {
                 self.poll_one();
             }
             _ => {

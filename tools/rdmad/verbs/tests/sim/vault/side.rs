@@ -6,13 +6,14 @@ use std::collections::VecDeque;
 
 use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
 
+use super::windows::Change;
 use crate::guest::Guest;
 use crate::harness::{Cq, Mr, Options, Qp};
 use crate::memory::Model;
 use crate::party::{destroy_cq, destroy_qp};
 
 /// What a try does with the vault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     /// A peer writes to it, reads it or adds to a word of it.
     Write,
@@ -23,6 +24,8 @@ pub(super) enum Kind {
     /// Its owner sends from it, or reads into it.
     Send,
     Fetch,
+    /// Its owner binds or invalidates a window.
+    Window(Change),
 }
 
 impl Kind {
@@ -33,7 +36,7 @@ impl Kind {
             Self::Read => AccessFlags::REMOTE_READ,
             Self::Add => AccessFlags::REMOTE_ATOMIC,
             Self::Receive | Self::Fetch => AccessFlags::LOCAL_WRITE,
-            Self::Send => AccessFlags::NONE,
+            Self::Send | Self::Window(_) => AccessFlags::NONE,
         }
     }
 
@@ -43,12 +46,13 @@ impl Kind {
             Self::Write | Self::Read | Self::Add => WcStatus::RemAccessErr,
             Self::Receive => WcStatus::RemOpErr,
             Self::Send | Self::Fetch => WcStatus::LocProtErr,
+            Self::Window(_) => WcStatus::MwBindErr,
         }
     }
 
     /// Whether it changes the vault.
     pub fn writes(self) -> bool {
-        !matches!(self, Self::Read | Self::Send)
+        !matches!(self, Self::Read | Self::Send | Self::Window(_))
     }
 }
 
