@@ -8,8 +8,8 @@ use rand_xorshift::XorShiftRng;
 /// The choices of one step.
 pub type Step = Vec<u32>;
 
-/// Where choices come from. Those that were taken are kept, so that a run can be repeated with fewer
-/// steps.
+/// Where choices come from. Those that were taken are kept, so that a run can be repeated with
+/// fewer steps.
 pub struct Choices {
     source: Source,
     taken: Vec<Step>,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The queues of a driver as the simulator uses them. No other file here knows how rings are laid out
-//! or how wide their positions are.
+//! The queues of a driver as the simulator uses them. No other file here knows how rings are laid
+//! out or how wide their positions are.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! QPs of datagrams that write to each other, with right and wrong Q_Keys, to QPs that are there and
-//! to some that are not.
+//! QPs of datagrams that write to each other, with right and wrong Q_Keys, to QPs that are there
+//! and to some that are not.
 
 use std::collections::VecDeque;
 

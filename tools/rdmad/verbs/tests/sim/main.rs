@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Whole engines, a network and model guests, driven by one thread: a seed chooses what each step does.
+//! Whole engines, a network and model guests, driven by one thread: a seed chooses what each step
+//! does.
 //!
-//! `SIM_SEEDS=FIRST..END` are the seeds to run, `SIM_STEPS=N` how many steps each has. A seed that fails
-//! is repeated, made as short as can be found, and run once more so that it shows where it fails.
+//! `SIM_SEEDS=FIRST..END` are the seeds to run, `SIM_STEPS=N` how many steps each has. A seed that
+//! fails is repeated, made as short as can be found, and run once more so that it shows where it
+//! fails.
 
 // Not all that the harness has is of use here.
 #[allow(dead_code, unused_imports)]

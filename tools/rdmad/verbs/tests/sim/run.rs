@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! One run: a world that the first choices make, steps, and an end at which all that was posted is done.
+//! One run: a world that the first choices make, steps, and an end at which all that was posted is
+//! done.
 
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};

@@ -17,7 +17,8 @@ pub(super) const AREA: u64 = 8192;
 pub(super) const AREAS: usize = 12;
 /// What an area holds where nothing was written.
 const FILL: u8 = 0xee;
-/// The kinds of areas of an end's memory: for its own work requests, its receives, those of its peer.
+/// The kinds of areas of an end's memory: for its own work requests, its receives, those of its
+/// peer.
 pub(super) const LOCAL: usize = 0;
 pub(super) const RECEIVE: usize = 1;
 pub(super) const REMOTE: usize = 2;

@@ -90,8 +90,8 @@ impl<'w> Keys<'w> {
         })
     }
 
-    /// A key to try, with the address of the vault's first byte: one that is, that was or that never
-    /// was.
+    /// A key to try, with the address of the vault's first byte: one that is, that was or that
+    /// never was.
     pub fn pick(&self, choices: &mut Choices) -> Mr {
         let mut mr = match choices.below(8) {
             0 if !self.old.is_empty() => self.old[choices.below(self.old.len())],

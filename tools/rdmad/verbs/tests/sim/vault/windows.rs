@@ -120,8 +120,8 @@ impl<'w> Windows<'w> {
         self.old = Some(window.key);
     }
 
-    /// A work request that changes a window: its bytes, the key that ends with it, and what the window
-    /// becomes. It may be bound to `mr`.
+    /// A work request that changes a window: its bytes, the key that ends with it, and what the
+    /// window becomes. It may be bound to `mr`.
     pub fn change(
         &mut self,
         id: u64,
