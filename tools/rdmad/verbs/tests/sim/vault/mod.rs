@@ -42,6 +42,8 @@ pub struct Vault<'w> {
     may_raise: Vec<AsyncEvent>,
     raised: Option<AsyncEvent>,
     must_raise: bool,
+    /// The owner's QP went to ERR for another reason, which raises none.
+    is_silent: bool,
 }
 
 impl<'w> Vault<'w> {
@@ -79,6 +81,7 @@ impl<'w> Vault<'w> {
             may_raise: Vec::new(),
             raised: None,
             must_raise: false,
+            is_silent: false,
         }
     }
 
@@ -304,6 +307,7 @@ impl<'w> Party<'w> for Vault<'w> {
             _ => {
                 if choices.once_in(8) {
                     self.ending = true;
+                    self.is_silent = true;
                     let side = choices.of(&[&self.owner, &self.thief]);
                     side.qp.to(QpState::Err);
                 }
