@@ -5,6 +5,7 @@
 use std::env;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::Barrier;
 use std::thread;
 
 fn main() {
@@ -38,15 +39,21 @@ fn overflow() {
     black_box(unsafe { bytes.as_ptr().add(bytes.len()).read_volatile() });
 }
 
-/// Two threads write a word at a time, and nothing orders them.
+/// Two threads write a word at a time, and nothing orders them. The barrier has both alive then.
 fn race() {
     let mut word = 0_u64;
     let shared = AtomicPtr::new(&raw mut word);
-    thread::scope(|scope| {
-        for _ in 0..2 {
+    let start = Barrier::new(2);
+    let write = || {
+        start.wait();
+        for _ in 0..1000 {
             // SAFETY: None: this is the planted error.
-            scope.spawn(|| unsafe { *shared.load(Ordering::Relaxed) += 1 });
+            unsafe { *black_box(shared.load(Ordering::Relaxed)) += 1 };
         }
+    };
+    thread::scope(|scope| {
+        scope.spawn(write);
+        scope.spawn(write);
     });
     black_box(word);
 }
