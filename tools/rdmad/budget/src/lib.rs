@@ -160,6 +160,15 @@ mod tests {
     }
 
     #[test]
+    fn an_object_costs_its_size_its_counts_and_what_belongs_to_it() {
+        let budget = Budget::new(1000);
+        let object = budget.charge_object::<[u64; 3]>(100).unwrap();
+        assert_eq!(budget.used(), 24 + 16 + 100);
+        drop(object);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
     fn a_part_lasts_as_long_as_its_charges() {
         let budget = Budget::new(100);
         let part = budget.part(60).unwrap();
