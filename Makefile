@@ -22,7 +22,7 @@ kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top)$(2) MO=$(top)/$(build)
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
-.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-more check-debug check-pyverbs sim planted sanitize pacing bench lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge
+.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-more check-debug check-pyverbs sim planted sanitize mutants pacing bench lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge
 
 help:
 	@printf '%s\n' \
@@ -38,6 +38,7 @@ help:
 		'make fuzz       fuzz targets, T=SECONDS each (60); TARGETS="NAME..." are those to run' \
 		'make fuzz-replay TARGET=NAME FILE=FILE   runs a target on what it failed on' \
 		'make sanitize   unit tests under Address- and ThreadSanitizer; more than an hour' \
+		'make mutants    changes to the code that no unit test notices; FILE="PATH..." are the files' \
 		'make bench      figures: direct, over packets, beside rxe and TCP; a table and build/bench/index.html' \
 		'make pacing     rate limits by the clock of this machine: measured against asked rates' \
 		'make build      the kernel module, the provider, the device, the tools' \
@@ -129,6 +130,9 @@ fuzz-merge: setup
 sanitize: setup
 	tools/testbed/sanitize address
 	tools/testbed/sanitize thread
+
+mutants: setup
+	@tools/testbed/mutants $(FILE)
 
 # Figures of the machine, so no check.
 pacing: setup
