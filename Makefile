@@ -157,7 +157,8 @@ fmt: setup
 	$(enter) rustfmt $$(git ls-files 'drivers/*.rs' 'rust/*.rs' 'samples/*.rs')
 
 clean:
-	rm -rf $(build)/target $(build)/target-fuzz $(build)/module $(build)/module-clippy $(build)/provider $(build)/logs
+	rm -rf $(build)/target $(build)/target-fuzz $(build)/planted $(build)/module $(build)/module-clippy \
+		$(build)/provider $(build)/logs
 
 distclean:
 	tools/testbed/setup --remove
