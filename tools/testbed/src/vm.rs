@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! One virtual machine: its file system server and its QEMU.
 
+use std::env;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -173,6 +174,29 @@ impl Rdma {
     }
 }
 
+/// Puts what a guest may see into the directory `$1` of a mount namespace, and starts a program: the sysroot
+/// without what is mounted over it (`/dev`, `/proc`, `/sys`, `/tmp` of the host), the checkout `$2` and the
+/// directory `$3` from which the test bed was called. All of it is read-only.
+const SHARE: &str = r#"
+set -e
+shared=$1 top=$2 called_from=$3
+shift 3
+mkdir "$shared"
+mount --bind / "$shared"
+show() {
+	mkdir -p "$shared$1"
+	mount --bind "$1" "$shared$1"
+	mount -o remount,bind,ro "$shared$1"
+}
+show "$top"
+case $called_from/ in
+"$top"/*) ;;
+*) show "$called_from" ;;
+esac
+mount -o remount,bind,ro "$shared"
+exec "$@"
+"#;
+
 /// A running guest.
 pub struct Vm {
     /// Its number, from 1.
@@ -200,9 +224,18 @@ impl Vm {
 
         let listener = UnixListener::bind(&agent_socket)
             .with_context(|| format!("can't bind {}", agent_socket.display()))?;
-        let virtiofsd = Command::new("/usr/libexec/virtiofsd")
+        let shared = places.run.join(format!("vm{number}.root"));
+        let virtiofsd = Command::new("unshare")
+            // The root of the test bed is no mount point, whose propagation could be changed.
+            .args(["--net", "--mount", "--propagation", "unchanged"])
+            .args(["sh", "-c", SHARE, "sh"])
+            .args([&shared, &places.top, &env::current_dir()?])
+            .arg("/usr/libexec/virtiofsd")
             .arg(format!("--socket-path={}", fs_socket.display()))
-            .args(["--shared-dir", "/", "--readonly", "--sandbox", "none"])
+            .arg("--shared-dir")
+            .arg(&shared)
+            // A guest that takes it over gets no further.
+            .args(["--readonly", "--sandbox", "chroot", "--seccomp", "kill"])
             // An automatic mount point can't lie below the guest's overlay.
             .args(["--no-announce-submounts", "--log-level", "warn"])
             // Otherwise the guest reads a file again each time that it is opened: all of libc for
