@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
+use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Child;
@@ -157,6 +158,37 @@ fn a_monitor_that_comes_anew_is_found() {
             monitor.recv(&mut [0; 100]).is_ok()
         });
         fs::remove_file(path).unwrap();
+    }
+}
+
+/// Frames in runs of one length cross in both directions: the kernel takes and gives them together.
+#[test]
+fn udp_uplinks_are_served() {
+    const FRAMES: usize = 40;
+    let dir = tempfile::tempdir().unwrap();
+    let monitor = UnixDatagram::bind(dir.path().join("qemu")).unwrap();
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    // A port that is free now.
+    let local = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let at = local.local_addr().unwrap();
+    drop(local);
+    let uplink = format!("udp:{at}:{}", peer.local_addr().unwrap());
+    let _daemon = start(dir.path(), &["--uplink", &uplink]);
+    monitor.set_read_timeout(Some(PATIENCE)).unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    let frame = |from: [u8; 6]| [&[0xff; 6], &from, &[8, 0][..], &[0; 1000]].concat();
+    let (out, back) = (frame([0x52, 0x54, 0, 9, 0, 1]), frame([2; 6]));
+    let mut received = [0; 2000];
+    for _ in 0..FRAMES {
+        let sent = monitor.send_to(&out, dir.path().join("net"));
+        assert_eq!(sent.unwrap(), out.len());
+    }
+    for _ in 0..FRAMES {
+        assert_eq!(peer.recv(&mut received).unwrap(), out.len());
+    }
+    for _ in 0..FRAMES {
+        peer.send_to(&back, at).unwrap();
+        assert_eq!(monitor.recv(&mut received).unwrap(), back.len());
     }
 }
 
