@@ -117,11 +117,13 @@ fn confine(filters: &Filters, kind: Kind) -> Result<bool, Error> {
 }
 
 /// Has the C library look up what it looks up once for all threads, in files for a part: how many
-/// heaps there may be, and where random numbers come from.
+/// heaps there may be, whether a heap may shrink, and where random numbers come from.
 pub(crate) fn warm_up() {
     let thread = thread::spawn(|| {
         let random = RandomState::new().hash_one(0);
-        black_box(vec![random; 1 << 10]);
+        // Too small for mappings of their own. Together they are more than a heap keeps.
+        let blocks: Vec<_> = (0..16).map(|_| vec![random; 1 << 13]).collect();
+        drop(black_box(blocks));
     });
     // It does nothing that can panic.
     let _ = thread.join();

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The last line of a process whose thread made a system call that is not on its list.
+//! System calls that are not on the list of their thread.
 //!
-//! The kernel does not make that call. It sends SIGSYS instead, whose handler says which call it
-//! was, and aborts the process. A thread that blocks the signal is killed by it.
+//! The kernel does not make that call. It sends SIGSYS instead, whose handler says which call it was
+//! and lets the call fail with `EPERM`. The process goes on: the C library makes calls that nobody
+//! expects, and can do without most of them, and the end of the daemon would be the end of all its
+//! ports. A thread that blocks the signal is killed by it.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -12,6 +14,8 @@ use std::fmt::Write;
 use std::io;
 use std::mem;
 use std::ptr;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
 
 use rustix::event::poll;
 use rustix::event::PollFd;
@@ -30,6 +34,14 @@ thread_local! {
 pub(crate) fn set_kind(kind: Kind) {
     KIND.set(Some(kind));
 }
+
+/// Lines at most, so that an attacker can't fill the disk with them.
+const MAX_LINES: u32 = 100;
+
+static LINES: AtomicU32 = AtomicU32::new(0);
+
+/// `si_code` of a SIGSYS by a filter. C header: `include/uapi/asm-generic/siginfo.h`.
+const SYS_SECCOMP: libc::c_int = 1;
 
 /// `siginfo_t` of SIGSYS, of which the C library has no such view. C header:
 /// `include/uapi/asm-generic/siginfo.h`.
@@ -64,10 +76,27 @@ pub(crate) fn install() -> io::Result<()> {
 /// It may run in the midst of anything. It takes no lock and allocates nothing: the line is formatted
 /// into an array, and `KIND` has neither a constructor nor a destructor. All lists allow the system
 /// calls that it makes.
-extern "C" fn on_violation(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+extern "C" fn on_violation(
+    _: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
     // SAFETY: The kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO, which is of this
     // form for SIGSYS. Another sender's has other values there, which are integers as well.
-    let number = unsafe { (*info.cast::<SigSys>()).number };
+    let SigSys { code, number, .. } = unsafe { info.cast::<SigSys>().read() };
+    if code != SYS_SECCOMP {
+        // Somebody sent it.
+        // SAFETY: It has no conditions, and may be called by a handler of signals.
+        unsafe { libc::abort() }
+    }
+    // SAFETY: The kernel passes a valid `ucontext_t` to a handler with SA_SIGINFO, for which there is
+    // no other reference.
+    refuse(unsafe { &mut *context.cast::<libc::ucontext_t>() });
+    if LINES.fetch_add(1, Ordering::Relaxed) >= MAX_LINES {
+        // So that the count does not wrap.
+        LINES.store(MAX_LINES, Ordering::Relaxed);
+        return;
+    }
     let kind = KIND.get().map_or("unknown", Kind::name);
     let name = usize::try_from(number).ok().and_then(Sysno::new);
     let name = name.map_or("unknown", |name| name.name());
@@ -75,20 +104,32 @@ extern "C" fn on_violation(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut l
     // What does not fit is left out.
     let _ = writeln!(
         line,
-        "virtio-rdmad: the sandbox ends the process: a {kind} thread made system call {number} ({name}), \
-         which is not on its list (please report it; --sandbox none goes without)"
+        "virtio-rdmad: the sandbox refused system call {number} ({name}) of a {kind} thread, which is not \
+         on its list (please report it; --sandbox none goes without)"
     );
     let mut stderr_now = [PollFd::from_borrowed_fd(stderr(), PollFlags::OUT)];
     let no_time = Timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // A pipe that nobody reads does not keep the process. One that has room has enough of it.
+    // A pipe that nobody reads does not keep the thread. One that has room has enough of it.
     if poll(&mut stderr_now, Some(&no_time)) == Ok(1) {
         let _ = rustix::io::write(stderr(), line.text());
     }
-    // SAFETY: It has no conditions, and may be called by a handler of signals.
-    unsafe { libc::abort() }
+}
+
+/// Has the system call that was interrupted return `EPERM`.
+fn refuse(context: &mut libc::ucontext_t) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        context.uc_mcontext.gregs[libc::REG_RAX as usize] = -i64::from(libc::EPERM);
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        context.uc_mcontext.regs[0] = (-i64::from(libc::EPERM)) as u64;
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    compile_error!("the register of a system call's result");
 }
 
 /// A line in an array.

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Every act of the [table](list) is tried in each kind of thread, in a process of its own, which
-//! must end by it. Without the sandbox the same process goes on, so the sandbox is what ends it.
+//! Every act of the [table](list) is tried in each kind of thread, in a process of its own. The act
+//! must be refused, or end the process. Outside of the sandbox the same process does it, so the
+//! sandbox is what refuses it.
 
 mod list;
 
 use std::env;
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::process::ExitCode;
 use std::process::Output;
+use std::sync::mpsc::channel;
 use std::thread::available_parallelism;
 
 use list::Act;
@@ -21,8 +24,10 @@ use sandbox::Uplinks;
 const ATTEMPT: &str = "attempt";
 /// In place of a kind of thread: outside of the sandbox.
 const FREE: &str = "free";
-/// What a process prints that has done an act.
+/// What a process prints whose system call was made, with whatever result.
 const DONE: &str = "done";
+/// What it prints if the sandbox may have refused it.
+const REFUSED: &str = "refused";
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = env::args().skip(1).collect();
@@ -41,13 +46,16 @@ fn main() -> ExitCode {
 /// Tries an act in a thread of this kind.
 fn attempt(kind: &str, act: &str) {
     let act = ACTS.iter().find(|known| known.name == act).unwrap();
-    let act = move || {
-        let _ = act.call();
-        println!("{DONE}");
-    };
     if kind == FREE {
-        return act();
+        let _ = act.call();
+        return println!("{DONE}");
     }
+    let (sender, result) = channel();
+    let act = move || {
+        let is_refused = act.call() == -1
+            && io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
+        sender.send(is_refused).unwrap();
+    };
     let kind = Kind::ALL.into_iter().find(|known| known.name() == kind);
     let kind = kind.unwrap();
     // The most that any daemon may do.
@@ -62,6 +70,9 @@ fn attempt(kind: &str, act: &str) {
     } else {
         sandbox::spawn(kind, "test", act).unwrap().join().unwrap();
     }
+    // Not in that thread, which may not write there.
+    let is_refused = result.recv().unwrap();
+    println!("{}", if is_refused { REFUSED } else { DONE });
 }
 
 fn no_thread_does_what_is_forbidden() -> ExitCode {
@@ -122,12 +133,14 @@ fn is_done(output: &Output) -> bool {
     output.stdout.starts_with(DONE.as_bytes())
 }
 
-/// Whether the process was killed at once, or aborted with the line that says why.
+/// Whether the process was killed at once, or its call refused with the line that says why.
 fn is_refused(output: &Output, kind: Kind, act: &Act) -> bool {
-    let line = format!("a {kind} thread made system call {} ", act.number);
+    let line = format!("refused system call {} ", act.number);
+    let told = String::from_utf8_lossy(&output.stderr);
+    let is_told = told.contains(&line) && told.contains(&format!(" of a {kind} thread"));
     match output.status.signal() {
         Some(libc::SIGSYS) => true,
-        Some(libc::SIGABRT) => String::from_utf8_lossy(&output.stderr).contains(&line),
+        None => is_told && output.stdout.starts_with(REFUSED.as_bytes()),
         _ => false,
     }
 }
