@@ -2,11 +2,12 @@
 
 //! Every act of the [table](list) is tried in each kind of thread, in a process of its own. The act
 //! must be refused, or end the process. Outside of the sandbox the same process does it, so the
-//! sandbox is what refuses it.
+//! sandbox is what refuses it. What every thread does, such as to give memory back, is not refused.
 
 mod list;
 
 use std::env;
+use std::hint::black_box;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -24,6 +25,8 @@ use sandbox::Uplinks;
 const ATTEMPT: &str = "attempt";
 /// In place of a kind of thread: outside of the sandbox.
 const FREE: &str = "free";
+/// In place of an act: what every thread must be able to do.
+const WORK: &str = "work";
 /// What a process prints whose system call was made, with whatever result.
 const DONE: &str = "done";
 /// What it prints if the sandbox may have refused it.
@@ -43,16 +46,33 @@ fn main() -> ExitCode {
     }
 }
 
+/// Has the allocator grow its heap, give memory back and map large blocks.
+fn work() {
+    for size in [16, 4 << 10, 64 << 10, 8 << 20] {
+        let blocks = (0..64).map(|_| black_box(vec![1_u8; size]));
+        drop(black_box(blocks.collect::<Vec<_>>()));
+    }
+}
+
 /// Tries an act in a thread of this kind.
 fn attempt(kind: &str, act: &str) {
-    let act = ACTS.iter().find(|known| known.name == act).unwrap();
+    let act = ACTS.iter().find(|known| known.name == act);
+    let call = move || {
+        act.map_or_else(
+            || {
+                work();
+                0
+            },
+            Act::call,
+        )
+    };
     if kind == FREE {
-        let _ = act.call();
+        let _ = call();
         return println!("{DONE}");
     }
     let (sender, result) = channel();
     let act = move || {
-        let is_refused = act.call() == -1
+        let is_refused = call() == -1
             && io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
         sender.send(is_refused).unwrap();
     };
@@ -98,6 +118,8 @@ fn no_thread_does_what_is_forbidden() -> ExitCode {
             .flat_map(|part| part.join().unwrap())
             .collect()
     });
+    let workless = kinds.iter().filter_map(|kind| judge_work(*kind));
+    let failures: Vec<_> = failures.into_iter().chain(workless).collect();
     for failure in &failures {
         println!("{failure}");
     }
@@ -113,13 +135,27 @@ fn no_thread_does_what_is_forbidden() -> ExitCode {
     }
 }
 
+/// What is wrong with what became of a thread of this kind, or outside of the sandbox, that works.
+fn judge_work(kind: Option<Kind>) -> Option<String> {
+    let place = kind.map_or(FREE, Kind::name);
+    let output = try_in(place, WORK);
+    let told = String::from_utf8_lossy(&output.stderr);
+    let is_good = output.status.success() && is_done(&output) && told.is_empty();
+    (!is_good).then(|| format!("{place}: {WORK}: {}, {told}", output.status))
+}
+
+/// Has a process try an act, or work, in this place.
+fn try_in(place: &str, act: &str) -> Output {
+    Command::new(env::current_exe().unwrap())
+        .args([ATTEMPT, place, act])
+        .output()
+        .unwrap()
+}
+
 /// What is wrong with what became of `act` in a thread of this kind, or outside of the sandbox.
 fn judge(kind: Option<Kind>, act: &Act) -> Option<String> {
     let place = kind.map_or(FREE, Kind::name);
-    let output = Command::new(env::current_exe().unwrap())
-        .args([ATTEMPT, place, act.name])
-        .output()
-        .unwrap();
+    let output = try_in(place, act.name);
     let as_expected = match kind {
         None => output.status.success() && is_done(&output),
         Some(kind) => !is_done(&output) && is_refused(&output, kind, act),
