@@ -8,7 +8,15 @@
 //!
 //! Targets are deterministic and use one thread, so an input that failed fails again.
 
-pub mod targets;
+// Each mode has a harness of its own.
+#![allow(clippy::duplicate_mod)]
+
+mod air;
+mod input;
+mod own;
+mod rfc;
+mod targets;
+mod wqe;
 
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
@@ -29,11 +37,38 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: &[Target] = &[Target {
-    name: "classify",
-    about: "frames: the switch, the engine and a model agree on what is RoCE",
-    run: targets::classify::run,
-}];
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "classify",
+        about: "frames: the switch, the engine and a model agree on what is RoCE",
+        run: targets::classify::run,
+    },
+    Target {
+        name: "guest",
+        about: "commands, doorbells, rings and WQEs of a hostile guest: it harms itself alone",
+        run: targets::guest::run,
+    },
+    Target {
+        name: "speaker",
+        about: "RC, UC and UD by packets while a second speaker interferes: nothing is altered",
+        run: targets::speaker::run,
+    },
+    Target {
+        name: "paths",
+        about: "the same work by the direct path and by packets ends alike",
+        run: targets::paths::run,
+    },
+    Target {
+        name: "memory",
+        about: "page lists, rereg, windows: a key opens the bytes that a model expects, no others",
+        run: targets::memory::run,
+    },
+    Target {
+        name: "chains",
+        about: "RFC mode's descriptors, changed while they are served: they end their own QP alone",
+        run: targets::chains::run,
+    },
+];
 
 /// The target of this name.
 pub fn target(name: &str) -> Option<&'static Target> {

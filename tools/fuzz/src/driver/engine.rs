@@ -102,7 +102,8 @@ impl Engine {
         fs::create_dir_all(target.corpus())?;
         let (mut command, log) = self.command(target)?;
         let status = command
-            .arg("-merge=1")
+            // By edges alone: how often each is passed would keep many more.
+            .args(["-merge=1", "-use_counters=0"])
             .arg(target.corpus())
             .arg(work(target).join("corpus"))
             .status()?;

@@ -2,4 +2,9 @@
 
 //! The targets, a module each.
 
+pub mod chains;
 pub mod classify;
+pub mod guest;
+pub mod memory;
+pub mod paths;
+pub mod speaker;

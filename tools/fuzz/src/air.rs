@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A network whose frames fly until a target decides what becomes of them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, Weak};
+
+use roce::{Frame, FramePool, FramePort};
+use verbs::{Device, Fabric};
+
+use crate::own::harness::{mac, Vm};
+use crate::own::stage::limits;
+
+/// Frames of a port.
+const FRAMES: usize = 512;
+/// Frames that wait at a port at most; more are lost.
+const QUEUE: usize = 256;
+
+/// A network.
+#[derive(Default)]
+pub struct Air {
+    flying: Arc<Mutex<VecDeque<Frame>>>,
+    ports: Vec<Arc<Port>>,
+}
+
+struct Port {
+    mac: [u8; 6],
+    pool: FramePool,
+    flying: Arc<Mutex<VecDeque<Frame>>>,
+    inbox: Mutex<VecDeque<Frame>>,
+    device: Mutex<Weak<Device>>,
+}
+
+impl Air {
+    /// A VM whose device has a port of the network.
+    pub fn vm(&mut self, n: usize, fabric: &Fabric) -> Vm {
+        let port = Arc::new(Port {
+            mac: mac(n),
+            pool: FramePool::new(FRAMES),
+            flying: self.flying.clone(),
+            inbox: Mutex::default(),
+            device: Mutex::default(),
+        });
+        let vm = Vm::new(n, fabric, port.clone(), &limits());
+        *port.device.lock().unwrap() = Arc::downgrade(&vm.device);
+        let device = Arc::downgrade(&vm.device);
+        port.pool.on_free(move || {
+            if let Some(device) = device.upgrade() {
+                device.frames_ready();
+            }
+        });
+        self.ports.push(port);
+        vm
+    }
+
+    /// Frames that fly.
+    pub fn flying(&self) -> usize {
+        self.flying.lock().unwrap().len()
+    }
+
+    /// A copy of a frame that flies.
+    pub fn copy(&self, at: usize) -> Option<Vec<u8>> {
+        self.flying
+            .lock()
+            .unwrap()
+            .get(at)
+            .map(|frame| frame.to_vec())
+    }
+
+    /// Has a frame that flies arrive.
+    pub fn deliver(&self, at: usize) {
+        let frame = self.flying.lock().unwrap().remove(at);
+        if let Some(frame) = frame {
+            self.arrive(frame);
+        }
+    }
+
+    /// Loses a frame that flies.
+    pub fn lose(&self, at: usize) {
+        drop(self.flying.lock().unwrap().remove(at));
+    }
+
+    /// Has a frame of these bytes arrive where its address says.
+    pub fn inject(&self, bytes: &[u8]) {
+        let Some(port) = self.port_of(bytes) else {
+            return;
+        };
+        if let Some(mut frame) = port.pool.take(bytes.len()) {
+            frame.copy_from_slice(bytes);
+            self.arrive(frame);
+        }
+    }
+
+    fn port_of(&self, frame: &[u8]) -> Option<&Arc<Port>> {
+        let to = frame.get(..6)?;
+        self.ports.iter().find(|port| port.mac == to)
+    }
+
+    fn arrive(&self, frame: Frame) {
+        let Some(port) = self.port_of(&frame) else {
+            return;
+        };
+        {
+            let mut inbox = port.inbox.lock().unwrap();
+            if inbox.len() < QUEUE {
+                inbox.push_back(frame);
+            }
+        }
+        let device = port.device.lock().unwrap().upgrade();
+        if let Some(device) = device {
+            device.frames_ready();
+        }
+    }
+}
+
+impl FramePort for Port {
+    fn frame(&self, len: usize) -> Option<Frame> {
+        self.pool.take(len)
+    }
+
+    fn memory(&self) -> usize {
+        self.pool.memory()
+    }
+
+    fn send(&self, frame: Frame) {
+        self.flying.lock().unwrap().push_back(frame);
+    }
+
+    fn receive(&self) -> Option<Frame> {
+        self.inbox.lock().unwrap().pop_front()
+    }
+
+    fn join(&self, _mac: [u8; 6]) {}
+
+    fn leave(&self, _mac: [u8; 6]) {}
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Whole engines that one thread drives, and a neighbour whom nothing may disturb.
+
+use std::time::Duration;
+
+use verbs::{Clock, Fabric, FabricConfig, Limits, PathPolicy};
+use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
+
+use super::harness::{connect, mac, pattern, sge, Cq, Mr, Options, Qp, Vm, World, Wr};
+
+const WORKERS: usize = 2;
+/// Steps after which workers that find work have no end.
+const ENDLESS: usize = 100_000;
+/// Deadlines that are waited for: a peer that never has a receive is asked again for ever.
+const DEADLINES: usize = 64;
+/// Bytes that a device may allocate beside its tables and frames.
+const MEMORY: u64 = 2 << 20;
+
+/// Limits that a driver reaches soon.
+pub fn limits() -> Limits {
+    let limits = Limits {
+        max_qp: 32,
+        max_qp_wr: 256,
+        max_cq: 32,
+        max_cqe: 256,
+        max_srq: 16,
+        max_srq_wr: 256,
+        max_mr: 32,
+        max_mw: 32,
+        max_mr_pages: 4096,
+        max_pd: 16,
+        max_gids: 8,
+        max_mcast_grp: 4,
+        max_mcast_qp_attach: 4,
+        max_total_mcast_qp_attach: 8,
+        doorbell_pages: 8,
+        ..Limits::default()
+    };
+    // Tables and frames of any size are less than these.
+    Limits {
+        memory: (64 << 20) + MEMORY,
+        ..limits
+    }
+}
+
+/// A fabric whose clock stands still and whose workers take steps.
+fn config(path: PathPolicy) -> FabricConfig {
+    FabricConfig {
+        workers: Some(WORKERS),
+        path,
+        clock: Clock::manual(),
+        stepped: true,
+        secret: Some(7),
+        ..FabricConfig::default()
+    }
+}
+
+/// A fabric whose VMs the caller makes.
+pub fn fabric(path: PathPolicy) -> Fabric {
+    Fabric::new(config(path)).expect("no threads are needed")
+}
+
+/// So many VMs on a fabric.
+pub fn world(vms: usize, path: PathPolicy) -> World {
+    World::with_config(vms, config(path), limits())
+}
+
+/// Has a worker take a step.
+pub fn step(fabric: &Fabric, worker: usize) {
+    fabric.step(worker % WORKERS);
+}
+
+/// Has the workers work until all sleep.
+pub fn work(fabric: &Fabric) {
+    for _ in 0..ENDLESS {
+        let awake = (0..WORKERS).filter(|&worker| fabric.step(worker));
+        if awake.count() == 0 {
+            return;
+        }
+    }
+    panic!("the workers never sleep");
+}
+
+/// Lets time pass to the next deadline, if there is one.
+pub fn pass(fabric: &Fabric) -> bool {
+    let next = fabric.next_deadline();
+    fabric.pass(next.unwrap_or(Duration::from_micros(10)));
+    next.is_some()
+}
+
+/// Has the workers do all that there is, deadlines included.
+pub fn settle(fabric: &Fabric) {
+    work(fabric);
+    for _ in 0..DEADLINES {
+        if !pass(fabric) {
+            return;
+        }
+        work(fabric);
+    }
+}
+
+/// No turn was too long, no device has failed or has more memory than it may.
+pub fn is_sound(fabric: &Fabric, vms: &[Vm]) {
+    let status = fabric.status();
+    // The last step of a turn may exceed the budget.
+    let limit = status.turn_budget + status.turn_budget / 4;
+    assert!(status.longest_turn <= limit, "{status:?}");
+    for vm in vms {
+        assert_eq!(vm.sink.failure(), None);
+        let (used, limit) = vm.device.status().memory;
+        assert!(used <= limit, "{used} of {limit} bytes");
+    }
+}
+
+/// Bytes that a device has allocated.
+pub fn memory(vm: &Vm) -> u64 {
+    vm.device.status().memory.0
+}
+
+/// A connection that works, whatever others do.
+pub struct Neighbour<'w> {
+    world: &'w World,
+    cqs: [Cq<'w>; 2],
+    qps: [Qp<'w>; 2],
+    mrs: [Mr; 2],
+    messages: u64,
+}
+
+impl<'w> Neighbour<'w> {
+    /// Between these VMs.
+    pub fn new(world: &'w World, [a, b]: [usize; 2]) -> Self {
+        let vms = [&world.vms[a], &world.vms[b]];
+        let cqs = vms.map(|vm| Cq::new(vm, 16));
+        let options = Options {
+            slots: 16,
+            ..Options::default()
+        };
+        let qps = [
+            Qp::new(vms[0], &cqs[0], &cqs[0], options),
+            Qp::new(vms[1], &cqs[1], &cqs[1], options),
+        ];
+        connect(&qps[0], &qps[1]);
+        Self {
+            world,
+            mrs: vms.map(|vm| vm.mr(8192)),
+            cqs,
+            qps,
+            messages: 0,
+        }
+    }
+
+    /// QPNs of both ends.
+    pub fn qpns(&self) -> [u32; 2] {
+        [self.qps[0].qpn, self.qps[1].qpn]
+    }
+
+    /// A message arrives as it was sent, and a READ brings it back.
+    pub fn works(&mut self) {
+        const LEN: u32 = 3000;
+        self.messages += 1;
+        let data = pattern(LEN as usize, self.messages);
+        let [ours, theirs] = &self.qps;
+        let [from, to] = &self.mrs;
+        ours.vm.write(from.iova, &data);
+        theirs.post_recv(1, &[sge(to, 0, LEN)]);
+        ours.post(&Wr::new(2, WrOpcode::Send).local(from, 0, LEN));
+        let read = Wr::new(3, WrOpcode::RdmaRead).local(from, 4096, LEN);
+        ours.post(&read.remote(to, 0));
+        settle(&self.world.fabric);
+        for (cq, ids) in self.cqs.iter().zip([&[2, 3][..], &[1]]) {
+            for &id in ids {
+                let cqe = cq.poll().expect("a completion of the neighbour");
+                let got = (cqe.wr_id, cqe.status);
+                assert_eq!(got, (id, WcStatus::Success.value()), "{cqe:?}");
+            }
+            assert_eq!(cq.poll(), None, "a completion of nothing");
+        }
+        assert!(theirs.vm.read(to.iova, data.len()) == data, "altered");
+        let back = ours.vm.read(from.iova + 4096, data.len());
+        assert!(back == data, "altered on its way back");
+        for qp in &self.qps {
+            qp.reclaim();
+            assert_eq!(qp.state(), QpState::Rts);
+        }
+    }
+}
+
+/// MAC address of a VM that does not exist.
+pub fn stranger() -> [u8; 6] {
+    mac(200)
+}

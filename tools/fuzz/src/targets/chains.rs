@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Chains of descriptors of RFC mode under a ring that changes while it is served: they end their own
+//! QP or CQ and nothing else.
+
+use verbs::PathPolicy;
+use virtio_rdma_abi::ib::{QpState, WrOpcode};
+use virtio_rdma_abi::ring::{ArmKind, DoorbellKind};
+use virtio_rdma_ring::RingMemory;
+
+use crate::input::Input;
+use crate::rfc::harness::ring::{F_INDIRECT, F_NEXT, F_WRITE};
+use crate::rfc::harness::{connect, mode, sge, Cq, Mr, Options, Qp, Ring, World, Wr};
+use crate::rfc::stage::{self, Neighbour};
+
+const ACTS: usize = 60;
+const SLOTS: u32 = 16;
+
+/// Runs the target.
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let path = input.of(&[PathPolicy::Direct, PathPolicy::Wire]);
+    let world = stage::world(2, path);
+    let vm = &world.vms[0];
+    // Beside it in its VM.
+    let mut neighbour = Neighbour::new(&world, [0, 1]);
+    let guard = vm.alloc(4096);
+    vm.write(guard, &[0x5a; 4096]);
+    let before = stage::memory(vm);
+    {
+        let mut bench = Bench::new(&world);
+        for _ in 0..ACTS {
+            if !input.has_more() {
+                break;
+            }
+            bench.act(&mut input);
+        }
+        stage::settle(&world.fabric);
+        neighbour.works();
+        bench.end();
+    }
+    neighbour.works();
+    stage::is_sound(&world.fabric, &world.vms);
+    assert_eq!(vm.read(guard, 4096), [0x5a; 4096]);
+    assert_eq!(stage::memory(vm), before, "not given back");
+}
+
+struct Bench<'w> {
+    world: &'w World,
+    cq: Cq<'w>,
+    qp: Qp<'w>,
+    mr: Mr,
+    published: [u16; 3],
+}
+
+impl<'w> Bench<'w> {
+    fn new(world: &'w World) -> Self {
+        let vm = &world.vms[0];
+        let cq = Cq::new(vm, SLOTS);
+        let options = Options {
+            slots: SLOTS,
+            timeout: 8,
+            retry_cnt: 1,
+            rnr_retry: 1,
+            ..Options::default()
+        };
+        let qp = Qp::new(vm, &cq, &cq, options);
+        connect(&qp, &qp);
+        let ring = &cq.ring;
+        let published = u16::from_le(ring.load_u16(ring.layout.avail_idx()));
+        Self {
+            world,
+            mr: vm.mr(8192),
+            cq,
+            qp,
+            published: [0, 0, published],
+        }
+    }
+
+    fn rings(&self) -> [&Ring; 3] {
+        [&self.qp.sq, &self.qp.rq, &self.cq.ring]
+    }
+
+    fn act(&mut self, input: &mut Input<'_>) {
+        match input.below(12) {
+            0..=2 => self.post(input),
+            3..=5 => {
+                let ring = self.rings()[input.below(3)];
+                // The table, and the tables that descriptors of it stand for.
+                let index = u64::from(input.any::<u8>()) % (3 * u64::from(SLOTS));
+                let (address, len, flags, next) = self.descriptor(input, ring);
+                ring.descriptor(index, (address, len), flags, next);
+            }
+            6 => {
+                let ring = self.rings()[input.below(3)];
+                let at = ring.layout.avail_ring(input.any());
+                let head = match input.below(4) {
+                    0 => input.any::<u16>(),
+                    _ => input.below(SLOTS as usize) as u16,
+                };
+                ring.store_u16(at, head.to_le());
+            }
+            7 => {
+                let which = input.below(3);
+                let index = input.edge32(self.published[which].into()) as u16;
+                self.publish(which, index);
+            }
+            8 => {
+                stage::step(&self.world.fabric, input.below(2));
+            }
+            9 => {
+                stage::work(&self.world.fabric);
+                stage::pass(&self.world.fabric);
+            }
+            10 => self.cq.arm(input.of(&[ArmKind::Next, ArmKind::Solicited])),
+            _ => self.reset(input),
+        }
+    }
+
+    fn descriptor(&self, input: &mut Input<'_>, ring: &Ring) -> (u64, u32, u16, u16) {
+        let split = ring.split();
+        let near = input.of(&[
+            split.descriptors,
+            split.descriptors + 16 * u64::from(SLOTS),
+            split.available,
+            split.used,
+            self.mr.iova,
+        ]);
+        let at = near + 16 * u64::from(input.any::<u8>() & 15);
+        let usual = input.of(&[16, 32, 64, 75, 76, 38, 37, 1, 0]);
+        let flags = match input.below(4) {
+            0 => input.any::<u16>(),
+            _ => input.of(&[0, F_NEXT, F_WRITE, F_INDIRECT, F_NEXT | F_WRITE]),
+        };
+        let next = u16::from(input.any::<u8>()) % (SLOTS as u16 + 2);
+        (input.edge(at), input.edge32(usual), flags, next)
+    }
+
+    fn post(&mut self, input: &mut Input<'_>) {
+        let which = input.of(&[0, 0, 1]);
+        let len = u32::from(input.any::<u16>() % 3000);
+        let position = self.published[which];
+        let bytes = if which == 0 {
+            let opcode = input.of(&[WrOpcode::Send, WrOpcode::RdmaWrite, WrOpcode::RdmaRead]);
+            let wr = Wr::new(position.into(), opcode)
+                .local(&self.mr, 0, len / 2)
+                .local(&self.mr, 0, len / 2);
+            match input.once_in(4) {
+                true => Wr::new(position.into(), opcode).inline(&[7; 100]),
+                false => wr.remote(&self.mr, 4096),
+            }
+            .bytes()
+        } else {
+            let mut bytes = 1u32.to_le_bytes().to_vec();
+            bytes.extend(u64::from(position).to_le_bytes());
+            let piece = sge(&self.mr, 0, len);
+            bytes.extend(virtio_rdma_abi::wqe::Sge::to_bytes(&piece));
+            bytes
+        };
+        let ring = self.rings()[which];
+        ring.write(ring.layout.slot(position), &bytes);
+        self.publish(which, position.wrapping_add(1));
+    }
+
+    fn publish(&mut self, which: usize, index: u16) {
+        self.published[which] = index;
+        let ring = self.rings()[which];
+        ring.store_u16_release(ring.layout.avail_idx(), index.to_le());
+        match which {
+            0 => self.qp.ring_doorbell(DoorbellKind::Sq),
+            1 => self.qp.ring_doorbell(DoorbellKind::Rq),
+            _ => self.cq.ring_doorbell(),
+        }
+    }
+
+    /// A queue is reset alone, or moved to another place, by a driver that may not do so.
+    fn reset(&mut self, input: &mut Input<'_>) {
+        let vm = self.qp.vm;
+        let numbers = mode::numbers(vm);
+        let queue = match input.below(3) {
+            0 => numbers.sq(self.qp.qpn),
+            1 => numbers.rq(self.qp.qpn),
+            _ => numbers.cq(self.cq.cqn),
+        };
+        match input.below(4) {
+            0 => vm.device.virtqueue_reset(queue.expect("a virtqueue")),
+            1 => vm.device.notified(input.any()),
+            _ => {}
+        }
+    }
+
+    /// Whatever its queues hold, the QP can go.
+    fn end(self) {
+        let _ = self.qp.modify(
+            QpState::Err,
+            virtio_rdma_abi::ib::QpAttrMask::STATE,
+            virtio_rdma_abi::wire::Wire::ZERO,
+        );
+        stage::settle(&self.world.fabric);
+        self.qp.destroy().expect("a QP that can go");
+        self.cq.destroy().expect("a CQ that can go");
+        let vm = self.qp.vm;
+        let mrn = self.mr.mrn;
+        vm.call(virtio_rdma_abi::ctrl::CmdDeregMr { mrn })
+            .expect("an MR that can go");
+    }
+}

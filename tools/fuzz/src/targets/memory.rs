@@ -1,0 +1,455 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Page lists, registration anew, revocation and windows, against a model of which bytes a key opens.
+
+use verbs::{Device, PathPolicy};
+use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::ib::{AccessFlags, MwType, QpState, QpType, WcStatus, WrOpcode};
+use virtio_rdma_abi::wqe::BindMw;
+
+use crate::input::Input;
+use crate::own::harness::{
+    connect, local_inv, pattern, wqe, Cq, Mr, Options, Qp, Vm, World, Wr, FULL,
+};
+use crate::own::stage;
+
+const ACTS: usize = 40;
+const PAGE: u64 = 4096;
+/// Pages of the memory that is registered.
+const PAGES: u64 = 16;
+/// Pages of an MR at most.
+const MR_PAGES: usize = 6;
+const ACCESS: AccessFlags = AccessFlags(FULL.0 | AccessFlags::MW_BIND.0);
+
+/// Runs the target.
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let path = input.of(&[PathPolicy::Direct, PathPolicy::Wire]);
+    let world = stage::world(2, path);
+    let mut bench = Bench::new(&world);
+    for _ in 0..ACTS {
+        if !input.has_more() {
+            break;
+        }
+        bench.act(&mut input);
+    }
+    stage::is_sound(&world.fabric, &world.vms);
+    let owner = &world.vms[1];
+    let before = stage::memory(owner);
+    owner.device.reset();
+    assert!(stage::memory(owner) < before, "a reset gives memory back");
+}
+
+/// What a key opens.
+#[derive(Clone, Debug)]
+struct Opens {
+    key: u32,
+    /// Number of the MR or window.
+    number: u32,
+    is_window: bool,
+    /// The MR of a window.
+    of: u32,
+    va: u64,
+    len: u64,
+    /// Place of the first byte in the first page, and the pages.
+    offset: u64,
+    pages: Vec<u64>,
+    access: AccessFlags,
+    /// Peers are let in for certain; a window may have gone with its QP.
+    certain: bool,
+}
+
+impl Opens {
+    /// Addresses of these bytes, if all of them are open.
+    fn bytes(&self, va: u64, len: u64) -> Option<Vec<u64>> {
+        let first = va.checked_sub(self.va)?;
+        if first.checked_add(len)? > self.len {
+            return None;
+        }
+        let address = |at: u64| {
+            let at = self.offset + first + at;
+            self.pages[(at / PAGE) as usize] + at % PAGE
+        };
+        Some((0..len).map(address).collect())
+    }
+}
+
+struct Bench<'w> {
+    world: &'w World,
+    owner: &'w Vm,
+    cqs: [Cq<'w>; 2],
+    qps: [Qp<'w>; 2],
+    /// Where the peer reads to and writes from.
+    from: Mr,
+    base: u64,
+    memory: Vec<u8>,
+    open: Vec<Opens>,
+    /// Keys that open nothing any more.
+    closed: Vec<u32>,
+    /// Windows: number, key, type.
+    windows: Vec<(u32, u32, MwType)>,
+    posted: u64,
+}
+
+impl<'w> Bench<'w> {
+    fn new(world: &'w World) -> Self {
+        let [peer, owner] = [&world.vms[0], &world.vms[1]];
+        let from = peer.mr(2 * PAGE * MR_PAGES as u64);
+        owner.device.set_features(Device::features());
+        let cqs = [peer, owner].map(|vm| Cq::new(vm, 16));
+        let options = Options {
+            slots: 16,
+            ..Options::of(QpType::Rc)
+        };
+        let qps = [
+            Qp::new(peer, &cqs[0], &cqs[0], options),
+            Qp::new(owner, &cqs[1], &cqs[1], options),
+        ];
+        connect(&qps[0], &qps[1]);
+        let base = owner.alloc(PAGES * PAGE);
+        let memory = pattern((PAGES * PAGE) as usize, 5);
+        owner.write(base, &memory);
+        Self {
+            world,
+            owner,
+            cqs,
+            qps,
+            from,
+            base,
+            memory,
+            open: Vec::new(),
+            closed: vec![0, 1, u32::MAX],
+            windows: Vec::new(),
+            posted: 0,
+        }
+    }
+
+    fn act(&mut self, input: &mut Input<'_>) {
+        match input.below(16) {
+            0..=1 => self.register(input),
+            2 => self.register_anew(input),
+            3 => self.deregister(input),
+            4 => self.allocate_window(input),
+            5..=6 => self.bind(input),
+            7 => self.invalidate(input),
+            _ => self.access(input),
+        }
+    }
+
+    /// A request for some pages in some order, and what it opens.
+    fn request(&self, input: &mut Input<'_>) -> (CmdRegUserMrPages, Opens) {
+        let npages = 1 + input.below(MR_PAGES);
+        let page = |_| self.base + PAGE * (input.any::<u8>() as u64 % PAGES);
+        let pages: Vec<u64> = (0..npages).map(page).collect();
+        let offset = u64::from(input.any::<u16>()) % PAGE;
+        // It ends in the last page.
+        let most = npages as u64 * PAGE - offset;
+        let least = most.saturating_sub(PAGE - 1).max(1);
+        let len = least + u64::from(input.any::<u16>()) % (most - least + 1);
+        let va = PAGE * input.any::<u32>() as u64 + offset;
+        let access = input.of(&[
+            ACCESS,
+            ACCESS,
+            FULL,
+            AccessFlags::LOCAL_WRITE,
+            AccessFlags::NONE,
+        ]);
+        let flat = self.owner.page_list(&pages);
+        let depth = input.below(2) as u8;
+        let list = match depth {
+            0 => flat,
+            _ => self.owner.page_list(&[flat]),
+        };
+        let request = CmdRegUserMrPages {
+            base: CmdRegUserMr {
+                pdn: self.owner.pdn,
+                access_flags: access,
+                start: va,
+                length: len,
+                virt_addr: va,
+                pages: list,
+                npages: npages as u32,
+            },
+            page_shift: 12,
+            depth,
+            reserved: [0; 6],
+        };
+        let opens = Opens {
+            key: 0,
+            number: 0,
+            is_window: false,
+            of: 0,
+            va,
+            len,
+            offset,
+            pages,
+            access,
+            certain: true,
+        };
+        (request, opens)
+    }
+
+    fn register(&mut self, input: &mut Input<'_>) {
+        let (request, opens) = self.request(input);
+        if let Ok(made) = self.owner.call(request) {
+            self.open.push(Opens {
+                key: made.rkey,
+                number: made.mrn,
+                ..opens
+            });
+            self.closed.retain(|key| *key != made.rkey);
+        } else {
+            assert!(self.open.len() >= 16, "refused: {request:?}");
+        }
+    }
+
+    fn some(&self, input: &mut Input<'_>, is_window: bool) -> Option<usize> {
+        let kind = self.open.iter().enumerate();
+        let kind: Vec<_> = kind.filter(|(_, o)| o.is_window == is_window).collect();
+        (!kind.is_empty()).then(|| kind[input.below(kind.len())].0)
+    }
+
+    fn is_bound(&self, mrn: u32) -> bool {
+        self.open.iter().any(|o| o.is_window && o.of == mrn)
+    }
+
+    fn register_anew(&mut self, input: &mut Input<'_>) {
+        let Some(at) = self.some(input, false) else {
+            return;
+        };
+        let (memory, opens) = self.request(input);
+        let flags = ReregFlags(1 + input.any::<u8>() as u32 % 7);
+        let mrn = self.open[at].number;
+        let done = self.owner.call(CmdReregMr { mrn, flags, memory });
+        if done.is_err() {
+            assert!(self.is_bound(mrn), "refused: {flags:?} {memory:?}");
+            return;
+        }
+        let old = &mut self.open[at];
+        if flags.contains(ReregFlags::TRANSLATION) {
+            (old.va, old.len) = (opens.va, opens.len);
+            (old.offset, old.pages) = (opens.offset, opens.pages);
+        }
+        if flags.contains(ReregFlags::ACCESS) {
+            old.access = opens.access;
+        }
+        // What becomes of windows is not looked at.
+        self.forget_windows(mrn);
+    }
+
+    fn forget_windows(&mut self, mrn: u32) {
+        for window in self.open.iter_mut().filter(|o| o.is_window && o.of == mrn) {
+            window.certain = false;
+        }
+    }
+
+    fn deregister(&mut self, input: &mut Input<'_>) {
+        let Some(at) = self.some(input, false) else {
+            return;
+        };
+        let mrn = self.open[at].number;
+        let revokes = input.once_in(3);
+        let done = match revokes {
+            true => self.owner.call(CmdRevokeMr { mrn }).map(|_| ()),
+            false => self.owner.call(CmdDeregMr { mrn }).map(|_| ()),
+        };
+        match done {
+            Ok(()) => {
+                let gone = self.open.iter().filter(|o| o.number == mrn || o.of == mrn);
+                let keys: Vec<_> = gone.map(|o| o.key).collect();
+                self.closed.extend(keys);
+                self.open
+                    .retain(|o| (o.is_window || o.number != mrn) && o.of != mrn);
+            }
+            Err(_) => assert!(revokes || self.is_bound(mrn), "not deregistered"),
+        }
+    }
+
+    fn allocate_window(&mut self, input: &mut Input<'_>) {
+        let mw_type = input.of(&[MwType::One, MwType::Two]);
+        let request = CmdAllocMw {
+            pdn: self.owner.pdn,
+            mw_type: mw_type.value(),
+            reserved: [0; 3],
+        };
+        if let Ok(made) = self.owner.call(request) {
+            self.windows.push((made.mwn, made.rkey, mw_type));
+        }
+    }
+
+    /// Binds a window to a part of an MR.
+    fn bind(&mut self, input: &mut Input<'_>) {
+        let Some(at) = self.some(input, false) else {
+            return;
+        };
+        if self.windows.is_empty() {
+            return;
+        }
+        let choice = input.below(self.windows.len());
+        let (mwn, before, mw_type) = self.windows[choice];
+        let mr = self.open[at].clone();
+        let start = u64::from(input.any::<u16>()) % mr.len;
+        let len = 1 + u64::from(input.any::<u16>()) % (mr.len - start);
+        let access = input.of(&[FULL, AccessFlags::REMOTE_READ, AccessFlags::REMOTE_WRITE]);
+        let access = AccessFlags(access.0 & !AccessFlags::LOCAL_WRITE.0);
+        let key = (before & !0xff) | (before.wrapping_add(1) & 0xff);
+        let bind = BindMw {
+            addr: mr.va + start,
+            length: input.edge(len),
+            mw_rkey: before,
+            rkey: key,
+            lkey: mr.key,
+            access,
+            reserved: [0; 4],
+        };
+        let done = self.local(&wqe(0, WrOpcode::BindMw, 0, &bind));
+        if !done {
+            return;
+        }
+        assert!(
+            mr.access.contains(AccessFlags::MW_BIND),
+            "bound without the right"
+        );
+        let first = bind.addr - mr.va;
+        assert!(first + bind.length <= mr.len, "bound beyond the MR");
+        self.windows[choice].1 = key;
+        let gone = self
+            .open
+            .iter()
+            .position(|o| o.is_window && o.number == mwn);
+        if let Some(gone) = gone {
+            let old = self.open.remove(gone);
+            self.closed.push(old.key);
+        }
+        if bind.length == 0 {
+            self.closed.push(key);
+            return;
+        }
+        self.closed.retain(|closed| *closed != key);
+        self.open.push(Opens {
+            key,
+            number: mwn,
+            is_window: true,
+            of: mr.number,
+            va: bind.addr,
+            len: bind.length,
+            offset: mr.offset + first,
+            access,
+            // One of type 2 is of the QP.
+            certain: mw_type == MwType::One,
+            ..mr
+        });
+    }
+
+    fn invalidate(&mut self, input: &mut Input<'_>) {
+        let Some(at) = self.some(input, true) else {
+            return;
+        };
+        if self.local(&local_inv(0, self.open[at].key)) {
+            let gone = self.open.remove(at);
+            self.closed.push(gone.key);
+        }
+    }
+
+    /// Has the owner do local work. Returns whether it was done.
+    fn local(&mut self, wqe: &[u8]) -> bool {
+        self.qps[1].reclaim();
+        self.qps[1].post_bytes(wqe);
+        stage::settle(&self.world.fabric);
+        let cqe = self.cqs[1].poll().expect("a completion");
+        let done = cqe.status == WcStatus::Success.value();
+        if !done {
+            self.connect_anew();
+        }
+        done
+    }
+
+    /// The QPs have failed.
+    fn connect_anew(&mut self) {
+        for qp in &self.qps {
+            qp.to(QpState::Reset);
+        }
+        stage::work(&self.world.fabric);
+        for cq in &self.cqs {
+            while cq.poll().is_some() {}
+        }
+        connect(&self.qps[0], &self.qps[1]);
+    }
+
+    /// The peer reads or writes by a key.
+    fn access(&mut self, input: &mut Input<'_>) {
+        let writes = input.any::<bool>();
+        let opens = match input.below(8) {
+            0 => None,
+            _ if self.open.is_empty() => None,
+            _ => Some(self.open[input.below(self.open.len())].clone()),
+        };
+        let (key, va, len) = match &opens {
+            Some(opens) => {
+                let start = u64::from(input.any::<u16>()) % opens.len;
+                let len = u64::from(input.any::<u16>()) % (opens.len - start + 1);
+                (opens.key, input.edge(opens.va + start), input.edge(len))
+            }
+            None => (self.closed[input.below(self.closed.len())], 4096, 8),
+        };
+        let len = len.min(self.from.len);
+        self.posted += 1;
+        let data = pattern(len as usize, self.posted);
+        let peer = self.qps[0].vm;
+        peer.write(self.from.iova, &data);
+        let opcode = if writes {
+            WrOpcode::RdmaWrite
+        } else {
+            WrOpcode::RdmaRead
+        };
+        let mut wr = Wr::new(self.posted, opcode).local(&self.from, 0, len as u32);
+        wr.remote.remote_addr = va;
+        wr.remote.rkey = key;
+        self.qps[0].reclaim();
+        self.qps[0].post(&wr);
+        stage::settle(&self.world.fabric);
+        let cqe = self.cqs[0].poll().expect("a completion");
+        assert_eq!(cqe.wr_id, self.posted);
+        let done = cqe.status == WcStatus::Success.value();
+        let right = match writes {
+            true => AccessFlags::REMOTE_WRITE,
+            false => AccessFlags::REMOTE_READ,
+        };
+        let bytes = opens.as_ref().and_then(|opens| {
+            let bytes = opens.bytes(va, len)?;
+            opens.access.contains(right).then_some(bytes)
+        });
+        match (&bytes, done) {
+            // Nobody is asked for a key to no bytes.
+            _ if len == 0 => {}
+            (None, true) => panic!("let in: {key:#x}, {len} bytes at {va:#x}, {opens:x?}"),
+            (Some(_), false) => {
+                let certain = opens.is_some_and(|opens| opens.certain);
+                assert!(!certain, "{cqe:?}: {key:#x}, {len} bytes at {va:#x}");
+            }
+            (Some(bytes), true) if writes => {
+                for (address, byte) in bytes.iter().zip(&data) {
+                    self.memory[(address - self.base) as usize] = *byte;
+                }
+            }
+            (Some(bytes), true) => {
+                let at = |address: &u64| self.memory[(address - self.base) as usize];
+                let expected: Vec<u8> = bytes.iter().map(at).collect();
+                assert!(
+                    peer.read(self.from.iova, data.len()) == expected,
+                    "other bytes"
+                );
+            }
+            (None, false) => {}
+        }
+        if !done {
+            self.connect_anew();
+        }
+        let now = self.owner.read(self.base, self.memory.len());
+        let wrong = now
+            .iter()
+            .zip(&self.memory)
+            .position(|(now, model)| now != model);
+        assert_eq!(wrong, None, "a byte that no key opened");
+    }
+}

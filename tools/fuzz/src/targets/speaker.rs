@@ -1,0 +1,507 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A conversation by packets into which a second speaker talks, over a network that loses, doubles
+//! and reorders.
+//!
+//! What the speaker sends from its own address changes nothing. In some inputs it has the peer's
+//! address: then all work still ends, each request once, and nothing beside the MRs changes.
+
+use std::collections::VecDeque;
+
+use roce::headers::{Aeth, AtomicEth, Deth, Feth, NakCode, Reth, Syndrome, Transport};
+use roce::opcode::{Extra, Op, Opcode, Service};
+use roce::packet::{build, frame_size};
+use roce::{Packet, Psn};
+use verbs::{Fabric, PathPolicy};
+use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::ib::{
+    FlushLevel, FlushTypes, Mtu, QpState, QpType, WcFlags, WcStatus, WrOpcode,
+};
+
+use crate::air::Air;
+use crate::input::Input;
+use crate::own::harness::{connect, mac, pattern, sge, Cq, Mr, Options, Qp, Vm, Wr};
+use crate::own::stage;
+
+const ACTS: usize = 80;
+/// Bytes of an area: a work request has one to itself.
+const AREA: u64 = 4096;
+/// Work requests that are outstanding at most.
+const OUTSTANDING: usize = 7;
+const AREAS: u64 = 8;
+/// Frames in a row that may be lost, so that nobody has reason to give up.
+const LOSSES: usize = 3;
+/// Rounds after which work has no end.
+const ROUNDS: usize = 2000;
+/// A header of a datagram's receive.
+const GRH: u64 = 40;
+
+/// Runs the target.
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let fabric = stage::fabric(PathPolicy::Wire);
+    let mut air = Air::default();
+    let vms = [1, 2].map(|n| air.vm(n, &fabric));
+    {
+        let mut talk = Talk::new(&fabric, &air, &vms, &mut input);
+        for _ in 0..ACTS {
+            if !input.has_more() {
+                break;
+            }
+            talk.act(&mut input);
+        }
+        talk.finish();
+    }
+    stage::is_sound(&fabric, &vms);
+    for vm in &vms {
+        vm.device.detach();
+    }
+}
+
+/// A work request, and the data that it moves.
+struct Sent {
+    id: u64,
+    opcode: WrOpcode,
+    data: Vec<u8>,
+}
+
+struct Talk<'w> {
+    fabric: &'w Fabric,
+    air: &'w Air,
+    qp_type: QpType,
+    /// The speaker has the address of the peer.
+    forges: bool,
+    cqs: [Cq<'w>; 2],
+    qps: [Qp<'w>; 2],
+    mrs: [Mr; 2],
+    guards: [u64; 2],
+    sent: VecDeque<Sent>,
+    /// Messages that the receiver has not had.
+    messages: VecDeque<(Vec<u8>, Option<[u8; 4]>)>,
+    receives: VecDeque<u64>,
+    posted: u64,
+    posted_receives: u64,
+    lost: usize,
+    /// A frame that was sent a while ago.
+    old: Option<Vec<u8>>,
+}
+
+impl<'w> Talk<'w> {
+    fn new(fabric: &'w Fabric, air: &'w Air, vms: &'w [Vm; 2], input: &mut Input<'_>) -> Self {
+        let qp_type = input.of(&[QpType::Rc, QpType::Rc, QpType::Uc, QpType::Ud]);
+        let forges = input.once_in(3);
+        let options = Options {
+            slots: 16,
+            mtu: Mtu::Mtu256,
+            timeout: 10,
+            rd_atomic: 2,
+            ..Options::of(qp_type)
+        };
+        let [a, b] = [&vms[0], &vms[1]];
+        let cqs = [a, b].map(|vm| Cq::new(vm, 64));
+        let qps = [
+            Qp::new(a, &cqs[0], &cqs[0], options),
+            Qp::new(b, &cqs[1], &cqs[1], options),
+        ];
+        connect(&qps[0], &qps[1]);
+        let guards = [a, b].map(|vm| {
+            let guard = vm.alloc(4096);
+            vm.write(guard, &[0x5a; 4096]);
+            guard
+        });
+        let mrs = [a, b].map(|vm| vm.mr(3 * AREAS * AREA));
+        // What is read of the peer.
+        let source = pattern((AREAS * AREA) as usize, 99);
+        b.write(mrs[1].iova + AREAS * AREA, &source);
+        Self {
+            fabric,
+            air,
+            qp_type,
+            forges,
+            cqs,
+            qps,
+            mrs,
+            guards,
+            sent: VecDeque::new(),
+            messages: VecDeque::new(),
+            receives: VecDeque::new(),
+            posted: 0,
+            posted_receives: 0,
+            lost: 0,
+            old: None,
+        }
+    }
+
+    fn act(&mut self, input: &mut Input<'_>) {
+        match input.below(12) {
+            0..=2 => self.post(input),
+            3 => self.post_receive(),
+            4..=5 => {
+                stage::step(self.fabric, input.below(2));
+                stage::work(self.fabric);
+            }
+            6 => self.network(input),
+            7 => {
+                self.deliver_all();
+                stage::work(self.fabric);
+            }
+            8..=10 => self.speak(input),
+            _ => {
+                // Frames that fly are not late.
+                self.deliver_all();
+                stage::work(self.fabric);
+                self.deliver_all();
+                stage::work(self.fabric);
+                stage::pass(self.fabric);
+                stage::work(self.fabric);
+                while self.poll() {}
+            }
+        }
+    }
+
+    /// Posts a work request of A.
+    fn post(&mut self, input: &mut Input<'_>) {
+        if self.sent.len() >= OUTSTANDING {
+            return;
+        }
+        let opcodes: &[WrOpcode] = match self.qp_type {
+            QpType::Rc => &[
+                WrOpcode::Send,
+                WrOpcode::SendWithImm,
+                WrOpcode::RdmaWrite,
+                WrOpcode::RdmaRead,
+            ],
+            QpType::Uc => &[WrOpcode::Send, WrOpcode::SendWithImm, WrOpcode::RdmaWrite],
+            _ => &[WrOpcode::Send, WrOpcode::SendWithImm],
+        };
+        let opcode = input.of(opcodes);
+        let len = match self.qp_type {
+            QpType::Ud => input.below(256),
+            _ => input.below(8) * 255 + input.below(256),
+        };
+        self.posted += 1;
+        let id = self.posted << 1;
+        let area = (self.posted % AREAS) * AREA;
+        let [ours, theirs] = &self.mrs;
+        let data = match opcode {
+            WrOpcode::RdmaRead => {
+                pattern((AREAS * AREA) as usize, 99)[area as usize..][..len].to_vec()
+            }
+            _ => pattern(len, id),
+        };
+        let mut wr = Wr::new(id, opcode).local(ours, area, len as u32);
+        let imm = (id as u32).to_be_bytes();
+        match opcode {
+            WrOpcode::RdmaRead => wr = wr.remote(theirs, AREAS * AREA + area),
+            WrOpcode::RdmaWrite => {
+                self.qps[0].vm.write(ours.iova + area, &data);
+                wr = wr.remote(theirs, area);
+            }
+            _ => {
+                self.qps[0].vm.write(ours.iova + area, &data);
+                let with_imm = (opcode == WrOpcode::SendWithImm).then_some(imm);
+                wr = wr.imm(imm);
+                self.messages.push_back((data.clone(), with_imm));
+            }
+        }
+        if self.qp_type == QpType::Ud {
+            wr = wr.to(&self.qps[1]);
+        }
+        self.sent.push_back(Sent { id, opcode, data });
+        self.qps[0].reclaim();
+        self.qps[0].post(&wr);
+    }
+
+    /// Posts a receive of B.
+    fn post_receive(&mut self) {
+        if self.receives.len() >= OUTSTANDING {
+            return;
+        }
+        self.posted_receives += 1;
+        let id = (self.posted_receives << 1) | 1;
+        self.receives.push_back(id);
+        let at = receive_area(id);
+        self.qps[1].reclaim();
+        self.qps[1].post_recv(id, &[sge(&self.mrs[1], at, AREA as u32)]);
+    }
+
+    fn deliver_all(&mut self) {
+        while self.air.flying() > 0 {
+            self.old = self.air.copy(0).or(self.old.take());
+            self.air.deliver(0);
+        }
+        self.lost = 0;
+    }
+
+    fn network(&mut self, input: &mut Input<'_>) {
+        let flying = self.air.flying();
+        if flying == 0 {
+            return;
+        }
+        let at = input.below(flying.min(256));
+        match input.below(4) {
+            0 if self.lost < LOSSES => {
+                self.lost += 1;
+                self.air.lose(at);
+            }
+            // Only RC tells that a message comes twice.
+            1 if self.qp_type == QpType::Rc => {
+                if let Some(copy) = self.air.copy(at) {
+                    self.air.inject(&copy);
+                }
+            }
+            2 if self.qp_type == QpType::Rc => {
+                // Damage, which the ICRC shows. Where it covers nothing the frame comes twice.
+                if let Some(mut copy) = self.air.copy(at) {
+                    let flip = input.below(copy.len().min(256));
+                    copy[flip] ^= 1 << input.below(8);
+                    self.air.inject(&copy);
+                }
+            }
+            _ => {
+                self.air.deliver(at);
+                stage::work(self.fabric);
+            }
+        }
+    }
+
+    /// The speaker sends a frame that resembles one of the conversation.
+    fn speak(&mut self, input: &mut Input<'_>) {
+        let flying = self.air.flying();
+        let model = match input.below(3) {
+            0 if flying > 0 => self.air.copy(input.below(flying.min(256))),
+            _ => self.old.clone(),
+        };
+        let Some(model) = model else {
+            return;
+        };
+        let Ok(packet) = Packet::parse(&model) else {
+            return;
+        };
+        let Packet {
+            mut path,
+            ident,
+            mut transport,
+            payload,
+            ..
+        } = packet;
+        let mut payload = payload.to_vec();
+        if !self.forges {
+            path.src_mac = mac(3);
+        }
+        let bth = &mut transport.bth;
+        match input.below(6) {
+            0 => bth.psn = Psn::new(bth.psn.value().wrapping_add(input.below(8) as u32)),
+            1 => bth.psn = Psn::new(bth.psn.value().wrapping_sub(input.below(8) as u32)),
+            2 => bth.psn = Psn::new(input.any()),
+            _ => {}
+        }
+        bth.ack_req ^= input.once_in(4);
+        bth.solicited ^= input.once_in(4);
+        if input.once_in(8) {
+            bth.pkey = input.any();
+        }
+        if input.once_in(8) {
+            bth.dest_qpn = input.any::<u32>() & 0xff_ffff;
+        }
+        if input.once_in(2) {
+            if let Some(opcode) = Opcode::decode(input.any()) {
+                bth.opcode = opcode;
+                complete(&mut transport, &self.mrs[1], input);
+            }
+        } else if let Some(reth) = &mut transport.reth {
+            reth.va = input.edge(reth.va);
+            reth.length = input.edge32(reth.length);
+        }
+        if let Some(aeth) = &mut transport.aeth {
+            aeth.msn = aeth.msn.wrapping_add(input.below(4) as u32) & 0xff_ffff;
+        }
+        if let (Some(deth), false) = (&mut transport.deth, self.forges) {
+            // It doesn't know the Q_Key.
+            deth.qkey ^= 1 << input.below(32);
+        }
+        if !carries_payload(transport.bth.opcode) {
+            payload.clear();
+        } else if input.once_in(3) {
+            payload = vec![0xbb; input.below(256) + input.below(2)];
+        } else {
+            payload.iter_mut().for_each(|byte| *byte ^= 0xff);
+        }
+        let mut frame = vec![0; frame_size(&path, &transport, payload.len())];
+        let fill = |into: &mut [u8]| {
+            into.copy_from_slice(&payload);
+            Ok::<_, ()>(())
+        };
+        build(&mut frame, &path, ident, &transport, payload.len(), fill).unwrap();
+        self.air.inject(&frame);
+        if input.once_in(2) {
+            stage::work(self.fabric);
+        }
+    }
+
+    /// Polls both CQs. Returns whether there was a completion.
+    fn poll(&mut self) -> bool {
+        let sent = self.cqs[0].poll();
+        let received = self.cqs[1].poll();
+        if let Some(cqe) = &sent {
+            self.send_ended(cqe);
+        }
+        if let Some(cqe) = &received {
+            self.receive_ended(cqe);
+        }
+        sent.is_some() || received.is_some()
+    }
+
+    fn send_ended(&mut self, cqe: &Cqe) {
+        let sent = self.sent.pop_front().expect("a completion of nothing");
+        assert_eq!(cqe.wr_id, sent.id, "in order: {cqe:?}");
+        if self.forges {
+            return;
+        }
+        assert_eq!(cqe.status, WcStatus::Success.value(), "{cqe:?}");
+        let area = ((sent.id >> 1) % AREAS) * AREA;
+        let place = match (sent.opcode, self.qp_type) {
+            (WrOpcode::RdmaRead, _) => Some(0),
+            (WrOpcode::RdmaWrite, QpType::Rc) => Some(1),
+            _ => None,
+        };
+        if let Some(side) = place {
+            let at = self.mrs[side].iova + area;
+            let there = self.qps[side].vm.read(at, sent.data.len());
+            assert!(there == sent.data, "{:?} altered", sent.opcode);
+        }
+    }
+
+    fn receive_ended(&mut self, cqe: &Cqe) {
+        let id = self.receives.pop_front().expect("a completion of nothing");
+        assert_eq!(cqe.wr_id, id, "in order: {cqe:?}");
+        if self.forges {
+            return;
+        }
+        assert_eq!(cqe.status, WcStatus::Success.value(), "{cqe:?}");
+        let header = if self.qp_type == QpType::Ud { GRH } else { 0 };
+        let len = u64::from(cqe.byte_len) - header;
+        let at = self.mrs[1].iova + receive_area(id) + header;
+        let data = self.qps[1].vm.read(at, len as usize);
+        let imm = cqe.wc_flags.contains(WcFlags::WITH_IMM).then_some(cqe.ex);
+        let message = (data, imm);
+        let at = self.messages.iter().position(|sent| *sent == message);
+        let at = at.expect("a message that was not sent, or comes late");
+        // Unreliable messages are lost, and come in any order where the network reorders them.
+        assert!(at == 0 || self.qp_type != QpType::Rc, "messages are lost");
+        self.messages.remove(at);
+    }
+
+    /// All work ends: each request once, and as the service promises.
+    fn finish(mut self) {
+        for _ in 0..ROUNDS {
+            stage::work(self.fabric);
+            let mut moved = self.air.flying() > 0;
+            self.deliver_all();
+            moved |= self.poll();
+            while self.receives.len() < self.messages.len().min(OUTSTANDING) {
+                self.post_receive();
+                moved = true;
+            }
+            if !moved && !stage::pass(self.fabric) {
+                break;
+            }
+        }
+        if !self.forges {
+            assert!(self.sent.is_empty(), "work requests that never complete");
+            if self.qp_type == QpType::Rc {
+                assert!(self.messages.is_empty(), "messages that never arrive");
+            }
+            for qp in &self.qps {
+                assert_eq!(qp.state(), QpState::Rts);
+            }
+        }
+        self.forges = true;
+        for qp in &self.qps {
+            qp.to(QpState::Err);
+        }
+        stage::settle(self.fabric);
+        self.deliver_all();
+        stage::work(self.fabric);
+        while self.poll() {}
+        assert!(
+            self.sent.is_empty() && self.receives.is_empty(),
+            "not flushed"
+        );
+        for (qp, guard) in self.qps.iter().zip(self.guards) {
+            assert_eq!(qp.vm.read(guard, 4096), [0x5a; 4096]);
+        }
+    }
+}
+
+fn receive_area(id: u64) -> u64 {
+    2 * AREAS * AREA + ((id >> 1) % AREAS) * AREA
+}
+
+fn carries_payload(opcode: Opcode) -> bool {
+    matches!(
+        opcode.op,
+        Op::Send(..) | Op::Write(..) | Op::ReadResponse(_) | Op::AtomicWrite
+    )
+}
+
+/// The extended headers that the opcode calls for, about memory of `mr`.
+fn complete(transport: &mut Transport, mr: &Mr, input: &mut Input<'_>) {
+    let old = *transport;
+    *transport = Transport::new(old.bth);
+    let opcode = old.bth.opcode;
+    let reth = Reth {
+        va: input.edge(mr.addr),
+        rkey: input.edge32(mr.key),
+        length: input.edge32(300),
+    };
+    let syndrome = match input.below(8) {
+        0 => Syndrome::Rnr(1),
+        1 => Syndrome::Nak(NakCode::PsnSequence),
+        2 => Syndrome::Nak(NakCode::RemoteAccess),
+        3 => Syndrome::Nak(NakCode::InvalidRequest),
+        _ => Syndrome::ACK,
+    };
+    let aeth = old.aeth.unwrap_or(Aeth { syndrome, msn: 1 });
+    let (Op::Send(_, extra) | Op::Write(_, extra)) = opcode.op else {
+        match opcode.op {
+            Op::ReadResponse(at) if !at.starts() && !at.ends() => {}
+            Op::ReadResponse(_) | Op::Ack => transport.aeth = Some(aeth),
+            Op::AtomicAck => {
+                transport.aeth = Some(aeth);
+                transport.atomic_ack = Some(input.any());
+            }
+            Op::CompareSwap | Op::FetchAdd => {
+                transport.atomic = Some(AtomicEth {
+                    va: reth.va,
+                    rkey: reth.rkey,
+                    swap_add: 1,
+                    compare: 0,
+                });
+            }
+            Op::Flush => {
+                transport.reth = Some(reth);
+                let types = FlushTypes(input.any::<u8>() & 3);
+                let level = FlushLevel::Range;
+                transport.feth = Some(Feth { types, level });
+            }
+            _ => transport.reth = Some(reth),
+        }
+        return;
+    };
+    if matches!(opcode.op, Op::Write(at, _) if at.starts()) {
+        transport.reth = Some(reth);
+    }
+    match extra {
+        Extra::None => {}
+        Extra::Imm => transport.imm = Some([7; 4]),
+        Extra::Inv => transport.invalidate = Some(mr.key),
+    }
+    if opcode.service == Service::Ud {
+        let unknown = Deth {
+            qkey: 0x1234_5678,
+            src_qpn: 2,
+        };
+        transport.deth = Some(old.deth.unwrap_or(unknown));
+    }
+}
