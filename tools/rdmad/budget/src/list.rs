@@ -129,8 +129,9 @@ mod tests {
         }
         assert_eq!(budget.used(), 5, "not the next power of two");
         assert!(list.push(5).is_err());
-        let bytes = List::filled(&budget, 3, 7u8).unwrap();
-        assert_eq!(bytes[..], [7; 3]);
+        let mut bytes = List::filled(&budget, 3, 7u8).unwrap();
+        bytes[1] = 8;
+        assert_eq!(bytes[..], [7, 8, 7]);
         assert!(List::filled(&budget, usize::MAX, 7u8).is_err());
         assert_eq!(budget.used(), 8);
         assert!(List::filled(&budget, 0, 7u8).unwrap().is_empty());

@@ -117,6 +117,11 @@ mod tests {
         assert_eq!(queue.pop_front(), Some(0));
         queue.make_room(&budget, 4).unwrap();
         assert_eq!(budget.used(), 32);
+        assert!(queue.items.capacity() < 2 + 4, "room for two more");
+        *queue.get_mut(1).unwrap() = 7;
+        assert_eq!(queue.get_mut(2), None);
+        assert_eq!(queue.pop_back(), Some(7));
+        queue.push_back(2).unwrap();
         assert_eq!(queue.drain().collect::<Vec<_>>(), [1, 2]);
         drop(queue);
         assert_eq!(budget.used(), 0);
