@@ -68,6 +68,11 @@ pub const TARGETS: &[Target] = &[
         about: "RFC mode's descriptors, changed while they are served: they end their own QP alone",
         run: targets::chains::run,
     },
+    Target {
+        name: "driver",
+        about: "configuration, answers, events, CQEs: the driver takes what can be, once",
+        run: targets::driver::run,
+    },
 ];
 
 /// The target of this name.

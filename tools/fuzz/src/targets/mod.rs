@@ -4,6 +4,7 @@
 
 pub mod chains;
 pub mod classify;
+pub mod driver;
 pub mod guest;
 pub mod memory;
 pub mod paths;

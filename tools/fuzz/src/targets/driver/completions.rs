@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! CQEs as the driver takes them: of work queues and an SRQ with work outstanding.
+
+use arbitrary::{Arbitrary, Result, Unstructured};
+use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::ib::WcFlags;
+use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_decode::completion::{
+    split_wr_id, srq_slot, wr_id, Completion, Extra, InvalidCqe, Operation, Outcome, Request,
+    Service, Status,
+};
+use virtio_rdma_ring::{SharedSlots, WorkSlots};
+
+/// Slots of a queue.
+const SLOTS: u16 = 8;
+/// Entries of the P_Key table.
+const PKEYS: u16 = 2;
+
+/// A work queue of the driver, and what its owner knows of its work.
+struct Queue {
+    number: u32,
+    kind: DoorbellKind,
+    service: Service,
+    is_process: bool,
+    slots: WorkSlots,
+    /// Lengths of outstanding work requests, by position.
+    outstanding: Vec<(u16, u32)>,
+}
+
+/// An act of the kernel client or the device.
+#[derive(Arbitrary, Debug)]
+enum Act {
+    /// Posts a work request of this length to a queue, or to the SRQ.
+    Post(u8, u16),
+    /// Completes a work request: queue, how far after the oldest, and the rest of the CQE.
+    Complete(u8, u8, Told),
+    /// Writes a CQE of random bytes.
+    Scribble([u8; 38]),
+}
+
+/// Fields of a CQE, in ranges where most are possible.
+#[derive(Arbitrary, Debug)]
+struct Told {
+    status: u8,
+    opcode: u8,
+    byte_len: u16,
+    flags: u8,
+    value: u16,
+    pkey_index: u8,
+    sl: u8,
+    wrong_number: bool,
+}
+
+impl Told {
+    fn cqe(&self, wr_id: u64, number: u32) -> Cqe {
+        Cqe {
+            wr_id,
+            // Most succeed.
+            status: self.status.saturating_sub(200),
+            opcode: match self.opcode {
+                opcode @ 0..=0x3f => opcode,
+                opcode => 0x80 | opcode & 3,
+            },
+            vendor_err: self.value.into(),
+            byte_len: self.byte_len.into(),
+            qp_num: number ^ u32::from(self.wrong_number),
+            wc_flags: WcFlags(self.flags.into()),
+            pkey_index: (self.pkey_index & 3).into(),
+            sl: self.sl & 31,
+            ..Cqe::default()
+        }
+    }
+}
+
+/// The number of the QP that takes its receives from the SRQ.
+const SRQ_USER: u32 = 9;
+
+/// Runs the acts.
+pub fn run(input: &mut Unstructured<'_>) -> Result<()> {
+    let mut queues: Vec<Queue> = Vec::new();
+    for (place, service) in [Service::Reliable, Service::Unreliable, Service::Datagram]
+        .into_iter()
+        .flat_map(|service| [service, service])
+        .enumerate()
+    {
+        queues.push(Queue {
+            number: 2 + place as u32 / 2,
+            kind: [DoorbellKind::Sq, DoorbellKind::Rq][place % 2],
+            service,
+            is_process: input.arbitrary()?,
+            slots: WorkSlots::new(SLOTS),
+            outstanding: Vec::new(),
+        });
+    }
+    let mut srq = SharedSlots::new(vec![0; SLOTS.into()]);
+    let mut shared: Vec<(u16, u32)> = Vec::new();
+    while !input.is_empty() {
+        let place = |place: u8| usize::from(place) % 7;
+        let cqe = match input.arbitrary()? {
+            Act::Post(at, length) => {
+                let length = length.into();
+                match queues.get_mut(place(at)) {
+                    Some(queue) => {
+                        let position = queue.slots.reserve();
+                        let is_full = queue.outstanding.len() == usize::from(SLOTS);
+                        assert_eq!(position.is_none(), is_full, "a slot for each");
+                        queue.outstanding.extend(position.map(|at| (at, length)));
+                        queue.slots.publish();
+                    }
+                    None => {
+                        let slot = srq.reserve();
+                        assert_eq!(slot.is_none(), shared.len() == usize::from(SLOTS));
+                        shared.extend(slot.map(|slot| (slot, length)));
+                    }
+                }
+                continue;
+            }
+            Act::Complete(at, ahead, told) => match queues.get(place(at)) {
+                Some(queue) => {
+                    let oldest = queue.outstanding.first().map_or(0, |work| work.0);
+                    let position = oldest.wrapping_add((ahead & 15).into());
+                    told.cqe(wr_id(place(at) as u32, position), queue.number)
+                }
+                None => told.cqe((ahead & 15).into(), SRQ_USER),
+            },
+            Act::Scribble(bytes) => Cqe::from_bytes(&bytes),
+        };
+        if take(&cqe, &mut queues, &mut srq, &mut shared).is_err() {
+            // The CQ is broken.
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Takes a CQE as the driver does.
+fn take(
+    cqe: &Cqe,
+    queues: &mut [Queue],
+    srq: &mut SharedSlots<Vec<u16>>,
+    shared: &mut Vec<(u16, u32)>,
+) -> std::result::Result<(), InvalidCqe> {
+    if cqe.is_receive() && cqe.qp_num == SRQ_USER {
+        let outcome = Outcome::decode(cqe, DoorbellKind::Rq)?;
+        let slot = srq_slot(cqe.wr_id)?;
+        let posted = shared.iter().position(|work| work.0 == slot);
+        assert_eq!(srq.complete(slot).is_ok(), posted.is_some(), "once each");
+        let (_, length) = shared.swap_remove(posted.ok_or(InvalidCqe)?);
+        let request = Request {
+            service: Service::Reliable,
+            is_process: false,
+            length,
+            pkeys: PKEYS,
+        };
+        is_true(cqe, &request, request.completion(cqe, outcome)?);
+        return Ok(());
+    }
+    let (place, position) = split_wr_id(cqe.wr_id)?;
+    let queue = queues.get_mut(place).ok_or(InvalidCqe)?;
+    if queue.number != cqe.qp_num {
+        return Err(InvalidCqe);
+    }
+    let outcome = Outcome::decode(cqe, queue.kind)?;
+    assert_eq!(cqe.is_receive(), queue.kind == DoorbellKind::Rq);
+    let posted = queue.outstanding.iter().position(|work| work.0 == position);
+    assert_eq!(
+        queue.slots.complete(position).is_ok(),
+        posted.is_some(),
+        "once each"
+    );
+    let posted = posted.ok_or(InvalidCqe)?;
+    let request = Request {
+        service: queue.service,
+        is_process: queue.is_process,
+        length: queue.outstanding[posted].1,
+        pkeys: PKEYS,
+    };
+    // Those before it are done too.
+    queue.outstanding.drain(..=posted);
+    is_true(cqe, &request, request.completion(cqe, outcome)?);
+    Ok(())
+}
+
+/// A completion leads its client to nothing that it has not posted, and to no entry beyond a table.
+fn is_true(cqe: &Cqe, request: &Request, completion: Completion) {
+    let Completion {
+        operation, extra, ..
+    } = completion;
+    let is_write = operation == Operation::RecvRdmaWithImm;
+    let is_bounded = !is_write || !request.is_process;
+    assert!(
+        !is_bounded || completion.byte_len <= request.length,
+        "{cqe:?} {request:?}"
+    );
+    assert_eq!(completion.status.value(), cqe.status);
+    if completion.status != Status::SUCCESS {
+        assert_eq!((completion.byte_len, extra), (0, Extra::None));
+        assert_eq!(completion.source, None);
+        return;
+    }
+    let is_received = operation == Operation::Recv || is_write;
+    assert!(is_received || extra == Extra::None, "{cqe:?}");
+    assert!(!is_write || matches!(extra, Extra::Immediate(_)), "{cqe:?}");
+    let is_datagram = is_received && request.service == Service::Datagram;
+    assert_eq!(completion.source.is_some(), is_datagram);
+    if let Extra::Invalidated(_) = extra {
+        assert_eq!(request.service, Service::Reliable);
+    }
+    if let Some(source) = completion.source {
+        assert!(
+            completion.byte_len >= 40 && source.pkey_index < request.pkeys,
+            "{cqe:?}"
+        );
+        assert!(
+            source.sl < 16 && source.vlan.is_none_or(|vlan| vlan < 4095),
+            "{cqe:?}"
+        );
+    }
+}

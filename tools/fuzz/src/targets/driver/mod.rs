@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What the driver takes from a device that writes anything: its configuration, answers, events and
+//! CQEs. Each decoder is compared with a model made of the specification's words.
+
+mod completions;
+
+use arbitrary::{Result, Unstructured};
+use virtio_rdma_abi::config::{
+    CONFIG_SIZE, F_RATE_LIMIT, F_RING_ADDR, F_SRQ, OWN_RINGS_CONFIG_OFFSET,
+    RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
+};
+use virtio_rdma_abi::ctrl::{Empty, RspQueryCounters, RspQueryPkey, RspQueryPort, RspQueryQp};
+use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::qp::QpAttr;
+use virtio_rdma_abi::wire::Wire;
+use virtio_rdma_decode::answer::Answer;
+use virtio_rdma_decode::config::{ConfigError, Features, Limits};
+use virtio_rdma_decode::event::{Cookie, Report};
+use virtio_rdma_decode::{port, qp};
+
+/// Runs the target.
+pub fn run(data: &[u8]) {
+    let Some((kind, rest)) = data.split_first() else {
+        return;
+    };
+    match kind % 4 {
+        0 => answers(rest),
+        1 => events(rest),
+        // Bytes that run out end the input.
+        2 => drop(configuration(&mut Unstructured::new(rest))),
+        _ => drop(completions::run(&mut Unstructured::new(rest))),
+    }
+}
+
+/// Answers of every length to commands of several lengths.
+fn answers(data: &[u8]) {
+    let Some((written, buffer)) = data.split_first() else {
+        return;
+    };
+    let written = match *written {
+        255 => usize::MAX,
+        written => written.into(),
+    };
+    is_read::<Empty>(buffer, written);
+    is_read::<RspQueryPkey>(buffer, written);
+    is_read::<RspQueryCounters>(buffer, written);
+    if let Some(response) = is_read::<RspQueryPort>(buffer, written) {
+        if let Ok(port) = port::check(&response) {
+            assert!((1..=256).contains(&port.gid_tbl_len), "{port:?}");
+            assert!((1..=128).contains(&port.pkey_tbl_len), "{port:?}");
+            assert!(
+                port.state <= 5 && (1..=7).contains(&port.phys_state),
+                "{port:?}"
+            );
+            assert!((1..=5).contains(&port.max_mtu), "{port:?}");
+            assert!((1..=5).contains(&port.active_mtu), "{port:?}");
+        }
+    }
+    if let Some(response) = is_read::<RspQueryQp>(buffer, written) {
+        is_possible(&response.attr);
+    }
+}
+
+/// The attributes of a QP are refused, or are as the verbs have them.
+fn is_possible(attr: &QpAttr) {
+    let Ok(checked) = qp::check(attr) else {
+        assert!(attr.qp_state > 6 || attr.path_mtu > 5, "{attr:?}");
+        return;
+    };
+    assert!(checked.qp_state <= 6 && checked.path_mtu <= 5, "{attr:?}");
+    for number in [checked.rq_psn, checked.sq_psn, checked.dest_qp_num] {
+        assert!(number < 1 << 24, "{attr:?}");
+        let (qpn, is_gsi) = (number, number == 1);
+        assert_eq!(qp::check_number(qpn, is_gsi).is_ok(), qpn != 0);
+        assert!(qp::check_number(qpn, !is_gsi).is_err());
+    }
+}
+
+/// An answer is a success of its length, an errno, or none. Returns the response of a success.
+fn is_read<T: Wire>(buffer: &[u8], written: usize) -> Option<T> {
+    let bytes = match written <= buffer.len() {
+        true => &buffer[..written],
+        false => &[],
+    };
+    match Answer::<T>::decode(buffer, written) {
+        Answer::Success(response) => {
+            assert_eq!((bytes[0], bytes.len()), (0, 1 + T::SIZE));
+            let mut again = vec![0; T::SIZE];
+            response.put(&mut again);
+            assert_eq!(again, bytes[1..]);
+            Some(response)
+        }
+        Answer::Refused(errno) => {
+            let known = if bytes[0] <= 133 { bytes[0] } else { 5 };
+            assert!(bytes[0] != 0 && errno.value() == known);
+            None
+        }
+        Answer::Invalid => {
+            assert!(bytes.is_empty() || bytes[0] == 0 && bytes.len() != 1 + T::SIZE);
+            None
+        }
+    }
+}
+
+/// Events of every length.
+fn events(data: &[u8]) {
+    let Some((&written, buffer)) = data.split_first() else {
+        return;
+    };
+    let Some(report) = Report::decode(buffer, written.into()) else {
+        return;
+    };
+    assert!((16..=buffer.len()).contains(&written.into()));
+    let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| buffer[at + byte]));
+    let kind = match report.kind {
+        EventKind::Completion => 0,
+        EventKind::Async(event) => 0x100 + u32::from(event.value()),
+    };
+    assert_eq!(kind, word(0));
+    let object = match word(12) {
+        0 => Cookie::DEVICE,
+        generation => Cookie {
+            index: word(8),
+            generation,
+        },
+    };
+    assert_eq!(report.object, object);
+}
+
+/// A configuration in which a device lies about a few fields, or that ends early.
+fn configuration(input: &mut Unstructured<'_>) -> Result<()> {
+    let (features, cpus): (u64, u32) = input.arbitrary()?;
+    // So that other fields are reached: a count in each, and 4 KiB of pages and bytes.
+    let mut bytes = [0; CONFIG_SIZE];
+    for field in bytes[..192].chunks_exact_mut(4) {
+        field[0] = 1;
+    }
+    bytes[24..40].copy_from_slice(&[0, 16, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0]);
+    let length = match input.arbitrary::<u8>()? {
+        length @ 0..=15 => 16 * usize::from(length),
+        _ => CONFIG_SIZE,
+    };
+    while !input.is_empty() {
+        let (at, value): (u8, u32) = input.arbitrary()?;
+        if let Some(field) = bytes[..192].chunks_exact_mut(4).nth((at % 48).into()) {
+            field.copy_from_slice(&value.to_le_bytes());
+        }
+    }
+    let mut read_parts = Vec::new();
+    let read = |at: usize, to: &mut [u8]| match bytes[..length].get(at..at + to.len()) {
+        Some(from) => {
+            read_parts.push(at);
+            to.copy_from_slice(from);
+            Ok(())
+        }
+        None => Err(at),
+    };
+    let limits = Limits::decode(read, Features(features), cpus);
+    let has = |bit: u32| (features >> bit) & 1 == 1;
+    let may_read = |at: &usize| match *at {
+        OWN_RINGS_CONFIG_OFFSET => has(F_RING_ADDR),
+        SRQ_CONFIG_OFFSET => has(F_RING_ADDR) && has(F_SRQ),
+        RATE_LIMIT_CONFIG_OFFSET => has(F_RATE_LIMIT),
+        at => at == 0,
+    };
+    assert!(read_parts.iter().all(may_read), "{read_parts:?}");
+    match limits {
+        Ok(limits) => are_sane(&limits, cpus),
+        Err(ConfigError::Read(at)) => assert!(length < CONFIG_SIZE && may_read(&at)),
+        Err(ConfigError::TooManyCqs(count)) => assert!(count > 1021 && !has(F_RING_ADDR)),
+        Err(ConfigError::Invalid(field)) => assert!(!field.is_empty()),
+    }
+    Ok(())
+}
+
+fn are_sane(limits: &Limits, cpus: u32) {
+    let (queues, counts, slots) = (limits.queues, 1..=16384, 1..=32768);
+    assert!(limits.config.phys_port_cnt == 1 && limits.config.page_size_cap & 4096 != 0);
+    assert!(limits.config.max_pd != 0 && limits.config.max_mr != 0);
+    assert!(limits.config.max_send_sge != 0 && limits.config.max_recv_sge != 0);
+    assert!(
+        counts.contains(&queues.max_qp) && counts.contains(&queues.max_cq),
+        "{queues:?}"
+    );
+    assert!(
+        slots.contains(&queues.max_qp_wr) && slots.contains(&queues.max_cqe),
+        "{queues:?}"
+    );
+    match limits.own_rings {
+        Some(own) => {
+            assert!((1..=cpus.max(1)).contains(&own.num_event_queues));
+            assert!(own.doorbell_pages != 0);
+        }
+        None => {
+            assert!(1 + queues.max_cq + 2 * queues.max_qp <= 1024, "{queues:?}");
+            assert!(limits.srq.is_none() && !limits.has_resize_cq());
+        }
+    }
+    if let Some(srq) = limits.srq {
+        assert!(counts.contains(&srq.max_srq) && slots.contains(&srq.max_srq_wr));
+        assert!(srq.max_srq_sge != 0);
+    }
+    if let Some(rates) = limits.rate_limits {
+        assert!((1..=rates.max_rate).contains(&rates.min_rate));
+    }
+    assert!(limits.capabilities().0 & !limits.config.device_cap_flags.0 == 0);
+    assert!(limits.max_mr_size(1 << 21) >= 4096 && limits.mr_page_sizes() & 4096 != 0);
+    assert!(limits.max_fast_reg_pages(512) <= 512);
+    let _ = (limits.atomic_cap(), limits.blocks_loopback());
+}
