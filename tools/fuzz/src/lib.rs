@@ -12,6 +12,7 @@
 #![allow(clippy::duplicate_mod)]
 
 mod air;
+mod function;
 mod input;
 mod own;
 mod rfc;
@@ -72,6 +73,11 @@ pub const TARGETS: &[Target] = &[
         name: "driver",
         about: "configuration, answers, events, CQEs: the driver takes what can be, once",
         run: targets::driver::run,
+    },
+    Target {
+        name: "registers",
+        about: "configuration space, registers, queues: the function shows what a model shows",
+        run: targets::registers::run,
     },
 ];
 

@@ -8,4 +8,5 @@ pub mod driver;
 pub mod guest;
 pub mod memory;
 pub mod paths;
+pub mod registers;
 pub mod speaker;

@@ -76,11 +76,7 @@ pub(crate) fn install() -> io::Result<()> {
 /// It may run in the midst of anything. It takes no lock and allocates nothing: the line is formatted
 /// into an array, and `KIND` has neither a constructor nor a destructor. All lists allow the system
 /// calls that it makes.
-extern "C" fn on_violation(
-    _: libc::c_int,
-    info: *mut libc::siginfo_t,
-    context: *mut libc::c_void,
-) {
+extern "C" fn on_violation(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: The kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO, which is of this
     // form for SIGSYS. Another sender's has other values there, which are integers as well.
     let SigSys { code, number, .. } = unsafe { info.cast::<SigSys>().read() };

@@ -72,8 +72,8 @@ fn attempt(kind: &str, act: &str) {
     }
     let (sender, result) = channel();
     let act = move || {
-        let is_refused = call() == -1
-            && io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
+        let is_refused =
+            call() == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
         sender.send(is_refused).unwrap();
     };
     let kind = Kind::ALL.into_iter().find(|known| known.name() == kind);

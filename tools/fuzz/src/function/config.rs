@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A model of the configuration space: what it holds after power on, and the bits that a write changes.
+
+/// Bytes of the space.
+const LEN: usize = 256;
+const CAP_MSIX: u8 = 0x11;
+const CAP_VENDOR: u8 = 0x09;
+/// `cfg_type` of the window to the BARs.
+const CFG_PCI: u8 = 5;
+
+/// The configuration space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// What a read of all of it gives.
+    pub bytes: [u8; LEN],
+    writable: [u8; LEN],
+    initial: [u8; LEN],
+    window: usize,
+}
+
+impl Config {
+    /// Of a function that shows `initial` after power on and has BARs of these lengths.
+    pub fn new(initial: [u8; LEN], bars: [u64; 6]) -> Self {
+        let mut writable = [0; LEN];
+        // Memory space, bus master, INTx disable; the interrupt line.
+        writable[0x04..0x06].copy_from_slice(&0x0406u16.to_le_bytes());
+        writable[0x3c] = 0xff;
+        for (bar, len) in bars.into_iter().enumerate().filter(|&(_, len)| len > 0) {
+            let at = 0x10 + 4 * bar;
+            let mask = (!(len - 1)).to_le_bytes();
+            // A BAR of 64 bits has the next one too.
+            let width = if initial[at] & 4 != 0 { 8 } else { 4 };
+            writable[at..at + width].copy_from_slice(&mask[..width]);
+        }
+        let (mut at, mut window) = (usize::from(initial[0x34]), 0);
+        while at != 0 {
+            match (initial[at], initial[at + 3]) {
+                (CAP_MSIX, _) => writable[at + 3] = 0xc0,
+                (CAP_VENDOR, CFG_PCI) => {
+                    writable[at + 4] = 0xff;
+                    writable[at + 8..at + 16].fill(0xff);
+                    window = at;
+                }
+                _ => {}
+            }
+            at = usize::from(initial[at + 1]);
+        }
+        assert_ne!(window, 0, "no window to the BARs");
+        Self {
+            bytes: initial,
+            writable,
+            initial,
+            window,
+        }
+    }
+
+    /// Where the window's data is.
+    pub fn window_data(&self) -> u64 {
+        self.window as u64 + 16
+    }
+
+    /// A write.
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        for (at, &byte) in (offset as usize..LEN).zip(data) {
+            let mask = self.writable[at];
+            self.bytes[at] = (self.bytes[at] & !mask) | (byte & mask);
+        }
+    }
+
+    /// The BAR and the offset that an access of `len` bytes at `offset` reaches.
+    pub fn reaches(&self, offset: u64, len: usize) -> Option<(u32, u64)> {
+        let word = |at: usize| {
+            let bytes = &self.bytes[self.window + at..][..4];
+            u64::from(u32::from_le_bytes(bytes.try_into().expect("four bytes")))
+        };
+        let (target, width) = (word(8), word(12));
+        let hit = offset == self.window_data()
+            && [1, 2, 4].contains(&width)
+            && len as u64 == width
+            && target % width == 0;
+        hit.then(|| (u32::from(self.bytes[self.window + 4]), target))
+    }
+
+    /// A reset of the function.
+    pub fn reset(&mut self) {
+        self.bytes = self.initial;
+    }
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The device of a function under test.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use vdev::{Queue, SharedMemory, VirtioDevice};
+
+/// Bytes of the shared memory region.
+pub const SHM_LEN: u64 = 1 << 16;
+/// Bytes of the device configuration.
+pub const CONFIG: [u8; 6] = *b"config";
+/// Greatest sizes of the queues.
+pub const QUEUES: [u16; 2] = [16, 64];
+/// Bytes of a request that the device reads.
+const REQUEST: usize = 512;
+
+/// A call of the device, in the order in which they came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// The driver is ready, with these features.
+    Activate(u64),
+    /// Device reset.
+    Reset,
+    /// Reset of a queue.
+    ResetQueue(u16),
+    /// The device was stopped.
+    Fail,
+    /// A request of this queue was answered.
+    Answer(u16),
+    /// A write to shared memory.
+    Doorbell(u64, u32),
+}
+
+/// Answers each request with its bytes in reverse.
+#[derive(Default)]
+pub struct Echo {
+    calls: Mutex<Vec<Call>>,
+    queues: Mutex<Vec<Arc<Queue>>>,
+}
+
+impl Echo {
+    /// What was called since the last time.
+    pub fn take_calls(&self) -> Vec<Call> {
+        std::mem::take(&mut lock(&self.calls))
+    }
+
+    /// The queues, while the driver is ready.
+    pub fn queues(&self) -> Vec<Arc<Queue>> {
+        lock(&self.queues).clone()
+    }
+
+    fn note(&self, call: Call) {
+        lock(&self.calls).push(call);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no panic while it is held")
+}
+
+impl VirtioDevice for Echo {
+    fn device_id(&self) -> u16 {
+        42
+    }
+
+    fn pci_class(&self) -> u32 {
+        0x02_80_00
+    }
+
+    fn features(&self) -> u64 {
+        (1 << 3) | vdev::TRANSPORT_FEATURES
+    }
+
+    fn queue_sizes(&self) -> Vec<u16> {
+        QUEUES.to_vec()
+    }
+
+    fn shared_memory(&self) -> Option<SharedMemory> {
+        Some(SharedMemory {
+            id: 1,
+            len: SHM_LEN,
+        })
+    }
+
+    fn config_read(&self, offset: usize, data: &mut [u8]) {
+        for (i, byte) in data.iter_mut().enumerate() {
+            *byte = CONFIG.get(offset + i).copied().unwrap_or(0);
+        }
+    }
+
+    fn activate(&self, features: u64, queues: &[Arc<Queue>]) {
+        *lock(&self.queues) = queues.to_vec();
+        self.note(Call::Activate(features));
+    }
+
+    fn reset(&self) {
+        lock(&self.queues).clear();
+        self.note(Call::Reset);
+    }
+
+    fn fail(&self, _why: &str) {
+        self.note(Call::Fail);
+    }
+
+    fn reset_queue(&self, index: u16) {
+        self.note(Call::ResetQueue(index));
+    }
+
+    fn serve(&self, queue: &Arc<Queue>) -> bool {
+        let Some(request) = queue.pop(REQUEST) else {
+            return false;
+        };
+        assert!(request.input().len() <= REQUEST, "more than was asked for");
+        let answer: Vec<u8> = request.input().iter().rev().copied().collect();
+        queue.push(request, &answer);
+        self.note(Call::Answer(queue.index()));
+        true
+    }
+
+    fn shm_write(&self, offset: u64, value: u32) {
+        self.note(Call::Doorbell(offset, value));
+    }
+}
