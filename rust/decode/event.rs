@@ -57,7 +57,7 @@ impl Cookie {
 /// An event of a kind that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What happened.
+    /// The kind of event.
     pub kind: EventKind,
     /// The object.
     pub object: Cookie,

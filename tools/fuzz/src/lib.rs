@@ -30,7 +30,7 @@ use std::{fs, io};
 pub struct Target {
     /// The name of its module and corpus.
     pub name: &'static str,
-    /// What it feeds to which code, and what must hold: a line.
+    /// Its input, the code that takes it, and the oracle: a line.
     pub about: &'static str,
     /// Feeds these bytes to the code under test. Panics on a defect of that code, never because of
     /// the bytes.

@@ -46,7 +46,7 @@ enum Command {
     Replay {
         /// The target
         target: String,
-        /// What it failed on
+        /// The input that it failed on
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },

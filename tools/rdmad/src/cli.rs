@@ -221,10 +221,10 @@ impl From<DataPath> for PathPolicy {
     }
 }
 
-/// What the daemon may do once it is ready.
+/// Confinement of the daemon once it is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sandbox {
-    /// What it needs.
+    /// It may do what it needs.
     On,
     /// Whatever its user may.
     None,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the device can do: its configuration, read once.
+//! The device's abilities: its configuration, read once.
 
 use crate::{
     abi::config::{

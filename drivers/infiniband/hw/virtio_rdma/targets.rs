@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Who is told of an event: the table behind the [cookies](Cookie).
+//! Receivers of events: the table behind the [cookies](Cookie).
 //!
 //! Entry 0 is the device itself.
 //!

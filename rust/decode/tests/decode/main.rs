@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What the driver takes from a device and what it refuses: exact bytes, each kind of nonsense, and
+//! The driver's decoder, taking and refusing: exact bytes, each kind of nonsense, and
 //! random bytes against the promises of each function.
 
 mod answers;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the engine's log says, as a row of a table.
+//! The engine's log as a row of a table.
 
 use std::fmt;
 use std::time::Duration;
 
-/// What a run of a target came to.
+/// The result of a target's run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Inputs that were run.
@@ -18,7 +18,7 @@ pub struct Report {
     covered_after: u64,
     /// Inputs that took new paths.
     new_paths: u64,
-    /// What it took.
+    /// Its time.
     seconds: u64,
     /// The file with the input that failed.
     pub finding: Option<String>,

@@ -21,7 +21,7 @@ const NEEDS_RESET: u8 = 64;
 const OFFERED: u64 = (1 << 3) | (1 << 28) | REQUIRED;
 const REQUIRED: u64 = (1 << 32) | (1 << 33) | (1 << 40);
 
-/// What the service thread has to do.
+/// Work for the service thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// The driver is ready.
@@ -91,7 +91,7 @@ pub struct Common {
     pub failed: bool,
     /// Whether a configuration change shows in the ISR register.
     pub isr_config: bool,
-    /// What the service thread has not done yet, in order.
+    /// Work that the service thread has not done yet, in order.
     pub tasks: VecDeque<Task>,
 }
 
@@ -114,7 +114,7 @@ impl Common {
         }
     }
 
-    /// What a read of all registers gives.
+    /// The registers as a read shows them.
     pub fn image(&self) -> [u8; LEN] {
         let mut image = [0; LEN];
         let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);

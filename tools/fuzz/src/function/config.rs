@@ -12,7 +12,7 @@ const CFG_PCI: u8 = 5;
 /// The configuration space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What a read of all of it gives.
+    /// The space as a read shows it.
     pub bytes: [u8; LEN],
     writable: [u8; LEN],
     initial: [u8; LEN],

@@ -40,7 +40,7 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// What was called since the last time.
+    /// Calls since the last time.
     pub fn take_calls(&self) -> Vec<Call> {
         std::mem::take(&mut lock(&self.calls))
     }

@@ -42,7 +42,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// What must hold of any frame.
+/// Checks that must hold of any frame.
 fn look_at(frame: &[u8]) {
     let _ = inspect(frame);
     let packet = Packet::parse(frame);
@@ -122,7 +122,7 @@ fn checksum(header: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// What stands between the Ethernet addresses and UDP.
+/// Headers between the Ethernet addresses and UDP.
 #[derive(Arbitrary, Debug)]
 struct Stack {
     tags: [Option<Tag>; 3],

@@ -40,7 +40,7 @@ pub fn run(data: &[u8]) {
     assert!(stage::memory(owner) < before, "a reset gives memory back");
 }
 
-/// What a key opens.
+/// The memory that a key opens.
 #[derive(Clone, Debug)]
 struct Opens {
     key: u32,

@@ -36,7 +36,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// What is left when all is done.
+/// The outcome of all work.
 struct Outcome {
     completions: [Vec<Ended>; 2],
     events: [Vec<String>; 2],
@@ -60,7 +60,7 @@ impl Outcome {
     }
 }
 
-/// What a completion says; only what is defined.
+/// The defined fields of a completion.
 #[derive(Debug, PartialEq, Eq)]
 struct Ended {
     id: u64,

@@ -315,7 +315,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What a read of a BAR gave.
+    /// Checks the bytes that a read of a BAR gave.
     fn check_read(&mut self, bar: u32, offset: u64, data: &[u8]) {
         let mut expected = vec![0; data.len()];
         if bar == VIRTIO && offset == ISR {

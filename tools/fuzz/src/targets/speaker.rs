@@ -110,7 +110,7 @@ impl<'w> Talk<'w> {
             guard
         });
         let mrs = [a, b].map(|vm| vm.mr(3 * AREAS * AREA));
-        // What is read of the peer.
+        // Memory that the peer's READs take.
         let source = pattern((AREAS * AREA) as usize, 99);
         b.write(mrs[1].iova + AREAS * AREA, &source);
         Self {

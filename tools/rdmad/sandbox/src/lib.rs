@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the threads of the daemon may do once it has started.
+//! Confinement of the daemon's threads once it has started.
 //!
 //! Whoever finds a defect of the daemon that lets him execute code is still confined to what the
 //! thread needs that he has taken over: a thread without privileges makes only the system calls of
@@ -61,7 +61,7 @@ pub enum Error {
     Again,
 }
 
-/// What [`spawn`] does with threads, once the sandbox is on.
+/// The filters that [`spawn`] gives to threads, once the sandbox is on.
 static FILTERS: OnceLock<Filters> = OnceLock::new();
 
 /// Confines all threads that [`spawn`] starts from now on, to what these uplinks need at most.

@@ -27,7 +27,7 @@ pub struct Uplinks {
     pub tap: bool,
 }
 
-/// What threads of `kind` may do, in a daemon with these uplinks.
+/// System calls of threads of `kind`, in a daemon with these uplinks.
 pub(crate) fn of(kind: Kind, uplinks: Uplinks) -> Vec<Allowed> {
     let own = match kind {
         Kind::Main => main(),
@@ -43,7 +43,7 @@ pub(crate) fn of(kind: Kind, uplinks: Uplinks) -> Vec<Allowed> {
     [all(), own].concat()
 }
 
-/// What no part of the daemon ever does, whichever thread it is.
+/// System calls that no part of the daemon ever makes, whichever thread it is.
 pub(crate) fn never() -> Vec<Allowed> {
     [
         // Other programs and processes.
@@ -91,7 +91,7 @@ pub(crate) fn never() -> Vec<Allowed> {
     .to_vec()
 }
 
-/// What every thread may do: allocate, wait, end, and tell of a defect.
+/// System calls of every thread: to allocate, wait, end, and tell of a defect.
 fn all() -> Vec<Allowed> {
     // A process identifier is positive.
     let process = std::process::id();
@@ -179,7 +179,7 @@ fn errands() -> Vec<Allowed> {
     vec![any(SYS_recvfrom), when(SYS_sendto, &[Null(4)])]
 }
 
-/// What the keeper does: the errands of the daemon.
+/// System calls of the keeper, for the errands of the daemon.
 pub(crate) fn keeper() -> Vec<Allowed> {
     let own = vec![
         any(SYS_recvmsg),

@@ -29,7 +29,7 @@ pub(crate) fn drop_but(kept: CapabilitySet) -> Result<(), Error> {
             Ok(()) => {}
             // The kernel knows no more of them.
             Err(Errno::INVAL) => break,
-            // Who may not remove them can't acquire them either: there are no new privileges.
+            // A thread that may not remove them can't acquire them: it gets no new privileges.
             Err(Errno::PERM) => break,
             Err(error) => return Err(failure(error)),
         }

@@ -97,7 +97,7 @@ extern "C" fn on_violation(_: libc::c_int, info: *mut libc::siginfo_t, context: 
     let name = usize::try_from(number).ok().and_then(Sysno::new);
     let name = name.map_or("unknown", |name| name.name());
     let mut line = Line::default();
-    // What does not fit is left out.
+    // The rest of a line that does not fit is left out.
     let _ = writeln!(
         line,
         "virtio-rdmad: the sandbox refused system call {number} ({name}) of a {kind} thread, which is not \

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 
-/// What starts a thread in the standard library.
+/// Functions of the standard library that start a thread.
 const STARTS: [&str; 3] = ["thread::spawn(", "thread::Builder", "thread::scope("];
 /// Source files of the daemon and its crates, but for this one.
 fn sources() -> Vec<PathBuf> {

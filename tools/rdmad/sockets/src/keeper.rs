@@ -50,7 +50,7 @@ const RUN: u8 = b'x';
 /// A message that no errand follows.
 const SEAL: u8 = b's';
 
-/// What can be asked for by its number.
+/// Errands, each asked for by its number.
 #[derive(Debug)]
 enum Shown {
     Connect(UnixDatagram, PathBuf),

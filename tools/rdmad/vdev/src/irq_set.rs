@@ -16,7 +16,7 @@ use crate::message::Payload;
 /// Length of `struct vfio_irq_set` without data.
 const LEN: u32 = 20;
 
-/// What a client wants of the vectors.
+/// A client's wish for the vectors.
 #[derive(Debug)]
 pub(crate) enum IrqSet {
     /// Nothing: the function has no interrupt of this kind to disable.

@@ -42,7 +42,7 @@ struct Waiting {
     places: Vec<u64>,
 }
 
-/// What waits for one event queue.
+/// Events that wait for one event queue.
 #[derive(Debug, Default)]
 struct Backlog {
     /// Events by the places at which they came.

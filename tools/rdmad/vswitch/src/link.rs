@@ -76,9 +76,9 @@ pub enum Uplink {
 enum Socket {
     /// A network interface.
     Net {
-        /// What comes is taken from anybody who may send to it.
+        /// Frames are taken from anybody who may send to it.
         socket: UnixDatagram,
-        /// What leaves goes through a socket of its own, which is connected.
+        /// Frames leave through a socket of their own, which is connected.
         peer: Peer,
     },
     Unix(Peer),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What no thread may do.
+//! Acts that are forbidden to every thread.
 //!
 //! The arguments do no harm where an act is not refused: most calls fail by them.
 

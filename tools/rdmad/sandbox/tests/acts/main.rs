@@ -27,9 +27,9 @@ const ATTEMPT: &str = "attempt";
 const FREE: &str = "free";
 /// In place of an act: what every thread must be able to do.
 const WORK: &str = "work";
-/// What a process prints whose system call was made, with whatever result.
+/// Output of a process whose system call was made, with whatever result.
 const DONE: &str = "done";
-/// What it prints if the sandbox may have refused it.
+/// Its output if the sandbox may have refused the call.
 const REFUSED: &str = "refused";
 
 fn main() -> ExitCode {
@@ -135,7 +135,7 @@ fn no_thread_does_what_is_forbidden() -> ExitCode {
     }
 }
 
-/// What is wrong with what became of a thread of this kind, or outside of the sandbox, that works.
+/// The failure, if any, of a thread of this kind that works, or of work outside of the sandbox.
 fn judge_work(kind: Option<Kind>) -> Option<String> {
     let place = kind.map_or(FREE, Kind::name);
     let output = try_in(place, WORK);
@@ -152,7 +152,7 @@ fn try_in(place: &str, act: &str) -> Output {
         .unwrap()
 }
 
-/// What is wrong with what became of `act` in a thread of this kind, or outside of the sandbox.
+/// The failure, if any, of `act` in a thread of this kind, or outside of the sandbox.
 fn judge(kind: Option<Kind>, act: &Act) -> Option<String> {
     let place = kind.map_or(FREE, Kind::name);
     let output = try_in(place, act.name);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What workers serve: ready objects of devices, one device after the other.
+//! The work of workers: ready objects of devices, one device after the other.
 
 use std::sync::Arc;
 use std::time::Instant;

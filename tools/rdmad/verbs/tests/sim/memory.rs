@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the memory of a guest must hold.
+//! The model of a guest's memory.
 
 use std::ops::Range;
 

@@ -52,7 +52,7 @@ pub(crate) struct RuntimeConfig {
     pub clock: Clock,
 }
 
-/// What workers share that is no work: the clock, deadlines, and where they sleep.
+/// State that workers share beside their work: the clock, deadlines, and where they sleep.
 #[derive(Debug)]
 pub(crate) struct Runtime {
     pub clock: Clock,

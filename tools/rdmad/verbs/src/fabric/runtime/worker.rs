@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a worker does: rounds, and sleep when there is nothing to do.
+//! A worker's loop: rounds, and sleep when there is nothing to do.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -30,7 +30,7 @@ pub(crate) fn shard() -> usize {
     WORKER.with(Cell::get)
 }
 
-/// What comes after a round.
+/// The next step after a round.
 pub(crate) enum Next {
     /// Another one.
     Round,
@@ -40,12 +40,12 @@ pub(crate) enum Next {
     Sleep,
 }
 
-/// What one worker serves, in rounds that visit some places.
+/// Work of one worker, in rounds that visit some places.
 pub(crate) trait Work: Send + 'static {
     /// The places of a round.
     type Places;
 
-    /// What the worker shares with others.
+    /// State that the worker shares with others.
     fn runtime(&self) -> &Runtime;
 
     /// Whether there is something to do for some worker. A worker does not sleep then.
@@ -118,7 +118,7 @@ impl<W: Work> Worker<W> {
         }
     }
 
-    /// What is left of a round.
+    /// The rest of a round.
     fn round(&mut self) -> Next {
         // They are not held while the worker sleeps.
         let places = self.work.places();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What completions say, against what was posted.
+//! Checks of completions against posted work requests.
 
 use std::mem::replace;
 

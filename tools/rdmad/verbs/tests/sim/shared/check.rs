@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What must become of receives that several QPs share.
+//! Checks of receives that several QPs share.
 
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::event::EventKind;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What must become of tries.
+//! Checks of how tries end.
 
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::event::EventKind;
