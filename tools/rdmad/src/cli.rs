@@ -154,7 +154,7 @@ pub struct Args {
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(..=100_000))]
     pub poll: u32,
 
-    /// What the daemon may still do once it is ready: only what it needs, or all that its user may,
+    /// Confinement of the daemon once it is ready: only what it needs, or all that its user may,
     /// which serves to debug it.
     #[arg(long, value_enum, default_value_t = Sandbox::On)]
     pub sandbox: Sandbox,

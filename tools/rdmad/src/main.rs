@@ -35,7 +35,7 @@ use crate::cli::Sandbox;
 use crate::log::Log;
 use crate::machine::Machine;
 
-/// What went wrong, and what to do.
+/// The failure, and what to do.
 const NO_SANDBOX: &str = "no sandbox (--sandbox none goes without)";
 
 fn main() -> ExitCode {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the switch takes for RoCE, what the engine reads as RoCE, and what a frame is by construction.
+//! Three views of a frame: the switch's, the engine's, and what it is by construction.
 //!
 //! A filter that sees less than a receiver lets forged packets pass; one that sees more loses
 //! frames of others.

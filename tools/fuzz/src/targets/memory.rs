@@ -233,7 +233,7 @@ impl<'w> Bench<'w> {
         if flags.contains(ReregFlags::ACCESS) {
             old.access = opens.access;
         }
-        // What becomes of windows is not looked at.
+        // The fate of its windows is not looked at.
         self.forget_windows(mrn);
     }
 

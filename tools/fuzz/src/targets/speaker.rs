@@ -3,8 +3,8 @@
 //! A conversation by packets into which a second speaker talks, over a network that loses, doubles
 //! and reorders.
 //!
-//! What the speaker sends from its own address changes nothing. In some inputs it has the peer's
-//! address: then all work still ends, each request once, and nothing beside the MRs changes.
+//! Packets that the speaker sends from its own address change nothing. In some inputs it has the
+//! peer's address: then all work still ends, each request once, and nothing beside the MRs changes.
 
 use std::collections::VecDeque;
 

@@ -287,7 +287,7 @@ impl Transport {
         }
     }
 
-    /// What [`serve`](Self::serve) does with one piece of work. Returns whether there was any.
+    /// One step of [`serve`](Self::serve). Returns whether there was any work.
     #[cfg(feature = "testing")]
     pub(crate) fn serve_waiting(&self, active: &mut bool) -> bool {
         let work = self.inbox.waiting();
