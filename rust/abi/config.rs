@@ -1,66 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Feature bits and the device configuration (RFC, "Feature bits", "Device configuration layout").
-
-/// Number of feature bit `VIRTIO_RDMA_F_RING_ADDR`: queues are rings at addresses that the driver names (own rings).
-pub const F_RING_ADDR: u32 = 0;
-
-/// Number of feature bit `VIRTIO_RDMA_F_MR_PAGES`: REG_USER_MR names the size of its pages and may have a list of two
-/// levels ([`CmdRegUserMrPages`](super::ctrl::CmdRegUserMrPages)).
-pub const F_MR_PAGES: u32 = 1;
-
-/// Number of feature bit `VIRTIO_RDMA_F_REG_PAGES`: a REG_MR work request brings the pages along
-/// ([`RegPages`](super::wqe::RegPages)), so MAP_MR_SG is not needed.
-pub const F_REG_PAGES: u32 = 2;
-
-/// Number of feature bit `VIRTIO_RDMA_F_GID_VLAN`: ADD_GID names the VLAN of an address
-/// ([`CmdAddGidVlan`](super::ctrl::CmdAddGidVlan)), and the CQE of a datagram that came with a tag names its VLAN
-/// ([`Cqe::vlan`](super::cqe::Cqe::vlan)).
-pub const F_GID_VLAN: u32 = 3;
-
-/// Number of feature bit `VIRTIO_RDMA_F_MEM_WINDOWS`: there are memory windows ([`CmdAllocMw`](super::ctrl::CmdAllocMw)),
-/// which BIND_MW work requests bind ([`BindMw`](super::wqe::BindMw)).
-pub const F_MEM_WINDOWS: u32 = 4;
-
-/// Number of feature bit `VIRTIO_RDMA_F_ATOMIC_WRITE`: there are atomic WRITEs ([`AtomicWrite`](super::wqe::AtomicWrite)).
-pub const F_ATOMIC_WRITE: u32 = 10;
-
-/// Number of feature bit `VIRTIO_RDMA_F_FLUSH`: there are FLUSHes ([`Flush`](super::wqe::Flush)).
-pub const F_FLUSH: u32 = 11;
-/// Number of feature bit `VIRTIO_RDMA_F_SRQ`: there are shared receive queues, with limits at [`SRQ_CONFIG_OFFSET`]. It
-/// needs [`F_RING_ADDR`].
-pub const F_SRQ: u32 = 5;
-
-/// Number of feature bit `VIRTIO_RDMA_F_RESIZE_CQ`: a CQ moves to another ring
-/// ([`CmdResizeCq`](super::ctrl::CmdResizeCq)). It needs [`F_RING_ADDR`].
-pub const F_RESIZE_CQ: u32 = 6;
-
-/// Number of feature bit `VIRTIO_RDMA_F_RATE_LIMIT`: what a QP sends can be limited to a rate
-/// ([`CmdSetRateLimit`](super::ctrl::CmdSetRateLimit), [`QpAttrMask::RATE_LIMIT`](super::ib::QpAttrMask::RATE_LIMIT)).
-pub const F_RATE_LIMIT: u32 = 7;
-
-/// Number of feature bit `VIRTIO_RDMA_F_MULTICAST`: UD QPs attach to multicast groups
-/// ([`CmdAttachMcast`](super::ctrl::CmdAttachMcast)) and send to them.
-pub const F_MULTICAST: u32 = 8;
-
-/// Number of feature bit `VIRTIO_RDMA_F_COUNTERS`: the device counts what its port does
-/// ([`CmdQueryCounters`](super::ctrl::CmdQueryCounters)).
-pub const F_COUNTERS: u32 = 9;
-
-/// Number of feature bit `VIRTIO_RDMA_F_PEERS`: the memory of an MR can be taken back from the device
-/// ([`CmdRevokeMr`](super::ctrl::CmdRevokeMr)), as that of DMA buffers of other drivers has to be.
-pub const F_PEERS: u32 = 12;
+//! The device configuration (RFC, "Device configuration layout").
 
 /// Length of the configuration space in bytes, reserved words included.
 pub const CONFIG_SIZE: usize = 640;
 
-/// Offset of [`OwnRingsConfig`], which is valid once [`F_RING_ADDR`] is negotiated.
+/// Offset of [`OwnRingsConfig`], which is valid once
+/// [`Feature::RingAddr`](super::feature::Feature::RingAddr) is negotiated.
 pub const OWN_RINGS_CONFIG_OFFSET: usize = Config::SIZE;
 
-/// Offset of [`SrqConfig`], which is valid once [`F_SRQ`] is negotiated.
+/// Offset of [`SrqConfig`], which is valid once [`Feature::Srq`](super::feature::Feature::Srq) is
+/// negotiated.
 pub const SRQ_CONFIG_OFFSET: usize = 160;
 
-/// Offset of [`RateLimitConfig`], which is valid once [`F_RATE_LIMIT`] is negotiated.
+/// Offset of [`RateLimitConfig`], which is valid once
+/// [`Feature::RateLimit`](super::feature::Feature::RateLimit) is negotiated.
 pub const RATE_LIMIT_CONFIG_OFFSET: usize = 176;
 
 /// Identifier of the shared memory region with the doorbell pages.
@@ -88,7 +42,8 @@ wire_mask! {
         MEM_WINDOW = 1 << 17,
         /// Base memory management extensions: REG_MR, LOCAL_INV, SEND_WITH_INV.
         MEM_MGT_EXTENSIONS = 1 << 21,
-        /// Multicast loopback can be blocked; with [`F_MULTICAST`].
+        /// Multicast loopback can be blocked; with
+        /// [`Feature::Multicast`](super::feature::Feature::Multicast).
         BLOCK_MULTICAST_LOOPBACK = 1 << 22,
         /// Memory windows of type 2A: any QP of their PD reaches them.
         MEM_WINDOW_TYPE_2A = 1 << 23,

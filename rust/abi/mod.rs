@@ -11,7 +11,8 @@
 //! |---|---|
 //! | [`wire`] | the codec and the macros that declare structures, enumerations and bit masks |
 //! | [`ib`] | constants of the InfiniBand verbs that the RFC refers to |
-//! | [`config`] | feature bits and device configuration |
+//! | [`feature`] | features: their bits and what depends on them |
+//! | [`config`] | device configuration |
 //! | [`ctrl`] | control virtqueue: commands, requests, responses |
 //! | [`qp`] | QP attributes |
 //! | [`queues`] | which virtqueue is what in RFC mode |
@@ -27,6 +28,7 @@ pub mod config;
 pub mod cqe;
 pub mod ctrl;
 pub mod event;
+pub mod feature;
 pub mod ib;
 pub mod qp;
 pub mod queues;

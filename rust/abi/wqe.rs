@@ -182,8 +182,8 @@ wire_struct! {
 impl Member for Reg {}
 
 wire_struct! {
-    /// `wr.reg` with [`F_REG_PAGES`](super::config::F_REG_PAGES): the MR's pages come with the work request. The device
-    /// has copied the list when the work request completes.
+    /// `wr.reg` with [`Feature::RegPages`](super::feature::Feature::RegPages): the MR's pages come
+    /// with the work request. The device has copied the list when the work request completes.
     pub struct RegPages: 45 {
         /// The RFC's fields.
         0 => base: Reg,
@@ -204,7 +204,7 @@ wire_struct! {
 impl Member for RegPages {}
 
 wire_struct! {
-    /// `wr.bind_mw` with [`F_MEM_WINDOWS`](super::config::F_MEM_WINDOWS).
+    /// `wr.bind_mw` with [`Feature::MemWindows`](super::feature::Feature::MemWindows).
     pub struct BindMw: 36 {
         /// Address of the first byte in the MR.
         0 => addr: u64,
@@ -225,7 +225,7 @@ wire_struct! {
 impl Member for BindMw {}
 
 wire_struct! {
-    /// `wr.atomic_write` with [`F_ATOMIC_WRITE`](super::config::F_ATOMIC_WRITE).
+    /// `wr.atomic_write` with [`Feature::AtomicWrite`](super::feature::Feature::AtomicWrite).
     pub struct AtomicWrite: 20 {
         /// Address in the remote MR, aligned to 8 bytes.
         0 => remote_addr: u64,
@@ -238,7 +238,7 @@ wire_struct! {
 impl Member for AtomicWrite {}
 
 wire_struct! {
-    /// `wr.flush` with [`F_FLUSH`](super::config::F_FLUSH).
+    /// `wr.flush` with [`Feature::Flush`](super::feature::Feature::Flush).
     pub struct Flush: 24 {
         /// Address in the remote MR.
         0 => remote_addr: u64,

@@ -4,10 +4,9 @@
 
 use super::abi::config::{
     AtomicCap, Config, DeviceCaps, OwnRingsConfig, RateLimitConfig, SrqConfig, CONFIG_SIZE,
-    F_ATOMIC_WRITE, F_COUNTERS, F_FLUSH, F_GID_VLAN, F_MEM_WINDOWS, F_MR_PAGES, F_MULTICAST,
-    F_PEERS, F_RATE_LIMIT, F_REG_PAGES, F_RESIZE_CQ, F_RING_ADDR, F_SRQ, OWN_RINGS_CONFIG_OFFSET,
-    QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
+    OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
+use super::abi::feature::{Feature, Features};
 use super::abi::ring::SLOTS_RANGE;
 
 const _: () = assert!(OWN_RINGS_CONFIG_OFFSET + OwnRingsConfig::SIZE <= CONFIG_SIZE);
@@ -24,19 +23,9 @@ const RFC_MAX_INLINE: u32 = 256;
 /// interrupt vector.
 const MAX_VIRTQUEUES: u32 = 1024;
 
-/// Negotiated features: bit n stands for feature n.
-#[derive(Clone, Copy, Debug)]
-pub struct Features(pub u64);
-
-impl Features {
-    /// Whether feature `bit` was negotiated.
-    pub const fn has(self, bit: u32) -> bool {
-        match 1u64.checked_shl(bit) {
-            Some(mask) => self.0 & mask != 0,
-            None => false,
-        }
-    }
-}
+/// Features that only programs on own rings have a use for: the core has no such work requests.
+const POSTED_BY_PROGRAMS: Features =
+    Features::of(&[Feature::MemWindows, Feature::AtomicWrite, Feature::Flush]);
 
 /// Number of queues and their lengths.
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +102,11 @@ impl Limits {
         read(0, &mut raw).map_err(ConfigError::Read)?;
         let config = Config::from_bytes(&raw);
 
-        let has_own_rings = features.has(F_RING_ADDR);
+        let has_own_rings = features.has(Feature::RingAddr);
+        let mut features = features.in_force();
+        if !has_own_rings {
+            features = features.without(POSTED_BY_PROGRAMS);
+        }
         let mut rings = None;
         if has_own_rings {
             let mut raw = [0; OwnRingsConfig::SIZE];
@@ -121,13 +114,13 @@ impl Limits {
             rings = Some(OwnRingsConfig::from_bytes(&raw));
         }
         let mut srq = None;
-        if has_own_rings && features.has(F_SRQ) {
+        if features.has(Feature::Srq) {
             let mut raw = [0; SrqConfig::SIZE];
             read(SRQ_CONFIG_OFFSET, &mut raw).map_err(ConfigError::Read)?;
             srq = Some(SrqConfig::from_bytes(&raw));
         }
         let mut rate_limits = None;
-        if features.has(F_RATE_LIMIT) {
+        if features.has(Feature::RateLimit) {
             let mut raw = [0; RateLimitConfig::SIZE];
             read(RATE_LIMIT_CONFIG_OFFSET, &mut raw).map_err(ConfigError::Read)?;
             rate_limits = Some(RateLimitConfig::from_bytes(&raw));
@@ -229,27 +222,14 @@ impl Limits {
     /// gaps need lists of pieces instead of pages. `BLOCK_MULTICAST_LOOPBACK` is masked since user
     /// space has no bit for it; see [`blocks_loopback`](Self::blocks_loopback).
     pub fn capabilities(&self) -> DeviceCaps {
-        let mut known = DeviceCaps::BAD_PKEY_CNTR
+        let of_features = self.features.capabilities();
+        let known = DeviceCaps::BAD_PKEY_CNTR
             | DeviceCaps::BAD_QKEY_CNTR
             | DeviceCaps::CHANGE_PHY_PORT
             | DeviceCaps::UD_AV_PORT_ENFORCE
             | DeviceCaps::SYS_IMAGE_GUID
-            | DeviceCaps::RC_RNR_NAK_GEN;
-        if self.has_fast_registration() {
-            known = known | DeviceCaps::MEM_MGT_EXTENSIONS;
-        }
-        if self.has_memory_windows() {
-            known = known
-                | DeviceCaps::MEM_WINDOW
-                | DeviceCaps::MEM_WINDOW_TYPE_2A
-                | DeviceCaps::MEM_WINDOW_TYPE_2B;
-        }
-        if self.has_atomic_write() {
-            known = known | DeviceCaps::ATOMIC_WRITE;
-        }
-        if self.has_flush() {
-            known = known | DeviceCaps::FLUSH_GLOBAL | DeviceCaps::FLUSH_PERSISTENT;
-        }
+            | DeviceCaps::RC_RNR_NAK_GEN
+            | of_features.without(DeviceCaps::BLOCK_MULTICAST_LOOPBACK);
         DeviceCaps(self.config.device_cap_flags.0 & known.0)
     }
 
@@ -289,57 +269,57 @@ impl Limits {
         self.has_multicast() && self.config.device_cap_flags.contains(flag)
     }
 
-    /// Whether kernel clients can register MRs by work requests. Without [`F_REG_PAGES`], mapping
-    /// an MR would take a command, and it may not wait for one.
+    /// Whether kernel clients can register MRs by work requests. Without [`Feature::RegPages`],
+    /// mapping an MR would take a command, and it may not wait for one.
     pub fn has_fast_registration(&self) -> bool {
         let flag = DeviceCaps::MEM_MGT_EXTENSIONS;
-        self.features.has(F_REG_PAGES) && self.config.device_cap_flags.contains(flag)
+        self.features.has(Feature::RegPages) && self.config.device_cap_flags.contains(flag)
     }
 
     /// Whether processes have memory windows. Where they post through the core, nobody can bind
     /// one: it has no such work request.
     pub fn has_memory_windows(&self) -> bool {
-        self.features.has(F_MEM_WINDOWS) && self.own_rings.is_some()
+        self.features.has(Feature::MemWindows)
     }
 
     /// Whether processes have atomic WRITEs, which the core has no way to post.
     pub fn has_atomic_write(&self) -> bool {
-        self.features.has(F_ATOMIC_WRITE) && self.own_rings.is_some()
+        self.features.has(Feature::AtomicWrite)
     }
 
     /// Whether processes have FLUSHes, which the core has no way to post.
     pub fn has_flush(&self) -> bool {
-        self.features.has(F_FLUSH) && self.own_rings.is_some()
+        self.features.has(Feature::Flush)
     }
 
     /// Whether CQs move to other rings.
     pub fn has_resize_cq(&self) -> bool {
-        self.features.has(F_RESIZE_CQ) && self.own_rings.is_some()
+        self.features.has(Feature::ResizeCq)
     }
 
     /// Whether MRs of processes have pages of any supported size, and lists of two levels.
     pub fn has_mr_pages(&self) -> bool {
-        self.features.has(F_MR_PAGES)
+        self.features.has(Feature::MrPages)
     }
 
     /// Whether the device is told of the VLAN of an address.
     pub fn has_gid_vlan(&self) -> bool {
-        self.features.has(F_GID_VLAN)
+        self.features.has(Feature::GidVlan)
     }
 
     /// Whether UD QPs attach to multicast groups.
     pub fn has_multicast(&self) -> bool {
-        self.features.has(F_MULTICAST)
+        self.features.has(Feature::Multicast)
     }
 
     /// Whether the device counts what its port does.
     pub fn has_counters(&self) -> bool {
-        self.features.has(F_COUNTERS)
+        self.features.has(Feature::Counters)
     }
 
     /// Whether the memory of an MR can be taken back.
     pub fn has_peers(&self) -> bool {
-        self.features.has(F_PEERS)
+        self.features.has(Feature::Peers)
     }
 }
 

@@ -126,9 +126,9 @@ wire_enum! {
 pub const PAGE_LIST_BLOCK: usize = 4096;
 
 wire_struct! {
-    /// REG_USER_MR with [`F_MR_PAGES`](super::super::config::F_MR_PAGES): the RFC's structure, whose `npages` then counts
-    /// pages of `1 << page_shift` bytes, and the shape of its list. The first byte lies at offset
-    /// `virt_addr % (1 << page_shift)` of the first page.
+    /// REG_USER_MR with [`Feature::MrPages`](super::super::feature::Feature::MrPages): the RFC's
+    /// structure, whose `npages` then counts pages of `1 << page_shift` bytes, and the shape of its
+    /// list. The first byte lies at offset `virt_addr % (1 << page_shift)` of the first page.
     pub struct CmdRegUserMrPages: 52 {
         /// The RFC's fields.
         0 => base: CmdRegUserMr,
@@ -152,7 +152,7 @@ wire_struct! {
 request!(CmdDeregMr, DeregMr, Empty);
 
 wire_struct! {
-    /// ALLOC_MW, with [`F_MEM_WINDOWS`](super::super::config::F_MEM_WINDOWS).
+    /// ALLOC_MW, with [`Feature::MemWindows`](super::super::feature::Feature::MemWindows).
     pub struct CmdAllocMw: 8 {
         /// PD.
         0 => pdn: u32,
@@ -175,7 +175,7 @@ wire_struct! {
 request!(CmdAllocMw, AllocMw, RspAllocMw);
 
 wire_struct! {
-    /// DEALLOC_MW, with [`F_MEM_WINDOWS`](super::super::config::F_MEM_WINDOWS).
+    /// DEALLOC_MW, with [`Feature::MemWindows`](super::super::feature::Feature::MemWindows).
     pub struct CmdDeallocMw: 4 {
         /// Handle.
         0 => mwn: u32,
@@ -209,7 +209,7 @@ wire_struct! {
 request!(CmdReregMr, ReregMr, Empty);
 
 wire_struct! {
-    /// REVOKE_MR, with [`F_PEERS`](super::super::config::F_PEERS).
+    /// REVOKE_MR, with [`Feature::Peers`](super::super::feature::Feature::Peers).
     pub struct CmdRevokeMr: 4 {
         /// Handle, which stays the MR's.
         0 => mrn: u32,

@@ -86,7 +86,8 @@ wire_struct! {
 request!(CmdAddGid, AddGid, Empty);
 
 wire_struct! {
-    /// ADD_GID with [`F_GID_VLAN`](super::super::config::F_GID_VLAN): packets from and to the address carry a VLAN tag.
+    /// ADD_GID with [`Feature::GidVlan`](super::super::feature::Feature::GidVlan): packets from and
+    /// to the address carry a VLAN tag.
     pub struct CmdAddGidVlan: 28 {
         /// The RFC's fields.
         0 => base: CmdAddGid,
@@ -108,7 +109,7 @@ wire_struct! {
 request!(CmdDelGid, DelGid, Empty);
 
 wire_struct! {
-    /// QUERY_COUNTERS, with [`F_COUNTERS`](super::super::config::F_COUNTERS).
+    /// QUERY_COUNTERS, with [`Feature::Counters`](super::super::feature::Feature::Counters).
     pub struct CmdQueryCounters: 1 {
         /// Port.
         0 => port: u8,

@@ -14,9 +14,10 @@ wire_mask! {
         /// The ring belongs to a process: kernel-only opcodes are refused.
         USER = 1 << 0,
         /// A UD QP does not receive what it sends to a multicast group itself; with
-        /// [`F_MULTICAST`](super::super::config::F_MULTICAST).
+        /// [`Feature::Multicast`](super::super::feature::Feature::Multicast).
         BLOCK_MULTICAST_LOOPBACK = 1 << 1,
-        /// CREATE_QP with [`F_SRQ`](super::super::config::F_SRQ): receives come from the SRQ `srqn`.
+        /// CREATE_QP with [`Feature::Srq`](super::super::feature::Feature::Srq): receives come from
+        /// the SRQ `srqn`.
         SRQ = 1 << 2,
     }
 }
@@ -121,7 +122,7 @@ wire_struct! {
 request!(CmdDestroyQp, DestroyQp, Empty);
 
 wire_struct! {
-    /// SET_RATE_LIMIT, with [`F_RATE_LIMIT`](super::super::config::F_RATE_LIMIT).
+    /// SET_RATE_LIMIT, with [`Feature::RateLimit`](super::super::feature::Feature::RateLimit).
     pub struct CmdSetRateLimit: 16 {
         /// QP.
         0 => qpn: u32,
@@ -138,7 +139,7 @@ wire_struct! {
 request!(CmdSetRateLimit, SetRateLimit, Empty);
 
 wire_struct! {
-    /// ATTACH_MCAST, with [`F_MULTICAST`](super::super::config::F_MULTICAST).
+    /// ATTACH_MCAST, with [`Feature::Multicast`](super::super::feature::Feature::Multicast).
     pub struct CmdAttachMcast: 20 {
         /// QP.
         0 => qpn: u32,
@@ -149,7 +150,7 @@ wire_struct! {
 request!(CmdAttachMcast, AttachMcast, Empty);
 
 wire_struct! {
-    /// DETACH_MCAST, with [`F_MULTICAST`](super::super::config::F_MULTICAST).
+    /// DETACH_MCAST, with [`Feature::Multicast`](super::super::feature::Feature::Multicast).
     pub struct CmdDetachMcast: 20 {
         /// QP.
         0 => qpn: u32,

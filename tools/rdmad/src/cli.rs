@@ -23,22 +23,9 @@ use vdev::F_ACCESS_PLATFORM;
 use vdev::F_INDIRECT_DESC;
 use vdev::F_RING_RESET;
 use vdev::F_VERSION_1;
-use verbs::Device;
 use verbs::LinkSpeed;
 use verbs::PathPolicy;
-use virtio_rdma_abi::config::F_ATOMIC_WRITE;
-use virtio_rdma_abi::config::F_COUNTERS;
-use virtio_rdma_abi::config::F_FLUSH;
-use virtio_rdma_abi::config::F_GID_VLAN;
-use virtio_rdma_abi::config::F_MEM_WINDOWS;
-use virtio_rdma_abi::config::F_MR_PAGES;
-use virtio_rdma_abi::config::F_MULTICAST;
-use virtio_rdma_abi::config::F_PEERS;
-use virtio_rdma_abi::config::F_RATE_LIMIT;
-use virtio_rdma_abi::config::F_REG_PAGES;
-use virtio_rdma_abi::config::F_RESIZE_CQ;
-use virtio_rdma_abi::config::F_RING_ADDR;
-use virtio_rdma_abi::config::F_SRQ;
+use virtio_rdma_abi::feature::Features;
 use vswitch::DatagramPath;
 use vswitch::FaultPlan;
 use vswitch::Uplink;
@@ -48,21 +35,8 @@ use crate::size::mib;
 use crate::size::parse_size;
 use crate::status::Form;
 
-/// Features that the device offers unless told otherwise, by the name that the command line uses.
-const FEATURES: &[(&str, u32)] = &[
-    ("ring-addr", F_RING_ADDR),
-    ("mr-pages", F_MR_PAGES),
-    ("reg-pages", F_REG_PAGES),
-    ("gid-vlan", F_GID_VLAN),
-    ("rate-limit", F_RATE_LIMIT),
-    ("multicast", F_MULTICAST),
-    ("mem-windows", F_MEM_WINDOWS),
-    ("atomic-write", F_ATOMIC_WRITE),
-    ("flush", F_FLUSH),
-    ("counters", F_COUNTERS),
-    ("peers", F_PEERS),
-    ("srq", F_SRQ),
-    ("resize-cq", F_RESIZE_CQ),
+/// Features of the transport, by the names that the command line uses.
+const TRANSPORT_FEATURES: [(&str, u32); 4] = [
     ("indirect-desc", F_INDIRECT_DESC),
     ("version-1", F_VERSION_1),
     ("access-platform", F_ACCESS_PLATFORM),
@@ -143,7 +117,7 @@ pub struct Args {
 
     /// Do not offer this device feature, or all that are not the transport's. May be repeated.
     #[arg(long = "withhold", value_name = "FEATURE", value_parser = feature_parser())]
-    pub withheld: Vec<u64>,
+    pub withheld: Vec<Features>,
 
     /// Threads that serve the queues of all ports; by default one less than there are CPUs, from one to four.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -339,16 +313,22 @@ impl Args {
     }
 }
 
-/// Feature bits by a name.
-fn feature_parser() -> impl TypedValueParser<Value = u64> {
-    let all = [("all", Device::features())];
-    let named = FEATURES.iter().map(|&(name, bit)| (name, 1 << bit));
-    let known: Vec<_> = all.into_iter().chain(named).collect();
+/// Features by a name.
+fn feature_parser() -> impl TypedValueParser<Value = Features> {
+    let all = [("all", Features::ALL)];
+    let of_device = Features::ALL.iter();
+    let of_device = of_device.map(|feature| (feature.name(), Features::of(&[feature])));
+    let of_transport = TRANSPORT_FEATURES.map(|(name, bit)| (name, Features(1 << bit)));
+    let known: Vec<_> = all
+        .into_iter()
+        .chain(of_device)
+        .chain(of_transport)
+        .collect();
     PossibleValuesParser::new(known.iter().map(|&(name, _)| name)).try_map(move |given| {
         known
             .iter()
             .find(|&&(name, _)| name == given)
-            .map(|&(_, bits)| bits)
+            .map(|&(_, features)| features)
             .context("no such feature")
             .map_err(Into::<Box<dyn std::error::Error + Send + Sync>>::into)
     })
@@ -540,6 +520,8 @@ impl fmt::Display for Mac {
 
 #[cfg(test)]
 mod tests {
+    use virtio_rdma_abi::feature::Feature;
+
     use super::*;
 
     fn parse(args: &[&str]) -> Result<Args> {
@@ -645,9 +627,9 @@ mod tests {
     #[test]
     fn features_are_withheld_by_name() {
         let args = parse(&["--port", PORT, "--withhold", "ring-addr"]).unwrap();
-        assert_eq!(args.withheld, [1 << F_RING_ADDR]);
+        assert_eq!(args.withheld, [Features::of(&[Feature::RingAddr])]);
         let args = parse(&["--port", PORT, "--withhold", "all"]).unwrap();
-        assert_eq!(args.withheld, [Device::features()]);
+        assert_eq!(args.withheld, [Features::ALL]);
         assert!(parse(&["--port", PORT, "--withhold", "warp"]).is_err());
     }
 

@@ -16,22 +16,13 @@ use verbs::Device;
 use verbs::DeviceConfig;
 use verbs::Fabric;
 use verbs::Virtqueues;
-use virtio_rdma_abi::config::OwnRingsConfig;
-use virtio_rdma_abi::config::RateLimitConfig;
-use virtio_rdma_abi::config::SrqConfig;
 use virtio_rdma_abi::config::DOORBELL_SHM_ID;
-use virtio_rdma_abi::config::F_MULTICAST;
-use virtio_rdma_abi::config::F_RATE_LIMIT;
-use virtio_rdma_abi::config::F_RESIZE_CQ;
-use virtio_rdma_abi::config::F_RING_ADDR;
-use virtio_rdma_abi::config::F_SRQ;
-use virtio_rdma_abi::config::OWN_RINGS_CONFIG_OFFSET;
-use virtio_rdma_abi::config::RATE_LIMIT_CONFIG_OFFSET;
-use virtio_rdma_abi::config::SRQ_CONFIG_OFFSET;
 use virtio_rdma_abi::ctrl::CONTROL_QUEUE;
 use virtio_rdma_abi::ctrl::MAX_REQUEST;
 use virtio_rdma_abi::ctrl::MAX_RESPONSE;
 use virtio_rdma_abi::event::Event;
+use virtio_rdma_abi::feature::Feature;
+use virtio_rdma_abi::feature::Features;
 use virtio_rdma_abi::ring::DOORBELL_PAGE_SIZE;
 use virtqueue::Split;
 use vswitch::EnginePort;
@@ -43,41 +34,28 @@ const PCI_CLASS: u32 = 0x02_80_00;
 /// Control commands in one turn; then a reset that waits has its own.
 const BATCH: usize = 16;
 
-/// Parts of the configuration that belong to feature bits: number of the bit, offset, length. Where the bit is not offered
-/// they are reserved, so zero.
-const CONFIG_PARTS: [(u32, usize, usize); 3] = [
-    (F_RING_ADDR, OWN_RINGS_CONFIG_OFFSET, OwnRingsConfig::SIZE),
-    (F_SRQ, SRQ_CONFIG_OFFSET, SrqConfig::SIZE),
-    (
-        F_RATE_LIMIT,
-        RATE_LIMIT_CONFIG_OFFSET,
-        RateLimitConfig::SIZE,
-    ),
-];
-
 /// One VM's device.
 pub struct RdmaDevice {
     verbs: Arc<Device>,
     queues: Arc<TransportQueues>,
-    features: u64,
+    features: Features,
     queue_sizes: Vec<u16>,
     doorbells: u64,
 }
 
 impl RdmaDevice {
-    /// Makes a device, with its port of the switch, that offers all but the `withheld` feature bits.
+    /// Makes a device, with its port of the switch, that offers all but the `withheld` features and
+    /// those that need them.
     pub fn new(
         mut config: DeviceConfig,
-        mut withheld: u64,
+        withheld: Features,
         space: Arc<DmaSpace>,
         fabric: &Fabric,
         port: EnginePort,
     ) -> Self {
-        if withheld & (1 << F_RING_ADDR) != 0 {
-            // They would be of no use.
-            withheld |= (1 << F_SRQ) | (1 << F_RESIZE_CQ);
-        }
-        if withheld & (1 << F_MULTICAST) != 0 {
+        let features = Features::ALL.union(Features(TRANSPORT_FEATURES));
+        let features = features.without(withheld).in_force();
+        if !features.has(Feature::Multicast) {
             config.limits = config.limits.without_multicast();
         }
         let queues = Arc::new(TransportQueues::default());
@@ -99,7 +77,7 @@ impl RdmaDevice {
         Self {
             verbs,
             queues,
-            features: (Device::features() | TRANSPORT_FEATURES) & !withheld,
+            features,
             queue_sizes: limits.virtqueue_sizes(),
             doorbells: u64::from(limits.doorbell_pages),
         }
@@ -129,7 +107,7 @@ impl VirtioDevice for RdmaDevice {
     }
 
     fn features(&self) -> u64 {
-        self.features
+        self.features.0
     }
 
     fn queue_sizes(&self) -> Vec<u16> {
@@ -145,10 +123,8 @@ impl VirtioDevice for RdmaDevice {
 
     fn config_read(&self, offset: usize, data: &mut [u8]) {
         let mut config = self.verbs.config_space();
-        for (bit, part, len) in CONFIG_PARTS {
-            if self.features & (1 << bit) == 0 {
-                config[part..][..len].fill(0);
-            }
+        for feature in Features::ALL.without(self.features).iter() {
+            config[feature.config()].fill(0);
         }
         for (i, byte) in data.iter_mut().enumerate() {
             *byte = config.get(offset + i).copied().unwrap_or(0);
@@ -158,7 +134,8 @@ impl VirtioDevice for RdmaDevice {
     fn activate(&self, features: u64, queues: &[Arc<Queue>]) {
         // They are the same ones each time.
         self.queues.all.get_or_init(|| queues.to_vec());
-        let own_rings = features & (1 << F_RING_ADDR) != 0;
+        let features = Features(features);
+        let own_rings = features.has(Feature::RingAddr);
         self.queues.carry_events.store(own_rings, Ordering::Release);
         self.verbs.set_features(features);
     }

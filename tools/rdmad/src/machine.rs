@@ -13,6 +13,7 @@ use vdev::Listener;
 use verbs::DeviceConfig;
 use verbs::Fabric;
 use verbs::FabricConfig;
+use virtio_rdma_abi::feature::Features;
 use vswitch::PortConfig;
 use vswitch::Switch;
 
@@ -66,7 +67,8 @@ impl Machine {
         .context("can't start the workers")?;
         let fabric = Arc::new(fabric);
 
-        let withheld = args.withheld.iter().fold(0, |all, bits| all | bits);
+        let withheld = args.withheld.iter();
+        let withheld = withheld.fold(Features::NONE, |all, features| all.union(*features));
         let mut servers = Vec::with_capacity(args.ports.len());
         let mut engines_by_name = Vec::with_capacity(args.ports.len());
         for ((port, listener), engine) in args.ports.iter().zip(listeners).zip(engines) {

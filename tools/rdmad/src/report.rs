@@ -19,6 +19,8 @@ use vswitch::stats::Stats;
 
 use crate::cli::Mac;
 use crate::size::mib;
+use virtio_rdma_abi::feature::Feature;
+use virtio_rdma_abi::feature::Features;
 
 /// The daemon.
 #[derive(Debug, Serialize)]
@@ -54,8 +56,8 @@ pub struct Port {
     link: bool,
     /// Whether a driver has set the device up.
     driver: bool,
-    /// Feature bits of the device type that are in force.
-    features: Vec<u32>,
+    /// Names of the features of the device type that are in force.
+    features: Vec<&'static str>,
     pds: usize,
     cqs: usize,
     mrs: usize,
@@ -145,17 +147,13 @@ impl From<FabricStatus> for Workers {
 
 impl Port {
     fn new((name, device): (&str, &Device)) -> Self {
-        /// Feature bits of a device type are the first 24.
-        const TYPE_BITS: u32 = 24;
         let status = device.status();
         Self {
             name: name.to_owned(),
             mac: Mac(status.mac).to_string(),
             link: status.link,
-            driver: status.features != 0,
-            features: (0..TYPE_BITS)
-                .filter(|bit| status.features & (1 << bit) != 0)
-                .collect(),
+            driver: status.features != Features::NONE,
+            features: status.features.iter().map(Feature::name).collect(),
             pds: status.pds,
             cqs: status.cqs,
             mrs: status.mrs,

@@ -19,9 +19,8 @@ use rustix::process::kill_process;
 use rustix::process::Pid;
 use rustix::process::Signal;
 use vdev::F_INDIRECT_DESC;
-use virtio_rdma_abi::config::F_COUNTERS;
-use virtio_rdma_abi::config::F_PEERS;
-use virtio_rdma_abi::config::F_RING_ADDR;
+use virtio_rdma_abi::feature::Feature;
+use virtio_rdma_abi::feature::Features;
 
 const MAC: &str = "52:54:00:09:00:01";
 
@@ -180,21 +179,24 @@ fn a_withheld_feature_is_not_offered() {
         client.region_read(2, 0x12, &mut queues).unwrap();
         drop(client);
         assert!(end(child, Signal::TERM));
-        (u32::from_le_bytes(features), u16::from_le_bytes(queues))
+        let features = Features(u32::from_le_bytes(features).into());
+        (features, u16::from_le_bytes(queues))
     };
     let (features, queues) = offered(&[]);
-    assert_ne!(features & (1 << F_RING_ADDR), 0);
+    let transport = Features(1 << F_INDIRECT_DESC);
+    assert_eq!(features, Features::ALL.union(transport));
     // The control queue, 64 CQs and 64 pairs: a driver may still decline the bit.
     assert_eq!(queues, 1 + 64 + 2 * 64);
     let (without, same) = offered(&["--withhold", "ring-addr"]);
-    assert_eq!(without & (1 << F_RING_ADDR), 0);
+    let of_rings = [Feature::RingAddr, Feature::Srq, Feature::ResizeCq];
+    assert_eq!(without, features.without(Features::of(&of_rings)));
     assert_eq!(same, queues);
     assert_eq!(
         offered(&["--withhold", "counters", "--withhold", "peers"]).0,
-        features & !(1 << F_COUNTERS) & !(1 << F_PEERS)
+        features.without(Features::of(&[Feature::Counters, Feature::Peers]))
     );
     // What is left of the first 32 bits is the transport's.
-    assert_eq!(offered(&["--withhold", "all"]).0, 1 << F_INDIRECT_DESC);
+    assert_eq!(offered(&["--withhold", "all"]).0, transport);
 }
 
 #[test]

@@ -3,24 +3,12 @@
 //! The device's abilities: its configuration, read once.
 
 use crate::{
-    abi::config::{
-        F_ATOMIC_WRITE,
-        F_COUNTERS,
-        F_FLUSH,
-        F_GID_VLAN,
-        F_MEM_WINDOWS,
-        F_MR_PAGES,
-        F_MULTICAST,
-        F_PEERS,
-        F_RATE_LIMIT,
-        F_REG_PAGES,
-        F_RESIZE_CQ,
-        F_RING_ADDR,
-        F_SRQ, //
+    abi::feature::{
+        self,
+        Features, //
     },
     decode::config::{
         ConfigError,
-        Features,
         Limits, //
     },
     virtio::{
@@ -33,22 +21,16 @@ use kernel::{
     prelude::*, //
 };
 
-/// The features that the driver knows.
-pub(crate) const FEATURES: [Feature; 13] = [
-    Feature::device_type(F_RING_ADDR),
-    Feature::device_type(F_MR_PAGES),
-    Feature::device_type(F_REG_PAGES),
-    Feature::device_type(F_GID_VLAN),
-    Feature::device_type(F_MEM_WINDOWS),
-    Feature::device_type(F_SRQ),
-    Feature::device_type(F_RESIZE_CQ),
-    Feature::device_type(F_RATE_LIMIT),
-    Feature::device_type(F_MULTICAST),
-    Feature::device_type(F_COUNTERS),
-    Feature::device_type(F_ATOMIC_WRITE),
-    Feature::device_type(F_FLUSH),
-    Feature::device_type(F_PEERS),
-];
+/// The features that the driver knows: all of them.
+pub(crate) const FEATURES: [Feature; feature::Feature::ALL.len()] = {
+    let mut features = [Feature::device_type(0); feature::Feature::ALL.len()];
+    let mut at = 0;
+    while at < features.len() {
+        features[at] = Feature::device_type(feature::Feature::ALL[at].bit());
+        at += 1;
+    }
+    features
+};
 
 /// Reads the configuration.
 ///
@@ -58,13 +40,12 @@ pub(crate) const FEATURES: [Feature; 13] = [
 /// for more CQs than the transport has virtqueues, and those of
 /// [`read_config`](virtio::Device::read_config).
 pub(crate) fn read(dev: &virtio::Device<Bound>) -> Result<Limits> {
-    let features = FEATURES
+    let features = Features::ALL
         .iter()
-        .filter(|feature| dev.has_feature(**feature))
-        .filter_map(|feature| 1u64.checked_shl(feature.bit()))
-        .fold(0, |all, feature| all | feature);
+        .filter(|feature| dev.has_feature(Feature::device_type(feature.bit())))
+        .fold(Features::NONE, |all, feature| all.union(Features::of(&[feature])));
     let read = |offset, to: &mut [u8]| dev.read_config(offset, to);
-    let limits = Limits::decode(read, Features(features), kernel::cpu::nr_cpu_ids());
+    let limits = Limits::decode(read, features, kernel::cpu::nr_cpu_ids());
     limits.map_err(|error| match error {
         ConfigError::Read(error) => {
             dev_err!(dev.as_ref(), "cannot read the configuration: {:?}\n", error);

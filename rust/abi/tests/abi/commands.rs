@@ -4,9 +4,8 @@
 
 use virtio_rdma_abi::config::{
     eui64_from_mac, mac_from_eui64, Config, DeviceCaps, OwnRingsConfig, QpTypes, RateLimitConfig,
-    SrqConfig, CONFIG_SIZE, DOORBELL_SHM_ID, F_COUNTERS, F_GID_VLAN, F_MEM_WINDOWS, F_MULTICAST,
-    F_PEERS, F_RATE_LIMIT, F_RESIZE_CQ, F_RING_ADDR, F_SRQ, OWN_RINGS_CONFIG_OFFSET,
-    QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
+    SrqConfig, CONFIG_SIZE, DOORBELL_SHM_ID, OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE,
+    RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ctrl::{
     CmdAddGid, CmdAddGidVlan, CmdAllocMw, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing,
@@ -88,7 +87,7 @@ fn configuration() {
     assert_eq!(OWN_RINGS_CONFIG_OFFSET, 128);
     // 128 defined bytes and the RFC's 64 reserved le64.
     assert_eq!(CONFIG_SIZE, 128 + 64 * 8);
-    assert_eq!((F_RING_ADDR, DOORBELL_SHM_ID), (0, 1));
+    assert_eq!(DOORBELL_SHM_ID, 1);
     assert_eq!(
         (*QUEUE_COUNT_RANGE.start(), *QUEUE_COUNT_RANGE.end()),
         (1, 16384)
@@ -156,7 +155,7 @@ fn port_and_tables() {
         },
         "00000000000000000000ffff0a090002 02000000 0403 01000000 fe0f",
     );
-    assert_eq!((F_GID_VLAN, NO_VLAN, MAX_VLAN), (3, 0xffff, 0x0ffe));
+    assert_eq!((NO_VLAN, MAX_VLAN), (0xffff, 0x0ffe));
     check(
         CmdDelGid {
             index: 0x0304,
@@ -211,7 +210,6 @@ fn memory_windows() {
         "01000100 fe010001",
     );
     check(CmdDeallocMw { mwn: 0x0001_0001 }, "01000100");
-    assert_eq!(F_MEM_WINDOWS, 4);
 }
 
 #[test]
@@ -315,7 +313,6 @@ fn protection_domains_and_memory_regions() {
          15 01 000000000000",
     );
     check(CmdDeregMr { mrn: 1 }, "01000000");
-    assert_eq!(F_PEERS, 12);
     check(CmdRevokeMr { mrn: 2 }, "02000000");
 }
 
@@ -468,7 +465,7 @@ const RING_HEX: &str = "0070665544332211 34120000 00800000 0c 06 000000000000";
 
 #[test]
 fn shared_receive_queues_and_resize() {
-    assert_eq!((F_SRQ, F_RESIZE_CQ, SRQ_CONFIG_OFFSET), (5, 6, 160));
+    assert_eq!(SRQ_CONFIG_OFFSET, 160);
     check(
         SrqConfig {
             max_srq: 0x0102,
@@ -530,7 +527,6 @@ fn shared_receive_queues_and_resize() {
 
 #[test]
 fn multicast_groups() {
-    assert_eq!(F_MULTICAST, 8);
     let hex = "efcdab00 00000000000000000000ffff0a090002";
     check(
         CmdAttachMcast {
@@ -559,7 +555,7 @@ fn rate_limits() {
         },
         "01000000 04030201 05000000 14000000",
     );
-    assert_eq!((F_RATE_LIMIT, RATE_LIMIT_CONFIG_OFFSET), (7, 176));
+    assert_eq!(RATE_LIMIT_CONFIG_OFFSET, 176);
     check(
         CmdSetRateLimit {
             qpn: 2,
@@ -574,7 +570,6 @@ fn rate_limits() {
 
 #[test]
 fn counters() {
-    assert_eq!(F_COUNTERS, 9);
     check(CmdQueryCounters { port: 1 }, "01");
     let hex: Vec<_> = (1..=24).map(|n| format!("{n:02x}00000000000000")).collect();
     check(

@@ -4,6 +4,7 @@
 
 mod commands;
 mod elements;
+mod features;
 mod ring;
 mod uverbs;
 mod values;

@@ -5,9 +5,10 @@
 use proptest::prelude::*;
 use virtio_rdma_abi::config::QUEUE_COUNT_RANGE;
 use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::feature::Features;
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_decode::completion::*;
-use virtio_rdma_decode::config::{Features, Limits};
+use virtio_rdma_decode::config::Limits;
 use virtio_rdma_decode::event::Cookie;
 
 use super::config::good;

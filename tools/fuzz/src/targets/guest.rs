@@ -3,8 +3,9 @@
 //! A guest that does what no driver does: commands, doorbells, scribbled rings and WQEs, on either
 //! path. It harms itself alone.
 
-use verbs::{Device, PathPolicy};
+use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::feature::Features;
 use virtio_rdma_abi::ib::{QpState, QpType};
 use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
 use virtio_rdma_ring::RingMemory;
@@ -69,7 +70,7 @@ struct Guest<'w> {
 
 impl<'w> Guest<'w> {
     fn new(world: &'w World, vm: &'w Vm, peer: &'w Vm) -> Self {
-        vm.device.set_features(Device::features());
+        vm.device.set_features(Features::ALL);
         let (cq, cq_b) = (Cq::new(vm, 16), Cq::new(peer, 16));
         let options = Options {
             slots: 16,
@@ -165,13 +166,13 @@ impl<'w> Guest<'w> {
             }
             _ => match input.below(8) {
                 0 => self.vm.device.notified(input.any::<u8>().into()),
-                1 => self
-                    .vm
-                    .device
-                    .set_features(Device::features() ^ input.any::<u64>()),
+                1 => {
+                    let features = Features(Features::ALL.0 ^ input.any::<u64>());
+                    self.vm.device.set_features(features);
+                }
                 2 => {
                     self.vm.device.reset();
-                    self.vm.device.set_features(Device::features());
+                    self.vm.device.set_features(Features::ALL);
                 }
                 3 => self.vm.device.set_link(input.any()),
                 4 => {

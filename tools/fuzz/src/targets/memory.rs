@@ -2,8 +2,9 @@
 
 //! Page lists, registration anew, revocation and windows, against a model of which bytes a key opens.
 
-use verbs::{Device, PathPolicy};
+use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::feature::Features;
 use virtio_rdma_abi::ib::{AccessFlags, MwType, QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::wqe::BindMw;
 
@@ -95,7 +96,7 @@ impl<'w> Bench<'w> {
     fn new(world: &'w World) -> Self {
         let [peer, owner] = [&world.vms[0], &world.vms[1]];
         let from = peer.mr(2 * PAGE * MR_PAGES as u64);
-        owner.device.set_features(Device::features());
+        owner.device.set_features(Features::ALL);
         let cqs = [peer, owner].map(|vm| Cq::new(vm, 16));
         let options = Options {
             slots: 16,

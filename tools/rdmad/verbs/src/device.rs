@@ -11,11 +11,9 @@ use contain::contain;
 use dma::DmaSpace;
 use parking_lot::Mutex;
 use roce::FramePort;
-use virtio_rdma_abi::config::{
-    CONFIG_SIZE, F_ATOMIC_WRITE, F_COUNTERS, F_FLUSH, F_GID_VLAN, F_MEM_WINDOWS, F_MR_PAGES,
-    F_MULTICAST, F_PEERS, F_RATE_LIMIT, F_REG_PAGES, F_RESIZE_CQ, F_RING_ADDR, F_SRQ,
-};
+use virtio_rdma_abi::config::CONFIG_SIZE;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
+use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, GSI_QPN, PORT};
 use virtio_rdma_abi::queues::Role;
 use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
@@ -193,26 +191,10 @@ impl Device {
         self.config.space()
     }
 
-    /// Device feature bits that this engine can serve, apart from the transport's.
-    pub const fn features() -> u64 {
-        (1 << F_RING_ADDR)
-            | (1 << F_MR_PAGES)
-            | (1 << F_REG_PAGES)
-            | (1 << F_MEM_WINDOWS)
-            | (1 << F_ATOMIC_WRITE)
-            | (1 << F_FLUSH)
-            | (1 << F_GID_VLAN)
-            | (1 << F_SRQ)
-            | (1 << F_RESIZE_CQ)
-            | (1 << F_RATE_LIMIT)
-            | (1 << F_MULTICAST)
-            | (1 << F_COUNTERS)
-            | (1 << F_PEERS)
-    }
-
-    /// The features that were negotiated.
-    pub fn set_features(&self, features: u64) {
-        self.features.store(features, Ordering::Release);
+    /// The features that were negotiated, those of the transport included.
+    pub fn set_features(&self, features: Features) {
+        self.features
+            .store(features.in_force().0, Ordering::Release);
         if self.failed.load(Ordering::Acquire) {
             self.transport.fail("its last reset panicked");
         }
@@ -419,22 +401,17 @@ impl Device {
 
     /// Whether the driver brings the memory of its queues along.
     pub(crate) fn has_own_rings(&self) -> bool {
-        self.has_feature(F_RING_ADDR)
+        self.has_feature(Feature::RingAddr)
     }
 
-    /// The features that were negotiated.
-    pub(crate) fn negotiated(&self) -> u64 {
-        self.features.load(Ordering::Acquire)
+    /// The negotiated features that are in force.
+    pub(crate) fn negotiated(&self) -> Features {
+        Features(self.features.load(Ordering::Acquire))
     }
 
-    /// Whether the feature bit of this number was negotiated.
-    pub(crate) fn has_feature(&self, bit: u32) -> bool {
-        self.negotiated() & (1 << bit) != 0
-    }
-
-    /// Whether the feature bit of this number, which needs own rings, was negotiated together with them.
-    pub(crate) fn has_extension(&self, bit: u32) -> bool {
-        self.has_own_rings() && self.has_feature(bit)
+    /// Whether the feature was negotiated and is in force.
+    pub(crate) fn has_feature(&self, feature: Feature) -> bool {
+        self.negotiated().has(feature)
     }
 
     /// A thread that is no worker heard that QP `qpn` has work, which does not come as a stream if it is `few`.

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use virtio_rdma_abi::ctrl::RspQueryCounters;
+use virtio_rdma_abi::feature::Features;
 use virtio_rdma_abi::ib::{QpState, QpType};
 
 use crate::Device;
@@ -44,7 +45,7 @@ pub struct DeviceStatus {
     /// Whether the link is up.
     pub link: bool,
     /// Features that the driver negotiated; none without a driver.
-    pub features: u64,
+    pub features: Features,
     /// Number of PDs.
     pub pds: usize,
     /// Number of CQs.

@@ -7,15 +7,15 @@ mod completions;
 
 use arbitrary::{Result, Unstructured};
 use virtio_rdma_abi::config::{
-    CONFIG_SIZE, F_RATE_LIMIT, F_RING_ADDR, F_SRQ, OWN_RINGS_CONFIG_OFFSET,
-    RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
+    CONFIG_SIZE, OWN_RINGS_CONFIG_OFFSET, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ctrl::{Empty, RspQueryCounters, RspQueryPkey, RspQueryPort, RspQueryQp};
 use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_decode::answer::Answer;
-use virtio_rdma_decode::config::{ConfigError, Features, Limits};
+use virtio_rdma_decode::config::{ConfigError, Limits};
 use virtio_rdma_decode::event::{Cookie, Report};
 use virtio_rdma_decode::{port, qp};
 
@@ -156,19 +156,20 @@ fn configuration(input: &mut Unstructured<'_>) -> Result<()> {
         }
         None => Err(at),
     };
-    let limits = Limits::decode(read, Features(features), cpus);
-    let has = |bit: u32| (features >> bit) & 1 == 1;
+    let features = Features(features);
+    let limits = Limits::decode(read, features, cpus);
+    let has = |feature| features.has(feature);
     let may_read = |at: &usize| match *at {
-        OWN_RINGS_CONFIG_OFFSET => has(F_RING_ADDR),
-        SRQ_CONFIG_OFFSET => has(F_RING_ADDR) && has(F_SRQ),
-        RATE_LIMIT_CONFIG_OFFSET => has(F_RATE_LIMIT),
+        OWN_RINGS_CONFIG_OFFSET => has(Feature::RingAddr),
+        SRQ_CONFIG_OFFSET => has(Feature::RingAddr) && has(Feature::Srq),
+        RATE_LIMIT_CONFIG_OFFSET => has(Feature::RateLimit),
         at => at == 0,
     };
     assert!(read_parts.iter().all(may_read), "{read_parts:?}");
     match limits {
         Ok(limits) => are_sane(&limits, cpus),
         Err(ConfigError::Read(at)) => assert!(length < CONFIG_SIZE && may_read(&at)),
-        Err(ConfigError::TooManyCqs(count)) => assert!(count > 1021 && !has(F_RING_ADDR)),
+        Err(ConfigError::TooManyCqs(count)) => assert!(count > 1021 && !has(Feature::RingAddr)),
         Err(ConfigError::Invalid(field)) => assert!(!field.is_empty()),
     }
     Ok(())

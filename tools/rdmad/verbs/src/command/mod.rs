@@ -13,10 +13,6 @@ mod port;
 mod qp;
 mod srq;
 
-use virtio_rdma_abi::config::{
-    F_COUNTERS, F_GID_VLAN, F_MEM_WINDOWS, F_MR_PAGES, F_MULTICAST, F_PEERS, F_RATE_LIMIT,
-    F_REG_PAGES, F_RESIZE_CQ, F_SRQ,
-};
 use virtio_rdma_abi::ctrl::{
     CmdAddGid, CmdAddGidVlan, CmdAllocMw, CmdAttachMcast, CmdCreateCq, CmdCreateCqRing,
     CmdCreateMr, CmdCreatePd, CmdCreateQp, CmdCreateQpRings, CmdCreateSrq, CmdDeallocMw, CmdDelGid,
@@ -25,6 +21,7 @@ use virtio_rdma_abi::ctrl::{
     CmdQueryPort, CmdQueryQp, CmdQuerySrq, CmdRegUserMr, CmdRegUserMrPages, CmdReqNotify,
     CmdReregMr, CmdResizeCq, CmdRevokeMr, CmdSetRateLimit, Command, Empty, Request, RESPONSE_OK,
 };
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::PORT;
 use virtio_rdma_abi::wire::Wire;
 
@@ -56,7 +53,10 @@ impl Device {
 
     fn dispatch(&self, request: &[u8], room: usize, response: &mut Vec<u8>) -> Result<()> {
         let (&command, data) = request.split_first().ok_or(Errno::INVAL)?;
-        let command = Command::try_from(command).map_err(|_| Errno::OPNOTSUPP)?;
+        let command = Command::try_from(command)
+            .ok()
+            .filter(|command| self.negotiated().know(*command))
+            .ok_or(Errno::OPNOTSUPP)?;
         let mut call = Call {
             data,
             room,
@@ -72,15 +72,12 @@ impl Device {
             Command::CreatePd => call.run(|_: CmdCreatePd| self.create_pd()),
             Command::DestroyPd => call.run(|cmd: CmdDestroyPd| self.destroy_pd(cmd)),
             Command::GetDmaMr => call.run(|cmd: CmdGetDmaMr| self.get_dma_mr(cmd)),
-            Command::RegUserMr if self.has_feature(F_MR_PAGES) => {
+            Command::RegUserMr if self.has_feature(Feature::MrPages) => {
                 call.run(|cmd: CmdRegUserMrPages| self.reg_user_mr_pages(cmd))
             }
             Command::RegUserMr => call.run(|cmd: CmdRegUserMr| self.reg_user_mr(cmd)),
             Command::CreateMr => call.run(|cmd: CmdCreateMr| self.create_mr(cmd)),
-            // REG_MR brings its pages.
-            Command::MapMrSg if !self.has_feature(F_REG_PAGES) => {
-                call.run(|cmd: CmdMapMrSg| self.map_mr_sg(cmd))
-            }
+            Command::MapMrSg => call.run(|cmd: CmdMapMrSg| self.map_mr_sg(cmd)),
             Command::ReregMr => call.run(|cmd: CmdReregMr| self.rereg_mr(cmd)),
             Command::DeregMr => call.run(|cmd: CmdDeregMr| self.dereg_mr(cmd)),
             Command::CreateQp if self.has_own_rings() => {
@@ -91,65 +88,24 @@ impl Device {
             Command::QueryQp => call.run(|cmd: CmdQueryQp| self.query_qp(cmd)),
             Command::DestroyQp => call.run(|cmd: CmdDestroyQp| self.destroy_qp_command(cmd)),
             Command::QueryPkey => call.run(|cmd: CmdQueryPkey| self.query_pkey(cmd)),
-            Command::AddGid if self.has_feature(F_GID_VLAN) => {
+            Command::AddGid if self.has_feature(Feature::GidVlan) => {
                 call.run(|cmd: CmdAddGidVlan| self.add_gid_vlan(cmd))
             }
             Command::AddGid => call.run(|cmd: CmdAddGid| self.add_gid(cmd)),
             Command::DelGid => call.run(|cmd: CmdDelGid| self.del_gid(cmd)),
-            Command::ReqNotifyCq if !self.has_own_rings() => {
-                call.run(|cmd: CmdReqNotify| self.req_notify_cq(cmd))
-            }
-            Command::AllocMw if self.has_feature(F_MEM_WINDOWS) => {
-                call.run(|cmd: CmdAllocMw| self.alloc_mw(cmd))
-            }
-            Command::DeallocMw if self.has_feature(F_MEM_WINDOWS) => {
-                call.run(|cmd: CmdDeallocMw| self.dealloc_mw(cmd))
-            }
-            Command::CreateSrq if self.has_extension(F_SRQ) => {
-                call.run(|cmd: CmdCreateSrq| self.create_srq(cmd))
-            }
-            Command::ModifySrq if self.has_extension(F_SRQ) => {
-                call.run(|cmd: CmdModifySrq| self.modify_srq(cmd))
-            }
-            Command::QuerySrq if self.has_extension(F_SRQ) => {
-                call.run(|cmd: CmdQuerySrq| self.query_srq(cmd))
-            }
-            Command::DestroySrq if self.has_extension(F_SRQ) => {
-                call.run(|cmd: CmdDestroySrq| self.destroy_srq_command(cmd))
-            }
-            Command::ResizeCq if self.has_extension(F_RESIZE_CQ) => {
-                call.run(|cmd: CmdResizeCq| self.resize_cq(cmd))
-            }
-            Command::SetRateLimit if self.has_feature(F_RATE_LIMIT) => {
-                call.run(|cmd: CmdSetRateLimit| self.set_rate_limit(cmd))
-            }
-            Command::AttachMcast if self.has_feature(F_MULTICAST) => {
-                call.run(|cmd: CmdAttachMcast| self.attach_mcast(cmd))
-            }
-            Command::DetachMcast if self.has_feature(F_MULTICAST) => {
-                call.run(|cmd: CmdDetachMcast| self.detach_mcast(cmd))
-            }
-            Command::QueryCounters if self.has_feature(F_COUNTERS) => {
-                call.run(|cmd: CmdQueryCounters| self.query_counters(cmd))
-            }
-            Command::RevokeMr if self.has_feature(F_PEERS) => {
-                call.run(|cmd: CmdRevokeMr| self.revoke_mr_command(cmd))
-            }
-            // Own rings have arm words; the others were not negotiated.
-            Command::MapMrSg
-            | Command::ReqNotifyCq
-            | Command::SetRateLimit
-            | Command::CreateSrq
-            | Command::ModifySrq
-            | Command::QuerySrq
-            | Command::DestroySrq
-            | Command::ResizeCq
-            | Command::AllocMw
-            | Command::DeallocMw
-            | Command::AttachMcast
-            | Command::DetachMcast
-            | Command::QueryCounters
-            | Command::RevokeMr => Err(Errno::OPNOTSUPP),
+            Command::ReqNotifyCq => call.run(|cmd: CmdReqNotify| self.req_notify_cq(cmd)),
+            Command::AllocMw => call.run(|cmd: CmdAllocMw| self.alloc_mw(cmd)),
+            Command::DeallocMw => call.run(|cmd: CmdDeallocMw| self.dealloc_mw(cmd)),
+            Command::CreateSrq => call.run(|cmd: CmdCreateSrq| self.create_srq(cmd)),
+            Command::ModifySrq => call.run(|cmd: CmdModifySrq| self.modify_srq(cmd)),
+            Command::QuerySrq => call.run(|cmd: CmdQuerySrq| self.query_srq(cmd)),
+            Command::DestroySrq => call.run(|cmd: CmdDestroySrq| self.destroy_srq_command(cmd)),
+            Command::ResizeCq => call.run(|cmd: CmdResizeCq| self.resize_cq(cmd)),
+            Command::SetRateLimit => call.run(|cmd: CmdSetRateLimit| self.set_rate_limit(cmd)),
+            Command::AttachMcast => call.run(|cmd: CmdAttachMcast| self.attach_mcast(cmd)),
+            Command::DetachMcast => call.run(|cmd: CmdDetachMcast| self.detach_mcast(cmd)),
+            Command::QueryCounters => call.run(|cmd: CmdQueryCounters| self.query_counters(cmd)),
+            Command::RevokeMr => call.run(|cmd: CmdRevokeMr| self.revoke_mr_command(cmd)),
         }
     }
 }

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use virtio_rdma_abi::config::{F_FLUSH, F_MEM_WINDOWS, F_REG_PAGES};
 use virtio_rdma_abi::ctrl::{
     CmdCreateMr, CmdDeregMr, CmdGetDmaMr, CmdMapMrSg, CmdRegUserMr, CmdRegUserMrPages, CmdReregMr,
     CmdRevokeMr, Empty, PageListDepth, ReregFlags, RspMapMrSg, RspMr,
 };
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::AccessFlags;
 
 use super::DONE;
@@ -103,7 +103,7 @@ impl Device {
         let pd = self.use_pd(cmd.pdn)?;
         require((1..=self.config().limits.max_fast_reg_pages).contains(&cmd.max_num_sg))?;
         // While one list is registered, MAP_MR_SG may set the next. It reads that one before it replaces another.
-        let (lists, maps) = match self.has_feature(F_REG_PAGES) {
+        let (lists, maps) = match self.has_feature(Feature::RegPages) {
             true => (1, 1),
             false => (2, 3),
         };
@@ -145,11 +145,10 @@ impl Device {
 
     /// Rights of MRs that were negotiated. The memory of a VM is never persistent.
     fn optional_rights(&self) -> AccessFlags {
-        let right = |feature, right| match self.has_feature(feature) {
-            true => right,
-            false => AccessFlags::NONE,
-        };
-        right(F_MEM_WINDOWS, AccessFlags::MW_BIND) | right(F_FLUSH, AccessFlags::FLUSH_GLOBAL)
+        self.negotiated()
+            .iter()
+            .fold(AccessFlags::NONE, |all, feature| all | feature.rights())
+            .without(AccessFlags::FLUSH_PERSISTENT)
     }
 
     /// Checks the range of an MR that starts at `base`, and whose first byte has the place of `first` in its page,

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use virtio_rdma_abi::config::{F_MULTICAST, F_SRQ};
 use virtio_rdma_abi::ctrl::{
     CmdCreateQp, CmdCreateQpRings, CmdDestroyQp, CmdModifyQp, CmdQueryQp, CmdSetRateLimit,
     CreateFlags, Empty, RspCreateQp, RspQueryQp,
 };
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpType, SigType, GSI_QPN};
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::ring::RingAddr;
@@ -91,7 +91,9 @@ impl Device {
         require(!base.flags.has_unknown() && base.reserved == [0; 24])?;
         let user = base.flags.contains(CreateFlags::USER);
         let blocks_loopback = base.flags.contains(CreateFlags::BLOCK_MULTICAST_LOOPBACK);
-        require(!blocks_loopback || (qp_type == QpType::Ud && self.has_feature(F_MULTICAST)))?;
+        require(
+            !blocks_loopback || (qp_type == QpType::Ud && self.has_feature(Feature::Multicast)),
+        )?;
         if user && qp_type == QpType::Gsi {
             return Err(Errno::PERM);
         }
@@ -137,7 +139,7 @@ impl Device {
             require(base.srqn == 0)?;
             return Ok(None);
         }
-        require(self.has_extension(F_SRQ) && qp_type != QpType::Gsi)?;
+        require(self.has_feature(Feature::Srq) && qp_type != QpType::Gsi)?;
         require(cap.max_recv_wr == 0 && cap.max_recv_sge == 0)?;
         self.srq(base.srqn).map(Some)
     }

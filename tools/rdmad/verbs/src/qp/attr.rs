@@ -7,7 +7,7 @@ use roce::net::{
 };
 use roce::rc::{RequesterAttr, ResponderAttr};
 use roce::{Connection, Path};
-use virtio_rdma_abi::config::F_MULTICAST;
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, AhFlags, Mtu, QpAttrMask, MASK_24, MULTICAST_QPN, PORT};
 use virtio_rdma_abi::qp::{AhAttr, QpAttr};
 use virtio_rdma_abi::wqe::Datagram;
@@ -133,7 +133,7 @@ impl Address {
     /// Refuses, with `EINVAL`, all but a multicast group by its own Ethernet address.
     fn require_group(&self, device: &Device) -> Result<()> {
         let to = gid_to_ip(self.dgid);
-        require(device.has_feature(F_MULTICAST) && to.is_multicast())?;
+        require(device.has_feature(Feature::Multicast) && to.is_multicast())?;
         require(self.dmac == multicast_mac(to))
     }
 

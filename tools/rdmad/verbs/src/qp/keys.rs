@@ -10,8 +10,8 @@
 
 use std::sync::Arc;
 
-use virtio_rdma_abi::config::F_REG_PAGES;
 use virtio_rdma_abi::ctrl::PageListDepth;
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{BindMw, Member, Reg, RegPages, SqHeader};
@@ -31,7 +31,7 @@ impl SendTurn<'_> {
     /// Executes a REG_MR that was just taken.
     pub(super) fn register(&self, wqe: &[u8]) -> std::result::Result<(), WcStatus> {
         let header = SqHeader::get(&wqe[..SqHeader::SIZE]);
-        let wanted = match self.device.has_feature(F_REG_PAGES) {
+        let wanted = match self.device.has_feature(Feature::RegPages) {
             true => self.with_pages(&RegPages::load(&header.wr)),
             false => registration(&Reg::load(&header.wr), None),
         };

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use budget::Charge;
 use roce::{rc, ud, Connection};
-use virtio_rdma_abi::config::F_RATE_LIMIT;
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, PORT};
 use virtio_rdma_abi::qp::QpAttr;
 
@@ -55,7 +55,7 @@ impl Qp {
             true => QpState::try_from(new.qp_state).map_err(|_| Errno::INVAL)?,
             false => current,
         };
-        let rate_limits = device.has_feature(F_RATE_LIMIT);
+        let rate_limits = device.has_feature(Feature::RateLimit);
         state::check(self.qp_type, current, next, mask, rate_limits)?;
         attr::validate(device, mask, new)?;
         if current == QpState::Sqd && next == QpState::Sqd {

@@ -3,7 +3,7 @@
 //! Send work requests: which opcodes a QP may use, and what they may say.
 
 use roce::work::{AtomicOp, FlushOp, Remote, SendOp, SendWr, With, ATOMIC_SIZE, MAX_MESSAGE};
-use virtio_rdma_abi::config::{F_ATOMIC_WRITE, F_FLUSH, F_MEM_WINDOWS};
+use virtio_rdma_abi::feature::Features;
 use virtio_rdma_abi::ib::{
     AccessFlags, FlushLevel, FlushTypes, QpType, SendFlags, WcStatus, WrOpcode,
 };
@@ -54,7 +54,7 @@ pub(crate) struct SendRules<'a> {
     /// Every WQE is signalled.
     pub signal_all: bool,
     /// What was negotiated.
-    pub features: u64,
+    pub features: Features,
     /// Longest message in bytes.
     pub max_message: u32,
 }
@@ -145,7 +145,9 @@ fn check_send(
     let opcode = WrOpcode::try_from(header.opcode).map_err(|_| WcStatus::LocQpOpErr)?;
     if !permits(rules.qp_type, opcode)
         || rules.user && opcode == WrOpcode::RegMr
-        || feature_of(opcode).is_some_and(|bit| rules.features & (1 << bit) == 0)
+        || opcode
+            .feature()
+            .is_some_and(|feature| !rules.features.has(feature))
     {
         return Err(WcStatus::LocQpOpErr);
     }
@@ -231,16 +233,6 @@ pub(crate) fn max_message(qp_type: QpType, mtu: u32) -> u32 {
     match qp_type {
         QpType::Rc | QpType::Uc => MAX_MESSAGE,
         QpType::Ud | QpType::Gsi | QpType::Smi => mtu,
-    }
-}
-
-/// The feature bit that an opcode needs, if any.
-fn feature_of(opcode: WrOpcode) -> Option<u32> {
-    match opcode {
-        WrOpcode::BindMw => Some(F_MEM_WINDOWS),
-        WrOpcode::AtomicWrite => Some(F_ATOMIC_WRITE),
-        WrOpcode::Flush => Some(F_FLUSH),
-        _ => None,
     }
 }
 

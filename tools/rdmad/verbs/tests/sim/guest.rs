@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use verbs::{Fabric, Limits};
-use virtio_rdma_abi::config::F_MEM_WINDOWS;
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdCreatePd, CmdDelGid, Request};
 use virtio_rdma_abi::event::{EventKind, FIRST_EVENT_QUEUE};
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, PORT};
 use virtio_rdma_abi::wire::Wire;
 
@@ -60,7 +60,7 @@ impl Guest {
         let port = net.port(mac(n));
         let vm = Vm::new(n, fabric, port.clone(), &limits());
         port.attach(&vm.device);
-        vm.negotiate(&[F_MEM_WINDOWS]);
+        vm.negotiate(&[Feature::MemWindows]);
         let buffers = choices.of(&[1_000_000, 2, 1]);
         vm.sink.buffers.store(buffers, Ordering::SeqCst);
         Self {
@@ -157,7 +157,7 @@ impl Guest {
         self.settled();
         self.told.set(self.changes.get());
         self.last_told.set(self.link.get());
-        self.vm.negotiate(&[F_MEM_WINDOWS]);
+        self.vm.negotiate(&[Feature::MemWindows]);
         self.pd.set(self.vm.call(CmdCreatePd::ZERO).unwrap().pdn);
         self.take_address();
     }

@@ -3,8 +3,8 @@
 //! What a driver can make the device allocate is limited, whatever it asks for, and comes back.
 
 use verbs::{Limits, PathPolicy};
-use virtio_rdma_abi::config::{F_MEM_WINDOWS, F_REG_PAGES};
 use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, MwType, QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::{RingAddr, RingLayout};
 use virtio_rdma_abi::wire::Wire;
@@ -166,7 +166,7 @@ fn a_driver_that_takes_all_it_can_get() {
 #[test]
 fn every_object_is_charged() {
     let world = world(1, PathPolicy::Direct);
-    world.negotiate(&[F_MEM_WINDOWS, F_REG_PAGES]);
+    world.negotiate(&[Feature::MemWindows, Feature::RegPages]);
     let vm = &world.vms[0];
     let cq = Cq::new(vm, 64);
     let ring = Ring::new(vm, 64, 6).addr;

@@ -14,9 +14,9 @@ use roce::opcode::{Extra, Op, Opcode, Position};
 use roce::Psn;
 use tempfile::TempDir;
 use verbs::{Clock, FabricConfig, Limits, PathPolicy};
-use virtio_rdma_abi::config::F_MULTICAST;
 use virtio_rdma_abi::ctrl::CmdAttachMcast;
 use virtio_rdma_abi::event::{EventKind, FIRST_EVENT_QUEUE};
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AsyncEvent, QpType, WcStatus, WrOpcode, MULTICAST_QPN};
 use vswitch::{Config, DatagramPath, Uplink};
 
@@ -147,7 +147,7 @@ fn a_group_goes_on_without_a_member() {
     const COUNT: u64 = 1500;
     let mut daemon = Daemon::new(1..=3, 2, PathPolicy::Direct, Config::default());
     for vm in &daemon.vms {
-        vm.negotiate(&[F_MULTICAST]);
+        vm.negotiate(&[Feature::Multicast]);
     }
     let attach = |member: &Datagrams<'_>| {
         let qpn = member.qp.qpn;
@@ -174,7 +174,7 @@ fn a_group_goes_on_without_a_member() {
         assert_eq!(rx_packets(fails.qp.vm), 0);
     }
     recover(&mut daemon.vms[1]);
-    daemon.vms[1].negotiate(&[F_MULTICAST]);
+    daemon.vms[1].negotiate(&[Feature::Multicast]);
     let [sender, member] = [0, 1].map(|n| Datagrams::new(&daemon.vms[n]));
     attach(&member);
     member.post_recv(1);

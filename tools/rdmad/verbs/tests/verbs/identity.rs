@@ -14,8 +14,8 @@ use roce::ud::{GSI_QKEY, GSI_QPN};
 use roce::Psn;
 use tempfile::TempDir;
 use verbs::{Fabric, FabricConfig, Limits, PathPolicy};
-use virtio_rdma_abi::config::{F_GID_VLAN, F_MEM_WINDOWS};
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdAddGidVlan, CmdAllocMw, CmdDelGid, CmdDeregMr};
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{
     AhFlags, AsyncEvent, MwType, QpAttrMask, QpState, QpType, WcStatus, WrOpcode, NO_VLAN,
 };
@@ -97,7 +97,7 @@ fn del_gid(vm: &Vm, index: u16) {
 #[test]
 fn an_address_is_of_one_port_at_a_time() {
     let world = World::new(2, PathPolicy::Direct);
-    world.negotiate(&[F_GID_VLAN]);
+    world.negotiate(&[Feature::GidVlan]);
     let [a, b] = [&world.vms[0], &world.vms[1]];
     let refused = |vm: &Vm| vm.device.status().refused_gids;
     assert_eq!(add_gid(b, 5, a.gid, NO_VLAN), Some(EADDRINUSE));
@@ -120,7 +120,7 @@ fn an_address_is_of_one_port_at_a_time() {
     b.device.reset();
     assert_eq!(add_gid(a, 1, a.gid, NO_VLAN), None);
     a.device.detach();
-    b.negotiate(&[F_GID_VLAN]);
+    b.negotiate(&[Feature::GidVlan]);
     assert_eq!(add_gid(b, 8, a.gid, NO_VLAN), None);
     assert_eq!(add_gid(b, 9, link_local(a.mac).octets(), NO_VLAN), None);
 }
@@ -135,7 +135,7 @@ fn a_port_has_the_addresses_that_it_was_given() {
         let limits = Limits::default();
         let vm = Vm::with_addresses(n, &fabric, port.clone(), &limits, addresses);
         port.attach(&vm.device);
-        vm.negotiate(&[F_GID_VLAN]);
+        vm.negotiate(&[Feature::GidVlan]);
         vm
     };
     let (a, b) = (vm(1, &given), vm(2, &[]));
@@ -160,7 +160,7 @@ fn a_port_has_the_addresses_that_it_was_given() {
 #[test]
 fn keys_and_numbers_do_not_follow_each_other() {
     let world = World::new(1, PathPolicy::Direct);
-    world.negotiate(&[F_MEM_WINDOWS]);
+    world.negotiate(&[Feature::MemWindows]);
     let vm = &world.vms[0];
     let follow = |numbers: &[u32]| {
         let next = |pair: &&[u32]| pair[0] + 1 == pair[1];

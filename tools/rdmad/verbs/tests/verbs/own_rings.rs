@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 
 use verbs::{FabricConfig, Limits, PathPolicy};
-use virtio_rdma_abi::config::F_REG_PAGES;
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::{ArmKind, ArmWord};
 use virtio_rdma_ring::RingMemory;
@@ -81,7 +81,7 @@ fn processes_register_nothing() {
         let world = World::new(2, path);
         let user = Options::default();
         let p = Pair::with(&world, user, user);
-        world.negotiate(&[F_REG_PAGES]);
+        world.negotiate(&[Feature::RegPages]);
         let a = Fast::new(p.a, p.a.pdn);
         let forged = reg(1, &a.reg_pages(a.mr.key));
         fails(&p, &forged, WcStatus::LocQpOpErr);

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use roce::{Frame, FramePort};
 use verbs::{Fabric, FabricConfig, Limits, PathPolicy};
-use virtio_rdma_abi::config::F_MULTICAST;
 use virtio_rdma_abi::ctrl::{CmdAttachMcast, CmdCreatePd, CmdDeregMr};
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::ArmKind;
 use virtio_rdma_abi::wire::Wire;
@@ -210,7 +210,7 @@ fn in_a_turn_of_the_thread_that_rings() {
 fn in_a_control_command() {
     let setting = Setting::wire(1);
     let first = &setting.world.vms[0];
-    first.negotiate(&[F_MULTICAST]);
+    first.negotiate(&[Feature::Multicast]);
     let cq = Cq::new(first, 64);
     let qp = Qp::new(first, &cq, &cq, Options::of(QpType::Ud));
     setting.fragile.joins.store(true, Ordering::SeqCst);

@@ -2,8 +2,8 @@
 
 //! Fast registration: REG_MR, LOCAL_INV and invalidation by the peer.
 
-use virtio_rdma_abi::config::F_REG_PAGES;
 use virtio_rdma_abi::ctrl::{CmdCreateMr, CmdCreatePd, CmdDeregMr, CmdMapMrSg};
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{Reg, RegPages};
@@ -110,7 +110,7 @@ fn with_inv(wr: &Wr, key: u32) -> Vec<u8> {
 fn each(test: impl Fn(&Pair<'_>)) {
     on_both_paths(|path| {
         let world = World::new(2, path);
-        world.negotiate(&[F_REG_PAGES]);
+        world.negotiate(&[Feature::RegPages]);
         test(&Pair::with(&world, kernel(), kernel()));
     });
 }
@@ -400,7 +400,7 @@ fn a_read_that_invalidates_its_sink() {
 fn unreliable_connections_register_too() {
     on_both_paths(|path| {
         let world = World::new(2, path);
-        world.negotiate(&[F_REG_PAGES]);
+        world.negotiate(&[Feature::RegPages]);
         let options = Options {
             user: false,
             ..Options::of(QpType::Uc)

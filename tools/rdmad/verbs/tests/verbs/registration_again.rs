@@ -3,11 +3,11 @@
 //! REREG_MR: MRs that change rights, PD and memory under their keys.
 
 use verbs::{Limits, PathPolicy};
-use virtio_rdma_abi::config::F_MEM_WINDOWS;
 use virtio_rdma_abi::ctrl::{
     CmdAllocMw, CmdCreateMr, CmdCreatePd, CmdDeallocMw, CmdDestroyPd, CmdRegUserMr,
     CmdRegUserMrPages, CmdReregMr, ReregFlags,
 };
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, MwType, WcStatus, WrOpcode};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{BindMw, Member, SqHeader};
@@ -179,7 +179,7 @@ fn pages_stay_counted() {
 fn windows_keep_it_as_it_is() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
-    vm.negotiate(&[F_MEM_WINDOWS]);
+    vm.negotiate(&[Feature::MemWindows]);
     let p = Pair::between([vm, vm], Options::default(), Options::default());
     let access = FULL | AccessFlags::MW_BIND;
     let mr = vm.register(vm.pdn, vm.alloc(4096), 4096, access);

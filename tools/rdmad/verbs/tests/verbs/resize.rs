@@ -2,9 +2,9 @@
 
 //! CQs that move to other rings.
 
-use virtio_rdma_abi::config::F_RING_ADDR;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::ArmKind;
 use virtio_rdma_abi::wire::Wire;
@@ -129,6 +129,8 @@ fn what_does_not_fit_is_refused() {
         ..CmdResizeCq::ZERO
     };
     assert_eq!(pair.a.call(nothing), Err(EINVAL));
-    pair.a.device.set_features(1 << F_RING_ADDR);
+    pair.a
+        .device
+        .set_features(Features::of(&[Feature::RingAddr]));
     assert_eq!(pair.cq_a.resize(16, 16).err(), Some(EOPNOTSUPP));
 }

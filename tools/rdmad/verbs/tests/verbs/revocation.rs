@@ -3,9 +3,9 @@
 //! MRs whose memory is taken back.
 
 use rustix::io::Errno;
-use virtio_rdma_abi::config::F_PEERS;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AsyncEvent, WcStatus, WrOpcode};
 
 use crate::harness::*;
@@ -21,7 +21,7 @@ fn revoke(vm: &Vm, mr: &Mr) -> Result<(), u8> {
 fn what_was_taken_back_is_not_touched() {
     on_both_paths(|path| {
         let world = World::new(2, path);
-        world.negotiate(&[F_PEERS]);
+        world.negotiate(&[Feature::Peers]);
         let p = Pair::new(&world);
         p.b.write(p.mb.iova, &[7; 64]);
         p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 32));
@@ -45,7 +45,7 @@ fn what_was_taken_back_is_not_touched() {
 fn local_keys_of_what_was_taken_back() {
     on_both_paths(|path| {
         let world = World::new(2, path);
-        world.negotiate(&[F_PEERS]);
+        world.negotiate(&[Feature::Peers]);
         let p = Pair::new(&world);
         // A receive that waits already is no use of the memory.
         p.qb.post_recv(5, &[sge(&p.mb, 0, 64)]);
@@ -66,7 +66,7 @@ fn what_can_be_taken_back() {
     let vm = &world.vms[0];
     let mr = vm.mr(4096);
     assert_eq!(revoke(vm, &mr), Err(EOPNOTSUPP), "not negotiated");
-    world.negotiate(&[F_PEERS]);
+    world.negotiate(&[Feature::Peers]);
     assert_eq!(vm.call(CmdRevokeMr { mrn: 0 }).err(), Some(EINVAL));
     let fast = vm.call(CmdCreateMr {
         pdn: vm.pdn,

@@ -2,9 +2,10 @@
 
 //! Shared receive queues: who takes what, what comes back when, and what happens at limits and ends.
 
-use virtio_rdma_abi::config::{SrqConfig, F_RING_ADDR, SRQ_CONFIG_OFFSET};
+use virtio_rdma_abi::config::{SrqConfig, SRQ_CONFIG_OFFSET};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::{Doorbell, DoorbellKind, RingAddr};
 use virtio_rdma_abi::wire::Wire;
@@ -456,7 +457,7 @@ fn without_the_bit_there_are_none() {
     let world = World::new(1, verbs::PathPolicy::Direct);
     let vm = &world.vms[0];
     let (cq, ring) = (Cq::new(vm, 16), ring(vm, 8));
-    vm.device.set_features(1 << F_RING_ADDR);
+    vm.device.set_features(Features::of(&[Feature::RingAddr]));
     assert_eq!(vm.call(request(vm, vm.pdn, &ring)), Err(EOPNOTSUPP));
     assert_eq!(vm.call(CmdModifySrq::ZERO), Err(EOPNOTSUPP));
     assert_eq!(vm.call(CmdQuerySrq { srqn: 1 }), Err(EOPNOTSUPP));

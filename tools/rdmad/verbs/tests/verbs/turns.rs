@@ -12,8 +12,8 @@ use roce::net::{gid_to_ip, multicast_mac};
 use roce::opcode::{Extra, Op, Opcode, Position, Service};
 use roce::Psn;
 use verbs::{Clock, FabricConfig, FabricStatus, Limits, PathPolicy};
-use virtio_rdma_abi::config::{F_MEM_WINDOWS, F_MULTICAST};
 use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdAttachMcast, CmdDeregMr};
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, MwType, QpAttrMask, QpState, QpType, SendFlags, WcStatus, WrOpcode,
     DEFAULT_PKEY, MULTICAST_QPN,
@@ -137,7 +137,7 @@ fn a_long_queue_takes_many_turns() {
             ..FabricConfig::default()
         };
         let world = World::with_config(1, config, Limits::default());
-        world.negotiate(&[F_MEM_WINDOWS]);
+        world.negotiate(&[Feature::MemWindows]);
         let vm = &world.vms[0];
         let cq = Cq::new(vm, 64);
         let options = Options {
@@ -197,7 +197,7 @@ fn datagrams_to_a_large_group_take_many_turns() {
         ..FabricConfig::default()
     };
     let world = World::with_config(1, config, Limits::default());
-    world.negotiate(&[F_MULTICAST]);
+    world.negotiate(&[Feature::Multicast]);
     let vm = &world.vms[0];
     let members = Limits::default().max_mcast_qp_attach;
     let cq = Cq::new(vm, (members * DATAGRAMS).next_power_of_two());
@@ -295,7 +295,7 @@ fn acknowledgements_of_much_work_take_many_turns() {
 #[test]
 fn a_reset_waits_once() {
     let world = World::new(1, PathPolicy::Direct);
-    world.negotiate(&[F_MEM_WINDOWS]);
+    world.negotiate(&[Feature::MemWindows]);
     let vm = &world.vms[0];
     let cq = Cq::new(vm, 64);
     for _ in 0..10 {
@@ -318,7 +318,7 @@ fn endless_local_work_leaves_other_vms_their_turns() {
     const LIMIT: u64 = 20 * MAX_SLOTS as u64;
     for qp_type in [QpType::Rc, QpType::Uc] {
         let world = World::new(2, PathPolicy::Direct);
-        world.negotiate(&[F_MEM_WINDOWS]);
+        world.negotiate(&[Feature::MemWindows]);
         let [a, b] = [&world.vms[0], &world.vms[1]];
         let cq = Cq::new(a, 64);
         let options = Options {
@@ -405,7 +405,7 @@ fn a_full_queue_of_local_work_is_executed() {
     for qp_type in [QpType::Rc, QpType::Uc] {
         for path in PATHS {
             let world = World::new(2, path);
-            world.negotiate(&[F_MEM_WINDOWS]);
+            world.negotiate(&[Feature::MemWindows]);
             let options = Options {
                 slots: 256,
                 ..Options::of(qp_type)

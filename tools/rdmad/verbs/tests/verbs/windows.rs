@@ -3,8 +3,8 @@
 //! Memory windows: commands, BIND_MW, what peers reach through them, and their end.
 
 use verbs::{Limits, PathPolicy};
-use virtio_rdma_abi::config::F_MEM_WINDOWS;
 use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdCreatePd, CmdDeallocMw, CmdDeregMr, CmdDestroyPd};
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{
     AccessFlags, AsyncEvent, MwType, QpState, QpType, SendFlags, WcFlags, WcStatus, WrOpcode,
 };
@@ -32,7 +32,7 @@ const MR_LEN: u64 = 0x5000;
 fn each_with(options: Options, test: impl Fn(&Pair<'_>)) {
     on_both_paths(|path| {
         let world = World::new(2, path);
-        world.negotiate(&[F_MEM_WINDOWS]);
+        world.negotiate(&[Feature::MemWindows]);
         test(&Pair::with(&world, options, options));
     });
 }
@@ -115,7 +115,7 @@ fn windows_are_allocated_and_deallocated() {
         ..Limits::default()
     };
     let world = World::with_limits(1, PathPolicy::Direct, limits);
-    world.negotiate(&[F_MEM_WINDOWS]);
+    world.negotiate(&[Feature::MemWindows]);
     let vm = &world.vms[0];
     let pdn = vm.call(CmdCreatePd::ZERO).unwrap().pdn;
     for bad in [

@@ -9,6 +9,7 @@ use virtio_rdma_abi::config::{
     SRQ_CONFIG_OFFSET,
 };
 use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::feature::Features;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::harness::*;
@@ -174,7 +175,7 @@ fn garbage_is_answered() {
 fn without_own_rings_queues_are_virtqueues() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
-    vm.device.set_features(0);
+    vm.device.set_features(Features::NONE);
     assert_eq!(
         vm.call(create_cq(vm)).err(),
         Some(ENOMEM),

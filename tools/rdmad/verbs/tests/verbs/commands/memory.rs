@@ -3,8 +3,9 @@
 //! MRs, made rightly and wrongly.
 
 use verbs::{Limits, PathPolicy};
-use virtio_rdma_abi::config::{Config, F_MR_PAGES, F_REG_PAGES};
+use virtio_rdma_abi::config::Config;
 use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::AccessFlags;
 
 use crate::harness::*;
@@ -84,7 +85,7 @@ fn all_memory() {
 fn pages_of_other_sizes() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
-    vm.negotiate(&[F_MR_PAGES]);
+    vm.negotiate(&[Feature::MrPages]);
     // 64 KiB pages, of which two are covered.
     let at = vm.alloc(3 << 16).next_multiple_of(1 << 16);
     let list = vm.page_list(&[at, at]);
@@ -141,7 +142,7 @@ fn pages_of_other_sizes() {
 fn a_large_mr_has_a_list_of_two_levels() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
-    vm.negotiate(&[F_MR_PAGES]);
+    vm.negotiate(&[Feature::MrPages]);
     // 8 GiB: the same page again and again.
     const PAGES: u32 = 1 << 21;
     let page = vm.alloc(4096);
@@ -197,7 +198,7 @@ fn limits_on_pages_bind_all_mrs() {
     let other = vm.mr(20 << 12);
     assert_eq!(register(vm, |_| ()).err(), Some(ENOMEM));
     vm.call(CmdDeregMr { mrn: mr.mrn }).unwrap();
-    vm.negotiate(&[F_REG_PAGES]);
+    vm.negotiate(&[Feature::RegPages]);
     create(80).unwrap();
     assert_eq!(create(1).err(), Some(ENOMEM));
     vm.call(CmdDeregMr { mrn: other.mrn }).unwrap();
@@ -268,7 +269,7 @@ fn fast_registration() {
         ..good
     };
     assert_eq!(vm.call(fixed).err(), Some(EINVAL), "not made for it");
-    vm.negotiate(&[F_REG_PAGES]);
+    vm.negotiate(&[Feature::RegPages]);
     assert_eq!(
         vm.call(good).err(),
         Some(EOPNOTSUPP),

@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 use dma::DmaSpace;
 use roce::FramePort;
 use verbs::{Device, DeviceConfig, Fabric, FabricConfig, Limits, PathPolicy, Virtqueues};
-use virtio_rdma_abi::config::{F_RESIZE_CQ, F_RING_ADDR, F_SRQ};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::{Event, EventKind};
+use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent};
 use virtio_rdma_abi::wire::Wire;
 use virtqueue::Split;
@@ -239,10 +239,10 @@ impl World {
         Self { vms, net, fabric }
     }
 
-    /// From now on the drivers have these feature bits, besides that of the mode.
-    pub fn negotiate(&self, bits: &[u32]) {
+    /// Negotiates features with all drivers, beside those that make the mode.
+    pub fn negotiate(&self, features: &[Feature]) {
         for vm in &self.vms {
-            vm.negotiate(bits);
+            vm.negotiate(features);
         }
     }
 }
@@ -255,13 +255,13 @@ impl Drop for World {
     }
 }
 
-/// The bits of these numbers, and the one that makes the mode.
-fn features(bits: &[u32]) -> u64 {
+/// These features, and those that make the mode.
+fn features(others: &[Feature]) -> Features {
     let mode = match is_rfc() {
-        true => 0,
-        false => (1 << F_RING_ADDR) | (1 << F_SRQ) | (1 << F_RESIZE_CQ),
+        true => &[][..],
+        false => &[Feature::RingAddr, Feature::Srq, Feature::ResizeCq],
     };
-    bits.iter().fold(mode, |all, bit| all | (1 << bit))
+    Features::of(mode).union(Features::of(others))
 }
 
 /// An MR.
@@ -356,9 +356,9 @@ impl Vm {
         .unwrap();
     }
 
-    /// Negotiates feature bits of the device, beside the one that makes the mode.
-    pub fn negotiate(&self, bits: &[u32]) {
-        self.device.set_features(features(bits));
+    /// Negotiates features of the device, beside those that make the mode.
+    pub fn negotiate(&self, others: &[Feature]) {
+        self.device.set_features(features(others));
     }
 
     /// Executes a control command.

@@ -7,8 +7,8 @@ use std::net::Ipv6Addr;
 use roce::net::Addresses;
 use roce::{FramePort, Packet, Path};
 use verbs::PathPolicy;
-use virtio_rdma_abi::config::F_GID_VLAN;
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdAddGidVlan};
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AhFlags, QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
 use virtio_rdma_abi::wire::Wire;
@@ -69,7 +69,7 @@ fn datagram(vm: &Vm, dmac: [u8; 6]) -> Datagram {
 fn packets_leave_as_their_address_vector_says() {
     for qp_type in USER_TYPES {
         let world = World::new(1, PathPolicy::Wire);
-        world.negotiate(&[F_GID_VLAN]);
+        world.negotiate(&[Feature::GidVlan]);
         let vm = &world.vms[0];
         vm.call(CmdAddGidVlan {
             base: CmdAddGid {

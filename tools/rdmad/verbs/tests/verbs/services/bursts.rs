@@ -5,7 +5,7 @@
 use roce::headers::{Reth, Transport};
 use roce::opcode::{Extra, Op, Opcode, Position, Service};
 use verbs::PathPolicy;
-use virtio_rdma_abi::config::F_COUNTERS;
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcStatus};
 
 use super::single_send;
@@ -20,7 +20,7 @@ const FOREIGN: u16 = 0x8001;
 #[test]
 fn each_packet_reaches_its_qp_in_order() {
     let world = World::new(2, PathPolicy::Wire);
-    world.negotiate(&[F_COUNTERS]);
+    world.negotiate(&[Feature::Counters]);
     let options = Options::of(QpType::Uc);
     let pairs = [(); 2].map(|()| Pair::with(&world, options, options));
     let vm = pairs[0].b;

@@ -8,8 +8,8 @@ use roce::headers::{Bth, Transport};
 use roce::opcode::{Extra, Op, Opcode, Position, CONGESTION_NOTIFICATION};
 use roce::Psn;
 use verbs::PathPolicy;
-use virtio_rdma_abi::config::F_COUNTERS;
 use virtio_rdma_abi::ctrl::{CmdQueryCounters, RspQueryCounters};
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::{ArmKind, DoorbellKind};
 
@@ -17,7 +17,7 @@ use crate::harness::*;
 
 fn world(path: PathPolicy) -> World {
     let world = World::new(2, path);
-    world.negotiate(&[F_COUNTERS]);
+    world.negotiate(&[Feature::Counters]);
     world
 }
 
@@ -183,7 +183,7 @@ fn an_answer_that_does_not_come() {
             ..Options::default()
         },
         |pair| {
-            pair.a.negotiate(&[F_COUNTERS]);
+            pair.a.negotiate(&[Feature::Counters]);
             pair.qb.destroy().unwrap();
             pair.qa.post(&pair.wr(1, WrOpcode::RdmaWrite, 100));
             pair.cq_a.expect(1, WcStatus::RetryExcErr);

@@ -8,8 +8,8 @@ use roce::opcode::{Extra, Op, Opcode, Position, Service};
 use roce::Psn;
 use rustix::io::Errno;
 use verbs::{Limits, PathPolicy};
-use virtio_rdma_abi::config::F_MULTICAST;
 use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{
     QpState, QpType, WcFlags, WcStatus, WrOpcode, DEFAULT_PKEY, MULTICAST_QPN,
 };
@@ -35,7 +35,7 @@ fn mac_of(mgid: [u8; 16]) -> [u8; 6] {
 
 fn world(vms: usize, path: PathPolicy) -> World {
     let world = World::new(vms, path);
-    world.negotiate(&[F_MULTICAST]);
+    world.negotiate(&[Feature::Multicast]);
     world
 }
 

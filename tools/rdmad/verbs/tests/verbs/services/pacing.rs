@@ -6,10 +6,9 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use verbs::{Clock, DataPath, FabricConfig, Limits, PathPolicy, QpStatus};
-use virtio_rdma_abi::config::{
-    RateLimitConfig, F_COUNTERS, F_RATE_LIMIT, RATE_LIMIT_CONFIG_OFFSET,
-};
+use virtio_rdma_abi::config::{RateLimitConfig, RATE_LIMIT_CONFIG_OFFSET};
 use virtio_rdma_abi::ctrl::CmdSetRateLimit;
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wire::Wire;
@@ -34,7 +33,7 @@ fn world(vms: usize, path: PathPolicy, clock: Clock) -> World {
     };
     let world = World::with_config(vms, config, Limits::default());
     for vm in &world.vms {
-        vm.negotiate(&[F_RATE_LIMIT, F_COUNTERS]);
+        vm.negotiate(&[Feature::RateLimit, Feature::Counters]);
     }
     world
 }

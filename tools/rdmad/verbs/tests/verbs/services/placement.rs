@@ -2,7 +2,7 @@
 
 //! Atomic WRITE and FLUSH (IBTA annex A19).
 
-use virtio_rdma_abi::config::{F_ATOMIC_WRITE, F_FLUSH, F_MEM_WINDOWS};
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{
     AccessFlags, AsyncEvent, FlushLevel, FlushTypes, QpState, QpType, WcStatus, WrOpcode,
 };
@@ -25,7 +25,7 @@ fn options() -> Options {
 fn each_with(options: Options, test: impl Fn(&Pair<'_>)) {
     on_both_paths(|path| {
         let world = World::new(2, path);
-        world.negotiate(&[F_ATOMIC_WRITE, F_FLUSH, F_MEM_WINDOWS]);
+        world.negotiate(&[Feature::AtomicWrite, Feature::Flush, Feature::MemWindows]);
         test(&Pair::with(&world, options, options));
     });
 }

@@ -3,8 +3,8 @@
 //! Addresses of VLANs.
 
 use verbs::PathPolicy;
-use virtio_rdma_abi::config::F_GID_VLAN;
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdAddGidVlan, CmdDelGid};
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpType, WcFlags, WcStatus, WrOpcode, NO_VLAN};
 use virtio_rdma_abi::wqe::AddressVector;
 
@@ -31,7 +31,7 @@ fn add(vm: &Vm, index: u16, vlan: u16) -> Result<(), u8> {
 /// VMs that have their addresses, the ones at index 1, in these VLANs.
 fn world(path: PathPolicy, vlans: [u16; 2]) -> World {
     let world = World::new(2, path);
-    world.negotiate(&[F_GID_VLAN]);
+    world.negotiate(&[Feature::GidVlan]);
     for (vm, vlan) in world.vms.iter().zip(vlans) {
         add(vm, 1, vlan).unwrap();
     }
@@ -42,7 +42,7 @@ fn world(path: PathPolicy, vlans: [u16; 2]) -> World {
 fn vlan_ids() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
-    vm.negotiate(&[F_GID_VLAN]);
+    vm.negotiate(&[Feature::GidVlan]);
     for vlan in [0, 1, 4094, NO_VLAN] {
         assert_eq!(add(vm, 3, vlan), Ok(()), "{vlan}");
     }
@@ -124,7 +124,7 @@ fn without_the_bit_tagged_datagrams_are_lost() {
         let world = World::new(2, path);
         let options = Options::of(QpType::Ud);
         let p = Pair::with(&world, options, options);
-        p.a.negotiate(&[F_GID_VLAN]);
+        p.a.negotiate(&[Feature::GidVlan]);
         add(p.a, 2, 5).unwrap();
         add(p.b, 1, 5).unwrap();
         p.qb.post_recv(1, &[sge(&p.mb, 0, 100)]);
