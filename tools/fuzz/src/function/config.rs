@@ -60,6 +60,15 @@ impl Config {
         self.window as u64 + 16
     }
 
+    /// A read: ones beyond the end.
+    pub fn read(&self, offset: u64, len: usize) -> Vec<u8> {
+        let rest = self.bytes.iter().skip(offset as usize);
+        rest.copied()
+            .chain(std::iter::repeat(0xff))
+            .take(len)
+            .collect()
+    }
+
     /// A write.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         for (at, &byte) in (offset as usize..LEN).zip(data) {

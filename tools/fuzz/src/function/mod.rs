@@ -2,13 +2,15 @@
 
 //! A PCI function for targets: a device that answers each request, and a model of its registers.
 
+mod bench;
 mod common;
 mod config;
 mod device;
+mod model;
 
-pub use common::{Common, Task};
-pub use config::Config;
-pub use device::{Call, Echo, CONFIG, QUEUES, SHM_LEN};
+pub use bench::{Bench, Step};
+pub use device::{Echo, QUEUES};
+pub use model::{Function, DEVICE, ISR, NOTIFY, VIRTIO};
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -24,7 +26,7 @@ pub fn eventfds() -> [OwnedFd; QUEUES.len() + 1] {
     [(); QUEUES.len() + 1].map(|()| eventfd(0, flags).expect("eventfd"))
 }
 
-/// Sends a vfio-user message with these flags, and returns whether the socket took it.
+/// Sends a vfio-user message with these flags.
 pub fn send(stream: &UnixStream, command: u16, flags: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) {
     let size = 16 + payload.len() as u32;
     let mut message = vec![0; 16];

@@ -10,13 +10,10 @@ use std::cell::RefCell;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 
 use arbitrary::{Result, Unstructured};
-use dma::DmaSpace;
-use vdev::Stepped;
 
-use crate::function::{eventfds, send, Call, Common, Config, Echo, Task, CONFIG, QUEUES, SHM_LEN};
+use crate::function::{eventfds, send, Bench, Function, Step, DEVICE, ISR, NOTIFY, QUEUES, VIRTIO};
 
 const MEMORY: u64 = 0x4000_0000;
 const MEMORY_LEN: usize = 0x1_0000;
@@ -25,14 +22,6 @@ const DATA: u64 = MEMORY + 0x8000;
 /// Parts of a queue, relative to its place in memory.
 const AVAILABLE: u64 = 0x1000;
 const USED: u64 = 0x2000;
-
-/// BARs and their lengths.
-const VIRTIO: u32 = 2;
-const SHM: u32 = 4;
-const BARS: [u64; 6] = [0x1_0000, 0, 0x1_0000, 0, SHM_LEN, 0];
-const ISR: u64 = 0x1000;
-const DEVICE: u64 = 0x2000;
-const NOTIFY: u64 = 0x8000;
 
 /// Offset and width of each register.
 const REGISTERS: [(u64, usize); 14] = [
@@ -51,52 +40,39 @@ const REGISTERS: [(u64, usize); 14] = [
     (0x3a, 2),
     (NOTIFY, 2),
 ];
-const NO_VECTOR: u16 = 0xffff;
 /// Steps of an input.
 const STEPS: usize = 200;
 
 thread_local! {
-    static BENCH: RefCell<Option<Bench>> = const { RefCell::new(None) };
+    static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
 }
 
 /// Runs the target.
 pub fn run(data: &[u8]) {
-    BENCH.with_borrow_mut(|bench| {
+    MACHINE.with_borrow_mut(|machine| {
         // One that a finding has left behind is not used again.
-        let mut taken = bench.take().unwrap_or_else(Bench::new);
+        let mut taken = machine.take().unwrap_or_else(Machine::new);
         let mut run = Run::new(&mut taken);
         // Bytes that run out end the input.
         let _ = run.steps(&mut Unstructured::new(data));
         run.end();
-        *bench = Some(taken);
+        *machine = Some(taken);
     });
 }
 
 /// A function, and what a monitor has of it.
-struct Bench {
-    stepped: Stepped,
-    device: Arc<Echo>,
-    space: Arc<DmaSpace>,
+struct Machine {
+    bench: Bench,
     memory: OwnedFd,
     vectors: [OwnedFd; 3],
-    initial: [u8; 256],
-    generation: u8,
 }
 
-impl Bench {
+impl Machine {
     fn new() -> Self {
-        let (device, space) = (Arc::new(Echo::default()), Arc::<DmaSpace>::default());
-        let stepped = Stepped::new(device.clone(), space.clone()).expect("a function");
-        let mut initial = [0; 256];
-        stepped.config_read(0, &mut initial);
         Self {
-            stepped,
-            device,
-            space,
+            bench: Bench::new(u64::MAX),
             memory: dma::testing::guest_memory(MEMORY_LEN as u64).expect("memfd"),
             vectors: eventfds(),
-            initial,
-            generation: 0,
         }
     }
 }
@@ -104,37 +80,33 @@ impl Bench {
 /// One input.
 struct Run<'a> {
     bench: &'a mut Bench,
+    vectors: &'a [OwnedFd; 3],
     client: UnixStream,
-    common: Common,
-    config: Config,
-    /// Interrupts by each vector: at least and at most.
-    least: [u64; 3],
-    most: [u64; 3],
-    doorbells: Vec<Call>,
+    model: Function,
 }
 
 impl<'a> Run<'a> {
-    fn new(bench: &'a mut Bench) -> Self {
-        let mut client = bench.stepped.connect().expect("socket");
-        let fds: Vec<_> = bench.vectors.iter().map(AsFd::as_fd).collect();
+    fn new(machine: &'a mut Machine) -> Self {
+        let Machine {
+            bench,
+            memory,
+            vectors,
+        } = machine;
+        let client = bench.stepped.connect().expect("socket");
+        let fds: Vec<_> = vectors.iter().map(AsFd::as_fd).collect();
         let set = [20u32, 0x24, 2, 0, 3].map(u32::to_ne_bytes).concat();
         send(&client, 8, 0, &set, &fds);
-        assert!(bench.stepped.serve_client().expect("no rule is broken"));
-        let mut reply = [0; 16];
-        client.read_exact(&mut reply).expect("a reply");
-        assert_eq!(reply[8..], [1, 0, 0, 0, 0, 0, 0, 0], "SET_IRQS");
-        let fd = bench.memory.try_clone().expect("descriptor");
+        let fd = memory.try_clone().expect("descriptor");
         let mapped = bench.space.map(MEMORY, fd, 0, MEMORY_LEN as u64, true);
         mapped.expect("memory is mapped");
-        let run = Self {
+        let mut run = Self {
             client,
-            common: Common::new(bench.generation),
-            config: Config::new(bench.initial, BARS),
-            least: [0; 3],
-            most: [0; 3],
-            doorbells: Vec::new(),
+            model: bench.model(),
+            vectors,
             bench,
         };
+        run.serve_client();
+        run.await_reply();
         run.put(MEMORY, &[0; MEMORY_LEN]);
         run.check();
         run
@@ -168,7 +140,7 @@ impl<'a> Run<'a> {
                 let (bar, offset) = (input.int_in_range(0..=5)?, place(input)?);
                 let mut data = vec![0xaa; input.int_in_range(0..=16)?];
                 self.bench.stepped.bar_read(bar, offset, &mut data);
-                self.check_read(bar, offset, &data);
+                self.model.bar_read(bar, offset, data.len()).check(&data);
             }
             9 => {
                 let offset = u64::from(input.arbitrary::<u8>()?);
@@ -187,13 +159,15 @@ impl<'a> Run<'a> {
             13 => self.offer_chain(input)?,
             14 => {
                 self.bench.stepped.config_changed();
-                self.config_changed();
+                self.model.config_changed();
+                self.check_interrupts();
             }
             15 => {
                 let queue = input.choose_index(QUEUES.len())?;
                 if let Some(other) = self.bench.device.queues().get(queue) {
                     other.interrupt();
-                    self.expect(self.common.queues[queue].vector, 1);
+                    self.model.queue_interrupts(queue, true);
+                    self.check_interrupts();
                 }
             }
             16 => self.reset_function(),
@@ -265,7 +239,7 @@ impl<'a> Run<'a> {
 
     /// An access to a BAR by the window in the configuration space.
     fn look_through_window(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
-        let data_at = self.config.window_data();
+        let data_at = self.model.config.window_data();
         let (bar, offset) = (input.arbitrary::<u8>()? % 6, place(input)? as u32);
         let width = *input.choose(&[1u32, 2, 4, 3])?;
         self.config_write(data_at - 12, &[bar]);
@@ -277,108 +251,33 @@ impl<'a> Run<'a> {
         } else {
             let mut data = vec![0xaa; width as usize];
             self.bench.stepped.config_read(data_at, &mut data);
-            match self.config.reaches(data_at, data.len()) {
-                Some((bar, offset)) => self.check_read(bar, offset, &data),
-                None => assert_eq!(data, vec![0; data.len()]),
-            }
+            self.model.config_read(data_at, data.len()).check(&data);
         }
         Ok(())
     }
 
     fn bar_write(&mut self, bar: u32, offset: u64, data: &[u8]) {
         self.bench.stepped.bar_write(bar, offset, data);
-        self.bar_written(bar, offset, data);
-    }
-
-    fn bar_written(&mut self, bar: u32, offset: u64, data: &[u8]) {
-        match (bar, data) {
-            (VIRTIO, _) if offset < ISR => self.common.write(offset, data),
-            (SHM, &[a, b, c, d]) if offset < SHM_LEN && offset % 4 == 0 => {
-                let value = u32::from_le_bytes([a, b, c, d]);
-                self.doorbells.push(Call::Doorbell(offset, value));
-            }
-            _ => {}
-        }
-        let calls = self.bench.device.take_calls();
-        assert_eq!(
-            calls,
-            std::mem::take(&mut self.doorbells),
-            "calls of a write"
-        );
+        self.model.bar_write(bar, offset, data);
+        self.check_doorbells();
     }
 
     fn config_write(&mut self, offset: u64, data: &[u8]) {
         self.bench.stepped.config_write(offset, data);
-        self.config.write(offset, data);
-        if let Some((bar, at)) = self.config.reaches(offset, data.len()) {
-            self.bar_written(bar, at, data);
-        }
+        self.model.config_write(offset, data);
+        self.check_doorbells();
     }
 
-    /// Checks the bytes that a read of a BAR gave.
-    fn check_read(&mut self, bar: u32, offset: u64, data: &[u8]) {
-        let mut expected = vec![0; data.len()];
-        if bar == VIRTIO && offset == ISR {
-            if let (Some(shown), Some(first)) = (data.first(), expected.first_mut()) {
-                // Whether a queue interrupted depends on the ring.
-                *first = (u8::from(std::mem::take(&mut self.common.isr_config)) << 1) | (shown & 1);
-            }
-        } else if bar == VIRTIO && offset < ISR {
-            let image = self.common.image();
-            let rest = image.get(offset as usize..).unwrap_or_default();
-            expected
-                .iter_mut()
-                .zip(rest)
-                .for_each(|(to, from)| *to = *from);
-        } else if bar == VIRTIO && (DEVICE..DEVICE + 0x1000).contains(&offset) {
-            let rest = CONFIG.get((offset - DEVICE) as usize..).unwrap_or_default();
-            expected
-                .iter_mut()
-                .zip(rest)
-                .for_each(|(to, from)| *to = *from);
-        }
-        assert_eq!(data, expected, "BAR {bar} at {offset:#x}");
+    fn check_doorbells(&mut self) {
+        let calls = self.bench.device.take_calls();
+        assert_eq!(calls, self.model.take_doorbells(), "calls of a write");
     }
 
     /// The service thread does a piece of work. Returns whether there was any.
     fn serve(&mut self) -> bool {
-        let tasks = self.bench.stepped.tasks();
-        let worked = self.bench.stepped.serve_device();
-        let mut calls = self.bench.device.take_calls();
-        if calls.first() == Some(&Call::Fail) {
-            calls.remove(0);
-            assert!(!self.common.failed, "stopped twice");
-            self.common.failed = true;
-            for queue in &mut self.common.queues {
-                queue.started = false;
-            }
-            self.config_changed();
-        }
-        if self.bench.stepped.tasks() < tasks {
-            let task = self.common.tasks.pop_front().expect("a task of the model");
-            let expected = match task {
-                Task::Activate if !self.common.failed => Some(Call::Activate(self.common.accepted)),
-                Task::Reset => Some(Call::Reset),
-                Task::ResetQueue(queue) => Some(Call::ResetQueue(queue as u16)),
-                _ => None,
-            };
-            assert_eq!(calls, Vec::from_iter(expected), "calls of {task:?}");
-            self.common.done(task);
-        } else {
-            for call in calls {
-                let Call::Answer(queue) = call else {
-                    panic!("{call:?} out of place");
-                };
-                let queue = &self.common.queues[usize::from(queue)];
-                assert!(queue.started, "a request of a queue that is not in use");
-                let vector = queue.vector;
-                if let Some(most) = self.most.get_mut(usize::from(vector)) {
-                    *most += 1;
-                }
-            }
-        }
+        let step = self.bench.serve_device(&mut self.model);
         self.check_interrupts();
-        worked
+        step != Step::Idle
     }
 
     fn serve_tasks(&mut self) {
@@ -389,65 +288,46 @@ impl<'a> Run<'a> {
 
     fn reset_function(&mut self) {
         send(&self.client, 13, 0, &[], &[]);
-        assert!(self
-            .bench
-            .stepped
-            .serve_client()
-            .expect("no rule is broken"));
-        self.config.reset();
-        self.common.begin_reset();
+        self.serve_client();
+        self.model.begin_reset();
         self.check();
         self.serve_tasks();
-        assert!(self
-            .bench
-            .stepped
-            .serve_client()
-            .expect("no rule is broken"));
+        self.serve_client();
+        self.await_reply();
+    }
+
+    fn serve_client(&mut self) {
+        let served = self.bench.stepped.serve_client();
+        assert!(served.expect("no rule is broken"), "the client is there");
+    }
+
+    /// Takes the reply of a command that has no payload.
+    fn await_reply(&mut self) {
         let mut reply = [0; 16];
         self.client.read_exact(&mut reply).expect("a reply");
-        assert_eq!(reply[8..], [1, 0, 0, 0, 0, 0, 0, 0], "DEVICE_RESET");
-    }
-
-    fn config_changed(&mut self) {
-        self.common.changed();
-        self.expect(self.common.config_vector, 1);
-    }
-
-    fn expect(&mut self, vector: u16, times: u64) {
-        if vector != NO_VECTOR {
-            self.least[usize::from(vector)] += times;
-            self.most[usize::from(vector)] += times;
-        }
-        self.check_interrupts();
+        assert_eq!(reply[8..], [1, 0, 0, 0, 0, 0, 0, 0], "flags and error");
     }
 
     fn check_interrupts(&mut self) {
-        for (vector, fd) in self.bench.vectors.iter().enumerate() {
+        let (mut least, mut most) = ([0; 3], [0; 3]);
+        for raised in self.model.take_raised() {
+            least[usize::from(raised.vector)] += u64::from(raised.certain);
+            most[usize::from(raised.vector)] += 1;
+        }
+        for (vector, fd) in self.vectors.iter().enumerate() {
             let mut count = [0; 8];
             let _ = rustix::io::read(fd, &mut count);
             let count = u64::from_ne_bytes(count);
-            let expected = self.least[vector]..=self.most[vector];
+            let expected = least[vector]..=most[vector];
             assert!(
                 expected.contains(&count),
                 "vector {vector}: {count} of {expected:?}"
             );
         }
-        (self.least, self.most) = ([0; 3], [0; 3]);
     }
 
     fn check(&self) {
-        let mut image = [0; 0x3c];
-        self.bench.stepped.bar_read(VIRTIO, 0, &mut image);
-        assert_eq!(image, self.common.image(), "registers");
-        let mut config = [0; 256];
-        self.bench.stepped.config_read(0, &mut config);
-        assert_eq!(config, self.config.bytes, "configuration space");
-        assert_eq!(self.bench.stepped.tasks(), self.common.tasks.len(), "tasks");
-        // A task for each queue of each kind, one to activate and one to reset.
-        assert!(
-            self.common.tasks.len() <= 2 * QUEUES.len() + 2,
-            "tasks grow"
-        );
+        self.bench.check(&self.model);
     }
 
     fn put(&self, at: u64, bytes: &[u8]) {
@@ -471,19 +351,8 @@ impl<'a> Run<'a> {
     fn end(mut self) {
         self.serve_tasks();
         self.check();
-        self.bench.stepped.disconnect();
-        // A queue that was still to be served may have broken the rules.
-        let calls = self.bench.device.take_calls();
-        let failures = calls.iter().filter(|&call| *call == Call::Fail).count();
-        let generation = self.common.generation.wrapping_add(failures as u8);
-        (self.common, self.config) = (
-            Common::new(generation),
-            Config::new(self.bench.initial, BARS),
-        );
-        self.bench.generation = generation;
-        self.check();
-        assert!(self.bench.space.enter().is_empty(), "memory is left");
-        for fd in &self.bench.vectors {
+        self.bench.disconnect(&self.model);
+        for fd in self.vectors {
             let _ = rustix::io::read(fd, &mut [0; 8]);
         }
     }
