@@ -12,6 +12,7 @@
 #![allow(clippy::duplicate_mod)]
 
 mod air;
+mod client;
 mod function;
 mod input;
 mod own;
@@ -78,6 +79,11 @@ pub const TARGETS: &[Target] = &[
         name: "registers",
         about: "configuration space, registers, queues: the function shows what a model shows",
         run: targets::registers::run,
+    },
+    Target {
+        name: "stream",
+        about: "the byte stream of a vfio-user client: each command is answered as a model says",
+        run: targets::stream::run,
     },
 ];
 

@@ -10,3 +10,4 @@ pub mod memory;
 pub mod paths;
 pub mod registers;
 pub mod speaker;
+pub mod stream;
