@@ -4,17 +4,29 @@
 
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 16;
+/// Longest message that a server takes.
+pub const MAX_MESSAGE: usize = 0x1_0100;
 /// Most descriptors in one message.
 pub const MAX_FDS: usize = 16;
 /// Longest register access.
 pub const MAX_TRANSFER: u32 = 0x1_0000;
 
+/// The flag of a command that wants no reply.
+pub const NO_REPLY: u32 = 1 << 4;
 const ERROR: u32 = 1 << 5;
 
 /// Numbers of commands.
 pub mod command {
     pub const VERSION: u16 = 1;
+    pub const DMA_MAP: u16 = 2;
+    pub const DMA_UNMAP: u16 = 3;
+    pub const DEVICE_INFO: u16 = 4;
+    pub const REGION_INFO: u16 = 5;
+    pub const IRQ_INFO: u16 = 7;
+    pub const SET_IRQS: u16 = 8;
     pub const REGION_READ: u16 = 9;
+    pub const REGION_WRITE: u16 = 10;
+    pub const RESET: u16 = 13;
 }
 
 /// A header.
@@ -40,20 +52,58 @@ impl Header {
         bytes[8..12].copy_from_slice(&self.flags.to_ne_bytes());
         bytes
     }
+
+    /// Of these bytes.
+    pub fn decode(bytes: &[u8; HEADER_LEN]) -> Self {
+        let [i0, i1, c0, c1, s0, s1, s2, s3, f0, f1, f2, f3, ..] = *bytes;
+        Self {
+            id: u16::from_ne_bytes([i0, i1]),
+            command: u16::from_ne_bytes([c0, c1]),
+            size: u32::from_ne_bytes([s0, s1, s2, s3]),
+            flags: u32::from_ne_bytes([f0, f1, f2, f3]),
+        }
+    }
+
+    /// Whether it is a command's.
+    pub fn is_command(&self) -> bool {
+        self.flags & 0xf == 0
+    }
+
+    /// Whether a reply is wanted.
+    pub fn wants_reply(&self) -> bool {
+        self.flags & NO_REPLY == 0
+    }
+}
+
+/// What follows the header of a reply.
+#[derive(Clone, Debug, Default)]
+pub struct Body {
+    pub bytes: Vec<u8>,
+    /// The byte whose lowest bit may be either.
+    pub either: Option<usize>,
+}
+
+impl From<Vec<u8>> for Body {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self {
+            bytes,
+            either: None,
+        }
+    }
 }
 
 /// A reply that is expected.
 #[derive(Clone, Debug)]
 pub struct Reply {
     header: Header,
-    /// Bytes behind the header, or an error number.
-    body: Result<Vec<u8>, u32>,
+    /// What follows the header, or an error number.
+    body: Result<Body, u32>,
 }
 
 impl Reply {
     /// The reply to this command.
-    pub fn new(to: &Header, body: Result<Vec<u8>, u32>) -> Self {
-        let len = body.as_ref().map_or(0, Vec::len);
+    pub fn new(to: &Header, body: Result<Body, u32>) -> Self {
+        let len = body.as_ref().map_or(0, |body| body.bytes.len());
         Self {
             header: Header {
                 size: (HEADER_LEN + len) as u32,
@@ -73,9 +123,16 @@ impl Reply {
     pub fn take(&self, stream: &mut &[u8]) {
         let (shown, rest) = stream.split_at_checked(self.len()).unwrap_or((stream, &[]));
         *stream = rest;
+        let mut shown = shown.to_vec();
         let mut expected = self.header.encode().to_vec();
         match &self.body {
-            Ok(body) => expected.extend_from_slice(body),
+            Ok(body) => {
+                expected.extend_from_slice(&body.bytes);
+                let at = body.either.map(|at| HEADER_LEN + at);
+                if let Some(byte) = at.and_then(|at| shown.get_mut(at)) {
+                    *byte &= !1;
+                }
+            }
             Err(number) => expected[12..16].copy_from_slice(&number.to_ne_bytes()),
         }
         assert_eq!(shown, expected, "reply to {:?}", self.header);

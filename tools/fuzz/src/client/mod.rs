@@ -2,6 +2,24 @@
 
 //! A vfio-user client for targets, and a model of its server.
 
+mod framing;
+mod map;
+mod memory;
 mod message;
+mod server;
+mod things;
+mod vectors;
 
-pub use message::{command, Header, Reply, HEADER_LEN, MAX_FDS, MAX_TRANSFER};
+pub use framing::Write;
+pub use map::LIMIT;
+pub use memory::Memory;
+pub use message::{command, Header, HEADER_LEN, MAX_MESSAGE, NO_REPLY};
+pub use server::Server;
+pub use things::{Thing, Things, EVENTFDS, PAGE, PAGES, THINGS};
+
+/// Error numbers.
+const EEXIST: u32 = 17;
+const EINVAL: u32 = 22;
+const ENOMEM: u32 = 12;
+const ENOSPC: u32 = 28;
+const EOPNOTSUPP: u32 = 95;

@@ -6,11 +6,13 @@ mod bench;
 mod common;
 mod config;
 mod device;
+pub mod driver;
 mod model;
 
 pub use bench::{Bench, Step};
-pub use device::{Echo, QUEUES};
-pub use model::{Function, DEVICE, ISR, NOTIFY, VIRTIO};
+pub use common::Task;
+pub use device::QUEUES;
+pub use model::{Function, Raised, BARS, NOTIFY, VIRTIO};
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;

@@ -11,7 +11,7 @@ pub const VIRTIO: u32 = 2;
 /// BAR of the shared memory region.
 const SHM: u32 = 4;
 /// Lengths of the BARs.
-const BARS: [u64; 6] = [0x1_0000, 0, 0x1_0000, 0, SHM_LEN, 0];
+pub const BARS: [u64; 6] = [0x1_0000, 0, 0x1_0000, 0, SHM_LEN, 0];
 /// Structures in the BAR of the virtio registers.
 pub const ISR: u64 = 0x1000;
 pub const DEVICE: u64 = 0x2000;

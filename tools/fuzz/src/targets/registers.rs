@@ -13,33 +13,11 @@ use std::os::unix::net::UnixStream;
 
 use arbitrary::{Result, Unstructured};
 
-use crate::function::{eventfds, send, Bench, Function, Step, DEVICE, ISR, NOTIFY, QUEUES, VIRTIO};
+use crate::function::driver::{
+    chain, place, queue_at, set_up, value, AVAILABLE, MEMORY, MEMORY_LEN, REGISTERS, STATUS,
+};
+use crate::function::{eventfds, send, Bench, Function, Step, NOTIFY, QUEUES, VIRTIO};
 
-const MEMORY: u64 = 0x4000_0000;
-const MEMORY_LEN: usize = 0x1_0000;
-/// Where the data of requests lies.
-const DATA: u64 = MEMORY + 0x8000;
-/// Parts of a queue, relative to its place in memory.
-const AVAILABLE: u64 = 0x1000;
-const USED: u64 = 0x2000;
-
-/// Offset and width of each register.
-const REGISTERS: [(u64, usize); 14] = [
-    (0x00, 4),
-    (0x08, 4),
-    (0x0c, 4),
-    (0x10, 2),
-    (0x14, 1),
-    (0x16, 2),
-    (0x18, 2),
-    (0x1a, 2),
-    (0x1c, 2),
-    (0x20, 8),
-    (0x28, 8),
-    (0x30, 8),
-    (0x3a, 2),
-    (NOTIFY, 2),
-];
 /// Steps of an input.
 const STEPS: usize = 200;
 
@@ -182,28 +160,11 @@ impl<'a> Run<'a> {
 
     /// A driver that follows the rules, up to DRIVER_OK.
     fn set_up(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
-        self.register(0x14, 1, 0);
+        self.register(STATUS.0, STATUS.1, 0);
         self.serve_tasks();
-        self.register(0x14, 1, 3);
-        let features =
-            (1 << 32) | (1 << 33) | (1 << 40) | (u64::from(input.arbitrary::<bool>()?) << 28);
-        for select in 0..2 {
-            self.register(0x08, 4, select);
-            self.register(0x0c, 4, features >> (32 * select));
+        for (offset, width, value) in set_up(input)? {
+            self.register(offset, width, value);
         }
-        self.register(0x14, 1, 11);
-        self.register(0x10, 2, 0);
-        for queue in 0..QUEUES.len() as u64 {
-            let at = queue_at(queue);
-            self.register(0x16, 2, queue);
-            self.register(0x18, 2, 1 << input.int_in_range(0..=4)?);
-            self.register(0x1a, 2, queue + 1);
-            for (offset, address) in [(0x20, at), (0x28, at + AVAILABLE), (0x30, at + USED)] {
-                self.register(offset, 8, address);
-            }
-            self.register(0x1c, 2, 1);
-        }
-        self.register(0x14, 1, 15);
         Ok(())
     }
 
@@ -216,20 +177,7 @@ impl<'a> Run<'a> {
     fn offer_chain(&mut self, input: &mut Unstructured<'_>) -> Result<()> {
         let queue = input.choose_index(QUEUES.len())? as u64;
         let at = queue_at(queue);
-        let len = input.int_in_range(1..=4u16)?;
-        for index in 0..len {
-            let address = DATA + u64::from(input.arbitrary::<u16>()? & 0x8fff);
-            let mut flags = input.arbitrary::<u16>()? & 0x7;
-            if index + 1 < len {
-                flags |= 1;
-            }
-            let mut descriptor = address.to_le_bytes().to_vec();
-            let bytes = u32::from(input.arbitrary::<u8>()?) * 16;
-            descriptor.extend_from_slice(&bytes.to_le_bytes());
-            descriptor.extend_from_slice(&flags.to_le_bytes());
-            descriptor.extend_from_slice(&(index + 1).to_le_bytes());
-            self.put(at + 16 * u64::from(index), &descriptor);
-        }
+        self.put(at, &chain(input)?);
         let index = u16::from_le_bytes(self.get(at + AVAILABLE + 2));
         self.put(at + AVAILABLE + 4, &[0; 32]);
         self.put(at + AVAILABLE + 2, &index.wrapping_add(1).to_le_bytes());
@@ -356,26 +304,4 @@ impl<'a> Run<'a> {
             let _ = rustix::io::read(fd, &mut [0; 8]);
         }
     }
-}
-
-fn queue_at(queue: u64) -> u64 {
-    MEMORY + 0x4000 * queue
-}
-
-/// A value that means something somewhere, or any.
-fn value(input: &mut Unstructured<'_>) -> Result<u64> {
-    Ok(match input.arbitrary::<u8>()? {
-        small @ 0..=95 => u64::from(small & 0x1f),
-        power @ 96..=159 => 1 << (power - 96),
-        page @ 160..=223 => MEMORY + 0x400 * u64::from(page - 160),
-        224..=231 => u64::from(u16::MAX),
-        232..=239 => u64::MAX,
-        _ => input.arbitrary()?,
-    })
-}
-
-/// An offset in a BAR, most in a structure.
-fn place(input: &mut Unstructured<'_>) -> Result<u64> {
-    let base = *input.choose(&[0, ISR, DEVICE, NOTIFY, 0xfff0, 0x1_0000])?;
-    Ok(base + u64::from(input.arbitrary::<u8>()?) % 0x44)
 }

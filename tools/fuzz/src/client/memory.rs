@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The files of memory: what the guest writes there, and marks where nobody may write.
+
+use super::map::{Map, Place};
+use super::things::{Thing, Things, MEMORIES, PAGE, PAGES};
+
+/// The bytes of pages that nobody has written.
+const MARKS: [u8; MEMORIES] = [0xa5, 0x5a];
+
+/// Which pages may be written.
+pub struct Memory {
+    open: [[bool; PAGES]; MEMORIES],
+}
+
+impl Memory {
+    /// Of files that are full of marks afterwards.
+    pub fn new(things: &Things) -> Self {
+        let memory = Self {
+            open: [[true; PAGES]; MEMORIES],
+        };
+        memory.restore(things);
+        Self {
+            open: [[false; PAGES]; MEMORIES],
+        }
+    }
+
+    /// The device may write where this map says.
+    pub fn admit(&mut self, map: &Map) {
+        for region in map.regions.iter().filter(|region| region.writable) {
+            if let Some((file, _)) = region.thing.memory() {
+                let (first, len) = (region.offset as usize / PAGE, region.len as usize / PAGE);
+                self.open[file][first..first + len].fill(true);
+            }
+        }
+    }
+
+    /// The guest writes.
+    pub fn write(&mut self, things: &Things, at: Place, bytes: &[u8]) {
+        let (first, end) = (at.offset as usize, at.offset as usize + bytes.len());
+        self.open[at.file][first / PAGE..end.div_ceil(PAGE)].fill(true);
+        put(things, at.file, at.offset, bytes);
+    }
+
+    /// The guest reads.
+    pub fn read(&self, things: &Things, at: Place, bytes: &mut [u8]) {
+        let read = rustix::io::pread(things.get(Thing(at.file)), &mut *bytes, at.offset);
+        assert_eq!(read, Ok(bytes.len()), "memory is read");
+    }
+
+    /// Panics if a page was written that no map opened. Fills the others with marks again.
+    pub fn end(&mut self, things: &Things) {
+        let mut bytes = [0; PAGES * PAGE];
+        for (file, open) in self.open.iter().enumerate() {
+            let at = Place {
+                file,
+                offset: 0,
+                writable: true,
+            };
+            self.read(things, at, &mut bytes);
+            for (page, open) in open.iter().enumerate().filter(|(_, open)| !**open) {
+                let shown = &bytes[page * PAGE..][..PAGE];
+                let whole = shown.iter().all(|byte| *byte == MARKS[file]);
+                assert!(whole, "page {page} of file {file} was written: {open}");
+            }
+        }
+        self.restore(things);
+        self.open = [[false; PAGES]; MEMORIES];
+    }
+
+    fn restore(&self, things: &Things) {
+        for (file, open) in self.open.iter().enumerate() {
+            for (page, _) in open.iter().enumerate().filter(|(_, open)| **open) {
+                put(things, file, (page * PAGE) as u64, &[MARKS[file]; PAGE]);
+            }
+        }
+    }
+}
+
+fn put(things: &Things, file: usize, offset: u64, bytes: &[u8]) {
+    let written = rustix::io::pwrite(things.get(Thing(file)), bytes, offset);
+    assert_eq!(written, Ok(bytes.len()), "memory is written");
+}
