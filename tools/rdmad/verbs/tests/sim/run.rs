@@ -21,6 +21,8 @@ use crate::vault::Vault;
 
 /// Frames in a row that may be lost, so that no sender has reason to give up.
 const LOSSES: usize = 3;
+/// Times that a deadline may be over before all frames arrive, for the same reason.
+const DELAYS: usize = 5;
 /// Steps after which workers that find work have no end.
 const ENDLESS: usize = 100_000;
 
@@ -42,6 +44,7 @@ struct Sim<'w> {
     parties: Vec<Box<dyn Party<'w> + 'w>>,
     graves: Vec<Grave<'w>>,
     lost: usize,
+    delayed: usize,
 }
 
 /// Runs to the end.
@@ -71,6 +74,7 @@ pub fn run(choices: &mut Choices) {
         parties: Vec::new(),
         graves: Vec::new(),
         lost: 0,
+        delayed: 0,
     };
     let before = sim.memory();
     for _ in 0..=choices.below(3) {
@@ -224,6 +228,11 @@ impl<'w> Sim<'w> {
     fn time(&mut self, choices: &mut Choices) {
         // So that nobody gives up.
         self.raise_links();
+        self.delayed += 1;
+        if self.delayed > DELAYS {
+            self.delayed = 0;
+            while self.work() | self.deliver_all() {}
+        }
         let next = self.fabric.next_deadline();
         let time = match choices.below(3) {
             0 => next.unwrap_or_default(),
@@ -238,10 +247,7 @@ impl<'w> Sim<'w> {
         self.raise_links();
         for _ in 0..ENDLESS {
             let mut moved = self.work();
-            while self.net.flying() > 0 {
-                self.net.deliver(0);
-                moved = true;
-            }
+            moved |= self.deliver_all();
             // One after the other, if there are few buffers.
             while self.take_events() {
                 moved |= self.work();
@@ -289,6 +295,15 @@ impl<'w> Sim<'w> {
         for grave in &self.graves {
             grave.is_quiet();
         }
+    }
+
+    /// Has all frames that fly arrive. Returns whether any did.
+    fn deliver_all(&self) -> bool {
+        let any = self.net.flying() > 0;
+        while self.net.flying() > 0 {
+            self.net.deliver(0);
+        }
+        any
     }
 
     /// Takes the events that there are. Returns whether there were any.

@@ -85,6 +85,9 @@ impl Vault<'_> {
             "{one:?} fails so: {cqe:?}"
         );
         self.failed(ours, &one, status);
+        if broken && !ours {
+            self.adrift.push(one);
+        }
     }
 
     fn failed(&mut self, ours: bool, one: &Try, status: WcStatus) {

@@ -31,6 +31,8 @@ pub struct Vault<'w> {
     /// A PD that the owner's QP is not in.
     stranger: u32,
     keys: Keys<'w>,
+    /// Tries that were flushed. Their packets may be on their way, and meet other keys.
+    adrift: Vec<Try>,
     /// The thief's memory.
     mr: Mr,
     /// What the owner's QP admits.
@@ -73,6 +75,7 @@ impl<'w> Vault<'w> {
             stranger,
             keys: Keys::new(owner.guest(), pdns, owner.memory.iova, len),
             mr: guest.vm.register(guest.pd(), iova, len, FULL),
+            adrift: Vec::new(),
             owner,
             thief,
             access,
@@ -280,6 +283,11 @@ impl<'w> Vault<'w> {
             tries
         });
         (self.owner.tries, self.thief.tries) = (ours, theirs);
+        let mut adrift = std::mem::take(&mut self.adrift);
+        for one in &mut adrift {
+            self.judge(one);
+        }
+        self.adrift = adrift;
     }
 }
 
