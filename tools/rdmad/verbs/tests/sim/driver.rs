@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use virtio_rdma_abi::wqe::Sge;
 use virtio_rdma_ring::RingMemory;
 
-use crate::harness::{Qp, Srq, Wr};
+use crate::harness::{Cq, Qp, Srq, Wr};
 
 /// Posts a work request, for which there is room.
 pub fn post(qp: &Qp<'_>, wr: &Wr) {
@@ -32,6 +32,16 @@ pub fn post_recv(qp: &Qp<'_>, id: u64, sges: &[Sge]) {
 pub fn has_outstanding(qp: &Qp<'_>) -> bool {
     qp.reclaim();
     qp.has_outstanding()
+}
+
+/// Completions that were not polled.
+pub fn unpolled(cq: &Cq<'_>) -> u16 {
+    let (ring, layout) = (&cq.ring, &cq.ring.layout);
+    let [used, available] = [layout.used_idx(), layout.avail_idx()]
+        .map(|index| u16::from_le(ring.load_u16_acquire(index)));
+    // Each slot without a completion is available.
+    used.wrapping_add(layout.slots() as u16)
+        .wrapping_sub(available)
 }
 
 /// An SRQ, with how many receives it was given and gave back.
@@ -63,6 +73,11 @@ impl<'vm> SharedReceives<'vm> {
     pub fn complete(&self, id: u64) {
         let slot = self.slots.borrow_mut().remove(&id);
         self.srq.complete(slot.expect("a receive of the SRQ"));
+    }
+
+    /// Moves to a ring of `slots` slots.
+    pub fn resize(&self, slots: u32) -> Result<(), u8> {
+        self.srq.resize(slots)
     }
 
     /// Receives that the device has not given back.

@@ -4,11 +4,13 @@
 
 use std::collections::VecDeque;
 
+use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ib::WrOpcode;
 use virtio_rdma_abi::ring::ArmKind;
 
 use crate::driver;
 use crate::guest::Guest;
+use crate::harness::cq::Moving;
 use crate::harness::{sge, Cq, Mr, Options, Qp};
 
 /// Bytes of an area: a work request has one of each kind to itself until it is complete.
@@ -68,6 +70,14 @@ pub(super) struct End<'w> {
     /// What its word for atomic operations holds when all that the peer posted is done.
     pub word: u64,
     pub armed: Option<ArmKind>,
+    /// The ring that the device has moved the CQ to, and completions that were left in the old one.
+    pub moving: Option<Moving>,
+    pub left: VecDeque<Cqe>,
+    /// Completions in the new ring that were there before the CQ was armed in it.
+    pub early: u16,
+    /// When the device looks at the new ring, the event may come, or must.
+    pub late: bool,
+    pub owed: bool,
     pub posted: u64,
     /// A work request of the SQ failed: those behind it are flushed.
     pub failed: bool,
@@ -94,6 +104,11 @@ impl<'w> End<'w> {
             received: VecDeque::new(),
             word: 0,
             armed: None,
+            moving: None,
+            left: VecDeque::new(),
+            early: 0,
+            late: false,
+            owed: false,
             posted: 0,
             failed: false,
             ending: false,
@@ -125,6 +140,8 @@ impl<'w> End<'w> {
     /// Arms the CQ, which the caller has polled until it was empty.
     pub fn arm(&mut self, kind: ArmKind) {
         self.take_events();
+        // All that came is polled.
+        self.settle_move();
         // Solicited does not take the place of next.
         if self.armed != Some(ArmKind::Next) {
             self.armed = Some(kind);
@@ -141,12 +158,28 @@ impl<'w> End<'w> {
                 "{count} events, armed: {:?}",
                 self.armed
             );
+            assert!(
+                self.has_news() || self.late || self.guest.is_starved(),
+                "an event of no completion"
+            );
             self.armed = None;
+            self.settle_move();
             self.cq.event_received();
         }
         let events = self.guest.take_events(self.qp.cookie);
         assert!(events.is_empty(), "nothing happened to it: {events:?}");
         count > 0
+    }
+
+    /// The last move of the CQ can't have kept an event back any more.
+    fn settle_move(&mut self) {
+        self.early = 0;
+        (self.late, self.owed) = (false, false);
+    }
+
+    /// Whether there are completions that were not polled, or may be in another ring.
+    fn has_news(&self) -> bool {
+        driver::unpolled(&self.cq) > 0 || self.moving.is_some() || !self.left.is_empty()
     }
 
     pub fn area(&self, kind: usize, area: usize) -> Vec<u8> {

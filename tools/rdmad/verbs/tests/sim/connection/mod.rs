@@ -5,6 +5,7 @@
 mod check;
 mod end;
 mod post;
+mod resize;
 
 use virtio_rdma_abi::ib::{Mtu, QpState, QpType};
 use virtio_rdma_abi::ring::ArmKind;
@@ -67,7 +68,7 @@ impl<'w> Connection<'w> {
 impl<'w> Party<'w> for Connection<'w> {
     fn act(&mut self, choices: &mut Choices) {
         let side = choices.below(2);
-        match choices.below(24) {
+        match choices.below(25) {
             0..=8 => self.post(side, choices),
             9..=14 => {
                 for _ in 0..=choices.below(4) {
@@ -84,6 +85,7 @@ impl<'w> Party<'w> for Connection<'w> {
                 while self.poll_one(side) {}
                 self.ends[side].arm(kind);
             }
+            23 => self.ends[side].resize(choices),
             _ => {
                 if choices.once_in(12) {
                     self.break_off(side);

@@ -18,6 +18,10 @@ use crate::party::{deregister, destroy_cq, destroy_qp, is_same, Grave, Party};
 /// Bytes of an area, and how many there are: one for each slot of the SRQ, and of a sender.
 const AREA: usize = 1024;
 const AREAS: usize = 16;
+/// Slots that the SRQ may grow to.
+const MOST: u32 = 64;
+/// What commands answer if it were to shrink.
+const EINVAL: u8 = 22;
 /// What an area holds where nothing was written.
 const FILL: u8 = 0xee;
 
@@ -51,6 +55,7 @@ pub struct Shared<'w> {
     areas: BTreeMap<u64, usize>,
     free: Vec<usize>,
     posted: u64,
+    slots: u32,
     /// The limit that is armed, and the fewest receives that may have been left since.
     limit: u32,
     fewest: u64,
@@ -130,6 +135,7 @@ impl<'w> Shared<'w> {
             areas: BTreeMap::new(),
             free: (0..AREAS).collect(),
             posted: 0,
+            slots: AREAS as u32,
             limit: 0,
             fewest: u64::MAX,
         }
@@ -149,6 +155,14 @@ impl<'w> Shared<'w> {
         true
     }
 
+    /// Moves the SRQ to a longer ring; a shorter one is refused.
+    fn resize(&mut self, slots: u32) {
+        let refused = self.receives.resize(slots).err();
+        assert_eq!(refused, (slots < self.slots).then_some(EINVAL), "{slots}");
+        self.slots = self.slots.max(slots);
+        assert_eq!(self.receives.srq.query().max_wr, self.slots);
+    }
+
     /// Arms the limit. The event of an earlier one may be on its way.
     fn arm(&mut self, limit: u32) {
         self.check_events();
@@ -164,7 +178,7 @@ impl<'w> Shared<'w> {
 impl<'w> Party<'w> for Shared<'w> {
     fn act(&mut self, choices: &mut Choices) {
         let at = choices.below(self.members.len());
-        match choices.below(24) {
+        match choices.below(25) {
             0..=7 => {
                 self.posted += 1;
                 let len = choices.below(AREA + 1);
@@ -182,6 +196,7 @@ impl<'w> Party<'w> for Shared<'w> {
                 let limit = 1 + choices.below(AREAS / 2);
                 self.arm(limit as u32);
             }
+            23 => self.resize(choices.of(&[AREAS as u32, MOST / 2, MOST])),
             _ => {
                 if choices.once_in(4) {
                     self.members[at].ending = true;

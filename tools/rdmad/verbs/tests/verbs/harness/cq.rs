@@ -102,6 +102,14 @@ pub struct Cq<'vm> {
     queue: RefCell<CompletionQueue>,
 }
 
+/// A ring that the device has moved a CQ to, and the driver has not.
+pub struct Moving {
+    target: Ring,
+    next: CompletionQueue,
+    /// `used.idx` that the old ring ends with.
+    end: u16,
+}
+
 impl<'vm> Cq<'vm> {
     pub fn new(vm: &'vm Vm, slots: u32) -> Self {
         let ring = Ring::new(vm, slots, CQ_SLOT_SHIFT);
@@ -175,6 +183,12 @@ impl<'vm> Cq<'vm> {
 
     /// Moves to a ring of `slots` slots for `cqe` entries, and returns what was not polled in the old one.
     pub fn resize(&mut self, slots: u32, cqe: u32) -> Result<Vec<Cqe>, u8> {
+        let moving = self.begin_resize(slots, cqe)?;
+        Ok(self.finish_resize(moving))
+    }
+
+    /// Has the device move to a ring of `slots` slots for `cqe` entries. The driver is to follow.
+    pub fn begin_resize(&self, slots: u32, cqe: u32) -> Result<Moving, u8> {
         let target = Ring::new(self.vm, slots, CQ_SLOT_SHIFT);
         let next = CompletionQueue::new(target.layout, &target);
         let request = CmdResizeCq {
@@ -183,6 +197,12 @@ impl<'vm> Cq<'vm> {
             ring: target.addr,
         };
         let end = self.vm.call(request)?.used_idx;
+        Ok(Moving { target, next, end })
+    }
+
+    /// Follows the device to its new ring, and returns what was not polled in the old one.
+    pub fn finish_resize(&mut self, moving: Moving) -> Vec<Cqe> {
+        let Moving { target, next, end } = moving;
         let mut left = Vec::new();
         while !self.queue.borrow().is_at(end) {
             left.push(self.poll().expect("as many completions as the answer says"));
@@ -196,7 +216,7 @@ impl<'vm> Cq<'vm> {
         {
             self.ring_doorbell();
         }
-        Ok(left)
+        left
     }
 
     pub fn event_received(&self) {

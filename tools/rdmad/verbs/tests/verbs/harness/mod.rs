@@ -2,7 +2,7 @@
 
 //! Plays the drivers of VMs: guest memory, rings, control commands, and a network that joins the VMs.
 
-mod cq;
+pub mod cq;
 mod daemon;
 pub mod mode;
 mod net;
