@@ -34,6 +34,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use choices::Choices;
+use run::Failure;
 
 /// Queues lie in memory of the driver.
 pub const MODE: harness::Mode = harness::Mode::OwnRings;
@@ -62,9 +63,9 @@ fn steps() -> usize {
 }
 
 /// The first of the seeds that are known to fail, and why. Each processor runs some.
-fn find_failure(seeds: Range<u64>, steps: usize) -> Option<(u64, String)> {
+fn find_failure(seeds: Range<u64>, steps: usize) -> Option<(u64, Failure)> {
     let next = AtomicU64::new(seeds.start);
-    let found: Mutex<Option<(u64, String)>> = Mutex::new(None);
+    let found: Mutex<Option<(u64, Failure)>> = Mutex::new(None);
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
@@ -90,18 +91,22 @@ fn find_failure(seeds: Range<u64>, steps: usize) -> Option<(u64, String)> {
 fn every_seed_ends_well() {
     let steps = steps();
     let print = panic::take_hook();
-    panic::set_hook(Box::new(|_| {}));
+    panic::set_hook(Box::new(run::note_place));
     let Some((seed, why)) = find_failure(seeds(), steps) else {
         panic::set_hook(print);
         return;
     };
-    eprintln!("seed {seed} failed: {why}");
+    eprintln!("seed {seed} failed: {} ({})", why.why, why.place);
     let end = seed + 1;
     eprintln!("again: SIM_STEPS={steps} make sim SEEDS={seed}..{end}");
     let mut choices = Choices::drawn(seed, steps);
     let repeated = run::guarded(&mut choices);
-    assert_eq!(repeated, Err(why), "it did not fail in the same way again");
-    let least = shrink::shrink(choices.taken());
+    assert_eq!(
+        repeated,
+        Err(why.clone()),
+        "it did not fail in the same way again"
+    );
+    let least = shrink::shrink(choices.taken(), &why.place);
     eprintln!("{} steps are enough: {least:?}", least.len());
     panic::set_hook(print);
     run::run(&mut Choices::given(&least));

@@ -31,6 +31,11 @@ pub trait Party<'w> {
         false
     }
 
+    /// Has work go on that was held, when all else has ended. Returns whether there was any.
+    fn resume(&mut self) -> bool {
+        false
+    }
+
     /// Takes its QPs to ERR.
     fn end(&mut self);
 

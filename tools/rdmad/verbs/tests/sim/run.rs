@@ -3,8 +3,9 @@
 //! One run: a world that the first choices make, steps, and an end at which all that was posted is
 //! done.
 
+use std::cell::RefCell;
 use std::mem;
-use std::panic::{self, AssertUnwindSafe};
+use std::panic::{self, AssertUnwindSafe, Location, PanicHookInfo};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,13 +27,34 @@ const DELAYS: usize = 5;
 /// Steps after which workers that find work have no end.
 const ENDLESS: usize = 100_000;
 
-/// Why a run failed, if it did.
-pub fn guarded(choices: &mut Choices) -> Result<(), String> {
+thread_local! {
+    /// Where the thread panicked last.
+    static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Why and where a run failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub why: String,
+    pub place: String,
+}
+
+/// A panic hook that prints nothing.
+pub fn note_place(panic: &PanicHookInfo<'_>) {
+    let place = panic.location().map(Location::to_string);
+    PLACE.set(place.unwrap_or_default());
+}
+
+/// Runs to the end, or to its failure, with [`note_place`] as the panic hook.
+pub fn guarded(choices: &mut Choices) -> Result<(), Failure> {
     let done = panic::catch_unwind(AssertUnwindSafe(|| run(choices)));
     done.map_err(|why| {
         let text = why.downcast_ref::<String>().cloned();
-        text.or_else(|| why.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-            .unwrap_or_default()
+        let text = text.or_else(|| why.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Failure {
+            why: text.unwrap_or_default(),
+            place: PLACE.take(),
+        }
     })
 }
 
@@ -41,19 +63,23 @@ struct Sim<'w> {
     net: &'w Net,
     guests: &'w [Guest],
     workers: usize,
-    parties: Vec<Box<dyn Party<'w> + 'w>>,
+    parties: Vec<Placed<'w>>,
     graves: Vec<Grave<'w>>,
     lost: usize,
     delayed: usize,
 }
 
+/// A party, and the way that its connections take: both their ends keep to it.
+struct Placed<'w> {
+    path: PathPolicy,
+    party: Box<dyn Party<'w> + 'w>,
+}
+
 /// Runs to the end.
 pub fn run(choices: &mut Choices) {
     let workers = 1 + choices.below(3);
-    let path = choices.of(&[PathPolicy::Direct, PathPolicy::Wire]);
     let fabric = Fabric::new(FabricConfig {
         workers: Some(workers),
-        path,
         at_once: choices.once_in(3),
         clock: Clock::manual(),
         stepped: true,
@@ -94,13 +120,16 @@ pub fn run(choices: &mut Choices) {
 }
 
 impl<'w> Sim<'w> {
-    fn party(&self, choices: &mut Choices) -> Box<dyn Party<'w> + 'w> {
-        match choices.below(6) {
+    fn party(&self, choices: &mut Choices) -> Placed<'w> {
+        let path = choices.of(&[PathPolicy::Direct, PathPolicy::Wire]);
+        self.fabric.set_path(path);
+        let party: Box<dyn Party<'w> + 'w> = match choices.below(6) {
             0..=1 => Box::new(Connection::new(self.guests, choices)),
             2..=3 => Box::new(Vault::new(self.guests, choices)),
             4 => Box::new(Shared::new(self.guests, choices)),
             _ => Box::new(Mail::new(self.guests, choices)),
-        }
+        };
+        Placed { path, party }
     }
 
     /// Bytes that the devices have allocated.
@@ -117,7 +146,9 @@ impl<'w> Sim<'w> {
             }
             10..=26 => {
                 let at = choices.below(self.parties.len());
-                self.parties[at].act(choices);
+                let Placed { path, party } = &mut self.parties[at];
+                self.fabric.set_path(*path);
+                party.act(choices);
             }
             27..=32 => self.frames(choices),
             33..=34 => self.time(choices),
@@ -136,7 +167,7 @@ impl<'w> Sim<'w> {
                             self.reset(choices);
                         }
                     }
-                    _ if self.parties[at].is_over() => self.replace(at, choices),
+                    _ if self.parties[at].party.is_over() => self.replace(at, choices),
                     _ => {}
                 }
             }
@@ -145,11 +176,9 @@ impl<'w> Sim<'w> {
 
     /// Destroys a party in the middle of its work, and makes another.
     fn replace(&mut self, at: usize, choices: &mut Choices) {
-        let path = choices.of(&[PathPolicy::Direct, PathPolicy::Wire]);
-        self.fabric.set_path(path);
         let next = self.party(choices);
         let old = mem::replace(&mut self.parties[at], next);
-        self.graves.extend(old.destroy());
+        self.graves.extend(old.party.destroy());
     }
 
     /// Resets a device in the middle of its work.
@@ -157,11 +186,11 @@ impl<'w> Sim<'w> {
         let guest = &self.guests[choices.below(self.guests.len())];
         guest.reset();
         let parties = mem::take(&mut self.parties).into_iter();
-        let (gone, left): (Vec<_>, _) = parties.partition(|party| party.uses(guest));
+        let (gone, left): (Vec<_>, _) = parties.partition(|placed| placed.party.uses(guest));
         self.parties = left;
         let count = gone.len();
-        for party in gone {
-            self.graves.extend(party.destroy());
+        for placed in gone {
+            self.graves.extend(placed.party.destroy());
         }
         guest.restart();
         for _ in 0..count {
@@ -255,11 +284,11 @@ impl<'w> Sim<'w> {
             for guest in self.guests {
                 guest.settled();
             }
-            for party in &mut self.parties {
+            for Placed { party, .. } in &mut self.parties {
                 moved |= party.poll();
             }
             if !moved {
-                for party in &mut self.parties {
+                for Placed { party, .. } in &mut self.parties {
                     moved |= party.feed();
                 }
             }
@@ -268,8 +297,9 @@ impl<'w> Sim<'w> {
             }
             match self.fabric.next_deadline() {
                 Some(time) => self.fabric.pass(time),
+                None if self.resume() => {}
                 None => {
-                    for party in &mut self.parties {
+                    for Placed { party, .. } in &mut self.parties {
                         party.finish();
                     }
                     for guest in self.guests {
@@ -284,11 +314,11 @@ impl<'w> Sim<'w> {
 
     /// Ends all parties, which have nothing to do.
     fn end(&mut self) {
-        for party in &mut self.parties {
+        for Placed { party, .. } in &mut self.parties {
             party.end();
         }
         self.finish();
-        for party in self.parties.drain(..) {
+        for Placed { party, .. } in self.parties.drain(..) {
             self.graves.extend(party.destroy());
         }
         self.work();
@@ -306,12 +336,22 @@ impl<'w> Sim<'w> {
         any
     }
 
+    /// Has all work go on that was held. Returns whether there was any.
+    fn resume(&mut self) -> bool {
+        let mut any = false;
+        for Placed { path, party } in &mut self.parties {
+            self.fabric.set_path(*path);
+            any |= party.resume();
+        }
+        any
+    }
+
     /// Takes the events that there are. Returns whether there were any.
     fn take_events(&mut self) -> bool {
         let guests = self.guests.iter();
         let any = guests.fold(false, |any, guest| guest.take_port_events() || any);
         let parties = self.parties.iter_mut();
-        parties.fold(any, |any, party| party.take_events() || any)
+        parties.fold(any, |any, placed| placed.party.take_events() || any)
     }
 
     /// Has the workers work until all sleep. Returns whether any was awake.
