@@ -127,6 +127,7 @@ impl End<'_> {
                 "{sent:?} has no completion before {cqe:?}"
             );
             assert!(!is_it || sent.signaled, "{sent:?} is unsignaled: {cqe:?}");
+            self.check_drain(&sent);
             self.check(theirs, sent, reliable);
             if is_it {
                 return;

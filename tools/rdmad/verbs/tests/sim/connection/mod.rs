@@ -3,6 +3,7 @@
 //! A connection of two QPs, and what must become of each work request that is posted to them.
 
 mod check;
+mod drain;
 mod end;
 mod post;
 mod resize;
@@ -68,7 +69,7 @@ impl<'w> Connection<'w> {
 impl<'w> Party<'w> for Connection<'w> {
     fn act(&mut self, choices: &mut Choices) {
         let side = choices.below(2);
-        match choices.below(25) {
+        match choices.below(26) {
             0..=8 => self.post(side, choices),
             9..=14 => {
                 for _ in 0..=choices.below(4) {
@@ -86,6 +87,7 @@ impl<'w> Party<'w> for Connection<'w> {
                 self.ends[side].arm(kind);
             }
             23 => self.ends[side].resize(choices),
+            24 => self.drain(side, choices),
             _ => {
                 if choices.once_in(12) {
                     self.break_off(side);
@@ -119,6 +121,10 @@ impl<'w> Party<'w> for Connection<'w> {
             }
         }
         any
+    }
+
+    fn resume(&mut self) -> bool {
+        self.go_on()
     }
 
     fn end(&mut self) {

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! SQD: work of an end that began comes to its end, and no other begins before RTS.
+
+use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::ib::{AsyncEvent, QpAttrMask, QpState};
+use virtio_rdma_abi::qp::QpAttr;
+use virtio_rdma_abi::wire::Wire;
+
+use super::end::{End, Sent};
+use super::Connection;
+use crate::choices::Choices;
+
+const DRAINED: EventKind = EventKind::Async(AsyncEvent::SqDrained);
+
+/// The QP of an end was taken to SQD.
+#[derive(Debug)]
+pub(super) struct Drain {
+    /// The driver asked for the event, and has it.
+    notify: bool,
+    told: bool,
+    /// No work request from this id on was posted by then.
+    end: u64,
+    /// All that began is complete.
+    over: bool,
+}
+
+impl Connection<'_> {
+    /// Takes the QP of a side to SQD or looks at it there, or takes it back.
+    pub(super) fn drain(&mut self, side: usize, choices: &mut Choices) {
+        let ours = &mut self.ends[side];
+        if ours.ending {
+            return;
+        }
+        match &ours.drain {
+            None => ours.begin_drain(choices.once_in(2)),
+            Some(_) if choices.once_in(2) => ours.go_on(),
+            Some(drain) if drain.over => {}
+            Some(_) => {
+                if ours.qp.query().sq_draining == 0 {
+                    while self.poll_one(side) {}
+                    if let Some(drain) = &mut self.ends[side].drain {
+                        drain.over = true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes QPs in SQD back, where all that began has ended by now. Returns whether there were any.
+    pub(super) fn go_on(&mut self) -> bool {
+        let mut any = false;
+        for ours in &mut self.ends {
+            let Some(drain) = &ours.drain else {
+                continue;
+            };
+            any = true;
+            if !ours.ending {
+                assert_eq!(ours.qp.query().sq_draining, 0, "it does not drain");
+                assert!(drain.told || !drain.notify, "drained, and nobody is told");
+            }
+            ours.go_on();
+        }
+        any
+    }
+}
+
+impl End<'_> {
+    fn begin_drain(&mut self, notify: bool) {
+        let attr = QpAttr {
+            en_sqd_async_notify: notify.into(),
+            ..QpAttr::ZERO
+        };
+        let mask = QpAttrMask::EN_SQD_ASYNC_NOTIFY;
+        self.qp.modify(QpState::Sqd, mask, attr).unwrap();
+        self.drain = Some(Drain {
+            notify,
+            told: false,
+            end: (self.posted + 1) << 1,
+            over: false,
+        });
+    }
+
+    /// Takes the QP from SQD to RTS, unless it has failed.
+    fn go_on(&mut self) {
+        self.take_events();
+        let drain = self.drain.take();
+        let is_due = drain.is_some_and(|drain| drain.notify && !drain.told);
+        self.may_drain |= is_due && self.guest.is_starved();
+        if self.qp.state() == QpState::Sqd {
+            self.qp.to(QpState::Rts);
+        }
+    }
+
+    /// An event of the QP came.
+    pub(super) fn qp_event(&mut self, event: EventKind) {
+        assert_eq!(event, DRAINED, "nothing happened to it");
+        match &mut self.drain {
+            Some(drain) if drain.notify && !drain.told => {
+                drain.told = true;
+                let is_drained = self.qp.query().sq_draining == 0;
+                assert!(is_drained, "told too early");
+            }
+            // It had no buffer while the QP was in SQD.
+            _ => assert!(
+                std::mem::take(&mut self.may_drain),
+                "{event:?}, which nobody asked for"
+            ),
+        }
+    }
+
+    /// A work request was executed, which may not be in SQD.
+    pub(super) fn check_drain(&self, sent: &Sent) {
+        if let Some(drain) = &self.drain {
+            assert!(!drain.over, "{sent:?} began although the SQ was drained");
+            assert!(sent.id < drain.end, "{sent:?} was posted in SQD");
+        }
+    }
+}
