@@ -146,6 +146,12 @@ impl Fabric {
         self.crew.step(worker)
     }
 
+    /// Whether all workers that are stepped sleep on although there is work: a wake-up was lost.
+    pub fn sleeps_over_work(&self) -> bool {
+        let shared = &self.shared;
+        self.crew.sleeps_on() && (shared.is_busy() || shared.runtime.is_due())
+    }
+
     /// Lets `time` pass on a clock that stands still. What is due then is left to
     /// [steps](Self::step). On the clock of the system it sleeps.
     pub fn pass(&self, time: Duration) {

@@ -15,7 +15,7 @@ use virtio_rdma_abi::wire::Wire;
 
 use crate::choices::Choices;
 use crate::harness::{mac, Mr, Vm, FULL};
-use crate::net::Net;
+use crate::net::{Net, Port};
 
 /// The event queue of the CQs.
 const COMPLETION_EVENTS: u16 = 2;
@@ -27,9 +27,10 @@ const OTHER: u16 = 2;
 /// A VM with its driver.
 pub struct Guest {
     pub vm: Vm,
+    pub port: Arc<Port>,
     pd: Cell<u32>,
     /// Buffers for events that there are in all.
-    buffers: usize,
+    pub buffers: usize,
     /// The device was reset: what it had is no more.
     is_reset: Cell<bool>,
     link: Cell<bool>,
@@ -41,15 +42,16 @@ pub struct Guest {
     is_starved: Cell<bool>,
 }
 
-/// Small tables: most of the time of a run would go into making them.
-fn limits() -> Limits {
+/// Small tables: most of the time of a run would go into making them, and into filling them at its
+/// end.
+pub fn limits() -> Limits {
     Limits {
-        max_qp: 256,
-        max_cq: 256,
-        max_srq: 64,
-        max_mr: 256,
-        max_mw: 64,
-        max_pd: 64,
+        max_qp: 48,
+        max_cq: 48,
+        max_srq: 8,
+        max_mr: 64,
+        max_mw: 16,
+        max_pd: 16,
         ..Limits::default()
     }
 }
@@ -66,6 +68,7 @@ impl Guest {
         Self {
             pd: Cell::new(vm.pdn),
             vm,
+            port,
             buffers,
             is_reset: Cell::new(false),
             link: Cell::new(true),

@@ -166,7 +166,9 @@ impl<'w> Mail<'w> {
                 address.remote_qkey = choices.of(&[self.qkeys[0], self.qkeys[1], 0]);
             }
             if choices.once_in(12) {
-                address.remote_qpn ^= 1 << choices.below(8);
+                let other = address.remote_qpn ^ (1 << choices.below(8));
+                // 0 and 1 are for management.
+                address.remote_qpn = if other < 2 { other | 0x80 } else { other };
             }
             if choices.once_in(3) {
                 imm = Some((id as u32).to_be_bytes());

@@ -15,6 +15,7 @@ mod harness;
 mod choices;
 mod connection;
 mod driver;
+mod growth;
 mod guest;
 mod mail;
 mod memory;

@@ -99,6 +99,12 @@ impl Net {
 }
 
 impl Port {
+    /// Whether all frames have come back.
+    pub fn has_all_frames(&self) -> bool {
+        let frames: Vec<_> = (0..FRAMES).map_while(|_| self.pool.take(1)).collect();
+        frames.len() == FRAMES
+    }
+
     pub fn attach(&self, device: &Arc<Device>) {
         *self.device.lock().unwrap() = Arc::downgrade(device);
         let device = Arc::downgrade(device);

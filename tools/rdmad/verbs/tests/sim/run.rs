@@ -67,6 +67,8 @@ struct Sim<'w> {
     graves: Vec<Grave<'w>>,
     lost: usize,
     delayed: usize,
+    /// The worker that works first.
+    first: usize,
 }
 
 /// A party, and the way that its connections take: both their ends keep to it.
@@ -101,18 +103,23 @@ pub fn run(choices: &mut Choices) {
         graves: Vec::new(),
         lost: 0,
         delayed: 0,
+        first: 0,
     };
-    let before = sim.memory();
+    let before: Vec<_> = guests.iter().map(Guest::size).collect();
     for _ in 0..=choices.below(3) {
         let party = sim.party(choices);
         sim.parties.push(party);
     }
     while choices.next_step() {
         sim.step(choices);
+        assert!(!fabric.sleeps_over_work(), "all sleep, and there is work");
     }
     sim.finish();
     sim.end();
-    assert_eq!(sim.memory(), before, "what is not given back");
+    assert_eq!(fabric.next_deadline(), None, "a deadline of what is gone");
+    for (guest, before) in guests.iter().zip(&before) {
+        guest.check_room(before);
+    }
     drop(sim);
     for guest in &guests {
         guest.vm.device.detach();
@@ -130,12 +137,6 @@ impl<'w> Sim<'w> {
             _ => Box::new(Mail::new(self.guests, choices)),
         };
         Placed { path, party }
-    }
-
-    /// Bytes that the devices have allocated.
-    fn memory(&self) -> Vec<u64> {
-        let devices = self.guests.iter().map(|guest| &guest.vm.device);
-        devices.map(|device| device.status().memory.0).collect()
     }
 
     fn step(&mut self, choices: &mut Choices) {
@@ -355,18 +356,24 @@ impl<'w> Sim<'w> {
     }
 
     /// Has the workers work until all sleep. Returns whether any was awake.
-    fn work(&self) -> bool {
-        let mut worked = false;
-        for _ in 0..ENDLESS {
-            let mut awake = false;
-            for worker in 0..self.workers {
-                awake |= self.fabric.step(worker);
+    fn work(&mut self) -> bool {
+        // Each can do all of it alone, so each is the first in its turn.
+        self.first += 1;
+        let mut steps = 0;
+        loop {
+            let before = steps;
+            for at in 0..self.workers {
+                while self.fabric.step((self.first + at) % self.workers) {
+                    steps += 1;
+                    assert!(steps < ENDLESS, "the workers never sleep");
+                }
             }
-            if !awake {
-                return worked;
+            if steps == before {
+                break;
             }
-            worked = true;
         }
-        panic!("the workers never sleep");
+        let lost = self.fabric.sleeps_over_work();
+        assert!(!lost, "all sleep, and there is work");
+        steps > 0
     }
 }

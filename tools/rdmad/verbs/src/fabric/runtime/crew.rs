@@ -51,6 +51,14 @@ impl<W: Work> Crew<W> {
         }
     }
 
+    /// Whether all workers are stepped and would sleep on at their next step.
+    pub(crate) fn sleeps_on(&self) -> bool {
+        match self {
+            Self::Threads(_) => false,
+            Self::Steps(workers) => workers.lock().iter().all(Worker::sleeps_on),
+        }
+    }
+
     /// Returns when all have ended, which were [told to](super::Runtime::stop).
     pub(crate) fn join(&mut self) {
         let Self::Threads(threads) = self else {

@@ -146,10 +146,13 @@ impl Runtime {
 
     /// Whether no worker has anything to do now. Whoever is not asleep may have.
     fn is_idle(&self, is_busy: impl Fn() -> bool) -> bool {
-        let due = || {
-            let now = self.clock.now();
-            self.timers.next().is_some_and(|deadline| deadline <= now)
-        };
-        self.sleep.all_sleep(self.workers, || !is_busy() && !due())
+        self.sleep
+            .all_sleep(self.workers, || !is_busy() && !self.is_due())
+    }
+
+    /// Whether a deadline is over that no worker has looked at.
+    pub(crate) fn is_due(&self) -> bool {
+        let now = self.clock.now();
+        self.timers.next().is_some_and(|deadline| deadline <= now)
     }
 }

@@ -74,20 +74,29 @@ impl Sleep {
         None
     }
 
-    /// Whether the sleep of a worker that is stepped ends, as its deadline is over at `now` or it
+    /// Whether the sleep of a worker that is stepped is to end, as its deadline is over at `now` or
+    /// there is a wake-up.
+    pub(super) fn is_due(&self, nap: &Nap, now: Instant) -> bool {
+        match &self.bell {
+            Bell::Threads(_) => true,
+            Bell::Steps(rung) => {
+                rung.load(Ordering::SeqCst) > 0
+                    || nap.deadline.is_some_and(|deadline| deadline <= now)
+            }
+        }
+    }
+
+    /// Whether the sleep of a worker that is stepped ends, which [is due](Self::is_due) at `now`. It
     /// takes a wake-up.
     pub(super) fn is_over(&self, nap: &Nap, now: Instant) -> bool {
-        let Bell::Steps(rung) = &self.bell else {
-            return true;
-        };
         let _guard = self.lock.lock();
-        let left = rung.load(Ordering::SeqCst);
-        if left == 0 && nap.deadline.is_none_or(|deadline| now < deadline) {
-            return false;
+        let due = self.is_due(nap, now);
+        if let (true, Bell::Steps(rung)) = (due, &self.bell) {
+            let left = rung.load(Ordering::SeqCst);
+            rung.store(left.saturating_sub(1), Ordering::SeqCst);
+            self.sleepers.fetch_sub(1, Ordering::SeqCst);
         }
-        rung.store(left.saturating_sub(1), Ordering::SeqCst);
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        true
+        due
     }
 
     fn ring(&self, all: bool) {

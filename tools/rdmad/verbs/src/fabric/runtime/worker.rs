@@ -107,6 +107,13 @@ impl<W: Work> Worker<W> {
         awake
     }
 
+    /// Whether the worker, which is stepped, would sleep on at its next step.
+    pub(super) fn sleeps_on(&self) -> bool {
+        let runtime = self.work.runtime();
+        let is_due = |nap: &Nap| runtime.sleep.is_due(nap, runtime.clock.now());
+        self.nap.as_ref().is_some_and(|nap| !is_due(nap))
+    }
+
     fn step_awake(&mut self) -> bool {
         let places = self.work.places();
         match self.go_on(&places) {
