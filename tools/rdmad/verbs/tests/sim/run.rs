@@ -106,6 +106,8 @@ pub fn run(choices: &mut Choices) {
         first: 0,
     };
     let before: Vec<_> = guests.iter().map(Guest::size).collect();
+    // Whether its parties are destroyed in the middle of their work.
+    let is_cut_off = choices.once_in(4);
     for _ in 0..=choices.below(3) {
         let party = sim.party(choices);
         sim.parties.push(party);
@@ -114,9 +116,11 @@ pub fn run(choices: &mut Choices) {
         sim.step(choices);
         assert!(!fabric.sleeps_over_work(), "all sleep, and there is work");
     }
-    sim.finish();
-    sim.end();
-    assert_eq!(fabric.next_deadline(), None, "a deadline of what is gone");
+    if !is_cut_off {
+        sim.finish();
+        sim.end();
+    }
+    sim.bury();
     for (guest, before) in guests.iter().zip(&before) {
         guest.check_room(before);
     }
@@ -319,10 +323,17 @@ impl<'w> Sim<'w> {
             party.end();
         }
         self.finish();
-        for Placed { party, .. } in self.parties.drain(..) {
+    }
+
+    /// Destroys all parties. Nothing is left of them.
+    fn bury(&mut self) {
+        for Placed { party, .. } in mem::take(&mut self.parties) {
             self.graves.extend(party.destroy());
         }
-        self.work();
+        // Nobody is left to answer.
+        let left = self.fabric.next_deadline();
+        assert_eq!(left, None, "a deadline of what is gone");
+        while self.work() | self.deliver_all() | self.take_events() {}
         for grave in &self.graves {
             grave.is_quiet();
         }
