@@ -24,6 +24,9 @@ const COMPLETION_EVENTS: u16 = 2;
 const OWN: u16 = 1;
 const OTHER: u16 = 2;
 
+/// Features beyond those of the harness.
+const FEATURES: [Feature; 2] = [Feature::MemWindows, Feature::RegPages];
+
 /// A VM with its driver.
 pub struct Guest {
     pub vm: Vm,
@@ -62,7 +65,7 @@ impl Guest {
         let port = net.port(mac(n));
         let vm = Vm::new(n, fabric, port.clone(), &limits());
         port.attach(&vm.device);
-        vm.negotiate(&[Feature::MemWindows]);
+        vm.negotiate(&FEATURES);
         let buffers = choices.of(&[1_000_000, 2, 1]);
         vm.sink.buffers.store(buffers, Ordering::SeqCst);
         Self {
@@ -160,7 +163,7 @@ impl Guest {
         self.settled();
         self.told.set(self.changes.get());
         self.last_told.set(self.link.get());
-        self.vm.negotiate(&[Feature::MemWindows]);
+        self.vm.negotiate(&FEATURES);
         self.pd.set(self.vm.call(CmdCreatePd::ZERO).unwrap().pdn);
         self.take_address();
     }

@@ -69,9 +69,13 @@ impl Vault<'_> {
             };
             assert!(!failed, "behind one that failed: {one:?}");
             assert!(one.succeeds, "{one:?} was not allowed");
-            if let Kind::Window(change) = one.kind {
+            if one.kind.changes_keys() {
                 self.check_memory();
-                self.keys.windows.changed(&change);
+                match (one.kind, &mut self.keys.fast) {
+                    (Kind::Window(change), _) => self.keys.windows.changed(&change),
+                    (Kind::Register(change), Some(fast)) => fast.changed(&change),
+                    _ => {}
+                }
                 self.reconsider();
                 return;
             }

@@ -11,6 +11,7 @@ use crate::guest::Guest;
 use crate::harness::{Mr, FULL};
 use crate::party::deregister;
 
+use super::fast::Fast;
 use super::windows::Windows;
 
 /// MRs at a time, and keys of old ones that are kept to be tried.
@@ -42,6 +43,8 @@ pub struct Keys<'w> {
     present: Vec<Key>,
     old: Vec<Mr>,
     pub windows: Windows<'w>,
+    /// For QPs of the kernel, which alone may register.
+    pub fast: Option<Fast<'w>>,
 }
 
 /// Rights that an MR may have; most of the time all.
@@ -61,9 +64,11 @@ fn rights(choices: &mut Choices) -> AccessFlags {
 }
 
 impl<'w> Keys<'w> {
-    pub fn new(guest: &'w Guest, pdns: [u32; 2], iova: u64, len: u64) -> Self {
+    /// Those of a QP that belongs to a `user`, or to the kernel.
+    pub fn new(guest: &'w Guest, pdns: [u32; 2], (iova, len): (u64, u64), user: bool) -> Self {
         let mr = guest.vm.register(pdns[0], iova, len, BINDABLE);
         Self {
+            fast: (!user).then(|| Fast::new(guest, pdns[0], (iova, len, mr.addr))),
             windows: Windows::new(guest, pdns[0], iova),
             guest,
             pdns,
@@ -87,7 +92,10 @@ impl<'w> Keys<'w> {
                 && known.access.contains(access)
                 && known.mr.iova <= first
                 && end <= known.mr.iova + known.mr.len
-        })
+        }) || self
+            .fast
+            .as_ref()
+            .is_some_and(|fast| fast.opens(key, at, len, access))
     }
 
     /// A key to try, with the address of the vault's first byte: one that is, that was or that
@@ -99,12 +107,19 @@ impl<'w> Keys<'w> {
         };
         if let Some(key) = self.windows.pick(choices).filter(|_| choices.once_in(3)) {
             mr.key = key;
+        } else if let Some(key) = self.pick_fast(choices) {
+            mr.key = key;
         } else if choices.once_in(24) {
             // Another variant of it, another number, none.
             mr.key = choices.of(&[mr.key ^ 1, mr.key ^ 0x100, 0]);
         }
         mr.addr = mr.addr.wrapping_add(self.iova).wrapping_sub(mr.iova);
         mr
+    }
+
+    fn pick_fast(&self, choices: &mut Choices) -> Option<u32> {
+        let key = self.fast.as_ref()?.pick()?;
+        choices.once_in(3).then_some(key)
     }
 
     /// An MR that a window may be bound to.
@@ -204,6 +219,9 @@ impl<'w> Keys<'w> {
     /// Deregisters all.
     pub fn destroy(&mut self) {
         self.windows.destroy();
+        if let Some(fast) = &self.fast {
+            fast.destroy();
+        }
         for key in self.present.drain(..) {
             deregister(self.guest, &key.mr);
         }

@@ -4,6 +4,7 @@
 //! says, and nobody's memory changes without right.
 
 mod check;
+mod fast;
 mod keys;
 mod side;
 mod windows;
@@ -61,7 +62,12 @@ impl<'w> Vault<'w> {
             timeout: 8 + choices.below(6) as u8,
             ..Options::default()
         };
-        let theirs = Options { access, ..options };
+        let user = choices.once_in(2);
+        let theirs = Options {
+            access,
+            user,
+            ..options
+        };
         let bytes = |seed| pattern(AREA * AREAS, seed);
         let owner = Side::new(owner, owner.pd(), theirs, bytes(owner.vm.cookie()));
         let thief = Side::new(thief, thief.pd(), options, bytes(thief.vm.cookie()));
@@ -73,7 +79,7 @@ impl<'w> Vault<'w> {
         let (iova, guest) = (thief.memory.iova, thief.guest());
         Self {
             stranger,
-            keys: Keys::new(owner.guest(), pdns, owner.memory.iova, len),
+            keys: Keys::new(owner.guest(), pdns, (owner.memory.iova, len), user),
             mr: guest.vm.register(guest.pd(), iova, len, FULL),
             adrift: Vec::new(),
             owner,
@@ -145,17 +151,38 @@ impl<'w> Vault<'w> {
         let Some((bytes, before, change)) = self.keys.windows.change(id, &mr, choices) else {
             return;
         };
+        self.post_change((id, mr), Kind::Window(change), (&bytes, before));
+    }
+
+    /// Registers an MR or invalidates it by a work request.
+    fn register(&mut self, choices: &mut Choices) {
+        let id = (self.posted + 1) << 1;
+        let (mr, fast) = (self.mr, self.keys.fast.as_mut());
+        let Some(fast) = fast.filter(|_| !self.ending) else {
+            return;
+        };
+        let Some((bytes, before, change)) = fast.change(id, choices) else {
+            return;
+        };
+        self.post_change((id, mr), Kind::Register(change), (&bytes, before));
+    }
+
+    /// Posts `bytes`, with which key `before` ends.
+    fn post_change(&mut self, (id, mr): (u64, Mr), kind: Kind, (bytes, before): (&[u8], u32)) {
         self.posted += 1;
         // Tries of the key may come too late now.
         for one in &mut self.thief.tries {
-            if one.mr.key == before && one.kind.refused() == WcStatus::RemAccessErr {
-                one.fails.get_or_insert(WcStatus::RemAccessErr);
-                self.may_raise.push(AsyncEvent::QpAccessErr);
+            let refused = one.kind.refused();
+            if one.mr.key == before && !one.kind.changes_keys() {
+                one.fails.get_or_insert(refused);
+                if refused == WcStatus::RemAccessErr {
+                    self.may_raise.push(AsyncEvent::QpAccessErr);
+                }
             }
         }
         self.owner.tries.push_back(Try {
             id,
-            kind: Kind::Window(change),
+            kind,
             mr,
             // No area.
             at: usize::MAX,
@@ -164,7 +191,7 @@ impl<'w> Vault<'w> {
             succeeds: true,
             fails: None,
         });
-        driver::post_bytes(&self.owner.qp, &bytes);
+        driver::post_bytes(&self.owner.qp, bytes);
     }
 
     fn post(&mut self, one: Try, there: usize) {
@@ -196,7 +223,7 @@ impl<'w> Vault<'w> {
             Kind::Fetch => wr(WrOpcode::RdmaRead)
                 .local(&one.mr, at, len)
                 .remote(&self.mr, there as u64),
-            Kind::Window(_) => return,
+            Kind::Window(_) | Kind::Register(_) => return,
         };
         let side = match one.kind {
             Kind::Send | Kind::Fetch => &mut self.owner,
@@ -209,7 +236,7 @@ impl<'w> Vault<'w> {
 
     /// Whether a try is allowed as things are, and what may become of it.
     fn judge(&mut self, one: &mut Try) {
-        if matches!(one.kind, Kind::Window(_)) {
+        if one.kind.changes_keys() {
             return;
         }
         let access = one.kind.access();
@@ -293,7 +320,7 @@ impl<'w> Vault<'w> {
 
 impl<'w> Party<'w> for Vault<'w> {
     fn act(&mut self, choices: &mut Choices) {
-        match choices.below(24) {
+        match choices.below(26) {
             0..=9 => self.attempt(choices),
             10..=13 => {
                 self.check_memory();
@@ -312,6 +339,7 @@ impl<'w> Party<'w> for Vault<'w> {
             17..=22 => {
                 self.poll_one();
             }
+            23..=24 => self.register(choices),
             _ => {
                 if choices.once_in(8) {
                     self.ending = true;

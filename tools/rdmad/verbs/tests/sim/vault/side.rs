@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
 
-use super::windows::Change;
+use super::{fast, windows};
 use crate::guest::Guest;
 use crate::harness::{Cq, Mr, Options, Qp};
 use crate::memory::Model;
@@ -25,7 +25,9 @@ pub(super) enum Kind {
     Send,
     Fetch,
     /// Its owner binds or invalidates a window.
-    Window(Change),
+    Window(windows::Change),
+    /// Its owner registers or invalidates an MR.
+    Register(fast::Change),
 }
 
 impl Kind {
@@ -36,7 +38,7 @@ impl Kind {
             Self::Read => AccessFlags::REMOTE_READ,
             Self::Add => AccessFlags::REMOTE_ATOMIC,
             Self::Receive | Self::Fetch => AccessFlags::LOCAL_WRITE,
-            Self::Send | Self::Window(_) => AccessFlags::NONE,
+            Self::Send | Self::Window(_) | Self::Register(_) => AccessFlags::NONE,
         }
     }
 
@@ -46,13 +48,18 @@ impl Kind {
             Self::Write | Self::Read | Self::Add => WcStatus::RemAccessErr,
             Self::Receive => WcStatus::RemOpErr,
             Self::Send | Self::Fetch => WcStatus::LocProtErr,
-            Self::Window(_) => WcStatus::MwBindErr,
+            Self::Window(_) | Self::Register(_) => WcStatus::MwBindErr,
         }
     }
 
     /// Whether it changes the vault.
     pub fn writes(self) -> bool {
-        !matches!(self, Self::Read | Self::Send | Self::Window(_))
+        !matches!(self, Self::Read | Self::Send) && !self.changes_keys()
+    }
+
+    /// Whether it changes a key.
+    pub fn changes_keys(self) -> bool {
+        matches!(self, Self::Window(_) | Self::Register(_))
     }
 }
 

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! An MR of a vault that work requests register and invalidate.
+
+use virtio_rdma_abi::ctrl::{CmdCreateMr, CmdDeregMr};
+use virtio_rdma_abi::ib::{AccessFlags, WrOpcode};
+use virtio_rdma_abi::wqe::{Reg, RegPages};
+
+use crate::choices::Choices;
+use crate::guest::Guest;
+use crate::harness::{local_inv, wqe, FULL};
+
+const PAGE: u64 = 4096;
+
+/// What is registered.
+#[derive(Clone, Copy, Debug)]
+struct Registered {
+    at: usize,
+    len: usize,
+    access: AccessFlags,
+}
+
+/// What the MR becomes.
+#[derive(Clone, Copy, Debug)]
+pub struct Change {
+    key: u32,
+    registered: Option<Registered>,
+}
+
+/// The MR.
+pub struct Fast<'w> {
+    guest: &'w Guest,
+    mrn: u32,
+    key: u32,
+    registered: Option<Registered>,
+    /// A work request that changes it is under way.
+    is_changing: bool,
+    /// Address and length of the vault, and the address of its first byte in work requests.
+    iova: u64,
+    len: usize,
+    addr: u64,
+}
+
+impl<'w> Fast<'w> {
+    /// A free MR of the PD for the vault at `iova`.
+    pub fn new(guest: &'w Guest, pdn: u32, (iova, len, addr): (u64, u64, u64)) -> Self {
+        let request = CmdCreateMr {
+            pdn,
+            access_flags: AccessFlags::NONE,
+            max_num_sg: len.div_ceil(PAGE) as u32,
+        };
+        let mr = guest.vm.call(request).unwrap();
+        Self {
+            guest,
+            mrn: mr.mrn,
+            key: mr.rkey,
+            registered: None,
+            is_changing: false,
+            iova,
+            len: len as usize,
+            addr,
+        }
+    }
+
+    /// Whether `key` opens `len` bytes from `at` on.
+    pub fn opens(&self, key: u32, at: usize, len: usize, access: AccessFlags) -> bool {
+        let opens = |known: Registered| {
+            known.access.contains(access) && known.at <= at && at + len <= known.at + known.len
+        };
+        self.key == key && self.registered.is_some_and(opens)
+    }
+
+    /// A key to try.
+    pub fn pick(&self) -> Option<u32> {
+        (!self.is_changing).then_some(self.key)
+    }
+
+    /// A work request that registers or invalidates: its bytes, the key that ends with it, and what
+    /// the MR becomes.
+    pub fn change(&mut self, id: u64, choices: &mut Choices) -> Option<(Vec<u8>, u32, Change)> {
+        if self.is_changing {
+            return None;
+        }
+        self.is_changing = true;
+        let before = self.key;
+        if self.registered.is_some() {
+            let change = Change {
+                key: before,
+                registered: None,
+            };
+            return Some((local_inv(id, before), before, change));
+        }
+        let at = choices.below(self.len / 2);
+        let registered = Registered {
+            at,
+            len: 1 + choices.below(self.len - at),
+            access: choices.of(&[
+                FULL,
+                FULL,
+                AccessFlags::LOCAL_WRITE,
+                AccessFlags::REMOTE_READ,
+                AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE,
+            ]),
+        };
+        let change = Change {
+            key: (before & !0xff) | (before.wrapping_add(1) & 0xff),
+            registered: Some(registered),
+        };
+        Some((self.wqe(id, change.key, registered), before, change))
+    }
+
+    fn wqe(&self, id: u64, key: u32, to: Registered) -> Vec<u8> {
+        let first = (self.iova + to.at as u64) / PAGE;
+        let end = (self.iova + (to.at + to.len) as u64).div_ceil(PAGE);
+        let pages: Vec<_> = (first..end).map(|page| page * PAGE).collect();
+        let reg = RegPages {
+            base: Reg {
+                mrn: self.mrn,
+                key,
+                access: to.access,
+            },
+            pages: self.guest.vm.page_list(&pages),
+            npages: pages.len() as u32,
+            iova: self.addr + to.at as u64,
+            length: to.len as u64,
+            page_shift: 12,
+            reserved: [0; 4],
+        };
+        wqe(id, WrOpcode::RegMr, 0, &reg)
+    }
+
+    /// The work request that makes this change has ended.
+    pub fn changed(&mut self, change: &Change) {
+        self.is_changing = false;
+        (self.key, self.registered) = (change.key, change.registered);
+    }
+
+    /// Deregisters it.
+    pub fn destroy(&self) {
+        self.guest.give_back(CmdDeregMr { mrn: self.mrn });
+    }
+}
