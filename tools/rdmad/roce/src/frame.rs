@@ -54,6 +54,13 @@ impl FramePool {
         self.0.capacity * MAX_FRAME
     }
 
+    /// Frames that were taken and have not come back.
+    pub fn in_use(&self) -> usize {
+        let buffers = self.0.buffers.lock();
+        let free: usize = buffers.free.iter().map(Vec::len).sum();
+        buffers.allocated - free
+    }
+
     /// Has `notify` called when a buffer comes back after [`take`](Self::take) found none, from the thread that gives it
     /// back. Only the first call counts.
     pub fn on_free(&self, notify: impl Fn() + Send + Sync + 'static) {
@@ -211,7 +218,9 @@ mod tests {
         let second = pool.take(MAX_FRAME).unwrap();
         assert_eq!((first.len(), second.len()), (60, MAX_FRAME));
         assert!(pool.take(1).is_none());
+        assert_eq!(pool.in_use(), 2);
         drop(first);
+        assert_eq!(pool.in_use(), 1);
         assert!(pool.take(MAX_FRAME + 1).is_none());
         let mut third = pool.take(100).unwrap();
         third.truncate(20);

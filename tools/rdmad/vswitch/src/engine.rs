@@ -98,6 +98,11 @@ impl Engine {
         }
     }
 
+    /// Buffers of its own frames that are in use.
+    pub(crate) fn frames(&self) -> usize {
+        self.pool.in_use()
+    }
+
     /// The next frame that the engine sent.
     pub(crate) fn next(&self) -> Option<Frame> {
         self.outgoing.pop()

@@ -124,6 +124,18 @@ impl Fabric {
         }
     }
 
+    /// Frames that are in use, of the buffers of each engine, then of each network interface and
+    /// each uplink. One of the latter two is always ready for the next frame.
+    pub(crate) fn frames(&self) -> impl Iterator<Item = usize> + '_ {
+        let engines = self.ports.iter().map(|port| port.engine.frames());
+        engines.chain(self.pools.iter().map(FramePool::in_use))
+    }
+
+    /// Addresses behind uplinks that are remembered.
+    pub(crate) fn addresses(&self) -> usize {
+        self.table.held()
+    }
+
     fn port_of(&self, mac: &Mac) -> Option<usize> {
         self.ports.iter().position(|port| port.mac == *mac)
     }

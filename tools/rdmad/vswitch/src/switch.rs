@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use roce::net::Mac;
 use sandbox::Kind;
@@ -104,6 +105,46 @@ pub struct Switch {
 impl Switch {
     /// Opens all sockets and files and starts the thread. The engine ports are in the order of the configured ports.
     pub fn start(config: Config) -> Result<(Self, Vec<EnginePort>), Error> {
+        let Parts {
+            worker,
+            doorbell,
+            counters,
+            engines,
+        } = Parts::open(config, Instant::now())?;
+        let thread = sandbox::spawn(Kind::Switch, "vswitch", move || worker.run())?;
+        let switch = Self {
+            doorbell,
+            thread: Some(thread),
+            counters,
+        };
+        Ok((switch, engines))
+    }
+
+    /// Counters of all ports, then of all uplinks.
+    pub fn stats(&self) -> Vec<Stats> {
+        snapshots(&self.counters)
+    }
+}
+
+/// The present values of counters.
+pub(crate) fn snapshots(counters: &[Arc<Counters>]) -> Vec<Stats> {
+    let snapshot = |counters: &Arc<Counters>| counters.snapshot();
+    counters.iter().map(snapshot).collect()
+}
+
+/// What a switch consists of, whoever has it do its rounds.
+pub(crate) struct Parts {
+    pub(crate) worker: Worker,
+    pub(crate) doorbell: Arc<Doorbell>,
+    /// Of all ports, then of all uplinks.
+    pub(crate) counters: Vec<Arc<Counters>>,
+    /// In the order of the configured ports.
+    pub(crate) engines: Vec<EnginePort>,
+}
+
+impl Parts {
+    /// Opens all sockets and files at `now`.
+    pub(crate) fn open(config: Config, now: Instant) -> Result<Self, Error> {
         let doorbell = Arc::new(Doorbell::new().map_err(io::Error::from)?);
         let named = |name: String| {
             Arc::new(Counters {
@@ -178,24 +219,14 @@ impl Switch {
             pcap,
             config.faults,
             doorbell.clone(),
+            now,
         )?;
-        let thread = sandbox::spawn(Kind::Switch, "vswitch", move || worker.run())?;
-        Ok((
-            Self {
-                doorbell,
-                thread: Some(thread),
-                counters,
-            },
+        Ok(Self {
+            worker,
+            doorbell,
+            counters,
             engines,
-        ))
-    }
-
-    /// Counters of all ports, then of all uplinks.
-    pub fn stats(&self) -> Vec<Stats> {
-        self.counters
-            .iter()
-            .map(|counters| counters.snapshot())
-            .collect()
+        })
     }
 }
 

@@ -115,6 +115,11 @@ impl Table {
         share.entries < self.capacity
     }
 
+    /// Addresses that it holds, those that are too old to count among them.
+    pub fn held(&self) -> usize {
+        self.entries.len()
+    }
+
     /// The uplink that `mac` is behind, if known.
     pub fn find(&self, mac: &Mac, now: Instant) -> Option<usize> {
         let entry = self.entries.get(mac)?;

@@ -11,7 +11,7 @@ use roce::frame::MAX_FRAME;
 use roce::net::is_roce;
 use roce::Frame;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::Timespec;
+use rustix::event::{self, PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
@@ -43,9 +43,20 @@ pub(crate) struct Worker {
     now: Instant,
     /// When peers and interfaces are looked for again, if there are any that come and go.
     renewal: Option<Instant>,
+    /// Whether engines have frames left after this round.
+    more: bool,
+    /// Whether captured frames are in memory.
+    captured: bool,
 }
 
+/// Events of a round at most; the others come with the next.
+pub(crate) const EVENTS: usize = 64;
+
 const DOORBELL: u64 = u64::MAX;
+const NO_TIME: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 
 impl Worker {
     pub(crate) fn new(
@@ -55,6 +66,7 @@ impl Worker {
         pcap: Option<PcapWriter>,
         faults: Option<FaultPlan>,
         doorbell: Arc<Doorbell>,
+        now: Instant,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let watch = |source: u64, fd: &dyn rustix::fd::AsFd| {
@@ -83,7 +95,6 @@ impl Worker {
         let spares = origins
             .map(|origin| fabric.pool_of(origin).take(MAX_FRAME).ok_or(Errno::NOMEM))
             .collect::<Result<_, _>>()?;
-        let now = Instant::now();
         let renewal = fabric.any_comes_and_goes().then(|| now + RENEWAL);
         Ok(Self {
             epoll,
@@ -94,59 +105,18 @@ impl Worker {
             spares,
             now,
             renewal,
+            more: false,
+            captured: false,
         })
     }
 
     /// Moves frames until the switch stops.
     pub(crate) fn run(mut self) {
-        let mut more = false;
-        let mut captured = false;
-        let mut events = Vec::with_capacity(64);
+        let mut events = Vec::with_capacity(EVENTS);
         while !self.doorbell.is_stopping() {
-            let timeout = self.timeout(more, captured);
-            events.clear();
-            match epoll::wait(
-                &self.epoll,
-                rustix::buffer::spare_capacity(&mut events),
-                timeout.as_ref(),
-            ) {
-                Ok(_) | Err(Errno::INTR) => {}
-                // A defect, which ends the process: without this thread no port has a network.
-                Err(error) => panic!("the switch can't wait for frames: {error}"),
-            }
-            self.now = Instant::now();
-            if events.is_empty() && captured && !more {
-                self.flush();
-                captured = false;
-            }
-            more = false;
-            for event in &events {
-                match event.data.u64() {
-                    DOORBELL => self.doorbell.answer(),
-                    // There is room, which is all that it tells.
-                    _ if { event.flags } == EventFlags::OUT => {}
-                    // Sources are indices of ports and uplinks.
-                    source => self.drain_link(source as usize),
-                }
-            }
-            for port in 0..self.fabric.ports.len() {
-                more |= self.drain_engine(port);
-            }
-            if let Some(injector) = &mut self.injector {
-                let now = self.now;
-                injector.release(now, &mut |passage, frame| {
-                    self.fabric.deliver(passage, frame, now)
-                });
-            }
-            self.fabric.notify();
-            self.fabric.retry(self.now);
-            self.watch_for_room();
-            if let Some(at) = self.renewal.filter(|at| *at <= self.now) {
-                self.fabric.peers().for_each(Peer::renew);
-                self.find_again();
-                self.renewal = Some(at.max(self.now) + RENEWAL);
-            }
-            captured |= self.pcap.is_some() && (more || !events.is_empty());
+            let idle = self.idle(Instant::now());
+            self.wait(idle, &mut events);
+            self.round(Instant::now(), &events);
         }
         self.flush();
         for counters in self.fabric.counters() {
@@ -154,21 +124,78 @@ impl Worker {
         }
     }
 
-    /// How long nothing needs to be done.
-    fn timeout(&self, more: bool, captured: bool) -> Option<Timespec> {
-        if more {
-            return Some(Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
+    /// Sleeps until something happens, but no longer than `most`. Replaces `events` by what did.
+    pub(crate) fn wait(&self, most: Option<Duration>, events: &mut Vec<epoll::Event>) {
+        let timeout = most.and_then(|most| Timespec::try_from(most).ok());
+        events.clear();
+        let events = rustix::buffer::spare_capacity(events);
+        match epoll::wait(&self.epoll, events, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            // A defect, which ends the process: without this thread no port has a network.
+            Err(error) => panic!("the switch can't wait for frames: {error}"),
+        }
+    }
+
+    /// Does what there is to do at `now`, after a [sleep](Self::wait) that ended with `events`: a
+    /// bounded number of frames of each source.
+    pub(crate) fn round(&mut self, now: Instant, events: &[epoll::Event]) {
+        self.now = now;
+        if events.is_empty() && self.captured && !self.more {
+            self.flush();
+            self.captured = false;
+        }
+        for event in events {
+            match event.data.u64() {
+                DOORBELL => self.doorbell.answer(),
+                // There is room, which is all that it tells.
+                _ if { event.flags } == EventFlags::OUT => {}
+                // Sources are indices of ports and uplinks.
+                source => self.drain_link(source as usize),
+            }
+        }
+        self.more = false;
+        for port in 0..self.fabric.ports.len() {
+            self.more |= self.drain_engine(port);
+        }
+        if let Some(injector) = &mut self.injector {
+            injector.release(now, &mut |passage, frame| {
+                self.fabric.deliver(passage, frame, now)
             });
         }
+        self.fabric.notify();
+        self.fabric.retry(now);
+        self.watch_for_room();
+        if let Some(at) = self.renewal.filter(|at| *at <= now) {
+            self.fabric.peers().for_each(Peer::renew);
+            self.find_again();
+            self.renewal = Some(at.max(now) + RENEWAL);
+        }
+        self.captured |= self.pcap.is_some() && (self.more || !events.is_empty());
+    }
+
+    /// How long after `now` nothing needs to be done.
+    pub(crate) fn idle(&self, now: Instant) -> Option<Duration> {
+        if self.more {
+            return Some(Duration::ZERO);
+        }
         let retry = self.fabric.retry_in(self.now);
-        let flush = captured.then_some(FLUSH);
+        let flush = self.captured.then_some(FLUSH);
         let held = self.injector.as_ref().and_then(Injector::deadline);
         let at = held.into_iter().chain(self.renewal).min();
-        let at = at.map(|at| at.saturating_duration_since(Instant::now()));
-        let wait = retry.into_iter().chain(flush).chain(at).min()?;
-        Timespec::try_from(wait).ok()
+        let at = at.map(|at| at.saturating_duration_since(now));
+        retry.into_iter().chain(flush).chain(at).min()
+    }
+
+    /// Whether something has happened that ends a [sleep](Self::wait). Takes no event away.
+    pub(crate) fn has_events(&self) -> bool {
+        let mut polled = [PollFd::new(&self.epoll, PollFlags::IN)];
+        // It fails as `wait` would, which then says so.
+        event::poll(&mut polled, Some(&NO_TIME)).map_or(true, |ready| ready > 0)
+    }
+
+    /// All that frames pass through.
+    pub(crate) const fn fabric(&self) -> &Fabric {
+        &self.fabric
     }
 
     /// Has the kernel tell when there is room where frames wait for it.
@@ -331,7 +358,8 @@ mod tests {
     fn without_events_it_does_not_end_in_silence() {
         let doorbell = Arc::new(Doorbell::new().unwrap());
         let addresses = Addresses::default();
-        let mut worker = Worker::new(vec![], vec![], addresses, None, None, doorbell).unwrap();
+        let now = Instant::now();
+        let mut worker = Worker::new(vec![], vec![], addresses, None, None, doorbell, now).unwrap();
         // No epoll instance.
         worker.epoll = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         worker.run();

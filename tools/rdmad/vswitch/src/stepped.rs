@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A switch without a thread: its caller has it do its rounds, at times that the caller says. A
+//! round is the code that the thread runs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::Event;
+
+use crate::engine::EnginePort;
+use crate::stats::{Counters, Stats};
+use crate::switch::{snapshots, Config, Error, Parts};
+use crate::worker::{Worker, EVENTS};
+
+/// A switch whose thread is calls.
+pub struct Stepped {
+    worker: Worker,
+    events: Vec<Event>,
+    counters: Vec<Arc<Counters>>,
+    /// When its sleep ends though nothing happens.
+    alarm: Option<Instant>,
+}
+
+impl Stepped {
+    /// Opens all sockets and files at `now`, and falls asleep. The engine ports are in the order of
+    /// the configured ports.
+    ///
+    /// # Errors
+    /// As those of [`Switch::start`](crate::Switch::start).
+    pub fn new(config: Config, now: Instant) -> Result<(Self, Vec<EnginePort>), Error> {
+        let Parts {
+            worker,
+            doorbell: _,
+            counters,
+            engines,
+        } = Parts::open(config, now)?;
+        let mut switch = Self {
+            worker,
+            events: Vec::with_capacity(EVENTS),
+            counters,
+            alarm: None,
+        };
+        switch.sleep(now);
+        Ok((switch, engines))
+    }
+
+    fn sleep(&mut self, now: Instant) {
+        self.alarm = self.worker.idle(now).map(|idle| now + idle);
+    }
+
+    /// When its sleep ends though nothing happens.
+    pub const fn alarm(&self) -> Option<Instant> {
+        self.alarm
+    }
+
+    /// Whether its thread would be awake at `now`.
+    pub fn is_awake(&self, now: Instant) -> bool {
+        self.alarm.is_some_and(|alarm| alarm <= now) || self.worker.has_events()
+    }
+
+    /// Wakes up at `now`, does a round and falls asleep. `now` does not go back.
+    pub fn round(&mut self, now: Instant) {
+        self.worker.wait(Some(Duration::ZERO), &mut self.events);
+        self.worker.round(now, &self.events);
+        self.sleep(now);
+    }
+
+    /// Counters of all ports, then of all uplinks.
+    pub fn stats(&self) -> Vec<Stats> {
+        snapshots(&self.counters)
+    }
+
+    /// Frames that are in use, of the buffers of each engine, then of each network interface and
+    /// each uplink. One of the latter two is always ready for the next frame.
+    pub fn frames(&self) -> Vec<usize> {
+        self.worker.fabric().frames().collect()
+    }
+
+    /// Addresses behind uplinks that are remembered.
+    pub fn addresses(&self) -> usize {
+        self.worker.fabric().addresses()
+    }
+}
