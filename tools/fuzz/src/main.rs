@@ -12,6 +12,7 @@ use anyhow::{bail, Context, Result};
 use clap::{Parser, Subcommand};
 use fuzz::{Target, TARGETS};
 
+use driver::coverage::coverage;
 use driver::run::{merge, run};
 
 /// Fuzzes the device, the provider and the driver's parsers.
@@ -49,6 +50,12 @@ enum Command {
         /// The input that it failed on
         #[arg(required = true)]
         files: Vec<PathBuf>,
+    },
+    /// Print which lines of each parser the corpora reach; fails if they are too few
+    Coverage {
+        /// Name the lines that are not reached
+        #[arg(long)]
+        lines: bool,
     },
     /// Add what was found to the corpora of the tree: the fewest inputs that reach the same code
     Merge {
@@ -112,6 +119,11 @@ fn main() -> Result<ExitCode> {
             }
         }
         Command::Replay { target, files } => replay(&target, &files)?,
+        Command::Coverage { lines } => {
+            if !coverage(lines)? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
         Command::Merge { targets } => merge(&named(&targets)?)?,
     }
     Ok(ExitCode::SUCCESS)

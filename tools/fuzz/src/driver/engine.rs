@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{ensure, Context, Result};
 use fuzz::Target;
 
-const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+pub const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
 /// LLVM's coverage of edges and comparisons, which stable rustc reaches by these flags.
 const RUSTFLAGS: &str = "-Cpasses=sancov-module \
@@ -28,7 +28,7 @@ const MEMORY: u32 = 2048;
 const INPUT: u32 = 4096;
 
 /// The build directory of the tree.
-fn build() -> PathBuf {
+pub fn build() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../build")
 }
 

@@ -3,6 +3,8 @@
 //! A guest that does what no driver does: commands, doorbells, scribbled rings and WQEs, on either
 //! path. It harms itself alone.
 
+mod plain;
+
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Features;
@@ -180,6 +182,7 @@ impl<'w> Guest<'w> {
                     // Its own end is the peer's to do with what it likes.
                     self.theirs.to(state);
                 }
+                5 => self.plain_command(input),
                 _ => stage::work(&self.world.fabric),
             },
         }
