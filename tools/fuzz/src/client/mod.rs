@@ -7,15 +7,14 @@ mod map;
 mod memory;
 mod message;
 mod server;
+mod session;
 mod things;
 mod vectors;
 
-pub use framing::Write;
 pub use map::LIMIT;
-pub use memory::Memory;
-pub use message::{command, Header, HEADER_LEN, MAX_MESSAGE, NO_REPLY};
-pub use server::Server;
-pub use things::{Thing, Things, EVENTFDS, PAGE, PAGES, THINGS};
+pub use message::{command, HEADER_LEN, MAX_MESSAGE, NO_REPLY};
+pub use session::{access, store, Machine, Session};
+pub use things::{Thing, EVENTFDS, PAGE, PAGES, THINGS};
 
 /// Error numbers.
 const EEXIST: u32 = 17;

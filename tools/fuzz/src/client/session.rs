@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A client and the server under test, which is compared with its model after each step.
+
+use std::io::{ErrorKind, Read};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+
+use arbitrary::Unstructured;
+
+use super::framing::Write;
+use super::map::LIMIT;
+use super::memory::Memory;
+use super::message::{command, Header, HEADER_LEN, NO_REPLY};
+use super::server::Server;
+use super::things::{Thing, Things, EVENTFDS};
+use crate::function::driver::{
+    descriptor, queue_at, set_up, AVAILABLE, DATA, MEMORY, MEMORY_LEN, USED,
+};
+use crate::function::{send_bytes, Bench, Step, NOTIFY, VIRTIO};
+
+/// Steps in which the service thread does all that an input left to it.
+const REST: usize = 200;
+
+/// A function, and what its clients have.
+pub struct Machine {
+    bench: Bench,
+    things: Things,
+    memory: Memory,
+}
+
+impl Machine {
+    pub fn new() -> Self {
+        let things = Things::new();
+        Self {
+            bench: Bench::new(LIMIT),
+            memory: Memory::new(&things),
+            things,
+        }
+    }
+}
+
+/// A client, its server, and the server's model.
+pub struct Session<'a> {
+    pub bench: &'a mut Bench,
+    pub things: &'a Things,
+    pub memory: &'a mut Memory,
+    pub server: Server,
+    client: UnixStream,
+    id: u16,
+}
+
+impl<'a> Session<'a> {
+    /// A client connects.
+    pub fn new(machine: &'a mut Machine) -> Self {
+        let Machine {
+            bench,
+            things,
+            memory,
+        } = machine;
+        let server = Server::new(bench.model());
+        Self {
+            client: connect(bench),
+            bench,
+            things,
+            memory,
+            server,
+            id: 0,
+        }
+    }
+
+    /// Posted writes.
+    pub fn write_registers(&mut self, writes: &[(u64, usize, u64)]) {
+        for &(offset, width, value) in writes {
+            let payload = store(VIRTIO, offset, &value.to_le_bytes()[..width]);
+            let message = self.message(command::REGION_WRITE, NO_REPLY, &payload);
+            self.write(message, &[]);
+        }
+        self.serve();
+    }
+
+    /// Makes a chain available, and rings.
+    pub fn offer(&mut self, queue: u64, chain: &[u8]) {
+        let at = queue_at(queue);
+        let mut index = [0; 2];
+        if let Some(place) = self.server.map.find(at + AVAILABLE + 2, 2) {
+            self.memory.read(self.things, place, &mut index);
+        }
+        let index = u16::from_le_bytes(index).wrapping_add(1);
+        self.store(at, chain);
+        self.store(at + AVAILABLE + 4, &[0; 32]);
+        self.store(at + AVAILABLE, &[[0; 2], index.to_le_bytes()].concat());
+        self.write_registers(&[(NOTIFY + 4 * queue, 2, 0)]);
+    }
+
+    /// The guest writes to its memory, if there is any.
+    pub fn store(&mut self, iova: u64, bytes: &[u8]) {
+        if let Some(place) = self.server.map.find(iova, bytes.len() as u64) {
+            self.memory.write(self.things, place, bytes);
+        }
+    }
+
+    /// A message that is whole.
+    pub fn message(&mut self, command: u16, flags: u32, payload: &[u8]) -> Vec<u8> {
+        self.id = self.id.wrapping_add(1);
+        let header = Header {
+            id: self.id,
+            command,
+            size: (HEADER_LEN + payload.len()) as u32,
+            flags,
+        };
+        [&header.encode(), payload].concat()
+    }
+
+    /// Writes to the socket as soon as that has room. What it never has room for is dropped.
+    pub fn write(&mut self, bytes: Vec<u8>, fds: &[Thing]) {
+        let write = Write {
+            bytes,
+            fds: fds.to_vec(),
+        };
+        if !self.server.has_room(&write) {
+            self.serve();
+        }
+        if write.bytes.is_empty() || !self.server.has_room(&write) {
+            return;
+        }
+        let fds: Vec<_> = fds.iter().map(|thing| self.things.get(*thing)).collect();
+        send_bytes(&self.client, &write.bytes, &fds);
+        self.server.write(write);
+    }
+
+    /// The socket thread serves what has come, and the client takes the replies.
+    pub fn serve(&mut self) {
+        let served = self.bench.stepped.serve_client();
+        let expected = self.server.serve();
+        self.check_served();
+        match expected {
+            Ok(()) => assert!(served.expect("no rule is broken"), "the client is there"),
+            Err(_) => {
+                served.expect_err("a rule is broken");
+                self.replace();
+            }
+        }
+    }
+
+    fn check_served(&mut self) {
+        let mut bytes = Vec::new();
+        // Ends where the socket is empty.
+        let _ = self.client.read_to_end(&mut bytes);
+        let mut stream = &bytes[..];
+        for reply in self.server.take_replies() {
+            reply.take(&mut stream);
+        }
+        assert!(stream.is_empty(), "replies that nobody asked for");
+        let calls = self.bench.device.take_calls();
+        assert_eq!(calls, self.server.function.take_doorbells(), "doorbells");
+        self.memory.admit(&self.server.map);
+        self.check_interrupts();
+        let mapped = self.bench.space.mapped().0;
+        assert_eq!(mapped, self.server.map.mapped(), "mapped bytes");
+    }
+
+    /// Compares how often each eventfd was signalled.
+    pub fn check_interrupts(&mut self) {
+        for (number, expected) in self.server.vectors.take_signals().into_iter().enumerate() {
+            let count = self.signals(number);
+            assert!(
+                expected.contains(&count),
+                "eventfd {number}: {count} of {expected:?}"
+            );
+        }
+    }
+
+    fn signals(&self, eventfd: usize) -> u64 {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(self.things.get(Thing::eventfd(eventfd)), &mut count);
+        u64::from_ne_bytes(count)
+    }
+
+    /// The service thread does a piece of work. Returns whether there was any.
+    pub fn serve_device(&mut self) -> bool {
+        let step = self.bench.serve_device(&mut self.server.function);
+        self.server.stepped(step);
+        self.check_interrupts();
+        step != Step::Idle
+    }
+
+    /// The service thread does all that is to be done.
+    pub fn drain(&mut self) {
+        let steps = (0..=REST).take_while(|_| self.serve_device()).count();
+        assert!(steps <= REST, "work without end");
+    }
+
+    /// The client goes, at once or after its last message, and another comes.
+    pub fn leave(&mut self, at_once: bool) {
+        if at_once {
+            let (gone, _) = UnixStream::pair().expect("socket");
+            self.client = gone;
+            // What was on its way is served until an answer finds nobody.
+            let _ = self.bench.stepped.serve_client();
+            for number in 0..EVENTFDS {
+                self.signals(number);
+            }
+            self.replace();
+            return;
+        }
+        self.client.shutdown(Shutdown::Write).expect("socket");
+        let served = self.bench.stepped.serve_client();
+        let expected = self.server.serve();
+        self.check_served();
+        assert_eq!(served.ok(), expected.ok().map(|()| false), "the end");
+        self.replace();
+    }
+
+    fn replace(&mut self) {
+        let next = self.bench.disconnect(&self.server.function);
+        self.server = Server::new(next);
+        // A client that has gone is not interrupted.
+        self.check_interrupts();
+        assert_eq!(self.bench.space.mapped().0, 0, "mapped bytes");
+        let left = self.client.read(&mut [0]).map_err(|error| error.kind());
+        // A server that leaves input unread resets the connection.
+        let is_closed = matches!(left, Ok(0) | Err(ErrorKind::ConnectionReset));
+        assert!(is_closed, "the connection is still open");
+        self.client = connect(self.bench);
+    }
+
+    /// A client and a driver that follow the rules are served.
+    fn be_honest(&mut self) {
+        let version = self.message(command::VERSION, 0, &[0, 0, 1, 0]);
+        self.write(version, &[]);
+        let words = [32 | (3 << 32), 0, MEMORY, MEMORY_LEN as u64];
+        let map = self.message(command::DMA_MAP, 0, &words.map(u64::to_ne_bytes).concat());
+        self.write(map, &[Thing(0)]);
+        let words = [20u32, 0x24, 2, 0, EVENTFDS as u32];
+        let set = self.message(command::SET_IRQS, 0, &words.map(u32::to_ne_bytes).concat());
+        let eventfds: Vec<_> = (0..EVENTFDS).map(Thing::eventfd).collect();
+        self.write(set, &eventfds);
+        let writes = set_up(&mut Unstructured::new(&[0, 4, 4])).unwrap_or_default();
+        self.write_registers(&writes);
+        self.store(MEMORY, &[0; MEMORY_LEN]);
+        self.drain();
+        self.store(DATA, b"request!");
+        let out = descriptor(DATA, 8, 1, 1);
+        self.offer(0, &[out, descriptor(DATA + 8, 8, 2, 0)].concat());
+        while self.bench.serve_device(&mut self.server.function) != Step::Idle {}
+        let mut answer = [0; 8];
+        let place = self.server.map.find(DATA + 8, 8).expect("it is mapped");
+        self.memory.read(self.things, place, &mut answer);
+        assert_eq!(&answer, b"!tseuqer", "the answer");
+        assert_eq!(self.signals(1), 1, "interrupts of the queue");
+        self.server.function.take_raised();
+        let used = self.server.map.find(queue_at(0) + USED + 2, 2);
+        let mut index = [0; 2];
+        self.memory
+            .read(self.things, used.expect("it is mapped"), &mut index);
+        assert_eq!(index, [1, 0], "used index");
+    }
+
+    /// All comes to its end: an honest client is served next, and nothing is left of either.
+    pub fn end(mut self) {
+        self.serve();
+        self.drain();
+        self.serve();
+        self.things.check(&self.server.held());
+        self.leave(false);
+        self.be_honest();
+        self.leave(false);
+        self.bench.disconnect(&self.server.function);
+        self.things.check(&[]);
+        self.memory.end(self.things);
+    }
+}
+
+fn connect(bench: &mut Bench) -> UnixStream {
+    let client = bench.stepped.connect().expect("socket");
+    client.set_nonblocking(true).expect("socket");
+    client
+}
+
+/// The payload of a register access, without data.
+pub fn access(region: u32, offset: u64, len: u32) -> Vec<u8> {
+    let words = [offset, u64::from(region) | (u64::from(len) << 32)];
+    words.map(u64::to_ne_bytes).concat()
+}
+
+/// The payload of a register write.
+pub fn store(region: u32, offset: u64, data: &[u8]) -> Vec<u8> {
+    [&access(region, offset, data.len() as u32), data].concat()
+}
