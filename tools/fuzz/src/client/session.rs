@@ -21,6 +21,9 @@ use crate::function::{send_bytes, Bench, Step, NOTIFY, VIRTIO};
 
 /// Steps in which the service thread does all that an input left to it.
 const REST: usize = 200;
+/// The kernel takes so many bytes in one piece. Of more it makes pieces, and the first has the
+/// descriptors.
+const PIECE: usize = 0x8000;
 
 /// A function, and what its clients have.
 pub struct Machine {
@@ -113,7 +116,12 @@ impl<'a> Session<'a> {
     }
 
     /// Writes to the socket as soon as that has room. What it never has room for is dropped.
-    pub fn write(&mut self, bytes: Vec<u8>, fds: &[Thing]) {
+    pub fn write(&mut self, mut bytes: Vec<u8>, fds: &[Thing]) {
+        if !fds.is_empty() && bytes.len() > PIECE {
+            let rest = bytes.split_off(bytes.len() - PIECE);
+            self.write(bytes, &[]);
+            return self.write(rest, fds);
+        }
         let write = Write {
             bytes,
             fds: fds.to_vec(),
