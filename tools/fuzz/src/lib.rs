@@ -76,6 +76,11 @@ pub const TARGETS: &[Target] = &[
         run: targets::driver::run,
     },
     Target {
+        name: "provider",
+        about: "rings that a device scribbles in: the provider delivers what they say, no more",
+        run: targets::provider::run,
+    },
+    Target {
         name: "registers",
         about: "configuration space, registers, queues: the function shows what a model shows",
         run: targets::registers::run,

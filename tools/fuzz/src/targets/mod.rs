@@ -8,6 +8,7 @@ pub mod driver;
 pub mod guest;
 pub mod memory;
 pub mod paths;
+pub mod provider;
 pub mod registers;
 pub mod speaker;
 pub mod stream;

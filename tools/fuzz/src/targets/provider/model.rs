@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What the provider makes of its rings, whatever is in them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::slice;
+
+use virtio_rdma_abi::cqe::{Cqe, OPCODE_RECV};
+use virtio_rdma_abi::ring::RingLayout;
+use virtio_rdma_abi::uverbs::UserRing;
+
+const PAGE: usize = 4096;
+
+/// A ring as the device sees it: by its address. The provider must keep it mapped.
+#[derive(Clone, Copy)]
+pub struct Memory {
+    base: *mut u8,
+    pub layout: RingLayout,
+}
+
+impl Memory {
+    pub fn new(ring: UserRing) -> Self {
+        Self {
+            base: std::ptr::with_exposed_provenance_mut(ring.addr as usize),
+            layout: RingLayout::new(ring.slots, ring.slot_shift).expect("a ring"),
+        }
+    }
+
+    /// The whole pages.
+    pub fn bytes(&self) -> Vec<u8> {
+        let len = (self.layout.size() as usize).next_multiple_of(PAGE);
+        // SAFETY: rings are mapped by pages, and one thread accesses them.
+        unsafe { slice::from_raw_parts(self.base, len) }.to_vec()
+    }
+
+    /// Bytes from `at` on.
+    pub fn read<const N: usize>(&self, at: u32) -> [u8; N] {
+        assert!(at as usize + N <= self.layout.size() as usize);
+        // SAFETY: within the ring, which one thread accesses.
+        unsafe {
+            self.base
+                .add(at as usize)
+                .cast::<[u8; N]>()
+                .read_unaligned()
+        }
+    }
+
+    pub fn u16(&self, at: u32) -> u16 {
+        u16::from_le_bytes(self.read(at))
+    }
+
+    /// Writes as a device does.
+    pub fn write(&self, at: u32, bytes: &[u8]) {
+        assert!(at as usize + bytes.len() <= self.layout.size() as usize);
+        // SAFETY: within the ring, which one thread accesses.
+        let to = unsafe { slice::from_raw_parts_mut(self.base.add(at as usize), bytes.len()) };
+        to.copy_from_slice(bytes);
+    }
+
+    pub fn cqe(&self, position: u16) -> Cqe {
+        Cqe::from_bytes(&self.read(self.layout.slot(position)))
+    }
+
+    /// `len` bytes at `at`, as an address.
+    pub fn part(&self, at: u32, len: usize) -> (usize, usize) {
+        (self.base.addr() + at as usize, len)
+    }
+
+    pub fn address(&self) -> usize {
+        self.base.addr()
+    }
+}
+
+/// A send or receive queue.
+pub struct Queue {
+    /// The application's ids, by slot.
+    ids: Vec<u64>,
+    /// Positions after the last that was posted, and of the oldest that is not free.
+    pub posted: u16,
+    oldest: u16,
+    /// Behind the position that was polled last.
+    tail: u16,
+    /// Work requests that a right device has completed.
+    pub done: u16,
+}
+
+impl Queue {
+    pub fn new(memory: &Memory) -> Self {
+        Self {
+            ids: vec![0; memory.layout.slots() as usize],
+            posted: 0,
+            oldest: 0,
+            tail: 0,
+            done: 0,
+        }
+    }
+
+    /// The position of the next work request, unless the queue is full.
+    pub fn post(&mut self, id: u64) -> Option<u16> {
+        let outstanding = |this: &Self| this.posted.wrapping_sub(this.oldest);
+        if usize::from(outstanding(self)) == self.ids.len() {
+            // A tail beyond what was posted frees nothing.
+            if self.tail.wrapping_sub(self.oldest) > outstanding(self) {
+                return None;
+            }
+            self.oldest = self.tail;
+        }
+        if usize::from(outstanding(self)) == self.ids.len() {
+            return None;
+        }
+        let position = self.posted;
+        self.posted = position.wrapping_add(1);
+        let slot = usize::from(position) % self.ids.len();
+        self.ids[slot] = id;
+        Some(position)
+    }
+
+    fn complete(&mut self, position: u64) -> Option<u64> {
+        let position = u16::try_from(position).ok()?;
+        self.tail = position.wrapping_add(1);
+        Some(self.ids[usize::from(position) % self.ids.len()])
+    }
+
+    pub fn reset(&mut self) {
+        (self.oldest, self.tail, self.done) = (self.posted, self.posted, self.posted);
+    }
+}
+
+/// A QP; one without a receive queue takes from the SRQ.
+pub struct Owner {
+    pub qpn: u32,
+    pub send: Queue,
+    pub recv: Option<Queue>,
+}
+
+/// Outstanding receives of the SRQ: the application's ids by slot.
+pub type Shared = BTreeMap<u16, u64>;
+
+/// Completes the work request of a CQE. Returns the application's id, if there is such a one.
+fn complete(cqe: &Cqe, owner: &mut Owner, shared: &mut Shared) -> Option<u64> {
+    match (cqe.opcode & OPCODE_RECV != 0, &mut owner.recv) {
+        (false, _) => owner.send.complete(cqe.wr_id),
+        (true, Some(recv)) => recv.complete(cqe.wr_id),
+        (true, None) => shared.remove(&u16::try_from(cqe.wr_id).ok()?),
+    }
+}
+
+/// A ring that the device completes into, or did.
+pub struct Completing {
+    pub memory: Memory,
+    /// Position of the next completion, and used.idx as it was seen.
+    pub next: u16,
+    seen: u16,
+    /// The used.idx that the device said it ends with.
+    end: Option<u16>,
+}
+
+/// Rings of a CQ, the oldest first.
+pub struct Completions(pub VecDeque<Completing>);
+
+impl Completions {
+    pub fn new(memory: Memory) -> Self {
+        let mut this = Self(VecDeque::new());
+        this.push(memory);
+        this
+    }
+
+    fn push(&mut self, memory: Memory) {
+        self.0.push_back(Completing {
+            memory,
+            next: 0,
+            seen: 0,
+            end: None,
+        });
+    }
+
+    /// The ring that the device completes into.
+    pub fn last(&self) -> &Completing {
+        self.0.back().expect("a ring")
+    }
+
+    /// The device has moved to another ring.
+    pub fn moved(&mut self, memory: Memory, end: u16) {
+        let last = self.0.back_mut().expect("a ring");
+        last.end = Some(end);
+        let is_empty = last.next == end;
+        self.push(memory);
+        if self.0.len() == 2 && is_empty {
+            self.0.pop_front();
+        }
+    }
+
+    /// The completions that a poll for `max` delivers. `None` if there are none and the ring makes
+    /// no sense.
+    pub fn poll(
+        &mut self,
+        max: usize,
+        owners: &mut [Owner],
+        shared: &mut Shared,
+    ) -> Option<Vec<(Cqe, u64)>> {
+        let mut found = Vec::new();
+        while found.len() < max {
+            let has_newer = self.0.len() > 1;
+            let ring = self.0.front_mut().expect("a ring");
+            if ring.next == ring.seen {
+                let used = ring.memory.u16(ring.memory.layout.used_idx());
+                let ahead = used.wrapping_sub(ring.next);
+                let is_sound = u32::from(ahead) <= ring.memory.layout.slots();
+                match (ahead, is_sound, has_newer) {
+                    (1.., true, _) => ring.seen = used,
+                    (_, _, true) => {
+                        self.0.pop_front();
+                        continue;
+                    }
+                    (_, false, _) if found.is_empty() => return None,
+                    _ => break,
+                }
+            }
+            let cqe = ring.memory.cqe(ring.next);
+            ring.next = ring.next.wrapping_add(1);
+            let owner = owners.iter_mut().find(|owner| owner.qpn == cqe.qp_num);
+            let id = owner.and_then(|owner| complete(&cqe, owner, shared));
+            found.extend(id.map(|id| (cqe, id)));
+        }
+        Some(found)
+    }
+
+    /// Drops what a QP has completed so far. Returns where the provider may mark CQEs as dropped.
+    pub fn clean(&mut self, owner: &Owner, shared: &mut Shared) -> Vec<(usize, usize)> {
+        let mut marked = Vec::new();
+        for ring in &self.0 {
+            let layout = &ring.memory.layout;
+            let end = ring
+                .end
+                .unwrap_or_else(|| ring.memory.u16(layout.used_idx()));
+            let ahead = end.wrapping_sub(ring.next);
+            if u32::from(ahead) > layout.slots() {
+                continue;
+            }
+            for position in (0..ahead).map(|ahead| ring.next.wrapping_add(ahead)) {
+                let cqe = ring.memory.cqe(position);
+                if cqe.qp_num != owner.qpn {
+                    continue;
+                }
+                marked.push(ring.memory.part(layout.slot(position), Cqe::SIZE));
+                if let (true, None, Ok(slot)) = (
+                    cqe.opcode & OPCODE_RECV != 0,
+                    &owner.recv,
+                    u16::try_from(cqe.wr_id),
+                ) {
+                    shared.remove(&slot);
+                }
+            }
+        }
+        marked
+    }
+}
