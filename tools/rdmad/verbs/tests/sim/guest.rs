@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use verbs::{Fabric, Limits};
+use verbs::{Clock, Fabric, Limits};
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdCreatePd, CmdDelGid, Request};
 use virtio_rdma_abi::event::{EventKind, FIRST_EVENT_QUEUE};
 use virtio_rdma_abi::feature::Feature;
@@ -25,12 +25,14 @@ const OWN: u16 = 1;
 const OTHER: u16 = 2;
 
 /// Features beyond those of the harness.
-const FEATURES: [Feature; 2] = [Feature::MemWindows, Feature::RegPages];
+const FEATURES: [Feature; 3] = [Feature::MemWindows, Feature::RegPages, Feature::RateLimit];
 
 /// A VM with its driver.
 pub struct Guest {
     pub vm: Vm,
     pub port: Arc<Port>,
+    /// That of the fabric.
+    pub clock: Clock,
     pd: Cell<u32>,
     /// Buffers for events that there are in all.
     pub buffers: usize,
@@ -61,7 +63,12 @@ pub fn limits() -> Limits {
 
 impl Guest {
     /// The guest of this number, with as many buffers for events as the choices say.
-    pub fn new(n: usize, fabric: &Fabric, net: &Arc<Net>, choices: &mut Choices) -> Self {
+    pub fn new(
+        n: usize,
+        (fabric, clock): (&Fabric, Clock),
+        net: &Arc<Net>,
+        choices: &mut Choices,
+    ) -> Self {
         let port = net.port(mac(n));
         let vm = Vm::new(n, fabric, port.clone(), &limits());
         port.attach(&vm.device);
@@ -72,6 +79,7 @@ impl Guest {
             pd: Cell::new(vm.pdn),
             vm,
             port,
+            clock,
             buffers,
             is_reset: Cell::new(false),
             link: Cell::new(true),

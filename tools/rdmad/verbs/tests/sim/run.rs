@@ -80,10 +80,11 @@ struct Placed<'w> {
 /// Runs to the end.
 pub fn run(choices: &mut Choices) {
     let workers = 1 + choices.below(3);
+    let clock = Clock::manual();
     let fabric = Fabric::new(FabricConfig {
         workers: Some(workers),
         at_once: choices.once_in(3),
-        clock: Clock::manual(),
+        clock: clock.clone(),
         stepped: true,
         secret: Some(7),
         ..FabricConfig::default()
@@ -92,7 +93,7 @@ pub fn run(choices: &mut Choices) {
     let net = Arc::new(Net::default());
     let count = 2 + choices.below(2);
     let guests: Vec<_> = (1..=count)
-        .map(|n| Guest::new(n, &fabric, &net, choices))
+        .map(|n| Guest::new(n, (&fabric, clock.clone()), &net, choices))
         .collect();
     let mut sim = Sim {
         fabric: &fabric,

@@ -137,6 +137,9 @@ impl End<'_> {
 
     /// A work request has ended: its data is where it should be, and nowhere else.
     fn check(&mut self, theirs: &mut Self, sent: Sent, reliable: bool) {
+        if reliable {
+            self.check_pace(&sent);
+        }
         match sent.opcode {
             WrOpcode::RdmaRead | WrOpcode::AtomicFetchAndAdd | WrOpcode::AtomicCmpAndSwp => {
                 self.holds(LOCAL, sent.local, &sent.data, &sent);

@@ -9,6 +9,7 @@ use virtio_rdma_abi::ib::WrOpcode;
 use virtio_rdma_abi::ring::ArmKind;
 
 use super::drain::Drain;
+use super::pace::Pace;
 use crate::driver;
 use crate::guest::Guest;
 use crate::harness::cq::Moving;
@@ -82,6 +83,7 @@ pub(super) struct End<'w> {
     /// The QP is in SQD. The event of an earlier time there may come yet.
     pub drain: Option<Drain>,
     pub may_drain: bool,
+    pub pace: Option<Pace>,
     pub posted: u64,
     /// A work request of the SQ failed: those behind it are flushed.
     pub failed: bool,
@@ -115,6 +117,7 @@ impl<'w> End<'w> {
             owed: false,
             drain: None,
             may_drain: false,
+            pace: None,
             posted: 0,
             failed: false,
             ending: false,

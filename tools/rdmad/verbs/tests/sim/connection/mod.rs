@@ -5,6 +5,7 @@
 mod check;
 mod drain;
 mod end;
+mod pace;
 mod post;
 mod resize;
 
@@ -69,7 +70,7 @@ impl<'w> Connection<'w> {
 impl<'w> Party<'w> for Connection<'w> {
     fn act(&mut self, choices: &mut Choices) {
         let side = choices.below(2);
-        match choices.below(26) {
+        match choices.below(27) {
             0..=8 => self.post(side, choices),
             9..=14 => {
                 for _ in 0..=choices.below(4) {
@@ -88,6 +89,7 @@ impl<'w> Party<'w> for Connection<'w> {
             }
             23 => self.ends[side].resize(choices),
             24 => self.drain(side, choices),
+            25 => self.ends[side].limit_rate(choices),
             _ => {
                 if choices.once_in(12) {
                     self.break_off(side);
