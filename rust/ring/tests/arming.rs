@@ -146,3 +146,34 @@ fn an_index_that_no_ring_can_have_fires_at_once() {
         "an unknown kind asks for nothing"
     );
 }
+
+#[test]
+fn a_ring_that_a_queue_moves_to_starts_anew_but_for_the_answered_sequence() {
+    let word = |sequence, kind, index| {
+        ArmWord {
+            sequence,
+            kind,
+            index,
+        }
+        .to_u32()
+    };
+    let mut latch = ArmLatch::new(8);
+    for _ in 0..5 {
+        latch.record(false);
+    }
+    assert!(latch.event_due(word(1, ArmKind::Next, 0)));
+    latch.moved(2);
+    assert!(
+        !latch.event_due(word(1, ArmKind::Next, 0)),
+        "answered in the old ring"
+    );
+    assert!(
+        !latch.event_due(word(2, ArmKind::Next, 0)),
+        "nothing was completed in the new ring"
+    );
+    latch.record(false);
+    assert!(latch.event_due(word(2, ArmKind::Next, 0)));
+    // No completion was solicited, but an index three behind is overdue in a ring of two slots.
+    let behind = 1u16.wrapping_sub(3);
+    assert!(latch.event_due(word(3, ArmKind::Solicited, behind)));
+}
