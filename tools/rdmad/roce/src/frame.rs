@@ -236,6 +236,16 @@ mod tests {
         assert!(!pool.take(1).unwrap().is_routed());
     }
 
+    #[test]
+    fn a_jumbo_frame_may_have_a_tag() {
+        let pool = FramePool::new(1);
+        let (addresses, tag, kind) = (12, 4, 2);
+        let frame = pool.take(addresses + tag + kind + 9216);
+        assert!(frame.is_some());
+        drop(frame);
+        assert!(pool.take(addresses + tag + kind + 9217).is_none());
+    }
+
     /// Bytes of the buffers that a pool has, free or in use.
     fn allocated(pool: &FramePool, used: &[Frame]) -> usize {
         let buffers = pool.0.buffers.lock();
