@@ -18,6 +18,24 @@ fn all_memory(table: &MrTable, pdn: u32, access: AccessFlags) -> (u32, u32) {
 }
 
 #[test]
+fn a_number_never_has_the_same_key_twice_in_a_row() {
+    // A variant has 8 bits: more draws than it takes to meet each step of a variant.
+    let variants = Variants::new(&Secret::new(Some(1)), 3..5);
+    let mut last = 0;
+    for _ in 0..5000 {
+        let key = variants.key(4);
+        assert_eq!(number_of(key), 4);
+        assert_ne!(key, last);
+        last = key;
+    }
+    // The user's own choice is the last one as well.
+    for chosen in 0..=255 {
+        variants.note((3 << VARIANT_BITS) | chosen);
+        assert_ne!(variants.key(3), (3 << VARIANT_BITS) | chosen);
+    }
+}
+
+#[test]
 fn a_key_opens_one_mr_only() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 1, 1, 10);
     let (number, key) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
