@@ -30,7 +30,7 @@ fn reseal(frame: &mut [u8]) {
     } else {
         40
     };
-    if frame.len() < ip + header + 8 + 12 + 4 {
+    if frame.len() < ip + header + 8 {
         return;
     }
     let udp_length = (frame.len() - ip - header) as u16;
@@ -48,6 +48,9 @@ fn reseal(frame: &mut [u8]) {
         frame[ip + 10..ip + 12].copy_from_slice(&sum.to_be_bytes());
     } else {
         frame[ip + 4..ip + 6].copy_from_slice(&udp_length.to_be_bytes());
+    }
+    if frame.len() < ip + header + 8 + 12 + 4 {
+        return;
     }
     let (covered, icrc) = frame.split_last_chunk_mut::<4>().unwrap();
     let (headers, rest) = covered[ip..].split_at(header + 8 + 12);
@@ -126,6 +129,23 @@ fn headers_that_end_early_are_refused() {
         frame.extend([0; 4]);
         reseal(&mut frame);
         assert_eq!(Packet::parse(&frame), Err(PacketError::Payload));
+    }
+}
+
+#[test]
+fn datagrams_without_room_for_a_bth_and_an_icrc_are_refused() {
+    for (frame, header) in [(&capture::frames()[0], 20), (&uncaptured()[0], 40)] {
+        assert!(Packet::parse(frame).is_ok());
+        // The lengths and the checksum of the IP header say so too.
+        for payload in 0..12 + 4 {
+            let mut short = frame[..14 + header + 8 + payload].to_vec();
+            reseal(&mut short);
+            assert_eq!(
+                Packet::parse(&short),
+                Err(PacketError::Headers),
+                "{payload} bytes"
+            );
+        }
     }
 }
 
