@@ -240,7 +240,11 @@ impl Transfer {
                 }
             }
             Err(Stop::Failed(status)) => Step::Done(status),
-            Err(Stop::Paced) => Step::Waits,
+            Err(Stop::Paced) => {
+                // What was waited for has come.
+                self.wait = Wait::Nothing;
+                Step::Waits
+            }
             Err(Stop::NotReady(code)) => {
                 turn.device.counters.add(Counter::RnrNaksReceived, 1);
                 if side.attr().rnr_retry != RNR_RETRY_FOREVER {

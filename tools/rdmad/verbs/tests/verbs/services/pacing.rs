@@ -415,3 +415,30 @@ fn on_the_wall_clock() {
         }
     }
 }
+
+/// A worker that has to wait for the rate sleeps, although the peer's pause is over.
+#[test]
+fn after_a_pause_the_rate_is_slept_for() {
+    let config = FabricConfig {
+        clock: Clock::manual(),
+        stepped: true,
+        ..FabricConfig::default()
+    };
+    let world = World::with_config(2, config, Limits::default());
+    world.negotiate(&[Feature::RateLimit]);
+    let rests = || (0..1000).any(|_| !(world.fabric.step(0) | world.fabric.step(1)));
+    let p = Pair::new(&world);
+    p.qa.post(&p.send(1, 4096));
+    assert!(rests(), "B has no receive");
+    // The bucket holds less than a frame.
+    limit(&p.qa, 1_000, 100, 0).unwrap();
+    p.qb.post_recv(2, &[sge(&p.mb, 0, 4096)]);
+    world.fabric.pass(MILLISECOND);
+    assert!(rests(), "a worker that can do nothing");
+    while let Some(time) = world.fabric.next_deadline() {
+        world.fabric.pass(time);
+        assert!(rests());
+    }
+    p.cq_a.expect(1, WcStatus::Success);
+    p.cq_b.expect(2, WcStatus::Success);
+}
