@@ -58,10 +58,13 @@ impl Memory {
                 writable: true,
             };
             self.read(things, at, &mut bytes);
-            for (page, open) in open.iter().enumerate().filter(|(_, open)| !**open) {
+            for (page, _) in open.iter().enumerate().filter(|(_, open)| !**open) {
                 let shown = &bytes[page * PAGE..][..PAGE];
                 let whole = shown.iter().all(|byte| *byte == MARKS[file]);
-                assert!(whole, "page {page} of file {file} was written: {open}");
+                assert!(
+                    whole,
+                    "no map opens page {page} of file {file}: it was written"
+                );
             }
         }
         self.restore(things);
