@@ -268,7 +268,7 @@ impl Fabric {
 
     /// What an engine sends to a group comes back to it, if it has joined: it knows whose datagrams go to whom. What the
     /// network stack of a virtual machine sends does not reach its engine.
-    fn copy_to_engines(&mut self, from: Origin, frame: &[u8]) {
+    fn copy_to_engines(&mut self, from: Origin, frame: &Frame) {
         let Some(group) = address(frame, 0) else {
             return;
         };
@@ -276,6 +276,9 @@ impl Fabric {
             if from != Origin::Net(at) && self.ports[at].engine.has_joined(&group) {
                 let copy = self.pool_of(from).take(frame.len()).map(|mut copy| {
                     copy.copy_from_slice(frame);
+                    if frame.is_routed() {
+                        copy.set_routed();
+                    }
                     copy
                 });
                 self.deliver_to_engine(from, at, copy);

@@ -205,6 +205,15 @@ fn frames_of_a_routed_uplink_are_marked() {
 }
 
 #[test]
+fn copies_of_a_routed_uplinks_frame_are_marked_too() {
+    const GROUP: roce::net::Mac = [0x01, 0x00, 0x5e, 1, 2, 3];
+    let rig = Rig::with(1, 1, |config| config.uplinks[0].routed = true);
+    rig.engines[0].0.join(GROUP);
+    rig.uplinks[0].send(&roce(GROUP, OUTSIDE, 1));
+    assert!(rig.engine_receive(0).is_routed());
+}
+
+#[test]
 fn roce_to_a_group_goes_to_those_who_joined() {
     const GROUP: roce::net::Mac = [0x01, 0x00, 0x5e, 1, 2, 3];
     const OTHER: roce::net::Mac = [0x01, 0x00, 0x5e, 1, 2, 4];
