@@ -90,6 +90,11 @@ pub const TARGETS: &[Target] = &[
         about: "the byte stream of a vfio-user client: each command is answered as a model says",
         run: targets::stream::run,
     },
+    Target {
+        name: "uplinks",
+        about: "frames, and neighbours that are slow or gone: honest ones are not disturbed",
+        run: targets::uplinks::run,
+    },
 ];
 
 /// The target of this name.

@@ -12,3 +12,4 @@ pub mod provider;
 pub mod registers;
 pub mod speaker;
 pub mod stream;
+pub mod uplinks;

@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! A switch among neighbours who send any frames, are slow, full or gone, and come back, while two
+//! honest ones talk to each other through it.
+//!
+//! One thread has the switch do its rounds and lets its time pass. Taps are left out: they need
+//! privileges.
+
+mod far;
+mod frames;
+mod ledger;
+
+use std::array;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use roce::FramePort;
+use tempfile::TempDir;
+use vswitch::table::{CAPACITY, HOLD};
+use vswitch::{Config, DatagramPath, EnginePort, Error, PortConfig, Stepped, Uplink, UplinkConfig};
+
+use self::far::Far;
+use self::frames::{hostile, plain, renumber, roce, HOSTILE};
+use self::ledger::{mac, Ledger, Party, ADDRESS, GROUP, HONEST, PORTS};
+use crate::input::Input;
+
+const ACTS: usize = 60;
+/// Uplinks: the honest neighbour's, a hostile one's by Unix sockets, another's by UDP.
+const UPLINKS: usize = 3;
+/// Links: network interfaces, then uplinks.
+const LINKS: usize = PORTS + UPLINKS;
+/// Frames of hostile parties after which the honest ones read: fewer than may wait for them.
+const FLOOD: usize = 200;
+/// Rounds after which a switch that finds work has no end.
+const ENDLESS: usize = 2000;
+/// Sleeps after which frames wait for ever.
+const SLEEPS: usize = 400;
+/// The longest sleep while frames wait for room.
+const STALE: Duration = Duration::from_millis(500);
+/// Frames of one source in a round, and datagrams that come with one call.
+const BATCH: u64 = 64;
+const TOGETHER: u64 = 128;
+/// Parties that the honest ones are.
+const HONEST_PARTIES: [Party; 3] = [Party::Net(0), Party::Engine(0), Party::Uplink(0)];
+const HOSTILE_PARTIES: [Party; 4] = [
+    Party::Net(1),
+    Party::Engine(1),
+    Party::Uplink(1),
+    Party::Uplink(2),
+];
+
+/// Runs the target.
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let mut world = World::new(&mut input);
+    world.talk();
+    for _ in 0..ACTS {
+        if !input.has_more() {
+            break;
+        }
+        world.act(&mut input);
+    }
+    world.talk();
+    world.come_home();
+}
+
+struct World {
+    now: Instant,
+    switch: Stepped,
+    engines: Vec<EnginePort>,
+    /// Whether engine 0 was told of frames.
+    told: Arc<AtomicBool>,
+    fars: [Far; LINKS],
+    ledger: Ledger,
+    /// When the honest neighbour was heard.
+    spoke: Instant,
+    /// Frames of hostile parties since the honest ones read all.
+    flood: usize,
+    /// Frames of honest ones that have to arrive, and where.
+    due: Vec<(Vec<u8>, Party)>,
+    _dir: TempDir,
+}
+
+/// An address whose port is free now.
+fn free_address() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    socket.local_addr().expect("its address")
+}
+
+fn config(dir: &Path, udp: [SocketAddr; 2], ledger: &Ledger) -> (Config, [Far; LINKS]) {
+    let paths: [DatagramPath; LINKS] = array::from_fn(|link| DatagramPath {
+        local: dir.join(format!("{link}.switch")),
+        remote: dir.join(format!("{link}")),
+    });
+    let [ours, switch] = udp;
+    let fars = array::from_fn(|link| match link {
+        4 => Far::udp(ours, switch),
+        _ => Far::unix(paths[link].remote.clone(), paths[link].local.clone()),
+    });
+    let mut config = Config::default();
+    for (port, path) in paths.iter().take(PORTS).enumerate() {
+        config.ports.push(PortConfig {
+            name: format!("vm{port}"),
+            mac: mac(port),
+            net: Some(path.clone()),
+            addresses: if port == 0 {
+                vec![ADDRESS.into()]
+            } else {
+                vec![]
+            },
+            net_roce: ledger.net_roce[port],
+        });
+    }
+    let [_, _, honest, hostile, _] = paths;
+    let udp = Uplink::Udp {
+        bind: switch,
+        peer: ours,
+    };
+    let links = [Uplink::Unix(honest), Uplink::Unix(hostile), udp];
+    let uplinks = links.into_iter().zip(ledger.routed);
+    let uplinks = uplinks.map(|(link, routed)| UplinkConfig { link, routed });
+    config.uplinks.extend(uplinks);
+    (config, fars)
+}
+
+impl World {
+    fn new(input: &mut Input<'_>) -> Self {
+        let mut ledger = Ledger::default();
+        ledger.net_roce[1] = input.any();
+        ledger.routed[1..].copy_from_slice(&[input.any(), input.any()]);
+        let dir = TempDir::new().expect("a directory");
+        let now = Instant::now();
+        let (fars, switch, engines) = loop {
+            let udp = [free_address(), free_address()];
+            let (config, fars) = config(dir.path(), udp, &ledger);
+            match Stepped::new(config, now) {
+                Ok((switch, engines)) => break (fars, switch, engines),
+                // Another process was faster.
+                Err(Error::Uplink(Uplink::Udp { .. }, _)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        };
+        fars[2].connect();
+        let told = Arc::new(AtomicBool::new(false));
+        let tell = told.clone();
+        engines[0].on_ready(move || tell.store(true, Ordering::Relaxed));
+        engines[0].join(GROUP);
+        Self {
+            now,
+            switch,
+            engines,
+            told,
+            fars,
+            ledger,
+            spoke: now,
+            flood: 0,
+            due: Vec::new(),
+            _dir: dir,
+        }
+    }
+
+    fn act(&mut self, input: &mut Input<'_>) {
+        if self.now - self.spoke >= HOLD / 2 {
+            self.talk();
+        }
+        match input.below(16) {
+            0..=5 => self.disturb(input, 1),
+            6 => {
+                let times = usize::from(input.any::<u8>()).min(FLOOD);
+                self.disturb(input, times);
+            }
+            7..=8 => {
+                let far = &mut self.fars[input.of(&[1, 3, 4])];
+                match input.below(8) {
+                    0..=1 => far.reads = !far.reads,
+                    2 => far.close(),
+                    3..=4 => far.open(),
+                    5..=6 => far.connect(),
+                    _ => far.deafen(),
+                }
+            }
+            9 => {
+                let link = input.of(&[1, 3, 4]);
+                let most = input.below(64);
+                self.read_link(link, most);
+            }
+            10 => {
+                for _ in 0..=input.below(4) {
+                    self.round();
+                    self.read();
+                }
+            }
+            11 => {
+                self.now += Duration::from_micros(input.of(&[1, 100, 1000, 400_000]));
+            }
+            12 => {
+                self.settle();
+                self.now += Duration::from_millis(input.of(&[100, 1000, 4000, 301_000]));
+                self.talk();
+            }
+            13 => match input.below(3) {
+                0 => self.engines[1].join(GROUP),
+                1 => self.engines[1].leave(GROUP),
+                _ => self.read_engine(1),
+            },
+            14 => self.speak(usize::from(input.any::<u8>())),
+            _ => self.settle(),
+        }
+    }
+
+    /// A hostile party sends a frame, or many that differ in their numbers and sources.
+    fn disturb(&mut self, input: &mut Input<'_>, times: usize) {
+        let party = input.of(&HOSTILE_PARTIES);
+        let own = match party {
+            Party::Uplink(uplink) => HOSTILE[uplink - 1],
+            _ => mac(1),
+        };
+        let number = self.ledger.number();
+        let mut frame = hostile(input, own, number);
+        // UDP may be late, and an address is free some time after its owner spoke.
+        if party == Party::Uplink(2) && frame.get(6..12) == Some(&HONEST) {
+            return;
+        }
+        if self.flood + times > FLOOD {
+            self.settle();
+        }
+        self.flood += times;
+        let spread = times > 1 && input.any();
+        for at in 0..times {
+            if at > 0 {
+                let number = self.ledger.number();
+                renumber(&mut frame, number);
+                if spread && frame.len() >= 12 {
+                    frame[10..12].copy_from_slice(&(number as u16).to_be_bytes());
+                }
+            }
+            self.send(party, &frame);
+        }
+    }
+
+    /// Returns whether a frame left its sender.
+    fn send(&mut self, from: Party, frame: &[u8]) -> bool {
+        let link = match from {
+            Party::Net(port) => port,
+            Party::Uplink(uplink) => PORTS + uplink,
+            Party::Engine(port) => {
+                let engine = &self.engines[port];
+                let Some(mut buffer) = engine.frame(frame.len()) else {
+                    return false;
+                };
+                buffer.copy_from_slice(frame);
+                self.ledger.send(from, frame);
+                engine.send(buffer);
+                return true;
+            }
+        };
+        let sent = self.fars[link].send(frame).is_ok();
+        if sent {
+            self.ledger.send(from, frame);
+        }
+        sent
+    }
+
+    /// The honest ones send what has to arrive.
+    fn speak(&mut self, len: usize) {
+        if self.due.len() > 8 {
+            self.settle();
+        }
+        let [net, engine, uplink] = HONEST_PARTIES;
+        let number = self.ledger.number();
+        let group = roce(GROUP, HONEST, number, len);
+        let messages = [
+            (plain(mac(0), HONEST, number, len), uplink, vec![net]),
+            (roce(mac(0), HONEST, number, len), uplink, vec![engine]),
+            (group, uplink, vec![net, engine]),
+            (plain(HONEST, mac(0), number, len), net, vec![uplink]),
+            (roce(HONEST, mac(0), number, len), engine, vec![uplink]),
+        ];
+        for (frame, from, to) in messages {
+            assert!(self.send(from, &frame), "{from:?} can't send");
+            self.due
+                .extend(to.into_iter().map(|to| (frame.clone(), to)));
+        }
+    }
+
+    /// The honest ones talk, which works.
+    fn talk(&mut self) {
+        self.settle();
+        // Before anybody else says that this is its address.
+        let number = self.ledger.number();
+        let hello = plain(mac(0), HONEST, number, 0);
+        assert!(self.send(Party::Uplink(0), &hello));
+        self.due.push((hello, Party::Net(0)));
+        self.settle();
+        self.spoke = self.now;
+        self.speak(100);
+        self.settle();
+    }
+
+    fn read_link(&mut self, link: usize, most: usize) {
+        let at = match link.checked_sub(PORTS) {
+            None => Party::Net(link),
+            Some(uplink) => Party::Uplink(uplink),
+        };
+        for _ in 0..most {
+            let Some(frame) = self.fars[link].receive() else {
+                return;
+            };
+            self.ledger.arrive(at, frame, false);
+        }
+    }
+
+    fn read_engine(&mut self, port: usize) {
+        while let Some(frame) = self.engines[port].receive() {
+            let routed = frame.is_routed();
+            self.ledger.arrive(Party::Engine(port), &frame, routed);
+        }
+    }
+
+    /// All read who do.
+    fn read(&mut self) {
+        for link in 0..LINKS {
+            if self.fars[link].reads {
+                self.read_link(link, usize::MAX);
+            }
+        }
+        if self.told.swap(false, Ordering::Relaxed) {
+            self.read_engine(0);
+        }
+    }
+
+    /// A round, which is short.
+    fn round(&mut self) {
+        let taken = |switch: &Stepped| {
+            let stats = switch.stats().into_iter();
+            let taken = stats.map(|stats| stats.received + stats.refused + stats.errors);
+            taken.collect::<Vec<u64>>()
+        };
+        let before = taken(&self.switch);
+        self.switch.round(self.now);
+        let after = taken(&self.switch);
+        for (source, (before, after)) in before.into_iter().zip(after).enumerate() {
+            // A port has an engine too.
+            let limit = match source {
+                0..PORTS => 2 * BATCH,
+                4 => BATCH + TOGETHER,
+                _ => BATCH,
+            };
+            let taken = after - before;
+            assert!(taken <= limit, "{taken} frames of {source} in a round");
+        }
+        let known = self.switch.addresses();
+        assert!(known <= self.ledger.sources().min(UPLINKS * CAPACITY));
+    }
+
+    /// Rounds until the switch sleeps, without time.
+    fn work(&mut self) {
+        for _ in 0..ENDLESS {
+            self.read();
+            if !self.switch.is_awake(self.now) {
+                return;
+            }
+            self.round();
+        }
+        panic!("the switch never sleeps");
+    }
+
+    /// Frames that the switch has taken for the honest ones, and that have not arrived.
+    fn waiting(&self) -> u64 {
+        let stats = self.switch.stats();
+        let sent = stats[0].sent + stats[PORTS].sent;
+        let arrived = HONEST_PARTIES.map(|party| self.ledger.arrivals(party));
+        sent - arrived.iter().sum::<u64>()
+    }
+
+    /// All is done that the switch has at hand, and the honest ones have all that is theirs.
+    fn settle(&mut self) {
+        for _ in 0..SLEEPS {
+            self.work();
+            if self.waiting() == 0 {
+                break;
+            }
+            self.sleep();
+        }
+        for (frame, to) in std::mem::take(&mut self.due) {
+            assert_eq!(self.ledger.times(&frame, to), 1, "of a frame for {to:?}");
+        }
+        self.flood = 0;
+    }
+
+    /// The switch sleeps while frames wait for room.
+    fn sleep(&mut self) {
+        let alarm = self.switch.alarm().expect("sleeps with work at hand");
+        assert!(alarm <= self.now + STALE, "oversleeps");
+        self.now = self.now.max(alarm);
+    }
+
+    /// All come back and read: no frame stays in the switch.
+    fn come_home(&mut self) {
+        let home = [0, 0, 1, 1, 1, 1, 1];
+        for link in [1, 3, 4] {
+            self.fars[link].open();
+            self.fars[link].reads = true;
+        }
+        for _ in 0..SLEEPS {
+            self.work();
+            self.read_engine(1);
+            if self.switch.frames() == home {
+                return;
+            }
+            self.now = self
+                .now
+                .max(self.switch.alarm().expect("peers are looked for"));
+        }
+        panic!("frames in use: {:?}", self.switch.frames());
+    }
+}
