@@ -43,7 +43,9 @@ pub(crate) fn read(dev: &virtio::Device<Bound>) -> Result<Limits> {
     let features = Features::ALL
         .iter()
         .filter(|feature| dev.has_feature(Feature::device_type(feature.bit())))
-        .fold(Features::NONE, |all, feature| all.union(Features::of(&[feature])));
+        .fold(Features::NONE, |all, feature| {
+            all.union(Features::of(&[feature]))
+        });
     let read = |offset, to: &mut [u8]| dev.read_config(offset, to);
     let limits = Limits::decode(read, features, kernel::cpu::nr_cpu_ids());
     limits.map_err(|error| match error {
