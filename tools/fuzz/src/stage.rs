@@ -2,6 +2,7 @@
 
 //! Whole engines that one thread drives, and a neighbour whom nothing may disturb.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use verbs::{Clock, Fabric, FabricConfig, Limits, PathPolicy};
@@ -124,6 +125,8 @@ pub struct Neighbour<'w> {
     cqs: [Cq<'w>; 2],
     qps: [Qp<'w>; 2],
     mrs: [Mr; 2],
+    /// Its memory in the first VM: queues, page lists and data.
+    memory: Range<u64>,
     messages: u64,
 }
 
@@ -131,6 +134,7 @@ impl<'w> Neighbour<'w> {
     /// Between these VMs.
     pub fn new(world: &'w World, [a, b]: [usize; 2]) -> Self {
         let vms = [&world.vms[a], &world.vms[b]];
+        let start = vms[0].alloc(0);
         let cqs = vms.map(|vm| Cq::new(vm, 16));
         let options = Options {
             slots: 16,
@@ -141,13 +145,20 @@ impl<'w> Neighbour<'w> {
             Qp::new(vms[1], &cqs[1], &cqs[1], options),
         ];
         connect(&qps[0], &qps[1]);
+        let mrs = vms.map(|vm| vm.mr(8192));
         Self {
             world,
-            mrs: vms.map(|vm| vm.mr(8192)),
+            mrs,
             cqs,
             qps,
+            memory: start..vms[0].alloc(0),
             messages: 0,
         }
+    }
+
+    /// Addresses of its memory in the first VM.
+    pub fn memory(&self) -> Range<u64> {
+        self.memory.clone()
     }
 
     /// QPNs of both ends.

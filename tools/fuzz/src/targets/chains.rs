@@ -3,6 +3,8 @@
 //! Chains of descriptors of RFC mode under a ring that changes while it is served: they end their own
 //! QP or CQ and nothing else.
 
+use std::ops::Range;
+
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{QpState, WrOpcode};
 use virtio_rdma_abi::ring::{ArmKind, DoorbellKind};
@@ -26,7 +28,7 @@ pub fn run(data: &[u8]) {
     let mut neighbour = Neighbour::new(&world, [0, 1]);
     let before = stage::memory(vm);
     {
-        let mut bench = Bench::new(&world);
+        let mut bench = Bench::new(&world, neighbour.memory());
         for _ in 0..ACTS {
             if !input.has_more() {
                 break;
@@ -48,10 +50,12 @@ struct Bench<'w> {
     qp: Qp<'w>,
     mr: Mr,
     published: [u16; 3],
+    /// Memory of the VM's honest programs.
+    honest: Range<u64>,
 }
 
 impl<'w> Bench<'w> {
-    fn new(world: &'w World) -> Self {
+    fn new(world: &'w World, honest: Range<u64>) -> Self {
         let vm = &world.vms[0];
         let cq = Cq::new(vm, SLOTS);
         let options = Options {
@@ -71,6 +75,7 @@ impl<'w> Bench<'w> {
             cq,
             qp,
             published: [0, 0, published],
+            honest,
         }
     }
 
@@ -130,7 +135,13 @@ impl<'w> Bench<'w> {
             _ => input.of(&[0, F_NEXT, F_WRITE, F_INDIRECT, F_NEXT | F_WRITE]),
         };
         let next = u16::from(input.any::<u8>()) % (SLOTS as u16 + 2);
-        (input.edge(at), input.edge32(usual), flags, next)
+        let (address, len) = (input.edge(at), input.edge32(usual));
+        // The device reads and writes wherever the driver says: the VM is no border within itself.
+        let is_outside = address.saturating_add(len.into()) <= self.honest.start;
+        match is_outside || address >= self.honest.end {
+            true => (address, len, flags, next),
+            false => (at, len, flags, next),
+        }
     }
 
     fn post(&mut self, input: &mut Input<'_>) {
