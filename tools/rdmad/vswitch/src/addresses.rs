@@ -18,8 +18,9 @@ const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 
-/// What ARP for IPv4 over Ethernet begins with: types and lengths of the addresses.
-const ARP_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
+/// ARP for IPv4 with MAC addresses, behind the hardware type: protocol and lengths of addresses.
+/// Receivers differ in the hardware types that they take: Linux takes that of IEEE 802 as well.
+const ARP_IPV4: [u8; 4] = [0x08, 0x00, 6, 4];
 
 /// The addresses of all ports.
 #[derive(Debug, Default)]
@@ -74,7 +75,8 @@ impl Addresses {
     fn admit_arp(&self, port: usize, packet: &[u8]) -> bool {
         let Port { mac, restricted } = self.ports[port];
         let fields = packet
-            .strip_prefix(&ARP_IPV4)
+            .get(2..)
+            .and_then(|packet| packet.strip_prefix(&ARP_IPV4))
             .and_then(|rest| rest.first_chunk::<22>());
         let Some(fields) = fields else {
             // Nothing that is known to be asked or answered.
@@ -130,7 +132,8 @@ mod tests {
 
     fn arp(mac: Mac, sender: &str, target: &str) -> Vec<u8> {
         let packet = [
-            &ARP_IPV4[..],
+            &[0, 1][..],
+            &ARP_IPV4,
             &[0, 1],
             &mac,
             &v4(sender),
@@ -138,6 +141,13 @@ mod tests {
             &v4(target),
         ];
         frame([0x08, 0x06], &packet.concat())
+    }
+
+    /// The same with the hardware type of IEEE 802, which Linux takes as well (RFC 1390).
+    fn arp_802(mac: Mac, sender: &str, target: &str) -> Vec<u8> {
+        let mut frame = arp(mac, sender, target);
+        frame[18..20].copy_from_slice(&[0, 6]);
+        frame
     }
 
     fn ipv4(src: &str) -> Vec<u8> {
@@ -182,6 +192,8 @@ mod tests {
             (arp(OURS, "0.0.0.0", "10.9.0.1"), true, false),
             (arp(OURS, "0.0.0.0", "10.9.0.7"), false, true),
             (arp(THEIRS, "10.9.0.1", "10.9.0.2"), false, false),
+            (arp_802(OURS, "10.9.0.1", "10.9.0.2"), true, false),
+            (arp_802(OURS, "10.9.0.7", "10.9.0.2"), false, true),
             (icmpv6("fd09::1", 128, "::"), true, false),
             (icmpv6("fd09::7", 128, "::"), false, true),
             (icmpv6(own, 135, "fd09::7"), true, false),
