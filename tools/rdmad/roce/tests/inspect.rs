@@ -213,6 +213,33 @@ fn contents_are_found_behind_tags() {
     assert!(carries_roce(&arp));
 }
 
+/// The form of IEEE 802, which hosts should take for IP too (RFC 1122, 2.3.3).
+#[test]
+fn contents_are_found_behind_snap() {
+    let stack = Stack {
+        tags: vec![0x8100],
+        ip: Ip::V4 {
+            options: 0,
+            fragment: 0,
+        },
+        protocol: UDP,
+        port: ROCE_PORT,
+    };
+    let mut frame = stack.frame();
+    // The length stands behind the tag, and before the type.
+    let snap = [0, 100, 0xaa, 0xaa, 3, 0, 0, 0];
+    frame.splice(16..16, snap);
+    assert!(carries_roce(&frame) && !is_roce(&frame));
+    frame[24..26].copy_from_slice(&[0x08, 0x06]);
+    assert!(matches!(inspect(&frame), Content::Arp(_)));
+    // A type in the place of the length, and another organization.
+    for (at, byte) in [(16, 6), (23, 1)] {
+        let mut other = frame.clone();
+        other[at] = byte;
+        assert_eq!(inspect(&other), Content::Other);
+    }
+}
+
 /// What the engine builds is RoCE to everybody.
 #[test]
 fn frames_of_the_engine_are_roce() {

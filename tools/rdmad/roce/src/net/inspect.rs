@@ -2,9 +2,9 @@
 
 //! What any host may read in a frame, wherever it stands.
 //!
-//! The engine reads few forms of a packet: one VLAN tag, no IP options, no extension headers, no
-//! fragments. Other receivers read more, so a filter for what they might take looks past all of
-//! these. It finds headers by their types and lengths alone; whether they are sound is the
+//! The engine reads few forms of a packet: one VLAN tag, no SNAP, no IP options, no extension
+//! headers, no fragments. Other receivers read more, so a filter for what they might take looks past
+//! all of these. It finds headers by their types and lengths alone; whether they are sound is the
 //! receiver's to check.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,6 +16,11 @@ const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_PROVIDER_VLAN: u16 = 0x88a8;
 const ETHERTYPE_OLD_PROVIDER_VLAN: u16 = 0x9100;
 const ETHERTYPE_ROCE_V1: u16 = 0x8915;
+
+/// Lower numbers in the place of the type are lengths (IEEE 802.3).
+const SMALLEST_ETHERTYPE: u16 = 0x600;
+/// A header of SNAP that is followed by an EtherType (RFC 1042).
+const SNAP: [u8; 6] = [0xaa, 0xaa, 3, 0, 0, 0];
 
 const IPV4_FRAGMENT_OFFSET: u16 = 0x1fff;
 
@@ -83,6 +88,7 @@ fn ethernet(frame: &[u8]) -> Option<Content<'_>> {
             ETHERTYPE_IPV6 => return ipv6(packet),
             ETHERTYPE_ARP => return Some(Content::Arp(packet)),
             ETHERTYPE_ROCE_V1 => return Some(Content::RoceV1),
+            0..SMALLEST_ETHERTYPE if packet.starts_with(&SNAP) => at += 2 + SNAP.len(),
             _ => return None,
         }
     }
