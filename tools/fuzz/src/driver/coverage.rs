@@ -81,6 +81,21 @@ const PARSERS: &[Parser] = &[
         sources: &["tools/rdmad/vdev/src/common.rs"],
         targets: &["registers"],
     },
+    Parser {
+        name: "vfio-user stream",
+        sources: &[
+            "tools/rdmad/vdev/src/client.rs",
+            "tools/rdmad/vdev/src/connection.rs",
+            "tools/rdmad/vdev/src/irq_set.rs",
+            "tools/rdmad/vdev/src/message.rs",
+        ],
+        targets: &["stream"],
+    },
+    Parser {
+        name: "claims of addresses",
+        sources: &["tools/rdmad/vswitch/src/addresses.rs"],
+        targets: &["uplinks"],
+    },
 ];
 
 /// The directory of results.
@@ -187,7 +202,7 @@ pub fn coverage(with_lines: bool) -> Result<bool> {
         .try_for_each(|name| program.replay(name))?;
     let root = root()?;
     let mut poor = 0;
-    println!("parser             lines  reached       %  targets");
+    println!("parser               lines  reached       %  targets");
     for parser in PARSERS {
         let lines = program.lines(parser)?;
         let (reached, all) = lines.count();
@@ -195,7 +210,7 @@ pub fn coverage(with_lines: bool) -> Result<bool> {
         let is_poor = percent < LEAST;
         let (name, targets) = (parser.name, parser.targets.join(" "));
         let mark = if is_poor { " (too few)" } else { "" };
-        println!("{name:17} {all:>6} {reached:>8} {percent:>7.1}  {targets}{mark}");
+        println!("{name:19} {all:>6} {reached:>8} {percent:>7.1}  {targets}{mark}");
         poor += usize::from(is_poor);
         if with_lines || is_poor {
             for (path, missed) in lines.missed() {

@@ -131,6 +131,8 @@ struct Stack {
     to_roce: bool,
     port: u16,
     udp_checksum: bool,
+    /// The EtherType stands in a header of SNAP.
+    snap: bool,
 }
 
 #[derive(Arbitrary, Debug)]
@@ -216,7 +218,8 @@ impl Stack {
         }
     }
 
-    /// Whether it has the form that the engine reads: one tag, no options, no extensions, no fragment.
+    /// Whether it has the form that the engine reads: one tag, no SNAP, no options, no extensions, no
+    /// fragment.
     fn is_plain(&self) -> bool {
         let mut tags = self.tags.iter().flatten();
         let plain_tags = matches!(
@@ -224,6 +227,7 @@ impl Stack {
             (None, _) | (Some(Tag::Customer(_)), None)
         );
         plain_tags
+            && !self.snap
             && match &self.ip {
                 Ip::V4 {
                     options, fragment, ..
@@ -242,6 +246,9 @@ impl Stack {
             };
             frame.extend(kind.to_be_bytes());
             frame.extend(tci.to_be_bytes());
+        }
+        if self.snap {
+            frame.extend([0, 100, 0xaa, 0xaa, 3, 0, 0, 0]);
         }
         let protocol = match self.protocol {
             Protocol::Udp => PROTOCOL_UDP,

@@ -8,6 +8,7 @@ use roce::opcode::{Extra, Op, Opcode, Position};
 use roce::packet::{build, frame_size};
 use roce::{Path, Psn};
 
+use super::claims::claim;
 use super::ledger::{mac, ADDRESS, GROUP, HONEST};
 use crate::input::Input;
 
@@ -73,7 +74,9 @@ pub fn hostile(input: &mut Input<'_>, own: Mac, number: u32) -> Vec<u8> {
         any,
     ]);
     let len = usize::from(input.any::<u8>());
-    let mut frame = match input.below(4) {
+    let kind = input.any::<u8>();
+    let mut frame = match kind % 4 {
+        _ if kind >= 0xe0 => [&to[..], &from, &claim(input, from)].concat(),
         0 => plain(to, from, number, len),
         1 => roce(to, from, number, len),
         2 => [&to[..], &from, &input.bytes(80)].concat(),

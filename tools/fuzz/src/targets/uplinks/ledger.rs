@@ -4,9 +4,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
 
-use roce::net::{carries_roce, inspect, is_roce, Content, Mac};
+use roce::net::{carries_roce, is_roce, Mac};
+
+use super::claims::may_send;
 
 /// Who sends and receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,6 +60,8 @@ pub struct Ledger {
     sources: HashSet<Mac>,
     /// Whether RoCE of a port's network interface passes.
     pub net_roce: [bool; PORTS],
+    /// Ports that speak for their own addresses only.
+    pub restricted: [bool; PORTS],
     /// Uplinks that are routed.
     pub routed: [bool; 3],
 }
@@ -111,9 +114,20 @@ impl Ledger {
         assert!(frame.len() >= 14, "{at:?} gets {head:02x?}");
         let sent = self.frames.get_mut(&hash(frame));
         let sent = sent.unwrap_or_else(|| panic!("{at:?}: nobody sent {head:02x?}"));
-        let rules = (self.net_roce, frame);
-        let from = sent.from.iter().copied();
-        let from: Vec<Party> = from.filter(|from| may(rules, *from, at)).collect();
+        let (net_roce, restricted) = (self.net_roce, self.restricted);
+        let may = |from: &Party| {
+            let admitted = match *from {
+                Party::Net(port) => {
+                    address(frame, 6) == mac(port)
+                        && (net_roce[port] || !carries_roce(frame))
+                        && may_send(port, restricted[port], frame)
+                }
+                Party::Engine(port) => address(frame, 6) == mac(port),
+                Party::Uplink(_) => may_come(address(frame, 6)),
+            };
+            admitted && destined(frame, *from, at)
+        };
+        let from: Vec<Party> = sent.from.iter().copied().filter(may).collect();
         sent.arrived.push(at);
         let times = sent.arrived.iter().filter(|to| **to == at).count();
         assert!(
@@ -137,29 +151,9 @@ impl Ledger {
     }
 }
 
-/// Whether a frame of `from` may come to `at`.
-fn may((net_roce, frame): ([bool; PORTS], &[u8]), from: Party, at: Party) -> bool {
-    admitted(net_roce, from, frame) && destined(frame, from, at)
-}
-
-/// Whether the source address of a frame is its sender's, and its content is for it to send.
-fn admitted(net_roce: [bool; PORTS], from: Party, frame: &[u8]) -> bool {
-    let source = address(frame, 6);
-    match from {
-        Party::Net(port) => {
-            let claimed = match inspect(frame) {
-                Content::Ip { src, .. } => Some(src),
-                _ => None,
-            };
-            source == mac(port)
-                && (net_roce[port] || !carries_roce(frame))
-                && (port == 0 || claimed != Some(IpAddr::from(ADDRESS)))
-        }
-        Party::Engine(port) => source == mac(port),
-        Party::Uplink(_) => {
-            source[0] & 1 == 0 && source != [0; 6] && !(0..PORTS).any(|port| source == mac(port))
-        }
-    }
+/// Whether frames of this source may come by uplinks.
+fn may_come(source: Mac) -> bool {
+    source[0] & 1 == 0 && source != [0; 6] && !(0..PORTS).any(|port| source == mac(port))
 }
 
 /// Whether a frame's destination is there, which is not where it comes from.

@@ -6,6 +6,7 @@
 //! One thread has the switch do its rounds and lets its time pass. Taps are left out: they need
 //! privileges.
 
+mod claims;
 mod far;
 mod frames;
 mod ledger;
@@ -22,6 +23,7 @@ use tempfile::TempDir;
 use vswitch::table::{CAPACITY, HOLD};
 use vswitch::{Config, DatagramPath, EnginePort, Error, PortConfig, Stepped, Uplink, UplinkConfig};
 
+use self::claims::SECOND;
 use self::far::Far;
 use self::frames::{hostile, plain, renumber, roce, HOSTILE};
 use self::ledger::{mac, Ledger, Party, ADDRESS, GROUP, HONEST, PORTS};
@@ -106,10 +108,10 @@ fn config(dir: &Path, udp: [SocketAddr; 2], ledger: &Ledger) -> (Config, [Far; L
             name: format!("vm{port}"),
             mac: mac(port),
             net: Some(path.clone()),
-            addresses: if port == 0 {
-                vec![ADDRESS.into()]
-            } else {
-                vec![]
+            addresses: match (ledger.restricted[port], port) {
+                (false, _) => vec![],
+                (true, 0) => vec![ADDRESS.into()],
+                (true, _) => vec![SECOND.into()],
             },
             net_roce: ledger.net_roce[port],
         });
@@ -129,7 +131,9 @@ fn config(dir: &Path, udp: [SocketAddr; 2], ledger: &Ledger) -> (Config, [Far; L
 impl World {
     fn new(input: &mut Input<'_>) -> Self {
         let mut ledger = Ledger::default();
-        ledger.net_roce[1] = input.any();
+        let flags = input.any::<u8>();
+        ledger.net_roce[1] = flags & 1 != 0;
+        ledger.restricted = [true, flags & 0x80 != 0];
         ledger.routed[1..].copy_from_slice(&[input.any(), input.any()]);
         let dir = TempDir::new().expect("a directory");
         let now = Instant::now();
@@ -279,7 +283,11 @@ impl World {
             (plain(HONEST, mac(0), number, len), net, vec![uplink]),
             (roce(HONEST, mac(0), number, len), engine, vec![uplink]),
         ];
-        for (frame, from, to) in messages {
+        let claims = claims::honest(HONEST).map(|mut frame| {
+            renumber(&mut frame, number);
+            (frame, net, vec![uplink])
+        });
+        for (frame, from, to) in messages.into_iter().chain(claims) {
             assert!(self.send(from, &frame), "{from:?} can't send");
             self.due
                 .extend(to.into_iter().map(|to| (frame.clone(), to)));
