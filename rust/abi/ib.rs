@@ -239,7 +239,7 @@ wire_mask! {
     /// `enum ib_ah_flags`.
     pub struct AhFlags: u8 {
         /// The global route is valid.
-        GRH = 1,
+        GRH = 1 << 0,
     }
 }
 
