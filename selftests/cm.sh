@@ -101,6 +101,7 @@ test_address_changes() {
 
 # Addresses of VLAN interfaces: what comes from them and goes to them carries their tag, and the service level as its
 # priority, which check-capture looks for.
+# abi: R-795
 test_vlan() {
 	local vm program
 	vlan_gid() { gid_of "$1" vlan77 "$(gid4 10 78 0 "$1")"; }

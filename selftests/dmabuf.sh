@@ -46,6 +46,7 @@ stays_loaded() {
 log_has() { dmesg | grep -q "$1"; }
 
 # A device that asks for a reset is reset when the memory is taken back, and uses it no more.
+# abi
 test_taken_back_after_reset() {
 	start_holder
 	insmod "$modules/kverbs.ko" device="$(device 1)" nonsense=1
@@ -63,6 +64,7 @@ test_taken_back_after_reset() {
 }
 
 # Without a reset that is confirmed, the module stays for good.
+# abi: R-115
 test_taken_back_after_death() {
 	start_holder
 	on 0 daemon kill 1

@@ -20,6 +20,7 @@ run_kverbs() {
 	rmmod kverbs
 }
 
+# abi
 test_kernel_verbs() { run_kverbs; }
 
 # Completions that can't be true, forged where they lie in memory.

@@ -32,6 +32,7 @@ test_link_active() {
 	done
 }
 
+# abi
 test_device_identity() {
 	local net guid
 	net=$(netdev 1)
@@ -45,6 +46,7 @@ test_device_identity() {
 }
 
 # Programs that look for the topology (NCCL, hwloc, UCX) find the PCI function behind the device.
+# abi: R-9
 test_topology() {
 	local parent virtio
 	parent=/sys/class/infiniband/$(device 1)/device
@@ -73,6 +75,7 @@ test_node_description() {
 	[[ $(<"$file") == virtio_rdma ]]
 }
 
+# abi
 test_port_attributes() {
 	local mtu
 	ibv_devinfo -v -d "$(device 1)"
@@ -150,6 +153,7 @@ test_resources() {
 }
 
 # The port counts what goes through it, in sysfs and for the rdma tool, which prints the driver's details as well.
+# abi: R-853
 test_counters_and_details() {
 	local dev port
 	dev=$(device 1)
@@ -172,11 +176,13 @@ test_counters_and_details() {
 }
 
 # Programs see which rate limits there are.
+# abi
 test_packet_pacing() {
 	[[ $(devinfo qp_rate_limit_min) == 100kbps && $(devinfo qp_rate_limit_max) == 100000000kbps ]]
 }
 
 # A device without rate limits and counters: nothing is shown that is not there, and programs are refused.
+# abi
 test_withheld() {
 	[[ $(devinfo qp_rate_limit_max) == 0kbps ]]
 	[[ ! -e /sys/class/infiniband/$(device 1)/ports/1/hw_counters ]]

@@ -8,6 +8,7 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
+# abi: R-888, R-891, R-893, R-904
 test_rc_pingpong_polling() { pair -g ibv_rc_pingpong -n 300 -c; }
 test_rc_pingpong_events() { pair -g ibv_rc_pingpong -n 300 -c -e; }
 test_rc_pingpong_large() { pair -g ibv_rc_pingpong -n 20 -s 1000000 -c; }

@@ -15,8 +15,11 @@ driver_data() {
 	done
 }
 
+# abi: R-935
 test_response_is_written() { driver_data response_is_written; }
+# abi
 test_unknown_request_is_refused() { driver_data unknown_request_is_refused; }
+# abi: R-936
 test_cq_buffer_is_refused() { driver_data cq_buffer_is_refused; }
 
 run_tests test_response_is_written test_unknown_request_is_refused test_cq_buffer_is_refused

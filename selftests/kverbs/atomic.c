@@ -172,8 +172,11 @@ static bool has_global_atomics(struct ib_device *dev)
 }
 
 const struct test atomic_tests[] = {
+	/* abi */
 	{ "atomics", test_atomics, has_atomics },
+	/* abi: R-666 */
 	{ "atomics_and_cpu", test_atomics_race, has_global_atomics },
+	/* abi: R-628 */
 	{ "fence", test_fence },
 	{ "drain", test_drain },
 	{},

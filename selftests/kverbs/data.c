@@ -370,8 +370,11 @@ const struct test data_tests[] = {
 	{ "ah", test_ah },
 	{ "direct", test_direct },
 	{ "one_way", test_one_way },
+	/* abi */
 	{ "bad_rkey", test_bad_rkey },
+	/* abi: R-209 */
 	{ "reset", test_reset },
+	/* abi: R-83 */
 	{ "longest_cq", test_longest_cq },
 	{},
 };

@@ -548,17 +548,27 @@ static bool test_refused(struct pair *pair)
 }
 
 const struct test fast_reg_tests[] = {
+	/* abi: R-349 */
 	{ "alloc_mr", test_alloc_mr, has_fast_reg },
+	/* abi: R-339 */
 	{ "map_mr", test_map_mr, has_fast_reg },
+	/* abi: R-333 */
 	{ "reg_mr_write_and_read", test_write_and_read, has_fast_reg },
+	/* abi */
 	{ "reg_mr_rights", test_rights, has_fast_reg },
+	/* abi */
 	{ "local_inv", test_local_inv, has_fast_reg },
+	/* abi */
 	{ "send_with_inv", test_send_inv, has_fast_reg },
+	/* abi */
 	{ "read_with_inv", test_read_inv, has_fast_reg },
+	/* abi */
 	{ "reg_mr_errors", test_bad_reg, has_fast_reg },
 	{ "reg_mr_with_lock", test_locked, has_fast_reg },
 	{ "reg_mr_in_softirq", test_softirq, has_fast_reg },
+	/* abi */
 	{ "wrong_pd", test_wrong_pd, has_fast_reg },
+	/* abi */
 	{ "fast_reg_refused", test_refused, lacks_fast_reg },
 	{},
 };

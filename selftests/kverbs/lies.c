@@ -169,6 +169,7 @@ static bool test_forged_completions(struct pair *pair)
 }
 
 const struct test lies_tests[] = {
+	/* abi: R-710 */
 	{ "forged_completions", test_forged_completions },
 	{},
 };

@@ -244,6 +244,7 @@ mod tests {
         pd.domain(Threads::MANY, resource).lender.unwrap()
     }
 
+    // abi: R-959
     #[test]
     fn rings_lie_in_the_programs_memory() {
         with_domain(|program, domain| {

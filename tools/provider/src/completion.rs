@@ -110,6 +110,7 @@ pub fn flags(flags: WcFlags) -> u32 {
 mod tests {
     use super::*;
 
+    // abi: R-681
     #[test]
     fn every_field_has_its_place() {
         let cqe = Cqe {
@@ -140,6 +141,7 @@ mod tests {
         assert_eq!(imm_data, u32::from_be(0x0102_0304));
     }
 
+    // abi
     #[test]
     fn an_invalidated_key_is_a_number() {
         let cqe = Cqe {
@@ -154,6 +156,7 @@ mod tests {
         assert_eq!(key, 0x0102_0304);
     }
 
+    // abi
     #[test]
     fn statuses_and_opcodes_of_the_abi_are_those_of_verbs() {
         assert_eq!(status(0), ffi::IBV_WC_SUCCESS);

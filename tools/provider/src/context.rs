@@ -359,6 +359,7 @@ mod tests {
 
     use super::*;
 
+    // abi: R-937
     #[test]
     fn a_module_of_another_release_is_refused() {
         for abi_version in [0, ABI_VERSION + 1, u32::MAX] {

@@ -102,6 +102,7 @@ mod tests {
         }
     }
 
+    // abi
     #[test]
     fn a_peer_is_named() {
         // SAFETY: the name is a string.
@@ -112,6 +113,7 @@ mod tests {
         assert!(request.peer_name[3..].iter().all(|byte| *byte == 0));
     }
 
+    // abi: R-939
     #[test]
     fn what_is_not_said_to_be_valid_does_not_count() {
         // SAFETY: there is no name.

@@ -110,6 +110,7 @@ mod tests {
 
     use super::*;
 
+    // abi: R-845
     #[test]
     fn capabilities_are_told_where_there_is_room() {
         let limits = RateLimitConfig {

@@ -145,6 +145,7 @@ mod tests {
         patterns.any(|pattern| unsafe { libc::fnmatch(pattern, modalias.as_ptr(), 0) } == 0)
     }
 
+    // abi
     #[test]
     fn devices_are_known_by_the_modalias_of_their_parent() {
         // Of a PCI function, whatever its subsystem and class.

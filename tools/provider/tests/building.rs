@@ -58,6 +58,7 @@ fn cap() -> ffi::ibv_qp_cap {
     }
 }
 
+// abi: R-662
 #[test]
 fn wqes_are_those_of_post_send() {
     let shared = shared();
@@ -128,6 +129,7 @@ fn wqes_are_those_of_post_send() {
     }
 }
 
+// abi
 #[test]
 fn atomic_writes_and_flushes_are_built_only() {
     let shared = shared();
@@ -325,6 +327,7 @@ fn a_datagram_without_a_destination_is_an_error() {
     assert_eq!(device.fetch(), None);
 }
 
+// abi: R-641
 #[test]
 fn inline_payload_is_copied_and_marked() {
     let shared = shared();

@@ -39,6 +39,8 @@ fn rdma() -> Vec<u8> {
     [&REMOTE_ADDR[..], &RKEY].concat()
 }
 
+// abi
+// abi
 #[test]
 fn every_opcode_of_a_type_becomes_its_wqe() {
     let shared = shared();
@@ -96,6 +98,7 @@ fn every_opcode_of_a_type_becomes_its_wqe() {
     }
 }
 
+// abi
 #[test]
 fn atomics_name_a_word_and_two_values() {
     let shared = shared();
@@ -128,6 +131,7 @@ fn atomics_name_a_word_and_two_values() {
     }
 }
 
+// abi
 #[test]
 fn bindings_name_window_region_and_key() {
     let shared = shared();
@@ -169,6 +173,7 @@ fn bindings_name_window_region_and_key() {
     }
 }
 
+// abi
 #[test]
 fn a_window_has_its_next_key_once_the_binding_is_posted() {
     let shared = shared();
@@ -205,6 +210,7 @@ fn a_window_has_its_next_key_once_the_binding_is_posted() {
     assert_eq!(mw.rkey, 0x0102_0301);
 }
 
+// abi: R-942
 #[test]
 fn without_windows_nothing_is_bound() {
     let shared = shared_with(ContextFlags::OWN_RINGS);
@@ -214,6 +220,7 @@ fn without_windows_nothing_is_bound() {
     assert_eq!(post_send(&qp, &mut wr).0, libc::EINVAL);
 }
 
+// abi
 #[test]
 fn datagrams_carry_their_destination() {
     let shared = shared();
@@ -253,6 +260,7 @@ fn datagrams_carry_their_destination() {
     assert_eq!(bytes[SqHeader::UNION + 8..SqHeader::SIZE], [0; 43]);
 }
 
+// abi: R-612
 #[test]
 fn opcodes_of_other_types_and_of_the_kernel_are_refused() {
     let shared = shared();
@@ -288,6 +296,7 @@ fn opcodes_of_other_types_and_of_the_kernel_are_refused() {
     }
 }
 
+// abi
 #[test]
 fn inline_payload_is_gathered_behind_one_sge() {
     let shared = shared();
@@ -320,6 +329,7 @@ fn inline_payload_is_gathered_behind_one_sge() {
     assert_eq!(&bytes[INLINE_OFFSET..INLINE_OFFSET + 14], b"inline payload");
 }
 
+// abi
 #[test]
 fn receives_become_their_wqes() {
     let shared = shared();
@@ -407,6 +417,7 @@ fn invalid_work_requests_are_refused() {
     assert!(device.fetch().is_none(), "nothing was posted");
 }
 
+// abi
 #[test]
 fn work_is_taken_in_the_states_of_the_specification() {
     let shared = shared();

@@ -114,6 +114,7 @@ fn a_port_is_a_function_until_a_signal_ends_it() {
     }
 }
 
+// abi: R-90
 #[test]
 fn writes_to_the_configuration_are_logged() {
     let dir = tempfile::tempdir().unwrap();
@@ -158,6 +159,7 @@ fn sockets_and_captures_are_private() {
     assert_eq!(shared, [0o666, 0o666, 0o666, 0o666, 0o600]);
 }
 
+// abi: R-25
 #[test]
 fn a_withheld_feature_is_not_offered() {
     let dir = tempfile::tempdir().unwrap();

@@ -239,6 +239,7 @@ fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: u32) {
     enable_cq(driver, numbers);
 }
 
+// abi
 #[test]
 fn a_driver_without_own_rings_is_served_again_and_again() {
     let dir = tempfile::tempdir().unwrap();

@@ -408,6 +408,7 @@ mod tests {
         assert_eq!(arguments(&options, 1).join(" "), "--workers 2");
     }
 
+    // abi: R-90
     #[test]
     fn drivers_that_write_to_the_configuration_fail_the_run() {
         let log = "INFO started\n\

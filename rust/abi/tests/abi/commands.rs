@@ -31,6 +31,7 @@ use super::check;
 
 const DGID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 2];
 
+// abi: R-1, R-2, R-3, R-29, R-39, R-62
 #[test]
 fn configuration() {
     check(
@@ -94,6 +95,7 @@ fn configuration() {
     );
 }
 
+// abi: R-31, R-81
 #[test]
 fn guid_of_a_mac_address() {
     let mac = [0x52, 0x54, 0, 9, 0, 1];
@@ -103,6 +105,7 @@ fn guid_of_a_mac_address() {
     assert_eq!(mac_from_eui64([0x50, 0x54, 0, 0xff, 0xff, 9, 0, 1]), None);
 }
 
+// abi: R-1, R-2, R-3, R-125, R-126, R-147, R-148, R-153, R-155, R-792
 #[test]
 fn port_and_tables() {
     check(CmdQueryPort { port: 1 }, "01");
@@ -165,6 +168,7 @@ fn port_and_tables() {
     );
 }
 
+// abi: R-321
 #[test]
 fn registration_again() {
     let memory = CmdRegUserMrPages {
@@ -192,6 +196,7 @@ fn registration_again() {
     );
 }
 
+// abi: R-374, R-375, R-379
 #[test]
 fn memory_windows() {
     check(
@@ -212,6 +217,7 @@ fn memory_windows() {
     check(CmdDeallocMw { mwn: 0x0001_0001 }, "01000100");
 }
 
+// abi: R-165, R-166, R-167, R-905
 #[test]
 fn completion_queues() {
     check(CmdCreateCq { cqe: 0x0102_0304 }, "04030201");
@@ -240,6 +246,7 @@ fn completion_queues() {
     );
 }
 
+// abi: R-163, R-164, R-270, R-271, R-272, R-273, R-277, R-305, R-339, R-340, R-365
 #[test]
 fn protection_domains_and_memory_regions() {
     check(CmdCreatePd {}, "");
@@ -336,6 +343,7 @@ const CREATE_QP_HEX: &str =
     "01000000 02 01 03000000 04000000 05000000 06000000 07000000 08000000 09000000
     01000000 00000000000000000000000000000000000000000000000000000000";
 
+// abi: R-170, R-171, R-172
 #[test]
 fn queue_pairs() {
     check(CREATE_QP, CREATE_QP_HEX);
@@ -396,6 +404,7 @@ const CAP: QpCap = QpCap {
 const ROUTE_HEX: &str = "00000000000000000000ffff0a090002 debc0a00 01 40 68";
 const CAP_HEX: &str = "01000000 02000000 03000000 04000000 05000000";
 
+// abi: R-214, R-215, R-216, R-217, R-244, R-245, R-252
 #[test]
 fn queue_pair_attributes() {
     let path_hex = format!("{ROUTE_HEX} 03 04 01 01 525400090002");
@@ -463,6 +472,7 @@ const RING: RingAddr = RingAddr {
 };
 const RING_HEX: &str = "0070665544332211 34120000 00800000 0c 06 000000000000";
 
+// abi: R-70
 #[test]
 fn shared_receive_queues_and_resize() {
     assert_eq!(SRQ_CONFIG_OFFSET, 160);
@@ -525,6 +535,7 @@ fn shared_receive_queues_and_resize() {
     assert_eq!(CreateFlags::SRQ, CreateFlags(4));
 }
 
+// abi: R-800, R-801
 #[test]
 fn multicast_groups() {
     let hex = "efcdab00 00000000000000000000ffff0a090002";
@@ -544,6 +555,7 @@ fn multicast_groups() {
     );
 }
 
+// abi: R-74, R-79, R-823
 #[test]
 fn rate_limits() {
     check(
@@ -568,6 +580,7 @@ fn rate_limits() {
     );
 }
 
+// abi: R-847, R-848
 #[test]
 fn counters() {
     check(CmdQueryCounters { port: 1 }, "01");
@@ -615,6 +628,7 @@ fn counters_have_names_in_their_order() {
     );
 }
 
+// abi: R-100
 #[test]
 fn requests_name_their_command_and_response() {
     fn pair<R: Request>() -> (u8, usize) {

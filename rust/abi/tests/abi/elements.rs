@@ -39,6 +39,7 @@ fn prefix(opcode: &str) -> String {
     format!("01000000 02000000 {opcode} 1122334455667788 01020304")
 }
 
+// abi
 #[test]
 fn rdma() {
     let rdma = Rdma {
@@ -55,6 +56,7 @@ fn rdma() {
     assert_eq!(Rdma::load(&header.wr), rdma);
 }
 
+// abi
 #[test]
 fn atomic() {
     let atomic = Atomic {
@@ -73,6 +75,7 @@ fn atomic() {
     assert_eq!(Atomic::load(&header.wr), atomic);
 }
 
+// abi
 #[test]
 fn datagram() {
     let av = AddressVector {
@@ -113,6 +116,7 @@ fn datagram() {
     assert_eq!(Datagram::load(&header.wr), datagram);
 }
 
+// abi
 #[test]
 fn fast_registration() {
     let reg = Reg {
@@ -143,6 +147,7 @@ fn fast_registration() {
     );
 }
 
+// abi
 #[test]
 fn bind_mw() {
     let bind = BindMw {
@@ -164,6 +169,7 @@ fn bind_mw() {
     assert_eq!(BindMw::load(&header.wr), bind);
 }
 
+// abi
 #[test]
 fn atomic_write_and_flush() {
     let write = AtomicWrite {
@@ -197,6 +203,7 @@ fn atomic_write_and_flush() {
     assert_eq!(Flush::load(&wqe.wr), flush);
 }
 
+// abi: R-607
 #[test]
 fn a_smaller_member_leaves_the_rest_of_the_union() {
     let mut union = [0xee; 51];
@@ -209,6 +216,7 @@ fn a_smaller_member_leaves_the_rest_of_the_union() {
     assert_eq!(union[12..], [0xee; 39]);
 }
 
+// abi
 #[test]
 fn scatter_gather_and_receive() {
     check(SGE, "8877665544332211 04030201 0d0c0b0a");
@@ -230,6 +238,7 @@ fn scatter_gather_and_receive() {
     assert_eq!(INLINE_OFFSET, 91);
 }
 
+// abi
 #[test]
 fn completion() {
     check(

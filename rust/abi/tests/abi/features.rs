@@ -69,6 +69,7 @@ fn documents_name_each_feature() {
     assert_eq!(of_transport, transport);
 }
 
+// abi: R-10
 #[test]
 fn features_without_what_they_need_are_not_in_force() {
     let in_force = |features: &[Feature]| Features::of(features).in_force();
@@ -89,6 +90,7 @@ fn features_without_what_they_need_are_not_in_force() {
         .all(|needed| needed.needs().is_none()));
 }
 
+// abi: R-101
 #[test]
 fn commands_come_and_go_with_features() {
     let known = |features: Features| -> Vec<u8> {

@@ -23,6 +23,8 @@ const RING: UserRing = UserRing {
 };
 const RING_HEX: &str = "00400302017f0000 00800000 07 000000";
 
+// abi
+// abi
 #[test]
 fn exact_bytes() {
     let mut peer_name = [0; 64];
@@ -207,6 +209,7 @@ mod c {
 }
 
 /// uverbs passes driver data in units of 8 bytes and naturally aligned.
+// abi: R-930
 #[test]
 fn a_c_compiler_agrees() {
     macro_rules! agree {

@@ -38,6 +38,8 @@ macro_rules! values {
     }};
 }
 
+// abi
+// abi
 #[test]
 fn enumerations() {
     values!(AtomicCap: u8 = 0..=2);
@@ -62,6 +64,7 @@ fn enumerations() {
 }
 
 /// Names whose neighbours have similar values, so that a swap would pass the test above.
+// abi
 #[test]
 fn names_have_their_values() {
     assert_eq!(Command::MapMrSg.value(), 8);
@@ -127,6 +130,7 @@ macro_rules! bits {
     }};
 }
 
+// abi
 #[test]
 fn masks() {
     bits!(DeviceCaps: u64 {
@@ -160,6 +164,7 @@ fn masks() {
     bits!(FlushTypes: u8 { GLOBAL = 0, PERSISTENT = 1 });
 }
 
+// abi
 #[test]
 fn virtqueues_of_rfc_mode() {
     let numbers = QueueNumbers::new(3);

@@ -17,6 +17,7 @@ fn errno<T>(answer: Answer<T>) -> Option<u8> {
 }
 
 /// Only these say whether the device executed a command.
+// abi
 #[test]
 fn answers_are_success_or_an_errno() {
     let read = |bytes: &[u8]| Answer::<RspQueryPkey>::decode(bytes, bytes.len());
@@ -32,6 +33,7 @@ fn answers_are_success_or_an_errno() {
 }
 
 /// Bytes behind those that the device wrote are of an earlier answer.
+// abi
 #[test]
 fn answers_end_where_the_device_stopped() {
     let buffer = [0, 0xfe, 0xff, 7];
@@ -44,6 +46,7 @@ fn answers_end_where_the_device_stopped() {
     assert_eq!(errno(Answer::<Empty>::decode(&[22], 2)), None);
 }
 
+// abi: R-111
 #[test]
 fn an_errno_is_one_of_linux() {
     for byte in 1..=u8::MAX {
@@ -65,6 +68,7 @@ fn good_port() -> RspQueryPort {
     }
 }
 
+// abi: R-152
 #[test]
 fn a_port_has_values_of_the_verbs() {
     let good = good_port();
@@ -108,6 +112,7 @@ fn tables_of_a_port_are_bounded() {
     }
 }
 
+// abi
 #[test]
 fn the_gsi_qp_alone_has_its_number() {
     let cases = [
@@ -127,6 +132,7 @@ fn the_gsi_qp_alone_has_its_number() {
     }
 }
 
+// abi: R-267
 #[test]
 fn a_qp_has_a_state_and_maybe_an_mtu() {
     for value in 0..=u8::MAX {
@@ -143,6 +149,7 @@ fn a_qp_has_a_state_and_maybe_an_mtu() {
     }
 }
 
+// abi
 #[test]
 fn sequence_numbers_of_a_qp_have_24_bits() {
     let attr = QpAttr {

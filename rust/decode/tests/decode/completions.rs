@@ -52,6 +52,7 @@ fn fits(cqe: &Cqe, request: &Request) -> bool {
     complete(cqe, request).is_ok()
 }
 
+// abi: R-664
 #[test]
 fn ids_name_a_place_and_a_position() {
     assert_eq!(wr_id(0x1234_5678, 0x9abc), 0x1234_5678_9abc);
@@ -62,6 +63,7 @@ fn ids_name_a_place_and_a_position() {
     assert_eq!(srq_slot(u64::MAX), Err(InvalidCqe));
 }
 
+// abi
 #[test]
 fn a_send_completes() {
     let cqe = Cqe::from_bytes(&bytes(
@@ -88,6 +90,7 @@ fn a_send_completes() {
     }
 }
 
+// abi
 #[test]
 fn a_receive_brings_immediate_data_or_a_key() {
     let with = |flags: &str| {
@@ -104,6 +107,7 @@ fn a_receive_brings_immediate_data_or_a_key() {
     assert_eq!(with("06000000"), Err(InvalidCqe));
 }
 
+// abi
 #[test]
 fn a_datagram_names_its_source() {
     let cqe = Cqe::from_bytes(&bytes(
@@ -142,6 +146,7 @@ fn a_datagram_names_its_source() {
     assert_eq!(complete(&cqe, &request(Service::Datagram)), Err(InvalidCqe));
 }
 
+// abi: R-710
 #[test]
 fn every_status_that_exists() {
     for status in 0..=u8::MAX {
@@ -155,6 +160,7 @@ fn every_status_that_exists() {
     }
 }
 
+// abi
 #[test]
 fn opcodes_belong_to_their_queue() {
     use Operation::*;
@@ -191,6 +197,7 @@ fn opcodes_belong_to_their_queue() {
 }
 
 /// The rest of such a CQE is not to be trusted, however it looks.
+// abi: R-705
 #[test]
 fn a_failure_shows_nothing_but_its_code() {
     let cqe = Cqe {
@@ -213,6 +220,7 @@ fn a_failure_shows_nothing_but_its_code() {
     }
 }
 
+// abi: R-710
 #[test]
 fn no_more_bytes_than_were_posted() {
     for service in SERVICES {
@@ -245,6 +253,7 @@ fn no_more_bytes_than_were_posted() {
 }
 
 /// Those of an RDMA WRITE are elsewhere.
+// abi: R-710
 #[test]
 fn bytes_of_a_write_are_not_those_posted() {
     let write = Cqe {
@@ -273,6 +282,7 @@ fn bytes_of_a_write_are_not_those_posted() {
 }
 
 /// Clients take the header's length off without a look.
+// abi: R-686
 #[test]
 fn a_datagram_has_its_header() {
     for (length, good) in [(0, false), (39, false), (40, true)] {
@@ -285,6 +295,7 @@ fn a_datagram_has_its_header() {
     assert!(fits(&receive(0), &request(Service::Reliable)));
 }
 
+// abi: R-710
 #[test]
 fn indices_of_a_datagram_are_in_their_tables() {
     let request = request(Service::Datagram);
@@ -313,6 +324,7 @@ fn indices_of_a_datagram_are_in_their_tables() {
 }
 
 /// Each flag, with each service, on what was received and on what was sent.
+// abi: R-710
 #[test]
 fn flags_fit_the_operation() {
     let (imm, key) = (WcFlags::WITH_IMM, WcFlags::WITH_INVALIDATE);

@@ -96,6 +96,7 @@ fn refused(features: u64, spoil: impl FnOnce(&mut Parts)) -> Option<&'static str
     }
 }
 
+// abi
 #[test]
 fn own_rings_bring_limits_of_their_own() {
     let limits = good().decode(EVERY_FEATURE).expect("a good configuration");
@@ -116,6 +117,7 @@ fn own_rings_bring_limits_of_their_own() {
 }
 
 /// Without own rings there are neither SRQs nor work that only processes post.
+// abi: R-10
 #[test]
 fn features_need_each_other() {
     let of = |features| {
@@ -172,6 +174,7 @@ fn features_need_each_other() {
     assert!(!limits.has_fast_registration());
 }
 
+// abi
 #[test]
 fn fields_of_the_rfc_are_in_range() {
     type Spoil = fn(&mut Config);
@@ -193,6 +196,7 @@ fn fields_of_the_rfc_are_in_range() {
     }
 }
 
+// abi
 #[test]
 fn queues_are_in_range_in_either_mode() {
     type Set = fn(&mut Parts, u32);
@@ -227,6 +231,7 @@ fn queues_are_in_range_in_either_mode() {
     }
 }
 
+// abi
 #[test]
 fn counts_of_features_are_not_zero() {
     let spoiled = refused(RING_ADDR, |parts| parts.rings.num_event_queues = 0);
@@ -247,6 +252,7 @@ fn counts_of_features_are_not_zero() {
 }
 
 /// Fields of features that were not negotiated may hold anything.
+// abi: R-91
 #[test]
 fn fields_without_their_feature_are_not_read() {
     let spoil = |parts: &mut Parts| {
@@ -276,6 +282,7 @@ fn event_queues_are_no_more_than_processors() {
 }
 
 /// 1,024 virtqueues: the control queue, one for each CQ and two for each QP.
+// abi: R-28
 #[test]
 fn virtqueues_are_shared_by_cqs_and_qps() {
     let with = |max_cq, max_qp| {
@@ -318,6 +325,7 @@ fn a_part_that_cannot_be_read_fails_the_whole() {
 }
 
 /// A capability without its feature has no verb, and some have none at all.
+// abi
 #[test]
 fn capabilities_need_verbs() {
     let always = bits(&[1, 2, 5, 6, 11, 12]);
@@ -357,6 +365,7 @@ fn capabilities_need_verbs() {
     assert!(!without.blocks_loopback());
 }
 
+// abi
 #[test]
 fn limits_of_mrs_depend_on_features() {
     let of = |features| {

@@ -13,6 +13,7 @@ fn decode(hex: &str) -> Option<Report> {
     Report::decode(&event, event.len())
 }
 
+// abi: R-7
 #[test]
 fn a_completion_event_names_its_cq() {
     let report = Report {

@@ -29,6 +29,7 @@ fn connect(session: &mut Session) -> Result<(Endpoint, Mr, Remote)> {
 }
 
 /// The word changes as it should, and what it was comes back.
+// abi
 pub fn values(session: &mut Session) -> Result<()> {
     let (end, mr, remote) = connect(session)?;
     const AT: usize = 64;
@@ -68,6 +69,7 @@ pub fn values(session: &mut Session) -> Result<()> {
 }
 
 /// Additions by the device and by the processor beside it: none is lost.
+// abi: R-666
 pub fn beside_the_processor(session: &mut Session) -> Result<()> {
     const ROUNDS: u64 = 2000;
     const DEPTH: u64 = 16;
@@ -122,6 +124,7 @@ fn denied(session: &mut Session, status: u32, edit: impl Fn(Remote, &Mr) -> Remo
 }
 
 /// A word that is not aligned is refused.
+// abi: R-669
 pub fn misaligned(session: &mut Session) -> Result<()> {
     denied(session, ffi::IBV_WC_REM_INV_REQ_ERR, |remote, _| Remote {
         addr: remote.addr + 4,
@@ -130,6 +133,7 @@ pub fn misaligned(session: &mut Session) -> Result<()> {
 }
 
 /// So is a word behind the end of the memory.
+// abi: R-667
 pub fn out_of_range(session: &mut Session) -> Result<()> {
     denied(session, ffi::IBV_WC_REM_ACCESS_ERR, |remote, mr| Remote {
         addr: remote.addr + mr.len() as u64,
@@ -138,6 +142,7 @@ pub fn out_of_range(session: &mut Session) -> Result<()> {
 }
 
 /// Memory that does not admit atomics is not changed.
+// abi
 pub fn region_without_remote_atomic(session: &mut Session) -> Result<()> {
     let (end, _, _) = connect(session)?;
     let mr = Mr::new(&end.pd, 4096, access::ALL)?;

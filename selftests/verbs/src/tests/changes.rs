@@ -15,6 +15,7 @@ const EINVAL: i32 = 22;
 const SIZE: usize = 8192;
 
 /// Rights, PD and memory, alone and together: what the peer may do follows, and the keys stay.
+// abi
 pub fn changed(session: &mut Session) -> Result<()> {
     const REFUSED: u32 = ffi::IBV_WC_REM_ACCESS_ERR;
     const OK: u32 = ffi::IBV_WC_SUCCESS;
@@ -65,6 +66,7 @@ pub fn changed(session: &mut Session) -> Result<()> {
 }
 
 /// What is refused leaves the region as it was.
+// abi
 pub fn refusals(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let source = end.memory(8)?;
@@ -84,6 +86,7 @@ pub fn refusals(session: &mut Session) -> Result<()> {
 
 /// Rights that are taken and given back while the peer reads: READs return the data until one is refused, and one is.
 /// With the rights back, READs return the data again.
+// abi
 pub fn under_traffic(session: &mut Session) -> Result<()> {
     for seed in 0..20 {
         let pd = Pd::new(&session.context)?;

@@ -90,6 +90,7 @@ pub fn udmabuf(session: &mut Session) -> Result<()> {
 /// The exporter moves its memory and takes it away while the peer writes to it. What was taken back is not written to any
 /// more from then on, keys open nothing, and the buffer can be registered again where it is now. The server's machine has the
 /// module of the exporter.
+// abi
 pub fn moves(session: &mut Session) -> Result<()> {
     match session.active() {
         true => writer(session),

@@ -46,6 +46,7 @@ pub fn next(session: &mut Session) -> Result<()> {
 }
 
 /// A CQ that waits for solicited completions sleeps through others.
+// abi: R-630
 pub fn solicited(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
     let mr = end.memory(4096)?;

@@ -57,6 +57,7 @@ impl Group {
 }
 
 /// Several QPs on both sides, each side once as the sender, whose own QPs are members too.
+// abi
 pub fn members(session: &mut Session) -> Result<()> {
     let ends = [
         Endpoint::connect(session, &options())?,
@@ -118,6 +119,7 @@ pub fn members(session: &mut Session) -> Result<()> {
 const BLOCK_MULTICAST_LOOPBACK: u32 = 1 << 22;
 
 /// A QP that asked for it does not hear itself, but its neighbour does, and it hears the neighbour.
+// abi
 pub fn without_echo(session: &mut Session) -> Result<()> {
     // The kernel tells its own clients only: in user space the bit that it had once means nothing.
     let flags = session.context.limits()?.flags;
@@ -154,6 +156,7 @@ pub fn without_echo(session: &mut Session) -> Result<()> {
 
 /// What the kernel and the device do not attach: hosts' addresses, and QPs of connections. A device without groups
 /// attaches nothing.
+// abi
 pub fn refusals(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
     let connected = Endpoint::connect(session, &Default::default())?;

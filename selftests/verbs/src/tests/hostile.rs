@@ -129,6 +129,7 @@ pub fn doorbell(session: &mut Session) -> Result<()> {
 }
 
 /// Asks for mappings that it has no right to: other pages, longer ones, private and executable ones.
+// abi: R-946
 pub fn mappings(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     if session.active() {

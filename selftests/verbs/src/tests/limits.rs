@@ -9,6 +9,7 @@ use crate::rdma::{Caps, Cq, Op, Pd, Qp, SendWr};
 use crate::session::{Session, LIMIT};
 
 /// Queues of the greatest sizes can be had, and what goes beyond is refused.
+// abi
 pub fn limits(session: &mut Session) -> Result<()> {
     let limits = session.context.limits()?;
     ensure!(

@@ -40,6 +40,7 @@ fn refuses(what: &str, result: Result<()>, with: i32) -> Result<()> {
 
 /// Limits are set, changed and lifted while data goes from the active to the passive side. A device without limits
 /// says so.
+// abi
 pub fn flows(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let caps = session.context.pacing()?;
@@ -77,6 +78,7 @@ pub fn flows(session: &mut Session) -> Result<()> {
 }
 
 /// The errors of the manual page, and the states in which a QP has a limit.
+// abi
 pub fn refusals(session: &mut Session) -> Result<()> {
     let caps = session.context.pacing()?;
     let (least, most) = (caps.qp_rate_limit_min, caps.qp_rate_limit_max);

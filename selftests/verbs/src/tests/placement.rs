@@ -63,6 +63,7 @@ impl Side {
 }
 
 /// Words change as a whole and in order, as the bytes that were given.
+// abi
 pub fn values(session: &mut Session) -> Result<()> {
     const ROUNDS: u64 = 200;
     let side = Side::new(session, access::REMOTE_WRITE)?;
@@ -102,6 +103,7 @@ pub fn values(session: &mut Session) -> Result<()> {
 }
 
 /// Words that are not aligned, memory that may not be written, and QPs that do not admit it.
+// abi
 pub fn refusals(session: &mut Session) -> Result<()> {
     let writable = access::LOCAL_WRITE | access::REMOTE_WRITE;
     for (admitted, rights, offset, status) in [
@@ -143,6 +145,7 @@ pub fn refusals(session: &mut Session) -> Result<()> {
 }
 
 /// Data that was written before a FLUSH is there after it, whether a range is flushed or all of the memory.
+// abi
 pub fn range_and_region(session: &mut Session) -> Result<()> {
     let side = Side::new(session, access::REMOTE_WRITE | FLUSHES)?;
     let rights = access::LOCAL_WRITE | access::REMOTE_WRITE | access::FLUSH_GLOBAL;
@@ -179,6 +182,7 @@ pub fn range_and_region(session: &mut Session) -> Result<()> {
 }
 
 /// Memory without the right, other keys and ranges, and QPs that do not admit it.
+// abi: R-756
 pub fn flush_refusals(session: &mut Session) -> Result<()> {
     let flushable = access::LOCAL_WRITE | access::FLUSH_GLOBAL;
     let access_error = ffi::IBV_WC_REM_ACCESS_ERR;
@@ -208,6 +212,7 @@ pub fn flush_refusals(session: &mut Session) -> Result<()> {
 }
 
 /// The memory of a virtual machine is not persistent, so it can't be registered as such.
+// abi
 pub fn persistent(session: &mut Session) -> Result<()> {
     let side = Side::new(session, FLUSHES)?;
     let rights = access::LOCAL_WRITE | access::FLUSH_PERSISTENT;

@@ -381,6 +381,7 @@ pub fn one_cq(session: &mut Session) -> Result<()> {
 }
 
 /// A QP goes with receives posted and completions unpolled; nothing of it turns up in the CQ afterwards.
+// abi: R-890
 pub fn destroyed_with_work(session: &mut Session) -> Result<()> {
     let options = sized(8);
     let pd = Pd::new(&session.context)?;
@@ -412,6 +413,7 @@ pub fn destroyed_with_work(session: &mut Session) -> Result<()> {
 }
 
 /// A SEND with the fence flag carries what the READ in front of it has brought.
+// abi: R-628
 pub fn fence(session: &mut Session) -> Result<()> {
     const SIZE: usize = 200_000;
     let end = Endpoint::connect(session, &Options::default())?;

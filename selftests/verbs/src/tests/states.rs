@@ -12,6 +12,7 @@ use crate::session::{errno, read_gid, refused, Session, LIMIT};
 const EINVAL: i32 = 22;
 
 /// A QP keeps the sizes that it was made with: no transition takes others (ib_core's table of transitions).
+// abi: R-211
 pub fn sizes(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let fresh = Qp::new(&end.pd, &end.send, &end.recv, Options::default().caps)?;
@@ -45,6 +46,8 @@ pub fn sizes(session: &mut Session) -> Result<()> {
 }
 
 /// What was set is what is queried, in every state.
+// abi
+// abi
 pub fn query(session: &mut Session) -> Result<()> {
     let options = Options {
         access: access::REMOTE_READ,
@@ -125,6 +128,7 @@ pub fn query(session: &mut Session) -> Result<()> {
 }
 
 /// What the state table does not have is refused and changes nothing; so are values out of range.
+// abi
 pub fn bad_transitions(session: &mut Session) -> Result<()> {
     let options = Options::default();
     let pd = Pd::new(&session.context)?;
@@ -197,6 +201,7 @@ pub fn bad_transitions(session: &mut Session) -> Result<()> {
 
 /// UC and UD QPs go through the states with the attributes of their type: one that is missing or of another type is
 /// refused.
+// abi
 pub fn unreliable_types(session: &mut Session) -> Result<()> {
     type Change = (u32, u32);
     const INIT: u32 = ffi::IBV_QP_STATE | ffi::IBV_QP_PKEY_INDEX | ffi::IBV_QP_PORT;
@@ -284,6 +289,7 @@ pub fn unreliable_types(session: &mut Session) -> Result<()> {
 }
 
 /// ERR completes all that is posted, then and later, with a flush error, each queue in its order.
+// abi
 pub fn flush(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(4096)?;
@@ -322,6 +328,7 @@ pub fn flush(session: &mut Session) -> Result<()> {
 }
 
 /// RESET drops what was posted without a completion; the same QP then works again.
+// abi
 pub fn reset_and_again(session: &mut Session) -> Result<()> {
     let options = Options::default();
     let end = Endpoint::connect(session, &options)?;

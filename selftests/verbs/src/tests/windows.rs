@@ -103,6 +103,7 @@ const OK: u32 = ffi::IBV_WC_SUCCESS;
 const REFUSED: u32 = ffi::IBV_WC_REM_ACCESS_ERR;
 
 /// The device says which types it has, of 2A and 2B one, and how many.
+// abi
 pub fn capabilities(session: &mut Session) -> Result<()> {
     let limits = session.context.limits()?;
     let windows = ffi::IBV_DEVICE_MEM_WINDOW | ffi::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
@@ -113,6 +114,7 @@ pub fn capabilities(session: &mut Session) -> Result<()> {
 
 /// A window of type 1 is bound and its key sent right behind that; the peer writes and reads by it. Bound anew, it has
 /// another key, and the old one opens nothing; neither does any once it is bound to nothing.
+// abi
 pub fn type_1(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;
     if session.active() {
@@ -165,6 +167,7 @@ pub fn type_1(session: &mut Session) -> Result<()> {
 }
 
 /// A window of type 2 is bound and invalidated by work requests, again and again, and reached between the two.
+// abi
 pub fn type_2(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;
     let mut mw = Mw::new(&side.end.pd, MwKind::Two)?;
@@ -195,6 +198,7 @@ pub fn type_2(session: &mut Session) -> Result<()> {
 }
 
 /// The peer invalidates a window of type 2.
+// abi
 pub fn remote_invalidation(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;
     if session.active() {
@@ -249,6 +253,7 @@ pub fn unreliable(session: &mut Session) -> Result<()> {
 }
 
 /// They are not on a datagram QP.
+// abi: R-395
 pub fn datagram(session: &mut Session) -> Result<()> {
     let options = Options {
         kind: Kind::Ud,
@@ -276,6 +281,7 @@ pub fn datagram(session: &mut Session) -> Result<()> {
 }
 
 /// What a window admits: its rights and its part of the MR alone.
+// abi
 pub fn rights(session: &mut Session) -> Result<()> {
     // Rights of the window, and a request of the peer: whether it reads, and where from the window's start.
     for (rights, reads, at, length) in [
@@ -316,6 +322,7 @@ pub fn rights(session: &mut Session) -> Result<()> {
 
 /// A binding that fails ends with its status. The window is what it was: once the caller has put the old key back, it is
 /// bound by that.
+// abi
 pub fn failed_binding(session: &mut Session) -> Result<()> {
     let pd = crate::rdma::Pd::new(&session.context)?;
     let good = Mr::new(&pd, SIZE, BINDABLE)?;
@@ -352,6 +359,7 @@ pub fn failed_binding(session: &mut Session) -> Result<()> {
 
 /// A window of type 2 is its QP's: the peer of another one in the same PD does not reach it. One of type 1 is reached
 /// through any.
+// abi
 pub fn of_another_qp(session: &mut Session) -> Result<()> {
     for (kind, status) in [(MwKind::One, OK), (MwKind::Two, REFUSED)] {
         let side = Side::new(session, &Options::default())?;
@@ -376,6 +384,7 @@ pub fn of_another_qp(session: &mut Session) -> Result<()> {
 }
 
 /// Addresses of a window that is bound so count from its start. Some devices have this of type 2 only.
+// abi: R-390
 pub fn zero_based(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;
     let rights = access::REMOTE_WRITE | access::ZERO_BASED;
@@ -421,6 +430,7 @@ pub fn zero_based(session: &mut Session) -> Result<()> {
 }
 
 /// An MR can't be deregistered while a window is bound to it; afterwards it can.
+// abi: R-412
 pub fn keeps_region(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;
     for kind in [MwKind::One, MwKind::Two] {
@@ -445,6 +455,7 @@ pub fn keeps_region(session: &mut Session) -> Result<()> {
 }
 
 /// An MR keeps its memory and its rights while a window is bound to it.
+// abi
 pub fn keeps_memory(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let mut mr = Mr::new(&end.pd, 8192, access::ALL | access::MW_BIND)?;
@@ -462,6 +473,7 @@ pub fn keeps_memory(session: &mut Session) -> Result<()> {
 }
 
 /// A window that is bound can be deallocated, which unbinds it: the MR is free, and the key opens nothing.
+// abi: R-411
 pub fn deallocated(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;
     if session.active() {

@@ -17,6 +17,7 @@ use roce::packet::PacketError;
 use roce::work::{AtomicOp, SendOp, WcStatus};
 use roce::{Packet, Path};
 
+// abi
 #[test]
 fn bytes_of_an_ipv4_path() {
     let addresses = Addresses::V4([10, 9, 0, 1].into(), [10, 9, 0, 2].into());
@@ -43,6 +44,7 @@ fn bytes_of_an_ipv4_path() {
     assert_eq!(Packet::parse(&frame).unwrap().path, path);
 }
 
+// abi: R-784
 #[test]
 fn bytes_of_an_ipv6_path() {
     let address = |last| [0xfd09, 0, 0, 0, 0, 0, 0, last].into();
@@ -71,6 +73,7 @@ fn one_frame(path: Path) -> Vec<u8> {
     sim.ends[0].world.out.pop_front().unwrap().to_vec()
 }
 
+// abi: R-795
 #[test]
 fn priorities_are_the_low_bits_of_the_service_level() {
     for sl in 0..16 {

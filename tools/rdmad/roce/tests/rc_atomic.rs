@@ -153,6 +153,7 @@ fn bytes_of_requests_and_answers() {
     assert_eq!(world.keys, []);
 }
 
+// abi: R-667
 #[test]
 fn duplicates_get_the_saved_value() {
     let mut sim = sim(Settings {
@@ -182,6 +183,7 @@ fn duplicates_get_the_saved_value() {
     assert_eq!(sim.ends[1].errors, []);
 }
 
+// abi: R-658
 #[test]
 fn more_atomics_than_negotiated() {
     let mut sim = sim(Settings {

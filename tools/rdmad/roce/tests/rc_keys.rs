@@ -12,6 +12,7 @@ use common::setup::{at, invalidate, requests, sent, sim, statuses, write};
 use roce::work::{AsyncEvent, SendFlags, SendOp, SendWr, WcStatus};
 use roce::{Packet, QpError};
 
+// abi
 #[test]
 fn a_key_that_can_not_be_invalidated() {
     let mut sim = sim(Settings::default());
@@ -29,6 +30,7 @@ fn a_key_that_can_not_be_invalidated() {
     assert_eq!(sim.ends[1].errors, [QpError { event }]);
 }
 
+// abi: R-622
 #[test]
 fn a_key_is_invalidated_once_and_with_the_last_packet() {
     let mut sim = sim(Settings::default());
@@ -71,6 +73,7 @@ fn local_work_that_fails_ends_the_connection_in_its_turn() {
     assert_eq!(requests(&sim).len(), 1, "nothing behind it is sent");
 }
 
+// abi
 #[test]
 fn local_work_waits_for_what_it_must() {
     let mut sim = sim(Settings::default());

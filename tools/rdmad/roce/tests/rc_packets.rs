@@ -124,6 +124,7 @@ fn broken_messages_are_invalid_requests() {
     }
 }
 
+// abi
 #[test]
 fn more_reads_than_negotiated() {
     let mut sim = sim(Settings {
@@ -240,6 +241,7 @@ fn respond(sim: &mut Sim, op: Op, payload: &[u8]) {
     sim.ends[0].deliver(&frame, sim.now);
 }
 
+// abi
 #[test]
 fn bad_read_responses() {
     let only = Op::ReadResponse(Position::Only);

@@ -84,6 +84,7 @@ fn answers(sim: &mut Sim) -> Vec<(Op, i32, Syndrome)> {
 
 const DONE: Op = Op::ReadResponse(Position::Only);
 
+// abi
 #[test]
 fn bytes_of_requests_and_answers() {
     let mut sim = sim(Settings {
@@ -126,6 +127,7 @@ fn bytes_of_requests_and_answers() {
     assert_eq!(statuses(&sim), [WcStatus::Success; 3]);
 }
 
+// abi: R-757
 #[test]
 fn a_duplicate_is_answered_and_not_executed() {
     let mut sim = sim(settings());
@@ -178,6 +180,7 @@ fn a_false_duplicate_takes_no_answer_away() {
     }
 }
 
+// abi: R-758
 #[test]
 fn requests_that_make_no_sense() {
     for (va, length, payload) in [
@@ -198,6 +201,7 @@ fn requests_that_make_no_sense() {
 }
 
 /// A requester need not limit its FLUSHes. Those beyond what is kept are asked for again.
+// abi: R-759
 #[test]
 fn more_flushes_than_answers_are_kept() {
     let mut sim = sim(settings());

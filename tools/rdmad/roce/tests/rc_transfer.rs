@@ -233,6 +233,7 @@ fn transfer(work: &[(Kind, usize)], settings: Settings, faults: Faults, seed: u6
     sim
 }
 
+// abi
 #[test]
 fn every_operation_at_every_mtu_and_odd_sizes() {
     for mtu in Mtu::ALL {
@@ -297,6 +298,7 @@ fn acknowledgements_are_coalesced() {
     assert!(acks <= 489 / 16, "{acks} acknowledgements for 489 packets");
 }
 
+// abi
 #[test]
 fn reads_obey_the_negotiated_limit() {
     let settings = Settings {

@@ -168,6 +168,7 @@ fn what_can_not_be_sent() {
     }
 }
 
+// abi
 #[test]
 fn a_datagram_arrives_behind_its_header() {
     for (path, image, sl) in [
@@ -205,6 +206,7 @@ fn a_datagram_arrives_behind_its_header() {
     }
 }
 
+// abi: R-679
 #[test]
 fn a_grh_is_the_header_on_the_wire() {
     let frame = sent(SEND, vec![0..7], v6());
@@ -256,6 +258,7 @@ fn vlan_and_priority_of_the_sender() {
     assert_eq!((source.vlan, source.sl), (Some(0x123), 5));
 }
 
+// abi
 #[test]
 fn datagrams_that_are_dropped() {
     let (mut world, mut receiver) = (World::new(4096), Receiver::default());

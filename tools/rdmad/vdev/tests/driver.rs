@@ -10,6 +10,7 @@ use std::thread;
 use common::*;
 use vfio_user::Command;
 
+// abi
 #[test]
 fn identity_and_configuration() {
     let bench = Bench::new();
@@ -106,6 +107,7 @@ fn notifications_are_wanted_only_when_requests_ran_out() {
     }
 }
 
+// abi
 #[test]
 fn features_must_be_offered_and_complete() {
     let bench = Bench::new();

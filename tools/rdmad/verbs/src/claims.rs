@@ -92,6 +92,7 @@ mod tests {
         }
     }
 
+    // abi
     #[test]
     fn an_address_is_of_one_port_in_its_vlan() {
         let claims = Claims::default();
@@ -109,6 +110,7 @@ mod tests {
         claims.claim(2, plain, false).unwrap();
     }
 
+    // abi
     #[test]
     fn a_given_address_is_of_its_port_in_all_vlans() {
         let claims = Claims::default();

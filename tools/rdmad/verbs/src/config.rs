@@ -375,6 +375,7 @@ impl DeviceConfig {
 mod tests {
     use super::*;
 
+    // abi: R-129
     #[test]
     fn path_mtu_follows_ethernet() {
         for (ethernet, mtu) in [

@@ -239,6 +239,7 @@ mod tests {
         assert_eq!(table.iter().map(|n| *n).collect::<Vec<_>>(), [2, 3]);
     }
 
+    // abi: R-882
     #[test]
     fn usable_numbers_come_back_oldest_first() {
         let table = Table::new(&Secret::new(None), 2..1000);
@@ -259,6 +260,7 @@ mod tests {
         assert!(table.reserve().unwrap().number() >= 6);
     }
 
+    // abi: R-281
     #[test]
     fn numbers_have_a_secret_order() {
         let numbers = |table: &Table<()>| {

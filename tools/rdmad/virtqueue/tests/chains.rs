@@ -87,6 +87,7 @@ impl Guest {
     }
 }
 
+// abi: R-895
 #[test]
 fn bytes_spread_over_descriptors() {
     let guest = Guest::new();
@@ -116,6 +117,7 @@ fn bytes_spread_over_descriptors() {
     assert_eq!(guest.scatter(&[0; 9]), Err(ChainError::NoRoom(8)));
 }
 
+// abi: R-895
 #[test]
 fn an_indirect_table_may_end_a_chain() {
     let guest = Guest::new();
@@ -149,6 +151,7 @@ fn indirect_tables_that_are_not_allowed() {
     assert_eq!(guest.walk(), Err(ChainError::Indirect), "not negotiated");
 }
 
+// abi: R-895
 #[test]
 fn chains_end() {
     let guest = Guest::new();

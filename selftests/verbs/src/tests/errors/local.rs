@@ -11,6 +11,7 @@ use crate::rdma::{access, ffi, Mr, Op, Pd, Sge};
 use crate::session::Session;
 
 /// A local key that does not exist.
+// abi
 pub fn send_bad_lkey(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(SIZE)?;
@@ -34,6 +35,7 @@ pub fn send_bad_lkey(session: &mut Session) -> Result<()> {
 }
 
 /// A local key that does not exist at the receiver.
+// abi: R-676
 pub fn recv_bad_lkey(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(SIZE)?;
@@ -52,6 +54,7 @@ pub fn recv_bad_lkey(session: &mut Session) -> Result<()> {
 }
 
 /// A region of another PD as source of a SEND, and as place of a receive.
+// abi
 pub fn local_other_pd(session: &mut Session) -> Result<()> {
     let stranger = Pd::new(&session.context)?;
     let foreign = Mr::new(&stranger, SIZE, access::ALL)?;
@@ -82,6 +85,7 @@ pub fn local_other_pd(session: &mut Session) -> Result<()> {
 }
 
 /// Local memory that begins before its region, ends behind it, or wraps around the end of the address space.
+// abi: R-646
 pub fn local_out_of_range(session: &mut Session) -> Result<()> {
     for case in 0..4 {
         let end = Endpoint::connect(session, &Options::default())?;
@@ -116,6 +120,7 @@ pub fn local_out_of_range(session: &mut Session) -> Result<()> {
 }
 
 /// A receive into a region that the device may not write.
+// abi
 pub fn recv_without_local_write(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(SIZE)?;
@@ -135,6 +140,7 @@ pub fn recv_without_local_write(session: &mut Session) -> Result<()> {
 }
 
 /// RDMA READ into a region that the device may not write.
+// abi
 pub fn read_without_local_write(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(SIZE)?;
@@ -150,6 +156,7 @@ pub fn read_without_local_write(session: &mut Session) -> Result<()> {
 }
 
 /// A message longer than the receive.
+// abi: R-677
 pub fn recv_too_short(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(SIZE)?;
@@ -173,6 +180,7 @@ pub fn recv_too_short(session: &mut Session) -> Result<()> {
 }
 
 /// A region that was deregistered, as local memory.
+// abi: R-122
 pub fn region_gone_local(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(SIZE)?;

@@ -10,6 +10,7 @@ use crate::rdma::{access, ffi, Mr, Op, Pd};
 use crate::session::Session;
 
 /// A remote key that does not exist.
+// abi: R-653
 pub fn write_bad_rkey(session: &mut Session) -> Result<()> {
     remote_access(
         session,
@@ -21,6 +22,7 @@ pub fn write_bad_rkey(session: &mut Session) -> Result<()> {
 }
 
 /// The same with RDMA READ.
+// abi: R-654
 pub fn read_bad_rkey(session: &mut Session) -> Result<()> {
     remote_access(
         session,
@@ -32,6 +34,7 @@ pub fn read_bad_rkey(session: &mut Session) -> Result<()> {
 }
 
 /// A remote region of another PD than the responder's QP.
+// abi
 pub fn remote_other_pd(session: &mut Session) -> Result<()> {
     for request in [Op::Write, Op::Read] {
         refused_remotely(session, ffi::IBV_WC_REM_ACCESS_ERR, |session| {
@@ -54,6 +57,7 @@ pub fn remote_other_pd(session: &mut Session) -> Result<()> {
 }
 
 /// The same of remote memory.
+// abi
 pub fn remote_out_of_range(session: &mut Session) -> Result<()> {
     // 5,000 bytes are moved.
     let shifts = [
@@ -82,6 +86,7 @@ pub fn remote_out_of_range(session: &mut Session) -> Result<()> {
 }
 
 /// RDMA WRITE to a region that peers may only read.
+// abi: R-289
 pub fn region_without_remote_write(session: &mut Session) -> Result<()> {
     remote_access(
         session,
@@ -93,6 +98,7 @@ pub fn region_without_remote_write(session: &mut Session) -> Result<()> {
 }
 
 /// RDMA READ from a region that peers may only write.
+// abi: R-290
 pub fn region_without_remote_read(session: &mut Session) -> Result<()> {
     remote_access(
         session,
@@ -104,6 +110,7 @@ pub fn region_without_remote_read(session: &mut Session) -> Result<()> {
 }
 
 /// RDMA WRITE to a QP that was not set up for it.
+// abi
 pub fn qp_without_remote_write(session: &mut Session) -> Result<()> {
     let options = Options {
         access: access::REMOTE_READ,
@@ -119,6 +126,7 @@ pub fn qp_without_remote_write(session: &mut Session) -> Result<()> {
 }
 
 /// RDMA READ from a QP that was not set up for it.
+// abi
 pub fn qp_without_remote_read(session: &mut Session) -> Result<()> {
     let options = Options {
         access: access::REMOTE_WRITE,
@@ -134,6 +142,7 @@ pub fn qp_without_remote_read(session: &mut Session) -> Result<()> {
 }
 
 /// A region that was deregistered, as remote memory.
+// abi: R-122
 pub fn region_gone_remote(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(SIZE)?;
@@ -149,6 +158,7 @@ pub fn region_gone_remote(session: &mut Session) -> Result<()> {
 }
 
 /// SEND that would invalidate a key which only its owner may: the request fails, and the key lives.
+// abi: R-356
 pub fn invalidate_user_key(session: &mut Session) -> Result<()> {
     let pd = Pd::new(&session.context)?;
     let end = Endpoint::connect_in(session, &pd, &Options::default())?;

@@ -13,6 +13,7 @@ use crate::rdma::{ffi, Op, SendWr};
 use crate::session::Session;
 
 /// No receive is posted, and the retries for that run out.
+// abi
 pub fn receiver_not_ready(session: &mut Session) -> Result<()> {
     let options = Options {
         rnr_retries: 2,
@@ -54,6 +55,7 @@ pub fn receiver_ready_later(session: &mut Session) -> Result<()> {
 }
 
 /// The peer's QP has gone, and the transport retries run out.
+// abi
 pub fn peer_gone(session: &mut Session) -> Result<()> {
     let options = Options {
         // 4.096 µs · 2¹⁴ is 67 ms.

@@ -266,6 +266,7 @@ mod tests {
         }
     }
 
+    // abi: R-304
     #[test]
     fn contiguous_pages_are_one_extent() {
         let space = DmaSpace::anonymous(0, 1 << 20);
@@ -318,6 +319,7 @@ mod tests {
         drop(map);
     }
 
+    // abi
     #[test]
     fn bad_lists() {
         let space = DmaSpace::anonymous(0, 1 << 20);
@@ -346,6 +348,7 @@ mod tests {
         );
     }
 
+    // abi
     #[test]
     fn lists_of_two_levels() {
         let space = DmaSpace::anonymous(0, 1 << 20);
@@ -389,6 +392,7 @@ mod tests {
         assert!(PageMap::read(&unlimited(), &space, list, 0, 512 << 12).is_ok());
     }
 
+    // abi
     #[test]
     fn a_list_has_exactly_the_pages() {
         let list = |npages, page_shift| PageList {
@@ -406,6 +410,7 @@ mod tests {
         assert_eq!(list(1, 30).fits(1 << 29, 1 << 29), Ok(1 << 29));
     }
 
+    // abi: R-317
     #[test]
     fn reach() {
         let space = DmaSpace::anonymous(0x10000, 0x4000);

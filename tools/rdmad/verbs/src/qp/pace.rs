@@ -183,6 +183,7 @@ mod tests {
 
         /// Whatever the rate, the burst and the packets: within 5 % over a second, and never more than rate · 10 ms and
         /// a burst in 10 ms.
+        // abi
         #[test]
         fn a_rate_is_kept_over_a_second_and_no_window_holds_more_than_a_burst_above_it(
             exponent in 3.0f64..6.0,
@@ -218,6 +219,7 @@ mod tests {
         }
 
         /// Changes on the fly never let more through than the highest rate and the greatest burst would.
+        // abi: R-836
         #[test]
         fn changes_earn_nothing(
             shapes in prop::collection::vec((1_000u32..100_000, 64u32..50_000), 1..20),
@@ -240,6 +242,7 @@ mod tests {
         }
     }
 
+    // abi: R-832
     #[test]
     fn a_burst_is_a_packet_at_least() {
         let start = Instant::now();
@@ -258,6 +261,7 @@ mod tests {
         assert_eq!(pacer.admit(start + after, 4_000), Ok(()));
     }
 
+    // abi: R-827
     #[test]
     fn the_pause_after_a_burst_is_as_long_as_a_typical_packet() {
         let start = Instant::now();

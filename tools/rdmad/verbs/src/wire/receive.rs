@@ -369,6 +369,7 @@ fn receive_datagram(
 mod tests {
     use super::*;
 
+    // abi: R-791
     #[test]
     fn partitions() {
         for (a, b, same) in [

@@ -62,6 +62,7 @@ fn sq_that_is(spoil: impl Fn(&Ring)) {
     });
 }
 
+// abi
 #[test]
 fn send_queues_with_bad_chains() {
     let wqe = 0x2000;
@@ -75,6 +76,7 @@ fn send_queues_with_bad_chains() {
     sq_that_is(|sq| sq.descriptor(0, (wqe, 16), F_INDIRECT | F_NEXT, 1));
 }
 
+// abi: R-897
 #[test]
 fn indices_and_heads_that_jump() {
     on_both_paths(|path| {
@@ -96,6 +98,7 @@ fn indices_and_heads_that_jump() {
     });
 }
 
+// abi: R-896
 #[test]
 fn a_wqe_that_its_descriptors_cut_short() {
     on_both_paths(|path| {
@@ -133,6 +136,7 @@ fn a_wqe_that_its_descriptors_cut_short() {
     });
 }
 
+// abi
 #[test]
 fn receive_queues_with_bad_chains() {
     for spoil in [
@@ -151,6 +155,7 @@ fn receive_queues_with_bad_chains() {
     }
 }
 
+// abi
 #[test]
 fn cqe_buffers_that_can_not_hold_one() {
     for spoil in [
@@ -178,6 +183,7 @@ fn cqe_buffers_that_can_not_hold_one() {
     }
 }
 
+// abi: R-116
 #[test]
 fn queues_outside_of_memory() {
     let world = World::new(1, PathPolicy::Direct);

@@ -23,6 +23,7 @@ fn wait_for_used(cq: &Cq<'_>, count: u16) {
     });
 }
 
+// abi
 #[test]
 fn completions_that_are_not_polled_yet_count() {
     let world = World::new(1, PathPolicy::Direct);
@@ -64,6 +65,7 @@ fn completions_that_are_not_polled_yet_count() {
     assert!(vm.sink.is_empty(), "it was polled");
 }
 
+// abi
 #[test]
 fn errors_are_solicited_and_a_wish_is_not_narrowed() {
     let world = World::new(1, PathPolicy::Direct);
@@ -85,6 +87,7 @@ fn errors_are_solicited_and_a_wish_is_not_narrowed() {
     assert!(flushed.wc_flags.contains(WcFlags::SOLICITED));
 }
 
+// abi
 #[test]
 fn requests_that_make_no_sense() {
     let world = World::new(1, PathPolicy::Direct);
@@ -112,6 +115,7 @@ fn requests_that_make_no_sense() {
     vm.sink.expect(COMPLETION, cq.cookie);
 }
 
+// abi: R-911
 #[test]
 fn the_device_asks_for_no_notification_of_cqe_buffers() {
     let world = World::new(1, PathPolicy::Direct);

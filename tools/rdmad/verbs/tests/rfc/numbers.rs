@@ -40,6 +40,7 @@ fn enable_all(vm: &Vm) -> u16 {
     count
 }
 
+// abi
 #[test]
 fn the_device_has_the_virtqueues_that_its_configuration_promises() {
     let world = World::new(1, PathPolicy::Direct);
@@ -61,6 +62,7 @@ fn the_device_has_the_virtqueues_that_its_configuration_promises() {
     assert!(config.max_qp_wr >= 512 && config.max_cqe >= 640);
 }
 
+// abi
 #[test]
 fn as_many_objects_as_the_limits_say() {
     let world = World::new(1, PathPolicy::Direct);
@@ -102,6 +104,7 @@ fn as_many_objects_as_the_limits_say() {
     vm.call(CmdCreateCq { cqe: 2 }).unwrap();
 }
 
+// abi
 #[test]
 fn a_number_comes_back_when_its_virtqueues_were_reset() {
     let world = World::new(1, PathPolicy::Direct);
@@ -145,6 +148,7 @@ fn a_number_comes_back_when_its_virtqueues_were_reset() {
     }
 }
 
+// abi
 #[test]
 fn virtqueues_serve_one_object_after_the_other() {
     on_both_paths(|path| {

@@ -28,6 +28,7 @@ fn works(vm: &Vm, qp: &Qp<'_>, cq: &Cq<'_>, id: u64) {
     assert!(vm.sink.is_empty());
 }
 
+// abi
 #[test]
 fn a_queue_that_is_reset_ends_its_qp_alone() {
     let queues: [fn(&QueueNumbers, u32) -> Option<u16>; 2] = [QueueNumbers::sq, QueueNumbers::rq];
@@ -65,6 +66,7 @@ fn a_queue_that_is_reset_ends_its_qp_alone() {
     }
 }
 
+// abi
 #[test]
 fn a_cq_that_is_reset_is_dead_and_its_qps_fail() {
     on_both_paths(|path| {
@@ -89,6 +91,7 @@ fn a_cq_that_is_reset_is_dead_and_its_qps_fail() {
     });
 }
 
+// abi: R-901
 #[test]
 fn reset_returns_each_request_through_the_used_ring() {
     on_both_paths(|path| {
@@ -111,6 +114,7 @@ fn reset_returns_each_request_through_the_used_ring() {
     });
 }
 
+// abi: R-886
 #[test]
 fn a_device_reset_ends_the_use_of_all_virtqueues() {
     let world = World::new(1, PathPolicy::Wire);

@@ -27,6 +27,7 @@ fn outcome(path: PathPolicy, mtus: [Mtu; 2], opcode: WrOpcode, len: u32) -> (u8,
     (cqe.status, p.qb.state())
 }
 
+// abi
 #[test]
 fn other_path_mtus() {
     const MTUS: [[Mtu; 2]; 2] = [[Mtu::Mtu1024, Mtu::Mtu4096], [Mtu::Mtu4096, Mtu::Mtu1024]];

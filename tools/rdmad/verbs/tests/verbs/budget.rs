@@ -130,6 +130,7 @@ impl<'vm> Rest<'vm> {
 
 /// The program that takes what it can get, in several VMs: each gets what its budget has, the others don't notice, and in
 /// the end all of it is back.
+// abi
 #[test]
 fn a_driver_that_takes_all_it_can_get() {
     let world = world(4, PathPolicy::Wire);
@@ -163,6 +164,7 @@ fn a_driver_that_takes_all_it_can_get() {
 }
 
 /// Every kind of object is charged, refused beyond the budget, and given back.
+// abi
 #[test]
 fn every_object_is_charged() {
     let world = world(1, PathPolicy::Direct);
@@ -257,6 +259,7 @@ fn every_object_is_charged() {
 
 /// Work on the wire needs memory of its own from RTS on, which is refused then, and the QP can be tried again. Data that
 /// goes from memory to memory needs none.
+// abi
 #[test]
 fn memory_for_packets() {
     on_both_paths(|path| {
@@ -305,6 +308,7 @@ fn memory_for_packets() {
 }
 
 /// A reset gives back what the driver did not destroy.
+// abi: R-124
 #[test]
 fn a_reset_gives_all_back() {
     let world = world(2, PathPolicy::Wire);

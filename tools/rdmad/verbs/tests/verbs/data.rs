@@ -39,6 +39,8 @@ const SIZES: [u32; 19] = [
 
 const BIG: u64 = 16 << 20;
 
+// abi
+// abi: R-712
 #[test]
 fn sends_of_all_sizes() {
     each(|p| {
@@ -88,6 +90,7 @@ fn sends_of_all_sizes() {
     });
 }
 
+// abi
 #[test]
 fn writes_and_reads_of_all_sizes() {
     let options = Options {
@@ -157,6 +160,7 @@ fn writes_and_reads_of_all_sizes() {
     });
 }
 
+// abi
 #[test]
 fn pages_that_lie_apart() {
     const PAGE: u64 = 4096;
@@ -191,6 +195,7 @@ fn pages_that_lie_apart() {
     });
 }
 
+// abi
 #[test]
 fn inline_data() {
     each(|p| {
@@ -221,6 +226,7 @@ fn inline_data() {
     });
 }
 
+// abi
 #[test]
 fn a_stream_in_both_directions_stays_in_order() {
     const MESSAGES: u64 = 300;
@@ -294,6 +300,7 @@ fn stream(
     }
 }
 
+// abi
 #[test]
 fn unsignalled_work_completes_silently() {
     each(|p| {
@@ -395,6 +402,7 @@ fn the_direct_path_sends_no_frames() {
     assert_eq!(world.net.sent.load(Ordering::Relaxed), 0);
 }
 
+// abi
 #[test]
 fn a_first_message_in_rtr_establishes_the_connection() {
     on_both_paths(|path| {

@@ -41,6 +41,7 @@ fn begin(p: &Pair<'_>) {
     }
 }
 
+// abi
 #[test]
 fn each_time_once_and_only_on_request() {
     each(|p| {
@@ -66,6 +67,7 @@ fn each_time_once_and_only_on_request() {
     });
 }
 
+// abi
 #[test]
 fn what_was_not_begun_goes_on_in_order() {
     each(|p| {
@@ -95,6 +97,7 @@ fn what_was_not_begun_goes_on_in_order() {
     });
 }
 
+// abi: R-213
 #[test]
 fn attributes_of_a_path_in_use_do_not_change() {
     each(|p| {
@@ -111,6 +114,7 @@ fn attributes_of_a_path_in_use_do_not_change() {
     });
 }
 
+// abi
 #[test]
 fn from_sqd_to_err_and_reset() {
     each(|p| {
@@ -136,6 +140,7 @@ fn from_sqd_to_err_and_reset() {
 
 /// Work requests whose packets the window, or a full frame port, kept from being sent have not begun, although they were
 /// taken from the queue.
+// abi: R-206
 #[test]
 fn what_was_taken_and_not_begun_waits() {
     // More packets than the window has.

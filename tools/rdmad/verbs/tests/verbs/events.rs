@@ -43,6 +43,7 @@ fn one_event_each_time_it_is_armed() {
     });
 }
 
+// abi: R-630
 #[test]
 fn solicited_only() {
     on_both_paths(|path| {

@@ -93,6 +93,7 @@ fn an_index_that_jumps_is_a_fatal_error_of_that_qp() {
     });
 }
 
+// abi
 #[test]
 fn a_cq_ring_that_makes_no_sense_kills_the_cq() {
     on_both_paths(|path| {
@@ -214,6 +215,7 @@ fn a_doorbell_storm_costs_others_nothing_but_time() {
     });
 }
 
+// abi: R-122
 #[test]
 fn objects_may_go_while_work_is_outstanding() {
     on_both_paths(|path| {
@@ -426,6 +428,7 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
+    // abi: R-648
     #[test]
     fn garbage_in_rings_harms_only_its_owner(
         direct in any::<bool>(),
@@ -474,6 +477,7 @@ proptest! {
         healthy.works();
     }
 
+    // abi: R-102
     #[test]
     fn garbage_commands_are_answered(
         command in prop::sample::select(Command::ALL),

@@ -94,6 +94,7 @@ fn del_gid(vm: &Vm, index: u16) {
     vm.call(CmdDelGid { index, port: 1 }).unwrap();
 }
 
+// abi
 #[test]
 fn an_address_is_of_one_port_at_a_time() {
     let world = World::new(2, PathPolicy::Direct);
@@ -125,6 +126,7 @@ fn an_address_is_of_one_port_at_a_time() {
     assert_eq!(add_gid(b, 9, link_local(a.mac).octets(), NO_VLAN), None);
 }
 
+// abi
 #[test]
 fn a_port_has_the_addresses_that_it_was_given() {
     let given: [IpAddr; 2] = [[10, 0, 0, 1].into(), [0xfd; 16].into()];
@@ -157,6 +159,7 @@ fn a_port_has_the_addresses_that_it_was_given() {
 }
 
 /// Numbers and keys of others can't be told from one's own.
+// abi: R-281
 #[test]
 fn keys_and_numbers_do_not_follow_each_other() {
     let world = World::new(1, PathPolicy::Direct);
@@ -196,6 +199,7 @@ fn keys_and_numbers_do_not_follow_each_other() {
 }
 
 /// The last key of a number tells nothing of its next one, but that it is another.
+// abi: R-279
 #[test]
 fn a_number_that_comes_back_has_another_key() {
     let limits = Limits {

@@ -75,6 +75,7 @@ fn events_wait_for_buffers_in_their_order() {
     assert!(vm.sink.is_empty());
 }
 
+// abi
 #[test]
 fn processes_register_nothing() {
     on_both_paths(|path| {

@@ -123,6 +123,7 @@ pub fn fails(p: &Pair<'_>, wqe: &[u8], status: WcStatus) {
     assert_eq!(p.qa.state(), QpState::Err);
 }
 
+// abi
 #[test]
 fn registered_used_and_invalidated_in_one_go() {
     each(|p| {
@@ -161,6 +162,7 @@ fn registered_used_and_invalidated_in_one_go() {
     });
 }
 
+// abi
 #[test]
 fn pages_that_were_mapped_before() {
     on_both_paths(|path| {
@@ -199,6 +201,7 @@ fn pages_that_were_mapped_before() {
     });
 }
 
+// abi
 #[test]
 fn zero_based_and_large_pages() {
     each(|p| {
@@ -230,6 +233,7 @@ fn zero_based_and_large_pages() {
     });
 }
 
+// abi
 #[test]
 fn registrations_that_are_refused() {
     type Change = fn(&mut RegPages);
@@ -291,6 +295,7 @@ fn registrations_that_are_refused() {
     });
 }
 
+// abi
 #[test]
 fn invalidations_that_are_refused() {
     type Key = fn(&Pair<'_>, &Fast<'_>) -> u32;
@@ -319,6 +324,7 @@ fn invalidations_that_are_refused() {
     });
 }
 
+// abi
 #[test]
 fn an_old_key_opens_nothing() {
     each(|p| {
@@ -335,6 +341,7 @@ fn an_old_key_opens_nothing() {
     });
 }
 
+// abi
 #[test]
 fn the_peer_invalidates() {
     each(|p| {
@@ -358,6 +365,7 @@ fn the_peer_invalidates() {
     });
 }
 
+// abi: R-356
 #[test]
 fn the_peer_invalidates_what_it_may_not() {
     each(|p| {
@@ -372,6 +380,7 @@ fn the_peer_invalidates_what_it_may_not() {
     });
 }
 
+// abi
 #[test]
 fn a_read_that_invalidates_its_sink() {
     each(|p| {
@@ -396,6 +405,7 @@ fn a_read_that_invalidates_its_sink() {
     });
 }
 
+// abi
 #[test]
 fn unreliable_connections_register_too() {
     on_both_paths(|path| {
@@ -422,6 +432,7 @@ fn unreliable_connections_register_too() {
     });
 }
 
+// abi: R-361
 #[test]
 fn nothing_lands_in_memory_that_was_invalidated() {
     each(|p| {

@@ -50,6 +50,7 @@ fn writes(p: &Pair<'_>, mr: &Mr, status: WcStatus) {
     p.cq_a.expect(7, status);
 }
 
+// abi
 #[test]
 fn rights_change_under_the_key() {
     each(|p| {
@@ -65,6 +66,7 @@ fn rights_change_under_the_key() {
     });
 }
 
+// abi
 #[test]
 fn memory_changes_under_the_key() {
     each(|p| {
@@ -85,6 +87,7 @@ fn memory_changes_under_the_key() {
     });
 }
 
+// abi: R-324
 #[test]
 fn another_pd() {
     each(|p| {
@@ -108,6 +111,7 @@ fn another_pd() {
     });
 }
 
+// abi
 #[test]
 fn changes_that_are_refused() {
     type Edit = fn(&Vm, &mut CmdReregMr);
@@ -175,6 +179,7 @@ fn pages_stay_counted() {
     vm.call(cmd).unwrap();
 }
 
+// abi: R-329
 #[test]
 fn windows_keep_it_as_it_is() {
     let world = World::new(1, PathPolicy::Direct);

@@ -111,6 +111,7 @@ fn the_event_that_was_asked_for_comes_after_a_move() {
     });
 }
 
+// abi
 #[test]
 fn what_does_not_fit_is_refused() {
     let world = World::new(2, verbs::PathPolicy::Direct);

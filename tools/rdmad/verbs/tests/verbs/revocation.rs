@@ -17,6 +17,7 @@ fn revoke(vm: &Vm, mr: &Mr) -> Result<(), u8> {
     vm.call(CmdRevokeMr { mrn: mr.mrn }).map(|_| ())
 }
 
+// abi
 #[test]
 fn what_was_taken_back_is_not_touched() {
     on_both_paths(|path| {
@@ -41,6 +42,7 @@ fn what_was_taken_back_is_not_touched() {
     });
 }
 
+// abi: R-367
 #[test]
 fn local_keys_of_what_was_taken_back() {
     on_both_paths(|path| {
@@ -60,6 +62,7 @@ fn local_keys_of_what_was_taken_back() {
     });
 }
 
+// abi
 #[test]
 fn what_can_be_taken_back() {
     let world = World::new(1, verbs::PathPolicy::Direct);

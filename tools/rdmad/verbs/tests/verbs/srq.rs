@@ -97,6 +97,7 @@ fn each_rc(test: impl Fn(&Bench<'_>)) {
     on_both_paths(|path| test(&Bench::new(&World::new(2, path), Options::default())));
 }
 
+// abi: R-185
 #[test]
 fn two_qps_share_receives_in_the_order_of_the_ring() {
     each_type(|bench| {
@@ -274,6 +275,7 @@ fn what_a_qp_in_error_was_receiving_is_flushed() {
 }
 
 /// The SRQ's PD opens the local keys of its work requests; the QP's PD what peers may reach.
+// abi
 #[test]
 fn keys_are_those_of_the_srq() {
     on_both_paths(|path| {
@@ -381,6 +383,7 @@ fn a_queue_grows_with_work_in_it() {
     });
 }
 
+// abi
 #[test]
 fn an_srq_in_use_is_not_destroyed() {
     let world = World::new(1, verbs::PathPolicy::Direct);
@@ -402,6 +405,7 @@ fn an_srq_in_use_is_not_destroyed() {
     vm.device.reset();
 }
 
+// abi
 #[test]
 fn bad_requests_are_refused() {
     let world = World::new(1, verbs::PathPolicy::Direct);
@@ -452,6 +456,7 @@ fn bad_requests_are_refused() {
     assert_eq!(gsi.err(), Some(EINVAL));
 }
 
+// abi
 #[test]
 fn without_the_bit_there_are_none() {
     let world = World::new(1, verbs::PathPolicy::Direct);

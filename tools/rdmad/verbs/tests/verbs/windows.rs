@@ -108,6 +108,7 @@ fn bound(p: &Pair<'_>, id: u64, wanted: &BindMw) {
     assert_eq!(cqe.opcode, WrOpcode::BindMw.value() as u8);
 }
 
+// abi
 #[test]
 fn windows_are_allocated_and_deallocated() {
     let limits = Limits {
@@ -157,6 +158,7 @@ fn windows_are_allocated_and_deallocated() {
     assert_eq!(vm.call(CmdDestroyPd { pdn }).err(), None);
 }
 
+// abi
 #[test]
 fn without_the_feature_there_are_none() {
     on_both_paths(|path| {
@@ -179,6 +181,7 @@ fn vm_without(vm: &Vm) -> [Option<u8>; 2] {
     ]
 }
 
+// abi
 #[test]
 fn peers_write_read_and_operate_in_a_window() {
     for mw_type in [MwType::One, MwType::Two] {
@@ -218,6 +221,7 @@ fn peers_write_read_and_operate_in_a_window() {
     }
 }
 
+// abi: R-403
 #[test]
 fn the_key_may_follow_the_binding_at_once() {
     each(|p| {
@@ -255,6 +259,7 @@ fn refused(p: &Pair<'_>, wr: Wr) {
     p.responder_failed(Some(AsyncEvent::QpAccessErr));
 }
 
+// abi
 #[test]
 fn what_a_window_does_not_admit() {
     type Ask = fn(&Pair<'_>, &Mr) -> Wr;
@@ -292,6 +297,7 @@ fn what_a_window_does_not_admit() {
     }
 }
 
+// abi
 #[test]
 fn bindings_that_fail() {
     type Change = fn(&Pair<'_>, &mut BindMw);
@@ -341,6 +347,7 @@ fn bindings_that_fail() {
     }
 }
 
+// abi: R-396
 #[test]
 fn windows_of_another_pd() {
     each(|p| {
@@ -357,6 +364,7 @@ fn windows_of_another_pd() {
     });
 }
 
+// abi: R-395
 #[test]
 fn datagram_qps_bind_nothing() {
     each_with(Options::of(QpType::Ud), |p| {
@@ -368,6 +376,7 @@ fn datagram_qps_bind_nothing() {
     });
 }
 
+// abi
 #[test]
 fn a_length_of_zero_unbinds_type_1() {
     each(|p| {
@@ -397,6 +406,7 @@ fn a_length_of_zero_unbinds_type_1() {
     });
 }
 
+// abi
 #[test]
 fn a_new_binding_takes_the_place_of_the_old() {
     each(|p| {
@@ -413,6 +423,7 @@ fn a_new_binding_takes_the_place_of_the_old() {
     });
 }
 
+// abi
 #[test]
 fn either_side_invalidates_type_2() {
     each(|p| {
@@ -445,6 +456,7 @@ fn either_side_invalidates_type_2() {
     });
 }
 
+// abi: R-409
 #[test]
 fn invalidations_that_fail() {
     // A window of type 1, by its own side and by the peer; one that is not bound.
@@ -480,6 +492,7 @@ fn second_pair<'vm>(p: &Pair<'vm>) -> (Qp<'vm>, Qp<'vm>) {
     (qa, qb)
 }
 
+// abi
 #[test]
 fn type_1_is_reached_through_any_qp_and_type_2_through_its_own() {
     for mw_type in [MwType::One, MwType::Two] {
@@ -505,6 +518,7 @@ fn type_1_is_reached_through_any_qp_and_type_2_through_its_own() {
     }
 }
 
+// abi
 #[test]
 fn the_end_of_a_qp_unbinds_its_windows_of_type_2() {
     each(|p| {
@@ -533,6 +547,7 @@ fn the_end_of_a_qp_unbinds_its_windows_of_type_2() {
     });
 }
 
+// abi
 #[test]
 fn a_deallocated_window_is_unbound() {
     for mw_type in [MwType::One, MwType::Two] {
@@ -548,6 +563,7 @@ fn a_deallocated_window_is_unbound() {
     }
 }
 
+// abi: R-390
 #[test]
 fn zero_based_windows() {
     for mw_type in [MwType::One, MwType::Two] {
@@ -569,6 +585,7 @@ fn zero_based_windows() {
     }
 }
 
+// abi: R-707
 #[test]
 fn an_unsignalled_binding_is_silent() {
     each(|p| {
@@ -602,6 +619,7 @@ fn a_binding_is_no_message() {
     });
 }
 
+// abi
 #[test]
 fn a_binding_waits_behind_a_fence() {
     each(|p| {

@@ -17,6 +17,7 @@ fn all_memory(table: &MrTable, pdn: u32, access: AccessFlags) -> (u32, u32) {
         .unwrap()
 }
 
+// abi
 #[test]
 fn a_number_never_has_the_same_key_twice_in_a_row() {
     // A variant has 8 bits: more draws than it takes to meet each step of a variant.
@@ -35,6 +36,7 @@ fn a_number_never_has_the_same_key_twice_in_a_row() {
     }
 }
 
+// abi
 #[test]
 fn a_key_opens_one_mr_only() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 1, 1, 10);
@@ -91,6 +93,7 @@ fn a_key_opens_one_mr_only() {
     );
 }
 
+// abi: R-283
 #[test]
 fn pages_are_counted() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 10);
@@ -130,6 +133,7 @@ fn registration(number: u32, key: u32) -> Registration {
     }
 }
 
+// abi
 #[test]
 fn fast_registration_and_invalidation() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 100);
@@ -170,6 +174,7 @@ fn fast_registration_and_invalidation() {
     assert!(opens(key ^ 0x5a) && !opens(key), "the key changed");
 }
 
+// abi
 #[test]
 fn only_mrs_made_for_it_are_registered_or_invalidated() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 100);
@@ -185,6 +190,7 @@ fn only_mrs_made_for_it_are_registered_or_invalidated() {
         .is_ok());
 }
 
+// abi: R-351
 #[test]
 fn mapped_pages_wait_for_the_registration() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 100);
@@ -217,6 +223,7 @@ fn mapped_pages_wait_for_the_registration() {
     assert_eq!(table.fast_limits(number).map(|(most, _)| most), Ok(4));
 }
 
+// abi: R-361
 #[test]
 fn invalidation_waits_for_who_uses_the_memory() {
     use std::sync::atomic::AtomicBool;

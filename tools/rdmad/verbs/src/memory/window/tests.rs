@@ -61,6 +61,7 @@ fn opens(table: &MrTable, key: u32, by: Reached, addr: u64, len: u64) -> bool {
         .is_ok()
 }
 
+// abi
 #[test]
 fn type_1_is_bound_again_and_again() {
     let table = table();
@@ -107,6 +108,7 @@ fn type_1_is_bound_again_and_again() {
     assert_eq!(table.invalidate(none.new_key, at(1)), Err(KeyFault));
 }
 
+// abi
 #[test]
 fn type_2_belongs_to_the_qp_that_bound_it() {
     let table = table();
@@ -141,6 +143,7 @@ fn type_2_belongs_to_the_qp_that_bound_it() {
     assert!(!opens(&table, key, at(2), start, 1));
 }
 
+// abi: R-390
 #[test]
 fn zero_based_windows_count_from_their_start() {
     for mw_type in [MwType::One, MwType::Two] {
@@ -163,6 +166,7 @@ fn zero_based_windows_count_from_their_start() {
     }
 }
 
+// abi
 #[test]
 fn bindings_that_are_refused() {
     type Change = fn(&mut Binding);
@@ -211,6 +215,7 @@ fn bindings_that_are_refused() {
     assert_eq!(table.bind(at(1), 0, &none), Err(KeyFault));
 }
 
+// abi
 #[test]
 fn rights_of_the_mr() {
     let atomic = AccessFlags::REMOTE_ATOMIC;
@@ -239,6 +244,7 @@ fn rights_of_the_mr() {
     }
 }
 
+// abi: R-412
 #[test]
 fn an_mr_with_windows_stays() {
     let table = table();
@@ -257,6 +263,7 @@ fn an_mr_with_windows_stays() {
     assert_eq!(table.windows().release(&window), None);
 }
 
+// abi
 #[test]
 fn a_window_that_is_gone_is_unbound_and_its_key_does_not_return() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 100);
@@ -282,6 +289,7 @@ fn a_window_that_is_gone_is_unbound_and_its_key_does_not_return() {
     assert!(table.remove(number).is_ok(), "nothing is bound to it");
 }
 
+// abi: R-404
 #[test]
 fn unbinding_waits_for_who_uses_the_memory() {
     let table = table();
@@ -351,6 +359,7 @@ struct Model {
 }
 
 proptest! {
+    // abi
     #[test]
     fn any_order_keeps_the_rules(steps in prop::collection::vec(step(), 1..60)) {
         let table = table();

@@ -110,6 +110,7 @@ fn expected(required: &[Mask], optional: &[Mask], mask: Mask, rate_limits: bool)
 }
 
 /// Every subset of the attributes that a step knows, and each of these with one more attribute.
+// abi
 #[test]
 fn each_step_takes_its_attributes_and_no_others() {
     for rate_limits in [true, false] {
@@ -156,6 +157,7 @@ fn each_step(
     }
 }
 
+// abi: R-210
 #[test]
 fn reset_and_error_are_reached_from_everywhere() {
     for qp_type in TYPES {
@@ -173,6 +175,7 @@ fn reset_and_error_are_reached_from_everywhere() {
     }
 }
 
+// abi
 #[test]
 fn no_other_steps_than_those_of_the_table() {
     let every_attribute = LETTERS.iter().map(|entry| entry.1);

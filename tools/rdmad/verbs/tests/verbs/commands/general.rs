@@ -37,6 +37,8 @@ fn raw(vm: &Vm, request: &[u8], room: usize) -> Vec<u8> {
     response
 }
 
+// abi
+// abi
 #[test]
 fn the_configuration_tells_the_limits() {
     let world = World::with_limits(1, PathPolicy::Direct, small());
@@ -89,6 +91,9 @@ fn the_configuration_tells_the_limits() {
     assert_eq!(register(vm, |_| ()), Err(ENOMEM), "MRs");
 }
 
+// abi
+// abi
+// abi: R-818
 #[test]
 fn every_field_of_the_configuration() {
     let world = World::new(1, PathPolicy::Direct);
@@ -145,6 +150,7 @@ fn every_field_of_the_configuration() {
     }
 }
 
+// abi
 #[test]
 fn garbage_is_answered() {
     let world = World::new(1, PathPolicy::Direct);
@@ -171,6 +177,7 @@ fn garbage_is_answered() {
     assert_eq!(raw(vm, &[&create_pd[..], &[7; 50]].concat(), 5).len(), 5);
 }
 
+// abi
 #[test]
 fn without_own_rings_queues_are_virtqueues() {
     let world = World::new(1, PathPolicy::Direct);
@@ -183,6 +190,7 @@ fn without_own_rings_queues_are_virtqueues() {
     );
 }
 
+// abi
 #[test]
 fn reset_forgets_everything() {
     let world = World::new(1, PathPolicy::Direct);

@@ -37,6 +37,7 @@ fn fill(count: u32, mut make: impl FnMut() -> Result<u32, u8>, destroy: impl Fn(
     assert_eq!(make(), Err(ENOMEM));
 }
 
+// abi
 #[test]
 fn pds_and_mrs() {
     let world = World::new(1, PathPolicy::Direct);
@@ -65,6 +66,7 @@ fn pds_and_mrs() {
     );
 }
 
+// abi
 #[test]
 fn cqs_and_qps() {
     let world = World::new(1, PathPolicy::Direct);
@@ -98,6 +100,7 @@ fn cqs_and_qps() {
     );
 }
 
+// abi
 #[test]
 fn srqs() {
     let world = World::new(1, PathPolicy::Direct);
@@ -114,6 +117,7 @@ fn srqs() {
     );
 }
 
+// abi
 #[test]
 fn sizes_of_queues() {
     let world = World::new(1, PathPolicy::Direct);

@@ -21,6 +21,8 @@ const BAD_RIGHTS: [(AccessFlags, u8); 5] = [
     (AccessFlags::ON_DEMAND, EOPNOTSUPP),
 ];
 
+// abi
+// abi
 #[test]
 fn memory_of_processes() {
     let world = World::new(1, PathPolicy::Direct);
@@ -68,6 +70,7 @@ fn memory_of_processes() {
     assert_eq!(vm.call(CmdDeregMr { mrn: 0 }).err(), Some(EINVAL));
 }
 
+// abi
 #[test]
 fn all_memory() {
     let world = World::new(1, PathPolicy::Direct);
@@ -81,6 +84,7 @@ fn all_memory() {
     }
 }
 
+// abi
 #[test]
 fn pages_of_other_sizes() {
     let world = World::new(1, PathPolicy::Direct);
@@ -138,6 +142,7 @@ fn pages_of_other_sizes() {
     assert_eq!(vm.call(cmd).err(), Some(EINVAL), "misaligned block");
 }
 
+// abi
 #[test]
 fn a_large_mr_has_a_list_of_two_levels() {
     let world = World::new(1, PathPolicy::Direct);
@@ -177,6 +182,7 @@ fn a_large_mr_has_a_list_of_two_levels() {
     assert_eq!(vm.call(huge).err(), Some(EINVAL), "larger than the largest");
 }
 
+// abi: R-283
 #[test]
 fn limits_on_pages_bind_all_mrs() {
     let limits = Limits {
@@ -205,6 +211,8 @@ fn limits_on_pages_bind_all_mrs() {
     create(20).unwrap();
 }
 
+// abi
+// abi
 #[test]
 fn fast_registration() {
     let world = World::new(1, PathPolicy::Direct);

@@ -12,6 +12,8 @@ use crate::harness::*;
 
 use super::{EINVAL, EOPNOTSUPP};
 
+// abi
+// abi
 #[test]
 fn query_returns_what_was_set() {
     let world = World::new(2, PathPolicy::Direct);
@@ -56,6 +58,8 @@ fn query_returns_what_was_set() {
     assert_eq!(qp.query().dest_qp_num, 0);
 }
 
+// abi
+// abi
 #[test]
 fn steps_and_values_of_modify() {
     let world = World::new(2, PathPolicy::Direct);
@@ -113,6 +117,8 @@ fn steps_and_values_of_modify() {
     qp.to_init().unwrap();
 }
 
+// abi
+// abi
 #[test]
 fn address_vectors() {
     let world = World::new(2, PathPolicy::Direct);
@@ -167,6 +173,7 @@ fn address_vectors() {
     }
 }
 
+// abi
 #[test]
 fn a_connection_outlives_its_gid() {
     let world = World::new(2, PathPolicy::Direct);

@@ -16,6 +16,7 @@ use crate::harness::*;
 
 use super::{create_cq, create_qp, EBUSY, EEXIST, EFAULT, EINVAL, EOPNOTSUPP, EPERM};
 
+// abi
 #[test]
 fn port() {
     let world = World::new(1, PathPolicy::Direct);
@@ -55,6 +56,8 @@ fn port() {
     );
 }
 
+// abi
+// abi: R-150
 #[test]
 fn all_fields_of_the_port() {
     let world = World::new(1, PathPolicy::Direct);
@@ -78,6 +81,7 @@ fn all_fields_of_the_port() {
     assert_eq!(rsp, expected);
 }
 
+// abi
 #[test]
 fn the_port_tells_its_speed() {
     let world = World::new(0, PathPolicy::Direct);
@@ -113,6 +117,7 @@ fn the_port_tells_its_speed() {
     }
 }
 
+// abi
 #[test]
 fn gids() {
     let world = World::new(1, PathPolicy::Direct);
@@ -142,6 +147,7 @@ fn gids() {
     assert_eq!(add(0, 2, 1, vm.gid), None);
 }
 
+// abi
 #[test]
 fn protection_domains() {
     let world = World::new(1, PathPolicy::Direct);
@@ -160,6 +166,7 @@ fn protection_domains() {
     assert_eq!(destroy(0), Some(EINVAL));
 }
 
+// abi
 #[test]
 fn completion_queues() {
     let world = World::with_limits(
@@ -208,6 +215,7 @@ fn completion_queues() {
     assert_eq!(cq.destroy().err(), Some(EINVAL));
 }
 
+// abi
 #[test]
 fn queue_pairs() {
     let world = World::new(1, PathPolicy::Direct);
@@ -298,6 +306,7 @@ fn queue_pairs() {
     assert_eq!(qp.to_init(), Err(EINVAL));
 }
 
+// abi
 #[test]
 fn the_gsi_qp_is_one_and_belongs_to_the_kernel() {
     let world = World::new(1, PathPolicy::Direct);
@@ -323,6 +332,7 @@ fn the_gsi_qp_is_one_and_belongs_to_the_kernel() {
     assert_eq!(create(QpType::Smi, CreateFlags::NONE), Err(EOPNOTSUPP));
 }
 
+// abi: R-121
 #[test]
 fn a_pd_is_free_once_its_qp_is_destroyed() {
     let world = World::new(1, PathPolicy::Direct);

@@ -11,6 +11,7 @@ use virtio_rdma_abi::wire::Wire;
 
 use crate::harness::*;
 
+// abi
 #[test]
 fn error_flushes_everything_in_order() {
     each(|p| {
@@ -40,6 +41,7 @@ fn error_flushes_everything_in_order() {
     });
 }
 
+// abi
 #[test]
 fn reset_gives_back_without_completions_and_starts_anew() {
     each(|p| {
@@ -60,6 +62,7 @@ fn reset_gives_back_without_completions_and_starts_anew() {
     });
 }
 
+// abi: R-734
 #[test]
 fn a_half_received_message_is_flushed() {
     on_both_paths(|path| {
@@ -79,6 +82,7 @@ fn a_half_received_message_is_flushed() {
     });
 }
 
+// abi
 #[test]
 fn draining() {
     each(|p| {
@@ -135,6 +139,7 @@ fn draining() {
     });
 }
 
+// abi
 #[test]
 fn overflow_kills_the_cq_and_its_qps_only() {
     on_both_paths(|path| {

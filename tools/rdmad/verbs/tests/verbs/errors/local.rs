@@ -10,6 +10,7 @@ use virtio_rdma_abi::wqe::Sge;
 
 use crate::harness::*;
 
+// abi
 #[test]
 fn local_protection() {
     type Change = fn(&Pair<'_>, &mut Wr);
@@ -39,6 +40,7 @@ fn local_protection() {
     }
 }
 
+// abi
 #[test]
 fn local_key_of_another_pd() {
     each(|p| {
@@ -51,6 +53,7 @@ fn local_key_of_another_pd() {
     });
 }
 
+// abi
 #[test]
 fn local_key_of_a_deregistered_mr() {
     each(|p| {
@@ -63,6 +66,7 @@ fn local_key_of_a_deregistered_mr() {
     });
 }
 
+// abi
 #[test]
 fn read_into_memory_that_may_not_be_written() {
     each(|p| {
@@ -77,6 +81,7 @@ fn read_into_memory_that_may_not_be_written() {
     });
 }
 
+// abi
 #[test]
 fn malformed_requests() {
     type Change = fn(&Pair<'_>, &mut Vec<u8>);
@@ -117,6 +122,7 @@ fn malformed_requests() {
     }
 }
 
+// abi: R-642
 #[test]
 fn a_qp_without_sges_or_inline_data() {
     on_both_paths(|path| {
@@ -139,6 +145,7 @@ fn a_qp_without_sges_or_inline_data() {
     });
 }
 
+// abi
 #[test]
 fn message_too_long_for_any_qp() {
     each(|p| {
@@ -162,6 +169,7 @@ fn message_too_long_for_any_qp() {
     });
 }
 
+// abi
 #[test]
 fn reads_without_resources() {
     on_both_paths(|path| {

@@ -8,6 +8,7 @@ use virtio_rdma_abi::wire::Wire;
 
 use crate::harness::*;
 
+// abi
 #[test]
 fn remote_access() {
     type Change = fn(&Pair<'_>, &mut Wr);
@@ -39,6 +40,7 @@ fn remote_access() {
     }
 }
 
+// abi
 #[test]
 fn remote_rights() {
     let cases = [
@@ -84,6 +86,7 @@ fn remote_rights() {
     }
 }
 
+// abi: R-659
 #[test]
 fn an_empty_range_needs_no_key() {
     each(|p| {
@@ -95,6 +98,7 @@ fn an_empty_range_needs_no_key() {
     });
 }
 
+// abi
 #[test]
 fn receive_too_small() {
     for len in [65, 1025, 5000] {
@@ -109,6 +113,7 @@ fn receive_too_small() {
     }
 }
 
+// abi
 #[test]
 fn receive_with_a_bad_key() {
     each(|p| {
@@ -121,6 +126,7 @@ fn receive_with_a_bad_key() {
     });
 }
 
+// abi
 #[test]
 fn receive_into_memory_that_may_not_be_written() {
     each(|p| {
@@ -132,6 +138,7 @@ fn receive_into_memory_that_may_not_be_written() {
     });
 }
 
+// abi
 #[test]
 fn malformed_receive() {
     each(|p| {

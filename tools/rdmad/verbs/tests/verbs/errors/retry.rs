@@ -19,6 +19,7 @@ fn standing_still(path: PathPolicy) -> World {
     World::with_config(2, config, Limits::default())
 }
 
+// abi
 #[test]
 fn no_receive_posted() {
     for (opcode, rnr_retry) in [
@@ -41,6 +42,7 @@ fn no_receive_posted() {
 }
 
 /// The requester tries again when the responder's RNR timer has passed, and not before (IBTA table 45).
+// abi: R-233
 #[test]
 fn a_receive_that_comes_late() {
     for (min_rnr_timer, delay) in [
@@ -70,6 +72,7 @@ fn a_receive_that_comes_late() {
 }
 
 /// A peer is given up after its retries, each of which waits one to four times 4.096 µs · 2ⁿ (IBTA 9.7.6.1.3).
+// abi
 #[test]
 fn a_timeout_is_as_long_as_the_qp_says() {
     for (timeout, retry_cnt) in [(8, 0), (8, 1), (14, 0), (14, 3)] {
@@ -93,6 +96,7 @@ fn a_timeout_is_as_long_as_the_qp_says() {
     }
 }
 
+// abi
 #[test]
 fn a_peer_that_does_not_answer() {
     type Vanish = fn(&Pair<'_>);
@@ -119,6 +123,7 @@ fn a_peer_that_does_not_answer() {
     }
 }
 
+// abi
 #[test]
 fn a_peer_that_expects_another_psn() {
     on_both_paths(|path| {
@@ -140,6 +145,7 @@ fn a_peer_that_expects_another_psn() {
     });
 }
 
+// abi: R-225
 #[test]
 fn a_peer_that_is_connected_elsewhere() {
     on_both_paths(|path| {

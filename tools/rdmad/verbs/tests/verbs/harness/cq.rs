@@ -57,6 +57,8 @@ fn fault(cqe: &Cqe, rfc: bool) -> Option<&'static str> {
 }
 
 /// The harness looks at each completion of each test for these.
+// abi
+// abi
 #[test]
 fn what_no_completion_says() {
     let good = Cqe::ZERO;

@@ -65,6 +65,8 @@ fn datagram(vm: &Vm, dmac: [u8; 6]) -> Datagram {
     }
 }
 
+// abi
+// abi
 #[test]
 fn packets_leave_as_their_address_vector_says() {
     for qp_type in USER_TYPES {

@@ -17,6 +17,7 @@ fn word(vm: &Vm, iova: u64) -> u64 {
     u64::from_le_bytes(vm.read(iova, 8).try_into().unwrap())
 }
 
+// abi
 #[test]
 fn the_original_value_comes_back() {
     each(|p| {
@@ -42,6 +43,7 @@ fn the_original_value_comes_back() {
     });
 }
 
+// abi: R-668
 #[test]
 fn local_memory_in_pieces() {
     each(|p| {
@@ -56,6 +58,7 @@ fn local_memory_in_pieces() {
     });
 }
 
+// abi
 #[test]
 fn what_the_requester_refuses() {
     type Change = fn(&Pair<'_>, &mut Wr);
@@ -82,6 +85,7 @@ fn what_the_requester_refuses() {
     }
 }
 
+// abi
 #[test]
 fn local_memory_that_may_not_be_written() {
     each(|p| {
@@ -92,6 +96,7 @@ fn local_memory_that_may_not_be_written() {
     });
 }
 
+// abi
 #[test]
 fn without_resources() {
     on_both_paths(|path| {
@@ -108,6 +113,7 @@ fn without_resources() {
     });
 }
 
+// abi
 #[test]
 fn misaligned_words() {
     for opcode in OPCODES {
@@ -120,6 +126,7 @@ fn misaligned_words() {
     }
 }
 
+// abi
 #[test]
 fn remote_access() {
     type Change = fn(&Pair<'_>, &mut Wr);
@@ -146,6 +153,7 @@ fn remote_access() {
     }
 }
 
+// abi
 #[test]
 fn remote_rights() {
     let rights = FULL.without(AccessFlags::REMOTE_ATOMIC);
@@ -169,6 +177,7 @@ fn remote_rights() {
 }
 
 /// Two QPs of two VMs and the CPU of a third one add to a word of that one's memory at the same time.
+// abi
 #[test]
 fn nothing_is_lost_between_qps_and_cpu() {
     const TIMES: u64 = 400;
@@ -225,6 +234,7 @@ fn add(vm: &Vm, owner: &Vm, counter: &Mr, times: u64) {
 }
 
 /// More operations than may be outstanding wait for their turn, and a fence waits for all of them.
+// abi
 #[test]
 fn many_at_once_and_a_fence() {
     each(|p| {

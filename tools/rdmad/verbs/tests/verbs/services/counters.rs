@@ -25,6 +25,7 @@ fn counters(pair: &Pair<'_>) -> [RspQueryCounters; 2] {
     [pair.a.counters(), pair.b.counters()]
 }
 
+// abi
 #[test]
 fn packets_and_messages() {
     const LEN: u32 = 5000;
@@ -63,6 +64,7 @@ fn packets_and_messages() {
     });
 }
 
+// abi
 #[test]
 fn what_goes_wrong_between_peers() {
     on_both_paths(|path| {
@@ -108,6 +110,7 @@ fn what_goes_wrong_between_peers() {
     });
 }
 
+// abi
 #[test]
 fn doorbells_and_events() {
     let world = world(PathPolicy::Direct);
@@ -144,6 +147,7 @@ fn doorbells_and_events() {
     assert!(a.doorbells > before.doorbells + 3);
 }
 
+// abi
 #[test]
 fn losses() {
     let world = world(PathPolicy::Wire);
@@ -174,6 +178,7 @@ fn losses() {
     });
 }
 
+// abi
 #[test]
 fn an_answer_that_does_not_come() {
     each_with(
@@ -192,6 +197,7 @@ fn an_answer_that_does_not_come() {
     );
 }
 
+// abi
 #[test]
 fn counters_of_another_port_or_without_the_feature() {
     let world = world(PathPolicy::Direct);

@@ -11,6 +11,7 @@ use crate::harness::*;
 
 const UNRELIABLE: [QpType; 2] = [QpType::Uc, QpType::Ud];
 
+// abi
 #[test]
 fn error_flushes_both_queues() {
     for qp_type in USER_TYPES {
@@ -38,6 +39,7 @@ fn error_flushes_both_queues() {
 }
 
 /// An error of the SQ leaves the RQ of these alone, and they can send again.
+// abi
 #[test]
 fn send_queue_error() {
     for qp_type in UNRELIABLE {
@@ -81,6 +83,7 @@ fn send_queue_error() {
     }
 }
 
+// abi: R-205
 #[test]
 fn work_posted_in_sqe_is_flushed_even_if_rts_comes_first() {
     for qp_type in UNRELIABLE {
@@ -105,6 +108,7 @@ fn work_posted_in_sqe_is_flushed_even_if_rts_comes_first() {
     }
 }
 
+// abi
 #[test]
 fn reset_starts_anew() {
     for qp_type in USER_TYPES {
@@ -126,6 +130,7 @@ fn reset_starts_anew() {
     }
 }
 
+// abi
 #[test]
 fn destroy_with_work_outstanding() {
     for qp_type in USER_TYPES {
@@ -154,6 +159,7 @@ fn destroy_with_work_outstanding() {
     }
 }
 
+// abi
 #[test]
 fn an_unreliable_qp_drains() {
     use virtio_rdma_abi::event::EventKind;

@@ -17,6 +17,7 @@ fn gsi() -> Options {
     }
 }
 
+// abi
 #[test]
 fn management_datagrams() {
     on_both_paths(|path| {
@@ -39,6 +40,7 @@ fn management_datagrams() {
 }
 
 /// A process can't speak to QP 1: it may not set that Q_Key, and naming it means that of its own QP.
+// abi
 #[test]
 fn processes_do_not_reach_it() {
     on_both_paths(|path| {

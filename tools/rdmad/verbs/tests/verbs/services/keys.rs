@@ -15,6 +15,7 @@ use crate::harness::*;
 /// A Q_Key that only privileged users may set.
 const CONTROLLED: u32 = 0x8765_4321;
 
+// abi
 #[test]
 fn only_the_right_qkey_opens_a_qp() {
     each_ud(|p| {
@@ -36,6 +37,7 @@ fn only_the_right_qkey_opens_a_qp() {
 }
 
 /// With the top bit set the QP's own Q_Key is meant, whatever the other bits say.
+// abi
 #[test]
 fn a_controlled_qkey_is_the_qps_own() {
     each_ud(|p| {
@@ -64,6 +66,7 @@ fn a_controlled_qkey_is_the_qps_own() {
     });
 }
 
+// abi
 #[test]
 fn packets_of_another_partition() {
     for (qp_type, service) in [

@@ -104,6 +104,7 @@ impl<'vm> Member<'vm> {
     }
 }
 
+// abi
 #[test]
 fn datagrams_to_a_group_reach_all_members() {
     on_both_paths(|path| {
@@ -140,6 +141,7 @@ fn datagrams_to_a_group_reach_all_members() {
     });
 }
 
+// abi
 #[test]
 fn a_member_hears_itself_unless_it_blocks_loopback() {
     on_both_paths(|path| {
@@ -177,6 +179,7 @@ fn a_member_hears_itself_unless_it_blocks_loopback() {
     });
 }
 
+// abi
 #[test]
 fn who_leaves_a_group_hears_it_no_more() {
     on_both_paths(|path| {
@@ -210,6 +213,7 @@ fn who_leaves_a_group_hears_it_no_more() {
 }
 
 /// Groups are for all who are ready for them: what one member does not take reaches the others.
+// abi
 #[test]
 fn members_take_datagrams_each_for_itself() {
     on_both_paths(|path| {
@@ -240,6 +244,7 @@ fn members_take_datagrams_each_for_itself() {
     });
 }
 
+// abi
 #[test]
 fn groups_over_ipv6() {
     on_both_paths(|path| {
@@ -270,6 +275,7 @@ fn groups_over_ipv6() {
     });
 }
 
+// abi
 #[test]
 fn as_many_members_as_the_limits_say() {
     let world = world(1, PathPolicy::Direct);
@@ -331,6 +337,7 @@ fn as_many_members_as_the_limits_say() {
     attach(qp, group(number)).unwrap();
 }
 
+// abi
 #[test]
 fn what_cannot_be_attached() {
     let world = world(1, PathPolicy::Direct);
@@ -360,6 +367,7 @@ fn what_cannot_be_attached() {
     member.cq.expect(1, WcStatus::LocQpOpErr);
 }
 
+// abi: R-815
 #[test]
 fn forged_addresses_of_groups() {
     type Change = fn(&mut Datagram);
@@ -387,6 +395,7 @@ fn forged_addresses_of_groups() {
 }
 
 /// A packet is for a group by its QPN and its address alike.
+// abi
 #[test]
 fn packets_that_are_half_multicast() {
     let world = world(2, PathPolicy::Wire);

@@ -26,6 +26,7 @@ const OPCODES: [(WrOpcode, &[QpType]); 7] = [
 /// Opcodes that invalidate keys, of which a message that moves data is one part.
 const INVALIDATING: [WrOpcode; 2] = [WrOpcode::SendWithInv, WrOpcode::RdmaReadWithInv];
 
+// abi
 #[test]
 fn each_type_has_its_opcodes() {
     for qp_type in USER_TYPES {
@@ -104,6 +105,7 @@ fn is_refused(p: &Pair<'_>, opcode: WrOpcode) {
     p.responder_lives();
 }
 
+// abi
 #[test]
 fn invalidation_belongs_to_reliable_connections() {
     for qp_type in [QpType::Uc, QpType::Ud] {
@@ -113,6 +115,7 @@ fn invalidation_belongs_to_reliable_connections() {
     }
 }
 
+// abi
 #[test]
 fn a_send_invalidates_no_key_that_is_not_for_it() {
     each(|p| {
@@ -125,6 +128,7 @@ fn a_send_invalidates_no_key_that_is_not_for_it() {
     });
 }
 
+// abi
 #[test]
 fn a_read_invalidates_no_key_that_is_not_for_it() {
     each(|p| {
@@ -135,6 +139,7 @@ fn a_read_invalidates_no_key_that_is_not_for_it() {
 }
 
 /// Opcodes that this device does not know leave any QP in its error state.
+// abi: R-647
 #[test]
 fn unknown_opcodes() {
     for qp_type in USER_TYPES {
@@ -149,6 +154,7 @@ fn unknown_opcodes() {
     }
 }
 
+// abi: R-630
 #[test]
 fn a_solicited_message_raises_its_event() {
     use virtio_rdma_abi::ib::SendFlags;

@@ -131,6 +131,7 @@ fn default_burst(rate: u32) -> u64 {
     carried(rate, 5).max(4096)
 }
 
+// abi
 #[test]
 fn every_type_of_qp_keeps_its_rate_on_both_paths() {
     const RATE: u32 = 20_000;
@@ -153,6 +154,7 @@ fn every_type_of_qp_keeps_its_rate_on_both_paths() {
     });
 }
 
+// abi: R-831
 #[test]
 fn rates_from_one_megabit_to_one_gigabit_hold() {
     for (rate, path) in [
@@ -173,6 +175,7 @@ fn rates_from_one_megabit_to_one_gigabit_hold() {
     }
 }
 
+// abi
 #[test]
 fn bursts_are_as_long_as_asked_for() {
     const RATE: u32 = 8_000;
@@ -193,6 +196,7 @@ fn bursts_are_as_long_as_asked_for() {
     }
 }
 
+// abi
 #[test]
 fn a_limit_changes_and_goes_while_data_flows() {
     on_both_paths(|path| {
@@ -302,6 +306,7 @@ fn an_acknowledgement_that_is_waited_for_is_no_loss() {
     assert_eq!(world.vms[0].counters().timeouts, 0);
 }
 
+// abi
 #[test]
 fn limits_are_refused_where_they_make_no_sense() {
     let world = world(2, PathPolicy::Direct, Clock::system());

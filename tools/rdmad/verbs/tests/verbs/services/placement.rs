@@ -58,6 +58,7 @@ fn flushable(vm: &Vm) -> Mr {
     vm.register(vm.pdn, vm.alloc(0x1000), 0x1000, FLUSHABLE)
 }
 
+// abi
 #[test]
 fn words_are_written_in_order() {
     each_with(options(), |p| {
@@ -77,6 +78,7 @@ fn words_are_written_in_order() {
     });
 }
 
+// abi
 #[test]
 fn words_that_are_refused() {
     type Edit = fn(&Pair<'_>) -> (Mr, u64);
@@ -125,6 +127,7 @@ fn words_that_are_refused() {
     });
 }
 
+// abi
 #[test]
 fn what_was_written_is_flushed() {
     each_with(options(), |p| {
@@ -157,6 +160,7 @@ fn what_was_written_is_flushed() {
     });
 }
 
+// abi
 #[test]
 fn flushes_that_are_refused() {
     type Edit = fn(&Pair<'_>, &mut Flush);
@@ -205,6 +209,7 @@ fn flushes_that_are_refused() {
     });
 }
 
+// abi
 #[test]
 fn without_the_features_there_are_neither() {
     on_both_paths(|path| {

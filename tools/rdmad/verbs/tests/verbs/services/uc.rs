@@ -18,6 +18,7 @@ fn each_uc(test: impl Fn(&Pair<'_>)) {
     each_with(Options::of(QpType::Uc), test);
 }
 
+// abi
 #[test]
 fn messages_of_all_sizes() {
     let options = Options {
@@ -77,12 +78,14 @@ fn is_lost(opcode: WrOpcode, spoil: impl Fn(&Pair<'_>, &mut Wr)) {
     });
 }
 
+// abi: R-678
 #[test]
 fn messages_that_find_no_receive() {
     is_lost(WrOpcode::Send, |_, _| ());
     is_lost(WrOpcode::RdmaWriteWithImm, |_, _| ());
 }
 
+// abi: R-678
 #[test]
 fn messages_longer_than_their_receive() {
     for len in [100, 5000] {
@@ -149,6 +152,7 @@ fn a_peer_that_is_not_there() {
     }
 }
 
+// abi: R-676
 #[test]
 fn a_receive_with_bad_memory_ends_the_receiver() {
     each_uc(|p| {
@@ -165,6 +169,7 @@ fn a_receive_with_bad_memory_ends_the_receiver() {
     });
 }
 
+// abi: R-208
 #[test]
 fn a_first_message_in_rtr_establishes_the_connection() {
     on_both_paths(|path| {

@@ -39,6 +39,7 @@ fn check_grh(grh: &[u8], [from, to]: [&Vm; 2], hop_limit: u8, traffic_class: u8,
     assert_eq!(u32::from(u16::from_be_bytes([ip[2], ip[3]])), total);
 }
 
+// abi
 #[test]
 fn datagrams_of_all_sizes() {
     each_ud(|p| {
@@ -85,6 +86,7 @@ fn datagrams_of_all_sizes() {
     });
 }
 
+// abi: R-679
 #[test]
 fn datagrams_over_ipv6() {
     each_ud(|p| {
@@ -130,6 +132,7 @@ fn inline_datagrams() {
 }
 
 /// A QP talks to any other: of its own VM, of another one, and itself.
+// abi
 #[test]
 fn one_qp_and_many_peers() {
     on_both_paths(|path| {
@@ -235,6 +238,7 @@ fn is_lost(spoil: impl Fn(&Pair<'_>, &mut Wr), heal: impl Fn(&Pair<'_>)) {
     });
 }
 
+// abi
 #[test]
 fn datagrams_that_nobody_takes() {
     let nothing = |_: &Pair<'_>| ();
@@ -259,6 +263,7 @@ fn datagrams_that_nobody_takes() {
     );
 }
 
+// abi: R-678
 #[test]
 fn a_datagram_that_does_not_fit_leaves_the_receive() {
     each_ud(|p| {
@@ -272,6 +277,7 @@ fn a_datagram_that_does_not_fit_leaves_the_receive() {
     });
 }
 
+// abi: R-676
 #[test]
 fn a_receive_with_bad_memory_ends_the_receiver() {
     each_ud(|p| {
@@ -288,6 +294,7 @@ fn a_receive_with_bad_memory_ends_the_receiver() {
 }
 
 /// The address vector comes from whoever wrote the WQE: it is checked, and what is the QP's own is not taken from it.
+// abi
 #[test]
 fn forged_address_vectors() {
     type Change = fn(&mut Datagram);
@@ -334,6 +341,7 @@ fn forged_address_vectors() {
     }
 }
 
+// abi
 #[test]
 fn a_gid_that_was_deleted() {
     each_ud(|p| {
@@ -343,6 +351,7 @@ fn a_gid_that_was_deleted() {
     });
 }
 
+// abi: R-713
 #[test]
 fn datagrams_longer_than_a_packet() {
     each_ud(|p| {

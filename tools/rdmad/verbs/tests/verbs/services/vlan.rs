@@ -38,6 +38,7 @@ fn world(path: PathPolicy, vlans: [u16; 2]) -> World {
     world
 }
 
+// abi
 #[test]
 fn vlan_ids() {
     let world = World::new(1, PathPolicy::Direct);
@@ -53,6 +54,7 @@ fn vlan_ids() {
     assert_eq!(add(vm, 3, 4095), Ok(()), "behind the request");
 }
 
+// abi: R-795
 #[test]
 fn all_types_talk_within_a_vlan() {
     on_both_paths(|path| {
@@ -72,6 +74,7 @@ fn all_types_talk_within_a_vlan() {
 }
 
 /// VLAN and priority come with the packet.
+// abi
 #[test]
 fn datagrams_tell_their_vlan() {
     for (vlan, sl, completed) in [
@@ -98,6 +101,7 @@ fn datagrams_tell_their_vlan() {
     }
 }
 
+// abi: R-796
 #[test]
 fn datagrams_of_other_vlans_are_lost() {
     on_both_paths(|path| {
@@ -118,6 +122,7 @@ fn datagrams_of_other_vlans_are_lost() {
 }
 
 /// A device without the bit knows of no VLANs: what has a tag is not for it.
+// abi
 #[test]
 fn without_the_bit_tagged_datagrams_are_lost() {
     on_both_paths(|path| {
@@ -138,6 +143,7 @@ fn without_the_bit_tagged_datagrams_are_lost() {
     });
 }
 
+// abi
 #[test]
 fn a_connection_has_one_vlan() {
     for vlans in [[5, 6], [5, NO_VLAN], [NO_VLAN, 6]] {
