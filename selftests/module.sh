@@ -27,7 +27,6 @@ after_failure() {
 	[[ -n $(device 1) ]] || bind
 }
 
-# abi
 test_unbind_and_bind() {
 	for _ in {1..5}; do
 		unbind

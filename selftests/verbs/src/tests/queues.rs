@@ -217,6 +217,7 @@ pub fn bad_request(session: &mut Session) -> Result<()> {
 }
 
 /// QPs and CQs come and go more often than a device has numbers for them, up to the last that it has.
+// abi: R-889
 pub fn reused(session: &mut Session) -> Result<()> {
     const ENOUGH: usize = 150;
     session.peer.meet()?;
