@@ -187,17 +187,25 @@ enum Message {
     },
     /// The device has moved to another ring.
     Moved(Box<Newer>),
+    /// What an applied message leaves to be dropped.
+    Done(Option<Arc<QpRings>>, Option<Arc<Ring>>),
 }
 
-/// What a message leaves to be dropped.
-type Done = (Option<Arc<QpRings>>, Option<Arc<Ring>>);
+impl Message {
+    /// Whether it asks for something for QP `number`.
+    fn is_of(&self, number: u32) -> bool {
+        matches!(self, Self::Clean { qpn, .. } if *qpn == number)
+    }
+}
 
 /// Why polling can't go on with the present ring.
 enum Stop {
     /// It is empty.
     Empty,
-    /// Deferred work comes first.
+    /// It has nothing to deliver, and there is deferred work.
     Attend,
+    /// The QP of its next completion is not in the table, and there is deferred work.
+    Missing,
     /// Its used.idx makes no sense.
     Error(RingError),
 }
@@ -327,8 +335,8 @@ impl CompletionRing {
             // SAFETY: this thread has the lock, so no other thread drops an `Arc` of the table.
             let Some(qp) = (unsafe { self.qps.get(cqe.qp_num) }) else {
                 // `is_pending` was set before the QP was taken out of the table.
-                if self.deferred.is_pending() {
-                    return Err(Stop::Attend);
+                if cqe.qp_num != NO_QP && self.deferred.is_pending() {
+                    return Err(Stop::Missing);
                 }
                 queue.advance();
                 continue;
@@ -351,11 +359,27 @@ impl CompletionRing {
         }
     }
 
+    /// The next completion, of any ring.
+    ///
+    /// # Errors
+    ///
+    /// If the last ring makes no sense.
+    #[inline(always)]
+    fn advance(&self, state: &mut State) -> Result<Option<(Cqe, u64)>, RingError> {
+        let deliver = |cqe: &Cqe, wr_id| (*cqe, wr_id);
+        // SAFETY: the state is locked, and has a ring and its consumer.
+        match unsafe { self.next(&state.ring, &mut state.queue, deliver) } {
+            Ok(next) => Ok(Some(next)),
+            Err(Stop::Empty) => Ok(None),
+            Err(stop) => self.next_after(state, stop),
+        }
+    }
+
     /// The next completion, after [`next`](Self::next) has stopped.
     ///
     /// # Errors
     ///
-    /// If the ring makes no sense.
+    /// If the last ring makes no sense.
     #[cold]
     #[inline(never)]
     fn next_after(
@@ -363,11 +387,32 @@ impl CompletionRing {
         state: &mut State,
         mut stop: Stop,
     ) -> Result<Option<(Cqe, u64)>, RingError> {
+        let mut has_attended = false;
         loop {
             match stop {
                 Stop::Empty => return Ok(None),
                 Stop::Error(error) => return Err(error),
-                Stop::Attend => self.attend(state),
+                Stop::Attend => {
+                    // Only once. A message that comes meanwhile is not older than this call, which
+                    // would never end if messages came as fast as they are applied.
+                    if !replace(&mut has_attended, true) {
+                        self.attend(state);
+                    }
+                    if !self.switch(state)? {
+                        return Ok(None);
+                    }
+                }
+                Stop::Missing => {
+                    let qpn = state.ring.cqe(state.queue.next()).qp_num;
+                    if self.deferred.has(|message| message.is_of(qpn)) {
+                        has_attended = true;
+                        self.attend(state);
+                    } else {
+                        // A QP that is gone: it was taken out of the table before its message was
+                        // queued, and put there before it had completions.
+                        state.queue.advance();
+                    }
+                }
             }
             // SAFETY: the state is locked, and has a ring and its consumer.
             match unsafe { self.next(&state.ring, &mut state.queue, |cqe, id| (*cqe, id)) } {
@@ -377,23 +422,46 @@ impl CompletionRing {
         }
     }
 
-    /// Does the deferred work, and switches to the next ring that is not empty, or to the last one.
+    /// Does the deferred work that there is now.
     fn attend(&self, state: &mut State) {
-        while let Some(done) = self.deferred.apply(|message| self.apply(state, message)) {
-            drop(done);
-        }
-        // A ring that makes no sense has nothing to deliver.
-        while let Ok(None) | Err(_) = state.queue.peek(state.ring.unchecked(), |_| ()) {
-            if state.go_on().is_none() {
-                break;
+        self.deferred
+            .apply(|messages| self.apply_all(state, messages));
+        self.deferred.drop_applied();
+    }
+
+    /// Switches to the next ring that is not empty, or to the last one. Returns whether there is a
+    /// completion.
+    ///
+    /// # Errors
+    ///
+    /// If the last ring makes no sense.
+    fn switch(&self, state: &mut State) -> Result<bool, RingError> {
+        let found = loop {
+            // A ring that makes no sense has nothing to deliver.
+            let found = state.queue.peek(state.ring.unchecked(), |_| ());
+            if matches!(found, Ok(Some(_))) || state.go_on().is_none() {
+                break found;
             }
-        }
+        };
         self.deferred.set_busy(state.newer.is_some());
+        Ok(found?.is_some())
+    }
+
+    /// Applies messages. They keep what is to be dropped.
+    fn apply_all(&self, state: &mut State, messages: &mut [Message]) {
+        for message in messages {
+            let (rings, ring) = self.apply(state, replace(message, Message::Done(None, None)));
+            *message = Message::Done(rings, ring);
+        }
     }
 
     /// Applies a message. The caller drops the result, after it has released the lock if it can:
     /// that unmaps rings.
-    fn apply(&self, state: &mut State, message: Message) -> Done {
+    fn apply(
+        &self,
+        state: &mut State,
+        message: Message,
+    ) -> (Option<Arc<QpRings>>, Option<Arc<Ring>>) {
         match message {
             Message::Clean {
                 qpn,
@@ -418,6 +486,7 @@ impl CompletionRing {
                 self.deferred.set_busy(state.newer.is_some());
                 (None, old)
             }
+            Message::Done(rings, ring) => (rings, ring),
         }
     }
 
@@ -425,7 +494,7 @@ impl CompletionRing {
     fn settle(&self) {
         self.deferred.settle(
             || self.state.lock_unless_kept(),
-            |state, message| self.apply(state, message),
+            |state, messages| self.apply_all(state, messages),
         );
     }
 
@@ -469,12 +538,17 @@ impl CompletionRing {
         &self,
         places: impl Iterator<Item = &'a mut MaybeUninit<ffi::ibv_wc>>,
         mut delivered: usize,
-        mut stop: Stop,
+        stop: Stop,
     ) -> Option<usize> {
         // SAFETY: the caller's promise.
         let mut state = unsafe { self.state.resume() };
+        let mut stop = Some(stop);
         for place in places {
-            match self.next_after(&mut state, stop) {
+            let next = match stop.take() {
+                Some(stop) => self.next_after(&mut state, stop),
+                None => self.advance(&mut state),
+            };
+            match next {
                 Ok(Some((cqe, wr_id))) => {
                     place.write(work_completion(&cqe, wr_id));
                     delivered += 1;
@@ -482,7 +556,6 @@ impl CompletionRing {
                 Err(_) if delivered == 0 => return None,
                 Ok(None) | Err(_) => break,
             }
-            stop = Stop::Attend;
         }
         state.publish();
         Some(delivered)
@@ -604,13 +677,7 @@ impl Polling<'_> {
     #[inline]
     pub fn advance(&mut self) -> Result<Option<(u8, u64)>, RingError> {
         let state = &mut *self.state;
-        let deliver = |cqe: &Cqe, wr_id| (*cqe, wr_id);
-        // SAFETY: the state is locked, and has a ring and its consumer.
-        let next = match unsafe { self.ring.next(&state.ring, &mut state.queue, deliver) } {
-            Ok(next) => Some(next),
-            Err(Stop::Empty) => None,
-            Err(stop) => self.ring.next_after(state, stop)?,
-        };
+        let next = self.ring.advance(state)?;
         Ok(next.map(|(cqe, wr_id)| {
             state.current = cqe;
             (cqe.status, wr_id)
@@ -751,3 +818,6 @@ impl Drop for Attachment {
         self.ring.deferred.release(1);
     }
 }
+
+#[cfg(test)]
+mod tests;

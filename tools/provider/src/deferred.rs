@@ -10,9 +10,13 @@
 //! table. A control verb takes a QP out of the table in [`defer`](Deferred::defer), by a release
 //! store, after it has set [`is_pending`](Deferred::is_pending). A poller that misses the QP by an
 //! acquire load sees `is_pending` too.
+//!
+//! Messages may come as fast as they are applied, since control verbs do not wait. So nobody goes on
+//! until the queue is empty: the holder of the lock applies the messages that it finds, in one go.
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem::swap;
 use std::sync::PoisonError;
 
 use crate::allocation::no_memory;
@@ -33,9 +37,12 @@ pub struct Deferred<M> {
 
 /// # Invariants
 ///
-/// `messages` has room for each message that may still come under a reservation.
+/// `messages` has room for each message that may still come under a reservation, and `applied` has
+/// as much room while it is empty.
 struct Queue<M> {
     messages: VecDeque<M>,
+    /// Messages that are applied and still to be dropped.
+    applied: VecDeque<M>,
     reserved: usize,
 }
 
@@ -46,6 +53,7 @@ impl<M> Deferred<M> {
             attention: AtomicU8::new(0),
             queue: Mutex::new(Queue {
                 messages: VecDeque::new(),
+                applied: VecDeque::new(),
                 reserved: 0,
             }),
         }
@@ -64,10 +72,9 @@ impl<M> Deferred<M> {
     pub fn reserve(&self, count: usize) -> io::Result<()> {
         self.queue(|queue| {
             let reserved = queue.reserved + count;
-            queue
-                .messages
-                .try_reserve(reserved)
-                .map_err(|_| no_memory())?;
+            for messages in [&mut queue.messages, &mut queue.applied] {
+                messages.try_reserve(reserved).map_err(|_| no_memory())?;
+            }
             // INVARIANT: there is room.
             queue.reserved = reserved;
             Ok(())
@@ -103,32 +110,46 @@ impl<M> Deferred<M> {
         self.attention.load(Ordering::Relaxed) & PENDING != 0
     }
 
-    /// Takes the oldest message and calls `apply` with it. No other thread changes the queue until
-    /// `apply` returns. Returns its result, or `None` if there are no messages. Only the holder of
-    /// the lock calls this.
-    pub fn apply<T>(&self, apply: impl FnOnce(M) -> T) -> Option<T> {
-        self.queue(|queue| {
-            let Some(message) = queue.messages.pop_front() else {
-                self.attention.fetch_and(!PENDING, Ordering::Relaxed);
-                return None;
-            };
-            Some(apply(message))
-        })
+    /// Whether a message is one that `matches`.
+    pub fn has(&self, matches: impl Fn(&M) -> bool) -> bool {
+        self.is_pending() && self.queue(|queue| queue.messages.iter().any(matches))
     }
 
-    /// Applies the messages one by one, each with a guard of the lock, and drops each result after
-    /// the guard: that may unmap rings.
+    /// Calls `apply` with the messages, oldest first. No other thread changes the queue until it
+    /// returns. They stay until they are [dropped](Self::drop_applied). Only the holder of the lock
+    /// calls this.
+    pub fn apply(&self, apply: impl FnOnce(&mut [M])) {
+        // Nobody else adds to them.
+        self.drop_applied();
+        self.queue(|queue| {
+            // INVARIANT: both have room for what is reserved.
+            swap(&mut queue.messages, &mut queue.applied);
+            apply(queue.applied.make_contiguous());
+            self.attention.fetch_and(!PENDING, Ordering::Relaxed);
+        });
+    }
+
+    /// Drops the messages that are applied, without any lock of this queue: that may unmap rings.
+    pub fn drop_applied(&self) {
+        for _ in 0..self.queue(|queue| queue.applied.len()) {
+            drop(self.queue(|queue| queue.applied.pop_front()));
+        }
+    }
+
+    /// Applies the messages with a guard of the lock, and drops them after the guard.
     ///
     /// `lock` returns `None` if the present holder of the lock will look for messages later.
-    pub fn settle<G, T>(&self, lock: impl Fn() -> Option<G>, apply: impl Fn(&mut G, M) -> T) {
-        while self.is_pending() {
-            let Some(mut guard) = lock() else {
-                return;
-            };
-            let done = self.apply(|message| apply(&mut guard, message));
-            drop(guard);
-            drop(done);
+    pub fn settle<G>(&self, lock: impl Fn() -> Option<G>, apply: impl Fn(&mut G, &mut [M])) {
+        if !self.is_pending() {
+            return;
         }
+        // A message that comes after that of this thread is left to the thread that queues it.
+        let Some(mut guard) = lock() else {
+            return;
+        };
+        self.apply(|messages| apply(&mut guard, messages));
+        drop(guard);
+        self.drop_applied();
     }
 
     /// Sets whether there is unfinished work. Only the holder of the lock calls this.
@@ -159,9 +180,10 @@ mod tests {
         deferred.release(2);
         deferred.set_busy(true);
         assert!(deferred.is_pending());
-        assert_eq!(deferred.apply(|message| message * 10), Some(10));
-        assert_eq!(deferred.apply(|message| message * 10), Some(20));
-        assert_eq!(deferred.apply(|message| message * 10), None);
+        assert!(deferred.has(|message| *message == 2) && !deferred.has(|message| *message == 3));
+        deferred.apply(|messages| assert_eq!(messages, [1, 2]));
+        assert!(!deferred.has(|_| true), "applied");
+        deferred.apply(|messages| assert!(messages.is_empty()));
         assert!(!deferred.is_pending() && deferred.needs_attention());
         deferred.set_busy(false);
         assert!(!deferred.needs_attention());

@@ -116,11 +116,9 @@ impl Cq {
             // SAFETY: with `state` locked nothing is dropped before the messages are taken.
             let qp = unsafe { self.qps.get(QPN) }.filter(|_| !is_clean);
             let Some(qp) = qp else {
-                if !is_clean && self.deferred.is_pending() {
-                    while let Some(done) = self.deferred.apply(|message| self.apply(state, message))
-                    {
-                        drop(done);
-                    }
+                if !is_clean && self.deferred.has(|_| true) {
+                    self.deferred.apply(|messages| self.apply(state, messages));
+                    self.deferred.drop_applied();
                 } else {
                     state.next += 1;
                 }
@@ -131,18 +129,19 @@ impl Cq {
         }
     }
 
-    fn apply(&self, state: &mut State, Clean { end, qp, is_alive }: Clean) -> Option<Arc<Qp>> {
-        state.clean = state.clean.max(end);
-        if is_alive {
-            return self.qps.slot(QPN).unwrap().replace(qp);
+    fn apply(&self, state: &mut State, messages: &mut [Clean]) {
+        for Clean { end, qp, is_alive } in messages {
+            state.clean = state.clean.max(*end);
+            if *is_alive {
+                *qp = self.qps.slot(QPN).unwrap().replace(qp.take());
+            }
         }
-        qp
     }
 
     fn settle(&self) {
         self.deferred.settle(
             || self.state.lock_unless_kept(),
-            |state, message| self.apply(state, message),
+            |state, messages| self.apply(state, messages),
         );
     }
 

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! The work of one call. A program's allocator runs inside of polling, when a ring is freed, so its
+//! function stands for another thread whose control verbs come at exactly that moment.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::ptr;
+
+use super::*;
+use crate::allocators::USE_DEFAULT;
+use crate::ffi::Zeroed;
+use crate::lock::Threads;
+use crate::pd::alloc_parent_domain;
+use crate::pd::dealloc_pd;
+use crate::pd::Pd;
+
+/// A program that resizes a CQ whenever a ring of that CQ is freed.
+#[derive(Default)]
+struct Program {
+    ring: Cell<Option<Arc<CompletionRing>>>,
+    /// How often it does so at most.
+    left: Cell<u32>,
+}
+
+const SLOTS: u32 = 4;
+
+/// Resizes a CQ whose rings are all empty.
+fn resize(ring: &CompletionRing) {
+    let layout = RingLayout::new(SLOTS, CQ_SLOT_SHIFT).unwrap();
+    assert_eq!(ring.resize(layout, |_| Ok(0)), Ok(false));
+}
+
+unsafe extern "C" fn take(
+    _pd: *mut ffi::ibv_pd,
+    _context: *mut c_void,
+    size: usize,
+    alignment: usize,
+    _resource: u64,
+) -> *mut c_void {
+    let mut memory = ptr::null_mut();
+    // SAFETY: there is a place for the address.
+    match unsafe { libc::posix_memalign(&mut memory, alignment, size) } {
+        0 => memory,
+        _ => USE_DEFAULT,
+    }
+}
+
+unsafe extern "C" fn give(
+    _pd: *mut ffi::ibv_pd,
+    context: *mut c_void,
+    memory: *mut c_void,
+    _resource: u64,
+) {
+    // SAFETY: it came from `take`.
+    unsafe { libc::free(memory) };
+    // SAFETY: the test's context.
+    let program = unsafe { &*context.cast::<Program>() };
+    let Some(left) = program.left.get().checked_sub(1) else {
+        return;
+    };
+    program.left.set(left);
+    let ring = program.ring.take().unwrap();
+    resize(&ring);
+    program.ring.set(Some(ring));
+}
+
+/// Calls `test` with a CQ of a program, and the program.
+fn with_program(test: impl Fn(&Arc<CompletionRing>, &Program)) {
+    let program = Program::default();
+    let pd = Pd::for_tests();
+    let mut attr = ffi::ibv_parent_domain_init_attr {
+        pd: ptr::from_ref(&*pd).cast_mut().cast(),
+        comp_mask: ffi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
+            | ffi::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
+        alloc: Some(take),
+        free: Some(give),
+        pd_context: ptr::from_ref(&program).cast_mut().cast(),
+        ..Zeroed::zeroed()
+    };
+    // SAFETY: an object of this provider, which outlives the domain.
+    let parent = unsafe { alloc_parent_domain(ptr::null_mut(), &mut attr) };
+    // SAFETY: a parent domain of this provider.
+    let domain = unsafe { Pd::from_ibv(parent) }.domain(Threads::MANY, ffi::VIRTIO_RDMA_DV_RES_CQ);
+    let layout = RingLayout::new(SLOTS, CQ_SLOT_SHIFT).unwrap();
+    let ring = CompletionRing::new(layout, &domain).unwrap();
+    program.ring.set(Some(ring.clone()));
+    test(&ring, &program);
+    program.left.set(0);
+    program.ring.set(None);
+    drop((ring, domain));
+    // SAFETY: nothing uses it any more.
+    assert_eq!(unsafe { dealloc_pd(parent) }, 0);
+}
+
+#[test]
+fn a_poll_in_a_batch_does_the_work_that_it_finds_and_no_more() {
+    with_program(|ring, program| {
+        ring.lock().begin();
+        resize(ring);
+        program.left.set(100);
+        // SAFETY: kept above.
+        let mut polling = unsafe { ring.resume() };
+        assert!(polling.advance().unwrap().is_none());
+        assert_eq!(program.left.get(), 99, "the next call does the rest");
+        assert!(polling.advance().unwrap().is_none());
+        assert_eq!(program.left.get(), 98);
+        program.left.set(0);
+        polling.end();
+        assert!(!ring.deferred.needs_attention());
+    });
+}
