@@ -147,13 +147,20 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
         match input.below(8) {
             0..=3 => {
                 let side = usize::from(input.once_in(4));
-                let id = opcodes.len() as u64;
-                let wr = work_request(&mut input, id, side, &qps, &mrs);
-                // When both ends give up, which is first is a race.
+                // When both ends have work, which gives up first is a race. A send may wait for a
+                // receive without end: it gets one.
                 if side != sender {
                     stage::settle(&world.fabric);
+                    while is_waiting(&qps[sender]) {
+                        let piece = sge(&mrs[side], 0, LONGEST as u32);
+                        qps[side].post_recv(opcodes.len() as u64, &[piece]);
+                        opcodes.push(None);
+                        stage::settle(&world.fabric);
+                    }
                     sender = side;
                 }
+                let id = opcodes.len() as u64;
+                let wr = work_request(&mut input, id, side, &qps, &mrs);
                 opcodes.push(Some(wr.opcode));
                 qps[side].post(&wr);
             }
@@ -226,6 +233,12 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
         }),
         memory: [0, 1].map(|side: usize| vms[side].read(mrs[side].iova, LEN as usize)),
     }
+}
+
+/// Whether a QP has sends that are not done.
+fn is_waiting(qp: &Qp<'_>) -> bool {
+    qp.reclaim();
+    qp.has_outstanding()
 }
 
 fn length(input: &mut Input<'_>) -> usize {

@@ -354,7 +354,8 @@ impl<'vm> Qp<'vm> {
         }
     }
 
-    /// Whether the device has work requests of the SQ that it has not given back. The simulator asks.
+    /// Whether the device has work requests of the SQ that it has not given back. The simulator and fuzz
+    /// targets ask.
     #[allow(dead_code)]
     pub fn has_outstanding(&self) -> bool {
         self.sq_queue.borrow().has_outstanding()
