@@ -2,6 +2,7 @@
 
 //! Chains that follow the rules, and chains that break them.
 
+use dma::testing::guest_memory;
 use dma::DmaSpace;
 use virtqueue::ChainError;
 use virtqueue::Part;
@@ -119,6 +120,20 @@ fn bytes_spread_over_descriptors() {
 
 // abi: R-895
 #[test]
+fn bytes_spread_over_regions() {
+    let space = DmaSpace::anonymous(0, 0x1000);
+    let other = guest_memory(0x1000).unwrap();
+    space.map(0x1000, other, 0, 0x1000, true).unwrap();
+    let view = space.enter();
+    virtqueue::write(&view, 0xffd, b"abcdefg").unwrap();
+    let mut bytes = [0; 7];
+    virtqueue::read(&view, 0xffd, &mut bytes).unwrap();
+    assert_eq!(bytes, *b"abcdefg");
+    virtqueue::read(&view, 0x1000, &mut bytes[..4]).unwrap();
+    assert_eq!(bytes[..4], *b"defg");
+}
+
+#[test]
 fn an_indirect_table_may_end_a_chain() {
     let guest = Guest::new();
     guest.put(0x4000, b"abcdef");
@@ -206,7 +221,7 @@ fn where_the_parts_are() {
     };
     assert!(queue.is_valid());
     assert_eq!(queue.available_index(), 0x204);
-    assert_eq!(queue.available_entry(5), 0x208);
+    assert_eq!(queue.available_entry(6), 0x20a);
     assert_eq!(queue.used_index(), 0x306);
     assert_eq!(queue.used_entry(7), 0x320);
     for bad in [
@@ -226,6 +241,37 @@ fn where_the_parts_are() {
         },
         Split {
             used: u64::MAX & !3,
+            ..queue
+        },
+    ] {
+        assert!(!bad.is_valid(), "{bad:?}");
+    }
+}
+
+#[test]
+fn each_part_ends_inside_the_address_space() {
+    let queue = Split {
+        size: 4,
+        descriptors: 0xffff_ffff_ffff_ffb0,
+        available: 0xffff_ffff_ffff_fff2,
+        used: 0xffff_ffff_ffff_ffd8,
+        indirect: false,
+    };
+    assert!(
+        queue.is_valid(),
+        "the last addresses that each part can have"
+    );
+    for bad in [
+        Split {
+            descriptors: queue.descriptors + 16,
+            ..queue
+        },
+        Split {
+            available: queue.available + 2,
+            ..queue
+        },
+        Split {
+            used: queue.used + 4,
             ..queue
         },
     ] {
