@@ -45,5 +45,7 @@ pub(super) fn be32(bytes: &[u8]) -> u32 {
 }
 
 pub(super) fn be64(bytes: &[u8]) -> u64 {
-    (u64::from(be32(bytes)) << 32) | u64::from(be32(&bytes[4..]))
+    u64::from_be_bytes([
+        bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6], bytes[7],
+    ])
 }

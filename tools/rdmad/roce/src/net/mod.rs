@@ -321,11 +321,7 @@ fn decode_ipv6(packet: &[u8]) -> Result<(Path, u16, &[u8]), NetError> {
 /// Whether a frame is RoCEv2 as the engine reads it, by its protocol numbers and port alone, sound
 /// or not.
 pub fn is_roce(frame: &[u8]) -> bool {
-    let ethertype = |at: usize| {
-        frame
-            .get(at..at + 2)
-            .map(|b| u16::from_be_bytes([b[0], b[1]]))
-    };
+    let ethertype = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
     let (kind, ip) = match ethertype(12) {
         Some(ETHERTYPE_VLAN) => (ethertype(16), ETH_SIZE + VLAN_SIZE),
         kind => (kind, ETH_SIZE),
