@@ -214,6 +214,7 @@ mod tests {
     #[test]
     fn bounded_and_reused() {
         let pool = FramePool::new(2);
+        assert_eq!(pool.memory(), 2 * MAX_FRAME);
         let first = pool.take(60).unwrap();
         let second = pool.take(MAX_FRAME).unwrap();
         assert_eq!((first.len(), second.len()), (60, MAX_FRAME));

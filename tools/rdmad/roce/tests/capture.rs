@@ -8,9 +8,11 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 
 use common::capture;
+use roce::headers::{Aeth, AtomicEth, Deth, Feth, Reth, Syndrome, Transport};
 use roce::icrc::Icrc;
 use roce::opcode::{Op, Service};
 use roce::packet::{build, frame_size};
+use roce::work::{FlushLevel, FlushTypes};
 use roce::Packet;
 
 #[test]
@@ -36,6 +38,59 @@ fn every_frame_parses_and_rebuilds() {
         );
         assert_eq!(done, Ok(()));
         assert_eq!(&built, frame, "frame {}", number + 1);
+    }
+}
+
+/// Takes a header away, or adds it if it is not there.
+type Change = fn(&mut Transport);
+
+#[test]
+fn headers_are_complete_as_they_come_and_not_otherwise() {
+    let changes: [Change; 8] = [
+        |with| {
+            with.deth = with.deth.xor(Some(Deth {
+                qkey: 0,
+                src_qpn: 0,
+            }))
+        },
+        |with| {
+            with.feth = with.feth.xor(Some(Feth {
+                types: FlushTypes::GLOBAL,
+                level: FlushLevel::Mr,
+            }))
+        },
+        |with| {
+            with.reth = with.reth.xor(Some(Reth {
+                va: 0,
+                rkey: 0,
+                length: 0,
+            }))
+        },
+        |with| {
+            with.atomic = with.atomic.xor(Some(AtomicEth {
+                va: 0,
+                rkey: 0,
+                swap_add: 0,
+                compare: 0,
+            }))
+        },
+        |with| {
+            with.aeth = with.aeth.xor(Some(Aeth {
+                syndrome: Syndrome::ACK,
+                msn: 0,
+            }))
+        },
+        |with| with.atomic_ack = with.atomic_ack.xor(Some(0)),
+        |with| with.imm = with.imm.xor(Some([0; 4])),
+        |with| with.invalidate = with.invalidate.xor(Some(0)),
+    ];
+    for frame in capture::frames() {
+        let transport = Packet::parse(&frame).unwrap().transport;
+        for change in changes {
+            let mut other = transport;
+            change(&mut other);
+            assert!(!other.is_complete(), "{other:?}");
+        }
     }
 }
 

@@ -223,6 +223,25 @@ fn the_reason_is_named() {
         PacketError::Net(NetError::NotRoce),
         "a fragment"
     );
+    assert_eq!(
+        broken(&|frame| {
+            // The checksum stays what it was.
+            frame[23] = 6;
+            frame[25] = frame[25].wrapping_add(11);
+        }),
+        PacketError::Net(NetError::NotRoce),
+        "TCP"
+    );
+    assert_eq!(
+        broken(&|frame| {
+            let checksum = u16::from_be_bytes([frame[24], frame[25]]);
+            let total = u16::from_be_bytes([frame[16], frame[17]]);
+            frame[16..18].copy_from_slice(&19u16.to_be_bytes());
+            frame[24..26].copy_from_slice(&(checksum + total - 19).to_be_bytes());
+        }),
+        PacketError::Net(NetError::Length),
+        "shorter than its header"
+    );
     assert_eq!(broken(&|frame| frame[42] = 0x15), PacketError::Opcode(0x15));
     assert_eq!(broken(&|frame| frame[43] |= 0x05), PacketError::Version(5));
     assert_eq!(
@@ -256,24 +275,27 @@ fn vlan_tags_are_understood() {
 
 #[test]
 fn udp_checksums_are_verified_if_there() {
-    let mut frame = capture::frames()[0].clone();
+    let v4 = (capture::frames().remove(0), 26, 34);
+    let v6 = (uncaptured().remove(0), 22, 54);
     let word = |frame: &[u8], at: usize| u32::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
-    let length = frame.len() - 34;
-    let mut sum = 17 + length as u32;
-    sum += (26..frame.len())
-        .step_by(2)
-        .map(|at| word(&frame, at))
-        .sum::<u32>();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
+    for (mut frame, addresses, udp) in [v4, v6] {
+        let length = frame.len() - udp;
+        let mut sum = 17 + length as u32;
+        sum += (addresses..frame.len())
+            .step_by(2)
+            .map(|at| word(&frame, at))
+            .sum::<u32>();
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        frame[udp + 6..udp + 8].copy_from_slice(&(!sum as u16).to_be_bytes());
+        assert!(Packet::parse(&frame).is_ok());
+        frame[udp + 6] ^= 0x10;
+        assert_eq!(
+            Packet::parse(&frame),
+            Err(PacketError::Net(NetError::UdpChecksum))
+        );
     }
-    frame[40..42].copy_from_slice(&(!sum as u16).to_be_bytes());
-    assert!(Packet::parse(&frame).is_ok());
-    frame[40] ^= 0x10;
-    assert_eq!(
-        Packet::parse(&frame),
-        Err(PacketError::Net(NetError::UdpChecksum))
-    );
 }
 
 proptest! {

@@ -8,7 +8,7 @@
 mod common;
 
 use common::endpoint::{Settings, BASE, RKEY};
-use common::setup::{at, local, sealed, sim, statuses, LEN, SEND};
+use common::setup::{at, local, sealed, sim, statuses, LEN, MEMORY, SEND};
 use common::sim::Sim;
 use roce::headers::{Bth, NakCode, Reth, Syndrome, Transport};
 use roce::opcode::{Extra, Op, Opcode, Position};
@@ -227,6 +227,54 @@ fn duplicate_reads_are_executed_again_from_any_packet() {
     sim.ends[1].deliver(&again, sim.now);
     assert_eq!(answers(&mut sim), []);
     assert_eq!(sim.ends[1].errors, []);
+}
+
+#[test]
+fn a_duplicate_of_what_is_still_to_be_answered_changes_nothing() {
+    let mut sim = sim(Settings::default());
+    let start = sim.ends[1].responder.expected_psn();
+    let read = request(&sim, Op::ReadRequest, 0, reth(LEN as u32), &[]);
+    sim.ends[1].deliver(&read, sim.now);
+    let last = Reth {
+        va: BASE + 2048,
+        rkey: RKEY,
+        length: LEN as u32 - 2048,
+    };
+    let again = request(&sim, Op::ReadRequest, 0x100_0000 - 1, Some(last), &[]);
+    for frame in [&read, &again] {
+        sim.ends[1].deliver(frame, sim.now);
+    }
+    assert_eq!(
+        answers(&mut sim),
+        [(start, Syndrome::ACK), (start.add(2), Syndrome::ACK)],
+        "all of the READ, once"
+    );
+}
+
+#[test]
+fn ranges_are_checked_as_a_whole_and_if_there_is_one() {
+    use Position::*;
+    let nowhere = Some(Reth {
+        va: 0,
+        rkey: 0,
+        length: 0,
+    });
+    let mut sim = sim(Settings::default());
+    for op in [Op::ReadRequest, Op::Write(Only, Extra::None)] {
+        let empty = request(&sim, op, 0, nowhere, &[]);
+        sim.ends[1].deliver(&empty, sim.now);
+    }
+    let beyond = Some(Reth {
+        va: BASE + MEMORY as u64 - 1024,
+        rkey: RKEY,
+        length: 1025,
+    });
+    let before = sim.ends[1].world.memory.clone();
+    let first = request(&sim, Op::Write(First, Extra::None), 0, beyond, &[7; 1024]);
+    sim.ends[1].deliver(&first, sim.now);
+    assert_eq!(sim.ends[1].world.memory, before);
+    let event = Some(AsyncEvent::QpAccessErr);
+    assert_eq!(sim.ends[1].errors, [QpError { event }]);
 }
 
 /// Feeds side 0 a READ response at the PSN that it waits for.

@@ -10,7 +10,7 @@ mod common;
 use common::endpoint::{Settings, RKEY};
 use common::setup::{at, sealed, sent, sim, statuses};
 use common::sim::{Faults, Sim};
-use roce::headers::{Bth, Feth, NakCode, Reth, Syndrome, Transport};
+use roce::headers::{Aeth, Bth, Feth, NakCode, Reth, Syndrome, Transport};
 use roce::opcode::{Extra, Op, Opcode, Position};
 use roce::work::{AccessFlags, FlushLevel, FlushOp, FlushTypes, SendOp, WcStatus};
 use roce::{Packet, QpError};
@@ -223,6 +223,64 @@ fn more_flushes_than_answers_are_kept() {
         }
     }
     assert!(sent(&mut sim, 1).len() <= 65);
+}
+
+#[test]
+fn flushes_take_no_room_from_reads_nor_reads_from_them() {
+    let mut sim = sim(settings());
+    for _ in 0..16 {
+        let read = request(&sim, Op::ReadRequest, at(0).va, 8, 0);
+        deliver(&mut sim, &read, &[]);
+    }
+    for _ in 0..65 {
+        let flush = request(&sim, Op::Flush, at(0).va, 8, 0);
+        deliver(&mut sim, &flush, &[]);
+    }
+    let answers = answers(&mut sim);
+    assert_eq!(answers.len(), 16 + 64 + 1);
+    assert_eq!(sim.ends[1].errors, []);
+    assert_eq!(sim.ends[1].world.flushes.len(), 64);
+}
+
+#[test]
+fn a_flush_needs_a_right_and_no_message_around_it() {
+    let nak = Syndrome::Nak(NakCode::InvalidRequest);
+    let mut sim = sim(Settings::default());
+    let flush = request(&sim, Op::Flush, at(0).va, 8, 0);
+    deliver(&mut sim, &flush, &[]);
+    assert_eq!(answers(&mut sim), [(Op::Ack, 0, nak)], "no right");
+
+    let mut sim = common::setup::sim(settings());
+    let mut write = request(
+        &sim,
+        Op::Write(Position::First, Extra::None),
+        at(0).va,
+        1025,
+        0,
+    );
+    write.bth.ack_req = false;
+    deliver(&mut sim, &write, &[1; 1024]);
+    let flush = request(&sim, Op::Flush, at(0).va, 8, 0);
+    deliver(&mut sim, &flush, &[]);
+    assert_eq!(answers(&mut sim), [(Op::Ack, 0, nak)], "within a message");
+}
+
+#[test]
+fn an_answer_with_data_is_none() {
+    for (op, local) in [(word(), vec![0..8]), (flush(None), Vec::new())] {
+        let mut sim = sim(settings());
+        sim.ends[0].post(0, op, local);
+        let psn = sim.ends[0].requester.next_psn();
+        sent(&mut sim, 0);
+        let mut transport = Transport::new(Bth::new(Opcode::rc(DONE), 0xffff, 1, psn));
+        transport.aeth = Some(Aeth {
+            syndrome: Syndrome::ACK,
+            msn: 1,
+        });
+        let now = sim.now;
+        sim.ends[0].deliver(&sealed(&transport, b"data"), now);
+        assert_eq!(statuses(&sim), [WcStatus::BadRespErr]);
+    }
 }
 
 #[test]

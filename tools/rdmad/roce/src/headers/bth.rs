@@ -110,5 +110,8 @@ mod tests {
             [0x03, 0xf0, 0x80, 0x01, 0x40, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef]
         );
         assert_eq!(Bth::decode(&bytes), Some((bth, 0)));
+        bth.fecn = true;
+        assert_eq!(bth.encode()[4], 0xc0);
+        assert_eq!(Bth::decode(&bth.encode()), Some((bth, 0)));
     }
 }

@@ -122,5 +122,6 @@ mod tests {
         assert_eq!(udp_source_port(0xf_ffff), 0xffc0);
         assert_eq!(flow_label(0x11, 0x11), 0x121);
         assert_eq!(flow_label(0xff_ffff, 0xff_ffff), 0xf_ff1e);
+        assert_eq!(flow_label(0x12_3456, 0x65_4321), 0xa_77ae);
     }
 }

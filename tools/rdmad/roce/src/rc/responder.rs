@@ -12,6 +12,8 @@ mod flush;
 mod job;
 mod memory;
 mod message;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 

@@ -47,7 +47,7 @@ impl<R> Responder<R> {
     }
 
     /// Queues the answer to the expected request, and keeps it for duplicates.
-    fn keep(&mut self, answer: Answer) {
+    pub(super) fn keep(&mut self, answer: Answer) {
         if self.results.len() >= self.job_limit() {
             self.results.pop_front();
         }

@@ -19,6 +19,12 @@ impl Memory {
     /// Bytes that are allocated at most.
     pub(super) const SIZE: usize = LIMIT * size_of::<(Psn, u32)>();
 
+    /// Bytes that are allocated.
+    #[cfg(test)]
+    pub(super) fn allocated(&self) -> usize {
+        self.0.capacity() * size_of::<(Psn, u32)>()
+    }
+
     /// A request was executed that takes `count` PSNs from `psn` on.
     pub(super) fn note(&mut self, psn: Psn, count: u32) {
         if self.0.len() == LIMIT {

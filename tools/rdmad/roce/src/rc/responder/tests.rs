@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What a responder allocates.
+
+use super::*;
+use crate::net::Addresses;
+use crate::work::AccessFlags;
+
+/// Whoever pays for a responder is told how long its queues grow.
+#[test]
+fn queues_grow_as_long_as_is_said() {
+    let addresses = Addresses::V4([10, 9, 0, 1].into(), [10, 9, 0, 2].into());
+    let connection = Connection::new(Path::new([2; 6], [4; 6], addresses), 2, Mtu::Mtu1024);
+    for limit in [4, 16, 128] {
+        let attr = ResponderAttr {
+            rq_psn: 0,
+            min_rnr_timer: 0,
+            max_dest_rd_atomic: limit,
+            access: AccessFlags::ALL,
+        };
+        let mut responder = Responder::<()>::new(connection.clone(), attr);
+        let psn = Psn::new(0);
+        for _ in 0..limit {
+            responder.keep(Answer::Written);
+        }
+        for _ in 0..flush::WAITING {
+            assert!(responder.has_room_for_flush());
+            responder.queue(psn, Answer::Flushed, false);
+        }
+        assert!(!responder.has_room_for_flush());
+        for _ in 0..1000 {
+            responder.reads.note(psn, 1);
+            responder.flushes.note(psn, 1);
+        }
+        let allocated = responder.jobs.capacity() * size_of::<Job>()
+            + responder.results.capacity() * size_of::<(Psn, Answer)>()
+            + responder.reads.allocated()
+            + responder.flushes.allocated();
+        assert_eq!(allocated, Responder::<()>::queues(limit), "of {limit}");
+    }
+}
