@@ -11,9 +11,9 @@ use crate::ring::DESCRIPTOR;
 use crate::Split;
 
 /// `VIRTQ_DESC_F_NEXT`, `VIRTQ_DESC_F_WRITE`, `VIRTQ_DESC_F_INDIRECT`.
-const F_NEXT: u16 = 1 << 0;
-const F_WRITE: u16 = 1 << 1;
-const F_INDIRECT: u16 = 1 << 2;
+const F_NEXT: u16 = 1;
+const F_WRITE: u16 = 2;
+const F_INDIRECT: u16 = 4;
 
 /// Rules that a driver broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

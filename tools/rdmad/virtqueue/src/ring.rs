@@ -17,7 +17,7 @@ const AVAIL_ENTRY: u64 = 2;
 /// Size of an entry of the used ring.
 pub const USED_ENTRY: u64 = 8;
 /// `VIRTQ_USED_F_NO_NOTIFY`: the driver need not notify.
-pub const F_NO_NOTIFY: u16 = 1 << 0;
+pub const F_NO_NOTIFY: u16 = 1;
 
 /// A split virtqueue: number of descriptors and the DMA addresses of its parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
