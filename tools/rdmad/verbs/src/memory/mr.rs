@@ -157,7 +157,7 @@ impl MrTable {
 
     /// Charges an MR of `npages` pages, or fails with `ENOMEM`.
     pub(crate) fn charge(&self, npages: u64) -> Result<MrCharge> {
-        let region = size_of::<Region>() + size_of::<PageMap>();
+        let region = size_of::<(Region, PageMap)>();
         Ok(MrCharge {
             _pages: self.pages.charge(npages)?,
             _memory: self.budget.charge_object::<Mr>(region + BOOKKEEPING)?,

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_ring::RingMemory;
 
 use crate::harness::ring::{F_INDIRECT, F_NEXT, F_WRITE};
@@ -128,10 +129,17 @@ fn a_wqe_that_its_descriptors_cut_short() {
         bench.only_one_failed();
         // A receive.
         let bench = Bench::new(vm);
-        bench.qp.rq.descriptor(0, (vm.alloc(64), 12 + 15), 0, 0);
+        let header = RqHeader {
+            num_sge: 1,
+            wr_id: 7,
+        };
+        let at = vm.alloc(64);
+        let wqe = [&header.to_bytes()[..], &sge(&mr, 0, 8).to_bytes()].concat();
+        vm.write(at, &wqe);
+        bench.qp.rq.descriptor(0, (at, 12 + 15), 0, 0);
         bench.qp.post_recv(7, &[sge(&mr, 0, 8)]);
         bench.qp.post(&Wr::new(8, WrOpcode::Send).local(&mr, 0, 8));
-        bench.qp.wait_for(QpState::Err);
+        bench.cq.expect(7, WcStatus::LocQpOpErr);
         bench.only_one_failed();
     });
 }

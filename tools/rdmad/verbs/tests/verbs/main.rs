@@ -18,6 +18,7 @@ mod events;
 mod failed;
 mod hostile;
 mod identity;
+mod log;
 mod lost;
 mod own_rings;
 mod panics;

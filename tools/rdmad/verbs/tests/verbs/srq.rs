@@ -11,6 +11,7 @@ use virtio_rdma_abi::ring::{Doorbell, DoorbellKind, RingAddr};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_ring::RingMemory;
 
+use crate::commands::create_qp;
 use crate::harness::qp::PAGE;
 use crate::harness::srq::{request, ring};
 use crate::harness::*;
@@ -454,6 +455,36 @@ fn bad_requests_are_refused() {
     let cq = Cq::new(vm, 16);
     let gsi = Qp::with_srq(vm, &cq, srqn, Options::of(QpType::Gsi));
     assert_eq!(gsi.err(), Some(EINVAL));
+    // A QP has receives of its own or an SRQ.
+    for (max_recv_wr, max_recv_sge, done) in
+        [(0, 0, None), (1, 0, Some(EINVAL)), (0, 1, Some(EINVAL))]
+    {
+        let mut cmd = create_qp(vm, &cq);
+        (cmd.base.flags, cmd.base.srqn) = (CreateFlags::SRQ, srqn);
+        (cmd.base.max_recv_wr, cmd.base.max_recv_sge) = (max_recv_wr, max_recv_sge);
+        assert_eq!(vm.call(cmd).err(), done, "{max_recv_wr}, {max_recv_sge}");
+    }
+}
+
+/// A size or a ring without the flag that it is new, or a limit without its own.
+#[test]
+fn changes_that_are_not_named_are_refused() {
+    let world = World::new(1, verbs::PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let srqn = vm.call(request(vm, vm.pdn, &ring(vm, 8))).unwrap().srqn;
+    let none = CmdModifySrq {
+        srqn,
+        ..CmdModifySrq::ZERO
+    };
+    assert_eq!(vm.call(none), Ok(Empty::ZERO));
+    let ring = ring(vm, 16).addr;
+    for bad in [
+        CmdModifySrq { max_wr: 8, ..none },
+        CmdModifySrq { ring, ..none },
+        CmdModifySrq { limit: 1, ..none },
+    ] {
+        assert_eq!(vm.call(bad), Err(EINVAL));
+    }
 }
 
 // abi

@@ -115,6 +115,21 @@ fn pages_are_counted() {
     assert!(table.charge(10).is_ok());
 }
 
+/// The fast way to an MR is there again when it has changed, and leads to what it is now.
+#[test]
+fn an_mr_that_was_replaced_has_a_card_again() {
+    let table = MrTable::new(&Secret::new(None), &unlimited(), 1, 1, 10);
+    let (number, key) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
+    assert_eq!(table.flat(key).map(|flat| flat.pdn), Some(7));
+    let (_, region) = table.current(number).unwrap();
+    let other = region.with_access(AccessFlags::NONE).unwrap();
+    table.replace(number, PdUse::alone(8), other, None).unwrap();
+    assert_eq!(table.flat(key), None, "workers may still use the old one");
+    table.replaced(number);
+    let flat = table.flat(key).unwrap();
+    assert_eq!((flat.pdn, flat.access), (8, AccessFlags::NONE));
+}
+
 fn fast(table: &MrTable, pdn: u32) -> (u32, u32) {
     let charge = table.charge(4).unwrap();
     let pd = PdUse::alone(pdn);

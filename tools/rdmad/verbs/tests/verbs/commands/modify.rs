@@ -109,6 +109,14 @@ fn steps_and_values_of_modify() {
     assert_eq!(qp.to_rtr(b, 1 << 24), Err(EINVAL), "QPN of 25 bits");
     qp.to_rtr(b, 5).unwrap();
     qp.to_rts().unwrap();
+    for (state, done) in [(QpState::Rts, Ok(())), (QpState::Sqd, Err(EINVAL))] {
+        let current = QpAttr {
+            cur_qp_state: state.value(),
+            ..QpAttr::ZERO
+        };
+        let modified = qp.modify(QpState::Rts, QpAttrMask::CUR_STATE, current);
+        assert_eq!(modified, done, "RTS, not {state:?}");
+    }
     let alternate = qp.modify(QpState::Rts, QpAttrMask::ALT_PATH, QpAttr::ZERO);
     assert_eq!(alternate, Err(EOPNOTSUPP));
     qp.to(QpState::Err);

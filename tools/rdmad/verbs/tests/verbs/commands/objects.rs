@@ -5,6 +5,7 @@
 use verbs::{DeviceConfig, Limits, LinkSpeed, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{
     AsyncEvent, Mtu, PortCaps, PortPhysState, PortSpeed, PortState, PortWidth, QpAttrMask, QpType,
     DEFAULT_PKEY, GSI_QPN,
@@ -203,7 +204,17 @@ fn completion_queues() {
     assert_eq!(err(|cmd| cmd.reserved[0] = 1), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.doorbell_page = 4096), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.event_queue = 0), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.event_queue = 4), None, "the last one");
     assert_eq!(err(|cmd| cmd.event_queue = 5), Some(EINVAL));
+    for (slots, slot_shift) in [(512, 6), (128, 7)] {
+        let mut cmd = create_cq(vm);
+        cmd.ring = Ring::new(vm, slots, slot_shift).addr;
+        assert_eq!(
+            vm.call(cmd).err(),
+            Some(EINVAL),
+            "a sound ring of another kind"
+        );
+    }
     let mut unmapped = create_cq(vm);
     unmapped.ring.pages = vm.page_list(&[1 << 40; 4]);
     assert_eq!(vm.call(unmapped).err(), Some(EFAULT));
@@ -307,6 +318,25 @@ fn queue_pairs() {
 }
 
 // abi
+#[test]
+fn only_datagrams_have_a_loopback_to_block() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 64);
+    let create = |qp_type: QpType| {
+        let mut cmd = create_qp(vm, &cq);
+        cmd.base.qp_type = qp_type.value();
+        cmd.base.flags = CreateFlags::USER | CreateFlags::BLOCK_MULTICAST_LOOPBACK;
+        vm.call(cmd).err()
+    };
+    assert_eq!(create(QpType::Ud), Some(EINVAL), "without multicast");
+    vm.negotiate(&[Feature::Multicast]);
+    assert_eq!(create(QpType::Ud), None);
+    for connected in [QpType::Rc, QpType::Uc] {
+        assert_eq!(create(connected), Some(EINVAL), "{connected:?}");
+    }
+}
+
 #[test]
 fn the_gsi_qp_is_one_and_belongs_to_the_kernel() {
     let world = World::new(1, PathPolicy::Direct);
