@@ -4,6 +4,7 @@
 //! path. It harms itself alone.
 
 mod plain;
+mod typed;
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
@@ -13,12 +14,15 @@ use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
 use virtio_rdma_ring::RingMemory;
 
 use crate::input::Input;
-use crate::own::harness::{connect, qp::PAGE, Cq, Mr, Options, Qp, Ring, Srq, Vm, World, FULL};
+use crate::own::harness::{connect, qp::PAGE, srq, Cq, Mr, Options, Qp, Ring, Vm, World, FULL};
 use crate::own::stage::{self, Neighbour};
 use crate::wqe;
 
 /// Acts at most: longer inputs only take longer.
 const ACTS: usize = 60;
+/// Places of rings: those of the SRQ and of the SQ of its QP lie behind spare ones.
+const SHARED_SQ: usize = 8;
+const SRQ: usize = 9;
 
 /// Runs the target.
 pub fn run(data: &[u8]) {
@@ -93,11 +97,15 @@ impl<'w> Guest<'w> {
             },
         );
         connect(&ud, &ud);
-        let srq = Srq::new(vm, 16);
+        let srq_ring = srq::ring(vm, 16);
+        let request = srq::request(vm, vm.pdn, &srq_ring);
+        let srqn = vm.call(request).expect("an SRQ").srqn;
+        let shared = Qp::with_srq(vm, &cq, srqn, options).expect("a QP of the SRQ");
+        connect(&shared, &shared);
         let spare = [(16, 8), (16, 6), (64, 7)].map(|(slots, shift)| Ring::new(vm, slots, shift));
         let mrs = [own_mr(vm), peer.mr(8192)];
-        let numbers = vec![cq.cqn, srq.srqn, vm.pdn, mrs[0].mrn, mrs[0].key, 0, 1];
-        let qpns = vec![rc.qpn, ud.qpn];
+        let numbers = vec![cq.cqn, srqn, vm.pdn, mrs[0].mrn, mrs[0].key, 0, 1];
+        let qpns = vec![rc.qpn, ud.qpn, shared.qpn];
         let memory = vm.alloc(1 << 16);
         let flat: Vec<u64> = (0..16).map(|page| memory + page * 4096).collect();
         let bad = [memory, memory + 1, 1 << 40, u64::MAX, 0];
@@ -106,6 +114,7 @@ impl<'w> Guest<'w> {
         theirs.post_recv(1, &[]);
         let mut rings = vec![rc.sq, rc.rq, ud.sq, ud.rq, cq.ring];
         rings.extend(spare);
+        rings.extend([shared.sq, srq_ring]);
         Self {
             world,
             vm,
@@ -190,9 +199,16 @@ impl<'w> Guest<'w> {
 
     /// A work request of a ring, and its doorbell.
     fn post(&mut self, input: &mut Input<'_>) {
-        let at = input.of(&[0, 0, 2, 1, 3]);
+        let at = match input.any::<u8>() {
+            0xf0.. => SHARED_SQ,
+            0xe0.. => SRQ,
+            any => [0, 0, 2, 1, 3][usize::from(any) % 5],
+        };
+        let [ours, theirs] = self.mrs;
+        // Connected to itself.
+        let remote = if at == SHARED_SQ { ours } else { theirs };
         let wqe = if at % 2 == 0 {
-            wqe::send(input, &self.mrs, self.peer, &self.qpns)
+            wqe::send(input, &[ours, remote], self.peer, &self.qpns)
         } else {
             wqe::receive(input, &self.mrs)
         };
@@ -203,8 +219,14 @@ impl<'w> Guest<'w> {
         ring.store_u16(ring.layout.avail_ring(index), (index % 16).to_le());
         self.published[at] = index.wrapping_add(1);
         ring.store_u16_release(ring.layout.avail_idx(), self.published[at].to_le());
-        let number = self.qpns[at / 2];
-        let kind = [DoorbellKind::Sq, DoorbellKind::Rq][at % 2];
+        let (kind, number) = match at {
+            SHARED_SQ => (DoorbellKind::Sq, self.qpns[2]),
+            SRQ => (DoorbellKind::Srq, self.numbers[1]),
+            _ => (
+                [DoorbellKind::Sq, DoorbellKind::Rq][at % 2],
+                self.qpns[at / 2],
+            ),
+        };
         self.vm
             .device
             .doorbell(PAGE, Doorbell { kind, number }.to_u32());
@@ -244,141 +266,6 @@ impl<'w> Guest<'w> {
     fn learn(&mut self, number: u32) {
         if self.numbers.len() < 64 {
             self.numbers.push(number);
-        }
-    }
-
-    fn typed_command(&mut self, input: &mut Input<'_>) {
-        let made = match input.below(8) {
-            0 => self.vm.call(self.memory(input)).map(|made| made.mrn),
-            1 => {
-                let memory = self.memory(input);
-                let request = CmdReregMr {
-                    mrn: self.number(input),
-                    flags: ReregFlags(u32::from(input.any::<u8>() & 15)),
-                    memory,
-                };
-                self.vm.call(request).map(|_| 0)
-            }
-            2 => {
-                let flags = CreateFlags(u32::from(input.any::<u8>() & 7));
-                let request = CmdCreateCqRing {
-                    base: CmdCreateCq {
-                        cqe: input.edge32(16),
-                    },
-                    flags,
-                    ring: self.ring(input),
-                    doorbell_page: input.edge32(PAGE),
-                    event_queue: input.edge32(2),
-                    cookie: 5,
-                    reserved: [0; 8],
-                };
-                self.vm.call(request).map(|made| made.cqn)
-            }
-            3 => {
-                let request = CmdResizeCq {
-                    cqn: self.number(input),
-                    cqe: input.edge32(32),
-                    ring: self.ring(input),
-                };
-                self.vm.call(request).map(|_| 0)
-            }
-            4 => {
-                let request = CmdCreateSrq {
-                    pdn: input.edge32(self.vm.pdn),
-                    max_wr: input.edge32(16),
-                    max_sge: input.edge32(2),
-                    flags: CreateFlags(u32::from(input.any::<u8>() & 3)),
-                    ring: self.ring(input),
-                    doorbell_page: input.edge32(PAGE),
-                    cookie: 6,
-                };
-                self.vm.call(request).map(|made| made.srqn)
-            }
-            5 => {
-                let request = CmdModifySrq {
-                    srqn: self.number(input),
-                    attr_mask: SrqAttrMask(u32::from(input.any::<u8>() & 3)),
-                    max_wr: input.edge32(64),
-                    limit: input.edge32(2),
-                    ring: self.ring(input),
-                };
-                self.vm.call(request).map(|_| 0)
-            }
-            6 => {
-                let made = self.vm.call(self.qp(input)).map(|made| made.qpn);
-                if let Ok(qpn) = made {
-                    self.qpns.push(qpn);
-                }
-                made
-            }
-            _ => {
-                let (attr_mask, attrs) = wqe::attributes(input, self.peer, self.theirs.qpn);
-                let request = CmdModifyQp {
-                    qpn: self.number(input),
-                    attr_mask,
-                    attrs,
-                };
-                self.vm.call(request).map(|_| 0)
-            }
-        };
-        self.learn(made.unwrap_or_default());
-    }
-
-    fn ring(&self, input: &mut Input<'_>) -> virtio_rdma_abi::ring::RingAddr {
-        let mut addr = self.rings[input.below(self.rings.len())].addr;
-        match input.below(8) {
-            0 => addr.pages = input.of(&self.page_lists),
-            1 => addr.npages = input.edge32(addr.npages),
-            2 => addr.slots = input.edge32(addr.slots),
-            3 => addr.page_shift = input.any(),
-            4 => addr.slot_shift = input.any(),
-            _ => {}
-        }
-        addr
-    }
-
-    fn memory(&self, input: &mut Input<'_>) -> CmdRegUserMrPages {
-        let npages = input.edge32(16);
-        let length = input.edge(u64::from(npages).wrapping_mul(4096));
-        CmdRegUserMrPages {
-            base: CmdRegUserMr {
-                pdn: input.edge32(self.vm.pdn),
-                access_flags: wqe::access(input),
-                start: input.edge(0x10_0000),
-                length,
-                virt_addr: input.edge(0x10_0000),
-                pages: input.of(&self.page_lists),
-                npages,
-            },
-            page_shift: input.of(&[12, 12, 12, 13, 21, 30, 31, 63, 0]),
-            depth: input.of(&[0, 0, 1, 2]),
-            reserved: [0; 6],
-        }
-    }
-
-    fn qp(&self, input: &mut Input<'_>) -> CmdCreateQpRings {
-        let types = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi, QpType::Smi];
-        let base = CmdCreateQp {
-            pdn: input.edge32(self.vm.pdn),
-            qp_type: input.of(&types).value(),
-            sq_sig_type: input.any::<u8>() % 3,
-            max_send_wr: input.edge32(16),
-            max_send_sge: input.edge32(2),
-            send_cqn: self.numbers[0],
-            max_recv_wr: input.edge32(16),
-            max_recv_sge: input.edge32(2),
-            recv_cqn: input.edge32(self.numbers[0]),
-            max_inline_data: input.edge32(64),
-            flags: CreateFlags(u32::from(input.any::<u8>() & 7)),
-            srqn: self.numbers[1],
-            reserved: [0; 24],
-        };
-        CmdCreateQpRings {
-            base,
-            sq: self.ring(input),
-            rq: self.ring(input),
-            doorbell_page: input.of(&[PAGE, 0, 7, 8]),
-            cookie: 7,
         }
     }
 }

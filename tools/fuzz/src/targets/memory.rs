@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Page lists, registration anew, revocation and windows, against a model of which bytes a key opens.
+//! Page lists, registration anew, fast registration, revocation and windows, against a model of which
+//! bytes a key opens.
+
+mod fast;
+mod windows;
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Features;
 use virtio_rdma_abi::ib::{AccessFlags, MwType, QpState, QpType, WcStatus, WrOpcode};
-use virtio_rdma_abi::wqe::BindMw;
 
+use self::fast::Fast;
 use crate::input::Input;
-use crate::own::harness::{
-    connect, local_inv, pattern, wqe, Cq, Mr, Options, Qp, Vm, World, Wr, FULL,
-};
+use crate::own::harness::{connect, pattern, Cq, Mr, Options, Qp, Vm, World, Wr, FULL};
 use crate::own::stage;
 
 const ACTS: usize = 40;
@@ -41,13 +43,23 @@ pub fn run(data: &[u8]) {
     assert!(stage::memory(owner) < before, "a reset gives memory back");
 }
 
+/// Kinds of keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// An MR that was made with its memory.
+    Fixed,
+    /// One for fast registration.
+    Fast,
+    Window,
+}
+
 /// The memory that a key opens.
 #[derive(Clone, Debug)]
 struct Opens {
     key: u32,
     /// Number of the MR or window.
     number: u32,
-    is_window: bool,
+    kind: Kind,
     /// The MR of a window.
     of: u32,
     va: u64,
@@ -89,6 +101,7 @@ struct Bench<'w> {
     closed: Vec<u32>,
     /// Windows: number, key, type.
     windows: Vec<(u32, u32, MwType)>,
+    fast: Vec<Fast>,
     posted: u64,
 }
 
@@ -104,7 +117,16 @@ impl<'w> Bench<'w> {
         };
         let qps = [
             Qp::new(peer, &cqs[0], &cqs[0], options),
-            Qp::new(owner, &cqs[1], &cqs[1], options),
+            // One of the kernel: these alone register.
+            Qp::new(
+                owner,
+                &cqs[1],
+                &cqs[1],
+                Options {
+                    user: false,
+                    ..options
+                },
+            ),
         ];
         connect(&qps[0], &qps[1]);
         let base = owner.alloc(PAGES * PAGE);
@@ -121,6 +143,7 @@ impl<'w> Bench<'w> {
             open: Vec::new(),
             closed: vec![0, 1, u32::MAX],
             windows: Vec::new(),
+            fast: Vec::new(),
             posted: 0,
         }
     }
@@ -133,6 +156,7 @@ impl<'w> Bench<'w> {
             4 => self.allocate_window(input),
             5..=6 => self.bind(input),
             7 => self.invalidate(input),
+            8..=9 => self.fast(input),
             _ => self.access(input),
         }
     }
@@ -178,7 +202,7 @@ impl<'w> Bench<'w> {
         let opens = Opens {
             key: 0,
             number: 0,
-            is_window: false,
+            kind: Kind::Fixed,
             of: 0,
             va,
             len,
@@ -204,18 +228,20 @@ impl<'w> Bench<'w> {
         }
     }
 
-    fn some(&self, input: &mut Input<'_>, is_window: bool) -> Option<usize> {
-        let kind = self.open.iter().enumerate();
-        let kind: Vec<_> = kind.filter(|(_, o)| o.is_window == is_window).collect();
-        (!kind.is_empty()).then(|| kind[input.below(kind.len())].0)
+    fn some(&self, input: &mut Input<'_>, kinds: &[Kind]) -> Option<usize> {
+        let open = self.open.iter().enumerate();
+        let open: Vec<_> = open.filter(|(_, o)| kinds.contains(&o.kind)).collect();
+        (!open.is_empty()).then(|| open[input.below(open.len())].0)
     }
 
     fn is_bound(&self, mrn: u32) -> bool {
-        self.open.iter().any(|o| o.is_window && o.of == mrn)
+        self.open
+            .iter()
+            .any(|o| o.kind == Kind::Window && o.of == mrn)
     }
 
     fn register_anew(&mut self, input: &mut Input<'_>) {
-        let Some(at) = self.some(input, false) else {
+        let Some(at) = self.some(input, &[Kind::Fixed]) else {
             return;
         };
         let (memory, opens) = self.request(input);
@@ -239,13 +265,13 @@ impl<'w> Bench<'w> {
     }
 
     fn forget_windows(&mut self, mrn: u32) {
-        for window in self.open.iter_mut().filter(|o| o.is_window && o.of == mrn) {
+        for window in self.open.iter_mut().filter(|o| o.of == mrn) {
             window.certain = false;
         }
     }
 
     fn deregister(&mut self, input: &mut Input<'_>) {
-        let Some(at) = self.some(input, false) else {
+        let Some(at) = self.some(input, &[Kind::Fixed, Kind::Fast]) else {
             return;
         };
         let mrn = self.open[at].number;
@@ -259,97 +285,10 @@ impl<'w> Bench<'w> {
                 let gone = self.open.iter().filter(|o| o.number == mrn || o.of == mrn);
                 let keys: Vec<_> = gone.map(|o| o.key).collect();
                 self.closed.extend(keys);
-                self.open
-                    .retain(|o| (o.is_window || o.number != mrn) && o.of != mrn);
+                self.open.retain(|o| o.number != mrn && o.of != mrn);
+                self.forget_fast(mrn);
             }
             Err(_) => assert!(revokes || self.is_bound(mrn), "not deregistered"),
-        }
-    }
-
-    fn allocate_window(&mut self, input: &mut Input<'_>) {
-        let mw_type = input.of(&[MwType::One, MwType::Two]);
-        let request = CmdAllocMw {
-            pdn: self.owner.pdn,
-            mw_type: mw_type.value(),
-            reserved: [0; 3],
-        };
-        if let Ok(made) = self.owner.call(request) {
-            self.windows.push((made.mwn, made.rkey, mw_type));
-        }
-    }
-
-    /// Binds a window to a part of an MR.
-    fn bind(&mut self, input: &mut Input<'_>) {
-        let Some(at) = self.some(input, false) else {
-            return;
-        };
-        if self.windows.is_empty() {
-            return;
-        }
-        let choice = input.below(self.windows.len());
-        let (mwn, before, mw_type) = self.windows[choice];
-        let mr = self.open[at].clone();
-        let start = u64::from(input.any::<u16>()) % mr.len;
-        let len = 1 + u64::from(input.any::<u16>()) % (mr.len - start);
-        let access = input.of(&[FULL, AccessFlags::REMOTE_READ, AccessFlags::REMOTE_WRITE]);
-        let access = AccessFlags(access.0 & !AccessFlags::LOCAL_WRITE.0);
-        let key = (before & !0xff) | (before.wrapping_add(1) & 0xff);
-        let bind = BindMw {
-            addr: mr.va + start,
-            length: input.edge(len),
-            mw_rkey: before,
-            rkey: key,
-            lkey: mr.key,
-            access,
-            reserved: [0; 4],
-        };
-        let done = self.local(&wqe(0, WrOpcode::BindMw, 0, &bind));
-        if !done {
-            return;
-        }
-        // A length of 0 unbinds, for which the MR is not looked at.
-        assert!(
-            bind.length == 0 || mr.access.contains(AccessFlags::MW_BIND),
-            "bound without the right"
-        );
-        let first = bind.addr - mr.va;
-        assert!(first + bind.length <= mr.len, "bound beyond the MR");
-        self.windows[choice].1 = key;
-        let gone = self
-            .open
-            .iter()
-            .position(|o| o.is_window && o.number == mwn);
-        if let Some(gone) = gone {
-            let old = self.open.remove(gone);
-            self.closed.push(old.key);
-        }
-        if bind.length == 0 {
-            self.closed.push(key);
-            return;
-        }
-        self.closed.retain(|closed| *closed != key);
-        self.open.push(Opens {
-            key,
-            number: mwn,
-            is_window: true,
-            of: mr.number,
-            va: bind.addr,
-            len: bind.length,
-            offset: mr.offset + first,
-            access,
-            // One of type 2 is of the QP.
-            certain: mw_type == MwType::One,
-            ..mr
-        });
-    }
-
-    fn invalidate(&mut self, input: &mut Input<'_>) {
-        let Some(at) = self.some(input, true) else {
-            return;
-        };
-        if self.local(&local_inv(0, self.open[at].key)) {
-            let gone = self.open.remove(at);
-            self.closed.push(gone.key);
         }
     }
 

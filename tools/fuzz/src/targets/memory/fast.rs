@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Fast registration: REG_MR with its pages or those that MAP_MR_SG set, and invalidation by either
+//! side.
+
+use virtio_rdma_abi::ctrl::{CmdCreateMr, CmdMapMrSg};
+use virtio_rdma_abi::feature::{Feature, Features};
+use virtio_rdma_abi::ib::{AccessFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::wqe::{Reg, RegPages};
+
+use super::{Bench, Kind, Opens, MR_PAGES};
+use crate::input::Input;
+use crate::own::harness::{local_inv, wqe, Wr, FULL};
+use crate::own::stage;
+
+/// MRs for fast registration at most.
+const MOST: usize = 4;
+
+/// An MR for fast registration: its number, and a key of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fast {
+    mrn: u32,
+    key: u32,
+}
+
+impl Bench<'_> {
+    pub(super) fn fast(&mut self, input: &mut Input<'_>) {
+        match input.below(4) {
+            0 if self.fast.len() < MOST => self.create_fast(),
+            0 | 1 => self.register_fast(input),
+            2 => self.invalidate_key(input),
+            _ => self.send_with_invalidate(input),
+        }
+    }
+
+    fn create_fast(&mut self) {
+        let request = CmdCreateMr {
+            pdn: self.owner.pdn,
+            access_flags: AccessFlags::NONE,
+            max_num_sg: MR_PAGES as u32,
+        };
+        if let Ok(made) = self.owner.call(request) {
+            self.fast.push(Fast {
+                mrn: made.mrn,
+                key: made.rkey,
+            });
+            // It has a key and no pages.
+            self.closed.push(made.rkey);
+        }
+    }
+
+    /// An MR of this number is gone.
+    pub(super) fn forget_fast(&mut self, mrn: u32) {
+        self.fast.retain(|fast| fast.mrn != mrn);
+    }
+
+    fn register_fast(&mut self, input: &mut Input<'_>) {
+        if self.fast.is_empty() {
+            return;
+        }
+        let fast = self.fast[input.below(self.fast.len())];
+        let (request, opens) = self.request(input);
+        let key = (fast.key & !0xff) | u32::from(input.any::<u8>());
+        let access = AccessFlags(opens.access.0 & FULL.0);
+        let pages = self.owner.page_list(&opens.pages);
+        let npages = opens.pages.len() as u32;
+        let mut base = Reg {
+            mrn: fast.mrn,
+            key,
+            access,
+        };
+        // One MR is not registered under the key of another, nor one that has its memory.
+        let is_wrong = match (input.below(8), self.open.first()) {
+            (7, _) => {
+                base.key ^= 1 << (8 + input.below(24));
+                true
+            }
+            (6, Some(other)) if other.kind == Kind::Fixed => {
+                (base.mrn, base.key) = (other.number, other.key);
+                true
+            }
+            _ => false,
+        };
+        let bytes = if input.once_in(4) {
+            let map = CmdMapMrSg {
+                mrn: fast.mrn,
+                npages,
+                start: opens.va,
+                length: opens.len,
+                pages,
+            };
+            self.owner.call(map).expect("pages of an MR");
+            let features = Features::ALL.without(Features::of(&[Feature::RegPages]));
+            self.owner.device.set_features(features);
+            wqe(0, WrOpcode::RegMr, 0, &base)
+        } else {
+            let reg = RegPages {
+                base,
+                pages,
+                npages,
+                iova: opens.va,
+                length: opens.len,
+                page_shift: request.page_shift,
+                reserved: [0; 4],
+            };
+            wqe(0, WrOpcode::RegMr, 0, &reg)
+        };
+        let done = self.local(&bytes);
+        self.owner.device.set_features(Features::ALL);
+        let is_free = !self.open.iter().any(|o| o.number == fast.mrn);
+        assert_eq!(done, is_free && !is_wrong, "{base:?} {opens:?}");
+        if done {
+            self.closed.retain(|closed| *closed != key);
+            self.open.push(Opens {
+                key,
+                number: fast.mrn,
+                kind: Kind::Fast,
+                access,
+                ..opens
+            });
+        }
+    }
+
+    /// A key of any kind, and where it is if it is open.
+    fn any_key(&self, input: &mut Input<'_>) -> (u32, Option<usize>) {
+        let keys = self.open.len();
+        match input.once_in(4) || keys == 0 {
+            true => (self.closed[input.below(self.closed.len())], None),
+            false => {
+                let at = input.below(keys);
+                (self.open[at].key, Some(at))
+            }
+        }
+    }
+
+    fn invalidate_key(&mut self, input: &mut Input<'_>) {
+        let (key, at) = self.any_key(input);
+        let done = self.local(&local_inv(0, key));
+        self.invalidated(at, done);
+    }
+
+    /// Whether it was done is right, and what was open there is no more.
+    fn invalidated(&mut self, at: Option<usize>, done: bool) {
+        let kind = at.map(|at| self.open[at].kind);
+        match kind {
+            Some(Kind::Fast) => assert!(done, "not invalidated"),
+            // Those of type 2 alone, while they are of the QP.
+            Some(Kind::Window) => {}
+            Some(Kind::Fixed) | None => assert!(!done, "invalidated: {at:?}"),
+        }
+        if let (Some(at), true) = (at, done) {
+            let gone = self.open.remove(at);
+            self.closed.push(gone.key);
+        }
+    }
+
+    /// The peer sends a message that invalidates a key of the owner.
+    fn send_with_invalidate(&mut self, input: &mut Input<'_>) {
+        let (key, at) = self.any_key(input);
+        for qp in &self.qps {
+            qp.reclaim();
+        }
+        self.qps[1].post_recv(1, &[]);
+        let send = Wr::new(2, WrOpcode::SendWithInv).imm(key.to_le_bytes());
+        self.qps[0].post(&send);
+        stage::settle(&self.world.fabric);
+        let sent = self.cqs[0].poll().expect("a completion of the sender");
+        let done = sent.status == WcStatus::Success.value();
+        let received = self.cqs[1].poll().expect("a completion of the receiver");
+        assert_eq!(
+            received.status == WcStatus::Success.value(),
+            done,
+            "{sent:?}, {received:?}"
+        );
+        if done {
+            assert_eq!(received.ex, key.to_le_bytes(), "the key");
+        } else {
+            self.connect_anew();
+        }
+        self.invalidated(at, done);
+    }
+}
