@@ -49,6 +49,12 @@ impl WorkQueue {
         self.slots.reserve()
     }
 
+    /// Position after the last slot that was reserved.
+    #[inline]
+    pub fn reserved(&self) -> u16 {
+        self.slots.reserved()
+    }
+
     /// Hands every reserved slot to the device. Returns whether the device asked for a doorbell.
     #[inline]
     #[must_use = "the device may sleep until its doorbell is rung"]

@@ -37,6 +37,12 @@ impl WorkSlots {
         self.end.wrapping_sub(self.head)
     }
 
+    /// Position after the last reserved slot.
+    #[inline]
+    pub fn reserved(&self) -> u16 {
+        self.head
+    }
+
     /// Position after the last slot that was published.
     #[inline]
     pub fn published(&self) -> u16 {

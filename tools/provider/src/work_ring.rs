@@ -68,6 +68,8 @@ pub struct WorkRing {
     wr_ids: Box<[AtomicU64]>,
     /// Position of the oldest slot that is not complete, by the polling side.
     tail: AtomicU16,
+    /// Position after the last slot that the device may have, by the posting side.
+    head: AtomicU16,
 }
 
 impl WorkRing {
@@ -90,6 +92,7 @@ impl WorkRing {
             memory,
             wr_ids,
             tail: AtomicU16::new(0),
+            head: AtomicU16::new(0),
         })
     }
 
@@ -148,8 +151,7 @@ impl WorkRing {
         Some((position, slot))
     }
 
-    /// Takes the next slot after a look at what was completed. A tail beyond what was posted comes of a device that
-    /// completes what it was not given: it frees nothing.
+    /// Takes the next slot after a look at what was completed. A tail of before a [reset](Self::reset) frees nothing.
     // In line: called, it would cost each post the registers of its arguments.
     #[inline(always)]
     fn reclaim(&self, queue: &mut WorkQueue) -> Option<u16> {
@@ -164,15 +166,22 @@ impl WorkRing {
     /// `queue` is that of this ring.
     #[inline]
     pub unsafe fn publish(&self, queue: &mut WorkQueue) -> bool {
+        // A poller that sees a completion of these work requests sees this too.
+        self.head.store(queue.reserved(), Ordering::Relaxed);
         // SAFETY: the queue was made with the layout of the ring.
         queue.publish(unsafe { self.memory.unchecked() })
     }
 
     /// Polling side: the work request at `position`, and all before it, are complete. Returns the application's id, or
-    /// `None` if there is no such position.
+    /// `None` if it is not outstanding.
     #[inline]
     pub fn complete(&self, position: u64) -> Option<u64> {
         let position = u16::try_from(position).ok()?;
+        let tail = self.tail.load(Ordering::Relaxed);
+        let outstanding = self.head.load(Ordering::Relaxed).wrapping_sub(tail);
+        if position.wrapping_sub(tail) >= outstanding {
+            return not_outstanding();
+        }
         let wr_id = self.wr_id(position).load(Ordering::Relaxed);
         self.tail.store(position.wrapping_add(1), Ordering::Release);
         Some(wr_id)
@@ -185,6 +194,13 @@ impl WorkRing {
         let tail = self.posting.lock().reset();
         self.tail.store(tail, Ordering::Release);
     }
+}
+
+/// The result for a work request that is not outstanding.
+// Cold, so that the other case needs no jump.
+#[cold]
+fn not_outstanding() -> Option<u64> {
+    None
 }
 
 #[cfg(test)]
@@ -234,6 +250,25 @@ mod tests {
         let ring = ring(4);
         assert_eq!(ring.complete(0x1_0000), None);
         assert_eq!(ring.complete(u64::MAX), None);
+    }
+
+    #[test]
+    fn a_work_request_completes_once() {
+        let ring = ring(4);
+        for turn in 0..50_000u64 {
+            let mut queue = ring.lock();
+            let positions = [0, 1, 2].map(|id| ring.reserve(&mut queue, 3 * turn + id).unwrap().0);
+            let complete = |at: usize| ring.complete(positions[at].into());
+            assert_eq!(complete(0), None, "not posted");
+            publish(&ring, &mut queue);
+            let unposted = positions[2].wrapping_add(1);
+            assert_eq!(ring.complete(unposted.into()), None);
+            assert_eq!(complete(1), Some(3 * turn + 1));
+            assert_eq!(complete(1), None, "complete");
+            assert_eq!(complete(0), None, "with a later one");
+            assert_eq!(complete(2), Some(3 * turn + 2));
+            assert_eq!(complete(2), None, "complete");
+        }
     }
 
     #[test]

@@ -97,15 +97,10 @@ impl Queue {
 
     /// The position of the next work request, unless the queue is full.
     pub fn post(&mut self, id: u64) -> Option<u16> {
-        let outstanding = |this: &Self| this.posted.wrapping_sub(this.oldest);
-        if usize::from(outstanding(self)) == self.ids.len() {
-            // A tail beyond what was posted frees nothing.
-            if self.tail.wrapping_sub(self.oldest) > outstanding(self) {
-                return None;
-            }
+        if usize::from(self.posted.wrapping_sub(self.oldest)) == self.ids.len() {
             self.oldest = self.tail;
         }
-        if usize::from(outstanding(self)) == self.ids.len() {
+        if usize::from(self.posted.wrapping_sub(self.oldest)) == self.ids.len() {
             return None;
         }
         let position = self.posted;
@@ -117,6 +112,10 @@ impl Queue {
 
     fn complete(&mut self, position: u64) -> Option<u64> {
         let position = u16::try_from(position).ok()?;
+        let is_outstanding = position.wrapping_sub(self.tail) < self.posted.wrapping_sub(self.tail);
+        if !is_outstanding {
+            return None;
+        }
         self.tail = position.wrapping_add(1);
         Some(self.ids[usize::from(position) % self.ids.len()])
     }
