@@ -2,20 +2,25 @@
 
 //! Own rings: where the parts of a ring lie, the arm word and the doorbell.
 //!
-//! A ring is a split virtqueue whose descriptor table is implicit: descriptor i is slot i. It starts page-aligned
-//! with its slots; avail, used and arm word follow, each on cache lines of its own:
+//! `Documentation/rings.md` has the protocol. A ring starts page-aligned with its slots; the words follow,
+//! each on a cache line of its own:
 //!
 //! ```text
-//! 0              slots   n << slot_shift bytes
-//! next 64 bytes  avail   le16 flags, le16 idx, le16 ring[n]
-//! next 64 bytes  used    le16 flags, le16 idx, { le32 id, le32 len } ring[n], le16 avail_event
-//! next 64 bytes  arm     le32 (CQ only)
+//! 0              slots     n << slot_shift bytes
+//! next 64 bytes  owner     le32: producer's position, or the consumer's of a CQ
+//! next 64 bytes  device    le32: doorbell position, or the producer's position of a CQ
+//! next           arm       le64 (CQ), on a cache line
+//!                order     le16[n] (SRQ), filled up to a cache line
 //! ```
 
-/// Alignment of avail, used and arm word.
+use super::cqe::CQ_SLOT_SHIFT;
+
+/// Alignment of words and of `order`.
 pub const CACHE_LINE: u32 = 64;
-/// Least and greatest number of slots; only powers of two are valid.
-pub const SLOTS_RANGE: core::ops::RangeInclusive<u32> = 2..=32_768;
+/// Least and greatest number of slots of an SQ, RQ or SRQ; only powers of two are valid.
+pub const WORK_SLOTS: core::ops::RangeInclusive<u32> = 2..=32_768;
+/// Least and greatest number of slots of a CQ; only powers of two are valid.
+pub const CQ_SLOTS: core::ops::RangeInclusive<u32> = 2..=4_194_304;
 /// Least and greatest slot shift: slots of 64 to 4,096 bytes, of which none crosses a page.
 pub const SLOT_SHIFT_RANGE: core::ops::RangeInclusive<u8> = 6..=12;
 /// Least and greatest page shift of a ring's page list: 4 KiB to 1 GiB.
@@ -28,7 +33,7 @@ pub const KERNEL_DOORBELL_PAGE: u32 = 0;
 wire_struct! {
     /// Where a ring lies in memory, as the commands that create and resize queues carry it.
     pub struct RingAddr: 24 {
-        /// DMA address of the page list: `npages` le64, each the DMA address of a page of the ring.
+        /// DMA address of the page list, which has the DMA address of each page of the ring.
         0 => pages: u64,
         /// Number of pages.
         8 => npages: u32,
@@ -38,56 +43,72 @@ wire_struct! {
         16 => page_shift: u8,
         /// Slot size is 2ⁿ bytes.
         17 => slot_shift: u8,
+        /// [`PageListDepth`](super::ctrl::PageListDepth) of the page list.
+        18 => depth: u8,
         /// Reserved, zero.
-        18 => reserved: [u8; 6],
+        19 => reserved: [u8; 5],
     }
+}
+
+/// What a ring carries, which decides what follows its slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingKind {
+    /// Work requests of an SQ or RQ.
+    Work,
+    /// Work requests of an SRQ, which complete in any order.
+    Shared,
+    /// Completions.
+    Completion,
 }
 
 /// Offsets of the parts of a ring, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingLayout {
+    kind: RingKind,
     slot_shift: u8,
     // Computed once: they are looked up for each work request.
     /// Number of slots less one: a power of two less one.
     mask: u32,
-    avail_idx: u32,
-    avail_ring: u32,
-    used_idx: u32,
-    used_ring: u32,
-    avail_event: u32,
-    arm: u32,
-}
-
-const fn align(offset: u32) -> u32 {
-    (offset + CACHE_LINE - 1) & !(CACHE_LINE - 1)
+    /// Where the slots end and the words begin.
+    words: u32,
 }
 
 #[allow(dead_code)]
 impl RingLayout {
     /// A ring of `slots` slots of `1 << slot_shift` bytes, or `None` if the ABI has no such ring.
-    pub const fn new(slots: u32, slot_shift: u8) -> Option<Self> {
+    pub const fn new(kind: RingKind, slots: u32, slot_shift: u8) -> Option<Self> {
+        let (range, least, greatest) = match kind {
+            RingKind::Work | RingKind::Shared => {
+                (WORK_SLOTS, *SLOT_SHIFT_RANGE.start(), *SLOT_SHIFT_RANGE.end())
+            }
+            RingKind::Completion => (CQ_SLOTS, CQ_SLOT_SHIFT, CQ_SLOT_SHIFT),
+        };
         let valid = slots.is_power_of_two()
-            && slots >= *SLOTS_RANGE.start()
-            && slots <= *SLOTS_RANGE.end()
-            && slot_shift >= *SLOT_SHIFT_RANGE.start()
-            && slot_shift <= *SLOT_SHIFT_RANGE.end();
+            && slots >= *range.start()
+            && slots <= *range.end()
+            && slot_shift >= least
+            && slot_shift <= greatest;
         if !valid {
             return None;
         }
-        let avail = align(slots << slot_shift);
-        let used = align(avail + 4 + 2 * slots);
-        let avail_event = used + 4 + 8 * slots;
-        let arm = align(avail_event + 2);
         Some(Self {
+            kind,
             slot_shift,
             mask: slots - 1,
-            avail_idx: avail + 2,
-            avail_ring: avail + 4,
-            used_idx: used + 2,
-            used_ring: used + 4,
-            avail_event,
-            arm,
+            // A multiple of a cache line, as each slot is.
+            words: slots << slot_shift,
         })
+    }
+
+    /// A ring of completions with `slots` slots, or `None` if the ABI has no such ring.
+    pub const fn completions(slots: u32) -> Option<Self> {
+        Self::new(RingKind::Completion, slots, CQ_SLOT_SHIFT)
+    }
+
+    /// What the ring carries.
+    #[inline]
+    pub const fn kind(&self) -> RingKind {
+        self.kind
     }
 
     /// Number of slots.
@@ -110,68 +131,49 @@ impl RingLayout {
 
     /// The slot of a position: slots are taken in turn.
     #[inline]
-    pub const fn slot_index(&self, position: u16) -> usize {
-        (position as u32 & self.mask) as usize
+    pub const fn slot_index(&self, position: u32) -> usize {
+        (position & self.mask) as usize
     }
 
-    /// Offset of slot `index`; the index is taken modulo the number of slots.
+    /// Offset of the slot of a position.
     #[inline]
-    pub const fn slot(&self, index: u16) -> u32 {
-        (index as u32 & self.mask) << self.slot_shift
+    pub const fn slot(&self, position: u32) -> u32 {
+        (position & self.mask) << self.slot_shift
     }
 
-    /// Offset of `avail.flags`.
+    /// Offset of the position that the owner of the ring writes: the producer's, or the consumer's of a CQ.
     #[inline]
-    pub const fn avail(&self) -> u32 {
-        self.avail_idx - 2
+    pub const fn owner(&self) -> u32 {
+        self.words
     }
 
-    /// Offset of `avail.idx`.
+    /// Offset of the position that the device writes: that of the doorbell, or the producer's of a CQ.
     #[inline]
-    pub const fn avail_idx(&self) -> u32 {
-        self.avail_idx
+    pub const fn device(&self) -> u32 {
+        self.words + CACHE_LINE
     }
 
-    /// Offset of `avail.ring[index % n]`.
-    #[inline]
-    pub const fn avail_ring(&self, index: u16) -> u32 {
-        self.avail_ring + 2 * (index as u32 & self.mask)
-    }
-
-    /// Offset of `used.flags`.
-    #[inline]
-    pub const fn used(&self) -> u32 {
-        self.used_idx - 2
-    }
-
-    /// Offset of `used.idx`.
-    #[inline]
-    pub const fn used_idx(&self) -> u32 {
-        self.used_idx
-    }
-
-    /// Offset of `used.ring[index % n]`: le32 slot, le32 length.
-    #[inline]
-    pub const fn used_ring(&self, index: u16) -> u32 {
-        self.used_ring + 8 * (index as u32 & self.mask)
-    }
-
-    /// Offset of `used.avail_event`.
-    #[inline]
-    pub const fn avail_event(&self) -> u32 {
-        self.avail_event
-    }
-
-    /// Offset of the arm word.
+    /// Offset of the arm word of a CQ.
     #[inline]
     pub const fn arm(&self) -> u32 {
-        self.arm
+        self.words + 2 * CACHE_LINE
+    }
+
+    /// Offset of `order[position % n]` of an SRQ.
+    #[inline]
+    pub const fn order(&self, position: u32) -> u32 {
+        self.words + 2 * CACHE_LINE + 2 * (position & self.mask)
     }
 
     /// Bytes of the whole ring.
     #[inline]
     pub const fn size(&self) -> u32 {
-        self.arm + CACHE_LINE
+        let end = self.words + 2 * CACHE_LINE;
+        match self.kind {
+            RingKind::Work => end,
+            RingKind::Shared => end + (2 * self.slots()).next_multiple_of(CACHE_LINE),
+            RingKind::Completion => end + CACHE_LINE,
+        }
     }
 }
 
@@ -199,40 +201,40 @@ wire_enum! {
     }
 }
 
-/// The arm word of a CQ: `sequence << 18 | kind << 16 | index`.
+/// The arm word of a CQ: `sequence << 34 | kind << 32 | position`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArmWord {
-    /// Sequence of 14 bits; it advances when an event of the CQ was received. It starts at 1.
-    pub sequence: u16,
+    /// Sequence of 30 bits; it advances when an event of the CQ was received. It starts at 1.
+    pub sequence: u32,
     /// What is waited for.
     pub kind: ArmKind,
-    /// The `used.idx` that the owner knows.
-    pub index: u16,
+    /// The producer's position that the owner knows.
+    pub position: u32,
 }
 
 impl ArmWord {
     /// Mask of the sequence.
-    pub const SEQUENCE_MASK: u16 = (1 << 14) - 1;
+    pub const SEQUENCE_MASK: u32 = (1 << 30) - 1;
 
     /// The word in memory.
     #[inline]
-    pub const fn to_u32(self) -> u32 {
-        (((self.sequence & Self::SEQUENCE_MASK) as u32) << 18)
-            | ((self.kind as u32) << 16)
-            | self.index as u32
+    pub const fn to_u64(self) -> u64 {
+        (((self.sequence & Self::SEQUENCE_MASK) as u64) << 34)
+            | ((self.kind as u64) << 32)
+            | self.position as u64
     }
 
     /// Reads a word; the kind that does not exist counts as none.
     #[inline]
-    pub const fn from_u32(word: u32) -> Self {
+    pub const fn from_u64(word: u64) -> Self {
         Self {
-            sequence: (word >> 18) as u16,
-            kind: match (word >> 16) & 3 {
+            sequence: (word >> 34) as u32,
+            kind: match (word >> 32) & 3 {
                 1 => ArmKind::Next,
                 2 => ArmKind::Solicited,
                 _ => ArmKind::None,
             },
-            index: word as u16,
+            position: word as u32,
         }
     }
 }

@@ -10,7 +10,7 @@ use super::config::RateLimitConfig;
 use super::wqe::AddressVector;
 
 /// Version of this module's structures.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// Bytes of a peer's name, with the zero that ends it.
 pub const PEER_NAME_SIZE: usize = 64;
@@ -112,10 +112,10 @@ wire_struct! {
 wire_struct! {
     /// Response of RESIZE_CQ.
     pub struct ResizeCqResp: 8 {
-        /// `used.idx` that the old ring ends with.
-        0 => used_idx: u16,
+        /// Producer's position that the old ring ends with.
+        0 => end: u32,
         /// Reserved, zero.
-        2 => reserved: [u8; 6],
+        4 => reserved: [u8; 4],
     }
 }
 

@@ -7,7 +7,8 @@ use super::abi::config::{
     OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
 use super::abi::feature::{Feature, Features};
-use super::abi::ring::SLOTS_RANGE;
+use super::abi::ring::CQ_SLOTS;
+use super::abi::ring::WORK_SLOTS;
 
 const _: () = assert!(OWN_RINGS_CONFIG_OFFSET + OwnRingsConfig::SIZE <= CONFIG_SIZE);
 const _: () = assert!(SRQ_CONFIG_OFFSET + SrqConfig::SIZE <= CONFIG_SIZE);
@@ -174,7 +175,8 @@ impl Limits {
             rate_limits,
             ..
         } = self;
-        let slots = 1..=*SLOTS_RANGE.end();
+        let slots = 1..=*WORK_SLOTS.end();
+        let cqe = 1..=*CQ_SLOTS.end();
         let conditions = [
             (config.phys_port_cnt == 1, "phys_port_cnt is not 1"),
             (config.page_size_cap & PAGE != 0, "page_size_cap lacks 4096"),
@@ -190,7 +192,7 @@ impl Limits {
             (QUEUE_COUNT_RANGE.contains(&queues.max_qp), "max_qp"),
             (QUEUE_COUNT_RANGE.contains(&queues.max_cq), "max_cq"),
             (slots.contains(&queues.max_qp_wr), "max_qp_wr"),
-            (slots.contains(&queues.max_cqe), "max_cqe"),
+            (cqe.contains(&queues.max_cqe), "max_cqe"),
             (
                 srq.is_none_or(|srq| QUEUE_COUNT_RANGE.contains(&srq.max_srq)),
                 "max_srq",

@@ -21,9 +21,14 @@ pub struct CompletionQueue {
 
 impl CompletionQueue {
     /// As [`CompletionConsumer::new`].
-    pub fn new<M: RingMemory + ?Sized>(layout: RingLayout, memory: &M) -> Self {
+    pub const fn new(layout: RingLayout) -> Self {
+        Self::starting_at(layout, 0)
+    }
+
+    /// As [`CompletionConsumer::starting_at`].
+    pub const fn starting_at(layout: RingLayout, position: u32) -> Self {
         Self {
-            consumer: CompletionConsumer::new(layout, memory),
+            consumer: CompletionConsumer::starting_at(layout, position),
             arm: Arm::new(),
         }
     }
@@ -38,16 +43,16 @@ impl CompletionQueue {
     ///
     /// # Errors
     ///
-    /// [`RingError::IndexJump`] if `used.idx` makes no sense.
+    /// [`RingError::PositionJump`] if the producer's position makes no sense.
     #[inline]
-    pub fn take<M: RingMemory + ?Sized>(&mut self, memory: &M) -> Result<Option<u16>, RingError> {
+    pub fn take<M: RingMemory + ?Sized>(&mut self, memory: &M) -> Result<Option<u32>, RingError> {
         self.consumer.take(memory)
     }
 
-    /// Whether all completions before `used.idx` `index` were taken.
+    /// Whether all completions before `position` were taken, and none after.
     #[inline]
-    pub fn is_at(&self, index: u16) -> bool {
-        self.consumer.next() == index
+    pub fn is_at(&self, position: u32) -> bool {
+        self.consumer.next() == position
     }
 
     /// As [`CompletionConsumer::publish`].
@@ -65,18 +70,18 @@ impl CompletionQueue {
     pub fn for_each_unpolled<M: RingMemory + ?Sized>(
         &mut self,
         memory: &M,
-        visit: impl FnMut(u16),
+        visit: impl FnMut(u32),
     ) -> Result<(), RingError> {
-        let used = CompletionConsumer::used_idx(self.layout(), memory);
+        let produced = CompletionConsumer::produced(self.layout(), memory);
         let next = self.consumer.next();
-        let unpolled = used.wrapping_sub(next);
-        if unpolled > self.layout().slots() as u16
+        let unpolled = produced.wrapping_sub(next);
+        if unpolled > self.layout().slots()
             || unpolled < self.consumer.seen().wrapping_sub(next)
         {
-            return Err(RingError::IndexJump);
+            return Err(RingError::PositionJump);
         }
-        self.consumer.know(used);
-        self.consumer.for_each_before(used, visit);
+        self.consumer.know(produced);
+        self.consumer.for_each_before(produced, visit);
         Ok(())
     }
 
@@ -97,7 +102,7 @@ impl CompletionQueue {
     }
 
     /// The queue goes on in `memory`, a ring that [`new`](Self::new) has made `next` in and that the device has moved to.
-    /// It was drained up to the index that the old ring ends with. `missed` says that completions from there wait elsewhere
+    /// It was drained up to the position that the old ring ends with. `missed` says that completions from there wait elsewhere
     /// to be polled. Returns whether the CQ's doorbell is to be rung.
     pub fn moved<M: RingMemory + ?Sized>(&mut self, next: Self, memory: &M, missed: bool) -> bool {
         let mut arm = replace(self, next).arm;
@@ -111,7 +116,7 @@ impl CompletionQueue {
     #[inline]
     pub fn event_received<M: RingMemory + ?Sized>(&mut self, memory: &M) {
         self.arm.event_received();
-        let used = CompletionConsumer::used_idx(self.layout(), memory);
-        self.consumer.know(used);
+        let produced = CompletionConsumer::produced(self.layout(), memory);
+        self.consumer.know(produced);
     }
 }

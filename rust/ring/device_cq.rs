@@ -3,44 +3,66 @@
 //! Device side of a completion queue.
 
 use super::abi::ring::RingLayout;
-use super::slot_count;
 use super::ArmLatch;
-use super::DeviceQueue;
 use super::RingError;
 use super::RingMemory;
 
 /// Producer of completions.
 #[derive(Debug)]
 pub struct DeviceCq {
-    queue: DeviceQueue,
+    layout: RingLayout,
+    /// Position after the last CQE, published or not.
+    produced: u32,
+    /// The producer's position as the driver sees it.
+    published: u32,
+    /// The consumer's position as last read and checked.
+    consumed: u32,
     latch: ArmLatch,
 }
 
 impl DeviceCq {
-    /// The device side of a new completion queue.
+    /// The device side of a ring that is all zeroes.
     pub const fn new(layout: RingLayout) -> Self {
+        Self::starting_at(layout, 0)
+    }
+
+    /// The device side of a ring whose two sides are both at `position`.
+    pub const fn starting_at(layout: RingLayout, position: u32) -> Self {
         Self {
-            latch: ArmLatch::new(slot_count(&layout)),
-            queue: DeviceQueue::new(layout),
+            latch: ArmLatch::starting_at(layout.slots(), position),
+            layout,
+            produced: position,
+            published: position,
+            consumed: position,
         }
     }
 
     /// Goes on in another ring, of which the layout is this, from its beginning. What was pushed must be published.
     pub fn moved(&mut self, layout: RingLayout) {
-        self.latch.moved(slot_count(&layout));
-        self.queue = DeviceQueue::new(layout);
+        let mut next = Self::new(layout);
+        next.latch.answered(&self.latch);
+        *self = next;
     }
 
-    /// used.idx as the driver sees it.
+    /// The producer's position as the driver sees it.
     #[inline]
-    pub fn used_index(&self) -> u16 {
-        self.queue.used_index()
+    pub fn published(&self) -> u32 {
+        self.published
     }
 
-    /// Number of slots that the driver has made available and that are not taken yet.
+    /// Number of CQEs whose slots the driver has not given back.
+    ///
+    /// # Errors
+    ///
+    /// [`RingError::PositionJump`] if the consumer's position makes no sense.
     #[inline]
-    pub fn available<M: RingMemory + ?Sized>(&self, memory: &M) -> u16 {
-        self.queue.available(memory)
+    pub fn unpolled<M: RingMemory + ?Sized>(&self, memory: &M) -> Result<u32, RingError> {
+        let consumed = u32::from_le(memory.load_u32_acquire(self.layout.owner()));
+        let unpolled = self.produced.wrapping_sub(consumed);
+        if unpolled > self.layout.slots() {
+            return Err(RingError::PositionJump);
+        }
+        Ok(unpolled)
     }
 
     /// Writes a CQE into the next slot. `solicited` is true for completions that the sender marked so and for every
@@ -48,8 +70,8 @@ impl DeviceCq {
     ///
     /// # Errors
     ///
-    /// [`RingError::Overflow`] when the driver has left no slot, and the errors of [`DeviceQueue::fetch`]. Nothing was
-    /// written then, and the CQ is dead.
+    /// [`RingError::Overflow`] when no slot is free, and [`RingError::PositionJump`] if the consumer's position makes no
+    /// sense. Nothing was written then, and the CQ is dead.
     #[inline]
     pub fn push<M: RingMemory + ?Sized>(
         &mut self,
@@ -57,10 +79,16 @@ impl DeviceCq {
         cqe: &[u8],
         solicited: bool,
     ) -> Result<(), RingError> {
-        debug_assert!(cqe.len() <= self.queue.layout().slot_size() as usize);
-        let slot = self.queue.fetch(memory)?.ok_or(RingError::Overflow)?;
-        memory.write(self.queue.layout().slot(slot), cqe);
-        self.queue.give_back(memory, slot, cqe.len() as u32);
+        debug_assert!(cqe.len() <= self.layout.slot_size() as usize);
+        if self.produced.wrapping_sub(self.consumed) == self.layout.slots() {
+            let unpolled = self.unpolled(memory)?;
+            if unpolled == self.layout.slots() {
+                return Err(RingError::Overflow);
+            }
+            self.consumed = self.produced.wrapping_sub(unpolled);
+        }
+        memory.write(self.layout.slot(self.produced), cqe);
+        self.produced = self.produced.wrapping_add(1);
         self.latch.record(solicited);
         Ok(())
     }
@@ -70,10 +98,13 @@ impl DeviceCq {
     #[inline]
     #[must_use = "an event that is due is fired only once"]
     pub fn publish<M: RingMemory + ?Sized>(&mut self, memory: &M) -> bool {
-        self.queue.publish(memory);
-        // The driver stores the arm word and then looks at used.idx: one of the two sees the other's store.
+        if self.published != self.produced {
+            self.published = self.produced;
+            memory.store_u32_release(self.layout.device(), self.produced.to_le());
+        }
+        // The driver stores the arm word and then looks at this position: one of the two sees the other's store.
         memory.full_barrier();
-        let word = u32::from_le(memory.load_u32(self.queue.layout().arm()));
+        let word = u64::from_le(memory.load_u64(self.layout.arm()));
         self.latch.event_due(word)
     }
 }

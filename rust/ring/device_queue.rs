@@ -1,37 +1,40 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Device side of a ring.
+//! Device side of a send or receive queue.
 
 use super::abi::ring::RingLayout;
-use super::slot_count;
 use super::RingError;
 use super::RingMemory;
 
-/// Consumer of the slots that a driver makes available, for queues of every kind.
+/// Consumer of the work requests that a driver posts.
 #[derive(Debug)]
 pub struct DeviceQueue {
     layout: RingLayout,
-    slots: u16,
-    /// Position of the next entry of the available ring.
-    next: u16,
-    /// avail.idx as last read and checked.
-    seen: u16,
-    /// Position after the last entry of the used ring, published or not.
-    used: u16,
-    /// used.idx as the driver sees it.
-    published: u16,
+    /// Position of the next work request.
+    next: u32,
+    /// The producer's position as last read and checked.
+    seen: u32,
+    /// Number of work requests that are done since the queue began, in whatever order.
+    done: u32,
+    /// The driver may ring for the work request at `next` or a later one.
+    awaits_doorbell: bool,
 }
 
 impl DeviceQueue {
-    /// The device side of a new ring.
+    /// The device side of a ring that is all zeroes.
     pub const fn new(layout: RingLayout) -> Self {
+        Self::starting_at(layout, 0)
+    }
+
+    /// The device side of a ring whose two sides are both at `position`.
+    pub const fn starting_at(layout: RingLayout, position: u32) -> Self {
         Self {
-            slots: slot_count(&layout),
             layout,
-            next: 0,
-            seen: 0,
-            used: 0,
-            published: 0,
+            next: position,
+            seen: position,
+            done: position,
+            // The zeroed word asks for the doorbell of position 0.
+            awaits_doorbell: true,
         }
     }
 
@@ -41,110 +44,115 @@ impl DeviceQueue {
         &self.layout
     }
 
-    /// used.idx as the driver sees it.
+    /// Number of work requests that were fetched and are not done.
     #[inline]
-    pub fn used_index(&self) -> u16 {
-        self.published
+    pub fn outstanding(&self) -> u32 {
+        self.next.wrapping_sub(self.done)
     }
 
-    /// Number of slots that were fetched and not given back.
     #[inline]
-    pub fn outstanding(&self) -> u16 {
-        self.next.wrapping_sub(self.used)
+    fn produced<M: RingMemory + ?Sized>(&self, memory: &M) -> u32 {
+        u32::from_le(memory.load_u32_acquire(self.layout.owner()))
     }
 
-    /// Number of slots that are available and were not fetched, as far as the available ring makes sense.
+    /// Number of slots that may hold work requests which were not fetched.
     #[inline]
-    pub fn available<M: RingMemory + ?Sized>(&self, memory: &M) -> u16 {
-        let avail = u16::from_le(memory.load_u16_acquire(self.layout.avail_idx()));
-        avail
-            .wrapping_sub(self.next)
-            .min(self.slots - self.outstanding())
+    fn room(&self) -> u32 {
+        self.layout.slots() - self.outstanding()
     }
 
-    /// Takes the next available slot, or `None` when there is none. At most as many slots as the ring has are
-    /// outstanding at a time.
+    /// Number of work requests that were posted and not fetched, as far as the producer's position makes sense.
+    #[inline]
+    pub fn available<M: RingMemory + ?Sized>(&self, memory: &M) -> u32 {
+        let ahead = self.produced(memory).wrapping_sub(self.next);
+        ahead.min(self.room())
+    }
+
+    /// The position of the next work request, or `None` when there is none. It stays the next one.
     ///
     /// # Errors
     ///
-    /// [`RingError::IndexJump`] or [`RingError::BadSlot`] if the available ring makes no sense; the queue stays where
-    /// it is.
+    /// [`RingError::PositionJump`] if the producer's position makes no sense.
     #[inline]
-    pub fn fetch<M: RingMemory + ?Sized>(&mut self, memory: &M) -> Result<Option<u16>, RingError> {
+    pub(super) fn peek<M: RingMemory + ?Sized>(
+        &mut self,
+        memory: &M,
+    ) -> Result<Option<u32>, RingError> {
         if self.next == self.seen {
-            let avail = u16::from_le(memory.load_u16_acquire(self.layout.avail_idx()));
-            if avail.wrapping_sub(self.next) > self.slots - self.outstanding() {
-                return Err(RingError::IndexJump);
+            let produced = self.produced(memory);
+            if produced.wrapping_sub(self.next) > self.room() {
+                return Err(RingError::PositionJump);
             }
-            self.seen = avail;
+            self.seen = produced;
             if self.next == self.seen {
                 return Ok(None);
             }
         }
-        let entry = self.layout.avail_ring(self.next);
-        let slot = u16::from_le(memory.load_u16(entry));
-        if slot >= self.slots {
-            return Err(RingError::BadSlot);
-        }
+        Ok(Some(self.next))
+    }
+
+    /// Counts the work request that [`peek`](Self::peek) has just found as fetched.
+    #[inline]
+    pub(super) fn advance(&mut self) {
+        debug_assert_ne!(self.next, self.seen);
         self.next = self.next.wrapping_add(1);
-        Ok(Some(slot))
     }
 
-    /// Gives a fetched slot back after `len` bytes were written to it. The driver sees it after the next
-    /// [`publish`](Self::publish). Slots may be given back in any order, each once.
+    /// Takes the next work request and returns its position, or `None` when there is none. At most as many as the ring
+    /// has slots are outstanding at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`RingError::PositionJump`] if the producer's position makes no sense; the queue stays where it is.
     #[inline]
-    pub fn give_back<M: RingMemory + ?Sized>(&mut self, memory: &M, slot: u16, len: u32) {
-        debug_assert!(self.outstanding() != 0);
-        let entry = self.layout.used_ring(self.used);
-        memory.store_u32(entry, u32::from(slot).to_le());
-        memory.store_u32(entry + 4, len.to_le());
-        self.used = self.used.wrapping_add(1);
-    }
-
-    /// Lets the driver see every slot that was given back, once a batch. Returns whether there were any.
-    #[inline]
-    pub fn publish<M: RingMemory + ?Sized>(&mut self, memory: &M) -> bool {
-        if self.published == self.used {
-            return false;
+    pub fn fetch<M: RingMemory + ?Sized>(&mut self, memory: &M) -> Result<Option<u32>, RingError> {
+        let position = self.peek(memory)?;
+        if position.is_some() {
+            self.advance();
         }
-        self.published = self.used;
-        memory.store_u16_release(self.layout.used_idx(), self.used.to_le());
-        true
+        Ok(position)
     }
 
-    /// Asks for a doorbell at the next available slot. Returns whether one is available already, which a device that
-    /// is about to leave the queue must then serve, as no doorbell will come for it.
-    #[must_use = "slots that are available already cause no doorbell"]
+    /// A fetched work request is done: its owner may use the slot again once it has polled the CQE.
+    #[inline]
+    pub fn complete(&mut self) {
+        debug_assert_ne!(self.outstanding(), 0);
+        self.done = self.done.wrapping_add(1);
+    }
+
+    /// Asks for a doorbell at the next work request. Returns whether one is posted already, which a device that is about
+    /// to leave the queue must then serve, as no doorbell will come for it.
+    #[must_use = "work requests that are posted already cause no doorbell"]
     pub fn enable_doorbell<M: RingMemory + ?Sized>(&mut self, memory: &M) -> bool {
-        memory.store_u16(self.layout.avail_event(), self.next.to_le());
-        // The driver stores avail.idx and then looks at avail_event: one of the two sees the other's store.
+        self.awaits_doorbell = true;
+        memory.store_u32(self.layout.device(), self.next.to_le());
+        // The driver stores its position and then looks at this one: one of the two sees the other's store.
         memory.full_barrier();
-        self.next != u16::from_le(memory.load_u16_acquire(self.layout.avail_idx()))
+        self.next != self.produced(memory)
     }
 
-    /// Tells the driver that the queue is being polled: no doorbell is wanted for the next 65,535 slots.
+    /// Tells the driver that the queue is being polled: no doorbell is wanted for the next 4,294,967,295 work requests.
     pub fn suppress_doorbell<M: RingMemory + ?Sized>(&mut self, memory: &M) {
-        memory.store_u16(self.layout.avail_event(), self.next.wrapping_sub(1).to_le());
+        if self.awaits_doorbell {
+            self.awaits_doorbell = false;
+            memory.store_u32(self.layout.device(), self.next.wrapping_sub(1).to_le());
+        }
     }
 
     /// Goes on in another ring, of which the layout is this and which has no fewer slots. The driver has copied what was
-    /// not fetched to the same positions there. The driver sees `used.idx` there at once.
-    pub fn moved<M: RingMemory + ?Sized>(&mut self, layout: RingLayout, memory: &M) {
-        debug_assert!(slot_count(&layout) >= self.slots);
-        self.slots = slot_count(&layout);
+    /// not fetched to the same positions there.
+    pub(super) fn moved(&mut self, layout: RingLayout) {
+        debug_assert!(layout.slots() >= self.layout.slots());
         self.layout = layout;
-        self.published = self.used;
-        memory.store_u16_release(self.layout.used_idx(), self.used.to_le());
+        self.awaits_doorbell = true;
     }
 
-    /// Gives back everything that was ever made available, without a look at it: QP state RESET. The driver makes
-    /// nothing available until it was told that the reset is done; slots that are still outstanding here are
-    /// forgotten.
+    /// Counts all that was ever posted as done, without a look at it: QP state RESET. The driver posts nothing until it
+    /// was told that the reset is done; work requests that are still outstanding here are forgotten.
     pub fn reset<M: RingMemory + ?Sized>(&mut self, memory: &M) {
-        let avail = u16::from_le(memory.load_u16_acquire(self.layout.avail_idx()));
-        self.next = avail;
-        self.seen = avail;
-        self.used = avail;
-        self.publish(memory);
+        *self = Self {
+            awaits_doorbell: self.awaits_doorbell,
+            ..Self::starting_at(self.layout, self.produced(memory))
+        };
     }
 }

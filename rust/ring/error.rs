@@ -7,8 +7,8 @@ use core::fmt;
 /// The memory of a ring contradicts what its owner may write there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingError {
-    /// An index moved backwards or by more entries than the ring can hold.
-    IndexJump,
+    /// A position moved backwards or by more than the ring has slots.
+    PositionJump,
     /// A slot number is not below the number of slots.
     BadSlot,
     /// A slot was completed that is not outstanding.
@@ -20,7 +20,7 @@ pub enum RingError {
 impl fmt::Display for RingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::IndexJump => "ring index jumped",
+            Self::PositionJump => "position of a ring jumped",
             Self::BadSlot => "slot number out of range",
             Self::NotOutstanding => "completion of a slot that is not outstanding",
             Self::Overflow => "completion queue overflow",

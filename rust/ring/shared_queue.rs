@@ -12,29 +12,32 @@ use super::SharedSlots;
 
 /// Producer of a shared receive queue.
 ///
-/// Unlike in a [`WorkQueue`](super::WorkQueue), slots come back in any order, so the available ring tells in which order
-/// they were filled. What the device writes to the used ring is not read: it says that a slot may be overwritten,
-/// but not that its completion was polled.
+/// Unlike in a [`WorkQueue`](super::WorkQueue), slots come back in any order, so `order` in the ring names the slot of
+/// each position.
 #[derive(Debug)]
 pub struct SharedQueue<L> {
     layout: RingLayout,
     slots: SharedSlots<L>,
     /// Position after the last slot that was filled.
-    head: u16,
-    /// avail.idx as the device sees it.
-    published: u16,
+    head: u32,
+    /// The producer's position as the device sees it.
+    published: u32,
 }
 
 impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
-    /// Starts a queue in a ring of this layout, which is all zeroes and not yet known to the device. `list` has an entry
-    /// for each slot.
+    /// The queue in a ring that is all zeroes. `list` has an entry for each slot.
     pub fn new(layout: RingLayout, list: L) -> Self {
+        Self::starting_at(layout, list, 0)
+    }
+
+    /// The queue, without work, in a ring whose two sides are both at `position`.
+    pub fn starting_at(layout: RingLayout, list: L, position: u32) -> Self {
         debug_assert_eq!(list.len(), layout.slots() as usize);
         Self {
             layout,
             slots: SharedSlots::new(list),
-            head: 0,
-            published: 0,
+            head: position,
+            published: position,
         }
     }
 
@@ -60,7 +63,7 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
     /// [`publish`](Self::publish) on.
     #[inline]
     pub fn offer<M: RingMemory + ?Sized>(&mut self, memory: &M, slot: u16) {
-        memory.store_u16(self.layout.avail_ring(self.head), slot.to_le());
+        memory.store_u16(self.layout.order(self.head), slot.to_le());
         self.head = self.head.wrapping_add(1);
     }
 
@@ -100,24 +103,24 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
         debug_assert!(layout.slot_size() >= self.layout.slot_size());
         // Which of its slots the device has fetched is not known here, so all are copied: by position, which goes on.
         let size = buffer.len().min(self.layout.slot_size() as usize);
-        let slots = self.layout.slots() as u16;
+        let slots = self.layout.slots();
         for back in (1..=slots).rev() {
             let position = self.head.wrapping_sub(back);
-            let slot = memory.load_u16(self.layout.avail_ring(position));
-            target.store_u16(layout.avail_ring(position), slot);
+            let slot = memory.load_u16(self.layout.order(position));
+            target.store_u16(layout.order(position), slot);
         }
         for slot in 0..slots {
             memory.read(self.layout.slot(slot), &mut buffer[..size]);
             target.write(layout.slot(slot), &buffer[..size]);
         }
-        target.store_u16_release(layout.avail_idx(), self.head.to_le());
+        target.store_u32_release(layout.owner(), self.head.to_le());
     }
 
     /// Offers `slot` in `target`, a ring of `layout` that was [copied to](Self::copy_to), at the position that the next
     /// [`offer`](Self::offer) will have here, and lets the device have it there.
     pub fn mirror<M: RingMemory + ?Sized>(&self, layout: &RingLayout, target: &M, slot: u16) {
-        target.store_u16(layout.avail_ring(self.head), slot.to_le());
-        target.store_u16_release(layout.avail_idx(), self.head.wrapping_add(1).to_le());
+        target.store_u16(layout.order(self.head), slot.to_le());
+        target.store_u32_release(layout.owner(), self.head.wrapping_add(1).to_le());
     }
 
     /// The device has moved to a ring of `layout` that was [copied to](Self::copy_to): the queue goes on there. `list` has

@@ -3,17 +3,12 @@
 //! Driver side of a send or receive queue.
 
 use super::abi::ring::RingLayout;
-use super::offer_every_slot;
 use super::publish;
 use super::RingError;
 use super::RingMemory;
 use super::WorkSlots;
 
-/// Producer of a send or receive queue.
-///
-/// Slots are taken in ring order, see [`WorkSlots`]: the ring of available slot numbers never changes and is written
-/// once, by [`new`](Self::new). What the device writes to the used ring is not read: it says that a slot may be
-/// overwritten, but not that its completion has room in the CQ.
+/// Producer of a send or receive queue. Slots are taken in ring order, see [`WorkSlots`].
 #[derive(Debug)]
 pub struct WorkQueue {
     layout: RingLayout,
@@ -21,11 +16,16 @@ pub struct WorkQueue {
 }
 
 impl WorkQueue {
-    /// Starts a queue in `memory`, which is all zeroes and not yet known to the device.
-    pub fn new<M: RingMemory + ?Sized>(layout: RingLayout, memory: &M) -> Self {
+    /// The queue in a ring that is all zeroes.
+    pub const fn new(layout: RingLayout) -> Self {
+        Self::starting_at(layout, 0)
+    }
+
+    /// The queue in a ring whose two sides are both at `position`.
+    pub const fn starting_at(layout: RingLayout, position: u32) -> Self {
         Self {
+            slots: WorkSlots::starting_at(layout.slots(), position),
             layout,
-            slots: WorkSlots::new(offer_every_slot(&layout, memory)),
         }
     }
 
@@ -37,7 +37,7 @@ impl WorkQueue {
 
     /// Number of slots that [`reserve`](Self::reserve) can still hand out.
     #[inline]
-    pub fn free_slots(&self) -> u16 {
+    pub fn free_slots(&self) -> u32 {
         self.slots.free()
     }
 
@@ -45,7 +45,7 @@ impl WorkQueue {
     /// [`RingLayout::slot`] of the position. The device sees it from [`publish`](Self::publish) on; until then its owner
     /// fills it.
     #[inline]
-    pub fn reserve(&mut self) -> Option<u16> {
+    pub fn reserve(&mut self) -> Option<u32> {
         self.slots.reserve()
     }
 
@@ -84,7 +84,7 @@ impl WorkQueue {
     ///
     /// Those of [`WorkSlots::complete`].
     #[inline]
-    pub fn complete(&mut self, position: u16) -> Result<(), RingError> {
+    pub fn complete(&mut self, position: u32) -> Result<(), RingError> {
         self.slots.complete(position)
     }
 
@@ -95,7 +95,7 @@ impl WorkQueue {
     ///
     /// Those of [`WorkSlots::reclaim`].
     #[inline]
-    pub fn reclaim(&mut self, tail: u16) -> Result<(), RingError> {
+    pub fn reclaim(&mut self, tail: u32) -> Result<(), RingError> {
         self.slots.reclaim(tail)
     }
 
@@ -107,7 +107,7 @@ impl WorkQueue {
 
     /// Frees every slot and returns the position of the next. For a queue whose device side has just given all back
     /// (QP state RESET).
-    pub fn reset(&mut self) -> u16 {
+    pub fn reset(&mut self) -> u32 {
         self.slots.reset()
     }
 }

@@ -7,33 +7,38 @@ use super::RingError;
 /// Accounts for the slots of a queue of work requests, wherever these lie.
 ///
 /// Slots are taken in order, so the slot of the work request at position `p` is `p` modulo the number of slots, and
-/// positions, which wrap at 16 bits, name outstanding work requests. A slot is free again when the completion of its work
+/// positions, which wrap at 32 bits, name outstanding work requests. A slot is free again when the completion of its work
 /// request, or of a later one, has been polled: then there is room for the completion of the next one in the CQ.
 #[derive(Debug)]
 pub struct WorkSlots {
-    slots: u16,
+    slots: u32,
     /// Position after the last reserved slot.
-    head: u16,
+    head: u32,
     /// Position after the last slot that the device may fetch.
-    published: u16,
+    published: u32,
     /// Position after the last free slot: a turn of the ring after the oldest that is not free.
-    end: u16,
+    end: u32,
 }
 
 impl WorkSlots {
-    /// `slots` free slots: a power of two, of at most 32,768.
-    pub const fn new(slots: u16) -> Self {
+    /// `slots` free slots, a power of two.
+    pub const fn new(slots: u32) -> Self {
+        Self::starting_at(slots, 0)
+    }
+
+    /// `slots` free slots, a power of two, of which the next has this position.
+    pub const fn starting_at(slots: u32, position: u32) -> Self {
         Self {
             slots,
-            head: 0,
-            published: 0,
-            end: slots,
+            head: position,
+            published: position,
+            end: position.wrapping_add(slots),
         }
     }
 
     /// Number of slots that [`reserve`](Self::reserve) can still hand out.
     #[inline]
-    pub fn free(&self) -> u16 {
+    pub fn free(&self) -> u32 {
         self.end.wrapping_sub(self.head)
     }
 
@@ -45,13 +50,13 @@ impl WorkSlots {
 
     /// Position after the last slot that was published.
     #[inline]
-    pub fn published(&self) -> u16 {
+    pub fn published(&self) -> u32 {
         self.published
     }
 
     /// Takes the next slot and returns its position, or `None` when all are in use.
     #[inline]
-    pub fn reserve(&mut self) -> Option<u16> {
+    pub fn reserve(&mut self) -> Option<u32> {
         if self.head == self.end {
             return None;
         }
@@ -62,7 +67,7 @@ impl WorkSlots {
 
     /// Counts every reserved slot as the device's, and returns how many those are.
     #[inline]
-    pub fn publish(&mut self) -> u16 {
+    pub fn publish(&mut self) -> u32 {
         let fresh = self.head.wrapping_sub(self.published);
         self.published = self.head;
         fresh
@@ -88,7 +93,7 @@ impl WorkSlots {
     ///
     /// [`RingError::NotOutstanding`] if the device never got this slot or has completed it before; nothing is freed then.
     #[inline]
-    pub fn complete(&mut self, position: u16) -> Result<(), RingError> {
+    pub fn complete(&mut self, position: u32) -> Result<(), RingError> {
         let tail = self.tail();
         if position.wrapping_sub(tail) >= self.published.wrapping_sub(tail) {
             return Err(RingError::NotOutstanding);
@@ -103,7 +108,7 @@ impl WorkSlots {
     ///
     /// [`RingError::NotOutstanding`] if the device never got a slot before `tail`; nothing is freed then.
     #[inline]
-    pub fn reclaim(&mut self, tail: u16) -> Result<(), RingError> {
+    pub fn reclaim(&mut self, tail: u32) -> Result<(), RingError> {
         let oldest = self.tail();
         if tail.wrapping_sub(oldest) > self.published.wrapping_sub(oldest) {
             return Err(RingError::NotOutstanding);
@@ -120,12 +125,12 @@ impl WorkSlots {
 
     /// Position of the oldest slot that is not free.
     #[inline]
-    fn tail(&self) -> u16 {
+    fn tail(&self) -> u32 {
         self.end.wrapping_sub(self.slots)
     }
 
     /// Frees every slot and returns the position of the next.
-    pub fn reset(&mut self) -> u16 {
+    pub fn reset(&mut self) -> u32 {
         self.head = self.published;
         self.end = self.published.wrapping_add(self.slots);
         self.published

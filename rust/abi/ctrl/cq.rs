@@ -89,10 +89,8 @@ wire_struct! {
 wire_struct! {
     /// Answer to RESIZE_CQ.
     pub struct RspResizeCq: 4 {
-        /// `used.idx` that the old ring ends with: what completes later is in the new one.
-        0 => used_idx: u16,
-        /// Reserved, zero.
-        2 => reserved: u16,
+        /// Producer's position that the old ring ends with: what completes later is in the new one.
+        0 => end: u32,
     }
 }
 request!(CmdResizeCq, ResizeCq, RspResizeCq);
