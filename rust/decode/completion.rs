@@ -24,20 +24,15 @@ pub struct InvalidCqe;
 /// The id that the device gets of the work request at `position` of the work queue at `place` of
 /// its CQ's table.
 #[inline]
-pub fn wr_id(place: u32, position: u16) -> u64 {
-    (u64::from(place) << 16) | u64::from(position)
+pub fn wr_id(place: u32, position: u32) -> u64 {
+    (u64::from(place) << 32) | u64::from(position)
 }
 
 /// The place and the position in a [`wr_id`].
-///
-/// # Errors
-///
-/// [`InvalidCqe`] if the place is beyond all tables.
 #[inline]
-pub fn split_wr_id(wr_id: u64) -> Result<(usize, u16), InvalidCqe> {
-    let place = usize::try_from(wr_id >> 16).map_err(|_| InvalidCqe)?;
-    // LOSSY: The low half is the position.
-    Ok((place, wr_id as u16))
+pub fn split_wr_id(wr_id: u64) -> (usize, u32) {
+    // LOSSY: The high half is the place, the low half the position.
+    ((wr_id >> 32) as usize, wr_id as u32)
 }
 
 /// The slot in the id of a work request of an SRQ, which is nothing but the slot.
