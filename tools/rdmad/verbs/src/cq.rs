@@ -12,15 +12,13 @@ use parking_lot::Mutex;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ctrl::NotifyFlags;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
-use virtio_rdma_abi::ib::{AsyncEvent, WcFlags};
-use virtio_rdma_abi::ring::{ArmKind, ArmWord};
+use virtio_rdma_abi::ib::AsyncEvent;
 use virtio_rdma_abi::wire::Wire;
-use virtio_rdma_ring::DeviceCq;
 
 use crate::counters::Counter;
 use crate::error::{require, Result};
 use crate::event::Source;
-use crate::memory::{RingMem, RingView, VirtqueueMem};
+use crate::memory::{CompletionProducer, CompletionView, RingMem, VirtqueueMem};
 use crate::users::Users;
 use crate::Device;
 
@@ -42,19 +40,8 @@ pub(crate) struct Cq {
 
 #[derive(Debug)]
 struct Inner {
-    mem: RingMem,
-    queue: Queue,
-}
-
-#[derive(Debug)]
-struct Queue {
-    ring: DeviceCq,
+    queue: CompletionProducer,
     state: State,
-    /// Entries, which are the buffers that the driver of a virtqueue makes available.
-    cqe: u32,
-    /// What a virtqueue is armed for, and how often an interrupt was sent: the arm word is made of them.
-    armed: ArmKind,
-    sequence: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,27 +62,20 @@ pub(crate) struct CqAttr {
     pub event_queue: u16,
     /// Cookie of its events.
     pub cookie: u64,
-    /// Entries.
-    pub cqe: u32,
 }
 
 impl Cq {
     /// A new CQ.
-    pub(crate) fn new(number: u32, ring: RingMem, attr: CqAttr, charge: Charge) -> Self {
-        let queue = Queue {
-            ring: DeviceCq::new(ring.layout()),
-            state: State::Live,
-            cqe: attr.cqe,
-            armed: ArmKind::None,
-            // 0 counts as answered.
-            sequence: 1,
-        };
+    pub(crate) fn new(number: u32, queue: CompletionProducer, attr: CqAttr, charge: Charge) -> Self {
         Self {
             number,
             doorbell_page: attr.doorbell_page,
             event_queue: attr.event_queue,
             cookie: attr.cookie,
-            inner: Mutex::new(Inner { mem: ring, queue }),
+            inner: Mutex::new(Inner {
+                queue,
+                state: State::Live,
+            }),
             users: Users::default(),
             _charge: charge,
         }
@@ -108,76 +88,48 @@ impl Cq {
 
     /// Delivers completions.
     fn complete(&self, device: &Device, view: &DmaView, completions: &[Completion]) {
-        self.update(device, view, |queue, memory, virtqueue| {
-            completions.iter().all(|completion| {
-                let Completion { mut cqe, solicited } = *completion;
-                if solicited && virtqueue.is_some() {
-                    cqe.wc_flags = cqe.wc_flags | WcFlags::SOLICITED;
-                }
-                queue.ring.push(memory, &cqe.to_bytes(), solicited).is_ok()
-            })
+        self.update(device, view, |queue| {
+            completions
+                .iter()
+                .all(|completion| queue.push(&completion.cqe, completion.solicited).is_ok())
         });
     }
 
     /// Arms a CQ that is a virtqueue: an interrupt for the next completion that the driver has not polled yet and that
     /// is of this kind.
     pub(crate) fn request_notify(&self, device: &Device, flags: NotifyFlags) {
-        self.update(device, &device.space.enter(), |queue, memory, virtqueue| {
-            let Some(virtqueue) = virtqueue else {
-                return true;
-            };
-            // Another thread may sleep for any completion: its wish is not narrowed.
-            if queue.armed != ArmKind::Next {
-                queue.armed = match flags.contains(NotifyFlags::NEXT_COMPLETION) {
-                    true => ArmKind::Next,
-                    false => ArmKind::Solicited,
-                };
-            }
-            let available = u32::from(queue.ring.available(memory));
-            let with_driver = queue.cqe - available.min(queue.cqe);
-            virtqueue.arm(ArmWord {
-                sequence: queue.sequence,
-                kind: queue.armed,
-                // No CQ has more entries than a u16 counts.
-                index: queue.ring.used_index().wrapping_sub(with_driver as u16),
-            });
+        self.update(device, &device.space.enter(), |queue| {
+            queue.request_notify(flags);
             true
         });
     }
 
     /// The driver has reset the virtqueue that this CQ is: it is dead, and its memory is not ours any more.
     pub(crate) fn virtqueue_reset(&self, device: &Device) {
-        if let Some(queue) = self.inner.lock().mem.as_virtqueue() {
+        if let Some(queue) = self.inner.lock().queue.as_virtqueue() {
             queue.retire();
         }
-        self.update(device, &device.space.enter(), |_, _, _| false);
+        self.update(device, &device.space.enter(), |_| false);
     }
 
     /// Answers the doorbell: the arm word may ask for an event that is due.
     pub(crate) fn doorbell(&self, device: &Device, view: &DmaView) {
-        self.update(device, view, |_, _, _| true);
+        self.update(device, view, |_| true);
     }
 
-    /// Goes on in `ring`, for `cqe` entries, and returns `used.idx` that the old one ends with. The old one is not accessed
-    /// any more on return.
+    /// Goes on in `ring`, for `cqe` entries, and returns the position that the old one ends with. The old one is not
+    /// accessed any more on return.
     ///
     /// # Errors
     ///
     /// `EINVAL` if the CQ is dead, or more completions than `cqe` are not polled yet.
-    pub(crate) fn resize(&self, device: &Device, ring: RingMem, cqe: u32) -> Result<u16> {
+    pub(crate) fn resize(&self, device: &Device, ring: RingMem, cqe: u32) -> Result<u32> {
         let view = device.space.enter();
         // What the owner asked to be told of in the old ring is answered there; for the rest it asks again in the new one.
         self.doorbell(device, &view);
-        let mut guard = self.inner.lock();
-        let Inner { mem, queue } = &mut *guard;
-        require(queue.state == State::Live)?;
-        let available = queue.ring.available(&RingView::new(mem, &view));
-        require(mem.layout().slots() - u32::from(available) <= cqe)?;
-        let end = queue.ring.used_index();
-        queue.ring.moved(ring.layout());
-        queue.cqe = cqe;
-        *mem = ring;
-        Ok(end)
+        let mut inner = self.inner.lock();
+        require(inner.state == State::Live)?;
+        inner.queue.resize(&view, ring, cqe)
     }
 
     /// Makes `change`, publishes it and fires the event if it is due. Kills the CQ if `change` returns false.
@@ -185,34 +137,23 @@ impl Cq {
         &self,
         device: &Device,
         view: &DmaView,
-        change: impl FnOnce(&mut Queue, &RingView<'_>, Option<&VirtqueueMem>) -> bool,
+        change: impl FnOnce(&mut CompletionView<'_>) -> bool,
     ) {
         let mut inner = self.inner.lock();
-        let Inner { mem, queue } = &mut *inner;
         // The driver of a failed device learns nothing more: what completes may have read or written lost memory.
-        if queue.state != State::Live || device.has_failed() {
+        if inner.state != State::Live || device.has_failed() {
             return;
         }
-        let memory = RingView::new(mem, view);
-        let sound = change(queue, &memory, mem.as_virtqueue());
+        let mut queue = inner.queue.enter(view);
+        let is_sound = change(&mut queue);
         // What was lost is not to be seen.
-        if !memory.lost() && queue.ring.publish(&memory) {
-            device.counters.add(Counter::CompletionEvents, 1);
-            match mem.as_virtqueue() {
-                None => {
-                    device
-                        .events()
-                        .completion(self.event_queue, self.number, self.cookie);
-                }
-                Some(virtqueue) => {
-                    queue.armed = ArmKind::None;
-                    queue.sequence = queue.sequence.wrapping_add(1) & ArmWord::SEQUENCE_MASK;
-                    device.transport().interrupt(virtqueue.number());
-                }
-            }
+        let is_due = !queue.lost() && queue.publish();
+        let is_dead = !is_sound || queue.lost();
+        if is_due {
+            self.notify(device, inner.queue.as_virtqueue());
         }
-        if !sound || memory.lost() {
-            queue.state = State::Dead;
+        if is_dead {
+            inner.state = State::Dead;
             device
                 .events()
                 .asynchronous(Source::Cq(self.number), AsyncEvent::CqErr, self.cookie);
@@ -221,9 +162,20 @@ impl Cq {
         }
     }
 
+    /// Sends the completion event, which is an interrupt if the CQ is a virtqueue.
+    fn notify(&self, device: &Device, virtqueue: Option<&VirtqueueMem>) {
+        device.counters.add(Counter::CompletionEvents, 1);
+        match virtqueue {
+            None => device
+                .events()
+                .completion(self.event_queue, self.number, self.cookie),
+            Some(virtqueue) => device.transport().interrupt(virtqueue.number()),
+        }
+    }
+
     /// Ends the use of the ring's memory and forgets events that wait.
     pub(crate) fn destroy(&self, device: &Device) {
-        self.inner.lock().queue.state = State::Destroyed;
+        self.inner.lock().state = State::Destroyed;
         device
             .events()
             .forget(self.event_queue, Source::Completions(self.number));

@@ -10,14 +10,14 @@ use virtio_rdma_abi::ctrl::{RspQuerySrq, SrqAttrMask};
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::AsyncEvent;
 use virtio_rdma_abi::wqe::rq_wqe_size;
-use virtio_rdma_ring::DeviceQueue;
+use virtio_rdma_ring::DeviceSharedQueue;
 
 use crate::error::{require, Result};
 use crate::event::Source;
 use crate::memory::{RingMem, RingView};
 use crate::pd::PdUse;
 use crate::users::Users;
-use crate::wqe::{parse_recv, BadRecv, Received};
+use crate::wqe::{parse_recv, recv_size, BadRecv, Received, FIRST_OF_RECV};
 use crate::Device;
 
 /// A shared receive queue.
@@ -45,7 +45,7 @@ struct Inner {
 
 #[derive(Debug)]
 struct Queue {
-    ring: DeviceQueue,
+    ring: DeviceSharedQueue,
     /// Slots that were fetched and not used, the next one last.
     returned: Vec<u16>,
     max_wr: u32,
@@ -89,7 +89,7 @@ impl Srq {
             max_sge: init.max_sge,
             inner: Mutex::new(Inner {
                 queue: Queue {
-                    ring: DeviceQueue::new(init.ring.layout()),
+                    ring: DeviceSharedQueue::new(*init.ring.layout()),
                     returned: Vec::new(),
                     max_wr: init.max_wr,
                     limit: 0,
@@ -142,14 +142,13 @@ impl Srq {
             Ok(None) if !memory.lost() => return Ok(None),
             _ => return Err(self.fail(queue, device)),
         };
-        let present = memory.read_wqe(slot, buffer);
+        let present = memory.read_wqe(slot.into(), buffer, FIRST_OF_RECV, recv_size);
         // Receives are taken when a message needs them; no doorbell has to tell of new ones.
         queue.ring.suppress_doorbell(&memory);
         self.check_limit(queue, &memory, device);
         let parsed = parse_recv(buffer, present, self.max_sge, Some(slot));
         if parsed.is_err() {
-            queue.ring.give_back(&memory, slot, 0);
-            queue.ring.publish(&memory);
+            queue.ring.complete();
         }
         if memory.lost() {
             return Err(self.fail(queue, device));
@@ -157,18 +156,11 @@ impl Srq {
         parsed.map(Some)
     }
 
-    /// The work request in `slot` ended: the slot is given back. Called before its completion is visible.
-    pub(crate) fn complete(&self, device: &Device, view: &DmaView, slot: u16) {
-        let mut guard = self.inner.lock();
-        let Inner { mem, queue } = &mut *guard;
-        if queue.state != State::Live {
-            return;
-        }
-        let memory = RingView::new(mem, view);
-        queue.ring.give_back(&memory, slot, 0);
-        queue.ring.publish(&memory);
-        if memory.lost() {
-            self.fail(queue, device);
+    /// A work request that was fetched ended. Called before its completion is visible.
+    pub(crate) fn complete(&self) {
+        let queue = &mut self.inner.lock().queue;
+        if queue.state == State::Live {
+            queue.ring.complete();
         }
     }
 
@@ -195,10 +187,10 @@ impl Srq {
         };
         require(!mask.contains(SrqAttrMask::LIMIT) || limit <= bound)?;
         if let Some(ring) = new_ring {
-            let (old, new) = (mem.layout(), ring.layout());
+            let (old, new) = (*mem.layout(), *ring.layout());
             // Slots keep their numbers.
             require(new.slots() >= old.slots() && new.slot_shift() >= old.slot_shift())?;
-            queue.ring.moved(new, &RingView::new(&ring, &view));
+            queue.ring.moved(new);
             queue.max_wr = max_wr;
             *mem = ring;
         }
@@ -232,7 +224,7 @@ impl Srq {
         if queue.limit == 0 {
             return;
         }
-        let left = queue.returned.len() + usize::from(queue.ring.available(memory));
+        let left = queue.returned.len() + queue.ring.available(memory) as usize;
         if left < queue.limit as usize {
             queue.limit = 0;
             self.raise(device, AsyncEvent::SrqLimitReached);

@@ -11,7 +11,7 @@ use virtio_rdma_abi::queues::QueueNumbers;
 use virtqueue::Split;
 
 use crate::error::{Errno, Result};
-use crate::memory::RingMem;
+use crate::memory::VirtqueueMem;
 
 /// The virtqueues of a device but the control queue.
 pub trait Virtqueues: Send + Sync {
@@ -63,12 +63,12 @@ impl Transport {
     }
 
     /// Takes virtqueue `queue` for an object, until the driver resets it.
-    pub(crate) fn take(&self, queue: Option<u16>) -> Result<RingMem> {
+    pub(crate) fn take(&self, queue: Option<u16>) -> Result<VirtqueueMem> {
         let queue = queue.ok_or(Errno::INVAL)?;
         let split = self.queues.split(queue).ok_or(Errno::INVAL)?;
-        let ring = RingMem::virtqueue(queue, split)?;
+        let mem = VirtqueueMem::new(queue, split)?;
         self.worn.lock().insert(queue);
-        Ok(ring)
+        Ok(mem)
     }
 
     /// The driver has reset virtqueue `queue`.

@@ -4,19 +4,18 @@
 
 use std::sync::Arc;
 
-use virtio_rdma_abi::cqe::CQ_SLOT_SHIFT;
 use virtio_rdma_abi::ctrl::CONTROL_QUEUE;
 use virtio_rdma_abi::ctrl::{
     CmdCreateCq, CmdCreateCqRing, CmdDestroyCq, CmdReqNotify, CmdResizeCq, CreateFlags, Empty,
     NotifyFlags, RspCreateCq, RspResizeCq,
 };
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
-use virtio_rdma_abi::ring::RingAddr;
+use virtio_rdma_abi::ring::{RingAddr, RingKind};
 
 use super::{DONE, NO_DOORBELL_PAGE};
 use crate::cq::{Cq, CqAttr};
 use crate::error::{require, Errno, Result};
-use crate::memory::RingMem;
+use crate::memory::{CompletionProducer, RingMem};
 use crate::Device;
 
 impl Device {
@@ -31,11 +30,11 @@ impl Device {
             doorbell_page: cmd.doorbell_page,
             event_queue: u16::try_from(cmd.event_queue).map_err(|_| Errno::INVAL)?,
             cookie: cmd.cookie,
-            cqe: cmd.base.cqe,
         };
         let ring = self.cq_ring(&cmd.ring, cmd.base.cqe)?;
         let reserved = self.cqs.reserve().ok_or(Errno::NOMEM)?;
-        let cq = Cq::new(reserved.number(), ring, attr, self.charge::<Cq>()?);
+        let queue = CompletionProducer::own(ring);
+        let cq = Cq::new(reserved.number(), queue, attr, self.charge::<Cq>()?);
         Ok(RspCreateCq {
             cqn: reserved.insert(Arc::new(cq)),
         })
@@ -45,16 +44,15 @@ impl Device {
     fn cq_ring(&self, ring: &RingAddr, cqe: u32) -> Result<RingMem> {
         let max_cqe = self.config().limits.max_cqe;
         require((1..=max_cqe).contains(&cqe) && cqe <= ring.slots)?;
-        require(ring.slots <= max_cqe.next_power_of_two() && ring.slot_shift == CQ_SLOT_SHIFT)?;
-        RingMem::new(self.budget(), &self.space, ring)
+        require(ring.slots <= max_cqe.next_power_of_two())?;
+        RingMem::new(self.budget(), &self.space, RingKind::Completion, ring)
     }
 
     pub(super) fn resize_cq(&self, cmd: CmdResizeCq) -> Result<RspResizeCq> {
         let cq = self.cqs.get(cmd.cqn).ok_or(Errno::INVAL)?;
         let ring = self.cq_ring(&cmd.ring, cmd.cqe)?;
         Ok(RspResizeCq {
-            used_idx: cq.resize(self, ring, cmd.cqe)?,
-            reserved: 0,
+            end: cq.resize(self, ring, cmd.cqe)?,
         })
     }
 
@@ -69,20 +67,18 @@ impl Device {
                 self.transport().is_usable(numbers.cq(cqn))
             })
             .ok_or(Errno::NOMEM)?;
-        let ring = self.transport().take(numbers.cq(reserved.number()))?;
-        if let Some(queue) = ring.as_virtqueue() {
-            // Buffers are taken when there are completions to write.
-            queue
-                .suppress_notifications(&self.space.enter())
-                .map_err(|_| Errno::FAULT)?;
-        }
+        let queue = self.transport().take(numbers.cq(reserved.number()))?;
+        // Buffers are taken when there are completions to write.
+        queue
+            .suppress_notifications(&self.space.enter())
+            .map_err(|_| Errno::FAULT)?;
         let attr = CqAttr {
             doorbell_page: NO_DOORBELL_PAGE,
             event_queue: CONTROL_QUEUE,
             cookie: 0,
-            cqe: cmd.cqe,
         };
-        let cq = Cq::new(reserved.number(), ring, attr, self.charge::<Cq>()?);
+        let queue = CompletionProducer::virtqueue(queue, cmd.cqe);
+        let cq = Cq::new(reserved.number(), queue, attr, self.charge::<Cq>()?);
         Ok(RspCreateCq {
             cqn: reserved.insert(Arc::new(cq)),
         })

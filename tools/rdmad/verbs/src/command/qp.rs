@@ -11,12 +11,12 @@ use virtio_rdma_abi::ctrl::{
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpType, SigType, GSI_QPN};
 use virtio_rdma_abi::qp::QpCap;
-use virtio_rdma_abi::ring::RingAddr;
+use virtio_rdma_abi::ring::{RingAddr, RingKind};
 use virtio_rdma_abi::wire::Wire;
 
 use super::{DONE, NO_DOORBELL_PAGE};
 use crate::error::{require, Errno, Result};
-use crate::memory::RingMem;
+use crate::memory::{QueueMem, RingMem};
 use crate::qp::{Qp, QpInit};
 use crate::srq::Srq;
 use crate::table::Reserved;
@@ -30,8 +30,10 @@ impl Device {
         let queues = |qp_type, cap: &QpCap| {
             let limit = self.config().limits.max_qp_wr;
             let queue = |ring: &RingAddr, max_wr, wqe| match (*ring == RingAddr::ZERO, max_wr) {
-                (true, 0) => Ok(RingMem::absent()),
-                _ => self.queue(ring, limit, max_wr, wqe),
+                (true, 0) => Ok(QueueMem::Absent),
+                _ => self
+                    .queue(RingKind::Work, ring, limit, max_wr, wqe)
+                    .map(QueueMem::Own),
             };
             let sq = queue(&cmd.sq, cap.max_send_wr, max_sq_wqe(cap))?;
             let rq = queue(&cmd.rq, cap.max_recv_wr, max_rq_wqe(cap))?;
@@ -56,8 +58,9 @@ impl Device {
             if !usable(reserved.number()) {
                 return Err(Errno::NOMEM);
             }
-            let sq = transport.take(numbers.sq(reserved.number()))?;
-            let rq = transport.take(numbers.rq(reserved.number()))?;
+            let take = |queue| transport.take(queue).map(QueueMem::Virtqueue);
+            let sq = take(numbers.sq(reserved.number()))?;
+            let rq = take(numbers.rq(reserved.number()))?;
             Ok((reserved, sq, rq))
         };
         self.create_qp(&cmd, queues, NO_DOORBELL_PAGE, 0)
@@ -78,7 +81,7 @@ impl Device {
     fn create_qp<'a>(
         &self,
         base: &CmdCreateQp,
-        queues: impl FnOnce(QpType, &QpCap) -> Result<(Reserved<'a, Qp>, RingMem, RingMem)>,
+        queues: impl FnOnce(QpType, &QpCap) -> Result<(Reserved<'a, Qp>, QueueMem, QueueMem)>,
         doorbell_page: u32,
         cookie: u64,
     ) -> Result<RspCreateQp> {
@@ -147,13 +150,14 @@ impl Device {
     /// The ring of a queue for `max_wr` work requests, `limit` at most, whose WQEs have up to `wqe` bytes.
     pub(super) fn queue(
         &self,
+        kind: RingKind,
         ring: &RingAddr,
         limit: u32,
         max_wr: u32,
         wqe: usize,
     ) -> Result<RingMem> {
         require(max_wr <= ring.slots && ring.slots <= limit.next_power_of_two())?;
-        let ring = RingMem::new(self.budget(), &self.space, ring)?;
+        let ring = RingMem::new(self.budget(), &self.space, kind, ring)?;
         require(wqe <= ring.layout().slot_size() as usize)?;
         Ok(ring)
     }

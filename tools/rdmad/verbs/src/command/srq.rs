@@ -8,7 +8,7 @@ use virtio_rdma_abi::ctrl::{
     CmdCreateSrq, CmdDestroySrq, CmdModifySrq, CmdQuerySrq, CreateFlags, Empty, RspCreateSrq,
     RspQuerySrq, SrqAttrMask,
 };
-use virtio_rdma_abi::ring::RingAddr;
+use virtio_rdma_abi::ring::{RingAddr, RingKind};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::rq_wqe_size;
 
@@ -26,7 +26,7 @@ impl Device {
         require((1..=limits.max_srq_wr).contains(&cmd.max_wr))?;
         let pd = self.use_pd(cmd.pdn)?;
         let wqe = rq_wqe_size(cmd.max_sge as usize);
-        let ring = self.queue(&cmd.ring, limits.max_srq_wr, cmd.max_wr, wqe)?;
+        let ring = self.queue(RingKind::Shared, &cmd.ring, limits.max_srq_wr, cmd.max_wr, wqe)?;
         let reserved = self.srqs.reserve().ok_or(Errno::NOMEM)?;
         let init = SrqInit {
             pd,
@@ -49,7 +49,7 @@ impl Device {
         let ring = if mask.contains(SrqAttrMask::MAX_WR) {
             let limit = self.config().limits.max_srq_wr;
             require((1..=limit).contains(&cmd.max_wr))?;
-            Some(self.queue(&cmd.ring, limit, cmd.max_wr, srq.max_wqe())?)
+            Some(self.queue(RingKind::Shared, &cmd.ring, limit, cmd.max_wr, srq.max_wqe())?)
         } else {
             require(cmd.max_wr == 0 && cmd.ring == RingAddr::ZERO)?;
             None

@@ -3,23 +3,25 @@
 //! Guest memory as the verbs see it: page lists, rings and memory regions.
 
 mod card;
+mod completion_queue;
 mod copy;
-mod doorbell;
 mod fast;
 mod keys;
 mod mr;
 mod pages;
+mod queue;
 mod region;
 mod ring;
 mod virtqueue;
 mod window;
 
+pub(crate) use completion_queue::{CompletionProducer, CompletionView};
 pub(crate) use copy::{transfer, Fault, Memory, Message, Side};
-pub(crate) use doorbell::ForDoorbell;
 pub(crate) use fast::Mapped;
 pub(crate) use keys::Keys;
 pub(crate) use mr::{number_of, KeyFault, Mr, MrCharge, MrTable, Registration};
 pub(crate) use pages::{PageList, PageMap};
+pub(crate) use queue::{ForDoorbell, QueueMem, QueueView, Slot, WorkConsumer};
 pub(crate) use region::{check_access, Region};
 pub(crate) use ring::{RingMem, RingView};
 pub(crate) use virtqueue::VirtqueueMem;

@@ -32,7 +32,7 @@ use crate::cq::Cq;
 use crate::error::Result;
 use crate::event::{Source, QP_EVENTS};
 use crate::fabric::Exclusive;
-use crate::memory::{number_of, Binding, KeyFault, Reached, RingMem, VirtqueueMem};
+use crate::memory::{number_of, Binding, KeyFault, Reached, QueueMem, VirtqueueMem};
 use crate::pd::PdUse;
 use crate::srq::Srq;
 use crate::wqe::{max_rq_wqe, max_sq_wqe, Snapshots};
@@ -72,8 +72,8 @@ pub(crate) struct Qp {
     pd: PdUse,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
-    sq: RingMem,
-    rq: RingMem,
+    sq: QueueMem,
+    rq: QueueMem,
     /// Where receives come from, of a QP that has no RQ for that.
     srq: Option<Arc<Srq>>,
     /// A [`QpState`] or [`DESTROYED`].
@@ -121,9 +121,9 @@ pub(crate) struct QpInit {
     /// CQ of the RQ.
     pub recv_cq: Arc<Cq>,
     /// SQ.
-    pub sq: RingMem,
+    pub sq: QueueMem,
     /// RQ.
-    pub rq: RingMem,
+    pub rq: QueueMem,
     /// SRQ, if it has one.
     pub srq: Option<Arc<Srq>>,
 }
@@ -162,8 +162,8 @@ impl Qp {
             serving: Exclusive::default(),
             summary: Summary::default(),
             windows: Mutex::default(),
-            send: Mutex::new(SendSide::new(init.sq.layout(), snapshots)),
-            recv: Mutex::new(RecvSide::new(init.rq.layout(), buffer)),
+            send: Mutex::new(SendSide::new(&init.sq, snapshots)),
+            recv: Mutex::new(RecvSide::new(&init.rq, buffer)),
             sq: init.sq,
             rq: init.rq,
             srq: init.srq,
@@ -323,7 +323,7 @@ impl Qp {
     pub(crate) fn virtqueue_reset(&self, number: u16) {
         [&self.sq, &self.rq]
             .into_iter()
-            .filter_map(RingMem::as_virtqueue)
+            .filter_map(QueueMem::as_virtqueue)
             .filter(|queue| queue.number() == number)
             .for_each(VirtqueueMem::retire);
     }

@@ -268,7 +268,7 @@ impl Qp {
             }
             let view = device.space.enter();
             let turn = SendTurn::new(self, device, &view);
-            let left = left.get_or_insert(usize::from(send.queue.available(&turn.ring)));
+            let left = left.get_or_insert(send.queue.available(&turn.queue) as usize);
             let now = FLUSH_LIMIT.min(*left);
             *left -= now;
             if !turn.flush(&mut send, now).is_again() || *left == 0 {

@@ -12,15 +12,13 @@ use roce::work::{AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, With};
 use roce::Connection;
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcFlags, WcStatus};
-use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::wqe::RqHeader;
-use virtio_rdma_ring::DeviceQueue;
 
 use super::{Peer, Qp, Responder};
 use crate::counters::Counter;
 use crate::cq::Completions;
 use crate::gid::vlan_of;
-use crate::memory::{Fault, KeyFault, Keys, Memory, Message, Reached, RingView};
+use crate::memory::{Fault, KeyFault, Keys, Memory, Message, QueueMem, QueueView, Reached, WorkConsumer};
 use crate::srq::Srq;
 use crate::turn::{Budget, Parked};
 use crate::wire::Arrived;
@@ -34,7 +32,7 @@ const MAX_VIOLATIONS: u32 = 256;
 /// What the lock of the receive half protects.
 #[derive(Debug)]
 pub(crate) struct RecvSide {
-    queue: DeviceQueue,
+    queue: WorkConsumer,
     /// From RTR on.
     pub(crate) responder: Option<Responder>,
     /// For the answers that a responder has yet to send.
@@ -61,9 +59,9 @@ pub(crate) struct RecvSide {
 }
 
 impl RecvSide {
-    pub(super) fn new(layout: RingLayout, buffer: List<u8>) -> Self {
+    pub(super) fn new(queue: &QueueMem, buffer: List<u8>) -> Self {
         Self {
-            queue: DeviceQueue::new(layout),
+            queue: WorkConsumer::new(queue),
             responder: None,
             answers: None,
             peer: None,
@@ -143,7 +141,7 @@ pub(crate) struct RecvTurn<'a> {
     pub(crate) qp: &'a Qp,
     pub(crate) device: &'a Device,
     pub(crate) view: &'a DmaView,
-    ring: RingView<'a>,
+    queue: QueueView<'a>,
     /// What the turn may still cost.
     pub(crate) budget: Budget,
     keys: Keys<'a>,
@@ -160,7 +158,7 @@ impl<'a> RecvTurn<'a> {
             qp,
             device,
             view,
-            ring: RingView::new(&qp.rq, view),
+            queue: QueueView::new(&qp.rq, view),
             budget: Budget::default(),
             keys: Keys::new(&device.mrs),
             completions: Completions::new(&qp.recv_cq, device, view),
@@ -241,10 +239,10 @@ impl<'a> RecvTurn<'a> {
         if let Some(srq) = &self.qp.srq {
             return self.take_shared(srq, side);
         }
-        let ring = &self.ring;
-        let event = match fetch_recv(&mut side.queue, ring, &mut side.buffer, &self.qp.cap) {
-            Ok(fetched) if !ring.lost() => return Ok(fetched),
-            Err(BadRecv::Wqe(id)) if !ring.lost() => {
+        let queue = &self.queue;
+        let event = match fetch_recv(&mut side.queue, queue, &mut side.buffer, &self.qp.cap) {
+            Ok(fetched) if !queue.lost() => return Ok(fetched),
+            Err(BadRecv::Wqe(id)) if !queue.lost() => {
                 self.deliver(id, WcStatus::LocQpOpErr, OPCODE_RECV);
                 None
             }
@@ -278,8 +276,8 @@ impl<'a> RecvTurn<'a> {
 
     /// Gives the slot of a work request that ended back to the SRQ that it came from.
     fn give_back(&self, wr: &RecvWr<Received>) {
-        if let (Some(srq), Some(slot)) = (&self.qp.srq, wr.local.srq_slot) {
-            srq.complete(self.device, self.view, slot);
+        if let (Some(srq), Some(_)) = (&self.qp.srq, wr.local.srq_slot) {
+            srq.complete();
         }
     }
 
@@ -358,12 +356,12 @@ impl<'a> RecvTurn<'a> {
             self.completions.deliver();
             self.qp.raise(self.device, AsyncEvent::QpLastWqeReached);
         }
-        let (queue, ring) = (&mut side.queue, &self.ring);
+        let (queue, view) = (&mut side.queue, &self.queue);
         for _ in 0..limit {
             if side.broken {
                 break;
             }
-            match fetch_flushed(queue, ring) {
+            match fetch_flushed(queue, view) {
                 Ok(Some(header)) => {
                     let _ = self.budget.charge_work_request();
                     self.deliver(
@@ -373,12 +371,12 @@ impl<'a> RecvTurn<'a> {
                     );
                 }
                 Ok(None) => {
-                    let posted = ring.await_doorbell(queue);
+                    let posted = queue.await_doorbell(view);
                     return posted.map_or(Parked::again(), Parked::from);
                 }
                 Err(_) => side.broken = true,
             }
-            side.broken |= ring.lost();
+            side.broken |= view.lost();
         }
         match side.broken {
             true => self.qp.await_command(),
@@ -388,14 +386,13 @@ impl<'a> RecvTurn<'a> {
 
     /// Gives all slots back without a completion.
     pub(super) fn reset(mut self, side: &mut RecvSide) {
-        if self.qp.rq.as_virtqueue().is_none() {
-            side.queue.reset(&self.ring);
+        if side.queue.reset(&self.queue) {
             return;
         }
         // The entries of the used ring name what is given back.
         self.silent = true;
         // What is posted meanwhile was posted too early.
-        let slots = side.queue.layout().slots() as usize;
+        let slots = side.queue.slots() as usize;
         let _ = self.flush(side, slots);
     }
 

@@ -11,10 +11,9 @@ use roce::work::SendWr;
 use roce::{ud, Connection};
 use virtio_rdma_abi::ib::{AccessFlags, SendFlags, WcStatus};
 use virtio_rdma_abi::qp::QpAttr;
-use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{SqHeader, INLINE_OFFSET};
-use virtio_rdma_ring::{DeviceQueue, RingError};
+use virtio_rdma_ring::RingError;
 
 use super::keys::is_registration;
 use super::pace::Pacer;
@@ -23,7 +22,7 @@ use crate::counters::Counter;
 use crate::cq::Completions;
 use crate::direct::{Route, Transfer};
 use crate::fabric::{Alarm, Until};
-use crate::memory::{Keys, Memory, Message, RingView};
+use crate::memory::{Keys, Memory, Message, QueueMem, QueueView, WorkConsumer};
 use crate::turn::{Budget, Parked};
 use crate::wire::Arrived;
 use crate::wqe::{
@@ -40,7 +39,7 @@ const DEPTH: u16 = 128;
 pub(crate) struct SendSide {
     /// All attributes as they were set.
     pub(super) attr: QpAttr,
-    pub(super) queue: DeviceQueue,
+    pub(super) queue: WorkConsumer,
     pub(crate) snapshots: Snapshots,
     /// Of a connection, from RTS on.
     pub(crate) requester: Option<Requester>,
@@ -69,10 +68,10 @@ pub(crate) struct SendSide {
 }
 
 impl SendSide {
-    pub(super) fn new(layout: RingLayout, snapshots: Snapshots) -> Self {
+    pub(super) fn new(queue: &QueueMem, snapshots: Snapshots) -> Self {
         Self {
             attr: QpAttr::ZERO,
-            queue: DeviceQueue::new(layout),
+            queue: WorkConsumer::new(queue),
             snapshots,
             requester: None,
             sender: None,
@@ -96,7 +95,7 @@ impl SendSide {
         requester: &mut Requester,
     ) -> Result<(), Exhausted> {
         // A ring has at most 32,768 slots.
-        let depth = DEPTH.min(u16::try_from(self.queue.layout().slots()).unwrap_or(DEPTH));
+        let depth = DEPTH.min(u16::try_from(self.queue.slots()).unwrap_or(DEPTH));
         self.snapshots.make_room(budget, depth)?;
         requester.make_room(budget, depth.into())
     }
@@ -184,7 +183,7 @@ impl SendSide {
 
 /// The parts of the send half that a requester uses.
 pub(crate) struct Parts<'a> {
-    pub(crate) queue: &'a mut DeviceQueue,
+    pub(crate) queue: &'a mut WorkConsumer,
     pub(crate) snapshots: &'a mut Snapshots,
     pub(crate) pacer: &'a mut Option<Pacer>,
     paced: &'a mut Option<Instant>,
@@ -209,7 +208,7 @@ pub(crate) struct SendTurn<'a> {
     pub(crate) qp: &'a Qp,
     pub(crate) device: &'a Device,
     pub(crate) view: &'a DmaView,
-    pub(crate) ring: RingView<'a>,
+    pub(crate) queue: QueueView<'a>,
     /// When the turn began.
     pub(crate) now: Instant,
     /// What the turn may still cost.
@@ -236,7 +235,7 @@ impl<'a> SendTurn<'a> {
             qp,
             device,
             view,
-            ring: RingView::new(&qp.sq, view),
+            queue: QueueView::new(&qp.sq, view),
             now,
             budget: Budget::default(),
             rules: SendRules {
@@ -285,7 +284,7 @@ impl<'a> SendTurn<'a> {
     pub(super) fn fetch(&self, side: &mut SendSide) -> Result<Option<Fetched>, RingError> {
         let mut fetched = fetch_send(
             &mut side.queue,
-            &self.ring,
+            &self.queue,
             &mut side.snapshots,
             &self.keys,
             &self.rules,
@@ -303,7 +302,7 @@ impl<'a> SendTurn<'a> {
     /// A work request ended, in error if the end does not succeed. Work of all kinds ends here, so it is charged here.
     pub(crate) fn complete(
         &self,
-        queue: &mut DeviceQueue,
+        queue: &mut WorkConsumer,
         snapshots: &mut Snapshots,
         wr: &SendWr<Posted>,
         mut status: WcStatus,
@@ -320,8 +319,7 @@ impl<'a> SendTurn<'a> {
             self.device.counters.add(Counter::LkeyViolations, 1);
         }
         snapshots.give_back(posted.snapshot);
-        queue.give_back(&self.ring, posted.slot, 0);
-        queue.publish(&self.ring);
+        queue.complete(&self.queue, posted.slot);
         let success = status == WcStatus::Success;
         if !self.silent && (posted.signaled || !success) {
             let mut cqe = self.qp.cqe(wr.id, status, posted.opcode);
@@ -332,14 +330,13 @@ impl<'a> SendTurn<'a> {
 
     /// Gives all slots back without a completion.
     pub(super) fn reset(mut self, side: &mut SendSide) {
-        if self.qp.sq.as_virtqueue().is_none() {
-            side.queue.reset(&self.ring);
+        if side.queue.reset(&self.queue) {
             return;
         }
         // The entries of the used ring name what is given back.
         self.silent = true;
         // What is posted meanwhile was posted too early.
-        let slots = side.queue.layout().slots() as usize;
+        let slots = side.queue.slots() as usize;
         let _ = self.flush(side, slots);
     }
 
@@ -369,7 +366,7 @@ impl<'a> SendTurn<'a> {
             if side.broken {
                 break;
             }
-            match fetch_flushed(&mut side.queue, &self.ring) {
+            match fetch_flushed(&mut side.queue, &self.queue) {
                 Ok(Some(_)) if self.silent => {}
                 Ok(Some(header)) => {
                     let _ = self.budget.charge_work_request();
@@ -382,12 +379,12 @@ impl<'a> SendTurn<'a> {
                     self.completions.push(cqe, true);
                 }
                 Ok(None) => {
-                    let posted = self.ring.await_doorbell(&mut side.queue);
+                    let posted = side.queue.await_doorbell(&self.queue);
                     return posted.map_or(Parked::again(), Parked::from);
                 }
                 Err(_) => side.broken = true,
             }
-            side.broken |= self.ring.lost();
+            side.broken |= self.queue.lost();
         }
         match side.broken {
             true => self.qp.await_command(),

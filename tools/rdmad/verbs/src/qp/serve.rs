@@ -13,7 +13,7 @@ use virtio_rdma_abi::ib::{AsyncEvent, QpState, WcStatus};
 use super::{Qp, RecvTurn, Requester, SendSide, SendTurn};
 use crate::direct::{Route, Step, Target, Transfer};
 use crate::fabric::Watch;
-use crate::memory::RingView;
+use crate::memory::QueueView;
 use crate::turn::{Charged, Parked};
 use crate::wire::{RecvEnv, SendEnv};
 use crate::Device;
@@ -59,7 +59,7 @@ impl Qp {
     pub(crate) fn has_posted(&self, device: &Device) -> bool {
         self.send.try_lock().is_some_and(|side| {
             let view = device.space.enter();
-            side.queue.available(&RingView::new(&self.sq, &view)) > 0
+            side.queue.available(&QueueView::new(&self.sq, &view)) > 0
         })
     }
 
@@ -124,13 +124,13 @@ impl Qp {
             };
             match step {
                 // A work request that failed took the QP to ERR.
-                Continue(_) if turn.ring.lost() => {
+                Continue(_) if turn.queue.lost() => {
                     side.broken = true;
                     self.fail(turn.device, Some(AsyncEvent::QpFatal));
                 }
                 Continue(_) if turn.budget.is_spent() => return Parked::again(),
                 Continue(_) => {}
-                Break(_) if turn.ring.lost() => {
+                Break(_) if turn.queue.lost() => {
                     side.broken = true;
                     self.fail(turn.device, Some(AsyncEvent::QpFatal));
                 }
@@ -219,7 +219,7 @@ impl Qp {
                     }
                 }
             }
-            if turn.ring.lost() {
+            if turn.queue.lost() {
                 break;
             }
         }
@@ -310,7 +310,7 @@ impl Qp {
             None => {
                 let few = mem::take(&mut side.fetched) <= FEW;
                 self.has_few.store(few, Ordering::Relaxed);
-                turn.ring.await_doorbell(&mut side.queue).map(Parked::from)
+                side.queue.await_doorbell(&turn.queue).map(Parked::from)
             }
         };
         match posted {

@@ -9,9 +9,9 @@ use roce::work::RecvWr;
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{rq_wqe_size, sq_wqe_size, RqHeader, Sge, INLINE_OFFSET};
-use virtio_rdma_ring::{DeviceQueue, RingError};
+use virtio_rdma_ring::RingError;
 
-use crate::memory::RingView;
+use crate::memory::{QueueView, WorkConsumer};
 
 pub(crate) use send::{
     completion_opcode, fetch_send, max_message, Data, Fetched, Posted, SendRules,
@@ -122,6 +122,15 @@ pub(crate) struct Received {
     pub srq_slot: Option<u16>,
 }
 
+/// Bytes of a receive WQE that are copied first: one cache line, with three SGEs.
+pub(crate) const FIRST_OF_RECV: usize = 64;
+
+/// Bytes of the receive WQE that begins with `first`.
+#[inline]
+pub(crate) fn recv_size(first: &[u8]) -> usize {
+    RqHeader::decode(first).map_or(0, |header| rq_wqe_size(header.num_sge as usize))
+}
+
 /// Why the RQ, or the SRQ, gives no receive work request although there is one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BadRecv {
@@ -133,22 +142,21 @@ pub(crate) enum BadRecv {
 
 /// Takes the next WQE from the RQ into `buffer` and gives its slot back. `None` when there is none.
 pub(crate) fn fetch_recv(
-    queue: &mut DeviceQueue,
-    ring: &RingView<'_>,
+    queue: &mut WorkConsumer,
+    view: &QueueView<'_>,
     buffer: &mut [u8],
     cap: &QpCap,
 ) -> Result<Option<RecvWr<Received>>, BadRecv> {
-    let Some(slot) = queue.fetch(ring).map_err(|_| BadRecv::Ring)? else {
+    let Some(slot) = queue.fetch(view).map_err(|_| BadRecv::Ring)? else {
         return Ok(None);
     };
-    let present = ring.read_wqe(slot, buffer);
-    if ring.lost() {
+    let present = view.read_wqe(slot, buffer, FIRST_OF_RECV, recv_size);
+    if view.lost() {
         return Err(BadRecv::Ring);
     }
-    queue.give_back(ring, slot, 0);
-    queue.publish(ring);
+    queue.complete(view, slot);
     // Receives are taken when a message needs them; no doorbell has to tell of new ones.
-    queue.suppress_doorbell(ring);
+    queue.suppress_doorbell(view);
     parse_recv(buffer, present, cap.max_recv_sge, None).map(Some)
 }
 
@@ -180,19 +188,18 @@ pub(crate) fn parse_recv(
 /// Takes the next WQE of either queue only to flush it: its slot is given back. Returns its id and, of a send WQE, its
 /// opcode.
 pub(crate) fn fetch_flushed<const HEADER: usize>(
-    queue: &mut DeviceQueue,
-    ring: &RingView<'_>,
+    queue: &mut WorkConsumer,
+    view: &QueueView<'_>,
 ) -> Result<Option<[u8; HEADER]>, RingError> {
-    let Some(slot) = queue.fetch(ring)? else {
+    let Some(slot) = queue.fetch(view)? else {
         return Ok(None);
     };
     let mut header = [0; HEADER];
-    ring.read_wqe(slot, &mut header);
-    if ring.lost() {
+    view.read_wqe(slot, &mut header, HEADER, |_| HEADER);
+    if view.lost() {
         return Err(RingError::BadSlot);
     }
-    queue.give_back(ring, slot, 0);
-    queue.publish(ring);
+    queue.complete(view, slot);
     Ok(Some(header))
 }
 

@@ -12,16 +12,16 @@ use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{
     sq_wqe_size, Atomic, AtomicWrite, Flush, Member, Rdma, SqHeader, INLINE_OFFSET,
 };
-use virtio_rdma_ring::{DeviceQueue, RingError};
+use virtio_rdma_ring::RingError;
 
 use super::{sge, Snapshots};
-use crate::memory::{Keys, RingView};
+use crate::memory::{Keys, QueueView, Slot, WorkConsumer};
 
 /// Where a send work request came from and where its data is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Posted {
     /// Slot of the SQ.
-    pub slot: u16,
+    pub slot: Slot,
     /// Its copy in the QP's [`Snapshots`].
     pub snapshot: u16,
     /// Opcode of its CQE.
@@ -59,6 +59,22 @@ pub(crate) struct SendRules<'a> {
     pub max_message: u32,
 }
 
+/// Bytes of a send WQE that are copied first: two cache lines, with three SGEs or a short inline message.
+const FIRST_OF_SEND: usize = 128;
+
+/// Bytes of the send WQE that begins with `first`.
+#[inline]
+fn send_size(first: &[u8]) -> usize {
+    let Some(header) = SqHeader::decode(first) else {
+        return 0;
+    };
+    if header.send_flags.contains(SendFlags::INLINE) && first.len() >= INLINE_OFFSET {
+        INLINE_OFFSET + sge(first, SqHeader::SIZE, 0).length as usize
+    } else {
+        sq_wqe_size(header.num_sge as usize)
+    }
+}
+
 /// A WQE that was taken from the SQ: the work request, and the status that it ends with if it is not to be executed.
 #[derive(Debug)]
 pub(crate) struct Fetched {
@@ -73,8 +89,8 @@ pub(crate) struct Fetched {
 ///
 /// The ring makes no sense.
 pub(crate) fn fetch_send(
-    queue: &mut DeviceQueue,
-    ring: &RingView<'_>,
+    queue: &mut WorkConsumer,
+    view: &QueueView<'_>,
     snapshots: &mut Snapshots,
     keys: &Keys<'_>,
     rules: &SendRules<'_>,
@@ -83,15 +99,16 @@ pub(crate) fn fetch_send(
     let Some(snapshot) = snapshots.take() else {
         return Ok(None);
     };
-    let slot = match queue.fetch(ring) {
+    let slot = match queue.fetch(view) {
         Ok(Some(slot)) => slot,
         other => {
             snapshots.give_back(snapshot);
             return other.map(|_| None);
         }
     };
-    let present = ring.read_wqe(slot, snapshots.get_mut(snapshot));
-    if ring.lost() {
+    let wqe = snapshots.get_mut(snapshot);
+    let present = view.read_wqe(slot, wqe, FIRST_OF_SEND, send_size);
+    if view.lost() {
         snapshots.give_back(snapshot);
         return Err(RingError::BadSlot);
     }
