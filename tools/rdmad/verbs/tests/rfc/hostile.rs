@@ -7,7 +7,6 @@ use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_abi::wqe::RqHeader;
-use virtio_rdma_ring::RingMemory;
 
 use crate::harness::ring::{F_INDIRECT, F_NEXT, F_WRITE};
 use crate::harness::*;
@@ -84,7 +83,7 @@ fn indices_and_heads_that_jump() {
         let world = World::new(1, path);
         let bench = Bench::new(&world.vms[0]);
         let ring = &bench.qp.sq;
-        ring.store_u16_release(ring.layout.avail_idx(), 65u16.to_le());
+        ring.set_available_index(65);
         bench.qp.ring_doorbell(DoorbellKind::Sq);
         bench.only_one_failed();
     });
@@ -92,8 +91,8 @@ fn indices_and_heads_that_jump() {
         let world = World::new(1, path);
         let bench = Bench::new(&world.vms[0]);
         let ring = &bench.qp.sq;
-        ring.store_u16(ring.layout.avail_ring(0), 64u16.to_le());
-        ring.store_u16_release(ring.layout.avail_idx(), 1u16.to_le());
+        ring.set_available_entry(0, 64);
+        ring.set_available_index(1);
         bench.qp.ring_doorbell(DoorbellKind::Sq);
         bench.only_one_failed();
     });
@@ -150,7 +149,7 @@ fn receive_queues_with_bad_chains() {
     for spoil in [
         |rq: &Ring| rq.descriptor(0, (NOWHERE, 64), 0, 0),
         |rq: &Ring| rq.descriptor(0, (0x2000, 64), F_WRITE, 0),
-        |rq: &Ring| rq.store_u16_release(rq.layout.avail_idx(), 0x8000u16.to_le()),
+        |rq: &Ring| rq.set_available_index(0x8000),
     ] {
         on_both_paths(|path| {
             let world = World::new(1, path);
@@ -171,8 +170,8 @@ fn cqe_buffers_that_can_not_hold_one() {
         |cq: &Ring| cq.descriptor(0, (0x2000, 38), 0, 0),
         |cq: &Ring| cq.descriptor(0, (NOWHERE, 38), F_WRITE, 0),
         |cq: &Ring| cq.descriptor(0, (0x2000, 0), F_WRITE | F_NEXT, 0),
-        |cq: &Ring| cq.store_u16(cq.layout.avail_ring(0), 64u16.to_le()),
-        |cq: &Ring| cq.store_u16_release(cq.layout.avail_idx(), 0u16.to_le()),
+        |cq: &Ring| cq.set_available_entry(0, 64),
+        |cq: &Ring| cq.set_available_index(0),
     ] {
         on_both_paths(|path| {
             let world = World::new(1, path);
@@ -181,7 +180,7 @@ fn cqe_buffers_that_can_not_hold_one() {
             bench.qp.post(&Wr::new(1, WrOpcode::RdmaWrite));
             bench.only_one_failed();
             let ring = &bench.cq.ring;
-            let used = ring.load_u16(ring.layout.used_idx());
+            let used = ring.used_index();
             assert_eq!(used, 0, "nothing that is not there is shown");
             // To arm a dead CQ does nothing.
             bench.cq.arm(virtio_rdma_abi::ring::ArmKind::Next);

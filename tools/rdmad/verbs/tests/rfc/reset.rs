@@ -5,7 +5,6 @@
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
 use virtio_rdma_abi::queues::QueueNumbers;
-use virtio_rdma_ring::RingMemory;
 
 use crate::harness::*;
 
@@ -49,11 +48,11 @@ fn a_queue_that_is_reset_ends_its_qp_alone() {
             } else {
                 &qp.rq
             };
-            let used = ring.load_u16(ring.layout.used_idx());
+            let used = ring.used_index();
             qp.wait_for(QpState::Err);
             works(vm, &other, &other_cq, 77);
             qp.to(QpState::Reset);
-            assert_eq!(ring.load_u16(ring.layout.used_idx()), used);
+            assert_eq!(ring.used_index(), used);
             qp.destroy().unwrap();
             works(vm, &other, &other_cq, 78);
             // The pair is used again.
@@ -79,7 +78,7 @@ fn a_cq_that_is_reset_is_dead_and_its_qps_fail() {
         mode::disable_cq(vm, cq.cqn);
         qp.wait_for(QpState::Err);
         works(vm, &other, &other_cq, 77);
-        let used = u16::from_le(cq.ring.load_u16(cq.ring.layout.used_idx()));
+        let used = cq.ring.used_index();
         assert_eq!(used, 0, "nothing is written to it");
         qp.destroy().unwrap();
         cq.destroy().unwrap();
@@ -101,9 +100,9 @@ fn reset_returns_each_request_through_the_used_ring() {
         let qp = stuck(vm, &cq);
         qp.to(QpState::Reset);
         for ring in [&qp.sq, &qp.rq] {
-            assert_eq!(u16::from_le(ring.load_u16(ring.layout.used_idx())), 5);
+            assert_eq!(ring.used_index(), 5);
             let mut heads: Vec<u32> = (0..5)
-                .map(|position| u32::from_le(ring.load_u32(ring.layout.used_ring(position))))
+                .map(|position| ring.used_head(position))
                 .collect();
             heads.sort_unstable();
             assert_eq!(heads, [0, 1, 2, 3, 4]);
@@ -122,7 +121,7 @@ fn a_device_reset_ends_the_use_of_all_virtqueues() {
     let cq = Cq::new(vm, 64);
     let qp = stuck(vm, &cq);
     vm.device.reset();
-    let indices = || [&qp.sq, &qp.rq, &cq.ring].map(|ring| ring.load_u16(ring.layout.used_idx()));
+    let indices = || [&qp.sq, &qp.rq, &cq.ring].map(|ring| ring.used_index());
     let before = indices();
     vm.device.notified(mode::numbers(vm).sq(qp.qpn).unwrap());
     vm.device

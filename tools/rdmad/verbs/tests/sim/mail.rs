@@ -286,7 +286,6 @@ impl<'w> Party<'w> for Mail<'w> {
 
     fn finish(&mut self) {
         for ours in &self.boxes {
-            assert!(!driver::has_outstanding(&ours.qp), "work that nobody does");
             assert!(ours.sent.is_empty(), "no completion of {:?}", ours.sent);
             assert!(
                 ours.receives.is_empty() || !ours.ending,

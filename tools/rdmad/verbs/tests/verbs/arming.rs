@@ -37,7 +37,6 @@ impl Chance {
 }
 
 fn send(qp: &Qp<'_>, id: u64, flags: SendFlags) {
-    qp.reclaim();
     qp.post_recv(id, &[]);
     qp.post(&Wr::new(id, WrOpcode::Send).flags(flags));
 }

@@ -75,7 +75,6 @@ fn after_a_stream_a_worker_serves() {
     // A worker that was kept from its processor watches nothing for a while.
     wait("a message without a doorbell", || {
         thread::sleep(REST);
-        pair.qa.reclaim();
         let many: Vec<_> = (0..20)
             .map(|id| pair.wr(id, WrOpcode::RdmaWrite, 8).bytes())
             .collect();

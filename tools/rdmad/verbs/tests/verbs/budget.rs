@@ -6,7 +6,7 @@ use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, MwType, QpState, QpType, WcStatus, WrOpcode};
-use virtio_rdma_abi::ring::{RingAddr, RingLayout};
+use virtio_rdma_abi::ring::{RingAddr, RingKind, RingLayout};
 use virtio_rdma_abi::wire::Wire;
 
 use crate::commands::ENOMEM;
@@ -38,7 +38,7 @@ fn used(vm: &Vm) -> u64 {
 
 /// The longest ring, over the same two pages again and again, so that each page of it is a piece of its own.
 fn long_ring(vm: &Vm) -> RingAddr {
-    let layout = RingLayout::new(SLOTS, SLOT_SHIFT).unwrap();
+    let layout = RingLayout::new(RingKind::Work, SLOTS, SLOT_SHIFT).unwrap();
     let npages = u64::from(layout.size()).div_ceil(4096);
     let two = vm.alloc(3 * 4096);
     let pages: Vec<u64> = (0..npages).map(|n| two + (n % 2) * 2 * 4096).collect();
@@ -48,7 +48,8 @@ fn long_ring(vm: &Vm) -> RingAddr {
         slots: SLOTS,
         page_shift: 12,
         slot_shift: SLOT_SHIFT,
-        reserved: [0; 6],
+        depth: 0,
+        reserved: [0; 5],
     }
 }
 
@@ -151,7 +152,6 @@ fn a_driver_that_takes_all_it_can_get() {
         pair.qa.post(&pair.send(id, 64));
         pair.cq_a.expect(id, WcStatus::Success);
         pair.cq_b.expect(id, WcStatus::Success);
-        pair.qa.reclaim();
     }
     for ((vm, (cq, qps, rest)), before) in greedy.iter().zip(made).zip(before) {
         for qpn in qps {
@@ -171,7 +171,7 @@ fn every_object_is_charged() {
     world.negotiate(&[Feature::MemWindows, Feature::RegPages]);
     let vm = &world.vms[0];
     let cq = Cq::new(vm, 64);
-    let ring = Ring::new(vm, 64, 6).addr;
+    let ring = Ring::new(vm, RingKind::Completion, 64, 6).addr;
     let scattered: Vec<u64> = (0..64).map(|_| vm.alloc(2 * 4096)).collect();
     let list = vm.page_list(&scattered);
     let cq_request = CmdCreateCqRing {
@@ -183,7 +183,7 @@ fn every_object_is_charged() {
         cookie: 1,
         reserved: [0; 8],
     };
-    let mut qp_request = long_qp(vm, cq.cqn, Ring::new(vm, 64, SLOT_SHIFT).addr);
+    let mut qp_request = long_qp(vm, cq.cqn, Ring::new(vm, RingKind::Work, 64, SLOT_SHIFT).addr);
     (qp_request.base.max_send_wr, qp_request.base.max_recv_wr) = (64, 64);
     let mr = CmdRegUserMr {
         pdn: vm.pdn,
@@ -296,8 +296,6 @@ fn memory_for_packets() {
             qa.post(&wr);
             cq_a.expect(id, WcStatus::Success);
             cq_b.expect(id, WcStatus::Success);
-            qa.reclaim();
-            qb.reclaim();
         }
         // What was for packets goes with the connection.
         qa.to(QpState::Reset);
@@ -378,8 +376,6 @@ fn sixty_four_drivers(limits: Limits) {
         pair.qa.post(&pair.send(id, 64));
         pair.cq_a.expect(id, WcStatus::Success);
         pair.cq_b.expect(id, WcStatus::Success);
-        pair.qa.reclaim();
-        pair.qb.reclaim();
     }
 }
 

@@ -61,7 +61,6 @@ fn each_time_once_and_only_on_request() {
             p.qa.to(QpState::Rts);
             p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, 8));
             p.cq_a.expect(1, WcStatus::Success);
-            p.qa.reclaim();
             assert!(p.a.sink.is_empty());
         }
     });

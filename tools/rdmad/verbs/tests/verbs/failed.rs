@@ -127,13 +127,11 @@ impl<'vm> Datagrams<'vm> {
     fn send(&self, wr: &Wr) {
         self.qp.post(wr);
         self.cq.expect(wr.id, WcStatus::Success);
-        self.qp.reclaim();
     }
 
     /// Takes a datagram that came for receive `id`.
     fn expect(&self, id: u64) {
         self.cq.expect(id, WcStatus::Success);
-        self.qp.reclaim();
     }
 }
 

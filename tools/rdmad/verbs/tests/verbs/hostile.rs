@@ -51,8 +51,6 @@ impl<'vm> Healthy<'vm> {
         self.cq.expect(2, WcStatus::Success);
         self.peer_cq.expect(1, WcStatus::Success);
         assert!(self.peer.vm.read(self.to.iova, 5000) == data);
-        self.qp.reclaim();
-        self.peer.reclaim();
     }
 }
 
@@ -71,7 +69,7 @@ fn an_index_that_jumps_is_a_fatal_error_of_that_qp() {
                 DoorbellKind::Sq => (&qa, &qa.sq),
                 _ => (&qb, &qb.rq),
             };
-            ring.store_u16(ring.layout.avail_idx(), 5000u16.to_le());
+            ring.set_owner(5000);
             if kind == DoorbellKind::Rq {
                 // Looked at when a message needs a receive.
                 qa.post(&Wr::new(1, WrOpcode::Send));
@@ -85,7 +83,7 @@ fn an_index_that_jumps_is_a_fatal_error_of_that_qp() {
                 .expect(EventKind::Async(AsyncEvent::QpFatal), victim.cookie);
             healthy.works();
             // RESET heals it.
-            ring.store_u16(ring.layout.avail_idx(), 0);
+            ring.set_owner(0);
             qa.to(QpState::Reset);
             qb.to(QpState::Reset);
             connect(&qa, &qb);
@@ -103,8 +101,7 @@ fn a_cq_ring_that_makes_no_sense_kills_the_cq() {
         let cq = Cq::new(vm, 64);
         let qp = Qp::new(vm, &cq, &cq, Options::default());
         connect(&qp, &qp);
-        cq.ring
-            .store_u16(cq.ring.layout.avail_ring(0), 64u16.to_le());
+        cq.ring.set_owner(1);
         qp.post(&Wr::new(1, WrOpcode::RdmaWrite));
         vm.sink
             .expect(EventKind::Async(AsyncEvent::CqErr), cq.cookie);
@@ -400,7 +397,7 @@ fn memory_that_is_unmapped_under_a_ring_ends_its_qp() {
 enum Act {
     Scribble { ring: u8, offset: u32, byte: u8 },
     Post(Vec<u8>),
-    Publish { ring: u8, index: u16 },
+    Publish { ring: u8, position: u32 },
     Doorbell(u32),
     Poll,
 }
@@ -419,7 +416,7 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         3 => (0u8..5, any::<u32>(), any::<u8>()).prop_map(|(ring, offset, byte)| Act::Scribble { ring, offset, byte }),
         3 => wqe.prop_map(Act::Post),
-        1 => (0u8..4, 0u16..80).prop_map(|(ring, index)| Act::Publish { ring, index }),
+        1 => (0u8..5, 0u32..80).prop_map(|(ring, position)| Act::Publish { ring, position }),
         2 => any::<u32>().prop_map(Act::Doorbell),
         1 => Just(Act::Poll),
     ]
@@ -451,15 +448,15 @@ proptest! {
                 Act::Scribble { ring, offset, byte } => rings[usize::from(*ring)].scribble(*offset, *byte),
                 Act::Post(wqe) => {
                     // Whatever the device answered: the slot after the last.
-                    let slot = (position % 64) as u16;
+                    let slot = position as u32;
                     let ring = &qa.sq;
                     ring.write(ring.layout.slot(slot), wqe);
-                    ring.store_u16(ring.layout.avail_idx(), (position as u16 + 1).to_le());
+                    ring.set_owner(slot + 1);
                     qa.ring_doorbell(DoorbellKind::Sq);
                 }
-                Act::Publish { ring, index } => {
+                Act::Publish { ring, position } => {
                     let ring = rings[usize::from(*ring)];
-                    ring.store_u16(ring.layout.avail_idx(), index.to_le());
+                    ring.set_owner(*position);
                     qa.ring_doorbell(DoorbellKind::Rq);
                 }
                 Act::Doorbell(value) => a.device.doorbell(3, *value),

@@ -235,7 +235,6 @@ fn keys_can_not_be_tried_without_end() {
             wr.remote.rkey ^= 1;
             p.qa.post(&wr);
             p.cq_a.expect(id, WcStatus::Success);
-            p.qa.reclaim();
         }
         p.responder_failed(Some(AsyncEvent::QpAccessErr));
         assert_eq!(p.qa.state(), QpState::Rts);

@@ -27,10 +27,10 @@ fn a_doorbell_makes_up_for_a_missed_arm_word() {
     let word = ArmWord {
         sequence: 1,
         kind: ArmKind::Next,
-        index: before,
+        position: before,
     };
     cq.ring
-        .store_u32(cq.ring.layout.arm(), word.to_u32().to_le());
+        .store_u64(cq.ring.layout.arm(), word.to_u64().to_le());
     cq.ring_doorbell();
     vm.sink.expect(COMPLETION, cq.cookie);
     cq.ring_doorbell();

@@ -9,7 +9,6 @@ use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::{Doorbell, DoorbellKind, RingAddr};
 use virtio_rdma_abi::wire::Wire;
-use virtio_rdma_ring::RingMemory;
 
 use crate::commands::create_qp;
 use crate::harness::qp::PAGE;
@@ -117,18 +116,16 @@ fn two_qps_share_receives_in_the_order_of_the_ring() {
             let place = bench.mb.iova + id * 4096 + header;
             assert_eq!(bench.b.read(place, 300), bytes);
         }
-        assert_eq!(bench.srq.used(), slots);
         // Slots in another order.
         for slot in slots.into_iter().rev() {
             bench.srq.complete(slot);
         }
-        let again = bench.post(8, 8);
+        bench.post(8, 8);
         for id in 8..16 {
             bench.send(1, id, 1);
             bench.cq_a.expect(id, WcStatus::Success);
             assert_eq!(bench.received(WcStatus::Success), (1, id));
         }
-        assert_eq!(bench.srq.used()[..8], again);
         assert!(bench.b.sink.is_empty());
     });
 }
@@ -138,7 +135,7 @@ fn two_qps_share_receives_in_the_order_of_the_ring() {
 fn slots_come_back_out_of_order() {
     let world = World::new(2, verbs::PathPolicy::Direct);
     let bench = Bench::new(&world, Options::default());
-    let slots = bench.post(0, 2);
+    bench.post(0, 2);
     // The first datagram of a UD QP that does not fit holds the receive.
     let options = Options::of(QpType::Ud);
     let from = Qp::new(bench.a, &bench.cq_a, &bench.cq_a, options);
@@ -149,13 +146,11 @@ fn slots_come_back_out_of_order() {
     bench.send(0, 2, 10);
     bench.cq_a.expect(2, WcStatus::Success);
     assert_eq!(bench.received(WcStatus::Success), (0, 1));
-    assert_eq!(bench.srq.used(), [slots[1]]);
     // When the QP is gone the next one takes it.
     to.destroy().unwrap();
     bench.send(1, 3, 10);
     bench.cq_a.expect(3, WcStatus::Success);
     assert_eq!(bench.received(WcStatus::Success), (1, 0));
-    assert_eq!(bench.srq.used(), [slots[1], slots[0]]);
 }
 
 #[test]
@@ -252,7 +247,7 @@ fn a_qp_in_error_leaves_the_receives_to_others() {
 fn what_a_qp_in_error_was_receiving_is_flushed() {
     let world = World::new(2, verbs::PathPolicy::Wire);
     let bench = Bench::new(&world, Options::default());
-    let slots = bench.post(0, 2);
+    bench.post(0, 2);
     // The packets behind the first get lost.
     world
         .net
@@ -272,7 +267,6 @@ fn what_a_qp_in_error_was_receiving_is_flushed() {
     bench.send(1, 2, 1);
     bench.cq_a.expect(2, WcStatus::Success);
     assert_eq!(bench.received(WcStatus::Success), (1, first));
-    assert_eq!(bench.srq.used(), slots[..=first as usize]);
 }
 
 /// The SRQ's PD opens the local keys of its work requests; the QP's PD what peers may reach.
@@ -320,8 +314,8 @@ fn a_malformed_receive_harms_the_qp_that_takes_it() {
     each_rc(|bench| {
         // More SGEs than the SRQ has.
         let bytes = [3u32.to_le_bytes().to_vec(), 5u64.to_le_bytes().to_vec()].concat();
-        let bad = bench.srq.post_bytes(&bytes);
-        let good = bench.post(6, 1);
+        bench.srq.post_bytes(&bytes);
+        bench.post(6, 1);
         bench.send(0, 1, 1);
         assert_eq!(bench.received(WcStatus::LocQpOpErr), (0, 5));
         bench.cq_a.expect(1, WcStatus::RemOpErr);
@@ -329,7 +323,6 @@ fn a_malformed_receive_harms_the_qp_that_takes_it() {
         bench.send(1, 2, 1);
         bench.cq_a.expect(2, WcStatus::Success);
         assert_eq!(bench.received(WcStatus::Success), (1, 6));
-        assert_eq!(bench.srq.used(), [bad, good[0]]);
         assert!(bench.b.sink.is_empty());
     });
 }
@@ -338,7 +331,7 @@ fn a_malformed_receive_harms_the_qp_that_takes_it() {
 fn a_ring_that_makes_no_sense_fails_the_srq_and_its_qps() {
     each_rc(|bench| {
         let ring = bench.srq.ring();
-        ring.store_u16(ring.layout.avail_idx(), 9u16.to_le());
+        ring.set_owner(9);
         bench.send(0, 1, 1);
         bench.cq_a.expect(1, WcStatus::RemOpErr);
         bench.b.sink.expect(SRQ_ERR, bench.srq.cookie);

@@ -79,8 +79,6 @@ fn exchange(a: &Vm, b: &Vm, options: Options, sizes: &[u32]) {
                     to.vm.read(to_mr.iova + half, len) == data,
                     "{opcode:?} of {size} bytes"
                 );
-                qp.reclaim();
-                peer.reclaim();
             }
         }
     }

@@ -19,7 +19,7 @@ use virtio_rdma_abi::ib::{
     DEFAULT_PKEY, MULTICAST_QPN,
 };
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
-use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::ring::{DoorbellKind, WORK_SLOTS};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{BindMw, Reg, RegPages};
 use virtio_rdma_ring::RingMemory;
@@ -28,7 +28,9 @@ use crate::harness::*;
 
 const BINDABLE: AccessFlags = AccessFlags(AccessFlags::LOCAL_WRITE.0 | AccessFlags::MW_BIND.0);
 /// Slots of the largest ring.
-const MAX_SLOTS: u16 = 32_768;
+const MAX_SLOTS: u32 = *WORK_SLOTS.end();
+/// Local work requests of which one has a completion.
+const PERIOD: u32 = 1024;
 
 /// Connects a QP to a peer whose MAC address no port of the process has.
 fn connect_outside(qp: &Qp<'_>) {
@@ -108,13 +110,19 @@ fn unsignaled(mut wqe: Vec<u8>) -> Vec<u8> {
     wqe
 }
 
-/// Fills the SQ with pairs of BIND_MW and LOCAL_INV that can be executed again and again.
+/// Fills the SQ with pairs of BIND_MW and LOCAL_INV that can be executed again and again. The last of each [`PERIOD`] has
+/// a completion.
 fn fill_with_local_work(qp: &Qp<'_>) {
     let window = Window::new(qp.vm, MwType::Two);
     let bind = unsignaled(window.bind(0, window.key, window.key));
-    let invalidate = unsignaled(local_inv(1, window.key));
-    for slot in 0..qp.sq.layout.slots() as u16 {
-        let wqe = if slot % 2 == 0 { &bind } else { &invalidate };
+    let last = local_inv(1, window.key);
+    let invalidate = unsignaled(last.clone());
+    for slot in 0..qp.sq.layout.slots() {
+        let wqe = match (slot % 2, slot % PERIOD) {
+            (0, _) => &bind,
+            (_, rest) if rest == PERIOD - 1 => &last,
+            _ => &invalidate,
+        };
         qp.sq.write(qp.sq.layout.slot(slot), wqe);
     }
 }
@@ -141,18 +149,18 @@ fn a_long_queue_takes_many_turns() {
         let vm = &world.vms[0];
         let cq = Cq::new(vm, 64);
         let options = Options {
-            slots: MAX_SLOTS.into(),
+            slots: MAX_SLOTS,
             ..Options::of(qp_type)
         };
         let qp = Qp::new(vm, &cq, &cq, options);
         connect_outside(&qp);
         fill_with_local_work(&qp);
-        qp.sq
-            .store_u16_release(qp.sq.layout.avail_idx(), MAX_SLOTS.to_le());
+        qp.sq.set_owner(MAX_SLOTS);
         qp.ring_doorbell(DoorbellKind::Sq);
         world.fabric.advance(Duration::ZERO);
-        let used = u16::from_le(qp.sq.load_u16_acquire(qp.sq.layout.used_idx()));
-        assert_eq!(used, MAX_SLOTS, "{qp_type:?}");
+        for _ in 0..MAX_SLOTS / PERIOD {
+            cq.expect(1, WcStatus::Success);
+        }
         is_bounded(&world.fabric.status());
         // As many work requests in one turn would cost far more.
         let status = world.fabric.status();
@@ -322,7 +330,7 @@ fn endless_local_work_leaves_other_vms_their_turns() {
         let [a, b] = [&world.vms[0], &world.vms[1]];
         let cq = Cq::new(a, 64);
         let options = Options {
-            slots: MAX_SLOTS.into(),
+            slots: MAX_SLOTS,
             ..Options::of(qp_type)
         };
         let qp = Qp::new(a, &cq, &cq, options);
@@ -331,21 +339,16 @@ fn endless_local_work_leaves_other_vms_their_turns() {
         let victims = [(); 4].map(|()| b.mr(4096));
         let (stop, executed) = (AtomicBool::new(false), AtomicU64::new(0));
         thread::scope(|scope| {
-            let (sq, stop, executed) = (&qp.sq, &stop, &executed);
+            let (sq, cq, stop, executed) = (&qp.sq, &cq.ring, &stop, &executed);
             scope.spawn(move || {
-                let mut last = 0;
                 while !stop.load(Ordering::Relaxed) && executed.load(Ordering::Relaxed) < LIMIT {
-                    let used = u16::from_le(sq.load_u16_acquire(sq.layout.used_idx()));
-                    executed.fetch_add(used.wrapping_sub(last).into(), Ordering::Relaxed);
-                    last = used;
-                    let full = used.wrapping_add(MAX_SLOTS);
-                    sq.store_u16_release(sq.layout.avail_idx(), full.to_le());
+                    let completed = cq.device();
+                    cq.set_owner(completed);
+                    sq.set_owner(completed * PERIOD + MAX_SLOTS);
+                    executed.store(u64::from(completed * PERIOD), Ordering::Relaxed);
                 }
             });
-            wait("a full ring", || {
-                let available = sq.load_u16_acquire(sq.layout.avail_idx());
-                (u16::from_le(available) == MAX_SLOTS).then_some(())
-            });
+            wait("a full ring", || (sq.owner() == MAX_SLOTS).then_some(()));
             qp.ring_doorbell(DoorbellKind::Sq);
             wait("the first turn", || {
                 (executed.load(Ordering::Relaxed) > 0).then_some(())
@@ -392,7 +395,6 @@ fn a_full_queue_of_an_unreliable_connection_is_sent() {
                 p.qa.ring_doorbell(DoorbellKind::Sq);
             }
             p.cq_a.expect(COUNT - 1, WcStatus::Success);
-            p.qa.reclaim();
             assert!(p.cq_a.poll().is_none(), "{path:?}, round {round}");
         }
     }
@@ -427,7 +429,6 @@ fn a_full_queue_of_local_work_is_executed() {
             p.qa.ring_doorbell(DoorbellKind::Sq);
             p.cq_a.expect(COUNT - 1, WcStatus::Success);
             // What follows is executed too.
-            p.qa.reclaim();
             p.qa.post(&p.wr(COUNT, WrOpcode::RdmaWrite, 8));
             p.cq_a.expect(COUNT, WcStatus::Success);
         }

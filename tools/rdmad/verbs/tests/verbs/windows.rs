@@ -246,8 +246,6 @@ fn the_key_may_follow_the_binding_at_once() {
             assert_eq!(p.b.read(seen.iova + round, 50), pattern(50, round));
             p.cq_b.expect(2, WcStatus::Success);
             p.cq_b.expect(3, WcStatus::Success);
-            p.qa.reclaim();
-            p.qb.reclaim();
         }
     });
 }
@@ -448,8 +446,6 @@ fn either_side_invalidates_type_2() {
                 assert_eq!(u32::from_le_bytes(cqe.ex), mw.key);
             }
             assert_eq!(p.b.read(seen.iova + 64 * round, 64), pattern(64, 8));
-            p.qa.reclaim();
-            p.qb.reclaim();
         }
         refused(p, p.wr(6, WrOpcode::RdmaWrite, 8).remote(&mw.seen(&mr), 0));
         assert_eq!(p.b.call(CmdDeregMr { mrn: mr.mrn }).err(), None);

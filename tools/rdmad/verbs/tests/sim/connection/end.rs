@@ -76,7 +76,7 @@ pub(super) struct End<'w> {
     pub moving: Option<Moving>,
     pub left: VecDeque<Cqe>,
     /// Completions in the new ring that were there before the CQ was armed in it.
-    pub early: u16,
+    pub early: u32,
     /// When the device looks at the new ring, the event may come, or must.
     pub late: bool,
     pub owed: bool,

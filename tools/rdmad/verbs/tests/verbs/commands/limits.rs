@@ -8,7 +8,7 @@ use virtio_rdma_abi::config::{
 };
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::{AccessFlags, GSI_QPN};
-use virtio_rdma_abi::ring::slot_shift_for;
+use virtio_rdma_abi::ring::{slot_shift_for, RingKind};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{rq_wqe_size, sq_wqe_size, INLINE_OFFSET};
 
@@ -76,7 +76,7 @@ fn cqs_and_qps() {
     // The device writes to none of these rings: they may all lie in one place.
     let request = CmdCreateCqRing {
         base: CmdCreateCq { cqe: 2 },
-        ring: Ring::new(vm, 2, 6).addr,
+        ring: Ring::new(vm, RingKind::Completion, 2, 6).addr,
         ..create_cq(vm)
     };
     fill(
@@ -88,8 +88,8 @@ fn cqs_and_qps() {
     );
     let mut request = create_qp(vm, &cq);
     (request.base.max_send_wr, request.base.max_recv_wr) = (2, 2);
-    request.sq = Ring::new(vm, 2, 7).addr;
-    request.rq = Ring::new(vm, 2, 6).addr;
+    request.sq = Ring::new(vm, RingKind::Work, 2, 7).addr;
+    request.rq = Ring::new(vm, RingKind::Work, 2, 6).addr;
     // One of them is the GSI QP.
     fill(
         own.max_qp - GSI_QPN,
@@ -126,7 +126,7 @@ fn sizes_of_queues() {
     assert!(own.max_cqe >= 32_766 && own.max_qp_wr >= 4_619);
 
     let mut cq = create_cq(vm);
-    cq.ring = Ring::new(vm, own.max_cqe.next_power_of_two(), 6).addr;
+    cq.ring = Ring::new(vm, RingKind::Completion, own.max_cqe.next_power_of_two(), 6).addr;
     cq.base.cqe = own.max_cqe;
     vm.call(cq).unwrap();
     cq.base.cqe += 1;
@@ -134,8 +134,8 @@ fn sizes_of_queues() {
 
     let of_qp = Cq::new(vm, 2);
     let mut qp = create_qp(vm, &of_qp);
-    qp.sq = Ring::new(vm, own.max_qp_wr, 7).addr;
-    qp.rq = Ring::new(vm, own.max_qp_wr, 6).addr;
+    qp.sq = Ring::new(vm, RingKind::Work, own.max_qp_wr, 7).addr;
+    qp.rq = Ring::new(vm, RingKind::Work, own.max_qp_wr, 6).addr;
     (qp.base.max_send_wr, qp.base.max_recv_wr) = (own.max_qp_wr, own.max_qp_wr);
     vm.call(qp).unwrap();
     for change in [
@@ -152,8 +152,8 @@ fn sizes_of_queues() {
     let inline = own.max_inline_data;
     let sq = sq_wqe_size(send as usize).max(INLINE_OFFSET + inline as usize);
     let shift = |bytes| slot_shift_for(bytes).unwrap();
-    qp.sq = Ring::new(vm, 64, shift(sq) + 1).addr;
-    qp.rq = Ring::new(vm, 64, shift(rq_wqe_size(recv as usize)) + 1).addr;
+    qp.sq = Ring::new(vm, RingKind::Work, 64, shift(sq) + 1).addr;
+    qp.rq = Ring::new(vm, RingKind::Work, 64, shift(rq_wqe_size(recv as usize)) + 1).addr;
     (qp.base.max_send_sge, qp.base.max_recv_sge) = (send, recv);
     qp.base.max_inline_data = inline;
     vm.call(qp).unwrap();

@@ -11,6 +11,7 @@ mod objects;
 use rustix::io::Errno;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::QpType;
+use virtio_rdma_abi::ring::RingKind;
 
 use crate::harness::*;
 
@@ -43,7 +44,7 @@ pub fn create_cq(vm: &Vm) -> CmdCreateCqRing {
     CmdCreateCqRing {
         base: CmdCreateCq { cqe: 100 },
         flags: CreateFlags::NONE,
-        ring: Ring::new(vm, 128, 6).addr,
+        ring: Ring::new(vm, RingKind::Completion, 128, 6).addr,
         doorbell_page: 0,
         event_queue: 1,
         cookie: 1,
@@ -69,8 +70,8 @@ pub fn create_qp(vm: &Vm, cq: &Cq<'_>) -> CmdCreateQpRings {
             srqn: 0,
             reserved: [0; 24],
         },
-        sq: Ring::new(vm, 64, 7).addr,
-        rq: Ring::new(vm, 64, 6).addr,
+        sq: Ring::new(vm, RingKind::Work, 64, 7).addr,
+        rq: Ring::new(vm, RingKind::Work, 64, 6).addr,
         doorbell_page: 1,
         cookie: 1,
     }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use virtio_rdma_abi::cqe::{Cqe, CQ_SLOT_SHIFT};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::{WcFlags, WcStatus};
-use virtio_rdma_abi::ring::{ArmKind, DoorbellKind};
+use virtio_rdma_abi::ring::{ArmKind, DoorbellKind, RingKind};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_ring::{Armed, CompletionQueue, RingError, RingMemory};
 
@@ -108,14 +108,14 @@ pub struct Cq<'vm> {
 pub struct Moving {
     target: Ring,
     next: CompletionQueue,
-    /// `used.idx` that the old ring ends with.
-    end: u16,
+    /// Position that the old ring ends with.
+    end: u32,
 }
 
 impl<'vm> Cq<'vm> {
     pub fn new(vm: &'vm Vm, slots: u32) -> Self {
-        let ring = Ring::new(vm, slots, CQ_SLOT_SHIFT);
-        let queue = CompletionQueue::new(ring.layout, &ring);
+        let ring = Ring::new(vm, RingKind::Completion, slots, CQ_SLOT_SHIFT);
+        let queue = CompletionQueue::new(ring.layout);
         let cookie = vm.cookie();
         let request = CmdCreateCqRing {
             base: CmdCreateCq { cqe: slots },
@@ -138,12 +138,13 @@ impl<'vm> Cq<'vm> {
 
     pub fn poll(&self) -> Option<Cqe> {
         let mut queue = self.queue.borrow_mut();
-        let position = queue.take(&self.ring).expect("a sound used ring")?;
+        let position = queue.take(&self.ring).expect("a sound ring")?;
         let mut bytes = [0; Cqe::SIZE];
         self.ring.read(self.ring.layout.slot(position), &mut bytes);
         queue.publish(&self.ring);
         let cqe = Cqe::from_bytes(&bytes);
         assert_eq!(fault(&cqe, is_rfc()), None, "{cqe:?}");
+        self.vm.note_ended(&cqe);
         Some(cqe)
     }
 
@@ -191,14 +192,14 @@ impl<'vm> Cq<'vm> {
 
     /// Has the device move to a ring of `slots` slots for `cqe` entries. The driver is to follow.
     pub fn begin_resize(&self, slots: u32, cqe: u32) -> Result<Moving, u8> {
-        let target = Ring::new(self.vm, slots, CQ_SLOT_SHIFT);
-        let next = CompletionQueue::new(target.layout, &target);
+        let target = Ring::new(self.vm, RingKind::Completion, slots, CQ_SLOT_SHIFT);
+        let next = CompletionQueue::new(target.layout);
         let request = CmdResizeCq {
             cqn: self.cqn,
             cqe,
             ring: target.addr,
         };
-        let end = self.vm.call(request)?.used_idx;
+        let end = self.vm.call(request)?.end;
         Ok(Moving { target, next, end })
     }
 

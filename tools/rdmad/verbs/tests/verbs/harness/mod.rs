@@ -13,7 +13,7 @@ pub mod srq;
 mod wr;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use dma::DmaSpace;
 use roce::FramePort;
 use verbs::{Device, DeviceConfig, Fabric, FabricConfig, Limits, PathPolicy, Virtqueues};
+use virtio_rdma_abi::cqe::{Cqe, OPCODE_RECV};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::{Event, EventKind};
 use virtio_rdma_abi::feature::{Feature, Features};
@@ -286,6 +287,8 @@ pub struct Vm {
     pub sink: Arc<Sink>,
     next: AtomicU64,
     cookies: AtomicU64,
+    /// Ids of the completions that were polled since a QP last asked, those of its receives apart.
+    ended: Mutex<HashMap<(u32, bool), Vec<u64>>>,
 }
 
 impl Vm {
@@ -337,6 +340,7 @@ impl Vm {
             sink,
             next: AtomicU64::new(4096),
             cookies: AtomicU64::new(((n as u64) << 32) | 1),
+            ended: Mutex::default(),
         };
         vm.start();
         vm
@@ -401,6 +405,19 @@ impl Vm {
             "the VM has too little memory for this test"
         );
         at
+    }
+
+    /// A completion was polled.
+    pub fn note_ended(&self, cqe: &Cqe) {
+        let key = (cqe.qp_num, cqe.opcode >= OPCODE_RECV);
+        let mut ended = self.ended.lock().unwrap();
+        ended.entry(key).or_default().push(cqe.wr_id);
+    }
+
+    /// Ids of the completions of a queue that were polled since the last call.
+    pub fn take_ended(&self, qpn: u32, is_recv: bool) -> Vec<u64> {
+        let mut ended = self.ended.lock().unwrap();
+        ended.remove(&(qpn, is_recv)).unwrap_or_default()
     }
 
     pub fn cookie(&self) -> u64 {

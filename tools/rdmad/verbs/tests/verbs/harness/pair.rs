@@ -64,7 +64,6 @@ impl<'vm> Pair<'vm> {
 
     /// Has A write a message, and ring for it only if that is asked for. Returns whether it is.
     pub fn write(&self, id: u64) -> bool {
-        self.qa.reclaim();
         let wr = self.wr(id, WrOpcode::RdmaWrite, 8);
         let asked = self.qa.post_all(&[wr.bytes()]);
         if asked {

@@ -3,13 +3,14 @@
 //! QPs as a driver uses them.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::{AccessFlags, AhFlags, Mtu, QpAttrMask, QpState, QpType, SigType};
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
-use virtio_rdma_abi::ring::{slot_shift_for, DoorbellKind, RingAddr};
+use virtio_rdma_abi::ring::{slot_shift_for, DoorbellKind, RingAddr, RingKind, RingLayout};
 use virtio_rdma_abi::wire::Wire;
-use virtio_rdma_abi::wqe::{rq_wqe_size, sq_wqe_size, RqHeader, Sge, INLINE_OFFSET};
+use virtio_rdma_abi::wqe::{rq_wqe_size, sq_wqe_size, RqHeader, Sge, SqHeader, INLINE_OFFSET};
 use virtio_rdma_ring::{RingMemory, WorkQueue};
 
 use super::{is_rfc, mode, wait, Ring, Vm, FULL};
@@ -91,8 +92,48 @@ pub struct Qp<'vm> {
     pub options: Options,
     pub sq: Ring,
     pub rq: Ring,
-    sq_queue: RefCell<WorkQueue>,
-    rq_queue: RefCell<WorkQueue>,
+    sq_queue: RefCell<Posted>,
+    rq_queue: RefCell<Posted>,
+}
+
+/// What was posted to a queue.
+struct Posted {
+    queue: WorkQueue,
+    /// The ids of what is not known to have ended, and the position of the first.
+    ids: VecDeque<u64>,
+    tail: u32,
+}
+
+impl Posted {
+    fn new(ring: &Ring) -> RefCell<Self> {
+        RefCell::new(Self {
+            queue: WorkQueue::new(ring.layout),
+            ids: VecDeque::new(),
+            tail: 0,
+        })
+    }
+
+    /// Writes a WQE into the next slot.
+    fn put(&mut self, ring: &Ring, id: u64, wqe: &[u8]) {
+        let position = self.queue.reserve().expect("room in the queue");
+        ring.write(ring.layout.slot(position), wqe);
+        self.ids.push_back(id);
+    }
+
+    /// The completion with this id was polled: it, and what was posted before it, has ended.
+    fn ended(&mut self, id: u64) {
+        let Some(index) = self.ids.iter().position(|&posted| posted == id) else {
+            return;
+        };
+        self.ids.drain(..=index);
+        self.tail = self.tail.wrapping_add(index as u32 + 1);
+        self.queue.reclaim(self.tail).expect("it was posted");
+    }
+
+    fn reset(&mut self) {
+        self.tail = self.queue.reset();
+        self.ids.clear();
+    }
 }
 
 impl<'vm> Qp<'vm> {
@@ -102,7 +143,8 @@ impl<'vm> Qp<'vm> {
 
     pub fn in_pd(vm: &'vm Vm, pdn: u32, send: &Cq<'vm>, recv: &Cq<'vm>, options: Options) -> Self {
         let sq_wqe = sq_wqe_size(options.sge as usize).max(INLINE_OFFSET + options.inline as usize);
-        let sq = Ring::new(vm, options.slots, slot_shift_for(sq_wqe).unwrap());
+        let shift = slot_shift_for(sq_wqe).unwrap();
+        let sq = Ring::new(vm, RingKind::Work, options.slots, shift);
         Self::with_sq(vm, pdn, sq, (send, recv, None), options).unwrap()
     }
 
@@ -120,14 +162,17 @@ impl<'vm> Qp<'vm> {
         options: Options,
     ) -> Result<Self, u8> {
         let sq_wqe = sq_wqe_size(options.sge as usize).max(INLINE_OFFSET + options.inline as usize);
-        let sq = Ring::new(vm, options.slots, slot_shift_for(sq_wqe).unwrap());
+        let shift = slot_shift_for(sq_wqe).unwrap();
+        let sq = Ring::new(vm, RingKind::Work, options.slots, shift);
         Self::with_sq(vm, pdn, sq, (cq, cq, Some(srqn)), options)
     }
 
     /// A QP whose SQ lies at `base`.
     pub fn with_sq_at(vm: &'vm Vm, base: u64, cq: &Cq<'vm>, options: Options) -> Self {
         let sq_wqe = sq_wqe_size(options.sge as usize).max(INLINE_OFFSET + options.inline as usize);
-        let sq = Ring::at(vm, base, options.slots, slot_shift_for(sq_wqe).unwrap());
+        let shift = slot_shift_for(sq_wqe).unwrap();
+        let layout = RingLayout::new(RingKind::Work, options.slots, shift).unwrap();
+        let sq = Ring::at(vm, base, layout);
         Self::with_sq(vm, vm.pdn, sq, (cq, cq, None), options).unwrap()
     }
 
@@ -145,6 +190,7 @@ impl<'vm> Qp<'vm> {
         };
         let rq = Ring::new(
             vm,
+            RingKind::Work,
             options.slots,
             slot_shift_for(rq_wqe_size(options.sge as usize)).unwrap(),
         );
@@ -182,13 +228,17 @@ impl<'vm> Qp<'vm> {
             doorbell_page: PAGE,
             cookie,
         };
+        let qpn = mode::create_qp(vm, request, &sq, &rq)?;
+        // Those of an earlier QP with this number.
+        vm.take_ended(qpn, false);
+        vm.take_ended(qpn, true);
         Ok(Self {
             vm,
-            qpn: mode::create_qp(vm, request, &sq, &rq)?,
+            qpn,
             cookie,
             options,
-            sq_queue: RefCell::new(WorkQueue::new(sq.layout, &sq)),
-            rq_queue: RefCell::new(WorkQueue::new(rq.layout, &rq)),
+            sq_queue: Posted::new(&sq),
+            rq_queue: Posted::new(&rq),
             sq,
             rq,
         })
@@ -309,12 +359,14 @@ impl<'vm> Qp<'vm> {
 
     /// Posts several. Returns whether the device asks for the doorbell.
     pub fn post_all(&self, wqes: &[impl AsRef<[u8]>]) -> bool {
-        let mut queue = self.sq_queue.borrow_mut();
+        self.reclaim();
+        let mut posted = self.sq_queue.borrow_mut();
         for bytes in wqes {
-            let slot = queue.reserve().expect("room in the SQ");
-            self.sq.write(self.sq.layout.slot(slot), bytes.as_ref());
+            let bytes = bytes.as_ref();
+            let id = SqHeader::decode(bytes).map_or(0, |header| header.wr_id);
+            posted.put(&self.sq, id, bytes);
         }
-        queue.publish(&self.sq)
+        posted.queue.publish(&self.sq)
     }
 
     pub fn post(&self, wr: &Wr) {
@@ -337,28 +389,19 @@ impl<'vm> Qp<'vm> {
         for sge in sges {
             bytes.extend(sge.to_bytes());
         }
-        let mut queue = self.rq_queue.borrow_mut();
-        let slot = queue.reserve().expect("room in the RQ");
-        self.rq.write(self.rq.layout.slot(slot), &bytes);
-        queue.publish(&self.rq)
+        self.reclaim();
+        let mut posted = self.rq_queue.borrow_mut();
+        posted.put(&self.rq, id, &bytes);
+        posted.queue.publish(&self.rq)
     }
 
-    /// Takes back the slots that the device gave back.
-    pub fn reclaim(&self) {
-        for (queue, ring) in [(&self.sq_queue, &self.sq), (&self.rq_queue, &self.rq)] {
-            let used = u16::from_le(ring.load_u16_acquire(ring.layout.used_idx()));
-            queue
-                .borrow_mut()
-                .reclaim(used)
-                .expect("a sound used index");
+    /// Takes back the slots of what is known to have ended.
+    fn reclaim(&self) {
+        for (is_recv, posted) in [(false, &self.sq_queue), (true, &self.rq_queue)] {
+            for id in self.vm.take_ended(self.qpn, is_recv) {
+                posted.borrow_mut().ended(id);
+            }
         }
-    }
-
-    /// Whether the device has work requests of the SQ that it has not given back. The simulator and fuzz
-    /// targets ask.
-    #[allow(dead_code)]
-    pub fn has_outstanding(&self) -> bool {
-        self.sq_queue.borrow().has_outstanding()
     }
 
     pub fn ring_doorbell(&self, kind: DoorbellKind) {

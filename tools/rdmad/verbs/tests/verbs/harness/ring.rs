@@ -2,11 +2,11 @@
 
 //! Rings in the memory of a VM, as their owner sees them.
 
-use std::sync::atomic::{fence, Ordering};
+use std::sync::atomic::{fence, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use dma::{DmaSpace, DmaView};
-use virtio_rdma_abi::ring::{RingAddr, RingLayout};
+use virtio_rdma_abi::ring::{RingAddr, RingKind, RingLayout};
 use virtio_rdma_ring::RingMemory;
 use virtqueue::Split;
 
@@ -20,6 +20,8 @@ pub const F_WRITE: u16 = 2;
 pub const F_INDIRECT: u16 = 4;
 
 /// A ring whose pages follow each other backwards, so that no two are contiguous for the device.
+///
+/// In RFC mode it is a virtqueue, whose descriptor i stands for slot i. Its indices take the place of the words of a ring.
 pub struct Ring {
     space: Arc<DmaSpace>,
     pub layout: RingLayout,
@@ -27,58 +29,161 @@ pub struct Ring {
     /// Address of the last page: the first in DMA space. Of a virtqueue, whose parts are in one piece, of the first.
     base: u64,
     pages: u64,
-    /// Descriptor table of a virtqueue, and a table of two descriptors for each of its own.
-    descriptors: u64,
+    /// Where a virtqueue lies. A table of two descriptors for each of its own follows its descriptors.
+    split: Split,
+    /// Of a virtqueue, the position that its owner had stored before the last one.
+    stored: [AtomicU32; 2],
+    /// Of a virtqueue, the position of the device as it was last read: its index has 16 bits.
+    produced: AtomicU32,
 }
 
 impl Ring {
-    pub fn new(vm: &Vm, slots: u32, slot_shift: u8) -> Self {
-        let layout = RingLayout::new(slots, slot_shift).unwrap();
-        Self::at(vm, vm.alloc(layout.size().into()), slots, slot_shift)
+    pub fn new(vm: &Vm, kind: RingKind, slots: u32, slot_shift: u8) -> Self {
+        let layout = RingLayout::new(kind, slots, slot_shift).unwrap();
+        Self::at(vm, vm.alloc(layout.size().into()), layout)
     }
 
     /// A ring in the zeroed memory at `base`.
-    pub fn at(vm: &Vm, base: u64, slots: u32, slot_shift: u8) -> Self {
-        let layout = RingLayout::new(slots, slot_shift).unwrap();
+    pub fn at(vm: &Vm, base: u64, layout: RingLayout) -> Self {
         let pages = u64::from(layout.size()).div_ceil(PAGE);
         let list: Vec<u64> = (0..pages).rev().map(|n| base + n * PAGE).collect();
+        let slots = layout.slots();
         let addr = RingAddr {
             pages: vm.page_list(&list),
             npages: pages as u32,
             slots,
             page_shift: 12,
-            slot_shift,
-            reserved: [0; 6],
+            slot_shift: layout.slot_shift(),
+            depth: 0,
+            reserved: [0; 5],
         };
-        Self {
+        let ring = Self {
             space: vm.space.clone(),
             layout,
             addr,
             base,
             pages,
-            descriptors: match is_rfc() {
-                true => vm.alloc(u64::from(slots) * (DESCRIPTOR + 2 * DESCRIPTOR)),
-                false => 0,
+            split: match is_rfc() {
+                true => Split {
+                    size: u16::try_from(slots).unwrap(),
+                    descriptors: vm.alloc(u64::from(slots) * (DESCRIPTOR + 2 * DESCRIPTOR)),
+                    available: vm.alloc(6 + 2 * u64::from(slots)),
+                    used: vm.alloc(6 + 8 * u64::from(slots)),
+                    indirect: true,
+                },
+                false => Split::default(),
             },
+            stored: Default::default(),
+            produced: AtomicU32::new(0),
+        };
+        if is_rfc() {
+            for slot in 0..ring.split.size {
+                ring.set_available_entry(slot, slot);
+            }
+            if layout.kind() == RingKind::Completion {
+                ring.store_u32_release(layout.owner(), 0);
+            }
         }
+        ring
     }
 
     /// Where the parts of a virtqueue are.
     pub fn split(&self) -> Split {
-        Split {
-            size: u16::try_from(self.layout.slots()).unwrap(),
-            descriptors: self.descriptors,
-            available: self.base + u64::from(self.layout.avail()),
-            used: self.base + u64::from(self.layout.used()),
-            indirect: true,
-        }
+        self.split
+    }
+
+    fn half(&self, at: u64) -> u16 {
+        let view = self.space.enter();
+        let half = view.slice(at, 2).unwrap().load_u16(0, Ordering::Acquire);
+        u16::from_le(half.unwrap())
+    }
+
+    fn set_half(&self, at: u64, value: u16) {
+        let view = self.space.enter();
+        let slice = view.slice_mut(at, 2).unwrap();
+        slice.store_u16(0, value.to_le(), Ordering::Release).unwrap();
+    }
+
+    /// The index of a virtqueue's used ring.
+    pub fn used_index(&self) -> u16 {
+        self.half(self.split.used_index())
+    }
+
+    /// The head in an entry of a virtqueue's used ring.
+    #[allow(dead_code)]
+    pub fn used_head(&self, position: u16) -> u32 {
+        let view = self.space.enter();
+        let entry = view.slice(self.split.used_entry(position), 4).unwrap();
+        u32::from_le(entry.load_u32(0, Ordering::Relaxed).unwrap())
+    }
+
+    /// The flags of a virtqueue's used ring.
+    #[allow(dead_code)]
+    pub fn used_flags(&self) -> u16 {
+        self.half(self.split.used)
+    }
+
+    /// Sets the index of a virtqueue's available ring.
+    pub fn set_available_index(&self, index: u16) {
+        self.set_half(self.split.available_index(), index);
+    }
+
+    /// Sets an entry of a virtqueue's available ring.
+    pub fn set_available_entry(&self, position: u16, head: u16) {
+        self.set_half(self.split.available_entry(position), head);
+    }
+
+    /// Stores the position of the owner.
+    pub fn set_owner(&self, position: u32) {
+        self.store_u32_release(self.layout.owner(), position.to_le());
+    }
+
+    /// The position of the owner.
+    pub fn owner(&self) -> u32 {
+        u32::from_le(self.load_u32_acquire(self.layout.owner()))
+    }
+
+    /// The position of the device: that of the doorbell, or the producer's of a CQ.
+    pub fn device(&self) -> u32 {
+        u32::from_le(self.load_u32_acquire(self.layout.device()))
+    }
+
+    /// The words of a virtqueue, which has indices in their place.
+    fn load_index(&self, offset: u32) -> u32 {
+        let is_completion = self.layout.kind() == RingKind::Completion;
+        let position = if offset == self.layout.owner() {
+            self.stored[1].load(Ordering::Relaxed)
+        } else if is_completion {
+            let before = self.produced.load(Ordering::Relaxed);
+            let more = self.used_index().wrapping_sub(before as u16);
+            let now = before.wrapping_add(more.into());
+            self.produced.store(now, Ordering::Relaxed);
+            now
+        } else {
+            // There is no suppression of doorbells: each position asks for one.
+            self.stored[0].load(Ordering::Relaxed)
+        };
+        position.to_le()
+    }
+
+    fn store_index(&self, offset: u32, value: u32) {
+        assert_eq!(offset, self.layout.owner());
+        let position = u32::from_le(value);
+        let before = self.stored[1].swap(position, Ordering::Relaxed);
+        self.stored[0].store(before, Ordering::Relaxed);
+        // Each buffer without a completion is available.
+        let slots = match self.layout.kind() {
+            RingKind::Completion => self.layout.slots(),
+            RingKind::Work | RingKind::Shared => 0,
+        };
+        self.set_available_index(position.wrapping_add(slots) as u16);
     }
 
     /// Has each descriptor of a virtqueue stand for its slot: every other one by a table of two parts.
     pub fn describe(&self, writable: bool) {
         let write = if writable { F_WRITE } else { 0 };
-        let tables = self.descriptors + DESCRIPTOR * u64::from(self.layout.slots());
-        for slot in 0..self.layout.slots() as u16 {
+        let tables = self.split.descriptors + DESCRIPTOR * u64::from(self.layout.slots());
+        for slot in 0..self.layout.slots() {
             let (at, len) = (
                 self.base + u64::from(self.layout.slot(slot)),
                 self.layout.slot_size(),
@@ -87,7 +192,7 @@ impl Ring {
                 self.descriptor(slot.into(), (at, len), write, 0);
             } else {
                 let table = tables + 2 * DESCRIPTOR * u64::from(slot);
-                let first = (table - self.descriptors) / DESCRIPTOR;
+                let first = (table - self.split.descriptors) / DESCRIPTOR;
                 // Not where a field of any element ends.
                 let cut = 29;
                 self.descriptor(first, (at, cut), write | F_NEXT, 1);
@@ -104,7 +209,7 @@ impl Ring {
         bytes.extend(len.to_le_bytes());
         bytes.extend(flags.to_le_bytes());
         bytes.extend(next.to_le_bytes());
-        let at = self.descriptors + DESCRIPTOR * index;
+        let at = self.split.descriptors + DESCRIPTOR * index;
         virtqueue::write(&self.space.enter(), at, &bytes).unwrap();
     }
 
@@ -124,52 +229,64 @@ impl Ring {
 }
 
 impl RingMemory for Ring {
-    fn load_u16(&self, offset: u32) -> u16 {
+    fn load_u32(&self, offset: u32) -> u32 {
+        if is_rfc() {
+            return self.load_index(offset);
+        }
         self.with(offset, |view, at| {
-            view.slice(at, 2)
-                .unwrap()
-                .load_u16(0, Ordering::Relaxed)
-                .unwrap()
+            let slice = view.slice(at, 4).unwrap();
+            slice.load_u32(0, Ordering::Relaxed).unwrap()
         })
     }
-    fn load_u16_acquire(&self, offset: u32) -> u16 {
+    fn load_u32_acquire(&self, offset: u32) -> u32 {
+        if is_rfc() {
+            return self.load_index(offset);
+        }
         self.with(offset, |view, at| {
-            view.slice(at, 2)
-                .unwrap()
-                .load_u16(0, Ordering::Acquire)
-                .unwrap()
+            let slice = view.slice(at, 4).unwrap();
+            slice.load_u32(0, Ordering::Acquire).unwrap()
+        })
+    }
+    fn store_u32(&self, offset: u32, value: u32) {
+        if is_rfc() {
+            return self.store_index(offset, value);
+        }
+        self.with(offset, |view, at| {
+            let slice = view.slice_mut(at, 4).unwrap();
+            slice.store_u32(0, value, Ordering::Relaxed).unwrap();
+        });
+    }
+    fn store_u32_release(&self, offset: u32, value: u32) {
+        if is_rfc() {
+            return self.store_index(offset, value);
+        }
+        self.with(offset, |view, at| {
+            let slice = view.slice_mut(at, 4).unwrap();
+            slice.store_u32(0, value, Ordering::Release).unwrap();
+        });
+    }
+    fn load_u64(&self, offset: u32) -> u64 {
+        self.with(offset, |view, at| {
+            let slice = view.slice(at, 8).unwrap();
+            slice.load_u64(0, Ordering::Relaxed).unwrap()
+        })
+    }
+    fn store_u64(&self, offset: u32, value: u64) {
+        self.with(offset, |view, at| {
+            let slice = view.slice_mut(at, 8).unwrap();
+            slice.store_u64(0, value, Ordering::Relaxed).unwrap();
+        });
+    }
+    fn load_u16(&self, offset: u32) -> u16 {
+        self.with(offset, |view, at| {
+            let slice = view.slice(at, 2).unwrap();
+            slice.load_u16(0, Ordering::Relaxed).unwrap()
         })
     }
     fn store_u16(&self, offset: u32, value: u16) {
         self.with(offset, |view, at| {
-            view.slice_mut(at, 2)
-                .unwrap()
-                .store_u16(0, value, Ordering::Relaxed)
-                .unwrap();
-        });
-    }
-    fn store_u16_release(&self, offset: u32, value: u16) {
-        self.with(offset, |view, at| {
-            view.slice_mut(at, 2)
-                .unwrap()
-                .store_u16(0, value, Ordering::Release)
-                .unwrap();
-        });
-    }
-    fn load_u32(&self, offset: u32) -> u32 {
-        self.with(offset, |view, at| {
-            view.slice(at, 4)
-                .unwrap()
-                .load_u32(0, Ordering::Relaxed)
-                .unwrap()
-        })
-    }
-    fn store_u32(&self, offset: u32, value: u32) {
-        self.with(offset, |view, at| {
-            view.slice_mut(at, 4)
-                .unwrap()
-                .store_u32(0, value, Ordering::Relaxed)
-                .unwrap();
+            let slice = view.slice_mut(at, 2).unwrap();
+            slice.store_u16(0, value, Ordering::Relaxed).unwrap();
         });
     }
     fn read(&self, offset: u32, bytes: &mut [u8]) {

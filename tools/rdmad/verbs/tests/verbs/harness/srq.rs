@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use virtio_rdma_abi::ctrl::*;
-use virtio_rdma_abi::ring::{slot_shift_for, RingAddr};
+use virtio_rdma_abi::ring::{slot_shift_for, RingAddr, RingKind};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{rq_wqe_size, RqHeader, Sge};
 use virtio_rdma_ring::{RingMemory, SharedQueue};
@@ -40,7 +40,7 @@ pub fn request(vm: &Vm, pdn: u32, ring: &Ring) -> CmdCreateSrq {
 
 pub fn ring(vm: &Vm, slots: u32) -> Ring {
     let shift = slot_shift_for(rq_wqe_size(MAX_SGE as usize)).unwrap();
-    Ring::new(vm, slots, shift)
+    Ring::new(vm, RingKind::Shared, slots, shift)
 }
 
 fn list(slots: u32) -> Box<[u16]> {
@@ -84,7 +84,7 @@ impl<'vm> Srq<'vm> {
     pub fn post_bytes(&self, bytes: &[u8]) -> u16 {
         let (mut queue, ring) = (self.queue.borrow_mut(), self.ring());
         let slot = queue.reserve().expect("room in the SRQ");
-        ring.write(ring.layout.slot(slot), bytes);
+        ring.write(ring.layout.slot(slot.into()), bytes);
         queue.offer(&*ring, slot);
         // No doorbell is needed for receives.
         let _ = queue.publish(&*ring);
@@ -94,15 +94,6 @@ impl<'vm> Srq<'vm> {
     /// The completion of the work request in `slot` was polled.
     pub fn complete(&self, slot: u16) {
         self.queue.borrow_mut().complete(slot).unwrap();
-    }
-
-    /// What the device gave back, in the order in which it did.
-    pub fn used(&self) -> Vec<u16> {
-        let ring = self.ring();
-        let count = u16::from_le(ring.load_u16_acquire(ring.layout.used_idx()));
-        (0..count)
-            .map(|n| u32::from_le(ring.load_u32(ring.layout.used_ring(n))) as u16)
-            .collect()
     }
 
     pub fn modify(&self, mask: SrqAttrMask, limit: u32) -> Result<(), u8> {

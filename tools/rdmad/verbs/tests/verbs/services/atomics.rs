@@ -27,7 +27,6 @@ fn the_original_value_comes_back() {
             p.qa.post(&wr);
             let cqe = p.cq_a.expect(1, WcStatus::Success);
             assert_eq!((cqe.byte_len, cqe.opcode), (8, opcode.value() as u8));
-            p.qa.reclaim();
             (word(p.a, p.ma.iova), word(p.b, p.mb.iova))
         };
         let start = 0x0102_0304_0506_0708u64;
@@ -226,7 +225,6 @@ fn add(vm: &Vm, owner: &Vm, counter: &Mr, times: u64) {
         let wr = p.wr(id, WrOpcode::AtomicFetchAndAdd, 8).operands(1, 0);
         p.qa.post(&wr.remote(counter, 0));
         p.cq_a.expect(id, WcStatus::Success);
-        p.qa.reclaim();
         let seen = Some(word(vm, p.ma.iova));
         assert!(seen > last, "{seen:?} after {last:?}");
         last = seen;
@@ -272,7 +270,6 @@ fn each_is_executed_once_on_a_lossy_network() {
         let wr = p.wr(n, WrOpcode::AtomicFetchAndAdd, 8).operands(1, 0);
         p.qa.post(&wr);
         p.cq_a.expect(n, WcStatus::Success);
-        p.qa.reclaim();
         assert_eq!(word(p.a, p.ma.iova), n);
     }
     assert_eq!(word(p.b, p.mb.iova), TIMES);

@@ -156,7 +156,6 @@ fn losses() {
     for id in 0..40 {
         pair.qa.post(&pair.wr(id, WrOpcode::RdmaWrite, 20_000));
         pair.cq_a.expect(id, WcStatus::Success);
-        pair.qa.reclaim();
     }
     world.net.lose_one_in.store(0, Ordering::Relaxed);
     let [a, b] = counters(&pair);

@@ -54,7 +54,6 @@ fn send_queue_error() {
                 assert_eq!(p.qa.state(), QpState::Sqe);
                 p.qa.post(&p.send(3, 10));
                 p.cq_a.expect(3, WcStatus::WrFlushErr);
-                p.qa.reclaim();
                 // It still receives.
                 p.qa.post_recv(4, &[sge(&p.ma, 4096, 200)]);
                 let mut to_us = Wr::new(5, WrOpcode::Send).local(&p.mb, 4096, 100);
@@ -74,8 +73,6 @@ fn send_queue_error() {
                 p.cq_b.expect(6, WcStatus::Success);
                 let at = p.mb.iova + data_offset(qp_type);
                 assert!(p.b.read(at, 100) == data);
-                p.qa.reclaim();
-                p.qb.reclaim();
             }
             p.responder_lives();
             assert!(p.a.sink.is_empty());
@@ -98,7 +95,6 @@ fn work_posted_in_sqe_is_flushed_even_if_rts_comes_first() {
             p.qa.wait_for(QpState::Sqe);
             p.qa.modify(QpState::Rts, QpAttrMask::NONE, QpAttr::ZERO)
                 .unwrap();
-            p.qa.reclaim();
             p.qa.post(&p.send(50, 10));
             for id in 1..50 {
                 p.cq_a.expect(id, WcStatus::WrFlushErr);

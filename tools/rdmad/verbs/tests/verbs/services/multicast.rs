@@ -88,7 +88,6 @@ impl<'vm> Member<'vm> {
         self.qp.vm.write(self.mr.iova, data);
         self.qp.post(&self.wr(1000, mgid, data.len() as u32));
         self.cq.expect(1000, WcStatus::Success);
-        self.qp.reclaim();
     }
 
     /// Takes a datagram of `from` to a group.

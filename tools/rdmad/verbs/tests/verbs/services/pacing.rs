@@ -80,7 +80,6 @@ impl<'a, 'vm> Load<'a, 'vm> {
         }
         let used = self.posted - self.completed;
         if used < DEPTH {
-            self.pair.qa.reclaim();
             for _ in used..DEPTH {
                 self.pair.qa.post(&self.wr);
                 self.posted += 1;

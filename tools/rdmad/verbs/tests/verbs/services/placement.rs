@@ -154,7 +154,6 @@ fn what_was_written_is_flushed() {
                 assert_eq!(cqe.opcode, WrOpcode::Flush.value() as u8);
             }
             assert_eq!(p.b.read(mr.iova, 0x1000), pattern(0x1000, 3), "{round}");
-            p.qa.reclaim();
         }
         p.responder_lives();
     });

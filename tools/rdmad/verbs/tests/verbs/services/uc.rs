@@ -47,8 +47,6 @@ fn messages_of_all_sizes() {
                     (receive, size, [1, 2, 3, 4])
                 );
                 assert!(p.b.read(to.iova, size as usize) == data, "{size} bytes");
-                p.qa.reclaim();
-                p.qb.reclaim();
             }
         }
         p.responder_lives();
@@ -218,7 +216,6 @@ fn a_sender_that_starts_anew() {
             loop {
                 let cqe = p.cq_b.expect(received, WcStatus::Success);
                 received += 1;
-                p.qb.reclaim();
                 p.qb.post_recv(received + 3, &[sge(&into, 0, LONG)]);
                 if cqe.byte_len == 2000 {
                     break;
@@ -246,7 +243,6 @@ fn what_a_lossy_network_leaves_is_whole() {
         p.a.write(p.ma.iova, &pattern(2048, n.into()));
         p.qa.post(&p.wr(1, WrOpcode::SendWithImm, 2048).imm(n.to_be_bytes()));
         p.cq_a.expect(1, WcStatus::Success);
-        p.qa.reclaim();
         while let Some(cqe) = p.cq_b.poll() {
             let number = u32::from_be_bytes(cqe.ex);
             assert_eq!(
@@ -257,7 +253,6 @@ fn what_a_lossy_network_leaves_is_whole() {
             last = Some(number);
             let at = p.mb.iova + receives(received);
             assert!(p.b.read(at, 2048) == pattern(2048, number.into()));
-            p.qb.reclaim();
             p.qb.post_recv(
                 (received % 32).into(),
                 &[sge(&p.mb, receives(received), 2048)],
