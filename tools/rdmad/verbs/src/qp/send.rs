@@ -94,8 +94,9 @@ impl SendSide {
         budget: &budget::Budget,
         requester: &mut Requester,
     ) -> Result<(), Exhausted> {
-        // A ring has at most 32,768 slots.
-        let depth = DEPTH.min(u16::try_from(self.queue.slots()).unwrap_or(DEPTH));
+        let slots = u16::try_from(self.queue.slots()).unwrap_or(DEPTH);
+        // One, if there is no SQ.
+        let depth = slots.clamp(1, DEPTH);
         self.snapshots.make_room(budget, depth)?;
         requester.make_room(budget, depth.into())
     }

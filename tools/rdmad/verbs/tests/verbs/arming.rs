@@ -36,17 +36,21 @@ impl Chance {
     }
 }
 
-fn send(qp: &Qp<'_>, id: u64, flags: SendFlags) {
+/// Sends, after a look at which sends have ended.
+fn send(qp: &Qp<'_>, sent: &Cq<'_>, id: u64, flags: SendFlags) {
+    while let Some(cqe) = sent.poll() {
+        assert_eq!(cqe.status, WcStatus::Success.value());
+    }
     qp.post_recv(id, &[]);
-    qp.post(&Wr::new(id, WrOpcode::Send).flags(flags));
+    qp.post(&Wr::new(id, WrOpcode::Send).flags(SendFlags::SIGNALED | flags));
 }
 
 /// Sends and polls without arming.
-fn go_ahead(qp: &Qp<'_>, cq: &Cq<'_>) {
+fn go_ahead(qp: &Qp<'_>, sent: &Cq<'_>, cq: &Cq<'_>) {
     for first in (0..AHEAD).step_by(BATCH as usize) {
         let batch = first..AHEAD.min(first + BATCH);
         for id in batch.clone() {
-            send(qp, id, SendFlags::NONE);
+            send(qp, sent, id, SendFlags::NONE);
         }
         for id in batch {
             cq.expect(id, WcStatus::Success);
@@ -64,23 +68,23 @@ struct Progress {
 
 /// Sends to itself as long as the consumer wants, with few messages unread at a time so that it sleeps often. The last
 /// one before a pause is solicited.
-fn produce(qp: &Qp<'_>, progress: &Progress) {
+fn produce(qp: &Qp<'_>, sent: &Cq<'_>, progress: &Progress) {
     let mut chance = Chance(7);
-    let mut sent = AHEAD;
+    let mut next = AHEAD;
     let mut unread = 1;
-    while sent < progress.end.load(Ordering::SeqCst) {
-        if sent - progress.consumed.load(Ordering::SeqCst) >= unread {
+    while next < progress.end.load(Ordering::SeqCst) {
+        if next - progress.consumed.load(Ordering::SeqCst) >= unread {
             unread = 1 + chance.below(4);
             thread::yield_now();
             continue;
         }
-        let last = sent + 1 - progress.consumed.load(Ordering::SeqCst) >= unread;
+        let last = next + 1 - progress.consumed.load(Ordering::SeqCst) >= unread;
         let flags = match last || chance.below(3) == 0 {
             true => SendFlags::SOLICITED,
             false => SendFlags::NONE,
         };
-        send(qp, sent, flags);
-        sent += 1;
+        send(qp, sent, next, flags);
+        next += 1;
     }
 }
 
@@ -135,22 +139,21 @@ fn no_wake_up_is_lost() {
     };
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
-    // The sends are not signalled; their CQ stays empty.
-    let (cq, unused) = (Cq::new(vm, 256), Cq::new(vm, 2));
+    let (cq, sent) = (Cq::new(vm, 256), Cq::new(vm, 256));
     let options = Options {
         slots: 256,
         ..Options::default()
     };
-    let qp = Qp::new(vm, &unused, &cq, options);
+    let qp = Qp::new(vm, &sent, &cq, options);
     connect(&qp, &qp);
-    go_ahead(&qp, &cq);
+    go_ahead(&qp, &sent, &cq);
     let progress = Progress {
         consumed: AtomicU64::new(AHEAD),
         end: AtomicU64::new(u64::MAX),
     };
     let slept = thread::scope(|scope| {
         let progress = &progress;
-        scope.spawn(move || produce(&qp, progress));
+        scope.spawn(move || produce(&qp, &sent, progress));
         scope
             .spawn(move || consume(&cq, progress, rounds))
             .join()

@@ -98,11 +98,14 @@ fn a_cq_ring_that_makes_no_sense_kills_the_cq() {
         let world = World::new(2, path);
         let healthy = Healthy::new(&world);
         let vm = &world.vms[0];
-        let cq = Cq::new(vm, 64);
+        let cq = Cq::new(vm, 32);
         let qp = Qp::new(vm, &cq, &cq, Options::default());
         connect(&qp, &qp);
-        cq.ring.set_owner(1);
-        qp.post(&Wr::new(1, WrOpcode::RdmaWrite));
+        // Looked at when no slot is known to be free.
+        cq.ring.set_owner(1000);
+        for id in 0..33 {
+            qp.post(&Wr::new(id, WrOpcode::RdmaWrite));
+        }
         vm.sink
             .expect(EventKind::Async(AsyncEvent::CqErr), cq.cookie);
         vm.sink
