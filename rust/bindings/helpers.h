@@ -29,8 +29,8 @@ void rust_helper_device_unlock(struct device *dev);
 
 /* helpers/barrier.c */
 void rust_helper_virt_mb(void);
-u16 rust_helper_virt_load_acquire_u16(const u16 *word);
-void rust_helper_virt_store_release_u16(u16 *word, u16 value);
+u32 rust_helper_virt_load_acquire_u32(const u32 *word);
+void rust_helper_virt_store_release_u32(u32 *word, u32 value);
 
 /* helpers/sched.c */
 void rust_helper_cond_resched(void);

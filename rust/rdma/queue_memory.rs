@@ -212,7 +212,7 @@ impl QueueMemory {
         address.is_aligned().then_some(address)
     }
 
-    /// Loads a word.
+    /// Loads a word of 16 bits.
     #[inline]
     pub fn load_u16(&self, offset: u32) -> u16 {
         self.word(offset).map_or(0, |word: *mut u16| {
@@ -221,57 +221,75 @@ impl QueueMemory {
         })
     }
 
-    /// Loads a word; accesses after it stay after it.
-    #[inline]
-    pub fn load_u16_acquire(&self, offset: u32) -> u16 {
-        if cfg!(CONFIG_X86_64) {
-            let word = self.load_u16(offset);
-            // The processor keeps loads, and stores, in their order: only the compiler does not.
-            compiler_fence(Ordering::Acquire);
-            return word;
-        }
-        self.word(offset).map_or(0, |word: *mut u16| {
-            // SAFETY: As above.
-            unsafe { bindings::virt_load_acquire_u16(word) }
-        })
-    }
-
-    /// Stores a word.
+    /// Stores a word of 16 bits.
     #[inline]
     pub fn store_u16(&self, offset: u32, value: u16) {
         if let Some(word) = self.word::<u16>(offset) {
-            // SAFETY: As above.
+            // SAFETY: The word is valid and aligned.
             unsafe { word.write_volatile(value) };
         }
     }
 
-    /// Stores a word; accesses before it stay before it.
-    #[inline]
-    pub fn store_u16_release(&self, offset: u32, value: u16) {
-        if cfg!(CONFIG_X86_64) {
-            // As above.
-            compiler_fence(Ordering::Release);
-            self.store_u16(offset, value);
-        } else if let Some(word) = self.word::<u16>(offset) {
-            // SAFETY: As above.
-            unsafe { bindings::virt_store_release_u16(word, value) };
-        }
-    }
-
-    /// Loads a double word.
+    /// Loads a word of 32 bits.
     #[inline]
     pub fn load_u32(&self, offset: u32) -> u32 {
         self.word(offset).map_or(0, |word: *mut u32| {
-            // SAFETY: As above.
+            // SAFETY: The word is valid and aligned.
             unsafe { word.read_volatile() }
         })
     }
 
-    /// Stores a double word.
+    /// Loads a word of 32 bits; accesses after it stay after it.
+    #[inline]
+    pub fn load_u32_acquire(&self, offset: u32) -> u32 {
+        if cfg!(CONFIG_X86_64) {
+            let word = self.load_u32(offset);
+            // The processor keeps loads, and stores, in their order: only the compiler does not.
+            compiler_fence(Ordering::Acquire);
+            return word;
+        }
+        self.word(offset).map_or(0, |word: *mut u32| {
+            // SAFETY: The word is valid and aligned.
+            unsafe { bindings::virt_load_acquire_u32(word) }
+        })
+    }
+
+    /// Stores a word of 32 bits.
     #[inline]
     pub fn store_u32(&self, offset: u32, value: u32) {
         if let Some(word) = self.word::<u32>(offset) {
-            // SAFETY: As above.
+            // SAFETY: The word is valid and aligned.
+            unsafe { word.write_volatile(value) };
+        }
+    }
+
+    /// Stores a word of 32 bits; accesses before it stay before it.
+    #[inline]
+    pub fn store_u32_release(&self, offset: u32, value: u32) {
+        if cfg!(CONFIG_X86_64) {
+            // As above.
+            compiler_fence(Ordering::Release);
+            self.store_u32(offset, value);
+        } else if let Some(word) = self.word::<u32>(offset) {
+            // SAFETY: The word is valid and aligned.
+            unsafe { bindings::virt_store_release_u32(word, value) };
+        }
+    }
+
+    /// Loads a word of 64 bits.
+    #[inline]
+    pub fn load_u64(&self, offset: u32) -> u64 {
+        self.word(offset).map_or(0, |word: *mut u64| {
+            // SAFETY: The word is valid and aligned.
+            unsafe { word.read_volatile() }
+        })
+    }
+
+    /// Stores a word of 64 bits.
+    #[inline]
+    pub fn store_u64(&self, offset: u32, value: u64) {
+        if let Some(word) = self.word::<u64>(offset) {
+            // SAFETY: The word is valid and aligned.
             unsafe { word.write_volatile(value) };
         }
     }

@@ -9,12 +9,12 @@ void rust_helper_virt_mb(void)
 	virt_mb();
 }
 
-u16 rust_helper_virt_load_acquire_u16(const u16 *word)
+u32 rust_helper_virt_load_acquire_u32(const u32 *word)
 {
 	return virt_load_acquire(word);
 }
 
-void rust_helper_virt_store_release_u16(u16 *word, u16 value)
+void rust_helper_virt_store_release_u32(u32 *word, u32 value)
 {
 	virt_store_release(word, value);
 }

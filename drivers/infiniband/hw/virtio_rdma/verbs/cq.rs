@@ -11,10 +11,7 @@ use super::{
 };
 use crate::{
     abi::{
-        cqe::{
-            Cqe,
-            CQ_SLOT_SHIFT, //
-        },
+        cqe::Cqe,
         ctrl::{
             CmdCreateCq,
             CmdCreateCqRing,
@@ -24,9 +21,10 @@ use crate::{
         },
         ib::AsyncEvent,
         ring::{
+            RingKind,
             RingLayout,
-            KERNEL_DOORBELL_PAGE,
-            SLOTS_RANGE, //
+            CQ_SLOTS,
+            KERNEL_DOORBELL_PAGE, //
         },
         uverbs::{
             CreateCqReq,
@@ -170,7 +168,13 @@ impl Cq {
         let ib_device = context.device();
         let device = &ib_device.device;
         let request = CreateCqReq::from_bytes(&udata.read()?);
-        let mut ring = UserRing::pin(ib_device, &request.ring, attr.entries, Cqe::SIZE)?;
+        let mut ring = UserRing::pin(
+            ib_device,
+            RingKind::Completion,
+            &request.ring,
+            attr.entries,
+            Cqe::SIZE,
+        )?;
         let (address, list) = ring.address(ib_device)?;
         let events = device
             .targets()
@@ -212,7 +216,13 @@ impl Cq {
             return Err(EINVAL);
         }
         let request = ResizeCqReq::from_bytes(&udata.read()?);
-        let mut ring = UserRing::pin(ib_device, &request.ring, entries, Cqe::SIZE)?;
+        let mut ring = UserRing::pin(
+            ib_device,
+            RingKind::Completion,
+            &request.ring,
+            entries,
+            Cqe::SIZE,
+        )?;
         let (address, list) = ring.address(ib_device)?;
         let request = CmdResizeCq {
             cqn: self.number,
@@ -224,7 +234,7 @@ impl Cq {
         // The device does not use the old one any more.
         *owner = Some(ring);
         let response = ResizeCqResp {
-            used_idx: response.used_idx,
+            end: response.end,
             ..ResizeCqResp::default()
         };
         udata.respond(&response.to_bytes())?;
@@ -243,8 +253,8 @@ impl Cq {
             .entries
             .checked_next_power_of_two()
             .ok_or(EINVAL)?
-            .max(*SLOTS_RANGE.start());
-        let layout = RingLayout::new(slots, CQ_SLOT_SHIFT).ok_or(EINVAL)?;
+            .max(*CQ_SLOTS.start());
+        let layout = RingLayout::completions(slots).ok_or(EINVAL)?;
         let ring = Arc::new(KernelRing::new(ib_device.dma_device(), layout)?, GFP_KERNEL)?;
         let cq = KernelCq::new(device, CqBackend::ring(ring.clone()), consumer)?;
         let events = device.targets().register(cq.clone())?;

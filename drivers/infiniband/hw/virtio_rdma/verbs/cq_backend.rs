@@ -72,7 +72,7 @@ const ELEMENT_SIZE: usize = 1 << CQ_SLOT_SHIFT;
 impl CqBackend {
     /// The CQ in `ring`, which the device does not know yet.
     pub(super) fn ring(ring: Arc<KernelRing>) -> Self {
-        let queue = CompletionQueue::new(*ring.layout(), &*ring);
+        let queue = CompletionQueue::new(*ring.layout());
         Self::Ring { ring, queue }
     }
 
@@ -96,7 +96,7 @@ impl CqBackend {
     /// Number of CQEs that there is room for.
     pub(super) fn slots(&self) -> usize {
         match self {
-            // LOSSY: 32,768 at most.
+            // LOSSLESS: an address has more bits.
             Self::Ring { ring, .. } => ring.layout().slots() as usize,
             Self::Virtqueue { held, .. } => held.capacity(),
         }

@@ -99,7 +99,7 @@ pub(super) struct WorkState {
     /// Work requests by slot: the device only sees positions.
     posted: KVVec<Posted>,
     /// Position of the oldest slot that is not free, if any.
-    oldest: u16,
+    oldest: u32,
     /// Place of the queue in its CQ's table.
     place: u32,
     /// The device has answered that the QP is in ERR: it accesses no memory for these work requests.
@@ -130,14 +130,14 @@ impl WorkRing {
     /// A queue of `slots` slots, a power of two, of `size` bytes in a virtqueue.
     pub(super) fn in_virtqueue(
         queue: &Arc<WorkVirtqueue>,
-        slots: u16,
+        slots: u32,
         size: usize,
         kind: DoorbellKind,
         client: Client,
     ) -> Result<Arc<Self>> {
         let backend = WorkBackend::virtqueue(queue.clone(), slots, size)?;
         let place = Place::Virtqueue(queue.clone());
-        Self::new(place, backend, slots.into(), kind, client)
+        Self::new(place, backend, usize::try_from(slots)?, kind, client)
     }
 
     /// A queue of `slots` slots, a power of two.
@@ -201,8 +201,8 @@ impl WorkRing {
 impl WorkState {
     /// The slot at `position`: there are a power of two of them.
     #[inline]
-    fn slot(&self, position: u16) -> usize {
-        usize::from(position) & self.posted.len().wrapping_sub(1)
+    fn slot(&self, position: u32) -> usize {
+        position as usize & self.posted.len().wrapping_sub(1)
     }
 
     /// Takes a slot for the work request `wr_id`. `build` writes the WQE, with the id that the device gets, and returns its
@@ -242,7 +242,7 @@ impl WorkState {
     }
 
     #[inline]
-    fn note(&mut self, position: u16, posted: Posted) {
+    fn note(&mut self, position: u32, posted: Posted) {
         let slot = self.slot(position);
         if let Some(place) = self.posted.get_mut(slot) {
             *place = posted;
@@ -251,7 +251,7 @@ impl WorkState {
 
     /// Completes the work request at `position`, frees the slots up to it, and returns the request.
     #[inline]
-    pub(super) fn complete(&mut self, position: u16) -> Result<Posted, RingError> {
+    pub(super) fn complete(&mut self, position: u32) -> Result<Posted, RingError> {
         self.backend.complete(position)?;
         self.oldest = position.wrapping_add(1);
         self.posted

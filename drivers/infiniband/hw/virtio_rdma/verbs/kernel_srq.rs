@@ -124,7 +124,7 @@ impl KernelSrq {
         }
         let num_sge = u32::try_from(sges.len())?;
         let slot = state.queue.reserve().ok_or(ENOMEM)?;
-        let mut wqe = Wqe::new(self.ring.slot(slot));
+        let mut wqe = Wqe::new(self.ring.slot(slot.into()));
         // Which CQ it completes in depends on the QP that takes it, so its id is nothing but the slot.
         let header = RqHeader {
             num_sge,

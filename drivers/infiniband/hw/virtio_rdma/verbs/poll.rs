@@ -162,7 +162,7 @@ fn deliver(
             return deliver_shared(source, cqe, completions, pkeys);
         }
     }
-    let (place, position) = completion::split_wr_id(cqe.wr_id).map_err(|_| EIO)?;
+    let (place, position) = completion::split_wr_id(cqe.wr_id);
     let source = state.sources.get(place).and_then(Option::as_ref);
     let work = source.ok_or(EIO)?;
     if work.number() != cqe.qp_num {

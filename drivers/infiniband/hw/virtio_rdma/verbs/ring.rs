@@ -51,13 +51,13 @@ impl KernelRing {
 
     /// Copies out what the slot at `position` begins with.
     #[inline]
-    pub(super) fn read_slot<const N: usize>(&self, position: u16) -> [u8; N] {
+    pub(super) fn read_slot<const N: usize>(&self, position: u32) -> [u8; N] {
         self.memory.array(self.layout.slot(position))
     }
 
     /// The slot at `position`, to be written. It lies within a page.
     #[inline]
-    pub(super) fn slot(&self, position: u16) -> Span<'_> {
+    pub(super) fn slot(&self, position: u32) -> Span<'_> {
         self.memory.span(self.layout.slot(position))
     }
 
@@ -76,33 +76,43 @@ impl KernelRing {
 
 impl RingMemory for KernelRing {
     #[inline]
-    fn load_u16(&self, offset: u32) -> u16 {
-        self.memory.load_u16(offset)
-    }
-
-    #[inline]
-    fn load_u16_acquire(&self, offset: u32) -> u16 {
-        self.memory.load_u16_acquire(offset)
-    }
-
-    #[inline]
-    fn store_u16(&self, offset: u32, value: u16) {
-        self.memory.store_u16(offset, value);
-    }
-
-    #[inline]
-    fn store_u16_release(&self, offset: u32, value: u16) {
-        self.memory.store_u16_release(offset, value);
-    }
-
-    #[inline]
     fn load_u32(&self, offset: u32) -> u32 {
         self.memory.load_u32(offset)
     }
 
     #[inline]
+    fn load_u32_acquire(&self, offset: u32) -> u32 {
+        self.memory.load_u32_acquire(offset)
+    }
+
+    #[inline]
     fn store_u32(&self, offset: u32, value: u32) {
         self.memory.store_u32(offset, value);
+    }
+
+    #[inline]
+    fn store_u32_release(&self, offset: u32, value: u32) {
+        self.memory.store_u32_release(offset, value);
+    }
+
+    #[inline]
+    fn load_u64(&self, offset: u32) -> u64 {
+        self.memory.load_u64(offset)
+    }
+
+    #[inline]
+    fn store_u64(&self, offset: u32, value: u64) {
+        self.memory.store_u64(offset, value);
+    }
+
+    #[inline]
+    fn load_u16(&self, offset: u32) -> u16 {
+        self.memory.load_u16(offset)
+    }
+
+    #[inline]
+    fn store_u16(&self, offset: u32, value: u16) {
+        self.memory.store_u16(offset, value);
     }
 
     #[inline]

@@ -22,9 +22,10 @@ use crate::{
         ib::AsyncEvent,
         ring::{
             slot_shift_for,
+            RingKind,
             RingLayout,
             KERNEL_DOORBELL_PAGE,
-            SLOTS_RANGE, //
+            WORK_SLOTS, //
         },
         uverbs::{
             self,
@@ -121,7 +122,13 @@ impl Srq {
         check(limits(device)?, attr)?;
         let request = CreateSrqReq::from_bytes(&udata.read()?);
         let size = slot_size(attr.max_sge);
-        let mut ring = UserRing::pin(ib_device, &request.ring, attr.max_wr, size)?;
+        let mut ring = UserRing::pin(
+            ib_device,
+            RingKind::Shared,
+            &request.ring,
+            attr.max_wr,
+            size,
+        )?;
         let (address, list) = ring.address(ib_device)?;
         let max_wr = address.slots.min(limits(device)?.max_srq_wr);
         let events = device
@@ -175,10 +182,10 @@ impl Srq {
             .max_wr
             .checked_next_power_of_two()
             .ok_or(EINVAL)?
-            .max(*SLOTS_RANGE.start());
+            .max(*WORK_SLOTS.start());
         let max_wr = slots.min(limits(device)?.max_srq_wr);
         let layout = slot_shift_for(slot_size(attr.max_sge))
-            .and_then(|shift| RingLayout::new(slots, shift))
+            .and_then(|shift| RingLayout::new(RingKind::Shared, slots, shift))
             .ok_or(EINVAL)?;
         let ring = Arc::new(KernelRing::new(ib_device.dma_device(), layout)?, GFP_KERNEL)?;
         let srq = KernelSrq::new(ring.clone(), attr.max_sge)?;
@@ -243,7 +250,13 @@ impl Srq {
         if !(1..=limit).contains(&max_wr) {
             return Err(EINVAL);
         }
-        let mut ring = UserRing::pin(ib_device, &ring, max_wr, slot_size(self.max_sge))?;
+        let mut ring = UserRing::pin(
+            ib_device,
+            RingKind::Shared,
+            &ring,
+            max_wr,
+            slot_size(self.max_sge),
+        )?;
         let (address, list) = ring.address(ib_device)?;
         request.attr_mask = request.attr_mask | SrqAttrMask::MAX_WR;
         request.max_wr = address.slots.min(limit);

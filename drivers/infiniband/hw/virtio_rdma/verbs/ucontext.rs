@@ -9,7 +9,10 @@ use super::{
 };
 use crate::{
     abi::{
-        ring::SLOTS_RANGE,
+        ring::{
+            CQ_SLOTS,
+            WORK_SLOTS, //
+        },
         uverbs::{
             AllocContextReq,
             AllocContextResp,
@@ -40,6 +43,7 @@ use crate::{
         Udata, //
     }, //
 };
+use core::ops::RangeInclusive;
 use kernel::prelude::*;
 
 /// A user context.
@@ -62,12 +66,12 @@ impl Context {
     }
 }
 
-/// The slots that a ring for `entries` entries needs.
-fn slots_for(entries: u32) -> u32 {
+/// The slots that a ring for `entries` entries needs, of those that its kind can have.
+fn slots_for(entries: u32, slots: RangeInclusive<u32>) -> u32 {
     entries
         .checked_next_power_of_two()
-        .map_or(*SLOTS_RANGE.end(), |slots| {
-            slots.clamp(*SLOTS_RANGE.start(), *SLOTS_RANGE.end())
+        .map_or(*slots.end(), |needed| {
+            needed.clamp(*slots.start(), *slots.end())
         })
 }
 
@@ -98,8 +102,8 @@ impl UserContexts for IbDevice {
         )?;
         let limits = &device.limits().queues;
         let mut response = AllocContextResp {
-            max_qp_slots: slots_for(limits.max_qp_wr),
-            max_cq_slots: slots_for(limits.max_cqe),
+            max_qp_slots: slots_for(limits.max_qp_wr, WORK_SLOTS),
+            max_cq_slots: slots_for(limits.max_cqe, CQ_SLOTS),
             rate_limits: device.limits().rate_limits.unwrap_or_default(),
             ..AllocContextResp::default()
         };

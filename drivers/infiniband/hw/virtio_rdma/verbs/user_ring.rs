@@ -7,6 +7,7 @@ use crate::{
     abi::{
         ring::{
             RingAddr,
+            RingKind,
             RingLayout,
             PAGE_SHIFT_RANGE, //
         },
@@ -39,11 +40,12 @@ impl UserRing {
     /// [`Umem::pin`].
     pub(super) fn pin(
         device: &rdma::Device<IbDevice>,
+        kind: RingKind,
         ring: &uverbs::UserRing,
         entries: u32,
         slot_size: usize,
     ) -> Result<Self> {
-        let layout = RingLayout::new(ring.slots, ring.slot_shift).ok_or(EINVAL)?;
+        let layout = RingLayout::new(kind, ring.slots, ring.slot_shift).ok_or(EINVAL)?;
         let valid = ring.reserved == [0; 3]
             && ring.addr % PAGE_SIZE as u64 == 0
             && layout.slots() >= entries

@@ -52,13 +52,13 @@ pub(super) enum WorkBackend {
 impl WorkBackend {
     /// The queue in `ring`, which the device does not know yet.
     pub(super) fn ring(ring: Arc<KernelRing>) -> Self {
-        let queue = WorkQueue::new(*ring.layout(), &*ring);
+        let queue = WorkQueue::new(*ring.layout());
         Self::Ring { ring, queue }
     }
 
     /// The queue in a virtqueue, for `slots` work requests, a power of two, of up to `size` bytes.
-    pub(super) fn virtqueue(queue: Arc<WorkVirtqueue>, slots: u16, size: usize) -> Result<Self> {
-        let mut spare = KVec::with_capacity(usize::from(slots), GFP_KERNEL)?;
+    pub(super) fn virtqueue(queue: Arc<WorkVirtqueue>, slots: u32, size: usize) -> Result<Self> {
+        let mut spare = KVec::with_capacity(usize::try_from(slots)?, GFP_KERNEL)?;
         for _ in 0..slots {
             spare.push(Buffer::new(size, 0, (), GFP_KERNEL)?, GFP_KERNEL)?;
         }
@@ -80,8 +80,8 @@ impl WorkBackend {
     #[inline]
     pub(super) fn post(
         &mut self,
-        build: impl FnOnce(u16, &mut Wqe<'_>) -> Result<usize>,
-    ) -> Result<u16> {
+        build: impl FnOnce(u32, &mut Wqe<'_>) -> Result<usize>,
+    ) -> Result<u32> {
         let mut taken = None;
         // One call of `build` for either, so that it is compiled in place.
         let (position, mut wqe) = match self {
@@ -118,7 +118,7 @@ impl WorkBackend {
     /// # Errors
     ///
     /// `ENOMEM` if the queue is full.
-    pub(super) fn post_unseen(&mut self) -> Result<u16> {
+    pub(super) fn post_unseen(&mut self) -> Result<u32> {
         let Self::Virtqueue { slots, .. } = self else {
             // A ring has a WQE for each slot.
             return Err(ENOMEM);
@@ -183,7 +183,7 @@ impl WorkBackend {
 
     /// Frees the slots up to that at `position`, whose completion was polled.
     #[inline]
-    pub(super) fn complete(&mut self, position: u16) -> Result<(), RingError> {
+    pub(super) fn complete(&mut self, position: u32) -> Result<(), RingError> {
         match self {
             Self::Ring { queue, .. } => queue.complete(position),
             Self::Virtqueue { slots, .. } => slots.complete(position),
@@ -199,7 +199,7 @@ impl WorkBackend {
     }
 
     /// Frees all slots, which the device gave back without completions, and returns the position of the next.
-    pub(super) fn reset(&mut self) -> u16 {
+    pub(super) fn reset(&mut self) -> u32 {
         match self {
             Self::Ring { queue, .. } => queue.reset(),
             Self::Virtqueue { slots, .. } => slots.reset(),

@@ -21,9 +21,10 @@ use crate::{
             slot_shift_for,
             DoorbellKind,
             RingAddr,
+            RingKind,
             RingLayout,
             KERNEL_DOORBELL_PAGE,
-            SLOTS_RANGE, //
+            WORK_SLOTS, //
         },
         uverbs::{
             self,
@@ -120,7 +121,7 @@ impl Qp {
             if *ring == uverbs::UserRing::default() && entries == 0 {
                 return Ok((None, RingAddr::default(), None));
             }
-            let mut ring = UserRing::pin(ib_device, ring, entries, slot_size)?;
+            let mut ring = UserRing::pin(ib_device, RingKind::Work, ring, entries, slot_size)?;
             let (address, list) = ring.address(ib_device)?;
             Ok::<_, Error>((Some(ring), address, Some(list)))
         };
@@ -253,7 +254,6 @@ impl Qp {
         let client = client(pd, init, &consumer);
         let queue = |queue, entries: u32, size, kind| {
             let slots = entries.checked_next_power_of_two().ok_or(EINVAL)?;
-            let slots = u16::try_from(slots)?;
             WorkRing::in_virtqueue(queue, slots, size, kind, client.clone())
         };
         let sq = match capabilities.max_send_wr {
@@ -462,8 +462,9 @@ fn kernel_queue(
     let slots = entries
         .checked_next_power_of_two()
         .ok_or(EINVAL)?
-        .max(*SLOTS_RANGE.start());
-    let layout = slot_shift_for(slot_size).and_then(|shift| RingLayout::new(slots, shift));
+        .max(*WORK_SLOTS.start());
+    let layout =
+        slot_shift_for(slot_size).and_then(|shift| RingLayout::new(RingKind::Work, slots, shift));
     let ring = KernelRing::new(ib_device.dma_device(), layout.ok_or(EINVAL)?)?;
     let ring = Arc::new(ring, GFP_KERNEL)?;
     WorkRing::in_ring(ring, kind, client.clone()).map(Some)
