@@ -241,7 +241,7 @@ fn completion_queues() {
             cookie: 0x8182_8384_8586_8788,
             reserved: [0; 8],
         },
-        "64000000 01000000 0070665544332211 34120000 00800000 0c 06 000000000000
+        "64000000 01000000 0070665544332211 34120000 00800000 0c 06 01 0000000000
          ff0f0000 02000000 8887868584838281 0000000000000000",
     );
 }
@@ -355,7 +355,8 @@ fn queue_pairs() {
         slots: 16,
         page_shift: 12,
         slot_shift: 7,
-        reserved: [0; 6],
+        depth: 1,
+        reserved: [0; 5],
     };
     check(
         CmdCreateQpRings {
@@ -367,14 +368,15 @@ fn queue_pairs() {
                 slots: 32,
                 page_shift: 21,
                 slot_shift: 8,
-                reserved: [0; 6],
+                depth: 0,
+                reserved: [0; 5],
             },
             doorbell_page: 10,
             cookie: 0x8182_8384_8586_8788,
         },
         &format!(
-            "{CREATE_QP_HEX} 0010000000000000 01000000 10000000 0c 07 000000000000
-             0020000000000000 02000000 20000000 15 08 000000000000 0a000000 8887868584838281"
+            "{CREATE_QP_HEX} 0010000000000000 01000000 10000000 0c 07 01 0000000000
+             0020000000000000 02000000 20000000 15 08 00 0000000000 0a000000 8887868584838281"
         ),
     );
 }
@@ -468,9 +470,10 @@ const RING: RingAddr = RingAddr {
     slots: 0x8000,
     page_shift: 12,
     slot_shift: 6,
-    reserved: [0; 6],
+    depth: 1,
+    reserved: [0; 5],
 };
-const RING_HEX: &str = "0070665544332211 34120000 00800000 0c 06 000000000000";
+const RING_HEX: &str = "0070665544332211 34120000 00800000 0c 06 01 0000000000";
 
 // abi: R-70
 #[test]
@@ -525,13 +528,7 @@ fn shared_receive_queues_and_resize() {
         },
         &format!("04000000 fe7f0000 {RING_HEX}"),
     );
-    check(
-        RspResizeCq {
-            used_idx: 0x0102,
-            reserved: 0,
-        },
-        "0201 0000",
-    );
+    check(RspResizeCq { end: 0x0102_0304 }, "04030201");
     assert_eq!(CreateFlags::SRQ, CreateFlags(4));
 }
 

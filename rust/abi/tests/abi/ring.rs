@@ -3,83 +3,146 @@
 //! Ring layout, arm word and doorbell.
 
 use virtio_rdma_abi::ring::{
-    slot_shift_for, ArmKind, ArmWord, Doorbell, DoorbellKind, RingLayout, CACHE_LINE,
-    DOORBELL_PAGE_SIZE, KERNEL_DOORBELL_PAGE, PAGE_SHIFT_RANGE, SLOTS_RANGE, SLOT_SHIFT_RANGE,
+    slot_shift_for, ArmKind, ArmWord, Doorbell, DoorbellKind, RingKind, RingLayout, CACHE_LINE,
+    CQ_SLOTS, DOORBELL_PAGE_SIZE, KERNEL_DOORBELL_PAGE, PAGE_SHIFT_RANGE, SLOT_SHIFT_RANGE,
+    WORK_SLOTS,
 };
 
-/// Offsets of one layout: avail, used, avail_event, arm, size.
-fn offsets(slots: u32, slot_shift: u8) -> [u32; 5] {
-    let layout = RingLayout::new(slots, slot_shift).expect("a valid ring");
-    [
-        layout.avail(),
-        layout.used(),
-        layout.avail_event(),
-        layout.arm(),
-        layout.size(),
-    ]
+fn layout(kind: RingKind, slots: u32, slot_shift: u8) -> RingLayout {
+    RingLayout::new(kind, slots, slot_shift).expect("a valid ring")
 }
 
 #[test]
-fn layouts_worked_out_by_hand() {
-    assert_eq!(offsets(2, 6), [128, 192, 212, 256, 320]);
-    assert_eq!(offsets(2, 12), [8192, 8256, 8276, 8320, 8384]);
-    assert_eq!(offsets(16, 7), [2048, 2112, 2244, 2304, 2368]);
-    assert_eq!(offsets(256, 6), [16384, 16960, 19012, 19072, 19136]);
-    assert_eq!(
-        offsets(32768, 6),
-        [2097152, 2162752, 2424900, 2424960, 2425024]
-    );
-    assert_eq!(
-        offsets(32768, 12),
-        [134217728, 134283328, 134545476, 134545536, 134545600]
-    );
-}
-
-/// Lays the parts of every ring out one after the other and finds them where the layout says, in order and apart.
-#[test]
-fn every_layout() {
-    for slots in (1..=15).map(|n| 1_u32 << n) {
-        for shift in 6..=12_u8 {
-            let layout = RingLayout::new(slots, shift).expect("a valid ring");
-            assert_eq!((layout.slots(), layout.slot_shift()), (slots, shift));
-            assert_eq!(layout.slot_size(), 1 << shift);
-
-            let mut at = 0_u32;
-            let last = u16::try_from(slots - 1).expect("slot numbers have 16 bits");
-            assert_eq!(layout.slot(0), at);
-            assert_eq!(layout.slot(last), at + (slots - 1) * layout.slot_size());
-            at += slots * layout.slot_size();
-
-            at = at.next_multiple_of(64);
-            assert_eq!(layout.avail(), at);
-            assert_eq!(layout.avail_idx(), at + 2);
-            assert_eq!(layout.avail_ring(0), at + 4);
-            assert_eq!(layout.avail_ring(last), at + 4 + 2 * (slots - 1));
-            at += 2 + 2 + 2 * slots;
-
-            at = at.next_multiple_of(64);
-            assert_eq!(layout.used(), at);
-            assert_eq!(layout.used_idx(), at + 2);
-            assert_eq!(layout.used_ring(0), at + 4);
-            assert_eq!(layout.used_ring(last), at + 4 + 8 * (slots - 1));
-            at += 2 + 2 + 8 * slots;
-            assert_eq!(layout.avail_event(), at);
-            at += 2;
-
-            at = at.next_multiple_of(64);
-            assert_eq!(layout.arm(), at);
-            assert_eq!(layout.size(), at + 64);
-        }
+fn work_rings_worked_out_by_hand() {
+    let cases = [
+        // Slots, slot shift: owner, device, size.
+        (2, 6, [128, 192, 256]),
+        (2, 12, [8192, 8256, 8320]),
+        (16, 7, [2048, 2112, 2176]),
+        (256, 6, [16384, 16448, 16512]),
+        (32768, 6, [2097152, 2097216, 2097280]),
+        (32768, 12, [134217728, 134217792, 134217856]),
+    ];
+    for (slots, shift, offsets) in cases {
+        let ring = layout(RingKind::Work, slots, shift);
+        assert_eq!([ring.owner(), ring.device(), ring.size()], offsets);
     }
 }
 
 #[test]
-fn indices_wrap_at_the_number_of_slots() {
-    let layout = RingLayout::new(8, 6).expect("a valid ring");
-    for (index, position) in [(8, 0), (9, 1), (u16::MAX, 7), (u16::MAX - 7, 0)] {
-        assert_eq!(layout.slot(index), layout.slot(position));
-        assert_eq!(layout.avail_ring(index), layout.avail_ring(position));
-        assert_eq!(layout.used_ring(index), layout.used_ring(position));
+fn shared_rings_worked_out_by_hand() {
+    let cases = [
+        // Slots, slot shift: owner, device, order, size.
+        (2, 6, [128, 192, 256, 320]),
+        (2, 12, [8192, 8256, 8320, 8384]),
+        (32, 6, [2048, 2112, 2176, 2240]),
+        (64, 7, [8192, 8256, 8320, 8448]),
+        (32768, 6, [2097152, 2097216, 2097280, 2162816]),
+        (32768, 12, [134217728, 134217792, 134217856, 134283392]),
+    ];
+    for (slots, shift, offsets) in cases {
+        let ring = layout(RingKind::Shared, slots, shift);
+        assert_eq!(
+            [ring.owner(), ring.device(), ring.order(0), ring.size()],
+            offsets
+        );
+    }
+}
+
+#[test]
+fn completion_rings_worked_out_by_hand() {
+    let cases = [
+        // Slots: owner, device, arm, size.
+        (2, [128, 192, 256, 320]),
+        (1024, [65536, 65600, 65664, 65728]),
+        (65536, [4194304, 4194368, 4194432, 4194496]),
+        (4194304, [268435456, 268435520, 268435584, 268435648]),
+    ];
+    for (slots, offsets) in cases {
+        let ring = RingLayout::completions(slots).expect("a valid ring");
+        assert_eq!(ring, layout(RingKind::Completion, slots, 6));
+        assert_eq!(
+            [ring.owner(), ring.device(), ring.arm(), ring.size()],
+            offsets
+        );
+    }
+}
+
+/// Lays the parts of a ring out one after the other and finds them where the layout says.
+fn lay_out(kind: RingKind, slots: u32, shift: u8) {
+    let ring = layout(kind, slots, shift);
+    assert_eq!(
+        (ring.kind(), ring.slots(), ring.slot_shift()),
+        (kind, slots, shift)
+    );
+    assert_eq!(ring.slot_size(), 1 << shift);
+    let last = slots - 1;
+
+    let mut at = 0_u32;
+    assert_eq!(ring.slot(0), at);
+    assert_eq!(ring.slot(last), at + last * ring.slot_size());
+    at += slots * ring.slot_size();
+
+    at = at.next_multiple_of(64);
+    assert_eq!(ring.owner(), at);
+    at += 4;
+
+    at = at.next_multiple_of(64);
+    assert_eq!(ring.device(), at);
+    at += 4;
+
+    at = at.next_multiple_of(64);
+    match kind {
+        RingKind::Work => {}
+        RingKind::Shared => {
+            assert_eq!(ring.order(0), at);
+            assert_eq!(ring.order(last), at + 2 * last);
+            at += 2 * slots;
+        }
+        RingKind::Completion => {
+            assert_eq!(ring.arm(), at);
+            at += 8;
+        }
+    }
+    assert_eq!(ring.size(), at.next_multiple_of(64));
+}
+
+#[test]
+fn every_layout() {
+    for slots in (1..=15).map(|n| 1 << n) {
+        for shift in 6..=12 {
+            lay_out(RingKind::Work, slots, shift);
+            lay_out(RingKind::Shared, slots, shift);
+        }
+    }
+    for slots in (1..=22).map(|n| 1 << n) {
+        lay_out(RingKind::Completion, slots, 6);
+    }
+}
+
+#[test]
+fn positions_take_slots_in_turn() {
+    let ring = layout(RingKind::Shared, 8, 6);
+    for (position, index) in [
+        (0, 0),
+        (7, 7),
+        (8, 0),
+        (9, 1),
+        (u32::MAX, 7),
+        (u32::MAX - 7, 0),
+    ] {
+        assert_eq!(ring.slot_index(position), index as usize);
+        assert_eq!(ring.slot(position), 64 * index);
+        assert_eq!(ring.order(position), 512 + 128 + 2 * index);
+    }
+    let longest = RingLayout::completions(4_194_304).expect("a valid ring");
+    for (position, index) in [
+        (4_194_303, 4_194_303),
+        (4_194_304, 0),
+        (u32::MAX, 4_194_303),
+    ] {
+        assert_eq!(longest.slot_index(position), index as usize);
+        assert_eq!(longest.slot(position), 64 * index);
     }
 }
 
@@ -87,10 +150,10 @@ fn indices_wrap_at_the_number_of_slots() {
 #[test]
 fn no_slot_crosses_a_page() {
     for shift in SLOT_SHIFT_RANGE {
-        let layout = RingLayout::new(128, shift).expect("a valid ring");
-        for index in 0..128 {
-            let first = layout.slot(index);
-            let last = first + layout.slot_size() - 1;
+        let ring = layout(RingKind::Work, 128, shift);
+        for position in 0..128 {
+            let first = ring.slot(position);
+            let last = first + ring.slot_size() - 1;
             assert_eq!(
                 first >> PAGE_SHIFT_RANGE.start(),
                 last >> PAGE_SHIFT_RANGE.start()
@@ -101,17 +164,29 @@ fn no_slot_crosses_a_page() {
 
 #[test]
 fn rings_that_do_not_exist() {
-    for slots in [0, 1, 3, 32767, 65536, u32::MAX] {
-        assert_eq!(RingLayout::new(slots, 6), None, "{slots} slots");
+    for kind in [RingKind::Work, RingKind::Shared] {
+        for slots in [0, 1, 3, 32767, 32769, 65536, 4_194_304, u32::MAX] {
+            assert_eq!(RingLayout::new(kind, slots, 6), None, "{slots} slots");
+        }
+        for shift in [0, 5, 13, 31, 32, u8::MAX] {
+            assert_eq!(RingLayout::new(kind, 2, shift), None, "slot shift {shift}");
+        }
     }
-    for shift in [0, 5, 13, 31, 32, u8::MAX] {
-        assert_eq!(RingLayout::new(2, shift), None, "slot shift {shift}");
+    for slots in [0, 1, 3, 4_194_303, 4_194_305, 8_388_608, 1 << 31, u32::MAX] {
+        assert_eq!(RingLayout::completions(slots), None, "{slots} slots");
     }
-    assert_eq!((*SLOTS_RANGE.start(), *SLOTS_RANGE.end()), (2, 32768));
-    assert_eq!(
-        (*PAGE_SHIFT_RANGE.start(), *PAGE_SHIFT_RANGE.end()),
-        (12, 30)
-    );
+    for shift in [0, 5, 7, 12, 13, 32, u8::MAX] {
+        let ring = RingLayout::new(RingKind::Completion, 2, shift);
+        assert_eq!(ring, None, "slot shift {shift}");
+    }
+}
+
+#[test]
+fn limits() {
+    assert_eq!(WORK_SLOTS, 2..=32_768);
+    assert_eq!(CQ_SLOTS, 2..=4_194_304);
+    assert_eq!(SLOT_SHIFT_RANGE, 6..=12);
+    assert_eq!(PAGE_SHIFT_RANGE, 12..=30);
     assert_eq!(
         (CACHE_LINE, DOORBELL_PAGE_SIZE, KERNEL_DOORBELL_PAGE),
         (64, 4096, 0)
@@ -138,31 +213,42 @@ fn slot_shift_of_a_size() {
 
 #[test]
 fn arm_word() {
-    let word = ArmWord {
-        sequence: 1,
-        kind: ArmKind::Next,
-        index: 0x1234,
-    };
-    // 14 bits of sequence, 2 of kind, 16 of index.
-    assert_eq!(word.to_u32(), 0x0005_1234);
-    assert_eq!(ArmWord::from_u32(0x0005_1234), word);
-    let last = ArmWord {
-        sequence: 0x3fff,
-        kind: ArmKind::Solicited,
-        index: 0xffff,
-    };
-    assert_eq!(last.to_u32(), 0xfffe_ffff);
-    assert_eq!(ArmWord::from_u32(0xfffe_ffff), last);
-    assert_eq!(ArmWord::SEQUENCE_MASK, 0x3fff);
-    // A sequence beyond its bits spills into nothing else.
-    let spill = ArmWord {
-        sequence: 0x4001,
-        ..word
-    };
-    assert_eq!(spill.to_u32(), word.to_u32());
+    // 30 bits of sequence, 2 of kind, 32 of position.
+    let cases = [
+        (1, ArmKind::Next, 0x1234_5678, 0x0000_0005_1234_5678),
+        (
+            0x3fff_ffff,
+            ArmKind::Solicited,
+            u32::MAX,
+            0xffff_fffe_ffff_ffff,
+        ),
+        (
+            0x2000_0001,
+            ArmKind::None,
+            0x8000_0000,
+            0x8000_0004_8000_0000,
+        ),
+        (0, ArmKind::Solicited, 1, 0x0000_0002_0000_0001),
+    ];
+    for (sequence, kind, position, value) in cases {
+        let word = ArmWord {
+            sequence,
+            kind,
+            position,
+        };
+        assert_eq!(word.to_u64(), value);
+        assert_eq!(ArmWord::from_u64(value), word);
+        // A sequence beyond its bits spills into nothing else.
+        let spill = ArmWord {
+            sequence: sequence | 0xc000_0000,
+            ..word
+        };
+        assert_eq!(spill.to_u64(), value);
+    }
+    assert_eq!(ArmWord::SEQUENCE_MASK, 0x3fff_ffff);
     // Fresh memory is not armed, and neither is the kind that does not exist.
-    assert_eq!(ArmWord::from_u32(0).kind, ArmKind::None);
-    assert_eq!(ArmWord::from_u32(0x0007_0000).kind, ArmKind::None);
+    assert_eq!(ArmWord::from_u64(0).kind, ArmKind::None);
+    assert_eq!(ArmWord::from_u64(0x0000_0007_0000_0000).kind, ArmKind::None);
 }
 
 #[test]

@@ -74,10 +74,10 @@ fn exact_bytes() {
     check(ResizeCqReq { ring: RING }, RING_HEX);
     check(
         ResizeCqResp {
-            used_idx: 0x0102,
-            reserved: [0; 6],
+            end: 0x0102_0304,
+            reserved: [0; 4],
         },
-        "0201 000000000000",
+        "04030201 00000000",
     );
     check(CreateSrqReq { ring: RING }, RING_HEX);
     check(
@@ -118,7 +118,7 @@ fn exact_bytes() {
             "00".repeat(5)
         ),
     );
-    assert_eq!(ABI_VERSION, 3);
+    assert_eq!(ABI_VERSION, 4);
 }
 
 /// The structures as a C header would declare them, under the names of the ABI.
@@ -173,8 +173,8 @@ mod c {
 
     #[repr(C)]
     pub struct ResizeCqResp {
-        pub used_idx: u16,
-        pub reserved: [u8; 6],
+        pub end: u32,
+        pub reserved: [u8; 4],
     }
 
     #[repr(C)]
@@ -230,7 +230,7 @@ fn a_c_compiler_agrees() {
     agree!(CreateCqResp { cqn at 0, reserved at 4 });
     agree!(CreateQpReq { sq at 0, rq at 16 });
     agree!(ResizeCqReq { ring at 0 });
-    agree!(ResizeCqResp { used_idx at 0, reserved at 2 });
+    agree!(ResizeCqResp { end at 0, reserved at 4 });
     agree!(CreateSrqReq { ring at 0 });
     agree!(CreateSrqResp { srqn at 0, reserved at 4 });
     agree!(ModifySrqReq { ring at 0 });
