@@ -55,9 +55,17 @@ fn fits(cqe: &Cqe, request: &Request) -> bool {
 // abi: R-664
 #[test]
 fn ids_name_a_place_and_a_position() {
-    assert_eq!(wr_id(0x1234_5678, 0x9abc), 0x1234_5678_9abc);
-    assert_eq!(split_wr_id(0x1234_5678_9abc), Ok((0x1234_5678, 0x9abc)));
-    assert_eq!(split_wr_id(u64::MAX), Ok((0xffff_ffff_ffff, 0xffff)));
+    let parts = [
+        (0, 0, 0),
+        (0x1234_5678, 0x9abc_def0, 0x1234_5678_9abc_def0),
+        (1, u32::MAX, 0x0000_0001_ffff_ffff),
+        (u32::MAX, 0, 0xffff_ffff_0000_0000),
+        (u32::MAX, u32::MAX, u64::MAX),
+    ];
+    for (place, position, id) in parts {
+        assert_eq!(wr_id(place, position), id);
+        assert_eq!(split_wr_id(id), (place as usize, position));
+    }
     assert_eq!(srq_slot(0xffff), Ok(0xffff));
     assert_eq!(srq_slot(0x1_0000), Err(InvalidCqe));
     assert_eq!(srq_slot(u64::MAX), Err(InvalidCqe));
@@ -67,10 +75,10 @@ fn ids_name_a_place_and_a_position() {
 #[test]
 fn a_send_completes() {
     let cqe = Cqe::from_bytes(&bytes(
-        "0700 0300 0000 0000  00 02 00000000 e8030000 00000000
+        "07000000 03000000  00 02 00000000 e8030000 00000000
          11000000 00000000 00000000 0000 00 01",
     ));
-    assert_eq!(split_wr_id(cqe.wr_id), Ok((3, 7)));
+    assert_eq!(split_wr_id(cqe.wr_id), (3, 7));
     let outcome = Outcome::decode(&cqe, DoorbellKind::Sq);
     let expected = Outcome {
         status: Status::SUCCESS,

@@ -203,11 +203,13 @@ fn queues_are_in_range_in_either_mode() {
     let cases: [(&str, u32, u64, Set); 10] = [
         ("max_qp", 16384, 0, |p, n| p.config.max_qp = n),
         ("max_qp_wr", 32768, 0, |p, n| p.config.max_qp_wr = n),
-        ("max_cqe", 32768, 0, |p, n| p.config.max_cqe = n),
+        ("max_cqe", 4_194_304, 0, |p, n| p.config.max_cqe = n),
         ("max_qp", 16384, RING_ADDR, |p, n| p.rings.max_qp = n),
         ("max_cq", 16384, RING_ADDR, |p, n| p.rings.max_cq = n),
         ("max_qp_wr", 32768, RING_ADDR, |p, n| p.rings.max_qp_wr = n),
-        ("max_cqe", 32768, RING_ADDR, |p, n| p.rings.max_cqe = n),
+        ("max_cqe", 4_194_304, RING_ADDR, |p, n| {
+            p.rings.max_cqe = n;
+        }),
         ("max_srq", 16384, RING_ADDR | SRQ, |p, n| p.srq.max_srq = n),
         ("max_srq_wr", 32768, RING_ADDR | SRQ, |p, n| {
             p.srq.max_srq_wr = n;
