@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Completion events: one for each request, none lost, however indices and sequences wrap.
+//! Completion events: one for each request, none lost, however positions and sequences wrap.
 #![cfg(not(loom))]
 
 mod common;
@@ -10,170 +10,348 @@ use virtio_rdma_abi::ring::ArmKind;
 use virtio_rdma_abi::ring::ArmWord;
 use virtio_rdma_ring::ArmLatch;
 use virtio_rdma_ring::Armed;
-use virtio_rdma_ring::DeviceCq;
+use virtio_rdma_ring::CompletionQueue;
 use virtio_rdma_ring::RingMemory;
 
-fn complete(device: &mut DeviceCq, memory: &Memory, solicited: bool) -> bool {
-    device.push(memory, &[0; 4], solicited).unwrap();
-    device.publish(memory)
+const KINDS: [ArmKind; 2] = [ArmKind::Next, ArmKind::Solicited];
+
+fn word(sequence: u32, kind: ArmKind, position: u32) -> u64 {
+    ArmWord {
+        sequence,
+        kind,
+        position,
+    }
+    .to_u64()
+}
+
+/// A latch that has recorded this many completions, of which none was solicited.
+fn latch(slots: u32, start: u32, recorded: u32) -> ArmLatch {
+    let mut latch = ArmLatch::starting_at(slots, start);
+    for _ in 0..recorded {
+        latch.record(false);
+    }
+    latch
 }
 
 #[test]
 fn one_event_for_each_time_it_was_received() {
-    let (memory, mut driver, mut device) = completion_queue(8);
-    // More rounds than the sequence has values.
-    for _ in 0..40_000 {
-        assert_eq!(driver.arm(&memory, ArmKind::Next, false), Armed::Waiting);
-        assert!(complete(&mut device, &memory, false));
-        assert!(!complete(&mut device, &memory, false), "fired already");
-        let _ = driver.arm(&memory, ArmKind::Next, false);
-        assert!(
-            !complete(&mut device, &memory, true),
-            "the event was not received"
-        );
+    for start in STARTS {
+        let (memory, mut driver, mut device) = completion_queue(8, start);
+        for _ in 0..1000 {
+            assert_eq!(driver.arm(&memory, ArmKind::Next, false), Armed::Waiting);
+            assert!(complete(&mut device, &memory, 0, false));
+            let again = complete(&mut device, &memory, 0, false);
+            assert!(!again, "the event was sent already");
+            let _ = driver.arm(&memory, ArmKind::Next, false);
+            let again = complete(&mut device, &memory, 0, true);
+            assert!(!again, "the event was not received yet");
+            driver.event_received(&memory);
+            while poll(&mut driver, &memory).is_some() {}
+            assert!(!device.publish(&memory), "not armed again");
+        }
+    }
+}
+
+#[test]
+fn the_arm_word_says_sequence_kind_and_known_position() {
+    for start in STARTS {
+        let (memory, mut driver, mut device) = completion_queue(8, start);
+        let arm = driver.layout().arm();
+        let stored = || u64::from_le(memory.load_u64(arm));
+        assert_eq!(stored(), 0);
+        let _ = driver.arm(&memory, ArmKind::Solicited, false);
+        assert_eq!(stored(), word(1, ArmKind::Solicited, start));
+        for _ in 0..3 {
+            let _ = complete(&mut device, &memory, 0, false);
+        }
+        poll(&mut driver, &memory).unwrap();
         driver.event_received(&memory);
-        while poll(&mut driver, &memory).is_some() {}
-        assert!(!device.publish(&memory), "not armed again");
+        let _ = driver.arm(&memory, ArmKind::Next, false);
+        // All three are known, though one was polled.
+        assert_eq!(stored(), word(2, ArmKind::Next, start.wrapping_add(3)));
     }
 }
 
 #[test]
 fn arming_often_without_an_event_does_not_wear_out() {
-    let (memory, mut driver, mut device) = completion_queue(8);
+    let (memory, mut driver, mut device) = completion_queue(8, u32::MAX);
     for _ in 0..70_000 {
         assert_eq!(driver.arm(&memory, ArmKind::Next, false), Armed::Waiting);
     }
-    assert!(complete(&mut device, &memory, false));
+    assert!(complete(&mut device, &memory, 0, false));
 }
 
 #[test]
-fn a_solicited_request_outlasts_the_index() {
-    let (memory, mut driver, mut device) = completion_queue(2);
-    assert_eq!(
-        driver.arm(&memory, ArmKind::Solicited, false),
-        Armed::Waiting
-    );
-    for _ in 0..70_000 {
-        assert!(!complete(&mut device, &memory, false));
-        poll(&mut driver, &memory).unwrap();
+fn sequences_wrap() {
+    let (memory, mut driver, mut device) = completion_queue(8, 0);
+    let last = ArmWord::SEQUENCE_MASK;
+    let at = |sequence| word(sequence, ArmKind::Next, 0).to_le();
+    let arm = driver.layout().arm();
+    assert!(!complete(&mut device, &memory, 0, false));
+    // A word of the last sequence, then of 0, then of 1.
+    for sequence in [last, 0, 1] {
+        memory.store_u64(arm, at(sequence));
+        assert!(device.publish(&memory));
+        assert!(!device.publish(&memory));
     }
-    assert!(complete(&mut device, &memory, true));
+    // The owner's sequence never leaves its bits.
+    for _ in 0..5 {
+        driver.event_received(&memory);
+    }
+    let _ = driver.arm(&memory, ArmKind::Next, false);
+    assert_eq!(
+        u64::from_le(memory.load_u64(arm)),
+        word(6, ArmKind::Next, 1)
+    );
+}
+
+#[test]
+fn a_solicited_request_outlasts_the_wrap_of_positions() {
+    // 32 bits of positions are too many to go through, so the wrap comes soon.
+    for start in STARTS {
+        let (memory, mut driver, mut device) = completion_queue(2, start);
+        let armed = driver.arm(&memory, ArmKind::Solicited, false);
+        assert_eq!(armed, Armed::Waiting);
+        for _ in 0..70_000 {
+            assert!(!complete(&mut device, &memory, 0, false));
+            poll(&mut driver, &memory).unwrap();
+        }
+        assert!(complete(&mut device, &memory, 0, true));
+    }
 }
 
 #[test]
 fn a_request_for_any_completion_is_not_narrowed() {
-    let (memory, mut driver, mut device) = completion_queue(8);
-    let _ = driver.arm(&memory, ArmKind::Next, false);
-    let _ = driver.arm(&memory, ArmKind::Solicited, false);
-    assert!(complete(&mut device, &memory, false));
-    driver.event_received(&memory);
-    let _ = driver.arm(&memory, ArmKind::Solicited, false);
-    assert!(!complete(&mut device, &memory, false));
-    let _ = driver.arm(&memory, ArmKind::Next, false);
-    assert!(complete(&mut device, &memory, false));
+    for start in STARTS {
+        let (memory, mut driver, mut device) = completion_queue(8, start);
+        let _ = driver.arm(&memory, ArmKind::Next, false);
+        let _ = driver.arm(&memory, ArmKind::Solicited, false);
+        assert!(complete(&mut device, &memory, 0, false));
+        driver.event_received(&memory);
+        let _ = driver.arm(&memory, ArmKind::Solicited, false);
+        assert!(!complete(&mut device, &memory, 0, false));
+        let _ = driver.arm(&memory, ArmKind::Next, false);
+        assert!(complete(&mut device, &memory, 0, false));
+    }
 }
 
 #[test]
 fn unpolled_completions_are_reported_on_request() {
-    let (memory, mut driver, mut device) = completion_queue(8);
-    assert!(!complete(&mut device, &memory, false));
-    assert_eq!(driver.arm(&memory, ArmKind::Next, true), Armed::Missed);
-    poll(&mut driver, &memory).unwrap();
-    assert_eq!(driver.arm(&memory, ArmKind::Next, true), Armed::Waiting);
+    for start in STARTS {
+        let (memory, mut driver, mut device) = completion_queue(8, start);
+        assert!(!complete(&mut device, &memory, 0, false));
+        assert_eq!(driver.arm(&memory, ArmKind::Next, true), Armed::Missed);
+        poll(&mut driver, &memory).unwrap();
+        assert_eq!(driver.arm(&memory, ArmKind::Next, true), Armed::Waiting);
+    }
 }
 
 #[test]
-fn what_came_after_the_last_look_causes_an_event() {
-    for kind in [ArmKind::Next, ArmKind::Solicited] {
-        let (memory, mut driver, mut device) = completion_queue(8);
+fn completions_after_the_last_look_cause_an_event() {
+    for (kind, start) in KINDS
+        .iter()
+        .flat_map(|kind| STARTS.map(|start| (*kind, start)))
+    {
+        let (memory, mut driver, mut device) = completion_queue(8, start);
         assert!(poll(&mut driver, &memory).is_none());
-        assert!(!complete(&mut device, &memory, true));
+        assert!(!complete(&mut device, &memory, 0, true));
         assert_eq!(driver.arm(&memory, kind, false), Armed::RingDoorbell);
         assert!(device.publish(&memory));
-        // Of the next one its consumer knows by the event.
-        assert!(!complete(&mut device, &memory, true));
+        // The event makes the next one known to its consumer.
+        assert!(!complete(&mut device, &memory, 0, true));
         driver.event_received(&memory);
         assert_eq!(driver.arm(&memory, kind, false), Armed::Waiting);
         assert!(!device.publish(&memory));
-        // And of this one by polling those before it.
-        assert!(complete(&mut device, &memory, true));
+        // Polling those before it does so as well.
+        assert!(complete(&mut device, &memory, 0, true));
         driver.event_received(&memory);
         for _ in 0..3 {
             poll(&mut driver, &memory).unwrap();
         }
-        assert!(!complete(&mut device, &memory, true));
+        assert!(!complete(&mut device, &memory, 0, true));
         poll(&mut driver, &memory).unwrap();
         assert_eq!(driver.arm(&memory, kind, false), Armed::Waiting);
-        assert!(complete(&mut device, &memory, true));
+        assert!(complete(&mut device, &memory, 0, true));
     }
 }
 
 #[test]
-fn a_completion_between_index_and_arm_word_is_found_at_the_doorbell() {
-    let (memory, _, mut device) = completion_queue(8);
-    assert!(!complete(&mut device, &memory, false));
-    let word = ArmWord {
-        sequence: 1,
-        kind: ArmKind::Next,
-        index: 0,
-    };
-    memory.store_u32(layout(8).arm(), word.to_u32().to_le());
-    assert!(device.publish(&memory));
-    assert!(
-        !device.publish(&memory),
-        "a second doorbell changes nothing"
-    );
-}
-
-#[test]
-fn an_index_that_no_ring_can_have_fires_at_once() {
-    let mut latch = ArmLatch::new(8);
-    let word = |sequence, kind, index| {
-        ArmWord {
-            sequence,
-            kind,
-            index,
-        }
-        .to_u32()
-    };
-    assert!(latch.event_due(word(1, ArmKind::Solicited, 1000)));
-    assert!(!latch.event_due(word(2, ArmKind::None, 1000)));
-    assert!(!latch.event_due(word(2, ArmKind::Next, 0)));
-    latch.record(false);
-    assert!(latch.event_due(word(2, ArmKind::Next, 0)));
-    assert!(
-        !latch.event_due((3 << 18) | (3 << 16)),
-        "an unknown kind asks for nothing"
-    );
-}
-
-#[test]
-fn a_ring_that_a_queue_moves_to_starts_anew_but_for_the_answered_sequence() {
-    let word = |sequence, kind, index| {
-        ArmWord {
-            sequence,
-            kind,
-            index,
-        }
-        .to_u32()
-    };
-    let mut latch = ArmLatch::new(8);
-    for _ in 0..5 {
-        latch.record(false);
+fn a_completion_between_position_and_arm_word_is_found_at_the_doorbell() {
+    for start in STARTS {
+        let (memory, _, mut device) = completion_queue(8, start);
+        assert!(!complete(&mut device, &memory, 0, false));
+        let armed = word(1, ArmKind::Next, start);
+        memory.store_u64(completion_layout(8).arm(), armed.to_le());
+        assert!(device.publish(&memory));
+        let again = device.publish(&memory);
+        assert!(!again, "a second doorbell changes nothing");
     }
-    assert!(latch.event_due(word(1, ArmKind::Next, 0)));
-    latch.moved(2);
-    assert!(
-        !latch.event_due(word(1, ArmKind::Next, 0)),
-        "answered in the old ring"
-    );
-    assert!(
-        !latch.event_due(word(2, ArmKind::Next, 0)),
-        "nothing was completed in the new ring"
-    );
-    latch.record(false);
-    assert!(latch.event_due(word(2, ArmKind::Next, 0)));
-    // No completion was solicited, but an index three behind is overdue in a ring of two slots.
-    let behind = 1u16.wrapping_sub(3);
-    assert!(latch.event_due(word(3, ArmKind::Solicited, behind)));
+}
+
+#[test]
+fn positions_as_far_back_as_the_ring_is_long_are_not_overdue() {
+    for start in STARTS {
+        for behind in 0..=8 {
+            let position = start.wrapping_add(20 - behind);
+            let mut latch = latch(8, start, 20);
+            let due = latch.event_due(word(1, ArmKind::Solicited, position));
+            assert!(!due, "{behind} behind, but none was solicited");
+            let due = latch.event_due(word(1, ArmKind::Next, position));
+            assert_eq!(due, behind != 0, "{behind} behind");
+        }
+    }
+}
+
+#[test]
+fn a_position_that_no_ring_can_have_is_overdue() {
+    for start in STARTS {
+        // Further back than the ring is long, and ahead of the producer.
+        for behind in [9, 10, 1000, 0x8000_0000, u32::MAX - 1, u32::MAX] {
+            let position = start.wrapping_add(20).wrapping_sub(behind);
+            for kind in KINDS {
+                let mut latch = latch(8, start, 20);
+                assert!(!latch.event_due(word(1, ArmKind::None, position)));
+                assert!(latch.event_due(word(1, kind, position)), "{behind} behind");
+                assert!(!latch.event_due(word(1, kind, position)));
+                // It was answered, so a word of the same sequence asks for nothing.
+                assert!(!latch.event_due(word(1, kind, position.wrapping_sub(1))));
+                assert!(latch.event_due(word(2, kind, position)));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_unknown_kind_asks_for_nothing() {
+    let unknown = |sequence: u64, position: u32| (sequence << 34) | (3 << 32) | u64::from(position);
+    for start in STARTS {
+        let mut latch = latch(8, start, 3);
+        for behind in [0, 1, 9, u32::MAX] {
+            let position = start.wrapping_add(3).wrapping_sub(behind);
+            assert!(!latch.event_due(unknown(1, position)));
+        }
+        latch.record(true);
+        assert!(!latch.event_due(unknown(2, start)));
+        assert!(latch.event_due(word(2, ArmKind::Solicited, start)));
+    }
+}
+
+#[test]
+fn a_latched_position_does_not_age() {
+    for start in STARTS {
+        let mut latch = latch(2, start, 1);
+        let asked = word(1, ArmKind::Solicited, start.wrapping_add(1));
+        assert!(!latch.event_due(asked));
+        // The position in the word is far back by now, but was latched.
+        for _ in 0..1000 {
+            latch.record(false);
+            assert!(!latch.event_due(asked));
+        }
+        latch.record(true);
+        assert!(latch.event_due(asked));
+    }
+}
+
+/// What is armed stays armed when a CQ moves, whichever completion comes when.
+#[test]
+fn a_moved_cq_fires_the_event_that_was_asked_for() {
+    let cases = KINDS
+        .iter()
+        .flat_map(|kind| STARTS.map(|start| (*kind, start)));
+    for (kind, start) in cases {
+        for (pending, after) in (0..9u32).map(|case| (case / 3, case % 3)) {
+            let (memory, mut driver, mut device) = completion_queue(8, start);
+            assert_eq!(driver.arm(&memory, kind, false), Armed::Waiting);
+            // What completes while the event is not due, of which the device tells nobody.
+            for value in 0..pending {
+                device.push(&memory, &value.to_le_bytes(), false).unwrap();
+            }
+            let mut fired = u32::from(device.publish(&memory));
+            let end = device.published();
+            let longer = completion_layout(16);
+            let target = Memory::new(&longer);
+            device.moved(longer);
+            for value in 0..after {
+                fired += u32::from(complete(&mut device, &target, pending + value, true));
+            }
+            for value in 0..pending {
+                assert_eq!(poll(&mut driver, &memory), Some(value));
+            }
+            assert_eq!(end, start.wrapping_add(pending));
+            assert!(driver.is_at(end));
+            let next = CompletionQueue::new(longer);
+            if driver.moved(next, &target, pending != 0) {
+                fired += u32::from(device.publish(&target));
+            }
+            if pending + after == 0 {
+                fired += u32::from(complete(&mut device, &target, 0, true));
+            }
+            assert_eq!(fired, 1, "{kind:?}, {pending} before, {after} after");
+            driver.event_received(&target);
+            for value in pending..pending + after {
+                assert_eq!(poll(&mut driver, &target), Some(value));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_moved_cq_that_nobody_armed_fires_nothing() {
+    for start in STARTS {
+        let (memory, mut driver, mut device) = completion_queue(8, start);
+        assert!(!complete(&mut device, &memory, 0, true));
+        let shorter = completion_layout(2);
+        let target = Memory::new(&shorter);
+        device.moved(shorter);
+        assert!(!driver.moved(CompletionQueue::new(shorter), &target, true));
+        assert_eq!(target.load_u64(shorter.arm()), 0);
+        assert!(!complete(&mut device, &target, 0, true));
+    }
+}
+
+#[test]
+fn a_ring_that_a_cq_moves_to_starts_anew_but_for_the_answered_sequence() {
+    for start in STARTS {
+        let (memory, _, mut device) = completion_queue(8, start);
+        let arm = |memory: &Memory, slots, word: u64| {
+            memory.store_u64(completion_layout(slots).arm(), word.to_le());
+        };
+        arm(&memory, 8, word(1, ArmKind::Next, start));
+        assert!(complete(&mut device, &memory, 0, false));
+        let shorter = completion_layout(2);
+        let target = Memory::new(&shorter);
+        device.moved(shorter);
+        assert_eq!(device.published(), 0);
+        arm(&target, 2, word(1, ArmKind::Next, 0));
+        assert!(!complete(&mut device, &target, 0, false), "answered before");
+        arm(&target, 2, word(2, ArmKind::Next, 1));
+        assert!(!device.publish(&target), "nothing was completed since");
+        assert!(complete(&mut device, &target, 0, false));
+        // No completion was solicited, but three behind is overdue in a ring of two slots.
+        let behind = 2u32.wrapping_sub(3);
+        arm(&target, 2, word(3, ArmKind::Solicited, behind));
+        assert!(device.publish(&target));
+    }
+}
+
+#[test]
+fn hostile_arm_words_cause_one_event_a_sequence() {
+    let layout = completion_layout(4);
+    let (memory, _, mut device) = completion_queue(4, u32::MAX - 2);
+    let (mut random, mut events, mut answered) = (0x9e37_79b9_7f4a_7c15_u64, 0, 0);
+    for round in 0..20_000 {
+        if round % 2 == 0 {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        }
+        // Sequences of four values, so that words of one sequence follow each other.
+        let hostile = random & !(0x0fff_ffff << 36);
+        memory.store_u64(layout.arm(), hostile.to_le());
+        memory.store_u32(layout.owner(), device.published().to_le());
+        if complete(&mut device, &memory, 0, round % 3 == 0) {
+            let sequence = ArmWord::from_u64(hostile).sequence;
+            assert_ne!(sequence, answered, "answered twice");
+            (events, answered) = (events + 1, sequence);
+        }
+    }
+    assert!(events > 1000);
 }

@@ -5,12 +5,16 @@
 
 use std::cell::RefCell;
 
+use virtio_rdma_abi::ring::RingKind;
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_ring::CompletionQueue;
 use virtio_rdma_ring::DeviceCq;
 use virtio_rdma_ring::DeviceQueue;
 use virtio_rdma_ring::RingMemory;
 use virtio_rdma_ring::WorkQueue;
+
+/// Positions at which tests begin: a new ring's, and those of rings that wrap after a few steps.
+pub const STARTS: [u32; 4] = [0, u32::MAX - 1, u32::MAX - 5, 0x7fff_fffe];
 
 /// The bytes of a ring, for one thread.
 pub struct Memory(RefCell<Vec<u8>>);
@@ -20,10 +24,23 @@ impl Memory {
         Self(RefCell::new(vec![0; layout.size() as usize]))
     }
 
+    /// A ring whose positions are all at `position`.
+    pub fn starting_at(layout: &RingLayout, position: u32) -> Self {
+        let memory = Self::new(layout);
+        memory.store_u32(layout.owner(), position.to_le());
+        memory.store_u32(layout.device(), position.to_le());
+        memory
+    }
+
     pub fn load<const N: usize>(&self, offset: u32) -> [u8; N] {
         let mut bytes = [0; N];
         self.read(offset, &mut bytes);
         bytes
+    }
+
+    /// The position at `offset`.
+    pub fn position(&self, offset: u32) -> u32 {
+        u32::from_le(self.load_u32(offset))
     }
 }
 
@@ -32,22 +49,30 @@ impl RingMemory for Memory {
         assert_eq!(offset % 2, 0);
         u16::from_ne_bytes(self.load(offset))
     }
-    fn load_u16_acquire(&self, offset: u32) -> u16 {
-        self.load_u16(offset)
-    }
     fn store_u16(&self, offset: u32, value: u16) {
         assert_eq!(offset % 2, 0);
         self.write(offset, &value.to_ne_bytes());
-    }
-    fn store_u16_release(&self, offset: u32, value: u16) {
-        self.store_u16(offset, value);
     }
     fn load_u32(&self, offset: u32) -> u32 {
         assert_eq!(offset % 4, 0);
         u32::from_ne_bytes(self.load(offset))
     }
+    fn load_u32_acquire(&self, offset: u32) -> u32 {
+        self.load_u32(offset)
+    }
     fn store_u32(&self, offset: u32, value: u32) {
         assert_eq!(offset % 4, 0);
+        self.write(offset, &value.to_ne_bytes());
+    }
+    fn store_u32_release(&self, offset: u32, value: u32) {
+        self.store_u32(offset, value);
+    }
+    fn load_u64(&self, offset: u32) -> u64 {
+        assert_eq!(offset % 8, 0);
+        u64::from_ne_bytes(self.load(offset))
+    }
+    fn store_u64(&self, offset: u32, value: u64) {
+        assert_eq!(offset % 8, 0);
         self.write(offset, &value.to_ne_bytes());
     }
     fn read(&self, offset: u32, bytes: &mut [u8]) {
@@ -61,25 +86,57 @@ impl RingMemory for Memory {
     fn full_barrier(&self) {}
 }
 
-pub fn layout(slots: u32) -> RingLayout {
-    RingLayout::new(slots, 6).unwrap()
+pub fn work_layout(slots: u32) -> RingLayout {
+    RingLayout::new(RingKind::Work, slots, 6).unwrap()
 }
 
-pub fn work_queue(slots: u32) -> (Memory, WorkQueue, DeviceQueue) {
-    let memory = Memory::new(&layout(slots));
-    let driver = WorkQueue::new(layout(slots), &memory);
-    (memory, driver, DeviceQueue::new(layout(slots)))
+pub fn shared_layout(slots: u32) -> RingLayout {
+    RingLayout::new(RingKind::Shared, slots, 6).unwrap()
 }
 
-pub fn completion_queue(slots: u32) -> (Memory, CompletionQueue, DeviceCq) {
-    let memory = Memory::new(&layout(slots));
-    let driver = CompletionQueue::new(layout(slots), &memory);
-    (memory, driver, DeviceCq::new(layout(slots)))
+pub fn completion_layout(slots: u32) -> RingLayout {
+    RingLayout::completions(slots).unwrap()
+}
+
+/// Both sides of a work queue that begins at `position`.
+pub fn work_queue(slots: u32, position: u32) -> (Memory, WorkQueue, DeviceQueue) {
+    let layout = work_layout(slots);
+    (
+        Memory::starting_at(&layout, position),
+        WorkQueue::starting_at(layout, position),
+        DeviceQueue::starting_at(layout, position),
+    )
+}
+
+/// Both sides of a completion queue that begins at `position`.
+pub fn completion_queue(slots: u32, position: u32) -> (Memory, CompletionQueue, DeviceCq) {
+    let layout = completion_layout(slots);
+    (
+        Memory::starting_at(&layout, position),
+        CompletionQueue::starting_at(layout, position),
+        DeviceCq::starting_at(layout, position),
+    )
 }
 
 pub fn post(queue: &mut WorkQueue, memory: &Memory, value: u32) {
-    let slot = queue.reserve().unwrap();
-    memory.write(queue.layout().slot(slot), &value.to_le_bytes());
+    let position = queue.reserve().unwrap();
+    memory.write(queue.layout().slot(position), &value.to_le_bytes());
+}
+
+/// Fetches one work request and returns its value.
+pub fn fetch(queue: &mut DeviceQueue, memory: &Memory) -> Option<u32> {
+    let position = queue.fetch(memory).unwrap()?;
+    Some(u32::from_le_bytes(
+        memory.load(queue.layout().slot(position)),
+    ))
+}
+
+/// Pushes and publishes one completion, and returns whether the event is due.
+pub fn complete(device: &mut DeviceCq, memory: &Memory, value: u32, solicited: bool) -> bool {
+    device
+        .push(memory, &value.to_le_bytes(), solicited)
+        .unwrap();
+    device.publish(memory)
 }
 
 /// Polls one completion and returns the value in its CQE.
