@@ -33,6 +33,8 @@ pub struct Arm {
     sequence: u32,
     /// What was asked for since the last event.
     kind: ArmKind,
+    /// Where the first request since the last event begins.
+    position: u32,
 }
 
 impl Arm {
@@ -42,6 +44,7 @@ impl Arm {
         Self {
             sequence: 1,
             kind: ArmKind::None,
+            position: 0,
         }
     }
 
@@ -56,11 +59,15 @@ impl Arm {
         seen: u32,
         missed_after: Option<u32>,
     ) -> Armed {
-        // Another thread may sleep for any completion in this sequence: its wish is not narrowed.
+        // Another thread may sleep in this sequence. Its request is neither narrowed nor moved beyond a completion
+        // that the device has published, but for which it has not looked at the arm word yet.
+        if self.kind == ArmKind::None {
+            self.position = seen;
+        }
         if self.kind != ArmKind::Next {
             self.kind = kind;
         }
-        let produced = self.store(layout, memory, seen);
+        let produced = self.store(layout, memory, self.position);
         if missed_after.is_some_and(|next| next != produced) {
             Armed::Missed
         } else if produced != seen {

@@ -135,6 +135,43 @@ fn a_request_for_any_completion_is_not_narrowed() {
     }
 }
 
+/// One consumer sleeps for a completion. Another polls before the device looks at the arm word,
+/// and arms too.
+#[test]
+fn a_second_request_keeps_the_position_of_the_first() {
+    for (start, second) in STARTS.iter().flat_map(|start| KINDS.map(|kind| (*start, kind))) {
+        let (memory, mut driver, mut device) = completion_queue(4, start);
+        let layout = *driver.layout();
+        assert_eq!(driver.arm(&memory, ArmKind::Next, false), Armed::Waiting);
+        device.push(&memory, &[0; 4], false).unwrap();
+        device.push(&memory, &[0; 4], false).unwrap();
+        // The device has stored its position, and has not looked yet.
+        memory.store_u32(layout.device(), start.wrapping_add(2).to_le());
+        assert!(poll(&mut driver, &memory).is_some());
+        assert_eq!(driver.arm(&memory, second, false), Armed::Waiting);
+        assert!(device.publish(&memory), "the first consumer sleeps");
+        driver.event_received(&memory);
+        assert_eq!(driver.arm(&memory, ArmKind::Next, false), Armed::Waiting);
+        assert!(!device.publish(&memory), "the event made both known");
+    }
+}
+
+#[test]
+fn a_second_request_rings_for_completions_after_its_last_look_only() {
+    for start in STARTS {
+        let (memory, mut driver, mut device) = completion_queue(4, start);
+        let arm = |driver: &mut CompletionQueue| driver.arm(&memory, ArmKind::Solicited, false);
+        assert_eq!(arm(&mut driver), Armed::Waiting);
+        assert!(!complete(&mut device, &memory, 0, false));
+        assert!(poll(&mut driver, &memory).is_some());
+        assert_eq!(arm(&mut driver), Armed::Waiting);
+        assert!(!complete(&mut device, &memory, 0, false));
+        assert_eq!(arm(&mut driver), Armed::RingDoorbell);
+        assert!(!device.publish(&memory));
+        assert!(complete(&mut device, &memory, 0, true));
+    }
+}
+
 #[test]
 fn unpolled_completions_are_reported_on_request() {
     for start in STARTS {
