@@ -321,7 +321,8 @@ impl State {
                 }
             }
             ThreadAt::Armed => {
-                let may_look = self.setting.flaw == Flaw::OwnerBarrier || self.memory.is_drained(number);
+                let may_look =
+                    self.setting.flaw == Flaw::OwnerBarrier || self.memory.is_drained(number);
                 if may_look || self.setting.flaw == Flaw::OwnerLook {
                     let produced = self.memory.load(number, PRODUCER);
                     let is_new = produced != position(self.owner.seen);

@@ -8,7 +8,9 @@
 #![cfg(not(loom))]
 
 mod arming;
+mod hostile;
 mod memory;
+mod posting;
 mod search;
 
 /// Positions wrap here.

@@ -51,7 +51,10 @@ impl<const WORDS: usize, const ACTORS: usize> Memory<WORDS, ACTORS> {
 
     pub fn load(&self, actor: usize, word: usize) -> u8 {
         let stores = self.buffers[actor].stores();
-        let own = stores.iter().rev().find(|store| usize::from(store.0) == word);
+        let own = stores
+            .iter()
+            .rev()
+            .find(|store| usize::from(store.0) == word);
         own.map_or(self.words[word], |store| store.1)
     }
 
