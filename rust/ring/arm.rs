@@ -35,6 +35,8 @@ pub struct Arm {
     kind: ArmKind,
     /// Where the first request since the last event begins.
     position: u32,
+    /// The device was to look at the arm word after a completion, and may not have done so yet.
+    is_unsure: bool,
 }
 
 impl Arm {
@@ -45,6 +47,7 @@ impl Arm {
             sequence: 1,
             kind: ArmKind::None,
             position: 0,
+            is_unsure: false,
         }
     }
 
@@ -68,6 +71,7 @@ impl Arm {
             self.kind = kind;
         }
         let produced = self.store(layout, memory, self.position);
+        self.is_unsure |= produced != seen;
         if missed_after.is_some_and(|next| next != produced) {
             Armed::Missed
         } else if produced != seen {
@@ -89,12 +93,16 @@ impl Arm {
         if self.kind == ArmKind::None {
             return false;
         }
+        // A doorbell that was rung for the old ring may have come after the device moved.
+        let overdue = missed || self.is_unsure;
         // The new ring begins with position 0. One further back than the ring is long counts as overdue.
-        let position = match missed {
+        self.position = match overdue {
             true => 0u32.wrapping_sub(layout.slots() + 1),
             false => 0,
         };
-        self.store(layout, memory, position) != 0 || missed
+        let produced = self.store(layout, memory, self.position);
+        self.is_unsure |= produced != 0;
+        overdue || produced != 0
     }
 
     /// Stores the arm word, and returns the producer's position as it is after that.
@@ -121,6 +129,7 @@ impl Arm {
     pub fn event_received(&mut self) {
         self.sequence = self.sequence.wrapping_add(1) & ArmWord::SEQUENCE_MASK;
         self.kind = ArmKind::None;
+        self.is_unsure = false;
     }
 }
 

@@ -332,6 +332,44 @@ fn a_moved_cq_fires_the_event_that_was_asked_for() {
     }
 }
 
+/// A consumer arms after the device's last look at the old ring, so its doorbell comes too late. Another
+/// polls the completion that the event is for.
+#[test]
+fn a_doorbell_that_comes_after_the_move_is_made_up_for() {
+    for (start, kind) in STARTS.iter().flat_map(|start| KINDS.map(|kind| (*start, kind))) {
+        let (memory, mut driver, mut device) = completion_queue(4, start);
+        assert!(!complete(&mut device, &memory, 0, true));
+        assert_eq!(driver.arm(&memory, kind, false), Armed::RingDoorbell);
+        let layout = completion_layout(8);
+        let target = Memory::new(&layout);
+        device.moved(layout);
+        assert!(!device.publish(&target), "the new ring is not armed yet");
+        assert!(poll(&mut driver, &memory).is_some());
+        assert!(driver.moved(CompletionQueue::new(layout), &target, false));
+        assert!(device.publish(&target));
+        assert!(!device.publish(&target));
+        driver.event_received(&target);
+        assert_eq!(driver.arm(&target, kind, false), Armed::Waiting);
+        assert!(complete(&mut device, &target, 0, true));
+    }
+}
+
+#[test]
+fn a_request_that_was_carried_along_is_kept_by_later_ones() {
+    for start in STARTS {
+        let (memory, mut driver, mut device) = completion_queue(4, start);
+        assert!(!complete(&mut device, &memory, 0, false));
+        let _ = driver.arm(&memory, ArmKind::Next, false);
+        let layout = completion_layout(8);
+        let target = Memory::new(&layout);
+        device.moved(layout);
+        assert!(driver.moved(CompletionQueue::new(layout), &target, true));
+        // The doorbell is on its way when another thread arms.
+        let _ = driver.arm(&target, ArmKind::Solicited, false);
+        assert!(device.publish(&target));
+    }
+}
+
 #[test]
 fn a_moved_cq_that_nobody_armed_fires_nothing() {
     for start in STARTS {

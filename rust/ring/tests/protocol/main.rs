@@ -11,6 +11,7 @@ mod arming;
 mod hostile;
 mod memory;
 mod posting;
+mod resizing;
 mod search;
 
 /// Positions wrap here.
