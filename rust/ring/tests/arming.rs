@@ -139,7 +139,10 @@ fn a_request_for_any_completion_is_not_narrowed() {
 /// and arms too.
 #[test]
 fn a_second_request_keeps_the_position_of_the_first() {
-    for (start, second) in STARTS.iter().flat_map(|start| KINDS.map(|kind| (*start, kind))) {
+    for (start, second) in STARTS
+        .iter()
+        .flat_map(|start| KINDS.map(|kind| (*start, kind)))
+    {
         let (memory, mut driver, mut device) = completion_queue(4, start);
         let layout = *driver.layout();
         assert_eq!(driver.arm(&memory, ArmKind::Next, false), Armed::Waiting);
@@ -336,7 +339,10 @@ fn a_moved_cq_fires_the_event_that_was_asked_for() {
 /// polls the completion that the event is for.
 #[test]
 fn a_doorbell_that_comes_after_the_move_is_made_up_for() {
-    for (start, kind) in STARTS.iter().flat_map(|start| KINDS.map(|kind| (*start, kind))) {
+    for (start, kind) in STARTS
+        .iter()
+        .flat_map(|start| KINDS.map(|kind| (*start, kind)))
+    {
         let (memory, mut driver, mut device) = completion_queue(4, start);
         assert!(!complete(&mut device, &memory, 0, true));
         assert_eq!(driver.arm(&memory, kind, false), Armed::RingDoorbell);
