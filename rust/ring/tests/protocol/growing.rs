@@ -265,7 +265,7 @@ fn broken_variants_are_found() {
         (Flaw::OldFirst, JUMP),
         (Flaw::OldOnly, WRONG_WQE),
         (Flaw::NoOrder, WRONG_WQE),
-        (Flaw::PositionLost, JUMP),
+        (Flaw::PositionLost, WRONG_WQE),
     ] {
         println!("{flaw:?}");
         breaks(rule, [State::new(flaw)]);

@@ -156,12 +156,11 @@ impl State {
                 let may_post = self.command == Command::None
                     || self.command == Command::Reset && flaw == Flaw::EarlyPost;
                 let used = self.head - self.free_from;
-                if may_post && self.head < START + self.setting.posts {
-                    if used < self.setting.slots || flaw == Flaw::NoFeedback {
-                        next.memory.store(OWNER, self.slot(self.head), self.head);
-                        next.head += 1;
-                        steps.push(("owner writes a WQE", next));
-                    }
+                let has_room = used < self.setting.slots || flaw == Flaw::NoFeedback;
+                if may_post && has_room && self.head < START + self.setting.posts {
+                    next.memory.store(OWNER, self.slot(self.head), self.head);
+                    next.head += 1;
+                    steps.push(("owner writes a WQE", next));
                 }
                 next = self.clone();
                 if self.head != self.published && may_post {
@@ -281,6 +280,7 @@ impl State {
     fn serve_command(&self, steps: &mut Vec<(&'static str, Self)>) {
         let mut next = self.clone();
         let flaw = self.setting.flaw;
+        let may_answer = flaw == Flaw::EarlyAnswer || self.memory.is_drained(DEVICE);
         if self.command == Command::Reset {
             let producer = self.memory.load(DEVICE, PRODUCER);
             next.next += ahead(producer, position(self.next));
@@ -291,11 +291,9 @@ impl State {
             }
             next.command = Command::Answered;
             steps.push(("device resets", next));
-        } else if self.command == Command::Destroy {
-            if flaw == Flaw::EarlyAnswer || self.memory.is_drained(DEVICE) {
-                next.command = Command::Destroyed;
-                steps.push(("device destroys", next));
-            }
+        } else if self.command == Command::Destroy && may_answer {
+            next.command = Command::Destroyed;
+            steps.push(("device destroys", next));
         }
     }
 }
