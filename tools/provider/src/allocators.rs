@@ -159,6 +159,7 @@ mod tests {
     use std::alloc::Layout;
     use std::cell::Cell;
 
+    use virtio_rdma_abi::ring::RingKind;
     use virtio_rdma_abi::ring::RingLayout;
     use virtio_rdma_ring::RingMemory;
 
@@ -249,7 +250,7 @@ mod tests {
     fn rings_lie_in_the_programs_memory() {
         with_domain(|program, domain| {
             let lender = lender(domain, ffi::VIRTIO_RDMA_DV_RES_QP);
-            let layout = RingLayout::new(16, 6).unwrap();
+            let layout = RingLayout::completions(16).unwrap();
             let ring = RingMap::new(layout, Some(&lender)).unwrap();
             drop(lender);
             let (size, alignment, resource) = program.asked.get().unwrap();
@@ -270,7 +271,8 @@ mod tests {
             // SAFETY: a parent domain of this provider.
             let pd = unsafe { Pd::from_ibv(domain) };
             let domain = pd.domain(Threads::MANY, ffi::VIRTIO_RDMA_DV_RES_SRQ);
-            let ring = SharedRing::new(RingLayout::new(4, 6).unwrap(), &domain).unwrap();
+            let layout = RingLayout::new(RingKind::Shared, 4, 6).unwrap();
+            let ring = SharedRing::new(layout, &domain).unwrap();
             ring.prepare(8).unwrap();
             assert_eq!(program.lent.get(), 2);
             ring.moved(true);
@@ -282,7 +284,7 @@ mod tests {
     fn programs_that_give_nothing() {
         with_domain(|program, domain| {
             let lender = lender(domain, ffi::VIRTIO_RDMA_DV_RES_CQ);
-            let layout = RingLayout::new(16, 6).unwrap();
+            let layout = RingLayout::completions(16).unwrap();
             let result = |answer| {
                 program.answer.set(Some(answer));
                 let ring = RingMap::new(layout, Some(&lender));

@@ -17,7 +17,7 @@ use std::io;
 use std::iter;
 use std::mem::replace;
 use std::mem::MaybeUninit;
-use std::sync::atomic::AtomicU16;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
@@ -88,9 +88,9 @@ impl QpRings {
 /// A ring that the device completes into.
 pub struct Ring {
     map: RingMap,
-    /// used.idx as polling or an event has last seen it. Races can leave an older value, which
-    /// costs an event too many at most.
-    seen: AtomicU16,
+    /// The producer's position as polling or an event has last seen it. Races can leave an older
+    /// value, which costs an event too many at most.
+    seen: AtomicU32,
 }
 
 impl Ring {
@@ -100,8 +100,8 @@ impl Ring {
         lender: Option<&Lender>,
     ) -> io::Result<(Arc<Self>, CompletionConsumer)> {
         let map = RingMap::new(layout, lender)?;
-        let queue = CompletionConsumer::new(layout, &map);
-        let seen = AtomicU16::new(0);
+        let queue = CompletionConsumer::new(layout);
+        let seen = AtomicU32::new(0);
         Ok((Arc::try_new(Self { map, seen })?, queue))
     }
 
@@ -117,17 +117,17 @@ impl Ring {
         unsafe { self.map.unchecked() }
     }
 
-    /// used.idx as it is now.
-    fn used_idx(&self) -> u16 {
-        CompletionConsumer::used_idx(self.map.layout(), self.unchecked())
+    /// The producer's position as it is now.
+    fn produced(&self) -> u32 {
+        CompletionConsumer::produced(self.map.layout(), self.unchecked())
     }
 
     #[inline(always)]
-    fn slot(&self, position: u16) -> Slot<'_> {
+    fn slot(&self, position: u32) -> Slot<'_> {
         self.map.smallest_slot(position)
     }
 
-    fn cqe(&self, position: u16) -> Cqe {
+    fn cqe(&self, position: u32) -> Cqe {
         Cqe::from_bytes(&self.slot(position).read())
     }
 }
@@ -136,8 +136,8 @@ impl Ring {
 struct Newer {
     ring: Arc<Ring>,
     queue: CompletionConsumer,
-    /// The final used.idx of the ring before.
-    end: u16,
+    /// The producer's position that the ring before ends with.
+    end: u32,
     /// The ring that the device has moved to from this one.
     next: Option<Box<Newer>>,
 }
@@ -177,10 +177,10 @@ struct Arming {
 
 /// What control verbs ask of the holder of the lock.
 enum Message {
-    /// Drop the completions of QP `qpn` before the used.idx `end`, and free their slots in its SRQ.
+    /// Drop the completions of QP `qpn` before position `end`, and free their slots in its SRQ.
     Clean {
         qpn: u32,
-        end: u16,
+        end: u32,
         rings: Arc<QpRings>,
         /// Whether to deliver the completions from `end` on: the QP goes back into the table.
         is_alive: bool,
@@ -206,7 +206,7 @@ enum Stop {
     Attend,
     /// The QP of its next completion is not in the table, and there is deferred work.
     Missing,
-    /// Its used.idx makes no sense.
+    /// Its producer's position makes no sense.
     Error(RingError),
 }
 
@@ -218,7 +218,7 @@ impl State {
 
     /// Drops the completions of a QP: those before `end` in the last ring, and all in earlier
     /// rings.
-    fn clean(&self, qpn: u32, end: u16, rings: &QpRings) {
+    fn clean(&self, qpn: u32, end: u32, rings: &QpRings) {
         let (mut ring, mut queue) = (&self.ring, &self.queue);
         let mut newer = &self.newer;
         while let Some(next) = newer {
@@ -238,7 +238,7 @@ impl State {
 }
 
 /// Drops the unpolled completions of a QP before `end`, and frees their slots in its SRQ.
-fn clean(ring: &Ring, queue: &CompletionConsumer, end: u16, qpn: u32, rings: &QpRings) {
+fn clean(ring: &Ring, queue: &CompletionConsumer, end: u32, qpn: u32, rings: &QpRings) {
     queue.for_each_before(end, |position| {
         let cqe = ring.cqe(position);
         if cqe.qp_num != qpn {
@@ -326,7 +326,7 @@ impl CompletionRing {
     ) -> Result<T, Stop> {
         loop {
             let slot = ring.slot(queue.next());
-            let show = |used| ring.seen.store(used, Ordering::Relaxed);
+            let show = |produced| ring.seen.store(produced, Ordering::Relaxed);
             match queue.peek(ring.unchecked(), show) {
                 Ok(Some(_)) => (),
                 nothing => return Err(self.stop(nothing.err())),
@@ -602,19 +602,19 @@ impl CompletionRing {
         let mut arming = self.arming.lock();
         arming.arm.event_received();
         let ring = &arming.ring;
-        let (used, seen) = (ring.used_idx(), ring.seen.load(Ordering::Relaxed));
-        // Any other used.idx makes no sense: polling reports it.
-        if u32::from(used.wrapping_sub(seen)) <= ring.map.layout().slots() {
-            // On failure, a poller has just stored an index at least as new.
-            let _ = ring
-                .seen
-                .compare_exchange(seen, used, Ordering::Relaxed, Ordering::Relaxed);
+        let (produced, seen) = (ring.produced(), ring.seen.load(Ordering::Relaxed));
+        // Any other position makes no sense: polling reports it.
+        if produced.wrapping_sub(seen) <= ring.map.layout().slots() {
+            // On failure, a poller has just stored a position at least as new.
+            let _ =
+                ring.seen
+                    .compare_exchange(seen, produced, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// Moves the CQ to a ring of `layout`. `command` tells the device, and returns the final
-    /// used.idx of the present ring. Unpolled completions of the present ring are delivered first.
-    /// Returns whether the CQ's doorbell is to be rung.
+    /// Moves the CQ to a ring of `layout`. `command` tells the device, and returns the producer's
+    /// position that the present ring ends with. Unpolled completions of the present ring are
+    /// delivered first. Returns whether the CQ's doorbell is to be rung.
     ///
     /// # Errors
     ///
@@ -622,7 +622,7 @@ impl CompletionRing {
     pub fn resize(
         &self,
         layout: RingLayout,
-        command: impl FnOnce(UserRing) -> Result<u16, i32>,
+        command: impl FnOnce(UserRing) -> Result<u32, i32>,
     ) -> Result<bool, i32> {
         let mut control = self.control();
         let number = |error| errno::number(&error);
@@ -743,7 +743,7 @@ impl Attachment {
     pub fn attach(&self, qpn: u32, rings: &Arc<QpRings>) -> io::Result<()> {
         let slot = self.ring.qps.slot(qpn)?;
         let control = self.ring.control();
-        let end = control.used_idx();
+        let end = control.produced();
         let message = |rings, is_alive| Message::Clean {
             qpn,
             end,
@@ -782,7 +782,7 @@ impl Attachment {
             return;
         };
         let control = self.ring.control();
-        let end = control.used_idx();
+        let end = control.produced();
         self.ring.deferred.defer(|messages| {
             let is_its_own = |message: &Message| match message {
                 Message::Clean {

@@ -11,11 +11,10 @@ use std::ptr;
 use std::slice;
 
 use libc::c_int;
-use virtio_rdma_abi::cqe::CQ_SLOT_SHIFT;
 use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_abi::ring::RingLayout;
-use virtio_rdma_abi::ring::SLOTS_RANGE;
+use virtio_rdma_abi::ring::CQ_SLOTS;
 use virtio_rdma_abi::uverbs::CreateCqReq;
 use virtio_rdma_abi::uverbs::CreateCqResp;
 use virtio_rdma_abi::uverbs::ResizeCqReq;
@@ -74,10 +73,10 @@ const _: () =
 /// The ring of a CQ for `cqe` completions, or `None` if there is no such ring.
 pub fn ring_layout(cqe: u32, max_slots: u32) -> Option<RingLayout> {
     let slots = cqe
-        .max(*SLOTS_RANGE.start())
+        .max(*CQ_SLOTS.start())
         .checked_next_power_of_two()
         .filter(|&slots| slots <= max_slots)?;
-    RingLayout::new(slots, CQ_SLOT_SHIFT)
+    RingLayout::completions(slots)
 }
 
 impl Cq {
@@ -368,7 +367,7 @@ pub unsafe extern "C" fn resize_cq(ibv: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
             )
         };
         match status {
-            0 => Ok(ResizeCqResp::from_bytes(&response.driver).used_idx),
+            0 => Ok(ResizeCqResp::from_bytes(&response.driver).end),
             number => Err(number),
         }
     });

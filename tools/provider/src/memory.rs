@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::fence;
 use std::sync::atomic::AtomicU16;
 use std::sync::atomic::AtomicU32;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 
 use virtio_rdma_abi::ring::Doorbell;
@@ -146,13 +147,13 @@ impl RingMap {
 
     /// The slot of a position.
     #[inline(always)]
-    pub fn slot(&self, position: u16) -> Slot<'_> {
+    pub fn slot(&self, position: u32) -> Slot<'_> {
         self.slot_at(position, self.layout.slot_shift())
     }
 
     /// The slot of a position in a ring with slots of the smallest size.
     #[inline(always)]
-    pub fn smallest_slot(&self, position: u16) -> Slot<'_> {
+    pub fn smallest_slot(&self, position: u32) -> Slot<'_> {
         debug_assert_eq!(self.layout.slot_shift(), *SLOT_SHIFT_RANGE.start());
         // With longer slots, this would still be inside of the ring.
         self.slot_at(position, *SLOT_SHIFT_RANGE.start())
@@ -160,7 +161,7 @@ impl RingMap {
 
     /// The slot of a position. `shift` is at most the log2 of the slot size.
     #[inline(always)]
-    fn slot_at(&self, position: u16, shift: u8) -> Slot<'_> {
+    fn slot_at(&self, position: u32, shift: u8) -> Slot<'_> {
         let offset = self.layout.slot_index(position) << shift;
         // SAFETY: all slots lie in the mapping, by the invariants.
         let start = unsafe { self.mapping.base.as_ptr().add(offset) };
@@ -229,6 +230,13 @@ impl Unchecked {
         // SAFETY: as above, for the 32-bit parts of a layout.
         unsafe { AtomicU32::from_ptr(self.at(offset, 4).cast()) }
     }
+
+    #[inline(always)]
+    fn u64(&self, offset: u32) -> &AtomicU64 {
+        debug_assert!(offset % 8 == 0);
+        // SAFETY: as above, for the 64-bit part of a layout.
+        unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
+    }
 }
 
 /// A slot of a ring, for one thread to use.
@@ -247,7 +255,7 @@ impl Slot<'_> {
     #[inline(always)]
     pub fn read<const N: usize>(self) -> [u8; N] {
         const { assert!(N <= 1 << *SLOT_SHIFT_RANGE.start()) };
-        // SAFETY: the source is part of the slot, by the invariants. Slots change hands by the indices of the ring: this
+        // SAFETY: the source is part of the slot, by the invariants. Slots change hands by the positions of the ring: this
         // one is the driver's, so no other thread writes it.
         unsafe { self.start.cast::<[u8; N]>().read() }
     }
@@ -260,35 +268,43 @@ impl Slot<'_> {
     #[inline(always)]
     pub unsafe fn write(self, offset: usize, bytes: &[u8]) {
         // SAFETY: the destination is part of the slot, by the invariants and the caller's promise. Slots change hands by
-        // the indices of the ring: this one is the driver's, and no reference to it exists.
+        // the positions of the ring: this one is the driver's, and no reference to it exists.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(offset), bytes.len()) };
     }
 }
 
 /// Checks the bounds of each access. For control verbs and tests.
 impl RingMemory for RingMap {
-    fn load_u16(&self, offset: u32) -> u16 {
-        self.checked(offset, 2, 2).load_u16(offset)
-    }
-
-    fn load_u16_acquire(&self, offset: u32) -> u16 {
-        self.checked(offset, 2, 2).load_u16_acquire(offset)
-    }
-
-    fn store_u16(&self, offset: u32, value: u16) {
-        self.checked(offset, 2, 2).store_u16(offset, value);
-    }
-
-    fn store_u16_release(&self, offset: u32, value: u16) {
-        self.checked(offset, 2, 2).store_u16_release(offset, value);
-    }
-
     fn load_u32(&self, offset: u32) -> u32 {
         self.checked(offset, 4, 4).load_u32(offset)
     }
 
+    fn load_u32_acquire(&self, offset: u32) -> u32 {
+        self.checked(offset, 4, 4).load_u32_acquire(offset)
+    }
+
     fn store_u32(&self, offset: u32, value: u32) {
         self.checked(offset, 4, 4).store_u32(offset, value);
+    }
+
+    fn store_u32_release(&self, offset: u32, value: u32) {
+        self.checked(offset, 4, 4).store_u32_release(offset, value);
+    }
+
+    fn load_u64(&self, offset: u32) -> u64 {
+        self.checked(offset, 8, 8).load_u64(offset)
+    }
+
+    fn store_u64(&self, offset: u32, value: u64) {
+        self.checked(offset, 8, 8).store_u64(offset, value);
+    }
+
+    fn load_u16(&self, offset: u32) -> u16 {
+        self.checked(offset, 2, 2).load_u16(offset)
+    }
+
+    fn store_u16(&self, offset: u32, value: u16) {
+        self.checked(offset, 2, 2).store_u16(offset, value);
     }
 
     fn read(&self, offset: u32, bytes: &mut [u8]) {
@@ -306,33 +322,43 @@ impl RingMemory for RingMap {
 
 impl RingMemory for Unchecked {
     #[inline(always)]
-    fn load_u16(&self, offset: u32) -> u16 {
-        self.u16(offset).load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
-    fn load_u16_acquire(&self, offset: u32) -> u16 {
-        self.u16(offset).load(Ordering::Acquire)
-    }
-
-    #[inline(always)]
-    fn store_u16(&self, offset: u32, value: u16) {
-        self.u16(offset).store(value, Ordering::Relaxed);
-    }
-
-    #[inline(always)]
-    fn store_u16_release(&self, offset: u32, value: u16) {
-        self.u16(offset).store(value, Ordering::Release);
-    }
-
-    #[inline(always)]
     fn load_u32(&self, offset: u32) -> u32 {
         self.u32(offset).load(Ordering::Relaxed)
     }
 
     #[inline(always)]
+    fn load_u32_acquire(&self, offset: u32) -> u32 {
+        self.u32(offset).load(Ordering::Acquire)
+    }
+
+    #[inline(always)]
     fn store_u32(&self, offset: u32, value: u32) {
         self.u32(offset).store(value, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn store_u32_release(&self, offset: u32, value: u32) {
+        self.u32(offset).store(value, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn load_u64(&self, offset: u32) -> u64 {
+        self.u64(offset).load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn store_u64(&self, offset: u32, value: u64) {
+        self.u64(offset).store(value, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn load_u16(&self, offset: u32) -> u16 {
+        self.u16(offset).load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn store_u16(&self, offset: u32, value: u16) {
+        self.u16(offset).store(value, Ordering::Relaxed);
     }
 
     #[inline(always)]
@@ -408,11 +434,13 @@ mod tests {
     use std::panic;
     use std::panic::AssertUnwindSafe;
 
+    use virtio_rdma_abi::ring::RingKind;
+
     use super::*;
 
     #[test]
     fn accesses_outside_of_a_ring_are_refused() {
-        let layout = RingLayout::new(4, 6).unwrap();
+        let layout = RingLayout::new(RingKind::Shared, 4, 6).unwrap();
         let ring = RingMap::new(layout, None).unwrap();
         let refused = |access: &dyn Fn()| panic::catch_unwind(AssertUnwindSafe(access)).is_err();
         let end = layout.size();
@@ -420,11 +448,15 @@ mod tests {
         assert!(!refused(&|| ring.write(end - 4, &[0; 4])));
         for offset in [end, end - 1, 1, !1, u32::MAX] {
             assert!(refused(&|| _ = ring.load_u16(offset)));
-            assert!(refused(&|| ring.store_u16_release(offset, 0)));
+            assert!(refused(&|| ring.store_u16(offset, 0)));
         }
         for offset in [end, end - 2, 2, !3] {
-            assert!(refused(&|| _ = ring.load_u32(offset)));
-            assert!(refused(&|| ring.store_u32(offset, 0)));
+            assert!(refused(&|| _ = ring.load_u32_acquire(offset)));
+            assert!(refused(&|| ring.store_u32_release(offset, 0)));
+        }
+        for offset in [end, end - 4, 4, !7] {
+            assert!(refused(&|| _ = ring.load_u64(offset)));
+            assert!(refused(&|| ring.store_u64(offset, 0)));
         }
         assert!(refused(&|| ring.read(end - 4, &mut [0; 5])));
         assert!(refused(&|| ring.write(u32::MAX, &[0])));

@@ -14,8 +14,9 @@ use libc::c_int;
 use virtio_rdma_abi::ring::slot_shift_for;
 use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::ring::RingKind;
 use virtio_rdma_abi::ring::RingLayout;
-use virtio_rdma_abi::ring::SLOTS_RANGE;
+use virtio_rdma_abi::ring::WORK_SLOTS;
 use virtio_rdma_abi::uverbs::ModifyQpReq;
 use virtio_rdma_abi::wqe::rq_wqe_size;
 use virtio_rdma_abi::wqe::sq_wqe_size;
@@ -86,12 +87,12 @@ fn work_ring(
     }
     let invalid = || io::Error::from_raw_os_error(libc::EINVAL);
     let slots = wrs
-        .max(*SLOTS_RANGE.start())
+        .max(*WORK_SLOTS.start())
         .checked_next_power_of_two()
         .filter(|&slots| slots <= shared.limits.max_qp_slots)
         .ok_or_else(invalid)?;
     let layout = slot_shift_for(size)
-        .and_then(|shift| RingLayout::new(slots, shift))
+        .and_then(|shift| RingLayout::new(RingKind::Work, slots, shift))
         .ok_or_else(invalid)?;
     WorkRing::new(layout, domain).map(Some)
 }

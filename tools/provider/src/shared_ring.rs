@@ -9,6 +9,7 @@ use std::io;
 use std::mem::replace;
 
 use libc::c_int;
+use virtio_rdma_abi::ring::RingKind;
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::uverbs::UserRing;
 use virtio_rdma_ring::SharedQueue;
@@ -104,7 +105,7 @@ impl SharedRing {
     pub fn prepare(&self, slots: u32) -> io::Result<UserRing> {
         let error = io::Error::from_raw_os_error;
         let present = *self.lock().memory.layout();
-        let layout = RingLayout::new(slots, present.slot_shift())
+        let layout = RingLayout::new(RingKind::Shared, slots, present.slot_shift())
             .filter(|layout| layout.slots() > present.slots())
             .ok_or_else(|| error(libc::EINVAL))?;
         let moving = Moving {
@@ -160,10 +161,10 @@ impl Posting {
             *wr_id = wr.wr_id();
         }
         // SAFETY: they are not more than the queue has.
-        unsafe { write_receive(self.memory.slot(slot), slot, sges.clone()) };
+        unsafe { write_receive(self.memory.slot(slot.into()), slot.into(), sges.clone()) };
         if let Some(Moving { memory, .. }) = &self.moving {
             // SAFETY: as above; the slots of the two rings are of one size.
-            unsafe { write_receive(memory.slot(slot), slot, sges) };
+            unsafe { write_receive(memory.slot(slot.into()), slot.into(), sges) };
             self.queue.mirror(memory.layout(), memory, slot);
         }
         // SAFETY: by the invariants the queue goes with this memory.
@@ -181,7 +182,7 @@ impl Posting {
 
 #[cfg(test)]
 mod tests {
-    use virtio_rdma_ring::DeviceQueue;
+    use virtio_rdma_ring::DeviceSharedQueue;
 
     use super::*;
     use crate::ffi;
@@ -204,14 +205,15 @@ mod tests {
 
     #[test]
     fn a_queue_grows_with_work_in_it() {
-        let ring = SharedRing::new(RingLayout::new(4, 6).unwrap(), &Threads::MANY.into()).unwrap();
+        let layout = RingLayout::new(RingKind::Shared, 4, 6).unwrap();
+        let ring = SharedRing::new(layout, &Threads::MANY.into()).unwrap();
         for wr_id in 100..104 {
             assert_eq!(post(&ring, wr_id), 0);
         }
         assert_eq!(post(&ring, 104), libc::ENOMEM);
-        let mut device = DeviceQueue::new(RingLayout::new(4, 6).unwrap());
+        let mut device = DeviceSharedQueue::new(layout);
         let first = device.fetch(&ring.lock().memory).unwrap().unwrap();
-        device.give_back(&ring.lock().memory, first, 0);
+        device.complete();
         assert_eq!(ring.complete(first.into()), Some(100));
         assert_eq!(ring.complete(first.into()), None, "not outstanding");
         assert_eq!(ring.complete(u64::MAX), None);
@@ -223,8 +225,7 @@ mod tests {
         assert_eq!(post(&ring, 104), 0);
         {
             let posting = ring.lock();
-            let target = &posting.moving.as_ref().unwrap().memory;
-            device.moved(*target.layout(), target);
+            device.moved(*posting.moving.as_ref().unwrap().memory.layout());
         }
         ring.moved(true);
         assert_eq!(ring.slots(), 8);
@@ -235,7 +236,7 @@ mod tests {
         for wr_id in 101..109 {
             let slot = device.fetch(&ring.lock().memory).unwrap().unwrap();
             assert_eq!(ring.complete(slot.into()), Some(wr_id));
-            device.give_back(&ring.lock().memory, slot, 0);
+            device.complete();
         }
         ring.prepare(16).unwrap();
         ring.moved(false);

@@ -13,8 +13,9 @@ use libc::c_int;
 use virtio_rdma_abi::ring::slot_shift_for;
 use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::ring::RingKind;
 use virtio_rdma_abi::ring::RingLayout;
-use virtio_rdma_abi::ring::SLOTS_RANGE;
+use virtio_rdma_abi::ring::WORK_SLOTS;
 use virtio_rdma_abi::uverbs::CreateSrqReq;
 use virtio_rdma_abi::uverbs::CreateSrqResp;
 use virtio_rdma_abi::uverbs::ModifySrqReq;
@@ -81,9 +82,9 @@ const _: () = assert!(offset_of!(ModifyCommand, driver) == size_of::<ffi::ibv_mo
 
 /// Slots of a ring for `wrs` work requests, or `None` if there is no such ring.
 fn slots_for(wrs: u32) -> Option<u32> {
-    wrs.max(*SLOTS_RANGE.start())
+    wrs.max(*WORK_SLOTS.start())
         .checked_next_power_of_two()
-        .filter(|slots| SLOTS_RANGE.contains(slots))
+        .filter(|slots| WORK_SLOTS.contains(slots))
 }
 
 impl Srq {
@@ -166,7 +167,7 @@ unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Res
     let max_sge = attr.attr.max_sge;
     let layout = slots_for(attr.attr.max_wr)
         .zip(slot_shift_for(rq_wqe_size(max_sge as usize)))
-        .and_then(|(slots, shift)| RingLayout::new(slots, shift))
+        .and_then(|(slots, shift)| RingLayout::new(RingKind::Shared, slots, shift))
         .ok_or(libc::EINVAL)?;
     let srq = Srq::new(layout, max_sge, shared, &domain);
     let mut srq = srq.map_err(|error| errno::number(&error))?;

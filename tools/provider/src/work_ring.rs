@@ -9,7 +9,7 @@
 use std::io;
 use std::ops::Deref;
 use std::ops::DerefMut;
-use std::sync::atomic::AtomicU16;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 
@@ -67,9 +67,9 @@ pub struct WorkRing {
     /// The application's id of the work request in each slot; on the wire, a work request's id is its position.
     wr_ids: Box<[AtomicU64]>,
     /// Position of the oldest slot that is not complete, by the polling side.
-    tail: AtomicU16,
+    tail: AtomicU32,
     /// Position after the last slot that the device may have, by the posting side.
-    head: AtomicU16,
+    head: AtomicU32,
 }
 
 impl WorkRing {
@@ -83,7 +83,7 @@ impl WorkRing {
         let slots = layout.slots() as usize;
         let wr_ids = defaults(slots)?;
         let posting = Posting {
-            queue: WorkQueue::new(layout, &memory),
+            queue: WorkQueue::new(layout),
             batch: Batch::default(),
         };
         // INVARIANT: the length is that of the layout.
@@ -91,8 +91,8 @@ impl WorkRing {
             posting: Lock::new(posting, domain.threads),
             memory,
             wr_ids,
-            tail: AtomicU16::new(0),
-            head: AtomicU16::new(0),
+            tail: AtomicU32::new(0),
+            head: AtomicU32::new(0),
         })
     }
 
@@ -131,7 +131,7 @@ impl WorkRing {
 
     /// The application's id of the work request at `position`.
     #[inline(always)]
-    fn wr_id(&self, position: u16) -> &AtomicU64 {
+    fn wr_id(&self, position: u32) -> &AtomicU64 {
         let index = self.memory.layout().slot_index(position);
         debug_assert!(index < self.wr_ids.len());
         // SAFETY: by the invariants, there is one for each slot.
@@ -141,7 +141,7 @@ impl WorkRing {
     /// Takes the next slot for the work request that the application calls `wr_id`. Returns its position too, or `None`
     /// when the queue is full.
     #[inline]
-    pub fn reserve(&self, queue: &mut WorkQueue, wr_id: u64) -> Option<(u16, Slot<'_>)> {
+    pub fn reserve(&self, queue: &mut WorkQueue, wr_id: u64) -> Option<(u32, Slot<'_>)> {
         let position = match queue.reserve() {
             Some(position) => position,
             None => self.reclaim(queue)?,
@@ -154,7 +154,7 @@ impl WorkRing {
     /// Takes the next slot after a look at what was completed. A tail of before a [reset](Self::reset) frees nothing.
     // In line: called, it would cost each post the registers of its arguments.
     #[inline(always)]
-    fn reclaim(&self, queue: &mut WorkQueue) -> Option<u16> {
+    fn reclaim(&self, queue: &mut WorkQueue) -> Option<u32> {
         queue.reclaim(self.tail.load(Ordering::Acquire)).ok()?;
         queue.reserve()
     }
@@ -176,7 +176,7 @@ impl WorkRing {
     /// `None` if it is not outstanding.
     #[inline]
     pub fn complete(&self, position: u64) -> Option<u64> {
-        let position = u16::try_from(position).ok()?;
+        let position = u32::try_from(position).ok()?;
         let tail = self.tail.load(Ordering::Relaxed);
         let outstanding = self.head.load(Ordering::Relaxed).wrapping_sub(tail);
         if position.wrapping_sub(tail) >= outstanding {
@@ -205,11 +205,13 @@ fn not_outstanding() -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use virtio_rdma_abi::ring::RingKind;
+
     use super::*;
     use crate::lock::Threads;
 
     fn ring(slots: u32) -> WorkRing {
-        WorkRing::new(RingLayout::new(slots, 7).unwrap(), &Threads::MANY.into()).unwrap()
+        WorkRing::new(RingLayout::new(RingKind::Work, slots, 7).unwrap(), &Threads::MANY.into()).unwrap()
     }
 
     fn publish(ring: &WorkRing, queue: &mut WorkQueue) {
@@ -217,7 +219,7 @@ mod tests {
         unsafe { ring.publish(queue) };
     }
 
-    fn reserve(ring: &WorkRing, wr_id: u64) -> Option<u16> {
+    fn reserve(ring: &WorkRing, wr_id: u64) -> Option<u32> {
         ring.reserve(&mut ring.lock(), wr_id)
             .map(|(position, _)| position)
     }
@@ -248,7 +250,7 @@ mod tests {
     #[test]
     fn a_position_that_does_not_exist_completes_nothing() {
         let ring = ring(4);
-        assert_eq!(ring.complete(0x1_0000), None);
+        assert_eq!(ring.complete(0x1_0000_0000), None);
         assert_eq!(ring.complete(u64::MAX), None);
     }
 
@@ -280,7 +282,7 @@ mod tests {
         }
         publish(&ring, &mut queue);
         drop(queue);
-        for position in [4, 7, 0x8000, 0xffff] {
+        for position in [4, 7, 0x8000_0000, 0xffff_ffff] {
             ring.complete(position);
             assert_eq!(reserve(&ring, 0), None);
         }

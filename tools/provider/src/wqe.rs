@@ -35,7 +35,7 @@ pub fn piece(addr: *const u8, length: usize) -> Piece {
 #[derive(Clone, Copy, Debug)]
 pub struct SendWqe {
     /// Position of the slot in the queue.
-    position: u16,
+    position: u32,
     opcode: ffi::ibv_wr_opcode,
     flags: u32,
     num_sge: u32,
@@ -47,7 +47,7 @@ pub struct SendWqe {
 impl SendWqe {
     /// A WQE without payload in the slot at `position`.
     #[inline]
-    pub fn new(position: u16, opcode: ffi::ibv_wr_opcode, flags: u32) -> Self {
+    pub fn new(position: u32, opcode: ffi::ibv_wr_opcode, flags: u32) -> Self {
         Self {
             position,
             opcode,
@@ -79,7 +79,7 @@ impl SendWqe {
 
     /// Position of the slot in the queue.
     #[inline]
-    pub fn position(&self) -> u16 {
+    pub fn position(&self) -> u32 {
         self.position
     }
 
@@ -179,7 +179,7 @@ impl SendWqe {
 #[inline]
 pub unsafe fn write_receive<'a>(
     slot: Slot<'_>,
-    id: u16,
+    id: u32,
     sges: impl ExactSizeIterator<Item = &'a ffi::ibv_sge>,
 ) {
     let header = RqHeader {

@@ -138,7 +138,7 @@ fn a_ring_that_was_overwritten_is_an_error() {
     let ex = extended(&cq);
     let ring = cq.ring().ring();
     let memory = ring.map();
-    memory.store_u16(memory.layout().used_idx(), 0xa5a5);
+    memory.store_u32(memory.layout().device(), 0xa5a5_a5a5);
     let mut attr = ATTR;
     assert_eq!(call!(ex.start_poll(&mut attr)), libc::EIO);
     assert_eq!(poll(&cq, 1).err(), Some(-libc::EIO), "and no lock is held");

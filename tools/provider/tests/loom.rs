@@ -87,8 +87,8 @@ struct Cq {
     state: Lock<State>,
     qps: Table<Qp>,
     deferred: Deferred<Clean>,
-    /// used.idx.
-    used: AtomicUsize,
+    /// The producer's position.
+    produced: AtomicUsize,
 }
 
 impl Cq {
@@ -98,7 +98,7 @@ impl Cq {
             state: Lock::new(State::default(), Threads::MANY),
             qps: Table::new(),
             deferred: Deferred::new(),
-            used: AtomicUsize::new(1),
+            produced: AtomicUsize::new(1),
         };
         this.qps.slot(QPN).unwrap().replace(Some(Qp::new(1)));
         this.deferred.reserve(2).unwrap();
@@ -109,7 +109,7 @@ impl Cq {
     fn poll(&self, state: &mut State) -> Option<(usize, usize)> {
         loop {
             let position = state.next;
-            if self.used.load(Ordering::Acquire) == position {
+            if self.produced.load(Ordering::Acquire) == position {
                 return None;
             }
             let is_clean = position < state.clean;
@@ -148,7 +148,7 @@ impl Cq {
     /// Destroys the QP.
     fn detach(&self) {
         let slot = self.qps.slot(QPN).unwrap();
-        let end = self.used.load(Ordering::Acquire);
+        let end = self.produced.load(Ordering::Acquire);
         self.deferred.defer(|messages| {
             messages.push_back(Clean {
                 end,
@@ -162,7 +162,7 @@ impl Cq {
     /// Creates it again, and the device completes work of its second life.
     fn attach(&self) {
         let slot = self.qps.slot(QPN).unwrap();
-        let end = self.used.load(Ordering::Acquire);
+        let end = self.produced.load(Ordering::Acquire);
         let qp = Some(Qp::new(2));
         self.deferred.defer(|messages| {
             if messages.is_empty() {
@@ -176,7 +176,7 @@ impl Cq {
             }
         });
         self.settle();
-        self.used.fetch_add(1, Ordering::Release);
+        self.produced.fetch_add(1, Ordering::Release);
     }
 }
 

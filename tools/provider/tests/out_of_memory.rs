@@ -12,6 +12,7 @@ use std::io;
 use std::ptr;
 
 use common::*;
+use virtio_rdma_abi::ring::RingKind;
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_provider::ah::Ah;
 use virtio_rdma_provider::cq;
@@ -103,7 +104,7 @@ fn queues() {
     let layout = cq::ring_layout(8, 8).unwrap();
     let (cq, failures) = until_it_succeeds(|| Cq::new(layout, &shared, &domain));
     assert_ne!(failures, 0);
-    let layout = RingLayout::new(4, 6).unwrap();
+    let layout = RingLayout::new(RingKind::Shared, 4, 6).unwrap();
     let (srq, failures) = until_it_succeeds(|| Srq::new(layout, 1, &shared, &domain));
     assert_ne!(failures, 0);
     let qp = |srq| Qp::new(ffi::IBV_QPT_RC, &CAP, (&cq, &cq, srq), &shared, &domain);

@@ -20,12 +20,12 @@ use virtio_rdma_provider::mw;
 use virtio_rdma_provider::qp::Qp;
 
 /// The bytes of a WQE's header.
-fn header(num_sge: u32, flags: u32, opcode: u32, slot: u16, ex: [u8; 4], union: &[u8]) -> Vec<u8> {
+fn header(num_sge: u32, flags: u32, opcode: u32, position: u32, ex: [u8; 4], union: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(num_sge.to_le_bytes());
     bytes.extend(flags.to_le_bytes());
     bytes.extend(opcode.to_le_bytes());
-    bytes.extend(u64::from(slot).to_le_bytes());
+    bytes.extend(u64::from(position).to_le_bytes());
     bytes.extend(ex);
     bytes.extend(union);
     bytes
@@ -87,8 +87,8 @@ fn every_opcode_of_a_type_becomes_its_wqe() {
         wr.__bindgen_anon_1.imm_data = u32::from_ne_bytes(imm);
         assert_eq!(post_send(&qp, &mut wr).0, 0);
 
-        let (slot, bytes) = device.fetch().unwrap();
-        let expected = header(3, 7, opcode, slot, ex, &union);
+        let (position, bytes) = device.fetch().unwrap();
+        let expected = header(3, 7, opcode, position, ex, &union);
         assert_eq!(bytes[..expected.len()], expected, "opcode {opcode}");
         for (index, sge) in sges.iter().enumerate() {
             let at = SqHeader::SIZE + index * Sge::SIZE;
@@ -118,7 +118,7 @@ fn atomics_name_a_word_and_two_values() {
             rkey: 0x99aa_bbcc,
         };
         assert_eq!(post_send(&qp, &mut wr).0, 0);
-        let (slot, bytes) = device.fetch().unwrap();
+        let (position, bytes) = device.fetch().unwrap();
         let union = [
             &REMOTE_ADDR[..],
             &[8, 7, 6, 5, 4, 3, 2, 1],
@@ -126,7 +126,7 @@ fn atomics_name_a_word_and_two_values() {
             &RKEY,
         ]
         .concat();
-        let expected = header(1, 1, opcode, slot, [0; 4], &union);
+        let expected = header(1, 1, opcode, position, [0; 4], &union);
         assert_eq!(bytes[..expected.len()], expected);
     }
 }
@@ -156,7 +156,7 @@ fn bindings_name_window_region_and_key() {
                 },
             };
             assert_eq!(post_send(&qp, &mut wr).0, 0);
-            let (slot, bytes) = device.fetch().unwrap();
+            let (position, bytes) = device.fetch().unwrap();
             let union = [
                 &REMOTE_ADDR[..],
                 &[8, 7, 6, 5, 4, 3, 2, 1],
@@ -167,7 +167,7 @@ fn bindings_name_window_region_and_key() {
                 &[0; 4],
             ]
             .concat();
-            let expected = header(0, 2, ffi::IBV_WR_BIND_MW, slot, [0; 4], &union);
+            let expected = header(0, 2, ffi::IBV_WR_BIND_MW, position, [0; 4], &union);
             assert_eq!(bytes[..expected.len()], expected);
         }
     }
@@ -239,14 +239,14 @@ fn datagrams_carry_their_destination() {
         let mut wr = send_wr(1, opcode, flags, &mut sges);
         wr.wr.ud = ud(&ah);
         assert_eq!(post_send(&qp, &mut wr).0, 0);
-        let (slot, bytes) = device.fetch().unwrap();
+        let (position, bytes) = device.fetch().unwrap();
         let union = [
             &[0x33, 0x22, 0x11, 0][..],
             &[0x44, 0x33, 0x22, 0x11],
             &av().to_bytes(),
         ]
         .concat();
-        let expected = header(1, flags, opcode, slot, [0; 4], &union);
+        let expected = header(1, flags, opcode, position, [0; 4], &union);
         assert_eq!(bytes[..expected.len()], expected);
         if inline {
             assert_eq!(&bytes[INLINE_OFFSET..INLINE_OFFSET + 5], b"hello");
@@ -340,12 +340,12 @@ fn receives_become_their_wqes() {
     for count in 0..=2 {
         let mut wr = recv_wr(5, &mut sges[..count]);
         assert_eq!(post_recv(&qp, &mut wr).0, 0);
-        let (slot, bytes) = device.fetch().unwrap();
+        let (position, bytes) = device.fetch().unwrap();
         assert_eq!(
             RqHeader::decode(&bytes).unwrap(),
             RqHeader {
                 num_sge: count as u32,
-                wr_id: u64::from(slot)
+                wr_id: u64::from(position)
             }
         );
         for (index, sge) in sges[..count].iter().enumerate() {
@@ -470,7 +470,7 @@ fn capabilities_that_no_queue_has_are_refused() {
     assert_eq!(refuse(rc, &|cap| cap.max_recv_sge = u32::MAX), libc::EINVAL);
     assert_eq!(refuse(rc, &|cap| cap.max_inline_data = 513), libc::EINVAL);
     assert_eq!(refuse(ffi::IBV_QPT_RAW_PACKET, &|_| ()), libc::EOPNOTSUPP);
-    assert_eq!(cq::ring_layout(32_769, 32_768), None);
+    assert_eq!(cq::ring_layout(4_194_305, 4_194_304), None);
     assert_eq!(cq::ring_layout(u32::MAX, u32::MAX), None);
     assert_eq!(cq::ring_layout(1, 32_768).unwrap().slots(), 2);
     assert_eq!(cq::ring_layout(100, 32_768).unwrap().slots(), 128);

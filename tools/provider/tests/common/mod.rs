@@ -8,11 +8,15 @@ use std::ptr;
 use std::sync::atomic::fence;
 use std::sync::atomic::AtomicU16;
 use std::sync::atomic::AtomicU32;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::cqe::OPCODE_RECV;
+use virtio_rdma_abi::ring::RingKind;
 use virtio_rdma_abi::ring::RingLayout;
+use virtio_rdma_abi::ring::CQ_SLOTS;
+use virtio_rdma_abi::ring::WORK_SLOTS;
 use virtio_rdma_abi::uverbs::AllocContextResp;
 use virtio_rdma_abi::uverbs::ContextFlags;
 use virtio_rdma_abi::uverbs::UserRing;
@@ -78,8 +82,8 @@ pub fn shared_with(flags: ContextFlags) -> Arc<Shared> {
         limits: AllocContextResp {
             flags,
             max_inline_data: 512,
-            max_qp_slots: 32_768,
-            max_cq_slots: 32_768,
+            max_qp_slots: *WORK_SLOTS.end(),
+            max_cq_slots: *CQ_SLOTS.end(),
             ..AllocContextResp::default()
         },
     })
@@ -93,7 +97,7 @@ pub fn cq(shared: &Arc<Shared>, cqe: u32) -> Box<Cq> {
 
 /// An SRQ of `slots` receives.
 pub fn srq(shared: &Arc<Shared>, slots: u32) -> Box<Srq> {
-    let layout = RingLayout::new(slots, 6).unwrap();
+    let layout = RingLayout::new(RingKind::Shared, slots, 6).unwrap();
     Srq::new(layout, 1, shared, &shared.threads.into()).unwrap()
 }
 
@@ -257,20 +261,19 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Takes the next work request: its slot and all the bytes of the slot.
-    pub fn fetch(&mut self) -> Option<(u16, Vec<u8>)> {
-        let slot = self.queue.fetch(self.memory).unwrap()?;
+    /// Takes the next work request: its position and all the bytes of its slot.
+    pub fn fetch(&mut self) -> Option<(u32, Vec<u8>)> {
+        let position = self.queue.fetch(self.memory).unwrap()?;
         let mut bytes = vec![0; self.memory.layout().slot_size() as usize];
         self.memory
-            .read(self.memory.layout().slot(slot), &mut bytes);
-        Some((slot, bytes))
+            .read(self.memory.layout().slot(position), &mut bytes);
+        Some((position, bytes))
     }
 
-    /// Takes the next work request, gives it back, and returns its id on the wire.
+    /// Takes the next work request, completes it, and returns its id on the wire.
     pub fn consume(&mut self, header_size: usize) -> Option<u64> {
-        let (slot, bytes) = self.fetch()?;
-        self.queue.give_back(self.memory, slot, 0);
-        self.queue.publish(self.memory);
+        let (_, bytes) = self.fetch()?;
+        self.queue.complete();
         Some(match header_size {
             SqHeader::SIZE => SqHeader::decode(&bytes).unwrap().wr_id,
             _ => RqHeader::decode(&bytes).unwrap().wr_id,
@@ -282,7 +285,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// A ring as the device sees it: by its address.
+/// The ring of a CQ as the device sees it: by its address.
 struct DeviceMemory {
     base: *mut u8,
     layout: RingLayout,
@@ -296,7 +299,7 @@ impl DeviceMemory {
     fn new(ring: UserRing) -> Self {
         Self {
             base: ptr::with_exposed_provenance_mut(ring.addr as usize),
-            layout: RingLayout::new(ring.slots, ring.slot_shift).unwrap(),
+            layout: RingLayout::completions(ring.slots).unwrap(),
         }
     }
 
@@ -316,26 +319,37 @@ impl DeviceMemory {
         // SAFETY: an aligned word of the ring.
         unsafe { AtomicU32::from_ptr(self.at(offset, 1)) }
     }
+
+    fn long(&self, offset: u32) -> &AtomicU64 {
+        // SAFETY: an aligned word of the ring.
+        unsafe { AtomicU64::from_ptr(self.at(offset, 1)) }
+    }
 }
 
 impl RingMemory for DeviceMemory {
-    fn load_u16(&self, offset: u32) -> u16 {
-        self.half(offset).load(Ordering::Relaxed)
-    }
-    fn load_u16_acquire(&self, offset: u32) -> u16 {
-        self.half(offset).load(Ordering::Acquire)
-    }
-    fn store_u16(&self, offset: u32, value: u16) {
-        self.half(offset).store(value, Ordering::Relaxed);
-    }
-    fn store_u16_release(&self, offset: u32, value: u16) {
-        self.half(offset).store(value, Ordering::Release);
-    }
     fn load_u32(&self, offset: u32) -> u32 {
         self.word(offset).load(Ordering::Relaxed)
     }
+    fn load_u32_acquire(&self, offset: u32) -> u32 {
+        self.word(offset).load(Ordering::Acquire)
+    }
     fn store_u32(&self, offset: u32, value: u32) {
         self.word(offset).store(value, Ordering::Relaxed);
+    }
+    fn store_u32_release(&self, offset: u32, value: u32) {
+        self.word(offset).store(value, Ordering::Release);
+    }
+    fn load_u64(&self, offset: u32) -> u64 {
+        self.long(offset).load(Ordering::Relaxed)
+    }
+    fn store_u64(&self, offset: u32, value: u64) {
+        self.long(offset).store(value, Ordering::Relaxed);
+    }
+    fn load_u16(&self, offset: u32) -> u16 {
+        self.half(offset).load(Ordering::Relaxed)
+    }
+    fn store_u16(&self, offset: u32, value: u16) {
+        self.half(offset).store(value, Ordering::Relaxed);
     }
     fn read(&self, offset: u32, bytes: &mut [u8]) {
         // SAFETY: in the ring.
@@ -381,7 +395,7 @@ impl Completions {
 
     /// Whether there is room for a CQE.
     pub fn has_room(&self) -> bool {
-        self.cq.available(&self.memory) != 0
+        self.cq.unpolled(&self.memory).unwrap() < self.memory.layout.slots()
     }
 
     /// The answer to the doorbell: whether the completion event is due.
@@ -389,9 +403,9 @@ impl Completions {
         self.cq.publish(&self.memory)
     }
 
-    /// Goes on in `ring`, as RESIZE_CQ asks for. Returns the used.idx that the old ring ends with.
-    pub fn move_to(&mut self, ring: UserRing) -> u16 {
-        let end = self.cq.used_index();
+    /// Goes on in `ring`, as RESIZE_CQ asks for. Returns the position that the old ring ends with.
+    pub fn move_to(&mut self, ring: UserRing) -> u32 {
+        let end = self.cq.published();
         self.memory = DeviceMemory::new(ring);
         self.cq.moved(self.memory.layout);
         end
