@@ -129,6 +129,12 @@ impl RingLayout {
         1 << self.slot_shift
     }
 
+    /// Whether `count` slots, which are not none, are at most all.
+    #[inline]
+    pub const fn holds(&self, count: u32) -> bool {
+        count.wrapping_sub(1) <= self.mask
+    }
+
     /// The slot of a position: slots are taken in turn.
     #[inline]
     pub const fn slot_index(&self, position: u32) -> usize {

@@ -79,11 +79,11 @@ impl CompletionConsumer {
         let position = self.next;
         if position == self.seen {
             let produced = Self::produced(&self.layout, memory);
-            if produced == position {
-                return Ok(None);
-            }
-            if produced.wrapping_sub(position) > self.layout.slots() {
-                return Err(RingError::PositionJump);
+            if !self.layout.holds(produced.wrapping_sub(position)) {
+                return match produced == position {
+                    true => Ok(None),
+                    false => Err(RingError::PositionJump),
+                };
             }
             self.seen = produced;
             show(produced);

@@ -25,6 +25,7 @@ use crate::qp::Qp;
 use crate::work_ring::Batch;
 use crate::work_ring::Posting;
 use crate::work_ring::WorkRing;
+use crate::wqe::member;
 use crate::wqe::piece;
 use crate::wqe::Piece;
 use crate::wqe::SendWqe;
@@ -234,21 +235,21 @@ unsafe extern "C" fn bind_mw(
 ) {
     // SAFETY: the application passes a valid window, and what it is to be bound to.
     let bind = unsafe { binding(mw, rkey, &*bind_info) }.to_bytes();
-    let describe = |wqe: &mut SendWqe, slot: Slot<'_>| wqe.member(slot, bind);
+    let describe = |_: &mut SendWqe, slot: Slot<'_>| member(slot, bind);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_BIND_MW, describe) };
 }
 
 unsafe extern "C" fn rdma_read(qp: *mut ffi::ibv_qp_ex, rkey: u32, remote_addr: u64) {
     let rdma = Rdma { remote_addr, rkey }.to_bytes();
-    let describe = |wqe: &mut SendWqe, slot: Slot<'_>| wqe.member(slot, rdma);
+    let describe = |_: &mut SendWqe, slot: Slot<'_>| member(slot, rdma);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_RDMA_READ, describe) };
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ffi::ibv_qp_ex, rkey: u32, remote_addr: u64) {
     let rdma = Rdma { remote_addr, rkey }.to_bytes();
-    let describe = |wqe: &mut SendWqe, slot: Slot<'_>| wqe.member(slot, rdma);
+    let describe = |_: &mut SendWqe, slot: Slot<'_>| member(slot, rdma);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_RDMA_WRITE, describe) };
 }
@@ -261,7 +262,7 @@ unsafe extern "C" fn rdma_write_imm(
 ) {
     let rdma = Rdma { remote_addr, rkey }.to_bytes();
     let describe = |wqe: &mut SendWqe, slot: Slot<'_>| {
-        wqe.member(slot, rdma);
+        member(slot, rdma);
         wqe.immediate(imm_data);
     };
     // SAFETY: the application has started a batch of this QP.
@@ -282,7 +283,7 @@ unsafe extern "C" fn atomic_cmp_swp(
         rkey,
     }
     .to_bytes();
-    let describe = |wqe: &mut SendWqe, slot: Slot<'_>| wqe.member(slot, atomic);
+    let describe = |_: &mut SendWqe, slot: Slot<'_>| member(slot, atomic);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_ATOMIC_CMP_AND_SWP, describe) };
 }
@@ -300,7 +301,7 @@ unsafe extern "C" fn atomic_fetch_add(
         rkey,
     }
     .to_bytes();
-    let describe = |wqe: &mut SendWqe, slot: Slot<'_>| wqe.member(slot, atomic);
+    let describe = |_: &mut SendWqe, slot: Slot<'_>| member(slot, atomic);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_ATOMIC_FETCH_AND_ADD, describe) };
 }
@@ -318,7 +319,7 @@ unsafe extern "C" fn atomic_write(
         rkey,
     }
     .to_bytes();
-    let describe = |wqe: &mut SendWqe, slot: Slot<'_>| wqe.member(slot, write);
+    let describe = |_: &mut SendWqe, slot: Slot<'_>| member(slot, write);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_ATOMIC_WRITE, describe) };
 }
@@ -341,7 +342,7 @@ unsafe extern "C" fn flush(
         reserved: [0; 6],
     }
     .to_bytes();
-    let describe = |wqe: &mut SendWqe, slot: Slot<'_>| wqe.member(slot, flush);
+    let describe = |_: &mut SendWqe, slot: Slot<'_>| member(slot, flush);
     // SAFETY: the application has started a batch of this QP.
     unsafe { operation(qp, ffi::IBV_WR_FLUSH, describe) };
 }

@@ -56,34 +56,48 @@ const _: () = assert!(WcStatus::ALL.len() == ffi::IBV_WC_GENERAL_ERR as usize + 
 /// The numbers are those of IBTA on both sides; what the ABI does not have is no success.
 #[inline]
 pub fn status(status: u8) -> ffi::ibv_wc_status {
-    u32::from(status).min(ffi::IBV_WC_GENERAL_ERR)
+    STATUSES[usize::from(status)].into()
 }
 
-/// Opcodes of send work by their number in a CQE.
-const SEND_OPCODES: [ffi::ibv_wc_opcode; 16] = {
-    let mut table = [ffi::IBV_WC_SEND; 16];
-    table[WrOpcode::RdmaWrite as usize] = ffi::IBV_WC_RDMA_WRITE;
-    table[WrOpcode::RdmaWriteWithImm as usize] = ffi::IBV_WC_RDMA_WRITE;
-    table[WrOpcode::RdmaRead as usize] = ffi::IBV_WC_RDMA_READ;
-    table[WrOpcode::RdmaReadWithInv as usize] = ffi::IBV_WC_RDMA_READ;
-    table[WrOpcode::AtomicCmpAndSwp as usize] = ffi::IBV_WC_COMP_SWAP;
-    table[WrOpcode::AtomicFetchAndAdd as usize] = ffi::IBV_WC_FETCH_ADD;
-    table[WrOpcode::LocalInv as usize] = ffi::IBV_WC_LOCAL_INV;
-    table[WrOpcode::BindMw as usize] = ffi::IBV_WC_BIND_MW;
-    table[WrOpcode::Flush as usize] = ffi::IBV_WC_FLUSH;
-    table[WrOpcode::AtomicWrite as usize] = ffi::IBV_WC_ATOMIC_WRITE;
+/// Statuses by their number in a CQE.
+// Tables cost less than comparisons.
+static STATUSES: [u8; 256] = {
+    let mut table = [ffi::IBV_WC_GENERAL_ERR as u8; 256];
+    let mut status = 0;
+    while status < ffi::IBV_WC_GENERAL_ERR {
+        table[status as usize] = status as u8;
+        status += 1;
+    }
     table
 };
 
-/// An opcode that the ABI does not have comes from a broken device; the completion still frees its work request.
+/// Opcodes by their number in a CQE. A number that the ABI does not have comes from a broken device; the completion still
+/// frees its work request.
+static OPCODES: [u8; 256] = {
+    let mut table = [ffi::IBV_WC_SEND as u8; 256];
+    table[WrOpcode::RdmaWrite as usize] = ffi::IBV_WC_RDMA_WRITE as u8;
+    table[WrOpcode::RdmaWriteWithImm as usize] = ffi::IBV_WC_RDMA_WRITE as u8;
+    table[WrOpcode::RdmaRead as usize] = ffi::IBV_WC_RDMA_READ as u8;
+    table[WrOpcode::RdmaReadWithInv as usize] = ffi::IBV_WC_RDMA_READ as u8;
+    table[WrOpcode::AtomicCmpAndSwp as usize] = ffi::IBV_WC_COMP_SWAP as u8;
+    table[WrOpcode::AtomicFetchAndAdd as usize] = ffi::IBV_WC_FETCH_ADD as u8;
+    table[WrOpcode::LocalInv as usize] = ffi::IBV_WC_LOCAL_INV as u8;
+    table[WrOpcode::BindMw as usize] = ffi::IBV_WC_BIND_MW as u8;
+    table[WrOpcode::Flush as usize] = ffi::IBV_WC_FLUSH as u8;
+    table[WrOpcode::AtomicWrite as usize] = ffi::IBV_WC_ATOMIC_WRITE as u8;
+    let mut receive = OPCODE_RECV as usize;
+    while receive < table.len() {
+        table[receive] = ffi::IBV_WC_RECV as u8;
+        receive += 1;
+    }
+    table[OPCODE_RECV_RDMA_WITH_IMM as usize] = ffi::IBV_WC_RECV_RDMA_WITH_IMM as u8;
+    table
+};
+
+/// `enum ibv_wc_opcode` of a CQE's opcode.
 #[inline]
 pub fn opcode(opcode: u8) -> ffi::ibv_wc_opcode {
-    match (SEND_OPCODES.get(usize::from(opcode)), opcode) {
-        (Some(&opcode), _) => opcode,
-        (None, OPCODE_RECV_RDMA_WITH_IMM) => ffi::IBV_WC_RECV_RDMA_WITH_IMM,
-        (None, OPCODE_RECV..) => ffi::IBV_WC_RECV,
-        (None, _) => ffi::IBV_WC_SEND,
-    }
+    OPCODES[usize::from(opcode)].into()
 }
 
 /// `enum ibv_wc_flags` of a CQE.

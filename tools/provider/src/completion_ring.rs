@@ -14,7 +14,7 @@
 //! is a leaf.
 
 use std::io;
-use std::iter;
+use std::mem;
 use std::mem::replace;
 use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicU32;
@@ -74,14 +74,39 @@ impl QpRings {
         self.send.as_ref()?.complete(cqe.wr_id)
     }
 
-    // A cold call: otherwise each poll of sends prepares for it.
-    #[cold]
-    #[inline(never)]
+    #[inline]
     fn complete_receive(&self, id: u64) -> Option<u64> {
         match &self.shared {
             None => self.recv.as_ref()?.complete(id),
             Some(shared) => shared.complete(id),
         }
+    }
+
+    /// Delivers the CQE in `slot` to `place`. Returns whether there is such a work request.
+    #[inline(always)]
+    fn deliver(&self, slot: Slot<'_>, place: &mut MaybeUninit<ffi::ibv_wc>) -> bool {
+        let cqe = Cqe::from_bytes(&slot.read());
+        if is_receive(&cqe) {
+            return self.deliver_receive(slot, place);
+        }
+        let Some(wr_id) = self.send.as_ref().and_then(|send| send.complete(cqe.wr_id)) else {
+            return false;
+        };
+        // Read once more: kept since, the fields would not all find room in registers.
+        place.write(work_completion(&Cqe::from_bytes(&slot.read()), wr_id));
+        true
+    }
+
+    /// As [`deliver`](Self::deliver), of a receive.
+    // Apart: otherwise each poll of sends saves registers for the lock of an SRQ.
+    #[inline(never)]
+    fn deliver_receive(&self, slot: Slot<'_>, place: &mut MaybeUninit<ffi::ibv_wc>) -> bool {
+        let cqe = Cqe::from_bytes(&slot.read());
+        let Some(wr_id) = self.complete_receive(cqe.wr_id) else {
+            return false;
+        };
+        place.write(work_completion(&cqe, wr_id));
+        true
     }
 }
 
@@ -307,23 +332,21 @@ impl CompletionRing {
         self.control().map.user_ring()
     }
 
-    /// Hands the next completion of `ring` to `deliver`, with the application's id of its work
-    /// request.
+    /// Takes the next CQE of `ring` that is of a known QP. Returns the QP's rings and the CQE's slot.
     ///
     /// # Errors
     ///
-    /// The reason why `ring` has no next completion.
+    /// The reason why `ring` has no such CQE.
     ///
     /// # Safety
     ///
     /// This thread has the lock, and `queue` is the consumer of `ring`.
     #[inline(always)]
-    unsafe fn next<T>(
-        &self,
-        ring: &Ring,
+    unsafe fn take<'a>(
+        &'a self,
+        ring: &'a Ring,
         queue: &mut CompletionConsumer,
-        deliver: impl FnOnce(&Cqe, u64) -> T,
-    ) -> Result<T, Stop> {
+    ) -> Result<(&'a QpRings, Slot<'a>), Stop> {
         loop {
             let slot = ring.slot(queue.next());
             let show = |produced| ring.seen.store(produced, Ordering::Relaxed);
@@ -333,7 +356,8 @@ impl CompletionRing {
             }
             let cqe = Cqe::from_bytes(&slot.read());
             // SAFETY: this thread has the lock, so no other thread drops an `Arc` of the table.
-            let Some(qp) = (unsafe { self.qps.get(cqe.qp_num) }) else {
+            let qp = unsafe { self.qps.get(cqe.qp_num) };
+            let Some(qp) = qp else {
                 // `is_pending` was set before the QP was taken out of the table.
                 if cqe.qp_num != NO_QP && self.deferred.is_pending() {
                     return Err(Stop::Missing);
@@ -342,9 +366,27 @@ impl CompletionRing {
                 continue;
             };
             queue.advance();
+            return Ok((qp, slot));
+        }
+    }
+
+    /// The next completion of `ring`, with the application's id of its work request.
+    ///
+    /// # Errors
+    ///
+    /// The reason why `ring` has no next completion.
+    ///
+    /// # Safety
+    ///
+    /// As [`take`](Self::take).
+    #[inline(always)]
+    unsafe fn next(&self, ring: &Ring, queue: &mut CompletionConsumer) -> Result<(Cqe, u64), Stop> {
+        loop {
+            // SAFETY: the caller's promise.
+            let (qp, slot) = unsafe { self.take(ring, queue)? };
+            let cqe = Cqe::from_bytes(&slot.read());
             if let Some(wr_id) = qp.complete(&cqe) {
-                // Read once more: kept since, the fields would not all find room in registers.
-                return Ok(deliver(&Cqe::from_bytes(&slot.read()), wr_id));
+                return Ok((cqe, wr_id));
             }
         }
     }
@@ -366,9 +408,8 @@ impl CompletionRing {
     /// If the last ring makes no sense.
     #[inline(always)]
     fn advance(&self, state: &mut State) -> Result<Option<(Cqe, u64)>, RingError> {
-        let deliver = |cqe: &Cqe, wr_id| (*cqe, wr_id);
         // SAFETY: the state is locked, and has a ring and its consumer.
-        match unsafe { self.next(&state.ring, &mut state.queue, deliver) } {
+        match unsafe { self.next(&state.ring, &mut state.queue) } {
             Ok(next) => Ok(Some(next)),
             Err(Stop::Empty) => Ok(None),
             Err(stop) => self.next_after(state, stop),
@@ -415,7 +456,7 @@ impl CompletionRing {
                 }
             }
             // SAFETY: the state is locked, and has a ring and its consumer.
-            match unsafe { self.next(&state.ring, &mut state.queue, |cqe, id| (*cqe, id)) } {
+            match unsafe { self.next(&state.ring, &mut state.queue) } {
                 Ok(found) => return Ok(Some(found)),
                 Err(again) => stop = again,
             }
@@ -500,50 +541,52 @@ impl CompletionRing {
 
     /// Delivers up to `out.len()` completions, oldest first, and returns how many. `None` means
     /// that there are none and that the process or the device has overwritten the ring.
-    #[inline]
-    pub fn poll(&self, out: &mut [MaybeUninit<ffi::ibv_wc>]) -> Option<usize> {
+    // Private to the crate, as what it calls is local then, and called directly.
+    #[inline(always)]
+    pub(crate) fn poll(&self, out: &mut [MaybeUninit<ffi::ibv_wc>]) -> Option<usize> {
         let mut state = self.state.lock();
         let State { ring, queue, .. } = &mut *state;
         let ring = &**ring;
-        let mut delivered = 0;
-        let mut places = out.iter_mut();
-        while let Some(place) = places.next() {
-            let deliver = |cqe: &Cqe, wr_id| {
-                place.write(work_completion(cqe, wr_id));
-            };
+        let room = out.len();
+        let mut rest = out;
+        while let Some(place) = rest.first_mut() {
             // SAFETY: the state is locked, and has a ring and its consumer.
-            match unsafe { self.next(ring, queue, deliver) } {
-                Ok(()) => delivered += 1,
+            match unsafe { self.take(ring, queue) } {
+                Ok((qp, slot)) => {
+                    if qp.deliver(slot, place) {
+                        rest = &mut mem::take(&mut rest)[1..];
+                    }
+                }
                 Err(Stop::Empty) => break,
                 Err(stop) => {
                     state.keep();
-                    let places = iter::once(place).chain(places);
                     // SAFETY: kept above.
-                    return unsafe { self.poll_after(places, delivered, stop) };
+                    return unsafe { self.poll_after(room - rest.len(), rest, stop) };
                 }
             }
         }
         queue.publish(ring.unchecked());
-        Some(delivered)
+        Some(room - rest.len())
     }
 
-    /// Completes a [`poll`](Self::poll) that has stopped after `delivered` completions.
+    /// Completes a [`poll`](Self::poll) that has stopped after `delivered` completions, with room for
+    /// `rest`.
     ///
     /// # Safety
     ///
     /// As [`Lock::resume`].
     #[cold]
     #[inline(never)]
-    unsafe fn poll_after<'a>(
+    unsafe fn poll_after(
         &self,
-        places: impl Iterator<Item = &'a mut MaybeUninit<ffi::ibv_wc>>,
         mut delivered: usize,
+        rest: &mut [MaybeUninit<ffi::ibv_wc>],
         stop: Stop,
     ) -> Option<usize> {
         // SAFETY: the caller's promise.
         let mut state = unsafe { self.state.resume() };
         let mut stop = Some(stop);
-        for place in places {
+        for place in rest {
             let next = match stop.take() {
                 Some(stop) => self.next_after(&mut state, stop),
                 None => self.advance(&mut state),

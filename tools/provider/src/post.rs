@@ -3,12 +3,15 @@
 //! What a QP takes: the checks between a work request and its WQE.
 
 use libc::c_int;
+use virtio_rdma_abi::ring::slot_shift_for;
 use virtio_rdma_abi::uverbs::ContextFlags;
+use virtio_rdma_abi::wqe::sq_wqe_size;
 use virtio_rdma_ring::WorkQueue;
 
 use crate::ffi;
 use crate::memory::Slot;
 use crate::work_ring::WorkRing;
+use crate::wqe;
 use crate::wqe::piece;
 use crate::wqe::write_receive;
 use crate::wqe::Piece;
@@ -178,6 +181,45 @@ impl SendLimits {
         Ok(length as u32)
     }
 
+    /// Opcodes of work requests that can be [simple](Self::post_simple).
+    pub fn simple_opcodes(&self) -> Opcodes {
+        match self.datagrams || self.max_sge == 0 {
+            true => Opcodes::set(&[]),
+            false => Opcodes(self.opcodes.0 & (Opcodes::RDMA.0 | Opcodes::PAYLOAD.0)),
+        }
+    }
+
+    /// Posts one send work request of a [simple opcode](Self::simple_opcodes) if it is simple: with one
+    /// SGE at most, and no inline payload. Else returns `None`.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` when the queue is full.
+    #[inline(always)]
+    pub fn post_simple(
+        &self,
+        ring: &WorkRing,
+        queue: &mut WorkQueue,
+        wr: Send<'_>,
+    ) -> Option<Result<(), c_int>> {
+        if wr.is_inline() {
+            return None;
+        }
+        let (opcode, sges) = (wr.opcode(), wr.sges(1)?);
+        let (mut wqe, slot) = match self.start(ring, queue, wr.wr_id(), opcode, wr.flags()) {
+            Ok(start) => start,
+            Err(error) => return Some(Err(error)),
+        };
+        extra(&mut wqe, wr);
+        // SAFETY: every slot of a send queue has room for an SGE.
+        unsafe { wqe.gather(slot, sges) };
+        wqe.finish(slot);
+        if Opcodes::RDMA.has(opcode) {
+            wqe::member(slot, wr.rdma().to_bytes());
+        }
+        Some(Ok(()))
+    }
+
     /// Posts one send work request, with an opcode that the QP has.
     ///
     /// # Errors
@@ -188,10 +230,11 @@ impl SendLimits {
         let opcode = wr.opcode();
         let sges = wr.sges(self.max_sge).ok_or(libc::EINVAL)?;
         let (mut wqe, slot) = self.start(ring, queue, wr.wr_id(), opcode, wr.flags())?;
-        self.describe(&mut wqe, slot, wr);
+        extra(&mut wqe, wr);
         // SAFETY: they are not more than the QP has.
         unsafe { wqe.gather(slot, sges) };
         wqe.finish(slot);
+        self.describe(slot, wr);
         Ok(())
     }
 
@@ -207,31 +250,43 @@ impl SendLimits {
         let pieces = sges.map(|sge| piece(sge.addr as *const u8, sge.length as usize));
         let length = self.inline_length(wr.opcode(), pieces.clone())?;
         let (mut wqe, slot) = self.start(ring, queue, wr.wr_id(), wr.opcode(), wr.flags())?;
-        self.describe(&mut wqe, slot, wr);
+        extra(&mut wqe, wr);
+        self.describe(slot, wr);
         // SAFETY: an inline work request on a list names valid memory, of which the length was checked.
         unsafe { wqe.inline(slot, length, pieces) };
         wqe.finish(slot);
         Ok(())
     }
 
-    /// Fills in what the opcode and the QP's type ask for.
+    /// Fills in the member that the opcode and the QP's type ask for.
     #[inline(always)]
-    fn describe(&self, wqe: &mut SendWqe, slot: Slot<'_>, wr: Send<'_>) {
+    fn describe(&self, slot: Slot<'_>, wr: Send<'_>) {
         let opcode = wr.opcode();
-        if Opcodes::INVALIDATE.has(opcode) {
-            wqe.invalidate(wr.invalidate_rkey());
-        } else {
-            wqe.immediate(wr.imm_data());
-        }
         if Opcodes::RDMA.has(opcode) {
-            wqe.member(slot, wr.rdma().to_bytes());
+            wqe::member(slot, wr.rdma().to_bytes());
         } else if Opcodes::ATOMIC.has(opcode) {
-            wqe.member(slot, wr.atomic().to_bytes());
+            wqe::member(slot, wr.atomic().to_bytes());
         } else if Opcodes::BIND.has(opcode) {
-            wqe.member(slot, wr.bind_mw().to_bytes());
+            wqe::member(slot, wr.bind_mw().to_bytes());
         } else if self.datagrams {
-            wqe.member(slot, wr.datagram().to_bytes());
+            wqe::member(slot, wr.datagram().to_bytes());
         }
+    }
+}
+
+// Without room for SGEs, the slots of a send queue have the same size as with room for one.
+const _: () = assert!(matches!(
+    (slot_shift_for(sq_wqe_size(0)), slot_shift_for(sq_wqe_size(1))),
+    (Some(without), Some(with)) if without == with
+));
+
+/// Sets immediate data or the key to invalidate.
+#[inline(always)]
+fn extra(wqe: &mut SendWqe, wr: Send<'_>) {
+    if Opcodes::INVALIDATE.has(wr.opcode()) {
+        wqe.invalidate(wr.invalidate_rkey());
+    } else {
+        wqe.immediate(wr.imm_data());
     }
 }
 

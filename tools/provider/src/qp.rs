@@ -61,8 +61,9 @@ pub struct Qp {
     /// State by the last successful modify, or ERR by a query since; the device may have left it
     /// for ERR.
     state: AtomicU32,
-    /// Opcodes that `ibv_post_send` takes in that state.
-    taken: AtomicU32,
+    /// Opcodes of [simple](SendLimits::post_simple) work requests that `ibv_post_send` takes in that
+    /// state.
+    simple: AtomicU32,
     send_cq: Attachment,
     /// `None` if that is the same CQ.
     recv_cq: Option<Attachment>,
@@ -158,7 +159,7 @@ impl Qp {
             send_doorbell: 0,
             recv_doorbell: 0,
             state: AtomicU32::new(ffi::IBV_QPS_RESET),
-            taken: AtomicU32::new(0),
+            simple: AtomicU32::new(0),
             send_cq: Attachment::new(send_cq.ring())?,
             recv_cq: match is_one_cq {
                 true => None,
@@ -259,11 +260,11 @@ impl Qp {
 
     /// Has `ibv_post_send` take the opcodes of the state.
     fn take_opcodes(&self) {
-        let taken = match self.can_send() {
-            true => self.send_limits.opcodes.posted().bits(),
+        let simple = match self.can_send() {
+            true => self.send_limits.simple_opcodes().bits(),
             false => 0,
         };
-        self.taken.store(taken, Ordering::Relaxed);
+        self.simple.store(simple, Ordering::Relaxed);
     }
 
     /// What the QP holds, in place of what was asked for.
@@ -285,40 +286,57 @@ impl Qp {
             return libc::ENOMEM;
         };
         let mut posting = ring.lock();
-        let status = list.try_each(|wr| {
-            let taken = Opcodes::from_bits(self.taken.load(Ordering::Relaxed));
-            if !taken.has(wr.opcode()) {
-                return Err(libc::EINVAL);
+        let mut status = 0;
+        while let Some(wr) = list.front() {
+            let simple = Opcodes::from_bits(self.simple.load(Ordering::Relaxed));
+            let posted = match simple.has(wr.opcode()) {
+                true => self.send_limits.post_simple(ring, &mut posting, wr),
+                false => None,
+            };
+            match posted {
+                Some(Ok(())) => (),
+                Some(Err(error)) => {
+                    status = error;
+                    break;
+                }
+                None => {
+                    // SAFETY: `posting` is held, and not looked at meanwhile.
+                    status = unsafe { self.post_other(wr) };
+                    if status != 0 {
+                        break;
+                    }
+                }
             }
-            if wr.is_inline() {
-                // SAFETY: `posting` is held, and not looked at meanwhile.
-                return unsafe { self.post_inline(wr) };
-            }
-            self.send_limits.post(ring, &mut posting, wr)
-        });
+            list.pop();
+        }
         // SAFETY: locked above.
         unsafe { self.publish_send(ring, posting) };
         status
     }
 
-    /// Posts a send work request that carries its payload, with an opcode that the QP has.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`SendLimits::post_inline`].
+    /// Posts a send work request that is not simple, or not valid. Returns 0, `EINVAL` if the state or
+    /// the QP's type does not allow it, or an error of [`SendLimits::post`].
     ///
     /// # Safety
     ///
     /// This thread has locked the send queue, which there is, and nothing borrows from the guard.
-    // Apart and with few arguments, so that other work requests need not make room for it.
+    // Apart and with few arguments, so that simple work requests save no registers for it.
     #[inline(never)]
-    unsafe fn post_inline(&self, wr: wr::Send<'_>) -> Result<(), c_int> {
-        let ring = self.rings.send.as_ref().ok_or(libc::ENOMEM)?;
+    unsafe fn post_other(&self, wr: wr::Send<'_>) -> c_int {
+        let Some(ring) = &self.rings.send else {
+            return libc::ENOMEM;
+        };
+        if !self.can_send() || !self.send_limits.opcodes.posted().has(wr.opcode()) {
+            return libc::EINVAL;
+        }
         // SAFETY: the caller's promise.
         let mut posting = unsafe { ring.resume() };
-        let posted = self.send_limits.post_inline(ring, &mut posting, wr);
+        let posted = match wr.is_inline() {
+            true => self.send_limits.post_inline(ring, &mut posting, wr),
+            false => self.send_limits.post(ring, &mut posting, wr),
+        };
         posting.keep();
-        posted
+        posted.err().unwrap_or(0)
     }
 
     /// Hands the send work requests of `posting` to the device.

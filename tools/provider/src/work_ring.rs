@@ -211,7 +211,11 @@ mod tests {
     use crate::lock::Threads;
 
     fn ring(slots: u32) -> WorkRing {
-        WorkRing::new(RingLayout::new(RingKind::Work, slots, 7).unwrap(), &Threads::MANY.into()).unwrap()
+        WorkRing::new(
+            RingLayout::new(RingKind::Work, slots, 7).unwrap(),
+            &Threads::MANY.into(),
+        )
+        .unwrap()
     }
 
     fn publish(ring: &WorkRing, queue: &mut WorkQueue) {

@@ -74,7 +74,7 @@ impl SendWqe {
     #[inline]
     pub fn address(&mut self, slot: Slot<'_>, datagram: Datagram) {
         self.lacks_address = false;
-        self.member(slot, datagram.to_bytes());
+        member(slot, datagram.to_bytes());
     }
 
     /// Position of the slot in the queue.
@@ -99,14 +99,6 @@ impl SendWqe {
     #[inline]
     pub fn invalidate(&mut self, key: u32) {
         self.ex = key.to_le_bytes();
-    }
-
-    /// Sets what the opcode or the QP's type asks for.
-    #[inline]
-    pub fn member<const N: usize>(&mut self, slot: Slot<'_>, member: [u8; N]) {
-        const { assert!(SqHeader::UNION + N <= SqHeader::SIZE) };
-        // SAFETY: it lies in the header.
-        unsafe { slot.write(SqHeader::UNION, &member) };
     }
 
     /// Makes `sges` the payload.
@@ -169,6 +161,14 @@ impl SendWqe {
         // SAFETY: a part of the header.
         unsafe { slot.write(0, &header.to_bytes()[..SqHeader::UNION]) };
     }
+}
+
+/// Writes the member of the header that the opcode or the QP's type asks for.
+#[inline]
+pub fn member<const N: usize>(slot: Slot<'_>, member: [u8; N]) {
+    const { assert!(SqHeader::UNION + N <= SqHeader::SIZE) };
+    // SAFETY: it lies in the header.
+    unsafe { slot.write(SqHeader::UNION, &member) };
 }
 
 /// Writes the WQE of the receive `id` to `slot`.

@@ -2,6 +2,7 @@
 
 //! Work requests as C programs pass them: linked lists with unions, seen through references.
 
+use std::hint::assert_unchecked;
 use std::marker::PhantomData;
 
 use libc::c_int;
@@ -42,15 +43,31 @@ impl<'a, W: WorkRequest + 'a> List<'a, W> {
         self.first
     }
 
+    /// The work request that [`first`](Self::first) names.
+    #[inline(always)]
+    pub fn front(&self) -> Option<W::View<'a>> {
+        // SAFETY: by the contract of new(), this is null or a valid work request.
+        let wr: Option<&'a W> = unsafe { self.first.as_ref() };
+        wr.map(|wr| wr.view())
+    }
+
+    /// Takes the first work request off the list.
+    #[inline(always)]
+    pub fn pop(&mut self) {
+        // SAFETY: as in `front`.
+        if let Some(wr) = unsafe { self.first.as_ref() } {
+            self.first = wr.next();
+        }
+    }
+
     /// Takes the work requests off the list, one by one, as long as `post` succeeds. Returns its error, or 0.
     #[inline]
     pub fn try_each(&mut self, mut post: impl FnMut(W::View<'a>) -> Result<(), c_int>) -> c_int {
-        // SAFETY: by the contract of new(), this is null or a valid work request.
-        while let Some(wr) = unsafe { self.first.as_ref() } {
-            if let Err(errno) = post(wr.view()) {
+        while let Some(wr) = self.front() {
+            if let Err(errno) = post(wr) {
                 return errno;
             }
-            self.first = wr.next();
+            self.pop();
         }
         0
     }
@@ -112,8 +129,15 @@ unsafe fn sges<'a>(
     max: u32,
 ) -> Option<impl ExactSizeIterator<Item = &'a ffi::ibv_sge> + Clone> {
     let count = num_sge as u32;
-    // SAFETY: one of the caller's SGEs.
-    (count <= max).then(|| (0..count).map(move |index| unsafe { &*list.add(index as usize) }))
+    let sge = move |index: u32| {
+        // SAFETY: one of the caller's SGEs.
+        let sge = unsafe { list.add(index as usize) };
+        // SAFETY: it is valid.
+        unsafe { assert_unchecked(!sge.is_null()) };
+        // SAFETY: it is valid.
+        unsafe { &*sge }
+    };
+    (count <= max).then(|| (0..count).map(sge))
 }
 
 /// What binds `mw` under `rkey` as `info` says. Without an MR there is no key of one.

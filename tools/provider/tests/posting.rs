@@ -20,7 +20,14 @@ use virtio_rdma_provider::mw;
 use virtio_rdma_provider::qp::Qp;
 
 /// The bytes of a WQE's header.
-fn header(num_sge: u32, flags: u32, opcode: u32, position: u32, ex: [u8; 4], union: &[u8]) -> Vec<u8> {
+fn header(
+    num_sge: u32,
+    flags: u32,
+    opcode: u32,
+    position: u32,
+    ex: [u8; 4],
+    union: &[u8],
+) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(num_sge.to_le_bytes());
     bytes.extend(flags.to_le_bytes());
