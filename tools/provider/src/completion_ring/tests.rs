@@ -27,7 +27,7 @@ const SLOTS: u32 = 4;
 
 /// Resizes a CQ whose rings are all empty.
 fn resize(ring: &CompletionRing) {
-    let layout = RingLayout::new(SLOTS, CQ_SLOT_SHIFT).unwrap();
+    let layout = RingLayout::completions(SLOTS).unwrap();
     assert_eq!(ring.resize(layout, |_| Ok(0)), Ok(false));
 }
 
@@ -82,7 +82,7 @@ fn with_program(test: impl Fn(&Arc<CompletionRing>, &Program)) {
     let parent = unsafe { alloc_parent_domain(ptr::null_mut(), &mut attr) };
     // SAFETY: a parent domain of this provider.
     let domain = unsafe { Pd::from_ibv(parent) }.domain(Threads::MANY, ffi::VIRTIO_RDMA_DV_RES_CQ);
-    let layout = RingLayout::new(SLOTS, CQ_SLOT_SHIFT).unwrap();
+    let layout = RingLayout::completions(SLOTS).unwrap();
     let ring = CompletionRing::new(layout, &domain).unwrap();
     program.ring.set(Some(ring.clone()));
     test(&ring, &program);
