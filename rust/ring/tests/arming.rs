@@ -335,8 +335,8 @@ fn a_moved_cq_fires_the_event_that_was_asked_for() {
     }
 }
 
-/// A consumer arms after the device's last look at the old ring, so its doorbell comes too late. Another
-/// polls the completion that the event is for.
+/// A consumer arms after the device's last look at the old ring, so its doorbell comes too late.
+/// Another polls the completion that the event is for.
 #[test]
 fn a_doorbell_that_comes_after_the_move_is_made_up_for() {
     for (start, kind) in STARTS

@@ -251,8 +251,8 @@ fn a_queue_that_grows_keeps_positions_slots_and_order() {
 }
 
 proptest! {
-    /// Random work, completed in random order, while the queue moves to longer rings now and then: fetched in the order of
-    /// posting, nothing lost, nothing twice.
+    /// Random work, completed in random order, while the queue moves to longer rings now and then:
+    /// fetched in the order of posting, nothing lost, nothing twice.
     #[test]
     fn order_survives_moves(
         start in any::<prop::sample::Index>(),

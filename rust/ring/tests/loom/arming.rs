@@ -60,8 +60,8 @@ fn completion_queue(start: u32) -> CompletionQueue {
     CompletionQueue::starting_at(layout(RingKind::Completion, SLOTS), start)
 }
 
-/// A device thread that completes `solicited.len()` work requests, and a consumer that arms for `kind`, polls, and sleeps
-/// until it has seen all of them.
+/// A device thread that completes `solicited.len()` work requests, and a consumer that arms for
+/// `kind`, polls, and sleeps until it has seen all of them.
 fn consumer_wakes(name: &str, kind: ArmKind, solicited: &'static [bool], look: Look) {
     explore(name, move |start| {
         let device = Device::starting_at(start);

@@ -43,8 +43,8 @@ pub fn explore(name: &str, model: impl Fn(u32) + Sync + Send + Copy + 'static) {
     }
 }
 
-/// Ring memory of loom's atomics, one for each word that the layout has. A slot holds one unordered word, so that
-/// a slot which is read before it was published shows an old value.
+/// Ring memory of loom's atomics, one for each word that the layout has. A slot holds one unordered
+/// word, so that a slot which is read before it was published shows an old value.
 pub struct Memory {
     halves: HashMap<u32, AtomicU16>,
     words: HashMap<u32, AtomicU32>,
@@ -112,7 +112,8 @@ impl RingMemory for Memory {
     }
 }
 
-/// A doorbell or an event: set by one thread, waited for by another. A lost one is a deadlock, which loom reports.
+/// A doorbell or an event: set by one thread, waited for by another. A lost one is a deadlock,
+/// which loom reports.
 #[derive(Default)]
 pub struct Bell {
     rung: Mutex<bool>,

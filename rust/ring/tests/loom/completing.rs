@@ -9,7 +9,8 @@ use virtio_rdma_ring::DeviceCq;
 
 use crate::common::*;
 
-/// A slot of a completion queue is not overwritten before its CQE was copied out: three completions through two slots.
+/// A slot of a completion queue is not overwritten before its CQE was copied out: three completions
+/// through two slots.
 #[test]
 fn completions_pass_through_fewer_slots() {
     explore("completions through fewer slots", |start| {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Every interleaving and every weak-memory outcome of the two sides of a ring, at the smallest sizes that matter.
+//! Every interleaving and every weak-memory outcome of the two sides of a ring, at the smallest
+//! sizes that matter.
 //!
 //! Each model runs with positions that begin at 0 and just below the wrap.
 #![cfg(loom)]

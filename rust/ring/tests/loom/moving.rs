@@ -32,7 +32,8 @@ fn post(queue: &mut Shared, memory: &Memory, value: u32) {
     let _ = queue.publish(memory);
 }
 
-/// An SRQ grows while the device fetches: one receive was posted before, one comes before the device's answer, one after.
+/// An SRQ grows while the device fetches: one receive was posted before, one comes before the
+/// device's answer, one after.
 #[test]
 fn a_growing_srq_keeps_its_order() {
     explore("SRQ that grows", |start| {

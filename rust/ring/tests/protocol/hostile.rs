@@ -2,8 +2,8 @@
 
 //! A hostile owner: each load of the device from its rings returns any value.
 //!
-//! The device serves the hostile QP, CQ and SRQ in turns with an honest QP. It has to keep its bounds
-//! and to come back to the honest one, however often the hostile rings make no sense.
+//! The device serves the hostile QP, CQ and SRQ in turns with an honest QP. It has to keep its
+//! bounds and to come back to the honest one, however often the hostile rings make no sense.
 
 use crate::search::{breaks, holds, Broken, Model};
 use crate::{ahead, position, WRAP};

@@ -2,9 +2,9 @@
 
 //! The protocol of `Documentation/rings.md` as explicit-state models at reduced size.
 //!
-//! Steps are single accesses to words that another actor may change, and stores wait in store buffers. Positions wrap at 8,
-//! sequences at 4. Each test explores all interleavings, then broken variants, each of which
-//! must break the rule that it is known to break.
+//! Steps are single accesses to words that another actor may change, and stores wait in store
+//! buffers. Positions wrap at 8, sequences at 4. Each test explores all interleavings, then broken
+//! variants, each of which must break the rule that it is known to break.
 #![cfg(not(loom))]
 
 mod arming;

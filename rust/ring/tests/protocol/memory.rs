@@ -2,9 +2,9 @@
 
 //! Shared words, with a store buffer before each actor.
 //!
-//! A store waits in its actor's buffer, in order, until it reaches memory at any later time. Its actor
-//! reads it from there. So loads overtake earlier stores, unless a full barrier waits for an empty
-//! buffer. The loom models cover the other reorderings.
+//! A store waits in its actor's buffer, in order, until it reaches memory at any later time. Its
+//! actor reads it from there. So loads overtake earlier stores, unless a full barrier waits for an
+//! empty buffer. The loom models cover the other reorderings.
 
 /// Stores that an actor's buffer holds. A full one lets its oldest go, as a processor's does.
 const DEPTH: usize = 4;

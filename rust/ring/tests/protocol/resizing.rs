@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! A CQ that moves to another ring: a device, a thread that arms and sleeps, one that polls, and one
-//! that resizes.
+//! A CQ that moves to another ring: a device, a thread that arms and sleeps, one that polls, and
+//! one that resizes.
 //!
 //! CQEs are left out: the model of arming covers their slots.
 
