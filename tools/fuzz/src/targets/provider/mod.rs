@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use virtio_rdma_abi::cqe::{Cqe, OPCODE_RECV};
 use virtio_rdma_abi::ib::WcFlags;
+use virtio_rdma_abi::ring::RingKind;
 use virtio_rdma_abi::wqe::SqHeader;
 use virtio_rdma_provider::arc::Arc;
 use virtio_rdma_provider::completion::work_completion;
@@ -48,7 +49,9 @@ enum Act {
     Poll(u8),
     Arm(bool),
     Event,
-    Resize(u8, Option<u16>),
+    /// The program resizes the CQ. The device may be wrong about the position that the old ring ends
+    /// with.
+    Resize(u8, Option<i16>),
     GrowShared(bool),
     Reset(u8),
     Replace(u8),
@@ -58,7 +61,7 @@ enum Act {
     Forge(u8, u8, u16, u8),
     /// It writes one of random bytes.
     Garbage([u8; Cqe::SIZE]),
-    /// It moves its index.
+    /// It moves its position.
     Jump(i16),
     /// It writes anywhere in a ring.
     Scribble(u8, u16, [u8; 4]),
@@ -80,10 +83,10 @@ struct Bench {
     receives: model::Shared,
     completions: Completions,
     /// Position after the last CQE that the device wrote.
-    used: u16,
+    produced: u32,
     next_id: u64,
     /// Positions of the SRQ's ring that were filled.
-    filled: u16,
+    filled: u32,
     /// Slots of the SRQ that a right device has still to complete, in order.
     waiting: Vec<u16>,
     /// Ids that were delivered.
@@ -91,7 +94,7 @@ struct Bench {
 }
 
 fn memory(ring: &Option<WorkRing>) -> Memory {
-    Memory::new(ring.as_ref().expect("a queue").user_ring())
+    Memory::new(RingKind::Work, ring.as_ref().expect("a queue").user_ring())
 }
 
 impl Bench {
@@ -105,14 +108,14 @@ impl Bench {
         ];
         let owners = vec![owner(&qps[0], QPN), owner(&qps[1], QPN + 1)];
         Self {
-            completions: Completions::new(Memory::new(cq.ring().user_ring())),
+            completions: Completions::new(Memory::new(RingKind::Completion, cq.ring().user_ring())),
             shared,
             qps,
             srq,
             cq,
             owners,
             receives: BTreeMap::new(),
-            used: 0,
+            produced: 0,
             next_id: 1,
             filled: 0,
             waiting: Vec::new(),
@@ -147,7 +150,7 @@ impl Bench {
         let completing = self.completions.0.iter().map(|ring| ring.memory);
         sends
             .chain([memory(&self.qps[0].rings().recv)])
-            .chain([Memory::new(self.srq.ring().user_ring())])
+            .chain([Memory::new(RingKind::Shared, self.srq.ring().user_ring())])
             .chain(completing)
             .collect()
     }
@@ -185,14 +188,14 @@ impl Bench {
                 let armed = unsafe { cq::req_notify_cq(self.cq.as_ibv(), solicited.into()) };
                 assert_eq!(armed, 0);
                 let ring = &self.completions.last().memory;
-                vec![ring.part(ring.layout.arm(), 4)]
+                vec![ring.part(ring.layout.arm(), 8)]
             }
             Act::Event => {
                 // SAFETY: the CQ is this provider's.
                 unsafe { cq::cq_event(self.cq.as_ibv()) };
                 Vec::new()
             }
-            Act::Resize(slots, end) => self.resize(slots, end),
+            Act::Resize(slots, wrong) => self.resize(slots, wrong),
             Act::GrowShared(moves) => self.grow_shared(moves),
             Act::Reset(qp) => self.reset((qp % 2).into()),
             Act::Replace(qp) => self.replace((qp % 2).into()),
@@ -200,7 +203,7 @@ impl Bench {
             Act::Forge(qp, opcode, wr_id, status) => {
                 let numbers = [QPN, QPN + 1, QPN + 2, 0, u32::MAX];
                 self.push(&Cqe {
-                    wr_id: u64::from(wr_id % 64) << [0, 0, 0, 10][usize::from(wr_id >> 14)],
+                    wr_id: u64::from(wr_id % 64) << [0, 0, 16, 30][usize::from(wr_id >> 14)],
                     status,
                     opcode: opcode & (OPCODE_RECV | 15),
                     qp_num: numbers[usize::from(qp) % numbers.len()],
@@ -209,7 +212,7 @@ impl Bench {
             }
             Act::Garbage(bytes) => self.push(&Cqe::from_bytes(&bytes)),
             Act::Jump(by) => {
-                self.used = self.used.wrapping_add_signed(by);
+                self.produced = self.produced.wrapping_add_signed(by.into());
                 self.publish()
             }
             Act::Scribble(ring, at, bytes) => {
@@ -255,7 +258,7 @@ impl Bench {
         let header = SqHeader::from_bytes(&ring.read(slot));
         assert_eq!((header.wr_id, header.opcode), (position.into(), opcode));
         let size = ring.layout.slot_size() as usize;
-        vec![ring.part(slot, size), ring.part(ring.layout.avail_idx(), 2)]
+        vec![ring.part(slot, size), ring.part(ring.layout.owner(), 4)]
     }
 
     fn receive(&mut self, data: u8) -> Vec<(usize, usize)> {
@@ -271,13 +274,13 @@ impl Bench {
         let size = ring.layout.slot_size() as usize;
         let slot = position.map(|position| ring.part(ring.layout.slot(position), size));
         slot.into_iter()
-            .chain([ring.part(ring.layout.avail_idx(), 2)])
+            .chain([ring.part(ring.layout.owner(), 4)])
             .collect()
     }
 
     fn receive_shared(&mut self) -> Vec<(usize, usize)> {
         let id = self.id();
-        let ring = Memory::new(self.srq.ring().user_ring());
+        let ring = Memory::new(RingKind::Shared, self.srq.ring().user_ring());
         let mut bad = std::ptr::null_mut();
         let mut wr = recv_wr(id, &mut []);
         // SAFETY: the SRQ is this provider's, and the list is one work request.
@@ -287,7 +290,7 @@ impl Bench {
         if is_full {
             return Vec::new();
         }
-        let entry = ring.layout.avail_ring(self.filled);
+        let entry = ring.layout.order(self.filled);
         let slot = ring.u16(entry);
         assert!(u32::from(slot) < ring.layout.slots(), "no slot {slot}");
         assert_eq!(
@@ -298,18 +301,21 @@ impl Bench {
         self.waiting.push(slot);
         self.filled = self.filled.wrapping_add(1);
         vec![
-            ring.part(ring.layout.slot(slot), ring.layout.slot_size() as usize),
+            ring.part(
+                ring.layout.slot(slot.into()),
+                ring.layout.slot_size() as usize,
+            ),
             ring.part(entry, 2),
-            ring.part(ring.layout.avail_idx(), 2),
+            ring.part(ring.layout.owner(), 4),
         ]
     }
 
     fn poll(&mut self, max: usize) -> Vec<(usize, usize)> {
-        let indices = self.completions.0.iter().map(|ring| {
+        let positions = self.completions.0.iter().map(|ring| {
             let memory = &ring.memory;
-            memory.part(memory.layout.avail_idx(), 2)
+            memory.part(memory.layout.owner(), 4)
         });
-        let indices = indices.collect();
+        let positions = positions.collect();
         let expected = self
             .completions
             .poll(max, &mut self.owners, &mut self.receives);
@@ -318,7 +324,7 @@ impl Bench {
         let count = unsafe { cq::poll_cq(self.cq.as_ibv(), max as i32, places.as_mut_ptr()) };
         let Some(expected) = expected else {
             assert_eq!(count, -libc::EIO);
-            return indices;
+            return positions;
         };
         assert_eq!(count, expected.len() as i32);
         let (polled, rest) = places.split_at(expected.len());
@@ -334,24 +340,24 @@ impl Bench {
             assert_eq!(wc.opcode & ffi::IBV_WC_RECV != 0, is_receive, "{cqe:?}");
             assert!(self.delivered.insert(id), "{id} was delivered before");
         }
-        indices
+        positions
     }
 
-    fn resize(&mut self, slots: u8, end: Option<u16>) -> Vec<(usize, usize)> {
+    fn resize(&mut self, slots: u8, wrong: Option<i16>) -> Vec<(usize, usize)> {
         if self.completions.0.len() == RINGS {
             return Vec::new();
         }
         let layout = cq::ring_layout(2 << (slots % 5), 64).expect("a ring");
         let mut moved = None;
-        let end = end.unwrap_or(self.used);
+        let end = self.produced.wrapping_add_signed(wrong.unwrap_or(0).into());
         let resized = self.cq.ring().resize(layout, |ring| {
             moved = Some(ring);
             Ok(end)
         });
         resized.expect("memory for a ring");
-        let ring = Memory::new(moved.expect("a command"));
+        let ring = Memory::new(RingKind::Completion, moved.expect("a command"));
         self.completions.moved(ring, end);
-        self.used = 0;
+        self.produced = 0;
         Vec::new()
     }
 
@@ -392,8 +398,8 @@ impl Bench {
     /// The device completes the oldest work request of a queue, if the CQ has room.
     fn complete(&mut self, queue: u8, fails: bool) -> Vec<(usize, usize)> {
         let last = self.completions.last();
-        let unpolled = self.used.wrapping_sub(last.next);
-        if u32::from(unpolled) >= last.memory.layout.slots() {
+        let unpolled = self.produced.wrapping_sub(last.next);
+        if unpolled >= last.memory.layout.slots() {
             return Vec::new();
         }
         let at = usize::from(queue) % 4;
@@ -426,9 +432,9 @@ impl Bench {
     /// Writes a CQE, over one that was not polled where there is no room.
     fn push(&mut self, cqe: &Cqe) -> Vec<(usize, usize)> {
         let ring = self.completions.last().memory;
-        let slot = ring.layout.slot(self.used);
+        let slot = ring.layout.slot(self.produced);
         ring.write(slot, &cqe.to_bytes());
-        self.used = self.used.wrapping_add(1);
+        self.produced = self.produced.wrapping_add(1);
         let mut parts = self.publish();
         parts.push(ring.part(slot, Cqe::SIZE));
         parts
@@ -436,8 +442,8 @@ impl Bench {
 
     fn publish(&mut self) -> Vec<(usize, usize)> {
         let ring = self.completions.last().memory;
-        ring.write(ring.layout.used_idx(), &self.used.to_le_bytes());
-        vec![ring.part(ring.layout.used_idx(), 2)]
+        ring.write(ring.layout.device(), &self.produced.to_le_bytes());
+        vec![ring.part(ring.layout.device(), 4)]
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::slice;
 
 use virtio_rdma_abi::cqe::{Cqe, OPCODE_RECV};
-use virtio_rdma_abi::ring::RingLayout;
+use virtio_rdma_abi::ring::{RingKind, RingLayout};
 use virtio_rdma_abi::uverbs::UserRing;
 
 const PAGE: usize = 4096;
@@ -19,10 +19,10 @@ pub struct Memory {
 }
 
 impl Memory {
-    pub fn new(ring: UserRing) -> Self {
+    pub fn new(kind: RingKind, ring: UserRing) -> Self {
         Self {
             base: std::ptr::with_exposed_provenance_mut(ring.addr as usize),
-            layout: RingLayout::new(ring.slots, ring.slot_shift).expect("a ring"),
+            layout: RingLayout::new(kind, ring.slots, ring.slot_shift).expect("a ring"),
         }
     }
 
@@ -49,6 +49,10 @@ impl Memory {
         u16::from_le_bytes(self.read(at))
     }
 
+    pub fn u32(&self, at: u32) -> u32 {
+        u32::from_le_bytes(self.read(at))
+    }
+
     /// Writes as a device does.
     pub fn write(&self, at: u32, bytes: &[u8]) {
         assert!(at as usize + bytes.len() <= self.layout.size() as usize);
@@ -57,7 +61,7 @@ impl Memory {
         to.copy_from_slice(bytes);
     }
 
-    pub fn cqe(&self, position: u16) -> Cqe {
+    pub fn cqe(&self, position: u32) -> Cqe {
         Cqe::from_bytes(&self.read(self.layout.slot(position)))
     }
 
@@ -76,12 +80,12 @@ pub struct Queue {
     /// The application's ids, by slot.
     ids: Vec<u64>,
     /// Positions after the last that was posted, and of the oldest that is not free.
-    pub posted: u16,
-    oldest: u16,
+    pub posted: u32,
+    oldest: u32,
     /// Behind the position that was polled last.
-    tail: u16,
+    tail: u32,
     /// Work requests that a right device has completed.
-    pub done: u16,
+    pub done: u32,
 }
 
 impl Queue {
@@ -96,28 +100,28 @@ impl Queue {
     }
 
     /// The position of the next work request, unless the queue is full.
-    pub fn post(&mut self, id: u64) -> Option<u16> {
-        if usize::from(self.posted.wrapping_sub(self.oldest)) == self.ids.len() {
+    pub fn post(&mut self, id: u64) -> Option<u32> {
+        if self.posted.wrapping_sub(self.oldest) as usize == self.ids.len() {
             self.oldest = self.tail;
         }
-        if usize::from(self.posted.wrapping_sub(self.oldest)) == self.ids.len() {
+        if self.posted.wrapping_sub(self.oldest) as usize == self.ids.len() {
             return None;
         }
         let position = self.posted;
         self.posted = position.wrapping_add(1);
-        let slot = usize::from(position) % self.ids.len();
+        let slot = position as usize % self.ids.len();
         self.ids[slot] = id;
         Some(position)
     }
 
     fn complete(&mut self, position: u64) -> Option<u64> {
-        let position = u16::try_from(position).ok()?;
+        let position = u32::try_from(position).ok()?;
         let is_outstanding = position.wrapping_sub(self.tail) < self.posted.wrapping_sub(self.tail);
         if !is_outstanding {
             return None;
         }
         self.tail = position.wrapping_add(1);
-        Some(self.ids[usize::from(position) % self.ids.len()])
+        Some(self.ids[position as usize % self.ids.len()])
     }
 
     pub fn reset(&mut self) {
@@ -147,11 +151,11 @@ fn complete(cqe: &Cqe, owner: &mut Owner, shared: &mut Shared) -> Option<u64> {
 /// A ring that the device completes into, or did.
 pub struct Completing {
     pub memory: Memory,
-    /// Position of the next completion, and used.idx as it was seen.
-    pub next: u16,
-    seen: u16,
-    /// The used.idx that the device said it ends with.
-    end: Option<u16>,
+    /// Position of the next completion, and the producer's as it was seen.
+    pub next: u32,
+    seen: u32,
+    /// The producer's position that the device said it ends with.
+    end: Option<u32>,
 }
 
 /// Rings of a CQ, the oldest first.
@@ -179,7 +183,7 @@ impl Completions {
     }
 
     /// The device has moved to another ring.
-    pub fn moved(&mut self, memory: Memory, end: u16) {
+    pub fn moved(&mut self, memory: Memory, end: u32) {
         let last = self.0.back_mut().expect("a ring");
         last.end = Some(end);
         let is_empty = last.next == end;
@@ -202,11 +206,11 @@ impl Completions {
             let has_newer = self.0.len() > 1;
             let ring = self.0.front_mut().expect("a ring");
             if ring.next == ring.seen {
-                let used = ring.memory.u16(ring.memory.layout.used_idx());
-                let ahead = used.wrapping_sub(ring.next);
-                let is_sound = u32::from(ahead) <= ring.memory.layout.slots();
+                let produced = ring.memory.u32(ring.memory.layout.device());
+                let ahead = produced.wrapping_sub(ring.next);
+                let is_sound = ahead <= ring.memory.layout.slots();
                 match (ahead, is_sound, has_newer) {
-                    (1.., true, _) => ring.seen = used,
+                    (1.., true, _) => ring.seen = produced,
                     (_, _, true) => {
                         self.0.pop_front();
                         continue;
@@ -229,11 +233,9 @@ impl Completions {
         let mut marked = Vec::new();
         for ring in &self.0 {
             let layout = &ring.memory.layout;
-            let end = ring
-                .end
-                .unwrap_or_else(|| ring.memory.u16(layout.used_idx()));
+            let end = ring.end.unwrap_or_else(|| ring.memory.u32(layout.device()));
             let ahead = end.wrapping_sub(ring.next);
-            if u32::from(ahead) > layout.slots() {
+            if ahead > layout.slots() {
                 continue;
             }
             for position in (0..ahead).map(|ahead| ring.next.wrapping_add(ahead)) {
