@@ -78,9 +78,11 @@ impl RingLayout {
     /// A ring of `slots` slots of `1 << slot_shift` bytes, or `None` if the ABI has no such ring.
     pub const fn new(kind: RingKind, slots: u32, slot_shift: u8) -> Option<Self> {
         let (range, least, greatest) = match kind {
-            RingKind::Work | RingKind::Shared => {
-                (WORK_SLOTS, *SLOT_SHIFT_RANGE.start(), *SLOT_SHIFT_RANGE.end())
-            }
+            RingKind::Work | RingKind::Shared => (
+                WORK_SLOTS,
+                *SLOT_SHIFT_RANGE.start(),
+                *SLOT_SHIFT_RANGE.end(),
+            ),
             RingKind::Completion => (CQ_SLOTS, CQ_SLOT_SHIFT, CQ_SLOT_SHIFT),
         };
         let valid = slots.is_power_of_two()

@@ -107,12 +107,7 @@ impl Arm {
 
     /// Stores the arm word, and returns the producer's position as it is after that.
     #[inline]
-    fn store<M: RingMemory + ?Sized>(
-        &self,
-        layout: &RingLayout,
-        memory: &M,
-        position: u32,
-    ) -> u32 {
+    fn store<M: RingMemory + ?Sized>(&self, layout: &RingLayout, memory: &M, position: u32) -> u32 {
         let word = ArmWord {
             sequence: self.sequence,
             kind: self.kind,

@@ -75,9 +75,7 @@ impl CompletionQueue {
         let produced = CompletionConsumer::produced(self.layout(), memory);
         let next = self.consumer.next();
         let unpolled = produced.wrapping_sub(next);
-        if unpolled > self.layout().slots()
-            || unpolled < self.consumer.seen().wrapping_sub(next)
-        {
+        if unpolled > self.layout().slots() || unpolled < self.consumer.seen().wrapping_sub(next) {
             return Err(RingError::PositionJump);
         }
         self.consumer.know(produced);
