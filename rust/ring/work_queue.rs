@@ -51,7 +51,7 @@ impl WorkQueue {
 
     /// Position after the last slot that was reserved.
     #[inline]
-    pub fn reserved(&self) -> u16 {
+    pub fn reserved(&self) -> u32 {
         self.slots.reserved()
     }
 

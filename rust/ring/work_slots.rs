@@ -44,7 +44,7 @@ impl WorkSlots {
 
     /// Position after the last reserved slot.
     #[inline]
-    pub fn reserved(&self) -> u16 {
+    pub fn reserved(&self) -> u32 {
         self.head
     }
 

@@ -13,7 +13,6 @@ use std::time::Duration;
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{Mtu, SigType, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::DoorbellKind;
-use virtio_rdma_ring::RingMemory;
 use vswitch::{Config, Uplink};
 
 use super::cpu::device_time;
@@ -268,10 +267,6 @@ impl<'vm> Pair<'vm> {
         if self.receives {
             self.received.drain(messages);
         }
-        for lane in &self.lanes {
-            lane.qp.reclaim();
-            lane.peer.reclaim();
-        }
     }
 }
 
@@ -288,10 +283,10 @@ fn mrs(vm: &Vm, load: &Load) -> Vec<Mr> {
         .collect()
 }
 
-/// A CQ, and where its index stands when a round is done.
+/// A CQ, and the producer's position when a round is done.
 struct Completions<'vm> {
     cq: Cq<'vm>,
-    end: Cell<u16>,
+    end: Cell<u32>,
 }
 
 impl<'vm> Completions<'vm> {
@@ -304,12 +299,13 @@ impl<'vm> Completions<'vm> {
 
     /// Waits for so many completions, without a look at any before the last has come, and takes them.
     fn drain(&self, messages: usize) {
-        // A round has fewer than an index counts.
-        let end = self.end.get().wrapping_add(messages as u16);
+        // LOSSLESS: a CQ has fewer entries than a position counts.
+        let end = self.end.get().wrapping_add(messages as u32);
         self.end.set(end);
         let ring = &self.cq.ring;
-        let index = || u16::from_le(ring.load_u16_acquire(ring.layout.used_idx()));
-        wait("the end of a round", || (index() == end).then_some(()));
+        wait("the end of a round", || {
+            (ring.device() == end).then_some(())
+        });
         for _ in 0..messages {
             let cqe = self.cq.poll().expect("a completion");
             assert_eq!(WcStatus::try_from(cqe.status), Ok(WcStatus::Success));

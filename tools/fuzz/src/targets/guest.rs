@@ -10,7 +10,7 @@ use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Features;
 use virtio_rdma_abi::ib::{QpState, QpType};
-use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
+use virtio_rdma_abi::ring::{Doorbell, DoorbellKind, RingKind};
 use virtio_rdma_ring::RingMemory;
 
 use crate::input::Input;
@@ -71,7 +71,7 @@ struct Guest<'w> {
     mrs: [Mr; 2],
     theirs: Qp<'w>,
     page_lists: [u64; 3],
-    published: Vec<u16>,
+    published: Vec<u32>,
 }
 
 impl<'w> Guest<'w> {
@@ -102,7 +102,8 @@ impl<'w> Guest<'w> {
         let srqn = vm.call(request).expect("an SRQ").srqn;
         let shared = Qp::with_srq(vm, &cq, srqn, options).expect("a QP of the SRQ");
         connect(&shared, &shared);
-        let spare = [(16, 8), (16, 6), (64, 7)].map(|(slots, shift)| Ring::new(vm, slots, shift));
+        let spare = [(16, 8), (16, 6), (64, 7)]
+            .map(|(slots, shift)| Ring::new(vm, RingKind::Work, slots, shift));
         let mrs = [own_mr(vm), peer.mr(8192)];
         let numbers = vec![cq.cqn, srqn, vm.pdn, mrs[0].mrn, mrs[0].key, 0, 1];
         let qpns = vec![rc.qpn, ud.qpn, shared.qpn];
@@ -157,14 +158,13 @@ impl<'w> Guest<'w> {
             7..=10 => self.post(input),
             11 => {
                 let at = input.below(self.rings.len());
-                let index = input.edge32(self.published[at].into()) as u16;
-                let ring = &self.rings[at];
-                ring.store_u16_release(ring.layout.avail_idx(), index.to_le());
-                self.published[at] = index;
+                let position = input.edge32(self.published[at]);
+                self.rings[at].set_owner(position);
+                self.published[at] = position;
             }
             12 => {
                 let ring = &self.rings[4];
-                ring.store_u32(ring.layout.arm(), input.any::<u32>().to_le());
+                ring.store_u64(ring.layout.arm(), input.any::<u64>().to_le());
             }
             13 => {
                 for _ in 0..=input.below(8) {
@@ -214,11 +214,15 @@ impl<'w> Guest<'w> {
         };
         let ring = &self.rings[at];
         let room = ring.layout.slot_size() as usize;
-        let index = self.published[at];
-        ring.write(ring.layout.slot(index), &wqe[..wqe.len().min(room)]);
-        ring.store_u16(ring.layout.avail_ring(index), (index % 16).to_le());
-        self.published[at] = index.wrapping_add(1);
-        ring.store_u16_release(ring.layout.avail_idx(), self.published[at].to_le());
+        let position = self.published[at];
+        ring.write(ring.layout.slot(position), &wqe[..wqe.len().min(room)]);
+        if ring.layout.kind() == RingKind::Shared {
+            // LOSSLESS: there are fewer slots than a u16 counts.
+            let slot = ring.layout.slot_index(position) as u16;
+            ring.store_u16(ring.layout.order(position), slot.to_le());
+        }
+        self.published[at] = position.wrapping_add(1);
+        ring.set_owner(self.published[at]);
         let (kind, number) = match at {
             SHARED_SQ => (DoorbellKind::Sq, self.qpns[2]),
             SRQ => (DoorbellKind::Srq, self.numbers[1]),

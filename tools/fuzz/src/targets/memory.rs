@@ -294,7 +294,6 @@ impl<'w> Bench<'w> {
 
     /// Has the owner do local work. Returns whether it was done.
     fn local(&mut self, wqe: &[u8]) -> bool {
-        self.qps[1].reclaim();
         self.qps[1].post_bytes(wqe);
         stage::settle(&self.world.fabric);
         let cqe = self.cqs[1].poll().expect("a completion");
@@ -346,7 +345,6 @@ impl<'w> Bench<'w> {
         let mut wr = Wr::new(self.posted, opcode).local(&self.from, 0, len as u32);
         wr.remote.remote_addr = va;
         wr.remote.rkey = key;
-        self.qps[0].reclaim();
         self.qps[0].post(&wr);
         stage::settle(&self.world.fabric);
         let cqe = self.cqs[0].poll().expect("a completion");

@@ -139,6 +139,7 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
         vm.register_reversed(vm.pdn, at, LEN, rights)
     });
     let mut opcodes = Vec::new();
+    let mut polled = [Vec::new(), Vec::new()];
     let mut sender = 0;
     for _ in 0..ACTS {
         if !input.has_more() {
@@ -151,11 +152,13 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
                 // receive without end: it gets one.
                 if side != sender {
                     stage::settle(&world.fabric);
-                    while is_waiting(&qps[sender]) {
+                    poll_all(&cqs, &mut polled);
+                    while qps[sender].has_outstanding() {
                         let piece = sge(&mrs[side], 0, LONGEST as u32);
                         qps[side].post_recv(opcodes.len() as u64, &[piece]);
                         opcodes.push(None);
                         stage::settle(&world.fabric);
+                        poll_all(&cqs, &mut polled);
                     }
                     sender = side;
                 }
@@ -196,12 +199,12 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
         qp.to(QpState::Err);
     }
     stage::settle(&world.fabric);
-    let completions: [Vec<_>; 2] = cqs.map(|cq| {
-        let mut ended = Vec::new();
-        while let Some(cqe) = cq.poll() {
-            ended.push(Ended::new(&cqe, opcodes[cqe.wr_id as usize]));
-        }
-        ended
+    poll_all(&cqs, &mut polled);
+    let completions = polled.map(|polled| {
+        let ended = polled
+            .iter()
+            .map(|cqe| Ended::new(cqe, opcodes[cqe.wr_id as usize]));
+        Vec::from_iter(ended)
     });
     let mut ids: Vec<_> = completions.iter().flatten().map(|ended| ended.id).collect();
     ids.sort();
@@ -237,10 +240,13 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
     }
 }
 
-/// Whether a QP has sends that are not done.
-fn is_waiting(qp: &Qp<'_>) -> bool {
-    qp.reclaim();
-    qp.has_outstanding()
+/// Polls all that there is of each CQ.
+fn poll_all(cqs: &[Cq<'_>; 2], polled: &mut [Vec<Cqe>; 2]) {
+    for (cq, polled) in cqs.iter().zip(polled) {
+        while let Some(cqe) = cq.poll() {
+            polled.push(cqe);
+        }
+    }
 }
 
 fn length(input: &mut Input<'_>) -> usize {

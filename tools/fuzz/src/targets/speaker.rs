@@ -208,7 +208,6 @@ impl<'w> Talk<'w> {
             wr = wr.to(&self.qps[1]);
         }
         self.sent.push_back(Sent { id, opcode, data });
-        self.qps[0].reclaim();
         self.qps[0].post(&wr);
     }
 
@@ -221,7 +220,6 @@ impl<'w> Talk<'w> {
         let id = (self.posted_receives << 1) | 1;
         self.receives.push_back(id);
         let at = receive_area(id);
-        self.qps[1].reclaim();
         self.qps[1].post_recv(id, &[sge(&self.mrs[1], at, AREA as u32)]);
     }
 

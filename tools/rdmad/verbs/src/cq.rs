@@ -66,7 +66,12 @@ pub(crate) struct CqAttr {
 
 impl Cq {
     /// A new CQ.
-    pub(crate) fn new(number: u32, queue: CompletionProducer, attr: CqAttr, charge: Charge) -> Self {
+    pub(crate) fn new(
+        number: u32,
+        queue: CompletionProducer,
+        attr: CqAttr,
+        charge: Charge,
+    ) -> Self {
         Self {
             number,
             doorbell_page: attr.doorbell_page,

@@ -13,7 +13,7 @@ use virtio_rdma_decode::completion::{
 use virtio_rdma_ring::{SharedSlots, WorkSlots};
 
 /// Slots of a queue.
-const SLOTS: u16 = 8;
+const SLOTS: u32 = 8;
 /// Entries of the P_Key table.
 const PKEYS: u16 = 2;
 
@@ -25,7 +25,7 @@ struct Queue {
     is_process: bool,
     slots: WorkSlots,
     /// Lengths of outstanding work requests, by position.
-    outstanding: Vec<(u16, u32)>,
+    outstanding: Vec<(u32, u32)>,
 }
 
 /// An act of the kernel client or the device.
@@ -93,7 +93,7 @@ pub fn run(input: &mut Unstructured<'_>) -> Result<()> {
             outstanding: Vec::new(),
         });
     }
-    let mut srq = SharedSlots::new(vec![0; SLOTS.into()]);
+    let mut srq = SharedSlots::new(vec![0; SLOTS as usize]);
     let mut shared: Vec<(u16, u32)> = Vec::new();
     while !input.is_empty() {
         let place = |place: u8| usize::from(place) % 7;
@@ -103,14 +103,14 @@ pub fn run(input: &mut Unstructured<'_>) -> Result<()> {
                 match queues.get_mut(place(at)) {
                     Some(queue) => {
                         let position = queue.slots.reserve();
-                        let is_full = queue.outstanding.len() == usize::from(SLOTS);
+                        let is_full = queue.outstanding.len() == SLOTS as usize;
                         assert_eq!(position.is_none(), is_full, "a slot for each");
                         queue.outstanding.extend(position.map(|at| (at, length)));
                         queue.slots.publish();
                     }
                     None => {
                         let slot = srq.reserve();
-                        assert_eq!(slot.is_none(), shared.len() == usize::from(SLOTS));
+                        assert_eq!(slot.is_none(), shared.len() == SLOTS as usize);
                         shared.extend(slot.map(|slot| (slot, length)));
                     }
                 }
@@ -156,7 +156,7 @@ fn take(
         is_true(cqe, &request, request.completion(cqe, outcome)?);
         return Ok(());
     }
-    let (place, position) = split_wr_id(cqe.wr_id)?;
+    let (place, position) = split_wr_id(cqe.wr_id);
     let queue = queues.get_mut(place).ok_or(InvalidCqe)?;
     if queue.number != cqe.qp_num {
         return Err(InvalidCqe);

@@ -157,9 +157,6 @@ impl Bench<'_> {
     /// The peer sends a message that invalidates a key of the owner.
     fn send_with_invalidate(&mut self, input: &mut Input<'_>) {
         let (key, at) = self.any_key(input);
-        for qp in &self.qps {
-            qp.reclaim();
-        }
         self.qps[1].post_recv(1, &[]);
         let send = Wr::new(2, WrOpcode::SendWithInv).imm(key.to_le_bytes());
         self.qps[0].post(&send);

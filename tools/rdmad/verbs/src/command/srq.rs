@@ -26,7 +26,13 @@ impl Device {
         require((1..=limits.max_srq_wr).contains(&cmd.max_wr))?;
         let pd = self.use_pd(cmd.pdn)?;
         let wqe = rq_wqe_size(cmd.max_sge as usize);
-        let ring = self.queue(RingKind::Shared, &cmd.ring, limits.max_srq_wr, cmd.max_wr, wqe)?;
+        let ring = self.queue(
+            RingKind::Shared,
+            &cmd.ring,
+            limits.max_srq_wr,
+            cmd.max_wr,
+            wqe,
+        )?;
         let reserved = self.srqs.reserve().ok_or(Errno::NOMEM)?;
         let init = SrqInit {
             pd,
@@ -49,7 +55,13 @@ impl Device {
         let ring = if mask.contains(SrqAttrMask::MAX_WR) {
             let limit = self.config().limits.max_srq_wr;
             require((1..=limit).contains(&cmd.max_wr))?;
-            Some(self.queue(RingKind::Shared, &cmd.ring, limit, cmd.max_wr, srq.max_wqe())?)
+            Some(self.queue(
+                RingKind::Shared,
+                &cmd.ring,
+                limit,
+                cmd.max_wr,
+                srq.max_wqe(),
+            )?)
         } else {
             require(cmd.max_wr == 0 && cmd.ring == RingAddr::ZERO)?;
             None

@@ -111,7 +111,11 @@ impl CompletionView<'_> {
     ///
     /// The queue is full or makes no sense: it is dead.
     #[inline]
-    pub(crate) fn push(&mut self, cqe: &Cqe, solicited: bool) -> std::result::Result<(), RingError> {
+    pub(crate) fn push(
+        &mut self,
+        cqe: &Cqe,
+        solicited: bool,
+    ) -> std::result::Result<(), RingError> {
         match self {
             Self::Own { memory, ring } => ring.push(memory, &cqe.to_bytes(), solicited),
             Self::Virtqueue { memory, queue } => {

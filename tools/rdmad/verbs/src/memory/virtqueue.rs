@@ -109,7 +109,9 @@ impl<'a> VirtqueueView<'a> {
     }
 
     fn available_entry(&self, position: u16) -> u16 {
-        self.attempt(|split, view| load_u16(view, split.available_entry(position), Ordering::Relaxed))
+        self.attempt(|split, view| {
+            load_u16(view, split.available_entry(position), Ordering::Relaxed)
+        })
     }
 
     fn store_used_entry(&self, position: u16, head: u16, len: u32) {
@@ -140,11 +142,7 @@ impl<'a> VirtqueueView<'a> {
     }
 }
 
-fn load_u16(
-    view: &DmaView,
-    address: u64,
-    order: Ordering,
-) -> std::result::Result<u16, DmaError> {
+fn load_u16(view: &DmaView, address: u64, order: Ordering) -> std::result::Result<u16, DmaError> {
     Ok(u16::from_le(view.slice(address, 2)?.load_u16(0, order)?))
 }
 

@@ -32,7 +32,7 @@ use crate::cq::Cq;
 use crate::error::Result;
 use crate::event::{Source, QP_EVENTS};
 use crate::fabric::Exclusive;
-use crate::memory::{number_of, Binding, KeyFault, Reached, QueueMem, VirtqueueMem};
+use crate::memory::{number_of, Binding, KeyFault, QueueMem, Reached, VirtqueueMem};
 use crate::pd::PdUse;
 use crate::srq::Srq;
 use crate::wqe::{max_rq_wqe, max_sq_wqe, Snapshots};

@@ -18,7 +18,9 @@ use super::{Peer, Qp, Responder};
 use crate::counters::Counter;
 use crate::cq::Completions;
 use crate::gid::vlan_of;
-use crate::memory::{Fault, KeyFault, Keys, Memory, Message, QueueMem, QueueView, Reached, WorkConsumer};
+use crate::memory::{
+    Fault, KeyFault, Keys, Memory, Message, QueueMem, QueueView, Reached, WorkConsumer,
+};
 use crate::srq::Srq;
 use crate::turn::{Budget, Parked};
 use crate::wire::Arrived;

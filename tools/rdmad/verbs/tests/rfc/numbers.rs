@@ -36,7 +36,8 @@ fn enable_all(vm: &Vm) -> u16 {
     let config = mode::config(vm);
     let count = mode::numbers(vm).count(config.max_qp) as u16;
     for queue in 1..count {
-        vm.sink.enable(Some(queue), Ring::new(vm, RingKind::Work, 2, 6).split());
+        vm.sink
+            .enable(Some(queue), Ring::new(vm, RingKind::Work, 2, 6).split());
     }
     count
 }
@@ -112,7 +113,8 @@ fn a_number_comes_back_when_its_virtqueues_were_reset() {
     let vm = &world.vms[0];
     let numbers = mode::numbers(vm);
     let enable = |queue: Option<u16>| {
-        vm.sink.enable(queue, Ring::new(vm, RingKind::Work, 2, 6).split());
+        vm.sink
+            .enable(queue, Ring::new(vm, RingKind::Work, 2, 6).split());
     };
     enable(numbers.cq(3));
     let cqn = vm.call(CmdCreateCq { cqe: 2 }).unwrap().cqn;

@@ -101,9 +101,7 @@ fn reset_returns_each_request_through_the_used_ring() {
         qp.to(QpState::Reset);
         for ring in [&qp.sq, &qp.rq] {
             assert_eq!(ring.used_index(), 5);
-            let mut heads: Vec<u32> = (0..5)
-                .map(|position| ring.used_head(position))
-                .collect();
+            let mut heads: Vec<u32> = (0..5).map(|position| ring.used_head(position)).collect();
             heads.sort_unstable();
             assert_eq!(heads, [0, 1, 2, 3, 4]);
         }

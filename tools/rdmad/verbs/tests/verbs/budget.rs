@@ -183,7 +183,11 @@ fn every_object_is_charged() {
         cookie: 1,
         reserved: [0; 8],
     };
-    let mut qp_request = long_qp(vm, cq.cqn, Ring::new(vm, RingKind::Work, 64, SLOT_SHIFT).addr);
+    let mut qp_request = long_qp(
+        vm,
+        cq.cqn,
+        Ring::new(vm, RingKind::Work, 64, SLOT_SHIFT).addr,
+    );
     (qp_request.base.max_send_wr, qp_request.base.max_recv_wr) = (64, 64);
     let mr = CmdRegUserMr {
         pdn: vm.pdn,

@@ -153,7 +153,13 @@ fn sizes_of_queues() {
     let sq = sq_wqe_size(send as usize).max(INLINE_OFFSET + inline as usize);
     let shift = |bytes| slot_shift_for(bytes).unwrap();
     qp.sq = Ring::new(vm, RingKind::Work, 64, shift(sq) + 1).addr;
-    qp.rq = Ring::new(vm, RingKind::Work, 64, shift(rq_wqe_size(recv as usize)) + 1).addr;
+    qp.rq = Ring::new(
+        vm,
+        RingKind::Work,
+        64,
+        shift(rq_wqe_size(recv as usize)) + 1,
+    )
+    .addr;
     (qp.base.max_send_sge, qp.base.max_recv_sge) = (send, recv);
     qp.base.max_inline_data = inline;
     vm.call(qp).unwrap();

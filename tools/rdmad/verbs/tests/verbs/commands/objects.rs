@@ -10,7 +10,7 @@ use virtio_rdma_abi::ib::{
     AsyncEvent, Mtu, PortCaps, PortPhysState, PortSpeed, PortState, PortWidth, QpAttrMask, QpType,
     DEFAULT_PKEY, GSI_QPN,
 };
-use virtio_rdma_abi::ring::{DoorbellKind, RingAddr};
+use virtio_rdma_abi::ring::{DoorbellKind, RingAddr, RingKind};
 use virtio_rdma_abi::wire::Wire;
 
 use crate::harness::*;
@@ -208,7 +208,7 @@ fn completion_queues() {
     assert_eq!(err(|cmd| cmd.event_queue = 5), Some(EINVAL));
     for (slots, slot_shift) in [(512, 6), (128, 7)] {
         let mut cmd = create_cq(vm);
-        cmd.ring = Ring::new(vm, slots, slot_shift).addr;
+        cmd.ring = Ring::new(vm, RingKind::Work, slots, slot_shift).addr;
         assert_eq!(
             vm.call(cmd).err(),
             Some(EINVAL),

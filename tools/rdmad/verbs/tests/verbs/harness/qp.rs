@@ -404,6 +404,13 @@ impl<'vm> Qp<'vm> {
         }
     }
 
+    /// Whether there are sends whose completions were not polled. A fuzz target asks.
+    #[allow(dead_code)]
+    pub fn has_outstanding(&self) -> bool {
+        self.reclaim();
+        !self.sq_queue.borrow().ids.is_empty()
+    }
+
     pub fn ring_doorbell(&self, kind: DoorbellKind) {
         mode::ring_doorbell(self.vm, kind, self.qpn);
     }

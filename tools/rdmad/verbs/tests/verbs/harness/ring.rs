@@ -101,7 +101,9 @@ impl Ring {
     fn set_half(&self, at: u64, value: u16) {
         let view = self.space.enter();
         let slice = view.slice_mut(at, 2).unwrap();
-        slice.store_u16(0, value.to_le(), Ordering::Release).unwrap();
+        slice
+            .store_u16(0, value.to_le(), Ordering::Release)
+            .unwrap();
     }
 
     /// The index of a virtqueue's used ring.
