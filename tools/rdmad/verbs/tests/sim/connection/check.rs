@@ -24,6 +24,7 @@ impl Connection<'_> {
         let Some(cqe) = left.or_else(|| ours.cq.poll()) else {
             return false;
         };
+        ours.polled = true;
         let solicited = if cqe.status != WcStatus::Success.value() {
             ours.flushed(theirs, &cqe, reliable);
             true

@@ -80,6 +80,11 @@ pub(super) struct End<'w> {
     /// When the device looks at the new ring, the event may come, or must.
     pub late: bool,
     pub owed: bool,
+    /// Completions were polled since the CQ was armed. An event may still tell of them: what was asked for first
+    /// holds.
+    pub polled: bool,
+    /// The doorbell of the CQ was rung since the last event. It may come when the device has moved.
+    pub rang: bool,
     /// The QP is in SQD. The event of an earlier time there may come yet.
     pub drain: Option<Drain>,
     pub may_drain: bool,
@@ -115,6 +120,8 @@ impl<'w> End<'w> {
             early: 0,
             late: false,
             owed: false,
+            polled: false,
+            rang: false,
             drain: None,
             may_drain: false,
             pace: None,
@@ -151,11 +158,15 @@ impl<'w> End<'w> {
         self.take_events();
         // All that came is polled.
         self.settle_move();
+        self.polled &= self.armed.is_some();
         // Solicited does not take the place of next.
         if self.armed != Some(ArmKind::Next) {
             self.armed = Some(kind);
         }
-        self.cq.arm(kind);
+        if self.cq.arm_silently(kind) {
+            self.rang = true;
+            self.cq.ring_doorbell();
+        }
     }
 
     /// Takes the event of the CQ. Returns whether there was one.
@@ -168,10 +179,11 @@ impl<'w> End<'w> {
                 self.armed
             );
             assert!(
-                self.has_news() || self.late || self.guest.is_starved(),
+                self.has_news() || self.late || self.polled || self.guest.is_starved(),
                 "an event of no completion"
             );
             self.armed = None;
+            (self.polled, self.rang) = (false, false);
             self.settle_move();
             self.cq.event_received();
         }

@@ -42,14 +42,16 @@ impl End<'_> {
         self.left.extend(self.cq.finish_resize(moving));
         // Asked for again in the new ring, it does not come a second time.
         self.take_events();
-        let left = !self.left.is_empty();
+        // The device may have told nobody of a completion that is polled or left.
+        let is_overdue = !self.left.is_empty() || self.rang;
         self.early = driver::unpolled(&self.cq);
-        self.late = left || self.early > 0;
+        self.late = is_overdue || self.early > 0;
         self.owed = match self.armed {
             Some(ArmKind::Next) => self.late,
-            // The device does not know which of those that were left were solicited.
-            Some(_) => left,
+            // The device does not know which of them were solicited.
+            Some(_) => is_overdue,
             None => false,
         };
+        self.rang |= self.armed.is_some() && self.early > 0;
     }
 }
