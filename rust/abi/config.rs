@@ -140,7 +140,7 @@ wire_struct! {
 
 wire_struct! {
     /// Limits of the own-rings mode, at [`OWN_RINGS_CONFIG_OFFSET`]. They replace the fields of the same name.
-    pub struct OwnRingsConfig: 28 {
+    pub struct OwnRingsConfig: 32 {
         /// Number of event queues: virtqueues 1 to n.
         0 => num_event_queues: u32,
         /// Number of QPs, GSI included.
@@ -155,6 +155,10 @@ wire_struct! {
         20 => max_inline_data: u32,
         /// Number of doorbell pages in shared memory region [`DOORBELL_SHM_ID`], page 0 included.
         24 => doorbell_pages: u32,
+        /// Distance of doorbell pages is 2ⁿ bytes, [`DOORBELL_SHIFT_RANGE`](super::ring::DOORBELL_SHIFT_RANGE).
+        28 => doorbell_shift: u8,
+        /// Reserved, zero.
+        29 => reserved: [u8; 3],
     }
 }
 

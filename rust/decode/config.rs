@@ -7,7 +7,7 @@ use super::abi::config::{
     OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
 use super::abi::feature::{Feature, Features};
-use super::abi::ring::SLOTS_RANGE;
+use super::abi::ring::{DOORBELL_SHIFT_RANGE, SLOTS_RANGE};
 
 const _: () = assert!(OWN_RINGS_CONFIG_OFFSET + OwnRingsConfig::SIZE <= CONFIG_SIZE);
 const _: () = assert!(SRQ_CONFIG_OFFSET + SrqConfig::SIZE <= CONFIG_SIZE);
@@ -49,6 +49,17 @@ pub struct OwnRingsLimits {
     pub num_event_queues: u32,
     /// Doorbell pages, page 0 included.
     pub doorbell_pages: u32,
+    /// Distance of doorbell pages is 2ⁿ bytes.
+    pub doorbell_shift: u8,
+}
+
+/// Properties of the machine that the driver runs on.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    /// Number of processors, which bounds the event queues.
+    pub cpus: u32,
+    /// Bytes of a page, the least that a process can map.
+    pub page_size: u64,
 }
 
 /// A configuration that cannot be used, or not be read for reason `E`.
@@ -60,6 +71,9 @@ pub enum ConfigError<E> {
     Invalid(&'static str),
     /// So many CQs leave no virtqueues to QPs.
     TooManyCqs(u32),
+    /// Doorbell pages have this distance, in bytes, which is less than a page of the machine. A
+    /// process would map the pages of others along with its own.
+    NarrowDoorbells(u64),
 }
 
 /// The limits of a device.
@@ -70,6 +84,7 @@ pub enum ConfigError<E> {
 /// - The limits of `queues`, `own_rings` and `srq` are within what the ABI allows for, and not
 ///   zero.
 /// - In RFC mode, the queues have [`MAX_VIRTQUEUES`] virtqueues at most.
+/// - Doorbell pages are at least a page of the machine apart.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The RFC's part. Fields that `queues` has too hold there.
@@ -86,17 +101,16 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Reads the configuration. `read` fills a buffer with the bytes from an offset on. `cpus` is
-    /// the number of processors, which bounds the event queues.
+    /// Reads the configuration. `read` fills a buffer with the bytes from an offset on.
     ///
     /// # Errors
     ///
-    /// Those of `read`; a configuration that contradicts the specification or that has no room for
-    /// QPs.
+    /// Those of `read`; a configuration that contradicts the specification, that has no room for
+    /// QPs, or whose doorbell pages are closer together than pages of the machine.
     pub fn decode<E>(
         mut read: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
         features: Features,
-        cpus: u32,
+        machine: Machine,
     ) -> Result<Self, ConfigError<E>> {
         let mut raw = [0; Config::SIZE];
         read(0, &mut raw).map_err(ConfigError::Read)?;
@@ -144,8 +158,9 @@ impl Limits {
         };
         let own_rings = rings.map(|rings| OwnRingsLimits {
             // More than one a CPU would only take memory and interrupt vectors.
-            num_event_queues: rings.num_event_queues.min(cpus.max(1)),
+            num_event_queues: rings.num_event_queues.min(machine.cpus.max(1)),
             doorbell_pages: rings.doorbell_pages,
+            doorbell_shift: rings.doorbell_shift,
         });
         // INVARIANT: Checked below.
         let mut limits = Self {
@@ -157,6 +172,12 @@ impl Limits {
             features,
         };
         limits.check().map_err(ConfigError::Invalid)?;
+        if let Some(own_rings) = &limits.own_rings {
+            let stride = 1 << own_rings.doorbell_shift;
+            if stride < machine.page_size {
+                return Err(ConfigError::NarrowDoorbells(stride));
+            }
+        }
         if !has_own_rings {
             let QueueLimits { max_cq, max_qp, .. } = limits.queues;
             limits.queues.max_qp = pairs(max_cq, max_qp).ok_or(ConfigError::TooManyCqs(max_cq))?;
@@ -203,6 +224,11 @@ impl Limits {
             (
                 own_rings.is_none_or(|own| own.doorbell_pages != 0),
                 "doorbell_pages",
+            ),
+            (
+                own_rings
+                    .is_none_or(|own| DOORBELL_SHIFT_RANGE.contains(&own.doorbell_shift)),
+                "doorbell_shift",
             ),
             (
                 rate_limits.is_none_or(|limits| (1..=limits.max_rate).contains(&limits.min_rate)),

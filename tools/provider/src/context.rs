@@ -208,7 +208,7 @@ unsafe fn open(
     }
     let limits = AllocContextResp::from_bytes(&response.driver);
     let doorbell = if limits.flags.contains(ContextFlags::OWN_RINGS) {
-        DoorbellPage::map(fd, limits.doorbell_offset)
+        DoorbellPage::map(fd, limits.doorbell_offset, limits.doorbell_size)
     } else {
         DoorbellPage::in_memory()
     };

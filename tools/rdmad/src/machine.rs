@@ -79,6 +79,7 @@ impl Machine {
                 ..DeviceConfig::new(port.mac.0)
             };
             config.limits.memory = port.memory.unwrap_or(args.memory);
+            config.limits.doorbell_shift = args.doorbell_stride;
             let device = RdmaDevice::new(config, withheld, space.clone(), &fabric, engine);
             engines_by_name.push((port.name.clone(), device.engine().clone()));
             let server = listener

@@ -57,6 +57,9 @@ pub struct DeviceOptions {
     /// Withhold a feature of the device (may be repeated)
     #[arg(long, value_name = "FEATURE")]
     pub withhold: Vec<String>,
+    /// Distance of doorbell pages: 4K to 64K
+    #[arg(long, value_name = "SIZE")]
+    pub doorbell_stride: Option<String>,
     /// Join the switch of VM 1 to others: unix:LOCAL:REMOTE, udp:BIND:PEER or tap:NAME
     #[arg(long, value_name = "UPLINK")]
     pub uplink: Option<String>,
@@ -371,6 +374,7 @@ fn arguments(options: &DeviceOptions, daemon: usize) -> Vec<String> {
         ("--faults", options.faults.clone().filter(|_| first)),
         ("--workers", options.workers.map(|count| count.to_string())),
         ("--poll", options.poll.map(|time| time.to_string())),
+        ("--doorbell-stride", options.doorbell_stride.clone()),
     ];
     let single = single
         .into_iter()
@@ -439,11 +443,13 @@ mod tests {
             faults: Some("drop=0.1,seed=7".into()),
             workers: Some(2),
             poll: Some(50),
+            doorbell_stride: Some("64K".into()),
             ..DeviceOptions::default()
         };
         assert_eq!(
             arguments(&options, 0).join(" "),
-            "--path wire --faults drop=0.1,seed=7 --workers 2 --poll 50 --withhold a --withhold b"
+            "--path wire --faults drop=0.1,seed=7 --workers 2 --poll 50 --doorbell-stride 64K \
+            --withhold a --withhold b"
         );
         assert!(arguments(&DeviceOptions::default(), 0).is_empty());
     }

@@ -73,7 +73,7 @@ impl OwnRings {
         limits: &OwnRingsLimits,
         targets: &Arc<EventTargets>,
     ) -> Result<Self> {
-        let doorbells = Doorbells::new(dev, limits.doorbell_pages)?;
+        let doorbells = Doorbells::new(dev, limits)?;
         let count = usize::try_from(limits.num_event_queues)?;
         let mut event_queues = KVec::with_capacity(count, GFP_KERNEL)?;
         for _ in 0..count {

@@ -9,7 +9,8 @@ use crate::{
     },
     decode::config::{
         ConfigError,
-        Limits, //
+        Limits,
+        Machine, //
     },
     virtio::{
         self,
@@ -18,6 +19,7 @@ use crate::{
 };
 use kernel::{
     device::Bound,
+    page::PAGE_SIZE,
     prelude::*, //
 };
 
@@ -37,7 +39,8 @@ pub(crate) const FEATURES: [Feature; feature::Feature::ALL.len()] = {
 /// # Errors
 ///
 /// All are logged: [`EINVAL`] for a configuration that contradicts the specification, [`ENOSPC`]
-/// for more CQs than the transport has virtqueues, and those of
+/// for more CQs than the transport has virtqueues, [`EOPNOTSUPP`] for doorbell pages that are closer
+/// together than pages of this kernel, and those of
 /// [`read_config`](virtio::Device::read_config).
 pub(crate) fn read(dev: &virtio::Device<Bound>) -> Result<Limits> {
     let features = Features::ALL
@@ -47,7 +50,11 @@ pub(crate) fn read(dev: &virtio::Device<Bound>) -> Result<Limits> {
             all.union(Features::of(&[feature]))
         });
     let read = |offset, to: &mut [u8]| dev.read_config(offset, to);
-    let limits = Limits::decode(read, features, kernel::cpu::nr_cpu_ids());
+    let machine = Machine {
+        cpus: kernel::cpu::nr_cpu_ids(),
+        page_size: PAGE_SIZE as u64,
+    };
+    let limits = Limits::decode(read, features, machine);
     limits.map_err(|error| match error {
         ConfigError::Read(error) => {
             dev_err!(dev.as_ref(), "cannot read the configuration: {:?}\n", error);
@@ -60,6 +67,17 @@ pub(crate) fn read(dev: &virtio::Device<Bound>) -> Result<Limits> {
         ConfigError::TooManyCqs(count) => {
             dev_err!(dev.as_ref(), "too many CQs: {}\n", count);
             ENOSPC
+        }
+        ConfigError::NarrowDoorbells(stride) => {
+            dev_err!(
+                dev.as_ref(),
+                "doorbell pages are {} bytes apart, pages of this kernel have {}: \
+                 set the device's doorbell stride to {}\n",
+                stride,
+                PAGE_SIZE,
+                PAGE_SIZE
+            );
+            EOPNOTSUPP
         }
     })
 }

@@ -4,11 +4,16 @@
 
 use virtio_rdma_abi::config::*;
 use virtio_rdma_abi::feature::{Feature, Features};
-use virtio_rdma_decode::config::{ConfigError, Limits};
+use virtio_rdma_decode::config::{ConfigError, Limits, Machine};
 
 const RING_ADDR: u64 = Feature::RingAddr.mask();
 const SRQ: u64 = Feature::Srq.mask();
 const RATE_LIMIT: u64 = Feature::RateLimit.mask();
+/// Processors enough for all event queues, and the smallest pages.
+const MACHINE: Machine = Machine {
+    cpus: 8,
+    page_size: 4096,
+};
 const EVERY_FEATURE: u64 = Features::ALL.0;
 
 /// The word with these bits set.
@@ -50,6 +55,8 @@ pub fn good() -> Parts {
             max_cqe: 23,
             max_inline_data: 24,
             doorbell_pages: 1,
+            doorbell_shift: 12,
+            reserved: [0; 3],
         },
         srq: SrqConfig {
             max_srq: 30,
@@ -81,7 +88,7 @@ impl Parts {
             to.copy_from_slice(&bytes[at..at + to.len()]);
             Ok(())
         };
-        Limits::decode(read, Features(features), 8)
+        Limits::decode(read, Features(features), MACHINE)
     }
 }
 
@@ -275,9 +282,41 @@ fn event_queues_are_no_more_than_processors() {
             to.copy_from_slice(&bytes[at..at + to.len()]);
             Ok(())
         };
-        let limits = Limits::decode(read, Features(RING_ADDR), cpus).expect("a good one");
+        let machine = Machine { cpus, ..MACHINE };
+        let limits = Limits::decode(read, Features(RING_ADDR), machine).expect("a good one");
         let queues = limits.own_rings.map(|own| own.num_event_queues);
         assert_eq!(queues, Some(expected), "{cpus} processors");
+    }
+}
+
+/// A process maps whole pages of its machine, and none with doorbells of others.
+// abi: R-1103, R-1104, R-1105
+#[test]
+fn doorbell_pages_are_no_closer_than_pages() {
+    let with = |doorbell_shift, page_size| {
+        let mut parts = good();
+        parts.rings.doorbell_shift = doorbell_shift;
+        let bytes = parts.bytes();
+        let read = |at: usize, to: &mut [u8]| -> Result<(), ()> {
+            to.copy_from_slice(&bytes[at..at + to.len()]);
+            Ok(())
+        };
+        let machine = Machine {
+            page_size,
+            ..MACHINE
+        };
+        let limits = Limits::decode(read, Features(RING_ADDR), machine)?;
+        Ok(limits.own_rings.map(|own| own.doorbell_shift))
+    };
+    for (shift, page_size) in [(12, 4096), (16, 4096), (30, 4096), (16, 65536), (17, 65536)] {
+        assert_eq!(with(shift, page_size), Ok(Some(shift)));
+    }
+    for (shift, page_size) in [(12, 16384), (13, 16384), (12, 65536), (15, 65536)] {
+        let narrow = ConfigError::NarrowDoorbells(1 << shift);
+        assert_eq!(with(shift, page_size), Err(narrow));
+    }
+    for shift in [0, 11, 31, 64, u8::MAX] {
+        assert_eq!(with(shift, 4096), Err(ConfigError::Invalid("doorbell_shift")));
     }
 }
 
@@ -319,7 +358,7 @@ fn a_part_that_cannot_be_read_fails_the_whole() {
                 Ok(())
             }
         };
-        let limits = Limits::decode(read, Features(EVERY_FEATURE), 1);
+        let limits = Limits::decode(read, Features(EVERY_FEATURE), MACHINE);
         assert_eq!(limits.err(), Some(ConfigError::Read(part)));
     }
 }

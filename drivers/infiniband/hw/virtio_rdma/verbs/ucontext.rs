@@ -40,7 +40,10 @@ use crate::{
         Udata, //
     }, //
 };
-use kernel::prelude::*;
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*, //
+};
 
 /// A user context.
 pub(crate) struct Context {
@@ -120,6 +123,7 @@ impl UserContexts for IbDevice {
             }
             response.max_inline_data = limits.max_inline_data;
             response.doorbell_offset = context.add_mapping(page)?.0;
+            response.doorbell_size = u32::try_from(PAGE_SIZE)?;
         }
         udata.respond(&response.to_bytes())?;
         Ok(Context {

@@ -15,7 +15,7 @@ use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_decode::answer::Answer;
-use virtio_rdma_decode::config::{ConfigError, Limits};
+use virtio_rdma_decode::config::{ConfigError, Limits, Machine};
 use virtio_rdma_decode::event::{Cookie, Report};
 use virtio_rdma_decode::{port, qp};
 
@@ -131,12 +131,14 @@ fn events(data: &[u8]) {
 /// A configuration in which a device lies about a few fields, or that ends early.
 fn configuration(input: &mut Unstructured<'_>) -> Result<()> {
     let (features, cpus): (u64, u32) = input.arbitrary()?;
-    // So that other fields are reached: a count in each, and 4 KiB of pages and bytes.
+    // So that other fields are reached: a count in each, 4 KiB of pages and bytes, and doorbell
+    // pages that are as far apart as the pages of the machine.
     let mut bytes = [0; CONFIG_SIZE];
     for field in bytes[..192].chunks_exact_mut(4) {
         field[0] = 1;
     }
     bytes[24..40].copy_from_slice(&[0, 16, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0]);
+    bytes[OWN_RINGS_CONFIG_OFFSET + 28] = 16;
     let length = match input.arbitrary::<u8>()? {
         length @ 0..=15 => 16 * usize::from(length),
         _ => CONFIG_SIZE,
@@ -157,7 +159,8 @@ fn configuration(input: &mut Unstructured<'_>) -> Result<()> {
         None => Err(at),
     };
     let features = Features(features);
-    let limits = Limits::decode(read, features, cpus);
+    let page_size = 1 << 16;
+    let limits = Limits::decode(read, features, Machine { cpus, page_size });
     let has = |feature| features.has(feature);
     let may_read = |at: &usize| match *at {
         OWN_RINGS_CONFIG_OFFSET => has(Feature::RingAddr),
@@ -171,6 +174,7 @@ fn configuration(input: &mut Unstructured<'_>) -> Result<()> {
         Err(ConfigError::Read(at)) => assert!(length < CONFIG_SIZE && may_read(&at)),
         Err(ConfigError::TooManyCqs(count)) => assert!(count > 1021 && !has(Feature::RingAddr)),
         Err(ConfigError::Invalid(field)) => assert!(!field.is_empty()),
+        Err(ConfigError::NarrowDoorbells(stride)) => assert!((1 << 12..page_size).contains(&stride)),
     }
     Ok(())
 }
@@ -191,7 +195,7 @@ fn are_sane(limits: &Limits, cpus: u32) {
     match limits.own_rings {
         Some(own) => {
             assert!((1..=cpus.max(1)).contains(&own.num_event_queues));
-            assert!(own.doorbell_pages != 0);
+            assert!(own.doorbell_pages != 0 && (16..=30).contains(&own.doorbell_shift));
         }
         None => {
             assert!(1 + queues.max_cq + 2 * queues.max_qp <= 1024, "{queues:?}");

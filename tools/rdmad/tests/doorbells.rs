@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The doorbell region of the program: its length, and where a store rings.
+
+#[path = "../vdev/tests/common/mod.rs"]
+mod common;
+mod program;
+
+use common::*;
+use program::call;
+use program::daemon;
+use program::SIZE;
+use virtio_rdma_abi::config::OwnRingsConfig;
+use virtio_rdma_abi::config::OWN_RINGS_CONFIG_OFFSET;
+use virtio_rdma_abi::ctrl::CmdQueryCounters;
+use virtio_rdma_abi::feature::Feature;
+use virtio_rdma_abi::feature::Features;
+
+/// The BAR with the doorbell region.
+const DOORBELLS: u32 = 4;
+
+/// Doorbells that the device has heard.
+fn rung(driver: &mut Driver) -> u64 {
+    let counters = call(driver, CmdQueryCounters { port: 1 }).unwrap();
+    counters.doorbells
+}
+
+/// Guests with larger pages need a larger stride: the configuration says what it is, the region has
+/// room for all pages, and only the start of a page rings.
+// abi: R-69, R-1101, R-1102, R-1103
+#[test]
+fn doorbells_are_rung_at_their_stride() {
+    for (more, shift) in [
+        (&[][..], 12),
+        (&["--doorbell-stride", "16K"][..], 14),
+        (&["--doorbell-stride", "64K"][..], 16),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let _daemon = daemon(dir.path(), more);
+        let mut driver = Driver::new(Client::new(&dir.path().join("vfio")));
+        let at = reg::CONFIG + OWN_RINGS_CONFIG_OFFSET as u64;
+        let config = driver.client.read(2, at, OwnRingsConfig::SIZE as u32);
+        let config = OwnRingsConfig::decode(&config.unwrap()).unwrap();
+        assert_eq!(config.doorbell_shift, shift);
+        let stride = 1 << shift;
+        let len = u64::from(config.doorbell_pages) * stride;
+
+        let features = Features::of(&[Feature::RingAddr, Feature::Counters]);
+        assert_eq!(driver.negotiate(features.0 | vdev::TRANSPORT_FEATURES), 11);
+        driver.enable_queue(0, SIZE);
+        driver.write8(reg::STATUS, 15);
+        let mut ring = |offset: u64| {
+            let before = rung(&mut driver);
+            let stored = driver.client.write(DOORBELLS, offset, &[0; 4]);
+            stored.map(|()| rung(&mut driver) - before)
+        };
+        for (offset, rings) in [
+            (0, 1),
+            (stride, 1),
+            (len - stride, 1),
+            (4, 0),
+            (stride / 2, 0),
+            (stride + 4, 0),
+            (len - 4, 0),
+        ] {
+            assert_eq!(ring(offset), Ok(rings), "{offset:#x} of {shift}");
+        }
+        // Behind the last page there is nothing.
+        assert!(ring(len).is_err(), "{shift}");
+    }
+}
