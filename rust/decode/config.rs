@@ -8,6 +8,8 @@ use super::abi::config::{
 };
 use super::abi::feature::{Feature, Features};
 use super::abi::ring::{DOORBELL_SHIFT_RANGE, SLOTS_RANGE};
+use super::abi::wire::Field;
+use core::ops::Range;
 
 const _: () = assert!(OWN_RINGS_CONFIG_OFFSET + OwnRingsConfig::SIZE <= CONFIG_SIZE);
 const _: () = assert!(SRQ_CONFIG_OFFSET + SrqConfig::SIZE <= CONFIG_SIZE);
@@ -62,11 +64,9 @@ pub struct Machine {
     pub page_size: u64,
 }
 
-/// A configuration that cannot be used, or not be read for reason `E`.
+/// A configuration that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConfigError<E> {
-    /// It could not be read.
-    Read(E),
+pub enum ConfigError {
     /// It contradicts the specification: the first field that is out of range.
     Invalid(&'static str),
     /// So many CQs leave no virtqueues to QPs.
@@ -74,6 +74,61 @@ pub enum ConfigError<E> {
     /// Doorbell pages have this distance, in bytes, which is less than a page of the machine. A
     /// process would map the pages of others along with its own.
     NarrowDoorbells(u64),
+}
+
+/// Features as a driver uses them: those that have what they need.
+fn in_use(features: Features) -> Features {
+    match features.has(Feature::RingAddr) {
+        true => features.in_force(),
+        false => features.in_force().without(POSTED_BY_PROGRAMS),
+    }
+}
+
+/// Accesses that read the configuration of a device with these features, and nothing that is
+/// reserved without them. Each is 1, 2 or 4 bytes long and aligned.
+///
+/// A field is accessed by its width, one of 64 bits as two halves (virtio 1.3, 4.1.3.1). Fields of
+/// the RFC that are not aligned are accessed byte by byte.
+pub fn accesses(features: Features) -> impl Iterator<Item = Range<usize>> + Clone {
+    let features = in_use(features);
+    let parts = [
+        (None, 0, Config::FIELDS),
+        (
+            Some(Feature::RingAddr),
+            OWN_RINGS_CONFIG_OFFSET,
+            OwnRingsConfig::FIELDS,
+        ),
+        (Some(Feature::Srq), SRQ_CONFIG_OFFSET, SrqConfig::FIELDS),
+        (
+            Some(Feature::RateLimit),
+            RATE_LIMIT_CONFIG_OFFSET,
+            RateLimitConfig::FIELDS,
+        ),
+    ];
+    parts
+        .into_iter()
+        .filter(move |(feature, ..)| feature.is_none_or(|feature| features.has(feature)))
+        .flat_map(|(_, start, fields)| fields.iter().map(move |field| (start, field)))
+        .flat_map(|(start, field)| {
+            let start = start + field.offset;
+            let shift = access_shift(start, field);
+            (0..field.size >> shift).map(move |index| {
+                let at = start + (index << shift);
+                at..at + (1 << shift)
+            })
+        })
+}
+
+/// A field at `start` is read by accesses of 2ⁿ bytes.
+fn access_shift(start: usize, field: &Field) -> u32 {
+    // `sys_image_guid` is an integer of 64 bits for the RFC.
+    if start % 4 == 0 && field.size % 4 == 0 {
+        2
+    } else if start % 2 == 0 && field.align == 2 {
+        1
+    } else {
+        0
+    }
 }
 
 /// The limits of a device.
@@ -101,44 +156,28 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Reads the configuration. `read` fills a buffer with the bytes from an offset on.
+    /// Decodes the configuration. What [`accesses`] does not name in it has no meaning.
     ///
     /// # Errors
     ///
-    /// Those of `read`; a configuration that contradicts the specification, that has no room for
-    /// QPs, or whose doorbell pages are closer together than pages of the machine.
-    pub fn decode<E>(
-        mut read: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    /// For a configuration that contradicts the specification, that has no room for QPs, or whose
+    /// doorbell pages are closer together than pages of the machine.
+    pub fn decode(
+        space: &[u8; CONFIG_SIZE],
         features: Features,
         machine: Machine,
-    ) -> Result<Self, ConfigError<E>> {
-        let mut raw = [0; Config::SIZE];
-        read(0, &mut raw).map_err(ConfigError::Read)?;
-        let config = Config::from_bytes(&raw);
-
+    ) -> Result<Self, ConfigError> {
+        let config = part(space, 0, Config::from_bytes);
         let has_own_rings = features.has(Feature::RingAddr);
-        let mut features = features.in_force();
-        if !has_own_rings {
-            features = features.without(POSTED_BY_PROGRAMS);
-        }
-        let mut rings = None;
-        if has_own_rings {
-            let mut raw = [0; OwnRingsConfig::SIZE];
-            read(OWN_RINGS_CONFIG_OFFSET, &mut raw).map_err(ConfigError::Read)?;
-            rings = Some(OwnRingsConfig::from_bytes(&raw));
-        }
-        let mut srq = None;
-        if features.has(Feature::Srq) {
-            let mut raw = [0; SrqConfig::SIZE];
-            read(SRQ_CONFIG_OFFSET, &mut raw).map_err(ConfigError::Read)?;
-            srq = Some(SrqConfig::from_bytes(&raw));
-        }
-        let mut rate_limits = None;
-        if features.has(Feature::RateLimit) {
-            let mut raw = [0; RateLimitConfig::SIZE];
-            read(RATE_LIMIT_CONFIG_OFFSET, &mut raw).map_err(ConfigError::Read)?;
-            rate_limits = Some(RateLimitConfig::from_bytes(&raw));
-        }
+        let features = in_use(features);
+        let rings =
+            has_own_rings.then(|| part(space, OWN_RINGS_CONFIG_OFFSET, OwnRingsConfig::from_bytes));
+        let srq = features
+            .has(Feature::Srq)
+            .then(|| part(space, SRQ_CONFIG_OFFSET, SrqConfig::from_bytes));
+        let rate_limits = features
+            .has(Feature::RateLimit)
+            .then(|| part(space, RATE_LIMIT_CONFIG_OFFSET, RateLimitConfig::from_bytes));
 
         let queues = match &rings {
             Some(rings) => QueueLimits {
@@ -226,8 +265,7 @@ impl Limits {
                 "doorbell_pages",
             ),
             (
-                own_rings
-                    .is_none_or(|own| DOORBELL_SHIFT_RANGE.contains(&own.doorbell_shift)),
+                own_rings.is_none_or(|own| DOORBELL_SHIFT_RANGE.contains(&own.doorbell_shift)),
                 "doorbell_shift",
             ),
             (
@@ -347,6 +385,20 @@ impl Limits {
     pub fn has_peers(&self) -> bool {
         self.features.has(Feature::Peers)
     }
+}
+
+/// The part of the configuration at `offset`.
+fn part<T, const N: usize>(
+    space: &[u8; CONFIG_SIZE],
+    offset: usize,
+    from_bytes: impl FnOnce(&[u8; N]) -> T,
+) -> T {
+    let mut bytes = [0; N];
+    // Each part ends within the configuration, as is asserted above.
+    if let Some(from) = space.get(offset..offset + N) {
+        bytes.copy_from_slice(from);
+    }
+    from_bytes(&bytes)
 }
 
 /// How many QPs the virtqueues serve beside those of `max_cq` CQs. The first of the device's are

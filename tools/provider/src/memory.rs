@@ -372,7 +372,14 @@ impl DoorbellPage {
     ///
     /// Those of mmap and madvise.
     pub fn map(fd: RawFd, offset: u64, size: u32) -> io::Result<Self> {
-        Mapping::new(size as usize, libc::PROT_WRITE, libc::MAP_SHARED, fd, offset).map(Self)
+        Mapping::new(
+            size as usize,
+            libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            fd,
+            offset,
+        )
+        .map(Self)
     }
 
     /// A page of memory in place of a device's, for a device in the same process.

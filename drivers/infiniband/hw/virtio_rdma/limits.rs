@@ -3,11 +3,15 @@
 //! The device's abilities: its configuration, read once.
 
 use crate::{
-    abi::feature::{
-        self,
-        Features, //
+    abi::{
+        config::CONFIG_SIZE,
+        feature::{
+            self,
+            Features, //
+        }, //
     },
     decode::config::{
+        accesses,
         ConfigError,
         Limits,
         Machine, //
@@ -49,17 +53,17 @@ pub(crate) fn read(dev: &virtio::Device<Bound>) -> Result<Limits> {
         .fold(Features::NONE, |all, feature| {
             all.union(Features::of(&[feature]))
         });
-    let read = |offset, to: &mut [u8]| dev.read_config(offset, to);
+    let mut space = [0; CONFIG_SIZE];
+    dev.read_config(accesses(features), &mut space)
+        .inspect_err(|error| {
+            dev_err!(dev.as_ref(), "cannot read the configuration: {:?}\n", error);
+        })?;
     let machine = Machine {
         cpus: kernel::cpu::nr_cpu_ids(),
         page_size: PAGE_SIZE as u64,
     };
-    let limits = Limits::decode(read, features, machine);
+    let limits = Limits::decode(&space, features, machine);
     limits.map_err(|error| match error {
-        ConfigError::Read(error) => {
-            dev_err!(dev.as_ref(), "cannot read the configuration: {:?}\n", error);
-            error
-        }
         ConfigError::Invalid(field) => {
             dev_err!(dev.as_ref(), "invalid configuration: {}\n", field);
             EINVAL

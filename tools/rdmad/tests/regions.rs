@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The doorbell region of the program: its length, and where a store rings.
+//! The configuration and the doorbell region of the program: how they are accessed, and where a store rings.
 
 #[path = "../vdev/tests/common/mod.rs"]
 mod common;
@@ -11,6 +11,7 @@ use program::call;
 use program::daemon;
 use program::SIZE;
 use virtio_rdma_abi::config::OwnRingsConfig;
+use virtio_rdma_abi::config::CONFIG_SIZE;
 use virtio_rdma_abi::config::OWN_RINGS_CONFIG_OFFSET;
 use virtio_rdma_abi::ctrl::CmdQueryCounters;
 use virtio_rdma_abi::feature::Feature;
@@ -23,6 +24,25 @@ const DOORBELLS: u32 = 4;
 fn rung(driver: &mut Driver) -> u64 {
     let counters = call(driver, CmdQueryCounters { port: 1 }).unwrap();
     counters.doorbells
+}
+
+/// A field can be read at once, by halves and byte by byte.
+// abi: R-1107
+#[test]
+fn the_configuration_is_read_by_any_width() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = daemon(dir.path(), &[]);
+    let mut driver = Driver::new(Client::new(&dir.path().join("vfio")));
+    let mut read = |width: u32| {
+        let offsets = (0..CONFIG_SIZE as u64).step_by(width as usize);
+        let parts = offsets.map(|at| driver.client.read(2, reg::CONFIG + at, width).unwrap());
+        parts.flatten().collect::<Vec<u8>>()
+    };
+    let bytes = read(1);
+    assert_eq!(bytes.len(), CONFIG_SIZE);
+    for width in [2, 4, 8] {
+        assert_eq!(read(width), bytes, "{width}");
+    }
 }
 
 /// Guests with larger pages need a larger stride: the configuration says what it is, the region has
@@ -41,7 +61,7 @@ fn doorbells_are_rung_at_their_stride() {
         let at = reg::CONFIG + OWN_RINGS_CONFIG_OFFSET as u64;
         let config = driver.client.read(2, at, OwnRingsConfig::SIZE as u32);
         let config = OwnRingsConfig::decode(&config.unwrap()).unwrap();
-        assert_eq!(config.doorbell_shift, shift);
+        assert_eq!((config.doorbell_shift, config.reserved), (shift, [0; 3]));
         let stride = 1 << shift;
         let len = u64::from(config.doorbell_pages) * stride;
 
