@@ -26,6 +26,8 @@ wire_mask! {
         ATOMIC_WRITE = 1 << 2,
         /// There are FLUSHes.
         FLUSH = 1 << 3,
+        /// Rings are ordered by the barriers of the platform instead of those between CPUs.
+        ORDER_PLATFORM = 1 << 4,
     }
 }
 

@@ -28,7 +28,10 @@ void rust_helper_device_lock(struct device *dev);
 void rust_helper_device_unlock(struct device *dev);
 
 /* helpers/barrier.c */
+void rust_helper_mb(void);
 void rust_helper_virt_mb(void);
+u16 rust_helper_dma_load_acquire_u16(const u16 *word);
+void rust_helper_dma_store_release_u16(u16 *word, u16 value);
 u16 rust_helper_virt_load_acquire_u16(const u16 *word);
 void rust_helper_virt_store_release_u16(u16 *word, u16 value);
 

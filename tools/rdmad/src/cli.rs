@@ -120,6 +120,11 @@ pub struct Args {
     #[arg(long = "withhold", value_name = "FEATURE", value_parser = feature_parser())]
     pub withheld: Vec<Features>,
 
+    /// Offer VIRTIO_F_ORDER_PLATFORM: the guest orders its accesses to queues as for a device that is
+    /// no software. This one does not need it.
+    #[arg(long)]
+    pub order_platform: bool,
+
     /// Distance of two doorbell pages: a power of two from 4K to 64K, and no less than the pages of
     /// the guests' kernels.
     #[arg(long, value_name = "SIZE", value_parser = parse_stride, default_value = "4K")]

@@ -45,16 +45,17 @@ pub struct RdmaDevice {
 
 impl RdmaDevice {
     /// Makes a device, with its port of the switch, that offers all but the `withheld` features and
-    /// those that need them.
+    /// those that need them, and `more` of the transport.
     pub fn new(
         mut config: DeviceConfig,
         withheld: Features,
+        more: Features,
         space: Arc<DmaSpace>,
         fabric: &Fabric,
         port: EnginePort,
     ) -> Self {
         let features = Features::ALL.union(Features(TRANSPORT_FEATURES));
-        let features = features.without(withheld).in_force();
+        let features = features.without(withheld).in_force().union(more);
         if !features.has(Feature::Multicast) {
             config.limits = config.limits.without_multicast();
         }

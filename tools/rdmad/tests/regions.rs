@@ -17,6 +17,9 @@ use virtio_rdma_abi::ctrl::CmdQueryCounters;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::feature::Features;
 
+/// Registers that show the device's features: which half, and its bits.
+const DEVICE_SELECT: u64 = 0;
+const DEVICE_FEATURE: u64 = 4;
 /// The BAR with the doorbell region.
 const DOORBELLS: u32 = 4;
 
@@ -87,5 +90,24 @@ fn doorbells_are_rung_at_their_stride() {
         }
         // Behind the last page there is nothing.
         assert!(ring(len).is_err(), "{shift}");
+    }
+}
+
+/// A driver is asked for the barriers of the platform only if the daemon was told so, and may decline
+/// them.
+// abi: R-1120, R-1121
+#[test]
+fn the_order_of_the_platform_is_offered_if_told() {
+    for (more, is_offered) in [(&[][..], false), (&["--order-platform"][..], true)] {
+        let dir = tempfile::tempdir().unwrap();
+        let _daemon = daemon(dir.path(), more);
+        let mut driver = Driver::new(Client::new(&dir.path().join("vfio")));
+        driver.write32(DEVICE_SELECT, 1);
+        let features = driver.client.read(2, DEVICE_FEATURE, 4).unwrap();
+        let bit = vdev::F_ORDER_PLATFORM - 32;
+        assert_eq!(features[0] & (1 << bit) != 0, is_offered);
+        assert_eq!(driver.negotiate(vdev::TRANSPORT_FEATURES), 11);
+        let with = vdev::TRANSPORT_FEATURES | (1 << vdev::F_ORDER_PLATFORM);
+        assert_eq!(driver.negotiate(with) == 11, is_offered);
     }
 }

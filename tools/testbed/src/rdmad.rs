@@ -57,6 +57,9 @@ pub struct DeviceOptions {
     /// Withhold a feature of the device (may be repeated)
     #[arg(long, value_name = "FEATURE")]
     pub withhold: Vec<String>,
+    /// Offer VIRTIO_F_ORDER_PLATFORM
+    #[arg(long)]
+    pub order_platform: bool,
     /// Distance of doorbell pages: 4K to 64K
     #[arg(long, value_name = "SIZE")]
     pub doorbell_stride: Option<String>,
@@ -383,9 +386,13 @@ fn arguments(options: &DeviceOptions, daemon: usize) -> Vec<String> {
         .withhold
         .iter()
         .map(|feature| ("--withhold", feature.clone()));
+    let offered = options
+        .order_platform
+        .then(|| "--order-platform".to_owned());
     single
         .chain(withheld)
         .flat_map(|(name, value)| [name.to_owned(), value])
+        .chain(offered)
         .collect()
 }
 
@@ -444,12 +451,13 @@ mod tests {
             workers: Some(2),
             poll: Some(50),
             doorbell_stride: Some("64K".into()),
+            order_platform: true,
             ..DeviceOptions::default()
         };
         assert_eq!(
             arguments(&options, 0).join(" "),
             "--path wire --faults drop=0.1,seed=7 --workers 2 --poll 50 --doorbell-stride 64K \
-            --withhold a --withhold b"
+            --withhold a --withhold b --order-platform"
         );
         assert!(arguments(&DeviceOptions::default(), 0).is_empty());
     }

@@ -161,7 +161,9 @@ fn masks() {
     bits!(NotifyFlags: u32 { SOLICITED = 0, NEXT_COMPLETION = 1 });
     bits!(CreateFlags: u32 { USER = 0, BLOCK_MULTICAST_LOOPBACK = 1, SRQ = 2 });
     bits!(SrqAttrMask: u32 { MAX_WR = 0, LIMIT = 1 });
-    bits!(ContextFlags: u32 { OWN_RINGS = 0, MEM_WINDOWS = 1, ATOMIC_WRITE = 2, FLUSH = 3 });
+    bits!(ContextFlags: u32 {
+        OWN_RINGS = 0, MEM_WINDOWS = 1, ATOMIC_WRITE = 2, FLUSH = 3, ORDER_PLATFORM = 4
+    });
     bits!(FlushTypes: u8 { GLOBAL = 0, PERSISTENT = 1 });
 }
 

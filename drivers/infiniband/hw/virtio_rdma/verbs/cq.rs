@@ -245,7 +245,7 @@ impl Cq {
             .ok_or(EINVAL)?
             .max(*SLOTS_RANGE.start());
         let layout = RingLayout::new(slots, CQ_SLOT_SHIFT).ok_or(EINVAL)?;
-        let ring = Arc::new(KernelRing::new(ib_device.dma_device(), layout)?, GFP_KERNEL)?;
+        let ring = Arc::new(KernelRing::new(ib_device, layout)?, GFP_KERNEL)?;
         let cq = KernelCq::new(device, CqBackend::ring(ring.clone()), consumer)?;
         let events = device.targets().register(cq.clone())?;
         let request = CmdCreateCqRing {

@@ -28,6 +28,7 @@ use crate::{
         },
         pd::Pd,
         peer::PeerContext,
+        queue_memory::Order,
         qp::{
             NewQp,
             QpConsumer,
@@ -116,6 +117,10 @@ impl UserContexts for IbDevice {
                 (all.has_memory_windows(), ContextFlags::MEM_WINDOWS),
                 (all.has_atomic_write(), ContextFlags::ATOMIC_WRITE),
                 (all.has_flush(), ContextFlags::FLUSH),
+                (
+                    device.order() == Order::Platform,
+                    ContextFlags::ORDER_PLATFORM,
+                ),
             ] {
                 if has {
                     response.flags = response.flags | flag;
