@@ -2,8 +2,8 @@
 
 //! The device configuration (RFC, "Device configuration layout").
 //!
-//! Some fields of the RFC are not aligned. Those of this project are, which is checked here, so that
-//! a driver can access them by their width (virtio 1.3, 4.1.3.1).
+//! Some fields of the RFC are not aligned. Those of this project are, which is checked here, so
+//! that a driver can access them by their width (virtio 1.3, 4.1.3.1).
 
 use super::wire::Field;
 
@@ -170,7 +170,8 @@ wire_struct! {
         20 => max_inline_data: u32,
         /// Number of doorbell pages in shared memory region [`DOORBELL_SHM_ID`], page 0 included.
         24 => doorbell_pages: u32,
-        /// Distance of doorbell pages is 2ⁿ bytes, [`DOORBELL_SHIFT_RANGE`](super::ring::DOORBELL_SHIFT_RANGE).
+        /// Distance of doorbell pages is 2ⁿ bytes,
+        /// [`DOORBELL_SHIFT_RANGE`](super::ring::DOORBELL_SHIFT_RANGE).
         28 => doorbell_shift: u8,
         /// Reserved, zero.
         29 => reserved: [u8; 3],

@@ -2,9 +2,9 @@
 
 //! Control virtqueue (RFC, "Device Operation: controlq").
 //!
-//! A request is a [`Command`] byte and the command's request structure; a response is one byte, [`RESPONSE_OK`] or an
-//! [`Errno`], and on success the command's response structure. A [`Request`] ties the three together, so
-//! that a wrong pairing does not compile.
+//! A request is a [`Command`] byte and the command's request structure; a response is one byte,
+//! [`RESPONSE_OK`] or an [`Errno`], and on success the command's response structure. A [`Request`]
+//! ties the three together, so that a wrong pairing does not compile.
 
 use super::wire::Wire;
 
@@ -109,8 +109,8 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Response byte of a command that failed. The numbers are those of most architectures of Linux;
-    /// some have others.
+    /// Response byte of a command that failed. The numbers are those of most architectures of
+    /// Linux; some have others.
     pub enum Errno: u8 {
         /// The driver must not have that.
         Eperm = 1,

@@ -3,8 +3,9 @@
 //! Constants of the InfiniBand verbs.
 //!
 //! The numbers are the ABI's own. They come from the RFC, where names such as `enum ib_mtu` stand,
-//! from the IBTA or from this project. Many are those of a Linux kernel, which may change its own at
-//! any time: a driver that passes a number on asserts when it is compiled that both are the same.
+//! from the IBTA or from this project. Many are those of a Linux kernel, which may change its own
+//! at any time: a driver that passes a number on asserts when it is compiled that both are the
+//! same.
 
 /// The GSI QP's number (IBTA 3.9.2: general service interface).
 pub const GSI_QPN: u32 = 1;

@@ -16,12 +16,13 @@ pub fn check_number(qpn: u32, is_gsi: bool) -> Result<(), InvalidResponse> {
     is_valid.then_some(()).ok_or(InvalidResponse)
 }
 
-/// Checks the attributes of a QP. PSNs and the QPN of the peer are cut to their 24 bits, and unknown
-/// rights are masked.
+/// Checks the attributes of a QP. PSNs and the QPN of the peer are cut to their 24 bits, and
+/// unknown rights are masked.
 ///
 /// # Errors
 ///
-/// [`InvalidResponse`] for a state, a migration state or an MTU that does not exist. A QP may have no MTU yet: 0.
+/// [`InvalidResponse`] for a state, a migration state or an MTU that does not exist. A QP may have
+/// no MTU yet: 0.
 pub fn check(attr: &QpAttr) -> Result<QpAttr, InvalidResponse> {
     QpState::try_from(attr.qp_state).map_err(|_| InvalidResponse)?;
     MigState::try_from(attr.path_mig_state).map_err(|_| InvalidResponse)?;

@@ -120,8 +120,8 @@ pub struct Args {
     #[arg(long = "withhold", value_name = "FEATURE", value_parser = feature_parser())]
     pub withheld: Vec<Features>,
 
-    /// Offer VIRTIO_F_ORDER_PLATFORM: the guest orders its accesses to queues as for a device that is
-    /// no software. This one does not need it.
+    /// Offer VIRTIO_F_ORDER_PLATFORM: the guest orders its accesses to queues as for a device that
+    /// is no software. This one does not need it.
     #[arg(long)]
     pub order_platform: bool,
 

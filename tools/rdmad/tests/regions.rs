@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The configuration and the doorbell region of the program: how they are accessed, and where a store rings.
+//! The configuration and the doorbell region of the program: how they are accessed, and where a
+//! store rings.
 
 #[path = "../vdev/tests/common/mod.rs"]
 mod common;
@@ -93,8 +94,8 @@ fn doorbells_are_rung_at_their_stride() {
     }
 }
 
-/// A driver is asked for the barriers of the platform only if the daemon was told so, and may decline
-/// them.
+/// A driver is asked for the barriers of the platform only if the daemon was told so, and may
+/// decline them.
 // abi: R-1120, R-1121
 #[test]
 fn the_order_of_the_platform_is_offered_if_told() {

@@ -43,8 +43,8 @@ pub(crate) const FEATURES: [Feature; feature::Feature::ALL.len()] = {
 /// # Errors
 ///
 /// All are logged: [`EINVAL`] for a configuration that contradicts the specification, [`ENOSPC`]
-/// for more CQs than the transport has virtqueues, [`EOPNOTSUPP`] for doorbell pages that are closer
-/// together than pages of this kernel, and those of
+/// for more CQs than the transport has virtqueues, [`EOPNOTSUPP`] for doorbell pages that are
+/// closer together than pages of this kernel, and those of
 /// [`read_config`](virtio::Device::read_config).
 pub(crate) fn read(dev: &virtio::Device<Bound>) -> Result<Limits> {
     let features = Features::ALL

@@ -28,12 +28,12 @@ use crate::{
         },
         pd::Pd,
         peer::PeerContext,
-        queue_memory::Order,
         qp::{
             NewQp,
             QpConsumer,
             QpInit, //
         },
+        queue_memory::Order,
         ucontext::{
             NewContext,
             UserContexts, //
