@@ -4,6 +4,7 @@
 # The verbs that kernel clients use: a module posts, polls and is told of completions.
 # testbed:
 # more: --withhold all
+# more: --order-platform
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
 //! The device configuration (RFC, "Device configuration layout").
+//!
+//! Some fields of the RFC are not aligned. Those of this project are, which is checked here, so
+//! that a driver can access them by their width (virtio 1.3, 4.1.3.1).
+
+use super::wire::Field;
 
 /// Length of the configuration space in bytes, reserved words included.
 pub const CONFIG_SIZE: usize = 640;
@@ -22,6 +27,16 @@ pub const DOORBELL_SHM_ID: u8 = 1;
 
 /// Least and greatest value of `max_cq` and `max_qp` (RFC, device requirements of the configuration layout).
 pub const QUEUE_COUNT_RANGE: core::ops::RangeInclusive<u32> = 1..=16384;
+
+const _: () = assert!(Field::are_aligned(
+    OWN_RINGS_CONFIG_OFFSET,
+    OwnRingsConfig::FIELDS
+));
+const _: () = assert!(Field::are_aligned(SRQ_CONFIG_OFFSET, SrqConfig::FIELDS));
+const _: () = assert!(Field::are_aligned(
+    RATE_LIMIT_CONFIG_OFFSET,
+    RateLimitConfig::FIELDS
+));
 
 wire_mask! {
     /// `device_cap_flags` (RFC, `enum ib_device_cap_flags`).
@@ -140,7 +155,7 @@ wire_struct! {
 
 wire_struct! {
     /// Limits of the own-rings mode, at [`OWN_RINGS_CONFIG_OFFSET`]. They replace the fields of the same name.
-    pub struct OwnRingsConfig: 28 {
+    pub struct OwnRingsConfig: 32 {
         /// Number of event queues: virtqueues 1 to n.
         0 => num_event_queues: u32,
         /// Number of QPs, GSI included.
@@ -155,6 +170,11 @@ wire_struct! {
         20 => max_inline_data: u32,
         /// Number of doorbell pages in shared memory region [`DOORBELL_SHM_ID`], page 0 included.
         24 => doorbell_pages: u32,
+        /// Distance of doorbell pages is 2ⁿ bytes,
+        /// [`DOORBELL_SHIFT_RANGE`](super::ring::DOORBELL_SHIFT_RANGE).
+        28 => doorbell_shift: u8,
+        /// Reserved, zero.
+        29 => reserved: [u8; 3],
     }
 }
 

@@ -2,9 +2,9 @@
 
 //! Control virtqueue (RFC, "Device Operation: controlq").
 //!
-//! A request is a [`Command`] byte and the command's request structure; a response is one byte, [`RESPONSE_OK`] or a
-//! positive Linux errno, and on success the command's response structure. A [`Request`] ties the three together, so
-//! that a wrong pairing does not compile.
+//! A request is a [`Command`] byte and the command's request structure; a response is one byte,
+//! [`RESPONSE_OK`] or an [`Errno`], and on success the command's response structure. A [`Request`]
+//! ties the three together, so that a wrong pairing does not compile.
 
 use super::wire::Wire;
 
@@ -105,6 +105,31 @@ wire_enum! {
         ReregMr = 30,
         /// Take the memory of an MR back from the device.
         RevokeMr = 31,
+    }
+}
+
+wire_enum! {
+    /// Response byte of a command that failed. The numbers are those of most architectures of
+    /// Linux; some have others.
+    pub enum Errno: u8 {
+        /// The driver must not have that.
+        Eperm = 1,
+        /// The device failed. A driver takes a number that it does not know for this one.
+        Eio = 5,
+        /// A limit is reached.
+        Enomem = 12,
+        /// Memory that the device cannot reach.
+        Efault = 14,
+        /// Other objects use it.
+        Ebusy = 16,
+        /// It is there already.
+        Eexist = 17,
+        /// A request that makes no sense.
+        Einval = 22,
+        /// The device does not have that.
+        Eopnotsupp = 95,
+        /// Another port has the address.
+        Eaddrinuse = 98,
     }
 }
 

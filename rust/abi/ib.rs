@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Constants of the InfiniBand verbs that the RFC takes over with their values.
+//! Constants of the InfiniBand verbs.
+//!
+//! The numbers are the ABI's own. They come from the RFC, where names such as `enum ib_mtu` stand,
+//! from the IBTA or from this project. Many are those of a Linux kernel, which may change its own
+//! at any time: a driver that passes a number on asserts when it is compiled that both are the
+//! same.
 
 /// The GSI QP's number (IBTA 3.9.2: general service interface).
 pub const GSI_QPN: u32 = 1;
@@ -158,7 +163,7 @@ wire_mask! {
 }
 
 wire_enum! {
-    /// `enum ib_mw_type`.
+    /// Type of a memory window.
     pub enum MwType: u8 {
         /// Type 1: every QP of its PD binds it, again and again, and reaches it.
         One = 1,
@@ -336,7 +341,7 @@ wire_enum! {
 }
 
 wire_mask! {
-    /// `enum ib_placement_type`: what a FLUSH does, as it stands on the wire (IBTA A19.4.1).
+    /// What a FLUSH does, as it stands in its packet (IBTA A19.4.1).
     pub struct FlushTypes: u8 {
         /// Data is visible to all who access the memory.
         GLOBAL = 1 << 0,
@@ -346,7 +351,7 @@ wire_mask! {
 }
 
 wire_enum! {
-    /// `enum ib_selectivity_level`: what memory a FLUSH concerns, as it stands on the wire.
+    /// What memory a FLUSH concerns, as it stands in its packet (IBTA A19.4.1).
     pub enum FlushLevel: u8 {
         /// A range.
         Range = 0,
@@ -422,7 +427,7 @@ wire_enum! {
 }
 
 wire_mask! {
-    /// `wc_flags` of a CQE: the values of the kernel's `enum ib_wc_flags`, and a bit of this device's own.
+    /// `wc_flags` of a CQE.
     pub struct WcFlags: u32 {
         /// The first 40 bytes of the receive buffer are a GRH.
         GRH = 1 << 0,
@@ -445,7 +450,7 @@ wire_mask! {
 }
 
 wire_enum! {
-    /// Asynchronous events: the values of the kernel's `enum ib_event_type`.
+    /// Asynchronous events.
     pub enum AsyncEvent: u8 {
         /// A CQ overflowed or could not be accessed.
         CqErr = 0,

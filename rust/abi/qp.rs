@@ -27,7 +27,7 @@ wire_struct! {
         0 => grh: GlobalRoute,
         /// Service level.
         23 => sl: u8,
-        /// Static rate, `enum ib_rate`.
+        /// Static rate, by the numbers of a path record (IBTA 15.2.5.16); 0 for that of the port.
         24 => static_rate: u8,
         /// Port.
         25 => port_num: u8,

@@ -25,8 +25,8 @@ pub const CQ_SLOTS: core::ops::RangeInclusive<u32> = 2..=4_194_304;
 pub const SLOT_SHIFT_RANGE: core::ops::RangeInclusive<u8> = 6..=12;
 /// Least and greatest page shift of a ring's page list: 4 KiB to 1 GiB.
 pub const PAGE_SHIFT_RANGE: core::ops::RangeInclusive<u8> = 12..=30;
-/// Size of a doorbell page.
-pub const DOORBELL_PAGE_SIZE: u32 = 4096;
+/// Least and greatest distance of two doorbell pages, as a shift: 4 KiB to 1 GiB.
+pub const DOORBELL_SHIFT_RANGE: core::ops::RangeInclusive<u8> = 12..=30;
 /// The kernel's doorbell page.
 pub const KERNEL_DOORBELL_PAGE: u32 = 0;
 

@@ -10,7 +10,7 @@ use super::config::RateLimitConfig;
 use super::wqe::AddressVector;
 
 /// Version of this module's structures.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
 /// Bytes of a peer's name, with the zero that ends it.
 pub const PEER_NAME_SIZE: usize = 64;
@@ -26,6 +26,8 @@ wire_mask! {
         ATOMIC_WRITE = 1 << 2,
         /// There are FLUSHes.
         FLUSH = 1 << 3,
+        /// Rings are ordered by the barriers of the platform instead of those between CPUs.
+        ORDER_PLATFORM = 1 << 4,
     }
 }
 
@@ -56,7 +58,7 @@ wire_struct! {
         0 => flags: ContextFlags,
         /// Inline payload of a send work request in bytes at most.
         4 => max_inline_data: u32,
-        /// Offset for mmap of the context's doorbell page (one page, shared, write only).
+        /// Offset for mmap of the context's doorbell page (shared, write only).
         8 => doorbell_offset: u64,
         /// Slots of a send or receive ring at most.
         16 => max_qp_slots: u32,
@@ -64,8 +66,10 @@ wire_struct! {
         20 => max_cq_slots: u32,
         /// Rates that a QP's sends can be limited to; all zero if they can not.
         24 => rate_limits: RateLimitConfig,
+        /// Bytes to map there.
+        40 => doorbell_size: u32,
         /// Reserved, zero.
-        40 => reserved: [u8; 8],
+        44 => reserved: [u8; 4],
     }
 }
 

@@ -11,6 +11,8 @@
 pub trait Wire: Sized {
     /// Number of bytes on the wire.
     const SIZE: usize;
+    /// Natural alignment: that of its widest integer. Most structures do not keep to it.
+    const ALIGN: usize;
     /// The value whose bytes are all zero.
     const ZERO: Self;
     /// Writes the value to `out`, which is exactly [`SIZE`](Wire::SIZE) bytes long.
@@ -23,6 +25,7 @@ macro_rules! wire_integer {
     ($($ty:ty)*) => {$(
         impl Wire for $ty {
             const SIZE: usize = core::mem::size_of::<$ty>();
+            const ALIGN: usize = core::mem::size_of::<$ty>();
             const ZERO: Self = 0;
             #[inline(always)]
             fn put(&self, out: &mut [u8]) {
@@ -43,6 +46,7 @@ wire_integer!(u8 u16 u32 u64);
 /// Bytes that keep their order: GIDs, MAC addresses, reserved areas.
 impl<const N: usize> Wire for [u8; N] {
     const SIZE: usize = N;
+    const ALIGN: usize = 1;
     const ZERO: Self = [0; N];
     #[inline(always)]
     fn put(&self, out: &mut [u8]) {
@@ -54,6 +58,45 @@ impl<const N: usize> Wire for [u8; N] {
         raw.copy_from_slice(bytes);
         raw
     }
+}
+
+/// Where a field of a structure lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Offset in the structure.
+    pub offset: usize,
+    /// Number of bytes.
+    pub size: usize,
+    /// [Natural alignment](Wire::ALIGN).
+    pub align: usize,
+}
+
+#[allow(dead_code)]
+impl Field {
+    /// Whether all `fields` are aligned in a structure that begins at `start`.
+    pub const fn are_aligned(start: usize, fields: &[Self]) -> bool {
+        let mut rest = fields;
+        while let [first, others @ ..] = rest {
+            if (start + first.offset) % first.align != 0 {
+                return false;
+            }
+            rest = others;
+        }
+        true
+    }
+}
+
+/// The greatest alignment of `fields`.
+pub const fn greatest_align(fields: &[Field]) -> usize {
+    let mut align = 1;
+    let mut rest = fields;
+    while let [first, others @ ..] = rest {
+        if first.align > align {
+            align = first.align;
+        }
+        rest = others;
+    }
+    align
 }
 
 /// A value that an enumeration of the ABI does not have.
@@ -85,6 +128,7 @@ macro_rules! wire_struct {
 
         impl $crate::abi::wire::Wire for $name {
             const SIZE: usize = $size;
+            const ALIGN: usize = $crate::abi::wire::greatest_align(Self::FIELDS);
             const ZERO: Self = Self { $( $field: <$ty as $crate::abi::wire::Wire>::ZERO, )* };
             #[inline(always)]
             fn put(&self, out: &mut [u8]) {
@@ -113,6 +157,15 @@ macro_rules! wire_struct {
         impl $name {
             /// Number of bytes on the wire.
             pub const SIZE: usize = $size;
+
+            /// The fields, in their order.
+            pub const FIELDS: &'static [$crate::abi::wire::Field] = &[$(
+                $crate::abi::wire::Field {
+                    offset: $offset,
+                    size: <$ty as $crate::abi::wire::Wire>::SIZE,
+                    align: <$ty as $crate::abi::wire::Wire>::ALIGN,
+                },
+            )*];
 
             /// The bytes of this value.
             #[inline]
@@ -245,6 +298,7 @@ macro_rules! wire_mask {
 
         impl $crate::abi::wire::Wire for $name {
             const SIZE: usize = core::mem::size_of::<$repr>();
+            const ALIGN: usize = Self::SIZE;
             const ZERO: Self = Self(0);
             #[inline(always)]
             fn put(&self, out: &mut [u8]) {

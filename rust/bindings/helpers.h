@@ -28,7 +28,10 @@ void rust_helper_device_lock(struct device *dev);
 void rust_helper_device_unlock(struct device *dev);
 
 /* helpers/barrier.c */
+void rust_helper_mb(void);
 void rust_helper_virt_mb(void);
+u32 rust_helper_dma_load_acquire_u32(const u32 *word);
+void rust_helper_dma_store_release_u32(u32 *word, u32 value);
 u32 rust_helper_virt_load_acquire_u32(const u32 *word);
 void rust_helper_virt_store_release_u32(u32 *word, u32 value);
 

@@ -7,8 +7,9 @@ use super::abi::config::{
     OWN_RINGS_CONFIG_OFFSET, QUEUE_COUNT_RANGE, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
 };
 use super::abi::feature::{Feature, Features};
-use super::abi::ring::CQ_SLOTS;
-use super::abi::ring::WORK_SLOTS;
+use super::abi::ring::{CQ_SLOTS, DOORBELL_SHIFT_RANGE, WORK_SLOTS};
+use super::abi::wire::Field;
+use core::ops::Range;
 
 const _: () = assert!(OWN_RINGS_CONFIG_OFFSET + OwnRingsConfig::SIZE <= CONFIG_SIZE);
 const _: () = assert!(SRQ_CONFIG_OFFSET + SrqConfig::SIZE <= CONFIG_SIZE);
@@ -50,17 +51,84 @@ pub struct OwnRingsLimits {
     pub num_event_queues: u32,
     /// Doorbell pages, page 0 included.
     pub doorbell_pages: u32,
+    /// Distance of doorbell pages is 2ⁿ bytes.
+    pub doorbell_shift: u8,
 }
 
-/// A configuration that cannot be used, or not be read for reason `E`.
+/// Properties of the machine that the driver runs on.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    /// Number of processors, which bounds the event queues.
+    pub cpus: u32,
+    /// Bytes of a page, the least that a process can map.
+    pub page_size: u64,
+}
+
+/// A configuration that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConfigError<E> {
-    /// It could not be read.
-    Read(E),
+pub enum ConfigError {
     /// It contradicts the specification: the first field that is out of range.
     Invalid(&'static str),
     /// So many CQs leave no virtqueues to QPs.
     TooManyCqs(u32),
+    /// Doorbell pages have this distance, in bytes, which is less than a page of the machine. A
+    /// process would map the pages of others along with its own.
+    NarrowDoorbells(u64),
+}
+
+/// Features as a driver uses them: those that have what they need.
+fn in_use(features: Features) -> Features {
+    match features.has(Feature::RingAddr) {
+        true => features.in_force(),
+        false => features.in_force().without(POSTED_BY_PROGRAMS),
+    }
+}
+
+/// Accesses that read the configuration of a device with these features, and nothing that is
+/// reserved without them. Each is 1, 2 or 4 bytes long and aligned.
+///
+/// A field is accessed by its width, one of 64 bits as two halves (virtio 1.3, 4.1.3.1). Fields of
+/// the RFC that are not aligned are accessed byte by byte.
+pub fn accesses(features: Features) -> impl Iterator<Item = Range<usize>> + Clone {
+    let features = in_use(features);
+    let parts = [
+        (None, 0, Config::FIELDS),
+        (
+            Some(Feature::RingAddr),
+            OWN_RINGS_CONFIG_OFFSET,
+            OwnRingsConfig::FIELDS,
+        ),
+        (Some(Feature::Srq), SRQ_CONFIG_OFFSET, SrqConfig::FIELDS),
+        (
+            Some(Feature::RateLimit),
+            RATE_LIMIT_CONFIG_OFFSET,
+            RateLimitConfig::FIELDS,
+        ),
+    ];
+    parts
+        .into_iter()
+        .filter(move |(feature, ..)| feature.is_none_or(|feature| features.has(feature)))
+        .flat_map(|(_, start, fields)| fields.iter().map(move |field| (start, field)))
+        .flat_map(|(start, field)| {
+            let start = start + field.offset;
+            let shift = access_shift(start, field);
+            (0..field.size >> shift).map(move |index| {
+                let at = start + (index << shift);
+                at..at + (1 << shift)
+            })
+        })
+}
+
+/// A field at `start` is read by accesses of 2ⁿ bytes.
+fn access_shift(start: usize, field: &Field) -> u32 {
+    // `sys_image_guid` is an integer of 64 bits for the RFC.
+    if start % 4 == 0 && field.size % 4 == 0 {
+        2
+    } else if start % 2 == 0 && field.align == 2 {
+        1
+    } else {
+        0
+    }
 }
 
 /// The limits of a device.
@@ -71,6 +139,7 @@ pub enum ConfigError<E> {
 /// - The limits of `queues`, `own_rings` and `srq` are within what the ABI allows for, and not
 ///   zero.
 /// - In RFC mode, the queues have [`MAX_VIRTQUEUES`] virtqueues at most.
+/// - Doorbell pages are at least a page of the machine apart.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The RFC's part. Fields that `queues` has too hold there.
@@ -87,45 +156,28 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Reads the configuration. `read` fills a buffer with the bytes from an offset on. `cpus` is
-    /// the number of processors, which bounds the event queues.
+    /// Decodes the configuration. What [`accesses`] does not name in it has no meaning.
     ///
     /// # Errors
     ///
-    /// Those of `read`; a configuration that contradicts the specification or that has no room for
-    /// QPs.
-    pub fn decode<E>(
-        mut read: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    /// For a configuration that contradicts the specification, that has no room for QPs, or whose
+    /// doorbell pages are closer together than pages of the machine.
+    pub fn decode(
+        space: &[u8; CONFIG_SIZE],
         features: Features,
-        cpus: u32,
-    ) -> Result<Self, ConfigError<E>> {
-        let mut raw = [0; Config::SIZE];
-        read(0, &mut raw).map_err(ConfigError::Read)?;
-        let config = Config::from_bytes(&raw);
-
+        machine: Machine,
+    ) -> Result<Self, ConfigError> {
+        let config = part(space, 0, Config::from_bytes);
         let has_own_rings = features.has(Feature::RingAddr);
-        let mut features = features.in_force();
-        if !has_own_rings {
-            features = features.without(POSTED_BY_PROGRAMS);
-        }
-        let mut rings = None;
-        if has_own_rings {
-            let mut raw = [0; OwnRingsConfig::SIZE];
-            read(OWN_RINGS_CONFIG_OFFSET, &mut raw).map_err(ConfigError::Read)?;
-            rings = Some(OwnRingsConfig::from_bytes(&raw));
-        }
-        let mut srq = None;
-        if features.has(Feature::Srq) {
-            let mut raw = [0; SrqConfig::SIZE];
-            read(SRQ_CONFIG_OFFSET, &mut raw).map_err(ConfigError::Read)?;
-            srq = Some(SrqConfig::from_bytes(&raw));
-        }
-        let mut rate_limits = None;
-        if features.has(Feature::RateLimit) {
-            let mut raw = [0; RateLimitConfig::SIZE];
-            read(RATE_LIMIT_CONFIG_OFFSET, &mut raw).map_err(ConfigError::Read)?;
-            rate_limits = Some(RateLimitConfig::from_bytes(&raw));
-        }
+        let features = in_use(features);
+        let rings =
+            has_own_rings.then(|| part(space, OWN_RINGS_CONFIG_OFFSET, OwnRingsConfig::from_bytes));
+        let srq = features
+            .has(Feature::Srq)
+            .then(|| part(space, SRQ_CONFIG_OFFSET, SrqConfig::from_bytes));
+        let rate_limits = features
+            .has(Feature::RateLimit)
+            .then(|| part(space, RATE_LIMIT_CONFIG_OFFSET, RateLimitConfig::from_bytes));
 
         let queues = match &rings {
             Some(rings) => QueueLimits {
@@ -145,8 +197,9 @@ impl Limits {
         };
         let own_rings = rings.map(|rings| OwnRingsLimits {
             // More than one a CPU would only take memory and interrupt vectors.
-            num_event_queues: rings.num_event_queues.min(cpus.max(1)),
+            num_event_queues: rings.num_event_queues.min(machine.cpus.max(1)),
             doorbell_pages: rings.doorbell_pages,
+            doorbell_shift: rings.doorbell_shift,
         });
         // INVARIANT: Checked below.
         let mut limits = Self {
@@ -158,6 +211,12 @@ impl Limits {
             features,
         };
         limits.check().map_err(ConfigError::Invalid)?;
+        if let Some(own_rings) = &limits.own_rings {
+            let stride = 1 << own_rings.doorbell_shift;
+            if stride < machine.page_size {
+                return Err(ConfigError::NarrowDoorbells(stride));
+            }
+        }
         if !has_own_rings {
             let QueueLimits { max_cq, max_qp, .. } = limits.queues;
             limits.queues.max_qp = pairs(max_cq, max_qp).ok_or(ConfigError::TooManyCqs(max_cq))?;
@@ -205,6 +264,10 @@ impl Limits {
             (
                 own_rings.is_none_or(|own| own.doorbell_pages != 0),
                 "doorbell_pages",
+            ),
+            (
+                own_rings.is_none_or(|own| DOORBELL_SHIFT_RANGE.contains(&own.doorbell_shift)),
+                "doorbell_shift",
             ),
             (
                 rate_limits.is_none_or(|limits| (1..=limits.max_rate).contains(&limits.min_rate)),
@@ -323,6 +386,20 @@ impl Limits {
     pub fn has_peers(&self) -> bool {
         self.features.has(Feature::Peers)
     }
+}
+
+/// The part of the configuration at `offset`.
+fn part<T, const N: usize>(
+    space: &[u8; CONFIG_SIZE],
+    offset: usize,
+    from_bytes: impl FnOnce(&[u8; N]) -> T,
+) -> T {
+    let mut bytes = [0; N];
+    // Each part ends within the configuration, as is asserted above.
+    if let Some(from) = space.get(offset..offset + N) {
+        bytes.copy_from_slice(from);
+    }
+    from_bytes(&bytes)
 }
 
 /// How many QPs the virtqueues serve beside those of `max_cq` CQs. The first of the device's are

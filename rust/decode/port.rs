@@ -3,7 +3,7 @@
 //! Attributes of the port.
 
 use super::abi::ctrl::RspQueryPort;
-use super::abi::ib::{Mtu, PortPhysState, PortState};
+use super::abi::ib::{Mtu, PortCaps, PortPhysState, PortSpeed, PortState, PortWidth};
 use super::answer::InvalidResponse;
 
 /// Entries of a GID table at most: an index into it is a byte in an address handle.
@@ -13,7 +13,8 @@ pub const MAX_GIDS: u32 = 256;
 /// changes.
 pub const MAX_PKEYS: u16 = 128;
 
-/// Checks the attributes of a port. A longer table of P_Keys is cut to [`MAX_PKEYS`] entries.
+/// Checks the attributes of a port. A longer table of P_Keys is cut to [`MAX_PKEYS`] entries,
+/// unknown capabilities are masked, and an unknown width or speed is the least one.
 ///
 /// # Errors
 ///
@@ -31,6 +32,13 @@ pub fn check(response: &RspQueryPort) -> Result<RspQueryPort, InvalidResponse> {
     }
     Ok(RspQueryPort {
         pkey_tbl_len: response.pkey_tbl_len.min(MAX_PKEYS),
+        port_cap_flags: PortCaps(response.port_cap_flags.0 & PortCaps::ALL.0),
+        active_width: PortWidth::try_from(response.active_width)
+            .unwrap_or(PortWidth::X1)
+            .value(),
+        active_speed: PortSpeed::try_from(response.active_speed)
+            .unwrap_or(PortSpeed::Sdr)
+            .value(),
         ..*response
     })
 }

@@ -2,7 +2,7 @@
 
 //! Numbers and attributes of QPs.
 
-use super::abi::ib::{Mtu, QpState, GSI_QPN, MASK_24};
+use super::abi::ib::{AccessFlags, MigState, Mtu, QpState, GSI_QPN, MASK_24};
 use super::abi::qp::QpAttr;
 use super::answer::InvalidResponse;
 
@@ -16,17 +16,21 @@ pub fn check_number(qpn: u32, is_gsi: bool) -> Result<(), InvalidResponse> {
     is_valid.then_some(()).ok_or(InvalidResponse)
 }
 
-/// Checks the attributes of a QP. PSNs and the QPN of the peer are cut to their 24 bits.
+/// Checks the attributes of a QP. PSNs and the QPN of the peer are cut to their 24 bits, and
+/// unknown rights are masked.
 ///
 /// # Errors
 ///
-/// [`InvalidResponse`] for a state or an MTU that does not exist. A QP may have no MTU yet: 0.
+/// [`InvalidResponse`] for a state, a migration state or an MTU that does not exist. A QP may have
+/// no MTU yet: 0.
 pub fn check(attr: &QpAttr) -> Result<QpAttr, InvalidResponse> {
     QpState::try_from(attr.qp_state).map_err(|_| InvalidResponse)?;
+    MigState::try_from(attr.path_mig_state).map_err(|_| InvalidResponse)?;
     if attr.path_mtu != 0 {
         Mtu::try_from(attr.path_mtu).map_err(|_| InvalidResponse)?;
     }
     Ok(QpAttr {
+        qp_access_flags: AccessFlags(attr.qp_access_flags.0 & AccessFlags::ALL.0),
         rq_psn: attr.rq_psn & MASK_24,
         sq_psn: attr.sq_psn & MASK_24,
         dest_qp_num: attr.dest_qp_num & MASK_24,

@@ -120,6 +120,15 @@ unsafe fn copy_in<const ALIGNED: bool>(from: *const u8, to: *mut u8, len: usize)
     }
 }
 
+/// Accesses that a queue's device is ordered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Those of CPUs: the device is software on another CPU, also if the guest has only one.
+    Cpus,
+    /// Those of devices, by the barriers of the platform.
+    Platform,
+}
+
 /// Zeroed DMA memory in pages of equal size, which together are as one piece for the CPU through the methods below and
 /// for a device that has the list of their addresses. No piece is large, so that a queue of any size can be had when
 /// memory is fragmented.
@@ -129,8 +138,8 @@ unsafe fn copy_in<const ALIGNED: bool>(from: *const u8, to: *mut u8, len: usize)
 /// word. An offset beyond the end, a word that is not aligned and a range that reaches beyond a
 /// page are a mistake of the driver: reading gives zeroes there and writing does nothing.
 ///
-/// Order is that of the `virt_` barriers: the device is software that runs on another CPU, also if
-/// the guest has only one.
+/// Order is that of the `virt_` barriers, or with [`Order::Platform`] of `mb()` and the `dma_`
+/// barriers.
 ///
 /// # Invariants
 ///
@@ -143,6 +152,7 @@ pub struct QueueMemory {
     pages: KVec<Coherent<[u8]>>,
     page_shift: u32,
     page_mask: usize,
+    order: Order,
 }
 
 impl QueueMemory {
@@ -150,7 +160,7 @@ impl QueueMemory {
     const MAX_PAGES: usize = PAGE_SIZE / size_of::<u64>();
 
     /// Allocates `size` bytes at least.
-    pub fn new(device: &device::Device<Bound>, size: usize) -> Result<Self> {
+    pub fn new(device: &device::Device<Bound>, size: usize, order: Order) -> Result<Self> {
         let mut page_shift = PAGE_SHIFT;
         while size.div_ceil(1 << page_shift) > Self::MAX_PAGES {
             page_shift += 1;
@@ -172,6 +182,7 @@ impl QueueMemory {
             pages,
             page_shift: u32::try_from(page_shift)?,
             page_mask: (1 << page_shift) - 1,
+            order,
         })
     }
 
@@ -244,13 +255,19 @@ impl QueueMemory {
     pub fn load_u32_acquire(&self, offset: u32) -> u32 {
         if cfg!(CONFIG_X86_64) {
             let word = self.load_u32(offset);
-            // The processor keeps loads, and stores, in their order: only the compiler does not.
+            // The processor keeps loads, and stores, in their order, for devices as well: only the
+            // compiler does not.
             compiler_fence(Ordering::Acquire);
             return word;
         }
         self.word(offset).map_or(0, |word: *mut u32| {
             // SAFETY: The word is valid and aligned.
-            unsafe { bindings::virt_load_acquire_u32(word) }
+            unsafe {
+                match self.order {
+                    Order::Cpus => bindings::virt_load_acquire_u32(word),
+                    Order::Platform => bindings::dma_load_acquire_u32(word),
+                }
+            }
         })
     }
 
@@ -272,7 +289,12 @@ impl QueueMemory {
             self.store_u32(offset, value);
         } else if let Some(word) = self.word::<u32>(offset) {
             // SAFETY: The word is valid and aligned.
-            unsafe { bindings::virt_store_release_u32(word, value) };
+            unsafe {
+                match self.order {
+                    Order::Cpus => bindings::virt_store_release_u32(word, value),
+                    Order::Platform => bindings::dma_store_release_u32(word, value),
+                }
+            }
         }
     }
 
@@ -338,7 +360,12 @@ impl QueueMemory {
     #[inline]
     pub fn full_barrier(&self) {
         // SAFETY: A barrier can be anywhere.
-        unsafe { bindings::virt_mb() };
+        unsafe {
+            match self.order {
+                Order::Cpus => bindings::virt_mb(),
+                Order::Platform => bindings::mb(),
+            }
+        }
     }
 }
 

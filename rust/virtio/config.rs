@@ -10,7 +10,10 @@
 
 use super::Device;
 use crate::bindings;
-use core::mem::offset_of;
+use core::{
+    mem::offset_of,
+    ops::Range, //
+};
 use kernel::{
     device::Bound,
     page::PAGE_SIZE,
@@ -25,36 +28,44 @@ const RETRIES: usize = 100;
 const MAX_CAPABILITIES: usize = (256 - 64) / 4;
 
 impl Device<Bound> {
-    /// Fills `out` with the configuration from `offset` on, as one consistent snapshot.
+    /// Reads the configuration into `space`, which begins with its first byte, by these accesses,
+    /// as one consistent snapshot. Other bytes of `space` stay as they are.
     ///
-    /// Integers in it are little-endian with [`VERSION_1`](super::Feature::VERSION_1). May sleep.
+    /// An access is the range of a field of 1, 2 or 4 bytes, aligned to its length, or half of an
+    /// aligned field of 64 bits: a device need not serve others (virtio 1.3, 4.1.3.1). Neither the
+    /// halves of a field nor several fields are read at once by the hardware, so all are read again
+    /// when the generation has changed meanwhile (virtio 1.3, 2.5.1).
+    ///
+    /// Integers are little-endian with [`VERSION_1`](super::Feature::VERSION_1). May sleep.
     ///
     /// # Errors
     ///
-    /// [`ENXIO`] if the configuration is too short, [`EBUSY`] if the device changes it without
-    /// pause.
-    pub fn read_config(&self, offset: usize, out: &mut [u8]) -> Result {
-        let end = offset.checked_add(out.len()).ok_or(ENXIO)?;
+    /// [`ENXIO`] if the configuration is too short, [`EINVAL`] for another access or one that is
+    /// not in `space`, [`EBUSY`] if the device changes the configuration without pause.
+    pub fn read_config(
+        &self,
+        accesses: impl Iterator<Item = Range<usize>> + Clone,
+        space: &mut [u8],
+    ) -> Result {
         let get = self.ops().get.ok_or(ENXIO)?;
-        if end > self.config_len() {
-            return Err(ENXIO);
-        }
+        let len = self.config_len();
         for _ in 0..RETRIES {
             let before = self.config_generation();
-            let mut at = u32::try_from(offset)?;
-            // Four aligned bytes at a time, which a transport reads at once, and single bytes at
-            // the ends.
-            let mut rest = &mut *out;
-            while !rest.is_empty() {
-                let len = if at % 4 == 0 && rest.len() >= 4 { 4 } else { 1 };
-                let (now, later) = rest.split_at_mut(len);
+            for access in accesses.clone() {
+                let width = access.len();
+                if !matches!(width, 1 | 2 | 4) || access.start % width != 0 {
+                    return Err(EINVAL);
+                }
+                if access.end > len {
+                    return Err(ENXIO);
+                }
+                let at = u32::try_from(access.start)?;
+                let to = space.get_mut(access).ok_or(EINVAL)?;
                 let mut raw = [0u8; 4];
                 // SAFETY: The device is valid, the bytes are within its configuration as checked
                 // above, and the buffer has room for 4 of them.
-                unsafe { get(self.as_raw(), at, raw.as_mut_ptr().cast(), len as u32) };
-                now.copy_from_slice(&raw[..len]);
-                at += len as u32;
-                rest = later;
+                unsafe { get(self.as_raw(), at, raw.as_mut_ptr().cast(), width as u32) };
+                to.copy_from_slice(&raw[..width]);
             }
             if self.config_generation() == before {
                 return Ok(());

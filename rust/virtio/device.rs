@@ -30,7 +30,7 @@ impl Feature {
     /// Virtqueues need the barriers of the platform's devices instead of those between CPUs.
     ///
     /// The transport accepts it without asking the driver. Virtqueues keep to it; a driver whose
-    /// device reads other memory too has to do so there or to refuse it.
+    /// device uses other memory too has to do so there.
     pub const ORDER_PLATFORM: Self = Self(bindings::VIRTIO_F_ORDER_PLATFORM);
     /// A single queue can be reset.
     pub const RING_RESET: Self = Self(bindings::VIRTIO_F_RING_RESET);

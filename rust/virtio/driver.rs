@@ -146,7 +146,7 @@ impl<T: Driver> Adapter<T> {
         let _ = vdev.remove_queues();
     }
 
-    /// Refuses a device that is gone, and features of the transport that the driver can't keep to.
+    /// Refuses a device that is gone.
     ///
     /// All its feature bits read as ones and so does its status. While the core fails the probe, the PCI transport would take
     /// that for a device in use which has an administration virtqueue, and use the one that was never set up.
@@ -160,11 +160,6 @@ impl<T: Driver> Adapter<T> {
         // INVARIANT: `vdev` is valid for the duration of the callback.
         let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
         if vdev.status().is_some() {
-            for feature in T::REFUSED {
-                // SAFETY: The device is valid. The core negotiates its features just now, and once
-                // more if this changes them.
-                unsafe { bindings::__virtio_clear_bit(vdev.as_raw(), feature.bit()) };
-            }
             return 0;
         }
         // SAFETY: The device is valid, and the core is negotiating its features with nobody else.
@@ -357,9 +352,6 @@ pub trait Driver {
 
     /// Features of the device type that it makes use of; those of the transport need not be listed.
     const FEATURES: &'static [Feature];
-
-    /// Features of the transport that are declined if the device offers them.
-    const REFUSED: &'static [Feature] = &[];
 
     /// Called when a device is matched, with the features negotiated.
     fn probe<'bound>(

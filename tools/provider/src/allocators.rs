@@ -12,15 +12,19 @@ use std::ptr;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-use virtio_rdma_abi::ring::DOORBELL_PAGE_SIZE;
-
 use crate::ffi;
 use crate::pd::Pd;
 
-/// Alignment of a ring, and of its length: a page, which it shares with nothing else.
-const PAGE: usize = DOORBELL_PAGE_SIZE as usize;
 /// What an allocator returns that leaves an allocation to the provider (`IBV_ALLOCATOR_USE_DEFAULT`).
 pub const USE_DEFAULT: *mut c_void = ptr::without_provenance_mut(usize::MAX);
+
+/// Alignment of a ring, and of its length: a page, which it shares with nothing else.
+fn page_size() -> usize {
+    // SAFETY: asks for a constant.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    // Not -1, as every system knows this name.
+    size as usize
+}
 
 /// The functions that a parent domain was made with.
 #[derive(Clone, Copy)]
@@ -101,15 +105,16 @@ impl Lender {
         let Some(Allocators { alloc, context, .. }) = self.allocators else {
             return Ok(None);
         };
-        let len = len.next_multiple_of(PAGE);
+        let page = page_size();
+        let len = len.next_multiple_of(page);
         // SAFETY: by the invariants the program gave the function for this domain, which lives.
-        let given = unsafe { alloc(self.pd.as_ptr().cast(), context, len, PAGE, self.resource) };
+        let given = unsafe { alloc(self.pd.as_ptr().cast(), context, len, page, self.resource) };
         if given == USE_DEFAULT {
             return Ok(None);
         }
         let error = io::Error::from_raw_os_error;
         let base = NonNull::new(given.cast::<u8>()).ok_or_else(|| error(libc::ENOMEM))?;
-        if base.as_ptr().addr() % PAGE != 0 {
+        if base.as_ptr().addr() % page != 0 {
             self.give_back(base);
             return Err(error(libc::EINVAL));
         }
@@ -179,6 +184,7 @@ mod tests {
         lent: Cell<i32>,
     }
 
+    const PAGE: usize = 4096;
     const LEN: usize = 4 * PAGE;
 
     unsafe extern "C" fn take(

@@ -174,6 +174,10 @@ pub unsafe extern "C" fn alloc_context(
     }
 }
 
+/// Whether atomic accesses and fences are ordered for devices as they are for CPUs. On x86-64 the
+/// processor keeps the order of loads and of stores for both, and a fence is one for both.
+const ORDERS_DEVICES: bool = cfg!(target_arch = "x86_64");
+
 /// Asks the module for a context and maps its doorbell page, if it has one.
 ///
 /// # Safety
@@ -207,8 +211,15 @@ unsafe fn open(
         return Err(status);
     }
     let limits = AllocContextResp::from_bytes(&response.driver);
+    if limits.flags.contains(ContextFlags::ORDER_PLATFORM) && !ORDERS_DEVICES {
+        complain(
+            device,
+            format_args!("the device needs barriers of the platform"),
+        );
+        return Err(libc::EOPNOTSUPP);
+    }
     let doorbell = if limits.flags.contains(ContextFlags::OWN_RINGS) {
-        DoorbellPage::map(fd, limits.doorbell_offset)
+        DoorbellPage::map(fd, limits.doorbell_offset, limits.doorbell_size)
     } else {
         DoorbellPage::in_memory()
     };

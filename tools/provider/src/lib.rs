@@ -43,6 +43,7 @@ pub mod lock;
 pub mod memory;
 mod mr;
 pub mod mw;
+mod numbers;
 pub mod pd;
 pub mod post;
 pub mod qp;

@@ -15,7 +15,6 @@ use std::sync::atomic::Ordering;
 
 use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::ring::RingLayout;
-use virtio_rdma_abi::ring::DOORBELL_PAGE_SIZE;
 use virtio_rdma_abi::ring::SLOT_SHIFT_RANGE;
 use virtio_rdma_abi::uverbs::UserRing;
 use virtio_rdma_ring::RingMemory;
@@ -392,14 +391,21 @@ impl RingMemory for Unchecked {
 pub struct DoorbellPage(Mapping);
 
 impl DoorbellPage {
-    /// Maps the doorbell page that the kernel module offers at `offset` of the context's file.
+    /// Maps the doorbell page that the kernel module offers at `offset` of the context's file:
+    /// `size` bytes, a page of the kernel.
     ///
     /// # Errors
     ///
     /// Those of mmap and madvise.
-    pub fn map(fd: RawFd, offset: u64) -> io::Result<Self> {
-        let len = DOORBELL_PAGE_SIZE as usize;
-        Mapping::new(len, libc::PROT_WRITE, libc::MAP_SHARED, fd, offset).map(Self)
+    pub fn map(fd: RawFd, offset: u64, size: u32) -> io::Result<Self> {
+        Mapping::new(
+            size as usize,
+            libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            fd,
+            offset,
+        )
+        .map(Self)
     }
 
     /// A page of memory in place of a device's, for a device in the same process.
@@ -408,7 +414,7 @@ impl DoorbellPage {
     ///
     /// Those of mmap and madvise.
     pub fn in_memory() -> io::Result<Self> {
-        Mapping::anonymous(DOORBELL_PAGE_SIZE as usize).map(Self)
+        Mapping::anonymous(size_of::<u32>()).map(Self)
     }
 
     #[inline(always)]

@@ -5,6 +5,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -119,6 +120,16 @@ pub struct Args {
     #[arg(long = "withhold", value_name = "FEATURE", value_parser = feature_parser())]
     pub withheld: Vec<Features>,
 
+    /// Offer VIRTIO_F_ORDER_PLATFORM: the guest orders its accesses to queues as for a device that
+    /// is no software. This one does not need it.
+    #[arg(long)]
+    pub order_platform: bool,
+
+    /// Distance of two doorbell pages: a power of two from 4K to 64K, and no less than the pages of
+    /// the guests' kernels.
+    #[arg(long, value_name = "SIZE", value_parser = parse_stride, default_value = "4K")]
+    pub doorbell_stride: u8,
+
     /// Threads that serve the queues of all ports; by default one less than there are CPUs, from one to four.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub workers: Option<u16>,
@@ -229,6 +240,9 @@ pub struct PortArgs {
 
 /// Least limit on the memory of a port: twice what its tables and frames take.
 const LEAST_MEMORY: u64 = 64 << 20;
+/// Distances of doorbell pages, as shifts: the region of 4,096 pages of 64 KiB takes 256 MiB of a
+/// guest's addresses.
+const DOORBELL_STRIDES: RangeInclusive<u8> = 12..=16;
 /// Guest memory of a port unless told otherwise.
 const GUEST_MEMORY: u64 = 1 << 40;
 /// Guest memory of all ports: an x86 process has 128 TiB of addresses, and the daemon needs some of its own.
@@ -311,6 +325,14 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// A distance of doorbell pages, as a shift.
+fn parse_stride(text: &str) -> Result<u8> {
+    let size = parse_size(text)?;
+    let mut strides = DOORBELL_STRIDES;
+    let shift = strides.find(|shift| size == 1 << shift);
+    shift.with_context(|| format!("{text} is none of 4K, 8K, 16K, 32K and 64K"))
 }
 
 /// Features by a name.
@@ -605,6 +627,21 @@ mod tests {
             let port = format!("{second},{limit}");
             let error = parse(&["--port", PORT, "--port", &port]).unwrap_err();
             assert!(format!("{error:#}").contains(complaint), "{error:#}");
+        }
+    }
+
+    #[test]
+    fn doorbell_pages_are_as_far_apart_as_told() {
+        let stride = |text: &str| {
+            let args = parse(&["--port", PORT, "--doorbell-stride", text]);
+            args.map(|args| args.doorbell_stride)
+        };
+        assert_eq!(parse(&["--port", PORT]).unwrap().doorbell_stride, 12);
+        for (text, shift) in [("4K", 12), ("16384", 14), ("64K", 16)] {
+            assert_eq!(stride(text).unwrap(), shift);
+        }
+        for bad in ["0", "2K", "12K", "128K", "wide"] {
+            assert!(stride(bad).is_err(), "{bad}");
         }
     }
 

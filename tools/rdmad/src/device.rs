@@ -23,7 +23,6 @@ use virtio_rdma_abi::ctrl::MAX_RESPONSE;
 use virtio_rdma_abi::event::Event;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::feature::Features;
-use virtio_rdma_abi::ring::DOORBELL_PAGE_SIZE;
 use virtqueue::Split;
 use vswitch::EnginePort;
 
@@ -40,21 +39,23 @@ pub struct RdmaDevice {
     queues: Arc<TransportQueues>,
     features: Features,
     queue_sizes: Vec<u16>,
-    doorbells: u64,
+    doorbell_pages: u32,
+    doorbell_shift: u8,
 }
 
 impl RdmaDevice {
     /// Makes a device, with its port of the switch, that offers all but the `withheld` features and
-    /// those that need them.
+    /// those that need them, and `more` of the transport.
     pub fn new(
         mut config: DeviceConfig,
         withheld: Features,
+        more: Features,
         space: Arc<DmaSpace>,
         fabric: &Fabric,
         port: EnginePort,
     ) -> Self {
         let features = Features::ALL.union(Features(TRANSPORT_FEATURES));
-        let features = features.without(withheld).in_force();
+        let features = features.without(withheld).in_force().union(more);
         if !features.has(Feature::Multicast) {
             config.limits = config.limits.without_multicast();
         }
@@ -79,7 +80,8 @@ impl RdmaDevice {
             queues,
             features,
             queue_sizes: limits.virtqueue_sizes(),
-            doorbells: u64::from(limits.doorbell_pages),
+            doorbell_pages: limits.doorbell_pages,
+            doorbell_shift: limits.doorbell_shift,
         }
     }
 }
@@ -117,7 +119,7 @@ impl VirtioDevice for RdmaDevice {
     fn shared_memory(&self) -> Option<SharedMemory> {
         Some(SharedMemory {
             id: DOORBELL_SHM_ID,
-            len: self.doorbells * u64::from(DOORBELL_PAGE_SIZE),
+            len: u64::from(self.doorbell_pages) << self.doorbell_shift,
         })
     }
 
@@ -176,10 +178,10 @@ impl VirtioDevice for RdmaDevice {
     }
 
     fn shm_write(&self, offset: u64, value: u32) {
-        let page_size = u64::from(DOORBELL_PAGE_SIZE);
-        if offset % page_size == 0 {
+        let page = offset >> self.doorbell_shift;
+        if offset == page << self.doorbell_shift {
             // The region has as many pages as a u32 counts.
-            self.verbs.doorbell((offset / page_size) as u32, value);
+            self.verbs.doorbell(page as u32, value);
         }
     }
 }

@@ -10,6 +10,7 @@ use anyhow::Result;
 use dma::DmaSpace;
 use vdev::Handle;
 use vdev::Listener;
+use vdev::F_ORDER_PLATFORM;
 use verbs::DeviceConfig;
 use verbs::Fabric;
 use verbs::FabricConfig;
@@ -69,6 +70,10 @@ impl Machine {
 
         let withheld = args.withheld.iter();
         let withheld = withheld.fold(Features::NONE, |all, features| all.union(*features));
+        let more = match args.order_platform {
+            true => Features(1 << F_ORDER_PLATFORM),
+            false => Features::NONE,
+        };
         let mut servers = Vec::with_capacity(args.ports.len());
         let mut engines_by_name = Vec::with_capacity(args.ports.len());
         for ((port, listener), engine) in args.ports.iter().zip(listeners).zip(engines) {
@@ -79,7 +84,8 @@ impl Machine {
                 ..DeviceConfig::new(port.mac.0)
             };
             config.limits.memory = port.memory.unwrap_or(args.memory);
-            let device = RdmaDevice::new(config, withheld, space.clone(), &fabric, engine);
+            config.limits.doorbell_shift = args.doorbell_stride;
+            let device = RdmaDevice::new(config, withheld, more, space.clone(), &fabric, engine);
             engines_by_name.push((port.name.clone(), device.engine().clone()));
             let server = listener
                 .start(&port.name, Arc::new(device), space)

@@ -4,13 +4,12 @@
 
 #[path = "../vdev/tests/common/mod.rs"]
 mod common;
-
-use std::io::Read;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
+mod program;
 
 use common::*;
+use program::call;
+use program::daemon;
+use program::SIZE;
 use virtio_rdma_abi::config::Config;
 use virtio_rdma_abi::config::OwnRingsConfig;
 use virtio_rdma_abi::config::RateLimitConfig;
@@ -29,52 +28,12 @@ use virtio_rdma_abi::wqe::SqHeader;
 const MAC: [u8; 6] = [0x52, 0x54, 0, 9, 0, 1];
 const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
 const RING_ADDR: u64 = 1;
-/// Entries of each queue, and where CQE and WQE buffers are.
-const SIZE: u16 = 16;
+/// Where CQE and WQE buffers are. Each queue has [`SIZE`] entries.
 const CQES: u64 = DATA + 0x4000;
 const WQES: u64 = DATA + 0x6000;
 /// Vectors of the control queue and of the CQ.
 const CONTROL_VECTOR: usize = 1;
 const CQ_VECTOR: usize = 2;
-
-/// A daemon, ended with the test.
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn daemon(dir: &std::path::Path, more: &[&str]) -> Daemon {
-    let port = format!(
-        "a,vfio={},mac=52:54:00:09:00:01",
-        dir.join("vfio").display()
-    );
-    let mut child = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
-        .args(["--port", &port, "--ready-fd", "1"])
-        .args(more)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let ready = child.stdout.as_mut().unwrap();
-    ready.read_exact(&mut [0; 6]).unwrap();
-    Daemon(child)
-}
-
-/// Executes a control command.
-fn call<R: Request>(driver: &mut Driver, request: R) -> Result<R::Response, u8> {
-    let mut bytes = vec![R::COMMAND.value()];
-    bytes.resize(1 + R::SIZE, 0);
-    request.put(&mut bytes[1..]);
-    let room = 1 + <R::Response as Wire>::SIZE;
-    let answer = driver.echo(0, SIZE, &bytes, room as u32);
-    match answer[0] {
-        RESPONSE_OK => Ok(<R::Response as Wire>::get(&answer[1..])),
-        errno => Err(errno),
-    }
-}
 
 /// Makes the chain at `head` of the queue at `at` available.
 fn offer(driver: &Driver, at: u64, head: u16) {

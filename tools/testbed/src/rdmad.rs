@@ -57,6 +57,12 @@ pub struct DeviceOptions {
     /// Withhold a feature of the device (may be repeated)
     #[arg(long, value_name = "FEATURE")]
     pub withhold: Vec<String>,
+    /// Offer VIRTIO_F_ORDER_PLATFORM
+    #[arg(long)]
+    pub order_platform: bool,
+    /// Distance of doorbell pages: 4K to 64K
+    #[arg(long, value_name = "SIZE")]
+    pub doorbell_stride: Option<String>,
     /// Join the switch of VM 1 to others: unix:LOCAL:REMOTE, udp:BIND:PEER or tap:NAME
     #[arg(long, value_name = "UPLINK")]
     pub uplink: Option<String>,
@@ -371,6 +377,7 @@ fn arguments(options: &DeviceOptions, daemon: usize) -> Vec<String> {
         ("--faults", options.faults.clone().filter(|_| first)),
         ("--workers", options.workers.map(|count| count.to_string())),
         ("--poll", options.poll.map(|time| time.to_string())),
+        ("--doorbell-stride", options.doorbell_stride.clone()),
     ];
     let single = single
         .into_iter()
@@ -379,9 +386,13 @@ fn arguments(options: &DeviceOptions, daemon: usize) -> Vec<String> {
         .withhold
         .iter()
         .map(|feature| ("--withhold", feature.clone()));
+    let offered = options
+        .order_platform
+        .then(|| "--order-platform".to_owned());
     single
         .chain(withheld)
         .flat_map(|(name, value)| [name.to_owned(), value])
+        .chain(offered)
         .collect()
 }
 
@@ -439,11 +450,14 @@ mod tests {
             faults: Some("drop=0.1,seed=7".into()),
             workers: Some(2),
             poll: Some(50),
+            doorbell_stride: Some("64K".into()),
+            order_platform: true,
             ..DeviceOptions::default()
         };
         assert_eq!(
             arguments(&options, 0).join(" "),
-            "--path wire --faults drop=0.1,seed=7 --workers 2 --poll 50 --withhold a --withhold b"
+            "--path wire --faults drop=0.1,seed=7 --workers 2 --poll 50 --doorbell-stride 64K \
+            --withhold a --withhold b --order-platform"
         );
         assert!(arguments(&DeviceOptions::default(), 0).is_empty());
     }

@@ -22,16 +22,14 @@ use crate::{
     abi::{
         ctrl::{
             Empty,
+            Errno,
             Request,
             MAX_REQUEST,
             MAX_RESPONSE, //
         },
         wire::Wire, //
     },
-    decode::answer::{
-        Answer,
-        Errno, //
-    },
+    decode::answer::Answer,
     sync::Completion,
     targets::EventTargets,
     virtio::{
@@ -382,9 +380,19 @@ fn encode<R: Request>(buffer: &mut CommandBuffer, request: &R) -> Result {
     Ok(())
 }
 
-/// An errno of the device.
+/// The error that an errno of the device stands for.
 fn error_of(errno: Errno) -> Error {
-    Error::from_errno(-i32::from(errno.value()))
+    match errno {
+        Errno::Eperm => EPERM,
+        Errno::Eio => EIO,
+        Errno::Enomem => ENOMEM,
+        Errno::Efault => EFAULT,
+        Errno::Ebusy => EBUSY,
+        Errno::Eexist => EEXIST,
+        Errno::Einval => EINVAL,
+        Errno::Eopnotsupp => EOPNOTSUPP,
+        Errno::Eaddrinuse => EADDRINUSE,
+    }
 }
 
 impl Handler for ControlQueue {

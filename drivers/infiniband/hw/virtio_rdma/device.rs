@@ -17,6 +17,7 @@ use crate::{
     events::EventQueue,
     graveyard::Graveyard,
     limits,
+    rdma::queue_memory::Order,
     sync::{
         Periodic,
         Tick, //
@@ -25,6 +26,7 @@ use crate::{
     transport::Transport,
     virtio::{
         self,
+        Feature,
         Reset,
         VirtqueueInfo, //
     },
@@ -73,7 +75,7 @@ impl OwnRings {
         limits: &OwnRingsLimits,
         targets: &Arc<EventTargets>,
     ) -> Result<Self> {
-        let doorbells = Doorbells::new(dev, limits.doorbell_pages)?;
+        let doorbells = Doorbells::new(dev, limits)?;
         let count = usize::try_from(limits.num_event_queues)?;
         let mut event_queues = KVec::with_capacity(count, GFP_KERNEL)?;
         for _ in 0..count {
@@ -121,6 +123,7 @@ pub(crate) enum Queues {
 pub(crate) struct Device {
     dev: ARef<virtio::Device>,
     limits: Limits,
+    order: Order,
     ctrl: Arc<ControlQueue>,
     queues: Queues,
     targets: Arc<EventTargets>,
@@ -141,6 +144,10 @@ impl Device {
         let targets = EventTargets::new(usize::try_from(max_targets)?)?;
         let ctrl = ControlQueue::new(dev.as_ref(), targets.clone())?;
 
+        let order = match bound.has_feature(Feature::ORDER_PLATFORM) {
+            true => Order::Platform,
+            false => Order::Cpus,
+        };
         let mut vqs = KVec::new();
         vqs.push(ctrl.info(CString::try_from(c"control")?), GFP_KERNEL)?;
         let queues = match &limits.own_rings {
@@ -164,6 +171,7 @@ impl Device {
             pin_init!(Self {
                 dev: dev.into(),
                 limits,
+                order,
                 ctrl,
                 queues,
                 targets,
@@ -216,6 +224,11 @@ impl Device {
     /// What it can do.
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// Accesses that it is ordered with.
+    pub(crate) fn order(&self) -> Order {
+        self.order
     }
 
     /// Watches the device: one that dies while no command runs would let everybody wait who waits

@@ -5,15 +5,16 @@
 //! Page 0 is the kernel's. A page of its own goes to each user context, so that a process rings
 //! only what is its own: the device drops what does not belong to a page. A page is given out again
 //! only when it was given back, for which its owner has to know that no process maps it any more.
+//!
+//! Doorbell pages are as far apart as the device says, which is a page of this kernel at least. A
+//! process maps the kernel's page that begins with its doorbell page.
 
 use crate::{
     abi::{
         config::DOORBELL_SHM_ID,
-        ring::{
-            DOORBELL_PAGE_SIZE,
-            KERNEL_DOORBELL_PAGE, //
-        },
+        ring::KERNEL_DOORBELL_PAGE, //
     },
+    decode::config::OwnRingsLimits,
     rdma::mmap::Mapping,
     virtio::{
         shm::MappedPage,
@@ -29,7 +30,7 @@ use kernel::{
     devres::Devres,
     id_pool::IdPool,
     io::resource::Region,
-    page::PAGE_SIZE,
+    page::PAGE_SHIFT,
     prelude::*,
     str::CString,
     sync::{
@@ -39,35 +40,41 @@ use kernel::{
     },
 };
 
-// A page that a process maps holds one doorbell page.
-const _: () = assert!(DOORBELL_PAGE_SIZE as usize == PAGE_SIZE);
-
 /// The doorbell pages of a device.
 #[pin_data]
 pub(crate) struct Doorbells {
     kernel: MappedPage,
     memory: SharedMemory,
     pages: u32,
+    /// Distance of doorbell pages, in pages of the kernel.
+    stride: usize,
     #[pin]
     used: Mutex<IdPool>,
 }
 
 impl Doorbells {
-    /// Claims the region, which has `pages` pages.
+    /// Claims the region.
     ///
     /// # Errors
     ///
     /// [`EINVAL`] if it is shorter than the configuration says, and those of
     /// [`SharedMemory::claim`].
-    pub(crate) fn new(dev: &Device<Bound>, pages: u32) -> Result<Arc<Self>> {
+    pub(crate) fn new(dev: &Device<Bound>, limits: &OwnRingsLimits) -> Result<Arc<Self>> {
+        let pages = limits.doorbell_pages;
+        let stride = usize::from(limits.doorbell_shift)
+            .checked_sub(PAGE_SHIFT)
+            .ok_or(EINVAL)?;
+        let stride = 1 << stride;
         let name = CString::try_from(c"virtio_rdma doorbells")?;
         let memory = SharedMemory::claim(dev, DOORBELL_SHM_ID, name)
             .inspect_err(|error| dev_err!(dev.as_ref(), "no doorbell region: {:?}\n", error))?;
-        if memory.pages() < usize::try_from(pages)? {
+        let needed = usize::try_from(pages)?.checked_mul(stride);
+        if needed.is_none_or(|needed| memory.pages() < needed) {
             dev_err!(dev.as_ref(), "the doorbell region is too short\n");
             return Err(EINVAL);
         }
-        let kernel = memory.map_page(dev.as_ref(), usize::try_from(KERNEL_DOORBELL_PAGE)?)?;
+        let kernel = usize::try_from(KERNEL_DOORBELL_PAGE)? * stride;
+        let kernel = memory.map_page(dev.as_ref(), kernel)?;
         let mut used = IdPool::with_capacity(usize::try_from(pages)?, GFP_KERNEL)?;
         used.find_unused_id(0).ok_or(EINVAL)?.acquire();
         Arc::pin_init(
@@ -75,6 +82,7 @@ impl Doorbells {
                 kernel,
                 memory,
                 pages,
+                stride,
                 used <- new_mutex!(used, "virtio_rdma::doorbell::used"),
             }),
             GFP_KERNEL,
@@ -127,8 +135,8 @@ impl Mapping for DoorbellPage {
     }
 
     fn page(&self) -> usize {
-        // LOSSY: Below the number of pages.
-        self.index as usize
+        // LOSSY: Within the region, whose length was checked.
+        self.index as usize * self.doorbells.stride
     }
 }
 

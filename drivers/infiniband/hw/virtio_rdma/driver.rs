@@ -82,9 +82,6 @@ impl virtio::Driver for Driver {
     const ID_TABLE: virtio::IdTable = &ID_TABLE;
     const FEATURES: &'static [Feature] = &FEATURES;
 
-    /// Rings of processes are ordered by the barriers between CPUs, which no process can replace.
-    const REFUSED: &'static [Feature] = &[Feature::ORDER_PLATFORM];
-
     fn probe<'bound>(
         dev: &'bound virtio::Device<Core<'_>>,
     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {

@@ -3,13 +3,18 @@
 //! The device's abilities: its configuration, read once.
 
 use crate::{
-    abi::feature::{
-        self,
-        Features, //
+    abi::{
+        config::CONFIG_SIZE,
+        feature::{
+            self,
+            Features, //
+        }, //
     },
     decode::config::{
+        accesses,
         ConfigError,
-        Limits, //
+        Limits,
+        Machine, //
     },
     virtio::{
         self,
@@ -18,6 +23,7 @@ use crate::{
 };
 use kernel::{
     device::Bound,
+    page::PAGE_SIZE,
     prelude::*, //
 };
 
@@ -37,7 +43,8 @@ pub(crate) const FEATURES: [Feature; feature::Feature::ALL.len()] = {
 /// # Errors
 ///
 /// All are logged: [`EINVAL`] for a configuration that contradicts the specification, [`ENOSPC`]
-/// for more CQs than the transport has virtqueues, and those of
+/// for more CQs than the transport has virtqueues, [`EOPNOTSUPP`] for doorbell pages that are
+/// closer together than pages of this kernel, and those of
 /// [`read_config`](virtio::Device::read_config).
 pub(crate) fn read(dev: &virtio::Device<Bound>) -> Result<Limits> {
     let features = Features::ALL
@@ -46,13 +53,17 @@ pub(crate) fn read(dev: &virtio::Device<Bound>) -> Result<Limits> {
         .fold(Features::NONE, |all, feature| {
             all.union(Features::of(&[feature]))
         });
-    let read = |offset, to: &mut [u8]| dev.read_config(offset, to);
-    let limits = Limits::decode(read, features, kernel::cpu::nr_cpu_ids());
-    limits.map_err(|error| match error {
-        ConfigError::Read(error) => {
+    let mut space = [0; CONFIG_SIZE];
+    dev.read_config(accesses(features), &mut space)
+        .inspect_err(|error| {
             dev_err!(dev.as_ref(), "cannot read the configuration: {:?}\n", error);
-            error
-        }
+        })?;
+    let machine = Machine {
+        cpus: kernel::cpu::nr_cpu_ids(),
+        page_size: PAGE_SIZE as u64,
+    };
+    let limits = Limits::decode(&space, features, machine);
+    limits.map_err(|error| match error {
         ConfigError::Invalid(field) => {
             dev_err!(dev.as_ref(), "invalid configuration: {}\n", field);
             EINVAL
@@ -60,6 +71,17 @@ pub(crate) fn read(dev: &virtio::Device<Bound>) -> Result<Limits> {
         ConfigError::TooManyCqs(count) => {
             dev_err!(dev.as_ref(), "too many CQs: {}\n", count);
             ENOSPC
+        }
+        ConfigError::NarrowDoorbells(stride) => {
+            dev_err!(
+                dev.as_ref(),
+                "doorbell pages are {} bytes apart, pages of this kernel have {}: \
+                 set the device's doorbell stride to {}\n",
+                stride,
+                PAGE_SIZE,
+                PAGE_SIZE
+            );
+            EOPNOTSUPP
         }
     })
 }

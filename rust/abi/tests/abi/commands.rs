@@ -82,8 +82,10 @@ fn configuration() {
             max_cqe: 5,
             max_inline_data: 6,
             doorbell_pages: 0x1000,
+            doorbell_shift: 16,
+            reserved: [0; 3],
         },
-        "01000000 01400000 00800000 04000000 05000000 06000000 00100000",
+        "01000000 01400000 00800000 04000000 05000000 06000000 00100000 10 000000",
     );
     assert_eq!(OWN_RINGS_CONFIG_OFFSET, 128);
     // 128 defined bytes and the RFC's 64 reserved le64.

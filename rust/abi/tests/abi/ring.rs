@@ -4,7 +4,7 @@
 
 use virtio_rdma_abi::ring::{
     slot_shift_for, ArmKind, ArmWord, Doorbell, DoorbellKind, RingKind, RingLayout, CACHE_LINE,
-    CQ_SLOTS, DOORBELL_PAGE_SIZE, KERNEL_DOORBELL_PAGE, PAGE_SHIFT_RANGE, SLOT_SHIFT_RANGE,
+    CQ_SLOTS, DOORBELL_SHIFT_RANGE, KERNEL_DOORBELL_PAGE, PAGE_SHIFT_RANGE, SLOT_SHIFT_RANGE,
     WORK_SLOTS,
 };
 
@@ -188,9 +188,10 @@ fn limits() {
     assert_eq!(SLOT_SHIFT_RANGE, 6..=12);
     assert_eq!(PAGE_SHIFT_RANGE, 12..=30);
     assert_eq!(
-        (CACHE_LINE, DOORBELL_PAGE_SIZE, KERNEL_DOORBELL_PAGE),
-        (64, 4096, 0)
+        (*DOORBELL_SHIFT_RANGE.start(), *DOORBELL_SHIFT_RANGE.end()),
+        (12, 30)
     );
+    assert_eq!((CACHE_LINE, KERNEL_DOORBELL_PAGE), (64, 0));
 }
 
 #[test]

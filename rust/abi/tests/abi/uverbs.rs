@@ -50,10 +50,11 @@ fn exact_bytes() {
                 max_burst_size: 3,
                 qp_types: QpTypes::UC,
             },
-            reserved: [0; 8],
+            doorbell_size: 0x1_0000,
+            reserved: [0; 4],
         },
         "01000000 02010000 0070665544332211 00800000 00400000
-         01000000 02000000 03000000 08000000 0000000000000000",
+         01000000 02000000 03000000 08000000 00000100 00000000",
     );
     check(RING, RING_HEX);
     check(CreateCqReq { ring: RING }, RING_HEX);
@@ -118,7 +119,7 @@ fn exact_bytes() {
             "00".repeat(5)
         ),
     );
-    assert_eq!(ABI_VERSION, 4);
+    assert_eq!(ABI_VERSION, 5);
 }
 
 /// The structures as a C header would declare them, under the names of the ABI.
@@ -138,7 +139,8 @@ mod c {
         pub max_qp_slots: u32,
         pub max_cq_slots: u32,
         pub rate_limits: [u32; 4],
-        pub reserved: [u8; 8],
+        pub doorbell_size: u32,
+        pub reserved: [u8; 4],
     }
 
     #[repr(C)]
@@ -223,7 +225,7 @@ fn a_c_compiler_agrees() {
     agree!(AllocContextReq { attributes at 0, peer_id at 4, peer_name at 8 });
     agree!(AllocContextResp {
         flags at 0, max_inline_data at 4, doorbell_offset at 8, max_qp_slots at 16, max_cq_slots at 20,
-        rate_limits at 24, reserved at 40
+        rate_limits at 24, doorbell_size at 40, reserved at 44
     });
     agree!(UserRing { addr at 0, slots at 8, slot_shift at 12, reserved at 13 });
     agree!(CreateCqReq { ring at 0 });

@@ -3,7 +3,7 @@
 //! Values of enumerations and bit masks, known and unknown.
 
 use virtio_rdma_abi::config::{AtomicCap, DeviceCaps};
-use virtio_rdma_abi::ctrl::{Command, CreateFlags, NotifyFlags, ReregFlags, SrqAttrMask};
+use virtio_rdma_abi::ctrl::{Command, CreateFlags, Errno, NotifyFlags, ReregFlags, SrqAttrMask};
 use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, AsyncEvent, FlushLevel, FlushTypes, GidType, MigState, Mtu, MwType,
     PortCaps, PortPhysState, PortSpeed, PortState, PortWidth, QpAttrMask, QpState, QpType,
@@ -39,11 +39,12 @@ macro_rules! values {
 }
 
 // abi
-// abi
+// abi, R-1110
 #[test]
 fn enumerations() {
     values!(AtomicCap: u8 = 0..=2);
     values!(Command: u8 = 1..=31);
+    values!(Errno: u8 = [1, 5, 12, 14, 16, 17, 22, 95, 98]);
     values!(PortState: u8 = 0..=5);
     values!(PortPhysState: u8 = 1..=7);
     values!(Mtu: u8 = 1..=5);
@@ -160,7 +161,9 @@ fn masks() {
     bits!(NotifyFlags: u32 { SOLICITED = 0, NEXT_COMPLETION = 1 });
     bits!(CreateFlags: u32 { USER = 0, BLOCK_MULTICAST_LOOPBACK = 1, SRQ = 2 });
     bits!(SrqAttrMask: u32 { MAX_WR = 0, LIMIT = 1 });
-    bits!(ContextFlags: u32 { OWN_RINGS = 0, MEM_WINDOWS = 1, ATOMIC_WRITE = 2, FLUSH = 3 });
+    bits!(ContextFlags: u32 {
+        OWN_RINGS = 0, MEM_WINDOWS = 1, ATOMIC_WRITE = 2, FLUSH = 3, ORDER_PLATFORM = 4
+    });
     bits!(FlushTypes: u8 { GLOBAL = 0, PERSISTENT = 1 });
 }
 

@@ -3,7 +3,9 @@
 //! Answers to commands, and the values in them.
 
 use virtio_rdma_abi::ctrl::{Empty, RspQueryPkey, RspQueryPort};
-use virtio_rdma_abi::ib::{PortPhysState, PortState, MASK_24};
+use virtio_rdma_abi::ib::{
+    AccessFlags, PortCaps, PortPhysState, PortSpeed, PortState, PortWidth, MASK_24,
+};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_decode::answer::{Answer, InvalidResponse};
 use virtio_rdma_decode::{port, qp};
@@ -46,11 +48,14 @@ fn answers_end_where_the_device_stopped() {
     assert_eq!(errno(Answer::<Empty>::decode(&[22], 2)), None);
 }
 
-// abi: R-111
+// abi: R-111, R-1110
 #[test]
-fn an_errno_is_one_of_linux() {
+fn an_errno_is_one_of_the_specification() {
     for byte in 1..=u8::MAX {
-        let expected = if byte <= 133 { byte } else { 5 };
+        let expected = match byte {
+            1 | 5 | 12 | 14 | 16 | 17 | 22 | 95 | 98 => byte,
+            _ => 5,
+        };
         assert_eq!(errno(Answer::<Empty>::decode(&[byte], 1)), Some(expected));
     }
 }
@@ -64,6 +69,9 @@ fn good_port() -> RspQueryPort {
         gid_tbl_len: 256,
         pkey_tbl_len: 128,
         max_msg_sz: u32::MAX,
+        port_cap_flags: PortCaps::CM_SUP,
+        active_width: PortWidth::X12.value(),
+        active_speed: PortSpeed::Ndr.value(),
         ..RspQueryPort::default()
     }
 }
@@ -109,6 +117,46 @@ fn tables_of_a_port_are_bounded() {
             ..good_port()
         };
         assert_eq!(port::check(&port).is_ok(), is_good, "{entries}");
+    }
+}
+
+/// Newer devices may know more than this driver, and the kernel may mean something else by it.
+// abi: R-1111, R-1113
+#[test]
+fn a_port_tells_nothing_unknown() {
+    let with = |port_cap_flags, active_width, active_speed| {
+        let port = RspQueryPort {
+            port_cap_flags: PortCaps(port_cap_flags),
+            active_width,
+            active_speed,
+            ..good_port()
+        };
+        let port = port::check(&port).expect("a good port");
+        (port.port_cap_flags.0, port.active_width, port.active_speed)
+    };
+    assert_eq!(with(u32::MAX, 8, 128), (1 << 16, 8, 128));
+    assert_eq!(with(!(1 << 16), 16, 1), (0, 16, 1));
+    for width in [0, 3, 32, u8::MAX] {
+        assert_eq!(with(0, width, 64), (0, 1, 64), "{width}");
+    }
+    for speed in [0, 3, 256, u16::MAX] {
+        assert_eq!(with(0, 2, speed), (0, 2, 1), "{speed}");
+    }
+}
+
+/// Rights that this driver does not know may be others for the kernel.
+// abi: R-1112, R-1113
+#[test]
+fn a_qp_tells_nothing_unknown() {
+    for state in 0..=u8::MAX {
+        let attr = QpAttr {
+            path_mig_state: state,
+            qp_access_flags: AccessFlags(u32::MAX),
+            ..QpAttr::default()
+        };
+        let checked = qp::check(&attr).map(|attr| attr.qp_access_flags);
+        let expected = (state <= 2).then_some(AccessFlags(0x10_03ff));
+        assert_eq!(checked.ok(), expected, "{state}");
     }
 }
 

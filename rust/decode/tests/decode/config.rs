@@ -2,13 +2,20 @@
 
 //! Configurations: which are refused, and which limits hold.
 
+use std::ops::Range;
+
 use virtio_rdma_abi::config::*;
 use virtio_rdma_abi::feature::{Feature, Features};
-use virtio_rdma_decode::config::{ConfigError, Limits};
+use virtio_rdma_decode::config::{accesses, ConfigError, Limits, Machine};
 
 const RING_ADDR: u64 = Feature::RingAddr.mask();
 const SRQ: u64 = Feature::Srq.mask();
 const RATE_LIMIT: u64 = Feature::RateLimit.mask();
+/// Processors enough for all event queues, and the smallest pages.
+const MACHINE: Machine = Machine {
+    cpus: 8,
+    page_size: 4096,
+};
 const EVERY_FEATURE: u64 = Features::ALL.0;
 
 /// The word with these bits set.
@@ -50,6 +57,8 @@ pub fn good() -> Parts {
             max_cqe: 23,
             max_inline_data: 24,
             doorbell_pages: 1,
+            doorbell_shift: 12,
+            reserved: [0; 3],
         },
         srq: SrqConfig {
             max_srq: 30,
@@ -75,13 +84,8 @@ impl Parts {
         bytes
     }
 
-    fn decode(&self, features: u64) -> Result<Limits, ConfigError<()>> {
-        let bytes = self.bytes();
-        let read = |at: usize, to: &mut [u8]| {
-            to.copy_from_slice(&bytes[at..at + to.len()]);
-            Ok(())
-        };
-        Limits::decode(read, Features(features), 8)
+    fn decode(&self, features: u64) -> Result<Limits, ConfigError> {
+        Limits::decode(&self.bytes(), Features(features), MACHINE)
     }
 }
 
@@ -273,13 +277,39 @@ fn fields_without_their_feature_are_not_read() {
 fn event_queues_are_no_more_than_processors() {
     let bytes = good().bytes();
     for (cpus, expected) in [(0, 1), (1, 1), (3, 3), (4, 4), (u32::MAX, 4)] {
-        let read = |at: usize, to: &mut [u8]| -> Result<(), ()> {
-            to.copy_from_slice(&bytes[at..at + to.len()]);
-            Ok(())
-        };
-        let limits = Limits::decode(read, Features(RING_ADDR), cpus).expect("a good one");
+        let machine = Machine { cpus, ..MACHINE };
+        let limits = Limits::decode(&bytes, Features(RING_ADDR), machine).expect("a good one");
         let queues = limits.own_rings.map(|own| own.num_event_queues);
         assert_eq!(queues, Some(expected), "{cpus} processors");
+    }
+}
+
+/// A process maps whole pages of its machine, and none with doorbells of others.
+// abi: R-1103, R-1104, R-1105
+#[test]
+fn doorbell_pages_are_no_closer_than_pages() {
+    let with = |doorbell_shift, page_size| {
+        let mut parts = good();
+        parts.rings.doorbell_shift = doorbell_shift;
+        let machine = Machine {
+            page_size,
+            ..MACHINE
+        };
+        let limits = Limits::decode(&parts.bytes(), Features(RING_ADDR), machine)?;
+        Ok(limits.own_rings.map(|own| own.doorbell_shift))
+    };
+    for (shift, page_size) in [(12, 4096), (16, 4096), (30, 4096), (16, 65536), (17, 65536)] {
+        assert_eq!(with(shift, page_size), Ok(Some(shift)));
+    }
+    for (shift, page_size) in [(12, 16384), (13, 16384), (12, 65536), (15, 65536)] {
+        let narrow = ConfigError::NarrowDoorbells(1 << shift);
+        assert_eq!(with(shift, page_size), Err(narrow));
+    }
+    for shift in [0, 11, 31, 64, u8::MAX] {
+        assert_eq!(
+            with(shift, 4096),
+            Err(ConfigError::Invalid("doorbell_shift"))
+        );
     }
 }
 
@@ -303,26 +333,39 @@ fn virtqueues_are_shared_by_cqs_and_qps() {
     }
 }
 
-/// Whichever part it is, what was read before does not count.
+/// Fields are accessed by their width, one of 64 bits as two halves, and byte by byte where the RFC
+/// has them unaligned. No access is to what other features define.
+// abi: R-91, R-1106, R-1108
 #[test]
-fn a_part_that_cannot_be_read_fails_the_whole() {
-    let bytes = good().bytes();
-    for part in [
-        0,
-        OWN_RINGS_CONFIG_OFFSET,
-        SRQ_CONFIG_OFFSET,
-        RATE_LIMIT_CONFIG_OFFSET,
-    ] {
-        let read = |at: usize, to: &mut [u8]| {
-            to.copy_from_slice(&bytes[at..at + to.len()]);
-            if at == part {
-                Err(at)
-            } else {
-                Ok(())
-            }
-        };
-        let limits = Limits::decode(read, Features(EVERY_FEATURE), 1);
-        assert_eq!(limits.err(), Some(ConfigError::Read(part)));
+fn fields_are_accessed_by_their_width() {
+    let widths = |features, part: Range<usize>| {
+        let accesses = accesses(Features(features)).filter(|at| part.contains(&at.start));
+        let accesses: Vec<_> = accesses.collect();
+        for access in &accesses {
+            assert_eq!(access.start % access.len(), 0, "{access:?}");
+        }
+        for (one, next) in accesses.iter().zip(accesses.iter().skip(1)) {
+            assert_eq!(one.end, next.start, "in order, without a gap");
+        }
+        let ends = accesses.first().zip(accesses.last());
+        let whole = ends.map(|(first, last)| first.start..last.end);
+        let widths: Vec<_> = accesses.iter().map(Range::len).collect();
+        (whole, widths)
+    };
+    // Up to `atomic_cap` all is aligned, behind it nothing: the rest are single bytes.
+    let rfc = [[4; 24].as_slice(), &[1; 32]].concat();
+    for features in [0, EVERY_FEATURE] {
+        assert_eq!(widths(features, 0..128), (Some(0..128), rfc.clone()));
+    }
+    // Seven le32, `doorbell_shift`, and reserved bytes.
+    let own = [[4; 7].as_slice(), &[1; 4]].concat();
+    assert_eq!(widths(RING_ADDR, 128..640), (Some(128..160), own));
+    let srq = RING_ADDR | SRQ;
+    assert_eq!(widths(srq, 160..640), (Some(160..172), vec![4; 3]));
+    assert_eq!(widths(RATE_LIMIT, 128..640), (Some(176..192), vec![4; 4]));
+    // SRQs need own rings.
+    for features in [0, SRQ] {
+        assert_eq!(widths(features, 128..640), (None, vec![]));
     }
 }
 

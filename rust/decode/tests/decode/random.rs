@@ -8,7 +8,7 @@ use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::feature::Features;
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_decode::completion::*;
-use virtio_rdma_decode::config::Limits;
+use virtio_rdma_decode::config::{Limits, Machine};
 use virtio_rdma_decode::event::Cookie;
 
 use super::config::good;
@@ -67,11 +67,8 @@ proptest! {
         for (at, byte) in patches {
             bytes[at] = byte;
         }
-        let read = |at: usize, to: &mut [u8]| -> Result<(), ()> {
-            to.copy_from_slice(&bytes[at..at + to.len()]);
-            Ok(())
-        };
-        let Ok(limits) = Limits::decode(read, Features(features), cpus) else {
+        let machine = Machine { cpus, page_size: 4096 };
+        let Ok(limits) = Limits::decode(&bytes, Features(features), machine) else {
             return Ok(());
         };
         let slots = 1..=32768;
@@ -85,6 +82,7 @@ proptest! {
             Some(own) => {
                 prop_assert!((1..=cpus.max(1)).contains(&own.num_event_queues));
                 prop_assert!(own.doorbell_pages != 0);
+                prop_assert!((12..=30).contains(&own.doorbell_shift));
             }
             None => {
                 let virtqueues = 1 + limits.queues.max_cq + 2 * limits.queues.max_qp;

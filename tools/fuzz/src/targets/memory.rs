@@ -4,14 +4,16 @@
 //! bytes a key opens.
 
 mod fast;
+mod opens;
 mod windows;
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
-use virtio_rdma_abi::feature::Features;
+use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::ib::{AccessFlags, MwType, QpState, QpType, WcStatus, WrOpcode};
 
 use self::fast::Fast;
+use self::opens::{Kind, Opens};
 use crate::input::Input;
 use crate::own::harness::{connect, pattern, Cq, Mr, Options, Qp, Vm, World, Wr, FULL};
 use crate::own::stage;
@@ -27,9 +29,15 @@ const ACCESS: AccessFlags = AccessFlags(FULL.0 | AccessFlags::MW_BIND.0);
 /// Runs the target.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let path = input.of(&[PathPolicy::Direct, PathPolicy::Wire]);
+    let flags = input.any::<u8>();
+    let path = [PathPolicy::Direct, PathPolicy::Wire][usize::from(flags & 1)];
     let world = stage::world(2, path);
-    let mut bench = Bench::new(&world);
+    // Whether registrations bring their pages is settled before anything is made.
+    let without = match flags & 2 {
+        0 => Features::NONE,
+        _ => Features::of(&[Feature::RegPages]),
+    };
+    let mut bench = Bench::new(&world, Features::ALL.without(without));
     for _ in 0..ACTS {
         if !input.has_more() {
             break;
@@ -43,53 +51,10 @@ pub fn run(data: &[u8]) {
     assert!(stage::memory(owner) < before, "a reset gives memory back");
 }
 
-/// Kinds of keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// An MR that was made with its memory.
-    Fixed,
-    /// One for fast registration.
-    Fast,
-    Window,
-}
-
-/// The memory that a key opens.
-#[derive(Clone, Debug)]
-struct Opens {
-    key: u32,
-    /// Number of the MR or window.
-    number: u32,
-    kind: Kind,
-    /// The MR of a window.
-    of: u32,
-    va: u64,
-    len: u64,
-    /// Place of the first byte in the first page, and the pages.
-    offset: u64,
-    pages: Vec<u64>,
-    access: AccessFlags,
-    /// Peers are let in for certain; a window may have gone with its QP.
-    certain: bool,
-}
-
-impl Opens {
-    /// Addresses of these bytes, if all of them are open.
-    fn bytes(&self, va: u64, len: u64) -> Option<Vec<u64>> {
-        let first = va.checked_sub(self.va)?;
-        if first.checked_add(len)? > self.len {
-            return None;
-        }
-        let address = |at: u64| {
-            let at = self.offset + first + at;
-            self.pages[(at / PAGE) as usize] + at % PAGE
-        };
-        Some((0..len).map(address).collect())
-    }
-}
-
 struct Bench<'w> {
     world: &'w World,
     owner: &'w Vm,
+    features: Features,
     cqs: [Cq<'w>; 2],
     qps: [Qp<'w>; 2],
     /// Where the peer reads to and writes from.
@@ -106,10 +71,10 @@ struct Bench<'w> {
 }
 
 impl<'w> Bench<'w> {
-    fn new(world: &'w World) -> Self {
+    fn new(world: &'w World, features: Features) -> Self {
         let [peer, owner] = [&world.vms[0], &world.vms[1]];
         let from = peer.mr(2 * PAGE * MR_PAGES as u64);
-        owner.device.set_features(Features::ALL);
+        owner.device.set_features(features);
         let cqs = [peer, owner].map(|vm| Cq::new(vm, 16));
         let options = Options {
             slots: 16,
@@ -135,6 +100,7 @@ impl<'w> Bench<'w> {
         Self {
             world,
             owner,
+            features,
             cqs,
             qps,
             from,

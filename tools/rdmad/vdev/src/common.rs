@@ -43,9 +43,13 @@ pub const F_INDIRECT_DESC: u32 = 28;
 pub const F_VERSION_1: u32 = 32;
 /// Number of feature bit VIRTIO_F_ACCESS_PLATFORM: the device uses DMA addresses.
 pub const F_ACCESS_PLATFORM: u32 = 33;
+/// Number of feature bit VIRTIO_F_ORDER_PLATFORM: the driver orders its accesses for a device of
+/// the platform instead of for another CPU.
+pub const F_ORDER_PLATFORM: u32 = 36;
 /// Number of feature bit VIRTIO_F_RING_RESET: a queue can be reset alone.
 pub const F_RING_RESET: u32 = 40;
-/// What the transport can do.
+/// What the transport can do, and a driver should. F_ORDER_PLATFORM is no use for software: it
+/// reads and writes as another CPU does.
 pub const TRANSPORT_FEATURES: u64 =
     (1 << F_INDIRECT_DESC) | (1 << F_VERSION_1) | (1 << F_ACCESS_PLATFORM) | (1 << F_RING_RESET);
 /// What a driver must accept if it is offered.

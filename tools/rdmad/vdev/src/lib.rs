@@ -40,6 +40,7 @@ mod transport;
 
 pub use common::F_ACCESS_PLATFORM;
 pub use common::F_INDIRECT_DESC;
+pub use common::F_ORDER_PLATFORM;
 pub use common::F_RING_RESET;
 pub use common::F_VERSION_1;
 pub use common::TRANSPORT_FEATURES;

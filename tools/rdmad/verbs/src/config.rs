@@ -11,6 +11,7 @@ use virtio_rdma_abi::config::{
 };
 use virtio_rdma_abi::ib::{Mtu, PortSpeed, PortWidth};
 use virtio_rdma_abi::queues::{QueueNumbers, Role};
+use virtio_rdma_abi::ring::DOORBELL_SHIFT_RANGE;
 use virtio_rdma_abi::wire::Wire;
 
 /// Vendor id: virtio's, as PCI has it. 0 would be no id.
@@ -91,6 +92,8 @@ pub struct Limits {
     pub event_queues: u32,
     /// Doorbell pages.
     pub doorbell_pages: u32,
+    /// Distance of doorbell pages is 2ⁿ bytes. A guest needs one that is no less than its pages.
+    pub doorbell_shift: u8,
     /// Bytes that the device may allocate for its VM. What its tables and frames need it may in any case.
     pub memory: u64,
 }
@@ -119,6 +122,7 @@ impl Default for Limits {
             max_total_mcast_qp_attach: 8192,
             event_queues: 4,
             doorbell_pages: 4096,
+            doorbell_shift: *DOORBELL_SHIFT_RANGE.start(),
             memory: DEFAULT_MEMORY,
         }
     }
@@ -350,6 +354,8 @@ impl DeviceConfig {
             max_cqe: limits.max_cqe,
             max_inline_data: limits.max_inline_data,
             doorbell_pages: limits.doorbell_pages,
+            doorbell_shift: limits.doorbell_shift,
+            reserved: [0; 3],
         };
         let srq = SrqConfig {
             max_srq: limits.max_srq,

@@ -255,7 +255,7 @@ impl Cq {
             .ok_or(EINVAL)?
             .max(*CQ_SLOTS.start());
         let layout = RingLayout::completions(slots).ok_or(EINVAL)?;
-        let ring = Arc::new(KernelRing::new(ib_device.dma_device(), layout)?, GFP_KERNEL)?;
+        let ring = Arc::new(KernelRing::new(ib_device, layout)?, GFP_KERNEL)?;
         let cq = KernelCq::new(device, CqBackend::ring(ring.clone()), consumer)?;
         let events = device.targets().register(cq.clone())?;
         let request = CmdCreateCqRing {

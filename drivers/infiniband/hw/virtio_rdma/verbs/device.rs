@@ -58,8 +58,9 @@ use kernel::{
 /// the modalias of the parent.
 const DRIVER_ID: u32 = 0;
 
-// Those that `Limits::capabilities` lets through.
+// The capabilities are those that `Limits::capabilities` lets through.
 assert_same! {
+    DRIVER_ID => rdma_driver_id_RDMA_DRIVER_UNKNOWN,
     Caps::BAD_PKEY_CNTR.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_BAD_PKEY_CNTR,
     Caps::BAD_QKEY_CNTR.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_BAD_QKEY_CNTR,
     Caps::CHANGE_PHY_PORT.0 => ib_uverbs_device_cap_flags_IB_UVERBS_DEVICE_CHANGE_PHY_PORT,

@@ -43,9 +43,16 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Attributes that no modification of this device's QPs has.
-const UNSUPPORTED: ib::QpAttrMask =
-    ib::QpAttrMask(ib::QpAttrMask::CAP.0 | ib::QpAttrMask::ALT_PATH.0);
+/// Attributes that no modification of this device's QPs has. The reserved ones may mean anything to
+/// the kernel.
+const UNSUPPORTED: ib::QpAttrMask = ib::QpAttrMask(
+    ib::QpAttrMask::CAP.0
+        | ib::QpAttrMask::ALT_PATH.0
+        | ib::QpAttrMask::RESERVED1.0
+        | ib::QpAttrMask::RESERVED2.0
+        | ib::QpAttrMask::RESERVED3.0
+        | ib::QpAttrMask::RESERVED4.0,
+);
 
 assert_same! {
     ib::QpAttrMask::STATE.0 => ib_qp_attr_mask_IB_QP_STATE,
@@ -85,6 +92,34 @@ assert_same! {
     Mtu::Mtu1024 => ib_mtu_IB_MTU_1024,
     Mtu::Mtu2048 => ib_mtu_IB_MTU_2048,
     Mtu::Mtu4096 => ib_mtu_IB_MTU_4096,
+    AhFlags::GRH.0 => ib_ah_flags_IB_AH_GRH,
+}
+
+// Static rates have the numbers of a path record (IBTA 15.2.5.16) on both sides.
+assert_same! {
+    0u8 => ib_rate_IB_RATE_PORT_CURRENT,
+    2u8 => ib_rate_IB_RATE_2_5_GBPS,
+    3u8 => ib_rate_IB_RATE_10_GBPS,
+    4u8 => ib_rate_IB_RATE_30_GBPS,
+    5u8 => ib_rate_IB_RATE_5_GBPS,
+    6u8 => ib_rate_IB_RATE_20_GBPS,
+    7u8 => ib_rate_IB_RATE_40_GBPS,
+    8u8 => ib_rate_IB_RATE_60_GBPS,
+    9u8 => ib_rate_IB_RATE_80_GBPS,
+    10u8 => ib_rate_IB_RATE_120_GBPS,
+    11u8 => ib_rate_IB_RATE_14_GBPS,
+    12u8 => ib_rate_IB_RATE_56_GBPS,
+    13u8 => ib_rate_IB_RATE_112_GBPS,
+    14u8 => ib_rate_IB_RATE_168_GBPS,
+    15u8 => ib_rate_IB_RATE_25_GBPS,
+    16u8 => ib_rate_IB_RATE_100_GBPS,
+    17u8 => ib_rate_IB_RATE_200_GBPS,
+    18u8 => ib_rate_IB_RATE_300_GBPS,
+    19u8 => ib_rate_IB_RATE_28_GBPS,
+    20u8 => ib_rate_IB_RATE_50_GBPS,
+    21u8 => ib_rate_IB_RATE_400_GBPS,
+    22u8 => ib_rate_IB_RATE_600_GBPS,
+    23u8 => ib_rate_IB_RATE_800_GBPS,
 }
 
 /// Changes attributes and state of a QP, if the IBTA allows a QP in its state to do so.

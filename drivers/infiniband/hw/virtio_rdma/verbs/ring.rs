@@ -2,12 +2,14 @@
 
 //! Rings in memory of the kernel.
 
+use super::device::IbDevice;
 use crate::{
     abi::ring::{
         RingAddr,
         RingLayout, //
     },
     rdma::{
+        self,
         page_list::PageList,
         queue_memory::{
             QueueMemory,
@@ -16,13 +18,7 @@ use crate::{
     },
     ring::RingMemory, //
 };
-use kernel::{
-    device::{
-        Bound,
-        Device, //
-    },
-    prelude::*, //
-};
+use kernel::prelude::*;
 
 /// A ring and the list of its pages, which the device reads when the queue is created.
 pub(super) struct KernelRing {
@@ -33,8 +29,9 @@ pub(super) struct KernelRing {
 
 impl KernelRing {
     /// Allocates a ring, all zeroes.
-    pub(super) fn new(dma_device: &Device<Bound>, layout: RingLayout) -> Result<Self> {
-        let memory = QueueMemory::new(dma_device, usize::try_from(layout.size())?)?;
+    pub(super) fn new(ib_device: &rdma::Device<IbDevice>, layout: RingLayout) -> Result<Self> {
+        let (dma_device, order) = (ib_device.dma_device(), ib_device.device.order());
+        let memory = QueueMemory::new(dma_device, usize::try_from(layout.size())?, order)?;
         let list = PageList::new(dma_device, memory.page_count(), memory.pages())?;
         Ok(Self {
             memory,

@@ -187,7 +187,7 @@ impl Srq {
         let layout = slot_shift_for(slot_size(attr.max_sge))
             .and_then(|shift| RingLayout::new(RingKind::Shared, slots, shift))
             .ok_or(EINVAL)?;
-        let ring = Arc::new(KernelRing::new(ib_device.dma_device(), layout)?, GFP_KERNEL)?;
+        let ring = Arc::new(KernelRing::new(ib_device, layout)?, GFP_KERNEL)?;
         let srq = KernelSrq::new(ring.clone(), attr.max_sge)?;
         let events = device
             .targets()

@@ -36,6 +36,7 @@ use crate::{
             QpConsumer,
             QpInit, //
         },
+        queue_memory::Order,
         ucontext::{
             NewContext,
             UserContexts, //
@@ -44,7 +45,10 @@ use crate::{
     }, //
 };
 use core::ops::RangeInclusive;
-use kernel::prelude::*;
+use kernel::{
+    page::PAGE_SIZE,
+    prelude::*, //
+};
 
 /// A user context.
 pub(crate) struct Context {
@@ -117,6 +121,10 @@ impl UserContexts for IbDevice {
                 (all.has_memory_windows(), ContextFlags::MEM_WINDOWS),
                 (all.has_atomic_write(), ContextFlags::ATOMIC_WRITE),
                 (all.has_flush(), ContextFlags::FLUSH),
+                (
+                    device.order() == Order::Platform,
+                    ContextFlags::ORDER_PLATFORM,
+                ),
             ] {
                 if has {
                     response.flags = response.flags | flag;
@@ -124,6 +132,7 @@ impl UserContexts for IbDevice {
             }
             response.max_inline_data = limits.max_inline_data;
             response.doorbell_offset = context.add_mapping(page)?.0;
+            response.doorbell_size = u32::try_from(PAGE_SIZE)?;
         }
         udata.respond(&response.to_bytes())?;
         Ok(Context {

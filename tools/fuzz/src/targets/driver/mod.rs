@@ -6,16 +6,14 @@
 mod completions;
 
 use arbitrary::{Result, Unstructured};
-use virtio_rdma_abi::config::{
-    CONFIG_SIZE, OWN_RINGS_CONFIG_OFFSET, RATE_LIMIT_CONFIG_OFFSET, SRQ_CONFIG_OFFSET,
-};
+use virtio_rdma_abi::config::{Config, CONFIG_SIZE, OWN_RINGS_CONFIG_OFFSET};
 use virtio_rdma_abi::ctrl::{Empty, RspQueryCounters, RspQueryPkey, RspQueryPort, RspQueryQp};
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_decode::answer::Answer;
-use virtio_rdma_decode::config::{ConfigError, Limits};
+use virtio_rdma_decode::config::{accesses, ConfigError, Limits, Machine};
 use virtio_rdma_decode::event::{Cookie, Report};
 use virtio_rdma_decode::{port, qp};
 
@@ -65,10 +63,12 @@ fn answers(data: &[u8]) {
 /// The attributes of a QP are refused, or are as the verbs have them.
 fn is_possible(attr: &QpAttr) {
     let Ok(checked) = qp::check(attr) else {
-        assert!(attr.qp_state > 6 || attr.path_mtu > 5, "{attr:?}");
+        let is_known = attr.qp_state <= 6 && attr.path_mtu <= 5 && attr.path_mig_state <= 2;
+        assert!(!is_known, "{attr:?}");
         return;
     };
     assert!(checked.qp_state <= 6 && checked.path_mtu <= 5, "{attr:?}");
+    assert!(checked.path_mig_state <= 2 && !checked.qp_access_flags.has_unknown());
     for number in [checked.rq_psn, checked.sq_psn, checked.dest_qp_num] {
         assert!(number < 1 << 24, "{attr:?}");
         let (qpn, is_gsi) = (number, number == 1);
@@ -92,8 +92,11 @@ fn is_read<T: Wire>(buffer: &[u8], written: usize) -> Option<T> {
             Some(response)
         }
         Answer::Refused(errno) => {
-            let known = if bytes[0] <= 133 { bytes[0] } else { 5 };
-            assert!(bytes[0] != 0 && errno.value() == known);
+            let number = errno.value();
+            assert!(
+                bytes[0] != 0 && (number == bytes[0] || number == 5),
+                "{errno:?}"
+            );
             None
         }
         Answer::Invalid => {
@@ -131,46 +134,49 @@ fn events(data: &[u8]) {
 /// A configuration in which a device lies about a few fields, or that ends early.
 fn configuration(input: &mut Unstructured<'_>) -> Result<()> {
     let (features, cpus): (u64, u32) = input.arbitrary()?;
-    // So that other fields are reached: a count in each, and 4 KiB of pages and bytes.
+    // So that other fields are reached: a count in each, 4 KiB of pages and bytes, and doorbell
+    // pages that are as far apart as the pages of the machine.
     let mut bytes = [0; CONFIG_SIZE];
     for field in bytes[..192].chunks_exact_mut(4) {
         field[0] = 1;
     }
     bytes[24..40].copy_from_slice(&[0, 16, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0]);
-    let length = match input.arbitrary::<u8>()? {
-        length @ 0..=15 => 16 * usize::from(length),
-        _ => CONFIG_SIZE,
-    };
+    bytes[OWN_RINGS_CONFIG_OFFSET + 28] = 16;
+    let page_size = 1 << (12 + input.arbitrary::<u8>()? % 5);
     while !input.is_empty() {
         let (at, value): (u8, u32) = input.arbitrary()?;
         if let Some(field) = bytes[..192].chunks_exact_mut(4).nth((at % 48).into()) {
             field.copy_from_slice(&value.to_le_bytes());
         }
     }
-    let mut read_parts = Vec::new();
-    let read = |at: usize, to: &mut [u8]| match bytes[..length].get(at..at + to.len()) {
-        Some(from) => {
-            read_parts.push(at);
-            to.copy_from_slice(from);
-            Ok(())
-        }
-        None => Err(at),
-    };
     let features = Features(features);
-    let limits = Limits::decode(read, features, cpus);
     let has = |feature| features.has(feature);
-    let may_read = |at: &usize| match *at {
-        OWN_RINGS_CONFIG_OFFSET => has(Feature::RingAddr),
-        SRQ_CONFIG_OFFSET => has(Feature::RingAddr) && has(Feature::Srq),
-        RATE_LIMIT_CONFIG_OFFSET => has(Feature::RateLimit),
-        at => at == 0,
+    // What is reserved without its feature is not accessed.
+    let may_access = |at: usize| match at {
+        ..Config::SIZE => true,
+        at if Feature::RingAddr.config().contains(&at) => has(Feature::RingAddr),
+        at if Feature::Srq.config().contains(&at) => has(Feature::RingAddr) && has(Feature::Srq),
+        at if Feature::RateLimit.config().contains(&at) => has(Feature::RateLimit),
+        _ => false,
     };
-    assert!(read_parts.iter().all(may_read), "{read_parts:?}");
-    match limits {
-        Ok(limits) => are_sane(&limits, cpus),
-        Err(ConfigError::Read(at)) => assert!(length < CONFIG_SIZE && may_read(&at)),
+    for access in accesses(features) {
+        assert!(
+            access.start % access.len() == 0 && access.len() <= 4,
+            "{access:?}"
+        );
+        assert!(access.clone().all(may_access), "{access:?}");
+    }
+    match Limits::decode(&bytes, features, Machine { cpus, page_size }) {
+        Ok(limits) => {
+            are_sane(&limits, cpus);
+            let own = limits.own_rings;
+            assert!(own.is_none_or(|own| 1 << own.doorbell_shift >= page_size));
+        }
         Err(ConfigError::TooManyCqs(count)) => assert!(count > 1021 && !has(Feature::RingAddr)),
         Err(ConfigError::Invalid(field)) => assert!(!field.is_empty()),
+        Err(ConfigError::NarrowDoorbells(stride)) => {
+            assert!((1 << 12..page_size).contains(&stride));
+        }
     }
     Ok(())
 }
@@ -191,7 +197,7 @@ fn are_sane(limits: &Limits, cpus: u32) {
     match limits.own_rings {
         Some(own) => {
             assert!((1..=cpus.max(1)).contains(&own.num_event_queues));
-            assert!(own.doorbell_pages != 0);
+            assert!(own.doorbell_pages != 0 && own.doorbell_shift <= 30);
         }
         None => {
             assert!(1 + queues.max_cq + 2 * queues.max_qp <= 1024, "{queues:?}");

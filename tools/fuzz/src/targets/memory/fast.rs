@@ -4,7 +4,7 @@
 //! side.
 
 use virtio_rdma_abi::ctrl::{CmdCreateMr, CmdMapMrSg};
-use virtio_rdma_abi::feature::{Feature, Features};
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::wqe::{Reg, RegPages};
 
@@ -81,7 +81,7 @@ impl Bench<'_> {
             }
             _ => false,
         };
-        let bytes = if input.once_in(4) {
+        let bytes = if !self.features.has(Feature::RegPages) {
             let map = CmdMapMrSg {
                 mrn: fast.mrn,
                 npages,
@@ -90,8 +90,6 @@ impl Bench<'_> {
                 pages,
             };
             self.owner.call(map).expect("pages of an MR");
-            let features = Features::ALL.without(Features::of(&[Feature::RegPages]));
-            self.owner.device.set_features(features);
             wqe(0, WrOpcode::RegMr, 0, &base)
         } else {
             let reg = RegPages {
@@ -106,7 +104,6 @@ impl Bench<'_> {
             wqe(0, WrOpcode::RegMr, 0, &reg)
         };
         let done = self.local(&bytes);
-        self.owner.device.set_features(Features::ALL);
         let is_free = !self.open.iter().any(|o| o.number == fast.mrn);
         assert_eq!(done, is_free && !is_wrong, "{base:?} {opens:?}");
         if done {

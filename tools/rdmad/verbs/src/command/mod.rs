@@ -25,7 +25,7 @@ use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::PORT;
 use virtio_rdma_abi::wire::Wire;
 
-use crate::error::{require, Errno, Result};
+use crate::error::{on_the_wire, require, Errno, Result};
 use crate::Device;
 
 impl Device {
@@ -44,8 +44,7 @@ impl Device {
         if let Err(errno) = executed.unwrap_or(Err(Errno::IO)) {
             tracing::debug!(command = ?request.first(), %errno, "control command refused");
             response.truncate(start);
-            // Errno values of Linux commands are far below 256.
-            response.push(u8::try_from(errno.raw_os_error()).unwrap_or(u8::MAX));
+            response.push(on_the_wire(errno).value());
         }
         drop(control);
         self.transport().send_interrupts();

@@ -465,7 +465,7 @@ fn kernel_queue(
         .max(*WORK_SLOTS.start());
     let layout =
         slot_shift_for(slot_size).and_then(|shift| RingLayout::new(RingKind::Work, slots, shift));
-    let ring = KernelRing::new(ib_device.dma_device(), layout.ok_or(EINVAL)?)?;
+    let ring = KernelRing::new(ib_device, layout.ok_or(EINVAL)?)?;
     let ring = Arc::new(ring, GFP_KERNEL)?;
     WorkRing::in_ring(ring, kind, client.clone()).map(Some)
 }

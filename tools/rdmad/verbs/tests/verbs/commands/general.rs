@@ -61,6 +61,7 @@ fn the_configuration_tells_the_limits() {
         (5, 2, 256, 128)
     );
     assert_eq!((own.max_inline_data, own.doorbell_pages), (200, 4096));
+    assert_eq!((own.doorbell_shift, own.reserved), (12, [0; 3]));
     let srqs = SRQ_CONFIG_OFFSET..SRQ_CONFIG_OFFSET + SrqConfig::SIZE;
     let rates = RATE_LIMIT_CONFIG_OFFSET..RATE_LIMIT_CONFIG_OFFSET + RateLimitConfig::SIZE;
     assert!(

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The program with one port, and its control commands.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+
+use virtio_rdma_abi::ctrl::Request;
+use virtio_rdma_abi::ctrl::RESPONSE_OK;
+use virtio_rdma_abi::wire::Wire;
+
+use crate::common::Driver;
+
+/// Entries of the control queue.
+pub const SIZE: u16 = 16;
+
+/// A daemon, ended with the test.
+pub struct Daemon(Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a daemon whose port is at `dir`/vfio and waits until it is ready.
+pub fn daemon(dir: &Path, more: &[&str]) -> Daemon {
+    let port = format!(
+        "a,vfio={},mac=52:54:00:09:00:01",
+        dir.join("vfio").display()
+    );
+    let mut child = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
+        .args(["--port", &port, "--ready-fd", "1"])
+        .args(more)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let ready = child.stdout.as_mut().unwrap();
+    ready.read_exact(&mut [0; 6]).unwrap();
+    Daemon(child)
+}
+
+/// Executes a control command.
+pub fn call<R: Request>(driver: &mut Driver, request: R) -> Result<R::Response, u8> {
+    let mut bytes = vec![R::COMMAND.value()];
+    bytes.resize(1 + R::SIZE, 0);
+    request.put(&mut bytes[1..]);
+    let room = 1 + <R::Response as Wire>::SIZE;
+    let answer = driver.echo(0, SIZE, &bytes, room as u32);
+    match answer[0] {
+        RESPONSE_OK => Ok(<R::Response as Wire>::get(&answer[1..])),
+        errno => Err(errno),
+    }
+}
