@@ -3,6 +3,7 @@
 //! A guest that does what no driver does: commands, doorbells, scribbled rings and WQEs, on either
 //! path. It harms itself alone.
 
+mod peer;
 mod plain;
 mod typed;
 
@@ -13,6 +14,7 @@ use virtio_rdma_abi::ib::{QpState, QpType};
 use virtio_rdma_abi::ring::{Doorbell, DoorbellKind, RingKind};
 use virtio_rdma_ring::RingMemory;
 
+use self::peer::Peer;
 use crate::input::Input;
 use crate::own::harness::{connect, qp::PAGE, srq, Cq, Mr, Options, Qp, Ring, Vm, World, FULL};
 use crate::own::stage::{self, Neighbour};
@@ -44,6 +46,7 @@ pub fn run(data: &[u8]) {
     }
     stage::settle(&world.fabric);
     neighbour.works();
+    guest.peer.end(&world.fabric);
     stage::is_sound(&world.fabric, &world.vms);
     assert_eq!(peer.read(guard, 4096), [0x5a; 4096]);
     hostile.device.reset();
@@ -62,14 +65,13 @@ pub fn run(data: &[u8]) {
 struct Guest<'w> {
     world: &'w World,
     vm: &'w Vm,
-    peer: &'w Vm,
+    peer: Peer<'w>,
     rings: Vec<Ring>,
     /// Numbers of objects that it was told, of any kind.
     numbers: Vec<u32>,
     qpns: Vec<u32>,
     /// Memory of its own and of the peer.
     mrs: [Mr; 2],
-    theirs: Qp<'w>,
     page_lists: [u64; 3],
     published: Vec<u32>,
 }
@@ -77,7 +79,7 @@ struct Guest<'w> {
 impl<'w> Guest<'w> {
     fn new(world: &'w World, vm: &'w Vm, peer: &'w Vm) -> Self {
         vm.device.set_features(Features::ALL);
-        let (cq, cq_b) = (Cq::new(vm, 16), Cq::new(peer, 16));
+        let cq = Cq::new(vm, 16);
         let options = Options {
             slots: 16,
             timeout: 8,
@@ -85,8 +87,7 @@ impl<'w> Guest<'w> {
             ..Options::default()
         };
         let rc = Qp::new(vm, &cq, &cq, options);
-        let theirs = Qp::new(peer, &cq_b, &cq_b, options);
-        connect(&rc, &theirs);
+        let peer = Peer::new(peer, options, &rc);
         let ud = Qp::new(
             vm,
             &cq,
@@ -104,7 +105,7 @@ impl<'w> Guest<'w> {
         connect(&shared, &shared);
         let spare = [(16, 8), (16, 6), (64, 7)]
             .map(|(slots, shift)| Ring::new(vm, RingKind::Work, slots, shift));
-        let mrs = [own_mr(vm), peer.mr(8192)];
+        let mrs = [own_mr(vm), peer.mr];
         let numbers = vec![cq.cqn, srqn, vm.pdn, mrs[0].mrn, mrs[0].key, 0, 1];
         let qpns = vec![rc.qpn, ud.qpn, shared.qpn];
         let memory = vm.alloc(1 << 16);
@@ -112,7 +113,6 @@ impl<'w> Guest<'w> {
         let bad = [memory, memory + 1, 1 << 40, u64::MAX, 0];
         let lists = [vm.page_list(&flat), vm.page_list(&bad)];
         let two_levels = vm.page_list(&[lists[0], lists[1]]);
-        theirs.post_recv(1, &[]);
         let mut rings = vec![rc.sq, rc.rq, ud.sq, ud.rq, cq.ring];
         rings.extend(spare);
         rings.extend([shared.sq, srq_ring]);
@@ -125,7 +125,6 @@ impl<'w> Guest<'w> {
             numbers,
             qpns,
             mrs,
-            theirs,
             page_lists: [lists[0], lists[1], two_levels],
         }
     }
@@ -189,9 +188,10 @@ impl<'w> Guest<'w> {
                 4 => {
                     let state = input.of(&[QpState::Err, QpState::Reset]);
                     // Its own end is the peer's to do with what it likes.
-                    self.theirs.to(state);
+                    self.peer.to(state);
                 }
                 5 => self.plain_command(input),
+                6 => self.peer.act(input, &self.mrs[0]),
                 _ => stage::work(&self.world.fabric),
             },
         }
@@ -208,7 +208,7 @@ impl<'w> Guest<'w> {
         // Connected to itself.
         let remote = if at == SHARED_SQ { ours } else { theirs };
         let wqe = if at % 2 == 0 {
-            wqe::send(input, &[ours, remote], self.peer, &self.qpns)
+            wqe::send(input, &[ours, remote], self.peer.vm, &self.qpns)
         } else {
             wqe::receive(input, &self.mrs)
         };

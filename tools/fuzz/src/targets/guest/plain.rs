@@ -132,7 +132,7 @@ impl Guest<'_> {
 
     /// A GID of its own, of the peer or of nobody.
     fn gid(&self, input: &mut Input<'_>) -> CmdAddGid {
-        let mut gid = input.of(&[self.vm.gid, self.peer.gid, [0; 16]]);
+        let mut gid = input.of(&[self.vm.gid, self.peer.vm.gid, [0; 16]]);
         gid[15] ^= input.of(&[0, 0, 9]);
         CmdAddGid {
             gid,

@@ -77,7 +77,7 @@ impl Guest<'_> {
                 made
             }
             _ => {
-                let (attr_mask, attrs) = wqe::attributes(input, self.peer, self.theirs.qpn);
+                let (attr_mask, attrs) = wqe::attributes(input, self.peer.vm, self.peer.qp.qpn);
                 let request = CmdModifyQp {
                     qpn: self.number(input),
                     attr_mask,
