@@ -33,6 +33,7 @@ fn latch(slots: u32, start: u32, recorded: u32) -> ArmLatch {
     latch
 }
 
+// abi
 #[test]
 fn one_event_for_each_time_it_was_received() {
     for start in STARTS {
@@ -52,6 +53,7 @@ fn one_event_for_each_time_it_was_received() {
     }
 }
 
+// abi
 #[test]
 fn the_arm_word_says_sequence_kind_and_known_position() {
     for start in STARTS {
@@ -72,6 +74,7 @@ fn the_arm_word_says_sequence_kind_and_known_position() {
     }
 }
 
+// abi: R-554
 #[test]
 fn arming_often_without_an_event_does_not_wear_out() {
     let (memory, mut driver, mut device) = completion_queue(8, u32::MAX);
@@ -81,6 +84,7 @@ fn arming_often_without_an_event_does_not_wear_out() {
     assert!(complete(&mut device, &memory, 0, false));
 }
 
+// abi
 #[test]
 fn sequences_wrap() {
     let (memory, mut driver, mut device) = completion_queue(8, 0);
@@ -105,6 +109,7 @@ fn sequences_wrap() {
     );
 }
 
+// abi: R-559
 #[test]
 fn a_solicited_request_outlasts_the_wrap_of_positions() {
     // 32 bits of positions are too many to go through, so the wrap comes soon.
@@ -120,6 +125,7 @@ fn a_solicited_request_outlasts_the_wrap_of_positions() {
     }
 }
 
+// abi: R-555
 #[test]
 fn a_request_for_any_completion_is_not_narrowed() {
     for start in STARTS {
@@ -137,6 +143,7 @@ fn a_request_for_any_completion_is_not_narrowed() {
 
 /// One consumer sleeps for a completion. Another polls before the device looks at the arm word,
 /// and arms too.
+// abi
 #[test]
 fn a_second_request_keeps_the_position_of_the_first() {
     for (start, second) in STARTS
@@ -159,6 +166,7 @@ fn a_second_request_keeps_the_position_of_the_first() {
     }
 }
 
+// abi: R-557
 #[test]
 fn a_second_request_rings_for_completions_after_its_last_look_only() {
     for start in STARTS {
@@ -175,6 +183,7 @@ fn a_second_request_rings_for_completions_after_its_last_look_only() {
     }
 }
 
+// abi: R-557
 #[test]
 fn unpolled_completions_are_reported_on_request() {
     for start in STARTS {
@@ -186,6 +195,7 @@ fn unpolled_completions_are_reported_on_request() {
     }
 }
 
+// abi
 #[test]
 fn completions_after_the_last_look_cause_an_event() {
     for (kind, start) in KINDS
@@ -215,6 +225,7 @@ fn completions_after_the_last_look_cause_an_event() {
     }
 }
 
+// abi: R-558
 #[test]
 fn a_completion_between_position_and_arm_word_is_found_at_the_doorbell() {
     for start in STARTS {
@@ -228,6 +239,7 @@ fn a_completion_between_position_and_arm_word_is_found_at_the_doorbell() {
     }
 }
 
+// abi
 #[test]
 fn positions_as_far_back_as_the_ring_is_long_are_not_overdue() {
     for start in STARTS {
@@ -242,6 +254,7 @@ fn positions_as_far_back_as_the_ring_is_long_are_not_overdue() {
     }
 }
 
+// abi
 #[test]
 fn a_position_that_no_ring_can_have_is_overdue() {
     for start in STARTS {
@@ -261,6 +274,7 @@ fn a_position_that_no_ring_can_have_is_overdue() {
     }
 }
 
+// abi: R-588
 #[test]
 fn an_unknown_kind_asks_for_nothing() {
     let unknown = |sequence: u64, position: u32| (sequence << 34) | (3 << 32) | u64::from(position);
@@ -276,6 +290,7 @@ fn an_unknown_kind_asks_for_nothing() {
     }
 }
 
+// abi: R-559
 #[test]
 fn a_latched_position_does_not_age() {
     for start in STARTS {
@@ -293,6 +308,7 @@ fn a_latched_position_does_not_age() {
 }
 
 /// What is armed stays armed when a CQ moves, whichever completion comes when.
+// abi
 #[test]
 fn a_moved_cq_fires_the_event_that_was_asked_for() {
     let cases = KINDS
@@ -337,6 +353,7 @@ fn a_moved_cq_fires_the_event_that_was_asked_for() {
 
 /// A consumer arms after the device's last look at the old ring, so its doorbell comes too late.
 /// Another polls the completion that the event is for.
+// abi
 #[test]
 fn a_doorbell_that_comes_after_the_move_is_made_up_for() {
     for (start, kind) in STARTS
@@ -360,6 +377,7 @@ fn a_doorbell_that_comes_after_the_move_is_made_up_for() {
     }
 }
 
+// abi
 #[test]
 fn a_request_that_was_carried_along_is_kept_by_later_ones() {
     for start in STARTS {
@@ -376,6 +394,7 @@ fn a_request_that_was_carried_along_is_kept_by_later_ones() {
     }
 }
 
+// abi: R-584
 #[test]
 fn a_moved_cq_that_nobody_armed_fires_nothing() {
     for start in STARTS {
@@ -390,6 +409,7 @@ fn a_moved_cq_that_nobody_armed_fires_nothing() {
     }
 }
 
+// abi
 #[test]
 fn a_ring_that_a_cq_moves_to_starts_anew_but_for_the_answered_sequence() {
     for start in STARTS {
@@ -415,6 +435,7 @@ fn a_ring_that_a_cq_moves_to_starts_anew_but_for_the_answered_sequence() {
     }
 }
 
+// abi: R-560
 #[test]
 fn hostile_arm_words_cause_one_event_a_sequence() {
     let layout = completion_layout(4);

@@ -10,6 +10,7 @@ use virtio_rdma_ring::CompletionConsumer;
 use virtio_rdma_ring::RingError;
 use virtio_rdma_ring::RingMemory;
 
+// abi: R-529
 #[test]
 fn a_completion_queue_overflows_when_nobody_polls() {
     for start in STARTS {
@@ -30,6 +31,7 @@ fn a_completion_queue_overflows_when_nobody_polls() {
     }
 }
 
+// abi
 #[test]
 fn completions_pass_the_wrap_in_order() {
     let start = u32::MAX - 1000;
@@ -50,6 +52,7 @@ fn completions_pass_the_wrap_in_order() {
     }
 }
 
+// abi
 #[test]
 fn the_longest_ring_is_filled_and_drained() {
     const SLOTS: u32 = 4_194_304;
@@ -126,6 +129,7 @@ fn the_longest_ring_is_filled_and_drained() {
     }
 }
 
+// abi: R-535
 #[test]
 fn the_driver_bounds_the_position_of_the_device() {
     for start in STARTS {
@@ -154,6 +158,7 @@ fn the_driver_bounds_the_position_of_the_device() {
     }
 }
 
+// abi
 #[test]
 fn the_device_bounds_the_position_of_the_consumer() {
     for start in STARTS {
@@ -229,6 +234,7 @@ fn a_look_that_finds_completions_shows_the_position() {
     }
 }
 
+// abi: R-534
 #[test]
 fn unpolled_completions_can_be_killed_where_they_lie() {
     for start in STARTS {

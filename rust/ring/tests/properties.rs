@@ -31,6 +31,7 @@ fn byte() -> impl Strategy<Value = u8> {
 proptest! {
     /// Random batches through a send queue and its completion queue, against a list of what is
     /// outstanding.
+    // abi: R-532
     #[test]
     fn work_completes_in_order(
         shift in 1u32..5,
@@ -123,6 +124,7 @@ proptest! {
 
     /// Whatever a process writes over its rings, the device's calls return and stay within the
     /// rings.
+    // abi
     #[test]
     fn garbage_never_leaves_the_ring(
         start in start(),

@@ -11,6 +11,7 @@ use virtio_rdma_ring::RingError;
 use virtio_rdma_ring::RingMemory;
 use virtio_rdma_ring::WorkQueue;
 
+// abi
 #[test]
 fn positions_wrap_at_every_ring_size() {
     for shift in 1..=15 {
@@ -37,6 +38,7 @@ fn positions_wrap_at_every_ring_size() {
     }
 }
 
+// abi: R-532
 #[test]
 fn a_full_queue_has_no_slot_until_a_completion_is_polled() {
     for start in STARTS {
@@ -123,6 +125,7 @@ fn a_cancelled_slot_is_reserved_next() {
     }
 }
 
+// abi
 #[test]
 fn sides_that_begin_in_the_middle_use_the_slot_of_their_position() {
     let layout = work_layout(4);
@@ -137,6 +140,7 @@ fn sides_that_begin_in_the_middle_use_the_slot_of_their_position() {
     }
 }
 
+// abi
 #[test]
 fn doorbells_are_asked_for_once() {
     for start in STARTS {
@@ -160,6 +164,7 @@ fn doorbells_are_asked_for_once() {
     }
 }
 
+// abi: R-531
 #[test]
 fn a_batch_rings_if_it_passes_the_doorbell() {
     for start in STARTS {
@@ -178,6 +183,7 @@ fn a_batch_rings_if_it_passes_the_doorbell() {
     }
 }
 
+// abi
 #[test]
 fn a_polling_device_stores_its_doorbell_once() {
     for start in STARTS {
@@ -205,6 +211,7 @@ fn a_polling_device_stores_its_doorbell_once() {
     }
 }
 
+// abi: R-525
 #[test]
 fn a_suppressed_doorbell_stays_quiet_until_positions_come_round() {
     let (memory, mut driver, mut device) = work_queue(2, 0);
@@ -217,6 +224,7 @@ fn a_suppressed_doorbell_stays_quiet_until_positions_come_round() {
     }
 }
 
+// abi: R-521
 #[test]
 fn the_device_bounds_the_position_of_its_owner() {
     for start in STARTS {
@@ -250,6 +258,7 @@ fn the_device_bounds_the_position_of_its_owner() {
     }
 }
 
+// abi: R-521
 #[test]
 fn a_position_that_was_checked_is_not_read_again() {
     for start in STARTS {
@@ -266,6 +275,7 @@ fn a_position_that_was_checked_is_not_read_again() {
     }
 }
 
+// abi: R-521
 #[test]
 fn slots_that_wait_are_counted_and_bounded() {
     for start in STARTS {
@@ -284,6 +294,7 @@ fn slots_that_wait_are_counted_and_bounded() {
     }
 }
 
+// abi: R-536
 #[test]
 fn reset_counts_all_that_was_posted_as_done() {
     for start in STARTS {
@@ -306,6 +317,7 @@ fn reset_counts_all_that_was_posted_as_done() {
     }
 }
 
+// abi: R-536
 #[test]
 fn reset_ends_a_jump_and_leaves_the_doorbell_suppressed() {
     for start in STARTS {

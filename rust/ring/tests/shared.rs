@@ -45,6 +45,7 @@ fn fetch(queue: &mut DeviceSharedQueue, memory: &Memory) -> Option<(u16, u32)> {
     Some((slot, value))
 }
 
+// abi: R-575
 #[test]
 fn a_slot_is_free_once_its_own_completion_was_polled() {
     for start in STARTS {
@@ -106,6 +107,7 @@ fn the_longest_ring_is_used_up_and_wraps() {
     }
 }
 
+// abi
 #[test]
 fn order_names_the_slot_of_each_position() {
     for start in STARTS {
@@ -134,6 +136,7 @@ fn order_names_the_slot_of_each_position() {
     }
 }
 
+// abi: R-521
 #[test]
 fn the_device_bounds_the_position_of_its_owner() {
     for start in STARTS {
@@ -160,6 +163,7 @@ fn the_device_bounds_the_position_of_its_owner() {
     }
 }
 
+// abi
 #[test]
 fn the_device_bounds_the_slots_of_its_owner() {
     for start in STARTS {
@@ -181,6 +185,7 @@ fn the_device_bounds_the_slots_of_its_owner() {
     }
 }
 
+// abi: R-572
 #[test]
 fn a_polling_device_stores_its_doorbell_once_a_ring() {
     for start in STARTS {
@@ -204,6 +209,7 @@ fn a_polling_device_stores_its_doorbell_once_a_ring() {
     }
 }
 
+// abi
 #[test]
 fn a_queue_that_grows_keeps_positions_slots_and_order() {
     for start in STARTS {
@@ -253,6 +259,7 @@ fn a_queue_that_grows_keeps_positions_slots_and_order() {
 proptest! {
     /// Random work, completed in random order, while the queue moves to longer rings now and then:
     /// fetched in the order of posting, nothing lost, nothing twice.
+    // abi
     #[test]
     fn order_survives_moves(
         start in any::<prop::sample::Index>(),

@@ -94,6 +94,7 @@ fn resetting_a_qp() {
     });
 }
 
+// abi: R-534
 #[test]
 fn a_destroyed_qp_completes_nothing_in_the_batch_that_it_was_destroyed_in() {
     let shared = shared();

@@ -20,6 +20,7 @@ use virtio_rdma_provider::ffi;
 use virtio_rdma_provider::qp::Qp;
 use virtio_rdma_ring::RingMemory;
 
+// abi: R-532
 #[test]
 fn a_full_queue_says_so_until_a_completion_was_polled() {
     let shared = shared();
@@ -94,6 +95,7 @@ fn completions_of_both_queues_come_in_order() {
     assert!(poll(&cq, 0).unwrap().is_empty());
 }
 
+// abi: R-534
 #[test]
 fn a_destroyed_qp_leaves_no_completions_to_the_next_of_its_number() {
     let shared = shared();
@@ -137,6 +139,7 @@ fn a_destroyed_qp_leaves_no_completions_to_the_next_of_its_number() {
     assert_eq!(wcs[0].wr_id, 78);
 }
 
+// abi: R-536
 #[test]
 fn reset_drops_what_was_posted_and_what_was_completed() {
     let shared = shared();
@@ -157,6 +160,7 @@ fn reset_drops_what_was_posted_and_what_was_completed() {
     assert_eq!(post_send(&qp, &mut wr).0, libc::ENOMEM);
 }
 
+// abi
 #[test]
 fn an_armed_cq_has_one_event_for_each_that_is_fetched() {
     let shared = shared();
@@ -193,6 +197,7 @@ fn an_armed_cq_has_one_event_for_each_that_is_fetched() {
     );
 }
 
+// abi: R-535
 #[test]
 fn a_ring_that_was_overwritten_is_an_error_and_nothing_else() {
     let shared = shared();

@@ -131,6 +131,7 @@ fn a_cq_is_locked_from_start_to_end() {
     });
 }
 
+// abi: R-535
 #[test]
 fn a_ring_that_was_overwritten_is_an_error() {
     let shared = shared();

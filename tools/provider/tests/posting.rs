@@ -46,8 +46,8 @@ fn rdma() -> Vec<u8> {
     [&REMOTE_ADDR[..], &RKEY].concat()
 }
 
-// abi
-// abi
+// abi
+// abi
 #[test]
 fn every_opcode_of_a_type_becomes_its_wqe() {
     let shared = shared();
@@ -483,6 +483,7 @@ fn capabilities_that_no_queue_has_are_refused() {
     assert_eq!(cq::ring_layout(100, 32_768).unwrap().slots(), 128);
 }
 
+// abi
 #[test]
 fn doorbells_ring_only_for_a_device_that_waits() {
     let shared = shared();

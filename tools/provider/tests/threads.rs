@@ -44,6 +44,7 @@ fn ids(cq: &Cq) -> Vec<u64> {
     poll(cq, 16).unwrap().iter().map(|wc| wc.wr_id).collect()
 }
 
+// abi: R-583
 #[test]
 fn completions_of_the_old_ring_come_first() {
     let shared = shared();
@@ -68,6 +69,7 @@ fn completions_of_the_old_ring_come_first() {
     }
 }
 
+// abi
 #[test]
 fn an_event_that_was_asked_for_survives_a_resize() {
     let shared = shared();

@@ -392,6 +392,7 @@ fn resident_kib(child: &Child) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
+// abi
 #[test]
 fn a_storm_of_doorbells_for_queues_that_are_not_there_costs_no_memory() {
     const ROUNDS: u32 = 300;

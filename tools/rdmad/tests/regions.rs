@@ -51,7 +51,7 @@ fn the_configuration_is_read_by_any_width() {
 
 /// Guests with larger pages need a larger stride: the configuration says what it is, the region has
 /// room for all pages, and only the start of a page rings.
-// abi: R-69, R-1101, R-1102, R-1103
+// abi, R-1101, R-1102, R-1103
 #[test]
 fn doorbells_are_rung_at_their_stride() {
     for (more, shift) in [

@@ -281,6 +281,7 @@ fn completion() {
     assert_eq!((Cqe::SIZE, CQ_SLOT_SHIFT), (38, 6));
 }
 
+// abi: R-544
 #[test]
 fn events() {
     check(

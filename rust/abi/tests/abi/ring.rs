@@ -12,6 +12,7 @@ fn layout(kind: RingKind, slots: u32, slot_shift: u8) -> RingLayout {
     RingLayout::new(kind, slots, slot_shift).expect("a valid ring")
 }
 
+// abi: R-503
 #[test]
 fn work_rings_worked_out_by_hand() {
     let cases = [
@@ -29,6 +30,7 @@ fn work_rings_worked_out_by_hand() {
     }
 }
 
+// abi
 #[test]
 fn shared_rings_worked_out_by_hand() {
     let cases = [
@@ -49,6 +51,7 @@ fn shared_rings_worked_out_by_hand() {
     }
 }
 
+// abi: R-503
 #[test]
 fn completion_rings_worked_out_by_hand() {
     let cases = [
@@ -107,6 +110,7 @@ fn lay_out(kind: RingKind, slots: u32, shift: u8) {
     assert_eq!(ring.size(), at.next_multiple_of(64));
 }
 
+// abi
 #[test]
 fn every_layout() {
     for slots in (1..=15).map(|n| 1 << n) {
@@ -120,6 +124,7 @@ fn every_layout() {
     }
 }
 
+// abi
 #[test]
 fn positions_take_slots_in_turn() {
     let ring = layout(RingKind::Shared, 8, 6);
@@ -147,6 +152,7 @@ fn positions_take_slots_in_turn() {
 }
 
 /// Slots of up to 4,096 bytes at multiples of their size, so that none crosses a page of any size.
+// abi: R-503
 #[test]
 fn no_slot_crosses_a_page() {
     for shift in SLOT_SHIFT_RANGE {
@@ -162,6 +168,7 @@ fn no_slot_crosses_a_page() {
     }
 }
 
+// abi: R-500
 #[test]
 fn rings_that_do_not_exist() {
     for kind in [RingKind::Work, RingKind::Shared] {
@@ -181,6 +188,7 @@ fn rings_that_do_not_exist() {
     }
 }
 
+// abi
 #[test]
 fn limits() {
     assert_eq!(WORK_SLOTS, 2..=32_768);
@@ -212,6 +220,7 @@ fn slot_shift_of_a_size() {
     }
 }
 
+// abi
 #[test]
 fn arm_word() {
     // 30 bits of sequence, 2 of kind, 32 of position.
@@ -252,6 +261,7 @@ fn arm_word() {
     assert_eq!(ArmWord::from_u64(0x0000_0007_0000_0000).kind, ArmKind::None);
 }
 
+// abi: R-587
 #[test]
 fn doorbell() {
     let cases = [

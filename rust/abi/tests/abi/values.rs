@@ -39,7 +39,7 @@ macro_rules! values {
 }
 
 // abi
-// abi, R-1110
+// abi, R-1110
 #[test]
 fn enumerations() {
     values!(AtomicCap: u8 = 0..=2);
@@ -65,7 +65,7 @@ fn enumerations() {
 }
 
 /// Names whose neighbours have similar values, so that a swap would pass the test above.
-// abi
+// abi
 #[test]
 fn names_have_their_values() {
     assert_eq!(Command::MapMrSg.value(), 8);
@@ -131,7 +131,7 @@ macro_rules! bits {
     }};
 }
 
-// abi
+// abi
 #[test]
 fn masks() {
     bits!(DeviceCaps: u64 {

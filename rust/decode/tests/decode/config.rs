@@ -273,6 +273,7 @@ fn fields_without_their_feature_are_not_read() {
     assert_eq!(refused(RATE_LIMIT, spoil), Some("min_rate, max_rate"));
 }
 
+// abi: R-549
 #[test]
 fn event_queues_are_no_more_than_processors() {
     let bytes = good().bytes();

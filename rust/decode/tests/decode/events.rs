@@ -13,7 +13,7 @@ fn decode(hex: &str) -> Option<Report> {
     Report::decode(&event, event.len())
 }
 
-// abi: R-7
+// abi
 #[test]
 fn a_completion_event_names_its_cq() {
     let report = Report {
@@ -28,6 +28,7 @@ fn a_completion_event_names_its_cq() {
     assert_eq!(decode("00000000 ffffffff 02010000 07000000"), Some(report));
 }
 
+// abi: R-544
 #[test]
 fn events_of_device_and_port_go_to_one_object() {
     for cookie in ["00000000", "01000000", "ffffffff"] {
@@ -40,6 +41,7 @@ fn events_of_device_and_port_go_to_one_object() {
     }
 }
 
+// abi: R-544
 #[test]
 fn every_kind_that_exists() {
     for kind in (0..0x400u32).chain([1 << 16, 1 << 31, u32::MAX]) {
@@ -59,6 +61,7 @@ fn every_kind_that_exists() {
 }
 
 /// Bytes behind those that the device wrote are of an earlier event.
+// abi: R-544
 #[test]
 fn half_an_event_is_none() {
     let event = [0; 16];

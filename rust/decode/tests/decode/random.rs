@@ -100,6 +100,7 @@ proptest! {
     }
 
     /// A cookie of an object leads back to it, and no other cookie does.
+    // abi: R-550
     #[test]
     fn cookies_name_one_entry(index: u32, generation in 1..=u32::MAX, other: u64) {
         let cookie = Cookie { index, generation };

@@ -96,12 +96,14 @@ fn consumer_wakes(name: &str, kind: ArmKind, solicited: &'static [bool], look: L
     });
 }
 
+// abi
 #[test]
 fn no_wakeup_is_lost_for_any_completion() {
     let completions = &[false, false];
     consumer_wakes("next", ArmKind::Next, completions, Look::AfterArming);
 }
 
+// abi
 #[test]
 fn no_wakeup_is_lost_for_a_solicited_completion() {
     let completions = &[false, true];
@@ -113,6 +115,7 @@ fn no_wakeup_is_lost_for_a_solicited_completion() {
     );
 }
 
+// abi
 #[test]
 fn no_wakeup_is_lost_without_a_look_after_arming() {
     let name = "next, looking before";
@@ -122,6 +125,7 @@ fn no_wakeup_is_lost_without_a_look_after_arming() {
 }
 
 /// One consumer sleeps for any completion, while another polls and arms for a solicited one.
+// abi
 #[test]
 fn a_second_consumer_does_not_take_the_event_of_the_first() {
     explore("two consumers", |start| {

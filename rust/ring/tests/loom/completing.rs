@@ -11,6 +11,7 @@ use crate::common::*;
 
 /// A slot of a completion queue is not overwritten before its CQE was copied out: three completions
 /// through two slots.
+// abi
 #[test]
 fn completions_pass_through_fewer_slots() {
     explore("completions through fewer slots", |start| {

@@ -34,6 +34,7 @@ fn fetch(queue: &mut DeviceQueue, memory: &Memory) -> Option<u32> {
 
 /// The device takes every posted slot with the content that was posted, though it sleeps whenever
 /// the ring is empty.
+// abi
 #[test]
 fn posted_slots_reach_a_device_that_sleeps() {
     explore("posting to a device that sleeps", |start| {
@@ -66,6 +67,7 @@ fn posted_slots_reach_a_device_that_sleeps() {
 
 /// A slot is not overwritten before the device has copied its work request: three through two
 /// slots, of which the owner hears by CQEs alone.
+// abi
 #[test]
 fn slots_are_reused_after_their_completions() {
     explore("reuse of slots", |start| {
@@ -113,6 +115,7 @@ fn slots_are_reused_after_their_completions() {
 
 /// A QP is reset while the device fetches or sleeps. Work that is posted afterwards is fetched, and
 /// nothing else.
+// abi: R-536
 #[test]
 fn work_after_a_reset_is_fetched() {
     explore("reset", |start| {

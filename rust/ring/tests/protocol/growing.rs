@@ -254,11 +254,13 @@ impl Model for State {
     }
 }
 
+// abi
 #[test]
 fn a_growing_srq_loses_nothing() {
     holds("growing", [State::new(Flaw::None)]);
 }
 
+// abi: R-576
 #[test]
 fn broken_variants_are_found() {
     for (flaw, rule) in [

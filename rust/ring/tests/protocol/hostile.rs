@@ -229,12 +229,14 @@ impl Model for State {
     }
 }
 
+// abi
 #[test]
 fn a_hostile_owner_stays_within_its_bounds() {
     holds("hostile owner of a QP", [State::new(Flaw::None, false)]);
     holds("hostile owner of an SRQ", [State::new(Flaw::None, true)]);
 }
 
+// abi
 #[test]
 fn broken_variants_are_found() {
     for (flaw, rule) in [

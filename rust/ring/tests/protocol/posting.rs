@@ -338,6 +338,7 @@ impl Model for State {
     }
 }
 
+// abi
 #[test]
 fn each_work_request_is_fetched_once() {
     for (slots, posts, resets) in [(2, 5, false), (4, 6, false), (2, 4, true), (4, 4, true)] {
@@ -352,6 +353,7 @@ fn each_work_request_is_fetched_once() {
     }
 }
 
+// abi
 #[test]
 fn broken_variants_are_found() {
     for (flaw, rule) in [

@@ -378,6 +378,7 @@ impl Model for State {
     }
 }
 
+// abi
 #[test]
 fn a_moving_cq_answers_each_request_once() {
     for kind in [Kind::Next, Kind::Solicited] {
@@ -391,6 +392,7 @@ fn a_moving_cq_answers_each_request_once() {
     }
 }
 
+// abi
 #[test]
 fn broken_variants_are_found() {
     for (flaw, rule) in [

@@ -25,6 +25,7 @@ fn no_event_of_receives(end: &Endpoint) -> Result<()> {
 }
 
 /// Ping-pong by events.
+// abi: R-560
 pub fn next(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
     let mr = end.memory(4096)?;
@@ -46,7 +47,7 @@ pub fn next(session: &mut Session) -> Result<()> {
 }
 
 /// A CQ that waits for solicited completions sleeps through others.
-// abi: R-630
+// abi
 pub fn solicited(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
     let mr = end.memory(4096)?;
@@ -78,6 +79,7 @@ pub fn solicited(session: &mut Session) -> Result<()> {
 }
 
 /// An error wakes who waits for solicited completions.
+// abi: R-588
 pub fn of_error(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
     end.qp.recv(7, &[])?;
@@ -91,6 +93,7 @@ pub fn of_error(session: &mut Session) -> Result<()> {
 
 /// The peer sends as fast as it can; who sleeps between completions as one should, arming before the last poll, never
 /// sleeps for ever.
+// abi: R-557
 pub fn none_lost(session: &mut Session) -> Result<()> {
     const MESSAGES: usize = 3000;
     const DEPTH: usize = 32;
@@ -145,6 +148,7 @@ pub fn none_lost(session: &mut Session) -> Result<()> {
 }
 
 /// A peer that reaches for what it may not have is told of by an asynchronous event.
+// abi: R-589
 pub fn of_violation(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
     let mr = end.memory(4096)?;

@@ -31,6 +31,7 @@ fn work(end: &Endpoint, mr: &Mr) {
 }
 
 /// Overwrites rings, slots and arm words in every way while work is posted and polled.
+// abi: R-521
 pub fn rings(session: &mut Session) -> Result<()> {
     for round in 0..u64::from(session.settings.rounds) {
         let end = Endpoint::connect(session, &Options::default())?;
@@ -74,6 +75,7 @@ pub fn rings(session: &mut Session) -> Result<()> {
 }
 
 /// Rings the doorbell from every CPU as fast as it goes, with its own queues, those of others and nonsense.
+// abi
 pub fn doorbell(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let mr = end.memory(4096)?;
@@ -129,7 +131,7 @@ pub fn doorbell(session: &mut Session) -> Result<()> {
 }
 
 /// Asks for mappings that it has no right to: other pages, longer ones, private and executable ones.
-// abi: R-946
+// abi
 pub fn mappings(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     if session.active() {

@@ -77,6 +77,7 @@ impl Side {
 
 /// Messages over several QPs take receives from one SRQ, in the order in which these were posted, many times around the
 /// queue; a full one refuses more.
+// abi
 pub fn receives(session: &mut Session) -> Result<()> {
     for kind in [Kind::Rc, Kind::Uc] {
         let options = Options {
@@ -118,6 +119,7 @@ pub fn receives(session: &mut Session) -> Result<()> {
 }
 
 /// The event of the limit comes once; the queue grows with work in it; a QP in error leaves the receives to the others.
+// abi
 pub fn attributes(session: &mut Session) -> Result<()> {
     let side = Side::connect(session, 2, &Options::default())?;
     if session.active() {
@@ -162,6 +164,7 @@ pub fn attributes(session: &mut Session) -> Result<()> {
 }
 
 /// SRQs of all sizes that the device has, and what there is not.
+// abi: R-72
 pub fn sizes(session: &mut Session) -> Result<()> {
     let pd = Pd::new(&session.context)?;
     let most = session.context.limits()?.max_srq_wr;
@@ -186,6 +189,7 @@ pub fn sizes(session: &mut Session) -> Result<()> {
 
 /// A CQ is made longer and shorter while completions arrive and wait in it: none is lost, none comes twice, and their
 /// order stays.
+// abi
 pub fn resize(session: &mut Session) -> Result<()> {
     const DEPTH: u32 = 64;
     let mut options = Options::default();
@@ -235,6 +239,7 @@ pub fn resize(session: &mut Session) -> Result<()> {
 }
 
 /// A CQ holds as many completions as the device promises: all of them arrive before the first is polled.
+// abi: R-83
 pub fn full_cq(session: &mut Session) -> Result<()> {
     let limits = session.context.limits()?;
     let count = limits.max_cqe.min(limits.max_qp_wr);

@@ -215,6 +215,7 @@ mod tests {
         fn send_interrupts(&self) {}
     }
 
+    // abi
     #[test]
     fn a_long_backlog_is_sent_in_many_turns_and_forgets_at_once() {
         let sink = Arc::new(Buffers::default());
@@ -245,6 +246,7 @@ mod tests {
         assert!(cookies.eq(odd.chain([0]).map(u64::from)));
     }
 
+    // abi
     #[test]
     fn a_full_queue_loses_nothing_and_keeps_the_order() {
         let sink = Arc::new(Buffers::default());
@@ -288,6 +290,7 @@ mod tests {
         );
     }
 
+    // abi
     #[test]
     fn events_that_wait_are_sent_in_the_order_in_which_they_were_raised() {
         use AsyncEvent::{CommEst, PortActive, PortErr, QpFatal, SrqLimitReached};

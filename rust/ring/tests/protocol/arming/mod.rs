@@ -261,6 +261,7 @@ fn all(setting: Setting) -> impl Iterator<Item = State> {
         .map(move |order| State::new(setting, order))
 }
 
+// abi
 #[test]
 fn each_request_is_answered_once() {
     for (completions, rounds, impatient) in [
@@ -280,6 +281,7 @@ fn each_request_is_answered_once() {
     }
 }
 
+// abi
 #[test]
 fn broken_variants_are_found() {
     for (flaw, rounds, rule) in [

@@ -319,7 +319,7 @@ mod tests {
         drop(map);
     }
 
-    // abi
+    // abi
     #[test]
     fn bad_lists() {
         let space = DmaSpace::anonymous(0, 1 << 20);

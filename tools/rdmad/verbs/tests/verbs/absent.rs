@@ -43,6 +43,7 @@ fn transfer(p: &Pair<'_>, id: u64) {
     assert!(p.b.read(p.mb.iova + header, SIZE as usize) == data);
 }
 
+// abi
 #[test]
 fn one_side_only_sends_and_the_other_only_receives() {
     for qp_type in [QpType::Rc, QpType::Uc, QpType::Ud] {
@@ -77,6 +78,7 @@ fn one_side_only_sends_and_the_other_only_receives() {
     }
 }
 
+// abi
 #[test]
 fn a_qp_without_queues_serves_requests() {
     on_both_paths(|path| {

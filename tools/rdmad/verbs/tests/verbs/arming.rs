@@ -131,6 +131,7 @@ fn consume(cq: &Cq<'_>, progress: &Progress, rounds: u64) -> u64 {
     slept
 }
 
+// abi
 #[test]
 fn no_wake_up_is_lost() {
     let rounds = match std::env::var("VERBS_ARM_ROUNDS") {

@@ -10,6 +10,7 @@ use virtio_rdma_abi::ib::{AsyncEvent, QpState, WcStatus, WrOpcode};
 
 use crate::harness::*;
 
+// abi
 #[test]
 fn they_wait_for_buffers() {
     let world = World::new(2, PathPolicy::Direct);

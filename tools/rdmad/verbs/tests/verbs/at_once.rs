@@ -94,6 +94,7 @@ fn after_a_stream_a_worker_serves() {
 }
 
 /// Both sides send, at any distance from one another's messages, while workers and both threads serve the same QPs.
+// abi: R-524
 #[test]
 fn nothing_is_missed() {
     const MESSAGES: u64 = 3_000;

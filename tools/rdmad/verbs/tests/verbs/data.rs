@@ -394,7 +394,7 @@ fn the_direct_path_sends_no_frames() {
     assert_eq!(world.net.sent.load(Ordering::Relaxed), 0);
 }
 
-// abi
+// abi
 #[test]
 fn a_first_message_in_rtr_establishes_the_connection() {
     on_both_paths(|path| {

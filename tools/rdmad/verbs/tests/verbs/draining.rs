@@ -41,7 +41,7 @@ fn begin(p: &Pair<'_>) {
     }
 }
 
-// abi
+// abi
 #[test]
 fn each_time_once_and_only_on_request() {
     each(|p| {

@@ -22,6 +22,7 @@ pub fn complete_one(qp: &Qp<'_>, cq: &Cq<'_>) {
     cq.expect(1, WcStatus::Success);
 }
 
+// abi: R-560
 #[test]
 fn one_event_each_time_it_is_armed() {
     on_both_paths(|path| {
@@ -42,7 +43,7 @@ fn one_event_each_time_it_is_armed() {
     });
 }
 
-// abi: R-630
+// abi
 #[test]
 fn solicited_only() {
     on_both_paths(|path| {
@@ -72,6 +73,7 @@ fn solicited_only() {
     });
 }
 
+// abi
 #[test]
 fn an_event_driven_consumer_sees_every_completion() {
     on_both_paths(|path| {

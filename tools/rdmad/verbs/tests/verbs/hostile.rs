@@ -54,6 +54,7 @@ impl<'vm> Healthy<'vm> {
     }
 }
 
+// abi
 #[test]
 fn an_index_that_jumps_is_a_fatal_error_of_that_qp() {
     on_both_paths(|path| {
@@ -91,7 +92,7 @@ fn an_index_that_jumps_is_a_fatal_error_of_that_qp() {
     });
 }
 
-// abi
+// abi
 #[test]
 fn a_cq_ring_that_makes_no_sense_kills_the_cq() {
     on_both_paths(|path| {
@@ -117,6 +118,7 @@ fn a_cq_ring_that_makes_no_sense_kills_the_cq() {
 }
 
 /// Each kind of doorbell wakes its queue from the page of its object, and from no other.
+// abi
 #[test]
 fn doorbells_ring_only_what_their_page_may() {
     let clock = Clock::manual();
@@ -184,6 +186,7 @@ fn doorbells_ring_only_what_their_page_may() {
     healthy.works();
 }
 
+// abi: R-539
 #[test]
 fn a_doorbell_storm_costs_others_nothing_but_time() {
     on_both_paths(|path| {
@@ -375,6 +378,7 @@ fn come_and_go(vm: &Vm, peer: &Vm, ours: &AtomicU32, theirs: &AtomicU32, mr: &Mr
     recv.destroy().unwrap();
 }
 
+// abi: R-589
 #[test]
 fn memory_that_is_unmapped_under_a_ring_ends_its_qp() {
     let world = World::new(2, PathPolicy::Direct);
@@ -428,7 +432,7 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    // abi: R-648
+    // abi
     #[test]
     fn garbage_in_rings_harms_only_its_owner(
         direct in any::<bool>(),

@@ -14,6 +14,7 @@ use crate::events::{complete_one, qp, COMPLETION};
 use crate::harness::*;
 use crate::registration::{fails, reg, Fast};
 
+// abi: R-558
 #[test]
 fn a_doorbell_makes_up_for_a_missed_arm_word() {
     let world = World::new(1, PathPolicy::Direct);
@@ -38,6 +39,7 @@ fn a_doorbell_makes_up_for_a_missed_arm_word() {
     assert!(vm.sink.is_empty());
 }
 
+// abi
 #[test]
 fn events_wait_for_buffers_in_their_order() {
     // Of two workers one could show a completion, and the other send the event of the next one first.
@@ -75,7 +77,7 @@ fn events_wait_for_buffers_in_their_order() {
     assert!(vm.sink.is_empty());
 }
 
-// abi
+// abi
 #[test]
 fn processes_register_nothing() {
     on_both_paths(|path| {

@@ -25,6 +25,7 @@ fn polling(poll: Duration, check: impl Fn(&Pair<'_>)) {
     }
 }
 
+// abi: R-525
 #[test]
 fn a_queue_that_is_watched_asks_for_no_doorbell() {
     polling(Duration::from_secs(60), |pair| {
@@ -38,6 +39,7 @@ fn a_queue_that_is_watched_asks_for_no_doorbell() {
     });
 }
 
+// abi: R-524
 #[test]
 fn it_asks_for_one_when_it_is_not_watched_any_more() {
     polling(REST, |pair| {

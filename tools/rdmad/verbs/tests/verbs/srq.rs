@@ -97,7 +97,7 @@ fn each_rc(test: impl Fn(&Bench<'_>)) {
     on_both_paths(|path| test(&Bench::new(&World::new(2, path), Options::default())));
 }
 
-// abi: R-185
+// abi
 #[test]
 fn two_qps_share_receives_in_the_order_of_the_ring() {
     each_type(|bench| {
@@ -131,6 +131,7 @@ fn two_qps_share_receives_in_the_order_of_the_ring() {
 }
 
 /// A message that takes long holds its slot while others, that began later, give theirs back.
+// abi: R-566
 #[test]
 fn slots_come_back_out_of_order() {
     let world = World::new(2, verbs::PathPolicy::Direct);
@@ -153,6 +154,7 @@ fn slots_come_back_out_of_order() {
     assert_eq!(bench.received(WcStatus::Success), (1, 0));
 }
 
+// abi: R-572
 #[test]
 fn an_empty_srq_is_not_ready_until_something_is_posted() {
     each_rc(|bench| {
@@ -191,6 +193,7 @@ fn an_empty_srq_is_not_ready_until_something_is_posted() {
     }
 }
 
+// abi
 #[test]
 fn the_limit_is_told_of_once() {
     each_rc(|bench| {
@@ -221,6 +224,7 @@ fn the_limit_is_told_of_once() {
     });
 }
 
+// abi
 #[test]
 fn a_qp_in_error_leaves_the_receives_to_others() {
     each_type(|bench| {
@@ -243,6 +247,7 @@ fn a_qp_in_error_leaves_the_receives_to_others() {
     });
 }
 
+// abi
 #[test]
 fn what_a_qp_in_error_was_receiving_is_flushed() {
     let world = World::new(2, verbs::PathPolicy::Wire);
@@ -270,7 +275,7 @@ fn what_a_qp_in_error_was_receiving_is_flushed() {
 }
 
 /// The SRQ's PD opens the local keys of its work requests; the QP's PD what peers may reach.
-// abi
+// abi
 #[test]
 fn keys_are_those_of_the_srq() {
     on_both_paths(|path| {
@@ -309,6 +314,7 @@ fn keys_are_those_of_the_srq() {
     });
 }
 
+// abi
 #[test]
 fn a_malformed_receive_harms_the_qp_that_takes_it() {
     each_rc(|bench| {
@@ -327,6 +333,7 @@ fn a_malformed_receive_harms_the_qp_that_takes_it() {
     });
 }
 
+// abi
 #[test]
 fn a_ring_that_makes_no_sense_fails_the_srq_and_its_qps() {
     each_rc(|bench| {
@@ -349,6 +356,7 @@ fn a_ring_that_makes_no_sense_fails_the_srq_and_its_qps() {
     });
 }
 
+// abi
 #[test]
 fn a_queue_grows_with_work_in_it() {
     each_rc(|bench| {
@@ -377,7 +385,7 @@ fn a_queue_grows_with_work_in_it() {
     });
 }
 
-// abi
+// abi
 #[test]
 fn an_srq_in_use_is_not_destroyed() {
     let world = World::new(1, verbs::PathPolicy::Direct);
@@ -399,7 +407,7 @@ fn an_srq_in_use_is_not_destroyed() {
     vm.device.reset();
 }
 
-// abi
+// abi
 #[test]
 fn bad_requests_are_refused() {
     let world = World::new(1, verbs::PathPolicy::Direct);

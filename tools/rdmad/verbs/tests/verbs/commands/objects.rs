@@ -17,7 +17,7 @@ use crate::harness::*;
 
 use super::{create_cq, create_qp, EBUSY, EEXIST, EFAULT, EINVAL, EOPNOTSUPP, EPERM};
 
-// abi
+// abi
 #[test]
 fn port() {
     let world = World::new(1, PathPolicy::Direct);
@@ -167,7 +167,8 @@ fn protection_domains() {
     assert_eq!(destroy(0), Some(EINVAL));
 }
 
-// abi
+// abi
+// abi: R-814
 #[test]
 fn completion_queues() {
     let world = World::with_limits(
@@ -226,7 +227,8 @@ fn completion_queues() {
     assert_eq!(cq.destroy().err(), Some(EINVAL));
 }
 
-// abi
+// abi
+// abi: R-515
 #[test]
 fn queue_pairs() {
     let world = World::new(1, PathPolicy::Direct);

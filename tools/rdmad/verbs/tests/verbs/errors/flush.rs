@@ -40,7 +40,7 @@ fn error_flushes_everything_in_order() {
     });
 }
 
-// abi
+// abi
 #[test]
 fn reset_gives_back_without_completions_and_starts_anew() {
     each(|p| {
@@ -138,7 +138,7 @@ fn draining() {
     });
 }
 
-// abi
+// abi
 #[test]
 fn overflow_kills_the_cq_and_its_qps_only() {
     on_both_paths(|path| {

@@ -8,7 +8,7 @@ use virtio_rdma_abi::wire::Wire;
 
 use crate::harness::*;
 
-// abi
+// abi
 #[test]
 fn remote_access() {
     type Change = fn(&Pair<'_>, &mut Wr);
@@ -40,7 +40,7 @@ fn remote_access() {
     }
 }
 
-// abi
+// abi
 #[test]
 fn remote_rights() {
     let cases = [

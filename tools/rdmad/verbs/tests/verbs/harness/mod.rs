@@ -82,6 +82,7 @@ fn is_raised(kind: EventKind) -> bool {
     )
 }
 
+// abi: R-589
 #[test]
 fn events_that_are_never_raised() {
     let never = AsyncEvent::ALL

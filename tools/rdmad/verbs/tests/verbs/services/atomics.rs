@@ -112,7 +112,7 @@ fn without_resources() {
     });
 }
 
-// abi
+// abi
 #[test]
 fn misaligned_words() {
     for opcode in OPCODES {
