@@ -240,6 +240,27 @@ fn contents_are_found_behind_snap() {
     }
 }
 
+#[test]
+fn headers_that_nobody_can_read() {
+    let v4 = Ip::V4 {
+        options: 0,
+        fragment: 0,
+    };
+    let frame = Stack {
+        tags: Vec::new(),
+        ip: v4,
+        protocol: UDP,
+        port: ROCE_PORT,
+    }
+    .frame();
+    assert!(matches!(inspect(&frame), Content::Ip { .. }));
+    for (version_and_length, name) in [(0x55, "version 5"), (0x44, "16 bytes")] {
+        let mut other = frame.clone();
+        other[14] = version_and_length;
+        assert_eq!(inspect(&other), Content::Other, "{name}");
+    }
+}
+
 /// What the engine builds is RoCE to everybody.
 #[test]
 fn frames_of_the_engine_are_roce() {

@@ -263,6 +263,7 @@ fn ranges_are_checked_as_a_whole_and_if_there_is_one() {
     for op in [Op::ReadRequest, Op::Write(Only, Extra::None)] {
         let empty = request(&sim, op, 0, nowhere, &[]);
         sim.ends[1].deliver(&empty, sim.now);
+        assert_eq!(sim.ends[1].errors, [], "{op:?}");
     }
     let beyond = Some(Reth {
         va: BASE + MEMORY as u64 - 1024,
