@@ -29,6 +29,7 @@ mod resize;
 mod revocation;
 mod services;
 mod srq;
+mod steps;
 mod switch;
 mod turns;
 mod windows;

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! What is done between two steps of a worker, and in one.
+
+use verbs::{Clock, FabricConfig, Limits};
+use virtio_rdma_abi::ctrl::CmdCreateMr;
+use virtio_rdma_abi::feature::Feature;
+use virtio_rdma_abi::ib::{AccessFlags, QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
+use virtio_rdma_abi::qp::QpAttr;
+use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::wire::Wire;
+use virtio_rdma_abi::wqe::{Reg, RegPages};
+use virtio_rdma_ring::RingMemory;
+
+use crate::harness::*;
+use crate::turns::{connect_outside, is_bounded, unsignaled};
+
+/// A world whose only worker does a step when it is told to.
+fn stepped() -> World {
+    let config = FabricConfig {
+        workers: Some(1),
+        clock: Clock::manual(),
+        stepped: true,
+        ..FabricConfig::default()
+    };
+    World::with_config(2, config, Limits::default())
+}
+
+/// Has the worker go on until it sleeps.
+fn rest(world: &World) {
+    let rests = (0..100_000).any(|_| !world.fabric.step(0));
+    assert!(rests, "a worker that does not come to rest");
+}
+
+/// Nothing waits for the acknowledgement of what is before it.
+#[test]
+fn many_work_requests_are_on_their_way_at_a_time() {
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let world = stepped();
+        world.negotiate(&[Feature::Counters]);
+        let vm = &world.vms[0];
+        let cq = Cq::new(vm, 64);
+        let qp = Qp::new(vm, &cq, &cq, Options::of(qp_type));
+        connect_outside(&qp);
+        let before = vm.counters().tx_packets;
+        let wqe = |id| Wr::new(id, WrOpcode::RdmaWrite).bytes();
+        qp.post_all(&Vec::from_iter((0..50).map(wqe)));
+        qp.ring_doorbell(DoorbellKind::Sq);
+        rest(&world);
+        assert_eq!(vm.counters().tx_packets - before, 50, "{qp_type:?}");
+    }
+}
+
+/// Nobody has to wait for a worker between an error of the SQ and the step back to RTS: what was
+/// posted by then is flushed, however much it is, and what is posted later is sent.
+#[test]
+fn all_work_posted_in_sqe_is_flushed_on_the_way_to_rts() {
+    const POSTED: u64 = 600;
+    for qp_type in [QpType::Uc, QpType::Ud] {
+        let world = stepped();
+        let [a, b] = [&world.vms[0], &world.vms[1]];
+        let (cq_a, cq_b) = (Cq::new(a, 1024), Cq::new(b, 64));
+        let options = Options {
+            slots: 1024,
+            ..Options::of(qp_type)
+        };
+        let (qa, qb) = (
+            Qp::new(a, &cq_a, &cq_a, options),
+            Qp::new(b, &cq_b, &cq_b, options),
+        );
+        connect(&qa, &qb);
+        let (ma, mb) = (a.mr(4096), b.mr(4096));
+        let send = |id| {
+            let wr = Wr::new(id, WrOpcode::Send).local(&ma, 0, 10);
+            match qp_type {
+                QpType::Ud => wr.to(&qb),
+                _ => wr,
+            }
+        };
+        let mut bad = send(0);
+        bad.sges[0].lkey ^= 1;
+        qa.post(&bad);
+        rest(&world);
+        cq_a.expect(0, WcStatus::LocProtErr);
+        assert_eq!(qa.state(), QpState::Sqe);
+        qa.post_all(&Vec::from_iter((1..=POSTED).map(|id| send(id).bytes())));
+        qa.modify(QpState::Rts, QpAttrMask::NONE, QpAttr::ZERO)
+            .unwrap();
+        qb.post_recv(7, &[sge(&mb, 0, 64)]);
+        qa.post(&send(POSTED + 1));
+        rest(&world);
+        for id in 1..=POSTED {
+            cq_a.expect(id, WcStatus::WrFlushErr);
+        }
+        cq_a.expect(POSTED + 1, WcStatus::Success);
+        cq_b.expect(7, WcStatus::Success);
+    }
+}
+
+/// Reading a list of pages is work too.
+#[test]
+fn registrations_of_many_pages_fill_a_turn() {
+    const PAGES: u32 = 512;
+    const SLOTS: u32 = 1024;
+    // An address, and the extent that is made of it.
+    const COST: usize = 24 * PAGES as usize;
+    let world = stepped();
+    world.negotiate(&[Feature::RegPages]);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, SLOTS / 2);
+    let options = Options {
+        slots: SLOTS,
+        user: false,
+        ..Options::default()
+    };
+    let qp = Qp::new(vm, &cq, &cq, options);
+    connect_outside(&qp);
+    let mr = CmdCreateMr {
+        pdn: vm.pdn,
+        access_flags: AccessFlags::NONE,
+        max_num_sg: PAGES,
+    };
+    let mr = vm.call(mr).unwrap();
+    let page = vm.alloc(4096);
+    let registration = RegPages {
+        base: Reg {
+            mrn: mr.mrn,
+            key: mr.rkey,
+            access: AccessFlags::NONE,
+        },
+        pages: vm.page_list(&vec![page; PAGES as usize]),
+        npages: PAGES,
+        iova: 0,
+        length: u64::from(PAGES) * 4096,
+        page_shift: 12,
+        reserved: [0; 4],
+    };
+    let register = unsignaled(wqe(0, WrOpcode::RegMr, 0, &registration));
+    let invalidate = local_inv(1, mr.rkey);
+    for slot in 0..SLOTS {
+        let wqe = if slot % 2 == 0 {
+            &register
+        } else {
+            &invalidate
+        };
+        qp.sq.write(qp.sq.layout.slot(slot), wqe);
+    }
+    qp.sq.set_owner(SLOTS);
+    qp.ring_doorbell(DoorbellKind::Sq);
+    // Each pair has one completion.
+    let done = || cq.ring.device();
+    let mut most = 0;
+    while done() < SLOTS / 2 {
+        let before = done();
+        assert!(world.fabric.step(0), "asleep before the end");
+        most = most.max(done() - before);
+    }
+    let status = world.fabric.status();
+    let limit = (status.turn_budget as usize).div_ceil(COST);
+    assert!(most > 0 && most as usize <= limit, "{most} at once");
+    is_bounded(&status);
+}
