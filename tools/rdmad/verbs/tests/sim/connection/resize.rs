@@ -21,7 +21,7 @@ impl End<'_> {
             true => 1 + choices.below(8) as u32,
             false => slots,
         };
-        let unpolled = u32::from(driver::unpolled(&self.cq));
+        let unpolled = driver::unpolled(&self.cq);
         match self.cq.begin_resize(slots, cqe) {
             Ok(moving) => {
                 assert!(unpolled <= cqe, "{unpolled} completions, room for {cqe}");
