@@ -13,12 +13,14 @@ use crate::harness::*;
 use super::{register, EFAULT, EINVAL, ENOMEM, EOPNOTSUPP};
 
 /// Rights that no MR has, with the answer to each.
-const BAD_RIGHTS: [(AccessFlags, u8); 5] = [
+const BAD_RIGHTS: [(AccessFlags, u8); 7] = [
     (AccessFlags::REMOTE_WRITE, EINVAL),
     (AccessFlags::REMOTE_ATOMIC, EINVAL),
     (AccessFlags(1 << 30), EINVAL),
     (AccessFlags::MW_BIND, EOPNOTSUPP),
     (AccessFlags::ON_DEMAND, EOPNOTSUPP),
+    (AccessFlags::FLUSH_GLOBAL, EOPNOTSUPP),
+    (AccessFlags::FLUSH_PERSISTENT, EOPNOTSUPP),
 ];
 
 // abi
