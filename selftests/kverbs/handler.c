@@ -128,6 +128,7 @@ static bool test_handler(struct pair *pair)
 }
 
 const struct test handler_tests[] = {
+	/* abi: R-554 */
 	{ "handler_posts_polls_arms", test_handler },
 	{},
 };

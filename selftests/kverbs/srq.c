@@ -155,7 +155,7 @@ static bool has_srq(struct ib_device *dev)
 }
 
 const struct test srq_tests[] = {
-	/* abi */
+	/* abi */
 	{ "srq", test_srq, has_srq },
 	{},
 };

@@ -53,7 +53,7 @@ fn one_event_for_each_time_it_was_received() {
     }
 }
 
-// abi
+// abi
 #[test]
 fn the_arm_word_says_sequence_kind_and_known_position() {
     for start in STARTS {
@@ -84,7 +84,7 @@ fn arming_often_without_an_event_does_not_wear_out() {
     assert!(complete(&mut device, &memory, 0, false));
 }
 
-// abi
+// abi
 #[test]
 fn sequences_wrap() {
     let (memory, mut driver, mut device) = completion_queue(8, 0);
@@ -109,7 +109,7 @@ fn sequences_wrap() {
     );
 }
 
-// abi: R-559
+// abi
 #[test]
 fn a_solicited_request_outlasts_the_wrap_of_positions() {
     // 32 bits of positions are too many to go through, so the wrap comes soon.
@@ -125,7 +125,7 @@ fn a_solicited_request_outlasts_the_wrap_of_positions() {
     }
 }
 
-// abi: R-555
+// abi
 #[test]
 fn a_request_for_any_completion_is_not_narrowed() {
     for start in STARTS {
@@ -166,7 +166,7 @@ fn a_second_request_keeps_the_position_of_the_first() {
     }
 }
 
-// abi: R-557
+// abi
 #[test]
 fn a_second_request_rings_for_completions_after_its_last_look_only() {
     for start in STARTS {
@@ -195,7 +195,7 @@ fn unpolled_completions_are_reported_on_request() {
     }
 }
 
-// abi
+// abi
 #[test]
 fn completions_after_the_last_look_cause_an_event() {
     for (kind, start) in KINDS
@@ -225,7 +225,7 @@ fn completions_after_the_last_look_cause_an_event() {
     }
 }
 
-// abi: R-558
+// abi
 #[test]
 fn a_completion_between_position_and_arm_word_is_found_at_the_doorbell() {
     for start in STARTS {
@@ -308,7 +308,7 @@ fn a_latched_position_does_not_age() {
 }
 
 /// What is armed stays armed when a CQ moves, whichever completion comes when.
-// abi
+// abi
 #[test]
 fn a_moved_cq_fires_the_event_that_was_asked_for() {
     let cases = KINDS

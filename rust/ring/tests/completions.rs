@@ -10,7 +10,7 @@ use virtio_rdma_ring::CompletionConsumer;
 use virtio_rdma_ring::RingError;
 use virtio_rdma_ring::RingMemory;
 
-// abi: R-529
+// abi
 #[test]
 fn a_completion_queue_overflows_when_nobody_polls() {
     for start in STARTS {
@@ -31,7 +31,7 @@ fn a_completion_queue_overflows_when_nobody_polls() {
     }
 }
 
-// abi
+// abi
 #[test]
 fn completions_pass_the_wrap_in_order() {
     let start = u32::MAX - 1000;
@@ -190,6 +190,7 @@ fn the_device_bounds_the_position_of_the_consumer() {
     }
 }
 
+// abi: R-533
 #[test]
 fn the_consumer_publishes_once_a_batch() {
     for start in STARTS {

@@ -31,7 +31,7 @@ fn byte() -> impl Strategy<Value = u8> {
 proptest! {
     /// Random batches through a send queue and its completion queue, against a list of what is
     /// outstanding.
-    // abi: R-532
+    // abi
     #[test]
     fn work_completes_in_order(
         shift in 1u32..5,
@@ -82,6 +82,7 @@ proptest! {
     }
 
     /// A side that begins at any position does the same as one that begins at 0.
+    // abi: R-501
     #[test]
     fn the_first_position_changes_nothing(
         start in any::<u32>(),
@@ -124,7 +125,7 @@ proptest! {
 
     /// Whatever a process writes over its rings, the device's calls return and stay within the
     /// rings.
-    // abi
+    // abi
     #[test]
     fn garbage_never_leaves_the_ring(
         start in start(),

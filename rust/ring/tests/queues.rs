@@ -74,6 +74,7 @@ fn a_full_queue_has_no_slot_until_a_completion_is_polled() {
     }
 }
 
+// abi: R-530
 #[test]
 fn a_reserved_slot_is_not_outstanding_before_it_is_published() {
     for start in STARTS {
@@ -140,7 +141,7 @@ fn sides_that_begin_in_the_middle_use_the_slot_of_their_position() {
     }
 }
 
-// abi
+// abi
 #[test]
 fn doorbells_are_asked_for_once() {
     for start in STARTS {
@@ -211,7 +212,7 @@ fn a_polling_device_stores_its_doorbell_once() {
     }
 }
 
-// abi: R-525
+// abi
 #[test]
 fn a_suppressed_doorbell_stays_quiet_until_positions_come_round() {
     let (memory, mut driver, mut device) = work_queue(2, 0);

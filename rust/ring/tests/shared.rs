@@ -81,6 +81,7 @@ fn a_slot_is_free_once_its_own_completion_was_polled() {
     }
 }
 
+// abi
 #[test]
 fn the_longest_ring_is_used_up_and_wraps() {
     let (memory, mut driver, mut device) = shared_queue(32_768, u32::MAX - 50_000);
@@ -259,7 +260,7 @@ fn a_queue_that_grows_keeps_positions_slots_and_order() {
 proptest! {
     /// Random work, completed in random order, while the queue moves to longer rings now and then:
     /// fetched in the order of posting, nothing lost, nothing twice.
-    // abi
+    // abi
     #[test]
     fn order_survives_moves(
         start in any::<prop::sample::Index>(),

@@ -124,6 +124,7 @@ fn a_destroyed_qp_completes_nothing_in_the_batch_that_it_was_destroyed_in() {
     call!(ex.end_poll());
 }
 
+// abi: R-536
 #[test]
 fn a_reset_in_a_batch_drops_what_was_completed_before() {
     let shared = shared();

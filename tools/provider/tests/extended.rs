@@ -75,6 +75,7 @@ fn every_field_is_read() {
     assert_eq!(call!(ex.start_poll(&mut attr)), libc::ENOENT);
 }
 
+// abi: R-533
 #[test]
 fn what_was_polled_is_the_device_s_again() {
     let shared = shared();

@@ -345,7 +345,7 @@ const CREATE_QP_HEX: &str =
     "01000000 02 01 03000000 04000000 05000000 06000000 07000000 08000000 09000000
     01000000 00000000000000000000000000000000000000000000000000000000";
 
-// abi: R-170, R-171, R-172, R-508
+// abi: R-170, R-171, R-172, R-506, R-508
 #[test]
 fn queue_pairs() {
     check(CREATE_QP, CREATE_QP_HEX);
@@ -477,7 +477,7 @@ const RING: RingAddr = RingAddr {
 };
 const RING_HEX: &str = "0070665544332211 34120000 00800000 0c 06 01 0000000000";
 
-// abi: R-70, R-561, R-562, R-563, R-578, R-579, R-590
+// abi: R-70, R-506, R-561, R-562, R-563, R-578, R-579, R-590
 #[test]
 fn shared_receive_queues_and_resize() {
     assert_eq!(SRQ_CONFIG_OFFSET, 160);

@@ -96,14 +96,14 @@ fn consumer_wakes(name: &str, kind: ArmKind, solicited: &'static [bool], look: L
     });
 }
 
-// abi
+// abi
 #[test]
 fn no_wakeup_is_lost_for_any_completion() {
     let completions = &[false, false];
     consumer_wakes("next", ArmKind::Next, completions, Look::AfterArming);
 }
 
-// abi
+// abi
 #[test]
 fn no_wakeup_is_lost_for_a_solicited_completion() {
     let completions = &[false, true];

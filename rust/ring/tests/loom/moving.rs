@@ -34,7 +34,7 @@ fn post(queue: &mut Shared, memory: &Memory, value: u32) {
 
 /// An SRQ grows while the device fetches: one receive was posted before, one comes before the
 /// device's answer, one after.
-// abi
+// abi
 #[test]
 fn a_growing_srq_keeps_its_order() {
     explore("SRQ that grows", |start| {
@@ -173,7 +173,7 @@ fn resize(name: &str, kind: ArmKind, solicited: [bool; 2]) {
     });
 }
 
-// abi
+// abi
 #[test]
 fn a_moving_cq_wakes_its_consumer() {
     resize("CQ that moves, next", ArmKind::Next, [false, false]);

@@ -67,7 +67,7 @@ fn posted_slots_reach_a_device_that_sleeps() {
 
 /// A slot is not overwritten before the device has copied its work request: three through two
 /// slots, of which the owner hears by CQEs alone.
-// abi
+// abi
 #[test]
 fn slots_are_reused_after_their_completions() {
     explore("reuse of slots", |start| {

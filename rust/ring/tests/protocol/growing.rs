@@ -254,7 +254,7 @@ impl Model for State {
     }
 }
 
-// abi
+// abi
 #[test]
 fn a_growing_srq_loses_nothing() {
     holds("growing", [State::new(Flaw::None)]);

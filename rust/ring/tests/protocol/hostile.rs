@@ -229,7 +229,7 @@ impl Model for State {
     }
 }
 
-// abi
+// abi
 #[test]
 fn a_hostile_owner_stays_within_its_bounds() {
     holds("hostile owner of a QP", [State::new(Flaw::None, false)]);

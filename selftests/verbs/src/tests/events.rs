@@ -47,7 +47,7 @@ pub fn next(session: &mut Session) -> Result<()> {
 }
 
 /// A CQ that waits for solicited completions sleeps through others.
-// abi
+// abi
 pub fn solicited(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
     let mr = end.memory(4096)?;
@@ -79,7 +79,7 @@ pub fn solicited(session: &mut Session) -> Result<()> {
 }
 
 /// An error wakes who waits for solicited completions.
-// abi: R-588
+// abi
 pub fn of_error(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
     end.qp.recv(7, &[])?;

@@ -76,6 +76,7 @@ pub fn wraps(session: &mut Session) -> Result<()> {
 }
 
 /// A full queue refuses the next request with ENOMEM and keeps working.
+// abi: R-532
 pub fn full(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &sized(8))?;
     let mr = end.memory(4096)?;
@@ -128,6 +129,7 @@ pub fn full(session: &mut Session) -> Result<()> {
 }
 
 /// A QP without an RQ sends to one without an SQ. The absent queues are full.
+// abi: R-515
 pub fn one_way(session: &mut Session) -> Result<()> {
     const MESSAGES: u64 = 40;
     const SIZE: usize = 3000;
@@ -382,7 +384,7 @@ pub fn one_cq(session: &mut Session) -> Result<()> {
 }
 
 /// A QP goes with receives posted and completions unpolled; nothing of it turns up in the CQ afterwards.
-// abi: R-890
+// abi
 pub fn destroyed_with_work(session: &mut Session) -> Result<()> {
     let options = sized(8);
     let pd = Pd::new(&session.context)?;

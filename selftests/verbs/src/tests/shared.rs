@@ -119,7 +119,7 @@ pub fn receives(session: &mut Session) -> Result<()> {
 }
 
 /// The event of the limit comes once; the queue grows with work in it; a QP in error leaves the receives to the others.
-// abi
+// abi
 pub fn attributes(session: &mut Session) -> Result<()> {
     let side = Side::connect(session, 2, &Options::default())?;
     if session.active() {
@@ -189,7 +189,7 @@ pub fn sizes(session: &mut Session) -> Result<()> {
 
 /// A CQ is made longer and shorter while completions arrive and wait in it: none is lost, none comes twice, and their
 /// order stays.
-// abi
+// abi
 pub fn resize(session: &mut Session) -> Result<()> {
     const DEPTH: u32 = 64;
     let mut options = Options::default();

@@ -328,7 +328,7 @@ pub fn flush(session: &mut Session) -> Result<()> {
 }
 
 /// RESET drops what was posted without a completion; the same QP then works again.
-// abi
+// abi
 pub fn reset_and_again(session: &mut Session) -> Result<()> {
     let options = Options::default();
     let end = Endpoint::connect(session, &options)?;

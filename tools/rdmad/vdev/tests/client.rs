@@ -350,6 +350,7 @@ fn a_second_client_is_turned_away() {
     assert!(first.read(7, 0, 4).is_ok());
 }
 
+// abi
 #[test]
 fn a_storm_of_doorbells_is_taken_and_reads_pass() {
     const WRITES: u64 = 200_000;

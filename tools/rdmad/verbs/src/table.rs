@@ -217,6 +217,7 @@ impl<T> Drop for Reserved<'_, T> {
 mod tests {
     use super::*;
 
+    // abi: R-514
     #[test]
     fn numbers_come_back_oldest_first() {
         let table = Table::new(&Secret::new(None), 1..4);
@@ -260,7 +261,7 @@ mod tests {
         assert!(table.reserve().unwrap().number() >= 6);
     }
 
-    // abi: R-281
+    // abi
     #[test]
     fn numbers_have_a_secret_order() {
         let numbers = |table: &Table<()>| {

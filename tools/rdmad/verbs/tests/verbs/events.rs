@@ -73,7 +73,7 @@ fn solicited_only() {
     });
 }
 
-// abi
+// abi
 #[test]
 fn an_event_driven_consumer_sees_every_completion() {
     on_both_paths(|path| {

@@ -54,7 +54,7 @@ impl<'vm> Healthy<'vm> {
     }
 }
 
-// abi
+// abi
 #[test]
 fn an_index_that_jumps_is_a_fatal_error_of_that_qp() {
     on_both_paths(|path| {

@@ -159,7 +159,7 @@ fn a_port_has_the_addresses_that_it_was_given() {
 }
 
 /// Numbers and keys of others can't be told from one's own.
-// abi: R-281
+// abi
 #[test]
 fn keys_and_numbers_do_not_follow_each_other() {
     let world = World::new(1, PathPolicy::Direct);
@@ -199,7 +199,7 @@ fn keys_and_numbers_do_not_follow_each_other() {
 }
 
 /// The last key of a number tells nothing of its next one, but that it is another.
-// abi: R-279
+// abi
 #[test]
 fn a_number_that_comes_back_has_another_key() {
     let limits = Limits {

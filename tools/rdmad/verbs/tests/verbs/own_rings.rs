@@ -14,7 +14,7 @@ use crate::events::{complete_one, qp, COMPLETION};
 use crate::harness::*;
 use crate::registration::{fails, reg, Fast};
 
-// abi: R-558
+// abi
 #[test]
 fn a_doorbell_makes_up_for_a_missed_arm_word() {
     let world = World::new(1, PathPolicy::Direct);

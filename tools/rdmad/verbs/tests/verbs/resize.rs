@@ -24,7 +24,7 @@ fn settle(pair: &Pair<'_>, count: u32) {
     wait("completions", || (ring.device() == count).then_some(()));
 }
 
-// abi
+// abi
 #[test]
 fn completions_on_either_side_of_a_move_keep_their_order() {
     on_both_paths(|path| {
@@ -53,7 +53,7 @@ fn completions_on_either_side_of_a_move_keep_their_order() {
     });
 }
 
-// abi
+// abi
 #[test]
 fn moves_under_traffic_lose_nothing() {
     on_both_paths(|path| {
@@ -81,7 +81,7 @@ fn moves_under_traffic_lose_nothing() {
     });
 }
 
-// abi: R-581
+// abi
 #[test]
 fn the_event_that_was_asked_for_comes_after_a_move() {
     on_both_paths(|path| {
@@ -108,7 +108,7 @@ fn the_event_that_was_asked_for_comes_after_a_move() {
     });
 }
 
-// abi
+// abi
 #[test]
 fn what_does_not_fit_is_refused() {
     let world = World::new(2, verbs::PathPolicy::Direct);

@@ -97,7 +97,7 @@ fn each_rc(test: impl Fn(&Bench<'_>)) {
     on_both_paths(|path| test(&Bench::new(&World::new(2, path), Options::default())));
 }
 
-// abi
+// abi
 #[test]
 fn two_qps_share_receives_in_the_order_of_the_ring() {
     each_type(|bench| {
@@ -247,7 +247,7 @@ fn a_qp_in_error_leaves_the_receives_to_others() {
     });
 }
 
-// abi
+// abi
 #[test]
 fn what_a_qp_in_error_was_receiving_is_flushed() {
     let world = World::new(2, verbs::PathPolicy::Wire);
@@ -333,7 +333,7 @@ fn a_malformed_receive_harms_the_qp_that_takes_it() {
     });
 }
 
-// abi
+// abi
 #[test]
 fn a_ring_that_makes_no_sense_fails_the_srq_and_its_qps() {
     each_rc(|bench| {
@@ -356,7 +356,7 @@ fn a_ring_that_makes_no_sense_fails_the_srq_and_its_qps() {
     });
 }
 
-// abi
+// abi
 #[test]
 fn a_queue_grows_with_work_in_it() {
     each_rc(|bench| {
@@ -407,7 +407,7 @@ fn an_srq_in_use_is_not_destroyed() {
     vm.device.reset();
 }
 
-// abi
+// abi
 #[test]
 fn bad_requests_are_refused() {
     let world = World::new(1, verbs::PathPolicy::Direct);
@@ -468,6 +468,7 @@ fn bad_requests_are_refused() {
 }
 
 /// A size or a ring without the flag that it is new, or a limit without its own.
+// abi: R-564
 #[test]
 fn changes_that_are_not_named_are_refused() {
     let world = World::new(1, verbs::PathPolicy::Direct);
@@ -504,6 +505,7 @@ fn without_the_bit_there_are_none() {
 }
 
 /// The QPs that only receive have no SQ.
+// abi: R-515
 #[test]
 fn without_an_sq() {
     on_both_paths(|path| {

@@ -134,7 +134,7 @@ fn long_ring(vm: &Vm, layout: RingLayout) -> RingAddr {
     }
 }
 
-// abi
+// abi
 #[test]
 fn sizes_of_queues() {
     let world = World::new(1, PathPolicy::Direct);

@@ -227,8 +227,8 @@ fn completion_queues() {
     assert_eq!(cq.destroy().err(), Some(EINVAL));
 }
 
-// abi
-// abi: R-515
+// abi
+// abi
 #[test]
 fn queue_pairs() {
     let world = World::new(1, PathPolicy::Direct);

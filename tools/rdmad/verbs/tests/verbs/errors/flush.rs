@@ -11,7 +11,7 @@ use virtio_rdma_abi::wire::Wire;
 
 use crate::harness::*;
 
-// abi
+// abi
 #[test]
 fn error_flushes_everything_in_order() {
     each(|p| {
