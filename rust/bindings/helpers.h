@@ -37,6 +37,13 @@ void rust_helper_virt_store_release_u32(u32 *word, u32 value);
 
 /* helpers/sched.c */
 void rust_helper_cond_resched(void);
+bool rust_helper_current_is_dying(void);
+
+/* helpers/memory.c */
+unsigned long rust_helper_totalram_pages(void);
+
+/* helpers/dma.c */
+int rust_helper_dma_mapping_error(struct device *dev, dma_addr_t address);
 
 /* helpers/net.c */
 struct net_device *rust_helper_netdev_notifier_info_to_dev(void *info);

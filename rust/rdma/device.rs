@@ -34,7 +34,8 @@ use core::{
 use kernel::{
     device::{
         self,
-        Bound, //
+        Bound,
+        DeviceContext, //
     },
     devres::Devres,
     error::to_result,
@@ -312,7 +313,7 @@ pub(super) unsafe fn memory_of(raw: NonNull<bindings::ib_device>) -> ARef<device
 }
 
 /// The C structure of a generic device, which its abstraction is transparent over.
-fn as_raw_device(device: &device::Device<Bound>) -> *mut bindings::device {
+pub(super) fn as_raw_device<C: DeviceContext>(device: &device::Device<C>) -> *mut bindings::device {
     core::ptr::from_ref(device).cast_mut().cast()
 }
 

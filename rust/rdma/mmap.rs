@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Device memory that a process maps.
+//! What processes map by offsets of their context: registers of the device, and memory.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
 use super::{
     ucontext::UserContexts,
+    user_memory::UserMemory,
+    user_pages::UserPages,
     Device, //
 };
 use crate::bindings;
 use core::{
     mem::offset_of,
+    ops::Deref,
     ptr::NonNull, //
 };
 use kernel::{
@@ -36,6 +39,11 @@ use kernel::{
         PAGE_SIZE, //
     },
     prelude::*,
+    sync::{
+        new_mutex,
+        Arc,
+        Mutex, //
+    },
     types::Opaque, //
 };
 
@@ -43,7 +51,7 @@ use kernel::{
 ///
 /// A driver can name only pages of a region that is claimed for the device to which it is bound. So no
 /// implementation gives a process other memory.
-pub trait Mapping: Send + Sync {
+pub trait Registers: Send + Sync {
     /// The region, which is claimed for the device that the driver is bound to.
     fn region(&self) -> &Devres<Region>;
 
@@ -51,15 +59,15 @@ pub trait Mapping: Send + Sync {
     fn page(&self) -> usize;
 }
 
-/// Physical address of the page of `mapping`.
+/// Physical address of the page of `registers`.
 ///
 /// # Errors
 ///
 /// `EINVAL` if the region is not one of `parent`, holds no such page, or is not page-aligned
 /// memory.
-fn phys_addr(mapping: &impl Mapping, parent: &device::Device<Bound>) -> Result<PhysAddr> {
-    let region = mapping.region().access(parent)?;
-    let offset = mapping.page().checked_mul(PAGE_SIZE).ok_or(EINVAL)?;
+fn phys_addr(registers: &impl Registers, parent: &device::Device<Bound>) -> Result<PhysAddr> {
+    let region = registers.region().access(parent)?;
+    let offset = registers.page().checked_mul(PAGE_SIZE).ok_or(EINVAL)?;
     let offset = PhysAddr::try_from(offset)?;
     let is_valid = region.flags().contains(Flags::IORESOURCE_MEM)
         && region.start() % PAGE_SIZE as PhysAddr == 0
@@ -72,14 +80,35 @@ fn phys_addr(mapping: &impl Mapping, parent: &device::Device<Bound>) -> Result<P
 #[derive(Clone, Copy)]
 pub struct MmapOffset(pub u64);
 
-/// What the core keeps by offset, and the driver's mapping.
-#[repr(C)]
-struct Entry<M> {
-    c: Opaque<bindings::rdma_user_mmap_entry>,
-    mapping: M,
+/// What lies behind an offset.
+pub(super) enum Backing<R> {
+    /// A page of registers. Mappings end with the context, and are counted: `R` is dropped after the
+    /// last.
+    Registers(R),
+    /// Memory. Mappings have references to its pages, and end when their processes want it.
+    Memory(Arc<UserPages>),
 }
 
-impl<M: Mapping> Entry<M> {
+impl<R> Backing<R> {
+    /// Length in bytes.
+    fn length(&self) -> usize {
+        match self {
+            Self::Registers(_) => PAGE_SIZE,
+            Self::Memory(pages) => pages.count() * PAGE_SIZE,
+        }
+    }
+}
+
+/// What the core keeps by offset.
+#[repr(C)]
+struct Entry<R> {
+    c: Opaque<bindings::rdma_user_mmap_entry>,
+    backing: Backing<R>,
+    /// Where the list of its context has it. Accessed under the lock of the list only.
+    index: usize,
+}
+
+impl<R> Entry<R> {
     /// The entry whose C part is `raw`.
     fn from_raw(raw: *mut bindings::rdma_user_mmap_entry) -> *mut Self {
         const { assert!(offset_of!(Self, c) == 0) };
@@ -87,43 +116,33 @@ impl<M: Mapping> Entry<M> {
     }
 }
 
-/// The entries of a context that processes can still map.
-///
 /// # Invariants
 ///
-/// Each is an [`Entry`] that was inserted and not removed.
-pub struct Entries<T: UserContexts>(KVec<NonNull<Entry<T::Mapping>>>);
+/// While `context` is `Some`, that is valid, and `entries` are those that were inserted and not
+/// removed, each with its index. Else there are none.
+struct List<R> {
+    context: Option<NonNull<bindings::ib_ucontext>>,
+    entries: KVec<NonNull<Entry<R>>>,
+}
 
-impl<T: UserContexts> Entries<T> {
-    pub(super) fn new() -> Self {
-        Self(KVec::new())
-    }
-
-    /// Inserts a mapping at an offset that the core chooses.
-    ///
-    /// # Safety
-    ///
-    /// `context` is valid, and is not freed before `self` is dropped.
-    pub(super) unsafe fn insert(
-        &mut self,
-        context: NonNull<bindings::ib_ucontext>,
-        mapping: T::Mapping,
-    ) -> Result<MmapOffset> {
-        self.0.reserve(1, GFP_KERNEL)?;
-        let entry = KBox::new(
-            Entry {
-                c: Opaque::zeroed(),
-                mapping,
-            },
-            GFP_KERNEL,
-        )?;
-        let entry = KBox::into_raw(entry);
-        // SAFETY: The entry was just allocated. It is freed by `free` only, when its last reference is gone.
+impl<R: Registers> List<R> {
+    fn insert(&mut self, backing: Backing<R>) -> Result<NonNull<Entry<R>>> {
+        let context = self.context.ok_or(ENODEV)?;
+        self.entries.reserve(1, GFP_KERNEL)?;
+        let length = backing.length();
+        let entry = Entry {
+            c: Opaque::zeroed(),
+            backing,
+            index: self.entries.len(),
+        };
+        let entry = KBox::into_raw(KBox::new(entry, GFP_KERNEL)?);
+        // SAFETY: The context is valid by the type invariants. The entry was just allocated. It is
+        // freed by `free` only, when its last reference is gone.
         let inserted = to_result(unsafe {
             bindings::rdma_user_mmap_entry_insert_range(
                 context.as_ptr(),
                 (*entry).c.get(),
-                PAGE_SIZE,
+                length,
                 0,
                 u32::MAX,
             )
@@ -134,29 +153,173 @@ impl<T: UserContexts> Entries<T> {
             return Err(error);
         }
         // SAFETY: A box is not null. Only the core's reference count and this list refer to it.
-        let listed = unsafe { NonNull::new_unchecked(entry) };
-        // INVARIANT: It was just inserted. There is room.
-        self.0.push(listed, GFP_KERNEL)?;
-        // SAFETY: `self` holds a reference. The core has set the offset and will not change it.
-        let page = unsafe { (*(*entry).c.get()).start_pgoff };
-        Ok(MmapOffset(u64::try_from(page)? << PAGE_SHIFT))
+        let entry = unsafe { NonNull::new_unchecked(entry) };
+        // INVARIANT: It was just inserted, with the index of the next. There is room.
+        self.entries.push(entry, GFP_KERNEL)?;
+        Ok(entry)
     }
-}
 
-impl<T: UserContexts> Drop for Entries<T> {
-    fn drop(&mut self) {
-        for entry in &self.0 {
-            // SAFETY: By the type invariants. It is freed now or when the last process has unmapped it.
+    /// Removes an entry, unless the list is closed.
+    ///
+    /// # Safety
+    ///
+    /// `entry` was inserted into this list and not removed.
+    unsafe fn remove(&mut self, entry: NonNull<Entry<R>>) {
+        let (Some(_), Some(last)) = (self.context, self.entries.pop()) else {
+            return;
+        };
+        // SAFETY: By the type invariants, with the safety requirements, the list has a reference of
+        // it.
+        let index = unsafe { (*entry.as_ptr()).index };
+        if let Some(place) = self.entries.get_mut(index) {
+            // INVARIANT: The last one takes its place.
+            *place = last;
+            // SAFETY: As above; the lock of the list is held.
+            unsafe { (*last.as_ptr()).index = index };
+        }
+        // SAFETY: As above, and it is not in the list any more.
+        unsafe { bindings::rdma_user_mmap_entry_remove((*entry.as_ptr()).c.get()) };
+    }
+
+    /// Removes all entries and takes no more.
+    fn close(&mut self) {
+        // INVARIANT: There are no entries afterwards.
+        self.context = None;
+        while let Some(entry) = self.entries.pop() {
+            // SAFETY: By the type invariants. It is freed now or when the last process has unmapped
+            // it.
             unsafe { bindings::rdma_user_mmap_entry_remove((*entry.as_ptr()).c.get()) };
         }
     }
 }
 
-// SAFETY: Entries may be removed by any thread, and mappings dropped.
-unsafe impl<T: UserContexts> Send for Entries<T> {}
+// SAFETY: Entries may be removed by any thread, and what they hold dropped.
+unsafe impl<R: Send + Sync> Send for List<R> {}
 
-// SAFETY: A shared reference gives access to nothing.
-unsafe impl<T: UserContexts> Sync for Entries<T> {}
+/// What processes can map of a context. Nothing is added once the context is gone.
+pub struct Mappings<T: UserContexts>(Arc<Mutex<List<T::Registers>>>);
+
+impl<T: UserContexts> Mappings<T> {
+    /// Lets processes of the context map `memory`, at an offset that the core chooses, until the result is
+    /// dropped.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` once the context is gone, `ENOMEM`.
+    pub fn offer(&self, memory: &UserMemory) -> Result<Offer<T>> {
+        let pages = memory.user_pages();
+        let mut list = self.0.lock();
+        let entry = list.insert(Backing::Memory(pages.clone()))?;
+        // SAFETY: It was just inserted, and the list is locked.
+        let offset = unsafe { offset(entry) };
+        drop(list);
+        // INVARIANT: It was just inserted.
+        Ok(Offer {
+            mappings: self.clone(),
+            entry,
+            offset,
+            length: (pages.count() * PAGE_SIZE) as u64,
+        })
+    }
+}
+
+impl<T: UserContexts> Clone for Mappings<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+/// Where processes map an entry.
+///
+/// # Safety
+///
+/// The entry is inserted.
+unsafe fn offset<R>(entry: NonNull<Entry<R>>) -> MmapOffset {
+    // SAFETY: By the safety requirements. The core has set the offset and will not change it.
+    let page = unsafe { (*(*entry.as_ptr()).c.get()).start_pgoff };
+    // LOSSY: Widening.
+    MmapOffset((page as u64) << PAGE_SHIFT)
+}
+
+/// Memory that processes can map. When this is dropped they can do so no more, and keep what they
+/// have mapped.
+///
+/// # Invariants
+///
+/// `entry` was inserted into the list of `mappings`, and only this removes it, or the end of the list.
+pub struct Offer<T: UserContexts> {
+    mappings: Mappings<T>,
+    entry: NonNull<Entry<T::Registers>>,
+    offset: MmapOffset,
+    length: u64,
+}
+
+impl<T: UserContexts> Offer<T> {
+    /// Where processes map it.
+    pub fn offset(&self) -> MmapOffset {
+        self.offset
+    }
+
+    /// Its length in bytes, all of which a mapping has.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+}
+
+impl<T: UserContexts> Drop for Offer<T> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants.
+        unsafe { self.mappings.0.lock().remove(self.entry) };
+    }
+}
+
+// SAFETY: The entry is used under the lock of the list only.
+unsafe impl<T: UserContexts> Send for Offer<T> {}
+
+// SAFETY: A shared reference gives access to numbers only.
+unsafe impl<T: UserContexts> Sync for Offer<T> {}
+
+/// The mappings of a context, which end with it.
+pub struct OwnedMappings<T: UserContexts>(Mappings<T>);
+
+impl<T: UserContexts> OwnedMappings<T> {
+    /// None yet.
+    ///
+    /// # Safety
+    ///
+    /// `context` is valid, and is not freed before the result is dropped.
+    pub(super) unsafe fn new(context: NonNull<bindings::ib_ucontext>) -> Result<Self> {
+        // INVARIANT: By the safety requirements: dropping this closes the list.
+        let list = List {
+            context: Some(context),
+            entries: KVec::new(),
+        };
+        let list = Arc::pin_init(new_mutex!(list, "rdma::mmap"), GFP_KERNEL)?;
+        Ok(Self(Mappings(list)))
+    }
+
+    /// Lets processes map `registers` as long as the context exists.
+    pub(super) fn add(&self, registers: T::Registers) -> Result<MmapOffset> {
+        let mut list = self.0 .0.lock();
+        let entry = list.insert(Backing::Registers(registers))?;
+        // SAFETY: It was just inserted, and the list is locked.
+        Ok(unsafe { offset(entry) })
+    }
+}
+
+impl<T: UserContexts> Deref for OwnedMappings<T> {
+    type Target = Mappings<T>;
+
+    fn deref(&self) -> &Mappings<T> {
+        &self.0
+    }
+}
+
+impl<T: UserContexts> Drop for OwnedMappings<T> {
+    fn drop(&mut self) {
+        self.0 .0.lock().close();
+    }
+}
 
 /// # Safety
 ///
@@ -166,27 +329,38 @@ pub(super) unsafe extern "C" fn mmap<T: UserContexts>(
     vma: *mut bindings::vm_area_struct,
 ) -> c_int {
     from_result(|| {
-        // Registers hold no code, now or after a later mprotect().
-        // SAFETY: By the function's safety requirements, the area is being set up.
-        unsafe { VmaNew::from_raw(vma) }.try_clear_mayexec()?;
-        // SAFETY: By the function's safety requirements. The entry is one that `Entries::insert` made.
+        // SAFETY: By the function's safety requirements. The entry is one that `List::insert` made,
+        // of the area's length, and the area is shared.
         let raw = unsafe { bindings::rdma_user_mmap_entry_get(context, vma) };
         if raw.is_null() {
             return Err(EINVAL);
         }
         // SAFETY: The reference that was just taken keeps it.
-        let mapping = unsafe { &(*Entry::<T::Mapping>::from_raw(raw)).mapping };
-        // SAFETY: The core has set the context's device, which stays registered during the call.
-        let device = unsafe { Device::<T>::from_raw((*context).device) };
-        let page = phys_addr(mapping, device.bound_device())
-            .and_then(|address| Ok(c_ulong::try_from(address >> PAGE_SHIFT)?));
-        let mapped = page.and_then(|page| {
-            // SAFETY: The context, the area and the entry are valid; the core checks that the area has one page.
-            to_result(unsafe {
-                bindings::rdma_user_mmap_io_noncached(context, vma, page, PAGE_SIZE, raw)
-            })
-        });
-        // SAFETY: The reference was taken above; the mapping has one of its own.
+        let backing = unsafe { &(*Entry::<T::Registers>::from_raw(raw)).backing };
+        // SAFETY: By the function's safety requirements, the area is being set up.
+        let area = unsafe { VmaNew::from_raw(vma) };
+        let mapped = match backing {
+            Backing::Memory(pages) => pages.map(area),
+            Backing::Registers(registers) => {
+                let page_frame = || {
+                    // Registers hold no code, now or after a later mprotect().
+                    area.try_clear_mayexec()?;
+                    // SAFETY: The core has set the context's device, which stays registered during
+                    // the call.
+                    let device = unsafe { Device::<T>::from_raw((*context).device) };
+                    let address = phys_addr(registers, device.bound_device())?;
+                    Ok(c_ulong::try_from(address >> PAGE_SHIFT)?)
+                };
+                page_frame().and_then(|frame| {
+                    // SAFETY: The context, the area and the entry are valid; the core checks that
+                    // the area has one page.
+                    to_result(unsafe {
+                        bindings::rdma_user_mmap_io_noncached(context, vma, frame, PAGE_SIZE, raw)
+                    })
+                })
+            }
+        };
+        // SAFETY: The reference was taken above; a mapping of registers has one of its own.
         unsafe { bindings::rdma_user_mmap_entry_put(raw) };
         mapped.map(|()| 0)
     })
@@ -196,6 +370,6 @@ pub(super) unsafe extern "C" fn mmap<T: UserContexts>(
 ///
 /// Called by the core as `mmap_free` of a device of `T`, when the last reference of `raw` is gone.
 pub(super) unsafe extern "C" fn free<T: UserContexts>(raw: *mut bindings::rdma_user_mmap_entry) {
-    // SAFETY: `Entries::insert` made it from a box, and nobody refers to it any more.
-    drop(unsafe { KBox::from_raw(Entry::<T::Mapping>::from_raw(raw)) });
+    // SAFETY: `List::insert` made it from a box, and nobody refers to it any more.
+    drop(unsafe { KBox::from_raw(Entry::<T::Registers>::from_raw(raw)) });
 }

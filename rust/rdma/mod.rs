@@ -16,7 +16,7 @@
 //! | user contexts, what they map and exchange | [`ucontext`], [`mmap`], [`udata`] |
 //! | objects | [`object`], [`pd`], [`mr`], [`mw`], [`ah`], [`cq`], [`qp`], [`qp_attr`], [`srq`], [`multicast`] |
 //! | work of kernel clients | [`work_request`], [`work_completion`] |
-//! | memory | [`umem`], [`dmabuf`], [`peer`], [`queue_memory`], [`page_list`] |
+//! | memory | [`umem`], [`user_memory`], [`dmabuf`], [`peer`], [`queue_memory`], [`page_list`] |
 //! | events, and who is told of them | [`event`], [`consumer`] |
 //! | what administrators see | [`stats`], [`restrack`] |
 //!
@@ -53,6 +53,8 @@ pub mod stats;
 pub mod ucontext;
 pub mod udata;
 pub mod umem;
+pub mod user_memory;
+mod user_pages;
 pub mod work_completion;
 pub mod work_request;
 

@@ -12,8 +12,10 @@ use super::{
         NewCq, //
     },
     mmap::{
-        Entries,
-        MmapOffset, //
+        Mappings,
+        MmapOffset,
+        OwnedMappings,
+        Registers, //
     },
     object::{
         CoreObject,
@@ -43,8 +45,9 @@ pub trait UserContexts: QueuePairs {
     /// Driver's part of a context.
     type Context: Send + Sync;
 
-    /// What a process can map. It is dropped when neither the context nor any process's memory uses it.
-    type Mapping: super::mmap::Mapping;
+    /// Registers that a process can map. They are dropped when neither the context nor any process's
+    /// memory uses them.
+    type Registers: Registers;
 
     /// Creates a context.
     fn alloc_context(
@@ -78,7 +81,7 @@ pub type Context<T> = Object<bindings::ib_ucontext, T>;
 
 impl<T: UserContexts> CoreObject<T> for bindings::ib_ucontext {
     type Driver = T::Context;
-    type Own = Entries<T>;
+    type Own = OwnedMappings<T>;
 }
 
 impl<T: UserContexts> Context<T> {
@@ -86,6 +89,11 @@ impl<T: UserContexts> Context<T> {
     pub fn device(&self) -> &Device<T> {
         // SAFETY: The core sets the device of each context, and destroys all contexts before the device goes away.
         unsafe { Device::from_raw((*self.as_raw()).device) }
+    }
+
+    /// What processes can map of it.
+    pub fn mappings(&self) -> &Mappings<T> {
+        self.own()
     }
 }
 
@@ -102,14 +110,9 @@ impl<T: UserContexts> Pd<T> {
 }
 
 /// A context that is being created.
-///
-/// # Invariants
-///
-/// `raw` is valid and its device is registered.
 pub struct NewContext<'a, T: UserContexts> {
-    raw: NonNull<bindings::ib_ucontext>,
     device: &'a Device<T>,
-    entries: Entries<T>,
+    mappings: OwnedMappings<T>,
 }
 
 impl<'a, T: UserContexts> NewContext<'a, T> {
@@ -118,11 +121,9 @@ impl<'a, T: UserContexts> NewContext<'a, T> {
         self.device
     }
 
-    /// Lets the process map `mapping` and returns the offset for that.
-    pub fn add_mapping(&mut self, mapping: T::Mapping) -> Result<MmapOffset> {
-        // SAFETY: `raw` is valid by the type invariants. The entries are dropped before it is freed: here if creation
-        // fails, else with the driver's part.
-        unsafe { self.entries.insert(self.raw, mapping) }
+    /// Lets processes map `registers` as long as the context exists, and returns the offset for that.
+    pub fn add_registers(&mut self, registers: T::Registers) -> Result<MmapOffset> {
+        self.mappings.add(registers)
     }
 }
 
@@ -136,16 +137,17 @@ pub(super) unsafe extern "C" fn alloc<T: UserContexts>(
     from_result(|| {
         // SAFETY: By the function's safety requirements.
         let udata = unsafe { Udata::of_process(udata) }?;
-        // INVARIANT: By the function's safety requirements; the core has set the device.
+        let raw = NonNull::new(context).ok_or(EINVAL)?;
         let mut new = NewContext {
-            raw: NonNull::new(context).ok_or(EINVAL)?,
             // SAFETY: The core keeps the device registered during the call.
             device: unsafe { Device::<T>::from_raw((*context).device) },
-            entries: Entries::new(),
+            // SAFETY: `context` is valid by the function's safety requirements. This is dropped before
+            // it is freed: here if creation fails, else with the driver's part.
+            mappings: unsafe { OwnedMappings::new(raw) }?,
         };
         let driver = T::alloc_context(&mut new, &udata)?;
         // SAFETY: `context` has the size that the operations state and is not in use yet.
-        let Ok(()) = unsafe { Context::<T>::init(context, driver, new.entries) };
+        let Ok(()) = unsafe { Context::<T>::init(context, driver, new.mappings) };
         Ok(0)
     })
 }

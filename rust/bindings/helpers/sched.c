@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 
 #include <linux/sched.h>
+#include <linux/sched/signal.h>
 
 #include "../helpers.h"
 
 void rust_helper_cond_resched(void)
 {
 	cond_resched();
+}
+
+bool rust_helper_current_is_dying(void)
+{
+	return fatal_signal_pending(current);
 }

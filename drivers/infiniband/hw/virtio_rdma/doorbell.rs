@@ -15,7 +15,7 @@ use crate::{
         ring::KERNEL_DOORBELL_PAGE, //
     },
     decode::config::OwnRingsLimits,
-    rdma::mmap::Mapping,
+    rdma::mmap::Registers,
     virtio::{
         shm::MappedPage,
         Device,
@@ -129,7 +129,7 @@ impl DoorbellPage {
     }
 }
 
-impl Mapping for DoorbellPage {
+impl Registers for DoorbellPage {
     fn region(&self) -> &Devres<Region> {
         self.doorbells.memory.region()
     }

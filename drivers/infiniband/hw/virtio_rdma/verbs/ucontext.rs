@@ -96,7 +96,7 @@ fn attach(ib_device: &IbDevice, request: &AllocContextReq) -> Result<Option<Peer
 
 impl UserContexts for IbDevice {
     type Context = Context;
-    type Mapping = DoorbellPage;
+    type Registers = DoorbellPage;
 
     fn alloc_context(context: &mut NewContext<'_, Self>, udata: &Udata<'_>) -> Result<Context> {
         let device = &context.device().device;
@@ -131,7 +131,7 @@ impl UserContexts for IbDevice {
                 }
             }
             response.max_inline_data = limits.max_inline_data;
-            response.doorbell_offset = context.add_mapping(page)?.0;
+            response.doorbell_offset = context.add_registers(page)?.0;
             response.doorbell_size = u32::try_from(PAGE_SIZE)?;
         }
         udata.respond(&response.to_bytes())?;
