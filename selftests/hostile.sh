@@ -32,6 +32,7 @@ beside_traffic() {
 }
 
 test_garbage_in_rings() { beside_traffic hostile_rings; }
+test_unmapped_rings() { beside_traffic hostile_unmapped; }
 test_doorbell_storm() { beside_traffic hostile_doorbell; }
 test_other_mappings() { beside_traffic hostile_mappings; }
 
@@ -50,4 +51,4 @@ test_killed_in_flight() {
 	traffic
 }
 
-run_tests test_garbage_in_rings test_doorbell_storm test_other_mappings test_killed_in_flight
+run_tests test_garbage_in_rings test_unmapped_rings test_doorbell_storm test_other_mappings test_killed_in_flight

@@ -6,20 +6,80 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-driver_data() {
+# The node in /dev of VM 1's device.
+node() {
 	local node name
 	for node in /sys/class/infiniband_verbs/uverbs*; do
 		read -r name <"$node/ibdev"
-		[[ $name == "$(device 1)" ]] || continue
-		python3 "$top/selftests/uverbs/driver_data.py" "/dev/infiniband/${node##*/}" "$1"
+		[[ $name != "$(device 1)" ]] || echo "/dev/infiniband/${node##*/}"
 	done
 }
 
-# abi: R-935
+driver_data() { python3 "$top/selftests/uverbs/driver_data.py" "$(node)" "$1"; }
+ring_memory() { python3 -B "$top/selftests/uverbs/ring_memory.py" "$(node)" "$1"; }
+
 test_response_is_written() { driver_data response_is_written; }
 # abi: R-933, R-934
 test_unknown_request_is_refused() { driver_data unknown_request_is_refused; }
 # abi: R-936
 test_cq_buffer_is_refused() { driver_data cq_buffer_is_refused; }
 
-run_tests test_response_is_written test_unknown_request_is_refused test_cq_buffer_is_refused
+# abi: R-946, R-972, R-973
+test_ring_mapping_rules() { ring_memory mapping_rules; }
+test_large_rings() { ring_memory large_rings; }
+# abi: R-974
+test_children_have_no_rings() { ring_memory children_have_none; }
+# abi: R-972, R-975
+test_ring_mappings_outlive_objects() { ring_memory mappings_outlive_objects; }
+# abi: R-951, R-952, R-979, R-980
+test_cq_resize_in_two_steps() { ring_memory resize_in_two_steps; }
+# abi: R-957, R-980
+test_srq_resize_in_two_steps() { ring_memory srq_in_two_steps; }
+
+# Queues need neither privileges nor locked memory.
+test_many_queues() {
+	chmod 666 "$(node)"
+	(
+		ulimit -l 64
+		setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set=-all --inh-caps=-all \
+			python3 -B "$top/selftests/uverbs/many_queues.py" "$(device 1)"
+	)
+}
+
+# Their memory is their memory cgroup's: at its limit there is none for queues, and nobody is killed.
+test_rings_are_charged() {
+	local group=/run/cgroup/rings before made
+	mkdir -p /run/cgroup
+	mountpoint -q /run/cgroup || mount -t cgroup2 none /run/cgroup
+	echo +memory >/run/cgroup/cgroup.subtree_control
+	mkdir -p "$group"
+	echo 64M >"$group/memory.max"
+	# shellcheck disable=SC2016 # of the inner shell
+	made=$(bash -c 'echo $$ >"$0/cgroup.procs"; exec "$@"' "$group" \
+		python3 -B "$top/selftests/uverbs/ring_memory.py" "$(node)" all_that_there_is)
+	echo "$made"
+	made=${made% MiB}
+	((made > 16 && made < 64))
+	grep -qx 'oom_kill 0' "$group/memory.events"
+	# All of it comes back.
+	is_free() {
+		echo 64M >"$group/memory.reclaim" 2>/dev/null || true
+		(($(<"$group/memory.current") < 16 << 20))
+	}
+	until_ok 20 is_free
+	rmdir "$group"
+}
+
+# All rings together are a quarter of the memory at most. The last of 2 MiB may not fit.
+test_rings_are_bounded() {
+	local total made
+	read -r _ total _ </proc/meminfo
+	made=$(ring_memory all_that_there_is)
+	echo "$made of $((total >> 10)) MiB"
+	made=${made% MiB}
+	((made <= total >> 12 && made + 4 > total >> 12))
+}
+
+run_tests test_response_is_written test_unknown_request_is_refused test_cq_buffer_is_refused test_ring_mapping_rules \
+	test_large_rings test_children_have_no_rings test_ring_mappings_outlive_objects test_cq_resize_in_two_steps \
+	test_srq_resize_in_two_steps test_many_queues test_rings_are_charged test_rings_are_bounded

@@ -10,7 +10,7 @@ use super::config::RateLimitConfig;
 use super::wqe::AddressVector;
 
 /// Version of this module's structures.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 
 /// Bytes of a peer's name, with the zero that ends it.
 pub const PEER_NAME_SIZE: usize = 64;
@@ -74,9 +74,9 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// A ring in the process's memory; its size follows from slots and slot shift.
+    /// A ring that a process asks for. Without slots it is none, and all zero.
     pub struct UserRing: 16 {
-        /// Address, aligned to the page size; 0 for no ring.
+        /// Address of the process's memory for it, aligned to the page size; 0 for memory of the kernel.
         0 => addr: u64,
         /// Number of slots; 0 for no ring.
         8 => slots: u32,
@@ -84,6 +84,16 @@ wire_struct! {
         12 => slot_shift: u8,
         /// Reserved, zero.
         13 => reserved: [u8; 3],
+    }
+}
+
+wire_struct! {
+    /// Where the process maps a ring in memory of the kernel; all zero for any other ring.
+    pub struct RingMapping: 16 {
+        /// Offset for mmap.
+        0 => offset: u64,
+        /// Length in bytes of the whole, which is what can be mapped.
+        8 => length: u64,
     }
 }
 
@@ -97,29 +107,34 @@ wire_struct! {
 
 wire_struct! {
     /// Response of CREATE_CQ.
-    pub struct CreateCqResp: 8 {
+    pub struct CreateCqResp: 24 {
         /// Handle, as the doorbell takes it.
         0 => cqn: u32,
         /// Reserved, zero.
         4 => reserved: u32,
+        /// Where the process maps the CQ's ring.
+        8 => ring: RingMapping,
     }
 }
 
 wire_struct! {
     /// Request of RESIZE_CQ.
     pub struct ResizeCqReq: 16 {
-        /// The ring that takes the place of the present one.
+        /// The ring that takes the place of the present one at once, if that is memory of the process. In memory of the
+        /// kernel it is prepared only; the CQ moves to the ring that was prepared last with a request of no ring.
         0 => ring: UserRing,
     }
 }
 
 wire_struct! {
     /// Response of RESIZE_CQ.
-    pub struct ResizeCqResp: 8 {
-        /// Producer's position that the old ring ends with.
+    pub struct ResizeCqResp: 24 {
+        /// Producer's position that the old ring ends with, if the CQ has moved.
         0 => end: u32,
         /// Reserved, zero.
         4 => reserved: [u8; 4],
+        /// Where the process maps the ring that was prepared.
+        8 => ring: RingMapping,
     }
 }
 
@@ -134,6 +149,16 @@ wire_struct! {
 }
 
 wire_struct! {
+    /// Response of CREATE_QP.
+    pub struct CreateQpResp: 32 {
+        /// Where the process maps the send queue's ring.
+        0 => sq: RingMapping,
+        /// Where the process maps the receive queue's ring.
+        16 => rq: RingMapping,
+    }
+}
+
+wire_struct! {
     /// Request of CREATE_SRQ.
     pub struct CreateSrqReq: 16 {
         /// The SRQ's ring.
@@ -143,19 +168,23 @@ wire_struct! {
 
 wire_struct! {
     /// Response of CREATE_SRQ.
-    pub struct CreateSrqResp: 8 {
+    pub struct CreateSrqResp: 24 {
         /// Handle, as the doorbell takes it.
         0 => srqn: u32,
         /// Reserved, zero.
         4 => reserved: u32,
+        /// Where the process maps the SRQ's ring.
+        8 => ring: RingMapping,
     }
 }
 
 wire_struct! {
-    /// Request of MODIFY_SRQ.
-    pub struct ModifySrqReq: 16 {
-        /// The ring that takes the place of the present one, with `IB_SRQ_MAX_WR`; else none.
+    /// Request of MODIFY_SRQ, which has no response in uverbs.
+    pub struct ModifySrqReq: 24 {
+        /// With `IB_SRQ_MAX_WR`, as in [`ResizeCqReq`]; else none.
         0 => ring: UserRing,
+        /// Where the process wants the [`RingMapping`] of a ring that is prepared; else 0.
+        16 => mapping_addr: u64,
     }
 }
 

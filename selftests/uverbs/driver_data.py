@@ -54,6 +54,11 @@ class Uverbs:
         os.write(self.file, header + body)
         return bytes(out[:response]), bytes(out[response:])
 
+    def order(self, number, body):
+        """Writes a command that has no response."""
+        header = struct.pack("<IHH", number, (8 + len(body)) // 4, 0)
+        os.write(self.file, header + body)
+
     def call(self, object_id, method, attributes):
         """Calls a method. An attribute is its number, and bytes, a number, or room to be written."""
         encoded = b""
@@ -77,7 +82,7 @@ class Uverbs:
         fcntl.ioctl(self.file, IOCTL, bytearray(header + encoded))
 
     def ring(self, slot_shift):
-        """A ring of 64 slots, as the driver is told of it."""
+        """A ring of 64 slots in memory of this process, as the driver is told of it."""
         memory = mmap.mmap(-1, 64 << 10)
         self.kept.append(memory)
         return struct.pack("<QIB3x", address(memory), 64, slot_shift)
@@ -103,7 +108,7 @@ def expect(error, action):
 
 
 def response_is_written(uverbs):
-    """CREATE_QP has no response of the driver: room for one is filled with zeroes."""
+    """Of rings in memory of the process there is nothing to tell: the response is zeroes, as is room behind it."""
     pd, cq = uverbs.pd(), uverbs.cq()
     core = struct.pack("<QIIIIIIIIIBBBB", 0, pd, cq, cq, 0, 16, 16, 1, 1, 0, 0, RC, 0, 0)
     rings = uverbs.ring(7) + uverbs.ring(6)

@@ -2,8 +2,8 @@
 
 //! The memory of this process that the device reads and writes behind the provider's back: rings and doorbell pages.
 //!
-//! They are found as any program could find them, in `/proc/self/smaps`: a ring is memory that is not inherited by
-//! children, a doorbell page is a mapping of the uverbs device.
+//! They are found as any program could find them, in `/proc/self/smaps`: both are mappings of the uverbs device, a ring of
+//! pages of memory, a doorbell page of registers.
 
 use std::fs;
 use std::marker::PhantomData;
@@ -32,6 +32,22 @@ impl Mapping<'_> {
     /// Offset in the file that is mapped.
     pub fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Puts zeroed memory in its place, of which the device knows nothing.
+    pub fn replace(&self) -> Result<()> {
+        use rustix::mm::{mmap_anonymous, MapFlags, ProtFlags};
+        // SAFETY: The mapping stays one that is readable and writable, of the same length, until the provider unmaps it. It
+        // is no Rust object.
+        unsafe {
+            mmap_anonymous(
+                self.start as *mut _,
+                self.length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::FIXED,
+            )
+        }?;
+        Ok(())
     }
 
     /// Stores 32 bits at `offset`, which is a multiple of 4.
@@ -114,10 +130,12 @@ impl<'a> Mappings<'a> {
             } else if let (Some(flags), Some((mapping, device))) =
                 (line.strip_prefix("VmFlags:"), current)
             {
+                let has = |name| flags.split(' ').any(|flag| flag == name);
                 match device {
-                    true => found.doorbells.push(mapping),
-                    false if flags.split(' ').any(|flag| flag == "dc") => found.rings.push(mapping),
-                    false => (),
+                    // Page frames without a page structure.
+                    true if has("pf") => found.doorbells.push(mapping),
+                    true if has("mm") => found.rings.push(mapping),
+                    _ => (),
                 }
             }
         }

@@ -6,6 +6,7 @@
 use std::alloc;
 use std::alloc::Layout;
 use std::io;
+use std::mem::MaybeUninit;
 
 /// The error of an allocation that fails.
 pub fn no_memory() -> io::Error {
@@ -29,6 +30,22 @@ pub fn boxed<T>(value: T) -> io::Result<Box<T>> {
         place.write(value);
         Ok(Box::from_raw(place))
     }
+}
+
+/// Room for a value in a box, all zeroes.
+///
+/// # Errors
+///
+/// `ENOMEM`.
+pub fn zeroed_box<T>() -> io::Result<Box<MaybeUninit<T>>> {
+    const { assert!(size_of::<T>() != 0) };
+    // SAFETY: the size is not 0.
+    let place = unsafe { alloc::alloc_zeroed(Layout::new::<T>()) }.cast::<MaybeUninit<T>>();
+    if place.is_null() {
+        return Err(no_memory());
+    }
+    // SAFETY: the place is allocated with the layout that Box frees, and may have any content.
+    Ok(unsafe { Box::from_raw(place) })
 }
 
 /// `count` default values.

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use crate::ffi::Zeroed;
     use crate::lock::Threads;
-    use crate::memory::RingMap;
+    use crate::memory::PlannedRing;
     use crate::pd::alloc_parent_domain;
     use crate::pd::dealloc_pd;
     use crate::shared_ring::SharedRing;
@@ -257,7 +257,10 @@ mod tests {
         with_domain(|program, domain| {
             let lender = lender(domain, ffi::VIRTIO_RDMA_DV_RES_QP);
             let layout = RingLayout::completions(16).unwrap();
-            let ring = RingMap::new(layout, Some(&lender)).unwrap();
+            let ring = PlannedRing::new(layout, Some(&lender)).unwrap();
+            assert!(ring.is_lent());
+            let ring = ring.in_memory().unwrap();
+            assert_eq!(ring.move_request(), ring.user_ring());
             drop(lender);
             let (size, alignment, resource) = program.asked.get().unwrap();
             assert!(size >= layout.size() as usize && size % PAGE == 0);
@@ -278,7 +281,9 @@ mod tests {
             let pd = unsafe { Pd::from_ibv(domain) };
             let domain = pd.domain(Threads::MANY, ffi::VIRTIO_RDMA_DV_RES_SRQ);
             let layout = RingLayout::new(RingKind::Shared, 4, 6).unwrap();
-            let ring = SharedRing::new(layout, &domain).unwrap();
+            let memory =
+                PlannedRing::new(layout, domain.lender.as_ref()).and_then(PlannedRing::in_memory);
+            let ring = SharedRing::new(memory.unwrap(), &domain).unwrap();
             ring.prepare(8).unwrap();
             assert_eq!(program.lent.get(), 2);
             ring.moved(true);
@@ -293,10 +298,11 @@ mod tests {
             let layout = RingLayout::completions(16).unwrap();
             let result = |answer| {
                 program.answer.set(Some(answer));
-                let ring = RingMap::new(layout, Some(&lender));
-                ring.map(|_| ()).map_err(|error| error.raw_os_error())
+                let ring = PlannedRing::new(layout, Some(&lender));
+                ring.map(|ring| ring.user_ring().addr)
+                    .map_err(|error| error.raw_os_error())
             };
-            assert_eq!(result(USE_DEFAULT), Ok(()));
+            assert_eq!(result(USE_DEFAULT), Ok(0), "memory of the kernel");
             assert_eq!(result(ptr::null_mut()), Err(Some(libc::ENOMEM)));
             assert_eq!(program.lent.get(), 0);
             // What is not aligned goes back.

@@ -44,6 +44,7 @@ use crate::errno;
 use crate::ffi;
 use crate::lock::Guard;
 use crate::lock::Lock;
+use crate::memory::PlannedRing;
 use crate::memory::RingMap;
 use crate::memory::Slot;
 use crate::memory::Unchecked;
@@ -119,13 +120,9 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// An empty ring, and its consumer.
-    fn new(
-        layout: RingLayout,
-        lender: Option<&Lender>,
-    ) -> io::Result<(Arc<Self>, CompletionConsumer)> {
-        let map = RingMap::new(layout, lender)?;
-        let queue = CompletionConsumer::new(layout);
+    /// An empty ring in zeroed memory, and its consumer.
+    fn new(map: RingMap) -> io::Result<(Arc<Self>, CompletionConsumer)> {
+        let queue = CompletionConsumer::new(*map.layout());
         let seen = AtomicU32::new(0);
         Ok((Arc::try_new(Self { map, seen })?, queue))
     }
@@ -289,13 +286,13 @@ const _: () = assert!(CQ_SLOT_SHIFT == *SLOT_SHIFT_RANGE.start());
 const NO_QP: u32 = 0;
 
 impl CompletionRing {
-    /// A new queue.
+    /// A new queue in `map`, all zeroes.
     ///
     /// # Errors
     ///
-    /// Those of mmap and madvise, and `ENOMEM`.
-    pub fn new(layout: RingLayout, domain: &Domain) -> io::Result<Arc<Self>> {
-        let (ring, queue) = Ring::new(layout, domain.lender.as_ref())?;
+    /// `ENOMEM`.
+    pub fn new(map: RingMap, domain: &Domain) -> io::Result<Arc<Self>> {
+        let (ring, queue) = Ring::new(map)?;
         let arming = Arming {
             ring: ring.clone(),
             arm: Arm::new(),
@@ -327,7 +324,7 @@ impl CompletionRing {
         self.control().clone()
     }
 
-    /// How the kernel module is told of this ring.
+    /// Where the process has this ring.
     pub fn user_ring(&self) -> UserRing {
         self.control().map.user_ring()
     }
@@ -655,21 +652,38 @@ impl CompletionRing {
         }
     }
 
-    /// Moves the CQ to a ring of `layout`. `command` tells the device, and returns the producer's
-    /// position that the present ring ends with. Unpolled completions of the present ring are
-    /// delivered first. Returns whether the CQ's doorbell is to be rung.
+    /// [Moves](Self::resize_with) the CQ to a ring of a device in the same process.
     ///
     /// # Errors
     ///
-    /// The error numbers of [`new`](Self::new) and of `command`. The CQ stays in the present ring.
+    /// Those of [`resize_with`](Self::resize_with) and [`PlannedRing::in_memory`].
     pub fn resize(
         &self,
         layout: RingLayout,
         command: impl FnOnce(UserRing) -> Result<u32, i32>,
     ) -> Result<bool, i32> {
+        self.resize_with(layout, PlannedRing::in_memory, |map| {
+            command(map.user_ring())
+        })
+    }
+
+    /// Moves the CQ to a ring of `layout`, which `map` maps. `command` tells the device, and returns the
+    /// position that the present ring ends with. Unpolled completions of the present ring are delivered first.
+    /// Returns whether the CQ's doorbell is to be rung.
+    ///
+    /// # Errors
+    ///
+    /// The error numbers of [`PlannedRing::new`], `map`, [`new`](Self::new) and `command`. The CQ stays in the present ring.
+    pub fn resize_with(
+        &self,
+        layout: RingLayout,
+        map: impl FnOnce(PlannedRing) -> io::Result<RingMap>,
+        command: impl FnOnce(&RingMap) -> Result<u32, i32>,
+    ) -> Result<bool, i32> {
         let mut control = self.control();
         let number = |error| errno::number(&error);
-        let (ring, queue) = Ring::new(layout, self.lender.as_ref()).map_err(number)?;
+        let map = PlannedRing::new(layout, self.lender.as_ref()).and_then(map);
+        let (ring, queue) = map.and_then(Ring::new).map_err(number)?;
         let mut newer = boxed(Newer {
             ring: ring.clone(),
             queue,
@@ -679,7 +693,7 @@ impl CompletionRing {
         .map_err(number)?;
         // The messages of earlier calls may be waiting for the end of a batch.
         self.deferred.reserve(1).map_err(number)?;
-        let end = command(ring.map.user_ring());
+        let end = command(&ring.map);
         newer.end = match end {
             Ok(end) => end,
             Err(number) => {

@@ -8,6 +8,7 @@ use std::io::Write;
 use std::mem::offset_of;
 use std::mem::size_of;
 use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
 use std::ptr;
 
 use libc::c_int;
@@ -45,6 +46,8 @@ extern "C" {
 
 /// What the objects of a context share.
 pub struct Shared {
+    /// The context's file, which is open as long as the context is.
+    pub fd: RawFd,
     /// The context's doorbell page. Without own rings nothing rings it.
     pub doorbell: DoorbellPage,
     /// How its queues are locked.
@@ -234,6 +237,7 @@ unsafe fn open(
         Threads::MANY
     };
     Arc::try_new(Shared {
+        fd,
         doorbell,
         threads,
         limits,

@@ -19,6 +19,7 @@ use virtio_rdma_abi::uverbs::CreateCqReq;
 use virtio_rdma_abi::uverbs::CreateCqResp;
 use virtio_rdma_abi::uverbs::ResizeCqReq;
 use virtio_rdma_abi::uverbs::ResizeCqResp;
+use virtio_rdma_abi::uverbs::RingMapping;
 
 use crate::allocation::boxed;
 use crate::arc::Arc;
@@ -30,8 +31,12 @@ use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
 use crate::lock::Threads;
+use crate::memory::PlannedRing;
+use crate::memory::RingMap;
 use crate::pd::Domain;
 use crate::pd::Pd;
+use crate::place::Object;
+use crate::place::Place;
 
 /// A completion queue, as libibverbs sees it.
 ///
@@ -51,6 +56,11 @@ pub struct Cq {
 unsafe impl Send for Cq {}
 // SAFETY: libibverbs' part is not reached through a reference, and the rest can be shared.
 unsafe impl Sync for Cq {}
+
+// SAFETY: the type is `repr(C)` and starts with this.
+unsafe impl Object for Cq {
+    type Ibv = ffi::verbs_cq;
+}
 
 /// CREATE_CQ with the module's part.
 #[repr(C)]
@@ -80,19 +90,33 @@ pub fn ring_layout(cqe: u32, max_slots: u32) -> Option<RingLayout> {
 }
 
 impl Cq {
-    /// A CQ that the kernel does not know yet.
+    /// The CQ that the device calls `cqn`, whose ring is `map`.
     ///
     /// # Errors
     ///
-    /// Those of [`CompletionRing::new`].
-    pub fn new(layout: RingLayout, shared: &Arc<Shared>, domain: &Domain) -> io::Result<Box<Self>> {
+    /// `ENOMEM`.
+    fn new(map: RingMap, cqn: u32, shared: &Arc<Shared>, domain: &Domain) -> io::Result<Self> {
         // INVARIANT: libibverbs fills `ibv` in.
-        boxed(Self {
+        Ok(Self {
             ibv: UnsafeCell::new(Zeroed::zeroed()),
-            ring: CompletionRing::new(layout, domain)?,
+            ring: CompletionRing::new(map, domain)?,
             shared: shared.clone(),
-            cqn: 0,
+            cqn,
         })
+    }
+
+    /// A CQ of a device in the same process.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PlannedRing::new`] and [`PlannedRing::in_memory`], and `ENOMEM`.
+    pub fn in_memory(
+        layout: RingLayout,
+        shared: &Arc<Shared>,
+        domain: &Domain,
+    ) -> io::Result<Box<Self>> {
+        let map = PlannedRing::new(layout, domain.lender.as_ref())?.in_memory()?;
+        boxed(Self::new(map, 0, shared, domain)?)
     }
 
     /// The CQ that libibverbs calls `cq`.
@@ -180,9 +204,11 @@ unsafe fn create(
         return Err(libc::EINVAL);
     }
     let layout = ring_layout(attr.cqe, shared.limits.max_cq_slots).ok_or(libc::EINVAL)?;
-    let mut cq = Cq::new(layout, shared, &domain).map_err(|error| errno::number(&error))?;
+    let number = |error| errno::number(&error);
+    let ring = PlannedRing::new(layout, domain.lender.as_ref()).map_err(number)?;
+    let mut place = Place::<Cq>::new().map_err(number)?;
     let request = CreateCqReq {
-        ring: cq.ring.user_ring(),
+        ring: ring.user_ring(),
     };
     let mut command = Command {
         core: Zeroed::zeroed(),
@@ -192,13 +218,13 @@ unsafe fn create(
         core: Zeroed::zeroed(),
         driver: [0; CreateCqResp::SIZE],
     };
-    // SAFETY: the caller's arguments are passed on, the CQ stays where it is in its box, and command and response are
-    // as long as stated.
+    // SAFETY: the caller's arguments are passed on, the CQ stays in its place, and command and response are as long as
+    // stated.
     let status = unsafe {
         ffi::ibv_cmd_create_cq_ex(
             context,
             attr,
-            cq.as_ibv().cast(),
+            place.as_ibv(),
             &mut command.core,
             size_of::<Command>(),
             &mut response.core,
@@ -209,8 +235,16 @@ unsafe fn create(
     if status != 0 {
         return Err(status);
     }
-    cq.cqn = CreateCqResp::from_bytes(&response.driver).cqn;
-    Ok(cq)
+    let response = CreateCqResp::from_bytes(&response.driver);
+    let map = ring.map(shared.fd, &response.ring);
+    match map.and_then(|map| Cq::new(map, response.cqn, shared, &domain)) {
+        Ok(cq) => Ok(place.finish(cq)),
+        Err(error) => {
+            // SAFETY: the kernel has created the CQ above. If this fails, closing the context destroys it.
+            unsafe { ffi::ibv_cmd_destroy_cq(place.as_ibv().cast()) };
+            Err(number(error))
+        }
+    }
 }
 
 /// `create_cq`.
@@ -347,7 +381,7 @@ pub unsafe extern "C" fn resize_cq(ibv: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
     let Some(layout) = layout else {
         return libc::EINVAL;
     };
-    let resized = cq.ring.resize(layout, |ring| {
+    let command = |ring| {
         let mut command = ResizeCommand {
             core: Zeroed::zeroed(),
             driver: ResizeCqReq { ring }.to_bytes(),
@@ -369,9 +403,23 @@ pub unsafe extern "C" fn resize_cq(ibv: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
             )
         };
         match status {
-            0 => Ok(ResizeCqResp::from_bytes(&response.driver).end),
+            0 => Ok(ResizeCqResp::from_bytes(&response.driver)),
             number => Err(number),
         }
+    };
+    let map = |ring: PlannedRing| {
+        let mapping = match ring.is_lent() {
+            true => RingMapping::default(),
+            false => {
+                command(ring.user_ring())
+                    .map_err(io::Error::from_raw_os_error)?
+                    .ring
+            }
+        };
+        ring.map(cq.shared.fd, &mapping)
+    };
+    let resized = cq.ring.resize_with(layout, map, |ring| {
+        command(ring.move_request()).map(|response| response.end)
     });
     match resized {
         Ok(true) => cq.ring_doorbell(),

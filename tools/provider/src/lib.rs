@@ -45,6 +45,7 @@ mod mr;
 pub mod mw;
 mod numbers;
 pub mod pd;
+mod place;
 pub mod post;
 pub mod qp;
 pub mod qp_init;

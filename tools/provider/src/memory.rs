@@ -16,12 +16,13 @@ use std::sync::atomic::Ordering;
 use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::ring::SLOT_SHIFT_RANGE;
+use virtio_rdma_abi::uverbs::RingMapping;
 use virtio_rdma_abi::uverbs::UserRing;
 use virtio_rdma_ring::RingMemory;
 
 use crate::allocators::Lender;
 
-/// Pages mapped into the process and absent from its children, or lent by the program.
+/// Pages mapped into the process, or lent by the program.
 ///
 /// # Invariants
 ///
@@ -48,18 +49,11 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         // INVARIANT: mmap returned the aligned start of a mapping of this length, and it is not null.
-        let mapping = Self {
+        Ok(Self {
             base: NonNull::new(base.cast()).ok_or_else(io::Error::last_os_error)?,
             len,
             lender: None,
-        };
-        // The device holds the pages that are here now. Were they copied on write after a fork, parent or child
-        // would go on in memory that the device does not know.
-        // SAFETY: the range is this mapping.
-        if unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(mapping)
+        })
     }
 
     fn anonymous(len: usize) -> io::Result<Self> {
@@ -72,23 +66,33 @@ impl Mapping {
         )
     }
 
-    /// Zeroed memory, from the program if it has allocators that want to give some.
-    fn zeroed(len: usize, lender: Option<&Lender>) -> io::Result<Self> {
+    /// Zeroed memory of the program, if it has allocators that want to give some.
+    fn lent(len: usize, lender: Option<&Lender>) -> io::Result<Option<Self>> {
         let lent = match lender {
             Some(lender) => lender.lend(len)?.zip(Some(lender.clone())),
             None => None,
         };
         let Some((base, lender)) = lent else {
-            return Self::anonymous(len);
+            return Ok(None);
         };
         // SAFETY: the program gave as many bytes, for this alone.
         unsafe { base.as_ptr().write_bytes(0, len) };
         // INVARIANT: they came from there, and stay until they are given back.
-        Ok(Self {
+        Ok(Some(Self {
             base,
             len,
             lender: Some(lender),
-        })
+        }))
+    }
+
+    /// Makes the mapping absent from children of the process.
+    fn forget_at_fork(self) -> io::Result<Self> {
+        let base = self.base.as_ptr().cast();
+        // SAFETY: the range is this mapping.
+        match unsafe { libc::madvise(base, self.len, libc::MADV_DONTFORK) } {
+            0 => Ok(self),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 
@@ -104,6 +108,80 @@ impl Drop for Mapping {
     }
 }
 
+/// A ring that a queue is to have. Its memory is the program's if that lends some, and else the kernel's, which the
+/// process maps once the queue, or the ring that a queue moves to, exists there.
+pub struct PlannedRing {
+    layout: RingLayout,
+    lent: Option<Mapping>,
+}
+
+impl PlannedRing {
+    /// Plans a ring.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lender::lend`].
+    pub fn new(layout: RingLayout, lender: Option<&Lender>) -> io::Result<Self> {
+        let lent = Mapping::lent(layout.size() as usize, lender)?;
+        Ok(Self { layout, lent })
+    }
+
+    /// Whether its memory is the program's.
+    pub fn is_lent(&self) -> bool {
+        self.lent.is_some()
+    }
+
+    /// How the kernel module is asked for it.
+    pub fn user_ring(&self) -> UserRing {
+        UserRing {
+            addr: self
+                .lent
+                .as_ref()
+                .map_or(0, |lent| lent.base.as_ptr() as u64),
+            slots: self.layout.slots(),
+            slot_shift: self.layout.slot_shift(),
+            ..UserRing::default()
+        }
+    }
+
+    /// The ring, which the kernel module offers at `mapping` of the context's file `fd` unless the program has lent it.
+    ///
+    /// # Errors
+    ///
+    /// Those of mmap, and `EPROTO` if the module offers too little.
+    pub fn map(self, fd: RawFd, mapping: &RingMapping) -> io::Result<RingMap> {
+        let Self { layout, lent } = self;
+        let mapping = match lent {
+            Some(lent) => lent,
+            None => {
+                let protection = libc::PROT_READ | libc::PROT_WRITE;
+                let len = usize::try_from(mapping.length).unwrap_or(0);
+                if len < layout.size() as usize {
+                    return Err(io::Error::from_raw_os_error(libc::EPROTO));
+                }
+                Mapping::new(len, protection, libc::MAP_SHARED, fd, mapping.offset)?
+            }
+        };
+        // INVARIANT: lent memory is as long as the layout is, and so is the kernel's, as was checked.
+        Ok(RingMap { mapping, layout })
+    }
+
+    /// The ring for a device in the same process.
+    ///
+    /// # Errors
+    ///
+    /// Those of mmap.
+    pub fn in_memory(self) -> io::Result<RingMap> {
+        let Self { layout, lent } = self;
+        let mapping = match lent {
+            Some(lent) => lent,
+            None => Mapping::anonymous(layout.size() as usize)?,
+        };
+        // INVARIANT: the mapping is as long as the layout is.
+        Ok(RingMap { mapping, layout })
+    }
+}
+
 /// The bytes of one ring.
 ///
 /// # Invariants
@@ -115,20 +193,24 @@ pub struct RingMap {
 }
 
 impl RingMap {
-    /// Zeroed memory for a ring, from `lender` if there is one.
+    /// A ring for a device in the same process.
     ///
     /// # Errors
     ///
-    /// Those of mmap and madvise, and of [`Lender::lend`].
-    pub fn new(layout: RingLayout, lender: Option<&Lender>) -> io::Result<Self> {
-        // INVARIANT: the mapping is as long as the layout says; mmap rounds up to pages.
-        Ok(Self {
-            mapping: Mapping::zeroed(layout.size() as usize, lender)?,
-            layout,
-        })
+    /// Those of mmap.
+    pub fn in_memory(layout: RingLayout) -> io::Result<Self> {
+        PlannedRing::new(layout, None)?.in_memory()
     }
 
-    /// How the kernel module is told of this ring.
+    /// How the kernel module is asked to move a queue here: a ring in its own memory is the one that it has prepared.
+    pub fn move_request(&self) -> UserRing {
+        match self.mapping.lender {
+            Some(_) => self.user_ring(),
+            None => UserRing::default(),
+        }
+    }
+
+    /// Where the process has this ring.
     pub fn user_ring(&self) -> UserRing {
         UserRing {
             addr: self.mapping.base.as_ptr() as u64,
@@ -398,21 +480,17 @@ impl DoorbellPage {
     ///
     /// Those of mmap and madvise.
     pub fn map(fd: RawFd, offset: u64, size: u32) -> io::Result<Self> {
-        Mapping::new(
-            size as usize,
-            libc::PROT_WRITE,
-            libc::MAP_SHARED,
-            fd,
-            offset,
-        )
-        .map(Self)
+        let len = size as usize;
+        let mapping = Mapping::new(len, libc::PROT_WRITE, libc::MAP_SHARED, fd, offset)?;
+        // Children have no rings that they could ring.
+        mapping.forget_at_fork().map(Self)
     }
 
     /// A page of memory in place of a device's, for a device in the same process.
     ///
     /// # Errors
     ///
-    /// Those of mmap and madvise.
+    /// Those of mmap.
     pub fn in_memory() -> io::Result<Self> {
         Mapping::anonymous(size_of::<u32>()).map(Self)
     }
@@ -447,7 +525,7 @@ mod tests {
     #[test]
     fn accesses_outside_of_a_ring_are_refused() {
         let layout = RingLayout::new(RingKind::Shared, 4, 6).unwrap();
-        let ring = RingMap::new(layout, None).unwrap();
+        let ring = RingMap::in_memory(layout).unwrap();
         let refused = |access: &dyn Fn()| panic::catch_unwind(AssertUnwindSafe(access)).is_err();
         let end = layout.size();
         assert!(!refused(&|| _ = ring.load_u16(end - 2)));

@@ -17,6 +17,7 @@ use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_abi::ring::RingKind;
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::ring::WORK_SLOTS;
+use virtio_rdma_abi::uverbs::CreateQpReq;
 use virtio_rdma_abi::uverbs::ModifyQpReq;
 use virtio_rdma_abi::wqe::rq_wqe_size;
 use virtio_rdma_abi::wqe::sq_wqe_size;
@@ -32,7 +33,10 @@ use crate::cq::Cq;
 use crate::ffi;
 use crate::ffi::Zeroed;
 use crate::lock::Guard;
+use crate::memory::PlannedRing;
+use crate::memory::RingMap;
 use crate::pd::Domain;
+use crate::place::Object;
 use crate::post;
 use crate::post::Opcodes;
 use crate::post::SendLimits;
@@ -76,13 +80,72 @@ unsafe impl Send for Qp {}
 // SAFETY: libibverbs' part is not reached through a reference, and the rest can be shared.
 unsafe impl Sync for Qp {}
 
-/// A queue of `wrs` work requests of up to `size` bytes.
-fn work_ring(
+// SAFETY: the type is `repr(C)` and starts with this.
+unsafe impl Object for Qp {
+    type Ibv = ffi::verbs_qp;
+}
+
+/// What a QP is to be: its operations, and its rings.
+pub struct Plan {
+    qp_type: ffi::ibv_qp_type,
+    cap: ffi::ibv_qp_cap,
+    opcodes: Opcodes,
+    send: Option<PlannedRing>,
+    recv: Option<PlannedRing>,
+}
+
+impl Plan {
+    /// Plans a QP of a type, with capabilities, an SRQ or not, and rings whose memory comes as `domain` says.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` for a type that is not served, `EINVAL` for capabilities that no queue has, and those of
+    /// [`PlannedRing::new`].
+    pub fn new(
+        qp_type: ffi::ibv_qp_type,
+        cap: &ffi::ibv_qp_cap,
+        has_srq: bool,
+        shared: &Shared,
+        domain: &Domain,
+    ) -> io::Result<Self> {
+        let opcodes = Opcodes::of(qp_type, shared.limits.flags)
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
+        if cap.max_inline_data > shared.limits.max_inline_data {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let inline_size = INLINE_OFFSET + cap.max_inline_data as usize;
+        let send_size = sq_wqe_size(cap.max_send_sge as usize).max(inline_size);
+        let recv_size = rq_wqe_size(cap.max_recv_sge as usize);
+        Ok(Self {
+            qp_type,
+            cap: *cap,
+            opcodes,
+            send: planned_ring(cap.max_send_wr, send_size, shared, domain)?,
+            recv: match has_srq {
+                false => planned_ring(cap.max_recv_wr, recv_size, shared, domain)?,
+                // Its own sizes mean nothing.
+                true => None,
+            },
+        })
+    }
+
+    /// How the kernel module is asked for the rings.
+    pub fn request(&self) -> CreateQpReq {
+        let ring = |ring: &Option<PlannedRing>| ring.as_ref().map(PlannedRing::user_ring);
+        CreateQpReq {
+            sq: ring(&self.send).unwrap_or_default(),
+            rq: ring(&self.recv).unwrap_or_default(),
+        }
+    }
+}
+
+/// The ring of a queue of `wrs` work requests of up to `size` bytes.
+fn planned_ring(
     wrs: u32,
     size: usize,
     shared: &Shared,
     domain: &Domain,
-) -> io::Result<Option<WorkRing>> {
+) -> io::Result<Option<PlannedRing>> {
     if wrs == 0 {
         return Ok(None);
     }
@@ -95,7 +158,7 @@ fn work_ring(
     let layout = slot_shift_for(size)
         .and_then(|shift| RingLayout::new(RingKind::Work, slots, shift))
         .ok_or_else(invalid)?;
-    WorkRing::new(layout, domain).map(Some)
+    PlannedRing::new(layout, domain.lender.as_ref()).map(Some)
 }
 
 /// What is written to the doorbell page to ring a queue of QP `number`.
@@ -108,43 +171,36 @@ fn slots(ring: &Option<WorkRing>) -> u32 {
 }
 
 impl Qp {
-    /// A QP that the kernel does not know yet, whose queues are locked, and have their memory from, as `domain` says.
+    /// The planned QP, whose rings `map` maps, send queue first. Queues are locked as `domain` says.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for a type that is not served, `EINVAL` for capabilities that no queue has, and those of
-    /// [`RingMap::new`](crate::memory::RingMap::new).
+    /// Those of `map`, and `ENOMEM`.
     pub fn new(
-        qp_type: ffi::ibv_qp_type,
-        cap: &ffi::ibv_qp_cap,
+        plan: Plan,
+        map: impl Fn(PlannedRing, DoorbellKind) -> io::Result<RingMap>,
         (send_cq, recv_cq, srq): (&Cq, &Cq, Option<&Srq>),
         shared: &Arc<Shared>,
         domain: &Domain,
-    ) -> io::Result<Box<Self>> {
-        let opcodes = Opcodes::of(qp_type, shared.limits.flags)
-            .ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
-        if cap.max_inline_data > shared.limits.max_inline_data {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
-        }
-        let inline_size = INLINE_OFFSET + cap.max_inline_data as usize;
-        let send_size = sq_wqe_size(cap.max_send_sge as usize).max(inline_size);
+    ) -> io::Result<Self> {
+        let Plan {
+            qp_type,
+            cap,
+            opcodes,
+            ..
+        } = plan;
+        let queue = |ring: Option<PlannedRing>, kind| {
+            let queue = |ring| WorkRing::new(map(ring, kind)?, domain.threads);
+            ring.map(queue).transpose()
+        };
         let rings = QpRings {
-            send: work_ring(cap.max_send_wr, send_size, shared, domain)?,
-            recv: match srq {
-                None => work_ring(
-                    cap.max_recv_wr,
-                    rq_wqe_size(cap.max_recv_sge as usize),
-                    shared,
-                    domain,
-                )?,
-                // Its own sizes mean nothing.
-                Some(_) => None,
-            },
+            send: queue(plan.send, DoorbellKind::Sq)?,
+            recv: queue(plan.recv, DoorbellKind::Rq)?,
             shared: srq.map(|srq| srq.ring().clone()),
         };
         let is_one_cq = Arc::ptr_eq(send_cq.ring(), recv_cq.ring());
         // INVARIANT: libibverbs fills `ibv` in.
-        boxed(Self {
+        Ok(Self {
             ibv: UnsafeCell::new(Zeroed::zeroed()),
             rings: Arc::try_new(rings)?,
             send_limits: SendLimits {
@@ -167,6 +223,23 @@ impl Qp {
             },
             _domain: domain.lender.clone(),
         })
+    }
+
+    /// A QP of a device in the same process.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Plan::new`] and [`PlannedRing::in_memory`], and `ENOMEM`.
+    pub fn in_memory(
+        qp_type: ffi::ibv_qp_type,
+        cap: &ffi::ibv_qp_cap,
+        queues: (&Cq, &Cq, Option<&Srq>),
+        shared: &Arc<Shared>,
+        domain: &Domain,
+    ) -> io::Result<Box<Self>> {
+        let plan = Plan::new(qp_type, cap, queues.2.is_some(), shared, domain)?;
+        let map = |ring: PlannedRing, _| ring.in_memory();
+        boxed(Self::new(plan, map, queues, shared, domain)?)
     }
 
     /// The QP that libibverbs calls `qp`.

@@ -2,12 +2,13 @@
 
 //! Creation of queue pairs.
 
+use std::mem::offset_of;
 use std::mem::size_of;
-use std::mem::size_of_val;
 
+use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_abi::uverbs::ContextFlags;
 use virtio_rdma_abi::uverbs::CreateQpReq;
-use virtio_rdma_abi::uverbs::UserRing;
+use virtio_rdma_abi::uverbs::CreateQpResp;
 
 use crate::builder;
 use crate::context::Context;
@@ -15,11 +16,13 @@ use crate::cq::Cq;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
+use crate::memory::PlannedRing;
 use crate::pd::Pd;
+use crate::place::Place;
 use crate::post::Opcodes;
+use crate::qp::Plan;
 use crate::qp::Qp;
 use crate::srq::Srq;
-use crate::work_ring::WorkRing;
 
 /// CREATE_QP with the module's part.
 #[repr(C)]
@@ -28,9 +31,16 @@ struct Command {
     driver: [u8; CreateQpReq::SIZE],
 }
 
-fn user_ring(ring: &Option<WorkRing>) -> UserRing {
-    ring.as_ref().map(WorkRing::user_ring).unwrap_or_default()
+/// Response of CREATE_QP with the module's part.
+#[repr(C)]
+struct Response {
+    core: ffi::ib_uverbs_ex_create_qp_resp,
+    driver: [u8; CreateQpResp::SIZE],
 }
+
+// The kernel writes its part right behind the common one.
+const _: () =
+    assert!(offset_of!(Response, driver) == size_of::<ffi::ib_uverbs_ex_create_qp_resp>());
 
 /// Checks what has no part in the QP's memory, on a device with these `flags`.
 ///
@@ -86,41 +96,51 @@ pub unsafe extern "C" fn create_qp_ex(
     // SAFETY: it is null or an object of this provider.
     let srq = (!attr.srq.is_null()).then(|| unsafe { Srq::from_ibv(attr.srq) });
     let domain = pd.domain(shared.threads, ffi::VIRTIO_RDMA_DV_RES_QP);
-    let mut qp = match Qp::new(
-        attr.qp_type,
-        &attr.cap,
-        (send_cq, recv_cq, srq),
-        shared,
-        &domain,
-    ) {
-        Ok(qp) => qp,
+    let plan = Plan::new(attr.qp_type, &attr.cap, srq.is_some(), shared, &domain);
+    let (plan, mut place) = match plan.and_then(|plan| Ok((plan, Place::<Qp>::new()?))) {
+        Ok(both) => both,
         Err(error) => return errno::null(errno::number(&error)),
-    };
-    let request = CreateQpReq {
-        sq: user_ring(&qp.rings().send),
-        rq: user_ring(&qp.rings().recv),
     };
     let mut command = Command {
         core: Zeroed::zeroed(),
-        driver: request.to_bytes(),
+        driver: plan.request().to_bytes(),
     };
-    let mut response = ffi::ib_uverbs_ex_create_qp_resp::zeroed();
-    // SAFETY: libibverbs' arguments are passed on, the QP stays where it is in its box, and command and response are as
-    // long as stated.
+    let mut response = Response {
+        core: Zeroed::zeroed(),
+        driver: [0; CreateQpResp::SIZE],
+    };
+    // SAFETY: libibverbs' arguments are passed on, the QP stays in its place, and command and response are as long as
+    // stated.
     let status = unsafe {
         ffi::ibv_cmd_create_qp_ex2(
             context,
-            qp.as_ibv().cast(),
+            place.as_ibv(),
             attr,
             &mut command.core,
             size_of::<Command>(),
-            &mut response,
-            size_of_val(&response),
+            &mut response.core,
+            size_of::<Response>(),
         )
     };
     if status != 0 {
         return errno::null(status);
     }
+    let response = CreateQpResp::from_bytes(&response.driver);
+    let map = |ring: PlannedRing, kind| {
+        let mapping = match kind {
+            DoorbellKind::Sq => &response.sq,
+            _ => &response.rq,
+        };
+        ring.map(shared.fd, mapping)
+    };
+    let mut qp = match Qp::new(plan, map, (send_cq, recv_cq, srq), shared, &domain) {
+        Ok(qp) => place.finish(qp),
+        Err(error) => {
+            // SAFETY: the kernel has created the QP above. If this fails, closing the context destroys it.
+            unsafe { ffi::ibv_cmd_destroy_qp(place.as_ibv().cast()) };
+            return errno::null(errno::number(&error));
+        }
+    };
     qp.report(&mut attr.cap);
     if attr.comp_mask & ffi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 {
         // SAFETY: the QP is this function's alone until it is returned.

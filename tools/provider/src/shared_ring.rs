@@ -7,6 +7,9 @@
 
 use std::io;
 use std::mem::replace;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
 
 use libc::c_int;
 use virtio_rdma_abi::ring::RingKind;
@@ -18,6 +21,7 @@ use crate::allocation::defaults;
 use crate::allocators::Lender;
 use crate::lock::Guard;
 use crate::lock::Lock;
+use crate::memory::PlannedRing;
 use crate::memory::RingMap;
 use crate::pd::Domain;
 use crate::wqe::write_receive;
@@ -26,6 +30,8 @@ use crate::wr::Recv;
 /// The ring of a shared receive queue.
 pub struct SharedRing {
     posting: Lock<Posting>,
+    /// Held while the queue moves to a longer ring, system calls included.
+    control: Mutex<()>,
     /// Where a longer ring comes from.
     lender: Option<Lender>,
 }
@@ -51,25 +57,27 @@ struct Moving {
 }
 
 impl SharedRing {
-    /// A new queue.
+    /// A new queue in `memory`, all zeroes.
     ///
     /// # Errors
     ///
-    /// Those of mmap, and `ENOMEM`.
-    pub fn new(layout: RingLayout, domain: &Domain) -> io::Result<Self> {
+    /// `ENOMEM`.
+    pub fn new(memory: RingMap, domain: &Domain) -> io::Result<Self> {
+        let layout = *memory.layout();
         let posting = Posting {
-            memory: RingMap::new(layout, domain.lender.as_ref())?,
+            memory,
             queue: SharedQueue::new(layout, defaults(layout.slots() as usize)?),
             wr_ids: defaults(layout.slots() as usize)?,
             moving: None,
         };
         Ok(Self {
             posting: Lock::new(posting, domain.threads),
+            control: Mutex::new(()),
             lender: domain.lender.clone(),
         })
     }
 
-    /// How the kernel module is told of this ring.
+    /// Where the process has this ring.
     pub fn user_ring(&self) -> UserRing {
         self.lock().memory.user_ring()
     }
@@ -95,26 +103,45 @@ impl SharedRing {
         posting.wr_ids.get(usize::from(slot)).copied()
     }
 
-    /// Prepares a ring of `slots` slots for the device to move to. From here on both are filled. Returns how the kernel
-    /// module is told of it; [`moved`](Self::moved) says how that ended.
+    /// Excludes other threads from moving the queue.
+    pub fn control(&self) -> MutexGuard<'_, ()> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// [Prepares](Self::prepare_with) a ring for a device in the same process.
     ///
     /// # Errors
     ///
-    /// `EINVAL` unless there is a longer ring with so many slots, `EBUSY` if one is prepared already, those of mmap, and
-    /// `ENOMEM`.
+    /// Those of [`prepare_with`](Self::prepare_with) and [`PlannedRing::in_memory`].
     pub fn prepare(&self, slots: u32) -> io::Result<UserRing> {
+        self.prepare_with(slots, PlannedRing::in_memory, RingMap::user_ring)
+    }
+
+    /// Prepares a ring of `slots` slots, which `map` maps, for the device to move to. From here on both are filled. Returns
+    /// the `request` for the move; [`moved`](Self::moved) says how that ended.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` unless there is a longer ring with so many slots, `EBUSY` if one is prepared already, those of `map` and
+    /// of [`PlannedRing::new`], and `ENOMEM`.
+    pub fn prepare_with(
+        &self,
+        slots: u32,
+        map: impl FnOnce(PlannedRing) -> io::Result<RingMap>,
+        request: impl FnOnce(&RingMap) -> UserRing,
+    ) -> io::Result<UserRing> {
         let error = io::Error::from_raw_os_error;
         let present = *self.lock().memory.layout();
         let layout = RingLayout::new(RingKind::Shared, slots, present.slot_shift())
             .filter(|layout| layout.slots() > present.slots())
             .ok_or_else(|| error(libc::EINVAL))?;
         let moving = Moving {
-            memory: RingMap::new(layout, self.lender.as_ref())?,
+            memory: map(PlannedRing::new(layout, self.lender.as_ref())?)?,
             list: defaults(slots as usize)?,
             wr_ids: defaults(slots as usize)?,
         };
         let mut slot = defaults(layout.slot_size() as usize)?;
-        let user_ring = moving.memory.user_ring();
+        let request = request(&moving.memory);
         let mut posting = self.lock();
         // Another thread may have been faster.
         if posting.moving.is_some() || *posting.memory.layout() != present {
@@ -124,7 +151,7 @@ impl SharedRing {
             .queue
             .copy_to(&posting.memory, &layout, &moving.memory, &mut slot);
         posting.moving = Some(moving);
-        Ok(user_ring)
+        Ok(request)
     }
 
     /// The device has moved to the ring that was prepared, or has not.
@@ -206,7 +233,8 @@ mod tests {
     #[test]
     fn a_queue_grows_with_work_in_it() {
         let layout = RingLayout::new(RingKind::Shared, 4, 6).unwrap();
-        let ring = SharedRing::new(layout, &Threads::MANY.into()).unwrap();
+        let memory = RingMap::in_memory(layout).unwrap();
+        let ring = SharedRing::new(memory, &Threads::MANY.into()).unwrap();
         for wr_id in 100..104 {
             assert_eq!(post(&ring, wr_id), 0);
         }

@@ -19,7 +19,7 @@ use virtio_rdma_abi::ring::WORK_SLOTS;
 use virtio_rdma_abi::uverbs::CreateSrqReq;
 use virtio_rdma_abi::uverbs::CreateSrqResp;
 use virtio_rdma_abi::uverbs::ModifySrqReq;
-use virtio_rdma_abi::uverbs::UserRing;
+use virtio_rdma_abi::uverbs::RingMapping;
 use virtio_rdma_abi::wqe::rq_wqe_size;
 
 use crate::allocation::boxed;
@@ -29,8 +29,12 @@ use crate::context::Shared;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
+use crate::memory::PlannedRing;
+use crate::memory::RingMap;
 use crate::pd::Domain;
 use crate::pd::Pd;
+use crate::place::Object;
+use crate::place::Place;
 use crate::shared_ring::SharedRing;
 use crate::wr::List;
 
@@ -53,6 +57,11 @@ pub struct Srq {
 unsafe impl Send for Srq {}
 // SAFETY: libibverbs' part is not reached through a reference, and the rest can be shared.
 unsafe impl Sync for Srq {}
+
+// SAFETY: the type is `repr(C)` and starts with this.
+unsafe impl Object for Srq {
+    type Ibv = ffi::verbs_srq;
+}
 
 /// CREATE_SRQ with the module's part.
 #[repr(C)]
@@ -88,25 +97,41 @@ fn slots_for(wrs: u32) -> Option<u32> {
 }
 
 impl Srq {
-    /// An SRQ that the kernel does not know yet.
+    /// The SRQ that the device calls `srqn`, whose ring is `memory`.
     ///
     /// # Errors
     ///
-    /// Those of [`SharedRing::new`], and `ENOMEM`.
-    pub fn new(
+    /// `ENOMEM`.
+    fn new(
+        memory: RingMap,
+        srqn: u32,
+        max_sge: u32,
+        shared: &Arc<Shared>,
+        domain: &Domain,
+    ) -> io::Result<Self> {
+        // INVARIANT: libibverbs fills `ibv` in.
+        Ok(Self {
+            ibv: UnsafeCell::new(Zeroed::zeroed()),
+            ring: Arc::try_new(SharedRing::new(memory, domain)?)?,
+            max_sge,
+            shared: shared.clone(),
+            srqn,
+        })
+    }
+
+    /// An SRQ of a device in the same process.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PlannedRing::new`] and [`PlannedRing::in_memory`], and `ENOMEM`.
+    pub fn in_memory(
         layout: RingLayout,
         max_sge: u32,
         shared: &Arc<Shared>,
         domain: &Domain,
     ) -> io::Result<Box<Self>> {
-        // INVARIANT: libibverbs fills `ibv` in.
-        boxed(Self {
-            ibv: UnsafeCell::new(Zeroed::zeroed()),
-            ring: Arc::try_new(SharedRing::new(layout, domain)?)?,
-            max_sge,
-            shared: shared.clone(),
-            srqn: 0,
-        })
+        let memory = PlannedRing::new(layout, domain.lender.as_ref())?.in_memory()?;
+        boxed(Self::new(memory, 0, max_sge, shared, domain)?)
     }
 
     /// The SRQ that libibverbs calls `srq`.
@@ -169,10 +194,11 @@ unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Res
         .zip(slot_shift_for(rq_wqe_size(max_sge as usize)))
         .and_then(|(slots, shift)| RingLayout::new(RingKind::Shared, slots, shift))
         .ok_or(libc::EINVAL)?;
-    let srq = Srq::new(layout, max_sge, shared, &domain);
-    let mut srq = srq.map_err(|error| errno::number(&error))?;
+    let number = |error| errno::number(&error);
+    let ring = PlannedRing::new(layout, domain.lender.as_ref()).map_err(number)?;
+    let mut place = Place::<Srq>::new().map_err(number)?;
     let request = CreateSrqReq {
-        ring: srq.ring.user_ring(),
+        ring: ring.user_ring(),
     };
     let mut command = Command {
         core: Zeroed::zeroed(),
@@ -182,12 +208,12 @@ unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Res
         core: Zeroed::zeroed(),
         driver: [0; CreateSrqResp::SIZE],
     };
-    // SAFETY: the caller's arguments are passed on, the SRQ stays where it is in its box, and command and response are
-    // as long as stated.
+    // SAFETY: the caller's arguments are passed on, the SRQ stays in its place, and command and response are as long as
+    // stated.
     let status = unsafe {
         ffi::ibv_cmd_create_srq(
             pd,
-            srq.as_ibv(),
+            place.as_ibv().cast(),
             attr,
             &mut command.core,
             size_of::<Command>(),
@@ -198,8 +224,16 @@ unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Res
     if status != 0 {
         return Err(status);
     }
-    srq.srqn = CreateSrqResp::from_bytes(&response.driver).srqn;
-    Ok(srq)
+    let response = CreateSrqResp::from_bytes(&response.driver);
+    let memory = ring.map(shared.fd, &response.ring);
+    match memory.and_then(|memory| Srq::new(memory, response.srqn, max_sge, shared, &domain)) {
+        Ok(srq) => Ok(place.finish(srq)),
+        Err(error) => {
+            // SAFETY: the kernel has created the SRQ above. If this fails, closing the context destroys it.
+            unsafe { ffi::ibv_cmd_destroy_srq(place.as_ibv().cast()) };
+            Err(number(error))
+        }
+    }
 }
 
 /// `create_srq`.
@@ -218,7 +252,7 @@ pub unsafe extern "C" fn create_srq(
     }
 }
 
-/// Changes attributes in the kernel, with the ring that the SRQ is to move to.
+/// Changes attributes in the kernel, with a request of the provider's.
 ///
 /// # Safety
 ///
@@ -227,11 +261,11 @@ unsafe fn command(
     srq: *mut ffi::ibv_srq,
     attr: *mut ffi::ibv_srq_attr,
     mask: c_int,
-    ring: UserRing,
+    request: ModifySrqReq,
 ) -> c_int {
     let mut command = ModifyCommand {
         core: Zeroed::zeroed(),
-        driver: ModifySrqReq { ring }.to_bytes(),
+        driver: request.to_bytes(),
     };
     // SAFETY: the caller's arguments are passed on, with a command as long as stated.
     unsafe {
@@ -257,26 +291,47 @@ pub unsafe extern "C" fn modify_srq(
 ) -> c_int {
     const MAX_WR: c_int = ffi::IBV_SRQ_MAX_WR as c_int;
     // SAFETY: libibverbs passes an SRQ of this provider, and attributes.
-    let (ring, max_wr) = unsafe { (&Srq::from_ibv(srq).ring, (*attr).max_wr) };
+    let (this, max_wr) = unsafe { (Srq::from_ibv(srq), (*attr).max_wr) };
+    let ring = &this.ring;
     if mask & MAX_WR == 0 {
         // SAFETY: the caller's arguments are passed on.
-        return unsafe { command(srq, attr, mask, UserRing::default()) };
+        return unsafe { command(srq, attr, mask, ModifySrqReq::default()) };
     }
     let Some(slots) = slots_for(max_wr).filter(|_| max_wr != 0) else {
         return libc::EINVAL;
     };
+    let _control = ring.control();
     if slots <= ring.slots() {
         return match mask & !MAX_WR {
             0 => 0,
             // SAFETY: the caller's arguments are passed on.
-            mask => unsafe { command(srq, attr, mask, UserRing::default()) },
+            mask => unsafe { command(srq, attr, mask, ModifySrqReq::default()) },
         };
     }
-    match ring.prepare(slots) {
-        Ok(user_ring) => {
+    let map = |planned: PlannedRing| {
+        let mut mapping = [0; RingMapping::SIZE];
+        if !planned.is_lent() {
+            let request = ModifySrqReq {
+                ring: planned.user_ring(),
+                mapping_addr: mapping.as_mut_ptr().expose_provenance() as u64,
+            };
+            // SAFETY: the caller's arguments are passed on. The kernel writes to the mapping, which is as long as it wants.
+            match unsafe { command(srq, attr, MAX_WR, request) } {
+                0 => (),
+                number => return Err(io::Error::from_raw_os_error(number)),
+            }
+        }
+        planned.map(this.shared.fd, &RingMapping::from_bytes(&mapping))
+    };
+    match ring.prepare_with(slots, map, RingMap::move_request) {
+        Ok(ring) => {
+            let request = ModifySrqReq {
+                ring,
+                ..ModifySrqReq::default()
+            };
             // SAFETY: the caller's arguments are passed on.
-            let status = unsafe { command(srq, attr, mask, user_ring) };
-            ring.moved(status == 0);
+            let status = unsafe { command(srq, attr, mask, request) };
+            this.ring.moved(status == 0);
             status
         }
         Err(error) => errno::number(&error),

@@ -13,16 +13,15 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 
-use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::uverbs::UserRing;
 use virtio_rdma_ring::WorkQueue;
 
 use crate::allocation::defaults;
 use crate::lock::Guard;
 use crate::lock::Lock;
+use crate::lock::Threads;
 use crate::memory::RingMap;
 use crate::memory::Slot;
-use crate::pd::Domain;
 use crate::wqe::SendWqe;
 
 /// What one thread has to itself while it posts.
@@ -73,13 +72,13 @@ pub struct WorkRing {
 }
 
 impl WorkRing {
-    /// A new queue.
+    /// A new queue in `memory`, all zeroes.
     ///
     /// # Errors
     ///
-    /// Those of mmap, and `ENOMEM`.
-    pub fn new(layout: RingLayout, domain: &Domain) -> io::Result<Self> {
-        let memory = RingMap::new(layout, domain.lender.as_ref())?;
+    /// `ENOMEM`.
+    pub fn new(memory: RingMap, threads: Threads) -> io::Result<Self> {
+        let layout = *memory.layout();
         let slots = layout.slots() as usize;
         let wr_ids = defaults(slots)?;
         let posting = Posting {
@@ -88,7 +87,7 @@ impl WorkRing {
         };
         // INVARIANT: the length is that of the layout.
         Ok(Self {
-            posting: Lock::new(posting, domain.threads),
+            posting: Lock::new(posting, threads),
             memory,
             wr_ids,
             tail: AtomicU32::new(0),
@@ -101,7 +100,7 @@ impl WorkRing {
         &self.memory
     }
 
-    /// How the kernel module is told of this ring.
+    /// Where the process has this ring.
     pub fn user_ring(&self) -> UserRing {
         self.memory.user_ring()
     }
@@ -206,16 +205,13 @@ fn not_outstanding() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use virtio_rdma_abi::ring::RingKind;
+    use virtio_rdma_abi::ring::RingLayout;
 
     use super::*;
-    use crate::lock::Threads;
 
     fn ring(slots: u32) -> WorkRing {
-        WorkRing::new(
-            RingLayout::new(RingKind::Work, slots, 7).unwrap(),
-            &Threads::MANY.into(),
-        )
-        .unwrap()
+        let memory = RingMap::in_memory(RingLayout::new(RingKind::Work, slots, 7).unwrap()).unwrap();
+        WorkRing::new(memory, Threads::MANY).unwrap()
     }
 
     fn publish(ring: &WorkRing, queue: &mut WorkQueue) {

@@ -120,7 +120,7 @@ fn a_destroyed_qp_leaves_no_completions_to_the_next_of_its_number() {
 
     // The number went to a new QP before the destruction of the last one was through.
     completions.push(sent(2));
-    let mut newest = Qp::new(
+    let mut newest = Qp::in_memory(
         ffi::IBV_QPT_RC,
         &CAP,
         (&cq, &cq, None),

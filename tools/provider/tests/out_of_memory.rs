@@ -102,12 +102,12 @@ fn queues() {
     let shared = shared();
     let domain = shared.threads.into();
     let layout = cq::ring_layout(8, 8).unwrap();
-    let (cq, failures) = until_it_succeeds(|| Cq::new(layout, &shared, &domain));
+    let (cq, failures) = until_it_succeeds(|| Cq::in_memory(layout, &shared, &domain));
     assert_ne!(failures, 0);
     let layout = RingLayout::new(RingKind::Shared, 4, 6).unwrap();
-    let (srq, failures) = until_it_succeeds(|| Srq::new(layout, 1, &shared, &domain));
+    let (srq, failures) = until_it_succeeds(|| Srq::in_memory(layout, 1, &shared, &domain));
     assert_ne!(failures, 0);
-    let qp = |srq| Qp::new(ffi::IBV_QPT_RC, &CAP, (&cq, &cq, srq), &shared, &domain);
+    let qp = |srq| Qp::in_memory(ffi::IBV_QPT_RC, &CAP, (&cq, &cq, srq), &shared, &domain);
     let (mut first, failures) = until_it_succeeds(|| qp(None));
     assert_ne!(failures, 0);
     let (mut second, failures) = until_it_succeeds(|| qp(Some(&srq)));

@@ -459,7 +459,7 @@ fn capabilities_that_no_queue_has_are_refused() {
     let refuse = |qp_type, edit: &dyn Fn(&mut ffi::ibv_qp_cap)| {
         let mut cap = CAP;
         edit(&mut cap);
-        let error = Qp::new(
+        let error = Qp::in_memory(
             qp_type,
             &cap,
             (&cq, &cq, None),

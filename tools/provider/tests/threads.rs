@@ -270,7 +270,7 @@ fn everything_at_once(how: Poll) {
     let device = Mutex::new(Completions::new(&cq));
     // SAFETY: one thread posts to the QP, as in a thread domain.
     let domain = unsafe { Threads::one() }.into();
-    let mut qp = Qp::new(ffi::IBV_QPT_RC, &CAP, (&cq, &cq, None), &shared, &domain).unwrap();
+    let mut qp = Qp::in_memory(ffi::IBV_QPT_RC, &CAP, (&cq, &cq, None), &shared, &domain).unwrap();
     qp.created(QPN).unwrap();
     qp.changed(ffi::IBV_QPS_RTS);
     let (done, ended) = (AtomicBool::new(false), AtomicU64::new(0));

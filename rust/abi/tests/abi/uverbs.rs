@@ -6,8 +6,8 @@ use std::mem::{align_of, offset_of, size_of};
 
 use virtio_rdma_abi::uverbs::{
     AllocContextReq, AllocContextResp, ContextAttributes, ContextFlags, CreateAhResp, CreateCqReq,
-    CreateCqResp, CreateQpReq, CreateSrqReq, CreateSrqResp, ModifyQpReq, ModifySrqReq, ResizeCqReq,
-    ResizeCqResp, UserRing, ABI_VERSION,
+    CreateCqResp, CreateQpReq, CreateQpResp, CreateSrqReq, CreateSrqResp, ModifyQpReq,
+    ModifySrqReq, ResizeCqReq, ResizeCqResp, RingMapping, UserRing, ABI_VERSION,
 };
 
 use virtio_rdma_abi::config::{QpTypes, RateLimitConfig};
@@ -22,9 +22,14 @@ const RING: UserRing = UserRing {
     reserved: [0; 3],
 };
 const RING_HEX: &str = "00400302017f0000 00800000 07 000000";
+const MAPPING: RingMapping = RingMapping {
+    offset: 0x1122_3344_5000,
+    length: 0x0010_2000,
+};
+const MAPPING_HEX: &str = "0050443322110000 0020100000000000";
 
 // abi: R-931, R-939, R-940, R-941, R-948, R-949, R-950, R-951, R-952, R-953, R-954, R-955, R-956
-// abi: R-957, R-958
+// abi: R-957, R-958, R-970, R-971
 #[test]
 fn exact_bytes() {
     let mut peer_name = [0; 64];
@@ -57,13 +62,15 @@ fn exact_bytes() {
          01000000 02000000 03000000 08000000 00000100 00000000",
     );
     check(RING, RING_HEX);
+    check(MAPPING, MAPPING_HEX);
     check(CreateCqReq { ring: RING }, RING_HEX);
     check(
         CreateCqResp {
             cqn: 5,
             reserved: 0,
+            ring: MAPPING,
         },
-        "05000000 00000000",
+        &format!("05000000 00000000 {MAPPING_HEX}"),
     );
     check(
         CreateQpReq {
@@ -72,23 +79,41 @@ fn exact_bytes() {
         },
         &format!("{RING_HEX} 00400302017f0000 04000000 07 000000"),
     );
+    check(
+        CreateQpResp {
+            sq: MAPPING,
+            rq: RingMapping {
+                length: 0x1000,
+                ..MAPPING
+            },
+        },
+        &format!("{MAPPING_HEX} 0050443322110000 0010000000000000"),
+    );
     check(ResizeCqReq { ring: RING }, RING_HEX);
     check(
         ResizeCqResp {
             end: 0x0102_0304,
             reserved: [0; 4],
+            ring: MAPPING,
         },
-        "04030201 00000000",
+        &format!("04030201 00000000 {MAPPING_HEX}"),
     );
     check(CreateSrqReq { ring: RING }, RING_HEX);
     check(
         CreateSrqResp {
             srqn: 6,
             reserved: 0,
+            ring: MAPPING,
         },
-        "06000000 00000000",
+        &format!("06000000 00000000 {MAPPING_HEX}"),
     );
-    check(ModifySrqReq { ring: RING }, RING_HEX);
+    check(
+        ModifySrqReq {
+            ring: RING,
+            mapping_addr: 0x7f01_0203_4058,
+        },
+        &format!("{RING_HEX} 58400302017f0000"),
+    );
     check(
         ModifyQpReq {
             max_burst_size: 0x2000,
@@ -119,7 +144,7 @@ fn exact_bytes() {
             "00".repeat(5)
         ),
     );
-    assert_eq!(ABI_VERSION, 5);
+    assert_eq!(ABI_VERSION, 6);
 }
 
 /// The structures as a C header would declare them, under the names of the ABI.
@@ -152,6 +177,18 @@ mod c {
     }
 
     #[repr(C)]
+    pub struct RingMapping {
+        pub offset: u64,
+        pub length: u64,
+    }
+
+    #[repr(C)]
+    pub struct CreateQpResp {
+        pub sq: RingMapping,
+        pub rq: RingMapping,
+    }
+
+    #[repr(C)]
     pub struct CreateCqReq {
         pub ring: UserRing,
     }
@@ -160,6 +197,7 @@ mod c {
     pub struct CreateCqResp {
         pub cqn: u32,
         pub reserved: u32,
+        pub ring: RingMapping,
     }
 
     #[repr(C)]
@@ -177,6 +215,7 @@ mod c {
     pub struct ResizeCqResp {
         pub end: u32,
         pub reserved: [u8; 4],
+        pub ring: RingMapping,
     }
 
     #[repr(C)]
@@ -188,11 +227,13 @@ mod c {
     pub struct CreateSrqResp {
         pub srqn: u32,
         pub reserved: u32,
+        pub ring: RingMapping,
     }
 
     #[repr(C)]
     pub struct ModifySrqReq {
         pub ring: UserRing,
+        pub mapping_addr: u64,
     }
 
     #[repr(C)]
@@ -229,13 +270,15 @@ fn a_c_compiler_agrees() {
     });
     agree!(UserRing { addr at 0, slots at 8, slot_shift at 12, reserved at 13 });
     agree!(CreateCqReq { ring at 0 });
-    agree!(CreateCqResp { cqn at 0, reserved at 4 });
+    agree!(RingMapping { offset at 0, length at 8 });
+    agree!(CreateCqResp { cqn at 0, reserved at 4, ring at 8 });
     agree!(CreateQpReq { sq at 0, rq at 16 });
+    agree!(CreateQpResp { sq at 0, rq at 16 });
     agree!(ResizeCqReq { ring at 0 });
-    agree!(ResizeCqResp { end at 0, reserved at 4 });
+    agree!(ResizeCqResp { end at 0, reserved at 4, ring at 8 });
     agree!(CreateSrqReq { ring at 0 });
-    agree!(CreateSrqResp { srqn at 0, reserved at 4 });
-    agree!(ModifySrqReq { ring at 0 });
+    agree!(CreateSrqResp { srqn at 0, reserved at 4, ring at 8 });
+    agree!(ModifySrqReq { ring at 0, mapping_addr at 16 });
     agree!(ModifyQpReq { max_burst_size at 0, typical_packet_size at 4, reserved at 6 });
     agree!(CreateAhResp { av at 0, reserved at 43 });
 }

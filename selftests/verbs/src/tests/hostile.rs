@@ -74,6 +74,35 @@ pub fn rings(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
+/// Unmaps rings in the middle of its work, and goes on with other memory in their place.
+pub fn unmapped(session: &mut Session) -> Result<()> {
+    for round in 0..u64::from(session.settings.rounds) {
+        let end = Endpoint::connect(session, &Options::default())?;
+        let mr = end.memory(4096)?;
+        for id in 0..32 {
+            end.qp.recv(id, &[mr.sge(0, 1000)])?;
+        }
+        session.peer.meet()?;
+        if session.active() {
+            let mappings = Mappings::find(&end)?;
+            let rings = mappings.rings();
+            ensure!(!rings.is_empty(), "no rings are mapped");
+            work(&end, &mr);
+            let mut random = Random::new(round);
+            for ring in rings {
+                if round == 0 || random.below(2) == 0 {
+                    ring.replace()?;
+                }
+                work(&end, &mr);
+                mappings.ring_all(&end);
+            }
+            work(&end, &mr);
+        }
+        session.peer.meet()?;
+    }
+    Ok(())
+}
+
 /// Rings the doorbell from every CPU as fast as it goes, with its own queues, those of others and nonsense.
 // abi
 pub fn doorbell(session: &mut Session) -> Result<()> {

@@ -217,6 +217,7 @@ pub const ALL: &[Test] = &[
     special("soak", soak::soak),
     special("quiet", soak::quiet),
     special("hostile_rings", hostile::rings),
+    special("hostile_unmapped", hostile::unmapped),
     special("hostile_doorbell", hostile::doorbell),
     special("hostile_mappings", hostile::mappings),
 ];

@@ -83,7 +83,8 @@ fn with_program(test: impl Fn(&Arc<CompletionRing>, &Program)) {
     // SAFETY: a parent domain of this provider.
     let domain = unsafe { Pd::from_ibv(parent) }.domain(Threads::MANY, ffi::VIRTIO_RDMA_DV_RES_CQ);
     let layout = RingLayout::completions(SLOTS).unwrap();
-    let ring = CompletionRing::new(layout, &domain).unwrap();
+    let map = PlannedRing::new(layout, domain.lender.as_ref()).unwrap();
+    let ring = CompletionRing::new(map.in_memory().unwrap(), &domain).unwrap();
     program.ring.set(Some(ring.clone()));
     test(&ring, &program);
     program.left.set(0);

@@ -77,6 +77,7 @@ pub fn shared() -> Arc<Shared> {
 /// The same on a device with these flags.
 pub fn shared_with(flags: ContextFlags) -> Arc<Shared> {
     Arc::try_new(Shared {
+        fd: -1,
         doorbell: DoorbellPage::in_memory().unwrap(),
         threads: Threads::MANY,
         limits: AllocContextResp {
@@ -92,20 +93,20 @@ pub fn shared_with(flags: ContextFlags) -> Arc<Shared> {
 
 pub fn cq(shared: &Arc<Shared>, cqe: u32) -> Box<Cq> {
     let layout = cq::ring_layout(cqe, shared.limits.max_cq_slots).unwrap();
-    Cq::new(layout, shared, &shared.threads.into()).unwrap()
+    Cq::in_memory(layout, shared, &shared.threads.into()).unwrap()
 }
 
 /// An SRQ of `slots` receives.
 pub fn srq(shared: &Arc<Shared>, slots: u32) -> Box<Srq> {
     let layout = RingLayout::new(RingKind::Shared, slots, 6).unwrap();
-    Srq::new(layout, 1, shared, &shared.threads.into()).unwrap()
+    Srq::in_memory(layout, 1, shared, &shared.threads.into()).unwrap()
 }
 
 /// As [`qp`], with an SRQ.
 pub fn qp_with_srq(shared: &Arc<Shared>, cq: &Cq, srq: &Srq, qpn: u32) -> Box<Qp> {
     let queues = (cq, cq, Some(srq));
     let domain = shared.threads.into();
-    let mut qp = Qp::new(ffi::IBV_QPT_RC, &CAP, queues, shared, &domain).unwrap();
+    let mut qp = Qp::in_memory(ffi::IBV_QPT_RC, &CAP, queues, shared, &domain).unwrap();
     qp.created(qpn).unwrap();
     qp.changed(ffi::IBV_QPS_RTS);
     qp
@@ -141,7 +142,8 @@ pub fn qp_of(
     cap: &ffi::ibv_qp_cap,
     qpn: u32,
 ) -> Box<Qp> {
-    let mut qp = Qp::new(qp_type, cap, (cq, cq, None), shared, &shared.threads.into()).unwrap();
+    let mut qp =
+        Qp::in_memory(qp_type, cap, (cq, cq, None), shared, &shared.threads.into()).unwrap();
     qp.created(qpn).unwrap();
     qp.changed(ffi::IBV_QPS_RTS);
     qp

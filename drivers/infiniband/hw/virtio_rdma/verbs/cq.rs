@@ -7,7 +7,11 @@ use super::{
     device::IbDevice,
     kernel_cq::KernelCq,
     ring::KernelRing,
-    user_ring::UserRing, //
+    user_ring::{
+        MovingRing,
+        Step,
+        UserRing, //
+    }, //
 };
 use crate::{
     abi::{
@@ -30,7 +34,8 @@ use crate::{
             CreateCqReq,
             CreateCqResp,
             ResizeCqReq,
-            ResizeCqResp, //
+            ResizeCqResp,
+            RingMapping, //
         }, //
     },
     device::{
@@ -72,8 +77,14 @@ use kernel::{
 enum Owner {
     /// The kernel.
     Kernel(Arc<KernelCq>, Option<KernelMemory>),
-    /// A process. Empty while the CQ is destroyed. Held while it moves to another ring; pinned, as all locks are.
-    User(Pin<KBox<Mutex<Option<UserRing>>>>),
+    /// A process. Held while it moves to another ring; pinned, as all locks are.
+    User(Pin<KBox<Mutex<UserCq>>>),
+}
+
+/// A CQ that a process polls.
+struct UserCq {
+    ring: MovingRing,
+    entries: u32,
 }
 
 /// The memory of a CQ of the kernel.
@@ -137,17 +148,19 @@ impl Cq {
     ) -> Result<NewCq<Self>> {
         let device = &context.device().device;
         check(device, attr)?;
-        let cq = match device.queues() {
+        let (cq, ring) = match device.queues() {
             Queues::OwnRings(own_rings) => {
                 Self::in_user_ring(context, own_rings, attr, consumer, udata)?
             }
             Queues::Transport(transport) => {
                 udata.read::<0>()?;
-                Self::in_virtqueue(device, transport, attr, consumer)?
+                let cq = Self::in_virtqueue(device, transport, attr, consumer)?;
+                (cq, RingMapping::default())
             }
         };
         let response = CreateCqResp {
             cqn: cq.number,
+            ring,
             ..CreateCqResp::default()
         };
         udata.respond(&response.to_bytes())?;
@@ -157,24 +170,20 @@ impl Cq {
         })
     }
 
-    /// Creates a CQ in a ring in memory of a process.
+    /// Creates a CQ in a ring of a process, which maps it as is returned.
     fn in_user_ring(
         context: &Context<IbDevice>,
         own_rings: &OwnRings,
         attr: &CqAttributes,
         consumer: CqConsumer,
         udata: &Udata<'_>,
-    ) -> Result<Self> {
+    ) -> Result<(Self, RingMapping)> {
         let ib_device = context.device();
         let device = &ib_device.device;
         let request = CreateCqReq::from_bytes(&udata.read()?);
-        let mut ring = UserRing::pin(
-            ib_device,
-            RingKind::Completion,
-            &request.ring,
-            attr.entries,
-            Cqe::SIZE,
-        )?;
+        let mappings = context.mappings();
+        let mut ring = UserRing::new(ib_device, mappings, RingKind::Completion, &request.ring, attr.entries, Cqe::SIZE)?;
+        let mapping = ring.mapping();
         let (address, list) = ring.address(ib_device)?;
         let events = device
             .targets()
@@ -188,21 +197,26 @@ impl Cq {
             cookie: events.cookie(),
             ..CmdCreateCqRing::default()
         };
+        let user = UserCq {
+            ring: MovingRing::new(mappings, RingKind::Completion),
+            entries: attr.entries,
+        };
         let owner = KBox::pin_init(
-            kernel::new_mutex!(None, "virtio_rdma::cq::ring"),
+            kernel::new_mutex!(user, "virtio_rdma::cq::ring"),
             GFP_KERNEL,
         )?;
         let (response, (ring, _list)) = super::create(device, &request, (ring, list))?;
-        *owner.lock() = Some(ring);
-        Ok(Self {
+        owner.lock().ring.moved(ring);
+        let cq = Self {
             device: device.clone(),
             number: response.cqn,
             owner: Owner::User(owner),
             _events: events,
-        })
+        };
+        Ok((cq, mapping))
     }
 
-    /// Moves a CQ of a process to another ring in its memory.
+    /// Moves a CQ of a process to another ring, or prepares the ring for that. Returns how many entries it has.
     pub(super) fn resize(
         &self,
         ib_device: &rdma::Device<IbDevice>,
@@ -216,29 +230,28 @@ impl Cq {
             return Err(EINVAL);
         }
         let request = ResizeCqReq::from_bytes(&udata.read()?);
-        let mut ring = UserRing::pin(
-            ib_device,
-            RingKind::Completion,
-            &request.ring,
-            entries,
-            Cqe::SIZE,
-        )?;
-        let (address, list) = ring.address(ib_device)?;
-        let request = CmdResizeCq {
-            cqn: self.number,
-            cqe: entries,
-            ring: address,
-        };
-        let mut owner = owner.lock();
-        let (response, (ring, _list)) = super::create(&self.device, &request, (ring, list))?;
-        // The device does not use the old one any more.
-        *owner = Some(ring);
-        let response = ResizeCqResp {
-            end: response.end,
-            ..ResizeCqResp::default()
-        };
+        let mut user = owner.lock();
+        let mut response = ResizeCqResp::default();
+        match user
+            .ring
+            .step(ib_device, &request.ring, entries, Cqe::SIZE)?
+        {
+            Step::Prepared(mapping) => response.ring = mapping,
+            Step::Move(mut ring) => {
+                let (address, list) = ring.address(ib_device)?;
+                let request = CmdResizeCq {
+                    cqn: self.number,
+                    cqe: entries,
+                    ring: address,
+                };
+                let (moved, (ring, _list)) = super::create(&self.device, &request, (ring, list))?;
+                user.ring.moved(ring);
+                user.entries = entries;
+                response.end = moved.end;
+            }
+        }
         udata.respond(&response.to_bytes())?;
-        Ok(entries)
+        Ok(user.entries)
     }
 
     /// Creates a CQ in a ring of the kernel.
@@ -362,7 +375,7 @@ impl Drop for Cq {
                 super::destroy(&self.device, &request, memory.take());
             }
             Owner::User(ring) => {
-                let ring = ring.lock().take();
+                let ring = ring.lock().ring.take();
                 super::destroy(&self.device, &request, ring);
             }
         }

@@ -4,7 +4,8 @@
 
 use super::{
     ah::AhLimit,
-    port, //
+    port,
+    ring_share::RingShare, //
 };
 use crate::{
     abi::{
@@ -39,7 +40,8 @@ use crate::{
         port::{
             PortAttributes,
             PortImmutable, //
-        }, //
+        },
+        user_memory::total_pages, //
     },
     targets::{
         EventRegistration,
@@ -86,6 +88,8 @@ pub(super) struct IbDevice {
     pub(super) port: RspQueryPort,
     /// Its AHs, which the device knows nothing of.
     pub(super) ahs: Arc<AhLimit>,
+    /// The memory that rings of processes may take.
+    pub(super) ring_share: Arc<RingShare>,
 }
 
 #[vtable]
@@ -206,6 +210,7 @@ impl Verbs {
         let config = &device.limits().config;
         let port = port::ask(&device)?;
         let ahs = AhLimit::new(config.max_ah)?;
+        let ring_share = RingShare::new(total_pages())?;
         let is_polled = matches!(device.queues(), Queues::Transport(_));
         let registration = rdma::Registration::new(
             &rdma::device::Config {
@@ -225,6 +230,7 @@ impl Verbs {
                 device: device.clone(),
                 port,
                 ahs,
+                ring_share,
             }),
         )?;
         let events = Arc::new(PortEvents(registration.device().clone()), GFP_KERNEL)?;

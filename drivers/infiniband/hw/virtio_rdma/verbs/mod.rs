@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`device`], [`port`] | the device as `ib_core` sees it |
 //! | [`ucontext`], [`pd`], [`mr`], [`dmabuf`], [`mw`], [`ah`] | contexts, PDs, MRs, memory windows, AHs |
-//! | [`ring`], [`user_ring`] | the memory of queues |
+//! | [`ring`], [`user_ring`], [`ring_share`] | the memory of queues |
 //! | [`cq`], [`kernel_cq`], [`cq_backend`] | CQs, those that the kernel polls, and where these lie |
 //! | [`qp`], [`modify`], [`multicast`] | QPs, their attributes and their groups |
 //! | [`kernel_qp`], [`work_backend`] | QPs that the kernel posts to, and where their queues lie |
@@ -48,6 +48,7 @@ mod post;
 mod qp;
 mod rate_limit;
 mod ring;
+mod ring_share;
 mod srq;
 mod ucontext;
 mod user_ring;

@@ -6,7 +6,11 @@ use super::{
     device::IbDevice,
     kernel_srq::KernelSrq,
     ring::KernelRing,
-    user_ring::UserRing, //
+    user_ring::{
+        MovingRing,
+        Step,
+        UserRing, //
+    }, //
 };
 use crate::{
     abi::{
@@ -28,10 +32,10 @@ use crate::{
             WORK_SLOTS, //
         },
         uverbs::{
-            self,
             CreateSrqReq,
             CreateSrqResp,
-            ModifySrqReq, //
+            ModifySrqReq,
+            RingMapping, //
         },
         wqe::rq_wqe_size, //
     },
@@ -61,6 +65,10 @@ use kernel::{
     sync::{
         Arc,
         Mutex, //
+    },
+    uaccess::{
+        UserPtr,
+        UserSlice, //
     }, //
 };
 
@@ -68,8 +76,8 @@ use kernel::{
 enum Owner {
     /// The kernel.
     Kernel(Arc<KernelSrq>),
-    /// A process. Empty while the SRQ is destroyed. Held while it moves to another ring; pinned, as all locks are.
-    User(Pin<KBox<Mutex<Option<UserRing>>>>),
+    /// A process. Held while it moves to another ring; pinned, as all locks are.
+    User(Pin<KBox<Mutex<MovingRing>>>),
 }
 
 /// An SRQ.
@@ -122,20 +130,19 @@ impl Srq {
         check(limits(device)?, attr)?;
         let request = CreateSrqReq::from_bytes(&udata.read()?);
         let size = slot_size(attr.max_sge);
-        let mut ring = UserRing::pin(
-            ib_device,
-            RingKind::Shared,
-            &request.ring,
-            attr.max_wr,
-            size,
-        )?;
+        let mappings = context.mappings();
+        let mut ring = UserRing::new(ib_device, mappings, RingKind::Shared, &request.ring, attr.max_wr, size)?;
+        let mapping = ring.mapping();
         let (address, list) = ring.address(ib_device)?;
         let max_wr = address.slots.min(limits(device)?.max_srq_wr);
         let events = device
             .targets()
             .register(Arc::new(Target(consumer), GFP_KERNEL)?)?;
         let owner = KBox::pin_init(
-            kernel::new_mutex!(None, "virtio_rdma::srq::ring"),
+            kernel::new_mutex!(
+                MovingRing::new(mappings, RingKind::Shared),
+                "virtio_rdma::srq::ring"
+            ),
             GFP_KERNEL,
         )?;
         let request = CmdCreateSrq {
@@ -148,7 +155,7 @@ impl Srq {
             cookie: events.cookie(),
         };
         let (response, (ring, _list)) = super::create(device, &request, (ring, list))?;
-        *owner.lock() = Some(ring);
+        owner.lock().moved(ring);
         // From here on, dropping it destroys it.
         let driver = Self {
             device: device.clone(),
@@ -159,6 +166,7 @@ impl Srq {
         };
         let response = CreateSrqResp {
             srqn: response.srqn,
+            ring: mapping,
             ..CreateSrqResp::default()
         };
         udata.respond(&response.to_bytes())?;
@@ -224,9 +232,9 @@ impl Srq {
         modification: &SrqModification,
         udata: Option<&Udata<'_>>,
     ) -> Result {
-        let ring = match udata {
-            Some(udata) => ModifySrqReq::from_bytes(&udata.read()?).ring,
-            None => uverbs::UserRing::default(),
+        let user_request = match udata {
+            Some(udata) => ModifySrqReq::from_bytes(&udata.read()?),
+            None => ModifySrqReq::default(),
         };
         let mut request = CmdModifySrq {
             srqn: self.number,
@@ -237,7 +245,7 @@ impl Srq {
             request.limit = limit;
         }
         let Some(max_wr) = modification.max_wr else {
-            if ring != uverbs::UserRing::default() {
+            if user_request != ModifySrqReq::default() {
                 return Err(EINVAL);
             }
             self.device.ctrl().exec(&request)?;
@@ -250,23 +258,30 @@ impl Srq {
         if !(1..=limit).contains(&max_wr) {
             return Err(EINVAL);
         }
-        let mut ring = UserRing::pin(
-            ib_device,
-            RingKind::Shared,
-            &ring,
-            max_wr,
-            slot_size(self.max_sge),
-        )?;
-        let (address, list) = ring.address(ib_device)?;
-        request.attr_mask = request.attr_mask | SrqAttrMask::MAX_WR;
-        request.max_wr = address.slots.min(limit);
-        request.ring = address;
         let mut owner = owner.lock();
-        let (_, (ring, _list)) = super::create(&self.device, &request, (ring, list))?;
-        // The device does not use the old one any more.
-        *owner = Some(ring);
-        Ok(())
+        let size = slot_size(self.max_sge);
+        match owner.step(ib_device, &user_request.ring, max_wr, size)? {
+            Step::Prepared(mapping) => tell(user_request.mapping_addr, mapping),
+            Step::Move(mut ring) => {
+                let (address, list) = ring.address(ib_device)?;
+                request.attr_mask = request.attr_mask | SrqAttrMask::MAX_WR;
+                request.max_wr = address.slots.min(limit);
+                request.ring = address;
+                let (_, (ring, _list)) = super::create(&self.device, &request, (ring, list))?;
+                owner.moved(ring);
+                Ok(())
+            }
+        }
     }
+}
+
+/// Writes where the current process maps a ring to where it wants to know: MODIFY_SRQ has no response.
+fn tell(addr: u64, mapping: RingMapping) -> Result {
+    let mapping = mapping.to_bytes();
+    let addr = UserPtr::from_addr(usize::try_from(addr)?);
+    UserSlice::new(addr, mapping.len())
+        .writer()
+        .write_slice(&mapping)
 }
 
 /// The limits of SRQs.

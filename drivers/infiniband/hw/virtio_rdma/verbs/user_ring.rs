@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Rings in memory of a process.
+//! Rings of processes. The kernel never looks into them.
 
-use super::device::IbDevice;
+use super::{
+    device::IbDevice,
+    ring_share::Charge, //
+};
 use crate::{
     abi::{
         ring::{
@@ -11,13 +14,21 @@ use crate::{
             RingLayout,
             PAGE_SHIFT_RANGE, //
         },
-        uverbs, //
+        uverbs::{
+            self,
+            RingMapping, //
+        }, //
     },
     rdma::{
         self,
+        mmap::{
+            Mappings,
+            Offer, //
+        },
         mr::AccessFlags,
         page_list::PageList,
-        umem::Umem, //
+        umem::Umem,
+        user_memory::UserMemory, //
     }, //
 };
 use kernel::{
@@ -25,43 +36,93 @@ use kernel::{
     prelude::*, //
 };
 
-/// A ring whose memory belongs to a process, pinned and charged to it. The kernel never looks into it.
+/// Where a ring lies.
+enum Memory {
+    /// In memory of the process, pinned and charged to it as locked memory.
+    Process(Umem),
+    /// In memory of the kernel, charged to the process's memory cgroup, which the process may map
+    /// while the offer exists.
+    Kernel {
+        offer: Offer<IbDevice>,
+        memory: UserMemory,
+        _charge: Charge,
+    },
+}
+
+/// A ring of a process.
 pub(super) struct UserRing {
-    umem: Umem,
+    memory: Memory,
     layout: RingLayout,
 }
 
+/// The layout of the ring that a process asks for, of at least `entries` slots of at least `slot_size` bytes.
+///
+/// # Errors
+///
+/// `EINVAL` for a ring that the ABI does not have, that is not page-aligned or is too small.
+fn layout(
+    kind: RingKind,
+    ring: &uverbs::UserRing,
+    entries: u32,
+    slot_size: usize,
+) -> Result<RingLayout> {
+    let layout = RingLayout::new(kind, ring.slots, ring.slot_shift).ok_or(EINVAL)?;
+    let valid = ring.reserved == [0; 3]
+        && ring.addr % PAGE_SIZE as u64 == 0
+        && layout.slots() >= entries
+        && layout.slot_size() as usize >= slot_size;
+    valid.then_some(layout).ok_or(EINVAL)
+}
+
 impl UserRing {
-    /// Pins the ring that a process describes, of at least `entries` slots of at least `slot_size` bytes.
+    /// Makes the ring that a process asks for, of at least `entries` slots of at least `slot_size` bytes.
     ///
     /// # Errors
     ///
     /// `EINVAL` for a ring that the ABI does not have, that is not page-aligned or is too small, and those of
-    /// [`Umem::pin`].
-    pub(super) fn pin(
+    /// [`Umem::pin`], [`UserMemory::new`] and [`Mappings::offer`]. `ENOMEM` beyond the [share](super::ring_share).
+    pub(super) fn new(
         device: &rdma::Device<IbDevice>,
+        mappings: &Mappings<IbDevice>,
         kind: RingKind,
         ring: &uverbs::UserRing,
         entries: u32,
         slot_size: usize,
     ) -> Result<Self> {
-        let layout = RingLayout::new(kind, ring.slots, ring.slot_shift).ok_or(EINVAL)?;
-        let valid = ring.reserved == [0; 3]
-            && ring.addr % PAGE_SIZE as u64 == 0
-            && layout.slots() >= entries
-            && layout.slot_size() as usize >= slot_size;
-        if !valid {
-            return Err(EINVAL);
+        let layout = layout(kind, ring, entries, slot_size)?;
+        let memory = if ring.addr == 0 {
+            let size = usize::try_from(layout.size())?;
+            let charge = device.ring_share.charge(UserMemory::length_for(size)?)?;
+            let memory = UserMemory::new(device, size)?;
+            Memory::Kernel {
+                offer: mappings.offer(&memory)?,
+                memory,
+                _charge: charge,
+            }
+        } else {
+            // Always with the right to write: pinned read-only, a shared mapping of a file that the process may only
+            // read would let it have the device write that file.
+            let access = AccessFlags::LOCAL_WRITE;
+            let size = layout.size().into();
+            Memory::Process(Umem::pin(device, ring.addr, size, access)?)
+        };
+        Ok(Self { memory, layout })
+    }
+
+    /// Where the process maps it, if it is memory of the kernel.
+    pub(super) fn mapping(&self) -> RingMapping {
+        match &self.memory {
+            Memory::Process(_) => RingMapping::default(),
+            Memory::Kernel { offer, .. } => RingMapping {
+                offset: offer.offset().0,
+                length: offer.length(),
+            },
         }
-        // Always with the right to write: pinned read-only, a shared mapping of a file that the process may only read
-        // would let it have the device write that file.
-        let umem = Umem::pin(
-            device,
-            ring.addr,
-            layout.size().into(),
-            AccessFlags::LOCAL_WRITE,
-        )?;
-        Ok(Self { umem, layout })
+    }
+
+    /// Number of slots.
+    pub(super) fn slots(&self) -> u32 {
+        self.layout.slots()
     }
 
     /// What the device is told, and the list that it reads when the queue is created.
@@ -69,11 +130,22 @@ impl UserRing {
         &mut self,
         device: &rdma::Device<IbDevice>,
     ) -> Result<(RingAddr, PageList)> {
-        let supported = PAGE_SHIFT_RANGE.fold(0, |mask, shift| mask | 1 << shift);
-        let page_shift = self.umem.best_page_shift(supported, 0)?;
-        let npages = self.umem.page_count(page_shift)?;
-        let pages = self.umem.pages(page_shift)?;
-        let list = PageList::new(device.dma_device(), npages, pages)?;
+        let (page_shift, npages, list) = match &mut self.memory {
+            Memory::Process(umem) => {
+                let supported = PAGE_SHIFT_RANGE.fold(0, |mask, shift| mask | 1 << shift);
+                let page_shift = umem.best_page_shift(supported, 0)?;
+                let npages = umem.page_count(page_shift)?;
+                let pages = umem.pages(page_shift)?;
+                let list = PageList::new(device.dma_device(), npages, pages)?;
+                (page_shift, npages, list)
+            }
+            Memory::Kernel { memory, .. } => {
+                let npages = memory.page_count();
+                let pages = memory.pages(device)?;
+                let list = PageList::new(device.dma_device(), npages, pages)?;
+                (memory.page_shift(), npages, list)
+            }
+        };
         let address = RingAddr {
             pages: list.dma_address(),
             npages: u32::try_from(npages)?,
@@ -83,5 +155,80 @@ impl UserRing {
             ..RingAddr::default()
         };
         Ok((address, list))
+    }
+}
+
+/// The ring of a queue that moves to other rings, and the one that it moves to next.
+///
+/// A ring in memory of the kernel is prepared by one verb, so that the process can map and fill it,
+/// and taken by another. So a process that can't map it has lost nothing.
+pub(super) struct MovingRing {
+    mappings: Mappings<IbDevice>,
+    kind: RingKind,
+    /// Empty while the queue is destroyed.
+    present: Option<UserRing>,
+    prepared: Option<UserRing>,
+}
+
+/// What a verb does that moves a queue.
+pub(super) enum Step {
+    /// The ring is prepared, and the process maps it here.
+    Prepared(RingMapping),
+    /// The device is to be told of this ring.
+    Move(UserRing),
+}
+
+impl MovingRing {
+    /// The ring of a queue that the device does not know yet.
+    pub(super) fn new(mappings: &Mappings<IbDevice>, kind: RingKind) -> Self {
+        Self {
+            mappings: mappings.clone(),
+            kind,
+            present: None,
+            prepared: None,
+        }
+    }
+
+    /// Takes the step that a process asks for, to a ring of at least `entries` slots of at least `slot_size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if no such ring was prepared, and those of [`UserRing::new`].
+    pub(super) fn step(
+        &mut self,
+        device: &rdma::Device<IbDevice>,
+        request: &uverbs::UserRing,
+        entries: u32,
+        slot_size: usize,
+    ) -> Result<Step> {
+        if *request == uverbs::UserRing::default() {
+            let prepared = self.prepared.take_if(|ring| ring.slots() >= entries);
+            return prepared.map(Step::Move).ok_or(EINVAL);
+        }
+        let ring = UserRing::new(
+            device,
+            &self.mappings,
+            self.kind,
+            request,
+            entries,
+            slot_size,
+        )?;
+        if request.addr != 0 {
+            return Ok(Step::Move(ring));
+        }
+        let mapping = ring.mapping();
+        self.prepared = Some(ring);
+        Ok(Step::Prepared(mapping))
+    }
+
+    /// The device uses `ring`, and the one before no more. Processes can't map that any more.
+    pub(super) fn moved(&mut self, ring: UserRing) {
+        self.present = Some(ring);
+    }
+
+    /// The rings of a queue that is destroyed.
+    pub(super) fn take(&mut self) -> Option<UserRing> {
+        self.prepared = None;
+        self.present.take()
     }
 }

@@ -28,7 +28,8 @@ use crate::{
         },
         uverbs::{
             self,
-            CreateQpReq, //
+            CreateQpReq,
+            CreateQpResp, //
         },
         wqe::{
             rq_wqe_size,
@@ -117,20 +118,21 @@ impl Qp {
         }
         let capabilities = capabilities(init);
         let request = CreateQpReq::from_bytes(&udata.read()?);
-        let pin = |ring: &uverbs::UserRing, entries, slot_size| {
+        let mappings = context.mappings();
+        let make = |ring: &uverbs::UserRing, entries, slot_size| {
             if *ring == uverbs::UserRing::default() && entries == 0 {
                 return Ok((None, RingAddr::default(), None));
             }
-            let mut ring = UserRing::pin(ib_device, RingKind::Work, ring, entries, slot_size)?;
+            let mut ring = UserRing::new(ib_device, mappings, RingKind::Work, ring, entries, slot_size)?;
             let (address, list) = ring.address(ib_device)?;
             Ok::<_, Error>((Some(ring), address, Some(list)))
         };
-        let (sq, sq_address, sq_list) = pin(
+        let (sq, sq_address, sq_list) = make(
             &request.sq,
             capabilities.max_send_wr,
             send_slot_size(&capabilities),
         )?;
-        let (rq, rq_address, rq_list) = pin(
+        let (rq, rq_address, rq_list) = make(
             &request.rq,
             capabilities.max_recv_wr,
             recv_slot_size(&capabilities),
@@ -149,7 +151,13 @@ impl Qp {
         let modifying = new_lock()?;
         let (response, memory) = verbs::create(device, &request, memory)?;
         let (sq, rq, ..) = memory;
-        Self::made(
+        let mapping = |ring: &Option<UserRing>| ring.as_ref().map(UserRing::mapping);
+        let mappings = CreateQpResp {
+            sq: mapping(&sq).unwrap_or_default(),
+            rq: mapping(&rq).unwrap_or_default(),
+        };
+        // From here on, dropping it destroys it.
+        let qp = Self::made(
             device,
             response.qpn,
             init,
@@ -157,8 +165,9 @@ impl Qp {
             modifying,
             Owner::User(sq, rq),
             Some(events),
-        )
-        .finish()
+        );
+        udata.respond(&mappings.to_bytes())?;
+        qp.finish()
     }
 
     /// Creates a QP in rings of the kernel.

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Places for objects that a command creates before all of them is known.
+//!
+//! A command fills libibverbs' structure at the start of an object, and its response says where the
+//! rings are that the rest of the object holds.
+
+use std::io;
+use std::mem::size_of;
+use std::mem::ManuallyDrop;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use crate::allocation::zeroed_box;
+use crate::ffi::Zeroed;
+
+/// An object that starts with a structure of libibverbs.
+///
+/// # Safety
+///
+/// The type is `repr(C)` and its first member is an `UnsafeCell<Self::Ibv>`.
+pub unsafe trait Object {
+    /// libibverbs' structure.
+    type Ibv: Zeroed;
+}
+
+/// The place of an object of which libibverbs' structure is zeroed, or filled in by a command.
+pub struct Place<T: Object>(Box<MaybeUninit<T>>);
+
+impl<T: Object> Place<T> {
+    /// Allocates a place.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(zeroed_box()?))
+    }
+
+    /// libibverbs' structure, which stays where it is when the object is finished.
+    pub fn as_ibv(&mut self) -> *mut T::Ibv {
+        self.0.as_mut_ptr().cast()
+    }
+
+    /// The object: libibverbs' structure as it is in its place, and the rest of `value`.
+    pub fn finish(mut self, value: T) -> Box<T> {
+        const { assert!(size_of::<T>() >= size_of::<T::Ibv>()) };
+        let value = ManuallyDrop::new(value);
+        let start = size_of::<T::Ibv>();
+        // SAFETY: both are as long as a `T`. The bytes behind libibverbs' structure, which is the first member, are moved:
+        // `value` is not used any more. With them the place is initialised, since that structure may be all zeroes, or
+        // what a command of C has made of it.
+        unsafe {
+            let from = ptr::from_ref(&*value).cast::<MaybeUninit<u8>>();
+            let to = self.0.as_mut_ptr().cast::<MaybeUninit<u8>>();
+            ptr::copy_nonoverlapping(from.add(start), to.add(start), size_of::<T>() - start);
+            Box::from_raw(Box::into_raw(self.0).cast())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::UnsafeCell;
+
+    use super::*;
+    use crate::ffi;
+
+    #[repr(C)]
+    struct Pd {
+        ibv: UnsafeCell<ffi::ibv_pd>,
+        rest: String,
+    }
+
+    // SAFETY: as required.
+    unsafe impl Object for Pd {
+        type Ibv = ffi::ibv_pd;
+    }
+
+    #[test]
+    fn what_a_command_wrote_stays() {
+        let mut place = Place::<Pd>::new().unwrap();
+        let ibv = place.as_ibv();
+        // SAFETY: the place has room for it.
+        unsafe { (*ibv).handle = 7 };
+        let pd = place.finish(Pd {
+            ibv: UnsafeCell::new(Zeroed::zeroed()),
+            rest: String::from("rest"),
+        });
+        assert_eq!(pd.ibv.get(), ibv);
+        // SAFETY: nobody else uses it.
+        assert_eq!(unsafe { (*pd.ibv.get()).handle }, 7);
+        assert_eq!(pd.rest, "rest");
+    }
+}
