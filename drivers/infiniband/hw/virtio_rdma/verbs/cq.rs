@@ -182,7 +182,14 @@ impl Cq {
         let device = &ib_device.device;
         let request = CreateCqReq::from_bytes(&udata.read()?);
         let mappings = context.mappings();
-        let mut ring = UserRing::new(ib_device, mappings, RingKind::Completion, &request.ring, attr.entries, Cqe::SIZE)?;
+        let mut ring = UserRing::new(
+            ib_device,
+            mappings,
+            RingKind::Completion,
+            &request.ring,
+            attr.entries,
+            Cqe::SIZE,
+        )?;
         let mapping = ring.mapping();
         let (address, list) = ring.address(ib_device)?;
         let events = device

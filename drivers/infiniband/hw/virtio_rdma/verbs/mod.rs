@@ -10,6 +10,7 @@
 //! | [`device`], [`port`] | the device as `ib_core` sees it |
 //! | [`ucontext`], [`pd`], [`mr`], [`dmabuf`], [`mw`], [`ah`] | contexts, PDs, MRs, memory windows, AHs |
 //! | [`ring`], [`user_ring`], [`ring_share`] | the memory of queues |
+//! | [`pages`] | page lists of MRs and of rings |
 //! | [`cq`], [`kernel_cq`], [`cq_backend`] | CQs, those that the kernel polls, and where these lie |
 //! | [`qp`], [`modify`], [`multicast`] | QPs, their attributes and their groups |
 //! | [`kernel_qp`], [`work_backend`] | QPs that the kernel posts to, and where their queues lie |
@@ -41,6 +42,7 @@ mod modify;
 mod mr;
 mod multicast;
 mod mw;
+mod pages;
 mod pd;
 mod poll;
 mod port;

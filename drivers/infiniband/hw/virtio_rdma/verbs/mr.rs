@@ -4,7 +4,8 @@
 
 use super::{
     device::IbDevice,
-    dmabuf, //
+    dmabuf,
+    pages::Pages, //
 };
 use crate::{
     abi::{
@@ -15,10 +16,8 @@ use crate::{
             CmdRegUserMr,
             CmdRegUserMrPages,
             CmdReregMr,
-            PageListDepth,
             ReregFlags,
-            RspMr,
-            PAGE_LIST_BLOCK, //
+            RspMr, //
         },
         ib, //
     },
@@ -36,11 +35,7 @@ use crate::{
             NewMr,
             UserMemory, //
         },
-        page_list::{
-            MappedPages,
-            PageDirectory,
-            PageList, //
-        },
+        page_list::MappedPages,
         pd::Pd,
         peer::PeerRange,
         umem::Umem, //
@@ -48,7 +43,6 @@ use crate::{
 };
 use core::mem::take;
 use kernel::{
-    dma::DmaAddress,
     prelude::*,
     sync::{
         atomic::{
@@ -246,44 +240,6 @@ impl Drop for Mr {
     }
 }
 
-/// A page list as the device reads it.
-pub(super) enum Pages {
-    Flat(PageList),
-    TwoLevels(PageDirectory),
-}
-
-impl Pages {
-    /// Lists `count` pages, in two levels if one would be large and the device knows them.
-    fn new(
-        ib_device: &rdma::Device<IbDevice>,
-        count: usize,
-        pages: impl Iterator<Item = DmaAddress>,
-    ) -> Result<Self> {
-        const { assert!(PageDirectory::BLOCK == PAGE_LIST_BLOCK) };
-
-        let dma_device = ib_device.dma_device();
-        if count > PageList::EASY_PAGES && ib_device.device.limits().has_mr_pages() {
-            PageDirectory::new(dma_device, count, pages).map(Self::TwoLevels)
-        } else {
-            PageList::new(dma_device, count, pages).map(Self::Flat)
-        }
-    }
-
-    fn dma_address(&self) -> DmaAddress {
-        match self {
-            Self::Flat(list) => list.dma_address(),
-            Self::TwoLevels(directory) => directory.dma_address(),
-        }
-    }
-
-    fn depth(&self) -> PageListDepth {
-        match self {
-            Self::Flat(_) => PageListDepth::Flat,
-            Self::TwoLevels(_) => PageListDepth::TwoLevels,
-        }
-    }
-}
-
 /// Rights of an MR of a process, as the device takes them.
 fn rights(pd: &Pd<IbDevice>, access: AccessFlags) -> Result<ib::AccessFlags> {
     access_flags(access, optional_rights(pd.device().device.limits()))
@@ -299,7 +255,9 @@ pub(super) fn prepare(
 ) -> Result<(CmdRegUserMrPages, Pages)> {
     let ib_device = pd.device();
     let count = umem.page_count(page_shift)?;
-    let list = Pages::new(ib_device, count, umem.pages(page_shift)?)?;
+    let has_two_levels = ib_device.device.limits().has_mr_pages();
+    let pages = umem.pages(page_shift)?;
+    let list = Pages::new(ib_device.dma_device(), count, has_two_levels, pages)?;
     let base = CmdRegUserMr {
         pdn: pd.number(),
         access_flags: rights(pd, memory.access)?,

@@ -131,7 +131,14 @@ impl Srq {
         let request = CreateSrqReq::from_bytes(&udata.read()?);
         let size = slot_size(attr.max_sge);
         let mappings = context.mappings();
-        let mut ring = UserRing::new(ib_device, mappings, RingKind::Shared, &request.ring, attr.max_wr, size)?;
+        let mut ring = UserRing::new(
+            ib_device,
+            mappings,
+            RingKind::Shared,
+            &request.ring,
+            attr.max_wr,
+            size,
+        )?;
         let mapping = ring.mapping();
         let (address, list) = ring.address(ib_device)?;
         let max_wr = address.slots.min(limits(device)?.max_srq_wr);

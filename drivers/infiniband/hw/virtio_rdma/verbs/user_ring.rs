@@ -4,6 +4,7 @@
 
 use super::{
     device::IbDevice,
+    pages::Pages,
     ring_share::Charge, //
 };
 use crate::{
@@ -26,7 +27,6 @@ use crate::{
             Offer, //
         },
         mr::AccessFlags,
-        page_list::PageList,
         umem::Umem,
         user_memory::UserMemory, //
     }, //
@@ -126,23 +126,20 @@ impl UserRing {
     }
 
     /// What the device is told, and the list that it reads when the queue is created.
-    pub(super) fn address(
-        &mut self,
-        device: &rdma::Device<IbDevice>,
-    ) -> Result<(RingAddr, PageList)> {
+    pub(super) fn address(&mut self, device: &rdma::Device<IbDevice>) -> Result<(RingAddr, Pages)> {
         let (page_shift, npages, list) = match &mut self.memory {
             Memory::Process(umem) => {
                 let supported = PAGE_SHIFT_RANGE.fold(0, |mask, shift| mask | 1 << shift);
                 let page_shift = umem.best_page_shift(supported, 0)?;
                 let npages = umem.page_count(page_shift)?;
                 let pages = umem.pages(page_shift)?;
-                let list = PageList::new(device.dma_device(), npages, pages)?;
+                let list = Pages::new(device.dma_device(), npages, true, pages)?;
                 (page_shift, npages, list)
             }
             Memory::Kernel { memory, .. } => {
                 let npages = memory.page_count();
                 let pages = memory.pages(device)?;
-                let list = PageList::new(device.dma_device(), npages, pages)?;
+                let list = Pages::new(device.dma_device(), npages, true, pages)?;
                 (memory.page_shift(), npages, list)
             }
         };
@@ -152,6 +149,7 @@ impl UserRing {
             slots: self.layout.slots(),
             page_shift,
             slot_shift: self.layout.slot_shift(),
+            depth: list.depth().value(),
             ..RingAddr::default()
         };
         Ok((address, list))

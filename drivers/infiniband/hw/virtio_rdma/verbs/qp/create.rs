@@ -123,7 +123,14 @@ impl Qp {
             if *ring == uverbs::UserRing::default() && entries == 0 {
                 return Ok((None, RingAddr::default(), None));
             }
-            let mut ring = UserRing::new(ib_device, mappings, RingKind::Work, ring, entries, slot_size)?;
+            let mut ring = UserRing::new(
+                ib_device,
+                mappings,
+                RingKind::Work,
+                ring,
+                entries,
+                slot_size,
+            )?;
             let (address, list) = ring.address(ib_device)?;
             Ok::<_, Error>((Some(ring), address, Some(list)))
         };

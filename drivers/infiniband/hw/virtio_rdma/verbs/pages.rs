@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Page lists of MRs and of rings.
+
+use crate::{
+    abi::ctrl::{
+        PageListDepth,
+        PAGE_LIST_BLOCK, //
+    },
+    rdma::page_list::{
+        PageDirectory,
+        PageList, //
+    }, //
+};
+use kernel::{
+    device::{
+        Bound,
+        Device, //
+    },
+    dma::DmaAddress,
+    prelude::*, //
+};
+
+/// A page list as the device reads it.
+pub(super) enum Pages {
+    Flat(PageList),
+    TwoLevels(PageDirectory),
+}
+
+impl Pages {
+    /// Lists `count` pages, in two levels if one would be large and the device knows them.
+    pub(super) fn new(
+        dma_device: &Device<Bound>,
+        count: usize,
+        has_two_levels: bool,
+        pages: impl Iterator<Item = DmaAddress>,
+    ) -> Result<Self> {
+        const { assert!(PageDirectory::BLOCK == PAGE_LIST_BLOCK) };
+
+        if count > PageList::EASY_PAGES && has_two_levels {
+            PageDirectory::new(dma_device, count, pages).map(Self::TwoLevels)
+        } else {
+            PageList::new(dma_device, count, pages).map(Self::Flat)
+        }
+    }
+
+    /// Where the device finds it.
+    pub(super) fn dma_address(&self) -> DmaAddress {
+        match self {
+            Self::Flat(list) => list.dma_address(),
+            Self::TwoLevels(directory) => directory.dma_address(),
+        }
+    }
+
+    /// Its shape.
+    pub(super) fn depth(&self) -> PageListDepth {
+        match self {
+            Self::Flat(_) => PageListDepth::Flat,
+            Self::TwoLevels(_) => PageListDepth::TwoLevels,
+        }
+    }
+}
