@@ -83,7 +83,7 @@ rstream_asynchronous() {
 
 # The server waits at a TCP port of its own. Data is compared with -c.
 pingpong() {
-	local command="FI_UNIVERSE_SIZE=8 fi_pingpong $* -c"
+	local command="fi_pingpong $* -c"
 	over_rdma 100 meet env "$command -B 18515" "$command -P 18515 10.9.0.2"
 }
 
@@ -118,7 +118,7 @@ test_mpi_ucx_one_sided() { over_rdma 20 mpi --mca pml ucx --mca osc ucx -- creat
 # Without libfabric's cache of registrations, with which data arrives wrong over rxe too.
 test_mpi_libfabric() {
 	over_rdma 500 mpi --mca pml cm --mca mtl ofi -x 'FI_PROVIDER=verbs;ofi_rxm' \
-		-x FI_UNIVERSE_SIZE=8 -x FI_MR_CACHE_MAX_COUNT=0 -- messages burst collectives
+		-x FI_MR_CACHE_MAX_COUNT=0 -- messages burst collectives
 }
 
 run_tests test_qperf test_rsockets test_rsockets_asynchronous test_libfabric_connections \
