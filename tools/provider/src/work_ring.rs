@@ -210,7 +210,8 @@ mod tests {
     use super::*;
 
     fn ring(slots: u32) -> WorkRing {
-        let memory = RingMap::in_memory(RingLayout::new(RingKind::Work, slots, 7).unwrap()).unwrap();
+        let memory =
+            RingMap::in_memory(RingLayout::new(RingKind::Work, slots, 7).unwrap()).unwrap();
         WorkRing::new(memory, Threads::MANY).unwrap()
     }
 
