@@ -6,10 +6,11 @@ use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::feature::{Feature, Features};
-use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
+use virtio_rdma_abi::ib::{AsyncEvent, WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::ArmKind;
 use virtio_rdma_abi::wire::Wire;
 
+use crate::events::qp;
 use crate::harness::*;
 
 const EINVAL: u8 = 22;
@@ -136,4 +137,21 @@ fn what_does_not_fit_is_refused() {
         .device
         .set_features(Features::of(&[Feature::RingAddr]));
     assert_eq!(pair.cq_a.resize(16, 16).err(), Some(EOPNOTSUPP));
+}
+
+// abi: R-582
+#[test]
+fn a_dead_cq_does_not_move() {
+    let world = World::new(1, PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let cq = Cq::new(vm, 16);
+    let qp = qp(vm, &cq);
+    for id in 0..17 {
+        qp.post(&Wr::new(id, WrOpcode::RdmaWrite));
+    }
+    let dead = EventKind::Async(AsyncEvent::CqErr);
+    vm.sink.expect(dead, cq.cookie);
+    // As if all were polled, so that they fit.
+    cq.ring.set_owner(16);
+    assert_eq!(cq.begin_resize(32, 32).err(), Some(EINVAL));
 }

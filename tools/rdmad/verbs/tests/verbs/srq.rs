@@ -7,7 +7,7 @@ use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcStatus, WrOpcode};
-use virtio_rdma_abi::ring::{Doorbell, DoorbellKind, RingAddr};
+use virtio_rdma_abi::ring::{Doorbell, DoorbellKind, RingAddr, RingKind};
 use virtio_rdma_abi::wire::Wire;
 
 use crate::commands::create_qp;
@@ -464,6 +464,25 @@ fn bad_requests_are_refused() {
         (cmd.base.flags, cmd.base.srqn) = (CreateFlags::SRQ, srqn);
         (cmd.base.max_recv_wr, cmd.base.max_recv_sge) = (max_recv_wr, max_recv_sge);
         assert_eq!(vm.call(cmd).err(), done, "{max_recv_wr}, {max_recv_sge}");
+    }
+}
+
+// abi: R-564
+#[test]
+fn a_queue_moves_to_no_shorter_slots() {
+    let world = World::new(1, verbs::PathPolicy::Direct);
+    let vm = &world.vms[0];
+    let present = Ring::new(vm, RingKind::Shared, 8, 7);
+    let srqn = vm.call(request(vm, vm.pdn, &present)).unwrap().srqn;
+    for (slot_shift, expected) in [(6, Err(EINVAL)), (7, Ok(Empty::ZERO)), (8, Ok(Empty::ZERO))] {
+        let change = CmdModifySrq {
+            srqn,
+            attr_mask: SrqAttrMask::MAX_WR,
+            max_wr: 8,
+            ring: Ring::new(vm, RingKind::Shared, 8, slot_shift).addr,
+            ..CmdModifySrq::ZERO
+        };
+        assert_eq!(vm.call(change), expected, "{slot_shift}");
     }
 }
 

@@ -198,6 +198,7 @@ fn completion_queues() {
     assert_eq!(err(|cmd| cmd.ring.slot_shift = 7), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.ring.page_shift = 11), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.ring.page_shift = 64), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.ring.depth = 2), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.ring.npages -= 1), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.ring.reserved[4] = 1), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.ring.pages = 1 << 40), Some(EFAULT));
