@@ -203,6 +203,24 @@ fn what_is_held_does_not_begin() {
     );
 }
 
+/// The answer to a part of a message says nothing of the rest.
+#[test]
+fn what_is_acknowledged_in_part_is_not_drained() {
+    let mut sim = sim(Settings::default());
+    let now = sim.now;
+    sim.ends[0].post(0, write(at(0)), vec![0..2048]);
+    let end = &mut sim.ends[0];
+    end.requester.transmit(1, now, &mut end.world).unwrap();
+    assert_eq!(end.world.out.drain(..).count(), 1);
+    end.requester.hold(true);
+    answer(&mut sim, 0, Syndrome::ACK);
+    assert!(!sim.ends[0].requester.is_drained());
+    assert_eq!(sent(&mut sim, 0).len(), 1, "the rest of what has begun");
+    answer(&mut sim, 1, Syndrome::ACK);
+    assert!(sim.ends[0].requester.is_drained());
+    assert_eq!(statuses(&sim), [WcStatus::Success]);
+}
+
 #[test]
 fn work_that_was_found_bad_is_held_too() {
     let mut sim = sim(Settings::default());

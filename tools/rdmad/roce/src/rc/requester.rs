@@ -134,7 +134,9 @@ impl<L> Requester<L> {
 
     /// Whether no work request is between its beginning and its end.
     pub fn is_drained(&self) -> bool {
-        self.una == self.sent
+        // Between two of its packets, all that was sent may be acknowledged.
+        let front = self.queue.front();
+        front.is_none_or(|pending| pending.first >= self.sent)
     }
 
     /// Keeps work requests from beginning, or no longer. Those that have begun go on.

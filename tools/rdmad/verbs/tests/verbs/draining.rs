@@ -6,8 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use verbs::{Clock, FabricConfig, Limits, PathPolicy};
+use virtio_rdma_abi::ctrl::CmdSetRateLimit;
 use virtio_rdma_abi::event::EventKind;
-use virtio_rdma_abi::ib::{AsyncEvent, Mtu, QpAttrMask, QpState, WcStatus, WrOpcode};
+use virtio_rdma_abi::feature::Feature;
+use virtio_rdma_abi::ib::{AsyncEvent, Mtu, QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_abi::wire::Wire;
@@ -15,6 +17,7 @@ use virtio_rdma_abi::wire::Wire;
 use crate::harness::*;
 
 const DRAINED: EventKind = EventKind::Async(AsyncEvent::SqDrained);
+const EINVAL: u8 = 22;
 
 fn drain(p: &Pair<'_>, notify: u8) {
     let attr = QpAttr {
@@ -172,4 +175,48 @@ fn what_was_taken_and_not_begun_waits() {
     assert_eq!(p.cq_a.poll(), None, "it began");
     p.qa.to(QpState::Rts);
     p.cq_a.expect(2, WcStatus::Success);
+}
+
+/// A rate limit holds a message back of which the peer has acknowledged all that was sent.
+// abi
+#[test]
+fn a_message_between_two_packets_is_under_way() {
+    const LONG: u32 = 20_000;
+    let config = FabricConfig {
+        path: PathPolicy::Wire,
+        clock: Clock::manual(),
+        ..FabricConfig::default()
+    };
+    let world = World::with_config(2, config, Limits::default());
+    for vm in &world.vms {
+        vm.negotiate(&[Feature::RateLimit]);
+    }
+    for qp_type in [QpType::Rc, QpType::Uc] {
+        let options = Options::of(qp_type);
+        let p = Pair::with(&world, options, options);
+        let limit = CmdSetRateLimit {
+            qpn: p.qa.qpn,
+            rate_limit: 1_000,
+            max_burst_size: 5_000,
+            ..CmdSetRateLimit::ZERO
+        };
+        p.a.call(limit).unwrap();
+        p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, LONG));
+        world.fabric.advance(Duration::ZERO);
+        drain(&p, 1);
+        world.fabric.advance(Duration::ZERO);
+        assert_eq!(p.qa.query().sq_draining, 1, "{qp_type:?}");
+        assert!(p.a.sink.is_empty());
+        let change = QpAttr {
+            rate_limit: 2_000,
+            ..QpAttr::ZERO
+        };
+        let changed = p.qa.modify(QpState::Sqd, QpAttrMask::RATE_LIMIT, change);
+        assert_eq!(changed, Err(EINVAL));
+        assert_eq!(p.cq_a.poll(), None);
+        world.fabric.advance(Duration::from_secs(1));
+        p.cq_a.expect(1, WcStatus::Success);
+        p.a.sink.expect(DRAINED, p.qa.cookie);
+        assert_eq!(p.qa.query().sq_draining, 0);
+    }
 }
