@@ -50,7 +50,7 @@ wire_struct! {
     }
 }
 
-/// What a ring carries, which decides what follows its slots.
+/// Content of a ring. It decides which words follow the slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingKind {
     /// Work requests of an SQ or RQ.
@@ -107,7 +107,7 @@ impl RingLayout {
         Self::new(RingKind::Completion, slots, CQ_SLOT_SHIFT)
     }
 
-    /// What the ring carries.
+    /// Content of the ring.
     #[inline]
     pub const fn kind(&self) -> RingKind {
         self.kind

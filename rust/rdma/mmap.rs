@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What processes map by offsets of their context: registers of the device, and memory.
+//! Mappings at offsets of a context: registers of the device, and memory.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -80,7 +80,7 @@ fn phys_addr(registers: &impl Registers, parent: &device::Device<Bound>) -> Resu
 #[derive(Clone, Copy)]
 pub struct MmapOffset(pub u64);
 
-/// What lies behind an offset.
+/// Target of an offset.
 pub(super) enum Backing<R> {
     /// A page of registers. Mappings end with the context, and are counted: `R` is dropped after the
     /// last.

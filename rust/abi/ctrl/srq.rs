@@ -36,7 +36,7 @@ wire_struct! {
 request!(CmdCreateSrq, CreateSrq, RspCreateSrq);
 
 wire_mask! {
-    /// What MODIFY_SRQ changes.
+    /// Attributes that MODIFY_SRQ changes.
     pub struct SrqAttrMask: u32 {
         /// `max_wr` and the ring.
         MAX_WR = 1 << 0,

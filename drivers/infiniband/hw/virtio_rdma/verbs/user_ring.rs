@@ -168,7 +168,7 @@ pub(super) struct MovingRing {
     prepared: Option<UserRing>,
 }
 
-/// What a verb does that moves a queue.
+/// Steps of a verb that moves a queue.
 pub(super) enum Step {
     /// The ring is prepared, and the process maps it here.
     Prepared(RingMapping),
