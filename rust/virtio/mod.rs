@@ -7,8 +7,8 @@
 //! | [`config`] | bounded reads of the device configuration |
 //! | [`device`] | the device, its features and its life cycle |
 //! | [`driver`] | driver registration |
-//! | [`queue`] | one virtqueue and the buffers in it |
-//! | [`queues`] | the virtqueues of a device: discovery, callbacks, teardown |
+//! | [`virtqueue`] | one virtqueue and the buffers in it |
+//! | [`virtqueues`] | the virtqueues of a device: discovery, callbacks, teardown |
 //! | [`shm`] | shared memory regions |
 //!
 //! C headers: [`include/linux/virtio.h`](srctree/include/linux/virtio.h),
@@ -17,9 +17,9 @@
 pub mod config;
 pub mod device;
 pub mod driver;
-pub mod queue;
-pub mod queues;
 pub mod shm;
+pub mod virtqueue;
+pub mod virtqueues;
 
 pub use self::{
     device::{
@@ -34,13 +34,13 @@ pub use self::{
         Driver,
         IdTable, //
     },
-    queue::{
+    shm::SharedMemory,
+    virtqueue::{
         Buffer,
-        Queue, //
+        Virtqueue, //
     },
-    queues::{
+    virtqueues::{
         Handler,
         VirtqueueInfo, //
     },
-    shm::SharedMemory,
 };

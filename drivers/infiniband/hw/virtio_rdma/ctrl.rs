@@ -36,8 +36,8 @@ use crate::{
         Buffer,
         Handler,
         Health,
-        Queue,
         Reset,
+        Virtqueue,
         VirtqueueInfo, //
     },
 };
@@ -140,7 +140,7 @@ pub(crate) struct ControlQueue {
     dev: ARef<device::Device>,
     /// Who is told when the device is given up.
     targets: Arc<EventTargets>,
-    queue: Arc<Queue<Sender>>,
+    queue: Arc<Virtqueue<Sender>>,
     slots: KVec<Arc<Slot>>,
     #[pin]
     idle: Mutex<KVec<Idle>>,
@@ -170,7 +170,7 @@ impl ControlQueue {
             let buffer = Self::background_buffer()?;
             idle.push(Idle { slot, buffer }, GFP_KERNEL)?;
         }
-        let queue = Arc::pin_init(Queue::new(), GFP_KERNEL)?;
+        let queue = Arc::pin_init(Virtqueue::new(), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 dev: dev.into(),

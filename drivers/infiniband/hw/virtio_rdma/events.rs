@@ -16,7 +16,7 @@ use crate::{
     virtio::{
         Buffer,
         Handler,
-        Queue,
+        Virtqueue,
         VirtqueueInfo, //
     },
 };
@@ -41,7 +41,7 @@ const BUFFERS: usize = 256;
 /// An event queue.
 #[pin_data]
 pub(crate) struct EventQueue {
-    queue: Arc<Queue<()>>,
+    queue: Arc<Virtqueue<()>>,
     targets: Arc<EventTargets>,
     /// Room for the buffers that an interrupt is handling.
     #[pin]
@@ -51,7 +51,7 @@ pub(crate) struct EventQueue {
 impl EventQueue {
     /// An event queue that is not attached to a device.
     pub(crate) fn new(targets: Arc<EventTargets>) -> Result<Arc<Self>> {
-        let queue = Arc::pin_init(Queue::new(), GFP_KERNEL)?;
+        let queue = Arc::pin_init(Virtqueue::new(), GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
                 queue,

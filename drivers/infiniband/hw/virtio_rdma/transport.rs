@@ -33,7 +33,7 @@ use crate::{
     virtio::{
         Buffer,
         Handler,
-        Queue,
+        Virtqueue,
         VirtqueueInfo, //
     },
 };
@@ -69,7 +69,7 @@ pub(crate) type Element = KBox<Buffer<()>>;
 /// A virtqueue with work requests.
 #[pin_data]
 pub(crate) struct WorkVirtqueue {
-    queue: Arc<Queue<()>>,
+    queue: Arc<Virtqueue<()>>,
     /// Whether somebody has it. Held while it is reset.
     #[pin]
     claimed: Mutex<bool>,
@@ -78,7 +78,7 @@ pub(crate) struct WorkVirtqueue {
 /// A virtqueue with CQEs.
 #[pin_data]
 pub(crate) struct CqVirtqueue {
-    queue: Arc<Queue<()>>,
+    queue: Arc<Virtqueue<()>>,
     /// Whether somebody has it. Held while it is reset.
     #[pin]
     claimed: Mutex<bool>,
@@ -163,7 +163,7 @@ impl Handler for CqVirtqueue {
 /// A virtqueue that one CQ or QP has at a time.
 pub(crate) trait Claimable: Send + Sync {
     /// The virtqueue.
-    fn elements(&self) -> &Queue<()>;
+    fn elements(&self) -> &Virtqueue<()>;
 
     /// Whether somebody has it.
     fn claimed(&self) -> &Mutex<bool>;
@@ -173,7 +173,7 @@ pub(crate) trait Claimable: Send + Sync {
 }
 
 impl Claimable for WorkVirtqueue {
-    fn elements(&self) -> &Queue<()> {
+    fn elements(&self) -> &Virtqueue<()> {
         &self.queue
     }
 
@@ -183,7 +183,7 @@ impl Claimable for WorkVirtqueue {
 }
 
 impl Claimable for CqVirtqueue {
-    fn elements(&self) -> &Queue<()> {
+    fn elements(&self) -> &Virtqueue<()> {
         &self.queue
     }
 
@@ -259,7 +259,7 @@ impl Transport {
                 next: NotifyFlags::NONE,
                 cookie: NO_COOKIE,
             };
-            let queue = Arc::pin_init(Queue::new(), GFP_KERNEL)?;
+            let queue = Arc::pin_init(Virtqueue::new(), GFP_KERNEL)?;
             let queue = Arc::pin_init(
                 pin_init!(CqVirtqueue {
                     queue,
@@ -275,7 +275,7 @@ impl Transport {
             cqs.push(queue, GFP_KERNEL)?;
         }
         let new_queue = || {
-            let queue = Arc::pin_init(Queue::new(), GFP_KERNEL)?;
+            let queue = Arc::pin_init(Virtqueue::new(), GFP_KERNEL)?;
             Arc::pin_init(
                 pin_init!(WorkVirtqueue {
                     queue,

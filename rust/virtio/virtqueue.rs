@@ -2,15 +2,15 @@
 
 //! One virtqueue and the buffers in it.
 //!
-//! A buffer belongs to the queue from [`Queue::add`] until [`Queue::pop`] returns it: nobody else
+//! A buffer belongs to the queue from [`Virtqueue::add`] until [`Virtqueue::pop`] returns it: nobody else
 //! can touch memory that the device reads or writes. Buffers that are never used come out when the
 //! queue is detached from the device, and only if the device confirmed its reset; otherwise they
 //! stay allocated for ever.
 //!
-//! Where nobody could try again, [`Queue::add_or_keep`] adds a buffer as soon as that is possible.
+//! Where nobody could try again, [`Virtqueue::add_or_keep`] adds a buffer as soon as that is possible.
 //!
-//! Lock order: `Queue::device`, then the lock of resets, which are both taken where the driver may
-//! sleep; `Queue::attached` is innermost. With `Queue::device` of one queue held, `Queue::attached`
+//! Lock order: `Virtqueue::device`, then the lock of resets, which are both taken where the driver may
+//! sleep; `Virtqueue::attached` is innermost. With `Virtqueue::device` of one queue held, `Virtqueue::attached`
 //! of each queue of the device is taken, one after another.
 //!
 //! C header: [`include/linux/virtio.h`](srctree/include/linux/virtio.h)
@@ -117,7 +117,7 @@ impl<C> Buffer<C> {
 /// It is born detached; [`find_vqs`](super::Device::find_vqs) attaches it to a queue of the device,
 /// and the teardown detaches it. While it is detached, nothing can be added and nothing comes out.
 #[pin_data]
-pub struct Queue<C: Send + 'static> {
+pub struct Virtqueue<C: Send + 'static> {
     #[pin]
     attached: SpinLockIrq<Attached<C>>,
     /// The device that reserved the queue. The device stays bound while this is locked.
@@ -158,7 +158,7 @@ impl<C> Drop for Kept<C> {
 /// # Invariants
 ///
 /// If not null, the virtqueue is valid, at least until an RCU grace period after it was replaced by
-/// null; only one [`Queue`] refers to it, and each token in it is a `KBox<Buffer<C>>` of that
+/// null; only one [`Virtqueue`] refers to it, and each token in it is a `KBox<Buffer<C>>` of that
 /// queue, given up by `into_raw()`.
 struct Attached<C> {
     vq: *mut bindings::virtqueue,
@@ -169,7 +169,7 @@ struct Attached<C> {
 unsafe impl<C: Send> Send for Attached<C> {}
 
 impl<C> Attached<C> {
-    /// Gives `buffer` to the device; see [`Queue::add`].
+    /// Gives `buffer` to the device; see [`Virtqueue::add`].
     fn add(&mut self, buffer: KBox<Buffer<C>>) -> Result<(), (Error, KBox<Buffer<C>>)> {
         let token = KBox::into_raw(buffer);
         // SAFETY: The token is from `into_raw()`, and used no more unless it comes back.
@@ -240,7 +240,7 @@ impl<C> Attached<C> {
     }
 }
 
-impl<C: Send + 'static> Queue<C> {
+impl<C: Send + 'static> Virtqueue<C> {
     /// A detached queue.
     pub fn new() -> impl PinInit<Self> {
         // INVARIANT: It is null.
@@ -249,8 +249,8 @@ impl<C: Send + 'static> Queue<C> {
             kept: Kept(None),
         };
         pin_init!(Self {
-            attached <- new_spinlock_irq!(attached, "virtio::Queue::attached"),
-            device <- new_mutex!(None, "virtio::Queue::device"),
+            attached <- new_spinlock_irq!(attached, "virtio::Virtqueue::attached"),
+            device <- new_mutex!(None, "virtio::Virtqueue::device"),
         })
     }
 
@@ -460,9 +460,9 @@ impl<C: Send + 'static> Queue<C> {
     }
 }
 
-/// A [`Queue`] of any context, as setup and teardown of a device see it.
-pub(super) trait AnyQueue: Send + Sync {
-    /// Reserves the queue for `device`. Queues with the same `resets` are reset one at a time.
+/// A [`Virtqueue`] of any context, as setup and teardown of a device see it.
+pub(super) trait AnyVirtqueue: Send + Sync {
+    /// Reserves the queue for `device`. Virtqueues with the same `resets` are reset one at a time.
     ///
     /// # Errors
     ///
@@ -478,7 +478,7 @@ pub(super) trait AnyQueue: Send + Sync {
     /// # Safety
     ///
     /// The caller has reserved the queue and has attached nothing to it. `vq` is a valid queue of
-    /// the same device, holds no buffers and is attached to no other [`Queue`]. `vq` stays valid
+    /// the same device, holds no buffers and is attached to no other [`Virtqueue`]. `vq` stays valid
     /// until a grace period after [`release`](Self::release).
     unsafe fn attach(&self, vq: NonNull<bindings::virtqueue>);
 
@@ -496,7 +496,7 @@ pub(super) trait AnyQueue: Send + Sync {
     fn look_after(&self) -> bool;
 }
 
-impl<C: Send + 'static> AnyQueue for Queue<C> {
+impl<C: Send + 'static> AnyVirtqueue for Virtqueue<C> {
     unsafe fn reserve(&self, device: &Device, resets: &Arc<Mutex<()>>) -> Result {
         let mut owner = self.device.lock();
         if owner.is_some() {

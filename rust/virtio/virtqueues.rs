@@ -7,10 +7,10 @@
 //! does.
 
 use super::{
-    queue::AnyQueue,
+    virtqueue::AnyVirtqueue,
     Device,
-    Queue,
     Reset, //
+    Virtqueue,
 };
 use crate::bindings;
 use core::ptr::{
@@ -49,7 +49,7 @@ pub trait Handler: Send + Sync {
 /// depends on what the driver does with its own references.
 pub struct VirtqueueInfo {
     name: CString,
-    queue: Arc<dyn AnyQueue>,
+    queue: Arc<dyn AnyVirtqueue>,
     handler: Option<Arc<dyn Handler>>,
 }
 
@@ -58,7 +58,7 @@ impl VirtqueueInfo {
     /// interrupt vector.
     pub fn new<C: Send + 'static>(
         name: CString,
-        queue: &Arc<Queue<C>>,
+        queue: &Arc<Virtqueue<C>>,
         handler: Option<Arc<dyn Handler>>,
     ) -> Self {
         Self {
@@ -76,12 +76,12 @@ impl VirtqueueInfo {
 /// # Invariants
 ///
 /// Every queue is reserved for the device.
-pub(super) struct Queues(KVec<VirtqueueInfo>);
+pub(super) struct Virtqueues(KVec<VirtqueueInfo>);
 
-impl Queues {
+impl Virtqueues {
     /// Reserves all of `queues`, or none.
     fn reserve(device: &Device<Core<'_>>, queues: KVec<VirtqueueInfo>) -> Result<Self> {
-        let resets = Arc::pin_init(new_mutex!((), "virtio::Queues::resets"), GFP_KERNEL)?;
+        let resets = Arc::pin_init(new_mutex!((), "virtio::Virtqueues::resets"), GFP_KERNEL)?;
         for (index, info) in queues.iter().enumerate() {
             // SAFETY: The device is bound. `remove_queues()` releases the queue, and the bus calls
             // that before the device is unbound.
@@ -117,7 +117,7 @@ impl<Ctx: DeviceContext> Device<Ctx> {
     ///
     /// It is accessed by volatile operations and never borrowed: an interrupt may read it at any
     /// time.
-    fn slot(&self) -> *mut *mut Queues {
+    fn slot(&self) -> *mut *mut Virtqueues {
         // SAFETY: By the type invariant the device is valid.
         unsafe { &raw mut (*self.as_raw()).priv_ }.cast()
     }
@@ -132,7 +132,7 @@ impl Device<Bound> {
     pub(super) unsafe fn look_after_queues(&self) -> bool {
         // SAFETY: The device is valid.
         let queues = unsafe { self.slot().read_volatile() };
-        // SAFETY: If not null, it points to a complete `Queues`, as `find_vqs()` sees to. Whoever
+        // SAFETY: If not null, it points to a complete `Virtqueues`, as `find_vqs()` sees to. Whoever
         // frees that has released all of the queues before, which one of them is not until this
         // returns.
         unsafe { queues.as_ref() }.is_none_or(|queues| {
@@ -145,7 +145,7 @@ impl Device<Bound> {
 }
 
 impl Device<Core<'_>> {
-    /// Finds the queues from number 0 on, and attaches each to its [`Queue`].
+    /// Finds the queues from number 0 on, and attaches each to its [`Virtqueue`].
     ///
     /// The handlers are not called before [`ready`](Self::ready).
     ///
@@ -174,7 +174,7 @@ impl Device<Core<'_>> {
             )?;
         }
         let place = KBox::new_uninit(GFP_KERNEL)?;
-        let queues = KBox::into_raw(KBox::write(place, Queues::reserve(self, queues)?));
+        let queues = KBox::into_raw(KBox::write(place, Virtqueues::reserve(self, queues)?));
         // Whoever sees the pointer sees what it points to.
         smp_mb(Write);
         // SAFETY: The device is valid; `priv` changes in this context only.
@@ -260,7 +260,7 @@ unsafe extern "C" fn used_callback(vq: *mut bindings::virtqueue) {
     // SAFETY: The transport passes a valid queue of a valid device.
     let (index, queues) = unsafe {
         let slot = &raw const (*(*vq).vdev).priv_;
-        ((*vq).index, slot.read_volatile().cast::<Queues>())
+        ((*vq).index, slot.read_volatile().cast::<Virtqueues>())
     };
     // SAFETY: `priv` was set before the queue was found and points to the queues until it is
     // deleted.
