@@ -7,6 +7,7 @@
 #include <linux/pci.h>
 #include <linux/virtio.h>
 #include <linux/virtio_config.h>
+#include <linux/virtio_ids.h>
 #include <linux/virtio_pci.h>
 
 #include <rdma/ib_addr.h>

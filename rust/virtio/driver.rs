@@ -6,7 +6,8 @@
 
 use super::{
     Device,
-    Feature, //
+    Feature,
+    IdTable, //
 };
 use crate::bindings;
 use core::{
@@ -16,7 +17,6 @@ use core::{
 };
 use kernel::{
     device,
-    device_id::RawDeviceId,
     driver,
     error::{
         from_result,
@@ -303,37 +303,6 @@ fn has_drvdata(vdev: &Device<device::CoreInternal<'_>>) -> bool {
 macro_rules! module_virtio_driver {
     ($($f:tt)*) => {
         ::kernel::module_driver!(<T>, $crate::virtio::Adapter<T>, { $($f)* });
-    };
-}
-
-/// What a driver matches: a device type of any vendor.
-#[repr(transparent)]
-#[derive(Clone, Copy)]
-pub struct DeviceId(bindings::virtio_device_id);
-
-impl DeviceId {
-    /// Any device of type `device`.
-    pub const fn new(device: u32) -> Self {
-        Self(bindings::virtio_device_id {
-            device,
-            vendor: bindings::VIRTIO_DEV_ANY_ID,
-        })
-    }
-}
-
-// SAFETY: `DeviceId` is a transparent wrapper of `struct virtio_device_id`.
-unsafe impl RawDeviceId for DeviceId {
-    type RawType = bindings::virtio_device_id;
-}
-
-/// A table of the devices that a driver matches.
-pub type IdTable = &'static dyn kernel::device_id::IdTable<DeviceId, ()>;
-
-/// Creates an [`IdTable`] with its alias for modpost.
-#[macro_export]
-macro_rules! virtio_device_table {
-    ($name:ident, $ids:tt) => {
-        ::kernel::module_device_table!("virtio", $crate::virtio::DeviceId, $name, @none, $ids);
     };
 }
 

@@ -7,6 +7,7 @@
 //! | [`config`] | bounded reads of the device configuration |
 //! | [`device`] | the device, its features and its life cycle |
 //! | [`driver`] | driver registration |
+//! | [`id`] | device types and tables of them |
 //! | [`virtqueue`] | one virtqueue and the buffers in it |
 //! | [`virtqueues`] | the virtqueues of a device: discovery, callbacks, teardown |
 //! | [`shm`] | shared memory regions |
@@ -17,6 +18,7 @@
 pub mod config;
 pub mod device;
 pub mod driver;
+pub mod id;
 pub mod shm;
 pub mod virtqueue;
 pub mod virtqueues;
@@ -30,9 +32,12 @@ pub use self::{
     },
     driver::{
         Adapter,
+        Driver, //
+    },
+    id::{
         DeviceId,
-        Driver,
-        IdTable, //
+        IdTable,
+        VirtioID, //
     },
     shm::SharedMemory,
     virtqueue::{

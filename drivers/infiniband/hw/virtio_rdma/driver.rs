@@ -15,7 +15,8 @@ use crate::{
     verbs::Verbs,
     virtio::{
         self,
-        Feature, //
+        Feature,
+        VirtioID, //
     },
 };
 use kernel::{
@@ -38,7 +39,9 @@ const REQUIRED: [(Feature, &str); 3] = [
     (Feature::RING_RESET, "RING_RESET"),
 ];
 
-crate::virtio_device_table!(ID_TABLE, [virtio::DeviceId::new(VIRTIO_ID_RDMA)]);
+const _: () = assert!(VirtioID::Rdma as u32 == VIRTIO_ID_RDMA);
+
+crate::virtio_device_table!(ID_TABLE, [virtio::DeviceId::new(VirtioID::Rdma)]);
 
 /// The driver.
 pub(crate) struct Driver;
