@@ -2,7 +2,7 @@
 
 //! One virtqueue and the buffers in it.
 //!
-//! A buffer belongs to the queue from [`Virtqueue::add`] until [`Virtqueue::pop`] returns it: nobody else
+//! A buffer belongs to the queue from [`Virtqueue::add`] until [`Virtqueue::get_buf`] returns it: nobody else
 //! can touch memory that the device reads or writes. Buffers that are never used come out when the
 //! queue is detached from the device, and only if the device confirmed its reset; otherwise they
 //! stay allocated for ever.
@@ -306,7 +306,7 @@ impl<C: Send + 'static> Virtqueue<C> {
 
     /// Takes out a buffer that the device is done with, and the number of bytes that it wrote,
     /// which is at most what there is to write.
-    pub fn pop(&self) -> Option<(KBox<Buffer<C>>, usize)> {
+    pub fn get_buf(&self) -> Option<(KBox<Buffer<C>>, usize)> {
         let mut written = 0;
         let attached = self.attached.lock();
         if attached.vq.is_null() {
@@ -378,16 +378,12 @@ impl<C: Send + 'static> Virtqueue<C> {
         unsafe { owner.device.as_bound() }.reset()
     }
 
-    /// Whether the device used buffers that were not taken out.
-    pub fn has_used(&self) -> bool {
+    /// Has the device interrupt for the next buffer that it uses. False if it used some that were
+    /// not taken out: no interrupt may come for those.
+    pub fn enable_cb(&self) -> bool {
         let attached = self.attached.lock();
-        if attached.vq.is_null() {
-            return false;
-        }
-        // SAFETY: The queue is valid and under its lock.
-        let next = unsafe { bindings::virtqueue_enable_cb_prepare(attached.vq) };
-        // SAFETY: As above; `next` is what the call before returned.
-        unsafe { bindings::virtqueue_poll(attached.vq, next) }
+        // SAFETY: If not null, the queue is valid and under its lock.
+        attached.vq.is_null() || unsafe { bindings::virtqueue_enable_cb(attached.vq) }
     }
 
     /// Takes the queue alone back from the device, frees the buffers in it, and enables it again.
@@ -449,7 +445,7 @@ impl<C: Send + 'static> Virtqueue<C> {
     }
 
     /// The number of entries in its ring, 0 if it is detached.
-    pub fn size(&self) -> usize {
+    pub fn vring_size(&self) -> usize {
         let attached = self.attached.lock();
         if attached.vq.is_null() {
             return 0;

@@ -38,9 +38,12 @@ use kernel::{
 };
 
 /// Interrupt handler of a queue.
+///
+/// Each queue has its own, since queues of one device may have contexts of different types.
 pub trait Handler: Send + Sync {
-    /// Called in interrupt context when the device used buffers.
-    fn used(self: ArcBorrow<'_, Self>);
+    /// Called in interrupt context when the device used buffers, which
+    /// [`get_buf`](Virtqueue::get_buf) takes out. It may be called without any.
+    fn vq_callback(self: ArcBorrow<'_, Self>, dev: &Device<Bound>);
 }
 
 /// A queue to be found by [`find_vqs`](Device::find_vqs).
@@ -163,7 +166,7 @@ impl Device<Core<'_>> {
         let mut found = KVec::from_elem(null_mut(), queues.len(), GFP_KERNEL)?;
         let mut info = KVec::with_capacity(queues.len(), GFP_KERNEL)?;
         for VirtqueueInfo { name, handler, .. } in &queues {
-            let callback: unsafe extern "C" fn(_) = used_callback;
+            let callback: unsafe extern "C" fn(_) = vq_callback;
             info.push(
                 bindings::virtqueue_info {
                     name: name.as_char_ptr(),
@@ -256,17 +259,17 @@ impl Device<Core<'_>> {
 /// # Safety
 ///
 /// To be called by a transport only, with a queue that [`Device::find_vqs`] found.
-unsafe extern "C" fn used_callback(vq: *mut bindings::virtqueue) {
+unsafe extern "C" fn vq_callback(vq: *mut bindings::virtqueue) {
     // SAFETY: The transport passes a valid queue of a valid device.
-    let (index, queues) = unsafe {
-        let slot = &raw const (*(*vq).vdev).priv_;
-        ((*vq).index, slot.read_volatile().cast::<Virtqueues>())
-    };
+    let (index, vdev) = unsafe { ((*vq).index, (*vq).vdev) };
+    // SAFETY: As above. The device is bound: `remove_queues()` waits for callbacks under way, and
+    // is called before the device is unbound.
+    let dev = unsafe { &*vdev.cast::<Device<Bound>>() };
     // SAFETY: `priv` was set before the queue was found and points to the queues until it is
     // deleted.
-    let queues = unsafe { &*queues };
+    let queues = unsafe { &*dev.slot().read_volatile() };
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     if let Some(handler) = queues.0.get(index).and_then(|info| info.handler.as_ref()) {
-        handler.as_arc_borrow().used();
+        handler.as_arc_borrow().vq_callback(dev);
     }
 }

@@ -33,6 +33,7 @@ use crate::{
     sync::Completion,
     targets::EventTargets,
     virtio::{
+        self,
         Buffer,
         Handler,
         Health,
@@ -43,7 +44,10 @@ use crate::{
 };
 use core::mem::replace;
 use kernel::{
-    device,
+    device::{
+        self,
+        Bound, //
+    },
     prelude::*,
     str::CString,
     sync::{
@@ -396,9 +400,9 @@ fn error_of(errno: Errno) -> Error {
 }
 
 impl Handler for ControlQueue {
-    fn used(self: ArcBorrow<'_, Self>) {
+    fn vq_callback(self: ArcBorrow<'_, Self>, _dev: &virtio::Device<Bound>) {
         // Each round needs somebody who runs a command, so this ends.
-        while let Some((mut buffer, written)) = self.queue.pop() {
+        while let Some((mut buffer, written)) = self.queue.get_buf() {
             match replace(&mut buffer.context, Sender::None) {
                 Sender::None => (),
                 Sender::Task(slot) => {

@@ -14,6 +14,7 @@ use crate::{
     decode::event::Report,
     targets::EventTargets,
     virtio::{
+        self,
         Buffer,
         Handler,
         Virtqueue,
@@ -22,6 +23,7 @@ use crate::{
 };
 use core::mem::take;
 use kernel::{
+    device::Bound,
     prelude::*,
     str::CString,
     sync::{
@@ -69,7 +71,7 @@ impl EventQueue {
 
     /// Fills the queue, once the device is ready.
     pub(crate) fn fill(&self) -> Result {
-        let size = self.queue.size().min(BUFFERS);
+        let size = self.queue.vring_size().min(BUFFERS);
         let room = KVec::with_capacity(size, GFP_KERNEL)?;
         *self.handled.lock() = room;
         for _ in 0..size {
@@ -90,9 +92,9 @@ impl EventQueue {
 }
 
 impl Handler for EventQueue {
-    fn used(self: ArcBorrow<'_, Self>) {
+    fn vq_callback(self: ArcBorrow<'_, Self>, _dev: &virtio::Device<Bound>) {
         let mut handled = take(&mut *self.handled.lock());
-        while let Some((buffer, written)) = self.queue.pop() {
+        while let Some((buffer, written)) = self.queue.get_buf() {
             if let Some(report) = Report::decode(buffer.writable(), written) {
                 self.dispatch(&report);
             }

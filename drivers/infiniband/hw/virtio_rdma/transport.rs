@@ -31,6 +31,7 @@ use crate::{
     },
     targets::EventTargets,
     virtio::{
+        self,
         Buffer,
         Handler,
         Virtqueue,
@@ -42,6 +43,7 @@ use core::{
     ops::Deref, //
 };
 use kernel::{
+    device::Bound,
     prelude::*,
     str::CString,
     sync::{
@@ -153,7 +155,7 @@ impl Background for CqVirtqueue {
 }
 
 impl Handler for CqVirtqueue {
-    fn used(self: ArcBorrow<'_, Self>) {
+    fn vq_callback(self: ArcBorrow<'_, Self>, _dev: &virtio::Device<Bound>) {
         let cookie = self.cookie.load(Acquire);
         self.targets
             .with(Cookie::decode(cookie), |target| target.completion());
@@ -313,8 +315,14 @@ impl Transport {
         let least = |sizes: &mut dyn Iterator<Item = usize>| {
             sizes.min().and_then(|size| u32::try_from(size).ok())
         };
-        let cqs = least(&mut self.cqs.iter().map(|cq| cq.queue.size()));
-        let work = least(&mut self.pairs.iter().flatten().map(|work| work.queue.size()));
+        let cqs = least(&mut self.cqs.iter().map(|cq| cq.queue.vring_size()));
+        let work = least(
+            &mut self
+                .pairs
+                .iter()
+                .flatten()
+                .map(|work| work.queue.vring_size()),
+        );
         limits.max_cqe = limits.max_cqe.min(cqs.unwrap_or(0));
         limits.max_qp_wr = limits.max_qp_wr.min(work.unwrap_or(0));
     }

@@ -188,7 +188,7 @@ impl CqBackend {
                 Armed::RingDoorbell => AfterArm::Tell { missed: false },
             },
             Self::Virtqueue { queue, held, .. } => {
-                let missed = report_missed && (!held.is_empty() || queue.elements().has_used());
+                let missed = report_missed && (!held.is_empty() || !queue.elements().enable_cb());
                 // The device takes these for unpolled, but its interrupt would find the virtqueue empty.
                 if held
                     .iter()
@@ -267,7 +267,7 @@ fn take_element(
 /// Takes an element out that the device used.
 #[inline]
 fn pop(queue: &CqVirtqueue) -> Result<Option<Element>> {
-    match queue.elements().pop() {
+    match queue.elements().get_buf() {
         Some((element, written)) if written >= Cqe::SIZE => Ok(Some(element)),
         Some(_) => Err(EIO),
         None => Ok(None),

@@ -210,7 +210,7 @@ impl WorkBackend {
 /// An element of `size` bytes for a WQE. There is one for each slot that is free: the device uses it before the completion
 /// is seen that frees the slot.
 fn take_spare(queue: &WorkVirtqueue, spare: &mut KVec<Element>, size: usize) -> Result<Element> {
-    let used = || queue.elements().pop().map(|(element, _)| element);
+    let used = || queue.elements().get_buf().map(|(element, _)| element);
     let mut element = spare.pop().or_else(used).ok_or(ENOMEM)?;
     element.set_len(size, 0)?;
     Ok(element)
