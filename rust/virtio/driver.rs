@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Driver registration.
+//! What a driver of virtio devices implements.
 //!
 //! C header: [`include/linux/virtio.h`](srctree/include/linux/virtio.h)
 
@@ -9,306 +9,41 @@ use super::{
     Feature,
     IdTable, //
 };
-use crate::bindings;
-use core::{
-    marker::PhantomData,
-    mem::offset_of,
-    ptr::null_mut, //
-};
 use kernel::{
     device,
-    driver,
-    error::{
-        from_result,
-        to_result, //
-    },
-    prelude::*,
-    types::{
-        ForeignOwnable,
-        Opaque, //
-    },
-    ModuleMetadata,
-    ThisModule, //
+    prelude::*, //
 };
-
-/// The lock of a device, which the driver core holds while it binds, unbinds or shuts down the
-/// device.
-///
-/// # Invariants
-///
-/// The device is valid, and its lock is held by this.
-struct Locked(*mut bindings::device);
-
-impl Locked {
-    /// Takes the lock.
-    ///
-    /// # Safety
-    ///
-    /// `vdev` is valid until this is dropped, and the caller does not hold the lock.
-    unsafe fn new(vdev: *mut bindings::virtio_device) -> Self {
-        // SAFETY: By this function's requirements.
-        let dev = unsafe { &raw mut (*vdev).dev };
-        // SAFETY: As above.
-        unsafe { bindings::device_lock(dev) };
-        // INVARIANT: Taken above.
-        Self(dev)
-    }
-
-    /// Whether the device is bound to a driver of module `owner`.
-    fn is_bound_to(&self, owner: &ThisModule) -> bool {
-        // SAFETY: By the type invariant; the driver changes under the lock only, and a driver that
-        // devices are bound to is valid.
-        unsafe {
-            (*self.0)
-                .driver
-                .as_ref()
-                .is_some_and(|driver| driver.owner == owner.as_ptr())
-        }
-    }
-}
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariant.
-        unsafe { bindings::device_unlock(self.0) };
-    }
-}
-
-/// An adapter for the registration of virtio drivers.
-pub struct Adapter<T: Driver>(PhantomData<T>);
-
-// SAFETY:
-// - `bindings::virtio_driver` is a C type declared as `repr(C)`.
-// - `T::Data` is the type of the driver's device private data.
-// - `struct virtio_driver` embeds a `struct device_driver` at `DEVICE_DRIVER_OFFSET`.
-unsafe impl<T: Driver> driver::DriverLayout for Adapter<T> {
-    type DriverType = bindings::virtio_driver;
-    type DriverData<'bound> = T::Data<'bound>;
-    const DEVICE_DRIVER_OFFSET: usize = offset_of!(Self::DriverType, driver);
-}
-
-// SAFETY: `unregister` is only valid after a `register` that succeeded.
-unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
-    unsafe fn register(
-        vdrv: &Opaque<Self::DriverType>,
-        name: &'static CStr,
-        module: &'static ThisModule,
-    ) -> Result {
-        let features = T::FEATURES;
-        // SAFETY: The fields of `struct virtio_driver` may be set until it is registered. `Feature`
-        // is a transparent `u32`, and the tables are static.
-        unsafe {
-            let vdrv = vdrv.get();
-            (*vdrv).driver.name = name.as_char_ptr();
-            (*vdrv).id_table = T::ID_TABLE.as_ptr();
-            (*vdrv).feature_table = features.as_ptr().cast();
-            (*vdrv).feature_table_size = u32::try_from(features.len())?;
-            (*vdrv).validate = Some(Self::validate_callback);
-            (*vdrv).probe = Some(Self::probe_callback);
-            (*vdrv).remove = Some(Self::remove_callback);
-            (*vdrv).shutdown = Some(Self::shutdown_callback);
-            (*vdrv).freeze = Some(Self::freeze_callback);
-            (*vdrv).restore = Some(Self::restore_callback);
-            (*vdrv).reset_prepare = Some(Self::freeze_callback);
-            (*vdrv).reset_done = Some(Self::restore_callback);
-            if T::HAS_CONFIG_CHANGED {
-                (*vdrv).config_changed = Some(Self::config_changed_callback);
-            }
-        }
-        // SAFETY: The structure is complete, and by this function's requirements stays in place
-        // until it is unregistered.
-        to_result(unsafe { bindings::__register_virtio_driver(vdrv.get(), module.as_ptr()) })
-    }
-
-    unsafe fn unregister(vdrv: &Opaque<Self::DriverType>) {
-        // SAFETY: By this function's requirements it was registered.
-        unsafe { bindings::unregister_virtio_driver(vdrv.get()) }
-    }
-}
-
-impl<T: Driver> Adapter<T> {
-    /// Probes a device.
-    fn bind(vdev: &Device<device::CoreInternal<'_>>) -> Result {
-        let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
-        dev.set_drvdata(T::probe(vdev)).inspect_err(|_| {
-            let _ = vdev.remove_queues();
-        })
-    }
-
-    /// Takes the device from the driver, up to dropping the driver's data.
-    fn unbind(vdev: &Device<device::CoreInternal<'_>>) {
-        if has_drvdata(vdev) {
-            let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
-            // SAFETY: The data was set by `bind()`, with this type, and was not dropped yet.
-            let data = unsafe { dev.drvdata_borrow::<T::Data<'_>>() };
-            T::unbind(vdev, data);
-        }
-        let _ = vdev.remove_queues();
-    }
-
-    /// Refuses a device that is gone.
-    ///
-    /// All its feature bits read as ones and so does its status. While the core fails the probe, the PCI transport would take
-    /// that for a device in use which has an administration virtqueue, and use the one that was never set up.
-    ///
-    /// # Safety
-    ///
-    /// To be called by the virtio core only, which passes a valid device.
-    unsafe extern "C" fn validate_callback(vdev: *mut bindings::virtio_device) -> c_int {
-        // SAFETY: By this function's requirements.
-        //
-        // INVARIANT: `vdev` is valid for the duration of the callback.
-        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
-        if vdev.status().is_some() {
-            return 0;
-        }
-        // SAFETY: The device is valid, and the core is negotiating its features with nobody else.
-        unsafe { bindings::__virtio_clear_bit(vdev.as_raw(), bindings::VIRTIO_F_ADMIN_VQ) };
-        ENODEV.to_errno()
-    }
-
-    /// # Safety
-    ///
-    /// To be called by the virtio core only, which passes a valid device.
-    unsafe extern "C" fn probe_callback(vdev: *mut bindings::virtio_device) -> c_int {
-        // SAFETY: By this function's requirements.
-        //
-        // INVARIANT: `vdev` is valid for the duration of the callback.
-        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
-        from_result(|| Self::bind(vdev).map(|()| 0))
-    }
-
-    /// # Safety
-    ///
-    /// To be called by the virtio core only, for a device that was probed.
-    unsafe extern "C" fn remove_callback(vdev: *mut bindings::virtio_device) {
-        // SAFETY: By this function's requirements.
-        //
-        // INVARIANT: `vdev` is valid for the duration of the callback.
-        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
-        Self::unbind(vdev);
-    }
-
-    /// The device is going to lose its state: that is a removal, from which the device comes back
-    /// as a new one.
-    ///
-    /// A transport calls this without the lock of the virtio device, so an unbinding through sysfs
-    /// may be under way or over.
-    ///
-    /// # Safety
-    ///
-    /// To be called by the virtio core only, with a valid device.
-    unsafe extern "C" fn freeze_callback(vdev: *mut bindings::virtio_device) -> c_int {
-        // SAFETY: By this function's requirements. The virtio core holds no lock of the device.
-        let lock = unsafe { Locked::new(vdev) };
-        if !lock.is_bound_to(&T::OwnerModule::THIS_MODULE) {
-            return 0;
-        }
-        // SAFETY: By this function's requirements.
-        //
-        // INVARIANT: `vdev` is valid for the duration of the callback.
-        let internal = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
-        Self::unbind(internal);
-        if has_drvdata(internal) {
-            // SAFETY: The device is valid, and its data was set by `bind()`, with this type. It is
-            // taken back here, and the pointer to it with it.
-            unsafe {
-                let dev = &raw mut (*vdev).dev;
-                let data = bindings::dev_get_drvdata(dev);
-                bindings::dev_set_drvdata(dev, null_mut());
-                drop(Pin::<KBox<T::Data<'_>>>::from_foreign(data.cast()));
-            }
-        }
-        0
-    }
-
-    /// The device comes back after [`freeze_callback`](Self::freeze_callback), with its features
-    /// negotiated.
-    ///
-    /// # Errors
-    ///
-    /// `ENODEV` if the device was unbound meanwhile, `EBUSY` if it was unbound and bound again: a
-    /// probe that ran during the reset has to be repeated by hand.
-    ///
-    /// # Safety
-    ///
-    /// To be called by the virtio core only, with a valid device.
-    unsafe extern "C" fn restore_callback(vdev: *mut bindings::virtio_device) -> c_int {
-        // SAFETY: By this function's requirements. The virtio core holds no lock of the device.
-        let lock = unsafe { Locked::new(vdev) };
-        if !lock.is_bound_to(&T::OwnerModule::THIS_MODULE) {
-            return ENODEV.to_errno();
-        }
-        // SAFETY: By this function's requirements.
-        //
-        // INVARIANT: `vdev` is valid for the duration of the callback.
-        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
-        if has_drvdata(vdev) {
-            return EBUSY.to_errno();
-        }
-        from_result(|| Self::bind(vdev).map(|()| 0))
-    }
-
-    /// Leaves the device at rest for the next kernel, and the machine able to go on without it.
-    ///
-    /// The virtio core's own does the same but waits without end for a device that is gone.
-    ///
-    /// # Safety
-    ///
-    /// To be called by the virtio core only, for a device that is bound.
-    unsafe extern "C" fn shutdown_callback(vdev: *mut bindings::virtio_device) {
-        // SAFETY: By this function's requirements.
-        //
-        // INVARIANT: `vdev` is valid for the duration of the callback.
-        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
-        // Work that is under way finds broken queues instead of a device that forgot it.
-        //
-        // SAFETY: The device is valid and bound to this driver.
-        unsafe { bindings::virtio_break_device(vdev.as_raw()) };
-        // SAFETY: As above.
-        unsafe { bindings::virtio_synchronize_cbs(vdev.as_raw()) };
-        let _ = vdev.reset();
-    }
-
-    /// # Safety
-    ///
-    /// To be called by the virtio core only, for a device that was probed.
-    unsafe extern "C" fn config_changed_callback(vdev: *mut bindings::virtio_device) {
-        // SAFETY: By this function's requirements.
-        //
-        // INVARIANT: `vdev` is valid for the duration of the callback.
-        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
-        // A restore that met an unbinding leaves reports enabled: they may come before the probe is
-        // over.
-        if !has_drvdata(vdev) {
-            return;
-        }
-        let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
-        // SAFETY: The core reports changes only until the removal starts, and serializes with that.
-        // The data exists from the end of the probe on, as was checked above.
-        let data = unsafe { dev.drvdata_borrow::<T::Data<'_>>() };
-
-        T::config_changed(vdev, data);
-    }
-}
-
-/// Whether the driver's data exists: it does not after a restore that failed.
-fn has_drvdata(vdev: &Device<device::CoreInternal<'_>>) -> bool {
-    // SAFETY: The device is valid.
-    !unsafe { bindings::dev_get_drvdata(&raw const (*vdev.as_raw()).dev) }.is_null()
-}
-
-/// Declares a kernel module that exposes a single virtio driver.
-#[macro_export]
-macro_rules! module_virtio_driver {
-    ($($f:tt)*) => {
-        ::kernel::module_driver!(<T>, $crate::virtio::Adapter<T>, { $($f)* });
-    };
-}
 
 /// A virtio driver.
 ///
-/// A device that is suspended, or reset by others, is unbound and probed again.
+/// A device that is suspended, or whose transport is reset by others, loses its state. Without
+/// [`reset_prepare`](Self::reset_prepare) and [`reset_done`](Self::reset_done) it is unbound before
+/// and probed again afterwards.
+///
+/// # Examples
+///
+/// ```
+/// struct MyDriver;
+///
+/// crate::virtio_device_table!(
+///     TABLE,
+///     [virtio::DeviceId::new(virtio::VirtioID::Rng)]
+/// );
+///
+/// #[vtable]
+/// impl virtio::Driver for MyDriver {
+///     type Data<'bound> = Self;
+///     const ID_TABLE: virtio::IdTable = &TABLE;
+///     const FEATURES: &'static [virtio::Feature] = &[];
+///
+///     fn probe<'bound>(
+///         dev: &'bound virtio::Device<Core<'_>>,
+///     ) -> impl PinInit<Self::Data<'bound>, Error> + 'bound {
+///         dev_info!(dev.as_ref(), "found\n");
+///         Ok(Self)
+///     }
+/// }
+/// ```
 #[vtable]
 pub trait Driver {
     /// The type of the driver's private data of a device.
@@ -338,4 +73,58 @@ pub trait Driver {
         let _ = (dev, this);
         kernel::build_error!(kernel::error::VTABLE_DEFAULT_ERROR)
     }
+
+    /// Called before the device loses its state. Its queues are [removed](Device::remove_queues)
+    /// afterwards, and the data stays.
+    ///
+    /// # Errors
+    ///
+    /// An error prevents the suspend or the reset.
+    fn reset_prepare<'bound>(
+        dev: &'bound Device<device::Core<'_>>,
+        this: Pin<&Self::Data<'bound>>,
+    ) -> Result {
+        let _ = (dev, this);
+        kernel::build_error!(kernel::error::VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Called when the device is back, with its features negotiated and without queues.
+    ///
+    /// # Errors
+    ///
+    /// After an error the device stays bound, without queues.
+    fn reset_done<'bound>(
+        dev: &'bound Device<device::Core<'_>>,
+        this: Pin<&Self::Data<'bound>>,
+    ) -> Result {
+        let _ = (dev, this);
+        kernel::build_error!(kernel::error::VTABLE_DEFAULT_ERROR)
+    }
+
+    /// Called when the machine is powered off or starts another kernel. The device is reset
+    /// afterwards.
+    fn shutdown<'bound>(dev: &'bound Device<device::Core<'_>>, this: Pin<&Self::Data<'bound>>) {
+        let _ = (dev, this);
+        kernel::build_error!(kernel::error::VTABLE_DEFAULT_ERROR)
+    }
+}
+
+/// Declares a kernel module that exposes a single virtio driver.
+///
+/// # Examples
+///
+/// ```ignore
+/// module_virtio_driver! {
+///     type: MyDriver,
+///     name: "my_driver",
+///     authors: ["Author"],
+///     description: "Driver of my device",
+///     license: "GPL",
+/// }
+/// ```
+#[macro_export]
+macro_rules! module_virtio_driver {
+    ($($f:tt)*) => {
+        ::kernel::module_driver!(<T>, $crate::virtio::Adapter<T>, { $($f)* });
+    };
 }

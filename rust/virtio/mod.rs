@@ -4,9 +4,10 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | [`adapter`] | driver registration |
 //! | [`config`] | bounded reads of the device configuration |
 //! | [`device`] | the device, its features and its life cycle |
-//! | [`driver`] | driver registration |
+//! | [`driver`] | what a driver implements |
 //! | [`id`] | device types and tables of them |
 //! | [`virtqueue`] | one virtqueue and the buffers in it |
 //! | [`virtqueues`] | the virtqueues of a device: discovery, callbacks, teardown |
@@ -15,6 +16,7 @@
 //! C headers: [`include/linux/virtio.h`](srctree/include/linux/virtio.h),
 //! [`include/linux/virtio_config.h`](srctree/include/linux/virtio_config.h)
 
+pub mod adapter;
 pub mod config;
 pub mod device;
 pub mod driver;
@@ -24,16 +26,14 @@ pub mod virtqueue;
 pub mod virtqueues;
 
 pub use self::{
+    adapter::Adapter,
     device::{
         Device,
         Feature,
         Health,
         Reset, //
     },
-    driver::{
-        Adapter,
-        Driver, //
-    },
+    driver::Driver,
     id::{
         DeviceId,
         IdTable,

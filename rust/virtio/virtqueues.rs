@@ -148,6 +148,12 @@ impl Device<Bound> {
 }
 
 impl Device<Core<'_>> {
+    /// Whether queues were found that were not removed.
+    pub(super) fn has_queues(&self) -> bool {
+        // SAFETY: The device is valid; `priv` changes in this context only.
+        !unsafe { self.slot().read_volatile() }.is_null()
+    }
+
     /// Finds the queues from number 0 on, and attaches each to its [`Virtqueue`].
     ///
     /// The handlers are not called before [`ready`](Self::ready).
@@ -157,11 +163,10 @@ impl Device<Core<'_>> {
     /// [`EBUSY`] if the device's queues were found before, or if one of `queues` belongs to a
     /// device already; and those of the transport: [`ENOENT`] if there are fewer queues.
     pub fn find_vqs(&self, queues: KVec<VirtqueueInfo>) -> Result {
-        let slot = self.slot();
-        // SAFETY: The device is valid; `priv` changes in this context only.
-        if !unsafe { slot.read_volatile() }.is_null() {
+        if self.has_queues() {
             return Err(EBUSY);
         }
+        let slot = self.slot();
         let count = u32::try_from(queues.len())?;
         let mut found = KVec::from_elem(null_mut(), queues.len(), GFP_KERNEL)?;
         let mut info = KVec::with_capacity(queues.len(), GFP_KERNEL)?;

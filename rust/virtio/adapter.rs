@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Driver registration: callbacks of the virtio core become calls of a [`Driver`].
+//!
+//! C header: [`include/linux/virtio.h`](srctree/include/linux/virtio.h)
+
+use super::{
+    Device,
+    Driver, //
+};
+use crate::bindings;
+use core::{
+    marker::PhantomData,
+    mem::offset_of,
+    ptr::null_mut, //
+};
+use kernel::{
+    device,
+    driver,
+    error::{
+        from_result,
+        to_result, //
+    },
+    prelude::*,
+    types::{
+        ForeignOwnable,
+        Opaque, //
+    },
+    ModuleMetadata,
+    ThisModule, //
+};
+
+/// The lock of a device, which the driver core holds while it binds, unbinds or shuts down the
+/// device.
+///
+/// # Invariants
+///
+/// The device is valid, and its lock is held by this.
+struct Locked(*mut bindings::device);
+
+impl Locked {
+    /// Takes the lock.
+    ///
+    /// # Safety
+    ///
+    /// `vdev` is valid until this is dropped, and the caller does not hold the lock.
+    unsafe fn new(vdev: *mut bindings::virtio_device) -> Self {
+        // SAFETY: By this function's requirements.
+        let dev = unsafe { &raw mut (*vdev).dev };
+        // SAFETY: As above.
+        unsafe { bindings::device_lock(dev) };
+        // INVARIANT: Taken above.
+        Self(dev)
+    }
+
+    /// Whether the device is bound to a driver of module `owner`.
+    fn is_bound_to(&self, owner: &ThisModule) -> bool {
+        // SAFETY: By the type invariant; the driver changes under the lock only, and a driver that
+        // devices are bound to is valid.
+        unsafe {
+            (*self.0)
+                .driver
+                .as_ref()
+                .is_some_and(|driver| driver.owner == owner.as_ptr())
+        }
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariant.
+        unsafe { bindings::device_unlock(self.0) };
+    }
+}
+
+/// An adapter for the registration of virtio drivers.
+pub struct Adapter<T: Driver>(PhantomData<T>);
+
+// SAFETY:
+// - `bindings::virtio_driver` is a C type declared as `repr(C)`.
+// - `T::Data` is the type of the driver's device private data.
+// - `struct virtio_driver` embeds a `struct device_driver` at `DEVICE_DRIVER_OFFSET`.
+unsafe impl<T: Driver> driver::DriverLayout for Adapter<T> {
+    type DriverType = bindings::virtio_driver;
+    type DriverData<'bound> = T::Data<'bound>;
+    const DEVICE_DRIVER_OFFSET: usize = offset_of!(Self::DriverType, driver);
+}
+
+// SAFETY: `unregister` is only valid after a `register` that succeeded.
+unsafe impl<T: Driver> driver::RegistrationOps for Adapter<T> {
+    unsafe fn register(
+        vdrv: &Opaque<Self::DriverType>,
+        name: &'static CStr,
+        module: &'static ThisModule,
+    ) -> Result {
+        const {
+            assert!(
+                T::HAS_RESET_PREPARE == T::HAS_RESET_DONE,
+                "a driver has both callbacks of a reset or none"
+            )
+        };
+        let features = T::FEATURES;
+        // SAFETY: The fields of `struct virtio_driver` may be set until it is registered. `Feature`
+        // is a transparent `u32`, and the tables are static.
+        unsafe {
+            let vdrv = vdrv.get();
+            (*vdrv).driver.name = name.as_char_ptr();
+            (*vdrv).id_table = T::ID_TABLE.as_ptr();
+            (*vdrv).feature_table = features.as_ptr().cast();
+            (*vdrv).feature_table_size = u32::try_from(features.len())?;
+            (*vdrv).validate = Some(Self::validate_callback);
+            (*vdrv).probe = Some(Self::probe_callback);
+            (*vdrv).remove = Some(Self::remove_callback);
+            (*vdrv).shutdown = Some(Self::shutdown_callback);
+            (*vdrv).freeze = Some(Self::reset_prepare_callback);
+            (*vdrv).restore = Some(Self::reset_done_callback);
+            (*vdrv).reset_prepare = Some(Self::reset_prepare_callback);
+            (*vdrv).reset_done = Some(Self::reset_done_callback);
+            if T::HAS_CONFIG_CHANGED {
+                (*vdrv).config_changed = Some(Self::config_changed_callback);
+            }
+        }
+        // SAFETY: The structure is complete, and by this function's requirements stays in place
+        // until it is unregistered.
+        to_result(unsafe { bindings::__register_virtio_driver(vdrv.get(), module.as_ptr()) })
+    }
+
+    unsafe fn unregister(vdrv: &Opaque<Self::DriverType>) {
+        // SAFETY: By this function's requirements it was registered.
+        unsafe { bindings::unregister_virtio_driver(vdrv.get()) }
+    }
+}
+
+impl<T: Driver> Adapter<T> {
+    /// Probes a device.
+    fn bind(vdev: &Device<device::CoreInternal<'_>>) -> Result {
+        let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
+        dev.set_drvdata(T::probe(vdev)).inspect_err(|_| {
+            let _ = vdev.remove_queues();
+        })
+    }
+
+    /// Takes the device from the driver, up to dropping the driver's data.
+    fn unbind(vdev: &Device<device::CoreInternal<'_>>) {
+        if has_drvdata(vdev) {
+            // SAFETY: The data exists, as was just checked.
+            let data = unsafe { Self::data(vdev) };
+            T::unbind(vdev, data);
+        }
+        let _ = vdev.remove_queues();
+    }
+
+    /// The driver's data of a device.
+    ///
+    /// # Safety
+    ///
+    /// The data exists, and is not dropped before the callback that asks for it returns.
+    unsafe fn data<'a>(vdev: &'a Device<device::CoreInternal<'_>>) -> Pin<&'a T::Data<'a>> {
+        let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
+        // SAFETY: By this function's requirements. It was set by `bind()`, with this type.
+        unsafe { dev.drvdata_borrow::<T::Data<'_>>() }
+    }
+
+    /// Refuses a device that is gone.
+    ///
+    /// All its feature bits read as ones and so does its status. While the core fails the probe, the PCI transport would take
+    /// that for a device in use which has an administration virtqueue, and use the one that was never set up.
+    ///
+    /// # Safety
+    ///
+    /// To be called by the virtio core only, which passes a valid device.
+    unsafe extern "C" fn validate_callback(vdev: *mut bindings::virtio_device) -> c_int {
+        // SAFETY: By this function's requirements.
+        //
+        // INVARIANT: `vdev` is valid for the duration of the callback.
+        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+        if vdev.status().is_some() {
+            return 0;
+        }
+        // SAFETY: The device is valid, and the core is negotiating its features with nobody else.
+        unsafe { bindings::__virtio_clear_bit(vdev.as_raw(), bindings::VIRTIO_F_ADMIN_VQ) };
+        ENODEV.to_errno()
+    }
+
+    /// # Safety
+    ///
+    /// To be called by the virtio core only, which passes a valid device.
+    unsafe extern "C" fn probe_callback(vdev: *mut bindings::virtio_device) -> c_int {
+        // SAFETY: By this function's requirements.
+        //
+        // INVARIANT: `vdev` is valid for the duration of the callback.
+        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+        from_result(|| Self::bind(vdev).map(|()| 0))
+    }
+
+    /// # Safety
+    ///
+    /// To be called by the virtio core only, for a device that was probed.
+    unsafe extern "C" fn remove_callback(vdev: *mut bindings::virtio_device) {
+        // SAFETY: By this function's requirements.
+        //
+        // INVARIANT: `vdev` is valid for the duration of the callback.
+        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+        Self::unbind(vdev);
+    }
+
+    /// The device is going to lose its state, by a suspend or a reset of its transport.
+    ///
+    /// A transport calls this without the lock of the virtio device, so an unbinding through sysfs
+    /// may be under way or over.
+    ///
+    /// # Safety
+    ///
+    /// To be called by the virtio core only, with a valid device.
+    unsafe extern "C" fn reset_prepare_callback(vdev: *mut bindings::virtio_device) -> c_int {
+        // SAFETY: By this function's requirements. The virtio core holds no lock of the device.
+        let lock = unsafe { Locked::new(vdev) };
+        if !lock.is_bound_to(&T::OwnerModule::THIS_MODULE) {
+            return 0;
+        }
+        // SAFETY: By this function's requirements.
+        //
+        // INVARIANT: `vdev` is valid for the duration of the callback.
+        let internal = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+        if T::HAS_RESET_PREPARE && has_drvdata(internal) {
+            // SAFETY: The data exists, as was just checked.
+            let data = unsafe { Self::data(internal) };
+            return from_result(|| {
+                T::reset_prepare(internal, data)?;
+                let _ = internal.remove_queues();
+                Ok(0)
+            });
+        }
+        Self::unbind(internal);
+        if has_drvdata(internal) {
+            // SAFETY: The device is valid, and its data was set by `bind()`, with this type. It is
+            // taken back here, and the pointer to it with it.
+            unsafe {
+                let dev = &raw mut (*vdev).dev;
+                let data = bindings::dev_get_drvdata(dev);
+                bindings::dev_set_drvdata(dev, null_mut());
+                drop(Pin::<KBox<T::Data<'_>>>::from_foreign(data.cast()));
+            }
+        }
+        0
+    }
+
+    /// The device comes back after [`reset_prepare_callback`](Self::reset_prepare_callback), with
+    /// its features negotiated.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if the device was unbound meanwhile, `EBUSY` if it was unbound and bound again: a
+    /// probe that ran during the reset has to be repeated by hand.
+    ///
+    /// # Safety
+    ///
+    /// To be called by the virtio core only, with a valid device.
+    unsafe extern "C" fn reset_done_callback(vdev: *mut bindings::virtio_device) -> c_int {
+        // SAFETY: By this function's requirements. The virtio core holds no lock of the device.
+        let lock = unsafe { Locked::new(vdev) };
+        if !lock.is_bound_to(&T::OwnerModule::THIS_MODULE) {
+            return ENODEV.to_errno();
+        }
+        // SAFETY: By this function's requirements.
+        //
+        // INVARIANT: `vdev` is valid for the duration of the callback.
+        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+        from_result(|| {
+            if !has_drvdata(vdev) {
+                Self::bind(vdev)?;
+            } else if T::HAS_RESET_DONE && !vdev.has_queues() {
+                // SAFETY: The data exists, as was just checked.
+                let data = unsafe { Self::data(vdev) };
+                T::reset_done(vdev, data).inspect_err(|_| {
+                    let _ = vdev.remove_queues();
+                })?;
+            } else {
+                return Err(EBUSY);
+            }
+            Ok(0)
+        })
+    }
+
+    /// Leaves the device at rest for the next kernel, and the machine able to go on without it.
+    ///
+    /// The virtio core's own does the same but waits without end for a device that is gone.
+    ///
+    /// # Safety
+    ///
+    /// To be called by the virtio core only, for a device that is bound.
+    unsafe extern "C" fn shutdown_callback(vdev: *mut bindings::virtio_device) {
+        // SAFETY: By this function's requirements.
+        //
+        // INVARIANT: `vdev` is valid for the duration of the callback.
+        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+        if T::HAS_SHUTDOWN && has_drvdata(vdev) {
+            // SAFETY: The data exists, as was just checked.
+            let data = unsafe { Self::data(vdev) };
+            T::shutdown(vdev, data);
+        }
+        // Work that is under way finds broken queues instead of a device that forgot it.
+        //
+        // SAFETY: The device is valid and bound to this driver.
+        unsafe { bindings::virtio_break_device(vdev.as_raw()) };
+        // SAFETY: As above.
+        unsafe { bindings::virtio_synchronize_cbs(vdev.as_raw()) };
+        let _ = vdev.reset();
+    }
+
+    /// # Safety
+    ///
+    /// To be called by the virtio core only, for a device that was probed.
+    unsafe extern "C" fn config_changed_callback(vdev: *mut bindings::virtio_device) {
+        // SAFETY: By this function's requirements.
+        //
+        // INVARIANT: `vdev` is valid for the duration of the callback.
+        let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
+        // A restore that met an unbinding leaves reports enabled: they may come before the probe is
+        // over.
+        if !has_drvdata(vdev) {
+            return;
+        }
+        // SAFETY: The data exists, as was just checked. The core reports changes only until the
+        // removal starts, and serializes with that.
+        let data = unsafe { Self::data(vdev) };
+        T::config_changed(vdev, data);
+    }
+}
+
+/// Whether the driver's data exists: it does not after a restore that failed.
+fn has_drvdata(vdev: &Device<device::CoreInternal<'_>>) -> bool {
+    // SAFETY: The device is valid.
+    !unsafe { bindings::dev_get_drvdata(&raw const (*vdev.as_raw()).dev) }.is_null()
+}
