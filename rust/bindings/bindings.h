@@ -3,6 +3,7 @@
  * What bindgen reads: the subsystems whose headers the kernel crate does not bind yet.
  */
 
+#include <linux/hw_random.h>
 #include <linux/netdevice.h>
 #include <linux/pci.h>
 #include <linux/virtio.h>
