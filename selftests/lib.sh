@@ -25,6 +25,9 @@ complaint+='|UBSAN: |circular locking|inconsistent lock|suspicious RCU|schedulin
 # What of that a script expects: a pattern.
 accepted=
 
+# The VMs that a script has.
+machines=(1 2)
+
 fail() {
 	printf '%s\n' "$*"
 	exit 1
@@ -371,7 +374,7 @@ losses_seen() {
 # Writes a mark into the log of each VM's kernel.
 mark_logs() {
 	local vm
-	for vm in 1 2; do
+	for vm in "${machines[@]}"; do
 		at "$vm" bash -c 'echo "selftests: $1" >/dev/kmsg' bash "$1"
 	done
 }
@@ -379,7 +382,7 @@ mark_logs() {
 # Prints what the kernels have complained of since a mark, but for what a script accepts, and writes the next mark.
 complaints_since() {
 	local vm
-	for vm in 1 2; do
+	for vm in "${machines[@]}"; do
 		at "$vm" bash -c 'dmesg; echo "selftests: $1" >/dev/kmsg' bash "$2" | sed "1,/selftests: $1\$/d" |
 			grep -E "$complaint" | grep -vE "${accepted:-^$}" | sed "s/^/VM $vm: /"
 	done
@@ -389,7 +392,7 @@ complaints_since() {
 # is some seconds old, and is sure of what it finds twice.
 leaks() {
 	local vm
-	for vm in 1 2; do
+	for vm in "${machines[@]}"; do
 		at "$vm" bash -c 'cd /sys/kernel/debug && [[ -e kmemleak ]] || exit 0
 			if grep -qw kmemleak=off /proc/cmdline; then exit 0; fi
 			for i in 1 2; do sleep 5; echo scan >kmemleak; done; cat kmemleak; echo clear >kmemleak' |

@@ -50,6 +50,9 @@ pub struct BedOptions {
     /// More for the kernel's command line
     #[arg(long, value_name = "ARGUMENTS", default_value = "")]
     pub append: String,
+    /// Two virtio entropy devices in each: one that answers and, in a later slot, one that never does
+    #[arg(long)]
+    pub rng: bool,
     /// Seconds after which everything is ended
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
@@ -309,6 +312,7 @@ fn shape(options: &BedOptions, places: &Places) -> Result<Shape> {
         kernel,
         modules,
         append: options.append.clone(),
+        rng: options.rng,
     })
 }
 

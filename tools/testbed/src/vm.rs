@@ -124,6 +124,8 @@ pub struct Shape {
     pub modules: Option<PathBuf>,
     /// More for the kernel's command line.
     pub append: String,
+    /// Whether each has two virtio entropy devices, of which the second one never answers.
+    pub rng: bool,
 }
 
 /// Where a guest's network and RDMA device come from.
@@ -422,6 +424,22 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Command {
             "addr": "5.1",
         });
         command.arg("-device").arg(device.to_string());
+    }
+    if shape.rng {
+        command
+            .args(["-object", "rng-builtin,id=rng0"])
+            .args(["-chardev", "null,id=silent"])
+            .args(["-object", "rng-egd,id=rng1,chardev=silent"]);
+        for number in 0..2 {
+            // Only below a port of PCI Express can such a function be reset.
+            command
+                .arg("-device")
+                .arg(format!("pcie-root-port,id=port{number},chassis={number}"))
+                .arg("-device")
+                .arg(format!(
+                    "virtio-rng-pci,bus=port{number},rng=rng{number},romfile="
+                ));
+        }
     }
     command
 }

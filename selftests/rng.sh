@@ -1,0 +1,187 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+#
+# The abstractions of the virtio bus serve a second driver: samples/virtio_rng.rs, on QEMU's entropy devices. One
+# answers. The other one never does, so reads wait at it.
+# testbed: --vms 1 --no-device --rng
+# shellcheck source-path=SCRIPTDIR source=lib.sh
+. "$(dirname "$0")/lib.sh"
+# shellcheck disable=SC2034 # for lib.sh
+machines=(1)
+
+sample=${TESTBED_MODULES:-$top/build}/module/samples/virtio_rng_sample.ko
+driver=/sys/bus/virtio/drivers/virtio_rng_sample
+core=/sys/class/misc/hw_random
+
+# The entropy devices of the bus, in the order of their slots: the first one answers.
+devices() {
+	local device id
+	for device in /sys/bus/pci/devices/*/virtio*; do
+		read -r id <"$device/device"
+		((id != 4)) || echo "${device##*/}"
+	done
+}
+
+# The PCI function of a virtio device.
+function_of() { dirname "$(readlink -f "/sys/bus/virtio/devices/$1")"; }
+
+# Whether a device has a generator.
+has_generator() { [[ " $(<$core/rng_available) " == *" virtio_rng_sample.$1 "* ]]; }
+
+lacks_generator() { ! has_generator "$1"; }
+
+# Has /dev/hwrng read from a device.
+use() { echo "virtio_rng_sample.$1" >$core/rng_current; }
+
+# Reads 64 bytes.
+draw() { timeout 60 dd if=/dev/hwrng bs=64 count=1 iflag=fullblock status=none | od -An -v -tx1; }
+
+# Whether /dev/hwrng gives bytes that are neither zero nor those that it gave before.
+draws() {
+	local first second zero
+	zero=$(head -c 64 /dev/zero | od -An -v -tx1)
+	first=$(draw)
+	second=$(draw)
+	printf '%s\n' "$first" "$second"
+	((${#first} == ${#zero} && ${#second} == ${#zero}))
+	[[ $first != "$zero" && $second != "$zero" && $first != "$second" ]]
+}
+
+# Starts a read of the device that never answers, and waits until it sleeps.
+start_read() {
+	use "$silent"
+	: >"$work/read"
+	dd if=/dev/hwrng bs=64 count=1 status=none >"$work/read" 2>"$work/error" &
+	reader=$!
+	until_ok 30 sleeps
+}
+
+sleeps() { [[ $(ps -o state= -p "$reader") == S* ]]; }
+
+# That read ends, with an error and without bytes.
+read_ends() {
+	local status=0
+	timeout 60 tail --pid="$reader" -f /dev/null || fail "the read still waits"
+	wait "$reader" || status=$?
+	cat "$work/error"
+	((status != 0))
+	[[ ! -s $work/read ]]
+}
+
+# The sample takes what no other driver has: the kernel's own may be built in.
+insert() {
+	local device
+	mapfile -t found < <(devices)
+	((${#found[@]} == 2))
+	for device in "${found[@]}"; do
+		device=/sys/bus/virtio/devices/$device
+		[[ ! -e $device/driver ]] || basename "$device" >"$device/driver/unbind"
+	done
+	good=${found[0]} silent=${found[1]}
+	insmod "$sample"
+	[[ -e $driver/$good && -e $driver/$silent ]]
+	has_generator "$good"
+	has_generator "$silent"
+}
+
+# Once no module is there that would give one away again.
+remove() {
+	timeout 60 rmmod virtio_rng_sample
+	[[ ! -d $driver ]]
+}
+
+cleanup() {
+	echo 1 >/sys/bus/pci/rescan
+	[[ ! -d $driver ]] || timeout 60 rmmod virtio_rng_sample
+}
+
+test_reads_differ() {
+	insert
+	use "$good"
+	[[ $(<$core/rng_current) == "virtio_rng_sample.$good" ]]
+	draws
+	# In pieces of another length than the device's buffer. The sum is a multiple of the core's, 64 bytes: what is left
+	# in that would answer a later read.
+	timeout 60 dd if=/dev/hwrng bs=100 count=48 iflag=fullblock status=none >"$work/bytes"
+	(($(stat -c %s "$work/bytes") == 4800))
+	# Each of 256 values is missing once in a hundred million times.
+	(($(od -An -v -w1 -tu1 "$work/bytes" | sort -u | wc -l) > 250))
+	remove
+}
+
+test_bind_and_unbind() {
+	insert
+	for _ in {1..5}; do
+		echo "$good" >$driver/unbind
+		lacks_generator "$good"
+		echo "$good" >$driver/bind
+		has_generator "$good"
+	done
+	use "$good"
+	draws
+	remove
+}
+
+test_unbind_while_a_read_waits() {
+	insert
+	start_read
+	echo "$silent" >$driver/unbind
+	read_ends
+	use "$good"
+	draws
+	remove
+}
+
+test_unplug_while_a_read_waits() {
+	insert
+	start_read
+	local function
+	function=$(function_of "$silent")
+	echo 1 >"$function/remove"
+	[[ ! -e $function ]]
+	read_ends
+	lacks_generator "$silent"
+	use "$good"
+	draws
+	# It comes back, by another name.
+	echo 1 >/sys/bus/pci/rescan
+	until_ok 30 has_two
+	remove
+}
+
+has_two() { (($(devices | wc -l) == 2 && $(find $driver/ -name 'virtio[0-9]*' | wc -l) == 2)); }
+
+test_remove_module_while_a_read_waits() {
+	insert
+	start_read
+	remove
+	read_ends
+	insert
+	use "$good"
+	draws
+	remove
+}
+
+# The device loses its queues, and the driver keeps its generator, at which a reader may wait.
+test_reset_of_the_function() {
+	insert
+	local function
+	function=$(function_of "$good")
+	cat "$function/reset_method"
+	use "$good"
+	for _ in {1..3}; do
+		echo 1 >"$function/reset"
+		has_generator "$good"
+		draws
+	done
+	start_read
+	echo 1 >"$(function_of "$silent")/reset"
+	sleeps
+	has_generator "$silent"
+	echo "$silent" >$driver/unbind
+	read_ends
+	remove
+}
+
+run_tests test_reads_differ test_bind_and_unbind test_unbind_while_a_read_waits test_unplug_while_a_read_waits \
+	test_remove_module_while_a_read_waits test_reset_of_the_function
