@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The objects of one side of a connection: PD, GID, MR, two CQs and an RC QP.
+
+use std::path::Path;
+
+use crate::driver::until;
+use crate::driver::Driver;
+use crate::memory::Extent;
+use crate::rings::CompletionQueue;
+use crate::rings::WorkQueue;
+use crate::wire::attribute;
+use crate::wire::command;
+use crate::wire::doorbell;
+use crate::wire::le32;
+use crate::wire::state;
+use crate::wire::Fields;
+use crate::wire::Sge;
+use crate::wire::EEXIST;
+use crate::wire::EINVAL;
+use crate::wire::GID_VLAN;
+use crate::wire::LOCAL_WRITE;
+use crate::wire::MR_PAGES;
+use crate::wire::REMOTE_WRITE;
+
+/// Work requests of each queue, and SGEs of each work request.
+pub const DEPTH: u32 = 64;
+const SGES: u32 = 2;
+/// Inline data of a send work request.
+pub const INLINE_LEN: u32 = 32;
+/// Slots that hold these: 91 + 32 bytes at most for a send, 12 + 2 * 16 for a receive.
+const SEND_SHIFT: u8 = 7;
+const RECEIVE_SHIFT: u8 = 6;
+/// Bytes of the MR.
+pub const LEN: u32 = 10_000;
+/// Where the first of them lies in its page.
+const OFFSET: u64 = 0x123;
+/// Index of the GID in the table.
+const GID_INDEX: u16 = 3;
+/// Cookies of the objects.
+pub const SEND_COOKIE: u64 = 0x5e4d_0000_dead_beef;
+pub const RECEIVE_COOKIE: u64 = 0x4ec5_0000_dead_beef;
+pub const QP_COOKIE: u64 = u64::MAX;
+
+/// An MR in pages that do not follow each other.
+pub struct Region {
+    handle: u32,
+    lkey: u32,
+    pub rkey: u32,
+    /// Address of the first byte in work requests.
+    pub address: u64,
+    extent: Extent,
+}
+
+impl Region {
+    fn new(driver: &mut Driver, pd: u32) -> Region {
+        let extent = Extent::new(&driver.memory, OFFSET + u64::from(LEN));
+        let has_page_size = driver.features & MR_PAGES != 0;
+        // The offset in the first page is that of one of the two.
+        let (start, address) = match has_page_size {
+            true => (0x7fff_0000_0456, 0xabcd_0000_0000 + OFFSET),
+            false => (0x7fff_0000_0000 + OFFSET, 0xabcd_0000_0456),
+        };
+        let list = extent.list(0);
+        let mut request = Fields::default()
+            .le32(pd)
+            .le32(LOCAL_WRITE | REMOTE_WRITE)
+            .le64(start)
+            .le64(LEN.into())
+            .le64(address)
+            .le64(list.address())
+            .le32(extent.pages.len() as u32);
+        if has_page_size {
+            request = request.u8(12).u8(0).zeroes(52);
+        }
+        let response = driver
+            .command(command::REG_USER_MR, &request.0, 12)
+            .unwrap();
+        Region {
+            handle: le32(&response, 0),
+            lkey: le32(&response, 4),
+            rkey: le32(&response, 8),
+            address,
+            extent,
+        }
+    }
+
+    /// `length` bytes from `offset` on, as the local memory of a work request.
+    pub fn sge(&self, offset: u32, length: u32) -> Sge {
+        Sge {
+            address: self.address + u64::from(offset),
+            length,
+            lkey: self.lkey,
+        }
+    }
+
+    pub fn write(&self, offset: u32, bytes: &[u8]) {
+        self.extent.write(OFFSET + u64::from(offset), bytes);
+    }
+
+    /// Expects bytes at offsets in the MR, and 0 in all other bytes of the pages.
+    pub fn expect(&self, parts: &[(u32, &[u8])]) {
+        let pages = self.extent.read(0, 4096 * self.extent.pages.len() as u64);
+        let mut expected = vec![0; pages.len()];
+        for (offset, bytes) in parts {
+            let at = OFFSET as usize + *offset as usize;
+            expected[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        assert!(pages == expected, "memory differs");
+    }
+}
+
+/// One side.
+pub struct Endpoint {
+    pub driver: Driver,
+    pub pd: u32,
+    pub region: Region,
+    pub send_cq: CompletionQueue,
+    pub recv_cq: CompletionQueue,
+    pub sq: WorkQueue,
+    pub rq: WorkQueue,
+    pub mac: [u8; 6],
+    gid: [u8; 16],
+    mtu: u8,
+}
+
+impl Endpoint {
+    /// Makes everything but the connection. `depth` is the shape of the page lists of rings.
+    pub fn new(socket: &Path, features: u64, depth: u8) -> Endpoint {
+        let mut driver = Driver::new(socket, features);
+        let mac = identity(&mut driver);
+        let gid = link_local(mac);
+        let mtu = port(&mut driver);
+        add_gid(&mut driver, gid).unwrap();
+        let pd = driver.command(command::CREATE_PD, &[], 4).unwrap();
+        let pd = le32(&pd, 0);
+        let region = Region::new(&mut driver, pd);
+        let send_cq = completion_queue(&mut driver, depth, SEND_COOKIE);
+        let recv_cq = completion_queue(&mut driver, depth, RECEIVE_COOKIE);
+        let memory = &driver.memory;
+        let mut sq = WorkQueue::new(memory, doorbell::SQ, DEPTH, SEND_SHIFT, depth);
+        let mut rq = WorkQueue::new(memory, doorbell::RQ, DEPTH, RECEIVE_SHIFT, depth);
+        let (sq_list, rq_list) = (sq.ring.list(), rq.ring.list());
+        let request = Fields::default()
+            .le32(pd)
+            .u8(2) // RC
+            .u8(1) // REQUESTED
+            .le32(DEPTH)
+            .le32(SGES)
+            .le32(send_cq.number)
+            .le32(DEPTH)
+            .le32(SGES)
+            .le32(recv_cq.number)
+            .le32(INLINE_LEN)
+            .zeroes(66)
+            .raw(&sq.ring.place(&sq_list))
+            .raw(&rq.ring.place(&rq_list))
+            .le32(0)
+            .le64(QP_COOKIE);
+        let qpn = driver.command(command::CREATE_QP, &request.0, 4).unwrap();
+        sq.number = le32(&qpn, 0);
+        rq.number = sq.number;
+        Endpoint {
+            driver,
+            pd,
+            region,
+            send_cq,
+            recv_cq,
+            sq,
+            rq,
+            mac,
+            gid,
+            mtu,
+        }
+    }
+
+    pub fn qpn(&self) -> u32 {
+        self.sq.number
+    }
+
+    /// Moves the QP from RESET to RTS by the required attributes of each transition. The first PSN of this side is
+    /// `psn`, that of the other side `peer_psn`.
+    pub fn connect(&mut self, peer: &Endpoint, psn: u32, peer_psn: u32) {
+        use attribute::*;
+        let mut attrs = [0; 129];
+        attrs[20..24].copy_from_slice(&REMOTE_WRITE.to_le_bytes());
+        attrs[33] = 1; // port_num
+        self.modify(state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, &attrs)
+            .unwrap();
+
+        attrs[2] = self.mtu.min(peer.mtu);
+        attrs[8..12].copy_from_slice(&peer_psn.to_le_bytes());
+        attrs[16..20].copy_from_slice(&peer.qpn().to_le_bytes());
+        attrs[31] = 1; // max_dest_rd_atomic
+        attrs[32] = 12; // min_rnr_timer: 0.64 ms
+        attrs[63..96].copy_from_slice(&path(peer));
+        let mask = AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
+        self.modify(state::RTR, mask, &attrs).unwrap();
+
+        attrs[12..16].copy_from_slice(&psn.to_le_bytes());
+        attrs[30] = 1; // max_rd_atomic
+        attrs[34] = 18; // timeout: a second
+        attrs[35] = 7; // retry_cnt
+        attrs[36] = 7; // rnr_retry
+        let mask = TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC;
+        self.modify(state::RTS, mask, &attrs).unwrap();
+        assert_eq!(self.state(), Ok(state::RTS));
+    }
+
+    /// Moves the QP to `state` with the attributes of `mask`.
+    pub fn modify(&mut self, state: u8, mask: u32, attrs: &[u8; 129]) -> Result<(), u8> {
+        let mut attrs = *attrs;
+        attrs[0] = state;
+        let request = Fields::default()
+            .le32(self.qpn())
+            .le32(mask | attribute::STATE)
+            .raw(&attrs);
+        self.driver
+            .command(command::MODIFY_QP, &request.0, 0)
+            .map(drop)
+    }
+
+    /// The state of the QP.
+    pub fn state(&mut self) -> Result<u8, u8> {
+        let request = Fields::default().le32(self.qpn()).le32(attribute::STATE);
+        let attrs = self.driver.command(command::QUERY_QP, &request.0, 129)?;
+        Ok(attrs[0])
+    }
+
+    pub fn post_send(&mut self, wqe: &[u8]) {
+        self.sq.post(&mut self.driver, wqe);
+    }
+
+    pub fn post_receive(&mut self, wqe: &[u8]) {
+        self.rq.post(&mut self.driver, wqe);
+    }
+
+    /// Destroys one object by its handle.
+    pub fn destroy(&mut self, command: u8, handle: u32) -> Result<(), u8> {
+        self.driver
+            .command(command, &handle.to_le_bytes(), 0)
+            .map(drop)
+    }
+
+    /// Resets the device, which forgets all objects, and initialises it again.
+    pub fn forget(&mut self) {
+        let handles = [
+            (command::DESTROY_QP, self.qpn()),
+            (command::DESTROY_CQ, self.send_cq.number),
+            (command::DESTROY_CQ, self.recv_cq.number),
+            (command::DEREG_MR, self.region.handle),
+            (command::DESTROY_PD, self.pd),
+        ];
+        assert_eq!(add_gid(&mut self.driver, self.gid), Err(EEXIST));
+        self.driver.initialise();
+        for (command, handle) in handles {
+            assert_eq!(self.destroy(command, handle), Err(EINVAL), "{command}");
+        }
+        add_gid(&mut self.driver, self.gid).unwrap();
+    }
+
+    /// Destroys everything in order, and resets the device.
+    pub fn end(mut self) {
+        let (qpn, pd, region) = (self.qpn(), self.pd, self.region.handle);
+        let cqs = [self.send_cq.number, self.recv_cq.number];
+        self.destroy(command::DESTROY_QP, qpn).unwrap();
+        assert_eq!(self.state(), Err(EINVAL));
+        for cqn in cqs {
+            self.destroy(command::DESTROY_CQ, cqn).unwrap();
+        }
+        self.destroy(command::DEREG_MR, region).unwrap();
+        self.destroy(command::DESTROY_PD, pd).unwrap();
+        assert_eq!(self.destroy(command::DESTROY_PD, pd), Err(EINVAL));
+        let gid = Fields::default().le16(GID_INDEX).le32(1);
+        self.driver.command(command::DEL_GID, &gid.0, 0).unwrap();
+        assert_eq!(self.driver.event(), None);
+        self.driver.reset();
+    }
+}
+
+/// Looks at the identity and limits of the device, and returns its MAC address.
+fn identity(driver: &mut Driver) -> [u8; 6] {
+    let fields = [
+        (0, 4),
+        (4, 8),
+        (32, 8),
+        (128, 4),
+        (136, 4),
+        (144, 4),
+        (148, 4),
+    ];
+    let values = driver.config(&fields);
+    assert_eq!(le32(&values[0], 0), 1, "ports");
+    assert_ne!(values[2][1] & (1 << 4), 0, "pages of 4 KiB");
+    assert!(le32(&values[3], 0) >= 1, "event queues");
+    assert!(le32(&values[4], 0) >= DEPTH, "work requests");
+    assert!(le32(&values[5], 0) >= DEPTH, "CQEs");
+    assert!(le32(&values[6], 0) >= INLINE_LEN, "inline data");
+    let guid = &values[1];
+    assert_eq!(guid[3..5], [0xff, 0xfe]);
+    [guid[0] ^ 2, guid[1], guid[2], guid[5], guid[6], guid[7]]
+}
+
+/// The link-local address of a MAC address.
+fn link_local(mac: [u8; 6]) -> [u8; 16] {
+    let [a, b, c, d, e, f] = mac;
+    let mut gid = [0; 16];
+    gid[..2].copy_from_slice(&[0xfe, 0x80]);
+    gid[8..].copy_from_slice(&[a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
+    gid
+}
+
+/// Enters an address into the table.
+fn add_gid(driver: &mut Driver, gid: [u8; 16]) -> Result<(), u8> {
+    let mut request = Fields::default().raw(&gid).le32(2).le16(GID_INDEX).le32(1);
+    if driver.features & GID_VLAN != 0 {
+        request = request.le16(0xffff);
+    }
+    driver.command(command::ADD_GID, &request.0, 0).map(drop)
+}
+
+/// Waits until the port is active, and returns its MTU.
+fn port(driver: &mut Driver) -> u8 {
+    let pkey = Fields::default().le32(1).le16(0);
+    let pkey = driver.command(command::QUERY_PKEY, &pkey.0, 2);
+    assert_eq!(pkey, Ok(vec![0xff, 0xff]));
+    until("the link", || {
+        let port = driver.command(command::QUERY_PORT, &[1], 161).unwrap();
+        assert!(le32(&port, 7) > GID_INDEX.into(), "GID table");
+        assert_eq!(port[33..], [0; 128]);
+        // ACTIVE, LINK_UP.
+        (port[0] == 4 && port[32] == 5).then_some(port[2])
+    })
+}
+
+fn completion_queue(driver: &mut Driver, depth: u8, cookie: u64) -> CompletionQueue {
+    let mut cq = CompletionQueue::new(&driver.memory, DEPTH, depth);
+    let list = cq.ring.list();
+    let request = Fields::default()
+        .le32(DEPTH)
+        .le32(0)
+        .raw(&cq.ring.place(&list))
+        .le32(0)
+        .le32(1)
+        .le64(cookie)
+        .zeroes(56);
+    let cqn = driver.command(command::CREATE_CQ, &request.0, 4).unwrap();
+    cq.number = le32(&cqn, 0);
+    cq
+}
+
+/// The path to a peer.
+fn path(peer: &Endpoint) -> Vec<u8> {
+    Fields::default()
+        .raw(&peer.gid)
+        .le32(0)
+        .u8(GID_INDEX as u8)
+        .u8(64) // hop_limit
+        .u8(0)
+        .u8(0)
+        .u8(0)
+        .u8(1) // port_num
+        .u8(1) // GRH
+        .raw(&peer.mac)
+        .0
+}

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Memory of the guest: a file that the daemon maps too. Its pages are given out scattered, so a
+//! page list that the device reads in a wrong way leads it to wrong bytes.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::ftruncate;
+use rustix::fs::memfd_create;
+use rustix::fs::MemfdFlags;
+use vm_memory::AtomicAccess;
+use vm_memory::Bytes;
+use vm_memory::FileOffset;
+use vm_memory::GuestAddress;
+use vm_memory::GuestMemoryMmap;
+
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
+/// DMA address of the first page: it is no offset in the file.
+pub const BASE: u64 = 0x1_2340_0000;
+/// Pages of the guest.
+const PAGES: u64 = 1024;
+/// Number of pages between two that are given out one after the other, coprime to [`PAGES`].
+const STRIDE: u64 = 389;
+
+/// All memory of a guest.
+pub struct Memory {
+    pub file: File,
+    mapped: GuestMemoryMmap,
+    taken: Cell<u64>,
+}
+
+impl Memory {
+    /// Bytes of all pages.
+    pub const SIZE: u64 = PAGES * PAGE;
+
+    pub fn new() -> Rc<Memory> {
+        let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());
+        ftruncate(&file, Self::SIZE).unwrap();
+        let backing = FileOffset::new(file.try_clone().unwrap(), 0);
+        let range = (GuestAddress(BASE), Self::SIZE as usize, Some(backing));
+        let mapped = GuestMemoryMmap::from_ranges_with_files([range]).unwrap();
+        let taken = Cell::new(0);
+        Rc::new(Memory {
+            file,
+            mapped,
+            taken,
+        })
+    }
+
+    /// DMA address of a page that is 0 and was not given out before.
+    pub fn page(&self) -> u64 {
+        let number = self.taken.replace(self.taken.get() + 1);
+        assert!(number < PAGES, "the guest has no more memory");
+        BASE + number * STRIDE % PAGES * PAGE
+    }
+
+    pub fn write(&self, address: u64, bytes: &[u8]) {
+        self.mapped
+            .write_slice(bytes, GuestAddress(address))
+            .unwrap();
+    }
+
+    pub fn read(&self, address: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.mapped
+            .read_slice(&mut bytes, GuestAddress(address))
+            .unwrap();
+        bytes
+    }
+
+    /// Loads a word at once, with acquire order.
+    pub fn load<T: AtomicAccess>(&self, address: u64) -> T {
+        let at = GuestAddress(address);
+        self.mapped.load(at, Ordering::Acquire).unwrap()
+    }
+
+    /// Stores a word at once, with release order.
+    pub fn store<T: AtomicAccess>(&self, address: u64, word: T) {
+        let at = GuestAddress(address);
+        self.mapped.store(word, at, Ordering::Release).unwrap();
+    }
+}
+
+/// Bytes in pages that do not follow each other.
+pub struct Extent {
+    pub memory: Rc<Memory>,
+    pub pages: Vec<u64>,
+}
+
+impl Extent {
+    /// An extent of at least `len` bytes.
+    pub fn new(memory: &Rc<Memory>, len: u64) -> Extent {
+        let pages = (0..len.div_ceil(PAGE)).map(|_| memory.page()).collect();
+        let memory = Rc::clone(memory);
+        Extent { memory, pages }
+    }
+
+    /// DMA address of the byte at `offset`.
+    pub fn at(&self, offset: u64) -> u64 {
+        self.pages[(offset / PAGE) as usize] + offset % PAGE
+    }
+
+    pub fn write(&self, offset: u64, bytes: &[u8]) {
+        for (offset, byte) in (offset..).zip(bytes) {
+            self.memory.write(self.at(offset), &[*byte]);
+        }
+    }
+
+    pub fn read(&self, offset: u64, len: u64) -> Vec<u8> {
+        let offsets = offset..offset + len;
+        let bytes = offsets.map(|offset| self.memory.read(self.at(offset), 1)[0]);
+        bytes.collect()
+    }
+
+    /// A page list of the extent: flat, or with `depth` 1 a directory with one block.
+    pub fn list(&self, depth: u8) -> PageList {
+        let list = self.memory.page();
+        for (at, page) in (list..).step_by(8).zip(&self.pages) {
+            self.memory.write(at, &page.to_le_bytes());
+        }
+        let memory = Rc::clone(&self.memory);
+        let mut pages = vec![list];
+        if depth == 1 {
+            let directory = memory.page();
+            memory.write(directory, &list.to_le_bytes());
+            pages.insert(0, directory);
+        }
+        PageList { memory, pages }
+    }
+}
+
+/// A page list, which is needed until the command that names it was answered.
+pub struct PageList {
+    memory: Rc<Memory>,
+    pages: Vec<u64>,
+}
+
+impl PageList {
+    /// DMA address of the list or its directory.
+    pub fn address(&self) -> u64 {
+        self.pages[0]
+    }
+}
+
+impl Drop for PageList {
+    /// Leaves nothing of the list to a device that looks at it again.
+    fn drop(&mut self) {
+        for page in &self.pages {
+            self.memory.write(*page, &[0xff; PAGE as usize]);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Own rings from their owner's side: send and receive queues, and completion queues.
+
+use std::rc::Rc;
+use std::sync::atomic::fence;
+use std::sync::atomic::Ordering;
+
+use crate::driver::until;
+use crate::driver::Driver;
+use crate::memory::Extent;
+use crate::memory::Memory;
+use crate::memory::PageList;
+use crate::wire::doorbell;
+use crate::wire::Cqe;
+use crate::wire::Fields;
+
+/// Kinds of completions that qualify.
+pub const NEXT: u64 = 1;
+pub const SOLICITED: u64 = 2;
+/// `slot_shift` of a CQ.
+const CQ_SHIFT: u8 = 6;
+
+/// The memory of a ring.
+pub struct Ring {
+    extent: Extent,
+    pub slots: u32,
+    shift: u8,
+    depth: u8,
+}
+
+impl Ring {
+    /// A ring of `slots` slots of 2^`shift` bytes, and `words` words in 64 bytes each. `depth` is
+    /// the shape of its page list.
+    fn new(memory: &Rc<Memory>, slots: u32, shift: u8, words: u64, depth: u8) -> Ring {
+        let extent = Extent::new(memory, (u64::from(slots) << shift) + 64 * words);
+        Ring {
+            extent,
+            slots,
+            shift,
+            depth,
+        }
+    }
+
+    /// A page list of the ring, for the command that creates the queue.
+    pub fn list(&self) -> PageList {
+        self.extent.list(self.depth)
+    }
+
+    /// The place of the ring as commands tell it.
+    pub fn place(&self, list: &PageList) -> Vec<u8> {
+        Fields::default()
+            .le64(list.address())
+            .le32(self.extent.pages.len() as u32)
+            .le32(self.slots)
+            .u8(12)
+            .u8(self.shift)
+            .u8(self.depth)
+            .zeroes(24)
+            .0
+    }
+
+    fn slot(&self, position: u32) -> u64 {
+        u64::from(position % self.slots) << self.shift
+    }
+
+    /// DMA address of a word: 0 is the owner's, 1 the device's, 2 the arm word.
+    fn word(&self, number: u64) -> u64 {
+        let behind = u64::from(self.slots) << self.shift;
+        self.extent.at(behind + 64 * number)
+    }
+
+    fn load_device(&self) -> u32 {
+        u32::from_le(self.extent.memory.load(self.word(1)))
+    }
+
+    fn store_owner(&self, position: u32) {
+        self.extent.memory.store(self.word(0), position.to_le());
+    }
+}
+
+/// A send or receive queue.
+pub struct WorkQueue {
+    pub ring: Ring,
+    kind: u32,
+    /// QPN.
+    pub number: u32,
+    producer: u32,
+    /// Work requests whose completion was polled.
+    pub done: u32,
+}
+
+impl WorkQueue {
+    /// `kind` is that of the doorbell. The QPN is known later.
+    pub fn new(memory: &Rc<Memory>, kind: u32, slots: u32, shift: u8, depth: u8) -> WorkQueue {
+        WorkQueue {
+            ring: Ring::new(memory, slots, shift, 2, depth),
+            kind,
+            number: 0,
+            producer: 0,
+            done: 0,
+        }
+    }
+
+    /// Posts a work request. The bytes of its slot behind it are no zeroes.
+    pub fn post(&mut self, driver: &mut Driver, wqe: &[u8]) {
+        assert!(self.producer.wrapping_sub(self.done) < self.ring.slots);
+        let mut slot = vec![0xa5; 1 << self.ring.shift];
+        slot[..wqe.len()].copy_from_slice(wqe);
+        let at = self.ring.slot(self.producer);
+        self.ring.extent.write(at, &slot);
+        let before = self.producer;
+        self.producer = before.wrapping_add(1);
+        self.ring.store_owner(self.producer);
+        fence(Ordering::SeqCst);
+        let doorbell = self.ring.load_device();
+        let passed = self.producer.wrapping_sub(doorbell).wrapping_sub(1)
+            < self.producer.wrapping_sub(before);
+        if passed {
+            driver.ring(self.kind, self.number);
+        }
+    }
+}
+
+/// A completion queue.
+pub struct CompletionQueue {
+    pub ring: Ring,
+    /// Handle.
+    pub number: u32,
+    consumer: u32,
+    /// `producer` as it was read last.
+    known: u32,
+    /// Sequence, kind and position of the request for an event.
+    sequence: u64,
+    asked: Option<(u64, u32)>,
+}
+
+impl CompletionQueue {
+    pub fn new(memory: &Rc<Memory>, slots: u32, depth: u8) -> CompletionQueue {
+        CompletionQueue {
+            ring: Ring::new(memory, slots, CQ_SHIFT, 3, depth),
+            number: 0,
+            consumer: 0,
+            known: 0,
+            sequence: 1,
+            asked: None,
+        }
+    }
+
+    /// The oldest completion, if there is one.
+    pub fn poll(&mut self) -> Option<Cqe> {
+        self.known = self.ring.load_device();
+        let ready = self.known.wrapping_sub(self.consumer);
+        assert!(ready <= self.ring.slots, "producer {}", self.known);
+        if ready == 0 {
+            return None;
+        }
+        let at = self.ring.slot(self.consumer);
+        let cqe = Cqe::new(&self.ring.extent.read(at, Cqe::SIZE as u64));
+        self.consumer = self.consumer.wrapping_add(1);
+        self.ring.store_owner(self.consumer);
+        Some(cqe)
+    }
+
+    /// Polls until there is a completion.
+    pub fn wait(&mut self) -> Cqe {
+        until("the completion", || self.poll())
+    }
+
+    /// Asks for an event.
+    pub fn arm(&mut self, driver: &mut Driver, kind: u64) {
+        let (kind, position) = match self.asked {
+            None => (kind, self.known),
+            Some((asked, position)) => (kind.min(asked), position),
+        };
+        self.asked = Some((kind, position));
+        let word = (self.sequence << 34) | (kind << 32) | u64::from(position);
+        let memory = &self.ring.extent.memory;
+        memory.store(self.ring.word(2), word.to_le());
+        fence(Ordering::SeqCst);
+        if self.ring.load_device() != self.known {
+            driver.ring(doorbell::CQ, self.number);
+        }
+    }
+
+    /// Takes note of an event of this CQ.
+    pub fn told(&mut self) {
+        self.sequence = (self.sequence + 1) % (1 << 30);
+        self.asked = None;
+        self.known = self.ring.load_device();
+    }
+}
