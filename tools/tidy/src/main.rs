@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Checks that keep the sources readable: prose, imports and references to files. Counts lines.
+
+#![forbid(unsafe_code)]
+
+mod comments;
+mod cycles;
+mod imports;
+mod loc;
+mod paths;
+mod prose;
+mod same;
+mod sources;
+mod subjects;
+mod tokens;
+mod wrap;
+
+use anyhow::{bail, Result};
+use clap::{Parser, Subcommand};
+use sources::Tree;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Checks that keep the sources readable. `tools/tidy/run` calls it with the list of files.
+#[derive(Parser)]
+struct Arguments {
+    /// The file that lists the files of the checkout, one a line.
+    #[arg(long, default_value = "build/tidy/files")]
+    list: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List breaches of style that a program can see.
+    Prose {
+        /// A file with a line for each commit to check: its number and its subject.
+        #[arg(long)]
+        log: Option<PathBuf>,
+        /// Files or folders to check instead of all.
+        files: Vec<PathBuf>,
+    },
+    /// Wrap paragraphs of comments and documents that have a line of more than 100 columns.
+    Wrap {
+        /// Files or folders to wrap instead of all.
+        files: Vec<PathBuf>,
+    },
+    /// Check that what changed is comments and documents only.
+    Same {
+        /// The directory with all files before the change.
+        old: PathBuf,
+        /// That with all files after it, instead of the checkout.
+        new: Option<PathBuf>,
+    },
+    /// Check that the files and functions that documents name exist.
+    Paths,
+    /// Check that imports have no cycles, but for those that the allow list names.
+    Cycles,
+    /// Count lines by part.
+    Loc,
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(complaints) => {
+            for complaint in &complaints {
+                println!("{complaint}");
+            }
+            if complaints.is_empty() {
+                ExitCode::SUCCESS
+            } else {
+                println!("{} complaints", complaints.len());
+                ExitCode::FAILURE
+            }
+        }
+        Err(error) => {
+            eprintln!("tidy: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<Vec<String>> {
+    let tree = Tree::open(std::env::current_dir()?, &arguments.list)?;
+    match arguments.command {
+        Command::Prose { log, files } => {
+            let mut complaints = prose::check(&tree, &files)?;
+            if let Some(log) = log {
+                complaints.extend(subjects::check(&std::fs::read_to_string(log)?));
+            }
+            Ok(complaints)
+        }
+        Command::Wrap { files } => {
+            for file in wrap::wrap(&tree, &files)? {
+                println!("{file}: wrapped");
+            }
+            Ok(Vec::new())
+        }
+        Command::Same { old, new: None } => same::check(&tree, &Tree::walk(old)?),
+        Command::Same {
+            old,
+            new: Some(new),
+        } => same::check(&Tree::walk(new)?, &Tree::walk(old)?),
+        Command::Paths => paths::check(&tree),
+        Command::Cycles => cycles::check(&tree),
+        Command::Loc => {
+            let table = loc::table(&tree)?;
+            if table.is_empty() {
+                bail!("no sources in {}", tree.top().display());
+            }
+            print!("{table}");
+            Ok(Vec::new())
+        }
+    }
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Breaches of style that a program can see: long lines, and sentences that begin with a pronoun
+//! or a relative clause instead of a noun.
+
+use crate::comments::{paragraphs, Paragraph};
+use crate::sources::{Language, Source, Tree};
+use anyhow::Result;
+use std::path::PathBuf;
+
+/// The columns that a line may have.
+pub const COLUMNS: usize = 100;
+
+/// First words of a sentence that stand for a noun, and leave the reader to find it.
+const PRONOUNS: &[&str] = &[
+    "what",
+    "who",
+    "whom",
+    "whose",
+    "which",
+    "whatever",
+    "whoever",
+    "whichever",
+    "those",
+];
+
+/// First words that need a noun only in this company.
+const PHRASES: &[&str] = &[
+    "something that",
+    "something which",
+    "somebody who",
+    "someone who",
+    "that which",
+    "that one",
+    "the one that",
+    "the one which",
+    "the one who",
+    "the ones that",
+    "one that",
+    "one who",
+];
+
+/// Prepositions before a pronoun.
+const PREPOSITIONS: &[&str] = &[
+    "as", "at", "beside", "by", "for", "from", "in", "of", "on", "to", "under", "with",
+];
+
+/// Files that tools write, or that list foreign names.
+const GENERATED: &[&str] = &["Documentation/conformance.md"];
+
+/// Returns a line for each breach.
+pub fn check(tree: &Tree, files: &[PathBuf]) -> Result<Vec<String>> {
+    let mut complaints = Vec::new();
+    for source in tree.sources(files)? {
+        if GENERATED.contains(&source.path.as_str()) {
+            continue;
+        }
+        let path = &source.path;
+        for (line, columns) in long_lines(&source) {
+            complaints.push(format!("{path}:{}: line of {columns} columns", line + 1));
+        }
+        for paragraph in paragraphs(&source) {
+            for start in bad_starts(&paragraph) {
+                let line = paragraph.line + 1;
+                complaints.push(format!(
+                    "{path}:{line}: sentence without a noun: {start} ..."
+                ));
+            }
+        }
+    }
+    Ok(complaints)
+}
+
+/// The numbers of long lines and their columns. Tables, links, and lines with a word that can't be
+/// broken are none.
+fn long_lines(source: &Source) -> Vec<(usize, usize)> {
+    let is_long = |(_, line): &(usize, &str)| {
+        let is_table = source.language == Language::Markdown && line.trim_start().starts_with('|');
+        let is_link = line.contains("://") || line.trim_start().starts_with("[");
+        let text = line
+            .trim_start()
+            .trim_start_matches(['/', '#', '*', '-', ' ', '!']);
+        columns(line) > COLUMNS && !is_table && !is_link && text.contains(' ')
+    };
+    let lines = source.text.lines().enumerate().filter(is_long);
+    lines
+        .map(|(number, line)| (number, columns(line)))
+        .collect()
+}
+
+/// The columns of a line, with tabs of 8 as in the kernel.
+pub fn columns(line: &str) -> usize {
+    let step = |at: usize, c| if c == '\t' { at / 8 * 8 + 8 } else { at + 1 };
+    line.chars().fold(0, step)
+}
+
+/// The first words of sentences that have no noun.
+fn bad_starts(paragraph: &Paragraph) -> Vec<String> {
+    let starts_small = paragraph.begins;
+    sentences(&paragraph.text)
+        .into_iter()
+        .enumerate()
+        .filter(|(at, sentence)| {
+            !sentence.ends_with('?') && {
+                let is_capital = sentence.starts_with(char::is_uppercase);
+                (is_capital || (*at == 0 && starts_small)) && lacks_noun(sentence)
+            }
+        })
+        .map(|(_, sentence)| {
+            let words: Vec<&str> = sentence.split(' ').take(4).collect();
+            words.join(" ")
+        })
+        .collect()
+}
+
+fn lacks_noun(sentence: &str) -> bool {
+    let lower = sentence.to_lowercase();
+    let mut words = lower.split(|c: char| !c.is_alphanumeric() && c != '\'');
+    let first = words.next().unwrap_or_default();
+    let second = words.next().unwrap_or_default();
+    let begins = |phrase: &str| {
+        lower
+            .strip_prefix(phrase)
+            .is_some_and(|rest| !rest.starts_with(char::is_alphanumeric))
+    };
+    let is_relative = |word: &str| ["what", "whom", "which"].contains(&word);
+    PRONOUNS.contains(&first)
+        || PHRASES.iter().any(|phrase| begins(phrase))
+        || PREPOSITIONS.contains(&first) && is_relative(second)
+}
+
+/// Splits text into sentences: behind each full stop, question mark or exclamation mark that a
+/// space and a capital letter follow.
+fn sentences(text: &str) -> Vec<&str> {
+    let mut found = Vec::new();
+    let mut start = 0;
+    for (at, _) in text.match_indices(['.', '?', '!']) {
+        let rest = &text[at + 1..];
+        let next = rest.trim_start();
+        if rest.len() > next.len() && next.starts_with(|c: char| c.is_uppercase()) {
+            found.push(text[start..=at].trim());
+            start = at + 1;
+        }
+    }
+    found.push(text[start..].trim());
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn starts(language: Language, text: &str) -> Vec<String> {
+        let source = Source {
+            path: "x".into(),
+            language,
+            text: text.into(),
+        };
+        paragraphs(&source).iter().flat_map(bad_starts).collect()
+    }
+
+    #[test]
+    fn sentences_without_a_noun() {
+        let text =
+            "/// What a queue does.\nx\n// who waits\nx\n/// A queue. Those of a port are few.\n";
+        let found = starts(Language::Rust, text);
+        assert_eq!(
+            found,
+            ["What a queue does.", "who waits", "Those of a port"]
+        );
+        assert_eq!(
+            starts(Language::Shell, "# As whom it works.\n"),
+            ["As whom it works."]
+        );
+        assert_eq!(starts(Language::Markdown, "- What it is\n"), ["What it is"]);
+        assert_eq!(
+            starts(Language::C, "/* Something that is done. */"),
+            ["Something that is done."]
+        );
+    }
+
+    #[test]
+    fn sentences_with_a_noun_questions_and_items_in_a_sentence() {
+        let text = "/// Whatsoever. Whether it runs. How long it runs. Something else.\nx\n";
+        assert_eq!(starts(Language::Rust, text), [""; 0]);
+        assert_eq!(starts(Language::Rust, "// What now?\n"), [""; 0]);
+        assert_eq!(
+            starts(Language::Markdown, "It has\n\n- what is left;\n- more.\n"),
+            [""; 0]
+        );
+        assert_eq!(
+            starts(Language::Rust, "let a = \"What \"; // the one\n"),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn lines_of_more_than_100_columns() {
+        let long = format!("a {}", "b ".repeat(50));
+        let text = format!(
+            "{long}\n| {long}\n{}\n\t{}\n",
+            "c".repeat(120),
+            "d ".repeat(46)
+        );
+        let source = Source {
+            path: "x".into(),
+            language: Language::Markdown,
+            text,
+        };
+        assert_eq!(long_lines(&source), [(0, 102)]);
+        let text = format!("# https://{long}\n# {long}\n");
+        let source = Source {
+            path: "x".into(),
+            language: Language::Shell,
+            text,
+        };
+        assert_eq!(long_lines(&source), [(1, 104)]);
+        assert_eq!(columns("a\tb"), 9);
+    }
+}

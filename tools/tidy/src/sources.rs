@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The files of the checkout and their languages.
+
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+
+/// The language of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    /// Rust.
+    Rust,
+    /// C, headers included.
+    C,
+    /// Shell scripts.
+    Shell,
+    /// Python.
+    Python,
+    /// Makefiles and configuration files, with comments that begin with `#`.
+    Hash,
+    /// Markdown.
+    Markdown,
+    /// Man pages.
+    Man,
+}
+
+impl Language {
+    /// Returns the language of a file, or `None` for data.
+    pub fn of(path: &str, text: &str) -> Option<Self> {
+        if path.starts_with("LICENSES/") || path.starts_with("tools/fuzz/corpus/") {
+            return None;
+        }
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+        match (name, extension) {
+            ("Makefile" | "Kbuild", _) | (_, "toml") => return Some(Self::Hash),
+            (_, "rs") => return Some(Self::Rust),
+            (_, "c" | "h") => return Some(Self::C),
+            (_, "sh") => return Some(Self::Shell),
+            (_, "py") => return Some(Self::Python),
+            (_, "md") => return Some(Self::Markdown),
+            (_, "1" | "3" | "7") if path.contains("/man/") => return Some(Self::Man),
+            _ => {}
+        }
+        let first = text.lines().next().unwrap_or_default();
+        match first.strip_prefix("#!") {
+            Some(program) if program.contains("python") => Some(Self::Python),
+            Some(program) if program.ends_with("sh") => Some(Self::Shell),
+            _ => None,
+        }
+    }
+
+    /// Whether the whole file is text for people.
+    pub fn is_document(self) -> bool {
+        matches!(self, Self::Markdown | Self::Man)
+    }
+}
+
+/// One file.
+pub struct Source {
+    /// The path below the top of the checkout.
+    pub path: String,
+    /// Its language.
+    pub language: Language,
+    /// Its content.
+    pub text: String,
+}
+
+/// A checkout.
+pub struct Tree {
+    top: PathBuf,
+    paths: Vec<String>,
+}
+
+impl Tree {
+    /// Opens a checkout. The file `list` names its files, one a line.
+    pub fn open(top: PathBuf, list: &Path) -> Result<Self> {
+        let list = std::fs::read_to_string(list).with_context(|| list.display().to_string())?;
+        let exists = |path: &&str| top.join(path).is_file();
+        let paths = list.lines().filter(exists).map(String::from).collect();
+        Ok(Self { top, paths })
+    }
+
+    /// Opens a directory whose files are all that is below it.
+    pub fn walk(top: PathBuf) -> Result<Self> {
+        let mut paths = Vec::new();
+        let mut folders = vec![top.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+                let path = entry?.path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    paths.push(path.strip_prefix(&top)?.display().to_string());
+                }
+            }
+        }
+        paths.sort();
+        Ok(Self { top, paths })
+    }
+
+    /// The top directory.
+    pub fn top(&self) -> &Path {
+        &self.top
+    }
+
+    /// The paths of all files below the top directory.
+    pub fn paths(&self) -> &[String] {
+        &self.paths
+    }
+
+    /// All files that have a language, or those of `only` if it names any.
+    pub fn sources(&self, only: &[PathBuf]) -> Result<Vec<Source>> {
+        let mut sources = Vec::new();
+        for path in &self.paths {
+            if !only.is_empty() && !only.iter().any(|file| Path::new(path).starts_with(file)) {
+                continue;
+            }
+            let bytes = std::fs::read(self.top.join(path)).with_context(|| path.clone())?;
+            let Ok(text) = String::from_utf8(bytes) else {
+                continue;
+            };
+            if let Some(language) = Language::of(path, &text) {
+                sources.push(Source {
+                    path: path.clone(),
+                    language,
+                    text,
+                });
+            }
+        }
+        Ok(sources)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn languages_by_name_and_interpreter() {
+        assert_eq!(Language::of("a/b.rs", ""), Some(Language::Rust));
+        assert_eq!(
+            Language::of("tools/x", "#!/bin/bash\n"),
+            Some(Language::Shell)
+        );
+        assert_eq!(
+            Language::of("tools/x", "#!/usr/bin/env python3\n"),
+            Some(Language::Python)
+        );
+        assert_eq!(
+            Language::of("Documentation/man/x.7", ""),
+            Some(Language::Man)
+        );
+        assert_eq!(Language::of("tools/data.7", ""), None);
+        assert_eq!(Language::of("LICENSES/x.md", ""), None);
+        assert_eq!(Language::of("Kbuild", ""), Some(Language::Hash));
+    }
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Wraps paragraphs of comments and documents that have a long line.
+
+use crate::comments::{paragraphs, Paragraph};
+use crate::prose::{columns, COLUMNS};
+use crate::sources::{Language, Source, Tree};
+use anyhow::{Context, Result};
+use std::path::PathBuf;
+
+/// Wraps files and returns the paths of those that changed.
+pub fn wrap(tree: &Tree, files: &[PathBuf]) -> Result<Vec<String>> {
+    let mut changed = Vec::new();
+    for source in tree.sources(files)? {
+        if let Some(text) = wrapped(&source) {
+            std::fs::write(tree.top().join(&source.path), text).context(source.path.clone())?;
+            changed.push(source.path);
+        }
+    }
+    Ok(changed)
+}
+
+/// The wrapped text of a source, or `None` if nothing is to be changed.
+fn wrapped(source: &Source) -> Option<String> {
+    let mut lines: Vec<String> = source.text.lines().map(String::from).collect();
+    let mut changed = false;
+    let paragraphs = match source.language {
+        // A line of a man page is a sentence or a clause, as is the custom for roff.
+        Language::Man => paragraphs(source)
+            .iter()
+            .flat_map(|whole| by_line(whole, &lines))
+            .collect(),
+        _ => paragraphs(source),
+    };
+    // From the end, so that the numbers of the lines before stay true.
+    for paragraph in paragraphs.into_iter().rev() {
+        let range = paragraph.line..paragraph.line + paragraph.lines;
+        let is_long = lines[range.clone()]
+            .iter()
+            .any(|line| columns(line) > COLUMNS);
+        // The end of a block comment is no word.
+        let is_block = lines[range.clone()]
+            .iter()
+            .any(|line| line.trim_end().ends_with("*/"));
+        if is_long && paragraph.is_alone && !is_block {
+            let new = fill(&paragraph, source.language);
+            if lines[range.clone()] != new {
+                lines.splice(range, new);
+                changed = true;
+            }
+        }
+    }
+    changed.then(|| lines.join("\n") + "\n")
+}
+
+/// A paragraph for each line of a paragraph.
+fn by_line(whole: &Paragraph, lines: &[String]) -> Vec<Paragraph> {
+    let of_line = |line: usize| Paragraph {
+        line,
+        lines: 1,
+        text: lines[line].clone(),
+        ..whole.clone()
+    };
+    (whole.line..whole.line + whole.lines)
+        .map(of_line)
+        .collect()
+}
+
+/// The lines of a paragraph, each as full as it may be.
+fn fill(paragraph: &Paragraph, language: Language) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = paragraph.first.clone();
+    let mut is_empty = true;
+    for word in paragraph.text.split_whitespace() {
+        let is_bound = binds(word, language);
+        if !is_empty && !is_bound && columns(&line) + 1 + columns(word) > COLUMNS {
+            lines.push(std::mem::replace(&mut line, paragraph.rest.clone()));
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_empty = false;
+    }
+    lines.push(line);
+    lines
+}
+
+/// Whether a line that begins with this word would be no text any more.
+fn binds(word: &str, language: Language) -> bool {
+    let is_number = word
+        .strip_suffix('.')
+        .is_some_and(|digits| digits.parse::<u32>().is_ok());
+    match language {
+        Language::Man => word.starts_with(['.', '\'']),
+        _ => ["-", "*", "+", ">", "|"].contains(&word) || word.starts_with('#') || is_number,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrap_text(language: Language, text: &str) -> Option<String> {
+        wrapped(&Source {
+            path: "x".into(),
+            language,
+            text: text.into(),
+        })
+    }
+
+    #[test]
+    fn only_paragraphs_with_a_long_line_change() {
+        let long = "word ".repeat(25);
+        let long = long.trim_end();
+        let text =
+            format!("    /// A\n    /// b.\n    ///\n    /// - {long}\n    /// - c\nfn d() {{}}\n");
+        let expected = format!(
+            "    /// A\n    /// b.\n    ///\n    /// - {}\n    ///   {}\n    /// - c\nfn d() {{}}\n",
+            "word ".repeat(18).trim_end(),
+            "word ".repeat(7).trim_end(),
+        );
+        assert_eq!(wrap_text(Language::Rust, &text), Some(expected.clone()));
+        assert_eq!(wrap_text(Language::Rust, &expected), None);
+    }
+
+    #[test]
+    fn lines_of_man_pages_are_wrapped_one_by_one() {
+        let long = "word ".repeat(25);
+        let expected = format!(
+            "A.\n{}\n{}\nB.\n",
+            long[..99].trim_end(),
+            long[100..].trim_end()
+        );
+        assert_eq!(
+            wrap_text(Language::Man, &format!("A.\n{}\nB.\n", long.trim_end())),
+            Some(expected)
+        );
+    }
+
+    #[test]
+    fn no_line_begins_with_a_marker() {
+        let text = format!("{} - 7. #1 end\n", "x".repeat(98));
+        assert_eq!(
+            wrap_text(Language::Markdown, &text),
+            Some(format!("{} - 7. #1\nend\n", "x".repeat(98)))
+        );
+        let text = format!("# {} {}\n", "y ".repeat(48).trim_end(), "zz zz");
+        assert_eq!(
+            wrap_text(Language::Shell, &text),
+            Some(format!("# {} zz\n# zz\n", "y ".repeat(48).trim_end()))
+        );
+    }
+
+    #[test]
+    fn comments_behind_code_and_tables_stay() {
+        let long = "word ".repeat(25);
+        assert_eq!(
+            wrap_text(Language::Rust, &format!("let a = 1; // {long}\n")),
+            None
+        );
+        assert_eq!(wrap_text(Language::Markdown, &format!("| {long}|\n")), None);
+        assert_eq!(
+            wrap_text(Language::Markdown, &format!("```\n{long}\n```\n")),
+            None
+        );
+    }
+}
