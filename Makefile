@@ -71,8 +71,8 @@ kverbs: setup
 	@mkdir -p $(build)/kverbs
 	$(call kbuild,kverbs,/selftests/kverbs) modules
 
-# One library by three names: what programs are linked with, what they then load, and what libibverbs loads, which carries
-# the number of its private interface, that of one version.
+# One library by three names: what programs are linked with, what they then load, and what
+# libibverbs loads, which carries the number of its private interface, that of one version.
 provider: setup
 	$(enter) cargo build $(quiet) --release -p virtio-rdma-provider
 	@mkdir -p $(build)/provider

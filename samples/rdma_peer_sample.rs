@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! A peer to learn from, and to test with: each context that is attached to it has a few pages, at addresses where no
-//! process has any.
+//! A peer to learn from, and to test with: each context that is attached to it has a few pages, at
+//! addresses where no process has any.
 //!
-//! Byte `n` of the pages is `n + id` at first, modulo 256, where `id` is the number that the process has given. Numbers
-//! from 1 to 255 are known. The file `rdma_peer_sample/contexts` of debugfs counts the contexts that came and went.
+//! Byte `n` of the pages is `n + id` at first, modulo 256, where `id` is the number that the
+//! process has given. Numbers from 1 to 255 are known. The file `rdma_peer_sample/contexts` of
+//! debugfs counts the contexts that came and went.
 
 #![deny(unsafe_code)]
 

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The connection manager: the programs of librdmacm and perftest connect over management datagrams, by addresses of every
-# kind, which come and go. What crosses the wire is looked at afterwards: tools/testbed/check-capture.
+# The connection manager: the programs of librdmacm and perftest connect over management datagrams,
+# by addresses of every kind, which come and go. What crosses the wire is looked at afterwards:
+# tools/testbed/check-capture.
 # testbed: --path direct
 # more: --path wire --pcap build/cm.pcap
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -44,7 +45,8 @@ test_link_local() {
 
 test_connections() { meet ucmatose "-b 10.9.0.2 -c 10 -C 20" "-s 10.9.0.2 -c 10 -C 20"; }
 
-# Connections one after the other and many at a time, with QPs and without. The program's sides first meet over TCP.
+# Connections one after the other and many at a time, with QPs and without. The program's sides
+# first meet over TCP.
 test_connection_rate() {
 	waits() { [[ -n $(on 2 ss -Hltn 'sport = :7471') ]]; }
 	meet cmtime "-b 10.9.0.2 -c 20" "-s 10.9.0.2 -c 20"
@@ -99,8 +101,8 @@ test_address_changes() {
 	wait
 }
 
-# Addresses of VLAN interfaces: what comes from them and goes to them carries their tag, and the service level as its
-# priority, which check-capture looks for.
+# Addresses of VLAN interfaces: what comes from them and goes to them carries their tag, and the
+# service level as its priority, which check-capture looks for.
 # abi: R-795
 test_vlan() {
 	local vm program

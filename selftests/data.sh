@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Every verb between two VMs with data compared byte for byte, every error with its status: the tests of
-# verbs-test, which reports them itself. On one path, doorbell pages are as far apart as guests with
-# pages of 64 KiB need them.
+# Every verb between two VMs with data compared byte for byte, every error with its status: the
+# tests of verbs-test, which reports them itself. On one path, doorbell pages are as far apart as
+# guests with pages of 64 KiB need them.
 # testbed: --path direct
 # testbed: --path wire --doorbell-stride 64K
 # more: --withhold all

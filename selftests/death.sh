@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The daemon dies, and the device with it: work of the kernel ends, programs are told, the driver can be removed and the
-# machine powered off. Each VM has a daemon of its own; that of VM 1 goes first.
+# The daemon dies, and the device with it: work of the kernel ends, programs are told, the driver
+# can be removed and the machine powered off. Each VM has a daemon of its own; that of VM 1 goes
+# first.
 # more: --joined unix --allow-warnings
 # more: --joined unix --allow-warnings --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -55,8 +56,8 @@ test_programs_fail() {
 	grep -qE "Couldn't (get (context|port info)|allocate PD|register MR|create (CQ|QP))|Failed to modify QP" "$work/pingpong"
 }
 
-# The dead device goes before the driver comes again: Linux's virtio core follows a null pointer when any driver meets a
-# device whose features read all-ones.
+# The dead device goes before the driver comes again: Linux's virtio core follows a null pointer
+# when any driver meets a device whose features read all-ones.
 test_driver_and_device_can_be_removed() {
 	local function
 	function=$(readlink -f "/sys/bus/virtio/devices/$(virtio_device 1)/..")

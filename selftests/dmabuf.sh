@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Memory of another driver, when the device does not confirm that it has let go of it: its exporter, which may take it back at
-# any time, finds the module there. The daemon dies in the last test.
+# Memory of another driver, when the device does not confirm that it has let go of it: its exporter,
+# which may take it back at any time, finds the module there. The daemon dies in the last test.
 # more: --joined unix --allow-warnings
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"

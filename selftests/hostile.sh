@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# A process that makes nonsense of its own queues harms nobody else: another one's verified traffic goes on meanwhile.
+# A process that makes nonsense of its own queues harms nobody else: another one's verified traffic
+# goes on meanwhile.
 # testbed: --path direct
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"

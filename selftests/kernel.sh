@@ -30,7 +30,8 @@ test_lies() {
 	run_kverbs lies=1
 }
 
-# An exporter of memory moves it and takes it away while the peer writes there: no byte arrives where it was.
+# An exporter of memory moves it and takes it away while the peer writes there: no byte arrives
+# where it was.
 test_buffers_that_move() {
 	has_feature 12 || skip "withheld"
 	on 2 insmod "$exporter"

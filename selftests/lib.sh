@@ -49,7 +49,8 @@ until_ok() {
 	done
 }
 
-# Runs a command on a VM, which may be this one. It has no standard input, so that a loop over lines keeps them.
+# Runs a command on a VM, which may be this one. It has no standard input, so that a loop over lines
+# keeps them.
 at() {
 	local vm=$1
 	shift
@@ -60,8 +61,9 @@ at() {
 	fi
 }
 
-# The same with one of the functions find_..., in a shell there. To start a program takes long on an emulated processor, and
-# to have one started on another VM takes a multiple: what is often asked for is found by one such call.
+# The same with one of the functions find_..., in a shell there. To start a program takes long on an
+# emulated processor, and to have one started on another VM takes a multiple: what is often asked
+# for is found by one such call.
 there() {
 	local vm=$1
 	shift
@@ -81,7 +83,8 @@ find_device() {
 	if [[ -z $first ]]; then
 		shopt -s nullglob
 		for device in /sys/class/infiniband/*; do
-			# The parent is the PCI function of the virtio device, on another transport this itself.
+			# The parent is the PCI function of the virtio device, on another transport
+			# this itself.
 			for driver in "$device"/device/{,virtio*/}driver; do
 				if [[ $driver -ef /sys/bus/virtio/drivers/virtio_rdma ]]; then
 					echo "${device##*/}"
@@ -145,8 +148,8 @@ link_is() {
 	[[ $(at "$1" rdma link show) == *"$(device "$1")/1 state $2 "* ]]
 }
 
-# Starts the passive side of the verbs tests on VM 2, at a port if one is given; it ends with the test, or when
-# another one is started there: it may be waiting for a peer that has gone.
+# Starts the passive side of the verbs tests on VM 2, at a port if one is given; it ends with the
+# test, or when another one is started there: it may be waiting for a peer that has gone.
 start_server() {
 	local port=${1:-18515}
 	: >"$work/server.$port"
@@ -170,10 +173,11 @@ client() {
 # Whether the network stack of a VM is a member of a group.
 is_member() { at "$1" ip -4 maddress show dev "$(netdev "$1")" | grep -q " $2\$"; }
 
-# Ten messages from one VM to a group that the other one has joined: the receiver ends when it has them all. That the
-# network device joins is what switches go by, which look for its membership reports.
-# The arguments are the sending VM, the receiving one, and how often the messages are sent at most: once, but by a device
-# that may lose what was posted right before its QP was destroyed, as mckey destroys it.
+# Ten messages from one VM to a group that the other one has joined: the receiver ends when it has
+# them all. That the network device joins is what switches go by, which look for its membership
+# reports. The arguments are the sending VM, the receiving one, and how often the messages are sent
+# at most: once, but by a device that may lose what was posted right before its QP was destroyed, as
+# mckey destroys it.
 mckey_from_to() {
 	local sender=$1 receiver=$2 times=${3:-1} status=0 pid
 	: >"$work/receiver"
@@ -193,8 +197,8 @@ mckey_from_to() {
 # Index of the RoCE v2 GID of the IPv4 address.
 gid_index() { gid_of "$1" '' '*:ffff:*'; }
 
-# The index of a VM's RoCE v2 GID for a network device, if one is named, and an address, a pattern for what GIDs are written
-# as; fails if there is none.
+# The index of a VM's RoCE v2 GID for a network device, if one is named, and an address, a pattern
+# for what GIDs are written as; fails if there is none.
 gid_of() { there "$1" find_gid "$2" "$3"; }
 
 find_gid() {
@@ -210,13 +214,15 @@ find_gid() {
 	return 1
 }
 
-# The device of a VM and its gid_index, as options of a program; that for the index is the second argument.
+# The device of a VM and its gid_index, as options of a program; that for the index is the second
+# argument.
 endpoint() { there "$1" find_endpoint "$2"; }
 
 find_endpoint() { printf -- '-d %s %s %d\n' "$(find_device)" "$1" "$(find_gid '' '*:ffff:*')"; }
 
-# Whether a program on VM 2 waits for its peer: with the connection manager, or at a TCP port where such programs meet.
-# An identifier of the connection manager is in state LISTEN before requests find it: its program sleeps once they do.
+# Whether a program on VM 2 waits for its peer: with the connection manager, or at a TCP port where
+# such programs meet. An identifier of the connection manager is in state LISTEN before requests
+# find it: its program sleeps once they do.
 waits() { there 2 find_waiting "$1"; }
 
 find_waiting() {
@@ -230,9 +236,9 @@ find_waiting() {
 	[[ $(rdma res show cm_id) == *"state LISTEN "*"comm $1 "* && $(ps -C "$1" -o state=) == *S* ]]
 }
 
-# Runs a program as server on VM 2 and as client here: PROGRAM, the server's arguments, the client's. $patience says for how
-# many seconds at most, if not for 120. perftest, which has no report where its calibration of the clock met a busy host, is
-# tried again.
+# Runs a program as server on VM 2 and as client here: PROGRAM, the server's arguments, the
+# client's. $patience says for how many seconds at most, if not for 120. perftest, which has no
+# report where its calibration of the clock met a busy host, is tried again.
 meet() {
 	local attempts=3 status
 	while
@@ -261,8 +267,8 @@ meet_once() {
 	return "$status"
 }
 
-# The same for one of rdma-core's or perftest's that takes a device and a GID index; the first argument is its option
-# for the index.
+# The same for one of rdma-core's or perftest's that takes a device and a GID index; the first
+# argument is its option for the index.
 pair() {
 	local index_option=$1 program=$2
 	shift 2
@@ -278,8 +284,8 @@ traffic() {
 	}
 }
 
-# Starts traffic that goes on until the file "$work/stop" exists, and waits for its first round. $netns names the namespace
-# in which it runs, if that is another.
+# Starts traffic that goes on until the file "$work/stop" exists, and waits for its first round.
+# $netns names the namespace in which it runs, if that is another.
 start_soak() {
 	start_server 18700
 	rm -f "$work/stop"
@@ -328,8 +334,8 @@ worker_ticks() {
 	echo "$sum"
 }
 
-# Whether those are idle. A work item that queues itself again takes nearly all of a processor, of which this allows a fifth:
-# it does not depend on how fast the machine is.
+# Whether those are idle. A work item that queues itself again takes nearly all of a processor, of
+# which this allows a fifth: it does not depend on how fast the machine is.
 workers_are_idle() {
 	local before after
 	# What has just happened may take some time to end.
@@ -343,7 +349,8 @@ workers_are_idle() {
 	return 1
 }
 
-# What a VM's device counts of packets that were lost, doubled, reordered and damaged, one counter a line.
+# What a VM's device counts of packets that were lost, doubled, reordered and damaged, one counter a
+# line.
 loss_counters() {
 	there "$1" find_losses
 }
@@ -379,7 +386,8 @@ mark_logs() {
 	done
 }
 
-# Prints what the kernels have complained of since a mark, but for what a script accepts, and writes the next mark.
+# Prints what the kernels have complained of since a mark, but for what a script accepts, and writes
+# the next mark.
 complaints_since() {
 	local vm
 	for vm in "${machines[@]}"; do
@@ -388,8 +396,8 @@ complaints_since() {
 	done
 }
 
-# Prints what of ours has no reference any more, where the kernel looks for such memory (kmemleak). It takes what
-# is some seconds old, and is sure of what it finds twice.
+# Prints what of ours has no reference any more, where the kernel looks for such memory (kmemleak).
+# It takes what is some seconds old, and is sure of what it finds twice.
 leaks() {
 	local vm
 	for vm in "${machines[@]}"; do
@@ -413,7 +421,8 @@ end_children() {
 	wait
 } 2>/dev/null
 
-# What a script may define to put right what its tests leave wrong, and what they do only when they fail.
+# What a script may define to put right what its tests leave wrong, and what they do only when they
+# fail.
 cleanup() { :; }
 after_failure() { :; }
 
@@ -424,7 +433,8 @@ run_one() (
 	"$1"
 )
 
-# Runs test functions, or those of them that TESTS names, and reports them. Its status is that of the script.
+# Runs test functions, or those of them that TESTS names, and reports them. Its status is that of
+# the script.
 run_tests() {
 	if [[ -n ${TESTS:-} ]]; then
 		# shellcheck disable=SC2086

@@ -152,7 +152,8 @@ test_resources() {
 	until_ok 10 settled
 }
 
-# The port counts what goes through it, in sysfs and for the rdma tool, which prints the driver's details as well.
+# The port counts what goes through it, in sysfs and for the rdma tool, which prints the driver's
+# details as well.
 # abi: R-853
 test_counters_and_details() {
 	local dev port
@@ -181,7 +182,8 @@ test_packet_pacing() {
 	[[ $(devinfo qp_rate_limit_min) == 100kbps && $(devinfo qp_rate_limit_max) == 100000000kbps ]]
 }
 
-# A device without rate limits and counters: nothing is shown that is not there, and programs are refused.
+# A device without rate limits and counters: nothing is shown that is not there, and programs are
+# refused.
 # abi
 test_withheld() {
 	[[ $(devinfo qp_rate_limit_max) == 0kbps ]]

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Registration of a GiB, or 8 GiB where the machines have them: by small pages, in a list of two levels, and by huge ones.
+# Registration of a GiB, or 8 GiB where the machines have them: by small pages, in a list of two
+# levels, and by huge ones.
 # more: --path direct --mem 1600
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Multicast groups that programs join with the connection manager. Datagrams have no second chance, and the receiver waits
-# for all ten.
+# Multicast groups that programs join with the connection manager. Datagrams have no second chance,
+# and the receiver waits for all ten.
 # more: --path direct
 # more: --path wire
 # shellcheck source-path=SCRIPTDIR source=lib.sh

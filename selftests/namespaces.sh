@@ -1,17 +1,17 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Network namespaces and the rdma cgroup: the device is one namespace's own, goes into another and comes back, also under
-# traffic and when that namespace is deleted, and where other devices have its name; a group's processes have no more
-# objects than it may have.
+# Network namespaces and the rdma cgroup: the device is one namespace's own, goes into another and
+# comes back, also under traffic and when that namespace is deleted, and where other devices have
+# its name; a group's processes have no more objects than it may have.
 # testbed: --path direct
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
 group=/run/cgroup/virtio-rdma-test
 
-# Back to where the other tests want it: one namespace that shares its devices and has no other, the network device with its
-# addresses.
+# Back to where the other tests want it: one namespace that shares its devices and has no other, the
+# network device with its addresses.
 restore() {
 	if ip netns list | grep -q .; then
 		ip -all netns delete
@@ -46,7 +46,8 @@ cleanup() {
 	fi
 }
 
-# Devices belong to one namespace each from here on; there is a new one named "inside", and ours has the name "outside".
+# Devices belong to one namespace each from here on; there is a new one named "inside", and ours has
+# the name "outside".
 separate() {
 	rdma system set netns exclusive
 	ip netns add inside
@@ -105,7 +106,8 @@ test_deleted_under_traffic() {
 	traffic
 }
 
-# A device that goes into another namespace does not wait for the programs that poll: they are told, as when it is removed.
+# A device that goes into another namespace does not wait for the programs that poll: they are told,
+# as when it is removed.
 test_moved_under_traffic() {
 	local name
 	name=$(device 1)
@@ -124,7 +126,8 @@ test_moved_under_traffic() {
 	traffic
 }
 
-# A namespace whose device has the name of ours does not get it, which is found out before anything happens to traffic.
+# A namespace whose device has the name of ours does not get it, which is found out before anything
+# happens to traffic.
 test_name_taken_inside() {
 	local name
 	name=$(device 1)
@@ -146,7 +149,8 @@ test_name_taken_inside() {
 	traffic
 }
 
-# A device that comes back from a namespace that is deleted, to find its name taken, gets another and works by that.
+# A device that comes back from a namespace that is deleted, to find its name taken, gets another
+# and works by that.
 test_name_taken_outside() {
 	local name other
 	name=$(device 1)

@@ -69,8 +69,8 @@ test_peer_data() {
 	[[ $(contexts) == "2 2" ]]
 }
 
-# Two peers of one name would not be told apart: the same sample, as a module of another name, is refused by the registry.
-# The module loader itself refuses only a module of the same name.
+# Two peers of one name would not be told apart: the same sample, as a module of another name, is
+# refused by the registry. The module loader itself refuses only a module of the same name.
 test_peer_of_the_same_name() {
 	local twin=$work/rdma_peer_sampl2.ko error
 	sed 's/rdma_peer_sample/rdma_peer_sampl2/g' "$sample" >"$twin"
@@ -80,7 +80,8 @@ test_peer_of_the_same_name() {
 	load
 	error=$(insmod "$twin" 2>&1) && fail "a second peer of the name was registered"
 	echo "$error"
-	# The registry says EEXIST, of which the module loader makes EBUSY: its own meaning of EEXIST is a module of the name.
+	# The registry says EEXIST, of which the module loader makes EBUSY: its own meaning of
+	# EEXIST is a module of the name.
 	[[ $error == *"Device or resource busy"* ]]
 	[[ ! -e /sys/module/rdma_peer_sampl2 ]]
 }
@@ -100,7 +101,8 @@ test_peer_process_killed() {
 	[[ ! -e /sys/module/rdma_peer_sample ]]
 }
 
-# The device goes while a process has the context: the peer has its data back before the process is gone.
+# The device goes while a process has the context: the peer has its data back before the process is
+# gone.
 test_peer_device_unbound() {
 	has_feature 12 || skip "withheld"
 	local name

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Programs between two VMs that nobody wrote for this device: qperf, rsockets, libfabric, and Open MPI
-# over UCX and over libfabric. See Documentation/programs.md.
+# Programs between two VMs that nobody wrote for this device: qperf, rsockets, libfabric, and Open
+# MPI over UCX and over libfabric. See Documentation/programs.md.
 # more: --path direct
 # more: --path wire
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -20,8 +20,8 @@ sent() {
 	echo $(($(<"$counters/direct_tx_messages") + $(<"$counters/tx_packets")))
 }
 
-# Whether the device of VM 1 sends at least so many messages while a command runs: many programs take
-# TCP without a word.
+# Whether the device of VM 1 sends at least so many messages while a command runs: many programs
+# take TCP without a word.
 over_rdma() {
 	local least=$1 before after
 	shift
@@ -32,8 +32,8 @@ over_rdma() {
 	((after - before >= least))
 }
 
-# Tests of qperf, whose server serves them all. The connection manager finds the device by its address.
-# Tests of UC and UD do without it and know no GIDs: no RoCE device can run them.
+# Tests of qperf, whose server serves them all. The connection manager finds the device by its
+# address. Tests of UC and UD do without it and know no GIDs: no RoCE device can run them.
 qperf_tests() {
 	local name
 	on 2 timeout 500 qperf -lp 18515 >"$work/passive" 2>&1 &

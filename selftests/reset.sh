@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# A queue makes no sense, by the driver's doing or the device's: the device asks for a reset, or
-# the driver gives it up. It is dead, and programs are told. A driver that is bound again has it back.
+# A queue makes no sense, by the driver's doing or the device's: the device asks for a reset, or the
+# driver gives it up. It is dead, and programs are told. A driver that is bound again has it back.
 # more:
 # more: --withhold all
 # shellcheck source-path=SCRIPTDIR source=lib.sh

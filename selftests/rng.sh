@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The abstractions of the virtio bus serve a second driver: samples/virtio_rng.rs, on QEMU's entropy devices. One
-# answers. The other one never does, so reads wait at it.
+# The abstractions of the virtio bus serve a second driver: samples/virtio_rng.rs, on QEMU's entropy
+# devices. One answers. The other one never does, so reads wait at it.
 # testbed: --vms 1 --no-device --rng
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -100,8 +100,8 @@ test_reads_differ() {
 	use "$good"
 	[[ $(<$core/rng_current) == "virtio_rng_sample.$good" ]]
 	draws
-	# In pieces of another length than the device's buffer. The sum is a multiple of the core's, 64 bytes: what is left
-	# in that would answer a later read.
+	# In pieces of another length than the device's buffer. The sum is a multiple of the core's,
+	# 64 bytes: what is left in that would answer a later read.
 	timeout 60 dd if=/dev/hwrng bs=100 count=48 iflag=fullblock status=none >"$work/bytes"
 	(($(stat -c %s "$work/bytes") == 4800))
 	# Each of 256 values is missing once in a hundred million times.

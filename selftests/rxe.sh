@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# Linux's rdma_rxe as the peer, on the device's switch: the verbs tests with either side as the one that asks, the
-# stock programs. Arguments are beginnings of the names of verbs tests to run instead of all. What crosses the wire is
-# looked at afterwards: tools/testbed/check-capture.
+# Linux's rdma_rxe as the peer, on the device's switch: the verbs tests with either side as the one
+# that asks, the stock programs. Arguments are beginnings of the names of verbs tests to run instead
+# of all. What crosses the wire is looked at afterwards: tools/testbed/check-capture.
 # more: --rxe 1 --pcap build/rxe.pcap
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -27,7 +27,8 @@
 # - tells a process of an invalidated key by the bit that the kernel has for it
 # - checks the bounds of a window's region, not those of the window
 # and as the side that asks
-# - takes inline data of that interface for an SGE, and all SGEs of a list to be as long as the first
+# - takes inline data of that interface for an SGE, and all SGEs of a list to be as long as the
+#   first
 # - does not post an atomic operation on a misaligned word
 # - sends each Q_Key as it is, with its top bit set too
 # - has other address vectors than those that are forged
@@ -65,8 +66,9 @@ test_verbs_with_rxe_as_client() {
 
 test_rc_pingpong() { pair -g ibv_rc_pingpong -n 100 -c; }
 test_rc_pingpong_events() { pair -g ibv_rc_pingpong -n 100 -c -e; }
-# rxe answers when its machine comes to it, which may take longer than perftest waits unless told otherwise: 7 times 67 ms.
-# And it takes the peer's number of outstanding READs for its own, and rxe's is larger than our device allows.
+# rxe answers when its machine comes to it, which may take longer than perftest waits unless told
+# otherwise: 7 times 67 ms. And it takes the peer's number of outstanding READs for its own, and
+# rxe's is larger than our device allows.
 test_write_bw() { pair -x ib_write_bw -s 65536 -n 100 -u 18; }
 test_read_bw() { pair -x ib_read_bw -s 65536 -n 100 -u 18 -o 16; }
 test_send_bw() { pair -x ib_send_bw -s 65536 -n 100 -u 18; }

@@ -6,7 +6,8 @@
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
 
-# Traces one side of the test while it posts and polls 1,000 messages; prints the system calls between its marks.
+# Traces one side of the test while it posts and polls 1,000 messages; prints the system calls
+# between its marks.
 traced() {
 	strace -f -o "$work/trace" "$@"
 	grep -c verbs-test-mark "$work/trace" | grep -qx 2 || fail "no marks in the trace"

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# UCX between two VMs, a communication library of large programs, with its own transports over verbs: RC with SRQs, whose
-# connections are made by way of UD, UD alone, and connections of the connection manager with data that is compared.
+# UCX between two VMs, a communication library of large programs, with its own transports over
+# verbs: RC with SRQs, whose connections are made by way of UD, UD alone, and connections of the
+# connection manager with data that is compared.
 # more: --path direct
 # more: --path wire
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -13,14 +14,15 @@ cleanup() {
 	on 2 pkill -x 'ucx_perftest|io_demo'
 }
 
-# Our device alone on a VM, and of UCX's transports, one. UCX takes the GID of the IPv4 address, unless $gid is a pattern of
-# another.
+# Our device alone on a VM, and of UCX's transports, one. UCX takes the GID of the IPv4 address,
+# unless $gid is a pattern of another.
 environment() {
 	printf 'UCX_NET_DEVICES=%s:1 UCX_TLS=%s,self' "$(device "$1")" "$2"
 	[[ -z ${gid:-} ]] || printf ' UCX_IB_GID_INDEX=%s' "$(gid_of "$1" '' "$gid")"
 }
 
-# Tests of ucx_perftest with VM 2, over a transport: a line "NAME OPTIONS" each. Its status says nothing of them.
+# Tests of ucx_perftest with VM 2, over a transport: a line "NAME OPTIONS" each. Its status says
+# nothing of them.
 perftest() {
 	local transport=$1 vm lines patience=300
 	shift
@@ -33,8 +35,8 @@ perftest() {
 	(($(grep -c ^Final: "$work/active") == $#))
 }
 
-# Blocks of random sizes are written to the server and read from it, and compared on both sides. The TCP port is the first
-# argument: io_demo can't have one whose connections have just been closed.
+# Blocks of random sizes are written to the server and read from it, and compared on both sides. The
+# TCP port is the first argument: io_demo can't have one whose connections have just been closed.
 compared() {
 	local port=$1
 	shift
@@ -76,7 +78,8 @@ test_datagrams_ipv6() {
 	perftest ud_v 'small -t tag_lat -w 10 -n 300 -s 8'
 }
 
-# UCX polls until there is nothing, arms, and sleeps: it does not look again for what came in between.
+# UCX polls until there is nothing, arms, and sleeps: it does not look again for what came in
+# between.
 test_sleeping() {
 	perftest rc_v 'small -t tag_lat -w 10 -n 300 -s 8 -E sleep' 'large -t tag_bw -w 10 -n 100 -s 65536 -E sleep'
 }

@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# The kernel's own clients of verbs, with VM 2 as the server: NFS, NVMe, iSCSI (iSER) and SCSI (SRP) over RDMA, and RDS.
-# Each has connections of the kernel on our device and moves data that is compared.
+# The kernel's own clients of verbs, with VM 2 as the server: NFS, NVMe, iSCSI (iSER) and SCSI (SRP)
+# over RDMA, and RDS. Each has connections of the kernel on our device and moves data that is
+# compared.
 # more: --path direct
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -57,7 +58,8 @@ sums() {
 	(cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum)
 }
 
-# The directory /mnt, mounted by a command: a tree and a large file come back as they were written, after a second mount too.
+# The directory /mnt, mounted by a command: a tree and a large file come back as they were written,
+# after a second mount too.
 holds_data() {
 	dd if=/dev/urandom of="$work/file" bs=1M count=16 status=none
 	cp -r "$top/rust" /mnt/tree
@@ -78,7 +80,8 @@ disk_holds_data() {
 	fsck.ext4 -fn "$1"
 }
 
-# A server of NFS version 4 alone needs no portmapper. What it remembers of clients is for a restart, which there is not.
+# A server of NFS version 4 alone needs no portmapper. What it remembers of clients is for a
+# restart, which there is not.
 start_nfs() {
 	on 2 bash -eu -c "
 		modprobe -a nfsd rpcrdma
@@ -132,7 +135,8 @@ test_nvme() {
 	disk_holds_data /dev/nvme0n1
 }
 
-# Has VM 2 offer 64 MiB as a SCSI disk: the kernel's target, a fabric, a target's name and a group's.
+# Has VM 2 offer 64 MiB as a SCSI disk: the kernel's target, a fabric, a target's name and a
+# group's.
 start_target() {
 	on 2 bash -eu -c "
 		modprobe -a target_core_mod $1
@@ -183,7 +187,8 @@ test_iser() {
 # The first GID of a VM, without colons.
 first_gid() { at "$1" cat "/sys/class/infiniband/$(device "$1")/ports/1/gids/0" | tr -d :; }
 
-# The port's name is its GID. The initiator that may come in has the second half of its GID for a name.
+# The port's name is its GID. The initiator that may come in has the second half of its GID for a
+# name.
 test_srp() {
 	local guid port initiator
 	port=0x$(first_gid 2)

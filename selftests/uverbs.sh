@@ -46,7 +46,8 @@ test_many_queues() {
 	)
 }
 
-# Their memory is their memory cgroup's: at its limit there is none for queues, and nobody is killed.
+# Their memory is their memory cgroup's: at its limit there is none for queues, and nobody is
+# killed.
 test_rings_are_charged() {
 	local group=/run/cgroup/rings before made
 	mkdir -p /run/cgroup

@@ -2,8 +2,9 @@
 /*
  * Peers: drivers whose devices have memory with addresses of its own, which RDMA shall reach.
  *
- * A process opens an RDMA device with the name of a peer and a number that means something to it. What the process
- * registers in that context is looked up by the peer, who answers with a DMA buffer. See Documentation/peers.md.
+ * A process opens an RDMA device with the name of a peer and a number that means something to it.
+ * What the process registers in that context is looked up by the peer, who answers with a DMA
+ * buffer. See Documentation/peers.md.
  */
 
 #ifndef RDMA_PEER_H
@@ -28,18 +29,19 @@ struct rdma_peer_range {
 };
 
 /**
- * struct rdma_peer - a peer
- * @owner: the module that it is part of, which stays as long as a context is attached
- * @name: what processes know it by
- * @get_context_private_data: called when a process opens a device with this peer. Returns what the other callbacks are
- *	given for the context, or an ERR_PTR, with which the process fails: -EINVAL for an id that is not known.
- * @put_context_private_data: called once for each success of the former, when the context goes: it was closed, or its
- *	process or its device is gone. Its memory regions are gone by then.
- * @get_range: finds memory of the context by its address. Returns 0, or -ENXIO for what is no address of the peer and
- *	so is one of the process, or another error, with which the registration fails.
+ * struct rdma_peer - a peer @owner: the module that it is part of, which stays as long as a context
+ *	is attached @name: what processes know it by @get_context_private_data: called when a
+ *	process opens a device with this peer. Returns what the other callbacks are given for the
+ *	context, or an ERR_PTR, with which the process fails: -EINVAL for an id that is not known.
+ *	@put_context_private_data: called once for each success of the former, when the context
+ *	goes: it was closed, or its process or its device is gone. Its memory regions are gone by
+ *	then. @get_range: finds memory of the context by its address. Returns 0, or -ENXIO for what
+ *	is no address of the peer and so is one of the process, or another error, with which the
+ *	registration fails.
  *
- * Contexts are got and ranges looked up in the process that asks, so that the peer may judge by its credentials. All
- * callbacks may sleep. Those for one context may run at the same time, but for the one that puts it.
+ * Contexts are got and ranges looked up in the process that asks, so that the peer may judge by its
+ * credentials. All callbacks may sleep. Those for one context may run at the same time, but for the
+ * one that puts it.
  */
 struct rdma_peer {
 	struct module *owner;
@@ -53,8 +55,8 @@ struct rdma_peer {
  * rdma_peer_register - makes a peer known
  * @peer: stays as it is until it is unregistered
  *
- * Return: 0, -EINVAL without a name that fits or without one of the callbacks, -EEXIST if there is a peer of this
- * name, -ENOSPC if there are too many.
+ * Return: 0, -EINVAL without a name that fits or without one of the callbacks, -EEXIST if there is
+ * a peer of this name, -ENOSPC if there are too many.
  */
 int rdma_peer_register(const struct rdma_peer *peer);
 

@@ -25,7 +25,8 @@ pub const RATE_LIMIT_CONFIG_OFFSET: usize = 176;
 /// Identifier of the shared memory region with the doorbell pages.
 pub const DOORBELL_SHM_ID: u8 = 1;
 
-/// Least and greatest value of `max_cq` and `max_qp` (RFC, device requirements of the configuration layout).
+/// Least and greatest value of `max_cq` and `max_qp` (RFC, device requirements of the configuration
+/// layout).
 pub const QUEUE_COUNT_RANGE: core::ops::RangeInclusive<u32> = 1..=16384;
 
 const _: () = assert!(Field::are_aligned(
@@ -154,7 +155,8 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Limits of the own-rings mode, at [`OWN_RINGS_CONFIG_OFFSET`]. They replace the fields of the same name.
+    /// Limits of the own-rings mode, at [`OWN_RINGS_CONFIG_OFFSET`]. They replace the fields of the
+    /// same name.
     pub struct OwnRingsConfig: 32 {
         /// Number of event queues: virtqueues 1 to n.
         0 => num_event_queues: u32,

@@ -18,7 +18,8 @@ wire_struct! {
         0 => wr_id: u64,
         /// [`WcStatus`](super::ib::WcStatus).
         8 => status: u8,
-        /// [`WrOpcode`](super::ib::WrOpcode) of send work, else [`OPCODE_RECV`] or [`OPCODE_RECV_RDMA_WITH_IMM`].
+        /// [`WrOpcode`](super::ib::WrOpcode) of send work, else [`OPCODE_RECV`] or
+        /// [`OPCODE_RECV_RDMA_WITH_IMM`].
         9 => opcode: u8,
         /// Vendor error; of a datagram with [`WITH_VLAN`](WcFlags::WITH_VLAN), the VLAN id.
         10 => vendor_err: u32,

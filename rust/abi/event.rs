@@ -2,8 +2,8 @@
 
 //! Event virtqueues of the own-rings mode: virtqueues 1 to `num_event_queues`.
 //!
-//! The driver fills them with buffers of [`Event::SIZE`] bytes. Queue n carries the completion events of the CQs
-//! created with it; the first also carries asynchronous events.
+//! The driver fills them with buffers of [`Event::SIZE`] bytes. Queue n carries the completion
+//! events of the CQs created with it; the first also carries asynchronous events.
 
 use super::ib::AsyncEvent;
 use super::wire::UnknownValue;

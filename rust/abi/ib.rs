@@ -443,8 +443,8 @@ wire_mask! {
         WITH_VLAN = 1 << 5,
         /// `sl` is the network header type.
         WITH_NETWORK_HDR_TYPE = 1 << 6,
-        /// The completion counts as solicited: its sender marked it so, or it is an error. Set where CQs are transport
-        /// virtqueues only.
+        /// The completion counts as solicited: its sender marked it so, or it is an error. Set
+        /// where CQs are transport virtqueues only.
         SOLICITED = 1 << 31,
     }
 }

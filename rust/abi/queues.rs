@@ -2,8 +2,8 @@
 
 //! Numbers of the virtqueues in RFC mode (RFC, "Virtqueues").
 //!
-//! Virtqueue 0 is the control queue. CQs follow, then pairs of an SQ and an RQ. A handle says where its queues are:
-//! CQs are counted from 0 and QPNs from 1.
+//! Virtqueue 0 is the control queue. CQs follow, then pairs of an SQ and an RQ. A handle says where
+//! its queues are: CQs are counted from 0 and QPNs from 1.
 
 use super::ctrl::CONTROL_QUEUE;
 

@@ -2,8 +2,8 @@
 
 //! Own rings: where the parts of a ring lie, the arm word and the doorbell.
 //!
-//! `Documentation/rings.md` has the protocol. A ring starts page-aligned with its slots; the words follow,
-//! each on a cache line of its own:
+//! `Documentation/rings.md` has the protocol. A ring starts page-aligned with its slots; the words
+//! follow, each on a cache line of its own:
 //!
 //! ```text
 //! 0              slots     n << slot_shift bytes
@@ -149,13 +149,15 @@ impl RingLayout {
         (position & self.mask) << self.slot_shift
     }
 
-    /// Offset of the position that the owner of the ring writes: the producer's, or the consumer's of a CQ.
+    /// Offset of the position that the owner of the ring writes: the producer's, or the consumer's
+    /// of a CQ.
     #[inline]
     pub const fn owner(&self) -> u32 {
         self.words
     }
 
-    /// Offset of the position that the device writes: that of the doorbell, or the producer's of a CQ.
+    /// Offset of the position that the device writes: that of the doorbell, or the producer's of a
+    /// CQ.
     #[inline]
     pub const fn device(&self) -> u32 {
         self.words + CACHE_LINE

@@ -2,9 +2,10 @@
 
 //! What the kernel module and the user space provider exchange through uverbs.
 //!
-//! The structures follow the common part of each uverbs command. The version rule: the module states
-//! [`ABI_VERSION`] as its `uverbs_abi_ver`; a provider opens a device only if that is its own, else it says so in one
-//! line and the open fails. Every change of a layout below counts the version up.
+//! The structures follow the common part of each uverbs command. The version rule: the module
+//! states [`ABI_VERSION`] as its `uverbs_abi_ver`; a provider opens a device only if that is its
+//! own, else it says so in one line and the open fails. Every change of a layout below counts the
+//! version up.
 
 use super::config::RateLimitConfig;
 use super::wqe::AddressVector;
@@ -76,7 +77,8 @@ wire_struct! {
 wire_struct! {
     /// A ring that a process asks for. Without slots it is none, and all zero.
     pub struct UserRing: 16 {
-        /// Address of the process's memory for it, aligned to the page size; 0 for memory of the kernel.
+        /// Address of the process's memory for it, aligned to the page size; 0 for memory of the
+        /// kernel.
         0 => addr: u64,
         /// Number of slots; 0 for no ring.
         8 => slots: u32,
@@ -120,8 +122,9 @@ wire_struct! {
 wire_struct! {
     /// Request of RESIZE_CQ.
     pub struct ResizeCqReq: 16 {
-        /// The ring that takes the place of the present one at once, if that is memory of the process. In memory of the
-        /// kernel it is prepared only; the CQ moves to the ring that was prepared last with a request of no ring.
+        /// The ring that takes the place of the present one at once, if that is memory of the
+        /// process. In memory of the kernel it is prepared only; the CQ moves to the ring that was
+        /// prepared last with a request of no ring.
         0 => ring: UserRing,
     }
 }

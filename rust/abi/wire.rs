@@ -2,10 +2,10 @@
 
 //! Codec between native values and the little-endian bytes of the ABI.
 //!
-//! Virtio structures have no padding, so most fields of this device are unaligned. Instead of packed
-//! structures, which invite unaligned references, every structure is an ordinary Rust value and its layout is
-//! a list of byte offsets. The macros check at compile time that the offsets follow each other without a gap
-//! and that the total is the stated size.
+//! Virtio structures have no padding, so most fields of this device are unaligned. Instead of
+//! packed structures, which invite unaligned references, every structure is an ordinary Rust value
+//! and its layout is a list of byte offsets. The macros check at compile time that the offsets
+//! follow each other without a gap and that the total is the stated size.
 
 /// A value with a fixed little-endian representation of [`SIZE`](Wire::SIZE) bytes.
 pub trait Wire: Sized {
@@ -236,7 +236,8 @@ macro_rules! wire_enum {
     };
 }
 
-/// Declares a bit mask of the ABI: a transparent wrapper with the set operations that its users need.
+/// Declares a bit mask of the ABI: a transparent wrapper with the set operations that its users
+/// need.
 macro_rules! wire_mask {
     (
         $(#[$meta:meta])*

@@ -2,9 +2,10 @@
 
 //! Send and receive queue elements (RFC, "Send Queue Operation", "Receive Queue Operation").
 //!
-//! A send WQE is a [`SqHeader`] of 75 bytes and its SGEs. The header ends in a union of 51 bytes whose member
-//! depends on the opcode and the QP type: [`Rdma`], [`Atomic`], [`Datagram`], [`Reg`], [`RegPages`] or [`BindMw`].
-//! Inline payload follows one SGE `{0, length, 0}`, at offset [`INLINE_OFFSET`].
+//! A send WQE is a [`SqHeader`] of 75 bytes and its SGEs. The header ends in a union of 51 bytes
+//! whose member depends on the opcode and the QP type: [`Rdma`], [`Atomic`], [`Datagram`], [`Reg`],
+//! [`RegPages`] or [`BindMw`]. Inline payload follows one SGE `{0, length, 0}`, at offset
+//! [`INLINE_OFFSET`].
 
 use super::ib::{AccessFlags, FlushTypes, SendFlags};
 use super::wire::Wire;
@@ -124,8 +125,8 @@ wire_struct! {
 }
 
 impl AddressVector {
-    /// [`sl_tclass_flowlabel`](Self::sl_tclass_flowlabel) of these, or `None` if the service level has more than 4 bits
-    /// or the flow label more than 20.
+    /// [`sl_tclass_flowlabel`](Self::sl_tclass_flowlabel) of these, or `None` if the service level
+    /// has more than 4 bits or the flow label more than 20.
     #[inline]
     pub const fn pack(sl: u8, traffic_class: u8, flow_label: u32) -> Option<u32> {
         if sl >> 4 != 0 || flow_label >> 20 != 0 {
@@ -191,7 +192,8 @@ wire_struct! {
         12 => pages: u64,
         /// Number of pages.
         20 => npages: u32,
-        /// Address of the first byte in work requests; it lies at offset `iova % (1 << page_shift)` of the first page.
+        /// Address of the first byte in work requests; it lies at offset `iova % (1 << page_shift)`
+        /// of the first page.
         24 => iova: u64,
         /// Length in bytes.
         32 => length: u64,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Functions that C headers define inline, which bindgen cannot call: helpers/ gives each a symbol. The build
- * strips "rust_helper_" from the names that Rust sees.
+ * Functions that C headers define inline, which bindgen cannot call: helpers/ gives each a symbol.
+ * The build strips "rust_helper_" from the names that Rust sees.
  */
 
 #ifndef RUST_BINDINGS_HELPERS_H

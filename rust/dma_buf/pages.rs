@@ -41,7 +41,8 @@ impl Pages {
         Ok(Self(pages))
     }
 
-    /// Makes a buffer of the pages, which are freed with it. It keeps module `M`, whose code it needs.
+    /// Makes a buffer of the pages, which are freed with it. It keeps module `M`, whose code it
+    /// needs.
     ///
     /// # Errors
     ///

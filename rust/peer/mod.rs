@@ -41,7 +41,8 @@ pub trait Peer: Send + Sync + Sized + 'static {
     /// Those that the process gets, `EINVAL` for a number that is not known.
     fn get_context(peer_id: u64) -> Result<KBox<Self>>;
 
-    /// Finds memory of the context; `None` for what is no address of the peer, and so is one of the process.
+    /// Finds memory of the context; `None` for what is no address of the peer, and so is one of the
+    /// process.
     ///
     /// # Errors
     ///
@@ -76,7 +77,8 @@ impl<T: Peer> Registration<T> {
     ///
     /// # Errors
     ///
-    /// `EEXIST` if there is one of this name, `EINVAL` for a name that is too long, `ENOSPC` if there are too many peers.
+    /// `EEXIST` if there is one of this name, `EINVAL` for a name that is too long, `ENOSPC` if
+    /// there are too many peers.
     pub fn new() -> Result<Self> {
         // SAFETY: The table lives as long as the module, whose end drops the registration.
         to_result(unsafe { bindings::rdma_peer_register(&Self::TABLE.0) })?;
@@ -109,7 +111,8 @@ unsafe extern "C" fn put_context<T: Peer>(context: *mut c_void) {
 
 /// # Safety
 ///
-/// `context` is what [`get_context`] of the same peer returned and not put yet, `range` is writable.
+/// `context` is what [`get_context`] of the same peer returned and not put yet, `range` is
+/// writable.
 unsafe extern "C" fn get_range<T: Peer>(
     context: *mut c_void,
     address: u64,

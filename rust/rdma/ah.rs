@@ -23,8 +23,9 @@ use kernel::{
 
 /// A device with address handles.
 ///
-/// Kernel clients create and destroy AHs with locks held and in interrupts too. No function of this trait but
-/// [`create_user_ah`](Self::create_user_ah) may sleep, nor may dropping an [`Ah`](Self::Ah).
+/// Kernel clients create and destroy AHs with locks held and in interrupts too. No function of this
+/// trait but [`create_user_ah`](Self::create_user_ah) may sleep, nor may dropping an
+/// [`Ah`](Self::Ah).
 pub trait AddressHandles: Driver {
     /// Driver's part of an AH. Dropping it destroys the AH.
     type Ah: Send + Sync;
@@ -85,7 +86,8 @@ impl<T: AddressHandles> CoreObject<T> for bindings::ib_ah {
 ///
 /// # Safety
 ///
-/// `raw` is allocated by the core for a device of `T` and not in use; `init` is valid, and so is what it names.
+/// `raw` is allocated by the core for a device of `T` and not in use; `init` is valid, and so is
+/// what it names.
 unsafe fn create_with<T: AddressHandles>(
     raw: *mut bindings::ib_ah,
     init: *const bindings::rdma_ah_init_attr,
@@ -103,8 +105,8 @@ unsafe fn create_with<T: AddressHandles>(
 
 /// # Safety
 ///
-/// Called by the core as `create_ah` of a device of `T`: `ah` is allocated and not in use, `init` valid and its source
-/// GID held, `udata` null.
+/// Called by the core as `create_ah` of a device of `T`: `ah` is allocated and not in use, `init`
+/// valid and its source GID held, `udata` null.
 pub(super) unsafe extern "C" fn create<T: AddressHandles>(
     ah: *mut bindings::ib_ah,
     init: *mut bindings::rdma_ah_init_attr,
@@ -116,8 +118,8 @@ pub(super) unsafe extern "C" fn create<T: AddressHandles>(
 
 /// # Safety
 ///
-/// Called by the core as `create_user_ah` of a device of `T`: `ah` is allocated and not in use, `init` valid and its
-/// source GID held, `udata` valid.
+/// Called by the core as `create_user_ah` of a device of `T`: `ah` is allocated and not in use,
+/// `init` valid and its source GID held, `udata` valid.
 pub(super) unsafe extern "C" fn create_user<T: AddressHandles>(
     ah: *mut bindings::ib_ah,
     init: *mut bindings::rdma_ah_init_attr,
@@ -133,8 +135,8 @@ pub(super) unsafe extern "C" fn create_user<T: AddressHandles>(
 
 /// # Safety
 ///
-/// Called by the core as `query_ah` of a device of `T`: `ah` is created, `attr` is writable and may be
-/// uninitialised.
+/// Called by the core as `query_ah` of a device of `T`: `ah` is created, `attr` is writable and may
+/// be uninitialised.
 pub(super) unsafe extern "C" fn query<T: AddressHandles>(
     ah: *mut bindings::ib_ah,
     attr: *mut bindings::rdma_ah_attr,
@@ -151,7 +153,8 @@ pub(super) unsafe extern "C" fn query<T: AddressHandles>(
 
 /// # Safety
 ///
-/// Called by the core as `destroy_ah` of a device of `T`: `ah` was created and nothing uses it any more.
+/// Called by the core as `destroy_ah` of a device of `T`: `ah` was created and nothing uses it any
+/// more.
 pub(super) unsafe extern "C" fn destroy<T: AddressHandles>(
     ah: *mut bindings::ib_ah,
     _flags: u32,

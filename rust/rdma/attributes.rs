@@ -26,7 +26,8 @@ pub enum AtomicCap {
     Global,
 }
 
-/// Limits and capabilities of a device: `struct ib_device_attr` without what only other kinds of device have.
+/// Limits and capabilities of a device: `struct ib_device_attr` without what only other kinds of
+/// device have.
 #[allow(missing_docs)]
 pub struct DeviceAttributes {
     /// In network byte order.
@@ -87,7 +88,8 @@ impl DeviceAttributes {
 
 /// # Safety
 ///
-/// Called by the core as `query_device` of a device of `T`: `attr` is writable, `udata` null or valid.
+/// Called by the core as `query_device` of a device of `T`: `attr` is writable, `udata` null or
+/// valid.
 pub(super) unsafe extern "C" fn query<T: Driver>(
     device: *mut bindings::ib_device,
     attr: *mut bindings::ib_device_attr,

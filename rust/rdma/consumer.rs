@@ -4,12 +4,13 @@
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 //!
-//! A completion handler may arm, poll and post. These may call [`notify_later`](Consumer::notify_later)
-//! and [`event`](Consumer::event), which therefore take no lock.
+//! A completion handler may arm, poll and post. These may call
+//! [`notify_later`](Consumer::notify_later) and [`event`](Consumer::event), which therefore take no
+//! lock.
 //!
-//! Lock order: the lock of a [`Consumer`] is held while its completion handler runs. It is thus taken
-//! before the driver's locks of posting, polling and arming, none of which is held when a completion
-//! handler is called. No lock at all is held when an event handler is called.
+//! Lock order: the lock of a [`Consumer`] is held while its completion handler runs. It is thus
+//! taken before the driver's locks of posting, polling and arming, none of which is held when a
+//! completion handler is called. No lock at all is held when an event handler is called.
 
 use super::{
     deferred::{
@@ -66,7 +67,8 @@ pub struct EventHandler {
     pub(super) context: *mut c_void,
 }
 
-/// The way to the consumer of a queue. It may be kept longer than the queue, and leads nowhere from then on.
+/// The way to the consumer of a queue. It may be kept longer than the queue, and leads nowhere from
+/// then on.
 pub struct Consumer<Q: Handled>(Arc<Deferred<Link<Q>>>);
 
 impl<Q: Handled> Clone for Consumer<Q> {
@@ -77,8 +79,8 @@ impl<Q: Handled> Clone for Consumer<Q> {
 
 /// # Invariants
 ///
-/// `queue` is null or a queue that is created and whose destruction does not begin as long as `calling`
-/// is held, or a deferred call is under way.
+/// `queue` is null or a queue that is created and whose destruction does not begin as long as
+/// `calling` is held, or a deferred call is under way.
 #[pin_data]
 struct Link<Q: Handled> {
     /// Changes with `calling` held.
@@ -140,8 +142,8 @@ impl<Q: Handled> Link<Q> {
             };
             pending &= pending - 1;
             *Q::element(&mut record) = queue;
-            // SAFETY: The consumer gave the handler with this context. It takes the events of `Q`, and no others are
-            // pending.
+            // SAFETY: The consumer gave the handler with this context. It takes the events of `Q`,
+            // and no others are pending.
             unsafe { handler(&mut record, context) };
         }
     }
@@ -174,8 +176,8 @@ impl<Q: Handled> Consumer<Q> {
         Ok(Self(link))
     }
 
-    /// Tells the consumer of an event, from process context, since handlers may sleep. May be called in any context.
-    /// Of events of one kind that come faster than the handler, one is told.
+    /// Tells the consumer of an event, from process context, since handlers may sleep. May be
+    /// called in any context. Of events of one kind that come faster than the handler, one is told.
     pub fn event(&self, event: Q::Event) {
         self.defer(bit(event.as_raw()));
     }
@@ -202,8 +204,8 @@ impl<Q: Handled> Consumer<Q> {
     pub(super) unsafe fn link(&self, queue: *mut Q, name: *mut Q) {
         let _guard = self.0.calling.lock();
         self.0.name.store(name, Relaxed);
-        // INVARIANT: By the safety requirements; `unlink` waits for the holder of the lock and for the
-        // deferred call. Release: see `Link::call`.
+        // INVARIANT: By the safety requirements; `unlink` waits for the holder of the lock and for
+        // the deferred call. Release: see `Link::call`.
         self.0.queue.store(queue, Release);
     }
 
@@ -227,8 +229,8 @@ impl Consumer<bindings::ib_cq> {
         self.0.notify();
     }
 
-    /// Does the same from a work item. For callers who hold locks that the consumer's handler takes, and
-    /// for verbs, which may run in that handler.
+    /// Does the same from a work item. For callers who hold locks that the consumer's handler
+    /// takes, and for verbs, which may run in that handler.
     pub fn notify_later(&self) {
         self.defer(COMPLETIONS);
     }

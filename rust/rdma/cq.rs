@@ -77,7 +77,8 @@ impl<T: CompletionQueues> CoreObject<T> for bindings::ib_cq {
 impl<T: CompletionQueues> Cq<T> {
     /// The CQ's device.
     pub fn device(&self) -> &Device<T> {
-        // SAFETY: The core sets the device of each CQ, and destroys all CQs before the device goes away.
+        // SAFETY: The core sets the device of each CQ, and destroys all CQs before the device goes
+        // away.
         unsafe { Device::from_raw((*self.as_raw()).device) }
     }
 }
@@ -86,7 +87,8 @@ impl Handled for bindings::ib_cq {
     type Event = CqEvent;
 
     unsafe fn event_handler(this: *mut Self) -> EventHandler {
-        // SAFETY: By the function's safety requirements; the core sets them before it creates the CQ.
+        // SAFETY: By the function's safety requirements; the core sets them before it creates the
+        // CQ.
         unsafe {
             EventHandler {
                 device: (*this).device,
@@ -97,7 +99,8 @@ impl Handled for bindings::ib_cq {
     }
 
     unsafe fn complete(this: *mut Self) {
-        // SAFETY: By the function's safety requirements; the consumer gave the handler with this context.
+        // SAFETY: By the function's safety requirements; the consumer gave the handler with this
+        // context.
         unsafe {
             if bindings::ib_cq_event_unread(this) {
                 return;
@@ -109,7 +112,8 @@ impl Handled for bindings::ib_cq {
     }
 
     fn element(event: &mut bindings::ib_event) -> &mut *mut Self {
-        // SAFETY: Any member of the union is a pointer or a number, and all bits of it are initialised.
+        // SAFETY: Any member of the union is a pointer or a number, and all bits of it are
+        // initialised.
         unsafe { event.element.cq.as_mut() }
     }
 }
@@ -151,14 +155,16 @@ unsafe fn attributes(attr: *const bindings::ib_cq_init_attr) -> CqAttributes {
 
 /// # Safety
 ///
-/// Called by the core as `create_cq` of a device of `T` for a kernel client: `cq` is allocated and not in use.
+/// Called by the core as `create_cq` of a device of `T` for a kernel client: `cq` is allocated and
+/// not in use.
 pub(super) unsafe extern "C" fn create<T: CompletionQueues>(
     cq: *mut bindings::ib_cq,
     attr: *const bindings::ib_cq_init_attr,
     _attrs: *mut bindings::uverbs_attr_bundle,
 ) -> c_int {
     from_result(|| {
-        // SAFETY: By the function's safety requirements; the core has set the device, which stays registered.
+        // SAFETY: By the function's safety requirements; the core has set the device, which stays
+        // registered.
         let (device, attr) = unsafe { (Device::<T>::from_raw((*cq).device), attributes(attr)) };
         // SAFETY: By the function's safety requirements.
         unsafe { create_with::<T>(cq, |consumer| T::create_cq(device, &attr, consumer)) }
@@ -167,7 +173,8 @@ pub(super) unsafe extern "C" fn create<T: CompletionQueues>(
 
 /// # Safety
 ///
-/// Called by the core as `create_user_cq` of a device of `T`: `cq` is allocated and not in use, `attrs` is valid.
+/// Called by the core as `create_user_cq` of a device of `T`: `cq` is allocated and not in use,
+/// `attrs` is valid.
 pub(super) unsafe extern "C" fn create_user<T: UserContexts>(
     cq: *mut bindings::ib_cq,
     attr: *const bindings::ib_cq_init_attr,
@@ -220,8 +227,8 @@ pub(super) unsafe extern "C" fn resize_user<T: UserContexts>(
 ///
 /// # Safety
 ///
-/// Called by the core as `pre_destroy_cq` of a device of `T`: `cq` was created and no QP uses it any
-/// more.
+/// Called by the core as `pre_destroy_cq` of a device of `T`: `cq` was created and no QP uses it
+/// any more.
 pub(super) unsafe extern "C" fn pre_destroy<T: CompletionQueues>(
     cq: *mut bindings::ib_cq,
 ) -> c_int {
@@ -232,8 +239,8 @@ pub(super) unsafe extern "C" fn pre_destroy<T: CompletionQueues>(
 
 /// # Safety
 ///
-/// Called by the core as `post_destroy_cq` of a device of `T`: [`pre_destroy`] was called, and nobody
-/// polls or arms `cq` any more.
+/// Called by the core as `post_destroy_cq` of a device of `T`: [`pre_destroy`] was called, and
+/// nobody polls or arms `cq` any more.
 pub(super) unsafe extern "C" fn post_destroy<T: CompletionQueues>(cq: *mut bindings::ib_cq) {
     // SAFETY: Nobody else has a reference: the core destroys it, and handlers don't run any more.
     unsafe { Cq::<T>::drop_parts(cq) };
@@ -241,8 +248,8 @@ pub(super) unsafe extern "C" fn post_destroy<T: CompletionQueues>(cq: *mut bindi
 
 /// # Safety
 ///
-/// Called by the core as `destroy_cq` of a device of `T`: `cq` was created, no QP uses it, and nobody
-/// polls or arms it any more; `udata` is null or valid.
+/// Called by the core as `destroy_cq` of a device of `T`: `cq` was created, no QP uses it, and
+/// nobody polls or arms it any more; `udata` is null or valid.
 pub(super) unsafe extern "C" fn destroy<T: CompletionQueues>(
     cq: *mut bindings::ib_cq,
     udata: *mut bindings::ib_udata,

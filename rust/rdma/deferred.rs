@@ -26,8 +26,8 @@ pub(super) trait Call: Send + Sync + 'static {
 ///
 /// # Invariants
 ///
-/// The work item owns a reference of the [`Arc`] that `self` is in from when it is queued until it has run or is
-/// cancelled.
+/// The work item owns a reference of the [`Arc`] that `self` is in from when it is queued until it
+/// has run or is cancelled.
 #[repr(C)]
 #[pin_data]
 pub(super) struct Deferred<T: Call> {
@@ -42,7 +42,8 @@ impl<T: Call> Deferred<T> {
         Arc::pin_init(
             pin_init!(Self {
                 work <- Opaque::ffi_init(|work: *mut bindings::work_struct| {
-                    // SAFETY: `work` is valid for writes and stays where it is; name and key are static.
+                    // SAFETY: `work` is valid for writes and stays where it is; name and key are
+                    // static.
                     unsafe {
                         bindings::init_work_with_key(
                             work,
@@ -65,7 +66,8 @@ impl<T: Call> Deferred<T> {
     /// The owner calls [`disable`](Self::disable) before the module goes: the call is its code.
     pub(super) fn queue(self: &Arc<Self>) {
         let owned = Arc::into_raw(self.clone());
-        // SAFETY: The work item is initialised, and valid as long as it owns a reference. The queue always exists.
+        // SAFETY: The work item is initialised, and valid as long as it owns a reference. The queue
+        // always exists.
         let queued = unsafe {
             bindings::queue_work_on(
                 bindings::wq_misc_consts_WORK_CPU_UNBOUND as c_int,

@@ -45,7 +45,8 @@ use kernel::{
 
 /// A driver of RDMA devices: what every device has. `Self` is the driver's data of one device.
 ///
-/// Callbacks run between the registration of a device and its end, in process context unless they say otherwise.
+/// Callbacks run between the registration of a device and its end, in process context unless they
+/// say otherwise.
 #[vtable]
 pub trait Driver: Sized + Send + Sync + 'static {
     /// Pattern for names of devices: text with one `%d` and no other `%`.
@@ -113,7 +114,8 @@ impl<T: Driver> Device<T> {
     ///
     /// # Safety
     ///
-    /// `raw` is a device of `T` whose driver data is initialised, and that is not deregistered during `'a`.
+    /// `raw` is a device of `T` whose driver data is initialised, and that is not deregistered
+    /// during `'a`.
     pub(super) unsafe fn from_raw<'a>(raw: *mut bindings::ib_device) -> &'a Self {
         // INVARIANT: By the safety requirements.
         // SAFETY: `Self` is transparent over the object; the rest is the caller's promise.
@@ -127,7 +129,8 @@ impl<T: Driver> Device<T> {
 
     /// The device that does DMA.
     pub fn dma_device(&self) -> &device::Device<Bound> {
-        // SAFETY: `Registration::new` set it; by the type invariants it is bound as long as `self` is borrowed.
+        // SAFETY: `Registration::new` set it; by the type invariants it is bound as long as `self`
+        // is borrowed.
         unsafe { device::Device::from_raw((*self.as_raw()).dma_device) }
     }
 
@@ -159,7 +162,8 @@ impl<T: Driver> Device<T> {
         to_result(unsafe { bindings::ib_device_set_netdev(self.as_raw(), netdev, port) })
     }
 
-    /// The network device of a port. The reference is held briefly: a network device that is removed waits for it.
+    /// The network device of a port. The reference is held briefly: a network device that is
+    /// removed waits for it.
     pub fn netdev(&self, port: u32) -> Option<ARef<net::Device>> {
         // SAFETY: The device is registered, or being so, by the type invariants.
         let netdev = unsafe { bindings::ib_device_get_netdev(self.as_raw(), port) };
@@ -175,15 +179,15 @@ impl<T: Driver> Device<T> {
         unsafe { bindings::ib_dispatch_port_state_event(self.as_raw(), netdev.as_raw()) };
     }
 
-    /// Fills the GID table of a port with the addresses of its network device. For a network device that had addresses
-    /// before it became the port's; the core follows their changes by itself. Takes the RTNL.
-    /// Does nothing for a port that is not there, or has no network device.
+    /// Fills the GID table of a port with the addresses of its network device. For a network device
+    /// that had addresses before it became the port's; the core follows their changes by itself.
+    /// Takes the RTNL. Does nothing for a port that is not there, or has no network device.
     pub fn rescan_gids(&self, port: u32) {
         if self.netdev(port).is_none() {
             return;
         }
-        // SAFETY: The device is registered by the type invariants, and it has the port, since that has a
-        // network device.
+        // SAFETY: The device is registered by the type invariants, and it has the port, since that
+        // has a network device.
         unsafe { bindings::rdma_roce_rescan_port(self.as_raw(), port) };
     }
 
@@ -237,7 +241,8 @@ impl<T: Driver> DeviceRef<T> {
     ///
     /// `raw` is an allocated device of `T`.
     unsafe fn new(raw: NonNull<bindings::ib_device>) -> Self {
-        // INVARIANT: The generic device is embedded, and frees the whole when its last reference is dropped.
+        // INVARIANT: The generic device is embedded, and frees the whole when its last reference is
+        // dropped.
         Self {
             raw,
             // SAFETY: By the safety requirements.
@@ -246,7 +251,8 @@ impl<T: Driver> DeviceRef<T> {
         }
     }
 
-    /// Keeps the device registered until the guard is dropped, or returns `None` if it is not or no longer registered.
+    /// Keeps the device registered until the guard is dropped, or returns `None` if it is not or no
+    /// longer registered.
     pub fn try_get(&self) -> Option<Registered<'_, T>> {
         // SAFETY: By the type invariants the device is allocated.
         if !unsafe { bindings::ib_device_try_get(self.raw.as_ptr()) } {
@@ -267,7 +273,8 @@ impl<T: Driver> Clone for DeviceRef<T> {
     }
 }
 
-// SAFETY: Reference counts of devices may be taken and dropped by any thread; the driver's data is `Send` and `Sync`.
+// SAFETY: Reference counts of devices may be taken and dropped by any thread; the driver's data is
+// `Send` and `Sync`.
 unsafe impl<T: Driver> Send for DeviceRef<T> {}
 
 // SAFETY: See `Send`.
@@ -305,7 +312,8 @@ impl<T: Driver> Drop for Registered<'_, T> {
 ///
 /// `raw` is an allocated device.
 pub(super) unsafe fn memory_of(raw: NonNull<bindings::ib_device>) -> ARef<device::Device> {
-    // SAFETY: The union holds a generic device from allocation on, and `raw` is valid by the safety requirements.
+    // SAFETY: The union holds a generic device from allocation on, and `raw` is valid by the safety
+    // requirements.
     let embedded = unsafe { (*raw.as_ptr()).__bindgen_anon_1.dev.as_mut() };
     // SAFETY: The embedded device is initialised and referenced by its owner.
     let embedded: &device::Device = unsafe { device::Device::from_raw(embedded) };
@@ -417,8 +425,8 @@ pub(super) unsafe extern "C" fn modify(
 /// Its end, when this is dropped or [`Config::bound_device`] is unbound, whichever is first, goes
 /// in this order:
 /// 1. New opens fail, kernel clients let go of the device and destroy their objects.
-/// 2. User contexts are taken from their processes: their mappings are revoked, their objects and then they themselves
-///    destroyed. Processes get `EIO` from then on; they need not exit.
+/// 2. User contexts are taken from their processes: their mappings are revoked, their objects and
+///    then they themselves destroyed. Processes get `EIO` from then on; they need not exit.
 /// 3. GIDs are deleted, the port's network device is let go.
 /// 4. The driver's data is dropped.
 ///
@@ -477,7 +485,8 @@ impl<T: Driver> Allocated<T> {
             bound_device: config.bound_device.into(),
             stubs,
         };
-        // SAFETY: The size is that of an object, which starts with the C structure. The initial namespace always exists.
+        // SAFETY: The size is that of an object, which starts with the C structure. The initial
+        // namespace always exists.
         let raw = unsafe {
             bindings::_ib_alloc_device(
                 Object::<bindings::ib_device, T>::SIZE,
@@ -567,7 +576,8 @@ struct Inner<T: Driver> {
 
 impl<T: Driver> Drop for Inner<T> {
     fn drop(&mut self) {
-        // SAFETY: By the type invariants. When this returns, all objects are destroyed and no callback runs or will run.
+        // SAFETY: By the type invariants. When this returns, all objects are destroyed and no
+        // callback runs or will run.
         unsafe { bindings::ib_unregister_device(self.allocated.raw.as_ptr()) };
     }
 }

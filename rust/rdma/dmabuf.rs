@@ -2,8 +2,9 @@
 
 //! Memory of other drivers that a device uses: DMA buffers.
 //!
-//! A buffer is pinned as long as it is used, and its exporter may take it back for good all the same: because its device goes
-//! away, or to put the memory to other use. What becomes of it then is the driver's [`Revoke`].
+//! A buffer is pinned as long as it is used, and its exporter may take it back for good all the
+//! same: because its device goes away, or to put the memory to other use. What becomes of it then
+//! is the driver's [`Revoke`].
 //!
 //! C header: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h)
 
@@ -48,8 +49,8 @@ impl Drop for LoadedModule {
     }
 }
 
-/// A buffer that may stay attached to its exporter for good, and with it the module that the exporter
-/// calls back.
+/// A buffer that may stay attached to its exporter for good, and with it the module that the
+/// exporter calls back.
 pub struct LingeringDmabuf<R: Revoke> {
     /// Dropped first: the exporter calls code of the module until then.
     _buffer: Dmabuf<R>,
@@ -60,8 +61,8 @@ pub struct LingeringDmabuf<R: Revoke> {
 pub trait Revoke: Send + Sync + 'static {
     /// On return the device does not use the memory any more, and never will again.
     ///
-    /// Called once at most, with the reservation of the buffer locked: when the exporter takes it back, else when the
-    /// [`Dmabuf`] is dropped. May sleep, but not touch memory of processes.
+    /// Called once at most, with the reservation of the buffer locked: when the exporter takes it
+    /// back, else when the [`Dmabuf`] is dropped. May sleep, but not touch memory of processes.
     fn revoke(&self);
 }
 
@@ -86,8 +87,8 @@ impl Drop for Locked {
     }
 }
 
-/// A buffer that is pinned and mapped for the device, with its reservation locked, so that the exporter can't take it back
-/// while the device gets to know it.
+/// A buffer that is pinned and mapped for the device, with its reservation locked, so that the
+/// exporter can't take it back while the device gets to know it.
 pub struct LockedDmabuf {
     /// Dropped first: it is `umem`'s, whose end locks it again.
     lock: Locked,
@@ -99,7 +100,8 @@ impl LockedDmabuf {
     ///
     /// # Errors
     ///
-    /// `EBADF` and `EINVAL` for what is no buffer, `EINVAL` for a range beyond its end, and those of the exporter.
+    /// `EBADF` and `EINVAL` for what is no buffer, `EINVAL` for a range beyond its end, and those
+    /// of the exporter.
     pub fn pin<T: Driver>(
         device: &Device<T>,
         fd: c_int,
@@ -127,8 +129,9 @@ impl LockedDmabuf {
 
     /// Pins `length` bytes, not 0, from `offset` on of a buffer.
     ///
-    /// The core does this for files of the current process only, which the buffers of other drivers need not be. So the
-    /// buffer is attached here, just as the core attaches those; what comes after that and the end of it are the core's.
+    /// The core does this for files of the current process only, which the buffers of other drivers
+    /// need not be. So the buffer is attached here, just as the core attaches those; what comes
+    /// after that and the end of it are the core's.
     ///
     /// # Errors
     ///
@@ -154,8 +157,8 @@ impl LockedDmabuf {
             .set_writable((access.without(AccessFlags::LOCAL_WRITE) != access).into());
         new.umem.set_is_dmabuf(1);
         let raw = KBox::into_raw(new);
-        // SAFETY: The device is registered and the buffer valid. The callback gets the umem, which is freed after the
-        // attachment has ended.
+        // SAFETY: The device is registered and the buffer valid. The callback gets the umem, which
+        // is freed after the attachment has ended.
         let attachment = from_err_ptr(unsafe {
             let dma_device = (*device.as_raw()).dma_device;
             bindings::dma_buf_dynamic_attach(buffer.as_raw(), dma_device, &OPERATIONS, raw.cast())
@@ -167,7 +170,8 @@ impl LockedDmabuf {
         unsafe { (*raw).attach = attachment };
         // From here on the umem owns the attachment and the reference to the buffer.
         let _ = buffer.into_raw();
-        // SAFETY: It is a buffer's of this device, whose first member is the umem, allocated as the core frees it.
+        // SAFETY: It is a buffer's of this device, whose first member is the umem, allocated as the
+        // core frees it.
         let umem = unsafe { Umem::from_raw(device, NonNull::new(raw.cast()).ok_or(EINVAL)?) }?;
         // SAFETY: The umem has an attachment.
         unsafe { bindings::ib_umem_dmabuf_revoke_lock(raw) };
@@ -195,12 +199,13 @@ impl LockedDmabuf {
         self.umem.best_page_shift(sizes, iova)
     }
 
-    /// Unlocks the reservation. From now on the exporter may take the buffer back, which `handler` is told of.
+    /// Unlocks the reservation. From now on the exporter may take the buffer back, which `handler`
+    /// is told of.
     pub fn unlock<R: Revoke>(self, handler: Arc<R>) -> Dmabuf<R> {
         let Self { lock, umem } = self;
         let private = core::ptr::from_ref::<R>(&handler).cast_mut().cast();
-        // SAFETY: The reservation is locked. The handler is called as long as the umem exists at most, and by the order
-        // of the fields below it is dropped later.
+        // SAFETY: The reservation is locked. The handler is called as long as the umem exists at
+        // most, and by the order of the fields below it is dropped later.
         unsafe { bindings::ib_umem_dmabuf_set_revoke_locked(lock.0, Some(revoked::<R>), private) };
         drop(lock);
         // INVARIANT: Set above.
@@ -218,10 +223,11 @@ static OPERATIONS: bindings::dma_buf_attach_ops = bindings::dma_buf_attach_ops {
 ///
 /// # Safety
 ///
-/// Called with the reservation of the buffer locked, for an attachment that [`LockedDmabuf::pin_buffer`] made.
+/// Called with the reservation of the buffer locked, for an attachment that
+/// [`LockedDmabuf::pin_buffer`] made.
 unsafe extern "C" fn invalidated(attachment: *mut bindings::dma_buf_attachment) {
-    // SAFETY: By the safety requirements: the umem is freed after the attachment has ended, and what is changed of it is
-    // guarded by the reservation.
+    // SAFETY: By the safety requirements: the umem is freed after the attachment has ended, and
+    // what is changed of it is guarded by the reservation.
     unsafe {
         let raw = (*attachment)
             .importer_priv
@@ -251,8 +257,8 @@ unsafe extern "C" fn revoked<R: Revoke>(private: *mut c_void) {
     unsafe { &*private.cast::<R>() }.revoke();
 }
 
-/// A buffer that is pinned and mapped for the device. Dropping it has its handler called, unless the exporter has taken
-/// the buffer back.
+/// A buffer that is pinned and mapped for the device. Dropping it has its handler called, unless
+/// the exporter has taken the buffer back.
 ///
 /// # Invariants
 ///
@@ -269,8 +275,8 @@ impl<R: Revoke> Dmabuf<R> {
         &self.handler
     }
 
-    /// For a buffer that the device may still use and that is kept, perhaps for good: the module of `T`
-    /// can't be unloaded meanwhile.
+    /// For a buffer that the device may still use and that is kept, perhaps for good: the module of
+    /// `T` can't be unloaded meanwhile.
     ///
     /// # Errors
     ///

@@ -49,8 +49,8 @@ use kernel::{
 
 /// One page of device registers that a process may map, shared and without caching.
 ///
-/// A driver can name only pages of a region that is claimed for the device to which it is bound. So no
-/// implementation gives a process other memory.
+/// A driver can name only pages of a region that is claimed for the device to which it is bound. So
+/// no implementation gives a process other memory.
 pub trait Registers: Send + Sync {
     /// The region, which is claimed for the device that the driver is bound to.
     fn region(&self) -> &Devres<Region>;
@@ -82,8 +82,8 @@ pub struct MmapOffset(pub u64);
 
 /// Target of an offset.
 pub(super) enum Backing<R> {
-    /// A page of registers. Mappings end with the context, and are counted: `R` is dropped after the
-    /// last.
+    /// A page of registers. Mappings end with the context, and are counted: `R` is dropped after
+    /// the last.
     Registers(R),
     /// Memory. Mappings have references to its pages, and end when their processes want it.
     Memory(Arc<UserPages>),
@@ -200,8 +200,8 @@ unsafe impl<R: Send + Sync> Send for List<R> {}
 pub struct Mappings<T: UserContexts>(Arc<Mutex<List<T::Registers>>>);
 
 impl<T: UserContexts> Mappings<T> {
-    /// Lets processes of the context map `memory`, at an offset that the core chooses, until the result is
-    /// dropped.
+    /// Lets processes of the context map `memory`, at an offset that the core chooses, until the
+    /// result is dropped.
     ///
     /// # Errors
     ///
@@ -246,7 +246,8 @@ unsafe fn offset<R>(entry: NonNull<Entry<R>>) -> MmapOffset {
 ///
 /// # Invariants
 ///
-/// `entry` was inserted into the list of `mappings`, and only this removes it, or the end of the list.
+/// `entry` was inserted into the list of `mappings`, and only this removes it, or the end of the
+/// list.
 pub struct Offer<T: UserContexts> {
     mappings: Mappings<T>,
     entry: NonNull<Entry<T::Registers>>,
@@ -323,7 +324,8 @@ impl<T: UserContexts> Drop for OwnedMappings<T> {
 
 /// # Safety
 ///
-/// Called by the core as `mmap` of a device of `T`: `context` and `vma` are valid, and the latter is being set up.
+/// Called by the core as `mmap` of a device of `T`: `context` and `vma` are valid, and the latter
+/// is being set up.
 pub(super) unsafe extern "C" fn mmap<T: UserContexts>(
     context: *mut bindings::ib_ucontext,
     vma: *mut bindings::vm_area_struct,

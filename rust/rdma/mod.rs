@@ -2,13 +2,13 @@
 
 //! Drivers of RDMA devices.
 //!
-//! A driver implements [`Driver`], and one trait for each further group of verbs that its device has; from
-//! these, [`Operations`] builds the table of callbacks at compile time. [`Registration`] makes a device
-//! known to the RDMA core and takes it away again.
+//! A driver implements [`Driver`], and one trait for each further group of verbs that its device
+//! has; from these, [`Operations`] builds the table of callbacks at compile time. [`Registration`]
+//! makes a device known to the RDMA core and takes it away again.
 //!
-//! The core allocates and frees most objects itself. Each of them is an [`Object`]: the C structure and,
-//! behind it, the driver's part, which is initialised in place when the object is created and dropped when it
-//! is destroyed. So a driver destroys what it owns in `Drop`.
+//! The core allocates and frees most objects itself. Each of them is an [`Object`]: the C structure
+//! and, behind it, the driver's part, which is initialised in place when the object is created and
+//! dropped when it is destroyed. So a driver destroys what it owns in `Drop`.
 //!
 //! | concern | module |
 //! |---|---|

@@ -35,8 +35,8 @@ pub trait MemoryRegions: Driver {
     /// Creates an MR over memory of the current process.
     fn reg_user_mr(pd: &Pd<Self>, memory: UserMemory) -> Result<NewMr<Self::Mr>>;
 
-    /// Changes an MR over memory of the current process, which is in PD `pd` from now on and keeps its keys. On an error it is
-    /// what it was. No other callback for it runs at the same time.
+    /// Changes an MR over memory of the current process, which is in PD `pd` from now on and keeps
+    /// its keys. On an error it is what it was. No other callback for it runs at the same time.
     fn rereg_user_mr(mr: &Mr<Self>, pd: &Pd<Self>, change: &MrChange) -> Result;
 
     /// Destroys an MR as far as the device has it; the driver's part is dropped after that.
@@ -53,12 +53,14 @@ pub trait DmabufRegions: MemoryRegions {
     fn reg_dmabuf_mr(pd: &Pd<Self>, memory: &DmabufMemory) -> Result<NewMr<Self::Mr>>;
 }
 
-/// A device whose MRs kernel clients map and register over and over, by work requests (IBTA 10.6.4: fast registration).
+/// A device whose MRs kernel clients map and register over and over, by work requests (IBTA 10.6.4:
+/// fast registration).
 pub trait FastRegistration: MemoryRegions {
     /// Creates an MR for up to `max_pages` pages, which is invalid until it is registered.
     fn alloc_mr(pd: &Pd<Self>, max_pages: u32) -> Result<NewMr<Self::Mr>>;
 
-    /// What takes the pages of an MR that [`alloc_mr`](Self::alloc_mr) made; `None` for other MRs. Called in any context.
+    /// What takes the pages of an MR that [`alloc_mr`](Self::alloc_mr) made; `None` for other MRs.
+    /// Called in any context.
     fn mapped_pages(mr: &Mr<Self>) -> Option<&MappedPages>;
 }
 
@@ -144,11 +146,13 @@ impl<T: MemoryRegions> CoreObject<T> for bindings::ib_mr {
     type Own = ();
 }
 
-/// Allocates the MR that the core will know. Drivers do this, unlike for other objects, so that they may pool MRs.
+/// Allocates the MR that the core will know. Drivers do this, unlike for other objects, so that
+/// they may pool MRs.
 fn into_raw<T: MemoryRegions>(new: NewMr<T::Mr>) -> Result<*mut bindings::ib_mr> {
     let object = KBox::<Mr<T>>::new_uninit(GFP_KERNEL | __GFP_ZERO)?;
     let raw = KBox::into_raw(object).cast::<bindings::ib_mr>();
-    // SAFETY: It is the start of an allocation that is still ours, with room for an object; zeroes are a C structure.
+    // SAFETY: It is the start of an allocation that is still ours, with room for an object; zeroes
+    // are a C structure.
     unsafe {
         (*raw).lkey = new.lkey;
         (*raw).rkey = new.rkey;
@@ -161,7 +165,8 @@ fn result_into_err_ptr(result: Result<*mut bindings::ib_mr>) -> *mut bindings::i
     result.unwrap_or_else(Error::to_ptr)
 }
 
-/// What a REG_MR work request does: it makes an MR valid for the pages that were mapped into it last.
+/// What a REG_MR work request does: it makes an MR valid for the pages that were mapped into it
+/// last.
 ///
 /// The client neither maps nor frees the MR while it posts the request.
 pub struct FastReg<'a, T: MemoryRegions> {
@@ -173,7 +178,8 @@ pub struct FastReg<'a, T: MemoryRegions> {
 impl<'a, T: MemoryRegions> FastReg<'a, T> {
     /// # Safety
     ///
-    /// `raw` is valid, and the MR that it names is one of a device of `T` that is not destroyed during `'a`.
+    /// `raw` is valid, and the MR that it names is one of a device of `T` that is not destroyed
+    /// during `'a`.
     pub(super) unsafe fn from_raw(raw: &bindings::ib_reg_wr) -> Result<Self> {
         Ok(Self {
             // SAFETY: By the safety requirements.
@@ -238,7 +244,8 @@ pub(super) unsafe extern "C" fn get_dma<T: MemoryRegions>(
 
 /// # Safety
 ///
-/// Called by the core as `reg_user_mr` of a device of `T`: `pd` is valid, `dmah` null or valid, `udata` valid.
+/// Called by the core as `reg_user_mr` of a device of `T`: `pd` is valid, `dmah` null or valid,
+/// `udata` valid.
 pub(super) unsafe extern "C" fn reg_user<T: MemoryRegions>(
     pd: *mut bindings::ib_pd,
     start: u64,
@@ -297,7 +304,8 @@ pub(super) unsafe extern "C" fn reg_dmabuf<T: DmabufRegions>(
         };
         // SAFETY: By the function's safety requirements.
         let raw = into_raw::<T>(T::reg_dmabuf_mr(unsafe { Pd::from_raw(pd) }, &memory)?)?;
-        // SAFETY: It is valid, and nobody else knows it yet. The core says so much of MRs of `reg_user` only.
+        // SAFETY: It is valid, and nobody else knows it yet. The core says so much of MRs of
+        // `reg_user` only.
         unsafe { ((*raw).iova, (*raw).length) = (iova, length) };
         Ok(raw)
     };
@@ -306,8 +314,8 @@ pub(super) unsafe extern "C" fn reg_dmabuf<T: DmabufRegions>(
 
 /// # Safety
 ///
-/// Called by the core as `rereg_user_mr` of a device of `T`: `mr` is an MR of it over memory of a process, `new_pd` and
-/// `udata` are valid.
+/// Called by the core as `rereg_user_mr` of a device of `T`: `mr` is an MR of it over memory of a
+/// process, `new_pd` and `udata` are valid.
 pub(super) unsafe extern "C" fn rereg_user<T: MemoryRegions>(
     mr: *mut bindings::ib_mr,
     flags: c_int,
@@ -386,8 +394,8 @@ pub(super) unsafe extern "C" fn alloc<T: FastRegistration>(
 
 /// # Safety
 ///
-/// Called by the core as `map_mr_sg` of a device of `T`: `mr` is an MR of it that no work request uses, `list` is mapped and
-/// has `count` entries, `offset` is null or writable.
+/// Called by the core as `map_mr_sg` of a device of `T`: `mr` is an MR of it that no work request
+/// uses, `list` is mapped and has `count` entries, `offset` is null or writable.
 pub(super) unsafe extern "C" fn map<T: FastRegistration>(
     mr: *mut bindings::ib_mr,
     list: *mut bindings::scatterlist,

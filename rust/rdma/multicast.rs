@@ -14,15 +14,16 @@ use kernel::{
     prelude::*, //
 };
 
-/// A device whose queue pairs may be attached to multicast groups. A group is known by its GID, in network byte order; on
-/// Ethernet it has no LID.
+/// A device whose queue pairs may be attached to multicast groups. A group is known by its GID, in
+/// network byte order; on Ethernet it has no LID.
 ///
 /// Only QPs of type [`Ud`](super::qp::QpType::Ud) and GIDs of groups get here.
 pub trait MulticastGroups: QueuePairs {
     /// Has a QP receive what is sent to a group.
     fn attach(qp: &Qp<Self>, group: &[u8; 16]) -> Result;
 
-    /// Ends that. The core does not destroy a QP as long as this has not succeeded for each group that it is attached to.
+    /// Ends that. The core does not destroy a QP as long as this has not succeeded for each group
+    /// that it is attached to.
     fn detach(qp: &Qp<Self>, group: &[u8; 16]) -> Result;
 }
 
@@ -34,7 +35,8 @@ pub(super) unsafe extern "C" fn attach<T: MulticastGroups>(
     gid: *mut bindings::ib_gid,
     _lid: u16,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements; all members of the union are 16 bytes of any value.
+    // SAFETY: By the function's safety requirements; all members of the union are 16 bytes of any
+    // value.
     let (qp, group) = unsafe { (Qp::<T>::from_raw(qp), (*gid).raw.as_ref()) };
     from_result(|| T::attach(qp, group).map(|()| 0))
 }
@@ -47,7 +49,8 @@ pub(super) unsafe extern "C" fn detach<T: MulticastGroups>(
     gid: *mut bindings::ib_gid,
     _lid: u16,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements; all members of the union are 16 bytes of any value.
+    // SAFETY: By the function's safety requirements; all members of the union are 16 bytes of any
+    // value.
     let (qp, group) = unsafe { (Qp::<T>::from_raw(qp), (*gid).raw.as_ref()) };
     from_result(|| T::detach(qp, group).map(|()| 0))
 }

@@ -2,7 +2,8 @@
 
 //! Memory windows.
 //!
-//! The core allocates and frees them; what they show to peers is up to work requests that it does not see.
+//! The core allocates and frees them; what they show to peers is up to work requests that it does
+//! not see.
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
 
@@ -69,8 +70,8 @@ impl<T: MemoryWindows> CoreObject<T> for bindings::ib_mw {
 
 /// # Safety
 ///
-/// Called by the core as `alloc_mw` of a device of `T`: `mw` is allocated and not in use, with its PD and type set; `udata`
-/// is valid.
+/// Called by the core as `alloc_mw` of a device of `T`: `mw` is allocated and not in use, with its
+/// PD and type set; `udata` is valid.
 pub(super) unsafe extern "C" fn alloc<T: MemoryWindows>(
     mw: *mut bindings::ib_mw,
     udata: *mut bindings::ib_udata,
@@ -92,7 +93,8 @@ pub(super) unsafe extern "C" fn alloc<T: MemoryWindows>(
 
 /// # Safety
 ///
-/// Called by the core as `dealloc_mw` of a device of `T`: `mw` was created and nothing uses it any more.
+/// Called by the core as `dealloc_mw` of a device of `T`: `mw` was created and nothing uses it any
+/// more.
 pub(super) unsafe extern "C" fn dealloc<T: MemoryWindows>(mw: *mut bindings::ib_mw) -> c_int {
     // SAFETY: By the function's safety requirements, nobody else has a reference.
     unsafe { Mw::<T>::drop_parts(mw) };

@@ -27,16 +27,18 @@ pub trait CoreObject<T> {
     type Own;
 }
 
-/// A C structure of the RDMA core and, behind it, the part of the driver `T`, which it dereferences to.
+/// A C structure of the RDMA core and, behind it, the part of the driver `T`, which it dereferences
+/// to.
 ///
-/// The core allocates as many bytes as the `size_*` member of the operations says, zeroed, with the alignment of
-/// `kmalloc`: the greatest power of two that divides the size, which is never less than the alignment of a type.
+/// The core allocates as many bytes as the `size_*` member of the operations says, zeroed, with the
+/// alignment of `kmalloc`: the greatest power of two that divides the size, which is never less
+/// than the alignment of a type.
 ///
 /// # Invariants
 ///
 /// - The C structure lies at offset 0.
-/// - Whenever a shared reference exists, the C structure is one that the core initialised, the driver's part
-///   and the abstraction's are initialised, and the driver's is pinned.
+/// - Whenever a shared reference exists, the C structure is one that the core initialised, the
+///   driver's part and the abstraction's are initialised, and the driver's is pinned.
 #[repr(C)]
 pub struct Object<C: CoreObject<T>, T> {
     c: Opaque<C>,
@@ -55,8 +57,8 @@ impl<C: CoreObject<T>, T> Object<C, T> {
     ///
     /// # Safety
     ///
-    /// `raw` is an object of a device of `T` that was initialised by [`init`](Self::init) and is not destroyed during
-    /// `'a`.
+    /// `raw` is an object of a device of `T` that was initialised by [`init`](Self::init) and is
+    /// not destroyed during `'a`.
     pub(super) unsafe fn from_raw<'a>(raw: *mut C) -> &'a Self {
         // SAFETY: By the safety requirements it is the start of a `Self`, whose invariants hold.
         unsafe { &*raw.cast::<Self>() }
@@ -77,16 +79,16 @@ impl<C: CoreObject<T>, T> Object<C, T> {
     ///
     /// # Safety
     ///
-    /// `raw` points to the C structure at the start of an allocation of [`SIZE`](Self::SIZE) bytes that nobody else
-    /// uses yet, and which is not initialised.
+    /// `raw` points to the C structure at the start of an allocation of [`SIZE`](Self::SIZE) bytes
+    /// that nobody else uses yet, and which is not initialised.
     pub(super) unsafe fn init<E>(
         raw: *mut C,
         driver: impl PinInit<C::Driver, E>,
         own: C::Own,
     ) -> Result<(), E> {
         let this = raw.cast::<Self>();
-        // SAFETY: By the safety requirements the allocation holds a `Self`. The object never moves: the core keeps it
-        // where it is until it frees it.
+        // SAFETY: By the safety requirements the allocation holds a `Self`. The object never moves:
+        // the core keeps it where it is until it frees it.
         unsafe {
             pin_init::raw_try_init((&raw mut (*this).driver).cast::<C::Driver>(), driver)?;
             (&raw mut (*this).own).cast::<C::Own>().write(own);
@@ -98,8 +100,8 @@ impl<C: CoreObject<T>, T> Object<C, T> {
     ///
     /// # Safety
     ///
-    /// `raw` points to the C structure of an object that is initialised, and no reference to the object exists or will be
-    /// made.
+    /// `raw` points to the C structure of an object that is initialised, and no reference to the
+    /// object exists or will be made.
     pub(super) unsafe fn drop_parts(raw: *mut C) {
         let this = raw.cast::<Self>();
         // SAFETY: By the safety requirements this is the only access to initialised parts.
@@ -114,7 +116,8 @@ impl<C: CoreObject<T>, T> Deref for Object<C, T> {
     type Target = C::Driver;
 
     fn deref(&self) -> &C::Driver {
-        // SAFETY: By the type invariants the driver's part is initialised; it is only ever borrowed shared.
+        // SAFETY: By the type invariants the driver's part is initialised; it is only ever borrowed
+        // shared.
         unsafe { (*self.driver.get()).assume_init_ref() }
     }
 }
@@ -128,7 +131,8 @@ where
 {
 }
 
-// SAFETY: The C structure is used under the core's own locking, from any thread; the rest is shared.
+// SAFETY: The C structure is used under the core's own locking, from any thread; the rest is
+// shared.
 unsafe impl<C, T> Sync for Object<C, T>
 where
     C: CoreObject<T>,

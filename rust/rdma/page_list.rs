@@ -27,19 +27,20 @@ use kernel::{
 pub struct PageList(Coherent<[u64]>);
 
 impl PageList {
-    /// Greatest number of addresses: as many as 4 MiB hold, what the page allocator has in one piece.
+    /// Greatest number of addresses: as many as 4 MiB hold, what the page allocator has in one
+    /// piece.
     pub const MAX_PAGES: usize = (4 << 20) / size_of::<u64>();
 
-    /// Number of addresses for which there is contiguous memory even when it is fragmented: the page allocator makes
-    /// pieces of up to 8 pages (`PAGE_ALLOC_COSTLY_ORDER`) whatever it takes.
+    /// Number of addresses for which there is contiguous memory even when it is fragmented: the
+    /// page allocator makes pieces of up to 8 pages (`PAGE_ALLOC_COSTLY_ORDER`) whatever it takes.
     pub const EASY_PAGES: usize = 8 * PAGE_SIZE / size_of::<u64>();
 
     /// Copies `count` addresses out of `pages`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for an empty list and for one that `pages` can't fill, `E2BIG` beyond [`MAX_PAGES`](Self::MAX_PAGES),
-    /// `ENOMEM` without that much contiguous memory.
+    /// `EINVAL` for an empty list and for one that `pages` can't fill, `E2BIG` beyond
+    /// [`MAX_PAGES`](Self::MAX_PAGES), `ENOMEM` without that much contiguous memory.
     pub fn new(
         device: &device::Device<Bound>,
         count: usize,
@@ -73,9 +74,9 @@ impl PageList {
     }
 }
 
-/// DMA addresses of pages in two levels: a directory, which is a [`PageList`], has the addresses of blocks of
-/// [`BLOCK`](Self::BLOCK) bytes, and these have those of the pages, each block being full but the last. No large piece of
-/// contiguous memory is needed.
+/// DMA addresses of pages in two levels: a directory, which is a [`PageList`], has the addresses of
+/// blocks of [`BLOCK`](Self::BLOCK) bytes, and these have those of the pages, each block being full
+/// but the last. No large piece of contiguous memory is needed.
 pub struct PageDirectory {
     directory: PageList,
     _blocks: KVVec<PageList>,
@@ -95,7 +96,8 @@ impl PageDirectory {
         count: usize,
         mut pages: impl Iterator<Item = DmaAddress>,
     ) -> Result<Self> {
-        // Coherent memory is aligned to the kernel's pages, so what is allocated in one piece is cut into blocks.
+        // Coherent memory is aligned to the kernel's pages, so what is allocated in one piece is
+        // cut into blocks.
         const { assert!(PAGE_SIZE % Self::BLOCK == 0) };
 
         let lists = count.div_ceil(PageList::EASY_PAGES);
@@ -130,8 +132,8 @@ impl PageDirectory {
 
 /// The page list of an MR that is mapped over and over: it is filled where nothing may sleep.
 ///
-/// Its user neither fills it from two threads, nor while the device reads it. Should that happen, the list has pages of
-/// both.
+/// Its user neither fills it from two threads, nor while the device reads it. Should that happen,
+/// the list has pages of both.
 ///
 /// # Invariants
 ///
@@ -184,7 +186,8 @@ impl MappedPages {
         if index >= self.list.len() {
             return Err(ENOMEM);
         }
-        // SAFETY: The index is within the allocation, which is aligned; by the type invariants accesses are atomic.
+        // SAFETY: The index is within the allocation, which is aligned; by the type invariants
+        // accesses are atomic.
         let entry = unsafe { Atomic::from_ptr(self.list.as_mut_ptr().cast::<u64>().add(index)) };
         entry.store(address.to_le(), Relaxed);
         self.count.store(count + 1, Relaxed);

@@ -30,14 +30,16 @@ impl<T: Driver> CoreObject<T> for bindings::ib_pd {
 impl<T: Driver> Pd<T> {
     /// The PD's device.
     pub fn device(&self) -> &Device<T> {
-        // SAFETY: The core sets the device of each PD, and destroys all PDs before the device goes away.
+        // SAFETY: The core sets the device of each PD, and destroys all PDs before the device goes
+        // away.
         unsafe { Device::from_raw((*self.as_raw()).device) }
     }
 }
 
 /// # Safety
 ///
-/// Called by the core as `alloc_pd` of a device of `T`: `pd` is allocated and not in use, `udata` is null or valid.
+/// Called by the core as `alloc_pd` of a device of `T`: `pd` is allocated and not in use, `udata`
+/// is null or valid.
 pub(super) unsafe extern "C" fn alloc<T: Driver>(
     pd: *mut bindings::ib_pd,
     udata: *mut bindings::ib_udata,

@@ -37,7 +37,8 @@ const MAX_PEERS: usize = 16;
 ///
 /// # Invariants
 ///
-/// The peer is valid and complete until it is unregistered, and its module until then or as long as it is referred to.
+/// The peer is valid and complete until it is unregistered, and its module until then or as long as
+/// it is referred to.
 #[derive(Clone, Copy)]
 struct Entry(NonNull<bindings::rdma_peer>);
 
@@ -88,7 +89,8 @@ fn with_peers<R>(work: impl FnOnce(&mut Peers) -> Result<R>) -> Result<R> {
 ///
 /// # Safety
 ///
-/// `peer` is valid. If this succeeds it and what it points to stay as they are until it is unregistered.
+/// `peer` is valid. If this succeeds it and what it points to stay as they are until it is
+/// unregistered.
 #[no_mangle]
 pub unsafe extern "C" fn rdma_peer_register(peer: *const bindings::rdma_peer) -> c_int {
     from_result(|| {
@@ -129,7 +131,8 @@ pub unsafe extern "C" fn rdma_peer_register(peer: *const bindings::rdma_peer) ->
 ///
 /// # Safety
 ///
-/// No context is attached to it, and its module is on its way out: it can't be referred to any more.
+/// No context is attached to it, and its module is on its way out: it can't be referred to any
+/// more.
 #[no_mangle]
 pub unsafe extern "C" fn rdma_peer_unregister(peer: *const bindings::rdma_peer) {
     // Without peers there is none to take away.

@@ -14,8 +14,8 @@ use kernel::{
     prelude::*, //
 };
 
-/// State of a port: `struct ib_port_attr` as far as an Ethernet port has it. The values of the fields that are not
-/// counts are those of the C enumerations.
+/// State of a port: `struct ib_port_attr` as far as an Ethernet port has it. The values of the
+/// fields that are not counts are those of the C enumerations.
 #[allow(missing_docs)]
 pub struct PortAttributes {
     /// `enum ib_port_state`.
@@ -55,7 +55,8 @@ pub struct PortImmutable {
 /// What runs on a port.
 #[derive(Clone, Copy)]
 pub enum Protocol {
-    /// RoCE v2. The port has a general services QP, through which the core exchanges management datagrams.
+    /// RoCE v2. The port has a general services QP, through which the core exchanges management
+    /// datagrams.
     RoceV2,
 }
 
@@ -107,7 +108,8 @@ pub(super) unsafe extern "C" fn query<T: Driver>(
 
 /// # Safety
 ///
-/// Called by the core as `get_port_immutable` of a device of `T`: `immutable` is zeroed and writable.
+/// Called by the core as `get_port_immutable` of a device of `T`: `immutable` is zeroed and
+/// writable.
 pub(super) unsafe extern "C" fn immutable<T: Driver>(
     device: *mut bindings::ib_device,
     port: u32,

@@ -54,7 +54,8 @@ pub trait QueuePairs: CompletionQueues {
         consumer: QpConsumer,
     ) -> Result<NewQp<Self::Qp>>;
 
-    /// Changes attributes and state of a QP. `udata` is there if a process asks. May run at the same time for one QP.
+    /// Changes attributes and state of a QP. `udata` is there if a process asks. May run at the
+    /// same time for one QP.
     fn modify_qp(
         qp: &Qp<Self>,
         modification: &QpModification<'_>,
@@ -233,7 +234,8 @@ impl Handled for bindings::ib_qp {
     type Event = QpEvent;
 
     unsafe fn event_handler(this: *mut Self) -> EventHandler {
-        // SAFETY: By the function's safety requirements; the core sets them before it creates the QP.
+        // SAFETY: By the function's safety requirements; the core sets them before it creates the
+        // QP.
         unsafe {
             EventHandler {
                 device: (*this).device,
@@ -244,15 +246,17 @@ impl Handled for bindings::ib_qp {
     }
 
     fn element(event: &mut bindings::ib_event) -> &mut *mut Self {
-        // SAFETY: Any member of the union is a pointer or a number, and all bits of it are initialised.
+        // SAFETY: Any member of the union is a pointer or a number, and all bits of it are
+        // initialised.
         unsafe { event.element.qp.as_mut() }
     }
 }
 
 /// A QP that is nothing but its number.
 ///
-/// The core polls the CQs of a process and then reads the numbers of the QPs in the completions, which may be destroyed
-/// meanwhile. Completions of CQs that the core polls name these in their place.
+/// The core polls the CQs of a process and then reads the numbers of the QPs in the completions,
+/// which may be destroyed meanwhile. Completions of CQs that the core polls name these in their
+/// place.
 pub struct QpStub(KBox<Opaque<bindings::ib_qp>>);
 
 impl QpStub {
@@ -275,12 +279,13 @@ unsafe impl Send for QpStub {}
 // SAFETY: See `Send`.
 unsafe impl Sync for QpStub {}
 
-/// Makes `raw` a QP by what `create` does. `stub` says what completions name in its place, by its number.
+/// Makes `raw` a QP by what `create` does. `stub` says what completions name in its place, by its
+/// number.
 ///
 /// # Safety
 ///
-/// `raw` is allocated by the core for a device of `T` and not in use; `attr` is valid and writable, and so are the CQs
-/// that it names.
+/// `raw` is allocated by the core for a device of `T` and not in use; `attr` is valid and writable,
+/// and so are the CQs that it names.
 unsafe fn create_with<T: QueuePairs>(
     raw: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_init_attr,
@@ -297,7 +302,8 @@ unsafe fn create_with<T: QueuePairs>(
         consumer: consumer.clone(),
         signal_all,
     };
-    // SAFETY: `raw` has the size that the operations state and is not in use yet; `init` is not used any more.
+    // SAFETY: `raw` has the size that the operations state and is not in use yet; `init` is not
+    // used any more.
     unsafe {
         let Ok(()) = Qp::<T>::init(raw, new.driver, own);
         (*raw).qp_num = new.number;
@@ -310,8 +316,8 @@ unsafe fn create_with<T: QueuePairs>(
 
 /// # Safety
 ///
-/// Called by the core as `create_qp` of a device of `T` without user contexts: `qp` is allocated and not in use, `attr`
-/// valid and writable, `udata` null.
+/// Called by the core as `create_qp` of a device of `T` without user contexts: `qp` is allocated
+/// and not in use, `attr` valid and writable, `udata` null.
 pub(super) unsafe extern "C" fn create<T: QueuePairs>(
     qp: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_init_attr,
@@ -327,8 +333,9 @@ pub(super) unsafe extern "C" fn create<T: QueuePairs>(
 
 /// # Safety
 ///
-/// Called by the core as `create_qp` of a device of `T`: `qp` is allocated and not in use, `attr` valid and writable,
-/// `udata` null for a kernel client, else valid and part of the attributes of a user space verb.
+/// Called by the core as `create_qp` of a device of `T`: `qp` is allocated and not in use, `attr`
+/// valid and writable, `udata` null for a kernel client, else valid and part of the attributes of a
+/// user space verb.
 pub(super) unsafe extern "C" fn create_any<T: UserContexts>(
     qp: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_init_attr,
@@ -338,7 +345,8 @@ pub(super) unsafe extern "C" fn create_any<T: UserContexts>(
         // SAFETY: By the function's safety requirements.
         return unsafe { create::<T>(qp, attr, udata) };
     }
-    // SAFETY: By the function's safety requirements; the core has set the PD, and a user verb has a context.
+    // SAFETY: By the function's safety requirements; the core has set the PD, and a user verb has a
+    // context.
     from_result(|| unsafe {
         let data = Udata::of_process(udata)?;
         let pd = Pd::<T>::from_raw((*qp).pd);
@@ -355,7 +363,8 @@ pub(super) unsafe extern "C" fn create_any<T: UserContexts>(
 
 /// # Safety
 ///
-/// Called by the core as `modify_qp` of a device of `T`: `qp` is created, `attr` valid, `udata` null or valid.
+/// Called by the core as `modify_qp` of a device of `T`: `qp` is created, `attr` valid, `udata`
+/// null or valid.
 pub(super) unsafe extern "C" fn modify<T: QueuePairs>(
     qp: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_attr,
@@ -373,8 +382,8 @@ pub(super) unsafe extern "C" fn modify<T: QueuePairs>(
 
 /// # Safety
 ///
-/// Called by the core as `query_qp` of a device of `T`: `raw` is created, `attr` and `init` are writable
-/// and may be uninitialised.
+/// Called by the core as `query_qp` of a device of `T`: `raw` is created, `attr` and `init` are
+/// writable and may be uninitialised.
 pub(super) unsafe extern "C" fn query<T: QueuePairs>(
     raw: *mut bindings::ib_qp,
     attr: *mut bindings::ib_qp_attr,
@@ -385,8 +394,9 @@ pub(super) unsafe extern "C" fn query<T: QueuePairs>(
         // SAFETY: By the function's safety requirements.
         let qp = unsafe { Qp::<T>::from_raw(raw) };
         let attributes = T::query_qp(qp)?;
-        // SAFETY: By the function's safety requirements. Zeroes are a valid value of both structures.
-        // All of them reaches user space: alternate paths, which Ethernet does not have, for one.
+        // SAFETY: By the function's safety requirements. Zeroes are a valid value of both
+        // structures. All of them reaches user space: alternate paths, which Ethernet does not
+        // have, for one.
         unsafe {
             attr.write_bytes(0, 1);
             init.write_bytes(0, 1);

@@ -165,8 +165,8 @@ impl Path {
     }
 }
 
-/// Attributes of a QP: `struct ib_qp_attr` without alternate paths, which Ethernet has not. Of a modification, only
-/// those that its mask names mean anything.
+/// Attributes of a QP: `struct ib_qp_attr` without alternate paths, which Ethernet has not. Of a
+/// modification, only those that its mask names mean anything.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Default)]
 pub struct QpAttributes {
@@ -284,11 +284,13 @@ impl<'a> QpModification<'a> {
         Ok(attributes)
     }
 
-    /// The state before and after, if the modification is one that the IBTA allows a QP in `state` to make.
+    /// The state before and after, if the modification is one that the IBTA allows a QP in `state`
+    /// to make.
     ///
     /// # Errors
     ///
-    /// `EINVAL` if the transition does not exist, or a necessary attribute is missing, or one is not allowed.
+    /// `EINVAL` if the transition does not exist, or a necessary attribute is missing, or one is
+    /// not allowed.
     pub fn transition(&self, state: QpState, qp_type: QpType) -> Result<(QpState, QpState)> {
         let from = if self.mask.contains(QpAttributeMask::CURRENT_STATE) {
             QpState::try_from(self.raw.cur_qp_state)?

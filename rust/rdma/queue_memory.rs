@@ -129,9 +129,9 @@ pub enum Order {
     Platform,
 }
 
-/// Zeroed DMA memory in pages of equal size, which together are as one piece for the CPU through the methods below and
-/// for a device that has the list of their addresses. No piece is large, so that a queue of any size can be had when
-/// memory is fragmented.
+/// Zeroed DMA memory in pages of equal size, which together are as one piece for the CPU through
+/// the methods below and for a device that has the list of their addresses. No piece is large, so
+/// that a queue of any size can be had when memory is fragmented.
 ///
 /// The device writes at any moment, and so may other CPUs: the methods take `&self`. So all
 /// accesses are volatile accesses to words, by this module alone; byte ranges are copied word by
@@ -143,8 +143,8 @@ pub enum Order {
 ///
 /// # Invariants
 ///
-/// - Each page has `1 << page_shift` bytes, of which the CPU address is in `addresses`, aligned to its size or that of
-///   the kernel's pages, whichever is smaller.
+/// - Each page has `1 << page_shift` bytes, of which the CPU address is in `addresses`, aligned to
+///   its size or that of the kernel's pages, whichever is smaller.
 /// - `page_mask` is `(1 << page_shift) - 1`.
 /// - The memory is accessed by volatile operations on raw pointers only.
 pub struct QueueMemory {
@@ -202,15 +202,18 @@ impl QueueMemory {
         self.pages.iter().map(Coherent::dma_address)
     }
 
-    /// The address of byte `offset`, and how many bytes there are from there to the end of its page.
+    /// The address of byte `offset`, and how many bytes there are from there to the end of its
+    /// page.
     #[inline]
     fn at(&self, offset: u32) -> Option<(*mut u8, usize)> {
         let offset = offset as usize;
-        // Nothing wraps here, by the type invariants. Said so, it is not checked: this is in the way of each post and poll.
+        // Nothing wraps here, by the type invariants. Said so, it is not checked: this is in the
+        // way of each post and poll.
         let page = self.addresses.get(offset.wrapping_shr(self.page_shift))?;
         let within = offset & self.page_mask;
         let left = (self.page_mask ^ within).wrapping_add(1);
-        // SAFETY: By the type invariants the page has more bytes than `within`, which is at most the mask.
+        // SAFETY: By the type invariants the page has more bytes than `within`, which is at most
+        // the mask.
         Some((unsafe { page.as_ptr().add(within) }, left))
     }
 
@@ -393,7 +396,8 @@ impl Span<'_> {
         }
     }
 
-    /// Writes `bytes` from `offset` on. What reaches beyond the end is a mistake of the driver, and is not written.
+    /// Writes `bytes` from `offset` on. What reaches beyond the end is a mistake of the driver, and
+    /// is not written.
     #[inline]
     pub fn put(&mut self, offset: usize, bytes: &[u8]) {
         if offset.saturating_add(bytes.len()) > self.size {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a driver tells of its objects besides what the core knows, as `rdma -dd resource show` prints it.
+//! What a driver tells of its objects besides what the core knows, as `rdma -dd resource show`
+//! prints it.
 //!
 //! C headers: [`include/rdma/restrack.h`](srctree/include/rdma/restrack.h),
 //! [`include/net/netlink.h`](srctree/include/net/netlink.h)
@@ -116,7 +117,8 @@ pub(super) unsafe extern "C" fn fill_qp<T: ResourceDetails>(
     message: *mut bindings::sk_buff,
     qp: *mut bindings::ib_qp,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements; the core tells of objects once they are created.
+    // SAFETY: By the function's safety requirements; the core tells of objects once they are
+    // created.
     unsafe {
         fill(message, |details| {
             T::qp_details(Qp::<T>::from_raw(qp), details)
@@ -131,7 +133,8 @@ pub(super) unsafe extern "C" fn fill_cq<T: ResourceDetails>(
     message: *mut bindings::sk_buff,
     cq: *mut bindings::ib_cq,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements; the core tells of objects once they are created.
+    // SAFETY: By the function's safety requirements; the core tells of objects once they are
+    // created.
     unsafe {
         fill(message, |details| {
             T::cq_details(Cq::<T>::from_raw(cq), details)
@@ -146,7 +149,8 @@ pub(super) unsafe extern "C" fn fill_mr<T: ResourceDetails>(
     message: *mut bindings::sk_buff,
     mr: *mut bindings::ib_mr,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements; the core tells of objects once they are created.
+    // SAFETY: By the function's safety requirements; the core tells of objects once they are
+    // created.
     unsafe {
         fill(message, |details| {
             T::mr_details(Mr::<T>::from_raw(mr), details)

@@ -58,7 +58,8 @@ pub trait SharedReceiveQueues: UserContexts {
         udata: &Udata<'_>,
     ) -> Result<NewSrq<Self::Srq>>;
 
-    /// Changes attributes of an SRQ, that of a process with `udata`. May run at the same time for one SRQ.
+    /// Changes attributes of an SRQ, that of a process with `udata`. May run at the same time for
+    /// one SRQ.
     fn modify_srq(
         srq: &Srq<Self>,
         modification: &SrqModification,
@@ -68,8 +69,8 @@ pub trait SharedReceiveQueues: UserContexts {
     /// Attributes of an SRQ.
     fn query_srq(srq: &Srq<Self>) -> Result<SrqAttributes>;
 
-    /// Posts receive work requests of a kernel client until one is refused. What was posted before it stays posted. Called
-    /// in any context and at the same time for one SRQ.
+    /// Posts receive work requests of a kernel client until one is refused. What was posted before
+    /// it stays posted. Called in any context and at the same time for one SRQ.
     fn post_srq_recv(srq: &Srq<Self>, requests: &mut RecvRequests<'_>) -> Result;
 }
 
@@ -80,7 +81,8 @@ pub struct SrqAttributes {
     pub max_wr: u32,
     /// SGEs of a work request.
     pub max_sge: u32,
-    /// An event is due once fewer work requests than this are left; 0 for none. Means nothing when an SRQ is created.
+    /// An event is due once fewer work requests than this are left; 0 for none. Means nothing when
+    /// an SRQ is created.
     pub limit: u32,
 }
 
@@ -138,7 +140,8 @@ impl Handled for bindings::ib_srq {
     type Event = SrqEvent;
 
     unsafe fn event_handler(this: *mut Self) -> EventHandler {
-        // SAFETY: By the function's safety requirements; the core sets them before it creates the SRQ.
+        // SAFETY: By the function's safety requirements; the core sets them before it creates the
+        // SRQ.
         unsafe {
             EventHandler {
                 device: (*this).device,
@@ -149,7 +152,8 @@ impl Handled for bindings::ib_srq {
     }
 
     fn element(event: &mut bindings::ib_event) -> &mut *mut Self {
-        // SAFETY: Any member of the union is a pointer or a number, and all bits of it are initialised.
+        // SAFETY: Any member of the union is a pointer or a number, and all bits of it are
+        // initialised.
         unsafe { event.element.srq.as_mut() }
     }
 }
@@ -157,7 +161,8 @@ impl Handled for bindings::ib_srq {
 impl<T: SharedReceiveQueues> Srq<T> {
     /// The SRQ's device.
     pub fn device(&self) -> &Device<T> {
-        // SAFETY: The core sets the device of each SRQ, and destroys all SRQs before the device goes away.
+        // SAFETY: The core sets the device of each SRQ, and destroys all SRQs before the device
+        // goes away.
         unsafe { Device::from_raw((*self.as_raw()).device) }
     }
 }
@@ -166,7 +171,8 @@ impl<'a, T: SharedReceiveQueues> QpInit<'a, T> {
     /// Where receives come from, if not from a queue of the QP's own.
     pub fn srq(&self) -> Option<&'a Srq<T>> {
         let srq = self.raw_srq();
-        // SAFETY: By the type invariants of `QpInit` an SRQ that it names is valid for `'a` and of this device.
+        // SAFETY: By the type invariants of `QpInit` an SRQ that it names is valid for `'a` and of
+        // this device.
         (!srq.is_null()).then(|| unsafe { Srq::from_raw(srq) })
     }
 }
@@ -200,14 +206,16 @@ unsafe fn create_with<T: SharedReceiveQueues>(
 
 /// # Safety
 ///
-/// Called by the core as `create_srq` of a device of `T`: `srq` is allocated and not in use, `init` valid and writable,
-/// `udata` null for a kernel client, else valid and part of the attributes of a user space verb.
+/// Called by the core as `create_srq` of a device of `T`: `srq` is allocated and not in use, `init`
+/// valid and writable, `udata` null for a kernel client, else valid and part of the attributes of a
+/// user space verb.
 pub(super) unsafe extern "C" fn create<T: SharedReceiveQueues>(
     srq: *mut bindings::ib_srq,
     init: *mut bindings::ib_srq_init_attr,
     udata: *mut bindings::ib_udata,
 ) -> c_int {
-    // SAFETY: By the function's safety requirements; the core has set the PD, and a user verb has a context.
+    // SAFETY: By the function's safety requirements; the core has set the PD, and a user verb has a
+    // context.
     from_result(|| unsafe {
         let pd = Pd::<T>::from_raw((*srq).pd);
         match Udata::from_raw(udata)? {
@@ -226,7 +234,8 @@ pub(super) unsafe extern "C" fn create<T: SharedReceiveQueues>(
 
 /// # Safety
 ///
-/// Called by the core as `modify_srq` of a device of `T`: `srq` is created, `attr` valid, `udata` null or valid.
+/// Called by the core as `modify_srq` of a device of `T`: `srq` is created, `attr` valid, `udata`
+/// null or valid.
 pub(super) unsafe extern "C" fn modify<T: SharedReceiveQueues>(
     srq: *mut bindings::ib_srq,
     attr: *mut bindings::ib_srq_attr,
@@ -289,7 +298,8 @@ pub(super) unsafe extern "C" fn destroy<T: SharedReceiveQueues>(
 
 /// # Safety
 ///
-/// Called by a client as `post_srq_recv` of a device of `T`: `srq` is created, `list` valid, `bad` writable.
+/// Called by a client as `post_srq_recv` of a device of `T`: `srq` is created, `list` valid, `bad`
+/// writable.
 pub(super) unsafe extern "C" fn post_recv<T: SharedReceiveQueues>(
     srq: *mut bindings::ib_srq,
     list: *const bindings::ib_recv_wr,

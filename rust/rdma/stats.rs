@@ -45,8 +45,8 @@ pub trait PortCounters: Driver {
     /// The counters, the same for each port; there is one at least.
     const COUNTERS: &'static [Counter];
 
-    /// Reads the counters of a port, in their order. `values` has room for as many. Also called while the device is being
-    /// registered.
+    /// Reads the counters of a port, in their order. `values` has room for as many. Also called
+    /// while the device is being registered.
     fn read_counters(device: &Device<Self>, port: u32, values: &mut [u64]) -> Result;
 }
 
@@ -66,8 +66,8 @@ pub(super) unsafe extern "C" fn alloc<T: PortCounters>(
 
 /// # Safety
 ///
-/// Called by the core as `get_hw_stats` of a device of `T`: `stats` was made by [`alloc`] and its lock is held, or nobody
-/// else knows it.
+/// Called by the core as `get_hw_stats` of a device of `T`: `stats` was made by [`alloc`] and its
+/// lock is held, or nobody else knows it.
 pub(super) unsafe extern "C" fn read<T: PortCounters>(
     device: *mut bindings::ib_device,
     stats: *mut bindings::rdma_hw_stats,
@@ -77,7 +77,8 @@ pub(super) unsafe extern "C" fn read<T: PortCounters>(
     from_result(|| {
         // SAFETY: The core reads counters of devices that are registered, or being so.
         let device = unsafe { Device::from_raw(device) };
-        // SAFETY: By the function's safety requirements it has room for as many values, and they are only ours.
+        // SAFETY: By the function's safety requirements it has room for as many values, and they
+        // are only ours.
         let values = unsafe { (*stats).value.as_mut_slice(T::COUNTERS.len()) };
         T::read_counters(device, port, values)?;
         // All of them, whichever was asked for.

@@ -40,13 +40,14 @@ use kernel::{
 
 /// A device that processes may open.
 ///
-/// Contexts are taken away from their processes when the device is unregistered, so the module need not wait for them.
+/// Contexts are taken away from their processes when the device is unregistered, so the module need
+/// not wait for them.
 pub trait UserContexts: QueuePairs {
     /// Driver's part of a context.
     type Context: Send + Sync;
 
-    /// Registers that a process can map. They are dropped when neither the context nor any process's
-    /// memory uses them.
+    /// Registers that a process can map. They are dropped when neither the context nor any
+    /// process's memory uses them.
     type Registers: Registers;
 
     /// Creates a context.
@@ -63,7 +64,8 @@ pub trait UserContexts: QueuePairs {
         udata: &Udata<'_>,
     ) -> Result<NewCq<Self::Cq>>;
 
-    /// Moves a CQ of the current process to other memory of it, for at least `entries` entries, and returns how many it has.
+    /// Moves a CQ of the current process to other memory of it, for at least `entries` entries, and
+    /// returns how many it has.
     fn resize_user_cq(cq: &Cq<Self>, entries: u32, udata: &Udata<'_>) -> Result<u32>;
 
     /// Creates a QP in memory of the current process.
@@ -87,7 +89,8 @@ impl<T: UserContexts> CoreObject<T> for bindings::ib_ucontext {
 impl<T: UserContexts> Context<T> {
     /// The context's device.
     pub fn device(&self) -> &Device<T> {
-        // SAFETY: The core sets the device of each context, and destroys all contexts before the device goes away.
+        // SAFETY: The core sets the device of each context, and destroys all contexts before the
+        // device goes away.
         unsafe { Device::from_raw((*self.as_raw()).device) }
     }
 
@@ -100,8 +103,8 @@ impl<T: UserContexts> Context<T> {
 impl<T: UserContexts> Pd<T> {
     /// The context of the process that it belongs to; `None` for a PD of the kernel.
     pub fn context(&self) -> Option<&Context<T>> {
-        // SAFETY: A PD of a process has an object of uverbs as long as it lives, and that is in a context, which is
-        // destroyed after its objects.
+        // SAFETY: A PD of a process has an object of uverbs as long as it lives, and that is in a
+        // context, which is destroyed after its objects.
         unsafe {
             let object = (*self.as_raw()).uobject.as_ref()?;
             (!object.context.is_null()).then(|| Context::from_raw(object.context))
@@ -121,7 +124,8 @@ impl<'a, T: UserContexts> NewContext<'a, T> {
         self.device
     }
 
-    /// Lets processes map `registers` as long as the context exists, and returns the offset for that.
+    /// Lets processes map `registers` as long as the context exists, and returns the offset for
+    /// that.
     pub fn add_registers(&mut self, registers: T::Registers) -> Result<MmapOffset> {
         self.mappings.add(registers)
     }
@@ -129,7 +133,8 @@ impl<'a, T: UserContexts> NewContext<'a, T> {
 
 /// # Safety
 ///
-/// Called by the core as `alloc_ucontext` of a device of `T`: `context` is allocated and not in use, `udata` valid.
+/// Called by the core as `alloc_ucontext` of a device of `T`: `context` is allocated and not in
+/// use, `udata` valid.
 pub(super) unsafe extern "C" fn alloc<T: UserContexts>(
     context: *mut bindings::ib_ucontext,
     udata: *mut bindings::ib_udata,
@@ -141,8 +146,8 @@ pub(super) unsafe extern "C" fn alloc<T: UserContexts>(
         let mut new = NewContext {
             // SAFETY: The core keeps the device registered during the call.
             device: unsafe { Device::<T>::from_raw((*context).device) },
-            // SAFETY: `context` is valid by the function's safety requirements. This is dropped before
-            // it is freed: here if creation fails, else with the driver's part.
+            // SAFETY: `context` is valid by the function's safety requirements. This is dropped
+            // before it is freed: here if creation fails, else with the driver's part.
             mappings: unsafe { OwnedMappings::new(raw) }?,
         };
         let driver = T::alloc_context(&mut new, &udata)?;
@@ -154,7 +159,8 @@ pub(super) unsafe extern "C" fn alloc<T: UserContexts>(
 
 /// # Safety
 ///
-/// Called by the core as `dealloc_ucontext` of a device of `T`: all objects of the context are destroyed.
+/// Called by the core as `dealloc_ucontext` of a device of `T`: all objects of the context are
+/// destroyed.
 pub(super) unsafe extern "C" fn dealloc<T: UserContexts>(context: *mut bindings::ib_ucontext) {
     // SAFETY: By the function's safety requirements, nobody else has a reference.
     unsafe { Context::<T>::drop_parts(context) };
@@ -162,7 +168,7 @@ pub(super) unsafe extern "C" fn dealloc<T: UserContexts>(context: *mut bindings:
 
 /// # Safety
 ///
-/// Called by the core as `disassociate_ucontext`. The core has revoked all mappings; what is left is done when it
-/// destroys the context's objects and then the context. That this callback exists tells the core that the driver's
-/// module may go while contexts are open.
+/// Called by the core as `disassociate_ucontext`. The core has revoked all mappings; what is left
+/// is done when it destroys the context's objects and then the context. That this callback exists
+/// tells the core that the driver's module may go while contexts are open.
 pub(super) unsafe extern "C" fn disassociate(_context: *mut bindings::ib_ucontext) {}

@@ -69,7 +69,8 @@ impl Udata<'_> {
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is shorter, `EOPNOTSUPP` if it asks for more than `N` bytes can say, `EFAULT` if it can't be read.
+    /// `EINVAL` if it is shorter, `EOPNOTSUPP` if it asks for more than `N` bytes can say, `EFAULT`
+    /// if it can't be read.
     pub fn read<const N: usize>(&self) -> Result<[u8; N]> {
         let mut request = [0; N];
         // SAFETY: `raw` is valid by the type invariants, and `request` is writable for `N` bytes.

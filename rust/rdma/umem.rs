@@ -38,13 +38,14 @@ pub struct Umem {
 }
 
 impl Umem {
-    /// Pins `length` bytes at `addr` of the current process. Without the right to write, the memory is mapped read-only
-    /// for the device.
+    /// Pins `length` bytes at `addr` of the current process. Without the right to write, the memory
+    /// is mapped read-only for the device.
     ///
     /// # Errors
     ///
-    /// `ENOMEM` beyond the process's limit of locked memory, `EFAULT` where it has no such memory, `EINVAL` for a range
-    /// that wraps, `ESRCH` in a kernel thread, which has no memory of a process.
+    /// `ENOMEM` beyond the process's limit of locked memory, `EFAULT` where it has no such memory,
+    /// `EINVAL` for a range that wraps, `ESRCH` in a kernel thread, which has no memory of a
+    /// process.
     pub fn pin<T: Driver>(
         device: &Device<T>,
         addr: u64,
@@ -90,8 +91,8 @@ impl Umem {
         self.raw.as_ptr()
     }
 
-    /// The greatest shift among the bits of `supported` by whose power of two the memory can be cut into pages, so that
-    /// address `iova` keeps its offset within its page.
+    /// The greatest shift among the bits of `supported` by whose power of two the memory can be cut
+    /// into pages, so that address `iova` keeps its offset within its page.
     pub fn best_page_shift(&mut self, supported: u64, iova: u64) -> Result<u8> {
         // SAFETY: By the type invariants.
         let size = unsafe {
@@ -103,7 +104,8 @@ impl Umem {
         Ok(u8::try_from(size.trailing_zeros())?)
     }
 
-    /// Whether the memory can have other rights: `EACCES` for those that include writing if it was pinned without.
+    /// Whether the memory can have other rights: `EACCES` for those that include writing if it was
+    /// pinned without.
     pub fn check_access(&self, access: AccessFlags) -> Result {
         let flags = bindings::ib_mr_rereg_flags_IB_MR_REREG_ACCESS as c_int;
         let access = c_int::try_from(access.0)?;
@@ -120,8 +122,9 @@ impl Umem {
         Ok(unsafe { bindings::ib_umem_num_dma_blocks(self.raw.as_ptr(), size) })
     }
 
-    /// The DMA addresses of the pages of 2^`page_shift` bytes that the memory lies in. The shift is that of a page of
-    /// the kernel, or one that [`best_page_shift`](Self::best_page_shift) returned last.
+    /// The DMA addresses of the pages of 2^`page_shift` bytes that the memory lies in. The shift is
+    /// that of a page of the kernel, or one that [`best_page_shift`](Self::best_page_shift)
+    /// returned last.
     pub fn pages(&self, page_shift: u8) -> Result<Pages<'_>> {
         let left = self.page_count(page_shift)?;
         let mut iterator = bindings::ib_block_iter::default();

@@ -122,7 +122,8 @@ impl UserMemory {
     ///
     /// # Errors
     ///
-    /// `EINVAL` for no bytes, those of [`UserPages::new`], and `ENOMEM` where the device can't have the memory.
+    /// `EINVAL` for no bytes, those of [`UserPages::new`], and `ENOMEM` where the device can't have
+    /// the memory.
     pub fn new<T: Driver>(device: &Device<T>, size: usize) -> Result<Self> {
         let (pages, runs) = UserPages::new(page_count(size)?)?;
         let pages = Arc::new(pages, GFP_KERNEL)?;

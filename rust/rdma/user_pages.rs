@@ -19,11 +19,11 @@ use kernel::{
 /// Order of the longest run of pages that is asked for: as long as a huge page.
 const MAX_ORDER: u32 = 9;
 
-/// Pages that are charged to the memory cgroup of the current task, and zeroed. A failure is left to
-/// the caller to report.
+/// Pages that are charged to the memory cgroup of the current task, and zeroed. A failure is left
+/// to the caller to report.
 ///
-/// Lists of pages are not charged: at the limit of the cgroup, a small allocation that is charged has
-/// a process killed.
+/// Lists of pages are not charged: at the limit of the cgroup, a small allocation that is charged
+/// has a process killed.
 const FLAGS: u32 =
     bindings::GFP_KERNEL_ACCOUNT | bindings::__GFP_ZERO | bit_u32(bindings::___GFP_NOWARN_BIT);
 
@@ -101,8 +101,8 @@ impl UserPages {
         for index in 0..count {
             // SAFETY: The structures of pages that were allocated together are in one array.
             let page = unsafe { first.add(index) };
-            // INVARIANT: Pages have a reference each from the allocation, or from being split. There
-            // is room.
+            // INVARIANT: Pages have a reference each from the allocation, or from being split.
+            // There is room.
             self.0.push(page, GFP_KERNEL)?;
         }
         Ok(true)
@@ -146,8 +146,8 @@ impl UserPages {
 impl Drop for UserPages {
     fn drop(&mut self) {
         for page in &self.0 {
-            // SAFETY: By the type invariants the reference is ours, and the page's order is 0. It is
-            // freed with its last reference.
+            // SAFETY: By the type invariants the reference is ours, and the page's order is 0. It
+            // is freed with its last reference.
             unsafe { bindings::__free_pages(page.as_ptr(), 0) };
         }
     }

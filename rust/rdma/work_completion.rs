@@ -136,8 +136,8 @@ impl Completions<'_> {
         self.room == 0
     }
 
-    /// Adds a completion of the QP that `consumer` leads to. A QP that is being destroyed has no more completions:
-    /// nothing is added then, and neither is without room.
+    /// Adds a completion of the QP that `consumer` leads to. A QP that is being destroyed has no
+    /// more completions: nothing is added then, and neither is without room.
     // Else the completion is laid out in memory twice.
     #[inline(always)]
     pub fn push(&mut self, consumer: &QpConsumer, completion: &WorkCompletion) {
@@ -202,7 +202,8 @@ pub struct Notify {
 
 /// # Safety
 ///
-/// Called by a client as `poll_cq` of a device of `T`: `cq` is created, `wc` writable for `count` elements.
+/// Called by a client as `poll_cq` of a device of `T`: `cq` is created, `wc` writable for `count`
+/// elements.
 pub(super) unsafe extern "C" fn poll_cq<T: KernelQueues>(
     cq: *mut bindings::ib_cq,
     count: c_int,

@@ -32,7 +32,8 @@ use core::{
 };
 use kernel::prelude::*;
 
-/// A device whose queues kernel clients use. The callbacks run in any context and at the same time for one queue.
+/// A device whose queues kernel clients use. The callbacks run in any context and at the same time
+/// for one queue.
 pub trait KernelQueues: QueuePairs + AddressHandles + FastRegistration {
     /// Posts send work requests until one is refused. What was posted before it stays posted.
     fn post_send(qp: &Qp<Self>, requests: &mut SendRequests<'_, Self>) -> Result;
@@ -43,7 +44,8 @@ pub trait KernelQueues: QueuePairs + AddressHandles + FastRegistration {
     /// Takes completions out of a CQ.
     fn poll_cq(cq: &Cq<Self>, completions: &mut Completions<'_>) -> Result;
 
-    /// Arms a CQ. Returns whether there are completions that the consumer, who asked for that, has to poll.
+    /// Arms a CQ. Returns whether there are completions that the consumer, who asked for that, has
+    /// to poll.
     fn req_notify_cq(cq: &Cq<Self>, notify: Notify) -> Result<bool>;
 }
 
@@ -176,8 +178,9 @@ pub struct Datagram<'a, T: AddressHandles> {
 ///
 /// # Invariants
 ///
-/// `raw` is valid for `'a`, with its list, and embedded in the structure that its opcode implies. For SENDs that is
-/// `ib_ud_wr`, with an AH of a device of `T` or null, if `is_datagram`. The MR of a REG_MR is of a device of `T`.
+/// `raw` is valid for `'a`, with its list, and embedded in the structure that its opcode implies.
+/// For SENDs that is `ib_ud_wr`, with an AH of a device of `T` or null, if `is_datagram`. The MR of
+/// a REG_MR is of a device of `T`.
 pub struct SendRequest<'a, T: KernelQueues> {
     raw: &'a bindings::ib_send_wr,
     is_datagram: bool,
@@ -204,8 +207,8 @@ impl<'a, T: KernelQueues> SendRequest<'a, T> {
         unsafe { sges(self.raw.sg_list, self.raw.num_sge) }
     }
 
-    /// The payload of a request with [`SendFlags::INLINE`], whose elements hold addresses of the kernel. Nothing for one
-    /// that a process posts through the core: its addresses are its own.
+    /// The payload of a request with [`SendFlags::INLINE`], whose elements hold addresses of the
+    /// kernel. Nothing for one that a process posts through the core: its addresses are its own.
     pub fn inline(&self) -> impl Iterator<Item = Inline<'a>> {
         let is_inline = self.is_kernel && self.flags().contains(SendFlags::INLINE);
         let sges: &[Sge] = if is_inline { self.sges() } else { &[] };
@@ -289,7 +292,8 @@ impl<'a, T: KernelQueues> SendRequest<'a, T> {
             return Err(EINVAL);
         }
         Ok(Some(Datagram {
-            // SAFETY: By the type invariants; the client does not destroy it before the request is posted.
+            // SAFETY: By the type invariants; the client does not destroy it before the request is
+            // posted.
             ah: unsafe { Ah::from_raw(raw.ah) },
             remote_qpn: raw.remote_qpn,
             remote_qkey: raw.remote_qkey,
@@ -337,8 +341,8 @@ impl<'a> Inline<'a> {
         if length == 0 {
             return &[];
         }
-        // SAFETY: The kernel client that posted the request promises that the address is one of the kernel, with that many
-        // bytes that nobody changes until the request is posted.
+        // SAFETY: The kernel client that posted the request promises that the address is one of the
+        // kernel, with that many bytes that nobody changes until the request is posted.
         unsafe {
             slice::from_raw_parts(ptr::with_exposed_provenance(self.0.addr() as usize), length)
         }
@@ -349,7 +353,8 @@ impl<'a> Inline<'a> {
 ///
 /// # Invariants
 ///
-/// `next` is null or the head of a list that is valid for `'a`; `last` is the element that was returned last.
+/// `next` is null or the head of a list that is valid for `'a`; `last` is the element that was
+/// returned last.
 pub struct SendRequests<'a, T: KernelQueues> {
     next: *const bindings::ib_send_wr,
     last: *const bindings::ib_send_wr,
@@ -368,8 +373,8 @@ impl<'a, T: KernelQueues> Iterator for SendRequests<'a, T> {
         let raw = unsafe { self.next.as_ref() }?;
         self.last = self.next;
         self.next = raw.next;
-        // INVARIANT: The client promises a valid list of requests, each in the structure that its opcode and the type of
-        // the QP imply.
+        // INVARIANT: The client promises a valid list of requests, each in the structure that its
+        // opcode and the type of the QP imply.
         Some(SendRequest {
             raw,
             is_datagram: self.is_datagram,
@@ -406,7 +411,8 @@ impl<'a> RecvRequest<'a> {
 ///
 /// # Invariants
 ///
-/// `next` is null or the head of a list that is valid for `'a`; `last` is the element that was returned last.
+/// `next` is null or the head of a list that is valid for `'a`; `last` is the element that was
+/// returned last.
 pub struct RecvRequests<'a> {
     next: *const bindings::ib_recv_wr,
     last: *const bindings::ib_recv_wr,
@@ -428,7 +434,8 @@ impl<'a> Iterator for RecvRequests<'a> {
 
 /// # Safety
 ///
-/// Called by a client as `post_send` of a device of `T`: `qp` is created, `list` valid, `bad` writable.
+/// Called by a client as `post_send` of a device of `T`: `qp` is created, `list` valid, `bad`
+/// writable.
 pub(super) unsafe extern "C" fn post_send<T: KernelQueues>(
     qp: *mut bindings::ib_qp,
     list: *const bindings::ib_send_wr,
@@ -458,7 +465,8 @@ pub(super) unsafe extern "C" fn post_send<T: KernelQueues>(
 
 /// # Safety
 ///
-/// Called by a client as `post_recv` of a device of `T`: `qp` is created, `list` valid, `bad` writable.
+/// Called by a client as `post_recv` of a device of `T`: `qp` is created, `list` valid, `bad`
+/// writable.
 pub(super) unsafe extern "C" fn post_recv<T: KernelQueues>(
     qp: *mut bindings::ib_qp,
     list: *const bindings::ib_recv_wr,

@@ -4,9 +4,10 @@
 //!
 //! `Documentation/rings.md`, "Arming", has the protocol and says why no event is lost.
 //!
-//! The position in the word is the one that the consumer knows, from polling or the last event. So a completion that came
-//! after it last looked causes an event also if it came before the queue was armed, as on devices whose CQs are armed
-//! with the consumer's index: some programs poll until there is nothing, arm, and sleep without looking again.
+//! The position in the word is the one that the consumer knows, from polling or the last event. So
+//! a completion that came after it last looked causes an event also if it came before the queue was
+//! armed, as on devices whose CQs are armed with the consumer's index: some programs poll until
+//! there is nothing, arm, and sleep without looking again.
 
 use super::abi::ring::ArmKind;
 use super::abi::ring::ArmWord;
@@ -19,15 +20,16 @@ use super::RingMemory;
 pub enum Armed {
     /// Nothing: the device will see the arm word at its next completion.
     Waiting,
-    /// Ring the CQ's doorbell: a completion has arrived that the device may have published before it saw the arm word.
+    /// Ring the CQ's doorbell: a completion has arrived that the device may have published before
+    /// it saw the arm word.
     RingDoorbell,
     /// Completions wait to be polled, and the caller wanted to know. The doorbell need not be rung.
     Missed,
 }
 
 /// Consumer's side of arming. Calls for one CQ exclude each other, but polling need not be
-/// excluded: a position that is behind what the consumer has polled by now causes an event too many,
-/// never one too few.
+/// excluded: a position that is behind what the consumer has polled by now causes an event too
+/// many, never one too few.
 #[derive(Debug)]
 pub struct Arm {
     sequence: u32,
@@ -51,8 +53,9 @@ impl Arm {
         }
     }
 
-    /// Arms the CQ for completions from position `seen` on, the producer's position that the consumer knows.
-    /// `missed_after` is the position of its next completion if the caller wants to hear of those that are there already.
+    /// Arms the CQ for completions from position `seen` on, the producer's position that the
+    /// consumer knows. `missed_after` is the position of its next completion if the caller wants to
+    /// hear of those that are there already.
     #[inline]
     pub fn arm<M: RingMemory + ?Sized>(
         &mut self,
@@ -62,8 +65,9 @@ impl Arm {
         seen: u32,
         missed_after: Option<u32>,
     ) -> Armed {
-        // Another thread may sleep in this sequence. Its request is neither narrowed nor moved beyond a completion
-        // that the device has published, but for which it has not looked at the arm word yet.
+        // Another thread may sleep in this sequence. Its request is neither narrowed nor moved
+        // beyond a completion that the device has published, but for which it has not looked at the
+        // arm word yet.
         if self.kind == ArmKind::None {
             self.position = seen;
         }
@@ -81,9 +85,10 @@ impl Arm {
         }
     }
 
-    /// Asks again, in the ring of `layout` that the queue has moved to, for the event that was asked for in the old one.
-    /// `missed` says that completions of the old ring are not polled yet, of which the device may have told nobody: the
-    /// event is due at once then. Returns whether the CQ's doorbell is to be rung.
+    /// Asks again, in the ring of `layout` that the queue has moved to, for the event that was
+    /// asked for in the old one. `missed` says that completions of the old ring are not polled yet,
+    /// of which the device may have told nobody: the event is due at once then. Returns whether the
+    /// CQ's doorbell is to be rung.
     pub fn moved<M: RingMemory + ?Sized>(
         &mut self,
         layout: &RingLayout,
@@ -95,7 +100,8 @@ impl Arm {
         }
         // A doorbell that was rung for the old ring may have come after the device moved.
         let overdue = missed || self.is_unsure;
-        // The new ring begins with position 0. One further back than the ring is long counts as overdue.
+        // The new ring begins with position 0. One further back than the ring is long counts as
+        // overdue.
         self.position = match overdue {
             true => 0u32.wrapping_sub(layout.slots() + 1),
             false => 0,
@@ -114,7 +120,8 @@ impl Arm {
             position,
         };
         memory.store_u64(layout.arm(), word.to_u64().to_le());
-        // The device stores its position and then looks at the word: one of the two sees the other's store.
+        // The device stores its position and then looks at the word: one of the two sees the
+        // other's store.
         memory.full_barrier();
         u32::from_le(memory.load_u32_acquire(layout.device()))
     }

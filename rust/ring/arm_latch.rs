@@ -7,8 +7,8 @@ use super::abi::ring::ArmWord;
 
 /// Decides when a CQ's event is due.
 ///
-/// The latch counts completions in 64 bits, so that a request which stays unanswered for long keeps its place while
-/// positions wrap.
+/// The latch counts completions in 64 bits, so that a request which stays unanswered for long keeps
+/// its place while positions wrap.
 #[derive(Debug)]
 pub struct ArmLatch {
     slots: u32,
@@ -43,7 +43,8 @@ impl ArmLatch {
         self.fired = before.fired;
     }
 
-    /// Counts one completion. `solicited` is true for those that the sender marked so and for every error.
+    /// Counts one completion. `solicited` is true for those that the sender marked so and for every
+    /// error.
     #[inline]
     pub fn record(&mut self, solicited: bool) {
         self.position += 1;
@@ -52,8 +53,8 @@ impl ArmLatch {
         }
     }
 
-    /// Decides by the arm word, read after all recorded completions were published with a full barrier between,
-    /// whether the CQ's event is due. If so, it counts as fired.
+    /// Decides by the arm word, read after all recorded completions were published with a full
+    /// barrier between, whether the CQ's event is due. If so, it counts as fired.
     #[inline]
     #[must_use = "an event that is due is fired only once"]
     pub fn event_due(&mut self, word: u64) -> bool {

@@ -83,9 +83,10 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Asks for a completion event: `kind` says whether any completion or only a solicited one (errors are) causes it.
-    /// Completions that came since the consumer last looked, which is at polling and at an event, cause it too. With
-    /// `report_missed`, completions that are there already are reported instead of waited for.
+    /// Asks for a completion event: `kind` says whether any completion or only a solicited one
+    /// (errors are) causes it. Completions that came since the consumer last looked, which is at
+    /// polling and at an event, cause it too. With `report_missed`, completions that are there
+    /// already are reported instead of waited for.
     #[inline]
     pub fn arm<M: RingMemory + ?Sized>(
         &mut self,
@@ -99,9 +100,10 @@ impl CompletionQueue {
             .arm(self.consumer.layout(), memory, kind, seen, missed_after)
     }
 
-    /// The queue goes on in `memory`, a ring that [`new`](Self::new) has made `next` in and that the device has moved to.
-    /// It was drained up to the position that the old ring ends with. `missed` says that completions from there wait elsewhere
-    /// to be polled. Returns whether the CQ's doorbell is to be rung.
+    /// The queue goes on in `memory`, a ring that [`new`](Self::new) has made `next` in and that
+    /// the device has moved to. It was drained up to the position that the old ring ends with.
+    /// `missed` says that completions from there wait elsewhere to be polled. Returns whether the
+    /// CQ's doorbell is to be rung.
     pub fn moved<M: RingMemory + ?Sized>(&mut self, next: Self, memory: &M, missed: bool) -> bool {
         let mut arm = replace(self, next).arm;
         let ring_doorbell = arm.moved(self.layout(), memory, missed);
@@ -109,8 +111,9 @@ impl CompletionQueue {
         ring_doorbell
     }
 
-    /// A completion event for this queue was received: the next [`arm`](Self::arm) asks for another, which those that are
-    /// there already do not cause. Called before the consumer is told, with the queue's lock held.
+    /// A completion event for this queue was received: the next [`arm`](Self::arm) asks for
+    /// another, which those that are there already do not cause. Called before the consumer is
+    /// told, with the queue's lock held.
     #[inline]
     pub fn event_received<M: RingMemory + ?Sized>(&mut self, memory: &M) {
         self.arm.event_received();

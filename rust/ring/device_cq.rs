@@ -37,7 +37,8 @@ impl DeviceCq {
         }
     }
 
-    /// Goes on in another ring, of which the layout is this, from its beginning. What was pushed must be published.
+    /// Goes on in another ring, of which the layout is this, from its beginning. What was pushed
+    /// must be published.
     pub fn moved(&mut self, layout: RingLayout) {
         let mut next = Self::new(layout);
         next.latch.answered(&self.latch);
@@ -65,13 +66,13 @@ impl DeviceCq {
         Ok(unpolled)
     }
 
-    /// Writes a CQE into the next slot. `solicited` is true for completions that the sender marked so and for every
-    /// error. The driver sees the CQE after the next [`publish`](Self::publish).
+    /// Writes a CQE into the next slot. `solicited` is true for completions that the sender marked
+    /// so and for every error. The driver sees the CQE after the next [`publish`](Self::publish).
     ///
     /// # Errors
     ///
-    /// [`RingError::Overflow`] when no slot is free, and [`RingError::PositionJump`] if the consumer's position makes no
-    /// sense. Nothing was written then, and the CQ is dead.
+    /// [`RingError::Overflow`] when no slot is free, and [`RingError::PositionJump`] if the
+    /// consumer's position makes no sense. Nothing was written then, and the CQ is dead.
     #[inline]
     pub fn push<M: RingMemory + ?Sized>(
         &mut self,
@@ -93,8 +94,8 @@ impl DeviceCq {
         Ok(())
     }
 
-    /// Lets the driver see every CQE that was pushed, once a batch, and returns whether the completion event is due.
-    /// Also the answer to the CQ's doorbell.
+    /// Lets the driver see every CQE that was pushed, once a batch, and returns whether the
+    /// completion event is due. Also the answer to the CQ's doorbell.
     #[inline]
     #[must_use = "an event that is due is fired only once"]
     pub fn publish<M: RingMemory + ?Sized>(&mut self, memory: &M) -> bool {
@@ -102,7 +103,8 @@ impl DeviceCq {
             self.published = self.produced;
             memory.store_u32_release(self.layout.device(), self.produced.to_le());
         }
-        // The driver stores the arm word and then looks at this position: one of the two sees the other's store.
+        // The driver stores the arm word and then looks at this position: one of the two sees the
+        // other's store.
         memory.full_barrier();
         let word = u64::from_le(memory.load_u64(self.layout.arm()));
         self.latch.event_due(word)

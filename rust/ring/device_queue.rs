@@ -61,7 +61,8 @@ impl DeviceQueue {
         self.layout.slots() - self.outstanding()
     }
 
-    /// Number of work requests that were posted and not fetched, as far as the producer's position makes sense.
+    /// Number of work requests that were posted and not fetched, as far as the producer's position
+    /// makes sense.
     #[inline]
     pub fn available<M: RingMemory + ?Sized>(&self, memory: &M) -> u32 {
         let ahead = self.produced(memory).wrapping_sub(self.next);
@@ -98,12 +99,13 @@ impl DeviceQueue {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Takes the next work request and returns its position, or `None` when there is none. At most as many as the ring
-    /// has slots are outstanding at a time.
+    /// Takes the next work request and returns its position, or `None` when there is none. At most
+    /// as many as the ring has slots are outstanding at a time.
     ///
     /// # Errors
     ///
-    /// [`RingError::PositionJump`] if the producer's position makes no sense; the queue stays where it is.
+    /// [`RingError::PositionJump`] if the producer's position makes no sense; the queue stays where
+    /// it is.
     #[inline]
     pub fn fetch<M: RingMemory + ?Sized>(&mut self, memory: &M) -> Result<Option<u32>, RingError> {
         let position = self.peek(memory)?;
@@ -120,18 +122,20 @@ impl DeviceQueue {
         self.done = self.done.wrapping_add(1);
     }
 
-    /// Asks for a doorbell at the next work request. Returns whether one is posted already, which a device that is about
-    /// to leave the queue must then serve, as no doorbell will come for it.
+    /// Asks for a doorbell at the next work request. Returns whether one is posted already, which a
+    /// device that is about to leave the queue must then serve, as no doorbell will come for it.
     #[must_use = "work requests that are posted already cause no doorbell"]
     pub fn enable_doorbell<M: RingMemory + ?Sized>(&mut self, memory: &M) -> bool {
         self.awaits_doorbell = true;
         memory.store_u32(self.layout.device(), self.next.to_le());
-        // The driver stores its position and then looks at this one: one of the two sees the other's store.
+        // The driver stores its position and then looks at this one: one of the two sees the
+        // other's store.
         memory.full_barrier();
         self.next != self.produced(memory)
     }
 
-    /// Tells the driver that the queue is being polled: no doorbell is wanted for the next 4,294,967,295 work requests.
+    /// Tells the driver that the queue is being polled: no doorbell is wanted for the next
+    /// 4,294,967,295 work requests.
     pub fn suppress_doorbell<M: RingMemory + ?Sized>(&mut self, memory: &M) {
         if self.awaits_doorbell {
             self.awaits_doorbell = false;
@@ -139,16 +143,17 @@ impl DeviceQueue {
         }
     }
 
-    /// Goes on in another ring, of which the layout is this and which has no fewer slots. The driver has copied what was
-    /// not fetched to the same positions there.
+    /// Goes on in another ring, of which the layout is this and which has no fewer slots. The
+    /// driver has copied what was not fetched to the same positions there.
     pub(super) fn moved(&mut self, layout: RingLayout) {
         debug_assert!(layout.slots() >= self.layout.slots());
         self.layout = layout;
         self.awaits_doorbell = true;
     }
 
-    /// Counts all that was ever posted as done, without a look at it: QP state RESET. The driver posts nothing until it
-    /// was told that the reset is done; work requests that are still outstanding here are forgotten.
+    /// Counts all that was ever posted as done, without a look at it: QP state RESET. The driver
+    /// posts nothing until it was told that the reset is done; work requests that are still
+    /// outstanding here are forgotten.
     pub fn reset<M: RingMemory + ?Sized>(&mut self, memory: &M) {
         *self = Self {
             awaits_doorbell: self.awaits_doorbell,

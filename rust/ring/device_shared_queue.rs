@@ -38,7 +38,8 @@ impl DeviceSharedQueue {
     ///
     /// # Errors
     ///
-    /// [`RingError::PositionJump`] or [`RingError::BadSlot`] if the ring makes no sense; the queue stays where it is.
+    /// [`RingError::PositionJump`] or [`RingError::BadSlot`] if the ring makes no sense; the queue
+    /// stays where it is.
     #[inline]
     pub fn fetch<M: RingMemory + ?Sized>(&mut self, memory: &M) -> Result<Option<u16>, RingError> {
         let Some(position) = self.0.peek(memory)? else {
@@ -64,8 +65,8 @@ impl DeviceSharedQueue {
         self.0.suppress_doorbell(memory);
     }
 
-    /// Goes on in another ring, of which the layout is this and which has no fewer slots. The driver has copied what was
-    /// not fetched to the same positions there.
+    /// Goes on in another ring, of which the layout is this and which has no fewer slots. The
+    /// driver has copied what was not fetched to the same positions there.
     pub fn moved(&mut self, layout: RingLayout) {
         self.0.moved(layout);
     }

@@ -4,14 +4,16 @@
 
 /// The bytes of one ring.
 ///
-/// Both sides of a queue touch them at the same time, so every access is one that a data race cannot make
-/// undefined: whole-word atomic for 16, 32 and 64 bits, and a copy that tolerates concurrent writes for slots.
-/// Words are exchanged as they lie in memory, in little-endian order; the ring logic converts them.
+/// Both sides of a queue touch them at the same time, so every access is one that a data race
+/// cannot make undefined: whole-word atomic for 16, 32 and 64 bits, and a copy that tolerates
+/// concurrent writes for slots. Words are exchanged as they lie in memory, in little-endian order;
+/// the ring logic converts them.
 ///
-/// Offsets are in bytes from the start of the ring, and come from its layout only, so they are aligned to the size
-/// of the access and never beyond [`RingLayout::size`](super::abi::ring::RingLayout::size): an implementation is made for a ring
-/// of known size, checks at that moment that it can reach all of it, and cannot fail afterwards. No slot crosses
-/// a page.
+/// Offsets are in bytes from the start of the ring, and come from its layout only, so they are
+/// aligned to the size of the access and never beyond
+/// [`RingLayout::size`](super::abi::ring::RingLayout::size): an implementation is made for a ring
+/// of known size, checks at that moment that it can reach all of it, and cannot fail afterwards. No
+/// slot crosses a page.
 pub trait RingMemory {
     /// Loads a position, unordered.
     fn load_u32(&self, offset: u32) -> u32;
@@ -33,6 +35,7 @@ pub trait RingMemory {
     fn read(&self, offset: u32, bytes: &mut [u8]);
     /// Copies `bytes` into one slot of the ring.
     fn write(&self, offset: u32, bytes: &[u8]);
-    /// Orders every access before it against every access after it, stores against later loads included.
+    /// Orders every access before it against every access after it, stores against later loads
+    /// included.
     fn full_barrier(&self);
 }

@@ -2,17 +2,19 @@
 
 //! Own rings: positions, publication, doorbell suppression and arming, for either side of a queue.
 //!
-//! `Documentation/rings.md` has the protocol and says why nothing is lost. Where the bytes of a ring lie is the
-//! business of a [`RingMemory`]: memory of a process or of the kernel, or a guest's pages as the device sees them. Nothing
-//! here allocates, blocks or locks; whoever owns a queue serialises its calls.
+//! `Documentation/rings.md` has the protocol and says why nothing is lost. Where the bytes of a
+//! ring lie is the business of a [`RingMemory`]: memory of a process or of the kernel, or a guest's
+//! pages as the device sees them. Nothing here allocates, blocks or locks; whoever owns a queue
+//! serialises its calls.
 //!
 //! | side | send or receive queue | shared receive queue | completion queue |
 //! |---|---|---|---|
 //! | driver, provider | [`WorkQueue`] | [`SharedQueue`] | [`CompletionQueue`], armed through [`Arm`] |
 //! | device | [`DeviceQueue`] | [`DeviceSharedQueue`] | [`DeviceCq`], with an [`ArmLatch`] |
 //!
-//! Positions are 32 bits wide and wrap. Each side keeps what it wrote in private and never reads it back, so that
-//! the other side, or a process that overwrites its own ring, can only make it refuse work.
+//! Positions are 32 bits wide and wrap. Each side keeps what it wrote in private and never reads it
+//! back, so that the other side, or a process that overwrites its own ring, can only make it refuse
+//! work.
 
 // Every user needs one side of a queue only, and the kernel compiles this as a private module.
 #![allow(dead_code, unreachable_pub, unused_imports)]
@@ -48,18 +50,20 @@ pub use shared_slots::SharedSlots;
 pub use work_queue::WorkQueue;
 pub use work_slots::WorkSlots;
 
-/// Hands the device what was posted from position `old` on, before `new`. Returns whether the device asked for a
-/// doorbell.
+/// Hands the device what was posted from position `old` on, before `new`. Returns whether the
+/// device asked for a doorbell.
 #[inline]
 fn publish<M: RingMemory + ?Sized>(layout: &RingLayout, memory: &M, old: u32, new: u32) -> bool {
     memory.store_u32_release(layout.owner(), new.to_le());
-    // The device stores the doorbell's position and then looks at this one: one of the two sees the other's store.
+    // The device stores the doorbell's position and then looks at this one: one of the two sees the
+    // other's store.
     memory.full_barrier();
     let doorbell = u32::from_le(memory.load_u32(layout.device()));
     passes(doorbell, new, old)
 }
 
-/// Whether a position that moved from `old` to `new` passed `doorbell`, the position that the device waits for.
+/// Whether a position that moved from `old` to `new` passed `doorbell`, the position that the
+/// device waits for.
 #[inline]
 const fn passes(doorbell: u32, new: u32, old: u32) -> bool {
     new.wrapping_sub(doorbell).wrapping_sub(1) < new.wrapping_sub(old)

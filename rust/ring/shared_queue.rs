@@ -12,8 +12,8 @@ use super::SharedSlots;
 
 /// Producer of a shared receive queue.
 ///
-/// Unlike in a [`WorkQueue`](super::WorkQueue), slots come back in any order, so `order` in the ring names the slot of
-/// each position.
+/// Unlike in a [`WorkQueue`](super::WorkQueue), slots come back in any order, so `order` in the
+/// ring names the slot of each position.
 #[derive(Debug)]
 pub struct SharedQueue<L> {
     layout: RingLayout,
@@ -53,14 +53,15 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
         self.slots.free()
     }
 
-    /// Takes a slot, or `None` when the queue is full. Its owner fills it and then [offers](Self::offer) it.
+    /// Takes a slot, or `None` when the queue is full. Its owner fills it and then
+    /// [offers](Self::offer) it.
     #[inline]
     pub fn reserve(&mut self) -> Option<u16> {
         self.slots.reserve()
     }
 
-    /// Puts a reserved slot, which is filled, behind those that were offered before. The device sees it from
-    /// [`publish`](Self::publish) on.
+    /// Puts a reserved slot, which is filled, behind those that were offered before. The device
+    /// sees it from [`publish`](Self::publish) on.
     #[inline]
     pub fn offer<M: RingMemory + ?Sized>(&mut self, memory: &M, slot: u16) {
         memory.store_u16(self.layout.order(self.head), slot.to_le());
@@ -89,9 +90,9 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
         self.slots.complete(slot)
     }
 
-    /// Copies all that the device may still read from `memory`, where the queue lies, to `target`, a ring of `layout` that
-    /// is all zeroes and has no fewer nor shorter slots. Until the device has moved there, whatever is filled and
-    /// offered has to be [written there](Self::mirror) too.
+    /// Copies all that the device may still read from `memory`, where the queue lies, to `target`,
+    /// a ring of `layout` that is all zeroes and has no fewer nor shorter slots. Until the device
+    /// has moved there, whatever is filled and offered has to be [written there](Self::mirror) too.
     pub fn copy_to<M: RingMemory + ?Sized>(
         &self,
         memory: &M,
@@ -101,7 +102,8 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
     ) {
         debug_assert!(layout.slots() >= self.layout.slots());
         debug_assert!(layout.slot_size() >= self.layout.slot_size());
-        // Which of its slots the device has fetched is not known here, so all are copied: by position, which goes on.
+        // Which of its slots the device has fetched is not known here, so all are copied: by
+        // position, which goes on.
         let size = buffer.len().min(self.layout.slot_size() as usize);
         let slots = self.layout.slots();
         for back in (1..=slots).rev() {
@@ -116,15 +118,16 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
         target.store_u32_release(layout.owner(), self.head.to_le());
     }
 
-    /// Offers `slot` in `target`, a ring of `layout` that was [copied to](Self::copy_to), at the position that the next
-    /// [`offer`](Self::offer) will have here, and lets the device have it there.
+    /// Offers `slot` in `target`, a ring of `layout` that was [copied to](Self::copy_to), at the
+    /// position that the next [`offer`](Self::offer) will have here, and lets the device have it
+    /// there.
     pub fn mirror<M: RingMemory + ?Sized>(&self, layout: &RingLayout, target: &M, slot: u16) {
         target.store_u16(layout.order(self.head), slot.to_le());
         target.store_u32_release(layout.owner(), self.head.wrapping_add(1).to_le());
     }
 
-    /// The device has moved to a ring of `layout` that was [copied to](Self::copy_to): the queue goes on there. `list` has
-    /// an entry for each of its slots.
+    /// The device has moved to a ring of `layout` that was [copied to](Self::copy_to): the queue
+    /// goes on there. `list` has an entry for each of its slots.
     pub fn moved(&mut self, layout: RingLayout, list: L) {
         debug_assert_eq!(list.len(), layout.slots() as usize);
         self.layout = layout;

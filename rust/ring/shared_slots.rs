@@ -11,11 +11,11 @@ const IN_USE: u16 = u16::MAX;
 /// The end of the list of free slots. No slot has this number.
 const END: u16 = u16::MAX - 1;
 
-/// Accounts for the slots of a shared receive queue, whose work requests complete in any order, since QPs take turns to
-/// fetch them.
+/// Accounts for the slots of a shared receive queue, whose work requests complete in any order,
+/// since QPs take turns to fetch them.
 ///
-/// Free slots are a list, so each step costs the same. It lies in memory of the owner's, which the device can't reach.
-/// `L` holds an entry for each slot.
+/// Free slots are a list, so each step costs the same. It lies in memory of the owner's, which the
+/// device can't reach. `L` holds an entry for each slot.
 #[derive(Debug)]
 pub struct SharedSlots<L> {
     /// Of a free slot the next free one, else [`IN_USE`].
@@ -68,7 +68,8 @@ impl<L: DerefMut<Target = [u16]>> SharedSlots<L> {
     ///
     /// # Errors
     ///
-    /// [`RingError::BadSlot`] and [`RingError::NotOutstanding`] if it is not in use; nothing changes then.
+    /// [`RingError::BadSlot`] and [`RingError::NotOutstanding`] if it is not in use; nothing
+    /// changes then.
     #[inline]
     pub fn complete(&mut self, slot: u16) -> Result<(), RingError> {
         let entry = self

@@ -41,9 +41,9 @@ impl WorkQueue {
         self.slots.free()
     }
 
-    /// Takes the next slot and returns its position, or `None` when the queue is full. The slot is at
-    /// [`RingLayout::slot`] of the position. The device sees it from [`publish`](Self::publish) on; until then its owner
-    /// fills it.
+    /// Takes the next slot and returns its position, or `None` when the queue is full. The slot is
+    /// at [`RingLayout::slot`] of the position. The device sees it from [`publish`](Self::publish)
+    /// on; until then its owner fills it.
     #[inline]
     pub fn reserve(&mut self) -> Option<u32> {
         self.slots.reserve()
@@ -88,8 +88,9 @@ impl WorkQueue {
         self.slots.complete(position)
     }
 
-    /// Frees every slot before position `tail`. For an owner whose polling side has a lock of its own: it keeps the
-    /// position of the oldest slot that is not complete, and the posting side reclaims up to there.
+    /// Frees every slot before position `tail`. For an owner whose polling side has a lock of its
+    /// own: it keeps the position of the oldest slot that is not complete, and the posting side
+    /// reclaims up to there.
     ///
     /// # Errors
     ///
@@ -105,8 +106,8 @@ impl WorkQueue {
         self.slots.has_outstanding()
     }
 
-    /// Frees every slot and returns the position of the next. For a queue whose device side has just given all back
-    /// (QP state RESET).
+    /// Frees every slot and returns the position of the next. For a queue whose device side has
+    /// just given all back (QP state RESET).
     pub fn reset(&mut self) -> u32 {
         self.slots.reset()
     }

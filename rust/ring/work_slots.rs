@@ -6,9 +6,10 @@ use super::RingError;
 
 /// Accounts for the slots of a queue of work requests, wherever these lie.
 ///
-/// Slots are taken in order, so the slot of the work request at position `p` is `p` modulo the number of slots, and
-/// positions, which wrap at 32 bits, name outstanding work requests. A slot is free again when the completion of its work
-/// request, or of a later one, has been polled: then there is room for the completion of the next one in the CQ.
+/// Slots are taken in order, so the slot of the work request at position `p` is `p` modulo the
+/// number of slots, and positions, which wrap at 32 bits, name outstanding work requests. A slot is
+/// free again when the completion of its work request, or of a later one, has been polled: then
+/// there is room for the completion of the next one in the CQ.
 #[derive(Debug)]
 pub struct WorkSlots {
     slots: u32,
@@ -91,7 +92,8 @@ impl WorkSlots {
     ///
     /// # Errors
     ///
-    /// [`RingError::NotOutstanding`] if the device never got this slot or has completed it before; nothing is freed then.
+    /// [`RingError::NotOutstanding`] if the device never got this slot or has completed it before;
+    /// nothing is freed then.
     #[inline]
     pub fn complete(&mut self, position: u32) -> Result<(), RingError> {
         let tail = self.tail();
@@ -106,7 +108,8 @@ impl WorkSlots {
     ///
     /// # Errors
     ///
-    /// [`RingError::NotOutstanding`] if the device never got a slot before `tail`; nothing is freed then.
+    /// [`RingError::NotOutstanding`] if the device never got a slot before `tail`; nothing is freed
+    /// then.
     #[inline]
     pub fn reclaim(&mut self, tail: u32) -> Result<(), RingError> {
         let oldest = self.tail();

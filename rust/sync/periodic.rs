@@ -22,8 +22,8 @@ pub trait Tick: Send + Sync + 'static {
     fn tick(&self) -> bool;
 }
 
-/// Calls a [`Tick`] with a pause between the calls, until it is dropped, which waits for a call that
-/// is under way.
+/// Calls a [`Tick`] with a pause between the calls, until it is dropped, which waits for a call
+/// that is under way.
 ///
 /// # Invariants
 ///

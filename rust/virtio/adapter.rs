@@ -163,8 +163,9 @@ impl<T: Driver> Adapter<T> {
 
     /// Refuses a device that is gone.
     ///
-    /// All its feature bits read as ones and so does its status. While the core fails the probe, the PCI transport would take
-    /// that for a device in use which has an administration virtqueue, and use the one that was never set up.
+    /// All its feature bits read as ones and so does its status. While the core fails the probe,
+    /// the PCI transport would take that for a device in use which has an administration virtqueue,
+    /// and use the one that was never set up.
     ///
     /// # Safety
     ///

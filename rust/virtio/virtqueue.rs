@@ -2,16 +2,17 @@
 
 //! One virtqueue and the buffers in it.
 //!
-//! A buffer belongs to the queue from [`Virtqueue::add`] until [`Virtqueue::get_buf`] returns it: nobody else
-//! can touch memory that the device reads or writes. Buffers that are never used come out when the
-//! queue is detached from the device, and only if the device confirmed its reset; otherwise they
-//! stay allocated for ever.
+//! A buffer belongs to the queue from [`Virtqueue::add`] until [`Virtqueue::get_buf`] returns it:
+//! nobody else can touch memory that the device reads or writes. Buffers that are never used come
+//! out when the queue is detached from the device, and only if the device confirmed its reset;
+//! otherwise they stay allocated for ever.
 //!
-//! Where nobody could try again, [`Virtqueue::add_or_keep`] adds a buffer as soon as that is possible.
+//! Where nobody could try again, [`Virtqueue::add_or_keep`] adds a buffer as soon as that is
+//! possible.
 //!
-//! Lock order: `Virtqueue::device`, then the lock of resets, which are both taken where the driver may
-//! sleep; `Virtqueue::attached` is innermost. With `Virtqueue::device` of one queue held, `Virtqueue::attached`
-//! of each queue of the device is taken, one after another.
+//! Lock order: `Virtqueue::device`, then the lock of resets, which are both taken where the driver
+//! may sleep; `Virtqueue::attached` is innermost. With `Virtqueue::device` of one queue held,
+//! `Virtqueue::attached` of each queue of the device is taken, one after another.
 //!
 //! C header: [`include/linux/virtio.h`](srctree/include/linux/virtio.h)
 
@@ -415,8 +416,8 @@ impl<C: Send + 'static> Virtqueue<C> {
         }
         let free: unsafe extern "C" fn(_, _) = Self::free_token;
         // SAFETY: The queue is valid until it is detached. Nobody else refers to it by now, but for
-        // a notification that is under way, which does not touch buffers. By the type invariant, the
-        // tokens in it are what `free_token` takes.
+        // a notification that is under way, which does not touch buffers. By the type invariant,
+        // the tokens in it are what `free_token` takes.
         let result = to_result(unsafe { bindings::virtqueue_reset(vq, Some(free), None) });
         // INVARIANT: It was there before; what tokens it has left are still in it.
         self.attached.lock().vq = vq;
@@ -474,8 +475,8 @@ pub(super) trait AnyVirtqueue: Send + Sync {
     /// # Safety
     ///
     /// The caller has reserved the queue and has attached nothing to it. `vq` is a valid queue of
-    /// the same device, holds no buffers and is attached to no other [`Virtqueue`]. `vq` stays valid
-    /// until a grace period after [`release`](Self::release).
+    /// the same device, holds no buffers and is attached to no other [`Virtqueue`]. `vq` stays
+    /// valid until a grace period after [`release`](Self::release).
     unsafe fn attach(&self, vq: NonNull<bindings::virtqueue>);
 
     /// Detaches the queue, if it is attached, and ends the reservation. Returns how many buffers

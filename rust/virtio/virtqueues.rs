@@ -135,9 +135,9 @@ impl Device<Bound> {
     pub(super) unsafe fn look_after_queues(&self) -> bool {
         // SAFETY: The device is valid.
         let queues = unsafe { self.slot().read_volatile() };
-        // SAFETY: If not null, it points to a complete `Virtqueues`, as `find_vqs()` sees to. Whoever
-        // frees that has released all of the queues before, which one of them is not until this
-        // returns.
+        // SAFETY: If not null, it points to a complete `Virtqueues`, as `find_vqs()` sees to.
+        // Whoever frees that has released all of the queues before, which one of them is not until
+        // this returns.
         unsafe { queues.as_ref() }.is_none_or(|queues| {
             queues
                 .0

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 """Registers memory of the test exporter with a device, in a process of its own.
 
-Commands on standard input, each answered with "done": "end" ends that process, "die" has the exporter take its memory
-back, of which it has kept the file.
+Commands on standard input, each answered with "done": "end" ends that process, "die" has the
+exporter take its memory back, of which it has kept the file.
 """
 
 import os

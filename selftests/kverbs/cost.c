@@ -2,8 +2,9 @@
 /*
  * What a post and a poll cost, in ticks of the processor's time stamp counter.
  *
- * On an emulated processor whose clock is its count of instructions (QEMU's -icount shift=0) a tick is an instruction.
- * Completions are looked for when they have come, so that no poll of an empty CQ counts.
+ * On an emulated processor whose clock is its count of instructions (QEMU's -icount shift=0) a tick
+ * is an instruction. Completions are looked for when they have come, so that no poll of an empty CQ
+ * counts.
  */
 
 #include "kverbs.h"

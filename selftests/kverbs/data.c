@@ -143,8 +143,9 @@ static bool test_full(struct pair *pair)
 }
 
 /*
- * A request that the QP can't do ends its list: it is named, those before it are done, those behind it are not. It takes no
- * room, so that as often as the queue is long what follows is done as if it had not been.
+ * A request that the QP can't do ends its list: it is named, those before it are done, those behind
+ * it are not. It takes no room, so that as often as the queue is long what follows is done as if it
+ * had not been.
  */
 static bool test_refused(struct pair *pair)
 {

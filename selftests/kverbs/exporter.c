@@ -4,11 +4,12 @@
  *
  * A file of /dev/test_exporter is one buffer. What is written to the file is a command:
  *
- *	export SIZE	makes the buffer; the number of its file descriptor is read from the file
- *	move		moves the contents to other pages and fills the old ones with a pattern
- *	die		takes the pages away for good, as the end of a device would, and fills them with the pattern
+ *	export SIZE makes the buffer; the number of its file descriptor is read from the file move
+ *	moves the contents to other pages and fills the old ones with a pattern die takes the pages
+ *	away for good, as the end of a device would, and fills them with the pattern
  *
- * Reading also tells the number of bytes of old pages that were written to after the importers said that they had let go.
+ * Reading also tells the number of bytes of old pages that were written to after the importers said
+ * that they had let go.
  */
 
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt

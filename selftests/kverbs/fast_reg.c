@@ -2,8 +2,8 @@
 /*
  * Fast registration: MRs that are mapped and registered by work requests, and protection domains.
  *
- * MRs lie over memory of B, in pages that do not follow each other, from the middle of the first to the middle of the
- * last.
+ * MRs lie over memory of B, in pages that do not follow each other, from the middle of the first to
+ * the middle of the last.
  */
 
 #include "kverbs.h"

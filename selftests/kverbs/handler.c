@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A completion handler that arms, polls and posts by itself, as the documentation of the core's locking lets it. It is
- * called with interrupts off and whatever lock the driver holds.
+ * A completion handler that arms, polls and posts by itself, as the documentation of the core's
+ * locking lets it. It is called with interrupts off and whatever lock the driver holds.
  */
 
 #include "kverbs.h"

@@ -71,8 +71,8 @@ void fill(struct side *side, u8 seed);
 bool is_equal(struct pair *pair, u32 to, u32 from, u32 length);
 
 /*
- * A test returns whether it passed. The two QPs are connected and idle when it starts, and in any state when it ends.
- * It is skipped on a device or a kernel that does not have what it is about.
+ * A test returns whether it passed. The two QPs are connected and idle when it starts, and in any
+ * state when it ends. It is skipped on a device or a kernel that does not have what it is about.
  */
 struct test {
 	const char *name;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Completions that can't be true. The device's are forged in memory before the driver takes them, which needs to know where
- * they lie: in the buffers of virtqueues, so own rings must not be negotiated.
+ * Completions that can't be true. The device's are forged in memory before the driver takes them,
+ * which needs to know where they lie: in the buffers of virtqueues, so own rings must not be
+ * negotiated.
  */
 
 #include "kverbs.h"

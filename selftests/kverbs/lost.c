@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A CQ that overflows: the device completes no more work there, and draining its QP ends all the same.
+ * A CQ that overflows: the device completes no more work there, and draining its QP ends all the
+ * same.
  */
 
 #include "kverbs.h"

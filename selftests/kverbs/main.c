@@ -2,8 +2,8 @@
 /*
  * Tests of the verbs that kernel clients use, between two QPs of one device.
  *
- * They run when the module is loaded, on the device that the parameter names, and report as KTAP in the kernel's log.
- * Loading fails if a test does.
+ * They run when the module is loaded, on the device that the parameter names, and report as KTAP in
+ * the kernel's log. Loading fails if a test does.
  */
 
 #include "kverbs.h"

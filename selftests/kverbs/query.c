@@ -2,7 +2,8 @@
 /*
  * What queries write: all of the structures that they are given, which user space gets to see.
  *
- * Each query is made twice, into bytes of two patterns. Where the answers differ, a byte was left as it was.
+ * Each query is made twice, into bytes of two patterns. Where the answers differ, a byte was left
+ * as it was.
  */
 
 #include "kverbs.h"

@@ -2,10 +2,10 @@
 /*
  * Contexts that are attached to the sample peer, by the direct verbs of the provider:
  *
- *	peer_context DEVICE refusals	attributes that are refused
- *	peer_context DEVICE data GID	data from and to the peer's memory, GID being an index
- *	peer_context DEVICE hold	attaches a context, registers memory of the peer, says so and waits for its end
- *	peer_context DEVICE errno	prints the name of the error of attaching a context
+ *	peer_context DEVICE refusals attributes that are refused peer_context DEVICE data GID data
+ *	from and to the peer's memory, GID being an index peer_context DEVICE hold attaches a
+ *	context, registers memory of the peer, says so and waits for its end peer_context DEVICE
+ *	errno prints the name of the error of attaching a context
  *
  * Its status is 0 if all was as it should be; else it says what was not.
  */

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-"""Runs rdma-core's pyverbs tests on a device and compares each result with the expected one, in KTAP.
+"""Runs rdma-core's pyverbs tests on a device and compares each result with the expected one, in
+KTAP.
 
-The tests are those of the rdma-core source tree. Each module runs in a process of its own that is forked from this
-one, so that the slow part, loading Python's modules, is done once, and a test that crashes or hangs costs no other
-one its result.
+The tests are those of the rdma-core source tree. Each module runs in a process of its own that is
+forked from this one, so that the slow part, loading Python's modules, is done once, and a test that
+crashes or hangs costs no other one its result.
 
-The file of expectations has a line for each test: its name, its result on virtio_rdma and on rxe, and why it is
-skipped where it is. A result is "pass" or "skip"; on rxe alone it may be "fail", or "any" where it depends on timing.
+The file of expectations has a line for each test: its name, its result on virtio_rdma and on rxe,
+and why it is skipped where it is. A result is "pass" or "skip"; on rxe alone it may be "fail", or
+"any" where it depends on timing.
 """
 
 import argparse
@@ -25,7 +27,8 @@ import unittest
 
 # Tests of devices of one vendor.
 FOREIGN = ("test_mlx5", "test_efa", "test_cuda")
-# Seconds after which a test counts as hanging. Those of rdma_cm wait for up to half a minute by themselves.
+# Seconds after which a test counts as hanging. Those of rdma_cm wait for up to half a minute by
+# themselves.
 PATIENCE = 180
 # What a test that passes on rxe may be skipped for.
 ABSENT = ("ODP",)
@@ -125,7 +128,8 @@ def child(cases, pipe):
 
 
 def run_some(cases):
-    """Runs test cases in a process of their own until one crashes or hangs. Yields name, result and reason."""
+    """Runs test cases in a process of their own until one crashes or hangs. Yields name, result and
+    reason."""
     reader, writer = os.pipe()
     sys.stdout.flush()
     pid = os.fork()

@@ -60,7 +60,8 @@ class Uverbs:
         os.write(self.file, header + body)
 
     def call(self, object_id, method, attributes):
-        """Calls a method. An attribute is its number, and bytes, a number, or room to be written."""
+        """Calls a method. An attribute is its number, and bytes, a number, or room to be
+        written."""
         encoded = b""
         for number, value in attributes:
             length, data = 0, 0
@@ -108,7 +109,8 @@ def expect(error, action):
 
 
 def response_is_written(uverbs):
-    """Of rings in memory of the process there is nothing to tell: the response is zeroes, as is room behind it."""
+    """Of rings in memory of the process there is nothing to tell: the response is zeroes, as is
+    room behind it."""
     pd, cq = uverbs.pd(), uverbs.cq()
     core = struct.pack("<QIIIIIIIIIBBBB", 0, pd, cq, cq, 0, 16, 16, 1, 1, 0, 0, RC, 0, 0)
     rings = uverbs.ring(7) + uverbs.ring(6)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-"""Makes 1,000 QPs and a few CQs of 131,072 entries with rdma-core, and moves one of these: many_queues.py DEVICE.
+"""Makes 1,000 QPs and a few CQs of 131,072 entries with rdma-core, and moves one of these:
+many_queues.py DEVICE.
 
 The caller takes privileges and locked memory away before.
 """

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Generates the bindings of libibverbs from its installed header. `BINDGEN` names another bindgen program.
+//! Generates the bindings of libibverbs from its installed header. `BINDGEN` names another bindgen
+//! program.
 
 use std::env;
 use std::path::PathBuf;

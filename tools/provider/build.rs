@@ -2,8 +2,9 @@
 
 //! Generates the bindings of libibverbs' provider interface from an rdma-core source tree.
 //!
-//! `infiniband/driver.h` is private to rdma-core and in no package, so a source tree of the installed version is
-//! needed: `RDMA_CORE_SRC`, or `build/rdma-core-src` of this workspace. `BINDGEN` names another bindgen program.
+//! `infiniband/driver.h` is private to rdma-core and in no package, so a source tree of the
+//! installed version is needed: `RDMA_CORE_SRC`, or `build/rdma-core-src` of this workspace.
+//! `BINDGEN` names another bindgen program.
 
 use std::env;
 use std::fs;

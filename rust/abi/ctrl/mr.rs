@@ -116,8 +116,8 @@ wire_enum! {
     pub enum PageListDepth: u8 {
         /// `pages` is the list: `npages` le64, each the DMA address of a page.
         Flat = 0,
-        /// `pages` is a directory of le64, each the DMA address of a block of [`PAGE_LIST_BLOCK`] bytes; the blocks
-        /// in turn are the list, each full but the last.
+        /// `pages` is a directory of le64, each the DMA address of a block of [`PAGE_LIST_BLOCK`]
+        /// bytes; the blocks in turn are the list, each full but the last.
         TwoLevels = 1,
     }
 }

@@ -117,8 +117,8 @@ wire_struct! {
 }
 
 wire_struct! {
-    /// Counters of a port since the device came to be, modulo 2^64. Bytes of packets are those of their Ethernet frames
-    /// without FCS.
+    /// Counters of a port since the device came to be, modulo 2^64. Bytes of packets are those of
+    /// their Ethernet frames without FCS.
     pub struct RspQueryCounters: 192 {
         /// Packets sent.
         0 => tx_packets: u64,

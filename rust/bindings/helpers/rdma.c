@@ -45,8 +45,8 @@ int rust_helper_rdma_user_mmap_io_noncached(struct ib_ucontext *ucontext, struct
 }
 
 /*
- * Whether a process has a completion event of its CQ that it has not read. An event is taken off the list before the
- * process sees it, so one that answers an event finds the list empty.
+ * Whether a process has a completion event of its CQ that it has not read. An event is taken off
+ * the list before the process sees it, so one that answers an event finds the list empty.
  */
 bool rust_helper_ib_cq_event_unread(struct ib_cq *cq)
 {

@@ -13,13 +13,15 @@
 //! 4. Make a completion queue: there the device says which work has ended.
 //! 5. Register memory: the device may use that, and no other.
 //! 6. Make a queue pair: one queue for work that sends, one for buffers that receive.
-//! 7. Tell the peer, over an ordinary socket, where queue pair and memory are found, and learn the same of it.
+//! 7. Tell the peer, over an ordinary socket, where queue pair and memory are found, and learn the
+//!    same of it.
 //! 8. Take the queue pair through its states: INIT, RTR (it receives), RTS (it sends as well).
 //! 9. Post work.
 //! 10. Poll for its completions. From here on the kernel has no part in it.
 //!
-//! The client sends a message and the server answers it; then the client writes to the server's memory and reads it back
-//! without the server's doing. `verbs_test::rdma` is libibverbs in safe Rust: each function calls the one of a similar name.
+//! The client sends a message and the server answers it; then the client writes to the server's
+//! memory and reads it back without the server's doing. `verbs_test::rdma` is libibverbs in safe
+//! Rust: each function calls the one of a similar name.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -33,7 +35,8 @@ use verbs_test::rdma::{access, ffi, Caps, Context, Cq, Mr, Op, Path, Pd, Qp, Sen
 
 /// TCP port of the socket.
 const PORT: u16 = 18900;
-/// Bytes of memory that each side registers: the first half is for what it sends, the second for what it gets.
+/// Bytes of memory that each side registers: the first half is for what it sends, the second for
+/// what it gets.
 const MEMORY: usize = 8192;
 const HALF: usize = MEMORY / 2;
 /// How long a completion may take.

@@ -2,10 +2,10 @@
 
 //! Tests of RDMA verbs between two machines.
 //!
-//! One machine runs `verbs-test server`, the other `verbs-test client SERVER`, which chooses the tests and reports
-//! them as KTAP. Both sides of a test run in step over a TCP connection of its own, so that a failure of one test
-//! leaves nothing behind for the next. The programs know nothing of the device but its name: they run on any RoCEv2
-//! device that libibverbs knows.
+//! One machine runs `verbs-test server`, the other `verbs-test client SERVER`, which chooses the
+//! tests and reports them as KTAP. Both sides of a test run in step over a TCP connection of its
+//! own, so that a failure of one test leaves nothing behind for the next. The programs know nothing
+//! of the device but its name: they run on any RoCEv2 device that libibverbs knows.
 
 mod endpoint;
 mod ktap;
@@ -34,7 +34,8 @@ struct Arguments {
     /// RDMA device.
     #[arg(long, short)]
     device: String,
-    /// Index of the GID to use; by default the first RoCE v2 one of an IPv4 address, else the first RoCE v2 one.
+    /// Index of the GID to use; by default the first RoCE v2 one of an IPv4 address, else the first
+    /// RoCE v2 one.
     #[arg(long, short)]
     gid_index: Option<u8>,
     /// TCP port on which the two sides meet.
@@ -57,7 +58,8 @@ enum Action {
         /// Name of a test not to run (may be repeated).
         #[arg(long, value_name = "TEST")]
         except: Vec<String>,
-        /// A test that makes no sense on these devices, as NAME=REASON: none skips itself (may be repeated).
+        /// A test that makes no sense on these devices, as NAME=REASON: none skips itself (may be
+        /// repeated).
         #[arg(long, value_name = "NAME=REASON")]
         skip: Vec<String>,
         /// A file that tells the endless tests to stop once it exists.

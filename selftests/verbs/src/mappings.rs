@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The memory of this process that the device reads and writes behind the provider's back: rings and doorbell pages.
+//! The memory of this process that the device reads and writes behind the provider's back: rings
+//! and doorbell pages.
 //!
-//! They are found as any program could find them, in `/proc/self/smaps`: both are mappings of the uverbs device, a ring of
-//! pages of memory, a doorbell page of registers.
+//! They are found as any program could find them, in `/proc/self/smaps`: both are mappings of the
+//! uverbs device, a ring of pages of memory, a doorbell page of registers.
 
 use std::fs;
 use std::marker::PhantomData;
@@ -37,8 +38,8 @@ impl Mapping<'_> {
     /// Puts zeroed memory in its place, of which the device knows nothing.
     pub fn replace(&self) -> Result<()> {
         use rustix::mm::{mmap_anonymous, MapFlags, ProtFlags};
-        // SAFETY: The mapping stays one that is readable and writable, of the same length, until the provider unmaps it. It
-        // is no Rust object.
+        // SAFETY: The mapping stays one that is readable and writable, of the same length, until
+        // the provider unmaps it. It is no Rust object.
         unsafe {
             mmap_anonymous(
                 self.start as *mut _,
@@ -54,8 +55,9 @@ impl Mapping<'_> {
     pub fn store(&self, offset: usize, value: u32) {
         assert!(offset % 4 == 0 && offset + 4 <= self.length);
         let target = (self.start + offset) as *mut u32;
-        // SAFETY: The mapping is writable and stays while the queues exist, which it borrows. It is no Rust object: the
-        // provider shares it with the device and reads and writes it as memory that others change at any time.
+        // SAFETY: The mapping is writable and stays while the queues exist, which it borrows. It is
+        // no Rust object: the provider shares it with the device and reads and writes it as memory
+        // that others change at any time.
         unsafe { target.write_volatile(value) };
     }
 }

@@ -2,7 +2,8 @@
 
 //! The TCP connection that keeps the two sides of a test in step.
 //!
-//! Lines: `run NAME ROUNDS` opens a test, `say HEX…` carries numbers, `end` and `fail REASON` end it.
+//! Lines: `run NAME ROUNDS` opens a test, `say HEX…` carries numbers, `end` and `fail REASON` end
+//! it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -107,7 +108,8 @@ impl Peer {
         self.swap([]).map(|[]| ())
     }
 
-    /// Says how this side ended and learns how the other did. What the other side still said before is passed over.
+    /// Says how this side ended and learns how the other did. What the other side still said before
+    /// is passed over.
     pub fn end(&mut self, end: &End) -> Result<End> {
         self.put(&match end {
             End::Passed => "end".to_owned(),

@@ -12,7 +12,8 @@ use anyhow::{anyhow, bail, ensure, Context as _, Error, Result};
 use crate::peer::{End, Peer};
 use crate::rdma::{Context, Mr, Qp};
 
-/// How long a completion may take. Generous, since the machines may be emulated and busy; it is no measure of anything.
+/// How long a completion may take. Generous, since the machines may be emulated and busy; it is no
+/// measure of anything.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// Which side of a test this is.
@@ -56,8 +57,8 @@ pub struct Session {
     pub peer: Peer,
     /// What the command line says.
     pub settings: Settings,
-    /// The QPs that were connected. They outlive the test's own hold on them: a peer whose acknowledgement was lost asks
-    /// for it again, and a QP that has gone would not answer.
+    /// The QPs that were connected. They outlive the test's own hold on them: a peer whose
+    /// acknowledgement was lost asks for it again, and a QP that has gone would not answer.
     connected: Vec<Rc<Qp>>,
 }
 
@@ -114,7 +115,8 @@ impl Session {
         Ok(((u128::from(high) << 64) | u128::from(low)).to_be_bytes())
     }
 
-    /// Tells the peer how this side ended and puts both results together. The QPs go when the peer has ended.
+    /// Tells the peer how this side ended and puts both results together. The QPs go when the peer
+    /// has ended.
     pub fn finish(mut self, result: Result<()>) -> Result<()> {
         let end = match &result {
             Ok(()) => End::Passed,

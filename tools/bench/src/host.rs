@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What the machine allows: copying by one thread, and a round trip of a word between two threads.
 //!
-//! The device's direct path is one copy from guest memory to guest memory, after a doorbell: nothing it does can be
-//! faster than these two.
+//! The device's direct path is one copy from guest memory to guest memory, after a doorbell:
+//! nothing it does can be faster than these two.
 
 use std::hint::spin_loop;
 use std::ops::RangeInclusive;
@@ -21,7 +21,8 @@ use crate::figure::{Key, Report};
 const SIZES: RangeInclusive<u32> = 1..=23;
 /// What copying is called.
 pub const MEMCPY: &str = "memcpy, one thread";
-/// The same page by page, of messages whose pages lie apart, as those of a process do that was given them one by one.
+/// The same page by page, of messages whose pages lie apart, as those of a process do that was
+/// given them one by one.
 const PAGEWISE: &str = "memcpy, one thread, pages apart";
 /// Round trips of a sample.
 const TRIPS: u32 = 20_000;
@@ -53,8 +54,8 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// MB/s of processor time at which one thread copies messages from a guest's memory to another's. Each comes from and
-/// goes to the same place, as perftest's do.
+/// MB/s of processor time at which one thread copies messages from a guest's memory to another's.
+/// Each comes from and goes to the same place, as perftest's do.
 fn copy_rate(size: u64) -> f64 {
     let [source, target] = [(); 2].map(|()| DmaSpace::anonymous(0, size));
     let (source, target) = (source.enter(), target.enter());

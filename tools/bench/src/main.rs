@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! Measures the device, the driver and the provider, beside rxe, TCP and what memory allows.
 //!
-//! Each subcommand is one module: its options are a `clap::Args`, and what it measures is a [`Report`], which is
-//! printed as a table or, with `--json`, in the form that all of them share. Documentation/performance.md says how each
-//! figure comes about.
+//! Each subcommand is one module: its options are a `clap::Args`, and what it measures is a
+//! [`Report`], which is printed as a table or, with `--json`, in the form that all of them share.
+//! Documentation/performance.md says how each figure comes about.
 #![deny(unsafe_code)]
 
 mod device;
@@ -41,11 +41,14 @@ struct Options {
 enum Action {
     /// What the device takes for its work, without a VM
     Device(device::Options),
-    /// What memory and two threads of this machine allow: the floors that other figures are held against
+    /// What memory and two threads of this machine allow: the floors that other figures are held
+    /// against
     Host(host::Options),
-    /// Virtio-rdma, rxe and TCP between two virtual machines (on VM 1 of `testbed run --rxe-beside`)
+    /// Virtio-rdma, rxe and TCP between two virtual machines (on VM 1 of `testbed run
+    /// --rxe-beside`)
     Vm(vm::Options),
-    /// Instructions of a post and a poll by the kernel (on VM 1 of `testbed run --vms 1 --smp 1 --accel counted`)
+    /// Instructions of a post and a poll by the kernel (on VM 1 of `testbed run --vms 1 --smp 1
+    /// --accel counted`)
     Kernel(vm::instructions::Options),
     /// All of it, in virtual machines that are started for it
     Run(run::Options),

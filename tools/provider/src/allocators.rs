@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Memory for rings from the program: the allocators of a parent domain (`ibv_alloc_parent_domain`).
+//! Memory for rings from the program: the allocators of a parent domain
+//! (`ibv_alloc_parent_domain`).
 //!
-//! The device holds the pages of a ring as they are when the queue is made. A child of the process has copies of them, which
-//! mean nothing: the kernel makes them at the fork, as it does of all pages that a device holds (since Linux 5.12), so that the
-//! parent keeps its own.
+//! The device holds the pages of a ring as they are when the queue is made. A child of the process
+//! has copies of them, which mean nothing: the kernel makes them at the fork, as it does of all
+//! pages that a device holds (since Linux 5.12), so that the parent keeps its own.
 
 use std::ffi::c_void;
 use std::io;
@@ -15,7 +16,8 @@ use std::sync::atomic::Ordering;
 use crate::ffi;
 use crate::pd::Pd;
 
-/// What an allocator returns that leaves an allocation to the provider (`IBV_ALLOCATOR_USE_DEFAULT`).
+/// What an allocator returns that leaves an allocation to the provider
+/// (`IBV_ALLOCATOR_USE_DEFAULT`).
 pub const USE_DEFAULT: *mut c_void = ptr::without_provenance_mut(usize::MAX);
 
 /// Alignment of a ring, and of its length: a page, which it shares with nothing else.
@@ -40,7 +42,8 @@ impl Allocators {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for attributes that are not served, `EINVAL` where one of the two functions is missing.
+    /// `EOPNOTSUPP` for attributes that are not served, `EINVAL` where one of the two functions is
+    /// missing.
     pub fn of(attr: &ffi::ibv_parent_domain_init_attr) -> Result<Option<Self>, i32> {
         const CONTEXT: u32 = ffi::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
         const BOTH: u32 = ffi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
@@ -70,7 +73,8 @@ impl Allocators {
 ///
 /// # Invariants
 ///
-/// `pd` is a parent domain with `allocators`, and counts this among its users, so that it is not deallocated.
+/// `pd` is a parent domain with `allocators`, and counts this among its users, so that it is not
+/// deallocated.
 pub struct Lender {
     pd: NonNull<Pd>,
     allocators: Option<Allocators>,
@@ -78,8 +82,8 @@ pub struct Lender {
     resource: u64,
 }
 
-// SAFETY: a program that makes and destroys queues in several threads has allocators that can be called there; the rest is
-// shared by counting.
+// SAFETY: a program that makes and destroys queues in several threads has allocators that can be
+// called there; the rest is shared by counting.
 unsafe impl Send for Lender {}
 // SAFETY: as above.
 unsafe impl Sync for Lender {}
@@ -96,7 +100,8 @@ impl Lender {
         }
     }
 
-    /// Asks for `len` bytes, or a little more, aligned to pages. `None` if the program leaves that to the provider.
+    /// Asks for `len` bytes, or a little more, aligned to pages. `None` if the program leaves that
+    /// to the provider.
     ///
     /// # Errors
     ///

@@ -2,8 +2,9 @@
 
 //! The `ibv_wr_*` functions: send work requests that are built call by call.
 //!
-//! `ibv_wr_start` locks the send queue and `ibv_wr_complete` or `ibv_wr_abort` unlocks it, so that the calls between
-//! them have it to themselves. The first error stays until the end: nothing of the batch is posted then.
+//! `ibv_wr_start` locks the send queue and `ibv_wr_complete` or `ibv_wr_abort` unlocks it, so that
+//! the calls between them have it to themselves. The first error stays until the end: nothing of
+//! the batch is posted then.
 
 use std::iter;
 use std::slice;

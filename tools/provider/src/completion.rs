@@ -71,8 +71,8 @@ static STATUSES: [u8; 256] = {
     table
 };
 
-/// Opcodes by their number in a CQE. A number that the ABI does not have comes from a broken device; the completion still
-/// frees its work request.
+/// Opcodes by their number in a CQE. A number that the ABI does not have comes from a broken
+/// device; the completion still frees its work request.
 static OPCODES: [u8; 256] = {
     let mut table = [ffi::IBV_WC_SEND as u8; 256];
     table[WrOpcode::RdmaWrite as usize] = ffi::IBV_WC_RDMA_WRITE as u8;

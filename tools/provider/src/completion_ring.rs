@@ -66,7 +66,8 @@ pub struct QpRings {
 }
 
 impl QpRings {
-    /// The work request of `cqe` is complete. Returns the application's id, or `None` if there is no such work request.
+    /// The work request of `cqe` is complete. Returns the application's id, or `None` if there is
+    /// no such work request.
     #[inline]
     fn complete(&self, cqe: &Cqe) -> Option<u64> {
         if is_receive(cqe) {
@@ -329,7 +330,8 @@ impl CompletionRing {
         self.control().map.user_ring()
     }
 
-    /// Takes the next CQE of `ring` that is of a known QP. Returns the QP's rings and the CQE's slot.
+    /// Takes the next CQE of `ring` that is of a known QP. Returns the QP's rings and the CQE's
+    /// slot.
     ///
     /// # Errors
     ///
@@ -566,8 +568,8 @@ impl CompletionRing {
         Some(room - rest.len())
     }
 
-    /// Completes a [`poll`](Self::poll) that has stopped after `delivered` completions, with room for
-    /// `rest`.
+    /// Completes a [`poll`](Self::poll) that has stopped after `delivered` completions, with room
+    /// for `rest`.
     ///
     /// # Safety
     ///
@@ -667,13 +669,14 @@ impl CompletionRing {
         })
     }
 
-    /// Moves the CQ to a ring of `layout`, which `map` maps. `command` tells the device, and returns the
-    /// position that the present ring ends with. Unpolled completions of the present ring are delivered first.
-    /// Returns whether the CQ's doorbell is to be rung.
+    /// Moves the CQ to a ring of `layout`, which `map` maps. `command` tells the device, and
+    /// returns the position that the present ring ends with. Unpolled completions of the present
+    /// ring are delivered first. Returns whether the CQ's doorbell is to be rung.
     ///
     /// # Errors
     ///
-    /// The error numbers of [`PlannedRing::new`], `map`, [`new`](Self::new) and `command`. The CQ stays in the present ring.
+    /// The error numbers of [`PlannedRing::new`], `map`, [`new`](Self::new) and `command`. The CQ
+    /// stays in the present ring.
     pub fn resize_with(
         &self,
         layout: RingLayout,
@@ -726,7 +729,8 @@ pub struct Polling<'a> {
 }
 
 impl Polling<'_> {
-    /// Makes the next completion the current one and returns its status and the id of its work request.
+    /// Makes the next completion the current one and returns its status and the id of its work
+    /// request.
     ///
     /// # Errors
     ///
@@ -823,7 +827,8 @@ impl Attachment {
         Ok(())
     }
 
-    /// Stops to deliver the completions of a QP that was destroyed, unless its number has a new owner by now.
+    /// Stops to deliver the completions of a QP that was destroyed, unless its number has a new
+    /// owner by now.
     pub fn detach(&self, qpn: u32, rings: &Arc<QpRings>) {
         self.clean(qpn, rings, false);
     }

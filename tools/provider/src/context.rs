@@ -36,7 +36,8 @@ use crate::rate_limit;
 use crate::registration::Device;
 use crate::srq;
 
-/// Set to 1 by a program that never uses a context in two threads at a time: queues are then not locked.
+/// Set to 1 by a program that never uses a context in two threads at a time: queues are then not
+/// locked.
 const SINGLE_THREADED: &CStr = c"VIRTIO_RDMA_SINGLE_THREADED";
 
 extern "C" {
@@ -89,7 +90,8 @@ impl Context {
     /// `context` is one that `alloc_context` has made, and still open.
     pub unsafe fn shared<'a>(context: *mut ffi::ibv_context) -> &'a Arc<Shared> {
         let offset = offset_of!(Self, ibv) + offset_of!(ffi::verbs_context, context);
-        // SAFETY: the caller's context is this field of a Context, whose `shared` is initialised by the invariants.
+        // SAFETY: the caller's context is this field of a Context, whose `shared` is initialised by
+        // the invariants.
         unsafe {
             (*context.byte_sub(offset).cast::<Self>())
                 .shared
@@ -110,8 +112,8 @@ fn complain(device: *mut ffi::ibv_device, why: std::fmt::Arguments<'_>) {
 ///
 /// # Safety
 ///
-/// As libibverbs calls it: `device` is one of this provider, and `fd` its open file, which is closed on failure.
-/// `request` is an [`AllocContextReq`], or null for one that asks for nothing.
+/// As libibverbs calls it: `device` is one of this provider, and `fd` its open file, which is
+/// closed on failure. `request` is an [`AllocContextReq`], or null for one that asks for nothing.
 pub unsafe extern "C" fn alloc_context(
     device: *mut ffi::ibv_device,
     fd: c_int,
@@ -131,7 +133,8 @@ pub unsafe extern "C" fn alloc_context(
         unsafe { libc::close(fd) };
         return errno::null(libc::EPROTONOSUPPORT);
     }
-    // SAFETY: the file is handed over; libibverbs allocates zeroed memory for a Context and fills its `ibv`.
+    // SAFETY: the file is handed over; libibverbs allocates zeroed memory for a Context and fills
+    // its `ibv`.
     let context = unsafe {
         ffi::_verbs_init_and_alloc_context(
             device,
@@ -155,7 +158,8 @@ pub unsafe extern "C" fn alloc_context(
         )
     } {
         Ok(shared) => {
-            // SAFETY: the context is ours alone until it is returned. INVARIANT: `shared` is initialised here.
+            // SAFETY: the context is ours alone until it is returned. INVARIANT: `shared` is
+            // initialised here.
             unsafe {
                 let has_own_rings = shared.limits.flags.contains(ContextFlags::OWN_RINGS);
                 (*context).shared.write(shared);
@@ -258,7 +262,8 @@ fn is_single_threaded() -> bool {
 /// `free_context`: every object of the context is gone.
 unsafe extern "C" fn free_context(context: *mut ffi::ibv_context) {
     let offset = offset_of!(Context, ibv) + offset_of!(ffi::verbs_context, context);
-    // SAFETY: libibverbs passes a context of this provider, which nobody uses any more; it was allocated with malloc.
+    // SAFETY: libibverbs passes a context of this provider, which nobody uses any more; it was
+    // allocated with malloc.
     unsafe {
         let context = context.byte_sub(offset).cast::<Context>();
         (*context).shared.assume_init_drop();

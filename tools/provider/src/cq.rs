@@ -125,7 +125,8 @@ impl Cq {
     ///
     /// It was made by this provider and is not destroyed during `'a`.
     pub unsafe fn from_ibv<'a>(cq: *mut ffi::ibv_cq) -> &'a Self {
-        // SAFETY: the ibv_cq is at the start of a Cq, which is shared, but for its `ibv`, by the invariants.
+        // SAFETY: the ibv_cq is at the start of a Cq, which is shared, but for its `ibv`, by the
+        // invariants.
         unsafe { &*cq.cast::<Self>() }
     }
 
@@ -218,8 +219,8 @@ unsafe fn create(
         core: Zeroed::zeroed(),
         driver: [0; CreateCqResp::SIZE],
     };
-    // SAFETY: the caller's arguments are passed on, the CQ stays in its place, and command and response are as long as
-    // stated.
+    // SAFETY: the caller's arguments are passed on, the CQ stays in its place, and command and
+    // response are as long as stated.
     let status = unsafe {
         ffi::ibv_cmd_create_cq_ex(
             context,
@@ -240,7 +241,8 @@ unsafe fn create(
     match map.and_then(|map| Cq::new(map, response.cqn, shared, &domain)) {
         Ok(cq) => Ok(place.finish(cq)),
         Err(error) => {
-            // SAFETY: the kernel has created the CQ above. If this fails, closing the context destroys it.
+            // SAFETY: the kernel has created the CQ above. If this fails, closing the context
+            // destroys it.
             unsafe { ffi::ibv_cmd_destroy_cq(place.as_ibv().cast()) };
             Err(number(error))
         }
@@ -302,7 +304,8 @@ pub unsafe extern "C" fn destroy_cq(cq: *mut ffi::ibv_cq) -> c_int {
     // SAFETY: libibverbs passes a CQ of this provider.
     let status = unsafe { ffi::ibv_cmd_destroy_cq(cq) };
     if status == 0 {
-        // SAFETY: it was made by `create_cq`, no QP completes to it, and the caller does not use it any more.
+        // SAFETY: it was made by `create_cq`, no QP completes to it, and the caller does not use it
+        // any more.
         drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
     }
     status

@@ -41,7 +41,8 @@ unsafe fn of<'a>(cq: *mut ffi::ibv_cq_ex) -> &'a Cq {
     unsafe { Cq::from_ibv(cq.cast()) }
 }
 
-/// Goes on to the next completion. Returns 0, `ENOENT` if there is none, or `EIO` as `poll_cq` does.
+/// Goes on to the next completion. Returns 0, `ENOENT` if there is none, or `EIO` as `poll_cq`
+/// does.
 ///
 /// # Safety
 ///
@@ -126,7 +127,8 @@ unsafe extern "C" fn read_byte_len(cq: *mut ffi::ibv_cq_ex) -> u32 {
     unsafe { current(cq) }.byte_len
 }
 
-/// Immediate data; libibverbs reads an invalidated key by the same function and takes it as a number.
+/// Immediate data; libibverbs reads an invalidated key by the same function and takes it as a
+/// number.
 unsafe extern "C" fn read_imm_data(cq: *mut ffi::ibv_cq_ex) -> ffi::__be32 {
     // SAFETY: the application reads a completion between start and end.
     completion::extra(&unsafe { current(cq) })

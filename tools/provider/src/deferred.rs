@@ -11,8 +11,9 @@
 //! store, after it has set [`is_pending`](Deferred::is_pending). A poller that misses the QP by an
 //! acquire load sees `is_pending` too.
 //!
-//! Messages may come as fast as they are applied, since control verbs do not wait. So nobody goes on
-//! until the queue is empty: the holder of the lock applies the messages that it finds, in one go.
+//! Messages may come as fast as they are applied, since control verbs do not wait. So nobody goes
+//! on until the queue is empty: the holder of the lock applies the messages that it finds, in one
+//! go.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Direct verbs: what programs call in this library itself, as `infiniband/virtio_rdma_dv.h` declares it.
+//! Direct verbs: what programs call in this library itself, as `infiniband/virtio_rdma_dv.h`
+//! declares it.
 //!
 //! A program that is linked with the library shares one copy of it with libibverbs if both names
 //! lead to the same file. With two files there are two copies, and libibverbs' copy has the
@@ -63,7 +64,8 @@ pub unsafe extern "C" fn virtio_rdma_dv_is_supported(device: *mut ffi::ibv_devic
 ///
 /// # Safety
 ///
-/// `device` is null or one that libibverbs lists, `attr` is null or valid, with a string where it says that there is one.
+/// `device` is null or one that libibverbs lists, `attr` is null or valid, with a string where it
+/// says that there is one.
 #[no_mangle]
 pub unsafe extern "C" fn virtio_rdma_dv_open_device(
     device: *mut ffi::ibv_device,
@@ -80,7 +82,8 @@ pub unsafe extern "C" fn virtio_rdma_dv_open_device(
         None => Err(libc::EINVAL),
     };
     match request {
-        // SAFETY: the device is one of this provider, whose `alloc_context` takes a request within the call.
+        // SAFETY: the device is one of this provider, whose `alloc_context` takes a request within
+        // the call.
         Ok(mut request) => unsafe {
             ffi::verbs_open_device(device, ptr::from_mut(&mut request).cast())
         },

@@ -23,8 +23,8 @@ pub fn null<T>(number: i32) -> *mut T {
     ptr::null_mut()
 }
 
-/// How a verb ends that creates an object by a command, which had this `status`: with `object`, of which the structure of
-/// verbs `V` is the first member, or without.
+/// How a verb ends that creates an object by a command, which had this `status`: with `object`, of
+/// which the structure of verbs `V` is the first member, or without.
 pub fn created<T, V>(status: i32, object: Box<T>) -> *mut V {
     match status {
         0 => Box::into_raw(object).cast(),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Bindings of libibverbs' provider interface, generated at build time from rdma-core's `infiniband/driver.h`.
+//! Bindings of libibverbs' provider interface, generated at build time from rdma-core's
+//! `infiniband/driver.h`.
 #![allow(
     dead_code,
     missing_docs,

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Queues that live in the kernel, where the device has no rings in user memory: each verb is a system call.
+//! Queues that live in the kernel, where the device has no rings in user memory: each verb is a
+//! system call.
 //!
-//! The kernel copies work requests and completions. It can't copy inline payload, which uverbs does not pass on, so
-//! QPs have room for none. Extended CQs and QPs are not served: their verbs would hide a system call each. There are no
-//! SRQs, and CQs stay as long as they are.
+//! The kernel copies work requests and completions. It can't copy inline payload, which uverbs does
+//! not pass on, so QPs have room for none. Extended CQs and QPs are not served: their verbs would
+//! hide a system call each. There are no SRQs, and CQs stay as long as they are.
 
 use std::mem::size_of_val;
 use std::mem::MaybeUninit;
@@ -28,8 +29,8 @@ unsafe extern "C" fn create_cq(
     };
     let mut command = ffi::ibv_create_cq::zeroed();
     let mut response = ffi::ib_uverbs_create_cq_resp::zeroed();
-    // SAFETY: libibverbs' arguments are passed on, the CQ stays where it is in its box, and command and response are as
-    // long as stated.
+    // SAFETY: libibverbs' arguments are passed on, the CQ stays where it is in its box, and command
+    // and response are as long as stated.
     let status = unsafe {
         ffi::ibv_cmd_create_cq(
             context,
@@ -78,8 +79,8 @@ unsafe extern "C" fn create_qp(
     };
     let mut command = ffi::ibv_create_qp::zeroed();
     let mut response = ffi::ib_uverbs_create_qp_resp::zeroed();
-    // SAFETY: libibverbs' arguments are passed on, the QP stays where it is in its box, and command and response are as
-    // long as stated.
+    // SAFETY: libibverbs' arguments are passed on, the QP stays where it is in its box, and command
+    // and response are as long as stated.
     let status = unsafe {
         ffi::ibv_cmd_create_qp(
             pd,

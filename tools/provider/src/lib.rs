@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! rdma-core provider for virtio-rdma devices: loaded by a stock libibverbs, it runs the verbs of user programs.
+//! rdma-core provider for virtio-rdma devices: loaded by a stock libibverbs, it runs the verbs of
+//! user programs.
 //!
-//! Control verbs go through uverbs to the kernel module. Work is posted, completions are polled and CQs are armed
-//! without a system call: send, receive and completion queues are rings in the process's own memory, which the
-//! device reads and writes, and a doorbell page is all that is mapped from the device.
+//! Control verbs go through uverbs to the kernel module. Work is posted, completions are polled and
+//! CQs are armed without a system call: send, receive and completion queues are rings in the
+//! process's own memory, which the device reads and writes, and a doorbell page is all that is
+//! mapped from the device.
 //!
 //! | module | what it holds |
 //! |---|---|

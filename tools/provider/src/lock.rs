@@ -174,7 +174,8 @@ pub struct Guard<'a, T> {
 }
 
 impl<T> Guard<'_, T> {
-    /// Leaves the lock held until [`Lock::resume`]: for interfaces that lock in one call and unlock in another.
+    /// Leaves the lock held until [`Lock::resume`]: for interfaces that lock in one call and unlock
+    /// in another.
     #[inline]
     pub fn keep(self) {
         mem::forget(self);

@@ -26,8 +26,9 @@ use crate::allocators::Lender;
 ///
 /// # Invariants
 ///
-/// `base` is the page-aligned start of `len` bytes that stay mapped, readable (but for a doorbell page) and
-/// writable, until the value is dropped. They came from `lender` if there is one, and else from mmap.
+/// `base` is the page-aligned start of `len` bytes that stay mapped, readable (but for a doorbell
+/// page) and writable, until the value is dropped. They came from `lender` if there is one, and
+/// else from mmap.
 struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -48,7 +49,8 @@ impl Mapping {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // INVARIANT: mmap returned the aligned start of a mapping of this length, and it is not null.
+        // INVARIANT: mmap returned the aligned start of a mapping of this length, and it is not
+        // null.
         Ok(Self {
             base: NonNull::new(base.cast()).ok_or_else(io::Error::last_os_error)?,
             len,
@@ -101,15 +103,17 @@ impl Drop for Mapping {
         match &self.lender {
             Some(lender) => lender.give_back(self.base),
             None => {
-                // SAFETY: by the invariants this is a mapping, and nothing borrows from it any more.
+                // SAFETY: by the invariants this is a mapping, and nothing borrows from it any
+                // more.
                 unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
             }
         }
     }
 }
 
-/// A ring that a queue is to have. Its memory is the program's if that lends some, and else the kernel's, which the
-/// process maps once the queue, or the ring that a queue moves to, exists there.
+/// A ring that a queue is to have. Its memory is the program's if that lends some, and else the
+/// kernel's, which the process maps once the queue, or the ring that a queue moves to, exists
+/// there.
 pub struct PlannedRing {
     layout: RingLayout,
     lent: Option<Mapping>,
@@ -144,7 +148,8 @@ impl PlannedRing {
         }
     }
 
-    /// The ring, which the kernel module offers at `mapping` of the context's file `fd` unless the program has lent it.
+    /// The ring, which the kernel module offers at `mapping` of the context's file `fd` unless the
+    /// program has lent it.
     ///
     /// # Errors
     ///
@@ -162,7 +167,8 @@ impl PlannedRing {
                 Mapping::new(len, protection, libc::MAP_SHARED, fd, mapping.offset)?
             }
         };
-        // INVARIANT: lent memory is as long as the layout is, and so is the kernel's, as was checked.
+        // INVARIANT: lent memory is as long as the layout is, and so is the kernel's, as was
+        // checked.
         Ok(RingMap { mapping, layout })
     }
 
@@ -202,7 +208,8 @@ impl RingMap {
         PlannedRing::new(layout, None)?.in_memory()
     }
 
-    /// How the kernel module is asked to move a queue here: a ring in its own memory is the one that it has prepared.
+    /// How the kernel module is asked to move a queue here: a ring in its own memory is the one
+    /// that it has prepared.
     pub fn move_request(&self) -> UserRing {
         match self.mapping.lender {
             Some(_) => self.user_ring(),
@@ -300,8 +307,8 @@ impl Unchecked {
     #[inline(always)]
     fn u16(&self, offset: u32) -> &AtomicU16 {
         debug_assert!(offset % 2 == 0);
-        // SAFETY: the word is in the mapping, and aligned, since every 16-bit part of a layout is; it is only ever
-        // accessed atomically.
+        // SAFETY: the word is in the mapping, and aligned, since every 16-bit part of a layout is;
+        // it is only ever accessed atomically.
         unsafe { AtomicU16::from_ptr(self.at(offset, 2).cast()) }
     }
 
@@ -336,8 +343,8 @@ impl Slot<'_> {
     #[inline(always)]
     pub fn read<const N: usize>(self) -> [u8; N] {
         const { assert!(N <= 1 << *SLOT_SHIFT_RANGE.start()) };
-        // SAFETY: the source is part of the slot, by the invariants. Slots change hands by the positions of the ring: this
-        // one is the driver's, so no other thread writes it.
+        // SAFETY: the source is part of the slot, by the invariants. Slots change hands by the
+        // positions of the ring: this one is the driver's, so no other thread writes it.
         unsafe { self.start.cast::<[u8; N]>().read() }
     }
 
@@ -348,8 +355,9 @@ impl Slot<'_> {
     /// They fit: the slot has `offset + bytes.len()` bytes.
     #[inline(always)]
     pub unsafe fn write(self, offset: usize, bytes: &[u8]) {
-        // SAFETY: the destination is part of the slot, by the invariants and the caller's promise. Slots change hands by
-        // the positions of the ring: this one is the driver's, and no reference to it exists.
+        // SAFETY: the destination is part of the slot, by the invariants and the caller's promise.
+        // Slots change hands by the positions of the ring: this one is the driver's, and no
+        // reference to it exists.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(offset), bytes.len()) };
     }
 }
@@ -444,8 +452,9 @@ impl RingMemory for Unchecked {
 
     #[inline(always)]
     fn read(&self, offset: u32, bytes: &mut [u8]) {
-        // SAFETY: the source is part of a slot, so it is in the mapping. Slots change hands by the indices of the ring:
-        // this one is the driver's, so no other thread writes it, and no reference to it exists.
+        // SAFETY: the source is part of a slot, so it is in the mapping. Slots change hands by the
+        // indices of the ring: this one is the driver's, so no other thread writes it, and no
+        // reference to it exists.
         unsafe {
             ptr::copy_nonoverlapping(
                 self.at(offset, bytes.len()),

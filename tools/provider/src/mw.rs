@@ -57,8 +57,9 @@ pub unsafe extern "C" fn dealloc_mw(mw: *mut ffi::ibv_mw) -> c_int {
     status
 }
 
-/// `bind_mw`: posts what binds a window of type 1, under the next key. That is the window's key as soon as the work request
-/// is posted; if its completion says that it failed, the caller is to put the old key back.
+/// `bind_mw`: posts what binds a window of type 1, under the next key. That is the window's key as
+/// soon as the work request is posted; if its completion says that it failed, the caller is to put
+/// the old key back.
 ///
 /// # Safety
 ///

@@ -199,7 +199,8 @@ pub unsafe extern "C" fn dealloc_pd(pd: *mut ffi::ibv_pd) -> c_int {
     }
     match domain.parent {
         Some(Parent { pd, td, .. }) => {
-            // SAFETY: both outlive the parent domain, since they are refused to go while they have users.
+            // SAFETY: both outlive the parent domain, since they are refused to go while they have
+            // users.
             unsafe {
                 Pd::from_ibv(pd).users.fetch_sub(1, Ordering::Relaxed);
                 if let Some(td) = td.cast::<Td>().as_ref() {

@@ -47,9 +47,10 @@ impl<T: Object> Place<T> {
         const { assert!(size_of::<T>() >= size_of::<T::Ibv>()) };
         let value = ManuallyDrop::new(value);
         let start = size_of::<T::Ibv>();
-        // SAFETY: both are as long as a `T`. The bytes behind libibverbs' structure, which is the first member, are moved:
-        // `value` is not used any more. With them the place is initialised, since that structure may be all zeroes, or
-        // what a command of C has made of it.
+        // SAFETY: both are as long as a `T`. The bytes behind libibverbs' structure, which is the
+        // first member, are moved: `value` is not used any more. With them the place is
+        // initialised, since that structure may be all zeroes, or what a command of C has made of
+        // it.
         unsafe {
             let from = ptr::from_ref(&*value).cast::<MaybeUninit<u8>>();
             let to = self.0.as_mut_ptr().cast::<MaybeUninit<u8>>();

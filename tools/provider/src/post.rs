@@ -60,8 +60,8 @@ impl Opcodes {
         ffi::IBV_WR_LOCAL_INV,
     ]);
 
-    /// What a QP of this type may do (IBTA 9.3.1, table of operations by transport service) where the module offers
-    /// `flags`, or `None` for a type that is not served.
+    /// What a QP of this type may do (IBTA 9.3.1, table of operations by transport service) where
+    /// the module offers `flags`, or `None` for a type that is not served.
     pub fn of(qp_type: ffi::ibv_qp_type, flags: ContextFlags) -> Option<Self> {
         let offered = |flag, opcodes: u32| match flags.contains(flag) {
             true => opcodes,
@@ -189,8 +189,8 @@ impl SendLimits {
         }
     }
 
-    /// Posts one send work request of a [simple opcode](Self::simple_opcodes) if it is simple: with one
-    /// SGE at most, and no inline payload. Else returns `None`.
+    /// Posts one send work request of a [simple opcode](Self::simple_opcodes) if it is simple: with
+    /// one SGE at most, and no inline payload. Else returns `None`.
     ///
     /// # Errors
     ///
@@ -252,7 +252,8 @@ impl SendLimits {
         let (mut wqe, slot) = self.start(ring, queue, wr.wr_id(), wr.opcode(), wr.flags())?;
         extra(&mut wqe, wr);
         self.describe(slot, wr);
-        // SAFETY: an inline work request on a list names valid memory, of which the length was checked.
+        // SAFETY: an inline work request on a list names valid memory, of which the length was
+        // checked.
         unsafe { wqe.inline(slot, length, pieces) };
         wqe.finish(slot);
         Ok(())

@@ -65,8 +65,8 @@ pub struct Qp {
     /// State by the last successful modify, or ERR by a query since; the device may have left it
     /// for ERR.
     state: AtomicU32,
-    /// Opcodes of [simple](SendLimits::post_simple) work requests that `ibv_post_send` takes in that
-    /// state.
+    /// Opcodes of [simple](SendLimits::post_simple) work requests that `ibv_post_send` takes in
+    /// that state.
     simple: AtomicU32,
     send_cq: Attachment,
     /// `None` if that is the same CQ.
@@ -95,12 +95,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans a QP of a type, with capabilities, an SRQ or not, and rings whose memory comes as `domain` says.
+    /// Plans a QP of a type, with capabilities, an SRQ or not, and rings whose memory comes as
+    /// `domain` says.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` for a type that is not served, `EINVAL` for capabilities that no queue has, and those of
-    /// [`PlannedRing::new`].
+    /// `EOPNOTSUPP` for a type that is not served, `EINVAL` for capabilities that no queue has, and
+    /// those of [`PlannedRing::new`].
     pub fn new(
         qp_type: ffi::ibv_qp_type,
         cap: &ffi::ibv_qp_cap,
@@ -171,7 +172,8 @@ fn slots(ring: &Option<WorkRing>) -> u32 {
 }
 
 impl Qp {
-    /// The planned QP, whose rings `map` maps, send queue first. Queues are locked as `domain` says.
+    /// The planned QP, whose rings `map` maps, send queue first. Queues are locked as `domain`
+    /// says.
     ///
     /// # Errors
     ///
@@ -248,7 +250,8 @@ impl Qp {
     ///
     /// It was made by this provider and is not destroyed during `'a`.
     pub unsafe fn from_ibv<'a>(qp: *mut ffi::ibv_qp) -> &'a Self {
-        // SAFETY: the ibv_qp is at the start of a Qp, which is shared, but for its `ibv`, by the invariants.
+        // SAFETY: the ibv_qp is at the start of a Qp, which is shared, but for its `ibv`, by the
+        // invariants.
         unsafe { &*qp.cast::<Self>() }
     }
 
@@ -349,10 +352,11 @@ impl Qp {
         cap.max_inline_data = self.send_limits.max_inline;
     }
 
-    /// Posts send work requests, all up to the first that is refused. Returns why, or 0; the list starts with the first
-    /// work request that was not posted then.
+    /// Posts send work requests, all up to the first that is refused. Returns why, or 0; the list
+    /// starts with the first work request that was not posted then.
     ///
-    /// `EINVAL` in RESET, INIT and RTR and for an invalid work request, `ENOMEM` when the queue is full.
+    /// `EINVAL` in RESET, INIT and RTR and for an invalid work request, `ENOMEM` when the queue is
+    /// full.
     #[inline]
     fn post_send(&self, list: &mut List<'_, ffi::ibv_send_wr>) -> c_int {
         let Some(ring) = &self.rings.send else {
@@ -387,8 +391,8 @@ impl Qp {
         status
     }
 
-    /// Posts a send work request that is not simple, or not valid. Returns 0, `EINVAL` if the state or
-    /// the QP's type does not allow it, or an error of [`SendLimits::post`].
+    /// Posts a send work request that is not simple, or not valid. Returns 0, `EINVAL` if the state
+    /// or the QP's type does not allow it, or an error of [`SendLimits::post`].
     ///
     /// # Safety
     ///

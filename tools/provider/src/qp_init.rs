@@ -109,8 +109,8 @@ pub unsafe extern "C" fn create_qp_ex(
         core: Zeroed::zeroed(),
         driver: [0; CreateQpResp::SIZE],
     };
-    // SAFETY: libibverbs' arguments are passed on, the QP stays in its place, and command and response are as long as
-    // stated.
+    // SAFETY: libibverbs' arguments are passed on, the QP stays in its place, and command and
+    // response are as long as stated.
     let status = unsafe {
         ffi::ibv_cmd_create_qp_ex2(
             context,
@@ -136,7 +136,8 @@ pub unsafe extern "C" fn create_qp_ex(
     let mut qp = match Qp::new(plan, map, (send_cq, recv_cq, srq), shared, &domain) {
         Ok(qp) => place.finish(qp),
         Err(error) => {
-            // SAFETY: the kernel has created the QP above. If this fails, closing the context destroys it.
+            // SAFETY: the kernel has created the QP above. If this fails, closing the context
+            // destroys it.
             unsafe { ffi::ibv_cmd_destroy_qp(place.as_ibv().cast()) };
             return errno::null(errno::number(&error));
         }

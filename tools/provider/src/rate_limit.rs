@@ -50,8 +50,9 @@ pub unsafe fn modify_qp(
     }
 }
 
-/// `modify_qp_rate_limit`: `EINVAL` for what `comp_mask` says and this provider does not know, for rates and bursts that
-/// the device does not have and for QPs that do not send; `EOPNOTSUPP` if the device has no rate limits.
+/// `modify_qp_rate_limit`: `EINVAL` for what `comp_mask` says and this provider does not know, for
+/// rates and bursts that the device does not have and for QPs that do not send; `EOPNOTSUPP` if the
+/// device has no rate limits.
 ///
 /// # Safety
 ///

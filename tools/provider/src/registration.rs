@@ -70,8 +70,8 @@ static MATCHES: Table<[ffi::verbs_match_ent; 3]> = Table([
 /// The provider's name.
 const NAME: &CStr = c"virtio_rdma";
 
-/// Every version of the interface is accepted here and judged when a device is opened: libibverbs would drop a device
-/// that does not fit from its list, with a message at each listing.
+/// Every version of the interface is accepted here and judged when a device is opened: libibverbs
+/// would drop a device that does not fit from its list, with a message at each listing.
 static DRIVER: Table<ffi::verbs_device_ops> = Table(ffi::verbs_device_ops {
     name: NAME.as_ptr(),
     match_min_abi_version: 0,

@@ -2,8 +2,8 @@
 
 //! A shared receive queue: its ring, and the application's id of each work request in it.
 //!
-//! Its work requests complete in the CQs of many QPs and in any order, so a slot is free when its own completion is
-//! polled. Polling takes the lock of the SRQ inside that of the CQ.
+//! Its work requests complete in the CQs of many QPs and in any order, so a slot is free when its
+//! own completion is polled. Polling takes the lock of the SRQ inside that of the CQ.
 
 use std::io;
 use std::mem::replace;
@@ -44,7 +44,8 @@ pub struct SharedRing {
 pub struct Posting {
     memory: RingMap,
     queue: SharedQueue<Box<[u16]>>,
-    /// The application's id of the work request in each slot; on the wire, a work request's id is its slot.
+    /// The application's id of the work request in each slot; on the wire, a work request's id is
+    /// its slot.
     wr_ids: Box<[u64]>,
     /// The longer ring that the device may move to at any moment.
     moving: Option<Moving>,
@@ -93,8 +94,8 @@ impl SharedRing {
         self.posting.lock()
     }
 
-    /// Polling side: the work request in `slot` is complete. Returns the application's id, or `None` if it is not
-    /// outstanding.
+    /// Polling side: the work request in `slot` is complete. Returns the application's id, or
+    /// `None` if it is not outstanding.
     #[inline]
     pub fn complete(&self, slot: u64) -> Option<u64> {
         let slot = u16::try_from(slot).ok()?;
@@ -117,13 +118,14 @@ impl SharedRing {
         self.prepare_with(slots, PlannedRing::in_memory, RingMap::user_ring)
     }
 
-    /// Prepares a ring of `slots` slots, which `map` maps, for the device to move to. From here on both are filled. Returns
-    /// the `request` for the move; [`moved`](Self::moved) says how that ended.
+    /// Prepares a ring of `slots` slots, which `map` maps, for the device to move to. From here on
+    /// both are filled. Returns the `request` for the move; [`moved`](Self::moved) says how that
+    /// ended.
     ///
     /// # Errors
     ///
-    /// `EINVAL` unless there is a longer ring with so many slots, `EBUSY` if one is prepared already, those of `map` and
-    /// of [`PlannedRing::new`], and `ENOMEM`.
+    /// `EINVAL` unless there is a longer ring with so many slots, `EBUSY` if one is prepared
+    /// already, those of `map` and of [`PlannedRing::new`], and `ENOMEM`.
     pub fn prepare_with(
         &self,
         slots: u32,

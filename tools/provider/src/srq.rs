@@ -140,7 +140,8 @@ impl Srq {
     ///
     /// It was made by this provider and is not destroyed during `'a`.
     pub unsafe fn from_ibv<'a>(srq: *mut ffi::ibv_srq) -> &'a Self {
-        // SAFETY: the ibv_srq is at the start of an Srq, which is shared, but for its `ibv`, by the invariants.
+        // SAFETY: the ibv_srq is at the start of an Srq, which is shared, but for its `ibv`, by the
+        // invariants.
         unsafe { &*srq.cast::<Self>() }
     }
 
@@ -208,8 +209,8 @@ unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Res
         core: Zeroed::zeroed(),
         driver: [0; CreateSrqResp::SIZE],
     };
-    // SAFETY: the caller's arguments are passed on, the SRQ stays in its place, and command and response are as long as
-    // stated.
+    // SAFETY: the caller's arguments are passed on, the SRQ stays in its place, and command and
+    // response are as long as stated.
     let status = unsafe {
         ffi::ibv_cmd_create_srq(
             pd,
@@ -229,7 +230,8 @@ unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Res
     match memory.and_then(|memory| Srq::new(memory, response.srqn, max_sge, shared, &domain)) {
         Ok(srq) => Ok(place.finish(srq)),
         Err(error) => {
-            // SAFETY: the kernel has created the SRQ above. If this fails, closing the context destroys it.
+            // SAFETY: the kernel has created the SRQ above. If this fails, closing the context
+            // destroys it.
             unsafe { ffi::ibv_cmd_destroy_srq(place.as_ibv().cast()) };
             Err(number(error))
         }
@@ -315,7 +317,8 @@ pub unsafe extern "C" fn modify_srq(
                 ring: planned.user_ring(),
                 mapping_addr: mapping.as_mut_ptr().expose_provenance() as u64,
             };
-            // SAFETY: the caller's arguments are passed on. The kernel writes to the mapping, which is as long as it wants.
+            // SAFETY: the caller's arguments are passed on. The kernel writes to the mapping, which
+            // is as long as it wants.
             match unsafe { command(srq, attr, MAX_WR, request) } {
                 0 => (),
                 number => return Err(io::Error::from_raw_os_error(number)),
@@ -358,7 +361,8 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ffi::ibv_srq) -> c_int {
     // SAFETY: libibverbs passes an SRQ of this provider.
     let status = unsafe { ffi::ibv_cmd_destroy_srq(srq) };
     if status == 0 {
-        // SAFETY: it was made by `create_srq`, no QP uses it, and the caller does not use it any more.
+        // SAFETY: it was made by `create_srq`, no QP uses it, and the caller does not use it any
+        // more.
         drop(unsafe { Box::from_raw(srq.cast::<Srq>()) });
     }
     status
@@ -379,7 +383,8 @@ pub unsafe extern "C" fn get_srq_num(srq: *mut ffi::ibv_srq, srq_num: *mut u32) 
 ///
 /// # Safety
 ///
-/// `srq` is an SRQ of this provider, `wr` a list of valid work requests, and `bad_wr` a place for one.
+/// `srq` is an SRQ of this provider, `wr` a list of valid work requests, and `bad_wr` a place for
+/// one.
 pub unsafe extern "C" fn post_srq_recv(
     srq: *mut ffi::ibv_srq,
     wr: *mut ffi::ibv_recv_wr,

@@ -114,7 +114,8 @@ impl<T> Table<T> {
     ///
     /// # Safety
     ///
-    /// While the result is used, no `Arc` that was [taken](Slot::replace) out of the table is dropped.
+    /// While the result is used, no `Arc` that was [taken](Slot::replace) out of the table is
+    /// dropped.
     #[inline(always)]
     pub unsafe fn get(&self, number: u32) -> Option<&T> {
         let slot = self.find(number)?;

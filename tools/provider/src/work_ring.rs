@@ -2,9 +2,10 @@
 
 //! A send or receive queue: its ring, and the application's id of each work request in it.
 //!
-//! Posting and polling do not meet in a lock. Posting threads share the queue's own lock; the polling side runs under
-//! the lock of the one CQ that the queue completes to, and keeps the position up to which work is complete. A posting
-//! thread picks that position up when it finds no free slot.
+//! Posting and polling do not meet in a lock. Posting threads share the queue's own lock; the
+//! polling side runs under the lock of the one CQ that the queue completes to, and keeps the
+//! position up to which work is complete. A posting thread picks that position up when it finds no
+//! free slot.
 
 use std::io;
 use std::ops::Deref;
@@ -63,7 +64,8 @@ impl DerefMut for Posting {
 pub struct WorkRing {
     memory: RingMap,
     posting: Lock<Posting>,
-    /// The application's id of the work request in each slot; on the wire, a work request's id is its position.
+    /// The application's id of the work request in each slot; on the wire, a work request's id is
+    /// its position.
     wr_ids: Box<[AtomicU64]>,
     /// Position of the oldest slot that is not complete, by the polling side.
     tail: AtomicU32,
@@ -137,8 +139,8 @@ impl WorkRing {
         unsafe { self.wr_ids.get_unchecked(index) }
     }
 
-    /// Takes the next slot for the work request that the application calls `wr_id`. Returns its position too, or `None`
-    /// when the queue is full.
+    /// Takes the next slot for the work request that the application calls `wr_id`. Returns its
+    /// position too, or `None` when the queue is full.
     #[inline]
     pub fn reserve(&self, queue: &mut WorkQueue, wr_id: u64) -> Option<(u32, Slot<'_>)> {
         let position = match queue.reserve() {
@@ -150,7 +152,8 @@ impl WorkRing {
         Some((position, slot))
     }
 
-    /// Takes the next slot after a look at what was completed. A tail of before a [reset](Self::reset) frees nothing.
+    /// Takes the next slot after a look at what was completed. A tail of before a
+    /// [reset](Self::reset) frees nothing.
     // In line: called, it would cost each post the registers of its arguments.
     #[inline(always)]
     fn reclaim(&self, queue: &mut WorkQueue) -> Option<u32> {
@@ -171,8 +174,8 @@ impl WorkRing {
         queue.publish(unsafe { self.memory.unchecked() })
     }
 
-    /// Polling side: the work request at `position`, and all before it, are complete. Returns the application's id, or
-    /// `None` if it is not outstanding.
+    /// Polling side: the work request at `position`, and all before it, are complete. Returns the
+    /// application's id, or `None` if it is not outstanding.
     #[inline]
     pub fn complete(&self, position: u64) -> Option<u64> {
         let position = u32::try_from(position).ok()?;

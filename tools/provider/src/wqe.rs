@@ -27,11 +27,11 @@ pub fn piece(addr: *const u8, length: usize) -> Piece {
     ptr::slice_from_raw_parts(addr, length)
 }
 
-/// A send WQE whose slot is reserved. Its payload and what the opcode asks for are written to the slot at once, the
-/// rest at the end.
+/// A send WQE whose slot is reserved. Its payload and what the opcode asks for are written to the
+/// slot at once, the rest at the end.
 ///
-/// The slots of a send queue have room for a header and as many SGEs or bytes of inline payload as the QP was created
-/// for.
+/// The slots of a send queue have room for a header and as many SGEs or bytes of inline payload as
+/// the QP was created for.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWqe {
     /// Position of the slot in the queue.
@@ -121,7 +121,8 @@ impl SendWqe {
     ///
     /// # Safety
     ///
-    /// Each piece is valid memory, or empty, and together they are `length` bytes, not more than the QP was created for.
+    /// Each piece is valid memory, or empty, and together they are `length` bytes, not more than
+    /// the QP was created for.
     #[inline]
     pub unsafe fn inline(
         &mut self,

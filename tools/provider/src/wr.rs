@@ -27,9 +27,9 @@ impl<'a, W: WorkRequest + 'a> List<'a, W> {
     ///
     /// # Safety
     ///
-    /// `first` and each `next` are valid work requests or null, for as long as `'a` is, and so are the SGEs that they
-    /// name and, if they are inline, the bytes that those name. Address handles are this provider's, and windows and
-    /// their MRs valid.
+    /// `first` and each `next` are valid work requests or null, for as long as `'a` is, and so are
+    /// the SGEs that they name and, if they are inline, the bytes that those name. Address handles
+    /// are this provider's, and windows and their MRs valid.
     pub unsafe fn new(first: *mut W) -> Self {
         Self {
             first,
@@ -60,7 +60,8 @@ impl<'a, W: WorkRequest + 'a> List<'a, W> {
         }
     }
 
-    /// Takes the work requests off the list, one by one, as long as `post` succeeds. Returns its error, or 0.
+    /// Takes the work requests off the list, one by one, as long as `post` succeeds. Returns its
+    /// error, or 0.
     #[inline]
     pub fn try_each(&mut self, mut post: impl FnMut(W::View<'a>) -> Result<(), c_int>) -> c_int {
         while let Some(wr) = self.front() {
@@ -209,7 +210,8 @@ impl<'a> Send<'a> {
     /// The remote memory of RDMA opcodes.
     #[inline]
     pub fn rdma(self) -> Rdma {
-        // SAFETY: every member of the union starts with a 64-bit integer or is one; RDMA work requests have this one.
+        // SAFETY: every member of the union starts with a 64-bit integer or is one; RDMA work
+        // requests have this one.
         let rdma = unsafe { self.0.wr.rdma };
         Rdma {
             remote_addr: rdma.remote_addr,
@@ -220,7 +222,8 @@ impl<'a> Send<'a> {
     /// The remote word of atomic opcodes and what becomes of it.
     #[inline]
     pub fn atomic(self) -> Atomic {
-        // SAFETY: every member of the union is integers, or a pointer and integers; atomic work requests have this one.
+        // SAFETY: every member of the union is integers, or a pointer and integers; atomic work
+        // requests have this one.
         let atomic = unsafe { self.0.wr.atomic };
         Atomic {
             remote_addr: atomic.remote_addr,
@@ -239,7 +242,8 @@ impl<'a> Send<'a> {
         unsafe { binding(bind.mw, bind.rkey, &bind.bind_info) }
     }
 
-    /// The destination of a datagram. Without an address handle the path is all zeroes, which leads nowhere.
+    /// The destination of a datagram. Without an address handle the path is all zeroes, which leads
+    /// nowhere.
     #[inline]
     pub fn datagram(self) -> Datagram {
         // SAFETY: work requests of a UD QP have this member.

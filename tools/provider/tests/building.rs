@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! The `ibv_wr_*` functions: the WQEs of each are those of `ibv_post_send`, and a batch is posted as a whole or not.
+//! The `ibv_wr_*` functions: the WQEs of each are those of `ibv_post_send`, and a batch is posted
+//! as a whole or not.
 
 mod common;
 
@@ -29,7 +30,8 @@ struct Wr(*mut ffi::ibv_qp_ex);
 macro_rules! call {
     ($wr:ident . $function:ident ( $($argument:expr),* )) => {{
         let qp = $wr.0;
-        // SAFETY: the QP is this provider's and its functions are there; the arguments are valid for the call.
+        // SAFETY: the QP is this provider's and its functions are there; the arguments are valid
+        // for the call.
         unsafe { (*qp).$function.unwrap()(qp $(, $argument)*) }
     }};
 }

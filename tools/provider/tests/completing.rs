@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Completions and their events through the C entry points, with the device played by the device side of the rings.
+//! Completions and their events through the C entry points, with the device played by the device
+//! side of the rings.
 
 mod common;
 

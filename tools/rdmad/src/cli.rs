@@ -46,9 +46,10 @@ const TRANSPORT_FEATURES: [(&str, u32); 4] = [
 
 /// Software RDMA device for virtual machines.
 ///
-/// Each port is a virtio-rdma PCI function, which a QEMU plugs into its VM with
-/// -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"SOCKET"}}', and the far end of the VM's Ethernet
-/// link. Between ports, packets are switched; RDMA between two ports is copied from memory to memory.
+/// Each port is a virtio-rdma PCI function, which a QEMU plugs into its VM with -device
+/// '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"SOCKET"}}', and the far end of the
+/// VM's Ethernet link. Between ports, packets are switched; RDMA between two ports is copied from
+/// memory to memory.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -60,17 +61,17 @@ pub struct Args {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// A VM: name, socket for its QEMU's vfio-user-pci, Unix datagram sockets of its Ethernet link (ours and QEMU's),
-    /// MAC address, and the speed that the port tells, in Gb/s (100 by default). May be repeated.
+    /// A VM: name, socket for its QEMU's vfio-user-pci, Unix datagram sockets of its Ethernet link
+    /// (ours and QEMU's), MAC address, and the speed that the port tells, in Gb/s (100 by default).
+    /// May be repeated.
     ///
     /// ip=IP, once for each address, gives the VM its IP addresses: it may use no others, and no
     /// other VM may use these. Without ip=, two VMs of the daemon can't have one address as a GID
     /// at the same time.
     ///
     /// net-roce=on forwards RoCE from the VM's network interface, which else is dropped: RoCE of
-    /// this MAC address is that of the RDMA device.
-    /// memory=SIZE limits what the daemon allocates for the port, guest-memory=SIZE (1T) what it maps
-    /// of the VM's own memory.
+    /// this MAC address is that of the RDMA device. memory=SIZE limits what the daemon allocates
+    /// for the port, guest-memory=SIZE (1T) what it maps of the VM's own memory.
     #[arg(
         long = "port",
         required = true,
@@ -98,7 +99,8 @@ pub struct Args {
     #[arg(long, value_name = "GROUP", value_parser = parse_group)]
     pub socket_group: Option<u32>,
 
-    /// Join the switch to another daemon or a host: Unix datagrams, UDP datagrams, or a tap interface. May be repeated.
+    /// Join the switch to another daemon or a host: Unix datagrams, UDP datagrams, or a tap
+    /// interface. May be repeated.
     ///
     /// routed=on is for uplinks with IP routers behind them. It accepts packets of a connection
     /// from any MAC address there; else the packets must come from the MAC address of the peer.
@@ -130,12 +132,14 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = parse_stride, default_value = "4K")]
     pub doorbell_stride: u8,
 
-    /// Threads that serve the queues of all ports; by default one less than there are CPUs, from one to four.
+    /// Threads that serve the queues of all ports; by default one less than there are CPUs, from
+    /// one to four.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub workers: Option<u16>,
 
-    /// Go on looking at a queue for so long after its last work before asking for a doorbell; 0: ask at once. The thread that
-    /// looks occupies a CPU meanwhile. More makes sense where it has one to itself.
+    /// Go on looking at a queue for so long after its last work before asking for a doorbell; 0:
+    /// ask at once. The thread that looks occupies a CPU meanwhile. More makes sense where it has
+    /// one to itself.
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(..=100_000))]
     pub poll: u32,
 
@@ -245,7 +249,8 @@ const LEAST_MEMORY: u64 = 64 << 20;
 const DOORBELL_STRIDES: RangeInclusive<u8> = 12..=16;
 /// Guest memory of a port unless told otherwise.
 const GUEST_MEMORY: u64 = 1 << 40;
-/// Guest memory of all ports: an x86 process has 128 TiB of addresses, and the daemon needs some of its own.
+/// Guest memory of all ports: an x86 process has 128 TiB of addresses, and the daemon needs some of
+/// its own.
 const ALL_GUEST_MEMORY: u64 = 96 << 40;
 
 /// A unicast MAC address.

@@ -18,8 +18,8 @@ use crate::cli::Args;
 use crate::cli::KEEPER;
 use crate::limits;
 
-/// The signals that end the daemon, from here on kept until it waits for them. No thread but the one
-/// that waits takes them.
+/// The signals that end the daemon, from here on kept until it waits for them. No thread but the
+/// one that waits takes them.
 pub fn block_signals() -> Result<SigSet> {
     let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
     signals.thread_block().context("can't block signals")?;

@@ -14,13 +14,15 @@ use crate::cli::Args;
 
 /// Open files of the daemon beside those of its ports: workers, switch, uplinks, status, log.
 const OWN: u64 = 64;
-/// Open files of a port beside those that its client hands over: sockets and eventfds of the daemon.
+/// Open files of a port beside those that its client hands over: sockets and eventfds of the
+/// daemon.
 const OF_A_PORT: u64 = 16;
 
 /// Memory of the daemon beside that of its ports: stacks, the switch, the capture, the log.
 const OWN_MEMORY: u64 = 512 << 20;
 
-/// Raises the limit on open files as far as it goes, and says so if that does not suffice for `ports` ports.
+/// Raises the limit on open files as far as it goes, and says so if that does not suffice for
+/// `ports` ports.
 pub fn raise(ports: usize) {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

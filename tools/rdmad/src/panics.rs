@@ -25,7 +25,8 @@ use crate::status::Form;
 /// The port's.
 const MAC: Mac = [2, 0, 0, 0, 0, 1];
 
-/// Runs the ignored test `name` of this module in a process of its own, which must end by the panic.
+/// Runs the ignored test `name` of this module in a process of its own, which must end by the
+/// panic.
 fn ends(name: &str) {
     let output = panicked(name);
     let told = String::from_utf8_lossy(&output.stderr);

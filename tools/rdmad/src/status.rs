@@ -2,9 +2,9 @@
 
 //! The status of a running daemon: a socket that tells it, and the command that asks for it.
 //!
-//! Who asks writes one word, `text` or `json`, and gets the answer until the end of the stream. The daemon has one thread
-//! for this, which serves its clients side by side: none waits for another. It looks at devices without holding their
-//! workers up.
+//! Who asks writes one word, `text` or `json`, and gets the answer until the end of the stream. The
+//! daemon has one thread for this, which serves its clients side by side: none waits for another.
+//! It looks at devices without holding their workers up.
 
 use std::collections::VecDeque;
 use std::io;
@@ -78,7 +78,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `path`, where the socket of a daemon that was killed may lie, and answers with what `look` sees.
+    /// Listens at `path`, where the socket of a daemon that was killed may lie, and answers with
+    /// what `look` sees.
     pub fn start(
         path: &Path,
         access: &Access,

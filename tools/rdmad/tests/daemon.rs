@@ -371,7 +371,8 @@ fn without_descriptors_clients_wait_and_nothing_spins() {
 fn doorbells(values: impl Iterator<Item = (u64, u32)>) -> Vec<u8> {
     let mut messages = Vec::new();
     for (page, value) in values {
-        // Header of a posted REGION_WRITE: id and command, length, flags, error; then offset, region, length, data.
+        // Header of a posted REGION_WRITE: id and command, length, flags, error; then offset,
+        // region, length, data.
         for word in [10 << 16, 36, 0x10, 0] {
             messages.extend_from_slice(&u32::to_ne_bytes(word));
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The program as a driver without own rings sees it: registers, control queue, and virtqueues for queues.
+//! The program as a driver without own rings sees it: registers, control queue, and virtqueues for
+//! queues.
 
 #[path = "../vdev/tests/common/mod.rs"]
 mod common;
@@ -133,7 +134,8 @@ fn enable_pair(driver: &mut Driver, numbers: QueueNumbers) {
     }
 }
 
-/// Creates a CQ and a QP, has RDMA WRITEs complete, with an interrupt only when that was asked for, and destroys both.
+/// Creates a CQ and a QP, has RDMA WRITEs complete, with an interrupt only when that was asked for,
+/// and destroys both.
 fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: u32) {
     let cqn = call(driver, CmdCreateCq { cqe: SIZE.into() }).unwrap().cqn;
     assert_eq!(cqn, 0);
@@ -234,7 +236,8 @@ fn a_driver_without_own_rings_is_served_again_and_again() {
             assert!(!driver.interrupted(CONTROL_VECTOR));
         }
         if !withhold {
-            // The next driver takes own rings from the same device: virtqueue 1 is an event queue then.
+            // The next driver takes own rings from the same device: virtqueue 1 is an event queue
+            // then.
             start(&mut driver, TRANSPORT | RING_ADDR, numbers);
             let refused = CmdReqNotify {
                 cqn: 0,

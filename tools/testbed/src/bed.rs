@@ -41,7 +41,8 @@ pub struct BedOptions {
     /// Memory of each, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     pub mem: u32,
-    /// Another kernel: a directory with vmlinuz or arch/x86/boot/bzImage, and its modules in lib/modules
+    /// Another kernel: a directory with vmlinuz or arch/x86/boot/bzImage, and its modules in
+    /// lib/modules
     #[arg(long, value_name = "DIR")]
     pub kernel: Option<PathBuf>,
     /// What runs the guests, if it is not to be found out
@@ -50,7 +51,8 @@ pub struct BedOptions {
     /// More for the kernel's command line
     #[arg(long, value_name = "ARGUMENTS", default_value = "")]
     pub append: String,
-    /// Two virtio entropy devices in each: one that answers and, in a later slot, one that never does
+    /// Two virtio entropy devices in each: one that answers and, in a later slot, one that never
+    /// does
     #[arg(long)]
     pub rng: bool,
     /// Seconds after which everything is ended
@@ -143,7 +145,8 @@ impl Bed {
                 bail!("VM {} ended before it was up:\n{}", vm.number, said.trim());
             }
         }
-        // What the kernel complained of before user space ran is its own affair: nothing of ours was there yet.
+        // What the kernel complained of before user space ran is its own affair: nothing of ours
+        // was there yet.
         bed.new_complaints();
         bed.bring_up()?;
         bed.boot_time = began.elapsed();
@@ -214,8 +217,8 @@ impl Bed {
         self.daemons.all_run() && self.vms.iter_mut().all(Vm::runs)
     }
 
-    /// What a QEMU said when it aborted after its daemon had been killed: QEMU 11.1 may then meet an assertion of
-    /// its own. It is no answer to anything that a daemon sent.
+    /// What a QEMU said when it aborted after its daemon had been killed: QEMU 11.1 may then meet
+    /// an assertion of its own. It is no answer to anything that a daemon sent.
     pub fn abort_without_daemon(&self) -> Option<String> {
         if self.daemons.all_run() {
             return None;

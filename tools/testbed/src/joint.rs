@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! How the daemons of one bed are joined, when each VM has one of its own.
 //!
-//! What needs a network is done in a network namespace of the bed, so that any number of beds run side by side and the
-//! host's network is left alone.
+//! What needs a network is done in a network namespace of the bed, so that any number of beds run
+//! side by side and the host's network is left alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};

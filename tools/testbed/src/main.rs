@@ -36,21 +36,21 @@ enum Action {
     /// Run a command on VM 1 and end with its status
     ///
     /// The command reaches the other VMs by `on N COMMAND`. All VMs see the sysroot and this
-    /// checkout, and keep what they write to themselves. Status 125: the VMs could not be started or
-    /// the command was not finished; 99: it passed, but a guest's kernel complained.
+    /// checkout, and keep what they write to themselves. Status 125: the VMs could not be started
+    /// or the command was not finished; 99: it passed, but a guest's kernel complained.
     Run(run::RunOptions),
     /// Run test programs that report in KTAP
     ///
-    /// Each runs on VM 1, several in one set of VMs. A program says what VMs it wants by comment lines
-    /// "testbed: OPTIONS" with the options of `run`, and runs once for each such line. A complaint of a
-    /// guest's kernel fails the program that ran at that time.
+    /// Each runs on VM 1, several in one set of VMs. A program says what VMs it wants by comment
+    /// lines "testbed: OPTIONS" with the options of `run`, and runs once for each such line. A
+    /// complaint of a guest's kernel fails the program that ran at that time.
     Test(selftest::TestOptions),
     /// Give a shell on VM 1
     Shell(bed::BedOptions),
     /// Run a command on another VM, or ask the host for something (in a VM)
     ///
-    /// Standard input, output, error and the status are the command's own. `on 0 daemon kill VM` kills
-    /// the daemon that has a VM's device.
+    /// Standard input, output, error and the status are the command's own. `on 0 daemon kill VM`
+    /// kills the daemon that has a VM's device.
     On {
         /// Give the command no standard input, and leave this one's unread
         #[arg(short = 'n', long)]

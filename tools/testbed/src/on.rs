@@ -14,8 +14,8 @@ use rustix::termios::tcgetpgrp;
 use crate::agent::SOCKET;
 use crate::proto::{Exec, Frame, Kind, CHUNK};
 
-/// Bytes of input that are on their way at most. More would pile up in the memory of the other guest if its command
-/// did not read them.
+/// Bytes of input that are on their way at most. More would pile up in the memory of the other
+/// guest if its command did not read them.
 const WINDOW: usize = 16 * CHUNK;
 
 /// Runs a command in guest `vm` and returns its status. With `input` it reads this one's standard
@@ -62,7 +62,8 @@ pub fn run(vm: usize, argv: Vec<String>, input: bool) -> Result<u8> {
     }
 }
 
-/// Whether standard input may be read. In the background, a read from the terminal would stop this process.
+/// Whether standard input may be read. In the background, a read from the terminal would stop this
+/// process.
 fn has_input() -> bool {
     let stdin = io::stdin();
     !stdin.is_terminal() || tcgetpgrp(&stdin).is_ok_and(|foreground| foreground == getpgrp())

@@ -120,7 +120,8 @@ impl Frame {
         self.payload.first().copied().unwrap_or(255)
     }
 
-    /// Sends the frame in one write, so that frames of several threads do not mix on a locked writer.
+    /// Sends the frame in one write, so that frames of several threads do not mix on a locked
+    /// writer.
     pub fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let length = u32::try_from(self.payload.len())
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "payload too long"))?;

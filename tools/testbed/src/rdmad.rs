@@ -39,10 +39,12 @@ pub struct DeviceOptions {
     /// No RDMA device: guests with a network only
     #[arg(long)]
     pub no_device: bool,
-    /// So many of the VMs, the last ones, have rdma_rxe instead: stock Linux as a peer on the device's switch
+    /// So many of the VMs, the last ones, have rdma_rxe instead: stock Linux as a peer on the
+    /// device's switch
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub rxe: u8,
-    /// The VMs have rdma_rxe too, on a second network interface at the same switch: both devices in one machine
+    /// The VMs have rdma_rxe too, on a second network interface at the same switch: both devices in
+    /// one machine
     #[arg(long)]
     pub rxe_beside: bool,
     /// A daemon for each VM, joined by uplinks of this kind, instead of one for all
@@ -118,8 +120,8 @@ pub struct Daemons {
 }
 
 impl Daemons {
-    /// Starts one daemon with a port for each guest, or as many with one each, with an uplink for each guest with rxe, and
-    /// waits until the sockets listen.
+    /// Starts one daemon with a port for each guest, or as many with one each, with an uplink for
+    /// each guest with rxe, and waits until the sockets listen.
     pub fn start(
         places: &Places,
         vms: usize,
@@ -233,7 +235,8 @@ impl Daemons {
         found
     }
 
-    /// What a guest asks the host for: `daemon kill VM` does so with the one that has a VM's device.
+    /// What a guest asks the host for: `daemon kill VM` does so with the one that has a VM's
+    /// device.
     pub fn command(&self, words: &[String]) -> Result<()> {
         let words: Vec<_> = words.iter().map(String::as_str).collect();
         let ["daemon", "kill", vm] = words[..] else {
@@ -363,7 +366,8 @@ fn unix_uplink(bind: &Path, peer: &Path) -> String {
     format!("unix:{}:{}", bind.display(), peer.display())
 }
 
-/// What a daemon, counted from 0, is told beside its ports. What is done to frames is done once, by the first.
+/// What a daemon, counted from 0, is told beside its ports. What is done to frames is done once, by
+/// the first.
 fn arguments(options: &DeviceOptions, daemon: usize) -> Vec<String> {
     let first = daemon == 0;
     let path = options.path.and_then(|path| path.to_possible_value());

@@ -2,8 +2,9 @@
 //! `testbed test`: runs test programs that report in KTAP, several in one set of guests.
 //!
 //! A program says what guests it wants by comment lines `testbed: OPTIONS`, with options of
-//! `testbed run`. It runs once for each such line, or once with the defaults if it has none; programs
-//! with the same options share their guests. Lines with another mark are for runs that ask for it.
+//! `testbed run`. It runs once for each such line, or once with the defaults if it has none;
+//! programs with the same options share their guests. Lines with another mark are for runs that ask
+//! for it.
 
 use std::cmp::Reverse;
 use std::fs::{self, File};
@@ -47,7 +48,8 @@ pub struct TestOptions {
         allow_hyphen_values = true
     )]
     pub vm: String,
-    /// Run programs as their lines "MARK: OPTIONS" say; without such a line only for the default mark
+    /// Run programs as their lines "MARK: OPTIONS" say; without such a line only for the default
+    /// mark
     #[arg(long, default_value = DEFAULT_MARK)]
     pub mark: String,
     /// Show the programs' whole output
@@ -151,8 +153,8 @@ impl Run<'_> {
 struct Waiting<'a>(Mutex<Vec<Run<'a>>>);
 
 impl<'a> Waiting<'a> {
-    /// The next program for who has guests of `wanted`: another one for them, or else one of those that
-    /// have most in common, so that the last ones to end are short.
+    /// The next program for who has guests of `wanted`: another one for them, or else one of those
+    /// that have most in common, so that the last ones to end are short.
     fn next(&self, wanted: Option<&str>) -> Option<Run<'a>> {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let alike = |run: &Run<'_>| runs.iter().filter(|one| one.wanted == run.wanted).count();
@@ -285,8 +287,8 @@ fn run_waiting(
             totals().failed += 1;
             return;
         }
-        // A guest in which a program hangs, or that ended, is of no use for the next one; nor is one
-        // whose device died with its daemon.
+        // A guest in which a program hangs, or that ended, is of no use for the next one; nor is
+        // one whose device died with its daemon.
         if !ended {
             bed.end();
         } else if bed.is_whole() {

@@ -25,7 +25,8 @@ pub fn khz() -> u64 {
 fn reading() -> (Instant, u64) {
     let read = || {
         let before = Instant::now();
-        // SAFETY: the instruction reads a register that every x86-64 processor has and touches no memory.
+        // SAFETY: the instruction reads a register that every x86-64 processor has and touches no
+        // memory.
         let count = unsafe { _rdtsc() };
         (before.elapsed(), before, count)
     };

@@ -20,7 +20,8 @@ use crate::tsc;
 
 /// QEMU's status when a guest ends through isa-debug-exit with value 1, as guest/init does.
 const GUEST_ENDED: i32 = 3;
-/// What the kernel says last in a guest that is powered off, which QEMU ends with status 0 for as for a reset.
+/// What the kernel says last in a guest that is powered off, which QEMU ends with status 0 for as
+/// for a reset.
 const POWERED_OFF: &str = "reboot: Power down";
 /// How long a guest has to end after it was asked to.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,8 +34,8 @@ pub enum Accel {
     Kvm,
     /// QEMU's translator.
     Tcg,
-    /// The same, with one processor at a time and a clock that goes by what is executed: the time stamp counter ticks
-    /// once an instruction.
+    /// The same, with one processor at a time and a clock that goes by what is executed: the time
+    /// stamp counter ticks once an instruction.
     Counted,
 }
 
@@ -73,8 +74,9 @@ impl Accel {
             Self::Tcg => &[
                 "-accel",
                 "tcg,thread=multi",
-                // With ERMS and FSRM the kernel clears and copies pages by a string instruction that
-                // is translated byte by byte: starting a program takes more than twice as long.
+                // With ERMS and FSRM the kernel clears and copies pages by a string instruction
+                // that is translated byte by byte: starting a program takes more than twice as
+                // long.
                 "-cpu",
                 "max,-erms,-fsrm",
             ],
@@ -93,13 +95,14 @@ impl Accel {
     fn command_line(self) -> String {
         match self {
             Self::Kvm => String::new(),
-            // - A page that virtiofsd fills behind QEMU's back may still be cached as translated code,
-            //   unless the guest itself writes the page first.
+            // - A page that virtiofsd fills behind QEMU's back may still be cached as translated
+            //   code, unless the guest itself writes the page first.
             // - The guest's time stamp counter is the host's. On a busy host the kernel measures it
             //   wrongly, by a factor of 30 even, and takes it for broken when it watches it.
-            // - By that counter it gives the timer ten ticks for five interrupts, and panics without them. Under KVM
-            //   it knows not to.
-            // - Where an instruction costs twenty, what hangs is told from what is slow by a longer wait.
+            // - By that counter it gives the timer ten ticks for five interrupts, and panics
+            //   without them. Under KVM it knows not to.
+            // - Where an instruction costs twenty, what hangs is told from what is slow by a longer
+            //   wait.
             Self::Tcg => emulated(tsc::khz()),
             // An instruction is a nanosecond.
             Self::Counted => emulated(1_000_000),
@@ -176,9 +179,9 @@ impl Rdma {
     }
 }
 
-/// Puts what a guest may see into the directory `$1` of a mount namespace, and starts a program: the sysroot
-/// without what is mounted over it (`/dev`, `/proc`, `/sys`, `/tmp` of the host), the checkout `$2` and the
-/// directory `$3` from which the test bed was called. All of it is read-only.
+/// Puts what a guest may see into the directory `$1` of a mount namespace, and starts a program:
+/// the sysroot without what is mounted over it (`/dev`, `/proc`, `/sys`, `/tmp` of the host), the
+/// checkout `$2` and the directory `$3` from which the test bed was called. All of it is read-only.
 const SHARE: &str = r#"
 set -e
 shared=$1 top=$2 called_from=$3
@@ -286,8 +289,8 @@ impl Vm {
         matches!(self.qemu.try_wait(), Ok(None))
     }
 
-    /// Waits for a guest that was asked to end, or that a test has powered off, and ends one that does not. False if it
-    /// ended otherwise.
+    /// Waits for a guest that was asked to end, or that a test has powered off, and ends one that
+    /// does not. False if it ended otherwise.
     pub fn end(&mut self) -> bool {
         let until = Instant::now() + END_TIMEOUT;
         loop {
@@ -374,8 +377,8 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Command {
     command
         .arg("-name")
         .arg(format!("vm{number}"))
-        // Without the PIT the kernel takes its clock's rate from the HPET. Against the PIT it can be wrong by
-        // far when the host is busy, and every timeout in the guest with it.
+        // Without the PIT the kernel takes its clock's rate from the HPET. Against the PIT it can
+        // be wrong by far when the host is busy, and every timeout in the guest with it.
         .args(["-machine", "q35,pit=off,memory-backend=mem", "-nodefaults"])
         .args(["-no-user-config", "-display", "none", "-no-reboot"])
         .args(shape.accel.arguments())

@@ -2,8 +2,9 @@
 
 //! Cycles of imports between files and between folders.
 //!
-//! `allowed-cycles` beside this crate's manifest lists the uses that close a cycle and stay, each with
-//! its reason. Without these, no cycle may be left; one that closes no cycle any more is an error too.
+//! `allowed-cycles` beside this crate's manifest lists the uses that close a cycle and stay, each
+//! with its reason. Without these, no cycle may be left; one that closes no cycle any more is an
+//! error too.
 
 use crate::imports::{uses, Uses};
 use crate::sources::Tree;

@@ -12,8 +12,8 @@
 //! everything that waits, and everything that comes later, fails with [`Failure::Dead`]. Buffers
 //! that it holds stay with the virtqueue, which frees them once the device was reset.
 //!
-//! Beside these, [`start`](ControlQueue::start) runs a command in any context and tells of its answer
-//! by a call, for those who cannot wait; they bring a buffer of their own.
+//! Beside these, [`start`](ControlQueue::start) runs a command in any context and tells of its
+//! answer by a call, for those who cannot wait; they bring a buffer of their own.
 //!
 //! Lock order: `ControlQueue::idle`, then `Slot::answer`; the virtqueue's own lock is not taken
 //! within either.
@@ -271,8 +271,8 @@ impl ControlQueue {
         self.dead.load(Acquire)
     }
 
-    /// Whether the device is dead or a CQ of the kernel has lost completions: the one flag that posts
-    /// and polls look at.
+    /// Whether the device is dead or a CQ of the kernel has lost completions: the one flag that
+    /// posts and polls look at.
     #[inline]
     pub(crate) fn has_losses(&self) -> bool {
         self.has_losses.load(Acquire)

@@ -273,8 +273,8 @@ impl Device {
         }
     }
 
-    /// The number of completion vectors: each is an event queue. A virtqueue of CQEs has an interrupt
-    /// of its own, so there is no choice.
+    /// The number of completion vectors: each is an event queue. A virtqueue of CQEs has an
+    /// interrupt of its own, so there is no choice.
     pub(crate) fn comp_vectors(&self) -> u32 {
         self.limits
             .own_rings

@@ -3,9 +3,9 @@
 //! What a device may still use that never confirmed the destruction of its owner.
 //!
 //! It is kept until the device was reset. If that cannot be confirmed either, it stays allocated
-//! for good: memory that is lost is better than memory that changes under its next owner. This is so
-//! for a PCI function that was unplugged without notice, too: that its registers read as all ones does
-//! not prove that nothing of it is on its way to memory.
+//! for good: memory that is lost is better than memory that changes under its next owner. This is
+//! so for a PCI function that was unplugged without notice, too: that its registers read as all
+//! ones does not prove that nothing of it is on its way to memory.
 //!
 //! Others must not call into what stays for good, unless it keeps the module loaded:
 //! [`LingeringDmabuf`](crate::rdma::dmabuf::LingeringDmabuf).

@@ -30,7 +30,8 @@ pub(crate) trait EventTarget: Send + Sync {
     /// A CQ that is armed has a completion. Called in interrupt context.
     fn completion(&self) {}
 
-    /// The device refused to arm a CQ, of which no completion will be told. Called in interrupt context.
+    /// The device refused to arm a CQ, of which no completion will be told. Called in interrupt
+    /// context.
     fn arming_refused(&self) {}
 
     /// An asynchronous event. Called in interrupt context.
@@ -96,8 +97,8 @@ impl Registered {
     fn call(self, f: impl FnOnce(&dyn EventTarget)) {
         let Self { target, calls } = self;
         f(&*target);
-        // Before the call ends: the registration waits for its end and then drops the last reference,
-        // in process context. A target may own memory that is not freed in an interrupt.
+        // Before the call ends: the registration waits for its end and then drops the last
+        // reference, in process context. A target may own memory that is not freed in an interrupt.
         drop(target);
         calls.put();
     }

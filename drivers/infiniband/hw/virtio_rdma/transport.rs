@@ -2,15 +2,16 @@
 
 //! Queues of the transport, where rings at addresses of the driver's choice were not negotiated.
 //!
-//! All of them are found in the probe. A CQ or QP that is created gets a number from the device, and
-//! with it the virtqueues of that number; when it was destroyed they are reset and wait for the next.
+//! All of them are found in the probe. A CQ or QP that is created gets a number from the device,
+//! and with it the virtqueues of that number; when it was destroyed they are reset and wait for the
+//! next.
 //!
 //! A virtqueue of CQEs interrupts only when its CQ was armed by a command, which is sent without
-//! waiting for the answer, as arming must not sleep. Nothing is lost by that: the device compares what
-//! it completed with what was polled by the time that it processes the command.
+//! waiting for the answer, as arming must not sleep. Nothing is lost by that: the device compares
+//! what it completed with what was polled by the time that it processes the command.
 //!
-//! Lock order: `claimed`, then those of a queue's reset; `CqVirtqueue::arming`, then those of the control
-//! queue.
+//! Lock order: `claimed`, then those of a queue's reset; `CqVirtqueue::arming`, then those of the
+//! control queue.
 
 use crate::{
     abi::{
@@ -336,8 +337,8 @@ impl Transport {
         Claim::new(self.cqs.get(usize::try_from(number)?).ok_or(EIO)?)
     }
 
-    /// Takes the virtqueues of QP `number`, which the device has just created: the send queue and the
-    /// receive queue.
+    /// Takes the virtqueues of QP `number`, which the device has just created: the send queue and
+    /// the receive queue.
     ///
     /// # Errors
     ///

@@ -668,7 +668,8 @@ fn requests_name_their_command_and_response() {
     assert_eq!(pair::<CmdReregMr>(), (30, 0));
     assert_eq!(pair::<CmdRevokeMr>(), (31, 0));
     assert_eq!(Command::ALL.len(), 31);
-    // Modify QP has the longest request, Query Counters the longest response; each has one byte in front.
+    // Modify QP has the longest request, Query Counters the longest response; each has one byte in
+    // front.
     assert_eq!((MAX_REQUEST, MAX_RESPONSE), (138, 193));
     assert_eq!((CONTROL_QUEUE, RESPONSE_OK), (0, 0));
 }

@@ -300,7 +300,8 @@ fn events() {
         Event::new(EventKind::Completion, 0).kind(),
         Ok(EventKind::Completion)
     );
-    // One beyond completion, one below and one beyond the asynchronous ones, one whose low byte alone would fit.
+    // One beyond completion, one below and one beyond the asynchronous ones, one whose low byte
+    // alone would fit.
     for raw_kind in [1, 0xff, 0x100 + 19, 0x200, u32::MAX] {
         let event = Event {
             raw_kind,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Structures of the driver-provider interface: their bytes, and that a C compiler lays them out the same.
+//! Structures of the driver-provider interface: their bytes, and that a C compiler lays them out
+//! the same.
 
 use std::mem::{align_of, offset_of, size_of};
 

@@ -15,8 +15,9 @@ use virtio_rdma_abi::uverbs::ContextFlags;
 use virtio_rdma_abi::wire::UnknownValue;
 use virtio_rdma_abi::VIRTIO_ID_RDMA;
 
-/// Asserts that an enumeration has exactly these values, each of which survives a round trip, and refuses every
-/// other one of its wire type that an exhaustive search or a walk over all bits can find.
+/// Asserts that an enumeration has exactly these values, each of which survives a round trip, and
+/// refuses every other one of its wire type that an exhaustive search or a walk over all bits can
+/// find.
 macro_rules! values {
     ($name:ident: $repr:ty = $expected:expr) => {{
         let expected: Vec<$repr> = $expected.into_iter().collect();
@@ -109,7 +110,8 @@ fn names_have_their_values() {
     );
 }
 
-/// Asserts a mask's named bits in order, and its set operations on them and on a bit that it does not name.
+/// Asserts a mask's named bits in order, and its set operations on them and on a bit that it does
+/// not name.
 macro_rules! bits {
     ($name:ident: $repr:ty { $($bit:ident = $number:literal),* }) => {{
         let mut all: $repr = 0;

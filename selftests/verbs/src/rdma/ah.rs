@@ -63,8 +63,8 @@ impl Ah {
         })
     }
 
-    /// Overwrites what the provider of virtio-rdma keeps of an AH's path behind libibverbs' part, as a process can do
-    /// with all its memory: `bytes` from `offset` of the address vector on.
+    /// Overwrites what the provider of virtio-rdma keeps of an AH's path behind libibverbs' part,
+    /// as a process can do with all its memory: `bytes` from `offset` of the address vector on.
     pub fn forge(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= AddressVector::SIZE);
         // SAFETY: The provider's AH is libibverbs' followed by the bytes of an address vector.

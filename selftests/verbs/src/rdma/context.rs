@@ -94,7 +94,8 @@ impl Context {
     /// The device's limits.
     pub fn limits(&self) -> Result<DeviceAttr> {
         let mut attr = MaybeUninit::<ffi::ibv_device_attr>::zeroed();
-        // SAFETY: The context is open, and all-zero bytes are a valid ibv_device_attr for the call to fill.
+        // SAFETY: The context is open, and all-zero bytes are a valid ibv_device_attr for the call
+        // to fill.
         let attr = unsafe {
             check(ffi::ibv_query_device(self.raw(), attr.as_mut_ptr())).context("query device")?;
             attr.assume_init()
@@ -121,7 +122,8 @@ impl Context {
         let fd = unsafe { BorrowedFd::borrow_raw(self.raw.as_ref().async_fd) };
         wait_readable(fd, timeout).context("asynchronous event")?;
         let mut event = MaybeUninit::<ffi::ibv_async_event>::zeroed();
-        // SAFETY: The context is open; on success the call fills the event, which is acknowledged once.
+        // SAFETY: The context is open; on success the call fills the event, which is acknowledged
+        // once.
         let event = unsafe {
             check(ffi::ibv_get_async_event(self.raw(), event.as_mut_ptr()))
                 .context("get asynchronous event")?;

@@ -99,8 +99,8 @@ struct UdmabufCreate {
     size: u64,
 }
 
-// SAFETY: UDMABUF_CREATE, `_IOW('u', 0x42, struct udmabuf_create)`, reads the structure, which lives as long as the call,
-// and returns a new file descriptor.
+// SAFETY: UDMABUF_CREATE, `_IOW('u', 0x42, struct udmabuf_create)`, reads the structure, which
+// lives as long as the call, and returns a new file descriptor.
 unsafe impl Ioctl for UdmabufCreate {
     type Output = OwnedFd;
     const IS_MUTATING: bool = false;
@@ -135,7 +135,8 @@ impl Udmabuf {
             offset: 0,
             size,
         };
-        // SAFETY: `UdmabufCreate` describes the ioctl as the udmabuf driver, which is behind this file, defines it.
+        // SAFETY: `UdmabufCreate` describes the ioctl as the udmabuf driver, which is behind this
+        // file, defines it.
         let buffer = unsafe { ioctl(&driver, create) }.context("UDMABUF_CREATE")?;
         Ok(Self {
             memory: memory.into(),
@@ -179,7 +180,8 @@ impl Exporter {
         let mut control = open("/dev/test_exporter")?;
         control.write_all(format!("export {size}").as_bytes())?;
         let (fd, _) = status(&mut control)?;
-        // SAFETY: The descriptor was made for this process by the write above, and nobody else knows it.
+        // SAFETY: The descriptor was made for this process by the write above, and nobody else
+        // knows it.
         let buffer = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { control, buffer })
     }

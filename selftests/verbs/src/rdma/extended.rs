@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The extended interfaces: CQs that are read field by field, and send work requests that are built call by call.
+//! The extended interfaces: CQs that are read field by field, and send work requests that are built
+//! call by call.
 
 use std::mem::{offset_of, zeroed};
 use std::ptr::NonNull;
@@ -31,7 +32,8 @@ pub(super) unsafe fn extended(
     }
 }
 
-/// Creates an extended CQ whose completions have all fields of an ordinary one; `edit` changes the attributes.
+/// Creates an extended CQ whose completions have all fields of an ordinary one; `edit` changes the
+/// attributes.
 pub fn create_cq(
     context: &Rc<Context>,
     entries: u32,
@@ -160,8 +162,8 @@ impl ParentDomain {
 }
 
 impl Cq {
-    /// Waits for a completion of an extended CQ, calls `inside` before that batch of completions is over, and returns the
-    /// ids of the batch.
+    /// Waits for a completion of an extended CQ, calls `inside` before that batch of completions is
+    /// over, and returns the ids of the batch.
     pub fn batch(&self, limit: Duration, inside: impl FnOnce() -> Result<()>) -> Result<Vec<u64>> {
         let cq: *mut ffi::ibv_cq_ex = self.raw().cast();
         let mut attr = ffi::ibv_poll_cq_attr { comp_mask: 0 };
@@ -256,8 +258,8 @@ impl Qp {
                 (*qp).$function.context(stringify!($function))?(qp $(, $argument)*)
             };
         }
-        // SAFETY: The QP exists and has these functions. Inline payload is valid memory until the call returns; whatever
-        // else a work request names is checked by the device.
+        // SAFETY: The QP exists and has these functions. Inline payload is valid memory until the
+        // call returns; whatever else a work request names is checked by the device.
         let code = unsafe {
             call!(wr_start);
             for wr in wrs {

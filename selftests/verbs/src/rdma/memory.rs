@@ -74,7 +74,8 @@ impl Drop for Pd {
     }
 }
 
-/// Memory of a work request as the device is told of it. The device checks it against its MRs, so any value is safe.
+/// Memory of a work request as the device is told of it. The device checks it against its MRs, so
+/// any value is safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sge {
     /// Address.
@@ -126,7 +127,8 @@ impl Mr {
         Self::at(pd, 0, length, access)
     }
 
-    /// Registers `length` bytes of new memory that starts `offset` bytes behind the start of a page.
+    /// Registers `length` bytes of new memory that starts `offset` bytes behind the start of a
+    /// page.
     pub fn at(pd: &Rc<Pd>, offset: usize, length: usize, access: u32) -> Result<Self> {
         let buffer = Buffer::new(offset + length)?;
         // SAFETY: The buffer is at least `offset` bytes long.
@@ -201,20 +203,20 @@ impl Mr {
         }
     }
 
-    /// The word at `offset`, a multiple of 8, for atomic access beside the device's. Only for regions that the process may
-    /// write.
+    /// The word at `offset`, a multiple of 8, for atomic access beside the device's. Only for
+    /// regions that the process may write.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(self.buffer.is_some() && offset % 8 == 0 && offset + 8 <= self.length);
-        // SAFETY: The word lies in the buffer, which starts on a page, and is only accessed atomically: by the device as
-        // well.
+        // SAFETY: The word lies in the buffer, which starts on a page, and is only accessed
+        // atomically: by the device as well.
         unsafe { AtomicU64::from_ptr(self.start.add(offset).cast().as_ptr()) }
     }
 
     /// Copies `bytes` into the memory. Only for regions that the process may write.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(self.buffer.is_some() && offset + bytes.len() <= self.length);
-        // SAFETY: The range lies in the buffer, of which no reference is ever made; the device may change it meanwhile,
-        // as it may at any time, and then the bytes are whatever either wrote.
+        // SAFETY: The range lies in the buffer, of which no reference is ever made; the device may
+        // change it meanwhile, as it may at any time, and then the bytes are whatever either wrote.
         unsafe {
             self.start
                 .add(offset)
@@ -239,8 +241,8 @@ impl Mr {
         self.raw.as_ptr()
     }
 
-    /// Changes the PD, the memory (to `length` bytes of new one) and the rights, those that are given. After an error that
-    /// names none of them, all are what they were.
+    /// Changes the PD, the memory (to `length` bytes of new one) and the rights, those that are
+    /// given. After an error that names none of them, all are what they were.
     pub fn change(
         &mut self,
         pd: Option<&Rc<Pd>>,
@@ -254,7 +256,8 @@ impl Mr {
             (access.is_some(), ffi::IBV_REREG_MR_CHANGE_ACCESS),
         ];
         let flags: u32 = flags.iter().filter(|flag| flag.0).map(|flag| flag.1).sum();
-        // SAFETY: The MR is registered, and new memory stays where it is until the MR was deregistered.
+        // SAFETY: The MR is registered, and new memory stays where it is until the MR was
+        // deregistered.
         let code = unsafe {
             ffi::ibv_rereg_mr(
                 self.raw.as_ptr(),
@@ -295,7 +298,8 @@ impl Mr {
     /// Deregisters and says how that went.
     pub fn deregister(self) -> Result<()> {
         let this = std::mem::ManuallyDrop::new(self);
-        // SAFETY: The MR is registered, and the destructor, which would do this again, does not run.
+        // SAFETY: The MR is registered, and the destructor, which would do this again, does not
+        // run.
         let code = unsafe { ffi::ibv_dereg_mr(this.raw.as_ptr()) };
         let result = check(code).context("deregister MR");
         if result.is_ok() {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! As much of libibverbs as the tests need, in safe Rust. Objects hold on to what they were made of, so that they are
-//! destroyed in the order that libibverbs asks for. The one module of this program that calls C.
+//! As much of libibverbs as the tests need, in safe Rust. Objects hold on to what they were made
+//! of, so that they are destroyed in the order that libibverbs asks for. The one module of this
+//! program that calls C.
 
 mod ah;
 mod context;

@@ -152,8 +152,8 @@ impl Qp {
         Ok(qp)
     }
 
-    /// A QP in RESET with the functions of [`build`](Self::build) for all operations of its type; `edit` changes the
-    /// attributes.
+    /// A QP in RESET with the functions of [`build`](Self::build) for all operations of its type;
+    /// `edit` changes the attributes.
     pub fn extended(
         kind: Kind,
         pd: &Rc<Pd>,
@@ -366,8 +366,9 @@ impl Qp {
         link(&mut raw, |wr, next| wr.next = next);
         let first = raw.as_mut_ptr();
         let mut bad = none();
-        // SAFETY: The QP exists and its provider filled in post_send. The requests and their SGE lists live until the
-        // call returns. Inline payload is valid memory; whatever else an SGE names is checked by the device.
+        // SAFETY: The QP exists and its provider filled in post_send. The requests and their SGE
+        // lists live until the call returns. Inline payload is valid memory; whatever else an SGE
+        // names is checked by the device.
         let code = unsafe {
             let post = (*self.raw.as_ref().context).ops.post_send;
             post.map_or(95, |post| post(self.raw.as_ptr(), first, &mut bad))

@@ -224,7 +224,8 @@ impl Cq {
             return unsafe { extended::poll(self.raw.as_ptr().cast(), found, BATCH) };
         }
         let mut raw = [const { MaybeUninit::<ffi::ibv_wc>::uninit() }; BATCH];
-        // SAFETY: The CQ exists, and its provider filled in poll_cq, which fills at most BATCH entries of `raw`.
+        // SAFETY: The CQ exists, and its provider filled in poll_cq, which fills at most BATCH
+        // entries of `raw`.
         let count = unsafe {
             let context = self.raw.as_ref().context;
             let poll = (*context).ops.poll_cq.context("no poll_cq")?;
@@ -250,8 +251,8 @@ impl Cq {
         Ok(count)
     }
 
-    /// Waits for `count` completions, which must not take longer than `limit`. A poll may bring more: those are kept
-    /// for the next call.
+    /// Waits for `count` completions, which must not take longer than `limit`. A poll may bring
+    /// more: those are kept for the next call.
     pub fn wait(&self, count: usize, limit: Duration) -> Result<Vec<Wc>> {
         let deadline = Instant::now() + limit;
         let mut found = self.kept.take();
@@ -289,7 +290,8 @@ impl Cq {
         check(code).context("arm CQ")
     }
 
-    /// Takes an event of this CQ from its channel, which must not take longer than `limit`, and acknowledges it.
+    /// Takes an event of this CQ from its channel, which must not take longer than `limit`, and
+    /// acknowledges it.
     pub fn event(&self, limit: Duration) -> Result<()> {
         let channel = self.channel.as_ref().context("a CQ without a channel")?;
         ensure!(channel.ready(limit), "no completion event in {limit:?}");
@@ -316,7 +318,8 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // SAFETY: Every QP of the CQ held on to it, so they are all gone, and every event is acknowledged.
+        // SAFETY: Every QP of the CQ held on to it, so they are all gone, and every event is
+        // acknowledged.
         if let Err(error) = check(unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) }) {
             println!("# destroy CQ: {error}");
         }

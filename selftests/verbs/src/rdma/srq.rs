@@ -92,8 +92,8 @@ impl Srq {
             num_sge: list.len() as i32,
         }];
         let mut bad = none();
-        // SAFETY: The SRQ exists and its provider filled in post_srq_recv. The request and its SGE list live until the call
-        // returns.
+        // SAFETY: The SRQ exists and its provider filled in post_srq_recv. The request and its SGE
+        // list live until the call returns.
         let code = unsafe {
             let post = (*self.raw.as_ref().context).ops.post_srq_recv;
             post.map_or(95, |post| post(self.raw(), raw.as_mut_ptr(), &mut bad))
@@ -108,7 +108,8 @@ impl Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
-        // SAFETY: Every QP of the SRQ held on to it, so they are all gone, and every event is acknowledged.
+        // SAFETY: Every QP of the SRQ held on to it, so they are all gone, and every event is
+        // acknowledged.
         if let Err(error) = check(unsafe { ffi::ibv_destroy_srq(self.raw()) }) {
             println!("# destroy SRQ: {error}");
         }

@@ -44,7 +44,8 @@ impl<'a> Shown<'a> {
         }
     }
 
-    /// Nothing, which unbinds a window of type 1. rxe's library follows the pointer to the MR in this case, too.
+    /// Nothing, which unbinds a window of type 1. rxe's library follows the pointer to the MR in
+    /// this case, too.
     pub fn nothing_of(mr: &'a Mr) -> Self {
         Self::of(mr, 0, 0, 0)
     }

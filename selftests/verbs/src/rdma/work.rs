@@ -20,7 +20,8 @@ pub enum Op {
     WriteImm(u64, u32, u32),
     /// RDMA READ from an address and key.
     Read(u64, u32),
-    /// Atomic compare and swap of the word at an address and key: what it is compared with and what it becomes.
+    /// Atomic compare and swap of the word at an address and key: what it is compared with and what
+    /// it becomes.
     CompareSwap(u64, u32, u64, u64),
     /// Atomic addition to the word at an address and key.
     FetchAdd(u64, u32, u64),

@@ -84,8 +84,8 @@ pub fn refusals(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Rights that are taken and given back while the peer reads: READs return the data until one is refused, and one is.
-/// With the rights back, READs return the data again.
+/// Rights that are taken and given back while the peer reads: READs return the data until one is
+/// refused, and one is. With the rights back, READs return the data again.
 // abi
 pub fn under_traffic(session: &mut Session) -> Result<()> {
     for seed in 0..20 {

@@ -10,7 +10,8 @@ use crate::rdma::{ffi, Kind, Mr, Op, Payload, SendWr, Wc};
 use crate::session::{errno, refused, Remote, Session, LIMIT};
 
 const LARGEST: usize = 16 << 20;
-/// Around everything that hardware and software like to round to: words, cache lines, path MTUs, pages, powers of two.
+/// Around everything that hardware and software like to round to: words, cache lines, path MTUs,
+/// pages, powers of two.
 const SIZES: [usize; 34] = [
     0,
     1,
@@ -52,7 +53,8 @@ const GUARD: usize = 64;
 const GUARD_BYTE: u8 = 0xc7;
 const IMM: u32 = 0x8899_aabb;
 
-/// The offset of the message of `size`: all alignments in turn, so that messages start and end anywhere in a page.
+/// The offset of the message of `size`: all alignments in turn, so that messages start and end
+/// anywhere in a page.
 fn offset(size: usize) -> usize {
     GUARD + (size.wrapping_mul(37) + 11) % 4096
 }
@@ -178,7 +180,8 @@ pub fn unreliable_send(session: &mut Session) -> Result<()> {
     two_sided(session, &unreliable(), &UNRELIABLE_SIZES, Some(IMM))
 }
 
-/// RDMA WRITE over UC. That one without immediate data has arrived is known when a message behind it has.
+/// RDMA WRITE over UC. That one without immediate data has arrived is known when a message behind
+/// it has.
 pub fn unreliable_write(session: &mut Session) -> Result<()> {
     one_sided(
         session,
@@ -196,7 +199,8 @@ pub fn unreliable_write(session: &mut Session) -> Result<()> {
     )
 }
 
-/// Runs `one` for every size with the memory of both sides prepared: the active side's with the message if it writes.
+/// Runs `one` for every size with the memory of both sides prepared: the active side's with the
+/// message if it writes.
 fn one_sided(
     session: &mut Session,
     options: &Options,
@@ -292,7 +296,8 @@ pub fn read(session: &mut Session) -> Result<()> {
     )
 }
 
-/// Inline payload of every size up to the limit, whose buffer is overwritten as soon as it is posted.
+/// Inline payload of every size up to the limit, whose buffer is overwritten as soon as it is
+/// posted.
 pub fn inline(session: &mut Session) -> Result<()> {
     let mut options = Options::default();
     options.caps.inline = 64;

@@ -50,7 +50,8 @@ pub(super) fn send_to(end: &Endpoint, to: To<'_>, op: Op, payload: Payload<'_>) 
     Ok(())
 }
 
-/// Waits for a message of the peer's QP of `length` bytes of `seed`, whose GRH is at the start of `mr`.
+/// Waits for a message of the peer's QP of `length` bytes of `seed`, whose GRH is at the start of
+/// `mr`.
 fn receive(end: &Endpoint, mr: &Mr, seed: u64, length: usize, imm: Option<u32>) -> Result<()> {
     receive_from(end, end.path.qpn, mr, seed, length, imm)
 }
@@ -77,7 +78,8 @@ pub(super) fn receive_from(
     )
 }
 
-/// Messages of all sizes, with immediate data and without, inline and not. Each is answered by what came with it.
+/// Messages of all sizes, with immediate data and without, inline and not. Each is answered by what
+/// came with it.
 pub fn messages(session: &mut Session) -> Result<()> {
     let mut options = options();
     options.caps.inline = 64;
@@ -199,7 +201,8 @@ pub fn no_receive(session: &mut Session) -> Result<()> {
     end.recv.expect_empty()
 }
 
-/// A Q_Key with its top bit set is not one that a process may choose: the QP's own goes with the message.
+/// A Q_Key with its top bit set is not one that a process may choose: the QP's own goes with the
+/// message.
 pub fn controlled_qkey(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
     let mr = end.memory(GRH + 64)?;
@@ -217,8 +220,8 @@ pub fn controlled_qkey(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// Address vectors that the process has written itself: the port and the PD of another don't count, and a GID index
-/// that is not in the table sends nothing.
+/// Address vectors that the process has written itself: the port and the PD of another don't count,
+/// and a GID index that is not in the table sends nothing.
 pub fn forged(session: &mut Session) -> Result<()> {
     const PORT: usize = 0;
     const PDN: usize = 4;

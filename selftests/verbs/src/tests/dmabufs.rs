@@ -21,7 +21,8 @@ const EBADF: i32 = 9;
 const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
 
-/// Data from and to memory that is the kernel's udmabuf driver's: written and read by the peer, sent and received.
+/// Data from and to memory that is the kernel's udmabuf driver's: written and read by the peer,
+/// sent and received.
 pub fn udmabuf(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let buffer = Udmabuf::new((LENGTH + 2 * PAGE) as u64)?;
@@ -87,9 +88,9 @@ pub fn udmabuf(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// The exporter moves its memory and takes it away while the peer writes to it. What was taken back is not written to any
-/// more from then on, keys open nothing, and the buffer can be registered again where it is now. The server's machine has the
-/// module of the exporter.
+/// The exporter moves its memory and takes it away while the peer writes to it. What was taken back
+/// is not written to any more from then on, keys open nothing, and the buffer can be registered
+/// again where it is now. The server's machine has the module of the exporter.
 // abi
 pub fn moves(session: &mut Session) -> Result<()> {
     match session.active() {

@@ -15,8 +15,8 @@ fn options() -> Options {
     }
 }
 
-/// Fails if an event of the receive CQ came before now. Events of one channel keep their order, so the next
-/// event must be the one that the send CQ is made to have.
+/// Fails if an event of the receive CQ came before now. Events of one channel keep their order, so
+/// the next event must be the one that the send CQ is made to have.
 fn no_event_of_receives(end: &Endpoint) -> Result<()> {
     end.send.arm(false)?;
     // A WRITE of nothing needs no memory and takes no receive.
@@ -91,8 +91,8 @@ pub fn of_error(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// The peer sends as fast as it can; who sleeps between completions as one should, arming before the last poll, never
-/// sleeps for ever.
+/// The peer sends as fast as it can; who sleeps between completions as one should, arming before
+/// the last poll, never sleeps for ever.
 // abi: R-557
 pub fn none_lost(session: &mut Session) -> Result<()> {
     const MESSAGES: usize = 3000;

@@ -44,8 +44,8 @@ fn connect(session: &mut Session, kind: Kind) -> Result<End2> {
     Ok(End2 { cq, pd, qp, path })
 }
 
-/// The active side builds `wrs` in one batch and waits for their completions, in order; the passive one receives as
-/// many messages as it has posted receives for.
+/// The active side builds `wrs` in one batch and waits for their completions, in order; the passive
+/// one receives as many messages as it has posted receives for.
 fn batch(
     session: &mut Session,
     end: &End2,

@@ -17,8 +17,8 @@ const LENGTH: usize = 100;
 const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
 
-/// A group, in which the network device that the RDMA device is bound to is a member as long as this exists: Ethernet
-/// switches, and devices behind an IP stack, go by that.
+/// A group, in which the network device that the RDMA device is bound to is a member as long as
+/// this exists: Ethernet switches, and devices behind an IP stack, go by that.
 struct Group {
     gid: [u8; 16],
     _membership: UdpSocket,
@@ -154,8 +154,8 @@ pub fn without_echo(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// What the kernel and the device do not attach: hosts' addresses, and QPs of connections. A device without groups
-/// attaches nothing.
+/// What the kernel and the device do not attach: hosts' addresses, and QPs of connections. A device
+/// without groups attaches nothing.
 // abi
 pub fn refusals(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;

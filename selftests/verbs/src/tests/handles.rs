@@ -44,7 +44,8 @@ pub fn address(session: &mut Session) -> Result<()> {
             spoil(attr);
         });
         let error = refused(what, result)?;
-        // A free entry of the GID table has no data; whether the index is one depends on the table's length.
+        // A free entry of the GID table has no data; whether the index is one depends on the
+        // table's length.
         ensure!(
             matches!(errno(&error), Some(EINVAL | ENODATA)),
             "{what}: {error:#}"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A process that does to its own queues what it can. These tests only do the damage: a script runs them beside others
-//! that must not notice. They pass when the process can still destroy what it made and connect again.
+//! A process that does to its own queues what it can. These tests only do the damage: a script runs
+//! them beside others that must not notice. They pass when the process can still destroy what it
+//! made and connect again.
 
 use std::thread;
 
@@ -103,7 +104,8 @@ pub fn unmapped(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Rings the doorbell from every CPU as fast as it goes, with its own queues, those of others and nonsense.
+/// Rings the doorbell from every CPU as fast as it goes, with its own queues, those of others and
+/// nonsense.
 // abi
 pub fn doorbell(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
@@ -159,7 +161,8 @@ pub fn doorbell(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Asks for mappings that it has no right to: other pages, longer ones, private and executable ones.
+/// Asks for mappings that it has no right to: other pages, longer ones, private and executable
+/// ones.
 // abi
 pub fn mappings(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;

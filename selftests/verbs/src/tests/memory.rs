@@ -14,7 +14,8 @@ use crate::session::{errno, refused, Session};
 
 const EFAULT: i32 = 14;
 
-/// Regions that start and end anywhere in a page are written by the peer from their first to their last byte.
+/// Regions that start and end anywhere in a page are written by the peer from their first to their
+/// last byte.
 pub fn unaligned(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let source = end.memory(3 * 4096)?;
@@ -128,8 +129,8 @@ fn check_page_size(length: usize) -> Result<()> {
     Ok(())
 }
 
-/// A region as large as the largest of 8 GiB and 1 GiB that there is memory for, reached at its ends and at places between;
-/// says what it took to register it, again, and to deregister it.
+/// A region as large as the largest of 8 GiB and 1 GiB that there is memory for, reached at its
+/// ends and at places between; says what it took to register it, again, and to deregister it.
 pub fn gigabytes(session: &mut Session) -> Result<()> {
     let available = available_memory()?;
     let length = [8 << 30, 1 << 30]
@@ -266,7 +267,8 @@ pub fn many_regions(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Regions come and go while messages flow; a key of a region that has gone is not valid again at once.
+/// Regions come and go while messages flow; a key of a region that has gone is not valid again at
+/// once.
 pub fn churn(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
     let steady = end.memory(4096)?;

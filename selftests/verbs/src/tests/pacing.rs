@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Rate limits: what the manual page says is taken and refused, and data that flows all the same. How fast it does is not
-//! measured here.
+//! Rate limits: what the manual page says is taken and refused, and data that flows all the same.
+//! How fast it does is not measured here.
 
 use anyhow::{ensure, Result};
 
@@ -38,8 +38,8 @@ fn refuses(what: &str, result: Result<()>, with: i32) -> Result<()> {
     Ok(())
 }
 
-/// Limits are set, changed and lifted while data goes from the active to the passive side. A device without limits
-/// says so.
+/// Limits are set, changed and lifted while data goes from the active to the passive side. A device
+/// without limits says so.
 // abi
 pub fn flows(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;

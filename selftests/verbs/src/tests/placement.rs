@@ -144,7 +144,8 @@ pub fn refusals(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Data that was written before a FLUSH is there after it, whether a range is flushed or all of the memory.
+/// Data that was written before a FLUSH is there after it, whether a range is flushed or all of the
+/// memory.
 // abi
 pub fn range_and_region(session: &mut Session) -> Result<()> {
     let side = Side::new(session, access::REMOTE_WRITE | FLUSHES)?;

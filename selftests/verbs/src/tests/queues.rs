@@ -20,7 +20,8 @@ fn sized(depth: u32) -> Options {
     options
 }
 
-/// Thousands of messages through queues of a few entries, of which every fourth send is signalled: all arrive, in order.
+/// Thousands of messages through queues of a few entries, of which every fourth send is signalled:
+/// all arrive, in order.
 pub fn wraps(session: &mut Session) -> Result<()> {
     const DEPTH: usize = 16;
     const MESSAGES: u64 = 4000;
@@ -218,7 +219,8 @@ pub fn bad_request(session: &mut Session) -> Result<()> {
     end.recv.expect_empty()
 }
 
-/// QPs and CQs come and go more often than a device has numbers for them, up to the last that it has.
+/// QPs and CQs come and go more often than a device has numbers for them, up to the last that it
+/// has.
 // abi: R-889
 pub fn reused(session: &mut Session) -> Result<()> {
     const ENOUGH: usize = 150;
@@ -383,7 +385,8 @@ pub fn one_cq(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// A QP goes with receives posted and completions unpolled; nothing of it turns up in the CQ afterwards.
+/// A QP goes with receives posted and completions unpolled; nothing of it turns up in the CQ
+/// afterwards.
 // abi
 pub fn destroyed_with_work(session: &mut Session) -> Result<()> {
     let options = sized(8);

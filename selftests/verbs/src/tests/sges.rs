@@ -32,7 +32,8 @@ fn options(sges: u32) -> Options {
     options
 }
 
-/// Pieces of a message in an MR: they lie in reverse order and apart, at odd offsets, and some are empty.
+/// Pieces of a message in an MR: they lie in reverse order and apart, at odd offsets, and some are
+/// empty.
 struct Pieces {
     sges: Vec<Sge>,
     places: Vec<(usize, usize)>,
@@ -82,7 +83,8 @@ impl Pieces {
     }
 }
 
-/// An end whose work requests have as many SGEs as both devices can do, memory for that many pieces, and that number.
+/// An end whose work requests have as many SGEs as both devices can do, memory for that many
+/// pieces, and that number.
 fn connect(session: &mut Session, read: bool) -> Result<(Endpoint, Mr, usize)> {
     let limit = limit(session, read)?;
     let end = Endpoint::connect(session, &options(limit))?;
@@ -97,7 +99,8 @@ pub fn send(session: &mut Session) -> Result<()> {
         let seed = count as u64;
         let own = Pieces::new(&mr, count, seed);
         if session.active() {
-            // The receiver decides how much arrives, so that its pieces are just filled or not quite.
+            // The receiver decides how much arrives, so that its pieces are just filled or not
+            // quite.
             let [room] = session.peer.hear()?;
             let mut length = 0;
             let sges: Vec<Sge> = own
@@ -138,7 +141,8 @@ pub fn send(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// A message lies in n pieces on the active side and in one on the other; RDMA READ or WRITE takes it there.
+/// A message lies in n pieces on the active side and in one on the other; RDMA READ or WRITE takes
+/// it there.
 fn one_sided(session: &mut Session, read: bool) -> Result<()> {
     const AT: usize = 3;
     let (end, mr, limit) = connect(session, read)?;

@@ -75,8 +75,8 @@ impl Side {
     }
 }
 
-/// Messages over several QPs take receives from one SRQ, in the order in which these were posted, many times around the
-/// queue; a full one refuses more.
+/// Messages over several QPs take receives from one SRQ, in the order in which these were posted,
+/// many times around the queue; a full one refuses more.
 // abi
 pub fn receives(session: &mut Session) -> Result<()> {
     for kind in [Kind::Rc, Kind::Uc] {
@@ -118,7 +118,8 @@ pub fn receives(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// The event of the limit comes once; the queue grows with work in it; a QP in error leaves the receives to the others.
+/// The event of the limit comes once; the queue grows with work in it; a QP in error leaves the
+/// receives to the others.
 // abi
 pub fn attributes(session: &mut Session) -> Result<()> {
     let side = Side::connect(session, 2, &Options::default())?;
@@ -187,8 +188,8 @@ pub fn sizes(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A CQ is made longer and shorter while completions arrive and wait in it: none is lost, none comes twice, and their
-/// order stays.
+/// A CQ is made longer and shorter while completions arrive and wait in it: none is lost, none
+/// comes twice, and their order stays.
 // abi
 pub fn resize(session: &mut Session) -> Result<()> {
     const DEPTH: u32 = 64;
@@ -238,7 +239,8 @@ pub fn resize(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A CQ holds as many completions as the device promises: all of them arrive before the first is polled.
+/// A CQ holds as many completions as the device promises: all of them arrive before the first is
+/// polled.
 // abi: R-83
 pub fn full_cq(session: &mut Session) -> Result<()> {
     let limits = session.context.limits()?;

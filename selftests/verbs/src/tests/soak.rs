@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Special tests that a script surrounds: traffic without end, and traffic in which a script looks for system calls.
+//! Special tests that a script surrounds: traffic without end, and traffic in which a script looks
+//! for system calls.
 
 use std::hint::spin_loop;
 use std::path::Path;
@@ -13,11 +14,12 @@ use crate::pattern::{bytes, compare};
 use crate::rdma::{Cq, Op, SendWr, Wc};
 use crate::session::Session;
 
-/// How long a completion of the endless traffic may take. Less than elsewhere: scripts take the device away under it
-/// and wait for both sides to notice.
+/// How long a completion of the endless traffic may take. Less than elsewhere: scripts take the
+/// device away under it and wait for both sides to notice.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Verified SEND, WRITE and READ, until a file says that it is enough. Prints how far it is after every 50 rounds.
+/// Verified SEND, WRITE and READ, until a file says that it is enough. Prints how far it is after
+/// every 50 rounds.
 pub fn soak(session: &mut Session) -> Result<()> {
     const SIZE: usize = 20_000;
     let end = Endpoint::connect(session, &Options::default())?;
@@ -85,7 +87,8 @@ fn spin(cq: &Cq, found: &mut Vec<Wc>) -> Result<()> {
     bail!("no completion")
 }
 
-/// Ping-pong of SENDs by polling, between two marks. Between them only the provider can make system calls.
+/// Ping-pong of SENDs by polling, between two marks. Between them only the provider can make system
+/// calls.
 pub fn quiet(session: &mut Session) -> Result<()> {
     const ROUNDS: u64 = 500;
     const DEPTH: u64 = 16;

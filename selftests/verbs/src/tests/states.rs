@@ -11,7 +11,8 @@ use crate::session::{errno, read_gid, refused, Session, LIMIT};
 
 const EINVAL: i32 = 22;
 
-/// A QP keeps the sizes that it was made with: no transition takes others (ib_core's table of transitions).
+/// A QP keeps the sizes that it was made with: no transition takes others (ib_core's table of
+/// transitions).
 // abi: R-211
 pub fn sizes(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;
@@ -199,8 +200,8 @@ pub fn bad_transitions(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// UC and UD QPs go through the states with the attributes of their type: one that is missing or of another type is
-/// refused.
+/// UC and UD QPs go through the states with the attributes of their type: one that is missing or of
+/// another type is refused.
 // abi
 pub fn unreliable_types(session: &mut Session) -> Result<()> {
     type Change = (u32, u32);

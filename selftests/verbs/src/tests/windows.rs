@@ -112,8 +112,9 @@ pub fn capabilities(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// A window of type 1 is bound and its key sent right behind that; the peer writes and reads by it. Bound anew, it has
-/// another key, and the old one opens nothing; neither does any once it is bound to nothing.
+/// A window of type 1 is bound and its key sent right behind that; the peer writes and reads by it.
+/// Bound anew, it has another key, and the old one opens nothing; neither does any once it is bound
+/// to nothing.
 // abi
 pub fn type_1(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;
@@ -166,7 +167,8 @@ pub fn type_1(session: &mut Session) -> Result<()> {
     compare("not written", &side.mr.read(0, 10), &bytes(2, 10))
 }
 
-/// A window of type 2 is bound and invalidated by work requests, again and again, and reached between the two.
+/// A window of type 2 is bound and invalidated by work requests, again and again, and reached
+/// between the two.
 // abi
 pub fn type_2(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;
@@ -283,7 +285,8 @@ pub fn datagram(session: &mut Session) -> Result<()> {
 /// What a window admits: its rights and its part of the MR alone.
 // abi
 pub fn rights(session: &mut Session) -> Result<()> {
-    // Rights of the window, and a request of the peer: whether it reads, and where from the window's start.
+    // Rights of the window, and a request of the peer: whether it reads, and where from the
+    // window's start.
     for (rights, reads, at, length) in [
         (access::REMOTE_READ, false, 0, 8),
         (access::REMOTE_WRITE, true, 0, 8),
@@ -320,8 +323,8 @@ pub fn rights(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// A binding that fails ends with its status. The window is what it was: once the caller has put the old key back, it is
-/// bound by that.
+/// A binding that fails ends with its status. The window is what it was: once the caller has put
+/// the old key back, it is bound by that.
 // abi
 pub fn failed_binding(session: &mut Session) -> Result<()> {
     let pd = crate::rdma::Pd::new(&session.context)?;
@@ -357,8 +360,8 @@ pub fn failed_binding(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A window of type 2 is its QP's: the peer of another one in the same PD does not reach it. One of type 1 is reached
-/// through any.
+/// A window of type 2 is its QP's: the peer of another one in the same PD does not reach it. One of
+/// type 1 is reached through any.
 // abi
 pub fn of_another_qp(session: &mut Session) -> Result<()> {
     for (kind, status) in [(MwKind::One, OK), (MwKind::Two, REFUSED)] {
@@ -383,7 +386,8 @@ pub fn of_another_qp(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// Addresses of a window that is bound so count from its start. Some devices have this of type 2 only.
+/// Addresses of a window that is bound so count from its start. Some devices have this of type 2
+/// only.
 // abi: R-390
 pub fn zero_based(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;
@@ -472,7 +476,8 @@ pub fn keeps_memory(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// A window that is bound can be deallocated, which unbinds it: the MR is free, and the key opens nothing.
+/// A window that is bound can be deallocated, which unbinds it: the MR is free, and the key opens
+/// nothing.
 // abi: R-411
 pub fn deallocated(session: &mut Session) -> Result<()> {
     let side = Side::new(session, &Options::default())?;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the same bytes cost without a device: a plain copy between the memories of two VMs by one thread, and a copy with
-//! a CRC32 of each packet's worth.
+//! What the same bytes cost without a device: a plain copy between the memories of two VMs by one
+//! thread, and a copy with a CRC32 of each packet's worth.
 
 use std::hint::black_box;
 
@@ -23,7 +23,8 @@ pub fn copy(size: u32) -> f64 {
     })
 }
 
-/// MB/s of copies of this size from a VM, of which each packet's worth is summed when it is in place.
+/// MB/s of copies of this size from a VM, of which each packet's worth is summed when it is in
+/// place.
 pub fn copy_with_crc(size: u32) -> f64 {
     let mut target = vec![0; area(size) as usize];
     rate(size, |at, message| {
@@ -35,7 +36,8 @@ pub fn copy_with_crc(size: u32) -> f64 {
     })
 }
 
-/// The rate at which `step` treats messages of `size` bytes, one after the other in the buffers of a VM.
+/// The rate at which `step` treats messages of `size` bytes, one after the other in the buffers of
+/// a VM.
 fn rate(size: u32, mut step: impl FnMut(u64, DmaSlice<'_>)) -> f64 {
     let len = area(size);
     let memory = DmaSpace::anonymous(0, len);

@@ -2,8 +2,8 @@
 
 //! Work for the device, in rounds.
 //!
-//! The guests fill their rings while the device sleeps, ring the doorbells, sleep until all is done, and look at every
-//! completion. Each work request has one.
+//! The guests fill their rings while the device sleeps, ring the doorbells, sleep until all is
+//! done, and look at every completion. Each work request has one.
 
 use std::cell::Cell;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -120,8 +120,8 @@ impl Load {
         }
     }
 
-    /// Daemons with the VMs: those that send, then those that receive. Each has one worker, whose processor time is
-    /// looked at.
+    /// Daemons with the VMs: those that send, then those that receive. Each has one worker, whose
+    /// processor time is looked at.
     fn daemons(&self) -> Vec<Daemon> {
         let pairs = self.pairs as usize;
         let policy = match self.way {
@@ -297,7 +297,8 @@ impl<'vm> Completions<'vm> {
         }
     }
 
-    /// Waits for so many completions, without a look at any before the last has come, and takes them.
+    /// Waits for so many completions, without a look at any before the last has come, and takes
+    /// them.
     fn drain(&self, messages: usize) {
         // LOSSLESS: a CQ has fewer entries than a position counts.
         let end = self.end.get().wrapping_add(messages as u32);

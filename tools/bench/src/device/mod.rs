@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the device takes for its work, without a VM: its engine, switch and threads as they are, with guests that are
-//! played in this process.
+//! What the device takes for its work, without a VM: its engine, switch and threads as they are,
+//! with guests that are played in this process.
 //!
-//! Work is judged by what it costs, not by how long it takes: a sample posts work requests in rounds and divides them by
-//! the processor time of the device's own threads, so that other load of the machine and the guests' share don't count.
-//! Beside them stand, on memory of the same VMs, what a plain copy costs and what a copy with a CRC costs.
+//! Work is judged by what it costs, not by how long it takes: a sample posts work requests in
+//! rounds and divides them by the processor time of the device's own threads, so that other load of
+//! the machine and the guests' share don't count. Beside them stand, on memory of the same VMs,
+//! what a plain copy costs and what a copy with a CRC costs.
 
 // What the tests of the engine play drivers with, of which a part is enough here.
 #[allow(dead_code, unused_imports)]
@@ -46,7 +47,8 @@ pub struct Options {
     /// Samples of each figure
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Measure only figures whose name, configuration and size, as in the table and a blank between them, contain this
+    /// Measure only figures whose name, configuration and size, as in the table and a blank between
+    /// them, contain this
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub only: String,
 }

@@ -63,7 +63,8 @@ impl<'a> Of<'a> {
     }
 }
 
-/// What figures are of others that were measured of the same size and number, and in the same way where both have one.
+/// What figures are of others that were measured of the same size and number, and in the same way
+/// where both have one.
 fn ratios<'a>(report: &'a Report, of: Of<'a>, to: Of<'a>, sizes: &RangeInclusive<u64>) -> Found {
     of.figures(report)
         .filter(|figure| figure.key.size.is_none_or(|size| sizes.contains(&size)))

@@ -59,7 +59,8 @@ pub struct Options {
     /// How often everything is measured
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Processors of each virtual machine; by default as many as let both of them and the daemon run at once
+    /// Processors of each virtual machine; by default as many as let both of them and the daemon
+    /// run at once
     #[arg(long, value_name = "N")]
     pub smp: Option<usize>,
     /// How long daemons look at a queue after its last work (`virtio-rdmad --poll`)
@@ -138,7 +139,8 @@ fn note_conditions(report: &mut Report, progress: &mut Progress, cores: usize, o
     }
 }
 
-/// What the device does without machines. Its floors keep their names, all else is told from what machines measure.
+/// What the device does without machines. Its floors keep their names, all else is told from what
+/// machines measure.
 fn device_alone(options: &Options) -> Result<Report> {
     let mut report = device::run(&device::Options {
         rounds: options.rounds,

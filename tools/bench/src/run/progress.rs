@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What runs, how far it is and how long it has taken: one line that changes on a terminal, else a line now and then.
+//! What runs, how far it is and how long it has taken: one line that changes on a terminal, else a
+//! line now and then.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Instructions of a post and a poll in a program, which a script of the provider's counts by callgrind.
+//! Instructions of a post and a poll in a program, which a script of the provider's counts by
+//! callgrind.
 
 use std::process::Command;
 

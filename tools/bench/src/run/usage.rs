@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! What the daemons of a test bed use: processor time and memory, as the kernel counts them.
 //!
-//! This program has a PID namespace of its own (tools/testbed/enter), so the daemons in /proc are those of its bed.
+//! This program has a PID namespace of its own (tools/testbed/enter), so the daemons in /proc are
+//! those of its bed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,7 +39,8 @@ pub fn own_memory() -> Result<f64> {
         .sum()
 }
 
-/// The scheduler's account of each thread, in nanoseconds: utime and stime are in hundredths of a second.
+/// The scheduler's account of each thread, in nanoseconds: utime and stime are in hundredths of a
+/// second.
 fn seconds_of(process: &Path) -> Result<f64> {
     let mut nanoseconds = None;
     for thread in fs::read_dir(process.join("task"))?.flatten() {

@@ -76,7 +76,8 @@ pub fn own() -> Option<PathBuf> {
         .find(|dir| is_own(dir))
 }
 
-/// What leaves the machine for a device and comes back, as the device has counted it: each is an exit, or an interrupt.
+/// What leaves the machine for a device and comes back, as the device has counted it: each is an
+/// exit, or an interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exits {
     /// Doorbells.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! How the kernel hands memory to programs: page by page, or in large folios.
 //!
-//! With multi-size THP (Linux 6.8, Documentation/admin-guide/mm/transhuge.rst) a program that touches memory gets as much of it in
-//! one piece as is aligned and there, without being written for it. Debian's kernel has it, switched off.
+//! With multi-size THP (Linux 6.8, Documentation/admin-guide/mm/transhuge.rst) a program that
+//! touches memory gets as much of it in one piece as is aligned and there, without being written
+//! for it. Debian's kernel has it, switched off.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,8 +15,8 @@ const SIZES: &str = "/sys/kernel/mm/transparent_hugepage";
 /// Smaller ones are hardly better than pages, in KiB.
 const LEAST: u64 = 64;
 
-/// Has the kernel give programs large folios, or pages only, from now on. Those of a size that the processor has huge pages of stay
-/// as they are.
+/// Has the kernel give programs large folios, or pages only, from now on. Those of a size that the
+/// processor has huge pages of stay as they are.
 pub fn set(large: bool) -> Result<()> {
     let huge: u64 = fs::read_to_string(Path::new(SIZES).join("hpage_pmd_size"))
         .and_then(|size| size.trim().parse().map_err(std::io::Error::other))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `bench kernel`, in a machine whose time stamp counter counts instructions: those of a post and a poll by a client in
-//! the kernel. The module of the tests of kernel verbs executes them and says in the kernel's log what they took.
+//! `bench kernel`, in a machine whose time stamp counter counts instructions: those of a post and a
+//! poll by a client in the kernel. The module of the tests of kernel verbs executes them and says
+//! in the kernel's log what they took.
 
 use std::process::Command;
 

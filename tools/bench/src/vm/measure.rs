@@ -18,7 +18,8 @@ use crate::figure::{Key, Report};
 
 /// The other machine's name.
 const SERVER: &str = "vm2";
-/// The first TCP port where programs meet. Each pair has its own, so that none waits for the last one's to be free.
+/// The first TCP port where programs meet. Each pair has its own, so that none waits for the last
+/// one's to be free.
 const FIRST_PORT: u16 = 18600;
 /// How long a program may run.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -26,11 +27,13 @@ const LIMIT: Duration = Duration::from_secs(60);
 const ATTEMPTS: usize = 3;
 /// How long a stream is to take, in seconds.
 const SPAN: f64 = 1.0;
-/// Messages of a stream's first round, where nothing is known of it, and the least and the most of any.
+/// Messages of a stream's first round, where nothing is known of it, and the least and the most of
+/// any.
 const FIRST: f64 = 500.0;
 const LEAST: f64 = 5.0;
 const MOST: f64 = 200_000.0;
-/// Round trips of the first round, and of any: enough for a thousandth to mean something, where they are quick.
+/// Round trips of the first round, and of any: enough for a thousandth to mean something, where
+/// they are quick.
 const FEW_ROUND_TRIPS: u64 = 500;
 const MANY_ROUND_TRIPS: u64 = 5000;
 
@@ -147,7 +150,8 @@ impl Bench {
         }
     }
 
-    /// Runs the two sides, again where perftest could not measure its clock. What the active one printed.
+    /// Runs the two sides, again where perftest could not measure its clock. What the active one
+    /// printed.
     fn pair(&mut self, passive: &[String], active: &[String]) -> Result<String, Failed> {
         for _ in 1..ATTEMPTS {
             match self.pair_once(passive, active) {
@@ -361,7 +365,8 @@ impl Bench {
         Ok(())
     }
 
-    /// A stream of small messages twice, one longer than the other, with strace beside the active side.
+    /// A stream of small messages twice, one longer than the other, with strace beside the active
+    /// side.
     fn syscalls(&mut self) -> Result<(), Failed> {
         let mut counts = Vec::new();
         for iterations in syscalls::MESSAGES {
@@ -421,7 +426,8 @@ fn exits(which: Which, device: &Device) -> Result<Option<Exits>> {
     }
 }
 
-/// What rate a stream may have, by that of the next smaller messages of one QP: the others take longer by their bytes.
+/// What rate a stream may have, by that of the next smaller messages of one QP: the others take
+/// longer by their bytes.
 fn guess(rates: &HashMap<Case, f64>, case: Case) -> Option<f64> {
     let Case::Stream {
         verb, device, size, ..

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `bench vm`, on VM 1 of a test bed: virtio-rdma, rxe and TCP to VM 2, one after the other, again and again.
+//! `bench vm`, on VM 1 of a test bed: virtio-rdma, rxe and TCP to VM 2, one after the other, again
+//! and again.
 
 mod devices;
 mod folios;
@@ -55,8 +56,8 @@ pub enum Subject {
     Load,
 }
 
-/// In the order in which they are measured: registration goes first, while the machine's memory is in large pieces, and the
-/// driver last, as its device changes.
+/// In the order in which they are measured: registration goes first, while the machine's memory is
+/// in large pieces, and the driver last, as its device changes.
 const SUBJECTS: [Subject; 5] = [
     Subject::Registration,
     Subject::Traffic,

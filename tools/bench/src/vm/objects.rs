@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Thousands of QPs, each with a CQ of its own: made, connected with themselves, used once and destroyed.
+//! Thousands of QPs, each with a CQ of its own: made, connected with themselves, used once and
+//! destroyed.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! The other virtual machine: one process there starts the passive sides of all measurements.
 //!
-//! Starting a program takes a tenth of a second and more in an emulated machine, so that one a measurement would cost
-//! more than what is measured.
+//! Starting a program takes a tenth of a second and more in an emulated machine, so that one a
+//! measurement would cost more than what is measured.
 
 use std::env;
 use std::fs;

@@ -98,8 +98,8 @@ pub struct Latency {
     pub percentile_999: f64,
 }
 
-/// Whether a program says that it could not find out how fast the clock of its processor is, as happens on a busy machine: it
-/// has no figures then, or none that make sense.
+/// Whether a program says that it could not find out how fast the clock of its processor is, as
+/// happens on a busy machine: it has no figures then, or none that make sense.
 pub fn lacks_clock(printed: &str) -> bool {
     ["Correlation coefficient", "Can't produce a report"]
         .iter()

@@ -71,7 +71,8 @@ impl Process {
     }
 }
 
-/// Waits in a thread of its own: a waiter that looks again and again would take the processor from what is measured.
+/// Waits in a thread of its own: a waiter that looks again and again would take the processor from
+/// what is measured.
 fn watch(mut child: Child) -> Receiver<std::io::Result<ExitStatus>> {
     let (sender, ended) = mpsc::channel();
     thread::spawn(move || {

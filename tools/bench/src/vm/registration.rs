@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! Registration of a GiB that is there already, how much of it the kernel spends on pinning the pages, and how much on all
-//! that ib_core does for any driver.
+//! Registration of a GiB that is there already, how much of it the kernel spends on pinning the
+//! pages, and how much on all that ib_core does for any driver.
 //!
 //! The kernel's function graph tracer times one function; nothing else is traced.
 
@@ -33,7 +33,8 @@ pub fn measure(device: &Device, configuration: &str, rounds: u32, sink: &mut Sin
         let again = memory.register_again(access::ALL)?;
         let whole = began.elapsed().as_secs_f64();
         drop(again);
-        // Tracing costs something itself, so what it shows is compared with a registration that it saw.
+        // Tracing costs something itself, so what it shows is compared with a registration that it
+        // saw.
         let (with_pinning, pinning) = traced(&memory, PIN)?;
         let (with_core, core) = traced(&memory, CORE)?;
         for (name, unit, value) in [
@@ -49,7 +50,8 @@ pub fn measure(device: &Device, configuration: &str, rounds: u32, sink: &mut Sin
     Ok(())
 }
 
-/// Registers `memory` once more. Returns how long that took, and how long all calls of `function` in it.
+/// Registers `memory` once more. Returns how long that took, and how long all calls of `function`
+/// in it.
 fn traced(memory: &Mr, function: &'static str) -> Result<(f64, f64)> {
     let trace = Trace::start(function)?;
     let began = Instant::now();
@@ -96,7 +98,8 @@ fn set(file: &str, value: &str) -> Result<()> {
     fs::write(Path::new(TRACING).join(file), value).with_context(|| format!("can't set {file}"))
 }
 
-/// The sum of the durations, in µs, of a trace with lines like ` 0) # 1234.5 us | pin_user_pages_fast();`.
+/// The sum of the durations, in µs, of a trace with lines like ` 0) # 1234.5 us |
+/// pin_user_pages_fast();`.
 fn total(trace: &str, function: &str) -> Result<f64> {
     let mut sum = 0.0;
     for line in trace.lines().filter(|line| line.contains(function)) {

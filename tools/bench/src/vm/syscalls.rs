@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! System calls of a polling program for each message: what a longer run makes more than a shorter one.
+//! System calls of a polling program for each message: what a longer run makes more than a shorter
+//! one.
 
 use std::fs;
 

@@ -2,8 +2,8 @@
 
 //! Which lines of each parser the corpora reach.
 //!
-//! The corpora are replayed by a program with LLVM's coverage of sources. It counts lines, where the
-//! engine counts edges of the whole program.
+//! The corpora are replayed by a program with LLVM's coverage of sources. It counts lines, where
+//! the engine counts edges of the whole program.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A model of the common configuration registers, written from virtio 1.3, 4.1.4.3 and 2.1: each write of a register's
-//! width to the register's offset has its effect, every other has none.
+//! A model of the common configuration registers, written from virtio 1.3, 4.1.4.3 and 2.1: each
+//! write of a register's width to the register's offset has its effect, every other has none.
 
 use std::collections::VecDeque;
 

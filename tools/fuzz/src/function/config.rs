@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A model of the configuration space: what it holds after power on, and the bits that a write changes.
+//! A model of the configuration space: what it holds after power on, and the bits that a write
+//! changes.
 
 /// Bytes of the space.
 const LEN: usize = 256;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Chains of descriptors of RFC mode under a ring that changes while it is served: they end their own
-//! QP or CQ and nothing else.
+//! Chains of descriptors of RFC mode under a ring that changes while it is served: they end their
+//! own QP or CQ and nothing else.
 
 use std::ops::Range;
 

@@ -218,8 +218,8 @@ impl Stack {
         }
     }
 
-    /// Whether it has the form that the engine reads: one tag, no SNAP, no options, no extensions, no
-    /// fragment.
+    /// Whether it has the form that the engine reads: one tag, no SNAP, no options, no extensions,
+    /// no fragment.
     fn is_plain(&self) -> bool {
         let mut tags = self.tags.iter().flatten();
         let plain_tags = matches!(

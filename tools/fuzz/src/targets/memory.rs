@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Page lists, registration anew, fast registration, revocation and windows, against a model of which
-//! bytes a key opens.
+//! Page lists, registration anew, fast registration, revocation and windows, against a model of
+//! which bytes a key opens.
 
 mod fast;
 mod opens;

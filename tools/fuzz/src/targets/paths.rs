@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The same work by the direct path and by packets: completions, memory, states and events are alike.
+//! The same work by the direct path and by packets: completions, memory, states and events are
+//! alike.
 
 use std::sync::atomic::Ordering;
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * What virtio RDMA devices can do beside the verbs of libibverbs. See virtio_rdma_dv_open_device(3).
+ * What virtio RDMA devices can do beside the verbs of libibverbs. See
+ * virtio_rdma_dv_open_device(3).
  */
 
 #ifndef INFINIBAND_VIRTIO_RDMA_DV_H
@@ -51,11 +52,12 @@ enum virtio_rdma_dv_res_type {
 bool virtio_rdma_dv_is_supported(struct ibv_device *device);
 
 /*
- * Opens a device as ibv_open_device does, with attributes. With a peer, memory regions of the context are the peer's
- * memory where the peer says that an address is one of its own.
+ * Opens a device as ibv_open_device does, with attributes. With a peer, memory regions of the
+ * context are the peer's memory where the peer says that an address is one of its own.
  *
- * Returns NULL with errno on failure: EINVAL for unknown bits in comp_mask, a name that is no peer's and an id that the
- * peer does not know, EOPNOTSUPP if the device is another one's or has no memory of peers.
+ * Returns NULL with errno on failure: EINVAL for unknown bits in comp_mask, a name that is no
+ * peer's and an id that the peer does not know, EOPNOTSUPP if the device is another one's or has no
+ * memory of peers.
  */
 struct ibv_context *virtio_rdma_dv_open_device(struct ibv_device *device,
 					       const struct virtio_rdma_dv_open_device_attr *attr);

@@ -2,12 +2,13 @@
 
 //! Limits on the memory that one client makes a process allocate.
 //!
-//! A [`Budget`] counts bytes up to a limit. A [`Charge`] is a part of it and goes back when dropped. [`List`] and
-//! [`Queue`] are a `Vec` and a `VecDeque` that hold the charge for their capacity, so none of their memory is
-//! uncounted. An object of another type holds a [`Charge`] as a field.
+//! A [`Budget`] counts bytes up to a limit. A [`Charge`] is a part of it and goes back when
+//! dropped. [`List`] and [`Queue`] are a `Vec` and a `VecDeque` that hold the charge for their
+//! capacity, so none of their memory is uncounted. An object of another type holds a [`Charge`] as
+//! a field.
 //!
-//! Charging takes one atomic operation and no lock. It is meant for set-up, not for each message: a list or queue with
-//! room left charges nothing.
+//! Charging takes one atomic operation and no lock. It is meant for set-up, not for each message: a
+//! list or queue with room left charges nothing.
 
 #![forbid(unsafe_code)]
 
@@ -81,14 +82,16 @@ impl Budget {
         }
     }
 
-    /// Takes what an object of type `T` in an `Arc` occupies, and `more` for what belongs to it elsewhere.
+    /// Takes what an object of type `T` in an `Arc` occupies, and `more` for what belongs to it
+    /// elsewhere.
     pub fn charge_object<T>(&self, more: usize) -> Result<Charge, Exhausted> {
         /// Counts of references.
         const COUNTS: usize = 2 * size_of::<usize>();
         self.charge((size_of::<T>() + COUNTS + more) as u64)
     }
 
-    /// Cuts out a budget of its own: its `limit` is charged here until it and all its charges are gone.
+    /// Cuts out a budget of its own: its `limit` is charged here until it and all its charges are
+    /// gone.
     pub fn part(&self, limit: u64) -> Result<Self, Exhausted> {
         let whole = self.charge(limit)?;
         Ok(Self::with(limit, Some(whole)))

@@ -19,7 +19,8 @@ pub struct List<T> {
 }
 
 impl<T> List<T> {
-    /// An empty list for at most `most` items. It takes no memory before the first [`push`](Self::push).
+    /// An empty list for at most `most` items. It takes no memory before the first
+    /// [`push`](Self::push).
     pub fn new(budget: &Budget, most: usize) -> Self {
         Self {
             items: Vec::new(),

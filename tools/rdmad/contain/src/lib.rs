@@ -2,9 +2,10 @@
 
 //! How far a panic reaches.
 //!
-//! A panic is a defect of the daemon. Work for one port is [contained](contain): its panic ends the work, and its caller
-//! fails the port. Any other panic ends the process once [`end_process_on_panic`] was called: a process that lost one
-//! of its threads would look alive and serve nobody.
+//! A panic is a defect of the daemon. Work for one port is [contained](contain): its panic ends the
+//! work, and its caller fails the port. Any other panic ends the process once
+//! [`end_process_on_panic`] was called: a process that lost one of its threads would look alive and
+//! serve nobody.
 
 #![forbid(unsafe_code)]
 
@@ -55,7 +56,8 @@ impl Panicked {
 ///
 /// # Errors
 ///
-/// It panicked. What it changed may be half done: the caller fails the port, whose objects are not used any more.
+/// It panicked. What it changed may be half done: the caller fails the port, whose objects are not
+/// used any more.
 pub fn contain<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     let outer = CONTAINED.replace(true);
     let done = panic::catch_unwind(AssertUnwindSafe(work));

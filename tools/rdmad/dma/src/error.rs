@@ -2,7 +2,8 @@
 
 //! Why memory could not be mapped or accessed.
 
-/// An access that the DMA map does not allow. The guest's fault, so never worth more than an error to the guest.
+/// An access that the DMA map does not allow. The guest's fault, so never worth more than an error
+/// to the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DmaError {
     /// No region holds the first byte.

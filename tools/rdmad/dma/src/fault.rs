@@ -2,14 +2,14 @@
 
 //! Guest memory whose pages can't be had: the handler of SIGBUS.
 //!
-//! The kernel sends SIGBUS to a thread that accesses a page of a file which it can't provide: the page has a memory
-//! error, the pool of huge pages is empty, the commit limit is reached, or the file was truncated. The handler puts a
-//! spare page in the place of that page and notes the [`Loss`]; the access then goes on. Accesses cost nothing more, since
-//! the handler runs only when one fails. The VM's device has to be stopped: what it reads and writes there is not the
-//! guest's.
+//! The kernel sends SIGBUS to a thread that accesses a page of a file which it can't provide: the
+//! page has a memory error, the pool of huge pages is empty, the commit limit is reached, or the
+//! file was truncated. The handler puts a spare page in the place of that page and notes the
+//! [`Loss`]; the access then goes on. Accesses cost nothing more, since the handler runs only when
+//! one fails. The VM's device has to be stopped: what it reads and writes there is not the guest's.
 //!
-//! A fault elsewhere goes to the handler that was there before: that of Rust's runtime, which restores the default
-//! action. The process then ends with the signal.
+//! A fault elsewhere goes to the handler that was there before: that of Rust's runtime, which
+//! restores the default action. The process then ends with the signal.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -138,8 +138,8 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Watches `whole`, which has pages of `page` bytes, for a device that sees `len` bytes from `lead` on at DMA address
-    /// `iova`. They must lie inside.
+    /// Watches `whole`, which has pages of `page` bytes, for a device that sees `len` bytes from
+    /// `lead` on at DMA address `iova`. They must lie inside.
     pub(crate) fn new(
         whole: MmapRegion,
         page: usize,
@@ -194,8 +194,8 @@ impl Drop for Watched {
 ///
 /// # Invariants
 ///
-/// While `version` is even, `watch` is null and the range empty, or `watch` lives and has this range. Only the owner of the
-/// slot changes it.
+/// While `version` is even, `watch` is null and the range empty, or `watch` lives and has this
+/// range. Only the owner of the slot changes it.
 struct Slot {
     version: AtomicUsize,
     start: AtomicUsize,
@@ -275,7 +275,8 @@ fn install() {
     INSTALLED.call_once(|| {
         // SAFETY: All-zero is a value of this C structure: no handler, no flags, no signals.
         let mut previous: libc::sigaction = unsafe { mem::zeroed() };
-        // SAFETY: The new action is null, so none is set. `previous` is writable as long as the call.
+        // SAFETY: The new action is null, so none is set. `previous` is writable as long as the
+        // call.
         let asked = unsafe { libc::sigaction(libc::SIGBUS, ptr::null(), &mut previous) };
         // The handler needs it from its first call on.
         let _ = PREVIOUS.set(previous);
@@ -283,8 +284,8 @@ fn install() {
         let mut action: libc::sigaction = unsafe { mem::zeroed() };
         action.sa_sigaction = on_bus_error as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: The handler has the signature that SA_SIGINFO asks for and is safe to run in a signal's context, as its
-        // comment proves. `action` is readable as long as the call.
+        // SAFETY: The handler has the signature that SA_SIGINFO asks for and is safe to run in a
+        // signal's context, as its comment proves. `action` is readable as long as the call.
         let set = unsafe { libc::sigaction(libc::SIGBUS, &action, ptr::null_mut()) };
         // It fails for bad arguments only.
         assert!(asked == 0 && set == 0, "sigaction of SIGBUS");
@@ -293,15 +294,16 @@ fn install() {
 
 /// Handles SIGBUS.
 ///
-/// It runs in the midst of an access to memory. It reads atomics and the `Watch` of the faulting mapping, and makes system
-/// calls by `rustix`, which does not touch `errno`. It takes no lock, allocates nothing and does not panic.
+/// It runs in the midst of an access to memory. It reads atomics and the `Watch` of the faulting
+/// mapping, and makes system calls by `rustix`, which does not touch `errno`. It takes no lock,
+/// allocates nothing and does not panic.
 extern "C" fn on_bus_error(
     signal: libc::c_int,
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: The kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO. `si_addr` is an integer of it for any
-    // code.
+    // SAFETY: The kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO. `si_addr` is an
+    // integer of it for any code.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     match code {
         // A page has a memory error and nobody accesses it: whoever does is told again.
@@ -314,8 +316,8 @@ extern "C" fn on_bus_error(
     };
     match previous.sa_sigaction {
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: `previous` is the action that sigaction gave. The access is repeated, faults again and ends the
-            // process.
+            // SAFETY: `previous` is the action that sigaction gave. The access is repeated, faults
+            // again and ends the process.
             unsafe { libc::sigaction(signal, previous, ptr::null_mut()) };
         }
         handler if previous.sa_flags & libc::SA_SIGINFO != 0 => {
@@ -332,21 +334,24 @@ extern "C" fn on_bus_error(
     }
 }
 
-/// Puts a spare page in the place of the page at `address`, if that is guest memory. Called by the signal handler.
+/// Puts a spare page in the place of the page at `address`, if that is guest memory. Called by the
+/// signal handler.
 fn replace(address: usize) -> bool {
     let used = USED.load(Ordering::Acquire);
     let Some(watch) = SLOTS[..used].iter().find_map(|slot| slot.find(address)) else {
         return false;
     };
-    // SAFETY: The slot was whole when its range held `address`, so at that moment `watch` was alive and its mapping, which
-    // is unmapped later than the slot is emptied, existed. This thread is in the midst of an access to `address`. Its view
-    // pins the mapping that holds the address, which therefore exists from before the signal until the handler returns. No
-    // two mappings overlap, so it is the one of the slot: `watch` lives as long.
+    // SAFETY: The slot was whole when its range held `address`, so at that moment `watch` was alive
+    // and its mapping, which is unmapped later than the slot is emptied, existed. This thread is in
+    // the midst of an access to `address`. Its view pins the mapping that holds the address, which
+    // therefore exists from before the signal until the handler returns. No two mappings overlap,
+    // so it is the one of the slot: `watch` lives as long.
     let watch = unsafe { &*watch };
     let page = watch.start + (address - watch.start) / watch.page * watch.page;
-    // SAFETY: The page lies inside the mapping, whose start and size are multiples of the page size, and which lives as
-    // shown above: nothing else is there. It is reached only as volatile memory, for which any content will do. With an
-    // old size of 0 the spare page, which is shared memory, stays where it is and is mapped a second time.
+    // SAFETY: The page lies inside the mapping, whose start and size are multiples of the page
+    // size, and which lives as shown above: nothing else is there. It is reached only as volatile
+    // memory, for which any content will do. With an old size of 0 the spare page, which is shared
+    // memory, stays where it is and is mapped a second time.
     let mapped = unsafe {
         rustix::mm::mremap_fixed(
             watch.spare.as_ptr().cast(),

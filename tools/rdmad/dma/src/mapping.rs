@@ -142,13 +142,13 @@ impl Mapping {
     }
 }
 
-/// A file of memory, which the kernel itself serves: asking for its size can't take long. A file system
-/// that the monitor serves may never answer.
+/// A file of memory, which the kernel itself serves: asking for its size can't take long. A file
+/// system that the monitor serves may never answer.
 struct MemoryFile<F>(F);
 
 impl<F: AsFd> MemoryFile<F> {
-    /// Refuses files of other kinds. This never calls into their file systems: only files of memory have
-    /// seals, be it none, and for any other the call fails at once.
+    /// Refuses files of other kinds. This never calls into their file systems: only files of memory
+    /// have seals, be it none, and for any other the call fails at once.
     fn new(fd: F) -> Result<Self, MapError> {
         let seals = rustix::fs::fcntl_get_seals(&fd);
         seals.map_err(|_| MapError::NotMemory)?;
@@ -169,8 +169,8 @@ impl<F: AsFd> MemoryFile<F> {
     }
 }
 
-/// First byte and length of the whole pages that hold the bytes from `offset` to `end` of a file. `None` if they exceed the
-/// address space.
+/// First byte and length of the whole pages that hold the bytes from `offset` to `end` of a file.
+/// `None` if they exceed the address space.
 fn surrounding(offset: u64, end: u64, page: u64) -> Option<(u64, usize)> {
     let start = offset - offset % page;
     let len = end.checked_next_multiple_of(page)? - start;

@@ -25,8 +25,8 @@ use crate::DmaSliceMut;
 use crate::LostMemory;
 use crate::MapError;
 
-/// Regions in one map. A monitor uses a few; each costs a mapping and a file descriptor, which all VMs of a process
-/// share.
+/// Regions in one map. A monitor uses a few; each costs a mapping and a file descriptor, which all
+/// VMs of a process share.
 pub const MAX_REGIONS: usize = 128;
 
 /// The DMA map of one VM.
@@ -105,9 +105,10 @@ impl DmaSpace {
 
     /// Maps `len` bytes of the file `fd` from `offset` on at the DMA address `iova`.
     ///
-    /// All three are multiples of [`PAGE_SIZE`](crate::PAGE_SIZE). Fails if the range is taken, the file is none of
-    /// memory or too short, the map is full, or more would be mapped than the limit allows; the map is then as before.
-    /// Returns when no view of an earlier map exists any more, as [`unmap`](Self::unmap) does.
+    /// All three are multiples of [`PAGE_SIZE`](crate::PAGE_SIZE). Fails if the range is taken, the
+    /// file is none of memory or too short, the map is full, or more would be mapped than the limit
+    /// allows; the map is then as before. Returns when no view of an earlier map exists any more,
+    /// as [`unmap`](Self::unmap) does.
     pub fn map(
         &self,
         iova: u64,
@@ -137,15 +138,17 @@ impl DmaSpace {
         }
         let mut regions = old.regions.clone();
         regions.insert(at, Arc::new(mapping));
-        // A worker with an older view would fail work that the guest posts after its memory was mapped.
+        // A worker with an older view would fail work that the guest posts after its memory was
+        // mapped.
         self.replace_and_wait(old, regions);
         Ok(())
     }
 
     /// Unmaps every region inside the `len` bytes at `iova` and returns their number, which may be 0.
     ///
-    /// Returns when no view of an earlier map exists any more. Fails, with the map as before, if only a part of a region
-    /// is inside. Must not be called by a thread that holds a view: it would wait for itself.
+    /// Returns when no view of an earlier map exists any more. Fails, with the map as before, if
+    /// only a part of a region is inside. Must not be called by a thread that holds a view: it
+    /// would wait for itself.
     pub fn unmap(&self, iova: u64, len: u64) -> Result<usize, MapError> {
         let Some(last) = len.checked_sub(1).and_then(|rest| iova.checked_add(rest)) else {
             return Err(MapError::BadRange {
@@ -174,14 +177,16 @@ impl DmaSpace {
         Ok(removed)
     }
 
-    /// Unmaps everything. Returns when no view of an earlier map exists any more; see [`unmap`](Self::unmap).
+    /// Unmaps everything. Returns when no view of an earlier map exists any more; see
+    /// [`unmap`](Self::unmap).
     pub fn clear(&self) {
         let _change = self.lock_change();
         self.replace_and_wait(self.current.load_full(), Vec::new());
         self.loss.clear();
     }
 
-    /// Whether memory was lost since it was last [restored](Self::restore) or [cleared](Self::clear).
+    /// Whether memory was lost since it was last [restored](Self::restore) or
+    /// [cleared](Self::clear).
     #[inline]
     pub fn has_lost(&self) -> bool {
         self.loss.address().is_some()
@@ -203,8 +208,8 @@ impl DmaSpace {
         self.loss.event()
     }
 
-    /// Maps all regions anew if memory was lost: to be called when nothing accesses it. A page that is still missing is lost
-    /// again when it is accessed.
+    /// Maps all regions anew if memory was lost: to be called when nothing accesses it. A page that
+    /// is still missing is lost again when it is accessed.
     ///
     /// # Errors
     ///
@@ -227,8 +232,8 @@ impl DmaSpace {
 
     /// Pins the map as it is now.
     ///
-    /// Lock-free; the cost does not depend on the map. As long as the view lives, changes of the map wait, so keep it for
-    /// one slice of work.
+    /// Lock-free; the cost does not depend on the map. As long as the view lives, changes of the
+    /// map wait, so keep it for one slice of work.
     #[inline]
     pub fn enter(&self) -> DmaView {
         DmaView {
@@ -237,7 +242,8 @@ impl DmaSpace {
         }
     }
 
-    /// Bytes that are mapped, those of unmapped regions that some view still pins among them, and their limit.
+    /// Bytes that are mapped, those of unmapped regions that some view still pins among them, and
+    /// their limit.
     pub fn mapped(&self) -> (u64, u64) {
         (self.mapped.used(), self.mapped.limit())
     }
@@ -245,7 +251,8 @@ impl DmaSpace {
     fn replace_and_wait(&self, old: Arc<Snapshot>, regions: Vec<Arc<Mapping>>) {
         self.current.store(Snapshot::new(regions, &self.live));
         drop(old);
-        // Only this thread makes snapshots, since it holds the change lock: with one left, that is the new one.
+        // Only this thread makes snapshots, since it holds the change lock: with one left, that is
+        // the new one.
         let mut count = self.live.count();
         while *count > 1 {
             count = self
@@ -297,7 +304,8 @@ impl DmaView {
         Ok(DmaSlice::new(memory))
     }
 
-    /// `len` bytes at `iova` for reading and writing. They must lie in one region, which is not read-only.
+    /// `len` bytes at `iova` for reading and writing. They must lie in one region, which is not
+    /// read-only.
     #[inline]
     pub fn slice_mut(&self, iova: u64, len: usize) -> Result<DmaSliceMut<'_>, DmaError> {
         match self.find(iova, len)? {
@@ -306,15 +314,15 @@ impl DmaView {
         }
     }
 
-    /// How many bytes, `max` at most, follow each other in one region from `iova` on: a longer range is accessed piece
-    /// by piece. Never 0 unless `max` is.
+    /// How many bytes, `max` at most, follow each other in one region from `iova` on: a longer
+    /// range is accessed piece by piece. Never 0 unless `max` is.
     #[inline]
     pub fn contiguous(&self, iova: u64, max: usize) -> Result<usize, DmaError> {
         Ok(self.region(iova)?.rest(iova).min(max))
     }
 
-    /// The bytes for reading that follow each other in one region from `iova` on: `max` at most, and not none unless
-    /// `max` is 0.
+    /// The bytes for reading that follow each other in one region from `iova` on: `max` at most,
+    /// and not none unless `max` is 0.
     #[inline]
     pub fn piece(&self, iova: u64, max: usize) -> Result<DmaSlice<'_>, DmaError> {
         let region = self.region(iova)?;

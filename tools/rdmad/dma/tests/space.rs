@@ -257,8 +257,8 @@ fn the_map_is_bounded() {
     map(MAX_REGIONS).unwrap();
 }
 
-/// `change` of the map returns when views are gone that are older than it, whatever views of the new map
-/// there are. `is_changed` tells whether a view is of the new map.
+/// `change` of the map returns when views are gone that are older than it, whatever views of the
+/// new map there are. `is_changed` tells whether a view is of the new map.
 fn waits_for_older_views(
     change: impl FnOnce(&DmaSpace) + Send + 'static,
     is_changed: impl Fn(&DmaView) -> bool,

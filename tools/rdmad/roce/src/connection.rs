@@ -33,7 +33,8 @@ impl Connection {
     }
 }
 
-/// The connection ended; see the documentation of the transport services, [`rc`](crate::rc) and [`uc`](crate::uc).
+/// The connection ended; see the documentation of the transport services, [`rc`](crate::rc) and
+/// [`uc`](crate::uc).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct QpError {

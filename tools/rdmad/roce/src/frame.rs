@@ -20,12 +20,14 @@ struct Shared {
 
 /// Buffers of either length: acknowledgements and short messages need no long one.
 const LENGTHS: [usize; 2] = [512, MAX_FRAME];
-/// Long buffers that a pool keeps when all of its frames are back: more than one connection has on its way.
+/// Long buffers that a pool keeps when all of its frames are back: more than one connection has on
+/// its way.
 const KEPT: usize = 256;
 
 #[derive(Default)]
 struct Buffers {
-    /// By [length](LENGTHS). What was given back last is given out first: a cache is likely to have it.
+    /// By [length](LENGTHS). What was given back last is given out first: a cache is likely to have
+    /// it.
     free: [Vec<Box<[u8]>>; LENGTHS.len()],
     /// Buffers that exist, free or in use; at most the capacity.
     allocated: usize,
@@ -35,7 +37,8 @@ struct Buffers {
 
 /// A bounded pool of frame buffers. Clones share the buffers.
 ///
-/// Buffers are allocated on first use. When all frames are back, what exceeds the need of one connection is freed.
+/// Buffers are allocated on first use. When all frames are back, what exceeds the need of one
+/// connection is freed.
 #[derive(Clone)]
 pub struct FramePool(Arc<Shared>);
 
@@ -61,13 +64,14 @@ impl FramePool {
         buffers.allocated - free
     }
 
-    /// Has `notify` called when a buffer comes back after [`take`](Self::take) found none, from the thread that gives it
-    /// back. Only the first call counts.
+    /// Has `notify` called when a buffer comes back after [`take`](Self::take) found none, from the
+    /// thread that gives it back. Only the first call counts.
     pub fn on_free(&self, notify: impl Fn() + Send + Sync + 'static) {
         let _ = self.0.notify.set(Box::new(notify));
     }
 
-    /// A frame of `len` bytes of unspecified content; `None` if all buffers are in use or `len` exceeds [`MAX_FRAME`].
+    /// A frame of `len` bytes of unspecified content; `None` if all buffers are in use or `len`
+    /// exceeds [`MAX_FRAME`].
     pub fn take(&self, len: usize) -> Option<Frame> {
         if len > MAX_FRAME {
             return None;
@@ -97,8 +101,8 @@ impl FramePool {
 }
 
 impl Buffers {
-    /// A buffer for `len` bytes. If there is none, the length of the one to allocate, or `None` when there are `capacity`
-    /// in use.
+    /// A buffer for `len` bytes. If there is none, the length of the one to allocate, or `None`
+    /// when there are `capacity` in use.
     fn take(&mut self, capacity: usize, len: usize) -> Result<Box<[u8]>, Option<usize>> {
         let fits = usize::from(len > LENGTHS[0]);
         if let Some(bytes) = self.free[fits].pop() {

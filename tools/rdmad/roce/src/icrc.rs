@@ -2,9 +2,10 @@
 
 //! Invariant CRC (IBTA 7.8.1; annex A17 for RoCEv2).
 //!
-//! A CRC-32 over 8 bytes of ones, which stand for the fields of a local route header, and the packet from its IP header
-//! to the end of the padding. Fields that a router may change count as ones: traffic class, flow label, hop limit or
-//! TTL, the IPv4 header checksum, the UDP checksum, and the BTH byte with the congestion marks.
+//! A CRC-32 over 8 bytes of ones, which stand for the fields of a local route header, and the
+//! packet from its IP header to the end of the padding. Fields that a router may change count as
+//! ones: traffic class, flow label, hop limit or TTL, the IPv4 header checksum, the UDP checksum,
+//! and the BTH byte with the congestion marks.
 
 use crc32fast::Hasher;
 

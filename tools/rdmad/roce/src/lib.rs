@@ -2,10 +2,11 @@
 
 //! RoCEv2 without I/O.
 //!
-//! Packet formats (InfiniBand Architecture Specification volume 1, "IBTA" below, chapter 9, and its annex A17 for
-//! RoCEv2) and the state machines of reliable and unreliable connections (RC, UC) and datagrams (UD). Nothing here opens a socket, reads a clock or knows
-//! where guest memory is: the caller passes frames and the time in, and implements the traits of [`mod@env`] for memory,
-//! work queues and outgoing frames. Nothing on the packet path allocates.
+//! Packet formats (InfiniBand Architecture Specification volume 1, "IBTA" below, chapter 9, and its
+//! annex A17 for RoCEv2) and the state machines of reliable and unreliable connections (RC, UC) and
+//! datagrams (UD). Nothing here opens a socket, reads a clock or knows where guest memory is: the
+//! caller passes frames and the time in, and implements the traits of [`mod@env`] for memory, work
+//! queues and outgoing frames. Nothing on the packet path allocates.
 //!
 //! | module | what it holds |
 //! |---|---|

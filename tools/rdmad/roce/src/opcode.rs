@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! BTH opcodes (IBTA 9.2.1, table 38): a transport service in the high 3 bits, an operation in the low 5.
+//! BTH opcodes (IBTA 9.2.1, table 38): a transport service in the high 3 bits, an operation in the
+//! low 5.
 
 /// A congestion notification (annex A17), which belongs to no transport service.
 pub const CONGESTION_NOTIFICATION: u8 = 0x81;
@@ -152,7 +153,8 @@ impl Opcode {
 
     /// The byte of the BTH.
     ///
-    /// Combinations that do not exist (a first packet with immediate data, say) give the opcode without the extra.
+    /// Combinations that do not exist (a first packet with immediate data, say) give the opcode
+    /// without the extra.
     pub const fn encode(self) -> u8 {
         use {Extra::*, Op::*, Position::*};
         let service = match self.service {

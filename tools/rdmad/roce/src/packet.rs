@@ -49,7 +49,8 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Parses a frame and verifies lengths, checksums and the ICRC. P_Key, QPN and addresses are the caller's to check.
+    /// Parses a frame and verifies lengths, checksums and the ICRC. P_Key, QPN and addresses are
+    /// the caller's to check.
     pub fn parse(frame: &'a [u8]) -> Result<Self, PacketError> {
         let (path, ident, length) = Path::decode(frame)?;
         let headers = path.size();
@@ -95,8 +96,8 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Whether a packet at `position` of a SEND or WRITE has a payload of the right length: all but the last are full, and
-/// the last of several is not empty (IBTA 9.7.4.1).
+/// Whether a packet at `position` of a SEND or WRITE has a payload of the right length: all but the
+/// last are full, and the last of several is not empty (IBTA 9.7.4.1).
 pub(crate) fn fits(position: Position, payload: &[u8], mtu: Mtu) -> bool {
     let mtu = mtu.bytes() as usize;
     match position {
@@ -111,8 +112,8 @@ pub fn frame_size(path: &Path, transport: &Transport, payload: usize) -> usize {
     path.size() + transport.size() + payload.next_multiple_of(4) + ICRC_SIZE
 }
 
-/// Builds a frame of [`frame_size`] bytes. `fill` writes the payload straight to its place; if it fails, so does the
-/// call, and the frame is not to be sent. The pad count of the BTH is set here.
+/// Builds a frame of [`frame_size`] bytes. `fill` writes the payload straight to its place; if it
+/// fails, so does the call, and the frame is not to be sent. The pad count of the BTH is set here.
 ///
 /// # Panics
 /// If the frame is not exactly as long as [`frame_size`] says.

@@ -10,7 +10,8 @@ use crate::Frame;
 /// Its owner is told, by whom it is, when frames have come, and when there are buffers again after
 /// [`frame`](Self::frame) found none.
 pub trait FramePort: Send + Sync {
-    /// A buffer for a frame of `len` bytes, or `None` when too many frames of this port are on their way.
+    /// A buffer for a frame of `len` bytes, or `None` when too many frames of this port are on
+    /// their way.
     fn frame(&self, len: usize) -> Option<Frame>;
     /// Bytes of the buffers that it may come to hold.
     fn memory(&self) -> usize;
@@ -18,8 +19,8 @@ pub trait FramePort: Send + Sync {
     fn send(&self, frame: Frame);
     /// The next frame that has come.
     fn receive(&self) -> Option<Frame>;
-    /// RoCE frames to this multicast address come too from now on, those that are sent here among them. Each call is undone
-    /// by one of [`leave`](Self::leave).
+    /// RoCE frames to this multicast address come too from now on, those that are sent here among
+    /// them. Each call is undone by one of [`leave`](Self::leave).
     fn join(&self, mac: Mac);
     /// Undoes a [`join`](Self::join).
     fn leave(&self, mac: Mac);

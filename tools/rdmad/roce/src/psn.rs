@@ -33,7 +33,8 @@ impl Psn {
         Self::new(self.0.wrapping_sub(1))
     }
 
-    /// How far `self` lies after `other`: positive when later, negative when earlier, in -2^23..2^23.
+    /// How far `self` lies after `other`: positive when later, negative when earlier, in
+    /// -2^23..2^23.
     pub const fn since(self, other: Self) -> i32 {
         // The difference is shifted up so that its bit 23 becomes the sign.
         ((self.0.wrapping_sub(other.0) << 8) as i32) >> 8

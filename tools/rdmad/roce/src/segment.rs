@@ -68,7 +68,8 @@ pub(crate) fn segment<L>(
     })
 }
 
-/// The RETH for `length` bytes from `offset` of a remote range. The responder checks that it does not wrap.
+/// The RETH for `length` bytes from `offset` of a remote range. The responder checks that it does
+/// not wrap.
 pub(crate) fn reth(remote: Remote, offset: u32, length: u32) -> Reth {
     Reth {
         va: remote.va.wrapping_add(u64::from(offset)),

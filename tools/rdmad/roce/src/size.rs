@@ -13,7 +13,8 @@ use crate::rc::READ_PACKETS;
 use crate::segment::segment;
 use crate::work::{Mtu, SendOp, SendWr, ATOMIC_SIZE};
 
-/// Bytes of the message that a frame of the requester stands for, at most: what it carries, or what it asks for.
+/// Bytes of the message that a frame of the requester stands for, at most: what it carries, or what
+/// it asks for.
 pub fn frame_span(op: &SendOp, mtu: Mtu) -> u32 {
     match op {
         SendOp::Send { .. } | SendOp::Write { .. } => mtu.bytes(),
@@ -33,7 +34,8 @@ const SOME_RANGE: Reth = Reth {
     length: 0,
 };
 
-/// Bytes of frame number `index` of those that a requester of `service` carries `wr` out with; 0 if it takes none.
+/// Bytes of frame number `index` of those that a requester of `service` carries `wr` out with; 0 if
+/// it takes none.
 pub fn request_size<L>(
     service: Service,
     connection: &Connection,

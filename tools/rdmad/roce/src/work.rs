@@ -2,8 +2,9 @@
 
 //! Work requests and completions as the transport sees them.
 //!
-//! Local memory is opaque: `L` is whatever the caller needs to find the bytes again (a snapshot of the SGEs, inline
-//! data, the ring slot to give back). The transport hands it to the environment with offsets into the message.
+//! Local memory is opaque: `L` is whatever the caller needs to find the bytes again (a snapshot of
+//! the SGEs, inline data, the ring slot to give back). The transport hands it to the environment
+//! with offsets into the message.
 
 use crate::headers::Transport;
 use crate::net::Mac;
@@ -91,13 +92,14 @@ pub enum SendOp {
         /// Immediate data.
         imm: Option<[u8; 4]>,
     },
-    /// RDMA READ into the local memory of the work request; RC alone. One that also invalidates a local key does so in
-    /// the environment, when it completes.
+    /// RDMA READ into the local memory of the work request; RC alone. One that also invalidates a
+    /// local key does so in the environment, when it completes.
     Read {
         /// Source.
         remote: Remote,
     },
-    /// Atomic operation; RC alone. The original value goes to the 8 bytes of the work request's local memory.
+    /// Atomic operation; RC alone. The original value goes to the 8 bytes of the work request's
+    /// local memory.
     Atomic {
         /// The word.
         remote: Remote,
@@ -113,10 +115,11 @@ pub enum SendOp {
     },
     /// FLUSH; RC alone.
     Flush(FlushOp),
-    /// An operation on local keys (REG_MR, BIND_MW, LOCAL_INV). It sends nothing; the environment executes it in its turn.
+    /// An operation on local keys (REG_MR, BIND_MW, LOCAL_INV). It sends nothing; the environment
+    /// executes it in its turn.
     Local {
-        /// Not before all earlier work requests have ended. Needed when it takes memory away that they may use, also
-        /// for packets that have to be repeated.
+        /// Not before all earlier work requests have ended. Needed when it takes memory away that
+        /// they may use, also for packets that have to be repeated.
         drained: bool,
     },
 }
@@ -152,7 +155,8 @@ pub struct RecvWr<L> {
 pub struct RecvCompletion {
     /// Status.
     pub status: WcStatus,
-    /// Completed by an RDMA WRITE with immediate data; its data did not go to the receive's buffers.
+    /// Completed by an RDMA WRITE with immediate data; its data did not go to the receive's
+    /// buffers.
     pub rdma_write: bool,
     /// Length of the message in bytes, of a datagram with the 40 bytes of its GRH.
     pub byte_len: u32,
@@ -165,7 +169,8 @@ pub struct RecvCompletion {
 }
 
 impl RecvCompletion {
-    /// The completion with `status` of a message of a connected QP whose last packet has this `transport`.
+    /// The completion with `status` of a message of a connected QP whose last packet has this
+    /// `transport`.
     pub(crate) fn connected(
         transport: &Transport,
         status: WcStatus,
@@ -202,7 +207,8 @@ pub struct Source {
 /// Bytes of the word of an atomic operation.
 pub const ATOMIC_SIZE: u32 = 8;
 
-/// Number of packets, and so of PSNs, of a message of `length` bytes: one even for an empty message.
+/// Number of packets, and so of PSNs, of a message of `length` bytes: one even for an empty
+/// message.
 pub fn packets(length: u32, mtu: Mtu) -> u32 {
     length.div_ceil(mtu.bytes()).max(1)
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Every frame that two Linux rxe devices exchanged parses, and is built again from its parts bit for bit.
+//! Every frame that two Linux rxe devices exchanged parses, and is built again from its parts bit
+//! for bit.
 
 mod common;
 

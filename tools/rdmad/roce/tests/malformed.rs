@@ -22,7 +22,8 @@ use roce::ud::GSI_QKEY;
 use roce::work::{AccessFlags, Mtu};
 use roce::{uc, ud, Packet, Psn};
 
-/// Makes the lengths, the IPv4 checksum and the ICRC of a frame right again, as far as it is long enough for them.
+/// Makes the lengths, the IPv4 checksum and the ICRC of a frame right again, as far as it is long
+/// enough for them.
 fn reseal(frame: &mut [u8]) {
     let ip = 14;
     let header = if frame[12..14] == [0x08, 0x00] {
@@ -160,8 +161,8 @@ fn frames_may_be_padded_by_ethernet() {
 
 #[test]
 fn every_wrong_bit_is_noticed_or_meaningless() {
-    // Bits that the ICRC leaves out and no other checksum covers: Ethernet addresses, for IPv6 also traffic class, flow
-    // label and hop limit, and the byte with the congestion marks.
+    // Bits that the ICRC leaves out and no other checksum covers: Ethernet addresses, for IPv6 also
+    // traffic class, flow label and hop limit, and the byte with the congestion marks.
     for frame in [&capture::frames()[0], &capture::frames()[246]] {
         let header = if frame[12..14] == [0x08, 0x00] {
             20

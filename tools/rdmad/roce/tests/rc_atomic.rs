@@ -45,7 +45,8 @@ fn request(sim: &Sim, op: Op, va: u64, rkey: u32, back: u32) -> Vec<u8> {
     sealed(&transport, &[])
 }
 
-/// The atomic answers and acknowledgements that side 1 sends now: PSN distance to the expected one, syndrome, original.
+/// The atomic answers and acknowledgements that side 1 sends now: PSN distance to the expected one,
+/// syndrome, original.
 fn answers(sim: &mut Sim) -> Vec<(i32, Syndrome, Option<u64>)> {
     let expected = sim.ends[1].responder.expected_psn();
     sent(sim, 1)
@@ -213,7 +214,8 @@ fn refused_atomics() {
     let broken = (NakCode::RemoteOperational, AsyncEvent::QpFatal);
     let all = AccessFlags::ALL;
     let rest = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
-    // Address, key, rights of the QP, rights of the memory, a fault of the memory, and what follows.
+    // Address, key, rights of the QP, rights of the memory, a fault of the memory, and what
+    // follows.
     let cases = [
         (BASE + 4, RKEY, all, all, false, invalid),
         (BASE + 1, RKEY + 1, all, all, false, invalid),
@@ -318,7 +320,8 @@ fn answers_of_the_wrong_kind() {
     }
 }
 
-/// An acknowledgement of what follows does not stand for the answer: the operation is asked for again.
+/// An acknowledgement of what follows does not stand for the answer: the operation is asked for
+/// again.
 #[test]
 fn a_lost_answer_is_asked_for_again() {
     let mut sim = sim(Settings::default());

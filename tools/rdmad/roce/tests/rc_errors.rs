@@ -17,8 +17,8 @@ use roce::rc::rnr_delay;
 use roce::work::{AccessFlags, AsyncEvent, Remote, SendFlags, SendOp, SendWr, WcStatus};
 use roce::{Packet, Psn, QpError};
 
-/// Posts a good WRITE, the operation to test and another WRITE; the first completes, the second fails as told, the last
-/// is flushed. Returns the event at the responder.
+/// Posts a good WRITE, the operation to test and another WRITE; the first completes, the second
+/// fails as told, the last is flushed. Returns the event at the responder.
 fn fails(mut sim: Sim, op: SendOp, status: WcStatus) -> (Sim, Option<AsyncEvent>) {
     for (id, op) in [write(at(0)), op, write(at(0))].into_iter().enumerate() {
         sim.ends[0].post(id as u64, op, local());

@@ -15,7 +15,8 @@ use roce::opcode::Op;
 use roce::work::{AtomicOp, Mtu, Remote, SendOp, WcStatus, With};
 use roce::Packet;
 
-/// Memory of an endpoint: a third each for what it sends or reads into, for its receives, and for the peer.
+/// Memory of an endpoint: a third each for what it sends or reads into, for its receives, and for
+/// the peer.
 const THIRD: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug)]

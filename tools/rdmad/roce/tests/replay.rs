@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a Linux rxe requester sent is accepted by our responder, and answered as the rxe responder answered.
+//! What a Linux rxe requester sent is accepted by our responder, and answered as the rxe responder
+//! answered.
 
 mod common;
 
@@ -85,14 +86,16 @@ impl ResponderEnv for Sparse {
     }
 }
 
-/// One direction of a connection: what the requester sent and what rxe answered, in the order of capture.
+/// One direction of a connection: what the requester sent and what rxe answered, in the order of
+/// capture.
 #[derive(Default)]
 struct Flow<'a> {
     requests: Vec<Packet<'a>>,
     answers: Vec<Packet<'a>>,
 }
 
-/// The flows of RC requests. Answers belong to the flow of the other direction whose PSNs they have.
+/// The flows of RC requests. Answers belong to the flow of the other direction whose PSNs they
+/// have.
 fn flows(frames: &[Vec<u8>]) -> Vec<Flow<'_>> {
     let mut flows: BTreeMap<(IpAddr, u32), Flow> = BTreeMap::new();
     let packets: Vec<_> = frames

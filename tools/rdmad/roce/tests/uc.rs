@@ -334,8 +334,8 @@ fn messages_that_come_by_another_way() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Of SENDs over a channel that loses and swaps packets, exactly those arrive of which no packet was lost or overtaken,
-    /// whole and in order.
+    /// Of SENDs over a channel that loses and swaps packets, exactly those arrive of which no
+    /// packet was lost or overtaken, whole and in order.
     #[test]
     fn whole_messages_or_none(
         lengths in proptest::collection::vec(0..4 * MTU, 1..20),

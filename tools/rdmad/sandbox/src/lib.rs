@@ -6,12 +6,13 @@
 //! thread needs that he has taken over: a thread without privileges makes only the system calls of
 //! its [kind](Kind). Everything else is opened before.
 //!
-//! The parts of the confinement belong to threads, not to the process. So every thread is started by
-//! [`spawn`], which confines it before its work begins, and the first thread confines itself last,
-//! by [`confine_main`], which refuses to go on beside a thread that was started in another way.
+//! The parts of the confinement belong to threads, not to the process. So every thread is started
+//! by [`spawn`], which confines it before its work begins, and the first thread confines itself
+//! last, by [`confine_main`], which refuses to go on beside a thread that was started in another
+//! way.
 //!
-//! [`spawn`] confines only once [`turn_on`] was called. Programs that never call it, unit tests among
-//! them, run as if this crate were not there.
+//! [`spawn`] confines only once [`turn_on`] was called. Programs that never call it, unit tests
+//! among them, run as if this crate were not there.
 
 mod filter;
 mod kind;

@@ -18,7 +18,8 @@ pub(crate) fn refuse_new() -> Result<(), Error> {
     set_no_new_privs(true).map_err(failure)
 }
 
-/// Gives up all capabilities of the calling thread but those in `kept`, of which it need not have any.
+/// Gives up all capabilities of the calling thread but those in `kept`, of which it need not have
+/// any.
 pub(crate) fn drop_but(kept: CapabilitySet) -> Result<(), Error> {
     for number in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << number);

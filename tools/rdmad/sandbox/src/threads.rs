@@ -89,8 +89,8 @@ pub fn confine_main() -> Result<bool, Error> {
 }
 
 /// Confines the keeper, a process with one thread: it connects sockets, and removes files in
-/// `directories`. It keeps the right to reach sockets of other users if it has that, since a monitor may
-/// have another user than the daemon.
+/// `directories`. It keeps the right to reach sockets of other users if it has that, since a
+/// monitor may have another user than the daemon.
 ///
 /// # Errors
 ///

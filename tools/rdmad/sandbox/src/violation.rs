@@ -2,10 +2,10 @@
 
 //! System calls that are not on the list of their thread.
 //!
-//! The kernel does not make that call. It sends SIGSYS instead, whose handler says which call it was
-//! and lets the call fail with `EPERM`. The process goes on: the C library makes calls that nobody
-//! expects, and can do without most of them, and the end of the daemon would be the end of all its
-//! ports. A thread that blocks the signal is killed by it.
+//! The kernel does not make that call. It sends SIGSYS instead, whose handler says which call it
+//! was and lets the call fail with `EPERM`. The process goes on: the C library makes calls that
+//! nobody expects, and can do without most of them, and the end of the daemon would be the end of
+//! all its ports. A thread that blocks the signal is killed by it.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -63,8 +63,8 @@ pub(crate) fn install() -> io::Result<()> {
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     action.sa_sigaction = on_violation as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: The handler has the signature that SA_SIGINFO asks for and is safe to run in a signal's
-    // context, as its comment proves. `action` is readable as long as the call.
+    // SAFETY: The handler has the signature that SA_SIGINFO asks for and is safe to run in a
+    // signal's context, as its comment proves. `action` is readable as long as the call.
     match unsafe { libc::sigaction(libc::SIGSYS, &action, ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -73,9 +73,9 @@ pub(crate) fn install() -> io::Result<()> {
 
 /// Handles SIGSYS.
 ///
-/// It may run in the midst of anything. It takes no lock and allocates nothing: the line is formatted
-/// into an array, and `KIND` has neither a constructor nor a destructor. All lists allow the system
-/// calls that it makes.
+/// It may run in the midst of anything. It takes no lock and allocates nothing: the line is
+/// formatted into an array, and `KIND` has neither a constructor nor a destructor. All lists allow
+/// the system calls that it makes.
 extern "C" fn on_violation(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: The kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO, which is of this
     // form for SIGSYS. Another sender's has other values there, which are integers as well.
@@ -85,8 +85,8 @@ extern "C" fn on_violation(_: libc::c_int, info: *mut libc::siginfo_t, context: 
         // SAFETY: It has no conditions, and may be called by a handler of signals.
         unsafe { libc::abort() }
     }
-    // SAFETY: The kernel passes a valid `ucontext_t` to a handler with SA_SIGINFO, for which there is
-    // no other reference.
+    // SAFETY: The kernel passes a valid `ucontext_t` to a handler with SA_SIGINFO, for which there
+    // is no other reference.
     refuse(unsafe { &mut *context.cast::<libc::ucontext_t>() });
     if LINES.fetch_add(1, Ordering::Relaxed) >= MAX_LINES {
         // So that the count does not wrap.

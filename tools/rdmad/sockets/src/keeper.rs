@@ -4,9 +4,10 @@
 //!
 //! A peer that comes anew has another socket at the same path, and the sockets of the daemon are
 //! removed when it ends. Both need paths, and a filter of system calls can't tell one path from
-//! another. So a second process does it: the keeper. While the daemon starts, it shows the keeper each
-//! of these *errands*. Then the list is sealed, and all that the daemon can ask for is an errand by its
-//! number. A socket that the keeper connects is connected in the daemon too, as both have it.
+//! another. So a second process does it: the keeper. While the daemon starts, it shows the keeper
+//! each of these *errands*. Then the list is sealed, and all that the daemon can ask for is an
+//! errand by its number. A socket that the keeper connects is connected in the daemon too, as both
+//! have it.
 //!
 //! The keeper ends with the daemon.
 

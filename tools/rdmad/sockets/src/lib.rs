@@ -2,9 +2,10 @@
 
 //! Unix sockets at paths: who may connect, and what a dead process left behind.
 //!
-//! Who connects to a port's socket is that VM, so a socket belongs to its owner alone unless told otherwise, whatever the
-//! umask is, from the moment on that it has a name. Credentials of peers (SO_PEERCRED) decide nothing: the permissions say
-//! the same before anybody is connected, and hold for datagrams too.
+//! Who connects to a port's socket is that VM, so a socket belongs to its owner alone unless told
+//! otherwise, whatever the umask is, from the moment on that it has a name. Credentials of peers
+//! (SO_PEERCRED) decide nothing: the permissions say the same before anybody is connected, and hold
+//! for datagrams too.
 
 #![forbid(unsafe_code)]
 

@@ -178,8 +178,8 @@ impl Endpoint {
         self.sq.number
     }
 
-    /// Moves the QP from RESET to RTS by the required attributes of each transition. The first PSN of this side is
-    /// `psn`, that of the other side `peer_psn`.
+    /// Moves the QP from RESET to RTS by the required attributes of each transition. The first PSN
+    /// of this side is `psn`, that of the other side `peer_psn`.
     pub fn connect(&mut self, peer: &Endpoint, psn: u32, peer_psn: u32) {
         use attribute::*;
         let mut attrs = [0; 129];

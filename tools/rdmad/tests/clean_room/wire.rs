@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Numbers and layouts, typed from `Documentation/abi.md` and its parts. They are the second copy on
-//! purpose: a mistake of the first one would otherwise be on both sides of each test.
+//! Numbers and layouts, typed from `Documentation/abi.md` and its parts. They are the second copy
+//! on purpose: a mistake of the first one would otherwise be on both sides of each test.
 
 /// Feature bits.
 pub const RING_ADDR: u64 = 1 << 0;

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Signals eventfds without ever waiting: the one place of the crate that needs `unsafe`, for the system calls of AIO.
+//! Signals eventfds without ever waiting: the one place of the crate that needs `unsafe`, for the
+//! system calls of AIO.
 //!
-//! A `write` to an eventfd waits while its counter is full, unless O_NONBLOCK is set. That flag belongs to the open file
-//! description, which the client shares and may change at any time. The kernel has no private description of an eventfd
-//! and no write that never waits. But the kernel signals an eventfd itself when an AIO request ends (IOCB_FLAG_RESFD): it
-//! saturates the counter instead of waiting. A request that polls a descriptor which is always readable ends before
+//! A `write` to an eventfd waits while its counter is full, unless O_NONBLOCK is set. That flag
+//! belongs to the open file description, which the client shares and may change at any time. The
+//! kernel has no private description of an eventfd and no write that never waits. But the kernel
+//! signals an eventfd itself when an AIO request ends (IOCB_FLAG_RESFD): it saturates the counter
+//! instead of waiting. A request that polls a descriptor which is always readable ends before
 //! `io_submit` returns.
 //!
-//! Measured on two CPUs as a ping-pong of two threads: 0.7 µs a signal more than `write`, no difference in the round trip
-//! of 9 µs. A thread for each port, which might wait instead, costs 7 to 15 µs more a signal.
+//! Measured on two CPUs as a ping-pong of two threads: 0.7 µs a signal more than `write`, no
+//! difference in the round trip of 9 µs. A thread for each port, which might wait instead, costs 7
+//! to 15 µs more a signal.
 //!
 //! C header: `include/uapi/linux/aio_abi.h`
 #![allow(unsafe_code)]
@@ -31,7 +34,8 @@ const IOCB_FLAG_RESFD: u32 = 1 << 0;
 
 /// Requests of a context. One that has ended counts until it is [taken](Aio::forget_ended).
 const REQUESTS: usize = 32;
-/// How often a context without room is tried again. Once suffices, unless other threads use the room up each time.
+/// How often a context without room is tried again. Once suffices, unless other threads use the
+/// room up each time.
 const TRIES: usize = 1000;
 
 /// `struct iocb` on little-endian hosts, where `aio_key` comes first.
@@ -77,8 +81,8 @@ impl Aio {
     pub(crate) fn new() -> io::Result<Self> {
         let ready = eventfd(1, EventfdFlags::CLOEXEC)?;
         let mut context: c_ulong = 0;
-        // SAFETY: io_setup writes the context's number, an unsigned long, to where the second argument points, which is
-        // borrowed mutably as long as the call.
+        // SAFETY: io_setup writes the context's number, an unsigned long, to where the second
+        // argument points, which is borrowed mutably as long as the call.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_io_setup,
@@ -113,9 +117,10 @@ impl Aio {
         let mut requests = [ptr::from_mut(&mut request)];
         let mut result = Ok(0);
         for _ in 0..TRIES {
-            // SAFETY: io_submit reads one pointer at the third argument and the `struct iocb` behind it, into which it
-            // may write the key. Both live as long as the call; the kernel keeps neither. A request to poll has no
-            // buffer: its `buffer` holds the events to wait for.
+            // SAFETY: io_submit reads one pointer at the third argument and the `struct iocb`
+            // behind it, into which it may write the key. Both live as long as the call; the kernel
+            // keeps neither. A request to poll has no buffer: its `buffer` holds the events to wait
+            // for.
             result = check(unsafe {
                 libc::syscall(
                     libc::SYS_io_submit,
@@ -139,8 +144,9 @@ impl Aio {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // SAFETY: io_getevents writes at most as many `struct io_event` as the third argument says to the array, which
-        // has that many, and reads the timeout. Both are borrowed mutably as long as the call.
+        // SAFETY: io_getevents writes at most as many `struct io_event` as the third argument says
+        // to the array, which has that many, and reads the timeout. Both are borrowed mutably as
+        // long as the call.
         check(unsafe {
             libc::syscall(
                 libc::SYS_io_getevents,
@@ -157,7 +163,8 @@ impl Aio {
 
 impl Drop for Aio {
     fn drop(&mut self) {
-        // SAFETY: io_destroy takes the number of a context and touches no memory of ours. Nobody uses it any more.
+        // SAFETY: io_destroy takes the number of a context and touches no memory of ours. Nobody
+        // uses it any more.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
     }
 }

@@ -205,8 +205,9 @@ impl Client {
             Err(error @ (MapError::NoFile | MapError::NotMemory)) if iova == 0 && writable => {
                 return Err(CommandError::Memory(error));
             }
-            // Other memory without a file is a ROM or another device's, such as that of a VGA. It can't be reached: a guest
-            // that points the device there gets an error for that access. The client must get none: QEMU ends the VM then.
+            // Other memory without a file is a ROM or another device's, such as that of a VGA. It
+            // can't be reached: a guest that points the device there gets an error for that access.
+            // The client must get none: QEMU ends the VM then.
             Err(MapError::NoFile) => {
                 if writable {
                     self.transport.shared.log.warn(format_args!(
@@ -271,7 +272,8 @@ impl Client {
 
     fn irq_info(&self, mut payload: Payload<'_>, out: &mut Vec<u8>) -> Result<(), CommandError> {
         let (_argsz, _flags, index) = (payload.u32()?, payload.u32()?, payload.u32()?);
-        // Without NORESIZE: with it the client would set up all vectors anew for each that the guest adds.
+        // Without NORESIZE: with it the client would set up all vectors anew for each that the
+        // guest adds.
         let (flags, count) = match index {
             vfio::VFIO_PCI_MSIX_IRQ_INDEX => (
                 vfio::VFIO_IRQ_INFO_EVENTFD,
@@ -360,8 +362,8 @@ impl Access {
     }
 }
 
-/// Negotiates the protocol's version. The client's capabilities limit what is sent to it, which is no descriptors and
-/// no requests, so they don't matter here.
+/// Negotiates the protocol's version. The client's capabilities limit what is sent to it, which is
+/// no descriptors and no requests, so they don't matter here.
 fn version(mut payload: Payload<'_>, out: &mut Vec<u8>) -> Result<(), CommandError> {
     let (major, minor) = (payload.u16()?, payload.u16()?);
     if major != MAJOR {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Common configuration registers of virtio-pci (virtio 1.3, 4.1.4.3) and the state machine behind the device status.
+//! Common configuration registers of virtio-pci (virtio 1.3, 4.1.4.3) and the state machine behind
+//! the device status.
 //!
-//! The registers only record what the driver wrote and say what is to be done about it; a reset takes effect when the
-//! service thread reports it done, and until then reads as not done.
+//! The registers only record what the driver wrote and say what is to be done about it; a reset
+//! takes effect when the service thread reports it done, and until then reads as not done.
 
 use std::fmt;
 use std::ops::Range;
@@ -155,7 +156,8 @@ pub(crate) struct CommonConfig {
 }
 
 impl CommonConfig {
-    /// For a device that offers `features`, with these greatest queue sizes and this number of vectors.
+    /// For a device that offers `features`, with these greatest queue sizes and this number of
+    /// vectors.
     pub(crate) fn new(features: u64, queue_sizes: &[u16], vectors: u16) -> Self {
         Self {
             offered: features,
@@ -380,8 +382,8 @@ impl CommonConfig {
             return Ok(Action::None);
         }
         if !ready {
-            // The service thread does not know the queue yet. A task for it could outlive a device reset, which is done
-            // at once as well.
+            // The service thread does not know the queue yet. A task for it could outlive a device
+            // reset, which is done at once as well.
             *queue = QueueRegisters::new(queue.max_size);
             return Ok(Action::SetQueueVector(index, NO_VECTOR));
         }

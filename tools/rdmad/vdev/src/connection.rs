@@ -2,8 +2,9 @@
 
 //! A client's stream: messages with their file descriptors in, replies out.
 //!
-//! Input is read in chunks, since posted writes come in thousands. The kernel ends a read behind the message that
-//! carries descriptors, so those that come with a chunk belong to the last message that begins in it.
+//! Input is read in chunks, since posted writes come in thousands. The kernel ends a read behind
+//! the message that carries descriptors, so those that come with a chunk belong to the last message
+//! that begins in it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -49,8 +50,8 @@ pub(crate) struct Connection {
     /// The received and not yet taken bytes of `buffer`.
     start: usize,
     end: usize,
-    /// Descriptors that no message has taken: those of a message that is not complete yet, and behind them those of the
-    /// last chunk.
+    /// Descriptors that no message has taken: those of a message that is not complete yet, and
+    /// behind them those of the last chunk.
     waiting: VecDeque<Descriptors>,
 }
 

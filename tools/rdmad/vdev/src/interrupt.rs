@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! MSI-X vectors: an eventfd each, which the client turns into the guest's interrupt. Masking is the client's.
+//! MSI-X vectors: an eventfd each, which the client turns into the guest's interrupt. Masking is
+//! the client's.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -70,8 +71,8 @@ impl Interrupts {
         self.vectors.len() as u16
     }
 
-    /// Raises a vector; one that does not exist, such as `VIRTIO_MSI_NO_VECTOR`, is not raised. Never waits, whatever
-    /// the client does with the eventfd.
+    /// Raises a vector; one that does not exist, such as `VIRTIO_MSI_NO_VECTOR`, is not raised.
+    /// Never waits, whatever the client does with the eventfd.
     pub(crate) fn trigger(&self, vector: u16) -> io::Result<()> {
         match self.vector(vector) {
             Some(mut vector) => vector.signal(&self.aio),

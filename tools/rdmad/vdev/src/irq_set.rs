@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The payload of SET_IRQS, `struct vfio_irq_set`. All of it is checked before the first vector changes.
+//! The payload of SET_IRQS, `struct vfio_irq_set`. All of it is checked before the first vector
+//! changes.
 
 use std::io;
 use std::ops::Range;
@@ -80,7 +81,8 @@ impl IrqSet {
         match data {
             vfio::VFIO_IRQ_SET_DATA_NONE if count == 0 => Ok(Self::Reset),
             vfio::VFIO_IRQ_SET_DATA_NONE => Ok(Self::Trigger(range)),
-            // Without descriptors the vectors are disconnected. A client whose descriptors were lost is dropped before.
+            // Without descriptors the vectors are disconnected. A client whose descriptors were
+            // lost is dropped before.
             vfio::VFIO_IRQ_SET_DATA_EVENTFD if fds.is_empty() => Ok(Self::Disconnect(range)),
             vfio::VFIO_IRQ_SET_DATA_EVENTFD if fds.len() == range.len() => {
                 let eventfds = fds.into_iter().map(Eventfd::new).collect::<io::Result<_>>();

@@ -2,8 +2,8 @@
 
 //! Interrupts that a thread sends when it has no lock any more.
 //!
-//! An interrupt is a system call that wakes a thread of the client, some microseconds. A worker that made it where it
-//! answers a request would hold up whoever waits for the locks of its queues.
+//! An interrupt is a system call that wakes a thread of the client, some microseconds. A worker
+//! that made it where it answers a request would hold up whoever waits for the locks of its queues.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 use crate::Queue;
 
 thread_local! {
-    /// Queues, of any device, whose driver the thread has yet to interrupt. It keeps its room, so nothing is allocated
-    /// after a while.
+    /// Queues, of any device, whose driver the thread has yet to interrupt. It keeps its room, so
+    /// nothing is allocated after a while.
     static DUE: RefCell<Vec<Arc<Queue>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -25,8 +25,8 @@ pub(crate) fn interrupt(queue: &Arc<Queue>) {
     });
 }
 
-/// Sends the interrupts that [`Queue::push_later`] and [`Queue::interrupt_later`] have left in the current thread, once for
-/// each queue.
+/// Sends the interrupts that [`Queue::push_later`] and [`Queue::interrupt_later`] have left in the
+/// current thread, once for each queue.
 pub fn send_interrupts() {
     DUE.with_borrow_mut(|due| {
         for queue in due.drain(..) {

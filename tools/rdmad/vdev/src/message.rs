@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Messages of the vfio-user protocol, version 0.1 (QEMU, docs/interop/vfio-user). Integers are in host order.
+//! Messages of the vfio-user protocol, version 0.1 (QEMU, docs/interop/vfio-user). Integers are in
+//! host order.
 
 /// Length of a message's header.
 pub(crate) const HEADER_LEN: usize = 16;

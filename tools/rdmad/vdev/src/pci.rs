@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! PCI configuration space of a modern virtio function: identity, BARs and capabilities (virtio 1.3, 4.1).
+//! PCI configuration space of a modern virtio function: identity, BARs and capabilities (virtio
+//! 1.3, 4.1).
 
 use crate::common::COMMON_LEN;
 use crate::SharedMemory;

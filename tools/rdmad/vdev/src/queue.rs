@@ -2,8 +2,9 @@
 
 //! Split virtqueue of whole requests, device side (virtio 1.3, 2.7), without event indices.
 //!
-//! The driver may write anything at any time. Each access is checked against the DMA map; a ring or chain that breaks
-//! the rules stops the queue and asks for a reset. A device that serves a queue by itself asks where it is instead.
+//! The driver may write anything at any time. Each access is checked against the DMA map; a ring or
+//! chain that breaks the rules stops the queue and asks for a reset. A device that serves a queue
+//! by itself asks where it is instead.
 
 use std::fmt;
 use std::sync::atomic::fence;
@@ -110,8 +111,8 @@ impl Queue {
         self.state().ring.is_some()
     }
 
-    /// Where the queue is, if the driver has enabled it: for a device that serves it by itself. It may until
-    /// [`VirtioDevice::reset_queue`](crate::VirtioDevice::reset_queue) or
+    /// Where the queue is, if the driver has enabled it: for a device that serves it by itself. It
+    /// may until [`VirtioDevice::reset_queue`](crate::VirtioDevice::reset_queue) or
     /// [`VirtioDevice::reset`](crate::VirtioDevice::reset) returns.
     pub fn split(&self) -> Option<Split> {
         Some(self.state().ring.as_ref()?.at)
@@ -125,8 +126,8 @@ impl Queue {
 
     /// Takes the next request. At most `max_input` bytes of its input are read.
     ///
-    /// The driver notifies of new requests only after there was none: a device that keeps requests for later is not told of
-    /// more as long as it has not run out of them.
+    /// The driver notifies of new requests only after there was none: a device that keeps requests
+    /// for later is not told of more as long as it has not run out of them.
     pub fn pop(&self, max_input: usize) -> Option<Request> {
         let mut state = self.state();
         let generation = state.generation;
@@ -143,22 +144,24 @@ impl Queue {
         }
     }
 
-    /// Answers a request with the part of `output` that it has room for and gives it back to the driver. A request from
-    /// before a reset is void and dropped.
+    /// Answers a request with the part of `output` that it has room for and gives it back to the
+    /// driver. A request from before a reset is void and dropped.
     pub fn push(&self, request: Request, output: &[u8]) {
         if self.answer(request, output) {
             self.interrupt();
         }
     }
 
-    /// As [`push`](Self::push), but leaves the interrupt to [`send_interrupts`](crate::send_interrupts).
+    /// As [`push`](Self::push), but leaves the interrupt to
+    /// [`send_interrupts`](crate::send_interrupts).
     pub fn push_later(self: &Arc<Self>, request: Request, output: &[u8]) {
         if self.answer(request, output) {
             later::interrupt(self);
         }
     }
 
-    /// As [`interrupt`](Self::interrupt), when [`send_interrupts`](crate::send_interrupts) is called.
+    /// As [`interrupt`](Self::interrupt), when [`send_interrupts`](crate::send_interrupts) is
+    /// called.
     pub fn interrupt_later(self: &Arc<Self>) {
         later::interrupt(self);
     }
@@ -189,7 +192,8 @@ impl Queue {
             .fail(format_args!("queue {}: {why}", self.index));
     }
 
-    /// The device can't go on, as `why` tells: has it [stopped](crate::VirtioDevice::fail) and asks for its reset.
+    /// The device can't go on, as `why` tells: has it [stopped](crate::VirtioDevice::fail) and asks
+    /// for its reset.
     pub fn needs_reset(&self, why: &str) {
         self.shared.fail(format_args!("{why}"));
     }
@@ -233,8 +237,8 @@ impl Ring {
         let mut waiting = self.waiting(view)?;
         if waiting == 0 && self.quiet {
             self.set_quiet(view, false)?;
-            // The driver writes the index and reads the flag; this clears the flag and reads the index. With a full barrier on
-            // both sides at least one of them sees the other's write.
+            // The driver writes the index and reads the flag; this clears the flag and reads the
+            // index. With a full barrier on both sides at least one of them sees the other's write.
             fence(Ordering::SeqCst);
             waiting = self.waiting(view)?;
         }
@@ -321,8 +325,8 @@ impl Ring {
         view.slice_mut(at.used_index(), 2)?
             .store_u16(0, next.to_le(), Ordering::Release)?;
         self.next_used = next;
-        // The driver clears the flag and reads the index; this writes the index and reads the flag. With a full barrier
-        // on both sides at least one of them sees the other's write.
+        // The driver clears the flag and reads the index; this writes the index and reads the flag.
+        // With a full barrier on both sides at least one of them sees the other's write.
         fence(Ordering::SeqCst);
         Ok(load_u16(view, at.available, Ordering::Relaxed)? & F_NO_INTERRUPT == 0)
     }

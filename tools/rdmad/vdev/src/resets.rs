@@ -2,9 +2,10 @@
 
 //! Resets that were asked for, and who waits for their end.
 //!
-//! The socket thread asks, the service thread carries out. As soon as the registers show one reset as done, the next can be
-//! asked for, while the service thread still has the first one's end to tell. So resets are counted: an end is that of one
-//! reset, and who waits does so for those that were asked for until then.
+//! The socket thread asks, the service thread carries out. As soon as the registers show one reset
+//! as done, the next can be asked for, while the service thread still has the first one's end to
+//! tell. So resets are counted: an end is that of one reset, and who waits does so for those that
+//! were asked for until then.
 
 use std::fmt;
 use std::sync::Condvar;
@@ -51,7 +52,8 @@ impl Resets {
         }
     }
 
-    /// Has `observer` called when all resets are done that were asked for, possibly at once, in place of any earlier one.
+    /// Has `observer` called when all resets are done that were asked for, possibly at once, in
+    /// place of any earlier one.
     pub(crate) fn observe(&self, observer: Box<dyn Fn() + Send>) {
         let mut state = self.lock();
         if state.done == state.requested {

@@ -38,8 +38,8 @@ use crate::VirtioDevice;
 
 /// How long clients wait after one could not be accepted, for want of descriptors say.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long the end waits for the socket thread, which a client can hold up: closing a file that the client serves takes as
-/// long as the client likes.
+/// How long the end waits for the socket thread, which a client can hold up: closing a file that
+/// the client serves takes as long as the client likes.
 const FAREWELL: Duration = Duration::from_secs(3);
 
 /// A socket for a VM's monitor to connect to.
@@ -65,7 +65,8 @@ impl Listener {
         })
     }
 
-    /// Serves `device`, whose guest memory will be in `space`, to whoever connects. `name` is the port's in logs.
+    /// Serves `device`, whose guest memory will be in `space`, to whoever connects. `name` is the
+    /// port's in logs.
     pub fn start(
         self,
         name: &str,
@@ -179,7 +180,8 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         Signals::raise(&self.signals.stop);
-        // The socket thread needs the service thread for its last reset. A thread that panicked has told why itself.
+        // The socket thread needs the service thread for its last reset. A thread that panicked has
+        // told why itself.
         if let Some((thread, ended)) = self.socket.take() {
             if ended.wait(FAREWELL) {
                 let _ = thread.join();
@@ -263,7 +265,8 @@ impl Server {
         }
     }
 
-    /// Accepts a client. If that fails, clients wait for a while: until they are accepted, the listener is readable.
+    /// Accepts a client. If that fails, clients wait for a while: until they are accepted, the
+    /// listener is readable.
     fn accept(&self) -> Option<UnixStream> {
         match self.listener.accept() {
             Ok((stream, _)) => Some(stream),
@@ -291,7 +294,8 @@ impl Server {
             }
             // Not while there is input, which may be the first client's end.
             if ready.listener && !ready.client {
-                // One function is in one VM: better a closed connection than one that is never answered.
+                // One function is in one VM: better a closed connection than one that is never
+                // answered.
                 if let Some(second) = self.accept() {
                     drop(second);
                     self.transport

@@ -2,8 +2,8 @@
 
 //! Work that the socket thread leaves to the service thread.
 //!
-//! Nothing here grows with what the guest does: kicks are a bit per queue, the device fails once, and the registers admit
-//! a task again only when the last one of its kind is done.
+//! Nothing here grows with what the guest does: kicks are a bit per queue, the device fails once,
+//! and the registers admit a task again only when the last one of its kind is done.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -107,8 +107,8 @@ impl Inbox {
         self.filled.notify_one();
     }
 
-    /// Waits for work. A failure comes first; tasks come before kicks, so that a driver that kicks without end can still
-    /// be reset.
+    /// Waits for work. A failure comes first; tasks come before kicks, so that a driver that kicks
+    /// without end can still be reset.
     pub(crate) fn wait(&self) -> Work {
         let mut pending = self.lock();
         loop {

@@ -47,7 +47,8 @@ impl Session {
         })
     }
 
-    /// Reads once and carries out each message that is complete. Fails if the client broke the protocol.
+    /// Reads once and carries out each message that is complete. Fails if the client broke the
+    /// protocol.
     pub(crate) fn serve(&mut self) -> io::Result<Progress> {
         match self.connection.receive()? {
             Received::Closed => return Ok(Progress::Closed),

@@ -81,8 +81,8 @@ impl Shared {
         self.trigger(self.config_vector.load(Ordering::Acquire));
     }
 
-    /// The device can't go on: the driver broke the rules, its memory is lost, or the device has a defect. The first
-    /// reason counts.
+    /// The device can't go on: the driver broke the rules, its memory is lost, or the device has a
+    /// defect. The first reason counts.
     ///
     /// Never blocks. The service thread stops the device and only then shows DEVICE_NEEDS_RESET.
     pub(crate) fn fail(&self, why: fmt::Arguments<'_>) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A function without threads: its caller decides when the socket thread and the service thread do their next piece of
-//! work. What they do is the code that the threads run.
+//! A function without threads: its caller decides when the socket thread and the service thread do
+//! their next piece of work. What they do is the code that the threads run.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -44,8 +44,9 @@ impl Stepped {
         Ok(client)
     }
 
-    /// The socket thread: serves input until there is none, and answers a reset that is done. Returns whether the client
-    /// is still there; fails if it broke the protocol. The client must take its answers before they fill the socket.
+    /// The socket thread: serves input until there is none, and answers a reset that is done.
+    /// Returns whether the client is still there; fails if it broke the protocol. The client must
+    /// take its answers before they fill the socket.
     pub fn serve_client(&mut self) -> io::Result<bool> {
         let Some(session) = &mut self.session else {
             return Ok(false);

@@ -2,7 +2,8 @@
 
 //! The PCI function: dispatches register accesses and runs the device through its states.
 //!
-//! Locks: the registers' and a queue's are never held together, and neither while the device is called.
+//! Locks: the registers' and a queue's are never held together, and neither while the device is
+//! called.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -333,7 +334,8 @@ impl Transport {
         }
     }
 
-    /// Brings work that panicked to its end, so that the client is not kept waiting: the device has failed.
+    /// Brings work that panicked to its end, so that the client is not kept waiting: the device has
+    /// failed.
     fn end_panicked(&self, work: Work, why: &str) {
         match work {
             // The driver learns of it when it sets the device up.

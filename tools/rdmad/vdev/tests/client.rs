@@ -203,7 +203,8 @@ fn a_thread_that_is_held_up_does_not_hold_up_the_end() {
 struct Full(OwnedFd);
 
 impl Full {
-    /// Fills the counter and has writes wait: the flags belong to the open file description, which the device shares.
+    /// Fills the counter and has writes wait: the flags belong to the open file description, which
+    /// the device shares.
     fn new(fd: &OwnedFd) -> Self {
         let flags = rustix::fs::fcntl_getfl(fd).unwrap();
         rustix::io::write(fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A panic in a thread of a function ends its work until the next reset, or its client, and nothing else.
+//! A panic in a thread of a function ends its work until the next reset, or its client, and nothing
+//! else.
 
 mod common;
 

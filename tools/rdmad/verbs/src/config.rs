@@ -25,7 +25,8 @@ pub(crate) const MR_PAGE_SHIFT: u8 = 12;
 pub(crate) const MR_PAGE_SHIFTS: RangeInclusive<u8> = MR_PAGE_SHIFT..=30;
 /// Local CA ACK delay: 4.096 µs · 2¹⁵, about 134 ms, since workers share CPUs with the VMs.
 const ACK_DELAY: u8 = 15;
-/// Bytes of Ethernet payload around those of a packet at most: IPv6, UDP, BTH, AtomicETH, ImmDt and ICRC (IBTA A17.5.1).
+/// Bytes of Ethernet payload around those of a packet at most: IPv6, UDP, BTH, AtomicETH, ImmDt and
+/// ICRC (IBTA A17.5.1).
 const ROCE_OVERHEAD: u32 = 40 + 8 + 12 + 28 + 4 + 4;
 /// Queues that a driver without own rings gets: transport virtqueues are few.
 const TRANSPORT_QUEUES: u32 = 64;
@@ -36,8 +37,8 @@ const TRANSPORT_CQE: u32 = 2048;
 const CONTROL_QUEUE_SIZE: u32 = 256;
 const EVENT_QUEUE_SIZE: u32 = 1024;
 
-/// Bytes that an object is charged for its entries in the maps of others: users of a CQ or SRQ, timers, events that
-/// wait, windows of a QP.
+/// Bytes that an object is charged for its entries in the maps of others: users of a CQ or SRQ,
+/// timers, events that wait, windows of a QP.
 pub(crate) const BOOKKEEPING: usize = 256;
 
 /// Rate limits in kb/s: at the least, the longest packet takes a third of a second,
@@ -94,7 +95,8 @@ pub struct Limits {
     pub doorbell_pages: u32,
     /// Distance of doorbell pages is 2ⁿ bytes. A guest needs one that is no less than its pages.
     pub doorbell_shift: u8,
-    /// Bytes that the device may allocate for its VM. What its tables and frames need it may in any case.
+    /// Bytes that the device may allocate for its VM. What its tables and frames need it may in any
+    /// case.
     pub memory: u64,
 }
 

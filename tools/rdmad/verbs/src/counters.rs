@@ -2,8 +2,8 @@
 
 //! What a device counts.
 //!
-//! Each worker has counters of its own, on cache lines of their own: to count costs no more than an addition, whatever
-//! the other workers do. Who asks gets the sums.
+//! Each worker has counters of its own, on cache lines of their own: to count costs no more than an
+//! addition, whatever the other workers do. Who asks gets the sums.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

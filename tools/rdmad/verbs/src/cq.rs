@@ -100,8 +100,8 @@ impl Cq {
         });
     }
 
-    /// Arms a CQ that is a virtqueue: an interrupt for the next completion that the driver has not polled yet and that
-    /// is of this kind.
+    /// Arms a CQ that is a virtqueue: an interrupt for the next completion that the driver has not
+    /// polled yet and that is of this kind.
     pub(crate) fn request_notify(&self, device: &Device, flags: NotifyFlags) {
         self.update(device, &device.space.enter(), |queue| {
             queue.request_notify(flags);
@@ -109,7 +109,8 @@ impl Cq {
         });
     }
 
-    /// The driver has reset the virtqueue that this CQ is: it is dead, and its memory is not ours any more.
+    /// The driver has reset the virtqueue that this CQ is: it is dead, and its memory is not ours
+    /// any more.
     pub(crate) fn virtqueue_reset(&self, device: &Device) {
         if let Some(queue) = self.inner.lock().queue.as_virtqueue() {
             queue.retire();
@@ -122,22 +123,24 @@ impl Cq {
         self.update(device, view, |_| true);
     }
 
-    /// Goes on in `ring`, for `cqe` entries, and returns the position that the old one ends with. The old one is not
-    /// accessed any more on return.
+    /// Goes on in `ring`, for `cqe` entries, and returns the position that the old one ends with.
+    /// The old one is not accessed any more on return.
     ///
     /// # Errors
     ///
     /// `EINVAL` if the CQ is dead, or more completions than `cqe` are not polled yet.
     pub(crate) fn resize(&self, device: &Device, ring: RingMem, cqe: u32) -> Result<u32> {
         let view = device.space.enter();
-        // What the owner asked to be told of in the old ring is answered there; for the rest it asks again in the new one.
+        // What the owner asked to be told of in the old ring is answered there; for the rest it
+        // asks again in the new one.
         self.doorbell(device, &view);
         let mut inner = self.inner.lock();
         require(inner.state == State::Live)?;
         inner.queue.resize(&view, ring, cqe)
     }
 
-    /// Makes `change`, publishes it and fires the event if it is due. Kills the CQ if `change` returns false.
+    /// Makes `change`, publishes it and fires the event if it is due. Kills the CQ if `change`
+    /// returns false.
     fn update(
         &self,
         device: &Device,
@@ -145,7 +148,8 @@ impl Cq {
         change: impl FnOnce(&mut CompletionView<'_>) -> bool,
     ) {
         let mut inner = self.inner.lock();
-        // The driver of a failed device learns nothing more: what completes may have read or written lost memory.
+        // The driver of a failed device learns nothing more: what completes may have read or
+        // written lost memory.
         if inner.state != State::Live || device.has_failed() {
             return;
         }
@@ -201,8 +205,9 @@ struct Completion {
     solicited: bool,
 }
 
-/// Completions of a worker's turn, delivered some at a time: the CQ is locked, and its consumer told, once for all of
-/// them. Those that are left go when it is dropped, before the lock of the half of the QP that they came from.
+/// Completions of a worker's turn, delivered some at a time: the CQ is locked, and its consumer
+/// told, once for all of them. Those that are left go when it is dropped, before the lock of the
+/// half of the QP that they came from.
 pub(crate) struct Completions<'a> {
     cq: &'a Cq,
     device: &'a Device,

@@ -105,7 +105,8 @@ pub struct Device {
     blocked: ReadySet,
 }
 
-/// A QP of another port in the hands of a worker. If that panics, what it did with the QP is half done: the QP fails.
+/// A QP of another port in the hands of a worker. If that panics, what it did with the QP is half
+/// done: the QP fails.
 pub(crate) struct Borrowed<'a> {
     device: &'a Device,
     qpn: u32,
@@ -129,8 +130,9 @@ impl Drop for Borrowed<'_> {
 impl Device {
     /// Makes a device and has the fabric's workers serve it until it is [detached](Self::detach).
     ///
-    /// `space` is the memory of its VM, `queues` its virtqueues and `frames` the device's port of the switch, whose word that
-    /// frames or buffers are there is to reach [`frames_ready`](Self::frames_ready).
+    /// `space` is the memory of its VM, `queues` its virtqueues and `frames` the device's port of
+    /// the switch, whose word that frames or buffers are there is to reach
+    /// [`frames_ready`](Self::frames_ready).
     pub fn new(
         config: DeviceConfig,
         space: Arc<DmaSpace>,
@@ -202,10 +204,10 @@ impl Device {
         self.fabric.runtime.wake();
     }
 
-    /// The device can't go on, as `why` tells: its driver broke the rules, its memory is lost, or work
-    /// for it panicked somewhere else. Nothing is served before the next [reset](Self::reset) that comes
-    /// to its end, and frames that come are dropped; on return no worker touches the VM's memory any
-    /// more. Not to be called by a worker.
+    /// The device can't go on, as `why` tells: its driver broke the rules, its memory is lost, or
+    /// work for it panicked somewhere else. Nothing is served before the next [reset](Self::reset)
+    /// that comes to its end, and frames that come are dropped; on return no worker touches the
+    /// VM's memory any more. Not to be called by a worker.
     pub fn fail(&self, why: &str) {
         self.note_failure(why);
         self.fabric.runtime.quiesce.synchronize();
@@ -233,8 +235,9 @@ impl Device {
         }
     }
 
-    /// A 32-bit store to doorbell page `page`. Marks a queue as ready if it belongs to that page; any other value is
-    /// dropped. Never blocks for longer than a QP's turn takes, whatever is written how often.
+    /// A 32-bit store to doorbell page `page`. Marks a queue as ready if it belongs to that page;
+    /// any other value is dropped. Never blocks for longer than a QP's turn takes, whatever is
+    /// written how often.
     pub fn doorbell(&self, page: u32, value: u32) {
         self.counters.add(Counter::Doorbells, 1);
         let Some(doorbell) = Doorbell::from_u32(value) else {
@@ -265,8 +268,8 @@ impl Device {
         }
     }
 
-    /// The driver rang virtqueue `queue`: an event queue has buffers again, or a queue of RFC mode has work. Never blocks
-    /// for longer than a QP's turn takes, however often it is rung.
+    /// The driver rang virtqueue `queue`: an event queue has buffers again, or a queue of RFC mode
+    /// has work. Never blocks for longer than a QP's turn takes, however often it is rung.
     pub fn notified(&self, queue: u16) {
         self.counters.add(Counter::Doorbells, 1);
         if self.has_own_rings() {
@@ -292,8 +295,8 @@ impl Device {
         }
     }
 
-    /// The driver has reset virtqueue `queue` alone. On return its memory is not accessed any more. An object that it
-    /// still belongs to has failed.
+    /// The driver has reset virtqueue `queue` alone. On return its memory is not accessed any more.
+    /// An object that it still belongs to has failed.
     pub fn virtqueue_reset(&self, queue: u16) {
         if !self.has_own_rings() {
             self.renew_virtqueue(queue);
@@ -341,7 +344,8 @@ impl Device {
         }
     }
 
-    /// Destroys all objects, as a virtio reset does. When it returns, no worker touches the VM's memory any more.
+    /// Destroys all objects, as a virtio reset does. When it returns, no worker touches the VM's
+    /// memory any more.
     pub fn reset(&self) {
         let control = self.control.lock();
         self.features.store(0, Ordering::Release);
@@ -414,7 +418,8 @@ impl Device {
         self.negotiated().has(feature)
     }
 
-    /// A thread that is no worker heard that QP `qpn` has work, which does not come as a stream if it is `few`.
+    /// A thread that is no worker heard that QP `qpn` has work, which does not come as a stream if
+    /// it is `few`.
     fn posted(&self, qpn: u32, few: bool) {
         let serve = || {
             self.contained(|| {
@@ -478,8 +483,9 @@ impl Device {
         self.contained(posted).unwrap_or(true)
     }
 
-    /// Gives one object of each kind its turn, if it wants one. Returns whether any did. Called by workers, each with what it
-    /// watches; calls `more` before a turn if there is work for another worker.
+    /// Gives one object of each kind its turn, if it wants one. Returns whether any did. Called by
+    /// workers, each with what it watches; calls `more` before a turn if there is work for another
+    /// worker.
     pub(crate) fn serve(self: &Arc<Self>, watch: &Watch, more: impl FnOnce()) -> bool {
         let turns = || self.serve_each(watch, more);
         self.contained(turns).unwrap_or_else(|| {
@@ -615,8 +621,8 @@ impl Device {
         self.srqs.release(srq.number());
     }
 
-    /// Destroys an MR; its memory is not used any more on return. Fails with `EINVAL` if there is none, and with `EBUSY`
-    /// while windows are bound to it.
+    /// Destroys an MR; its memory is not used any more on return. Fails with `EINVAL` if there is
+    /// none, and with `EBUSY` while windows are bound to it.
     pub(crate) fn destroy_mr(&self, number: u32) -> Result<()> {
         let mr = self.mrs.remove(number)?;
         self.fabric.runtime.quiesce.synchronize();
@@ -624,8 +630,8 @@ impl Device {
         Ok(())
     }
 
-    /// Unbinds and destroys a memory window; nobody uses its memory through it any more on return. Returns whether there was
-    /// one.
+    /// Unbinds and destroys a memory window; nobody uses its memory through it any more on return.
+    /// Returns whether there was one.
     pub(crate) fn destroy_mw(&self, number: u32) -> bool {
         let Some(window) = self.mrs.windows().remove(number) else {
             return false;
@@ -638,7 +644,8 @@ impl Device {
         true
     }
 
-    /// Takes the memory of an MR away; it is not used any more on return. Returns whether there is such an MR.
+    /// Takes the memory of an MR away; it is not used any more on return. Returns whether there is
+    /// such an MR.
     pub(crate) fn revoke_mr(&self, number: u32) -> bool {
         let found = self.mrs.revoke(number);
         self.fabric.runtime.quiesce.synchronize();

@@ -33,8 +33,8 @@ pub(crate) enum Source {
 /// Bytes of the events of a QP that wait: it has more kinds than other objects.
 pub(crate) const QP_EVENTS: usize = 256;
 
-/// Events of an object that wait for a buffer: at most one of each kind, so what waits is bounded by
-/// the number of objects.
+/// Events of an object that wait for a buffer: at most one of each kind, so what waits is bounded
+/// by the number of objects.
 #[derive(Debug)]
 struct Waiting {
     cookie: u64,
@@ -150,7 +150,8 @@ impl EventQueues {
         }
     }
 
-    /// Sends what waits for virtqueue `queue`, as far as there are buffers and a turn goes. Returns whether there may be more.
+    /// Sends what waits for virtqueue `queue`, as far as there are buffers and a turn goes. Returns
+    /// whether there may be more.
     pub(crate) fn resume(&self, queue: u16) -> bool {
         let Some(backlog) = self.backlog(queue) else {
             return false;

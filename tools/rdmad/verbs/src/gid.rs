@@ -18,7 +18,8 @@ pub(crate) struct Address {
     pub(crate) vlan: Option<u16>,
 }
 
-/// The VLAN of a packet with this tag; id 0 stands for none (IEEE 802.1Q: such a tag has a priority alone).
+/// The VLAN of a packet with this tag; id 0 stands for none (IEEE 802.1Q: such a tag has a priority
+/// alone).
 pub(crate) fn vlan_of(tag: Option<u16>) -> Option<u16> {
     tag.map(vlan_id).filter(|id| *id != 0)
 }
@@ -37,7 +38,8 @@ impl GidTable {
         }
     }
 
-    /// Sets an entry. `EINVAL` for an index beyond the table or the zero GID, `EEXIST` if the entry is in use.
+    /// Sets an entry. `EINVAL` for an index beyond the table or the zero GID, `EEXIST` if the entry
+    /// is in use.
     pub(crate) fn add(&self, index: u16, address: Address) -> Result<()> {
         require(address.gid != Gid::default())?;
         let mut entries = self.entries.write();

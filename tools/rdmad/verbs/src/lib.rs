@@ -2,10 +2,11 @@
 
 //! The verbs engine of a virtio-rdma device.
 //!
-//! A [`Device`] is what one VM sees: it executes control commands, given as bytes, on the objects of that VM, and the
-//! work requests that it finds in the VM's rings. It knows its guest's memory as a [`dma::DmaSpace`], its virtqueues as
-//! [`Virtqueues`] and the network as a [`roce::FramePort`]; which transport presents it to the guest is not its business.
-//! The devices of a process share a [`Fabric`]: worker threads, and the direct path between their memories.
+//! A [`Device`] is what one VM sees: it executes control commands, given as bytes, on the objects
+//! of that VM, and the work requests that it finds in the VM's rings. It knows its guest's memory
+//! as a [`dma::DmaSpace`], its virtqueues as [`Virtqueues`] and the network as a
+//! [`roce::FramePort`]; which transport presents it to the guest is not its business. The devices
+//! of a process share a [`Fabric`]: worker threads, and the direct path between their memories.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -2,9 +2,9 @@
 
 //! Multicast groups: which QPs receive what is sent to a multicast GID.
 //!
-//! A datagram to a group is always a packet, and the frame port takes it to all who have joined its Ethernet address,
-//! the sender's own device among them. So the sender's turn costs the same however many members a group has, and each
-//! device delivers in turns of its own.
+//! A datagram to a group is always a packet, and the frame port takes it to all who have joined its
+//! Ethernet address, the sender's own device among them. So the sender's turn costs the same
+//! however many members a group has, and each device delivers in turns of its own.
 
 use std::collections::hash_map::Entry;
 use std::collections::HashMap;
@@ -21,8 +21,9 @@ use crate::Device;
 /// QPNs by MGID.
 type Members = HashMap<Gid, Arc<[u32]>>;
 
-/// The groups of a device that have members. A look-up takes no lock and costs the same whatever there is; a change
-/// copies the table, and only one thread may make one at a time: that of a control command.
+/// The groups of a device that have members. A look-up takes no lock and costs the same whatever
+/// there is; a change copies the table, and only one thread may make one at a time: that of a
+/// control command.
 #[derive(Debug, Default)]
 pub(crate) struct Groups(ArcSwap<Members>);
 
@@ -33,7 +34,8 @@ impl Groups {
         self.0.load().get(mgid).cloned()
     }
 
-    /// Adds a member. Returns whether the group is new. `EEXIST` for a QP that is one, `ENOMEM` beyond a limit.
+    /// Adds a member. Returns whether the group is new. `EEXIST` for a QP that is one, `ENOMEM`
+    /// beyond a limit.
     fn attach(&self, mgid: Gid, qpn: u32, limits: &Limits) -> Result<bool> {
         let mut groups = Members::clone(&self.0.load());
         let room =

@@ -22,9 +22,9 @@ use crate::Device;
 
 /// A shared receive queue.
 ///
-/// Its QPs fetch work requests in the order of the ring. A slot belongs to the QP that fetched it until the work request
-/// completes, or goes back to the front of the queue when that QP is reset or destroyed. Its lock comes after those of
-/// QPs.
+/// Its QPs fetch work requests in the order of the ring. A slot belongs to the QP that fetched it
+/// until the work request completes, or goes back to the front of the queue when that QP is reset
+/// or destroyed. Its lock comes after those of QPs.
 #[derive(Debug)]
 pub(crate) struct Srq {
     number: u32,
@@ -117,8 +117,9 @@ impl Srq {
         rq_wqe_size(self.max_sge as usize)
     }
 
-    /// Takes the next WQE into `buffer`, which has room for [the longest](Self::max_wqe). `None` when there is none. The
-    /// slot is given back by [`complete`](Self::complete) or [`put_back`](Self::put_back), or here with the error.
+    /// Takes the next WQE into `buffer`, which has room for [the longest](Self::max_wqe). `None`
+    /// when there is none. The slot is given back by [`complete`](Self::complete) or
+    /// [`put_back`](Self::put_back), or here with the error.
     pub(crate) fn fetch(
         &self,
         device: &Device,
@@ -164,7 +165,8 @@ impl Srq {
         }
     }
 
-    /// The QP that fetched `slot` is reset or destroyed before the work request was used up: the next QP takes it.
+    /// The QP that fetched `slot` is reset or destroyed before the work request was used up: the
+    /// next QP takes it.
     pub(crate) fn put_back(&self, slot: u16) {
         self.inner.lock().queue.returned.push(slot);
     }

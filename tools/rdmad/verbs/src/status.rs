@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A look at a device while it runs. It takes no lock that a worker holds for long, so it holds nobody up.
+//! A look at a device while it runs. It takes no lock that a worker holds for long, so it holds
+//! nobody up.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -69,13 +70,15 @@ pub struct DeviceStatus {
 pub struct FabricStatus {
     /// Number of workers.
     pub workers: usize,
-    /// What each half of a QP may spend in a turn. A unit is the copy of one byte. The last step may exceed it.
+    /// What each half of a QP may spend in a turn. A unit is the copy of one byte. The last step
+    /// may exceed it.
     pub turn_budget: u64,
     /// What the longest turn cost.
     pub longest_turn: u64,
     /// The longest time that a worker needed to give each device one turn.
     pub longest_round: Duration,
-    /// How often a thread waited for the turns that were going on, since it took something away that they may use.
+    /// How often a thread waited for the turns that were going on, since it took something away
+    /// that they may use.
     pub grace_periods: u64,
 }
 

@@ -13,10 +13,10 @@ use crate::shuffle::{Secret, Shuffle};
 
 /// A bounded table of objects by number.
 ///
-/// A lookup locks the one slot it looks at, so its cost does not depend on what the table holds and lookups of
-/// different objects do not meet. Numbers are given out in a secret order: one of them tells
-/// nothing of others. A number is given out again only when all others have been: oldest first, so
-/// that a late use of a destroyed object's number is unlikely to meet a new object.
+/// A lookup locks the one slot it looks at, so its cost does not depend on what the table holds and
+/// lookups of different objects do not meet. Numbers are given out in a secret order: one of them
+/// tells nothing of others. A number is given out again only when all others have been: oldest
+/// first, so that a late use of a destroyed object's number is unlikely to meet a new object.
 ///
 /// Slots are allocated in blocks when the first object of a block is inserted, and stay.
 #[derive(Debug)]
@@ -92,7 +92,8 @@ impl<T> Table<T> {
         self.slot(number)?.read().clone()
     }
 
-    /// Calls `visit` with the object with this number, if there is one, without taking a reference to it.
+    /// Calls `visit` with the object with this number, if there is one, without taking a reference
+    /// to it.
     #[inline]
     pub(crate) fn with<R>(&self, number: u32, visit: impl FnOnce(&T) -> R) -> Option<R> {
         self.slot(number)?.read().as_deref().map(visit)
@@ -154,7 +155,8 @@ impl<T> Table<T> {
             .map(|slot| std::mem::replace(slot, object))
     }
 
-    /// Removes the object with this number and returns it. The number is not free before [`release`](Self::release).
+    /// Removes the object with this number and returns it. The number is not free before
+    /// [`release`](Self::release).
     pub(crate) fn remove(&self, number: u32) -> Option<Arc<T>> {
         self.slot(number)?.write().take()
     }

@@ -21,13 +21,15 @@ pub trait Virtqueues: Send + Sync {
     fn push(&self, queue: u16, event: Event) -> bool;
     /// Where virtqueue `queue` is, if the driver has enabled it.
     fn split(&self, queue: u16) -> Option<Split>;
-    /// Has the driver interrupted for virtqueue `queue`, by [`send_interrupts`](Self::send_interrupts).
+    /// Has the driver interrupted for virtqueue `queue`, by
+    /// [`send_interrupts`](Self::send_interrupts).
     fn interrupt(&self, queue: u16);
     /// The device serves nothing before it is reset: tells the driver, if there is a way, `why`.
     fn fail(&self, why: &str) {
         let _ = why;
     }
-    /// Sends the interrupts that calls of the current thread have left, whichever device they were for. It holds no lock.
+    /// Sends the interrupts that calls of the current thread have left, whichever device they were
+    /// for. It holds no lock.
     fn send_interrupts(&self);
 }
 
@@ -35,8 +37,8 @@ pub trait Virtqueues: Send + Sync {
 pub(crate) struct Transport {
     queues: Arc<dyn Virtqueues>,
     numbers: QueueNumbers,
-    /// Queues that an object had, or has, and that the driver has not reset since: their indices are those of that
-    /// object.
+    /// Queues that an object had, or has, and that the driver has not reset since: their indices
+    /// are those of that object.
     worn: Mutex<BTreeSet<u16>>,
 }
 
@@ -91,8 +93,8 @@ impl Transport {
         self.queues.interrupt(queue);
     }
 
-    /// Sends the interrupts of the current thread, of any device. To be called at the end of whatever may complete work or
-    /// raise an event, when no lock is held.
+    /// Sends the interrupts of the current thread, of any device. To be called at the end of
+    /// whatever may complete work or raise an event, when no lock is held.
     #[inline]
     pub(crate) fn send_interrupts(&self) {
         self.queues.send_interrupts();

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 
 use crate::Device;
 
-/// QPs that use an object, with how many of their queues. They keep it from being destroyed, and fail with it.
+/// QPs that use an object, with how many of their queues. They keep it from being destroyed, and
+/// fail with it.
 #[derive(Debug, Default)]
 pub(crate) struct Users(Mutex<BTreeMap<u32, u32>>);
 

@@ -27,7 +27,8 @@ pub enum ChainError {
     /// More descriptors than the queue has, or than are allowed; possibly a loop.
     #[error("descriptor chain too long")]
     TooLong,
-    /// An indirect descriptor that was not negotiated, is itself in an indirect table, or has a successor.
+    /// An indirect descriptor that was not negotiated, is itself in an indirect table, or has a
+    /// successor.
     #[error("indirect descriptor where there must be none")]
     Indirect,
     /// An indirect table whose length is no multiple of a descriptor's.
@@ -92,8 +93,8 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// Fills `bytes` from a chain that the device only reads, as far as the chain goes, and returns how many there
-    /// were. What lies behind them in the chain is not looked at.
+    /// Fills `bytes` from a chain that the device only reads, as far as the chain goes, and returns
+    /// how many there were. What lies behind them in the chain is not looked at.
     ///
     /// # Errors
     ///

@@ -35,7 +35,8 @@ pub struct Split {
 }
 
 impl Split {
-    /// Whether the size is one that a queue can have, and the parts are aligned and end inside the address space.
+    /// Whether the size is one that a queue can have, and the parts are aligned and end inside the
+    /// address space.
     pub fn is_valid(&self) -> bool {
         let size = u64::from(self.size);
         let fits = |start: u64, len: u64| start.checked_add(len).is_some();

@@ -48,8 +48,8 @@ impl Doorbell {
         }
     }
 
-    /// Before looking at the queues: who puts something there later rings again. What was put there by those who found
-    /// the bell rung is seen, since their value is read here.
+    /// Before looking at the queues: who puts something there later rings again. What was put there
+    /// by those who found the bell rung is seen, since their value is read here.
     pub(crate) fn answer(&self) {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         self.rung.swap(false, Ordering::SeqCst);
@@ -165,9 +165,10 @@ pub struct EnginePort {
 }
 
 impl EnginePort {
-    /// Has `ready` called when frames have come, or when there are buffers again after [`frame`](FramePort::frame) found
-    /// none. It is called from the thread of the switch or from one that drops a frame, and must only pass the word on.
-    /// The first call of this function counts.
+    /// Has `ready` called when frames have come, or when there are buffers again after
+    /// [`frame`](FramePort::frame) found none. It is called from the thread of the switch or from
+    /// one that drops a frame, and must only pass the word on. The first call of this function
+    /// counts.
     pub fn on_ready(&self, ready: impl Fn() + Send + Sync + 'static) {
         if self.engine.ready.set(Box::new(ready)).is_err() {
             return;
@@ -183,7 +184,8 @@ impl EnginePort {
         }
     }
 
-    /// The engine that a frame is for, if the switch would take it there and do nothing else with it.
+    /// The engine that a frame is for, if the switch would take it there and do nothing else with
+    /// it.
     fn neighbour(&self, frame: &[u8]) -> Option<&Engine> {
         let (to, rest) = frame.split_first_chunk()?;
         let (from, _) = rest.split_first_chunk()?;

@@ -63,7 +63,8 @@ pub(crate) enum Route {
     Uplink(usize),
     /// To all uplinks, but not back.
     Uplinks,
-    /// To all uplinks and network interfaces, but not back; `engines` to those that have joined the address too.
+    /// To all uplinks and network interfaces, but not back; `engines` to those that have joined the
+    /// address too.
     Multicast {
         engines: bool,
     },
@@ -155,8 +156,8 @@ impl Fabric {
             }
             Origin::Engine(port) => source == self.ports[port].mac,
             Origin::Uplink(at) => {
-                // An address of ours from outside is forged, or our own frame on its way round a loop.
-                // So is one that was heard on another uplink a moment ago.
+                // An address of ours from outside is forged, or our own frame on its way round a
+                // loop. So is one that was heard on another uplink a moment ago.
                 let valid =
                     !is_multicast(&source) && source != [0; 6] && self.port_of(&source).is_none();
                 valid
@@ -200,7 +201,8 @@ impl Fabric {
             return Route::Multicast { engines: roce };
         }
         if let Some(port) = self.port_of(&destination) {
-            // To itself a virtual machine sends over its engine alone; its network interface has a loopback.
+            // To itself a virtual machine sends over its engine alone; its network interface has a
+            // loopback.
             return match origin {
                 Origin::Net(from) if from == port => Route::Nowhere,
                 _ if roce => Route::Engine(port),
@@ -266,8 +268,8 @@ impl Fabric {
         }
     }
 
-    /// What an engine sends to a group comes back to it, if it has joined: it knows whose datagrams go to whom. What the
-    /// network stack of a virtual machine sends does not reach its engine.
+    /// What an engine sends to a group comes back to it, if it has joined: it knows whose datagrams
+    /// go to whom. What the network stack of a virtual machine sends does not reach its engine.
     fn copy_to_engines(&mut self, from: Origin, frame: &Frame) {
         let Some(group) = address(frame, 0) else {
             return;

@@ -2,8 +2,8 @@
 
 //! Fault injection: what a bad network does to frames, repeatable by a seed.
 //!
-//! For each frame, all decisions are drawn from one stream of random numbers whatever they are, so that the nth frame
-//! meets the same fate in every run with the same seed and probabilities:
+//! For each frame, all decisions are drawn from one stream of random numbers whatever they are, so
+//! that the nth frame meets the same fate in every run with the same seed and probabilities:
 //!
 //! | fault | effect |
 //! |---|---|
@@ -13,8 +13,8 @@
 //! | reorder | the frame waits until 1 to [`REORDER_SPAN`] later frames have overtaken it, [`REORDER_LIMIT`] at most |
 //! | delay | the frame waits 1 to [`DELAY_LIMIT`] milliseconds; a frame to be reordered is not delayed as well |
 //!
-//! At most [`HELD_LIMIT`] frames wait; beyond that, frames to be held go on at once. Times are the one thing that a seed
-//! does not fix.
+//! At most [`HELD_LIMIT`] frames wait; beyond that, frames to be held go on at once. Times are the
+//! one thing that a seed does not fix.
 
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -204,8 +204,8 @@ mod tests {
     use super::*;
     use roce::FramePool;
 
-    /// The numbers of the frames that arrive, in order, of `count` frames of 20 bytes that carry their number twice;
-    /// corrupted ones with their number negated.
+    /// The numbers of the frames that arrive, in order, of `count` frames of 20 bytes that carry
+    /// their number twice; corrupted ones with their number negated.
     fn fate(text: &str, count: u8) -> Vec<i32> {
         let pool = FramePool::new(1000);
         let mut injector = Injector::new(text.parse().unwrap());

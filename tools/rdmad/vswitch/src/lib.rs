@@ -2,15 +2,16 @@
 
 //! A small Ethernet switch.
 //!
-//! It joins the virtual machines of one daemon, each with a network interface and a RoCE engine behind one MAC address,
-//! and uplinks to other daemons and hosts. One thread moves the frames; nothing blocks it and everything it holds is
-//! bounded: where a receiver is full, frames are dropped and counted. Frames of an engine wait instead for a socket that is
-//! full, and the engine for their buffers, unless the socket takes nothing at all for a while.
+//! It joins the virtual machines of one daemon, each with a network interface and a RoCE engine
+//! behind one MAC address, and uplinks to other daemons and hosts. One thread moves the frames;
+//! nothing blocks it and everything it holds is bounded: where a receiver is full, frames are
+//! dropped and counted. Frames of an engine wait instead for a socket that is full, and the engine
+//! for their buffers, unless the socket takes nothing at all for a while.
 //!
 //! # Forwarding
-//! - A virtual machine sends from its own MAC address alone; frames with another source are dropped. Its address is
-//!   known from the start. What is behind an uplink is learned from source addresses, and forgotten after
-//!   [`table::AGEING`].
+//! - A virtual machine sends from its own MAC address alone; frames with another source are
+//!   dropped. Its address is known from the start. What is behind an uplink is learned from source
+//!   addresses, and forgotten after [`table::AGEING`].
 //! - RoCEv2 (UDP port 4791) for the address of a virtual machine with an engine goes to the engine;
 //!   everything else goes to the network interface.
 //! - An IP address that was given to a port is that port's: frames of other network interfaces that
@@ -20,20 +21,25 @@
 //!   refused, whoever it is for, unless the port is configured otherwise: any process of the guest
 //!   could forge packets of the engine there. This covers whatever [any
 //!   receiver](roce::net::carries_roce) might take for RoCE.
-//! - Broadcast and multicast goes everywhere but back; unicast to an unknown address goes to the uplinks.
-//! - RoCEv2 to a multicast address also goes to the engines that have joined it, the sender itself among them. It goes
-//!   to the network interfaces all the same: a virtual machine may have an engine in its network stack.
-//! - Frames of an engine enter as frames of its virtual machine. They may be addressed to that same machine.
+//! - Broadcast and multicast goes everywhere but back; unicast to an unknown address goes to the
+//!   uplinks.
+//! - RoCEv2 to a multicast address also goes to the engines that have joined it, the sender itself
+//!   among them. It goes to the network interfaces all the same: a virtual machine may have an
+//!   engine in its network stack.
+//! - Frames of an engine enter as frames of its virtual machine. They may be addressed to that same
+//!   machine.
 //!
-//! RoCEv2 from one engine to another needs no turn of that thread: who sends it puts it into the receiver's queue, as the
-//! thread would. Only with a capture or faults do all frames pass through the thread, so that they have one order.
+//! RoCEv2 from one engine to another needs no turn of that thread: who sends it puts it into the
+//! receiver's queue, as the thread would. Only with a capture or faults do all frames pass through
+//! the thread, so that they have one order.
 //!
 //! # Capture
-//! A [capture file](pcap) has every frame once, as it was accepted: after the source filter and before faults.
+//! A [capture file](pcap) has every frame once, as it was accepted: after the source filter and
+//! before faults.
 //!
 //! # Faults
-//! [Faults](fault) meet the RoCE frames that come from an engine or are about to reach one, each frame once. Frames
-//! between network interfaces and uplinks are never touched.
+//! [Faults](fault) meet the RoCE frames that come from an engine or are about to reach one, each
+//! frame once. Frames between network interfaces and uplinks are never touched.
 
 #![deny(unsafe_code)]
 

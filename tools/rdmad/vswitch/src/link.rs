@@ -23,15 +23,17 @@ use crate::peer::Peer;
 use crate::tap::Tap;
 use crate::udp::{self, Udp};
 
-/// Frames that wait for room in a socket, those of engines apart. The socket of a network interface takes no more than
-/// `net.unix.max_dgram_qlen` datagrams, 10 by default, which is less than one window of a connection.
+/// Frames that wait for room in a socket, those of engines apart. The socket of a network interface
+/// takes no more than `net.unix.max_dgram_qlen` datagrams, 10 by default, which is less than one
+/// window of a connection.
 const BACKLOG: usize = 512;
 
-/// How long a socket may take nothing before its receiver counts as gone. Frames of engines wait for a receiver that is
-/// only slow, which holds up the engine; one that does not read must not hold up what the engine has for others.
+/// How long a socket may take nothing before its receiver counts as gone. Frames of engines wait
+/// for a receiver that is only slow, which holds up the engine; one that does not read must not
+/// hold up what the engine has for others.
 const STALL: Duration = Duration::from_secs(1);
-/// How long a frame may wait before its receiver counts as gone, too: one that takes a frame now and then holds an engine up
-/// as well.
+/// How long a frame may wait before its receiver counts as gone, too: one that takes a frame now
+/// and then holds an engine up as well.
 const AGE: Duration = Duration::from_secs(3);
 
 /// How soon a full socket is tried again that does not tell when it has room.
@@ -43,11 +45,12 @@ const COMPLAINT: Duration = Duration::from_secs(60);
 
 /// Bytes that a socket is asked to hold of what comes. The kernel may grant less.
 const RECEIVE_BUFFER: usize = 4 << 20;
-/// Bytes that a socket is asked to hold of what leaves: a few windows. With more, what is sent again because no answer
-/// came would stand behind itself.
+/// Bytes that a socket is asked to hold of what leaves: a few windows. With more, what is sent
+/// again because no answer came would stand behind itself.
 const SEND_BUFFER: usize = 1 << 20;
 
-/// Two Unix datagram sockets by their paths; a datagram is a raw frame, as QEMU's `-netdev dgram` sends it.
+/// Two Unix datagram sockets by their paths; a datagram is a raw frame, as QEMU's `-netdev dgram`
+/// sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatagramPath {
     /// The one that is bound here.
@@ -193,7 +196,8 @@ impl Link {
         }
     }
 
-    /// Reads the next frame. Returns its length, which exceeds that of `into` if it did not fit; `None` if there is none.
+    /// Reads the next frame. Returns its length, which exceeds that of `into` if it did not fit;
+    /// `None` if there is none.
     pub(crate) fn receive(&mut self, into: &mut [u8]) -> Result<Option<usize>, Trouble> {
         let received = match &mut self.socket {
             Socket::Tap(tap) => tap.receive(into),
@@ -251,14 +255,16 @@ impl Link {
         !matches!(self.socket, Socket::Udp(_))
     }
 
-    /// Whether frames have been read from the socket that [`receive`](Self::receive) has yet to return.
+    /// Whether frames have been read from the socket that [`receive`](Self::receive) has yet to
+    /// return.
     pub(crate) fn has_arrived(&self) -> bool {
         matches!(&self.socket, Socket::Udp(socket) if socket.has_arrived())
     }
 
-    /// Sends a frame, after those that wait. If the socket is full the frame waits too: always if it is `patient`, that
-    /// is, its sender has so many buffers and waits for them, else as long as there are few. Where frames leave together
-    /// it waits for others, until [`retry`](Self::retry) at the latest.
+    /// Sends a frame, after those that wait. If the socket is full the frame waits too: always if
+    /// it is `patient`, that is, its sender has so many buffers and waits for them, else as long as
+    /// there are few. Where frames leave together it waits for others, until [`retry`](Self::retry)
+    /// at the latest.
     pub(crate) fn send(&mut self, frame: Frame, patient: bool, now: Instant) -> Sent {
         if matches!(self.socket, Socket::Udp(_)) && self.waits == Waits::No {
             let sent = self.enqueue(frame, patient, now);
@@ -273,7 +279,8 @@ impl Link {
         }
     }
 
-    /// Sends a frame that others have too. If the socket is full, a copy in a buffer of `pool` waits.
+    /// Sends a frame that others have too. If the socket is full, a copy in a buffer of `pool`
+    /// waits.
     pub(crate) fn send_copy(&mut self, frame: &[u8], pool: &FramePool, now: Instant) -> Sent {
         match self.send_at_once(frame) {
             Ok(sent) => sent,
@@ -325,7 +332,8 @@ impl Link {
         Sent::Done
     }
 
-    /// Sends what waits, as far as there is room. Returns how many frames nobody took since the last call.
+    /// Sends what waits, as far as there is room. Returns how many frames nobody took since the
+    /// last call.
     pub(crate) fn retry(&mut self, now: Instant) -> usize {
         self.send_waiting(now);
         mem::take(&mut self.dropped)
@@ -366,8 +374,8 @@ impl Link {
         }
     }
 
-    /// How soon the link is to be tried again though nothing tells, if frames wait. The longer it has taken nothing, the
-    /// later: a virtual machine that is paused takes nothing for hours.
+    /// How soon the link is to be tried again though nothing tells, if frames wait. The longer it
+    /// has taken nothing, the later: a virtual machine that is paused takes nothing for hours.
     pub(crate) fn retry_in(&self, now: Instant) -> Option<Duration> {
         match self.waits {
             Waits::No => None,
@@ -386,7 +394,8 @@ impl Link {
 }
 
 impl Socket {
-    /// Sends the first of `frames`, which are not none, and others if they leave together. Returns how many.
+    /// Sends the first of `frames`, which are not none, and others if they leave together. Returns
+    /// how many.
     fn send_first(&mut self, frames: &VecDeque<Frame>) -> Result<usize, Errno> {
         match self {
             Self::Udp(socket) => socket.send(frames),

@@ -2,8 +2,8 @@
 
 //! Capture files in the classic pcap format with nanoseconds, whole frames, link type Ethernet.
 //!
-//! The file is written by a thread of its own: a disk that is slow must not hold up the switch. What it can't keep up with
-//! is left out, counted and told.
+//! The file is written by a thread of its own: a disk that is slow must not hold up the switch.
+//! What it can't keep up with is left out, counted and told.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -45,7 +45,8 @@ pub struct PcapWriter {
 }
 
 impl PcapWriter {
-    /// Creates the file, for its owner alone: it holds what all virtual machines say. It must not exist.
+    /// Creates the file, for its owner alone: it holds what all virtual machines say. It must not
+    /// exist.
     pub fn create(path: &Path) -> io::Result<Self> {
         let file = File::options()
             .write(true)

@@ -2,10 +2,10 @@
 
 //! A Unix datagram socket that has one peer.
 //!
-//! It is connected to its peer, which may come and go. Where the peer is connected to it as well, as another switch is,
-//! the kernel lets as much be on its way as the sender's buffer holds. Elsewhere that is `net.unix.max_dgram_qlen`
-//! datagrams, 10 by default, so that both sides would have to be woken for every ten. Either way epoll tells when there
-//! is room again.
+//! It is connected to its peer, which may come and go. Where the peer is connected to it as well,
+//! as another switch is, the kernel lets as much be on its way as the sender's buffer holds.
+//! Elsewhere that is `net.unix.max_dgram_qlen` datagrams, 10 by default, so that both sides would
+//! have to be woken for every ten. Either way epoll tells when there is room again.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -36,15 +36,16 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Connects to whoever has the peer's path by now. A successor of a peer that ended can't send to us before, and has
-    /// no way to say so: call this now and then.
+    /// Connects to whoever has the peer's path by now. A successor of a peer that ended can't send
+    /// to us before, and has no way to say so: call this now and then.
     pub(crate) fn renew(&mut self) {
         let _ = self.connect();
     }
 
     fn connect(&mut self) -> Result<(), Errno> {
         let connected = self.remote.connect().map_err(errno);
-        // A socket that can't be connected anew keeps a peer that it has, which may have ended: sending will tell.
+        // A socket that can't be connected anew keeps a peer that it has, which may have ended:
+        // sending will tell.
         self.connected |= connected.is_ok();
         connected
     }

@@ -103,7 +103,8 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Opens all sockets and files and starts the thread. The engine ports are in the order of the configured ports.
+    /// Opens all sockets and files and starts the thread. The engine ports are in the order of the
+    /// configured ports.
     pub fn start(config: Config) -> Result<(Self, Vec<EnginePort>), Error> {
         let Parts {
             worker,

@@ -35,7 +35,8 @@ impl Tap {
         })
     }
 
-    /// Attaches to an interface that has the name by now. Does not create one: its owner means to do that, in his way.
+    /// Attaches to an interface that has the name by now. Does not create one: its owner means to
+    /// do that, in his way.
     ///
     /// The driver lets go of the file with the interface, so that it can be attached once more.
     pub(crate) fn attach_again(&self) -> io::Result<()> {
@@ -45,7 +46,8 @@ impl Tap {
 
     /// Reads the next frame. Returns its length, which exceeds that of `into` if it did not fit.
     pub(crate) fn receive(&self, into: &mut [u8]) -> Result<usize, Errno> {
-        // The interface cuts a frame off and does not say so. Its MTU may be greater than what the switch takes.
+        // The interface cuts a frame off and does not say so. Its MTU may be greater than what the
+        // switch takes.
         let mut beyond = [0];
         let mut parts = [IoSliceMut::new(into), IoSliceMut::new(&mut beyond)];
         rustix::io::readv(&self.file, &mut parts)
@@ -80,9 +82,10 @@ struct IfReq {
 /// The ioctl TUNSETIFF.
 struct SetInterface(IfReq);
 
-// SAFETY: TUNSETIFF, `_IOW('T', 202, int)`, takes a pointer to a `struct ifreq`, which it reads and whose name it writes
-// back (the size in its number is not that of its argument). The pointer is to `IfReq`, which is as large as `struct
-// ifreq` (asserted below) and lives, borrowed mutably, as long as the call. Its fields admit any bytes.
+// SAFETY: TUNSETIFF, `_IOW('T', 202, int)`, takes a pointer to a `struct ifreq`, which it reads and
+// whose name it writes back (the size in its number is not that of its argument). The pointer is to
+// `IfReq`, which is as large as `struct ifreq` (asserted below) and lives, borrowed mutably, as
+// long as the call. Its fields admit any bytes.
 unsafe impl Ioctl for SetInterface {
     type Output = ();
     const IS_MUTATING: bool = true;
@@ -102,8 +105,8 @@ unsafe impl Ioctl for SetInterface {
 
 const _: () = assert!(size_of::<IfReq>() == 40, "struct ifreq on 64-bit hosts");
 
-/// Attaches to the tap interface `name`, creating it if the caller may. Reads and writes are whole frames without any
-/// further header, and do not block.
+/// Attaches to the tap interface `name`, creating it if the caller may. Reads and writes are whole
+/// frames without any further header, and do not block.
 fn open(name: &str) -> io::Result<File> {
     let file = OpenOptions::new()
         .read(true)
@@ -127,7 +130,8 @@ fn attach(file: &File, name: &str) -> io::Result<()> {
         ));
     }
     request.name[..name.len()].copy_from_slice(name.as_bytes());
-    // SAFETY: `SetInterface` describes TUNSETIFF as the TUN driver, which is behind this file, defines it.
+    // SAFETY: `SetInterface` describes TUNSETIFF as the TUN driver, which is behind this file,
+    // defines it.
     unsafe { ioctl(file, SetInterface(request)) }?;
     Ok(())
 }

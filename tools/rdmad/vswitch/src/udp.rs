@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A UDP socket that has one peer. A datagram is a frame, but many of them pass through the kernel as one.
+//! A UDP socket that has one peer. A datagram is a frame, but many of them pass through the kernel
+//! as one.
 //!
-//! Frames of one length that follow each other leave with one call, and the kernel makes datagrams of them at the end of
-//! its way (`UDP_SEGMENT`); what comes may come so as well (`UDP_GRO`). Each datagram is still one of its own on the wire.
-//! Where the kernel or the interface can't do that, frames leave one by one.
+//! Frames of one length that follow each other leave with one call, and the kernel makes datagrams
+//! of them at the end of its way (`UDP_SEGMENT`); what comes may come so as well (`UDP_GRO`). Each
+//! datagram is still one of its own on the wire. Where the kernel or the interface can't do that,
+//! frames leave one by one.
 //!
 //! C header: `include/uapi/linux/udp.h`
 
@@ -25,13 +27,15 @@ use rustix::net::sockopt::{
 
 use crate::link::errno;
 
-/// Datagrams that a kernel makes of one call at most: `UDP_MAX_SEGMENTS` of those that allow the fewest.
+/// Datagrams that a kernel makes of one call at most: `UDP_MAX_SEGMENTS` of those that allow the
+/// fewest.
 pub(crate) const RUN: usize = 64;
 /// Bytes that they have at most: what an IPv4 packet holds beside the headers of IP and UDP.
 const RUN_BYTES: usize = 65_535 - 20 - 8;
 /// Bytes that come with one call at most.
 const ARRIVAL: usize = 1 << 16;
-/// Frames that leave one by one before it is tried again to send them together: the route may be another by then.
+/// Frames that leave one by one before it is tried again to send them together: the route may be
+/// another by then.
 const TRIAL: u32 = 1 << 14;
 
 /// The socket.
@@ -64,8 +68,9 @@ impl Udp {
         let socket = UdpSocket::bind(bind)?;
         socket.connect(peer)?;
         socket.set_nonblocking(true)?;
-        // Frames that are longer than the path's MTU are fragmented. With IPv4 routers do that, so an ICMP message, which
-        // anybody may forge, need not be believed. With IPv6 the sender alone does.
+        // Frames that are longer than the path's MTU are fragmented. With IPv4 routers do that, so
+        // an ICMP message, which anybody may forge, need not be believed. With IPv6 the sender
+        // alone does.
         match peer {
             SocketAddr::V4(_) => set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::OMIT)?,
             SocketAddr::V6(_) => set_ipv6_mtu_discover(&socket, Ipv6PathMtuDiscovery::DONT)?,
@@ -86,7 +91,8 @@ impl Udp {
         })
     }
 
-    /// Sends as many of `frames`, which are not none, as leave with the first of them. Returns how many those were.
+    /// Sends as many of `frames`, which are not none, as leave with the first of them. Returns how
+    /// many those were.
     pub(crate) fn send(&mut self, frames: &VecDeque<Frame>) -> Result<usize, Errno> {
         let run = self.run(frames);
         if run > 1 {
@@ -116,7 +122,8 @@ impl Udp {
         twice(|| self.socket.send(frame).map(drop).map_err(errno))
     }
 
-    /// How many frames leave with the first: those of the same length, and then one that is shorter.
+    /// How many frames leave with the first: those of the same length, and then one that is
+    /// shorter.
     fn run(&self, frames: &VecDeque<Frame>) -> usize {
         let len = frames[0].len();
         if len > self.together {
@@ -189,7 +196,8 @@ impl Arrival {
     }
 }
 
-/// Tries again what failed: the error may be that of an earlier datagram, of which an ICMP message told.
+/// Tries again what failed: the error may be that of an earlier datagram, of which an ICMP message
+/// told.
 fn twice(mut send: impl FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
     match send() {
         Ok(()) => Ok(()),

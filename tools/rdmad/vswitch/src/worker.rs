@@ -260,7 +260,8 @@ impl Worker {
             match link.receive(&mut self.spares[source]) {
                 Ok(None) => return,
                 Ok(Some(len)) if link::is_valid_length(len) => {
-                    // Every frame gets a buffer of its own; when there is none, its contents are dropped.
+                    // Every frame gets a buffer of its own; when there is none, its contents are
+                    // dropped.
                     match self.fabric.pool_of(origin).take(MAX_FRAME) {
                         Some(next) => {
                             let mut frame = mem::replace(&mut self.spares[source], next);

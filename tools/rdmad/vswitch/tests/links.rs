@@ -279,7 +279,8 @@ fn unreachable(code: u8, source: SocketAddr, target: SocketAddr) {
         panic!("IPv4 only");
     };
     let raw = socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::ICMP)).unwrap();
-    // Destination unreachable, for code 4 with an MTU; then the headers of IP and UDP of the datagram.
+    // Destination unreachable, for code 4 with an MTU; then the headers of IP and UDP of the
+    // datagram.
     let mut message = vec![3, code, 0, 0, 0, 0, 5, 0];
     message.extend([0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
     message.extend(from.ip().octets());

@@ -2,8 +2,8 @@
 
 //! Address handles.
 //!
-//! The device has none: an AH is the address vector that a work request of a UD QP carries. So no command makes or
-//! destroys one, and both may be done where sleeping is not allowed.
+//! The device has none: an AH is the address vector that a work request of a UD QP carries. So no
+//! command makes or destroys one, and both may be done where sleeping is not allowed.
 
 use super::{
     device::IbDevice,
@@ -108,7 +108,8 @@ impl Ah {
 ///
 /// # Errors
 ///
-/// `EINVAL` if the port, the source GID, the service level or the flow label is none that the device has.
+/// `EINVAL` if the port, the source GID, the service level or the flow label is none that the
+/// device has.
 fn encode(pdn: u32, init: &AhInit<'_>) -> Result<AddressVector> {
     let (path, source) = (init.path(), init.source());
     if source.port() != path.port || source.gid_type()? != GidType::RoceV2 {

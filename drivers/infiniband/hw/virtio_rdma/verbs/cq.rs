@@ -223,7 +223,8 @@ impl Cq {
         Ok((cq, mapping))
     }
 
-    /// Moves a CQ of a process to another ring, or prepares the ring for that. Returns how many entries it has.
+    /// Moves a CQ of a process to another ring, or prepares the ring for that. Returns how many
+    /// entries it has.
     pub(super) fn resize(
         &self,
         ib_device: &rdma::Device<IbDevice>,

@@ -42,7 +42,8 @@ pub(super) enum CqBackend {
     Virtqueue {
         /// The virtqueue.
         queue: Arc<CqVirtqueue>,
-        /// CQEs that were taken out to look whether they are to be killed. There are none before `first`.
+        /// CQEs that were taken out to look whether they are to be killed. There are none before
+        /// `first`.
         held: KVec<Option<Element>>,
         /// Place of the oldest in `held`.
         first: usize,
@@ -147,8 +148,8 @@ impl CqBackend {
         }
     }
 
-    /// Overwrites the CQEs of QP `number` that were not taken with some that name no QP, and passes those of a ring to
-    /// `visit` before.
+    /// Overwrites the CQEs of QP `number` that were not taken with some that name no QP, and passes
+    /// those of a ring to `visit` before.
     ///
     /// # Errors
     ///
@@ -179,7 +180,8 @@ impl CqBackend {
         }
     }
 
-    /// Asks the device for an event, which is not needed where `is_armed` says that it was asked for as much before.
+    /// Asks the device for an event, which is not needed where `is_armed` says that it was asked
+    /// for as much before.
     pub(super) fn arm(&mut self, kind: ArmKind, is_armed: bool, report_missed: bool) -> AfterArm {
         match self {
             Self::Ring { ring, queue } => match queue.arm(&**ring, kind, report_missed) {
@@ -189,7 +191,8 @@ impl CqBackend {
             },
             Self::Virtqueue { queue, held, .. } => {
                 let missed = report_missed && (!held.is_empty() || !queue.elements().enable_cb());
-                // The device takes these for unpolled, but its interrupt would find the virtqueue empty.
+                // The device takes these for unpolled, but its interrupt would find the virtqueue
+                // empty.
                 if held
                     .iter()
                     .flatten()
@@ -209,7 +212,8 @@ impl CqBackend {
 
     /// Whether the event that was asked for is due when `cqe` was taken.
     ///
-    /// The interrupt of a virtqueue is dropped if it finds no element that was used, so nobody else may tell the consumer.
+    /// The interrupt of a virtqueue is dropped if it finds no element that was used, so nobody else
+    /// may tell the consumer.
     #[inline]
     pub(super) fn is_due(&self, cqe: &Cqe, kind: ArmKind) -> bool {
         match self {
@@ -288,8 +292,8 @@ fn give_back(queue: &CqVirtqueue, element: Element) -> Result {
     kept.map_err(|(error, _)| error)
 }
 
-/// Takes all CQEs out, keeps in `held`, which has room for them, those that are not of QP `number`, and gives the others
-/// back.
+/// Takes all CQEs out, keeps in `held`, which has room for them, those that are not of QP `number`,
+/// and gives the others back.
 fn kill(
     queue: &CqVirtqueue,
     held: &mut KVec<Option<Element>>,
@@ -315,7 +319,8 @@ fn kill(
     }
     held.truncate(kept);
     *first = 0;
-    // All that there are of the QP are among as many as there are elements, however many follow meanwhile.
+    // All that there are of the QP are among as many as there are elements, however many follow
+    // meanwhile.
     for _ in 0..held.capacity() {
         let element = pop(queue)?;
         if element.is_none() {

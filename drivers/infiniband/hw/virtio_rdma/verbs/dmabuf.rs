@@ -2,9 +2,9 @@
 
 //! Memory regions over memory of other drivers.
 //!
-//! The exporter of a DMA buffer may take it back at any time, and when its callback returns the device must not use the
-//! memory any more. So the device is told to close the MR, which keeps its number until it is deregistered: what uses
-//! its keys meanwhile fails, and no other MR gets them.
+//! The exporter of a DMA buffer may take it back at any time, and when its callback returns the
+//! device must not use the memory any more. So the device is told to close the MR, which keeps its
+//! number until it is deregistered: what uses its keys meanwhile fails, and no other MR gets them.
 
 use super::{
     device::IbDevice,
@@ -56,7 +56,8 @@ use kernel::{
 pub(super) struct Revocation {
     device: Arc<Device>,
     mrn: Atomic<u32>,
-    /// Whether the device has an MR of that number over the memory. Written with the reservation of the buffer locked.
+    /// Whether the device has an MR of that number over the memory. Written with the reservation of
+    /// the buffer locked.
     is_open: AtomicFlag,
 }
 
@@ -93,7 +94,8 @@ impl Revoke for Revocation {
 /// The memory of an MR.
 pub(super) type Buffer = Dmabuf<Revocation>;
 
-/// Destroys MR `mrn` over `buffer`. The exporter waits meanwhile: from the answer on the number may be another MR's.
+/// Destroys MR `mrn` over `buffer`. The exporter waits meanwhile: from the answer on the number may
+/// be another MR's.
 pub(super) fn destroy(device: &Device, mrn: u32, buffer: Buffer) {
     let answer = buffer.locked(|| {
         let answer = device.ctrl().exec(&CmdDeregMr { mrn });
@@ -108,8 +110,8 @@ pub(super) fn destroy(device: &Device, mrn: u32, buffer: Buffer) {
     }
 }
 
-/// Keeps a buffer that the device may still use. Its exporter goes on calling this module, which stays
-/// loaded for that.
+/// Keeps a buffer that the device may still use. Its exporter goes on calling this module, which
+/// stays loaded for that.
 fn bury(device: &Device, buffer: Buffer) {
     match buffer.linger::<IbDevice>() {
         Ok(lingering) => {
@@ -125,7 +127,8 @@ fn bury(device: &Device, buffer: Buffer) {
     }
 }
 
-/// Makes an MR for `memory`, whose address in work requests counts only: what `pin` pins is what it lies over.
+/// Makes an MR for `memory`, whose address in work requests counts only: what `pin` pins is what it
+/// lies over.
 pub(super) fn register(
     pd: &Pd<IbDevice>,
     memory: &UserMemory,
@@ -181,7 +184,8 @@ pub(super) fn register(
     }
 }
 
-/// The memory of the peer of the PD's context that lies at an address; `None` for memory of the process.
+/// The memory of the peer of the PD's context that lies at an address; `None` for memory of the
+/// process.
 pub(super) fn of_peer(pd: &Pd<IbDevice>, memory: &UserMemory) -> Result<Option<PeerRange>> {
     let peer = pd.context().and_then(|context| context.peer());
     match peer {

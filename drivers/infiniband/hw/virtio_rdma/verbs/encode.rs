@@ -68,7 +68,8 @@ pub(super) fn encode(
         is_possible,
         has_sges,
     } = union(qp, request, wqe)?;
-    // In ERR, where it will be flushed, it may be anything: this is how the core waits until a QP of any type is drained.
+    // In ERR, where it will be flushed, it may be anything: this is how the core waits until a QP
+    // of any type is drained.
     if !is_possible && qp.state() != QpState::Err {
         return Err(EINVAL);
     }

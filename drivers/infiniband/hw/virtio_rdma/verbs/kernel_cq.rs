@@ -2,7 +2,8 @@
 
 //! Completion queues that the kernel polls.
 //!
-//! Lock order: `KernelCq::state`, then that of a work queue or an SRQ. The consumer is called with neither.
+//! Lock order: `KernelCq::state`, then that of a work queue or an SRQ. The consumer is called with
+//! neither.
 
 use super::{
     cq_backend::{
@@ -66,13 +67,15 @@ pub(super) struct KernelCq {
 pub(super) struct State {
     number: u32,
     pub(super) backend: CqBackend,
-    /// The work queues that complete here. Their places do not change, and are in the ids of their work requests.
+    /// The work queues that complete here. Their places do not change, and are in the ids of their
+    /// work requests.
     pub(super) sources: KVec<Option<Arc<WorkRing>>>,
     /// QPs whose receives come from SRQs and complete here, by their numbers.
     pub(super) shared: RBTree<u32, Arc<SharedSource>>,
     /// What the consumer asked to be told of and was not yet.
     pub(super) armed: ArmKind,
-    /// The device broke the rules of the CQ, of which nothing is to be trusted, or the CQ is closed.
+    /// The device broke the rules of the CQ, of which nothing is to be trusted, or the CQ is
+    /// closed.
     pub(super) broken: bool,
     /// The device said that it completes no more work here. CQEs that it wrote before are good.
     is_overrun: bool,
@@ -146,8 +149,8 @@ impl KernelCq {
         }
     }
 
-    /// Ends what [`attach`](Self::attach) began, after the device gave `source` up: its CQEs that were not polled are
-    /// killed.
+    /// Ends what [`attach`](Self::attach) began, after the device gave `source` up: its CQEs that
+    /// were not polled are killed.
     pub(super) fn detach(&self, place: u32, number: u32) {
         self.purge(number);
         let detached = {
@@ -185,8 +188,8 @@ impl KernelCq {
         }
     }
 
-    /// Wakes a consumer that waits, without an event of the device. Called by verbs, which may run in
-    /// the consumer's handler: so it is woken by a work item.
+    /// Wakes a consumer that waits, without an event of the device. Called by verbs, which may run
+    /// in the consumer's handler: so it is woken by a work item.
     pub(super) fn wake(&self) {
         let mut state = self.state.lock();
         let is_armed = replace(&mut state.armed, ArmKind::None) != ArmKind::None;
@@ -199,8 +202,8 @@ impl KernelCq {
         }
     }
 
-    /// Work requests were posted to a QP of the CQ, or the QP was stopped. Wakes a consumer that has to
-    /// flush them.
+    /// Work requests were posted to a QP of the CQ, or the QP was stopped. Wakes a consumer that
+    /// has to flush them.
     pub(super) fn posted(&self) {
         // Not for a CQ that works: its consumer would find nothing.
         if self.device.has_losses() && self.state.lock().left(&self.device).is_some() {
@@ -268,9 +271,9 @@ impl KernelCq {
         }
     }
 
-    /// The CQ of a dead device was armed. No event will come, so the consumer is woken at once if a poll
-    /// would find something: work to be flushed, or completions that the device left. Else it stays
-    /// armed until work is posted: waking it for nothing would let it arm again without end.
+    /// The CQ of a dead device was armed. No event will come, so the consumer is woken at once if a
+    /// poll would find something: work to be flushed, or completions that the device left. Else it
+    /// stays armed until work is posted: waking it for nothing would let it arm again without end.
     #[cold]
     fn armed_dead(&self, after: AfterArm, has_work: bool, report_missed: bool) -> bool {
         let (is_missed, is_due) = match after {
@@ -327,13 +330,14 @@ impl State {
             .is_some_and(|left| works.any(|work| work.state.lock().has_left(left)))
     }
 
-    /// Kills the CQEs of QP `number` that were not polled: polling skips them. Slots of its SRQ are free then. Returns
-    /// whether the device broke the rules of the CQ, which was not known.
+    /// Kills the CQEs of QP `number` that were not polled: polling skips them. Slots of its SRQ are
+    /// free then. Returns whether the device broke the rules of the CQ, which was not known.
     fn kill(&mut self, number: u32) -> bool {
         let source = self.shared.get(&number);
         let killed = self.backend.kill(number, |cqe| {
             if let (true, Some(source)) = (cqe.is_receive(), source) {
-                // One that is not outstanding comes from a device that breaks the rules, and frees nothing.
+                // One that is not outstanding comes from a device that breaks the rules, and frees
+                // nothing.
                 let _ = source.srq.complete(cqe.wr_id);
             }
         });

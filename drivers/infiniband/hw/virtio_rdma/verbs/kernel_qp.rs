@@ -102,7 +102,8 @@ pub(super) struct WorkState {
     oldest: u32,
     /// Place of the queue in its CQ's table.
     place: u32,
-    /// The device has answered that the QP is in ERR: it accesses no memory for these work requests.
+    /// The device has answered that the QP is in ERR: it accesses no memory for these work
+    /// requests.
     is_stopped: bool,
 }
 
@@ -205,8 +206,8 @@ impl WorkState {
         position as usize & self.posted.len().wrapping_sub(1)
     }
 
-    /// Takes a slot for the work request `wr_id`. `build` writes the WQE, with the id that the device gets, and returns its
-    /// length.
+    /// Takes a slot for the work request `wr_id`. `build` writes the WQE, with the id that the
+    /// device gets, and returns its length.
     ///
     /// # Errors
     ///
@@ -228,8 +229,8 @@ impl WorkState {
         Ok(())
     }
 
-    /// Takes a slot for the work request `wr_id` of a dead device, which never gives back the elements
-    /// of its virtqueue. It is flushed when it is polled.
+    /// Takes a slot for the work request `wr_id` of a dead device, which never gives back the
+    /// elements of its virtqueue. It is flushed when it is polled.
     ///
     /// # Errors
     ///
@@ -274,8 +275,8 @@ impl WorkState {
     }
 }
 
-/// A QP of the kernel: its queues and where they complete. It detaches them from there when it is dropped, which is when
-/// the device gave the QP up.
+/// A QP of the kernel: its queues and where they complete. It detaches them from there when it is
+/// dropped, which is when the device gave the QP up.
 #[derive(Default)]
 pub(super) struct KernelQp {
     pub(super) send: Option<Attached>,

@@ -125,7 +125,8 @@ impl KernelSrq {
         let num_sge = u32::try_from(sges.len())?;
         let slot = state.queue.reserve().ok_or(ENOMEM)?;
         let mut wqe = Wqe::new(self.ring.slot(slot.into()));
-        // Which CQ it completes in depends on the QP that takes it, so its id is nothing but the slot.
+        // Which CQ it completes in depends on the QP that takes it, so its id is nothing but the
+        // slot.
         let header = RqHeader {
             num_sge,
             wr_id: slot.into(),
@@ -142,7 +143,8 @@ impl KernelSrq {
         Ok(())
     }
 
-    /// Completes the work request that the device calls `id`, frees its slot, and returns the request.
+    /// Completes the work request that the device calls `id`, frees its slot, and returns the
+    /// request.
     ///
     /// # Errors
     ///

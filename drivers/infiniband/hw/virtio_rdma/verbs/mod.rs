@@ -2,8 +2,9 @@
 
 //! The verbs of a virtio RDMA device.
 //!
-//! Every object owns what the device may use on its behalf, and the connection to its events. Its `Drop` tells the device to
-//! destroy it, waits for the answer, and only then lets go of memory; without an answer the memory is buried.
+//! Every object owns what the device may use on its behalf, and the connection to its events. Its
+//! `Drop` tells the device to destroy it, waits for the answer, and only then lets go of memory;
+//! without an answer the memory is buried.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -66,8 +67,8 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Runs a command that makes the device use `memory`, and gives it back with the answer. A device that does not answer may
-/// do so all the same, so the memory is buried then.
+/// Runs a command that makes the device use `memory`, and gives it back with the answer. A device
+/// that does not answer may do so all the same, so the memory is buried then.
 fn create<R: Request, M: Send + 'static>(
     device: &Device,
     request: &R,
@@ -83,7 +84,8 @@ fn create<R: Request, M: Send + 'static>(
     }
 }
 
-/// Runs a command after which the device does not use `memory` any more, and gives it back. Without an answer it is buried.
+/// Runs a command after which the device does not use `memory` any more, and gives it back. Without
+/// an answer it is buried.
 fn destroy<R: Request, M: Send + 'static>(device: &Device, request: &R, memory: M) -> Option<M> {
     match device.ctrl().exec(request) {
         Ok(_) => Some(memory),

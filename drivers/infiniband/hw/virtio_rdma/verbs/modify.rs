@@ -199,8 +199,8 @@ pub(super) fn query(qp: &Qp) -> Result<QpAttributes> {
     Ok(attributes(&attr, qp.capabilities()))
 }
 
-/// Attributes as the device takes them. Of those that `mask` does not name, all are zero. `admitted` are the operations of
-/// peers that the device knows.
+/// Attributes as the device takes them. Of those that `mask` does not name, all are zero.
+/// `admitted` are the operations of peers that the device knows.
 fn encode(
     from: &QpAttributes,
     mask: QpAttributeMask,

@@ -245,8 +245,8 @@ fn rights(pd: &Pd<IbDevice>, access: AccessFlags) -> Result<ib::AccessFlags> {
     access_flags(access, optional_rights(pd.device().device.limits()))
 }
 
-/// The command that makes an MR over memory that is pinned, which has another shape if the device does not know that one,
-/// and the list that it names.
+/// The command that makes an MR over memory that is pinned, which has another shape if the device
+/// does not know that one, and the list that it names.
 pub(super) fn prepare(
     pd: &Pd<IbDevice>,
     umem: &Umem,

@@ -2,8 +2,8 @@
 
 //! Multicast groups.
 //!
-//! The device delivers; whether frames to a group reach its port is between the network device, which the connection
-//! manager has join the group, and the Ethernet.
+//! The device delivers; whether frames to a group reach its port is between the network device,
+//! which the connection manager has join the group, and the Ethernet.
 
 use super::device::IbDevice;
 use crate::{
@@ -31,8 +31,8 @@ impl MulticastGroups for IbDevice {
         super::create(device, &request, ()).map(|_| ())
     }
 
-    /// Always succeeds, as destroying does: a device that does not answer delivers nothing any more, and the core could not
-    /// destroy the QP otherwise.
+    /// Always succeeds, as destroying does: a device that does not answer delivers nothing any
+    /// more, and the core could not destroy the QP otherwise.
     fn detach(qp: &Qp<Self>, group: &[u8; 16]) -> Result {
         let request = CmdDetachMcast {
             qpn: qp.number(),

@@ -131,8 +131,8 @@ fn take(
         if state.backend.is_due(&cqe, state.armed) {
             state.armed = ArmKind::None;
         }
-        // The driver marks CQEs of destroyed QPs so, at most as many as there are slots. A device that
-        // writes more would keep this loop busy.
+        // The driver marks CQEs of destroyed QPs so, at most as many as there are slots. A device
+        // that writes more would keep this loop busy.
         if cqe.qp_num == 0 {
             killed += 1;
             if killed > state.backend.slots() {

@@ -40,7 +40,8 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Bytes of a RoCEv2 packet that are not payload: IPv6, UDP, BTH, the longest extension headers of one packet, ICRC.
+/// Bytes of a RoCEv2 packet that are not payload: IPv6, UDP, BTH, the longest extension headers of
+/// one packet, ICRC.
 const MAX_HEADERS: u32 = 40 + 8 + 12 + 28 + 4;
 
 assert_same! {
@@ -103,7 +104,8 @@ fn mtu_of(netdev: &net::Device) -> Mtu {
     fitting.copied().unwrap_or(Mtu::Mtu256)
 }
 
-/// State of the port: what the device says, as far as its network device is up and takes frames that long.
+/// State of the port: what the device says, as far as its network device is up and takes frames
+/// that long.
 pub(super) fn query(this: &rdma::Device<IbDevice>, port: u32) -> Result<PortAttributes> {
     check_port(port)?;
     let mut response = match ask(&this.device) {

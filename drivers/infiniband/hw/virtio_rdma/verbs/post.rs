@@ -38,7 +38,8 @@ impl KernelQueues for IbDevice {
     fn post_send(qp: &rdma::qp::Qp<Self>, requests: &mut SendRequests<'_, Self>) -> Result {
         let queue = qp.kernel()?.send.as_ref();
         post(qp, queue, |state| {
-            // Without the request, so that one which can't be posted is the one that is returned last.
+            // Without the request, so that one which can't be posted is the one that is returned
+            // last.
             let Some(request) = requests.next() else {
                 return Ok(false);
             };
@@ -78,8 +79,8 @@ impl KernelQueues for IbDevice {
     }
 }
 
-/// Fills slots by `next` until it has no more, and lets the device have those that were filled, also when one could not
-/// be.
+/// Fills slots by `next` until it has no more, and lets the device have those that were filled,
+/// also when one could not be.
 fn post(
     qp: &rdma::qp::Qp<IbDevice>,
     queue: Option<&Attached>,
@@ -130,8 +131,8 @@ fn recv(qp: &Qp, state: &mut WorkState, request: &RecvRequest<'_>) -> Result {
     unless_dead(qp, state, request.wr_id(), posted)
 }
 
-/// A queue of a dead device may have no room because the device keeps its virtqueue's elements. What is
-/// posted is flushed all the same.
+/// A queue of a dead device may have no room because the device keeps its virtqueue's elements.
+/// What is posted is flushed all the same.
 #[inline]
 fn unless_dead(qp: &Qp, state: &mut WorkState, wr_id: u64, posted: Result) -> Result {
     match posted {

@@ -27,13 +27,13 @@ fn set_of(qp_type: QpType) -> QpTypes {
     }
 }
 
-/// Checks whether a QP may have this limit, in kb/s or 0 for none, after a step from one state to another. The core lets
-/// it pass in all states.
+/// Checks whether a QP may have this limit, in kb/s or 0 for none, after a step from one state to
+/// another. The core lets it pass in all states.
 ///
 /// # Errors
 ///
-/// `EOPNOTSUPP` if the device has no rate limits for such QPs, `EINVAL` for a state in which the QP does not send, a rate
-/// or burst out of range, or one whose shape is given without a rate.
+/// `EOPNOTSUPP` if the device has no rate limits for such QPs, `EINVAL` for a state in which the QP
+/// does not send, a rate or burst out of range, or one whose shape is given without a rate.
 pub(super) fn check(
     qp: &Qp,
     rate: u32,

@@ -2,8 +2,8 @@
 
 //! The share of the machine's memory that rings of processes take.
 //!
-//! The kernel can't reclaim such memory. A memory cgroup bounds it for each group of processes; this
-//! bounds it for all together, whether there are cgroups or not.
+//! The kernel can't reclaim such memory. A memory cgroup bounds it for each group of processes;
+//! this bounds it for all together, whether there are cgroups or not.
 
 use kernel::{
     page::PAGE_SIZE,

@@ -231,8 +231,8 @@ impl Srq {
         })
     }
 
-    /// Changes attributes. Only SRQs of processes move to longer rings: kernel clients know from the start how long theirs
-    /// are to be.
+    /// Changes attributes. Only SRQs of processes move to longer rings: kernel clients know from
+    /// the start how long theirs are to be.
     fn modify(
         &self,
         ib_device: &rdma::Device<IbDevice>,
@@ -282,7 +282,8 @@ impl Srq {
     }
 }
 
-/// Writes where the current process maps a ring to where it wants to know: MODIFY_SRQ has no response.
+/// Writes where the current process maps a ring to where it wants to know: MODIFY_SRQ has no
+/// response.
 fn tell(addr: u64, mapping: RingMapping) -> Result {
     let mapping = mapping.to_bytes();
     let addr = UserPtr::from_addr(usize::try_from(addr)?);

@@ -52,7 +52,8 @@ use kernel::{
 
 /// A user context.
 pub(crate) struct Context {
-    /// The page that rings its queues, if they are rings. The context's mapping keeps it from being given to another.
+    /// The page that rings its queues, if they are rings. The context's mapping keeps it from being
+    /// given to another.
     doorbell_page: Option<u32>,
     /// Whose memory is registered in it, beside that of the process.
     peer: Option<PeerContext>,

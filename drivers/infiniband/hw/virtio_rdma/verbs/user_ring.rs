@@ -55,7 +55,8 @@ pub(super) struct UserRing {
     layout: RingLayout,
 }
 
-/// The layout of the ring that a process asks for, of at least `entries` slots of at least `slot_size` bytes.
+/// The layout of the ring that a process asks for, of at least `entries` slots of at least
+/// `slot_size` bytes.
 ///
 /// # Errors
 ///
@@ -75,12 +76,14 @@ fn layout(
 }
 
 impl UserRing {
-    /// Makes the ring that a process asks for, of at least `entries` slots of at least `slot_size` bytes.
+    /// Makes the ring that a process asks for, of at least `entries` slots of at least `slot_size`
+    /// bytes.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a ring that the ABI does not have, that is not page-aligned or is too small, and those of
-    /// [`Umem::pin`], [`UserMemory::new`] and [`Mappings::offer`]. `ENOMEM` beyond the [share](super::ring_share).
+    /// `EINVAL` for a ring that the ABI does not have, that is not page-aligned or is too small,
+    /// and those of [`Umem::pin`], [`UserMemory::new`] and [`Mappings::offer`]. `ENOMEM` beyond the
+    /// [share](super::ring_share).
     pub(super) fn new(
         device: &rdma::Device<IbDevice>,
         mappings: &Mappings<IbDevice>,
@@ -100,8 +103,8 @@ impl UserRing {
                 _charge: charge,
             }
         } else {
-            // Always with the right to write: pinned read-only, a shared mapping of a file that the process may only
-            // read would let it have the device write that file.
+            // Always with the right to write: pinned read-only, a shared mapping of a file that the
+            // process may only read would let it have the device write that file.
             let access = AccessFlags::LOCAL_WRITE;
             let size = layout.size().into();
             Memory::Process(Umem::pin(device, ring.addr, size, access)?)
@@ -187,7 +190,8 @@ impl MovingRing {
         }
     }
 
-    /// Takes the step that a process asks for, to a ring of at least `entries` slots of at least `slot_size` bytes.
+    /// Takes the step that a process asks for, to a ring of at least `entries` slots of at least
+    /// `slot_size` bytes.
     ///
     /// # Errors
     ///

@@ -40,7 +40,8 @@ pub(super) enum WorkBackend {
         queue: Arc<WorkVirtqueue>,
         /// Which slots are in use: a number for each work request that may be outstanding.
         slots: WorkSlots,
-        /// Elements that are not in the virtqueue. Those that the device used stay there until they are needed.
+        /// Elements that are not in the virtqueue. Those that the device used stay there until they
+        /// are needed.
         spare: KVec<Element>,
         /// Bytes of an element.
         size: usize,
@@ -71,8 +72,8 @@ impl WorkBackend {
         })
     }
 
-    /// Takes a slot and lets `build` write the WQE in it, of which it returns the length. Returns its position. If `build`
-    /// fails, the slot stays free.
+    /// Takes a slot and lets `build` write the WQE in it, of which it returns the length. Returns
+    /// its position. If `build` fails, the slot stays free.
     ///
     /// # Errors
     ///
@@ -198,7 +199,8 @@ impl WorkBackend {
         }
     }
 
-    /// Frees all slots, which the device gave back without completions, and returns the position of the next.
+    /// Frees all slots, which the device gave back without completions, and returns the position of
+    /// the next.
     pub(super) fn reset(&mut self) -> u32 {
         match self {
             Self::Ring { queue, .. } => queue.reset(),
@@ -207,8 +209,8 @@ impl WorkBackend {
     }
 }
 
-/// An element of `size` bytes for a WQE. There is one for each slot that is free: the device uses it before the completion
-/// is seen that frees the slot.
+/// An element of `size` bytes for a WQE. There is one for each slot that is free: the device uses
+/// it before the completion is seen that frees the slot.
 fn take_spare(queue: &WorkVirtqueue, spare: &mut KVec<Element>, size: usize) -> Result<Element> {
     let used = || queue.elements().get_buf().map(|(element, _)| element);
     let mut element = spare.pop().or_else(used).ok_or(ENOMEM)?;

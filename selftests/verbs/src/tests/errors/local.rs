@@ -84,7 +84,8 @@ pub fn local_other_pd(session: &mut Session) -> Result<()> {
     untouched(&foreign)
 }
 
-/// Local memory that begins before its region, ends behind it, or wraps around the end of the address space.
+/// Local memory that begins before its region, ends behind it, or wraps around the end of the
+/// address space.
 // abi: R-646
 pub fn local_out_of_range(session: &mut Session) -> Result<()> {
     for case in 0..4 {

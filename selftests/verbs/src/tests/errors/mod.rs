@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Work requests that must fail, and with which status: InfiniBand specification, release 1.3, volume 1, 9.9.2
-//! (requester errors), 9.9.3 (responder errors) and 11.6.2 (completion status).
+//! Work requests that must fail, and with which status: InfiniBand specification, release 1.3,
+//! volume 1, 9.9.2 (requester errors), 9.9.3 (responder errors) and 11.6.2 (completion status).
 
 pub mod local;
 pub mod remote;
@@ -18,7 +18,8 @@ use crate::session::{Session, LIMIT};
 
 const SIZE: usize = 8192;
 
-/// A failed request, seen from the requester: its status, and that it took the QP to ERR, where the next is flushed.
+/// A failed request, seen from the requester: its status, and that it took the QP to ERR, where the
+/// next is flushed.
 fn fails(end: &Endpoint, op: Op, sges: &[Sge], status: u32) -> Result<()> {
     end.run(op, sges)?.expect(status)?;
     dead(end)
@@ -51,10 +52,11 @@ fn dead(end: &Endpoint) -> Result<()> {
 /// Attempts at a request that must fail, where the packet that tells why may be lost.
 const ATTEMPTS: u32 = 3;
 
-/// A round of both sides, of which the active one returns the status of a request that the passive one refuses.
+/// A round of both sides, of which the active one returns the status of a request that the passive
+/// one refuses.
 ///
-/// A responder says so once and is silent afterwards, as its QP is in ERR: where packets are lost, the requester may only
-/// run out of retries. Such a round is repeated.
+/// A responder says so once and is silent afterwards, as its QP is in ERR: where packets are lost,
+/// the requester may only run out of retries. Such a round is repeated.
 fn refused_remotely(
     session: &mut Session,
     status: u32,
@@ -84,8 +86,8 @@ fn refused_remotely(
     Ok(())
 }
 
-/// A request for the peer's memory, a region with the rights `target_access`, that must fail with `status` and leave
-/// the memory as it was. `request` makes it of the region's address and key.
+/// A request for the peer's memory, a region with the rights `target_access`, that must fail with
+/// `status` and leave the memory as it was. `request` makes it of the region's address and key.
 fn remote_access(
     session: &mut Session,
     options: &Options,

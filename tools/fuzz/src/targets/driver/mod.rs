@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The driver's decoder, fed by a device that writes anything: its configuration, answers, events and
-//! CQEs. Each decoder is compared with a model made of the specification's words.
+//! The driver's decoder, fed by a device that writes anything: its configuration, answers, events
+//! and CQEs. Each decoder is compared with a model made of the specification's words.
 
 mod completions;
 

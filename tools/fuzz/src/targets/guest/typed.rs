@@ -11,7 +11,8 @@ use crate::own::harness::qp::PAGE;
 use crate::wqe;
 
 impl Guest<'_> {
-    /// Executes a command with a ring, a page list or attributes and learns the number of what it made.
+    /// Executes a command with a ring, a page list or attributes and learns the number of what it
+    /// made.
     pub(super) fn typed_command(&mut self, input: &mut Input<'_>) {
         let made = match input.below(8) {
             0 => self.vm.call(self.memory(input)).map(|made| made.mrn),

@@ -3,9 +3,9 @@
 //! The provider in a process, on rings that a device scribbles in.
 //!
 //! The device completes as it should, or forges, repeats and withholds CQEs and writes anywhere in
-//! the rings. The provider delivers what a model reads from the same rings, each completion with the
-//! id of an outstanding work request, and each work request once. Memory changes where an act may
-//! change it and nowhere else.
+//! the rings. The provider delivers what a model reads from the same rings, each completion with
+//! the id of an outstanding work request, and each work request once. Memory changes where an act
+//! may change it and nowhere else.
 
 mod model;
 
@@ -49,8 +49,8 @@ enum Act {
     Poll(u8),
     Arm(bool),
     Event,
-    /// The program resizes the CQ. The device may be wrong about the position that the old ring ends
-    /// with.
+    /// The program resizes the CQ. The device may be wrong about the position that the old ring
+    /// ends with.
     Resize(u8, Option<i16>),
     GrowShared(bool),
     Reset(u8),

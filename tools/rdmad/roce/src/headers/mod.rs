@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Base transport header and extended transport headers (IBTA 9.2 and 9.3), all in network byte order.
+//! Base transport header and extended transport headers (IBTA 9.2 and 9.3), all in network byte
+//! order.
 
 mod bth;
 mod bytes;

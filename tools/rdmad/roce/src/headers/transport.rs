@@ -116,8 +116,8 @@ impl Transport {
             + present(self.invalidate.is_some(), 4)
     }
 
-    /// Reads the extended headers behind `bth` and returns what follows them; `None` if bytes are missing or an AETH
-    /// or FETH has a reserved value.
+    /// Reads the extended headers behind `bth` and returns what follows them; `None` if bytes are
+    /// missing or an AETH or FETH has a reserved value.
     pub(crate) fn decode(bth: Bth, bytes: &[u8]) -> Option<(Self, &[u8])> {
         let opcode = bth.opcode;
         let mut transport = Self::new(bth);

@@ -36,8 +36,8 @@ pub fn link_local(mac: Mac) -> Ipv6Addr {
     address.into()
 }
 
-/// The Ethernet address of a multicast group: the low 23 bits of an IPv4 address behind 01:00:5e (RFC 1112), the low 32
-/// bits of an IPv6 address behind 33:33 (RFC 2464).
+/// The Ethernet address of a multicast group: the low 23 bits of an IPv4 address behind 01:00:5e
+/// (RFC 1112), the low 32 bits of an IPv6 address behind 33:33 (RFC 2464).
 pub fn multicast_mac(group: IpAddr) -> Mac {
     match group {
         IpAddr::V4(group) => {
@@ -51,7 +51,8 @@ pub fn multicast_mac(group: IpAddr) -> Mac {
     }
 }
 
-/// The tag control information for VLAN `id` and service level `sl`, whose low 3 bits are the priority.
+/// The tag control information for VLAN `id` and service level `sl`, whose low 3 bits are the
+/// priority.
 pub const fn vlan_tag(id: u16, sl: u8) -> u16 {
     ((sl as u16 & 7) << VLAN_PRIORITY_SHIFT) | (id & VLAN_ID)
 }
@@ -66,15 +67,16 @@ pub const fn vlan_priority(tag: u16) -> u8 {
     (tag >> VLAN_PRIORITY_SHIFT) as u8
 }
 
-/// The UDP source port for a flow label: its 20 bits folded to 14, in the dynamic range (annex A17).
+/// The UDP source port for a flow label: its 20 bits folded to 14, in the dynamic range (annex
+/// A17).
 pub const fn udp_source_port(flow_label: u32) -> u16 {
     let folded = (flow_label & 0x3fff) ^ ((flow_label >> 14) & 0x3f);
     // 14 bits fit.
     0xc000 | folded as u16
 }
 
-/// A flow label for a connection whose address handle has none, from the two QPNs, so that routers spread
-/// connections over their paths.
+/// A flow label for a connection whose address handle has none, from the two QPNs, so that routers
+/// spread connections over their paths.
 pub const fn flow_label(local_qpn: u32, remote_qpn: u32) -> u32 {
     let product = local_qpn as u64 * remote_qpn as u64;
     let mixed = product ^ (product >> 20) ^ (product >> 40);

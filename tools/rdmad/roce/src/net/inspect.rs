@@ -3,9 +3,9 @@
 //! What any host may read in a frame, wherever it stands.
 //!
 //! The engine reads few forms of a packet: one VLAN tag, no SNAP, no IP options, no extension
-//! headers, no fragments. Other receivers read more, so a filter for what they might take looks past
-//! all of these. It finds headers by their types and lengths alone; whether they are sound is the
-//! receiver's to check.
+//! headers, no fragments. Other receivers read more, so a filter for what they might take looks
+//! past all of these. It finds headers by their types and lengths alone; whether they are sound is
+//! the receiver's to check.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

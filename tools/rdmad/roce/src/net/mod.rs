@@ -150,8 +150,9 @@ impl Path {
         }
     }
 
-    /// The service level of a datagram that came this way: the priority of its VLAN tag. Without a tag, it is the
-    /// type of the headers, as ConnectX devices report it: bit 3 for UDP, then 1 for IPv6 or 2 for IPv4.
+    /// The service level of a datagram that came this way: the priority of its VLAN tag. Without a
+    /// tag, it is the type of the headers, as ConnectX devices report it: bit 3 for UDP, then 1 for
+    /// IPv6 or 2 for IPv4.
     pub fn service_level(&self) -> u8 {
         const UDP: u8 = 8;
         match (self.vlan, self.addresses) {
@@ -166,8 +167,8 @@ impl Path {
         self.ip_offset() + self.addresses.ip_size() + UDP_SIZE
     }
 
-    /// Writes the headers around a UDP payload of `payload` bytes to the front of `out`. The UDP checksum is zero, as
-    /// RoCEv2 wants it: the ICRC does its work.
+    /// Writes the headers around a UDP payload of `payload` bytes to the front of `out`. The UDP
+    /// checksum is zero, as RoCEv2 wants it: the ICRC does its work.
     pub(crate) fn encode(&self, ident: u16, payload: usize, out: &mut [u8]) {
         let udp_length = UDP_SIZE + payload;
         let (ethernet, packet) = out.split_at_mut(self.ip_offset());
@@ -192,7 +193,8 @@ impl Path {
         writer.put([0, 0]);
     }
 
-    /// Writes an IP header, of which `out` has the size, for `udp_length` bytes. IPv4 packets must not be fragmented.
+    /// Writes an IP header, of which `out` has the size, for `udp_length` bytes. IPv4 packets must
+    /// not be fragmented.
     pub(crate) fn encode_ip(&self, ident: u16, udp_length: usize, out: &mut [u8]) {
         let mut writer = Writer::new(out);
         match self.addresses {
@@ -222,8 +224,8 @@ impl Path {
         }
     }
 
-    /// Reads the headers of a frame: the path, the IPv4 identification (0 for IPv6) and the length of the UDP payload
-    /// behind them. The frame may be longer than that: Ethernet pads short ones.
+    /// Reads the headers of a frame: the path, the IPv4 identification (0 for IPv6) and the length
+    /// of the UDP payload behind them. The frame may be longer than that: Ethernet pads short ones.
     pub(crate) fn decode(frame: &[u8]) -> Result<(Self, u16, usize), NetError> {
         use NetError::*;
         let mut reader = Reader::new(frame);
@@ -272,8 +274,8 @@ fn length_field(length: usize) -> u16 {
     length as u16
 }
 
-/// Reads an IPv4 header: a path whose Ethernet and UDP parts are not yet filled in, the identification, and the UDP
-/// header with its payload.
+/// Reads an IPv4 header: a path whose Ethernet and UDP parts are not yet filled in, the
+/// identification, and the UDP header with its payload.
 fn decode_ipv4(packet: &[u8]) -> Result<(Path, u16, &[u8]), NetError> {
     let header: &[u8; IPV4_SIZE] = packet.first_chunk().ok_or(NetError::Truncated)?;
     let half = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);

@@ -2,16 +2,18 @@
 
 //! Reliable connections (IBTA 9.7): a [`Requester`] and a [`Responder`] for each QP.
 //!
-//! Both are pure state machines. Packets go in by `on_packet`, time by `on_timer`; every frame goes out in
-//! `transmit`, bounded by a budget, so that the caller decides when and how much a QP may send and can wait when the
-//! way out is full. A caller's turn for one QP is: feed the packets that arrived, post work while there is room,
-//! `transmit` of the responder, then of the requester, and note `next_deadline`.
+//! Both are pure state machines. Packets go in by `on_packet`, time by `on_timer`; every frame goes
+//! out in `transmit`, bounded by a budget, so that the caller decides when and how much a QP may
+//! send and can wait when the way out is full. A caller's turn for one QP is: feed the packets that
+//! arrived, post work while there is room, `transmit` of the responder, then of the requester, and
+//! note `next_deadline`.
 //!
 //! # Errors
-//! A call that returns [`QpError`](crate::QpError) has ended the connection: the work request at fault is already completed with the
-//! status that the IBTA names. The caller moves the QP to ERR, raises the event, takes back what is left with
-//! [`Requester::drain`] and [`Responder::drain`] and flushes it. [`Responder::transmit`] still has the NAK that tells the peer
-//! why: call it until [`Responder::has_output`] is false.
+//! A call that returns [`QpError`](crate::QpError) has ended the connection: the work request at
+//! fault is already completed with the status that the IBTA names. The caller moves the QP to ERR,
+//! raises the event, takes back what is left with [`Requester::drain`] and [`Responder::drain`] and
+//! flushes it. [`Responder::transmit`] still has the NAK that tells the peer why: call it until
+//! [`Responder::has_output`] is false.
 
 mod requester;
 mod responder;
@@ -27,7 +29,8 @@ pub use timer::{ack_timeout, rnr_delay};
 
 /// Packets that a requester keeps unacknowledged, READ responses on their way included.
 ///
-/// Small enough that the bounded queues between two QPs hold what a few busy connections have in flight.
+/// Small enough that the bounded queues between two QPs hold what a few busy connections have in
+/// flight.
 pub const WINDOW: u32 = 128;
 
 /// Most READs and atomic operations that a responder holds at a time, whatever was negotiated.

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The requester of a reliable connection: go-back-N over a bounded window (IBTA 9.7.5, 9.7.6, 9.7.8).
+//! The requester of a reliable connection: go-back-N over a bounded window (IBTA 9.7.5, 9.7.6,
+//! 9.7.8).
 //!
-//! Packets are counted in 64 bits from 0; the PSN on the wire is that count plus the first PSN, modulo 2^24. Nothing is
-//! kept of a packet once it is sent: to repeat it, its payload is gathered again.
+//! Packets are counted in 64 bits from 0; the PSN on the wire is that count plus the first PSN,
+//! modulo 2^24. Nothing is kept of a packet once it is sent: to repeat it, its payload is gathered
+//! again.
 //!
-//! A long READ is asked for in several requests, so that the responses on their way obey the same window as everything
-//! else. The requests of one READ always divide it at the same packets, whatever is repeated, because a responder
-//! recognizes a duplicate READ only if all of it was requested before.
+//! A long READ is asked for in several requests, so that the responses on their way obey the same
+//! window as everything else. The requests of one READ always divide it at the same packets,
+//! whatever is repeated, because a responder recognizes a duplicate READ only if all of it was
+//! requested before.
 //!
-//! Operations on local keys stand in the queue like the rest, but take no PSN: they are executed where the next packet
-//! would be sent, and passed over when what follows is repeated.
+//! Operations on local keys stand in the queue like the rest, but take no PSN: they are executed
+//! where the next packet would be sent, and passed over when what follows is repeated.
 
 mod response;
 mod send;
@@ -63,7 +66,8 @@ const fn is_answered(op: &SendOp) -> bool {
     )
 }
 
-/// Sends the work requests of one QP and receives the responses. `L` finds the local memory of a work request.
+/// Sends the work requests of one QP and receives the responses. `L` finds the local memory of a
+/// work request.
 #[derive(Debug)]
 pub struct Requester<L> {
     connection: Connection,
@@ -149,13 +153,15 @@ impl<L> Requester<L> {
         self.una < self.next
     }
 
-    /// Queues a work request. Gives it back if there is no room or the connection has ended. One that is too
-    /// long, or a READ or atomic operation where none are negotiated, fails as if by [`post_failed`](Self::post_failed).
+    /// Queues a work request. Gives it back if there is no room or the connection has ended. One
+    /// that is too long, or a READ or atomic operation where none are negotiated, fails as if by
+    /// [`post_failed`](Self::post_failed).
     pub fn post(&mut self, wr: SendWr<L>) -> Result<(), SendWr<L>> {
         self.enqueue(wr, None)
     }
 
-    /// Queues a work request that was found to be bad: it ends with `status` in its turn, and the connection with it.
+    /// Queues a work request that was found to be bad: it ends with `status` in its turn, and the
+    /// connection with it.
     pub fn post_failed(&mut self, wr: SendWr<L>, status: WcStatus) -> Result<(), SendWr<L>> {
         self.enqueue(wr, Some(status))
     }
@@ -197,8 +203,8 @@ impl<L> Requester<L> {
         self.psn(self.sent)
     }
 
-    /// Counts `packets` packets as sent and acknowledged, which another path than this one carried. Only when
-    /// [`is_empty`](Self::is_empty).
+    /// Counts `packets` packets as sent and acknowledged, which another path than this one carried.
+    /// Only when [`is_empty`](Self::is_empty).
     pub fn advance(&mut self, packets: u32) {
         debug_assert!(self.is_empty());
         self.posted += u64::from(packets);
@@ -317,7 +323,8 @@ impl<L> Requester<L> {
         fenced && self.queue.range(..self.cursor).any(Pending::is_answered)
     }
 
-    /// Goes back in answer to a packet, unless another one already had us go back to the same place.
+    /// Goes back in answer to a packet, unless another one already had us go back to the same
+    /// place.
     fn go_back_once<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> Result<(), QpError> {
         if self.went_back == Some(self.una) {
             return Ok(());

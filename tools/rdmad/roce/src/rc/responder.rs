@@ -2,9 +2,10 @@
 
 //! The responder of a reliable connection (IBTA 9.7.4, 9.7.5, 9.9.3).
 //!
-//! Requests execute as they arrive; what they cause to be sent waits for `transmit`: answers to READs and atomic
-//! operations in the order of the requests, then at most one acknowledgement or NAK. The acknowledgement always names the
-//! last packet before the expected one, so any number of requests share it.
+//! Requests execute as they arrive; what they cause to be sent waits for `transmit`: answers to
+//! READs and atomic operations in the order of the requests, then at most one acknowledgement or
+//! NAK. The acknowledgement always names the last packet before the expected one, so any number of
+//! requests share it.
 
 mod answer;
 mod atomic;
@@ -44,7 +45,8 @@ enum Refusal {
     Fatal(NakCode, Option<AsyncEvent>),
 }
 
-/// Opcode, length or sequence of packets is not as it must be, or the QP does not admit the operation.
+/// Opcode, length or sequence of packets is not as it must be, or the QP does not admit the
+/// operation.
 const INVALID: Refusal = Refusal::Fatal(NakCode::InvalidRequest, Some(AsyncEvent::QpReqErr));
 
 impl From<RemoteFault> for Refusal {
@@ -68,7 +70,8 @@ impl From<BadReceive> for Refusal {
     }
 }
 
-/// Executes the requests of the peer of one QP. `R` finds the local memory of a receive work request.
+/// Executes the requests of the peer of one QP. `R` finds the local memory of a receive work
+/// request.
 #[derive(Debug)]
 pub struct Responder<R> {
     connection: Connection,
@@ -86,13 +89,15 @@ pub struct Responder<R> {
     flushes: Memory,
     ack_pending: bool,
     nak: Option<Syndrome>,
-    /// A NAK asked for the expected packet; until it arrives, later ones are dropped without another NAK.
+    /// A NAK asked for the expected packet; until it arrives, later ones are dropped without
+    /// another NAK.
     awaiting: bool,
     dead: bool,
 }
 
 impl<R> Responder<R> {
-    /// Bytes of its queues at most, with this limit of READs and atomic operations. They grow by doubling.
+    /// Bytes of its queues at most, with this limit of READs and atomic operations. They grow by
+    /// doubling.
     pub const fn queues(max_rd_atomic: u8) -> usize {
         let limit = max_rd_atomic as usize;
         let jobs = (limit + flush::WAITING).next_power_of_two();
@@ -158,7 +163,8 @@ impl<R> Responder<R> {
         self.msn = self.msn.wrapping_add(messages) & MASK_24;
     }
 
-    /// Ends the connection and takes back a receive whose message is incomplete. What is to be sent stays.
+    /// Ends the connection and takes back a receive whose message is incomplete. What is to be sent
+    /// stays.
     pub fn drain(&mut self) -> Option<RecvWr<R>> {
         self.dead = true;
         match self.message.take() {

@@ -15,11 +15,12 @@ pub fn rnr_delay(code: u8) -> Duration {
     Duration::from_micros(u64::from(RNR_10_US[usize::from(code & 0x1f)]) * 10)
 }
 
-/// How long a requester waits for an acknowledgement, or `None` for ever. `exponent` is the QP's local ACK timeout,
-/// of which the low 5 bits count.
+/// How long a requester waits for an acknowledgement, or `None` for ever. `exponent` is the QP's
+/// local ACK timeout, of which the low 5 bits count.
 ///
-/// The IBTA has a requester detect a timeout between one and four times 4.096 µs · 2ⁿ after the last sign of progress.
-/// Twice is taken: a software peer on a busy host is late more often than a packet is lost.
+/// The IBTA has a requester detect a timeout between one and four times 4.096 µs · 2ⁿ after the
+/// last sign of progress. Twice is taken: a software peer on a busy host is late more often than a
+/// packet is lost.
 pub fn ack_timeout(exponent: u8) -> Option<Duration> {
     match exponent & 0x1f {
         0 => None,

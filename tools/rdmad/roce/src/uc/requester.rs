@@ -66,8 +66,9 @@ impl<L> Requester<L> {
         self.held = held;
     }
 
-    /// Queues a work request. Gives it back if there is no room or the QP has failed. One that is too long, or that the
-    /// service does not have, fails as if by [`post_failed`](Self::post_failed).
+    /// Queues a work request. Gives it back if there is no room or the QP has failed. One that is
+    /// too long, or that the service does not have, fails as if by
+    /// [`post_failed`](Self::post_failed).
     pub fn post(&mut self, wr: SendWr<L>) -> Result<(), SendWr<L>> {
         let failed = match wr.op {
             SendOp::Read { .. }
@@ -82,7 +83,8 @@ impl<L> Requester<L> {
         self.enqueue(wr, failed)
     }
 
-    /// Queues a work request that was found to be bad: it ends with `status` in its turn, and the connection with it.
+    /// Queues a work request that was found to be bad: it ends with `status` in its turn, and the
+    /// connection with it.
     pub fn post_failed(&mut self, wr: SendWr<L>, status: WcStatus) -> Result<(), SendWr<L>> {
         self.enqueue(wr, Some(status))
     }
@@ -117,7 +119,8 @@ impl<L> Requester<L> {
         self.queue.drain().map(|(wr, _)| wr)
     }
 
-    /// Sends packets until there is nothing to send or frames of `budget` bytes are sent; the last may exceed it.
+    /// Sends packets until there is nothing to send or frames of `budget` bytes are sent; the last
+    /// may exceed it.
     pub fn transmit<E: RequesterEnv<Send = L>>(
         &mut self,
         budget: usize,
@@ -152,7 +155,8 @@ impl<L> Requester<L> {
         Ok(Sent { bytes, pause })
     }
 
-    /// Sends a packet of the first work request. Returns its bytes, or `None` without a frame buffer.
+    /// Sends a packet of the first work request. Returns its bytes, or `None` without a frame
+    /// buffer.
     fn send<E: RequesterEnv<Send = L>>(&mut self, env: &mut E) -> Result<Option<usize>, WcStatus> {
         let Some((wr, _)) = self.queue.front() else {
             return Ok(Some(0));
@@ -194,7 +198,8 @@ impl<L> Requester<L> {
         }
     }
 
-    /// Ends the first work request in error. What was sent of its message has no end: the responder drops it.
+    /// Ends the first work request in error. What was sent of its message has no end: the responder
+    /// drops it.
     fn fail<E: RequesterEnv<Send = L>>(&mut self, status: WcStatus, env: &mut E) -> QpError {
         self.dead = true;
         if let Some((wr, _)) = self.queue.pop_front() {

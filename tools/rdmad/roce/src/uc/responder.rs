@@ -2,10 +2,10 @@
 
 //! The responder of an unreliable connection (IBTA 9.8.2, 9.9.3).
 //!
-//! A packet with another PSN than the expected one shows that packets got lost: the message under way is dropped. The
-//! next first (or only) packet of a message is taken whatever its PSN, and the expected PSN follows it. A message that
-//! can't be taken for another reason is dropped in the same way. The receive that a dropped SEND had taken is used for
-//! the next one that needs it.
+//! A packet with another PSN than the expected one shows that packets got lost: the message under
+//! way is dropped. The next first (or only) packet of a message is taken whatever its PSN, and the
+//! expected PSN follows it. A message that can't be taken for another reason is dropped in the same
+//! way. The receive that a dropped SEND had taken is used for the next one that needs it.
 
 use crate::connection::QpError;
 use crate::env::{BadReceive, Incident, RemoteFault, ResponderEnv};
@@ -93,13 +93,15 @@ impl<R> Responder<R> {
         self.expected
     }
 
-    /// Expects `psn` after messages that another path than this one carried. One under way here is dropped.
+    /// Expects `psn` after messages that another path than this one carried. One under way here is
+    /// dropped.
     pub fn resume(&mut self, psn: Psn) {
         self.expected = psn;
         self.message = None;
     }
 
-    /// Takes the receive that is held for the next message, for a message that comes by another path than this one.
+    /// Takes the receive that is held for the next message, for a message that comes by another
+    /// path than this one.
     pub fn take_held(&mut self) -> Option<RecvWr<R>> {
         self.message = None;
         self.recv.take()

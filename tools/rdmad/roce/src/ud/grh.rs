@@ -20,7 +20,8 @@ pub(super) fn received(header: &[u8]) -> [u8; GRH_SIZE] {
 
 /// The same for a datagram that takes `path` without a packet: what the packet's header would be.
 ///
-/// `ident` is the IPv4 identification, `transport` the bytes of the packet from the BTH to the ICRC.
+/// `ident` is the IPv4 identification, `transport` the bytes of the packet from the BTH to the
+/// ICRC.
 pub fn grh(path: &Path, ident: u16, transport: usize) -> [u8; GRH_SIZE] {
     let mut image = [0; GRH_SIZE];
     let header = match path.addresses {

@@ -2,10 +2,12 @@
 
 //! Unreliable datagrams (IBTA 9.8.3), those of the GSI QP among them.
 //!
-//! A message is one packet, so neither side keeps anything of it: the [`Sender`] builds packets, the [`Receiver`] puts
-//! them into receives, each behind an image of the packet's [network header](grh).
+//! A message is one packet, so neither side keeps anything of it: the [`Sender`] builds packets,
+//! the [`Receiver`] puts them into receives, each behind an image of the packet's [network
+//! header](grh).
 //!
-//! P_Keys, and the rule that a Q_Key with its top bit set stands for the QP's own, are the caller's.
+//! P_Keys, and the rule that a Q_Key with its top bit set stands for the QP's own, are the
+//! caller's.
 
 mod grh;
 mod receiver;

@@ -44,7 +44,8 @@ impl<R> Default for Receiver<R> {
 }
 
 impl<R> Receiver<R> {
-    /// Takes the receive that is held for the next datagram, for one that comes by another path than packets.
+    /// Takes the receive that is held for the next datagram, for one that comes by another path
+    /// than packets.
     pub fn take_held(&mut self) -> Option<RecvWr<R>> {
         self.recv.take()
     }
@@ -55,7 +56,8 @@ impl<R> Receiver<R> {
         self.recv.take()
     }
 
-    /// Takes a packet to this QP, whose Q_Key is `qkey`. An error has the QP fail; its receive is completed.
+    /// Takes a packet to this QP, whose Q_Key is `qkey`. An error has the QP fail; its receive is
+    /// completed.
     pub fn on_packet<E: ResponderEnv<Recv = R>>(
         &mut self,
         packet: &Packet<'_>,

@@ -34,8 +34,8 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// A sender of QP `qpn`, whose first packet has the PSN `sq_psn`. `mtu`, that of the port, is what a datagram holds
-    /// at most.
+    /// A sender of QP `qpn`, whose first packet has the PSN `sq_psn`. `mtu`, that of the port, is
+    /// what a datagram holds at most.
     pub fn new(qpn: u32, sq_psn: u32, mtu: Mtu) -> Self {
         Self {
             qpn,
@@ -67,8 +67,9 @@ impl Sender {
         }
     }
 
-    /// Sends a datagram. Returns the bytes of its frame: its work request has ended then; or `None` without a frame
-    /// buffer. An error is the status that the work request ends with. The environment's `complete_send` is not called.
+    /// Sends a datagram. Returns the bytes of its frame: its work request has ended then; or `None`
+    /// without a frame buffer. An error is the status that the work request ends with. The
+    /// environment's `complete_send` is not called.
     pub fn send<E: RequesterEnv>(
         &mut self,
         wr: &SendWr<E::Send>,

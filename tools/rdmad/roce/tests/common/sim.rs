@@ -113,8 +113,8 @@ impl Sim {
         }
     }
 
-    /// Takes one step: sends what can be sent, then delivers what is due or lets time pass. False when nothing happened
-    /// and nothing will.
+    /// Takes one step: sends what can be sent, then delivers what is due or lets time pass. False
+    /// when nothing happened and nothing will.
     pub fn step(&mut self) -> bool {
         let mut sent = false;
         for from in 0..2 {

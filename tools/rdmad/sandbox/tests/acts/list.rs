@@ -18,8 +18,8 @@ impl Act {
     pub fn call(&self) -> c_long {
         let [a, b, c, d, e, f] = self.arguments;
         // SAFETY: Each entry of the table is a call that fails, or that maps memory at an address
-        // of the kernel's choice, or makes a descriptor. No pointer among the arguments is to memory
-        // of this program that the call writes to.
+        // of the kernel's choice, or makes a descriptor. No pointer among the arguments is to
+        // memory of this program that the call writes to.
         unsafe { syscall(self.number, a, b, c, d, e, f) }
     }
 }

@@ -29,9 +29,9 @@ use crate::error::{on_the_wire, require, Errno, Result};
 use crate::Device;
 
 impl Device {
-    /// Executes one control command: a command byte and its request structure. Appends the response to `response`: one
-    /// byte, and on success the response structure. `room` is how many bytes the driver left for it; a command whose
-    /// response would not fit is not executed.
+    /// Executes one control command: a command byte and its request structure. Appends the response
+    /// to `response`: one byte, and on success the response structure. `room` is how many bytes the
+    /// driver left for it; a command whose response would not fit is not executed.
     ///
     /// A device that has failed answers `EIO`.
     ///
@@ -117,7 +117,8 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Decodes the request, executes it and encodes its response. Bytes behind the request are ignored.
+    /// Decodes the request, executes it and encodes its response. Bytes behind the request are
+    /// ignored.
     fn run<R: Request>(&mut self, execute: impl FnOnce(R) -> Result<R::Response>) -> Result<()> {
         let size = <R::Response as Wire>::SIZE;
         require(self.room > size)?;

@@ -82,8 +82,8 @@ impl Device {
             .map(response)
     }
 
-    /// The memory of an MR that `cmd` describes, with the pages of `list`, whose first byte has the place of `first` in its
-    /// page, reached for `access`.
+    /// The memory of an MR that `cmd` describes, with the pages of `list`, whose first byte has the
+    /// place of `first` in its page, reached for `access`.
     fn pages_of(
         &self,
         cmd: &CmdRegUserMr,
@@ -102,7 +102,8 @@ impl Device {
         check_access(cmd.access_flags, AccessFlags::NONE)?;
         let pd = self.use_pd(cmd.pdn)?;
         require((1..=self.config().limits.max_fast_reg_pages).contains(&cmd.max_num_sg))?;
-        // While one list is registered, MAP_MR_SG may set the next. It reads that one before it replaces another.
+        // While one list is registered, MAP_MR_SG may set the next. It reads that one before it
+        // replaces another.
         let (lists, maps) = match self.has_feature(Feature::RegPages) {
             true => (1, 1),
             false => (2, 3),
@@ -151,8 +152,8 @@ impl Device {
             .without(AccessFlags::FLUSH_PERSISTENT)
     }
 
-    /// Checks the range of an MR that starts at `base`, and whose first byte has the place of `first` in its page,
-    /// against its pages. Returns that place.
+    /// Checks the range of an MR that starts at `base`, and whose first byte has the place of
+    /// `first` in its page, against its pages. Returns that place.
     pub(crate) fn check_range(
         &self,
         list: &PageList,

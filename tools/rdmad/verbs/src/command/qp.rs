@@ -147,7 +147,8 @@ impl Device {
         self.srq(base.srqn).map(Some)
     }
 
-    /// The ring of a queue for `max_wr` work requests, `limit` at most, whose WQEs have up to `wqe` bytes.
+    /// The ring of a queue for `max_wr` work requests, `limit` at most, whose WQEs have up to `wqe`
+    /// bytes.
     pub(super) fn queue(
         &self,
         kind: RingKind,

@@ -18,8 +18,8 @@ use crate::qp::{solicits, RecvTurn, SendSide, SendTurn};
 use crate::wqe::Posted;
 use crate::{Borrowed, Device};
 
-/// Gives a datagram to QP `to.qpn` of `device`, if that one takes it. Returns whether it is sent, which the rate limit may
-/// hold back. Fails only for reasons of the sender.
+/// Gives a datagram to QP `to.qpn` of `device`, if that one takes it. Returns whether it is sent,
+/// which the rate limit may hold back. Fails only for reasons of the sender.
 pub(crate) fn deliver(
     turn: &SendTurn<'_>,
     side: &mut SendSide,

@@ -175,14 +175,16 @@ impl Exchange<'_, '_, '_> {
             .map_err(|fault| self.refuse_access(fault))
     }
 
-    /// The greater path MTU of both sides, if they differ and the message needs more than a packet of the smaller one.
+    /// The greater path MTU of both sides, if they differ and the message needs more than a packet
+    /// of the smaller one.
     fn disagreement(&self) -> Option<Mtu> {
         let theirs = self.recv.responder.as_ref().and_then(Responder::mtu)?;
         let differs = theirs != self.mtu && self.wr.length > self.mtu.min(theirs).bytes();
         differs.then(|| self.mtu.max(theirs))
     }
 
-    /// Checks whether the peer takes packets of this length: it refuses the first that it does not expect.
+    /// Checks whether the peer takes packets of this length: it refuses the first that it does not
+    /// expect.
     fn check_packets(&self) -> Result<(), Stop> {
         match self.disagreement() {
             None => Ok(()),
@@ -190,8 +192,8 @@ impl Exchange<'_, '_, '_> {
         }
     }
 
-    /// Checks whether this side takes responses of the length that the peer would send: the first has another one, or it
-    /// is the last where another is expected or the reverse.
+    /// Checks whether this side takes responses of the length that the peer would send: the first
+    /// has another one, or it is the last where another is expected or the reverse.
     fn check_responses(&self) -> Result<(), Stop> {
         match self.disagreement() {
             None => Ok(()),
@@ -202,7 +204,8 @@ impl Exchange<'_, '_, '_> {
         }
     }
 
-    /// Checks, at the start of an RDMA operation, whether QP and memory of the peer admit all of it.
+    /// Checks, at the start of an RDMA operation, whether QP and memory of the peer admit all of
+    /// it.
     fn admit(&mut self, remote: Remote, access: AccessFlags) -> Result<(), Stop> {
         if self.offset > 0 {
             return Ok(());
@@ -236,7 +239,8 @@ impl Exchange<'_, '_, '_> {
         }
     }
 
-    /// Whether the peer admits requests with an answer of their own, of which there may be only so many.
+    /// Whether the peer admits requests with an answer of their own, of which there may be only so
+    /// many.
     fn has_room_for_answers(&self) -> bool {
         let responder = self.recv.responder.as_ref();
         responder.is_some_and(has_room_for_answers)
@@ -284,8 +288,8 @@ impl Exchange<'_, '_, '_> {
         }
     }
 
-    /// The responder refuses the message. That of a reliable connection goes to ERR, with `event` unless a completion
-    /// tells why.
+    /// The responder refuses the message. That of a reliable connection goes to ERR, with `event`
+    /// unless a completion tells why.
     fn refuse(&self, status: WcStatus, event: Option<AsyncEvent>) -> Stop {
         if !self.reliable {
             return Stop::Lost;

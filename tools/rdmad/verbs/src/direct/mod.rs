@@ -2,15 +2,17 @@
 
 //! The direct path: data between two QPs of one process goes from guest memory to guest memory.
 //!
-//! The requester's worker does it all, with the send half of its own QP and the receive half of the peer locked. PSN and
-//! MSN advance as packets would make them, and whatever goes wrong looks as it would on the wire: the same status at
-//! the requester, the same event and state at the responder, the same retries after the same time. A peer that does not
-//! answer is one whose QP is gone, in the wrong state, connected elsewhere, or expects another PSN.
+//! The requester's worker does it all, with the send half of its own QP and the receive half of the
+//! peer locked. PSN and MSN advance as packets would make them, and whatever goes wrong looks as it
+//! would on the wire: the same status at the requester, the same event and state at the responder,
+//! the same retries after the same time. A peer that does not answer is one whose QP is gone, in
+//! the wrong state, connected elsewhere, or expects another PSN.
 //!
 //! A rate limit lets as much through as the frames would carry that the data does not travel in.
 //!
-//! On an unreliable connection nobody answers: a message that the peer does not take is lost, and the requester does not
-//! know. A datagram is a message that is looked at once, in the turn in which it is sent.
+//! On an unreliable connection nobody answers: a message that the peer does not take is lost, and
+//! the requester does not know. A datagram is a message that is looked at once, in the turn in
+//! which it is sent.
 
 mod datagram;
 mod exchange;
@@ -76,7 +78,8 @@ impl Route {
     }
 }
 
-/// The QP at the end of a route in the hands of the requester's worker, for as many work requests as its turn has.
+/// The QP at the end of a route in the hands of the requester's worker, for as many work requests
+/// as its turn has.
 pub(crate) struct Target<'a> {
     // Its completions go before the lock.
     turn: RecvTurn<'a>,
@@ -86,7 +89,8 @@ pub(crate) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Locks the receive half of `qp`, if it is connected to `from`, which `route` begins at, by the same service.
+    /// Locks the receive half of `qp`, if it is connected to `from`, which `route` begins at, by
+    /// the same service.
     pub(crate) fn new(
         from: &Qp,
         route: &Route,
@@ -203,7 +207,8 @@ impl Transfer {
         matches!(self.wait, Wait::Answer(_)).then_some(ForPeer(()))
     }
 
-    /// Moves as many bytes of the message to or from `target` as the turn's budget has, if the peer is there.
+    /// Moves as many bytes of the message to or from `target` as the turn's budget has, if the peer
+    /// is there.
     pub(crate) fn step(
         &mut self,
         turn: &SendTurn<'_>,
@@ -412,8 +417,8 @@ impl Transfer {
         }
     }
 
-    /// Counts what was moved: `len` bytes, as which a rate limit counted `spent`, of this side's message or, by a READ, of
-    /// the peer's.
+    /// Counts what was moved: `len` bytes, as which a rate limit counted `spent`, of this side's
+    /// message or, by a READ, of the peer's.
     fn count(
         &self,
         turn: &SendTurn<'_>,

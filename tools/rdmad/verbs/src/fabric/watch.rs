@@ -2,12 +2,14 @@
 
 //! QPs that a worker looks at without being told.
 //!
-//! A QP whose SQ ran dry asks for a doorbell, which leaves the VM, passes its monitor and wakes a worker. A worker that
-//! *watches* the QP instead looks at its SQ itself for a while, and no doorbell is asked for meanwhile.
+//! A QP whose SQ ran dry asks for a doorbell, which leaves the VM, passes its monitor and wakes a
+//! worker. A worker that *watches* the QP instead looks at its SQ itself for a while, and no
+//! doorbell is asked for meanwhile.
 //!
-//! That takes the worker's processor, so it is bounded: a worker watches few QPs, each for as long as it was told to after the
-//! QP last had work. Where others want that processor, watching makes things worse, as nobody looks while they have it and no
-//! doorbell tells; a worker that notices watches nothing for some time.
+//! That takes the worker's processor, so it is bounded: a worker watches few QPs, each for as long
+//! as it was told to after the QP last had work. Where others want that processor, watching makes
+//! things worse, as nobody looks while they have it and no doorbell tells; a worker that notices
+//! watches nothing for some time.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -41,7 +43,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Nothing yet. Each QP will be watched for `patience` after it last had work; never, if that is zero.
+    /// Nothing yet. Each QP will be watched for `patience` after it last had work; never, if that
+    /// is zero.
     pub(crate) fn new(patience: Duration) -> Self {
         Self {
             patience,
@@ -56,8 +59,8 @@ impl Watch {
         Self::new(Duration::ZERO)
     }
 
-    /// Watches a QP whose turn that began at `now` ends, if it is watched already or did some work in that turn, `worked`, and
-    /// there is a seat. Then the QP need not ask for a doorbell.
+    /// Watches a QP whose turn that began at `now` ends, if it is watched already or did some work
+    /// in that turn, `worked`, and there is a seat. Then the QP need not ask for a doorbell.
     pub(crate) fn admit(&self, qp: QpKey, now: Instant, worked: bool) -> Option<Watched> {
         if self.patience.is_zero() || self.is_paused(now) {
             return None;
@@ -79,8 +82,9 @@ impl Watch {
         self.seats.borrow().is_empty()
     }
 
-    /// Looks at all of them: `posted` tells whether a QP has work. Those that have, and those whose time is over, are not watched
-    /// any more and passed to `ready`: they have a turn, after which they are watched again or ask for a doorbell.
+    /// Looks at all of them: `posted` tells whether a QP has work. Those that have, and those whose
+    /// time is over, are not watched any more and passed to `ready`: they have a turn, after which
+    /// they are watched again or ask for a doorbell.
     pub(crate) fn look(&self, now: Instant, posted: impl Fn(QpKey) -> bool, ready: impl Fn(QpKey)) {
         let absent = |last: Instant| now.saturating_duration_since(last) > ABSENCE;
         if self.looked.replace(Some(now)).is_some_and(absent) {

@@ -2,14 +2,16 @@
 
 //! What most keys open, at one look.
 //!
-//! An MR that was made with its memory, in one piece of DMA space, has a *card*: all that its key opens, in half a cache
-//! line, found by the MR's number. To read it takes no lock and no reference. For any other key, and while an MR changes,
-//! there is no card, and the table of MRs tells.
+//! An MR that was made with its memory, in one piece of DMA space, has a *card*: all that its key
+//! opens, in half a cache line, found by the MR's number. To read it takes no lock and no
+//! reference. For any other key, and while an MR changes, there is no card, and the table of MRs
+//! tells.
 //!
-//! A card is written only when it is blank and every turn that may have seen what was on it before has ended: an MR is
-//! destroyed or changed by control commands, which blank its card and then wait for the workers. So within one turn of a
-//! worker a card that bears a key stays as it is, or goes blank; what was read from it may be used until the turn ends,
-//! as it may be if it was found in the table.
+//! A card is written only when it is blank and every turn that may have seen what was on it before
+//! has ended: an MR is destroyed or changed by control commands, which blank its card and then wait
+//! for the workers. So within one turn of a worker a card that bears a key stays as it is, or goes
+//! blank; what was read from it may be used until the turn ends, as it may be if it was found in
+//! the table.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
@@ -32,7 +34,8 @@ pub(super) struct Cards {
     blocks: Box<[OnceLock<Box<[Card]>>]>,
 }
 
-/// What a key opens. Two share a cache line, so that those of thousands of MRs fit a second-level cache.
+/// What a key opens. Two share a cache line, so that those of thousands of MRs fit a second-level
+/// cache.
 #[derive(Debug, Default)]
 #[repr(align(32))]
 struct Card {
@@ -66,7 +69,8 @@ impl Cards {
         }
     }
 
-    /// Writes the card of MR `number`, which is blank, for `key`. It stays blank if there is no room for the PD's number.
+    /// Writes the card of MR `number`, which is blank, for `key`. It stays blank if there is no
+    /// room for the PD's number.
     pub(super) fn write(&self, number: u32, key: u32, flat: Flat) {
         let number = number as usize;
         let Some(block) = self.blocks.get(number / BLOCK) else {
@@ -86,7 +90,8 @@ impl Cards {
         card.title.store(title, Ordering::Release);
     }
 
-    /// Blanks the card of MR `number`. It may be written again when the workers have been synchronised with.
+    /// Blanks the card of MR `number`. It may be written again when the workers have been
+    /// synchronised with.
     pub(super) fn blank(&self, number: u32) {
         if let Some(card) = self.card(number) {
             card.title.store(BLANK.into(), Ordering::Release);

@@ -104,8 +104,8 @@ pub(crate) enum CompletionView<'a> {
 }
 
 impl CompletionView<'_> {
-    /// Writes a CQE, which the driver sees after the next [`publish`](Self::publish). `solicited` is true for those that
-    /// the sender marked so and for every error.
+    /// Writes a CQE, which the driver sees after the next [`publish`](Self::publish). `solicited`
+    /// is true for those that the sender marked so and for every error.
     ///
     /// # Errors
     ///
@@ -135,8 +135,8 @@ impl CompletionView<'_> {
         }
     }
 
-    /// Lets the driver see what was pushed, and returns whether the event, or the interrupt, is due. Also the answer to
-    /// the CQ's doorbell.
+    /// Lets the driver see what was pushed, and returns whether the event, or the interrupt, is
+    /// due. Also the answer to the CQ's doorbell.
     #[inline]
     #[must_use = "an event that is due is fired only once"]
     pub(crate) fn publish(&mut self) -> bool {

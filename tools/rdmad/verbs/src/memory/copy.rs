@@ -2,8 +2,8 @@
 
 //! Messages in registered memory.
 //!
-//! Wherever the bytes of a message lie, they are named by their offset in the message. The last bytes of a message are
-//! stored after all others, since programs poll for them.
+//! Wherever the bytes of a message lie, they are named by their offset in the message. The last
+//! bytes of a message are stored after all others, since programs poll for them.
 
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
@@ -77,7 +77,8 @@ pub(crate) struct Message<'a> {
     next: (u32, u64),
 }
 
-/// A contiguous piece of address space in one MR, in pages that may lie apart. While it is open the MR is in use.
+/// A contiguous piece of address space in one MR, in pages that may lie apart. While it is open the
+/// MR is in use.
 struct Part {
     memory: Arc<Region>,
     /// Offsets in the message.
@@ -164,7 +165,8 @@ impl<'a> Message<'a> {
         Ok(())
     }
 
-    /// Stores `data` to the message's bytes from `offset` on. `last` says that the message ends with them.
+    /// Stores `data` to the message's bytes from `offset` on. `last` says that the message ends
+    /// with them.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8], last: bool) -> Result<()> {
         let body = if last {
             data.len().saturating_sub(TAIL)
@@ -201,8 +203,8 @@ impl<'a> Message<'a> {
         self.store(offset, data)
     }
 
-    /// Executes an atomic operation on the aligned 64-bit word at the start of the message, in the byte order of the
-    /// guest's CPUs. Returns what it was.
+    /// Executes an atomic operation on the aligned 64-bit word at the start of the message, in the
+    /// byte order of the guest's CPUs. Returns what it was.
     pub(crate) fn atomic(&mut self, op: AtomicOp) -> Result<u64> {
         let word = self.word()?;
         Ok(match op {
@@ -213,7 +215,8 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// Writes the aligned 64-bit word at the start of the message, in one store that comes after all earlier ones.
+    /// Writes the aligned 64-bit word at the start of the message, in one store that comes after
+    /// all earlier ones.
     pub(crate) fn write_word(&mut self, data: [u8; ATOMIC_SIZE as usize]) -> Result<()> {
         Ok(store_word(&self.word()?, 0, data)?)
     }
@@ -373,8 +376,8 @@ impl<'a> Message<'a> {
     }
 }
 
-/// Copies `len` bytes from `offset` on from one message to another, in guest memory of one VM or two. `last` says that
-/// the message ends with them. Fails with the side whose fault it is.
+/// Copies `len` bytes from `offset` on from one message to another, in guest memory of one VM or
+/// two. `last` says that the message ends with them. Fails with the side whose fault it is.
 pub(crate) fn transfer(
     from: &mut Message<'_>,
     to: &mut Message<'_>,
@@ -427,7 +430,8 @@ fn first<'a>(target: &DmaSliceMut<'a>, len: usize) -> std::result::Result<DmaSli
         .map_err(|error| Side::Target(error.into()))
 }
 
-/// Copies the end of a message: what `target` has from `at` on, at most [`TAIL`] bytes, after everything before it.
+/// Copies the end of a message: what `target` has from `at` on, at most [`TAIL`] bytes, after
+/// everything before it.
 #[inline]
 fn copy_end(
     source: &DmaSlice<'_>,

@@ -2,8 +2,9 @@
 
 //! MRs for fast registration (IBTA 10.6.2 and 10.6.4).
 //!
-//! Such an MR is made without pages, *free*. A REG_MR work request registers pages in it under a key, which makes it
-//! *valid*; an invalidation, by either side of a connection, makes it free again.
+//! Such an MR is made without pages, *free*. A REG_MR work request registers pages in it under a
+//! key, which makes it *valid*; an invalidation, by either side of a connection, makes it free
+//! again.
 
 use std::sync::Arc;
 
@@ -84,8 +85,8 @@ impl FastMr {
         Ok(())
     }
 
-    /// Makes the MR free if it is valid under `key`. On return nobody uses its memory any more. The caller has no
-    /// [`Message`](super::Message) open.
+    /// Makes the MR free if it is valid under `key`. On return nobody uses its memory any more. The
+    /// caller has no [`Message`](super::Message) open.
     pub(super) fn invalidate(&self, key: u32) -> Result<(), KeyFault> {
         let region = {
             let mut state = self.state.lock();

@@ -13,8 +13,9 @@ use super::{KeyFault, MrTable, Reached, Region};
 
 /// The MRs and windows of a device in the hands of a worker, for a turn at most.
 ///
-/// Remembers the card that was read last: the same key is looked at when a work request is checked and when it is
-/// executed, and often by the next one. What was on a card may be used until the turn ends.
+/// Remembers the card that was read last: the same key is looked at when a work request is checked
+/// and when it is executed, and often by the next one. What was on a card may be used until the
+/// turn ends.
 pub(crate) struct Keys<'a> {
     mrs: &'a MrTable,
     recent: Cell<(u32, Flat)>,
@@ -42,7 +43,8 @@ impl<'a> Keys<'a> {
         Some(flat)
     }
 
-    /// What `key`, for which there is no card, opens for `len` bytes at `addr` with all rights of `access`, to work of PD `pdn`.
+    /// What `key`, for which there is no card, opens for `len` bytes at `addr` with all rights of
+    /// `access`, to work of PD `pdn`.
     pub(super) fn region(
         &self,
         key: u32,
@@ -68,7 +70,8 @@ impl<'a> Keys<'a> {
         self.visit_remote(key, by, open).flatten().ok_or(KeyFault)
     }
 
-    /// Whether `key` opens `len` bytes at `addr` with all rights of `access` to work of a peer at a QP.
+    /// Whether `key` opens `len` bytes at `addr` with all rights of `access` to work of a peer at a
+    /// QP.
     #[inline]
     pub(crate) fn check_remote(
         &self,
@@ -84,7 +87,8 @@ impl<'a> Keys<'a> {
         })
     }
 
-    /// Whether `key` names memory with all rights of `access` to work of a peer at a QP, wherever that is.
+    /// Whether `key` names memory with all rights of `access` to work of a peer at a QP, wherever
+    /// that is.
     pub(crate) fn names_remote(&self, key: u32, by: Reached, access: AccessFlags) -> KeyResult<()> {
         granted(self.visit_remote(key, by, |region| region.names(key, access)))
     }

@@ -94,8 +94,8 @@ enum Kind {
     Fast(FastMr),
 }
 
-/// A key can't be used: it is unknown, of another PD, lacks a right, or the range is outside of the MR. Or an MR can't be
-/// registered or invalidated so.
+/// A key can't be used: it is unknown, of another PD, lacks a right, or the range is outside of the
+/// MR. Or an MR can't be registered or invalidated so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyFault;
 
@@ -134,8 +134,8 @@ pub(crate) struct MrCharge {
 }
 
 impl MrTable {
-    /// A table of at most `max_mr` MRs with `max_pages` pages in all, and at most `max_mw` windows. What is in it is
-    /// charged to `budget`.
+    /// A table of at most `max_mr` MRs with `max_pages` pages in all, and at most `max_mw` windows.
+    /// What is in it is charged to `budget`.
     pub(crate) fn new(
         secret: &Secret,
         budget: &Budget,
@@ -164,7 +164,8 @@ impl MrTable {
         })
     }
 
-    /// Makes a new MR known and returns its number and key. Its first byte has the address `base` in work requests.
+    /// Makes a new MR known and returns its number and key. Its first byte has the address `base`
+    /// in work requests.
     pub(crate) fn insert(
         &self,
         pd: PdUse,
@@ -185,8 +186,8 @@ impl MrTable {
         Ok((number, key))
     }
 
-    /// Makes a new MR for fast registration of up to `max_pages` pages known and returns its number and first key.
-    /// There are up to `maps` maps of its pages at a time.
+    /// Makes a new MR for fast registration of up to `max_pages` pages known and returns its number
+    /// and first key. There are up to `maps` maps of its pages at a time.
     pub(crate) fn insert_fast(
         &self,
         pd: PdUse,
@@ -219,8 +220,8 @@ impl MrTable {
         }))
     }
 
-    /// How many pages can be registered in MR `number`, and what their map is charged to, or `EINVAL` if it is not for
-    /// fast registration.
+    /// How many pages can be registered in MR `number`, and what their map is charged to, or
+    /// `EINVAL` if it is not for fast registration.
     pub(crate) fn fast_limits(&self, number: u32) -> Result<(u32, Budget)> {
         self.table
             .with(number, |mr| mr.fast().map(FastMr::limits))
@@ -236,8 +237,8 @@ impl MrTable {
         require(done.flatten().is_some())
     }
 
-    /// Registers pages in an MR for fast registration, for a QP in PD `pdn`: the MR is of that PD and free, the key is its
-    /// own but for the variant.
+    /// Registers pages in an MR for fast registration, for a QP in PD `pdn`: the MR is of that PD
+    /// and free, the key is its own but for the variant.
     pub(crate) fn register(&self, pdn: u32, wanted: Registration) -> KeyResult<()> {
         if number_of(wanted.key) != wanted.number {
             return Err(KeyFault);
@@ -252,9 +253,10 @@ impl MrTable {
             .unwrap_or(Err(KeyFault))
     }
 
-    /// Invalidates `key`, of an MR for fast registration or a window of type 2, on behalf of work at a QP in its PD: the MR or
-    /// window is free then and nobody uses the memory any more. Takes as long as another worker's slice at most. The caller
-    /// has no [`Message`](super::Message) open.
+    /// Invalidates `key`, of an MR for fast registration or a window of type 2, on behalf of work
+    /// at a QP in its PD: the MR or window is free then and nobody uses the memory any more. Takes
+    /// as long as another worker's slice at most. The caller has no [`Message`](super::Message)
+    /// open.
     pub(crate) fn invalidate(&self, key: u32, by: Reached) -> KeyResult<()> {
         if self.windows.owns(key) {
             return self.windows.invalidate(key, by);
@@ -266,8 +268,9 @@ impl MrTable {
             .invalidate(key)
     }
 
-    /// Binds a window to a part of the MR that `lkey` names, for work of a QP: all are of one PD. Returns the window's number
-    /// if it belongs to the QP now. The caller has no [`Message`](super::Message) open.
+    /// Binds a window to a part of the MR that `lkey` names, for work of a QP: all are of one PD.
+    /// Returns the window's number if it belongs to the QP now. The caller has no
+    /// [`Message`](super::Message) open.
     pub(crate) fn bind(&self, by: Reached, lkey: u32, wanted: &Binding) -> KeyResult<Option<u32>> {
         if wanted.len == 0 {
             return self.windows.bind(by, wanted, None);
@@ -285,7 +288,8 @@ impl MrTable {
         &self.windows
     }
 
-    /// What MR `number` is now, one that was made with its memory and has it, or fails with `EINVAL`.
+    /// What MR `number` is now, one that was made with its memory and has it, or fails with
+    /// `EINVAL`.
     pub(crate) fn current(&self, number: u32) -> Result<(PdUse, Arc<Region>)> {
         let current = |mr: &Mr| {
             let is_revoked = mr.is_revoked.load(Ordering::Relaxed);
@@ -298,8 +302,9 @@ impl MrTable {
             .ok_or(Errno::INVAL)
     }
 
-    /// Makes MR `number` into this, under its old key; `charge` is there if it has new pages. Workers may still use what it
-    /// was until they are synchronised with; then [`replaced`](Self::replaced) is to be called.
+    /// Makes MR `number` into this, under its old key; `charge` is there if it has new pages.
+    /// Workers may still use what it was until they are synchronised with; then
+    /// [`replaced`](Self::replaced) is to be called.
     ///
     /// # Errors
     ///
@@ -340,8 +345,8 @@ impl MrTable {
         }
     }
 
-    /// Removes an MR: its key opens nothing from now on. Workers may still use it until they are synchronised with;
-    /// then its number is given back by [`release`](Self::release).
+    /// Removes an MR: its key opens nothing from now on. Workers may still use it until they are
+    /// synchronised with; then its number is given back by [`release`](Self::release).
     ///
     /// # Errors
     ///
@@ -358,8 +363,9 @@ impl MrTable {
         }
     }
 
-    /// Takes the memory of an MR away that was made with it, without windows: its keys open nothing from now on, and stay its own.
-    /// Workers may still use the memory until they are synchronised with. Returns whether there is such an MR.
+    /// Takes the memory of an MR away that was made with it, without windows: its keys open nothing
+    /// from now on, and stay its own. Workers may still use the memory until they are synchronised
+    /// with. Returns whether there is such an MR.
     pub(crate) fn revoke(&self, number: u32) -> bool {
         let revoke = |mr: &Mr| {
             let windowless = |region: &Arc<Region>| !region.access().contains(AccessFlags::MW_BIND);

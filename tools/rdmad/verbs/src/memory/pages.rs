@@ -15,11 +15,13 @@ const BATCH: usize = PAGE_LIST_BLOCK / ENTRY;
 
 /// Which DMA addresses the bytes of an object have.
 ///
-/// Pages that follow each other in DMA space are one extent, so what a guest allocates contiguously is found at once.
-/// Who goes through the rest in order finds each extent behind the one before, and any other by binary search.
+/// Pages that follow each other in DMA space are one extent, so what a guest allocates contiguously
+/// is found at once. Who goes through the rest in order finds each extent behind the one before,
+/// and any other by binary search.
 #[derive(Debug)]
 pub(crate) struct PageMap {
-    /// Sorted by start; the first starts at 0, and the last, which is empty, at the end of the object.
+    /// Sorted by start; the first starts at 0, and the last, which is empty, at the end of the
+    /// object.
     extents: List<Extent>,
 }
 
@@ -49,8 +51,8 @@ pub(crate) struct PageList {
 }
 
 impl PageList {
-    /// The list must have exactly the pages of an object of `len` bytes from `start` on, or it is `EINVAL`. Returns the
-    /// offset of the first byte in the first page.
+    /// The list must have exactly the pages of an object of `len` bytes from `start` on, or it is
+    /// `EINVAL`. Returns the offset of the first byte in the first page.
     pub(crate) fn fits(&self, start: u64, len: u64) -> Result<u64> {
         let page = 1u64 << self.page_shift;
         let offset = start & (page - 1);
@@ -63,8 +65,8 @@ impl PageList {
     ///
     /// # Errors
     ///
-    /// What `each` says, `EINVAL` for a list that is too short or an address that is not a page's or where the page
-    /// exceeds the address space, `EFAULT` for a list that can't be read.
+    /// What `each` says, `EINVAL` for a list that is too short or an address that is not a page's
+    /// or where the page exceeds the address space, `EFAULT` for a list that can't be read.
     pub(super) fn each_page(
         &self,
         space: &DmaSpace,
@@ -129,13 +131,14 @@ impl PageMap {
         (u64::from(npages) + 1) * size_of::<Extent>() as u64
     }
 
-    /// Copies a page list from guest memory. The object starts `first_offset` bytes into the first page, has `len` bytes
-    /// and must fit into the pages; pages behind it are not looked at. The map is charged to `budget`.
+    /// Copies a page list from guest memory. The object starts `first_offset` bytes into the first
+    /// page, has `len` bytes and must fit into the pages; pages behind it are not looked at. The
+    /// map is charged to `budget`.
     ///
     /// # Errors
     ///
-    /// `EINVAL` for a list that is too short or an address that is not a page's, `EFAULT` for a list that can't be
-    /// read, `ENOMEM` beyond the budget.
+    /// `EINVAL` for a list that is too short or an address that is not a page's, `EFAULT` for a
+    /// list that can't be read, `ENOMEM` beyond the budget.
     pub(crate) fn read(
         budget: &Budget,
         space: &DmaSpace,
@@ -173,7 +176,8 @@ impl PageMap {
         Ok(Self { extents })
     }
 
-    /// Checks that all of it can be reached, for writing too if `write` says so, or fails with `EFAULT`.
+    /// Checks that all of it can be reached, for writing too if `write` says so, or fails with
+    /// `EFAULT`.
     pub(crate) fn reach(&self, space: &DmaSpace, write: bool) -> Result<()> {
         self.pieces()
             .try_for_each(|(iova, len)| reach(space, iova, len, write))
@@ -184,8 +188,9 @@ impl PageMap {
         self.extents[self.extents.len() - 1].start
     }
 
-    /// The DMA address of the byte at `offset`, which is inside the object, and how many bytes of the object follow it
-    /// without a gap. Who asks for what follows them next finds it without a search.
+    /// The DMA address of the byte at `offset`, which is inside the object, and how many bytes of
+    /// the object follow it without a gap. Who asks for what follows them next finds it without a
+    /// search.
     #[inline]
     pub(crate) fn find(&self, offset: u64, cursor: &mut Cursor) -> (u64, u64) {
         debug_assert!(offset < self.len());
@@ -221,7 +226,8 @@ impl PageMap {
     }
 }
 
-/// Checks that the `len` bytes at `iova` can be reached, for writing too if `write` says so, or fails with `EFAULT`.
+/// Checks that the `len` bytes at `iova` can be reached, for writing too if `write` says so, or
+/// fails with `EFAULT`.
 pub(super) fn reach(space: &DmaSpace, mut iova: u64, len: u64, write: bool) -> Result<()> {
     let view = space.enter();
     let mut rest = usize::try_from(len).map_err(|_| Errno::INVAL)?;

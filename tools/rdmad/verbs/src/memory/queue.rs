@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Send and receive queues, wherever they lie: an own ring, a virtqueue of the transport (RFC mode), or nowhere.
+//! Send and receive queues, wherever they lie: an own ring, a virtqueue of the transport (RFC
+//! mode), or nowhere.
 
 use dma::DmaView;
 use virtio_rdma_ring::{DeviceQueue, RingError};
@@ -60,7 +61,8 @@ impl<'a> QueueView<'a> {
         }
     }
 
-    /// As [`RingView::read_wqe`]. Of a virtqueue all is copied that is there, which may be less than the WQE needs.
+    /// As [`RingView::read_wqe`]. Of a virtqueue all is copied that is there, which may be less
+    /// than the WQE needs.
     #[inline]
     pub(crate) fn read_wqe(
         &self,
@@ -78,7 +80,8 @@ impl<'a> QueueView<'a> {
     }
 }
 
-/// The WQE that [`WorkConsumer::fetch`] has found: its position in an own ring, its head in a virtqueue.
+/// The WQE that [`WorkConsumer::fetch`] has found: its position in an own ring, its head in a
+/// virtqueue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot(u32);
 
@@ -87,7 +90,8 @@ pub(crate) struct Slot(u32);
 #[must_use]
 pub(crate) struct ForDoorbell(());
 
-/// Consumer of the work requests of a send or receive queue. Its methods get a view of the queue that it was made for.
+/// Consumer of the work requests of a send or receive queue. Its methods get a view of the queue
+/// that it was made for.
 #[derive(Debug)]
 pub(crate) enum WorkConsumer {
     /// Of an own ring.
@@ -174,8 +178,8 @@ impl WorkConsumer {
         (!has_work).then_some(ForDoorbell(()))
     }
 
-    /// Counts all that was ever posted to an own ring as done, without a look at it. Returns whether that is all there is
-    /// to it: of a virtqueue each work request has to be given back.
+    /// Counts all that was ever posted to an own ring as done, without a look at it. Returns
+    /// whether that is all there is to it: of a virtqueue each work request has to be given back.
     pub(crate) fn reset(&mut self, view: &QueueView<'_>) -> bool {
         match (self, view) {
             (Self::Own(queue), QueueView::Own(ring)) => queue.reset(ring),

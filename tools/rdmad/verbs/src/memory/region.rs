@@ -19,8 +19,8 @@ const NEGOTIATED: AccessFlags = AccessFlags(
         | AccessFlags::FLUSH_PERSISTENT.0,
 );
 
-/// Refuses rights that don't exist, and remote ones that imply a local one which is not given (IBTA 10.6.3.1). `optional` are
-/// those rights that were negotiated.
+/// Refuses rights that don't exist, and remote ones that imply a local one which is not given (IBTA
+/// 10.6.3.1). `optional` are those rights that were negotiated.
 pub(crate) fn check_access(access: AccessFlags, optional: AccessFlags) -> Result<()> {
     require(!access.has_unknown())?;
     if access.without(optional).intersects(NEGOTIATED) {
@@ -37,15 +37,15 @@ pub(super) fn writes_need_local_write(access: AccessFlags) -> bool {
 /// Waits until nobody else uses `region`, which no key opens any more. The caller has no
 /// [`Message`](super::Message) open.
 pub(super) fn drain(mut region: Arc<Region>) {
-    // Another worker may be in the middle of a copy. It waits for nothing meanwhile, so this ends with its slice, like
-    // the wait for a lock.
+    // Another worker may be in the middle of a copy. It waits for nothing meanwhile, so this ends
+    // with its slice, like the wait for a lock.
     while Arc::get_mut(&mut region).is_none() {
         thread::yield_now();
     }
 }
 
-/// Memory under a key, with rights: an MR's or a part of it. It never changes: what is invalidated and registered or bound
-/// again gets another one.
+/// Memory under a key, with rights: an MR's or a part of it. It never changes: what is invalidated
+/// and registered or bound again gets another one.
 #[derive(Debug)]
 pub(crate) struct Region {
     /// L_Key and R_Key of an MR, or R_Key of a window.
@@ -61,8 +61,8 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// `pages` under `key`. The first byte has the address `base` in work requests, or 0 if `access` says so; the last
-    /// one has an address too.
+    /// `pages` under `key`. The first byte has the address `base` in work requests, or 0 if
+    /// `access` says so; the last one has an address too.
     pub(crate) fn new(key: u32, access: AccessFlags, base: u64, pages: Arc<PageMap>) -> Self {
         Self {
             key,
@@ -89,7 +89,8 @@ impl Region {
         &self.pages
     }
 
-    /// The `len` bytes at `addr` under another key with other rights, or `None` if they are not all inside.
+    /// The `len` bytes at `addr` under another key with other rights, or `None` if they are not all
+    /// inside.
     pub(super) fn window(
         &self,
         key: u32,
@@ -170,8 +171,8 @@ impl Region {
         self.len - (addr - self.base)
     }
 
-    /// The DMA address of `addr`, which is inside, and how many bytes follow it in one piece, those behind its end among
-    /// them.
+    /// The DMA address of `addr`, which is inside, and how many bytes follow it in one piece, those
+    /// behind its end among them.
     #[inline]
     pub(crate) fn find(&self, addr: u64, cursor: &mut Cursor) -> (u64, u64) {
         self.pages.find(self.start + (addr - self.base), cursor)

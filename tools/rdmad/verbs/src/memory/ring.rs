@@ -31,7 +31,8 @@ enum Pages {
 }
 
 impl Pages {
-    /// The pages of `list` that `size` bytes lie in, after a check that all of the bytes can be reached.
+    /// The pages of `list` that `size` bytes lie in, after a check that all of the bytes can be
+    /// reached.
     fn read(budget: &Budget, space: &DmaSpace, list: &PageList, size: u32) -> Result<Self> {
         let (page, size) = (1u64 << list.page_shift, u64::from(size));
         let mut starts = List::new(budget, list.npages as usize);
@@ -69,8 +70,8 @@ impl Pages {
 }
 
 impl RingMem {
-    /// The ring that a command describes, after a check that all of it can be reached. What the device keeps of it is
-    /// charged to `budget`.
+    /// The ring that a command describes, after a check that all of it can be reached. What the
+    /// device keeps of it is charged to `budget`.
     pub(crate) fn new(
         budget: &Budget,
         space: &DmaSpace,
@@ -97,8 +98,8 @@ impl RingMem {
 
 /// Access to a ring as long as a view of guest memory is held.
 ///
-/// A ring was checked when it was created. When the VM's monitor unmaps its memory nevertheless, loads give 0 and
-/// stores vanish, and [`lost`](Self::lost) tells.
+/// A ring was checked when it was created. When the VM's monitor unmaps its memory nevertheless,
+/// loads give 0 and stores vanish, and [`lost`](Self::lost) tells.
 pub(crate) struct RingView<'a> {
     ring: &'a RingMem,
     view: &'a DmaView,
@@ -149,8 +150,8 @@ impl<'a> RingView<'a> {
         self.lost.get()
     }
 
-    /// Accesses `len` bytes at `offset`. A message takes several such accesses: all but the first few of a turn find
-    /// their page in `recent`, by a comparison in place.
+    /// Accesses `len` bytes at `offset`. A message takes several such accesses: all but the first
+    /// few of a turn find their page in `recent`, by a comparison in place.
     #[inline(always)]
     fn access<R: Default>(
         &self,
@@ -187,9 +188,9 @@ impl<'a> RingView<'a> {
         page
     }
 
-    /// Copies the WQE in the slot of `position` into `wqe`, which is no longer than a slot, and returns how many bytes it
-    /// has. The copy begins with `first` bytes; `size` tells by them how long the whole is. Bytes of `wqe` behind it
-    /// are left as they are.
+    /// Copies the WQE in the slot of `position` into `wqe`, which is no longer than a slot, and
+    /// returns how many bytes it has. The copy begins with `first` bytes; `size` tells by them how
+    /// long the whole is. Bytes of `wqe` behind it are left as they are.
     #[inline]
     pub(crate) fn read_wqe(
         &self,

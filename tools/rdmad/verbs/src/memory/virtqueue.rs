@@ -2,8 +2,9 @@
 
 //! RFC mode: queues that are virtqueues of the transport.
 //!
-//! A split virtqueue has an available and a used ring with indices of 16 bits, and a chain of descriptors with
-//! addresses where an own ring has a slot (virtio 1.3, 2.7). The driver notifies as virtio says.
+//! A split virtqueue has an available and a used ring with indices of 16 bits, and a chain of
+//! descriptors with addresses where an own ring has a slot (virtio 1.3, 2.7). The driver notifies
+//! as virtio says.
 
 use std::cell::Cell;
 use std::sync::atomic::{fence, AtomicBool, Ordering};
@@ -16,8 +17,8 @@ use virtqueue::{Chain, ChainError, Split, F_NO_NOTIFY, USED_ENTRY};
 
 use crate::error::{require, Result};
 
-/// Descriptors of a WQE or CQE buffer at most: twice what header and SGEs need that have one each. Longer chains would
-/// cost more than the turn they are charged for.
+/// Descriptors of a WQE or CQE buffer at most: twice what header and SGEs need that have one each.
+/// Longer chains would cost more than the turn they are charged for.
 const MAX_DESCRIPTORS: u16 = 64;
 
 /// A virtqueue that carries work requests or completions.
@@ -66,8 +67,8 @@ impl VirtqueueMem {
 
 /// Access to a virtqueue as long as a view of guest memory is held.
 ///
-/// When an address or a descriptor is bad, or the driver has reset the queue, loads give 0, stores vanish, and
-/// [`lost`](Self::lost) tells. Nothing of the queue is accessed any more then.
+/// When an address or a descriptor is bad, or the driver has reset the queue, loads give 0, stores
+/// vanish, and [`lost`](Self::lost) tells. Nothing of the queue is accessed any more then.
 pub(crate) struct VirtqueueView<'a> {
     queue: &'a VirtqueueMem,
     view: &'a DmaView,
@@ -129,7 +130,8 @@ impl<'a> VirtqueueView<'a> {
         });
     }
 
-    /// Fills `bytes` with what the chain at `head` holds, and zeroes behind it; returns how many bytes there were.
+    /// Fills `bytes` with what the chain at `head` holds, and zeroes behind it; returns how many
+    /// bytes there were.
     pub(super) fn gather(&self, head: u16, bytes: &mut [u8]) -> usize {
         let present = self.attempt(|split, view| chain(split, view, head).gather(bytes));
         bytes[present..].fill(0);
@@ -186,7 +188,8 @@ impl VirtqueueConsumer {
         self.size - self.next.wrapping_sub(self.used)
     }
 
-    /// Number of chains that are available and were not fetched, as far as the available ring makes sense.
+    /// Number of chains that are available and were not fetched, as far as the available ring makes
+    /// sense.
     pub(super) fn available(&self, view: &VirtqueueView<'_>) -> u16 {
         let ahead = view.available_index().wrapping_sub(self.next);
         ahead.min(self.room())
@@ -202,8 +205,8 @@ impl VirtqueueConsumer {
     ///
     /// # Errors
     ///
-    /// [`RingError::PositionJump`] or [`RingError::BadSlot`] if the available ring makes no sense; the queue stays where
-    /// it is.
+    /// [`RingError::PositionJump`] or [`RingError::BadSlot`] if the available ring makes no sense;
+    /// the queue stays where it is.
     pub(super) fn fetch(
         &mut self,
         view: &VirtqueueView<'_>,
@@ -226,8 +229,8 @@ impl VirtqueueConsumer {
         Ok(Some(head))
     }
 
-    /// Gives a fetched chain back after `len` bytes were written to it. The driver sees it after the next
-    /// [`publish`](Self::publish).
+    /// Gives a fetched chain back after `len` bytes were written to it. The driver sees it after
+    /// the next [`publish`](Self::publish).
     pub(super) fn give_back(&mut self, view: &VirtqueueView<'_>, head: u16, len: u32) {
         debug_assert_ne!(self.next, self.used);
         view.store_used_entry(self.used, head, len);
@@ -243,7 +246,8 @@ impl VirtqueueConsumer {
     }
 }
 
-/// Producer of completions, which are written into the driver's buffers in the order of the available ring.
+/// Producer of completions, which are written into the driver's buffers in the order of the
+/// available ring.
 #[derive(Debug)]
 pub(crate) struct VirtqueueCq {
     buffers: VirtqueueConsumer,
@@ -273,11 +277,13 @@ impl VirtqueueCq {
         }
     }
 
-    /// Writes a CQE into the next buffer. The driver sees it after the next [`publish`](Self::publish).
+    /// Writes a CQE into the next buffer. The driver sees it after the next
+    /// [`publish`](Self::publish).
     ///
     /// # Errors
     ///
-    /// [`RingError::Overflow`] without a buffer, and those of [`VirtqueueConsumer::fetch`]. The CQ is dead then.
+    /// [`RingError::Overflow`] without a buffer, and those of [`VirtqueueConsumer::fetch`]. The CQ
+    /// is dead then.
     pub(super) fn push(
         &mut self,
         view: &VirtqueueView<'_>,
@@ -293,8 +299,8 @@ impl VirtqueueCq {
         Ok(())
     }
 
-    /// Asks for an interrupt at the next completion that the driver has not polled yet and that is of this kind. All that
-    /// was pushed is published.
+    /// Asks for an interrupt at the next completion that the driver has not polled yet and that is
+    /// of this kind. All that was pushed is published.
     pub(super) fn request_notify(&mut self, view: &VirtqueueView<'_>, flags: NotifyFlags) {
         // Another thread may sleep for any completion: its wish is not narrowed.
         if self.arm.kind != ArmKind::Next {

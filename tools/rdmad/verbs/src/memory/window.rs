@@ -2,9 +2,9 @@
 
 //! Memory windows (IBTA 10.6.7): rights of peers to a part of an MR under an R_Key of their own.
 //!
-//! A window of type 1 is bound, and bound anew, by any QP of its PD and reached by any. One of type 2 (2B) is bound once
-//! until it is invalidated, and only the QP that bound it reaches it. The memory is found through the
-//! pages of the MR, which stays as long as a window is bound to it.
+//! A window of type 1 is bound, and bound anew, by any QP of its PD and reached by any. One of type
+//! 2 (2B) is bound once until it is invalidated, and only the QP that bound it reaches it. The
+//! memory is found through the pages of the MR, which stays as long as a window is bound to it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,7 +23,8 @@ use crate::pd::PdUse;
 use crate::shuffle::Secret;
 use crate::table::Table;
 
-/// Rights that a window may have. It gives none of this side, whatever is asked for: it has no L_Key.
+/// Rights that a window may have. It gives none of this side, whatever is asked for: it has no
+/// L_Key.
 const RIGHTS: AccessFlags = AccessFlags(
     AccessFlags::LOCAL_WRITE.0
         | AccessFlags::REMOTE_WRITE.0
@@ -73,7 +74,8 @@ pub(crate) struct Reached {
 /// What a BIND_MW work request asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Binding {
-    /// R_Key of the window until now, of which only the number matters if that is not bound anyway, as of type 2,
+    /// R_Key of the window until now, of which only the number matters if that is not bound anyway,
+    /// as of type 2,
     pub old_key: u32,
     /// and from now on.
     pub new_key: u32,
@@ -86,8 +88,9 @@ pub(crate) struct Binding {
 }
 
 impl Binding {
-    /// The part of `region` that the window is to show: there must be such a part, the MR must admit windows, and rights to
-    /// write need the local right (IBTA C10-73 to C10-75). An MR whose addresses count from 0 has no windows.
+    /// The part of `region` that the window is to show: there must be such a part, the MR must
+    /// admit windows, and rights to write need the local right (IBTA C10-73 to C10-75). An MR whose
+    /// addresses count from 0 has no windows.
     fn cut(&self, region: &Region) -> KeyResult<Region> {
         let rights = region.access();
         let admits = rights.contains(AccessFlags::MW_BIND)
@@ -146,13 +149,14 @@ impl WindowTable {
         Ok((number, key))
     }
 
-    /// Removes a window: its key opens nothing from now on. Workers may still be at it until they are synchronised with; then
-    /// its number is given back by [`release`](Self::release).
+    /// Removes a window: its key opens nothing from now on. Workers may still be at it until they
+    /// are synchronised with; then its number is given back by [`release`](Self::release).
     pub(crate) fn remove(&self, number: u32) -> Option<Arc<Window>> {
         self.table.remove(number)
     }
 
-    /// Unbinds a removed window and gives its number back. Returns the QP that it belonged to, if it was bound to one.
+    /// Unbinds a removed window and gives its number back. Returns the QP that it belonged to, if
+    /// it was bound to one.
     pub(crate) fn release(&self, window: &Window) -> Option<u32> {
         let (key, bound) = {
             let mut state = window.state.lock();
@@ -173,9 +177,9 @@ impl WindowTable {
         self.table.iter().map(|window| window.number).collect()
     }
 
-    /// Binds a window to a part of `mr`, or to nothing if there is none, for work of a QP. Returns its number if it belongs
-    /// to that QP now. On return nobody uses what it was bound to before. The caller has no
-    /// [`Message`](super::Message) open.
+    /// Binds a window to a part of `mr`, or to nothing if there is none, for work of a QP. Returns
+    /// its number if it belongs to that QP now. On return nobody uses what it was bound to before.
+    /// The caller has no [`Message`](super::Message) open.
     pub(super) fn bind(
         &self,
         by: Reached,
@@ -222,8 +226,8 @@ impl WindowTable {
         Ok(is_two.then_some(number))
     }
 
-    /// Unbinds the window of type 2 that `key` names, for work of the QP that bound it. On return nobody uses its memory any
-    /// more. The caller has no [`Message`](super::Message) open.
+    /// Unbinds the window of type 2 that `key` names, for work of the QP that bound it. On return
+    /// nobody uses its memory any more. The caller has no [`Message`](super::Message) open.
     pub(super) fn invalidate(&self, key: u32, by: Reached) -> KeyResult<()> {
         let window = self.table.get(number_of(key)).ok_or(KeyFault)?;
         let bound = {
@@ -256,7 +260,8 @@ impl WindowTable {
         }
     }
 
-    /// Calls `visit` with what the window that `key` names shows to work of the peer at a QP, if anything.
+    /// Calls `visit` with what the window that `key` names shows to work of the peer at a QP, if
+    /// anything.
     #[inline]
     pub(super) fn visit<R>(
         &self,

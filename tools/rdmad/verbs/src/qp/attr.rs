@@ -22,7 +22,8 @@ const MAX_RETRIES: u8 = 7;
 const MAX_FLOW_LABEL: u32 = 0xf_ffff;
 const MAX_SL: u8 = 15;
 
-/// Checks the values of the attributes in `mask` but for the path, which [`connection`] checks, or fails with `EINVAL`.
+/// Checks the values of the attributes in `mask` but for the path, which [`connection`] checks, or
+/// fails with `EINVAL`.
 pub(super) fn validate(device: &Device, mask: QpAttrMask, attr: &QpAttr) -> Result<()> {
     let has = |bit| mask.contains(bit);
     let limits = &device.config().limits;
@@ -122,8 +123,8 @@ struct Address {
 }
 
 impl Address {
-    /// Refuses, with `EINVAL`, all but one host: next hop and destination are both one, and an address vector without a
-    /// global route has none.
+    /// Refuses, with `EINVAL`, all but one host: next hop and destination are both one, and an
+    /// address vector without a global route has none.
     fn require_host(&self) -> Result<()> {
         require(self.dmac != [0; 6] && self.dmac[0] & 1 == 0)?;
         let to = gid_to_ip(self.dgid);

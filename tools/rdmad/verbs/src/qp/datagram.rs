@@ -16,7 +16,8 @@ use crate::fabric::Watch;
 use crate::wire::SendEnv;
 use crate::wqe::Fetched;
 
-/// A Q_Key with this bit stands for that of the QP, so that only who may set one that has it can send it (IBTA 10.2.5).
+/// A Q_Key with this bit stands for that of the QP, so that only who may set one that has it can
+/// send it (IBTA 10.2.5).
 const QKEY_OF_QP: u32 = 1 << 31;
 
 impl Qp {
@@ -53,8 +54,8 @@ impl Qp {
         Continue(turn.budget.charged_since(spent))
     }
 
-    /// Sends a datagram. Returns whether it is sent, for which the frame port may be too full or the rate limit
-    /// reached.
+    /// Sends a datagram. Returns whether it is sent, for which the frame port may be too full or
+    /// the rate limit reached.
     fn deliver(
         &self,
         turn: &SendTurn<'_>,
@@ -81,8 +82,8 @@ impl Qp {
         Ok(bytes.is_some())
     }
 
-    /// Where a work request wants its datagram to go. PD and port in its address vector are those of whoever made the
-    /// address handle and mean nothing here: the QP's own count.
+    /// Where a work request wants its datagram to go. PD and port in its address vector are those
+    /// of whoever made the address handle and mean nothing here: the QP's own count.
     fn destination(
         &self,
         turn: &SendTurn<'_>,

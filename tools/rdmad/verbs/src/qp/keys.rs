@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Send work requests that concern keys of their own side: REG_MR, BIND_MW and LOCAL_INV, and what RDMA READ with
-//! invalidate does at its end.
+//! Send work requests that concern keys of their own side: REG_MR, BIND_MW and LOCAL_INV, and what
+//! RDMA READ with invalidate does at its end.
 //!
-//! A registration takes effect when its WQE is taken, before those behind it are looked at: it concerns a free MR,
-//! which no earlier work request can use. A window is bound in its turn: only work of peers uses its key, which they learn
-//! from what follows. An invalidation waits until all earlier work requests have ended, and no WQE
-//! behind it is taken before it has ended itself.
+//! A registration takes effect when its WQE is taken, before those behind it are looked at: it
+//! concerns a free MR, which no earlier work request can use. A window is bound in its turn: only
+//! work of peers uses its key, which they learn from what follows. An invalidation waits until all
+//! earlier work requests have ended, and no WQE behind it is taken before it has ended itself.
 
 use std::sync::Arc;
 

@@ -268,16 +268,17 @@ impl Qp {
         self.timer_expired.store(true, Ordering::Release);
     }
 
-    /// Goes to ERR, of its own, and raises `event` unless a completion tells what happened. The QP's next turn flushes
-    /// its queues. The caller holds the lock of the half that failed.
+    /// Goes to ERR, of its own, and raises `event` unless a completion tells what happened. The
+    /// QP's next turn flushes its queues. The caller holds the lock of the half that failed.
     pub(crate) fn fail(&self, device: &Device, event: Option<AsyncEvent>) {
         self.leave(device, QpState::Err, event, |state| {
             !matches!(state, QpState::Reset | QpState::Err)
         });
     }
 
-    /// A send work request ended in error. That is the end of a reliable connection; other QPs go to SQE, where they
-    /// still receive. The QP's next turn flushes what else was posted. The caller holds the lock of the send half.
+    /// A send work request ended in error. That is the end of a reliable connection; other QPs go
+    /// to SQE, where they still receive. The QP's next turn flushes what else was posted. The
+    /// caller holds the lock of the send half.
     pub(crate) fn fail_send(&self, device: &Device) {
         if self.qp_type == QpType::Rc {
             return self.fail(device, None);
@@ -312,14 +313,16 @@ impl Qp {
         }
     }
 
-    /// Raises an asynchronous event. The caller holds the lock of a half, in which it saw that the QP is not destroyed.
+    /// Raises an asynchronous event. The caller holds the lock of a half, in which it saw that the
+    /// QP is not destroyed.
     fn raise(&self, device: &Device, event: AsyncEvent) {
         device
             .events()
             .asynchronous(Source::Qp(self.number), event, self.cookie);
     }
 
-    /// The driver has reset virtqueue `number`, which is one of its queues: turns that begin from now on don't access it.
+    /// The driver has reset virtqueue `number`, which is one of its queues: turns that begin from
+    /// now on don't access it.
     pub(crate) fn virtqueue_reset(&self, number: u16) {
         [&self.sq, &self.rq]
             .into_iter()
@@ -328,7 +331,8 @@ impl Qp {
             .for_each(VirtqueueMem::retire);
     }
 
-    /// Ends the use of its memory, CQs and timers and forgets events that wait. Takes as long as a turn at most.
+    /// Ends the use of its memory, CQs and timers and forgets events that wait. Takes as long as a
+    /// turn at most.
     pub(crate) fn destroy(&self, device: &Device) {
         {
             let mut send = self.send.lock();

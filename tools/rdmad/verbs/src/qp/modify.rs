@@ -124,8 +124,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Brings the bucket in line with the rate limit, for bursts and packets of these lengths or, where they are 0, the
-    /// defaults.
+    /// Brings the bucket in line with the rate limit, for bursts and packets of these lengths or,
+    /// where they are 0, the defaults.
     fn pace(&self, device: &Device, send: &mut SendSide, burst: u32, packet: u16) {
         let now = device.fabric().runtime.clock.now();
         let shape = Shape {
@@ -157,8 +157,8 @@ impl Qp {
         })
     }
 
-    /// Gets what a connection needs for new attributes. On an error nothing has changed but that there may be more room
-    /// than is needed.
+    /// Gets what a connection needs for new attributes. On an error nothing has changed but that
+    /// there may be more room than is needed.
     fn prepare(
         &self,
         device: &Device,
@@ -258,7 +258,8 @@ impl Qp {
         }
     }
 
-    /// Flushes what was posted by now, if the SQ is in error, without holding it for longer than turns do.
+    /// Flushes what was posted by now, if the SQ is in error, without holding it for longer than
+    /// turns do.
     fn flush_sqe(&self, device: &Device) {
         let mut left = None;
         loop {

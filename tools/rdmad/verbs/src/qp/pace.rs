@@ -2,15 +2,17 @@
 
 //! Rate limits: a token bucket for each QP that has one.
 //!
-//! A frame may be sent when the bucket holds as many bytes as it has. The bucket fills at the rate and holds one burst,
-//! so in any time t no more than rate · t + burst bytes are sent. It is counted exactly, in fractions of a byte, and
-//! takes no timer of its own: a QP that has to wait says until when, as one that waits for an answer does.
+//! A frame may be sent when the bucket holds as many bytes as it has. The bucket fills at the rate
+//! and holds one burst, so in any time t no more than rate · t + burst bytes are sent. It is
+//! counted exactly, in fractions of a byte, and takes no timer of its own: a QP that has to wait
+//! says until when, as one that waits for an answer does.
 
 use std::time::{Duration, Instant};
 
 /// Tokens that are one byte. A rate of 1 kb/s is one token a nanosecond.
 const BYTE: u64 = 8_000_000;
-/// What a burst is by default: as much as the rate carries in this time, since a worker may come late by that much.
+/// What a burst is by default: as much as the rate carries in this time, since a worker may come
+/// late by that much.
 const DEFAULT_BURST: Duration = Duration::from_millis(5);
 
 /// What a driver asks for.
@@ -61,7 +63,8 @@ impl Pacer {
         }
     }
 
-    /// Goes on with another rate or burst. What is in the bucket stays, as far as it fits: who changes often gets no more.
+    /// Goes on with another rate or burst. What is in the bucket stays, as far as it fits: who
+    /// changes often gets no more.
     pub(crate) fn change(&mut self, shape: Shape, now: Instant) {
         self.fill(now);
         self.shape = shape;
@@ -69,8 +72,8 @@ impl Pacer {
         self.tokens = self.tokens.min(self.capacity);
     }
 
-    /// Whether a frame of `bytes` may be sent now, or else when to ask again. A frame longer than the burst makes the
-    /// burst that long: otherwise it could never be sent.
+    /// Whether a frame of `bytes` may be sent now, or else when to ask again. A frame longer than
+    /// the burst makes the burst that long: otherwise it could never be sent.
     pub(crate) fn admit(&mut self, now: Instant, bytes: usize) -> Result<(), Instant> {
         self.fill(now);
         let needed = tokens(bytes);
@@ -123,8 +126,8 @@ mod tests {
     /// The least time between two looks of a worker in these tests.
     const STEP: Duration = Duration::from_micros(1);
 
-    /// Sends frames of the sizes that `next` gives as soon as the bucket lets them, for `time`, with a worker that
-    /// comes `late`. Returns when how much was sent.
+    /// Sends frames of the sizes that `next` gives as soon as the bucket lets them, for `time`,
+    /// with a worker that comes `late`. Returns when how much was sent.
     fn run(
         pacer: &mut Pacer,
         start: Instant,
@@ -181,8 +184,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Whatever the rate, the burst and the packets: within 5 % over a second, and never more than rate · 10 ms and
-        /// a burst in 10 ms.
+        /// Whatever the rate, the burst and the packets: within 5 % over a second, and never more
+        /// than rate · 10 ms and a burst in 10 ms.
         // abi
         #[test]
         fn a_rate_is_kept_over_a_second_and_no_window_holds_more_than_a_burst_above_it(
@@ -218,7 +221,8 @@ mod tests {
             prop_assert!(fullest(&sent, window) <= in_time(rate, window) + burst + 1);
         }
 
-        /// Changes on the fly never let more through than the highest rate and the greatest burst would.
+        /// Changes on the fly never let more through than the highest rate and the greatest burst
+        /// would.
         // abi: R-836
         #[test]
         fn changes_earn_nothing(

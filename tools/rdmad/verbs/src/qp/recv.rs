@@ -47,8 +47,8 @@ pub(crate) struct RecvSide {
     pub(crate) qkey: u32,
     /// The receive WQE being executed; there is never more than one.
     buffer: List<u8>,
-    /// Its work request, if its message comes without packets, or if it is left over from one that did not fit or did not
-    /// come to its end.
+    /// Its work request, if its message comes without packets, or if it is left over from one that
+    /// did not fit or did not come to its end.
     pub(crate) incoming: Option<RecvWr<Received>>,
     /// The ring makes no sense: it is not looked at before RESET.
     broken: bool,
@@ -78,7 +78,8 @@ impl RecvSide {
         }
     }
 
-    /// Starts to receive. `answers` is charged for what the responder keeps of its peer's requests, if it does.
+    /// Starts to receive. `answers` is charged for what the responder keeps of its peer's requests,
+    /// if it does.
     pub(super) fn start(&mut self, responder: Responder, answers: Option<Charge>) {
         self.responder = Some(responder);
         self.answers = answers;
@@ -102,7 +103,8 @@ impl RecvSide {
         self.last_wqe_reached = false;
     }
 
-    /// Gives what was taken from the SRQ, and did not come to its end, back to it: the QP goes to RESET or is destroyed.
+    /// Gives what was taken from the SRQ, and did not come to its end, back to it: the QP goes to
+    /// RESET or is destroyed.
     pub(super) fn put_back(&mut self, qp: &Qp) {
         let Some(srq) = &qp.srq else { return };
         let held = self.responder.as_mut().and_then(Responder::drain);
@@ -204,7 +206,8 @@ impl<'a> RecvTurn<'a> {
         Message::in_range(self.memory(), at, access)
     }
 
-    /// Executes an atomic operation on 8 bytes of this side that the peer names, and returns what they were.
+    /// Executes an atomic operation on 8 bytes of this side that the peer names, and returns what
+    /// they were.
     pub(crate) fn atomic(&self, at: Remote, op: AtomicOp) -> Result<u64, Fault> {
         self.remote(at, AccessFlags::REMOTE_ATOMIC).atomic(op)
     }
@@ -214,8 +217,8 @@ impl<'a> RecvTurn<'a> {
         self.remote(at, AccessFlags::REMOTE_WRITE).write_word(data)
     }
 
-    /// Executes a FLUSH of the peer. What earlier work has stored is visible to all as soon as it is stored: it is only
-    /// kept from being seen after the answer.
+    /// Executes a FLUSH of the peer. What earlier work has stored is visible to all as soon as it
+    /// is stored: it is only kept from being seen after the answer.
     pub(crate) fn place(&self, flush: &FlushOp) -> Result<(), Fault> {
         let Memory { keys, by, .. } = self.memory();
         let (at, access) = (flush.remote, flush.access());
@@ -232,7 +235,8 @@ impl<'a> RecvTurn<'a> {
         self.qp.invalidate(self.device, rkey)
     }
 
-    /// Takes the next receive work request. On an error the QP has gone to ERR, with a completion or an event that tells why.
+    /// Takes the next receive work request. On an error the QP has gone to ERR, with a completion
+    /// or an event that tells why.
     pub(crate) fn take(&self, side: &mut RecvSide) -> Result<Option<RecvWr<Received>>, BadReceive> {
         let held = side.responder.as_mut().and_then(Responder::take_held);
         if let Some(left_over) = side.incoming.take().or(held) {
@@ -257,8 +261,8 @@ impl<'a> RecvTurn<'a> {
         Err(BadReceive)
     }
 
-    /// The same from the SRQ. Whose work request is malformed depends on who takes it; a ring that makes no sense has all
-    /// QPs of the SRQ fail.
+    /// The same from the SRQ. Whose work request is malformed depends on who takes it; a ring that
+    /// makes no sense has all QPs of the SRQ fail.
     fn take_shared(
         &self,
         srq: &Srq,

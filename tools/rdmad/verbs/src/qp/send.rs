@@ -88,7 +88,8 @@ impl SendSide {
         }
     }
 
-    /// Makes room for the work requests that `requester` has on the wire at a time. Without packets there is one at a time.
+    /// Makes room for the work requests that `requester` has on the wire at a time. Without packets
+    /// there is one at a time.
     pub(super) fn make_room(
         &mut self,
         budget: &budget::Budget,
@@ -150,7 +151,8 @@ impl SendSide {
         }
     }
 
-    /// Whether the rate limit lets a frame of `bytes` leave. If not, the QP gets a turn when it does.
+    /// Whether the rate limit lets a frame of `bytes` leave. If not, the QP gets a turn when it
+    /// does.
     pub(crate) fn admit(&mut self, now: Instant, bytes: usize) -> bool {
         self.parts().admit(now, bytes)
     }
@@ -300,7 +302,8 @@ impl<'a> SendTurn<'a> {
         Ok(fetched)
     }
 
-    /// A work request ended, in error if the end does not succeed. Work of all kinds ends here, so it is charged here.
+    /// A work request ended, in error if the end does not succeed. Work of all kinds ends here, so
+    /// it is charged here.
     pub(crate) fn complete(
         &self,
         queue: &mut WorkConsumer,

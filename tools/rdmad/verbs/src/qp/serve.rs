@@ -23,7 +23,8 @@ const FEW: u32 = 8;
 /// Work requests that are flushed in a turn.
 pub(super) const FLUSH_LIMIT: usize = 256;
 
-/// What a step of the send half came to: something was done, which was charged, and there may be more; or why not.
+/// What a step of the send half came to: something was done, which was charged, and there may be
+/// more; or why not.
 pub(super) type Progress = ControlFlow<Parked, Charged>;
 
 impl Qp {
@@ -37,9 +38,9 @@ impl Qp {
         }
     }
 
-    /// Sends what was posted to a QP of datagrams that is about to be destroyed, as far as a turn goes. Programs destroy
-    /// theirs right after posting what nobody acknowledges, since hardware has it sent by then. Not to be called by a
-    /// worker.
+    /// Sends what was posted to a QP of datagrams that is about to be destroyed, as far as a turn
+    /// goes. Programs destroy theirs right after posting what nobody acknowledges, since hardware
+    /// has it sent by then. Not to be called by a worker.
     pub(crate) fn send_last(&self, device: &Device) {
         if self.is_connected() {
             return;
@@ -170,7 +171,8 @@ impl Qp {
         }
     }
 
-    /// Executes WQEs whose data goes to the peer without packets, with the peer at hand until something is in the way.
+    /// Executes WQEs whose data goes to the peer without packets, with the peer at hand until
+    /// something is in the way.
     fn send_direct(
         &self,
         turn: &SendTurn<'_>,

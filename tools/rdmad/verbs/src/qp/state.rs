@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which states a QP goes through, and which attributes each step takes (IBTA 10.3.1, 11.2.5.2 table 91).
+//! Which states a QP goes through, and which attributes each step takes (IBTA 10.3.1, 11.2.5.2
+//! table 91).
 
 #[cfg(test)]
 mod tests;
@@ -214,13 +215,13 @@ impl Step {
 /// Alternate paths are optional in the table but not offered by this device.
 const UNSUPPORTED: QpAttrMask = all(&[Mask::ALT_PATH, Mask::PATH_MIG_STATE, Mask::CAP]);
 
-/// Checks that a QP in state `from` may go to `to` with the attributes in `mask`. `rate_limits` says whether they were
-/// negotiated.
+/// Checks that a QP in state `from` may go to `to` with the attributes in `mask`. `rate_limits`
+/// says whether they were negotiated.
 ///
 /// # Errors
 ///
-/// `EINVAL` if the table has no such step, a required attribute is missing, or one is not permitted; `EOPNOTSUPP` for
-/// attributes that this device does not have.
+/// `EINVAL` if the table has no such step, a required attribute is missing, or one is not
+/// permitted; `EOPNOTSUPP` for attributes that this device does not have.
 pub(crate) fn check(
     qp_type: QpType,
     from: QpState,

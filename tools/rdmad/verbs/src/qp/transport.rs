@@ -223,7 +223,8 @@ impl Responder {
         }
     }
 
-    /// Takes the receive work request that it holds for the next message, which comes without packets.
+    /// Takes the receive work request that it holds for the next message, which comes without
+    /// packets.
     pub(super) fn take_held(&mut self) -> Option<RecvWr<Received>> {
         match self {
             Self::Rc(_) => None,
@@ -232,7 +233,8 @@ impl Responder {
         }
     }
 
-    /// Ends, and takes back the receive work request that it holds: one of an unfinished message, or one that a datagram did not fit.
+    /// Ends, and takes back the receive work request that it holds: one of an unfinished message,
+    /// or one that a datagram did not fit.
     pub(super) fn drain(&mut self) -> Option<RecvWr<Received>> {
         match self {
             Self::Rc(responder) => responder.drain(),

@@ -2,8 +2,8 @@
 
 //! Turns: what they may cost, and what comes after them.
 //!
-//! A unit of cost is the time that one byte takes to copy. All work is charged: a turn ends when its budget is spent, so
-//! that no QP keeps a worker from others for long.
+//! A unit of cost is the time that one byte takes to copy. All work is charged: a turn ends when
+//! its budget is spent, so that no QP keeps a worker from others for long.
 
 mod parked;
 
@@ -15,7 +15,8 @@ pub(crate) use parked::Parked;
 pub(crate) const TURN: usize = 1 << 20;
 /// A work request of any kind, beside its bytes.
 const WORK_REQUEST: usize = 1024;
-/// A byte of a frame. 64 KiB of frames fill a turn: their receiver takes them while they are in a cache.
+/// A byte of a frame. 64 KiB of frames fill a turn: their receiver takes them while they are in a
+/// cache.
 const FRAME_BYTE: usize = 16;
 
 /// A frame that was received: 64 fill a turn.
@@ -78,7 +79,8 @@ impl Budget {
         let _ = self.charge(bytes.saturating_mul(FRAME_BYTE));
     }
 
-    /// Proof that more than `spent` was charged by now. A step that did nothing is charged a work request.
+    /// Proof that more than `spent` was charged by now. A step that did nothing is charged a work
+    /// request.
     pub(crate) fn charged_since(&self, spent: usize) -> Charged {
         if self.spent() > spent {
             Charged(())

@@ -2,8 +2,9 @@
 
 //! Why a half of a QP stops, and who calls it again.
 //!
-//! Each caller has a token, which only the function makes that arranged for the call: it stands in that function's module.
-//! A half parks with at least one of them, so none is left with work and without a caller.
+//! Each caller has a token, which only the function makes that arranged for the call: it stands in
+//! that function's module. A half parks with at least one of them, so none is left with work and
+//! without a caller.
 
 use crate::direct::ForPeer;
 use crate::fabric::{Until, Watched};
@@ -16,7 +17,8 @@ use crate::ForFrames;
 #[must_use]
 pub(crate) struct Parked(u16);
 
-/// There is more to do at once: [`Qp::serve`](crate::qp::Qp::serve) makes the QP ready when it finds this in the set.
+/// There is more to do at once: [`Qp::serve`](crate::qp::Qp::serve) makes the QP ready when it
+/// finds this in the set.
 const AGAIN: u16 = 1 << 0;
 
 impl Parked {

@@ -14,7 +14,8 @@ use super::receive::FRAMES_AT_ONCE;
 /// Frames in the order in which they came.
 pub(super) type Frames = ArrayVec<Frame, FRAMES_AT_ONCE>;
 
-/// Frames that a turn took from the frame port and had no budget left for: the next turn begins with them.
+/// Frames that a turn took from the frame port and had no budget left for: the next turn begins
+/// with them.
 #[derive(Debug, Default)]
 pub(crate) struct Leftover {
     /// Most turns leave none, and then nobody takes the lock.

@@ -23,8 +23,9 @@ use crate::turn::Budget;
 use crate::wqe::Received;
 use crate::Device;
 
-/// Frames that are looked at together: those for the same half of a QP that follow each other are one run. Between the look at
-/// their ICRC and the copy of what they carry a second-level cache has room for so many.
+/// Frames that are looked at together: those for the same half of a QP that follow each other are
+/// one run. Between the look at their ICRC and the copy of what they carry a second-level cache has
+/// room for so many.
 pub(super) const FRAMES_AT_ONCE: usize = 16;
 /// The membership bit of a P_Key: full, not limited.
 const FULL_MEMBER: u16 = 0x8000;
@@ -308,8 +309,8 @@ fn service(qp_type: QpType) -> Service {
     }
 }
 
-/// Whether these P_Keys let their holders talk: they name one partition, and not both as limited members (IBTA
-/// 10.9.1.2, 10.9.3).
+/// Whether these P_Keys let their holders talk: they name one partition, and not both as limited
+/// members (IBTA 10.9.1.2, 10.9.3).
 fn same_partition(a: u16, b: u16) -> bool {
     (a ^ b) & !FULL_MEMBER == 0 && (a | b) & FULL_MEMBER != 0
 }

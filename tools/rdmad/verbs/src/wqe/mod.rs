@@ -17,8 +17,8 @@ pub(crate) use send::{
     completion_opcode, fetch_send, max_message, Data, Fetched, Posted, SendRules,
 };
 
-/// Bytes of the largest send WQE for these capabilities. It has at least the SGE of inline data, whose length is
-/// looked at even when the QP takes none.
+/// Bytes of the largest send WQE for these capabilities. It has at least the SGE of inline data,
+/// whose length is looked at even when the QP takes none.
 pub(crate) fn max_sq_wqe(cap: &QpCap) -> usize {
     sq_wqe_size(cap.max_send_sge as usize).max(INLINE_OFFSET + cap.max_inline_data as usize)
 }
@@ -28,7 +28,8 @@ pub(crate) fn max_rq_wqe(cap: &QpCap) -> usize {
     rq_wqe_size(cap.max_recv_sge as usize)
 }
 
-/// Private copies of the WQEs that are being executed, so that their owner can't change them any more.
+/// Private copies of the WQEs that are being executed, so that their owner can't change them any
+/// more.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     bytes: List<u8>,
@@ -96,8 +97,8 @@ impl Snapshots {
         }
     }
 
-    /// Whether the WQE that was taken last takes a key away: none is taken before it has ended, so that what is behind it
-    /// is checked against the keys that are left.
+    /// Whether the WQE that was taken last takes a key away: none is taken before it has ended, so
+    /// that what is behind it is checked against the keys that are left.
     pub(crate) fn are_held(&self) -> bool {
         self.last.is_some()
     }
@@ -118,7 +119,8 @@ impl Snapshots {
 pub(crate) struct Received {
     /// Number of SGEs.
     pub num_sge: u32,
-    /// Slot of the SRQ that it came from, which is given back when it completes. That of an RQ was when it was taken.
+    /// Slot of the SRQ that it came from, which is given back when it completes. That of an RQ was
+    /// when it was taken.
     pub srq_slot: Option<u16>,
 }
 
@@ -185,8 +187,8 @@ pub(crate) fn parse_recv(
     })
 }
 
-/// Takes the next WQE of either queue only to flush it: its slot is given back. Returns its id and, of a send WQE, its
-/// opcode.
+/// Takes the next WQE of either queue only to flush it: its slot is given back. Returns its id and,
+/// of a send WQE, its opcode.
 pub(crate) fn fetch_flushed<const HEADER: usize>(
     queue: &mut WorkConsumer,
     view: &QueueView<'_>,

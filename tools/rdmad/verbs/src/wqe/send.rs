@@ -59,7 +59,8 @@ pub(crate) struct SendRules<'a> {
     pub max_message: u32,
 }
 
-/// Bytes of a send WQE that are copied first: two cache lines, with three SGEs or a short inline message.
+/// Bytes of a send WQE that are copied first: two cache lines, with three SGEs or a short inline
+/// message.
 const FIRST_OF_SEND: usize = 128;
 
 /// Bytes of the send WQE that begins with `first`.
@@ -75,15 +76,16 @@ fn send_size(first: &[u8]) -> usize {
     }
 }
 
-/// A WQE that was taken from the SQ: the work request, and the status that it ends with if it is not to be executed.
+/// A WQE that was taken from the SQ: the work request, and the status that it ends with if it is
+/// not to be executed.
 #[derive(Debug)]
 pub(crate) struct Fetched {
     pub wr: SendWr<Posted>,
     pub failed: Option<WcStatus>,
 }
 
-/// Takes the next WQE from the SQ and checks it. `None` when there is none. `reads` says whether READs and atomic operations
-/// may be outstanding.
+/// Takes the next WQE from the SQ and checks it. `None` when there is none. `reads` says whether
+/// READs and atomic operations may be outstanding.
 ///
 /// # Errors
 ///
@@ -137,7 +139,8 @@ pub(crate) fn fetch_send(
     Ok(Some(Fetched { wr, failed }))
 }
 
-/// The opcode of the CQE of a send WQE: its own, if there is such a one. It must not look like that of a receive.
+/// The opcode of the CQE of a send WQE: its own, if there is such a one. It must not look like that
+/// of a receive.
 pub(crate) fn completion_opcode(header: &SqHeader) -> u8 {
     let opcode = WrOpcode::try_from(header.opcode).unwrap_or(WrOpcode::Send);
     // All opcodes are below 0x80.

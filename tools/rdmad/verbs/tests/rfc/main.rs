@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Tests of RFC mode: those of data, errors, events and types of QPs once more, with virtqueues of the transport for queues, and those
-//! of the virtqueues themselves.
+//! Tests of RFC mode: those of data, errors, events and types of QPs once more, with virtqueues of
+//! the transport for queues, and those of the virtqueues themselves.
 
 // Not all that the harness has is of use here.
 #[allow(dead_code, unused_imports)]

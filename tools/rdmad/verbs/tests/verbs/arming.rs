@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A consumer that sleeps for events while completions race with its arming: not one wake-up is lost.
+//! A consumer that sleeps for events while completions race with its arming: not one wake-up is
+//! lost.
 //!
-//! `VERBS_ARM_ROUNDS` says how often the CQ is armed. The index wraps in the middle of that, and each 65,536 messages.
+//! `VERBS_ARM_ROUNDS` says how often the CQ is armed. The index wraps in the middle of that, and
+//! each 65,536 messages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -66,8 +68,8 @@ struct Progress {
     end: AtomicU64,
 }
 
-/// Sends to itself as long as the consumer wants, with few messages unread at a time so that it sleeps often. The last
-/// one before a pause is solicited.
+/// Sends to itself as long as the consumer wants, with few messages unread at a time so that it
+/// sleeps often. The last one before a pause is solicited.
 fn produce(qp: &Qp<'_>, sent: &Cq<'_>, progress: &Progress) {
     let mut chance = Chance(7);
     let mut next = AHEAD;
@@ -112,7 +114,8 @@ fn consume(cq: &Cq<'_>, progress: &Progress, rounds: u64) -> u64 {
         let start = Instant::now();
         loop {
             let received = std::mem::take(&mut *events.lock().unwrap());
-            // An interrupt answers the command that asked for it, so one may be there from the round before.
+            // An interrupt answers the command that asked for it, so one may be there from the
+            // round before.
             assert!(received.len() <= 1 || is_rfc(), "one event a sequence");
             if let Some((_, kind, cookie)) = received.first() {
                 assert_eq!((*kind, *cookie), (EventKind::Completion, cq.cookie));

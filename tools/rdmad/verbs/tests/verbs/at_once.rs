@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Doorbells that are served by the thread that rings them: no message is missed, and streams are left to workers.
+//! Doorbells that are served by the thread that rings them: no message is missed, and streams are
+//! left to workers.
 
 use std::thread;
 use std::time::Duration;
@@ -32,7 +33,8 @@ fn after_a_lull_who_rings_serves() {
     let world = at_once(PathPolicy::Direct, Duration::ZERO);
     let pair = Pair::new(&world);
     let (mut id, mut done) = (0, 0);
-    // It is not, where a worker had no processor to go to sleep on. A worker would have to be very quick so often.
+    // It is not, where a worker had no processor to go to sleep on. A worker would have to be very
+    // quick so often.
     wait(
         "messages that are executed when the doorbell was rung",
         || {
@@ -67,7 +69,8 @@ fn a_stream_is_watched_by_a_worker() {
     }
 }
 
-/// A QP that had many work requests is left to a worker when it rings again, whatever time has passed.
+/// A QP that had many work requests is left to a worker when it rings again, whatever time has
+/// passed.
 #[test]
 fn after_a_stream_a_worker_serves() {
     let world = at_once(PathPolicy::Direct, POLL);
@@ -93,7 +96,8 @@ fn after_a_stream_a_worker_serves() {
     });
 }
 
-/// Both sides send, at any distance from one another's messages, while workers and both threads serve the same QPs.
+/// Both sides send, at any distance from one another's messages, while workers and both threads
+/// serve the same QPs.
 // abi: R-524
 #[test]
 fn nothing_is_missed() {

@@ -36,7 +36,8 @@ fn used(vm: &Vm) -> u64 {
     used
 }
 
-/// The longest ring, over the same two pages again and again, so that each page of it is a piece of its own.
+/// The longest ring, over the same two pages again and again, so that each page of it is a piece of
+/// its own.
 fn long_ring(vm: &Vm) -> RingAddr {
     let layout = RingLayout::new(RingKind::Work, SLOTS, SLOT_SHIFT).unwrap();
     let npages = u64::from(layout.size()).div_ceil(4096);
@@ -129,8 +130,8 @@ impl<'vm> Rest<'vm> {
     }
 }
 
-/// The program that takes what it can get, in several VMs: each gets what its budget has, the others don't notice, and in
-/// the end all of it is back.
+/// The program that takes what it can get, in several VMs: each gets what its budget has, the
+/// others don't notice, and in the end all of it is back.
 // abi
 #[test]
 fn a_driver_that_takes_all_it_can_get() {
@@ -262,8 +263,8 @@ fn every_object_is_charged() {
     assert_eq!(used(vm), before);
 }
 
-/// Work on the wire needs memory of its own from RTS on, which is refused then, and the QP can be tried again. Data that
-/// goes from memory to memory needs none.
+/// Work on the wire needs memory of its own from RTS on, which is refused then, and the QP can be
+/// tried again. Data that goes from memory to memory needs none.
 // abi
 #[test]
 fn memory_for_packets() {

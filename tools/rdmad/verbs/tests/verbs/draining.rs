@@ -140,8 +140,8 @@ fn from_sqd_to_err_and_reset() {
     });
 }
 
-/// Work requests whose packets the window, or a full frame port, kept from being sent have not begun, although they were
-/// taken from the queue.
+/// Work requests whose packets the window, or a full frame port, kept from being sent have not
+/// begun, although they were taken from the queue.
 // abi: R-206
 #[test]
 fn what_was_taken_and_not_begun_waits() {

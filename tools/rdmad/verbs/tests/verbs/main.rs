@@ -34,5 +34,6 @@ mod switch;
 mod turns;
 mod windows;
 
-/// Queues are own rings here; the test program `rfc` runs what it can on virtqueues of the transport.
+/// Queues are own rings here; the test program `rfc` runs what it can on virtqueues of the
+/// transport.
 pub const MODE: harness::Mode = harness::Mode::OwnRings;

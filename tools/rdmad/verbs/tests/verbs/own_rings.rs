@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What only own rings have: arm words, event queues, and work requests that a process writes itself.
+//! What only own rings have: arm words, event queues, and work requests that a process writes
+//! itself.
 
 use std::sync::atomic::Ordering;
 
@@ -42,7 +43,8 @@ fn a_doorbell_makes_up_for_a_missed_arm_word() {
 // abi
 #[test]
 fn events_wait_for_buffers_in_their_order() {
-    // Of two workers one could show a completion, and the other send the event of the next one first.
+    // Of two workers one could show a completion, and the other send the event of the next one
+    // first.
     let config = FabricConfig {
         workers: Some(1),
         ..FabricConfig::default()

@@ -222,7 +222,8 @@ fn in_a_control_command() {
     setting.first_recovers();
 }
 
-/// On the direct path a worker has QPs of two ports in its hands. That of the other port fails with what is left to it.
+/// On the direct path a worker has QPs of two ports in its hands. That of the other port fails with
+/// what is left to it.
 #[test]
 fn with_the_qp_of_a_peer_at_hand() {
     let setting = Setting::new(FabricConfig {

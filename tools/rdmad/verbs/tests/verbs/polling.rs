@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Workers that go on looking at a queue: no doorbell is asked for meanwhile, and no message is missed.
+//! Workers that go on looking at a queue: no doorbell is asked for meanwhile, and no message is
+//! missed.
 
 use std::thread;
 use std::time::Duration;

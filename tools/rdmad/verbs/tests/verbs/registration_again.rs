@@ -21,7 +21,8 @@ const ENOMEM: u8 = 12;
 
 const READ_ONLY: AccessFlags = AccessFlags::REMOTE_READ;
 
-/// Changes nothing of `mr` yet, but could be all of it: to two pages of fresh memory at address 0x5000.
+/// Changes nothing of `mr` yet, but could be all of it: to two pages of fresh memory at address
+/// 0x5000.
 fn rereg(vm: &Vm, mr: &Mr, flags: ReregFlags) -> CmdReregMr {
     let at = vm.alloc(0x2000);
     CmdReregMr {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Shared receive queues: who takes what, what comes back when, and what happens at limits and ends.
+//! Shared receive queues: who takes what, what comes back when, and what happens at limits and
+//! ends.
 
 use virtio_rdma_abi::config::{SrqConfig, SRQ_CONFIG_OFFSET};
 use virtio_rdma_abi::ctrl::*;

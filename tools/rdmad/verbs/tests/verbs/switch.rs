@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The wire path over the real switch: with faults, captured, crowded, and from one process to another.
+//! The wire path over the real switch: with faults, captured, crowded, and from one process to
+//! another.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -28,7 +29,8 @@ fn lossless() -> Options {
     }
 }
 
-/// Every operation once in each direction, with this many bytes; each byte and completion is checked.
+/// Every operation once in each direction, with this many bytes; each byte and completion is
+/// checked.
 fn exchange(a: &Vm, b: &Vm, options: Options, sizes: &[u32]) {
     let (cq_a, cq_b) = (Cq::new(a, 64), Cq::new(b, 64));
     let qa = Qp::new(a, &cq_a, &cq_a, options);

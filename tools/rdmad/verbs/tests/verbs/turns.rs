@@ -110,8 +110,8 @@ pub fn unsignaled(mut wqe: Vec<u8>) -> Vec<u8> {
     wqe
 }
 
-/// Fills the SQ with pairs of BIND_MW and LOCAL_INV that can be executed again and again. The last of each [`PERIOD`] has
-/// a completion.
+/// Fills the SQ with pairs of BIND_MW and LOCAL_INV that can be executed again and again. The last
+/// of each [`PERIOD`] has a completion.
 fn fill_with_local_work(qp: &Qp<'_>) {
     let window = Window::new(qp.vm, MwType::Two);
     let bind = unsignaled(window.bind(0, window.key, window.key));
@@ -318,7 +318,8 @@ fn a_reset_waits_once() {
     assert_eq!(world.fabric.status().grace_periods, before + 1);
 }
 
-/// A process that posts local work requests faster than they are executed does not keep other VMs from being served.
+/// A process that posts local work requests faster than they are executed does not keep other VMs
+/// from being served.
 #[test]
 fn endless_local_work_leaves_other_vms_their_turns() {
     /// Work requests after which the test gives up. They are far more than one turn executes, since

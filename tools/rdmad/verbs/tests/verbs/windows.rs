@@ -227,7 +227,8 @@ fn the_key_may_follow_the_binding_at_once() {
     each(|p| {
         let mr = bindable(p.b);
         let mut mw = Window::new(p.b, MwType::One);
-        // B binds and tells A the key on the same QP, without a look at the completion; A writes by it.
+        // B binds and tells A the key on the same QP, without a look at the completion; A writes by
+        // it.
         for round in 0..20 {
             p.qa.post_recv(1, &[sge(&p.ma, 0, 4)]);
             let wanted = mw.bind(&mr, WRITE);

@@ -177,8 +177,8 @@ impl Rig {
         }
     }
 
-    /// Counters of a port, or of an uplink behind all ports. Deliveries are counted before the next frame is taken,
-    /// so they are right once a later frame has arrived.
+    /// Counters of a port, or of an uplink behind all ports. Deliveries are counted before the next
+    /// frame is taken, so they are right once a later frame has arrived.
     pub fn stats(&self, index: usize) -> Stats {
         self.switch.stats()[index].clone()
     }

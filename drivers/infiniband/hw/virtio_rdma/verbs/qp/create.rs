@@ -2,7 +2,8 @@
 
 //! How a QP comes to be: in rings of a process or of the kernel, or in virtqueues.
 //!
-//! All that can fail comes before the device makes the QP, or is undone by dropping what stands for it.
+//! All that can fail comes before the device makes the QP, or is undone by dropping what stands for
+//! it.
 
 use super::{
     Owner,
@@ -289,7 +290,8 @@ impl Qp {
         qp.attach(init, sq, rq, None)?.finish()
     }
 
-    /// The QP that the device has just made. Dropping it is what destroys it there, so the lock exists already.
+    /// The QP that the device has just made. Dropping it is what destroys it there, so the lock
+    /// exists already.
     fn made(
         device: &Arc<Device>,
         number: u32,
@@ -381,7 +383,8 @@ pub(super) fn check(device: &Device, init: &QpInit<'_, IbDevice>) -> Result {
     valid.then_some(()).ok_or(EINVAL)
 }
 
-/// Sizes that a QP shall have. One that takes its receives from an SRQ has no receive queue, whatever it asks for.
+/// Sizes that a QP shall have. One that takes its receives from an SRQ has no receive queue,
+/// whatever it asks for.
 fn capabilities(init: &QpInit<'_, IbDevice>) -> QpCapabilities {
     let capabilities = init.capabilities();
     match init.srq() {

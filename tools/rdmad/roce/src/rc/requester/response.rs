@@ -89,8 +89,8 @@ impl<L> Requester<L> {
         }
     }
 
-    /// Takes packets before `end` as acknowledged, but none of a READ or atomic operation: where `una`
-    /// stops short of `end`, their responses got lost.
+    /// Takes packets before `end` as acknowledged, but none of a READ or atomic operation: where
+    /// `una` stops short of `end`, their responses got lost.
     fn acknowledge<E: RequesterEnv<Send = L>>(
         &mut self,
         end: u64,
@@ -155,7 +155,8 @@ impl<L> Requester<L> {
         self.settle(env)
     }
 
-    /// Takes the answer to the atomic WRITE or FLUSH at `una`: a READ response without data (IBTA A19.4).
+    /// Takes the answer to the atomic WRITE or FLUSH at `una`: a READ response without data (IBTA
+    /// A19.4).
     fn done<E: RequesterEnv<Send = L>>(
         &mut self,
         position: Position,

@@ -45,7 +45,8 @@ impl Next {
 }
 
 impl<L> Requester<L> {
-    /// Sends packets until there is nothing to send or frames of `budget` bytes are sent; the last may exceed it.
+    /// Sends packets until there is nothing to send or frames of `budget` bytes are sent; the last
+    /// may exceed it.
     pub fn transmit<E: RequesterEnv<Send = L>>(
         &mut self,
         budget: usize,
@@ -79,8 +80,8 @@ impl<L> Requester<L> {
         Ok(Sent { bytes, pause })
     }
 
-    /// Sends a packet. Returns the bytes sent, none if local memory refused its payload, or `None` without a frame
-    /// buffer.
+    /// Sends a packet. Returns the bytes sent, none if local memory refused its payload, or `None`
+    /// without a frame buffer.
     fn send<E: RequesterEnv<Send = L>>(&mut self, next: &Next, env: &mut E) -> Option<usize> {
         let path = &self.connection.path;
         let length = next.length as usize;
@@ -195,8 +196,8 @@ impl<L> Requester<L> {
             }
             SendOp::Send { .. } | SendOp::Write { .. } => {
                 let mut segment = segment(Service::Rc, &self.connection, wr, index, psn)?;
-                // The first packet of a repetition asks too: what follows may be held up for longer than the peer
-                // waits.
+                // The first packet of a repetition asks too: what follows may be held up for longer
+                // than the peer waits.
                 let repeats = at == self.una && at < self.sent;
                 segment.transport.bth.ack_req = ask
                     || segment.last

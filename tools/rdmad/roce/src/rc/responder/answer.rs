@@ -14,8 +14,8 @@ use super::job::Answer;
 use super::{nak_of, Responder};
 
 impl<R> Responder<R> {
-    /// Sends answers to READs and atomic operations, then an acknowledgement or NAK, until there is nothing to send or frames of `budget` bytes
-    /// are sent; the last may exceed it.
+    /// Sends answers to READs and atomic operations, then an acknowledgement or NAK, until there is
+    /// nothing to send or frames of `budget` bytes are sent; the last may exceed it.
     pub fn transmit<E: ResponderEnv<Recv = R>>(
         &mut self,
         budget: usize,
@@ -42,7 +42,8 @@ impl<R> Responder<R> {
         Ok(Sent { bytes, pause })
     }
 
-    /// Sends one response of the first job. Returns the bytes sent, or `None` without a frame buffer.
+    /// Sends one response of the first job. Returns the bytes sent, or `None` without a frame
+    /// buffer.
     fn send_response<E: ResponderEnv<Recv = R>>(
         &mut self,
         env: &mut E,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Atomic operations and atomic WRITEs. An operation executes once, as its request arrives in order; its result is kept for as long as the
-//! peer may ask for it again (IBTA 9.4.5).
+//! Atomic operations and atomic WRITEs. An operation executes once, as its request arrives in
+//! order; its result is kept for as long as the peer may ask for it again (IBTA 9.4.5).
 
 use crate::env::ResponderEnv;
 use crate::headers::Reth;
@@ -56,8 +56,8 @@ impl<R> Responder<R> {
         self.queue(self.expected, answer, false);
     }
 
-    /// Answers an atomic operation once more. A requester that still waits has it among the last ones; nothing is answered
-    /// to others.
+    /// Answers an atomic operation once more. A requester that still waits has it among the last
+    /// ones; nothing is answered to others.
     pub(super) fn atomic_again(&mut self, psn: Psn) {
         let result = self.results.iter().rev().find(|(at, _)| *at == psn);
         if let Some(&(_, answer)) = result {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! FLUSH (IBTA A19.4.1). To do it once more changes nothing, so duplicates are just answered once more.
+//! FLUSH (IBTA A19.4.1). To do it once more changes nothing, so duplicates are just answered once
+//! more.
 
 use crate::env::ResponderEnv;
 use crate::psn::Psn;
@@ -9,8 +10,8 @@ use crate::work::FlushOp;
 use super::job::Answer;
 use super::{Refusal, Responder, INVALID};
 
-/// Answers to FLUSHes that wait to be sent at most. Peers need not limit how many they have outstanding; one beyond that is
-/// asked for again.
+/// Answers to FLUSHes that wait to be sent at most. Peers need not limit how many they have
+/// outstanding; one beyond that is asked for again.
 pub(super) const WAITING: usize = 64;
 
 impl<R> Responder<R> {

@@ -91,8 +91,8 @@ impl<R> Responder<R> {
             return Err(INVALID);
         }
         if self.limited_jobs() >= self.job_limit() {
-            // The peer never has more of them outstanding than the limit, so it has the answer to the oldest of these
-            // by now: it asked again, and then the first answer came after all.
+            // The peer never has more of them outstanding than the limit, so it has the answer to
+            // the oldest of these by now: it asked again, and then the first answer came after all.
             match self.jobs.iter().position(Job::is_limited) {
                 Some(oldest) if self.jobs[oldest].duplicate => self.jobs.remove(oldest),
                 _ => return Err(INVALID),
@@ -122,8 +122,8 @@ impl<R> Responder<R> {
 
     /// Queues the answer to a duplicate.
     pub(super) fn queue_again(&mut self, psn: Psn, answer: Answer) {
-        // Nothing to repeat when the answer is still to come. Otherwise the requester goes back to this PSN: it has all
-        // before it and asks again for all behind it.
+        // Nothing to repeat when the answer is still to come. Otherwise the requester goes back to
+        // this PSN: it has all before it and asks again for all behind it.
         let to_come =
             |job: &Job| psn.since(job.psn) >= 0 && job.end(&self.connection).since(psn) > 0;
         if self.jobs.iter().any(to_come) {

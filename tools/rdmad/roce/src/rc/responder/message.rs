@@ -98,7 +98,8 @@ impl<R> Responder<R> {
             va: reth.va.wrapping_add(u64::from(received)),
             rkey: reth.rkey,
         };
-        // A receive is taken before the data is in place, so that a message without one leaves no trace.
+        // A receive is taken before the data is in place, so that a message without one leaves no
+        // trace.
         let recv = match packet.transport.imm {
             Some(_) => Some(env.take_receive()?.ok_or(Refusal::NotReady)?),
             None => None,

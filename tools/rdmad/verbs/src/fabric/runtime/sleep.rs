@@ -86,8 +86,8 @@ impl Sleep {
         }
     }
 
-    /// Whether the sleep of a worker that is stepped ends, which [is due](Self::is_due) at `now`. It
-    /// takes a wake-up.
+    /// Whether the sleep of a worker that is stepped ends, which [is due](Self::is_due) at `now`.
+    /// It takes a wake-up.
     pub(super) fn is_over(&self, nap: &Nap, now: Instant) -> bool {
         let _guard = self.lock.lock();
         let due = self.is_due(nap, now);

@@ -29,7 +29,8 @@ fn a_number_never_has_the_same_key_twice_in_a_row() {
         assert_ne!(key, last);
         last = key;
     }
-    // The user's own choice is the last one as well. By chance another variant is drawn all the same, but not each time.
+    // The user's own choice is the last one as well. By chance another variant is drawn all the
+    // same, but not each time.
     for chosen in (0..=255).cycle().take(5000) {
         variants.note((3 << VARIANT_BITS) | chosen);
         assert_ne!(variants.key(3), (3 << VARIANT_BITS) | chosen);

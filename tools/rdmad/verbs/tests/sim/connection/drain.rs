@@ -47,7 +47,8 @@ impl Connection<'_> {
         }
     }
 
-    /// Takes QPs in SQD back, where all that began has ended by now. Returns whether there were any.
+    /// Takes QPs in SQD back, where all that began has ended by now. Returns whether there were
+    /// any.
     pub(super) fn go_on(&mut self) -> bool {
         let mut any = false;
         for ours in &mut self.ends {

@@ -80,8 +80,8 @@ pub(super) struct End<'w> {
     /// When the device looks at the new ring, the event may come, or must.
     pub late: bool,
     pub owed: bool,
-    /// Completions were polled since the CQ was armed. An event may still tell of them: what was asked for first
-    /// holds.
+    /// Completions were polled since the CQ was armed. An event may still tell of them: what was
+    /// asked for first holds.
     pub polled: bool,
     /// The doorbell of the CQ was rung since the last event. It may come when the device has moved.
     pub rang: bool,

@@ -64,8 +64,8 @@ impl End<'_> {
         });
     }
 
-    /// A work request of a reliable connection has ended: what it sent counts. On others, what nobody
-    /// takes is free.
+    /// A work request of a reliable connection has ended: what it sent counts. On others, what
+    /// nobody takes is free.
     pub(super) fn check_pace(&mut self, sent: &Sent) {
         let now = self.guest.clock.now();
         let Some(pace) = self.pace.as_mut().filter(|pace| sent.id >= pace.first) else {

@@ -69,7 +69,8 @@ fn the_configuration_tells_the_limits() {
             .filter(|at| !rates.contains(at) && !srqs.contains(at))
             .all(|at| space[at] == 0)
     );
-    // As many as it says, and no more. One PD and one QP are in use or not to be had: the harness's and GSI.
+    // As many as it says, and no more. One PD and one QP are in use or not to be had: the harness's
+    // and GSI.
     for _ in 0..2 {
         vm.call(CmdCreatePd::ZERO).unwrap();
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The limits that the device tells are those it has: as many objects as it says can be made, and not one more.
+//! The limits that the device tells are those it has: as many objects as it says can be made, and
+//! not one more.
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::config::{

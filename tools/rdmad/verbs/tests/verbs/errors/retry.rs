@@ -41,7 +41,8 @@ fn no_receive_posted() {
     }
 }
 
-/// The requester tries again when the responder's RNR timer has passed, and not before (IBTA table 45).
+/// The requester tries again when the responder's RNR timer has passed, and not before (IBTA table
+/// 45).
 // abi: R-233
 #[test]
 fn a_receive_that_comes_late() {
@@ -71,7 +72,8 @@ fn a_receive_that_comes_late() {
     }
 }
 
-/// A peer is given up after its retries, each of which waits one to four times 4.096 µs · 2ⁿ (IBTA 9.7.6.1.3).
+/// A peer is given up after its retries, each of which waits one to four times 4.096 µs · 2ⁿ (IBTA
+/// 9.7.6.1.3).
 // abi
 #[test]
 fn a_timeout_is_as_long_as_the_qp_says() {

@@ -30,7 +30,8 @@ const GIVEN: [WcStatus; 12] = [
     WcStatus::RnrRetryExcErr,
 ];
 
-/// What of a completion the device never says, whatever happened. SOLICITED is for drivers of RFC mode.
+/// What of a completion the device never says, whatever happened. SOLICITED is for drivers of RFC
+/// mode.
 fn fault(cqe: &Cqe, rfc: bool) -> Option<&'static str> {
     let mut flags = WcFlags::GRH
         | WcFlags::WITH_IMM
@@ -184,7 +185,8 @@ impl<'vm> Cq<'vm> {
         self.queue.borrow_mut().arm(&self.ring, kind, false) == Armed::RingDoorbell
     }
 
-    /// Moves to a ring of `slots` slots for `cqe` entries, and returns what was not polled in the old one.
+    /// Moves to a ring of `slots` slots for `cqe` entries, and returns what was not polled in the
+    /// old one.
     pub fn resize(&mut self, slots: u32, cqe: u32) -> Result<Vec<Cqe>, u8> {
         let moving = self.begin_resize(slots, cqe)?;
         Ok(self.finish_resize(moving))

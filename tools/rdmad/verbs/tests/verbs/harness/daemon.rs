@@ -18,7 +18,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// A daemon with these VMs, so many workers, and what else `config` says, whose QPs exchange data this way.
+    /// A daemon with these VMs, so many workers, and what else `config` says, whose QPs exchange
+    /// data this way.
     pub fn new(
         vms: RangeInclusive<usize>,
         workers: usize,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Plays the drivers of VMs: guest memory, rings, control commands, and a network that joins the VMs.
+//! Plays the drivers of VMs: guest memory, rings, control commands, and a network that joins the
+//! VMs.
 
 pub mod cq;
 mod daemon;
@@ -102,7 +103,8 @@ thread_local! {
     static UNSENT: RefCell<Vec<(Events, Sent)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The event virtqueues of a VM: takes events as long as it has buffers. The driver sees them with their interrupt.
+/// The event virtqueues of a VM: takes events as long as it has buffers. The driver sees them with
+/// their interrupt.
 #[derive(Default)]
 pub struct Sink {
     pub buffers: AtomicUsize,
@@ -293,7 +295,8 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// The `n`th VM, with what is between its device and the others. The caller has the device know of frames.
+    /// The `n`th VM, with what is between its device and the others. The caller has the device know
+    /// of frames.
     pub fn new(n: usize, fabric: &Fabric, port: Arc<dyn FramePort>, limits: &Limits) -> Self {
         Self::with_addresses(n, fabric, port, limits, &[])
     }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What differs between the modes: who says where queues lie, how they are rung and how a CQ is armed.
+//! What differs between the modes: who says where queues lie, how they are rung and how a CQ is
+//! armed.
 //!
-//! In RFC mode the driver enables the virtqueues of one free number only before it creates an object, so it knows which
-//! number that gets.
+//! In RFC mode the driver enables the virtqueues of one free number only before it creates an
+//! object, so it knows which number that gets.
 
 use std::sync::Mutex;
 

@@ -85,7 +85,8 @@ impl<'vm> Pair<'vm> {
         self.qa.post(&self.send(98, 1));
         self.qa.post_recv(99, &[]);
         self.cq_a.expect(wr.id, status);
-        // The device may have flushed the SQ before there was anything behind `wr`: the two come in any order.
+        // The device may have flushed the SQ before there was anything behind `wr`: the two come in
+        // any order.
         let mut flushed = [(); 2].map(|()| {
             let cqe = self.cq_a.next();
             (cqe.wr_id, WcStatus::try_from(cqe.status).unwrap())

@@ -72,7 +72,8 @@ impl Default for Options {
             signal: SigType::Requested,
             access: FULL,
             mtu: Mtu::Mtu1024,
-            // About 134 ms: a worker may not get a processor for a while, which is no loss of packets.
+            // About 134 ms: a worker may not get a processor for a while, which is no loss of
+            // packets.
             timeout: 15,
             retry_cnt: 7,
             rnr_retry: 7,

@@ -21,15 +21,18 @@ pub const F_INDIRECT: u16 = 4;
 
 /// A ring whose pages follow each other backwards, so that no two are contiguous for the device.
 ///
-/// In RFC mode it is a virtqueue, whose descriptor i stands for slot i. Its indices take the place of the words of a ring.
+/// In RFC mode it is a virtqueue, whose descriptor i stands for slot i. Its indices take the place
+/// of the words of a ring.
 pub struct Ring {
     space: Arc<DmaSpace>,
     pub layout: RingLayout,
     pub addr: RingAddr,
-    /// Address of the last page: the first in DMA space. Of a virtqueue, whose parts are in one piece, of the first.
+    /// Address of the last page: the first in DMA space. Of a virtqueue, whose parts are in one
+    /// piece, of the first.
     base: u64,
     pages: u64,
-    /// Where a virtqueue lies. A table of two descriptors for each of its own follows its descriptors.
+    /// Where a virtqueue lies. A table of two descriptors for each of its own follows its
+    /// descriptors.
     split: Split,
     /// Of a virtqueue, the position that its owner had stored before the last one.
     stored: [AtomicU32; 2],
@@ -181,7 +184,8 @@ impl Ring {
         self.set_available_index(position.wrapping_add(slots) as u16);
     }
 
-    /// Has each descriptor of a virtqueue stand for its slot: every other one by a table of two parts.
+    /// Has each descriptor of a virtqueue stand for its slot: every other one by a table of two
+    /// parts.
     pub fn describe(&self, writable: bool) {
         let write = if writable { F_WRITE } else { 0 };
         let tables = self.split.descriptors + DESCRIPTOR * u64::from(self.layout.slots());

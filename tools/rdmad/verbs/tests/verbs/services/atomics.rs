@@ -175,7 +175,8 @@ fn remote_rights() {
     }
 }
 
-/// Two QPs of two VMs and the CPU of a third one add to a word of that one's memory at the same time.
+/// Two QPs of two VMs and the CPU of a third one add to a word of that one's memory at the same
+/// time.
 // abi
 #[test]
 fn nothing_is_lost_between_qps_and_cpu() {

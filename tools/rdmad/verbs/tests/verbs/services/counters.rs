@@ -49,7 +49,8 @@ fn packets_and_messages() {
             }
             PathPolicy::Wire => {
                 assert_eq!(a.direct_tx_messages, 0);
-                // Five of each WRITE and a request; the responses, and acknowledgements of the others.
+                // Five of each WRITE and a request; the responses, and acknowledgements of the
+                // others.
                 assert_eq!(a.tx_packets - a.retransmitted_packets, 51);
                 assert!(b.tx_packets >= 5 + 10 && b.rx_packets == a.tx_packets);
                 assert_eq!((a.tx_bytes, b.tx_bytes), (b.rx_bytes, a.rx_bytes));

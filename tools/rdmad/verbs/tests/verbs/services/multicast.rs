@@ -165,7 +165,8 @@ fn a_member_hears_itself_unless_it_blocks_loopback() {
                 sender.expect(1, &sender, group(1), b"echo");
                 sender.post_recv(1);
             }
-            // What others send comes, and before it came nothing else. They have no receives left for each other's.
+            // What others send comes, and before it came nothing else. They have no receives left
+            // for each other's.
             for (other, id) in others.iter().zip(1..) {
                 sender.post_recv(id + 1);
                 other.send(group(1), b"reply");

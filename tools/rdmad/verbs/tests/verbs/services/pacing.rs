@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Rate limits, by a clock that stands still unless it is told to go on: what is measured does not depend on the machine.
+//! Rate limits, by a clock that stands still unless it is told to go on: what is measured does not
+//! depend on the machine.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
@@ -371,8 +372,8 @@ fn limits_are_refused_where_they_make_no_sense() {
     assert_eq!(modify(some), Err(EOPNOTSUPP));
 }
 
-/// Prints what a limit of changing rate lets through, a line for each millisecond, as Documentation/pacing.svg shows it.
-/// Run by tools/testbed/pacing.
+/// Prints what a limit of changing rate lets through, a line for each millisecond, as
+/// Documentation/pacing.svg shows it. Run by tools/testbed/pacing.
 #[test]
 #[ignore = "makes data for a plot"]
 fn plot() {

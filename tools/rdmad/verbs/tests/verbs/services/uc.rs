@@ -53,7 +53,8 @@ fn messages_of_all_sizes() {
     });
 }
 
-/// What `spoil` makes of a work request or of the peer stays unknown to the requester, and the next message arrives.
+/// What `spoil` makes of a work request or of the peer stays unknown to the requester, and the next
+/// message arrives.
 fn is_lost(opcode: WrOpcode, spoil: impl Fn(&Pair<'_>, &mut Wr)) {
     each_uc(|p| {
         let mut wr = p.wr(1, opcode, 100);

@@ -215,7 +215,8 @@ fn both_paths_share_the_receives() {
     p.responder_lives();
 }
 
-/// What `spoil` makes of a work request or of the peer gets lost in silence, and the next datagram arrives.
+/// What `spoil` makes of a work request or of the peer gets lost in silence, and the next datagram
+/// arrives.
 fn is_lost(spoil: impl Fn(&Pair<'_>, &mut Wr), heal: impl Fn(&Pair<'_>)) {
     each_ud(|p| {
         let mut wr = p.send(1, 100);
@@ -288,7 +289,8 @@ fn a_receive_with_bad_memory_ends_the_receiver() {
     });
 }
 
-/// The address vector comes from whoever wrote the WQE: it is checked, and what is the QP's own is not taken from it.
+/// The address vector comes from whoever wrote the WQE: it is checked, and what is the QP's own is
+/// not taken from it.
 // abi
 #[test]
 fn forged_address_vectors() {
