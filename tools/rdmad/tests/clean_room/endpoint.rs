@@ -6,8 +6,10 @@ use std::path::Path;
 
 use crate::driver::until;
 use crate::driver::Driver;
-use crate::memory::Extent;
+use crate::region::rights;
+use crate::region::Region;
 use crate::rings::CompletionQueue;
+use crate::rings::SharedQueue;
 use crate::rings::WorkQueue;
 use crate::wire::attribute;
 use crate::wire::command;
@@ -15,100 +17,47 @@ use crate::wire::doorbell;
 use crate::wire::le32;
 use crate::wire::state;
 use crate::wire::Fields;
-use crate::wire::Sge;
 use crate::wire::EEXIST;
 use crate::wire::EINVAL;
 use crate::wire::GID_VLAN;
-use crate::wire::LOCAL_WRITE;
-use crate::wire::MR_PAGES;
-use crate::wire::REMOTE_WRITE;
+use crate::wire::RC;
 
 /// Work requests of each queue, and SGEs of each work request.
 pub const DEPTH: u32 = 64;
 const SGES: u32 = 2;
+/// Work requests of an SRQ.
+pub const SHARED_DEPTH: u32 = 8;
 /// Inline data of a send work request.
 pub const INLINE_LEN: u32 = 32;
 /// Slots that hold these: 91 + 32 bytes at most for a send, 12 + 2 * 16 for a receive.
 const SEND_SHIFT: u8 = 7;
-const RECEIVE_SHIFT: u8 = 6;
-/// Bytes of the MR.
-pub const LEN: u32 = 10_000;
-/// Where the first of them lies in its page.
-const OFFSET: u64 = 0x123;
+pub const RECEIVE_SHIFT: u8 = 6;
 /// Index of the GID in the table.
-const GID_INDEX: u16 = 3;
+pub const GID_INDEX: u16 = 3;
 /// Cookies of the objects.
 pub const SEND_COOKIE: u64 = 0x5e4d_0000_dead_beef;
 pub const RECEIVE_COOKIE: u64 = 0x4ec5_0000_dead_beef;
+pub const SRQ_COOKIE: u64 = 0x0001_0002_0003_0004;
 pub const QP_COOKIE: u64 = u64::MAX;
 
-/// An MR in pages that do not follow each other.
-pub struct Region {
-    handle: u32,
-    lkey: u32,
-    pub rkey: u32,
-    /// Address of the first byte in work requests.
-    pub address: u64,
-    extent: Extent,
+/// How a side is made.
+#[derive(Clone, Copy)]
+pub struct Options {
+    pub features: u64,
+    /// Shape of the page lists of rings.
+    pub depth: u8,
+    pub qp_type: u8,
+    /// Whether receives come from an SRQ.
+    pub is_shared: bool,
 }
 
-impl Region {
-    fn new(driver: &mut Driver, pd: u32) -> Region {
-        let extent = Extent::new(&driver.memory, OFFSET + u64::from(LEN));
-        let has_page_size = driver.features & MR_PAGES != 0;
-        // The offset in the first page is that of one of the two.
-        let (start, address) = match has_page_size {
-            true => (0x7fff_0000_0456, 0xabcd_0000_0000 + OFFSET),
-            false => (0x7fff_0000_0000 + OFFSET, 0xabcd_0000_0456),
-        };
-        let list = extent.list(0);
-        let mut request = Fields::default()
-            .le32(pd)
-            .le32(LOCAL_WRITE | REMOTE_WRITE)
-            .le64(start)
-            .le64(LEN.into())
-            .le64(address)
-            .le64(list.address())
-            .le32(extent.pages.len() as u32);
-        if has_page_size {
-            request = request.u8(12).u8(0).zeroes(52);
-        }
-        let response = driver
-            .command(command::REG_USER_MR, &request.0, 12)
-            .unwrap();
-        Region {
-            handle: le32(&response, 0),
-            lkey: le32(&response, 4),
-            rkey: le32(&response, 8),
-            address,
-            extent,
-        }
-    }
-
-    /// `length` bytes from `offset` on, as the local memory of a work request.
-    pub fn sge(&self, offset: u32, length: u32) -> Sge {
-        Sge {
-            address: self.address + u64::from(offset),
-            length,
-            lkey: self.lkey,
-        }
-    }
-
-    pub fn write(&self, offset: u32, bytes: &[u8]) {
-        self.extent.write(OFFSET + u64::from(offset), bytes);
-    }
-
-    /// Expects bytes at offsets in the MR, and 0 in all other bytes of the pages.
-    pub fn expect(&self, parts: &[(u32, &[u8])]) {
-        let pages = self.extent.read(0, 4096 * self.extent.pages.len() as u64);
-        let mut expected = vec![0; pages.len()];
-        for (offset, bytes) in parts {
-            let at = OFFSET as usize + *offset as usize;
-            expected[at..at + bytes.len()].copy_from_slice(bytes);
-        }
-        assert!(pages == expected, "memory differs");
-    }
-}
+/// Own rings, and nothing else that is optional.
+pub const PLAIN: Options = Options {
+    features: 0,
+    depth: 0,
+    qp_type: RC,
+    is_shared: false,
+};
 
 /// One side.
 pub struct Endpoint {
@@ -118,16 +67,19 @@ pub struct Endpoint {
     pub send_cq: CompletionQueue,
     pub recv_cq: CompletionQueue,
     pub sq: WorkQueue,
+    /// The RQ, which is not used with an SRQ.
     pub rq: WorkQueue,
+    pub srq: Option<SharedQueue>,
     pub mac: [u8; 6],
-    gid: [u8; 16],
+    pub gid: [u8; 16],
     mtu: u8,
 }
 
 impl Endpoint {
-    /// Makes everything but the connection. `depth` is the shape of the page lists of rings.
-    pub fn new(socket: &Path, features: u64, depth: u8) -> Endpoint {
-        let mut driver = Driver::new(socket, features);
+    /// Makes everything but the connection.
+    pub fn new(socket: &Path, options: Options) -> Endpoint {
+        let mut driver = Driver::new(socket, options.features);
+        let depth = options.depth;
         let mac = identity(&mut driver);
         let gid = link_local(mac);
         let mtu = port(&mut driver);
@@ -137,30 +89,13 @@ impl Endpoint {
         let region = Region::new(&mut driver, pd);
         let send_cq = completion_queue(&mut driver, depth, SEND_COOKIE);
         let recv_cq = completion_queue(&mut driver, depth, RECEIVE_COOKIE);
+        let srq = options
+            .is_shared
+            .then(|| shared_queue(&mut driver, pd, depth));
         let memory = &driver.memory;
-        let mut sq = WorkQueue::new(memory, doorbell::SQ, DEPTH, SEND_SHIFT, depth);
-        let mut rq = WorkQueue::new(memory, doorbell::RQ, DEPTH, RECEIVE_SHIFT, depth);
-        let (sq_list, rq_list) = (sq.ring.list(), rq.ring.list());
-        let request = Fields::default()
-            .le32(pd)
-            .u8(2) // RC
-            .u8(1) // REQUESTED
-            .le32(DEPTH)
-            .le32(SGES)
-            .le32(send_cq.number)
-            .le32(DEPTH)
-            .le32(SGES)
-            .le32(recv_cq.number)
-            .le32(INLINE_LEN)
-            .zeroes(66)
-            .raw(&sq.ring.place(&sq_list))
-            .raw(&rq.ring.place(&rq_list))
-            .le32(0)
-            .le64(QP_COOKIE);
-        let qpn = driver.command(command::CREATE_QP, &request.0, 4).unwrap();
-        sq.number = le32(&qpn, 0);
-        rq.number = sq.number;
-        Endpoint {
+        let sq = WorkQueue::new(memory, doorbell::SQ, DEPTH, SEND_SHIFT, depth);
+        let rq = WorkQueue::new(memory, doorbell::RQ, DEPTH, RECEIVE_SHIFT, depth);
+        let mut side = Endpoint {
             driver,
             pd,
             region,
@@ -168,10 +103,42 @@ impl Endpoint {
             recv_cq,
             sq,
             rq,
+            srq,
             mac,
             gid,
             mtu,
-        }
+        };
+        side.create_qp(options.qp_type);
+        side
+    }
+
+    fn create_qp(&mut self, qp_type: u8) {
+        let (sq_list, rq_list) = (self.sq.ring.list(), self.rq.ring.list());
+        let mut request = Fields::default()
+            .le32(self.pd)
+            .u8(qp_type)
+            .u8(1) // REQUESTED
+            .le32(DEPTH)
+            .le32(SGES)
+            .le32(self.send_cq.number);
+        request = match &self.srq {
+            None => request.le32(DEPTH).le32(SGES),
+            Some(_) => request.le32(0).le32(0),
+        };
+        request = request.le32(self.recv_cq.number).le32(INLINE_LEN);
+        request = match &self.srq {
+            None => request.le32(0).le32(0),
+            Some(srq) => request.le32(1 << 2).le32(srq.number),
+        };
+        request = request.zeroes(66).raw(&self.sq.ring.place(&sq_list));
+        request = match &self.srq {
+            None => request.raw(&self.rq.ring.place(&rq_list)),
+            Some(_) => request.zeroes(114),
+        };
+        let request = request.le32(0).le64(QP_COOKIE);
+        let qpn = self.driver.command(command::CREATE_QP, &request.0, 4);
+        self.sq.number = le32(&qpn.unwrap(), 0);
+        self.rq.number = self.sq.number;
     }
 
     pub fn qpn(&self) -> u32 {
@@ -183,7 +150,8 @@ impl Endpoint {
     pub fn connect(&mut self, peer: &Endpoint, psn: u32, peer_psn: u32) {
         use attribute::*;
         let mut attrs = [0; 129];
-        attrs[20..24].copy_from_slice(&REMOTE_WRITE.to_le_bytes());
+        let rights = rights(self.driver.features);
+        attrs[20..24].copy_from_slice(&rights.to_le_bytes());
         attrs[33] = 1; // port_num
         self.modify(state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, &attrs)
             .unwrap();
@@ -191,20 +159,32 @@ impl Endpoint {
         attrs[2] = self.mtu.min(peer.mtu);
         attrs[8..12].copy_from_slice(&peer_psn.to_le_bytes());
         attrs[16..20].copy_from_slice(&peer.qpn().to_le_bytes());
-        attrs[31] = 1; // max_dest_rd_atomic
+        attrs[31] = 4; // max_dest_rd_atomic
         attrs[32] = 12; // min_rnr_timer: 0.64 ms
         attrs[63..96].copy_from_slice(&path(peer));
         let mask = AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
         self.modify(state::RTR, mask, &attrs).unwrap();
 
         attrs[12..16].copy_from_slice(&psn.to_le_bytes());
-        attrs[30] = 1; // max_rd_atomic
+        attrs[30] = 4; // max_rd_atomic
         attrs[34] = 18; // timeout: a second
         attrs[35] = 7; // retry_cnt
         attrs[36] = 7; // rnr_retry
         let mask = TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC;
         self.modify(state::RTS, mask, &attrs).unwrap();
         assert_eq!(self.state(), Ok(state::RTS));
+    }
+
+    /// Moves a UD QP from RESET to RTS.
+    pub fn open(&mut self, qkey: u32) {
+        use attribute::*;
+        let mut attrs = [0; 129];
+        attrs[4..8].copy_from_slice(&qkey.to_le_bytes());
+        attrs[33] = 1; // port_num
+        self.modify(state::INIT, PKEY_INDEX | PORT | QKEY, &attrs)
+            .unwrap();
+        self.modify(state::RTR, 0, &attrs).unwrap();
+        self.modify(state::RTS, SQ_PSN, &attrs).unwrap();
     }
 
     /// Moves the QP to `state` with the attributes of `mask`.
@@ -232,7 +212,10 @@ impl Endpoint {
     }
 
     pub fn post_receive(&mut self, wqe: &[u8]) {
-        self.rq.post(&mut self.driver, wqe);
+        match &mut self.srq {
+            None => self.rq.post(&mut self.driver, wqe),
+            Some(srq) => srq.post(wqe),
+        }
     }
 
     /// Destroys one object by its handle.
@@ -267,6 +250,9 @@ impl Endpoint {
         assert_eq!(self.state(), Err(EINVAL));
         for cqn in cqs {
             self.destroy(command::DESTROY_CQ, cqn).unwrap();
+        }
+        if let Some(srqn) = self.srq.as_ref().map(|srq| srq.number) {
+            self.destroy(command::DESTROY_SRQ, srqn).unwrap();
         }
         self.destroy(command::DEREG_MR, region).unwrap();
         self.destroy(command::DESTROY_PD, pd).unwrap();
@@ -311,7 +297,7 @@ fn link_local(mac: [u8; 6]) -> [u8; 16] {
 }
 
 /// Enters an address into the table.
-fn add_gid(driver: &mut Driver, gid: [u8; 16]) -> Result<(), u8> {
+pub fn add_gid(driver: &mut Driver, gid: [u8; 16]) -> Result<(), u8> {
     let mut request = Fields::default().raw(&gid).le32(2).le16(GID_INDEX).le32(1);
     if driver.features & GID_VLAN != 0 {
         request = request.le16(0xffff);
@@ -347,6 +333,22 @@ fn completion_queue(driver: &mut Driver, depth: u8, cookie: u64) -> CompletionQu
     let cqn = driver.command(command::CREATE_CQ, &request.0, 4).unwrap();
     cq.number = le32(&cqn, 0);
     cq
+}
+
+fn shared_queue(driver: &mut Driver, pd: u32, depth: u8) -> SharedQueue {
+    let mut srq = SharedQueue::new(&driver.memory, SHARED_DEPTH, RECEIVE_SHIFT, depth);
+    let list = srq.ring.list();
+    let request = Fields::default()
+        .le32(pd)
+        .le32(SHARED_DEPTH)
+        .le32(SGES)
+        .le32(0)
+        .raw(&srq.ring.place(&list))
+        .le32(0)
+        .le64(SRQ_COOKIE);
+    let srqn = driver.command(command::CREATE_SRQ, &request.0, 4).unwrap();
+    srq.number = le32(&srqn, 0);
+    srq
 }
 
 /// The path to a peer.

@@ -104,16 +104,23 @@ impl Extent {
         self.pages[(offset / PAGE) as usize] + offset % PAGE
     }
 
-    pub fn write(&self, offset: u64, bytes: &[u8]) {
-        for (offset, byte) in (offset..).zip(bytes) {
-            self.memory.write(self.at(offset), &[*byte]);
+    pub fn write(&self, mut offset: u64, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let len = bytes.len().min((PAGE - offset % PAGE) as usize);
+            self.memory.write(self.at(offset), &bytes[..len]);
+            (offset, bytes) = (offset + len as u64, &bytes[len..]);
         }
     }
 
-    pub fn read(&self, offset: u64, len: u64) -> Vec<u8> {
-        let offsets = offset..offset + len;
-        let bytes = offsets.map(|offset| self.memory.read(self.at(offset), 1)[0]);
-        bytes.collect()
+    pub fn read(&self, mut offset: u64, len: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let end = offset + len;
+        while offset < end {
+            let len = (end - offset).min(PAGE - offset % PAGE);
+            bytes.extend(self.memory.read(self.at(offset), len as usize));
+            offset += len;
+        }
+        bytes
     }
 
     /// A page list of the extent: flat, or with `depth` 1 a directory with one block.

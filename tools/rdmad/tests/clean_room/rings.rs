@@ -30,10 +30,10 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring of `slots` slots of 2^`shift` bytes, and `words` words in 64 bytes each. `depth` is
-    /// the shape of its page list.
-    fn new(memory: &Rc<Memory>, slots: u32, shift: u8, words: u64, depth: u8) -> Ring {
-        let extent = Extent::new(memory, (u64::from(slots) << shift) + 64 * words);
+    /// A ring of `slots` slots of 2^`shift` bytes, with `behind` bytes behind them. `depth` is the
+    /// shape of its page list.
+    fn new(memory: &Rc<Memory>, slots: u32, shift: u8, behind: u64, depth: u8) -> Ring {
+        let extent = Extent::new(memory, (u64::from(slots) << shift) + behind);
         Ring {
             extent,
             slots,
@@ -94,7 +94,7 @@ impl WorkQueue {
     /// `kind` is that of the doorbell. The QPN is known later.
     pub fn new(memory: &Rc<Memory>, kind: u32, slots: u32, shift: u8, depth: u8) -> WorkQueue {
         WorkQueue {
-            ring: Ring::new(memory, slots, shift, 2, depth),
+            ring: Ring::new(memory, slots, shift, 128, depth),
             kind,
             number: 0,
             producer: 0,
@@ -122,6 +122,57 @@ impl WorkQueue {
     }
 }
 
+/// A shared receive queue. Of each two work requests, the first lies in the slot behind the second
+/// one's, which the array `order` tells.
+pub struct SharedQueue {
+    pub ring: Ring,
+    /// Handle.
+    pub number: u32,
+    producer: u32,
+}
+
+impl SharedQueue {
+    pub fn new(memory: &Rc<Memory>, slots: u32, shift: u8, depth: u8) -> SharedQueue {
+        let order = u64::from(2 * slots).next_multiple_of(64);
+        SharedQueue {
+            ring: Ring::new(memory, slots, shift, 128 + order, depth),
+            number: 0,
+            producer: 0,
+        }
+    }
+
+    /// Posts a work request. No doorbell is due.
+    pub fn post(&mut self, wqe: &[u8]) {
+        self.put(self.producer, wqe);
+        self.producer = self.producer.wrapping_add(1);
+        self.ring.store_owner(self.producer);
+    }
+
+    fn put(&mut self, position: u32, wqe: &[u8]) {
+        let slots = self.ring.slots;
+        let slot = (position % slots) ^ 1;
+        self.ring.extent.write(self.ring.slot(slot), wqe);
+        let order = (u64::from(slots) << self.ring.shift) + 128;
+        let entry = order + 2 * u64::from(position % slots);
+        self.ring.extent.write(entry, &(slot as u16).to_le_bytes());
+    }
+
+    /// A longer ring with all that this one holds, in the same slots.
+    pub fn grown(&self, slots: u32, shift: u8) -> SharedQueue {
+        let old = &self.ring;
+        let mut grown = SharedQueue::new(&old.extent.memory, slots, shift, old.depth);
+        grown.number = self.number;
+        grown.producer = self.producer;
+        assert!(self.producer <= old.slots, "slots were used again");
+        for position in 0..self.producer {
+            let at = old.slot(position ^ 1);
+            grown.put(position, &old.extent.read(at, 1 << old.shift));
+        }
+        grown.ring.store_owner(self.producer);
+        grown
+    }
+}
+
 /// A completion queue.
 pub struct CompletionQueue {
     pub ring: Ring,
@@ -138,7 +189,7 @@ pub struct CompletionQueue {
 impl CompletionQueue {
     pub fn new(memory: &Rc<Memory>, slots: u32, depth: u8) -> CompletionQueue {
         CompletionQueue {
-            ring: Ring::new(memory, slots, CQ_SHIFT, 3, depth),
+            ring: Ring::new(memory, slots, CQ_SHIFT, 192, depth),
             number: 0,
             consumer: 0,
             known: 0,
@@ -160,6 +211,12 @@ impl CompletionQueue {
         self.consumer = self.consumer.wrapping_add(1);
         self.ring.store_owner(self.consumer);
         Some(cqe)
+    }
+
+    /// Completions that are there, without polling them.
+    pub fn pending(&mut self) -> u32 {
+        self.known = self.ring.load_device();
+        self.known.wrapping_sub(self.consumer)
     }
 
     /// Polls until there is a completion.
@@ -188,5 +245,25 @@ impl CompletionQueue {
         self.sequence = (self.sequence + 1) % (1 << 30);
         self.asked = None;
         self.known = self.ring.load_device();
+    }
+    /// Goes on in another ring once the old one, which ends at `end`, is polled: `held` are the
+    /// completions that were left in it.
+    pub fn moves(&mut self, driver: &mut Driver, ring: Ring, end: u32) -> Vec<Cqe> {
+        let mut held = Vec::new();
+        while self.consumer != end {
+            held.push(self.poll().unwrap());
+        }
+        self.ring = ring;
+        (self.consumer, self.known) = (0, 0);
+        if let Some((kind, _)) = self.asked.take() {
+            self.arm(driver, kind);
+        }
+        held
+    }
+
+    /// A ring for the same CQ.
+    pub fn another(&self, slots: u32) -> Ring {
+        let memory = &self.ring.extent.memory;
+        CompletionQueue::new(memory, slots, self.ring.depth).ring
     }
 }

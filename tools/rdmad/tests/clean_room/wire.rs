@@ -6,7 +6,14 @@
 /// Feature bits.
 pub const RING_ADDR: u64 = 1 << 0;
 pub const MR_PAGES: u64 = 1 << 1;
+pub const REG_PAGES: u64 = 1 << 2;
 pub const GID_VLAN: u64 = 1 << 3;
+pub const MEM_WINDOWS: u64 = 1 << 4;
+pub const SRQ: u64 = 1 << 5;
+pub const RESIZE_CQ: u64 = 1 << 6;
+pub const MULTICAST: u64 = 1 << 8;
+pub const ATOMIC_WRITE: u64 = 1 << 10;
+pub const FLUSH: u64 = 1 << 11;
 /// The bits of virtio that each driver needs: VERSION_1, ACCESS_PLATFORM, RING_RESET.
 pub const REQUIRED: u64 = (1 << 32) | (1 << 33) | (1 << 40);
 
@@ -17,6 +24,7 @@ pub mod command {
     pub const DESTROY_CQ: u8 = 3;
     pub const CREATE_PD: u8 = 4;
     pub const DESTROY_PD: u8 = 5;
+    pub const CREATE_MR: u8 = 7;
     pub const REG_USER_MR: u8 = 9;
     pub const DEREG_MR: u8 = 10;
     pub const CREATE_QP: u8 = 11;
@@ -26,6 +34,15 @@ pub mod command {
     pub const QUERY_PKEY: u8 = 15;
     pub const ADD_GID: u8 = 16;
     pub const DEL_GID: u8 = 17;
+    pub const ALLOC_MW: u8 = 19;
+    pub const DEALLOC_MW: u8 = 20;
+    pub const CREATE_SRQ: u8 = 21;
+    pub const MODIFY_SRQ: u8 = 22;
+    pub const QUERY_SRQ: u8 = 23;
+    pub const DESTROY_SRQ: u8 = 24;
+    pub const RESIZE_CQ: u8 = 25;
+    pub const ATTACH_MCAST: u8 = 27;
+    pub const DETACH_MCAST: u8 = 28;
 }
 
 /// Errnos of responses.
@@ -42,13 +59,25 @@ pub mod doorbell {
 
 /// Events.
 pub const COMPLETION: u32 = 0;
+pub const QP_FATAL: u32 = 0x101;
+pub const QP_REQ_ERR: u32 = 0x102;
 pub const QP_ACCESS_ERR: u32 = 0x103;
 pub const PORT_ACTIVE: u32 = 0x109;
 pub const PORT_ERR: u32 = 0x10a;
+pub const SRQ_LIMIT_REACHED: u32 = 0x10f;
+pub const QP_LAST_WQE_REACHED: u32 = 0x110;
 
 /// Access flags.
 pub const LOCAL_WRITE: u32 = 1 << 0;
 pub const REMOTE_WRITE: u32 = 1 << 1;
+pub const REMOTE_READ: u32 = 1 << 2;
+pub const REMOTE_ATOMIC: u32 = 1 << 3;
+pub const MW_BIND: u32 = 1 << 4;
+pub const FLUSH_GLOBAL: u32 = 1 << 8;
+
+/// QP types.
+pub const RC: u8 = 2;
+pub const UD: u8 = 4;
 
 /// States of a QP.
 pub mod state {
@@ -65,6 +94,7 @@ pub mod attribute {
     pub const ACCESS_FLAGS: u32 = 1 << 3;
     pub const PKEY_INDEX: u32 = 1 << 4;
     pub const PORT: u32 = 1 << 5;
+    pub const QKEY: u32 = 1 << 6;
     pub const AV: u32 = 1 << 7;
     pub const PATH_MTU: u32 = 1 << 8;
     pub const TIMEOUT: u32 = 1 << 9;
@@ -80,26 +110,44 @@ pub mod attribute {
 
 /// Opcodes of send work requests.
 pub mod opcode {
+    pub const RDMA_WRITE: u32 = 0;
     pub const RDMA_WRITE_WITH_IMM: u32 = 1;
     pub const SEND: u32 = 2;
+    pub const SEND_WITH_IMM: u32 = 3;
+    pub const RDMA_READ: u32 = 4;
+    pub const ATOMIC_CMP_AND_SWP: u32 = 5;
+    pub const ATOMIC_FETCH_AND_ADD: u32 = 6;
+    pub const LOCAL_INV: u32 = 7;
+    pub const BIND_MW: u32 = 8;
+    pub const SEND_WITH_INV: u32 = 9;
+    pub const FLUSH: u32 = 14;
+    pub const ATOMIC_WRITE: u32 = 15;
+    pub const REG_MR: u32 = 0x20;
 }
 
 /// Flags of send work requests.
+pub const FENCE: u32 = 1 << 0;
 pub const SIGNALED: u32 = 1 << 1;
 pub const SOLICITED: u32 = 1 << 2;
 pub const INLINE: u32 = 1 << 3;
 
 /// Opcodes of receives in CQEs.
-pub const RECEIVED: u8 = 0x80;
-pub const RECEIVED_WRITE: u8 = 0x81;
+pub const RECEIVED: u32 = 0x80;
+pub const RECEIVED_WRITE: u32 = 0x81;
 
 /// Flags of CQEs.
+pub const GRH: u32 = 1 << 0;
 pub const WITH_IMM: u32 = 1 << 1;
+pub const WITH_INVALIDATE: u32 = 1 << 2;
+pub const WITH_NETWORK_HDR_TYPE: u32 = 1 << 6;
 
 /// Statuses of CQEs.
 pub const SUCCESS: u8 = 0;
 pub const WR_FLUSH_ERR: u8 = 5;
+pub const MW_BIND_ERR: u8 = 6;
+pub const REM_INV_REQ_ERR: u8 = 9;
 pub const REM_ACCESS_ERR: u8 = 10;
+pub const REM_OP_ERR: u8 = 11;
 
 /// Bytes of a structure, field after field.
 #[derive(Clone, Default)]
@@ -163,29 +211,62 @@ pub fn receive(wr_id: u64, sges: &[Sge]) -> Vec<u8> {
 }
 
 /// A send work request but for its SGEs.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub struct Send {
     pub wr_id: u64,
     pub opcode: u32,
     pub flags: u32,
-    /// Raw immediate data.
-    pub immediate: [u8; 4],
-    /// Address and R_Key of the peer's memory.
-    pub remote: Option<(u64, u32)>,
+    /// Raw immediate data, or a key as le32.
+    pub ex: [u8; 4],
+    /// The member of the union.
+    pub union: Vec<u8>,
 }
 
 impl Send {
+    /// A signalled work request.
+    pub fn new(opcode: u32, wr_id: u64) -> Send {
+        Send {
+            wr_id,
+            opcode,
+            flags: SIGNALED,
+            ..Send::default()
+        }
+    }
+
+    /// The same with an address of the peer.
+    pub fn to(self, address: u64, rkey: u32) -> Send {
+        self.member(Fields::default().le64(address).le32(rkey))
+    }
+
+    /// The same with a member of the union.
+    pub fn member(mut self, fields: Fields) -> Send {
+        self.union = fields.0;
+        self
+    }
+
+    /// The same with `ex`.
+    pub fn ex(mut self, ex: [u8; 4]) -> Send {
+        self.ex = ex;
+        self
+    }
+
+    /// The same with these flags.
+    pub fn flags(mut self, flags: u32) -> Send {
+        self.flags = flags;
+        self
+    }
+
+    /// The header. Bytes of the union behind its member are no zeroes.
     fn header(&self, num_sge: usize) -> Fields {
         let mut header = Fields::default()
             .le32(num_sge as u32)
             .le32(self.flags)
             .le32(self.opcode)
             .le64(self.wr_id)
-            .raw(&self.immediate);
-        if let Some((address, rkey)) = self.remote {
-            header = header.le64(address).le32(rkey);
-        }
-        header.zeroes(75)
+            .raw(&self.ex)
+            .raw(&self.union);
+        header.0.resize(75, 0x5a);
+        header
     }
 
     /// The WQE with the payload in `sges`.
@@ -194,14 +275,14 @@ impl Send {
     }
 
     /// The WQE with the payload inside.
-    pub fn inline(mut self, payload: &[u8]) -> Vec<u8> {
-        self.flags |= INLINE;
+    pub fn inline(self, payload: &[u8]) -> Vec<u8> {
+        let flags = self.flags | INLINE;
         let described = Sge {
             address: 0,
             length: payload.len() as u32,
             lkey: 0,
         };
-        let mut wqe = with_sges(self.header(1), &[described]);
+        let mut wqe = with_sges(self.flags(flags).header(1), &[described]);
         wqe.extend(payload);
         wqe
     }
@@ -226,6 +307,24 @@ pub struct Cqe {
 
 impl Cqe {
     pub const SIZE: usize = 38;
+
+    /// The completion of a send work request that succeeded.
+    pub fn sent(qpn: u32, wr_id: u64, opcode: u32, byte_len: u32) -> Cqe {
+        Cqe {
+            wr_id,
+            status: SUCCESS,
+            opcode: opcode as u8,
+            byte_len,
+            qp_num: qpn,
+            port_num: 1,
+            ..Cqe::default()
+        }
+    }
+
+    /// The completion of a receive that succeeded.
+    pub fn received(qpn: u32, wr_id: u64, byte_len: u32) -> Cqe {
+        Cqe::sent(qpn, wr_id, RECEIVED, byte_len)
+    }
 
     pub fn new(bytes: &[u8]) -> Cqe {
         Cqe {

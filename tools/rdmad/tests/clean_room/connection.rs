@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Connections: SEND, WRITE with immediate data, a wrong key, events, resets.
+
+use crate::between;
+use crate::endpoint::Endpoint;
+use crate::endpoint::DEPTH;
+use crate::endpoint::INLINE_LEN;
+use crate::endpoint::QP_COOKIE;
+use crate::endpoint::RECEIVE_COOKIE;
+use crate::only;
+use crate::pattern;
+use crate::region::LEN;
+use crate::rings;
+use crate::wire::*;
+
+/// A message of several packets, from two SGEs into two others. Its receiver sleeps until the
+/// completion event.
+// abi
+// abi
+// abi
+#[test]
+fn a_send_wakes_its_receiver() {
+    between(|mut a, mut b| {
+        let message = pattern(5001);
+        a.region.write(7, &message);
+        let into = [b.region.sge(8000, 1001), b.region.sge(2000, 4100)];
+        b.post_receive(&receive(0x1122_3344_5566_7788, &into));
+        assert_eq!(b.recv_cq.poll(), None);
+        b.recv_cq.arm(&mut b.driver, rings::NEXT);
+
+        let send = Send::new(opcode::SEND, 0x99aa_bbcc_ddee_ff00);
+        let from = [a.region.sge(7, 4097), a.region.sge(7 + 4097, 904)];
+        a.post_send(&send.with(&from));
+
+        assert_eq!(b.driver.sleep(), (COMPLETION, RECEIVE_COOKIE));
+        b.recv_cq.told();
+        let received = Cqe::received(b.qpn(), 0x1122_3344_5566_7788, 5001);
+        assert_eq!(only(&mut b.recv_cq), received);
+        b.region
+            .expect(&[(8000, &message[..1001]), (2000, &message[1001..])]);
+        let sent = Cqe::sent(a.qpn(), 0x99aa_bbcc_ddee_ff00, opcode::SEND, 5001);
+        assert_eq!(only(&mut a.send_cq), sent);
+        for side in [&mut a, &mut b] {
+            assert_eq!(side.destroy(command::DESTROY_PD, side.pd), Err(EBUSY));
+            let cqn = side.recv_cq.number;
+            assert_eq!(side.destroy(command::DESTROY_CQ, cqn), Err(EBUSY));
+        }
+        a.end();
+        b.end();
+    });
+}
+
+/// Rings go round several times. Of the messages, whose data lies in the WQEs, each third has a CQE
+/// at its sender.
+// abi
+#[test]
+fn rings_go_round() {
+    between(|mut a, mut b| {
+        let send = |number: u32| {
+            let flags = if number % 3 == 2 { SIGNALED } else { 0 };
+            Send::new(opcode::SEND, number.into()).flags(flags)
+        };
+        for number in 0..3 * DEPTH {
+            let offset = number * INLINE_LEN;
+            let into = b.region.sge(offset, INLINE_LEN);
+            b.post_receive(&receive(number.into(), &[into]));
+            let payload = &pattern(offset + INLINE_LEN)[offset as usize..];
+            a.post_send(&send(number).inline(payload));
+            let received = only(&mut b.recv_cq);
+            assert_eq!((received.wr_id, received.status), (number.into(), SUCCESS));
+            b.rq.done += 1;
+            if number % 3 == 2 {
+                let sent = only(&mut a.send_cq);
+                assert_eq!((sent.wr_id, sent.status), (number.into(), SUCCESS));
+                a.sq.done += 3;
+            }
+        }
+        b.region.expect(&[(0, &pattern(3 * DEPTH * INLINE_LEN))]);
+        a.end();
+        b.end();
+    });
+}
+
+/// A CQ armed for solicited completions passes over others, tells once, and tells again when it was
+/// armed again.
+// abi
+#[test]
+fn an_event_is_sent_for_what_was_asked() {
+    between(|mut a, mut b| {
+        let exchange = |a: &mut Endpoint, b: &mut Endpoint, flags| {
+            b.post_receive(&receive(0, &[]));
+            let send = Send::new(opcode::SEND, 0).flags(SIGNALED | flags);
+            a.post_send(&send.with(&[]));
+            assert_eq!(only(&mut a.send_cq).status, SUCCESS);
+            assert_eq!(only(&mut b.recv_cq).status, SUCCESS);
+        };
+        b.recv_cq.arm(&mut b.driver, rings::SOLICITED);
+        exchange(&mut a, &mut b, 0);
+        exchange(&mut a, &mut b, SOLICITED);
+        assert_eq!(b.driver.sleep(), (COMPLETION, RECEIVE_COOKIE));
+        b.recv_cq.told();
+        exchange(&mut a, &mut b, SOLICITED);
+        b.recv_cq.arm(&mut b.driver, rings::NEXT);
+        exchange(&mut a, &mut b, 0);
+        assert_eq!(b.driver.sleep(), (COMPLETION, RECEIVE_COOKIE));
+        b.recv_cq.told();
+        a.end();
+        b.end();
+    });
+}
+
+/// A WRITE with immediate data goes to the address that it names, and completes a receive without
+/// memory.
+// abi
+#[test]
+fn a_write_with_immediate_data() {
+    between(|mut a, mut b| {
+        let message = pattern(6000);
+        a.region.write(LEN - 6000, &message);
+        b.post_receive(&receive(5, &[]));
+        let immediate = [0xca, 0xfe, 0xba, 0xbe];
+        let write = Send::new(opcode::RDMA_WRITE_WITH_IMM, 6)
+            .to(b.region.address + 11, b.region.rkey)
+            .ex(immediate);
+        a.post_send(&write.with(&[a.region.sge(LEN - 6000, 6000)]));
+        let received = Cqe {
+            opcode: RECEIVED_WRITE as u8,
+            ex: immediate,
+            wc_flags: WITH_IMM,
+            ..Cqe::received(b.qpn(), 5, 6000)
+        };
+        assert_eq!(only(&mut b.recv_cq), received);
+        b.region.expect(&[(11, &message)]);
+        let sent = Cqe::sent(a.qpn(), 6, opcode::RDMA_WRITE_WITH_IMM, 6000);
+        assert_eq!(only(&mut a.send_cq), sent);
+        a.end();
+        b.end();
+    });
+}
+
+/// A QP that goes to RESET and is connected again goes on where its rings are, and gives no CQE for
+/// what was not done.
+// abi
+#[test]
+fn a_qp_starts_again() {
+    between(|mut a, mut b| {
+        let exchange = |a: &mut Endpoint, b: &mut Endpoint, wr_id| {
+            b.post_receive(&receive(wr_id, &[b.region.sge(0, 8)]));
+            let send = Send::new(opcode::SEND, wr_id);
+            a.post_send(&send.inline(&wr_id.to_le_bytes()));
+            assert_eq!(only(&mut b.recv_cq).wr_id, wr_id);
+            assert_eq!(only(&mut a.send_cq).wr_id, wr_id);
+            b.region.expect(&[(0, &wr_id.to_le_bytes())]);
+        };
+        exchange(&mut a, &mut b, 1);
+        b.post_receive(&receive(2, &[]));
+        for side in [&mut a, &mut b] {
+            side.modify(state::RESET, 0, &[0; 129]).unwrap();
+            assert_eq!(side.state(), Ok(state::RESET));
+        }
+        b.connect(&a, 1, 2);
+        a.connect(&b, 2, 1);
+        exchange(&mut a, &mut b, 3);
+        a.end();
+        b.end();
+    });
+}
+
+/// A reset destroys what a driver has made.
+// abi
+#[test]
+fn a_reset_destroys_all_objects() {
+    between(|mut a, mut b| {
+        a.forget();
+        b.forget();
+    });
+}
+
+/// A WRITE with a wrong R_Key writes nothing and ends both QPs: the requester has a CQE, the
+/// responder an event, and what else was posted is flushed on either side.
+// abi
+#[test]
+fn a_wrong_key_ends_both_qps() {
+    between(|mut a, mut b| {
+        a.region.write(0, &pattern(100));
+        b.post_receive(&receive(1, &[b.region.sge(0, 100)]));
+        let write = Send::new(opcode::RDMA_WRITE_WITH_IMM, 2)
+            .to(b.region.address, b.region.rkey ^ 1)
+            .flags(0);
+        a.post_send(&write.with(&[a.region.sge(0, 100)]));
+        let failed = a.send_cq.wait();
+        assert_eq!(failed.failure(), (2, REM_ACCESS_ERR, a.qpn(), false));
+        assert_eq!(b.driver.sleep(), (QP_ACCESS_ERR, QP_COOKIE));
+        let flushed = only(&mut b.recv_cq);
+        assert_eq!(flushed.failure(), (1, WR_FLUSH_ERR, b.qpn(), true));
+        for side in [&mut a, &mut b] {
+            assert_eq!(side.state(), Ok(state::ERR));
+        }
+        a.post_send(&write.with(&[]));
+        let flushed = only(&mut a.send_cq);
+        assert_eq!(flushed.failure(), (2, WR_FLUSH_ERR, a.qpn(), false));
+        b.region.expect(&[]);
+        a.end();
+        b.end();
+    });
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Keys that work requests make and take back: fast registration, invalidation, memory windows.
+
+use crate::connected;
+use crate::endpoint::Endpoint;
+use crate::endpoint::Options;
+use crate::endpoint::PLAIN;
+use crate::memory::Extent;
+use crate::only;
+use crate::pattern;
+use crate::wire::*;
+
+/// Both sides can register by work requests and bind windows.
+const OPTIONS: Options = Options {
+    features: MR_PAGES | REG_PAGES | MEM_WINDOWS,
+    ..PLAIN
+};
+/// Bytes of what is registered, and where they begin in the first page.
+const LEN: u64 = 6000;
+const OFFSET: u64 = 0x777;
+const ADDRESS: u64 = 0x1000_0000_0000 + OFFSET;
+
+/// Makes an MR for fast registrations: its handle and key.
+fn create(side: &mut Endpoint) -> (u32, u32) {
+    let rights = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ;
+    let request = Fields::default().le32(side.pd).le32(rights).le32(4);
+    let made = side.driver.command(command::CREATE_MR, &request.0, 12);
+    let made = made.unwrap();
+    assert_eq!(le32(&made, 4), le32(&made, 8));
+    assert_eq!(le32(&made, 4) >> 8, le32(&made, 0));
+    (le32(&made, 0), le32(&made, 4))
+}
+
+/// Registers memory under `key` and waits until that is done.
+fn register(side: &mut Endpoint, mrn: u32, key: u32) -> Extent {
+    let extent = Extent::new(&side.driver.memory, OFFSET + LEN);
+    let list = extent.list(0);
+    let fields = Fields::default()
+        .le32(mrn)
+        .le32(key)
+        .le32(LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ)
+        .le64(list.address())
+        .le32(extent.pages.len() as u32)
+        .le64(ADDRESS)
+        .le64(LEN)
+        .u8(12)
+        .le32(0);
+    assert_eq!(fields.0.len(), 45);
+    let register = Send::new(opcode::REG_MR, 1).member(fields);
+    side.post_send(&register.with(&[]));
+    let done = only(&mut side.send_cq);
+    assert_eq!((done.wr_id, done.status), (1, SUCCESS));
+    assert_eq!(done.opcode, opcode::REG_MR as u8);
+    extent
+}
+
+/// Writes to the peer's memory, and returns the status.
+fn write(side: &mut Endpoint, address: u64, rkey: u32, bytes: &[u8]) -> u8 {
+    side.region.write(0, bytes);
+    let from = side.region.sge(0, bytes.len() as u32);
+    let write = Send::new(opcode::RDMA_WRITE, 9).to(address, rkey);
+    side.post_send(&write.with(&[from]));
+    only(&mut side.send_cq).status
+}
+
+/// A registration opens its pages to the peer, under the key that it names, until the owner
+/// invalidates it.
+// abi
+#[test]
+fn a_registration_ends_with_an_invalidation() {
+    connected(OPTIONS, OPTIONS, |mut a, mut b| {
+        let (mrn, first) = create(&mut b);
+        let key = (mrn << 8) | (first.wrapping_add(1) & 0xff);
+        let extent = register(&mut b, mrn, key);
+        let message = pattern(LEN as u32);
+        assert_eq!(write(&mut a, ADDRESS, key, &message), SUCCESS);
+        assert_eq!(extent.read(OFFSET, LEN), message);
+
+        let invalidate = Send::new(opcode::LOCAL_INV, 2).ex(key.to_le_bytes());
+        b.post_send(&invalidate.with(&[]));
+        let done = only(&mut b.send_cq);
+        assert_eq!((done.wr_id, done.status), (2, SUCCESS));
+        assert_eq!(done.opcode, opcode::LOCAL_INV as u8);
+        assert_eq!(write(&mut a, ADDRESS, key, &[7; 8]), REM_ACCESS_ERR);
+        assert_eq!(extent.read(OFFSET, LEN), message);
+        assert_eq!(b.driver.sleep().0, QP_ACCESS_ERR);
+        b.destroy(command::DEREG_MR, mrn).unwrap();
+        a.end();
+        b.end();
+    });
+}
+
+/// A peer invalidates the key by a SEND, which tells it to the receiver. Free again, the MR is
+/// registered anew.
+// abi
+#[test]
+fn a_peer_invalidates_a_registration() {
+    connected(OPTIONS, OPTIONS, |mut a, mut b| {
+        let (mrn, key) = create(&mut b);
+        for _ in 0..2 {
+            let extent = register(&mut b, mrn, key);
+            assert_eq!(write(&mut a, ADDRESS, key, &[5; 100]), SUCCESS);
+            assert_eq!(extent.read(OFFSET, 100), [5; 100]);
+            b.post_receive(&receive(3, &[]));
+            let send = Send::new(opcode::SEND_WITH_INV, 4).ex(key.to_le_bytes());
+            a.post_send(&send.with(&[]));
+            let received = Cqe {
+                ex: key.to_le_bytes(),
+                wc_flags: WITH_INVALIDATE,
+                ..Cqe::received(b.qpn(), 3, 0)
+            };
+            assert_eq!(only(&mut b.recv_cq), received);
+            let sent = Cqe::sent(a.qpn(), 4, opcode::SEND_WITH_INV, 0);
+            assert_eq!(only(&mut a.send_cq), sent);
+        }
+        b.destroy(command::DEREG_MR, mrn).unwrap();
+        a.end();
+        b.end();
+    });
+}
+
+/// The union of a BIND_MW of the bytes from `offset` on.
+fn binding(side: &Endpoint, offset: u64, length: u64, old: u32, new: u32) -> Fields {
+    Fields::default()
+        .le64(side.region.address + offset)
+        .le64(length)
+        .le32(old)
+        .le32(new)
+        .le32(side.region.lkey)
+        .le32(REMOTE_WRITE)
+        .le32(0)
+}
+
+/// Windows of both types open a part of an MR. Type 1 is bound to another part, type 2 once.
+// abi
+#[test]
+fn memory_windows() {
+    for kind in [1, 2] {
+        connected(OPTIONS, OPTIONS, |mut a, mut b| {
+            let request = Fields::default().le32(b.pd).u8(kind).zeroes(8);
+            let window = b.driver.command(command::ALLOC_MW, &request.0, 8);
+            let window = window.unwrap();
+            let (mwn, first) = (le32(&window, 0), le32(&window, 4));
+            assert_eq!(first >> 8, mwn);
+            let next = |key: u32| (mwn << 8) | (key.wrapping_add(1) & 0xff);
+            let (second, third) = (next(first), next(next(first)));
+            let bind = |side: &mut Endpoint, fields| {
+                let bind = Send::new(opcode::BIND_MW, 1).member(fields);
+                side.post_send(&bind.with(&[]));
+                let done = only(&mut side.send_cq);
+                assert_eq!(done.wr_id, 1);
+                done.status
+            };
+            let fields = binding(&b, 100, 50, first, second);
+            assert_eq!(bind(&mut b, fields), SUCCESS);
+            let at = b.region.address + 100;
+            assert_eq!(write(&mut a, at, second, &[8; 50]), SUCCESS);
+            b.region.expect(&[(100, &[8; 50])]);
+            let (region, pd) = (b.region.handle, b.pd);
+            assert_eq!(b.destroy(command::DEREG_MR, region), Err(EBUSY));
+            assert_eq!(b.destroy(command::DESTROY_PD, pd), Err(EBUSY));
+
+            let fields = binding(&b, 200, 50, second, third);
+            match kind {
+                1 => {
+                    assert_eq!(bind(&mut b, fields), SUCCESS);
+                    let at = b.region.address + 200;
+                    assert_eq!(write(&mut a, at, third, &[9; 50]), SUCCESS);
+                    b.region.expect(&[(100, &[8; 50]), (200, &[9; 50])]);
+                    assert_eq!(write(&mut a, at, third, &[6; 51]), REM_ACCESS_ERR);
+                    assert_eq!(b.driver.sleep().0, QP_ACCESS_ERR);
+                    b.region.expect(&[(100, &[8; 50]), (200, &[9; 50])]);
+                }
+                _ => assert_eq!(bind(&mut b, fields), MW_BIND_ERR),
+            }
+            b.destroy(command::DEALLOC_MW, mwn).unwrap();
+            a.end();
+            b.end();
+        });
+    }
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Queues that are shared, and queues that move to other rings.
+
+use crate::connected;
+use crate::endpoint::Endpoint;
+use crate::endpoint::Options;
+use crate::endpoint::DEPTH;
+use crate::endpoint::PLAIN;
+use crate::endpoint::QP_COOKIE;
+use crate::endpoint::RECEIVE_COOKIE;
+use crate::endpoint::RECEIVE_SHIFT;
+use crate::endpoint::SHARED_DEPTH;
+use crate::endpoint::SRQ_COOKIE;
+use crate::only;
+use crate::rings;
+use crate::wire::*;
+
+const SHARED: Options = Options {
+    features: SRQ | RESIZE_CQ,
+    depth: 1,
+    is_shared: true,
+    ..PLAIN
+};
+
+/// Sends `number` in a message, and returns the ID of the receive that took it.
+fn exchange(a: &mut Endpoint, b: &mut Endpoint, number: u64) -> u64 {
+    send(a, number);
+    only(&mut b.recv_cq).wr_id
+}
+
+fn send(a: &mut Endpoint, number: u64) {
+    let send = Send::new(opcode::SEND, number);
+    a.post_send(&send.inline(&number.to_le_bytes()));
+    assert_eq!(only(&mut a.send_cq).wr_id, number);
+    a.sq.done += 1;
+}
+
+/// Posts a receive whose place in the MR tells its ID.
+fn post(b: &mut Endpoint, wr_id: u64) {
+    let sge = b.region.sge(8 * wr_id as u32, 8);
+    b.post_receive(&receive(wr_id, &[sge]));
+}
+
+fn modify_srq(b: &mut Endpoint, request: Fields) {
+    let done = b.driver.command(command::MODIFY_SRQ, &request.0, 0);
+    done.unwrap();
+}
+
+/// What QUERY_SRQ answers: `max_wr`, `max_sge` and `limit`.
+fn query_srq(b: &mut Endpoint) -> (u32, u32, u32) {
+    let srqn = b.srq.as_ref().unwrap().number.to_le_bytes();
+    let answer = b.driver.command(command::QUERY_SRQ, &srqn, 12).unwrap();
+    (le32(&answer, 0), le32(&answer, 4), le32(&answer, 8))
+}
+
+/// Receives are taken in the order in which they were posted, wherever their slots are, and the
+/// owner is told when few are left.
+// abi
+#[test]
+fn a_shared_queue_tells_its_limit() {
+    connected(PLAIN, SHARED, |mut a, mut b| {
+        let srqn = b.srq.as_ref().unwrap().number;
+        for round in 0..3 {
+            for number in 0..SHARED_DEPTH.into() {
+                post(&mut b, 8 * round + number);
+            }
+            let limit = Fields::default().le32(srqn).le32(1 << 1).le32(0).le32(3);
+            modify_srq(&mut b, limit.zeroes(40));
+            assert_eq!(query_srq(&mut b), (SHARED_DEPTH, 2, 3));
+            for number in 8 * round..8 * round + 8 {
+                assert_eq!(exchange(&mut a, &mut b, number), number);
+            }
+            assert_eq!(b.driver.sleep(), (SRQ_LIMIT_REACHED, SRQ_COOKIE));
+            assert_eq!(query_srq(&mut b), (SHARED_DEPTH, 2, 0));
+        }
+        let numbers: Vec<u8> = (0..24u64).flat_map(u64::to_le_bytes).collect();
+        b.region.expect(&[(0, &numbers)]);
+        assert_eq!(b.destroy(command::DESTROY_SRQ, srqn), Err(EBUSY));
+        b.modify(state::ERR, 0, &[0; 129]).unwrap();
+        assert_eq!(b.driver.sleep(), (QP_LAST_WQE_REACHED, QP_COOKIE));
+        a.end();
+        b.end();
+    });
+}
+
+/// An SRQ goes on in a longer ring with the work requests that were posted to the old one.
+// abi
+#[test]
+fn a_shared_queue_grows() {
+    connected(PLAIN, SHARED, |mut a, mut b| {
+        for number in 0..7 {
+            post(&mut b, number);
+        }
+        assert_eq!(exchange(&mut a, &mut b, 0), 0);
+        let old = b.srq.take().unwrap();
+        let longer = old.grown(4 * SHARED_DEPTH, RECEIVE_SHIFT);
+        let list = longer.ring.list();
+        let request = Fields::default()
+            .le32(old.number)
+            .le32(1 << 0)
+            .le32(4 * SHARED_DEPTH)
+            .le32(0)
+            .raw(&longer.ring.place(&list));
+        modify_srq(&mut b, request);
+        drop(list);
+        b.srq = Some(longer);
+        assert_eq!(query_srq(&mut b).0, 4 * SHARED_DEPTH);
+        for number in 7..30 {
+            post(&mut b, number);
+        }
+        for number in 1..30 {
+            assert_eq!(exchange(&mut a, &mut b, number), number);
+        }
+        a.end();
+        b.end();
+    });
+}
+
+/// A CQ moves while it holds completions and an event was asked for, which comes for the first
+/// completion of the new ring.
+// abi
+#[test]
+fn a_cq_moves() {
+    let options = Options {
+        features: RESIZE_CQ,
+        ..PLAIN
+    };
+    connected(PLAIN, options, |mut a, mut b| {
+        for number in 0..8 {
+            post(&mut b, number);
+        }
+        for number in 0..3 {
+            send(&mut a, number);
+        }
+        while b.recv_cq.pending() < 3 {}
+        b.recv_cq.arm(&mut b.driver, rings::NEXT);
+        let ring = b.recv_cq.another(4 * DEPTH);
+        let list = ring.list();
+        let request = Fields::default()
+            .le32(b.recv_cq.number)
+            .le32(4 * DEPTH)
+            .raw(&ring.place(&list));
+        let end = b.driver.command(command::RESIZE_CQ, &request.0, 4);
+        let end = le32(&end.unwrap(), 0);
+        assert_eq!(end, 3);
+        let held = b.recv_cq.moves(&mut b.driver, ring, end);
+        let ids: Vec<u64> = held.iter().map(|cqe| cqe.wr_id).collect();
+        assert_eq!(ids, [0, 1, 2]);
+        assert_eq!(b.driver.event(), None);
+        send(&mut a, 3);
+        assert_eq!(b.driver.sleep(), (COMPLETION, RECEIVE_COOKIE));
+        b.recv_cq.told();
+        assert_eq!(only(&mut b.recv_cq).wr_id, 3);
+        a.end();
+        b.end();
+    });
+}

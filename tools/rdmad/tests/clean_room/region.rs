@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! An MR and the memory in it.
+
+use crate::driver::Driver;
+use crate::memory::Extent;
+use crate::wire::*;
+
+/// Bytes of the MR.
+pub const LEN: u32 = 10_000;
+/// Where the first of them lies in its page.
+pub const OFFSET: u64 = 0x123;
+
+/// Rights of MR and QP.
+pub fn rights(features: u64) -> u32 {
+    let flush = if features & FLUSH != 0 {
+        FLUSH_GLOBAL
+    } else {
+        0
+    };
+    REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | flush
+}
+
+/// An MR in pages that do not follow each other.
+pub struct Region {
+    pub handle: u32,
+    pub lkey: u32,
+    pub rkey: u32,
+    /// Address of the first byte in work requests.
+    pub address: u64,
+    pub extent: Extent,
+}
+
+impl Region {
+    pub fn new(driver: &mut Driver, pd: u32) -> Region {
+        let extent = Extent::new(&driver.memory, OFFSET + u64::from(LEN));
+        let has_page_size = driver.features & MR_PAGES != 0;
+        // The offset in the first page is that of one of the two.
+        let (start, address) = match has_page_size {
+            true => (0x7fff_0000_0456, 0xabcd_0000_0000 + OFFSET),
+            false => (0x7fff_0000_0000 + OFFSET, 0xabcd_0000_0456),
+        };
+        let has_windows = driver.features & MEM_WINDOWS != 0;
+        let bind = if has_windows { MW_BIND } else { 0 };
+        let list = extent.list(0);
+        let mut request = Fields::default()
+            .le32(pd)
+            .le32(LOCAL_WRITE | bind | rights(driver.features))
+            .le64(start)
+            .le64(LEN.into())
+            .le64(address)
+            .le64(list.address())
+            .le32(extent.pages.len() as u32);
+        if has_page_size {
+            request = request.u8(12).u8(0).zeroes(52);
+        }
+        let response = driver
+            .command(command::REG_USER_MR, &request.0, 12)
+            .unwrap();
+        Region {
+            handle: le32(&response, 0),
+            lkey: le32(&response, 4),
+            rkey: le32(&response, 8),
+            address,
+            extent,
+        }
+    }
+
+    /// `length` bytes from `offset` on, as the local memory of a work request.
+    pub fn sge(&self, offset: u32, length: u32) -> Sge {
+        Sge {
+            address: self.address + u64::from(offset),
+            length,
+            lkey: self.lkey,
+        }
+    }
+
+    pub fn write(&self, offset: u32, bytes: &[u8]) {
+        self.extent.write(OFFSET + u64::from(offset), bytes);
+    }
+
+    /// Expects bytes at offsets in the MR, and 0 in all other bytes of the pages.
+    pub fn expect(&self, parts: &[(u32, &[u8])]) {
+        let pages = self.extent.read(0, 4096 * self.extent.pages.len() as u64);
+        let mut expected = vec![0; pages.len()];
+        for (offset, bytes) in parts {
+            let at = OFFSET as usize + *offset as usize;
+            expected[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        assert!(pages == expected, "memory differs");
+    }
+}
