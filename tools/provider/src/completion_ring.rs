@@ -13,6 +13,7 @@
 //! Order of locks: `control`, that of the CQ, that of `deferred`, that of an SRQ. That of `arming`
 //! is a leaf.
 
+use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::mem::replace;
@@ -218,6 +219,37 @@ impl Message {
     /// Whether it asks for something for QP `number`.
     fn is_of(&self, number: u32) -> bool {
         matches!(self, Self::Clean { qpn, .. } if *qpn == number)
+    }
+
+    /// The number and the rings of the QP that it is to put into the table, if it is.
+    fn entrant(&self) -> Option<(u32, &Arc<QpRings>)> {
+        match self {
+            Self::Clean {
+                qpn,
+                rings,
+                is_alive: true,
+                ..
+            } => Some((*qpn, rings)),
+            _ => None,
+        }
+    }
+}
+
+/// Takes the message out that is to put QP `number` into the table, if there is one and its rings
+/// are the right ones. Returns them. The caller queues a message that covers it.
+fn withdraw(
+    messages: &mut VecDeque<Message>,
+    number: u32,
+    are_right: impl Fn(&Arc<QpRings>) -> bool,
+) -> Option<Arc<QpRings>> {
+    let enters = |message: &Message| {
+        let entrant = message.entrant();
+        entrant.is_some_and(|(qpn, rings)| qpn == number && are_right(rings))
+    };
+    let index = messages.iter().position(enters)?;
+    match messages.remove(index) {
+        Some(Message::Clean { rings, .. }) => Some(rings),
+        _ => None,
     }
 }
 
@@ -813,8 +845,12 @@ impl Attachment {
         };
         self.ring.deferred.defer(|messages| {
             // The kernel may give a number to a new QP before the destruction of the last one has
-            // called `detach`.
-            messages.extend(slot.replace(None).map(|former| message(former, false)));
+            // called `detach`. That call must not find its QP any more, neither in the table nor in
+            // a message: its end would lie behind completions of the new QP.
+            let former = slot
+                .replace(None)
+                .or_else(|| withdraw(messages, qpn, |_| true));
+            messages.extend(former.map(|former| message(former, false)));
             if messages.is_empty() {
                 slot.replace(Some(rings.clone()));
             } else {
@@ -846,22 +882,10 @@ impl Attachment {
         let control = self.ring.control();
         let end = control.produced();
         self.ring.deferred.defer(|messages| {
-            let is_its_own = |message: &Message| match message {
-                Message::Clean {
-                    rings: of,
-                    is_alive: true,
-                    ..
-                } => Arc::ptr_eq(of, rings),
-                _ => false,
-            };
             let taken = if slot.holds(rings) {
                 slot.replace(None)
-            } else if let Some(index) = messages.iter().position(is_its_own) {
-                // The QP was to go into the table. The new message covers the old one.
-                messages.remove(index);
-                Some(rings.clone())
             } else {
-                None
+                withdraw(messages, qpn, |entrant| Arc::ptr_eq(entrant, rings))
             };
             messages.extend(taken.map(|rings| Message::Clean {
                 qpn,

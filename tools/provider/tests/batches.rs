@@ -152,3 +152,43 @@ fn a_reset_in_a_batch_drops_what_was_completed_before() {
     assert_eq!(call!(ex.next_poll()), libc::ENOENT);
     call!(ex.end_poll());
 }
+
+/// One thread destroys a QP, and another thread gets its number for a new QP before the first one
+/// has told the CQ.
+// abi: R-534
+#[test]
+fn a_number_comes_back_before_its_last_qp_has_left_the_cq() {
+    let shared = shared();
+    let cq = cq(&shared, 8);
+    let srq = srq(&shared, 4);
+    assert_eq!(fill(&srq), 4);
+    let first = qp(&shared, &cq, &CAP, QPN + 1);
+    let mut completions = Completions::new(&cq);
+    let mut wr = send_wr(10, ffi::IBV_WR_SEND, 0, &mut []);
+    assert_eq!(post_send(&first, &mut wr).0, 0);
+    completions.push(Cqe {
+        qp_num: QPN + 1,
+        ..sent(0)
+    });
+    let ex = extended(&cq);
+    let mut attr = ATTR;
+    assert_eq!(call!(ex.start_poll(&mut attr)), 0);
+    // This waits for the end of the batch, and so do both QPs behind it.
+    first.changed(ffi::IBV_QPS_RESET);
+    let old = qp_with_srq(&shared, &cq, &srq, QPN);
+    completions.push(received(0));
+    let new = qp_with_srq(&shared, &cq, &srq, QPN);
+    wr.wr_id = 100;
+    assert_eq!(post_send(&new, &mut wr).0, 0);
+    completions.push(received(1));
+    completions.push(sent(0));
+    old.destroyed();
+    drop(old);
+    let mut ids = Vec::new();
+    while call!(ex.next_poll()) == 0 {
+        ids.push(wr_id(ex));
+    }
+    call!(ex.end_poll());
+    assert_eq!(ids, [1, 100], "those of the new QP");
+    assert_eq!(fill(&srq), 2, "the receives of both QPs are free again");
+}
