@@ -12,7 +12,10 @@ use std::process::Child;
 use std::process::Command;
 use std::process::Stdio;
 use std::time::Duration;
-use std::time::Instant;
+
+#[path = "../testing/wait.rs"]
+mod waiting;
+use waiting::wait_until;
 
 /// How long something may take that has to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -114,15 +117,6 @@ fn keeper(daemon: &Daemon) -> u32 {
     children.trim().parse().unwrap()
 }
 
-/// Waits until `condition` holds.
-fn await_that(condition: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < PATIENCE);
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn the_keeper_is_confined_and_ends_with_the_daemon() {
     let dir = tempfile::tempdir().unwrap();
@@ -135,7 +129,7 @@ fn the_keeper_is_confined_and_ends_with_the_daemon() {
     let is_alive = |path: &str| fs::read_to_string(path).is_ok_and(|text| text.contains("VmSize"));
     assert!(is_alive(&keeper));
     drop(daemon);
-    await_that(|| !is_alive(&keeper));
+    wait_until("the end of the keeper", || !is_alive(&keeper));
 }
 
 /// A monitor that is started anew has another socket at the path of the old one.
@@ -152,7 +146,7 @@ fn a_monitor_that_comes_anew_is_found() {
         let path = dir.path().join("qemu");
         let monitor = UnixDatagram::bind(&path).unwrap();
         monitor.set_nonblocking(true).unwrap();
-        await_that(|| {
+        wait_until("a frame at the new monitor", || {
             let sent = far.send_to(&broadcast, dir.path().join("up"));
             assert_eq!(sent.unwrap(), broadcast.len());
             monitor.recv(&mut [0; 100]).is_ok()

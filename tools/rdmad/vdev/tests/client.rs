@@ -15,6 +15,7 @@ use std::thread;
 use std::time::Duration;
 use std::time::Instant;
 
+use common::waiting::wait_until;
 use common::*;
 use dma::testing::guest_memory;
 use rustix::event::eventfd;
@@ -94,9 +95,7 @@ fn unmap_is_answered_when_the_old_map_is_out_of_use() {
     let view = bench.space.enter();
     client.post(Command::DmaUnmap as u16, 0, &unmap_payload(0, 0x1000), &[]);
     client.stream.set_nonblocking(true).unwrap();
-    while !bench.space.enter().is_empty() {
-        thread::yield_now();
-    }
+    wait_until("the unmapping", || bench.space.enter().is_empty());
     assert!(client.stream.read(&mut [0]).is_err());
     view.slice(0, 0x1000).unwrap();
     drop(view);
@@ -335,9 +334,9 @@ fn a_client_that_goes_leaves_a_clean_function_for_the_next() {
         driver.echo(0, 16, b"x", 1);
         assert_eq!(bench.device.resets.load(Ordering::SeqCst), round);
         drop(driver);
-        while bench.device.resets.load(Ordering::SeqCst) == round {
-            thread::yield_now();
-        }
+        wait_until("a reset", || {
+            bench.device.resets.load(Ordering::SeqCst) != round
+        });
     }
     drop(bench.client());
 }

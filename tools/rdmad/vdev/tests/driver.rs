@@ -7,6 +7,8 @@ mod common;
 use std::sync::atomic::Ordering;
 use std::thread;
 
+use common::waiting::wait;
+use common::waiting::wait_until;
 use common::*;
 use vfio_user::Command;
 
@@ -67,9 +69,7 @@ fn an_interrupt_that_is_not_wanted_is_not_sent() {
     driver.put(ring_at(0) + AVAIL, &1u16.to_le_bytes());
     driver.descriptor(0, 0, DATA, 1, 0, 0);
     driver.submit(0, 16, 0);
-    while driver.used_index(0) == 0 {
-        thread::yield_now();
-    }
+    wait_until("an answer", || driver.used_index(0) != 0);
     driver.put(ring_at(0) + AVAIL, &0u16.to_le_bytes());
     driver.submit(0, 16, 0);
     driver.wait_interrupt(1);
@@ -83,13 +83,7 @@ fn notifications_are_wanted_only_when_requests_ran_out() {
     let mut driver = bench.driver();
     *bench.device.deaf.lock().unwrap() = true;
     driver.start();
-    let queues = loop {
-        let active = bench.device.active.lock().unwrap().clone();
-        match active {
-            Some((_, queues)) => break queues,
-            None => thread::yield_now(),
-        }
-    };
+    let (_, queues) = wait("a start", || bench.device.active.lock().unwrap().clone());
     let queue = &queues[0];
     driver.descriptor(0, 0, DATA, 1, 0, 0);
     for _ in 0..2 {

@@ -6,9 +6,8 @@ mod common;
 
 use std::fmt::Debug;
 use std::sync::Mutex;
-use std::thread::sleep;
-use std::time::Duration;
 
+use common::waiting::wait;
 use common::*;
 use rustix::process::getrlimit;
 use rustix::process::setrlimit;
@@ -69,16 +68,6 @@ impl Visit for Message {
             self.0 = format!("{value:?}");
         }
     }
-}
-
-fn wait<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..3000 {
-        if let Some(value) = ready() {
-            return value;
-        }
-        sleep(Duration::from_millis(10));
-    }
-    panic!("{what} does not happen");
 }
 
 /// The socket thread ends, for the reason `why`, after `end`.

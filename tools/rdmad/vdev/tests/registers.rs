@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::waiting::wait_until;
 use common::*;
 
 /// The addresses of the selected queue.
@@ -42,9 +43,7 @@ fn a_vector_that_does_not_exist_disconnects() {
     driver.put(DATA, b"x");
     driver.descriptor(0, 0, DATA, 1, 0, 0);
     driver.submit(0, 16, 0);
-    while driver.used_index(0) == 0 {
-        std::thread::yield_now();
-    }
+    wait_until("an answer", || driver.used_index(0) != 0);
     // The service thread has done with the request when the reset is done.
     driver.reset();
     let of_queue = driver.interrupted(1);

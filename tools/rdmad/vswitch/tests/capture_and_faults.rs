@@ -61,12 +61,7 @@ fn arrivals(plan: &str) -> Vec<u8> {
     // Behind all others, to see the end: frames between network interfaces meet no faults.
     let sent = 200;
     let mut numbers = Vec::new();
-    let mut seen = 0;
-    while seen < sent {
-        let stats = rig.stats(0);
-        seen = stats.received;
-        std::thread::yield_now();
-    }
+    rig.counts(0, |stats| stats.received, sent);
     rig.nets[0].send(&frame(mac(1), mac(0), "end"));
     assert_eq!(rig.nets[1].receive(), frame(mac(1), mac(0), "end"));
     while let Some(frame) = rig.engines[1].0.receive() {

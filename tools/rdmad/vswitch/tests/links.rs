@@ -6,7 +6,6 @@ mod common;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixDatagram;
-use std::time::{Duration, Instant};
 
 use common::*;
 use roce::FramePort;
@@ -37,12 +36,7 @@ fn nobody_at_the_other_end_costs_frames_alone() {
     rig.nets[0].send(&frame(BROADCAST, mac(0), "heard"));
     assert_eq!(rig.nets[1].receive(), frame(BROADCAST, mac(0), "heard"));
     // The last one may be forwarded there after it was heard.
-    let began = Instant::now();
-    while rig.stats(2).dropped < 2 {
-        assert!(began.elapsed() < PATIENCE, "a frame is not dropped");
-        std::thread::yield_now();
-    }
-    assert_eq!(rig.stats(2).dropped, 2);
+    rig.counts(2, |stats| stats.dropped, 2);
     // It comes back.
     let again = UnixDatagram::bind(rig.dir.path().join("net2")).unwrap();
     again.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -57,12 +51,10 @@ fn a_network_interface_that_comes_anew_is_found_while_the_old_one_lives() {
     std::fs::remove_file(&path).unwrap();
     let again = UnixDatagram::bind(path).unwrap();
     again.set_nonblocking(true).unwrap();
-    let began = Instant::now();
-    while again.recv(&mut [0; 100]).is_err() {
+    wait_until("a frame at the new one", || {
         rig.nets[0].send(&frame(mac(1), mac(0), "found"));
-        std::thread::sleep(Duration::from_millis(1));
-        assert!(began.elapsed() < PATIENCE, "it is not found");
-    }
+        again.recv(&mut [0; 100]).is_ok()
+    });
 }
 
 #[test]
@@ -143,9 +135,7 @@ fn a_peer_that_is_connected_too_has_more_on_its_way_than_its_queue_takes() {
     for number in 0..count {
         nets[0].send(&frame(OUTSIDE, mac(0), &format!("{number}")));
     }
-    while switch.stats()[1].sent < count {
-        std::thread::yield_now();
-    }
+    wait_until("the last frame", || switch.stats()[1].sent >= count);
     // What still waits in the switch ends with it.
     drop(switch);
     for number in 0..count {
@@ -188,10 +178,8 @@ fn a_link_that_takes_nothing_gives_the_engine_its_buffers_back() {
     }
     rig.engine_send(0, &roce(mac(1), mac(0), 1));
     assert_eq!(rig.engine_receive(1)[..], roce(mac(1), mac(0), 1));
-    // The switch's thread has counted what it dropped when it takes the next frame.
-    rig.engine_send(0, &frame(mac(1), mac(0), "after it"));
-    rig.nets[1].receive();
-    assert!(rig.stats(2).dropped > 0);
+    // The buffers are back before the switch's thread counts what it dropped.
+    wait_until("a count of dropped frames", || rig.stats(2).dropped > 0);
     // More frames for it are dropped now, and do not take the buffers again.
     for number in 0..10_000 {
         rig.engine_send(0, &roce(OUTSIDE, mac(0), 2));
@@ -218,9 +206,11 @@ fn a_flood_for_an_engine_is_dropped_and_counted() {
     while rig.engines[0].0.receive().is_some() {
         got += 1;
     }
-    let (port, uplink) = (rig.stats(0), rig.stats(2));
-    assert_eq!(port.sent, got);
-    assert_eq!(port.sent + port.dropped + uplink.dropped, flood);
+    rig.counts(0, |stats| stats.sent, got);
+    let uplink = || rig.stats(2).dropped;
+    let counted = || got + rig.stats(0).dropped + uplink();
+    wait_until("a count of each frame", || counted() >= flood);
+    assert_eq!(counted(), flood);
 }
 
 /// An address whose port is free now.
@@ -309,11 +299,8 @@ fn udp_goes_on_after_icmp_messages() {
     // Port unreachable, fragmentation needed, prohibited by a firewall.
     for (count, code) in (1..).zip([3, 4, 13]) {
         unreachable(code, bind, peer);
-        let began = Instant::now();
-        while rig.stats(1).errors < count {
-            assert!(began.elapsed() < PATIENCE, "code {code} is not heard");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let is_heard = || rig.stats(1).errors >= count;
+        wait_until("an error", is_heard);
         let text = format!("after code {code}");
         far.send_to(&frame(mac(0), OUTSIDE, &text), bind).unwrap();
         assert_eq!(rig.nets[0].receive(), frame(mac(0), OUTSIDE, &text));
@@ -323,8 +310,7 @@ fn udp_goes_on_after_icmp_messages() {
         let mut bytes = [0; 2000];
         let len = far.recv(&mut bytes).unwrap();
         assert_eq!(bytes[..len], roce(OUTSIDE, mac(0), code));
-        let began = Instant::now();
-        while rig.stats(1).errors < count && began.elapsed() < PATIENCE {}
+        wait_until("an error", is_heard);
     }
 }
 
@@ -371,7 +357,7 @@ fn frames_of_any_length_pass_udp_together_and_in_order() {
             assert_eq!(&far.engine_receive(0)[..], bytes);
         }
     }
-    assert_eq!(near.stats(1).sent, frames.len() as u64);
+    near.counts(1, |stats| stats.sent, frames.len() as u64);
     assert_eq!(near.stats(1).dropped + far.stats(1).dropped, 0);
 }
 
@@ -426,17 +412,15 @@ fn a_frame_that_is_too_long_is_refused_by_a_tap() {
     });
     ip("neighbour add 192.0.2.2 lladdr 02:00:00:00:00:01 dev up0");
     // Linux drops packets until it has noticed that the switch has opened the tap.
-    let began = Instant::now();
-    while !ip("link show up0").contains(" state UP ") {
-        assert!(began.elapsed() < PATIENCE, "the tap has no carrier");
-    }
+    let has_carrier = || ip("link show up0").contains(" state UP ");
+    wait_until("a carrier of the tap", has_carrier);
     let socket = UdpSocket::bind("192.0.2.1:0").unwrap();
     for len in [15_000, 100] {
         socket.send_to(&vec![0; len], "192.0.2.2:9").unwrap();
     }
     // Beside what Linux says of itself.
     while rig.nets[0].receive().len() != 14 + 28 + 100 {}
-    assert_eq!(rig.stats(1).refused, 1);
+    rig.counts(1, |stats| stats.refused, 1);
 }
 
 #[test]

@@ -34,6 +34,9 @@ use vdev::SharedMemory;
 use vdev::VirtioDevice;
 use vfio_user::Command;
 
+#[path = "../../../testing/wait.rs"]
+pub mod waiting;
+
 pub const SHM_LEN: u64 = 1 << 16;
 pub const CONFIG: [u8; 6] = *b"config";
 /// Feature of the device type.

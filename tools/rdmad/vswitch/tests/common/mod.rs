@@ -9,13 +9,17 @@
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use roce::net::Mac;
 use roce::{Frame, FramePort};
 use tempfile::TempDir;
 use vswitch::stats::Stats;
 use vswitch::{Config, DatagramPath, EnginePort, PortConfig, Switch, Uplink};
+
+#[path = "../../../testing/wait.rs"]
+mod waiting;
+pub use waiting::*;
 
 pub const BROADCAST: Mac = [0xff; 6];
 pub const OUTSIDE: Mac = [2, 0, 0, 0, 1, 1];
@@ -82,12 +86,11 @@ impl Far {
 
     /// Sends as soon as the switch admits it.
     pub fn send_when_admitted(&self, frame: &[u8]) {
-        let began = Instant::now();
-        while let Err(error) = self.0.send_to(frame, &self.1) {
-            assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
-            assert!(began.elapsed() < PATIENCE, "the switch does not admit it");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until("admission by the switch", || {
+            let sent = self.0.send_to(frame, &self.1);
+            sent.map_err(|error| assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied))
+                .is_ok()
+        });
     }
 
     pub fn receive(&self) -> Vec<u8> {
@@ -177,9 +180,15 @@ impl Rig {
         }
     }
 
-    /// Counters of a port, or of an uplink behind all ports. Deliveries are counted before the next
-    /// frame is taken, so they are right once a later frame has arrived.
+    /// Counters of a port, or of an uplink behind all ports. The switch's thread may still be about
+    /// to count: [`counts`](Self::counts) awaits a value.
     pub fn stats(&self, index: usize) -> Stats {
         self.switch.stats()[index].clone()
+    }
+
+    /// Waits until a counter of port or uplink `index` is `value`. It must not go beyond.
+    pub fn counts(&self, index: usize, counter: fn(&Stats) -> u64, value: u64) {
+        wait_until("a count", || counter(&self.stats(index)) >= value);
+        assert_eq!(counter(&self.stats(index)), value);
     }
 }

@@ -11,6 +11,8 @@ mod pair;
 pub mod qp;
 pub mod ring;
 pub mod srq;
+#[path = "../../../../testing/wait.rs"]
+mod waiting;
 mod wr;
 
 use std::cell::RefCell;
@@ -18,7 +20,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use dma::DmaSpace;
 use roce::FramePort;
@@ -39,12 +40,11 @@ pub use pair::{each, each_with, Pair};
 pub use qp::{connect, Options, Qp};
 pub use ring::Ring;
 pub use srq::Srq;
+pub use waiting::wait;
 pub use wr::{local_inv, sge, split, wqe, Wr};
 
 /// Memory of a VM.
 const MEMORY: u64 = 96 << 20;
-/// How long something that must happen may take before the test gives up.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// All rights.
 pub const FULL: AccessFlags = AccessFlags(
@@ -53,18 +53,6 @@ pub const FULL: AccessFlags = AccessFlags(
         | AccessFlags::REMOTE_READ.0
         | AccessFlags::REMOTE_ATOMIC.0,
 );
-
-/// Waits until `ready` returns something.
-pub fn wait<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = ready() {
-            return value;
-        }
-        assert!(start.elapsed() < PATIENCE, "{what} does not happen");
-        std::thread::sleep(Duration::from_micros(20));
-    }
-}
 
 /// Whether the device has events of this kind. The harness looks at each event of each test.
 fn is_raised(kind: EventKind) -> bool {
