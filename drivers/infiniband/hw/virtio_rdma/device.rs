@@ -42,7 +42,10 @@ use kernel::{
             AtomicFlag,
             Relaxed, //
         },
-        Arc, //
+        new_mutex,
+        Arc,
+        Mutex,
+        MutexGuard, //
     },
     time::Msecs, //
 };
@@ -130,6 +133,8 @@ pub(crate) struct Device {
     /// The device confirmed a reset after its use.
     is_at_rest: AtomicFlag,
     #[pin]
+    leaving: Mutex<()>,
+    #[pin]
     graveyard: Graveyard,
 }
 
@@ -176,6 +181,7 @@ impl Device {
                 queues,
                 targets,
                 is_at_rest: AtomicFlag::new(false),
+                leaving <- new_mutex!((), "virtio_rdma::device::leaving"),
                 graveyard <- Graveyard::new(),
             }),
             GFP_KERNEL,
@@ -279,6 +285,19 @@ impl Device {
         self.limits
             .own_rings
             .map_or(1, |own_rings| own_rings.num_event_queues)
+    }
+
+    /// Excludes [new objects](Self::await_leaving) from taking their numbers into use. Held while a QP
+    /// or CQ of the kernel is destroyed: once the device has answered, it may give the number to
+    /// another, but the driver still knows the old one by it.
+    pub(crate) fn leave(&self) -> MutexGuard<'_, ()> {
+        self.leaving.lock()
+    }
+
+    /// Waits until no object is known any more that had the number of a QP or CQ before which the
+    /// device has just made.
+    pub(crate) fn await_leaving(&self) {
+        drop(self.leaving.lock());
     }
 
     /// Keeps what the device may still use after it left its destruction unanswered.

@@ -309,6 +309,7 @@ impl Cq {
         let (response, ()) = super::create(device, &request, ())?;
         let number = response.cqn;
         let destroy = CmdDestroyCq { cqn: number };
+        device.await_leaving();
         let claim = transport.claim_cq(number).inspect_err(|_| {
             super::destroy(device, &destroy, ());
         })?;
@@ -331,6 +332,7 @@ impl Cq {
                 })
             }
             Err(error) => {
+                let _leaving = device.leave();
                 super::destroy(device, &destroy, claim);
                 Err(error)
             }
@@ -380,6 +382,7 @@ impl Drop for Cq {
         match &mut self.owner {
             Owner::Kernel(cq, memory) => {
                 cq.close();
+                let _leaving = self.device.leave();
                 super::destroy(&self.device, &request, memory.take());
             }
             Owner::User(ring) => {

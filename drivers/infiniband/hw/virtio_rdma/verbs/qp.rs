@@ -192,6 +192,7 @@ impl Drop for Qp {
         let request = CmdDestroyQp { qpn: self.number };
         match &mut self.owner {
             Owner::Kernel(qp, claims) => {
+                let _leaving = self.device.leave();
                 let place =
                     |queue: &Option<Attached>| queue.as_ref().map(|queue| queue.work.place.clone());
                 let places = (place(&qp.send), place(&qp.recv));

@@ -232,6 +232,7 @@ impl Qp {
             Owner::Kernel(KernelQp::default(), None),
             Some(events),
         );
+        device.await_leaving();
         qp.attach(init, sq, rq, shared)?.finish()
     }
 
@@ -265,6 +266,7 @@ impl Qp {
             Owner::Kernel(KernelQp::default(), None),
             None,
         );
+        device.await_leaving();
         let claims = transport.claim_pair(response.qpn)?;
         let [send, recv] = [0, 1].map(|index| claims[index].queue().clone());
         qp.owner = Owner::Kernel(KernelQp::default(), Some(claims));
