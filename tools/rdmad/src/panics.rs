@@ -8,10 +8,10 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::{Command, Output};
 use std::thread;
 
-use roce::headers::{Bth, Transport};
+use roce::headers::{Bth, Headers, Request, SendPart};
 use roce::net::{Addresses, Mac};
-use roce::opcode::{Extra, Op, Opcode, Position};
 use roce::packet::{build, frame_size};
+use roce::work::With;
 use roce::{Path, Psn};
 use sandbox::{Kind, Uplinks};
 use sockets::Access;
@@ -100,10 +100,10 @@ fn of_the_switch_thread() {
 fn packet() -> Vec<u8> {
     let addresses = Addresses::V4([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
     let path = Path::new([2, 0, 0, 0, 1, 1], MAC, addresses);
-    let send = Opcode::rc(Op::Send(Position::Only, Extra::None));
-    let transport = Transport::new(Bth::new(send, 0xffff, 17, Psn::new(0)));
-    let mut frame = vec![0; frame_size(&path, &transport, 0)];
-    build(&mut frame, &path, 0, &transport, 0, |_| Ok::<_, ()>(())).unwrap();
+    let send = Request::from(SendPart::Only(With::Nothing));
+    let headers = Headers::new(Bth::new(0xffff, 17, Psn::new(0)), send);
+    let mut frame = vec![0; frame_size(&path, &headers.body, 0)];
+    build(&mut frame, &path, 0, &headers, 0, |_| Ok::<_, ()>(())).unwrap();
     frame
 }
 

@@ -63,20 +63,20 @@ fn is_rebuilt(packet: &Packet<'_>) {
     let Packet {
         path,
         ident,
-        transport,
+        headers,
         payload,
         ..
     } = *packet;
-    let mut frame = vec![0; frame_size(&path, &transport, payload.len())];
+    let mut frame = vec![0; frame_size(&path, &headers.body, payload.len())];
     let fill = |into: &mut [u8]| {
         into.copy_from_slice(payload);
         Ok::<_, ()>(())
     };
-    build(&mut frame, &path, ident, &transport, payload.len(), fill).unwrap();
+    build(&mut frame, &path, ident, &headers, payload.len(), fill).unwrap();
     let again = Packet::parse(&frame).unwrap_or_else(|why| panic!("{why}: {packet:02x?}"));
     assert_eq!(
-        (again.path, again.ident, again.transport, again.payload),
-        (path, ident, transport, payload)
+        (again.path, again.ident, again.headers, again.payload),
+        (path, ident, headers, payload)
     );
 }
 

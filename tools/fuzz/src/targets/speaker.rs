@@ -6,22 +6,23 @@
 //! Packets that the speaker sends from its own address change nothing. In some inputs it has the
 //! peer's address: then all work still ends, each request once, and nothing beside the MRs changes.
 
+mod bodies;
+
 use std::collections::VecDeque;
 
-use roce::headers::{Aeth, AtomicEth, Deth, Feth, NakCode, Reth, Syndrome, Transport};
-use roce::opcode::{Extra, Op, Opcode, Service};
+use roce::headers::Body;
 use roce::packet::{build, frame_size};
 use roce::{Packet, Psn};
 use verbs::{Fabric, PathPolicy};
 use virtio_rdma_abi::cqe::Cqe;
-use virtio_rdma_abi::ib::{
-    FlushLevel, FlushTypes, Mtu, QpState, QpType, WcFlags, WcStatus, WrOpcode,
-};
+use virtio_rdma_abi::ib::{Mtu, QpState, QpType, WcFlags, WcStatus, WrOpcode};
 
 use crate::air::Air;
 use crate::input::Input;
 use crate::own::harness::{connect, mac, pattern, sge, Cq, Mr, Options, Qp, Vm, Wr};
 use crate::own::stage;
+
+use self::bodies::{aeth_of, carries_payload, other_body, reth_of};
 
 const ACTS: usize = 80;
 /// Bytes of an area: a work request has one to itself.
@@ -279,7 +280,7 @@ impl<'w> Talk<'w> {
         let Packet {
             mut path,
             ident,
-            mut transport,
+            mut headers,
             payload,
             ..
         } = packet;
@@ -287,7 +288,7 @@ impl<'w> Talk<'w> {
         if !self.forges {
             path.src_mac = mac(3);
         }
-        let bth = &mut transport.bth;
+        let bth = &mut headers.bth;
         match input.below(6) {
             0 => bth.psn = Psn::new(bth.psn.value().wrapping_add(input.below(8) as u32)),
             1 => bth.psn = Psn::new(bth.psn.value().wrapping_sub(input.below(8) as u32)),
@@ -303,34 +304,31 @@ impl<'w> Talk<'w> {
             bth.dest_qpn = input.any::<u32>() & 0xff_ffff;
         }
         if input.once_in(2) {
-            if let Some(opcode) = Opcode::decode(input.any()) {
-                bth.opcode = opcode;
-                complete(&mut transport, &self.mrs[1], input);
-            }
-        } else if let Some(reth) = &mut transport.reth {
+            headers.body = other_body(headers.body, &self.mrs[1], input);
+        } else if let Some(reth) = reth_of(&mut headers.body) {
             reth.va = input.edge(reth.va);
             reth.length = input.edge32(reth.length);
         }
-        if let Some(aeth) = &mut transport.aeth {
+        if let Some(aeth) = aeth_of(&mut headers.body) {
             aeth.msn = aeth.msn.wrapping_add(input.below(4) as u32) & 0xff_ffff;
         }
-        if let (Some(deth), false) = (&mut transport.deth, self.forges) {
+        if let (Body::Ud { deth, .. }, false) = (&mut headers.body, self.forges) {
             // It doesn't know the Q_Key.
             deth.qkey ^= 1 << input.below(32);
         }
-        if !carries_payload(transport.bth.opcode) {
+        if !carries_payload(&headers.body) {
             payload.clear();
         } else if input.once_in(3) {
             payload = vec![0xbb; input.below(256) + input.below(2)];
         } else {
             payload.iter_mut().for_each(|byte| *byte ^= 0xff);
         }
-        let mut frame = vec![0; frame_size(&path, &transport, payload.len())];
+        let mut frame = vec![0; frame_size(&path, &headers.body, payload.len())];
         let fill = |into: &mut [u8]| {
             into.copy_from_slice(&payload);
             Ok::<_, ()>(())
         };
-        build(&mut frame, &path, ident, &transport, payload.len(), fill).unwrap();
+        build(&mut frame, &path, ident, &headers, payload.len(), fill).unwrap();
         self.air.inject(&frame);
         if input.once_in(2) {
             stage::work(self.fabric);
@@ -434,72 +432,4 @@ impl<'w> Talk<'w> {
 
 fn receive_area(id: u64) -> u64 {
     2 * AREAS * AREA + ((id >> 1) % AREAS) * AREA
-}
-
-fn carries_payload(opcode: Opcode) -> bool {
-    matches!(
-        opcode.op,
-        Op::Send(..) | Op::Write(..) | Op::ReadResponse(_) | Op::AtomicWrite
-    )
-}
-
-/// The extended headers that the opcode calls for, about memory of `mr`.
-fn complete(transport: &mut Transport, mr: &Mr, input: &mut Input<'_>) {
-    let old = *transport;
-    *transport = Transport::new(old.bth);
-    let opcode = old.bth.opcode;
-    let reth = Reth {
-        va: input.edge(mr.addr),
-        rkey: input.edge32(mr.key),
-        length: input.edge32(300),
-    };
-    let syndrome = match input.below(8) {
-        0 => Syndrome::Rnr(1),
-        1 => Syndrome::Nak(NakCode::PsnSequence),
-        2 => Syndrome::Nak(NakCode::RemoteAccess),
-        3 => Syndrome::Nak(NakCode::InvalidRequest),
-        _ => Syndrome::ACK,
-    };
-    let aeth = old.aeth.unwrap_or(Aeth { syndrome, msn: 1 });
-    let (Op::Send(_, extra) | Op::Write(_, extra)) = opcode.op else {
-        match opcode.op {
-            Op::ReadResponse(at) if !at.starts() && !at.ends() => {}
-            Op::ReadResponse(_) | Op::Ack => transport.aeth = Some(aeth),
-            Op::AtomicAck => {
-                transport.aeth = Some(aeth);
-                transport.atomic_ack = Some(input.any());
-            }
-            Op::CompareSwap | Op::FetchAdd => {
-                transport.atomic = Some(AtomicEth {
-                    va: reth.va,
-                    rkey: reth.rkey,
-                    swap_add: 1,
-                    compare: 0,
-                });
-            }
-            Op::Flush => {
-                transport.reth = Some(reth);
-                let types = FlushTypes(input.any::<u8>() & 3);
-                let level = FlushLevel::Range;
-                transport.feth = Some(Feth { types, level });
-            }
-            _ => transport.reth = Some(reth),
-        }
-        return;
-    };
-    if matches!(opcode.op, Op::Write(at, _) if at.starts()) {
-        transport.reth = Some(reth);
-    }
-    match extra {
-        Extra::None => {}
-        Extra::Imm => transport.imm = Some([7; 4]),
-        Extra::Inv => transport.invalidate = Some(mr.key),
-    }
-    if opcode.service == Service::Ud {
-        let unknown = Deth {
-            qkey: 0x1234_5678,
-            src_qpn: 2,
-        };
-        transport.deth = Some(old.deth.unwrap_or(unknown));
-    }
 }

@@ -4,6 +4,7 @@
 
 use virtio_rdma_abi::ib::DEFAULT_PKEY;
 
+use crate::headers::Bth;
 use crate::net::Path;
 use crate::psn::Psn;
 use crate::work::{AsyncEvent, Mtu};
@@ -30,6 +31,11 @@ impl Connection {
             pkey: DEFAULT_PKEY,
             mtu,
         }
+    }
+
+    /// The base header of a packet to the peer, without flags.
+    pub(crate) fn bth(&self, psn: Psn) -> Bth {
+        Bth::new(self.pkey, self.dest_qpn, psn)
     }
 }
 

@@ -11,7 +11,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`psn`] | 24-bit packet sequence numbers |
-//! | [`opcode`], [`headers`] | BTH opcodes; BTH and extended transport headers |
+//! | [`opcode`], [`headers`] | transport services; BTH, opcodes and extended transport headers |
 //! | [`net`] | Ethernet, IPv4, IPv6, UDP: the path of a packet |
 //! | [`icrc`] | invariant CRC |
 //! | [`packet`] | parsing and building whole frames |

@@ -4,10 +4,10 @@
 
 use thiserror::Error;
 
-use crate::headers::{Bth, Transport};
+use crate::headers::{BadBody, Body, Bth, Headers, Reader};
 use crate::icrc::{Icrc, ICRC_SIZE};
 use crate::net::{NetError, Path, UDP_SIZE};
-use crate::opcode::{Opcode, Position};
+use crate::opcode::Position;
 use crate::work::Mtu;
 
 /// Why a frame is refused.
@@ -43,7 +43,7 @@ pub struct Packet<'a> {
     /// IPv4 identification, 0 for IPv6.
     pub ident: u16,
     /// Transport headers.
-    pub transport: Transport,
+    pub headers: Headers,
     /// Payload without padding.
     pub payload: &'a [u8],
 }
@@ -64,16 +64,21 @@ impl<'a> Packet<'a> {
         let bth = invariant
             .last_chunk::<{ Bth::SIZE }>()
             .ok_or(PacketError::Headers)?;
-        let (bth, version) = Bth::decode(bth).ok_or(PacketError::Opcode(bth[0]))?;
+        let (bth, opcode, version) = Bth::decode(bth);
         if version != 0 {
             return Err(PacketError::Version(version));
         }
-        let (transport, padded) = Transport::decode(bth, behind).ok_or(PacketError::Headers)?;
+        let mut reader = Reader::new(behind);
+        let body = Body::decode(opcode, &mut reader).map_err(|bad| match bad {
+            BadBody::Opcode => PacketError::Opcode(opcode),
+            BadBody::Headers => PacketError::Headers,
+        })?;
+        let padded = reader.rest();
         let payload = padded
             .len()
             .checked_sub(usize::from(bth.pad))
             .ok_or(PacketError::Payload)?;
-        if padded.len() % 4 != 0 || (!bth.opcode.has_payload() && !padded.is_empty()) {
+        if padded.len() % 4 != 0 || (!body.has_payload() && !padded.is_empty()) {
             return Err(PacketError::Payload);
         }
         let mut expected = Icrc::new(invariant);
@@ -85,14 +90,9 @@ impl<'a> Packet<'a> {
             path,
             ip_header: &frame[path.ip_offset()..headers - UDP_SIZE],
             ident,
-            transport,
+            headers: Headers { bth, body },
             payload: &padded[..payload],
         })
-    }
-
-    /// Opcode.
-    pub fn opcode(&self) -> Opcode {
-        self.transport.bth.opcode
     }
 }
 
@@ -108,8 +108,8 @@ pub(crate) fn fits(position: Position, payload: &[u8], mtu: Mtu) -> bool {
 }
 
 /// Bytes of a frame with these headers and a payload of `payload` bytes.
-pub fn frame_size(path: &Path, transport: &Transport, payload: usize) -> usize {
-    path.size() + transport.size() + payload.next_multiple_of(4) + ICRC_SIZE
+pub fn frame_size(path: &Path, body: &Body, payload: usize) -> usize {
+    path.size() + Bth::SIZE + body.size() + payload.next_multiple_of(4) + ICRC_SIZE
 }
 
 /// Builds a frame of [`frame_size`] bytes. `fill` writes the payload straight to its place; if it
@@ -121,20 +121,19 @@ pub fn build<E>(
     frame: &mut [u8],
     path: &Path,
     ident: u16,
-    transport: &Transport,
+    headers: &Headers,
     payload: usize,
     fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
 ) -> Result<(), E> {
-    debug_assert!(transport.is_complete());
-    assert_eq!(frame.len(), frame_size(path, transport, payload));
-    let mut transport = *transport;
+    assert_eq!(frame.len(), frame_size(path, &headers.body, payload));
+    let mut headers = *headers;
     let padded = payload.next_multiple_of(4);
     // At most 3.
-    transport.bth.pad = (padded - payload) as u8;
+    headers.bth.pad = (padded - payload) as u8;
     let start = path.size();
-    let data = start + transport.size();
+    let data = start + headers.size();
     path.encode(ident, frame.len() - start, frame);
-    transport.encode(&mut frame[start..]);
+    headers.encode(&mut frame[start..]);
     let (payload, pad) = frame[data..data + padded].split_at_mut(payload);
     fill(payload)?;
     pad.fill(0);

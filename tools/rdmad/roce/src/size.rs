@@ -2,16 +2,13 @@
 
 //! How long the frames of a work request are, without building them.
 
-use virtio_rdma_abi::ib::{FlushLevel, FlushTypes};
-
 use crate::connection::Connection;
-use crate::headers::{AtomicEth, Bth, Deth, Feth, Reth, Transport};
-use crate::opcode::{Op, Opcode, Service};
+use crate::headers::{Body, Deth, Request};
+use crate::opcode::Service;
 use crate::packet::frame_size;
-use crate::psn::Psn;
 use crate::rc::READ_PACKETS;
 use crate::segment::segment;
-use crate::work::{Mtu, SendOp, SendWr, ATOMIC_SIZE};
+use crate::work::{Mtu, Remote, SendOp, SendWr, ATOMIC_SIZE};
 
 /// Bytes of the message that a frame of the requester stands for, at most: what it carries, or what
 /// it asks for.
@@ -27,12 +24,8 @@ pub fn frame_span(op: &SendOp, mtu: Mtu) -> u32 {
     }
 }
 
-/// Headers are as long whatever they say.
-const SOME_RANGE: Reth = Reth {
-    va: 0,
-    rkey: 0,
-    length: 0,
-};
+/// A range of memory. Headers are as long whatever they say.
+const SOME_RANGE: Remote = Remote { va: 0, rkey: 0 };
 
 /// Bytes of frame number `index` of those that a requester of `service` carries `wr` out with; 0 if
 /// it takes none.
@@ -42,51 +35,32 @@ pub fn request_size<L>(
     wr: &SendWr<L>,
     index: u32,
 ) -> usize {
-    let path = &connection.path;
-    let bare = |op| Transport::new(Bth::new(Opcode { service, op }, 0, 0, Psn::new(0)));
-    match wr.op {
+    let (body, payload) = match wr.op {
         SendOp::Send { .. } | SendOp::Write { .. } => {
-            let Some(segment) = segment(service, connection, wr, index, Psn::new(0)) else {
+            let Some(segment) = segment(connection.mtu, wr, index) else {
                 return 0;
             };
-            let mut transport = segment.transport;
-            if service == Service::Ud {
-                transport.deth = Some(Deth {
-                    qkey: 0,
-                    src_qpn: 0,
-                });
-            }
-            frame_size(path, &transport, segment.length as usize)
+            let body = match service {
+                Service::Rc => Body::Request(Request::Part(segment.part)),
+                Service::Uc => Body::Uc(segment.part),
+                Service::Ud => Body::Ud {
+                    deth: Deth {
+                        qkey: 0,
+                        src_qpn: 0,
+                    },
+                    imm: segment.part.with().imm(),
+                },
+            };
+            (body, segment.length)
         }
-        SendOp::Read { .. } => {
-            let mut transport = bare(Op::ReadRequest);
-            transport.reth = Some(SOME_RANGE);
-            frame_size(path, &transport, 0)
-        }
-        SendOp::Atomic { .. } => {
-            let mut transport = bare(Op::FetchAdd);
-            transport.atomic = Some(AtomicEth {
-                va: 0,
-                rkey: 0,
-                swap_add: 0,
-                compare: 0,
-            });
-            frame_size(path, &transport, 0)
-        }
+        SendOp::Read { .. } => (Body::Request(Request::Read(SOME_RANGE.range(0, 0))), 0),
+        SendOp::Atomic { remote, op } => (Body::Request(Request::Atomic(remote, op)), 0),
         SendOp::AtomicWrite { .. } => {
-            let mut transport = bare(Op::AtomicWrite);
-            transport.reth = Some(SOME_RANGE);
-            frame_size(path, &transport, ATOMIC_SIZE as usize)
+            let request = Request::AtomicWrite(SOME_RANGE.range(0, 0));
+            (Body::Request(request), ATOMIC_SIZE)
         }
-        SendOp::Flush(_) => {
-            let mut transport = bare(Op::Flush);
-            transport.feth = Some(Feth {
-                types: FlushTypes::GLOBAL,
-                level: FlushLevel::Range,
-            });
-            transport.reth = Some(SOME_RANGE);
-            frame_size(path, &transport, 0)
-        }
-        SendOp::Local { .. } => 0,
-    }
+        SendOp::Flush(op) => (Body::Request(Request::flush(&op)), 0),
+        SendOp::Local { .. } => return 0,
+    };
+    frame_size(&connection.path, &body, payload as usize)
 }

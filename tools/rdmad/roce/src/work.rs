@@ -6,7 +6,7 @@
 //! the SGEs, inline data, the ring slot to give back). The transport hands it to the environment
 //! with offsets into the message.
 
-use crate::headers::Transport;
+use crate::headers::{Feth, Reth};
 use crate::net::Mac;
 
 pub use virtio_rdma_abi::ib::{
@@ -25,6 +25,19 @@ pub struct Remote {
     pub rkey: u32,
 }
 
+impl Remote {
+    /// The header for `length` bytes from `offset`. The responder checks that the range does not
+    /// wrap.
+    pub const fn range(&self, offset: u32, length: u32) -> Reth {
+        Reth {
+            // `u64::from` is not const; a u32 fits.
+            va: self.va.wrapping_add(offset as u64),
+            rkey: self.rkey,
+            length,
+        }
+    }
+}
+
 /// What a SEND carries besides its message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum With {
@@ -35,6 +48,16 @@ pub enum With {
     Imm([u8; 4]),
     /// An R_Key that the receiver invalidates; RC alone.
     Inv(u32),
+}
+
+impl With {
+    /// Immediate data.
+    pub(crate) const fn imm(self) -> Option<[u8; 4]> {
+        match self {
+            Self::Imm(imm) => Some(imm),
+            Self::Nothing | Self::Inv(_) => None,
+        }
+    }
 }
 
 /// An atomic operation on a 64-bit word (IBTA 9.4.5). Its result is the word as it was before.
@@ -66,6 +89,18 @@ pub struct FlushOp {
 }
 
 impl FlushOp {
+    /// The operation that these headers ask for.
+    pub(crate) fn new(feth: Feth, reth: Reth) -> Self {
+        Self {
+            remote: reth.remote(),
+            length: match feth.level {
+                FlushLevel::Range => Some(reth.length),
+                FlushLevel::Mr => None,
+            },
+            types: feth.types,
+        }
+    }
+
     /// The rights that it takes.
     pub fn access(&self) -> AccessFlags {
         let right = |flag, right| match self.types.contains(flag) {
@@ -169,21 +204,23 @@ pub struct RecvCompletion {
 }
 
 impl RecvCompletion {
-    /// The completion with `status` of a message of a connected QP whose last packet has this
-    /// `transport`.
-    pub(crate) fn connected(
-        transport: &Transport,
-        status: WcStatus,
-        rdma_write: bool,
-        byte_len: u32,
-    ) -> Self {
+    /// The completion of a SEND of `byte_len` bytes of a connected QP.
+    pub(crate) fn sent(byte_len: u32, with: With, solicited: bool) -> Self {
         Self {
-            status,
-            rdma_write,
+            status: WcStatus::Success,
+            rdma_write: false,
             byte_len,
-            with: transport.with(),
-            solicited: transport.bth.solicited,
+            with,
+            solicited,
             source: None,
+        }
+    }
+
+    /// The completion of an RDMA WRITE of `byte_len` bytes with immediate data.
+    pub(crate) fn written(byte_len: u32, imm: [u8; 4], solicited: bool) -> Self {
+        Self {
+            rdma_write: true,
+            ..Self::sent(byte_len, With::Imm(imm), solicited)
         }
     }
 }

@@ -5,10 +5,10 @@
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use roce::headers::{Bth, Transport};
+use roce::headers::{Bth, Headers, Request, SendPart};
 use roce::net::{carries_roce, inspect, is_roce, Addresses, Content, NetError, ROCE_PORT};
-use roce::opcode::{Extra, Op, Opcode, Position};
 use roce::packet::{build, frame_size, PacketError};
+use roce::work::With;
 use roce::{Packet, Path, Psn};
 
 const UDP: u8 = 17;
@@ -276,10 +276,10 @@ fn frames_of_the_engine_are_roce() {
             vlan,
             ..Path::new([2; 6], [4; 6], addresses)
         };
-        let send = Opcode::rc(Op::Send(Position::Only, Extra::None));
-        let transport = Transport::new(Bth::new(send, 0xffff, 17, Psn::new(1)));
-        let mut frame = vec![0; frame_size(&path, &transport, 4)];
-        build(&mut frame, &path, 0, &transport, 4, |_| Ok::<_, ()>(())).unwrap();
+        let send = Request::from(SendPart::Only(With::Nothing));
+        let headers = Headers::new(Bth::new(0xffff, 17, Psn::new(1)), send);
+        let mut frame = vec![0; frame_size(&path, &headers.body, 4)];
+        build(&mut frame, &path, 0, &headers, 4, |_| Ok::<_, ()>(())).unwrap();
         assert_eq!(engine_reads(&frame), Some(true));
         assert!(is_roce(&frame) && carries_roce(&frame));
     }

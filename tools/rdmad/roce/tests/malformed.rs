@@ -13,13 +13,12 @@ use common::capture;
 use common::endpoint::{Endpoint, Pieces, Settings, BASE, RKEY};
 use common::setup::sealed;
 use proptest::prelude::*;
-use roce::headers::{Bth, Deth, Reth, Transport};
+use roce::headers::{Body, Bth, Deth, Headers, Part, Request, Response, Reth, SendPart, WritePart};
 use roce::icrc::Icrc;
 use roce::net::{is_roce, NetError};
-use roce::opcode::{Extra, Op, Opcode, Service};
 use roce::packet::PacketError;
 use roce::ud::GSI_QKEY;
-use roce::work::{AccessFlags, Mtu};
+use roce::work::{AccessFlags, Mtu, With};
 use roce::{uc, ud, Packet, Psn};
 
 /// Makes the lengths, the IPv4 checksum and the ICRC of a frame right again, as far as it is long
@@ -62,31 +61,47 @@ fn reseal(frame: &mut [u8]) {
 
 /// A frame for each request that the capture lacks.
 fn uncaptured() -> Vec<Vec<u8>> {
-    let mut frames = Vec::new();
-    for byte in (0x16..=0x17).chain(0x20..=0x2b).chain([0x65]) {
-        let opcode = Opcode::decode(byte).expect("an opcode");
-        let mut transport = Transport::new(Bth::new(opcode, 0xffff, 1, Psn::new(0)));
-        transport.imm = matches!(
-            opcode.op,
-            Op::Send(_, Extra::Imm) | Op::Write(_, Extra::Imm)
-        )
-        .then_some([1, 2, 3, 4]);
-        transport.invalidate = matches!(opcode.op, Op::Send(_, Extra::Inv)).then_some(9);
-        transport.reth = match opcode.op {
-            Op::Write(position, _) if position.starts() => Some(Reth {
-                va: BASE,
-                rkey: RKEY,
-                length: 1025,
-            }),
-            _ => None,
-        };
-        transport.deth = (opcode.service == Service::Ud).then_some(Deth {
-            qkey: GSI_QKEY,
-            src_qpn: 3,
-        });
-        frames.push(sealed(&transport, &[5; 1024]));
-    }
-    frames
+    let range = Reth {
+        va: BASE,
+        rkey: RKEY,
+        length: 1025,
+    };
+    let imm = [1, 2, 3, 4];
+    let invalidate = [SendPart::Last(With::Inv(9)), SendPart::Only(With::Inv(9))];
+    let invalidate = invalidate.map(|part| Body::Request(part.into()));
+    let sends = [
+        SendPart::First,
+        SendPart::Middle,
+        SendPart::Last(With::Nothing),
+        SendPart::Last(With::Imm(imm)),
+        SendPart::Only(With::Nothing),
+        SendPart::Only(With::Imm(imm)),
+    ];
+    let writes = [
+        WritePart::First(range),
+        WritePart::Middle,
+        WritePart::Last(None),
+        WritePart::Last(Some(imm)),
+        WritePart::Only(range, None),
+        WritePart::Only(range, Some(imm)),
+    ];
+    let deth = Deth {
+        qkey: GSI_QKEY,
+        src_qpn: 3,
+    };
+    let datagram = Body::Ud {
+        deth,
+        imm: Some(imm),
+    };
+    (invalidate.into_iter())
+        .chain(sends.map(|part| Body::Uc(Part::Send(part))))
+        .chain(writes.map(|part| Body::Uc(Part::Write(part))))
+        .chain([datagram])
+        .map(|body| {
+            let headers = Headers::new(Bth::new(0xffff, 1, Psn::new(0)), body);
+            sealed(&headers, &[5; 1024])
+        })
+        .collect()
 }
 
 fn frame() -> impl Strategy<Value = Vec<u8>> {
@@ -124,7 +139,10 @@ fn headers_that_end_early_are_refused() {
     // An atomic request has no payload.
     let atomics = capture::frames().into_iter().filter(|frame| {
         let packet = Packet::parse(frame).unwrap();
-        packet.transport.atomic.is_some() || packet.transport.atomic_ack.is_some()
+        matches!(
+            packet.headers.body,
+            Body::Request(Request::Atomic(..)) | Body::Response(Response::Atomic(..))
+        )
     });
     for mut frame in atomics {
         frame.extend([0; 4]);
@@ -182,7 +200,7 @@ fn every_wrong_bit_is_noticed_or_meaningless() {
                 || at == 14 + header + 8 + 4;
             assert!(variant, "bit {bit}");
             assert_eq!(packet.payload, whole.payload);
-            assert_eq!(packet.transport.bth.psn, whole.transport.bth.psn);
+            assert_eq!(packet.headers.bth.psn, whole.headers.bth.psn);
         }
     }
 }

@@ -126,7 +126,7 @@ fn congestion_marks_change_nothing() {
     exchange(&mut sim, |sim, to, mut frame| {
         mark(&mut frame);
         let packet = Packet::parse(&frame).unwrap();
-        assert!(packet.transport.bth.fecn && packet.transport.bth.becn);
+        assert!(packet.headers.bth.fecn && packet.headers.bth.becn);
         assert_eq!(packet.path.traffic_class & 3, 3);
         let now = sim.now;
         sim.ends[to].deliver(&frame, now);

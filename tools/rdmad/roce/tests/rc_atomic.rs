@@ -10,9 +10,10 @@ mod common;
 use common::endpoint::{Settings, BASE, RKEY};
 use common::setup::{at, invalidate, post_flags, requests, sealed, sent, sim, statuses, write};
 use common::sim::Sim;
-use roce::headers::{Aeth, AtomicEth, Bth, NakCode, Syndrome, Transport};
-use roce::opcode::{Extra, Op, Opcode, Position};
-use roce::work::{AccessFlags, AsyncEvent, AtomicOp, SendFlags, SendOp, WcStatus, With};
+use roce::headers::{
+    Aeth, Body, Bth, Headers, NakCode, ReadPart, Request, Response, SendPart, Syndrome,
+};
+use roce::work::{AccessFlags, AsyncEvent, AtomicOp, Remote, SendFlags, SendOp, WcStatus, With};
 use roce::{Packet, QpError};
 
 const ADD: AtomicOp = AtomicOp::FetchAdd { add: 5 };
@@ -31,18 +32,13 @@ fn behind_udp(frame: &[u8]) -> &[u8] {
 }
 
 /// A frame with an atomic request from side 0 to side 1, `back` packets before what side 1 expects.
-fn request(sim: &Sim, op: Op, va: u64, rkey: u32, back: u32) -> Vec<u8> {
+fn request(sim: &Sim, op: AtomicOp, va: u64, rkey: u32, back: u32) -> Vec<u8> {
     let end = &sim.ends[1];
     let psn = end.responder.expected_psn().add(0x100_0000 - back);
-    let mut transport = Transport::new(Bth::new(Opcode::rc(op), 0xffff, end.qpn, psn));
-    transport.bth.ack_req = true;
-    transport.atomic = Some(AtomicEth {
-        va,
-        rkey,
-        swap_add: 5,
-        compare: 0,
-    });
-    sealed(&transport, &[])
+    let mut bth = Bth::new(0xffff, end.qpn, psn);
+    bth.ack_req = true;
+    let request = Request::Atomic(Remote { va, rkey }, op);
+    sealed(&Headers::new(bth, request), &[])
 }
 
 /// The atomic answers and acknowledgements that side 1 sends now: PSN distance to the expected one,
@@ -51,11 +47,16 @@ fn answers(sim: &mut Sim) -> Vec<(i32, Syndrome, Option<u64>)> {
     let expected = sim.ends[1].responder.expected_psn();
     sent(sim, 1)
         .iter()
-        .map(|frame| Packet::parse(frame).unwrap().transport)
-        .map(|transport| {
-            let syndrome = transport.aeth.expect("an answer").syndrome;
-            let distance = transport.bth.psn.since(expected);
-            (distance, syndrome, transport.atomic_ack)
+        .map(|frame| Packet::parse(frame).unwrap().headers)
+        .map(|headers| {
+            let distance = headers.bth.psn.since(expected);
+            match headers.body {
+                Body::Response(Response::Ack(aeth)) => (distance, aeth.syndrome, None),
+                Body::Response(Response::Atomic(aeth, original)) => {
+                    (distance, aeth.syndrome, Some(original))
+                }
+                body => panic!("no answer: {body:?}"),
+            }
         })
         .collect()
 }
@@ -164,20 +165,20 @@ fn duplicates_get_the_saved_value() {
     set_word(&mut sim, 100);
     let now = sim.now;
     for original in [100, 105, 110] {
-        let frame = request(&sim, Op::FetchAdd, BASE, RKEY, 0);
+        let frame = request(&sim, ADD, BASE, RKEY, 0);
         sim.ends[1].deliver(&frame, now);
         assert_eq!(answers(&mut sim), [(-1, Syndrome::ACK, Some(original))]);
     }
     // Even when the memory is gone by now.
     sim.ends[1].world.access = AccessFlags::NONE;
     for (back, original) in [(1, 110), (2, 105), (1, 110)] {
-        let again = request(&sim, Op::FetchAdd, BASE, RKEY, back);
+        let again = request(&sim, ADD, BASE, RKEY, back);
         sim.ends[1].deliver(&again, now);
         sim.ends[1].deliver(&again, now);
         let expected = (-(back as i32), Syndrome::ACK, Some(original));
         assert_eq!(answers(&mut sim), [expected], "one answer a turn");
     }
-    let forgotten = request(&sim, Op::FetchAdd, BASE, RKEY, 3);
+    let forgotten = request(&sim, ADD, BASE, RKEY, 3);
     sim.ends[1].deliver(&forgotten, now);
     assert_eq!(answers(&mut sim), [], "no peer can wait for that");
     assert_eq!(sim.ends[1].world.atomics, 3);
@@ -193,7 +194,7 @@ fn more_atomics_than_negotiated() {
     });
     let now = sim.now;
     for _ in 0..3 {
-        let frame = request(&sim, Op::FetchAdd, BASE, RKEY, 0);
+        let frame = request(&sim, ADD, BASE, RKEY, 0);
         sim.ends[1].deliver(&frame, now);
     }
     let event = Some(AsyncEvent::QpReqErr);
@@ -228,7 +229,7 @@ fn refused_atomics() {
     ];
     for (number, (va, rkey, access, memory, fault, (code, event))) in cases.into_iter().enumerate()
     {
-        for op in [Op::CompareSwap, Op::FetchAdd] {
+        for op in [SWAP, ADD] {
             let mut sim = sim(Settings {
                 access,
                 ..Settings::default()
@@ -250,12 +251,11 @@ fn refused_atomics() {
 fn an_atomic_operation_within_a_message() {
     let mut sim = sim(Settings::default());
     sim.ends[1].post_recv(0, vec![0..3000]);
-    let first = Op::Send(Position::First, Extra::None);
     let psn = sim.ends[1].responder.expected_psn();
-    let transport = Transport::new(Bth::new(Opcode::rc(first), 0xffff, 2, psn));
+    let first = Headers::new(Bth::new(0xffff, 2, psn), Request::from(SendPart::First));
     let now = sim.now;
-    sim.ends[1].deliver(&sealed(&transport, &[0; 1024]), now);
-    let frame = request(&sim, Op::FetchAdd, BASE, RKEY, 0);
+    sim.ends[1].deliver(&sealed(&first, &[0; 1024]), now);
+    let frame = request(&sim, ADD, BASE, RKEY, 0);
     sim.ends[1].deliver(&frame, now);
     assert_eq!(
         answers(&mut sim),
@@ -295,27 +295,27 @@ fn a_result_that_can_not_be_stored() {
 #[test]
 fn answers_of_the_wrong_kind() {
     let read = SendOp::Read { remote: at(0) };
-    let response = Op::ReadResponse(Position::Only);
+    let aeth = Aeth {
+        syndrome: Syndrome::ACK,
+        msn: 1,
+    };
+    let original = Response::Atomic(aeth, 7);
+    let data = Response::Read(ReadPart::Only(aeth));
     for (posted, answer, payload) in [
-        (read, Op::AtomicAck, &[][..]),
-        (write(at(0)), Op::AtomicAck, &[]),
-        (atomic(ADD), response, &[0; 8]),
+        (read, original, &[][..]),
+        (write(at(0)), original, &[]),
+        (atomic(ADD), data, &[0; 8]),
     ] {
         let mut sim = sim(Settings::default());
         sim.ends[0].post(0, posted, vec![0..8]);
         let first = Packet::parse(&sent(&mut sim, 0)[0])
             .unwrap()
-            .transport
+            .headers
             .bth
             .psn;
-        let mut transport = Transport::new(Bth::new(Opcode::rc(answer), 0xffff, 1, first));
-        transport.aeth = Some(Aeth {
-            syndrome: Syndrome::ACK,
-            msn: 1,
-        });
-        transport.atomic_ack = (answer == Op::AtomicAck).then_some(7);
+        let headers = Headers::new(Bth::new(0xffff, 1, first), answer);
         let now = sim.now;
-        sim.ends[0].deliver(&sealed(&transport, payload), now);
+        sim.ends[0].deliver(&sealed(&headers, payload), now);
         assert_eq!(statuses(&sim), [WcStatus::BadRespErr]);
     }
 }

@@ -10,12 +10,14 @@ mod common;
 use std::time::Duration;
 
 use common::endpoint::{Settings, BASE, RKEY};
-use common::setup::{at, local, requests, sim, statuses, write, LEN, MEMORY, SEND};
+use common::setup::{
+    at, local, opcode, requests, sim, statuses, write, LEN, MEMORY, READ_RESPONSE_LAST, SEND,
+    WRITE_ONLY,
+};
 use common::sim::Sim;
-use roce::opcode::{Extra, Op, Position};
 use roce::rc::rnr_delay;
 use roce::work::{AccessFlags, AsyncEvent, Remote, SendFlags, SendOp, SendWr, WcStatus};
-use roce::{Packet, Psn, QpError};
+use roce::{Psn, QpError};
 
 /// Posts a good WRITE, the operation to test and another WRITE; the first completes, the second
 /// fails as told, the last is flushed. Returns the event at the responder.
@@ -319,13 +321,10 @@ fn a_fence_waits_for_reads() {
     let order: Vec<_> = sim
         .log
         .iter()
-        .map(|(from, frame)| (*from, Packet::parse(frame).unwrap().opcode().op))
+        .map(|(from, frame)| (*from, opcode(frame)))
         .collect();
-    let position = |wanted: (usize, Op)| order.iter().position(|seen| *seen == wanted).unwrap();
-    assert!(
-        position((0, Op::Write(Position::Only, Extra::None)))
-            > position((1, Op::ReadResponse(Position::Last)))
-    );
+    let position = |wanted: (usize, u8)| order.iter().position(|seen| *seen == wanted).unwrap();
+    assert!(position((0, WRITE_ONLY)) > position((1, READ_RESPONSE_LAST)));
 }
 
 #[test]

@@ -8,30 +8,22 @@
 mod common;
 
 use common::endpoint::{Settings, BASE, RKEY};
+use common::parts::{self, range};
 use common::setup::{at, local, sealed, sim, statuses, LEN, MEMORY, SEND};
 use common::sim::Sim;
-use roce::headers::{Bth, NakCode, Reth, Syndrome, Transport};
-use roce::opcode::{Extra, Op, Opcode, Position};
+use roce::headers::{
+    Aeth, Body, Bth, Headers, NakCode, ReadPart, Request, Response, Reth, Syndrome, WritePart,
+};
+use roce::opcode::Position;
 use roce::work::{AccessFlags, AsyncEvent, Mtu, SendOp, WcStatus};
 use roce::{Packet, Psn, QpError};
 
 /// A frame from side 0 to side 1, `ahead` packets from what side 1 expects.
-fn request(sim: &Sim, op: Op, ahead: u32, reth: Option<Reth>, payload: &[u8]) -> Vec<u8> {
+fn request(sim: &Sim, request: Request, ahead: u32, payload: &[u8]) -> Vec<u8> {
     let end = &sim.ends[1];
-    let bth = Bth::new(
-        Opcode::rc(op),
-        0xffff,
-        end.qpn,
-        end.responder.expected_psn().add(ahead),
-    );
-    let mut transport = Transport::new(bth);
-    transport.bth.ack_req = true;
-    transport.reth = reth;
-    if let Op::Send(_, Extra::Imm) | Op::Write(_, Extra::Imm) = op {
-        transport.imm = Some([0; 4]);
-    }
-    transport.invalidate = matches!(op, Op::Send(_, Extra::Inv)).then_some(5);
-    sealed(&transport, payload)
+    let mut bth = Bth::new(0xffff, end.qpn, end.responder.expected_psn().add(ahead));
+    bth.ack_req = true;
+    sealed(&Headers::new(bth, request), payload)
 }
 
 /// The acknowledgements and NAKs that side 1 sends now.
@@ -40,67 +32,53 @@ fn answers(sim: &mut Sim) -> Vec<(Psn, Syndrome)> {
     let frames: Vec<_> = sim.ends[1].world.out.drain(..).collect();
     frames
         .iter()
-        .map(|frame| Packet::parse(frame).unwrap().transport)
-        .filter_map(|transport| {
-            transport
-                .aeth
-                .map(|aeth| (transport.bth.psn, aeth.syndrome))
+        .map(|frame| Packet::parse(frame).unwrap().headers)
+        .filter_map(|headers| {
+            let aeth = match headers.body {
+                Body::Response(Response::Read(part)) => part.aeth()?,
+                Body::Response(Response::Ack(aeth) | Response::Atomic(aeth, _)) => aeth,
+                body => panic!("no answer: {body:?}"),
+            };
+            Some((headers.bth.psn, aeth.syndrome))
         })
         .collect()
 }
 
-fn reth(length: u32) -> Option<Reth> {
-    Some(Reth {
-        va: BASE,
-        rkey: RKEY,
-        length,
-    })
+fn send(position: Position) -> Request {
+    Request::Part(parts::send(position))
 }
 
-/// A packet of a message: operation, RETH, payload.
-type Step<'a> = (Op, Option<Reth>, &'a [u8]);
+fn write(position: Position, length: u32) -> Request {
+    Request::Part(parts::write(position, length))
+}
+
+fn read(length: u32) -> Request {
+    Request::Read(range(length))
+}
+
+/// A packet of a message: request, payload.
+type Step<'a> = (Request, &'a [u8]);
 
 #[test]
 fn broken_messages_are_invalid_requests() {
-    use {Extra::*, Position::*};
+    use Position::*;
     let full = [0u8; 1024];
     let cases: [&[Step]; 15] = [
-        &[(Op::Send(Middle, None), Option::None, &full)],
-        &[(Op::Send(Last, None), Option::None, &full)],
-        &[(Op::Send(First, None), Option::None, &full[1..])],
-        &[
-            (Op::Send(First, None), Option::None, &full),
-            (Op::Send(First, None), Option::None, &full),
-        ],
-        &[
-            (Op::Send(First, None), Option::None, &full),
-            (Op::Send(Only, None), Option::None, &full),
-        ],
-        &[
-            (Op::Send(First, None), Option::None, &full),
-            (Op::Write(Last, None), Option::None, &full),
-        ],
-        &[
-            (Op::Send(First, None), Option::None, &full),
-            (Op::Send(Last, None), Option::None, &[]),
-        ],
-        &[
-            (Op::Send(First, None), Option::None, &full),
-            (Op::ReadRequest, reth(4), &[]),
-        ],
-        &[(Op::Write(Middle, None), Option::None, &full)],
-        &[(Op::Write(Only, None), reth(5), &full[..4])],
-        &[(Op::Write(Only, None), reth(3), &full[..4])],
-        &[(Op::Write(First, None), reth(1024), &full)],
-        &[
-            (Op::Write(First, None), reth(1030), &full),
-            (Op::Write(Last, None), Option::None, &full[..7]),
-        ],
-        &[
-            (Op::Write(First, None), reth(1030), &full),
-            (Op::Write(Last, None), Option::None, &full[..5]),
-        ],
-        &[(Op::ReadRequest, reth((1 << 31) + 1), &[])],
+        &[(send(Middle), &full)],
+        &[(send(Last), &full)],
+        &[(send(First), &full[1..])],
+        &[(send(First), &full), (send(First), &full)],
+        &[(send(First), &full), (send(Only), &full)],
+        &[(send(First), &full), (write(Last, 0), &full)],
+        &[(send(First), &full), (send(Last), &[])],
+        &[(send(First), &full), (read(4), &[])],
+        &[(write(Middle, 0), &full)],
+        &[(write(Only, 5), &full[..4])],
+        &[(write(Only, 3), &full[..4])],
+        &[(write(First, 1024), &full)],
+        &[(write(First, 1030), &full), (write(Last, 0), &full[..7])],
+        &[(write(First, 1030), &full), (write(Last, 0), &full[..5])],
+        &[(read((1 << 31) + 1), &[])],
     ];
     for (number, case) in cases.iter().enumerate() {
         let mut sim = sim(Settings {
@@ -108,9 +86,9 @@ fn broken_messages_are_invalid_requests() {
             ..Settings::default()
         });
         sim.ends[1].post_recv(0, vec![0..LEN]);
-        for (op, reth, payload) in *case {
+        for (step, payload) in *case {
             assert_eq!(sim.ends[1].errors, []);
-            let frame = request(&sim, *op, 0, *reth, payload);
+            let frame = request(&sim, *step, 0, payload);
             sim.ends[1].deliver(&frame, sim.now);
         }
         let event = Some(AsyncEvent::QpReqErr);
@@ -132,7 +110,7 @@ fn more_reads_than_negotiated() {
         ..Settings::default()
     });
     for _ in 0..3 {
-        let frame = request(&sim, Op::ReadRequest, 0, reth(10), &[]);
+        let frame = request(&sim, read(10), 0, &[]);
         sim.ends[1].deliver(&frame, sim.now);
     }
     assert_eq!(sim.ends[1].errors.len(), 1);
@@ -153,12 +131,12 @@ fn more_reads_than_negotiated() {
 #[test]
 fn a_gap_is_reported_once_and_a_duplicate_acknowledged() {
     let mut sim = sim(Settings::default());
-    let send = Op::Send(Position::Only, Extra::None);
+    let send = send(Position::Only);
     sim.ends[1].post_recv(0, vec![0..LEN]);
     sim.ends[1].post_recv(1, vec![0..LEN]);
     let start = sim.ends[1].responder.expected_psn();
-    let early = request(&sim, send, 1, None, b"late");
-    let due = request(&sim, send, 0, None, b"due!");
+    let early = request(&sim, send, 1, b"late");
+    let due = request(&sim, send, 0, b"due!");
     for _ in 0..3 {
         sim.ends[1].deliver(&early, sim.now);
     }
@@ -178,7 +156,7 @@ fn a_gap_is_reported_once_and_a_duplicate_acknowledged() {
     );
     sim.ends[1].deliver(&early, sim.now);
     assert_eq!(answers(&mut sim), [(start.add(1), Syndrome::ACK)]);
-    let past = request(&sim, send, 5, None, b"gap");
+    let past = request(&sim, send, 5, b"gap");
     sim.ends[1].deliver(&past, sim.now);
     assert_eq!(
         answers(&mut sim),
@@ -191,7 +169,7 @@ fn a_gap_is_reported_once_and_a_duplicate_acknowledged() {
 fn duplicate_reads_are_executed_again_from_any_packet() {
     let mut sim = sim(Settings::default());
     let start = sim.ends[1].responder.expected_psn();
-    let first = request(&sim, Op::ReadRequest, 0, reth(LEN as u32), &[]);
+    let first = request(&sim, read(LEN as u32), 0, &[]);
     sim.ends[1].deliver(&first, sim.now);
     assert_eq!(
         answers(&mut sim),
@@ -202,7 +180,7 @@ fn duplicate_reads_are_executed_again_from_any_packet() {
         rkey: RKEY,
         length: LEN as u32 - 1024,
     };
-    let again = request(&sim, Op::ReadRequest, 0x100_0000 - 2, Some(middle), &[]);
+    let again = request(&sim, Request::Read(middle), 0x100_0000 - 2, &[]);
     sim.ends[1].deliver(&again, sim.now);
     sim.ends[1].deliver(&again, sim.now);
     sim.ends[1].transmit(usize::MAX, sim.now);
@@ -218,7 +196,7 @@ fn duplicate_reads_are_executed_again_from_any_packet() {
         length: LEN as u32 + 100,
         ..middle
     };
-    let frame = request(&sim, Op::ReadRequest, 0x100_0000 - 2, Some(longer), &[]);
+    let frame = request(&sim, Request::Read(longer), 0x100_0000 - 2, &[]);
     sim.ends[1].deliver(&frame, sim.now);
     sim.ends[1].deliver(&again, sim.now);
     sim.ends[1].world.remote_fault = true;
@@ -233,14 +211,14 @@ fn duplicate_reads_are_executed_again_from_any_packet() {
 fn a_duplicate_of_what_is_still_to_be_answered_changes_nothing() {
     let mut sim = sim(Settings::default());
     let start = sim.ends[1].responder.expected_psn();
-    let read = request(&sim, Op::ReadRequest, 0, reth(LEN as u32), &[]);
+    let read = request(&sim, read(LEN as u32), 0, &[]);
     sim.ends[1].deliver(&read, sim.now);
     let last = Reth {
         va: BASE + 2048,
         rkey: RKEY,
         length: LEN as u32 - 2048,
     };
-    let again = request(&sim, Op::ReadRequest, 0x100_0000 - 1, Some(last), &[]);
+    let again = request(&sim, Request::Read(last), 0x100_0000 - 1, &[]);
     for frame in [&read, &again] {
         sim.ends[1].deliver(frame, sim.now);
     }
@@ -253,64 +231,62 @@ fn a_duplicate_of_what_is_still_to_be_answered_changes_nothing() {
 
 #[test]
 fn ranges_are_checked_as_a_whole_and_if_there_is_one() {
-    use Position::*;
-    let nowhere = Some(Reth {
+    let nowhere = Reth {
         va: 0,
         rkey: 0,
         length: 0,
-    });
+    };
     let mut sim = sim(Settings::default());
-    for op in [Op::ReadRequest, Op::Write(Only, Extra::None)] {
-        let empty = request(&sim, op, 0, nowhere, &[]);
-        sim.ends[1].deliver(&empty, sim.now);
-        assert_eq!(sim.ends[1].errors, [], "{op:?}");
+    let write = Request::from(WritePart::Only(nowhere, None));
+    for empty in [Request::Read(nowhere), write] {
+        let frame = request(&sim, empty, 0, &[]);
+        sim.ends[1].deliver(&frame, sim.now);
+        assert_eq!(sim.ends[1].errors, [], "{empty:?}");
     }
-    let beyond = Some(Reth {
+    let beyond = Reth {
         va: BASE + MEMORY as u64 - 1024,
         rkey: RKEY,
         length: 1025,
-    });
+    };
     let before = sim.ends[1].world.memory.clone();
-    let first = request(&sim, Op::Write(First, Extra::None), 0, beyond, &[7; 1024]);
+    let first = request(&sim, WritePart::First(beyond).into(), 0, &[7; 1024]);
     sim.ends[1].deliver(&first, sim.now);
     assert_eq!(sim.ends[1].world.memory, before);
     let event = Some(AsyncEvent::QpAccessErr);
     assert_eq!(sim.ends[1].errors, [QpError { event }]);
 }
 
-/// Feeds side 0 a READ response at the PSN that it waits for.
-fn respond(sim: &mut Sim, op: Op, payload: &[u8]) {
+/// The acknowledgement of all that came.
+const AETH: Aeth = Aeth {
+    syndrome: Syndrome::ACK,
+    msn: 1,
+};
+
+/// Feeds side 0 a response at the PSN that it waits for.
+fn respond(sim: &mut Sim, response: Response, payload: &[u8]) {
     let psn = Psn::new(sim.ends[0].requester.attr().sq_psn);
-    let mut transport = Transport::new(Bth::new(Opcode::rc(op), 0xffff, sim.ends[0].qpn, psn));
-    transport.aeth = Some(roce::headers::Aeth {
-        syndrome: Syndrome::ACK,
-        msn: 1,
-    });
-    let frame = sealed(&transport, payload);
+    let bth = Bth::new(0xffff, sim.ends[0].qpn, psn);
+    let frame = sealed(&Headers::new(bth, response), payload);
     sim.ends[0].deliver(&frame, sim.now);
 }
 
 // abi
 #[test]
 fn bad_read_responses() {
-    let only = Op::ReadResponse(Position::Only);
+    let only = Response::Read(ReadPart::Only(AETH));
+    let first = Response::Read(ReadPart::First(AETH));
     let read = SendOp::Read { remote: at(0) };
-    for (posted, op, payload, status) in [
+    for (posted, response, payload, status) in [
         (read, only, &[1u8; 11][..], WcStatus::LocLenErr),
         (read, only, &[1; 9], WcStatus::LocLenErr),
-        (
-            read,
-            Op::ReadResponse(Position::First),
-            &[1; 1024],
-            WcStatus::BadRespErr,
-        ),
+        (read, first, &[1; 1024], WcStatus::BadRespErr),
         (SEND, only, &[], WcStatus::BadRespErr),
         (read, only, &[1; 10], WcStatus::Success),
     ] {
         let mut sim = sim(Settings::default());
         sim.ends[0].post(0, posted, vec![0..10]);
         sim.ends[0].transmit(usize::MAX, sim.now);
-        respond(&mut sim, op, payload);
+        respond(&mut sim, response, payload);
         assert_eq!(statuses(&sim), [status]);
     }
 }
@@ -318,11 +294,11 @@ fn bad_read_responses() {
 #[test]
 fn responses_to_nothing_are_ignored() {
     let mut sim = sim(Settings::default());
-    respond(&mut sim, Op::Ack, &[]);
-    respond(&mut sim, Op::ReadResponse(Position::Only), &[]);
+    respond(&mut sim, Response::Ack(AETH), &[]);
+    respond(&mut sim, Response::Read(ReadPart::Only(AETH)), &[]);
     assert_eq!(sim.ends[0].errors, []);
     sim.ends[0].post(0, SEND, vec![0..10]);
-    respond(&mut sim, Op::Ack, &[]);
+    respond(&mut sim, Response::Ack(AETH), &[]);
     assert_eq!(statuses(&sim), [], "posted but not sent");
 }
 
@@ -330,13 +306,7 @@ fn responses_to_nothing_are_ignored() {
 fn draining_returns_what_is_left() {
     let mut sim = sim(Settings::default());
     sim.ends[1].post_recv(9, vec![0..LEN]);
-    let frame = request(
-        &sim,
-        Op::Send(Position::First, Extra::None),
-        0,
-        None,
-        &[0; 1024],
-    );
+    let frame = request(&sim, send(Position::First), 0, &[0; 1024]);
     sim.ends[1].deliver(&frame, sim.now);
     assert_eq!(sim.ends[1].responder.drain().map(|recv| recv.id), Some(9));
     sim.ends[0].post(4, SEND, local());

@@ -10,9 +10,11 @@ mod common;
 use common::endpoint::{Settings, RKEY};
 use common::setup::{at, sealed, sent, sim, statuses};
 use common::sim::{Faults, Sim};
-use roce::headers::{Aeth, Bth, Feth, NakCode, Reth, Syndrome, Transport};
-use roce::opcode::{Extra, Op, Opcode, Position};
-use roce::work::{AccessFlags, FlushLevel, FlushOp, FlushTypes, SendOp, WcStatus};
+use roce::headers::{
+    Aeth, Body, Bth, Headers, NakCode, ReadPart, Request, Response, Reth, SendPart, Syndrome,
+    WritePart,
+};
+use roce::work::{AccessFlags, FlushOp, FlushTypes, Remote, SendOp, WcStatus, With};
 use roce::{Packet, QpError};
 
 const DATA: [u8; 8] = *b"abcdefgh";
@@ -46,43 +48,72 @@ fn behind_udp(frame: &[u8]) -> &[u8] {
 }
 
 /// A request from side 0 to side 1, `back` packets before what side 1 expects.
-fn request(sim: &Sim, op: Op, va: u64, length: u32, back: u32) -> Transport {
+fn request(sim: &Sim, request: Request, back: u32) -> Headers {
     let end = &sim.ends[1];
     let psn = end.responder.expected_psn().add(0x100_0000 - back);
-    let mut transport = Transport::new(Bth::new(Opcode::rc(op), 0xffff, end.qpn, psn));
-    transport.bth.ack_req = true;
-    transport.reth = Some(Reth {
-        va,
-        rkey: RKEY,
-        length,
-    });
-    transport.feth = (op == Op::Flush).then_some(Feth {
+    let mut bth = Bth::new(0xffff, end.qpn, psn);
+    bth.ack_req = true;
+    Headers::new(bth, request)
+}
+
+/// An atomic WRITE of `length` bytes.
+fn atomic_write(va: u64, length: u32) -> Request {
+    Request::AtomicWrite(range(va, length))
+}
+
+fn flush_of(va: u64, length: u32) -> Request {
+    Request::flush(&FlushOp {
+        remote: remote(va),
+        length: Some(length),
         types: FlushTypes::GLOBAL,
-        level: FlushLevel::Range,
-    });
-    transport
+    })
 }
 
-fn deliver(sim: &mut Sim, transport: &Transport, payload: &[u8]) {
+fn read(va: u64, length: u32) -> Request {
+    Request::Read(range(va, length))
+}
+
+fn remote(va: u64) -> Remote {
+    Remote { va, rkey: RKEY }
+}
+
+fn range(va: u64, length: u32) -> Reth {
+    remote(va).range(0, length)
+}
+
+fn deliver(sim: &mut Sim, headers: &Headers, payload: &[u8]) {
     let now = sim.now;
-    sim.ends[1].deliver(&sealed(transport, payload), now);
+    sim.ends[1].deliver(&sealed(headers, payload), now);
 }
 
-/// Answers that side 1 sends now: operation, PSN distance to the expected one, syndrome.
-fn answers(sim: &mut Sim) -> Vec<(Op, i32, Syndrome)> {
+/// An answer of side 1.
+#[derive(Debug, PartialEq)]
+enum Answer {
+    /// A READ response without data.
+    Done,
+    Ack,
+    Other,
+}
+
+use Answer::{Ack, Done};
+
+/// Answers that side 1 sends now: kind, PSN distance to the expected one, syndrome.
+fn answers(sim: &mut Sim) -> Vec<(Answer, i32, Syndrome)> {
     let expected = sim.ends[1].responder.expected_psn();
     sent(sim, 1)
         .iter()
-        .map(|frame| Packet::parse(frame).unwrap().transport)
-        .map(|transport| {
-            let syndrome = transport.aeth.expect("an answer").syndrome;
-            let distance = transport.bth.psn.since(expected);
-            (transport.bth.opcode.op, distance, syndrome)
+        .map(|frame| Packet::parse(frame).unwrap().headers)
+        .map(|headers| {
+            let (answer, aeth) = match headers.body {
+                Body::Response(Response::Read(ReadPart::Only(aeth))) => (Done, aeth),
+                Body::Response(Response::Ack(aeth)) => (Ack, aeth),
+                Body::Response(Response::Atomic(aeth, _)) => (Answer::Other, aeth),
+                body => panic!("no answer: {body:?}"),
+            };
+            (answer, headers.bth.psn.since(expected), aeth.syndrome)
         })
         .collect()
 }
-
-const DONE: Op = Op::ReadResponse(Position::Only);
 
 // abi
 #[test]
@@ -132,49 +163,49 @@ fn bytes_of_requests_and_answers() {
 fn a_duplicate_is_answered_and_not_executed() {
     let mut sim = sim(settings());
     let va = at(0).va;
-    let write = request(&sim, Op::AtomicWrite, va, 8, 0);
+    let write = request(&sim, atomic_write(va, 8), 0);
     deliver(&mut sim, &write, &DATA);
-    assert_eq!(answers(&mut sim), [(DONE, -1, Syndrome::ACK)]);
-    let again = request(&sim, Op::AtomicWrite, va, 8, 1);
+    assert_eq!(answers(&mut sim), [(Done, -1, Syndrome::ACK)]);
+    let again = request(&sim, atomic_write(va, 8), 1);
     deliver(&mut sim, &again, b"ABCDEFGH");
-    assert_eq!(answers(&mut sim), [(DONE, -1, Syndrome::ACK)]);
+    assert_eq!(answers(&mut sim), [(Done, -1, Syndrome::ACK)]);
     assert_eq!(sim.ends[1].world.memory[..8], DATA);
     assert_eq!(sim.ends[1].world.atomics, 1);
-    let flush = request(&sim, Op::Flush, va, 8, 0);
+    let flush = request(&sim, flush_of(va, 8), 0);
     deliver(&mut sim, &flush, &[]);
-    assert_eq!(answers(&mut sim), [(DONE, -1, Syndrome::ACK)]);
-    let again = request(&sim, Op::Flush, va, 8, 1);
+    assert_eq!(answers(&mut sim), [(Done, -1, Syndrome::ACK)]);
+    let again = request(&sim, flush_of(va, 8), 1);
     deliver(&mut sim, &again, &[]);
-    assert_eq!(answers(&mut sim), [(DONE, -1, Syndrome::ACK)]);
+    assert_eq!(answers(&mut sim), [(Done, -1, Syndrome::ACK)]);
 }
 
 /// A packet that repeats nothing has no claim on an answer, and leaves those of others alone.
 #[test]
 fn a_false_duplicate_takes_no_answer_away() {
     let va = at(0).va;
-    for (op, length) in [
-        (Op::Flush, 8),
-        (Op::AtomicWrite, 8),
+    let no_data: &[u8] = &[];
+    for (false_one, payload) in [
+        (flush_of(va, 8), no_data),
+        (atomic_write(va, 8), &DATA),
         // Without a byte it needs no key.
-        (Op::ReadRequest, 0),
-        (Op::ReadRequest, 8),
+        (read(va, 0), no_data),
+        (read(va, 8), no_data),
     ] {
         let mut sim = sim(settings());
         sim.ends[1].post_recv(0, vec![0..8]);
-        let mut send = request(&sim, Op::Send(Position::Only, Extra::None), va, 8, 0);
-        send.reth = None;
+        let send = Request::from(SendPart::Only(With::Nothing));
+        let send = request(&sim, send, 0);
         deliver(&mut sim, &send, &DATA);
         answers(&mut sim);
-        let read = request(&sim, Op::ReadRequest, va, 8, 0);
-        deliver(&mut sim, &read, &[]);
+        let due = request(&sim, read(va, 8), 0);
+        deliver(&mut sim, &due, &[]);
         // Of the SEND's PSN, before the READ is answered.
-        let false_one = request(&sim, op, va, length, 2);
-        let payload: &[u8] = if op == Op::AtomicWrite { &DATA } else { &[] };
-        deliver(&mut sim, &false_one, payload);
+        let headers = request(&sim, false_one, 2);
+        deliver(&mut sim, &headers, payload);
         assert_eq!(
             answers(&mut sim),
-            [(DONE, -1, Syndrome::ACK)],
-            "after {op:?} of {length} bytes"
+            [(Done, -1, Syndrome::ACK)],
+            "after {false_one:?}"
         );
         assert_eq!(sim.ends[1].errors, []);
     }
@@ -191,10 +222,10 @@ fn requests_that_make_no_sense() {
         (at(0).va, 8, &[]),
     ] {
         let mut sim = sim(settings());
-        let write = request(&sim, Op::AtomicWrite, va, length, 0);
+        let write = request(&sim, atomic_write(va, length), 0);
         deliver(&mut sim, &write, payload);
         let nak = Syndrome::Nak(NakCode::InvalidRequest);
-        assert_eq!(answers(&mut sim), [(Op::Ack, 0, nak)]);
+        assert_eq!(answers(&mut sim), [(Ack, 0, nak)]);
         assert_eq!(sim.ends[1].world.atomics, 0);
         assert!(matches!(sim.ends[1].errors[..], [QpError { .. }]));
     }
@@ -206,18 +237,18 @@ fn requests_that_make_no_sense() {
 fn more_flushes_than_answers_are_kept() {
     let mut sim = sim(settings());
     for _ in 0..200 {
-        let flush = request(&sim, Op::Flush, at(0).va, 8, 0);
+        let flush = request(&sim, flush_of(at(0).va, 8), 0);
         deliver(&mut sim, &flush, &[]);
     }
     let answers = answers(&mut sim);
     let (done, rest) = answers.split_at(64);
-    assert!(done.iter().all(|(op, _, _)| *op == DONE));
+    assert!(done.iter().all(|(op, _, _)| *op == Done));
     let nak = Syndrome::Nak(NakCode::PsnSequence);
-    assert_eq!(rest, [(Op::Ack, 0, nak)]);
+    assert_eq!(rest, [(Ack, 0, nak)]);
     assert_eq!(sim.ends[1].world.flushes.len(), 64);
     // Nor do duplicates pile up.
     for back in (1..=64).rev() {
-        let flush = request(&sim, Op::Flush, at(0).va, 8, back);
+        let flush = request(&sim, flush_of(at(0).va, 8), back);
         for _ in 0..3 {
             deliver(&mut sim, &flush, &[]);
         }
@@ -229,11 +260,11 @@ fn more_flushes_than_answers_are_kept() {
 fn flushes_take_no_room_from_reads_nor_reads_from_them() {
     let mut sim = sim(settings());
     for _ in 0..16 {
-        let read = request(&sim, Op::ReadRequest, at(0).va, 8, 0);
+        let read = request(&sim, read(at(0).va, 8), 0);
         deliver(&mut sim, &read, &[]);
     }
     for _ in 0..65 {
-        let flush = request(&sim, Op::Flush, at(0).va, 8, 0);
+        let flush = request(&sim, flush_of(at(0).va, 8), 0);
         deliver(&mut sim, &flush, &[]);
     }
     let answers = answers(&mut sim);
@@ -246,23 +277,18 @@ fn flushes_take_no_room_from_reads_nor_reads_from_them() {
 fn a_flush_needs_a_right_and_no_message_around_it() {
     let nak = Syndrome::Nak(NakCode::InvalidRequest);
     let mut sim = sim(Settings::default());
-    let flush = request(&sim, Op::Flush, at(0).va, 8, 0);
+    let flush = request(&sim, flush_of(at(0).va, 8), 0);
     deliver(&mut sim, &flush, &[]);
-    assert_eq!(answers(&mut sim), [(Op::Ack, 0, nak)], "no right");
+    assert_eq!(answers(&mut sim), [(Ack, 0, nak)], "no right");
 
     let mut sim = common::setup::sim(settings());
-    let mut write = request(
-        &sim,
-        Op::Write(Position::First, Extra::None),
-        at(0).va,
-        1025,
-        0,
-    );
+    let first = Request::from(WritePart::First(range(at(0).va, 1025)));
+    let mut write = request(&sim, first, 0);
     write.bth.ack_req = false;
     deliver(&mut sim, &write, &[1; 1024]);
-    let flush = request(&sim, Op::Flush, at(0).va, 8, 0);
+    let flush = request(&sim, flush_of(at(0).va, 8), 0);
     deliver(&mut sim, &flush, &[]);
-    assert_eq!(answers(&mut sim), [(Op::Ack, 0, nak)], "within a message");
+    assert_eq!(answers(&mut sim), [(Ack, 0, nak)], "within a message");
 }
 
 #[test]
@@ -272,13 +298,14 @@ fn an_answer_with_data_is_none() {
         sim.ends[0].post(0, op, local);
         let psn = sim.ends[0].requester.next_psn();
         sent(&mut sim, 0);
-        let mut transport = Transport::new(Bth::new(Opcode::rc(DONE), 0xffff, 1, psn));
-        transport.aeth = Some(Aeth {
+        let aeth = Aeth {
             syndrome: Syndrome::ACK,
             msn: 1,
-        });
+        };
+        let answer = Response::Read(ReadPart::Only(aeth));
+        let headers = Headers::new(Bth::new(0xffff, 1, psn), answer);
         let now = sim.now;
-        sim.ends[0].deliver(&sealed(&transport, b"data"), now);
+        sim.ends[0].deliver(&sealed(&headers, b"data"), now);
         assert_eq!(statuses(&sim), [WcStatus::BadRespErr]);
     }
 }

@@ -13,10 +13,9 @@ use common::endpoint::Settings;
 use common::setup::{at, local, sealed, sent, sim, statuses, write, LEN, SEND};
 use common::sim::Sim;
 use roce::env::Incident;
-use roce::headers::{Aeth, Bth, NakCode, Syndrome, Transport};
-use roce::opcode::{Extra, Op, Opcode, Position};
+use roce::headers::{Aeth, Body, Bth, Headers, NakCode, Request, Response, SendPart, Syndrome};
 use roce::rc::{RequesterAttr, ResponderAttr, WINDOW};
-use roce::work::{AccessFlags, Mtu, SendFlags, SendOp, SendWr, WcStatus};
+use roce::work::{AccessFlags, Mtu, SendFlags, SendOp, SendWr, WcStatus, With};
 use roce::{Packet, Path, Pause, Psn};
 
 /// More packets than the window has: 200, the last of which is not full.
@@ -30,7 +29,7 @@ fn small_packets() -> Sim {
 }
 
 fn bths(frames: &[Vec<u8>]) -> Vec<Bth> {
-    let bth = |frame: &Vec<u8>| Packet::parse(frame).unwrap().transport.bth;
+    let bth = |frame: &Vec<u8>| Packet::parse(frame).unwrap().headers.bth;
     frames.iter().map(bth).collect()
 }
 
@@ -43,11 +42,10 @@ fn asking(frames: &[Vec<u8>]) -> Vec<usize> {
 /// Feeds side 0 an acknowledgement or a NAK `ahead` packets behind its first one.
 fn answer(sim: &mut Sim, ahead: u32, syndrome: Syndrome) {
     let psn = Psn::new(sim.ends[0].requester.attr().sq_psn).add(ahead);
-    let bth = Bth::new(Opcode::rc(Op::Ack), 0xffff, sim.ends[0].qpn, psn);
-    let mut transport = Transport::new(bth);
-    transport.aeth = Some(Aeth { syndrome, msn: 0 });
+    let bth = Bth::new(0xffff, sim.ends[0].qpn, psn);
+    let headers = Headers::new(bth, Response::Ack(Aeth { syndrome, msn: 0 }));
     let now = sim.now;
-    sim.ends[0].deliver(&sealed(&transport, &[]), now);
+    sim.ends[0].deliver(&sealed(&headers, &[]), now);
 }
 
 const GAP: Syndrome = Syndrome::Nak(NakCode::PsnSequence);
@@ -146,14 +144,9 @@ fn both_sides_keep_to_their_budget() {
         assert_eq!(done.pause == Pause::Idle, packets == 1, "what was left");
     }
     let psn = sim.ends[1].responder.expected_psn();
-    let request = Bth::new(Opcode::rc(Op::ReadRequest), 0xffff, sim.ends[1].qpn, psn);
-    let mut transport = Transport::new(request);
-    transport.reth = Some(roce::headers::Reth {
-        va: at(0).va,
-        rkey: at(0).rkey,
-        length: LEN as u32,
-    });
-    sim.ends[1].deliver(&sealed(&transport, &[]), now);
+    let read = Request::Read(at(0).range(0, LEN as u32));
+    let headers = Headers::new(Bth::new(0xffff, sim.ends[1].qpn, psn), read);
+    sim.ends[1].deliver(&sealed(&headers, &[]), now);
     for (budget, packets) in [(frame, 2), (1, 1)] {
         let end = &mut sim.ends[1];
         end.responder.transmit(budget, &mut end.world).unwrap();
@@ -279,12 +272,14 @@ fn attributes_and_path_of_a_responder_change() {
     assert_eq!(responder.attr().rq_psn, expected.value());
     let addresses = roce::net::Addresses::V4([10, 9, 0, 2].into(), [10, 9, 0, 1].into());
     responder.set_path(Path::new([6; 6], [8; 6], addresses));
-    let bth = |op| Bth::new(Opcode::rc(op), 0xffff, 2, expected);
-    let send = Transport::new(bth(Op::Send(Position::Only, Extra::None)));
+    let send = Request::from(SendPart::Only(With::Nothing));
+    let send = Headers::new(Bth::new(0xffff, 2, expected), send);
     let now = sim.now;
     sim.ends[1].deliver(&sealed(&send, b"text"), now);
     let answer = sent(&mut sim, 1).remove(0);
     assert_eq!(answer[..12], [[8; 6], [6; 6]].concat());
-    let aeth = Packet::parse(&answer).unwrap().transport.aeth.unwrap();
+    let Body::Response(Response::Ack(aeth)) = Packet::parse(&answer).unwrap().headers.body else {
+        panic!("an acknowledgement");
+    };
     assert_eq!(aeth.syndrome, Syndrome::Rnr(9));
 }

@@ -6,13 +6,14 @@
 mod common;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::mem::discriminant;
 use std::net::IpAddr;
 
 use common::capture;
 use common::setup::apply;
 use roce::env::{BadReceive, Output, RemoteFault, ResponderEnv};
+use roce::headers::{Body, Request, Response};
 use roce::net::Addresses;
-use roce::opcode::{Op, Service};
 use roce::rc::{Responder, ResponderAttr};
 use roce::work::{AccessFlags, AtomicOp, FlushOp, Mtu, RecvCompletion, RecvWr, Remote, WcStatus};
 use roce::{Connection, Frame, FramePool, Packet, Path, Pause};
@@ -102,27 +103,29 @@ fn flows(frames: &[Vec<u8>]) -> Vec<Flow<'_>> {
         .iter()
         .map(|frame| Packet::parse(frame).unwrap())
         .collect();
-    for packet in packets
-        .iter()
-        .filter(|packet| packet.opcode().service == Service::Rc)
-    {
-        if !packet.opcode().is_response() {
-            let key = (packet.path.addresses.dst(), packet.transport.bth.dest_qpn);
-            flows.entry(key).or_default().requests.push(*packet);
-        }
+    let is_request = |packet: &&Packet<'_>| matches!(packet.headers.body, Body::Request(_));
+    for packet in packets.iter().filter(is_request) {
+        let key = (packet.path.addresses.dst(), packet.headers.bth.dest_qpn);
+        flows.entry(key).or_default().requests.push(*packet);
     }
-    for packet in packets
-        .iter()
-        .filter(|packet| packet.opcode().is_response())
-    {
+    let is_response = |packet: &&Packet<'_>| matches!(packet.headers.body, Body::Response(_));
+    for packet in packets.iter().filter(is_response) {
         let from = packet.path.addresses.src();
         let flow = flows.iter_mut().find(|((to, _), flow)| {
-            let first = flow.requests[0].transport.bth.psn;
-            *to == from && (0..1000).contains(&packet.transport.bth.psn.since(first))
+            let first = flow.requests[0].headers.bth.psn;
+            *to == from && (0..1000).contains(&packet.headers.bth.psn.since(first))
         });
         flow.expect("a flow").1.answers.push(*packet);
     }
     flows.into_values().collect()
+}
+
+/// The response in a packet.
+fn response(packet: &Packet<'_>) -> Response {
+    match packet.headers.body {
+        Body::Response(response) => response,
+        body => panic!("no response: {body:?}"),
+    }
 }
 
 /// The path back to where a packet came from.
@@ -144,10 +147,10 @@ fn rxe_requesters_get_the_answers_that_rxe_gives() {
     let (mut acks, mut responses, mut originals, mut received, mut written) = (0, 0, 0, 0, 0);
     for flow in &flows {
         let first = &flow.requests[0];
-        let peer = flow.answers[0].transport.bth.dest_qpn;
+        let peer = flow.answers[0].headers.bth.dest_qpn;
         let connection = Connection::new(reply_path(&first.path), peer, Mtu::Mtu1024);
         let attr = ResponderAttr {
-            rq_psn: first.transport.bth.psn.value(),
+            rq_psn: first.headers.bth.psn.value(),
             min_rnr_timer: 12,
             max_dest_rd_atomic: 16,
             access: AccessFlags::ALL,
@@ -163,25 +166,28 @@ fn rxe_requesters_get_the_answers_that_rxe_gives() {
         };
         let mut sent: Vec<Frame> = Vec::new();
         for request in &flow.requests {
-            let psn = request.transport.bth.psn;
-            if let (Op::ReadRequest, Some(reth)) = (request.opcode().op, request.transport.reth) {
+            let psn = request.headers.bth.psn;
+            if let Body::Request(Request::Read(reth)) = request.headers.body {
                 // The server's memory is known only from what rxe read there.
                 for answer in &flow.answers {
-                    let index = answer.transport.bth.psn.since(psn);
+                    let index = answer.headers.bth.psn.since(psn);
                     if (0..reth.length.div_ceil(1024) as i32).contains(&index) {
                         let va = reth.va + 1024 * index as u64;
                         env.bytes.extend((va..).zip(answer.payload.iter().copied()));
                     }
                 }
             }
-            if let Some(atomic) = request.transport.atomic {
+            if let Body::Request(Request::Atomic(remote, _)) = request.headers.body {
                 let answer = flow
                     .answers
                     .iter()
-                    .find(|answer| answer.transport.bth.psn == psn);
-                let original = answer.and_then(|answer| answer.transport.atomic_ack);
-                let bytes = original.expect("an answer").to_le_bytes();
-                for (va, byte) in (atomic.va..).zip(bytes) {
+                    .find(|answer| answer.headers.bth.psn == psn);
+                let body = answer.expect("an answer").headers.body;
+                let Body::Response(Response::Atomic(_, original)) = body else {
+                    panic!("{body:?}");
+                };
+                let bytes = original.to_le_bytes();
+                for (va, byte) in (remote.va..).zip(bytes) {
                     env.bytes.entry(va).or_insert(byte);
                 }
             }
@@ -199,20 +205,20 @@ fn rxe_requesters_get_the_answers_that_rxe_gives() {
         for theirs in &flow.answers {
             let same: Vec<_> = ours
                 .iter()
-                .filter(|ours| ours.transport.bth.psn == theirs.transport.bth.psn)
-                .filter(|ours| ours.opcode() == theirs.opcode())
+                .filter(|ours| ours.headers.bth.psn == theirs.headers.bth.psn)
+                .filter(|ours| discriminant(&response(ours)) == discriminant(&response(theirs)))
                 .collect();
             assert!(!same.is_empty(), "no answer like {theirs:?}");
             for ours in same {
                 // rxe says nothing of its state of path migration.
-                let mut transport = ours.transport;
-                transport.bth.migrate = theirs.transport.bth.migrate;
-                assert_eq!(transport, theirs.transport);
+                let mut headers = ours.headers;
+                headers.bth.migrate = theirs.headers.bth.migrate;
+                assert_eq!(headers, theirs.headers);
                 assert_eq!(ours.payload, theirs.payload);
                 assert_eq!(ours.path.addresses, theirs.path.addresses);
-                match theirs.opcode().op {
-                    Op::Ack => acks += 1,
-                    Op::AtomicAck => originals += 1,
+                match theirs.headers.body {
+                    Body::Response(Response::Ack(_)) => acks += 1,
+                    Body::Response(Response::Atomic(..)) => originals += 1,
                     _ => responses += 1,
                 }
             }

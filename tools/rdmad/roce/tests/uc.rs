@@ -8,12 +8,13 @@
 mod common;
 
 use common::endpoint::{Settings, BASE, RKEY};
-use common::line::{reth, send, write, Line, FULL, MTU, PSN};
+use common::line::{Line, FULL, MTU, PSN};
+use common::parts::{send, write, write_imm, write_to};
 use common::setup::{at, SEND};
 use common::sim::Rng;
 use proptest::prelude::*;
-use roce::headers::{Bth, Deth, Reth, Transport};
-use roce::opcode::{Extra, Op, Opcode, Position, Service};
+use roce::headers::{Body, Bth, Deth, Headers, Part, Request, Reth, SendPart};
+use roce::opcode::Position;
 use roce::work::{AccessFlags, AtomicOp, RecvWr, SendOp, WcStatus, With};
 use roce::{Pause, Psn, QpError};
 
@@ -173,50 +174,47 @@ fn a_loss_costs_its_message_alone() {
     let mut line = Line::new(4096);
     line.post_recv(0, vec![0..3 * MTU]);
     line.post_recv(1, vec![2048..2048 + MTU]);
-    assert!(line.feed(send(First), PSN, None, &FULL));
-    assert!(!line.feed(send(Middle), PSN + 2, None, &FULL), "a gap");
-    assert!(!line.feed(send(Last), PSN + 3, None, b"end"), "the rest");
-    assert!(!line.feed(send(Middle), PSN + 1, None, &FULL), "too late");
+    assert!(line.feed(send(First), PSN, &FULL));
+    assert!(!line.feed(send(Middle), PSN + 2, &FULL), "a gap");
+    assert!(!line.feed(send(Last), PSN + 3, b"end"), "the rest");
+    assert!(!line.feed(send(Middle), PSN + 1, &FULL), "too late");
     assert_eq!(line.received(), []);
     // The next message starts where it starts, and takes the receive of the lost one.
-    assert!(line.feed(send(Only), PSN + 9, None, b"next"));
+    assert!(line.feed(send(Only), PSN + 9, b"next"));
     assert_eq!(line.received(), [(0, 4)]);
     assert_eq!(line.far.memory[..4], *b"next");
     assert_eq!(line.responder.expected_psn(), Psn::new(PSN + 10));
     // One that is cut off by a new one is lost too.
-    assert!(line.feed(send(First), PSN + 10, None, &FULL));
-    assert!(line.feed(write(Only), PSN + 11, reth(2), b"wr"));
-    assert!(!line.feed(send(Last), PSN + 12, None, b"end"));
-    assert!(line.feed(send(Only), PSN + 13, None, b"last"));
+    assert!(line.feed(send(First), PSN + 10, &FULL));
+    assert!(line.feed(write(Only, 2), PSN + 11, b"wr"));
+    assert!(!line.feed(send(Last), PSN + 12, b"end"));
+    assert!(line.feed(send(Only), PSN + 13, b"last"));
     assert_eq!(line.received(), [(0, 4), (1, 4)]);
 }
 
 #[test]
 fn messages_that_can_not_be_taken() {
     use Position::*;
-    let other_key = Some(Reth {
+    let other_key = Reth {
         va: BASE,
         rkey: RKEY + 1,
         length: 4,
-    });
-    type Step<'a> = (Op, Option<Reth>, &'a [u8]);
+    };
+    type Step<'a> = (Part, &'a [u8]);
     let cases: [&[Step]; 13] = [
-        &[(send(Middle), None, &FULL)],
-        &[(send(Last), None, &FULL)],
-        &[(send(First), None, &FULL[1..])],
-        &[(send(First), None, &FULL), (send(Last), None, b"")],
-        &[(send(First), None, &FULL), (write(Last), None, b"x")],
-        &[(write(First), reth(300), &FULL), (send(Last), None, b"x")],
-        &[(write(Only), reth(5), b"four")],
-        &[(write(Only), reth(3), b"four")],
-        &[(write(First), reth(256), &FULL)],
-        &[
-            (write(First), reth(259), &FULL),
-            (write(Last), None, b"four"),
-        ],
-        &[(write(Only), other_key, b"four")],
-        &[(write(Only), reth((1 << 31) + 1), b"four")],
-        &[(send(Only), None, &FULL)],
+        &[(send(Middle), &FULL)],
+        &[(send(Last), &FULL)],
+        &[(send(First), &FULL[1..])],
+        &[(send(First), &FULL), (send(Last), b"")],
+        &[(send(First), &FULL), (write(Last, 0), b"x")],
+        &[(write(First, 300), &FULL), (send(Last), b"x")],
+        &[(write(Only, 5), b"four")],
+        &[(write(Only, 3), b"four")],
+        &[(write(First, 256), &FULL)],
+        &[(write(First, 259), &FULL), (write(Last, 0), b"four")],
+        &[(write_to(Only, other_key), b"four")],
+        &[(write(Only, (1 << 31) + 1), b"four")],
+        &[(send(Only), &FULL)],
     ];
     for (number, case) in cases.into_iter().enumerate() {
         let mut line = Line::new(4096);
@@ -230,14 +228,14 @@ fn messages_that_can_not_be_taken() {
         }
         let mut psn = PSN;
         let (last, before) = case.split_last().unwrap();
-        for (op, reth, payload) in before {
-            assert!(line.feed(*op, psn, *reth, payload), "case {number}");
+        for (part, payload) in before {
+            assert!(line.feed(*part, psn, payload), "case {number}");
             psn += 1;
         }
-        assert!(!line.feed(last.0, psn, last.1, last.2), "case {number}");
+        assert!(!line.feed(last.0, psn, last.1), "case {number}");
         assert_eq!(line.received(), []);
         // The connection goes on, with the receive that is left.
-        assert!(line.feed(send(Only), psn + 1, None, b"on"));
+        assert!(line.feed(send(Only), psn + 1, b"on"));
         assert_eq!(line.received(), [(5, 2)]);
     }
 }
@@ -248,22 +246,21 @@ fn without_rights_or_receives() {
     let mut line = Line::new(4096);
     line.responder.set_access(AccessFlags::REMOTE_READ);
     assert_eq!(line.responder.access(), AccessFlags::REMOTE_READ);
-    assert!(!line.feed(write(Only), PSN, reth(4), b"four"));
+    assert!(!line.feed(write(Only, 4), PSN, b"four"));
     line.responder.set_access(AccessFlags::REMOTE_WRITE);
-    assert!(line.feed(write(Only), PSN + 1, reth(4), b"four"));
+    assert!(line.feed(write(Only, 4), PSN + 1, b"four"));
     line.far.access = AccessFlags::REMOTE_READ;
-    assert!(!line.feed(write(Only), PSN + 2, reth(4), b"4444"));
+    assert!(!line.feed(write(Only, 4), PSN + 2, b"4444"));
     line.far.access = AccessFlags::ALL;
-    let with_imm = |position| Op::Write(position, Extra::Imm);
-    assert!(!line.feed(with_imm(Only), PSN + 3, reth(4), b"5555"));
+    assert!(!line.feed(write_imm(4), PSN + 3, b"5555"));
     assert_eq!(line.far.memory[..4], *b"four", "no receive, no data");
-    assert!(!line.feed(send(First), PSN + 4, None, &FULL));
+    assert!(!line.feed(send(First), PSN + 4, &FULL));
     line.post_recv(0, vec![0..10]);
-    assert!(!line.feed(send(Last), PSN + 5, None, b"x"), "begun without");
+    assert!(!line.feed(send(Last), PSN + 5, b"x"), "begun without");
     line.far.remote_fault = true;
-    assert!(!line.feed(with_imm(Only), PSN + 6, reth(4), b"6666"));
+    assert!(!line.feed(write_imm(4), PSN + 6, b"6666"));
     line.far.remote_fault = false;
-    assert!(line.feed(with_imm(Only), PSN + 7, reth(4), b"7777"));
+    assert!(line.feed(write_imm(4), PSN + 7, b"7777"));
     assert_eq!(line.received(), [(0, 4)], "the receive was kept");
 }
 
@@ -271,24 +268,22 @@ fn without_rights_or_receives() {
 fn packets_of_other_services_are_ignored() {
     let mut line = Line::new(4096);
     line.post_recv(0, vec![0..100]);
-    let op = send(Position::Only);
-    for service in [Service::Rc, Service::Ud] {
-        let opcode = Opcode { service, op };
-        let mut transport = Transport::new(Bth::new(opcode, 0xffff, 2, Psn::new(PSN)));
-        transport.deth = (service == Service::Ud).then_some(Deth {
-            qkey: 0,
-            src_qpn: 1,
-        });
-        let frame = common::setup::sealed(&transport, b"text");
+    let part = SendPart::Only(With::Nothing);
+    let deth = Deth {
+        qkey: 0,
+        src_qpn: 1,
+    };
+    for body in [Request::from(part).into(), Body::Ud { deth, imm: None }] {
+        let headers = Headers::new(Bth::new(0xffff, 2, Psn::new(PSN)), body);
+        let frame = common::setup::sealed(&headers, b"text");
         assert_eq!(line.deliver(&frame), Ok(false));
     }
     let mut sim = common::setup::sim(Settings::default());
     sim.ends[1].post_recv(0, vec![0..100]);
-    let service = Service::Uc;
     let psn = sim.ends[1].responder.expected_psn();
-    let transport = Transport::new(Bth::new(Opcode { service, op }, 0xffff, 2, psn));
+    let headers = Headers::new(Bth::new(0xffff, 2, psn), Body::Uc(Part::Send(part)));
     let now = sim.now;
-    sim.ends[1].deliver(&common::setup::sealed(&transport, b"text"), now);
+    sim.ends[1].deliver(&common::setup::sealed(&headers, b"text"), now);
     assert_eq!(sim.ends[1].responder.expected_psn(), psn);
     assert!(!sim.ends[1].responder.has_output());
 }
@@ -314,7 +309,7 @@ fn only_local_faults_end_a_connection() {
 
     let mut line = Line::new(4096);
     line.post_recv(4, vec![0..3 * MTU]);
-    assert!(line.feed(send(Position::First), PSN, None, &FULL));
+    assert!(line.feed(send(Position::First), PSN, &FULL));
     assert_eq!(line.responder.drain().map(|recv| recv.id), Some(4));
 }
 
@@ -322,13 +317,13 @@ fn only_local_faults_end_a_connection() {
 fn messages_that_come_by_another_way() {
     let mut line = Line::new(4096);
     line.post_recv(4, vec![0..3 * MTU]);
-    assert!(line.feed(send(Position::First), PSN, None, &FULL));
+    assert!(line.feed(send(Position::First), PSN, &FULL));
     assert_eq!(line.responder.take_held().map(|recv| recv.id), Some(4));
     line.responder.resume(Psn::new(PSN + 7));
     assert_eq!(line.responder.expected_psn(), Psn::new(PSN + 7));
     line.requester.advance(7);
     assert_eq!(line.requester.next_psn(), Psn::new(PSN + 7));
-    assert!(!line.feed(send(Position::Last), PSN + 7, None, b"x"));
+    assert!(!line.feed(send(Position::Last), PSN + 7, b"x"));
 }
 
 proptest! {

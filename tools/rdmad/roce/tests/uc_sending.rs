@@ -8,7 +8,8 @@
 mod common;
 
 use common::endpoint::BASE;
-use common::line::{reth, send, write, Line, FULL, MTU, PSN};
+use common::line::{Line, FULL, MTU, PSN};
+use common::parts::{range, send, write, write_to};
 use common::setup::{at, SEND};
 use roce::env::Incident;
 use roce::headers::Reth;
@@ -102,10 +103,10 @@ fn packets_take_the_path_that_was_set() {
 fn gaps_are_counted() {
     let mut line = Line::new(4096);
     line.post_recv(0, vec![0..3 * MTU]);
-    assert!(line.feed(send(First), PSN, None, &FULL));
-    assert!(line.feed(send(Middle), PSN + 1, None, &FULL));
+    assert!(line.feed(send(First), PSN, &FULL));
+    assert!(line.feed(send(Middle), PSN + 1, &FULL));
     assert_eq!(line.far.incidents, []);
-    assert!(!line.feed(send(Last), PSN + 3, None, b"end"));
+    assert!(!line.feed(send(Last), PSN + 3, b"end"));
     assert_eq!(line.far.incidents, [Incident::OutOfSequence]);
     assert_eq!(line.responder.expected_psn(), Psn::new(PSN + 2));
 }
@@ -114,10 +115,10 @@ fn gaps_are_counted() {
 fn a_message_ends_where_its_receive_does() {
     let mut line = Line::new(4096);
     line.post_recv(0, vec![0..MTU + 8]);
-    assert!(line.feed(send(First), PSN, None, &FULL));
-    assert!(!line.feed(send(Last), PSN + 1, None, b"too long."));
-    assert!(line.feed(send(First), PSN + 2, None, &FULL));
-    assert!(line.feed(send(Last), PSN + 3, None, b"as long."));
+    assert!(line.feed(send(First), PSN, &FULL));
+    assert!(!line.feed(send(Last), PSN + 1, b"too long."));
+    assert!(line.feed(send(First), PSN + 2, &FULL));
+    assert!(line.feed(send(Last), PSN + 3, b"as long."));
     assert_eq!(line.received(), [(0, MTU as u32 + 8)]);
 }
 
@@ -127,9 +128,9 @@ fn all_of_a_write_is_checked_before_its_first_packet_is_written() {
     let mut line = Line::new(memory);
     let beyond = Reth {
         va: BASE + memory as u64 - MTU as u64,
-        ..reth(MTU as u32 + 8).unwrap()
+        ..range(MTU as u32 + 8)
     };
-    assert!(!line.feed(write(First), PSN, Some(beyond), &FULL));
+    assert!(!line.feed(write_to(First, beyond), PSN, &FULL));
     assert_eq!(line.far.memory, vec![0; memory]);
     // One of no bytes has no address that could be wrong.
     let nowhere = Reth {
@@ -137,15 +138,15 @@ fn all_of_a_write_is_checked_before_its_first_packet_is_written() {
         rkey: 0,
         length: 0,
     };
-    assert!(line.feed(write(Only), PSN + 1, Some(nowhere), &[]));
+    assert!(line.feed(write_to(Only, nowhere), PSN + 1, &[]));
 }
 
 #[test]
 fn a_write_has_a_longest_length() {
     let mut line = Line::new(4096);
     line.far.is_endless = true;
-    assert!(!line.feed(write(First), PSN, reth(MAX_MESSAGE + 1), &FULL));
-    assert!(line.feed(write(First), PSN + 1, reth(MAX_MESSAGE), &FULL));
+    assert!(!line.feed(write(First, MAX_MESSAGE + 1), PSN, &FULL));
+    assert!(line.feed(write(First, MAX_MESSAGE), PSN + 1, &FULL));
     let remote = at(0);
     let mut long = wr(0, MAX_MESSAGE);
     long.op = SendOp::Write { remote, imm: None };

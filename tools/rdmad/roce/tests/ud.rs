@@ -11,10 +11,9 @@ use common::capture;
 use common::endpoint::{length, Pieces, World};
 use common::setup::{at, SEND};
 use proptest::prelude::*;
-use roce::headers::{Bth, Deth, Transport};
+use roce::headers::{Body, Bth, Deth, Headers, Part, Request, SendPart};
 use roce::icrc::Icrc;
 use roce::net::{ip_to_gid, vlan_tag, Addresses};
-use roce::opcode::{Extra, Op, Opcode, Position, Service};
 use roce::packet::{build, frame_size};
 use roce::ud::{
     grh, transport_size, Destination, Receiver, Sender, Verdict, GRH_SIZE, GSI_QKEY, GSI_QPN,
@@ -296,10 +295,10 @@ fn datagrams_that_are_dropped() {
     let ids: Vec<_> = world.received.iter().map(|(id, _)| *id).collect();
     assert_eq!(ids, [1, 2]);
 
-    let op = Op::Send(Position::Only, Extra::None);
-    for service in [Service::Rc, Service::Uc] {
-        let bth = Bth::new(Opcode { service, op }, 0xffff, 2, Psn::new(0));
-        let other = common::setup::sealed(&Transport::new(bth), b"text");
+    let part = SendPart::Only(With::Nothing);
+    for body in [Request::from(part).into(), Body::Uc(Part::Send(part))] {
+        let headers = Headers::new(Bth::new(0xffff, 2, Psn::new(0)), body);
+        let other = common::setup::sealed(&headers, b"text");
         assert_eq!(
             deliver(&mut receiver, &mut world, &other),
             Ok(Verdict::NotUd)
@@ -345,7 +344,8 @@ fn management_datagrams_of_rxe() {
     let mut count = 0;
     for frame in &frames {
         let packet = Packet::parse(frame).unwrap();
-        if packet.opcode().service != Service::Ud || packet.transport.bth.dest_qpn != GSI_QPN {
+        let is_datagram = matches!(packet.headers.body, Body::Ud { .. });
+        if !is_datagram || packet.headers.bth.dest_qpn != GSI_QPN {
             continue;
         }
         let (mut world, mut receiver) = (World::new(4096), Receiver::default());
@@ -380,14 +380,12 @@ proptest! {
         is_v6: bool,
         tag in any::<Option<u16>>(),
     ) {
-        let extra = if imm.is_some() { Extra::Imm } else { Extra::None };
-        let opcode = Opcode { service: Service::Ud, op: Op::Send(Position::Only, extra) };
-        let mut transport = Transport::new(Bth::new(opcode, 0xffff, 2, Psn::new(0)));
-        transport.deth = Some(Deth { qkey, src_qpn: 7 });
-        transport.imm = imm;
+        let deth = Deth { qkey, src_qpn: 7 };
+        let bth = Bth::new(0xffff, 2, Psn::new(0));
+        let headers = Headers::new(bth, Body::Ud { deth, imm });
         let path = Path { vlan: tag, ..if is_v6 { v6() } else { v4() } };
-        let mut frame = vec![0; frame_size(&path, &transport, payload.len())];
-        let built: Result<(), ()> = build(&mut frame, &path, 0, &transport, payload.len(), |out| {
+        let mut frame = vec![0; frame_size(&path, &headers.body, payload.len())];
+        let built: Result<(), ()> = build(&mut frame, &path, 0, &headers, payload.len(), |out| {
             out.copy_from_slice(&payload);
             Ok(())
         });

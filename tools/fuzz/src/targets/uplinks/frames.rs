@@ -2,10 +2,10 @@
 
 //! Frames of any content.
 
-use roce::headers::{Bth, Transport};
+use roce::headers::{Bth, Headers, Request, SendPart};
 use roce::net::{Addresses, Mac};
-use roce::opcode::{Extra, Op, Opcode, Position};
 use roce::packet::{build, frame_size};
+use roce::work::With;
 use roce::{Path, Psn};
 
 use super::claims::claim;
@@ -28,12 +28,12 @@ pub fn plain(to: Mac, from: Mac, number: u32, len: usize) -> Vec<u8> {
 
 /// A sound RoCE frame.
 pub fn roce(to: Mac, from: Mac, number: u32, len: usize) -> Vec<u8> {
-    let send = Opcode::rc(Op::Send(Position::Only, Extra::None));
-    let transport = Transport::new(Bth::new(send, 0xffff, 17, Psn::new(number)));
+    let send = Request::from(SendPart::Only(With::Nothing));
+    let headers = Headers::new(Bth::new(0xffff, 17, Psn::new(number)), send);
     let addresses = Addresses::V4(ADDRESS.into(), [10, 0, 0, 2].into());
     let path = Path::new(from, to, addresses);
-    let mut frame = vec![0; frame_size(&path, &transport, len)];
-    let built: Result<(), ()> = build(&mut frame, &path, 0, &transport, len, |out| {
+    let mut frame = vec![0; frame_size(&path, &headers.body, len)];
+    let built: Result<(), ()> = build(&mut frame, &path, 0, &headers, len, |out| {
         out.fill(number as u8);
         Ok(())
     });

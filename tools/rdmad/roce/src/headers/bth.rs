@@ -4,16 +4,14 @@
 
 use virtio_rdma_abi::ib::MASK_24;
 
-use crate::opcode::Opcode;
 use crate::psn::Psn;
 
 use super::bytes::be24;
 
-/// Base transport header. Reserved bits are sent as zero and ignored on receipt.
+/// Base transport header but for its opcode, which [`Body`](super::Body) has. Reserved bits are sent
+/// as zero and ignored on receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// Opcode.
-    pub opcode: Opcode,
     /// The receiver shall raise a solicited event.
     pub solicited: bool,
     /// Path migration request: 1 in the state Migrated, in which a QP without an alternate path
@@ -40,9 +38,8 @@ impl Bth {
     pub const SIZE: usize = 12;
 
     /// A header of a QP in the state Migrated, without other flags and padding.
-    pub const fn new(opcode: Opcode, pkey: u16, dest_qpn: u32, psn: Psn) -> Self {
+    pub const fn new(pkey: u16, dest_qpn: u32, psn: Psn) -> Self {
         Self {
-            opcode,
             solicited: false,
             migrate: true,
             pad: 0,
@@ -55,11 +52,10 @@ impl Bth {
         }
     }
 
-    /// The header of these bytes with its transport version; `None` for an unknown opcode.
-    pub(crate) fn decode(bytes: &[u8; Self::SIZE]) -> Option<(Self, u8)> {
+    /// The header of these bytes, with its opcode and its transport version.
+    pub(crate) fn decode(bytes: &[u8; Self::SIZE]) -> (Self, u8, u8) {
         let flags = bytes[1];
         let bth = Self {
-            opcode: Opcode::decode(bytes[0])?,
             solicited: flags & 0x80 != 0,
             migrate: flags & 0x40 != 0,
             pad: (flags >> 4) & 3,
@@ -70,12 +66,12 @@ impl Bth {
             ack_req: bytes[8] & 0x80 != 0,
             psn: Psn::new(be24(&bytes[9..])),
         };
-        Some((bth, flags & 0x0f))
+        (bth, bytes[0], flags & 0x0f)
     }
 
-    pub(super) fn encode(&self) -> [u8; Self::SIZE] {
+    pub(super) fn encode(&self, opcode: u8) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
-        bytes[0] = self.opcode.encode();
+        bytes[0] = opcode;
         bytes[1] =
             (u8::from(self.solicited) << 7) | (u8::from(self.migrate) << 6) | ((self.pad & 3) << 4);
         bytes[2..4].copy_from_slice(&self.pkey.to_be_bytes());
@@ -93,25 +89,19 @@ mod tests {
 
     #[test]
     fn bth_bytes() {
-        use crate::opcode::{Extra, Op, Position};
-        let mut bth = Bth::new(
-            Opcode::rc(Op::Send(Position::Last, Extra::Imm)),
-            0x8001,
-            0x12_3456,
-            Psn::new(0xab_cdef),
-        );
+        let mut bth = Bth::new(0x8001, 0x12_3456, Psn::new(0xab_cdef));
         bth.solicited = true;
         bth.pad = 3;
         bth.becn = true;
         bth.ack_req = true;
-        let bytes = bth.encode();
+        let bytes = bth.encode(0x03);
         assert_eq!(
             bytes,
             [0x03, 0xf0, 0x80, 0x01, 0x40, 0x12, 0x34, 0x56, 0x80, 0xab, 0xcd, 0xef]
         );
-        assert_eq!(Bth::decode(&bytes), Some((bth, 0)));
+        assert_eq!(Bth::decode(&bytes), (bth, 0x03, 0));
         bth.fecn = true;
-        assert_eq!(bth.encode()[4], 0xc0);
-        assert_eq!(Bth::decode(&bth.encode()), Some((bth, 0)));
+        assert_eq!(bth.encode(0x03)[4], 0xc0);
+        assert_eq!(Bth::decode(&bth.encode(0x03)), (bth, 0x03, 0));
     }
 }

@@ -90,6 +90,14 @@ pub struct AtomicEth {
 impl AtomicEth {
     pub(crate) const SIZE: usize = 28;
 
+    /// The word.
+    pub const fn remote(&self) -> Remote {
+        Remote {
+            va: self.va,
+            rkey: self.rkey,
+        }
+    }
+
     pub(super) fn decode(bytes: [u8; Self::SIZE]) -> Self {
         Self {
             va: be64(&bytes),
@@ -178,6 +186,11 @@ pub struct Aeth {
 
 impl Aeth {
     pub(crate) const SIZE: usize = 4;
+
+    /// Whether it acknowledges: it is no NAK.
+    pub(crate) const fn is_ack(&self) -> bool {
+        matches!(self.syndrome, Syndrome::Ack(_))
+    }
 
     pub(super) fn decode(bytes: [u8; Self::SIZE]) -> Option<Self> {
         Some(Self {

@@ -3,12 +3,15 @@
 //! Base transport header and extended transport headers (IBTA 9.2 and 9.3), all in network byte
 //! order.
 
+mod body;
 mod bth;
 mod bytes;
 mod extended;
-mod transport;
+mod part;
 
+pub(crate) use body::BadBody;
+pub use body::{Body, Headers, Request, Response};
 pub use bth::Bth;
 pub(crate) use bytes::{Reader, Writer};
 pub use extended::{Aeth, AtomicEth, Deth, Feth, NakCode, Reth, Syndrome};
-pub use transport::Transport;
+pub use part::{Part, ReadPart, SendPart, WritePart};

@@ -22,12 +22,12 @@ use virtio_rdma_abi::ib::MASK_24;
 
 use crate::connection::{Connection, QpError};
 use crate::env::{BadReceive, Incident, RemoteFault, ResponderEnv};
-use crate::headers::{NakCode, Syndrome};
+use crate::headers::{Body, NakCode, Part, Request, Syndrome};
 use crate::net::Path;
-use crate::opcode::{Op, Position, Service};
+use crate::opcode::Position;
 use crate::packet::Packet;
 use crate::psn::Psn;
-use crate::work::{AsyncEvent, Mtu, RecvWr};
+use crate::work::{AsyncEvent, FlushOp, Mtu, RecvWr};
 
 use self::job::{Answer, Job};
 use self::memory::Memory;
@@ -178,16 +178,19 @@ impl<R> Responder<R> {
         !self.jobs.is_empty() || self.nak.is_some() || self.ack_pending
     }
 
-    /// Takes a request of this connection. One of another transport service is ignored.
+    /// Takes a request of this connection. Any other packet is ignored.
     pub fn on_packet<E: ResponderEnv<Recv = R>>(
         &mut self,
         packet: &Packet<'_>,
         env: &mut E,
     ) -> Result<(), QpError> {
-        if self.dead || packet.opcode().service != Service::Rc {
+        let Body::Request(request) = packet.headers.body else {
+            return Ok(());
+        };
+        if self.dead {
             return Ok(());
         }
-        let distance = packet.transport.bth.psn.since(self.expected);
+        let distance = packet.headers.bth.psn.since(self.expected);
         if distance > 0 {
             env.count(Incident::OutOfSequence);
             if !self.awaiting {
@@ -198,11 +201,11 @@ impl<R> Responder<R> {
         }
         if distance < 0 {
             env.count(Incident::Duplicate);
-            self.duplicate(packet, env);
+            self.duplicate(request, packet.headers.bth.psn, env);
             return Ok(());
         }
         self.awaiting = false;
-        match self.execute(packet, env) {
+        match self.execute(request, packet, env) {
             Ok(()) => {
                 if matches!(self.nak, Some(Syndrome::Rnr(_))) {
                     self.nak = None;
@@ -226,35 +229,32 @@ impl<R> Responder<R> {
     /// Executes the expected request.
     fn execute<E: ResponderEnv<Recv = R>>(
         &mut self,
+        request: Request,
         packet: &Packet<'_>,
         env: &mut E,
     ) -> Result<(), Refusal> {
-        let transport = &packet.transport;
-        let taken = match transport.bth.opcode.op {
-            Op::Send(position, _) => {
-                self.send(position, packet, env)?;
-                self.took_packet(position, transport.bth.ack_req);
+        let taken = match request {
+            Request::Part(part) => {
+                match part {
+                    Part::Send(part) => self.send(part, packet, env)?,
+                    Part::Write(part) => self.write(part, packet, env)?,
+                }
+                self.took_packet(part.position(), packet.headers.bth.ack_req);
                 return Ok(());
             }
-            Op::Write(position, _) => {
-                self.write(position, packet, env)?;
-                self.took_packet(position, transport.bth.ack_req);
-                return Ok(());
-            }
-            Op::ReadRequest => self.read(transport.reth.ok_or(INVALID)?, env)?,
-            Op::CompareSwap | Op::FetchAdd => {
-                self.atomic(transport.atomic_op().ok_or(INVALID)?, env)?;
+            Request::Read(reth) => self.read(reth, env)?,
+            Request::Atomic(remote, op) => {
+                self.atomic(remote, op, env)?;
                 1
             }
-            Op::AtomicWrite => {
-                self.atomic_write(transport.reth.ok_or(INVALID)?, packet.payload, env)?;
+            Request::AtomicWrite(reth) => {
+                self.atomic_write(reth, packet.payload, env)?;
                 1
             }
-            Op::Flush => {
-                self.flush(transport.flush_op().ok_or(INVALID)?, env)?;
+            Request::Flush(feth, reth) => {
+                self.flush(FlushOp::new(feth, reth), env)?;
                 1
             }
-            Op::ReadResponse(_) | Op::Ack | Op::AtomicAck => return Err(INVALID),
         };
         // The response acknowledges all before it.
         self.ack_pending = false;
@@ -279,15 +279,12 @@ impl<R> Responder<R> {
     /// acknowledged once more. The others are answered once more if such a request was executed
     /// there: an answer takes the place of those that wait behind its PSN, so a packet that repeats
     /// nothing must not get one.
-    fn duplicate<E: ResponderEnv<Recv = R>>(&mut self, packet: &Packet<'_>, env: &mut E) {
-        let transport = &packet.transport;
-        match (packet.opcode().op, transport.reth) {
-            (Op::ReadRequest, Some(reth)) => self.read_again(transport.bth.psn, reth, env),
-            (Op::CompareSwap | Op::FetchAdd | Op::AtomicWrite, _) => {
-                self.atomic_again(transport.bth.psn)
-            }
-            (Op::Flush, _) => self.flush_again(transport.bth.psn),
-            _ => self.ack_pending = true,
+    fn duplicate<E: ResponderEnv<Recv = R>>(&mut self, request: Request, psn: Psn, env: &mut E) {
+        match request {
+            Request::Part(_) => self.ack_pending = true,
+            Request::Read(reth) => self.read_again(psn, reth, env),
+            Request::Atomic(..) | Request::AtomicWrite(_) => self.atomic_again(psn),
+            Request::Flush(..) => self.flush_again(psn),
         }
     }
 

@@ -6,8 +6,8 @@ use budget::{Budget, Exhausted, Queue};
 
 use crate::connection::{ident, Connection, Pause, QpError, Sent};
 use crate::env::RequesterEnv;
+use crate::headers::{Body, Headers};
 use crate::net::Path;
-use crate::opcode::Service;
 use crate::packet::{build, frame_size};
 use crate::psn::Psn;
 use crate::segment::segment;
@@ -161,11 +161,13 @@ impl<L> Requester<L> {
         let Some((wr, _)) = self.queue.front() else {
             return Ok(Some(0));
         };
-        let segment = segment(Service::Uc, &self.connection, wr, self.index, self.next)
-            .ok_or(WcStatus::LocQpOpErr)?;
+        let segment = segment(self.connection.mtu, wr, self.index).ok_or(WcStatus::LocQpOpErr)?;
+        let mut bth = self.connection.bth(self.next);
+        bth.solicited = segment.solicited;
+        let headers = Headers::new(bth, Body::Uc(segment.part));
         let path = &self.connection.path;
         let length = segment.length as usize;
-        let size = frame_size(path, &segment.transport, length);
+        let size = frame_size(path, &headers.body, length);
         let Some(mut frame) = env.frame(size) else {
             return Ok(None);
         };
@@ -173,7 +175,7 @@ impl<L> Requester<L> {
             &mut frame,
             path,
             ident(self.next),
-            &segment.transport,
+            &headers,
             length,
             |out| {
                 if out.is_empty() {

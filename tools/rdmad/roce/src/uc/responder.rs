@@ -9,11 +9,10 @@
 
 use crate::connection::QpError;
 use crate::env::{BadReceive, Incident, RemoteFault, ResponderEnv};
-use crate::headers::Reth;
-use crate::opcode::{Op, Position, Service};
+use crate::headers::{Body, Part, Reth, SendPart, WritePart};
 use crate::packet::{fits, Packet};
 use crate::psn::Psn;
-use crate::work::{AccessFlags, Mtu, RecvCompletion, RecvWr, Remote, WcStatus, MAX_MESSAGE};
+use crate::work::{AccessFlags, Mtu, RecvCompletion, RecvWr, Remote, MAX_MESSAGE};
 
 /// A message of which the last packet has not arrived.
 #[derive(Clone, Copy, Debug)]
@@ -120,15 +119,14 @@ impl<R> Responder<R> {
         packet: &Packet<'_>,
         env: &mut E,
     ) -> Result<bool, QpError> {
-        let opcode = packet.opcode();
-        let position = match opcode.op {
-            Op::Send(position, _) | Op::Write(position, _) => position,
-            _ => return Ok(false),
+        let Body::Uc(part) = packet.headers.body else {
+            return Ok(false);
         };
-        if self.dead || opcode.service != Service::Uc {
+        if self.dead {
             return Ok(false);
         }
-        let psn = packet.transport.bth.psn;
+        let position = part.position();
+        let psn = packet.headers.bth.psn;
         if psn != self.expected {
             env.count(Incident::OutOfSequence);
         }
@@ -141,10 +139,11 @@ impl<R> Responder<R> {
         self.expected = psn.add(1);
         let taken = if !fits(position, packet.payload, self.mtu) {
             Err(Refusal::Drop)
-        } else if let Op::Send(..) = opcode.op {
-            self.send(position, packet, env)
         } else {
-            self.write(position, packet, env)
+            match part {
+                Part::Send(part) => self.send(part, packet, env),
+                Part::Write(part) => self.write(part, packet, env),
+            }
         };
         match taken {
             Ok(()) => Ok(true),
@@ -162,10 +161,11 @@ impl<R> Responder<R> {
 
     fn send<E: ResponderEnv<Recv = R>>(
         &mut self,
-        position: Position,
+        part: SendPart,
         packet: &Packet<'_>,
         env: &mut E,
     ) -> Result<(), Refusal> {
+        let position = part.position();
         let received = match self.message.take() {
             None => 0,
             Some(Message::Send { received }) => received,
@@ -178,7 +178,7 @@ impl<R> Responder<R> {
             return Err(Refusal::Drop);
         }
         let mut completion =
-            RecvCompletion::connected(&packet.transport, WcStatus::Success, false, received);
+            RecvCompletion::sent(received, part.with(), packet.headers.bth.solicited);
         if !payload.is_empty() {
             if let Err(status) = env.scatter_recv(&recv.local, received, payload, position.ends()) {
                 completion.status = status;
@@ -200,11 +200,12 @@ impl<R> Responder<R> {
 
     fn write<E: ResponderEnv<Recv = R>>(
         &mut self,
-        position: Position,
+        part: WritePart,
         packet: &Packet<'_>,
         env: &mut E,
     ) -> Result<(), Refusal> {
-        let (reth, received) = match (self.message.take(), packet.transport.reth) {
+        let position = part.position();
+        let (reth, received) = match (self.message.take(), part.reth()) {
             (None, Some(reth)) => {
                 self.admit(reth, env)?;
                 (reth, 0)
@@ -222,8 +223,8 @@ impl<R> Responder<R> {
             rkey: reth.rkey,
         };
         // A receive is taken before the data is in place, so that a lack of one is noticed in time.
-        let recv = match packet.transport.imm {
-            Some(_) => Some(self.receive(env)?),
+        let recv = match part.imm() {
+            Some(imm) => Some((self.receive(env)?, imm)),
             None => None,
         };
         let written = if payload.is_empty() {
@@ -232,12 +233,12 @@ impl<R> Responder<R> {
             env.write(at, payload, position.ends())
         };
         if let Err(fault) = written {
-            self.recv = recv.or(self.recv.take());
+            self.recv = recv.map(|(recv, _)| recv).or(self.recv.take());
             return Err(fault.into());
         }
-        if let Some(recv) = recv {
-            let completion =
-                RecvCompletion::connected(&packet.transport, WcStatus::Success, true, reth.length);
+        if let Some((recv, imm)) = recv {
+            let solicited = packet.headers.bth.solicited;
+            let completion = RecvCompletion::written(reth.length, imm, solicited);
             env.complete_recv(recv, completion);
         }
         if !position.ends() {

@@ -4,10 +4,10 @@
 
 use crate::connection::QpError;
 use crate::env::ResponderEnv;
+use crate::headers::Body;
 use crate::net::vlan_id;
-use crate::opcode::Service;
 use crate::packet::Packet;
-use crate::work::{RecvCompletion, RecvWr, Source, WcStatus};
+use crate::work::{RecvCompletion, RecvWr, Source, WcStatus, With};
 
 use super::grh::{self, GRH_SIZE};
 
@@ -64,11 +64,8 @@ impl<R> Receiver<R> {
         qkey: u32,
         env: &mut E,
     ) -> Result<Verdict, QpError> {
-        let transport = &packet.transport;
-        let Some(deth) = transport
-            .deth
-            .filter(|_| packet.opcode().service == Service::Ud)
-        else {
+        let bth = &packet.headers.bth;
+        let Body::Ud { deth, imm } = packet.headers.body else {
             return Ok(Verdict::NotUd);
         };
         if self.dead {
@@ -102,11 +99,11 @@ impl<R> Receiver<R> {
             status: scattered.err().unwrap_or(WcStatus::Success),
             rdma_write: false,
             byte_len,
-            with: transport.with(),
-            solicited: transport.bth.solicited,
+            with: imm.map_or(With::Nothing, With::Imm),
+            solicited: bth.solicited,
             source: Some(Source {
                 qpn: deth.src_qpn,
-                pkey: transport.bth.pkey,
+                pkey: bth.pkey,
                 sl: packet.path.service_level(),
                 mac: packet.path.src_mac,
                 vlan: packet.path.vlan.map(vlan_id),

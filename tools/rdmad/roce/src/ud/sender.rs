@@ -2,15 +2,13 @@
 
 //! Sending datagrams.
 
-use crate::connection::{ident, Connection};
+use crate::connection::ident;
 use crate::env::RequesterEnv;
-use crate::headers::Deth;
+use crate::headers::{Body, Bth, Deth, Headers};
 use crate::net::Path;
-use crate::opcode::Service;
 use crate::packet::{build, frame_size};
 use crate::psn::Psn;
-use crate::segment::segment;
-use crate::work::{Mtu, SendOp, SendWr, WcStatus, With};
+use crate::work::{Mtu, SendFlags, SendOp, SendWr, WcStatus, With};
 
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,15 +54,21 @@ impl Sender {
 
     /// Whether `wr` may be sent; the status that it ends with if not.
     pub fn check<L>(&self, wr: &SendWr<L>) -> Result<(), WcStatus> {
-        match wr.op {
-            SendOp::Send {
-                with: With::Nothing | With::Imm(_),
-            } if wr.length <= self.mtu.bytes() => Ok(()),
-            SendOp::Send {
-                with: With::Nothing | With::Imm(_),
-            } => Err(WcStatus::LocLenErr),
-            _ => Err(WcStatus::LocQpOpErr),
+        self.immediate(wr).map(drop)
+    }
+
+    /// Immediate data of `wr`, if it may be sent.
+    fn immediate<L>(&self, wr: &SendWr<L>) -> Result<Option<[u8; 4]>, WcStatus> {
+        let SendOp::Send { with } = wr.op else {
+            return Err(WcStatus::LocQpOpErr);
+        };
+        if let With::Inv(_) = with {
+            return Err(WcStatus::LocQpOpErr);
         }
+        if wr.length > self.mtu.bytes() {
+            return Err(WcStatus::LocLenErr);
+        }
+        Ok(with.imm())
     }
 
     /// Sends a datagram. Returns the bytes of its frame: its work request has ended then; or `None`
@@ -76,22 +80,16 @@ impl Sender {
         to: &Destination,
         env: &mut E,
     ) -> Result<Option<usize>, WcStatus> {
-        self.check(wr)?;
-        let connection = Connection {
-            path: to.path,
-            dest_qpn: to.qpn,
-            pkey: to.pkey,
-            mtu: self.mtu,
-        };
-        let segment =
-            segment(Service::Ud, &connection, wr, 0, self.next).ok_or(WcStatus::LocQpOpErr)?;
-        let mut transport = segment.transport;
-        transport.deth = Some(Deth {
+        let imm = self.immediate(wr)?;
+        let mut bth = Bth::new(to.pkey, to.qpn, self.next);
+        bth.solicited = wr.flags.contains(SendFlags::SOLICITED);
+        let deth = Deth {
             qkey: to.qkey,
             src_qpn: self.qpn,
-        });
-        let length = segment.length as usize;
-        let size = frame_size(&to.path, &transport, length);
+        };
+        let headers = Headers::new(bth, Body::Ud { deth, imm });
+        let length = wr.length as usize;
+        let size = frame_size(&to.path, &headers.body, length);
         let Some(mut frame) = env.frame(size) else {
             return Ok(None);
         };
@@ -99,7 +97,7 @@ impl Sender {
             &mut frame,
             &to.path,
             ident(self.next),
-            &transport,
+            &headers,
             length,
             |out| {
                 if out.is_empty() {

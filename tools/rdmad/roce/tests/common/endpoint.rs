@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use budget::Budget;
 use roce::env::{BadReceive, Incident, Output, RemoteFault, RequesterEnv, ResponderEnv};
+use roce::headers::Body;
 use roce::net::{flow_label, udp_source_port, Addresses};
 use roce::rc::{Requester, RequesterAttr, Responder, ResponderAttr};
 use roce::work::{
@@ -384,10 +385,10 @@ impl Endpoint {
         let Ok(packet) = Packet::parse(frame) else {
             return;
         };
-        if packet.transport.bth.dest_qpn != self.qpn {
+        if packet.headers.bth.dest_qpn != self.qpn {
             return;
         }
-        let result = if packet.opcode().is_response() {
+        let result = if let Body::Response(_) = packet.headers.body {
             self.requester.on_packet(&packet, now, &mut self.world)
         } else {
             self.responder.on_packet(&packet, &mut self.world)

@@ -3,14 +3,13 @@
 //! One direction of an unreliable connection.
 
 use budget::Budget;
-use roce::headers::{Bth, Reth, Transport};
+use roce::headers::{Body, Bth, Headers, Part};
 use roce::net::Addresses;
-use roce::opcode::{Extra, Op, Opcode, Position, Service};
 use roce::uc::{Requester, Responder};
 use roce::work::{AccessFlags, Mtu, RecvWr, SendFlags, SendOp, SendWr, WcStatus};
 use roce::{Connection, Packet, Path, Psn, QpError};
 
-use super::endpoint::{length, Pieces, World, BASE, RKEY};
+use super::endpoint::{length, Pieces, World};
 use super::setup::sealed;
 use super::sim::Rng;
 
@@ -77,16 +76,9 @@ impl Line {
     }
 
     /// Feeds the responder a packet at `psn`.
-    pub fn feed(&mut self, op: Op, psn: u32, reth: Option<Reth>, payload: &[u8]) -> bool {
-        let opcode = Opcode {
-            service: Service::Uc,
-            op,
-        };
-        let mut transport = Transport::new(Bth::new(opcode, 0xffff, 2, Psn::new(psn)));
-        transport.reth = reth;
-        transport.imm = matches!(op, Op::Send(_, Extra::Imm) | Op::Write(_, Extra::Imm))
-            .then_some([1, 2, 3, 4]);
-        let frame = sealed(&transport, payload);
+    pub fn feed(&mut self, part: Part, psn: u32, payload: &[u8]) -> bool {
+        let bth = Bth::new(0xffff, 2, Psn::new(psn));
+        let frame = sealed(&Headers::new(bth, Body::Uc(part)), payload);
         self.deliver(&frame).expect("the QP lives")
     }
 
@@ -100,20 +92,4 @@ impl Line {
             })
             .collect()
     }
-}
-
-pub const fn send(position: Position) -> Op {
-    Op::Send(position, Extra::None)
-}
-
-pub const fn write(position: Position) -> Op {
-    Op::Write(position, Extra::None)
-}
-
-pub fn reth(length: u32) -> Option<Reth> {
-    Some(Reth {
-        va: BASE,
-        rkey: RKEY,
-        length,
-    })
 }

@@ -6,5 +6,6 @@
 pub mod capture;
 pub mod endpoint;
 pub mod line;
+pub mod parts;
 pub mod setup;
 pub mod sim;

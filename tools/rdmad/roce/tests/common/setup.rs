@@ -4,7 +4,8 @@
 // A piece of memory is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
 
-use roce::headers::{Bth, Transport};
+use roce::headers::{Bth, Headers};
+use roce::icrc::ICRC_SIZE;
 use roce::packet::{build, frame_size};
 use roce::work::{AtomicOp, Remote, SendFlags, SendOp, SendWr, WcStatus, With};
 use roce::Packet;
@@ -45,19 +46,31 @@ pub fn write(remote: Remote) -> SendOp {
 }
 
 /// A frame to any of the endpoints.
-pub fn sealed(transport: &Transport, payload: &[u8]) -> Vec<u8> {
+pub fn sealed(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let path = roce::Path::new(
         [1; 6],
         [2; 6],
         roce::net::Addresses::V6(1u128.into(), 2u128.into()),
     );
-    let mut frame = vec![0; frame_size(&path, transport, payload.len())];
-    let filled: Result<(), ()> = build(&mut frame, &path, 0, transport, payload.len(), |out| {
+    let mut frame = vec![0; frame_size(&path, &headers.body, payload.len())];
+    let filled: Result<(), ()> = build(&mut frame, &path, 0, headers, payload.len(), |out| {
         out.copy_from_slice(payload);
         Ok(())
     });
     filled.unwrap();
     frame
+}
+
+/// Opcodes of the reliable connection service (IBTA 9.2.1, table 38).
+pub const WRITE_ONLY: u8 = 0x0a;
+pub const READ_RESPONSE_LAST: u8 = 0x0f;
+pub const ACK: u8 = 0x11;
+
+/// Opcode of a frame, as it stands on the wire.
+pub fn opcode(frame: &[u8]) -> u8 {
+    let packet = Packet::parse(frame).expect("a sound frame");
+    let behind = frame.len() - ICRC_SIZE - packet.payload.len().next_multiple_of(4);
+    frame[behind - packet.headers.size()]
 }
 
 /// Posts a work request of side 0 with flags; messages are 8 bytes long.
@@ -112,6 +125,6 @@ pub fn statuses(sim: &Sim) -> Vec<WcStatus> {
 /// Frames that side 0 sent.
 pub fn requests(sim: &Sim) -> Vec<Bth> {
     let sent = sim.log.iter().filter(|(from, _)| *from == 0);
-    sent.map(|(_, frame)| Packet::parse(frame).unwrap().transport.bth)
+    sent.map(|(_, frame)| Packet::parse(frame).unwrap().headers.bth)
         .collect()
 }

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use arrayvec::ArrayVec;
 use dma::DmaView;
+use roce::headers::Body;
 use roce::net::ip_to_gid;
 use roce::opcode::{Service, CONGESTION_NOTIFICATION};
 use roce::packet::PacketError;
@@ -102,10 +103,10 @@ enum Half {
 impl Recipient {
     fn of(packet: &Packet<'_>) -> Self {
         Self {
-            qpn: packet.transport.bth.dest_qpn,
-            half: match packet.opcode().is_response() {
-                true => Half::Requester,
-                false => Half::Responder,
+            qpn: packet.headers.bth.dest_qpn,
+            half: match packet.headers.body {
+                Body::Response(_) => Half::Requester,
+                Body::Request(_) | Body::Uc(_) | Body::Ud { .. } => Half::Responder,
             },
             is_group: packet.path.addresses.dst().is_multicast(),
         }
@@ -194,7 +195,10 @@ impl Receiving<'_> {
         let group = ip_to_gid(packet.path.addresses.dst());
         let members = device.groups.members(&group);
         let is_own = packet.path.src_mac == device.mac();
-        let source = packet.transport.deth.map(|deth| deth.src_qpn);
+        let source = match packet.headers.body {
+            Body::Ud { deth, .. } => Some(deth.src_qpn),
+            Body::Request(_) | Body::Response(_) | Body::Uc(_) => None,
+        };
         for &qpn in members.as_deref().unwrap_or_default() {
             let _ = self.budget.charge_work_request();
             self.budget.charge_bytes(packet.payload.len());
@@ -211,10 +215,10 @@ impl Receiving<'_> {
 
     /// Whether a packet is of the QP's transport service and partition.
     fn admits(&self, qp: &Qp, packet: &Packet<'_>) -> bool {
-        if packet.opcode().service != service(qp.qp_type) {
+        if packet.headers.body.service() != service(qp.qp_type) {
             return false;
         }
-        let is_ours = same_partition(packet.transport.bth.pkey, DEFAULT_PKEY);
+        let is_ours = same_partition(packet.headers.bth.pkey, DEFAULT_PKEY);
         if !is_ours {
             self.device.violations.pkey.fetch_add(1, Ordering::Relaxed);
         }

@@ -8,9 +8,9 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use roce::headers::{Bth, Transport};
+use roce::headers::{Bth, Headers, Request, SendPart};
 use roce::net::{gid_to_ip, multicast_mac};
-use roce::opcode::{Extra, Op, Opcode, Position};
+use roce::work::With;
 use roce::Psn;
 use tempfile::TempDir;
 use verbs::{Clock, FabricConfig, Limits, PathPolicy};
@@ -52,11 +52,11 @@ fn lose_memory(vm: &Vm) {
 
 /// A RoCE packet for `to` from behind the uplink.
 fn packet(to: &Vm) -> Vec<u8> {
-    let send = Opcode::rc(Op::Send(Position::Only, Extra::None));
-    let transport = Transport::new(Bth::new(send, 0xffff, 77, Psn::new(0)));
+    let send = Request::from(SendPart::Only(With::Nothing));
+    let headers = Headers::new(Bth::new(0xffff, 77, Psn::new(0)), send);
     let mut gid = to.gid;
     gid[15] = 200;
-    frame_between((mac(200), gid), (to.mac, to.gid), &transport, &[])
+    frame_between((mac(200), gid), (to.mac, to.gid), &headers, &[])
 }
 
 /// What comes over an uplink for two devices that failed does not keep the uplink from the others.

@@ -7,10 +7,12 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use roce::headers::{Aeth, Bth, Deth, NakCode, Reth, Syndrome, Transport};
+use roce::headers::{
+    Aeth, Body, Bth, Deth, Headers, NakCode, Request, Response, Reth, SendPart, Syndrome, WritePart,
+};
 use roce::net::{ip_to_gid, link_local};
-use roce::opcode::{Extra, Op, Opcode, Position, Service};
 use roce::ud::{GSI_QKEY, GSI_QPN};
+use roce::work::With;
 use roce::Psn;
 use tempfile::TempDir;
 use verbs::{Fabric, FabricConfig, Limits, PathPolicy};
@@ -27,16 +29,13 @@ use crate::harness::*;
 
 /// A management datagram, as a process can send it to UDP port 4791.
 fn management(from: &Vm, to: &Vm) -> Vec<u8> {
-    let send = Opcode {
-        service: Service::Ud,
-        op: Op::Send(Position::Only, Extra::None),
-    };
-    let mut transport = Transport::new(Bth::new(send, 0xffff, GSI_QPN, Psn::new(0)));
-    transport.deth = Some(Deth {
+    let deth = Deth {
         qkey: GSI_QKEY,
         src_qpn: GSI_QPN,
-    });
-    frame(from, to, &transport, &[0x5a; 256])
+    };
+    let bth = Bth::new(0xffff, GSI_QPN, Psn::new(0));
+    let headers = Headers::new(bth, Body::Ud { deth, imm: None });
+    frame(from, to, &headers, &[0x5a; 256])
 }
 
 /// The GSI QP belongs to the guest's kernel. A process of another guest must not reach it by UDP.
@@ -242,22 +241,20 @@ fn keys_can_not_be_tried_without_end() {
 }
 
 /// A SEND of one packet to `to`, with the PSN that it expects first.
-fn send_only(to: &Qp<'_>) -> Transport {
-    let send = Opcode::rc(Op::Send(Position::Only, Extra::None));
-    Transport::new(Bth::new(send, 0xffff, to.qpn, Psn::new(to.options.psn)))
+fn send_only(to: &Qp<'_>) -> Headers {
+    let send = Request::from(SendPart::Only(With::Nothing));
+    Headers::new(Bth::new(0xffff, to.qpn, Psn::new(to.options.psn)), send)
 }
 
 /// A WRITE of 4 bytes to `to` under a key that opens nothing.
-fn write_nowhere(to: &Qp<'_>) -> Transport {
-    let write = Opcode::rc(Op::Write(Position::Only, Extra::None));
-    let bth = Bth::new(write, 0xffff, to.qpn, Psn::new(to.options.psn));
-    let mut transport = Transport::new(bth);
-    transport.reth = Some(Reth {
+fn write_nowhere(to: &Qp<'_>) -> Headers {
+    let reth = Reth {
         va: 0,
         rkey: 0xdead_beef,
         length: 4,
-    });
-    transport
+    };
+    let write = Request::from(WritePart::Only(reth, None));
+    Headers::new(Bth::new(0xffff, to.qpn, Psn::new(to.options.psn)), write)
 }
 
 /// VM 1's next SEND to VM 2 arrives whole, and both QPs live.
@@ -274,8 +271,8 @@ fn connection_lives(p: &Pair<'_>) {
 }
 
 /// The addresses of VM 1 on packets to VM 2, but for the MAC address.
-fn forged(p: &Pair<'_>, mac: [u8; 6], transport: &Transport, payload: &[u8]) -> Vec<u8> {
-    frame_between((mac, p.a.gid), (p.b.mac, p.b.gid), transport, payload)
+fn forged(p: &Pair<'_>, mac: [u8; 6], headers: &Headers, payload: &[u8]) -> Vec<u8> {
+    frame_between((mac, p.a.gid), (p.b.mac, p.b.gid), headers, payload)
 }
 
 #[test]
@@ -302,8 +299,8 @@ fn requests_from_another_mac_address_are_not_taken() {
 fn the_direct_path_takes_no_packets() {
     let world = World::new(2, PathPolicy::Direct);
     let p = Pair::new(&world);
-    for transport in [send_only(&p.qb), write_nowhere(&p.qb)] {
-        let forged = forged(&p, p.a.mac, &transport, b"boom");
+    for headers in [send_only(&p.qb), write_nowhere(&p.qb)] {
+        let forged = forged(&p, p.a.mac, &headers, b"boom");
         world.net.inject(p.b.mac, &forged);
     }
     p.settle();
@@ -333,10 +330,9 @@ fn answers_from_another_mac_address_are_not_taken() {
         });
         let answer = |mac, syndrome| {
             let psn = Psn::new(p.qa.options.psn);
-            let mut transport =
-                Transport::new(Bth::new(Opcode::rc(Op::Ack), 0xffff, p.qa.qpn, psn));
-            transport.aeth = Some(Aeth { syndrome, msn: 1 });
-            frame_between((mac, p.b.gid), (p.a.mac, p.a.gid), &transport, &[])
+            let ack = Response::Ack(Aeth { syndrome, msn: 1 });
+            let headers = Headers::new(Bth::new(0xffff, p.qa.qpn, psn), ack);
+            frame_between((mac, p.b.gid), (p.a.mac, p.a.gid), &headers, &[])
         };
         let answers = [answer(world.vms[2].mac, forged), answer(p.b.mac, true_one)];
         world.net.inject_all(p.a.mac, &answers);

@@ -6,7 +6,7 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use roce::opcode::Op;
+use roce::headers::{Body, Part, Request, Response};
 use roce::Packet;
 use tempfile::TempDir;
 use verbs::PathPolicy;
@@ -89,14 +89,18 @@ fn exchange(a: &Vm, b: &Vm, options: Options, sizes: &[u32]) {
 }
 
 /// The packets of a capture file; each must be sound.
-fn captured(path: &Path) -> Vec<(u8, u32, Op)> {
+fn captured(path: &Path) -> Vec<(u8, u32, Body)> {
     let file = std::fs::read(path).unwrap();
     let (mut packets, mut at) = (Vec::new(), 24);
     while at < file.len() {
         let len = u32::from_le_bytes(file[at + 8..at + 12].try_into().unwrap()) as usize;
         let packet = Packet::parse(&file[at + 16..at + 16 + len]).unwrap();
-        let bth = packet.transport.bth;
-        packets.push((packet.path.src_mac[5], bth.psn.value(), bth.opcode.op));
+        let headers = packet.headers;
+        packets.push((
+            packet.path.src_mac[5],
+            headers.bth.psn.value(),
+            headers.body,
+        ));
         at += 16 + len;
     }
     packets
@@ -130,7 +134,7 @@ fn data_survives_every_fault() {
         let packets = captured(&pcap);
         let mut requests: Vec<_> = packets
             .iter()
-            .filter(|(.., op)| matches!(op, Op::Send(..) | Op::Write(..)))
+            .filter(|(.., body)| matches!(body, Body::Request(Request::Part(_))))
             .collect();
         let sent = requests.len();
         requests.sort_by_key(|(from, psn, _)| (*from, *psn));
@@ -151,13 +155,18 @@ fn a_perfect_network_carries_each_packet_once() {
     exchange(&daemon.vms[0], &daemon.vms[1], lossless(), &[300_000]);
     drop(daemon);
     let packets = captured(&pcap);
-    let count = |wanted: fn(&Op) -> bool| packets.iter().filter(|(.., op)| wanted(op)).count();
+    let count =
+        |wanted: fn(&Body) -> bool| packets.iter().filter(|(.., body)| wanted(body)).count();
+    let sends = |body: &Body| matches!(body, Body::Request(Request::Part(Part::Send(_))));
+    let writes = |body: &Body| matches!(body, Body::Request(Request::Part(Part::Write(_))));
+    let data = |body: &Body| matches!(body, Body::Response(Response::Read(_)));
+    let acks = |body: &Body| matches!(body, Body::Response(Response::Ack(_)));
     let each = 300_000_usize.div_ceil(4096);
     // Both sides did everything.
-    assert_eq!(count(|op| matches!(op, Op::Send(..))), 2 * each);
-    assert_eq!(count(|op| matches!(op, Op::Write(..))), 4 * each);
-    assert_eq!(count(|op| matches!(op, Op::ReadResponse(_))), 2 * each);
-    assert!(count(|op| matches!(op, Op::Ack)) < packets.len() / 4);
+    assert_eq!(count(sends), 2 * each);
+    assert_eq!(count(writes), 4 * each);
+    assert_eq!(count(data), 2 * each);
+    assert!(count(acks) < packets.len() / 4);
 }
 
 #[test]

@@ -7,9 +7,8 @@ use std::thread;
 
 use std::time::Duration;
 
-use roce::headers::{Aeth, Bth, Deth, Syndrome, Transport};
+use roce::headers::{Aeth, Body, Bth, Deth, Headers, Response, Syndrome};
 use roce::net::{gid_to_ip, multicast_mac};
-use roce::opcode::{Extra, Op, Opcode, Position, Service};
 use roce::Psn;
 use verbs::{Clock, FabricConfig, FabricStatus, Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdAttachMcast, CmdDeregMr};
@@ -222,19 +221,16 @@ fn datagrams_to_a_large_group_take_many_turns() {
             qp.post_recv(id.into(), &[sge(&mr, 0, 8192)]);
         }
     }
-    let send = Opcode {
-        service: Service::Ud,
-        op: Op::Send(Position::Only, Extra::None),
-    };
-    let mut transport = Transport::new(Bth::new(send, DEFAULT_PKEY, MULTICAST_QPN, Psn::new(1)));
-    transport.deth = Some(Deth {
+    let deth = Deth {
         qkey: options.qkey,
         src_qpn: 77,
-    });
+    };
+    let bth = Bth::new(DEFAULT_PKEY, MULTICAST_QPN, Psn::new(1));
+    let headers = Headers::new(bth, Body::Ud { deth, imm: None });
     let mut sender = vm.gid;
     sender[15] = 200;
     let to = (multicast_mac(gid_to_ip(group)), group);
-    let datagram = frame_between((mac(200), sender), to, &transport, &[5; 4096]);
+    let datagram = frame_between((mac(200), sender), to, &headers, &[5; 4096]);
     world
         .net
         .inject_all(vm.mac, &vec![datagram; DATAGRAMS as usize]);
@@ -281,11 +277,10 @@ fn acknowledgements_of_much_work_take_many_turns() {
         qp.post_all(&Vec::from_iter(wqes));
         qp.ring_doorbell(DoorbellKind::Sq);
         let last = Psn::new(options.psn).add(COUNT - 1);
-        let mut transport =
-            Transport::new(Bth::new(Opcode::rc(Op::Ack), DEFAULT_PKEY, qp.qpn, last));
         let (syndrome, msn) = (Syndrome::ACK, COUNT);
-        transport.aeth = Some(Aeth { syndrome, msn });
-        frame_between((mac(200), peer), (vm.mac, vm.gid), &transport, &[])
+        let ack = Response::Ack(Aeth { syndrome, msn });
+        let headers = Headers::new(Bth::new(DEFAULT_PKEY, qp.qpn, last), ack);
+        frame_between((mac(200), peer), (vm.mac, vm.gid), &headers, &[])
     }));
     world.fabric.advance(Duration::ZERO);
     assert!(cq.poll().is_none());

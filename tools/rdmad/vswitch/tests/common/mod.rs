@@ -36,18 +36,18 @@ pub fn frame(dst: Mac, src: Mac, text: &str) -> Vec<u8> {
 
 /// A sound RoCE frame with these addresses; `number` tells them apart.
 pub fn roce(dst: Mac, src: Mac, number: u8) -> Vec<u8> {
-    use roce::headers::{Bth, Transport};
+    use roce::headers::{Bth, Headers, Request, SendPart};
     use roce::net::Addresses;
-    use roce::opcode::{Extra, Op, Opcode, Position};
-    let send = Opcode::rc(Op::Send(Position::Only, Extra::None));
-    let transport = Transport::new(Bth::new(send, 0xffff, 17, roce::Psn::new(number.into())));
+    use roce::work::With;
+    let send = Request::from(SendPart::Only(With::Nothing));
+    let headers = Headers::new(Bth::new(0xffff, 17, roce::Psn::new(number.into())), send);
     let path = roce::Path::new(
         src,
         dst,
         Addresses::V4([10, 0, 0, 1].into(), [10, 0, 0, 2].into()),
     );
-    let mut frame = vec![0; roce::packet::frame_size(&path, &transport, 100)];
-    let built: Result<(), ()> = roce::packet::build(&mut frame, &path, 0, &transport, 100, |out| {
+    let mut frame = vec![0; roce::packet::frame_size(&path, &headers.body, 100)];
+    let built: Result<(), ()> = roce::packet::build(&mut frame, &path, 0, &headers, 100, |out| {
         out.fill(number);
         Ok(())
     });

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use crate::connection::QpError;
 use crate::env::{Incident, RequesterEnv};
-use crate::headers::{NakCode, Syndrome};
-use crate::opcode::{Op, Position};
+use crate::headers::{Aeth, Body, NakCode, ReadPart, Response, Syndrome};
+use crate::opcode::Position;
 use crate::packet::Packet;
 use crate::rc::timer::rnr_delay;
 use crate::rc::RNR_RETRY_FOREVER;
@@ -16,17 +16,21 @@ use crate::work::{SendOp, WcStatus};
 use super::{Pending, Requester};
 
 impl<L> Requester<L> {
-    /// Takes a response of this connection. Responses that make no sense (any more) are ignored.
+    /// Takes a response of this connection. Other packets, and responses that make no sense (any
+    /// more), are ignored.
     pub fn on_packet<E: RequesterEnv<Send = L>>(
         &mut self,
         packet: &Packet<'_>,
         now: Instant,
         env: &mut E,
     ) -> Result<(), QpError> {
+        let Body::Response(response) = packet.headers.body else {
+            return Ok(());
+        };
         if self.dead {
             return Ok(());
         }
-        let distance = packet.transport.bth.psn.since(self.psn(self.una));
+        let distance = packet.headers.bth.psn.since(self.psn(self.una));
         let Ok(distance) = u64::try_from(distance) else {
             return Ok(());
         };
@@ -34,59 +38,63 @@ impl<L> Requester<L> {
         if at >= self.sent {
             return Ok(());
         }
-        match (
-            packet.opcode().op,
-            packet.transport.aeth.map(|aeth| aeth.syndrome),
-        ) {
-            (Op::ReadResponse(position), None | Some(Syndrome::Ack(_))) => {
+        match response {
+            Response::Read(part) if part.aeth().is_none_or(|aeth| aeth.is_ack()) => {
                 self.acknowledge(at, now, env)?;
                 if self.una < at {
                     return self.go_back_once(env);
                 }
-                self.read_response(position, packet.payload, now, env)
+                self.read_response(part, packet.payload, now, env)
             }
-            (Op::AtomicAck, Some(Syndrome::Ack(_))) => {
+            Response::Atomic(aeth, original) if aeth.is_ack() => {
                 self.acknowledge(at, now, env)?;
                 if self.una < at {
                     return self.go_back_once(env);
                 }
-                self.atomic_response(packet.transport.atomic_ack, now, env)
+                self.atomic_response(original, now, env)
             }
-            (Op::Ack, Some(Syndrome::Ack(_))) => {
-                self.acknowledge(at + 1, now, env)?;
-                if self.una <= at {
-                    return self.go_back_once(env);
-                }
-                Ok(())
-            }
-            (Op::Ack, Some(syndrome)) => {
-                self.acknowledge(at, now, env)?;
-                match syndrome {
-                    Syndrome::Rnr(_) => env.count(Incident::RnrNakReceived),
-                    Syndrome::Nak(_) => env.count(Incident::NakReceived),
-                    Syndrome::Ack(_) => {}
-                }
-                if self.una < at {
-                    return self.go_back_once(env);
-                }
-                match syndrome {
-                    Syndrome::Rnr(timer) => self.not_ready(timer, now, env),
-                    Syndrome::Nak(NakCode::InvalidRequest) => {
-                        Err(self.fail(WcStatus::RemInvReqErr, env))
+            Response::Read(_) | Response::Atomic(..) => Ok(()),
+            Response::Ack(Aeth { syndrome, .. }) => match syndrome {
+                Syndrome::Ack(_) => {
+                    self.acknowledge(at + 1, now, env)?;
+                    if self.una <= at {
+                        return self.go_back_once(env);
                     }
-                    Syndrome::Nak(NakCode::RemoteAccess) => {
-                        Err(self.fail(WcStatus::RemAccessErr, env))
-                    }
-                    Syndrome::Nak(NakCode::RemoteOperational) => {
-                        Err(self.fail(WcStatus::RemOpErr, env))
-                    }
-                    Syndrome::Nak(NakCode::PsnSequence) | Syndrome::Ack(_) => {
-                        self.go_back_once(env)
-                    }
+                    Ok(())
                 }
-            }
-            _ => Ok(()),
+                Syndrome::Rnr(timer) => {
+                    self.acknowledge(at, now, env)?;
+                    env.count(Incident::RnrNakReceived);
+                    if self.una < at {
+                        return self.go_back_once(env);
+                    }
+                    self.not_ready(timer, now, env)
+                }
+                Syndrome::Nak(code) => {
+                    self.acknowledge(at, now, env)?;
+                    env.count(Incident::NakReceived);
+                    if self.una < at {
+                        return self.go_back_once(env);
+                    }
+                    self.refused(code, env)
+                }
+            },
         }
+    }
+
+    /// Takes a NAK of the packet at `una`.
+    fn refused<E: RequesterEnv<Send = L>>(
+        &mut self,
+        code: NakCode,
+        env: &mut E,
+    ) -> Result<(), QpError> {
+        let status = match code {
+            NakCode::PsnSequence => return self.go_back_once(env),
+            NakCode::InvalidRequest => WcStatus::RemInvReqErr,
+            NakCode::RemoteAccess => WcStatus::RemAccessErr,
+            NakCode::RemoteOperational => WcStatus::RemOpErr,
+        };
+        Err(self.fail(status, env))
     }
 
     /// Takes packets before `end` as acknowledged, but none of a READ or atomic operation: where
@@ -113,11 +121,12 @@ impl<L> Requester<L> {
     /// Takes the READ response at `una`.
     fn read_response<E: RequesterEnv<Send = L>>(
         &mut self,
-        position: Position,
+        part: ReadPart,
         payload: &[u8],
         now: Instant,
         env: &mut E,
     ) -> Result<(), QpError> {
+        let position = part.position();
         let at = self.una;
         let is_done = |pending: &&Pending<L>| {
             matches!(pending.wr.op, SendOp::AtomicWrite { .. } | SendOp::Flush(_))
@@ -176,7 +185,7 @@ impl<L> Requester<L> {
     /// Takes the original value of the atomic operation at `una`.
     fn atomic_response<E: RequesterEnv<Send = L>>(
         &mut self,
-        original: Option<u64>,
+        original: u64,
         now: Instant,
         env: &mut E,
     ) -> Result<(), QpError> {
@@ -184,7 +193,7 @@ impl<L> Requester<L> {
             .queue
             .front()
             .filter(|pending| matches!(pending.wr.op, SendOp::Atomic { .. }));
-        let (Some(atomic), Some(original)) = (atomic, original) else {
+        let Some(atomic) = atomic else {
             return Err(self.fail(WcStatus::BadRespErr, env));
         };
         let bytes = original.to_le_bytes();

@@ -6,13 +6,12 @@ use std::time::Instant;
 
 use crate::connection::{ident, Pause, QpError, Sent};
 use crate::env::{Incident, RequesterEnv};
-use crate::headers::{AtomicEth, Bth, Feth, Transport};
-use crate::opcode::{Op, Opcode, Service};
+use crate::headers::{Headers, Request};
 use crate::packet::{build, frame_size};
 use crate::psn::Psn;
 use crate::rc::WINDOW;
-use crate::segment::{reth, segment};
-use crate::work::{AtomicOp, FlushLevel, FlushOp, SendOp, ATOMIC_SIZE};
+use crate::segment::segment;
+use crate::work::{SendOp, ATOMIC_SIZE};
 
 use super::{is_answered, Requester};
 
@@ -21,7 +20,7 @@ const ACK_INTERVAL: u64 = WINDOW as u64 / 4;
 
 /// What to send next.
 struct Next {
-    transport: Transport,
+    headers: Headers,
     /// Payload, as a part of the message.
     offset: u32,
     length: u32,
@@ -33,9 +32,9 @@ struct Next {
 
 impl Next {
     /// A packet without payload.
-    fn bare(transport: Transport, end: u64) -> Self {
+    fn bare(headers: Headers, end: u64) -> Self {
         Self {
-            transport,
+            headers,
             offset: 0,
             length: 0,
             word: None,
@@ -85,27 +84,20 @@ impl<L> Requester<L> {
     fn send<E: RequesterEnv<Send = L>>(&mut self, next: &Next, env: &mut E) -> Option<usize> {
         let path = &self.connection.path;
         let length = next.length as usize;
-        let psn = next.transport.bth.psn;
-        let size = frame_size(path, &next.transport, length);
+        let psn = next.headers.bth.psn;
+        let size = frame_size(path, &next.headers.body, length);
         let mut frame = env.frame(size)?;
         let pending = self.queue.get_mut(self.cursor)?;
-        let built = build(
-            &mut frame,
-            path,
-            ident(psn),
-            &next.transport,
-            length,
-            |out| {
-                if out.is_empty() {
-                    return Ok(());
-                }
-                if let Some(word) = next.word {
-                    out.copy_from_slice(&word);
-                    return Ok(());
-                }
-                env.gather(&pending.wr.local, next.offset, out)
-            },
-        );
+        let built = build(&mut frame, path, ident(psn), &next.headers, length, |out| {
+            if out.is_empty() {
+                return Ok(());
+            }
+            if let Some(word) = next.word {
+                out.copy_from_slice(&word);
+                return Ok(());
+            }
+            env.gather(&pending.wr.local, next.offset, out)
+        });
         if let Err(status) = built {
             pending.failed = Some(status);
             return Some(0);
@@ -151,61 +143,39 @@ impl<L> Requester<L> {
                 let offset = index * mtu;
                 // At most the packets of the whole message.
                 let length = (wr.length - offset).min((end - at) as u32 * mtu);
-                let mut transport = self.request(Op::ReadRequest, psn);
-                transport.reth = Some(reth(remote, offset, length));
-                Some(Next::bare(transport, end))
+                let request = Request::Read(remote.range(offset, length));
+                Some(Next::bare(self.asking(request, psn), end))
             }
             SendOp::Atomic { remote, op } => {
-                let (op, swap_add, compare) = match op {
-                    AtomicOp::CompareSwap { compare, swap } => (Op::CompareSwap, swap, compare),
-                    AtomicOp::FetchAdd { add } => (Op::FetchAdd, add, 0),
-                };
-                let mut transport = self.request(op, psn);
-                transport.atomic = Some(AtomicEth {
-                    va: remote.va,
-                    rkey: remote.rkey,
-                    swap_add,
-                    compare,
-                });
-                Some(Next::bare(transport, at + 1))
+                let request = Request::Atomic(remote, op);
+                Some(Next::bare(self.asking(request, psn), at + 1))
             }
             SendOp::AtomicWrite { remote, data } => {
-                let mut transport = self.request(Op::AtomicWrite, psn);
-                transport.reth = Some(reth(remote, 0, ATOMIC_SIZE));
+                let request = Request::AtomicWrite(remote.range(0, ATOMIC_SIZE));
                 Some(Next {
                     length: ATOMIC_SIZE,
                     word: Some(data),
-                    ..Next::bare(transport, at + 1)
+                    ..Next::bare(self.asking(request, psn), at + 1)
                 })
             }
-            SendOp::Flush(FlushOp {
-                remote,
-                length,
-                types,
-            }) => {
-                let mut transport = self.request(Op::Flush, psn);
-                transport.feth = Some(Feth {
-                    types,
-                    level: match length {
-                        Some(_) => FlushLevel::Range,
-                        None => FlushLevel::Mr,
-                    },
-                });
-                transport.reth = Some(reth(remote, 0, length.unwrap_or(0)));
-                Some(Next::bare(transport, at + 1))
+            SendOp::Flush(op) => {
+                let request = Request::flush(&op);
+                Some(Next::bare(self.asking(request, psn), at + 1))
             }
             SendOp::Send { .. } | SendOp::Write { .. } => {
-                let mut segment = segment(Service::Rc, &self.connection, wr, index, psn)?;
+                let segment = segment(self.connection.mtu, wr, index)?;
                 // The first packet of a repetition asks too: what follows may be held up for longer
                 // than the peer waits.
                 let repeats = at == self.una && at < self.sent;
-                segment.transport.bth.ack_req = ask
+                let mut bth = self.connection.bth(psn);
+                bth.solicited = segment.solicited;
+                bth.ack_req = ask
                     || segment.last
                     || repeats
                     || room == 1
                     || at % ACK_INTERVAL == ACK_INTERVAL - 1;
                 Some(Next {
-                    transport: segment.transport,
+                    headers: Headers::new(bth, Request::Part(segment.part)),
                     offset: segment.offset,
                     length: segment.length,
                     word: None,
@@ -216,15 +186,10 @@ impl<L> Requester<L> {
         }
     }
 
-    /// Headers of a READ or atomic request.
-    fn request(&self, op: Op, psn: Psn) -> Transport {
-        let mut bth = Bth::new(
-            Opcode::rc(op),
-            self.connection.pkey,
-            self.connection.dest_qpn,
-            psn,
-        );
+    /// Headers of a request that asks for an answer.
+    fn asking(&self, request: Request, psn: Psn) -> Headers {
+        let mut bth = self.connection.bth(psn);
         bth.ack_req = true;
-        Transport::new(bth)
+        Headers::new(bth, request)
     }
 }

@@ -6,8 +6,8 @@ use std::convert::Infallible;
 
 use crate::connection::{ident, Pause, QpError, Sent};
 use crate::env::{Incident, ResponderEnv};
-use crate::headers::{Aeth, Bth, Syndrome, Transport};
-use crate::opcode::{Op, Opcode, Position};
+use crate::headers::{Aeth, Headers, ReadPart, Response, Syndrome};
+use crate::opcode::Position;
 use crate::packet::{build, frame_size};
 
 use super::job::Answer;
@@ -51,36 +51,25 @@ impl<R> Responder<R> {
         let Some(job) = self.jobs.front_mut() else {
             return Ok(Some(0));
         };
-        let (position, op, length) = match job.answer {
+        let aeth = Aeth {
+            syndrome: Syndrome::ACK,
+            msn: job.msn,
+        };
+        let (response, length, ends) = match job.answer {
             Answer::Read {
                 remaining, started, ..
             } => {
                 let length = remaining.min(self.connection.mtu.bytes());
                 let position = Position::of(!started, length == remaining);
-                (position, Op::ReadResponse(position), length)
+                let part = ReadPart::new(position, aeth);
+                (Response::Read(part), length, position.ends())
             }
-            Answer::Atomic(_) => (Position::Only, Op::AtomicAck, 0),
-            Answer::Written | Answer::Flushed => {
-                (Position::Only, Op::ReadResponse(Position::Only), 0)
-            }
+            Answer::Atomic(original) => (Response::Atomic(aeth, original), 0, true),
+            Answer::Written | Answer::Flushed => (Response::Read(ReadPart::Only(aeth)), 0, true),
         };
-        let mut transport = Transport::new(Bth::new(
-            Opcode::rc(op),
-            self.connection.pkey,
-            self.connection.dest_qpn,
-            job.psn,
-        ));
-        if position != Position::Middle {
-            transport.aeth = Some(Aeth {
-                syndrome: Syndrome::ACK,
-                msn: job.msn,
-            });
-        }
-        if let Answer::Atomic(original) = job.answer {
-            transport.atomic_ack = Some(original);
-        }
+        let headers = Headers::new(self.connection.bth(job.psn), response);
         let path = &self.connection.path;
-        let size = frame_size(path, &transport, length as usize);
+        let size = frame_size(path, &headers.body, length as usize);
         let Some(mut frame) = env.frame(size) else {
             return Ok(None);
         };
@@ -88,7 +77,7 @@ impl<R> Responder<R> {
             &mut frame,
             path,
             ident(job.psn),
-            &transport,
+            &headers,
             length as usize,
             |payload| match job.answer {
                 Answer::Read { remote, .. } if !payload.is_empty() => env.read(remote, payload),
@@ -119,7 +108,7 @@ impl<R> Responder<R> {
             *remaining -= length;
             remote.va = remote.va.wrapping_add(u64::from(length));
         }
-        if position.ends() {
+        if ends {
             self.jobs.pop_front();
         }
         env.send(frame);
@@ -132,22 +121,16 @@ impl<R> Responder<R> {
             Some(syndrome) => (syndrome, self.expected),
             None => (Syndrome::ACK, self.expected.prev()),
         };
-        let bth = Bth::new(
-            Opcode::rc(Op::Ack),
-            self.connection.pkey,
-            self.connection.dest_qpn,
-            psn,
-        );
-        let mut transport = Transport::new(bth);
-        transport.aeth = Some(Aeth {
+        let aeth = Aeth {
             syndrome,
             msn: self.msn,
-        });
+        };
+        let headers = Headers::new(self.connection.bth(psn), Response::Ack(aeth));
         let path = &self.connection.path;
-        let size = frame_size(path, &transport, 0);
+        let size = frame_size(path, &headers.body, 0);
         let mut frame = env.frame(size)?;
         let built: Result<(), Infallible> =
-            build(&mut frame, path, ident(psn), &transport, 0, |_| Ok(()));
+            build(&mut frame, path, ident(psn), &headers, 0, |_| Ok(()));
         match built {
             Ok(()) => env.send(frame),
         }

@@ -15,7 +15,8 @@ impl<R> Responder<R> {
     /// Executes an atomic operation and queues its answer.
     pub(super) fn atomic<E: ResponderEnv<Recv = R>>(
         &mut self,
-        (at, op): (Remote, AtomicOp),
+        at: Remote,
+        op: AtomicOp,
         env: &mut E,
     ) -> Result<(), Refusal> {
         self.make_room()?;

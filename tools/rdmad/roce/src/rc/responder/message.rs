@@ -3,8 +3,7 @@
 //! SEND and RDMA WRITE.
 
 use crate::env::ResponderEnv;
-use crate::headers::{NakCode, Reth};
-use crate::opcode::Position;
+use crate::headers::{NakCode, Reth, SendPart, WritePart};
 use crate::packet::{fits, Packet};
 use crate::work::{AccessFlags, RecvCompletion, RecvWr, Remote, WcStatus, With};
 
@@ -21,10 +20,11 @@ impl<R> Responder<R> {
     /// Takes a packet of a SEND.
     pub(super) fn send<E: ResponderEnv<Recv = R>>(
         &mut self,
-        position: Position,
+        part: SendPart,
         packet: &Packet<'_>,
         env: &mut E,
     ) -> Result<(), Refusal> {
+        let position = part.position();
         if !fits(position, packet.payload, self.connection.mtu) {
             return Err(INVALID);
         }
@@ -38,7 +38,7 @@ impl<R> Responder<R> {
         };
         let payload = packet.payload;
         let mut completion =
-            RecvCompletion::connected(&packet.transport, WcStatus::Success, false, received);
+            RecvCompletion::sent(received, part.with(), packet.headers.bth.solicited);
         if payload.len() > (recv.length - received) as usize {
             completion.status = WcStatus::LocLenErr;
             env.complete_recv(recv, completion);
@@ -72,21 +72,20 @@ impl<R> Responder<R> {
     /// Takes a packet of an RDMA WRITE.
     pub(super) fn write<E: ResponderEnv<Recv = R>>(
         &mut self,
-        position: Position,
+        part: WritePart,
         packet: &Packet<'_>,
         env: &mut E,
     ) -> Result<(), Refusal> {
+        let position = part.position();
         if !fits(position, packet.payload, self.connection.mtu) {
             return Err(INVALID);
         }
-        let (reth, received) = match (&self.message, packet.transport.reth) {
-            (None, Some(reth)) if position.starts() => {
+        let (reth, received) = match (&self.message, part.reth()) {
+            (None, Some(reth)) => {
                 self.admit(reth, AccessFlags::REMOTE_WRITE, env)?;
                 (reth, 0)
             }
-            (&Some(Message::Write { reth, received }), None) if !position.starts() => {
-                (reth, received)
-            }
+            (&Some(Message::Write { reth, received }), None) => (reth, received),
             _ => return Err(INVALID),
         };
         let payload = packet.payload;
@@ -100,8 +99,8 @@ impl<R> Responder<R> {
         };
         // A receive is taken before the data is in place, so that a message without one leaves no
         // trace.
-        let recv = match packet.transport.imm {
-            Some(_) => Some(env.take_receive()?.ok_or(Refusal::NotReady)?),
+        let recv = match part.imm() {
+            Some(imm) => Some((env.take_receive()?.ok_or(Refusal::NotReady)?, imm)),
             None => None,
         };
         let written = if payload.is_empty() {
@@ -112,14 +111,12 @@ impl<R> Responder<R> {
         // `left` bounds the sum.
         let received = received + payload.len() as u32;
         self.message = (!position.ends()).then_some(Message::Write { reth, received });
-        if let Some(recv) = recv {
-            let status = if written.is_ok() {
-                WcStatus::Success
-            } else {
-                WcStatus::WrFlushErr
-            };
-            let completion =
-                RecvCompletion::connected(&packet.transport, status, true, reth.length);
+        if let Some((recv, imm)) = recv {
+            let solicited = packet.headers.bth.solicited;
+            let mut completion = RecvCompletion::written(reth.length, imm, solicited);
+            if written.is_err() {
+                completion.status = WcStatus::WrFlushErr;
+            }
             env.complete_recv(recv, completion);
         }
         Ok(written?)

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use roce::headers::Transport;
+use roce::headers::Headers;
 use roce::net::{gid_to_ip, Addresses};
 use roce::packet::{build, frame_size};
 use roce::{Frame, FramePool, FramePort, Path};
@@ -168,21 +168,21 @@ impl FramePort for Port {
 }
 
 /// A packet from the device of one VM to that of another.
-pub fn frame(from: &Vm, to: &Vm, transport: &Transport, payload: &[u8]) -> Vec<u8> {
-    frame_between((from.mac, from.gid), (to.mac, to.gid), transport, payload)
+pub fn frame(from: &Vm, to: &Vm, headers: &Headers, payload: &[u8]) -> Vec<u8> {
+    frame_between((from.mac, from.gid), (to.mac, to.gid), headers, payload)
 }
 
 /// A packet between these addresses.
 pub fn frame_between(
     from: ([u8; 6], [u8; 16]),
     to: ([u8; 6], [u8; 16]),
-    transport: &Transport,
+    headers: &Headers,
     payload: &[u8],
 ) -> Vec<u8> {
     let addresses = Addresses::new(gid_to_ip(from.1), gid_to_ip(to.1)).unwrap();
     let path = Path::new(from.0, to.0, addresses);
-    let mut frame = vec![0; frame_size(&path, transport, payload.len())];
-    build(&mut frame, &path, 0, transport, payload.len(), |into| {
+    let mut frame = vec![0; frame_size(&path, &headers.body, payload.len())];
+    build(&mut frame, &path, 0, headers, payload.len(), |into| {
         into.copy_from_slice(payload);
         Ok::<_, ()>(())
     })

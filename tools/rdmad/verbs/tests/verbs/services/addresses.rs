@@ -120,7 +120,7 @@ fn packets_leave_as_their_address_vector_says() {
             ..Path::new(vm.mac, mac(9), Addresses::V6(address(1), address(9)))
         };
         assert_eq!(packet.path, expected, "{qp_type:?}");
-        assert_eq!(packet.transport.bth.dest_qpn, PEER_QPN);
+        assert_eq!(packet.headers.bth.dest_qpn, PEER_QPN);
         if qp_type != QpType::Rc {
             cq.expect(1, WcStatus::Success);
         }

@@ -2,13 +2,16 @@
 
 //! Packets that come together: those for one QP that follow each other are taken in at once.
 
-use roce::headers::{Reth, Transport};
-use roce::opcode::{Extra, Op, Opcode, Position, Service};
+use roce::headers::{Body, Part, Request, Reth, SendPart, WritePart};
+use roce::work::With;
 use verbs::PathPolicy;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcStatus};
 
-use super::single_send;
+use super::numbered;
+
+/// A SEND of one packet.
+const SEND: SendPart = SendPart::Only(With::Nothing);
 use crate::harness::*;
 
 /// A QPN that no QP has.
@@ -30,8 +33,8 @@ fn each_packet_reaches_its_qp_in_order() {
         }
     }
     let packet = |qpn, pkey, n, payload: &[u8]| {
-        let transport = single_send(Service::Uc, pkey, qpn, n);
-        frame(pairs[0].a, vm, &transport, payload)
+        let headers = numbered(Body::Uc(Part::Send(SEND)), pkey, qpn, n);
+        frame(pairs[0].a, vm, &headers, payload)
     };
     let mut frames = Vec::new();
     let mut sent = [0; 2];
@@ -90,25 +93,18 @@ fn a_run_ends_where_the_qp_fails() {
         p.qb.post_recv(id, &[sge(&p.mb, 64 * id, 64)]);
     }
     let send = |n| {
-        let transport = single_send(Service::Rc, OURS, p.qb.qpn, n);
-        frame(p.a, p.b, &transport, &[n as u8; 4])
+        let headers = numbered(Request::from(SEND), OURS, p.qb.qpn, n);
+        frame(p.a, p.b, &headers, &[n as u8; 4])
     };
     let write = {
-        let mut transport = single_send(Service::Rc, OURS, p.qb.qpn, 1);
-        transport.bth.opcode = Opcode {
-            service: Service::Rc,
-            op: Op::Write(Position::Only, Extra::None),
-        };
         let reth = Reth {
             va: p.mb.iova,
             rkey: p.mb.key ^ 1,
             length: 4,
         };
-        let transport = Transport {
-            reth: Some(reth),
-            ..transport
-        };
-        frame(p.a, p.b, &transport, b"four")
+        let write = Request::from(WritePart::Only(reth, None));
+        let headers = numbered(write, OURS, p.qb.qpn, 1);
+        frame(p.a, p.b, &headers, b"four")
     };
     p.b.write(p.mb.iova, &[7; 192]);
     world.net.inject_all(p.b.mac, &[send(0), write, send(2)]);

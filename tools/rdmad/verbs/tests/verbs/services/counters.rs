@@ -4,8 +4,9 @@
 
 use std::sync::atomic::Ordering;
 
-use roce::headers::{Bth, Transport};
-use roce::opcode::{Extra, Op, Opcode, Position, CONGESTION_NOTIFICATION};
+use roce::headers::{Bth, Headers, Request, SendPart};
+use roce::opcode::CONGESTION_NOTIFICATION;
+use roce::work::With;
 use roce::Psn;
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::{CmdQueryCounters, RspQueryCounters};
@@ -166,9 +167,9 @@ fn losses() {
     assert!(b.rx_packets < a.tx_packets, "lost ones do not arrive");
     // A congestion notification is no bad packet.
     let psn = Psn::new(0);
-    let send = Opcode::rc(Op::Send(Position::Only, Extra::None));
-    let transport = Transport::new(Bth::new(send, 0xffff, pair.qb.qpn, psn));
-    let mut notification = frame(pair.a, pair.b, &transport, &[]);
+    let send = Request::from(SendPart::Only(With::Nothing));
+    let headers = Headers::new(Bth::new(0xffff, pair.qb.qpn, psn), send);
+    let mut notification = frame(pair.a, pair.b, &headers, &[]);
     // Ethernet, IPv4 and UDP are ahead of it.
     notification[14 + 20 + 8] = CONGESTION_NOTIFICATION;
     world.net.inject(pair.b.mac, &notification);

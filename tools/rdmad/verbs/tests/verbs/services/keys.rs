@@ -2,14 +2,15 @@
 
 //! P_Keys and Q_Keys: what does not match is dropped and counted.
 
-use roce::headers::Deth;
+use roce::headers::{Body, Deth, Part, Request, SendPart};
 use roce::opcode::Service;
+use roce::work::With;
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, WcStatus};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wire::Wire;
 
-use super::{each_ud, single_send};
+use super::{each_ud, numbered};
 use crate::harness::*;
 
 /// A Q_Key that only privileged users may set.
@@ -85,11 +86,16 @@ fn packets_of_another_partition() {
             src_qpn: p.qa.qpn,
         };
         let send = |service, pkey| {
-            let mut transport = single_send(service, pkey, p.qb.qpn, 0);
-            transport.deth = (service == Service::Ud).then_some(deth);
+            let part = SendPart::Only(With::Nothing);
+            let body = match service {
+                Service::Rc => Request::from(part).into(),
+                Service::Uc => Body::Uc(Part::Send(part)),
+                Service::Ud => Body::Ud { deth, imm: None },
+            };
+            let headers = numbered(body, pkey, p.qb.qpn, 0);
             world
                 .net
-                .inject(p.b.mac, &frame(p.a, p.b, &transport, b"four"));
+                .inject(p.b.mac, &frame(p.a, p.b, &headers, b"four"));
         };
         for (n, pkey) in [0x8001, 0x7ffe, 0].into_iter().enumerate() {
             send(service, pkey);

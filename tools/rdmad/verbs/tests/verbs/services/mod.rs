@@ -17,8 +17,7 @@ mod uc;
 mod ud;
 mod vlan;
 
-use roce::headers::{Bth, Transport};
-use roce::opcode::{Extra, Op, Opcode, Position, Service};
+use roce::headers::{Body, Bth, Headers};
 use roce::Psn;
 use virtio_rdma_abi::ib::QpType;
 
@@ -43,9 +42,7 @@ fn each_ud(test: impl Fn(&Pair<'_>)) {
     each_with(Options::of(QpType::Ud), test);
 }
 
-/// The headers of a SEND of one packet, which is number `n`, from 0 on, of those that the QP gets.
-fn single_send(service: Service, pkey: u16, dest_qpn: u32, n: u32) -> Transport {
-    let op = Op::Send(Position::Only, Extra::None);
-    let psn = Psn::new(0xff_fff0).add(n);
-    Transport::new(Bth::new(Opcode { service, op }, pkey, dest_qpn, psn))
+/// The headers of packet number `n`, from 0 on, of those that the QP gets.
+fn numbered(body: impl Into<Body>, pkey: u16, dest_qpn: u32, n: u32) -> Headers {
+    Headers::new(Bth::new(pkey, dest_qpn, Psn::new(0xff_fff0).add(n)), body)
 }

@@ -2,9 +2,8 @@
 
 //! Datagrams to groups of QPs.
 
-use roce::headers::{Bth, Deth, Transport};
+use roce::headers::{Body, Bth, Deth, Headers};
 use roce::net::{gid_to_ip, multicast_mac};
-use roce::opcode::{Extra, Op, Opcode, Position, Service};
 use roce::Psn;
 use rustix::io::Errno;
 use verbs::{Limits, PathPolicy};
@@ -403,17 +402,14 @@ fn packets_that_are_half_multicast() {
     let (sender, member) = (Member::ud(a), Member::ud(b));
     attach(&member.qp, group(1)).unwrap();
     member.post_recv(1);
-    let send = Opcode {
-        service: Service::Ud,
-        op: Op::Send(Position::Only, Extra::None),
-    };
     let inject = |qpn, gid, text: &[u8]| {
-        let mut transport = Transport::new(Bth::new(send, DEFAULT_PKEY, qpn, Psn::new(1)));
-        transport.deth = Some(Deth {
+        let deth = Deth {
             qkey: member.qp.options.qkey,
             src_qpn: sender.qp.qpn,
-        });
-        let bytes = frame_between((a.mac, a.gid), (b.mac, gid), &transport, text);
+        };
+        let bth = Bth::new(DEFAULT_PKEY, qpn, Psn::new(1));
+        let headers = Headers::new(bth, Body::Ud { deth, imm: None });
+        let bytes = frame_between((a.mac, a.gid), (b.mac, gid), &headers, text);
         world.net.inject(b.mac, &bytes);
     };
     inject(MULTICAST_QPN, b.gid, b"host");

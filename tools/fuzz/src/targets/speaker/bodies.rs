@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Transport headers that the second speaker changes or makes up.
+
+use roce::headers::{
+    Aeth, Body, Deth, Feth, NakCode, Part, ReadPart, Request, Response, Reth, SendPart, Syndrome,
+    WritePart,
+};
+use roce::opcode::Position;
+use roce::work::{AtomicOp, With};
+use virtio_rdma_abi::ib::{FlushLevel, FlushTypes};
+
+use crate::input::Input;
+use crate::own::harness::Mr;
+
+/// Whether packets with this body may carry a payload.
+pub fn carries_payload(body: &Body) -> bool {
+    match body {
+        Body::Request(Request::Part(_) | Request::AtomicWrite(_))
+        | Body::Response(Response::Read(_))
+        | Body::Uc(_)
+        | Body::Ud { .. } => true,
+        Body::Request(_) | Body::Response(_) => false,
+    }
+}
+
+/// The range that a body names.
+pub fn reth_of(body: &mut Body) -> Option<&mut Reth> {
+    match body {
+        Body::Request(Request::Read(reth))
+        | Body::Request(Request::AtomicWrite(reth))
+        | Body::Request(Request::Flush(_, reth)) => Some(reth),
+        Body::Request(Request::Part(Part::Write(part))) | Body::Uc(Part::Write(part)) => match part
+        {
+            WritePart::First(reth) | WritePart::Only(reth, _) => Some(reth),
+            WritePart::Middle | WritePart::Last(_) => None,
+        },
+        _ => None,
+    }
+}
+
+/// The acknowledgement in a body.
+pub fn aeth_of(body: &mut Body) -> Option<&mut Aeth> {
+    match body {
+        Body::Response(Response::Ack(aeth) | Response::Atomic(aeth, _)) => Some(aeth),
+        Body::Response(Response::Read(part)) => match part {
+            ReadPart::First(aeth) | ReadPart::Last(aeth) | ReadPart::Only(aeth) => Some(aeth),
+            ReadPart::Middle => None,
+        },
+        _ => None,
+    }
+}
+
+/// Another body than `old`, about memory of `mr`.
+pub fn other_body(old: Body, mr: &Mr, input: &mut Input<'_>) -> Body {
+    let reth = Reth {
+        va: input.edge(mr.addr),
+        rkey: input.edge32(mr.key),
+        length: input.edge32(300),
+    };
+    let position = match input.below(4) {
+        0 => Position::First,
+        1 => Position::Middle,
+        2 => Position::Last,
+        _ => Position::Only,
+    };
+    let imm = input.once_in(4).then_some([7; 4]);
+    let write = Part::Write(WritePart::new(position, reth, imm));
+    let imm = imm.map_or(With::Nothing, With::Imm);
+    let send = |with| Part::Send(SendPart::new(position, with));
+    match input.below(12) {
+        0 => Body::Request(Request::Part(send(imm))),
+        1 => Body::Request(Request::Part(send(With::Inv(mr.key)))),
+        2 => Body::Request(Request::Part(write)),
+        3 => Body::Request(Request::Read(reth)),
+        4 => {
+            let op = match input.once_in(2) {
+                true => AtomicOp::FetchAdd { add: 1 },
+                false => AtomicOp::CompareSwap {
+                    compare: 0,
+                    swap: 1,
+                },
+            };
+            Body::Request(Request::Atomic(reth.remote(), op))
+        }
+        5 => Body::Request(Request::AtomicWrite(reth)),
+        6 => {
+            let feth = Feth {
+                types: FlushTypes(input.any::<u8>() & 3),
+                level: FlushLevel::Range,
+            };
+            Body::Request(Request::Flush(feth, reth))
+        }
+        7 => Body::Response(other_response(old, position, input)),
+        8 => Body::Response(Response::Ack(other_aeth(old, input))),
+        9 => Body::Uc(send(imm)),
+        10 => Body::Uc(write),
+        _ => {
+            let unknown = Deth {
+                qkey: 0x1234_5678,
+                src_qpn: 2,
+            };
+            let deth = match old {
+                Body::Ud { deth, .. } => deth,
+                _ => unknown,
+            };
+            Body::Ud {
+                deth,
+                imm: input.once_in(4).then_some([7; 4]),
+            }
+        }
+    }
+}
+
+/// Data of a READ, or the result of an atomic operation.
+fn other_response(old: Body, position: Position, input: &mut Input<'_>) -> Response {
+    let aeth = other_aeth(old, input);
+    match input.once_in(3) {
+        true => Response::Atomic(aeth, input.any()),
+        false => Response::Read(ReadPart::new(position, aeth)),
+    }
+}
+
+fn other_aeth(mut old: Body, input: &mut Input<'_>) -> Aeth {
+    let syndrome = match input.below(8) {
+        0 => Syndrome::Rnr(1),
+        1 => Syndrome::Nak(NakCode::PsnSequence),
+        2 => Syndrome::Nak(NakCode::RemoteAccess),
+        3 => Syndrome::Nak(NakCode::InvalidRequest),
+        _ => Syndrome::ACK,
+    };
+    aeth_of(&mut old)
+        .copied()
+        .unwrap_or(Aeth { syndrome, msn: 1 })
+}

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! Opcodes and extended transport headers (IBTA 9.2.1, table 38): an opcode says which extended
+//! headers follow the BTH, so one value holds both.
+
+use crate::opcode::Service;
+use crate::work::{AtomicOp, FlushLevel, FlushOp, Remote};
+
+use super::bytes::{Reader, Writer};
+use super::part::{
+    imm_size, READ_FIRST, READ_ONLY, SEND_LAST_INV, SEND_ONLY, SEND_ONLY_IMM, SEND_ONLY_INV,
+};
+use super::{Aeth, AtomicEth, Bth, Deth, Feth, Part, ReadPart, Reth, SendPart, WritePart};
+
+/// All transport headers of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headers {
+    /// Base header.
+    pub bth: Bth,
+    /// Opcode and extended headers.
+    pub body: Body,
+}
+
+impl Headers {
+    /// Headers of a packet.
+    pub fn new(bth: Bth, body: impl Into<Body>) -> Self {
+        Self {
+            bth,
+            body: body.into(),
+        }
+    }
+
+    /// Bytes on the wire.
+    pub fn size(&self) -> usize {
+        Bth::SIZE + self.body.size()
+    }
+
+    /// Writes the headers to `out`, which holds at least [`size`](Self::size) bytes.
+    pub(crate) fn encode(&self, out: &mut [u8]) {
+        let (bth, extended) = out.split_at_mut(Bth::SIZE);
+        let opcode = self.body.encode(&mut Writer::new(extended));
+        bth.copy_from_slice(&self.bth.encode(opcode));
+    }
+}
+
+/// Opcode and extended headers of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// A packet to the responder of a reliable connection.
+    Request(Request),
+    /// A packet to the requester of a reliable connection.
+    Response(Response),
+    /// A packet of an unreliable connection.
+    Uc(Part),
+    /// A datagram: a SEND in one packet.
+    Ud {
+        /// Datagram header.
+        deth: Deth,
+        /// Immediate data in network byte order.
+        imm: Option<[u8; 4]>,
+    },
+}
+
+/// A packet to the responder of a reliable connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// A packet of a SEND or RDMA WRITE.
+    Part(Part),
+    /// RDMA READ.
+    Read(Reth),
+    /// An atomic operation on a word.
+    Atomic(Remote, AtomicOp),
+    /// Atomic WRITE (IBTA A19.4.2).
+    AtomicWrite(Reth),
+    /// FLUSH (IBTA A19.4.1).
+    Flush(Feth, Reth),
+}
+
+/// A packet to the requester of a reliable connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Response {
+    /// A packet of the data of an RDMA READ, or the answer to an atomic WRITE or a FLUSH.
+    Read(ReadPart),
+    /// An acknowledgement or a NAK.
+    Ack(Aeth),
+    /// The answer to an atomic operation, with the original value of the word.
+    Atomic(Aeth, u64),
+}
+
+/// High 3 bits of an opcode: the transport service.
+const RC: u8 = 0x00;
+const UC: u8 = 0x20;
+const UD: u8 = 0x60;
+const SERVICE_MASK: u8 = 0xe0;
+
+/// Low 5 bits of an opcode: the operation.
+const READ_REQUEST: u8 = 0x0c;
+const ACK: u8 = 0x11;
+const ATOMIC_ACK: u8 = 0x12;
+const COMPARE_SWAP: u8 = 0x13;
+const FETCH_ADD: u8 = 0x14;
+const FLUSH: u8 = 0x1c;
+const ATOMIC_WRITE: u8 = 0x1d;
+
+/// Why the headers behind a BTH are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BadBody {
+    /// The opcode is not one of RC, UC or UD that this crate knows.
+    Opcode,
+    /// Bytes are missing, or an AETH or FETH has a reserved value.
+    Headers,
+}
+
+impl Body {
+    /// Transport service.
+    pub const fn service(&self) -> Service {
+        match self {
+            Self::Request(_) | Self::Response(_) => Service::Rc,
+            Self::Uc(_) => Service::Uc,
+            Self::Ud { .. } => Service::Ud,
+        }
+    }
+
+    pub(crate) const fn has_payload(&self) -> bool {
+        match self {
+            Self::Request(Request::Part(_) | Request::AtomicWrite(_))
+            | Self::Response(Response::Read(_))
+            | Self::Uc(_)
+            | Self::Ud { .. } => true,
+            Self::Request(_) | Self::Response(_) => false,
+        }
+    }
+
+    /// Bytes of the extended headers.
+    pub(crate) const fn size(&self) -> usize {
+        match self {
+            Self::Request(Request::Part(part)) | Self::Uc(part) => part.size(),
+            Self::Request(Request::Read(_) | Request::AtomicWrite(_)) => Reth::SIZE,
+            Self::Request(Request::Atomic(..)) => AtomicEth::SIZE,
+            Self::Request(Request::Flush(..)) => Feth::SIZE + Reth::SIZE,
+            Self::Response(Response::Read(ReadPart::Middle)) => 0,
+            Self::Response(Response::Read(_) | Response::Ack(_)) => Aeth::SIZE,
+            Self::Response(Response::Atomic(..)) => Aeth::SIZE + size_of::<u64>(),
+            Self::Ud { imm, .. } => Deth::SIZE + imm_size(imm),
+        }
+    }
+
+    /// Reads the extended headers that `opcode` calls for; `reader` is at what follows them then.
+    pub(crate) fn decode(opcode: u8, reader: &mut Reader<'_>) -> Result<Self, BadBody> {
+        let operation = opcode & !SERVICE_MASK;
+        match opcode & SERVICE_MASK {
+            RC => Self::decode_rc(operation, reader),
+            UC => match operation {
+                SEND_LAST_INV | SEND_ONLY_INV => Err(BadBody::Opcode),
+                _ => Ok(Self::Uc(Part::decode(operation, reader)?)),
+            },
+            UD => match operation {
+                SEND_ONLY | SEND_ONLY_IMM => Ok(Self::Ud {
+                    deth: Deth::decode(array(reader)?),
+                    imm: match operation {
+                        SEND_ONLY => None,
+                        _ => Some(array(reader)?),
+                    },
+                }),
+                _ => Err(BadBody::Opcode),
+            },
+            _ => Err(BadBody::Opcode),
+        }
+    }
+
+    fn decode_rc(operation: u8, reader: &mut Reader<'_>) -> Result<Self, BadBody> {
+        Ok(match operation {
+            READ_REQUEST => Self::Request(Request::Read(reth(reader)?)),
+            COMPARE_SWAP | FETCH_ADD => {
+                let header = AtomicEth::decode(array(reader)?);
+                let op = match operation {
+                    COMPARE_SWAP => AtomicOp::CompareSwap {
+                        compare: header.compare,
+                        swap: header.swap_add,
+                    },
+                    _ => AtomicOp::FetchAdd {
+                        add: header.swap_add,
+                    },
+                };
+                Self::Request(Request::Atomic(header.remote(), op))
+            }
+            ATOMIC_WRITE => Self::Request(Request::AtomicWrite(reth(reader)?)),
+            FLUSH => {
+                let feth = Feth::decode(array(reader)?).ok_or(BadBody::Headers)?;
+                Self::Request(Request::Flush(feth, reth(reader)?))
+            }
+            READ_FIRST..=READ_ONLY => {
+                Self::Response(Response::Read(ReadPart::decode(operation, reader)?))
+            }
+            ACK => Self::Response(Response::Ack(aeth(reader)?)),
+            ATOMIC_ACK => {
+                let aeth = aeth(reader)?;
+                Self::Response(Response::Atomic(aeth, u64::from_be_bytes(array(reader)?)))
+            }
+            _ => Self::Request(Request::Part(Part::decode(operation, reader)?)),
+        })
+    }
+
+    /// Writes the extended headers and returns the opcode.
+    fn encode(&self, writer: &mut Writer<'_>) -> u8 {
+        match self {
+            Self::Request(request) => RC | request.encode(writer),
+            Self::Response(response) => RC | response.encode(writer),
+            Self::Uc(part) => UC | part.encode(writer),
+            Self::Ud { deth, imm } => {
+                writer.put(deth.encode());
+                UD | match imm {
+                    None => SEND_ONLY,
+                    Some(imm) => {
+                        writer.put(*imm);
+                        SEND_ONLY_IMM
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl From<Request> for Body {
+    fn from(request: Request) -> Self {
+        Self::Request(request)
+    }
+}
+
+impl From<Response> for Body {
+    fn from(response: Response) -> Self {
+        Self::Response(response)
+    }
+}
+
+impl Request {
+    fn encode(&self, writer: &mut Writer<'_>) -> u8 {
+        match self {
+            Self::Part(part) => part.encode(writer),
+            Self::Read(reth) => {
+                writer.put(reth.encode());
+                READ_REQUEST
+            }
+            Self::Atomic(remote, op) => {
+                let (opcode, swap_add, compare) = match *op {
+                    AtomicOp::CompareSwap { compare, swap } => (COMPARE_SWAP, swap, compare),
+                    AtomicOp::FetchAdd { add } => (FETCH_ADD, add, 0),
+                };
+                let header = AtomicEth {
+                    va: remote.va,
+                    rkey: remote.rkey,
+                    swap_add,
+                    compare,
+                };
+                writer.put(header.encode());
+                opcode
+            }
+            Self::AtomicWrite(reth) => {
+                writer.put(reth.encode());
+                ATOMIC_WRITE
+            }
+            Self::Flush(feth, reth) => {
+                writer.put(feth.encode());
+                writer.put(reth.encode());
+                FLUSH
+            }
+        }
+    }
+
+    /// The headers of a FLUSH.
+    pub fn flush(op: &FlushOp) -> Self {
+        let feth = Feth {
+            types: op.types,
+            level: match op.length {
+                Some(_) => FlushLevel::Range,
+                None => FlushLevel::Mr,
+            },
+        };
+        Self::Flush(feth, op.remote.range(0, op.length.unwrap_or(0)))
+    }
+}
+
+impl From<SendPart> for Request {
+    fn from(part: SendPart) -> Self {
+        Self::Part(Part::Send(part))
+    }
+}
+
+impl From<WritePart> for Request {
+    fn from(part: WritePart) -> Self {
+        Self::Part(Part::Write(part))
+    }
+}
+
+impl Response {
+    fn encode(&self, writer: &mut Writer<'_>) -> u8 {
+        match self {
+            Self::Read(part) => part.encode(writer),
+            Self::Ack(aeth) => {
+                writer.put(aeth.encode());
+                ACK
+            }
+            Self::Atomic(aeth, original) => {
+                writer.put(aeth.encode());
+                writer.put(original.to_be_bytes());
+                ATOMIC_ACK
+            }
+        }
+    }
+}
+
+pub(super) fn array<const N: usize>(reader: &mut Reader<'_>) -> Result<[u8; N], BadBody> {
+    reader.array().ok_or(BadBody::Headers)
+}
+
+pub(super) fn reth(reader: &mut Reader<'_>) -> Result<Reth, BadBody> {
+    array(reader).map(Reth::decode)
+}
+
+pub(super) fn aeth(reader: &mut Reader<'_>) -> Result<Aeth, BadBody> {
+    Aeth::decode(array(reader)?).ok_or(BadBody::Headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of extended headers of any kind, none of which has a reserved value.
+    const EXTENDED: [u8; 32] = [1; 32];
+
+    #[test]
+    fn decode_and_encode_agree() {
+        let mut known = 0;
+        for opcode in 0..=255 {
+            let mut reader = Reader::new(&EXTENDED);
+            let Ok(body) = Body::decode(opcode, &mut reader) else {
+                continue;
+            };
+            assert_eq!(
+                reader.rest().len(),
+                EXTENDED.len() - body.size(),
+                "{body:?}"
+            );
+            let mut bytes = [0; EXTENDED.len()];
+            assert_eq!(body.encode(&mut Writer::new(&mut bytes)), opcode);
+            let again = Body::decode(opcode, &mut Reader::new(&bytes));
+            assert_eq!(again, Ok(body));
+            known += 1;
+        }
+        assert_eq!(known, 25 + 12 + 2, "RC, UC, UD");
+    }
+
+    #[test]
+    fn missing_bytes_are_noticed() {
+        for opcode in 0..=255 {
+            let Ok(body) = Body::decode(opcode, &mut Reader::new(&EXTENDED)) else {
+                continue;
+            };
+            for length in 0..body.size() {
+                let short = Body::decode(opcode, &mut Reader::new(&EXTENDED[..length]));
+                assert_eq!(short, Err(BadBody::Headers), "{body:?} in {length} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn services_have_their_own_operations() {
+        for opcode in [0x15, 0x2c, 0x36, 0x44, 0x60, 0x6a, 0x81] {
+            let decoded = Body::decode(opcode, &mut Reader::new(&EXTENDED));
+            assert_eq!(decoded, Err(BadBody::Opcode), "{opcode:#x}");
+        }
+    }
+}
