@@ -9,7 +9,10 @@ use arrayvec::ArrayVec;
 use parking_lot::Mutex;
 use roce::Frame;
 
-use super::receive::FRAMES_AT_ONCE;
+/// Frames that are looked at together: those for the same half of a QP that follow each other are
+/// one run. Between the look at their ICRC and the copy of what they carry a second-level cache has
+/// room for so many.
+pub(super) const FRAMES_AT_ONCE: usize = 16;
 
 /// Frames in the order in which they came.
 pub(super) type Frames = ArrayVec<Frame, FRAMES_AT_ONCE>;

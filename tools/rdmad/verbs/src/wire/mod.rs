@@ -2,10 +2,12 @@
 
 //! The wire path: RoCEv2 packets between the QPs and the frame port.
 
+mod arrived;
 mod env;
 mod leftover;
 mod receive;
 
+pub(crate) use arrived::Arrived;
 pub(crate) use env::{RecvEnv, SendEnv};
 pub(crate) use leftover::Leftover;
-pub(crate) use receive::{drop_frames, receive, Arrived};
+pub(crate) use receive::{drop_frames, receive};

@@ -17,17 +17,14 @@ use roce::ud::{Receiver, Verdict};
 use roce::{Frame, Packet, QpError};
 use virtio_rdma_abi::ib::{QpType, DEFAULT_PKEY, MULTICAST_QPN};
 
-use super::{RecvEnv, SendEnv};
+use super::leftover::FRAMES_AT_ONCE;
+use super::{Arrived, RecvEnv, SendEnv};
 use crate::counters::Counter;
 use crate::qp::{Qp, RecvSide, RecvTurn, Responder, SendTurn};
 use crate::turn::Budget;
 use crate::wqe::Received;
 use crate::Device;
 
-/// Frames that are looked at together: those for the same half of a QP that follow each other are
-/// one run. Between the look at their ICRC and the copy of what they carry a second-level cache has
-/// room for so many.
-pub(super) const FRAMES_AT_ONCE: usize = 16;
 /// The membership bit of a P_Key: full, not limited.
 const FULL_MEMBER: u16 = 0x8000;
 
@@ -76,13 +73,6 @@ struct Receiving<'a> {
     now: Instant,
     /// What it may still cost.
     budget: Budget,
-}
-
-/// A packet that came.
-pub(crate) struct Arrived<'f> {
-    pub(crate) packet: Packet<'f>,
-    /// It may have come through a router: its source MAC address says nothing about the sender.
-    pub(crate) is_routed: bool,
 }
 
 /// Whom a packet is for.
