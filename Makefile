@@ -22,7 +22,7 @@ kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top)$(2) MO=$(top)/$(build)
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
-.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-more check-debug check-pyverbs sim planted sanitize mutants pacing bench lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge fuzz-coverage
+.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-more check-debug check-pyverbs sim planted sanitize mutants pacing bench lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge fuzz-coverage prose loc cycles
 
 help:
 	@printf '%s\n' \
@@ -45,6 +45,9 @@ help:
 		'make build      the kernel module, the provider, the device, the tools' \
 		'make module | provider | device | tools   one of them' \
 		'make lint | unit | selftests              one part of check' \
+		'make prose      breaches of style; BASE=COMMIT: in the subjects of later commits, too' \
+		'make loc        lines of code, comments and tests, by part' \
+		'make cycles     imports in cycles that are not allowed' \
 		'make fmt        format the sources' \
 		'make clean      remove what was built; distclean: the sysroot too' \
 		'' \
@@ -150,6 +153,15 @@ bench: build
 
 lint: setup
 	@tools/testbed/check format lint
+
+prose: setup
+	@BASE="$(BASE)" tools/tidy/run prose
+
+loc: setup
+	@tools/tidy/run loc
+
+cycles: setup
+	@tools/tidy/run cycles
 
 unit: setup
 	@tools/testbed/check unit

@@ -273,7 +273,8 @@ fn resolve(crate_: &BTreeMap<Names, Module>, path: &[String], depth: usize) -> O
         let whole: Names = start.iter().chain(&path[length + 1..]).cloned().collect();
         resolve(crate_, &whole, depth + 1)
     };
-    if let Some(start) = module.forwards.get(item) {
+    // Children see the private imports of their parents too.
+    if let Some(start) = module.forwards.get(item).or_else(|| module.scope.get(item)) {
         return further(start);
     }
     for glob in &module.globs {

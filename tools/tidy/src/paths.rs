@@ -188,7 +188,7 @@ fn link_fault(
     from: &str,
     target: &str,
 ) -> Option<&'static str> {
-    if target.contains("://") || target.starts_with("mailto:") {
+    if target.contains("::") || target.contains("://") || target.starts_with("mailto:") {
         return None;
     }
     let (file, anchor) = target
