@@ -1,0 +1,461 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! A kernel for one thread: commands of libibverbs that succeed, and a file whose pages are the
+//! rings. The linker takes these functions in place of those of libibverbs.
+#![allow(dead_code)]
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::mem::size_of;
+use std::os::fd::AsRawFd;
+use std::os::fd::FromRawFd;
+use std::os::fd::RawFd;
+use std::os::unix::fs::FileExt;
+
+use libc::c_int;
+use libc::c_void;
+use virtio_rdma_abi::ring::RingKind;
+use virtio_rdma_abi::ring::RingLayout;
+use virtio_rdma_abi::uverbs::*;
+use virtio_rdma_provider::context::alloc_context;
+use virtio_rdma_provider::ffi;
+
+pub const PAGE: u64 = 4096;
+
+/// The state of the kernel.
+pub struct Kernel {
+    /// The pages of doorbells and rings.
+    file: File,
+    /// Where the next ring begins.
+    next: u64,
+    /// How many more mappings are offered where the file can be mapped.
+    pub good: usize,
+    /// Names of the commands, in their order, and the number of mappings as each came.
+    pub calls: Vec<(&'static str, usize)>,
+    /// The ring that was prepared last.
+    pub prepared: Option<(RingMapping, RingLayout)>,
+    /// Its bytes at the command to move there.
+    pub moved: Vec<u8>,
+    operations: *const ffi::verbs_context_ops,
+}
+
+thread_local! {
+    static KERNEL: RefCell<Kernel> = RefCell::new(Kernel::new());
+}
+
+/// Calls `then` with the kernel of this thread.
+pub fn kernel<T>(then: impl FnOnce(&mut Kernel) -> T) -> T {
+    KERNEL.with(|kernel| then(&mut kernel.borrow_mut()))
+}
+
+/// Mappings of the file of this thread's kernel: protection and sharing, offset, and length.
+pub fn mappings() -> Vec<(String, u64, u64)> {
+    kernel(|kernel| kernel.mappings())
+}
+
+impl Kernel {
+    fn new() -> Self {
+        // SAFETY: the name is a string, and the file is this one's.
+        let file = unsafe { File::from_raw_fd(libc::memfd_create(c"rings".as_ptr(), 0)) };
+        file.set_len(1 << 24).unwrap();
+        Self {
+            file,
+            next: PAGE,
+            good: usize::MAX,
+            calls: Vec::with_capacity(64),
+            prepared: None,
+            moved: Vec::new(),
+            operations: std::ptr::null(),
+        }
+    }
+
+    /// The mappings of the file, as Linux tells them.
+    fn mappings(&self) -> Vec<(String, u64, u64)> {
+        use std::os::unix::fs::MetadataExt;
+        let inode = self.file.metadata().unwrap().ino().to_string();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let of_file = |line: &str| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            if words[4] != inode {
+                return None;
+            }
+            let (start, end) = words[0].split_once('-').unwrap();
+            let number = |text| u64::from_str_radix(text, 16).unwrap();
+            let length = number(end) - number(start);
+            Some((words[1].to_owned(), number(words[2]), length))
+        };
+        maps.lines().filter_map(of_file).collect()
+    }
+
+    fn called(&mut self, name: &'static str) -> c_int {
+        let mapped = self.mappings().len();
+        self.calls.push((name, mapped));
+        0
+    }
+
+    /// Where `length` bytes can be mapped, or a place where nothing can.
+    fn offer(&mut self, length: u64) -> RingMapping {
+        let length = length.next_multiple_of(PAGE);
+        let Some(left) = self.good.checked_sub(1) else {
+            // No page begins there: mmap answers EINVAL.
+            return RingMapping { offset: 1, length };
+        };
+        self.good = left;
+        let offset = self.next;
+        // With a page between them, Linux never tells of two as one.
+        self.next += length + PAGE;
+        RingMapping { offset, length }
+    }
+
+    /// Where the ring that is asked for can be mapped.
+    fn ring(&mut self, kind: RingKind, ring: &UserRing) -> (RingMapping, RingLayout) {
+        assert_eq!(ring.addr, 0, "memory of the kernel");
+        let layout = RingLayout::new(kind, ring.slots, ring.slot_shift).unwrap();
+        (self.offer(layout.size().into()), layout)
+    }
+
+    /// The first step or the second of a move. Returns where the prepared ring can be mapped.
+    fn move_to(&mut self, kind: RingKind, ring: &UserRing) -> RingMapping {
+        if *ring != UserRing::default() {
+            let prepared = self.ring(kind, ring);
+            self.prepared = Some(prepared);
+            return prepared.0;
+        }
+        let (mapping, layout) = self.prepared.expect("a ring was prepared");
+        self.moved = vec![0; layout.size() as usize];
+        self.file
+            .read_exact_at(&mut self.moved, mapping.offset)
+            .unwrap();
+        RingMapping::default()
+    }
+}
+
+/// The bytes of the driver behind a command or response of the core.
+///
+/// # Safety
+///
+/// They are there.
+unsafe fn behind<'a, C>(core: *mut C, len: usize) -> &'a mut [u8] {
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts_mut(core.add(1).cast::<u8>(), len) }
+}
+
+/// A device of this provider, as libibverbs knows it.
+#[repr(C)]
+struct Device {
+    ibv: ffi::verbs_device,
+    abi_version: u32,
+}
+
+/// An open context. It is closed when this is dropped.
+pub struct Opened {
+    pub context: *mut ffi::ibv_context,
+    /// The context has its address.
+    _device: Box<Device>,
+}
+
+impl Opened {
+    /// Opens a context. The error is `errno`. The descriptor is that of its file.
+    pub fn new() -> (Result<Self, Option<i32>>, RawFd) {
+        // SAFETY: a C structure of integers and pointers.
+        let ibv = unsafe { std::mem::zeroed() };
+        let abi_version = ABI_VERSION;
+        let mut device = Box::new(Device { ibv, abi_version });
+        // SAFETY: this returns a new descriptor of an open file.
+        let fd = unsafe { libc::dup(kernel(|kernel| kernel.file.as_raw_fd())) };
+        let ibv = std::ptr::from_mut(&mut *device).cast();
+        // SAFETY: the device is one as this provider makes them, and the file is handed over.
+        let context = unsafe { alloc_context(ibv, fd, std::ptr::null_mut()) };
+        let error = std::io::Error::last_os_error().raw_os_error();
+        if context.is_null() {
+            return (Err(error), fd);
+        }
+        // SAFETY: the context is valid.
+        let context = unsafe { &raw mut (*context).context };
+        let opened = Self {
+            context,
+            _device: device,
+        };
+        (Ok(opened), fd)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let operations = kernel(|kernel| kernel.operations);
+        // SAFETY: the provider has given its operations, and nothing uses the context any more.
+        unsafe { (*operations).free_context.unwrap()(self.context) };
+    }
+}
+
+/// # Safety
+///
+/// As that of libibverbs.
+#[no_mangle]
+unsafe extern "C" fn _verbs_init_and_alloc_context(
+    device: *mut ffi::ibv_device,
+    fd: c_int,
+    size: usize,
+    offset: *mut ffi::verbs_context,
+    _driver: u32,
+) -> *mut c_void {
+    // SAFETY: a context lies at the offset of the memory. It may be all zeroes.
+    unsafe {
+        let memory = libc::calloc(1, size);
+        let context = memory.byte_add(offset.addr()).cast::<ffi::verbs_context>();
+        (*context).context.device = device;
+        (*context).context.cmd_fd = fd;
+        memory
+    }
+}
+
+/// # Safety
+///
+/// As that of libibverbs.
+#[no_mangle]
+unsafe extern "C" fn verbs_uninit_context(context: *mut ffi::verbs_context) {
+    kernel(|kernel| kernel.called("close"));
+    // SAFETY: the file is the context's.
+    unsafe { libc::close((*context).context.cmd_fd) };
+}
+
+/// # Safety
+///
+/// As that of libibverbs.
+#[no_mangle]
+unsafe extern "C" fn verbs_set_ops(
+    _context: *mut ffi::verbs_context,
+    operations: *const ffi::verbs_context_ops,
+) {
+    kernel(|kernel| kernel.operations = operations);
+}
+
+/// # Safety
+///
+/// As that of libibverbs.
+#[no_mangle]
+unsafe extern "C" fn ibv_cmd_get_context(
+    _context: *mut ffi::verbs_context,
+    _command: *mut ffi::ibv_get_context,
+    _command_size: usize,
+    response: *mut ffi::ib_uverbs_get_context_resp,
+    _response_size: usize,
+) -> c_int {
+    kernel(|kernel| {
+        let doorbell = kernel.offer(PAGE);
+        let told = AllocContextResp {
+            flags: ContextFlags::OWN_RINGS,
+            max_inline_data: 512,
+            doorbell_offset: doorbell.offset,
+            doorbell_size: PAGE as u32,
+            max_qp_slots: 1024,
+            max_cq_slots: 1024,
+            ..AllocContextResp::default()
+        };
+        let told = told.to_bytes();
+        // SAFETY: the provider has room for it.
+        unsafe { behind(response, told.len()) }.copy_from_slice(&told);
+        kernel.called("open")
+    })
+}
+
+/// # Safety
+///
+/// As that of libibverbs.
+#[no_mangle]
+unsafe extern "C" fn ibv_cmd_alloc_pd(
+    context: *mut ffi::ibv_context,
+    pd: *mut ffi::ibv_pd,
+    _command: *mut ffi::ibv_alloc_pd,
+    _command_size: usize,
+    _response: *mut ffi::ib_uverbs_alloc_pd_resp,
+    _response_size: usize,
+) -> c_int {
+    // SAFETY: the caller's PD.
+    unsafe { (*pd).context = context };
+    0
+}
+
+/// # Safety
+///
+/// As that of libibverbs.
+#[no_mangle]
+unsafe extern "C" fn ibv_cmd_dealloc_pd(_pd: *mut ffi::ibv_pd) -> c_int {
+    0
+}
+
+/// # Safety
+///
+/// As that of libibverbs.
+#[no_mangle]
+unsafe extern "C" fn ibv_cmd_create_cq_ex(
+    _context: *mut ffi::ibv_context,
+    _attr: *const ffi::ibv_cq_init_attr_ex,
+    _cq: *mut ffi::verbs_cq,
+    command: *mut ffi::ibv_create_cq_ex,
+    _command_size: usize,
+    response: *mut ffi::ib_uverbs_ex_create_cq_resp,
+    _response_size: usize,
+    _flags: u32,
+) -> c_int {
+    // SAFETY: the provider's part is behind that of the core.
+    let (request, told) = unsafe {
+        (
+            CreateCqReq::from_bytes((&*behind(command, CreateCqReq::SIZE)).try_into().unwrap()),
+            behind(response, CreateCqResp::SIZE),
+        )
+    };
+    kernel(|kernel| {
+        let (ring, _) = kernel.ring(RingKind::Completion, &request.ring);
+        let answer = CreateCqResp {
+            cqn: 3,
+            ring,
+            ..CreateCqResp::default()
+        };
+        told.copy_from_slice(&answer.to_bytes());
+        kernel.called("create CQ")
+    })
+}
+
+/// # Safety
+///
+/// As that of libibverbs.
+#[no_mangle]
+unsafe extern "C" fn ibv_cmd_resize_cq(
+    _cq: *mut ffi::ibv_cq,
+    _cqe: c_int,
+    command: *mut ffi::ibv_resize_cq,
+    _command_size: usize,
+    response: *mut ffi::ib_uverbs_resize_cq_resp,
+    _response_size: usize,
+) -> c_int {
+    // SAFETY: the provider's part is behind that of the core.
+    let (request, told) = unsafe {
+        (
+            ResizeCqReq::from_bytes((&*behind(command, ResizeCqReq::SIZE)).try_into().unwrap()),
+            behind(response, ResizeCqResp::SIZE),
+        )
+    };
+    kernel(|kernel| {
+        let answer = ResizeCqResp {
+            ring: kernel.move_to(RingKind::Completion, &request.ring),
+            ..ResizeCqResp::default()
+        };
+        told.copy_from_slice(&answer.to_bytes());
+        kernel.called("resize CQ")
+    })
+}
+
+/// # Safety
+///
+/// As that of libibverbs.
+#[no_mangle]
+unsafe extern "C" fn ibv_cmd_destroy_cq(_cq: *mut ffi::ibv_cq) -> c_int {
+    kernel(|kernel| kernel.called("destroy CQ"))
+}
+
+/// # Safety
+///
+/// As that of libibverbs.
+#[no_mangle]
+unsafe extern "C" fn ibv_cmd_create_qp_ex2(
+    _context: *mut ffi::ibv_context,
+    qp: *mut ffi::verbs_qp,
+    _attr: *mut ffi::ibv_qp_init_attr_ex,
+    command: *mut ffi::ibv_create_qp_ex,
+    _command_size: usize,
+    response: *mut ffi::ib_uverbs_ex_create_qp_resp,
+    _response_size: usize,
+) -> c_int {
+    // SAFETY: the provider's part is behind that of the core.
+    let (request, told) = unsafe {
+        (*qp.cast::<ffi::ibv_qp>()).qp_num = 17;
+        (
+            CreateQpReq::from_bytes((&*behind(command, CreateQpReq::SIZE)).try_into().unwrap()),
+            behind(response, CreateQpResp::SIZE),
+        )
+    };
+    kernel(|kernel| {
+        let [sq, rq] = [&request.sq, &request.rq].map(|ring| kernel.ring(RingKind::Work, ring).0);
+        told.copy_from_slice(&CreateQpResp { sq, rq }.to_bytes());
+        kernel.called("create QP")
+    })
+}
+
+/// # Safety
+///
+/// As that of libibverbs.
+#[no_mangle]
+unsafe extern "C" fn ibv_cmd_destroy_qp(_qp: *mut ffi::ibv_qp) -> c_int {
+    kernel(|kernel| kernel.called("destroy QP"))
+}
+
+/// # Safety
+///
+/// As that of libibverbs.
+#[no_mangle]
+unsafe extern "C" fn ibv_cmd_create_srq(
+    _pd: *mut ffi::ibv_pd,
+    _srq: *mut ffi::ibv_srq,
+    _attr: *mut ffi::ibv_srq_init_attr,
+    command: *mut ffi::ibv_create_srq,
+    _command_size: usize,
+    response: *mut ffi::ib_uverbs_create_srq_resp,
+    _response_size: usize,
+) -> c_int {
+    // SAFETY: the provider's part is behind that of the core.
+    let (request, told) = unsafe {
+        (
+            CreateSrqReq::from_bytes((&*behind(command, CreateSrqReq::SIZE)).try_into().unwrap()),
+            behind(response, CreateSrqResp::SIZE),
+        )
+    };
+    kernel(|kernel| {
+        let (ring, _) = kernel.ring(RingKind::Shared, &request.ring);
+        let answer = CreateSrqResp {
+            srqn: 5,
+            ring,
+            ..CreateSrqResp::default()
+        };
+        told.copy_from_slice(&answer.to_bytes());
+        kernel.called("create SRQ")
+    })
+}
+
+/// # Safety
+///
+/// As that of libibverbs.
+#[no_mangle]
+unsafe extern "C" fn ibv_cmd_modify_srq(
+    _srq: *mut ffi::ibv_srq,
+    _attr: *mut ffi::ibv_srq_attr,
+    _mask: c_int,
+    command: *mut ffi::ibv_modify_srq,
+    command_size: usize,
+) -> c_int {
+    assert_eq!(
+        command_size,
+        size_of::<ffi::ibv_modify_srq>() + ModifySrqReq::SIZE
+    );
+    // SAFETY: the provider's part is behind that of the core.
+    let request = unsafe {
+        ModifySrqReq::from_bytes((&*behind(command, ModifySrqReq::SIZE)).try_into().unwrap())
+    };
+    kernel(|kernel| {
+        let told = kernel.move_to(RingKind::Shared, &request.ring);
+        if request.mapping_addr != 0 {
+            let place = std::ptr::with_exposed_provenance_mut(request.mapping_addr as usize);
+            // SAFETY: the provider has named a place for a mapping.
+            unsafe { std::ptr::write_unaligned(place, told.to_bytes()) };
+        }
+        kernel.called("modify SRQ")
+    })
+}
+
+/// # Safety
+///
+/// As that of libibverbs.
+#[no_mangle]
+unsafe extern "C" fn ibv_cmd_destroy_srq(_srq: *mut ffi::ibv_srq) -> c_int {
+    kernel(|kernel| kernel.called("destroy SRQ"))
+}

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Memory of the kernel as the provider maps it, and what is left where that fails.
+
+#[path = "common/kernel.rs"]
+mod fake;
+
+use std::alloc::GlobalAlloc;
+use std::alloc::Layout;
+use std::alloc::System;
+use std::cell::Cell;
+use std::io;
+use std::mem::zeroed;
+use std::ptr;
+
+use fake::*;
+use virtio_rdma_abi::ring::RingLayout;
+use virtio_rdma_abi::wqe::RqHeader;
+use virtio_rdma_provider::cq;
+use virtio_rdma_provider::ffi;
+use virtio_rdma_provider::pd;
+use virtio_rdma_provider::qp;
+use virtio_rdma_provider::qp_init;
+use virtio_rdma_provider::srq;
+
+/// The system's heap, which counts the allocations of each thread that are alive.
+struct Heap;
+
+thread_local! {
+    static ALIVE: Cell<isize> = const { Cell::new(0) };
+}
+
+fn count(change: isize) {
+    ALIVE.with(|alive| alive.set(alive.get() + change));
+}
+
+// SAFETY: the system's heap.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(1);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        count(-1);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(memory, layout) };
+    }
+}
+
+#[global_allocator]
+static HEAP: Heap = Heap;
+
+/// A context with a PD and a CQ.
+struct Bench {
+    cq: *mut ffi::ibv_cq,
+    pd: *mut ffi::ibv_pd,
+    opened: Opened,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let opened = Opened::new().0.expect("a context");
+        // SAFETY: the context is open.
+        let pd = unsafe { pd::alloc_pd(opened.context) };
+        assert!(!pd.is_null());
+        let cq = create_cq(opened.context);
+        assert!(!cq.is_null());
+        Self { cq, pd, opened }
+    }
+
+    fn create_qp(&self) -> *mut ffi::ibv_qp {
+        // SAFETY: a C structure of integers and pointers.
+        let mut attr: ffi::ibv_qp_init_attr = unsafe { zeroed() };
+        attr.send_cq = self.cq;
+        attr.recv_cq = self.cq;
+        attr.qp_type = ffi::IBV_QPT_RC;
+        attr.cap.max_send_wr = 16;
+        attr.cap.max_recv_wr = 16;
+        attr.cap.max_send_sge = 1;
+        attr.cap.max_recv_sge = 1;
+        // SAFETY: the PD and the CQ live.
+        unsafe { qp_init::create_qp(self.pd, &mut attr) }
+    }
+
+    fn create_srq(&self) -> *mut ffi::ibv_srq {
+        // SAFETY: a C structure of integers and pointers.
+        let mut attr: ffi::ibv_srq_init_attr = unsafe { zeroed() };
+        attr.attr.max_wr = 16;
+        attr.attr.max_sge = 1;
+        // SAFETY: the PD lives.
+        unsafe { srq::create_srq(self.pd, &mut attr) }
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses them any more.
+        unsafe {
+            assert_eq!(cq::destroy_cq(self.cq), 0);
+            assert_eq!(pd::dealloc_pd(self.pd), 0);
+        }
+    }
+}
+
+fn create_cq(context: *mut ffi::ibv_context) -> *mut ffi::ibv_cq {
+    // SAFETY: the context is open.
+    unsafe { cq::create_cq(context, 16, ptr::null_mut(), 0) }
+}
+
+fn resize_cq(cq: *mut ffi::ibv_cq, entries: i32) -> i32 {
+    // SAFETY: the CQ lives.
+    unsafe { cq::resize_cq(cq, entries) }
+}
+
+fn grow_srq(srq: *mut ffi::ibv_srq, max_wr: u32) -> i32 {
+    // SAFETY: a C structure of integers.
+    let mut attr: ffi::ibv_srq_attr = unsafe { zeroed() };
+    attr.max_wr = max_wr;
+    // SAFETY: the SRQ lives.
+    unsafe { srq::modify_srq(srq, &mut attr, ffi::IBV_SRQ_MAX_WR as i32) }
+}
+
+/// The commands since the last call, each with the number of mappings as it came.
+fn take_calls() -> Vec<(&'static str, usize)> {
+    kernel(|kernel| {
+        let calls = kernel.calls.clone();
+        kernel.calls.clear();
+        calls
+    })
+}
+
+/// Calls `create`, twice, where only the first `good` mappings succeed. Each time it fails by the
+/// error of mmap and leaves nothing. Returns the names of the commands.
+fn fails(good: usize, create: impl Fn() -> Option<i32>) -> Vec<&'static str> {
+    let before = mappings();
+    let attempt = || {
+        take_calls();
+        kernel(|kernel| kernel.good = good);
+        let error = create();
+        kernel(|kernel| kernel.good = usize::MAX);
+        assert_eq!(error, Some(libc::EINVAL));
+        assert!(mappings() == before, "a mapping is left");
+        ALIVE.get()
+    };
+    // The first one may leave what is allocated once.
+    let [first, second] = [(); 2].map(|()| attempt());
+    assert_eq!(first, second, "memory is left");
+    take_calls().into_iter().map(|(name, _)| name).collect()
+}
+
+/// The error of a verb that returns an object.
+fn error_of<T>(object: *mut T) -> Option<i32> {
+    let error = io::Error::last_os_error().raw_os_error();
+    object.is_null().then_some(error).flatten()
+}
+
+#[test]
+fn a_context_without_its_doorbell_page_is_closed() {
+    let calls = fails(0, || {
+        let (opened, fd) = Opened::new();
+        // SAFETY: asks for flags of a number that is no descriptor any more.
+        assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, -1);
+        opened.err().flatten()
+    });
+    assert_eq!(calls, ["open", "close"]);
+}
+
+#[test]
+fn a_queue_whose_ring_cannot_be_mapped_is_destroyed() {
+    let bench = Bench::new();
+    let calls = fails(0, || error_of(create_cq(bench.opened.context)));
+    assert_eq!(calls, ["create CQ", "destroy CQ"]);
+    let calls = fails(0, || error_of(bench.create_srq()));
+    assert_eq!(calls, ["create SRQ", "destroy SRQ"]);
+    for good in [0, 1] {
+        let calls = fails(good, || error_of(bench.create_qp()));
+        assert_eq!(calls, ["create QP", "destroy QP"]);
+    }
+    // The CQ is as it was.
+    let qp = bench.create_qp();
+    // SAFETY: made above.
+    assert_eq!(unsafe { qp::destroy_qp(qp) }, 0);
+}
+
+#[test]
+fn a_queue_stays_where_it_is_if_the_prepared_ring_cannot_be_mapped() {
+    let bench = Bench::new();
+    let calls = fails(0, || Some(resize_cq(bench.cq, 64)));
+    assert_eq!(calls, ["resize CQ"]);
+    let srq = bench.create_srq();
+    let calls = fails(0, || Some(grow_srq(srq, 64)));
+    assert_eq!(calls, ["modify SRQ"]);
+    // The next attempts succeed.
+    assert_eq!(resize_cq(bench.cq, 64), 0);
+    assert_eq!(grow_srq(srq, 64), 0);
+    // SAFETY: made above.
+    assert_eq!(unsafe { srq::destroy_srq(srq) }, 0);
+}
+
+// abi
+#[test]
+fn memory_is_mapped_as_the_module_offers_it() {
+    let bench = Bench::new();
+    let page = PAGE as usize;
+    let doorbell = (String::from("-w-s"), PAGE, PAGE);
+    let ring = |offset, size: usize| {
+        let length = size.next_multiple_of(page) as u64;
+        (String::from("rw-s"), offset, length)
+    };
+    let size = |layout: Option<RingLayout>| layout.unwrap().size() as usize;
+    let cq = ring(3 * PAGE, size(RingLayout::completions(16)));
+    let mut expected = vec![doorbell, cq];
+    expected.sort();
+    let mut found = mappings();
+    found.sort();
+    assert_eq!(found, expected);
+    let qp = bench.create_qp();
+    assert_eq!(mappings().len(), 4);
+    // SAFETY: made above.
+    assert_eq!(unsafe { qp::destroy_qp(qp) }, 0);
+    assert_eq!(mappings().len(), 2);
+}
+
+// abi: R-978
+#[test]
+fn a_ring_is_unmapped_after_its_queue_is_gone_or_has_moved() {
+    let bench = Bench::new();
+    take_calls();
+    let (qp, srq) = (bench.create_qp(), bench.create_srq());
+    // SAFETY: made above.
+    unsafe {
+        assert_eq!(qp::destroy_qp(qp), 0);
+        assert_eq!(srq::destroy_srq(srq), 0);
+    }
+    // Two mappings are those of the context and its CQ.
+    assert_eq!(
+        take_calls(),
+        [
+            ("create QP", 2),
+            ("create SRQ", 4),
+            ("destroy QP", 5),
+            ("destroy SRQ", 3),
+        ]
+    );
+    let srq = bench.create_srq();
+    take_calls();
+    assert_eq!(resize_cq(bench.cq, 64), 0);
+    assert_eq!(grow_srq(srq, 64), 0);
+    assert_eq!(
+        take_calls(),
+        [
+            ("resize CQ", 3),
+            ("resize CQ", 4),
+            ("modify SRQ", 3),
+            ("modify SRQ", 4),
+        ]
+    );
+    assert_eq!(mappings().len(), 3);
+    // SAFETY: made above.
+    assert_eq!(unsafe { srq::destroy_srq(srq) }, 0);
+}
+
+// abi: R-982
+#[test]
+fn a_longer_ring_is_filled_before_the_move() {
+    let bench = Bench::new();
+    let srq = bench.create_srq();
+    for wr_id in 0..3 {
+        // SAFETY: a C structure of integers and pointers.
+        let mut wr: ffi::ibv_recv_wr = unsafe { zeroed() };
+        wr.wr_id = wr_id;
+        let mut bad = ptr::null_mut();
+        // SAFETY: the SRQ lives, and the list is one work request.
+        assert_eq!(unsafe { srq::post_srq_recv(srq, &mut wr, &mut bad) }, 0);
+    }
+    assert_eq!(grow_srq(srq, 64), 0);
+    kernel(|kernel| {
+        let (_, layout) = kernel.prepared.unwrap();
+        let word = |offset: u32| {
+            let offset = offset as usize;
+            u32::from_le_bytes(kernel.moved[offset..offset + 4].try_into().unwrap())
+        };
+        assert_eq!(word(layout.owner()), 3, "the producer's position");
+        for slot in 0..3 {
+            let at = layout.slot(slot) as usize;
+            let header = RqHeader::decode(&kernel.moved[at..]).unwrap();
+            assert_eq!(header.wr_id, u64::from(slot));
+        }
+    });
+    // SAFETY: made above.
+    assert_eq!(unsafe { srq::destroy_srq(srq) }, 0);
+}
