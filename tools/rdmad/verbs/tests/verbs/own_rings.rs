@@ -92,3 +92,40 @@ fn processes_register_nothing() {
         fails(&p, &forged, WcStatus::LocQpOpErr);
     });
 }
+
+/// A slot may be longer than its WQE, and may have been that of another.
+// abi: R-649
+#[test]
+fn bytes_behind_a_wqe_mean_nothing() {
+    each(|p| {
+        p.a.write(p.ma.iova, &[0x5a; 100]);
+        let mut wqe = p.wr(1, WrOpcode::RdmaWrite, 100).bytes();
+        wqe.resize(p.qa.sq.layout.slot_size() as usize, 0xff);
+        p.qa.post_bytes(&wqe);
+        p.cq_a.expect(1, WcStatus::Success);
+        assert_eq!(p.b.read(p.mb.iova, 100), [0x5a; 100]);
+        p.responder_lives();
+    });
+}
+
+/// What the device has taken does not change, although it tries again and again.
+// abi: R-644
+#[test]
+fn a_wqe_is_copied_before_its_execution() {
+    each(|p| {
+        p.a.negotiate(&[Feature::Counters]);
+        p.a.write(p.ma.iova, &[0x5a; 100]);
+        p.qa.post(&p.send(1, 100));
+        wait("an RNR NAK", || {
+            (p.a.counters().rnr_naks_received > 0).then_some(())
+        });
+        let ring = &p.qa.sq;
+        for offset in 0..ring.layout.slot_size() {
+            ring.scribble(ring.layout.slot(0) + offset, 0xff);
+        }
+        p.qb.post_recv(7, &[sge(&p.mb, 0, 100)]);
+        p.cq_a.expect(1, WcStatus::Success);
+        p.cq_b.expect(7, WcStatus::Success);
+        assert_eq!(p.b.read(p.mb.iova, 100), [0x5a; 100]);
+    });
+}

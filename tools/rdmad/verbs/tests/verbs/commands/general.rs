@@ -93,6 +93,21 @@ fn the_configuration_tells_the_limits() {
     assert_eq!(register(vm, |_| ()), Err(ENOMEM), "MRs");
 }
 
+// abi: R-819
+#[test]
+fn a_device_without_multicast_has_no_limits_of_it() {
+    let limits = Limits::default().without_multicast();
+    let world = World::with_limits(1, PathPolicy::Direct, limits);
+    let device = &world.vms[0].device;
+    let config = Config::decode(&device.config_space()).unwrap();
+    let limits = [
+        config.max_mcast_grp,
+        config.max_mcast_qp_attach,
+        config.max_total_mcast_qp_attach,
+    ];
+    assert_eq!(limits, [0; 3]);
+}
+
 // abi
 // abi
 // abi: R-818

@@ -6,7 +6,7 @@ use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::config::Config;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Feature;
-use virtio_rdma_abi::ib::AccessFlags;
+use virtio_rdma_abi::ib::{AccessFlags, WcStatus, WrOpcode};
 
 use crate::harness::*;
 
@@ -23,8 +23,8 @@ const BAD_RIGHTS: [(AccessFlags, u8); 7] = [
     (AccessFlags::FLUSH_PERSISTENT, EOPNOTSUPP),
 ];
 
-// abi
-// abi
+// abi
+// abi
 #[test]
 fn memory_of_processes() {
     let world = World::new(1, PathPolicy::Direct);
@@ -72,7 +72,7 @@ fn memory_of_processes() {
     assert_eq!(vm.call(CmdDeregMr { mrn: 0 }).err(), Some(EINVAL));
 }
 
-// abi
+// abi
 #[test]
 fn all_memory() {
     let world = World::new(1, PathPolicy::Direct);
@@ -144,6 +144,51 @@ fn pages_of_other_sizes() {
     assert_eq!(vm.call(cmd).err(), Some(EINVAL), "misaligned block");
 }
 
+/// The driver writes to list and directory again once it has the answer.
+// abi
+#[test]
+fn a_list_is_copied_before_the_answer() {
+    let world = World::new(2, PathPolicy::Direct);
+    let p = Pair::new(&world);
+    let vm = p.b;
+    vm.negotiate(&[Feature::MrPages]);
+    p.a.write(p.ma.iova, &[0x5a; 8]);
+    for (id, depth) in (1..).zip(PageListDepth::ALL) {
+        let [page, other] = [(); 2].map(|()| vm.alloc(4096));
+        let list = vm.page_list(&[page]);
+        let top = match depth {
+            PageListDepth::Flat => list,
+            PageListDepth::TwoLevels => vm.page_list(&[list]),
+        };
+        let virt_addr = 0x12_8000;
+        let request = CmdRegUserMrPages {
+            base: CmdRegUserMr {
+                pdn: vm.pdn,
+                access_flags: FULL,
+                start: virt_addr,
+                length: 4096,
+                virt_addr,
+                pages: top,
+                npages: 1,
+            },
+            page_shift: 12,
+            depth: depth.value(),
+            reserved: [0; 6],
+        };
+        let mr = vm.call(request).unwrap();
+        for at in [list, top] {
+            vm.write(at, &other.to_le_bytes());
+        }
+        let mut wr = p.wr(id, WrOpcode::RdmaWrite, 8);
+        wr.remote.remote_addr = virt_addr;
+        wr.remote.rkey = mr.rkey;
+        p.qa.post(&wr);
+        p.cq_a.expect(id, WcStatus::Success);
+        assert_eq!(vm.read(page, 8), [0x5a; 8], "{depth:?}");
+        assert_eq!(vm.read(other, 8), [0; 8], "{depth:?}");
+    }
+}
+
 // abi
 #[test]
 fn a_large_mr_has_a_list_of_two_levels() {
@@ -213,8 +258,8 @@ fn limits_on_pages_bind_all_mrs() {
     create(20).unwrap();
 }
 
-// abi
-// abi
+// abi
+// abi
 #[test]
 fn fast_registration() {
     let world = World::new(1, PathPolicy::Direct);
@@ -239,6 +284,10 @@ fn fast_registration() {
     for (access, errno) in BAD_RIGHTS {
         assert_eq!(create(vm.pdn, access, 1).err(), Some(errno), "{access:?}");
     }
+    vm.negotiate(&[Feature::Flush]);
+    let flushable = create(vm.pdn, AccessFlags::FLUSH_GLOBAL, 1);
+    assert_eq!(flushable.err(), Some(EOPNOTSUPP), "not for this kind of MR");
+    vm.negotiate(&[]);
 
     let mr = create(vm.pdn, AccessFlags::NONE, 2).unwrap();
     assert_eq!((mr.lkey, mr.lkey >> 8), (mr.rkey, mr.mrn));

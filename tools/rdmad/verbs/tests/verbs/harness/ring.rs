@@ -122,6 +122,15 @@ impl Ring {
         u32::from_le(entry.load_u32(0, Ordering::Relaxed).unwrap())
     }
 
+    /// The length in an entry of a virtqueue's used ring.
+    #[allow(dead_code)]
+    pub fn used_length(&self, position: u16) -> u32 {
+        let view = self.space.enter();
+        let entry = self.split.used_entry(position) + 4;
+        let entry = view.slice(entry, 4).unwrap();
+        u32::from_le(entry.load_u32(0, Ordering::Relaxed).unwrap())
+    }
+
     /// The flags of a virtqueue's used ring.
     #[allow(dead_code)]
     pub fn used_flags(&self) -> u16 {

@@ -149,7 +149,7 @@ fn doorbells_and_events() {
     assert!(a.doorbells > before.doorbells + 3);
 }
 
-// abi
+// abi
 #[test]
 fn losses() {
     let world = world(PathPolicy::Wire);
@@ -165,6 +165,16 @@ fn losses() {
     // NAKs get lost as well.
     assert!(a.naks_received > 0 && a.naks_received <= b.naks_sent);
     assert!(b.rx_packets < a.tx_packets, "lost ones do not arrive");
+    // The first packet that the QP ever got.
+    let psn = Psn::new(pair.qa.options.psn);
+    let send = Opcode::rc(Op::Send(Position::Only, Extra::None));
+    let again = Transport::new(Bth::new(send, 0xffff, pair.qb.qpn, psn));
+    let before = pair.b.counters().duplicates;
+    let bytes = frame(pair.a, pair.b, &again, &[]);
+    world.net.inject(pair.b.mac, &bytes);
+    wait("a duplicate", || {
+        (pair.b.counters().duplicates == before + 1).then_some(())
+    });
     // A congestion notification is no bad packet.
     let psn = Psn::new(0);
     let send = Request::from(SendPart::Only(With::Nothing));

@@ -6,6 +6,7 @@ use roce::headers::{Body, Deth, Part, Request, SendPart};
 use roce::opcode::Service;
 use roce::work::With;
 use verbs::PathPolicy;
+use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, WcStatus};
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wire::Wire;
@@ -67,7 +68,7 @@ fn a_controlled_qkey_is_the_qps_own() {
     });
 }
 
-// abi
+// abi
 #[test]
 fn packets_of_another_partition() {
     for (qp_type, service) in [
@@ -76,6 +77,7 @@ fn packets_of_another_partition() {
         (QpType::Ud, Service::Ud),
     ] {
         let world = World::new(2, PathPolicy::Wire);
+        world.negotiate(&[Feature::Counters]);
         let options = Options::of(qp_type);
         let p = Pair::with(&world, options, options);
         for id in 0..4 {
@@ -102,6 +104,7 @@ fn packets_of_another_partition() {
             wait("the violation to be counted", || {
                 (p.b.violations() == (n as u32 + 1, 0)).then_some(())
             });
+            assert_eq!(p.b.counters().pkey_violations, n as u64 + 1);
         }
         // A packet of another service is not for this QP.
         for other in [Service::Rc, Service::Uc, Service::Ud] {

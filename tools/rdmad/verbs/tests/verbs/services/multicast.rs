@@ -14,7 +14,7 @@ use virtio_rdma_abi::ib::{
 };
 use virtio_rdma_abi::wqe::Datagram;
 
-use super::GRH;
+use super::{single_send, GRH};
 use crate::harness::*;
 
 const EINVAL: u8 = Errno::INVAL.raw_os_error() as u8;
@@ -391,6 +391,48 @@ fn forged_addresses_of_groups() {
             sender.qp.destroy().unwrap();
         }
     });
+}
+
+/// The tag of an 802.1Q frame in VLAN `vlan`, put into `frame`.
+fn tagged(mut frame: Vec<u8>, vlan: u16) -> Vec<u8> {
+    let [high, low] = vlan.to_be_bytes();
+    frame.splice(12..12, [0x81, 0x00, high, low]);
+    frame
+}
+
+// abi: R-797
+#[test]
+fn packets_of_a_vlan_without_an_address_are_lost() {
+    const VLAN: u16 = 5;
+    let world = World::new(2, PathPolicy::Wire);
+    world.negotiate(&[Feature::Multicast, Feature::GidVlan]);
+    let [a, b] = [&world.vms[0], &world.vms[1]];
+    let request = CmdAddGidVlan {
+        base: CmdAddGid {
+            gid: b.gid,
+            gid_type: 2,
+            index: 3,
+            port_num: 1,
+        },
+        vlan: VLAN,
+    };
+    b.call(request).unwrap();
+    let (sender, member) = (Member::ud(a), Member::ud(b));
+    attach(&member.qp, group(1)).unwrap();
+    member.post_recv(1);
+    let mut transport = single_send(Service::Ud, DEFAULT_PKEY, MULTICAST_QPN, 0);
+    transport.deth = Some(Deth {
+        qkey: member.qp.options.qkey,
+        src_qpn: sender.qp.qpn,
+    });
+    for (vlan, text) in [(VLAN + 1, b"no VLAN of ours"), (VLAN, b"one of our VLAN")] {
+        let bytes = frame_between((a.mac, a.gid), (b.mac, group(1)), &transport, text);
+        world.net.inject(b.mac, &tagged(bytes, vlan));
+    }
+    let cqe = member.cq.expect(1, WcStatus::Success);
+    assert!(cqe.wc_flags.contains(WcFlags::WITH_VLAN));
+    assert_eq!(cqe.vendor_err, u32::from(VLAN));
+    assert_eq!(b.read(member.mr.iova + GRH, 15), b"one of our VLAN");
 }
 
 /// A packet is for a group by its QPN and its address alike.

@@ -208,6 +208,23 @@ fn flushes_that_are_refused() {
     });
 }
 
+/// A driver that has negotiated neither feature had them at the registration of the MR.
+// abi: R-760
+#[test]
+fn a_responder_serves_both_by_rights_alone() {
+    each_with(options(), |p| {
+        let mr = flushable(p.b);
+        p.b.negotiate(&[]);
+        p.qa.post_bytes(&atomic_write(1, &mr, 8, [0x5a; 8]));
+        p.qa.post_bytes(&flush(2, &flush_of(&mr)));
+        for id in [1, 2] {
+            p.cq_a.expect(id, WcStatus::Success);
+        }
+        assert_eq!(p.b.read(mr.iova + 8, 8), [0x5a; 8]);
+        p.responder_lives();
+    });
+}
+
 // abi
 #[test]
 fn without_the_features_there_are_neither() {
