@@ -53,7 +53,7 @@ const BUFFER_SIZE: usize = 64;
 
 type Buffer = KBox<virtio::Buffer<()>>;
 
-/// What the interrupt and readers share.
+/// State that the interrupt and readers share.
 struct State {
     /// The buffer, unless the device has it.
     buffer: Option<Buffer>,

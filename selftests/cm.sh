@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
 # The connection manager: the programs of librdmacm and perftest connect over management datagrams,
-# by addresses of every kind, which come and go. What crosses the wire is looked at afterwards:
+# by addresses of every kind, which come and go. A look at the packets follows:
 # tools/testbed/check-capture.
 # testbed: --path direct
 # more: --path wire --pcap build/cm.pcap

@@ -14,7 +14,7 @@ trap 'end_children; rm -rf "$work"' EXIT
 mark=$$.data
 mark_logs "$mark"
 start_server
-# What RFC mode lacks by its nature.
+# Abilities that RFC mode lacks by its nature.
 lacking=()
 if in_rfc_mode; then
 	lacking+=(

@@ -41,7 +41,7 @@ test_work_ends() {
 	until_ok 20 told
 	# The MAD layer's CQ is armed at all times, and no completion comes.
 	workers_are_idle
-	# What processes have goes with them.
+	# Objects of processes go with them.
 	kill "$watch" "$soak"
 	wait "$watch" "$soak" || true
 }

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 # shellcheck shell=bash
 #
-# What the tests have in common. They run on VM 1 of a test bed and reach VM 2 with `on 2 COMMAND`.
-# A test is a shell function; run_tests reports each as KTAP:
+# Functions that the tests have in common. They run on VM 1 of a test bed and reach VM 2 with `on 2
+# COMMAND`. A test is a shell function; run_tests reports each as KTAP:
 #
 #	test_name() { commands, of which each must succeed; }
 #	run_tests test_name ...
@@ -22,7 +22,7 @@ complaint='WARNING: |BUG: |BUG kmalloc|kernel BUG at|Oops: |general protection f
 complaint+='|hard LOCKUP|detected stalls|self-detected stall|blocked for more than|refcount_t: |list_(add|del) corruption'
 complaint+='|UBSAN: |circular locking|inconsistent lock|suspicious RCU|scheduling while atomic|nobody cared'
 
-# What of that a script expects: a pattern.
+# The part of it that a script expects: a pattern.
 accepted=
 
 # The VMs that a script has.
@@ -338,7 +338,7 @@ worker_ticks() {
 # which this allows a fifth: it does not depend on how fast the machine is.
 workers_are_idle() {
 	local before after
-	# What has just happened may take some time to end.
+	# The end of a test's programs may take some time.
 	for _ in {1..3}; do
 		before=$(worker_ticks)
 		sleep 5
@@ -349,8 +349,7 @@ workers_are_idle() {
 	return 1
 }
 
-# What a VM's device counts of packets that were lost, doubled, reordered and damaged, one counter a
-# line.
+# Counters of a VM's device for packets that were lost, doubled, reordered and damaged, one a line.
 loss_counters() {
 	there "$1" find_losses
 }
@@ -421,7 +420,7 @@ end_children() {
 	wait
 } 2>/dev/null
 
-# What a script may define to put right what its tests leave wrong, and what they do only when they
+# A script may define this to put right what its tests leave wrong, and what they do only when they
 # fail.
 cleanup() { :; }
 after_failure() { :; }

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# What the tools say of the device is true.
+# The tools tell the truth about the device.
 # testbed: --path direct
 # more: --withhold rate-limit --withhold counters
 # shellcheck source-path=SCRIPTDIR source=lib.sh
@@ -60,7 +60,7 @@ test_topology() {
 	compgen -G "$parent/infiniband_mad/umad*"
 }
 
-# What people know the device by, until they give it another name, as rdma-ndd does.
+# The description by which people know the device, until they give it another one, as rdma-ndd does.
 test_node_description() {
 	local file
 	file=/sys/class/infiniband/$(device 1)/node_desc
@@ -193,7 +193,7 @@ test_withheld() {
 	client client --skip "rate_limit_refusals=the machines withhold rate limits" vm2 rate_limit
 }
 
-# What the device promises can be had, and no more.
+# The promised limits can be reached, and not exceeded.
 test_limits() {
 	start_server
 	client client vm2 limits

@@ -3,7 +3,7 @@
 #
 # Linux's rdma_rxe as the peer, on the device's switch: the verbs tests with either side as the one
 # that asks, the stock programs. Arguments are beginnings of the names of verbs tests to run instead
-# of all. What crosses the wire is looked at afterwards: tools/testbed/check-capture.
+# of all. A look at the packets follows: tools/testbed/check-capture.
 # more: --rxe 1 --pcap build/rxe.pcap
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -53,7 +53,7 @@ connected() {
 		fail "no connection of $1: $(rdma res show cm_id)"
 }
 
-# What is in a directory, by checksum.
+# The content of a directory, by checksum.
 sums() {
 	(cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum)
 }
@@ -80,8 +80,8 @@ disk_holds_data() {
 	fsck.ext4 -fn "$1"
 }
 
-# A server of NFS version 4 alone needs no portmapper. What it remembers of clients is for a
-# restart, which there is not.
+# A server of NFS version 4 alone needs no portmapper. Its memory of clients is for a restart, which
+# there is not.
 start_nfs() {
 	on 2 bash -eu -c "
 		modprobe -a nfsd rpcrdma

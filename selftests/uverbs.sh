@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 #
-# What the driver does with its own data in the verbs of processes, whatever a program writes there.
+# The driver handles its own data in the verbs of processes, whatever a program writes there.
 # testbed: --path direct
 # shellcheck source-path=SCRIPTDIR source=lib.sh
 . "$(dirname "$0")/lib.sh"

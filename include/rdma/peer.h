@@ -3,7 +3,7 @@
  * Peers: drivers whose devices have memory with addresses of its own, which RDMA shall reach.
  *
  * A process opens an RDMA device with the name of a peer and a number that means something to it.
- * What the process registers in that context is looked up by the peer, who answers with a DMA
+ * The peer looks up memory that the process registers in that context, and answers with a DMA
  * buffer. See Documentation/peers.md.
  */
 
@@ -40,8 +40,8 @@ struct rdma_peer_range {
  *	registration fails.
  *
  * Contexts are got and ranges looked up in the process that asks, so that the peer may judge by its
- * credentials. All callbacks may sleep. Those for one context may run at the same time, but for the
- * one that puts it.
+ * credentials. All callbacks may sleep. Callbacks for one context may run at the same time, but for
+ * the one that puts it.
  */
 struct rdma_peer {
 	struct module *owner;

@@ -2,7 +2,7 @@
 
 //! The device configuration (RFC, "Device configuration layout").
 //!
-//! Some fields of the RFC are not aligned. Those of this project are, which is checked here, so
+//! Some fields of the RFC are not aligned. Fields of this project are, which is checked here, so
 //! that a driver can access them by their width (virtio 1.3, 4.1.3.1).
 
 use super::wire::Field;

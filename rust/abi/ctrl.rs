@@ -137,7 +137,7 @@ wire_enum! {
 pub trait Request: Wire {
     /// The command.
     const COMMAND: Command;
-    /// What the device answers on success.
+    /// The answer of the device on success.
     type Response: Wire;
 }
 

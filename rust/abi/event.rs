@@ -28,7 +28,7 @@ wire_struct! {
     }
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// An armed CQ has a completion.
@@ -51,7 +51,7 @@ impl Event {
         }
     }
 
-    /// What happened, or the number that means nothing.
+    /// The kind of the event, or the number that means nothing.
     pub fn kind(&self) -> Result<EventKind, UnknownValue> {
         if self.raw_kind == KIND_COMPLETION {
             return Ok(EventKind::Completion);

@@ -341,7 +341,7 @@ wire_enum! {
 }
 
 wire_mask! {
-    /// What a FLUSH does, as it stands in its packet (IBTA A19.4.1).
+    /// Actions of a FLUSH, as they stand in its packet (IBTA A19.4.1).
     pub struct FlushTypes: u8 {
         /// Data is visible to all who access the memory.
         GLOBAL = 1 << 0,
@@ -351,7 +351,7 @@ wire_mask! {
 }
 
 wire_enum! {
-    /// What memory a FLUSH concerns, as it stands in its packet (IBTA A19.4.1).
+    /// The memory that a FLUSH concerns, as it stands in its packet (IBTA A19.4.1).
     pub enum FlushLevel: u8 {
         /// A range.
         Range = 0,

@@ -7,7 +7,7 @@
 
 use super::ctrl::CONTROL_QUEUE;
 
-/// What a virtqueue carries in RFC mode.
+/// The purpose of a virtqueue in RFC mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Control commands.
@@ -66,7 +66,7 @@ impl QueueNumbers {
         }
     }
 
-    /// What virtqueue `number` carries.
+    /// The purpose of virtqueue `number`.
     pub const fn role(&self, number: u16) -> Role {
         let index = number as u32;
         if number == CONTROL_QUEUE {

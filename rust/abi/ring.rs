@@ -200,7 +200,7 @@ pub const fn slot_shift_for(bytes: usize) -> Option<u8> {
 }
 
 wire_enum! {
-    /// What an armed CQ waits for.
+    /// The completion that an armed CQ waits for.
     pub enum ArmKind: u8 {
         /// Nothing.
         None = 0,
@@ -216,7 +216,7 @@ wire_enum! {
 pub struct ArmWord {
     /// Sequence of 30 bits; it advances when an event of the CQ was received. It starts at 1.
     pub sequence: u32,
-    /// What is waited for.
+    /// The completion that is waited for.
     pub kind: ArmKind,
     /// The producer's position that the owner knows.
     pub position: u32,
@@ -279,7 +279,7 @@ impl Doorbell {
         ((self.kind as u32) << 24) | (self.number & super::ib::MASK_24)
     }
 
-    /// What a written value rings, or `None` for a kind that does not exist.
+    /// The queue that a written value rings, or `None` for a kind that does not exist.
     #[inline]
     pub fn from_u32(value: u32) -> Option<Self> {
         Some(Self {

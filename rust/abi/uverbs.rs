@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What the kernel module and the user space provider exchange through uverbs.
+//! Data that the kernel module and the user space provider exchange through uverbs.
 //!
 //! The structures follow the common part of each uverbs command. The version rule: the module
 //! states [`ABI_VERSION`] as its `uverbs_abi_ver`; a provider opens a device only if that is its
@@ -17,7 +17,7 @@ pub const ABI_VERSION: u32 = 6;
 pub const PEER_NAME_SIZE: usize = 64;
 
 wire_mask! {
-    /// What the module offers to the provider.
+    /// Abilities that the module offers to the provider.
     pub struct ContextFlags: u32 {
         /// Queues are own rings; without it they live in the kernel.
         OWN_RINGS = 1 << 0,
@@ -33,7 +33,7 @@ wire_mask! {
 }
 
 wire_mask! {
-    /// What a context is to be.
+    /// Properties of a new context.
     pub struct ContextAttributes: u32 {
         /// It is attached to a peer.
         PEER = 1 << 0,
@@ -43,9 +43,9 @@ wire_mask! {
 wire_struct! {
     /// Request of ALLOC_CONTEXT. There may be none: then it is all zero.
     pub struct AllocContextReq: 72 {
-        /// Which of the following count; the others are zero.
+        /// The fields below that count; the others are zero.
         0 => attributes: ContextAttributes,
-        /// What the peer is told.
+        /// The number that the peer is told.
         4 => peer_id: u32,
         /// The peer's name, filled up with zeroes, one at least.
         8 => peer_name: [u8; PEER_NAME_SIZE],
@@ -55,7 +55,7 @@ wire_struct! {
 wire_struct! {
     /// Response of ALLOC_CONTEXT.
     pub struct AllocContextResp: 48 {
-        /// What is offered.
+        /// The abilities that are offered.
         0 => flags: ContextFlags,
         /// Inline payload of a send work request in bytes at most.
         4 => max_inline_data: u32,
@@ -206,7 +206,8 @@ wire_struct! {
 wire_struct! {
     /// Response of CREATE_AH.
     pub struct CreateAhResp: 48 {
-        /// What a UD send work request to the AH carries. The kernel has resolved the MAC address.
+        /// The address vector that a UD send work request to the AH carries. The kernel has
+        /// resolved the MAC address.
         0 => av: AddressVector,
         /// Reserved, zero.
         43 => reserved: [u8; 5],

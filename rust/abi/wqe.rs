@@ -56,7 +56,7 @@ wire_struct! {
 }
 
 impl SqHeader {
-    /// Offset of the union. What its member leaves of it is ignored.
+    /// Offset of the union. Bytes that its member leaves of it are ignored.
     pub const UNION: usize = Self::SIZE - <[u8; 51] as Wire>::SIZE;
 }
 
@@ -231,7 +231,7 @@ wire_struct! {
     pub struct AtomicWrite: 20 {
         /// Address in the remote MR, aligned to 8 bytes.
         0 => remote_addr: u64,
-        /// What is written.
+        /// The data to write.
         8 => data: [u8; 8],
         /// Remote key.
         16 => rkey: u32,
@@ -248,7 +248,7 @@ wire_struct! {
         8 => length: u32,
         /// Remote key.
         12 => rkey: u32,
-        /// What to do.
+        /// The actions.
         16 => types: FlushTypes,
         /// [`FlushLevel`](super::ib::FlushLevel).
         17 => level: u8,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What bindgen reads: the subsystems whose headers the kernel crate does not bind yet.
+ * Input of bindgen: the subsystems whose headers the kernel crate does not bind yet.
  */
 
 #include <linux/hw_random.h>

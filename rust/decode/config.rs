@@ -156,7 +156,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Decodes the configuration. What [`accesses`] does not name in it has no meaning.
+    /// Decodes the configuration. Bytes that [`accesses`] does not name have no meaning.
     ///
     /// # Errors
     ///

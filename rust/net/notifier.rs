@@ -13,7 +13,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// What happened to a network device.
+/// A change of a network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// It was registered, or had been before the notifier was.
@@ -52,7 +52,7 @@ impl From<c_ulong> for Event {
     }
 }
 
-/// Who is notified.
+/// Callback of a [`Notifier`].
 pub trait NotifierOps: Send + Sync + 'static {
     /// Called under the RTNL, for the devices of every network namespace.
     fn event(&self, event: Event, dev: &Device);

@@ -31,14 +31,14 @@ pub struct Range {
 /// The data is dropped when the context goes. All callbacks may sleep.
 #[vtable]
 pub trait Peer: Send + Sync + Sized + 'static {
-    /// What processes know it by.
+    /// The name by which processes know it.
     const NAME: &'static CStr;
 
     /// Called when a process opens a device with this peer and a number that is known to both.
     ///
     /// # Errors
     ///
-    /// Those that the process gets, `EINVAL` for a number that is not known.
+    /// Errors that the process gets; `EINVAL` for a number that is not known.
     fn get_context(peer_id: u64) -> Result<KBox<Self>>;
 
     /// Finds memory of the context; `None` for what is no address of the peer, and so is one of the
@@ -46,7 +46,7 @@ pub trait Peer: Send + Sync + Sized + 'static {
     ///
     /// # Errors
     ///
-    /// Those that the registration fails with.
+    /// Errors that the registration fails with.
     fn get_range(&self, address: u64, length: u64) -> Result<Option<Range>>;
 }
 
@@ -57,7 +57,7 @@ pub trait Peer: Send + Sync + Sized + 'static {
 /// The peer is registered.
 pub struct Registration<T: Peer>(PhantomData<T>);
 
-/// What the C side knows of a peer.
+/// A peer as the C side knows it.
 #[repr(transparent)]
 struct Table(bindings::rdma_peer);
 

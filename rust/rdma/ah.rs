@@ -40,7 +40,7 @@ pub trait AddressHandles: Driver {
     fn query_ah(ah: &Ah<Self>) -> Path;
 }
 
-/// What a consumer asks for.
+/// Attributes of an AH that a consumer asks for.
 pub struct AhInit<'a> {
     path: Path,
     source: GidEntry<'a>,

@@ -39,7 +39,7 @@ use kernel::{
 
 /// A structure of the core that has handlers.
 pub trait Handled: Sized + 'static {
-    /// What can happen to it.
+    /// The events that can happen to it.
     type Event: Event;
 
     /// The handler of events and its context.
@@ -60,7 +60,7 @@ pub trait Handled: Sized + 'static {
     fn element(event: &mut bindings::ib_event) -> &mut *mut Self;
 }
 
-/// Whom to tell of events.
+/// The consumer's event handler and its context.
 pub struct EventHandler {
     pub(super) device: *mut bindings::ib_device,
     pub(super) handler: Option<unsafe extern "C" fn(*mut bindings::ib_event, *mut c_void)>,
@@ -85,7 +85,7 @@ impl<Q: Handled> Clone for Consumer<Q> {
 struct Link<Q: Handled> {
     /// Changes with `calling` held.
     queue: Atomic<*mut Q>,
-    /// What completions name, null whenever `queue` is.
+    /// The object that completions name, null whenever `queue` is.
     name: Atomic<*mut Q>,
     /// Events that the deferred call delivers: a bit for each kind of event, and [`COMPLETIONS`].
     pending: Atomic<u32>,

@@ -45,7 +45,7 @@ pub trait CompletionQueues: Driver {
     ) -> Result<NewCq<Self::Cq>>;
 }
 
-/// What a consumer asks for.
+/// Attributes of a CQ that a consumer asks for.
 pub struct CqAttributes {
     /// Entries at least.
     pub entries: u32,

@@ -16,7 +16,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// What is called.
+/// The function that is called.
 pub(super) trait Call: Send + Sync + 'static {
     /// Called in process context, by one thread at a time.
     fn call(&self);

@@ -54,8 +54,8 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// The C side takes it as a format string, so a registration with another one does not compile.
     const NAME: &'static CStr;
 
-    /// What devices say of themselves to people, 63 bytes at most, until an administrator changes
-    /// it.
+    /// The description that devices give to people, 63 bytes at most, until an administrator
+    /// changes it.
     const NODE_DESC: &'static CStr;
 
     /// `enum rdma_driver_id` of the user space ABI.
@@ -76,7 +76,7 @@ pub trait Driver: Sized + Send + Sync + 'static {
     /// State of a port.
     fn query_port(device: &Device<Self>, port: u32) -> Result<PortAttributes>;
 
-    /// What never changes about a port. Called when the device is registered.
+    /// Properties of a port that never change. Called when the device is registered.
     fn port_immutable(device: &Device<Self>, port: u32) -> Result<PortImmutable>;
 
     /// Entry of a port's P_Key table.
@@ -102,10 +102,11 @@ impl<T: Driver> CoreObject<T> for bindings::ib_device {
     type Own = DeviceParts;
 }
 
-/// What the abstraction keeps of a device.
+/// The abstraction's part of a device.
 pub struct DeviceParts {
     bound_device: ARef<device::Device>,
-    /// What completions of processes name, by QPN from 1 on. Empty if processes poll by themselves.
+    /// QPs that completions of processes name, by QPN from 1 on. Empty if processes poll by
+    /// themselves.
     stubs: KVec<QpStub>,
 }
 
@@ -140,8 +141,8 @@ impl<T: Driver> Device<T> {
         unsafe { self.0.own().bound_device.as_bound() }
     }
 
-    /// What completions that the core polls for a process name in place of QP `number`, if it does
-    /// poll.
+    /// The QP that completions which the core polls for a process name in place of QP `number`, if
+    /// it does poll.
     ///
     /// # Errors
     ///
@@ -336,7 +337,7 @@ fn is_ancestor(ancestor: *mut bindings::device, device: &device::Device<Bound>) 
     !device.is_null()
 }
 
-/// What a device needs to know before its registration.
+/// Properties that a device needs to know before its registration.
 pub struct Config<'a> {
     /// The device that the driver is bound to. When it is unbound, the registration ends.
     pub bound_device: &'a device::Device<Bound>,

@@ -3,8 +3,8 @@
 //! Memory of other drivers that a device uses: DMA buffers.
 //!
 //! A buffer is pinned as long as it is used, and its exporter may take it back for good all the
-//! same: because its device goes away, or to put the memory to other use. What becomes of it then
-//! is the driver's [`Revoke`].
+//! same: because its device goes away, or to put the memory to other use. The driver's [`Revoke`]
+//! says what becomes of it then.
 //!
 //! C header: [`include/rdma/ib_umem.h`](srctree/include/rdma/ib_umem.h)
 
@@ -57,7 +57,7 @@ pub struct LingeringDmabuf<R: Revoke> {
     _module: LoadedModule,
 }
 
-/// Who has the device let go of a buffer.
+/// Driver that has the device let go of a buffer.
 pub trait Revoke: Send + Sync + 'static {
     /// On return the device does not use the memory any more, and never will again.
     ///
@@ -213,7 +213,8 @@ impl LockedDmabuf {
     }
 }
 
-/// What exporters call of a buffer that [`pin_buffer`](LockedDmabuf::pin_buffer) attached.
+/// Callbacks that exporters make for a buffer that [`pin_buffer`](LockedDmabuf::pin_buffer)
+/// attached.
 static OPERATIONS: bindings::dma_buf_attach_ops = bindings::dma_buf_attach_ops {
     allow_peer2peer: true,
     invalidate_mappings: Some(invalidated),

@@ -6,7 +6,7 @@
 
 use crate::bindings;
 
-/// What can happen to some kind of object.
+/// Asynchronous events of one object type (`enum ib_event_type`).
 pub trait Event: Copy {
     /// The value of `enum ib_event_type`.
     fn as_raw(self) -> bindings::ib_event_type;
@@ -31,7 +31,7 @@ macro_rules! events {
 }
 
 events! {
-    /// What can happen to a port.
+    /// Events of a port.
     PortEvent {
         /// It became active.
         Active = ib_event_type_IB_EVENT_PORT_ACTIVE,
@@ -45,7 +45,7 @@ events! {
 }
 
 events! {
-    /// What can happen to a device.
+    /// Events of a device.
     DeviceEvent {
         /// It failed and does not recover.
         Fatal = ib_event_type_IB_EVENT_DEVICE_FATAL,
@@ -53,7 +53,7 @@ events! {
 }
 
 events! {
-    /// What can happen to a completion queue.
+    /// Events of a completion queue.
     CqEvent {
         /// It overflowed, or its memory makes no sense.
         Error = ib_event_type_IB_EVENT_CQ_ERR,
@@ -61,7 +61,7 @@ events! {
 }
 
 events! {
-    /// What can happen to a shared receive queue.
+    /// Events of a shared receive queue.
     SrqEvent {
         /// Its memory makes no sense.
         Error = ib_event_type_IB_EVENT_SRQ_ERR,
@@ -71,7 +71,7 @@ events! {
 }
 
 events! {
-    /// What can happen to a queue pair.
+    /// Events of a queue pair.
     QpEvent {
         /// It went to the error state by itself.
         Fatal = ib_event_type_IB_EVENT_QP_FATAL,

@@ -28,7 +28,7 @@ pub trait GidTable: Driver {
     fn delete_gid(device: &Device<Self>, gid: &GidEntry<'_>) -> Result;
 }
 
-/// What an address of a GID table means on the wire.
+/// The meaning on the wire of an address in a GID table.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum GidType {
     /// InfiniBand, or RoCE v1.
@@ -85,7 +85,7 @@ impl GidEntry<'_> {
     ///
     /// `ENODEV` if the network device has gone.
     pub fn vlan(&self) -> Result<Option<u16>> {
-        /// What the core says of a network device without VLAN.
+        /// The core's VLAN of a network device without one.
         const NONE: u16 = 0xffff;
         let mut vlan = NONE;
         // SAFETY: The entry is valid by the type invariants; a null MAC address is not filled in.

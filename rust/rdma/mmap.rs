@@ -99,7 +99,7 @@ impl<R> Backing<R> {
     }
 }
 
-/// What the core keeps by offset.
+/// An entry that the core keeps by offset.
 #[repr(C)]
 struct Entry<R> {
     c: Opaque<bindings::rdma_user_mmap_entry>,
@@ -196,7 +196,7 @@ impl<R: Registers> List<R> {
 // SAFETY: Entries may be removed by any thread, and what they hold dropped.
 unsafe impl<R: Send + Sync> Send for List<R> {}
 
-/// What processes can map of a context. Nothing is added once the context is gone.
+/// Memory that processes can map of a context. Nothing is added once the context is gone.
 pub struct Mappings<T: UserContexts>(Arc<Mutex<List<T::Registers>>>);
 
 impl<T: UserContexts> Mappings<T> {

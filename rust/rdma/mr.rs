@@ -59,19 +59,19 @@ pub trait FastRegistration: MemoryRegions {
     /// Creates an MR for up to `max_pages` pages, which is invalid until it is registered.
     fn alloc_mr(pd: &Pd<Self>, max_pages: u32) -> Result<NewMr<Self::Mr>>;
 
-    /// What takes the pages of an MR that [`alloc_mr`](Self::alloc_mr) made; `None` for other MRs.
-    /// Called in any context.
+    /// The pages of an MR that [`alloc_mr`](Self::alloc_mr) made; `None` for other MRs. Called in
+    /// any context.
     fn mapped_pages(mr: &Mr<Self>) -> Option<&MappedPages>;
 }
 
-/// What work requests may do with memory: bits of `enum ib_access_flags`.
+/// Rights of work requests to memory: bits of `enum ib_access_flags`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessFlags(pub u32);
 
 impl AccessFlags {
     /// The device may write on behalf of local work.
     pub const LOCAL_WRITE: Self = Self(bindings::ib_access_flags_IB_ACCESS_LOCAL_WRITE);
-    /// What a device may ignore.
+    /// Flags that a device may ignore.
     pub const OPTIONAL: Self = Self(bindings::ib_access_flags_IB_ACCESS_OPTIONAL);
 
     /// The bits that `other` lacks.
@@ -89,7 +89,7 @@ pub struct UserMemory {
     pub length: u64,
     /// Address of the first byte in work requests.
     pub iova: u64,
-    /// What may be done with it.
+    /// Rights to it.
     pub access: AccessFlags,
 }
 
@@ -104,11 +104,11 @@ pub struct DmabufMemory {
     pub length: u64,
     /// Address of the first byte in work requests.
     pub iova: u64,
-    /// What may be done with it.
+    /// Rights to it.
     pub access: AccessFlags,
 }
 
-/// What is to change of an MR over memory of a process, other than its PD.
+/// Changes to an MR over memory of a process, other than its PD.
 #[derive(Clone, Copy, Debug)]
 pub enum MrChange {
     /// Nothing.
@@ -165,8 +165,7 @@ fn result_into_err_ptr(result: Result<*mut bindings::ib_mr>) -> *mut bindings::i
     result.unwrap_or_else(Error::to_ptr)
 }
 
-/// What a REG_MR work request does: it makes an MR valid for the pages that were mapped into it
-/// last.
+/// A REG_MR work request: it makes an MR valid for the pages that were mapped into it last.
 ///
 /// The client neither maps nor frees the MR while it posts the request.
 pub struct FastReg<'a, T: MemoryRegions> {

@@ -23,7 +23,7 @@ pub trait CoreObject<T> {
     /// The driver's part.
     type Driver;
 
-    /// What the abstraction keeps beside it.
+    /// The abstraction's part beside it.
     type Own;
 }
 
@@ -69,7 +69,7 @@ impl<C: CoreObject<T>, T> Object<C, T> {
         self.c.get()
     }
 
-    /// What the abstraction keeps.
+    /// The abstraction's part.
     pub(super) fn own(&self) -> &C::Own {
         // SAFETY: By the type invariants it is initialised; it is only ever borrowed shared.
         unsafe { (*self.own.get()).assume_init_ref() }

@@ -42,7 +42,7 @@ pub struct Operations<T: Driver> {
 }
 
 impl<T: Driver> Operations<T> {
-    /// What every device has.
+    /// Callbacks that every device has.
     pub const fn new() -> Self {
         // SAFETY: Zeroes are a table without any callback.
         let mut table: bindings::ib_device_ops = unsafe { MaybeUninit::zeroed().assume_init() };

@@ -90,7 +90,7 @@ impl PageDirectory {
     ///
     /// # Errors
     ///
-    /// Those of [`PageList::new`], with `E2BIG` for a directory that is too large.
+    /// Errors of [`PageList::new`], with `E2BIG` for a directory that is too large.
     pub fn new(
         device: &device::Device<Bound>,
         count: usize,

@@ -212,7 +212,7 @@ impl PeerContext {
     ///
     /// # Errors
     ///
-    /// Those of the peer.
+    /// Errors of the peer.
     pub fn range(&self, address: u64, length: u64) -> Result<Option<PeerRange>> {
         let get_range = self.owner.0.peer().get_range.ok_or(EINVAL)?;
         let mut found = bindings::rdma_peer_range {

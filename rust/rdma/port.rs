@@ -42,17 +42,17 @@ pub struct PortAttributes {
     pub active_speed: u16,
 }
 
-/// What never changes about a port.
+/// Properties of a port that never change.
 pub struct PortImmutable {
     /// Entries of the P_Key table.
     pub pkey_tbl_len: u32,
     /// Entries of the GID table.
     pub gid_tbl_len: u32,
-    /// What runs on the port.
+    /// The protocol on the port.
     pub protocol: Protocol,
 }
 
-/// What runs on a port.
+/// The protocol on a port.
 #[derive(Clone, Copy)]
 pub enum Protocol {
     /// RoCE v2. The port has a general services QP, through which the core exchanges management

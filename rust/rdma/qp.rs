@@ -124,7 +124,7 @@ impl QpCreateFlags {
     }
 }
 
-/// What a consumer asks for.
+/// Attributes of a QP that a consumer asks for.
 ///
 /// # Invariants
 ///
@@ -183,7 +183,7 @@ impl<'a, T: QueuePairs> QpInit<'a, T> {
         self.raw.sq_sig_type == bindings::ib_sig_type_IB_SIGNAL_ALL_WR
     }
 
-    /// What it asks for besides.
+    /// Its further wishes.
     pub fn create_flags(&self) -> QpCreateFlags {
         QpCreateFlags(self.raw.create_flags)
     }
@@ -210,7 +210,7 @@ pub type Qp<T> = Object<bindings::ib_qp, T>;
 /// The way to the consumer of a QP.
 pub type QpConsumer = Consumer<bindings::ib_qp>;
 
-/// What is kept beside the driver's part of a QP.
+/// The abstraction's part beside the driver's part of a QP.
 pub struct QpOwn {
     consumer: QpConsumer,
     signal_all: bool,

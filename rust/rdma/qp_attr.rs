@@ -270,7 +270,7 @@ impl<'a> QpModification<'a> {
         }
     }
 
-    /// What is to change.
+    /// The attributes to change.
     pub fn mask(&self) -> QpAttributeMask {
         self.mask
     }

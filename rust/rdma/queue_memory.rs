@@ -123,9 +123,10 @@ unsafe fn copy_in<const ALIGNED: bool>(from: *const u8, to: *mut u8, len: usize)
 /// Accesses that a queue's device is ordered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Those of CPUs: the device is software on another CPU, also if the guest has only one.
+    /// Barriers between CPUs: the device is software on another CPU, also if the guest has only
+    /// one.
     Cpus,
-    /// Those of devices, by the barriers of the platform.
+    /// Barriers of the platform for devices.
     Platform,
 }
 
@@ -396,8 +397,8 @@ impl Span<'_> {
         }
     }
 
-    /// Writes `bytes` from `offset` on. What reaches beyond the end is a mistake of the driver, and
-    /// is not written.
+    /// Writes `bytes` from `offset` on. Bytes that reach beyond the end are a mistake of the
+    /// driver, and are not written.
     #[inline]
     pub fn put(&mut self, offset: usize, bytes: &[u8]) {
         if offset.saturating_add(bytes.len()) > self.size {

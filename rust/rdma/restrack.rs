@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a driver tells of its objects besides what the core knows, as `rdma -dd resource show`
-//! prints it.
+//! Details that a driver tells of its objects besides those of the core, as `rdma -dd resource
+//! show` prints them.
 //!
 //! C headers: [`include/rdma/restrack.h`](srctree/include/rdma/restrack.h),
 //! [`include/net/netlink.h`](srctree/include/net/netlink.h)

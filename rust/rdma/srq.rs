@@ -69,8 +69,8 @@ pub trait SharedReceiveQueues: UserContexts {
     /// Attributes of an SRQ.
     fn query_srq(srq: &Srq<Self>) -> Result<SrqAttributes>;
 
-    /// Posts receive work requests of a kernel client until one is refused. What was posted before
-    /// it stays posted. Called in any context and at the same time for one SRQ.
+    /// Posts receive work requests of a kernel client until one is refused. Requests that were
+    /// posted before it stay posted. Called in any context and at the same time for one SRQ.
     fn post_srq_recv(srq: &Srq<Self>, requests: &mut RecvRequests<'_>) -> Result;
 }
 
@@ -106,7 +106,7 @@ impl From<SrqAttributes> for bindings::ib_srq_attr {
     }
 }
 
-/// What is to be changed of an SRQ.
+/// Changes to an SRQ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqModification {
     /// Outstanding work requests.
@@ -189,7 +189,7 @@ unsafe fn create_with<T: SharedReceiveQueues>(
 ) -> Result<c_int> {
     // SAFETY: By the safety requirements.
     let init = unsafe { &mut *init };
-    // Those of XRC and tag matching have CQs of their own.
+    // SRQs of XRC and tag matching have CQs of their own.
     if init.srq_type != bindings::ib_srq_type_IB_SRQT_BASIC {
         return Err(EOPNOTSUPP);
     }

@@ -78,7 +78,7 @@ pub trait UserContexts: QueuePairs {
     ) -> Result<NewQp<Self::Qp>>;
 }
 
-/// A user context. What processes can map goes with it.
+/// A user context. Its mappings go with it.
 pub type Context<T> = Object<bindings::ib_ucontext, T>;
 
 impl<T: UserContexts> CoreObject<T> for bindings::ib_ucontext {
@@ -94,7 +94,7 @@ impl<T: UserContexts> Context<T> {
         unsafe { Device::from_raw((*self.as_raw()).device) }
     }
 
-    /// What processes can map of it.
+    /// Its mappings for processes.
     pub fn mappings(&self) -> &Mappings<T> {
         self.own()
     }

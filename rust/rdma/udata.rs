@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a verb exchanges with the user space driver beside its own parameters.
+//! Data that a verb exchanges with the user space driver beside its own parameters.
 //!
 //! C header: [`include/rdma/uverbs_ioctl.h`](srctree/include/rdma/uverbs_ioctl.h)
 

@@ -179,7 +179,7 @@ impl UserMemory {
         }))
     }
 
-    /// What processes map.
+    /// The pages that processes map.
     pub(super) fn user_pages(&self) -> &Arc<UserPages> {
         &self.pages
     }

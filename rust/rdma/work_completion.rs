@@ -41,7 +41,7 @@ impl TryFrom<u32> for WcStatus {
     }
 }
 
-/// What completed.
+/// The operation that completed.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WcOpcode {
@@ -78,13 +78,13 @@ pub struct WorkCompletion {
     pub wr_id: u64,
     /// Outcome.
     pub status: WcStatus,
-    /// What completed. Clients look at it in case of success only.
+    /// The operation that completed. Clients look at it in case of success only.
     pub opcode: WcOpcode,
     /// The device's own code of an error.
     pub vendor_err: u32,
     /// Bytes that were received or read.
     pub byte_len: u32,
-    /// What came with a message.
+    /// Data that came with a message.
     pub extra: Extra,
     /// Port.
     pub port: u32,
@@ -92,7 +92,7 @@ pub struct WorkCompletion {
     pub source: Option<DatagramSource>,
 }
 
-/// What may come with a message beside its payload.
+/// Data that may come with a message beside its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
     /// Nothing.
@@ -191,7 +191,7 @@ impl Completions<'_> {
     }
 }
 
-/// What a consumer wants to be told of.
+/// Completions that a consumer wants to be told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notify {
     /// Only solicited completions and errors.

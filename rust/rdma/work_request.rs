@@ -35,10 +35,12 @@ use kernel::prelude::*;
 /// A device whose queues kernel clients use. The callbacks run in any context and at the same time
 /// for one queue.
 pub trait KernelQueues: QueuePairs + AddressHandles + FastRegistration {
-    /// Posts send work requests until one is refused. What was posted before it stays posted.
+    /// Posts send work requests until one is refused. Requests that were posted before it stay
+    /// posted.
     fn post_send(qp: &Qp<Self>, requests: &mut SendRequests<'_, Self>) -> Result;
 
-    /// Posts receive work requests until one is refused. What was posted before it stays posted.
+    /// Posts receive work requests until one is refused. Requests that were posted before it stay
+    /// posted.
     fn post_recv(qp: &Qp<Self>, requests: &mut RecvRequests<'_>) -> Result;
 
     /// Takes completions out of a CQ.
@@ -97,7 +99,7 @@ impl SendFlags {
     }
 }
 
-/// What a send work request does.
+/// The operation of a send work request.
 pub enum SendOperation<'a, T: KernelQueues> {
     /// SEND.
     Send,
@@ -117,16 +119,16 @@ pub enum SendOperation<'a, T: KernelQueues> {
     CompareAndSwap {
         /// 8 bytes.
         remote: RemoteMemory,
-        /// What is expected.
+        /// The expected value.
         compare: u64,
-        /// What is stored then.
+        /// The value that is stored then.
         swap: u64,
     },
     /// Atomic addition.
     FetchAndAdd {
         /// 8 bytes.
         remote: RemoteMemory,
-        /// What is added.
+        /// The value that is added.
         add: u64,
     },
     /// Invalidation of a local MR, by its key.
@@ -215,7 +217,7 @@ impl<'a, T: KernelQueues> SendRequest<'a, T> {
         sges.iter().map(Inline)
     }
 
-    /// What to do.
+    /// The operation.
     ///
     /// # Errors
     ///

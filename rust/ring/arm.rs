@@ -14,7 +14,7 @@ use super::abi::ring::ArmWord;
 use super::abi::ring::RingLayout;
 use super::RingMemory;
 
-/// What is left to do after a CQ was armed.
+/// The step that is left after a CQ was armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the device may have to be told, or the caller to poll again"]
 pub enum Armed {
@@ -33,7 +33,7 @@ pub enum Armed {
 #[derive(Debug)]
 pub struct Arm {
     sequence: u32,
-    /// What was asked for since the last event.
+    /// The requests since the last event.
     kind: ArmKind,
     /// Where the first request since the last event begins.
     position: u32,

@@ -37,8 +37,8 @@ impl DeviceCq {
         }
     }
 
-    /// Goes on in another ring, of which the layout is this, from its beginning. What was pushed
-    /// must be published.
+    /// Goes on in another ring, of which the layout is this, from its beginning. CQEs that were
+    /// pushed must be published.
     pub fn moved(&mut self, layout: RingLayout) {
         let mut next = Self::new(layout);
         next.latch.answered(&self.latch);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What the other side of a ring can do wrong.
+//! Mistakes of the other side of a ring.
 
 use core::fmt;
 

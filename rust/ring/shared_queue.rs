@@ -84,7 +84,7 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
     ///
     /// # Errors
     ///
-    /// Those of [`SharedSlots::complete`].
+    /// Errors of [`SharedSlots::complete`].
     #[inline]
     pub fn complete(&mut self, slot: u16) -> Result<(), RingError> {
         self.slots.complete(slot)
@@ -102,7 +102,7 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
     ) {
         debug_assert!(layout.slots() >= self.layout.slots());
         debug_assert!(layout.slot_size() >= self.layout.slot_size());
-        // Which of its slots the device has fetched is not known here, so all are copied: by
+        // The driver does not know which of its slots the device has fetched, so all are copied: by
         // position, which goes on.
         let size = buffer.len().min(self.layout.slot_size() as usize);
         let slots = self.layout.slots();

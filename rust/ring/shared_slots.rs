@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Which slots of a shared receive queue are in use.
+//! Slots of a shared receive queue that are in use.
 
 use core::ops::DerefMut;
 
@@ -85,7 +85,7 @@ impl<L: DerefMut<Target = [u16]>> SharedSlots<L> {
         Ok(())
     }
 
-    /// Goes on in `list`, which has more entries. Those that there were keep their slots.
+    /// Goes on in `list`, which has more entries. Slots in use stay in use.
     pub fn grow(&mut self, mut list: L) {
         let slots = self.list.len();
         list[..slots].copy_from_slice(&self.list);

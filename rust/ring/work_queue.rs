@@ -82,7 +82,7 @@ impl WorkQueue {
     ///
     /// # Errors
     ///
-    /// Those of [`WorkSlots::complete`].
+    /// Errors of [`WorkSlots::complete`].
     #[inline]
     pub fn complete(&mut self, position: u32) -> Result<(), RingError> {
         self.slots.complete(position)
@@ -94,7 +94,7 @@ impl WorkQueue {
     ///
     /// # Errors
     ///
-    /// Those of [`WorkSlots::reclaim`].
+    /// Errors of [`WorkSlots::reclaim`].
     #[inline]
     pub fn reclaim(&mut self, tail: u32) -> Result<(), RingError> {
         self.slots.reclaim(tail)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Which slots of a send or receive queue are in use.
+//! Slots of a send or receive queue that are in use.
 
 use super::RingError;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What the kernel crate does not have for waiting and for doing things later.
+//! Completions with timeout, and periodic work.
 
 mod completion;
 mod periodic;

@@ -16,7 +16,7 @@ use kernel::{
     types::Opaque, //
 };
 
-/// What is done.
+/// The work of one tick.
 pub trait Tick: Send + Sync + 'static {
     /// Called in process context, by one task at a time. `false` ends it.
     fn tick(&self) -> bool;

@@ -128,7 +128,7 @@ impl Device<device::Bound> {
         (status != u8::MAX).then_some(status)
     }
 
-    /// What the status says. May sleep.
+    /// The device's health, as its status says. May sleep.
     pub(super) fn health(&self) -> Health {
         const BITS: u32 =
             bindings::VIRTIO_CONFIG_S_DRIVER_OK | bindings::VIRTIO_CONFIG_S_NEEDS_RESET;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a driver of virtio devices implements.
+//! The trait that a driver of virtio devices implements.
 //!
 //! C header: [`include/linux/virtio.h`](srctree/include/linux/virtio.h)
 

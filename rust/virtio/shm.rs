@@ -98,7 +98,7 @@ impl SharedMemory {
     }
 }
 
-/// What a page of I/O memory looks like.
+/// The layout of a page of I/O memory.
 type PageRegion = kernel::io::Region<PAGE_SIZE>;
 
 /// # Invariants

@@ -44,7 +44,7 @@ use kernel::{
     },
 };
 
-/// What travels through a queue: bytes for the device to read, then bytes for it to write, and the
+/// A message through a queue: bytes for the device to read, then bytes for it to write, and the
 /// driver's own context, which the device does not see.
 pub struct Buffer<C> {
     readable: KVec<u8>,
@@ -126,7 +126,7 @@ pub struct Virtqueue<C: Send + 'static> {
     device: Mutex<Option<Owner>>,
 }
 
-/// Whose queue it is.
+/// The driver that owns a queue.
 struct Owner {
     device: ARef<Device>,
     /// Held while a queue of the device is reset: they have registers in common.
@@ -272,7 +272,7 @@ impl<C: Send + 'static> Virtqueue<C> {
     ///
     /// # Errors
     ///
-    /// Those of [`add`](Self::add) but for [`ENOSPC`] and [`ENOMEM`].
+    /// Errors of [`add`](Self::add) but for [`ENOSPC`] and [`ENOMEM`].
     pub fn add_or_keep(&self, buffer: KBox<Buffer<C>>) -> Result<(), (Error, KBox<Buffer<C>>)> {
         let mut attached = self.attached.lock();
         match attached.add(buffer) {

@@ -135,9 +135,8 @@ impl Device<Bound> {
     pub(super) unsafe fn look_after_queues(&self) -> bool {
         // SAFETY: The device is valid.
         let queues = unsafe { self.slot().read_volatile() };
-        // SAFETY: If not null, it points to a complete `Virtqueues`, as `find_vqs()` sees to.
-        // Whoever frees that has released all of the queues before, which one of them is not until
-        // this returns.
+        // SAFETY: If not null, it points to a complete `Virtqueues`, as `find_vqs()` sees to. It is
+        // freed after all of the queues were released, and one of them is not until this returns.
         unsafe { queues.as_ref() }.is_none_or(|queues| {
             queues
                 .0
@@ -183,7 +182,7 @@ impl Device<Core<'_>> {
         }
         let place = KBox::new_uninit(GFP_KERNEL)?;
         let queues = KBox::into_raw(KBox::write(place, Virtqueues::reserve(self, queues)?));
-        // Whoever sees the pointer sees what it points to.
+        // A reader that sees the pointer sees the memory behind it.
         smp_mb(Write);
         // SAFETY: The device is valid; `priv` changes in this context only.
         unsafe { slot.write_volatile(queues) };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What a post and a poll cost, in ticks of the processor's time stamp counter.
+ * The cost of a post and a poll, in ticks of the processor's time stamp counter.
  *
  * On an emulated processor whose clock is its count of instructions (QEMU's -icount shift=0) a tick
  * is an instruction. Completions are looked for when they have come, so that no poll of an empty CQ
@@ -18,7 +18,7 @@
 #define ROUNDS	256
 #define PATIENCE_MS	30000
 
-/* What was measured, without what measuring itself takes. */
+/* A measurement, without the cost of measuring. */
 struct cost {
 	u64 post;
 	u64 poll;

@@ -114,7 +114,7 @@ static bool test_unsignaled(struct pair *pair)
 	return true;
 }
 
-/* What does not fit the queue is refused, and names the request that did not. */
+/* A list that does not fit the queue is refused from the first request that does not fit. */
 static bool test_full(struct pair *pair)
 {
 	struct work *works[DEPTH + 1];

@@ -2,7 +2,7 @@
 /*
  * An exporter of DMA buffers that moves its memory and takes it away, for tests of importers.
  *
- * A file of /dev/test_exporter is one buffer. What is written to the file is a command:
+ * A file of /dev/test_exporter is one buffer. A write to the file is a command:
  *
  *	export SIZE makes the buffer; the number of its file descriptor is read from the file move
  *	moves the contents to other pages and fills the old ones with a pattern die takes the pages

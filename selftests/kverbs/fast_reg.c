@@ -327,7 +327,7 @@ static bool read_inv(struct pair *pair, struct fast *fast)
 	return true;
 }
 
-/* What a registration must not do completes with an error and leaves the MR as it is. */
+/* A registration without the right to it completes with an error and leaves the MR as it is. */
 static bool bad_reg(struct pair *pair, struct fast *fast)
 {
 	u32 key = fast->mr->rkey;

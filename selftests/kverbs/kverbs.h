@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the tests have in common: two connected QPs of one device, and work on them.
+ * Common parts of the tests: two connected QPs of one device, and work on them.
  */
 
 #ifndef KVERBS_H

@@ -33,7 +33,7 @@ struct lie {
 		unsigned int size;
 		u32 value;
 	} fields[MAX_FIELDS];
-	/* What the client is told to have received. Zero: the CQ breaks. */
+	/* The number of bytes that the client is told to have received. Zero: the CQ breaks. */
 	u32 received;
 };
 

@@ -119,7 +119,8 @@ static bool overflow(struct pair *pair, enum ib_poll_context context)
 	task = kthread_run(drain, NULL, "kverbs drain");
 	EXPECT(!IS_ERR(task));
 	EXPECT(wait_for_completion_timeout(&lost.drained, PATIENCE));
-	/* What was written before the CQ overflowed is good, all else flushed, and in order. */
+	/* CQEs that were written before the CQ overflowed are good, all else is flushed, and in
+	 * order. */
 	for (i = 0; i < WRITES; i++) {
 		EXPECT(completion_done(&lost.writes[i]->done) && completion_done(&lost.recvs[i]->done));
 		EXPECT(lost.recvs[i]->wc.status == IB_WC_WR_FLUSH_ERR);

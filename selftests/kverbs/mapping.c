@@ -40,7 +40,7 @@ static bool post_message(struct pair *pair, struct work *recv, struct work *send
 	return true;
 }
 
-/* What was posted last completes, and so does what follows. */
+/* The last work request completes, and so does the next one. */
 static bool goes_on(struct pair *pair, struct work *recv, struct work *send)
 {
 	int i;

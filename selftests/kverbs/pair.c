@@ -123,7 +123,7 @@ int side_connect(struct pair *pair, struct side *side, struct side *peer)
 			    IB_QP_MAX_QP_RD_ATOMIC);
 }
 
-/* Connects the two QPs, whatever state they are in. What was posted is forgotten. */
+/* Connects the two QPs, whatever state they are in. Posted work is forgotten. */
 int pair_connect(struct pair *pair)
 {
 	struct ib_qp_attr attr = { .qp_state = IB_QPS_RESET };

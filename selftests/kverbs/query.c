@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What queries write: all of the structures that they are given, which user space gets to see.
+ * Queries write all of the structures that they are given, which user space gets to see.
  *
  * Each query is made twice, into bytes of two patterns. Where the answers differ, a byte was left
  * as it was.

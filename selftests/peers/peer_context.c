@@ -21,7 +21,8 @@
 #include <infiniband/verbs.h>
 #include <infiniband/virtio_rdma_dv.h>
 
-/* What samples/rdma_peer_sample.rs has: where its memory starts, how much there is, and what is there at first. */
+/* Constants of samples/rdma_peer_sample.rs: where its memory starts, how much there is, and what is
+ * there at first. */
 #define PEER "sample"
 #define START 0x1000ul
 #define SIZE (8 * 4096ul)
@@ -226,7 +227,7 @@ static int data(int gid_index)
 		check(buffer[100 + at] == first(2 * 4096 + 1000 + at, 7));
 	check(!buffer[99] && !buffer[2100]);
 
-	/* What is no address of the peer is the process's own, in the same context. */
+	/* An address that is not the peer's is the process's own, in the same context. */
 	memset(own, 0x5a, SIZE);
 	mine = reg(peer.pd, (uintptr_t)own, SIZE, RIGHTS);
 	check(mine);
@@ -251,7 +252,8 @@ static int data(int gid_index)
 	for (at = 0; at < SIZE; at++)
 		check(buffer[at] == first(at, 9));
 
-	/* What can't be: beyond the end, with windows, and regions that change what they lie over. */
+	/* Impossible registrations: beyond the end, with windows, and regions that change what they
+	 * lie over. */
 	check(!reg(peer.pd, START + 4096, SIZE, RIGHTS) && errno == EFAULT);
 	check(!reg(peer.pd, START, SIZE, RIGHTS | IBV_ACCESS_MW_BIND) && errno == EOPNOTSUPP);
 	errno = 0;
@@ -300,7 +302,7 @@ int main(int argc, char **argv)
 			device = list[i];
 	check(device);
 	check(virtio_rdma_dv_is_supported(device));
-	/* That which the program was linked with is what libibverbs has loaded. */
+	/* The library that the program was linked with is the one that libibverbs has loaded. */
 	dl_iterate_phdr(count_copies, &copies);
 	check(copies == 1);
 	if (!strcmp(what, "refusals"))

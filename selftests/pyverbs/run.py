@@ -27,10 +27,10 @@ import unittest
 
 # Tests of devices of one vendor.
 FOREIGN = ("test_mlx5", "test_efa", "test_cuda")
-# Seconds after which a test counts as hanging. Those of rdma_cm wait for up to half a minute by
+# Seconds after which a test counts as hanging. Tests of rdma_cm wait for up to half a minute by
 # themselves.
 PATIENCE = 180
-# What a test that passes on rxe may be skipped for.
+# Reasons for which a test that passes on rxe may be skipped.
 ABSENT = ("ODP",)
 
 
@@ -49,7 +49,7 @@ def arguments():
 def load(options):
     """The test cases by module."""
     sys.dont_write_bytecode = True
-    # What their package does on its own is to load every module.
+    # Their package by itself would load every module.
     package = types.ModuleType("tests")
     package.__path__ = [options.tests]
     sys.modules["tests"] = package
@@ -166,7 +166,7 @@ def run_some(cases):
             if kind == "end":
                 yield name, rest[0], rest[1]
     os.close(reader)
-    # What is left of the session goes; before the wait, or the number could be another's by then.
+    # The rest of the session goes; before the wait, or the number could be another's by then.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)

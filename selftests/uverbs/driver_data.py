@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-"""What the driver promises of its own data in the verbs of processes: what it does not know it
-refuses, and every byte of a response is written.
+"""Promises of the driver about its own data in the verbs of processes: it refuses what it does not
+know, and every byte of a response is written.
 
     driver_data.py /dev/infiniband/uverbsN TEST
 

@@ -24,7 +24,7 @@ with open("/proc/self/status", encoding="ascii") as status:
 assert int(capabilities.split()[1], 16) == 0, capabilities
 
 with Context(name=sys.argv[1]) as context:
-    # What a CQ may be longer takes more memory than the machine has.
+    # A CQ of the device's greatest length takes more memory than the machine has.
     limit = min(context.query_device().max_cqe, 131072)
     cqs = [CQ(context, limit) for _ in range(CQS)]
     small = CQ(context, 16)

@@ -165,7 +165,7 @@ def mappings_outlive_objects(uverbs):
     cq.destroy()
     expect(errno.EINVAL, cq.map)
     assert mapping.bytes[0] == b"\x5a"
-    # What comes next has other memory.
+    # The next objects have other memory.
     others = [Cq(uverbs).map() for _ in range(64)]
     mapping.bytes[:] = b"\xff" * mapping.length
     assert all(not any(other.bytes.raw) for other in others)

@@ -29,7 +29,7 @@ fn main() {
         std::process::exit(1);
     }
     println!("cargo:rustc-link-lib=ibverbs");
-    // What programs are linked with: the major version of the header.
+    // The soname that programs are linked with: the major version of the header.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libvirtio_rdma.so.1");
     // The soname is the symbol version: rustc passes a version script of its own, and the linker
     // takes only one.

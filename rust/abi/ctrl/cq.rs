@@ -68,7 +68,7 @@ wire_struct! {
     pub struct CmdReqNotify: 8 {
         /// CQ.
         0 => cqn: u32,
-        /// What to notify of.
+        /// The completions to notify of.
         4 => flags: NotifyFlags,
     }
 }

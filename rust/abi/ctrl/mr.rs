@@ -184,7 +184,7 @@ wire_struct! {
 request!(CmdDeallocMw, DeallocMw, Empty);
 
 wire_mask! {
-    /// What REREG_MR changes: the values of the kernel's `enum ib_mr_rereg_flags`.
+    /// Changes that REREG_MR makes: the values of the kernel's `enum ib_mr_rereg_flags`.
     pub struct ReregFlags: u32 {
         /// The memory: `virt_addr`, `length` and pages.
         TRANSLATION = 1 << 0,
@@ -200,9 +200,9 @@ wire_struct! {
     pub struct CmdReregMr: 60 {
         /// MR.
         0 => mrn: u32,
-        /// What changes; the fields below of what does not are ignored.
+        /// The changes; fields below that belong to no change are ignored.
         4 => flags: ReregFlags,
-        /// What it becomes.
+        /// The new memory, PD and rights.
         8 => memory: CmdRegUserMrPages,
     }
 }

@@ -172,7 +172,7 @@ wire_struct! {
 }
 request!(CmdQueryCounters, QueryCounters, RspQueryCounters);
 
-/// The counters by name. One that is missing does not compile.
+/// The counters by name. A counter that is missing does not compile.
 macro_rules! counters {
     ($($field:ident),* $(,)?) => {
         impl RspQueryCounters {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
-/* What other modules call of this one. It is written in Rust, which has no way to export symbols. */
+/* Functions of this module that other modules call. It is written in Rust, which has no way to
+ * export symbols. */
 
 #include <linux/export.h>
 

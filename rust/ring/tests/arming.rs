@@ -307,7 +307,7 @@ fn a_latched_position_does_not_age() {
     }
 }
 
-/// What is armed stays armed when a CQ moves, whichever completion comes when.
+/// An armed CQ stays armed when it moves, whichever completion comes when.
 // abi
 #[test]
 fn a_moved_cq_fires_the_event_that_was_asked_for() {
@@ -318,7 +318,7 @@ fn a_moved_cq_fires_the_event_that_was_asked_for() {
         for (pending, after) in (0..9u32).map(|case| (case / 3, case % 3)) {
             let (memory, mut driver, mut device) = completion_queue(8, start);
             assert_eq!(driver.arm(&memory, kind, false), Armed::Waiting);
-            // What completes while the event is not due, of which the device tells nobody.
+            // Completions that come while the event is not due; the device tells nobody of them.
             for value in 0..pending {
                 device.push(&memory, &value.to_le_bytes(), false).unwrap();
             }

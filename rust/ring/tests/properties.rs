@@ -123,7 +123,7 @@ proptest! {
         prop_assert_eq!(run(start), run(0));
     }
 
-    /// Whatever a process writes over its rings, the device's calls return and stay within the
+    /// For all that a process writes over its rings, the device's calls return and stay within the
     /// rings.
     // abi
     #[test]

@@ -297,7 +297,7 @@ proptest! {
                     let longer = RingLayout::new(RingKind::Shared, 2 * slots, 7).unwrap();
                     let target = Memory::new(&longer);
                     driver.copy_to(&memory, &longer, &target, &mut [0; 64]);
-                    // What happens on either side before the device moves.
+                    // Steps on either side before the device moves.
                     if let Some(slot) = driver.reserve() {
                         for (memory, layout) in [(&target, &longer), (&memory, driver.layout())] {
                             memory.write(layout.slot(slot.into()), &next.to_le_bytes());

@@ -42,7 +42,7 @@ const HALF: usize = MEMORY / 2;
 /// How long a completion may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What each side must know of the other.
+/// Knowledge that each side needs of the other.
 struct Place {
     qpn: u32,
     /// Number of the first packet.

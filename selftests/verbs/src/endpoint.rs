@@ -16,7 +16,7 @@ use crate::session::{Session, LIMIT};
 pub struct Options {
     /// Transport service.
     pub kind: Kind,
-    /// What the QP is created with.
+    /// The attributes of the QP.
     pub caps: Caps,
     /// Entries of each CQ; by default as many as the QP has work requests.
     pub cq_entries: Option<u32>,

@@ -133,7 +133,7 @@ fn run(arguments: Arguments) -> Result<bool> {
     }
 }
 
-/// Which tests are asked for.
+/// The tests that are asked for.
 struct Selection {
     /// Beginnings of names; all but the special ones if there are none.
     wanted: Vec<String>,

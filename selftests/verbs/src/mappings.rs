@@ -94,7 +94,7 @@ pub fn can_map(context: &Context, offset: u64, length: usize, shared: bool, exec
     }
 }
 
-/// What was found.
+/// The mappings that were found.
 pub struct Mappings<'a> {
     rings: Vec<Mapping<'a>>,
     doorbells: Vec<Mapping<'a>>,

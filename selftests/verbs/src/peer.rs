@@ -108,8 +108,8 @@ impl Peer {
         self.swap([]).map(|[]| ())
     }
 
-    /// Says how this side ended and learns how the other did. What the other side still said before
-    /// is passed over.
+    /// Says how this side ended and learns how the other did. Earlier messages of the other side
+    /// are passed over.
     pub fn end(&mut self, end: &End) -> Result<End> {
         self.put(&match end {
             End::Passed => "end".to_owned(),

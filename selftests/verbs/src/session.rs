@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a test runs with: its role, the device and the other side.
+//! The session of a test: its role, the device and the other side.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::rdma::{Context, Mr, Qp};
 /// measure of anything.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// Which side of a test this is.
+/// The side of a test that this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The client: the requester, where only one side requests.
@@ -25,10 +25,10 @@ pub enum Role {
     Passive,
 }
 
-/// What the command line says.
+/// Settings of the command line.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Which side this is.
+    /// The side that this is.
     pub role: Role,
     /// Index of the GID to use.
     pub gid_index: u8,
@@ -55,7 +55,7 @@ pub struct Session {
     pub context: Rc<Context>,
     /// The other side.
     pub peer: Peer,
-    /// What the command line says.
+    /// Settings of the command line.
     pub settings: Settings,
     /// The QPs that were connected. They outlive the test's own hold on them: a peer whose
     /// acknowledgement was lost asks for it again, and a QP that has gone would not answer.

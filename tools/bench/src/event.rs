@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What a part that measures in a virtual machine tells the host, a line of JSON each.
+//! Messages of a part that measures in a virtual machine to the host, a line of JSON each.
 
 use std::io::{self, Write};
 
@@ -27,11 +27,11 @@ pub enum Event {
     Note(String),
     /// Something could not be measured.
     Failure {
-        /// What it was.
+        /// The name of the measurement.
         what: String,
         /// Why not.
         error: String,
-        /// What the programs printed.
+        /// Output of the programs.
         log: String,
     },
 }
@@ -39,7 +39,7 @@ pub enum Event {
 /// Traffic between a `Begin` and its `End`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Traffic {
-    /// What was measured, as the key of the figure has it.
+    /// The measurement, as the key of the figure has it.
     pub key: Key,
     /// Bytes of payload that were moved.
     pub bytes: f64,
@@ -62,7 +62,7 @@ impl Sink {
         }
     }
 
-    /// What was measured, if nobody was told of it.
+    /// The measurements, if nobody was told of them.
     pub fn into_report(self) -> Report {
         match self {
             Self::Local(report) => report,

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What is measured: figures with all their samples, so that each says how far it can be trusted.
+//! Figures with all their samples, so that each says how far it can be trusted.
 
 use serde::{Deserialize, Serialize};
 
-/// What was measured, and what could not be.
+/// The measured figures, and the failures.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Report {
     /// In the order in which they were first measured.
     pub figures: Vec<Figure>,
-    /// What ended with an error instead of a figure.
+    /// Measurements that ended with an error instead of a figure.
     pub failures: Vec<Failure>,
-    /// What the figures are held against.
+    /// The targets that the figures are held against.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub targets: Vec<Target>,
-    /// What a reader must know of the run: the machine, how it was measured.
+    /// Notes for a reader of the run: the machine, how it was measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// What figures are to reach, and whether they do.
+/// A target for figures, and whether they reach it.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Target {
-    /// What is judged.
+    /// The subject of the target.
     pub what: String,
-    /// What it is to reach, in words.
+    /// The needed value, in words.
     pub needed: String,
-    /// What was measured; none if it was not.
+    /// The measured value; none if it was not measured.
     pub value: Option<f64>,
     /// Whether that is enough.
     pub reached: Option<bool>,
@@ -34,12 +34,12 @@ pub struct Target {
     pub at: String,
 }
 
-/// What a figure is about. Samples of the same key are of the same figure.
+/// The subject of a figure. Samples of the same key are of the same figure.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Key {
-    /// What is measured, as "write bandwidth".
+    /// The name of the quantity, as "write bandwidth".
     pub name: String,
-    /// Of what: "direct", "wire", "rxe", "tcp", "host" ...
+    /// The configuration: "direct", "wire", "rxe", "tcp", "host" ...
     pub configuration: String,
     /// Bytes of a message, where that matters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -47,7 +47,7 @@ pub struct Key {
     /// How many QPs, MRs or VMs, where that is varied: the name says which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// What it is counted in, as "MB/s" (10^6 bytes) or "µs".
+    /// The unit, as "MB/s" (10^6 bytes) or "µs".
     pub unit: String,
     /// How, where there are several ways: "events", "polling".
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -73,7 +73,7 @@ impl Key {
         self
     }
 
-    /// What is measured, as the table has it: with the count and the way.
+    /// The name of the quantity, as the table has it: with the count and the way.
     pub fn what(&self) -> String {
         let mut what = self.name.clone();
         if let Some(count) = self.count {
@@ -89,10 +89,10 @@ impl Key {
 /// One figure.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Figure {
-    /// What it is about.
+    /// Its subject.
     #[serde(flatten)]
     pub key: Key,
-    /// What was measured, in its unit.
+    /// The measured values, in its unit.
     #[serde(flatten)]
     pub samples: Samples,
 }
@@ -173,7 +173,7 @@ impl From<Samples> for Plain {
 /// A measurement that ended with an error.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Failure {
-    /// What was to be measured, in words.
+    /// The planned measurement, in words.
     pub what: String,
     /// Why there is no figure.
     pub error: String,

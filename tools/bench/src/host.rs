@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What the machine allows: copying by one thread, and a round trip of a word between two threads.
+//! Abilities of the machine: copying by one thread, and a round trip of a word between two threads.
 //!
 //! The device's direct path is one copy from guest memory to guest memory, after a doorbell:
 //! nothing it does can be faster than these two.
@@ -19,7 +19,7 @@ use crate::figure::{Key, Report};
 
 /// The message sizes that are copied: every power of two, as perftest has them.
 const SIZES: RangeInclusive<u32> = 1..=23;
-/// What copying is called.
+/// The name of the figure of copying.
 pub const MEMCPY: &str = "memcpy, one thread";
 /// The same page by page, of messages whose pages lie apart, as those of a process do that was
 /// given them one by one.

@@ -39,9 +39,9 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Action {
-    /// What the device takes for its work, without a VM
+    /// Measure the device's work, without a VM
     Device(device::Options),
-    /// What memory and two threads of this machine allow: the floors that other figures are held
+    /// Measure memory and two threads of this machine: the floors that other figures are held
     /// against
     Host(host::Options),
     /// Virtio-rdma, rxe and TCP between two virtual machines (on VM 1 of `testbed run
@@ -101,7 +101,7 @@ fn measure(options: &Options) -> Result<bool> {
     Ok(report.failures.is_empty())
 }
 
-/// What files hold, held against the targets again.
+/// The reports in files, held against the targets again.
 fn saved(files: &[PathBuf]) -> Result<Report> {
     let mut all = Report::default();
     for file in files {

@@ -35,7 +35,7 @@ impl Ah {
         })
     }
 
-    /// What a work request of a UD QP carries.
+    /// The address vector in a work request of a UD QP.
     #[inline]
     pub fn av(&self) -> AddressVector {
         AddressVector::from_bytes(&self.av)

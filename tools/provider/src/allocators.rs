@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use crate::ffi;
 use crate::pd::Pd;
 
-/// What an allocator returns that leaves an allocation to the provider
+/// Return value of an allocator that leaves an allocation to the provider
 /// (`IBV_ALLOCATOR_USE_DEFAULT`).
 pub const USE_DEFAULT: *mut c_void = ptr::without_provenance_mut(usize::MAX);
 
@@ -33,12 +33,12 @@ fn page_size() -> usize {
 pub struct Allocators {
     alloc: unsafe extern "C" fn(*mut ffi::ibv_pd, *mut c_void, usize, usize, u64) -> *mut c_void,
     free: unsafe extern "C" fn(*mut ffi::ibv_pd, *mut c_void, *mut c_void, u64),
-    /// What they are called with.
+    /// The argument of the calls.
     context: *mut c_void,
 }
 
 impl Allocators {
-    /// Those that the attributes of a parent domain name, if they do.
+    /// The allocators that the attributes of a parent domain name, if they do.
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ impl Allocators {
 pub struct Lender {
     pd: NonNull<Pd>,
     allocators: Option<Allocators>,
-    /// What the memory is for: one of `enum virtio_rdma_dv_res_type`.
+    /// The purpose of the memory: one of `enum virtio_rdma_dv_res_type`.
     resource: u64,
 }
 
@@ -181,7 +181,7 @@ mod tests {
     use crate::pd::dealloc_pd;
     use crate::shared_ring::SharedRing;
 
-    /// What the program's functions return next, and what they were asked for.
+    /// Next results of the program's functions, and the requests to them.
     #[derive(Default)]
     struct Program {
         answer: Cell<Option<*mut c_void>>,
@@ -310,7 +310,7 @@ mod tests {
             assert_eq!(result(USE_DEFAULT), Ok(0), "memory of the kernel");
             assert_eq!(result(ptr::null_mut()), Err(Some(libc::ENOMEM)));
             assert_eq!(program.lent.get(), 0);
-            // What is not aligned goes back.
+            // Memory that is not aligned goes back.
             program.lent.set(1);
             let odd = ptr::without_provenance_mut(PAGE + 64);
             assert_eq!(result(odd), Err(Some(libc::EINVAL)));

@@ -183,23 +183,23 @@ pub struct CompletionRing {
     lender: Option<Lender>,
 }
 
-/// What one thread has to itself while it polls.
+/// State of one thread while it polls.
 struct State {
     ring: Arc<Ring>,
     queue: CompletionConsumer,
     /// The rings to poll once `ring` is empty. `deferred` is busy while there is one.
     newer: Option<Box<Newer>>,
-    /// What `ibv_next_poll` has delivered last.
+    /// The CQE that `ibv_next_poll` has delivered last.
     current: Cqe,
 }
 
-/// What one thread has to itself while it arms.
+/// State of one thread while it arms.
 struct Arming {
     ring: Arc<Ring>,
     arm: Arm,
 }
 
-/// What control verbs ask of the holder of the lock.
+/// A request of a control verb to the holder of the lock.
 enum Message {
     /// Drop the completions of QP `qpn` before position `end`, and free their slots in its SRQ.
     Clean {
@@ -211,7 +211,7 @@ enum Message {
     },
     /// The device has moved to another ring.
     Moved(Box<Newer>),
-    /// What an applied message leaves to be dropped.
+    /// Values that an applied message leaves to be dropped.
     Done(Option<Arc<QpRings>>, Option<Arc<Ring>>),
 }
 
@@ -690,7 +690,7 @@ impl CompletionRing {
     ///
     /// # Errors
     ///
-    /// Those of [`resize_with`](Self::resize_with) and [`PlannedRing::in_memory`].
+    /// Errors of [`resize_with`](Self::resize_with) and [`PlannedRing::in_memory`].
     pub fn resize(
         &self,
         layout: RingLayout,

@@ -45,7 +45,7 @@ extern "C" {
     fn secure_getenv(name: *const libc::c_char) -> *const libc::c_char;
 }
 
-/// What the objects of a context share.
+/// State that the objects of a context share.
 pub struct Shared {
     /// The context's file, which is open as long as the context is.
     pub fd: RawFd,
@@ -83,7 +83,7 @@ struct GetContextResp {
 }
 
 impl Context {
-    /// What the objects of this context share.
+    /// State that the objects of this context share.
     ///
     /// # Safety
     ///

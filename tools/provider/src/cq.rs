@@ -109,7 +109,7 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// Those of [`PlannedRing::new`] and [`PlannedRing::in_memory`], and `ENOMEM`.
+    /// Errors of [`PlannedRing::new`] and [`PlannedRing::in_memory`], and `ENOMEM`.
     pub fn in_memory(
         layout: RingLayout,
         shared: &Arc<Shared>,

@@ -20,7 +20,7 @@ use crate::registration;
 
 const _: () = assert!(ffi::VIRTIO_RDMA_DV_PEER_NAME_MAX as usize == PEER_NAME_SIZE);
 
-/// What the module is asked for, or the number of an error.
+/// The request to the module, or the number of an error.
 ///
 /// # Safety
 ///

@@ -124,7 +124,7 @@ impl PlannedRing {
     ///
     /// # Errors
     ///
-    /// Those of [`Lender::lend`].
+    /// Errors of [`Lender::lend`].
     pub fn new(layout: RingLayout, lender: Option<&Lender>) -> io::Result<Self> {
         let lent = Mapping::lent(layout.size() as usize, lender)?;
         Ok(Self { layout, lent })
@@ -153,7 +153,7 @@ impl PlannedRing {
     ///
     /// # Errors
     ///
-    /// Those of mmap, and `EPROTO` if the module offers too little.
+    /// Errors of mmap, and `EPROTO` if the module offers too little.
     pub fn map(self, fd: RawFd, mapping: &RingMapping) -> io::Result<RingMap> {
         let Self { layout, lent } = self;
         let mapping = match lent {
@@ -176,7 +176,7 @@ impl PlannedRing {
     ///
     /// # Errors
     ///
-    /// Those of mmap.
+    /// Errors of mmap.
     pub fn in_memory(self) -> io::Result<RingMap> {
         let Self { layout, lent } = self;
         let mapping = match lent {
@@ -203,7 +203,7 @@ impl RingMap {
     ///
     /// # Errors
     ///
-    /// Those of mmap.
+    /// Errors of mmap.
     pub fn in_memory(layout: RingLayout) -> io::Result<Self> {
         PlannedRing::new(layout, None)?.in_memory()
     }
@@ -487,7 +487,7 @@ impl DoorbellPage {
     ///
     /// # Errors
     ///
-    /// Those of mmap and madvise.
+    /// Errors of mmap and madvise.
     pub fn map(fd: RawFd, offset: u64, size: u32) -> io::Result<Self> {
         let len = size as usize;
         let mapping = Mapping::new(len, libc::PROT_WRITE, libc::MAP_SHARED, fd, offset)?;
@@ -499,7 +499,7 @@ impl DoorbellPage {
     ///
     /// # Errors
     ///
-    /// Those of mmap.
+    /// Errors of mmap.
     pub fn in_memory() -> io::Result<Self> {
         Mapping::anonymous(size_of::<u32>()).map(Self)
     }

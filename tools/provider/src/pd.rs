@@ -26,11 +26,11 @@ pub struct Pd {
     ibv: ffi::ibv_pd,
     /// Parent domains that were made of this PD, or queues that were made in this parent domain.
     users: AtomicUsize,
-    /// What a parent domain was made of.
+    /// The PD and thread domain that a parent domain was made of.
     parent: Option<Parent>,
 }
 
-/// What a parent domain was made of.
+/// The PD and thread domain that a parent domain was made of.
 #[derive(Clone, Copy)]
 struct Parent {
     pd: *mut ffi::ibv_pd,
@@ -38,7 +38,7 @@ struct Parent {
     allocators: Option<Allocators>,
 }
 
-/// What a PD says of a queue that is made with it.
+/// The properties that a PD gives to a queue that is made with it.
 #[derive(Clone)]
 pub struct Domain {
     /// How it is locked.
@@ -92,7 +92,7 @@ impl Pd {
         }
     }
 
-    /// What keeps it from being deallocated.
+    /// The number of objects that keep it from being deallocated.
     pub fn users(&self) -> &AtomicUsize {
         &self.users
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! What a QP takes: the checks between a work request and its WQE.
+//! Checks between a work request and its WQE.
 
 use libc::c_int;
 use virtio_rdma_abi::ring::slot_shift_for;
@@ -24,26 +24,26 @@ use crate::wr::Send;
 pub struct Opcodes(u32);
 
 impl Opcodes {
-    /// Those with a remote address.
+    /// Opcodes with a remote address.
     const RDMA: Self = Self::set(&[
         ffi::IBV_WR_RDMA_WRITE,
         ffi::IBV_WR_RDMA_WRITE_WITH_IMM,
         ffi::IBV_WR_RDMA_READ,
     ]);
-    /// Those that change a remote word.
+    /// Opcodes that change a remote word.
     const ATOMIC: Self = Self::set(&[
         ffi::IBV_WR_ATOMIC_CMP_AND_SWP,
         ffi::IBV_WR_ATOMIC_FETCH_AND_ADD,
     ]);
-    /// Those with a key to invalidate.
+    /// Opcodes with a key to invalidate.
     const INVALIDATE: Self = Self::set(&[ffi::IBV_WR_LOCAL_INV, ffi::IBV_WR_SEND_WITH_INV]);
-    /// Those that only the `ibv_wr_*` functions have.
+    /// Opcodes that only the `ibv_wr_*` functions have.
     const BUILT: Self = Self::set(&[ffi::IBV_WR_FLUSH, ffi::IBV_WR_ATOMIC_WRITE]);
-    /// Those that bind memory windows.
+    /// Opcodes that bind memory windows.
     const BIND: Self = Self::set(&[ffi::IBV_WR_BIND_MW]);
-    /// Those of datagrams.
+    /// Opcodes of datagrams.
     const DATAGRAM: Self = Self::set(&[ffi::IBV_WR_SEND, ffi::IBV_WR_SEND_WITH_IMM]);
-    /// Those with a payload that can be in the WQE.
+    /// Opcodes with a payload that can be in the WQE.
     const PAYLOAD: Self = Self::set(&[
         ffi::IBV_WR_RDMA_WRITE,
         ffi::IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -51,7 +51,7 @@ impl Opcodes {
         ffi::IBV_WR_SEND_WITH_IMM,
         ffi::IBV_WR_SEND_WITH_INV,
     ]);
-    /// Those of UC.
+    /// Opcodes of UC.
     const UNRELIABLE: Self = Self::set(&[
         ffi::IBV_WR_RDMA_WRITE,
         ffi::IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -60,7 +60,7 @@ impl Opcodes {
         ffi::IBV_WR_LOCAL_INV,
     ]);
 
-    /// What a QP of this type may do (IBTA 9.3.1, table of operations by transport service) where
+    /// Operations of a QP of this type (IBTA 9.3.1, table of operations by transport service) where
     /// the module offers `flags`, or `None` for a type that is not served.
     pub fn of(qp_type: ffi::ibv_qp_type, flags: ContextFlags) -> Option<Self> {
         let offered = |flag, opcodes: u32| match flags.contains(flag) {
@@ -131,7 +131,7 @@ impl Opcodes {
     }
 }
 
-/// What the work requests of a send queue are checked against.
+/// Limits that the work requests of a send queue are checked against.
 #[derive(Clone, Copy, Debug)]
 pub struct SendLimits {
     /// Opcodes of the QP's type.

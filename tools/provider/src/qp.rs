@@ -85,7 +85,7 @@ unsafe impl Object for Qp {
     type Ibv = ffi::verbs_qp;
 }
 
-/// What a QP is to be: its operations, and its rings.
+/// The operations and rings of a future QP.
 pub struct Plan {
     qp_type: ffi::ibv_qp_type,
     cap: ffi::ibv_qp_cap,
@@ -162,7 +162,7 @@ fn planned_ring(
     PlannedRing::new(layout, domain.lender.as_ref()).map(Some)
 }
 
-/// What is written to the doorbell page to ring a queue of QP `number`.
+/// The value that is written to the doorbell page to ring a queue of QP `number`.
 fn doorbell(kind: DoorbellKind, number: u32) -> u32 {
     Doorbell { kind, number }.to_u32()
 }
@@ -177,7 +177,7 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// Those of `map`, and `ENOMEM`.
+    /// Errors of `map`, and `ENOMEM`.
     pub fn new(
         plan: Plan,
         map: impl Fn(PlannedRing, DoorbellKind) -> io::Result<RingMap>,
@@ -231,7 +231,7 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// Those of [`Plan::new`] and [`PlannedRing::in_memory`], and `ENOMEM`.
+    /// Errors of [`Plan::new`] and [`PlannedRing::in_memory`], and `ENOMEM`.
     pub fn in_memory(
         qp_type: ffi::ibv_qp_type,
         cap: &ffi::ibv_qp_cap,
@@ -266,7 +266,7 @@ impl Qp {
         &self.rings
     }
 
-    /// What send work requests are checked against.
+    /// The limits that send work requests are checked against.
     #[inline]
     pub fn send_limits(&self) -> &SendLimits {
         &self.send_limits
@@ -343,7 +343,7 @@ impl Qp {
         self.simple.store(simple, Ordering::Relaxed);
     }
 
-    /// What the QP holds, in place of what was asked for.
+    /// Sizes of the QP, in place of those that were asked for.
     pub fn report(&self, cap: &mut ffi::ibv_qp_cap) {
         cap.max_send_wr = slots(&self.rings.send);
         cap.max_recv_wr = slots(&self.rings.recv);

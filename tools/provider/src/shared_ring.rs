@@ -36,7 +36,7 @@ pub struct SharedRing {
     lender: Option<Lender>,
 }
 
-/// What one thread has to itself while it posts.
+/// State of one thread while it posts.
 ///
 /// # Invariants
 ///
@@ -113,7 +113,7 @@ impl SharedRing {
     ///
     /// # Errors
     ///
-    /// Those of [`prepare_with`](Self::prepare_with) and [`PlannedRing::in_memory`].
+    /// Errors of [`prepare_with`](Self::prepare_with) and [`PlannedRing::in_memory`].
     pub fn prepare(&self, slots: u32) -> io::Result<UserRing> {
         self.prepare_with(slots, PlannedRing::in_memory, RingMap::user_ring)
     }

@@ -123,7 +123,7 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// Those of [`PlannedRing::new`] and [`PlannedRing::in_memory`], and `ENOMEM`.
+    /// Errors of [`PlannedRing::new`] and [`PlannedRing::in_memory`], and `ENOMEM`.
     pub fn in_memory(
         layout: RingLayout,
         max_sge: u32,

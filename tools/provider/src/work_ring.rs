@@ -25,10 +25,10 @@ use crate::memory::RingMap;
 use crate::memory::Slot;
 use crate::wqe::SendWqe;
 
-/// What one thread has to itself while it posts.
+/// State of one thread while it posts.
 pub struct Posting {
     queue: WorkQueue,
-    /// What the `ibv_wr_*` functions have in progress.
+    /// The work request that the `ibv_wr_*` functions have in progress.
     pub batch: Batch,
 }
 

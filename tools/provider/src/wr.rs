@@ -76,7 +76,7 @@ impl<'a, W: WorkRequest + 'a> List<'a, W> {
 
 /// A work request as C has it.
 pub trait WorkRequest: Sized {
-    /// What the provider sees of it.
+    /// The provider's view of it.
     type View<'a>
     where
         Self: 'a;
@@ -141,7 +141,7 @@ unsafe fn sges<'a>(
     (count <= max).then(|| (0..count).map(sge))
 }
 
-/// What binds `mw` under `rkey` as `info` says. Without an MR there is no key of one.
+/// The binding of `mw` under `rkey`, as `info` says. Without an MR there is no key of one.
 ///
 /// # Safety
 ///

@@ -66,7 +66,7 @@ impl Drop for Qp {
     }
 }
 
-/// What the thread that polls has to itself.
+/// State of the thread that polls.
 #[derive(Default)]
 struct State {
     next: usize,

@@ -119,7 +119,7 @@ fn queues() {
     first.changed(ffi::IBV_QPS_RTS);
     assert_eq!(fill(&srq), 4);
 
-    // What can't fail allocates nothing.
+    // Verbs that can't fail allocate nothing.
     LEFT.set(0);
     let mut wr = send_wr(7, ffi::IBV_WR_SEND, 0, &mut []);
     let status = post_send(&first, &mut wr).0;

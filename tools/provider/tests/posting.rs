@@ -211,7 +211,7 @@ fn a_window_has_its_next_key_once_the_binding_is_posted() {
         let bind = BindMw::decode(&bytes[SqHeader::UNION..]).unwrap();
         assert_eq!((bind.mw_rkey, bind.rkey), (before, rkey));
     }
-    // What is not posted changes nothing.
+    // A work request that is not posted changes nothing.
     qp.changed(ffi::IBV_QPS_RTR);
     assert_eq!(post(&mut mw), libc::EINVAL);
     assert_eq!(mw.rkey, 0x0102_0301);
@@ -516,7 +516,7 @@ fn a_query_that_finds_err_has_posts_flushed() {
     let qp = qp(&shared, &cq, &CAP, QPN);
     let mut wr = send_wr(1, ffi::IBV_WR_SEND, 0, &mut []);
     qp.changed(ffi::IBV_QPS_RTR);
-    // What a query finds while another thread modifies the QP may be old.
+    // The state that a query finds while another thread modifies the QP may be old.
     qp.queried(ffi::IBV_QPS_RTR, ffi::IBV_QPS_RTS);
     qp.queried(ffi::IBV_QPS_INIT, ffi::IBV_QPS_ERR);
     assert_eq!(post_send(&qp, &mut wr).0, libc::EINVAL);

@@ -57,7 +57,7 @@ const TRANSPORT_FEATURES: [(&str, u32); 4] = [
     subcommand_negates_reqs = true
 )]
 pub struct Args {
-    /// What to do instead of being a daemon.
+    /// Another task than to be a daemon.
     #[command(subcommand)]
     pub command: Option<Command>,
 
@@ -160,7 +160,7 @@ pub struct Args {
 /// Name of the command that the daemon starts itself.
 pub const KEEPER: &str = "keeper";
 
-/// What to do instead of being a daemon.
+/// Another task than to be a daemon.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Show the ports, QPs and counters of a running daemon.
@@ -170,10 +170,10 @@ pub enum Command {
     Keeper,
 }
 
-/// What to ask whom.
+/// The question and the daemon to ask.
 #[derive(Debug, clap::Args)]
 pub struct StatusArgs {
-    /// What the daemon was given as --status.
+    /// The socket that the daemon was given as --status.
     #[arg(long, value_name = "SOCKET")]
     pub socket: PathBuf,
 
@@ -215,7 +215,7 @@ impl From<DataPath> for PathPolicy {
 pub enum Sandbox {
     /// It may do what it needs.
     On,
-    /// Whatever its user may.
+    /// All rights of its user.
     None,
 }
 
@@ -264,7 +264,7 @@ impl Args {
         port.guest_memory.unwrap_or(share.min(GUEST_MEMORY))
     }
 
-    /// Who may connect to the sockets.
+    /// Users who may connect to the sockets.
     pub fn access(&self) -> Access {
         let default = match self.socket_group {
             Some(_) => 0o660,
@@ -276,7 +276,7 @@ impl Args {
         }
     }
 
-    /// What the parser can't see in one argument alone.
+    /// Rules that the parser can't see in one argument alone.
     pub fn check(&self) -> Result<()> {
         let (mut names, mut macs, mut paths) = (HashSet::new(), HashSet::new(), HashSet::new());
         let mut addresses = HashSet::new();

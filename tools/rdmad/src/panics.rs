@@ -35,7 +35,7 @@ fn ends(name: &str) {
     assert!(told.contains("the process ends"), "{name}: {told}");
 }
 
-/// What comes of the ignored test `name` of this module in a process of its own.
+/// The output of the ignored test `name` of this module in a process of its own.
 fn panicked(name: &str) -> Output {
     Command::new(env::current_exe().unwrap())
         .args([

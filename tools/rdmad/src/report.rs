@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the status of the daemon consists of, and how it reads.
+//! The status of the daemon: its parts, and its texts.
 
 use std::borrow::Cow;
 use std::ffi::CStr;
@@ -39,9 +39,9 @@ pub struct Report {
 #[derive(Debug, Serialize)]
 struct Workers {
     count: usize,
-    /// What each half of a QP may spend in a turn; a unit is the copy of one byte.
+    /// Budget of each half of a QP for a turn; a unit is the copy of one byte.
     turn_budget: u64,
-    /// What the longest turn cost.
+    /// Cost of the longest turn.
     longest_turn: u64,
     /// The longest time that a worker needed to give each device one turn.
     longest_round_us: u64,
@@ -63,9 +63,9 @@ pub struct Port {
     mrs: usize,
     /// Addresses that the driver asked for and the port may not have.
     refused_gids: u64,
-    /// What is allocated for the VM.
+    /// Memory that is allocated for the VM.
     memory: Memory,
-    /// What is mapped of the VM's own memory.
+    /// The VM's own memory that is mapped.
     guest_memory: Memory,
     qps: Vec<Qp>,
     counters: Counters,
@@ -96,7 +96,7 @@ struct Qp {
     #[serde(rename = "type")]
     qp_type: &'static str,
     state: &'static str,
-    /// Who posts: `user` or `kernel`.
+    /// The poster: `user` or `kernel`.
     owner: &'static str,
     /// QPN of the peer of a connection.
     peer: Option<u32>,
@@ -222,7 +222,7 @@ impl Counters {
         names.into_iter().zip(self.0.values())
     }
 
-    /// Those that are not 0.
+    /// Counters that are not 0.
     fn counted(&self) -> impl Iterator<Item = (Cow<'static, str>, u64)> {
         self.named().filter(|(_, value)| *value != 0)
     }

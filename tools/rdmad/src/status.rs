@@ -2,7 +2,7 @@
 
 //! The status of a running daemon: a socket that tells it, and the command that asks for it.
 //!
-//! Who asks writes one word, `text` or `json`, and gets the answer until the end of the stream. The
+//! A client writes one word, `text` or `json`, and gets the answer until the end of the stream. The
 //! daemon has one thread for this, which serves its clients side by side: none waits for another.
 //! It looks at devices without holding their workers up.
 
@@ -166,11 +166,11 @@ fn serve(listener: &UnixListener, stop: &OwnedFd, look: impl Fn() -> Report) -> 
     }
 }
 
-/// One that asks.
+/// A client that asks.
 struct Client {
     stream: UnixStream,
     request: Vec<u8>,
-    /// What is left of it, once there was a request.
+    /// The rest of the answer, once there was a request.
     answer: Option<VecDeque<u8>>,
     until: Instant,
 }

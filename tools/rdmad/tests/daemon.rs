@@ -197,7 +197,7 @@ fn a_withheld_feature_is_not_offered() {
         offered(&["--withhold", "counters", "--withhold", "peers"]).0,
         features.without(Features::of(&[Feature::Counters, Feature::Peers]))
     );
-    // What is left of the first 32 bits is the transport's.
+    // The rest of the first 32 bits is the transport's.
     assert_eq!(offered(&["--withhold", "all"]).0, transport);
 }
 
@@ -215,7 +215,7 @@ fn a_killed_daemon_can_be_started_again_but_not_a_living_one() {
     assert!(end(child, Signal::TERM));
 }
 
-/// What the daemon with this status socket says of itself.
+/// The status of the daemon with this status socket.
 fn status(socket: &Path, more: &[&str]) -> Output {
     let socket = socket.display().to_string();
     daemon(&[&["status", "--socket", &socket], more].concat())

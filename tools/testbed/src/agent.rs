@@ -28,7 +28,7 @@ pub const SOCKET: &str = "/run/testbed.sock";
 /// How long output is awaited that a command's own children may still hold open after it ended.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What the frames of a stream, on arrival from the host, are for.
+/// Purposes of the frames of a stream, on arrival from the host.
 enum Stream {
     /// A command of this guest: its process group, and the queue of its standard input.
     Command { group: Pid, stdin: Sender<Vec<u8>> },
@@ -249,7 +249,7 @@ fn spawn(exec: &Exec) -> Result<Child, (u8, String)> {
         command.current_dir(&exec.cwd);
     }
     command.spawn().map_err(|error| {
-        // What a shell says of a command that is not there, or can't be run.
+        // Status that a shell gives for a command that is not there, or can't be run.
         let status = match error.kind() {
             io::ErrorKind::NotFound => 127,
             _ => 126,

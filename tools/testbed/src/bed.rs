@@ -23,7 +23,7 @@ use crate::vm::{Accel, Shape, Vm};
 const POLL: Duration = Duration::from_millis(100);
 /// How long the kernel's messages may take to be fetched at the end.
 const DMESG_TIMEOUT: Duration = Duration::from_secs(20);
-/// What a command has of this process's environment: which tests of a script are to run.
+/// Variables of this process's environment that a command has: the tests of a script to run.
 const PASSED_ON: [&str; 1] = ["TESTS"];
 /// Lines of a log that are shown where it explains a failure.
 const TAIL: usize = 30;
@@ -45,7 +45,7 @@ pub struct BedOptions {
     /// lib/modules
     #[arg(long, value_name = "DIR")]
     pub kernel: Option<PathBuf>,
-    /// What runs the guests, if it is not to be found out
+    /// Accelerator of the guests, if it is not to be found out
     #[arg(long, value_name = "ACCEL")]
     pub accel: Option<Accel>,
     /// More for the kernel's command line
@@ -117,7 +117,7 @@ impl Bed {
             Daemons::start(&places, shape.vms, &options.device)?
         };
         let daemons = Arc::new(daemons);
-        // What serves a guest may outlive the bed, which ends the daemons.
+        // Threads that serve a guest may outlive the bed, which ends the daemons.
         let host = Arc::downgrade(&daemons);
         let mut bed = Self {
             places,
@@ -145,8 +145,8 @@ impl Bed {
                 bail!("VM {} ended before it was up:\n{}", vm.number, said.trim());
             }
         }
-        // What the kernel complained of before user space ran is its own affair: nothing of ours
-        // was there yet.
+        // Complaints of the kernel before user space ran are its own affair: nothing of ours was
+        // there yet.
         bed.new_complaints();
         bed.bring_up()?;
         bed.boot_time = began.elapsed();
@@ -217,7 +217,7 @@ impl Bed {
         self.daemons.all_run() && self.vms.iter_mut().all(Vm::runs)
     }
 
-    /// What a QEMU said when it aborted after its daemon had been killed: QEMU 11.1 may then meet
+    /// The message of a QEMU that aborted after its daemon had been killed: QEMU 11.1 may then meet
     /// an assertion of its own. It is no answer to anything that a daemon sent.
     pub fn abort_without_daemon(&self) -> Option<String> {
         if self.daemons.all_run() {
@@ -228,7 +228,7 @@ impl Bed {
         said.filter_map(|said| failed_assertion(&said)).next()
     }
 
-    /// What went wrong with daemons since the last call, and what guests' kernels complained of.
+    /// Failures of daemons since the last call, and complaints of guests' kernels.
     pub fn new_complaints(&mut self) -> Vec<String> {
         let mut found = self.daemons.complaints();
         for (vm, seen) in self.vms.iter().zip(&mut self.seen) {
@@ -250,7 +250,7 @@ impl Bed {
     /// Ends the guests and the daemon. Returns what was wrong with them.
     pub fn end(mut self) -> Vec<String> {
         let mut wrong = self.new_complaints();
-        // What was asked to end is given its own time to do so.
+        // A program that was asked to end is given its own time to do so.
         self.limits = Limits {
             signal: Arc::default(),
             until: Some(Instant::now() + DMESG_TIMEOUT),

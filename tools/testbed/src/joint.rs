@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 //! How the daemons of one bed are joined, when each VM has one of its own.
 //!
-//! What needs a network is done in a network namespace of the bed, so that any number of beds run
+//! Parts that need a network run in a network namespace of the bed, so that any number of beds run
 //! side by side and the host's network is left alone.
 
 use std::fs;
@@ -18,7 +18,7 @@ const FIRST_PORT: usize = 4900;
 /// How long a namespace may take to be there.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the daemons of a bed are joined by.
+/// The way in which the daemons of a bed are joined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Uplinks {
     /// Unix datagram sockets, from each to the next.
@@ -52,7 +52,7 @@ impl Joint {
         })
     }
 
-    /// What a daemon is told by `--uplink`, in a row of `daemons`. A row has no loops.
+    /// Arguments `--uplink` of a daemon in a row of `daemons`. A row has no loops.
     pub fn arguments(&self, daemon: usize, daemons: usize) -> Vec<String> {
         if self.uplinks == Uplinks::Tap {
             return vec![format!("tap:{}", tap(daemon))];
@@ -162,7 +162,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// What the name of a program is added to that is to run there.
+    /// The command to which the name of a program is added that is to run there.
     fn command(&self) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.0.id()));

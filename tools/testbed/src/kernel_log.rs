@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What in a guest kernel's messages means that something is wrong.
+//! Patterns in a guest kernel's messages that mean that something is wrong.
 
 /// Beginnings of a complaint. The kernel prints each of them at level warning or above, so they are
 /// on the console whatever the log level that a test sets for the rest.

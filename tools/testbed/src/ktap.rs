@@ -21,7 +21,7 @@ pub struct Case {
     pub outcome: Outcome,
 }
 
-/// What was read at one level of indentation since the last result line of the level above.
+/// Lines that were read at one level of indentation since the last result line of the level above.
 #[derive(Default)]
 struct Level {
     planned: Option<usize>,
@@ -35,7 +35,8 @@ pub struct Report {
     levels: Vec<Level>,
     remarks: Vec<String>,
     rest: Vec<u8>,
-    /// The tests so far. One that has subtests is not listed itself, unless it failed without them.
+    /// The tests so far. A test that has subtests is not listed itself, unless it failed without
+    /// them.
     pub cases: Vec<Case>,
 }
 

@@ -22,7 +22,7 @@ pub struct Places {
     pub program: PathBuf,
     /// The run's sockets.
     pub run: PathBuf,
-    /// What its processes print.
+    /// Logs of its processes.
     pub logs: PathBuf,
 }
 

@@ -11,10 +11,11 @@ use serde::{Deserialize, Serialize};
 
 /// Largest payload that is accepted, a bound on what a confused peer can make this end allocate.
 const MAX_PAYLOAD: usize = 1 << 20;
-/// What is read from a pipe at a time: a virtio-serial buffer holds no more than a page or so.
+/// Bytes that are read from a pipe at a time: a virtio-serial buffer holds no more than a page or
+/// so.
 pub const CHUNK: usize = 16 << 10;
 
-/// What a frame means.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -72,7 +73,7 @@ pub struct Exec {
 /// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// What it means.
+    /// Its kind.
     pub kind: Kind,
     /// The stream that it belongs to.
     pub stream: u32,

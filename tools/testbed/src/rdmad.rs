@@ -179,7 +179,7 @@ impl Daemons {
             command.args(arguments(options, at));
             let mut vms = Vec::new();
             for (wiring, vm) in wirings.iter().zip(1..) {
-                // Those without the device are at the last one.
+                // Guests without the device are at the last one.
                 if number == 1 || vm.min(number) == at + 1 {
                     command.args(port(vm, wiring));
                     if let Some(nic) = &wiring.beside {
@@ -220,8 +220,8 @@ impl Daemons {
         running.len() == self.started && running.iter_mut().all(run)
     }
 
-    /// What went wrong since the last call: daemons that have ended and should not have, before
-    /// their guests, and what drivers did that no driver of a guest may do.
+    /// Failures since the last call: daemons that have ended and should not have, before their
+    /// guests, and acts of drivers that no driver of a guest may do.
     pub fn complaints(&self) -> Vec<String> {
         let mut found = Vec::new();
         self.lock().retain_mut(|daemon| {
@@ -235,8 +235,7 @@ impl Daemons {
         found
     }
 
-    /// What a guest asks the host for: `daemon kill VM` does so with the one that has a VM's
-    /// device.
+    /// A request of a guest to the host: `daemon kill VM` kills the daemon that has a VM's device.
     pub fn command(&self, words: &[String]) -> Result<()> {
         let words: Vec<_> = words.iter().map(String::as_str).collect();
         let ["daemon", "kill", vm] = words[..] else {
@@ -256,7 +255,7 @@ impl Daemons {
 /// One of them.
 struct Daemon {
     child: Child,
-    /// What it prints.
+    /// Its output.
     log: PathBuf,
     /// How much of that was looked at.
     seen: usize,
@@ -289,7 +288,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// What it has logged of violations since the last call.
+    /// Violations that it has logged since the last call.
     fn new_violations(&mut self) -> Vec<String> {
         let log = fs::read(&self.log).unwrap_or_default();
         let new = log.get(self.seen..).unwrap_or_default();
@@ -366,8 +365,8 @@ fn unix_uplink(bind: &Path, peer: &Path) -> String {
     format!("unix:{}:{}", bind.display(), peer.display())
 }
 
-/// What a daemon, counted from 0, is told beside its ports. What is done to frames is done once, by
-/// the first.
+/// Arguments of a daemon, counted from 0, beside its ports. Faults and captures are options of the
+/// first alone, so that they meet each frame once.
 fn arguments(options: &DeviceOptions, daemon: usize) -> Vec<String> {
     let first = daemon == 0;
     let path = options.path.and_then(|path| path.to_possible_value());

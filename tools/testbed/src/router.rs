@@ -20,7 +20,7 @@ const HOST: usize = 0;
 /// The status of a command whose guest ended before it, as ssh has it for a lost connection.
 const LOST: u8 = 255;
 
-/// What a command, or the link to a guest, tells who waits for it.
+/// A message of a command, or of the link to a guest, to the waiting thread.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
     /// The guest's agent is up.
@@ -61,7 +61,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Router {
-    /// A router without guests. What they ask the host for is asked of `host`.
+    /// A router without guests. Their requests to the host go to `host`.
     pub fn new(host: Host) -> Arc<Self> {
         Arc::new(Self {
             host,
@@ -143,7 +143,7 @@ impl Router {
                     Kind::Exit => Event::Exit(frame.status()),
                     _ => return,
                 };
-                // Who no longer waits has no use for it.
+                // A thread that no longer waits has no use for it.
                 let _ = sender.send(event);
             }
             Route::Peer { vm, stream } => {
@@ -223,9 +223,9 @@ impl Router {
 
 /// A command that runs in a guest.
 pub struct Command {
-    /// What can be done to it.
+    /// The handle by which it is written to and ended.
     pub handle: Handle,
-    /// What it tells.
+    /// Its messages.
     pub events: Receiver<Event>,
 }
 

@@ -38,13 +38,13 @@ pub struct RunOptions {
     pub command: Vec<String>,
 }
 
-/// What `--json` writes.
+/// The report that `--json` writes.
 #[derive(Debug, Serialize)]
 struct Summary {
     command: Vec<String>,
     /// The command's own status; none if it was not started or did not end.
     status: Option<u8>,
-    /// What this program ends with.
+    /// The exit status of this program.
     exit: u8,
     error: Option<String>,
     /// Complaints of the guests' kernels, guests or a daemon that ended badly.
@@ -185,7 +185,7 @@ fn stream(bed: &Bed, command: &Command) -> Result<u8> {
     }
 }
 
-/// What the program ends with: the command's status, unless something hides behind its success.
+/// The exit status of the program: the command's status, unless something hides behind its success.
 fn verdict(summary: &Summary, signal: usize) -> u8 {
     let unclean = !summary.wrong.is_empty();
     match summary.status {

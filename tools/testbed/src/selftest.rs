@@ -22,7 +22,7 @@ use crate::bed::{Bed, BedOptions, Limits};
 use crate::ktap::{Case, Outcome, Report};
 use crate::router::Event;
 
-/// What a line in a program with options for its guests begins with, after the comment sign.
+/// The word after the comment sign with which a line with options for guests begins in a program.
 const DEFAULT_MARK: &str = "testbed";
 /// The same for machines that only longer runs start.
 const MORE_MARK: &str = "more";
@@ -112,7 +112,7 @@ impl Totals {
         self.skipped += its.skipped;
     }
 
-    /// What was wrong at the end of a set of guests.
+    /// Adds failures at the end of a set of guests.
     fn add_end(&mut self, wanted: &str, wrong: &[String]) {
         for line in wrong {
             println!("at the end [{wanted}]: {line}");
@@ -200,7 +200,7 @@ pub fn run(options: &TestOptions, signal: Arc<AtomicUsize>) -> Result<u8> {
     Ok(u8::from(totals.failed > 0))
 }
 
-/// What a program asks for, one string a set of guests.
+/// The options that a program asks for, one string a set of guests.
 fn wanted_options(program: &Path, mark: &str) -> Result<Vec<String>> {
     let text = fs::read(program).with_context(|| format!("can't read {}", program.display()))?;
     let text = String::from_utf8_lossy(&text);

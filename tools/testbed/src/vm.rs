@@ -20,14 +20,14 @@ use crate::tsc;
 
 /// QEMU's status when a guest ends through isa-debug-exit with value 1, as guest/init does.
 const GUEST_ENDED: i32 = 3;
-/// What the kernel says last in a guest that is powered off, which QEMU ends with status 0 for as
+/// The kernel's last message in a guest that is powered off, which QEMU ends with status 0 for as
 /// for a reset.
 const POWERED_OFF: &str = "reboot: Power down";
 /// How long a guest has to end after it was asked to.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
-/// What runs the guest's instructions.
+/// The accelerator that runs the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Accel {
     /// The host's processor.
@@ -39,7 +39,7 @@ pub enum Accel {
     Counted,
 }
 
-/// What the kernel is told of an emulated processor, whose time stamp counter ticks at `tsc_khz`.
+/// Parameters of the kernel for an emulated processor, whose time stamp counter ticks at `tsc_khz`.
 fn emulated(tsc_khz: u64) -> String {
     format!(
         " init_on_alloc=1 tsc_early_khz={tsc_khz} tsc=reliable no_timer_check \
@@ -91,7 +91,7 @@ impl Accel {
         }
     }
 
-    /// What the kernel is told about it.
+    /// Parameters of the kernel about it.
     fn command_line(self) -> String {
         match self {
             Self::Kvm => String::new(),
@@ -119,7 +119,7 @@ pub struct Shape {
     pub smp: u32,
     /// Memory of each, in MiB.
     pub mem: u32,
-    /// What runs them.
+    /// The accelerator.
     pub accel: Accel,
     /// The kernel image.
     pub kernel: PathBuf,
@@ -136,11 +136,11 @@ pub struct Shape {
 pub struct Wiring {
     /// The datagram socket that QEMU binds.
     pub local: PathBuf,
-    /// The one that it sends to.
+    /// The socket that it sends to.
     pub remote: PathBuf,
     /// The network interface's address.
     pub mac: String,
-    /// What RDMA device it has.
+    /// Its RDMA device.
     pub rdma: Rdma,
     /// A second network interface, for rdma_rxe beside that device.
     pub beside: Option<Nic>,
@@ -151,7 +151,7 @@ pub struct Wiring {
 pub struct Nic {
     /// The datagram socket that QEMU binds.
     pub local: PathBuf,
-    /// The one that it sends to.
+    /// The socket that it sends to.
     pub remote: PathBuf,
     /// Its address.
     pub mac: String,
@@ -169,7 +169,7 @@ pub enum Rdma {
 }
 
 impl Rdma {
-    /// What the guest's scripts call it.
+    /// The name that the guest's scripts give it.
     fn name(&self) -> &'static str {
         match self {
             Self::Virtio(_) => "virtio",
@@ -206,9 +206,9 @@ exec "$@"
 pub struct Vm {
     /// Its number, from 1.
     pub number: usize,
-    /// What its kernel and its first process print.
+    /// Output of its kernel and its first process.
     pub console: PathBuf,
-    /// What QEMU itself says.
+    /// Messages of QEMU itself.
     pub messages: PathBuf,
     qemu: Child,
     virtiofsd: Child,
@@ -447,7 +447,8 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Command {
     command
 }
 
-/// The kernel's command line. What it does not know itself goes to the environment of guest/init.
+/// The kernel's command line. Parameters that it does not know itself go to the environment of
+/// guest/init.
 fn command_line(places: &Places, shape: &Shape, number: usize, wiring: &Wiring) -> String {
     let mut line = format!(
         "console=ttyS0 loglevel=5 panic=-1 root=root rootfstype=virtiofs ro init={} \

@@ -24,7 +24,7 @@ struct Module {
     children: BTreeSet<String>,
     /// Names that `use` brings into scope, and where each comes from.
     scope: HashMap<String, Names>,
-    /// Those that others can import from here.
+    /// Names that others can import from here.
     forwards: HashMap<String, Names>,
     /// Modules of which all names can be imported from here.
     globs: Vec<Names>,
@@ -32,7 +32,7 @@ struct Module {
     paths: Vec<Names>,
 }
 
-/// Which files use which.
+/// Files and the files that they use.
 pub type Uses = BTreeMap<PathBuf, BTreeSet<PathBuf>>;
 
 /// Returns the uses between the files of the crate whose root is `root`, below `top`.

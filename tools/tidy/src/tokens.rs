@@ -6,7 +6,7 @@
 use crate::sources::Language;
 use ra_ap_rustc_lexer as lexer;
 
-/// What a token is.
+/// The class of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Code: a token of the language, or a line where the language is split by lines.
@@ -20,7 +20,7 @@ pub enum Class {
 /// A piece of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token<'a> {
-    /// What it is.
+    /// Its class.
     pub class: Class,
     /// Its text.
     pub text: &'a str,
@@ -127,7 +127,7 @@ fn quoted(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// What may span several lines in a language that is split by lines.
+/// Constructs that may span several lines in a language that is split by lines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Blocks {
     None,

@@ -102,7 +102,7 @@ impl From<Failure> for Error {
     }
 }
 
-/// Who runs a command without waiting for it.
+/// The caller of a command that does not wait for it.
 pub(crate) trait Background: Send + Sync {
     /// The device answered the command that `buffer` was used for. Called in interrupt context.
     fn answered(self: ArcBorrow<'_, Self>, buffer: CommandBuffer, result: Result);
@@ -121,7 +121,7 @@ pub(crate) enum Sender {
 /// A buffer for a command and its answer.
 pub(crate) type CommandBuffer = KBox<Buffer<Sender>>;
 
-/// What the task that runs a command and the interrupt share.
+/// State shared by the task that runs a command and the interrupt.
 #[pin_data]
 pub(crate) struct Slot {
     #[pin]
@@ -142,7 +142,7 @@ struct Idle {
 pub(crate) struct ControlQueue {
     /// For messages.
     dev: ARef<device::Device>,
-    /// Who is told when the device is given up.
+    /// Receivers of the news that the device was given up.
     targets: Arc<EventTargets>,
     queue: Arc<Virtqueue<Sender>>,
     slots: KVec<Arc<Slot>>,
@@ -258,7 +258,7 @@ impl ControlQueue {
         }
         buffer.context = Sender::Background(sender);
         self.queue.add_or_keep(buffer).map_err(|(_, mut buffer)| {
-            // Whoever keeps the buffer would keep itself.
+            // A sender that keeps the buffer would keep itself.
             buffer.context = Sender::None;
             buffer
         })?;
@@ -291,7 +291,8 @@ impl ControlQueue {
             for slot in &self.slots {
                 slot.done.complete();
             }
-            // Whoever checked the flag before it was set waits by the time that the lock is free.
+            // A task that checked the flag before it was set waits by the time that the lock is
+            // free.
             drop(self.idle.lock());
             self.idle_changed.notify_all();
         }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What all parts of the driver share of a device.
+//! Parts of a device that all files of the driver share.
 
 use crate::{
     abi::{
@@ -52,9 +52,9 @@ use kernel::{
 
 /// How often an idle device is looked after.
 ///
-/// A device that needs a reset says so by a configuration interrupt. One that is gone says nothing:
-/// its registers just read as all ones. Nor does a queue whose rules the device broke, and a buffer
-/// that could not be mapped, when memory was short, waits for somebody to try again.
+/// A device that needs a reset says so by a configuration interrupt. A device that is gone says
+/// nothing: its registers just read as all ones. Nor does a queue whose rules the device broke, and
+/// a buffer that could not be mapped, when memory was short, waits for somebody to try again.
 const WATCH_MS: Msecs = 5_000;
 
 /// Looks whether the device still works.
@@ -227,7 +227,7 @@ impl Device {
         self.is_at_rest.load(Relaxed)
     }
 
-    /// What it can do.
+    /// The device's limits and features.
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -259,7 +259,7 @@ impl Device {
         self.ctrl.has_losses()
     }
 
-    /// Who is told of events.
+    /// Receivers of events.
     pub(crate) fn targets(&self) -> &Arc<EventTargets> {
         &self.targets
     }

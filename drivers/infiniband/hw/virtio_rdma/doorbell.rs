@@ -89,8 +89,8 @@ impl Doorbells {
         )
     }
 
-    /// Rings a queue of the kernel. What was written to memory before is visible to the device when
-    /// it hears of it. `bus` is the virtio device.
+    /// Rings a queue of the kernel. Earlier writes to memory are visible to the device when it
+    /// hears of the doorbell. `bus` is the virtio device.
     #[inline]
     pub(crate) fn ring(&self, bus: &device::Device<Bound>, value: u32) {
         self.kernel.write32::<0>(bus, value);

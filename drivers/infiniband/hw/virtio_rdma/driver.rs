@@ -32,7 +32,7 @@ use kernel::{
     }, //
 };
 
-/// What the driver cannot do without.
+/// Features that the driver cannot do without.
 const REQUIRED: [(Feature, &str); 3] = [
     (Feature::VERSION_1, "VERSION_1"),
     (Feature::ACCESS_PLATFORM, "ACCESS_PLATFORM"),
@@ -57,7 +57,7 @@ pub(crate) struct Data {
     device: Arc<Device>,
 }
 
-/// What of a device others use. Dropping it takes the device away from them: while this happens it
+/// The device as others use it. Dropping it takes the device away from them: while this happens it
 /// still answers.
 struct Ready {
     /// Dropped before the verbs: it sets the port's network device.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What a device may still use that never confirmed the destruction of its owner.
+//! Memory that a device may still use, since it never confirmed the destruction of its owner.
 //!
 //! It is kept until the device was reset. If that cannot be confirmed either, it stays allocated
 //! for good: memory that is lost is better than memory that changes under its next owner. This is

@@ -23,7 +23,7 @@ use kernel::{
     },
 };
 
-/// Who has a port.
+/// Owner of a port.
 pub(crate) trait PortOwner: Send + Sync {
     /// The port's network device is `netdev` from here on. No reference to an earlier one may be
     /// kept.

@@ -299,7 +299,7 @@ pub(crate) struct EventRegistration {
 }
 
 impl EventRegistration {
-    /// What the device has to put into the events.
+    /// The number that the device has to put into the events.
     pub(crate) fn cookie(&self) -> u64 {
         let Self {
             index, generation, ..

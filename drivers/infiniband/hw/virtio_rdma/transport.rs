@@ -88,17 +88,17 @@ pub(crate) struct CqVirtqueue {
     number: u32,
     ctrl: Arc<ControlQueue>,
     targets: Arc<EventTargets>,
-    /// Who is told of completions.
+    /// Receiver of completion events.
     cookie: Atomic<u64>,
     #[pin]
     arming: SpinLockIrq<Arming>,
 }
 
-/// What the device is being asked for.
+/// A request to the device that is under way.
 struct Arming {
     /// The buffer of the command, unless it is under way.
     buffer: Option<CommandBuffer>,
-    /// What to ask for once it is back.
+    /// The request to send once it is back.
     next: NotifyFlags,
     /// The CQ that the command under way is about, by its cookie.
     cookie: u64,

@@ -32,7 +32,7 @@ fn bytes(hex: &str) -> Vec<u8> {
 fn check<T: Wire + PartialEq + Debug>(value: T, hex: &str) {
     let expected = bytes(hex);
     assert_eq!(T::SIZE, expected.len(), "size");
-    // What lies in the buffer beforehand must not shine through.
+    // Earlier content of the buffer must not shine through.
     let mut encoded = vec![0xa5; T::SIZE];
     value.put(&mut encoded);
     assert_eq!(encoded, expected, "encoding");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
 
-//! Which CQEs a driver believes of a work request that it posted.
+//! CQEs that a driver believes of a work request that it posted.
 
 use virtio_rdma_abi::cqe::{Cqe, OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::ib::{WcFlags, WcStatus, WrOpcode};
@@ -260,7 +260,7 @@ fn no_more_bytes_than_were_posted() {
     }
 }
 
-/// Those of an RDMA WRITE are elsewhere.
+/// Completions of an RDMA WRITE are elsewhere.
 // abi: R-710
 #[test]
 fn bytes_of_a_write_are_not_those_posted() {

@@ -32,7 +32,7 @@ pub struct Parts {
     rates: RateLimitConfig,
 }
 
-/// One that says yes to everything, with other values in each place.
+/// A configuration with all features, and with other values in each place.
 pub fn good() -> Parts {
     Parts {
         config: Config {

@@ -147,7 +147,7 @@ impl ParentDomain {
         })
     }
 
-    /// Deallocates both, the parent domain first. What fails is there still.
+    /// Deallocates both, the parent domain first. An object that fails to go is there still.
     pub fn deallocate(&mut self) -> [Result<()>; 2] {
         // SAFETY: Both exist, unless an earlier call has succeeded.
         unsafe {

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use super::extended::extended;
 use super::{check, ffi, Context, Qp};
 
-/// What `ibv_modify_qp_rate_limit` takes.
+/// The argument of `ibv_modify_qp_rate_limit`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RateLimit {
     /// kb/s, 0 for no limit.

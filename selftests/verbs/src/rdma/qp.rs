@@ -35,7 +35,7 @@ pub const QKEY: u32 = 0x1122_3344;
 /// The QPN that a message to a multicast group carries.
 pub const MULTICAST_QPN: u32 = 0x00ff_ffff;
 
-/// What a QP is created with.
+/// Attributes of a new QP.
 #[derive(Clone, Copy, Debug)]
 pub struct Caps {
     /// Outstanding send work requests.
@@ -207,7 +207,7 @@ impl Qp {
         unsafe { self.raw.as_ref().qp_num }
     }
 
-    /// What the QP was made with, which may be more than asked for.
+    /// The sizes of the QP, which may be more than asked for.
     pub fn caps(&self) -> Caps {
         self.caps
     }

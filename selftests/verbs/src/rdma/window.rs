@@ -20,7 +20,7 @@ pub enum MwKind {
     Two,
 }
 
-/// What a window shows.
+/// The memory that a window shows.
 #[derive(Clone, Copy)]
 pub struct Shown<'a> {
     /// Memory.

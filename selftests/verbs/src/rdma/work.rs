@@ -7,7 +7,7 @@ use std::ptr;
 
 use super::{check, ffi, Ah, Sge};
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// SEND.
@@ -46,7 +46,7 @@ pub struct To<'a> {
     pub qkey: u32,
 }
 
-/// What a send work request carries.
+/// The payload of a send work request.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
     /// Registered memory.
@@ -60,9 +60,9 @@ pub enum Payload<'a> {
 pub struct SendWr<'a> {
     /// Id.
     pub id: u64,
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// With what.
+    /// The payload.
     pub payload: Payload<'a>,
     /// Whether to complete with a CQE.
     pub signaled: bool,

@@ -40,7 +40,7 @@ pub fn values(session: &mut Session) -> Result<()> {
         let at = remote.addr + AT as u64;
         let key = remote.rkey;
         let sges = [mr.sge(0, 8)];
-        // What the operation is, and what it must have found.
+        // The operation, and the value that it must have found.
         for (op, opcode, found) in [
             (Op::FetchAdd(at, key, 7), ffi::IBV_WC_FETCH_ADD, START),
             (Op::FetchAdd(at, key, 1), ffi::IBV_WC_FETCH_ADD, 2),

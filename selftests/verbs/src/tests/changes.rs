@@ -20,7 +20,7 @@ pub fn changed(session: &mut Session) -> Result<()> {
     const REFUSED: u32 = ffi::IBV_WC_REM_ACCESS_ERR;
     const OK: u32 = ffi::IBV_WC_SUCCESS;
     type Change = (bool, bool, Option<u32>);
-    // What the region was made with; what changes: PD, memory, rights; how a WRITE ends.
+    // Rights of the region; what changes: PD, memory, rights; how a WRITE ends.
     let read = access::LOCAL_WRITE | access::REMOTE_READ;
     let forms: [(u32, Change, u32); 9] = [
         (read, (false, false, Some(access::ALL)), OK),
@@ -65,7 +65,7 @@ pub fn changed(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// What is refused leaves the region as it was.
+/// A refused change leaves the region as it was.
 // abi
 pub fn refusals(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &Options::default())?;

@@ -48,7 +48,7 @@ const SIZES: [usize; 34] = [
     (5 << 20) + 3,
     LARGEST,
 ];
-/// What surrounds a message in memory and must stay as it is.
+/// Bytes around a message in memory, which must stay as they are.
 const GUARD: usize = 64;
 const GUARD_BYTE: u8 = 0xc7;
 const IMM: u32 = 0x8899_aabb;
@@ -180,8 +180,8 @@ pub fn unreliable_send(session: &mut Session) -> Result<()> {
     two_sided(session, &unreliable(), &UNRELIABLE_SIZES, Some(IMM))
 }
 
-/// RDMA WRITE over UC. That one without immediate data has arrived is known when a message behind
-/// it has.
+/// RDMA WRITE over UC. The arrival of a WRITE without immediate data is known when a message behind
+/// it has arrived.
 pub fn unreliable_write(session: &mut Session) -> Result<()> {
     one_sided(
         session,

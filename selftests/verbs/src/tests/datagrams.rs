@@ -116,7 +116,7 @@ pub fn messages(session: &mut Session) -> Result<()> {
     end.recv.expect_empty()
 }
 
-/// What the receiver must not get, and then something that it must: that alone arrives.
+/// Messages that the receiver must not get, and then one that it must: that alone arrives.
 fn only_the_last_arrives(
     session: &mut Session,
     bad: impl Fn(&Endpoint, &Ah, &[crate::rdma::Sge]) -> Result<()>,
@@ -163,7 +163,7 @@ pub fn no_such_qp(session: &mut Session) -> Result<()> {
     })
 }
 
-/// One that finds no receive is dropped and takes nothing with it.
+/// A datagram that finds no receive is dropped and takes nothing with it.
 pub fn no_receive(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;
     let witness = Endpoint::connect(session, &options())?;

@@ -56,7 +56,7 @@ pub fn udmabuf(session: &mut Session) -> Result<()> {
         )?;
     }
     compare("the page before", &buffer.read(0, 100)?, &[0; 100])?;
-    // What is no buffer, or not that long.
+    // Descriptors that are no buffer, or ranges beyond its end.
     let register =
         |fd, offset, length| DmabufMr::new(&end.pd, fd, offset, length, IOVA, access::ALL);
     let file = File::open("/dev/null")?;
@@ -88,9 +88,9 @@ pub fn udmabuf(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// The exporter moves its memory and takes it away while the peer writes to it. What was taken back
-/// is not written to any more from then on, keys open nothing, and the buffer can be registered
-/// again where it is now. The server's machine has the module of the exporter.
+/// The exporter moves its memory and takes it away while the peer writes to it. Memory that was
+/// taken back is not written to any more from then on, keys open nothing, and the buffer can be
+/// registered again where it is now. The server's machine has the module of the exporter.
 // abi
 pub fn moves(session: &mut Session) -> Result<()> {
     match session.active() {

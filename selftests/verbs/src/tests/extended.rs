@@ -307,7 +307,7 @@ pub fn parent_domain(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// What is not there is refused when it is asked for.
+/// Missing abilities are refused when they are asked for.
 pub fn refusals(session: &mut Session) -> Result<()> {
     let unsupported = |what: &str, result: Result<()>| -> Result<()> {
         let error = refused(what, result)?;

@@ -88,7 +88,7 @@ pub fn members(session: &mut Session) -> Result<()> {
         }
         let error = refused("no member", ends[0].qp.detach(&group.gid))?;
         ensure!(errno(&error) == Some(EINVAL), "{error:#}");
-        // Who has left hears nothing.
+        // A QP that has left hears nothing.
         if !sends {
             ends[0].qp.recv(round, &[memory[0].sge(0, GRH + LENGTH)])?;
         }
@@ -154,8 +154,8 @@ pub fn without_echo(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// What the kernel and the device do not attach: hosts' addresses, and QPs of connections. A device
-/// without groups attaches nothing.
+/// Addresses of hosts, and QPs of connections, are attached neither by the kernel nor by the
+/// device. A device without groups attaches nothing.
 // abi
 pub fn refusals(session: &mut Session) -> Result<()> {
     let end = Endpoint::connect(session, &options())?;

@@ -20,7 +20,7 @@ pub fn limits(session: &mut Session) -> Result<()> {
         "{limits:?}"
     );
     let pd = Pd::new(&session.context)?;
-    // What a CQ may be longer takes more memory than the machine has.
+    // A CQ of the device's greatest length takes more memory than the machine has.
     let entries = limits.max_cqe.min(LONG_CQ);
     let cq = Cq::new(&session.context, entries, None)?;
     ensure!(cq.entries() >= entries, "{} entries", cq.entries());

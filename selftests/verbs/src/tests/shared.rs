@@ -225,7 +225,7 @@ pub fn resize(session: &mut Session) -> Result<()> {
             polled += 1;
         }
         end.send.expect_empty()?;
-        // What was asked for before comes after.
+        // An event that was asked for before comes after.
         end.send.arm(false)?;
         end.send.resize(200)?;
         write(posted)?;

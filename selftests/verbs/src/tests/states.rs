@@ -46,7 +46,7 @@ pub fn sizes(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// What was set is what is queried, in every state.
+/// Queries return the attributes that were set, in every state.
 // abi
 // abi
 pub fn query(session: &mut Session) -> Result<()> {
@@ -128,7 +128,8 @@ pub fn query(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// What the state table does not have is refused and changes nothing; so are values out of range.
+/// A transition that the state table does not have is refused and changes nothing; so are values
+/// out of range.
 // abi
 pub fn bad_transitions(session: &mut Session) -> Result<()> {
     let options = Options::default();

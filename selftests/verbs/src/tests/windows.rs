@@ -282,7 +282,7 @@ pub fn datagram(session: &mut Session) -> Result<()> {
     session.peer.meet()
 }
 
-/// What a window admits: its rights and its part of the MR alone.
+/// A window admits its rights and its part of the MR alone.
 // abi
 pub fn rights(session: &mut Session) -> Result<()> {
     // Rights of the window, and a request of the peer: whether it reads, and where from the

@@ -11,7 +11,8 @@ use rustix::time::{clock_gettime, ClockId};
 /// How the device's threads are called: workers, and the switch.
 const DEVICE: [&str; 2] = ["worker-", "vswitch"];
 
-/// What the device's threads have consumed so far. It is exact for threads that sleep.
+/// Processor time that the device's threads have consumed so far. It is exact for threads that
+/// sleep.
 pub fn device_time() -> Duration {
     let threads = fs::read_dir("/proc/self/task").expect("procfs");
     threads
@@ -20,7 +21,7 @@ pub fn device_time() -> Duration {
         .sum()
 }
 
-/// What this thread has consumed so far.
+/// Processor time that this thread has consumed so far.
 pub fn own_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).expect("a time since the thread began")
@@ -49,7 +50,7 @@ pub fn rate(bytes: u64, mut pass: impl FnMut()) -> f64 {
     }
 }
 
-/// What a thread has consumed, if it is one of the device's. It may be gone.
+/// Processor time that a thread has consumed, if it is one of the device's. It may be gone.
 fn consumed(thread: &Path) -> Option<Duration> {
     let name = fs::read_to_string(thread.join("comm")).ok()?;
     if !DEVICE.iter().any(|prefix| name.starts_with(prefix)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the same bytes cost without a device: a plain copy between the memories of two VMs by one
+//! The cost of the same bytes without a device: a plain copy between the memories of two VMs by one
 //! thread, and a copy with a CRC32 of each packet's worth.
 
 use std::hint::black_box;

@@ -25,7 +25,7 @@ const BYTES: u32 = 64 << 20;
 const BUFFERS: u32 = 64;
 /// Processor time that a sample takes at least.
 const SPAN: Duration = Duration::from_millis(60);
-/// In which a thread without work has gone to sleep.
+/// Time in which a thread without work has gone to sleep.
 const REST: Duration = Duration::from_millis(1);
 
 /// The way that messages take.
@@ -39,7 +39,7 @@ pub enum Way {
     Uplink,
 }
 
-/// What is to be done.
+/// The load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub way: Way,
@@ -65,7 +65,7 @@ pub enum Pages {
     Apart,
 }
 
-/// What was done, and the processor time of the device that it took.
+/// The work that was done, and the processor time of the device that it took.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     messages: u64,
@@ -194,7 +194,7 @@ impl<'vm> Pair<'vm> {
             sge: 1,
             inline: 0,
             signal: SigType::All,
-            // What leaves a daemon fits the MTU that network interfaces come with.
+            // Packets that leave a daemon fit the MTU that network interfaces come with.
             mtu: match load.way {
                 Way::Uplink => Mtu::Mtu1024,
                 Way::Direct | Way::Wire => Mtu::Mtu4096,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the device takes for its work, without a VM: its engine, switch and threads as they are,
-//! with guests that are played in this process.
+//! The cost of the device's work, without a VM: its engine, switch and threads as they are, with
+//! guests that are played in this process.
 //!
 //! Work is judged by what it costs, not by how long it takes: a sample posts work requests in
 //! rounds and divides them by the processor time of the device's own threads, so that other load of
 //! the machine and the guests' share don't count. Beside them stand, on memory of the same VMs,
 //! what a plain copy costs and what a copy with a CRC costs.
 
-// What the tests of the engine play drivers with, of which a part is enough here.
+// The harness with which the tests of the engine play drivers; a part is enough here.
 #[allow(dead_code, unused_imports)]
 #[path = "../../../rdmad/verbs/tests/verbs/harness/mod.rs"]
 mod harness;

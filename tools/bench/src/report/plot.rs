@@ -31,7 +31,7 @@ struct Line {
     points: Vec<(f64, [f64; 3])>,
 }
 
-/// What runs along an axis.
+/// The quantity along an axis.
 #[derive(Clone, Copy)]
 enum Across {
     Size,
@@ -41,7 +41,7 @@ enum Across {
 /// A plot.
 struct Plot {
     title: &'static str,
-    /// What a reader sees in it.
+    /// The meaning for a reader.
     text: &'static str,
     across: Across,
     unit: &'static str,
@@ -52,7 +52,7 @@ struct Plot {
 pub struct Picture {
     /// Heading.
     pub title: &'static str,
-    /// What it shows, for those who have not measured it.
+    /// The meaning, for those who have not measured it.
     pub text: &'static str,
     /// Its lines: colour and name.
     pub legend: Vec<(String, String)>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What the figures are to reach: ratios of figures of one run.
+//! Targets for the figures: ratios of figures of one run.
 
 use std::ops::RangeInclusive;
 
@@ -17,7 +17,7 @@ const FROM_64_KIB: RangeInclusive<u64> = 64 * KIB..=u64::MAX;
 /// Both directions of a stream.
 const STREAMS: [&str; 2] = ["write bandwidth", "read bandwidth"];
 
-/// Which side of the limit is good.
+/// The good side of the limit.
 #[derive(Clone, Copy)]
 enum Side {
     AtLeast,
@@ -63,7 +63,7 @@ impl<'a> Of<'a> {
     }
 }
 
-/// What figures are of others that were measured of the same size and number, and in the same way
+/// Ratios of figures to others that were measured of the same size and number, and in the same way
 /// where both have one.
 fn ratios<'a>(report: &'a Report, of: Of<'a>, to: Of<'a>, sizes: &RangeInclusive<u64>) -> Found {
     of.figures(report)
@@ -237,7 +237,7 @@ pub fn targets(report: &Report) -> Vec<Target> {
     all
 }
 
-/// What is asked of the device without machines.
+/// Targets of the device without machines.
 fn device_alone(report: &Report) -> Vec<Target> {
     let direct = format!("{ALONE}direct");
     let messages = "messages over so many QPs";

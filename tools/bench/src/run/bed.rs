@@ -14,12 +14,12 @@ use super::usage;
 use crate::event::Event;
 use crate::figure::{Failure, Key, Report};
 
-/// What stands behind the name of a figure that is judged by the daemon's own time.
+/// Suffix to the name of a figure that is judged by the daemon's own time.
 pub const PER_PROCESSOR_SECOND: &str = ", per CPU-second of the daemon";
 
 /// The machines, and what runs in them.
 pub struct Bed<'a> {
-    /// What it is called while it runs.
+    /// Its name while it runs.
     pub name: &'a str,
     /// Options of `testbed run`.
     pub machines: Vec<String>,
@@ -83,7 +83,7 @@ impl Bed<'_> {
         let status = child.wait()?;
         let said = said.join().ok().and_then(Result::ok).unwrap_or_default();
         if let Some(line) = said.lines().find(|line| line.contains(" VMs up after ")) {
-            // With what runs them.
+            // The words behind the program that runs them.
             let line = line.trim_start_matches("testbed: ");
             report.notes.push(format!("{}: {line}.", self.name));
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! `bench run`: all parts, in their virtual machines and on the host. What `make bench` calls.
+//! `bench run`: all parts, in their virtual machines and on the host. `make bench` calls it.
 
 mod bed;
 mod progress;
@@ -24,7 +24,7 @@ use progress::Progress;
 pub use bed::PER_PROCESSOR_SECOND;
 pub use provider::PROVIDER;
 
-/// What is measured where.
+/// The parts of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Part {
     /// Memory and threads of this machine.
@@ -41,7 +41,7 @@ pub enum Part {
     Instructions,
 }
 
-/// What stands before the names of configurations of the device without machines.
+/// Prefix to the names of configurations of the device without machines.
 pub const ALONE: &str = "device alone, ";
 
 /// Options of `bench run`.
@@ -50,7 +50,7 @@ pub struct Options {
     /// Parts to run, instead of all
     #[arg(long, value_name = "PART", value_enum, value_delimiter = ',')]
     pub only: Vec<Part>,
-    /// Which message sizes
+    /// Message sizes to measure
     #[arg(long, value_name = "SIZES", value_enum, default_value_t)]
     pub sizes: Sizes,
     /// Every message size there is: the same as --sizes full
@@ -139,7 +139,7 @@ fn note_conditions(report: &mut Report, progress: &mut Progress, cores: usize, o
     }
 }
 
-/// What the device does without machines. Its floors keep their names, all else is told from what
+/// Measures the device without machines. Its floors keep their names, all else is told from what
 /// machines measure.
 fn device_alone(options: &Options) -> Result<Report> {
     let mut report = device::run(&device::Options {

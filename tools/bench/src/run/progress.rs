@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What runs, how far it is and how long it has taken: one line that changes on a terminal, else a
-//! line now and then.
+//! Progress: the running part, its share and its time, in one line that changes on a terminal, else
+//! in a line now and then.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 /// How often a line is printed where it stays.
 const QUIET: Duration = Duration::from_secs(20);
-/// What fits on a line beside the figures.
+/// Columns that fit on a line beside the figures.
 const WIDTH: usize = 60;
 
 /// The line.

@@ -9,7 +9,7 @@ use anyhow::{ensure, Context, Result};
 use crate::figure::{Key, Report};
 
 const SCRIPT: &str = "tools/provider/count-instructions";
-/// What the figure is called.
+/// The name of the figure.
 pub const PROVIDER: &str = "provider, post and poll of one WRITE";
 
 /// Counts them.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What the daemons of a test bed use: processor time and memory, as the kernel counts them.
+//! Processor time and memory of the daemons of a test bed, as the kernel counts them.
 //!
 //! This program has a PID namespace of its own (tools/testbed/enter), so the daemons in /proc are
 //! those of its bed.

@@ -76,8 +76,8 @@ pub fn own() -> Option<PathBuf> {
         .find(|dir| is_own(dir))
 }
 
-/// What leaves the machine for a device and comes back, as the device has counted it: each is an
-/// exit, or an interrupt.
+/// Exits and interrupts: messages that leave the machine for a device and come back, as the device
+/// has counted them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exits {
     /// Doorbells.

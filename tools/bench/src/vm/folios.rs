@@ -15,7 +15,7 @@ const SIZES: &str = "/sys/kernel/mm/transparent_hugepage";
 /// Smaller ones are hardly better than pages, in KiB.
 const LEAST: u64 = 64;
 
-/// Has the kernel give programs large folios, or pages only, from now on. Those of a size that the
+/// Has the kernel give programs large folios, or pages only, from now on. Folios of a size that the
 /// processor has huge pages of stay as they are.
 pub fn set(large: bool) -> Result<()> {
     let huge: u64 = fs::read_to_string(Path::new(SIZES).join("hpage_pmd_size"))

@@ -14,7 +14,7 @@ use crate::event::{Event, Sink};
 use crate::figure::{Key, Report};
 
 const MODULE: &str = "kverbs";
-/// What the figure is called.
+/// The name of the figure.
 pub const KERNEL: &str = "kernel, post and poll of one WRITE";
 
 /// Options of `bench kernel`.

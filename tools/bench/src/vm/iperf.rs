@@ -21,7 +21,7 @@ pub fn argv(size: u64, port: u16, server: Option<&str>) -> Vec<String> {
     words.split(' ').map(str::to_owned).collect()
 }
 
-/// What was received.
+/// The received data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Received {
     /// Bytes in all.

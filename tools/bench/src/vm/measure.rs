@@ -49,7 +49,7 @@ pub struct Bench {
     port: u16,
     /// Messages a second, or half round trips, that a case was seen to reach.
     rates: HashMap<Case, f64>,
-    /// What has failed, and is not tried again: it may have taken its whole time.
+    /// Cases that have failed, and are not tried again: one may have taken its whole time.
     failed: HashSet<Case>,
 }
 
@@ -71,7 +71,7 @@ impl Bench {
         })
     }
 
-    /// What was measured, if nobody was told of it.
+    /// The measurements, if nobody was told of them.
     pub fn into_report(self) -> Report {
         self.sink.into_report()
     }
@@ -115,7 +115,7 @@ impl Bench {
         self.tell_failure(what, result)
     }
 
-    /// What fails is told; an error is that there is nobody to tell.
+    /// A failure is told; an error says that there is nobody to tell.
     fn tell_failure(&mut self, what: String, result: Result<(), Failed>) -> Result<()> {
         let Err(failed) = result else {
             return Ok(());
@@ -150,8 +150,8 @@ impl Bench {
         }
     }
 
-    /// Runs the two sides, again where perftest could not measure its clock. What the active one
-    /// printed.
+    /// Runs the two sides, again where perftest could not measure its clock. Returns the output of
+    /// the active one.
     fn pair(&mut self, passive: &[String], active: &[String]) -> Result<String, Failed> {
         for _ in 1..ATTEMPTS {
             match self.pair_once(passive, active) {
@@ -276,7 +276,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What the messages of a run took of exits on this side.
+    /// Exits that the messages of a run took on this side.
     fn tell_exits(
         &mut self,
         device: &Device,
@@ -426,7 +426,7 @@ fn exits(which: Which, device: &Device) -> Result<Option<Exits>> {
     }
 }
 
-/// What rate a stream may have, by that of the next smaller messages of one QP: the others take
+/// The rate that a stream may have, by that of the next smaller messages of one QP: the others take
 /// longer by their bytes.
 fn guess(rates: &HashMap<Case, f64>, case: Case) -> Option<f64> {
     let Case::Stream {

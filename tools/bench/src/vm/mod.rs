@@ -32,7 +32,7 @@ use plan::Extent;
 pub enum Sizes {
     /// One size of each, to see that everything works.
     Quick,
-    /// What targets ask for.
+    /// Measurements that targets ask for.
     Brief,
     /// The same, and enough for a curve.
     #[default]
@@ -41,7 +41,7 @@ pub enum Sizes {
     Full,
 }
 
-/// What is measured.
+/// Subjects of measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Subject {
     /// Streams and round trips beside rxe and TCP.
@@ -69,16 +69,16 @@ const SUBJECTS: [Subject; 5] = [
 /// Options of `bench vm`.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// What to measure, instead of all
+    /// Subjects to measure, instead of all
     #[arg(long, value_name = "SUBJECT", value_enum, value_delimiter = ',')]
     pub only: Vec<Subject>,
-    /// What our device's figures are called: how the machines' devices are joined
+    /// The name of our device's figures: how the machines' devices are joined
     #[arg(long, value_name = "NAME", default_value = "direct")]
     pub configuration: String,
-    /// What stands behind the names of rxe and TCP, where they run in several sets of machines
+    /// Suffix to the names of rxe and TCP, where they run in several sets of machines
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub suffix: String,
-    /// Which message sizes
+    /// Message sizes to measure
     #[arg(long, value_name = "SIZES", value_enum, default_value_t)]
     pub sizes: Sizes,
     /// How often everything is measured

@@ -27,7 +27,7 @@ const END: Duration = Duration::from_secs(30);
 /// The code of LISTEN in /proc/net/tcp.
 const LISTEN: &str = "0A";
 
-/// What the peer is asked for.
+/// A request to the peer.
 #[derive(Debug, Deserialize, Serialize)]
 enum Request {
     /// Start a program and answer when it listens at a TCP port.
@@ -40,14 +40,14 @@ enum Request {
     Folios { large: bool },
 }
 
-/// What it answers.
+/// Its answer.
 #[derive(Debug, Deserialize, Serialize)]
 enum Answer {
     /// The program waits for its peer.
     Listens,
-    /// What there is on that machine.
+    /// The devices of that machine.
     Devices(Devices),
-    /// What the program printed; whether its status was 0.
+    /// The output of the program; whether its status was 0.
     Ended { good: bool, printed: String },
     /// It is done.
     Done,
@@ -114,7 +114,7 @@ impl Peer {
         }
     }
 
-    /// Waits for its end. What it printed, and whether it ended well.
+    /// Waits for its end. Returns its output, and whether it ended well.
     pub fn finish(&mut self, kill: bool) -> Result<(bool, String)> {
         match self.ask(&Request::Finish { kill })? {
             Answer::Ended { good, printed } => Ok((good, printed)),

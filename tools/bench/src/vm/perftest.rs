@@ -52,7 +52,7 @@ impl Run {
         let kind = if self.latency { "lat" } else { "bw" };
         let mut argv = vec![
             format!("ib_{}_{kind}", self.verb.name()),
-            // What the processor's clock does is no affair of an emulated machine.
+            // The frequency of the processor's clock does not matter on an emulated machine.
             "-F".into(),
         ];
         let mut option = |name: &str, value: String| argv.extend([name.to_owned(), value]);
@@ -76,7 +76,7 @@ impl Run {
     }
 }
 
-/// What a stream came to.
+/// The result of a stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bandwidth {
     /// Messages that were moved.

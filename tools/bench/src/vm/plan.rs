@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
-//! What is measured between two virtual machines, in the order of one round.
+//! Measurements between two virtual machines, in the order of one round.
 
 use super::perftest::Verb;
 
@@ -10,20 +10,20 @@ pub enum Case {
     Stream {
         /// How it is moved.
         verb: Verb,
-        /// By which device.
+        /// The device in use.
         device: Which,
         /// Bytes of a message.
         size: u64,
         /// QPs.
         qps: u64,
-        /// What memory the programs get.
+        /// The memory of the programs.
         memory: Memory,
     },
     /// Round trips.
     RoundTrips {
         /// How messages are moved.
         verb: Verb,
-        /// By which device.
+        /// The device in use.
         device: Which,
         /// Bytes of a message.
         size: u64,
@@ -46,7 +46,7 @@ pub enum Which {
     Rxe,
 }
 
-/// What memory a program gets that does not ask for any in particular.
+/// Memory of a program that does not ask for any in particular.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Memory {
     /// Page by page, as a system has it that nobody has tuned.
@@ -63,7 +63,7 @@ const BOTH: [Which; 2] = [Which::Own, Which::Rxe];
 pub struct Extent {
     /// Message sizes of streams.
     pub sizes: Vec<u64>,
-    /// Those of them that ours has in large folios, too.
+    /// Sizes among them that ours has in large folios, too.
     pub in_folios: Vec<u64>,
     /// Message sizes of round trips.
     pub latencies: Vec<u64>,
@@ -85,7 +85,7 @@ impl Extent {
         }
     }
 
-    /// What targets ask for, and little else.
+    /// Measurements that targets ask for, and little else.
     pub fn brief() -> Self {
         Self {
             sizes: vec![2, 64 << 10, 1 << 20],
@@ -120,7 +120,7 @@ impl Extent {
         }
     }
 
-    /// The measurements of a round. What is compared stands side by side.
+    /// The measurements of a round. Cases to compare stand side by side.
     pub fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &size in &self.sizes {

@@ -38,7 +38,7 @@ impl Process {
         })
     }
 
-    /// Waits for its end; one that takes longer is killed. What it printed, with its status.
+    /// Waits for its end; one that takes longer is killed. Returns its output, with its status.
     pub fn finish(&self, limit: Duration) -> Result<(ExitStatus, String)> {
         let status = match self.ended.recv_timeout(limit) {
             Ok(status) => status?,
@@ -64,7 +64,7 @@ impl Process {
         let _ = kill_process(self.pid, Signal::KILL);
     }
 
-    /// What it has printed so far.
+    /// Its output so far.
     pub fn printed(&self) -> String {
         let bytes = std::fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()

@@ -18,7 +18,7 @@ use crate::figure::Key;
 const TRACING: &str = "/sys/kernel/tracing";
 /// The function that pins.
 const PIN: &str = "pin_user_pages_fast";
-/// The one that does, with that, all but the driver's part.
+/// The function that does all of a registration but the driver's part.
 const CORE: &str = "ib_umem_get_attr_or_va";
 const LENGTH: usize = 1 << 30;
 

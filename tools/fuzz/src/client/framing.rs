@@ -29,7 +29,7 @@ pub struct Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
-/// What the server has read, and what it has not.
+/// Bytes that the server has read, and those that it has not.
 #[derive(Clone, Debug, Default)]
 pub struct Framing {
     writes: VecDeque<Write>,

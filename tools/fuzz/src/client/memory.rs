@@ -8,7 +8,7 @@ use super::things::{Thing, Things, MEMORIES, PAGE, PAGES};
 /// The bytes of pages that nobody has written.
 const MARKS: [u8; MEMORIES] = [0xa5, 0x5a];
 
-/// Which pages may be written.
+/// Memory with pages that may be written and pages that may not.
 pub struct Memory {
     open: [[bool; PAGES]; MEMORIES],
 }

@@ -75,7 +75,7 @@ impl Header {
     }
 }
 
-/// What follows the header of a reply.
+/// The part of a reply behind its header.
 #[derive(Clone, Debug, Default)]
 pub struct Body {
     pub bytes: Vec<u8>,
@@ -96,7 +96,7 @@ impl From<Vec<u8>> for Body {
 #[derive(Clone, Debug)]
 pub struct Reply {
     header: Header,
-    /// What follows the header, or an error number.
+    /// The part behind the header, or an error number.
     body: Result<Body, u32>,
 }
 

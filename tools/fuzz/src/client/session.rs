@@ -115,7 +115,7 @@ impl<'a> Session<'a> {
         [&header.encode(), payload].concat()
     }
 
-    /// Writes to the socket as soon as that has room. What it never has room for is dropped.
+    /// Writes to the socket as soon as that has room. Bytes that it never has room for are dropped.
     pub fn write(&mut self, mut bytes: Vec<u8>, fds: &[Thing]) {
         if !fds.is_empty() && bytes.len() > PIECE {
             let rest = bytes.split_off(bytes.len() - PIECE);
@@ -204,7 +204,7 @@ impl<'a> Session<'a> {
         if at_once {
             let (gone, _) = UnixStream::pair().expect("socket");
             self.client = gone;
-            // What was on its way is served until an answer finds nobody.
+            // Messages on their way are served until an answer finds nobody.
             let _ = self.bench.stepped.serve_client();
             for number in 0..EVENTFDS {
                 self.signals(number);

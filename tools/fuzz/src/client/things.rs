@@ -54,7 +54,7 @@ pub struct Things {
     own: [usize; THINGS],
 }
 
-/// What an open file is, however many descriptors there are of it.
+/// The identity of an open file, however many descriptors there are of it.
 type Identity = (u64, u64);
 
 impl Things {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which lines of each parser the corpora reach.
+//! Lines of each parser that the corpora reach.
 //!
 //! The corpora are replayed by a program with LLVM's coverage of sources. It counts lines, where
 //! the engine counts edges of the whole program.
@@ -108,7 +108,7 @@ fn root() -> io::Result<PathBuf> {
     build().join("..").canonicalize()
 }
 
-/// What a program prints.
+/// Output of a program.
 fn output(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| name.clone())?;

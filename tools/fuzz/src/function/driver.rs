@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a driver writes to registers and into its queues.
+//! Writes of a driver to registers and into its queues.
 
 use arbitrary::{Result, Unstructured};
 

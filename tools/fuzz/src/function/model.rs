@@ -19,7 +19,7 @@ pub const NOTIFY: u64 = 0x8000;
 const DEVICE_LEN: u64 = 0x1000;
 const NO_VECTOR: u16 = 0xffff;
 
-/// What a read shows.
+/// The answer to a read.
 #[derive(Clone, Debug, Default)]
 pub struct Shown {
     pub bytes: Vec<u8>,

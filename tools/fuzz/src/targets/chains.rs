@@ -197,7 +197,7 @@ impl<'w> Bench<'w> {
         }
     }
 
-    /// Whatever its queues hold, the QP can go.
+    /// The QP can go, with anything in its queues.
     fn end(self) {
         let _ = self.qp.modify(
             QpState::Err,

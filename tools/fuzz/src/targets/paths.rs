@@ -44,7 +44,7 @@ struct Outcome {
     events: [Vec<String>; 2],
     states: [QpState; 2],
     memory: [Vec<u8>; 2],
-    /// No message was lost or failed. What such a one left in its buffers is undefined.
+    /// No message was lost or failed. A message that failed leaves its buffers undefined.
     is_defined: bool,
 }
 

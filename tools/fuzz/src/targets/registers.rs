@@ -28,7 +28,7 @@ thread_local! {
 /// Runs the target.
 pub fn run(data: &[u8]) {
     MACHINE.with_borrow_mut(|machine| {
-        // One that a finding has left behind is not used again.
+        // A machine that a finding has left behind is not used again.
         let mut taken = machine.take().unwrap_or_else(Machine::new);
         let mut run = Run::new(&mut taken);
         // Bytes that run out end the input.

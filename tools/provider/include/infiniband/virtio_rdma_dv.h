@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause */
 /*
- * What virtio RDMA devices can do beside the verbs of libibverbs. See
+ * Abilities of virtio RDMA devices beside the verbs of libibverbs. See
  * virtio_rdma_dv_open_device(3).
  */
 
@@ -23,14 +23,14 @@
 extern "C" {
 #endif
 
-/* Which members of struct virtio_rdma_dv_open_device_attr are valid. */
+/* Members of struct virtio_rdma_dv_open_device_attr that are valid. */
 enum virtio_rdma_dv_set_attr {
 	VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO = 1 << 0,
 };
 
 /* A peer: a driver of the system whose memory has addresses of its own. */
 struct virtio_rdma_dv_peer_info {
-	/* What the peer is told: it knows what that means. */
+	/* A number for the peer, which knows its meaning. */
 	uint32_t peer_id;
 	const char *peer_name;
 };
@@ -41,7 +41,7 @@ struct virtio_rdma_dv_open_device_attr {
 	struct virtio_rdma_dv_peer_info peer_info;
 };
 
-/* What the allocators of a parent domain are asked for memory for: their resource_type. */
+/* Purposes of memory that the allocators of a parent domain are asked for: their resource_type. */
 enum virtio_rdma_dv_res_type {
 	VIRTIO_RDMA_DV_RES_CQ = 1,
 	VIRTIO_RDMA_DV_RES_QP = 2,

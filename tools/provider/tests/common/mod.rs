@@ -61,7 +61,7 @@ pub fn received(slot: u64) -> Cqe {
     }
 }
 
-/// What the QPs of these tests can do.
+/// Sizes of the QPs of these tests.
 pub const CAP: ffi::ibv_qp_cap = ffi::ibv_qp_cap {
     max_send_wr: 4,
     max_recv_wr: 4,

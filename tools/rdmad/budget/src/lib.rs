@@ -41,7 +41,7 @@ pub struct Budget(Arc<Account>);
 struct Account {
     limit: u64,
     used: AtomicU64,
-    /// What a part was cut out of.
+    /// The charge that a part was cut out of.
     _whole: Option<Charge>,
 }
 

@@ -56,8 +56,8 @@ impl Panicked {
 ///
 /// # Errors
 ///
-/// It panicked. What it changed may be half done: the caller fails the port, whose objects are not
-/// used any more.
+/// It panicked. Its changes may be half done: the caller fails the port, whose objects are not used
+/// any more.
 pub fn contain<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     let outer = CONTAINED.replace(true);
     let done = panic::catch_unwind(AssertUnwindSafe(work));

@@ -111,7 +111,7 @@ impl Loss {
     }
 }
 
-/// What the handler has to know of a mapping.
+/// Properties of a mapping that the handler has to know.
 #[derive(Debug)]
 struct Watch {
     /// First address and the one after the last; multiples of `page`.
@@ -208,7 +208,7 @@ static SLOTS: [Slot; MAX_WATCHED] = [const { Slot::new() }; MAX_WATCHED];
 static USED: AtomicUsize = AtomicUsize::new(0);
 static TABLE: Mutex<Table> = Mutex::new(Table { free: Vec::new() });
 
-/// Who may have which slot.
+/// Slots and their owners.
 struct Table {
     /// Slots below [`USED`] without an owner.
     free: Vec<usize>,
@@ -247,7 +247,7 @@ impl Slot {
     fn set(&self, start: usize, end: usize, watch: *mut Watch) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Relaxed);
-        // Who reads one of these values sees the odd version too.
+        // A reader of one of these values sees the odd version too.
         fence(Ordering::Release);
         self.start.store(start, Ordering::Relaxed);
         self.end.store(end, Ordering::Relaxed);

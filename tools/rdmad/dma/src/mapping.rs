@@ -38,7 +38,7 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `len` bytes of `fd` from `offset` on. What of it is lost is noted in `loss`.
+    /// Maps `len` bytes of `fd` from `offset` on. Its lost pages are noted in `loss`.
     pub(crate) fn new(
         iova: u64,
         fd: OwnedFd,

@@ -192,7 +192,7 @@ impl DmaSpace {
         self.loss.address().is_some()
     }
 
-    /// Which memory was lost first: its reads and writes reach a page that is not the guest's.
+    /// The memory that was lost first: its reads and writes reach a page that is not the guest's.
     pub fn lost(&self) -> Option<LostMemory> {
         let iova = self.loss.address()?;
         let snapshot = self.current.load();

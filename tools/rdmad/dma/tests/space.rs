@@ -183,7 +183,7 @@ fn what_is_mapped_is_limited_and_comes_back() {
             if (len, mapped, limit) == (2 * MIB, 2 * MIB, 3 * MIB)),
         "{error}"
     );
-    // What fails for another reason takes nothing.
+    // A mapping that fails for another reason takes nothing.
     assert!(map(MIB, MIB).is_err());
     map(2 * MIB, MIB).unwrap();
     assert_eq!(space.mapped(), (3 * MIB, 3 * MIB));

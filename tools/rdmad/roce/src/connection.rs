@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What connections of all transport services have in common.
+//! Common parts of connections of all transport services.
 
 use virtio_rdma_abi::ib::DEFAULT_PKEY;
 
@@ -9,7 +9,7 @@ use crate::net::Path;
 use crate::psn::Psn;
 use crate::work::{AsyncEvent, Mtu};
 
-/// What both halves of a connection know of their peer.
+/// The peer, as both halves of a connection know it.
 #[derive(Clone, Debug)]
 pub struct Connection {
     /// Addresses of the packets.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the state machines need from the engine around them.
+//! Requirements of the state machines on the engine around them.
 //!
 //! One value may implement all three traits: requester and responder take the environment as an
 //! argument of each call and keep no reference to it.

@@ -26,8 +26,8 @@ const KEPT: usize = 256;
 
 #[derive(Default)]
 struct Buffers {
-    /// By [length](LENGTHS). What was given back last is given out first: a cache is likely to have
-    /// it.
+    /// By [length](LENGTHS). The buffer that was given back last is given out first: a cache is
+    /// likely to have it.
     free: [Vec<Box<[u8]>>; LENGTHS.len()],
     /// Buffers that exist, free or in use; at most the capacity.
     allocated: usize,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What an engine and the Ethernet switch know of each other.
+//! The interface between an engine and the Ethernet switch.
 
 use crate::net::Mac;
 use crate::Frame;

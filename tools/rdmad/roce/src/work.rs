@@ -38,7 +38,7 @@ impl Remote {
     }
 }
 
-/// What a SEND carries besides its message.
+/// Additions to the message of a SEND.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum With {
     /// Nothing.
@@ -84,7 +84,7 @@ pub struct FlushOp {
     pub remote: Remote,
     /// Its length in bytes; all of the MR or window if `None`.
     pub length: Option<u32>,
-    /// What to do.
+    /// The actions.
     pub types: FlushTypes,
 }
 
@@ -112,12 +112,12 @@ impl FlushOp {
     }
 }
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
     /// SEND. The only one of a UD QP.
     Send {
-        /// What it carries besides.
+        /// Additions to the message.
         with: With,
     },
     /// RDMA WRITE, with immediate data in network byte order if any.
@@ -127,8 +127,8 @@ pub enum SendOp {
         /// Immediate data.
         imm: Option<[u8; 4]>,
     },
-    /// RDMA READ into the local memory of the work request; RC alone. One that also invalidates a
-    /// local key does so in the environment, when it completes.
+    /// RDMA READ into the local memory of the work request; RC alone. A READ that also invalidates
+    /// a local key does so in the environment, when it completes.
     Read {
         /// Source.
         remote: Remote,
@@ -145,7 +145,7 @@ pub enum SendOp {
     AtomicWrite {
         /// The word.
         remote: Remote,
-        /// What is written.
+        /// The data to write.
         data: [u8; ATOMIC_SIZE as usize],
     },
     /// FLUSH; RC alone.

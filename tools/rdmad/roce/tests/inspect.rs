@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the switch takes for RoCE, beside what the engine reads as RoCE and what other receivers
-//! might.
+//! The switch's judgement of RoCE, beside those of the engine and of other receivers.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -13,7 +12,7 @@ use roce::{Packet, Path, Psn};
 
 const UDP: u8 = 17;
 
-/// What stands between the Ethernet addresses and UDP.
+/// Headers between the Ethernet addresses and UDP.
 #[derive(Clone, Debug)]
 struct Stack {
     tags: Vec<u16>,
@@ -261,7 +260,7 @@ fn headers_that_nobody_can_read() {
     }
 }
 
-/// What the engine builds is RoCE to everybody.
+/// Frames that the engine builds are RoCE to everybody.
 #[test]
 fn frames_of_the_engine_are_roce() {
     let addresses = [

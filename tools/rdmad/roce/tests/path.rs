@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a path puts around packets, and marks of congestion, which change nothing.
+//! Headers that a path puts around packets, and marks of congestion, which change nothing.
 
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]

@@ -26,7 +26,7 @@ fn atomic(op: AtomicOp) -> SendOp {
     SendOp::Atomic { remote: at(0), op }
 }
 
-/// What is behind Ethernet, IPv4 and UDP headers, without the ICRC.
+/// Bytes behind Ethernet, IPv4 and UDP headers, without the ICRC.
 fn behind_udp(frame: &[u8]) -> &[u8] {
     &frame[14 + 20 + 8..frame.len() - 4]
 }

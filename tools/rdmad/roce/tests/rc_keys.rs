@@ -82,7 +82,7 @@ fn local_work_waits_for_what_it_must() {
     assert_eq!(sent(&mut sim, 0).len(), 2);
     assert_eq!(sim.ends[0].world.local_operations, [0]);
     assert_eq!(statuses(&sim), [], "completions come in order");
-    // What was sent is lost: it is repeated, but the first local operation is not.
+    // The packets that were sent are lost: they are repeated, but the first local operation is not.
     sim.run();
     assert_eq!(statuses(&sim), [WcStatus::Success; 5]);
     assert_eq!(sim.ends[0].world.local_operations, [0, 3]);
@@ -101,7 +101,7 @@ fn local_work_alone_needs_no_peer() {
     sim.ends[0].requester.post(wr.clone()).unwrap();
     assert_eq!(sent(&mut sim, 0), Vec::<Vec<u8>>::new());
     assert_eq!(statuses(&sim), [WcStatus::Success]);
-    // One that was found to be bad does not reach the environment.
+    // A work request that was found to be bad does not reach the environment.
     let bad = SendWr { id: 1, ..wr };
     let status = WcStatus::LocQpOpErr;
     sim.ends[0].requester.post_failed(bad, status).unwrap();

@@ -42,7 +42,7 @@ fn flush(length: Option<u32>) -> SendOp {
     })
 }
 
-/// What is behind Ethernet, IPv4 and UDP headers, without the ICRC.
+/// Bytes behind Ethernet, IPv4 and UDP headers, without the ICRC.
 fn behind_udp(frame: &[u8]) -> &[u8] {
     &frame[14 + 20 + 8..frame.len() - 4]
 }
@@ -231,7 +231,7 @@ fn requests_that_make_no_sense() {
     }
 }
 
-/// A requester need not limit its FLUSHes. Those beyond what is kept are asked for again.
+/// A requester need not limit its FLUSHes. FLUSHes beyond those that are kept are asked for again.
 // abi: R-759
 #[test]
 fn more_flushes_than_answers_are_kept() {

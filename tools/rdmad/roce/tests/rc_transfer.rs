@@ -51,7 +51,8 @@ impl Kind {
         }
     }
 
-    /// What work request number `id` does, of those that are atomic. Every other comparison fails.
+    /// The operation of work request number `id`, if it is an atomic one. Every other comparison
+    /// fails.
     fn atomic(self, id: usize, original: u64) -> Option<AtomicOp> {
         match self {
             Self::CompareSwap => Some(AtomicOp::CompareSwap {

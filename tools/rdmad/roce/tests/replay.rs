@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a Linux rxe requester sent is accepted by our responder, and answered as the rxe responder
-//! answered.
+//! Packets that a Linux rxe requester sent are accepted by our responder, and answered as the rxe
+//! responder answered.
 
 mod common;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What is said about the lengths of frames holds for those that are sent.
+//! Functions that tell the lengths of frames are right about frames that are sent.
 
 // Local memory in one piece is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]

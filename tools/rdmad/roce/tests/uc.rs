@@ -184,7 +184,7 @@ fn a_loss_costs_its_message_alone() {
     assert_eq!(line.received(), [(0, 4)]);
     assert_eq!(line.far.memory[..4], *b"next");
     assert_eq!(line.responder.expected_psn(), Psn::new(PSN + 10));
-    // One that is cut off by a new one is lost too.
+    // A message that is cut off by a new one is lost too.
     assert!(line.feed(send(First), PSN + 10, &FULL));
     assert!(line.feed(write(Only, 2), PSN + 11, b"wr"));
     assert!(!line.feed(send(Last), PSN + 12, b"end"));

@@ -369,8 +369,7 @@ fn management_datagrams_of_rxe() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever a datagram holds and whatever receive it meets: it is there as a whole, or not at
-    /// all.
+    /// A datagram with any content that meets any receive is there as a whole, or not at all.
     #[test]
     fn any_datagram_and_any_receive(
         payload in proptest::collection::vec(any::<u8>(), 0..600),

@@ -2,9 +2,9 @@
 
 //! Confinement of the daemon's threads once it has started.
 //!
-//! Whoever finds a defect of the daemon that lets him execute code is still confined to what the
-//! thread needs that he has taken over: a thread without privileges makes only the system calls of
-//! its [kind](Kind). Everything else is opened before.
+//! An attacker who finds a defect of the daemon and executes code by it is still confined to the
+//! needs of the thread that runs it: a thread without privileges makes only the system calls of its
+//! [kind](Kind). Everything else is opened before.
 //!
 //! The parts of the confinement belong to threads, not to the process. So every thread is started
 //! by [`spawn`], which confines it before its work begins, and the first thread confines itself

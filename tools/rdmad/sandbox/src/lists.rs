@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which system calls each kind of thread may make.
+//! System calls that each kind of thread may make.
 //!
 //! A descriptor that a thread has may be used: what can be had anew is limited. So `write` stands
 //! here without conditions, and `open` not at all.

@@ -108,7 +108,7 @@ extern "C" fn on_violation(_: libc::c_int, info: *mut libc::siginfo_t, context: 
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // A pipe that nobody reads does not keep the thread. One that has room has enough of it.
+    // A pipe that nobody reads does not keep the thread. A pipe that has room has enough of it.
     if poll(&mut stderr_now, Some(&no_time)) == Ok(1) {
         let _ = rustix::io::write(stderr(), line.text());
     }

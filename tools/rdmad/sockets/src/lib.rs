@@ -2,10 +2,10 @@
 
 //! Unix sockets at paths: who may connect, and what a dead process left behind.
 //!
-//! Who connects to a port's socket is that VM, so a socket belongs to its owner alone unless told
-//! otherwise, whatever the umask is, from the moment on that it has a name. Credentials of peers
-//! (SO_PEERCRED) decide nothing: the permissions say the same before anybody is connected, and hold
-//! for datagrams too.
+//! A program that connects to a port's socket is that VM, so a socket belongs to its owner alone
+//! unless told otherwise, whatever the umask is, from the moment on that it has a name. Credentials
+//! of peers (SO_PEERCRED) decide nothing: the permissions say the same before anybody is connected,
+//! and hold for datagrams too.
 
 #![forbid(unsafe_code)]
 
@@ -101,12 +101,12 @@ pub enum Error {
     Io {
         /// The socket's path.
         path: PathBuf,
-        /// What failed.
+        /// The error of the call.
         error: io::Error,
     },
 }
 
-/// Who may connect to a socket.
+/// Users who may connect to a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Permissions.
@@ -157,7 +157,7 @@ pub fn listen(path: &Path, access: &Access) -> Result<(UnixListener, SocketPath)
     Ok((fd.into(), at))
 }
 
-/// A datagram socket at `path`. One that a dead process left there is replaced.
+/// A datagram socket at `path`. A socket that a dead process left there is replaced.
 pub fn datagram(path: &Path, access: &Access) -> Result<(UnixDatagram, SocketPath), Error> {
     let directory = prepare(path, || UnixDatagram::unbound()?.connect(path))?;
     let (fd, at) = bind(&directory, path, SocketType::DGRAM, access)?;
@@ -330,7 +330,8 @@ mod tests {
         }
     }
 
-    /// Who may give files away, as root and as an ordinary user in tools/testbed/enter, runs this.
+    /// A user who may give files away, as root and as an ordinary user in tools/testbed/enter, runs
+    /// this.
     #[test]
     fn a_directory_must_belong_to_root_or_to_the_caller() {
         let dir = tempfile::tempdir().unwrap();
@@ -345,7 +346,7 @@ mod tests {
         }
     }
 
-    /// What took the place of a socket is left alone.
+    /// A file that took the place of a socket is left alone.
     #[test]
     fn permissions_are_those_of_the_socket_alone() {
         let dir = tempfile::tempdir().unwrap();

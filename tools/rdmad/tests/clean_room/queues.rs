@@ -47,7 +47,7 @@ fn modify_srq(b: &mut Endpoint, request: Fields) {
     done.unwrap();
 }
 
-/// What QUERY_SRQ answers: `max_wr`, `max_sge` and `limit`.
+/// The answer of QUERY_SRQ: `max_wr`, `max_sge` and `limit`.
 fn query_srq(b: &mut Endpoint) -> (u32, u32, u32) {
     let srqn = b.srq.as_ref().unwrap().number.to_le_bytes();
     let answer = b.driver.command(command::QUERY_SRQ, &srqn, 12).unwrap();

@@ -32,7 +32,7 @@ use rustix::event::PollFlags;
 const IOCB_CMD_POLL: u16 = 5;
 const IOCB_FLAG_RESFD: u32 = 1 << 0;
 
-/// Requests of a context. One that has ended counts until it is [taken](Aio::forget_ended).
+/// Requests of a context. A request that has ended counts until it is [taken](Aio::forget_ended).
 const REQUESTS: usize = 32;
 /// How often a context without room is tried again. Once suffices, unless other threads use the
 /// room up each time.

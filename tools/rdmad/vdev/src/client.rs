@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a client asks for and what it is told.
+//! Requests of a client and their answers.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -49,14 +49,14 @@ pub const F_ACCESS_PLATFORM: u32 = 33;
 pub const F_ORDER_PLATFORM: u32 = 36;
 /// Number of feature bit VIRTIO_F_RING_RESET: a queue can be reset alone.
 pub const F_RING_RESET: u32 = 40;
-/// What the transport can do, and a driver should. F_ORDER_PLATFORM is no use for software: it
+/// Features of the transport that a driver should take. F_ORDER_PLATFORM is no use for software: it
 /// reads and writes as another CPU does.
 pub const TRANSPORT_FEATURES: u64 =
     (1 << F_INDIRECT_DESC) | (1 << F_VERSION_1) | (1 << F_ACCESS_PLATFORM) | (1 << F_RING_RESET);
-/// What a driver must accept if it is offered.
+/// Features that a driver must accept if they are offered.
 const REQUIRED_FEATURES: u64 = (1 << F_VERSION_1) | (1 << F_ACCESS_PLATFORM) | (1 << F_RING_RESET);
 
-/// What a register write asks for beyond being recorded.
+/// Actions that a register write asks for beyond being recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Nothing.
@@ -225,7 +225,7 @@ impl CommonConfig {
             offset,
             len: data.len(),
         };
-        // Whatever comes before a reset is done would be lost: the driver has to wait for it.
+        // A write that comes before a reset is done would be lost: the driver has to wait for it.
         if self.resetting {
             return Ok(Action::None);
         }

@@ -28,7 +28,7 @@ use crate::message::HEADER_LEN;
 use crate::message::MAX_FDS;
 use crate::message::MAX_MESSAGE;
 
-/// What a read of the stream gave.
+/// The result of a read of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     Data,
@@ -102,7 +102,7 @@ impl Connection {
             RecvFlags::CMSG_CLOEXEC,
         );
         let len = match result {
-            // Which ones are missing is unknown, and so is whose.
+            // The missing descriptors are unknown, and so are their messages.
             Ok(message) if message.flags.contains(ReturnFlags::CTRUNC) => {
                 return Err(io::Error::other(format!(
                     "descriptors of a message are lost: it has more than {MAX_FDS}, or this process has too many open \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a device is to its transport.
+//! A device as its transport sees it.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct SharedMemory {
 
 /// A virtio device.
 ///
-/// What it is does not change while it lives. Methods that the socket thread calls must neither
+/// Its properties do not change while it lives. Methods that the socket thread calls must neither
 /// wait nor take long.
 pub trait VirtioDevice: Send + Sync {
     /// Device type (virtio 1.3, section 5).

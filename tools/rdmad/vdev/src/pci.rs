@@ -193,7 +193,8 @@ impl PciConfig {
         }
     }
 
-    /// What an access of `len` bytes at `offset` does to a BAR, if it hits the window's data.
+    /// The access to a BAR that an access of `len` bytes at `offset` makes, if it hits the window's
+    /// data.
     pub(crate) fn window(&self, offset: u64, len: usize) -> Option<WindowAccess> {
         let capability = &self.bytes[self.window..self.window + WINDOW_LEN];
         let word = |at: usize| {

@@ -79,7 +79,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// What the driver wrote, up to the limit that was given to [`Queue::pop`].
+    /// The driver's bytes, up to the limit that was given to [`Queue::pop`].
     pub fn input(&self) -> &[u8] {
         &self.input
     }

@@ -25,7 +25,7 @@ pub(crate) enum Task {
     ResetQueue(u16),
 }
 
-/// What to do next.
+/// The next piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Stop the device if it has failed.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a function's queues and registers share.
+//! State that a function's queues and registers share.
 
 use std::fmt;
 use std::io;

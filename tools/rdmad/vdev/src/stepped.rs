@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
 //! A function without threads: its caller decides when the socket thread and the service thread do
-//! their next piece of work. What they do is the code that the threads run.
+//! their next piece of work. Each piece is the code that the threads run.
 
 use std::io;
 use std::os::unix::net::UnixStream;

@@ -114,7 +114,8 @@ impl Transport {
         }
     }
 
-    /// Reads from a BAR. What is not a register reads as zero; the MSI-X table is the client's.
+    /// Reads from a BAR. Addresses without a register read as zero; the MSI-X table is the
+    /// client's.
     pub(crate) fn bar_read(&self, bar: u32, offset: u64, data: &mut [u8]) {
         data.fill(0);
         if bar != pci::VIRTIO_BAR {
@@ -361,7 +362,7 @@ impl Transport {
             self.shared.fail(format_args!("{lost}"));
         }
         if let Some(why) = self.shared.failing() {
-            // What was read from lost memory may have failed the device first.
+            // A read from lost memory may have failed the device first.
             let why = lost.unwrap_or(why);
             self.stop_device(&why);
             self.shared.ask_for_reset(&why);

@@ -370,7 +370,7 @@ fn a_storm_of_doorbells_is_taken_and_reads_pass() {
         bench.device.last_doorbell.load(Ordering::SeqCst),
         ((4096 * ((WRITES - 1) % 16)) << 32) | (WRITES - 1)
     );
-    // What is no doorbell rings none.
+    // A write that is no doorbell rings none.
     client.write(4, 2, &[0; 4]).unwrap();
     client.write(4, 0, &[0; 2]).unwrap();
     client.write(4, 0, &[0; 8]).unwrap();
@@ -431,7 +431,7 @@ fn functions_of_one_process_are_independent() {
             })
         })
         .collect();
-    // One that hangs in its reset does not disturb the others.
+    // A function that hangs in its reset does not disturb the others.
     let hung = Bench::new();
     hung.device.hold_reset.set_closed(true);
     let mut driver = hung.driver();

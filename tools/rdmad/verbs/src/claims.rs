@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which port may have which address in its GID table.
+//! Addresses in GID tables, and the ports that may have them.
 //!
 //! Within an isolation group an address is one port's alone: peers find a port by its address, and
 //! believe it. All ports of a fabric are one group. An address that the configuration gives to a

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a device offers.
+//! The offer of a device: its features and limits.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -95,8 +95,7 @@ pub struct Limits {
     pub doorbell_pages: u32,
     /// Distance of doorbell pages is 2ⁿ bytes. A guest needs one that is no less than its pages.
     pub doorbell_shift: u8,
-    /// Bytes that the device may allocate for its VM. What its tables and frames need it may in any
-    /// case.
+    /// Bytes that the device may allocate for its VM. Tables and frames are allocated in any case.
     pub memory: u64,
 }
 
@@ -154,7 +153,7 @@ impl Limits {
         }
     }
 
-    /// Those of RFC mode.
+    /// The limits of RFC mode.
     pub(crate) fn transport(&self) -> TransportLimits {
         TransportLimits {
             max_qp: self.max_qp.min(TRANSPORT_QUEUES),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a device counts.
+//! Counters of a device.
 //!
 //! Each worker has counters of its own, on cache lines of their own: to count costs no more than an
-//! addition, whatever the other workers do. Who asks gets the sums.
+//! addition, whatever the other workers do. A reader gets the sums.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +17,8 @@ use crate::Device;
 
 macro_rules! counters {
     ($($counter:ident => $field:ident,)*) => {
-        /// What is counted here; what it means stands with the answer, [`RspQueryCounters`].
+        /// Events that are counted here; their meaning stands with the answer,
+        /// [`RspQueryCounters`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Counter {
             $($counter,)*

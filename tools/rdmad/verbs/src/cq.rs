@@ -53,7 +53,7 @@ enum State {
     Destroyed,
 }
 
-/// What a CQ is created with.
+/// Attributes of a new CQ.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CqAttr {
     /// Doorbell page that rings it.
@@ -131,8 +131,8 @@ impl Cq {
     /// `EINVAL` if the CQ is dead, or more completions than `cqe` are not polled yet.
     pub(crate) fn resize(&self, device: &Device, ring: RingMem, cqe: u32) -> Result<u32> {
         let view = device.space.enter();
-        // What the owner asked to be told of in the old ring is answered there; for the rest it
-        // asks again in the new one.
+        // The owner's request in the old ring is answered there; for the rest it asks again in the
+        // new one.
         self.doorbell(device, &view);
         let mut inner = self.inner.lock();
         require(inner.state == State::Live)?;
@@ -155,7 +155,7 @@ impl Cq {
         }
         let mut queue = inner.queue.enter(view);
         let is_sound = change(&mut queue);
-        // What was lost is not to be seen.
+        // CQEs that were lost are not to be seen.
         let is_due = !queue.lost() && queue.publish();
         let is_dead = !is_sound || queue.lost();
         if is_due {
@@ -206,8 +206,8 @@ struct Completion {
 }
 
 /// Completions of a worker's turn, delivered some at a time: the CQ is locked, and its consumer
-/// told, once for all of them. Those that are left go when it is dropped, before the lock of the
-/// half of the QP that they came from.
+/// told, once for all of them. Completions that are left go when it is dropped, before the lock of
+/// the half of the QP that they came from.
 pub(crate) struct Completions<'a> {
     cq: &'a Cq,
     device: &'a Device,
@@ -257,7 +257,8 @@ impl<'a> Completions<'a> {
 impl Drop for Completions<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            // Those of the peer's port are owed to it. What panics once more is lost.
+            // Completions of the peer's port are owed to it. Completions of which the delivery
+            // panics once more are lost.
             let _ = contain(|| self.deliver());
         } else {
             self.deliver();

@@ -63,7 +63,7 @@ pub(crate) struct Violations {
 /// No thread holds two locks of one level.
 pub struct Device {
     config: DeviceConfig,
-    /// What it may allocate for its VM.
+    /// Memory that it may allocate for its VM.
     budget: Budget,
     /// For tables and frames, of which there may always be as many as fit.
     _fixed: Option<Charge>,
@@ -354,7 +354,7 @@ impl Device {
         self.transport.renew_all();
         self.failed.store(false, Ordering::Release);
         drop(control);
-        // Those of peers: the driver of this device has gone.
+        // Interrupts of peers go out: the driver of this device has gone.
         self.transport.send_interrupts();
     }
 
@@ -377,7 +377,7 @@ impl Device {
         &self.config
     }
 
-    /// What it may allocate for its VM.
+    /// Memory that it may allocate for its VM.
     pub(crate) fn budget(&self) -> &Budget {
         &self.budget
     }
@@ -525,7 +525,7 @@ impl Device {
         worked
     }
 
-    /// Whether frames have come, or room, since the last call. Those that come later tell again.
+    /// Whether frames have come, or room, since the last call. Frames that come later tell again.
     #[inline]
     fn take_frames(&self) -> bool {
         self.has_frames.load(Ordering::Relaxed) && self.has_frames.swap(false, Ordering::AcqRel)

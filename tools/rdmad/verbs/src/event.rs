@@ -15,7 +15,7 @@ use crate::transport::Virtqueues;
 /// Events that are sent in a turn.
 const EVENTS_A_TURN: usize = 256;
 
-/// Whose events they are.
+/// The object that events are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     /// Completion events of a CQ.
@@ -52,7 +52,7 @@ struct Backlog {
 }
 
 impl Backlog {
-    /// Adds an event. One that waits already is moved to the end if it is asynchronous, so that the
+    /// Adds an event. An asynchronous event that waits already is moved to the end, so that the
     /// last event of a port tells its state. A CQ keeps its turn.
     fn add(&mut self, source: Source, kind: EventKind, cookie: u64) {
         let Self {

@@ -63,7 +63,7 @@ enum State {
     Destroyed,
 }
 
-/// What an SRQ is created with.
+/// Attributes of a new SRQ.
 pub(crate) struct SrqInit {
     /// PD, which the local keys of its work requests are checked against.
     pub pd: PdUse,
@@ -75,7 +75,7 @@ pub(crate) struct SrqInit {
     pub max_sge: u32,
     /// Where it lies.
     pub ring: RingMem,
-    /// What it occupies.
+    /// Memory that it occupies.
     pub charge: Charge,
 }
 

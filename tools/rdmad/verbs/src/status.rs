@@ -12,7 +12,7 @@ use virtio_rdma_abi::ib::{QpState, QpType};
 
 use crate::Device;
 
-/// Which way data takes to the peer of a connection.
+/// The way of data to the peer of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPath {
     /// Memory to memory.
@@ -70,10 +70,10 @@ pub struct DeviceStatus {
 pub struct FabricStatus {
     /// Number of workers.
     pub workers: usize,
-    /// What each half of a QP may spend in a turn. A unit is the copy of one byte. The last step
+    /// The budget of each half of a QP for a turn. A unit is the copy of one byte. The last step
     /// may exceed it.
     pub turn_budget: u64,
-    /// What the longest turn cost.
+    /// Cost of the longest turn.
     pub longest_turn: u64,
     /// The longest time that a worker needed to give each device one turn.
     pub longest_round: Duration,
@@ -83,7 +83,7 @@ pub struct FabricStatus {
 }
 
 impl Device {
-    /// What there is to see.
+    /// The status of the device.
     pub fn status(&self) -> DeviceStatus {
         DeviceStatus {
             mac: self.mac(),

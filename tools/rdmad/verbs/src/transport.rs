@@ -52,7 +52,7 @@ impl Transport {
         }
     }
 
-    /// Which virtqueue is what.
+    /// The numbers and purposes of virtqueues.
     pub(crate) fn numbers(&self) -> QueueNumbers {
         self.numbers
     }

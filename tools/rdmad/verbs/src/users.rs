@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which QPs use a CQ or an SRQ.
+//! The QPs that use a CQ or an SRQ.
 
 use std::collections::BTreeMap;
 

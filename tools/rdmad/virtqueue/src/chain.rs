@@ -94,7 +94,7 @@ impl<'a> Chain<'a> {
     }
 
     /// Fills `bytes` from a chain that the device only reads, as far as the chain goes, and returns
-    /// how many there were. What lies behind them in the chain is not looked at.
+    /// how many there were. Bytes behind them in the chain are not looked at.
     ///
     /// # Errors
     ///

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which IP addresses the network interface of a port may speak for.
+//! IP addresses that the network interface of a port may speak for.
 //!
 //! An address that was given to a port is that port's alone, and so is the link-local address of
-//! its MAC address. A port that was given addresses speaks for these only. What a frame claims is
-//! the source address of its IP packet, the sender of its ARP packet, and what its neighbour
-//! discovery binds to its sender.
+//! its MAC address. A port that was given addresses speaks for these only. A frame claims the
+//! source address of its IP packet, the sender of its ARP packet, and the addresses that its
+//! neighbour discovery binds to its sender.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -183,7 +183,7 @@ mod tests {
     fn claims_of_addresses() {
         let (own, foreign) = ("fe80::5054:ff:fe09:1", "fe80::5054:ff:fe09:2");
         let cases = [
-            // What, whether port 0 may send it, whether port 1 may.
+            // The frame, whether port 0 may send it, whether port 1 may.
             (ipv4("10.9.0.1"), true, false),
             (ipv4("10.9.0.7"), false, true),
             (ipv4("0.0.0.0"), true, true),

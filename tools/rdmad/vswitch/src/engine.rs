@@ -48,8 +48,8 @@ impl Doorbell {
         }
     }
 
-    /// Before looking at the queues: who puts something there later rings again. What was put there
-    /// by those who found the bell rung is seen, since their value is read here.
+    /// Before looking at the queues: who puts something there later rings again. Frames that were
+    /// put there by those who found the bell rung are seen, since their value is read here.
     pub(crate) fn answer(&self) {
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         self.rung.swap(false, Ordering::SeqCst);

@@ -268,8 +268,9 @@ impl Fabric {
         }
     }
 
-    /// What an engine sends to a group comes back to it, if it has joined: it knows whose datagrams
-    /// go to whom. What the network stack of a virtual machine sends does not reach its engine.
+    /// A frame that an engine sends to a group comes back to it, if it has joined: it knows whose
+    /// datagrams go to whom. A frame that the network stack of a virtual machine sends does not
+    /// reach its engine.
     fn copy_to_engines(&mut self, from: Origin, frame: &Frame) {
         let Some(group) = address(frame, 0) else {
             return;

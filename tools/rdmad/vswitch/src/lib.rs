@@ -10,8 +10,8 @@
 //!
 //! # Forwarding
 //! - A virtual machine sends from its own MAC address alone; frames with another source are
-//!   dropped. Its address is known from the start. What is behind an uplink is learned from source
-//!   addresses, and forgotten after [`table::AGEING`].
+//!   dropped. Its address is known from the start. Addresses behind an uplink are learned from
+//!   source addresses, and forgotten after [`table::AGEING`].
 //! - RoCEv2 (UDP port 4791) for the address of a virtual machine with an engine goes to the engine;
 //!   everything else goes to the network interface.
 //! - An IP address that was given to a port is that port's: frames of other network interfaces that

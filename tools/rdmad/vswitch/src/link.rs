@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What frames enter and leave the process through: datagram sockets and tap interfaces.
+//! Links by which frames enter and leave the process: datagram sockets and tap interfaces.
 
 use std::collections::VecDeque;
 use std::io;
@@ -53,9 +53,9 @@ const SEND_BUFFER: usize = 1 << 20;
 /// sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatagramPath {
-    /// The one that is bound here.
+    /// The socket that is bound here.
     pub local: PathBuf,
-    /// The one that frames are sent to. It may come and go.
+    /// The socket that frames are sent to. It may come and go.
     pub remote: PathBuf,
 }
 
@@ -110,7 +110,7 @@ pub(crate) enum Trouble {
     Gone(Errno),
 }
 
-/// What to wait for until frames can be sent.
+/// The event to wait for until frames can be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
     /// For nothing: no frame waits.
@@ -136,7 +136,7 @@ pub(crate) struct Link {
     gone: bool,
     /// When an error was told.
     complained: Option<Instant>,
-    /// What the frames in the backlog wait for.
+    /// The event that the frames in the backlog wait for.
     waits: Waits,
     /// Frames that nobody took, of which [`retry`](Self::retry) has yet to tell.
     dropped: usize,
@@ -310,7 +310,7 @@ impl Link {
         }
     }
 
-    /// What a frame waits for that could not be sent.
+    /// The event that a frame waits for that could not be sent.
     fn waits_after(&self, error: Errno) -> Waits {
         match (error, &self.socket) {
             // It is the receiver's queue that is full, of which the watched socket knows nothing.
@@ -387,7 +387,7 @@ impl Link {
         }
     }
 
-    /// What has to happen before [`retry`](Self::retry).
+    /// The event that has to happen before [`retry`](Self::retry).
     pub(crate) const fn waits(&self) -> Waits {
         self.waits
     }
@@ -431,7 +431,7 @@ fn bind(path: &DatagramPath, access: &Access) -> io::Result<(UnixDatagram, Socke
     Ok((socket, at))
 }
 
-/// What an operation on a socket failed with.
+/// The error of an operation on a socket.
 pub(crate) fn errno(error: impl Into<io::Error>) -> Errno {
     Errno::from_io_error(&error.into()).unwrap_or(Errno::IO)
 }

@@ -3,7 +3,7 @@
 //! Capture files in the classic pcap format with nanoseconds, whole frames, link type Ethernet.
 //!
 //! The file is written by a thread of its own: a disk that is slow must not hold up the switch.
-//! What it can't keep up with is left out, counted and told.
+//! Frames that it can't keep up with are left out, counted and told.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -64,7 +64,7 @@ pub struct Config {
     pub ports: Vec<PortConfig>,
     /// Uplinks.
     pub uplinks: Vec<UplinkConfig>,
-    /// Who may connect to the Unix sockets.
+    /// Users who may connect to the Unix sockets.
     pub access: Access,
     /// Capture file, which must not exist.
     pub pcap: Option<PathBuf>,
@@ -86,7 +86,7 @@ pub enum Error {
     Pcap {
         /// The file.
         path: PathBuf,
-        /// What went wrong.
+        /// The error of the call.
         source: io::Error,
     },
     /// A resource of the process.
@@ -133,7 +133,7 @@ pub(crate) fn snapshots(counters: &[Arc<Counters>]) -> Vec<Stats> {
     counters.iter().map(snapshot).collect()
 }
 
-/// What a switch consists of, whoever has it do its rounds.
+/// Parts of a switch, for any caller that has it do its rounds.
 pub(crate) struct Parts {
     pub(crate) worker: Worker,
     pub(crate) doorbell: Arc<Doorbell>,
@@ -189,7 +189,7 @@ impl Parts {
             }
             None => None,
         };
-        // What is captured or meets faults passes through one thread.
+        // Frames that are captured or meet faults pass through one thread.
         let direct = pcap.is_none() && config.faults.is_none();
         let neighbours: Arc<[Neighbour]> = ports
             .iter()

@@ -170,7 +170,7 @@ mod tests {
         table.learn([2, 0, 0, 0, 0, 3], 0, later);
         assert_eq!(table.find(&[2, 0, 0, 0, 0, 3], later), Some(0));
         assert_eq!(table.entries.len(), 1);
-        // What comes by one uplink does not take the room of another.
+        // Addresses behind one uplink do not take the room of another.
         for last in 4..=9 {
             table.learn([2, 0, 0, 0, 0, last], 0, later);
         }

@@ -49,7 +49,7 @@ pub(crate) struct Udp {
     arrival: Arrival,
 }
 
-/// What came with one call and was not taken yet.
+/// Datagrams that came with one call and were not taken yet.
 #[derive(Debug)]
 struct Arrival {
     bytes: Box<[u8]>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which frames are taken, and where they go.
+//! Frames that are taken, and the places where they go.
 
 mod common;
 

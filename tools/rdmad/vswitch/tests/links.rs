@@ -136,7 +136,7 @@ fn a_peer_that_is_connected_too_has_more_on_its_way_than_its_queue_takes() {
         nets[0].send(&frame(OUTSIDE, mac(0), &format!("{number}")));
     }
     wait_until("the last frame", || switch.stats()[1].sent >= count);
-    // What still waits in the switch ends with it.
+    // Frames that still wait in the switch end with it.
     drop(switch);
     for number in 0..count {
         let expected = frame(OUTSIDE, mac(0), &format!("{number}"));
@@ -343,7 +343,7 @@ fn frames_of_any_length_pass_udp_together_and_in_order() {
             frame
         })
         .collect();
-    // What is not known to be there is sent to every uplink, frame by frame.
+    // A frame to an address that is not known is sent to every uplink.
     far.engine_send(0, &roce(mac(0), OUTSIDE, 0));
     near.engine_receive(0);
     let (engine, _) = &near.engines[0];
@@ -418,7 +418,7 @@ fn a_frame_that_is_too_long_is_refused_by_a_tap() {
     for len in [15_000, 100] {
         socket.send_to(&vec![0; len], "192.0.2.2:9").unwrap();
     }
-    // Beside what Linux says of itself.
+    // Frames of Linux itself come as well.
     while rig.nets[0].receive().len() != 14 + 28 + 100 {}
     rig.counts(1, |stats| stats.refused, 1);
 }

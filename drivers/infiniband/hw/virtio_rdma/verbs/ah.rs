@@ -90,7 +90,7 @@ pub(crate) struct Ah {
 }
 
 impl Ah {
-    /// What the device is told of the path with each work request.
+    /// The path as the device is told of it with each work request.
     #[inline]
     pub(super) fn av(&self) -> &AddressVector {
         &self.av

@@ -73,7 +73,7 @@ use kernel::{
     }, //
 };
 
-/// Who polls a CQ, and the memory that the device writes its CQEs to.
+/// The poller of a CQ, and the memory that the device writes its CQEs to.
 enum Owner {
     /// The kernel.
     Kernel(Arc<KernelCq>, Option<KernelMemory>),

@@ -52,7 +52,7 @@ pub(super) enum CqBackend {
     },
 }
 
-/// What is to be done after a CQ was armed.
+/// The step that is left after a CQ was armed.
 pub(super) enum AfterArm {
     /// Nothing: the device will see it.
     Nothing,
@@ -305,7 +305,7 @@ fn kill(
             .as_ref()
             .is_some_and(|element| cqe_of(element).qp_num == number)
     };
-    // Those that were held before close ranks.
+    // Completions that were held before close ranks.
     let mut kept = 0;
     for index in *first..held.len() {
         if is_killed(&held[index]) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! What `rdma -dd resource show` prints of our objects besides what the core knows.
+//! Details of our objects that `rdma -dd resource show` prints besides those of the core.
 
 use super::device::IbDevice;
 use crate::{

@@ -84,7 +84,7 @@ const MAX_FLAT_MR_SIZE: u64 = (PageList::MAX_PAGES * SZ_4K) as u64;
 /// A device's part that verbs work on.
 pub(super) struct IbDevice {
     pub(super) device: Arc<Device>,
-    /// What the port was when the device was found; its tables do not change.
+    /// The port as it was when the device was found; its tables do not change.
     pub(super) port: RspQueryPort,
     /// Its AHs, which the device knows nothing of.
     pub(super) ahs: Arc<AhLimit>,
@@ -247,7 +247,7 @@ impl Verbs {
         }
     }
 
-    /// Who is told of the port's network device.
+    /// The receiver of news of the port's network device.
     pub(crate) fn port(&self) -> Result<Arc<dyn PortOwner>> {
         let port = Port(self.registration.device().clone());
         Ok(Arc::new(port, GFP_KERNEL)?)

@@ -97,7 +97,7 @@ pub(super) fn encode(
     Ok(wqe.put_sges(SqHeader::SIZE, sges))
 }
 
-/// What the operation of a work request says of its WQE.
+/// Parts of a WQE that follow from the operation of a work request.
 struct Encoded {
     opcode: WrOpcode,
     /// Immediate data, or a key to invalidate.

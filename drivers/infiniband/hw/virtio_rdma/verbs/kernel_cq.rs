@@ -63,7 +63,7 @@ pub(super) struct KernelCq {
     pub(super) state: SpinLockIrq<State>,
 }
 
-/// What the lock of a CQ protects.
+/// State under the lock of a CQ.
 pub(super) struct State {
     number: u32,
     pub(super) backend: CqBackend,
@@ -72,7 +72,7 @@ pub(super) struct State {
     pub(super) sources: KVec<Option<Arc<WorkRing>>>,
     /// QPs whose receives come from SRQs and complete here, by their numbers.
     pub(super) shared: RBTree<u32, Arc<SharedSource>>,
-    /// What the consumer asked to be told of and was not yet.
+    /// The consumer's request that no event has met yet.
     pub(super) armed: ArmKind,
     /// The device broke the rules of the CQ, of which nothing is to be trusted, or the CQ is
     /// closed.
@@ -336,8 +336,8 @@ impl State {
         let source = self.shared.get(&number);
         let killed = self.backend.kill(number, |cqe| {
             if let (true, Some(source)) = (cqe.is_receive(), source) {
-                // One that is not outstanding comes from a device that breaks the rules, and frees
-                // nothing.
+                // A completion that is not outstanding comes from a device that breaks the rules,
+                // and frees nothing.
                 let _ = source.srq.complete(cqe.wr_id);
             }
         });
@@ -359,7 +359,7 @@ impl EventTarget for KernelCq {
         self.consumer.notify();
     }
 
-    /// What is outstanding is flushed when it is polled.
+    /// Outstanding work is flushed when it is polled.
     fn died(&self) {
         // The task that found the device dead may run a verb.
         self.wake();

@@ -64,7 +64,7 @@ impl Place {
     }
 }
 
-/// Who gets the completions of a QP.
+/// Receiver of the completions of a QP.
 #[derive(Clone)]
 pub(super) struct Client {
     pub(super) consumer: QpConsumer,
@@ -93,7 +93,7 @@ pub(super) struct Posted {
     pub(super) length: u32,
 }
 
-/// What the lock of a work queue protects.
+/// State under the lock of a work queue.
 pub(super) struct WorkState {
     pub(super) backend: WorkBackend,
     /// Work requests by slot: the device only sees positions.
@@ -112,7 +112,8 @@ pub(super) struct WorkState {
 pub(super) enum Left {
     /// All: the device is dead.
     All,
-    /// Those of QPs in ERR: their CQ is lost. The device may still execute the others.
+    /// Work requests of QPs in ERR are flushed: their CQ is lost. The device may still execute the
+    /// others.
     Stopped,
 }
 

@@ -59,7 +59,7 @@ pub(super) struct KernelSrq {
     state: SpinLockIrq<State>,
 }
 
-/// What the lock of an SRQ protects.
+/// State under the lock of an SRQ.
 struct State {
     queue: SharedQueue<KVVec<u16>>,
     /// Work requests by slot: the device only sees slots.
@@ -125,8 +125,8 @@ impl KernelSrq {
         let num_sge = u32::try_from(sges.len())?;
         let slot = state.queue.reserve().ok_or(ENOMEM)?;
         let mut wqe = Wqe::new(self.ring.slot(slot.into()));
-        // Which CQ it completes in depends on the QP that takes it, so its id is nothing but the
-        // slot.
+        // The CQ in which it completes depends on the QP that takes it, so its id is nothing but
+        // the slot.
         let header = RqHeader {
             num_sge,
             wr_id: slot.into(),

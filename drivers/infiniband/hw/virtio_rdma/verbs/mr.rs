@@ -133,7 +133,7 @@ mod fate {
     pub(super) const UNKNOWN: u32 = 2;
 }
 
-/// What an MR lies over.
+/// Memory that an MR lies over.
 #[derive(Default)]
 enum Memory {
     /// All memory.
@@ -143,7 +143,7 @@ enum Memory {
     User(Pin<KBox<Mutex<User>>>),
     /// Memory of another driver, by pages of 2ⁿ bytes.
     Dmabuf(dmabuf::Buffer, u8),
-    /// What is mapped into it, if anything.
+    /// Memory that is mapped into it, if any.
     Mapped(MappedPages),
 }
 
@@ -198,7 +198,7 @@ impl Mr {
         self.number
     }
 
-    /// What it lies over, in a word.
+    /// The kind of its memory, in a word.
     pub(super) fn kind(&self) -> &'static CStr {
         match self.memory {
             Memory::All => c"dma",
@@ -348,7 +348,7 @@ impl MemoryRegions for IbDevice {
                     iova,
                     access: access.unwrap_or(old.memory.access),
                 };
-                // What it becomes is an MR over the process's memory, as it was.
+                // Afterwards it is an MR over the process's memory, as it was.
                 if dmabuf::of_peer(pd, &memory)?.is_some() {
                     return Err(EOPNOTSUPP);
                 }

@@ -87,7 +87,7 @@ pub(super) fn check_port(port: u32) -> Result<u8> {
     }
 }
 
-/// What the device says of the port.
+/// The port as the device describes it.
 ///
 /// # Errors
 ///
@@ -142,7 +142,7 @@ pub(super) fn query(this: &rdma::Device<IbDevice>, port: u32) -> Result<PortAttr
     })
 }
 
-/// What never changes about the port.
+/// Properties of the port that never change.
 pub(super) fn immutable(this: &rdma::Device<IbDevice>, port: u32) -> Result<PortImmutable> {
     check_port(port)?;
     Ok(PortImmutable {

@@ -131,8 +131,8 @@ fn recv(qp: &Qp, state: &mut WorkState, request: &RecvRequest<'_>) -> Result {
     unless_dead(qp, state, request.wr_id(), posted)
 }
 
-/// A queue of a dead device may have no room because the device keeps its virtqueue's elements.
-/// What is posted is flushed all the same.
+/// A queue of a dead device may have no room because the device keeps its virtqueue's elements. A
+/// work request that is posted then is flushed all the same.
 #[inline]
 fn unless_dead(qp: &Qp, state: &mut WorkState, wr_id: u64, posted: Result) -> Result {
     match posted {

@@ -62,7 +62,7 @@ use kernel::{
     }, //
 };
 
-/// Who posts to a QP, and the memory that the device reads its WQEs from.
+/// The poster to a QP, and the memory that the device reads its WQEs from.
 enum Owner {
     /// The kernel, with the virtqueues if the queues lie there. Empty while the QP is destroyed.
     Kernel(KernelQp, Option<[Claim<WorkVirtqueue>; 2]>),

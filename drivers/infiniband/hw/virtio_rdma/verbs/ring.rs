@@ -58,7 +58,7 @@ impl KernelRing {
         self.memory.span(self.layout.slot(position))
     }
 
-    /// What the device is told.
+    /// The ring as the device is told of it.
     pub(super) fn address(&self) -> Result<RingAddr> {
         Ok(RingAddr {
             pages: self.list.dma_address(),

@@ -72,7 +72,7 @@ use kernel::{
     }, //
 };
 
-/// Who posts to an SRQ, and the memory that the device reads its WQEs from.
+/// The poster to an SRQ, and the memory that the device reads its WQEs from.
 enum Owner {
     /// The kernel.
     Kernel(Arc<KernelSrq>),

@@ -55,7 +55,7 @@ pub(crate) struct Context {
     /// The page that rings its queues, if they are rings. The context's mapping keeps it from being
     /// given to another.
     doorbell_page: Option<u32>,
-    /// Whose memory is registered in it, beside that of the process.
+    /// The peer whose memory is registered in it, beside that of the process.
     peer: Option<PeerContext>,
 }
 

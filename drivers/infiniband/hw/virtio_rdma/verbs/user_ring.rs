@@ -128,7 +128,7 @@ impl UserRing {
         self.layout.slots()
     }
 
-    /// What the device is told, and the list that it reads when the queue is created.
+    /// The ring as the device is told of it, and the list that it reads when the queue is created.
     pub(super) fn address(&mut self, device: &rdma::Device<IbDevice>) -> Result<(RingAddr, Pages)> {
         let (page_shift, npages, list) = match &mut self.memory {
             Memory::Process(umem) => {

@@ -38,10 +38,10 @@ pub(super) enum WorkBackend {
     Virtqueue {
         /// The virtqueue.
         queue: Arc<WorkVirtqueue>,
-        /// Which slots are in use: a number for each work request that may be outstanding.
+        /// Slots that are in use: a number for each work request that may be outstanding.
         slots: WorkSlots,
-        /// Elements that are not in the virtqueue. Those that the device used stay there until they
-        /// are needed.
+        /// Elements that are not in the virtqueue. Elements that the device used stay there until
+        /// they are needed.
         spare: KVec<Element>,
         /// Bytes of an element.
         size: usize,

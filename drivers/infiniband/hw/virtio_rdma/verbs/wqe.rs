@@ -15,8 +15,8 @@ use crate::{
 };
 
 /// A WQE in a slot of a ring, of which the device copies what it needs, or in a buffer of a
-/// virtqueue. What the device ignores stays as it was in an earlier WQE. The caller's limits are
-/// those that either was made for.
+/// virtqueue. Bytes that the device ignores stay as they were in an earlier WQE. The caller's
+/// limits are those that either was made for.
 pub(super) struct Wqe<'a> {
     span: Span<'a>,
     /// Bytes of memory that the SGEs name.

@@ -140,7 +140,7 @@ struct Owner {
 struct Ghost {
     next: Option<u8>,
     solicited: Option<u8>,
-    /// What the device had pushed at its last event.
+    /// Completions that the device had pushed at its last event.
     at_event: u8,
     /// The arm word of the device's last look.
     looked: u8,

@@ -176,7 +176,7 @@ fn take(
         length: queue.outstanding[posted].1,
         pkeys: PKEYS,
     };
-    // Those before it are done too.
+    // Requests before it are done too.
     queue.outstanding.drain(..=posted);
     is_true(cqe, &request, request.completion(cqe, outcome)?);
     Ok(())

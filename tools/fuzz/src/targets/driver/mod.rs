@@ -151,7 +151,7 @@ fn configuration(input: &mut Unstructured<'_>) -> Result<()> {
     }
     let features = Features(features);
     let has = |feature| features.has(feature);
-    // What is reserved without its feature is not accessed.
+    // Bytes that are reserved without its feature are not accessed.
     let may_access = |at: usize| match at {
         ..Config::SIZE => true,
         at if Feature::RingAddr.config().contains(&at) => has(Feature::RingAddr),

@@ -141,7 +141,7 @@ impl Bench<'_> {
         let kind = at.map(|at| self.open[at].kind);
         match kind {
             Some(Kind::Fast) => assert!(done, "not invalidated"),
-            // Those of type 2 alone, while they are of the QP.
+            // Keys of windows of type 2 alone are opened, while they are of the QP.
             Some(Kind::Window) => {}
             Some(Kind::Fixed) | None => assert!(!done, "invalidated: {at:?}"),
         }

@@ -447,7 +447,7 @@ impl Bench {
     }
 }
 
-/// What the model knows of a new QP.
+/// The model's state of a new QP.
 fn owner(qp: &Qp, qpn: u32) -> Owner {
     let rings = qp.rings();
     Owner {

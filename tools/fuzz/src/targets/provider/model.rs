@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the provider makes of its rings, whatever is in them.
+//! The provider's view of its rings, with anything in them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::slice;

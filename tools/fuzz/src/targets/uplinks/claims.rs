@@ -27,7 +27,7 @@ const REDIRECT: u8 = 137;
 /// Behind a claim is room for a frame's number.
 const PAD: [u8; 8] = [0; 8];
 
-/// What an interface of this address sends behind the addresses of a frame.
+/// A claim that an interface of this address sends behind the addresses of a frame.
 pub fn claim(input: &mut Input<'_>, own: Mac) -> Vec<u8> {
     let v4 = [ADDRESS, SECOND, STRANGER_V4, NONE_V4];
     let v6 = [

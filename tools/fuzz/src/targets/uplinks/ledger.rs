@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What was sent, by whom, and where it may arrive.
+//! Frames that were sent, with their senders, and the places where they may arrive.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,7 +9,7 @@ use roce::net::{carries_roce, is_roce, Mac};
 
 use super::claims::may_send;
 
-/// Who sends and receives.
+/// A party that sends and receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Party {
     /// The network interface of a port.

@@ -50,9 +50,9 @@ impl Reth {
 /// FLUSH extended transport header (IBTA A19.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Feth {
-    /// What to do.
+    /// The actions.
     pub types: FlushTypes,
-    /// What memory it concerns.
+    /// The memory that it concerns.
     pub level: FlushLevel,
 }
 

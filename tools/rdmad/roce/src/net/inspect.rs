@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What any host may read in a frame, wherever it stands.
+//! Parts of a frame that any host may read, wherever it stands.
 //!
 //! The engine reads few forms of a packet: one VLAN tag, no SNAP, no IP options, no extension
 //! headers, no fragments. Other receivers read more, so a filter for what they might take looks
@@ -33,7 +33,7 @@ const EXTENSION_MOBILITY: u8 = 135;
 const EXTENSION_HOST_IDENTITY: u8 = 139;
 const EXTENSION_SHIM6: u8 = 140;
 
-/// What a frame carries behind all of its VLAN tags.
+/// The payload of a frame behind all of its VLAN tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content<'a> {
     /// An IP packet.

@@ -106,7 +106,7 @@ impl Addresses {
     }
 }
 
-/// What a packet carries below its transport headers, from sender to receiver.
+/// Headers of a packet below its transport headers, from sender to receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// MAC address of the sender.

@@ -143,7 +143,7 @@ impl<L> Requester<L> {
         front.is_none_or(|pending| pending.first >= self.sent)
     }
 
-    /// Keeps work requests from beginning, or no longer. Those that have begun go on.
+    /// Keeps work requests from beginning, or no longer. Work requests that have begun go on.
     pub fn hold(&mut self, held: bool) {
         self.held = held;
     }
@@ -153,9 +153,9 @@ impl<L> Requester<L> {
         self.una < self.next
     }
 
-    /// Queues a work request. Gives it back if there is no room or the connection has ended. One
-    /// that is too long, or a READ or atomic operation where none are negotiated, fails as if by
-    /// [`post_failed`](Self::post_failed).
+    /// Queues a work request. Gives it back if there is no room or the connection has ended. A work
+    /// request that is too long, or a READ or atomic operation where none are negotiated, fails as
+    /// if by [`post_failed`](Self::post_failed).
     pub fn post(&mut self, wr: SendWr<L>) -> Result<(), SendWr<L>> {
         self.enqueue(wr, None)
     }
@@ -253,7 +253,7 @@ impl<L> Requester<L> {
             self.rnr_deadline = None;
         }
         if self.ack_deadline.is_some_and(|at| at <= now) {
-            // Whatever made us go back before is long past.
+            // The reason to go back before is long past.
             self.went_back = None;
             env.count(Incident::Timeout);
             self.go_back(env)?;
@@ -288,7 +288,7 @@ impl<L> Requester<L> {
         else {
             return false;
         };
-        // What has ended is no longer in the queue.
+        // A work request that has ended is no longer in the queue.
         let waits = self.is_held() || (drained && self.cursor > 0);
         let Some(pending) = self.queue.get_mut(self.cursor) else {
             return false;

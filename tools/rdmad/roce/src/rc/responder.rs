@@ -163,8 +163,8 @@ impl<R> Responder<R> {
         self.msn = self.msn.wrapping_add(messages) & MASK_24;
     }
 
-    /// Ends the connection and takes back a receive whose message is incomplete. What is to be sent
-    /// stays.
+    /// Ends the connection and takes back a receive whose message is incomplete. Answers that are
+    /// to be sent stay.
     pub fn drain(&mut self) -> Option<RecvWr<R>> {
         self.dead = true;
         match self.message.take() {

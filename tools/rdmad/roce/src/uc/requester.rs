@@ -61,13 +61,13 @@ impl<L> Requester<L> {
         self.index == 0
     }
 
-    /// Keeps work requests from beginning, or no longer. One that has begun goes on.
+    /// Keeps work requests from beginning, or no longer. A work request that has begun goes on.
     pub fn hold(&mut self, held: bool) {
         self.held = held;
     }
 
-    /// Queues a work request. Gives it back if there is no room or the QP has failed. One that is
-    /// too long, or that the service does not have, fails as if by
+    /// Queues a work request. Gives it back if there is no room or the QP has failed. A work
+    /// request that is too long, or that the service does not have, fails as if by
     /// [`post_failed`](Self::post_failed).
     pub fn post(&mut self, wr: SendWr<L>) -> Result<(), SendWr<L>> {
         let failed = match wr.op {
@@ -200,8 +200,8 @@ impl<L> Requester<L> {
         }
     }
 
-    /// Ends the first work request in error. What was sent of its message has no end: the responder
-    /// drops it.
+    /// Ends the first work request in error. The packets that were sent of its message have no end:
+    /// the responder drops it.
     fn fail<E: RequesterEnv<Send = L>>(&mut self, status: WcStatus, env: &mut E) -> QpError {
         self.dead = true;
         if let Some((wr, _)) = self.queue.pop_front() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What stands in a receive ahead of a datagram.
+//! Bytes of a receive ahead of a datagram.
 
 use crate::headers::{Bth, Deth};
 use crate::icrc::ICRC_SIZE;
@@ -9,8 +9,8 @@ use crate::net::{Addresses, Path, IPV4_SIZE, UDP_SIZE};
 /// Bytes ahead of each datagram in its receive.
 pub const GRH_SIZE: usize = 40;
 
-/// What receives have ahead of a datagram that came with this IP header (IBTA annex A17): the IPv6
-/// header, which is laid out as a GRH, or 20 bytes of zero and then the IPv4 header.
+/// Bytes that receives have ahead of a datagram that came with this IP header (IBTA annex A17): the
+/// IPv6 header, which is laid out as a GRH, or 20 bytes of zero and then the IPv4 header.
 pub(super) fn received(header: &[u8]) -> [u8; GRH_SIZE] {
     let mut image = [0; GRH_SIZE];
     let size = header.len().min(GRH_SIZE);

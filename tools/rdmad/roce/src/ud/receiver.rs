@@ -11,7 +11,7 @@ use crate::work::{RecvCompletion, RecvWr, Source, WcStatus, With};
 
 use super::grh::{self, GRH_SIZE};
 
-/// What became of a packet.
+/// The verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It completed a receive.

@@ -37,7 +37,7 @@ pub struct World {
     pub pool: FramePool,
     pub out: VecDeque<Frame>,
     pub memory: Vec<u8>,
-    /// What the peer may do with the memory.
+    /// Rights of the peer to the memory.
     pub access: AccessFlags,
     pub receives: VecDeque<RecvWr<Pieces>>,
     pub sent: Vec<(u64, WcStatus)>,
@@ -416,7 +416,7 @@ impl Endpoint {
     fn note(&mut self, result: Result<(), QpError>) {
         if let Err(error) = result {
             self.errors.push(error);
-            // What an engine does: the QP is in ERR, all that is left is flushed.
+            // An engine does the same: the QP is in ERR, all that is left is flushed.
             for wr in self.requester.drain() {
                 self.world.sent.push((wr.id, WcStatus::WrFlushErr));
             }

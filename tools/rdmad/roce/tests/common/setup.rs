@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What tests of single connections have in common.
+//! Common parts of tests of single connections.
 // A piece of memory is a vector of one range.
 #![allow(clippy::single_range_in_vec_init)]
 

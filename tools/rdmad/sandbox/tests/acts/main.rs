@@ -2,7 +2,7 @@
 
 //! Every act of the [table](list) is tried in each kind of thread, in a process of its own. The act
 //! must be refused, or end the process. Outside of the sandbox the same process does it, so the
-//! sandbox is what refuses it. What every thread does, such as to give memory back, is not refused.
+//! sandbox is what refuses it. Acts of every thread, such as to give memory back, are not refused.
 
 mod list;
 

@@ -65,7 +65,7 @@ pub struct Echo {
     pub hold_config: Gate,
 }
 
-/// Something that a thread can be held up with.
+/// A lock that a thread can be held up with.
 #[derive(Default)]
 pub struct Gate {
     /// Whether it is closed, and how many have come to it.

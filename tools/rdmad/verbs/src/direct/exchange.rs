@@ -246,7 +246,7 @@ impl Exchange<'_, '_, '_> {
         responder.is_some_and(has_room_for_answers)
     }
 
-    /// What a receive work request ends with if nothing goes wrong.
+    /// The completion of a receive work request if nothing goes wrong.
     fn completion(&self, rdma_write: bool, with: With) -> RecvCompletion {
         RecvCompletion {
             status: WcStatus::Success,

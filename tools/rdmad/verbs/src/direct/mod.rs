@@ -115,7 +115,7 @@ impl<'a> Target<'a> {
 /// Longer copies have both sides told first of what is done.
 const PROMPT: usize = 8192;
 
-/// What a transfer waits for.
+/// The event that a transfer waits for.
 #[derive(Clone, Copy, Debug)]
 enum Wait {
     Nothing,
@@ -143,7 +143,7 @@ pub(crate) struct Transfer {
     wait: Wait,
 }
 
-/// What a step of a transfer came to.
+/// The result of a step of a transfer.
 pub(crate) enum Step {
     /// Bytes were moved; there is more to do.
     Moved,
@@ -167,7 +167,7 @@ enum Stop {
     Paced,
 }
 
-/// What the rate limit lets through.
+/// The amount that the rate limit lets through.
 struct Allowance {
     /// Bytes of the message.
     len: usize,
@@ -246,7 +246,7 @@ impl Transfer {
             }
             Err(Stop::Failed(status)) => Step::Done(status),
             Err(Stop::Paced) => {
-                // What was waited for has come.
+                // The event has come.
                 self.wait = Wait::Nothing;
                 Step::Waits
             }

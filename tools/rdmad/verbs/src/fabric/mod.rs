@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the devices of one process share: worker threads, timers, and the way from a MAC address to
-//! a device.
+//! The part that the devices of one process share: worker threads, timers, and the way from a MAC
+//! address to a device.
 
 mod longest;
 mod runtime;
@@ -59,8 +59,8 @@ pub struct FabricConfig {
     pub clock: Clock,
     /// Whether workers are no threads, but do what [`Fabric::step`] tells them to.
     pub stepped: bool,
-    /// What the numbers of objects and their keys are drawn by; unknown unless told. For what must
-    /// repeat itself.
+    /// The secret by which the numbers of objects and their keys are drawn; unknown unless told.
+    /// Runs that must repeat themselves tell it.
     pub secret: Option<u64>,
 }
 
@@ -152,7 +152,7 @@ impl Fabric {
         self.crew.sleeps_on() && (shared.is_busy() || shared.runtime.is_due())
     }
 
-    /// Lets `time` pass on a clock that stands still. What is due then is left to
+    /// Lets `time` pass on a clock that stands still. Work that is due then is left to
     /// [steps](Self::step). On the clock of the system it sleeps.
     pub fn pass(&self, time: Duration) {
         self.shared.runtime.clock.pass(time);
@@ -173,7 +173,7 @@ impl Fabric {
         shared.runtime.advance(time, || shared.is_busy());
     }
 
-    /// What there is to see of the workers.
+    /// The status of the workers.
     pub fn status(&self) -> FabricStatus {
         let (longest_turn, longest_round) = self.shared.longest.longest();
         FabricStatus {

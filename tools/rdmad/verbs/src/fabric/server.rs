@@ -75,7 +75,7 @@ impl Work for Server {
     }
 
     fn expired(&self, (port, qpn): QpKey) {
-        // Those of now: the device may have come since the places were looked at.
+        // The devices are those of now: the device may have come since the places were looked at.
         if let Some(device) = find(&self.shared.devices.load(), port) {
             device.timer_expired(qpn);
         }

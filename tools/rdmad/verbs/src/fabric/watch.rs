@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[must_use]
 pub(crate) struct Watched(());
 
-/// What a worker watches.
+/// The QPs that a worker watches.
 #[derive(Debug)]
 pub(crate) struct Watch {
     patience: Duration,
@@ -82,7 +82,7 @@ impl Watch {
         self.seats.borrow().is_empty()
     }
 
-    /// Looks at all of them: `posted` tells whether a QP has work. Those that have, and those whose
+    /// Looks at all of them: `posted` tells whether a QP has work. QPs that have, and those whose
     /// time is over, are not watched any more and passed to `ready`: they have a turn, after which
     /// they are watched again or ask for a doorbell.
     pub(crate) fn look(&self, now: Instant, posted: impl Fn(QpKey) -> bool, ready: impl Fn(QpKey)) {

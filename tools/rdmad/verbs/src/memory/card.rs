@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What most keys open, at one look.
+//! Memory that most keys open, found at one look.
 //!
 //! An MR that was made with its memory, in one piece of DMA space, has a *card*: all that its key
 //! opens, in half a cache line, found by the MR's number. To read it takes no lock and no
@@ -20,7 +20,7 @@ use virtio_rdma_abi::ib::AccessFlags;
 
 /// Cards that are made at a time.
 const BLOCK: usize = 64;
-/// What a blank card has for a key. No MR has it: its number is 0.
+/// The key on a blank card. No MR has it: its number is 0.
 const BLANK: u32 = 0;
 /// Rights that a work request may need: what else an MR has is not on its card.
 const RIGHTS: u64 = (1 << RIGHTS_BITS) - 1;
@@ -34,8 +34,8 @@ pub(super) struct Cards {
     blocks: Box<[OnceLock<Box<[Card]>>]>,
 }
 
-/// What a key opens. Two share a cache line, so that those of thousands of MRs fit a second-level
-/// cache.
+/// The memory that a key opens. Two share a cache line, so that those of thousands of MRs fit a
+/// second-level cache.
 #[derive(Debug, Default)]
 #[repr(align(32))]
 struct Card {
@@ -98,7 +98,7 @@ impl Cards {
         }
     }
 
-    /// What `key` of MR `number` opens, if the card says so.
+    /// The memory that `key` of MR `number` opens, if the card says so.
     #[inline]
     pub(super) fn read(&self, number: u32, key: u32) -> Option<Flat> {
         let card = self.card(number)?;

@@ -69,7 +69,7 @@ pub(crate) struct Message<'a> {
     place: Place<'a>,
     /// Bytes at the start of the place that are not the message's.
     skipped: u64,
-    /// What lies in one piece, where it was accessed last.
+    /// The piece of memory that was accessed last.
     run: Run,
     /// The part that it is in, unless all of that lies in one piece.
     part: Option<Part>,
@@ -100,7 +100,7 @@ struct Run {
     iova: u64,
 }
 
-/// What is at an offset of a message.
+/// The memory at an offset of a message.
 enum Piece<'a> {
     Guest(DmaSlice<'a>),
     Private(&'a [u8]),
@@ -401,7 +401,7 @@ pub(crate) fn transfer(
             Piece::Guest(source) => {
                 let target = to.room(at, source.len()).map_err(Side::Target)?;
                 if target.len() == left {
-                    // What is left of the message is at hand.
+                    // The rest of the message is at hand.
                     return copy_end(&source, &target, body_left);
                 }
                 let target = match target.len() > body_left {
@@ -464,7 +464,7 @@ fn store_word(
     target.store_u64(at, u64::from_ne_bytes(word), Ordering::Release)
 }
 
-/// Which side of a transfer is at fault.
+/// The side of a transfer that is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Source(Fault),

@@ -27,9 +27,9 @@ pub(super) struct FastMr {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What MAP_MR_SG set for the next registration.
+    /// The pages that MAP_MR_SG set for the next registration.
     mapped: Option<Mapped>,
-    /// What is registered, if it is valid.
+    /// The registered memory, if it is valid.
     region: Option<Arc<Region>>,
 }
 
@@ -61,7 +61,7 @@ impl FastMr {
         self.state.lock().region.as_ref().map(visit)
     }
 
-    /// Sets the pages for the next registration. What is registered stays.
+    /// Sets the pages for the next registration. The registered memory stays.
     pub(super) fn map(&self, mapped: Mapped) {
         self.state.lock().mapped = Some(mapped);
     }

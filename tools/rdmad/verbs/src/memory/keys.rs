@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What keys open to the work of a turn.
+//! Memory that keys open to the work of a turn.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{KeyFault, MrTable, Reached, Region};
 /// The MRs and windows of a device in the hands of a worker, for a turn at most.
 ///
 /// Remembers the card that was read last: the same key is looked at when a work request is checked
-/// and when it is executed, and often by the next one. What was on a card may be used until the
+/// and when it is executed, and often by the next one. The content of a card may be used until the
 /// turn ends.
 pub(crate) struct Keys<'a> {
     mrs: &'a MrTable,
@@ -22,7 +22,7 @@ pub(crate) struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    /// What keys of `mrs` open.
+    /// The keys of `mrs`.
     pub(crate) fn new(mrs: &'a MrTable) -> Self {
         Self {
             mrs,
@@ -31,7 +31,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// What is on the card of `key`, if there is one. Windows have none.
+    /// The content of the card of `key`, if there is one. Windows have none.
     #[inline]
     pub(super) fn flat(&self, key: u32) -> Option<Flat> {
         let (recent, flat) = self.recent.get();
@@ -43,8 +43,8 @@ impl<'a> Keys<'a> {
         Some(flat)
     }
 
-    /// What `key`, for which there is no card, opens for `len` bytes at `addr` with all rights of
-    /// `access`, to work of PD `pdn`.
+    /// The memory that `key`, for which there is no card, opens for `len` bytes at `addr` with all
+    /// rights of `access`, to work of PD `pdn`.
     pub(super) fn region(
         &self,
         key: u32,

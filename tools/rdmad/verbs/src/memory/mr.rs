@@ -122,11 +122,11 @@ pub(crate) struct MrTable {
     variants: Variants,
     /// Pages of all MRs.
     pages: Budget,
-    /// What the device may allocate.
+    /// Memory that the device may allocate.
     budget: Budget,
 }
 
-/// What an MR takes of the limits of its device.
+/// The share of an MR in the limits of its device.
 #[derive(Debug)]
 pub(crate) struct MrCharge {
     _pages: Charge,
@@ -135,7 +135,7 @@ pub(crate) struct MrCharge {
 
 impl MrTable {
     /// A table of at most `max_mr` MRs with `max_pages` pages in all, and at most `max_mw` windows.
-    /// What is in it is charged to `budget`.
+    /// Its entries are charged to `budget`.
     pub(crate) fn new(
         secret: &Secret,
         budget: &Budget,
@@ -179,7 +179,7 @@ impl MrTable {
         let flat = region.flat(pd.number());
         let kind = Kind::Fixed(Arc::new(region));
         let number = Self::make(reserved, pd, kind, charge);
-        // Who had the number before is gone, and no worker is at it any more.
+        // The object that had the number before is gone, and no worker is at it any more.
         if let Some(flat) = flat {
             self.cards.write(number, key, flat);
         }
@@ -288,8 +288,8 @@ impl MrTable {
         &self.windows
     }
 
-    /// What MR `number` is now, one that was made with its memory and has it, or fails with
-    /// `EINVAL`.
+    /// The PD and memory of MR `number`, one that was made with its memory and has it, or fails
+    /// with `EINVAL`.
     pub(crate) fn current(&self, number: u32) -> Result<(PdUse, Arc<Region>)> {
         let current = |mr: &Mr| {
             let is_revoked = mr.is_revoked.load(Ordering::Relaxed);
@@ -390,7 +390,7 @@ impl MrTable {
         self.table.iter().map(|mr| mr.number).collect()
     }
 
-    /// What the card of the MR that `key` names says, if there is one.
+    /// The content of the card of the MR that `key` names, if there is one.
     #[inline]
     pub(super) fn flat(&self, key: u32) -> Option<Flat> {
         self.cards.read(number_of(key), key)

@@ -13,11 +13,11 @@ const ENTRY: usize = 8;
 /// Entries of a page list that are copied at a time: those of one block.
 const BATCH: usize = PAGE_LIST_BLOCK / ENTRY;
 
-/// Which DMA addresses the bytes of an object have.
+/// The DMA addresses of the bytes of an object.
 ///
 /// Pages that follow each other in DMA space are one extent, so what a guest allocates contiguously
-/// is found at once. Who goes through the rest in order finds each extent behind the one before,
-/// and any other by binary search.
+/// is found at once. A reader that goes through the rest in order finds each extent behind the one
+/// before, and any other by binary search.
 #[derive(Debug)]
 pub(crate) struct PageMap {
     /// Sorted by start; the first starts at 0, and the last, which is empty, at the end of the
@@ -65,7 +65,7 @@ impl PageList {
     ///
     /// # Errors
     ///
-    /// What `each` says, `EINVAL` for a list that is too short or an address that is not a page's
+    /// Errors of `each`, `EINVAL` for a list that is too short or an address that is not a page's
     /// or where the page exceeds the address space, `EFAULT` for a list that can't be read.
     pub(super) fn each_page(
         &self,
@@ -189,8 +189,8 @@ impl PageMap {
     }
 
     /// The DMA address of the byte at `offset`, which is inside the object, and how many bytes of
-    /// the object follow it without a gap. Who asks for what follows them next finds it without a
-    /// search.
+    /// the object follow it without a gap. Sequential lookups are O(1): the extent after the last
+    /// hit is tried first.
     #[inline]
     pub(crate) fn find(&self, offset: u64, cursor: &mut Cursor) -> (u64, u64) {
         debug_assert!(offset < self.len());

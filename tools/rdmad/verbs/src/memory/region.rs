@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a key opens.
+//! The memory that a key opens.
 
 use std::sync::Arc;
 use std::thread;

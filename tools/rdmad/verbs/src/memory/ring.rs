@@ -70,8 +70,8 @@ impl Pages {
 }
 
 impl RingMem {
-    /// The ring that a command describes, after a check that all of it can be reached. What the
-    /// device keeps of it is charged to `budget`.
+    /// The ring that a command describes, after a check that all of it can be reached. The device's
+    /// part of it is charged to `budget`.
     pub(crate) fn new(
         budget: &Budget,
         space: &DmaSpace,

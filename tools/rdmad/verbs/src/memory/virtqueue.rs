@@ -256,7 +256,7 @@ pub(crate) struct VirtqueueCq {
     /// Number of completions, which wraps.
     completed: u32,
     latch: ArmLatch,
-    /// What REQ_NOTIFY_CQ has asked for since the last interrupt.
+    /// The requests of REQ_NOTIFY_CQ since the last interrupt.
     arm: ArmWord,
 }
 

@@ -52,7 +52,7 @@ struct State {
     bound: Option<Bound>,
 }
 
-/// What a window is bound to.
+/// The binding of a window.
 #[derive(Debug)]
 struct Bound {
     region: Arc<Region>,
@@ -62,7 +62,7 @@ struct Bound {
     _mr: WindowUse,
 }
 
-/// Who uses a remote key: work of the peer at a QP.
+/// The user of a remote key: work of the peer at a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reached {
     /// PD of the QP.
@@ -71,7 +71,7 @@ pub(crate) struct Reached {
     pub qpn: u32,
 }
 
-/// What a BIND_MW work request asks for.
+/// The operation of a BIND_MW work request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Binding {
     /// R_Key of the window until now, of which only the number matters if that is not bound anyway,
@@ -110,7 +110,7 @@ pub(crate) struct WindowTable {
     table: Table<Window>,
     first: u32,
     variants: Variants,
-    /// What the device may allocate.
+    /// Memory that the device may allocate.
     budget: Budget,
 }
 
@@ -133,7 +133,7 @@ impl WindowTable {
 
     /// Makes a new window, which is not bound, and returns its number and key.
     pub(crate) fn insert(&self, pd: PdUse, mw_type: MwType) -> Result<(u32, u32)> {
-        // With what it is bound to.
+        // Memory for a window and its binding.
         let bound = size_of::<Region>() + BOOKKEEPING;
         let charge = self.budget.charge_object::<Window>(bound)?;
         let reserved = self.table.reserve().ok_or(Errno::NOMEM)?;

@@ -111,7 +111,7 @@ pub(super) fn merge(to: &mut QpAttr, mask: QpAttrMask, from: &QpAttr) {
     }
 }
 
-/// What address vectors of both kinds say about a path.
+/// The part of address vectors of both kinds that describes a path.
 struct Address {
     sgid_index: u8,
     sl: u8,

@@ -86,7 +86,7 @@ pub(crate) struct Qp {
     has_few: AtomicBool,
     /// A worker serves it, and whether it became ready meanwhile.
     serving: Exclusive,
-    /// What others may see of it at any time.
+    /// The part that others may see at any time.
     pub summary: Summary,
     /// Numbers of the windows of type 2 that it bound.
     windows: Mutex<BTreeSet<u32>>,
@@ -98,7 +98,7 @@ pub(crate) struct Qp {
 /// State of a QP that is no more: nothing of its may be touched.
 const DESTROYED: u8 = u8::MAX;
 
-/// What a QP is created with.
+/// Attributes of a new QP.
 pub(crate) struct QpInit {
     /// Type.
     pub qp_type: QpType,
@@ -198,7 +198,7 @@ impl Qp {
         matches!(self.state(), Some(QpState::Rts | QpState::Sqd))
     }
 
-    /// As whom its work and its peer's use keys.
+    /// The identity under which keys are checked.
     #[inline]
     pub(crate) fn reached(&self) -> Reached {
         Reached {

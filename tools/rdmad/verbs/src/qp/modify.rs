@@ -20,7 +20,7 @@ use crate::turn::Parked;
 use crate::wqe::Received;
 use crate::Device;
 
-/// What a connection consists of from a MODIFY_QP on.
+/// The parts of a connection from a MODIFY_QP on.
 struct Connected {
     connection: Connection,
     route: Option<Route>,
@@ -278,7 +278,8 @@ impl Qp {
         }
     }
 
-    /// Ends what the SQ was executing when it failed. What is posted from now on is to be executed.
+    /// Ends what the SQ was executing when it failed. Work that is posted from now on is to be
+    /// executed.
     fn leave_sqe(&self, device: &Device, send: &mut SendSide) {
         let view = device.space.enter();
         let _ = SendTurn::new(self, device, &view).flush(send, 0);

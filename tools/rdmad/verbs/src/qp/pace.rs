@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 
 /// Tokens that are one byte. A rate of 1 kb/s is one token a nanosecond.
 const BYTE: u64 = 8_000_000;
-/// What a burst is by default: as much as the rate carries in this time, since a worker may come
-/// late by that much.
+/// Time that the rate needs to carry a burst by default, since a worker may come late by that much.
 const DEFAULT_BURST: Duration = Duration::from_millis(5);
 
-/// What a driver asks for.
+/// The limit that a driver asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Rate in kb/s, not 0.
@@ -27,8 +26,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Bytes of a burst; by default it has room for a typical packet. What frames need beyond that,
-    /// [`Pacer::admit`] adds.
+    /// Bytes of a burst; by default it has room for a typical packet. [`Pacer::admit`] adds the
+    /// bytes that frames need beyond that.
     pub(crate) fn burst(&self) -> u64 {
         match self.burst {
             0 => {
@@ -63,8 +62,8 @@ impl Pacer {
         }
     }
 
-    /// Goes on with another rate or burst. What is in the bucket stays, as far as it fits: who
-    /// changes often gets no more.
+    /// Goes on with another rate or burst. The bytes in the bucket stay, as far as they fit: a
+    /// program that changes often gets no more.
     pub(crate) fn change(&mut self, shape: Shape, now: Instant) {
         self.fill(now);
         self.shape = shape;
@@ -184,8 +183,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Whatever the rate, the burst and the packets: within 5 % over a second, and never more
-        /// than rate · 10 ms and a burst in 10 ms.
+        /// Any rate, burst and packets are kept within 5 % over a second, and never more than rate
+        /// · 10 ms and a burst in 10 ms.
         // abi
         #[test]
         fn a_rate_is_kept_over_a_second_and_no_window_holds_more_than_a_burst_above_it(

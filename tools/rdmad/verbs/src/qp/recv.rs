@@ -31,7 +31,7 @@ use crate::Device;
 /// variants.
 const MAX_VIOLATIONS: u32 = 256;
 
-/// What the lock of the receive half protects.
+/// State under the lock of the receive half.
 #[derive(Debug)]
 pub(crate) struct RecvSide {
     queue: WorkConsumer,
@@ -43,7 +43,7 @@ pub(crate) struct RecvSide {
     peer: Option<Peer>,
     /// The peer's requests come without packets.
     is_direct: bool,
-    /// What datagrams for this QP carry.
+    /// The Q_Key of datagrams for this QP.
     pub(crate) qkey: u32,
     /// The receive WQE being executed; there is never more than one.
     buffer: List<u8>,
@@ -146,7 +146,7 @@ pub(crate) struct RecvTurn<'a> {
     pub(crate) device: &'a Device,
     pub(crate) view: &'a DmaView,
     queue: QueueView<'a>,
-    /// What the turn may still cost.
+    /// Budget that is left of the turn.
     pub(crate) budget: Budget,
     keys: Keys<'a>,
     /// Completions that its CQ has yet to get.
@@ -170,7 +170,7 @@ impl<'a> RecvTurn<'a> {
         }
     }
 
-    /// What local and remote keys open.
+    /// The memory that local and remote keys open.
     pub(crate) fn memory(&self) -> Memory<'_> {
         self.memory_of(self.qp.pd.number())
     }
@@ -217,8 +217,8 @@ impl<'a> RecvTurn<'a> {
         self.remote(at, AccessFlags::REMOTE_WRITE).write_word(data)
     }
 
-    /// Executes a FLUSH of the peer. What earlier work has stored is visible to all as soon as it
-    /// is stored: it is only kept from being seen after the answer.
+    /// Executes a FLUSH of the peer. Data that earlier work has stored is visible to all as soon as
+    /// it is stored: it is only kept from being seen after the answer.
     pub(crate) fn place(&self, flush: &FlushOp) -> Result<(), Fault> {
         let Memory { keys, by, .. } = self.memory();
         let (at, access) = (flush.remote, flush.access());
@@ -261,7 +261,7 @@ impl<'a> RecvTurn<'a> {
         Err(BadReceive)
     }
 
-    /// The same from the SRQ. Whose work request is malformed depends on who takes it; a ring that
+    /// The same from the SRQ. The taker decides whether a work request is malformed; a ring that
     /// makes no sense has all QPs of the SRQ fail.
     fn take_shared(
         &self,
@@ -355,7 +355,7 @@ impl<'a> RecvTurn<'a> {
             self.give_back(&wr);
             self.deliver(wr.id, WcStatus::WrFlushErr, OPCODE_RECV);
         }
-        // Those of the SRQ are for its other QPs.
+        // Receives of the SRQ are for its other QPs.
         if self.qp.srq.is_some() && !side.last_wqe_reached {
             side.last_wqe_reached = true;
             // Its consumer polls the CQ in answer.
@@ -397,7 +397,7 @@ impl<'a> RecvTurn<'a> {
         }
         // The entries of the used ring name what is given back.
         self.silent = true;
-        // What is posted meanwhile was posted too early.
+        // Work that is posted meanwhile was posted too early.
         let slots = side.queue.slots() as usize;
         let _ = self.flush(side, slots);
     }

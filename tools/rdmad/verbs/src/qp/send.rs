@@ -34,7 +34,7 @@ use crate::Device;
 /// WQEs that are executed at a time, so that packets of many small messages can be on their way.
 const DEPTH: u16 = 128;
 
-/// What the lock of the send half protects.
+/// State under the lock of the send half.
 #[derive(Debug)]
 pub(crate) struct SendSide {
     /// All attributes as they were set.
@@ -141,7 +141,7 @@ impl SendSide {
             .is_some_and(|connection| Peer::of(connection).sent(arrived, device.fabric()))
     }
 
-    /// What a requester needs of its QP.
+    /// The parts of its QP that a requester needs.
     pub(crate) fn parts(&mut self) -> Parts<'_> {
         Parts {
             queue: &mut self.queue,
@@ -214,10 +214,10 @@ pub(crate) struct SendTurn<'a> {
     pub(crate) queue: QueueView<'a>,
     /// When the turn began.
     pub(crate) now: Instant,
-    /// What the turn may still cost.
+    /// Budget that is left of the turn.
     pub(crate) budget: Budget,
     keys: Keys<'a>,
-    /// What WQEs may say.
+    /// Rules for WQEs.
     rules: SendRules<'a>,
     /// Completions that its CQ has yet to get.
     pub(crate) completions: Completions<'a>,
@@ -231,7 +231,7 @@ impl<'a> SendTurn<'a> {
         Self::at(qp, device, view, device.fabric().runtime.clock.now())
     }
 
-    /// One that began at `now`.
+    /// A turn that began at `now`.
     pub(crate) fn at(qp: &'a Qp, device: &'a Device, view: &'a DmaView, now: Instant) -> Self {
         let mtu = device.config().path_mtu().bytes();
         Self {
@@ -256,7 +256,7 @@ impl<'a> SendTurn<'a> {
         }
     }
 
-    /// What local keys open.
+    /// The memory that local keys open.
     pub(crate) fn memory(&self) -> Memory<'_> {
         Memory {
             view: self.view,
@@ -339,7 +339,7 @@ impl<'a> SendTurn<'a> {
         }
         // The entries of the used ring name what is given back.
         self.silent = true;
-        // What is posted meanwhile was posted too early.
+        // Work that is posted meanwhile was posted too early.
         let slots = side.queue.slots() as usize;
         let _ = self.flush(side, slots);
     }

@@ -23,7 +23,7 @@ const FEW: u32 = 8;
 /// Work requests that are flushed in a turn.
 pub(super) const FLUSH_LIMIT: usize = 256;
 
-/// What a step of the send half came to: something was done, which was charged, and there may be
+/// The result of a step of the send half: either something was done and charged, and there may be
 /// more; or why not.
 pub(super) type Progress = ControlFlow<Parked, Charged>;
 
@@ -242,7 +242,7 @@ impl Qp {
         };
         let mut drained = false;
         let mut broken = false;
-        // What is on the wire ends there before data takes another way.
+        // A message on the wire ends there before data takes another way.
         while state == QpState::Rts
             && side.route.is_none()
             && requester.has_room()
@@ -306,7 +306,7 @@ impl Qp {
             return self.park(device, side, resumed);
         }
         let qp = (device.port(), self.number);
-        // Who had work is likely to have more soon.
+        // A QP that had work is likely to have more soon.
         let posted = match watch.admit(qp, turn.now, turn.budget.spent() > 0) {
             Some(watched) => Some(watched.into()),
             None => {

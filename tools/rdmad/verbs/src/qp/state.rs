@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which states a QP goes through, and which attributes each step takes (IBTA 10.3.1, 11.2.5.2
-//! table 91).
+//! The states of a QP, and the attributes of each step (IBTA 10.3.1, 11.2.5.2 table 91).
 
 #[cfg(test)]
 mod tests;
@@ -47,13 +46,13 @@ const fn attributes(required: &[QpAttrMask], optional: &[QpAttrMask]) -> Attribu
     }
 }
 
-/// Who a QP is, below the connection.
+/// The place of a QP, below the connection.
 const PLACE: &[Mask] = &[Mask::PKEY_INDEX, Mask::PORT, Mask::ACCESS_FLAGS];
 /// The same of datagrams.
 const UD_PLACE: &[Mask] = &[Mask::PKEY_INDEX, Mask::PORT, Mask::QKEY];
-/// What may come along when a connection is made.
+/// Attributes that may come along when a connection is made.
 const CONNECTING: &[Mask] = &[Mask::ALT_PATH, Mask::ACCESS_FLAGS, Mask::PKEY_INDEX];
-/// What may change when a connection starts to send or while it does.
+/// Attributes that may change when a connection starts to send or while it does.
 const RC_RUNNING: &[Mask] = &[
     Mask::CUR_STATE,
     Mask::ALT_PATH,
@@ -72,7 +71,7 @@ const UC_RUNNING: &[Mask] = &[
 const UD_RUNNING: &[Mask] = &[Mask::CUR_STATE, Mask::QKEY, Mask::RATE_LIMIT];
 const DRAINING: Attributes = attributes(&[], &[Mask::EN_SQD_ASYNC_NOTIFY]);
 
-/// The steps. Those to RESET and ERR take no attributes and are the same for all types.
+/// The steps. Steps to RESET and ERR take no attributes and are the same for all types.
 const STEPS: &[Step] = &[
     Step {
         from: Reset,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What can be seen of a QP without its locks, so that who looks never holds a worker up.
+//! Properties of a QP that can be seen without its locks, so that a reader never holds a worker up.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

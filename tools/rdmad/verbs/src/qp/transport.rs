@@ -172,7 +172,7 @@ impl Requester {
     }
 }
 
-/// What takes the packets of requesters.
+/// The service that takes the packets of requesters.
 #[derive(Debug)]
 pub(crate) enum Responder {
     Rc(rc::Responder<Received>),

@@ -11,7 +11,7 @@ use std::cell::Cell;
 
 pub(crate) use parked::Parked;
 
-/// What a half of a QP may spend in a turn.
+/// The budget of a half of a QP for a turn.
 pub(crate) const TURN: usize = 1 << 20;
 /// A work request of any kind, beside its bytes.
 const WORK_REQUEST: usize = 1024;
@@ -22,7 +22,7 @@ const FRAME_BYTE: usize = 16;
 /// A frame that was received: 64 fill a turn.
 const RECEIVED_FRAME: usize = TURN / 64;
 
-/// What is left of a turn.
+/// The rest of a turn's budget.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     spent: Cell<usize>,
@@ -34,7 +34,7 @@ pub(crate) struct Budget {
 pub(crate) struct Charged(());
 
 impl Budget {
-    /// What was spent so far. The last step of a turn may exceed the budget.
+    /// The cost so far. The last step of a turn may exceed the budget.
     pub(crate) fn spent(&self) -> usize {
         self.spent.get()
     }

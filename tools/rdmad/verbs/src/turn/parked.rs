@@ -12,7 +12,7 @@ use crate::memory::ForDoorbell;
 use crate::qp::{ForAnswer, ForCommand, ForRequest};
 use crate::ForFrames;
 
-/// Who calls a half of a QP again: a set that is never empty.
+/// Callers of a half of a QP that stopped: a set that is never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Parked(u16);

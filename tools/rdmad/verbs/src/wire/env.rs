@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What the state machines of the transport see of a QP and its memory.
+//! A QP and its memory, as the state machines of the transport see them.
 
 use roce::env::{BadReceive, Incident, Output, RemoteFault, RequesterEnv, ResponderEnv};
 use roce::work::{AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, SendWr};
@@ -13,7 +13,7 @@ use crate::qp::{Parts, RecvSide, RecvTurn, SendSide, SendTurn};
 use crate::wqe::{Posted, Received};
 use crate::Device;
 
-/// What a requester sees of its QP.
+/// A QP as its requester sees it.
 pub(crate) struct SendEnv<'a, 'b> {
     turn: &'a SendTurn<'b>,
     parts: Parts<'a>,
@@ -90,7 +90,7 @@ impl RequesterEnv for SendEnv<'_, '_> {
     }
 }
 
-/// What a responder sees of its QP.
+/// A QP as its responder sees it.
 pub(crate) struct RecvEnv<'a, 'b> {
     turn: &'a RecvTurn<'b>,
     side: &'a mut RecvSide,

@@ -71,11 +71,11 @@ struct Receiving<'a> {
     view: DmaView,
     /// When the turn began.
     now: Instant,
-    /// What it may still cost.
+    /// Budget that is left of it.
     budget: Budget,
 }
 
-/// Whom a packet is for.
+/// The half of a QP that a packet is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Recipient {
     qpn: u32,

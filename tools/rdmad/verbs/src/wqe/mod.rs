@@ -34,7 +34,7 @@ pub(crate) fn max_rq_wqe(cap: &QpCap) -> usize {
 pub(crate) struct Snapshots {
     bytes: List<u8>,
     stride: usize,
-    /// What was given back last is taken first.
+    /// The snapshot that was given back last is taken first.
     free: Queue<u16>,
     /// The WQE that no other is taken behind.
     last: Option<u16>,

@@ -43,7 +43,7 @@ pub(crate) enum Data {
     Inline(u32),
 }
 
-/// What the QP allows its work requests.
+/// Rules of the QP for its work requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendRules<'a> {
     pub qp_type: QpType,
@@ -53,7 +53,7 @@ pub(crate) struct SendRules<'a> {
     pub user: bool,
     /// Every WQE is signalled.
     pub signal_all: bool,
-    /// What was negotiated.
+    /// The negotiated features.
     pub features: Features,
     /// Longest message in bytes.
     pub max_message: u32,
@@ -278,7 +278,7 @@ const REG_MR: SendOp = SendOp::Local { drained: false };
 /// A memory window is bound in its turn.
 const BIND_MW: SendOp = SendOp::Local { drained: false };
 
-/// What a WQE asks for, or `None` if that makes no sense.
+/// The operation of a WQE, or `None` if it makes no sense.
 fn operation(opcode: WrOpcode, header: &SqHeader) -> Option<SendOp> {
     let rdma = Rdma::load(&header.wr);
     let remote = Remote {

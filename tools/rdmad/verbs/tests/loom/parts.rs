@@ -8,7 +8,7 @@ use loom::thread;
 
 use crate::runtime::{Exclusive, Quiesce, ReadySet};
 
-/// What is inserted while another thread takes is taken now or later, once.
+/// A number that is inserted while another thread takes is taken now or later, once.
 #[test]
 fn a_ready_set_loses_nothing() {
     loom::model(|| {

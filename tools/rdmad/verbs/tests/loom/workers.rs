@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Workers as a fabric has them, from their start to their end. What they serve is a set of
-//! numbers.
+//! Workers as a fabric has them, from their start to their end. They serve a set of numbers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::runtime::{Alarm, Clock, Crew, Next, QpKey, ReadySet, Runtime, RuntimeConfig, Work};
 use crate::sync::{check, spawn, Condvar, Mutex};
 
-/// What is shared: a fabric with one device, so to say.
+/// The shared part: a fabric with one device, so to say.
 struct Model {
     runtime: Runtime,
     ready: ReadySet,
@@ -40,7 +39,7 @@ impl Model {
         }
         scenario(&model);
         model.runtime.stop();
-        // One that sleeps on ends in a deadlock, which the checker reports.
+        // A worker that sleeps on ends in a deadlock, which the checker reports.
         crew.join();
         assert_eq!(model.ready.take(), None);
         assert!(model.ready.is_empty());
@@ -139,7 +138,7 @@ fn no_deadline_is_slept_through() {
     });
 }
 
-/// Whoever lets time pass on a clock that stands still finds all done that was due.
+/// A caller that lets time pass on a clock that stands still finds all due work done.
 #[test]
 fn what_is_due_is_done_when_time_has_passed() {
     check(|| {

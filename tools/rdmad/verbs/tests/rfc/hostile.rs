@@ -215,7 +215,7 @@ fn queues_outside_of_memory() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever lies in a descriptor table and its rings, the others work and the QP can go.
+    /// Other queues work and the QP can go, with anything in a descriptor table and its rings.
     #[test]
     fn arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 1024), which in 0..3usize) {
         let world = World::new(1, PathPolicy::Direct);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which numbers objects get, and when they get them again.
+//! Numbers of objects, and when they are given again.
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
@@ -60,7 +60,7 @@ fn the_device_has_the_virtqueues_that_its_configuration_promises() {
         };
         assert!(u32::from(size) >= needed, "virtqueue {queue}: {size}");
     }
-    // What the kernel's MAD layer asks for.
+    // The kernel's MAD layer asks for these.
     assert!(config.max_qp_wr >= 512 && config.max_cqe >= 640);
 }
 

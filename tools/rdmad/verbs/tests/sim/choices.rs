@@ -8,7 +8,7 @@ use rand_xorshift::XorShiftRng;
 /// The choices of one step.
 pub type Step = Vec<u32>;
 
-/// Where choices come from. Those that were taken are kept, so that a run can be repeated with
+/// Where choices come from. Choices that were taken are kept, so that a run can be repeated with
 /// fewer steps.
 pub struct Choices {
     source: Source,
@@ -20,7 +20,7 @@ enum Source {
         random: XorShiftRng,
         steps: usize,
     },
-    /// What a step does not give is 0.
+    /// A choice that a step does not give is 0.
     Given {
         steps: std::vec::IntoIter<Step>,
         step: std::vec::IntoIter<u32>,
@@ -97,7 +97,7 @@ impl Choices {
         things[self.below(things.len())]
     }
 
-    /// What was chosen so far.
+    /// The choices so far.
     pub fn taken(&self) -> &[Step] {
         &self.taken
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What must not grow: once all parties are gone, a guest has what it had before them, and room for
-//! as much as ever.
+//! Memory and tables that must not grow: once all parties are gone, a guest has what it had before
+//! them, and room for as much as ever.
 
 use std::sync::atomic::Ordering;
 
@@ -29,7 +29,7 @@ pub struct Size {
 }
 
 impl Guest {
-    /// What its device has.
+    /// The size of its device.
     pub fn size(&self) -> Size {
         let status = self.vm.device.status();
         Size {

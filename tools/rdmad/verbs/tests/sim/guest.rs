@@ -157,7 +157,7 @@ impl Guest {
         }
     }
 
-    /// Resets the device. What it had is gone.
+    /// Resets the device. Its objects are gone.
     pub fn reset(&self) {
         self.vm.device.reset();
         self.is_reset.set(true);

@@ -19,7 +19,7 @@ const AREA: usize = 1024;
 const AREAS: usize = 8;
 /// Where the areas of receives begin.
 const RECEIVES: usize = AREA * AREAS;
-/// What an area holds where nothing was written.
+/// The byte of an area where nothing was written.
 const FILL: u8 = 0xee;
 const GRH: usize = GRH_SIZE as usize;
 /// The longest datagram, and what a short receive has room for.
@@ -259,7 +259,7 @@ impl<'w> Party<'w> for Mail<'w> {
         any
     }
 
-    /// What is sent while all is at rest arrives.
+    /// A datagram that is sent while all is at rest arrives.
     fn feed(&mut self) -> bool {
         let is_short = |ours: &Mailbox<'_>| ours.receives.iter().any(|receive| receive.2 < AREA);
         let quiet = |ours: &Mailbox<'_>| !ours.ending && ours.sent.is_empty() && !is_short(ours);

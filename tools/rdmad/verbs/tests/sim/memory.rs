@@ -11,7 +11,7 @@ pub struct Model<'w> {
     pub guest: &'w Guest,
     pub iova: u64,
     bytes: Vec<u8>,
-    /// What a device may write now: each byte may be there already or not.
+    /// Writes that a device may make now: each byte may be there already or not.
     pending: Vec<Pending>,
 }
 
@@ -44,7 +44,7 @@ impl<'w> Model<'w> {
         self.bytes.len()
     }
 
-    /// What `range` holds as far as nothing is pending there.
+    /// The bytes of `range` as far as nothing is pending there.
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         &self.bytes[range]
     }

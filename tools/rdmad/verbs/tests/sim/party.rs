@@ -78,7 +78,7 @@ pub struct Grave<'w> {
 }
 
 impl<'w> Grave<'w> {
-    /// What is left in `len` bytes at `iova`. Events that have come already are taken.
+    /// The allocator of the rest of `len` bytes at `iova`. Events that have come already are taken.
     pub fn new(guest: &'w Guest, cookies: Vec<u64>, iova: u64, len: u64) -> Self {
         for cookie in &cookies {
             guest.take_events(*cookie);

@@ -12,7 +12,7 @@ use virtio_rdma_abi::ring::DoorbellKind;
 
 use crate::harness::*;
 
-/// In which workers go to sleep, and after which a doorbell comes after a lull.
+/// Time in which workers go to sleep, and after which a doorbell comes after a lull.
 const REST: Duration = Duration::from_millis(2);
 /// A worker that has served a queue does not ask for its doorbell for the rest of a test.
 const POLL: Duration = Duration::from_secs(60);

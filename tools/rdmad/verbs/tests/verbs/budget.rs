@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a driver can make the device allocate is limited, whatever it asks for, and comes back.
+//! Memory that a driver can make the device allocate is limited, whatever the driver asks for, and
+//! comes back.
 
 use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
@@ -146,7 +147,7 @@ fn a_driver_that_takes_all_it_can_get() {
         assert!((10..40).contains(&qps.len()), "{} QPs", qps.len());
         made.push((cq, qps, Rest::take(vm)));
     }
-    // Whose VM it is not has its own.
+    // The other VM has its own.
     let pair = Pair::new(&world);
     for id in 0..20 {
         pair.qb.post_recv(id, &[sge(&pair.mb, 0, 64)]);
@@ -302,7 +303,7 @@ fn memory_for_packets() {
             cq_a.expect(id, WcStatus::Success);
             cq_b.expect(id, WcStatus::Success);
         }
-        // What was for packets goes with the connection.
+        // Memory for packets goes with the connection.
         qa.to(QpState::Reset);
         qa.destroy().unwrap();
         a.call(CmdDeregMr { mrn: ma.mrn }).unwrap();
@@ -384,7 +385,7 @@ fn sixty_four_drivers(limits: Limits) {
         charged >> 20,
         most >> 20
     );
-    // What was charged is no more than that: `used` has looked.
+    // The charge is no more than that: `used` has looked.
     assert!(taken <= charged + COMMON);
     let pair = Pair::new(&world);
     for id in 0..1000 {

@@ -59,7 +59,8 @@ fn packet(to: &Vm) -> Vec<u8> {
     frame_between((mac(200), gid), (to.mac, to.gid), &headers, &[])
 }
 
-/// What comes over an uplink for two devices that failed does not keep the uplink from the others.
+/// Frames that come over an uplink for two devices that failed do not keep the uplink from the
+/// others.
 #[test]
 fn an_uplink_goes_on() {
     /// Frames for each device: more than the uplink has buffers.
@@ -204,7 +205,7 @@ fn a_peer_keeps_its_buffers() {
     receiver.expect(1);
 }
 
-/// What a driver rings while its device has failed is looked at after the reset.
+/// Doorbells that a driver rings while its device has failed are looked at after the reset.
 #[test]
 fn a_queue_that_was_rung_meanwhile_is_served_after_the_reset() {
     let config = FabricConfig {

@@ -350,7 +350,7 @@ fn come_and_go(vm: &Vm, peer: &Vm, ours: &AtomicU32, theirs: &AtomicU32, mr: &Mr
     let peer_qpn = theirs.load(Ordering::SeqCst).max(2);
     qp.to_rtr(peer, peer_qpn).unwrap();
     if dice[2] % 4 != 0 && qp.to_rts().is_err() {
-        // What came from the peer has failed it meanwhile.
+        // The peer's packets have failed it meanwhile.
         assert_eq!(qp.state(), QpState::Err);
     }
     for id in 0..u64::from(dice[3] % 16) {
@@ -454,7 +454,7 @@ proptest! {
             match act {
                 Act::Scribble { ring, offset, byte } => rings[usize::from(*ring)].scribble(*offset, *byte),
                 Act::Post(wqe) => {
-                    // Whatever the device answered: the slot after the last.
+                    // The slot after the last, whatever the device answered.
                     let slot = position as u32;
                     let ring = &qa.sq;
                     ring.write(ring.layout.slot(slot), wqe);

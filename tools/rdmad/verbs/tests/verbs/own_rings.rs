@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What only own rings have: arm words, event queues, and work requests that a process writes
+//! Abilities of own rings alone: arm words, event queues, and work requests that a process writes
 //! itself.
 
 use std::sync::atomic::Ordering;

@@ -150,7 +150,7 @@ fn in_a_turn_of_a_qp() {
         setting.fragile.sends.store(true, Ordering::SeqCst);
         pair.write(2);
         setting.first_failed();
-        // What its driver does meanwhile has no effect.
+        // Acts of its driver have no effect meanwhile.
         pair.write(3);
         assert_eq!(pair.cq_a.poll(), None);
         setting.first_recovers();

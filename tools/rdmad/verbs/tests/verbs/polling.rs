@@ -10,7 +10,7 @@ use verbs::{FabricConfig, Limits, PathPolicy};
 
 use crate::harness::*;
 
-/// In which a worker that watches nothing has asked for a doorbell.
+/// Time in which a worker that watches nothing has asked for a doorbell.
 const REST: Duration = Duration::from_millis(2);
 
 /// Calls `check` on either path with workers that poll for so long.

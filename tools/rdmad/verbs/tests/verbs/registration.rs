@@ -152,7 +152,7 @@ fn registered_used_and_invalidated_in_one_go() {
         }
         assert_eq!(a.read(0, 0x2000), pattern(0x2000, 1));
         assert_eq!(p.b.read(p.mb.iova + 0x4000, 0x2000), pattern(0x2000, 1));
-        // What is registered at B is written by A.
+        // A writes to the memory that is registered at B.
         p.qb.post_bytes(&reg(7, &b.reg_pages(b.mr.key)));
         p.cq_b.expect(7, WcStatus::Success);
         p.qa.post(&p.wr(8, WrOpcode::RdmaWrite, 16).remote(&b.mr, 0x1ff0));

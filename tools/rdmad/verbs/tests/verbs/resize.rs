@@ -99,7 +99,7 @@ fn the_event_that_was_asked_for_comes_after_a_move() {
             pair.cq_a.event_received();
             pair.cq_a.expect(round, WcStatus::Success);
         }
-        // What fired in the old ring does not fire again.
+        // An event that fired in the old ring does not fire again.
         pair.cq_a.arm(ArmKind::Next);
         write(&pair, 9);
         pair.a.sink.expect(EventKind::Completion, cookie);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What is done between two steps of a worker, and in one.
+//! Acts between two steps of a worker, and in one.
 
 use verbs::{Clock, FabricConfig, Limits};
 use virtio_rdma_abi::ctrl::CmdCreateMr;

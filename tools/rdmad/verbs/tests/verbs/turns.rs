@@ -424,7 +424,7 @@ fn a_full_queue_of_local_work_is_executed() {
             p.qa.post_all(&Vec::from_iter(wqes));
             p.qa.ring_doorbell(DoorbellKind::Sq);
             p.cq_a.expect(COUNT - 1, WcStatus::Success);
-            // What follows is executed too.
+            // The next work request is executed too.
             p.qa.post(&p.wr(COUNT, WrOpcode::RdmaWrite, 8));
             p.cq_a.expect(COUNT, WcStatus::Success);
         }

@@ -245,7 +245,7 @@ impl Qp {
     ) -> Result<NewQp<Self>> {
         let device = &pd.device().device;
         let mut capabilities = init.capabilities();
-        // What is counted is as long as a ring would be, if the device allows for it.
+        // The count is that of a ring, if the device allows for it.
         let limit = device.limits().queues.max_qp_wr;
         let round = |entries: u32| match entries {
             0 => 0,
@@ -385,7 +385,7 @@ pub(super) fn check(device: &Device, init: &QpInit<'_, IbDevice>) -> Result {
     valid.then_some(()).ok_or(EINVAL)
 }
 
-/// Sizes that a QP shall have. One that takes its receives from an SRQ has no receive queue,
+/// Sizes that a QP shall have. A QP that takes its receives from an SRQ has no receive queue,
 /// whatever it asks for.
 fn capabilities(init: &QpInit<'_, IbDevice>) -> QpCapabilities {
     let capabilities = init.capabilities();
@@ -456,7 +456,7 @@ fn recv_slot_size(capabilities: &QpCapabilities) -> usize {
     rq_wqe_size(capabilities.max_recv_sge as usize)
 }
 
-/// Who posts to a QP that is being created.
+/// The poster to a QP that is being created.
 fn client(pd: &Pd<IbDevice>, init: &QpInit<'_, IbDevice>, consumer: &QpConsumer) -> Client {
     Client {
         consumer: consumer.clone(),

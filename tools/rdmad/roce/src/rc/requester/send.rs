@@ -18,7 +18,7 @@ use super::{is_answered, Requester};
 /// An acknowledgement is asked for at least once in so many packets.
 const ACK_INTERVAL: u64 = WINDOW as u64 / 4;
 
-/// What to send next.
+/// The packet to send next.
 struct Next {
     headers: Headers,
     /// Payload, as a part of the message.

@@ -22,7 +22,7 @@ pub(super) struct Job {
     pub msn: u32,
 }
 
-/// What is left to send.
+/// The part that is left to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
     /// This range of memory.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What a responder allocates.
+//! Allocations of a responder.
 
 use super::*;
 use crate::net::Addresses;
 use crate::work::AccessFlags;
 
-/// Whoever pays for a responder is told how long its queues grow.
+/// The payer for a responder is told how long its queues grow.
 #[test]
 fn queues_grow_as_long_as_is_said() {
     let addresses = Addresses::V4([10, 9, 0, 1].into(), [10, 9, 0, 2].into());

@@ -51,7 +51,7 @@ impl Runtime {
             && self.sleep.have_gone(self.workers)
             && self.quiesce.try_outside(turn);
         if served {
-            // What was posted meanwhile is rung for now.
+            // Work that was posted meanwhile is rung for now.
             lull.end(self.clock.now());
         }
         served

@@ -9,8 +9,8 @@ const BUSY: u8 = 1;
 /// Another one wanted to be meanwhile.
 const AGAIN: u8 = 2;
 
-/// Lets one worker at a time take turns at something. Who finds another at it does not wait: that
-/// one is told that there may be more to do.
+/// Lets one worker at a time take turns at something. A worker that finds another at it does not
+/// wait: the other is told that there may be more to do.
 #[derive(Debug, Default)]
 pub(crate) struct Exclusive(AtomicU8);
 

@@ -144,7 +144,7 @@ impl Runtime {
         }
     }
 
-    /// Whether no worker has anything to do now. Whoever is not asleep may have.
+    /// Whether no worker has anything to do now. A worker that is not asleep may have.
     fn is_idle(&self, is_busy: impl Fn() -> bool) -> bool {
         self.sleep
             .all_sleep(self.workers, || !is_busy() && !self.is_due())

@@ -58,7 +58,7 @@ impl ReadySet {
         Some(number)
     }
 
-    /// Takes out all numbers that are in the set now. One that is added meanwhile may stay.
+    /// Takes out all numbers that are in the set now. A number that is added meanwhile may stay.
     pub(crate) fn take_all(&self, mut each: impl FnMut(u32)) {
         for (group, summary) in (0..).zip(&self.summary) {
             for word in bits_of(summary.load(Ordering::Acquire)) {
@@ -133,8 +133,8 @@ impl ReadySet {
         let summary = &self.summary[(word / WORD) as usize];
         let bit = 1 << (word % WORD);
         summary.fetch_and(!bit, Ordering::AcqRel);
-        // Whoever adds a number sets its bit before the summary's: one of the two sees the other's
-        // change.
+        // A thread that adds a number sets its bit before the summary's: one of the two sees the
+        // other's change.
         if self.bits[word as usize].load(Ordering::SeqCst) != 0 {
             summary.fetch_or(bit, Ordering::AcqRel);
         }
@@ -189,7 +189,7 @@ mod tests {
         let mut taken = Vec::new();
         set.take_all(|number| {
             taken.push(number);
-            // Those that come back are not taken again.
+            // Numbers that come back are not taken again.
             set.insert(number);
         });
         assert_eq!(taken, [0, 3, 63, 64, 5_000, 9_999]);

@@ -103,7 +103,7 @@ impl Sleep {
         let guard = self.lock.lock();
         match &self.bell {
             Bell::Threads(woken) => {
-                // Those that wake take it.
+                // Workers that wake take it.
                 drop(guard);
                 if all {
                     woken.notify_all();
@@ -132,8 +132,8 @@ impl Sleep {
     /// Whether so many threads sleep, or were woken and do not run yet, and `idle` is true. None of
     /// them runs before `idle` has returned.
     pub(super) fn all_sleep(&self, threads: usize, idle: impl FnOnce() -> bool) -> bool {
-        // Who is about to sleep and finds work instead holds the lock until it is no sleeper any
-        // more.
+        // A worker that is about to sleep and finds work instead holds the lock until it is no
+        // sleeper any more.
         let _guard = self.lock.lock();
         self.have_gone(threads) && idle()
     }

@@ -67,7 +67,7 @@ pub(crate) trait Work: Send + 'static {
     fn end(&mut self) -> Next;
 }
 
-/// One that serves: a thread, or steps that are chosen one by one.
+/// A worker: a thread, or steps that are chosen one by one.
 pub(crate) struct Worker<W> {
     /// Counted from 0.
     number: usize,

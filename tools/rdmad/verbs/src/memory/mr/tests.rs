@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What keys open, and what they do not.
+//! Memory that keys open, and memory that they do not.
 
 use super::*;
 use crate::memory::{unlimited, Keys};

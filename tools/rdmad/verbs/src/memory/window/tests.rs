@@ -314,7 +314,7 @@ fn unbinding_waits_for_who_uses_the_memory() {
     });
 }
 
-/// What may happen to windows.
+/// Operations on windows.
 #[derive(Clone, Debug)]
 enum Step {
     Alloc(bool),

@@ -68,8 +68,8 @@ const LETTERS: &[(char, Mask)] = &[
     ('L', Mask::RATE_LIMIT),
 ];
 
-/// What this device does not have, whichever step names it; the last only where it was not
-/// negotiated.
+/// Attributes that this device does not have, whichever step names them; the last only where it was
+/// not negotiated.
 const MISSING: &[Mask] = &[
     Mask::ALT_PATH,
     Mask::PATH_MIG_STATE,

@@ -187,7 +187,7 @@ impl End<'_> {
         // Messages may be lost, and come in another order or twice.
         let like = theirs.messages.iter().filter(|message| fits(message));
         let solicited = like.map(|message| message.solicited);
-        // Which of several it is can't be told.
+        // The one among several can't be told.
         let sure = solicited.reduce(|all, one| all && one);
         sure.unwrap_or_else(|| panic!("nobody sent that: {cqe:?}"))
     }

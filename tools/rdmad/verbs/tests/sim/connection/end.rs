@@ -19,7 +19,7 @@ use crate::harness::{sge, Cq, Mr, Options, Qp};
 pub(super) const AREA: u64 = 8192;
 /// Areas of a kind.
 pub(super) const AREAS: usize = 12;
-/// What an area holds where nothing was written.
+/// The byte of an area where nothing was written.
 const FILL: u8 = 0xee;
 /// The kinds of areas of an end's memory: for its own work requests, its receives, those of its
 /// peer.
@@ -38,7 +38,7 @@ pub(super) struct Sent {
     /// Another work request has the local area, too.
     pub is_shared: bool,
     pub remote: Option<usize>,
-    /// What must be where the opcode moves data to.
+    /// Bytes that must be where the opcode moves data to.
     pub data: Vec<u8>,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct End<'w> {
     /// Messages to the peer that it has not taken.
     pub messages: VecDeque<Message>,
     pub received: VecDeque<Received>,
-    /// What its word for atomic operations holds when all that the peer posted is done.
+    /// The value of its word for atomic operations when all that the peer posted is done.
     pub word: u64,
     pub armed: Option<ArmKind>,
     /// The ring that the device has moved the CQ to, and completions that were left in the old one.

@@ -8,7 +8,7 @@ use super::end::End;
 use crate::choices::Choices;
 use crate::driver;
 
-/// What commands answer for a ring that is too short.
+/// The answer of commands for a ring that is too short.
 const EINVAL: u8 = 22;
 
 impl End<'_> {

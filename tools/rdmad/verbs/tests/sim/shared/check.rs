@@ -120,7 +120,7 @@ impl Shared<'_> {
             assert!(member.ending || member.messages.is_empty(), "not received");
             assert!(!member.ending || member.closed, "no last receive");
         }
-        // What was not taken was not written to.
+        // An area that was not taken was not written to.
         for (id, area) in &self.areas {
             let iova = self.mr.iova + (area * AREA) as u64;
             let bytes = self.guest.vm.read(iova, AREA);

@@ -20,9 +20,9 @@ const AREA: usize = 1024;
 const AREAS: usize = 16;
 /// Slots that the SRQ may grow to.
 const MOST: u32 = 64;
-/// What commands answer if it were to shrink.
+/// The answer of commands if it were to shrink.
 const EINVAL: u8 = 22;
-/// What an area holds where nothing was written.
+/// The byte of an area where nothing was written.
 const FILL: u8 = 0xee;
 
 /// A QP that sends to one that takes its receives from the SRQ.

@@ -111,7 +111,7 @@ impl Vault<'_> {
             return;
         }
         self.must_raise |= status != WcStatus::RemOpErr;
-        // What has no fence may overtake a READ or an atomic operation.
+        // Work without a fence may overtake a READ or an atomic operation.
         let behind: Vec<_> = match one.kind {
             Kind::Write | Kind::Receive => side.tries.iter().map(|one| one.id).collect(),
             _ => Vec::new(),

@@ -12,7 +12,7 @@ use crate::harness::{local_inv, wqe, FULL};
 
 const PAGE: u64 = 4096;
 
-/// What is registered.
+/// The registered memory.
 #[derive(Clone, Copy, Debug)]
 struct Registered {
     at: usize,
@@ -20,7 +20,7 @@ struct Registered {
     access: AccessFlags,
 }
 
-/// What the MR becomes.
+/// The future of the MR.
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
     key: u32,

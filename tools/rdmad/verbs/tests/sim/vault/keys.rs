@@ -22,7 +22,7 @@ const LOCAL: AccessFlags = AccessFlags::LOCAL_WRITE;
 /// All rights, and windows.
 const BINDABLE: AccessFlags = AccessFlags(FULL.0 | AccessFlags::MW_BIND.0);
 
-/// What commands answer for an MR that a window shows.
+/// The answer of commands for an MR that a window shows.
 const EBUSY: u8 = 16;
 
 /// An MR.
@@ -64,7 +64,7 @@ fn rights(choices: &mut Choices) -> AccessFlags {
 }
 
 impl<'w> Keys<'w> {
-    /// Those of a QP that belongs to a `user`, or to the kernel.
+    /// Keys of a QP that belongs to a `user`, or to the kernel.
     pub fn new(guest: &'w Guest, pdns: [u32; 2], (iova, len): (u64, u64), user: bool) -> Self {
         let mr = guest.vm.register(pdns[0], iova, len, BINDABLE);
         Self {

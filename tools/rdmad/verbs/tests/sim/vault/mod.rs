@@ -36,7 +36,7 @@ pub struct Vault<'w> {
     adrift: Vec<Try>,
     /// The thief's memory.
     mr: Mr,
-    /// What the owner's QP admits.
+    /// Operations that the owner's QP admits.
     access: AccessFlags,
     posted: u64,
     /// A try may fail, or the connection was broken off.
@@ -252,7 +252,7 @@ impl<'w> Vault<'w> {
         match refused {
             None if !one.allowed => {
                 one.allowed = true;
-                // One that was allowed before may have been executed then.
+                // A try that was allowed before may have been executed then.
                 if !one.succeeds || !one.kind.writes() {
                     one.succeeds = true;
                     self.begin(one);
@@ -262,7 +262,7 @@ impl<'w> Vault<'w> {
             Some(status) => {
                 one.fails = Some(status);
                 if one.allowed && one.kind.writes() {
-                    // What it has not written by now it does not write.
+                    // Bytes that it has not written by now it does not write.
                     let memory = &mut self.owner.memory;
                     one.succeeds = !memory.is_pending(one.id) || memory.refuse(one.id);
                 }

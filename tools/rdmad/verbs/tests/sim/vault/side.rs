@@ -12,7 +12,7 @@ use crate::harness::{Cq, Mr, Options, Qp};
 use crate::memory::Model;
 use crate::party::{destroy_cq, destroy_qp};
 
-/// What a try does with the vault.
+/// The action of a try on the vault.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     /// A peer writes to it, reads it or adds to a word of it.
@@ -86,7 +86,7 @@ pub(super) struct Receive {
     /// Of the try.
     pub id: u64,
     pub area: usize,
-    /// What may become of it, as long as the try itself is not there to ask.
+    /// The possible results, as long as the try itself is not there to ask.
     pub ended: Option<(bool, bool)>,
 }
 

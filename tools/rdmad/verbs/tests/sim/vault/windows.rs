@@ -17,7 +17,7 @@ const READ: AccessFlags = AccessFlags::REMOTE_READ;
 const WRITE: AccessFlags = AccessFlags::REMOTE_WRITE;
 const ATOMIC: AccessFlags = AccessFlags::REMOTE_ATOMIC;
 
-/// What a window shows.
+/// The memory that a window shows.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
     mrn: u32,
@@ -26,7 +26,7 @@ struct Bound {
     access: AccessFlags,
 }
 
-/// What a window becomes.
+/// The future of a window.
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
     mwn: u32,

@@ -30,8 +30,8 @@ const GIVEN: [WcStatus; 12] = [
     WcStatus::RnrRetryExcErr,
 ];
 
-/// What of a completion the device never says, whatever happened. SOLICITED is for drivers of RFC
-/// mode.
+/// The fault of a completion that the device never writes, whatever happened. SOLICITED is for
+/// drivers of RFC mode.
 fn fault(cqe: &Cqe, rfc: bool) -> Option<&'static str> {
     let mut flags = WcFlags::GRH
         | WcFlags::WITH_IMM

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What differs between the modes: who says where queues lie, how they are rung and how a CQ is
+//! Differences between the modes: who says where queues lie, how they are rung and how a CQ is
 //! armed.
 //!
 //! In RFC mode the driver enables the virtqueues of one free number only before it creates an
@@ -35,7 +35,7 @@ pub fn is_rfc() -> bool {
     super::super::MODE == Mode::Rfc
 }
 
-/// What the configuration says about virtqueues.
+/// The numbers of virtqueues in the configuration.
 pub fn numbers(vm: &Vm) -> QueueNumbers {
     QueueNumbers::new(config(vm).max_cq)
 }
@@ -113,7 +113,7 @@ fn disable(vm: &Vm, queue: Option<u16>) {
     vm.device.virtqueue_reset(queue);
 }
 
-/// What events of CQ `cqn` are known by, where the driver does not choose it.
+/// The cookie of events of CQ `cqn`, where the driver does not choose it.
 pub fn cookie_of_cq(vm: &Vm, cqn: u32, cookie: u64) -> u64 {
     match numbers(vm).cq(cqn) {
         Some(queue) if is_rfc() => queue.into(),

@@ -19,7 +19,7 @@ use super::{Cq, Wr};
 /// The doorbell page that tests use.
 pub const PAGE: u32 = 3;
 
-/// What a QP is made with.
+/// Options of a new QP.
 #[derive(Clone, Copy)]
 pub struct Options {
     pub qp_type: QpType,
@@ -97,7 +97,7 @@ pub struct Qp<'vm> {
     rq_queue: RefCell<Posted>,
 }
 
-/// What was posted to a queue.
+/// A posted work request.
 struct Posted {
     queue: WorkQueue,
     /// The ids of what is not known to have ended, and the position of the first.
@@ -230,7 +230,7 @@ impl<'vm> Qp<'vm> {
             cookie,
         };
         let qpn = mode::create_qp(vm, request, &sq, &rq)?;
-        // Those of an earlier QP with this number.
+        // Completions of an earlier QP with this number.
         vm.take_ended(qpn, false);
         vm.take_ended(qpn, true);
         Ok(Self {

@@ -25,7 +25,7 @@ pub struct Srq<'vm> {
     queue: RefCell<SharedQueue<Box<[u16]>>>,
 }
 
-/// What a ring of so many slots is created with.
+/// The request that creates a ring of so many slots.
 pub fn request(vm: &Vm, pdn: u32, ring: &Ring) -> CmdCreateSrq {
     CmdCreateSrq {
         pdn,

@@ -84,7 +84,7 @@ fn each_packet_reaches_its_qp_in_order() {
     );
 }
 
-/// What comes behind a request that fails the QP is not executed, and not answered either.
+/// Requests behind one that fails the QP are not executed, and not answered either.
 #[test]
 fn a_run_ends_where_the_qp_fails() {
     let world = World::new(2, PathPolicy::Wire);

@@ -132,7 +132,7 @@ fn doorbells_and_events() {
     for id in 2..5 {
         pair.cq_a.arm(ArmKind::Next);
         exchange(id);
-        // One that is not armed any more.
+        // This CQ is not armed any more.
         exchange(10 + id);
         wait("an event", || {
             let events = pair.a.counters().completion_events - before.completion_events;

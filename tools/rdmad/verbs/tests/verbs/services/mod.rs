@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! What each type of QPs can do, on both paths.
+//! Operations of each type of QPs, on both paths.
 
 mod addresses;
 mod atomics;
@@ -26,7 +26,7 @@ use crate::harness::*;
 /// Types of QPs that any process may have.
 const USER_TYPES: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
 
-/// What lies ahead of a datagram in its receive.
+/// Bytes ahead of a datagram in its receive.
 const GRH: u64 = 40;
 
 /// Where the data of a SEND begins in the receive.

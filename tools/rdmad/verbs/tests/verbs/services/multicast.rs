@@ -128,7 +128,7 @@ fn datagrams_to_a_group_reach_all_members() {
                 member.expect(round, &sender, group(1), &data);
             }
         }
-        // What went to the one group did not go to the other.
+        // A datagram to the one group did not go to the other.
         sender.send(group(2), b"other");
         for outsider in &outsiders {
             outsider.expect(7, &sender, group(2), b"other");
@@ -164,7 +164,7 @@ fn a_member_hears_itself_unless_it_blocks_loopback() {
                 sender.expect(1, &sender, group(1), b"echo");
                 sender.post_recv(1);
             }
-            // What others send comes, and before it came nothing else. They have no receives left
+            // Datagrams of others come, and before them nothing else. They have no receives left
             // for each other's.
             for (other, id) in others.iter().zip(1..) {
                 sender.post_recv(id + 1);

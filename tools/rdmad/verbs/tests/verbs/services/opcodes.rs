@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Which opcodes a QP has, by data.
+//! Opcodes of a QP, by data.
 
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::event::EventKind;

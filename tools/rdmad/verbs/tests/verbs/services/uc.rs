@@ -53,8 +53,8 @@ fn messages_of_all_sizes() {
     });
 }
 
-/// What `spoil` makes of a work request or of the peer stays unknown to the requester, and the next
-/// message arrives.
+/// A message of a work request or to a peer that `spoil` has changed stays unknown to the
+/// requester, and the next message arrives.
 fn is_lost(opcode: WrOpcode, spoil: impl Fn(&Pair<'_>, &mut Wr)) {
     each_uc(|p| {
         let mut wr = p.wr(1, opcode, 100);
@@ -227,7 +227,7 @@ fn a_sender_that_starts_anew() {
     });
 }
 
-/// Whatever a lossy network leaves of a stream of messages, what arrives is whole and in order.
+/// Messages that arrive over a lossy network are whole and in order.
 #[test]
 fn what_a_lossy_network_leaves_is_whole() {
     const MESSAGES: u32 = 300;

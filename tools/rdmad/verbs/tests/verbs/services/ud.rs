@@ -167,7 +167,7 @@ fn one_qp_and_many_peers() {
     });
 }
 
-/// Who sends datagrams may destroy its QP without waiting for their completions.
+/// A sender of datagrams may destroy its QP without waiting for their completions.
 #[test]
 fn datagrams_posted_before_their_qp_is_destroyed() {
     on_both_paths(|path| {
@@ -200,7 +200,7 @@ fn both_paths_share_the_receives() {
     let p = Pair::with(&world, options, options);
     for round in 0..20 {
         world.fabric.set_path(PATHS[round as usize % 2]);
-        // One that does not fit leaves the receive to the next.
+        // A datagram that does not fit leaves the receive to the next.
         p.qb.post_recv(round, &[sge(&p.mb, 0, 140)]);
         p.qa.post(&p.send(100, 101));
         p.cq_a.expect(100, WcStatus::Success);
@@ -215,8 +215,8 @@ fn both_paths_share_the_receives() {
     p.responder_lives();
 }
 
-/// What `spoil` makes of a work request or of the peer gets lost in silence, and the next datagram
-/// arrives.
+/// A datagram of a work request or to a peer that `spoil` has changed gets lost in silence, and the
+/// next datagram arrives.
 fn is_lost(spoil: impl Fn(&Pair<'_>, &mut Wr), heal: impl Fn(&Pair<'_>)) {
     each_ud(|p| {
         let mut wr = p.send(1, 100);
