@@ -4,6 +4,9 @@
 //!
 //! C header: [`include/linux/hw_random.h`](srctree/include/linux/hw_random.h)
 
+#[cfg(abstractions_test)]
+pub(crate) mod tests;
+
 use crate::bindings;
 use core::{
     mem::MaybeUninit,
@@ -23,7 +26,12 @@ pub struct Buffer<'a> {
     len: usize,
 }
 
-impl Buffer<'_> {
+impl<'a> Buffer<'a> {
+    /// A buffer that nothing was written to.
+    pub fn new(room: &'a mut [MaybeUninit<u8>]) -> Self {
+        Self { room, len: 0 }
+    }
+
     /// How many more bytes are asked for.
     pub fn remaining(&self) -> usize {
         self.room.len() - self.len
@@ -61,6 +69,9 @@ pub trait HwRng: Send + Sync + 'static {
 /// # Examples
 ///
 /// ```
+/// use crate::hw_random::{Buffer, HwRng, Registration};
+/// use kernel::{str::CString, sync::Arc};
+///
 /// struct Die;
 ///
 /// impl HwRng for Die {
@@ -138,7 +149,7 @@ impl<T: HwRng> Registration<T> {
         let rng = unsafe { &*((*hwrng).priv_ as *const T) };
         // SAFETY: By this function's requirements; nobody else accesses the room meanwhile.
         let room = unsafe { slice::from_raw_parts_mut(data.cast::<MaybeUninit<u8>>(), max) };
-        let mut data = Buffer { room, len: 0 };
+        let mut data = Buffer::new(room);
         match rng.read(&mut data, wait) {
             Err(error) if data.len == 0 => error.to_errno(),
             _ => c_int::try_from(data.len).unwrap_or(c_int::MAX),

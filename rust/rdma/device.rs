@@ -368,7 +368,7 @@ const USER_QUEUE_COMMANDS: u64 = 1 << bindings::ib_uverbs_write_cmds_IB_USER_VER
     | 1 << bindings::ib_uverbs_write_cmds_IB_USER_VERBS_CMD_REQ_NOTIFY_CQ;
 
 /// Whether `name` is a format string that takes one integer as `%d`, and nothing else.
-const fn is_name_pattern(name: &CStr) -> bool {
+pub(super) const fn is_name_pattern(name: &CStr) -> bool {
     let name = name.to_bytes_with_nul();
     let (mut at, mut found) = (0, 0);
     while at < name.len() {

@@ -65,7 +65,10 @@ pub trait Registers: Send + Sync {
 ///
 /// `EINVAL` if the region is not one of `parent`, holds no such page, or is not page-aligned
 /// memory.
-fn phys_addr(registers: &impl Registers, parent: &device::Device<Bound>) -> Result<PhysAddr> {
+pub(super) fn phys_addr(
+    registers: &impl Registers,
+    parent: &device::Device<Bound>,
+) -> Result<PhysAddr> {
     let region = registers.region().access(parent)?;
     let offset = registers.page().checked_mul(PAGE_SIZE).ok_or(EINVAL)?;
     let offset = PhysAddr::try_from(offset)?;

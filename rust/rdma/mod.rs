@@ -50,6 +50,8 @@ pub mod queue_memory;
 pub mod restrack;
 pub mod srq;
 pub mod stats;
+#[cfg(abstractions_test)]
+pub(crate) mod tests;
 pub mod ucontext;
 pub mod udata;
 pub mod umem;

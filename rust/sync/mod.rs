@@ -4,6 +4,8 @@
 
 mod completion;
 mod periodic;
+#[cfg(abstractions_test)]
+pub(crate) mod tests;
 
 pub use self::{
     completion::Completion,

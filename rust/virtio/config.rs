@@ -52,20 +52,13 @@ impl Device<Bound> {
         for _ in 0..RETRIES {
             let before = self.config_generation();
             for access in accesses.clone() {
-                let width = access.len();
-                if !matches!(width, 1 | 2 | 4) || access.start % width != 0 {
-                    return Err(EINVAL);
-                }
-                if access.end > len {
-                    return Err(ENXIO);
-                }
-                let at = u32::try_from(access.start)?;
+                let (at, width) = check_access(&access, len)?;
                 let to = space.get_mut(access).ok_or(EINVAL)?;
                 let mut raw = [0u8; 4];
                 // SAFETY: The device is valid, the bytes are within its configuration as checked
                 // above, and the buffer has room for 4 of them.
-                unsafe { get(self.as_raw(), at, raw.as_mut_ptr().cast(), width as u32) };
-                to.copy_from_slice(&raw[..width]);
+                unsafe { get(self.as_raw(), at, raw.as_mut_ptr().cast(), width) };
+                to.copy_from_slice(&raw[..to.len()]);
             }
             if self.config_generation() == before {
                 return Ok(());
@@ -92,6 +85,29 @@ impl Device<Bound> {
         // SAFETY: The abstraction is transparent over the C structure, and valid.
         unsafe { pci_config_len(core::ptr::from_ref(function).cast_mut().cast()) }
     }
+}
+
+/// Offset and width of an access to a configuration of `len` bytes.
+///
+/// # Errors
+///
+/// [`ENXIO`] beyond the configuration, [`EINVAL`] for another width than 1, 2 or 4, or an offset
+/// that is no multiple of it.
+pub(super) fn check_access(access: &Range<usize>, len: usize) -> Result<(u32, u32)> {
+    let width = match access.len() {
+        1 => 1,
+        2 => 2,
+        4 => 4,
+        _ => return Err(EINVAL),
+    };
+    let at = u32::try_from(access.start)?;
+    if at % width != 0 {
+        return Err(EINVAL);
+    }
+    if access.end > len {
+        return Err(ENXIO);
+    }
+    Ok((at, width))
 }
 
 /// The length of the configuration that every capability of that kind allows for: which one the

@@ -23,18 +23,18 @@ use kernel::{
 /// # Examples
 ///
 /// ```
+/// use crate::virtio::{self, DeviceId, Feature, IdTable, VirtioID};
+/// use kernel::device::Core;
+///
 /// struct MyDriver;
 ///
-/// crate::virtio_device_table!(
-///     TABLE,
-///     [virtio::DeviceId::new(virtio::VirtioID::Rng)]
-/// );
+/// crate::virtio_device_table!(TABLE, [DeviceId::new(VirtioID::Rng)]);
 ///
 /// #[vtable]
 /// impl virtio::Driver for MyDriver {
 ///     type Data<'bound> = Self;
-///     const ID_TABLE: virtio::IdTable = &TABLE;
-///     const FEATURES: &'static [virtio::Feature] = &[];
+///     const ID_TABLE: IdTable = &TABLE;
+///     const FEATURES: &'static [Feature] = &[];
 ///
 ///     fn probe<'bound>(
 ///         dev: &'bound virtio::Device<Core<'_>>,

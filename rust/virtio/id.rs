@@ -132,13 +132,11 @@ pub type IdTable = &'static dyn kernel::device_id::IdTable<DeviceId, ()>;
 /// # Examples
 ///
 /// ```
-/// crate::virtio_device_table!(
-///     RNG_TABLE,
-///     [virtio::DeviceId::new(virtio::VirtioID::Rng)]
-/// );
+/// use crate::virtio::{DeviceId, IdTable, VirtioID};
 ///
-/// const ID_TABLE: virtio::IdTable = &RNG_TABLE;
-/// # assert!(!ID_TABLE.as_ptr().is_null());
+/// crate::virtio_device_table!(RNG_TABLE, [DeviceId::new(VirtioID::Rng)]);
+///
+/// let table: IdTable = &RNG_TABLE;
 /// ```
 #[macro_export]
 macro_rules! virtio_device_table {

@@ -22,6 +22,8 @@ pub mod device;
 pub mod driver;
 pub mod id;
 pub mod shm;
+#[cfg(abstractions_test)]
+pub(crate) mod tests;
 pub mod virtqueue;
 pub mod virtqueues;
 

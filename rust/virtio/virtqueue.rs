@@ -126,7 +126,7 @@ pub struct Virtqueue<C: Send + 'static> {
     device: Mutex<Option<Owner>>,
 }
 
-/// The driver that owns a queue.
+/// The device that owns a queue.
 struct Owner {
     device: ARef<Device>,
     /// Held while a queue of the device is reset: they have registers in common.

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Lists of pages, memory of queues, and memory of processes.
+
+use super::null::register;
+use crate::{
+    host::{
+        Host,
+        ProcessMemory, //
+    },
+    rdma::{
+        mr::AccessFlags,
+        page_list::{
+            MappedPages,
+            PageDirectory,
+            PageList, //
+        },
+        queue_memory::{
+            Order,
+            QueueMemory, //
+        },
+        umem::Umem,
+        user_memory::UserMemory, //
+    },
+};
+use kernel::{
+    page::{
+        PAGE_SHIFT,
+        PAGE_SIZE, //
+    },
+    prelude::*, //
+};
+
+suite! { rust_rdma_memory {
+    fn a_list_has_the_pages_that_it_was_promised() {
+        let host = Host::new(c"rdma_test")?;
+        let device = host.device();
+        let list = PageList::new(device, 3, 0..3)?;
+        check!(list.dma_address() % PAGE_SIZE as u64 == 0);
+        // More addresses than asked for stay with the caller.
+        let mut pages = 0..5;
+        PageList::new(device, 3, pages.by_ref())?;
+        check!(pages == (3..5));
+        check!(PageList::new(device, 3, 0..2).is_err_and(|error| error == EINVAL));
+        check!(PageList::new(device, 0, 0..2).is_err_and(|error| error == EINVAL));
+    }
+
+    fn a_list_has_a_greatest_length() {
+        let host = Host::new(c"rdma_test")?;
+        let too_many = PageList::MAX_PAGES + 1;
+        let list = PageList::new(host.device(), too_many, 0..);
+        check!(list.is_err_and(|error| error == E2BIG));
+        let too_many = u32::try_from(PageList::EASY_PAGES)? + 1;
+        check!(MappedPages::new(host.device(), too_many).is_err_and(|error| error == E2BIG));
+        check!(MappedPages::new(host.device(), 0).is_err_and(|error| error == EINVAL));
+        check!(MappedPages::new(host.device(), too_many - 1)?.count() == 0);
+    }
+
+    fn a_directory_has_any_number_of_blocks() {
+        let host = Host::new(c"rdma_test")?;
+        let device = host.device();
+        let entries = PageDirectory::BLOCK / size_of::<u64>();
+        for count in [1, entries, entries + 1, PageList::EASY_PAGES + 1] {
+            let directory = PageDirectory::new(device, count, 0..count as u64)?;
+            check!(directory.dma_address() % PageDirectory::BLOCK as u64 == 0);
+            let short = PageDirectory::new(device, count, 0..count as u64 - 1);
+            check!(short.is_err_and(|error| error == EINVAL));
+        }
+        check!(PageDirectory::new(device, 0, 0..0).is_err_and(|error| error == EINVAL));
+    }
+
+    fn memory_of_a_queue_is_accessed_in_words() {
+        let host = Host::new(c"rdma_test")?;
+        for order in [Order::Cpus, Order::Platform] {
+            let memory = QueueMemory::new(host.device(), PAGE_SIZE + 1, order)?;
+            check!(memory.page_count() == 2);
+            check!(memory.pages().count() == 2);
+            memory.store_u64(8, 0x0807_0605_0403_0201);
+            check!(memory.load_u32(8) == 0x0403_0201 && memory.load_u32(12) == 0x0807_0605);
+            check!(memory.load_u16(14) == 0x0807);
+            check!(memory.array(9) == [2, 3, 4]);
+            memory.store_u32_release(12, 9);
+            check!(memory.load_u32_acquire(12) == 9);
+        }
+    }
+
+    /// Mistakes of a driver reach no other memory.
+    fn memory_of_a_queue_ends() {
+        let host = Host::new(c"rdma_test")?;
+        let memory = QueueMemory::new(host.device(), 2 * PAGE_SIZE, Order::Cpus)?;
+        let end = u32::try_from(2 * PAGE_SIZE)?;
+        memory.store_u32(end - 4, u32::MAX);
+        for offset in [end, end - 2, end + 4, u32::MAX, u32::MAX - 3] {
+            memory.store_u32(offset, 1);
+            check!(memory.load_u32(offset) == 0);
+        }
+        check!(memory.load_u32(end - 4) == u32::MAX);
+        // A range in two pages.
+        let edge = u32::try_from(PAGE_SIZE)?;
+        memory.store_u32(edge, 5);
+        memory.span(edge - 2).put(0, &[1; 4]);
+        check!(memory.array(edge - 2) == [0; 4]);
+        check!(memory.load_u32(edge) == 5);
+    }
+
+    fn memory_for_processes_is_of_whole_pages() {
+        check!(UserMemory::length_for(0) == Err(EINVAL));
+        check!(UserMemory::length_for(1) == Ok(PAGE_SIZE));
+        check!(UserMemory::length_for(PAGE_SIZE) == Ok(PAGE_SIZE));
+        check!(UserMemory::length_for(PAGE_SIZE + 1) == Ok(2 * PAGE_SIZE));
+        check!(UserMemory::length_for(usize::MAX).is_err());
+
+        let host = Host::new(c"rdma_test")?;
+        let registration = register(host.device(), host.device(), host.device())?;
+        let device = registration.device().try_get().ok_or(ENODEV)?;
+        let memory = UserMemory::new(&device, 5 * PAGE_SIZE - 1)?;
+        let shift = memory.page_shift();
+        check!(memory.page_count() << shift == 5 * PAGE_SIZE);
+        let mut count = 0;
+        for page in memory.pages(&device)? {
+            check!(page.trailing_zeros() >= shift.into());
+            count += 1;
+        }
+        check!(count == memory.page_count());
+    }
+
+    fn memory_of_a_process_is_pinned() {
+        let host = Host::new(c"rdma_test")?;
+        let registration = register(host.device(), host.device(), host.device())?;
+        let device = registration.device().try_get().ok_or(ENODEV)?;
+        let memory = ProcessMemory::new(4 * PAGE_SIZE)?;
+        let start = memory.address as u64;
+        let page = PAGE_SIZE as u64;
+        let umem = Umem::pin(&device, start + page / 2, 2 * page, AccessFlags::LOCAL_WRITE)?;
+        let shift = u8::try_from(PAGE_SHIFT)?;
+        check!(umem.page_count(shift) == Ok(3));
+        let mut count = 0;
+        for address in umem.pages(shift)? {
+            check!(address % PAGE_SIZE as u64 == 0);
+            count += 1;
+        }
+        check!(count == 3);
+        drop(umem);
+        for (start, length) in [(0, page), (start, u64::MAX), (u64::MAX, 2)] {
+            check!(Umem::pin(&device, start, length, AccessFlags::LOCAL_WRITE).is_err());
+        }
+    }
+} }

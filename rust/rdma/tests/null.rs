@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A device that does nothing: the least that a driver has to implement, and its registration.
+
+use crate::{
+    host::Host,
+    rdma::{
+        attributes::{
+            AtomicCap,
+            DeviceAttributes, //
+        },
+        device::{
+            is_name_pattern,
+            Config, //
+        },
+        port::{
+            PortAttributes,
+            PortImmutable,
+            Protocol, //
+        },
+        Device,
+        Driver,
+        Operations,
+        Registration, //
+    },
+};
+use kernel::{
+    device,
+    device::Bound,
+    prelude::*, //
+};
+
+/// The driver's data of a device: a number.
+pub(super) struct Null(u32);
+
+#[vtable]
+impl Driver for Null {
+    const NAME: &'static CStr = c"null%d";
+    const NODE_DESC: &'static CStr = c"nothing";
+    const DRIVER_ID: u32 = 0;
+    const UVERBS_ABI_VERSION: u32 = 1;
+    const OPERATIONS: Operations<Self> = Operations::new();
+
+    type Pd = ();
+
+    fn query_device(_device: &Device<Self>) -> DeviceAttributes {
+        DeviceAttributes {
+            sys_image_guid: [0; 8],
+            vendor_id: 0,
+            vendor_part_id: 0,
+            hw_ver: 0,
+            device_cap_flags: 0,
+            kernel_cap_flags: 0,
+            max_mr_size: 0,
+            page_size_cap: 0,
+            max_mr: 0,
+            max_mw: 0,
+            max_pd: 1,
+            max_qp: 0,
+            max_qp_wr: 0,
+            max_send_sge: 0,
+            max_recv_sge: 0,
+            max_sge_rd: 0,
+            max_cq: 0,
+            max_cqe: 0,
+            max_qp_rd_atom: 0,
+            max_res_rd_atom: 0,
+            max_qp_init_rd_atom: 0,
+            atomic_cap: AtomicCap::None,
+            max_mcast_grp: 0,
+            max_mcast_qp_attach: 0,
+            max_total_mcast_qp_attach: 0,
+            max_ah: 0,
+            max_fast_reg_page_list_len: 0,
+            max_srq: 0,
+            max_srq_wr: 0,
+            max_srq_sge: 0,
+            max_pkeys: 1,
+            local_ca_ack_delay: 0,
+        }
+    }
+
+    fn query_port(_device: &Device<Self>, _port: u32) -> Result<PortAttributes> {
+        Ok(PortAttributes {
+            state: 1,
+            phys_state: 3,
+            max_mtu: 5,
+            active_mtu: 3,
+            phys_mtu: 1500,
+            gid_tbl_len: 1,
+            pkey_tbl_len: 1,
+            port_cap_flags: 0,
+            max_msg_sz: 0,
+            bad_pkey_cntr: 0,
+            qkey_viol_cntr: 0,
+            active_width: 1,
+            active_speed: 1,
+        })
+    }
+
+    fn port_immutable(_device: &Device<Self>, _port: u32) -> Result<PortImmutable> {
+        Ok(PortImmutable {
+            pkey_tbl_len: 1,
+            gid_tbl_len: 1,
+            protocol: Protocol::RoceV2,
+        })
+    }
+
+    fn query_pkey(_device: &Device<Self>, _port: u32, index: u16) -> Result<u16> {
+        (index == 0).then_some(u16::MAX).ok_or(EINVAL)
+    }
+
+    fn alloc_pd(_device: &Device<Self>) -> impl PinInit<(), Error> {
+        Ok(())
+    }
+}
+
+/// Registers a device on `bound`.
+pub(super) fn register(
+    bound: &device::Device<Bound>,
+    parent: &device::Device<Bound>,
+    dma_device: &device::Device<Bound>,
+) -> Result<Registration<Null>> {
+    let config = Config {
+        bound_device: bound,
+        parent,
+        dma_device,
+        node_guid: [1; 8],
+        ports: 1,
+        completion_vectors: 1,
+        user_queues_in_kernel: None,
+        port_counters: false,
+    };
+    Registration::new(&config, Ok(Null(7)))
+}
+
+suite! { rust_rdma_null {
+    /// The C side takes a name for a format string.
+    fn names_take_one_number() {
+        for name in [c"null%d", c"%d", c"a%db"] {
+            check!(is_name_pattern(name));
+        }
+        for name in [c"null", c"", c"%", c"null%s", c"null%d%d", c"null%%d", c"null%d%", c"%5d"] {
+            check!(!is_name_pattern(name));
+        }
+    }
+
+    fn a_registered_device_has_its_data() {
+        let host = Host::new(c"rdma_test")?;
+        let device = host.device();
+        let registration = register(device, device, device)?;
+        let registered = registration.device().try_get().ok_or(ENODEV)?;
+        check!(registered.0 == 7);
+        check!(core::ptr::eq(registered.dma_device(), device));
+        check!(core::ptr::eq(registered.bound_device(), device));
+    }
+
+    fn two_devices_have_two_names() {
+        let host = Host::new(c"rdma_test")?;
+        let device = host.device();
+        let first = register(device, device, device)?;
+        let second = register(device, device, device)?;
+        check!(first.device().try_get().is_some() && second.device().try_get().is_some());
+        drop(first);
+        check!(second.device().try_get().is_some());
+    }
+
+    /// Another device may be unbound before.
+    fn parent_and_dma_device_are_ancestors() {
+        let host = Host::new(c"rdma_test")?;
+        let other = Host::new(c"rdma_test_other")?;
+        let (device, stranger) = (host.device(), other.device());
+        check!(register(device, stranger, device).is_err_and(|error| error == EINVAL));
+        check!(register(device, device, stranger).is_err_and(|error| error == EINVAL));
+    }
+
+    fn a_registration_ends_with_its_binding() {
+        let host = Host::new(c"rdma_test")?;
+        let registration = register(host.device(), host.device(), host.device())?;
+        let device = registration.device().clone();
+        check!(device.try_get().is_some());
+        drop(host);
+        check!(device.try_get().is_none());
+        drop(registration);
+        check!(device.try_get().is_none());
+    }
+} }

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Tests of completions and of periodic work.
+
+use super::{
+    Completion,
+    Periodic,
+    Tick, //
+};
+use kernel::{
+    prelude::*,
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        Arc, //
+    },
+    time::Msecs, //
+};
+
+/// As long as a busy machine may take.
+const LONG: Msecs = 30_000;
+
+/// Ticks three times.
+#[pin_data]
+struct Thrice {
+    ticks: Atomic<u32>,
+    #[pin]
+    done: Completion,
+}
+
+impl Thrice {
+    fn new() -> Result<Arc<Self>> {
+        Arc::pin_init(
+            pin_init!(Self {
+                ticks: Atomic::new(0),
+                done <- Completion::new(),
+            }),
+            GFP_KERNEL,
+        )
+    }
+}
+
+struct Ticker(Arc<Thrice>);
+
+impl Tick for Ticker {
+    fn tick(&self) -> bool {
+        let is_last = self.0.ticks.fetch_add(1, Relaxed) == 2;
+        if is_last {
+            self.0.done.complete();
+        }
+        !is_last
+    }
+}
+
+suite! { rust_sync {
+    fn a_completion_ends_one_wait() {
+        let done = KBox::pin_init(Completion::new(), GFP_KERNEL)?;
+        check!(!done.wait_timeout(0));
+        done.complete();
+        check!(done.wait_timeout(0));
+        check!(!done.wait_timeout(0));
+    }
+
+    fn a_completion_is_taken_back() {
+        let done = KBox::pin_init(Completion::new(), GFP_KERNEL)?;
+        done.complete();
+        done.complete();
+        done.reinit();
+        check!(!done.wait_timeout(0));
+    }
+
+    fn periodic_work_ends_itself() {
+        let thrice = Thrice::new()?;
+        let work = KBox::pin_init(Periodic::new(1, Ticker(thrice.clone())), GFP_KERNEL)?;
+        check!(thrice.done.wait_timeout(LONG));
+        drop(work);
+        check!(thrice.ticks.load(Relaxed) == 3);
+    }
+
+    /// Without it, the pause is longer than anybody waits.
+    fn periodic_work_is_hastened() {
+        let thrice = Thrice::new()?;
+        let work = KBox::pin_init(Periodic::new(10 * LONG, Ticker(thrice.clone())), GFP_KERNEL)?;
+        for tick in 1..=3 {
+            work.hasten();
+            while thrice.ticks.load(Relaxed) < tick {
+                kernel::time::delay::fsleep(kernel::time::Delta::from_millis(1));
+            }
+        }
+        check!(thrice.done.wait_timeout(LONG));
+    }
+
+    fn periodic_work_ends_with_its_owner() {
+        let thrice = Thrice::new()?;
+        drop(KBox::pin_init(Periodic::new(10 * LONG, Ticker(thrice.clone())), GFP_KERNEL)?);
+        check!(thrice.ticks.load(Relaxed) == 0);
+    }
+} }
