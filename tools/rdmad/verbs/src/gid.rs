@@ -3,7 +3,7 @@
 //! The GID table of the port.
 
 use parking_lot::RwLock;
-use roce::net::vlan_id;
+use roce::net::{gid_to_ip, vlan_id};
 
 use crate::error::{require, Errno, Result};
 
@@ -38,10 +38,11 @@ impl GidTable {
         }
     }
 
-    /// Sets an entry. `EINVAL` for an index beyond the table or the zero GID, `EEXIST` if the entry
-    /// is in use.
+    /// Sets an entry. `EINVAL` for an index beyond the table and a GID that no port can have,
+    /// `EEXIST` if the entry is in use.
     pub(crate) fn add(&self, index: u16, address: Address) -> Result<()> {
-        require(address.gid != Gid::default())?;
+        let ip = gid_to_ip(address.gid);
+        require(!ip.is_unspecified() && !ip.is_multicast())?;
         let mut entries = self.entries.write();
         match entries.get_mut(usize::from(index)).ok_or(Errno::INVAL)? {
             Some(_) => Err(Errno::EXIST),

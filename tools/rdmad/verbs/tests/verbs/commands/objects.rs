@@ -2,6 +2,7 @@
 
 //! Each kind of object, made rightly and wrongly.
 
+use roce::net::ip_to_gid;
 use verbs::{DeviceConfig, Limits, LinkSpeed, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
@@ -140,7 +141,10 @@ fn gids() {
     assert_eq!(add(2, 1, 1, vm.gid), Some(EOPNOTSUPP), "RoCE v1");
     assert_eq!(add(2, 3, 1, vm.gid), Some(EINVAL));
     assert_eq!(add(2, 2, 2, vm.gid), Some(EINVAL), "port");
-    assert_eq!(add(2, 2, 1, [0; 16]), Some(EINVAL), "no GID");
+    for ip in ["::", "0.0.0.0", "224.0.0.1", "ff02::1"] {
+        let gid = ip_to_gid(ip.parse().unwrap());
+        assert_eq!(add(2, 2, 1, gid), Some(EINVAL), "{ip}");
+    }
     assert_eq!(del(0, 1), None);
     assert_eq!(del(0, 1), None, "clear already");
     assert_eq!(del(256, 1), Some(EINVAL));
