@@ -2,10 +2,12 @@
 
 //! Connections: SEND, WRITE with immediate data, a wrong key, events, resets.
 
+use crate::apart;
 use crate::between;
 use crate::endpoint::Endpoint;
 use crate::endpoint::DEPTH;
 use crate::endpoint::INLINE_LEN;
+use crate::endpoint::PLAIN;
 use crate::endpoint::QP_COOKIE;
 use crate::endpoint::RECEIVE_COOKIE;
 use crate::only;
@@ -18,7 +20,8 @@ use crate::wire::*;
 /// completion event.
 // abi
 // abi
-// abi
+// abi, R-1143, R-1144, R-1147
+// abi: R-1148, R-1149, R-1157
 #[test]
 fn a_send_wakes_its_receiver() {
     between(|mut a, mut b| {
@@ -112,7 +115,7 @@ fn an_event_is_sent_for_what_was_asked() {
 
 /// A WRITE with immediate data goes to the address that it names, and completes a receive without
 /// memory.
-// abi
+// abi, R-1157
 #[test]
 fn a_write_with_immediate_data() {
     between(|mut a, mut b| {
@@ -159,9 +162,60 @@ fn a_qp_starts_again() {
             side.modify(state::RESET, 0, &[0; 129]).unwrap();
             assert_eq!(side.state(), Ok(state::RESET));
         }
-        b.connect(&a, 1, 2);
-        a.connect(&b, 2, 1);
+        b.connect(a.peer(), 1, 2);
+        a.connect(b.peer(), 2, 1);
         exchange(&mut a, &mut b, 3);
+        a.end();
+        b.end();
+    });
+}
+
+/// Work requests may be posted in any state. They wait until the QP is in one that serves them, or
+/// RESET takes them back.
+// abi: R-209, R-1150
+#[test]
+fn work_waits_for_its_state() {
+    apart(PLAIN, PLAIN, |mut a, mut b| {
+        let send = |wr_id| Send::new(opcode::SEND, wr_id).with(&[]);
+        for round in 0..2 {
+            a.post_send(&send(10));
+            b.post_receive(&receive(20, &[]));
+            b.post_receive(&receive(21, &[]));
+            b.connect(a.peer(), 1, 2);
+            a.receive_from(b.peer(), 1, |a| a.post_send(&send(11)));
+            a.post_send(&send(12));
+            b.post_receive(&receive(22, &[]));
+            assert_eq!(a.send_cq.poll(), None);
+            if round == 0 {
+                for side in [&mut a, &mut b] {
+                    side.modify(state::RESET, 0, &[0; 129]).unwrap();
+                }
+            }
+        }
+        a.send_from(2);
+        for number in 0..3 {
+            assert_eq!(a.send_cq.wait().wr_id, 10 + number);
+            assert_eq!(b.recv_cq.wait().wr_id, 20 + number);
+        }
+        for cq in [&mut a.send_cq, &mut b.recv_cq] {
+            assert_eq!(cq.poll(), None);
+        }
+        a.end();
+        b.end();
+    });
+}
+
+/// A QP may be its own peer.
+// abi: R-1152, R-1157
+#[test]
+fn a_qp_sends_to_itself() {
+    apart(PLAIN, PLAIN, |mut a, b| {
+        a.connect(a.peer(), 1, 1);
+        a.post_receive(&receive(1, &[a.region.sge(0, 8)]));
+        a.post_send(&Send::new(opcode::SEND, 2).inline(&[7; 8]));
+        assert_eq!(only(&mut a.send_cq), Cqe::sent(a.qpn(), 2, opcode::SEND, 8));
+        assert_eq!(only(&mut a.recv_cq), Cqe::received(a.qpn(), 1, 8));
+        a.region.expect(&[(0, &[7; 8])]);
         a.end();
         b.end();
     });
@@ -179,7 +233,7 @@ fn a_reset_destroys_all_objects() {
 
 /// A WRITE with a wrong R_Key writes nothing and ends both QPs: the requester has a CQE, the
 /// responder an event, and what else was posted is flushed on either side.
-// abi
+// abi, R-1151
 #[test]
 fn a_wrong_key_ends_both_qps() {
     between(|mut a, mut b| {

@@ -45,6 +45,7 @@ const ACKNOWLEDGE: u8 = 1;
 const DRIVER: u8 = 2;
 const DRIVER_OK: u8 = 4;
 const FEATURES_OK: u8 = 8;
+const DEVICE_NEEDS_RESET: u8 = 64;
 
 /// The control queue, and the first event queue.
 const CONTROL: u16 = 0;
@@ -52,7 +53,7 @@ const EVENTS: u16 = 1;
 /// Entries of each.
 const ENTRIES: u16 = 16;
 /// Bytes of an event.
-const EVENT: u32 = 16;
+pub const EVENT: u32 = 16;
 /// The shared memory region with the doorbells.
 const DOORBELLS: u8 = 1;
 
@@ -81,8 +82,9 @@ pub struct Driver {
     exchange: u64,
     events: Virtqueue,
     events_notify: u64,
-    /// Page of the buffers for events.
+    /// Page of the buffers for events, and bytes of the shortest.
     buffers: u64,
+    event_room: u32,
 }
 
 impl Driver {
@@ -103,6 +105,7 @@ impl Driver {
             events: Virtqueue::new(&memory, ENTRIES),
             events_notify: 0,
             buffers: memory.page(),
+            event_room: EVENT,
             function,
             memory,
         };
@@ -256,16 +259,22 @@ impl Driver {
         assert!(written > 0, "no response byte");
         let bytes = self.memory.read(response, written as usize);
         if bytes[0] != 0 {
+            assert_eq!(written, 1, "length of an error of {command}");
             return Err(bytes[0]);
         }
         assert_eq!(written, 1 + room, "length of a response to {command}");
         Ok(bytes[1..].to_vec())
     }
 
+    fn event_buffer(&self, buffer: u16) -> u64 {
+        self.buffers + 64 * u64::from(buffer)
+    }
+
+    /// Offers a buffer that may be longer than an event.
     fn offer_event_buffer(&mut self, buffer: u16) {
         let piece = Piece {
-            address: self.buffers + u64::from(buffer) * u64::from(EVENT),
-            len: EVENT,
+            address: self.event_buffer(buffer),
+            len: self.event_room + u32::from(buffer),
             is_writable: true,
         };
         self.events.offer(buffer, &[piece]);
@@ -276,7 +285,7 @@ impl Driver {
         loop {
             let (buffer, written) = self.events.take()?;
             assert_eq!(written, EVENT);
-            let at = self.buffers + u64::from(buffer) * u64::from(EVENT);
+            let at = self.event_buffer(buffer);
             let bytes = self.memory.read(at, EVENT as usize);
             self.offer_event_buffer(buffer);
             self.notify(EVENTS, self.events_notify);
@@ -286,6 +295,19 @@ impl Driver {
                 return Some((kind, le64(&bytes, 8)));
             }
         }
+    }
+
+    /// Initialises the device with buffers for events of `room` bytes and more.
+    pub fn initialise_with(&mut self, room: u32) {
+        self.event_room = room;
+        self.initialise();
+    }
+
+    /// Waits until the device can't go on.
+    pub fn await_failure(&mut self) {
+        until("a request for a reset", || {
+            (self.status() & DEVICE_NEEDS_RESET != 0).then_some(())
+        });
     }
 
     /// Sleeps until an interrupt tells of the next event.

@@ -59,6 +59,15 @@ pub const PLAIN: Options = Options {
     is_shared: false,
 };
 
+/// The address of a QP.
+#[derive(Clone, Copy)]
+pub struct Peer {
+    gid: [u8; 16],
+    mac: [u8; 6],
+    mtu: u8,
+    qpn: u32,
+}
+
 /// One side.
 pub struct Endpoint {
     pub driver: Driver,
@@ -145,9 +154,25 @@ impl Endpoint {
         self.sq.number
     }
 
+    /// What a peer has to know.
+    pub fn peer(&self) -> Peer {
+        Peer {
+            gid: self.gid,
+            mac: self.mac,
+            mtu: self.mtu,
+            qpn: self.qpn(),
+        }
+    }
+
     /// Moves the QP from RESET to RTS by the required attributes of each transition. The first PSN
     /// of this side is `psn`, that of the other side `peer_psn`.
-    pub fn connect(&mut self, peer: &Endpoint, psn: u32, peer_psn: u32) {
+    pub fn connect(&mut self, peer: Peer, psn: u32, peer_psn: u32) {
+        self.receive_from(peer, peer_psn, |_| {});
+        self.send_from(psn);
+    }
+
+    /// The way to RTR. Calls `between` in INIT.
+    pub fn receive_from(&mut self, peer: Peer, peer_psn: u32, between: impl FnOnce(&mut Endpoint)) {
         use attribute::*;
         let mut attrs = [0; 129];
         let rights = rights(self.driver.features);
@@ -155,16 +180,22 @@ impl Endpoint {
         attrs[33] = 1; // port_num
         self.modify(state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, &attrs)
             .unwrap();
+        between(self);
 
         attrs[2] = self.mtu.min(peer.mtu);
         attrs[8..12].copy_from_slice(&peer_psn.to_le_bytes());
-        attrs[16..20].copy_from_slice(&peer.qpn().to_le_bytes());
+        attrs[16..20].copy_from_slice(&peer.qpn.to_le_bytes());
         attrs[31] = 4; // max_dest_rd_atomic
         attrs[32] = 12; // min_rnr_timer: 0.64 ms
-        attrs[63..96].copy_from_slice(&path(peer));
+        attrs[63..96].copy_from_slice(&path(&peer));
         let mask = AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
         self.modify(state::RTR, mask, &attrs).unwrap();
+    }
 
+    /// The way from RTR to RTS.
+    pub fn send_from(&mut self, psn: u32) {
+        use attribute::*;
+        let mut attrs = [0; 129];
         attrs[12..16].copy_from_slice(&psn.to_le_bytes());
         attrs[30] = 4; // max_rd_atomic
         attrs[34] = 18; // timeout: a second
@@ -319,20 +350,19 @@ fn port(driver: &mut Driver) -> u8 {
     })
 }
 
-fn completion_queue(driver: &mut Driver, depth: u8, cookie: u64) -> CompletionQueue {
+pub fn completion_queue(driver: &mut Driver, depth: u8, cookie: u64) -> CompletionQueue {
     let mut cq = CompletionQueue::new(&driver.memory, DEPTH, depth);
     let list = cq.ring.list();
-    let request = Fields::default()
-        .le32(DEPTH)
-        .le32(0)
-        .raw(&cq.ring.place(&list))
-        .le32(0)
-        .le32(1)
-        .le64(cookie)
-        .zeroes(56);
-    let cqn = driver.command(command::CREATE_CQ, &request.0, 4).unwrap();
-    cq.number = le32(&cqn, 0);
+    let request = cq_request(&cq.ring.place(&list), DEPTH, 0, cookie);
+    let cqn = driver.command(command::CREATE_CQ, &request.zeroes(56).0, 4);
+    cq.number = le32(&cqn.unwrap(), 0);
     cq
+}
+
+/// The request of a CQ but for its reserved bytes.
+pub fn cq_request(place: &[u8], cqe: u32, flags: u32, cookie: u64) -> Fields {
+    let request = Fields::default().le32(cqe).le32(flags).raw(place);
+    request.le32(0).le32(1).le64(cookie)
 }
 
 fn shared_queue(driver: &mut Driver, pd: u32, depth: u8) -> SharedQueue {
@@ -352,7 +382,7 @@ fn shared_queue(driver: &mut Driver, pd: u32, depth: u8) -> SharedQueue {
 }
 
 /// The path to a peer.
-fn path(peer: &Endpoint) -> Vec<u8> {
+fn path(peer: &Peer) -> Vec<u8> {
     Fields::default()
         .raw(&peer.gid)
         .le32(0)

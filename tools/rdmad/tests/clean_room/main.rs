@@ -19,6 +19,7 @@ mod region;
 mod rings;
 mod virtqueue;
 mod wire;
+mod wqes;
 
 use std::io::Read;
 use std::path::Path;
@@ -44,13 +45,14 @@ impl Drop for Daemon {
     }
 }
 
-/// Starts a daemon with two ports, whose sockets are in `dir`.
+/// Starts a daemon with two ports, whose sockets are in `dir`. Port a is given an address, so that it
+/// may have no others but the link-local one, which its driver uses.
 fn daemon(dir: &Path, path: &str) -> Daemon {
     let mut command = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
-    for (name, mac) in ["a", "b"].iter().zip(MACS) {
+    for ((name, more), mac) in [("a", ",ip=192.0.2.1"), ("b", "")].into_iter().zip(MACS) {
         let socket = dir.join(name);
         let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
-        let port = format!("{name},vfio={},mac={mac}", socket.display());
+        let port = format!("{name},vfio={},mac={mac}{more}", socket.display());
         command.args(["--port", &port]);
     }
     let mut child = command
@@ -79,8 +81,8 @@ fn apart(a: Options, b: Options, test: impl Fn(Endpoint, Endpoint)) {
 fn connected(a: Options, b: Options, test: impl Fn(Endpoint, Endpoint)) {
     apart(a, b, |mut a, mut b| {
         let (a_psn, b_psn) = (0xff_fffe, 0x12_3456);
-        b.connect(&a, b_psn, a_psn);
-        a.connect(&b, a_psn, b_psn);
+        b.connect(a.peer(), b_psn, a_psn);
+        a.connect(b.peer(), a_psn, b_psn);
         test(a, b);
     });
 }

@@ -26,6 +26,9 @@ const PAGES: u64 = 1024;
 /// Number of pages between two that are given out one after the other, coprime to [`PAGES`].
 const STRIDE: u64 = 389;
 
+/// Where a page list or directory lies in its page.
+const UNALIGNED: u64 = 0x35;
+
 /// All memory of a guest.
 pub struct Memory {
     pub file: File,
@@ -125,14 +128,14 @@ impl Extent {
 
     /// A page list of the extent: flat, or with `depth` 1 a directory with one block.
     pub fn list(&self, depth: u8) -> PageList {
-        let list = self.memory.page();
+        let list = self.memory.page() + if depth == 0 { UNALIGNED } else { 0 };
         for (at, page) in (list..).step_by(8).zip(&self.pages) {
             self.memory.write(at, &page.to_le_bytes());
         }
         let memory = Rc::clone(&self.memory);
         let mut pages = vec![list];
         if depth == 1 {
-            let directory = memory.page();
+            let directory = memory.page() + UNALIGNED;
             memory.write(directory, &list.to_le_bytes());
             pages.insert(0, directory);
         }
@@ -157,7 +160,8 @@ impl Drop for PageList {
     /// Leaves nothing of the list to a device that looks at it again.
     fn drop(&mut self) {
         for page in &self.pages {
-            self.memory.write(*page, &[0xff; PAGE as usize]);
+            let len = PAGE - page % PAGE;
+            self.memory.write(*page, &vec![0xff; len as usize]);
         }
     }
 }

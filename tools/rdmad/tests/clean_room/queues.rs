@@ -3,6 +3,9 @@
 //! Queues that are shared, and queues that move to other rings.
 
 use crate::connected;
+use crate::driver::EVENT;
+use crate::endpoint::completion_queue;
+use crate::endpoint::cq_request;
 use crate::endpoint::Endpoint;
 use crate::endpoint::Options;
 use crate::endpoint::DEPTH;
@@ -12,6 +15,7 @@ use crate::endpoint::RECEIVE_COOKIE;
 use crate::endpoint::RECEIVE_SHIFT;
 use crate::endpoint::SHARED_DEPTH;
 use crate::endpoint::SRQ_COOKIE;
+use crate::memory::Extent;
 use crate::only;
 use crate::rings;
 use crate::wire::*;
@@ -154,5 +158,78 @@ fn a_cq_moves() {
         assert_eq!(only(&mut b.recv_cq).wr_id, 3);
         a.end();
         b.end();
+    });
+}
+
+/// The sequence of events begins anew after its last number.
+// abi, R-1147
+#[test]
+fn events_outlast_their_sequence() {
+    connected(PLAIN, PLAIN, |mut a, mut b| {
+        b.recv_cq.skip((1 << 30) - 2);
+        for number in 0..4 {
+            b.recv_cq.arm(&mut b.driver, rings::NEXT);
+            post(&mut b, number);
+            assert_eq!(exchange(&mut a, &mut b, number), number);
+            assert_eq!(b.driver.sleep(), (COMPLETION, RECEIVE_COOKIE));
+            b.recv_cq.told();
+        }
+        a.end();
+        b.end();
+    });
+}
+
+/// An event that is overdue comes at the doorbell. A buffer that is too short for it stops the
+/// device until a reset.
+// abi: R-560, R-1140, R-1145
+#[test]
+fn a_short_event_buffer_stops_the_device() {
+    connected(PLAIN, PLAIN, |mut a, mut b| {
+        b.recv_cq.demand(&mut b.driver);
+        assert_eq!(b.driver.sleep(), (COMPLETION, RECEIVE_COOKIE));
+        for room in [EVENT - 1, EVENT] {
+            a.driver.initialise_with(room);
+            let mut cq = completion_queue(&mut a.driver, 0, 7);
+            cq.demand(&mut a.driver);
+            match room {
+                EVENT => assert_eq!(a.driver.sleep(), (COMPLETION, 7)),
+                _ => a.driver.await_failure(),
+            }
+        }
+        b.end();
+    });
+}
+
+/// A ring has slots for what is asked for, and no more than for the limit. It may have more pages
+/// than it needs. Other flags and reserved bytes are refused.
+// abi, R-1142, R-1158
+#[test]
+fn a_cq_is_as_it_must_be() {
+    connected(PLAIN, PLAIN, |mut a, _| {
+        let limit = a.driver.config(&[(144, 4)]);
+        let limit = le32(&limit[0], 0).next_power_of_two();
+        let extent = Extent::new(&a.driver.memory, 5 * 4096);
+        let list = extent.list(0);
+        let mut create = |cqe, flags, pages, slots: u32, reserved| {
+            let place = Fields::default().le64(list.address()).le32(pages);
+            let place = place.le32(slots).u8(12).u8(6).zeroes(24);
+            let request = cq_request(&place.0, cqe, flags, 0).u8(reserved);
+            let made = a
+                .driver
+                .command(command::CREATE_CQ, &request.zeroes(56).0, 4);
+            made.map(drop)
+        };
+        assert_eq!(create(64, 0, 2, 64, 0), Ok(()));
+        assert_eq!(create(64, 0, 5, 64, 0), Ok(()), "more pages");
+        assert_eq!(create(3, 1, 2, 64, 0), Ok(()), "more slots, USER");
+        assert_eq!(create(64, 0, 1, 64, 0), Err(EINVAL), "fewer pages");
+        assert_eq!(create(65, 0, 2, 64, 0), Err(EINVAL), "fewer slots");
+        assert_eq!(create(1, 0, 2, 1, 0), Err(EINVAL), "one slot");
+        assert_eq!(create(48, 0, 2, 48, 0), Err(EINVAL), "no power of two");
+        assert_eq!(create(1, 0, u32::MAX, 2 * limit, 0), Err(EINVAL), "limit");
+        assert_eq!(create(64, 0, 2, 64, 1), Err(EINVAL), "reserved");
+        for bit in 1..32 {
+            assert_eq!(create(64, 1 << bit, 2, 64, 0), Err(EINVAL), "flag {bit}");
+        }
     });
 }

@@ -230,14 +230,30 @@ impl CompletionQueue {
             None => (kind, self.known),
             Some((asked, position)) => (kind.min(asked), position),
         };
+        self.ask(kind, position);
+        if self.ring.load_device() != self.known {
+            driver.ring(doorbell::CQ, self.number);
+        }
+    }
+
+    /// Asks for an event that is overdue.
+    pub fn demand(&mut self, driver: &mut Driver) {
+        let overdue = self.known.wrapping_sub(self.ring.slots + 1);
+        self.ask(NEXT, overdue);
+        driver.ring(doorbell::CQ, self.number);
+    }
+
+    fn ask(&mut self, kind: u64, position: u32) {
         self.asked = Some((kind, position));
         let word = (self.sequence << 34) | (kind << 32) | u64::from(position);
         let memory = &self.ring.extent.memory;
         memory.store(self.ring.word(2), word.to_le());
         fence(Ordering::SeqCst);
-        if self.ring.load_device() != self.known {
-            driver.ring(doorbell::CQ, self.number);
-        }
+    }
+
+    /// Goes on with another sequence, as if many events had come.
+    pub fn skip(&mut self, sequence: u64) {
+        self.sequence = sequence;
     }
 
     /// Takes note of an event of this CQ.

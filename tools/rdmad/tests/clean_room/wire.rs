@@ -143,6 +143,7 @@ pub const WITH_NETWORK_HDR_TYPE: u32 = 1 << 6;
 
 /// Statuses of CQEs.
 pub const SUCCESS: u8 = 0;
+pub const LOC_QP_OP_ERR: u8 = 2;
 pub const WR_FLUSH_ERR: u8 = 5;
 pub const MW_BIND_ERR: u8 = 6;
 pub const REM_INV_REQ_ERR: u8 = 9;

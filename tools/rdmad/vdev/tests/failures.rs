@@ -23,6 +23,7 @@ fn has_stopped(bench: &Bench) {
     assert_eq!(bench.device.take_failures().len(), 1);
 }
 
+// abi: R-1140, R-1141
 #[test]
 fn a_queue_that_breaks_the_rules_stops_the_device() {
     let bench = Bench::new();
@@ -86,6 +87,7 @@ fn tells_of_the_loss(bench: &Bench) {
     assert!(failures[0].contains(&place), "{failures:?}");
 }
 
+// abi: R-1140
 #[test]
 fn lost_memory_stops_its_port_alone_until_it_is_there_again() {
     let [bench, other] = [Bench::new(), Bench::new()];
