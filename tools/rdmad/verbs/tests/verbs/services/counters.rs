@@ -167,8 +167,8 @@ fn losses() {
     assert!(b.rx_packets < a.tx_packets, "lost ones do not arrive");
     // The first packet that the QP ever got.
     let psn = Psn::new(pair.qa.options.psn);
-    let send = Opcode::rc(Op::Send(Position::Only, Extra::None));
-    let again = Transport::new(Bth::new(send, 0xffff, pair.qb.qpn, psn));
+    let send = Request::from(SendPart::Only(With::Nothing));
+    let again = Headers::new(Bth::new(0xffff, pair.qb.qpn, psn), send);
     let before = pair.b.counters().duplicates;
     let bytes = frame(pair.a, pair.b, &again, &[]);
     world.net.inject(pair.b.mac, &bytes);

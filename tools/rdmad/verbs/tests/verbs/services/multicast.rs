@@ -14,7 +14,7 @@ use virtio_rdma_abi::ib::{
 };
 use virtio_rdma_abi::wqe::Datagram;
 
-use super::{single_send, GRH};
+use super::GRH;
 use crate::harness::*;
 
 const EINVAL: u8 = Errno::INVAL.raw_os_error() as u8;
@@ -420,13 +420,14 @@ fn packets_of_a_vlan_without_an_address_are_lost() {
     let (sender, member) = (Member::ud(a), Member::ud(b));
     attach(&member.qp, group(1)).unwrap();
     member.post_recv(1);
-    let mut transport = single_send(Service::Ud, DEFAULT_PKEY, MULTICAST_QPN, 0);
-    transport.deth = Some(Deth {
+    let deth = Deth {
         qkey: member.qp.options.qkey,
         src_qpn: sender.qp.qpn,
-    });
+    };
+    let bth = Bth::new(DEFAULT_PKEY, MULTICAST_QPN, Psn::new(1));
+    let headers = Headers::new(bth, Body::Ud { deth, imm: None });
     for (vlan, text) in [(VLAN + 1, b"no VLAN of ours"), (VLAN, b"one of our VLAN")] {
-        let bytes = frame_between((a.mac, a.gid), (b.mac, group(1)), &transport, text);
+        let bytes = frame_between((a.mac, a.gid), (b.mac, group(1)), &headers, text);
         world.net.inject(b.mac, &tagged(bytes, vlan));
     }
     let cqe = member.cq.expect(1, WcStatus::Success);
