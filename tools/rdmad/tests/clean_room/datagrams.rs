@@ -5,10 +5,10 @@
 use crate::apart;
 use crate::endpoint::Endpoint;
 use crate::endpoint::Options;
-use crate::endpoint::GID_INDEX;
 use crate::endpoint::PLAIN;
 use crate::only;
 use crate::pattern;
+use crate::port::GID_INDEX;
 use crate::region::OFFSET;
 use crate::wire::*;
 

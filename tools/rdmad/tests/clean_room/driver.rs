@@ -38,6 +38,7 @@ mod register {
     pub const QUEUE_DESC: u64 = 32;
     pub const QUEUE_DRIVER: u64 = 40;
     pub const QUEUE_DEVICE: u64 = 48;
+    pub const QUEUE_RESET: u64 = 58;
 }
 
 /// Bits of the device status.
@@ -51,7 +52,7 @@ const DEVICE_NEEDS_RESET: u8 = 64;
 const CONTROL: u16 = 0;
 const EVENTS: u16 = 1;
 /// Entries of each.
-const ENTRIES: u16 = 16;
+pub const ENTRIES: u16 = 16;
 /// Bytes of an event.
 pub const EVENT: u32 = 16;
 /// The shared memory region with the doorbells.
@@ -97,7 +98,7 @@ impl Driver {
         let is_doorbells = |region: &&(u8, Window)| region.0 == DOORBELLS;
         let doorbells = function.shared.iter().find(is_doorbells).unwrap().1;
         let mut driver = Driver {
-            features: wanted | REQUIRED | RING_ADDR,
+            features: wanted | REQUIRED,
             doorbells,
             control: Virtqueue::new(&memory, ENTRIES),
             control_notify: 0,
@@ -133,13 +134,20 @@ impl Driver {
 
         let queues = self.read_register(register::NUM_QUEUES, 2);
         assert!(u16::from_le_bytes([queues[0], queues[1]]) >= 2);
-        self.control_notify = self.enable(CONTROL);
-        self.events_notify = self.enable(EVENTS);
-        for buffer in 0..ENTRIES {
-            self.offer_event_buffer(buffer);
+        let parts = self.control.parts();
+        self.control_notify = self.enable(CONTROL, parts, CONTROL);
+        let has_events = self.features & RING_ADDR != 0;
+        if has_events {
+            let parts = self.events.parts();
+            self.events_notify = self.enable(EVENTS, parts, EVENTS);
+            for buffer in 0..ENTRIES {
+                self.offer_event_buffer(buffer);
+            }
         }
         self.set_status(ACKNOWLEDGE | DRIVER | FEATURES_OK | DRIVER_OK);
-        self.notify(EVENTS, self.events_notify);
+        if has_events {
+            self.notify(EVENTS, self.events_notify);
+        }
     }
 
     /// Resets the device and waits until it is.
@@ -159,25 +167,22 @@ impl Driver {
         halves[0] | (halves[1] << 32)
     }
 
-    /// Enables a virtqueue with the vector of its number, and returns where to notify it.
-    fn enable(&mut self, index: u16) -> u64 {
-        let queue = match index {
-            CONTROL => &self.control,
-            _ => &self.events,
-        };
-        let parts = [
-            (register::QUEUE_DESC, queue.table),
-            (register::QUEUE_DRIVER, queue.available),
-            (register::QUEUE_DEVICE, queue.used),
+    /// Enables virtqueue `index`, whose parts are at these addresses, with an interrupt vector.
+    /// Returns where to notify it.
+    pub fn enable(&mut self, index: u16, parts: [u64; 3], vector: u16) -> u64 {
+        let registers = [
+            register::QUEUE_DESC,
+            register::QUEUE_DRIVER,
+            register::QUEUE_DEVICE,
         ];
         self.write_register(register::QUEUE_SELECT, &index.to_le_bytes());
         let greatest = self.read_register(register::QUEUE_SIZE, 2);
         assert!(u16::from_le_bytes([greatest[0], greatest[1]]) >= ENTRIES);
         self.write_register(register::QUEUE_SIZE, &ENTRIES.to_le_bytes());
-        self.write_register(register::QUEUE_MSIX_VECTOR, &index.to_le_bytes());
-        let vector = self.read_register(register::QUEUE_MSIX_VECTOR, 2);
-        assert_eq!(vector, index.to_le_bytes());
-        for (offset, address) in parts {
+        self.write_register(register::QUEUE_MSIX_VECTOR, &vector.to_le_bytes());
+        let written = self.read_register(register::QUEUE_MSIX_VECTOR, 2);
+        assert_eq!(written, vector.to_le_bytes());
+        for (offset, address) in registers.into_iter().zip(parts) {
             self.write_register(offset, &(address as u32).to_le_bytes());
             self.write_register(offset + 4, &((address >> 32) as u32).to_le_bytes());
         }
@@ -187,7 +192,24 @@ impl Driver {
         u64::from(offset) * u64::from(self.function.notify_multiplier)
     }
 
-    fn notify(&mut self, index: u16, offset: u64) {
+    /// Resets virtqueue `index`, and waits until that is done.
+    pub fn reset_queue(&mut self, index: u16) {
+        self.write_register(register::QUEUE_SELECT, &index.to_le_bytes());
+        self.write_register(register::QUEUE_RESET, &1u16.to_le_bytes());
+        until("the reset of a virtqueue", || {
+            let is_reset = self.read_register(register::QUEUE_RESET, 2) == [0; 2];
+            is_reset.then_some(())
+        });
+        assert_eq!(self.read_register(register::QUEUE_ENABLE, 2), [0; 2]);
+    }
+
+    /// Waits for an interrupt of the vector of events, or of CQs in RFC mode.
+    pub fn await_interrupt(&self) {
+        self.function.wait(EVENTS);
+    }
+
+    /// Notifies virtqueue `index`, which is told at `offset`.
+    pub fn notify(&mut self, index: u16, offset: u64) {
         let notify = self.function.notify;
         self.function.write(notify, offset, &index.to_le_bytes());
     }
@@ -316,7 +338,7 @@ impl Driver {
             if let Some(event) = self.event() {
                 return event;
             }
-            self.function.wait(EVENTS);
+            self.await_interrupt();
         }
     }
 

@@ -4,23 +4,23 @@
 
 use std::path::Path;
 
-use crate::driver::until;
 use crate::driver::Driver;
-use crate::region::rights;
+use crate::modify::modify;
+use crate::modify::state_of;
+use crate::modify::to_init;
+use crate::modify::to_rtr;
+use crate::modify::to_rts;
+use crate::modify::Peer;
+use crate::port::active_mtu;
+use crate::port::add_gid;
+use crate::port::identity;
+use crate::port::link_local;
+use crate::port::GID_INDEX;
 use crate::region::Region;
 use crate::rings::CompletionQueue;
 use crate::rings::SharedQueue;
 use crate::rings::WorkQueue;
-use crate::wire::attribute;
-use crate::wire::command;
-use crate::wire::doorbell;
-use crate::wire::le32;
-use crate::wire::state;
-use crate::wire::Fields;
-use crate::wire::EEXIST;
-use crate::wire::EINVAL;
-use crate::wire::GID_VLAN;
-use crate::wire::RC;
+use crate::wire::*;
 
 /// Work requests of each queue, and SGEs of each work request.
 pub const DEPTH: u32 = 64;
@@ -32,8 +32,6 @@ pub const INLINE_LEN: u32 = 32;
 /// Slots that hold these: 91 + 32 bytes at most for a send, 12 + 2 * 16 for a receive.
 const SEND_SHIFT: u8 = 7;
 pub const RECEIVE_SHIFT: u8 = 6;
-/// Index of the GID in the table.
-pub const GID_INDEX: u16 = 3;
 /// Cookies of the objects.
 pub const SEND_COOKIE: u64 = 0x5e4d_0000_dead_beef;
 pub const RECEIVE_COOKIE: u64 = 0x4ec5_0000_dead_beef;
@@ -59,15 +57,6 @@ pub const PLAIN: Options = Options {
     is_shared: false,
 };
 
-/// The address of a QP.
-#[derive(Clone, Copy)]
-pub struct Peer {
-    gid: [u8; 16],
-    mac: [u8; 6],
-    mtu: u8,
-    qpn: u32,
-}
-
 /// One side.
 pub struct Endpoint {
     pub driver: Driver,
@@ -87,11 +76,11 @@ pub struct Endpoint {
 impl Endpoint {
     /// Makes everything but the connection.
     pub fn new(socket: &Path, options: Options) -> Endpoint {
-        let mut driver = Driver::new(socket, options.features);
+        let mut driver = Driver::new(socket, options.features | RING_ADDR);
         let depth = options.depth;
         let mac = identity(&mut driver);
         let gid = link_local(mac);
-        let mtu = port(&mut driver);
+        let mtu = active_mtu(&mut driver);
         add_gid(&mut driver, gid).unwrap();
         let pd = driver.command(command::CREATE_PD, &[], 4).unwrap();
         let pd = le32(&pd, 0);
@@ -154,7 +143,7 @@ impl Endpoint {
         self.sq.number
     }
 
-    /// What a peer has to know.
+    /// The address of the QP, for a peer.
     pub fn peer(&self) -> Peer {
         Peer {
             gid: self.gid,
@@ -164,8 +153,8 @@ impl Endpoint {
         }
     }
 
-    /// Moves the QP from RESET to RTS by the required attributes of each transition. The first PSN
-    /// of this side is `psn`, that of the other side `peer_psn`.
+    /// Moves the QP from RESET to RTS. The first PSN of this side is `psn`, that of the other side
+    /// `peer_psn`.
     pub fn connect(&mut self, peer: Peer, psn: u32, peer_psn: u32) {
         self.receive_from(peer, peer_psn, |_| {});
         self.send_from(psn);
@@ -173,37 +162,16 @@ impl Endpoint {
 
     /// The way to RTR. Calls `between` in INIT.
     pub fn receive_from(&mut self, peer: Peer, peer_psn: u32, between: impl FnOnce(&mut Endpoint)) {
-        use attribute::*;
-        let mut attrs = [0; 129];
-        let rights = rights(self.driver.features);
-        attrs[20..24].copy_from_slice(&rights.to_le_bytes());
-        attrs[33] = 1; // port_num
-        self.modify(state::INIT, PKEY_INDEX | PORT | ACCESS_FLAGS, &attrs)
-            .unwrap();
+        let qpn = self.qpn();
+        to_init(&mut self.driver, qpn);
         between(self);
-
-        attrs[2] = self.mtu.min(peer.mtu);
-        attrs[8..12].copy_from_slice(&peer_psn.to_le_bytes());
-        attrs[16..20].copy_from_slice(&peer.qpn.to_le_bytes());
-        attrs[31] = 4; // max_dest_rd_atomic
-        attrs[32] = 12; // min_rnr_timer: 0.64 ms
-        attrs[63..96].copy_from_slice(&path(&peer));
-        let mask = AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
-        self.modify(state::RTR, mask, &attrs).unwrap();
+        to_rtr(&mut self.driver, qpn, peer, peer_psn);
     }
 
     /// The way from RTR to RTS.
     pub fn send_from(&mut self, psn: u32) {
-        use attribute::*;
-        let mut attrs = [0; 129];
-        attrs[12..16].copy_from_slice(&psn.to_le_bytes());
-        attrs[30] = 4; // max_rd_atomic
-        attrs[34] = 18; // timeout: a second
-        attrs[35] = 7; // retry_cnt
-        attrs[36] = 7; // rnr_retry
-        let mask = TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC;
-        self.modify(state::RTS, mask, &attrs).unwrap();
-        assert_eq!(self.state(), Ok(state::RTS));
+        let qpn = self.qpn();
+        to_rts(&mut self.driver, qpn, psn);
     }
 
     /// Moves a UD QP from RESET to RTS.
@@ -220,22 +188,14 @@ impl Endpoint {
 
     /// Moves the QP to `state` with the attributes of `mask`.
     pub fn modify(&mut self, state: u8, mask: u32, attrs: &[u8; 129]) -> Result<(), u8> {
-        let mut attrs = *attrs;
-        attrs[0] = state;
-        let request = Fields::default()
-            .le32(self.qpn())
-            .le32(mask | attribute::STATE)
-            .raw(&attrs);
-        self.driver
-            .command(command::MODIFY_QP, &request.0, 0)
-            .map(drop)
+        let qpn = self.qpn();
+        modify(&mut self.driver, qpn, state, mask, attrs)
     }
 
     /// The state of the QP.
     pub fn state(&mut self) -> Result<u8, u8> {
-        let request = Fields::default().le32(self.qpn()).le32(attribute::STATE);
-        let attrs = self.driver.command(command::QUERY_QP, &request.0, 129)?;
-        Ok(attrs[0])
+        let qpn = self.qpn();
+        state_of(&mut self.driver, qpn)
     }
 
     pub fn post_send(&mut self, wqe: &[u8]) {
@@ -295,61 +255,6 @@ impl Endpoint {
     }
 }
 
-/// Looks at the identity and limits of the device, and returns its MAC address.
-fn identity(driver: &mut Driver) -> [u8; 6] {
-    let fields = [
-        (0, 4),
-        (4, 8),
-        (32, 8),
-        (128, 4),
-        (136, 4),
-        (144, 4),
-        (148, 4),
-    ];
-    let values = driver.config(&fields);
-    assert_eq!(le32(&values[0], 0), 1, "ports");
-    assert_ne!(values[2][1] & (1 << 4), 0, "pages of 4 KiB");
-    assert!(le32(&values[3], 0) >= 1, "event queues");
-    assert!(le32(&values[4], 0) >= DEPTH, "work requests");
-    assert!(le32(&values[5], 0) >= DEPTH, "CQEs");
-    assert!(le32(&values[6], 0) >= INLINE_LEN, "inline data");
-    let guid = &values[1];
-    assert_eq!(guid[3..5], [0xff, 0xfe]);
-    [guid[0] ^ 2, guid[1], guid[2], guid[5], guid[6], guid[7]]
-}
-
-/// The link-local address of a MAC address.
-fn link_local(mac: [u8; 6]) -> [u8; 16] {
-    let [a, b, c, d, e, f] = mac;
-    let mut gid = [0; 16];
-    gid[..2].copy_from_slice(&[0xfe, 0x80]);
-    gid[8..].copy_from_slice(&[a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
-    gid
-}
-
-/// Enters an address into the table.
-pub fn add_gid(driver: &mut Driver, gid: [u8; 16]) -> Result<(), u8> {
-    let mut request = Fields::default().raw(&gid).le32(2).le16(GID_INDEX).le32(1);
-    if driver.features & GID_VLAN != 0 {
-        request = request.le16(0xffff);
-    }
-    driver.command(command::ADD_GID, &request.0, 0).map(drop)
-}
-
-/// Waits until the port is active, and returns its MTU.
-fn port(driver: &mut Driver) -> u8 {
-    let pkey = Fields::default().le32(1).le16(0);
-    let pkey = driver.command(command::QUERY_PKEY, &pkey.0, 2);
-    assert_eq!(pkey, Ok(vec![0xff, 0xff]));
-    until("the link", || {
-        let port = driver.command(command::QUERY_PORT, &[1], 161).unwrap();
-        assert!(le32(&port, 7) > GID_INDEX.into(), "GID table");
-        assert_eq!(port[33..], [0; 128]);
-        // ACTIVE, LINK_UP.
-        (port[0] == 4 && port[32] == 5).then_some(port[2])
-    })
-}
-
 pub fn completion_queue(driver: &mut Driver, depth: u8, cookie: u64) -> CompletionQueue {
     let mut cq = CompletionQueue::new(&driver.memory, DEPTH, depth);
     let list = cq.ring.list();
@@ -379,20 +284,4 @@ fn shared_queue(driver: &mut Driver, pd: u32, depth: u8) -> SharedQueue {
     let srqn = driver.command(command::CREATE_SRQ, &request.0, 4).unwrap();
     srq.number = le32(&srqn, 0);
     srq
-}
-
-/// The path to a peer.
-fn path(peer: &Peer) -> Vec<u8> {
-    Fields::default()
-        .raw(&peer.gid)
-        .le32(0)
-        .u8(GID_INDEX as u8)
-        .u8(64) // hop_limit
-        .u8(0)
-        .u8(0)
-        .u8(0)
-        .u8(1) // port_num
-        .u8(1) // GRH
-        .raw(&peer.mac)
-        .0
 }

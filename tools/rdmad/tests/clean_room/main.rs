@@ -12,10 +12,13 @@ mod driver;
 mod endpoint;
 mod keys;
 mod memory;
+mod modify;
 mod operations;
 mod pci;
+mod port;
 mod queues;
 mod region;
+mod rfc;
 mod rings;
 mod virtqueue;
 mod wire;
@@ -45,8 +48,8 @@ impl Drop for Daemon {
     }
 }
 
-/// Starts a daemon with two ports, whose sockets are in `dir`. Port a is given an address, so that it
-/// may have no others but the link-local one, which its driver uses.
+/// Starts a daemon with two ports, whose sockets are in `dir`. Port a is given an address, so that
+/// it may have no others but the link-local one, which its driver uses.
 fn daemon(dir: &Path, path: &str) -> Daemon {
     let mut command = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
     for ((name, more), mac) in [("a", ",ip=192.0.2.1"), ("b", "")].into_iter().zip(MACS) {

@@ -23,11 +23,11 @@ pub struct Piece {
 /// The parts of a virtqueue, and the positions of the driver in them.
 pub struct Virtqueue {
     memory: Rc<Memory>,
-    pub size: u16,
+    size: u16,
     /// DMA addresses of descriptor table, available ring and used ring.
-    pub table: u64,
-    pub available: u64,
-    pub used: u64,
+    table: u64,
+    available: u64,
+    used: u64,
     offered: u16,
     taken: u16,
 }
@@ -45,6 +45,11 @@ impl Virtqueue {
             offered: 0,
             taken: 0,
         }
+    }
+
+    /// DMA addresses of descriptor table, available ring and used ring.
+    pub fn parts(&self) -> [u64; 3] {
+        [self.table, self.available, self.used]
     }
 
     /// Offers a chain of descriptors, the first of them `first`. The caller notifies the device.

@@ -34,6 +34,7 @@ pub mod command {
     pub const QUERY_PKEY: u8 = 15;
     pub const ADD_GID: u8 = 16;
     pub const DEL_GID: u8 = 17;
+    pub const REQ_NOTIFY_CQ: u8 = 18;
     pub const ALLOC_MW: u8 = 19;
     pub const DEALLOC_MW: u8 = 20;
     pub const CREATE_SRQ: u8 = 21;
@@ -46,6 +47,7 @@ pub mod command {
 }
 
 /// Errnos of responses.
+pub const ENOMEM: u8 = 12;
 pub const EBUSY: u8 = 16;
 pub const EEXIST: u8 = 17;
 pub const EINVAL: u8 = 22;
