@@ -146,7 +146,8 @@ impl RingLayout {
     /// Offset of the slot of a position.
     #[inline]
     pub const fn slot(&self, position: u32) -> u32 {
-        (position & self.mask) << self.slot_shift
+        // Never beyond the ring, whose size has 32 bits: the shift need not be checked.
+        (position & self.mask).wrapping_shl(self.slot_shift as u32)
     }
 
     /// Offset of the position that the owner of the ring writes: the producer's, or the consumer's

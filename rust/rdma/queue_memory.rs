@@ -142,13 +142,18 @@ pub enum Order {
 /// Order is that of the `virt_` barriers, or with [`Order::Platform`] of `mb()` and the `dma_`
 /// barriers.
 ///
+/// `WORDS` words of 32 bits are fixed: their addresses are looked up once, and they are named by
+/// their index.
+///
 /// # Invariants
 ///
 /// - Each page has `1 << page_shift` bytes, of which the CPU address is in `addresses`, aligned to
 ///   its size or that of the kernel's pages, whichever is smaller.
 /// - `page_mask` is `(1 << page_shift) - 1`.
+/// - `words` are aligned, and within pages.
 /// - The memory is accessed by volatile operations on raw pointers only.
-pub struct QueueMemory {
+pub struct QueueMemory<const WORDS: usize> {
+    words: [NonNull<u32>; WORDS],
     addresses: KVec<NonNull<u8>>,
     pages: KVec<Coherent<[u8]>>,
     page_shift: u32,
@@ -156,12 +161,21 @@ pub struct QueueMemory {
     order: Order,
 }
 
-impl QueueMemory {
+impl<const WORDS: usize> QueueMemory<WORDS> {
     /// Greatest number of pages: a list of their addresses fits a page of the kernel.
     const MAX_PAGES: usize = PAGE_SIZE / size_of::<u64>();
 
-    /// Allocates `size` bytes at least.
-    pub fn new(device: &device::Device<Bound>, size: usize, order: Order) -> Result<Self> {
+    /// Allocates `size` bytes at least, with fixed words at the offsets `words`.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` for a word that is not aligned or beyond the end.
+    pub fn new(
+        device: &device::Device<Bound>,
+        size: usize,
+        words: [u32; WORDS],
+        order: Order,
+    ) -> Result<Self> {
         let mut page_shift = PAGE_SHIFT;
         while size.div_ceil(1 << page_shift) > Self::MAX_PAGES {
             page_shift += 1;
@@ -177,14 +191,23 @@ impl QueueMemory {
             )?;
             pages.push(page, GFP_KERNEL)?;
         }
-        // INVARIANT: DMA memory is aligned to the kernel's pages at least.
-        Ok(Self {
+        // INVARIANT: DMA memory is aligned to the kernel's pages at least. No word is used before
+        // it is looked up.
+        let mut this = Self {
+            words: [NonNull::dangling(); WORDS],
             addresses,
             pages,
             page_shift: u32::try_from(page_shift)?,
             page_mask: (1 << page_shift) - 1,
             order,
-        })
+        };
+        let mut fixed = this.words;
+        for (word, offset) in fixed.iter_mut().zip(words) {
+            *word = this.word(offset).and_then(NonNull::new).ok_or(EINVAL)?;
+        }
+        // INVARIANT: They were just looked up.
+        this.words = fixed;
+        Ok(this)
     }
 
     /// Pages have 2ⁿ bytes.
@@ -254,24 +277,80 @@ impl QueueMemory {
         })
     }
 
+    /// Loads fixed word `INDEX`.
+    #[inline]
+    pub fn load_fixed<const INDEX: usize>(&self) -> u32 {
+        // SAFETY: By the type invariants the word is valid and aligned.
+        unsafe { self.fixed::<INDEX>().read_volatile() }
+    }
+
+    /// Loads fixed word `INDEX`; accesses after it stay after it.
+    #[inline]
+    pub fn load_fixed_acquire<const INDEX: usize>(&self) -> u32 {
+        // SAFETY: By the type invariants the word is valid and aligned.
+        unsafe { self.acquire(self.fixed::<INDEX>()) }
+    }
+
+    /// Stores fixed word `INDEX`; accesses before it stay before it.
+    #[inline]
+    pub fn store_fixed_release<const INDEX: usize>(&self, value: u32) {
+        // SAFETY: By the type invariants the word is valid and aligned.
+        unsafe { self.release(self.fixed::<INDEX>(), value) };
+    }
+
+    #[inline]
+    fn fixed<const INDEX: usize>(&self) -> *mut u32 {
+        const { assert!(INDEX < WORDS) };
+        self.words[INDEX].as_ptr()
+    }
+
+    /// # Safety
+    ///
+    /// `word` is aligned, and valid for a volatile read.
+    #[inline]
+    unsafe fn acquire(&self, word: *mut u32) -> u32 {
+        // SAFETY: By the safety requirements.
+        unsafe {
+            if cfg!(CONFIG_X86_64) {
+                let value = word.read_volatile();
+                // The processor keeps loads, and stores, in their order, for devices as well: only
+                // the compiler does not.
+                compiler_fence(Ordering::Acquire);
+                return value;
+            }
+            match self.order {
+                Order::Cpus => bindings::virt_load_acquire_u32(word),
+                Order::Platform => bindings::dma_load_acquire_u32(word),
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `word` is aligned, and valid for a volatile write.
+    #[inline]
+    unsafe fn release(&self, word: *mut u32, value: u32) {
+        // SAFETY: By the safety requirements.
+        unsafe {
+            if cfg!(CONFIG_X86_64) {
+                // As above.
+                compiler_fence(Ordering::Release);
+                word.write_volatile(value);
+                return;
+            }
+            match self.order {
+                Order::Cpus => bindings::virt_store_release_u32(word, value),
+                Order::Platform => bindings::dma_store_release_u32(word, value),
+            }
+        }
+    }
+
     /// Loads a word of 32 bits; accesses after it stay after it.
     #[inline]
     pub fn load_u32_acquire(&self, offset: u32) -> u32 {
-        if cfg!(CONFIG_X86_64) {
-            let word = self.load_u32(offset);
-            // The processor keeps loads, and stores, in their order, for devices as well: only the
-            // compiler does not.
-            compiler_fence(Ordering::Acquire);
-            return word;
-        }
-        self.word(offset).map_or(0, |word: *mut u32| {
+        self.word(offset).map_or(0, |word| {
             // SAFETY: The word is valid and aligned.
-            unsafe {
-                match self.order {
-                    Order::Cpus => bindings::virt_load_acquire_u32(word),
-                    Order::Platform => bindings::dma_load_acquire_u32(word),
-                }
-            }
+            unsafe { self.acquire(word) }
         })
     }
 
@@ -287,18 +366,9 @@ impl QueueMemory {
     /// Stores a word of 32 bits; accesses before it stay before it.
     #[inline]
     pub fn store_u32_release(&self, offset: u32, value: u32) {
-        if cfg!(CONFIG_X86_64) {
-            // As above.
-            compiler_fence(Ordering::Release);
-            self.store_u32(offset, value);
-        } else if let Some(word) = self.word::<u32>(offset) {
+        if let Some(word) = self.word(offset) {
             // SAFETY: The word is valid and aligned.
-            unsafe {
-                match self.order {
-                    Order::Cpus => bindings::virt_store_release_u32(word, value),
-                    Order::Platform => bindings::dma_store_release_u32(word, value),
-                }
-            }
+            unsafe { self.release(word, value) };
         }
     }
 
@@ -388,6 +458,7 @@ pub struct Span<'a> {
 
 impl Span<'_> {
     /// No bytes.
+    #[cold]
     fn empty() -> Self {
         // INVARIANT: There are none, and the pointer is aligned.
         Self {
@@ -435,8 +506,8 @@ impl<'a> From<&'a mut [u8]> for Span<'a> {
 }
 
 // SAFETY: The memory may be used by any thread.
-unsafe impl Send for QueueMemory {}
+unsafe impl<const WORDS: usize> Send for QueueMemory<WORDS> {}
 
 // SAFETY: By the type invariants all accesses are volatile, which the kernel's memory model lets
 // race.
-unsafe impl Sync for QueueMemory {}
+unsafe impl<const WORDS: usize> Sync for QueueMemory<WORDS> {}

@@ -123,7 +123,7 @@ impl Arm {
         // The device stores its position and then looks at the word: one of the two sees the
         // other's store.
         memory.full_barrier();
-        u32::from_le(memory.load_u32_acquire(layout.device()))
+        u32::from_le(memory.load_device_acquire(layout))
     }
 
     /// An event was received: the next [`arm`](Self::arm) asks for another.

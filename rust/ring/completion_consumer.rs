@@ -60,7 +60,7 @@ impl CompletionConsumer {
     /// [`next`](Self::next) than the ring is long.
     #[inline]
     pub fn produced<M: RingMemory + ?Sized>(layout: &RingLayout, memory: &M) -> u32 {
-        u32::from_le(memory.load_u32_acquire(layout.device()))
+        u32::from_le(memory.load_device_acquire(layout))
     }
 
     /// The position of the oldest completion, or `None` when the queue is empty. Its CQE is at
@@ -119,7 +119,7 @@ impl CompletionConsumer {
         // A consumer that polls an empty queue leaves the device's cache line alone.
         if self.published != self.next {
             self.published = self.next;
-            memory.store_u32_release(self.layout.owner(), self.next.to_le());
+            memory.store_owner_release(&self.layout, self.next.to_le());
         }
     }
 

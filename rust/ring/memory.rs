@@ -2,6 +2,8 @@
 
 //! Access to the memory that holds a ring.
 
+use super::abi::ring::RingLayout;
+
 /// The bytes of one ring.
 ///
 /// Both sides of a queue touch them at the same time, so every access is one that a data race
@@ -23,6 +25,34 @@ pub trait RingMemory {
     fn store_u32(&self, offset: u32, value: u32);
     /// Stores a position; accesses before it stay before it.
     fn store_u32_release(&self, offset: u32, value: u32);
+    /// Loads the position that the device writes, unordered.
+    ///
+    /// This and the two that follow are in the way of each post and poll. Memory that is looked up
+    /// page by page has these words at hand.
+    #[inline]
+    fn load_device(&self, layout: &RingLayout) -> u32 {
+        self.load_u32(layout.device())
+    }
+    /// Loads the position that the device writes; accesses after it stay after it.
+    #[inline]
+    fn load_device_acquire(&self, layout: &RingLayout) -> u32 {
+        self.load_u32_acquire(layout.device())
+    }
+    /// Stores the position that the owner writes; accesses before it stay before it.
+    #[inline]
+    fn store_owner_release(&self, layout: &RingLayout, value: u32) {
+        self.store_u32_release(layout.owner(), value);
+    }
+    /// [Stores](Self::store_owner_release) the position that the owner writes, and then
+    /// [loads](Self::load_device) the one that the device writes, with a
+    /// [full barrier](Self::full_barrier) between the two. Some processors have one instruction for
+    /// the store and the barrier.
+    #[inline]
+    fn publish_owner(&self, layout: &RingLayout, value: u32) -> u32 {
+        self.store_owner_release(layout, value);
+        self.full_barrier();
+        self.load_device(layout)
+    }
     /// Loads an arm word, unordered.
     fn load_u64(&self, offset: u32) -> u64;
     /// Stores an arm word, unordered.

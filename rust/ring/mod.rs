@@ -54,11 +54,9 @@ pub use work_slots::WorkSlots;
 /// device asked for a doorbell.
 #[inline]
 fn publish<M: RingMemory + ?Sized>(layout: &RingLayout, memory: &M, old: u32, new: u32) -> bool {
-    memory.store_u32_release(layout.owner(), new.to_le());
     // The device stores the doorbell's position and then looks at this one: one of the two sees the
     // other's store.
-    memory.full_barrier();
-    let doorbell = u32::from_le(memory.load_u32(layout.device()));
+    let doorbell = u32::from_le(memory.publish_owner(layout, new.to_le()));
     passes(doorbell, new, old)
 }
 

@@ -115,7 +115,7 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
             memory.read(self.layout.slot(slot), &mut buffer[..size]);
             target.write(layout.slot(slot), &buffer[..size]);
         }
-        target.store_u32_release(layout.owner(), self.head.to_le());
+        target.store_owner_release(layout, self.head.to_le());
     }
 
     /// Offers `slot` in `target`, a ring of `layout` that was [copied to](Self::copy_to), at the
@@ -123,7 +123,7 @@ impl<L: DerefMut<Target = [u16]>> SharedQueue<L> {
     /// there.
     pub fn mirror<M: RingMemory + ?Sized>(&self, layout: &RingLayout, target: &M, slot: u16) {
         target.store_u16(layout.order(self.head), slot.to_le());
-        target.store_u32_release(layout.owner(), self.head.wrapping_add(1).to_le());
+        target.store_owner_release(layout, self.head.wrapping_add(1).to_le());
     }
 
     /// The device has moved to a ring of `layout` that was [copied to](Self::copy_to): the queue

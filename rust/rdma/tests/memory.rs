@@ -72,7 +72,7 @@ suite! { rust_rdma_memory {
     fn memory_of_a_queue_is_accessed_in_words() {
         let host = Host::new(c"rdma_test")?;
         for order in [Order::Cpus, Order::Platform] {
-            let memory = QueueMemory::new(host.device(), PAGE_SIZE + 1, order)?;
+            let memory = QueueMemory::new(host.device(), PAGE_SIZE + 1, [], order)?;
             check!(memory.page_count() == 2);
             check!(memory.pages().count() == 2);
             memory.store_u64(8, 0x0807_0605_0403_0201);
@@ -84,10 +84,29 @@ suite! { rust_rdma_memory {
         }
     }
 
+    fn fixed_words_of_a_queue_are_words_of_its_memory() {
+        let host = Host::new(c"rdma_test")?;
+        let device = host.device();
+        let size = 2 * PAGE_SIZE;
+        let end = u32::try_from(size)?;
+        for order in [Order::Cpus, Order::Platform] {
+            let memory = QueueMemory::new(device, size, [4, end - 4], order)?;
+            memory.store_fixed_release::<0>(1);
+            memory.store_fixed_release::<1>(2);
+            check!(memory.load_u32(4) == 1 && memory.load_u32(end - 4) == 2);
+            memory.store_u32(end - 4, 3);
+            check!(memory.load_fixed::<1>() == 3 && memory.load_fixed_acquire::<0>() == 1);
+        }
+        for offset in [end, 2, u32::MAX] {
+            let memory = QueueMemory::new(device, size, [offset], Order::Cpus);
+            check!(memory.is_err_and(|error| error == EINVAL));
+        }
+    }
+
     /// Mistakes of a driver reach no other memory.
     fn memory_of_a_queue_ends() {
         let host = Host::new(c"rdma_test")?;
-        let memory = QueueMemory::new(host.device(), 2 * PAGE_SIZE, Order::Cpus)?;
+        let memory = QueueMemory::new(host.device(), 2 * PAGE_SIZE, [], Order::Cpus)?;
         let end = u32::try_from(2 * PAGE_SIZE)?;
         memory.store_u32(end - 4, u32::MAX);
         for offset in [end, end - 2, end + 4, u32::MAX, u32::MAX - 3] {

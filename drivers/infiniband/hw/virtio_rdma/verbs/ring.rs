@@ -20,9 +20,13 @@ use crate::{
 };
 use kernel::prelude::*;
 
+/// Fixed words of a ring's memory: the positions of the owner and of the device.
+const OWNER: usize = 0;
+const DEVICE: usize = 1;
+
 /// A ring and the list of its pages, which the device reads when the queue is created.
 pub(super) struct KernelRing {
-    memory: QueueMemory,
+    memory: QueueMemory<2>,
     list: PageList,
     layout: RingLayout,
 }
@@ -31,7 +35,11 @@ impl KernelRing {
     /// Allocates a ring, all zeroes.
     pub(super) fn new(ib_device: &rdma::Device<IbDevice>, layout: RingLayout) -> Result<Self> {
         let (dma_device, order) = (ib_device.dma_device(), ib_device.device.order());
-        let memory = QueueMemory::new(dma_device, usize::try_from(layout.size())?, order)?;
+        let size = usize::try_from(layout.size())?;
+        let mut words = [0; 2];
+        words[OWNER] = layout.owner();
+        words[DEVICE] = layout.device();
+        let memory = QueueMemory::new(dma_device, size, words, order)?;
         let list = PageList::new(dma_device, memory.page_count(), memory.pages())?;
         Ok(Self {
             memory,
@@ -72,6 +80,21 @@ impl KernelRing {
 }
 
 impl RingMemory for KernelRing {
+    #[inline]
+    fn load_device(&self, _: &RingLayout) -> u32 {
+        self.memory.load_fixed::<DEVICE>()
+    }
+
+    #[inline]
+    fn load_device_acquire(&self, _: &RingLayout) -> u32 {
+        self.memory.load_fixed_acquire::<DEVICE>()
+    }
+
+    #[inline]
+    fn store_owner_release(&self, _: &RingLayout, value: u32) {
+        self.memory.store_fixed_release::<OWNER>(value);
+    }
+
     #[inline]
     fn load_u32(&self, offset: u32) -> u32 {
         self.memory.load_u32(offset)
