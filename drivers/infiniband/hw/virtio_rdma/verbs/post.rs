@@ -35,22 +35,18 @@ use crate::{
 use kernel::prelude::*;
 
 impl KernelQueues for IbDevice {
+    #[inline]
     fn post_send(qp: &rdma::qp::Qp<Self>, requests: &mut SendRequests<'_, Self>) -> Result {
         let queue = qp.kernel()?.send.as_ref();
-        post(qp, queue, |state| {
-            // Without the request, so that one which can't be posted is the one that is returned
-            // last.
-            let Some(request) = requests.next() else {
-                return Ok(false);
-            };
+        post(qp, queue, requests, |state, request| {
             if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
                 return Err(EINVAL);
             }
-            send(qp, state, &request)?;
-            Ok(true)
+            send(qp, state, &request)
         })
     }
 
+    #[inline]
     fn post_recv(qp: &rdma::qp::Qp<Self>, requests: &mut RecvRequests<'_>) -> Result {
         let kernel = qp.kernel()?;
         if kernel.shared.is_some() {
@@ -58,18 +54,15 @@ impl KernelQueues for IbDevice {
             return Err(EINVAL);
         }
         let queue = kernel.recv.as_ref();
-        post(qp, queue, |state| {
-            let Some(request) = requests.next() else {
-                return Ok(false);
-            };
+        post(qp, queue, requests, |state, request| {
             if qp.state() == QpState::Reset {
                 return Err(EINVAL);
             }
-            recv(qp, state, &request)?;
-            Ok(true)
+            recv(qp, state, &request)
         })
     }
 
+    #[inline]
     fn poll_cq(cq: &Cq<Self>, completions: &mut Completions<'_>) -> Result {
         poll::poll(cq, completions)
     }
@@ -79,25 +72,21 @@ impl KernelQueues for IbDevice {
     }
 }
 
-/// Fills slots by `next` until it has no more, and lets the device have those that were filled,
-/// also when one could not be.
-fn post(
+/// Fills slots by `fill` with requests until one can't be posted, and lets the device have those
+/// that were filled. The request that can't be posted is the last that is taken from `requests`.
+#[inline]
+fn post<R>(
     qp: &rdma::qp::Qp<IbDevice>,
     queue: Option<&Attached>,
-    mut next: impl FnMut(&mut WorkState) -> Result<bool>,
+    mut requests: impl Iterator<Item = R>,
+    mut fill: impl FnMut(&mut WorkState, R) -> Result,
 ) -> Result {
     // An absent queue is always full.
     let attached = queue.ok_or(ENOMEM)?;
     let work = &attached.work;
     let device: &Device = qp.device();
     let mut state = work.state.lock();
-    let result = loop {
-        match next(&mut state) {
-            Ok(true) => (),
-            Ok(false) => break Ok(()),
-            Err(error) => break Err(error),
-        }
-    };
+    let result = requests.try_for_each(|request| fill(&mut state, request));
     let wants_notification = state.backend.publish();
     drop(state);
     if wants_notification {
