@@ -41,35 +41,20 @@ impl TryFrom<u32> for WcStatus {
     }
 }
 
-/// The operation that completed.
+/// The operation that completed: a value of `enum ib_wc_opcode`.
 #[allow(missing_docs)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub enum WcOpcode {
-    Send,
-    RdmaWrite,
-    RdmaRead,
-    CompareAndSwap,
-    FetchAndAdd,
-    LocalInv,
-    RegMr,
-    Recv,
-    RecvRdmaWithImm,
-}
-
-impl WcOpcode {
-    const fn as_raw(self) -> bindings::ib_wc_opcode {
-        match self {
-            Self::Send => bindings::ib_wc_opcode_IB_WC_SEND,
-            Self::RdmaWrite => bindings::ib_wc_opcode_IB_WC_RDMA_WRITE,
-            Self::RdmaRead => bindings::ib_wc_opcode_IB_WC_RDMA_READ,
-            Self::CompareAndSwap => bindings::ib_wc_opcode_IB_WC_COMP_SWAP,
-            Self::FetchAndAdd => bindings::ib_wc_opcode_IB_WC_FETCH_ADD,
-            Self::LocalInv => bindings::ib_wc_opcode_IB_WC_LOCAL_INV,
-            Self::RegMr => bindings::ib_wc_opcode_IB_WC_REG_MR,
-            Self::Recv => bindings::ib_wc_opcode_IB_WC_RECV,
-            Self::RecvRdmaWithImm => bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM,
-        }
-    }
+    Send = bindings::ib_wc_opcode_IB_WC_SEND,
+    RdmaWrite = bindings::ib_wc_opcode_IB_WC_RDMA_WRITE,
+    RdmaRead = bindings::ib_wc_opcode_IB_WC_RDMA_READ,
+    CompareAndSwap = bindings::ib_wc_opcode_IB_WC_COMP_SWAP,
+    FetchAndAdd = bindings::ib_wc_opcode_IB_WC_FETCH_ADD,
+    LocalInv = bindings::ib_wc_opcode_IB_WC_LOCAL_INV,
+    RegMr = bindings::ib_wc_opcode_IB_WC_REG_MR,
+    Recv = bindings::ib_wc_opcode_IB_WC_RECV,
+    RecvRdmaWithImm = bindings::ib_wc_opcode_IB_WC_RECV_RDMA_WITH_IMM,
 }
 
 /// A work completion.
@@ -122,35 +107,54 @@ pub struct DatagramSource {
 ///
 /// # Invariants
 ///
-/// Slots from `next` up to `end` are writable for `'a`.
+/// `room` slots from `next` on are writable for `'a`.
 pub struct Completions<'a> {
     next: *mut bindings::ib_wc,
-    written: usize,
     room: usize,
     _array: PhantomData<&'a mut bindings::ib_wc>,
 }
 
-impl Completions<'_> {
+impl<'a> Completions<'a> {
     /// Whether there is no room left.
+    #[inline]
     pub fn is_full(&self) -> bool {
         self.room == 0
     }
 
-    /// Adds a completion of the QP that `consumer` leads to. A QP that is being destroyed has no
-    /// more completions: nothing is added then, and neither is without room.
+    /// The next slot, for a completion of the QP that `consumer` leads to. A QP that is being
+    /// destroyed has no more completions: there is none then, and neither without room.
+    #[inline]
+    pub fn slot(&mut self, consumer: &QpConsumer) -> Option<Slot<'_, 'a>> {
+        let qp = consumer.name();
+        // INVARIANT: There is room.
+        (!qp.is_null() && !self.is_full()).then_some(Slot {
+            completions: self,
+            qp,
+        })
+    }
+}
+
+/// Room for a completion of a QP.
+///
+/// # Invariants
+///
+/// `completions` is not full.
+pub struct Slot<'c, 'a> {
+    completions: &'c mut Completions<'a>,
+    qp: *mut bindings::ib_qp,
+}
+
+impl Slot<'_, '_> {
+    /// Adds a completion.
     // Else the completion is laid out in memory twice.
     #[inline(always)]
-    pub fn push(&mut self, consumer: &QpConsumer, completion: &WorkCompletion) {
-        let qp = consumer.name();
-        if qp.is_null() || self.room == 0 {
-            return;
-        }
+    pub fn write(self, completion: &WorkCompletion) {
         let mut wc = bindings::ib_wc {
             status: completion.status.0,
-            opcode: completion.opcode.as_raw(),
+            opcode: completion.opcode as bindings::ib_wc_opcode,
             vendor_err: completion.vendor_err,
             byte_len: completion.byte_len,
-            qp,
+            qp: self.qp,
             port_num: completion.port,
             ..Default::default()
         };
@@ -181,13 +185,13 @@ impl Completions<'_> {
                 wc.vlan_id = vlan;
             }
         }
+        let completions = self.completions;
         // SAFETY: By the type invariants there is room.
         unsafe {
-            self.next.write(wc);
-            self.next = self.next.add(1);
+            completions.next.write(wc);
+            completions.next = completions.next.add(1);
         }
-        self.written += 1;
-        self.room -= 1;
+        completions.room -= 1;
     }
 }
 
@@ -210,16 +214,17 @@ pub(super) unsafe extern "C" fn poll_cq<T: KernelQueues>(
     wc: *mut bindings::ib_wc,
 ) -> c_int {
     from_result(|| {
+        let room = usize::try_from(count)?;
         // INVARIANT: By the function's safety requirements.
         let mut completions = Completions {
             next: wc,
-            written: 0,
-            room: usize::try_from(count)?,
+            room,
             _array: PhantomData,
         };
         // SAFETY: By the function's safety requirements.
         T::poll_cq(unsafe { Cq::from_raw(cq) }, &mut completions)?;
-        Ok(c_int::try_from(completions.written)?)
+        // LOSSLESS: At most `count`.
+        Ok((room - completions.room) as c_int)
     })
 }
 

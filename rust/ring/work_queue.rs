@@ -78,6 +78,12 @@ impl WorkQueue {
         self.slots.cancel();
     }
 
+    /// Whether the device has the slot at `position`, and its completion was not polled.
+    #[inline]
+    pub fn is_outstanding(&self, position: u32) -> bool {
+        self.slots.is_outstanding(position)
+    }
+
     /// Frees the slot at `position`, whose completion was polled, and every slot before it.
     ///
     /// # Errors

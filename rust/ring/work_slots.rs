@@ -88,6 +88,13 @@ impl WorkSlots {
         }
     }
 
+    /// Whether the slot at `position` was published and is not completed.
+    #[inline]
+    pub fn is_outstanding(&self, position: u32) -> bool {
+        let tail = self.tail();
+        position.wrapping_sub(tail) < self.published.wrapping_sub(tail)
+    }
+
     /// Frees the slot at `position`, whose completion was polled, and every slot before it.
     ///
     /// # Errors
@@ -96,8 +103,7 @@ impl WorkSlots {
     /// nothing is freed then.
     #[inline]
     pub fn complete(&mut self, position: u32) -> Result<(), RingError> {
-        let tail = self.tail();
-        if position.wrapping_sub(tail) >= self.published.wrapping_sub(tail) {
+        if !self.is_outstanding(position) {
             return Err(RingError::NotOutstanding);
         }
         self.end = position.wrapping_add(1).wrapping_add(self.slots);

@@ -93,6 +93,7 @@ static bool receive_forged(struct pair *pair, struct side *a, struct side *b, co
 {
 	struct ib_sge sge = sge_of(pair, &pair->a, 0, SENT);
 	struct ib_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IB_WR_SEND };
+	struct ib_qp_attr to_err = { .qp_state = IB_QPS_ERR };
 	struct work *recv = work_get();
 	static u16 before[MAX_QUEUES];
 	u8 *cqe = NULL;
@@ -127,6 +128,10 @@ static bool receive_forged(struct pair *pair, struct side *a, struct side *b, co
 	/* There is nothing to wait for any more, nor to look at again. */
 	EXPECT(ib_req_notify_cq(b->recv_cq, IB_CQ_NEXT_COMP | IB_CQ_REPORT_MISSED_EVENTS) == 0);
 	EXPECT(ib_poll_cq(b->recv_cq, 1, &wc) == 0);
+	/* The receive is still outstanding, so it is flushed: clients wait for the last one. */
+	EXPECT(!ib_modify_qp(b->qp, &to_err, IB_QP_STATE));
+	EXPECT(ib_poll_cq(b->recv_cq, 1, &wc) == 1);
+	EXPECT(wc.wr_cqe == &recv->cqe && wc.status == IB_WC_WR_FLUSH_ERR);
 	return true;
 }
 

@@ -22,7 +22,6 @@ use crate::{
     },
     device::Device,
     rdma::qp::QpConsumer,
-    ring::RingError,
     transport::{
         Claimable,
         WorkVirtqueue, //
@@ -35,10 +34,6 @@ use kernel::{
     },
     prelude::*,
     sync::{
-        atomic::{
-            Atomic,
-            Relaxed, //
-        },
         new_spinlock_irq,
         Arc,
         SpinLockIrq, //
@@ -79,7 +74,6 @@ pub(super) struct WorkRing {
     pub(super) place: Place,
     pub(super) client: Client,
     pub(super) kind: DoorbellKind,
-    number: Atomic<u32>,
     #[pin]
     pub(super) state: SpinLockIrq<WorkState>,
 }
@@ -95,6 +89,8 @@ pub(super) struct Posted {
 
 /// State under the lock of a work queue.
 pub(super) struct WorkState {
+    /// The QPN, once the device gave it.
+    pub(super) number: u32,
     pub(super) backend: WorkBackend,
     /// Work requests by slot: the device only sees positions.
     posted: KVVec<Posted>,
@@ -156,9 +152,15 @@ impl WorkRing {
                 place,
                 client,
                 kind,
-                number: Atomic::new(0),
                 state <- new_spinlock_irq!(
-                    WorkState { backend, posted, oldest: 0, place: 0, is_stopped: false },
+                    WorkState {
+                        number: 0,
+                        backend,
+                        posted,
+                        oldest: 0,
+                        place: 0,
+                        is_stopped: false,
+                    },
                     "virtio_rdma::kernel_qp"
                 ),
             }),
@@ -167,24 +169,23 @@ impl WorkRing {
     }
 
     /// The QPN.
-    #[inline]
-    pub(super) fn number(&self) -> u32 {
-        self.number.load(Relaxed)
+    fn number(&self) -> u32 {
+        self.state.lock().number
     }
 
     /// The device gave the QP its number.
     pub(super) fn set_number(&self, number: u32) {
-        self.number.store(number, Relaxed);
+        self.state.lock().number = number;
     }
 
-    /// Tells the device of work.
+    /// Tells the device of work of QP `number`.
     #[inline]
-    pub(super) fn notify(&self, device: &Device, bus: &device::Device<Bound>) {
+    pub(super) fn notify(&self, device: &Device, bus: &device::Device<Bound>, number: u32) {
         match &self.place {
             Place::Ring(_) => {
                 let doorbell = Doorbell {
                     kind: self.kind,
-                    number: self.number(),
+                    number,
                 };
                 device.ring(bus, doorbell);
             }
@@ -251,15 +252,27 @@ impl WorkState {
         }
     }
 
-    /// Completes the work request at `position`, frees the slots up to it, and returns the request.
+    /// Completes the work request at `position` and frees the slots up to it, unless `accept`
+    /// refuses. A refused work request stays outstanding: the poll that flushes the queue returns
+    /// it. Returns what `accept` makes of the work request.
+    ///
+    /// # Errors
+    ///
+    /// `EIO` if the work request is not outstanding; those of `accept`.
     #[inline]
-    pub(super) fn complete(&mut self, position: u32) -> Result<Posted, RingError> {
-        self.backend.complete(position)?;
+    pub(super) fn complete<R>(
+        &mut self,
+        position: u32,
+        accept: impl FnOnce(&Posted) -> Result<R>,
+    ) -> Result<R> {
+        if !self.backend.is_outstanding(position) {
+            return Err(EIO);
+        }
+        let posted = self.posted.get(self.slot(position)).ok_or(EIO)?;
+        let accepted = accept(posted)?;
+        self.backend.complete(position).map_err(|_| EIO)?;
         self.oldest = position.wrapping_add(1);
-        self.posted
-            .get(self.slot(position))
-            .copied()
-            .ok_or(RingError::BadSlot)
+        Ok(accepted)
     }
 
     /// Whether work requests are left to be flushed.
@@ -272,7 +285,7 @@ impl WorkState {
         if !self.has_left(left) {
             return None;
         }
-        self.complete(self.oldest).ok()
+        self.complete(self.oldest, |posted| Ok(*posted)).ok()
     }
 }
 

@@ -81,6 +81,7 @@ assert_same! {
 }
 
 /// Takes completions out of a CQ.
+#[inline]
 pub(super) fn poll(cq: &Cq<IbDevice>, completions: &mut Completions<'_>) -> Result {
     let pkeys = cq.device().port.pkey_tbl_len;
     let cq = cq.kernel()?;
@@ -165,16 +166,20 @@ fn deliver(
     let (place, position) = completion::split_wr_id(cqe.wr_id);
     let source = state.sources.get(place).and_then(Option::as_ref);
     let work = source.ok_or(EIO)?;
-    if work.number() != cqe.qp_num {
+    // Before the lock is taken, so that nothing is called between the checks and the slot.
+    let slot = completions.slot(&work.client.consumer);
+    let mut queue = work.state.lock_with(disabled);
+    if queue.number != cqe.qp_num {
         return Err(EIO);
     }
-    let outcome = Outcome::decode(cqe, work.kind).map_err(|_| EIO)?;
-    let posted = work
-        .state
-        .lock_with(disabled)
-        .complete(position)
-        .map_err(|_| EIO)?;
-    push(&work.client, cqe, outcome, &posted, completions, pkeys)
+    let completion = queue.complete(position, |posted| {
+        let outcome = Outcome::decode(cqe, work.kind).map_err(|_| EIO)?;
+        work.client.completion(cqe, outcome, posted, pkeys)
+    })?;
+    if let Some(slot) = slot {
+        slot.write(&completion);
+    }
+    Ok(())
 }
 
 /// The same for a receive from an SRQ, which knows the id of the work request.
@@ -187,31 +192,33 @@ fn deliver_shared(
 ) -> Result {
     let outcome = Outcome::decode(cqe, DoorbellKind::Rq).map_err(|_| EIO)?;
     let posted = source.srq.complete(cqe.wr_id).map_err(|_| EIO)?;
-    push(&source.client, cqe, outcome, &posted, completions, pkeys)
+    let client = &source.client;
+    let completion = client.completion(cqe, outcome, &posted, pkeys)?;
+    if let Some(slot) = completions.slot(&client.consumer) {
+        slot.write(&completion);
+    }
+    Ok(())
 }
 
-/// Passes on a CQE whose work request is known, if it can be true of it.
-#[inline(always)]
-fn push(
-    client: &Client,
-    cqe: &Cqe,
-    outcome: Outcome,
-    posted: &Posted,
-    completions: &mut Completions<'_>,
-    pkeys: u16,
-) -> Result {
-    let request = Request {
-        service: client.service,
-        is_process: client.is_process,
-        length: posted.length,
-        pkeys,
-    };
-    let completion = request.completion(cqe, outcome).map_err(|_| EIO)?;
-    completions.push(
-        &client.consumer,
-        &work_completion(posted.wr_id, &completion)?,
-    );
-    Ok(())
+impl Client {
+    /// The completion of a work request that was posted, if the CQE can be true of it.
+    #[inline(always)]
+    fn completion(
+        &self,
+        cqe: &Cqe,
+        outcome: Outcome,
+        posted: &Posted,
+        pkeys: u16,
+    ) -> Result<WorkCompletion> {
+        let request = Request {
+            service: self.service,
+            is_process: self.is_process,
+            length: posted.length,
+            pkeys,
+        };
+        let completion = request.completion(cqe, outcome).map_err(|_| EIO)?;
+        work_completion(posted.wr_id, &completion)
+    }
 }
 
 /// A completion as clients get it.
@@ -279,7 +286,9 @@ fn flush(
                 port: PORT.into(),
                 source: None,
             };
-            completions.push(&work.client.consumer, &flushed);
+            if let Some(slot) = completions.slot(&work.client.consumer) {
+                slot.write(&flushed);
+            }
         }
     }
 }

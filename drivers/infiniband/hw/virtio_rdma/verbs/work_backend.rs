@@ -182,6 +182,15 @@ impl WorkBackend {
         }
     }
 
+    /// Whether the device has the slot at `position`, and its completion was not polled.
+    #[inline]
+    pub(super) fn is_outstanding(&self, position: u32) -> bool {
+        match self {
+            Self::Ring { queue, .. } => queue.is_outstanding(position),
+            Self::Virtqueue { slots, .. } => slots.is_outstanding(position),
+        }
+    }
+
     /// Frees the slots up to that at `position`, whose completion was polled.
     #[inline]
     pub(super) fn complete(&mut self, position: u32) -> Result<(), RingError> {
