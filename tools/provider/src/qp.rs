@@ -352,14 +352,19 @@ impl Qp {
         cap.max_inline_data = self.send_limits.max_inline;
     }
 
-    /// Posts send work requests, all up to the first that is refused. Returns why, or 0; the list
-    /// starts with the first work request that was not posted then.
+    /// Posts send work requests, all up to the first that is refused. Returns why, or 0; `refuse`
+    /// is called with the one that was refused and those after it.
     ///
     /// `EINVAL` in RESET, INIT and RTR and for an invalid work request, `ENOMEM` when the queue is
     /// full.
     #[inline]
-    fn post_send(&self, list: &mut List<'_, ffi::ibv_send_wr>) -> c_int {
+    fn post_send(
+        &self,
+        list: &mut List<'_, ffi::ibv_send_wr>,
+        refuse: impl Fn(*mut ffi::ibv_send_wr),
+    ) -> c_int {
         let Some(ring) = &self.rings.send else {
+            refuse(list.first());
             return libc::ENOMEM;
         };
         let mut posting = ring.lock();
@@ -370,19 +375,12 @@ impl Qp {
                 true => self.send_limits.post_simple(ring, &mut posting, wr),
                 false => None,
             };
-            match posted {
-                Some(Ok(())) => (),
-                Some(Err(error)) => {
-                    status = error;
-                    break;
-                }
-                None => {
-                    // SAFETY: `posting` is held, and not looked at meanwhile.
-                    status = unsafe { self.post_other(wr) };
-                    if status != 0 {
-                        break;
-                    }
-                }
+            // SAFETY: `posting` is held, and not looked at meanwhile.
+            let posted = posted.unwrap_or_else(|| unsafe { self.post_other(wr) });
+            if let Err(error) = posted {
+                refuse(list.first());
+                status = error;
+                break;
             }
             list.pop();
         }
@@ -391,20 +389,21 @@ impl Qp {
         status
     }
 
-    /// Posts a send work request that is not simple, or not valid. Returns 0, `EINVAL` if the state
-    /// or the QP's type does not allow it, or an error of [`SendLimits::post`].
+    /// Posts a send work request that is not simple, or not valid.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if the state or the QP's type does not allow it; those of [`SendLimits::post`].
     ///
     /// # Safety
     ///
     /// This thread has locked the send queue, which there is, and nothing borrows from the guard.
     // Apart and with few arguments, so that simple work requests save no registers for it.
     #[inline(never)]
-    unsafe fn post_other(&self, wr: wr::Send<'_>) -> c_int {
-        let Some(ring) = &self.rings.send else {
-            return libc::ENOMEM;
-        };
+    unsafe fn post_other(&self, wr: wr::Send<'_>) -> Result<(), c_int> {
+        let ring = self.rings.send.as_ref().ok_or(libc::ENOMEM)?;
         if !self.can_send() || !self.send_limits.opcodes.posted().has(wr.opcode()) {
-            return libc::EINVAL;
+            return Err(libc::EINVAL);
         }
         // SAFETY: the caller's promise.
         let mut posting = unsafe { ring.resume() };
@@ -413,7 +412,7 @@ impl Qp {
             false => self.send_limits.post(ring, &mut posting, wr),
         };
         posting.keep();
-        posted.err().unwrap_or(0)
+        posted
     }
 
     /// Hands the send work requests of `posting` to the device.
@@ -579,12 +578,8 @@ pub unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: the caller's QP and list.
     let (qp, mut list) = unsafe { (Qp::from_ibv(qp), List::new(wr)) };
-    let status = qp.post_send(&mut list);
-    if status != 0 {
-        // SAFETY: the caller's place.
-        unsafe { bad_wr.write(list.first()) };
-    }
-    status
+    // SAFETY: the caller's place.
+    qp.post_send(&mut list, |refused| unsafe { bad_wr.write(refused) })
 }
 
 /// `post_recv`.
