@@ -22,7 +22,9 @@ kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top)$(2) MO=$(top)/$(build)
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
-.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check check-more check-debug check-pyverbs sim planted sanitize mutants pacing bench lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge fuzz-coverage prose loc cycles
+.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check \
+	check-more check-debug check-pyverbs sim planted sanitize mutants pacing bench lint unit \
+	selftests fmt clean distclean fuzz fuzz-replay fuzz-merge fuzz-coverage prose loc cycles
 
 help:
 	@printf '%s\n' \
@@ -79,12 +81,15 @@ kverbs: setup
 provider: setup
 	$(enter) cargo build $(quiet) --release -p virtio-rdma-provider
 	@mkdir -p $(build)/provider
-	@abi=$$(sed -n 's/^set(IBVERBS_PABI_VERSION "\([0-9]*\)")/\1/p' $(build)/rdma-core-src/CMakeLists.txt) && \
+	@abi=$$(sed -n 's/^set(IBVERBS_PABI_VERSION "\([0-9]*\)")/\1/p' \
+		$(build)/rdma-core-src/CMakeLists.txt) && \
 		install $(bin)/libvirtio_rdma_provider.so $(build)/provider/libvirtio_rdma.so.1 && \
 		ln -sf libvirtio_rdma.so.1 $(build)/provider/libvirtio_rdma.so && \
 		ln -sf libvirtio_rdma.so.1 $(build)/provider/libvirtio_rdma-rdmav$${abi:?}.so
-	@install -m 644 tools/provider/virtio_rdma.driver tools/provider/libvirtio_rdma.pc $(build)/provider/
-	@install -m 644 -D -t $(build)/provider/include/infiniband tools/provider/include/infiniband/virtio_rdma_dv.h
+	@install -m 644 tools/provider/virtio_rdma.driver tools/provider/libvirtio_rdma.pc \
+		$(build)/provider/
+	@install -m 644 -D -t $(build)/provider/include/infiniband \
+		tools/provider/include/infiniband/virtio_rdma_dv.h
 
 device: setup
 	$(enter) cargo build $(quiet) --release -p virtio-rdmad
@@ -149,7 +154,8 @@ pacing: setup
 bench: build
 	$(enter) cargo build $(quiet) --release -p bench
 	@$(enter) tools/testbed/hardening $(bin)/bench
-	@$(enter) $(bin)/bench run --json $(build)/bench/figures.json --html $(build)/bench/index.html $(BENCH)
+	@$(enter) $(bin)/bench run --json $(build)/bench/figures.json \
+		--html $(build)/bench/index.html $(BENCH)
 
 lint: setup
 	@tools/testbed/check format lint
@@ -174,8 +180,8 @@ fmt: setup
 	$(enter) rustfmt $$(git ls-files 'drivers/*.rs' 'rust/*.rs' 'samples/*.rs')
 
 clean:
-	rm -rf $(build)/target $(build)/target-fuzz $(build)/target-coverage $(build)/planted $(build)/module $(build)/module-clippy \
-		$(build)/provider $(build)/logs
+	rm -rf $(build)/target $(build)/target-fuzz $(build)/target-coverage $(build)/planted \
+		$(build)/module $(build)/module-clippy $(build)/provider $(build)/logs
 
 distclean:
 	tools/testbed/setup --remove

@@ -37,7 +37,7 @@ fn wrapped(source: &Source) -> Option<String> {
         let range = paragraph.line..paragraph.line + paragraph.lines;
         let is_long = lines[range.clone()]
             .iter()
-            .any(|line| columns(line) > COLUMNS);
+            .any(|line| columns(line, 8) > COLUMNS);
         // The end of a block comment is no word.
         let is_block = lines[range.clone()]
             .iter()
@@ -73,7 +73,7 @@ fn fill(paragraph: &Paragraph, language: Language) -> Vec<String> {
     let mut is_empty = true;
     for word in paragraph.text.split_whitespace() {
         let is_bound = binds(word, language);
-        if !is_empty && !is_bound && columns(&line) + 1 + columns(word) > COLUMNS {
+        if !is_empty && !is_bound && columns(&line, 8) + 1 + columns(word, 8) > COLUMNS {
             lines.push(std::mem::replace(&mut line, paragraph.rest.clone()));
             is_empty = true;
         }
