@@ -33,7 +33,8 @@ const TAIL: usize = 30;
 #[command(next_help_heading = "Virtual machines")]
 pub struct BedOptions {
     /// How many VMs are started
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 2,
+        value_parser = clap::value_parser!(u8).range(1..=64))]
     pub vms: u8,
     /// Processors of each
     #[arg(long, value_name = "N", default_value_t = 2)]

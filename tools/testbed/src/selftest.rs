@@ -38,7 +38,8 @@ pub struct TestOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 1500)]
     pub timeout: u64,
     /// How many programs run at a time, each in guests of its own
-    #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    #[arg(long, short, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(1..))]
     pub jobs: u8,
     /// More options for the guests of all programs, as `run` takes them
     #[arg(

@@ -43,7 +43,8 @@ pub enum Accel {
 fn emulated(tsc_khz: u64) -> String {
     format!(
         " init_on_alloc=1 tsc_early_khz={tsc_khz} tsc=reliable no_timer_check \
-         watchdog_thresh=30 rcupdate.rcu_cpu_stall_timeout=60 sysctl.kernel.hung_task_timeout_secs=240"
+         watchdog_thresh=30 rcupdate.rcu_cpu_stall_timeout=60 \
+         sysctl.kernel.hung_task_timeout_secs=240"
     )
 }
 
