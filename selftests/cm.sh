@@ -39,7 +39,8 @@ test_ipv6() { ping fd09::2; }
 
 test_link_local() {
 	local address
-	address=$(on 2 ip -6 -o address show dev "$(netdev 2)" scope link | sed 's/.*inet6 \([^/]*\).*/\1/')
+	address=$(on 2 ip -6 -o address show dev "$(netdev 2)" scope link |
+		sed 's/.*inet6 \([^/]*\).*/\1/')
 	meet rping "-s -a $address%$(netdev 2) -C 10 -V" "-c -a $address%$(netdev 1) -C 10 -V"
 }
 
@@ -61,7 +62,8 @@ test_perftest() {
 	for program in ib_write_bw ib_read_bw ib_send_bw; do
 		meet "$program" "-R -d $(device 2) -s 4096 -n 200" "-R -d $(device 1) -s 4096 -n 200 vm2"
 	done
-	meet ib_send_lat "-R -d $(device 2) -c UD -s 256 -n 200" "-R -d $(device 1) -c UD -s 256 -n 200 vm2"
+	meet ib_send_lat "-R -d $(device 2) -c UD -s 256 -n 200" \
+		"-R -d $(device 1) -c UD -s 256 -n 200 vm2"
 }
 
 # Nobody listens: the peer says so, and its answer comes soon.
@@ -117,7 +119,8 @@ test_vlan() {
 	ping 10.78.0.2
 	meet udaddy "-b 10.78.0.2 -c 3 -C 20" "-s 10.78.0.2 -c 3 -C 20"
 	for program in ibv_rc_pingpong ibv_uc_pingpong ibv_ud_pingpong; do
-		meet "$program" "-l 5 -n 100 -d $(device 2) -g $(vlan_gid 2)" "-l 5 -n 100 -d $(device 1) -g $(vlan_gid 1) vm2"
+		meet "$program" "-l 5 -n 100 -d $(device 2) -g $(vlan_gid 2)" \
+			"-l 5 -n 100 -d $(device 1) -g $(vlan_gid 1) vm2"
 	done
 	for vm in 1 2; do
 		at "$vm" ip link delete vlan77
@@ -127,5 +130,6 @@ test_vlan() {
 	ping 10.9.0.2
 }
 
-run_tests test_agents test_ipv4 test_ipv6 test_link_local test_connections test_datagrams test_datagrams_ipv6 \
-	test_connection_rate test_perftest test_refused test_address_changes test_vlan
+run_tests test_agents test_ipv4 test_ipv6 test_link_local test_connections test_datagrams \
+	test_datagrams_ipv6 test_connection_rate test_perftest test_refused test_address_changes \
+	test_vlan

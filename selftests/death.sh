@@ -84,5 +84,5 @@ test_power_off() {
 	until_ok 60 gone
 }
 
-run_tests test_work_ends test_programs_fail test_driver_and_device_can_be_removed test_other_machine \
-	test_power_off
+run_tests test_work_ends test_programs_fail test_driver_and_device_can_be_removed \
+	test_other_machine test_power_off

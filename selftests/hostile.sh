@@ -52,4 +52,5 @@ test_killed_in_flight() {
 	traffic
 }
 
-run_tests test_garbage_in_rings test_unmapped_rings test_doorbell_storm test_other_mappings test_killed_in_flight
+run_tests test_garbage_in_rings test_unmapped_rings test_doorbell_storm test_other_mappings \
+	test_killed_in_flight

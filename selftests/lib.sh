@@ -18,9 +18,10 @@ driver=/sys/bus/virtio/drivers/virtio_rdma
 export LC_ALL=C
 
 # Lines of the kernel's log that mean a defect, whatever the test was after.
-complaint='WARNING: |BUG: |BUG kmalloc|kernel BUG at|Oops: |general protection fault|unable to handle|soft lockup'
-complaint+='|hard LOCKUP|detected stalls|self-detected stall|blocked for more than|refcount_t: |list_(add|del) corruption'
-complaint+='|UBSAN: |circular locking|inconsistent lock|suspicious RCU|scheduling while atomic|nobody cared'
+complaint='WARNING: |BUG: |BUG kmalloc|kernel BUG at|Oops: |general protection fault'
+complaint+='|unable to handle|soft lockup|hard LOCKUP|detected stalls|self-detected stall|blocked for more than'
+complaint+='|refcount_t: |list_(add|del) corruption|UBSAN: |circular locking|inconsistent lock'
+complaint+='|suspicious RCU|scheduling while atomic|nobody cared'
 
 # The part of it that a script expects: a pattern.
 accepted=
@@ -131,7 +132,8 @@ find_netdev() {
 has_node() {
 	local node name
 	for node in /sys/class/infiniband_verbs/uverbs*; do
-		read -r name <"$node/ibdev" && [[ $name == "$1" && -c /dev/infiniband/${node##*/} ]] && return
+		read -r name <"$node/ibdev" && [[ $name == "$1" && -c /dev/infiniband/${node##*/} ]] &&
+			return
 	done
 	return 1
 }
@@ -181,7 +183,8 @@ is_member() { at "$1" ip -4 maddress show dev "$(netdev "$1")" | grep -q " $2\$"
 mckey_from_to() {
 	local sender=$1 receiver=$2 times=${3:-1} status=0 pid
 	: >"$work/receiver"
-	at "$receiver" timeout 120 stdbuf -oL mckey -m 239.9.18.1 -b "10.9.0.$receiver" -C 10 >"$work/receiver" 2>&1 &
+	at "$receiver" timeout 120 stdbuf -oL mckey -m 239.9.18.1 -b "10.9.0.$receiver" -C 10 \
+		>"$work/receiver" 2>&1 &
 	pid=$!
 	# Its host is a member before its QP is.
 	until_ok 60 grep -q 'joined dgid' "$work/receiver"
@@ -191,7 +194,8 @@ mckey_from_to() {
 	done
 	wait $pid || status=$?
 	cat "$work/receiver"
-	((status == 0)) && grep -q 'data transfers complete' "$work/receiver" && ! is_member "$receiver" 239.9.18.1
+	((status == 0)) && grep -q 'data transfers complete' "$work/receiver" &&
+		! is_member "$receiver" 239.9.18.1
 }
 
 # Index of the RoCE v2 GID of the IPv4 address.
@@ -207,7 +211,8 @@ find_gid() {
 	for index in {0..63}; do
 		# Entries that are not in use can't be read.
 		{ read -r kind <"gid_attrs/types/$index"; } 2>/dev/null || continue
-		{ read -r netdev <"gid_attrs/ndevs/$index" && read -r gid <"gids/$index"; } 2>/dev/null || continue
+		{ read -r netdev <"gid_attrs/ndevs/$index" &&
+			read -r gid <"gids/$index"; } 2>/dev/null || continue
 		# shellcheck disable=SC2053 # a pattern
 		[[ $kind == "RoCE v2" && $netdev == "${1:-$netdev}" && $gid == $2 ]] && echo "$index" && return
 	done
@@ -244,7 +249,8 @@ meet() {
 	while
 		status=0
 		meet_once "$@" || status=$?
-		((status != 0 && --attempts > 0)) && grep -q "Can't produce a report" "$work/active" "$work/passive"
+		((status != 0 && --attempts > 0)) &&
+			grep -q "Can't produce a report" "$work/active" "$work/passive"
 	do
 		:
 	done
@@ -293,7 +299,8 @@ start_soak() {
 	# Not by `client`: the process itself is what a test may kill.
 	local name
 	name=$(device 1)
-	${netns:+ip netns exec "$netns"} "$verbs" -d "$name" -p 18700 client --until "$work/stop" vm2 soak >"$work/soak" 2>&1 &
+	${netns:+ip netns exec "$netns"} "$verbs" -d "$name" -p 18700 client --until "$work/stop" vm2 \
+		soak >"$work/soak" 2>&1 &
 	soak=$!
 	until_ok 60 grep -q 'soak: round' "$work/soak"
 }
@@ -390,7 +397,8 @@ mark_logs() {
 complaints_since() {
 	local vm
 	for vm in "${machines[@]}"; do
-		at "$vm" bash -c 'dmesg; echo "selftests: $1" >/dev/kmsg' bash "$2" | sed "1,/selftests: $1\$/d" |
+		at "$vm" bash -c 'dmesg; echo "selftests: $1" >/dev/kmsg' bash "$2" |
+			sed "1,/selftests: $1\$/d" |
 			grep -E "$complaint" | grep -vE "${accepted:-^$}" | sed "s/^/VM $vm: /"
 	done
 }
@@ -402,8 +410,10 @@ leaks() {
 	for vm in "${machines[@]}"; do
 		at "$vm" bash -c 'cd /sys/kernel/debug && [[ -e kmemleak ]] || exit 0
 			if grep -qw kmemleak=off /proc/cmdline; then exit 0; fi
-			for i in 1 2; do sleep 5; echo scan >kmemleak; done; cat kmemleak; echo clear >kmemleak' |
-			awk -v RS='unreferenced object' '/\[(virtio_rdma|kverbs)\]/ { print "unreferenced object" $0 }' |
+			for i in 1 2; do sleep 5; echo scan >kmemleak; done
+			cat kmemleak; echo clear >kmemleak' |
+			awk -v RS='unreferenced object' \
+				'/\[(virtio_rdma|kverbs)\]/ { print "unreferenced object" $0 }' |
 			sed "s/^/VM $vm: /"
 	done
 }
@@ -427,7 +437,8 @@ after_failure() { :; }
 
 run_one() (
 	work=$(mktemp -d)
-	trap 'status=$?; set +e; ((status == 0 || status == 4)) || after_failure; cleanup; end_children; rm -rf "$work"' EXIT
+	trap 'status=$?; set +e; ((status == 0 || status == 4)) || after_failure
+		cleanup; end_children; rm -rf "$work"' EXIT
 	set -eu
 	"$1"
 )

@@ -135,7 +135,8 @@ test_resources() {
 	dev=$(device 1)
 	# PDs, CQs, QPs, MRs and contexts, in this order.
 	count() {
-		rdma res show "$dev" | sed -E 's/.*pd ([0-9]+) cq ([0-9]+) qp ([0-9]+) cm_id [0-9]+ mr ([0-9]+) ctx ([0-9]+).*/\1 \2 \3 \4 \5/'
+		rdma res show "$dev" |
+			sed -E 's/.*pd ([0-9]+) cq ([0-9]+) qp ([0-9]+) cm_id [0-9]+ mr ([0-9]+) ctx ([0-9]+).*/\1 \2 \3 \4 \5/'
 	}
 	before=$(count)
 	start_soak
@@ -204,4 +205,5 @@ if ! has_feature 7; then
 	exit
 fi
 run_tests test_link_active test_device_identity test_topology test_node_description \
-	test_port_attributes test_gid_table test_resources test_counters_and_details test_packet_pacing test_limits
+	test_port_attributes test_gid_table test_resources test_counters_and_details \
+	test_packet_pacing test_limits

@@ -85,5 +85,6 @@ test_peer_survives() {
 }
 
 tests=(test_unbind_and_bind test_remove_with_traffic)
-in_rfc_mode || tests+=(test_remove_and_insert test_unbind_with_traffic test_remove_with_open_context test_peer_survives)
+in_rfc_mode || tests+=(test_remove_and_insert test_unbind_with_traffic test_remove_with_open_context
+	test_peer_survives)
 run_tests "${tests[@]}"

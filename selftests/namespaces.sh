@@ -205,10 +205,11 @@ test_cgroup() {
 	((status != 0)) || fail "more objects than the group may have"
 	echo "$name hca_handle=max hca_object=max" >"$group/rdma.max"
 	start_server
-	sh -c 'echo $$ >"$0/cgroup.procs"; exec "$@"' "$group" "$verbs" -d "$name" client vm2 queue_one_cq
+	sh -c 'echo $$ >"$0/cgroup.procs"; exec "$@"' "$group" "$verbs" -d "$name" client vm2 \
+		queue_one_cq
 	idle() { ! grep -q "$name hca_handle=[1-9]" "$group/rdma.current"; }
 	until_ok 10 idle
 }
 
-run_tests test_exclusive test_moved_under_traffic test_deleted_under_traffic test_name_taken_inside \
-	test_name_taken_outside test_netdev_removed_under_traffic test_cgroup
+run_tests test_exclusive test_moved_under_traffic test_deleted_under_traffic \
+	test_name_taken_inside test_name_taken_outside test_netdev_removed_under_traffic test_cgroup

@@ -45,7 +45,8 @@ test_peer_program() {
 	local flags
 	flags=$(PKG_CONFIG_PATH=$top/build/provider pkg-config --cflags --libs libvirtio_rdma)
 	# shellcheck disable=SC2086
-	cc -Wall -Wextra -Wno-unused-parameter -Werror -o "$program" "$top/selftests/peers/peer_context.c" $flags
+	cc -Wall -Wextra -Wno-unused-parameter -Werror -o "$program" \
+		"$top/selftests/peers/peer_context.c" $flags
 }
 
 # Without the device's consent no context is attached, and without peers none either.
@@ -118,5 +119,5 @@ test_peer_device_unbound() {
 	kill -0 "$holder"
 }
 
-run_tests test_peer_program test_peer_unknown test_peer_refusals test_peer_data test_peer_of_the_same_name \
-	test_peer_process_killed test_peer_device_unbound
+run_tests test_peer_program test_peer_unknown test_peer_refusals test_peer_data \
+	test_peer_of_the_same_name test_peer_process_killed test_peer_device_unbound

@@ -57,7 +57,8 @@ test_qperf() {
 # Sockets over RDMA. The program compares what it receives. Its datagrams know no GIDs either.
 rstream_options="-T v -C 200 -S 65536"
 test_rsockets() {
-	over_rdma 200 meet rstream "-b 10.9.0.2 -T b $rstream_options" "-s 10.9.0.2 -T b $rstream_options"
+	over_rdma 200 meet rstream "-b 10.9.0.2 -T b $rstream_options" \
+		"-s 10.9.0.2 -T b $rstream_options"
 }
 
 test_rsockets_asynchronous() { over_rdma 200 rstream_asynchronous; }
@@ -122,4 +123,5 @@ test_mpi_libfabric() {
 }
 
 run_tests test_qperf test_rsockets test_rsockets_asynchronous test_libfabric_connections \
-	test_libfabric_messages test_libfabric_tagged test_mpi_ucx test_mpi_ucx_one_sided test_mpi_libfabric
+	test_libfabric_messages test_libfabric_tagged test_mpi_ucx test_mpi_ucx_one_sided \
+	test_mpi_libfabric

@@ -17,4 +17,5 @@ on 2 bash -ec '
 	ip address add fd09::2/64 dev br0 nodad
 	rdma link add rxe0 type rxe netdev br0' || exit
 [[ $(netdev 2) == br0 ]] || exit
-exec "$(dirname "$0")/rxe.sh" data_ sge_ datagram_ atomic_values queue_many_pairs error_remote error_peer_gone
+exec "$(dirname "$0")/rxe.sh" data_ sge_ datagram_ atomic_values queue_many_pairs error_remote \
+	error_peer_gone

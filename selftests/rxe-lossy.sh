@@ -6,5 +6,6 @@
 # packets are acknowledged, and waits out its timer, a second or more, for each lost packet of a
 # READ.
 # more: --rxe 1 --faults drop=0.0003,duplicate=0.0003,reorder=0.0003,corrupt=0.0003,seed=7 --pcap build/rxe-lossy.pcap
-exec "$(dirname "$0")/rxe.sh" --lossy data_send data_write data_read sge_ atomic_values queue_wraps queue_both_directions \
+exec "$(dirname "$0")/rxe.sh" --lossy data_send data_write data_read sge_ atomic_values \
+	queue_wraps queue_both_directions \
 	queue_many_pairs queue_fence event_none_lost error_remote

@@ -33,13 +33,18 @@
 # - sends each Q_Key as it is, with its top bit set too
 # - has other address vectors than those that are forged
 foreign=(queue_destroyed_with_work event_of_error error_recv_bad_lkey error_local_other_pd
-	error_recv_without_local_write error_recv_too_short error_invalidate_user_key atomic_beside_the_processor
-	extended_control extended_destination extended_parent_domain extended_refusals group_without_echo dmabuf_udmabuf
-	memory_changed memory_change_refused memory_changed_under_traffic window_failed_binding window_keeps_memory
+	error_recv_without_local_write error_recv_too_short error_invalidate_user_key
+	atomic_beside_the_processor
+	extended_control extended_destination extended_parent_domain extended_refusals
+	group_without_echo dmabuf_udmabuf
+	memory_changed memory_change_refused memory_changed_under_traffic window_failed_binding
+	window_keeps_memory
 	flush_range_and_region flush_refusals state_sizes rate_limit_refusals)
 foreign_answers=(window_remote_invalidation window_rights)
-foreign_requests=(error_send_bad_lkey error_local_out_of_range error_region_gone_local extended_inline
-	extended_reliable_sends extended_unreliable_sends extended_datagram_sends atomic_misaligned datagram_controlled_qkey
+foreign_requests=(error_send_bad_lkey error_local_out_of_range error_region_gone_local
+	extended_inline
+	extended_reliable_sends extended_unreliable_sends extended_datagram_sends atomic_misaligned
+	datagram_controlled_qkey
 	datagram_forged)
 
 test_verbs_with_rxe_as_server() {
@@ -56,7 +61,8 @@ test_verbs_with_rxe_as_client() {
 	: >"$work/server"
 	"$verbs" -d "$(device 1)" server >"$work/server" 2>&1 &
 	until_ok 60 grep -q listening "$work/server"
-	on 2 "$verbs" -d "$(device 2)" client vm1 "${foreign[@]/#/--except=}" "${foreign_requests[@]/#/--except=}" \
+	on 2 "$verbs" -d "$(device 2)" client vm1 "${foreign[@]/#/--except=}" \
+		"${foreign_requests[@]/#/--except=}" \
 		"${verbs_tests[@]}" >"$work/report" || {
 		grep -v '^ok' "$work/report"
 		return 1
@@ -80,7 +86,8 @@ test_multicast_back() { mckey_from_to 2 1 5; }
 test_faults_were_met() { losses_seen 1; }
 
 verbs_tests=("$@")
-tests=(test_verbs_with_rxe_as_server test_verbs_with_rxe_as_client test_rc_pingpong test_rc_pingpong_events
+tests=(test_verbs_with_rxe_as_server test_verbs_with_rxe_as_client test_rc_pingpong
+	test_rc_pingpong_events
 	test_write_bw test_read_bw test_send_bw test_multicast test_multicast_back)
 if [[ ${1:-} == --lossy ]]; then
 	losses_begin 1

@@ -15,7 +15,8 @@ test_input_comes_back() {
 }
 
 test_tree_is_copied() {
-	tar -C "$top" -c selftests | on 2 sh -c 'rm -rf /tmp/tree && mkdir /tmp/tree && tar -C /tmp/tree -x'
+	tar -C "$top" -c selftests |
+		on 2 sh -c 'rm -rf /tmp/tree && mkdir /tmp/tree && tar -C /tmp/tree -x'
 	on 2 tar -C /tmp/tree -c --sort=name --mtime=@0 selftests | tar -x -O >"$work/there"
 	tar -C "$top" -c --sort=name --mtime=@0 selftests | tar -x -O | cmp - "$work/there"
 }
@@ -41,7 +42,8 @@ test_no_input() {
 
 test_status_and_errors() {
 	local status=0
-	on 2 sh -c 'cat >/dev/null; echo out; echo err >&2; exit 7' >"$work/out" 2>"$work/err" <<<x || status=$?
+	on 2 sh -c 'cat >/dev/null; echo out; echo err >&2; exit 7' >"$work/out" 2>"$work/err" \
+		<<<x || status=$?
 	((status == 7))
 	[[ $(<"$work/out") == out && $(<"$work/err") == err ]]
 	status=0
@@ -52,4 +54,5 @@ test_status_and_errors() {
 	((status == 137))
 }
 
-run_tests test_input_comes_back test_tree_is_copied test_input_that_nobody_reads test_no_input test_status_and_errors
+run_tests test_input_comes_back test_tree_is_copied test_input_that_nobody_reads test_no_input \
+	test_status_and_errors

@@ -40,8 +40,10 @@ test_first_steps() {
 	grep -qx 'received: is anybody there?' "$work/passive"
 }
 
-tests=(test_rc_pingpong_polling test_rc_pingpong_events test_write_bw test_write_lat test_first_steps)
+tests=(test_rc_pingpong_polling test_rc_pingpong_events test_write_bw test_write_lat
+	test_first_steps)
 # How queues are posted to and polled does not depend on the rest.
-in_rfc_mode || tests+=(test_rc_pingpong_large test_read_bw test_send_bw test_send_bw_events test_write_bw_both_ways
+in_rfc_mode || tests+=(test_rc_pingpong_large test_read_bw test_send_bw test_send_bw_events
+	test_write_bw_both_ways
 	test_write_bw_many_pairs test_srq_pingpong test_srq_pingpong_events test_send_bw_srq)
 run_tests "${tests[@]}"

@@ -45,7 +45,8 @@ compared() {
 	listens() { [[ $(on 2 rdma res show cm_id) == *"state LISTEN "*" comm io_demo "* ]]; }
 	until_ok 60 listens
 	# shellcheck disable=SC2046
-	env $(environment 1 rc_v) timeout 200 io_demo -q -p "$port" -c 10 -i 200 -d 1:1000000 -o read,write "$@" 10.9.0.2 || {
+	env $(environment 1 rc_v) timeout 200 io_demo -q -p "$port" -c 10 -i 200 -d 1:1000000 \
+		-o read,write "$@" 10.9.0.2 || {
 		cat "$work/passive"
 		return 1
 	}
@@ -81,11 +82,12 @@ test_datagrams_ipv6() {
 # UCX polls until there is nothing, arms, and sleeps: it does not look again for what came in
 # between.
 test_sleeping() {
-	perftest rc_v 'small -t tag_lat -w 10 -n 300 -s 8 -E sleep' 'large -t tag_bw -w 10 -n 100 -s 65536 -E sleep'
+	perftest rc_v 'small -t tag_lat -w 10 -n 300 -s 8 -E sleep' \
+		'large -t tag_bw -w 10 -n 100 -s 65536 -E sleep'
 }
 
 test_compared() { compared 18516; }
 test_compared_active_messages() { compared 18517 -A; }
 
-run_tests test_transports test_messages test_one_sided test_datagrams test_datagrams_ipv6 test_sleeping test_compared \
-	test_compared_active_messages
+run_tests test_transports test_messages test_one_sided test_datagrams test_datagrams_ipv6 \
+	test_sleeping test_compared test_compared_active_messages

@@ -203,7 +203,8 @@ test_srp() {
 		echo 1 >enable"
 	guid=$(on 2 cat /sys/module/ib_srpt/parameters/srpt_service_guid)
 	modprobe -a ib_srp sd_mod
-	echo "id_ext=${guid#0x},ioc_guid=${guid#0x},dest=$server:5555" >"/sys/class/infiniband_srp/srp-$(device 1)-1/add_target"
+	echo "id_ext=${guid#0x},ioc_guid=${guid#0x},dest=$server:5555" \
+		>"/sys/class/infiniband_srp/srp-$(device 1)-1/add_target"
 	until_ok 20 disk
 	connected ib_srp
 	disk_holds_data "$(disk)"

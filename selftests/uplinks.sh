@@ -5,4 +5,5 @@
 # more: --joined unix --pcap build/unix.pcap
 # more: --joined udp --pcap build/udp.pcap
 # more: --joined tap --pcap build/tap.pcap
-exec "$(dirname "$0")/data.sh" data_send data_write data_read sge_ queue_both_directions queue_many_pairs error_remote
+exec "$(dirname "$0")/data.sh" data_send data_write data_read sge_ queue_both_directions \
+	queue_many_pairs error_remote

@@ -81,6 +81,7 @@ test_rings_are_bounded() {
 	((made <= total >> 12 && made + 4 > total >> 12))
 }
 
-run_tests test_response_is_written test_unknown_request_is_refused test_cq_buffer_is_refused test_ring_mapping_rules \
-	test_large_rings test_children_have_no_rings test_ring_mappings_outlive_objects test_cq_resize_in_two_steps \
-	test_srq_resize_in_two_steps test_many_queues test_rings_are_charged test_rings_are_bounded
+run_tests test_response_is_written test_unknown_request_is_refused test_cq_buffer_is_refused \
+	test_ring_mapping_rules test_large_rings test_children_have_no_rings \
+	test_ring_mappings_outlive_objects test_cq_resize_in_two_steps test_srq_resize_in_two_steps \
+	test_many_queues test_rings_are_charged test_rings_are_bounded

@@ -9,10 +9,12 @@
 
 #include <linux/atomic.h>
 
-#define RIGHTS	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_ATOMIC)
+#define RIGHTS	(IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_WRITE | IB_ACCESS_REMOTE_READ | \
+		 IB_ACCESS_REMOTE_ATOMIC)
 
 /* The number that was there before lands in A's memory. */
-static int post_atomic(struct pair *pair, struct ib_mr *mr, struct work *work, enum ib_wr_opcode opcode, u32 offset,
+static int post_atomic(struct pair *pair, struct ib_mr *mr, struct work *work,
+		       enum ib_wr_opcode opcode, u32 offset,
 		       u64 compare_add, u64 swap)
 {
 	struct ib_sge sge = sge_of(pair, &pair->a, 0, 8);
@@ -100,7 +102,8 @@ static bool test_fence(struct pair *pair)
 			.send_flags = IB_SEND_SIGNALED | IB_SEND_FENCE,
 		};
 		struct ib_rdma_wr read = {
-			.wr = { .next = &fenced, .sg_list = &sge, .num_sge = 1, .opcode = IB_WR_RDMA_READ },
+			.wr = { .next = &fenced, .sg_list = &sge, .num_sge = 1,
+				.opcode = IB_WR_RDMA_READ },
 			.remote_addr = pair->b.dma,
 			.rkey = pair->pd->unsafe_global_rkey,
 		};
@@ -134,7 +137,8 @@ static bool test_drain(struct pair *pair)
 	for (i = 0; i < DEPTH / 2; i++) {
 		EXPECT(completion_done(&recvs[i]->done) && completion_done(&sends[i]->done));
 		EXPECT(recvs[i]->wc.status == IB_WC_WR_FLUSH_ERR);
-		EXPECT(sends[i]->wc.status == IB_WC_WR_FLUSH_ERR || sends[i]->wc.status == IB_WC_RNR_RETRY_EXC_ERR);
+		EXPECT(sends[i]->wc.status == IB_WC_WR_FLUSH_ERR ||
+		       sends[i]->wc.status == IB_WC_RNR_RETRY_EXC_ERR);
 	}
 	return true;
 }

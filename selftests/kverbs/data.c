@@ -45,7 +45,8 @@ static bool test_send_imm_inline(struct pair *pair)
 	EXPECT(!ib_post_send(pair->a.qp, &wr, NULL));
 	EXPECT(work_wait(send, IB_WC_SUCCESS));
 	EXPECT(work_wait(recv, IB_WC_SUCCESS));
-	EXPECT(recv->wc.wc_flags & IB_WC_WITH_IMM && recv->wc.ex.imm_data == cpu_to_be32(0x12345678));
+	EXPECT(recv->wc.wc_flags & IB_WC_WITH_IMM &&
+	       recv->wc.ex.imm_data == cpu_to_be32(0x12345678));
 	EXPECT(recv->wc.byte_len == 64 && is_equal(pair, 64, 0, 64));
 
 	sges[1].length++;
@@ -57,7 +58,8 @@ static bool test_write(struct pair *pair)
 {
 	fill(&pair->a, 3);
 	memset(pair->b.memory, 0, SIZE);
-	EXPECT(rdma(pair, IB_WR_RDMA_WRITE, 11, 500, 5001, pair->pd->unsafe_global_rkey, IB_WC_SUCCESS));
+	EXPECT(rdma(pair, IB_WR_RDMA_WRITE, 11, 500, 5001, pair->pd->unsafe_global_rkey,
+		    IB_WC_SUCCESS));
 	EXPECT(is_equal(pair, 500, 11, 5001));
 	EXPECT(!pair->b.memory[499] && !pair->b.memory[5501]);
 	return true;
@@ -69,9 +71,11 @@ static bool test_write_imm(struct pair *pair)
 
 	fill(&pair->a, 4);
 	EXPECT(!post_recv(pair, &pair->b, recv, 0, 200));
-	EXPECT(rdma(pair, IB_WR_RDMA_WRITE_WITH_IMM, 0, 1000, 100, pair->pd->unsafe_global_rkey, IB_WC_SUCCESS));
+	EXPECT(rdma(pair, IB_WR_RDMA_WRITE_WITH_IMM, 0, 1000, 100, pair->pd->unsafe_global_rkey,
+		    IB_WC_SUCCESS));
 	EXPECT(work_wait(recv, IB_WC_SUCCESS));
-	EXPECT(recv->wc.opcode == IB_WC_RECV_RDMA_WITH_IMM && recv->wc.ex.imm_data == cpu_to_be32(77));
+	EXPECT(recv->wc.opcode == IB_WC_RECV_RDMA_WITH_IMM &&
+	       recv->wc.ex.imm_data == cpu_to_be32(77));
 	EXPECT(recv->wc.byte_len == 100 && is_equal(pair, 1000, 0, 100));
 	return true;
 }
@@ -79,7 +83,8 @@ static bool test_write_imm(struct pair *pair)
 static bool test_read(struct pair *pair)
 {
 	fill(&pair->b, 5);
-	EXPECT(rdma(pair, IB_WR_RDMA_READ, 20, 40, 6000, pair->pd->unsafe_global_rkey, IB_WC_SUCCESS));
+	EXPECT(rdma(pair, IB_WR_RDMA_READ, 20, 40, 6000, pair->pd->unsafe_global_rkey,
+		    IB_WC_SUCCESS));
 	EXPECT(is_equal(pair, 40, 20, 6000));
 	return true;
 }
@@ -171,7 +176,8 @@ static bool test_refused(struct pair *pair)
 			wrs[i].remote_addr = pair->b.dma + 64 * i;
 			wrs[i].rkey = pair->pd->unsafe_global_rkey;
 		}
-		/* A flag that does not exist, and data of a READ, which can not be in the request. */
+		/* A flag that does not exist, and data of a READ, which can not be in the
+		 * request. */
 		wrs[1].wr.send_flags |= round % 2 ? 1 << 30 : IB_SEND_INLINE;
 		wrs[1].wr.opcode = round % 2 ? IB_WR_RDMA_WRITE : IB_WR_RDMA_READ;
 		EXPECT(ib_post_send(pair->a.qp, &wrs[0].wr, &bad) == -EINVAL);
@@ -219,7 +225,8 @@ static bool test_ah(struct pair *pair)
 	}
 	local_irq_restore(flags);
 	EXPECT(!IS_ERR(ah) && !queried);
-	EXPECT(got.type == attr.type && got.ah_flags == IB_AH_GRH && got.port_num == 1 && got.sl == 3);
+	EXPECT(got.type == attr.type && got.ah_flags == IB_AH_GRH && got.port_num == 1 &&
+	       got.sl == 3);
 	EXPECT(!memcmp(&got.grh.dgid, &attr.grh.dgid, sizeof(got.grh.dgid)));
 	EXPECT(got.grh.sgid_index == pair->gid_index && got.grh.hop_limit == 64);
 	EXPECT(got.grh.traffic_class == 0x68 && got.grh.flow_label == 0xabcde);
@@ -279,7 +286,8 @@ free_cq:
 	return passed;
 }
 
-/* A QP without a receive queue sends to one without a send queue. The absent queues take nothing. */
+/* A QP without a receive queue sends to one without a send queue. The absent queues take
+ * nothing. */
 static bool test_one_way(struct pair *pair)
 {
 	struct ib_qp_init_attr attr = {
@@ -319,13 +327,15 @@ destroy_from:
 	return passed;
 }
 
-/* An error completes the request with its status and flushes what comes after it, on both queues. */
+/* An error completes the request with its status and flushes what comes after it, on both
+ * queues. */
 static bool test_bad_rkey(struct pair *pair)
 {
 	struct work *recv = work_get(), *send = work_get();
 
 	EXPECT(!post_recv(pair, &pair->a, recv, 0, 64));
-	EXPECT(rdma(pair, IB_WR_RDMA_WRITE, 0, 0, 64, ~pair->pd->unsafe_global_rkey, IB_WC_REM_ACCESS_ERR));
+	EXPECT(rdma(pair, IB_WR_RDMA_WRITE, 0, 0, 64, ~pair->pd->unsafe_global_rkey,
+		    IB_WC_REM_ACCESS_ERR));
 	EXPECT(!post_send(pair, &pair->a, send, 0, 64));
 	EXPECT(work_wait(send, IB_WC_WR_FLUSH_ERR));
 	EXPECT(work_wait(recv, IB_WC_WR_FLUSH_ERR));

@@ -20,7 +20,8 @@ static void count_event(struct ib_event_handler *handler, struct ib_event *event
 		atomic_inc(&fatal_events);
 }
 
-/* Both queues of A hold work that can't end: B has no receives, and A's patience with that no limit. */
+/* Both queues of A hold work that can't end: B has no receives, and A's patience with that no
+ * limit. */
 static bool post_all(struct pair *pair, struct work **sends, struct work **recvs)
 {
 	int i;
@@ -73,7 +74,8 @@ static bool outlive(struct pair *pair)
 	EXPECT(!post_recv(pair, &pair->a, late[1], 0, 64));
 	for (i = 0; i < ARRAY_SIZE(late); i++)
 		EXPECT(work_wait(late[i], IB_WC_WR_FLUSH_ERR));
-	/* A handler may still arm, poll and post. Once nothing is left to be flushed, it is not called any more. */
+	/* A handler may still arm, poll and post. Once nothing is left to be flushed, it is not
+	 * called any more. */
 	EXPECT(chain_run(IB_WC_WR_FLUSH_ERR));
 	EXPECT(chain_run(IB_WC_WR_FLUSH_ERR));
 	EXPECT(is_quiet());

@@ -115,7 +115,8 @@ static void exporter_unpin(struct dma_buf_attachment *attach)
 {
 }
 
-static struct sg_table *exporter_map(struct dma_buf_attachment *attach, enum dma_data_direction direction)
+static struct sg_table *exporter_map(struct dma_buf_attachment *attach,
+				     enum dma_data_direction direction)
 {
 	struct buffer *buffer = attach->dmabuf->priv;
 	struct memory *memory = buffer->now;
@@ -127,7 +128,8 @@ static struct sg_table *exporter_map(struct dma_buf_attachment *attach, enum dma
 	table = kzalloc(sizeof(*table), GFP_KERNEL);
 	if (!table)
 		return ERR_PTR(-ENOMEM);
-	ret = sg_alloc_table_from_pages(table, memory->pages, memory->count, 0, (size_t)memory->count << PAGE_SHIFT,
+	ret = sg_alloc_table_from_pages(table, memory->pages, memory->count, 0,
+					(size_t)memory->count << PAGE_SHIFT,
 					GFP_KERNEL);
 	if (ret)
 		goto free;
@@ -144,7 +146,8 @@ free:
 	return ERR_PTR(ret);
 }
 
-static void exporter_unmap(struct dma_buf_attachment *attach, struct sg_table *table, enum dma_data_direction direction)
+static void exporter_unmap(struct dma_buf_attachment *attach, struct sg_table *table,
+			   enum dma_data_direction direction)
 {
 	struct buffer *buffer = attach->dmabuf->priv;
 
@@ -197,14 +200,16 @@ static int buffer_export(struct buffer *buffer, unsigned long size)
 		dma_buf_put(dmabuf);
 		return fd;
 	}
-	/* The file has a reference of its own, so that commands find the buffer after its descriptor is closed. */
+	/* The file has a reference of its own, so that commands find the buffer after its
+	 * descriptor is closed. */
 	get_dma_buf(dmabuf);
 	buffer->dmabuf = dmabuf;
 	buffer->fd = fd;
 	return 0;
 }
 
-/* Takes the pages from all importers. They stay the buffer's, to see whether somebody still writes there. */
+/* Takes the pages from all importers. They stay the buffer's, to see whether somebody still
+ * writes there. */
 static int buffer_take_back(struct buffer *buffer, struct memory *next)
 {
 	unsigned int i;
@@ -215,7 +220,8 @@ static int buffer_take_back(struct buffer *buffer, struct memory *next)
 		return -ENODEV;
 	}
 	dma_buf_invalidate_mappings(buffer->dmabuf);
-	dma_resv_wait_timeout(buffer->dmabuf->resv, DMA_RESV_USAGE_BOOKKEEP, false, MAX_SCHEDULE_TIMEOUT);
+	dma_resv_wait_timeout(buffer->dmabuf->resv, DMA_RESV_USAGE_BOOKKEEP, false,
+			      MAX_SCHEDULE_TIMEOUT);
 	WARN_ON(buffer->mapped);
 	if (next)
 		for (i = 0; i < next->count; i++)
@@ -263,7 +269,8 @@ static int exporter_close(struct inode *inode, struct file *file)
 	return 0;
 }
 
-static ssize_t exporter_write(struct file *file, const char __user *from, size_t count, loff_t *offset)
+static ssize_t exporter_write(struct file *file, const char __user *from, size_t count,
+			      loff_t *offset)
 {
 	struct buffer *buffer = file->private_data;
 	unsigned long size;

@@ -92,7 +92,8 @@ static int map(struct fast *fast)
 static struct ib_reg_wr reg_wr_of(struct fast *fast, struct work *work, int access)
 {
 	return (struct ib_reg_wr) {
-		.wr = { .wr_cqe = &work->cqe, .opcode = IB_WR_REG_MR, .send_flags = IB_SEND_SIGNALED },
+		.wr = { .wr_cqe = &work->cqe, .opcode = IB_WR_REG_MR,
+			.send_flags = IB_SEND_SIGNALED },
 		.mr = fast->mr,
 		.key = fast->mr->rkey,
 		.access = access,
@@ -130,7 +131,8 @@ static bool invalidate(struct side *side, u32 key, enum ib_wc_status status)
 	return true;
 }
 
-static bool write_mr(struct pair *pair, struct fast *fast, u32 rkey, u32 offset, u32 length, enum ib_wc_status status)
+static bool write_mr(struct pair *pair, struct fast *fast, u32 rkey, u32 offset, u32 length,
+		     enum ib_wc_status status)
 {
 	return rdma_at(pair, IB_WR_RDMA_WRITE, 0, length, fast->mr->iova + offset, rkey, status);
 }
@@ -166,7 +168,8 @@ static bool map_mr(struct pair *pair, struct fast *fast)
 
 	EXPECT(map(fast) == PAGES && fast->mr->length == LENGTH);
 	EXPECT(fast->mr->iova == sg_dma_address(fast->list));
-	EXPECT(ib_map_mr_sg(fast->mr, fast->list, PAGES, &offset, PAGE_SIZE) == PAGES && offset == 0);
+	EXPECT(ib_map_mr_sg(fast->mr, fast->list, PAGES, &offset, PAGE_SIZE) == PAGES &&
+	       offset == 0);
 	EXPECT(fast->mr->length == LENGTH - 100);
 
 	memcpy(list, fast->list, sizeof(list));
@@ -193,7 +196,8 @@ static bool write_and_read(struct pair *pair, struct fast *fast)
 	EXPECT(write_mr(pair, fast, key, LENGTH - 8, 8, IB_WC_SUCCESS));
 	EXPECT(holds(fast, LENGTH - 8, pair->a.memory, 8));
 	memset(pair->a.memory, 0, SIZE);
-	EXPECT(rdma_at(pair, IB_WR_RDMA_READ, 0, length, fast->mr->iova + offset, key, IB_WC_SUCCESS));
+	EXPECT(rdma_at(pair, IB_WR_RDMA_READ, 0, length, fast->mr->iova + offset, key,
+		       IB_WC_SUCCESS));
 	EXPECT(holds(fast, offset, pair->a.memory, length));
 	EXPECT(write_mr(pair, fast, key, LENGTH - 7, 8, IB_WC_REM_ACCESS_ERR));
 	return true;
@@ -364,7 +368,8 @@ static bool wrong_pd(struct pair *pair, struct fast *fast)
 
 	EXPECT(reg(&pair->b, fast, RIGHTS, IB_WC_MW_BIND_ERR));
 	EXPECT(!pair_connect(pair));
-	EXPECT(rdma(pair, IB_WR_RDMA_WRITE, 0, 0, 64, pd->unsafe_global_rkey, IB_WC_REM_ACCESS_ERR));
+	EXPECT(rdma(pair, IB_WR_RDMA_WRITE, 0, 0, 64, pd->unsafe_global_rkey,
+		    IB_WC_REM_ACCESS_ERR));
 	EXPECT(!pair_connect(pair));
 	EXPECT(invalidate(&pair->b, pd->unsafe_global_rkey, IB_WC_MW_BIND_ERR));
 	EXPECT(!pair_connect(pair));
@@ -378,7 +383,8 @@ static bool wrong_pd(struct pair *pair, struct fast *fast)
 /* Maps, registers, uses and invalidates an MR, all in one list of work requests. Sleeps nowhere. */
 static int post_chain(struct pair *pair, struct fast *fast, struct work *work)
 {
-	struct ib_sge sge = { .addr = sg_dma_address(fast->list), .length = LENGTH, .lkey = fast->mr->lkey };
+	struct ib_sge sge = { .addr = sg_dma_address(fast->list), .length = LENGTH,
+		.lkey = fast->mr->lkey };
 	struct ib_send_wr inv = {
 		.wr_cqe = &work->cqe,
 		.opcode = IB_WR_LOCAL_INV,
@@ -458,7 +464,8 @@ static bool softirq(struct pair *pair, struct fast *fast)
 }
 
 /* Runs a test with an MR of a PD. */
-static bool with_mr(struct pair *pair, struct ib_pd *pd, bool (*test)(struct pair *pair, struct fast *fast))
+static bool with_mr(struct pair *pair, struct ib_pd *pd,
+		    bool (*test)(struct pair *pair, struct fast *fast))
 {
 	struct fast *fast;
 	bool passed;
@@ -512,7 +519,8 @@ static bool test_refused(struct pair *pair)
 	struct ib_sge sge = sge_of(pair, &pair->a, 0, 64);
 	struct ib_send_wr local_inv = { .opcode = IB_WR_LOCAL_INV, .ex.invalidate_rkey = key };
 	struct ib_send_wr send_inv = {
-		.sg_list = &sge, .num_sge = 1, .opcode = IB_WR_SEND_WITH_INV, .ex.invalidate_rkey = key,
+		.sg_list = &sge, .num_sge = 1, .opcode = IB_WR_SEND_WITH_INV,
+			.ex.invalidate_rkey = key,
 	};
 	struct ib_rdma_wr read_inv = {
 		.wr = {

@@ -59,7 +59,8 @@ static void chain_completed(struct ib_cq *cq, void *context)
 static int end_init(struct side *side)
 {
 	struct ib_qp_init_attr attr = {
-		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 },
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1,
+			.max_recv_sge = 1 },
 		.sq_sig_type = IB_SIGNAL_REQ_WR,
 		.qp_type = IB_QPT_RC,
 		.send_cq = chain.cq,
@@ -70,7 +71,8 @@ static int end_init(struct side *side)
 	return PTR_ERR_OR_ZERO(side->qp);
 }
 
-/* Two QPs whose CQ has the handler. They may be made before the device dies and be used after that. */
+/* Two QPs whose CQ has the handler. They may be made before the device dies and be used after
+ * that. */
 int chain_init(struct pair *pair)
 {
 	struct ib_cq_init_attr attr = { .cqe = 4 * DEPTH };

@@ -50,7 +50,8 @@ struct pair {
 	} while (0)
 
 /* pair.c */
-int pair_init(struct pair *pair, struct ib_device *dev, unsigned int gid_index, enum ib_poll_context sent);
+int pair_init(struct pair *pair, struct ib_device *dev, unsigned int gid_index,
+	      enum ib_poll_context sent);
 void pair_free(struct pair *pair);
 int pair_connect(struct pair *pair);
 int side_connect(struct pair *pair, struct side *side, struct side *peer);
@@ -63,7 +64,8 @@ bool work_wait(struct work *work, enum ib_wc_status status);
 struct ib_sge sge_of(struct pair *pair, struct side *side, u32 offset, u32 length);
 int post_recv(struct pair *pair, struct side *side, struct work *work, u32 offset, u32 length);
 int post_send(struct pair *pair, struct side *side, struct work *work, u32 offset, u32 length);
-bool rdma_at(struct pair *pair, enum ib_wr_opcode opcode, u32 local, u32 length, u64 remote, u32 rkey,
+bool rdma_at(struct pair *pair, enum ib_wr_opcode opcode, u32 local, u32 length, u64 remote,
+	     u32 rkey,
 	     enum ib_wc_status status);
 bool rdma(struct pair *pair, enum ib_wr_opcode opcode, u32 local, u32 remote, u32 length, u32 rkey,
 	  enum ib_wc_status status);

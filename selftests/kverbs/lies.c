@@ -42,7 +42,8 @@ static const struct lie table[] = {
 	{ "byte_len", { { BYTE_LEN, 4, POSTED + 1 } } },
 	{ "byte_len, all ones", { { BYTE_LEN, 4, ~0 } } },
 	{ "byte_len of an RDMA WRITE",
-	  { { OPCODE, 1, 0x81 }, { WC_FLAGS, 4, IB_WC_WITH_IMM }, { BYTE_LEN, 4, 1 << 30 } }, POSTED },
+	  { { OPCODE, 1, 0x81 }, { WC_FLAGS, 4, IB_WC_WITH_IMM }, { BYTE_LEN, 4, 1 << 30 } },
+		POSTED },
 	{ "a GRH of RC", { { WC_FLAGS, 4, IB_WC_GRH } } },
 	{ "a VLAN of RC", { { WC_FLAGS, 4, IB_WC_WITH_VLAN } } },
 	{ "two kinds of data", { { WC_FLAGS, 4, IB_WC_WITH_IMM | IB_WC_WITH_INVALIDATE } } },
@@ -72,7 +73,8 @@ static u8 *find_cqe(struct ib_device *dev, const u16 *before)
 		if (!is_cq(vq) || vq->index >= MAX_QUEUES || used_index(vq) == before[vq->index])
 			continue;
 		ring = virtqueue_get_vring(vq);
-		head = le32_to_cpu((__force __le32)ring->used->ring[before[vq->index] % ring->num].id);
+		head = le32_to_cpu((__force __le32)
+				   ring->used->ring[before[vq->index] % ring->num].id);
 		return phys_to_virt(le64_to_cpu((__force __le64)ring->desc[head].addr));
 	}
 	return NULL;
@@ -89,7 +91,8 @@ static void ignore(struct ib_cq *cq, void *context)
 }
 
 /* B receives, in a CQ of its own that nobody waits for; that A has sent is not told. */
-static bool receive_forged(struct pair *pair, struct side *a, struct side *b, const struct lie *lie, atomic_t *errors)
+static bool receive_forged(struct pair *pair, struct side *a, struct side *b, const struct lie *lie,
+			   atomic_t *errors)
 {
 	struct ib_sge sge = sge_of(pair, &pair->a, 0, SENT);
 	struct ib_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IB_WR_SEND };
@@ -108,7 +111,8 @@ static bool receive_forged(struct pair *pair, struct side *a, struct side *b, co
 		msleep(10);
 		cqe = find_cqe(pair->dev, before);
 	}
-	EXPECT(cqe && get_unaligned_le32(cqe + BYTE_LEN) == SENT && get_unaligned_le32(cqe + QP_NUM) == b->qp->qp_num);
+	EXPECT(cqe && get_unaligned_le32(cqe + BYTE_LEN) == SENT &&
+	       get_unaligned_le32(cqe + QP_NUM) == b->qp->qp_num);
 	for (i = 0; i < MAX_FIELDS; i++)
 		if (lie->fields[i].size == 1)
 			cqe[lie->fields[i].offset] = lie->fields[i].value;
@@ -139,7 +143,8 @@ static bool tell(struct pair *pair, const struct lie *lie)
 {
 	struct ib_cq_init_attr cq_attr = { .cqe = DEPTH };
 	struct ib_qp_init_attr attr = {
-		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 },
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1,
+			.max_recv_sge = 1 },
 		.sq_sig_type = IB_SIGNAL_REQ_WR,
 		.qp_type = IB_QPT_RC,
 	};

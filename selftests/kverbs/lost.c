@@ -31,7 +31,8 @@ struct lost {
 	struct completion drained;
 };
 
-/* Outlives a test that fails: then the kernel thread still drains, and the tests after it fail too. */
+/* Outlives a test that fails: then the kernel thread still drains, and the tests after it fail
+ * too. */
 static struct lost lost;
 
 static void first_done(struct ib_cq *cq, struct ib_wc *wc)
@@ -67,7 +68,8 @@ static int write_nothing(struct ib_cqe *cqe)
 static int lost_init(struct pair *pair, enum ib_poll_context context)
 {
 	struct ib_qp_init_attr attr = {
-		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 },
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1,
+			.max_recv_sge = 1 },
 		.sq_sig_type = IB_SIGNAL_REQ_WR,
 		.qp_type = IB_QPT_RC,
 	};
@@ -122,7 +124,8 @@ static bool overflow(struct pair *pair, enum ib_poll_context context)
 	/* CQEs that were written before the CQ overflowed are good, all else is flushed, and in
 	 * order. */
 	for (i = 0; i < WRITES; i++) {
-		EXPECT(completion_done(&lost.writes[i]->done) && completion_done(&lost.recvs[i]->done));
+		EXPECT(completion_done(&lost.writes[i]->done) &&
+		       completion_done(&lost.recvs[i]->done));
 		EXPECT(lost.recvs[i]->wc.status == IB_WC_WR_FLUSH_ERR);
 		if (lost.writes[i]->wc.status == IB_WC_SUCCESS)
 			EXPECT(succeeded++ == i);

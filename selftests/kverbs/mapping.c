@@ -105,7 +105,8 @@ static bool takes_operations(struct ib_device *dev)
 {
 	struct device *dma = dma_device(dev);
 
-	return IS_ENABLED(CONFIG_ARCH_HAS_DMA_OPS) && dma && !get_dma_ops(dma) && !dev_dma_iommu(dma);
+	return IS_ENABLED(CONFIG_ARCH_HAS_DMA_OPS) && dma && !get_dma_ops(dma) &&
+		!dev_dma_iommu(dma);
 }
 
 const struct test mapping_tests[] = {

@@ -86,14 +86,16 @@ int side_connect(struct pair *pair, struct side *side, struct side *peer)
 	struct ib_qp_attr attr = {
 		.qp_state = IB_QPS_INIT,
 		.port_num = 1,
-		.qp_access_flags = IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_READ | IB_ACCESS_REMOTE_WRITE,
+		.qp_access_flags = IB_ACCESS_LOCAL_WRITE | IB_ACCESS_REMOTE_READ |
+			IB_ACCESS_REMOTE_WRITE,
 	};
 	int ret;
 
 	if (pair->dev->attrs.atomic_cap != IB_ATOMIC_NONE)
 		attr.qp_access_flags |= IB_ACCESS_REMOTE_ATOMIC;
 
-	ret = ib_modify_qp(side->qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT | IB_QP_ACCESS_FLAGS);
+	ret = ib_modify_qp(side->qp, &attr, IB_QP_STATE | IB_QP_PKEY_INDEX | IB_QP_PORT |
+			   IB_QP_ACCESS_FLAGS);
 	if (ret)
 		return ret;
 
@@ -119,7 +121,8 @@ int side_connect(struct pair *pair, struct side *side, struct side *peer)
 	attr.rnr_retry = 7;
 	attr.max_rd_atomic = 4;
 	return ib_modify_qp(side->qp, &attr,
-			    IB_QP_STATE | IB_QP_SQ_PSN | IB_QP_TIMEOUT | IB_QP_RETRY_CNT | IB_QP_RNR_RETRY |
+			    IB_QP_STATE | IB_QP_SQ_PSN | IB_QP_TIMEOUT | IB_QP_RETRY_CNT |
+				IB_QP_RNR_RETRY |
 			    IB_QP_MAX_QP_RD_ATOMIC);
 }
 
@@ -135,7 +138,8 @@ int pair_connect(struct pair *pair)
 	return ret ?: side_connect(pair, &pair->b, &pair->a);
 }
 
-int pair_init(struct pair *pair, struct ib_device *dev, unsigned int gid_index, enum ib_poll_context sent)
+int pair_init(struct pair *pair, struct ib_device *dev, unsigned int gid_index,
+	      enum ib_poll_context sent)
 {
 	int ret;
 

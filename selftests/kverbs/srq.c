@@ -24,10 +24,12 @@ static void srq_event(struct ib_event *event, void *context)
 }
 
 /* A QP with the memory and the CQs of a side, that takes its receives from @srq. */
-static bool side_of(struct pair *pair, struct side *side, const struct side *from, struct ib_srq *srq)
+static bool side_of(struct pair *pair, struct side *side, const struct side *from,
+		    struct ib_srq *srq)
 {
 	struct ib_qp_init_attr attr = {
-		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 2, .max_recv_sge = 2 },
+		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 2,
+			.max_recv_sge = 2 },
 		.sq_sig_type = IB_SIGNAL_REQ_WR,
 		.qp_type = IB_QPT_RC,
 		.send_cq = from->send_cq,
@@ -141,7 +143,8 @@ static bool shared_messages(struct shared *shared)
 
 static bool test_srq(struct pair *pair)
 {
-	/* Its completions may come until it is freed, so it is not on the stack of a test that fails. */
+	/* Its completions may come until it is freed, so it is not on the stack of a test that
+	 * fails. */
 	static struct shared shared;
 	bool passed = shared_init(pair, &shared) && shared_messages(&shared);
 

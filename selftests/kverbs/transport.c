@@ -13,7 +13,8 @@ static int is_virtio(struct device *dev, const void *data)
 	return is_virtio_device(dev);
 }
 
-/* The parent is a PCI function with the virtio device below it, or on other transports the virtio device itself. */
+/* The parent is a PCI function with the virtio device below it, or on other transports the
+ * virtio device itself. */
 struct virtio_device *virtio_of(struct ib_device *dev)
 {
 	struct device *parent = dev->dev.parent;

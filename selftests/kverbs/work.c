@@ -15,7 +15,8 @@ static void work_done(struct ib_cq *cq, struct ib_wc *wc)
 	complete(&work->done);
 }
 
-/* Requests outlive a test that fails, so they are taken from here, round and round, and not from the stack. */
+/* Requests outlive a test that fails, so they are taken from here, round and round, and not from
+ * the stack. */
 static struct work pool[8 * DEPTH];
 
 struct work *work_get(void)
@@ -87,7 +88,8 @@ bool is_equal(struct pair *pair, u32 to, u32 from, u32 length)
 }
 
 /* RDMA by A, at an address that B gave away. */
-bool rdma_at(struct pair *pair, enum ib_wr_opcode opcode, u32 local, u32 length, u64 remote, u32 rkey,
+bool rdma_at(struct pair *pair, enum ib_wr_opcode opcode, u32 local, u32 length, u64 remote,
+	     u32 rkey,
 	     enum ib_wc_status status)
 {
 	struct ib_sge sges[2];

@@ -32,7 +32,8 @@
 #define check(condition) \
 	do { \
 		if (!(condition)) { \
-			fprintf(stderr, "line %d: %s (errno %d, %s)\n", __LINE__, #condition, errno, strerror(errno)); \
+			fprintf(stderr, "line %d: %s (errno %d, %s)\n", __LINE__, #condition, \
+				errno, strerror(errno)); \
 			exit(1); \
 		} \
 	} while (0)
@@ -110,7 +111,8 @@ static void connect_to(struct side *side, const struct side *other, int gid_inde
 		.qp_access_flags = RIGHTS,
 	};
 
-	check(!ibv_modify_qp(side->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
+	check(!ibv_modify_qp(side->qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+			     IBV_QP_ACCESS_FLAGS));
 	attr = (struct ibv_qp_attr) {
 		.qp_state = IBV_QPS_RTR,
 		.path_mtu = IBV_MTU_1024,
@@ -124,7 +126,8 @@ static void connect_to(struct side *side, const struct side *other, int gid_inde
 		},
 	};
 	check(!ibv_query_gid(side->context, 1, gid_index, &attr.ah_attr.grh.dgid));
-	check(!ibv_modify_qp(side->qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+	check(!ibv_modify_qp(side->qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
+			     IBV_QP_DEST_QPN |
 			     IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER));
 	attr = (struct ibv_qp_attr) {
 		.qp_state = IBV_QPS_RTS,
@@ -133,11 +136,13 @@ static void connect_to(struct side *side, const struct side *other, int gid_inde
 		.rnr_retry = 7,
 		.max_rd_atomic = 1,
 	};
-	check(!ibv_modify_qp(side->qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+	check(!ibv_modify_qp(side->qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+			     IBV_QP_RNR_RETRY |
 			     IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
-static void run(struct side *side, enum ibv_wr_opcode opcode, struct ibv_mr *local, uintptr_t at, uint32_t length,
+static void run(struct side *side, enum ibv_wr_opcode opcode, struct ibv_mr *local, uintptr_t at,
+		uint32_t length,
 		struct ibv_mr *remote, uintptr_t remote_at)
 {
 	struct ibv_sge sge = { .addr = at, .length = length, .lkey = local->lkey };
@@ -182,7 +187,8 @@ static int refusals(void)
 	return 0;
 }
 
-/* In a context without attributes the peer's addresses are those of the process, which has nothing there. */
+/* In a context without attributes the peer's addresses are those of the process, which has
+ * nothing there. */
 static void no_peer(void)
 {
 	struct side side = side_of(attach(7, "not looked at", 0));
@@ -222,7 +228,8 @@ static int data(int gid_index)
 	part = reg(peer.pd, START + 2 * 4096 + 1000, 2000, RIGHTS);
 	check(part);
 	memset(buffer, 0, SIZE);
-	run(&peer, IBV_WR_RDMA_WRITE, part, START + 2 * 4096 + 1000, 2000, here, (uintptr_t)buffer + 100);
+	run(&peer, IBV_WR_RDMA_WRITE, part, START + 2 * 4096 + 1000, 2000, here,
+	    (uintptr_t)buffer + 100);
 	for (at = 0; at < 2000; at++)
 		check(buffer[100 + at] == first(2 * 4096 + 1000 + at, 7));
 	check(!buffer[99] && !buffer[2100]);
@@ -245,7 +252,8 @@ static int data(int gid_index)
 		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
 	});
 	check(peer.qp);
-	check(!ibv_modify_qp(plain.qp, &(struct ibv_qp_attr) { .qp_state = IBV_QPS_RESET }, IBV_QP_STATE));
+	check(!ibv_modify_qp(plain.qp, &(struct ibv_qp_attr) { .qp_state = IBV_QPS_RESET },
+			     IBV_QP_STATE));
 	connect_to(&other, &plain, gid_index);
 	connect_to(&plain, &other, gid_index);
 	run(&plain, IBV_WR_RDMA_READ, here, (uintptr_t)buffer, SIZE, others, START);
@@ -257,10 +265,13 @@ static int data(int gid_index)
 	check(!reg(peer.pd, START + 4096, SIZE, RIGHTS) && errno == EFAULT);
 	check(!reg(peer.pd, START, SIZE, RIGHTS | IBV_ACCESS_MW_BIND) && errno == EOPNOTSUPP);
 	errno = 0;
-	check(ibv_rereg_mr(mine, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)START, 4096, 0) && errno == EOPNOTSUPP);
-	check(ibv_rereg_mr(there, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_LOCAL_WRITE) && errno == EINVAL);
+	check(ibv_rereg_mr(mine, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)START, 4096, 0) &&
+	      errno == EOPNOTSUPP);
+	check(ibv_rereg_mr(there, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0,
+			   IBV_ACCESS_LOCAL_WRITE) && errno == EINVAL);
 
-	check(!ibv_dereg_mr(there) && !ibv_dereg_mr(part) && !ibv_dereg_mr(mine) && !ibv_dereg_mr(others));
+	check(!ibv_dereg_mr(there) && !ibv_dereg_mr(part) && !ibv_dereg_mr(mine) &&
+	      !ibv_dereg_mr(others));
 	check(!ibv_dereg_mr(here));
 	close_side(&peer);
 	close_side(&plain);

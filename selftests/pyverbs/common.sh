@@ -18,7 +18,8 @@ pyverbs_tests() {
 		rdma link add "$RDMA_DEVICE" type rxe netdev eth0
 	fi
 	until_ok 20 has_node "$(device 1)"
-	python3 "$pyverbs/run.py" --tests "$top/build/rdma-core-src/tests" --dev "$(device 1)" --gid "$(gid_index 1)" \
+	python3 "$pyverbs/run.py" --tests "$top/build/rdma-core-src/tests" --dev "$(device 1)" \
+		--gid "$(gid_index 1)" \
 		--expected "$pyverbs/expected" --column "$column" "$@" || status=$?
 	found=$(dmesg | grep -E "$complaint")
 	if [[ -n $found ]]; then
