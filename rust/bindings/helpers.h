@@ -58,13 +58,16 @@ bool rust_helper_netif_oper_up(const struct net_device *dev);
 bool rust_helper_netif_is_lag_port(const struct net_device *dev);
 
 /* helpers/rdma.c */
-struct ib_umem *rust_helper_ib_umem_get_va(struct ib_device *device, unsigned long addr, size_t size, int access);
+struct ib_umem *rust_helper_ib_umem_get_va(struct ib_device *device, unsigned long addr,
+					   size_t size, int access);
 size_t rust_helper_ib_umem_num_dma_blocks(struct ib_umem *umem, unsigned long pgsz);
-void rust_helper___rdma_umem_block_iter_start(struct ib_block_iter *biter, struct ib_umem *umem, unsigned long pgsz);
+void rust_helper___rdma_umem_block_iter_start(struct ib_block_iter *biter, struct ib_umem *umem,
+					      unsigned long pgsz);
 bool rust_helper_ib_device_try_get(struct ib_device *device);
 int rust_helper_ib_no_udata_io(struct ib_udata *udata);
 struct ib_ucontext *rust_helper_rdma_udata_to_ucontext(struct ib_udata *udata);
-int rust_helper_rdma_user_mmap_io_noncached(struct ib_ucontext *ucontext, struct vm_area_struct *vma,
+int rust_helper_rdma_user_mmap_io_noncached(struct ib_ucontext *ucontext,
+					    struct vm_area_struct *vma,
 					    unsigned long pfn, unsigned long size,
 					    struct rdma_user_mmap_entry *entry);
 bool rust_helper_ib_cq_event_unread(struct ib_cq *cq);

@@ -2,12 +2,14 @@
 
 #include <rdma/uverbs_ioctl.h>
 
-/* The core's own header: no other declares the list of completion events that a process has not read yet. */
+/* The core's own header: no other declares the list of completion events that a process has not
+ * read yet. */
 #include <../drivers/infiniband/core/uverbs.h>
 
 #include "../helpers.h"
 
-struct ib_umem *rust_helper_ib_umem_get_va(struct ib_device *device, unsigned long addr, size_t size, int access)
+struct ib_umem *rust_helper_ib_umem_get_va(struct ib_device *device, unsigned long addr,
+					   size_t size, int access)
 {
 	return ib_umem_get_va(device, addr, size, access);
 }
@@ -17,7 +19,8 @@ size_t rust_helper_ib_umem_num_dma_blocks(struct ib_umem *umem, unsigned long pg
 	return ib_umem_num_dma_blocks(umem, pgsz);
 }
 
-void rust_helper___rdma_umem_block_iter_start(struct ib_block_iter *biter, struct ib_umem *umem, unsigned long pgsz)
+void rust_helper___rdma_umem_block_iter_start(struct ib_block_iter *biter, struct ib_umem *umem,
+					      unsigned long pgsz)
 {
 	__rdma_umem_block_iter_start(biter, umem, pgsz);
 }
@@ -37,11 +40,13 @@ struct ib_ucontext *rust_helper_rdma_udata_to_ucontext(struct ib_udata *udata)
 	return container_of(udata, struct uverbs_attr_bundle, driver_udata)->context;
 }
 
-int rust_helper_rdma_user_mmap_io_noncached(struct ib_ucontext *ucontext, struct vm_area_struct *vma,
+int rust_helper_rdma_user_mmap_io_noncached(struct ib_ucontext *ucontext,
+					    struct vm_area_struct *vma,
 					    unsigned long pfn, unsigned long size,
 					    struct rdma_user_mmap_entry *entry)
 {
-	return rdma_user_mmap_io(ucontext, vma, pfn, size, pgprot_noncached(vma->vm_page_prot), entry);
+	return rdma_user_mmap_io(ucontext, vma, pfn, size, pgprot_noncached(vma->vm_page_prot),
+				 entry);
 }
 
 /*

@@ -31,7 +31,8 @@ const TRIPS: u32 = 20_000;
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Samples of each figure
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
 }
 

@@ -287,8 +287,8 @@ impl Device {
             .map_or(1, |own_rings| own_rings.num_event_queues)
     }
 
-    /// Excludes [new objects](Self::await_leaving) from taking their numbers into use. Held while a QP
-    /// or CQ of the kernel is destroyed: once the device has answered, it may give the number to
+    /// Excludes [new objects](Self::await_leaving) from taking their numbers into use. Held while a
+    /// QP or CQ of the kernel is destroyed: once the device has answered, it may give the number to
     /// another, but the driver still knows the old one by it.
     pub(crate) fn leave(&self) -> MutexGuard<'_, ()> {
         self.leaving.lock()

@@ -65,7 +65,10 @@ impl kernel::InPlaceModule for Module {
     fn init(module: &'static ThisModule) -> impl PinInit<Self, Error> {
         rdma::peer::start();
         try_pin_init!(Self {
-            _driver <- kernel::driver::Registration::new(<Self as kernel::ModuleMetadata>::NAME, module),
+            _driver <- kernel::driver::Registration::new(
+                <Self as kernel::ModuleMetadata>::NAME,
+                module,
+            ),
         })
     }
 }

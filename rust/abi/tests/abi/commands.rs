@@ -445,7 +445,8 @@ fn queue_pair_attributes() {
     };
     let attr_hex = format!(
         "03 02 05 01 44332211 efcdab00 56341200 21436500 02000000 0201 0403
-         01 00 10 11 12 01 0e 07 06 02 0f 0d0c0b0a {CAP_HEX} {path_hex} {ROUTE_HEX} 09 04 01 01 525400090002"
+         01 00 10 11 12 01 0e 07 06 02 0f 0d0c0b0a {CAP_HEX} {path_hex} {ROUTE_HEX}
+         09 04 01 01 525400090002"
     );
     check(attr, &attr_hex);
     check(

@@ -266,8 +266,8 @@ fn a_c_compiler_agrees() {
     }
     agree!(AllocContextReq { attributes at 0, peer_id at 4, peer_name at 8 });
     agree!(AllocContextResp {
-        flags at 0, max_inline_data at 4, doorbell_offset at 8, max_qp_slots at 16, max_cq_slots at 20,
-        rate_limits at 24, doorbell_size at 40, reserved at 44
+        flags at 0, max_inline_data at 4, doorbell_offset at 8, max_qp_slots at 16,
+        max_cq_slots at 20, rate_limits at 24, doorbell_size at 40, reserved at 44
     });
     agree!(UserRing { addr at 0, slots at 8, slot_shift at 12, reserved at 13 });
     agree!(CreateCqReq { ring at 0 });

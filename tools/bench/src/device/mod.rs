@@ -45,7 +45,8 @@ const PAGE: u32 = 4096;
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Samples of each figure
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
     /// Measure only figures whose name, configuration and size, as in the table and a blank between
     /// them, contain this

@@ -15,9 +15,11 @@ const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:62em;margin:2em aut
     vertical-align:top}td.n{text-align:right;white-space:nowrap}.yes{color:#17702a;font-weight:bold}\
     .no{color:#b3152c;font-weight:bold}.none{color:#777}.error{color:#b3152c}.legend span{margin-right:1.2em;white-space:nowrap}";
 
-const INTRODUCTION: &str = "virtio-rdma gives RDMA to virtual machines without RDMA hardware: a program in a machine \
-    posts work to queues in its memory, and a daemon on the host, <i>virtio-rdmad</i>, does it. Here two machines \
-    exchange data in several ways, one after the other and again and again in one run, so that they can be compared:";
+const INTRODUCTION: &str =
+    "virtio-rdma gives RDMA to virtual machines without RDMA hardware: a program in a machine \
+    posts work to queues in its memory, and a daemon on the host, <i>virtio-rdmad</i>, does it. \
+    Here two machines exchange data in several ways, one after the other and again and again in \
+    one run, so that they can be compared:";
 
 const WAYS: [(&str, &str); 6] = [
     ("direct", "virtio-rdma; one daemon serves both machines and copies from the memory of one to that of the other"),
@@ -31,8 +33,9 @@ const WAYS: [(&str, &str); 6] = [
 /// The page.
 pub fn html(report: &Report) -> Result<String> {
     let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>virtio-rdma: figures</title>\
-         <style>{STYLE}</style></head><body>\n<h1>virtio-rdma: how fast it is</h1>\n<p>{INTRODUCTION}</p>\n<ul>\n"
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <title>virtio-rdma: figures</title><style>{STYLE}</style></head><body>\n\
+         <h1>virtio-rdma: how fast it is</h1>\n<p>{INTRODUCTION}</p>\n<ul>\n"
     );
     for (name, text) in WAYS {
         let _ = writeln!(page, "<li><b>{name}</b>: {text}</li>");
@@ -110,7 +113,8 @@ fn row(target: &Target) -> String {
         None => ("none", "not measured"),
     };
     format!(
-        "<tr><td class=\"{class}\">{mark}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td>{}</td></tr>\n",
+        "<tr><td class=\"{class}\">{mark}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td>\
+         <td>{}</td></tr>\n",
         escape(&target.what),
         escape(&target.needed),
         target.value.map_or_else(String::new, number),

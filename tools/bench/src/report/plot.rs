@@ -121,16 +121,23 @@ fn plots(report: &Report) -> Vec<Plot> {
         },
         Plot {
             title: "Bytes for each second of processor time that the daemon takes",
-            text: "What the device itself costs, whatever the emulated machines take beside it. The direct path can't \
-                   be cheaper than the copy that it makes, the dashed line. Of rxe and TCP the daemon only forwards \
-                   the packets: most of their cost is in the machines.",
+            text: "The cost of the device itself, whatever the emulated machines take beside it. The \
+                   direct path can't be cheaper than the copy that it makes, the dashed line. Of \
+                   rxe and TCP the daemon only forwards the packets: most of their cost is in the \
+                   machines.",
             across: Across::Size,
             unit: "MB per CPU-second",
             lines: sizes(
                 &[
                     (&per_second(write), "direct", "WRITE, direct", BLUE, Solid),
                     (&per_second(read), "direct", "READ, direct", LIGHT_BLUE, Solid),
-                    (&per_second(write), "direct, large folios", "WRITE, direct, large folios", BLUE, Dotted),
+                    (
+                        &per_second(write),
+                        "direct, large folios",
+                        "WRITE, direct, large folios",
+                        BLUE,
+                        Dotted,
+                    ),
                     (&per_second(write), "wire", "WRITE, packets, two daemons", ORANGE, Solid),
                     (&per_second(read), "wire", "READ, packets, two daemons", LIGHT_ORANGE, Solid),
                     (&per_second("bandwidth"), "TCP", "TCP, forwarded", OLIVE, Solid),

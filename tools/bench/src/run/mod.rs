@@ -57,7 +57,8 @@ pub struct Options {
     #[arg(long, conflicts_with = "sizes")]
     pub full: bool,
     /// How often everything is measured
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
     /// Processors of each virtual machine; by default as many as let both of them and the daemon
     /// run at once

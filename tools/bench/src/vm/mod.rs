@@ -82,7 +82,8 @@ pub struct Options {
     #[arg(long, value_name = "SIZES", value_enum, default_value_t)]
     pub sizes: Sizes,
     /// How often everything is measured
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
     /// Write events as lines of JSON, for `bench run`
     #[arg(long, hide = true)]

@@ -192,9 +192,11 @@ mod tests {
     const BANDWIDTH: &str =
         " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n \
         65536      1000             0.00               9.75                 0.000156\n---\n";
-    const LATENCY: &str = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
+    const LATENCY: &str =
+        " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
         t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n \
-        2       1000          10.49          70.50        12.55              13.04            1.64            20.50                  60.25  \n";
+        2       1000          10.49          70.50        12.55              13.04  \
+        1.64            20.50                  60.25  \n";
 
     #[test]
     fn bandwidth_is_read_from_the_exacter_column() {

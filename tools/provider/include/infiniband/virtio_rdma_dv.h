@@ -12,7 +12,8 @@
 
 #include <infiniband/verbs.h>
 
-/* Of this header. The library of the same major version, which its soname has, knows all that the header names. */
+/* Of this header. The library of the same major version, which its soname has, knows all that
+ * the header names. */
 #define VIRTIO_RDMA_DV_VERSION_MAJOR 1
 #define VIRTIO_RDMA_DV_VERSION_MINOR 0
 

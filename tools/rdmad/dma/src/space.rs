@@ -144,7 +144,8 @@ impl DmaSpace {
         Ok(())
     }
 
-    /// Unmaps every region inside the `len` bytes at `iova` and returns their number, which may be 0.
+    /// Unmaps every region inside the `len` bytes at `iova` and returns their number, which may be
+    /// 0.
     ///
     /// Returns when no view of an earlier map exists any more. Fails, with the map as before, if
     /// only a part of a region is inside. Must not be called by a thread that holds a view: it

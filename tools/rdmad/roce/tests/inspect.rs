@@ -170,7 +170,8 @@ proptest! {
 
     #[test]
     fn no_header_hides_roce(stack in stacks()) {
-        let expected = stack.protocol == UDP && stack.port == ROCE_PORT && stack.is_first_fragment();
+        let expected =
+            stack.protocol == UDP && stack.port == ROCE_PORT && stack.is_first_fragment();
         prop_assert_eq!(carries_roce(&stack.frame()), expected, "{:?}", stack);
     }
 

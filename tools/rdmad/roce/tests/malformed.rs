@@ -318,7 +318,11 @@ fn udp_checksums_are_verified_if_there() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 2000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn noise_is_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
@@ -354,7 +358,10 @@ proptest! {
         frame.truncate(frame.len() - cut);
         // To this QP, at or near a PSN that matters.
         let bth = if frame[12..14] == [0x08, 0x00] { 42 } else { 62 };
-        let psn = if to_responder { end.responder.expected_psn() } else { end.requester.next_psn() };
+        let psn = match to_responder {
+            true => end.responder.expected_psn(),
+            false => end.requester.next_psn(),
+        };
         if frame.len() > bth + 12 {
             frame[bth + 5..bth + 8].copy_from_slice(&[0, 0, 1]);
             let psn = psn.add(ahead).value().to_be_bytes();
@@ -362,7 +369,10 @@ proptest! {
         }
         reseal(&mut frame);
         let mut connection: uc::Responder<Pieces> =
-            uc::Responder::new(Mtu::Mtu1024, end.responder.expected_psn().value(), AccessFlags::ALL);
+            {
+                let psn = end.responder.expected_psn().value();
+                uc::Responder::new(Mtu::Mtu1024, psn, AccessFlags::ALL)
+            };
         let mut datagrams = ud::Receiver::default();
         for _ in 0..2 {
             end.deliver(&frame, now);

@@ -406,7 +406,12 @@ fn work() -> impl Strategy<Value = Vec<(Kind, usize)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 80, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 80,
+        max_shrink_iters: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn any_work_over_a_bad_channel(

@@ -327,7 +327,11 @@ fn messages_that_come_by_another_way() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 300,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// Of SENDs over a channel that loses and swaps packets, exactly those arrive of which no
     /// packet was lost or overtaken, whole and in order.

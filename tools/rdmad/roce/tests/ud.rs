@@ -367,7 +367,11 @@ fn management_datagrams_of_rxe() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 500,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// A datagram with any content that meets any receive is there as a whole, or not at all.
     #[test]

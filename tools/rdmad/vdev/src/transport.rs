@@ -166,8 +166,9 @@ impl Transport {
                             self.kick(queue);
                         } else {
                             self.shared.log.warn(format_args!(
-                                "a driver uses the function that it has not set up: the VM was migrated or restored \
-                                 from a snapshot, which is not supported; the driver must be loaded anew"
+                                "a driver uses the function that it has not set up: the VM was migrated or \
+                                 restored from a snapshot, which is not supported; the driver \
+                                 must be loaded anew"
                             ));
                         }
                     }

@@ -23,7 +23,10 @@ macro_rules! counters {
 
         impl Counters {
             pub(crate) fn snapshot(&self) -> Stats {
-                Stats { name: self.name.clone(), $($field: self.$field.0.load(Ordering::Relaxed),)* }
+                Stats {
+                    name: self.name.clone(),
+                    $($field: self.$field.0.load(Ordering::Relaxed),)*
+                }
             }
         }
     };

@@ -8,8 +8,8 @@ use crate::psn::Psn;
 
 use super::bytes::be24;
 
-/// Base transport header but for its opcode, which [`Body`](super::Body) has. Reserved bits are sent
-/// as zero and ignored on receipt.
+/// Base transport header but for its opcode, which [`Body`](super::Body) has. Reserved bits are
+/// sent as zero and ignored on receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
     /// The receiver shall raise a solicited event.

@@ -421,7 +421,8 @@ fn act() -> impl Strategy<Value = Act> {
         noise
     });
     prop_oneof![
-        3 => (0u8..5, any::<u32>(), any::<u8>()).prop_map(|(ring, offset, byte)| Act::Scribble { ring, offset, byte }),
+        3 => (0u8..5, any::<u32>(), any::<u8>())
+            .prop_map(|(ring, offset, byte)| Act::Scribble { ring, offset, byte }),
         3 => wqe.prop_map(Act::Post),
         1 => (0u8..5, 0u32..80).prop_map(|(ring, position)| Act::Publish { ring, position }),
         2 => any::<u32>().prop_map(Act::Doorbell),
@@ -452,7 +453,9 @@ proptest! {
         a.write(untouched, &guard_a);
         for (position, act) in acts.iter().enumerate() {
             match act {
-                Act::Scribble { ring, offset, byte } => rings[usize::from(*ring)].scribble(*offset, *byte),
+                Act::Scribble { ring, offset, byte } => {
+                    rings[usize::from(*ring)].scribble(*offset, *byte)
+                }
                 Act::Post(wqe) => {
                     // The slot after the last, whatever the device answered.
                     let slot = position as u32;
@@ -498,7 +501,9 @@ proptest! {
     }
 
     #[test]
-    fn garbage_frames_are_dropped(frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..20)) {
+    fn garbage_frames_are_dropped(
+        frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..20)
+    ) {
         let world = World::new(2, PathPolicy::Wire);
         let healthy = Healthy::new(&world);
         for frame in &frames {

@@ -108,7 +108,7 @@ fn bytes_behind_a_wqe_mean_nothing() {
     });
 }
 
-/// What the device has taken does not change, although it tries again and again.
+/// A WQE that the device has taken does not change, although it tries again and again.
 // abi: R-644
 #[test]
 fn a_wqe_is_copied_before_its_execution() {
