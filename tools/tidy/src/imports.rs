@@ -82,6 +82,9 @@ fn load(
                 .get(4)
                 .map(|token| token.text.trim_matches('"').to_owned());
             at += 6;
+        } else if starts_with(rest, &["mod", "tests", ";"]) {
+            // Tests may belong to another crate root, under a cfg of its own.
+            at += 3;
         } else if rest[0].text == "mod" && rest.get(2).is_some_and(|token| token.text == ";") {
             let child = rest[1].text.to_owned();
             let place = match attribute.take() {
@@ -336,7 +339,7 @@ mod tests {
             ("src/c/mod.rs", "mod e;\nfn f() { e::g() }"),
             (
                 "src/c/e.rs",
-                "use super::*;\n#[cfg(test)]\nmod tests { use crate::b::B; }",
+                "use super::*;\n#[cfg(test)]\nmod tests { use crate::b::B; }\n#[cfg(x)]\nmod tests;",
             ),
         ]);
         let expected = [
