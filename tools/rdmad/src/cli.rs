@@ -32,6 +32,7 @@ use vswitch::FaultPlan;
 use vswitch::Uplink;
 use vswitch::UplinkConfig;
 
+use crate::qemu_args::QemuArgs;
 use crate::size::mib;
 use crate::size::parse_size;
 use crate::status::Form;
@@ -46,10 +47,9 @@ const TRANSPORT_FEATURES: [(&str, u32); 4] = [
 
 /// Software RDMA device for virtual machines.
 ///
-/// Each port is a virtio-rdma PCI function, which a QEMU plugs into its VM with -device
-/// '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"SOCKET"}}', and the far end of the
-/// VM's Ethernet link. Between ports, packets are switched; RDMA between two ports is copied from
-/// memory to memory.
+/// Each port is a virtio-rdma PCI function, which a QEMU plugs into its VM by vfio-user, and the
+/// far end of the VM's Ethernet link: the command qemu-args prints QEMU's arguments. Between ports,
+/// packets are switched; RDMA between two ports is copied from memory to memory.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -166,6 +166,8 @@ pub const KEEPER: &str = "keeper";
 pub enum Command {
     /// Show the ports, QPs and counters of a running daemon.
     Status(StatusArgs),
+    /// Print what attaches a VM to a port: arguments of QEMU, or XML for libvirt.
+    QemuArgs(QemuArgs),
     /// Use paths for a daemon that may not do so itself, which starts this.
     #[command(name = KEEPER, hide = true)]
     Keeper,

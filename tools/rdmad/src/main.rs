@@ -13,6 +13,7 @@ mod log;
 mod machine;
 #[cfg(test)]
 mod panics;
+mod qemu_args;
 mod report;
 mod size;
 mod status;
@@ -48,6 +49,9 @@ fn main() -> ExitCode {
                 ask.form(),
                 &mut std::io::stdout(),
             ));
+        }
+        Some(Command::QemuArgs(args)) => {
+            return end(qemu_args::show(args, &mut std::io::stdout()));
         }
         Some(Command::Keeper) => return end(confinement::keep()),
         None => {}

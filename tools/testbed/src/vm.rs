@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, Context, Result};
+use attach::{Backend, Link, Memory, Port};
 use clap::ValueEnum;
 
 use crate::agent::PORT_NAME;
@@ -374,6 +375,10 @@ fn chardev(id: &str, socket: &Path) -> [String; 2] {
 }
 
 fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Command {
+    let memory = Memory {
+        mib: shape.mem.into(),
+        backend: Backend::Memfd,
+    };
     let mut command = Command::new("qemu-system-x86_64");
     command
         .arg("-name")
@@ -384,50 +389,34 @@ fn qemu(shape: &Shape, number: usize, wiring: &Wiring) -> Command {
         .args(["-no-user-config", "-display", "none", "-no-reboot"])
         .args(shape.accel.arguments())
         .args(["-smp", &shape.smp.to_string()])
-        .args(["-m", &format!("{}M", shape.mem), "-object"])
         // Shared: virtiofsd and the RDMA device's daemon read and write the guest's memory.
-        .arg(format!(
-            "memory-backend-memfd,id=mem,size={}M,share=on",
-            shape.mem
-        ))
+        .args(memory.arguments().concat())
         .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=1"])
         .arg("-kernel")
-        .arg(&shape.kernel)
-        .arg("-netdev")
-        .arg(format!(
-            "dgram,id=net,local.type=unix,local.path={},remote.type=unix,remote.path={}",
-            wiring.local.display(),
-            wiring.remote.display()
-        ))
-        .arg("-device")
-        .arg(format!(
-            "virtio-net-pci,netdev=net,mac={},addr=5.0,multifunction=on,romfile=",
-            wiring.mac
-        ));
+        .arg(&shape.kernel);
+    let link = |local: &Path, remote: &Path| Link {
+        local: local.display().to_string(),
+        remote: remote.display().to_string(),
+    };
+    let net = link(&wiring.local, &wiring.remote);
+    match &wiring.rdma {
+        Rdma::Virtio(vfio) => {
+            let port = Port {
+                vfio: vfio.display().to_string(),
+                link: Some(net),
+                mac: wiring.mac.clone(),
+                slot: 5,
+            };
+            command.args(port.arguments().concat());
+        }
+        _ => {
+            command.args(net.interface("rnet", &wiring.mac, "5.0", false).concat());
+        }
+    }
     if let Some(nic) = &wiring.beside {
         // In a slot of its own, where the driver does not take it for the device's.
-        command
-            .arg("-netdev")
-            .arg(format!(
-                "dgram,id=net2,local.type=unix,local.path={},remote.type=unix,remote.path={}",
-                nic.local.display(),
-                nic.remote.display()
-            ))
-            .arg("-device")
-            .arg(format!(
-                "virtio-net-pci,netdev=net2,mac={},addr=6.0,romfile=",
-                nic.mac
-            ));
-    }
-    if let Rdma::Virtio(vfio) = &wiring.rdma {
-        // The sibling of the network function, which is how the driver finds its netdev. Only the
-        // JSON form takes a socket address.
-        let device = serde_json::json!({
-            "driver": "vfio-user-pci",
-            "socket": {"type": "unix", "path": vfio},
-            "addr": "5.1",
-        });
-        command.arg("-device").arg(device.to_string());
+        let net = link(&nic.local, &nic.remote);
+        command.args(net.interface("net2", &nic.mac, "6.0", false).concat());
     }
     if shape.rng {
         command

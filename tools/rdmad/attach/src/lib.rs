@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! QEMU's arguments that attach a VM to a port of the daemon, and the same as XML of libvirt.
+
+#![forbid(unsafe_code)]
+
+mod libvirt;
+mod memory;
+mod port;
+
+pub use libvirt::domain;
+pub use memory::{Backend, Memory};
+pub use port::{Link, Port};
+
+/// An option of QEMU and its value.
+pub type Argument = [String; 2];
+
+fn argument(option: &str, value: impl Into<String>) -> Argument {
+    [option.to_owned(), value.into()]
+}
+
+/// A command line for a shell, an option a line.
+pub fn shell(arguments: &[Argument]) -> String {
+    let lines: Vec<_> = arguments
+        .iter()
+        .map(|[option, value]| format!("{option} {}", quote(value)))
+        .collect();
+    lines.join(" \\\n")
+}
+
+/// A word as a shell reads it. None of ours has a NUL byte, which no word can have.
+fn quote(word: &str) -> String {
+    shlex::try_quote(word).map_or_else(|_| word.to_owned(), Into::into)
+}
+
+/// A value in a list of `KEY=VALUE` of QEMU, where a comma is written twice.
+fn value(text: &str) -> String {
+    text.replace(',', ",,")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_the_words_as_they_are() {
+        let arguments = [
+            argument("-m", "2G"),
+            argument("-device", r#"{"path":"/tmp/a b'c"}"#),
+        ];
+        let line = shell(&arguments);
+        assert_eq!(line.lines().count(), 2);
+        let words = shlex::split(&line.replace("\\\n", "")).unwrap();
+        assert_eq!(words, arguments.concat());
+    }
+
+    #[test]
+    fn commas_of_paths_end_no_value() {
+        assert_eq!(value("/run/a,b"), "/run/a,,b");
+    }
+}
