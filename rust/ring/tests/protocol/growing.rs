@@ -229,14 +229,10 @@ impl State {
 
 impl Model for State {
     fn steps(&self) -> Vec<(&'static str, Self)> {
-        let mut steps = Vec::new();
-        for memory in self.memory.drains() {
-            let state = Self {
-                memory,
-                ..self.clone()
-            };
-            steps.push(("a store reaches memory", state));
-        }
+        let mut steps = self.memory.steps(|memory| Self {
+            memory,
+            ..self.clone()
+        });
         self.owner_steps(&mut steps);
         self.device_steps(&mut steps);
         steps

@@ -75,13 +75,15 @@ impl<const WORDS: usize, const ACTORS: usize> Memory<WORDS, ACTORS> {
         self.buffers[actor].stores().is_empty()
     }
 
-    /// The memory after the oldest store of one actor has reached it, for each actor that has one.
-    pub fn drains(&self) -> impl Iterator<Item = Self> + '_ {
+    /// Steps of a model that no actor takes: the oldest store of an actor reaches memory. `with` is
+    /// the state that has the memory after it.
+    pub fn steps<S>(&self, with: impl Fn(Self) -> S) -> Vec<(&'static str, S)> {
         let filled = (0..ACTORS).filter(|&actor| !self.is_drained(actor));
-        filled.map(|actor| {
+        let step = |actor| {
             let mut next = self.clone();
             next.drain(actor);
-            next
-        })
+            ("a store reaches memory", with(next))
+        };
+        filled.map(step).collect()
     }
 }

@@ -219,14 +219,10 @@ impl State {
 
 impl Model for State {
     fn steps(&self) -> Vec<(&'static str, Self)> {
-        let mut steps = Vec::new();
-        for memory in self.memory.drains() {
-            let state = Self {
-                memory,
-                ..self.clone()
-            };
-            steps.push(("a store reaches memory", state));
-        }
+        let mut steps = self.memory.steps(|memory| Self {
+            memory,
+            ..self.clone()
+        });
         self.device_steps(&mut steps);
         for number in 0..2 {
             self.thread_steps(number, &mut steps);
