@@ -174,10 +174,8 @@ mod tests {
     use virtio_rdma_ring::RingMemory;
 
     use super::*;
-    use crate::ffi::Zeroed;
     use crate::lock::Threads;
     use crate::memory::PlannedRing;
-    use crate::pd::alloc_parent_domain;
     use crate::pd::dealloc_pd;
     use crate::shared_ring::SharedRing;
 
@@ -231,22 +229,7 @@ mod tests {
     /// Calls `test` with a parent domain that has the program's allocators.
     fn with_domain(test: impl Fn(&Program, *mut ffi::ibv_pd)) {
         let program = Program::default();
-        let pd = Pd::for_tests();
-        let mut attr = ffi::ibv_parent_domain_init_attr {
-            pd: ptr::from_ref(&*pd).cast_mut().cast(),
-            comp_mask: ffi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
-                | ffi::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
-            alloc: Some(take),
-            free: Some(give),
-            pd_context: ptr::from_ref(&program).cast_mut().cast(),
-            ..Zeroed::zeroed()
-        };
-        // SAFETY: an object of this provider, which outlives the domain.
-        let domain = unsafe { alloc_parent_domain(ptr::null_mut(), &mut attr) };
-        assert!(!domain.is_null());
-        test(&program, domain);
-        // SAFETY: nothing uses it any more.
-        assert_eq!(unsafe { dealloc_pd(domain) }, 0);
+        Pd::with_allocators(take, give, &program, |domain| test(&program, domain));
         assert_eq!(program.lent.get(), 0);
     }
 

@@ -6,7 +6,11 @@
 //! a time. A parent domain joins it with a PD: it is used like that PD, and the queues of QPs that
 //! are made with it are not locked. It can have allocators too, for the memory of queues.
 
+#[cfg(test)]
+use std::ffi::c_void;
 use std::mem::size_of_val;
+#[cfg(test)]
+use std::ptr;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
 
@@ -104,12 +108,44 @@ impl Pd {
     pub fn for_tests() -> Box<Self> {
         Box::new(Self {
             ibv: ffi::ibv_pd {
-                context: std::ptr::null_mut(),
+                context: ptr::null_mut(),
                 handle: 7,
             },
             users: AtomicUsize::new(0),
             parent: None,
         })
+    }
+
+    /// Calls `test` with a parent domain, and deallocates it afterwards: nothing may use it then.
+    /// `alloc` and `free` are its allocators, which are called with `program`.
+    pub fn with_allocators<P>(
+        alloc: unsafe extern "C" fn(
+            *mut ffi::ibv_pd,
+            *mut c_void,
+            usize,
+            usize,
+            u64,
+        ) -> *mut c_void,
+        free: unsafe extern "C" fn(*mut ffi::ibv_pd, *mut c_void, *mut c_void, u64),
+        program: &P,
+        test: impl FnOnce(*mut ffi::ibv_pd),
+    ) {
+        let pd = Self::for_tests();
+        let mut attr = ffi::ibv_parent_domain_init_attr {
+            pd: ptr::from_ref(&*pd).cast_mut().cast(),
+            comp_mask: ffi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
+                | ffi::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
+            alloc: Some(alloc),
+            free: Some(free),
+            pd_context: ptr::from_ref(program).cast_mut().cast(),
+            ..Zeroed::zeroed()
+        };
+        // SAFETY: an object of this provider, which outlives the domain.
+        let domain = unsafe { alloc_parent_domain(ptr::null_mut(), &mut attr) };
+        assert!(!domain.is_null());
+        test(domain);
+        // SAFETY: the test does not use it any more.
+        assert_eq!(unsafe { dealloc_pd(domain) }, 0);
     }
 }
 

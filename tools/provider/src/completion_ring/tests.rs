@@ -9,10 +9,7 @@ use std::ptr;
 
 use super::*;
 use crate::allocators::USE_DEFAULT;
-use crate::ffi::Zeroed;
 use crate::lock::Threads;
-use crate::pd::alloc_parent_domain;
-use crate::pd::dealloc_pd;
 use crate::pd::Pd;
 
 /// A program that resizes a CQ whenever a ring of that CQ is freed.
@@ -68,30 +65,18 @@ unsafe extern "C" fn give(
 /// Calls `test` with a CQ of a program, and the program.
 fn with_program(test: impl Fn(&Arc<CompletionRing>, &Program)) {
     let program = Program::default();
-    let pd = Pd::for_tests();
-    let mut attr = ffi::ibv_parent_domain_init_attr {
-        pd: ptr::from_ref(&*pd).cast_mut().cast(),
-        comp_mask: ffi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
-            | ffi::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
-        alloc: Some(take),
-        free: Some(give),
-        pd_context: ptr::from_ref(&program).cast_mut().cast(),
-        ..Zeroed::zeroed()
-    };
-    // SAFETY: an object of this provider, which outlives the domain.
-    let parent = unsafe { alloc_parent_domain(ptr::null_mut(), &mut attr) };
-    // SAFETY: a parent domain of this provider.
-    let domain = unsafe { Pd::from_ibv(parent) }.domain(Threads::MANY, ffi::VIRTIO_RDMA_DV_RES_CQ);
-    let layout = RingLayout::completions(SLOTS).unwrap();
-    let map = PlannedRing::new(layout, domain.lender.as_ref()).unwrap();
-    let ring = CompletionRing::new(map.in_memory().unwrap(), &domain).unwrap();
-    program.ring.set(Some(ring.clone()));
-    test(&ring, &program);
-    program.left.set(0);
-    program.ring.set(None);
-    drop((ring, domain));
-    // SAFETY: nothing uses it any more.
-    assert_eq!(unsafe { dealloc_pd(parent) }, 0);
+    Pd::with_allocators(take, give, &program, |parent| {
+        // SAFETY: a parent domain of this provider.
+        let pd = unsafe { Pd::from_ibv(parent) };
+        let domain = pd.domain(Threads::MANY, ffi::VIRTIO_RDMA_DV_RES_CQ);
+        let layout = RingLayout::completions(SLOTS).unwrap();
+        let map = PlannedRing::new(layout, domain.lender.as_ref()).unwrap();
+        let ring = CompletionRing::new(map.in_memory().unwrap(), &domain).unwrap();
+        program.ring.set(Some(ring.clone()));
+        test(&ring, &program);
+        program.left.set(0);
+        program.ring.set(None);
+    });
 }
 
 #[test]
