@@ -17,7 +17,7 @@ use crate::event::Source;
 use crate::memory::{RingMem, RingView};
 use crate::pd::PdUse;
 use crate::users::Users;
-use crate::wqe::{parse_recv, recv_size, BadRecv, Received, FIRST_OF_RECV};
+use crate::wqe::{parse_recv, recv_size, BadRecv, Origin, Received, FIRST_OF_RECV};
 use crate::Device;
 
 /// A shared receive queue.
@@ -147,7 +147,7 @@ impl Srq {
         // Receives are taken when a message needs them; no doorbell has to tell of new ones.
         queue.ring.suppress_doorbell(&memory);
         self.check_limit(queue, &memory, device);
-        let parsed = parse_recv(buffer, present, self.max_sge, Some(slot));
+        let parsed = parse_recv(buffer, present, self.max_sge, Origin::Srq { slot });
         if parsed.is_err() {
             queue.ring.complete();
         }

@@ -10,7 +10,7 @@ use virtio_rdma_ring::{DeviceCq, RingError};
 
 use super::virtqueue::{VirtqueueCq, VirtqueueMem, VirtqueueView};
 use super::{RingMem, RingView};
-use crate::error::{require, Result};
+use crate::error::{require, Errno, Result};
 
 /// The memory of a CQ, and what the device knows of its place in it.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl CompletionProducer {
     /// `EINVAL` for a virtqueue, and if more completions than `cqe` are not polled yet.
     pub(crate) fn resize(&mut self, view: &DmaView, new: RingMem, cqe: u32) -> Result<u32> {
         let Self::Own { mem, ring } = self else {
-            return Err(crate::error::Errno::INVAL);
+            return Err(Errno::INVAL);
         };
         let unpolled = ring.unpolled(&RingView::new(mem, view));
         require(unpolled.is_ok_and(|unpolled| unpolled <= cqe))?;

@@ -24,7 +24,7 @@ use crate::memory::{
 use crate::srq::Srq;
 use crate::turn::{Budget, Parked};
 use crate::wire::Arrived;
-use crate::wqe::{fetch_flushed, fetch_recv, BadRecv, Received};
+use crate::wqe::{fetch_flushed, fetch_recv, BadRecv, Origin, Received};
 use crate::Device;
 
 /// Remote keys that the peer of an unreliable connection may get wrong: as many as a key has
@@ -109,7 +109,7 @@ impl RecvSide {
         let Some(srq) = &qp.srq else { return };
         let held = self.responder.as_mut().and_then(Responder::drain);
         for wr in held.into_iter().chain(self.incoming.take()) {
-            if let Some(slot) = wr.local.srq_slot {
+            if let Origin::Srq { slot } = wr.local.origin {
                 srq.put_back(slot);
             }
         }
@@ -282,7 +282,7 @@ impl<'a> RecvTurn<'a> {
 
     /// Gives the slot of a work request that ended back to the SRQ that it came from.
     fn give_back(&self, wr: &RecvWr<Received>) {
-        if let (Some(srq), Some(_)) = (&self.qp.srq, wr.local.srq_slot) {
+        if let (Some(srq), Origin::Srq { .. }) = (&self.qp.srq, wr.local.origin) {
             srq.complete();
         }
     }

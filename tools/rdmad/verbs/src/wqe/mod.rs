@@ -119,9 +119,20 @@ impl Snapshots {
 pub(crate) struct Received {
     /// Number of SGEs.
     pub num_sge: u32,
-    /// Slot of the SRQ that it came from, which is given back when it completes. That of an RQ was
-    /// when it was taken.
-    pub srq_slot: Option<u16>,
+    /// The queue that it was taken from.
+    pub origin: Origin,
+}
+
+/// The queue that a receive work request was taken from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The QP's own. Its slot was given back when it was taken.
+    Rq,
+    /// The SRQ. Its slot is given back when the work request completes.
+    Srq {
+        /// The slot.
+        slot: u16,
+    },
 }
 
 /// Bytes of a receive WQE that are copied first: one cache line, with three SGEs.
@@ -159,7 +170,7 @@ pub(crate) fn fetch_recv(
     queue.complete(view, slot);
     // Receives are taken when a message needs them; no doorbell has to tell of new ones.
     queue.suppress_doorbell(view);
-    parse_recv(buffer, present, cap.max_recv_sge, None).map(Some)
+    parse_recv(buffer, present, cap.max_recv_sge, Origin::Rq).map(Some)
 }
 
 /// The receive work request whose WQE is in `buffer`, of which `present` bytes are there.
@@ -167,7 +178,7 @@ pub(crate) fn parse_recv(
     buffer: &[u8],
     present: usize,
     max_sge: u32,
-    srq_slot: Option<u16>,
+    origin: Origin,
 ) -> Result<RecvWr<Received>, BadRecv> {
     let header = RqHeader::get(&buffer[..RqHeader::SIZE]);
     if header.num_sge > max_sge || present < rq_wqe_size(header.num_sge as usize) {
@@ -182,7 +193,7 @@ pub(crate) fn parse_recv(
         length: u32::try_from(length).unwrap_or(u32::MAX),
         local: Received {
             num_sge: header.num_sge,
-            srq_slot,
+            origin,
         },
     })
 }
