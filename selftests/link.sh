@@ -155,7 +155,7 @@ test_resources() {
 
 # The port counts what goes through it, in sysfs and for the rdma tool, which prints the driver's
 # details as well.
-# abi: R-853
+# abi
 test_counters_and_details() {
 	local dev port
 	dev=$(device 1)

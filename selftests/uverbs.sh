@@ -16,9 +16,13 @@ node() {
 }
 
 driver_data() { python3 "$top/selftests/uverbs/driver_data.py" "$(node)" "$1"; }
+contexts() { python3 -B "$top/selftests/uverbs/contexts.py" "$(node)" "$1"; }
 ring_memory() { python3 -B "$top/selftests/uverbs/ring_memory.py" "$(node)" "$1"; }
 
+# abi: R-935
 test_response_is_written() { driver_data response_is_written; }
+# abi: R-935
+test_short_response_is_cut_off() { driver_data short_response_is_cut_off; }
 # abi
 test_unknown_request_is_refused() { driver_data unknown_request_is_refused; }
 # abi: R-936
@@ -35,6 +39,17 @@ test_ring_mappings_outlive_objects() { ring_memory mappings_outlive_objects; }
 test_cq_resize_in_two_steps() { ring_memory resize_in_two_steps; }
 # abi
 test_srq_resize_in_two_steps() { ring_memory srq_in_two_steps; }
+
+# abi
+test_own_memory() { ring_memory own_memory; }
+# abi
+test_pages_of_doorbells() { contexts pages_of_doorbells; }
+# abi: R-552
+test_one_event_at_a_time() { contexts one_event_at_a_time; }
+# abi: R-945
+test_commands_of_other_queues() { contexts commands_of_other_queues; }
+# abi: R-194
+test_management_is_the_kernels() { contexts management_is_the_kernels; }
 
 # Queues need neither privileges nor locked memory.
 test_many_queues() {
@@ -81,7 +96,8 @@ test_rings_are_bounded() {
 	((made <= total >> 12 && made + 4 > total >> 12))
 }
 
-run_tests test_response_is_written test_unknown_request_is_refused test_cq_buffer_is_refused \
-	test_ring_mapping_rules test_large_rings test_children_have_no_rings \
+run_tests test_response_is_written test_short_response_is_cut_off test_unknown_request_is_refused \
+	test_cq_buffer_is_refused test_ring_mapping_rules test_large_rings test_children_have_no_rings \
 	test_ring_mappings_outlive_objects test_cq_resize_in_two_steps test_srq_resize_in_two_steps \
-	test_many_queues test_rings_are_charged test_rings_are_bounded
+	test_own_memory test_pages_of_doorbells test_one_event_at_a_time test_commands_of_other_queues \
+	test_management_is_the_kernels test_many_queues test_rings_are_charged test_rings_are_bounded

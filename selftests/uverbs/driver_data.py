@@ -118,35 +118,53 @@ def response_is_written(uverbs):
     assert driver == bytes(64), f"the driver left {driver.hex()}"
 
 
-def unknown_request_is_refused(uverbs):
-    """REG_MR of a DMA buffer has no request of the driver: bytes that are not zero are refused."""
-    memory = os.memfd_create("buffer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(memory, 4096)
-    fcntl.fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK)
-    with open("/dev/udmabuf", "wb") as device:
-        create = bytearray(struct.pack("<IIQQ", memory, 0, 0, 4096))
-        buffer = fcntl.ioctl(device, UDMABUF_CREATE, create)
-    pd = uverbs.pd()
+def short_response_is_cut_off(uverbs):
+    """Behind the length that the caller gave, nothing is written."""
+    out = bytearray([UNWRITTEN]) * (8 + 24)
+    uverbs.kept.append(out)
+    body = struct.pack("<QQIIiI", address(out), 0, 16, 0, -1, 0) + uverbs.ring(6)
+    # The response of the core, and a third of the driver's.
+    header = struct.pack("<IHH", CREATE_CQ, (8 + len(body)) // 4, (8 + 8) // 4)
+    os.write(uverbs.file, header + body)
+    assert out[8 + 4 : 8 + 8] == bytes(4), f"the driver left {out[8:].hex()}"
+    assert out[8 + 8 :] == bytes([UNWRITTEN]) * 16, f"the driver wrote {out[16:].hex()}"
 
-    def register(request, room):
+
+class Buffer:
+    """A DMA buffer of a page."""
+
+    def __init__(self, uverbs):
+        memory = os.memfd_create("buffer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(memory, 4096)
+        fcntl.fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK)
+        with open("/dev/udmabuf", "wb") as device:
+            create = bytearray(struct.pack("<IIQQ", memory, 0, 0, 4096))
+            self.file = fcntl.ioctl(device, UDMABUF_CREATE, create)
+        self.uverbs, self.pd = uverbs, uverbs.pd()
+
+    def register(self, request, room, access=LOCAL_WRITE):
         attributes = [
             (0, 0),
-            (1, pd),
+            (1, self.pd),
             (3, struct.pack("<Q", 0)),
             (5, struct.pack("<Q", 4096)),
-            (6, struct.pack("<I", LOCAL_WRITE)),
-            (7, buffer),
+            (6, struct.pack("<I", access)),
+            (7, self.file),
             (8, struct.pack("<Q", 0)),
             (9, bytearray(4)),
             (10, bytearray(4)),
             (UHW_IN, request),
             (UHW_OUT, room),
         ]
-        uverbs.call(OBJECT_MR, METHOD_REG_MR, attributes)
+        self.uverbs.call(OBJECT_MR, METHOD_REG_MR, attributes)
 
-    expect(errno.EOPNOTSUPP, lambda: register(b"\1" * 16, bytearray(16)))
+
+def unknown_request_is_refused(uverbs):
+    """REG_MR of a DMA buffer has no request of the driver: bytes that are not zero are refused."""
+    buffer = Buffer(uverbs)
+    expect(errno.EOPNOTSUPP, lambda: buffer.register(b"\1" * 16, bytearray(16)))
     room = bytearray([UNWRITTEN]) * 16
-    register(bytes(16), room)
+    buffer.register(bytes(16), room)
     assert room == bytes(16), f"the driver left {room.hex()}"
 
 

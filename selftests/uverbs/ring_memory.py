@@ -222,6 +222,24 @@ def srq_in_two_steps(uverbs):
     expect(errno.EINVAL, lambda: modify(64, NO_RING, 0))
 
 
+def own_memory(uverbs):
+    """Memory of the process: it must be the process's to write, and a CQ moves there at once."""
+    cq = Cq(uverbs)
+    cq.map()
+    entries, offset, length = cq.resize(64, uverbs.ring(6))
+    assert (entries, offset, length) == (64, 0, 0)
+    expect(errno.EINVAL, cq.map)
+    start = check(libc.mmap(None, 64 << 10, mmap.PROT_READ, PRIVATE | mmap.MAP_ANONYMOUS, -1, 0))
+    ring = struct.pack("<QIB3x", start, 64, 6)
+    core = struct.pack("<QIIiI", 0, 64, 0, -1, 0)
+    create = lambda: uverbs.command(CREATE_CQ, core, 8, ring, driver_out=24)
+    expect(errno.EFAULT, create)
+    expect(errno.EFAULT, lambda: cq.resize(64, ring))
+    check(libc.mprotect(start, 64 << 10, READ_WRITE))
+    create()
+    cq.destroy()
+
+
 def all_that_there_is(uverbs):
     """Makes CQs until there is no memory, and then one again once one has gone. Prints how much."""
     cqs = []

@@ -331,6 +331,23 @@ fn indices_of_a_datagram_are_in_their_tables() {
     assert!(!fits(&long, &request));
 }
 
+// abi: R-709
+#[test]
+fn the_type_of_the_headers_is_no_service_level() {
+    let request = request(Service::Datagram);
+    let level = |wc_flags| {
+        let cqe = Cqe {
+            wc_flags,
+            sl: 10,
+            ..receive(40)
+        };
+        let completion = complete(&cqe, &request).unwrap();
+        completion.source.unwrap().sl
+    };
+    assert_eq!(level(WcFlags::GRH | WcFlags::WITH_NETWORK_HDR_TYPE), 0);
+    assert_eq!(level(WcFlags::GRH), 10);
+}
+
 /// Each flag, with each service, on what was received and on what was sent.
 // abi: R-710
 #[test]

@@ -165,6 +165,28 @@ fn a_driver_that_takes_all_it_can_get() {
     }
 }
 
+/// Work of connected QPs goes on where no memory is left for anything new.
+// abi: R-120
+#[test]
+fn work_needs_no_memory_of_the_budget() {
+    on_both_paths(|path| {
+        let world = world(2, path);
+        let pair = Pair::new(&world);
+        let rests: Vec<_> = world.vms.iter().map(Rest::take).collect();
+        for id in 0..100 {
+            pair.qb.post_recv(id, &[sge(&pair.mb, 0, 10_000)]);
+            pair.qa.post(&pair.send(id, 10_000));
+            pair.cq_a.expect(id, WcStatus::Success);
+            pair.cq_b.expect(id, WcStatus::Success);
+            for opcode in [WrOpcode::RdmaWrite, WrOpcode::RdmaRead] {
+                pair.qa.post(&pair.wr(id, opcode, 10_000));
+                pair.cq_a.expect(id, WcStatus::Success);
+            }
+        }
+        rests.into_iter().for_each(Rest::give_back);
+    });
+}
+
 /// Every kind of object is charged, refused beyond the budget, and given back.
 // abi
 #[test]
