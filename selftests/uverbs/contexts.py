@@ -119,7 +119,7 @@ def one_event_at_a_time(path):
 
 
 def commands_of_other_queues(path):
-    """Whoever has rings of its own posts and polls there, not by commands."""
+    """A process with rings of its own posts and polls there, not by commands."""
     context = Context(path)
     core = struct.pack("<QIIiI", 0, SLOTS, 0, -1, 0)
     core, _ = context.command(CREATE_CQ, core, 8, kernel_ring(SLOTS, 6), driver_out=24)
