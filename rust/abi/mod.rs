@@ -20,9 +20,12 @@
 //! | [`event`] | event virtqueues |
 //! | [`ring`] | own rings: memory layout, arm word, doorbell |
 //! | [`uverbs`] | what the kernel module and the user space provider exchange |
+//! | [`versions`] | versions of that interface, and how its structures grow |
 
 #[macro_use]
 pub mod wire;
+#[macro_use]
+pub mod versions;
 
 pub mod config;
 pub mod cqe;

@@ -2,16 +2,12 @@
 
 //! Data that the kernel module and the user space provider exchange through uverbs.
 //!
-//! The structures follow the common part of each uverbs command. The version rule: the module
-//! states [`ABI_VERSION`] as its `uverbs_abi_ver`; a provider opens a device only if that is its
-//! own, else it says so in one line and the open fails. Every change of a layout below counts the
-//! version up.
+//! The structures follow the common part of each uverbs command. They grow at their end only, and
+//! those inside of others do not grow: see [`versions`](super::versions).
 
 use super::config::RateLimitConfig;
+use super::versions::Versions;
 use super::wqe::AddressVector;
-
-/// Version of this module's structures.
-pub const ABI_VERSION: u32 = 6;
 
 /// Bytes of a peer's name, with the zero that ends it.
 pub const PEER_NAME_SIZE: usize = 64;
@@ -42,13 +38,15 @@ wire_mask! {
 
 wire_struct! {
     /// Request of ALLOC_CONTEXT. There may be none: then it is all zero.
-    pub struct AllocContextReq: 72 {
+    pub struct AllocContextReq: 80 {
         /// The fields below that count; the others are zero.
         0 => attributes: ContextAttributes,
         /// The number that the peer is told.
         4 => peer_id: u32,
         /// The peer's name, filled up with zeroes, one at least.
         8 => peer_name: [u8; PEER_NAME_SIZE],
+        /// Versions that the provider speaks.
+        72 => versions: Versions,
     }
 }
 
@@ -69,8 +67,8 @@ wire_struct! {
         24 => rate_limits: RateLimitConfig,
         /// Bytes to map there.
         40 => doorbell_size: u32,
-        /// Reserved, zero.
-        44 => reserved: [u8; 4],
+        /// Version of the context; 0 if the request states none.
+        44 => version: u32,
     }
 }
 
@@ -212,4 +210,21 @@ wire_struct! {
         /// Reserved, zero.
         43 => reserved: [u8; 5],
     }
+}
+
+// Responses are filled up or cut off, so they have no least length.
+extensible! {
+    AllocContextReq from 0,
+    AllocContextResp from 0,
+    CreateAhResp from 0,
+    CreateCqReq from 16,
+    CreateCqResp from 0,
+    CreateQpReq from 32,
+    CreateQpResp from 0,
+    CreateSrqReq from 16,
+    CreateSrqResp from 0,
+    ModifyQpReq from 0,
+    ModifySrqReq from 24,
+    ResizeCqReq from 16,
+    ResizeCqResp from 0,
 }

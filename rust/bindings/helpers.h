@@ -63,6 +63,7 @@ struct ib_umem *rust_helper_ib_umem_get_va(struct ib_device *device, unsigned lo
 size_t rust_helper_ib_umem_num_dma_blocks(struct ib_umem *umem, unsigned long pgsz);
 void rust_helper___rdma_umem_block_iter_start(struct ib_block_iter *biter, struct ib_umem *umem,
 					      unsigned long pgsz);
+bool rust_helper_ucontext_refusal_ratelimit(void);
 bool rust_helper_ib_device_try_get(struct ib_device *device);
 int rust_helper_ib_no_udata_io(struct ib_udata *udata);
 struct ib_ucontext *rust_helper_rdma_udata_to_ucontext(struct ib_udata *udata);

@@ -35,7 +35,8 @@ use crate::bindings;
 use core::ptr::NonNull;
 use kernel::{
     error::from_result,
-    prelude::*, //
+    prelude::*,
+    task::Pid, //
 };
 
 /// A device that processes may open.
@@ -122,6 +123,18 @@ impl<'a, T: UserContexts> NewContext<'a, T> {
     /// The device.
     pub fn device(&self) -> &'a Device<T> {
         self.device
+    }
+
+    /// The process that opens the device.
+    pub fn process(&self) -> Pid {
+        kernel::current!().tgid()
+    }
+
+    /// Whether to log why a process gets no context. A process may ask again and again, so this is
+    /// so for a few times in some seconds only; the kernel log says how often it was not.
+    pub fn may_log_refusal(&self) -> bool {
+        // SAFETY: It only counts.
+        unsafe { bindings::ucontext_refusal_ratelimit() }
     }
 
     /// Lets processes map `registers` as long as the context exists, and returns the offset for

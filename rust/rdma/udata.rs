@@ -7,12 +7,44 @@
 use crate::bindings;
 use core::{
     marker::PhantomData,
-    ptr::NonNull, //
+    ptr::{
+        self,
+        NonNull, //
+    }, //
 };
 use kernel::{
     error::to_result,
     prelude::*, //
 };
+
+/// Request or response of a user space verb, of which driver and process may know different
+/// lengths.
+///
+/// Fields are added at its end, so that drivers and programs of different versions work together:
+///
+/// - A shorter request is filled up with zeroes. Zero in a new field means the behaviour without
+///   it.
+/// - A longer request is refused unless the rest is zero.
+/// - A response is cut off or filled up with zeroes to the room that the process gives.
+///
+/// [`Udata`] is the only way to driver data, so these rules hold for each verb.
+pub trait DriverData {
+    /// Its bytes, as many as the driver knows.
+    type Bytes: AsRef<[u8]> + AsMut<[u8]>;
+
+    /// As many bytes that are zero.
+    const ZEROES: Self::Bytes;
+
+    /// Bytes of a request that each process gives at least: those of the first version that has the
+    /// request, or 0 if it may be left out.
+    const MIN_SIZE: usize;
+
+    /// The value of these bytes.
+    fn from_driver_data(bytes: &Self::Bytes) -> Self;
+
+    /// The bytes of this value.
+    fn to_driver_data(&self) -> Self::Bytes;
+}
 
 /// Driver's request and response of a user space verb.
 ///
@@ -47,7 +79,7 @@ impl Udata<'_> {
             raw,
             _verb: PhantomData,
         };
-        this.respond(&[])?;
+        this.write(&[])?;
         Ok(Some(this))
     }
 
@@ -65,47 +97,51 @@ impl Udata<'_> {
         unsafe { Self::from_raw(raw) }?.ok_or(EINVAL)
     }
 
-    /// Reads the request: `N` bytes at least, and any more are zero.
+    /// Reads the request, by the rules of [`DriverData`].
     ///
     /// # Errors
     ///
-    /// `EINVAL` if it is shorter, `EOPNOTSUPP` if it asks for more than `N` bytes can say, `EFAULT`
-    /// if it can't be read.
-    pub fn read<const N: usize>(&self) -> Result<[u8; N]> {
-        let mut request = [0; N];
-        // SAFETY: `raw` is valid by the type invariants, and `request` is writable for `N` bytes.
+    /// `EINVAL` if it is shorter than any process gives it, `EOPNOTSUPP` if it asks for what this
+    /// driver does not know, `EFAULT` if it can't be read.
+    pub fn request<T: DriverData>(&self) -> Result<T> {
+        let mut request = T::ZEROES;
+        let bytes = request.as_mut();
+        // SAFETY: `raw` is valid by the type invariants, and `bytes` is writable for its length.
         to_result(unsafe {
             bindings::_ib_copy_validate_udata_in(
                 self.raw.as_ptr(),
-                request.as_mut_ptr().cast(),
-                N,
-                N,
+                bytes.as_mut_ptr().cast(),
+                bytes.len(),
+                T::MIN_SIZE,
             )
         })?;
-        Ok(request)
+        Ok(T::from_driver_data(&request))
     }
 
-    /// Reads the request, filled up with zeroes to `N` bytes: one that does not need to be there.
+    /// Checks that there is no request, or one that asks for nothing.
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` if it asks for more than `N` bytes can say, `EFAULT` if it can't be read.
-    pub fn read_optional<const N: usize>(&self) -> Result<[u8; N]> {
-        let mut request = [0; N];
-        // SAFETY: `raw` is valid by the type invariants, and `request` is writable for `N` bytes.
+    /// `EOPNOTSUPP` if it asks for something, `EFAULT` if it can't be read.
+    pub fn no_request(&self) -> Result {
+        // SAFETY: `raw` is valid by the type invariants, and nothing is written to a request of no
+        // bytes.
         to_result(unsafe {
-            bindings::_ib_copy_validate_udata_in(
-                self.raw.as_ptr(),
-                request.as_mut_ptr().cast(),
-                N,
-                0,
-            )
-        })?;
-        Ok(request)
+            bindings::_ib_copy_validate_udata_in(self.raw.as_ptr(), ptr::null_mut(), 0, 0)
+        })
     }
 
-    /// Writes the response, cut off or filled up with zeroes to the length that user space gave.
-    pub fn respond(&self, response: &[u8]) -> Result {
+    /// Writes the response, by the rules of [`DriverData`].
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` if it can't be written.
+    pub fn respond<T: DriverData>(&self, response: &T) -> Result {
+        self.write(response.to_driver_data().as_ref())
+    }
+
+    /// Writes a response, cut off or filled up with zeroes to the length that user space gave.
+    fn write(&self, response: &[u8]) -> Result {
         // SAFETY: `raw` is valid by the type invariants, and `response` is readable for its length.
         to_result(unsafe {
             bindings::_ib_respond_udata(self.raw.as_ptr(), response.as_ptr().cast(), response.len())

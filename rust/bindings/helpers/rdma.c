@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
+#include <linux/ratelimit.h>
+
 #include <rdma/uverbs_ioctl.h>
 
 /* The core's own header: no other declares the list of completion events that a process has not
@@ -28,6 +30,14 @@ void rust_helper___rdma_umem_block_iter_start(struct ib_block_iter *biter, struc
 bool rust_helper_ib_device_try_get(struct ib_device *device)
 {
 	return ib_device_try_get(device);
+}
+
+bool rust_helper_ucontext_refusal_ratelimit(void)
+{
+	static DEFINE_RATELIMIT_STATE(refusals, DEFAULT_RATELIMIT_INTERVAL,
+				      DEFAULT_RATELIMIT_BURST);
+
+	return __ratelimit(&refusals);
 }
 
 int rust_helper_ib_no_udata_io(struct ib_udata *udata)

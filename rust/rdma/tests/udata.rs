@@ -6,7 +6,10 @@ use crate::{
     bindings,
     host::ProcessMemory,
     rdma::{
-        udata::expect_none,
+        udata::{
+            expect_none,
+            DriverData, //
+        },
         Udata, //
     },
 };
@@ -72,6 +75,33 @@ impl Verb {
     }
 }
 
+/// `N` bytes, of which each process gives `MIN` at least.
+struct Data<const N: usize, const MIN: usize>([u8; N]);
+
+impl<const N: usize, const MIN: usize> DriverData for Data<N, MIN> {
+    type Bytes = [u8; N];
+    const ZEROES: Self::Bytes = [0; N];
+    const MIN_SIZE: usize = MIN;
+
+    fn from_driver_data(bytes: &Self::Bytes) -> Self {
+        Self(*bytes)
+    }
+
+    fn to_driver_data(&self) -> Self::Bytes {
+        self.0
+    }
+}
+
+/// Bytes of which the first `len` are 1, and the others 0.
+fn ones<const N: usize>(len: usize) -> [u8; N] {
+    core::array::from_fn(|at| u8::from(at < len))
+}
+
+/// The request of a verb to which a process gives these bytes.
+fn request<const N: usize, const MIN: usize>(given: &[u8]) -> Result<[u8; N]> {
+    Ok(Verb::new(given, 0)?.udata()?.request::<Data<N, MIN>>()?.0)
+}
+
 /// A response of `written` and then zeroes, `len` bytes in all, and what was there before.
 fn expected(written: &[u8], len: usize) -> [u8; 32] {
     core::array::from_fn(|at| match at {
@@ -91,24 +121,48 @@ suite! { rust_rdma_udata {
     }
 
     fn a_request_is_long_enough() {
-        check!(Verb::new(&[1, 2, 3, 4], 0)?.udata()?.read::<4>() == Ok([1, 2, 3, 4]));
-        check!(Verb::new(&[1, 2, 3], 0)?.udata()?.read::<4>() == Err(EINVAL));
-        check!(Verb::new(&[], 0)?.udata()?.read::<1>() == Err(EINVAL));
-        check!(Verb::new(&[], 0)?.udata()?.read::<0>() == Ok([]));
+        check!(request::<4, 4>(&[1, 2, 3, 4]) == Ok([1, 2, 3, 4]));
+        check!(request::<4, 4>(&[1, 2, 3]) == Err(EINVAL));
+        check!(request::<4, 2>(&[1]) == Err(EINVAL));
+        check!(request::<1, 1>(&[]) == Err(EINVAL));
     }
 
-    /// A later provider asks for what this driver does not know.
+    /// A later process asks for what this driver does not know.
     fn what_is_not_known_is_zero() {
-        check!(Verb::new(&[1, 2, 0, 0], 0)?.udata()?.read::<2>() == Ok([1, 2]));
-        check!(Verb::new(&[1, 2, 0, 1], 0)?.udata()?.read::<2>() == Err(EOPNOTSUPP));
-        check!(Verb::new(&[1], 0)?.udata()?.read::<0>() == Err(EOPNOTSUPP));
+        check!(request::<2, 2>(&[1, 2, 0, 0]) == Ok([1, 2]));
+        check!(request::<2, 2>(&[1, 2, 0, 1]) == Err(EOPNOTSUPP));
     }
 
-    fn an_optional_request_is_filled_up() {
-        check!(Verb::new(&[], 0)?.udata()?.read_optional::<2>() == Ok([0, 0]));
-        check!(Verb::new(&[1], 0)?.udata()?.read_optional::<2>() == Ok([1, 0]));
-        check!(Verb::new(&[1, 2, 0], 0)?.udata()?.read_optional::<2>() == Ok([1, 2]));
-        check!(Verb::new(&[1, 2, 3], 0)?.udata()?.read_optional::<2>() == Err(EOPNOTSUPP));
+    /// A process of before does not know the last fields, or the request.
+    fn a_shorter_request_is_filled_up() {
+        check!(request::<4, 2>(&[1, 2]) == Ok([1, 2, 0, 0]));
+        check!(request::<4, 2>(&[1, 2, 3]) == Ok([1, 2, 3, 0]));
+        check!(request::<2, 0>(&[]) == Ok([0, 0]));
+        check!(request::<2, 0>(&[1]) == Ok([1, 0]));
+    }
+
+    /// The same for all lengths.
+    fn a_request_is_read_by_its_length() {
+        let given = ones::<24>(12);
+        for len in 0..=given.len() {
+            let expected = match len {
+                0..=3 => Err(EINVAL),
+                _ => Ok(ones(len)),
+            };
+            check!(request::<12, 4>(&given[..len]) == expected);
+            let expected = match len {
+                0..=8 => Ok(ones(len)),
+                _ => Err(EOPNOTSUPP),
+            };
+            check!(request::<8, 0>(&given[..len]) == expected);
+        }
+    }
+
+    fn no_request_asks_for_nothing() {
+        check!(Verb::new(&[], 0)?.udata()?.no_request() == Ok(()));
+        check!(Verb::new(&[0, 0, 0], 0)?.udata()?.no_request() == Ok(()));
+        check!(Verb::new(&[1], 0)?.udata()?.no_request() == Err(EOPNOTSUPP));
+        check!(Verb::new(&[0, 0, 1], 0)?.udata()?.no_request() == Err(EOPNOTSUPP));
     }
 
     fn a_response_is_zeroed_first() {
@@ -120,7 +174,7 @@ suite! { rust_rdma_udata {
     fn a_response_is_as_long_as_the_process_says() {
         for len in [0, 1, 3, 4, 9] {
             let mut verb = Verb::new(&[], len)?;
-            verb.udata()?.respond(&[1, 2, 3, 4])?;
+            verb.udata()?.respond(&Data::<4, 0>([1, 2, 3, 4]))?;
             check!(verb.response()? == expected(&[1, 2, 3, 4], len));
         }
     }

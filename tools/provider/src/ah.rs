@@ -3,14 +3,13 @@
 //! Address handles.
 
 use std::io;
-use std::mem::offset_of;
-use std::mem::size_of;
 
 use libc::c_int;
 use virtio_rdma_abi::uverbs::CreateAhResp;
 use virtio_rdma_abi::wqe::AddressVector;
 
 use crate::allocation::boxed;
+use crate::driver_data;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
@@ -53,15 +52,8 @@ impl Ah {
     }
 }
 
-/// Response of CREATE_AH with the module's part.
-#[repr(C)]
-struct Response {
-    core: ffi::ib_uverbs_create_ah_resp,
-    driver: [u8; CreateAhResp::SIZE],
-}
-
-// The kernel writes its part right behind the common one.
-const _: () = assert!(offset_of!(Response, driver) == size_of::<ffi::ib_uverbs_create_ah_resp>());
+/// Response of CREATE_AH.
+type Response = driver_data::Response<ffi::ib_uverbs_create_ah_resp, CreateAhResp>;
 
 /// `create_ah`. The kernel checks the attributes and finds the MAC address of the next hop.
 ///
@@ -75,10 +67,7 @@ pub unsafe extern "C" fn create_ah(
     let Ok(mut ah) = Ah::new(AddressVector::default()) else {
         return errno::null(libc::ENOMEM);
     };
-    let mut response = Response {
-        core: Zeroed::zeroed(),
-        driver: [0; CreateAhResp::SIZE],
-    };
+    let mut response = Response::empty();
     // SAFETY: libibverbs' arguments are passed on, and the response is as long as stated.
     let status = unsafe {
         ffi::ibv_cmd_create_ah(
@@ -86,13 +75,13 @@ pub unsafe extern "C" fn create_ah(
             &mut ah.ibv,
             attr,
             (&raw mut response).cast(),
-            size_of::<Response>(),
+            Response::SIZE,
         )
     };
     if status != 0 {
         return errno::null(status);
     }
-    ah.av = CreateAhResp::from_bytes(&response.driver).av.to_bytes();
+    ah.av = response.get().av.to_bytes();
     // The ibv_ah is the first member.
     Box::into_raw(ah).cast()
 }

@@ -16,11 +16,13 @@ use libc::c_void;
 use virtio_rdma_abi::uverbs::AllocContextReq;
 use virtio_rdma_abi::uverbs::AllocContextResp;
 use virtio_rdma_abi::uverbs::ContextFlags;
-use virtio_rdma_abi::uverbs::ABI_VERSION;
 
 use crate::ah;
 use crate::arc::Arc;
 use crate::cq;
+use crate::direct::OpenRequest;
+use crate::driver_data::Command;
+use crate::driver_data::Response;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
@@ -29,6 +31,8 @@ use crate::lock::Threads;
 use crate::memory::DoorbellPage;
 use crate::mr;
 use crate::mw;
+use crate::negotiation::negotiate;
+use crate::negotiation::SPOKEN;
 use crate::pd;
 use crate::qp;
 use crate::qp_init;
@@ -68,19 +72,10 @@ pub struct Context {
     shared: MaybeUninit<Arc<Shared>>,
 }
 
-/// ALLOC_CONTEXT with the module's part.
-#[repr(C)]
-struct GetContext {
-    core: ffi::ibv_get_context,
-    driver: [u8; AllocContextReq::SIZE],
-}
-
-/// Response of ALLOC_CONTEXT with the module's part.
-#[repr(C)]
-struct GetContextResp {
-    core: ffi::ib_uverbs_get_context_resp,
-    driver: [u8; AllocContextResp::SIZE],
-}
+/// ALLOC_CONTEXT.
+type GetContext = Command<ffi::ibv_get_context, AllocContextReq>;
+/// Response of ALLOC_CONTEXT.
+type GetContextResp = Response<ffi::ib_uverbs_get_context_resp, AllocContextResp>;
 
 impl Context {
     /// State that the objects of this context share.
@@ -113,26 +108,12 @@ fn complain(device: *mut ffi::ibv_device, why: std::fmt::Arguments<'_>) {
 /// # Safety
 ///
 /// As libibverbs calls it: `device` is one of this provider, and `fd` its open file, which is
-/// closed on failure. `request` is an [`AllocContextReq`], or null for one that asks for nothing.
+/// closed on failure. `request` is an [`OpenRequest`], or null for one that asks for nothing.
 pub unsafe extern "C" fn alloc_context(
     device: *mut ffi::ibv_device,
     fd: c_int,
     request: *mut c_void,
 ) -> *mut ffi::verbs_context {
-    // SAFETY: the caller's device was made by this provider.
-    let abi_version = unsafe { (*device.cast::<Device>()).abi_version };
-    if abi_version != ABI_VERSION {
-        complain(
-            device,
-            format_args!(
-                "the kernel module has interface version {abi_version}, this provider needs {ABI_VERSION}: \
-                 install module and provider of the same release"
-            ),
-        );
-        // SAFETY: the file is this function's to close.
-        unsafe { libc::close(fd) };
-        return errno::null(libc::EPROTONOSUPPORT);
-    }
     // SAFETY: the file is handed over; libibverbs allocates zeroed memory for a Context and fills
     // its `ibv`.
     let context = unsafe {
@@ -149,14 +130,10 @@ pub unsafe extern "C" fn alloc_context(
         return ptr::null_mut();
     }
     // SAFETY: the context was made just now, and the request is what this function requires.
-    match unsafe {
-        open(
-            context,
-            device,
-            fd,
-            request.cast::<AllocContextReq>().as_ref(),
-        )
-    } {
+    let shared = unsafe {
+        OpenRequest::read(request.cast()).and_then(|request| open(context, device, fd, request))
+    };
+    match shared {
         Ok(shared) => {
             // SAFETY: the context is ours alone until it is returned. INVARIANT: `shared` is
             // initialised here.
@@ -194,30 +171,34 @@ unsafe fn open(
     context: *mut Context,
     device: *mut ffi::ibv_device,
     fd: c_int,
-    request: Option<&AllocContextReq>,
+    request: AllocContextReq,
 ) -> Result<Arc<Shared>, i32> {
-    let mut command = GetContext {
-        core: Zeroed::zeroed(),
-        driver: request.copied().unwrap_or_default().to_bytes(),
+    // SAFETY: the caller's device was made by this provider.
+    let module = unsafe { (*device.cast::<Device>()).abi_version };
+    let ask = |request: &AllocContextReq| {
+        let mut command = GetContext::new(request);
+        let mut response = GetContextResp::empty();
+        // SAFETY: the context is valid, and command and response are as long as stated.
+        let status = unsafe {
+            ffi::ibv_cmd_get_context(
+                (*context).ibv.get(),
+                &mut command.core,
+                GetContext::SIZE,
+                &mut response.core,
+                GetContextResp::SIZE,
+            )
+        };
+        match status {
+            0 => Ok(response.get()),
+            number => Err(number),
+        }
     };
-    let mut response = GetContextResp {
-        core: Zeroed::zeroed(),
-        driver: [0; AllocContextResp::SIZE],
-    };
-    // SAFETY: the context is valid, and command and response are as long as stated.
-    let status = unsafe {
-        ffi::ibv_cmd_get_context(
-            (*context).ibv.get(),
-            &mut command.core,
-            size_of::<GetContext>(),
-            &mut response.core,
-            size_of::<GetContextResp>(),
-        )
-    };
-    if status != 0 {
-        return Err(status);
-    }
-    let limits = AllocContextResp::from_bytes(&response.driver);
+    let limits = negotiate(SPOKEN, module, request, ask).map_err(|refusal| {
+        if refusal.needs_words() {
+            complain(device, format_args!("{refusal}"));
+        }
+        refusal.number()
+    })?;
     if limits.flags.contains(ContextFlags::ORDER_PLATFORM) && !ORDERS_DEVICES {
         complain(
             device,
@@ -370,27 +351,3 @@ static OPERATIONS: ffi::verbs_context_ops = ffi::verbs_context_ops {
     // SAFETY: all members are optional function pointers, of which zero is None.
     ..unsafe { MaybeUninit::zeroed().assume_init() }
 };
-
-#[cfg(test)]
-mod tests {
-    use std::fs::File;
-    use std::io;
-    use std::os::fd::IntoRawFd;
-
-    use super::*;
-
-    // abi: R-937
-    #[test]
-    fn a_module_of_another_release_is_refused() {
-        for abi_version in [0, ABI_VERSION + 1, u32::MAX] {
-            let mut device = Device::new(abi_version).unwrap();
-            let fd = File::open("/dev/null").unwrap().into_raw_fd();
-            // SAFETY: the device is one of this provider, and the file is handed over.
-            let context =
-                unsafe { alloc_context(ptr::from_mut(&mut *device).cast(), fd, ptr::null_mut()) };
-            assert!(context.is_null());
-            let error = io::Error::last_os_error();
-            assert_eq!(error.raw_os_error(), Some(libc::EPROTONOSUPPORT));
-        }
-    }
-}

@@ -4,8 +4,6 @@
 
 use std::cell::UnsafeCell;
 use std::io;
-use std::mem::offset_of;
-use std::mem::size_of;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::slice;
@@ -27,6 +25,7 @@ use crate::completion_ring::CompletionRing;
 use crate::context::Context;
 use crate::context::Shared;
 use crate::cq_ex;
+use crate::driver_data;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
@@ -62,23 +61,10 @@ unsafe impl Object for Cq {
     type Ibv = ffi::verbs_cq;
 }
 
-/// CREATE_CQ with the module's part.
-#[repr(C)]
-struct Command {
-    core: ffi::ibv_create_cq_ex,
-    driver: [u8; CreateCqReq::SIZE],
-}
-
-/// Response of CREATE_CQ with the module's part.
-#[repr(C)]
-struct Response {
-    core: ffi::ib_uverbs_ex_create_cq_resp,
-    driver: [u8; CreateCqResp::SIZE],
-}
-
-// The kernel writes its part right behind the common one.
-const _: () =
-    assert!(offset_of!(Response, driver) == size_of::<ffi::ib_uverbs_ex_create_cq_resp>());
+/// CREATE_CQ.
+type Command = driver_data::Command<ffi::ibv_create_cq_ex, CreateCqReq>;
+/// Response of CREATE_CQ.
+type Response = driver_data::Response<ffi::ib_uverbs_ex_create_cq_resp, CreateCqResp>;
 
 /// The ring of a CQ for `cqe` completions, or `None` if there is no such ring.
 pub fn ring_layout(cqe: u32, max_slots: u32) -> Option<RingLayout> {
@@ -211,14 +197,8 @@ unsafe fn create(
     let request = CreateCqReq {
         ring: ring.user_ring(),
     };
-    let mut command = Command {
-        core: Zeroed::zeroed(),
-        driver: request.to_bytes(),
-    };
-    let mut response = Response {
-        core: Zeroed::zeroed(),
-        driver: [0; CreateCqResp::SIZE],
-    };
+    let mut command = Command::new(&request);
+    let mut response = Response::empty();
     // SAFETY: the caller's arguments are passed on, the CQ stays in its place, and command and
     // response are as long as stated.
     let status = unsafe {
@@ -227,16 +207,16 @@ unsafe fn create(
             attr,
             place.as_ibv(),
             &mut command.core,
-            size_of::<Command>(),
+            Command::SIZE,
             &mut response.core,
-            size_of::<Response>(),
+            Response::SIZE,
             0,
         )
     };
     if status != 0 {
         return Err(status);
     }
-    let response = CreateCqResp::from_bytes(&response.driver);
+    let response = response.get();
     let map = ring.map(shared.fd, &response.ring);
     match map.and_then(|map| Cq::new(map, response.cqn, shared, &domain)) {
         Ok(cq) => Ok(place.finish(cq)),
@@ -358,23 +338,10 @@ pub unsafe extern "C" fn req_notify_cq(cq: *mut ffi::ibv_cq, solicited_only: c_i
     0
 }
 
-/// RESIZE_CQ with the module's part.
-#[repr(C)]
-struct ResizeCommand {
-    core: ffi::ibv_resize_cq,
-    driver: [u8; ResizeCqReq::SIZE],
-}
-
-/// Response of RESIZE_CQ with the module's part.
-#[repr(C)]
-struct ResizeResponse {
-    core: ffi::ib_uverbs_resize_cq_resp,
-    driver: [u8; ResizeCqResp::SIZE],
-}
-
-const _: () = assert!(offset_of!(ResizeCommand, driver) == size_of::<ffi::ibv_resize_cq>());
-const _: () =
-    assert!(offset_of!(ResizeResponse, driver) == size_of::<ffi::ib_uverbs_resize_cq_resp>());
+/// RESIZE_CQ.
+type ResizeCommand = driver_data::Command<ffi::ibv_resize_cq, ResizeCqReq>;
+/// Response of RESIZE_CQ.
+type ResizeResponse = driver_data::Response<ffi::ib_uverbs_resize_cq_resp, ResizeCqResp>;
 
 /// `resize_cq`.
 ///
@@ -392,14 +359,8 @@ pub unsafe extern "C" fn resize_cq(ibv: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
         return libc::EINVAL;
     };
     let command = |ring| {
-        let mut command = ResizeCommand {
-            core: Zeroed::zeroed(),
-            driver: ResizeCqReq { ring }.to_bytes(),
-        };
-        let mut response = ResizeResponse {
-            core: Zeroed::zeroed(),
-            driver: [0; ResizeCqResp::SIZE],
-        };
+        let mut command = ResizeCommand::new(&ResizeCqReq { ring });
+        let mut response = ResizeResponse::empty();
         // SAFETY: the caller's arguments are passed on, and command and response are as long as
         // stated.
         let status = unsafe {
@@ -407,13 +368,13 @@ pub unsafe extern "C" fn resize_cq(ibv: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
                 ibv,
                 cqe,
                 &mut command.core,
-                size_of::<ResizeCommand>(),
+                ResizeCommand::SIZE,
                 &mut response.core,
-                size_of::<ResizeResponse>(),
+                ResizeResponse::SIZE,
             )
         };
         match status {
-            0 => Ok(ResizeCqResp::from_bytes(&response.driver)),
+            0 => Ok(response.get()),
             number => Err(number),
         }
     };

@@ -13,12 +13,72 @@ use std::ptr;
 use virtio_rdma_abi::uverbs::AllocContextReq;
 use virtio_rdma_abi::uverbs::ContextAttributes;
 use virtio_rdma_abi::uverbs::PEER_NAME_SIZE;
+use virtio_rdma_abi::versions::received;
+use virtio_rdma_abi::versions::Misfit;
 
 use crate::errno;
 use crate::ffi;
 use crate::registration;
 
 const _: () = assert!(ffi::VIRTIO_RDMA_DV_PEER_NAME_MAX as usize == PEER_NAME_SIZE);
+
+/// Attributes of a context that is to be opened, as `alloc_context` takes them. It may belong to
+/// another copy of this library, of another release: so the length is told, and a request is read
+/// by its length.
+///
+/// # Invariants
+///
+/// `mark` is [`Self::MARK`] and `request` has `length` bytes.
+#[repr(C)]
+pub struct OpenRequest {
+    mark: u32,
+    length: u32,
+    request: [u8; AllocContextReq::SIZE],
+}
+
+impl OpenRequest {
+    /// Copies of before version 7 hand over a request alone, which begins with other numbers.
+    const MARK: u32 = 0x7672_6f72;
+
+    fn new(request: &AllocContextReq) -> Self {
+        // INVARIANT: that is the mark, and the length of the array.
+        Self {
+            mark: Self::MARK,
+            length: AllocContextReq::SIZE as u32,
+            request: request.to_bytes(),
+        }
+    }
+
+    /// The request at `this`, of any copy of this library. Null is a request for nothing.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` if it asks for what this copy does not know, `EINVAL` if it is none.
+    ///
+    /// # Safety
+    ///
+    /// `this` is null or readable for 8 bytes, and behind these for `length` bytes if they have the
+    /// mark.
+    pub unsafe fn read(this: *const Self) -> Result<AllocContextReq, libc::c_int> {
+        if this.is_null() {
+            return Ok(AllocContextReq::default());
+        }
+        // SAFETY: by the contract of the function.
+        if unsafe { (*this).mark } != Self::MARK {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: by the contract of the function, whose copy of the structure may be longer or
+        // shorter.
+        let bytes = unsafe {
+            let start = (&raw const (*this).request).cast::<u8>();
+            std::slice::from_raw_parts(start, (*this).length as usize)
+        };
+        received(bytes).map_err(|misfit| match misfit {
+            Misfit::TooShort => libc::EINVAL,
+            Misfit::Unknown => libc::EOPNOTSUPP,
+        })
+    }
+}
 
 /// The request to the module, or the number of an error.
 ///
@@ -84,7 +144,8 @@ pub unsafe extern "C" fn virtio_rdma_dv_open_device(
     match request {
         // SAFETY: the device is one of this provider, whose `alloc_context` takes a request within
         // the call.
-        Ok(mut request) => unsafe {
+        Ok(request) => unsafe {
+            let mut request = OpenRequest::new(&request);
             ffi::verbs_open_device(device, ptr::from_mut(&mut request).cast())
         },
         Err(number) => errno::null(number),
@@ -122,6 +183,49 @@ mod tests {
         // SAFETY: there is no name.
         let request = unsafe { request(&attr(0, ptr::null())) };
         assert_eq!(request, Ok(AllocContextReq::default()));
+    }
+
+    /// A copy of this library of another release, whose request has `N` bytes.
+    #[repr(C)]
+    struct OtherCopy<const N: usize> {
+        mark: u32,
+        length: u32,
+        request: [u8; N],
+    }
+
+    fn read<const N: usize>(mark: u32, request: [u8; N]) -> Result<AllocContextReq, libc::c_int> {
+        let other = OtherCopy {
+            mark,
+            length: N as u32,
+            request,
+        };
+        // SAFETY: there are as many bytes as are told.
+        unsafe { OpenRequest::read(ptr::from_ref(&other).cast()) }
+    }
+
+    // abi: R-939
+    #[test]
+    fn requests_of_copies_of_other_releases_are_read_by_their_length() {
+        let request = AllocContextReq {
+            peer_id: 7,
+            ..AllocContextReq::default()
+        };
+        let own = OpenRequest::new(&request);
+        // SAFETY: it is one of this copy.
+        assert_eq!(unsafe { OpenRequest::read(&own) }, Ok(request));
+        // SAFETY: null is no request.
+        let none = unsafe { OpenRequest::read(ptr::null()) };
+        assert_eq!(none, Ok(AllocContextReq::default()));
+        let mut short = [0; 8];
+        short.copy_from_slice(&request.to_bytes()[..8]);
+        assert_eq!(read(OpenRequest::MARK, short), Ok(request));
+        let mut long = [0; AllocContextReq::SIZE + 8];
+        long[..AllocContextReq::SIZE].copy_from_slice(&request.to_bytes());
+        assert_eq!(read(OpenRequest::MARK, long), Ok(request));
+        long[AllocContextReq::SIZE] = 1;
+        assert_eq!(read(OpenRequest::MARK, long), Err(libc::EOPNOTSUPP));
+        // One without mark and length, which asks for a peer.
+        assert_eq!(read(1, short), Err(libc::EINVAL));
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! | [`ffi`] | generated bindings of libibverbs' provider interface |
 //! | `registration` | how libibverbs finds the provider and the provider its devices |
 //! | [`direct`] | what programs call in the provider itself |
+//! | [`driver_data`], [`negotiation`] | what provider and module exchange, in which version |
 //! | [`context`], [`pd`], `mr`, [`ah`] | control verbs without rings |
 //! | [`cq`], [`cq_ex`] | the verbs of CQs; polling completion by completion |
 //! | [`qp`], [`qp_init`], [`builder`] | the verbs of QPs; their creation; the `ibv_wr_*` functions |
@@ -38,6 +39,7 @@ pub mod cq;
 pub mod cq_ex;
 mod deferred;
 pub mod direct;
+pub mod driver_data;
 mod errno;
 pub mod ffi;
 mod kernel_queues;
@@ -45,6 +47,7 @@ pub mod lock;
 pub mod memory;
 mod mr;
 pub mod mw;
+pub mod negotiation;
 mod numbers;
 pub mod pd;
 mod place;

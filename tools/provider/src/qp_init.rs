@@ -2,9 +2,6 @@
 
 //! Creation of queue pairs.
 
-use std::mem::offset_of;
-use std::mem::size_of;
-
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_abi::uverbs::ContextFlags;
 use virtio_rdma_abi::uverbs::CreateQpReq;
@@ -13,6 +10,7 @@ use virtio_rdma_abi::uverbs::CreateQpResp;
 use crate::builder;
 use crate::context::Context;
 use crate::cq::Cq;
+use crate::driver_data;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
@@ -24,23 +22,10 @@ use crate::qp::Plan;
 use crate::qp::Qp;
 use crate::srq::Srq;
 
-/// CREATE_QP with the module's part.
-#[repr(C)]
-struct Command {
-    core: ffi::ibv_create_qp_ex,
-    driver: [u8; CreateQpReq::SIZE],
-}
-
-/// Response of CREATE_QP with the module's part.
-#[repr(C)]
-struct Response {
-    core: ffi::ib_uverbs_ex_create_qp_resp,
-    driver: [u8; CreateQpResp::SIZE],
-}
-
-// The kernel writes its part right behind the common one.
-const _: () =
-    assert!(offset_of!(Response, driver) == size_of::<ffi::ib_uverbs_ex_create_qp_resp>());
+/// CREATE_QP.
+type Command = driver_data::Command<ffi::ibv_create_qp_ex, CreateQpReq>;
+/// Response of CREATE_QP.
+type Response = driver_data::Response<ffi::ib_uverbs_ex_create_qp_resp, CreateQpResp>;
 
 /// Checks what has no part in the QP's memory, on a device with these `flags`.
 ///
@@ -101,14 +86,8 @@ pub unsafe extern "C" fn create_qp_ex(
         Ok(both) => both,
         Err(error) => return errno::null(errno::number(&error)),
     };
-    let mut command = Command {
-        core: Zeroed::zeroed(),
-        driver: plan.request().to_bytes(),
-    };
-    let mut response = Response {
-        core: Zeroed::zeroed(),
-        driver: [0; CreateQpResp::SIZE],
-    };
+    let mut command = Command::new(&plan.request());
+    let mut response = Response::empty();
     // SAFETY: libibverbs' arguments are passed on, the QP stays in its place, and command and
     // response are as long as stated.
     let status = unsafe {
@@ -117,15 +96,15 @@ pub unsafe extern "C" fn create_qp_ex(
             place.as_ibv(),
             attr,
             &mut command.core,
-            size_of::<Command>(),
+            Command::SIZE,
             &mut response.core,
-            size_of::<Response>(),
+            Response::SIZE,
         )
     };
     if status != 0 {
         return errno::null(status);
     }
-    let response = CreateQpResp::from_bytes(&response.driver);
+    let response = response.get();
     let map = |ring: PlannedRing, kind| {
         let mapping = match kind {
             DoorbellKind::Sq => &response.sq,

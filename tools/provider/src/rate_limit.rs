@@ -10,15 +10,12 @@ use libc::c_int;
 use virtio_rdma_abi::config::RateLimitConfig;
 use virtio_rdma_abi::uverbs::ModifyQpReq;
 
+use crate::driver_data::Command;
 use crate::ffi;
 use crate::ffi::Zeroed;
 
-/// MODIFY_QP in its extended form, with the module's part.
-#[repr(C)]
-struct ModifyQp {
-    core: ffi::ibv_modify_qp_ex,
-    driver: [u8; ModifyQpReq::SIZE],
-}
+/// MODIFY_QP in its extended form.
+type ModifyQp = Command<ffi::ibv_modify_qp_ex, ModifyQpReq>;
 
 /// `modify_qp` with a rate limit among the attributes, of this shape.
 ///
@@ -31,10 +28,7 @@ pub unsafe fn modify_qp(
     mask: c_int,
     shape: ModifyQpReq,
 ) -> c_int {
-    let mut command = ModifyQp {
-        core: Zeroed::zeroed(),
-        driver: shape.to_bytes(),
-    };
+    let mut command = ModifyQp::new(&shape);
     let mut response = ffi::ib_uverbs_ex_modify_qp_resp::zeroed();
     // SAFETY: the caller's QP and attributes; command and response are as long as stated.
     unsafe {
@@ -43,7 +37,7 @@ pub unsafe fn modify_qp(
             attr,
             mask,
             &mut command.core,
-            size_of::<ModifyQp>(),
+            ModifyQp::SIZE,
             &mut response,
             size_of_val(&response),
         )

@@ -16,7 +16,7 @@ use crate::ffi::Zeroed;
 #[repr(C)]
 pub struct Device {
     ibv: ffi::verbs_device,
-    /// Version of the interface that the kernel module states.
+    /// Oldest version of the interface that the kernel module speaks.
     pub abi_version: u32,
 }
 
@@ -70,8 +70,9 @@ static MATCHES: Table<[ffi::verbs_match_ent; 3]> = Table([
 /// The provider's name.
 const NAME: &CStr = c"virtio_rdma";
 
-/// Every version of the interface is accepted here and judged when a device is opened: libibverbs
-/// would drop a device that does not fit from its list, with a message at each listing.
+/// Every version of the interface is accepted here and judged when a device is opened. libibverbs
+/// knows one version of the module, not a range. A device that does not fit would be missing in its
+/// list, and its warning would not say which side is older.
 static DRIVER: Table<ffi::verbs_device_ops> = Table(ffi::verbs_device_ops {
     name: NAME.as_ptr(),
     match_min_abi_version: 0,
@@ -96,8 +97,8 @@ extern "C" fn register() {
 }
 
 /// Whether `device` is one of this provider. It may belong to another copy of this library in the
-/// process. Such a copy is known by its name. It takes the same requests, since each copy only
-/// opens devices of one interface version.
+/// process. Such a copy is known by its name. It takes the same requests, in an
+/// [`OpenRequest`](crate::direct::OpenRequest).
 ///
 /// # Safety
 ///

@@ -4,8 +4,6 @@
 
 use std::cell::UnsafeCell;
 use std::io;
-use std::mem::offset_of;
-use std::mem::size_of;
 use std::mem::size_of_val;
 use std::ptr;
 
@@ -26,6 +24,7 @@ use crate::allocation::boxed;
 use crate::arc::Arc;
 use crate::context::Context;
 use crate::context::Shared;
+use crate::driver_data;
 use crate::errno;
 use crate::ffi;
 use crate::ffi::Zeroed;
@@ -63,31 +62,12 @@ unsafe impl Object for Srq {
     type Ibv = ffi::verbs_srq;
 }
 
-/// CREATE_SRQ with the module's part.
-#[repr(C)]
-struct Command {
-    core: ffi::ibv_create_srq,
-    driver: [u8; CreateSrqReq::SIZE],
-}
-
-/// Response of CREATE_SRQ with the module's part.
-#[repr(C)]
-struct Response {
-    core: ffi::ib_uverbs_create_srq_resp,
-    driver: [u8; CreateSrqResp::SIZE],
-}
-
-/// MODIFY_SRQ with the module's part.
-#[repr(C)]
-struct ModifyCommand {
-    core: ffi::ibv_modify_srq,
-    driver: [u8; ModifySrqReq::SIZE],
-}
-
-// Both sides have their part right behind the common one.
-const _: () = assert!(offset_of!(Command, driver) == size_of::<ffi::ibv_create_srq>());
-const _: () = assert!(offset_of!(Response, driver) == size_of::<ffi::ib_uverbs_create_srq_resp>());
-const _: () = assert!(offset_of!(ModifyCommand, driver) == size_of::<ffi::ibv_modify_srq>());
+/// CREATE_SRQ.
+type Command = driver_data::Command<ffi::ibv_create_srq, CreateSrqReq>;
+/// Response of CREATE_SRQ.
+type Response = driver_data::Response<ffi::ib_uverbs_create_srq_resp, CreateSrqResp>;
+/// MODIFY_SRQ.
+type ModifyCommand = driver_data::Command<ffi::ibv_modify_srq, ModifySrqReq>;
 
 /// Slots of a ring for `wrs` work requests, or `None` if there is no such ring.
 fn slots_for(wrs: u32) -> Option<u32> {
@@ -201,14 +181,8 @@ unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Res
     let request = CreateSrqReq {
         ring: ring.user_ring(),
     };
-    let mut command = Command {
-        core: Zeroed::zeroed(),
-        driver: request.to_bytes(),
-    };
-    let mut response = Response {
-        core: Zeroed::zeroed(),
-        driver: [0; CreateSrqResp::SIZE],
-    };
+    let mut command = Command::new(&request);
+    let mut response = Response::empty();
     // SAFETY: the caller's arguments are passed on, the SRQ stays in its place, and command and
     // response are as long as stated.
     let status = unsafe {
@@ -217,15 +191,15 @@ unsafe fn create(pd: *mut ffi::ibv_pd, attr: &mut ffi::ibv_srq_init_attr) -> Res
             place.as_ibv().cast(),
             attr,
             &mut command.core,
-            size_of::<Command>(),
+            Command::SIZE,
             &mut response.core,
-            size_of::<Response>(),
+            Response::SIZE,
         )
     };
     if status != 0 {
         return Err(status);
     }
-    let response = CreateSrqResp::from_bytes(&response.driver);
+    let response = response.get();
     let memory = ring.map(shared.fd, &response.ring);
     match memory.and_then(|memory| Srq::new(memory, response.srqn, max_sge, shared, &domain)) {
         Ok(srq) => Ok(place.finish(srq)),
@@ -265,20 +239,9 @@ unsafe fn command(
     mask: c_int,
     request: ModifySrqReq,
 ) -> c_int {
-    let mut command = ModifyCommand {
-        core: Zeroed::zeroed(),
-        driver: request.to_bytes(),
-    };
+    let mut command = ModifyCommand::new(&request);
     // SAFETY: the caller's arguments are passed on, with a command as long as stated.
-    unsafe {
-        ffi::ibv_cmd_modify_srq(
-            srq,
-            attr,
-            mask,
-            &mut command.core,
-            size_of::<ModifyCommand>(),
-        )
-    }
+    unsafe { ffi::ibv_cmd_modify_srq(srq, attr, mask, &mut command.core, ModifyCommand::SIZE) }
 }
 
 /// `modify_srq`. A ring that is long enough for what is asked stays as it is.

@@ -15,6 +15,7 @@ use std::ptr;
 
 use fake::*;
 use virtio_rdma_abi::ring::RingLayout;
+use virtio_rdma_abi::versions::Versions;
 use virtio_rdma_abi::wqe::RqHeader;
 use virtio_rdma_provider::cq;
 use virtio_rdma_provider::ffi;
@@ -165,6 +166,27 @@ fn a_context_without_its_doorbell_page_is_closed() {
         opened.err().flatten()
     });
     assert_eq!(calls, ["open", "close"]);
+}
+
+// abi: R-937
+#[test]
+fn a_context_of_no_version_of_both_is_closed() {
+    let range = |oldest, newest| Versions { oldest, newest };
+    for (module, expected) in [
+        (range(9, 9), &["close"][..]),
+        (range(6, 5), &["refuse", "close"]),
+        (range(5, 5), &["close"]),
+    ] {
+        take_calls();
+        kernel(|kernel| kernel.spoken = module);
+        let (opened, fd) = Opened::new();
+        kernel(|kernel| kernel.spoken = Versions::SPOKEN);
+        assert_eq!(opened.err().flatten(), Some(libc::EPROTONOSUPPORT));
+        // SAFETY: asks for flags of a number that is no descriptor any more.
+        assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, -1);
+        let calls: Vec<_> = take_calls().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(calls, expected);
+    }
 }
 
 #[test]

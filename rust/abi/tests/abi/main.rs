@@ -8,6 +8,7 @@ mod features;
 mod ring;
 mod uverbs;
 mod values;
+mod versions;
 
 use std::fmt::Debug;
 

@@ -8,10 +8,11 @@ use std::mem::{align_of, offset_of, size_of};
 use virtio_rdma_abi::uverbs::{
     AllocContextReq, AllocContextResp, ContextAttributes, ContextFlags, CreateAhResp, CreateCqReq,
     CreateCqResp, CreateQpReq, CreateQpResp, CreateSrqReq, CreateSrqResp, ModifyQpReq,
-    ModifySrqReq, ResizeCqReq, ResizeCqResp, RingMapping, UserRing, ABI_VERSION,
+    ModifySrqReq, ResizeCqReq, ResizeCqResp, RingMapping, UserRing,
 };
 
 use virtio_rdma_abi::config::{QpTypes, RateLimitConfig};
+use virtio_rdma_abi::versions::Versions;
 use virtio_rdma_abi::wqe::AddressVector;
 
 use super::check;
@@ -29,7 +30,7 @@ const MAPPING: RingMapping = RingMapping {
 };
 const MAPPING_HEX: &str = "0050443322110000 0020100000000000";
 
-// abi: R-931, R-939, R-940, R-941, R-948, R-949, R-950, R-951, R-952, R-953, R-954, R-955, R-956
+// abi: R-939, R-940, R-941, R-948, R-949, R-950, R-951, R-952, R-953, R-954, R-955, R-956
 // abi: R-957, R-958, R-970, R-971
 #[test]
 fn exact_bytes() {
@@ -40,8 +41,15 @@ fn exact_bytes() {
             attributes: ContextAttributes::PEER,
             peer_id: 0x0102_0304,
             peer_name,
+            versions: Versions {
+                oldest: 6,
+                newest: 7,
+            },
         },
-        &format!("01000000 04030201 677075 {}", "00".repeat(61)),
+        &format!(
+            "01000000 04030201 677075 {} 06000000 07000000",
+            "00".repeat(61)
+        ),
     );
     check(
         AllocContextResp {
@@ -57,10 +65,10 @@ fn exact_bytes() {
                 qp_types: QpTypes::UC,
             },
             doorbell_size: 0x1_0000,
-            reserved: [0; 4],
+            version: 7,
         },
         "01000000 02010000 0070665544332211 00800000 00400000
-         01000000 02000000 03000000 08000000 00000100 00000000",
+         01000000 02000000 03000000 08000000 00000100 07000000",
     );
     check(RING, RING_HEX);
     check(MAPPING, MAPPING_HEX);
@@ -145,7 +153,6 @@ fn exact_bytes() {
             "00".repeat(5)
         ),
     );
-    assert_eq!(ABI_VERSION, 6);
 }
 
 /// The structures as a C header would declare them, under the names of the ABI.
@@ -155,6 +162,7 @@ mod c {
         pub attributes: u32,
         pub peer_id: u32,
         pub peer_name: [u8; 64],
+        pub versions: [u32; 2],
     }
 
     #[repr(C)]
@@ -166,7 +174,7 @@ mod c {
         pub max_cq_slots: u32,
         pub rate_limits: [u32; 4],
         pub doorbell_size: u32,
-        pub reserved: [u8; 4],
+        pub version: u32,
     }
 
     #[repr(C)]
@@ -264,10 +272,10 @@ fn a_c_compiler_agrees() {
             $( assert_eq!(offset_of!(c::$name, $field), $offset, stringify!($name.$field)); )*
         };
     }
-    agree!(AllocContextReq { attributes at 0, peer_id at 4, peer_name at 8 });
+    agree!(AllocContextReq { attributes at 0, peer_id at 4, peer_name at 8, versions at 72 });
     agree!(AllocContextResp {
         flags at 0, max_inline_data at 4, doorbell_offset at 8, max_qp_slots at 16,
-        max_cq_slots at 20, rate_limits at 24, doorbell_size at 40, reserved at 44
+        max_cq_slots at 20, rate_limits at 24, doorbell_size at 40, version at 44
     });
     agree!(UserRing { addr at 0, slots at 8, slot_shift at 12, reserved at 13 });
     agree!(CreateCqReq { ring at 0 });

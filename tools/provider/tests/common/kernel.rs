@@ -17,6 +17,7 @@ use libc::c_void;
 use virtio_rdma_abi::ring::RingKind;
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::uverbs::*;
+use virtio_rdma_abi::versions::Versions;
 use virtio_rdma_provider::context::alloc_context;
 use virtio_rdma_provider::ffi;
 
@@ -36,6 +37,8 @@ pub struct Kernel {
     pub prepared: Option<(RingMapping, RingLayout)>,
     /// Its bytes at the command to move there.
     pub moved: Vec<u8>,
+    /// Versions that the module speaks.
+    pub spoken: Versions,
     operations: *const ffi::verbs_context_ops,
 }
 
@@ -65,6 +68,7 @@ impl Kernel {
             calls: Vec::with_capacity(64),
             prepared: None,
             moved: Vec::new(),
+            spoken: Versions::SPOKEN,
             operations: std::ptr::null(),
         }
     }
@@ -159,7 +163,7 @@ impl Opened {
     pub fn new() -> (Result<Self, Option<i32>>, RawFd) {
         // SAFETY: a C structure of integers and pointers.
         let ibv = unsafe { std::mem::zeroed() };
-        let abi_version = ABI_VERSION;
+        let abi_version = kernel(|kernel| kernel.spoken.oldest);
         let mut device = Box::new(Device { ibv, abi_version });
         // SAFETY: this returns a new descriptor of an open file.
         let fd = unsafe { libc::dup(kernel(|kernel| kernel.file.as_raw_fd())) };
@@ -236,12 +240,19 @@ unsafe extern "C" fn verbs_set_ops(
 #[no_mangle]
 unsafe extern "C" fn ibv_cmd_get_context(
     _context: *mut ffi::verbs_context,
-    _command: *mut ffi::ibv_get_context,
+    command: *mut ffi::ibv_get_context,
     _command_size: usize,
     response: *mut ffi::ib_uverbs_get_context_resp,
     _response_size: usize,
 ) -> c_int {
+    // SAFETY: the provider's part is behind that of the core.
+    let request = unsafe { &*behind(command, AllocContextReq::SIZE) };
+    let request = AllocContextReq::from_bytes(request.try_into().unwrap());
     kernel(|kernel| {
+        let Ok(version) = kernel.spoken.agree(&request.versions) else {
+            kernel.called("refuse");
+            return libc::ENOPROTOOPT;
+        };
         let doorbell = kernel.offer(PAGE);
         let told = AllocContextResp {
             flags: ContextFlags::OWN_RINGS,
@@ -250,6 +261,7 @@ unsafe extern "C" fn ibv_cmd_get_context(
             doorbell_size: PAGE as u32,
             max_qp_slots: 1024,
             max_cq_slots: 1024,
+            version,
             ..AllocContextResp::default()
         };
         let told = told.to_bytes();

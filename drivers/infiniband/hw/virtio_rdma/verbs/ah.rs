@@ -152,13 +152,13 @@ impl AddressHandles for IbDevice {
     }
 
     fn create_user_ah(pd: &Pd<Self>, init: &AhInit<'_>, udata: &Udata<'_>) -> Result<Ah> {
-        udata.read::<0>()?;
+        udata.no_request()?;
         let ah = Ah::new(pd, init)?;
         let response = CreateAhResp {
             av: ah.av,
             ..CreateAhResp::default()
         };
-        udata.respond(&response.to_bytes())?;
+        udata.respond(&response)?;
         Ok(ah)
     }
 

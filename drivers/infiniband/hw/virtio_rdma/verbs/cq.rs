@@ -153,7 +153,7 @@ impl Cq {
                 Self::in_user_ring(context, own_rings, attr, consumer, udata)?
             }
             Queues::Transport(transport) => {
-                udata.read::<0>()?;
+                udata.no_request()?;
                 let cq = Self::in_virtqueue(device, transport, attr, consumer)?;
                 (cq, RingMapping::default())
             }
@@ -163,7 +163,7 @@ impl Cq {
             ring,
             ..CreateCqResp::default()
         };
-        udata.respond(&response.to_bytes())?;
+        udata.respond(&response)?;
         Ok(NewCq {
             entries: attr.entries,
             driver: cq,
@@ -180,7 +180,7 @@ impl Cq {
     ) -> Result<(Self, RingMapping)> {
         let ib_device = context.device();
         let device = &ib_device.device;
-        let request = CreateCqReq::from_bytes(&udata.read()?);
+        let request: CreateCqReq = udata.request()?;
         let mappings = context.mappings();
         let mut ring = UserRing::new(
             ib_device,
@@ -237,7 +237,7 @@ impl Cq {
         if !(1..=self.device.limits().queues.max_cqe).contains(&entries) {
             return Err(EINVAL);
         }
-        let request = ResizeCqReq::from_bytes(&udata.read()?);
+        let request: ResizeCqReq = udata.request()?;
         let mut user = owner.lock();
         let mut response = ResizeCqResp::default();
         match user
@@ -258,7 +258,7 @@ impl Cq {
                 response.end = moved.end;
             }
         }
-        udata.respond(&response.to_bytes())?;
+        udata.respond(&response)?;
         Ok(user.entries)
     }
 

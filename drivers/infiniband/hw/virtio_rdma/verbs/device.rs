@@ -18,7 +18,7 @@ use crate::{
             AsyncEvent,
             PORT, //
         },
-        uverbs, //
+        versions::Versions, //
     },
     device::{
         Device,
@@ -97,7 +97,7 @@ impl rdma::Driver for IbDevice {
     const NAME: &'static CStr = c"virtio_rdma%d";
     const NODE_DESC: &'static CStr = c"virtio_rdma";
     const DRIVER_ID: u32 = DRIVER_ID;
-    const UVERBS_ABI_VERSION: u32 = uverbs::ABI_VERSION;
+    const UVERBS_ABI_VERSION: u32 = Versions::SPOKEN.oldest;
     const OPERATIONS: rdma::Operations<Self> = rdma::Operations::new()
         .with_gid_table()
         .with_memory_regions()

@@ -61,11 +61,29 @@ mod wqe;
 pub(crate) use self::device::Verbs;
 
 use crate::{
-    abi::ctrl::Request,
+    abi::{
+        ctrl::Request,
+        versions::Extensible, //
+    },
     ctrl::Failure,
-    device::Device, //
+    device::Device,
+    rdma::udata::DriverData, //
 };
 use kernel::prelude::*;
+
+impl<T: Extensible> DriverData for T {
+    type Bytes = T::Bytes;
+    const ZEROES: Self::Bytes = T::ZEROES;
+    const MIN_SIZE: usize = T::MIN_SIZE;
+
+    fn from_driver_data(bytes: &Self::Bytes) -> Self {
+        T::decode_whole(bytes)
+    }
+
+    fn to_driver_data(&self) -> Self::Bytes {
+        self.encode()
+    }
+}
 
 /// Runs a command that makes the device use `memory`, and gives it back with the answer. A device
 /// that does not answer may do so all the same, so the memory is buried then.

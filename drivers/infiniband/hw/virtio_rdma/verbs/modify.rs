@@ -136,7 +136,7 @@ pub(super) fn modify(
         return Err(EOPNOTSUPP);
     }
     let shape = match udata {
-        Some(udata) => ModifyQpReq::from_bytes(&udata.read_optional()?),
+        Some(udata) => udata.request::<ModifyQpReq>()?,
         None => ModifyQpReq::default(),
     };
     if attr_mask.contains(ib::QpAttrMask::RATE_LIMIT) {

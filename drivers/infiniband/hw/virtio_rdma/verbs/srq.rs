@@ -128,7 +128,7 @@ impl Srq {
         let ib_device = pd.device();
         let device = &ib_device.device;
         check(limits(device)?, attr)?;
-        let request = CreateSrqReq::from_bytes(&udata.read()?);
+        let request: CreateSrqReq = udata.request()?;
         let size = slot_size(attr.max_sge);
         let mappings = context.mappings();
         let mut ring = UserRing::new(
@@ -176,7 +176,7 @@ impl Srq {
             ring: mapping,
             ..CreateSrqResp::default()
         };
-        udata.respond(&response.to_bytes())?;
+        udata.respond(&response)?;
         Ok(NewSrq {
             max_wr,
             max_sge: attr.max_sge,
@@ -240,7 +240,7 @@ impl Srq {
         udata: Option<&Udata<'_>>,
     ) -> Result {
         let user_request = match udata {
-            Some(udata) => ModifySrqReq::from_bytes(&udata.read()?),
+            Some(udata) => udata.request::<ModifySrqReq>()?,
             None => ModifySrqReq::default(),
         };
         let mut request = CmdModifySrq {

@@ -18,7 +18,12 @@ use crate::{
             AllocContextResp,
             ContextAttributes,
             ContextFlags, //
-        }, //
+        },
+        versions::{
+            Disagreement,
+            Versions, //
+        },
+        wire::Wire, //
     },
     device::Queues,
     doorbell::DoorbellPage,
@@ -82,7 +87,11 @@ fn slots_for(entries: u32, slots: RangeInclusive<u32>) -> u32 {
 
 /// Attaches a context to the peer that a process names, if it does.
 fn attach(ib_device: &IbDevice, request: &AllocContextReq) -> Result<Option<PeerContext>> {
-    if *request == AllocContextReq::default() {
+    let asks_for_nothing = AllocContextReq {
+        versions: request.versions,
+        ..AllocContextReq::default()
+    };
+    if *request == asks_for_nothing {
         return Ok(None);
     }
     if request.attributes != ContextAttributes::PEER {
@@ -95,21 +104,54 @@ fn attach(ib_device: &IbDevice, request: &AllocContextReq) -> Result<Option<Peer
     PeerContext::attach(name, request.peer_id.into()).map(Some)
 }
 
+/// The version of a context, as its response tells it: a provider that states no versions expects
+/// none.
+///
+/// # Errors
+///
+/// `ENOPROTOOPT` if no version is spoken by both, which the log explains: libibverbs takes
+/// `EPROTONOSUPPORT` for a kernel without this verb, and `EOPNOTSUPP` is the answer of modules that
+/// expect no versions. `EINVAL` for what is no range.
+fn agree(context: &NewContext<'_, IbDevice>, provider: &Versions) -> Result<u32> {
+    let module = Versions::SPOKEN;
+    let older = match module.agree(provider) {
+        Ok(_) if *provider == Versions::ZERO => return Ok(0),
+        Ok(version) => return Ok(version),
+        Err(Disagreement::NoRange) => return Err(EINVAL),
+        Err(Disagreement::OldModule) => "module is older: update the module",
+        Err(Disagreement::OldProvider) => "provider is older: update the provider",
+    };
+    if context.may_log_refusal() {
+        let provider = provider.or_unstated();
+        dev_warn!(
+            context.device().device.as_device(),
+            "process {}: its provider speaks interface versions {} to {}, this module {} to {}: the {}\n",
+            context.process(),
+            provider.oldest,
+            provider.newest,
+            module.oldest,
+            module.newest,
+            older
+        );
+    }
+    Err(ENOPROTOOPT)
+}
+
 impl UserContexts for IbDevice {
     type Context = Context;
     type Registers = DoorbellPage;
 
     fn alloc_context(context: &mut NewContext<'_, Self>, udata: &Udata<'_>) -> Result<Context> {
         let device = &context.device().device;
-        let peer = attach(
-            context.device(),
-            &AllocContextReq::from_bytes(&udata.read_optional()?),
-        )?;
+        let request: AllocContextReq = udata.request()?;
+        let version = agree(context, &request.versions)?;
+        let peer = attach(context.device(), &request)?;
         let limits = &device.limits().queues;
         let mut response = AllocContextResp {
             max_qp_slots: slots_for(limits.max_qp_wr, WORK_SLOTS),
             max_cq_slots: slots_for(limits.max_cqe, CQ_SLOTS),
             rate_limits: device.limits().rate_limits.unwrap_or_default(),
+            version,
             ..AllocContextResp::default()
         };
         let mut doorbell_page = None;
@@ -135,7 +177,7 @@ impl UserContexts for IbDevice {
             response.doorbell_offset = context.add_registers(page)?.0;
             response.doorbell_size = u32::try_from(PAGE_SIZE)?;
         }
-        udata.respond(&response.to_bytes())?;
+        udata.respond(&response)?;
         Ok(Context {
             doorbell_page,
             peer,

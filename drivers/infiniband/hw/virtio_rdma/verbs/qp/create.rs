@@ -110,7 +110,7 @@ impl Qp {
             return Err(EPERM);
         }
         if let Queues::Transport(transport) = device.queues() {
-            udata.read::<0>()?;
+            udata.no_request()?;
             // The kernel has no address of it that it could copy the payload from.
             if init.capabilities().max_inline_data != 0 {
                 return Err(EINVAL);
@@ -118,7 +118,7 @@ impl Qp {
             return Self::in_virtqueues(pd, transport, init, consumer);
         }
         let capabilities = capabilities(init);
-        let request = CreateQpReq::from_bytes(&udata.read()?);
+        let request: CreateQpReq = udata.request()?;
         let mappings = context.mappings();
         let make = |ring: &uverbs::UserRing, entries, slot_size| {
             if *ring == uverbs::UserRing::default() && entries == 0 {
@@ -174,7 +174,7 @@ impl Qp {
             Owner::User(sq, rq),
             Some(events),
         );
-        udata.respond(&mappings.to_bytes())?;
+        udata.respond(&mappings)?;
         qp.finish()
     }
 
