@@ -17,6 +17,7 @@ node() {
 
 driver_data() { python3 "$top/selftests/uverbs/driver_data.py" "$(node)" "$1"; }
 contexts() { python3 -B "$top/selftests/uverbs/contexts.py" "$(node)" "$1"; }
+versions() { python3 -B "$top/selftests/uverbs/versions.py" "$(node)" "$(gid_index 1)" "$1"; }
 ring_memory() { python3 -B "$top/selftests/uverbs/ring_memory.py" "$(node)" "$1"; }
 
 # abi: R-935
@@ -50,6 +51,34 @@ test_one_event_at_a_time() { contexts one_event_at_a_time; }
 test_commands_of_other_queues() { contexts commands_of_other_queues; }
 # abi: R-194
 test_management_is_the_kernels() { contexts management_is_the_kernels; }
+
+# abi: R-1126
+test_versions_agreed() { versions agreed; }
+# abi: R-1126, R-1128
+test_versions_unstated() { versions unstated; }
+
+# The log says which side is older, but not as often as a program wants.
+# abi: R-1127
+test_versions_refused() {
+	local mark=$$.versions lines
+	echo "$mark" >/dev/kmsg
+	versions refused
+	log_since() { dmesg | sed "1,/$mark/d" | grep 'its provider speaks interface versions'; }
+	log_since
+	grep -q 'versions 8 to 9, this module 6 to 7: the module is older: update the module$' \
+		<(log_since)
+	grep -q 'versions 1 to 5, this module 6 to 7: the provider is older: update the provider$' \
+		<(log_since)
+	versions refused_often
+	lines=$(log_since | wc -l)
+	echo "$lines lines"
+	((lines < 100))
+}
+
+# abi, R-1129
+test_requests_by_size() { versions requests; }
+# abi: R-935
+test_responses_by_size() { versions responses; }
 
 # Queues need neither privileges nor locked memory.
 test_many_queues() {
@@ -100,4 +129,5 @@ run_tests test_response_is_written test_short_response_is_cut_off test_unknown_r
 	test_cq_buffer_is_refused test_ring_mapping_rules test_large_rings test_children_have_no_rings \
 	test_ring_mappings_outlive_objects test_cq_resize_in_two_steps test_srq_resize_in_two_steps \
 	test_own_memory test_pages_of_doorbells test_one_event_at_a_time test_commands_of_other_queues \
-	test_management_is_the_kernels test_many_queues test_rings_are_charged test_rings_are_bounded
+	test_management_is_the_kernels test_versions_agreed test_versions_unstated \
+	test_versions_refused test_requests_by_size test_responses_by_size test_many_queues test_rings_are_charged test_rings_are_bounded

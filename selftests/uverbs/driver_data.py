@@ -37,12 +37,17 @@ def address(buffer):
 
 
 class Uverbs:
-    """A context, opened without a provider."""
+    """A context, opened without a provider, by a request of the caller's and with room for the
+    response."""
 
-    def __init__(self, path):
+    def __init__(self, path, request=b"", room=48):
         self.file = os.open(path, os.O_RDWR)
         self.kept = []
-        self.command(GET_CONTEXT, b"", 8, driver_out=48)
+        try:
+            _, self.context = self.command(GET_CONTEXT, b"", 8, request, driver_out=room)
+        except OSError:
+            os.close(self.file)
+            raise
 
     def command(self, number, core, response, driver=b"", driver_out=0):
         """Writes a command and returns the core's response and the driver's."""
