@@ -23,8 +23,9 @@ kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top)$(2) MO=$(top)/$(build)
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
 .PHONY: help setup build module module-clippy kverbs provider device tools demo shell check \
-	check-more check-debug check-pyverbs sim planted sanitize mutants pacing bench lint unit \
-	selftests fmt clean distclean fuzz fuzz-replay fuzz-merge fuzz-coverage prose loc cycles
+	check-more check-debug check-pyverbs check-versions sim planted sanitize mutants \
+	pacing bench lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge \
+	fuzz-coverage prose loc cycles
 
 help:
 	@printf '%s\n' \
@@ -35,6 +36,7 @@ help:
 		'make check-more    the tests in further machines: RFC mode, rxe as the peer, rdma-core'\''s tests ...' \
 		'make check-debug   the tests in machines again, on a kernel that watches itself (KASAN, lockdep ...)' \
 		"make check-pyverbs all of rdma-core's own tests, on our device and on rxe" \
+		'make check-versions    providers and modules of other versions against the present ones' \
 		'make sim        whole engines driven step by step, by 100,000 seeds; SEEDS=FIRST..END are others' \
 		'make planted    known bugs, each put into a copy: which test catches it; KIND=vm those of machines' \
 		'make fuzz       fuzz targets, T=SECONDS each (60); TARGETS="NAME..." are those to run' \
@@ -115,6 +117,11 @@ check-debug: build
 # The quick ones are among the selftests.
 check-pyverbs: build
 	@T=selftests/pyverbs/all.sh tools/testbed/check selftests
+
+# BEFORE=REVISION names another version before than the last one without ranges.
+check-versions: build
+	tools/testbed/versions
+	@T=selftests/versions/all.sh tools/testbed/check selftests
 
 # The first thousand are among the unit tests.
 SEEDS ?= 0..100000

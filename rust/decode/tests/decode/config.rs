@@ -257,6 +257,21 @@ fn counts_of_features_are_not_zero() {
     }
 }
 
+/// Device and driver agree by feature bits: what the device says that it is changes nothing.
+#[test]
+fn no_number_of_the_vendor_decides() {
+    for features in [0, RING_ADDR, RATE_LIMIT] {
+        for number in [0, 1, u32::MAX] {
+            let spoil = |parts: &mut Parts| {
+                parts.config.hw_ver = number;
+                parts.config.vendor_id = number;
+                parts.config.vendor_part_id = number;
+            };
+            assert_eq!(refused(features, spoil), None, "{features:#x} {number}");
+        }
+    }
+}
+
 /// Fields of features that were not negotiated may hold anything.
 // abi: R-91
 #[test]
