@@ -216,6 +216,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_longest_frame_is_a_tagged_jumbo_frame() {
+        assert_eq!(MAX_FRAME, 9234);
+    }
+
+    #[test]
     fn bounded_and_reused() {
         let pool = FramePool::new(2);
         assert_eq!(pool.memory(), 2 * MAX_FRAME);
