@@ -166,7 +166,7 @@ impl VirtioDevice for RdmaDevice {
     fn serve(&self, queue: &Arc<Queue>) -> bool {
         let mut response = Vec::with_capacity(MAX_RESPONSE);
         for _ in 0..BATCH {
-            let Some(request) = queue.pop(MAX_REQUEST) else {
+            let Some(request) = queue.pop_in_order(MAX_REQUEST) else {
                 return false;
             };
             let room = usize::try_from(request.output_len()).unwrap_or(usize::MAX);

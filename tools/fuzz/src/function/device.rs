@@ -108,7 +108,7 @@ impl VirtioDevice for Echo {
     }
 
     fn serve(&self, queue: &Arc<Queue>) -> bool {
-        let Some(request) = queue.pop(REQUEST) else {
+        let Some(request) = queue.pop_in_order(REQUEST) else {
             return false;
         };
         assert!(request.input().len() <= REQUEST, "more than was asked for");

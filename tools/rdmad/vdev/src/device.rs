@@ -72,8 +72,8 @@ pub trait VirtioDevice: Send + Sync {
         false
     }
 
-    /// Serves requests of a queue: a bounded number. Returns whether more may be there. Called by
-    /// the service thread.
+    /// Serves requests of a queue: a bounded number, by [`Queue::pop_in_order`]. Returns whether
+    /// more may be there. Called by the service thread.
     fn serve(&self, queue: &Arc<Queue>) -> bool;
 
     /// The guest wrote `value` at the aligned offset `offset` of the shared memory region. Called

@@ -129,10 +129,22 @@ impl Queue {
     /// The driver notifies of new requests only after there was none: a device that keeps requests
     /// for later is not told of more as long as it has not run out of them.
     pub fn pop(&self, max_input: usize) -> Option<Request> {
+        self.pop_unless(max_input, || false)
+    }
+
+    /// As [`pop`](Self::pop), for the service thread in
+    /// [`VirtioDevice::serve`](crate::VirtioDevice::serve): a request may need a queue that the
+    /// driver has enabled before. While the service thread has such a change to make, there is no
+    /// request, and the queue is served again after the change.
+    pub fn pop_in_order(&self, max_input: usize) -> Option<Request> {
+        self.pop_unless(max_input, || self.shared.postpone(self.index))
+    }
+
+    fn pop_unless(&self, max_input: usize, postpone: impl FnOnce() -> bool) -> Option<Request> {
         let mut state = self.state();
         let generation = state.generation;
         let ring = state.ring.as_mut()?;
-        match ring.pop(&self.space.enter(), max_input) {
+        match ring.pop(&self.space.enter(), max_input, postpone) {
             Ok(request) => request.map(|request| Request {
                 generation,
                 ..request
@@ -232,7 +244,13 @@ impl Queue {
 }
 
 impl Ring {
-    fn pop(&mut self, view: &DmaView, max_input: usize) -> Result<Option<Request>, QueueError> {
+    /// Takes the next request. `postpone` is asked when there is one, and may leave it there.
+    fn pop(
+        &mut self,
+        view: &DmaView,
+        max_input: usize,
+        postpone: impl FnOnce() -> bool,
+    ) -> Result<Option<Request>, QueueError> {
         let at = self.at;
         let mut waiting = self.waiting(view)?;
         if waiting == 0 && self.quiet {
@@ -242,7 +260,7 @@ impl Ring {
             fence(Ordering::SeqCst);
             waiting = self.waiting(view)?;
         }
-        if waiting == 0 {
+        if waiting == 0 || postpone() {
             return Ok(None);
         }
         if !self.quiet {

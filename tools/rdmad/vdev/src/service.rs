@@ -128,6 +128,11 @@ impl Inbox {
         self.lock().next()
     }
 
+    /// Whether a change of the device's state waits.
+    pub(crate) fn has_tasks(&self) -> bool {
+        !self.lock().tasks.is_empty()
+    }
+
     /// Number of tasks that wait.
     #[cfg(feature = "testing")]
     pub(crate) fn tasks(&self) -> usize {

@@ -93,6 +93,16 @@ impl Shared {
         }
     }
 
+    /// Has queue `index` served later, if a change of the device's state is to come first. Returns
+    /// whether that is so.
+    pub(crate) fn postpone(&self, index: u16) -> bool {
+        let is_early = self.inbox.has_tasks();
+        if is_early {
+            self.inbox.kick(index);
+        }
+        is_early
+    }
+
     /// Why the device is to be stopped, if it is.
     pub(crate) fn failing(&self) -> Option<String> {
         match &*self.health() {

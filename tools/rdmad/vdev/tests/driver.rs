@@ -284,6 +284,27 @@ fn a_queue_is_reset_and_comes_back_smaller() {
     assert_eq!(driver.echo(0, 16, b"xy", 2), b"yx");
 }
 
+/// A driver enables a queue and then asks for something that needs it. It may do both while the
+/// device is about to look for requests.
+// abi: R-1159
+#[test]
+fn a_request_finds_the_queue_that_was_enabled_before() {
+    let bench = Bench::new();
+    let mut driver = bench.driver();
+    driver.negotiate(TRANSPORT);
+    driver.enable_queue(0, 16);
+    bench.device.hold_serve.set_closed(true);
+    driver.write8(reg::STATUS, 15);
+    bench.device.hold_serve.await_guest();
+    driver.enable_queue(1, 8);
+    driver.descriptor(0, 0, DATA, 4, 2, 0);
+    driver.submit(0, 16, 0);
+    bench.device.hold_serve.set_closed(false);
+    driver.wait_interrupt(1);
+    assert_eq!(*bench.device.enabled.lock().unwrap(), [2]);
+    assert_eq!(driver.echo(1, 8, b"xy", 2), b"yx");
+}
+
 #[test]
 fn a_slow_reset_holds_up_nobody() {
     let bench = Bench::new();

@@ -63,6 +63,10 @@ pub struct Echo {
     pub hold_queue_reset: Gate,
     /// While this is set, a look at the configuration does not end.
     pub hold_config: Gate,
+    /// While this is set, no queue is served.
+    pub hold_serve: Gate,
+    /// How many queues were enabled at each request.
+    pub enabled: Mutex<Vec<usize>>,
 }
 
 /// A lock that a thread can be held up with.
@@ -172,13 +176,18 @@ impl VirtioDevice for Echo {
     }
 
     fn serve(&self, queue: &Arc<Queue>) -> bool {
+        self.hold_serve.pass();
         self.panic_if_planted("serve");
         let deaf = self.deaf.lock().unwrap();
         if *deaf {
             return false;
         }
-        match queue.pop(1000) {
+        match queue.pop_in_order(1000) {
             Some(request) => {
+                if let Some((_, queues)) = &*self.active.lock().unwrap() {
+                    let enabled = queues.iter().filter(|queue| queue.is_enabled());
+                    self.enabled.lock().unwrap().push(enabled.count());
+                }
                 let answer: Vec<u8> = request.input().iter().rev().copied().collect();
                 queue.push(request, &answer);
                 true
