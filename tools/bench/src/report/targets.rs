@@ -230,7 +230,7 @@ pub fn targets(report: &Report) -> Vec<Target> {
         "",
         values(report, Of("system calls a message", "direct")),
     ));
-    for (what, limit) in [(PROVIDER, 250.0), (KERNEL, 900.0)] {
+    for (what, limit) in [(PROVIDER, 230.0), (KERNEL, 820.0)] {
         let found = values(report, Of(what, "direct"));
         all.push(judge(what, AtMost, limit, "instructions", found));
     }
