@@ -26,6 +26,8 @@ test_response_is_written() { driver_data response_is_written; }
 test_short_response_is_cut_off() { driver_data short_response_is_cut_off; }
 # abi
 test_unknown_request_is_refused() { driver_data unknown_request_is_refused; }
+# abi: R-372
+test_buffers_have_no_windows() { driver_data buffers_have_no_windows; }
 # abi: R-936
 test_cq_buffer_is_refused() { driver_data cq_buffer_is_refused; }
 
@@ -126,7 +128,8 @@ test_rings_are_bounded() {
 }
 
 run_tests test_response_is_written test_short_response_is_cut_off test_unknown_request_is_refused \
-	test_cq_buffer_is_refused test_ring_mapping_rules test_large_rings test_children_have_no_rings \
+	test_buffers_have_no_windows test_cq_buffer_is_refused test_ring_mapping_rules \
+	test_large_rings test_children_have_no_rings \
 	test_ring_mappings_outlive_objects test_cq_resize_in_two_steps test_srq_resize_in_two_steps \
 	test_own_memory test_pages_of_doorbells test_one_event_at_a_time test_commands_of_other_queues \
 	test_management_is_the_kernels test_versions_agreed test_versions_unstated \

@@ -29,7 +29,7 @@ F_ADD_SEALS, F_SEAL_SHRINK = 1033, 2
 
 UNWRITTEN = 0xA5
 RC = 2
-LOCAL_WRITE = 1
+LOCAL_WRITE, MW_BIND = 1, 1 << 4
 
 
 def address(buffer):
@@ -171,6 +171,14 @@ def unknown_request_is_refused(uverbs):
     room = bytearray([UNWRITTEN]) * 16
     buffer.register(bytes(16), room)
     assert room == bytes(16), f"the driver left {room.hex()}"
+
+
+def buffers_have_no_windows(uverbs):
+    """Windows would outlive the memory that an exporter takes back."""
+    buffer = Buffer(uverbs)
+    bind = lambda: buffer.register(bytes(16), bytearray(16), LOCAL_WRITE | MW_BIND)
+    expect(errno.EINVAL, bind)
+    buffer.register(bytes(16), bytearray(16))
 
 
 def cq_buffer_is_refused(uverbs):
