@@ -13,7 +13,7 @@ import struct
 import sys
 import time
 
-from driver_data import CREATE_CQ, CREATE_QP, GET_CONTEXT, Uverbs, address, expect
+from driver_data import CREATE_CQ, CREATE_QP, Uverbs, address, expect
 from ring_memory import Mapping, create_qp, kernel_ring
 
 # <rdma/ib_user_verbs.h>
@@ -28,14 +28,8 @@ class Context(Uverbs):
     """A context, and where its doorbell page is."""
 
     def __init__(self, path):
-        self.file = os.open(path, os.O_RDWR)
-        self.kept = []
-        try:
-            _, told = self.command(GET_CONTEXT, b"", 8, driver_out=48)
-        except OSError:
-            os.close(self.file)
-            raise
-        self.page, self.page_size = struct.unpack_from("<8xQ24xI", told)
+        super().__init__(path)
+        self.page, self.page_size = struct.unpack_from("<8xQ24xI", self.context)
 
     def map_page(self):
         return Mapping(self.file, self.page, self.page_size, protection=mmap.PROT_WRITE)
