@@ -22,9 +22,9 @@ kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top)$(2) MO=$(top)/$(build)
 	CC=x86_64-linux-gnu-gcc-14 HOSTCC=gcc-14 V=$(V) $(if $(filter 1,$(V)),,-s) \
 	KRUSTFLAGS=-Dwarnings KCFLAGS=-Werror -j$(shell nproc)
 
-.PHONY: help setup build module module-clippy kverbs provider device tools demo shell check \
-	check-more check-debug check-pyverbs check-versions sim planted sanitize mutants \
-	pacing bench lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge \
+.PHONY: help setup build module module-clippy module-doc kverbs provider device tools demo \
+	shell check check-more check-debug check-pyverbs check-versions sim planted sanitize \
+	mutants pacing bench lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge \
 	fuzz-coverage prose loc cycles
 
 help:
@@ -48,6 +48,7 @@ help:
 		'make pacing     rate limits by the clock of this machine: measured against asked rates' \
 		'make build      the kernel module, the provider, the device, the tools' \
 		'make module | provider | device | tools   one of them' \
+		'make module-doc   documentation of the kernel abstractions, in build/module-doc' \
 		'make lint | unit | selftests              one part of check' \
 		'make prose      breaches of style; BASE=COMMIT: in the subjects of later commits, too' \
 		'make loc        lines of code, comments and tests, by part' \
@@ -72,6 +73,10 @@ module: setup
 module-clippy: setup
 	@mkdir -p $(build)/module-clippy
 	$(call kbuild,module-clippy) CLIPPY=1 modules
+
+# The documentation of the abstractions under rust/: build/module-doc/abstractions/index.html.
+module-doc: module
+	$(enter) tools/testbed/module-doc
 
 # Tests of the verbs that kernel clients use.
 kverbs: setup
@@ -188,7 +193,8 @@ fmt: setup
 
 clean:
 	rm -rf $(build)/target $(build)/target-fuzz $(build)/target-coverage $(build)/planted \
-		$(build)/module $(build)/module-clippy $(build)/provider $(build)/logs
+		$(build)/module $(build)/module-clippy $(build)/module-doc $(build)/provider \
+		$(build)/logs
 
 distclean:
 	tools/testbed/setup --remove

@@ -20,6 +20,16 @@ use kernel::{
 };
 
 /// Pages that no buffer has yet.
+///
+/// # Examples
+///
+/// ```
+/// use crate::dma_buf::pages::Pages;
+///
+/// let buffer = Pages::new(2, |at| at as u8)?.export::<crate::LocalModule>(c"example")?;
+/// assert!(buffer.size() == 2 * kernel::page::PAGE_SIZE);
+/// # Ok::<(), Error>(())
+/// ```
 pub struct Pages(KVec<Page>);
 
 impl Pages {

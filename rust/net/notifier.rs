@@ -63,6 +63,27 @@ pub trait NotifierOps: Send + Sync + 'static {
 /// On registration it is told of the devices that there are, one by one, as if they were registered
 /// and taken up just then; on drop, likewise, as if they were taken down and unregistered.
 ///
+/// # Examples
+///
+/// ```
+/// use crate::net::{Device, Event, Notifier, NotifierOps};
+/// use kernel::sync::atomic::{Atomic, Relaxed};
+///
+/// struct Count(Atomic<u32>);
+///
+/// impl NotifierOps for Count {
+///     fn event(&self, event: Event, _dev: &Device) {
+///         if event == Event::Register {
+///             self.0.fetch_add(1, Relaxed);
+///         }
+///     }
+/// }
+///
+/// // The loopback device is there, at least.
+/// let count = KBox::pin_init(Notifier::new(Count(Atomic::new(0))), GFP_KERNEL)?;
+/// # Ok::<(), Error>(())
+/// ```
+///
 /// # Invariants
 ///
 /// `block` is registered from when it is initialized until it is dropped.

@@ -254,6 +254,19 @@ impl<T: Driver> DeviceRef<T> {
 
     /// Keeps the device registered until the guard is dropped, or returns `None` if it is not or no
     /// longer registered.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use crate::rdma::{event::DeviceEvent, DeviceRef, Driver};
+    ///
+    /// /// Tells clients that the device has failed, unless it is gone already.
+    /// fn fail<T: Driver>(device: &DeviceRef<T>) {
+    ///     if let Some(device) = device.try_get() {
+    ///         device.dispatch_event(DeviceEvent::Fatal);
+    ///     }
+    /// }
+    /// ```
     pub fn try_get(&self) -> Option<Registered<'_, T>> {
         // SAFETY: By the type invariants the device is allocated.
         if !unsafe { bindings::ib_device_try_get(self.raw.as_ptr()) } {
@@ -432,6 +445,28 @@ pub(super) unsafe extern "C" fn modify(
 /// 4. The driver's data is dropped.
 ///
 /// The memory of the device itself is freed with the last [`DeviceRef`].
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{device::Config, Driver, Registration};
+/// use kernel::{device, device::Bound};
+///
+/// /// Registers a device with one port, whose parent and DMA device is that of the driver.
+/// fn register<T: Driver>(bound: &device::Device<Bound>, data: T) -> Result<Registration<T>> {
+///     let config = Config {
+///         bound_device: bound,
+///         parent: bound,
+///         dma_device: bound,
+///         node_guid: [0, 0, 0, 0, 0, 0, 0, 1],
+///         ports: 1,
+///         completion_vectors: 1,
+///         user_queues_in_kernel: None,
+///         port_counters: false,
+///     };
+///     Registration::new(&config, Ok(data))
+/// }
+/// ```
 pub struct Registration<T: Driver> {
     _registered: Devres<Inner<T>>,
     device: DeviceRef<T>,

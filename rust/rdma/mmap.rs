@@ -51,6 +51,29 @@ use kernel::{
 ///
 /// A driver can name only pages of a region that is claimed for the device to which it is bound. So
 /// no implementation gives a process other memory.
+///
+/// # Examples
+///
+/// ```
+/// use crate::{rdma::mmap::Registers, virtio::SharedMemory};
+/// use kernel::{devres::Devres, io::resource::Region, sync::Arc};
+///
+/// /// A page of doorbells.
+/// struct DoorbellPage {
+///     memory: Arc<SharedMemory>,
+///     number: usize,
+/// }
+///
+/// impl Registers for DoorbellPage {
+///     fn region(&self) -> &Devres<Region> {
+///         self.memory.region()
+///     }
+///
+///     fn page(&self) -> usize {
+///         self.number
+///     }
+/// }
+/// ```
 pub trait Registers: Send + Sync {
     /// The region, which is claimed for the device that the driver is bound to.
     fn region(&self) -> &Devres<Region>;

@@ -6,9 +6,10 @@
 //! has; from these, [`Operations`] builds the table of callbacks at compile time. [`Registration`]
 //! makes a device known to the RDMA core and takes it away again.
 //!
-//! The core allocates and frees most objects itself. Each of them is an [`Object`]: the C structure
-//! and, behind it, the driver's part, which is initialised in place when the object is created and
-//! dropped when it is destroyed. So a driver destroys what it owns in `Drop`.
+//! The core allocates and frees most objects itself. Each of them is an
+//! [`Object`](object::Object): the C structure and, behind it, the driver's part, which is
+//! initialised in place when the object is created and dropped when it is destroyed. So a driver
+//! destroys what it owns in `Drop`.
 //!
 //! | concern | module |
 //! |---|---|

@@ -65,6 +65,15 @@ pub trait FastRegistration: MemoryRegions {
 }
 
 /// Rights of work requests to memory: bits of `enum ib_access_flags`.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::mr::AccessFlags;
+///
+/// let access = AccessFlags(AccessFlags::LOCAL_WRITE.0 | AccessFlags::OPTIONAL.0);
+/// assert!(access.without(AccessFlags::OPTIONAL) == AccessFlags::LOCAL_WRITE);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessFlags(pub u32);
 

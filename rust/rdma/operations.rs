@@ -36,6 +36,17 @@ use kernel::ModuleMetadata;
 ///
 /// The order of the methods does not matter. A method whose verbs need those of another one adds
 /// these too: an object that can be created can be destroyed.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{work_request::KernelQueues, Operations};
+///
+/// /// The verbs of a device that serves kernel clients.
+/// const fn verbs<T: KernelQueues>() -> Operations<T> {
+///     Operations::new().with_kernel_queues()
+/// }
+/// ```
 pub struct Operations<T: Driver> {
     table: bindings::ib_device_ops,
     _driver: PhantomData<T>,

@@ -24,6 +24,18 @@ use kernel::{
 };
 
 /// DMA addresses of pages, each a little-endian 64-bit word, in contiguous memory of its own.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::page_list::PageList;
+/// use kernel::{device, device::Bound, dma::DmaAddress};
+///
+/// /// The list of two pages, as a command takes it.
+/// fn describe(device: &device::Device<Bound>, pages: [DmaAddress; 2]) -> Result<PageList> {
+///     PageList::new(device, pages.len(), pages.into_iter())
+/// }
+/// ```
 pub struct PageList(Coherent<[u64]>);
 
 impl PageList {

@@ -145,6 +145,23 @@ pub enum Order {
 /// `WORDS` words of 32 bits are fixed: their addresses are looked up once, and they are named by
 /// their index.
 ///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::queue_memory::{Order, QueueMemory};
+/// use kernel::{device, device::Bound};
+///
+/// /// Writes a work request of eight bytes and publishes its position.
+/// fn post(device: &device::Device<Bound>) -> Result<QueueMemory<1>> {
+///     // The position is the word at offset 0.
+///     let ring = QueueMemory::new(device, 4096, [0], Order::Cpus)?;
+///     ring.span(64).put(0, &[1; 8]);
+///     ring.store_fixed_release::<0>(1);
+///     ring.full_barrier();
+///     Ok(ring)
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// - Each page has `1 << page_shift` bytes, of which the CPU address is in `addresses`, aligned to

@@ -41,6 +41,15 @@ unsafe impl Sync for Counter {}
 const LIFESPAN: c_ulong = bindings::RDMA_HW_STATS_DEFAULT_LIFESPAN as c_ulong;
 
 /// A device that counts what its ports do.
+///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::stats::Counter;
+///
+/// // What `COUNTERS` is for a device with two of them.
+/// static COUNTERS: [Counter; 2] = [Counter::new(c"sent_packets"), Counter::new(c"lost_packets")];
+/// ```
 pub trait PortCounters: Driver {
     /// The counters, the same for each port; there is one at least.
     const COUNTERS: &'static [Counter];

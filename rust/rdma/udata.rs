@@ -48,6 +48,35 @@ pub trait DriverData {
 
 /// Driver's request and response of a user space verb.
 ///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{udata::DriverData, Udata};
+///
+/// /// A number, which each process gives.
+/// struct Number(u32);
+///
+/// impl DriverData for Number {
+///     type Bytes = [u8; 4];
+///     const ZEROES: [u8; 4] = [0; 4];
+///     const MIN_SIZE: usize = 4;
+///
+///     fn from_driver_data(bytes: &[u8; 4]) -> Self {
+///         Self(u32::from_le_bytes(*bytes))
+///     }
+///
+///     fn to_driver_data(&self) -> [u8; 4] {
+///         self.0.to_le_bytes()
+///     }
+/// }
+///
+/// /// Doubles a number for a process.
+/// fn double(udata: &Udata<'_>) -> Result {
+///     let Number(number) = udata.request()?;
+///     udata.respond(&Number(number.wrapping_mul(2)))
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `raw` is valid for `'a`, within which the verb's system call runs.

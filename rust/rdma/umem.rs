@@ -29,6 +29,23 @@ use kernel::{
 /// driver that keeps one for longer than the RDMA device is registered drops it before its own
 /// device is unbound, or never.
 ///
+/// # Examples
+///
+/// ```
+/// use crate::rdma::{mr::AccessFlags, umem::Umem, Device, Driver};
+///
+/// /// Pins memory of the current process and prints where the device finds it.
+/// fn pin<T: Driver>(device: &Device<T>, start: u64, length: u64) -> Result<Umem> {
+///     let mut umem = Umem::pin(device, start, length, AccessFlags::LOCAL_WRITE)?;
+///     // Pages of 4 KiB or of 2 MiB.
+///     let shift = umem.best_page_shift(1 << 12 | 1 << 21, start)?;
+///     for page in umem.pages(shift)? {
+///         pr_debug!("{page:#x}\n");
+///     }
+///     Ok(umem)
+/// }
+/// ```
+///
 /// # Invariants
 ///
 /// `raw` is owned, and made for the device whose memory `_device` keeps.

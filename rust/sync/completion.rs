@@ -15,6 +15,18 @@ use kernel::{
 };
 
 /// Lets one task wait for another, or for an interrupt.
+///
+/// # Examples
+///
+/// ```
+/// use crate::sync::Completion;
+///
+/// let done = KBox::pin_init(Completion::new(), GFP_KERNEL)?;
+/// assert!(!done.wait_timeout(0));
+/// done.complete();
+/// assert!(done.wait_timeout(1000));
+/// # Ok::<(), Error>(())
+/// ```
 #[pin_data]
 pub struct Completion {
     #[pin]

@@ -25,6 +25,25 @@ pub trait Tick: Send + Sync + 'static {
 /// Calls a [`Tick`] with a pause between the calls, until it is dropped, which waits for a call
 /// that is under way.
 ///
+/// # Examples
+///
+/// ```
+/// use crate::sync::{Periodic, Tick};
+///
+/// struct Watch;
+///
+/// impl Tick for Watch {
+///     fn tick(&self) -> bool {
+///         // Once is enough.
+///         false
+///     }
+/// }
+///
+/// let watch = KBox::pin_init(Periodic::new(5_000, Watch), GFP_KERNEL)?;
+/// watch.hasten();
+/// # Ok::<(), Error>(())
+/// ```
+///
 /// # Invariants
 ///
 /// `work` is initialized with [`Self::run`]. It is queued or runs only between the initialization

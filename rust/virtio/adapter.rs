@@ -74,6 +74,28 @@ impl Drop for Locked {
 }
 
 /// An adapter for the registration of virtio drivers.
+///
+/// # Examples
+///
+/// ```
+/// use crate::virtio::{Adapter, Driver};
+/// use kernel::{driver::Registration, ModuleMetadata};
+///
+/// /// A module that has more than a driver; others use [`module_virtio_driver`].
+/// #[pin_data]
+/// struct MyModule<T: Driver + 'static> {
+///     #[pin]
+///     driver: Registration<Adapter<T>>,
+/// }
+///
+/// impl<T: Driver + 'static> MyModule<T> {
+///     fn new(module: &'static ThisModule) -> impl PinInit<Self, Error> {
+///         try_pin_init!(Self {
+///             driver <- Registration::new(<crate::LocalModule as ModuleMetadata>::NAME, module),
+///         })
+///     }
+/// }
+/// ```
 pub struct Adapter<T: Driver>(PhantomData<T>);
 
 // SAFETY:

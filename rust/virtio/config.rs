@@ -38,6 +38,21 @@ impl Device<Bound> {
     ///
     /// Integers are little-endian with [`VERSION_1`](super::Feature::VERSION_1). May sleep.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// use crate::virtio;
+    /// use kernel::device::Bound;
+    ///
+    /// /// A field of 32 bits and one of 64, both at the start of 16 bytes.
+    /// fn limits(dev: &virtio::Device<Bound>) -> Result<[u8; 16]> {
+    ///     let mut space = [0; 16];
+    ///     // The field of 64 bits is read by halves.
+    ///     dev.read_config([0..4, 8..12, 12..16].into_iter(), &mut space)?;
+    ///     Ok(space)
+    /// }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ENXIO`] if the configuration is too short, [`EINVAL`] for another access or one that is

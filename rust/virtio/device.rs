@@ -18,6 +18,21 @@ use kernel::{
 };
 
 /// The number of a feature bit.
+///
+/// # Examples
+///
+/// ```
+/// use crate::virtio::{self, Feature};
+/// use kernel::device::Bound;
+///
+/// const F_TOPOLOGY: Feature = Feature::device_type(10);
+///
+/// fn has_topology(dev: &virtio::Device<Bound>) -> bool {
+///     dev.has_feature(F_TOPOLOGY) && dev.has_feature(Feature::VERSION_1)
+/// }
+///
+/// assert!(F_TOPOLOGY.bit() == 10);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Feature(u32);
@@ -178,6 +193,18 @@ impl Device<device::Bound> {
     ///
     /// `None` without [`Feature::ACCESS_PLATFORM`], since such a device bypasses the DMA API, and
     /// for a transport that maps memory by operations of its own (VDUSE does).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use crate::virtio;
+    /// use kernel::{device::Bound, dma::Coherent};
+    ///
+    /// fn allocate(dev: &virtio::Device<Bound>) -> Result<Coherent<[u8]>> {
+    ///     let device = dev.dma_device().ok_or(EOPNOTSUPP)?;
+    ///     Coherent::zeroed_slice(device, 4096, GFP_KERNEL)
+    /// }
+    /// ```
     pub fn dma_device(&self) -> Option<&device::Device<device::Bound>> {
         // SAFETY: By the type invariant the device is valid; the transport sets the operations
         // before it registers the device.

@@ -127,7 +127,7 @@ unsafe impl RawDeviceId for DeviceId {
 /// A table of the devices that a driver matches.
 pub type IdTable = &'static dyn kernel::device_id::IdTable<DeviceId, ()>;
 
-/// Creates an [`IdTable`] with its alias for modpost.
+/// Creates an `IdTable` with its alias for modpost.
 ///
 /// # Examples
 ///

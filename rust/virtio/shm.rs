@@ -29,6 +29,20 @@ use kernel::{
 };
 
 /// A shared memory region that this driver alone uses, until the device is unbound.
+///
+/// # Examples
+///
+/// ```
+/// use crate::virtio::{self, SharedMemory};
+/// use kernel::{device::Bound, str::CString};
+///
+/// /// Writes to the first word of region 1.
+/// fn ring(dev: &virtio::Device<Bound>) -> Result {
+///     let memory = SharedMemory::claim(dev, 1, CString::try_from(c"doorbells")?)?;
+///     memory.map_page(dev.as_ref(), 0)?.write32::<0>(dev.as_ref(), 1);
+///     Ok(())
+/// }
+/// ```
 pub struct SharedMemory {
     region: Devres<Region>,
     start: PhysAddr,

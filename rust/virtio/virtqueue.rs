@@ -46,6 +46,20 @@ use kernel::{
 
 /// A message through a queue: bytes for the device to read, then bytes for it to write, and the
 /// driver's own context, which the device does not see.
+///
+/// # Examples
+///
+/// ```
+/// use crate::virtio::Buffer;
+///
+/// // A request of four bytes, room for eight of an answer, and a number of the driver.
+/// let mut buffer = Buffer::new(4, 8, 7, GFP_KERNEL)?;
+/// buffer.readable_mut().copy_from_slice(&[1, 2, 3, 4]);
+/// assert!(buffer.writable().len() == 8 && buffer.context == 7);
+/// // The next use has a shorter request.
+/// buffer.reset(2, 8)?;
+/// # Ok::<(), Error>(())
+/// ```
 pub struct Buffer<C> {
     readable: KVec<u8>,
     readable_len: usize,
@@ -117,6 +131,23 @@ impl<C> Buffer<C> {
 ///
 /// It is born detached; [`find_vqs`](super::Device::find_vqs) attaches it to a queue of the device,
 /// and the teardown detaches it. While it is detached, nothing can be added and nothing comes out.
+///
+/// # Examples
+///
+/// ```
+/// use crate::virtio::{Buffer, Virtqueue};
+/// use kernel::sync::Arc;
+///
+/// let queue = Arc::pin_init(Virtqueue::<u32>::new(), GFP_KERNEL)?;
+/// let buffer = Buffer::new(4, 4, 1, GFP_KERNEL)?;
+/// // The queue belongs to no device yet, so the buffer comes back.
+/// if let Err((error, buffer)) = queue.add(buffer) {
+///     assert!(error == ENODEV && buffer.context == 1);
+/// } else {
+///     queue.kick();
+/// }
+/// # Ok::<(), Error>(())
+/// ```
 #[pin_data]
 pub struct Virtqueue<C: Send + 'static> {
     #[pin]

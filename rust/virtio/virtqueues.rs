@@ -40,6 +40,42 @@ use kernel::{
 /// Interrupt handler of a queue.
 ///
 /// Each queue has its own, since queues of one device may have contexts of different types.
+///
+/// # Examples
+///
+/// ```
+/// use crate::virtio::{self, Handler, Virtqueue, VirtqueueInfo};
+/// use kernel::{
+///     device::{Bound, Core},
+///     str::CString,
+///     sync::{Arc, ArcBorrow},
+/// };
+///
+/// struct Events(Arc<Virtqueue<()>>);
+///
+/// impl Handler for Events {
+///     fn vq_callback(self: ArcBorrow<'_, Self>, dev: &virtio::Device<Bound>) {
+///         while let Some((buffer, written)) = self.0.get_buf() {
+///             dev_info!(dev.as_ref(), "{} bytes\n", written);
+///             // The device may use it again.
+///             let _ = self.0.add_or_keep(buffer);
+///         }
+///         self.0.kick();
+///     }
+/// }
+///
+/// fn start(dev: &virtio::Device<Core<'_>>) -> Result<Arc<Events>> {
+///     let queue = Arc::pin_init(Virtqueue::new(), GFP_KERNEL)?;
+///     let events = Arc::new(Events(queue), GFP_KERNEL)?;
+///     let name = CString::try_from(c"events")?;
+///     let mut queues = KVec::new();
+///     let info = VirtqueueInfo::new(name, &events.0, Some(events.clone()));
+///     queues.push(info, GFP_KERNEL)?;
+///     dev.find_vqs(queues)?;
+///     dev.ready()?;
+///     Ok(events)
+/// }
+/// ```
 pub trait Handler: Send + Sync {
     /// Called in interrupt context when the device used buffers, which
     /// [`get_buf`](Virtqueue::get_buf) takes out. It may be called without any.
