@@ -3,6 +3,7 @@
 //! Completion queue elements (RFC, "Complete Queue Operation").
 
 use super::ib::{WcFlags, MAX_VLAN};
+use super::number::Qpn;
 
 /// `opcode` of a receive that a SEND completed.
 pub const OPCODE_RECV: u8 = 0x80;
@@ -28,9 +29,9 @@ wire_struct! {
         /// Immediate data in network byte order, or the invalidated key as le32.
         18 => ex: [u8; 4],
         /// QPN.
-        22 => qp_num: u32,
+        22 => qp_num: Qpn,
         /// Source QPN (UD).
-        26 => src_qp: u32,
+        26 => src_qp: Qpn,
         /// Flags.
         30 => wc_flags: WcFlags,
         /// P_Key index.

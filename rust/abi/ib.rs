@@ -7,10 +7,12 @@
 //! at any time: a driver that passes a number on asserts when it is compiled that both are the
 //! same.
 
+use super::number::Qpn;
+
 /// The GSI QP's number (IBTA 3.9.2: general service interface).
-pub const GSI_QPN: u32 = 1;
+pub const GSI_QPN: Qpn = Qpn::new(1);
 /// QPN that datagrams to a multicast group carry (IBTA 10.5.2: it names no QP).
-pub const MULTICAST_QPN: u32 = 0x00ff_ffff;
+pub const MULTICAST_QPN: Qpn = Qpn::new(0x00ff_ffff);
 /// QPNs, PSNs and MSNs have 24 bits.
 pub const MASK_24: u32 = 0x00ff_ffff;
 /// The only port.

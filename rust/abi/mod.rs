@@ -18,6 +18,7 @@
 //! | [`queues`] | which virtqueue is what in RFC mode |
 //! | [`wqe`], [`cqe`] | send, receive and completion queue elements |
 //! | [`event`] | event virtqueues |
+//! | [`number`] | numbers of QPs, CQs, SRQs, PDs, MRs and windows |
 //! | [`ring`] | own rings: memory layout, arm word, doorbell |
 //! | [`uverbs`] | what the kernel module and the user space provider exchange |
 //! | [`versions`] | versions of that interface, and how its structures grow |
@@ -33,6 +34,7 @@ pub mod ctrl;
 pub mod event;
 pub mod feature;
 pub mod ib;
+pub mod number;
 pub mod qp;
 pub mod queues;
 pub mod ring;

@@ -3,6 +3,7 @@
 //! QP attributes (RFC, "controlq Operation: Modify QP").
 
 use super::ib::{AccessFlags, AhFlags};
+use super::number::Qpn;
 
 wire_struct! {
     /// `struct virtio_rdma_global_route`.
@@ -72,7 +73,7 @@ wire_struct! {
         /// First PSN of the send queue.
         12 => sq_psn: u32,
         /// QPN of the peer.
-        16 => dest_qp_num: u32,
+        16 => dest_qp_num: Qpn,
         /// Remote operations that the QP admits.
         20 => qp_access_flags: AccessFlags,
         /// P_Key index.

@@ -6,6 +6,7 @@
 //! its queues are: CQs are counted from 0 and QPNs from 1.
 
 use super::ctrl::CONTROL_QUEUE;
+use super::number::{Cqn, Qpn};
 
 /// The purpose of a virtqueue in RFC mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,11 +14,11 @@ pub enum Role {
     /// Control commands.
     Control,
     /// Completions of the CQ with this handle.
-    Cq(u32),
+    Cq(Cqn),
     /// Send work requests of this QPN.
-    Sq(u32),
+    Sq(Qpn),
     /// Receive work requests of this QPN.
-    Rq(u32),
+    Rq(Qpn),
 }
 
 /// The virtqueues of a device that has `max_cq` CQs.
@@ -42,27 +43,27 @@ impl QueueNumbers {
     }
 
     /// Virtqueue of CQ `cqn`, or `None` if there is no such CQ.
-    pub const fn cq(&self, cqn: u32) -> Option<u16> {
-        if cqn < self.max_cq {
-            number(cqn as u64 + 1)
+    pub const fn cq(&self, cqn: Cqn) -> Option<u16> {
+        if cqn.get() < self.max_cq {
+            number(cqn.get() as u64 + 1)
         } else {
             None
         }
     }
 
     /// Virtqueue of the SQ of QP `qpn`, or `None` if there is none.
-    pub const fn sq(&self, qpn: u32) -> Option<u16> {
-        match qpn {
+    pub const fn sq(&self, qpn: Qpn) -> Option<u16> {
+        match qpn.get() {
             0 => None,
-            _ => number(self.max_cq as u64 + 2 * qpn as u64 - 1),
+            qpn => number(self.max_cq as u64 + 2 * qpn as u64 - 1),
         }
     }
 
     /// Virtqueue of the RQ of QP `qpn`, or `None` if there is none.
-    pub const fn rq(&self, qpn: u32) -> Option<u16> {
-        match qpn {
+    pub const fn rq(&self, qpn: Qpn) -> Option<u16> {
+        match qpn.get() {
             0 => None,
-            _ => number(self.max_cq as u64 + 2 * qpn as u64),
+            qpn => number(self.max_cq as u64 + 2 * qpn as u64),
         }
     }
 
@@ -73,10 +74,10 @@ impl QueueNumbers {
             return Role::Control;
         }
         if index <= self.max_cq {
-            return Role::Cq(index - 1);
+            return Role::Cq(Cqn::new(index - 1));
         }
         let position = index - self.max_cq;
-        let qpn = position.div_ceil(2);
+        let qpn = Qpn::new(position.div_ceil(2));
         if position % 2 == 1 {
             Role::Sq(qpn)
         } else {

@@ -14,6 +14,8 @@
 //! ```
 
 use super::cqe::CQ_SLOT_SHIFT;
+use super::ib::MASK_24;
+use super::number::{Cqn, Qpn, Srqn};
 
 /// Alignment of words and of `order`.
 pub const CACHE_LINE: u32 = 64;
@@ -264,28 +266,43 @@ wire_enum! {
     }
 }
 
-/// The value written to offset 0 of a doorbell page: kind in bits 31–24, number in bits 23–0.
+/// The value written to offset 0 of a doorbell page: [`DoorbellKind`] in bits 31–24, the queue's
+/// number in bits 23–0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Doorbell {
-    /// Kind of queue.
-    pub kind: DoorbellKind,
-    /// QPN, or handle of the CQ or SRQ.
-    pub number: u32,
+pub enum Doorbell {
+    /// Send queue of a QP.
+    Sq(Qpn),
+    /// Receive queue of a QP.
+    Rq(Qpn),
+    /// Completion queue.
+    Cq(Cqn),
+    /// Shared receive queue.
+    Srq(Srqn),
 }
 
+#[allow(dead_code)]
 impl Doorbell {
-    /// The value written.
+    /// The value written. A number of more than 24 bits, which no queue has, is cut.
     #[inline]
     pub const fn to_u32(self) -> u32 {
-        ((self.kind as u32) << 24) | (self.number & super::ib::MASK_24)
+        let (kind, number) = match self {
+            Self::Sq(qpn) => (DoorbellKind::Sq, qpn.get()),
+            Self::Rq(qpn) => (DoorbellKind::Rq, qpn.get()),
+            Self::Cq(cqn) => (DoorbellKind::Cq, cqn.get()),
+            Self::Srq(srqn) => (DoorbellKind::Srq, srqn.get()),
+        };
+        ((kind as u32) << 24) | (number & MASK_24)
     }
 
     /// The queue that a written value rings, or `None` for a kind that does not exist.
     #[inline]
     pub fn from_u32(value: u32) -> Option<Self> {
-        Some(Self {
-            kind: DoorbellKind::try_from((value >> 24) as u8).ok()?,
-            number: value & super::ib::MASK_24,
+        let number = value & MASK_24;
+        Some(match DoorbellKind::try_from((value >> 24) as u8).ok()? {
+            DoorbellKind::Sq => Self::Sq(Qpn::new(number)),
+            DoorbellKind::Rq => Self::Rq(Qpn::new(number)),
+            DoorbellKind::Cq => Self::Cq(Cqn::new(number)),
+            DoorbellKind::Srq => Self::Srq(Srqn::new(number)),
         })
     }
 }

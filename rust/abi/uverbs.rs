@@ -6,6 +6,7 @@
 //! those inside of others do not grow: see [`versions`](super::versions).
 
 use super::config::RateLimitConfig;
+use super::number::{Cqn, Srqn};
 use super::versions::Versions;
 use super::wqe::AddressVector;
 
@@ -109,7 +110,7 @@ wire_struct! {
     /// Response of CREATE_CQ.
     pub struct CreateCqResp: 24 {
         /// Handle, as the doorbell takes it.
-        0 => cqn: u32,
+        0 => cqn: Cqn,
         /// Reserved, zero.
         4 => reserved: u32,
         /// Where the process maps the CQ's ring.
@@ -171,7 +172,7 @@ wire_struct! {
     /// Response of CREATE_SRQ.
     pub struct CreateSrqResp: 24 {
         /// Handle, as the doorbell takes it.
-        0 => srqn: u32,
+        0 => srqn: Srqn,
         /// Reserved, zero.
         4 => reserved: u32,
         /// Where the process maps the SRQ's ring.

@@ -8,6 +8,7 @@
 //! [`INLINE_OFFSET`].
 
 use super::ib::{AccessFlags, FlushTypes, SendFlags};
+use super::number::{MrNumber, Pdn, Qpn};
 use super::wire::Wire;
 
 /// Offset of inline payload in a send WQE.
@@ -106,7 +107,7 @@ wire_struct! {
         /// Port.
         0 => port: u32,
         /// PD of the address handle.
-        4 => pdn: u32,
+        4 => pdn: Pdn,
         /// `sl << 28 | traffic_class << 20 | flow_label`.
         8 => sl_tclass_flowlabel: u32,
         /// Destination GID, in network byte order.
@@ -160,7 +161,7 @@ wire_struct! {
     /// `wr.ud`.
     pub struct Datagram: 51 {
         /// Destination QPN.
-        0 => remote_qpn: u32,
+        0 => remote_qpn: Qpn,
         /// Q_Key; with its top bit set the QP's own is used.
         4 => remote_qkey: u32,
         /// Path.
@@ -173,7 +174,7 @@ wire_struct! {
     /// `wr.reg`.
     pub struct Reg: 12 {
         /// MR.
-        0 => mrn: u32,
+        0 => mrn: MrNumber,
         /// Its key from now on.
         4 => key: u32,
         /// Its rights from now on.

@@ -15,6 +15,7 @@
 
 use super::abi::cqe::{Cqe, OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use super::abi::ib::{WcFlags, WcStatus, WrOpcode, GRH_SIZE, MAX_SL, MAX_VLAN};
+use super::abi::number::Qpn;
 use super::abi::ring::DoorbellKind;
 
 /// A CQE that no work request can have.
@@ -217,7 +218,7 @@ pub enum Extra {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// QPN of the sender.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// P_Key index, within the port's table.
     pub pkey_index: u16,
     /// Service level, at most [`MAX_SL`].

@@ -3,6 +3,7 @@
 //! Numbers and attributes of QPs.
 
 use super::abi::ib::{AccessFlags, MigState, Mtu, QpState, GSI_QPN, MASK_24};
+use super::abi::number::Qpn;
 use super::abi::qp::QpAttr;
 use super::answer::InvalidResponse;
 
@@ -11,8 +12,8 @@ use super::answer::InvalidResponse;
 /// # Errors
 ///
 /// [`InvalidResponse`] for one that is no QPN, and unless the GSI QP, and it alone, has its number.
-pub fn check_number(qpn: u32, is_gsi: bool) -> Result<(), InvalidResponse> {
-    let is_valid = (1..=MASK_24).contains(&qpn) && (qpn == GSI_QPN) == is_gsi;
+pub fn check_number(qpn: Qpn, is_gsi: bool) -> Result<(), InvalidResponse> {
+    let is_valid = qpn.is_valid() && (qpn == GSI_QPN) == is_gsi;
     is_valid.then_some(()).ok_or(InvalidResponse)
 }
 
@@ -33,7 +34,7 @@ pub fn check(attr: &QpAttr) -> Result<QpAttr, InvalidResponse> {
         qp_access_flags: AccessFlags(attr.qp_access_flags.0 & AccessFlags::ALL.0),
         rq_psn: attr.rq_psn & MASK_24,
         sq_psn: attr.sq_psn & MASK_24,
-        dest_qp_num: attr.dest_qp_num & MASK_24,
+        dest_qp_num: attr.dest_qp_num.cut(),
         ..*attr
     })
 }

@@ -2,6 +2,7 @@
 
 //! Commands about CQs.
 
+use super::super::number::Cqn;
 use super::super::ring::RingAddr;
 use super::super::wire::Wire;
 use super::{Command, CreateFlags, Empty, Request, MAX_REQUEST, MAX_RESPONSE};
@@ -18,7 +19,7 @@ wire_struct! {
     /// `struct rsp_create_cq`.
     pub struct RspCreateCq: 4 {
         /// Handle.
-        0 => cqn: u32,
+        0 => cqn: Cqn,
     }
 }
 request!(CmdCreateCq, CreateCq, RspCreateCq);
@@ -48,7 +49,7 @@ wire_struct! {
     /// `struct cmd_destroy_cq`.
     pub struct CmdDestroyCq: 4 {
         /// Handle.
-        0 => cqn: u32,
+        0 => cqn: Cqn,
     }
 }
 request!(CmdDestroyCq, DestroyCq, Empty);
@@ -67,7 +68,7 @@ wire_struct! {
     /// `struct cmd_req_notify`.
     pub struct CmdReqNotify: 8 {
         /// CQ.
-        0 => cqn: u32,
+        0 => cqn: Cqn,
         /// The completions to notify of.
         4 => flags: NotifyFlags,
     }
@@ -78,7 +79,7 @@ wire_struct! {
     /// RESIZE_CQ.
     pub struct CmdResizeCq: 32 {
         /// Handle.
-        0 => cqn: u32,
+        0 => cqn: Cqn,
         /// Number of entries.
         4 => cqe: u32,
         /// The ring that takes the place of the present one.

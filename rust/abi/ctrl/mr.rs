@@ -3,6 +3,7 @@
 //! Commands about memory: PDs, MRs, memory windows.
 
 use super::super::ib::AccessFlags;
+use super::super::number::{MrNumber, MwNumber, Pdn};
 use super::super::wire::Wire;
 use super::{Command, Empty, Request, MAX_REQUEST, MAX_RESPONSE};
 
@@ -15,7 +16,7 @@ wire_struct! {
     /// `struct rsp_create_pd`.
     pub struct RspCreatePd: 4 {
         /// Handle.
-        0 => pdn: u32,
+        0 => pdn: Pdn,
     }
 }
 request!(CmdCreatePd, CreatePd, RspCreatePd);
@@ -24,7 +25,7 @@ wire_struct! {
     /// `struct cmd_destroy_pd`.
     pub struct CmdDestroyPd: 4 {
         /// Handle.
-        0 => pdn: u32,
+        0 => pdn: Pdn,
     }
 }
 request!(CmdDestroyPd, DestroyPd, Empty);
@@ -33,7 +34,7 @@ wire_struct! {
     /// `struct cmd_get_dma_mr`.
     pub struct CmdGetDmaMr: 8 {
         /// PD.
-        0 => pdn: u32,
+        0 => pdn: Pdn,
         /// Rights.
         4 => access_flags: AccessFlags,
     }
@@ -43,7 +44,7 @@ wire_struct! {
     /// `struct rsp_get_dma_mr`, `rsp_create_mr` and `rsp_reg_user_mr`: a new MR.
     pub struct RspMr: 12 {
         /// Handle.
-        0 => mrn: u32,
+        0 => mrn: MrNumber,
         /// Local key.
         4 => lkey: u32,
         /// Remote key.
@@ -56,7 +57,7 @@ wire_struct! {
     /// `struct cmd_create_mr`.
     pub struct CmdCreateMr: 12 {
         /// PD.
-        0 => pdn: u32,
+        0 => pdn: Pdn,
         /// Rights.
         4 => access_flags: AccessFlags,
         /// Pages at most.
@@ -69,7 +70,7 @@ wire_struct! {
     /// `struct cmd_map_mr_sg`.
     pub struct CmdMapMrSg: 32 {
         /// MR.
-        0 => mrn: u32,
+        0 => mrn: MrNumber,
         /// Number of pages.
         4 => npages: u32,
         /// Address of the first byte in the MR.
@@ -94,7 +95,7 @@ wire_struct! {
     /// `struct cmd_reg_user_mr`. The first byte lies at offset `start % 4096` of the first page.
     pub struct CmdRegUserMr: 44 {
         /// PD.
-        0 => pdn: u32,
+        0 => pdn: Pdn,
         /// Rights.
         4 => access_flags: AccessFlags,
         /// Address in the process.
@@ -146,7 +147,7 @@ wire_struct! {
     /// `struct cmd_dereg_mr`.
     pub struct CmdDeregMr: 4 {
         /// Handle.
-        0 => mrn: u32,
+        0 => mrn: MrNumber,
     }
 }
 request!(CmdDeregMr, DeregMr, Empty);
@@ -155,7 +156,7 @@ wire_struct! {
     /// ALLOC_MW, with [`Feature::MemWindows`](super::super::feature::Feature::MemWindows).
     pub struct CmdAllocMw: 8 {
         /// PD.
-        0 => pdn: u32,
+        0 => pdn: Pdn,
         /// [`MwType`](super::super::ib::MwType).
         4 => mw_type: u8,
         /// Reserved, zero.
@@ -167,7 +168,7 @@ wire_struct! {
     /// A new memory window, which is not bound.
     pub struct RspAllocMw: 8 {
         /// Handle; bits 31–8 of its R_Keys.
-        0 => mwn: u32,
+        0 => mwn: MwNumber,
         /// R_Key, which opens nothing before the window is bound.
         4 => rkey: u32,
     }
@@ -178,7 +179,7 @@ wire_struct! {
     /// DEALLOC_MW, with [`Feature::MemWindows`](super::super::feature::Feature::MemWindows).
     pub struct CmdDeallocMw: 4 {
         /// Handle.
-        0 => mwn: u32,
+        0 => mwn: MwNumber,
     }
 }
 request!(CmdDeallocMw, DeallocMw, Empty);
@@ -199,7 +200,7 @@ wire_struct! {
     /// REREG_MR. The keys stay.
     pub struct CmdReregMr: 60 {
         /// MR.
-        0 => mrn: u32,
+        0 => mrn: MrNumber,
         /// The changes; fields below that belong to no change are ignored.
         4 => flags: ReregFlags,
         /// The new memory, PD and rights.
@@ -212,7 +213,7 @@ wire_struct! {
     /// REVOKE_MR, with [`Feature::Peers`](super::super::feature::Feature::Peers).
     pub struct CmdRevokeMr: 4 {
         /// Handle, which stays the MR's.
-        0 => mrn: u32,
+        0 => mrn: MrNumber,
     }
 }
 request!(CmdRevokeMr, RevokeMr, Empty);

@@ -3,6 +3,7 @@
 //! Commands about QPs: their life, their rate, their multicast groups.
 
 use super::super::ib::QpAttrMask;
+use super::super::number::{Cqn, Pdn, Qpn, Srqn};
 use super::super::qp::QpAttr;
 use super::super::ring::RingAddr;
 use super::super::wire::Wire;
@@ -26,7 +27,7 @@ wire_struct! {
     /// `struct cmd_create_qp`.
     pub struct CmdCreateQp: 66 {
         /// PD.
-        0 => pdn: u32,
+        0 => pdn: Pdn,
         /// [`QpType`](super::super::ib::QpType).
         4 => qp_type: u8,
         /// [`SigType`](super::super::ib::SigType).
@@ -36,19 +37,19 @@ wire_struct! {
         /// SGEs of a send work request.
         10 => max_send_sge: u32,
         /// CQ of the SQ.
-        14 => send_cqn: u32,
+        14 => send_cqn: Cqn,
         /// Outstanding work requests of the RQ.
         18 => max_recv_wr: u32,
         /// SGEs of a receive work request.
         22 => max_recv_sge: u32,
         /// CQ of the RQ.
-        26 => recv_cqn: u32,
+        26 => recv_cqn: Cqn,
         /// Inline payload in bytes.
         30 => max_inline_data: u32,
         /// Flags in own rings, else zero (the RFC's first reserved word).
         34 => flags: CreateFlags,
         /// The SRQ with [`CreateFlags::SRQ`], else zero (the RFC's second reserved word).
-        38 => srqn: u32,
+        38 => srqn: Srqn,
         /// Reserved, zero.
         42 => reserved: [u8; 24],
     }
@@ -58,7 +59,7 @@ wire_struct! {
     /// `struct rsp_create_qp`.
     pub struct RspCreateQp: 4 {
         /// Handle.
-        0 => qpn: u32,
+        0 => qpn: Qpn,
     }
 }
 request!(CmdCreateQp, CreateQp, RspCreateQp);
@@ -84,7 +85,7 @@ wire_struct! {
     /// `struct cmd_modify_qp`.
     pub struct CmdModifyQp: 137 {
         /// Handle.
-        0 => qpn: u32,
+        0 => qpn: Qpn,
         /// Attributes to change.
         4 => attr_mask: QpAttrMask,
         /// Their values.
@@ -97,7 +98,7 @@ wire_struct! {
     /// `struct cmd_query_qp`.
     pub struct CmdQueryQp: 8 {
         /// Handle.
-        0 => qpn: u32,
+        0 => qpn: Qpn,
         /// Attributes wanted.
         4 => attr_mask: QpAttrMask,
     }
@@ -116,7 +117,7 @@ wire_struct! {
     /// `struct cmd_destroy_qp`.
     pub struct CmdDestroyQp: 4 {
         /// Handle.
-        0 => qpn: u32,
+        0 => qpn: Qpn,
     }
 }
 request!(CmdDestroyQp, DestroyQp, Empty);
@@ -125,7 +126,7 @@ wire_struct! {
     /// SET_RATE_LIMIT, with [`Feature::RateLimit`](super::super::feature::Feature::RateLimit).
     pub struct CmdSetRateLimit: 16 {
         /// QP.
-        0 => qpn: u32,
+        0 => qpn: Qpn,
         /// Rate in kb/s (1,000 bits a second), 0 for no limit.
         4 => rate_limit: u32,
         /// Burst in bytes, 0 for what the device takes by default.
@@ -142,7 +143,7 @@ wire_struct! {
     /// ATTACH_MCAST, with [`Feature::Multicast`](super::super::feature::Feature::Multicast).
     pub struct CmdAttachMcast: 20 {
         /// QP.
-        0 => qpn: u32,
+        0 => qpn: Qpn,
         /// The group's GID, in network byte order.
         4 => mgid: [u8; 16],
     }
@@ -153,7 +154,7 @@ wire_struct! {
     /// DETACH_MCAST, with [`Feature::Multicast`](super::super::feature::Feature::Multicast).
     pub struct CmdDetachMcast: 20 {
         /// QP.
-        0 => qpn: u32,
+        0 => qpn: Qpn,
         /// The group's GID, in network byte order.
         4 => mgid: [u8; 16],
     }

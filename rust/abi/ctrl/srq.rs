@@ -2,6 +2,7 @@
 
 //! Commands about SRQs.
 
+use super::super::number::{Pdn, Srqn};
 use super::super::ring::RingAddr;
 use super::super::wire::Wire;
 use super::{Command, CreateFlags, Empty, Request, MAX_REQUEST, MAX_RESPONSE};
@@ -10,7 +11,7 @@ wire_struct! {
     /// CREATE_SRQ.
     pub struct CmdCreateSrq: 52 {
         /// PD, which the local keys of its work requests are checked against.
-        0 => pdn: u32,
+        0 => pdn: Pdn,
         /// Outstanding work requests.
         4 => max_wr: u32,
         /// SGEs of a work request.
@@ -30,7 +31,7 @@ wire_struct! {
     /// Answer to CREATE_SRQ.
     pub struct RspCreateSrq: 4 {
         /// Handle.
-        0 => srqn: u32,
+        0 => srqn: Srqn,
     }
 }
 request!(CmdCreateSrq, CreateSrq, RspCreateSrq);
@@ -49,7 +50,7 @@ wire_struct! {
     /// MODIFY_SRQ. Fields that the mask does not name are zero.
     pub struct CmdModifySrq: 40 {
         /// Handle.
-        0 => srqn: u32,
+        0 => srqn: Srqn,
         /// Attributes to change.
         4 => attr_mask: SrqAttrMask,
         /// Outstanding work requests.
@@ -66,7 +67,7 @@ wire_struct! {
     /// QUERY_SRQ.
     pub struct CmdQuerySrq: 4 {
         /// Handle.
-        0 => srqn: u32,
+        0 => srqn: Srqn,
     }
 }
 
@@ -87,7 +88,7 @@ wire_struct! {
     /// DESTROY_SRQ.
     pub struct CmdDestroySrq: 4 {
         /// Handle.
-        0 => srqn: u32,
+        0 => srqn: Srqn,
     }
 }
 request!(CmdDestroySrq, DestroySrq, Empty);

@@ -13,7 +13,8 @@ use anyhow::{Context as _, Result};
 
 use crate::endpoint::Endpoint;
 use crate::rdma::Context;
-use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
+use virtio_rdma_abi::number::Qpn;
+use virtio_rdma_abi::ring::Doorbell;
 
 /// A mapping of this process.
 #[derive(Clone, Copy, Debug)]
@@ -158,11 +159,8 @@ impl<'a> Mappings<'a> {
 
     /// Rings both queues of `end`, so that the device looks at what was made of them.
     pub fn ring_all(&self, end: &Endpoint) {
-        for kind in [DoorbellKind::Sq, DoorbellKind::Rq] {
-            let doorbell = Doorbell {
-                kind,
-                number: end.qp.qpn(),
-            };
+        let qpn = Qpn::new(end.qp.qpn());
+        for doorbell in [Doorbell::Sq(qpn), Doorbell::Rq(qpn)] {
             for page in &self.doorbells {
                 page.store(0, doorbell.to_u32());
             }

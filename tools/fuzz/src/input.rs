@@ -3,6 +3,7 @@
 //! Choices drawn from the engine's bytes.
 
 use arbitrary::{Arbitrary, Unstructured};
+use virtio_rdma_abi::number::Number;
 
 /// The bytes of an input. Bytes behind its end are zeros.
 pub struct Input<'a>(Unstructured<'a>);
@@ -62,5 +63,10 @@ impl<'a> Input<'a> {
     pub fn edge32(&mut self, usual: u32) -> u32 {
         // The low bits.
         self.edge(usual.into()) as u32
+    }
+
+    /// The number of an object, or one near it.
+    pub fn number<N: Number>(&mut self, usual: N) -> N {
+        N::new(self.edge32(usual.get()))
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use verbs::{Clock, Fabric, FabricConfig, Limits, PathPolicy};
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::Qpn;
 
 use super::harness::{connect, mac, pattern, sge, Cq, Mr, Options, Qp, Vm, World, Wr};
 
@@ -162,7 +163,7 @@ impl<'w> Neighbour<'w> {
     }
 
     /// QPNs of both ends.
-    pub fn qpns(&self) -> [u32; 2] {
+    pub fn qpns(&self) -> [Qpn; 2] {
         [self.qps[0].qpn, self.qps[1].qpn]
     }
 

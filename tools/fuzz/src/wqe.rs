@@ -5,6 +5,7 @@
 use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, FlushTypes, QpAttrMask, QpState, SendFlags, WrOpcode,
 };
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{
@@ -44,7 +45,7 @@ fn sges(input: &mut Input<'_>, mr: &Mr) -> Vec<Sge> {
 }
 
 /// Bytes of a send WQE that concerns the first MR here and the second one there.
-pub fn send(input: &mut Input<'_>, mrs: &[Mr; 2], peer: &Vm, qpns: &[u32]) -> Vec<u8> {
+pub fn send(input: &mut Input<'_>, mrs: &[Mr; 2], peer: &Vm, qpns: &[Qpn]) -> Vec<u8> {
     let [ours, theirs] = mrs;
     let opcode = input.of(WrOpcode::ALL);
     let mut wr: [u8; 51] = [0; 51];
@@ -77,7 +78,7 @@ pub fn send(input: &mut Input<'_>, mrs: &[Mr; 2], peer: &Vm, qpns: &[u32]) -> Ve
         .store(&mut wr),
         WrOpcode::RegMr => RegPages {
             base: Reg {
-                mrn: input.edge32(ours.mrn),
+                mrn: input.number(ours.mrn),
                 key: input.edge32(ours.key),
                 access: access(input),
             },
@@ -114,14 +115,14 @@ pub fn send(input: &mut Input<'_>, mrs: &[Mr; 2], peer: &Vm, qpns: &[u32]) -> Ve
     with_sges(header.to_bytes().to_vec(), &sges)
 }
 
-fn datagram(input: &mut Input<'_>, peer: &Vm, qpns: &[u32]) -> Datagram {
+fn datagram(input: &mut Input<'_>, peer: &Vm, qpns: &[Qpn]) -> Datagram {
     let qpn = qpns[input.below(qpns.len())];
     Datagram {
-        remote_qpn: input.edge32(qpn),
+        remote_qpn: input.number(qpn),
         remote_qkey: input.edge32(0x1234_5678),
         av: AddressVector {
             port: input.edge32(1),
-            pdn: input.edge32(peer.pdn),
+            pdn: input.number(peer.pdn),
             sl_tclass_flowlabel: input.any::<u8>().into(),
             dgid: peer.gid,
             gid_index: input.of(&[1, 1, 1, 0, 2, 255]),
@@ -151,7 +152,7 @@ fn with_sges(mut bytes: Vec<u8>, sges: &[Sge]) -> Vec<u8> {
 }
 
 /// Attributes of a QP whose peer is this one.
-pub fn attributes(input: &mut Input<'_>, peer: &Vm, qpn: u32) -> (QpAttrMask, QpAttr) {
+pub fn attributes(input: &mut Input<'_>, peer: &Vm, qpn: Qpn) -> (QpAttrMask, QpAttr) {
     let state = input.of(QpState::ALL);
     let usual = match state {
         QpState::Init => QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS,
@@ -192,7 +193,7 @@ pub fn attributes(input: &mut Input<'_>, peer: &Vm, qpn: u32) -> (QpAttrMask, Qp
         qkey: input.edge32(0x1234_5678),
         rq_psn: input.edge32(0xff_fff0),
         sq_psn: input.edge32(0xff_fff0),
-        dest_qp_num: input.edge32(qpn),
+        dest_qp_num: input.number(qpn),
         qp_access_flags: access(input),
         port_num: input.of(&[1, 1, 1, 0, 2]),
         max_rd_atomic: input.of(&[1, 4, 16, 17, 255]),

@@ -11,6 +11,7 @@ use std::hint::black_box;
 
 use common::*;
 use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::wqe::SqHeader;
 use virtio_rdma_provider::ffi;
 
@@ -25,7 +26,7 @@ fn main() {
         max_send_wr: 64,
         ..CAP
     };
-    let qp = qp(&shared, &cq, &cap, 17);
+    let qp = qp(&shared, &cq, &cap, Qpn::new(17));
     let mut device = Work::new(&qp.rings().send);
     let mut completions = Completions::new(&cq);
     let mut sges = [sge(0x1000, 64, 1)];
@@ -40,7 +41,7 @@ fn main() {
         assert!(!device.enable_doorbell());
         completions.push(Cqe {
             wr_id: slot,
-            qp_num: 17,
+            qp_num: Qpn::new(17),
             ..Cqe::default()
         });
         assert_eq!(black_box(poll(&cq, 1)).unwrap()[0].wr_id, id);

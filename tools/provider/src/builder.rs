@@ -12,6 +12,7 @@ use std::slice;
 use libc::c_int;
 use libc::c_void;
 use virtio_rdma_abi::ib::FlushTypes;
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::wqe::Atomic;
 use virtio_rdma_abi::wqe::AtomicWrite;
 use virtio_rdma_abi::wqe::Datagram;
@@ -360,7 +361,7 @@ unsafe extern "C" fn set_ud_addr(
         let ah = ah.filter(|_| qp.send_limits().datagrams);
         let av = ah.ok_or(libc::EINVAL)?.av();
         let datagram = Datagram {
-            remote_qpn,
+            remote_qpn: Qpn::new(remote_qpn),
             remote_qkey,
             av,
         };

@@ -30,8 +30,8 @@ pub fn work_completion(cqe: &Cqe, wr_id: u64) -> ffi::ibv_wc {
         __bindgen_anon_1: ffi::ibv_wc__bindgen_ty_1 {
             imm_data: extra(cqe),
         },
-        qp_num: cqe.qp_num,
-        src_qp: cqe.src_qp,
+        qp_num: cqe.qp_num.get(),
+        src_qp: cqe.src_qp.get(),
         wc_flags: flags(cqe.wc_flags),
         pkey_index: cqe.pkey_index,
         slid: 0,
@@ -132,6 +132,8 @@ pub fn flags(flags: WcFlags) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use virtio_rdma_abi::number::Qpn;
+
     use super::*;
 
     // abi: R-681
@@ -144,8 +146,8 @@ mod tests {
             vendor_err: 0x1111_2222,
             byte_len: 4096,
             ex: [1, 2, 3, 4],
-            qp_num: 17,
-            src_qp: 18,
+            qp_num: Qpn::new(17),
+            src_qp: Qpn::new(18),
             wc_flags: WcFlags::WITH_IMM | WcFlags::GRH,
             pkey_index: 9,
             sl: 7,

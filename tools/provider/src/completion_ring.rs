@@ -26,6 +26,7 @@ use std::sync::PoisonError;
 
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::cqe::CQ_SLOT_SHIFT;
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::ring::ArmKind;
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::ring::SLOT_SHIFT_RANGE;
@@ -203,7 +204,7 @@ struct Arming {
 enum Message {
     /// Drop the completions of QP `qpn` before position `end`, and free their slots in its SRQ.
     Clean {
-        qpn: u32,
+        qpn: Qpn,
         end: u32,
         rings: Arc<QpRings>,
         /// Whether to deliver the completions from `end` on: the QP goes back into the table.
@@ -216,13 +217,13 @@ enum Message {
 }
 
 impl Message {
-    /// Whether it asks for something for QP `number`.
-    fn is_of(&self, number: u32) -> bool {
-        matches!(self, Self::Clean { qpn, .. } if *qpn == number)
+    /// Whether it asks for something for QP `other`.
+    fn is_of(&self, other: Qpn) -> bool {
+        matches!(self, Self::Clean { qpn, .. } if *qpn == other)
     }
 
     /// The number and the rings of the QP that it is to put into the table, if it is.
-    fn entrant(&self) -> Option<(u32, &Arc<QpRings>)> {
+    fn entrant(&self) -> Option<(Qpn, &Arc<QpRings>)> {
         match self {
             Self::Clean {
                 qpn,
@@ -235,16 +236,16 @@ impl Message {
     }
 }
 
-/// Takes the message out that is to put QP `number` into the table, if there is one and its rings
+/// Takes the message out that is to put QP `qpn` into the table, if there is one and its rings
 /// are the right ones. Returns them. The caller queues a message that covers it.
 fn withdraw(
     messages: &mut VecDeque<Message>,
-    number: u32,
+    qpn: Qpn,
     are_right: impl Fn(&Arc<QpRings>) -> bool,
 ) -> Option<Arc<QpRings>> {
     let enters = |message: &Message| {
         let entrant = message.entrant();
-        entrant.is_some_and(|(qpn, rings)| qpn == number && are_right(rings))
+        entrant.is_some_and(|(entering, rings)| entering == qpn && are_right(rings))
     };
     let index = messages.iter().position(enters)?;
     match messages.remove(index) {
@@ -273,7 +274,7 @@ impl State {
 
     /// Drops the completions of a QP: those before `end` in the last ring, and all in earlier
     /// rings.
-    fn clean(&self, qpn: u32, end: u32, rings: &QpRings) {
+    fn clean(&self, qpn: Qpn, end: u32, rings: &QpRings) {
         let (mut ring, mut queue) = (&self.ring, &self.queue);
         let mut newer = &self.newer;
         while let Some(next) = newer {
@@ -293,7 +294,7 @@ impl State {
 }
 
 /// Drops the unpolled completions of a QP before `end`, and frees their slots in its SRQ.
-fn clean(ring: &Ring, queue: &CompletionConsumer, end: u32, qpn: u32, rings: &QpRings) {
+fn clean(ring: &Ring, queue: &CompletionConsumer, end: u32, qpn: Qpn, rings: &QpRings) {
     queue.for_each_before(end, |position| {
         let cqe = ring.cqe(position);
         if cqe.qp_num != qpn {
@@ -316,7 +317,7 @@ fn clean(ring: &Ring, queue: &CompletionConsumer, end: u32, qpn: u32, rings: &Qp
 const _: () = assert!(CQ_SLOT_SHIFT == *SLOT_SHIFT_RANGE.start());
 
 /// No QP has this number: it marks a CQE that is not to be delivered.
-const NO_QP: u32 = 0;
+const NO_QP: Qpn = Qpn::NONE;
 
 impl CompletionRing {
     /// A new queue in `map`, all zeroes.
@@ -833,7 +834,7 @@ impl Attachment {
     /// # Errors
     ///
     /// `ENOMEM`.
-    pub fn attach(&self, qpn: u32, rings: &Arc<QpRings>) -> io::Result<()> {
+    pub fn attach(&self, qpn: Qpn, rings: &Arc<QpRings>) -> io::Result<()> {
         let slot = self.ring.qps.slot(qpn)?;
         let control = self.ring.control();
         let end = control.produced();
@@ -865,17 +866,17 @@ impl Attachment {
 
     /// Stops to deliver the completions of a QP that was destroyed, unless its number has a new
     /// owner by now.
-    pub fn detach(&self, qpn: u32, rings: &Arc<QpRings>) {
+    pub fn detach(&self, qpn: Qpn, rings: &Arc<QpRings>) {
         self.clean(qpn, rings, false);
     }
 
     /// Drops the completions of a QP whose work the device has given back (QP state RESET).
-    pub fn reset(&self, qpn: u32, rings: &Arc<QpRings>) {
+    pub fn reset(&self, qpn: Qpn, rings: &Arc<QpRings>) {
         self.clean(qpn, rings, true);
     }
 
     /// Drops what a QP has completed so far, if it is still there.
-    fn clean(&self, qpn: u32, rings: &Arc<QpRings>, is_alive: bool) {
+    fn clean(&self, qpn: Qpn, rings: &Arc<QpRings>, is_alive: bool) {
         let Some(slot) = self.ring.qps.find(qpn) else {
             return;
         };

@@ -9,8 +9,8 @@ use std::ptr;
 use std::slice;
 
 use libc::c_int;
+use virtio_rdma_abi::number::Cqn;
 use virtio_rdma_abi::ring::Doorbell;
-use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::ring::CQ_SLOTS;
 use virtio_rdma_abi::uverbs::CreateCqReq;
@@ -48,7 +48,7 @@ pub struct Cq {
     ring: Arc<CompletionRing>,
     shared: Arc<Shared>,
     /// Number for the doorbell.
-    cqn: u32,
+    cqn: Cqn,
 }
 
 // SAFETY: libibverbs' part is not reached through a reference, and the rest can be sent.
@@ -81,7 +81,7 @@ impl Cq {
     /// # Errors
     ///
     /// `ENOMEM`.
-    fn new(map: RingMap, cqn: u32, shared: &Arc<Shared>, domain: &Domain) -> io::Result<Self> {
+    fn new(map: RingMap, cqn: Cqn, shared: &Arc<Shared>, domain: &Domain) -> io::Result<Self> {
         // INVARIANT: libibverbs fills `ibv` in.
         Ok(Self {
             ibv: UnsafeCell::new(Zeroed::zeroed()),
@@ -102,7 +102,7 @@ impl Cq {
         domain: &Domain,
     ) -> io::Result<Box<Self>> {
         let map = PlannedRing::new(layout, domain.lender.as_ref())?.in_memory()?;
-        boxed(Self::new(map, 0, shared, domain)?)
+        boxed(Self::new(map, Cqn::new(0), shared, domain)?)
     }
 
     /// The CQ that libibverbs calls `cq`.
@@ -122,10 +122,7 @@ impl Cq {
     }
 
     fn ring_doorbell(&self) {
-        let doorbell = Doorbell {
-            kind: DoorbellKind::Cq,
-            number: self.cqn,
-        };
+        let doorbell = Doorbell::Cq(self.cqn);
         self.shared.doorbell.ring(doorbell.to_u32());
     }
 

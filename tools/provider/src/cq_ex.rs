@@ -136,12 +136,12 @@ unsafe extern "C" fn read_imm_data(cq: *mut ffi::ibv_cq_ex) -> ffi::__be32 {
 
 unsafe extern "C" fn read_qp_num(cq: *mut ffi::ibv_cq_ex) -> u32 {
     // SAFETY: the application reads a completion between start and end.
-    unsafe { current(cq) }.qp_num
+    unsafe { current(cq) }.qp_num.get()
 }
 
 unsafe extern "C" fn read_src_qp(cq: *mut ffi::ibv_cq_ex) -> u32 {
     // SAFETY: the application reads a completion between start and end.
-    unsafe { current(cq) }.src_qp
+    unsafe { current(cq) }.src_qp.get()
 }
 
 unsafe extern "C" fn read_wc_flags(cq: *mut ffi::ibv_cq_ex) -> u32 {

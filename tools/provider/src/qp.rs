@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering;
 
 use libc::c_int;
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::ring::slot_shift_for;
 use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::ring::DoorbellKind;
@@ -59,7 +60,7 @@ pub struct Qp {
     send_limits: SendLimits,
     max_recv_sge: u32,
     shared: Arc<Shared>,
-    qpn: u32,
+    qpn: Qpn,
     send_doorbell: u32,
     recv_doorbell: u32,
     /// State by the last successful modify, or ERR by a query since; the device may have left it
@@ -162,11 +163,6 @@ fn planned_ring(
     PlannedRing::new(layout, domain.lender.as_ref()).map(Some)
 }
 
-/// The value that is written to the doorbell page to ring a queue of QP `number`.
-fn doorbell(kind: DoorbellKind, number: u32) -> u32 {
-    Doorbell { kind, number }.to_u32()
-}
-
 fn slots(ring: &Option<WorkRing>) -> u32 {
     ring.as_ref().map_or(0, WorkRing::slots)
 }
@@ -213,7 +209,7 @@ impl Qp {
             },
             max_recv_sge: if srq.is_some() { 0 } else { cap.max_recv_sge },
             shared: shared.clone(),
-            qpn: 0,
+            qpn: Qpn::default(),
             send_doorbell: 0,
             recv_doorbell: 0,
             state: AtomicU32::new(ffi::IBV_QPS_RESET),
@@ -289,10 +285,10 @@ impl Qp {
     ///
     /// `ENOMEM`: the QP is to be [destroyed](Self::destroyed) then, once the kernel has destroyed
     /// it.
-    pub fn created(&mut self, qpn: u32) -> io::Result<()> {
+    pub fn created(&mut self, qpn: Qpn) -> io::Result<()> {
         self.qpn = qpn;
-        self.send_doorbell = doorbell(DoorbellKind::Sq, qpn);
-        self.recv_doorbell = doorbell(DoorbellKind::Rq, qpn);
+        self.send_doorbell = Doorbell::Sq(qpn).to_u32();
+        self.recv_doorbell = Doorbell::Rq(qpn).to_u32();
         self.cqs().try_for_each(|cq| cq.attach(qpn, &self.rings))
     }
 

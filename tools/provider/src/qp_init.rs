@@ -2,6 +2,7 @@
 
 //! Creation of queue pairs.
 
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_abi::uverbs::ContextFlags;
 use virtio_rdma_abi::uverbs::CreateQpReq;
@@ -131,7 +132,7 @@ pub unsafe extern "C" fn create_qp_ex(
         }
     }
     // SAFETY: the command has filled it in.
-    let qpn = unsafe { (*qp.as_ibv()).qp_num };
+    let qpn = Qpn::new(unsafe { (*qp.as_ibv()).qp_num });
     if let Err(error) = qp.created(qpn) {
         // SAFETY: the kernel has created the QP above. If this fails, closing the context destroys
         // it.

@@ -8,9 +8,9 @@ use std::mem::size_of_val;
 use std::ptr;
 
 use libc::c_int;
+use virtio_rdma_abi::number::Srqn;
 use virtio_rdma_abi::ring::slot_shift_for;
 use virtio_rdma_abi::ring::Doorbell;
-use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_abi::ring::RingKind;
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::ring::WORK_SLOTS;
@@ -49,7 +49,7 @@ pub struct Srq {
     max_sge: u32,
     shared: Arc<Shared>,
     /// The device's handle.
-    srqn: u32,
+    srqn: Srqn,
 }
 
 // SAFETY: libibverbs' part is not reached through a reference, and the rest can be sent.
@@ -84,7 +84,7 @@ impl Srq {
     /// `ENOMEM`.
     fn new(
         memory: RingMap,
-        srqn: u32,
+        srqn: Srqn,
         max_sge: u32,
         shared: &Arc<Shared>,
         domain: &Domain,
@@ -111,7 +111,7 @@ impl Srq {
         domain: &Domain,
     ) -> io::Result<Box<Self>> {
         let memory = PlannedRing::new(layout, domain.lender.as_ref())?.in_memory()?;
-        boxed(Self::new(memory, 0, max_sge, shared, domain)?)
+        boxed(Self::new(memory, Srqn::NONE, max_sge, shared, domain)?)
     }
 
     /// The SRQ that libibverbs calls `srq`.
@@ -144,10 +144,7 @@ impl Srq {
         // A doorbell may take a while: the device's side of the page can be emulated.
         drop(posting);
         if ring_doorbell {
-            let doorbell = Doorbell {
-                kind: DoorbellKind::Srq,
-                number: self.srqn,
-            };
+            let doorbell = Doorbell::Srq(self.srqn);
             self.shared.doorbell.ring(doorbell.to_u32());
         }
         status
@@ -338,7 +335,7 @@ pub unsafe extern "C" fn destroy_srq(srq: *mut ffi::ibv_srq) -> c_int {
 /// `srq` is an SRQ of this provider, and `srq_num` a place for a number.
 pub unsafe extern "C" fn get_srq_num(srq: *mut ffi::ibv_srq, srq_num: *mut u32) -> c_int {
     // SAFETY: the caller's SRQ and place.
-    unsafe { srq_num.write(Srq::from_ibv(srq).srqn) };
+    unsafe { srq_num.write(Srq::from_ibv(srq).srqn.get()) };
     0
 }
 

@@ -11,6 +11,8 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::ptr::NonNull;
 
+use virtio_rdma_abi::number::Qpn;
+
 use crate::arc::Arc;
 use crate::sync::AtomicPtr;
 use crate::sync::Ordering;
@@ -96,8 +98,8 @@ pub struct Table<T> {
     owns: PhantomData<Arc<T>>,
 }
 
-fn split(number: u32) -> (usize, usize, usize) {
-    let part = |level| (number >> (level * SHIFT)) as usize;
+fn split(qpn: Qpn) -> (usize, usize, usize) {
+    let part = |level| (qpn.get() >> (level * SHIFT)) as usize;
     (part(2), part(1) % ENTRIES, part(0) % ENTRIES)
 }
 
@@ -110,37 +112,37 @@ impl<T> Table<T> {
         }
     }
 
-    /// The value of `number`.
+    /// The value of QP `qpn`.
     ///
     /// # Safety
     ///
     /// While the result is used, no `Arc` that was [taken](Slot::replace) out of the table is
     /// dropped.
     #[inline(always)]
-    pub unsafe fn get(&self, number: u32) -> Option<&T> {
-        let slot = self.find(number)?;
+    pub unsafe fn get(&self, qpn: Qpn) -> Option<&T> {
+        let slot = self.find(qpn)?;
         // SAFETY: by the invariants of the slot, an `Arc` keeps the value alive. By the caller's
         // promise it is not dropped while the result is used.
         unsafe { slot.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The slot of `number`, if there ever was a value.
+    /// The slot of QP `qpn`, if there ever was a value.
     #[inline(always)]
-    pub fn find(&self, number: u32) -> Option<&Slot<T>> {
-        let (top, middle, low) = split(number);
+    pub fn find(&self, qpn: Qpn) -> Option<&Slot<T>> {
+        let (top, middle, low) = split(qpn);
         if top >= ENTRIES {
             return None;
         }
         Some(Self::slot_of(&self.root.below(top)?.below(middle)?.0[low]))
     }
 
-    /// The slot of `number`.
+    /// The slot of QP `qpn`.
     ///
     /// # Errors
     ///
     /// `ENOMEM`, and `EINVAL` for a number of more than 24 bits.
-    pub fn slot(&self, number: u32) -> io::Result<&Slot<T>> {
-        let (top, middle, low) = split(number);
+    pub fn slot(&self, qpn: Qpn) -> io::Result<&Slot<T>> {
+        let (top, middle, low) = split(qpn);
         if top >= ENTRIES {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
@@ -189,18 +191,18 @@ mod tests {
     fn entries_come_and_go() {
         let table = Table::new();
         // SAFETY: nothing is dropped meanwhile.
-        let get = |number| unsafe { table.get(number) }.copied();
+        let get = |number| unsafe { table.get(Qpn::new(number)) }.copied();
         let value = |number: u32| Some(Arc::try_new(number).unwrap());
         for number in [0, 1, 255, 256, 0x1234, 0x0012_3456, 0x00ff_ffff] {
             assert_eq!(get(number), None);
-            let slot = table.slot(number).unwrap();
+            let slot = table.slot(Qpn::new(number)).unwrap();
             assert!(slot.replace(value(number)).is_none());
             assert_eq!(get(number), Some(number));
         }
         assert_eq!(get(2), None);
-        assert!(table.find(0x0100_0000).is_none());
-        assert!(table.slot(0x0100_0000).is_err());
-        let slot = table.find(256).unwrap();
+        assert!(table.find(Qpn::new(0x0100_0000)).is_none());
+        assert!(table.slot(Qpn::new(0x0100_0000)).is_err());
+        let slot = table.find(Qpn::new(256)).unwrap();
         let seven = Arc::try_new(7).unwrap();
         assert!(!slot.holds(&seven));
         assert_eq!(slot.replace(Some(seven.clone())).as_deref(), Some(&256));
@@ -216,7 +218,7 @@ mod tests {
         let table = Table::new();
         for number in [3, 70_000] {
             let shared = Arc::try_new(value.clone()).unwrap();
-            table.slot(number).unwrap().replace(Some(shared));
+            table.slot(Qpn::new(number)).unwrap().replace(Some(shared));
         }
         drop(table);
         assert_eq!(std::rc::Rc::strong_count(&value), 1);

@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 use libc::c_int;
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::ib::SendFlags;
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::wqe::Atomic;
 use virtio_rdma_abi::wqe::BindMw;
 use virtio_rdma_abi::wqe::Datagram;
@@ -251,7 +252,7 @@ impl<'a> Send<'a> {
         // SAFETY: an address handle of a work request on a list is this provider's.
         let av = unsafe { Ah::from_ibv(ud.ah) }.map_or_else(Default::default, Ah::av);
         Datagram {
-            remote_qpn: ud.remote_qpn,
+            remote_qpn: Qpn::new(ud.remote_qpn),
             remote_qkey: ud.remote_qkey,
             av,
         }

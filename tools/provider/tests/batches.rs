@@ -71,7 +71,7 @@ fn fetching_an_event() {
 fn creating_a_qp() {
     inside_a_batch(|cq| {
         let shared = shared();
-        drop(qp(&shared, cq, &CAP, QPN + 1));
+        drop(qp(&shared, cq, &CAP, OTHER_QPN));
     });
 }
 
@@ -79,7 +79,7 @@ fn creating_a_qp() {
 fn destroying_a_qp() {
     inside_a_batch(|cq| {
         let shared = shared();
-        let other = qp(&shared, cq, &CAP, QPN + 1);
+        let other = qp(&shared, cq, &CAP, OTHER_QPN);
         other.destroyed();
     });
 }
@@ -88,7 +88,7 @@ fn destroying_a_qp() {
 fn resetting_a_qp() {
     inside_a_batch(|cq| {
         let shared = shared();
-        let other = qp(&shared, cq, &CAP, QPN + 1);
+        let other = qp(&shared, cq, &CAP, OTHER_QPN);
         other.changed(ffi::IBV_QPS_RESET);
         other.destroyed();
     });
@@ -162,12 +162,12 @@ fn a_number_comes_back_before_its_last_qp_has_left_the_cq() {
     let cq = cq(&shared, 8);
     let srq = srq(&shared, 4);
     assert_eq!(fill(&srq), 4);
-    let first = qp(&shared, &cq, &CAP, QPN + 1);
+    let first = qp(&shared, &cq, &CAP, OTHER_QPN);
     let mut completions = Completions::new(&cq);
     let mut wr = send_wr(10, ffi::IBV_WR_SEND, 0, &mut []);
     assert_eq!(post_send(&first, &mut wr).0, 0);
     completions.push(Cqe {
-        qp_num: QPN + 1,
+        qp_num: OTHER_QPN,
         ..sent(0)
     });
     let ex = extended(&cq);

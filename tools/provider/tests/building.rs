@@ -77,7 +77,7 @@ fn wqes_are_those_of_post_send() {
         for opcode in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9] {
             // The same is posted both ways.
             let posted = qp_of(qp_type, &shared, &cq, &cap(), QPN);
-            let built = qp_of(qp_type, &shared, &cq, &cap(), QPN + 1);
+            let built = qp_of(qp_type, &shared, &cq, &cap(), OTHER_QPN);
             let mut sges = [sge(0x1000, 10, 7), sge(0x2000, 20, 8)];
             let flags = ffi::IBV_SEND_SIGNALED | ffi::IBV_SEND_FENCE;
             let mut wr = send_wr(5, opcode, flags, &mut sges);
@@ -287,7 +287,7 @@ fn the_first_error_is_told_at_the_end_and_nothing_is_posted() {
         max_send_wr: 0,
         ..CAP
     };
-    let qp = qp(&shared, &cq, &none, QPN + 1);
+    let qp = qp(&shared, &cq, &none, OTHER_QPN);
     let wr = Wr::of(&qp);
     call!(wr.wr_start());
     call!(wr.wr_send());

@@ -13,8 +13,8 @@ use std::thread;
 use common::*;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ib::WcStatus;
+use virtio_rdma_abi::number::Cqn;
 use virtio_rdma_abi::ring::Doorbell;
-use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_abi::wqe::SqHeader;
 use virtio_rdma_provider::cq;
 use virtio_rdma_provider::ffi;
@@ -47,7 +47,7 @@ fn a_full_queue_says_so_until_a_completion_was_polled() {
     completions.push(sent(slots[2]));
     let wcs = poll(&cq, 8).unwrap();
     assert_eq!(wcs.len(), 1);
-    assert_eq!((wcs[0].wr_id, wcs[0].qp_num), (102, QPN));
+    assert_eq!((wcs[0].wr_id, wcs[0].qp_num), (102, QPN.get()));
     for _ in 0..3 {
         assert_eq!(post_send(&qp, &mut wr).0, 0);
     }
@@ -102,13 +102,13 @@ fn a_destroyed_qp_leaves_no_completions_to_the_next_of_its_number() {
     let shared = shared();
     let cq = cq(&shared, 8);
     let old = qp(&shared, &cq, &CAP, QPN);
-    let other = qp(&shared, &cq, &CAP, QPN + 1);
+    let other = qp(&shared, &cq, &CAP, OTHER_QPN);
     let mut completions = Completions::new(&cq);
     completions.push(sent(0));
     let mut wr = send_wr(77, ffi::IBV_WR_SEND, 0, &mut []);
     assert_eq!(post_send(&other, &mut wr).0, 0);
     completions.push(Cqe {
-        qp_num: QPN + 1,
+        qp_num: OTHER_QPN,
         ..sent(0)
     });
     completions.push(sent(1));
@@ -172,13 +172,9 @@ fn an_armed_cq_has_one_event_for_each_that_is_fetched() {
     let arm = |solicited| unsafe { cq::req_notify_cq(cq.as_ibv(), solicited) };
     assert!(!completions.push(sent(0)), "not armed");
     assert_eq!(arm(0), 0);
-    let bell = Doorbell {
-        kind: DoorbellKind::Cq,
-        number: 0,
-    };
     assert_eq!(
         shared.doorbell.last(),
-        Some(bell),
+        Some(Doorbell::Cq(Cqn::new(0))),
         "the device is to look at what was not polled"
     );
     assert!(completions.push(sent(0)));

@@ -13,6 +13,7 @@ use extended_cq::*;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ib::WcFlags;
 use virtio_rdma_abi::ib::WcStatus;
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_provider::ffi;
 use virtio_rdma_ring::RingMemory;
 
@@ -31,7 +32,7 @@ fn every_field_is_read() {
     completions.push(Cqe {
         byte_len: 4096,
         ex: [1, 2, 3, 4],
-        src_qp: 18,
+        src_qp: Qpn::new(18),
         wc_flags: WcFlags::GRH | WcFlags::WITH_IMM,
         sl: 5,
         ..received(0)
@@ -57,7 +58,7 @@ fn every_field_is_read() {
     assert_eq!(call!(ex.read_opcode()), ffi::IBV_WC_RECV);
     assert_eq!(call!(ex.read_byte_len()), 4096);
     assert_eq!(call!(ex.read_imm_data()), u32::from_be(0x0102_0304));
-    assert_eq!(call!(ex.read_qp_num()), QPN);
+    assert_eq!(call!(ex.read_qp_num()), QPN.get());
     assert_eq!(call!(ex.read_src_qp()), 18);
     let flags = ffi::IBV_WC_GRH | ffi::IBV_WC_WITH_IMM;
     assert_eq!(call!(ex.read_wc_flags()), flags);

@@ -38,9 +38,10 @@ use deferred::Deferred;
 use lock::Lock;
 use lock::Threads;
 use table::Table;
+use virtio_rdma_abi::number::Qpn;
 
 /// The number of the QPs of these models.
-const QPN: u32 = 5;
+const QPN: Qpn = Qpn::new(5);
 
 /// One life of that number. Its memory is watched: a use that its end does not come after is an
 /// error.

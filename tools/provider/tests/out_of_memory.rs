@@ -115,7 +115,7 @@ fn queues() {
     // A number far off, for which the table has no room.
     let ((), failures) = until_it_succeeds(|| first.created(QPN));
     assert_ne!(failures, 0);
-    second.created(QPN + 1).unwrap();
+    second.created(OTHER_QPN).unwrap();
     first.changed(ffi::IBV_QPS_RTS);
     assert_eq!(fill(&srq), 4);
 

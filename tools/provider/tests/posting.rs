@@ -7,7 +7,6 @@ mod common;
 use common::*;
 use virtio_rdma_abi::ib::SendFlags;
 use virtio_rdma_abi::ring::Doorbell;
-use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_abi::uverbs::ContextFlags;
 use virtio_rdma_abi::wqe::BindMw;
 use virtio_rdma_abi::wqe::RqHeader;
@@ -492,21 +491,20 @@ fn doorbells_ring_only_for_a_device_that_waits() {
     let mut device = Work::new(&qp.rings().send);
     let mut wr = send_wr(1, ffi::IBV_WR_SEND, 0, &mut []);
     assert_eq!(post_send(&qp, &mut wr).0, 0);
-    let bell = |kind| Some(Doorbell { kind, number: QPN });
-    assert_eq!(shared.doorbell.last(), bell(DoorbellKind::Sq));
+    assert_eq!(shared.doorbell.last(), Some(Doorbell::Sq(QPN)));
     let mut wr_recv = recv_wr(1, &mut []);
     assert_eq!(post_recv(&qp, &mut wr_recv).0, 0);
-    assert_eq!(shared.doorbell.last(), bell(DoorbellKind::Rq));
+    assert_eq!(shared.doorbell.last(), Some(Doorbell::Rq(QPN)));
     assert_eq!(post_send(&qp, &mut wr).0, 0);
     assert_eq!(
         shared.doorbell.last(),
-        bell(DoorbellKind::Rq),
+        Some(Doorbell::Rq(QPN)),
         "the device has not asked again"
     );
     while device.consume(SqHeader::SIZE).is_some() {}
     assert!(!device.enable_doorbell());
     assert_eq!(post_send(&qp, &mut wr).0, 0);
-    assert_eq!(shared.doorbell.last(), bell(DoorbellKind::Sq));
+    assert_eq!(shared.doorbell.last(), Some(Doorbell::Sq(QPN)));
 }
 
 #[test]

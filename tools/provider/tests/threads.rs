@@ -14,6 +14,7 @@ use std::thread;
 
 use common::*;
 use virtio_rdma_abi::cqe::Cqe;
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::wqe::SqHeader;
 use virtio_rdma_provider::cq;
 use virtio_rdma_provider::cq::Cq;
@@ -121,7 +122,7 @@ fn a_qp_that_goes_while_its_cq_is_resized_leaves_nothing() {
         });
         let next = match same_number {
             true => qp_with_srq(&shared, &cq, &srq, QPN),
-            false => qp_with_srq(&shared, &cq, &srq, QPN + 1),
+            false => qp_with_srq(&shared, &cq, &srq, OTHER_QPN),
         };
         assert_eq!(ids(&cq), []);
         assert_eq!(fill(&srq), 3, "receives of the old QP are free again");
@@ -217,7 +218,7 @@ fn complete(device: &Mutex<Completions>, done: &AtomicBool, cqe: Cqe) {
 
 /// Ids of QPs that come and go have this bit, and the number of the life that posted them.
 const CHURN: u64 = 1 << 63;
-const CHURN_QPN: u32 = 0x0040_0000;
+const CHURN_QPN: Qpn = Qpn::new(0x0040_0000);
 
 /// Creates, resets and destroys QPs that complete to `cq`, some of their completions unpolled,
 /// until `done`. `ended` counts the lives that are over.
@@ -226,7 +227,8 @@ fn churn(cq: &Cq, srq: &Srq, device: &Mutex<Completions>, done: &AtomicBool, end
     let mut life = 0;
     while !done.load(Ordering::Relaxed) {
         // Numbers come back, and now and then there is one far off.
-        let qpn = CHURN_QPN + (life % 3) as u32 * 0x1_0000 + (life % 1000) as u32;
+        let qpn = (life % 3) as u32 * 0x1_0000 + (life % 1000) as u32;
+        let qpn = Qpn::new(CHURN_QPN.get() + qpn);
         let qp = qp_with_srq(&shared, cq, srq, qpn);
         life += 1;
         for slot in 0..3 {

@@ -15,6 +15,7 @@ use roce::work::With;
 use roce::{Path, Psn};
 use sandbox::{Kind, Uplinks};
 use sockets::Access;
+use virtio_rdma_abi::number::Qpn;
 use vswitch::pcap::PcapWriter;
 use vswitch::{Config, DatagramPath, PortConfig, Switch, Uplink};
 
@@ -101,7 +102,7 @@ fn packet() -> Vec<u8> {
     let addresses = Addresses::V4([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
     let path = Path::new([2, 0, 0, 0, 1, 1], MAC, addresses);
     let send = Request::from(SendPart::Only(With::Nothing));
-    let headers = Headers::new(Bth::new(0xffff, 17, Psn::new(0)), send);
+    let headers = Headers::new(Bth::new(0xffff, Qpn::new(17), Psn::new(0)), send);
     let mut frame = vec![0; frame_size(&path, &headers.body, 0)];
     build(&mut frame, &path, 0, &headers, 0, |_| Ok::<_, ()>(())).unwrap();
     frame

@@ -169,7 +169,7 @@ impl Port {
 impl From<&QpStatus> for Qp {
     fn from(qp: &QpStatus) -> Self {
         Self {
-            qpn: qp.qpn,
+            qpn: qp.qpn.get(),
             qp_type: match qp.qp_type {
                 QpType::Smi => "SMI",
                 QpType::Gsi => "GSI",
@@ -187,7 +187,7 @@ impl From<&QpStatus> for Qp {
                 QpState::Err => "ERR",
             },
             owner: if qp.user { "user" } else { "kernel" },
-            peer: qp.peer.map(|(qpn, _)| qpn),
+            peer: qp.peer.map(|(qpn, _)| qpn.get()),
             path: qp.peer.map(|(_, path)| match path {
                 DataPath::Direct => "direct",
                 DataPath::Wire => "wire",

@@ -19,6 +19,7 @@ use virtio_rdma_abi::config::RATE_LIMIT_CONFIG_OFFSET;
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::*;
+use virtio_rdma_abi::number::{Cqn, Pdn, Qpn, Srqn};
 use virtio_rdma_abi::qp::AhAttr;
 use virtio_rdma_abi::qp::GlobalRoute;
 use virtio_rdma_abi::qp::QpAttr;
@@ -64,7 +65,7 @@ fn reset_queue(driver: &mut Driver, queue: u16) {
 }
 
 /// Takes a QP, connected to itself, to RTS.
-fn connect(driver: &mut Driver, qpn: u32) {
+fn connect(driver: &mut Driver, qpn: Qpn) {
     let base = QpAttr {
         port_num: 1,
         path_mtu: Mtu::Mtu1024.value(),
@@ -124,21 +125,21 @@ fn start(driver: &mut Driver, features: u64, numbers: QueueNumbers) {
 
 /// Enables virtqueue 1, with vector 2.
 fn enable_cq(driver: &mut Driver, numbers: QueueNumbers) {
-    driver.enable_queue(numbers.cq(0).unwrap(), SIZE);
+    driver.enable_queue(numbers.cq(Cqn::new(0)).unwrap(), SIZE);
 }
 
 /// Enables the pair of QPN 2, without interrupts.
 fn enable_pair(driver: &mut Driver, numbers: QueueNumbers) {
-    for (queue, place) in [(numbers.sq(2), 2), (numbers.rq(2), 3)] {
+    for (queue, place) in [(numbers.sq(Qpn::new(2)), 2), (numbers.rq(Qpn::new(2)), 3)] {
         driver.enable_queue_at(queue.unwrap(), SIZE, ring_at(place), 0xffff);
     }
 }
 
 /// Creates a CQ and a QP, has RDMA WRITEs complete, with an interrupt only when that was asked for,
 /// and destroys both.
-fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: u32) {
+fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: Pdn) {
     let cqn = call(driver, CmdCreateCq { cqe: SIZE.into() }).unwrap().cqn;
-    assert_eq!(cqn, 0);
+    assert_eq!(cqn, Cqn::new(0));
     for slot in 0..SIZE {
         describe(driver, ring_at(1), slot, CQES + 64 * u64::from(slot), 64, 2);
         offer(driver, ring_at(1), slot);
@@ -155,11 +156,11 @@ fn one_round(driver: &mut Driver, numbers: QueueNumbers, pdn: u32) {
         recv_cqn: cqn,
         max_inline_data: 0,
         flags: CreateFlags::NONE,
-        srqn: 0,
+        srqn: Srqn::NONE,
         reserved: [0; 24],
     };
     let qpn = call(driver, create).unwrap().qpn;
-    assert_eq!(qpn, 2);
+    assert_eq!(qpn, Qpn::new(2));
     connect(driver, qpn);
 
     let header = SqHeader {
@@ -240,7 +241,7 @@ fn a_driver_without_own_rings_is_served_again_and_again() {
             // then.
             start(&mut driver, TRANSPORT | RING_ADDR, numbers);
             let refused = CmdReqNotify {
-                cqn: 0,
+                cqn: Cqn::new(0),
                 flags: NotifyFlags::SOLICITED,
             };
             assert_eq!(call(&mut driver, refused), Err(95), "EOPNOTSUPP");

@@ -19,6 +19,10 @@ use crate::{
             CmdReqNotify,
             NotifyFlags, //
         },
+        number::{
+            Cqn,
+            Qpn, //
+        },
         ring::ArmKind,
     },
     ctrl::{
@@ -85,7 +89,7 @@ pub(crate) struct CqVirtqueue {
     /// Whether somebody has it. Held while it is reset.
     #[pin]
     claimed: Mutex<bool>,
-    number: u32,
+    cqn: Cqn,
     ctrl: Arc<ControlQueue>,
     targets: Arc<EventTargets>,
     /// Receiver of completion events.
@@ -129,7 +133,7 @@ impl CqVirtqueue {
         };
         arming.cookie = self.cookie.load(Acquire);
         let request = CmdReqNotify {
-            cqn: self.number,
+            cqn: self.cqn,
             flags: replace(&mut arming.next, NotifyFlags::NONE),
         };
         // A device that takes no commands is about to be found dead, and then everybody is woken.
@@ -267,7 +271,7 @@ impl Transport {
                 pin_init!(CqVirtqueue {
                     queue,
                     claimed <- new_mutex!(false, "virtio_rdma::transport::claimed"),
-                    number,
+                    cqn: Cqn::new(number),
                     ctrl: ctrl.clone(),
                     targets: targets.clone(),
                     cookie: Atomic::new(NO_COOKIE),
@@ -328,23 +332,23 @@ impl Transport {
         limits.max_qp_wr = limits.max_qp_wr.min(work.unwrap_or(0));
     }
 
-    /// Takes the virtqueue of CQ `number`, which the device has just created.
+    /// Takes the virtqueue of CQ `cqn`, which the device has just created.
     ///
     /// # Errors
     ///
     /// `EIO` if it has no such CQ or gave the number away before.
-    pub(crate) fn claim_cq(&self, number: u32) -> Result<Claim<CqVirtqueue>> {
-        Claim::new(self.cqs.get(usize::try_from(number)?).ok_or(EIO)?)
+    pub(crate) fn claim_cq(&self, cqn: Cqn) -> Result<Claim<CqVirtqueue>> {
+        Claim::new(self.cqs.get(usize::try_from(cqn.get())?).ok_or(EIO)?)
     }
 
-    /// Takes the virtqueues of QP `number`, which the device has just created: the send queue and
+    /// Takes the virtqueues of QP `qpn`, which the device has just created: the send queue and
     /// the receive queue.
     ///
     /// # Errors
     ///
     /// `EIO` if it has no such QP or gave the number away before.
-    pub(crate) fn claim_pair(&self, number: u32) -> Result<[Claim<WorkVirtqueue>; 2]> {
-        let index = number.checked_sub(1).ok_or(EIO)?;
+    pub(crate) fn claim_pair(&self, qpn: Qpn) -> Result<[Claim<WorkVirtqueue>; 2]> {
+        let index = qpn.get().checked_sub(1).ok_or(EIO)?;
         let [send, recv] = self.pairs.get(usize::try_from(index)?).ok_or(EIO)?;
         Ok([Claim::new(send)?, Claim::new(recv)?])
     }

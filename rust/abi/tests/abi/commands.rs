@@ -23,6 +23,7 @@ use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, GidType, Mtu, PortCaps, QpAttrMask, QpState, QpType, SigType, MAX_VLAN,
     NO_VLAN,
 };
+use virtio_rdma_abi::number::{Cqn, MrNumber, MwNumber, Pdn, Qpn, Srqn};
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr, QpCap};
 use virtio_rdma_abi::ring::RingAddr;
 use virtio_rdma_abi::wire::Wire;
@@ -175,7 +176,7 @@ fn port_and_tables() {
 fn registration_again() {
     let memory = CmdRegUserMrPages {
         base: CmdRegUserMr {
-            pdn: 1,
+            pdn: Pdn::new(1),
             access_flags: AccessFlags::LOCAL_WRITE,
             start: 2,
             length: 3,
@@ -189,7 +190,7 @@ fn registration_again() {
     };
     check(
         CmdReregMr {
-            mrn: 0x0102_0304,
+            mrn: MrNumber::new(0x0102_0304),
             flags: ReregFlags::TRANSLATION | ReregFlags::ACCESS,
             memory,
         },
@@ -203,7 +204,7 @@ fn registration_again() {
 fn memory_windows() {
     check(
         CmdAllocMw {
-            pdn: 0x0102_0304,
+            pdn: Pdn::new(0x0102_0304),
             mw_type: 2,
             reserved: [0; 3],
         },
@@ -211,23 +212,28 @@ fn memory_windows() {
     );
     check(
         RspAllocMw {
-            mwn: 0x0001_0001,
+            mwn: MwNumber::new(0x0001_0001),
             rkey: 0x0100_01fe,
         },
         "01000100 fe010001",
     );
-    check(CmdDeallocMw { mwn: 0x0001_0001 }, "01000100");
+    check(
+        CmdDeallocMw {
+            mwn: MwNumber::new(0x0001_0001),
+        },
+        "01000100",
+    );
 }
 
 // abi: R-165, R-166, R-167, R-506, R-507, R-905
 #[test]
 fn completion_queues() {
     check(CmdCreateCq { cqe: 0x0102_0304 }, "04030201");
-    check(RspCreateCq { cqn: 5 }, "05000000");
-    check(CmdDestroyCq { cqn: 5 }, "05000000");
+    check(RspCreateCq { cqn: Cqn::new(5) }, "05000000");
+    check(CmdDestroyCq { cqn: Cqn::new(5) }, "05000000");
     check(
         CmdReqNotify {
-            cqn: 5,
+            cqn: Cqn::new(5),
             flags: NotifyFlags::NEXT_COMPLETION,
         },
         "05000000 02000000",
@@ -253,20 +259,20 @@ fn completion_queues() {
 fn protection_domains_and_memory_regions() {
     check(CmdCreatePd {}, "");
     check(Empty {}, "");
-    check(RspCreatePd { pdn: 6 }, "06000000");
-    check(CmdDestroyPd { pdn: 6 }, "06000000");
+    check(RspCreatePd { pdn: Pdn::new(6) }, "06000000");
+    check(CmdDestroyPd { pdn: Pdn::new(6) }, "06000000");
     let access_flags =
         AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::RELAXED_ORDERING;
     check(
         CmdGetDmaMr {
-            pdn: 6,
+            pdn: Pdn::new(6),
             access_flags,
         },
         "06000000 05001000",
     );
     check(
         CmdCreateMr {
-            pdn: 6,
+            pdn: Pdn::new(6),
             access_flags,
             max_num_sg: 257,
         },
@@ -274,7 +280,7 @@ fn protection_domains_and_memory_regions() {
     );
     check(
         RspMr {
-            mrn: 1,
+            mrn: MrNumber::new(1),
             lkey: 0x0203_0405,
             rkey: 0x0607_0809,
         },
@@ -282,7 +288,7 @@ fn protection_domains_and_memory_regions() {
     );
     check(
         CmdMapMrSg {
-            mrn: 1,
+            mrn: MrNumber::new(1),
             npages: 2,
             start: 0x0102_0304_0506_0708,
             length: 0x2000,
@@ -293,7 +299,7 @@ fn protection_domains_and_memory_regions() {
     check(RspMapMrSg { npages: 2 }, "02000000");
     check(
         CmdRegUserMr {
-            pdn: 6,
+            pdn: Pdn::new(6),
             access_flags,
             start: 0x7f00_0000_0123,
             length: 0x2000,
@@ -306,7 +312,7 @@ fn protection_domains_and_memory_regions() {
     check(
         CmdRegUserMrPages {
             base: CmdRegUserMr {
-                pdn: 6,
+                pdn: Pdn::new(6),
                 access_flags,
                 start: 0x7f00_0000_0123,
                 length: 0x2000,
@@ -321,24 +327,34 @@ fn protection_domains_and_memory_regions() {
         "06000000 05001000 23010000007f0000 0020000000000000 0807060504030201 0070665544332211 03000000 \
          15 01 000000000000",
     );
-    check(CmdDeregMr { mrn: 1 }, "01000000");
-    check(CmdRevokeMr { mrn: 2 }, "02000000");
+    check(
+        CmdDeregMr {
+            mrn: MrNumber::new(1),
+        },
+        "01000000",
+    );
+    check(
+        CmdRevokeMr {
+            mrn: MrNumber::new(2),
+        },
+        "02000000",
+    );
 }
 
 /// A CREATE_QP with a different value in every field, and its bytes.
 const CREATE_QP: CmdCreateQp = CmdCreateQp {
-    pdn: 1,
+    pdn: Pdn::new(1),
     qp_type: QpType::Rc.value(),
     sq_sig_type: SigType::Requested.value(),
     max_send_wr: 3,
     max_send_sge: 4,
-    send_cqn: 5,
+    send_cqn: Cqn::new(5),
     max_recv_wr: 6,
     max_recv_sge: 7,
-    recv_cqn: 8,
+    recv_cqn: Cqn::new(8),
     max_inline_data: 9,
     flags: CreateFlags::USER,
-    srqn: 0,
+    srqn: Srqn::NONE,
     reserved: [0; 24],
 };
 const CREATE_QP_HEX: &str =
@@ -349,8 +365,18 @@ const CREATE_QP_HEX: &str =
 #[test]
 fn queue_pairs() {
     check(CREATE_QP, CREATE_QP_HEX);
-    check(RspCreateQp { qpn: 0x00ab_cdef }, "efcdab00");
-    check(CmdDestroyQp { qpn: 0x00ab_cdef }, "efcdab00");
+    check(
+        RspCreateQp {
+            qpn: Qpn::new(0x00ab_cdef),
+        },
+        "efcdab00",
+    );
+    check(
+        CmdDestroyQp {
+            qpn: Qpn::new(0x00ab_cdef),
+        },
+        "efcdab00",
+    );
     let sq = RingAddr {
         pages: 0x1000,
         npages: 1,
@@ -423,7 +449,7 @@ fn queue_pair_attributes() {
         qkey: 0x1122_3344,
         rq_psn: 0x00ab_cdef,
         sq_psn: 0x0012_3456,
-        dest_qp_num: 0x0065_4321,
+        dest_qp_num: Qpn::new(0x0065_4321),
         qp_access_flags: AccessFlags::REMOTE_WRITE,
         pkey_index: 0x0102,
         alt_pkey_index: 0x0304,
@@ -451,7 +477,7 @@ fn queue_pair_attributes() {
     check(attr, &attr_hex);
     check(
         CmdModifyQp {
-            qpn: 2,
+            qpn: Qpn::new(2),
             attr_mask: QpAttrMask::STATE | QpAttrMask::RATE_LIMIT,
             attrs: attr,
         },
@@ -459,7 +485,7 @@ fn queue_pair_attributes() {
     );
     check(
         CmdQueryQp {
-            qpn: 2,
+            qpn: Qpn::new(2),
             attr_mask: QpAttrMask::CAP,
         },
         "02000000 00000800",
@@ -492,7 +518,7 @@ fn shared_receive_queues_and_resize() {
     );
     check(
         CmdCreateSrq {
-            pdn: 3,
+            pdn: Pdn::new(3),
             max_wr: 0x0100,
             max_sge: 2,
             flags: CreateFlags::USER,
@@ -502,10 +528,10 @@ fn shared_receive_queues_and_resize() {
         },
         &format!("03000000 00010000 02000000 01000000 {RING_HEX} 07000000 8877665544332211"),
     );
-    check(RspCreateSrq { srqn: 9 }, "09000000");
+    check(RspCreateSrq { srqn: Srqn::new(9) }, "09000000");
     check(
         CmdModifySrq {
-            srqn: 9,
+            srqn: Srqn::new(9),
             attr_mask: SrqAttrMask::MAX_WR | SrqAttrMask::LIMIT,
             max_wr: 0x0200,
             limit: 5,
@@ -513,7 +539,7 @@ fn shared_receive_queues_and_resize() {
         },
         &format!("09000000 03000000 00020000 05000000 {RING_HEX}"),
     );
-    check(CmdQuerySrq { srqn: 9 }, "09000000");
+    check(CmdQuerySrq { srqn: Srqn::new(9) }, "09000000");
     check(
         RspQuerySrq {
             max_wr: 0x0200,
@@ -522,10 +548,10 @@ fn shared_receive_queues_and_resize() {
         },
         "00020000 02000000 05000000",
     );
-    check(CmdDestroySrq { srqn: 9 }, "09000000");
+    check(CmdDestroySrq { srqn: Srqn::new(9) }, "09000000");
     check(
         CmdResizeCq {
-            cqn: 4,
+            cqn: Cqn::new(4),
             cqe: 0x7ffe,
             ring: RING,
         },
@@ -541,14 +567,14 @@ fn multicast_groups() {
     let hex = "efcdab00 00000000000000000000ffff0a090002";
     check(
         CmdAttachMcast {
-            qpn: 0x00ab_cdef,
+            qpn: Qpn::new(0x00ab_cdef),
             mgid: DGID,
         },
         hex,
     );
     check(
         CmdDetachMcast {
-            qpn: 0x00ab_cdef,
+            qpn: Qpn::new(0x00ab_cdef),
             mgid: DGID,
         },
         hex,
@@ -570,7 +596,7 @@ fn rate_limits() {
     assert_eq!(RATE_LIMIT_CONFIG_OFFSET, 176);
     check(
         CmdSetRateLimit {
-            qpn: 2,
+            qpn: Qpn::new(2),
             rate_limit: 0x0010_0000,
             max_burst_size: 0x2000,
             typical_packet_size: 0x0400,

@@ -7,6 +7,7 @@ use virtio_rdma_abi::event::{Event, EventKind, FIRST_EVENT_QUEUE};
 use virtio_rdma_abi::ib::{
     AccessFlags, AsyncEvent, FlushLevel, FlushTypes, SendFlags, WcFlags, WcStatus, WrOpcode,
 };
+use virtio_rdma_abi::number::{MrNumber, Pdn, Qpn};
 use virtio_rdma_abi::wire::UnknownValue;
 use virtio_rdma_abi::wqe::{
     rq_wqe_size, sq_wqe_size, AddressVector, Atomic, AtomicWrite, BindMw, Datagram, Flush, Member,
@@ -80,7 +81,7 @@ fn atomic() {
 fn datagram() {
     let av = AddressVector {
         port: 1,
-        pdn: 2,
+        pdn: Pdn::new(2),
         sl_tclass_flowlabel: (3 << 28) | (0x68 << 20) | 0x000a_bcde,
         dgid: [
             0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x50, 0x54, 0, 0xff, 0xfe, 9, 0, 2,
@@ -105,7 +106,7 @@ fn datagram() {
     assert_eq!(AddressVector::pack(16, 0, 0), None);
     assert_eq!(AddressVector::pack(0, 0, 0x0010_0000), None);
     let datagram = Datagram {
-        remote_qpn: 0x00ab_cdef,
+        remote_qpn: Qpn::new(0x00ab_cdef),
         remote_qkey: 0x8001_0000,
         av,
     };
@@ -120,7 +121,7 @@ fn datagram() {
 #[test]
 fn fast_registration() {
     let reg = Reg {
-        mrn: 1,
+        mrn: MrNumber::new(1),
         key: 0x0203_0405,
         access: AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_ATOMIC,
     };
@@ -249,8 +250,8 @@ fn completion() {
             vendor_err: 0x0102_0304,
             byte_len: 0x1112_1314,
             ex: [0xde, 0xad, 0xbe, 0xef],
-            qp_num: 0x00ab_cdef,
-            src_qp: 0x0012_3456,
+            qp_num: Qpn::new(0x00ab_cdef),
+            src_qp: Qpn::new(0x0012_3456),
             wc_flags: WcFlags::GRH | WcFlags::WITH_IMM,
             pkey_index: 0x0708,
             sl: 3,

@@ -2,10 +2,10 @@
 
 //! Ring layout, arm word and doorbell.
 
+use virtio_rdma_abi::number::{Cqn, Qpn, Srqn};
 use virtio_rdma_abi::ring::{
-    slot_shift_for, ArmKind, ArmWord, Doorbell, DoorbellKind, RingKind, RingLayout, CACHE_LINE,
-    CQ_SLOTS, DOORBELL_SHIFT_RANGE, KERNEL_DOORBELL_PAGE, PAGE_SHIFT_RANGE, SLOT_SHIFT_RANGE,
-    WORK_SLOTS,
+    slot_shift_for, ArmKind, ArmWord, Doorbell, RingKind, RingLayout, CACHE_LINE, CQ_SLOTS,
+    DOORBELL_SHIFT_RANGE, KERNEL_DOORBELL_PAGE, PAGE_SHIFT_RANGE, SLOT_SHIFT_RANGE, WORK_SLOTS,
 };
 
 fn layout(kind: RingKind, slots: u32, slot_shift: u8) -> RingLayout {
@@ -265,21 +265,17 @@ fn arm_word() {
 #[test]
 fn doorbell() {
     let cases = [
-        (DoorbellKind::Sq, 2, 0x0100_0002),
-        (DoorbellKind::Rq, 0x00ab_cdef, 0x02ab_cdef),
-        (DoorbellKind::Cq, 0, 0x0300_0000),
-        (DoorbellKind::Srq, 0x00ff_ffff, 0x04ff_ffff),
+        (Doorbell::Sq(Qpn::new(2)), 0x0100_0002),
+        (Doorbell::Rq(Qpn::new(0x00ab_cdef)), 0x02ab_cdef),
+        (Doorbell::Cq(Cqn::new(0)), 0x0300_0000),
+        (Doorbell::Srq(Srqn::new(0x00ff_ffff)), 0x04ff_ffff),
     ];
-    for (kind, number, value) in cases {
-        let doorbell = Doorbell { kind, number };
+    for (doorbell, value) in cases {
         assert_eq!(doorbell.to_u32(), value);
         assert_eq!(Doorbell::from_u32(value), Some(doorbell));
     }
     // A number beyond 24 bits spills into nothing else.
-    let spill = Doorbell {
-        kind: DoorbellKind::Sq,
-        number: 0xff00_0001,
-    };
+    let spill = Doorbell::Sq(Qpn::new(0xff00_0001));
     assert_eq!(spill.to_u32(), 0x0100_0001);
     for value in [0, 0x0000_0001, 0x0500_0000, 0xffff_ffff] {
         assert_eq!(Doorbell::from_u32(value), None, "{value:#x}");

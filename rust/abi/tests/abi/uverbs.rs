@@ -5,6 +5,7 @@
 
 use std::mem::{align_of, offset_of, size_of};
 
+use virtio_rdma_abi::number::{Cqn, Pdn, Srqn};
 use virtio_rdma_abi::uverbs::{
     AllocContextReq, AllocContextResp, ContextAttributes, ContextFlags, CreateAhResp, CreateCqReq,
     CreateCqResp, CreateQpReq, CreateQpResp, CreateSrqReq, CreateSrqResp, ModifyQpReq,
@@ -75,7 +76,7 @@ fn exact_bytes() {
     check(CreateCqReq { ring: RING }, RING_HEX);
     check(
         CreateCqResp {
-            cqn: 5,
+            cqn: Cqn::new(5),
             reserved: 0,
             ring: MAPPING,
         },
@@ -110,7 +111,7 @@ fn exact_bytes() {
     check(CreateSrqReq { ring: RING }, RING_HEX);
     check(
         CreateSrqResp {
-            srqn: 6,
+            srqn: Srqn::new(6),
             reserved: 0,
             ring: MAPPING,
         },
@@ -135,7 +136,7 @@ fn exact_bytes() {
         CreateAhResp {
             av: AddressVector {
                 port: 1,
-                pdn: 0x0102,
+                pdn: Pdn::new(0x0102),
                 sl_tclass_flowlabel: 0x3680_00ab,
                 dgid: [0xfe; 16],
                 gid_index: 4,

@@ -9,6 +9,7 @@ use virtio_rdma_abi::ib::{
     PortCaps, PortPhysState, PortSpeed, PortState, PortWidth, QpAttrMask, QpState, QpType,
     SendFlags, SigType, WcFlags, WcStatus, WrOpcode, DEFAULT_PKEY, GSI_QPN, MASK_24, PORT,
 };
+use virtio_rdma_abi::number::{Cqn, Qpn};
 use virtio_rdma_abi::queues::{QueueNumbers, Role};
 use virtio_rdma_abi::ring::{ArmKind, DoorbellKind};
 use virtio_rdma_abi::uverbs::ContextFlags;
@@ -105,7 +106,7 @@ fn names_have_their_values() {
     let mtus: Vec<u32> = Mtu::ALL.iter().map(|mtu| mtu.bytes()).collect();
     assert_eq!(mtus, [256, 512, 1024, 2048, 4096]);
     assert_eq!(
-        (VIRTIO_ID_RDMA, GSI_QPN, PORT, DEFAULT_PKEY, MASK_24),
+        (VIRTIO_ID_RDMA, GSI_QPN.get(), PORT, DEFAULT_PKEY, MASK_24),
         (42, 1, 1, 0xffff, 0xff_ffff)
     );
 }
@@ -177,29 +178,29 @@ fn virtqueues_of_rfc_mode() {
     let numbers = QueueNumbers::new(3);
     assert_eq!(numbers.role(0), Role::Control);
     assert_eq!(
-        [0, 2, 3].map(|cqn| numbers.cq(cqn)),
+        [0, 2, 3].map(|cqn| numbers.cq(Cqn::new(cqn))),
         [Some(1), Some(3), None]
     );
     assert_eq!(
-        [0, 1, 2].map(|qpn| numbers.sq(qpn)),
+        [0, 1, 2].map(|qpn| numbers.sq(Qpn::new(qpn))),
         [None, Some(4), Some(6)]
     );
     assert_eq!(
-        [0, 1, 2].map(|qpn| numbers.rq(qpn)),
+        [0, 1, 2].map(|qpn| numbers.rq(Qpn::new(qpn))),
         [None, Some(5), Some(7)]
     );
     assert_eq!((numbers.count(0), numbers.count(2)), (4, 8));
-    for cqn in 0..3 {
+    for cqn in (0..3).map(Cqn::new) {
         assert_eq!(numbers.role(numbers.cq(cqn).unwrap()), Role::Cq(cqn));
     }
-    for qpn in 1..100 {
+    for qpn in (1..100).map(Qpn::new) {
         assert_eq!(numbers.role(numbers.sq(qpn).unwrap()), Role::Sq(qpn));
         assert_eq!(numbers.role(numbers.rq(qpn).unwrap()), Role::Rq(qpn));
     }
     // The transport has no more queues than a u16 counts.
-    assert_eq!(numbers.sq(32767), None);
-    assert_eq!(numbers.rq(32766), Some(u16::MAX));
-    assert_eq!(numbers.sq(u32::MAX), None);
-    assert_eq!(QueueNumbers::new(u32::MAX).cq(70_000), None);
+    assert_eq!(numbers.sq(Qpn::new(32767)), None);
+    assert_eq!(numbers.rq(Qpn::new(32766)), Some(u16::MAX));
+    assert_eq!(numbers.sq(Qpn::new(u32::MAX)), None);
+    assert_eq!(QueueNumbers::new(u32::MAX).cq(Cqn::new(70_000)), None);
     assert_eq!(QueueNumbers::new(u32::MAX).count(u32::MAX), u32::MAX);
 }

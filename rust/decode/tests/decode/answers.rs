@@ -6,6 +6,7 @@ use virtio_rdma_abi::ctrl::{Empty, RspQueryPkey, RspQueryPort};
 use virtio_rdma_abi::ib::{
     AccessFlags, PortCaps, PortPhysState, PortSpeed, PortState, PortWidth, MASK_24,
 };
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_decode::answer::{Answer, InvalidResponse};
 use virtio_rdma_decode::{port, qp};
@@ -175,7 +176,7 @@ fn the_gsi_qp_alone_has_its_number() {
         (u32::MAX, false, false),
     ];
     for (qpn, is_gsi, is_good) in cases {
-        let checked = qp::check_number(qpn, is_gsi);
+        let checked = qp::check_number(Qpn::new(qpn), is_gsi);
         assert_eq!(checked.is_ok(), is_good, "{qpn} {is_gsi}");
     }
 }
@@ -203,14 +204,14 @@ fn sequence_numbers_of_a_qp_have_24_bits() {
     let attr = QpAttr {
         rq_psn: 0x1234_5678,
         sq_psn: u32::MAX,
-        dest_qp_num: 0xff00_0011,
+        dest_qp_num: Qpn::new(0xff00_0011),
         qkey: u32::MAX,
         ..QpAttr::default()
     };
     let expected = QpAttr {
         rq_psn: 0x34_5678,
         sq_psn: 0xff_ffff,
-        dest_qp_num: 0x11,
+        dest_qp_num: Qpn::new(0x11),
         ..attr
     };
     assert_eq!(qp::check(&attr), Ok(expected));

@@ -4,6 +4,7 @@
 
 use virtio_rdma_abi::cqe::{Cqe, OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::ib::{WcFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_decode::completion::*;
 
@@ -127,7 +128,7 @@ fn a_datagram_names_its_source() {
         ..request(Service::Datagram)
     };
     let source = Source {
-        qpn: 0x12_3456,
+        qpn: Qpn::new(0x12_3456),
         pkey_index: 1,
         sl: 15,
         has_grh: true,

@@ -8,7 +8,8 @@ use std::thread;
 
 use anyhow::{ensure, Context as _, Result};
 
-use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
+use virtio_rdma_abi::number::Qpn;
+use virtio_rdma_abi::ring::Doorbell;
 
 use crate::endpoint::{Endpoint, Options};
 use crate::mappings::{can_map, Mappings};
@@ -115,7 +116,7 @@ pub fn doorbell(session: &mut Session) -> Result<()> {
         let mappings = Mappings::find(&end)?;
         let pages = mappings.doorbells();
         ensure!(!pages.is_empty(), "no doorbell page");
-        let qpn = end.qp.qpn();
+        let qpn = Qpn::new(end.qp.qpn());
         let stores = STORES * session.settings.rounds as usize;
         let cpus = thread::available_parallelism()?.get();
         thread::scope(|scope| {
@@ -123,10 +124,7 @@ pub fn doorbell(session: &mut Session) -> Result<()> {
                 scope.spawn(move || {
                     let mut random = Random::new(cpu as u64);
                     for step in 0..stores {
-                        let own = Doorbell {
-                            kind: [DoorbellKind::Sq, DoorbellKind::Rq][step / 4 % 2],
-                            number: qpn,
-                        };
+                        let own = [Doorbell::Sq(qpn), Doorbell::Rq(qpn)][step / 4 % 2];
                         let value = match step % 4 {
                             0 | 1 => own.to_u32(),
                             // Small numbers name queues of others.

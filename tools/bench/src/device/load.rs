@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{Mtu, SigType, WcStatus, WrOpcode};
-use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::ring::Doorbell;
 use vswitch::{Config, Uplink};
 
 use super::cpu::device_time;
@@ -254,7 +254,7 @@ impl<'vm> Pair<'vm> {
         self.lanes
             .iter()
             .map(|lane| {
-                lane.qp.ring_doorbell(DoorbellKind::Sq);
+                lane.qp.ring_doorbell(Doorbell::Sq);
                 lane.wqes.len() as u64
             })
             .sum()

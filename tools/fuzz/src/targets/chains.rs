@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{QpState, WrOpcode};
-use virtio_rdma_abi::ring::{ArmKind, DoorbellKind};
+use virtio_rdma_abi::ring::{ArmKind, Doorbell};
 use virtio_rdma_ring::RingMemory;
 
 use crate::input::Input;
@@ -175,8 +175,8 @@ impl<'w> Bench<'w> {
         let ring = self.rings()[which];
         ring.set_available_index(index);
         match which {
-            0 => self.qp.ring_doorbell(DoorbellKind::Sq),
-            1 => self.qp.ring_doorbell(DoorbellKind::Rq),
+            0 => self.qp.ring_doorbell(Doorbell::Sq),
+            1 => self.qp.ring_doorbell(Doorbell::Rq),
             _ => self.cq.ring_doorbell(),
         }
     }

@@ -11,7 +11,8 @@ use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Features;
 use virtio_rdma_abi::ib::{QpState, QpType};
-use virtio_rdma_abi::ring::{Doorbell, DoorbellKind, RingKind};
+use virtio_rdma_abi::number::{Cqn, Number, Qpn, Srqn};
+use virtio_rdma_abi::ring::{Doorbell, RingKind};
 use virtio_rdma_ring::RingMemory;
 
 use self::peer::Peer;
@@ -69,7 +70,9 @@ struct Guest<'w> {
     rings: Vec<Ring>,
     /// Numbers of objects that it was told, of any kind.
     numbers: Vec<u32>,
-    qpns: Vec<u32>,
+    qpns: Vec<Qpn>,
+    cqn: Cqn,
+    srqn: Srqn,
     /// Memory of its own and of the peer.
     mrs: [Mr; 2],
     page_lists: [u64; 3],
@@ -106,7 +109,15 @@ impl<'w> Guest<'w> {
         let spare = [(16, 8), (16, 6), (64, 7)]
             .map(|(slots, shift)| Ring::new(vm, RingKind::Work, slots, shift));
         let mrs = [own_mr(vm), peer.mr];
-        let numbers = vec![cq.cqn, srqn, vm.pdn, mrs[0].mrn, mrs[0].key, 0, 1];
+        let numbers = vec![
+            cq.cqn.get(),
+            srqn.get(),
+            vm.pdn.get(),
+            mrs[0].mrn.get(),
+            mrs[0].key,
+            0,
+            1,
+        ];
         let qpns = vec![rc.qpn, ud.qpn, shared.qpn];
         let memory = vm.alloc(1 << 16);
         let flat: Vec<u64> = (0..16).map(|page| memory + page * 4096).collect();
@@ -124,6 +135,8 @@ impl<'w> Guest<'w> {
             rings,
             numbers,
             qpns,
+            cqn: cq.cqn,
+            srqn,
             mrs,
             page_lists: [lists[0], lists[1], two_levels],
         }
@@ -134,14 +147,13 @@ impl<'w> Guest<'w> {
             0..=2 => self.typed_command(input),
             3..=4 => self.raw_command(input),
             5 => {
-                let kind = input.of(&[
-                    DoorbellKind::Sq,
-                    DoorbellKind::Rq,
-                    DoorbellKind::Cq,
-                    DoorbellKind::Srq,
-                ]);
-                let number = self.number(input);
-                let value = Doorbell { kind, number }.to_u32();
+                let value = match input.below(4) {
+                    0 => Doorbell::Sq(self.number(input)),
+                    1 => Doorbell::Rq(self.number(input)),
+                    2 => Doorbell::Cq(self.number(input)),
+                    _ => Doorbell::Srq(self.number(input)),
+                }
+                .to_u32();
                 let page = input.of(&[PAGE, PAGE, PAGE, 0, 7, 8, u32::MAX]);
                 self.vm
                     .device
@@ -223,33 +235,30 @@ impl<'w> Guest<'w> {
         }
         self.published[at] = position.wrapping_add(1);
         ring.set_owner(self.published[at]);
-        let (kind, number) = match at {
-            SHARED_SQ => (DoorbellKind::Sq, self.qpns[2]),
-            SRQ => (DoorbellKind::Srq, self.numbers[1]),
-            _ => (
-                [DoorbellKind::Sq, DoorbellKind::Rq][at % 2],
-                self.qpns[at / 2],
-            ),
+        let doorbell = match at {
+            SHARED_SQ => Doorbell::Sq(self.qpns[2]),
+            SRQ => Doorbell::Srq(self.srqn),
+            _ if at % 2 == 0 => Doorbell::Sq(self.qpns[at / 2]),
+            _ => Doorbell::Rq(self.qpns[at / 2]),
         };
-        self.vm
-            .device
-            .doorbell(PAGE, Doorbell { kind, number }.to_u32());
+        self.vm.device.doorbell(PAGE, doorbell.to_u32());
     }
 
-    fn number(&self, input: &mut Input<'_>) -> u32 {
+    /// A number for an object of a kind, which may be one of another kind.
+    fn number<N: Number>(&self, input: &mut Input<'_>) -> N {
         let any = input.any::<u8>();
-        match any % 4 {
-            0 | 1 => self.qpns[usize::from(any / 4) % self.qpns.len()],
+        N::new(match any % 4 {
+            0 | 1 => self.qpns[usize::from(any / 4) % self.qpns.len()].get(),
             2 => self.numbers[usize::from(any / 4) % self.numbers.len()],
             _ => input.edge32(u32::from(any / 4)),
-        }
+        })
     }
 
     /// A command by its bytes: most begin with the number of an object.
     fn raw_command(&mut self, input: &mut Input<'_>) {
         let command = input.of(Command::ALL);
         let mut request = vec![input.edge32(u32::from(command.value())) as u8];
-        request.extend(self.number(input).to_le_bytes());
+        request.extend(self.number::<Qpn>(input).get().to_le_bytes());
         request.extend(input.bytes(80));
         request.resize(
             1 + usize::from(input.of(&[60u8, 137, 4, 0])).max(request.len()),

@@ -11,6 +11,7 @@ use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::ib::{AccessFlags, MwType, QpState, QpType, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::{MrNumber, MwNumber};
 
 use self::fast::Fast;
 use self::opens::{Kind, Opens};
@@ -65,7 +66,7 @@ struct Bench<'w> {
     /// Keys that open nothing any more.
     closed: Vec<u32>,
     /// Windows: number, key, type.
-    windows: Vec<(u32, u32, MwType)>,
+    windows: Vec<(MwNumber, u32, MwType)>,
     fast: Vec<Fast>,
     posted: u64,
 }
@@ -167,9 +168,9 @@ impl<'w> Bench<'w> {
         };
         let opens = Opens {
             key: 0,
-            number: 0,
+            mr: MrNumber::default(),
+            window: None,
             kind: Kind::Fixed,
-            of: 0,
             va,
             len,
             offset,
@@ -185,7 +186,7 @@ impl<'w> Bench<'w> {
         if let Ok(made) = self.owner.call(request) {
             self.open.push(Opens {
                 key: made.rkey,
-                number: made.mrn,
+                mr: made.mrn,
                 ..opens
             });
             self.closed.retain(|key| *key != made.rkey);
@@ -200,10 +201,8 @@ impl<'w> Bench<'w> {
         (!open.is_empty()).then(|| open[input.below(open.len())].0)
     }
 
-    fn is_bound(&self, mrn: u32) -> bool {
-        self.open
-            .iter()
-            .any(|o| o.kind == Kind::Window && o.of == mrn)
+    fn is_bound(&self, mrn: MrNumber) -> bool {
+        self.open.iter().any(|o| o.window.is_some() && o.mr == mrn)
     }
 
     fn register_anew(&mut self, input: &mut Input<'_>) {
@@ -212,7 +211,7 @@ impl<'w> Bench<'w> {
         };
         let (memory, opens) = self.request(input);
         let flags = ReregFlags(1 + input.any::<u8>() as u32 % 7);
-        let mrn = self.open[at].number;
+        let mrn = self.open[at].mr;
         let done = self.owner.call(CmdReregMr { mrn, flags, memory });
         if done.is_err() {
             assert!(self.is_bound(mrn), "refused: {flags:?} {memory:?}");
@@ -230,8 +229,9 @@ impl<'w> Bench<'w> {
         self.forget_windows(mrn);
     }
 
-    fn forget_windows(&mut self, mrn: u32) {
-        for window in self.open.iter_mut().filter(|o| o.of == mrn) {
+    fn forget_windows(&mut self, mrn: MrNumber) {
+        let of_mr = |o: &&mut Opens| o.window.is_some() && o.mr == mrn;
+        for window in self.open.iter_mut().filter(of_mr) {
             window.certain = false;
         }
     }
@@ -240,7 +240,7 @@ impl<'w> Bench<'w> {
         let Some(at) = self.some(input, &[Kind::Fixed, Kind::Fast]) else {
             return;
         };
-        let mrn = self.open[at].number;
+        let mrn = self.open[at].mr;
         let revokes = input.once_in(3);
         let done = match revokes {
             true => self.owner.call(CmdRevokeMr { mrn }).map(|_| ()),
@@ -248,10 +248,10 @@ impl<'w> Bench<'w> {
         };
         match done {
             Ok(()) => {
-                let gone = self.open.iter().filter(|o| o.number == mrn || o.of == mrn);
+                let gone = self.open.iter().filter(|o| o.mr == mrn);
                 let keys: Vec<_> = gone.map(|o| o.key).collect();
                 self.closed.extend(keys);
-                self.open.retain(|o| o.number != mrn && o.of != mrn);
+                self.open.retain(|o| o.mr != mrn);
                 self.forget_fast(mrn);
             }
             Err(_) => assert!(revokes || self.is_bound(mrn), "not deregistered"),

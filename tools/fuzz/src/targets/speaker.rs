@@ -16,6 +16,7 @@ use roce::{Packet, Psn};
 use verbs::{Fabric, PathPolicy};
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ib::{Mtu, QpState, QpType, WcFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::Qpn;
 
 use crate::air::Air;
 use crate::input::Input;
@@ -301,7 +302,7 @@ impl<'w> Talk<'w> {
             bth.pkey = input.any();
         }
         if input.once_in(8) {
-            bth.dest_qpn = input.any::<u32>() & 0xff_ffff;
+            bth.dest_qpn = Qpn::new(input.any()).cut();
         }
         if input.once_in(2) {
             headers.body = other_body(headers.body, &self.mrs[1], input);

@@ -14,6 +14,8 @@ use std::os::unix::fs::FileExt;
 
 use libc::c_int;
 use libc::c_void;
+use virtio_rdma_abi::number::Cqn;
+use virtio_rdma_abi::number::Srqn;
 use virtio_rdma_abi::ring::RingKind;
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::uverbs::*;
@@ -320,7 +322,7 @@ unsafe extern "C" fn ibv_cmd_create_cq_ex(
     kernel(|kernel| {
         let (ring, _) = kernel.ring(RingKind::Completion, &request.ring);
         let answer = CreateCqResp {
-            cqn: 3,
+            cqn: Cqn::new(3),
             ring,
             ..CreateCqResp::default()
         };
@@ -425,7 +427,7 @@ unsafe extern "C" fn ibv_cmd_create_srq(
     kernel(|kernel| {
         let (ring, _) = kernel.ring(RingKind::Shared, &request.ring);
         let answer = CreateSrqResp {
-            srqn: 5,
+            srqn: Srqn::new(5),
             ring,
             ..CreateSrqResp::default()
         };

@@ -13,6 +13,8 @@ use std::sync::atomic::Ordering;
 
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::cqe::OPCODE_RECV;
+use virtio_rdma_abi::number::Pdn;
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::ring::RingKind;
 use virtio_rdma_abi::ring::RingLayout;
 use virtio_rdma_abi::ring::CQ_SLOTS;
@@ -42,7 +44,9 @@ use virtio_rdma_ring::DeviceQueue;
 use virtio_rdma_ring::RingMemory;
 
 /// The QPN of these tests.
-pub const QPN: u32 = 0x0012_3456;
+pub const QPN: Qpn = Qpn::new(0x0012_3456);
+/// Another QPN.
+pub const OTHER_QPN: Qpn = Qpn::new(0x0012_3457);
 
 /// The CQE of a send work request.
 pub fn sent(slot: u64) -> Cqe {
@@ -103,7 +107,7 @@ pub fn srq(shared: &Arc<Shared>, slots: u32) -> Box<Srq> {
 }
 
 /// As [`qp`], with an SRQ.
-pub fn qp_with_srq(shared: &Arc<Shared>, cq: &Cq, srq: &Srq, qpn: u32) -> Box<Qp> {
+pub fn qp_with_srq(shared: &Arc<Shared>, cq: &Cq, srq: &Srq, qpn: Qpn) -> Box<Qp> {
     let queues = (cq, cq, Some(srq));
     let domain = shared.threads.into();
     let mut qp = Qp::in_memory(ffi::IBV_QPT_RC, &CAP, queues, shared, &domain).unwrap();
@@ -130,7 +134,7 @@ pub fn fill(srq: &Srq) -> u32 {
 }
 
 /// A QP in RTS that completes to one CQ.
-pub fn qp(shared: &Arc<Shared>, cq: &Cq, cap: &ffi::ibv_qp_cap, qpn: u32) -> Box<Qp> {
+pub fn qp(shared: &Arc<Shared>, cq: &Cq, cap: &ffi::ibv_qp_cap, qpn: Qpn) -> Box<Qp> {
     qp_of(ffi::IBV_QPT_RC, shared, cq, cap, qpn)
 }
 
@@ -140,7 +144,7 @@ pub fn qp_of(
     shared: &Arc<Shared>,
     cq: &Cq,
     cap: &ffi::ibv_qp_cap,
-    qpn: u32,
+    qpn: Qpn,
 ) -> Box<Qp> {
     let mut qp =
         Qp::in_memory(qp_type, cap, (cq, cq, None), shared, &shared.threads.into()).unwrap();
@@ -182,7 +186,7 @@ pub fn recv_wr(wr_id: u64, sges: &mut [ffi::ibv_sge]) -> ffi::ibv_recv_wr {
 pub fn av() -> AddressVector {
     AddressVector {
         port: 1,
-        pdn: 5,
+        pdn: Pdn::new(5),
         sl_tclass_flowlabel: 0x3680_0abc,
         dgid: [0xfe; 16],
         gid_index: 3,

@@ -3,6 +3,7 @@
 //! Common parts of connections of all transport services.
 
 use virtio_rdma_abi::ib::DEFAULT_PKEY;
+use virtio_rdma_abi::number::Qpn;
 
 use crate::headers::Bth;
 use crate::net::Path;
@@ -15,7 +16,7 @@ pub struct Connection {
     /// Addresses of the packets.
     pub path: Path,
     /// QPN of the peer.
-    pub dest_qpn: u32,
+    pub dest_qpn: Qpn,
     /// P_Key that packets carry.
     pub pkey: u16,
     /// Path MTU.
@@ -24,7 +25,7 @@ pub struct Connection {
 
 impl Connection {
     /// A connection with the default partition.
-    pub fn new(path: Path, dest_qpn: u32, mtu: Mtu) -> Self {
+    pub fn new(path: Path, dest_qpn: Qpn, mtu: Mtu) -> Self {
         Self {
             path,
             dest_qpn,

@@ -46,3 +46,4 @@ pub use net::Path;
 pub use packet::Packet;
 pub use port::FramePort;
 pub use psn::Psn;
+pub use virtio_rdma_abi::number::Qpn;

@@ -2,6 +2,8 @@
 
 //! How long the frames of a work request are, without building them.
 
+use virtio_rdma_abi::number::Qpn;
+
 use crate::connection::Connection;
 use crate::headers::{Body, Deth, Request};
 use crate::opcode::Service;
@@ -46,7 +48,7 @@ pub fn request_size<L>(
                 Service::Ud => Body::Ud {
                     deth: Deth {
                         qkey: 0,
-                        src_qpn: 0,
+                        src_qpn: Qpn::NONE,
                     },
                     imm: segment.part.with().imm(),
                 },

@@ -6,6 +6,8 @@
 //! the SGEs, inline data, the ring slot to give back). The transport hands it to the environment
 //! with offsets into the message.
 
+use virtio_rdma_abi::number::Qpn;
+
 use crate::headers::{Feth, Reth};
 use crate::net::Mac;
 
@@ -229,7 +231,7 @@ impl RecvCompletion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// QPN of the sender.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// P_Key of the packet.
     pub pkey: u16,
     /// Service level: the priority of its VLAN tag, or, without one, the type of its headers: see

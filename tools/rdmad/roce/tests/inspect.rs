@@ -9,6 +9,7 @@ use roce::net::{carries_roce, inspect, is_roce, Addresses, Content, NetError, RO
 use roce::packet::{build, frame_size, PacketError};
 use roce::work::With;
 use roce::{Packet, Path, Psn};
+use virtio_rdma_abi::number::Qpn;
 
 const UDP: u8 = 17;
 
@@ -277,7 +278,7 @@ fn frames_of_the_engine_are_roce() {
             ..Path::new([2; 6], [4; 6], addresses)
         };
         let send = Request::from(SendPart::Only(With::Nothing));
-        let headers = Headers::new(Bth::new(0xffff, 17, Psn::new(1)), send);
+        let headers = Headers::new(Bth::new(0xffff, Qpn::new(17), Psn::new(1)), send);
         let mut frame = vec![0; frame_size(&path, &headers.body, 4)];
         build(&mut frame, &path, 0, &headers, 4, |_| Ok::<_, ()>(())).unwrap();
         assert_eq!(engine_reads(&frame), Some(true));

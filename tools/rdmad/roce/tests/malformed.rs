@@ -20,6 +20,7 @@ use roce::packet::PacketError;
 use roce::ud::GSI_QKEY;
 use roce::work::{AccessFlags, Mtu, With};
 use roce::{uc, ud, Packet, Psn};
+use virtio_rdma_abi::number::Qpn;
 
 /// Makes the lengths, the IPv4 checksum and the ICRC of a frame right again, as far as it is long
 /// enough for them.
@@ -87,7 +88,7 @@ fn uncaptured() -> Vec<Vec<u8>> {
     ];
     let deth = Deth {
         qkey: GSI_QKEY,
-        src_qpn: 3,
+        src_qpn: Qpn::new(3),
     };
     let datagram = Body::Ud {
         deth,
@@ -98,7 +99,7 @@ fn uncaptured() -> Vec<Vec<u8>> {
         .chain(writes.map(|part| Body::Uc(Part::Write(part))))
         .chain([datagram])
         .map(|body| {
-            let headers = Headers::new(Bth::new(0xffff, 1, Psn::new(0)), body);
+            let headers = Headers::new(Bth::new(0xffff, Qpn::new(1), Psn::new(0)), body);
             sealed(&headers, &[5; 1024])
         })
         .collect()

@@ -16,6 +16,7 @@ use roce::net::{flow_label, udp_source_port, vlan_id, vlan_priority, vlan_tag, A
 use roce::packet::PacketError;
 use roce::work::{AtomicOp, SendOp, WcStatus};
 use roce::{Packet, Path};
+use virtio_rdma_abi::number::Qpn;
 
 // abi
 #[test]
@@ -26,7 +27,7 @@ fn bytes_of_an_ipv4_path() {
         // DSCP 26, and ECN-capable.
         traffic_class: (26 << 2) | 2,
         hop_limit: 17,
-        src_port: udp_source_port(flow_label(0x11, 0x12)),
+        src_port: udp_source_port(flow_label(Qpn::new(0x11), Qpn::new(0x12))),
         ..Path::new([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], addresses)
     };
     let frame = one_frame(path);

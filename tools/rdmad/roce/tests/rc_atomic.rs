@@ -15,6 +15,7 @@ use roce::headers::{
 };
 use roce::work::{AccessFlags, AsyncEvent, AtomicOp, Remote, SendFlags, SendOp, WcStatus, With};
 use roce::{Packet, QpError};
+use virtio_rdma_abi::number::Qpn;
 
 const ADD: AtomicOp = AtomicOp::FetchAdd { add: 5 };
 const SWAP: AtomicOp = AtomicOp::CompareSwap {
@@ -252,7 +253,10 @@ fn an_atomic_operation_within_a_message() {
     let mut sim = sim(Settings::default());
     sim.ends[1].post_recv(0, vec![0..3000]);
     let psn = sim.ends[1].responder.expected_psn();
-    let first = Headers::new(Bth::new(0xffff, 2, psn), Request::from(SendPart::First));
+    let first = Headers::new(
+        Bth::new(0xffff, Qpn::new(2), psn),
+        Request::from(SendPart::First),
+    );
     let now = sim.now;
     sim.ends[1].deliver(&sealed(&first, &[0; 1024]), now);
     let frame = request(&sim, ADD, BASE, RKEY, 0);
@@ -313,7 +317,7 @@ fn answers_of_the_wrong_kind() {
             .headers
             .bth
             .psn;
-        let headers = Headers::new(Bth::new(0xffff, 1, first), answer);
+        let headers = Headers::new(Bth::new(0xffff, Qpn::new(1), first), answer);
         let now = sim.now;
         sim.ends[0].deliver(&sealed(&headers, payload), now);
         assert_eq!(statuses(&sim), [WcStatus::BadRespErr]);

@@ -95,6 +95,7 @@ enum Answer {
     Other,
 }
 
+use virtio_rdma_abi::number::Qpn;
 use Answer::{Ack, Done};
 
 /// Answers that side 1 sends now: kind, PSN distance to the expected one, syndrome.
@@ -303,7 +304,7 @@ fn an_answer_with_data_is_none() {
             msn: 1,
         };
         let answer = Response::Read(ReadPart::Only(aeth));
-        let headers = Headers::new(Bth::new(0xffff, 1, psn), answer);
+        let headers = Headers::new(Bth::new(0xffff, Qpn::new(1), psn), answer);
         let now = sim.now;
         sim.ends[0].deliver(&sealed(&headers, b"data"), now);
         assert_eq!(statuses(&sim), [WcStatus::BadRespErr]);

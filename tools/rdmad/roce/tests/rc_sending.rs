@@ -17,6 +17,7 @@ use roce::headers::{Aeth, Body, Bth, Headers, NakCode, Request, Response, SendPa
 use roce::rc::{RequesterAttr, ResponderAttr, WINDOW};
 use roce::work::{AccessFlags, Mtu, SendFlags, SendOp, SendWr, WcStatus, With};
 use roce::{Packet, Path, Pause, Psn};
+use virtio_rdma_abi::number::Qpn;
 
 /// More packets than the window has: 200, the last of which is not full.
 const LONG: usize = 199 * 256 + 1;
@@ -273,7 +274,7 @@ fn attributes_and_path_of_a_responder_change() {
     let addresses = roce::net::Addresses::V4([10, 9, 0, 2].into(), [10, 9, 0, 1].into());
     responder.set_path(Path::new([6; 6], [8; 6], addresses));
     let send = Request::from(SendPart::Only(With::Nothing));
-    let send = Headers::new(Bth::new(0xffff, 2, expected), send);
+    let send = Headers::new(Bth::new(0xffff, Qpn::new(2), expected), send);
     let now = sim.now;
     sim.ends[1].deliver(&sealed(&send, b"text"), now);
     let answer = sent(&mut sim, 1).remove(0);

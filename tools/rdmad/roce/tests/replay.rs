@@ -17,6 +17,7 @@ use roce::net::Addresses;
 use roce::rc::{Responder, ResponderAttr};
 use roce::work::{AccessFlags, AtomicOp, FlushOp, Mtu, RecvCompletion, RecvWr, Remote, WcStatus};
 use roce::{Connection, Frame, FramePool, Packet, Path, Pause};
+use virtio_rdma_abi::number::Qpn;
 
 /// Memory that admits everything and remembers it.
 struct Sparse {
@@ -98,7 +99,7 @@ struct Flow<'a> {
 /// The flows of RC requests. Answers belong to the flow of the other direction whose PSNs they
 /// have.
 fn flows(frames: &[Vec<u8>]) -> Vec<Flow<'_>> {
-    let mut flows: BTreeMap<(IpAddr, u32), Flow> = BTreeMap::new();
+    let mut flows: BTreeMap<(IpAddr, Qpn), Flow> = BTreeMap::new();
     let packets: Vec<_> = frames
         .iter()
         .map(|frame| Packet::parse(frame).unwrap())

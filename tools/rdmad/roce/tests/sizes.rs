@@ -15,6 +15,7 @@ use roce::size::{frame_span, request_size};
 use roce::work::{AtomicOp, FlushOp, Mtu, SendFlags, SendOp, SendWr, With};
 use roce::{Connection, Path};
 use virtio_rdma_abi::ib::FlushTypes;
+use virtio_rdma_abi::number::Qpn;
 
 #[test]
 fn frames_are_as_long_as_foretold() {
@@ -24,7 +25,7 @@ fn frames_are_as_long_as_foretold() {
     };
     let mac = [2, 0, 0, 0, 0, 1];
     let addresses = Addresses::V4([10, 9, 0, 1].into(), [10, 9, 0, 2].into());
-    let connection = Connection::new(Path::new(mac, mac, addresses), 2, settings.mtu);
+    let connection = Connection::new(Path::new(mac, mac, addresses), Qpn::new(2), settings.mtu);
     let with_imm = SendOp::Send {
         with: With::Imm([1; 4]),
     };

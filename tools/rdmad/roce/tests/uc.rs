@@ -17,6 +17,7 @@ use roce::headers::{Body, Bth, Deth, Headers, Part, Request, Reth, SendPart};
 use roce::opcode::Position;
 use roce::work::{AccessFlags, AtomicOp, RecvWr, SendOp, WcStatus, With};
 use roce::{Pause, Psn, QpError};
+use virtio_rdma_abi::number::Qpn;
 
 #[test]
 fn bytes_of_packets() {
@@ -271,17 +272,20 @@ fn packets_of_other_services_are_ignored() {
     let part = SendPart::Only(With::Nothing);
     let deth = Deth {
         qkey: 0,
-        src_qpn: 1,
+        src_qpn: Qpn::new(1),
     };
     for body in [Request::from(part).into(), Body::Ud { deth, imm: None }] {
-        let headers = Headers::new(Bth::new(0xffff, 2, Psn::new(PSN)), body);
+        let headers = Headers::new(Bth::new(0xffff, Qpn::new(2), Psn::new(PSN)), body);
         let frame = common::setup::sealed(&headers, b"text");
         assert_eq!(line.deliver(&frame), Ok(false));
     }
     let mut sim = common::setup::sim(Settings::default());
     sim.ends[1].post_recv(0, vec![0..100]);
     let psn = sim.ends[1].responder.expected_psn();
-    let headers = Headers::new(Bth::new(0xffff, 2, psn), Body::Uc(Part::Send(part)));
+    let headers = Headers::new(
+        Bth::new(0xffff, Qpn::new(2), psn),
+        Body::Uc(Part::Send(part)),
+    );
     let now = sim.now;
     sim.ends[1].deliver(&common::setup::sealed(&headers, b"text"), now);
     assert_eq!(sim.ends[1].responder.expected_psn(), psn);

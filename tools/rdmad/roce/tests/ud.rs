@@ -20,6 +20,7 @@ use roce::ud::{
 };
 use roce::work::{AtomicOp, Mtu, RecvWr, SendFlags, SendOp, SendWr, Source, WcStatus, With};
 use roce::{Packet, Path, Psn, QpError};
+use virtio_rdma_abi::number::Qpn;
 
 const QKEY: u32 = 0x1234_5678;
 
@@ -42,7 +43,7 @@ fn v6() -> Path {
 fn to(path: Path) -> Destination {
     Destination {
         path,
-        qpn: 0x00ab_cdef,
+        qpn: Qpn::new(0x00ab_cdef),
         qkey: QKEY,
         pkey: 0x8001,
     }
@@ -59,7 +60,7 @@ fn wr(op: SendOp, local: Pieces) -> SendWr<Pieces> {
 }
 
 fn sender() -> Sender {
-    Sender::new(0x0011_2233, 0xff_ffff, Mtu::Mtu1024)
+    Sender::new(Qpn::new(0x0011_2233), 0xff_ffff, Mtu::Mtu1024)
 }
 
 fn world() -> World {
@@ -190,7 +191,7 @@ fn a_datagram_arrives_behind_its_header() {
             (with, true, false)
         );
         let source = Source {
-            qpn: 0x0011_2233,
+            qpn: Qpn::new(0x0011_2233),
             pkey: 0x8001,
             sl,
             mac: [2, 0, 0, 0, 0, 1],
@@ -297,7 +298,7 @@ fn datagrams_that_are_dropped() {
 
     let part = SendPart::Only(With::Nothing);
     for body in [Request::from(part).into(), Body::Uc(Part::Send(part))] {
-        let headers = Headers::new(Bth::new(0xffff, 2, Psn::new(0)), body);
+        let headers = Headers::new(Bth::new(0xffff, Qpn::new(2), Psn::new(0)), body);
         let other = common::setup::sealed(&headers, b"text");
         assert_eq!(
             deliver(&mut receiver, &mut world, &other),
@@ -383,8 +384,8 @@ proptest! {
         is_v6: bool,
         tag in any::<Option<u16>>(),
     ) {
-        let deth = Deth { qkey, src_qpn: 7 };
-        let bth = Bth::new(0xffff, 2, Psn::new(0));
+        let deth = Deth { qkey, src_qpn: Qpn::new(7) };
+        let bth = Bth::new(0xffff, Qpn::new(2), Psn::new(0));
         let headers = Headers::new(bth, Body::Ud { deth, imm });
         let path = Path { vlan: tag, ..if is_v6 { v6() } else { v4() } };
         let mut frame = vec![0; frame_size(&path, &headers.body, payload.len())];

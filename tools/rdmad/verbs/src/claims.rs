@@ -13,6 +13,7 @@ use std::net::IpAddr;
 
 use parking_lot::Mutex;
 use roce::net::{ip_to_gid, link_local, Mac};
+use virtio_rdma_abi::number::PortId;
 
 use crate::error::{Errno, Result};
 use crate::gid::{Address, Gid};
@@ -24,21 +25,21 @@ pub(crate) struct Claims(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     /// Ports of addresses that the configuration gives them.
-    given: HashMap<Gid, u32>,
+    given: HashMap<Gid, PortId>,
     /// Ports of other addresses, and how many entries of their tables have them.
-    held: HashMap<Address, (u32, u32)>,
+    held: HashMap<Address, (PortId, u32)>,
 }
 
 impl Claims {
     /// Gives a new port its addresses: these, and the link-local one of its MAC address.
-    pub(crate) fn give(&self, port: u32, mac: Mac, addresses: &[IpAddr]) {
+    pub(crate) fn give(&self, port: PortId, mac: Mac, addresses: &[IpAddr]) {
         let own = [IpAddr::V6(link_local(mac))];
         let gids = addresses.iter().chain(&own).map(|ip| ip_to_gid(*ip));
         self.0.lock().given.extend(gids.map(|gid| (gid, port)));
     }
 
     /// Takes back what a port was given, which is gone.
-    pub(crate) fn take_back(&self, port: u32) {
+    pub(crate) fn take_back(&self, port: PortId) {
         self.0.lock().given.retain(|_, owner| *owner != port);
     }
 
@@ -48,7 +49,7 @@ impl Claims {
     /// # Errors
     ///
     /// `EADDRINUSE` if the address is another port's, `EPERM` if it is not one of those given.
-    pub(crate) fn claim(&self, port: u32, address: Address, restricted: bool) -> Result<()> {
+    pub(crate) fn claim(&self, port: PortId, address: Address, restricted: bool) -> Result<()> {
         let State { given, held } = &mut *self.0.lock();
         match given.get(&address.gid) {
             Some(&owner) if owner == port => return Ok(()),
@@ -65,7 +66,7 @@ impl Claims {
     }
 
     /// An entry of the table of `port` had `address`, and is clear now.
-    pub(crate) fn release(&self, port: u32, address: Address) {
+    pub(crate) fn release(&self, port: PortId, address: Address) {
         if let Entry::Occupied(mut entry) = self.0.lock().held.entry(address) {
             let (owner, entries) = entry.get_mut();
             if *owner != port {
@@ -83,6 +84,8 @@ impl Claims {
 mod tests {
     use super::*;
 
+    const ONE: PortId = PortId::new(1);
+    const TWO: PortId = PortId::new(2);
     const IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 0, 1));
 
     fn address(ip: IpAddr, vlan: Option<u16>) -> Address {
@@ -97,17 +100,17 @@ mod tests {
     fn an_address_is_of_one_port_in_its_vlan() {
         let claims = Claims::default();
         let (plain, tagged) = (address(IP, None), address(IP, Some(5)));
-        claims.claim(1, plain, false).unwrap();
-        claims.claim(1, plain, false).unwrap();
-        claims.claim(2, tagged, false).unwrap();
-        assert_eq!(claims.claim(2, plain, false), Err(Errno::ADDRINUSE));
-        assert_eq!(claims.claim(1, tagged, false), Err(Errno::ADDRINUSE));
+        claims.claim(ONE, plain, false).unwrap();
+        claims.claim(ONE, plain, false).unwrap();
+        claims.claim(TWO, tagged, false).unwrap();
+        assert_eq!(claims.claim(TWO, plain, false), Err(Errno::ADDRINUSE));
+        assert_eq!(claims.claim(ONE, tagged, false), Err(Errno::ADDRINUSE));
         // Not its to release.
-        claims.release(2, plain);
-        claims.release(1, plain);
-        assert_eq!(claims.claim(2, plain, false), Err(Errno::ADDRINUSE));
-        claims.release(1, plain);
-        claims.claim(2, plain, false).unwrap();
+        claims.release(TWO, plain);
+        claims.release(ONE, plain);
+        assert_eq!(claims.claim(TWO, plain, false), Err(Errno::ADDRINUSE));
+        claims.release(ONE, plain);
+        claims.claim(TWO, plain, false).unwrap();
     }
 
     // abi
@@ -115,24 +118,24 @@ mod tests {
     fn a_given_address_is_of_its_port_in_all_vlans() {
         let claims = Claims::default();
         let mac = |last| [2, 0, 0, 0, 0, last];
-        claims.give(1, mac(1), &[IP]);
-        claims.give(2, mac(2), &[]);
+        claims.give(ONE, mac(1), &[IP]);
+        claims.give(TWO, mac(2), &[]);
         let other = IpAddr::from([10, 9, 0, 2]);
         for vlan in [None, Some(5)] {
             let given = address(IP, vlan);
-            assert_eq!(claims.claim(2, given, false), Err(Errno::ADDRINUSE));
-            claims.claim(1, given, true).unwrap();
-            claims.release(1, given);
+            assert_eq!(claims.claim(TWO, given, false), Err(Errno::ADDRINUSE));
+            claims.claim(ONE, given, true).unwrap();
+            claims.release(ONE, given);
             let other = address(other, vlan);
-            assert_eq!(claims.claim(1, other, true), Err(Errno::PERM));
-            claims.claim(2, other, false).unwrap();
-            for port in [1, 2] {
-                let own = address(link_local(mac(port as u8)).into(), vlan);
+            assert_eq!(claims.claim(ONE, other, true), Err(Errno::PERM));
+            claims.claim(TWO, other, false).unwrap();
+            for (port, last, other) in [(ONE, 1, TWO), (TWO, 2, ONE)] {
+                let own = address(link_local(mac(last)).into(), vlan);
                 claims.claim(port, own, true).unwrap();
-                assert_eq!(claims.claim(3 - port, own, false), Err(Errno::ADDRINUSE));
+                assert_eq!(claims.claim(other, own, false), Err(Errno::ADDRINUSE));
             }
         }
-        claims.take_back(1);
-        claims.claim(2, address(IP, None), false).unwrap();
+        claims.take_back(ONE);
+        claims.claim(TWO, address(IP, None), false).unwrap();
     }
 }

@@ -13,6 +13,7 @@ use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ctrl::NotifyFlags;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::AsyncEvent;
+use virtio_rdma_abi::number::Cqn;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::counters::Counter;
@@ -27,7 +28,7 @@ use crate::Device;
 /// Its lock comes after the locks of QPs and before that of an event queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
-    number: u32,
+    number: Cqn,
     /// Doorbell page that rings it.
     pub doorbell_page: u32,
     event_queue: u16,
@@ -67,7 +68,7 @@ pub(crate) struct CqAttr {
 impl Cq {
     /// A new CQ.
     pub(crate) fn new(
-        number: u32,
+        number: Cqn,
         queue: CompletionProducer,
         attr: CqAttr,
         charge: Charge,
@@ -87,7 +88,7 @@ impl Cq {
     }
 
     /// Its handle.
-    pub(crate) fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> Cqn {
         self.number
     }
 

@@ -15,15 +15,16 @@ use virtio_rdma_abi::config::CONFIG_SIZE;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, GSI_QPN, PORT};
+use virtio_rdma_abi::number::{Cqn, MrNumber, MwNumber, Pdn, PortId, Qpn, Srqn};
 use virtio_rdma_abi::queues::Role;
-use virtio_rdma_abi::ring::{Doorbell, DoorbellKind};
+use virtio_rdma_abi::ring::Doorbell;
 
 use crate::config::{DeviceConfig, BOOKKEEPING};
 use crate::counters::{Counter, Counters};
 use crate::cq::Cq;
 use crate::error::Result;
-use crate::event::{EventQueues, Source};
-use crate::fabric::{Exclusive, Fabric, Lull, ReadySet, Shared, Watch};
+use crate::event::{EventQueue, EventQueues, Source};
+use crate::fabric::{Exclusive, Fabric, Lull, QpKey, ReadySet, Shared, Watch};
 use crate::gid::GidTable;
 use crate::memory::MrTable;
 use crate::multicast::Groups;
@@ -67,7 +68,7 @@ pub struct Device {
     budget: Budget,
     /// For tables and frames, of which there may always be as many as fit.
     _fixed: Option<Charge>,
-    port: u32,
+    port: PortId,
     fabric: Arc<Shared>,
     pub(crate) space: Arc<DmaSpace>,
     pub(crate) frames: Arc<dyn FramePort>,
@@ -78,21 +79,21 @@ pub struct Device {
     failed: AtomicBool,
     link: AtomicBool,
     pub(crate) control: Mutex<()>,
-    pub(crate) pds: Table<Pd>,
+    pub(crate) pds: Table<Pdn, Pd>,
     pub(crate) mrs: MrTable,
-    pub(crate) cqs: Table<Cq>,
-    pub(crate) qps: Table<Qp>,
-    pub(crate) srqs: Table<Srq>,
+    pub(crate) cqs: Table<Cqn, Cq>,
+    pub(crate) qps: Table<Qpn, Qp>,
+    pub(crate) srqs: Table<Srqn, Srq>,
     pub(crate) gids: GidTable,
     /// Addresses that the port may not have and that its driver asked for.
     pub(crate) refused_gids: AtomicU64,
     pub(crate) groups: Groups,
     pub(crate) violations: Violations,
     pub(crate) counters: Counters,
-    ready_qps: ReadySet,
-    ready_cqs: ReadySet,
+    ready_qps: ReadySet<Qpn>,
+    ready_cqs: ReadySet<Cqn>,
     /// Virtqueues of events that have buffers again.
-    ready_events: ReadySet,
+    ready_events: ReadySet<EventQueue>,
     /// Frames have come, or there is room for those of the device.
     has_frames: AtomicBool,
     /// Of its doorbells.
@@ -102,19 +103,19 @@ pub struct Device {
     /// Frames between two turns.
     pub(crate) leftover: Leftover,
     /// QPs that wait for room in the frame port.
-    blocked: ReadySet,
+    blocked: ReadySet<Qpn>,
 }
 
 /// A QP of another port in the hands of a worker. If that panics, what it did with the QP is half
 /// done: the QP fails.
 pub(crate) struct Borrowed<'a> {
     device: &'a Device,
-    qpn: u32,
+    qpn: Qpn,
 }
 
 impl<'a> Borrowed<'a> {
     /// QP `qpn` of `device`.
-    pub(crate) fn new(device: &'a Device, qpn: u32) -> Self {
+    pub(crate) fn new(device: &'a Device, qpn: Qpn) -> Self {
         Self { device, qpn }
     }
 }
@@ -166,7 +167,7 @@ impl Device {
                 ),
                 cqs: Table::new(secret, 0..limits.max_cq),
                 // 0 is no QP. The GSI QP counts.
-                qps: Table::with_special(secret, 1, GSI_QPN..limits.max_qp + 1),
+                qps: Table::with_special(secret, 1, GSI_QPN.get()..limits.max_qp + 1),
                 srqs: Table::new(secret, 1..limits.max_srq + 1),
                 gids: GidTable::new(limits.max_gids),
                 refused_gids: AtomicU64::new(0),
@@ -243,28 +244,27 @@ impl Device {
         let Some(doorbell) = Doorbell::from_u32(value) else {
             return;
         };
-        let number = doorbell.number;
-        match doorbell.kind {
-            DoorbellKind::Sq => {
+        match doorbell {
+            Doorbell::Sq(qpn) => {
                 let has_few = |qp: &Qp| (qp.doorbell_page == page).then(|| qp.has_few());
-                if let Some(few) = self.qps.with(number, has_few).flatten() {
-                    self.posted(number, few);
+                if let Some(few) = self.qps.with(qpn, has_few).flatten() {
+                    self.posted(qpn, few);
                 }
             }
-            DoorbellKind::Rq => {
-                if self.qps.with(number, |qp| qp.doorbell_page == page) == Some(true) {
-                    self.qp_ready(number);
+            Doorbell::Rq(qpn) => {
+                if self.qps.with(qpn, |qp| qp.doorbell_page == page) == Some(true) {
+                    self.qp_ready(qpn);
                 }
             }
-            DoorbellKind::Cq => {
-                if self.cqs.with(number, |cq| cq.doorbell_page == page) == Some(true)
-                    && self.ready_cqs.insert(number)
+            Doorbell::Cq(cqn) => {
+                if self.cqs.with(cqn, |cq| cq.doorbell_page == page) == Some(true)
+                    && self.ready_cqs.insert(cqn)
                 {
                     self.fabric.runtime.wake();
                 }
             }
             // Receives are taken when messages come.
-            DoorbellKind::Srq => {}
+            Doorbell::Srq(_) => {}
         }
     }
 
@@ -273,7 +273,7 @@ impl Device {
     pub fn notified(&self, queue: u16) {
         self.counters.add(Counter::Doorbells, 1);
         if self.has_own_rings() {
-            if queue >= FIRST_EVENT_QUEUE && self.ready_events.insert(queue.into()) {
+            if queue >= FIRST_EVENT_QUEUE && self.ready_events.insert(EventQueue(queue)) {
                 self.fabric.runtime.wake();
             }
             return;
@@ -369,8 +369,16 @@ impl Device {
         self.config.mac
     }
 
-    pub(crate) fn port(&self) -> u32 {
+    pub(crate) fn port(&self) -> PortId {
         self.port
+    }
+
+    /// QP `qpn` among those of the fabric.
+    pub(crate) fn key(&self, qpn: Qpn) -> QpKey {
+        QpKey {
+            port: self.port,
+            qpn,
+        }
     }
 
     pub(crate) fn config(&self) -> &DeviceConfig {
@@ -420,7 +428,7 @@ impl Device {
 
     /// A thread that is no worker heard that QP `qpn` has work, which does not come as a stream if
     /// it is `few`.
-    fn posted(&self, qpn: u32, few: bool) {
+    fn posted(&self, qpn: Qpn, few: bool) {
         let serve = || {
             self.contained(|| {
                 if let Some(qp) = self.qps.get(qpn) {
@@ -437,21 +445,21 @@ impl Device {
 
     /// QP `qpn` wants a turn.
     #[inline]
-    pub(crate) fn qp_ready(&self, qpn: u32) {
+    pub(crate) fn qp_ready(&self, qpn: Qpn) {
         if self.ready_qps.insert(qpn) {
             self.fabric.runtime.wake();
         }
     }
 
     /// QP `qpn` shall go to ERR since a CQ of its died.
-    pub(crate) fn fail_qp(&self, qpn: u32) {
+    pub(crate) fn fail_qp(&self, qpn: Qpn) {
         if self.qps.with(qpn, Qp::request_failure).is_some() {
             self.qp_ready(qpn);
         }
     }
 
     /// QP `qpn` found the frame port full: it has a turn when there is room.
-    pub(crate) fn await_frames(&self, qpn: u32) -> ForFrames {
+    pub(crate) fn await_frames(&self, qpn: Qpn) -> ForFrames {
         self.blocked.insert(qpn);
         // Room may have come before the QP was in the set.
         if self.frames.frame(0).is_some() {
@@ -461,7 +469,7 @@ impl Device {
     }
 
     /// The deadline of QP `qpn` is over.
-    pub(crate) fn timer_expired(&self, qpn: u32) {
+    pub(crate) fn timer_expired(&self, qpn: Qpn) {
         if self.qps.with(qpn, Qp::timer_expired).is_some() {
             self.qp_ready(qpn);
         }
@@ -478,7 +486,7 @@ impl Device {
     }
 
     /// Whether QP `qpn` has work that was not looked at yet; true too if it is gone.
-    pub(crate) fn has_posted(&self, qpn: u32) -> bool {
+    pub(crate) fn has_posted(&self, qpn: Qpn) -> bool {
         let posted = || self.qps.with(qpn, |qp| qp.has_posted(self)) != Some(false);
         self.contained(posted).unwrap_or(true)
     }
@@ -502,8 +510,7 @@ impl Device {
         }
         if let Some(queue) = self.ready_events.take() {
             worked = true;
-            // It is the number of a virtqueue.
-            if self.events.resume(queue as u16) && self.ready_events.insert(queue) {
+            if self.events.resume(queue.0) && self.ready_events.insert(queue) {
                 self.fabric.runtime.wake();
             }
         }
@@ -623,7 +630,7 @@ impl Device {
 
     /// Destroys an MR; its memory is not used any more on return. Fails with `EINVAL` if there is
     /// none, and with `EBUSY` while windows are bound to it.
-    pub(crate) fn destroy_mr(&self, number: u32) -> Result<()> {
+    pub(crate) fn destroy_mr(&self, number: MrNumber) -> Result<()> {
         let mr = self.mrs.remove(number)?;
         self.fabric.runtime.quiesce.synchronize();
         self.mrs.release(number, mr);
@@ -632,7 +639,7 @@ impl Device {
 
     /// Unbinds and destroys a memory window; nobody uses its memory through it any more on return.
     /// Returns whether there was one.
-    pub(crate) fn destroy_mw(&self, number: u32) -> bool {
+    pub(crate) fn destroy_mw(&self, number: MwNumber) -> bool {
         let Some(window) = self.mrs.windows().remove(number) else {
             return false;
         };
@@ -646,7 +653,7 @@ impl Device {
 
     /// Takes the memory of an MR away; it is not used any more on return. Returns whether there is
     /// such an MR.
-    pub(crate) fn revoke_mr(&self, number: u32) -> bool {
+    pub(crate) fn revoke_mr(&self, number: MrNumber) -> bool {
         let found = self.mrs.revoke(number);
         self.fabric.runtime.quiesce.synchronize();
         found

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use virtio_rdma_abi::event::{Event, EventKind, FIRST_EVENT_QUEUE};
 use virtio_rdma_abi::ib::AsyncEvent;
+use virtio_rdma_abi::number::{Cqn, Number, Qpn, Srqn};
 
 use crate::transport::Virtqueues;
 
@@ -19,15 +20,29 @@ const EVENTS_A_TURN: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     /// Completion events of a CQ.
-    Completions(u32),
+    Completions(Cqn),
     /// Asynchronous events of a CQ.
-    Cq(u32),
+    Cq(Cqn),
     /// Asynchronous events of a QP.
-    Qp(u32),
+    Qp(Qpn),
     /// Asynchronous events of an SRQ.
-    Srq(u32),
+    Srq(Srqn),
     /// Asynchronous events of the port.
     Port,
+}
+
+/// Virtqueue of events, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct EventQueue(pub u16);
+
+impl Number for EventQueue {
+    fn new(value: u32) -> Self {
+        // LOSSY: Numbers of virtqueues have 16 bits.
+        Self(value as u16)
+    }
+    fn get(self) -> u32 {
+        self.0.into()
+    }
 }
 
 /// Bytes of the events of a QP that wait: it has more kinds than other objects.
@@ -122,7 +137,7 @@ impl EventQueues {
     }
 
     /// Sends a completion event of CQ `cqn` over virtqueue `queue`.
-    pub(crate) fn completion(&self, queue: u16, cqn: u32, cookie: u64) {
+    pub(crate) fn completion(&self, queue: u16, cqn: Cqn, cookie: u64) {
         self.send(
             queue,
             Source::Completions(cqn),
@@ -223,13 +238,13 @@ mod tests {
         let events = EventQueues::new(1, sink.clone());
         let count = 4 * EVENTS_A_TURN as u32;
         for cqn in 0..count {
-            events.completion(1, cqn, cqn.into());
+            events.completion(1, Cqn::new(cqn), cqn.into());
         }
         for cqn in (0..count).step_by(2) {
-            events.forget(1, Source::Completions(cqn));
+            events.forget(1, Source::Completions(Cqn::new(cqn)));
         }
         // It comes behind all others now.
-        events.completion(1, 0, 0);
+        events.completion(1, Cqn::new(0), 0);
         {
             let backlog = events.backlogs[0].lock();
             assert_eq!(backlog.order.len(), backlog.waiting.len(), "one each");
@@ -254,14 +269,14 @@ mod tests {
         let events = EventQueues::new(2, sink.clone());
         let fatal = EventKind::Async(AsyncEvent::QpFatal);
         let access = EventKind::Async(AsyncEvent::QpAccessErr);
-        events.completion(1, 5, 50);
-        events.completion(1, 4, 40);
-        events.completion(1, 5, 50);
-        events.asynchronous(Source::Qp(9), AsyncEvent::QpAccessErr, 90);
-        events.asynchronous(Source::Qp(9), AsyncEvent::QpFatal, 90);
-        events.asynchronous(Source::Qp(8), AsyncEvent::QpFatal, 80);
-        events.forget(1, Source::Qp(8));
-        events.completion(2, 6, 60);
+        events.completion(1, Cqn::new(5), 50);
+        events.completion(1, Cqn::new(4), 40);
+        events.completion(1, Cqn::new(5), 50);
+        events.asynchronous(Source::Qp(Qpn::new(9)), AsyncEvent::QpAccessErr, 90);
+        events.asynchronous(Source::Qp(Qpn::new(9)), AsyncEvent::QpFatal, 90);
+        events.asynchronous(Source::Qp(Qpn::new(8)), AsyncEvent::QpFatal, 80);
+        events.forget(1, Source::Qp(Qpn::new(8)));
+        events.completion(2, Cqn::new(6), 60);
         events.resume(1);
         assert!(sink.sent.lock().is_empty());
         *sink.free.lock() = 2;
@@ -270,7 +285,7 @@ mod tests {
         events.asynchronous(Source::Port, AsyncEvent::PortActive, 1);
         events.resume(1);
         events.resume(2);
-        events.completion(1, 4, 40);
+        events.completion(1, Cqn::new(4), 40);
         let sent: Vec<_> = sink
             .sent
             .lock()
@@ -295,7 +310,7 @@ mod tests {
     #[test]
     fn events_that_wait_are_sent_in_the_order_in_which_they_were_raised() {
         use AsyncEvent::{CommEst, PortActive, PortErr, QpFatal, SrqLimitReached};
-        let (qp, srq) = (Source::Qp(9), Source::Srq(3));
+        let (qp, srq) = (Source::Qp(Qpn::new(9)), Source::Srq(Srqn::new(3)));
         let sink = Arc::new(Buffers::default());
         let events = EventQueues::new(1, sink.clone());
         for (source, event) in [

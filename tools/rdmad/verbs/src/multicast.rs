@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use roce::net::{gid_to_ip, multicast_mac};
+use virtio_rdma_abi::number::Qpn;
 
 use crate::config::Limits;
 use crate::error::{require, Errno, Result};
@@ -19,7 +20,7 @@ use crate::gid::Gid;
 use crate::Device;
 
 /// QPNs by MGID.
-type Members = HashMap<Gid, Arc<[u32]>>;
+type Members = HashMap<Gid, Arc<[Qpn]>>;
 
 /// The groups of a device that have members. A look-up takes no lock and costs the same whatever
 /// there is; a change copies the table, and only one thread may make one at a time: that of a
@@ -30,13 +31,13 @@ pub(crate) struct Groups(ArcSwap<Members>);
 impl Groups {
     /// The QPs that are attached to a group.
     #[inline]
-    pub(crate) fn members(&self, mgid: &Gid) -> Option<Arc<[u32]>> {
+    pub(crate) fn members(&self, mgid: &Gid) -> Option<Arc<[Qpn]>> {
         self.0.load().get(mgid).cloned()
     }
 
     /// Adds a member. Returns whether the group is new. `EEXIST` for a QP that is one, `ENOMEM`
     /// beyond a limit.
-    fn attach(&self, mgid: Gid, qpn: u32, limits: &Limits) -> Result<bool> {
+    fn attach(&self, mgid: Gid, qpn: Qpn, limits: &Limits) -> Result<bool> {
         let mut groups = Members::clone(&self.0.load());
         let room =
             |used: usize, limit: u32| (used < limit as usize).then_some(()).ok_or(Errno::NOMEM);
@@ -58,13 +59,13 @@ impl Groups {
     }
 
     /// Removes a member. Returns whether the group has ended. `EINVAL` for a QP that is none.
-    fn detach(&self, mgid: Gid, qpn: u32) -> Result<bool> {
+    fn detach(&self, mgid: Gid, qpn: Qpn) -> Result<bool> {
         let mut groups = Members::clone(&self.0.load());
         let Entry::Occupied(mut group) = groups.entry(mgid) else {
             return Err(Errno::INVAL);
         };
         require(group.get().contains(&qpn))?;
-        let left: Arc<[u32]> = without(group.get(), qpn);
+        let left: Arc<[Qpn]> = without(group.get(), qpn);
         let has_ended = left.is_empty();
         if has_ended {
             group.remove();
@@ -76,7 +77,7 @@ impl Groups {
     }
 
     /// Removes a member from all groups. Returns those that have ended.
-    fn forget(&self, qpn: u32) -> Vec<Gid> {
+    fn forget(&self, qpn: Qpn) -> Vec<Gid> {
         let groups = self.0.load();
         if !groups.values().any(|members| members.contains(&qpn)) {
             return Vec::new();
@@ -99,14 +100,14 @@ impl Groups {
     }
 }
 
-fn without(members: &[u32], qpn: u32) -> Arc<[u32]> {
+fn without(members: &[Qpn], qpn: Qpn) -> Arc<[Qpn]> {
     let others = members.iter().copied().filter(|&member| member != qpn);
     others.collect()
 }
 
 impl Device {
     /// QP `qpn`, one of datagrams, receives what comes for a group from now on.
-    pub(crate) fn attach_to(&self, mgid: Gid, qpn: u32) -> Result<()> {
+    pub(crate) fn attach_to(&self, mgid: Gid, qpn: Qpn) -> Result<()> {
         let address = gid_to_ip(mgid);
         require(address.is_multicast())?;
         if self.groups.attach(mgid, qpn, &self.config().limits)? {
@@ -116,7 +117,7 @@ impl Device {
     }
 
     /// QP `qpn` does not receive what comes for a group any more.
-    pub(crate) fn detach_from(&self, mgid: Gid, qpn: u32) -> Result<()> {
+    pub(crate) fn detach_from(&self, mgid: Gid, qpn: Qpn) -> Result<()> {
         if self.groups.detach(mgid, qpn)? {
             self.frames.leave(multicast_mac(gid_to_ip(mgid)));
         }
@@ -124,7 +125,7 @@ impl Device {
     }
 
     /// Takes QP `qpn` out of all groups.
-    pub(crate) fn leave_groups(&self, qpn: u32) {
+    pub(crate) fn leave_groups(&self, qpn: Qpn) {
         for mgid in self.groups.forget(qpn) {
             self.frames.leave(multicast_mac(gid_to_ip(mgid)));
         }

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use budget::Charge;
+use virtio_rdma_abi::number::Pdn;
 
 /// A protection domain: QPs use the MRs of their own only.
 #[derive(Debug)]
 pub(crate) struct Pd {
-    number: u32,
+    number: Pdn,
     /// MRs, QPs and SRQs in it.
     users: AtomicU32,
     _charge: Charge,
@@ -22,7 +23,7 @@ pub(crate) struct PdUse(Arc<Pd>);
 
 impl Pd {
     /// A PD without users.
-    pub(crate) fn new(number: u32, charge: Charge) -> Self {
+    pub(crate) fn new(number: Pdn, charge: Charge) -> Self {
         Self {
             number,
             users: AtomicU32::new(0),
@@ -31,7 +32,7 @@ impl Pd {
     }
 
     /// Its handle.
-    pub(crate) fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> Pdn {
         self.number
     }
 
@@ -54,7 +55,7 @@ impl PdUse {
     }
 
     /// The PD's handle.
-    pub(crate) fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> Pdn {
         self.0.number
     }
 }
@@ -62,7 +63,7 @@ impl PdUse {
 #[cfg(test)]
 impl PdUse {
     /// A use of a PD that is in no table.
-    pub(crate) fn alone(number: u32) -> Self {
+    pub(crate) fn alone(number: Pdn) -> Self {
         let charge = budget::Budget::new(0).charge(0).unwrap();
         Self::new(Arc::new(Pd::new(number, charge)))
     }

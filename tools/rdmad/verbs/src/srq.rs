@@ -9,6 +9,7 @@ use roce::work::RecvWr;
 use virtio_rdma_abi::ctrl::{RspQuerySrq, SrqAttrMask};
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::AsyncEvent;
+use virtio_rdma_abi::number::{Pdn, Srqn};
 use virtio_rdma_abi::wqe::rq_wqe_size;
 use virtio_rdma_ring::DeviceSharedQueue;
 
@@ -27,7 +28,7 @@ use crate::Device;
 /// or destroyed. Its lock comes after those of QPs.
 #[derive(Debug)]
 pub(crate) struct Srq {
-    number: u32,
+    number: Srqn,
     pd: PdUse,
     cookie: u64,
     max_sge: u32,
@@ -81,7 +82,7 @@ pub(crate) struct SrqInit {
 
 impl Srq {
     /// A new SRQ.
-    pub(crate) fn new(number: u32, init: SrqInit) -> Self {
+    pub(crate) fn new(number: Srqn, init: SrqInit) -> Self {
         Self {
             number,
             pd: init.pd,
@@ -103,12 +104,12 @@ impl Srq {
     }
 
     /// Its handle.
-    pub(crate) fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> Srqn {
         self.number
     }
 
     /// The PD that local keys are checked against. That of a QP that uses it may be another.
-    pub(crate) fn pdn(&self) -> u32 {
+    pub(crate) fn pdn(&self) -> Pdn {
         self.pd.number()
     }
 

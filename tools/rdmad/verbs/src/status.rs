@@ -9,6 +9,7 @@ use std::time::Duration;
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::feature::Features;
 use virtio_rdma_abi::ib::{QpState, QpType};
+use virtio_rdma_abi::number::Qpn;
 
 use crate::Device;
 
@@ -25,7 +26,7 @@ pub enum DataPath {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpStatus {
     /// QPN.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// Type.
     pub qp_type: QpType,
     /// State.
@@ -33,7 +34,7 @@ pub struct QpStatus {
     /// Whether its queues belong to a process of the guest, not to its kernel.
     pub user: bool,
     /// QPN of the peer and the way there, of a connection.
-    pub peer: Option<(u32, DataPath)>,
+    pub peer: Option<(Qpn, DataPath)>,
     /// Rate limit in kb/s, if there is one.
     pub rate_limit: Option<u32>,
 }
@@ -97,7 +98,6 @@ impl Device {
                 .qps
                 .iter()
                 .filter_map(|qp| {
-                    let peer = Some(qp.summary.peer()).filter(|&peer| peer != 0);
                     let path = match qp.summary.is_direct() {
                         true => DataPath::Direct,
                         false => DataPath::Wire,
@@ -107,7 +107,7 @@ impl Device {
                         qp_type: qp.qp_type,
                         state: qp.state()?,
                         user: qp.user,
-                        peer: peer.map(|peer| (peer, path)),
+                        peer: qp.summary.peer().map(|peer| (peer, path)),
                         rate_limit: Some(qp.summary.rate()).filter(|&rate| rate != 0),
                     })
                 })

@@ -3,11 +3,13 @@
 //! Tables of numbered objects.
 
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use parking_lot::RwLock;
+use virtio_rdma_abi::number::Number;
 
 use crate::shuffle::{Secret, Shuffle};
 
@@ -20,12 +22,13 @@ use crate::shuffle::{Secret, Shuffle};
 ///
 /// Slots are allocated in blocks when the first object of a block is inserted, and stay.
 #[derive(Debug)]
-pub(crate) struct Table<T> {
+pub(crate) struct Table<N, T> {
     first: u32,
     /// The lowest number that [`reserve`](Self::reserve) gives out.
     common: u32,
     blocks: Box<[Block<T>]>,
     free: Mutex<Free>,
+    number: PhantomData<N>,
 }
 
 type Block<T> = OnceLock<Box<[Slot<T>; BLOCK]>>;
@@ -56,13 +59,13 @@ impl Free {
 }
 
 /// A number that was taken from a [`Table`] and is not in use yet. It goes back when dropped.
-pub(crate) struct Reserved<'a, T> {
-    table: &'a Table<T>,
-    number: u32,
+pub(crate) struct Reserved<'a, N: Number, T> {
+    table: &'a Table<N, T>,
+    number: N,
     inserted: bool,
 }
 
-impl<T> Table<T> {
+impl<N: Number, T> Table<N, T> {
     /// An empty table for the numbers in `numbers`.
     pub(crate) fn new(secret: &Secret, numbers: Range<u32>) -> Self {
         Self::with_special(secret, 0, numbers)
@@ -83,24 +86,25 @@ impl<T> Table<T> {
                 order: Shuffle::new(secret.another(), numbers.end.saturating_sub(common)),
                 returned: VecDeque::new(),
             }),
+            number: PhantomData,
         }
     }
 
     /// The object with this number.
     #[inline]
-    pub(crate) fn get(&self, number: u32) -> Option<Arc<T>> {
+    pub(crate) fn get(&self, number: N) -> Option<Arc<T>> {
         self.slot(number)?.read().clone()
     }
 
     /// Calls `visit` with the object with this number, if there is one, without taking a reference
     /// to it.
     #[inline]
-    pub(crate) fn with<R>(&self, number: u32, visit: impl FnOnce(&T) -> R) -> Option<R> {
+    pub(crate) fn with<R>(&self, number: N, visit: impl FnOnce(&T) -> R) -> Option<R> {
         self.slot(number)?.read().as_deref().map(visit)
     }
 
     /// Takes a free number, or `None` when all are in use.
-    pub(crate) fn reserve(&self) -> Option<Reserved<'_, T>> {
+    pub(crate) fn reserve(&self) -> Option<Reserved<'_, N, T>> {
         let mut free = self.free.lock();
         let number = match free.take_fresh() {
             Some(fresh) => self.common + fresh,
@@ -108,7 +112,7 @@ impl<T> Table<T> {
         };
         Some(Reserved {
             table: self,
-            number,
+            number: N::new(number),
             inserted: false,
         })
     }
@@ -118,8 +122,8 @@ impl<T> Table<T> {
     pub(crate) fn reserve_below(
         &self,
         end: u32,
-        usable: impl Fn(u32) -> bool,
-    ) -> Option<Reserved<'_, T>> {
+        usable: impl Fn(N) -> bool,
+    ) -> Option<Reserved<'_, N, T>> {
         let mut free = self.free.lock();
         // All numbers wait in one line, those that were never given out too.
         while let Some(fresh) = free.take_fresh() {
@@ -128,17 +132,17 @@ impl<T> Table<T> {
         let at = free
             .returned
             .iter()
-            .position(|&number| number < end && usable(number))?;
+            .position(|&number| number < end && usable(N::new(number)))?;
         Some(Reserved {
             table: self,
-            number: free.returned.remove(at)?,
+            number: N::new(free.returned.remove(at)?),
             inserted: false,
         })
     }
 
     /// Takes a special number, or `None` when it is in use. No two threads may do so at a time.
-    pub(crate) fn claim(&self, number: u32) -> Option<Reserved<'_, T>> {
-        let special = (self.first..self.common).contains(&number);
+    pub(crate) fn claim(&self, number: N) -> Option<Reserved<'_, N, T>> {
+        let special = (self.first..self.common).contains(&number.get());
         let taken = self.slot(number).is_some_and(|slot| slot.read().is_some());
         (special && !taken).then(|| Reserved {
             table: self,
@@ -148,7 +152,7 @@ impl<T> Table<T> {
     }
 
     /// Puts `object` in the place of the one with this number, if there is one, and returns that.
-    pub(crate) fn replace(&self, number: u32, object: Arc<T>) -> Option<Arc<T>> {
+    pub(crate) fn replace(&self, number: N, object: Arc<T>) -> Option<Arc<T>> {
         self.slot(number)?
             .write()
             .as_mut()
@@ -157,14 +161,14 @@ impl<T> Table<T> {
 
     /// Removes the object with this number and returns it. The number is not free before
     /// [`release`](Self::release).
-    pub(crate) fn remove(&self, number: u32) -> Option<Arc<T>> {
+    pub(crate) fn remove(&self, number: N) -> Option<Arc<T>> {
         self.slot(number)?.write().take()
     }
 
     /// Gives back the number of a removed object.
-    pub(crate) fn release(&self, number: u32) {
-        if number >= self.common {
-            self.free.lock().returned.push_back(number);
+    pub(crate) fn release(&self, number: N) {
+        if number.get() >= self.common {
+            self.free.lock().returned.push_back(number.get());
         }
     }
 
@@ -178,36 +182,36 @@ impl<T> Table<T> {
 
     /// The slot of `number`, if its block was ever used.
     #[inline]
-    fn slot(&self, number: u32) -> Option<&Slot<T>> {
-        let index = number.checked_sub(self.first)? as usize;
+    fn slot(&self, number: N) -> Option<&Slot<T>> {
+        let index = number.get().checked_sub(self.first)? as usize;
         let block = self.blocks.get(index / BLOCK)?.get()?;
         Some(&block[index % BLOCK])
     }
 
     /// The slot of `number`, which is one of the table's.
-    fn make_slot(&self, number: u32) -> &Slot<T> {
-        let index = (number - self.first) as usize;
+    fn make_slot(&self, number: N) -> &Slot<T> {
+        let index = (number.get() - self.first) as usize;
         let block = self.blocks[index / BLOCK]
             .get_or_init(|| Box::new([const { RwLock::new(None) }; BLOCK]));
         &block[index % BLOCK]
     }
 }
 
-impl<T> Reserved<'_, T> {
+impl<N: Number, T> Reserved<'_, N, T> {
     /// The number.
-    pub(crate) fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> N {
         self.number
     }
 
     /// Makes `object` known under the number.
-    pub(crate) fn insert(mut self, object: Arc<T>) -> u32 {
+    pub(crate) fn insert(mut self, object: Arc<T>) -> N {
         self.inserted = true;
         *self.table.make_slot(self.number).write() = Some(object);
         self.number
     }
 }
 
-impl<T> Drop for Reserved<'_, T> {
+impl<N: Number, T> Drop for Reserved<'_, N, T> {
     fn drop(&mut self) {
         if !self.inserted {
             self.table.release(self.number);
@@ -217,42 +221,47 @@ impl<T> Drop for Reserved<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use virtio_rdma_abi::number::Qpn;
+
     use super::*;
 
     // abi: R-514
     #[test]
     fn numbers_come_back_oldest_first() {
-        let table = Table::new(&Secret::new(None), 1..4);
+        let table = Table::<Qpn, _>::new(&Secret::new(None), 1..4);
         let mut all = [(); 3].map(|()| {
             let reserved = table.reserve().unwrap();
             let number = reserved.number();
             reserved.insert(Arc::new(number))
         });
         all.sort();
-        assert_eq!(all, [1, 2, 3]);
+        assert_eq!(all, [1, 2, 3].map(Qpn::new));
         assert!(table.reserve().is_none());
-        for number in [3, 1] {
+        for number in [3, 1].map(Qpn::new) {
             assert_eq!(table.remove(number).as_deref(), Some(&number));
             assert!(table.remove(number).is_none());
             table.release(number);
         }
-        assert_eq!(table.reserve().unwrap().insert(Arc::new(3)), 3);
-        assert_eq!(table.reserve().unwrap().number(), 1);
-        assert_eq!(table.reserve().unwrap().number(), 1, "dropped unused");
-        assert_eq!(table.iter().map(|n| *n).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(
+            table.reserve().unwrap().insert(Arc::new(Qpn::new(3))).get(),
+            3
+        );
+        assert_eq!(table.reserve().unwrap().number().get(), 1);
+        assert_eq!(table.reserve().unwrap().number().get(), 1, "dropped unused");
+        assert_eq!(table.iter().map(|n| n.get()).collect::<Vec<_>>(), [2, 3]);
     }
 
     // abi: R-882
     #[test]
     fn usable_numbers_come_back_oldest_first() {
-        let table = Table::new(&Secret::new(None), 2..1000);
+        let table = Table::<Qpn, _>::new(&Secret::new(None), 2..1000);
         let take = |usable: fn(u32) -> bool| {
-            let reserved = table.reserve_below(6, usable)?;
-            Some(reserved.insert(Arc::new(())))
+            let reserved = table.reserve_below(6, |number| usable(number.get()))?;
+            Some(reserved.insert(Arc::new(())).get())
         };
         assert_eq!(take(|number| number == 3), Some(3));
-        table.remove(3);
-        table.release(3);
+        table.remove(Qpn::new(3));
+        table.release(Qpn::new(3));
         // Behind the other three.
         let mut others = [(); 3].map(|()| take(|_| true).unwrap());
         others.sort();
@@ -260,14 +269,14 @@ mod tests {
         assert_eq!(take(|number| number != 3), None);
         assert_eq!(take(|_| true), Some(3));
         assert_eq!(take(|_| true), None);
-        assert!(table.reserve().unwrap().number() >= 6);
+        assert!(table.reserve().unwrap().number().get() >= 6);
     }
 
     // abi
     #[test]
     fn numbers_have_a_secret_order() {
-        let numbers = |table: &Table<()>| {
-            let next = |_| table.reserve().unwrap().insert(Arc::new(()));
+        let numbers = |table: &Table<Qpn, ()>| {
+            let next = |_| table.reserve().unwrap().insert(Arc::new(())).get();
             (0..100).map(next).collect::<Vec<_>>()
         };
         let [one, two] = [(); 2].map(|()| numbers(&Table::new(&Secret::new(None), 1..65_537)));
@@ -278,21 +287,22 @@ mod tests {
     #[test]
     fn special_numbers_are_claimed() {
         let table = Table::with_special(&Secret::new(None), 1, 1..3);
-        assert!(table.claim(0).is_none() && table.claim(2).is_none());
-        drop(table.claim(1).unwrap());
-        table.claim(1).unwrap().insert(Arc::new(1));
-        assert!(table.claim(1).is_none());
-        assert_eq!(table.reserve().unwrap().insert(Arc::new(2)), 2);
-        table.remove(1);
-        table.release(1);
+        let [none, special, common] = [0, 1, 2].map(Qpn::new);
+        assert!(table.claim(none).is_none() && table.claim(common).is_none());
+        drop(table.claim(special).unwrap());
+        table.claim(special).unwrap().insert(Arc::new(1));
+        assert!(table.claim(special).is_none());
+        assert_eq!(table.reserve().unwrap().insert(Arc::new(2)), common);
+        table.remove(special);
+        table.release(special);
         assert!(table.reserve().is_none());
-        assert!(table.claim(1).is_some());
+        assert!(table.claim(special).is_some());
     }
 
     #[test]
     fn numbers_outside_are_not_there() {
-        let table = Table::<u32>::new(&Secret::new(None), 2..4);
-        for number in [0, 1, 4, u32::MAX] {
+        let table = Table::<Qpn, u32>::new(&Secret::new(None), 2..4);
+        for number in [0, 1, 4, u32::MAX].map(Qpn::new) {
             assert!(table.get(number).is_none());
             assert!(table.with(number, |_| ()).is_none());
             assert!(table.remove(number).is_none());

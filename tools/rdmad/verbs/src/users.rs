@@ -5,22 +5,23 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
+use virtio_rdma_abi::number::Qpn;
 
 use crate::Device;
 
 /// QPs that use an object, with how many of their queues. They keep it from being destroyed, and
 /// fail with it.
 #[derive(Debug, Default)]
-pub(crate) struct Users(Mutex<BTreeMap<u32, u32>>);
+pub(crate) struct Users(Mutex<BTreeMap<Qpn, u32>>);
 
 impl Users {
     /// A queue of QP `qpn` uses the object from now on.
-    pub(crate) fn attach(&self, qpn: u32) {
+    pub(crate) fn attach(&self, qpn: Qpn) {
         *self.0.lock().entry(qpn).or_default() += 1;
     }
 
     /// A queue of QP `qpn` does not use the object any more.
-    pub(crate) fn detach(&self, qpn: u32) {
+    pub(crate) fn detach(&self, qpn: Qpn) {
         let mut users = self.0.lock();
         if let Some(queues) = users.get_mut(&qpn) {
             *queues -= 1;

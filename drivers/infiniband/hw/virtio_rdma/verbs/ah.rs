@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     abi::{
+        number::Pdn,
         uverbs::CreateAhResp,
         wqe::AddressVector, //
     },
@@ -110,7 +111,7 @@ impl Ah {
 ///
 /// `EINVAL` if the port, the source GID, the service level or the flow label is none that the
 /// device has.
-fn encode(pdn: u32, init: &AhInit<'_>) -> Result<AddressVector> {
+fn encode(pdn: Pdn, init: &AhInit<'_>) -> Result<AddressVector> {
     let (path, source) = (init.path(), init.source());
     if source.port() != path.port || source.gid_type()? != GidType::RoceV2 {
         return Err(EINVAL);

@@ -24,6 +24,7 @@ use crate::{
             CreateFlags, //
         },
         ib::AsyncEvent,
+        number::Cqn,
         ring::{
             RingKind,
             RingLayout,
@@ -104,7 +105,7 @@ enum KernelMemory {
 /// A CQ.
 pub(crate) struct Cq {
     device: Arc<Device>,
-    number: u32,
+    number: Cqn,
     owner: Owner,
     /// Events may arrive until it is dropped.
     _events: EventRegistration,
@@ -127,7 +128,7 @@ impl EventTarget for UserTarget {
 
 impl Cq {
     /// The CQ's handle.
-    pub(super) fn number(&self) -> u32 {
+    pub(super) fn number(&self) -> Cqn {
         self.number
     }
 

@@ -10,6 +10,7 @@ use crate::{
             CQ_SLOT_SHIFT, //
         },
         ib::WcFlags,
+        number::Qpn,
         ring::ArmKind, //
     },
     ring::{
@@ -148,21 +149,21 @@ impl CqBackend {
         }
     }
 
-    /// Overwrites the CQEs of QP `number` that were not taken with some that name no QP, and passes
+    /// Overwrites the CQEs of QP `qpn` that were not taken with some that name no QP, and passes
     /// those of a ring to `visit` before.
     ///
     /// # Errors
     ///
     /// `EIO` if the device broke the queue's rules.
-    pub(super) fn kill(&mut self, number: u32, mut visit: impl FnMut(&Cqe)) -> Result {
+    pub(super) fn kill(&mut self, qpn: Qpn, mut visit: impl FnMut(&Cqe)) -> Result {
         match self {
             Self::Ring { ring, queue } => {
                 let ring = &**ring;
                 let visited = queue.for_each_unpolled(ring, |position| {
                     let mut cqe = Cqe::from_bytes(&ring.read_slot(position));
-                    if cqe.qp_num == number {
+                    if cqe.qp_num == qpn {
                         visit(&cqe);
-                        cqe.qp_num = 0;
+                        cqe.qp_num = Qpn::NONE;
                         ring.slot(position).put(0, &cqe.to_bytes());
                     }
                 });
@@ -175,7 +176,7 @@ impl CqBackend {
                 is_fresh,
             } => {
                 *is_fresh = true;
-                kill(queue, held, first, number)
+                kill(queue, held, first, qpn)
             }
         }
     }
@@ -292,18 +293,18 @@ fn give_back(queue: &CqVirtqueue, element: Element) -> Result {
     kept.map_err(|(error, _)| error)
 }
 
-/// Takes all CQEs out, keeps in `held`, which has room for them, those that are not of QP `number`,
+/// Takes all CQEs out, keeps in `held`, which has room for them, those that are not of QP `qpn`,
 /// and gives the others back.
 fn kill(
     queue: &CqVirtqueue,
     held: &mut KVec<Option<Element>>,
     first: &mut usize,
-    number: u32,
+    qpn: Qpn,
 ) -> Result {
     let is_killed = |element: &Option<Element>| {
         element
             .as_ref()
-            .is_some_and(|element| cqe_of(element).qp_num == number)
+            .is_some_and(|element| cqe_of(element).qp_num == qpn)
     };
     // Completions that were held before close ranks.
     let mut kept = 0;

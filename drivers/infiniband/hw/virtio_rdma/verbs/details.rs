@@ -40,11 +40,11 @@ impl ResourceDetails for IbDevice {
 
     fn cq_details(cq: &Cq<Self>, details: &mut Details<'_>) -> Result {
         details.text(c"queues", place(&cq.device().device))?;
-        details.number(c"cqn", cq.number())
+        details.number(c"cqn", cq.number().get())
     }
 
     fn mr_details(mr: &Mr<Self>, details: &mut Details<'_>) -> Result {
-        details.number(c"mrn", mr.number())?;
+        details.number(c"mrn", mr.number().get())?;
         details.text(c"memory", mr.kind())?;
         match mr.page_shift() {
             Some(shift) => details.number(c"page_shift", shift.into()),

@@ -19,7 +19,8 @@ use crate::{
             CmdDeregMr,
             CmdRevokeMr, //
         },
-        ib, //
+        ib,
+        number::MrNumber, //
     },
     ctrl::Failure,
     device::Device,
@@ -68,7 +69,7 @@ impl Revoke for Revocation {
         }
         self.is_open.store(false, Relaxed);
         let request = CmdRevokeMr {
-            mrn: self.mrn.load(Relaxed),
+            mrn: MrNumber::new(self.mrn.load(Relaxed)),
         };
         let Err(failure) = self.device.ctrl().exec(&request) else {
             return;
@@ -96,7 +97,7 @@ pub(super) type Buffer = Dmabuf<Revocation>;
 
 /// Destroys MR `mrn` over `buffer`. The exporter waits meanwhile: from the answer on the number may
 /// be another MR's.
-pub(super) fn destroy(device: &Device, mrn: u32, buffer: Buffer) {
+pub(super) fn destroy(device: &Device, mrn: MrNumber, buffer: Buffer) {
     let answer = buffer.locked(|| {
         let answer = device.ctrl().exec(&CmdDeregMr { mrn });
         if answer.is_ok() {
@@ -167,7 +168,7 @@ pub(super) fn register(
     };
     match answer {
         Ok(response) => {
-            revocation.mrn.store(response.mrn, Relaxed);
+            revocation.mrn.store(response.mrn.get(), Relaxed);
             revocation.is_open.store(true, Relaxed);
             let buffer = buffer.unlock(revocation);
             Ok(Mr::over_dmabuf(device, response, buffer, page_shift))

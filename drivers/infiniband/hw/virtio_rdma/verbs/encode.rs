@@ -15,6 +15,7 @@ use crate::{
             SendFlags,
             WrOpcode, //
         },
+        number::Qpn,
         wqe::{
             Atomic,
             Datagram,
@@ -208,7 +209,7 @@ fn datagram(request: &SendRequest<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Result {
         return Err(EINVAL);
     }
     wqe.put_member(&Datagram {
-        remote_qpn: datagram.remote_qpn,
+        remote_qpn: Qpn::new(datagram.remote_qpn),
         remote_qkey: datagram.remote_qkey,
         av: *datagram.ah.av(),
     });

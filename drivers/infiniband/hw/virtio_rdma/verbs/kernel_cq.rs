@@ -19,10 +19,13 @@ use super::{
 use crate::{
     abi::{
         ib::AsyncEvent,
+        number::{
+            Cqn,
+            Qpn, //
+        },
         ring::{
             ArmKind,
-            Doorbell,
-            DoorbellKind, //
+            Doorbell, //
         }, //
     },
     device::Device,
@@ -65,13 +68,13 @@ pub(super) struct KernelCq {
 
 /// State under the lock of a CQ.
 pub(super) struct State {
-    number: u32,
+    cqn: Cqn,
     pub(super) backend: CqBackend,
     /// The work queues that complete here. Their places do not change, and are in the ids of their
     /// work requests.
     pub(super) sources: KVec<Option<Arc<WorkRing>>>,
     /// QPs whose receives come from SRQs and complete here, by their numbers.
-    pub(super) shared: RBTree<u32, Arc<SharedSource>>,
+    pub(super) shared: RBTree<Qpn, Arc<SharedSource>>,
     /// The consumer's request that no event has met yet.
     pub(super) armed: ArmKind,
     /// The device broke the rules of the CQ, of which nothing is to be trusted, or the CQ is
@@ -99,7 +102,7 @@ impl KernelCq {
                 virtqueue,
                 state <- new_spinlock_irq!(
                     State {
-                        number: 0,
+                        cqn: Cqn::new(0),
                         backend,
                         sources: KVec::new(),
                         shared: RBTree::new(),
@@ -115,8 +118,8 @@ impl KernelCq {
     }
 
     /// The device gave the CQ its handle.
-    pub(super) fn set_number(&self, number: u32) {
-        self.state.lock().number = number;
+    pub(super) fn set_number(&self, cqn: Cqn) {
+        self.state.lock().cqn = cqn;
     }
 
     /// The device that it belongs to.
@@ -151,8 +154,8 @@ impl KernelCq {
 
     /// Ends what [`attach`](Self::attach) began, after the device gave `source` up: its CQEs that
     /// were not polled are killed.
-    pub(super) fn detach(&self, place: u32, number: u32) {
-        self.purge(number);
+    pub(super) fn detach(&self, place: u32, qpn: Qpn) {
+        self.purge(qpn);
         let detached = {
             let mut state = self.state.lock();
             usize::try_from(place)
@@ -164,25 +167,25 @@ impl KernelCq {
         drop(detached);
     }
 
-    /// Lets the receives of QP `number` complete here, which come from an SRQ.
-    pub(super) fn attach_shared(&self, number: u32, source: &Arc<SharedSource>) -> Result {
-        let node = RBTreeNode::new(number, source.clone(), GFP_KERNEL)?;
+    /// Lets the receives of QP `qpn` complete here, which come from an SRQ.
+    pub(super) fn attach_shared(&self, qpn: Qpn, source: &Arc<SharedSource>) -> Result {
+        let node = RBTreeNode::new(qpn, source.clone(), GFP_KERNEL)?;
         let before = self.state.lock().shared.insert(node);
         // The device gave one number to two QPs. Not with the lock held: its memory may go with it.
         before.map_or(Ok(()), |_| Err(EIO))
     }
 
     /// Ends what [`attach_shared`](Self::attach_shared) began, after the device gave the QP up.
-    pub(super) fn detach_shared(&self, number: u32) {
-        self.purge(number);
-        let detached = self.state.lock().shared.remove_node(&number);
+    pub(super) fn detach_shared(&self, qpn: Qpn) {
+        self.purge(qpn);
+        let detached = self.state.lock().shared.remove_node(&qpn);
         // Not with the lock held: its memory may go with it.
         drop(detached);
     }
 
     /// Kills the CQEs of a QP that were not polled.
-    pub(super) fn purge(&self, number: u32) {
-        let has_broken = self.state.lock().kill(number);
+    pub(super) fn purge(&self, qpn: Qpn) {
+        let has_broken = self.state.lock().kill(qpn);
         if has_broken {
             self.broke();
         }
@@ -241,7 +244,7 @@ impl KernelCq {
             let report_missed = notify.report_missed || is_dead && self.virtqueue.is_some();
             state.backend.arm(kind, is_armed, report_missed)
         };
-        let (armed, number) = (state.armed, state.number);
+        let (armed, cqn) = (state.armed, state.cqn);
         drop(state);
         if is_dead {
             return self.armed_dead(after, has_work, notify.report_missed);
@@ -258,8 +261,7 @@ impl KernelCq {
                 match &self.virtqueue {
                     Some(virtqueue) => virtqueue.arm(armed),
                     None => {
-                        let kind = DoorbellKind::Cq;
-                        self.device.ring(bus, Doorbell { kind, number });
+                        self.device.ring(bus, Doorbell::Cq(cqn));
                     }
                 }
                 missed
@@ -330,11 +332,11 @@ impl State {
             .is_some_and(|left| works.any(|work| work.state.lock().has_left(left)))
     }
 
-    /// Kills the CQEs of QP `number` that were not polled: polling skips them. Slots of its SRQ are
+    /// Kills the CQEs of QP `qpn` that were not polled: polling skips them. Slots of its SRQ are
     /// free then. Returns whether the device broke the rules of the CQ, which was not known.
-    fn kill(&mut self, number: u32) -> bool {
-        let source = self.shared.get(&number);
-        let killed = self.backend.kill(number, |cqe| {
+    fn kill(&mut self, qpn: Qpn) -> bool {
+        let source = self.shared.get(&qpn);
+        let killed = self.backend.kill(qpn, |cqe| {
             if let (true, Some(source)) = (cqe.is_receive(), source) {
                 // A completion that is not outstanding comes from a device that breaks the rules,
                 // and frees nothing.

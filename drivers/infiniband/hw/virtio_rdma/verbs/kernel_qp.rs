@@ -12,9 +12,12 @@ use super::{
     wqe::Wqe, //
 };
 use crate::{
-    abi::ring::{
-        Doorbell,
-        DoorbellKind, //
+    abi::{
+        number::Qpn,
+        ring::{
+            Doorbell,
+            DoorbellKind, //
+        }, //
     },
     decode::completion::{
         self,
@@ -90,7 +93,7 @@ pub(super) struct Posted {
 /// State under the lock of a work queue.
 pub(super) struct WorkState {
     /// The QPN, once the device gave it.
-    pub(super) number: u32,
+    pub(super) qpn: Qpn,
     pub(super) backend: WorkBackend,
     /// Work requests by slot: the device only sees positions.
     posted: KVVec<Posted>,
@@ -154,7 +157,7 @@ impl WorkRing {
                 kind,
                 state <- new_spinlock_irq!(
                     WorkState {
-                        number: 0,
+                        qpn: Qpn::NONE,
                         backend,
                         posted,
                         oldest: 0,
@@ -169,23 +172,24 @@ impl WorkRing {
     }
 
     /// The QPN.
-    fn number(&self) -> u32 {
-        self.state.lock().number
+    #[inline]
+    pub(super) fn number(&self) -> Qpn {
+        self.state.lock().qpn
     }
 
     /// The device gave the QP its number.
-    pub(super) fn set_number(&self, number: u32) {
-        self.state.lock().number = number;
+    pub(super) fn set_number(&self, qpn: Qpn) {
+        self.state.lock().qpn = qpn;
     }
 
-    /// Tells the device of work of QP `number`.
+    /// Tells the device of work of QP `qpn`.
     #[inline]
-    pub(super) fn notify(&self, device: &Device, bus: &device::Device<Bound>, number: u32) {
+    pub(super) fn notify(&self, device: &Device, bus: &device::Device<Bound>, qpn: Qpn) {
         match &self.place {
             Place::Ring(_) => {
-                let doorbell = Doorbell {
-                    kind: self.kind,
-                    number,
+                let doorbell = match self.kind {
+                    DoorbellKind::Sq => Doorbell::Sq(qpn),
+                    _ => Doorbell::Rq(qpn),
                 };
                 device.ring(bus, doorbell);
             }
@@ -319,7 +323,7 @@ impl KernelQp {
             queue.work.reset();
         }
         if let Some(shared) = &self.shared {
-            shared.cq.purge(shared.number);
+            shared.cq.purge(shared.qpn);
         }
     }
 }

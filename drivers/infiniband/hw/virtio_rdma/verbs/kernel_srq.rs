@@ -15,10 +15,11 @@ use super::{
 };
 use crate::{
     abi::{
-        ring::{
-            Doorbell,
-            DoorbellKind, //
+        number::{
+            Qpn,
+            Srqn, //
         },
+        ring::Doorbell,
         wqe::RqHeader, //
     },
     decode::completion,
@@ -54,7 +55,7 @@ use kernel::{
 pub(super) struct KernelSrq {
     ring: Arc<KernelRing>,
     max_sge: usize,
-    number: Atomic<u32>,
+    srqn: Atomic<u32>,
     #[pin]
     state: SpinLockIrq<State>,
 }
@@ -77,7 +78,7 @@ impl KernelSrq {
             pin_init!(Self {
                 ring,
                 max_sge,
-                number: Atomic::new(0),
+                srqn: Atomic::new(0),
                 state <- new_spinlock_irq!(State { queue, posted }, "virtio_rdma::kernel_srq"),
             }),
             GFP_KERNEL,
@@ -90,8 +91,8 @@ impl KernelSrq {
     }
 
     /// The device gave the SRQ its handle.
-    pub(super) fn set_number(&self, number: u32) {
-        self.number.store(number, Relaxed);
+    pub(super) fn set_number(&self, srqn: Srqn) {
+        self.srqn.store(srqn.get(), Relaxed);
     }
 
     /// Posts work requests until one is refused, and lets the device have those before it.
@@ -107,10 +108,7 @@ impl KernelSrq {
         let wants_notification = state.queue.publish(&*self.ring);
         drop(guard);
         if wants_notification {
-            let doorbell = Doorbell {
-                kind: DoorbellKind::Srq,
-                number: self.number.load(Relaxed),
-            };
+            let doorbell = Doorbell::Srq(Srqn::new(self.srqn.load(Relaxed)));
             device.ring(bus, doorbell);
         }
         result
@@ -172,24 +170,24 @@ pub(super) struct SharedSource {
 pub(super) struct AttachedShared {
     pub(super) source: Arc<SharedSource>,
     pub(super) cq: Arc<KernelCq>,
-    pub(super) number: u32,
+    pub(super) qpn: Qpn,
 }
 
 impl AttachedShared {
-    /// Lets the receives of QP `number` complete in `cq`.
-    pub(super) fn new(source: SharedSource, number: u32, cq: &Arc<KernelCq>) -> Result<Self> {
+    /// Lets the receives of QP `qpn` complete in `cq`.
+    pub(super) fn new(source: SharedSource, qpn: Qpn, cq: &Arc<KernelCq>) -> Result<Self> {
         let source = Arc::new(source, GFP_KERNEL)?;
-        cq.attach_shared(number, &source)?;
+        cq.attach_shared(qpn, &source)?;
         Ok(Self {
             source,
             cq: cq.clone(),
-            number,
+            qpn,
         })
     }
 }
 
 impl Drop for AttachedShared {
     fn drop(&mut self) {
-        self.cq.detach_shared(self.number);
+        self.cq.detach_shared(self.qpn);
     }
 }

@@ -19,6 +19,7 @@ use crate::{
             MigState,
             Mtu, //
         },
+        number::Qpn,
         qp::{
             self,
             AhAttr,
@@ -266,7 +267,7 @@ fn encode(
         to.path_mig_state = MigState::try_from(state).map_err(|_| EINVAL)?.value();
     }
     if has(ib::QpAttrMask::DEST_QPN) {
-        to.dest_qp_num = from.dest_qp_num;
+        to.dest_qp_num = Qpn::new(from.dest_qp_num);
     }
     if has(ib::QpAttrMask::RATE_LIMIT) {
         to.rate_limit = from.rate_limit;
@@ -303,7 +304,7 @@ fn attributes(from: &qp::QpAttr, capabilities: &QpCapabilities) -> QpAttributes 
         qkey: from.qkey,
         rq_psn: from.rq_psn,
         sq_psn: from.sq_psn,
-        dest_qp_num: from.dest_qp_num,
+        dest_qp_num: from.dest_qp_num.get(),
         access_flags: from.qp_access_flags.0,
         capabilities: *capabilities,
         path: Path {

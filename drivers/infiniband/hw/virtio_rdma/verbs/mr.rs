@@ -19,7 +19,8 @@ use crate::{
             ReregFlags,
             RspMr, //
         },
-        ib, //
+        ib,
+        number::MrNumber, //
     },
     ctrl::Failure,
     decode::config::Limits,
@@ -117,7 +118,7 @@ pub(super) fn access_flags(
 /// An MR.
 pub(crate) struct Mr {
     device: Arc<Device>,
-    number: u32,
+    number: MrNumber,
     /// The answer to the command that destroys it, if that was sent.
     fate: Atomic<u32>,
     memory: Memory,
@@ -194,7 +195,7 @@ impl Mr {
     }
 
     /// The device's handle.
-    pub(super) fn number(&self) -> u32 {
+    pub(super) fn number(&self) -> MrNumber {
         self.number
     }
 

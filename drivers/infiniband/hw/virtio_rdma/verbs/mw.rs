@@ -9,7 +9,8 @@ use crate::{
             CmdAllocMw,
             CmdDeallocMw, //
         },
-        ib, //
+        ib,
+        number::MwNumber, //
     },
     device::Device,
     rdma::{
@@ -29,7 +30,7 @@ use kernel::{
 /// A memory window.
 pub(crate) struct Mw {
     device: Arc<Device>,
-    number: u32,
+    number: MwNumber,
 }
 
 impl Drop for Mw {

@@ -3,9 +3,12 @@
 //! Protection domains.
 
 use crate::{
-    abi::ctrl::{
-        CmdCreatePd,
-        CmdDestroyPd, //
+    abi::{
+        ctrl::{
+            CmdCreatePd,
+            CmdDestroyPd, //
+        },
+        number::Pdn, //
     },
     device::Device, //
 };
@@ -17,7 +20,7 @@ use kernel::{
 /// A PD.
 pub(crate) struct Pd {
     device: Arc<Device>,
-    number: u32,
+    number: Pdn,
 }
 
 impl Pd {
@@ -30,7 +33,7 @@ impl Pd {
     }
 
     /// The device's handle.
-    pub(super) fn number(&self) -> u32 {
+    pub(super) fn number(&self) -> Pdn {
         self.number
     }
 }

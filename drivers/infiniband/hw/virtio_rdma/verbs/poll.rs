@@ -22,6 +22,7 @@ use crate::{
             self,
             PORT, //
         },
+        number::Qpn,
         ring::{
             ArmKind,
             DoorbellKind, //
@@ -134,7 +135,7 @@ fn take(
         }
         // The driver marks CQEs of destroyed QPs so, at most as many as there are slots. A device
         // that writes more would keep this loop busy.
-        if cqe.qp_num == 0 {
+        if cqe.qp_num == Qpn::NONE {
             killed += 1;
             if killed > state.backend.slots() {
                 break Err(EIO);
@@ -169,7 +170,7 @@ fn deliver(
     // Before the lock is taken, so that nothing is called between the checks and the slot.
     let slot = completions.slot(&work.client.consumer);
     let mut queue = work.state.lock_with(disabled);
-    if queue.number != cqe.qp_num {
+    if queue.qpn != cqe.qp_num {
         return Err(EIO);
     }
     let completion = queue.complete(position, |posted| {
@@ -247,7 +248,7 @@ fn work_completion(wr_id: u64, from: &Completion) -> Result<WorkCompletion> {
         },
         port: PORT.into(),
         source: from.source.map(|source| DatagramSource {
-            qpn: source.qpn,
+            qpn: source.qpn.get(),
             pkey_index: source.pkey_index,
             sl: source.sl,
             has_grh: source.has_grh,

@@ -87,11 +87,11 @@ fn post<R>(
     let device: &Device = qp.device();
     let mut state = work.state.lock();
     let result = requests.try_for_each(|request| fill(&mut state, request));
-    let number = state.number;
+    let qpn = state.qpn;
     let wants_notification = state.backend.publish();
     drop(state);
     if wants_notification {
-        work.notify(device, qp.ib_device().bound_device(), number);
+        work.notify(device, qp.ib_device().bound_device(), qpn);
     }
     if device.has_losses() {
         attached.cq.posted();

@@ -16,7 +16,8 @@ use super::{
 use crate::{
     abi::{
         ctrl::CmdDestroyQp,
-        ib::AsyncEvent, //
+        ib::AsyncEvent,
+        number::Qpn, //
     },
     device::{
         Device,
@@ -73,7 +74,7 @@ enum Owner {
 /// A QP.
 pub(crate) struct Qp {
     device: Arc<Device>,
-    number: u32,
+    number: Qpn,
     qp_type: QpType,
     capabilities: QpCapabilities,
     /// The state, as far as the driver knows: the device moves a QP to ERR by itself.
@@ -107,7 +108,7 @@ impl EventTarget for Target {
 
 impl Qp {
     /// The QPN.
-    pub(super) fn number(&self) -> u32 {
+    pub(super) fn number(&self) -> Qpn {
         self.number
     }
 

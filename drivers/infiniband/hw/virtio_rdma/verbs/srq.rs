@@ -24,6 +24,7 @@ use crate::{
             SrqAttrMask, //
         },
         ib::AsyncEvent,
+        number::Srqn,
         ring::{
             slot_shift_for,
             RingKind,
@@ -83,7 +84,7 @@ enum Owner {
 /// An SRQ.
 pub(crate) struct Srq {
     device: Arc<Device>,
-    number: u32,
+    number: Srqn,
     max_sge: u32,
     owner: Owner,
     /// Events may arrive until it is dropped.
@@ -105,7 +106,7 @@ impl EventTarget for Target {
 
 impl Srq {
     /// The SRQ's handle.
-    pub(super) fn number(&self) -> u32 {
+    pub(super) fn number(&self) -> Srqn {
         self.number
     }
 

@@ -5,6 +5,7 @@
 use arbitrary::{Arbitrary, Result, Unstructured};
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ib::WcFlags;
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::ring::DoorbellKind;
 use virtio_rdma_decode::completion::{
     split_wr_id, srq_slot, wr_id, Completion, Extra, InvalidCqe, Operation, Outcome, Request,
@@ -19,7 +20,7 @@ const PKEYS: u16 = 2;
 
 /// A work queue of the driver, and what its owner knows of its work.
 struct Queue {
-    number: u32,
+    qpn: Qpn,
     kind: DoorbellKind,
     service: Service,
     is_process: bool,
@@ -53,7 +54,7 @@ struct Told {
 }
 
 impl Told {
-    fn cqe(&self, wr_id: u64, number: u32) -> Cqe {
+    fn cqe(&self, wr_id: u64, qpn: Qpn) -> Cqe {
         Cqe {
             wr_id,
             // Most succeed.
@@ -64,7 +65,7 @@ impl Told {
             },
             vendor_err: self.value.into(),
             byte_len: self.byte_len.into(),
-            qp_num: number ^ u32::from(self.wrong_number),
+            qp_num: Qpn::new(qpn.get() ^ u32::from(self.wrong_number)),
             wc_flags: WcFlags(self.flags.into()),
             pkey_index: (self.pkey_index & 3).into(),
             sl: self.sl & 31,
@@ -74,7 +75,7 @@ impl Told {
 }
 
 /// The number of the QP that takes its receives from the SRQ.
-const SRQ_USER: u32 = 9;
+const SRQ_USER: Qpn = Qpn::new(9);
 
 /// Runs the acts.
 pub fn run(input: &mut Unstructured<'_>) -> Result<()> {
@@ -85,7 +86,7 @@ pub fn run(input: &mut Unstructured<'_>) -> Result<()> {
         .enumerate()
     {
         queues.push(Queue {
-            number: 2 + place as u32 / 2,
+            qpn: Qpn::new(2 + place as u32 / 2),
             kind: [DoorbellKind::Sq, DoorbellKind::Rq][place % 2],
             service,
             is_process: input.arbitrary()?,
@@ -120,7 +121,7 @@ pub fn run(input: &mut Unstructured<'_>) -> Result<()> {
                 Some(queue) => {
                     let oldest = queue.outstanding.first().map_or(0, |work| work.0);
                     let position = oldest.wrapping_add((ahead & 15).into());
-                    told.cqe(wr_id(place(at) as u32, position), queue.number)
+                    told.cqe(wr_id(place(at) as u32, position), queue.qpn)
                 }
                 None => told.cqe((ahead & 15).into(), SRQ_USER),
             },
@@ -158,7 +159,7 @@ fn take(
     }
     let (place, position) = split_wr_id(cqe.wr_id);
     let queue = queues.get_mut(place).ok_or(InvalidCqe)?;
-    if queue.number != cqe.qp_num {
+    if queue.qpn != cqe.qp_num {
         return Err(InvalidCqe);
     }
     let outcome = Outcome::decode(cqe, queue.kind)?;

@@ -10,6 +10,7 @@ use virtio_rdma_abi::config::{Config, CONFIG_SIZE, OWN_RINGS_CONFIG_OFFSET};
 use virtio_rdma_abi::ctrl::{Empty, RspQueryCounters, RspQueryPkey, RspQueryPort, RspQueryQp};
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::feature::{Feature, Features};
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_decode::answer::Answer;
@@ -69,10 +70,10 @@ fn is_possible(attr: &QpAttr) {
     };
     assert!(checked.qp_state <= 6 && checked.path_mtu <= 5, "{attr:?}");
     assert!(checked.path_mig_state <= 2 && !checked.qp_access_flags.has_unknown());
-    for number in [checked.rq_psn, checked.sq_psn, checked.dest_qp_num] {
+    for number in [checked.rq_psn, checked.sq_psn, checked.dest_qp_num.get()] {
         assert!(number < 1 << 24, "{attr:?}");
-        let (qpn, is_gsi) = (number, number == 1);
-        assert_eq!(qp::check_number(qpn, is_gsi).is_ok(), qpn != 0);
+        let (qpn, is_gsi) = (Qpn::new(number), number == 1);
+        assert_eq!(qp::check_number(qpn, is_gsi).is_ok(), qpn != Qpn::NONE);
         assert!(qp::check_number(qpn, !is_gsi).is_err());
     }
 }

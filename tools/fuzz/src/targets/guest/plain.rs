@@ -48,24 +48,24 @@ impl Guest<'_> {
                 let port = port(input).into();
                 vm.call(CmdDelGid { index, port }).map(|_| 0)
             }
-            6 => vm.call(CmdCreatePd {}).map(|made| made.pdn),
+            6 => vm.call(CmdCreatePd {}).map(|made| made.pdn.get()),
             7 => {
                 let pdn = self.number(input);
                 vm.call(CmdDestroyPd { pdn }).map(|_| 0)
             }
             8 => {
-                let pdn = input.edge32(vm.pdn);
+                let pdn = input.number(vm.pdn);
                 let access_flags = wqe::access(input);
                 let request = CmdGetDmaMr { pdn, access_flags };
-                vm.call(request).map(|made| made.mrn)
+                vm.call(request).map(|made| made.mrn.get())
             }
             9 => {
                 let request = CmdCreateMr {
-                    pdn: input.edge32(vm.pdn),
+                    pdn: input.number(vm.pdn),
                     access_flags: AccessFlags(input.of(&[0, 0, 1])),
                     max_num_sg: input.edge32(16),
                 };
-                vm.call(request).map(|made| made.mrn)
+                vm.call(request).map(|made| made.mrn.get())
             }
             10 => {
                 let npages = input.edge32(16);
@@ -80,11 +80,11 @@ impl Guest<'_> {
             }
             11 => {
                 let request = CmdAllocMw {
-                    pdn: input.edge32(vm.pdn),
+                    pdn: input.number(vm.pdn),
                     mw_type: input.of(&[1, 2, 0, 3]),
                     reserved: [0; 3],
                 };
-                vm.call(request).map(|made| made.mwn)
+                vm.call(request).map(|made| made.mwn.get())
             }
             12 => {
                 let mwn = self.number(input);

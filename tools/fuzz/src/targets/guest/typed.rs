@@ -4,6 +4,7 @@
 
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::QpType;
+use virtio_rdma_abi::number::Qpn;
 
 use super::Guest;
 use crate::input::Input;
@@ -15,7 +16,7 @@ impl Guest<'_> {
     /// made.
     pub(super) fn typed_command(&mut self, input: &mut Input<'_>) {
         let made = match input.below(8) {
-            0 => self.vm.call(self.memory(input)).map(|made| made.mrn),
+            0 => self.vm.call(self.memory(input)).map(|made| made.mrn.get()),
             1 => {
                 let memory = self.memory(input);
                 let request = CmdReregMr {
@@ -38,7 +39,7 @@ impl Guest<'_> {
                     cookie: 5,
                     reserved: [0; 8],
                 };
-                self.vm.call(request).map(|made| made.cqn)
+                self.vm.call(request).map(|made| made.cqn.get())
             }
             3 => {
                 let request = CmdResizeCq {
@@ -50,7 +51,7 @@ impl Guest<'_> {
             }
             4 => {
                 let request = CmdCreateSrq {
-                    pdn: input.edge32(self.vm.pdn),
+                    pdn: input.number(self.vm.pdn),
                     max_wr: input.edge32(16),
                     max_sge: input.edge32(2),
                     flags: CreateFlags(u32::from(input.any::<u8>() & 3)),
@@ -58,7 +59,7 @@ impl Guest<'_> {
                     doorbell_page: input.edge32(PAGE),
                     cookie: 6,
                 };
-                self.vm.call(request).map(|made| made.srqn)
+                self.vm.call(request).map(|made| made.srqn.get())
             }
             5 => {
                 let request = CmdModifySrq {
@@ -75,7 +76,7 @@ impl Guest<'_> {
                 if let Ok(qpn) = made {
                     self.qpns.push(qpn);
                 }
-                made
+                made.map(Qpn::get)
             }
             _ => {
                 let (attr_mask, attrs) = wqe::attributes(input, self.peer.vm, self.peer.qp.qpn);
@@ -108,7 +109,7 @@ impl Guest<'_> {
         let length = input.edge(u64::from(npages).wrapping_mul(4096));
         CmdRegUserMrPages {
             base: CmdRegUserMr {
-                pdn: input.edge32(self.vm.pdn),
+                pdn: input.number(self.vm.pdn),
                 access_flags: wqe::access(input),
                 start: input.edge(0x10_0000),
                 length,
@@ -125,18 +126,18 @@ impl Guest<'_> {
     fn qp(&self, input: &mut Input<'_>) -> CmdCreateQpRings {
         let types = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::Gsi, QpType::Smi];
         let base = CmdCreateQp {
-            pdn: input.edge32(self.vm.pdn),
+            pdn: input.number(self.vm.pdn),
             qp_type: input.of(&types).value(),
             sq_sig_type: input.any::<u8>() % 3,
             max_send_wr: input.edge32(16),
             max_send_sge: input.edge32(2),
-            send_cqn: self.numbers[0],
+            send_cqn: self.cqn,
             max_recv_wr: input.edge32(16),
             max_recv_sge: input.edge32(2),
-            recv_cqn: input.edge32(self.numbers[0]),
+            recv_cqn: input.number(self.cqn),
             max_inline_data: input.edge32(64),
             flags: CreateFlags(u32::from(input.any::<u8>() & 7)),
-            srqn: self.numbers[1],
+            srqn: self.srqn,
             reserved: [0; 24],
         };
         CmdCreateQpRings {

@@ -6,6 +6,7 @@
 use virtio_rdma_abi::ctrl::{CmdCreateMr, CmdMapMrSg};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::MrNumber;
 use virtio_rdma_abi::wqe::{Reg, RegPages};
 
 use super::{Bench, Kind, Opens, MR_PAGES};
@@ -19,7 +20,7 @@ const MOST: usize = 4;
 /// An MR for fast registration: its number, and a key of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fast {
-    mrn: u32,
+    mrn: MrNumber,
     key: u32,
 }
 
@@ -50,7 +51,7 @@ impl Bench<'_> {
     }
 
     /// An MR of this number is gone.
-    pub(super) fn forget_fast(&mut self, mrn: u32) {
+    pub(super) fn forget_fast(&mut self, mrn: MrNumber) {
         self.fast.retain(|fast| fast.mrn != mrn);
     }
 
@@ -76,7 +77,7 @@ impl Bench<'_> {
                 true
             }
             (6, Some(other)) if other.kind == Kind::Fixed => {
-                (base.mrn, base.key) = (other.number, other.key);
+                (base.mrn, base.key) = (other.mr, other.key);
                 true
             }
             _ => false,
@@ -104,13 +105,16 @@ impl Bench<'_> {
             wqe(0, WrOpcode::RegMr, 0, &reg)
         };
         let done = self.local(&bytes);
-        let is_free = !self.open.iter().any(|o| o.number == fast.mrn);
+        let is_free = !self
+            .open
+            .iter()
+            .any(|o| o.window.is_none() && o.mr == fast.mrn);
         assert_eq!(done, is_free && !is_wrong, "{base:?} {opens:?}");
         if done {
             self.closed.retain(|closed| *closed != key);
             self.open.push(Opens {
                 key,
-                number: fast.mrn,
+                mr: fast.mrn,
                 kind: Kind::Fast,
                 access,
                 ..opens

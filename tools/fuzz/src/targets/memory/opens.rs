@@ -3,6 +3,7 @@
 //! The memory that keys open, as the model knows it.
 
 use virtio_rdma_abi::ib::AccessFlags;
+use virtio_rdma_abi::number::{MrNumber, MwNumber};
 
 use super::PAGE;
 
@@ -20,11 +21,11 @@ pub(super) enum Kind {
 #[derive(Clone, Debug)]
 pub(super) struct Opens {
     pub(super) key: u32,
-    /// Number of the MR or window.
-    pub(super) number: u32,
+    /// The MR, that of a window too.
+    pub(super) mr: MrNumber,
+    /// The window, if it is one.
+    pub(super) window: Option<MwNumber>,
     pub(super) kind: Kind,
-    /// The MR of a window.
-    pub(super) of: u32,
     pub(super) va: u64,
     pub(super) len: u64,
     /// Place of the first byte in the first page, and the pages.

@@ -60,10 +60,7 @@ impl Bench<'_> {
         let first = bind.addr - mr.va;
         assert!(first + bind.length <= mr.len, "bound beyond the MR");
         self.windows[choice].1 = key;
-        let gone = self
-            .open
-            .iter()
-            .position(|o| o.kind == Kind::Window && o.number == mwn);
+        let gone = self.open.iter().position(|o| o.window == Some(mwn));
         if let Some(gone) = gone {
             let old = self.open.remove(gone);
             self.closed.push(old.key);
@@ -75,9 +72,9 @@ impl Bench<'_> {
         self.closed.retain(|closed| *closed != key);
         self.open.push(Opens {
             key,
-            number: mwn,
+            mr: mr.mr,
+            window: Some(mwn),
             kind: Kind::Window,
-            of: mr.number,
             va: bind.addr,
             len: bind.length,
             offset: mr.offset + first,

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use arbitrary::{Arbitrary, Result, Unstructured};
 use virtio_rdma_abi::cqe::{Cqe, OPCODE_RECV};
 use virtio_rdma_abi::ib::WcFlags;
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::ring::RingKind;
 use virtio_rdma_abi::wqe::SqHeader;
 use virtio_rdma_provider::arc::Arc;
@@ -28,7 +29,7 @@ use virtio_rdma_provider::qp::Qp;
 use virtio_rdma_provider::srq::{self, Srq};
 use virtio_rdma_provider::{ffi, work_ring::WorkRing};
 
-use common::{post_recv, post_send, recv_wr, send_wr, sge, CAP, QPN};
+use common::{post_recv, post_send, recv_wr, send_wr, sge, CAP, OTHER_QPN, QPN};
 use model::{Completions, Memory, Owner, Queue};
 
 /// Slots of the SRQ at first.
@@ -104,9 +105,9 @@ impl Bench {
         let srq = common::srq(&shared, SHARED_SLOTS);
         let qps = [
             common::qp(&shared, &cq, &CAP, QPN),
-            common::qp_with_srq(&shared, &cq, &srq, QPN + 1),
+            common::qp_with_srq(&shared, &cq, &srq, OTHER_QPN),
         ];
-        let owners = vec![owner(&qps[0], QPN), owner(&qps[1], QPN + 1)];
+        let owners = vec![owner(&qps[0], QPN), owner(&qps[1], OTHER_QPN)];
         Self {
             completions: Completions::new(Memory::new(RingKind::Completion, cq.ring().user_ring())),
             shared,
@@ -201,7 +202,13 @@ impl Bench {
             Act::Replace(qp) => self.replace((qp % 2).into()),
             Act::Complete(queue, fails) => self.complete(queue, fails),
             Act::Forge(qp, opcode, wr_id, status) => {
-                let numbers = [QPN, QPN + 1, QPN + 2, 0, u32::MAX];
+                let numbers = [
+                    QPN,
+                    OTHER_QPN,
+                    Qpn::new(OTHER_QPN.get() + 1),
+                    Qpn::NONE,
+                    Qpn::new(u32::MAX),
+                ];
                 self.push(&Cqe {
                     wr_id: u64::from(wr_id % 64) << [0, 0, 16, 30][usize::from(wr_id >> 14)],
                     status,
@@ -333,7 +340,7 @@ impl Bench {
             let is_receive = cqe.opcode & OPCODE_RECV != 0;
             assert_eq!(
                 (wc.wr_id, wc.qp_num, wc.byte_len),
-                (id, cqe.qp_num, cqe.byte_len)
+                (id, cqe.qp_num.get(), cqe.byte_len)
             );
             assert_eq!(wc.status == ffi::IBV_WC_SUCCESS, cqe.status == 0);
             assert!(wc.status <= ffi::IBV_WC_GENERAL_ERR);
@@ -422,7 +429,7 @@ impl Bench {
             wr_id,
             status: 5 * u8::from(fails),
             opcode: if is_receive { OPCODE_RECV } else { 2 },
-            qp_num: QPN + qp as u32,
+            qp_num: [QPN, OTHER_QPN][qp],
             byte_len: 8,
             wc_flags: WcFlags::NONE,
             ..Cqe::default()
@@ -448,7 +455,7 @@ impl Bench {
 }
 
 /// The model's state of a new QP.
-fn owner(qp: &Qp, qpn: u32) -> Owner {
+fn owner(qp: &Qp, qpn: Qpn) -> Owner {
     let rings = qp.rings();
     Owner {
         qpn,

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::slice;
 
 use virtio_rdma_abi::cqe::{Cqe, OPCODE_RECV};
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::ring::{RingKind, RingLayout};
 use virtio_rdma_abi::uverbs::UserRing;
 
@@ -131,7 +132,7 @@ impl Queue {
 
 /// A QP; one without a receive queue takes from the SRQ.
 pub struct Owner {
-    pub qpn: u32,
+    pub qpn: Qpn,
     pub send: Queue,
     pub recv: Option<Queue>,
 }

@@ -9,6 +9,7 @@ use roce::headers::{
 use roce::opcode::Position;
 use roce::work::{AtomicOp, With};
 use virtio_rdma_abi::ib::{FlushLevel, FlushTypes};
+use virtio_rdma_abi::number::Qpn;
 
 use crate::input::Input;
 use crate::own::harness::Mr;
@@ -98,7 +99,7 @@ pub fn other_body(old: Body, mr: &Mr, input: &mut Input<'_>) -> Body {
         _ => {
             let unknown = Deth {
                 qkey: 0x1234_5678,
-                src_qpn: 2,
+                src_qpn: Qpn::new(2),
             };
             let deth = match old {
                 Body::Ud { deth, .. } => deth,

@@ -7,6 +7,7 @@ use roce::net::{Addresses, Mac};
 use roce::packet::{build, frame_size};
 use roce::work::With;
 use roce::{Path, Psn};
+use virtio_rdma_abi::number::Qpn;
 
 use super::claims::claim;
 use super::ledger::{mac, ADDRESS, GROUP, HONEST};
@@ -29,7 +30,7 @@ pub fn plain(to: Mac, from: Mac, number: u32, len: usize) -> Vec<u8> {
 /// A sound RoCE frame.
 pub fn roce(to: Mac, from: Mac, number: u32, len: usize) -> Vec<u8> {
     let send = Request::from(SendPart::Only(With::Nothing));
-    let headers = Headers::new(Bth::new(0xffff, 17, Psn::new(number)), send);
+    let headers = Headers::new(Bth::new(0xffff, Qpn::new(17), Psn::new(number)), send);
     let addresses = Addresses::V4(ADDRESS.into(), [10, 0, 0, 2].into());
     let path = Path::new(from, to, addresses);
     let mut frame = vec![0; frame_size(&path, &headers.body, len)];

@@ -2,7 +2,7 @@
 
 //! The base transport header.
 
-use virtio_rdma_abi::ib::MASK_24;
+use virtio_rdma_abi::number::Qpn;
 
 use crate::psn::Psn;
 
@@ -26,7 +26,7 @@ pub struct Bth {
     /// Backward congestion mark.
     pub becn: bool,
     /// QPN of the receiver.
-    pub dest_qpn: u32,
+    pub dest_qpn: Qpn,
     /// An acknowledgement is requested.
     pub ack_req: bool,
     /// Sequence number.
@@ -38,7 +38,7 @@ impl Bth {
     pub const SIZE: usize = 12;
 
     /// A header of a QP in the state Migrated, without other flags and padding.
-    pub const fn new(pkey: u16, dest_qpn: u32, psn: Psn) -> Self {
+    pub const fn new(pkey: u16, dest_qpn: Qpn, psn: Psn) -> Self {
         Self {
             solicited: false,
             migrate: true,
@@ -62,7 +62,7 @@ impl Bth {
             pkey: u16::from_be_bytes([bytes[2], bytes[3]]),
             fecn: bytes[4] & 0x80 != 0,
             becn: bytes[4] & 0x40 != 0,
-            dest_qpn: be24(&bytes[5..]),
+            dest_qpn: Qpn::from_be_bytes([bytes[5], bytes[6], bytes[7]]),
             ack_req: bytes[8] & 0x80 != 0,
             psn: Psn::new(be24(&bytes[9..])),
         };
@@ -75,7 +75,7 @@ impl Bth {
         bytes[1] =
             (u8::from(self.solicited) << 7) | (u8::from(self.migrate) << 6) | ((self.pad & 3) << 4);
         bytes[2..4].copy_from_slice(&self.pkey.to_be_bytes());
-        bytes[4..8].copy_from_slice(&(self.dest_qpn & MASK_24).to_be_bytes());
+        bytes[5..8].copy_from_slice(&self.dest_qpn.to_be_bytes());
         bytes[4] = (u8::from(self.fecn) << 7) | (u8::from(self.becn) << 6);
         bytes[8..].copy_from_slice(&self.psn.value().to_be_bytes());
         bytes[8] = u8::from(self.ack_req) << 7;
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn bth_bytes() {
-        let mut bth = Bth::new(0x8001, 0x12_3456, Psn::new(0xab_cdef));
+        let mut bth = Bth::new(0x8001, Qpn::new(0x12_3456), Psn::new(0xab_cdef));
         bth.solicited = true;
         bth.pad = 3;
         bth.becn = true;

@@ -3,6 +3,7 @@
 //! Extended transport headers.
 
 use virtio_rdma_abi::ib::{FlushLevel, FlushTypes, MASK_24};
+use virtio_rdma_abi::number::Qpn;
 
 use crate::work::Remote;
 
@@ -212,7 +213,7 @@ pub struct Deth {
     /// Q_Key.
     pub qkey: u32,
     /// QPN of the sender.
-    pub src_qpn: u32,
+    pub src_qpn: Qpn,
 }
 
 impl Deth {
@@ -221,14 +222,14 @@ impl Deth {
     pub(super) fn decode(bytes: [u8; Self::SIZE]) -> Self {
         Self {
             qkey: be32(&bytes),
-            src_qpn: be24(&bytes[5..]),
+            src_qpn: Qpn::from_be_bytes([bytes[5], bytes[6], bytes[7]]),
         }
     }
 
     pub(super) fn encode(&self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         bytes[..4].copy_from_slice(&self.qkey.to_be_bytes());
-        bytes[4..].copy_from_slice(&(self.src_qpn & MASK_24).to_be_bytes());
+        bytes[5..].copy_from_slice(&self.src_qpn.to_be_bytes());
         bytes
     }
 }

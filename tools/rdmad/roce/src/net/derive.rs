@@ -5,6 +5,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use virtio_rdma_abi::config::eui64_from_mac;
+use virtio_rdma_abi::number::Qpn;
 
 use super::Mac;
 
@@ -77,8 +78,8 @@ pub const fn udp_source_port(flow_label: u32) -> u16 {
 
 /// A flow label for a connection whose address handle has none, from the two QPNs, so that routers
 /// spread connections over their paths.
-pub const fn flow_label(local_qpn: u32, remote_qpn: u32) -> u32 {
-    let product = local_qpn as u64 * remote_qpn as u64;
+pub const fn flow_label(local_qpn: Qpn, remote_qpn: Qpn) -> u32 {
+    let product = local_qpn.get() as u64 * remote_qpn.get() as u64;
     let mixed = product ^ (product >> 20) ^ (product >> 40);
     // 20 bits fit.
     (mixed & 0xf_ffff) as u32
@@ -122,8 +123,9 @@ mod tests {
         assert_eq!(udp_source_port(0), 0xc000);
         assert_eq!(udp_source_port(0x0_3fff), 0xffff);
         assert_eq!(udp_source_port(0xf_ffff), 0xffc0);
-        assert_eq!(flow_label(0x11, 0x11), 0x121);
-        assert_eq!(flow_label(0xff_ffff, 0xff_ffff), 0xf_ff1e);
-        assert_eq!(flow_label(0x12_3456, 0x65_4321), 0xa_77ae);
+        let of = |one, other| flow_label(Qpn::new(one), Qpn::new(other));
+        assert_eq!(of(0x11, 0x11), 0x121);
+        assert_eq!(of(0xff_ffff, 0xff_ffff), 0xf_ff1e);
+        assert_eq!(of(0x12_3456, 0x65_4321), 0xa_77ae);
     }
 }

@@ -16,8 +16,7 @@ mod sender;
 pub use grh::{grh, transport_size, GRH_SIZE};
 pub use receiver::{Receiver, Verdict};
 pub use sender::{Destination, Sender};
+pub use virtio_rdma_abi::ib::GSI_QPN;
 
-/// QPN of the general service interface.
-pub const GSI_QPN: u32 = 1;
 /// Q_Key of the general service interface.
 pub const GSI_QKEY: u32 = 0x8001_0000;

@@ -2,6 +2,8 @@
 
 //! Sending datagrams.
 
+use virtio_rdma_abi::number::Qpn;
+
 use crate::connection::ident;
 use crate::env::RequesterEnv;
 use crate::headers::{Body, Bth, Deth, Headers};
@@ -16,7 +18,7 @@ pub struct Destination {
     /// Addresses.
     pub path: Path,
     /// QPN.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// Q_Key of that QP.
     pub qkey: u32,
     /// P_Key of the packet.
@@ -26,7 +28,7 @@ pub struct Destination {
 /// Sends the datagrams of one QP.
 #[derive(Clone, Debug)]
 pub struct Sender {
-    qpn: u32,
+    qpn: Qpn,
     mtu: Mtu,
     next: Psn,
 }
@@ -34,7 +36,7 @@ pub struct Sender {
 impl Sender {
     /// A sender of QP `qpn`, whose first packet has the PSN `sq_psn`. `mtu`, that of the port, is
     /// what a datagram holds at most.
-    pub fn new(qpn: u32, sq_psn: u32, mtu: Mtu) -> Self {
+    pub fn new(qpn: Qpn, sq_psn: u32, mtu: Mtu) -> Self {
         Self {
             qpn,
             mtu,

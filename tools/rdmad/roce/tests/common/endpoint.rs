@@ -16,6 +16,7 @@ use roce::work::{
     WcStatus,
 };
 use roce::{Connection, Frame, FramePool, Packet, Path, QpError};
+use virtio_rdma_abi::number::Qpn;
 
 use super::setup::apply;
 
@@ -285,7 +286,7 @@ impl ResponderEnv for World {
 
 /// A QP: both state machines and their surroundings.
 pub struct Endpoint {
-    pub qpn: u32,
+    pub qpn: Qpn,
     pub requester: Requester<Pieces>,
     pub responder: Responder<Pieces>,
     pub world: World,
@@ -331,8 +332,8 @@ impl Endpoint {
         let mac = |qpn: u32| [2, 0, 0, 0, 0, qpn as u8];
         let ip = |qpn: u32| std::net::Ipv4Addr::new(10, 9, 0, qpn as u8);
         let mut path = Path::new(mac(qpn), mac(peer), Addresses::V4(ip(qpn), ip(peer)));
-        path.src_port = udp_source_port(flow_label(qpn, peer));
-        let connection = Connection::new(path, peer, settings.mtu);
+        path.src_port = udp_source_port(flow_label(Qpn::new(qpn), Qpn::new(peer)));
+        let connection = Connection::new(path, Qpn::new(peer), settings.mtu);
         let requester_attr = RequesterAttr {
             sq_psn: settings.psn.wrapping_add(qpn),
             timeout: settings.timeout,
@@ -351,7 +352,7 @@ impl Endpoint {
             .make_room(&Budget::new(u64::MAX), settings.depth)
             .unwrap();
         Self {
-            qpn,
+            qpn: Qpn::new(qpn),
             requester,
             responder: Responder::new(connection, responder_attr),
             world: World::new(memory),

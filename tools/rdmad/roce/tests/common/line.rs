@@ -8,6 +8,7 @@ use roce::net::Addresses;
 use roce::uc::{Requester, Responder};
 use roce::work::{AccessFlags, Mtu, RecvWr, SendFlags, SendOp, SendWr, WcStatus};
 use roce::{Connection, Packet, Path, Psn, QpError};
+use virtio_rdma_abi::number::Qpn;
 
 use super::endpoint::{length, Pieces, World};
 use super::setup::sealed;
@@ -28,7 +29,11 @@ pub struct Line {
 impl Line {
     pub fn new(memory: usize) -> Self {
         let addresses = Addresses::V4([10, 9, 0, 1].into(), [10, 9, 0, 2].into());
-        let connection = Connection::new(Path::new([2; 6], [4; 6], addresses), 2, Mtu::Mtu256);
+        let connection = Connection::new(
+            Path::new([2; 6], [4; 6], addresses),
+            Qpn::new(2),
+            Mtu::Mtu256,
+        );
         let mut requester = Requester::new(connection, PSN);
         requester.make_room(&Budget::new(u64::MAX), 8).unwrap();
         let mut line = Self {
@@ -77,7 +82,7 @@ impl Line {
 
     /// Feeds the responder a packet at `psn`.
     pub fn feed(&mut self, part: Part, psn: u32, payload: &[u8]) -> bool {
-        let bth = Bth::new(0xffff, 2, Psn::new(psn));
+        let bth = Bth::new(0xffff, Qpn::new(2), Psn::new(psn));
         let frame = sealed(&Headers::new(bth, Body::Uc(part)), payload);
         self.deliver(&frame).expect("the QP lives")
     }

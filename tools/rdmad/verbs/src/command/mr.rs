@@ -10,6 +10,7 @@ use virtio_rdma_abi::ctrl::{
 };
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::AccessFlags;
+use virtio_rdma_abi::number::MrNumber;
 
 use super::DONE;
 use crate::config::{MR_PAGE_SHIFT, MR_PAGE_SHIFTS};
@@ -180,7 +181,7 @@ fn page_list(cmd: &CmdRegUserMrPages) -> Result<PageList> {
 }
 
 /// The answer to a command that made an MR.
-fn response((mrn, key): (u32, u32)) -> RspMr {
+fn response((mrn, key): (MrNumber, u32)) -> RspMr {
     RspMr {
         mrn,
         lkey: key,

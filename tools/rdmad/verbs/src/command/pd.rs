@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use virtio_rdma_abi::ctrl::{CmdDestroyPd, Empty, RspCreatePd};
+use virtio_rdma_abi::number::Pdn;
 
 use super::DONE;
 use crate::error::{Errno, Result};
@@ -31,7 +32,7 @@ impl Device {
     }
 
     /// A use of PD `pdn`.
-    pub(super) fn use_pd(&self, pdn: u32) -> Result<PdUse> {
+    pub(super) fn use_pd(&self, pdn: Pdn) -> Result<PdUse> {
         self.pds.get(pdn).map(PdUse::new).ok_or(Errno::INVAL)
     }
 }

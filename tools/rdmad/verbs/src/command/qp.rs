@@ -10,6 +10,7 @@ use virtio_rdma_abi::ctrl::{
 };
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpType, SigType, GSI_QPN};
+use virtio_rdma_abi::number::{Qpn, Srqn};
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::ring::{RingAddr, RingKind};
 use virtio_rdma_abi::wire::Wire;
@@ -70,8 +71,8 @@ impl Device {
     fn number<'a>(
         &'a self,
         qp_type: QpType,
-        common: impl FnOnce() -> Option<Reserved<'a, Qp>>,
-    ) -> Result<Reserved<'a, Qp>> {
+        common: impl FnOnce() -> Option<Reserved<'a, Qpn, Qp>>,
+    ) -> Result<Reserved<'a, Qpn, Qp>> {
         match qp_type {
             QpType::Gsi => self.qps.claim(GSI_QPN).ok_or(Errno::EXIST),
             _ => common().ok_or(Errno::NOMEM),
@@ -81,7 +82,7 @@ impl Device {
     fn create_qp<'a>(
         &self,
         base: &CmdCreateQp,
-        queues: impl FnOnce(QpType, &QpCap) -> Result<(Reserved<'a, Qp>, QueueMem, QueueMem)>,
+        queues: impl FnOnce(QpType, &QpCap) -> Result<(Reserved<'a, Qpn, Qp>, QueueMem, QueueMem)>,
         doorbell_page: u32,
         cookie: u64,
     ) -> Result<RspCreateQp> {
@@ -139,7 +140,7 @@ impl Device {
     /// The SRQ that a QP shall take its receives from.
     fn srq_of(&self, base: &CmdCreateQp, qp_type: QpType, cap: &QpCap) -> Result<Option<Arc<Srq>>> {
         if !base.flags.contains(CreateFlags::SRQ) {
-            require(base.srqn == 0)?;
+            require(base.srqn == Srqn::NONE)?;
             return Ok(None);
         }
         require(self.has_feature(Feature::Srq) && qp_type != QpType::Gsi)?;

@@ -8,6 +8,7 @@ use virtio_rdma_abi::ctrl::{
     CmdCreateSrq, CmdDestroySrq, CmdModifySrq, CmdQuerySrq, CreateFlags, Empty, RspCreateSrq,
     RspQuerySrq, SrqAttrMask,
 };
+use virtio_rdma_abi::number::Srqn;
 use virtio_rdma_abi::ring::{RingAddr, RingKind};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::rq_wqe_size;
@@ -85,7 +86,7 @@ impl Device {
     }
 
     /// SRQ `srqn`.
-    pub(super) fn srq(&self, srqn: u32) -> Result<Arc<Srq>> {
+    pub(super) fn srq(&self, srqn: Srqn) -> Result<Arc<Srq>> {
         self.srqs.get(srqn).ok_or(Errno::INVAL)
     }
 }

@@ -29,6 +29,7 @@ use roce::size::{frame_span, request_size};
 use roce::work::{packets, Mtu, SendOp, SendWr};
 use roce::{Connection, Psn};
 use virtio_rdma_abi::ib::{QpType, WcStatus};
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::QpAttr;
 
 pub(crate) use self::datagram::deliver;
@@ -42,7 +43,7 @@ use crate::{Borrowed, Device};
 #[derive(Debug)]
 pub(crate) struct Route {
     device: Weak<Device>,
-    qpn: u32,
+    qpn: Qpn,
     mtu: Mtu,
     /// How that QP names us, if it does.
     us: Peer,
@@ -50,7 +51,7 @@ pub(crate) struct Route {
 
 impl Route {
     /// The way that `connection` of QP `qpn` takes, or `None` if it needs packets.
-    pub(crate) fn find(device: &Device, qpn: u32, connection: &Connection) -> Option<Self> {
+    pub(crate) fn find(device: &Device, qpn: Qpn, connection: &Connection) -> Option<Self> {
         let peer = device.fabric().direct_peer(connection.path.dst_mac)?;
         Some(Self {
             device: Arc::downgrade(&peer),

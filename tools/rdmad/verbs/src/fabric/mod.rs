@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use virtio_rdma_abi::number::PortId;
 
 use self::longest::Longest;
 pub use self::runtime::Clock;
@@ -75,7 +76,7 @@ pub(crate) struct Shared {
     /// Sorted by port.
     devices: ArcSwap<Vec<Arc<Device>>>,
     /// The next device's port.
-    next_port: Mutex<u32>,
+    next_port: Mutex<PortId>,
     direct: AtomicBool,
     poll: Duration,
     pub(crate) runtime: Runtime,
@@ -103,7 +104,7 @@ impl Fabric {
         let workers = workers.max(1);
         let shared = Arc::new(Shared {
             devices: ArcSwap::default(),
-            next_port: Mutex::new(1),
+            next_port: Mutex::new(PortId::new(1)),
             direct: AtomicBool::new(path == PathPolicy::Direct),
             poll: match clock.stands_still() {
                 true => Duration::ZERO,
@@ -201,10 +202,10 @@ impl Drop for Fabric {
 
 impl Shared {
     /// Makes the device that `make` returns for its port known.
-    pub(crate) fn attach(&self, make: impl FnOnce(u32) -> Arc<Device>) -> Arc<Device> {
+    pub(crate) fn attach(&self, make: impl FnOnce(PortId) -> Arc<Device>) -> Arc<Device> {
         let mut next = self.next_port.lock();
         let device = make(*next);
-        *next += 1;
+        *next = PortId::new(next.get() + 1);
         let config = device.config();
         self.claims
             .give(device.port(), config.mac, &config.addresses);
@@ -215,7 +216,7 @@ impl Shared {
     }
 
     /// Forgets a device. Returns when no worker serves it any more.
-    pub(crate) fn detach(&self, port: u32) {
+    pub(crate) fn detach(&self, port: PortId) {
         {
             let _change = self.next_port.lock();
             let mut devices = Vec::clone(&self.devices.load());

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arc_swap::Guard;
+use virtio_rdma_abi::number::PortId;
 
 use super::runtime::{shard, Next, Runtime, Work};
 use super::{QpKey, Shared, Watch};
@@ -48,10 +49,10 @@ impl Server {
         let _turn = runtime.quiesce.begin(self.worker);
         self.watch.look(
             runtime.clock.now(),
-            |(port, qpn)| find(&devices, port).is_none_or(|device| device.has_posted(qpn)),
-            |(port, qpn)| {
-                if let Some(device) = find(&devices, port) {
-                    device.qp_ready(qpn);
+            |qp| find(&devices, qp.port).is_none_or(|device| device.has_posted(qp.qpn)),
+            |qp| {
+                if let Some(device) = find(&devices, qp.port) {
+                    device.qp_ready(qp.qpn);
                 }
             },
         );
@@ -74,7 +75,7 @@ impl Work for Server {
         self.shared.devices.load()
     }
 
-    fn expired(&self, (port, qpn): QpKey) {
+    fn expired(&self, QpKey { port, qpn }: QpKey) {
         // The devices are those of now: the device may have come since the places were looked at.
         if let Some(device) = find(&self.shared.devices.load(), port) {
             device.timer_expired(qpn);
@@ -124,7 +125,7 @@ impl Work for Server {
 }
 
 /// The device at `port`, if it is still there.
-fn find(devices: &[Arc<Device>], port: u32) -> Option<&Device> {
+fn find(devices: &[Arc<Device>], port: PortId) -> Option<&Device> {
     let at = devices.binary_search_by_key(&port, |device| device.port());
     at.ok().map(|at| &*devices[at])
 }

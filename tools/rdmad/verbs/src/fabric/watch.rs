@@ -111,12 +111,17 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use virtio_rdma_abi::number::{PortId, Qpn};
+
     use super::*;
 
     const PATIENCE: Duration = Duration::from_micros(50);
 
     const fn qp(qpn: u32) -> QpKey {
-        (1, qpn)
+        QpKey {
+            port: PortId::new(1),
+            qpn: Qpn::new(qpn),
+        }
     }
 
     /// The QPs that a look at `watch` makes ready, of which those in `posted` have work.
@@ -124,8 +129,8 @@ mod tests {
         let ready = RefCell::new(Vec::new());
         watch.look(
             now,
-            |(_, qpn)| posted.contains(&qpn),
-            |(_, qpn)| ready.borrow_mut().push(qpn),
+            |qp| posted.contains(&qp.qpn.get()),
+            |qp| ready.borrow_mut().push(qp.qpn.get()),
         );
         ready.into_inner()
     }

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 use virtio_rdma_abi::ib::AccessFlags;
+use virtio_rdma_abi::number::{MrNumber, Pdn};
 
 /// Cards that are made at a time.
 const BLOCK: usize = 64;
@@ -50,7 +51,7 @@ struct Card {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flat {
     /// PD.
-    pub pdn: u32,
+    pub pdn: Pdn,
     /// Rights.
     pub access: AccessFlags,
     /// Address of its first byte in work requests, and in DMA space.
@@ -71,12 +72,12 @@ impl Cards {
 
     /// Writes the card of MR `number`, which is blank, for `key`. It stays blank if there is no
     /// room for the PD's number.
-    pub(super) fn write(&self, number: u32, key: u32, flat: Flat) {
-        let number = number as usize;
+    pub(super) fn write(&self, number: MrNumber, key: u32, flat: Flat) {
+        let number = number.get() as usize;
         let Some(block) = self.blocks.get(number / BLOCK) else {
             return;
         };
-        if flat.pdn >> PDN_BITS != 0 {
+        if flat.pdn.get() >> PDN_BITS != 0 {
             return;
         }
         let block = block.get_or_init(|| (0..BLOCK).map(|_| Card::default()).collect());
@@ -85,14 +86,14 @@ impl Cards {
         card.len.store(flat.len, Ordering::Relaxed);
         card.iova.store(flat.iova, Ordering::Relaxed);
         let rights = u64::from(flat.access.0) & RIGHTS;
-        let pdn = u64::from(flat.pdn) << RIGHTS_BITS;
+        let pdn = u64::from(flat.pdn.get()) << RIGHTS_BITS;
         let title = (u64::from(key) << u32::BITS) | pdn | rights;
         card.title.store(title, Ordering::Release);
     }
 
     /// Blanks the card of MR `number`. It may be written again when the workers have been
     /// synchronised with.
-    pub(super) fn blank(&self, number: u32) {
+    pub(super) fn blank(&self, number: MrNumber) {
         if let Some(card) = self.card(number) {
             card.title.store(BLANK.into(), Ordering::Release);
         }
@@ -100,7 +101,7 @@ impl Cards {
 
     /// The memory that `key` of MR `number` opens, if the card says so.
     #[inline]
-    pub(super) fn read(&self, number: u32, key: u32) -> Option<Flat> {
+    pub(super) fn read(&self, number: MrNumber, key: u32) -> Option<Flat> {
         let card = self.card(number)?;
         let title = card.title.load(Ordering::Acquire);
         if title >> u32::BITS != u64::from(key) || key == BLANK {
@@ -108,7 +109,7 @@ impl Cards {
         }
         Some(Flat {
             // The half of the title that is not the key.
-            pdn: title as u32 >> RIGHTS_BITS,
+            pdn: Pdn::new(title as u32 >> RIGHTS_BITS),
             access: AccessFlags((title & RIGHTS) as u32),
             base: card.base.load(Ordering::Relaxed),
             iova: card.iova.load(Ordering::Relaxed),
@@ -117,8 +118,8 @@ impl Cards {
     }
 
     #[inline]
-    fn card(&self, number: u32) -> Option<&Card> {
-        let number = number as usize;
+    fn card(&self, number: MrNumber) -> Option<&Card> {
+        let number = number.get() as usize;
         let block = self.blocks.get(number / BLOCK)?.get()?;
         block.get(number % BLOCK)
     }
@@ -127,7 +128,7 @@ impl Cards {
 impl Flat {
     /// No memory.
     pub(super) const NOTHING: Self = Self {
-        pdn: 0,
+        pdn: Pdn::new(0),
         access: AccessFlags::NONE,
         base: 0,
         iova: 0,
@@ -136,7 +137,7 @@ impl Flat {
 
     /// Whether the `len` bytes at `addr` are inside and may be accessed so by work in PD `pdn`.
     #[inline]
-    pub(super) fn allows(&self, pdn: u32, addr: u64, len: u64, access: AccessFlags) -> bool {
+    pub(super) fn allows(&self, pdn: Pdn, addr: u64, len: u64, access: AccessFlags) -> bool {
         let inside = addr
             .checked_sub(self.base)
             .and_then(|offset| offset.checked_add(len))
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     const FLAT: Flat = Flat {
-        pdn: 3,
+        pdn: Pdn::new(3),
         access: AccessFlags::LOCAL_WRITE,
         base: 0x1000,
         iova: 0x9000,
@@ -172,56 +173,58 @@ mod tests {
     #[test]
     fn a_card_is_for_one_key() {
         let cards = Cards::new(200);
-        assert_eq!(cards.read(130, 0x8201), None, "no block yet");
-        cards.write(130, 0x8201, FLAT);
-        assert_eq!(cards.read(130, 0x8201), Some(FLAT));
-        assert_eq!(cards.read(130, 0x8202), None);
-        assert_eq!(cards.read(131, 0), None, "a blank card");
-        assert_eq!(cards.read(5000, 1), None, "beyond the table");
-        cards.blank(130);
-        assert_eq!(cards.read(130, 0x8201), None);
+        let [mr, next, beyond] = [130, 131, 5000].map(MrNumber::new);
+        assert_eq!(cards.read(mr, 0x8201), None, "no block yet");
+        cards.write(mr, 0x8201, FLAT);
+        assert_eq!(cards.read(mr, 0x8201), Some(FLAT));
+        assert_eq!(cards.read(mr, 0x8202), None);
+        assert_eq!(cards.read(next, 0), None, "a blank card");
+        assert_eq!(cards.read(beyond, 1), None, "beyond the table");
+        cards.blank(mr);
+        assert_eq!(cards.read(mr, 0x8201), None);
     }
 
     #[test]
     fn what_a_card_has_room_for() {
         let cards = Cards::new(200);
         let most = Flat {
-            pdn: (1 << PDN_BITS) - 1,
+            pdn: Pdn::new((1 << PDN_BITS) - 1),
             access: AccessFlags(RIGHTS as u32),
             base: u64::MAX,
             iova: u64::MAX,
             len: u64::MAX,
         };
-        cards.write(7, u32::MAX, most);
-        assert_eq!(cards.read(7, u32::MAX), Some(most));
+        cards.write(MrNumber::new(7), u32::MAX, most);
+        assert_eq!(cards.read(MrNumber::new(7), u32::MAX), Some(most));
         let hint = FLAT.access | AccessFlags::RELAXED_ORDERING;
         cards.write(
-            8,
+            MrNumber::new(8),
             0x801,
             Flat {
                 access: hint,
                 ..FLAT
             },
         );
-        assert_eq!(cards.read(8, 0x801), Some(FLAT), "no right");
-        let pdn = 1 << PDN_BITS;
-        cards.write(9, 0x901, Flat { pdn, ..FLAT });
-        assert_eq!(cards.read(9, 0x901), None);
+        assert_eq!(cards.read(MrNumber::new(8), 0x801), Some(FLAT), "no right");
+        let pdn = Pdn::new(1 << PDN_BITS);
+        cards.write(MrNumber::new(9), 0x901, Flat { pdn, ..FLAT });
+        assert_eq!(cards.read(MrNumber::new(9), 0x901), None);
     }
 
     #[test]
     fn what_is_allowed() {
         let write = AccessFlags::LOCAL_WRITE;
-        assert!(FLAT.allows(3, 0x1000, 0x100, write));
-        assert!(FLAT.allows(3, 0x10ff, 1, AccessFlags::NONE));
-        assert!(!FLAT.allows(4, 0x1000, 1, write), "PD");
+        let (own, other) = (FLAT.pdn, Pdn::new(4));
+        assert!(FLAT.allows(own, 0x1000, 0x100, write));
+        assert!(FLAT.allows(own, 0x10ff, 1, AccessFlags::NONE));
+        assert!(!FLAT.allows(other, 0x1000, 1, write), "PD");
         assert!(
-            !FLAT.allows(3, 0x1000, 1, AccessFlags::REMOTE_READ),
+            !FLAT.allows(own, 0x1000, 1, AccessFlags::REMOTE_READ),
             "right"
         );
-        assert!(!FLAT.allows(3, 0xfff, 1, write), "before");
-        assert!(!FLAT.allows(3, 0x1001, 0x100, write), "behind");
-        assert!(!FLAT.allows(3, u64::MAX, 2, write), "wraps");
+        assert!(!FLAT.allows(own, 0xfff, 1, write), "before");
+        assert!(!FLAT.allows(own, 0x1001, 0x100, write), "behind");
+        assert!(!FLAT.allows(own, u64::MAX, 2, write), "wraps");
         assert_eq!(FLAT.find(0x1010), (0x9010, 0xf0));
     }
 }

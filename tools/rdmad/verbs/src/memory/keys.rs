@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use virtio_rdma_abi::ib::AccessFlags;
+use virtio_rdma_abi::number::Pdn;
 
 use super::card::Flat;
 use super::mr::KeyResult;
@@ -48,7 +49,7 @@ impl<'a> Keys<'a> {
     pub(super) fn region(
         &self,
         key: u32,
-        pdn: u32,
+        pdn: Pdn,
         addr: u64,
         len: u64,
         access: AccessFlags,
@@ -112,7 +113,7 @@ impl<'a> Keys<'a> {
     pub(crate) fn check(
         &self,
         key: u32,
-        pdn: u32,
+        pdn: Pdn,
         addr: u64,
         len: u64,
         access: AccessFlags,
@@ -137,14 +138,18 @@ fn granted(answer: Option<bool>) -> KeyResult<()> {
 
 #[cfg(test)]
 mod tests {
+    use virtio_rdma_abi::number::MrNumber;
+
     use super::*;
     use crate::memory::{unlimited, PageMap};
     use crate::pd::PdUse;
     use crate::shuffle::Secret;
 
+    const OURS: Pdn = Pdn::new(7);
+    const THEIRS: Pdn = Pdn::new(8);
     const RIGHTS: AccessFlags = AccessFlags::LOCAL_WRITE;
 
-    fn insert(table: &MrTable, pdn: u32) -> (u32, u32) {
+    fn insert(table: &MrTable, pdn: Pdn) -> (MrNumber, u32) {
         let pd = PdUse::alone(pdn);
         let charge = table.charge(0).unwrap();
         let (number, key) = table
@@ -156,9 +161,9 @@ mod tests {
     #[test]
     fn a_key_opens_for_as_long_as_the_turn() {
         let table = MrTable::new(&Secret::new(None), &unlimited(), 8, 0, 8);
-        let (number, key) = insert(&table, 7);
+        let (number, key) = insert(&table, OURS);
         let turn = Keys::new(&table);
-        let opens = |keys: &Keys<'_>| keys.check(key, 7, 0x1000, 8, RIGHTS).is_ok();
+        let opens = |keys: &Keys<'_>| keys.check(key, OURS, 0x1000, 8, RIGHTS).is_ok();
         assert!(opens(&turn));
         table.remove(number).unwrap();
         assert!(opens(&turn), "who took it away waits for the turn");
@@ -168,18 +173,18 @@ mod tests {
     #[test]
     fn what_is_remembered_is_checked_again() {
         let table = MrTable::new(&Secret::new(None), &unlimited(), 8, 0, 8);
-        let (_, ours) = insert(&table, 7);
-        let (_, theirs) = insert(&table, 8);
+        let (_, ours) = insert(&table, OURS);
+        let (_, theirs) = insert(&table, THEIRS);
         let keys = Keys::new(&table);
         for _ in 0..3 {
-            assert!(keys.check(ours, 7, 0x1000, 8, RIGHTS).is_ok());
-            assert!(keys.check(ours, 8, 0x1000, 8, RIGHTS).is_err(), "PD");
-            assert!(keys.check(ours, 7, 0xfff, 8, RIGHTS).is_err(), "range");
+            assert!(keys.check(ours, OURS, 0x1000, 8, RIGHTS).is_ok());
+            assert!(keys.check(ours, THEIRS, 0x1000, 8, RIGHTS).is_err(), "PD");
+            assert!(keys.check(ours, OURS, 0xfff, 8, RIGHTS).is_err(), "range");
             let remote = AccessFlags::REMOTE_READ;
-            assert!(keys.check(ours, 7, 0x1000, 8, remote).is_err(), "right");
-            assert!(keys.check(theirs, 8, 0x1000, 8, RIGHTS).is_ok());
-            assert!(keys.check(theirs, 7, 0x1000, 8, RIGHTS).is_err(), "PD");
-            assert!(keys.check(0, 7, 0x1000, 8, RIGHTS).is_err(), "no key");
+            assert!(keys.check(ours, OURS, 0x1000, 8, remote).is_err(), "right");
+            assert!(keys.check(theirs, THEIRS, 0x1000, 8, RIGHTS).is_ok());
+            assert!(keys.check(theirs, OURS, 0x1000, 8, RIGHTS).is_err(), "PD");
+            assert!(keys.check(0, OURS, 0x1000, 8, RIGHTS).is_err(), "no key");
         }
     }
 }

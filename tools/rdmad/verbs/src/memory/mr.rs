@@ -2,12 +2,14 @@
 
 //! Memory regions and their keys.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicU8, Ordering};
 use std::sync::Arc;
 
 use budget::{Budget, Charge};
 use virtio_rdma_abi::ib::AccessFlags;
+use virtio_rdma_abi::number::{MrNumber, MwNumber, Number, Pdn};
 
 use super::card::{Cards, Flat};
 use super::fast::{FastMr, Mapped};
@@ -26,22 +28,23 @@ pub(super) const VARIANT_BITS: u32 = 8;
 
 /// The number of the MR or window that `key` names.
 #[inline]
-pub(crate) const fn number_of(key: u32) -> u32 {
-    key >> VARIANT_BITS
+pub(crate) fn number_of<N: Number>(key: u32) -> N {
+    N::new(key >> VARIANT_BITS)
 }
 
 /// Draws the variants of keys: at random, but never the last one of the number again.
 #[derive(Debug)]
-pub(super) struct Variants {
+pub(super) struct Variants<N> {
     secret: Secret,
     /// Keys drawn so far.
     drawn: AtomicU64,
     first: u32,
     /// The variant that each number's key had last.
     last: Box<[AtomicU8]>,
+    number: PhantomData<N>,
 }
 
-impl Variants {
+impl<N: Number> Variants<N> {
     /// Variants for keys of these numbers.
     pub(super) fn new(secret: &Secret, numbers: Range<u32>) -> Self {
         Self {
@@ -49,23 +52,25 @@ impl Variants {
             drawn: AtomicU64::new(0),
             first: numbers.start,
             last: numbers.map(|_| AtomicU8::new(0)).collect(),
+            number: PhantomData,
         }
     }
 
     /// A new key for `number`, which nobody else draws for at the same time.
-    pub(super) fn key(&self, number: u32) -> u32 {
+    pub(super) fn key(&self, number: N) -> u32 {
         let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
-        let last = &self.last[(number - self.first) as usize];
+        let last = &self.last[(number.get() - self.first) as usize];
         // From 1 to 255, so that the sum is another variant.
         let step = (self.secret.hash(drawn) % 255) as u8 + 1;
         let variant = last.load(Ordering::Relaxed).wrapping_add(step);
         last.store(variant, Ordering::Relaxed);
-        (number << VARIANT_BITS) | u32::from(variant)
+        (number.get() << VARIANT_BITS) | u32::from(variant)
     }
 
     /// Notes the last key of a number, where its user chose the variant.
     pub(super) fn note(&self, key: u32) {
-        let last = &self.last[(number_of(key) - self.first) as usize];
+        let number = number_of::<N>(key);
+        let last = &self.last[(number.get() - self.first) as usize];
         // The low bits of a key are its variant.
         last.store(key as u8, Ordering::Relaxed);
     }
@@ -74,7 +79,7 @@ impl Variants {
 /// A memory region.
 #[derive(Debug)]
 pub(crate) struct Mr {
-    number: u32,
+    number: MrNumber,
     /// PD that it belongs to.
     pd: PdUse,
     kind: Kind,
@@ -104,7 +109,7 @@ pub(super) type KeyResult<T> = std::result::Result<T, KeyFault>;
 /// The registration that a REG_MR work request asks for.
 pub(crate) struct Registration {
     /// MR.
-    pub number: u32,
+    pub number: MrNumber,
     /// Its key from now on.
     pub key: u32,
     /// Its rights from now on, which are consistent.
@@ -116,10 +121,10 @@ pub(crate) struct Registration {
 /// The MRs and memory windows of a device: what keys open.
 #[derive(Debug)]
 pub(crate) struct MrTable {
-    table: Table<Mr>,
+    table: Table<MrNumber, Mr>,
     cards: Cards,
     windows: WindowTable,
-    variants: Variants,
+    variants: Variants<MrNumber>,
     /// Pages of all MRs.
     pages: Budget,
     /// Memory that the device may allocate.
@@ -173,7 +178,7 @@ impl MrTable {
         base: u64,
         pages: PageMap,
         charge: MrCharge,
-    ) -> Result<(u32, u32)> {
+    ) -> Result<(MrNumber, u32)> {
         let (reserved, key) = self.reserve()?;
         let region = Region::new(key, access, base, Arc::new(pages));
         let flat = region.flat(pd.number());
@@ -194,7 +199,7 @@ impl MrTable {
         max_pages: u32,
         maps: u64,
         charge: MrCharge,
-    ) -> Result<(u32, u32)> {
+    ) -> Result<(MrNumber, u32)> {
         let maps = self.budget.part(maps * PageMap::longest(max_pages))?;
         let (reserved, key) = self.reserve()?;
         let kind = Kind::Fast(FastMr::new(max_pages, maps));
@@ -202,13 +207,18 @@ impl MrTable {
     }
 
     /// Takes a number, and the next key for it.
-    fn reserve(&self) -> Result<(Reserved<'_, Mr>, u32)> {
+    fn reserve(&self) -> Result<(Reserved<'_, MrNumber, Mr>, u32)> {
         let reserved = self.table.reserve().ok_or(Errno::NOMEM)?;
         let key = self.variants.key(reserved.number());
         Ok((reserved, key))
     }
 
-    fn make(reserved: Reserved<'_, Mr>, pd: PdUse, kind: Kind, charge: MrCharge) -> u32 {
+    fn make(
+        reserved: Reserved<'_, MrNumber, Mr>,
+        pd: PdUse,
+        kind: Kind,
+        charge: MrCharge,
+    ) -> MrNumber {
         let number = reserved.number();
         reserved.insert(Arc::new(Mr {
             number,
@@ -222,7 +232,7 @@ impl MrTable {
 
     /// How many pages can be registered in MR `number`, and what their map is charged to, or
     /// `EINVAL` if it is not for fast registration.
-    pub(crate) fn fast_limits(&self, number: u32) -> Result<(u32, Budget)> {
+    pub(crate) fn fast_limits(&self, number: MrNumber) -> Result<(u32, Budget)> {
         self.table
             .with(number, |mr| mr.fast().map(FastMr::limits))
             .flatten()
@@ -230,7 +240,7 @@ impl MrTable {
     }
 
     /// Sets the pages of MR `number` for its next registration, or fails with `EINVAL`.
-    pub(crate) fn map(&self, number: u32, mapped: Mapped) -> Result<()> {
+    pub(crate) fn map(&self, number: MrNumber, mapped: Mapped) -> Result<()> {
         let done = self
             .table
             .with(number, |mr| mr.fast().map(|fast| fast.map(mapped)));
@@ -239,8 +249,8 @@ impl MrTable {
 
     /// Registers pages in an MR for fast registration, for a QP in PD `pdn`: the MR is of that PD
     /// and free, the key is its own but for the variant.
-    pub(crate) fn register(&self, pdn: u32, wanted: Registration) -> KeyResult<()> {
-        if number_of(wanted.key) != wanted.number {
+    pub(crate) fn register(&self, pdn: Pdn, wanted: Registration) -> KeyResult<()> {
+        if number_of::<MrNumber>(wanted.key) != wanted.number {
             return Err(KeyFault);
         }
         let register = |mr: &Mr| {
@@ -271,7 +281,12 @@ impl MrTable {
     /// Binds a window to a part of the MR that `lkey` names, for work of a QP: all are of one PD.
     /// Returns the window's number if it belongs to the QP now. The caller has no
     /// [`Message`](super::Message) open.
-    pub(crate) fn bind(&self, by: Reached, lkey: u32, wanted: &Binding) -> KeyResult<Option<u32>> {
+    pub(crate) fn bind(
+        &self,
+        by: Reached,
+        lkey: u32,
+        wanted: &Binding,
+    ) -> KeyResult<Option<MwNumber>> {
         if wanted.len == 0 {
             return self.windows.bind(by, wanted, None);
         }
@@ -290,7 +305,7 @@ impl MrTable {
 
     /// The PD and memory of MR `number`, one that was made with its memory and has it, or fails
     /// with `EINVAL`.
-    pub(crate) fn current(&self, number: u32) -> Result<(PdUse, Arc<Region>)> {
+    pub(crate) fn current(&self, number: MrNumber) -> Result<(PdUse, Arc<Region>)> {
         let current = |mr: &Mr| {
             let is_revoked = mr.is_revoked.load(Ordering::Relaxed);
             let region = mr.fixed().filter(|_| !is_revoked)?;
@@ -311,7 +326,7 @@ impl MrTable {
     /// `EINVAL` if there is none, `EBUSY` while windows are bound to it.
     pub(crate) fn replace(
         &self,
-        number: u32,
+        number: MrNumber,
         pd: PdUse,
         region: Region,
         charge: Option<MrCharge>,
@@ -335,7 +350,7 @@ impl MrTable {
     }
 
     /// Workers have been synchronised with since MR `number` was replaced.
-    pub(crate) fn replaced(&self, number: u32) {
+    pub(crate) fn replaced(&self, number: MrNumber) {
         let flat = |mr: &Mr| {
             let region = mr.fixed()?;
             Some((region.key(), region.flat(mr.pd.number())?))
@@ -351,7 +366,7 @@ impl MrTable {
     /// # Errors
     ///
     /// `EINVAL` if there is none, `EBUSY` while windows are bound to it.
-    pub(crate) fn remove(&self, number: u32) -> Result<Arc<Mr>> {
+    pub(crate) fn remove(&self, number: MrNumber) -> Result<Arc<Mr>> {
         let idle = self.table.with(number, |mr| mr.windows.close());
         match idle {
             Some(true) => {
@@ -366,7 +381,7 @@ impl MrTable {
     /// Takes the memory of an MR away that was made with it, without windows: its keys open nothing
     /// from now on, and stay its own. Workers may still use the memory until they are synchronised
     /// with. Returns whether there is such an MR.
-    pub(crate) fn revoke(&self, number: u32) -> bool {
+    pub(crate) fn revoke(&self, number: MrNumber) -> bool {
         let revoke = |mr: &Mr| {
             let windowless = |region: &Arc<Region>| !region.access().contains(AccessFlags::MW_BIND);
             let can_be = mr.fixed().is_some_and(windowless);
@@ -380,13 +395,13 @@ impl MrTable {
     }
 
     /// Gives back what a removed MR, which nobody uses any more, occupied.
-    pub(crate) fn release(&self, number: u32, mr: Arc<Mr>) {
+    pub(crate) fn release(&self, number: MrNumber, mr: Arc<Mr>) {
         drop(mr);
         self.table.release(number);
     }
 
     /// The numbers of all MRs.
-    pub(crate) fn numbers(&self) -> Vec<u32> {
+    pub(crate) fn numbers(&self) -> Vec<MrNumber> {
         self.table.iter().map(|mr| mr.number).collect()
     }
 
@@ -401,7 +416,7 @@ impl MrTable {
     pub(super) fn visit<R>(
         &self,
         key: u32,
-        pdn: u32,
+        pdn: Pdn,
         visit: impl FnOnce(&Arc<Region>) -> R,
     ) -> Option<R> {
         let visit = |mr: &Mr| {

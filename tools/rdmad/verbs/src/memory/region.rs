@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 
 use virtio_rdma_abi::ib::AccessFlags;
+use virtio_rdma_abi::number::Pdn;
 
 use super::card::Flat;
 use super::pages::{Cursor, PageMap};
@@ -136,7 +137,7 @@ impl Region {
     }
 
     /// All of it as it would be on a card, if it is in one piece.
-    pub(super) fn flat(&self, pdn: u32) -> Option<Flat> {
+    pub(super) fn flat(&self, pdn: Pdn) -> Option<Flat> {
         let (iova, contiguous) = self.pages.find(self.start, &mut Cursor::default());
         (contiguous >= self.len).then_some(Flat {
             pdn,

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use budget::{Budget, Charge};
 use parking_lot::Mutex;
 use virtio_rdma_abi::ib::{AccessFlags, MwType};
+use virtio_rdma_abi::number::{MwNumber, Pdn, Qpn};
 
 use super::mr::{number_of, KeyResult, Variants};
 use super::region::{drain, writes_need_local_write};
@@ -37,7 +38,7 @@ const RIGHTS: AccessFlags = AccessFlags(
 /// A memory window.
 #[derive(Debug)]
 pub(crate) struct Window {
-    number: u32,
+    number: MwNumber,
     /// PD that it belongs to.
     pd: PdUse,
     mw_type: MwType,
@@ -57,7 +58,7 @@ struct State {
 struct Bound {
     region: Arc<Region>,
     /// The QP that a window of type 2 belongs to.
-    qpn: Option<u32>,
+    qpn: Option<Qpn>,
     /// Given back when nobody uses the region any more.
     _mr: WindowUse,
 }
@@ -66,9 +67,9 @@ struct Bound {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reached {
     /// PD of the QP.
-    pub pdn: u32,
+    pub pdn: Pdn,
     /// QPN.
-    pub qpn: u32,
+    pub qpn: Qpn,
 }
 
 /// The operation of a BIND_MW work request.
@@ -107,9 +108,9 @@ impl Binding {
 /// The memory windows of a device.
 #[derive(Debug)]
 pub(crate) struct WindowTable {
-    table: Table<Window>,
+    table: Table<MwNumber, Window>,
     first: u32,
-    variants: Variants,
+    variants: Variants<MwNumber>,
     /// Memory that the device may allocate.
     budget: Budget,
 }
@@ -128,11 +129,11 @@ impl WindowTable {
     /// Whether `key` is that of a window, if of anything.
     #[inline]
     pub(super) fn owns(&self, key: u32) -> bool {
-        number_of(key) >= self.first
+        number_of::<MwNumber>(key).get() >= self.first
     }
 
     /// Makes a new window, which is not bound, and returns its number and key.
-    pub(crate) fn insert(&self, pd: PdUse, mw_type: MwType) -> Result<(u32, u32)> {
+    pub(crate) fn insert(&self, pd: PdUse, mw_type: MwType) -> Result<(MwNumber, u32)> {
         // Memory for a window and its binding.
         let bound = size_of::<Region>() + BOOKKEEPING;
         let charge = self.budget.charge_object::<Window>(bound)?;
@@ -151,13 +152,13 @@ impl WindowTable {
 
     /// Removes a window: its key opens nothing from now on. Workers may still be at it until they
     /// are synchronised with; then its number is given back by [`release`](Self::release).
-    pub(crate) fn remove(&self, number: u32) -> Option<Arc<Window>> {
+    pub(crate) fn remove(&self, number: MwNumber) -> Option<Arc<Window>> {
         self.table.remove(number)
     }
 
     /// Unbinds a removed window and gives its number back. Returns the QP that it belonged to, if
     /// it was bound to one.
-    pub(crate) fn release(&self, window: &Window) -> Option<u32> {
+    pub(crate) fn release(&self, window: &Window) -> Option<Qpn> {
         let (key, bound) = {
             let mut state = window.state.lock();
             (state.key, state.bound.take())
@@ -173,7 +174,7 @@ impl WindowTable {
     }
 
     /// The numbers of all windows.
-    pub(crate) fn numbers(&self) -> Vec<u32> {
+    pub(crate) fn numbers(&self) -> Vec<MwNumber> {
         self.table.iter().map(|window| window.number).collect()
     }
 
@@ -185,13 +186,13 @@ impl WindowTable {
         by: Reached,
         wanted: &Binding,
         mr: Option<&Arc<Mr>>,
-    ) -> KeyResult<Option<u32>> {
-        let number = number_of(wanted.old_key);
+    ) -> KeyResult<Option<MwNumber>> {
+        let number: MwNumber = number_of(wanted.old_key);
         let window = self.table.get(number).ok_or(KeyFault)?;
         let is_two = window.mw_type == MwType::Two;
         // Only the invalidation unbinds a window of type 2 (IBTA o10-37.2.40).
         if window.pd.number() != by.pdn
-            || number_of(wanted.new_key) != number
+            || number_of::<MwNumber>(wanted.new_key) != number
             || !RIGHTS.contains(wanted.access)
             || is_two && mr.is_none()
         {
@@ -246,7 +247,7 @@ impl WindowTable {
     }
 
     /// Unbinds window `number` if it belongs to QP `qpn`, which is no more.
-    pub(crate) fn forsake(&self, number: u32, qpn: u32) {
+    pub(crate) fn forsake(&self, number: MwNumber, qpn: Qpn) {
         let unbind = |window: &Window| {
             let mut state = window.state.lock();
             let belongs = |bound: &&mut Bound| bound.qpn == Some(qpn);

@@ -9,6 +9,7 @@ use roce::rc::{RequesterAttr, ResponderAttr};
 use roce::{Connection, Path};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, AhFlags, Mtu, QpAttrMask, MASK_24, MULTICAST_QPN, PORT};
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::{AhAttr, QpAttr};
 use virtio_rdma_abi::wqe::Datagram;
 
@@ -30,7 +31,7 @@ pub(super) fn validate(device: &Device, mask: QpAttrMask, attr: &QpAttr) -> Resu
     require(!has(QpAttrMask::ACCESS_FLAGS) || !attr.qp_access_flags.has_unknown())?;
     require(!has(QpAttrMask::PKEY_INDEX) || attr.pkey_index == 0)?;
     require(!has(QpAttrMask::PORT) || attr.port_num == PORT)?;
-    require(!has(QpAttrMask::DEST_QPN) || (1..=MASK_24).contains(&attr.dest_qp_num))?;
+    require(!has(QpAttrMask::DEST_QPN) || attr.dest_qp_num.is_valid())?;
     require(!has(QpAttrMask::TIMEOUT) || attr.timeout <= MAX_TIME_CODE)?;
     require(!has(QpAttrMask::MIN_RNR_TIMER) || attr.min_rnr_timer <= MAX_TIME_CODE)?;
     require(!has(QpAttrMask::RETRY_CNT) || attr.retry_cnt <= MAX_RETRIES)?;
@@ -139,7 +140,7 @@ impl Address {
     }
 
     /// The path from QP `qpn` of the device to QP `dest_qpn`, or `EINVAL` if there is none.
-    fn path(&self, device: &Device, qpn: u32, dest_qpn: u32) -> Result<Path> {
+    fn path(&self, device: &Device, qpn: Qpn, dest_qpn: Qpn) -> Result<Path> {
         let source = device.gids.get(self.sgid_index).ok_or(Errno::INVAL)?;
         let to = gid_to_ip(self.dgid);
         let addresses = Addresses::new(gid_to_ip(source.gid), to).ok_or(Errno::INVAL)?;
@@ -162,7 +163,7 @@ impl Address {
 }
 
 /// The path of a connection. Paths without a global route do not exist on Ethernet.
-fn connected_path(device: &Device, qpn: u32, dest_qpn: u32, ah: &AhAttr) -> Result<Path> {
+fn connected_path(device: &Device, qpn: Qpn, dest_qpn: Qpn, ah: &AhAttr) -> Result<Path> {
     require(ah.ah_flags.contains(AhFlags::GRH) && ah.port_num == PORT)?;
     require(ah.sl <= MAX_SL && ah.grh.flow_label <= MAX_FLOW_LABEL)?;
     let address = Address {
@@ -179,8 +180,8 @@ fn connected_path(device: &Device, qpn: u32, dest_qpn: u32, ah: &AhAttr) -> Resu
 }
 
 /// The path of a datagram of QP `qpn`, to one QP or to a multicast group.
-pub(super) fn datagram_path(device: &Device, qpn: u32, to: &Datagram) -> Result<Path> {
-    require((1..=MASK_24).contains(&to.remote_qpn))?;
+pub(super) fn datagram_path(device: &Device, qpn: Qpn, to: &Datagram) -> Result<Path> {
+    require(to.remote_qpn.is_valid())?;
     let address = Address {
         sgid_index: to.av.gid_index,
         sl: to.av.sl(),
@@ -199,7 +200,7 @@ pub(super) fn datagram_path(device: &Device, qpn: u32, to: &Datagram) -> Result<
 }
 
 /// The connection that the attributes of QP `qpn` describe.
-pub(super) fn connection(device: &Device, qpn: u32, attr: &QpAttr) -> Result<Connection> {
+pub(super) fn connection(device: &Device, qpn: Qpn, attr: &QpAttr) -> Result<Connection> {
     let path = connected_path(device, qpn, attr.dest_qp_num, &attr.ah_attr)?;
     let mtu = Mtu::try_from(attr.path_mtu).map_err(|_| Errno::INVAL)?;
     Ok(Connection::new(path, attr.dest_qp_num, mtu))

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use virtio_rdma_abi::ctrl::PageListDepth;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::Pdn;
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{BindMw, Member, Reg, RegPages, SqHeader};
 
@@ -102,7 +103,7 @@ impl SendTurn<'_> {
         registration(&reg.base, Some(mapped))
     }
 
-    fn pdn(&self) -> u32 {
+    fn pdn(&self) -> Pdn {
         self.qp.pd.number()
     }
 }

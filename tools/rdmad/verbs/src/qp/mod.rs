@@ -24,6 +24,7 @@ use parking_lot::{Mutex, MutexGuard};
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcStatus, PORT};
+use virtio_rdma_abi::number::{MwNumber, Qpn};
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::wire::Wire;
 
@@ -56,7 +57,7 @@ pub(crate) use transport::{ForAnswer, ForRequest, Requester, Responder};
 #[derive(Debug)]
 pub(crate) struct Qp {
     /// QPN.
-    pub number: u32,
+    pub number: Qpn,
     /// Doorbell page that rings its queues.
     pub doorbell_page: u32,
     /// Type.
@@ -89,7 +90,7 @@ pub(crate) struct Qp {
     /// The part that others may see at any time.
     pub summary: Summary,
     /// Numbers of the windows of type 2 that it bound.
-    windows: Mutex<BTreeSet<u32>>,
+    windows: Mutex<BTreeSet<MwNumber>>,
     send: Mutex<SendSide>,
     recv: Mutex<RecvSide>,
     _charge: Charge,
@@ -130,7 +131,7 @@ pub(crate) struct QpInit {
 
 impl Qp {
     /// A QP in RESET. It is charged to `budget`.
-    pub(crate) fn new(budget: &Budget, number: u32, init: QpInit) -> Result<Self> {
+    pub(crate) fn new(budget: &Budget, number: Qpn, init: QpInit) -> Result<Self> {
         let charge = budget.charge_object::<Self>(BOOKKEEPING + QP_EVENTS)?;
         let snapshots = Snapshots::one(budget, max_sq_wqe(&init.cap))?;
         let received = match &init.srq {
@@ -239,7 +240,7 @@ impl Qp {
     }
 
     /// Window `number` does not belong to it any more.
-    pub(crate) fn forget_window(&self, number: u32) {
+    pub(crate) fn forget_window(&self, number: MwNumber) {
         self.windows.lock().remove(&number);
     }
 

@@ -233,7 +233,7 @@ impl Qp {
             (None, None) => {}
         }
         self.summary
-            .set_connection(connection.dest_qpn, route.is_some());
+            .set_connection(Some(connection.dest_qpn), route.is_some());
         send.connection = Some(connection);
         send.route = route;
     }
@@ -293,7 +293,7 @@ impl Qp {
         send.disarm(device, self.number);
         send.attr = QpAttr::default();
         send.pacer = None;
-        self.summary.set_connection(0, false);
+        self.summary.set_connection(None, false);
         self.summary.set_rate(0);
         RecvTurn::new(self, device, &view).reset(recv);
         recv.put_back(self);

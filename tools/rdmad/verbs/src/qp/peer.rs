@@ -4,6 +4,7 @@
 
 use roce::net::{Addresses, Mac};
 use roce::Connection;
+use virtio_rdma_abi::number::Qpn;
 
 use crate::fabric::Shared;
 use crate::gid::vlan_of;
@@ -13,7 +14,7 @@ use crate::wire::Arrived;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     mac: Mac,
-    qpn: u32,
+    qpn: Qpn,
     /// From us to the peer.
     addresses: Addresses,
     vlan: Option<u16>,
@@ -31,7 +32,7 @@ impl Peer {
     }
 
     /// Our end of a connection as the QP at its other end should name it, if we are `qpn` at `mac`.
-    pub(crate) fn us(mac: Mac, qpn: u32, connection: &Connection) -> Option<Self> {
+    pub(crate) fn us(mac: Mac, qpn: Qpn, connection: &Connection) -> Option<Self> {
         let addresses = &connection.path.addresses;
         Some(Self {
             mac,

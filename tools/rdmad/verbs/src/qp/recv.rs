@@ -12,6 +12,7 @@ use roce::work::{AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, With};
 use roce::Connection;
 use virtio_rdma_abi::cqe::{OPCODE_RECV, OPCODE_RECV_RDMA_WITH_IMM};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcFlags, WcStatus};
+use virtio_rdma_abi::number::Pdn;
 use virtio_rdma_abi::wqe::RqHeader;
 
 use super::{Peer, Qp, Responder};
@@ -175,7 +176,7 @@ impl<'a> RecvTurn<'a> {
         self.memory_of(self.qp.pd.number())
     }
 
-    fn memory_of(&self, pdn: u32) -> Memory<'_> {
+    fn memory_of(&self, pdn: Pdn) -> Memory<'_> {
         Memory {
             view: self.view,
             keys: &self.keys,

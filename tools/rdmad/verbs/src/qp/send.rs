@@ -10,6 +10,7 @@ use dma::DmaView;
 use roce::work::SendWr;
 use roce::{ud, Connection};
 use virtio_rdma_abi::ib::{AccessFlags, SendFlags, WcStatus};
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{SqHeader, INLINE_OFFSET};
@@ -173,14 +174,13 @@ impl SendSide {
             self.alarm.expired();
         }
         let deadline = self.deadline()?;
-        let key = (device.port(), qp.number);
+        let key = device.key(qp.number);
         Some(self.alarm.set(&device.fabric().runtime, key, deadline))
     }
 
     /// Takes the QP's entry out of the timers.
-    pub(super) fn disarm(&mut self, device: &Device, qpn: u32) {
-        self.alarm
-            .clear(&device.fabric().runtime, (device.port(), qpn));
+    pub(super) fn disarm(&mut self, device: &Device, qpn: Qpn) {
+        self.alarm.clear(&device.fabric().runtime, device.key(qpn));
     }
 }
 

@@ -305,7 +305,7 @@ impl Qp {
             let resumed = side.is_drained().then(|| self.await_command());
             return self.park(device, side, resumed);
         }
-        let qp = (device.port(), self.number);
+        let qp = device.key(self.number);
         // A QP that had work is likely to have more soon.
         let posted = match watch.admit(qp, turn.now, turn.budget.spent() > 0) {
             Some(watched) => Some(watched.into()),

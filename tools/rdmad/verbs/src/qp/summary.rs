@@ -4,6 +4,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use virtio_rdma_abi::number::Qpn;
+
 /// Copies of what the halves of a QP know, each as it stood at some moment.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
@@ -16,9 +18,10 @@ pub(crate) struct Summary {
 }
 
 impl Summary {
-    /// Notes the connection: QPN of the peer, or 0, and whether data goes there without packets.
-    pub(super) fn set_connection(&self, peer: u32, direct: bool) {
-        self.peer.store(peer, Ordering::Relaxed);
+    /// Notes the connection: QPN of the peer, if there is one, and whether data goes there without
+    /// packets.
+    pub(super) fn set_connection(&self, peer: Option<Qpn>, direct: bool) {
+        self.peer.store(peer.map_or(0, Qpn::get), Ordering::Relaxed);
         self.direct.store(direct, Ordering::Relaxed);
     }
 
@@ -27,9 +30,10 @@ impl Summary {
         self.rate.store(rate, Ordering::Relaxed);
     }
 
-    /// QPN of the peer of a connection, 0 for none.
-    pub(crate) fn peer(&self) -> u32 {
-        self.peer.load(Ordering::Relaxed)
+    /// QPN of the peer of a connection.
+    pub(crate) fn peer(&self) -> Option<Qpn> {
+        let peer = self.peer.load(Ordering::Relaxed);
+        (peer != 0).then_some(Qpn::new(peer))
     }
 
     /// Whether data goes to the peer without packets.

@@ -16,6 +16,7 @@ use roce::packet::PacketError;
 use roce::ud::{Receiver, Verdict};
 use roce::{Frame, Packet, QpError};
 use virtio_rdma_abi::ib::{QpType, DEFAULT_PKEY, MULTICAST_QPN};
+use virtio_rdma_abi::number::Qpn;
 
 use super::leftover::FRAMES_AT_ONCE;
 use super::{Arrived, RecvEnv, SendEnv};
@@ -78,7 +79,7 @@ struct Receiving<'a> {
 /// The half of a QP that a packet is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Recipient {
-    qpn: u32,
+    qpn: Qpn,
     half: Half,
     is_group: bool,
 }

@@ -7,6 +7,7 @@ use virtio_rdma_abi::feature::Features;
 use virtio_rdma_abi::ib::{
     AccessFlags, FlushLevel, FlushTypes, QpType, SendFlags, WcStatus, WrOpcode,
 };
+use virtio_rdma_abi::number::Pdn;
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{
@@ -48,7 +49,7 @@ pub(crate) enum Data {
 pub(crate) struct SendRules<'a> {
     pub qp_type: QpType,
     pub cap: &'a QpCap,
-    pub pdn: u32,
+    pub pdn: Pdn,
     /// The SQ belongs to a process.
     pub user: bool,
     /// Every WQE is signalled.
@@ -233,7 +234,7 @@ fn check_sges(
     wqe: &[u8],
     num_sge: u32,
     keys: &Keys<'_>,
-    pdn: u32,
+    pdn: Pdn,
     access: AccessFlags,
 ) -> Result<u64, WcStatus> {
     let mut length = 0;

@@ -5,6 +5,7 @@
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::sync::Arc;
 use loom::thread;
+use virtio_rdma_abi::number::Qpn;
 
 use crate::runtime::{Exclusive, Quiesce, ReadySet};
 
@@ -12,15 +13,16 @@ use crate::runtime::{Exclusive, Quiesce, ReadySet};
 #[test]
 fn a_ready_set_loses_nothing() {
     loom::model(|| {
-        let set = Arc::new(ReadySet::new(2));
-        set.insert(0);
+        let set = Arc::new(ReadySet::<Qpn>::new(2));
+        set.insert(Qpn::NONE);
         let taker = {
             let set = set.clone();
             thread::spawn(move || {
                 usize::from(set.take().is_some()) + usize::from(set.take().is_some())
             })
         };
-        let inserted = 1 + usize::from(set.insert(0)) + usize::from(set.insert(1));
+        let inserted =
+            1 + usize::from(set.insert(Qpn::NONE)) + usize::from(set.insert(Qpn::new(1)));
         let mut taken = taker.join().unwrap();
         while set.take().is_some() {
             taken += 1;

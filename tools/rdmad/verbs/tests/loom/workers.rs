@@ -5,13 +5,20 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use virtio_rdma_abi::number::{PortId, Qpn};
+
 use crate::runtime::{Alarm, Clock, Crew, Next, QpKey, ReadySet, Runtime, RuntimeConfig, Work};
 use crate::sync::{check, spawn, Condvar, Mutex};
+
+const QP: QpKey = QpKey {
+    port: PortId::new(1),
+    qpn: Qpn::NONE,
+};
 
 /// The shared part: a fabric with one device, so to say.
 struct Model {
     runtime: Runtime,
-    ready: ReadySet,
+    ready: ReadySet<Qpn>,
     /// How often a number was served.
     served: Mutex<usize>,
     more: Condvar,
@@ -46,8 +53,8 @@ impl Model {
     }
 
     /// As a doorbell does.
-    fn give(&self, number: u32) {
-        if self.ready.insert(number) {
+    fn give(&self, qpn: u32) {
+        if self.ready.insert(Qpn::new(qpn)) {
             self.runtime.wake();
         }
     }
@@ -80,8 +87,8 @@ impl Work for Server {
 
     fn places(&self) {}
 
-    fn expired(&self, (_, number): QpKey) {
-        self.model.give(number);
+    fn expired(&self, qp: QpKey) {
+        self.model.give(qp.qpn.get());
     }
 
     fn begin(&mut self, _: Instant) {
@@ -131,7 +138,7 @@ fn no_deadline_is_slept_through() {
         Model::run(1, Clock::system(), |model| {
             let runtime = &model.runtime;
             let time = Duration::from_millis(1);
-            let _until = Alarm::default().set(runtime, (1, 0), runtime.clock.now() + time);
+            let _until = Alarm::default().set(runtime, QP, runtime.clock.now() + time);
             runtime.clock.pass(time);
             model.await_served(1);
         });
@@ -145,7 +152,7 @@ fn what_is_due_is_done_when_time_has_passed() {
         Model::run(1, Clock::manual(), |model| {
             let runtime = &model.runtime;
             let time = Duration::from_millis(1);
-            let _until = Alarm::default().set(runtime, (1, 0), runtime.clock.now() + time);
+            let _until = Alarm::default().set(runtime, QP, runtime.clock.now() + time);
             runtime.advance(time, || !model.ready.is_empty());
             assert_eq!(*model.served.lock(), 1);
         });

@@ -5,7 +5,8 @@
 use proptest::prelude::*;
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
-use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::number::Cqn;
+use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::wqe::RqHeader;
 
 use crate::harness::ring::{F_INDIRECT, F_NEXT, F_WRITE};
@@ -84,7 +85,7 @@ fn indices_and_heads_that_jump() {
         let bench = Bench::new(&world.vms[0]);
         let ring = &bench.qp.sq;
         ring.set_available_index(65);
-        bench.qp.ring_doorbell(DoorbellKind::Sq);
+        bench.qp.ring_doorbell(Doorbell::Sq);
         bench.only_one_failed();
     });
     on_both_paths(|path| {
@@ -93,7 +94,7 @@ fn indices_and_heads_that_jump() {
         let ring = &bench.qp.sq;
         ring.set_available_entry(0, 64);
         ring.set_available_index(1);
-        bench.qp.ring_doorbell(DoorbellKind::Sq);
+        bench.qp.ring_doorbell(Doorbell::Sq);
         bench.only_one_failed();
     });
 }
@@ -203,10 +204,10 @@ fn queues_outside_of_memory() {
         used: NOWHERE,
         indirect: false,
     };
-    vm.sink.enable(numbers.cq(0), nowhere);
+    vm.sink.enable(numbers.cq(Cqn::new(0)), nowhere);
     let refused = vm.call(virtio_rdma_abi::ctrl::CmdCreateCq { cqe: 4 });
     assert_eq!(refused, Err(14), "EFAULT");
-    mode::disable_cq(vm, 0);
+    mode::disable_cq(vm, Cqn::new(0));
     let bench = Bench::new(vm);
     bench.other.post(&Wr::new(9, WrOpcode::RdmaWrite));
     bench.other_cq.expect(9, WcStatus::Success);
@@ -226,8 +227,8 @@ proptest! {
         // The tables hold 64 descriptors, the available ring has 132 bytes.
         let len = if part == split.descriptors { 1024 } else { 132 };
         bench.vm.write(part, &bytes[..len]);
-        bench.qp.ring_doorbell(DoorbellKind::Sq);
-        bench.qp.ring_doorbell(DoorbellKind::Rq);
+        bench.qp.ring_doorbell(Doorbell::Sq);
+        bench.qp.ring_doorbell(Doorbell::Rq);
         bench.other.post(&Wr::new(9, WrOpcode::RdmaWrite));
         bench.other_cq.expect(9, WcStatus::Success);
         bench.qp.to(QpState::Err);

@@ -6,6 +6,7 @@ use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{QpState, SendFlags, WcFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::Cqn;
 use virtio_rdma_abi::ring::ArmKind;
 use virtio_rdma_abi::wire::Wire;
 
@@ -97,8 +98,8 @@ fn requests_that_make_no_sense() {
         (cq.cqn, 0),
         (cq.cqn, 4),
         (cq.cqn, u32::MAX),
-        (cq.cqn + 1, 1),
-        (u32::MAX, 2),
+        (Cqn::new(cq.cqn.get() + 1), 1),
+        (Cqn::new(u32::MAX), 2),
     ] {
         let flags = NotifyFlags(flags);
         assert_eq!(vm.call(CmdReqNotify { cqn, flags }), Err(EINVAL));

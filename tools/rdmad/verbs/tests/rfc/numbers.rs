@@ -5,6 +5,7 @@
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::{QpType, SigType, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::{Cqn, Qpn, Srqn};
 use virtio_rdma_abi::queues::Role;
 use virtio_rdma_abi::ring::RingKind;
 
@@ -13,7 +14,7 @@ use crate::harness::*;
 const ENOMEM: u8 = 12;
 const EINVAL: u8 = 22;
 
-fn cmd_qp(vm: &Vm, cqn: u32) -> CmdCreateQp {
+fn cmd_qp(vm: &Vm, cqn: Cqn) -> CmdCreateQp {
     CmdCreateQp {
         pdn: vm.pdn,
         qp_type: QpType::Rc.value(),
@@ -26,7 +27,7 @@ fn cmd_qp(vm: &Vm, cqn: u32) -> CmdCreateQp {
         recv_cqn: cqn,
         max_inline_data: 256,
         flags: CreateFlags::NONE,
-        srqn: 0,
+        srqn: Srqn::NONE,
         reserved: [0; 24],
     }
 }
@@ -80,15 +81,15 @@ fn as_many_objects_as_the_limits_say() {
         .map(|_| vm.call(CmdCreateCq { cqe: 2 }).unwrap().cqn)
         .collect();
     cqns.sort();
-    assert!(cqns.into_iter().eq(0..config.max_cq));
+    assert!(cqns.into_iter().map(Cqn::get).eq(0..config.max_cq));
     assert_eq!(vm.call(CmdCreateCq { cqe: 2 }), Err(ENOMEM));
     // QPN 1 is the GSI QP's.
     let mut qpns: Vec<_> = (2..=config.max_qp)
-        .map(|_| vm.call(cmd_qp(vm, 0)).unwrap().qpn)
+        .map(|_| vm.call(cmd_qp(vm, Cqn::new(0))).unwrap().qpn)
         .collect();
     qpns.sort();
-    assert!(qpns.into_iter().eq(2..=config.max_qp));
-    assert_eq!(vm.call(cmd_qp(vm, 0)), Err(ENOMEM));
+    assert!(qpns.into_iter().map(Qpn::get).eq(2..=config.max_qp));
+    assert_eq!(vm.call(cmd_qp(vm, Cqn::new(0))), Err(ENOMEM));
     for cqe in [0, config.max_cqe + 1, u32::MAX] {
         assert_eq!(vm.call(CmdCreateCq { cqe }), Err(EINVAL));
     }
@@ -97,7 +98,7 @@ fn as_many_objects_as_the_limits_say() {
         let request = CmdCreateQp {
             max_send_wr,
             max_recv_wr,
-            ..cmd_qp(vm, 0)
+            ..cmd_qp(vm, Cqn::new(0))
         };
         assert_eq!(vm.call(request), Err(EINVAL));
     }
@@ -112,38 +113,39 @@ fn a_number_comes_back_when_its_virtqueues_were_reset() {
     let world = World::new(1, PathPolicy::Direct);
     let vm = &world.vms[0];
     let numbers = mode::numbers(vm);
+    let (seven, nine) = (Qpn::new(7), Qpn::new(9));
     let enable = |queue: Option<u16>| {
         vm.sink
             .enable(queue, Ring::new(vm, RingKind::Work, 2, 6).split());
     };
-    enable(numbers.cq(3));
+    enable(numbers.cq(Cqn::new(3)));
     let cqn = vm.call(CmdCreateCq { cqe: 2 }).unwrap().cqn;
-    assert_eq!(cqn, 3, "the only one that is enabled");
-    for queue in [numbers.sq(7), numbers.sq(9), numbers.rq(9)] {
+    assert_eq!(cqn, Cqn::new(3), "the only one that is enabled");
+    for queue in [numbers.sq(seven), numbers.sq(nine), numbers.rq(nine)] {
         enable(queue);
     }
     let qpn = vm.call(cmd_qp(vm, cqn)).unwrap().qpn;
-    assert_eq!(qpn, 9, "the only one with both queues");
+    assert_eq!(qpn, nine, "the only one with both queues");
     let again = || vm.call(cmd_qp(vm, cqn)).map(|response| response.qpn);
 
     // The pair, in any order, and only after the QP has gone.
     vm.call(CmdDestroyQp { qpn }).unwrap();
     assert_eq!(again(), Err(ENOMEM));
-    vm.device.virtqueue_reset(numbers.rq(9).unwrap());
+    vm.device.virtqueue_reset(numbers.rq(nine).unwrap());
     assert_eq!(again(), Err(ENOMEM));
-    vm.device.virtqueue_reset(numbers.sq(9).unwrap());
-    assert_eq!(again(), Ok(9));
-    vm.device.virtqueue_reset(numbers.sq(9).unwrap());
-    vm.device.virtqueue_reset(numbers.rq(9).unwrap());
+    vm.device.virtqueue_reset(numbers.sq(nine).unwrap());
+    assert_eq!(again(), Ok(nine));
+    vm.device.virtqueue_reset(numbers.sq(nine).unwrap());
+    vm.device.virtqueue_reset(numbers.rq(nine).unwrap());
     assert_eq!(again(), Err(ENOMEM), "it still exists");
     vm.call(CmdDestroyQp { qpn }).unwrap();
-    assert_eq!(again(), Ok(9), "reset while it existed");
+    assert_eq!(again(), Ok(nine), "reset while it existed");
     vm.call(CmdDestroyQp { qpn }).unwrap();
 
     vm.call(CmdDestroyCq { cqn }).unwrap();
     assert_eq!(vm.call(CmdCreateCq { cqe: 2 }), Err(ENOMEM));
-    vm.device.virtqueue_reset(numbers.cq(3).unwrap());
-    assert_eq!(vm.call(CmdCreateCq { cqe: 2 }).unwrap().cqn, 3);
+    vm.device.virtqueue_reset(numbers.cq(Cqn::new(3)).unwrap());
+    assert_eq!(vm.call(CmdCreateCq { cqe: 2 }).unwrap().cqn, Cqn::new(3));
     // Queues that there are not.
     for queue in [0, 193, u16::MAX] {
         vm.device.virtqueue_reset(queue);
@@ -168,7 +170,7 @@ fn virtqueues_serve_one_object_after_the_other() {
                 Qp::new(a, &cq_a, &cq_a, options),
                 Qp::new(b, &cq_b, &cq_b, options),
             );
-            assert_eq!(qa.qpn, 2, "the same virtqueues each time");
+            assert_eq!(qa.qpn, Qpn::new(2), "the same virtqueues each time");
             connect(&qa, &qb);
             let data = pattern(100, round);
             a.write(from.iova, &data);

@@ -4,6 +4,7 @@
 
 use verbs::PathPolicy;
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::queues::QueueNumbers;
 
 use crate::harness::*;
@@ -12,7 +13,7 @@ use crate::harness::*;
 fn stuck<'vm>(vm: &'vm Vm, cq: &Cq<'vm>) -> Qp<'vm> {
     let qp = Qp::new(vm, cq, cq, Options::default());
     qp.to_init().unwrap();
-    qp.to_rtr(vm, 60).unwrap();
+    qp.to_rtr(vm, Qpn::new(60)).unwrap();
     qp.to_rts().unwrap();
     for id in 0..5 {
         qp.post(&Wr::new(id, WrOpcode::RdmaWrite));
@@ -30,7 +31,7 @@ fn works(vm: &Vm, qp: &Qp<'_>, cq: &Cq<'_>, id: u64) {
 // abi
 #[test]
 fn a_queue_that_is_reset_ends_its_qp_alone() {
-    let queues: [fn(&QueueNumbers, u32) -> Option<u16>; 2] = [QueueNumbers::sq, QueueNumbers::rq];
+    let queues: [fn(&QueueNumbers, Qpn) -> Option<u16>; 2] = [QueueNumbers::sq, QueueNumbers::rq];
     for queue in queues {
         on_both_paths(|path| {
             let world = World::new(1, path);

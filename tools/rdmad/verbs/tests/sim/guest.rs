@@ -11,6 +11,7 @@ use virtio_rdma_abi::ctrl::{CmdAddGid, CmdCreatePd, CmdDelGid, Request};
 use virtio_rdma_abi::event::{EventKind, FIRST_EVENT_QUEUE};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, PORT};
+use virtio_rdma_abi::number::Pdn;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::choices::Choices;
@@ -33,7 +34,7 @@ pub struct Guest {
     pub port: Arc<Port>,
     /// That of the fabric.
     pub clock: Clock,
-    pd: Cell<u32>,
+    pd: Cell<Pdn>,
     /// Buffers for events that there are in all.
     pub buffers: usize,
     /// The device was reset: what it had is no more.
@@ -91,7 +92,7 @@ impl Guest {
     }
 
     /// The PD of all that needs no other.
-    pub fn pd(&self) -> u32 {
+    pub fn pd(&self) -> Pdn {
         self.pd.get()
     }
 
@@ -101,7 +102,7 @@ impl Guest {
     }
 
     /// A fresh MR.
-    pub fn register(&self, pd: u32, len: u64, access: AccessFlags) -> Mr {
+    pub fn register(&self, pd: Pdn, len: u64, access: AccessFlags) -> Mr {
         self.vm.register(pd, self.vm.alloc(len), len, access)
     }
 

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ib::{QpState, QpType, WcFlags, WcStatus, WrOpcode, GRH_SIZE};
+use virtio_rdma_abi::number::Qpn;
 
 use crate::choices::Choices;
 use crate::driver;
@@ -28,7 +29,7 @@ const SHORT: usize = 200;
 
 /// A datagram that may arrive.
 struct Letter {
-    from: (u32, u64),
+    from: (Qpn, u64),
     imm: Option<[u8; 4]>,
     data: Vec<u8>,
     arrived: usize,
@@ -166,9 +167,9 @@ impl<'w> Mail<'w> {
                 address.remote_qkey = choices.of(&[self.qkeys[0], self.qkeys[1], 0]);
             }
             if choices.once_in(12) {
-                let other = address.remote_qpn ^ (1 << choices.below(8));
+                let other = address.remote_qpn.get() ^ (1 << choices.below(8));
                 // 0 and 1 are for management.
-                address.remote_qpn = if other < 2 { other | 0x80 } else { other };
+                address.remote_qpn = Qpn::new(if other < 2 { other | 0x80 } else { other });
             }
             if choices.once_in(3) {
                 imm = Some((id as u32).to_be_bytes());

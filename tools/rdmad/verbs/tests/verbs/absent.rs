@@ -5,7 +5,7 @@
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{AsyncEvent, QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::qp::QpAttr;
-use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::ring::Doorbell;
 
 use crate::harness::*;
 
@@ -56,8 +56,8 @@ fn one_side_only_sends_and_the_other_only_receives() {
             for id in 0..200 {
                 transfer(&p, id);
             }
-            p.qa.ring_doorbell(DoorbellKind::Rq);
-            p.qb.ring_doorbell(DoorbellKind::Sq);
+            p.qa.ring_doorbell(Doorbell::Rq);
+            p.qb.ring_doorbell(Doorbell::Sq);
             transfer(&p, 200);
 
             p.qb.post_recv(300, &[]);

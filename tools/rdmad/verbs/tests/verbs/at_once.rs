@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use verbs::{FabricConfig, Limits, PathPolicy};
 use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
-use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::ring::Doorbell;
 
 use crate::harness::*;
 
@@ -82,7 +82,7 @@ fn after_a_stream_a_worker_serves() {
             .map(|id| pair.wr(id, WrOpcode::RdmaWrite, 8).bytes())
             .collect();
         pair.qa.post_all(&many);
-        pair.qa.ring_doorbell(DoorbellKind::Sq);
+        pair.qa.ring_doorbell(Doorbell::Sq);
         (0..20).for_each(|id| {
             pair.cq_a.expect(id, WcStatus::Success);
         });

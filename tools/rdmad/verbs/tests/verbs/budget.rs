@@ -7,6 +7,7 @@ use verbs::{Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, MwType, QpState, QpType, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::{Cqn, MrNumber, MwNumber, Pdn, Qpn, Srqn};
 use virtio_rdma_abi::ring::{RingAddr, RingKind, RingLayout};
 use virtio_rdma_abi::wire::Wire;
 
@@ -56,7 +57,7 @@ fn long_ring(vm: &Vm) -> RingAddr {
 }
 
 /// A QP with such rings.
-fn long_qp(vm: &Vm, cqn: u32, ring: RingAddr) -> CmdCreateQpRings {
+fn long_qp(vm: &Vm, cqn: Cqn, ring: RingAddr) -> CmdCreateQpRings {
     CmdCreateQpRings {
         base: CmdCreateQp {
             pdn: vm.pdn,
@@ -80,7 +81,7 @@ fn long_qp(vm: &Vm, cqn: u32, ring: RingAddr) -> CmdCreateQpRings {
 
 /// Makes as many objects as a budget of `memory` allows, each of which takes `least` bytes or more.
 /// Returns their numbers.
-fn fill(memory: u64, least: u64, mut make: impl FnMut() -> Result<u32, u8>) -> Vec<u32> {
+fn fill<N>(memory: u64, least: u64, mut make: impl FnMut() -> Result<N, u8>) -> Vec<N> {
     let mut made = Vec::new();
     loop {
         let taken = made.len() as u64 * least;
@@ -98,8 +99,8 @@ fn fill(memory: u64, least: u64, mut make: impl FnMut() -> Result<u32, u8>) -> V
 /// All that was left of a budget.
 struct Rest<'vm> {
     vm: &'vm Vm,
-    mrs: Vec<u32>,
-    pds: Vec<u32>,
+    mrs: Vec<MrNumber>,
+    pds: Vec<Pdn>,
 }
 
 impl<'vm> Rest<'vm> {
@@ -240,35 +241,54 @@ fn every_object_is_charged() {
         (
             "CQ",
             256,
-            &|| vm.call(cq_request).map(|rsp| rsp.cqn),
-            &|cqn| vm.call(CmdDestroyCq { cqn }),
+            &|| vm.call(cq_request).map(|rsp| rsp.cqn.get()),
+            &|cqn| vm.call(CmdDestroyCq { cqn: Cqn::new(cqn) }),
         ),
         (
             "QP",
             1500,
-            &|| vm.call(qp_request).map(|rsp| rsp.qpn),
-            &|qpn| vm.call(CmdDestroyQp { qpn }),
+            &|| vm.call(qp_request).map(|rsp| rsp.qpn.get()),
+            &|qpn| vm.call(CmdDestroyQp { qpn: Qpn::new(qpn) }),
         ),
         (
             "SRQ",
             256,
-            &|| vm.call(srq_request).map(|rsp| rsp.srqn),
-            &|srqn| vm.call(CmdDestroySrq { srqn }),
+            &|| vm.call(srq_request).map(|rsp| rsp.srqn.get()),
+            &|srqn| {
+                vm.call(CmdDestroySrq {
+                    srqn: Srqn::new(srqn),
+                })
+            },
         ),
-        ("MR", 64 * 16, &|| vm.call(mr).map(|rsp| rsp.mrn), &|mrn| {
-            vm.call(CmdDeregMr { mrn })
-        }),
+        (
+            "MR",
+            64 * 16,
+            &|| vm.call(mr).map(|rsp| rsp.mrn.get()),
+            &|mrn| {
+                vm.call(CmdDeregMr {
+                    mrn: MrNumber::new(mrn),
+                })
+            },
+        ),
         (
             "fast MR",
             100 * 16,
-            &|| vm.call(fast).map(|rsp| rsp.mrn),
-            &|mrn| vm.call(CmdDeregMr { mrn }),
+            &|| vm.call(fast).map(|rsp| rsp.mrn.get()),
+            &|mrn| {
+                vm.call(CmdDeregMr {
+                    mrn: MrNumber::new(mrn),
+                })
+            },
         ),
         (
             "window",
             256,
-            &|| vm.call(window).map(|rsp| rsp.mwn),
-            &|mwn| vm.call(CmdDeallocMw { mwn }),
+            &|| vm.call(window).map(|rsp| rsp.mwn.get()),
+            &|mwn| {
+                vm.call(CmdDeallocMw {
+                    mwn: MwNumber::new(mwn),
+                })
+            },
         ),
     ];
     for (kind, least, make, destroy) in kinds {

@@ -10,6 +10,7 @@ use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{
     AsyncEvent, Mtu, QpAttrMask, QpState, SendFlags, SigType, WcFlags, WcStatus, WrOpcode,
 };
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::QpAttr;
 
 use crate::harness::*;
@@ -243,8 +244,8 @@ fn stream(
     vm: &Vm,
     peer: &Vm,
     messages: u64,
-    tell: std::sync::mpsc::Sender<u32>,
-    told: std::sync::mpsc::Receiver<u32>,
+    tell: std::sync::mpsc::Sender<Qpn>,
+    told: std::sync::mpsc::Receiver<Qpn>,
 ) {
     const SIZE: u32 = 3000;
     let cq = Cq::new(vm, 256);

@@ -11,7 +11,7 @@ use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AsyncEvent, Mtu, QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::qp::QpAttr;
-use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::harness::*;
@@ -162,7 +162,7 @@ fn what_was_taken_and_not_begun_waits() {
     world.net.lose_one_in.store(1, Ordering::Relaxed);
     let wrs = [1, 2].map(|id| p.wr(id, WrOpcode::RdmaWrite, LONG).bytes());
     p.qa.post_all(&wrs);
-    p.qa.ring_doorbell(DoorbellKind::Sq);
+    p.qa.ring_doorbell(Doorbell::Sq);
     world.fabric.advance(Duration::ZERO);
     drain(&p, 1);
     assert_eq!(p.qa.query().sq_draining, 1);

@@ -18,6 +18,7 @@ use virtio_rdma_abi::ctrl::CmdAttachMcast;
 use virtio_rdma_abi::event::{EventKind, FIRST_EVENT_QUEUE};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AsyncEvent, QpType, WcStatus, WrOpcode, MULTICAST_QPN};
+use virtio_rdma_abi::number::Qpn;
 use vswitch::{Config, DatagramPath, Uplink};
 
 use crate::harness::*;
@@ -53,7 +54,7 @@ fn lose_memory(vm: &Vm) {
 /// A RoCE packet for `to` from behind the uplink.
 fn packet(to: &Vm) -> Vec<u8> {
     let send = Request::from(SendPart::Only(With::Nothing));
-    let headers = Headers::new(Bth::new(0xffff, 77, Psn::new(0)), send);
+    let headers = Headers::new(Bth::new(0xffff, Qpn::new(77), Psn::new(0)), send);
     let mut gid = to.gid;
     gid[15] = 200;
     frame_between((mac(200), gid), (to.mac, to.gid), &headers, &[])

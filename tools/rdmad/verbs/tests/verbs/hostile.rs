@@ -10,7 +10,8 @@ use verbs::{Clock, FabricConfig, Limits, PathPolicy};
 use virtio_rdma_abi::ctrl::{CmdDeregMr, Command};
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, SigType, WcStatus, WrOpcode};
-use virtio_rdma_abi::ring::{ArmKind, Doorbell, DoorbellKind};
+use virtio_rdma_abi::number::Qpn;
+use virtio_rdma_abi::ring::{ArmKind, Doorbell};
 use virtio_rdma_ring::RingMemory;
 
 use crate::harness::*;
@@ -58,7 +59,7 @@ impl<'vm> Healthy<'vm> {
 #[test]
 fn an_index_that_jumps_is_a_fatal_error_of_that_qp() {
     on_both_paths(|path| {
-        for kind in [DoorbellKind::Sq, DoorbellKind::Rq] {
+        for is_send in [true, false] {
             let world = World::new(2, path);
             let healthy = Healthy::new(&world);
             let [a, b] = [&world.vms[0], &world.vms[1]];
@@ -66,17 +67,17 @@ fn an_index_that_jumps_is_a_fatal_error_of_that_qp() {
             let qa = Qp::new(a, &cq_a, &cq_a, Options::default());
             let qb = Qp::new(b, &cq_b, &cq_b, Options::default());
             connect(&qa, &qb);
-            let (victim, ring) = match kind {
-                DoorbellKind::Sq => (&qa, &qa.sq),
-                _ => (&qb, &qb.rq),
+            let (victim, ring) = match is_send {
+                true => (&qa, &qa.sq),
+                false => (&qb, &qb.rq),
             };
             ring.set_owner(5000);
-            if kind == DoorbellKind::Rq {
+            if !is_send {
                 // Looked at when a message needs a receive.
                 qa.post(&Wr::new(1, WrOpcode::Send));
                 cq_a.expect(1, WcStatus::RemOpErr);
             }
-            victim.ring_doorbell(kind);
+            victim.ring_doorbell(if is_send { Doorbell::Sq } else { Doorbell::Rq });
             victim.wait_for(QpState::Err);
             victim
                 .vm
@@ -132,10 +133,9 @@ fn doorbells_ring_only_what_their_page_may() {
     // The workers do all that there is to do.
     let settle = || world.fabric.advance(Duration::ZERO);
     let others = [0, qp::PAGE - 1, qp::PAGE + 1, 4095, 4096, u32::MAX];
-    let ring_elsewhere = |kind, number| {
+    let ring_elsewhere = |doorbell: Doorbell| {
         for page in others {
-            p.a.device
-                .doorbell(page, Doorbell { kind, number }.to_u32());
+            p.a.device.doorbell(page, doorbell.to_u32());
         }
         settle();
     };
@@ -144,9 +144,9 @@ fn doorbells_ring_only_what_their_page_may() {
 
     // The SQ has work that was never rung for.
     assert!(p.qa.post_all(&[p.wr(1, WrOpcode::RdmaWrite, 8).bytes()]));
-    ring_elsewhere(DoorbellKind::Sq, p.qa.qpn);
+    ring_elsewhere(Doorbell::Sq(p.qa.qpn));
     assert_eq!(p.cq_a.poll(), None);
-    p.qa.ring_doorbell(DoorbellKind::Sq);
+    p.qa.ring_doorbell(Doorbell::Sq);
     settle();
     p.cq_a.expect(1, WcStatus::Success);
 
@@ -154,7 +154,7 @@ fn doorbells_ring_only_what_their_page_may() {
     p.qa.post(&p.wr(2, WrOpcode::RdmaWrite, 8));
     settle();
     assert!(p.cq_a.arm_silently(ArmKind::Next));
-    ring_elsewhere(DoorbellKind::Cq, p.cq_a.cqn);
+    ring_elsewhere(Doorbell::Cq(p.cq_a.cqn));
     assert!(p.a.sink.is_empty());
     p.cq_a.ring_doorbell();
     p.a.sink.expect(EventKind::Completion, p.cq_a.cookie);
@@ -164,9 +164,9 @@ fn doorbells_ring_only_what_their_page_may() {
     p.qa.to(QpState::Err);
     settle();
     assert!(p.qa.put_recv(3, &[]));
-    ring_elsewhere(DoorbellKind::Rq, p.qa.qpn);
+    ring_elsewhere(Doorbell::Rq(p.qa.qpn));
     assert_eq!(p.cq_a.poll(), None);
-    p.qa.ring_doorbell(DoorbellKind::Rq);
+    p.qa.ring_doorbell(Doorbell::Rq);
     settle();
     p.cq_a.expect(3, WcStatus::WrFlushErr);
 
@@ -194,18 +194,18 @@ fn a_doorbell_storm_costs_others_nothing_but_time() {
         let healthy = Healthy::new(&world);
         let stop = AtomicBool::new(false);
         let storm = Qp::new(&world.vms[0], &healthy.cq, &healthy.cq, Options::default());
-        let (device, number, cqn) = (&world.vms[0].device, storm.qpn, healthy.cq.cqn);
+        let (device, qpn, cqn) = (&world.vms[0].device, storm.qpn, healthy.cq.cqn);
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
                     while !stop.load(Ordering::Relaxed) {
                         for value in [
-                            (1 << 24) | number,
-                            (2 << 24) | number,
-                            (3 << 24) | cqn,
-                            (1 << 24) | (number + 9),
+                            Doorbell::Sq(qpn),
+                            Doorbell::Rq(qpn),
+                            Doorbell::Cq(cqn),
+                            Doorbell::Sq(Qpn::new(qpn.get() + 9)),
                         ] {
-                            device.doorbell(3, value);
+                            device.doorbell(3, value.to_u32());
                         }
                     }
                 });
@@ -345,9 +345,9 @@ fn come_and_go(vm: &Vm, peer: &Vm, ours: &AtomicU32, theirs: &AtomicU32, mr: &Mr
     };
     let (send, recv) = (Cq::new(vm, 32), Cq::new(vm, 32));
     let qp = Qp::new(vm, &send, &recv, options);
-    ours.store(qp.qpn, Ordering::SeqCst);
+    ours.store(qp.qpn.get(), Ordering::SeqCst);
     qp.to_init().unwrap();
-    let peer_qpn = theirs.load(Ordering::SeqCst).max(2);
+    let peer_qpn = Qpn::new(theirs.load(Ordering::SeqCst).max(2));
     qp.to_rtr(peer, peer_qpn).unwrap();
     if dice[2] % 4 != 0 && qp.to_rts().is_err() {
         // The peer's packets have failed it meanwhile.
@@ -392,7 +392,7 @@ fn memory_that_is_unmapped_under_a_ring_ends_its_qp() {
     let qp = Qp::with_sq_at(vm, extra, &cq, Options::default());
     connect(&qp, &qp);
     vm.space.unmap(extra, 1 << 20).unwrap();
-    qp.ring_doorbell(DoorbellKind::Sq);
+    qp.ring_doorbell(Doorbell::Sq);
     qp.wait_for(QpState::Err);
     vm.sink
         .expect(EventKind::Async(AsyncEvent::QpFatal), qp.cookie);
@@ -462,12 +462,12 @@ proptest! {
                     let ring = &qa.sq;
                     ring.write(ring.layout.slot(slot), wqe);
                     ring.set_owner(slot + 1);
-                    qa.ring_doorbell(DoorbellKind::Sq);
+                    qa.ring_doorbell(Doorbell::Sq);
                 }
                 Act::Publish { ring, position } => {
                     let ring = rings[usize::from(*ring)];
                     ring.set_owner(*position);
-                    qa.ring_doorbell(DoorbellKind::Rq);
+                    qa.ring_doorbell(Doorbell::Rq);
                 }
                 Act::Doorbell(value) => a.device.doorbell(3, *value),
                 Act::Poll => {

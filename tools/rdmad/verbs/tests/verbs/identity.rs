@@ -21,6 +21,7 @@ use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{
     AhFlags, AsyncEvent, MwType, QpAttrMask, QpState, QpType, WcStatus, WrOpcode, NO_VLAN,
 };
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
 use virtio_rdma_abi::wire::Wire;
 use vswitch::{Config, DatagramPath};
@@ -192,7 +193,7 @@ fn keys_and_numbers_do_not_follow_each_other() {
         ..Options::default()
     };
     let qpns: Vec<_> = (0..100)
-        .map(|_| Qp::new(vm, &cq, &cq, options).qpn)
+        .map(|_| Qp::new(vm, &cq, &cq, options).qpn.get())
         .collect();
     assert!(follow(&qpns) < 10, "{qpns:?}");
 }
@@ -355,7 +356,7 @@ fn packets_through_a_router_are_taken_from_its_uplink_alone() {
     qp.to_init().unwrap();
     let attrs = QpAttr {
         path_mtu: qp.options.mtu.value(),
-        dest_qp_num: 7,
+        dest_qp_num: Qpn::new(7),
         rq_psn: qp.options.psn,
         max_dest_rd_atomic: 1,
         min_rnr_timer: 1,

@@ -5,6 +5,7 @@
 use virtio_rdma_abi::ctrl::{CmdCreateMr, CmdCreatePd, CmdDeregMr, CmdMapMrSg};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::{MrNumber, Pdn};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{Reg, RegPages};
 
@@ -31,7 +32,7 @@ pub struct Fast<'vm> {
 }
 
 impl<'vm> Fast<'vm> {
-    pub fn new(vm: &'vm Vm, pdn: u32) -> Self {
+    pub fn new(vm: &'vm Vm, pdn: Pdn) -> Self {
         let rsp = vm
             .call(CmdCreateMr {
                 pdn,
@@ -237,8 +238,10 @@ fn zero_based_and_large_pages() {
 fn registrations_that_are_refused() {
     type Change = fn(&mut RegPages);
     let changes: [(&str, Change); 15] = [
-        ("MR", |reg| reg.base.mrn += 1),
-        ("no MR", |reg| reg.base.mrn = 0),
+        ("MR", |reg| {
+            reg.base.mrn = MrNumber::new(reg.base.mrn.get() + 1)
+        }),
+        ("no MR", |reg| reg.base.mrn = MrNumber::new(0)),
         ("number in the key", |reg| reg.base.key ^= 0x100),
         ("rights", |reg| reg.base.access = AccessFlags::REMOTE_WRITE),
         ("rights", |reg| reg.base.access = AccessFlags(1 << 30)),

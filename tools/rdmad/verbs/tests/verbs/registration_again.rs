@@ -9,6 +9,7 @@ use virtio_rdma_abi::ctrl::{
 };
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, MwType, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::{MrNumber, Pdn};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{BindMw, Member, SqHeader};
 
@@ -117,10 +118,10 @@ fn another_pd() {
 fn changes_that_are_refused() {
     type Edit = fn(&Vm, &mut CmdReregMr);
     let edits: [(&str, Edit, u8); 11] = [
-        ("no MR", |_, c| c.mrn = 0, EINVAL),
+        ("no MR", |_, c| c.mrn = MrNumber::new(0), EINVAL),
         ("nothing", |_, c| c.flags = ReregFlags::NONE, EINVAL),
         ("unknown", |_, c| c.flags = ReregFlags(8), EINVAL),
-        ("PD", |_, c| c.memory.base.pdn = 99, EINVAL),
+        ("PD", |_, c| c.memory.base.pdn = Pdn::new(99), EINVAL),
         (
             "rights",
             |_, c| c.memory.base.access_flags = AccessFlags::REMOTE_WRITE,

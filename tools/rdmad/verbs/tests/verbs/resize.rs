@@ -7,6 +7,7 @@ use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::ib::{AsyncEvent, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::Cqn;
 use virtio_rdma_abi::ring::ArmKind;
 use virtio_rdma_abi::wire::Wire;
 
@@ -128,7 +129,7 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(pair.cq_a.resize(16, 0).err(), Some(EINVAL));
     assert_eq!(pair.cq_a.resize(256, 201).err(), Some(EINVAL));
     let nothing = CmdResizeCq {
-        cqn: 999,
+        cqn: Cqn::new(999),
         cqe: 1,
         ..CmdResizeCq::ZERO
     };

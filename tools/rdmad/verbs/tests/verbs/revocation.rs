@@ -7,6 +7,7 @@ use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AsyncEvent, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::MrNumber;
 
 use crate::harness::*;
 
@@ -70,7 +71,13 @@ fn what_can_be_taken_back() {
     let mr = vm.mr(4096);
     assert_eq!(revoke(vm, &mr), Err(EOPNOTSUPP), "not negotiated");
     world.negotiate(&[Feature::Peers]);
-    assert_eq!(vm.call(CmdRevokeMr { mrn: 0 }).err(), Some(EINVAL));
+    assert_eq!(
+        vm.call(CmdRevokeMr {
+            mrn: MrNumber::new(0)
+        })
+        .err(),
+        Some(EINVAL)
+    );
     let fast = vm.call(CmdCreateMr {
         pdn: vm.pdn,
         access_flags: FULL,

@@ -8,7 +8,8 @@ use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcStatus, WrOpcode};
-use virtio_rdma_abi::ring::{Doorbell, DoorbellKind, RingAddr, RingKind};
+use virtio_rdma_abi::number::{Pdn, Srqn};
+use virtio_rdma_abi::ring::{Doorbell, RingAddr, RingKind};
 use virtio_rdma_abi::wire::Wire;
 
 use crate::commands::create_qp;
@@ -233,7 +234,7 @@ fn a_qp_in_error_leaves_the_receives_to_others() {
         bench.receivers[0].to(QpState::Err);
         let cookie = bench.receivers[0].cookie;
         bench.b.sink.expect(LAST, cookie);
-        bench.receivers[0].ring_doorbell(DoorbellKind::Sq);
+        bench.receivers[0].ring_doorbell(Doorbell::Sq);
         for id in 0..3 {
             bench.send(1, id, 1);
             bench.cq_a.expect(id, WcStatus::Success);
@@ -419,7 +420,10 @@ fn bad_requests_are_refused() {
     let ring = ring(vm, 8);
     let good = request(vm, vm.pdn, &ring);
     let bad = [
-        CmdCreateSrq { pdn: 99, ..good },
+        CmdCreateSrq {
+            pdn: Pdn::new(99),
+            ..good
+        },
         CmdCreateSrq { max_wr: 0, ..good },
         CmdCreateSrq { max_wr: 9, ..good },
         CmdCreateSrq {
@@ -445,12 +449,8 @@ fn bad_requests_are_refused() {
     }
     let srqn = vm.call(good).unwrap().srqn;
     // A doorbell is allowed and means nothing.
-    for number in [srqn, 0, 0xff_ffff] {
-        let doorbell = Doorbell {
-            kind: DoorbellKind::Srq,
-            number,
-        };
-        vm.device.doorbell(PAGE, doorbell.to_u32());
+    for srqn in [srqn, Srqn::NONE, Srqn::new(0xff_ffff)] {
+        vm.device.doorbell(PAGE, Doorbell::Srq(srqn).to_u32());
     }
     // The longest.
     Srq::new(vm, 32_768).destroy().unwrap();
@@ -518,9 +518,12 @@ fn without_the_bit_there_are_none() {
     vm.device.set_features(Features::of(&[Feature::RingAddr]));
     assert_eq!(vm.call(request(vm, vm.pdn, &ring)), Err(EOPNOTSUPP));
     assert_eq!(vm.call(CmdModifySrq::ZERO), Err(EOPNOTSUPP));
-    assert_eq!(vm.call(CmdQuerySrq { srqn: 1 }), Err(EOPNOTSUPP));
-    assert_eq!(vm.call(CmdDestroySrq { srqn: 1 }), Err(EOPNOTSUPP));
-    let qp = Qp::with_srq(vm, &cq, 1, Options::default());
+    assert_eq!(vm.call(CmdQuerySrq { srqn: Srqn::new(1) }), Err(EOPNOTSUPP));
+    assert_eq!(
+        vm.call(CmdDestroySrq { srqn: Srqn::new(1) }),
+        Err(EOPNOTSUPP)
+    );
+    let qp = Qp::with_srq(vm, &cq, Srqn::new(1), Options::default());
     assert_eq!(qp.err(), Some(EINVAL));
 }
 

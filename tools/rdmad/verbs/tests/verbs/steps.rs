@@ -7,7 +7,7 @@ use virtio_rdma_abi::ctrl::CmdCreateMr;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
 use virtio_rdma_abi::qp::QpAttr;
-use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::ring::Doorbell;
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{Reg, RegPages};
 use virtio_rdma_ring::RingMemory;
@@ -45,7 +45,7 @@ fn many_work_requests_are_on_their_way_at_a_time() {
         let before = vm.counters().tx_packets;
         let wqe = |id| Wr::new(id, WrOpcode::RdmaWrite).bytes();
         qp.post_all(&Vec::from_iter((0..50).map(wqe)));
-        qp.ring_doorbell(DoorbellKind::Sq);
+        qp.ring_doorbell(Doorbell::Sq);
         rest(&world);
         assert_eq!(vm.counters().tx_packets - before, 50, "{qp_type:?}");
     }
@@ -146,7 +146,7 @@ fn registrations_of_many_pages_fill_a_turn() {
         qp.sq.write(qp.sq.layout.slot(slot), wqe);
     }
     qp.sq.set_owner(SLOTS);
-    qp.ring_doorbell(DoorbellKind::Sq);
+    qp.ring_doorbell(Doorbell::Sq);
     // Each pair has one completion.
     let done = || cq.ring.device();
     let mut most = 0;

@@ -17,8 +17,9 @@ use virtio_rdma_abi::ib::{
     AccessFlags, AhFlags, MwType, QpAttrMask, QpState, QpType, SendFlags, WcStatus, WrOpcode,
     DEFAULT_PKEY, MULTICAST_QPN,
 };
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
-use virtio_rdma_abi::ring::{DoorbellKind, WORK_SLOTS};
+use virtio_rdma_abi::ring::{Doorbell, WORK_SLOTS};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::BindMw;
 use virtio_rdma_ring::RingMemory;
@@ -38,7 +39,7 @@ pub fn connect_outside(qp: &Qp<'_>) {
     dgid[15] = 200;
     let attrs = QpAttr {
         path_mtu: qp.options.mtu.value(),
-        dest_qp_num: 77,
+        dest_qp_num: Qpn::new(77),
         rq_psn: qp.options.psn,
         max_dest_rd_atomic: qp.options.rd_atomic,
         min_rnr_timer: qp.options.min_rnr_timer,
@@ -155,7 +156,7 @@ fn a_long_queue_takes_many_turns() {
         connect_outside(&qp);
         fill_with_local_work(&qp);
         qp.sq.set_owner(MAX_SLOTS);
-        qp.ring_doorbell(DoorbellKind::Sq);
+        qp.ring_doorbell(Doorbell::Sq);
         world.fabric.advance(Duration::ZERO);
         for _ in 0..MAX_SLOTS / PERIOD {
             cq.expect(1, WcStatus::Success);
@@ -182,7 +183,7 @@ fn a_long_queue_is_flushed_in_many_turns() {
     qp.to(QpState::Err);
     let wr = |id| Wr::new(id, WrOpcode::Send).bytes();
     qp.post_all(&Vec::from_iter((0..slots.into()).map(wr)));
-    qp.ring_doorbell(DoorbellKind::Sq);
+    qp.ring_doorbell(Doorbell::Sq);
     for id in 0..slots.into() {
         qp.post_recv(10_000 + id, &[]);
     }
@@ -223,7 +224,7 @@ fn datagrams_to_a_large_group_take_many_turns() {
     }
     let deth = Deth {
         qkey: options.qkey,
-        src_qpn: 77,
+        src_qpn: Qpn::new(77),
     };
     let bth = Bth::new(DEFAULT_PKEY, MULTICAST_QPN, Psn::new(1));
     let headers = Headers::new(bth, Body::Ud { deth, imm: None });
@@ -275,7 +276,7 @@ fn acknowledgements_of_much_work_take_many_turns() {
             }
         });
         qp.post_all(&Vec::from_iter(wqes));
-        qp.ring_doorbell(DoorbellKind::Sq);
+        qp.ring_doorbell(Doorbell::Sq);
         let last = Psn::new(options.psn).add(COUNT - 1);
         let (syndrome, msn) = (Syndrome::ACK, COUNT);
         let ack = Response::Ack(Aeth { syndrome, msn });
@@ -345,7 +346,7 @@ fn endless_local_work_leaves_other_vms_their_turns() {
                 }
             });
             wait("a full ring", || (sq.owner() == MAX_SLOTS).then_some(()));
-            qp.ring_doorbell(DoorbellKind::Sq);
+            qp.ring_doorbell(Doorbell::Sq);
             wait("the first turn", || {
                 (executed.load(Ordering::Relaxed) > 0).then_some(())
             });
@@ -388,7 +389,7 @@ fn a_full_queue_of_an_unreliable_connection_is_sent() {
             });
             // A doorbell only if the device asks for it.
             if p.qa.post_all(&Vec::from_iter(wqes)) {
-                p.qa.ring_doorbell(DoorbellKind::Sq);
+                p.qa.ring_doorbell(Doorbell::Sq);
             }
             p.cq_a.expect(COUNT - 1, WcStatus::Success);
             assert!(p.cq_a.poll().is_none(), "{path:?}, round {round}");
@@ -422,7 +423,7 @@ fn a_full_queue_of_local_work_is_executed() {
                 }
             });
             p.qa.post_all(&Vec::from_iter(wqes));
-            p.qa.ring_doorbell(DoorbellKind::Sq);
+            p.qa.ring_doorbell(Doorbell::Sq);
             p.cq_a.expect(COUNT - 1, WcStatus::Success);
             // The next work request is executed too.
             p.qa.post(&p.wr(COUNT, WrOpcode::RdmaWrite, 8));

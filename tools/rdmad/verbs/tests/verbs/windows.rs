@@ -8,6 +8,7 @@ use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{
     AccessFlags, AsyncEvent, MwType, QpState, QpType, SendFlags, WcFlags, WcStatus, WrOpcode,
 };
+use virtio_rdma_abi::number::{MrNumber, MwNumber, Pdn};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::BindMw;
 
@@ -44,14 +45,14 @@ fn each(test: impl Fn(&Pair<'_>)) {
 /// A window of B, and its key now.
 #[derive(Clone, Copy)]
 struct Window {
-    mwn: u32,
+    mwn: MwNumber,
     key: u32,
 }
 
 impl Window {
     fn new(vm: &Vm, mw_type: MwType) -> Self {
         let mw = vm.call(alloc(vm.pdn, mw_type)).unwrap();
-        assert_eq!(mw.rkey >> 8, mw.mwn);
+        assert_eq!(mw.rkey >> 8, mw.mwn.get());
         Self {
             mwn: mw.mwn,
             key: mw.rkey,
@@ -76,7 +77,7 @@ impl Window {
     /// The window as peers name it.
     fn seen(&self, mr: &Mr) -> Mr {
         Mr {
-            mrn: 0,
+            mrn: MrNumber::new(0),
             key: self.key,
             addr: mr.addr + AT,
             iova: mr.iova + AT,
@@ -85,7 +86,7 @@ impl Window {
     }
 }
 
-fn alloc(pdn: u32, mw_type: MwType) -> CmdAllocMw {
+fn alloc(pdn: Pdn, mw_type: MwType) -> CmdAllocMw {
     CmdAllocMw {
         pdn,
         mw_type: mw_type.value(),
@@ -132,7 +133,7 @@ fn windows_are_allocated_and_deallocated() {
             reserved: [0, 0, 1],
             ..alloc(pdn, MwType::One)
         },
-        alloc(99, MwType::One),
+        alloc(Pdn::new(99), MwType::One),
     ] {
         assert_eq!(vm.call(bad).err(), Some(EINVAL), "{bad:?}");
     }
@@ -142,17 +143,18 @@ fn windows_are_allocated_and_deallocated() {
     assert_ne!(one.mwn, two.mwn);
     assert_eq!(
         [one.rkey >> 8, two.rkey >> 8],
-        [one.mwn, two.mwn],
+        [one.mwn.get(), two.mwn.get()],
         "the number is in the key"
     );
     // MRs have other numbers.
     let mr = vm.mr(1);
-    assert!(mr.mrn < one.mwn);
+    assert!(mr.mrn.get() < one.mwn.get());
     assert_eq!(vm.call(CmdDestroyPd { pdn }).err(), Some(EBUSY));
     for mwn in [one.mwn, two.mwn] {
         assert_eq!(vm.call(CmdDeallocMw { mwn }).err(), None);
     }
-    for mwn in [one.mwn, mr.mrn, 0, u32::MAX] {
+    for number in [one.mwn.get(), mr.mrn.get(), 0, u32::MAX] {
+        let mwn = MwNumber::new(number);
         assert_eq!(vm.call(CmdDeallocMw { mwn }).err(), Some(EINVAL));
     }
     assert_eq!(vm.call(CmdDestroyPd { pdn }).err(), None);
@@ -177,7 +179,10 @@ fn without_the_feature_there_are_none() {
 fn vm_without(vm: &Vm) -> [Option<u8>; 2] {
     [
         vm.call(alloc(vm.pdn, MwType::One)).err(),
-        vm.call(CmdDeallocMw { mwn: 65_537 }).err(),
+        vm.call(CmdDeallocMw {
+            mwn: MwNumber::new(65_537),
+        })
+        .err(),
     ]
 }
 

@@ -40,7 +40,10 @@ pub fn roce(dst: Mac, src: Mac, number: u8) -> Vec<u8> {
     use roce::net::Addresses;
     use roce::work::With;
     let send = Request::from(SendPart::Only(With::Nothing));
-    let headers = Headers::new(Bth::new(0xffff, 17, roce::Psn::new(number.into())), send);
+    let headers = Headers::new(
+        Bth::new(0xffff, roce::Qpn::new(17), roce::Psn::new(number.into())),
+        send,
+    );
     let path = roce::Path::new(
         src,
         dst,

@@ -18,6 +18,10 @@ use crate::{
             CreateFlags, //
         },
         ib::SigType,
+        number::{
+            Qpn,
+            Srqn, //
+        },
         ring::{
             slot_shift_for,
             DoorbellKind,
@@ -296,7 +300,7 @@ impl Qp {
     /// exists already.
     fn made(
         device: &Arc<Device>,
-        number: u32,
+        number: Qpn,
         init: &QpInit<'_, IbDevice>,
         capabilities: QpCapabilities,
         modifying: Pin<KBox<Mutex<()>>>,
@@ -348,7 +352,7 @@ impl Qp {
         let is_gsi = self.qp_type == QpType::Gsi;
         decode::qp::check_number(self.number, is_gsi).map_err(|_| EIO)?;
         Ok(NewQp {
-            number: self.number,
+            number: self.number.get(),
             capabilities: self.capabilities,
             driver: self,
         })
@@ -413,7 +417,7 @@ fn command(
     };
     let (flags, srqn) = match init.srq() {
         Some(srq) => (flags | CreateFlags::SRQ, srq::Srq::number(srq)),
-        None => (flags, 0),
+        None => (flags, Srqn::NONE),
     };
     CmdCreateQp {
         pdn: pd.number(),

@@ -2,6 +2,8 @@
 
 //! Allocations of a responder.
 
+use virtio_rdma_abi::number::Qpn;
+
 use super::*;
 use crate::net::Addresses;
 use crate::work::AccessFlags;
@@ -10,7 +12,11 @@ use crate::work::AccessFlags;
 #[test]
 fn queues_grow_as_long_as_is_said() {
     let addresses = Addresses::V4([10, 9, 0, 1].into(), [10, 9, 0, 2].into());
-    let connection = Connection::new(Path::new([2; 6], [4; 6], addresses), 2, Mtu::Mtu1024);
+    let connection = Connection::new(
+        Path::new([2; 6], [4; 6], addresses),
+        Qpn::new(2),
+        Mtu::Mtu1024,
+    );
     for limit in [4, 16, 128] {
         let attr = ResponderAttr {
             rq_psn: 0,

@@ -2,6 +2,10 @@
 
 //! Sets of objects that want a turn.
 
+use std::marker::PhantomData;
+
+use virtio_rdma_abi::number::Number;
+
 use super::sync::{AtomicU32, AtomicU64, Ordering};
 
 const WORD: u32 = u64::BITS;
@@ -11,15 +15,16 @@ const WORD: u32 = u64::BITS;
 /// Adding sets a bit: no lock, no allocation, and however often it is done, a number is in the set
 /// once.
 #[derive(Debug)]
-pub(crate) struct ReadySet {
+pub(crate) struct ReadySet<N> {
     bits: Box<[AtomicU64]>,
     /// Bit n is set if word n of `bits` may have a bit set.
     summary: Box<[AtomicU64]>,
     /// Where the search for the next number starts.
     cursor: AtomicU32,
+    number: PhantomData<N>,
 }
 
-impl ReadySet {
+impl<N: Number> ReadySet<N> {
     /// An empty set for numbers below `size`.
     pub(crate) fn new(size: u32) -> Self {
         let words = |n: u32| {
@@ -32,12 +37,14 @@ impl ReadySet {
             summary: words(bits.len() as u32),
             bits,
             cursor: AtomicU32::new(0),
+            number: PhantomData,
         }
     }
 
     /// Adds `number`. Returns whether it was not in the set.
     #[inline]
-    pub(crate) fn insert(&self, number: u32) -> bool {
+    pub(crate) fn insert(&self, number: N) -> bool {
+        let number = number.get();
         let word = number / WORD;
         let Some(bits) = self.bits.get(word as usize) else {
             return false;
@@ -51,21 +58,21 @@ impl ReadySet {
     }
 
     /// Takes a number out, the next after the one taken last.
-    pub(crate) fn take(&self) -> Option<u32> {
+    pub(crate) fn take(&self) -> Option<N> {
         let start = self.cursor.load(Ordering::Relaxed);
         let number = self.take_from(start).or_else(|| self.take_from(0))?;
         self.cursor.store(number + 1, Ordering::Relaxed);
-        Some(number)
+        Some(N::new(number))
     }
 
     /// Takes out all numbers that are in the set now. A number that is added meanwhile may stay.
-    pub(crate) fn take_all(&self, mut each: impl FnMut(u32)) {
+    pub(crate) fn take_all(&self, mut each: impl FnMut(N)) {
         for (group, summary) in (0..).zip(&self.summary) {
             for word in bits_of(summary.load(Ordering::Acquire)) {
                 let word = group * WORD + word;
                 let numbers = self.bits[word as usize].swap(0, Ordering::AcqRel);
                 self.tidy(word);
-                bits_of(numbers).for_each(|number| each(word * WORD + number));
+                bits_of(numbers).for_each(|number| each(N::new(word * WORD + number)));
             }
         }
     }
@@ -156,53 +163,54 @@ mod tests {
     use std::collections::BTreeSet;
 
     use proptest::prelude::*;
+    use virtio_rdma_abi::number::Qpn;
 
     use super::*;
 
     #[test]
     fn serves_in_turn() {
-        let set = ReadySet::new(10_000);
+        let set = ReadySet::<Qpn>::new(10_000);
         for number in [9_999, 64, 3, 5_000, 3] {
-            set.insert(number);
+            set.insert(Qpn::new(number));
         }
-        assert_eq!(set.take(), Some(3));
-        set.insert(3);
+        assert_eq!(set.take().map(Qpn::get), Some(3));
+        set.insert(Qpn::new(3));
         assert_eq!(
-            set.take(),
+            set.take().map(Qpn::get),
             Some(64),
             "others come before one that comes back"
         );
-        assert_eq!(set.take(), Some(5_000));
-        assert_eq!(set.take(), Some(9_999));
-        assert_eq!(set.take(), Some(3));
-        assert_eq!(set.take(), None);
+        assert_eq!(set.take().map(Qpn::get), Some(5_000));
+        assert_eq!(set.take().map(Qpn::get), Some(9_999));
+        assert_eq!(set.take().map(Qpn::get), Some(3));
+        assert_eq!(set.take().map(Qpn::get), None);
         assert!(set.is_empty());
     }
 
     #[test]
     fn all_are_taken_once() {
-        let set = ReadySet::new(10_000);
+        let set = ReadySet::<Qpn>::new(10_000);
         let numbers = [0, 63, 64, 3, 5_000, 9_999];
         for number in numbers {
-            set.insert(number);
+            set.insert(Qpn::new(number));
         }
         let mut taken = Vec::new();
         set.take_all(|number| {
-            taken.push(number);
+            taken.push(number.get());
             // Numbers that come back are not taken again.
             set.insert(number);
         });
         assert_eq!(taken, [0, 3, 63, 64, 5_000, 9_999]);
-        assert_eq!(set.take(), Some(0));
+        assert_eq!(set.take().map(Qpn::get), Some(0));
         set.take_all(|_| {});
         assert!(set.is_empty());
-        assert_eq!(set.take(), None);
+        assert_eq!(set.take().map(Qpn::get), None);
     }
 
     #[test]
     fn many_threads_lose_nothing() {
         const ROUNDS: u32 = 2_000;
-        let set = ReadySet::new(200);
+        let set = ReadySet::<Qpn>::new(200);
         let taken = AtomicU32::new(0);
         let added = AtomicU32::new(0);
         std::thread::scope(|scope| {
@@ -210,7 +218,7 @@ mod tests {
                 let (set, added) = (&set, &added);
                 scope.spawn(move || {
                     for round in 0..ROUNDS {
-                        if set.insert((round * 7 + thread * 31) % 200) {
+                        if set.insert(Qpn::new((round * 7 + thread * 31) % 200)) {
                             added.fetch_add(1, Ordering::SeqCst);
                         }
                     }
@@ -234,13 +242,15 @@ mod tests {
     proptest! {
         #[test]
         fn is_a_set(steps in prop::collection::vec(prop::option::of(0u32..9_000), 0..300)) {
-            let set = ReadySet::new(9_000);
+            let set = ReadySet::<Qpn>::new(9_000);
             let mut model = BTreeSet::new();
             for step in steps {
                 match step {
-                    Some(number) => prop_assert_eq!(set.insert(number), model.insert(number)),
+                    Some(number) => {
+                        prop_assert_eq!(set.insert(Qpn::new(number)), model.insert(number));
+                    }
                     None => match set.take() {
-                        Some(number) => prop_assert!(model.remove(&number)),
+                        Some(number) => prop_assert!(model.remove(&number.get())),
                         None => prop_assert!(model.is_empty()),
                     },
                 }

@@ -5,12 +5,20 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use virtio_rdma_abi::number::{PortId, Qpn};
+
 use super::clock::nanos_since;
 use super::sync::{AtomicU64, Mutex, Ordering};
 use super::Runtime;
 
-/// A QP of the fabric: port and QPN.
-pub(crate) type QpKey = (u32, u32);
+/// A QP of the fabric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct QpKey {
+    /// Its port.
+    pub port: PortId,
+    /// QPN.
+    pub qpn: Qpn,
+}
 
 /// No deadline.
 const NEVER: u64 = u64::MAX;
@@ -122,17 +130,21 @@ mod tests {
     fn one_deadline_a_qp() {
         let start = Instant::now();
         let timers = Timers::new(start);
+        let qp = |qpn| QpKey {
+            port: PortId::new(1),
+            qpn: Qpn::new(qpn),
+        };
         let at = |ms| Some(start + Duration::from_millis(ms));
-        assert!(timers.change((1, 2), None, at(10)));
-        assert!(!timers.change((1, 3), None, at(20)));
-        assert!(timers.change((1, 3), at(20), at(5)));
+        assert!(timers.change(qp(2), None, at(10)));
+        assert!(!timers.change(qp(3), None, at(20)));
+        assert!(timers.change(qp(3), at(20), at(5)));
         assert_eq!(timers.next(), at(5));
         assert_eq!(timers.expired(start), None);
-        assert_eq!(timers.expired(at(15).unwrap()), Some((1, 3)));
-        assert_eq!(timers.expired(at(15).unwrap()), Some((1, 2)));
+        assert_eq!(timers.expired(at(15).unwrap()), Some(qp(3)));
+        assert_eq!(timers.expired(at(15).unwrap()), Some(qp(2)));
         assert_eq!(timers.expired(at(15).unwrap()), None);
-        timers.change((1, 2), None, at(30));
-        assert!(!timers.change((1, 2), at(30), None));
+        timers.change(qp(2), None, at(30));
+        assert!(!timers.change(qp(2), at(30), None));
         assert_eq!(timers.next(), None);
     }
 }

@@ -2,15 +2,23 @@
 
 //! Memory that keys open, and memory that they do not.
 
+use virtio_rdma_abi::number::{MrNumber, Pdn, Qpn};
+
 use super::*;
 use crate::memory::{unlimited, Keys};
 
+const PDN: Pdn = Pdn::new(7);
+const OTHER: Pdn = Pdn::new(8);
+
 /// Work at a QP in this PD.
-fn at(pdn: u32) -> Reached {
-    Reached { pdn, qpn: 9 }
+fn at(pdn: Pdn) -> Reached {
+    Reached {
+        pdn,
+        qpn: Qpn::new(9),
+    }
 }
 
-fn all_memory(table: &MrTable, pdn: u32, access: AccessFlags) -> (u32, u32) {
+fn all_memory(table: &MrTable, pdn: Pdn, access: AccessFlags) -> (MrNumber, u32) {
     let charge = table.charge(0).unwrap();
     table
         .insert(PdUse::alone(pdn), access, 0, PageMap::everything(), charge)
@@ -21,11 +29,11 @@ fn all_memory(table: &MrTable, pdn: u32, access: AccessFlags) -> (u32, u32) {
 #[test]
 fn a_number_never_has_the_same_key_twice_in_a_row() {
     // A variant has 8 bits: more draws than it takes to meet each step of a variant.
-    let variants = Variants::new(&Secret::new(Some(1)), 3..5);
+    let variants = Variants::<MrNumber>::new(&Secret::new(Some(1)), 3..5);
     let mut last = 0;
     for _ in 0..5000 {
-        let key = variants.key(4);
-        assert_eq!(number_of(key), 4);
+        let key = variants.key(MrNumber::new(4));
+        assert_eq!(number_of::<MrNumber>(key).get(), 4);
         assert_ne!(key, last);
         last = key;
     }
@@ -33,7 +41,7 @@ fn a_number_never_has_the_same_key_twice_in_a_row() {
     // same, but not each time.
     for chosen in (0..=255).cycle().take(5000) {
         variants.note((3 << VARIANT_BITS) | chosen);
-        assert_ne!(variants.key(3), (3 << VARIANT_BITS) | chosen);
+        assert_ne!(variants.key(MrNumber::new(3)), (3 << VARIANT_BITS) | chosen);
     }
 }
 
@@ -41,54 +49,54 @@ fn a_number_never_has_the_same_key_twice_in_a_row() {
 #[test]
 fn a_key_opens_one_mr_only() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 1, 1, 10);
-    let (number, key) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
+    let (number, key) = all_memory(&table, PDN, AccessFlags::LOCAL_WRITE);
     assert!(Keys::new(&table)
-        .check(key, 7, 0x1000, 8, AccessFlags::LOCAL_WRITE)
+        .check(key, PDN, 0x1000, 8, AccessFlags::LOCAL_WRITE)
         .is_ok());
     assert!(Keys::new(&table)
-        .check(key, 7, 0x1000, 8, AccessFlags::NONE)
+        .check(key, PDN, 0x1000, 8, AccessFlags::NONE)
         .is_ok());
     assert!(
         Keys::new(&table)
-            .check(key, 8, 0x1000, 8, AccessFlags::NONE)
+            .check(key, OTHER, 0x1000, 8, AccessFlags::NONE)
             .is_err(),
         "PD"
     );
     assert!(
         Keys::new(&table)
-            .check(key, 7, 0x1000, 8, AccessFlags::REMOTE_READ)
+            .check(key, PDN, 0x1000, 8, AccessFlags::REMOTE_READ)
             .is_err(),
         "right"
     );
     assert!(
         Keys::new(&table)
-            .check(key ^ 1, 7, 0x1000, 8, AccessFlags::NONE)
+            .check(key ^ 1, PDN, 0x1000, 8, AccessFlags::NONE)
             .is_err(),
         "variant"
     );
     assert!(
         Keys::new(&table)
-            .check(0, 7, 0x1000, 8, AccessFlags::NONE)
+            .check(0, PDN, 0x1000, 8, AccessFlags::NONE)
             .is_err(),
         "number"
     );
     assert!(
         Keys::new(&table)
-            .check(key, 7, u64::MAX, 2, AccessFlags::NONE)
+            .check(key, PDN, u64::MAX, 2, AccessFlags::NONE)
             .is_err(),
         "range"
     );
     let mr = table.remove(number).unwrap();
     assert!(Keys::new(&table)
-        .region(key, 7, 0x1000, 8, AccessFlags::NONE)
+        .region(key, PDN, 0x1000, 8, AccessFlags::NONE)
         .is_err());
     table.release(number, mr);
-    let (again, other) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
+    let (again, other) = all_memory(&table, PDN, AccessFlags::LOCAL_WRITE);
     assert_eq!(again, number);
     assert_ne!(other, key);
     assert!(
         Keys::new(&table)
-            .check(key, 7, 0x1000, 8, AccessFlags::NONE)
+            .check(key, PDN, 0x1000, 8, AccessFlags::NONE)
             .is_err(),
         "old key"
     );
@@ -102,7 +110,7 @@ fn pages_are_counted() {
     assert_eq!(table.charge(3).err(), Some(Errno::NOMEM));
     let (number, _) = table
         .insert(
-            PdUse::alone(1),
+            PdUse::alone(Pdn::new(1)),
             AccessFlags::NONE,
             0,
             PageMap::everything(),
@@ -120,24 +128,26 @@ fn pages_are_counted() {
 #[test]
 fn an_mr_that_was_replaced_has_a_card_again() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 1, 1, 10);
-    let (number, key) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
-    assert_eq!(table.flat(key).map(|flat| flat.pdn), Some(7));
+    let (number, key) = all_memory(&table, PDN, AccessFlags::LOCAL_WRITE);
+    assert_eq!(table.flat(key).map(|flat| flat.pdn), Some(PDN));
     let (_, region) = table.current(number).unwrap();
     let other = region.with_access(AccessFlags::NONE).unwrap();
-    table.replace(number, PdUse::alone(8), other, None).unwrap();
+    table
+        .replace(number, PdUse::alone(OTHER), other, None)
+        .unwrap();
     assert_eq!(table.flat(key), None, "workers may still use the old one");
     table.replaced(number);
     let flat = table.flat(key).unwrap();
-    assert_eq!((flat.pdn, flat.access), (8, AccessFlags::NONE));
+    assert_eq!((flat.pdn, flat.access), (OTHER, AccessFlags::NONE));
 }
 
-fn fast(table: &MrTable, pdn: u32) -> (u32, u32) {
+fn fast(table: &MrTable, pdn: Pdn) -> (MrNumber, u32) {
     let charge = table.charge(4).unwrap();
     let pd = PdUse::alone(pdn);
     table.insert_fast(pd, 4, 1, charge).unwrap()
 }
 
-fn registration(number: u32, key: u32) -> Registration {
+fn registration(number: MrNumber, key: u32) -> Registration {
     Registration {
         number,
         key,
@@ -153,40 +163,51 @@ fn registration(number: u32, key: u32) -> Registration {
 #[test]
 fn fast_registration_and_invalidation() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 100);
-    let (number, key) = fast(&table, 7);
+    let (number, key) = fast(&table, PDN);
     let opens = |key| {
         Keys::new(&table)
-            .check(key, 7, 0x1000, 8, AccessFlags::NONE)
+            .check(key, PDN, 0x1000, 8, AccessFlags::NONE)
             .is_ok()
     };
     assert!(!opens(key), "free");
-    assert_eq!(table.invalidate(key, at(7)), Err(KeyFault), "free");
+    assert_eq!(table.invalidate(key, at(PDN)), Err(KeyFault), "free");
     let without = Registration {
         pages: None,
         ..registration(number, key)
     };
-    assert_eq!(table.register(7, without), Err(KeyFault), "no pages");
+    assert_eq!(table.register(PDN, without), Err(KeyFault), "no pages");
     assert_eq!(
-        table.register(8, registration(number, key)),
+        table.register(OTHER, registration(number, key)),
         Err(KeyFault),
         "PD"
     );
     let other = registration(number, key + 0x100);
-    assert_eq!(table.register(7, other), Err(KeyFault), "number in the key");
-    let beyond = registration(0xff_ffff, !0);
-    assert_eq!(table.register(7, beyond), Err(KeyFault), "no such MR");
+    assert_eq!(
+        table.register(PDN, other),
+        Err(KeyFault),
+        "number in the key"
+    );
+    let beyond = registration(MrNumber::new(0xff_ffff), !0);
+    assert_eq!(table.register(PDN, beyond), Err(KeyFault), "no such MR");
 
-    assert_eq!(table.register(7, registration(number, key)), Ok(()));
+    assert_eq!(table.register(PDN, registration(number, key)), Ok(()));
     assert!(opens(key));
     let again = registration(number, key ^ 1);
-    assert_eq!(table.register(7, again), Err(KeyFault), "valid");
-    assert_eq!(table.invalidate(key ^ 1, at(7)), Err(KeyFault), "stale key");
-    assert_eq!(table.invalidate(key, at(8)), Err(KeyFault), "PD");
+    assert_eq!(table.register(PDN, again), Err(KeyFault), "valid");
+    assert_eq!(
+        table.invalidate(key ^ 1, at(PDN)),
+        Err(KeyFault),
+        "stale key"
+    );
+    assert_eq!(table.invalidate(key, at(OTHER)), Err(KeyFault), "PD");
     assert!(opens(key));
-    assert_eq!(table.invalidate(key, at(7)), Ok(()));
+    assert_eq!(table.invalidate(key, at(PDN)), Ok(()));
     assert!(!opens(key));
 
-    assert_eq!(table.register(7, registration(number, key ^ 0x5a)), Ok(()));
+    assert_eq!(
+        table.register(PDN, registration(number, key ^ 0x5a)),
+        Ok(())
+    );
     assert!(opens(key ^ 0x5a) && !opens(key), "the key changed");
 }
 
@@ -194,15 +215,18 @@ fn fast_registration_and_invalidation() {
 #[test]
 fn only_mrs_made_for_it_are_registered_or_invalidated() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 100);
-    let (number, key) = all_memory(&table, 7, AccessFlags::LOCAL_WRITE);
-    assert_eq!(table.invalidate(key, at(7)), Err(KeyFault));
-    assert_eq!(table.register(7, registration(number, key)), Err(KeyFault));
+    let (number, key) = all_memory(&table, PDN, AccessFlags::LOCAL_WRITE);
+    assert_eq!(table.invalidate(key, at(PDN)), Err(KeyFault));
+    assert_eq!(
+        table.register(PDN, registration(number, key)),
+        Err(KeyFault)
+    );
     assert_eq!(
         table.fast_limits(number).map(|(most, _)| most),
         Err(Errno::INVAL)
     );
     assert!(Keys::new(&table)
-        .check(key, 7, 0, 8, AccessFlags::NONE)
+        .check(key, PDN, 0, 8, AccessFlags::NONE)
         .is_ok());
 }
 
@@ -210,7 +234,7 @@ fn only_mrs_made_for_it_are_registered_or_invalidated() {
 #[test]
 fn mapped_pages_wait_for_the_registration() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 100);
-    let (number, key) = fast(&table, 7);
+    let (number, key) = fast(&table, PDN);
     let mapped = |base| Mapped {
         base,
         pages: Arc::new(PageMap::everything()),
@@ -220,11 +244,11 @@ fn mapped_pages_wait_for_the_registration() {
             pages: None,
             ..registration(number, key)
         };
-        table.register(7, from_map)
+        table.register(PDN, from_map)
     };
     let opens = |addr| {
         Keys::new(&table)
-            .check(key, 7, addr, 1, AccessFlags::NONE)
+            .check(key, PDN, addr, 1, AccessFlags::NONE)
             .is_ok()
     };
     table.map(number, mapped(0x2000)).unwrap();
@@ -233,7 +257,7 @@ fn mapped_pages_wait_for_the_registration() {
     assert!(opens(0x2000) && !opens(0x1fff));
     table.map(number, mapped(0x1000)).unwrap();
     assert!(!opens(0x1000), "the registration stays");
-    table.invalidate(key, at(7)).unwrap();
+    table.invalidate(key, at(PDN)).unwrap();
     register().unwrap();
     assert!(opens(0x1000));
     assert_eq!(table.fast_limits(number).map(|(most, _)| most), Ok(4));
@@ -244,16 +268,16 @@ fn mapped_pages_wait_for_the_registration() {
 fn invalidation_waits_for_who_uses_the_memory() {
     use std::sync::atomic::AtomicBool;
     let table = MrTable::new(&Secret::new(None), &unlimited(), 4, 1, 100);
-    let (number, key) = fast(&table, 7);
-    table.register(7, registration(number, key)).unwrap();
+    let (number, key) = fast(&table, PDN);
+    table.register(PDN, registration(number, key)).unwrap();
     let region = Keys::new(&table)
-        .region(key, 7, 0, 1, AccessFlags::NONE)
+        .region(key, PDN, 0, 1, AccessFlags::NONE)
         .unwrap();
     let released = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while Keys::new(&table)
-                .check(key, 7, 0, 1, AccessFlags::NONE)
+                .check(key, PDN, 0, 1, AccessFlags::NONE)
                 .is_ok()
             {
                 std::thread::yield_now();
@@ -261,7 +285,7 @@ fn invalidation_waits_for_who_uses_the_memory() {
             released.store(true, Ordering::SeqCst);
             drop(region);
         });
-        table.invalidate(key, at(7)).unwrap();
+        table.invalidate(key, at(PDN)).unwrap();
         assert!(released.load(Ordering::SeqCst));
     });
 }

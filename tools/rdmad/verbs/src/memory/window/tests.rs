@@ -6,37 +6,41 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use proptest::prelude::*;
+use virtio_rdma_abi::number::{MrNumber, MwNumber, Pdn, Qpn};
 
 use super::*;
 use crate::memory::{unlimited, Keys, MrTable, PageMap};
 
-const PDN: u32 = 7;
+const PDN: Pdn = Pdn::new(7);
 /// The MR's address, and the length of those that have one.
 const BASE: u64 = 0x10_0000;
 const RIGHTS_OF_MR: AccessFlags = AccessFlags(AccessFlags::LOCAL_WRITE.0 | AccessFlags::MW_BIND.0);
 const WRITE: AccessFlags = AccessFlags::REMOTE_WRITE;
 const READ: AccessFlags = AccessFlags::REMOTE_READ;
 
-fn pd(pdn: u32) -> PdUse {
+fn pd(pdn: Pdn) -> PdUse {
     PdUse::alone(pdn)
 }
 
 fn at(qpn: u32) -> Reached {
-    Reached { pdn: PDN, qpn }
+    Reached {
+        pdn: PDN,
+        qpn: Qpn::new(qpn),
+    }
 }
 
 fn table() -> MrTable {
     MrTable::new(&Secret::new(None), &unlimited(), 4, 4, 100)
 }
 
-fn mr(table: &MrTable, access: AccessFlags) -> (u32, u32) {
+fn mr(table: &MrTable, access: AccessFlags) -> (MrNumber, u32) {
     let charge = table.charge(0).unwrap();
     table
         .insert(pd(PDN), access, BASE, PageMap::everything(), charge)
         .unwrap()
 }
 
-fn window(table: &MrTable, mw_type: MwType) -> (u32, u32) {
+fn window(table: &MrTable, mw_type: MwType) -> (MwNumber, u32) {
     table.windows().insert(pd(PDN), mw_type).unwrap()
 }
 
@@ -78,7 +82,10 @@ fn type_1_is_bound_again_and_again() {
             "any QP"
         );
     }
-    let other_pd = Reached { pdn: 8, qpn: 1 };
+    let other_pd = Reached {
+        pdn: Pdn::new(8),
+        qpn: Qpn::new(1),
+    };
     assert!(!opens(&table, first.new_key, other_pd, start, 1), "PD");
     assert!(!opens(&table, first.new_key, at(1), start - 1, 1), "before");
     assert!(!opens(&table, first.new_key, at(1), start, 0x101), "behind");
@@ -137,9 +144,9 @@ fn type_2_belongs_to_the_qp_that_bound_it() {
         ..binding(key ^ 0x80)
     };
     assert_eq!(table.bind(at(2), lkey, &again), Ok(Some(number)));
-    table.windows().forsake(number, 1);
+    table.windows().forsake(number, Qpn::new(1));
     assert!(opens(&table, key, at(2), start, 1), "another QP's");
-    table.windows().forsake(number, 2);
+    table.windows().forsake(number, Qpn::new(2));
     assert!(!opens(&table, key, at(2), start, 1));
 }
 
@@ -198,7 +205,10 @@ fn bindings_that_are_refused() {
             };
             assert_eq!(table.bind(at(1), lkey, &stale), Err(KeyFault), "old key");
         }
-        let other_pd = Reached { pdn: 8, qpn: 1 };
+        let other_pd = Reached {
+            pdn: Pdn::new(8),
+            qpn: Qpn::new(1),
+        };
         assert_eq!(table.bind(other_pd, lkey, &wanted), Err(KeyFault), "PD");
         for lkey in [lkey ^ 1, 0, !0, key] {
             assert_eq!(table.bind(at(1), lkey, &wanted), Err(KeyFault), "MR's key");
@@ -281,7 +291,7 @@ fn a_window_that_is_gone_is_unbound_and_its_key_does_not_return() {
     table.bind(at(3), lkey, &chosen).unwrap();
     let gone = table.windows().remove(mwn).unwrap();
     assert!(!opens(&table, chosen.new_key, at(3), chosen.addr, 1));
-    assert_eq!(table.windows().release(&gone), Some(3));
+    assert_eq!(table.windows().release(&gone), Some(Qpn::new(3)));
     assert!(table.windows().remove(mwn).is_none());
     let (again, other) = window(&table, MwType::Two);
     assert_eq!(again, mwn);
@@ -355,7 +365,7 @@ struct Model {
     key: u32,
     is_two: bool,
     /// Number of the MR, and QP.
-    bound: Option<(u32, u32)>,
+    bound: Option<(MrNumber, u32)>,
 }
 
 proptest! {
@@ -364,8 +374,8 @@ proptest! {
     fn any_order_keeps_the_rules(steps in prop::collection::vec(step(), 1..60)) {
         let table = table();
         let mut mrs = [mr(&table, RIGHTS_OF_MR), mr(&table, RIGHTS_OF_MR)];
-        let mut windows: BTreeMap<u32, Model> = BTreeMap::new();
-        let nth = |windows: &BTreeMap<u32, Model>, n| windows.keys().nth(n).copied();
+        let mut windows: BTreeMap<MwNumber, Model> = BTreeMap::new();
+        let nth = |windows: &BTreeMap<MwNumber, Model>, n| windows.keys().nth(n).copied();
         for step in steps {
             match step {
                 Step::Alloc(is_two) => {
@@ -380,7 +390,7 @@ proptest! {
                     let model = windows.remove(&number).unwrap();
                     let gone = table.windows().remove(number).unwrap();
                     let qpn = model.bound.filter(|_| model.is_two).map(|(_, qpn)| qpn);
-                    prop_assert_eq!(table.windows().release(&gone), qpn);
+                    prop_assert_eq!(table.windows().release(&gone), qpn.map(Qpn::new));
                 },
                 Step::Bind { window, mr, qpn, len } => if let Some(number) = nth(&windows, window) {
                     let model = windows.get_mut(&number).unwrap();
@@ -412,7 +422,7 @@ proptest! {
                     }
                 }
                 Step::DestroyQp(qpn) => for (number, model) in &mut windows {
-                    table.windows().forsake(*number, qpn);
+                    table.windows().forsake(*number, Qpn::new(qpn));
                     if model.is_two && model.bound.is_some_and(|(_, at)| at == qpn) {
                         model.bound = None;
                     }

@@ -4,6 +4,7 @@
 
 use virtio_rdma_abi::ctrl::{CmdCreateMr, CmdDeregMr};
 use virtio_rdma_abi::ib::{AccessFlags, WrOpcode};
+use virtio_rdma_abi::number::{MrNumber, Pdn};
 use virtio_rdma_abi::wqe::{Reg, RegPages};
 
 use crate::choices::Choices;
@@ -30,7 +31,7 @@ pub struct Change {
 /// The MR.
 pub struct Fast<'w> {
     guest: &'w Guest,
-    mrn: u32,
+    mrn: MrNumber,
     key: u32,
     registered: Option<Registered>,
     /// A work request that changes it is under way.
@@ -43,7 +44,7 @@ pub struct Fast<'w> {
 
 impl<'w> Fast<'w> {
     /// A free MR of the PD for the vault at `iova`.
-    pub fn new(guest: &'w Guest, pdn: u32, (iova, len, addr): (u64, u64, u64)) -> Self {
+    pub fn new(guest: &'w Guest, pdn: Pdn, (iova, len, addr): (u64, u64, u64)) -> Self {
         let request = CmdCreateMr {
             pdn,
             access_flags: AccessFlags::NONE,

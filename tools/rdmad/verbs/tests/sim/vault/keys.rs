@@ -4,6 +4,7 @@
 
 use virtio_rdma_abi::ctrl::{CmdDeregMr, CmdRegUserMr, CmdRegUserMrPages, CmdReregMr, ReregFlags};
 use virtio_rdma_abi::ib::AccessFlags;
+use virtio_rdma_abi::number::Pdn;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::choices::Choices;
@@ -37,7 +38,7 @@ struct Key {
 pub struct Keys<'w> {
     guest: &'w Guest,
     /// PDs: that of the QP, and another.
-    pdns: [u32; 2],
+    pdns: [Pdn; 2],
     iova: u64,
     len: u64,
     present: Vec<Key>,
@@ -65,7 +66,7 @@ fn rights(choices: &mut Choices) -> AccessFlags {
 
 impl<'w> Keys<'w> {
     /// Keys of a QP that belongs to a `user`, or to the kernel.
-    pub fn new(guest: &'w Guest, pdns: [u32; 2], (iova, len): (u64, u64), user: bool) -> Self {
+    pub fn new(guest: &'w Guest, pdns: [Pdn; 2], (iova, len): (u64, u64), user: bool) -> Self {
         let mr = guest.vm.register(pdns[0], iova, len, BINDABLE);
         Self {
             fast: (!user).then(|| Fast::new(guest, pdns[0], (iova, len, mr.addr))),

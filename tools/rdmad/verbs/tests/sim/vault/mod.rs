@@ -11,6 +11,7 @@ mod windows;
 
 use virtio_rdma_abi::ctrl::{CmdCreatePd, CmdDestroyPd};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, Mtu, QpState, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::Pdn;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::choices::Choices;
@@ -30,7 +31,7 @@ pub struct Vault<'w> {
     owner: Side<'w>,
     thief: Side<'w>,
     /// A PD that the owner's QP is not in.
-    stranger: u32,
+    stranger: Pdn,
     keys: Keys<'w>,
     /// Tries that were flushed. Their packets may be on their way, and meet other keys.
     adrift: Vec<Try>,

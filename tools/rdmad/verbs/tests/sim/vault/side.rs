@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 
 use virtio_rdma_abi::ib::{AccessFlags, WcStatus};
+use virtio_rdma_abi::number::Pdn;
 
 use super::{fast, windows};
 use crate::guest::Guest;
@@ -103,7 +104,7 @@ pub(super) struct Side<'w> {
 }
 
 impl<'w> Side<'w> {
-    pub fn new(guest: &'w Guest, pdn: u32, options: Options, bytes: Vec<u8>) -> Self {
+    pub fn new(guest: &'w Guest, pdn: Pdn, options: Options, bytes: Vec<u8>) -> Self {
         let cq = Cq::new(&guest.vm, 64);
         Self {
             qp: Qp::in_pd(&guest.vm, pdn, &cq, &cq, options),

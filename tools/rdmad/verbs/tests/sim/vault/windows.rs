@@ -4,6 +4,7 @@
 
 use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdDeallocMw};
 use virtio_rdma_abi::ib::{AccessFlags, MwType, WrOpcode};
+use virtio_rdma_abi::number::{MrNumber, MwNumber, Pdn};
 use virtio_rdma_abi::wqe::BindMw;
 
 use crate::choices::Choices;
@@ -20,7 +21,7 @@ const ATOMIC: AccessFlags = AccessFlags::REMOTE_ATOMIC;
 /// The memory that a window shows.
 #[derive(Clone, Copy, Debug)]
 struct Bound {
-    mrn: u32,
+    mrn: MrNumber,
     at: usize,
     len: usize,
     access: AccessFlags,
@@ -29,13 +30,13 @@ struct Bound {
 /// The future of a window.
 #[derive(Clone, Copy, Debug)]
 pub struct Change {
-    mwn: u32,
+    mwn: MwNumber,
     key: u32,
     bound: Option<Bound>,
 }
 
 struct Window {
-    mwn: u32,
+    mwn: MwNumber,
     mw_type: MwType,
     key: u32,
     bound: Option<Bound>,
@@ -46,7 +47,7 @@ struct Window {
 /// The windows.
 pub struct Windows<'w> {
     guest: &'w Guest,
-    pdn: u32,
+    pdn: Pdn,
     iova: u64,
     present: Vec<Window>,
     /// The last key that opens nothing any more.
@@ -54,7 +55,7 @@ pub struct Windows<'w> {
 }
 
 impl<'w> Windows<'w> {
-    pub fn new(guest: &'w Guest, pdn: u32, iova: u64) -> Self {
+    pub fn new(guest: &'w Guest, pdn: Pdn, iova: u64) -> Self {
         Self {
             guest,
             pdn,
@@ -82,7 +83,7 @@ impl<'w> Windows<'w> {
     }
 
     /// Whether a window shows a part of this MR; `None` if that changes.
-    pub fn show(&self, mrn: u32) -> Option<bool> {
+    pub fn show(&self, mrn: MrNumber) -> Option<bool> {
         let is_bound =
             |window: &&Window| !window.is_changing && window.bound.is_some_and(|at| at.mrn == mrn);
         if self.present.iter().any(|window| is_bound(&window)) {

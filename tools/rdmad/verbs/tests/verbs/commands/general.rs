@@ -10,6 +10,7 @@ use virtio_rdma_abi::config::{
 };
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Features;
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::harness::*;
@@ -84,7 +85,7 @@ fn the_configuration_tells_the_limits() {
     let qps: Vec<_> = (0..4).map(|_| Qp::new(vm, &cq, &cq, options)).collect();
     let mut qpns: Vec<_> = qps.iter().map(|qp| qp.qpn).collect();
     qpns.sort();
-    assert_eq!(qpns, [2, 3, 4, 5]);
+    assert_eq!(qpns, [2, 3, 4, 5].map(Qpn::new));
     assert_eq!(vm.call(create_qp(vm, &cq)).err(), Some(ENOMEM));
     vm.mr(4096 * 10);
     let seven = |cmd: &mut CmdRegUserMr| (cmd.npages, cmd.length) = (7, 7 * 4096 - 16);

@@ -9,6 +9,7 @@ use virtio_rdma_abi::config::{
 };
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::{AccessFlags, GSI_QPN};
+use virtio_rdma_abi::number::Number;
 use virtio_rdma_abi::ring::{slot_shift_for, RingAddr, RingKind, RingLayout, CQ_SLOTS};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{rq_wqe_size, sq_wqe_size, INLINE_OFFSET};
@@ -27,8 +28,8 @@ fn limits(vm: &Vm) -> (Config, OwnRingsConfig) {
 }
 
 /// Makes `count` objects and finds that there is no other, until one is gone.
-fn fill(count: u32, mut make: impl FnMut() -> Result<u32, u8>, destroy: impl Fn(u32)) {
-    let mut last = 0;
+fn fill<N: Number>(count: u32, mut make: impl FnMut() -> Result<N, u8>, destroy: impl Fn(N)) {
+    let mut last = N::new(0);
     for n in 0..count {
         last = make().unwrap_or_else(|errno| panic!("number {n}: errno {errno}"));
     }
@@ -93,7 +94,7 @@ fn cqs_and_qps() {
     request.rq = Ring::new(vm, RingKind::Work, 2, 6).addr;
     // One of them is the GSI QP.
     fill(
-        own.max_qp - GSI_QPN,
+        own.max_qp - GSI_QPN.get(),
         || vm.call(request).map(|rsp| rsp.qpn),
         |qpn| {
             vm.call(CmdDestroyQp { qpn }).unwrap();

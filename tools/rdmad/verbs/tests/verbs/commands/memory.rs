@@ -7,6 +7,7 @@ use virtio_rdma_abi::config::Config;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::{MrNumber, Pdn};
 
 use crate::harness::*;
 
@@ -31,7 +32,7 @@ fn memory_of_processes() {
     let vm = &world.vms[0];
     let err = |change: fn(&mut CmdRegUserMr)| register(vm, change).err();
     assert_eq!(err(|_| ()), None);
-    assert_eq!(err(|cmd| cmd.pdn = 99), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.pdn = Pdn::new(99)), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.length = 0), Some(EINVAL));
     assert_eq!(
         err(|cmd| cmd.length = 4096),
@@ -69,7 +70,13 @@ fn memory_of_processes() {
     let mr = register(vm, |_| ()).unwrap();
     assert_eq!(vm.call(CmdDeregMr { mrn: mr.mrn }).err(), None);
     assert_eq!(vm.call(CmdDeregMr { mrn: mr.mrn }).err(), Some(EINVAL));
-    assert_eq!(vm.call(CmdDeregMr { mrn: 0 }).err(), Some(EINVAL));
+    assert_eq!(
+        vm.call(CmdDeregMr {
+            mrn: MrNumber::new(0)
+        })
+        .err(),
+        Some(EINVAL)
+    );
 }
 
 // abi
@@ -80,7 +87,7 @@ fn all_memory() {
     let dma = |pdn, access_flags| vm.call(CmdGetDmaMr { pdn, access_flags }).err();
     assert_eq!(dma(vm.pdn, AccessFlags::LOCAL_WRITE), None);
     assert_eq!(dma(vm.pdn, AccessFlags::NONE), None);
-    assert_eq!(dma(0, AccessFlags::LOCAL_WRITE), Some(EINVAL));
+    assert_eq!(dma(Pdn::new(0), AccessFlags::LOCAL_WRITE), Some(EINVAL));
     for (access, errno) in BAD_RIGHTS {
         assert_eq!(dma(vm.pdn, access), Some(errno), "{access:?}");
     }
@@ -280,7 +287,10 @@ fn fast_registration() {
         Some(EINVAL)
     );
     assert_eq!(create(vm.pdn, AccessFlags::NONE, 0).err(), Some(EINVAL));
-    assert_eq!(create(99, AccessFlags::NONE, 1).err(), Some(EINVAL));
+    assert_eq!(
+        create(Pdn::new(99), AccessFlags::NONE, 1).err(),
+        Some(EINVAL)
+    );
     for (access, errno) in BAD_RIGHTS {
         assert_eq!(create(vm.pdn, access, 1).err(), Some(errno), "{access:?}");
     }
@@ -290,7 +300,7 @@ fn fast_registration() {
     vm.negotiate(&[]);
 
     let mr = create(vm.pdn, AccessFlags::NONE, 2).unwrap();
-    assert_eq!((mr.lkey, mr.lkey >> 8), (mr.rkey, mr.mrn));
+    assert_eq!((mr.lkey, mr.lkey >> 8), (mr.rkey, mr.mrn.get()));
     let (a, b) = (vm.alloc(4096), vm.alloc(4096));
     let pages = vm.page_list(&[b, a]);
     let good = CmdMapMrSg {
@@ -306,8 +316,8 @@ fn fast_registration() {
         vm.call(cmd).err()
     };
     assert_eq!(vm.call(good).unwrap().npages, 2);
-    assert_eq!(err(|cmd| cmd.mrn = 0), Some(EINVAL));
-    assert_eq!(err(|cmd| cmd.mrn = 77), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.mrn = MrNumber::new(0)), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.mrn = MrNumber::new(77)), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.npages = 1), Some(EINVAL), "too few");
     assert_eq!(err(|cmd| cmd.start = 0x5_0000), Some(EINVAL), "too many");
     assert_eq!(

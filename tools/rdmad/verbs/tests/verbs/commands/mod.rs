@@ -11,6 +11,7 @@ mod objects;
 use rustix::io::Errno;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::QpType;
+use virtio_rdma_abi::number::Srqn;
 use virtio_rdma_abi::ring::RingKind;
 
 use crate::harness::*;
@@ -67,7 +68,7 @@ pub fn create_qp(vm: &Vm, cq: &Cq<'_>) -> CmdCreateQpRings {
             recv_cqn: cq.cqn,
             max_inline_data: 37,
             flags: CreateFlags::USER,
-            srqn: 0,
+            srqn: Srqn::NONE,
             reserved: [0; 24],
         },
         sq: Ring::new(vm, RingKind::Work, 64, 7).addr,

@@ -5,6 +5,7 @@
 use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::{AccessFlags, AhFlags, Mtu, QpAttrMask, QpState};
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::{AhAttr, QpAttr};
 use virtio_rdma_abi::wire::Wire;
 
@@ -22,7 +23,7 @@ fn query_returns_what_was_set() {
     let qp = Qp::new(a, &cq, &cq, Options::default());
     assert_eq!(qp.state(), QpState::Reset);
     qp.to_init().unwrap();
-    qp.to_rtr(b, 1234).unwrap();
+    qp.to_rtr(b, Qpn::new(1234)).unwrap();
     assert_eq!(qp.state(), QpState::Rtr);
     qp.to_rts().unwrap();
     let attr = qp.query();
@@ -32,7 +33,7 @@ fn query_returns_what_was_set() {
     );
     assert_eq!(
         (attr.path_mtu, attr.dest_qp_num),
-        (Mtu::Mtu1024.value(), 1234)
+        (Mtu::Mtu1024.value(), Qpn::new(1234))
     );
     assert_eq!((attr.rq_psn, attr.sq_psn), (0xff_fff0, 0xff_fff0));
     assert_eq!((attr.timeout, attr.retry_cnt, attr.rnr_retry), (15, 7, 7));
@@ -55,7 +56,7 @@ fn query_returns_what_was_set() {
         (64, 4, 200)
     );
     qp.to(QpState::Reset);
-    assert_eq!(qp.query().dest_qp_num, 0);
+    assert_eq!(qp.query().dest_qp_num, Qpn::NONE);
 }
 
 // abi
@@ -66,7 +67,7 @@ fn steps_and_values_of_modify() {
     let [a, b] = [&world.vms[0], &world.vms[1]];
     let cq = Cq::new(a, 64);
     let qp = Qp::new(a, &cq, &cq, Options::default());
-    assert_eq!(qp.to_rtr(b, 5), Err(EINVAL), "RESET to RTR");
+    assert_eq!(qp.to_rtr(b, Qpn::new(5)), Err(EINVAL), "RESET to RTR");
     assert_eq!(
         qp.modify(QpState::Init, QpAttrMask::NONE, QpAttr::ZERO),
         Err(EINVAL),
@@ -105,9 +106,13 @@ fn steps_and_values_of_modify() {
     qp.to_init().unwrap();
     qp.to_init().unwrap();
     assert_eq!(qp.to_rts(), Err(EINVAL), "INIT to RTS");
-    assert_eq!(qp.to_rtr(b, 0), Err(EINVAL), "QPN 0");
-    assert_eq!(qp.to_rtr(b, 1 << 24), Err(EINVAL), "QPN of 25 bits");
-    qp.to_rtr(b, 5).unwrap();
+    assert_eq!(qp.to_rtr(b, Qpn::NONE), Err(EINVAL), "QPN 0");
+    assert_eq!(
+        qp.to_rtr(b, Qpn::new(1 << 24)),
+        Err(EINVAL),
+        "QPN of 25 bits"
+    );
+    qp.to_rtr(b, Qpn::new(5)).unwrap();
     qp.to_rts().unwrap();
     for (state, done) in [(QpState::Rts, Ok(())), (QpState::Sqd, Err(EINVAL))] {
         let current = QpAttr {
@@ -134,7 +139,7 @@ fn address_vectors() {
     let cq = Cq::new(a, 64);
     let qp = Qp::new(a, &cq, &cq, Options::default());
     qp.to_init().unwrap();
-    qp.to_rtr(b, 5).unwrap();
+    qp.to_rtr(b, Qpn::new(5)).unwrap();
     let good = qp.query();
     let mask = QpAttrMask::AV
         | QpAttrMask::PATH_MTU
@@ -189,7 +194,7 @@ fn a_connection_outlives_its_gid() {
     let cq = Cq::new(a, 64);
     let qp = Qp::new(a, &cq, &cq, Options::default());
     qp.to_init().unwrap();
-    qp.to_rtr(b, 5).unwrap();
+    qp.to_rtr(b, Qpn::new(5)).unwrap();
     a.call(CmdDelGid { index: 1, port: 1 }).unwrap();
     qp.to_rts().unwrap();
     qp.to(QpState::Sqd);

@@ -11,7 +11,8 @@ use virtio_rdma_abi::ib::{
     AsyncEvent, Mtu, PortCaps, PortPhysState, PortSpeed, PortState, PortWidth, QpAttrMask, QpType,
     DEFAULT_PKEY, GSI_QPN,
 };
-use virtio_rdma_abi::ring::{DoorbellKind, RingAddr, RingKind};
+use virtio_rdma_abi::number::{Cqn, Pdn, Qpn};
+use virtio_rdma_abi::ring::{Doorbell, RingAddr, RingKind};
 use virtio_rdma_abi::wire::Wire;
 
 use crate::harness::*;
@@ -168,7 +169,7 @@ fn protection_domains() {
     qp.destroy().unwrap();
     assert_eq!(destroy(pdn), None);
     assert_eq!(destroy(pdn), Some(EINVAL));
-    assert_eq!(destroy(0), Some(EINVAL));
+    assert_eq!(destroy(Pdn::new(0)), Some(EINVAL));
 }
 
 // abi
@@ -259,9 +260,9 @@ fn queue_pairs() {
     }
     assert_eq!(err(|cmd| cmd.base.qp_type = 77), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.base.sq_sig_type = 2), Some(EINVAL));
-    assert_eq!(err(|cmd| cmd.base.pdn = 99), Some(EINVAL));
-    assert_eq!(err(|cmd| cmd.base.send_cqn = 99), Some(EINVAL));
-    assert_eq!(err(|cmd| cmd.base.recv_cqn = 99), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.base.pdn = Pdn::new(99)), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.base.send_cqn = Cqn::new(99)), Some(EINVAL));
+    assert_eq!(err(|cmd| cmd.base.recv_cqn = Cqn::new(99)), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.base.max_send_wr = 65), Some(EINVAL));
     assert_eq!(err(|cmd| cmd.base.max_recv_wr = 65), Some(EINVAL));
     assert_eq!(
@@ -361,7 +362,7 @@ fn the_gsi_qp_is_one_and_belongs_to_the_kernel() {
         assert_eq!(qp.qpn, GSI_QPN);
         assert_eq!(create(QpType::Gsi, CreateFlags::NONE), Err(EEXIST));
         assert_eq!(
-            create(QpType::Ud, CreateFlags::NONE).map(|qpn| qpn > 1),
+            create(QpType::Ud, CreateFlags::NONE).map(|qpn| qpn > Qpn::new(1)),
             Ok(true)
         );
         qp.destroy().unwrap();
@@ -388,7 +389,7 @@ fn a_pd_is_free_once_its_qp_is_destroyed() {
             },
         );
         qp.to_init().unwrap();
-        qp.ring_doorbell(DoorbellKind::Sq);
+        qp.ring_doorbell(Doorbell::Sq);
         qp.destroy().unwrap();
         vm.call(CmdDestroyPd { pdn }).unwrap();
     }

@@ -7,7 +7,8 @@ use std::cell::RefCell;
 use virtio_rdma_abi::cqe::{Cqe, CQ_SLOT_SHIFT};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::{WcFlags, WcStatus};
-use virtio_rdma_abi::ring::{ArmKind, DoorbellKind, RingKind};
+use virtio_rdma_abi::number::Cqn;
+use virtio_rdma_abi::ring::{ArmKind, Doorbell, RingKind};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_ring::{Armed, CompletionQueue, RingError, RingMemory};
 
@@ -99,7 +100,7 @@ fn what_no_completion_says() {
 
 pub struct Cq<'vm> {
     pub vm: &'vm Vm,
-    pub cqn: u32,
+    pub cqn: Cqn,
     pub cookie: u64,
     pub ring: Ring,
     queue: RefCell<CompletionQueue>,
@@ -229,7 +230,7 @@ impl<'vm> Cq<'vm> {
     }
 
     pub fn ring_doorbell(&self) {
-        mode::ring_doorbell(self.vm, DoorbellKind::Cq, self.cqn);
+        mode::ring_doorbell(self.vm, Doorbell::Cq(self.cqn));
     }
 
     pub fn destroy(&self) -> Result<Empty, u8> {

@@ -29,6 +29,7 @@ use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::{Event, EventKind};
 use virtio_rdma_abi::feature::{Feature, Features};
 use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent};
+use virtio_rdma_abi::number::{MrNumber, Pdn, Qpn};
 use virtio_rdma_abi::wire::Wire;
 use virtqueue::Split;
 
@@ -259,7 +260,7 @@ fn features(others: &[Feature]) -> Features {
 /// An MR.
 #[derive(Clone, Copy, Debug)]
 pub struct Mr {
-    pub mrn: u32,
+    pub mrn: MrNumber,
     pub key: u32,
     /// Address in work requests.
     pub addr: u64,
@@ -272,14 +273,14 @@ pub struct Mr {
 pub struct Vm {
     pub mac: [u8; 6],
     pub gid: [u8; 16],
-    pub pdn: u32,
+    pub pdn: Pdn,
     pub space: Arc<DmaSpace>,
     pub device: Arc<Device>,
     pub sink: Arc<Sink>,
     next: AtomicU64,
     cookies: AtomicU64,
     /// Ids of the completions that were polled since a QP last asked, those of its receives apart.
-    ended: Mutex<HashMap<(u32, bool), Vec<u64>>>,
+    ended: Mutex<HashMap<(Qpn, bool), Vec<u64>>>,
 }
 
 impl Vm {
@@ -326,7 +327,7 @@ impl Vm {
         let mut vm = Self {
             mac,
             gid,
-            pdn: 0,
+            pdn: Pdn::new(0),
             space,
             device,
             sink,
@@ -407,7 +408,7 @@ impl Vm {
     }
 
     /// Ids of the completions of a queue that were polled since the last call.
-    pub fn take_ended(&self, qpn: u32, is_recv: bool) -> Vec<u64> {
+    pub fn take_ended(&self, qpn: Qpn, is_recv: bool) -> Vec<u64> {
         let mut ended = self.ended.lock().unwrap();
         ended.remove(&(qpn, is_recv)).unwrap_or_default()
     }
@@ -444,12 +445,12 @@ impl Vm {
     }
 
     /// Registers memory at `iova`, under addresses that have nothing to do with it.
-    pub fn register(&self, pdn: u32, iova: u64, len: u64, access: AccessFlags) -> Mr {
+    pub fn register(&self, pdn: Pdn, iova: u64, len: u64, access: AccessFlags) -> Mr {
         self.register_pages(pdn, iova, len, access, &pages(iova, len))
     }
 
     /// Registers memory at `iova` whose pages lie in the opposite order: no two follow each other.
-    pub fn register_reversed(&self, pdn: u32, iova: u64, len: u64, access: AccessFlags) -> Mr {
+    pub fn register_reversed(&self, pdn: Pdn, iova: u64, len: u64, access: AccessFlags) -> Mr {
         let mut pages = pages(iova, len);
         pages.reverse();
         self.register_pages(pdn, iova, len, access, &pages)
@@ -457,7 +458,7 @@ impl Vm {
 
     fn register_pages(
         &self,
-        pdn: u32,
+        pdn: Pdn,
         iova: u64,
         len: u64,
         access: AccessFlags,

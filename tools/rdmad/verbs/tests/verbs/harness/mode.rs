@@ -11,8 +11,9 @@ use std::sync::Mutex;
 use virtio_rdma_abi::config::Config;
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::{QpType, GSI_QPN};
+use virtio_rdma_abi::number::{Cqn, Qpn};
 use virtio_rdma_abi::queues::QueueNumbers;
-use virtio_rdma_abi::ring::{ArmKind, Doorbell, DoorbellKind};
+use virtio_rdma_abi::ring::{ArmKind, Doorbell};
 use virtio_rdma_abi::wire::Wire;
 
 use super::qp::PAGE;
@@ -46,18 +47,19 @@ pub fn config(vm: &Vm) -> Config {
 }
 
 /// Creates a QP with these queues.
-pub fn create_qp(vm: &Vm, request: CmdCreateQpRings, sq: &Ring, rq: &Ring) -> Result<u32, u8> {
+pub fn create_qp(vm: &Vm, request: CmdCreateQpRings, sq: &Ring, rq: &Ring) -> Result<Qpn, u8> {
     if !is_rfc() {
         return vm.call(request).map(|response| response.qpn);
     }
     // A test that failed while it held the lock has said so.
     let _choosing = CHOOSING.lock();
     let numbers = numbers(vm);
-    let mut qpns = match request.base.qp_type == QpType::Gsi.value() {
-        true => GSI_QPN..=GSI_QPN,
-        false => GSI_QPN + 1..=config(vm).max_qp,
+    let qpns = match request.base.qp_type == QpType::Gsi.value() {
+        true => GSI_QPN.get()..=GSI_QPN.get(),
+        false => GSI_QPN.get() + 1..=config(vm).max_qp,
     };
     let qpn = qpns
+        .map(Qpn::new)
         .find(|&qpn| vm.sink.is_free(numbers.sq(qpn)))
         .expect("a pair of virtqueues");
     sq.describe(false);
@@ -73,7 +75,7 @@ pub fn create_qp(vm: &Vm, request: CmdCreateQpRings, sq: &Ring, rq: &Ring) -> Re
 }
 
 /// Resets the virtqueues of a destroyed QP.
-pub fn disable_qp(vm: &Vm, qpn: u32) {
+pub fn disable_qp(vm: &Vm, qpn: Qpn) {
     if is_rfc() {
         disable(vm, numbers(vm).sq(qpn));
         disable(vm, numbers(vm).rq(qpn));
@@ -81,13 +83,14 @@ pub fn disable_qp(vm: &Vm, qpn: u32) {
 }
 
 /// Creates a CQ in `ring`.
-pub fn create_cq(vm: &Vm, request: CmdCreateCqRing, ring: &Ring) -> Result<u32, u8> {
+pub fn create_cq(vm: &Vm, request: CmdCreateCqRing, ring: &Ring) -> Result<Cqn, u8> {
     if !is_rfc() {
         return vm.call(request).map(|response| response.cqn);
     }
     let _choosing = CHOOSING.lock();
     let numbers = numbers(vm);
     let cqn = (0..config(vm).max_cq)
+        .map(Cqn::new)
         .find(|&cqn| vm.sink.is_free(numbers.cq(cqn)))
         .expect("a virtqueue");
     ring.describe(true);
@@ -101,7 +104,7 @@ pub fn create_cq(vm: &Vm, request: CmdCreateCqRing, ring: &Ring) -> Result<u32, 
 }
 
 /// Resets the virtqueue of a destroyed CQ.
-pub fn disable_cq(vm: &Vm, cqn: u32) {
+pub fn disable_cq(vm: &Vm, cqn: Cqn) {
     if is_rfc() {
         disable(vm, numbers(vm).cq(cqn));
     }
@@ -114,7 +117,7 @@ fn disable(vm: &Vm, queue: Option<u16>) {
 }
 
 /// The cookie of events of CQ `cqn`, where the driver does not choose it.
-pub fn cookie_of_cq(vm: &Vm, cqn: u32, cookie: u64) -> u64 {
+pub fn cookie_of_cq(vm: &Vm, cqn: Cqn, cookie: u64) -> u64 {
     match numbers(vm).cq(cqn) {
         Some(queue) if is_rfc() => queue.into(),
         _ => cookie,
@@ -122,23 +125,23 @@ pub fn cookie_of_cq(vm: &Vm, cqn: u32, cookie: u64) -> u64 {
 }
 
 /// Tells the device of new work.
-pub fn ring_doorbell(vm: &Vm, kind: DoorbellKind, number: u32) {
+pub fn ring_doorbell(vm: &Vm, doorbell: Doorbell) {
     if !is_rfc() {
-        vm.device.doorbell(PAGE, Doorbell { kind, number }.to_u32());
+        vm.device.doorbell(PAGE, doorbell.to_u32());
         return;
     }
     let numbers = numbers(vm);
-    let queue = match kind {
-        DoorbellKind::Sq => numbers.sq(number),
-        DoorbellKind::Rq => numbers.rq(number),
-        DoorbellKind::Cq => numbers.cq(number),
-        DoorbellKind::Srq => None,
+    let queue = match doorbell {
+        Doorbell::Sq(qpn) => numbers.sq(qpn),
+        Doorbell::Rq(qpn) => numbers.rq(qpn),
+        Doorbell::Cq(cqn) => numbers.cq(cqn),
+        Doorbell::Srq(_) => None,
     };
     vm.device.notified(queue.expect("a virtqueue"));
 }
 
 /// Arms a CQ by command.
-pub fn req_notify(vm: &Vm, cqn: u32, kind: ArmKind) {
+pub fn req_notify(vm: &Vm, cqn: Cqn, kind: ArmKind) {
     let flags = match kind {
         ArmKind::Next => NotifyFlags::NEXT_COMPLETION,
         ArmKind::Solicited => NotifyFlags::SOLICITED,

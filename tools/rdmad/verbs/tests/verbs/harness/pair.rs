@@ -4,7 +4,7 @@
 
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcStatus, WrOpcode};
-use virtio_rdma_abi::ring::DoorbellKind;
+use virtio_rdma_abi::ring::Doorbell;
 
 use super::{connect, on_both_paths, wait, Cq, Mr, Options, Qp, Vm, World, Wr};
 
@@ -67,7 +67,7 @@ impl<'vm> Pair<'vm> {
         let wr = self.wr(id, WrOpcode::RdmaWrite, 8);
         let asked = self.qa.post_all(&[wr.bytes()]);
         if asked {
-            self.qa.ring_doorbell(DoorbellKind::Sq);
+            self.qa.ring_doorbell(Doorbell::Sq);
         }
         asked
     }

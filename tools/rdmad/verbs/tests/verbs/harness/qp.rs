@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::ib::{AccessFlags, AhFlags, Mtu, QpAttrMask, QpState, QpType, SigType};
+use virtio_rdma_abi::number::{Pdn, Qpn, Srqn};
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
-use virtio_rdma_abi::ring::{slot_shift_for, DoorbellKind, RingAddr, RingKind, RingLayout};
+use virtio_rdma_abi::ring::{slot_shift_for, Doorbell, RingAddr, RingKind, RingLayout};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{rq_wqe_size, sq_wqe_size, RqHeader, Sge, SqHeader, INLINE_OFFSET};
 use virtio_rdma_ring::{RingMemory, WorkQueue};
@@ -88,7 +89,7 @@ impl Default for Options {
 
 pub struct Qp<'vm> {
     pub vm: &'vm Vm,
-    pub qpn: u32,
+    pub qpn: Qpn,
     pub cookie: u64,
     pub options: Options,
     pub sq: Ring,
@@ -142,7 +143,7 @@ impl<'vm> Qp<'vm> {
         Self::in_pd(vm, vm.pdn, send, recv, options)
     }
 
-    pub fn in_pd(vm: &'vm Vm, pdn: u32, send: &Cq<'vm>, recv: &Cq<'vm>, options: Options) -> Self {
+    pub fn in_pd(vm: &'vm Vm, pdn: Pdn, send: &Cq<'vm>, recv: &Cq<'vm>, options: Options) -> Self {
         let sq_wqe = sq_wqe_size(options.sge as usize).max(INLINE_OFFSET + options.inline as usize);
         let shift = slot_shift_for(sq_wqe).unwrap();
         let sq = Ring::new(vm, RingKind::Work, options.slots, shift);
@@ -150,16 +151,16 @@ impl<'vm> Qp<'vm> {
     }
 
     /// A QP that takes its receives from SRQ `srqn`.
-    pub fn with_srq(vm: &'vm Vm, cq: &Cq<'vm>, srqn: u32, options: Options) -> Result<Self, u8> {
+    pub fn with_srq(vm: &'vm Vm, cq: &Cq<'vm>, srqn: Srqn, options: Options) -> Result<Self, u8> {
         Self::with_srq_in(vm, vm.pdn, cq, srqn, options)
     }
 
     /// The same in another PD.
     pub fn with_srq_in(
         vm: &'vm Vm,
-        pdn: u32,
+        pdn: Pdn,
         cq: &Cq<'vm>,
-        srqn: u32,
+        srqn: Srqn,
         options: Options,
     ) -> Result<Self, u8> {
         let sq_wqe = sq_wqe_size(options.sge as usize).max(INLINE_OFFSET + options.inline as usize);
@@ -179,9 +180,9 @@ impl<'vm> Qp<'vm> {
 
     fn with_sq(
         vm: &'vm Vm,
-        pdn: u32,
+        pdn: Pdn,
         sq: Ring,
-        (send, recv, srqn): (&Cq<'vm>, &Cq<'vm>, Option<u32>),
+        (send, recv, srqn): (&Cq<'vm>, &Cq<'vm>, Option<Srqn>),
         options: Options,
     ) -> Result<Self, u8> {
         let (recv_wr, recv_sge, from_srq) = match srqn {
@@ -215,7 +216,7 @@ impl<'vm> Qp<'vm> {
                         CreateFlags::BLOCK_MULTICAST_LOOPBACK,
                     )
                     | from_srq,
-                srqn: srqn.unwrap_or(0),
+                srqn: srqn.unwrap_or(Srqn::NONE),
                 reserved: [0; 24],
             },
             sq: match options.without_sq {
@@ -273,7 +274,7 @@ impl<'vm> Qp<'vm> {
         self.modify(QpState::Init, mask, attrs)
     }
 
-    pub fn to_rtr(&self, peer_vm: &Vm, peer_qpn: u32) -> Result<(), u8> {
+    pub fn to_rtr(&self, peer_vm: &Vm, peer_qpn: Qpn) -> Result<(), u8> {
         let connection =
             QpAttrMask::AV | QpAttrMask::PATH_MTU | QpAttrMask::DEST_QPN | QpAttrMask::RQ_PSN;
         let mask = match self.options.qp_type {
@@ -354,7 +355,7 @@ impl<'vm> Qp<'vm> {
     /// Posts raw bytes; rings the doorbell if the device asks for it.
     pub fn post_bytes(&self, bytes: &[u8]) {
         if self.post_all(&[bytes]) || is_rfc() {
-            self.ring_doorbell(DoorbellKind::Sq);
+            self.ring_doorbell(Doorbell::Sq);
         }
     }
 
@@ -376,7 +377,7 @@ impl<'vm> Qp<'vm> {
 
     pub fn post_recv(&self, id: u64, sges: &[Sge]) {
         if self.put_recv(id, sges) || is_rfc() {
-            self.ring_doorbell(DoorbellKind::Rq);
+            self.ring_doorbell(Doorbell::Rq);
         }
     }
 
@@ -412,8 +413,8 @@ impl<'vm> Qp<'vm> {
         !self.sq_queue.borrow().ids.is_empty()
     }
 
-    pub fn ring_doorbell(&self, kind: DoorbellKind) {
-        mode::ring_doorbell(self.vm, kind, self.qpn);
+    pub fn ring_doorbell(&self, queue: fn(Qpn) -> Doorbell) {
+        mode::ring_doorbell(self.vm, queue(self.qpn));
     }
 
     pub fn destroy(&self) -> Result<Empty, u8> {

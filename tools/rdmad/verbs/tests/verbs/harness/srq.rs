@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use virtio_rdma_abi::ctrl::*;
+use virtio_rdma_abi::number::{Pdn, Srqn};
 use virtio_rdma_abi::ring::{slot_shift_for, RingAddr, RingKind};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{rq_wqe_size, RqHeader, Sge};
@@ -19,14 +20,14 @@ const MAX_SGE: u32 = 2;
 
 pub struct Srq<'vm> {
     pub vm: &'vm Vm,
-    pub srqn: u32,
+    pub srqn: Srqn,
     pub cookie: u64,
     ring: RefCell<Rc<Ring>>,
     queue: RefCell<SharedQueue<Box<[u16]>>>,
 }
 
 /// The request that creates a ring of so many slots.
-pub fn request(vm: &Vm, pdn: u32, ring: &Ring) -> CmdCreateSrq {
+pub fn request(vm: &Vm, pdn: Pdn, ring: &Ring) -> CmdCreateSrq {
     CmdCreateSrq {
         pdn,
         max_wr: ring.layout.slots(),
@@ -52,7 +53,7 @@ impl<'vm> Srq<'vm> {
         Self::in_pd(vm, vm.pdn, slots)
     }
 
-    pub fn in_pd(vm: &'vm Vm, pdn: u32, slots: u32) -> Self {
+    pub fn in_pd(vm: &'vm Vm, pdn: Pdn, slots: u32) -> Self {
         let ring = ring(vm, slots);
         let request = request(vm, pdn, &ring);
         Self {

@@ -10,6 +10,7 @@ use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdAddGidVlan};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AhFlags, QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::{AhAttr, GlobalRoute, QpAttr};
 use virtio_rdma_abi::wire::Wire;
 use virtio_rdma_abi::wqe::{AddressVector, Datagram};
@@ -23,7 +24,7 @@ const SL: u8 = 5;
 const TRAFFIC_CLASS: u8 = 0xb8;
 const FLOW_LABEL: u32 = 0x9_1234;
 const HOP_LIMIT: u8 = 17;
-const PEER_QPN: u32 = 0x4_5678;
+const PEER_QPN: Qpn = Qpn::new(0x4_5678);
 
 fn address(last: u16) -> Ipv6Addr {
     [0xfd09, 0, 0, 0, 0, 0, 0, last].into()

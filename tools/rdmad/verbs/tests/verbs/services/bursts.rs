@@ -7,6 +7,7 @@ use roce::work::With;
 use verbs::PathPolicy;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, QpType, WcStatus};
+use virtio_rdma_abi::number::Qpn;
 
 use super::numbered;
 
@@ -15,7 +16,7 @@ const SEND: SendPart = SendPart::Only(With::Nothing);
 use crate::harness::*;
 
 /// A QPN that no QP has.
-const NOBODY: u32 = 0xff_ff00;
+const NOBODY: Qpn = Qpn::new(0xff_ff00);
 /// The P_Key that all QPs have, and one of another partition.
 const OURS: u16 = 0xffff;
 const FOREIGN: u16 = 0x8001;

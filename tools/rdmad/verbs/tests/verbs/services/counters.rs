@@ -12,7 +12,7 @@ use verbs::PathPolicy;
 use virtio_rdma_abi::ctrl::{CmdQueryCounters, RspQueryCounters};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpType, WcStatus, WrOpcode};
-use virtio_rdma_abi::ring::{ArmKind, DoorbellKind};
+use virtio_rdma_abi::ring::{ArmKind, Doorbell};
 
 use crate::harness::*;
 
@@ -119,7 +119,7 @@ fn doorbells_and_events() {
     let pair = Pair::new(&world);
     let before = pair.a.counters();
     for _ in 0..3 {
-        pair.qa.ring_doorbell(DoorbellKind::Sq);
+        pair.qa.ring_doorbell(Doorbell::Sq);
     }
     assert_eq!(pair.a.counters().doorbells, before.doorbells + 3);
     let exchange = |id| {

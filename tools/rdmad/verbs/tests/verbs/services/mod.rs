@@ -20,6 +20,7 @@ mod vlan;
 use roce::headers::{Body, Bth, Headers};
 use roce::Psn;
 use virtio_rdma_abi::ib::QpType;
+use virtio_rdma_abi::number::Qpn;
 
 use crate::harness::*;
 
@@ -43,6 +44,6 @@ fn each_ud(test: impl Fn(&Pair<'_>)) {
 }
 
 /// The headers of packet number `n`, from 0 on, of those that the QP gets.
-fn numbered(body: impl Into<Body>, pkey: u16, dest_qpn: u32, n: u32) -> Headers {
+fn numbered(body: impl Into<Body>, pkey: u16, dest_qpn: Qpn, n: u32) -> Headers {
     Headers::new(Bth::new(pkey, dest_qpn, Psn::new(0xff_fff0).add(n)), body)
 }

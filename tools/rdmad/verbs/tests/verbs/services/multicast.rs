@@ -12,6 +12,7 @@ use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{
     QpState, QpType, WcFlags, WcStatus, WrOpcode, DEFAULT_PKEY, MULTICAST_QPN,
 };
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::wqe::Datagram;
 
 use super::GRH;
@@ -374,7 +375,7 @@ fn forged_addresses_of_groups() {
         ("one host", |to| to.av.dgid[12] = 10),
         ("another Ethernet address", |to| to.av.dmac[5] ^= 1),
         ("one host's Ethernet address", |to| to.av.dmac[0] = 2),
-        ("a QPN", |to| to.remote_qpn = 2),
+        ("a QPN", |to| to.remote_qpn = Qpn::new(2)),
         ("another family", |to| to.av.dgid[0] = 0xff),
         ("GID that is not in the table", |to| to.av.gid_index = 2),
     ];

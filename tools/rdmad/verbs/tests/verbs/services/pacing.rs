@@ -11,6 +11,7 @@ use virtio_rdma_abi::config::{RateLimitConfig, RATE_LIMIT_CONFIG_OFFSET};
 use virtio_rdma_abi::ctrl::CmdSetRateLimit;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::Qpn;
 use virtio_rdma_abi::qp::QpAttr;
 use virtio_rdma_abi::wire::Wire;
 
@@ -319,7 +320,7 @@ fn limits_are_refused_where_they_make_no_sense() {
     assert_eq!(limit(&qp, some, 0, 0), Err(EINVAL), "RESET");
     qp.to_init().unwrap();
     assert_eq!(limit(&qp, some, 0, 0), Err(EINVAL), "INIT");
-    qp.to_rtr(b, 5).unwrap();
+    qp.to_rtr(b, Qpn::new(5)).unwrap();
     assert_eq!(limit(&qp, some, 0, 0), Err(EINVAL), "RTR");
     qp.to_rts().unwrap();
     limit(&qp, some, limits.max_burst_size, u16::MAX).unwrap();
@@ -359,14 +360,14 @@ fn limits_are_refused_where_they_make_no_sense() {
 
     let gsi = Qp::new(a, &cq, &cq, Options::of(QpType::Gsi));
     gsi.to_init().unwrap();
-    gsi.to_rtr(b, 1).unwrap();
+    gsi.to_rtr(b, Qpn::new(1)).unwrap();
     gsi.to_rts().unwrap();
     assert_eq!(limit(&gsi, some, 0, 0), Err(EINVAL), "GSI");
 
     // Without the feature bit.
     a.negotiate(&[]);
     qp.to_init().unwrap();
-    qp.to_rtr(b, 5).unwrap();
+    qp.to_rtr(b, Qpn::new(5)).unwrap();
     qp.to_rts().unwrap();
     assert_eq!(limit(&qp, some, 0, 0), Err(EOPNOTSUPP));
     assert_eq!(modify(some), Err(EOPNOTSUPP));

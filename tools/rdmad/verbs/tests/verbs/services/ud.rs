@@ -7,6 +7,7 @@ use verbs::PathPolicy;
 use virtio_rdma_abi::cqe::OPCODE_RECV;
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdDelGid};
 use virtio_rdma_abi::ib::{QpState, QpType, SendFlags, WcFlags, WcStatus, WrOpcode};
+use virtio_rdma_abi::number::{Pdn, Qpn};
 use virtio_rdma_abi::wqe::{AddressVector, Datagram};
 
 use super::{each_ud, GRH};
@@ -240,7 +241,7 @@ fn datagrams_that_nobody_takes() {
     let nothing = |_: &Pair<'_>| ();
     is_lost(|_, _| (), nothing);
     is_lost(
-        |_, wr| wr.to.as_mut().unwrap().remote_qpn = 0x12_3456,
+        |_, wr| wr.to.as_mut().unwrap().remote_qpn = Qpn::new(0x12_3456),
         nothing,
     );
     is_lost(|_, wr| wr.to.as_mut().unwrap().av.dmac[5] ^= 0x40, nothing);
@@ -304,8 +305,10 @@ fn forged_address_vectors() {
         }),
         ("another family", |to| to.av.dgid = [0x20; 16]),
         ("no next hop", |to| to.av.dmac = [0; 6]),
-        ("QPN 0", |to| to.remote_qpn = 0),
-        ("QPN of 25 bits", |to| to.remote_qpn |= 1 << 24),
+        ("QPN 0", |to| to.remote_qpn = Qpn::NONE),
+        ("QPN of 25 bits", |to| {
+            to.remote_qpn = Qpn::new(to.remote_qpn.get() | (1 << 24));
+        }),
     ];
     for (name, change) in refused {
         eprintln!("{name}");
@@ -320,7 +323,7 @@ fn forged_address_vectors() {
         });
     }
     let meaningless: [(&str, Change); 4] = [
-        ("PD", |to| to.av.pdn = 0xdead),
+        ("PD", |to| to.av.pdn = Pdn::new(0xdead)),
         ("port", |to| to.av.port = 77),
         ("rate", |to| to.av.static_rate = 99),
         ("reserved bytes", |to| to.av.reserved = [7; 6]),

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: GPL-2.0 OR BSD-3-Clause
+
+//! Numbers of objects, one type for each kind of object.
+//!
+//! A number of one kind does not pass for one of another:
+//!
+//! ```rust
+//! use virtio_rdma_abi::ctrl::CmdDestroyQp;
+//! use virtio_rdma_abi::number::Qpn;
+//! let qpn = Qpn::new(7);
+//! let _ = CmdDestroyQp { qpn };
+//! ```
+//!
+//! A CQ's number is no QP's, and a PD's is no MR's:
+//!
+//! ```compile_fail
+//! use virtio_rdma_abi::ctrl::CmdDestroyQp;
+//! use virtio_rdma_abi::number::Cqn;
+//! let cqn = Cqn::new(7);
+//! let _ = CmdDestroyQp { qpn: cqn };
+//! ```
+//!
+//! ```compile_fail
+//! use virtio_rdma_abi::ctrl::CmdDeregMr;
+//! use virtio_rdma_abi::number::Pdn;
+//! let pdn = Pdn::new(7);
+//! let _ = CmdDeregMr { mrn: pdn };
+//! ```
+//!
+//! A doorbell rings no CQ by a QPN:
+//!
+//! ```compile_fail
+//! use virtio_rdma_abi::number::Qpn;
+//! use virtio_rdma_abi::ring::Doorbell;
+//! let qpn = Qpn::new(7);
+//! let _ = Doorbell::Cq(qpn);
+//! ```
+
+use super::ib::MASK_24;
+
+/// A number of one kind of object.
+pub trait Number: Copy + Ord + core::fmt::Debug {
+    /// The number with this value.
+    fn new(value: u32) -> Self;
+    /// Its value.
+    fn get(self) -> u32;
+}
+
+macro_rules! numbers {
+    ($( $(#[$meta:meta])* $name:ident, )*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
+        pub struct $name(u32);
+
+        #[allow(dead_code)]
+        impl $name {
+            /// The number with this value.
+            #[inline(always)]
+            pub const fn new(value: u32) -> Self {
+                Self(value)
+            }
+
+            /// Its value.
+            #[inline(always)]
+            pub const fn get(self) -> u32 {
+                self.0
+            }
+        }
+
+        impl Number for $name {
+            #[inline(always)]
+            fn new(value: u32) -> Self {
+                Self(value)
+            }
+            #[inline(always)]
+            fn get(self) -> u32 {
+                self.0
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                core::fmt::Display::fmt(&self.0, f)
+            }
+        }
+
+        impl $crate::abi::wire::Wire for $name {
+            const SIZE: usize = <u32 as $crate::abi::wire::Wire>::SIZE;
+            const ALIGN: usize = <u32 as $crate::abi::wire::Wire>::ALIGN;
+            const ZERO: Self = Self(0);
+            #[inline(always)]
+            fn put(&self, out: &mut [u8]) {
+                $crate::abi::wire::Wire::put(&self.0, out);
+            }
+            #[inline(always)]
+            fn get(bytes: &[u8]) -> Self {
+                Self($crate::abi::wire::Wire::get(bytes))
+            }
+        }
+    )*};
+}
+
+numbers! {
+    /// Number of a QP.
+    ///
+    /// Packets and doorbells have 24 bits for it, fields of the ABI 32. So a number out of such a
+    /// field may be [none](Self::is_valid), which the field's reader checks.
+    Qpn,
+    /// Handle of a CQ.
+    Cqn,
+    /// Handle of an SRQ.
+    Srqn,
+    /// Handle of a PD.
+    Pdn,
+    /// Handle of an MR, which is not its key.
+    MrNumber,
+    /// Handle of a memory window: bits 31–8 of its R_Keys.
+    MwNumber,
+    /// Port of a device process that has several. No structure carries it: a driver knows one
+    /// port, [`PORT`](super::ib::PORT).
+    PortId,
+}
+
+#[allow(dead_code)]
+impl Srqn {
+    /// No SRQ.
+    pub const NONE: Self = Self(0);
+}
+
+#[allow(dead_code)]
+impl Qpn {
+    /// No QP.
+    pub const NONE: Self = Self(0);
+
+    /// The QPN of these bytes in network byte order, as packets carry it.
+    #[inline]
+    pub const fn from_be_bytes(bytes: [u8; 3]) -> Self {
+        let [high, middle, low] = bytes;
+        Self(u32::from_be_bytes([0, high, middle, low]))
+    }
+
+    /// The low 24 bits in network byte order, as packets carry them. [Valid](Self::is_valid) QPNs
+    /// have no others.
+    #[inline]
+    pub const fn to_be_bytes(self) -> [u8; 3] {
+        let [_, high, middle, low] = self.0.to_be_bytes();
+        [high, middle, low]
+    }
+
+    /// The QPN in the low 24 bits.
+    #[inline]
+    pub const fn cut(self) -> Self {
+        Self(self.0 & MASK_24)
+    }
+
+    /// Whether a QP can have the number: it is not 0 and has 24 bits.
+    #[inline]
+    pub const fn is_valid(self) -> bool {
+        self.0 != 0 && self.0 <= MASK_24
+    }
+}
