@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
 /* Each module has its own copy, since helpers are not exported. */
-#include "../rust/bindings/helpers/virtio.c"
+#define __rust_helper
+
+#include "../rust/helpers/device_ext.c"
+#include "../rust/helpers/virtio.c"

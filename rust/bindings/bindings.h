@@ -22,4 +22,4 @@
 
 #include "../../include/rdma/peer.h"
 
-#include "helpers.h"
+#include "../helpers/helpers.c"

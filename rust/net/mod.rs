@@ -6,12 +6,3 @@
 
 pub mod device;
 pub mod notifier;
-
-pub use self::{
-    device::Device,
-    notifier::{
-        Event,
-        Notifier,
-        NotifierOps, //
-    },
-};

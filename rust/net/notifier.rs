@@ -4,7 +4,7 @@
 //!
 //! C header: [`include/linux/netdevice.h`](srctree/include/linux/netdevice.h)
 
-use super::Device;
+use super::device::Device;
 use crate::bindings;
 use core::pin::Pin;
 use kernel::{
@@ -58,6 +58,12 @@ pub trait NotifierOps: Send + Sync + 'static {
     fn event(&self, event: Event, dev: &Device);
 }
 
+impl<T: NotifierOps> NotifierOps for Pin<KBox<T>> {
+    fn event(&self, event: Event, dev: &Device) {
+        T::event(self, event, dev);
+    }
+}
+
 /// A registered notifier.
 ///
 /// On registration it is told of the devices that there are, one by one, as if they were registered
@@ -66,7 +72,8 @@ pub trait NotifierOps: Send + Sync + 'static {
 /// # Examples
 ///
 /// ```
-/// use crate::net::{Device, Event, Notifier, NotifierOps};
+/// use crate::net::device::Device;
+/// use crate::net::notifier::{Event, Notifier, NotifierOps};
 /// use kernel::sync::atomic::{Atomic, Relaxed};
 ///
 /// struct Count(Atomic<u32>);

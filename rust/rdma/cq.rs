@@ -102,6 +102,8 @@ impl Handled for bindings::ib_cq {
         // SAFETY: By the function's safety requirements; the consumer gave the handler with this
         // context.
         unsafe {
+            // In the kernel's tree, uverbs has to see to this: it allocates an event for each call.
+            #[cfg(OUT_OF_TREE)]
             if bindings::ib_cq_event_unread(this) {
                 return;
             }
@@ -114,7 +116,7 @@ impl Handled for bindings::ib_cq {
     fn element(event: &mut bindings::ib_event) -> &mut *mut Self {
         // SAFETY: Any member of the union is a pointer or a number, and all bits of it are
         // initialised.
-        unsafe { event.element.cq.as_mut() }
+        unsafe { &mut event.element.cq }
     }
 }
 

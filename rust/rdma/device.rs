@@ -124,7 +124,7 @@ impl<T: Driver> Device<T> {
     }
 
     /// The C structure.
-    pub(super) fn as_raw(&self) -> *mut bindings::ib_device {
+    pub fn as_raw(&self) -> *mut bindings::ib_device {
         self.0.as_raw()
     }
 
@@ -157,15 +157,15 @@ impl<T: Driver> Device<T> {
     }
 
     /// Sets or clears the network device of a port.
-    pub fn set_netdev(&self, port: u32, netdev: Option<&net::Device>) -> Result {
-        let netdev = netdev.map_or(core::ptr::null_mut(), net::Device::as_raw);
+    pub fn set_netdev(&self, port: u32, netdev: Option<&net::device::Device>) -> Result {
+        let netdev = netdev.map_or(core::ptr::null_mut(), net::device::Device::as_raw);
         // SAFETY: The device is valid, and so is `netdev`, which the core takes a reference of.
         to_result(unsafe { bindings::ib_device_set_netdev(self.as_raw(), netdev, port) })
     }
 
     /// The network device of a port. The reference is held briefly: a network device that is
     /// removed waits for it.
-    pub fn netdev(&self, port: u32) -> Option<ARef<net::Device>> {
+    pub fn netdev(&self, port: u32) -> Option<ARef<net::device::Device>> {
         // SAFETY: The device is registered, or being so, by the type invariants.
         let netdev = unsafe { bindings::ib_device_get_netdev(self.as_raw(), port) };
         // SAFETY: The core returns a valid device with a reference for the caller.
@@ -175,7 +175,7 @@ impl<T: Driver> Device<T> {
     /// Tells clients of the state of the port that `netdev` belongs to, if it changed since they
     /// were told last. The core does this by itself but for a port of a bond or team, which it
     /// leaves to drivers.
-    pub fn dispatch_port_state(&self, netdev: &net::Device) {
+    pub fn dispatch_port_state(&self, netdev: &net::device::Device) {
         // SAFETY: The device is registered by the type invariants, and the network device is valid.
         unsafe { bindings::ib_dispatch_port_state_event(self.as_raw(), netdev.as_raw()) };
     }
@@ -195,8 +195,7 @@ impl<T: Driver> Device<T> {
     /// Tells clients of an event of a port. May be called in any context.
     pub fn dispatch_port_event(&self, port: u32, event: PortEvent) {
         let mut record = self.event(event.as_raw());
-        // SAFETY: For events of a port, the port is the active member of the union.
-        unsafe { *record.element.port_num.as_mut() = port };
+        record.element.port_num = port;
         // SAFETY: The device is registered by the type invariants. The core copies the record.
         unsafe { bindings::ib_dispatch_event(&record) };
     }
@@ -326,12 +325,21 @@ impl<T: Driver> Drop for Registered<'_, T> {
 ///
 /// `raw` is an allocated device.
 pub(super) unsafe fn memory_of(raw: NonNull<bindings::ib_device>) -> ARef<device::Device> {
-    // SAFETY: The union holds a generic device from allocation on, and `raw` is valid by the safety
-    // requirements.
-    let embedded = unsafe { (*raw.as_ptr()).__bindgen_anon_1.dev.as_mut() };
+    // SAFETY: By the safety requirements.
+    let embedded = unsafe { embedded_device(raw.as_ptr()) };
     // SAFETY: The embedded device is initialised and referenced by its owner.
     let embedded: &device::Device = unsafe { device::Device::from_raw(embedded) };
     embedded.into()
+}
+
+/// The generic device in the C structure, which is a member of a union.
+///
+/// # Safety
+///
+/// `raw` is an allocated device.
+unsafe fn embedded_device(raw: *mut bindings::ib_device) -> *mut bindings::device {
+    // SAFETY: By the safety requirements. All members of a union lie at its start.
+    unsafe { (&raw mut (*raw).__bindgen_anon_1).cast() }
 }
 
 /// The C structure of a generic device, which its abstraction is transparent over.
@@ -551,7 +559,7 @@ impl<T: Driver> Allocated<T> {
             bindings::ib_set_device_ops(device, T::OPERATIONS.as_raw());
             // Every callback that takes driver data checks it through `Udata` or refuses it.
             (*device).ops.set_uverbs_robust_udata(1);
-            (*device).__bindgen_anon_1.dev.as_mut().parent = as_raw_device(config.parent);
+            (*embedded_device(device)).parent = as_raw_device(config.parent);
             (*device).node_type = bindings::RDMA_NODE_IB_CA as u8;
             (*device).node_guid = u64::from_ne_bytes(config.node_guid);
             write_node_desc(device, T::NODE_DESC.to_bytes());

@@ -14,19 +14,13 @@ use super::{
     Device,
     Driver, //
 };
-use crate::{
-    bindings,
-    dma_buf::DmaBuf, //
-};
+use crate::bindings;
 use core::{
     mem::offset_of,
     ptr::NonNull, //
 };
 use kernel::{
-    error::{
-        from_err_ptr,
-        to_result, //
-    },
+    error::from_err_ptr,
     prelude::*,
     sync::Arc,
     ModuleMetadata, //
@@ -119,73 +113,26 @@ impl LockedDmabuf {
                 c_int::try_from(access.0)?,
             )
         })?;
-        // INVARIANT: It came with its reservation locked.
-        let lock = Locked(raw);
-        let raw = NonNull::new(raw.cast()).ok_or(EINVAL)?;
-        // SAFETY: A buffer of this device, whose first member is the umem, was just made for us.
-        let umem = unsafe { Umem::from_raw(device, raw) }?;
-        Ok(Self { lock, umem })
+        let raw = NonNull::new(raw).ok_or(EINVAL)?;
+        // SAFETY: A buffer of this device was just made for us. It came with its reservation
+        // locked.
+        unsafe { Self::from_raw(device, raw) }
     }
 
-    /// Pins `length` bytes, not 0, from `offset` on of a buffer.
+    /// Takes over a buffer that is attached to its exporter.
     ///
-    /// The core does this for files of the current process only, which the buffers of other drivers
-    /// need not be. So the buffer is attached here, just as the core attaches those; what comes
-    /// after that and the end of it are the core's.
+    /// # Safety
     ///
-    /// # Errors
-    ///
-    /// `EINVAL` for a range beyond the buffer's end, `ENODEV` for a buffer that the exporter takes
-    /// back just now, and those of the exporter.
-    pub fn pin_buffer<T: Driver>(
+    /// `raw` is made for `device` and the caller's, allocated as the core does it. Its reservation
+    /// is locked. It is pinned and mapped before anything but its end is asked of the result.
+    pub unsafe fn from_raw<T: Driver>(
         device: &Device<T>,
-        buffer: DmaBuf,
-        offset: u64,
-        length: u64,
-        access: AccessFlags,
+        raw: NonNull<bindings::ib_umem_dmabuf>,
     ) -> Result<Self> {
-        let (offset, length) = (usize::try_from(offset)?, usize::try_from(length)?);
-        let end = offset.checked_add(length).ok_or(EINVAL)?;
-        if length == 0 || end > buffer.size() {
-            return Err(EINVAL);
-        }
-        let mut new = KBox::new(bindings::ib_umem_dmabuf::default(), GFP_KERNEL)?;
-        new.umem.ibdev = device.as_raw();
-        new.umem.address = offset;
-        new.umem.length = length;
-        new.umem
-            .set_writable((access.without(AccessFlags::LOCAL_WRITE) != access).into());
-        new.umem.set_is_dmabuf(1);
-        let raw = KBox::into_raw(new);
-        // SAFETY: The device is registered and the buffer valid. The callback gets the umem, which
-        // is freed after the attachment has ended.
-        let attachment = from_err_ptr(unsafe {
-            let dma_device = (*device.as_raw()).dma_device;
-            bindings::dma_buf_dynamic_attach(buffer.as_raw(), dma_device, &OPERATIONS, raw.cast())
-        })
-        // SAFETY: There is no attachment, so the umem is ours still.
-        .inspect_err(|_| drop(unsafe { KBox::from_raw(raw) }))?;
-        // SAFETY: The umem is valid. The exporter may invalidate the attachment already, but there
-        // is no mapping, without which `invalidated` does not read this member.
-        unsafe { (*raw).attach = attachment };
-        // From here on the umem owns the attachment and the reference to the buffer.
-        let _ = buffer.into_raw();
-        // SAFETY: It is a buffer's of this device, whose first member is the umem, allocated as the
-        // core frees it.
-        let umem = unsafe { Umem::from_raw(device, NonNull::new(raw.cast()).ok_or(EINVAL)?) }?;
-        // SAFETY: The umem has an attachment.
-        unsafe { bindings::ib_umem_dmabuf_revoke_lock(raw) };
-        // INVARIANT: It was just locked. On an error below, this is dropped before the umem.
-        let lock = Locked(raw);
-        // SAFETY: The reservation is locked, and the attachment is not pinned yet.
-        unsafe {
-            if (*raw).revoked() != 0 {
-                return Err(ENODEV);
-            }
-            to_result(bindings::dma_buf_pin((*raw).attach))?;
-            (*raw).set_pinned(1);
-            to_result(bindings::ib_umem_dmabuf_map_pages(raw))?;
-        }
+        // INVARIANT: By the safety requirements.
+        let lock = Locked(raw.as_ptr());
+        // SAFETY: By the safety requirements; the umem is the first member.
+        let umem = unsafe { Umem::from_raw(device, raw.cast()) }?;
         Ok(Self { lock, umem })
     }
 
@@ -210,43 +157,6 @@ impl LockedDmabuf {
         drop(lock);
         // INVARIANT: Set above.
         Dmabuf { umem, handler }
-    }
-}
-
-/// Callbacks that exporters make for a buffer that [`pin_buffer`](LockedDmabuf::pin_buffer)
-/// attached.
-static OPERATIONS: bindings::dma_buf_attach_ops = bindings::dma_buf_attach_ops {
-    allow_peer2peer: true,
-    invalidate_mappings: Some(invalidated),
-};
-
-/// The exporter takes a buffer back.
-///
-/// # Safety
-///
-/// Called with the reservation of the buffer locked, for an attachment that
-/// [`LockedDmabuf::pin_buffer`] made.
-unsafe extern "C" fn invalidated(attachment: *mut bindings::dma_buf_attachment) {
-    // SAFETY: By the safety requirements: the umem is freed after the attachment has ended, and
-    // what is changed of it is guarded by the reservation.
-    unsafe {
-        let raw = (*attachment)
-            .importer_priv
-            .cast::<bindings::ib_umem_dmabuf>();
-        if (*raw).revoked() != 0 {
-            return;
-        }
-        if let Some(revoke) = (*raw).pinned_revoke {
-            revoke((*raw).private);
-        }
-        if !(*raw).sgt.is_null() {
-            bindings::ib_umem_dmabuf_unmap_pages(raw);
-        }
-        if (*raw).pinned() != 0 {
-            bindings::dma_buf_unpin(attachment);
-            (*raw).set_pinned(0);
-        }
-        (*raw).set_revoked(1);
     }
 }
 

@@ -67,7 +67,7 @@ impl GidEntry<'_> {
     /// The GID, in network byte order.
     pub fn gid(&self) -> [u8; 16] {
         // SAFETY: All bytes of a GID are initialised.
-        unsafe { *self.attr().gid.raw.as_ref() }
+        unsafe { self.attr().gid.raw }
     }
 
     /// Its type.

@@ -17,14 +17,11 @@
 //! | user contexts, what they map and exchange | [`ucontext`], [`mmap`], [`udata`] |
 //! | objects | [`object`], [`pd`], [`mr`], [`mw`], [`ah`], [`cq`], [`qp`], [`qp_attr`], [`srq`], [`multicast`] |
 //! | work of kernel clients | [`work_request`], [`work_completion`] |
-//! | memory | [`umem`], [`user_memory`], [`dmabuf`], [`peer`], [`queue_memory`], [`page_list`] |
+//! | memory | [`umem`], [`user_memory`], [`dmabuf`], [`queue_memory`], [`page_list`] |
 //! | events, and who is told of them | [`event`], [`consumer`] |
 //! | what administrators see | [`stats`], [`restrack`] |
 //!
 //! C header: [`include/rdma/ib_verbs.h`](srctree/include/rdma/ib_verbs.h)
-
-// These are abstractions for any driver, compiled into the one that uses them.
-#![allow(unreachable_pub)]
 
 pub mod ah;
 pub mod attributes;
@@ -43,7 +40,6 @@ pub mod object;
 pub mod operations;
 pub mod page_list;
 pub mod pd;
-pub mod peer;
 pub mod port;
 pub mod qp;
 pub mod qp_attr;

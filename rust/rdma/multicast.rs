@@ -37,7 +37,7 @@ pub(super) unsafe extern "C" fn attach<T: MulticastGroups>(
 ) -> c_int {
     // SAFETY: By the function's safety requirements; all members of the union are 16 bytes of any
     // value.
-    let (qp, group) = unsafe { (Qp::<T>::from_raw(qp), (*gid).raw.as_ref()) };
+    let (qp, group) = unsafe { (Qp::<T>::from_raw(qp), &(*gid).raw) };
     from_result(|| T::attach(qp, group).map(|()| 0))
 }
 
@@ -51,6 +51,6 @@ pub(super) unsafe extern "C" fn detach<T: MulticastGroups>(
 ) -> c_int {
     // SAFETY: By the function's safety requirements; all members of the union are 16 bytes of any
     // value.
-    let (qp, group) = unsafe { (Qp::<T>::from_raw(qp), (*gid).raw.as_ref()) };
+    let (qp, group) = unsafe { (Qp::<T>::from_raw(qp), &(*gid).raw) };
     from_result(|| T::detach(qp, group).map(|()| 0))
 }

@@ -52,6 +52,12 @@ pub struct Operations<T: Driver> {
     _driver: PhantomData<T>,
 }
 
+impl<T: Driver> Default for Operations<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<T: Driver> Operations<T> {
     /// Callbacks that every device has.
     pub const fn new() -> Self {

@@ -134,7 +134,7 @@ impl Path {
         }
         Ok(Self {
             // SAFETY: All bytes of a GID are initialised.
-            dgid: unsafe { *raw.grh.dgid.raw.as_ref() },
+            dgid: unsafe { raw.grh.dgid.raw },
             flow_label: raw.grh.flow_label & Self::FLOW_LABEL,
             sgid_index: raw.grh.sgid_index,
             hop_limit: raw.grh.hop_limit,
@@ -143,7 +143,7 @@ impl Path {
             static_rate: raw.static_rate,
             port: raw.port_num,
             // SAFETY: The type says that this member of the union is active.
-            dmac: unsafe { raw.__bindgen_anon_1.roce.as_ref() }.dmac,
+            dmac: unsafe { raw.__bindgen_anon_1.roce.dmac },
         })
     }
 
@@ -151,8 +151,7 @@ impl Path {
         // The flag is 1.
         raw.ah_flags = bindings::ib_ah_flags_IB_AH_GRH as u8;
         raw.type_ = bindings::rdma_ah_attr_type_RDMA_AH_ATTR_TYPE_ROCE;
-        // SAFETY: Any bytes are a GID.
-        unsafe { *raw.grh.dgid.raw.as_mut() = self.dgid };
+        raw.grh.dgid.raw = self.dgid;
         raw.grh.flow_label = self.flow_label;
         raw.grh.sgid_index = self.sgid_index;
         raw.grh.hop_limit = self.hop_limit;
@@ -160,8 +159,7 @@ impl Path {
         raw.sl = self.sl;
         raw.static_rate = self.static_rate;
         raw.port_num = self.port;
-        // SAFETY: The type says that this member of the union is active.
-        unsafe { raw.__bindgen_anon_1.roce.as_mut() }.dmac = self.dmac;
+        raw.__bindgen_anon_1.roce.dmac = self.dmac;
     }
 }
 

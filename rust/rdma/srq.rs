@@ -154,7 +154,7 @@ impl Handled for bindings::ib_srq {
     fn element(event: &mut bindings::ib_event) -> &mut *mut Self {
         // SAFETY: Any member of the union is a pointer or a number, and all bits of it are
         // initialised.
-        unsafe { event.element.srq.as_mut() }
+        unsafe { &mut event.element.srq }
     }
 }
 

@@ -158,19 +158,16 @@ impl Slot<'_, '_> {
             port_num: completion.port,
             ..Default::default()
         };
-        // SAFETY: Any 64 bits are an id.
-        unsafe { *wc.__bindgen_anon_1.wr_id.as_mut() = completion.wr_id };
+        wc.__bindgen_anon_1.wr_id = completion.wr_id;
         match completion.extra {
             Extra::None => (),
             Extra::Immediate(immediate) => {
                 wc.wc_flags |= bindings::ib_wc_flags_IB_WC_WITH_IMM as c_int;
-                // SAFETY: Any 32 bits are immediate data.
-                unsafe { *wc.ex.imm_data.as_mut() = u32::from_ne_bytes(immediate) };
+                wc.ex.imm_data = u32::from_ne_bytes(immediate);
             }
             Extra::Invalidated(key) => {
                 wc.wc_flags |= bindings::ib_wc_flags_IB_WC_WITH_INVALIDATE as c_int;
-                // SAFETY: Any 32 bits are a key.
-                unsafe { *wc.ex.invalidate_rkey.as_mut() = key };
+                wc.ex.invalidate_rkey = key;
             }
         }
         if let Some(source) = completion.source {

@@ -195,7 +195,7 @@ impl<'a, T: KernelQueues> SendRequest<'a, T> {
     /// Id.
     pub fn wr_id(&self) -> u64 {
         // SAFETY: Both members of the union are 64 bits of which all values are valid.
-        unsafe { *self.raw.__bindgen_anon_1.wr_id.as_ref() }
+        unsafe { self.raw.__bindgen_anon_1.wr_id }
     }
 
     /// Flags.
@@ -305,12 +305,12 @@ impl<'a, T: KernelQueues> SendRequest<'a, T> {
 
     fn immediate(&self) -> [u8; 4] {
         // SAFETY: Both members of the union are 32 bits of which all values are valid.
-        unsafe { *self.raw.ex.imm_data.as_ref() }.to_ne_bytes()
+        unsafe { self.raw.ex.imm_data }.to_ne_bytes()
     }
 
     fn invalidated_key(&self) -> u32 {
         // SAFETY: Both members of the union are 32 bits of which all values are valid.
-        unsafe { *self.raw.ex.invalidate_rkey.as_ref() }
+        unsafe { self.raw.ex.invalidate_rkey }
     }
 
     /// # Safety
@@ -399,7 +399,7 @@ impl<'a> RecvRequest<'a> {
     /// Id.
     pub fn wr_id(&self) -> u64 {
         // SAFETY: Both members of the union are 64 bits of which all values are valid.
-        unsafe { *self.raw.__bindgen_anon_1.wr_id.as_ref() }
+        unsafe { self.raw.__bindgen_anon_1.wr_id }
     }
 
     /// Local memory.

@@ -2,15 +2,7 @@
 
 //! Completions with timeout, and periodic work.
 
-mod completion;
-mod periodic;
+pub mod periodic;
 #[cfg(abstractions_test)]
 pub(crate) mod tests;
-
-pub use self::{
-    completion::Completion,
-    periodic::{
-        Periodic,
-        Tick, //
-    },
-};
+pub mod timed_completion;

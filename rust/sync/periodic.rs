@@ -28,7 +28,7 @@ pub trait Tick: Send + Sync + 'static {
 /// # Examples
 ///
 /// ```
-/// use crate::sync::{Periodic, Tick};
+/// use crate::sync::periodic::{Periodic, Tick};
 ///
 /// struct Watch;
 ///

@@ -3,9 +3,11 @@
 //! Tests of completions and of periodic work.
 
 use super::{
-    Completion,
-    Periodic,
-    Tick, //
+    periodic::{
+        Periodic,
+        Tick, //
+    },
+    timed_completion::TimedCompletion, //
 };
 use kernel::{
     prelude::*,
@@ -27,7 +29,7 @@ const LONG: Msecs = 30_000;
 struct Thrice {
     ticks: Atomic<u32>,
     #[pin]
-    done: Completion,
+    done: TimedCompletion,
 }
 
 impl Thrice {
@@ -35,7 +37,7 @@ impl Thrice {
         Arc::pin_init(
             pin_init!(Self {
                 ticks: Atomic::new(0),
-                done <- Completion::new(),
+                done <- TimedCompletion::new(),
             }),
             GFP_KERNEL,
         )
@@ -56,7 +58,7 @@ impl Tick for Ticker {
 
 suite! { rust_sync {
     fn a_completion_ends_one_wait() {
-        let done = KBox::pin_init(Completion::new(), GFP_KERNEL)?;
+        let done = KBox::pin_init(TimedCompletion::new(), GFP_KERNEL)?;
         check!(!done.wait_timeout(0));
         done.complete();
         check!(done.wait_timeout(0));
@@ -64,7 +66,7 @@ suite! { rust_sync {
     }
 
     fn a_completion_is_taken_back() {
-        let done = KBox::pin_init(Completion::new(), GFP_KERNEL)?;
+        let done = KBox::pin_init(TimedCompletion::new(), GFP_KERNEL)?;
         done.complete();
         done.complete();
         done.reinit();

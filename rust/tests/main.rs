@@ -18,7 +18,7 @@ mod hw_random;
 #[allow(dead_code, unreachable_pub, unused_imports)]
 #[path = "../net/mod.rs"]
 mod net;
-#[allow(dead_code, unused_imports)]
+#[allow(dead_code, unreachable_pub, unused_imports)]
 #[path = "../rdma/mod.rs"]
 mod rdma;
 #[allow(dead_code, unreachable_pub)]

@@ -20,6 +20,7 @@ pub mod adapter;
 pub mod config;
 pub mod device;
 pub mod driver;
+#[macro_use]
 pub mod id;
 pub mod shm;
 #[cfg(abstractions_test)]

@@ -75,8 +75,15 @@ fn load(
     let mut attribute = None;
     while at < code.len() {
         let rest = &code[at..];
-        if starts_with(rest, &["#", "[", "cfg", "(", "test", ")", "]"]) {
+        if is_left_out(rest) {
             at += after_block(rest).unwrap_or(rest.len());
+        } else if let Some(path) = included(rest) {
+            let path = normal(&file.parent().unwrap_or(Path::new("")).join(path));
+            for (child, place) in declared(top, &path)? {
+                module.children.insert(child.clone());
+                children.push((child, place));
+            }
+            at += 3;
         } else if starts_with(rest, &["#", "[", "path", "="]) {
             attribute = rest
                 .get(4)
@@ -89,15 +96,7 @@ fn load(
             let child = rest[1].text.to_owned();
             let place = match attribute.take() {
                 Some(path) => normal(&file.parent().unwrap_or(Path::new("")).join(path)),
-                None => {
-                    let flat = folder.join(format!("{child}.rs"));
-                    let is_flat = top.join(&flat).is_file();
-                    if is_flat {
-                        flat
-                    } else {
-                        folder.join(&child).join("mod.rs")
-                    }
-                }
+                None => file_of(top, &folder, &child),
             };
             module.children.insert(child.clone());
             children.push((child, place));
@@ -160,6 +159,52 @@ fn load(
         load(top, place, folder, name, crate_)?;
     }
     Ok(())
+}
+
+/// Whether an item begins here that is compiled for tests only, or only in the kernel's tree.
+fn is_left_out(tokens: &[&Token<'_>]) -> bool {
+    let condition = |words: &[&str]| {
+        starts_with(tokens, &["#", "[", "cfg", "("]) && starts_with(&tokens[4..], words)
+    };
+    condition(&["test", ")"])
+        || condition(&["abstractions_test", ")"])
+        || condition(&["not", "(", "OUT_OF_TREE", ")"])
+}
+
+/// The file of a module that is declared without a path.
+fn file_of(top: &Path, folder: &Path, name: &str) -> PathBuf {
+    let flat = folder.join(format!("{name}.rs"));
+    if top.join(&flat).is_file() {
+        flat
+    } else {
+        folder.join(name).join("mod.rs")
+    }
+}
+
+/// The path in an `include!` that begins here, if it is a literal.
+fn included<'a>(tokens: &[&Token<'a>]) -> Option<&'a str> {
+    if !starts_with(tokens, &["include", "!", "("]) {
+        return None;
+    }
+    tokens.get(3)?.text.strip_prefix('"')?.strip_suffix('"')
+}
+
+/// The modules that an included file declares, and their files.
+fn declared(top: &Path, file: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let text =
+        std::fs::read_to_string(top.join(file)).with_context(|| file.display().to_string())?;
+    let tokens = split(Language::Rust, &text);
+    let code: Vec<&str> = tokens
+        .iter()
+        .filter(|token| token.class == Class::Code)
+        .map(|token| token.text)
+        .collect();
+    let folder = file.parent().unwrap_or(Path::new(""));
+    Ok(code
+        .windows(3)
+        .filter(|window| window[0] == "mod" && window[2] == ";")
+        .map(|window| (window[1].to_owned(), file_of(top, folder, window[1])))
+        .collect())
 }
 
 /// Whether `pub(crate)` or its like ends these tokens.

@@ -30,7 +30,7 @@ use crate::{
         wire::Wire, //
     },
     decode::answer::Answer,
-    sync::Completion,
+    sync::timed_completion::TimedCompletion,
     targets::EventTargets,
     virtio::{
         self,
@@ -125,7 +125,7 @@ pub(crate) type CommandBuffer = KBox<Buffer<Sender>>;
 #[pin_data]
 pub(crate) struct Slot {
     #[pin]
-    done: Completion,
+    done: TimedCompletion,
     /// The buffer and how many bytes the device wrote. Set and completed under the lock.
     #[pin]
     answer: SpinLockIrq<Option<(CommandBuffer, usize)>>,
@@ -165,7 +165,7 @@ impl ControlQueue {
         for _ in 0..SLOTS {
             let slot = Arc::pin_init(
                 pin_init!(Slot {
-                    done <- Completion::new(),
+                    done <- TimedCompletion::new(),
                     answer <- new_spinlock_irq!(None, "virtio_rdma::ctrl::Slot"),
                 }),
                 GFP_KERNEL,

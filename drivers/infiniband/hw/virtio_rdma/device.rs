@@ -18,7 +18,7 @@ use crate::{
     graveyard::Graveyard,
     limits,
     rdma::queue_memory::Order,
-    sync::{
+    sync::periodic::{
         Periodic,
         Tick, //
     },

@@ -9,9 +9,9 @@ use crate::{
         Watch, //
     },
     limits::FEATURES,
-    net,
+    net::notifier::Notifier,
     netdev::Binding,
-    sync::Periodic,
+    sync::periodic::Periodic,
     verbs::Verbs,
     virtio::{
         self,
@@ -19,6 +19,8 @@ use crate::{
         VirtioID, //
     },
 };
+#[cfg(not(OUT_OF_TREE))]
+use kernel::virtio_device_table;
 use kernel::{
     device::{
         Bound,
@@ -41,7 +43,7 @@ const REQUIRED: [(Feature, &str); 3] = [
 
 const _: () = assert!(VirtioID::Rdma as u32 == VIRTIO_ID_RDMA);
 
-crate::virtio_device_table!(ID_TABLE, [virtio::DeviceId::new(VirtioID::Rdma)]);
+virtio_device_table!(ID_TABLE, [virtio::DeviceId::new(VirtioID::Rdma)]);
 
 /// The driver.
 pub(crate) struct Driver;
@@ -61,7 +63,7 @@ pub(crate) struct Data {
 /// still answers.
 struct Ready {
     /// Dropped before the verbs: it sets the port's network device.
-    _netdev: Pin<KBox<net::Notifier<Pin<KBox<Binding>>>>>,
+    _netdev: Pin<KBox<Notifier<Pin<KBox<Binding>>>>>,
     _verbs: Verbs,
 }
 

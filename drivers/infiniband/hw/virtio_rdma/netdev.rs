@@ -10,7 +10,14 @@
 
 use crate::{
     abi::config::mac_from_eui64,
-    net, //
+    net::{
+        self,
+        notifier::{
+            Event,
+            Notifier,
+            NotifierOps, //
+        }, //
+    }, //
 };
 use kernel::{
     device,
@@ -27,10 +34,10 @@ use kernel::{
 pub(crate) trait PortOwner: Send + Sync {
     /// The port's network device is `netdev` from here on. No reference to an earlier one may be
     /// kept.
-    fn set_netdev(&self, netdev: Option<&net::Device>);
+    fn set_netdev(&self, netdev: Option<&net::device::Device>);
 
     /// State or MTU of the network device changed.
-    fn netdev_changed(&self, netdev: &net::Device);
+    fn netdev_changed(&self, netdev: &net::device::Device);
 }
 
 /// How well a network device fits.
@@ -47,7 +54,7 @@ pub(crate) struct Binding {
     address: Option<[u8; net::device::ETH_ALEN]>,
     owner: Arc<dyn PortOwner>,
     #[pin]
-    bound: Mutex<Option<(Fit, ARef<net::Device>)>>,
+    bound: Mutex<Option<(Fit, ARef<net::device::Device>)>>,
 }
 
 impl Binding {
@@ -58,7 +65,7 @@ impl Binding {
         dev: &device::Device,
         guid: [u8; 8],
         owner: Arc<dyn PortOwner>,
-    ) -> impl PinInit<net::Notifier<Pin<KBox<Self>>>, Error> {
+    ) -> impl PinInit<Notifier<Pin<KBox<Self>>>, Error> {
         let dev = dev.into();
         pin_init::pin_init_scope(move || {
             let binding = KBox::pin_init(
@@ -70,11 +77,11 @@ impl Binding {
                 }),
                 GFP_KERNEL,
             )?;
-            Ok(net::Notifier::new(binding))
+            Ok(Notifier::new(binding))
         })
     }
 
-    fn fit(&self, netdev: &net::Device) -> Option<Fit> {
+    fn fit(&self, netdev: &net::device::Device) -> Option<Fit> {
         // Devices on top of others have the address of the lowest, but no parent on a bus.
         netdev.parent()?;
         let address = netdev.permanent_address()?;
@@ -88,27 +95,25 @@ impl Binding {
     }
 }
 
-impl net::NotifierOps for Pin<KBox<Binding>> {
-    fn event(&self, event: net::Event, netdev: &net::Device) {
+impl NotifierOps for Binding {
+    fn event(&self, event: Event, netdev: &net::device::Device) {
         let mut bound = self.bound.lock();
         let is_bound = bound
             .as_ref()
             .is_some_and(|(_, bound)| core::ptr::eq(&**bound, netdev));
         match event {
-            net::Event::Register if !is_bound => {
+            Event::Register if !is_bound => {
                 let fit = self.fit(netdev);
                 if fit > bound.as_ref().map(|(fit, _)| *fit) {
                     *bound = fit.map(|fit| (fit, netdev.into()));
                     self.owner.set_netdev(Some(netdev));
                 }
             }
-            net::Event::Unregister if is_bound => {
+            Event::Unregister if is_bound => {
                 *bound = None;
                 self.owner.set_netdev(None);
             }
-            net::Event::Up | net::Event::Down | net::Event::Change | net::Event::ChangeMtu
-                if is_bound =>
-            {
+            Event::Up | Event::Down | Event::Change | Event::ChangeMtu if is_bound => {
                 self.owner.netdev_changed(netdev)
             }
             _ => (),

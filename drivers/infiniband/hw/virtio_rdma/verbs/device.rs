@@ -211,7 +211,8 @@ impl Verbs {
         let port = port::ask(&device)?;
         let ahs = AhLimit::new(config.max_ah)?;
         let ring_share = RingShare::new(total_pages())?;
-        let is_polled = matches!(device.queues(), Queues::Transport(_));
+        // `alloc_context` has the reason for the difference.
+        let is_polled = cfg!(OUT_OF_TREE) && matches!(device.queues(), Queues::Transport(_));
         let registration = rdma::Registration::new(
             &rdma::device::Config {
                 bound_device: bus.as_ref(),
@@ -288,7 +289,7 @@ impl EventTarget for PortEvents {
 struct Port(rdma::DeviceRef<IbDevice>);
 
 impl PortOwner for Port {
-    fn set_netdev(&self, netdev: Option<&net::Device>) {
+    fn set_netdev(&self, netdev: Option<&net::device::Device>) {
         let Some(device) = self.0.try_get() else {
             // Unregistering lets go of the network device too.
             return;
@@ -304,7 +305,7 @@ impl PortOwner for Port {
 
     /// `ib_core` tells clients of the state of network devices that are no part of a bond. All else
     /// is read when it is asked for.
-    fn netdev_changed(&self, netdev: &net::Device) {
+    fn netdev_changed(&self, netdev: &net::device::Device) {
         if !netdev.is_lag_port() {
             return;
         }

@@ -36,8 +36,7 @@ use crate::{
             NewMr,
             UserMemory, //
         },
-        pd::Pd,
-        peer::PeerRange, //
+        pd::Pd, //
     },
     virtio::Reset, //
 };
@@ -182,16 +181,6 @@ pub(super) fn register(
             bury(device, buffer.unlock(revocation));
             Err(ENODEV)
         }
-    }
-}
-
-/// The memory of the peer of the PD's context that lies at an address; `None` for memory of the
-/// process.
-pub(super) fn of_peer(pd: &Pd<IbDevice>, memory: &UserMemory) -> Result<Option<PeerRange>> {
-    let peer = pd.context().and_then(|context| context.peer());
-    match peer {
-        Some(peer) => peer.range(memory.start, memory.length),
-        None => Ok(None),
     }
 }
 

@@ -9,7 +9,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`device`], [`port`] | the device as `ib_core` sees it |
-//! | [`ucontext`], [`pd`], [`mr`], [`dmabuf`], [`mw`], [`ah`] | contexts, PDs, MRs, memory windows, AHs |
+//! | [`ucontext`], [`pd`], [`ah`] | contexts, PDs, AHs |
+//! | [`mr`], [`dmabuf`], [`peer`], [`mw`] | MRs of all kinds of memory, memory windows |
 //! | [`ring`], [`user_ring`], [`ring_share`] | the memory of queues |
 //! | [`pages`] | page lists of MRs and of rings |
 //! | [`cq`], [`kernel_cq`], [`cq_backend`] | CQs, those that the kernel polls, and where these lie |
@@ -45,6 +46,7 @@ mod multicast;
 mod mw;
 mod pages;
 mod pd;
+mod peer;
 mod poll;
 mod port;
 mod post;
@@ -63,6 +65,7 @@ pub(crate) use self::device::Verbs;
 use crate::{
     abi::{
         ctrl::Request,
+        uverbs,
         versions::Extensible, //
     },
     ctrl::Failure,
@@ -71,18 +74,40 @@ use crate::{
 };
 use kernel::prelude::*;
 
-impl<T: Extensible> DriverData for T {
-    type Bytes = T::Bytes;
-    const ZEROES: Self::Bytes = T::ZEROES;
-    const MIN_SIZE: usize = T::MIN_SIZE;
+/// Implements [`DriverData`] for structures of the ABI. In the kernel's tree it is a trait of
+/// another crate, which can't be implemented for all types with a trait of this one.
+macro_rules! driver_data {
+    ($($name:ty,)*) => {$(
+        impl DriverData for $name {
+            type Bytes = <Self as Extensible>::Bytes;
+            const ZEROES: Self::Bytes = <Self as Extensible>::ZEROES;
+            const MIN_SIZE: usize = <Self as Extensible>::MIN_SIZE;
 
-    fn from_driver_data(bytes: &Self::Bytes) -> Self {
-        T::decode_whole(bytes)
-    }
+            fn from_driver_data(bytes: &Self::Bytes) -> Self {
+                Self::decode_whole(bytes)
+            }
 
-    fn to_driver_data(&self) -> Self::Bytes {
-        self.encode()
-    }
+            fn to_driver_data(&self) -> Self::Bytes {
+                self.encode()
+            }
+        }
+    )*};
+}
+
+driver_data! {
+    uverbs::AllocContextReq,
+    uverbs::AllocContextResp,
+    uverbs::CreateAhResp,
+    uverbs::CreateCqReq,
+    uverbs::CreateCqResp,
+    uverbs::CreateQpReq,
+    uverbs::CreateQpResp,
+    uverbs::CreateSrqReq,
+    uverbs::CreateSrqResp,
+    uverbs::ModifyQpReq,
+    uverbs::ModifySrqReq,
+    uverbs::ResizeCqReq,
+    uverbs::ResizeCqResp,
 }
 
 /// Runs a command that makes the device use `memory`, and gives it back with the answer. A device

@@ -5,7 +5,8 @@
 use super::{
     device::IbDevice,
     dmabuf,
-    pages::Pages, //
+    pages::Pages,
+    peer, //
 };
 use crate::{
     abi::{
@@ -27,7 +28,6 @@ use crate::{
     device::Device,
     rdma::{
         self,
-        dmabuf::LockedDmabuf,
         mr::{
             AccessFlags,
             FastRegistration,
@@ -38,7 +38,6 @@ use crate::{
         },
         page_list::MappedPages,
         pd::Pd,
-        peer::PeerRange,
         umem::Umem, //
     }, //
 };
@@ -308,11 +307,8 @@ impl MemoryRegions for IbDevice {
     }
 
     fn reg_user_mr(pd: &Pd<Self>, memory: UserMemory) -> Result<NewMr<Mr>> {
-        if let Some(PeerRange { buffer, offset }) = dmabuf::of_peer(pd, &memory)? {
-            return dmabuf::register(pd, &memory, || {
-                let (length, access) = (memory.length, memory.access);
-                LockedDmabuf::pin_buffer(pd.device(), buffer, offset, length, access)
-            });
+        if let Some(range) = peer::range(pd, &memory)? {
+            return dmabuf::register(pd, &memory, || range.pin(pd.device(), &memory));
         }
         let device = &pd.device().device;
         let user = pin(pd.device(), memory)?;
@@ -350,7 +346,7 @@ impl MemoryRegions for IbDevice {
                     access: access.unwrap_or(old.memory.access),
                 };
                 // Afterwards it is an MR over the process's memory, as it was.
-                if dmabuf::of_peer(pd, &memory)?.is_some() {
+                if peer::range(pd, &memory)?.is_some() {
                     return Err(EOPNOTSUPP);
                 }
                 pin(pd.device(), memory)?

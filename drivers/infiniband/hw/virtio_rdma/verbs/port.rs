@@ -98,7 +98,7 @@ pub(super) fn ask(device: &Device) -> Result<RspQueryPort> {
 }
 
 /// The greatest MTU whose packets fit frames of the network device.
-fn mtu_of(netdev: &net::Device) -> Mtu {
+fn mtu_of(netdev: &net::device::Device) -> Mtu {
     let payload = netdev.mtu().saturating_sub(MAX_HEADERS);
     let fitting = Mtu::ALL.iter().rev().find(|mtu| mtu.bytes() <= payload);
     fitting.copied().unwrap_or(Mtu::Mtu256)

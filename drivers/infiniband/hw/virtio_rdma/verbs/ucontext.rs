@@ -5,6 +5,10 @@
 use super::{
     cq::Cq,
     device::IbDevice,
+    peer::{
+        self,
+        Attachment, //
+    },
     qp::Qp, //
 };
 use crate::{
@@ -16,7 +20,6 @@ use crate::{
         uverbs::{
             AllocContextReq,
             AllocContextResp,
-            ContextAttributes,
             ContextFlags, //
         },
         versions::{
@@ -35,7 +38,6 @@ use crate::{
             NewCq, //
         },
         pd::Pd,
-        peer::PeerContext,
         qp::{
             NewQp,
             QpConsumer,
@@ -61,7 +63,7 @@ pub(crate) struct Context {
     /// given to another.
     doorbell_page: Option<u32>,
     /// The peer whose memory is registered in it, beside that of the process.
-    peer: Option<PeerContext>,
+    peer: Option<Attachment>,
 }
 
 impl Context {
@@ -70,8 +72,9 @@ impl Context {
         self.doorbell_page.ok_or(EINVAL)
     }
 
-    /// The peer that it is attached to.
-    pub(super) fn peer(&self) -> Option<&PeerContext> {
+    /// The attachment to a peer.
+    #[cfg_attr(not(OUT_OF_TREE), expect(dead_code))]
+    pub(super) fn peer(&self) -> Option<&Attachment> {
         self.peer.as_ref()
     }
 }
@@ -83,25 +86,6 @@ fn slots_for(entries: u32, slots: RangeInclusive<u32>) -> u32 {
         .map_or(*slots.end(), |needed| {
             needed.clamp(*slots.start(), *slots.end())
         })
-}
-
-/// Attaches a context to the peer that a process names, if it does.
-fn attach(ib_device: &IbDevice, request: &AllocContextReq) -> Result<Option<PeerContext>> {
-    let asks_for_nothing = AllocContextReq {
-        versions: request.versions,
-        ..AllocContextReq::default()
-    };
-    if *request == asks_for_nothing {
-        return Ok(None);
-    }
-    if request.attributes != ContextAttributes::PEER {
-        return Err(EINVAL);
-    }
-    if !ib_device.device.limits().has_peers() {
-        return Err(EOPNOTSUPP);
-    }
-    let name = CStr::from_bytes_until_nul(&request.peer_name).map_err(|_| EINVAL)?;
-    PeerContext::attach(name, request.peer_id.into()).map(Some)
 }
 
 /// The version of a context, as its response tells it: a provider that states no versions expects
@@ -143,9 +127,13 @@ impl UserContexts for IbDevice {
 
     fn alloc_context(context: &mut NewContext<'_, Self>, udata: &Udata<'_>) -> Result<Context> {
         let device = &context.device().device;
+        // The kernel's tree takes no new driver whose queues processes reach by system calls.
+        if !cfg!(OUT_OF_TREE) && matches!(device.queues(), Queues::Transport(_)) {
+            return Err(EOPNOTSUPP);
+        }
         let request: AllocContextReq = udata.request()?;
         let version = agree(context, &request.versions)?;
-        let peer = attach(context.device(), &request)?;
+        let peer = peer::attach(context.device(), &request)?;
         let limits = &device.limits().queues;
         let mut response = AllocContextResp {
             max_qp_slots: slots_for(limits.max_qp_wr, WORK_SLOTS),

@@ -3,14 +3,12 @@
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
 
-#include "../helpers.h"
-
-void rust_helper_cond_resched(void)
+__rust_helper void rust_helper_cond_resched(void)
 {
 	cond_resched();
 }
 
-bool rust_helper_current_is_dying(void)
+__rust_helper bool rust_helper_current_is_dying(void)
 {
 	return fatal_signal_pending(current);
 }

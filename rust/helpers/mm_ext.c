@@ -2,9 +2,7 @@
 
 #include <linux/mm.h>
 
-#include "../helpers.h"
-
-unsigned long rust_helper_totalram_pages(void)
+__rust_helper unsigned long rust_helper_totalram_pages(void)
 {
 	return totalram_pages();
 }

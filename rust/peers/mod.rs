@@ -4,6 +4,8 @@
 //!
 //! C header: `include/rdma/peer.h`
 
+pub mod buffer;
+
 use crate::{
     bindings,
     dma_buf::DmaBuf, //

@@ -2,9 +2,7 @@
 
 #include <linux/dma-mapping.h>
 
-#include "../helpers.h"
-
-int rust_helper_dma_mapping_error(struct device *dev, dma_addr_t address)
+__rust_helper int rust_helper_dma_mapping_error(struct device *dev, dma_addr_t address)
 {
 	return dma_mapping_error(dev, address);
 }

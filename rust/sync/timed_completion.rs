@@ -19,27 +19,27 @@ use kernel::{
 /// # Examples
 ///
 /// ```
-/// use crate::sync::Completion;
+/// use crate::sync::timed_completion::TimedCompletion;
 ///
-/// let done = KBox::pin_init(Completion::new(), GFP_KERNEL)?;
+/// let done = KBox::pin_init(TimedCompletion::new(), GFP_KERNEL)?;
 /// assert!(!done.wait_timeout(0));
 /// done.complete();
 /// assert!(done.wait_timeout(1000));
 /// # Ok::<(), Error>(())
 /// ```
 #[pin_data]
-pub struct Completion {
+pub struct TimedCompletion {
     #[pin]
     inner: Opaque<bindings::completion>,
 }
 
 // SAFETY: A `struct completion` may be used from any task.
-unsafe impl Send for Completion {}
+unsafe impl Send for TimedCompletion {}
 
 // SAFETY: A `struct completion` has a lock of its own.
-unsafe impl Sync for Completion {}
+unsafe impl Sync for TimedCompletion {}
 
-impl Completion {
+impl TimedCompletion {
     /// A completion that nobody completed.
     pub fn new() -> impl PinInit<Self> {
         pin_init!(Self {

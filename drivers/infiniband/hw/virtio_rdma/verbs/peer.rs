@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Memory of peers: other drivers, whose memory a process registers by its address.
+//!
+//! Peers exist only out of the kernel's tree. In it, memory of others comes as DMA buffers alone,
+//! and a process that names a peer is refused.
+
+use super::device::IbDevice;
+use crate::{
+    abi::uverbs::AllocContextReq,
+    rdma::{
+        self,
+        dmabuf::LockedDmabuf,
+        mr::UserMemory,
+        pd::Pd, //
+    }, //
+};
+use kernel::prelude::*;
+
+#[cfg(not(OUT_OF_TREE))]
+pub(super) use self::in_tree::*;
+#[cfg(OUT_OF_TREE)]
+pub(super) use self::out_of_tree::*;
+
+/// Whether a process asks for nothing but a version.
+fn names_no_peer(request: &AllocContextReq) -> bool {
+    let asks_for_nothing = AllocContextReq {
+        versions: request.versions,
+        ..AllocContextReq::default()
+    };
+    *request == asks_for_nothing
+}
+
+#[cfg(OUT_OF_TREE)]
+mod out_of_tree {
+    use super::*;
+    use crate::{
+        abi::uverbs::ContextAttributes,
+        peers::{
+            buffer,
+            PeerContext,
+            PeerRange, //
+        }, //
+    };
+
+    /// The attachment of a user context to its peer.
+    pub(in crate::verbs) type Attachment = PeerContext;
+
+    /// Memory of a peer.
+    pub(in crate::verbs) struct Range(PeerRange);
+
+    /// Attaches a context to the peer that a process names, if it does.
+    pub(in crate::verbs) fn attach(
+        ib_device: &IbDevice,
+        request: &AllocContextReq,
+    ) -> Result<Option<Attachment>> {
+        if names_no_peer(request) {
+            return Ok(None);
+        }
+        if request.attributes != ContextAttributes::PEER {
+            return Err(EINVAL);
+        }
+        if !ib_device.device.limits().has_peers() {
+            return Err(EOPNOTSUPP);
+        }
+        let name = CStr::from_bytes_until_nul(&request.peer_name).map_err(|_| EINVAL)?;
+        PeerContext::attach(name, request.peer_id.into()).map(Some)
+    }
+
+    /// The memory of the peer of the PD's context that lies at an address; `None` for memory of the
+    /// process.
+    pub(in crate::verbs) fn range(pd: &Pd<IbDevice>, memory: &UserMemory) -> Result<Option<Range>> {
+        let Some(peer) = pd.context().and_then(|context| context.peer()) else {
+            return Ok(None);
+        };
+        Ok(peer.range(memory.start, memory.length)?.map(Range))
+    }
+
+    impl Range {
+        /// Pins the memory for the device.
+        pub(in crate::verbs) fn pin(
+            self,
+            device: &rdma::Device<IbDevice>,
+            memory: &UserMemory,
+        ) -> Result<LockedDmabuf> {
+            let PeerRange { buffer, offset } = self.0;
+            buffer::pin(device, buffer, offset, memory.length, memory.access)
+        }
+    }
+}
+
+#[cfg(not(OUT_OF_TREE))]
+mod in_tree {
+    use super::*;
+
+    /// No context is attached to a peer.
+    pub(in crate::verbs) enum Attachment {}
+
+    /// No memory is that of a peer.
+    pub(in crate::verbs) enum Range {}
+
+    /// Refuses a process that names a peer.
+    pub(in crate::verbs) fn attach(
+        _ib_device: &IbDevice,
+        request: &AllocContextReq,
+    ) -> Result<Option<Attachment>> {
+        if !names_no_peer(request) {
+            return Err(EINVAL);
+        }
+        Ok(None)
+    }
+
+    /// All memory is that of the process.
+    pub(in crate::verbs) fn range(
+        _pd: &Pd<IbDevice>,
+        _memory: &UserMemory,
+    ) -> Result<Option<Range>> {
+        Ok(None)
+    }
+
+    impl Range {
+        /// Is never called.
+        pub(in crate::verbs) fn pin(
+            self,
+            _device: &rdma::Device<IbDevice>,
+            _memory: &UserMemory,
+        ) -> Result<LockedDmabuf> {
+            match self {}
+        }
+    }
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Functions that C headers define inline or as macros, which Rust can't call: each gets a symbol.
+ * The build strips "rust_helper_" from the names that Rust sees. The files are written for the
+ * kernel's rust/helpers/helpers.c, for which this one stands in; those named *_ext.c add to a file
+ * of the kernel.
+ */
+
+#include <linux/compiler_types.h>
+
+#define __rust_helper
+
+#include "barrier_ext.c"
+#include "device_ext.c"
+#include "dma_ext.c"
+#include "mm_ext.c"
+#include "netdevice.c"
+#include "netlink.c"
+#include "rdma.c"
+#include "sched.c"
+#include "virtio.c"
+
+/* Rust shall not see the structures of the core's own header. */
+#ifdef __BINDGEN__
+bool rust_helper_ib_cq_event_unread(struct ib_cq *cq);
+#else
+#include "rdma_private.c"
+#endif

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: GPL-2.0
+
+#include <linux/if_arp.h>
+#include <linux/netdevice.h>
+
+__rust_helper struct net_device *rust_helper_netdev_notifier_info_to_dev(void *info)
+{
+	return netdev_notifier_info_to_dev(info);
+}
+
+__rust_helper void rust_helper_dev_hold(struct net_device *dev)
+{
+	dev_hold(dev);
+}
+
+__rust_helper void rust_helper_dev_put(struct net_device *dev)
+{
+	dev_put(dev);
+}
+
+__rust_helper struct device *rust_helper_netdev_parent(const struct net_device *dev)
+{
+	return dev->dev.parent;
+}
+
+__rust_helper const u8 *rust_helper_netdev_perm_addr(const struct net_device *dev)
+{
+	return dev->perm_addr;
+}
+
+__rust_helper unsigned int rust_helper_netdev_mtu(const struct net_device *dev)
+{
+	return READ_ONCE(dev->mtu);
+}
+
+__rust_helper bool rust_helper_netdev_is_ethernet(const struct net_device *dev)
+{
+	return dev->type == ARPHRD_ETHER && dev->addr_len == ETH_ALEN;
+}
+
+__rust_helper bool rust_helper_netif_running(const struct net_device *dev)
+{
+	return netif_running(dev);
+}
+
+__rust_helper bool rust_helper_netif_is_lag_port(const struct net_device *dev)
+{
+	return netif_is_lag_port(dev);
+}
+
+__rust_helper bool rust_helper_netif_oper_up(const struct net_device *dev)
+{
+	return netif_oper_up(dev);
+}
