@@ -12,9 +12,9 @@ use super::wire::UnknownValue;
 pub const FIRST_EVENT_QUEUE: u16 = 1;
 
 /// `kind` of a completion event.
-const KIND_COMPLETION: u32 = 0;
+pub const KIND_COMPLETION: u32 = 0;
 /// `kind` of an asynchronous event is this plus its [`AsyncEvent`].
-const KIND_ASYNC: u32 = 0x100;
+pub const KIND_ASYNC: u32 = 0x100;
 
 wire_struct! {
     /// An event.

@@ -63,6 +63,8 @@ impl<const N: usize> Wire for [u8; N] {
 /// Where a field of a structure lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
+    /// Its name.
+    pub name: &'static str,
     /// Offset in the structure.
     pub offset: usize,
     /// Number of bytes.
@@ -161,6 +163,7 @@ macro_rules! wire_struct {
             /// The fields, in their order.
             pub const FIELDS: &'static [$crate::abi::wire::Field] = &[$(
                 $crate::abi::wire::Field {
+                    name: stringify!($field),
                     offset: $offset,
                     size: <$ty as $crate::abi::wire::Wire>::SIZE,
                     align: <$ty as $crate::abi::wire::Wire>::ALIGN,
@@ -253,6 +256,9 @@ macro_rules! wire_mask {
         #[allow(dead_code)]
         impl $name {
             $( $(#[$bit_meta])* pub const $bit: Self = Self($value); )*
+            /// Names and values of the bits.
+            pub const BITS: &'static [(&'static str, Self)] =
+                &[$( (stringify!($bit), Self::$bit), )*];
             /// Every bit that the specification names.
             pub const ALL: Self = Self(0 $( | $value )*);
             /// No bit.
