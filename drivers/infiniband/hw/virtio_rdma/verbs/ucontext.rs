@@ -109,7 +109,8 @@ fn agree(context: &NewContext<'_, IbDevice>, provider: &Versions) -> Result<u32>
         let provider = provider.or_unstated();
         dev_warn!(
             context.device().device.as_device(),
-            "process {}: its provider speaks interface versions {} to {}, this module {} to {}: the {}\n",
+            "process {}: its provider speaks interface versions {} to {}, \
+             this module {} to {}: the {}\n",
             context.process(),
             provider.oldest,
             provider.newest,
