@@ -2,8 +2,8 @@
 
 //! The program from outside: start, signals, errors.
 
-use std::io::BufRead;
-use std::io::BufReader;
+mod process;
+
 use std::io::Read;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -15,6 +15,7 @@ use std::process::Command;
 use std::process::Output;
 use std::process::Stdio;
 
+use process::ready;
 use rustix::process::kill_process;
 use rustix::process::Pid;
 use rustix::process::Signal;
@@ -57,17 +58,6 @@ fn start_limited(dir: &Path, soft: u32, hard: u32) -> Child {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     ready(limited)
-}
-
-/// Starts a daemon and waits until it is ready.
-fn ready(mut command: Command) -> Child {
-    let mut child = command.spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap())
-        .read_line(&mut line)
-        .unwrap();
-    assert_eq!(line, "ready\n");
-    child
 }
 
 fn port(dir: &Path, name: &str) -> String {

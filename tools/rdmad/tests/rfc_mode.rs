@@ -5,6 +5,7 @@
 
 #[path = "../vdev/tests/common/mod.rs"]
 mod common;
+mod process;
 mod program;
 
 use common::*;

@@ -4,47 +4,33 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read;
 use std::net::UdpSocket;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::Child;
 use std::process::Command;
-use std::process::Stdio;
 use std::time::Duration;
 
+mod process;
 #[path = "../testing/wait.rs"]
 mod waiting;
+use process::Daemon;
 use waiting::wait_until;
 
 /// How long something may take that has to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A daemon with all kinds of threads, ended with the test.
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
+/// Starts a daemon with all kinds of threads.
 fn start(dir: &Path, more: &[&str]) -> Daemon {
     let at = |name: &str| dir.join(name).display().to_string();
     let net = format!("net={}:{}", at("net"), at("qemu"));
     let port = format!("a,vfio={},{net},mac=52:54:00:09:00:01", at("vfio"));
-    let mut child = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
+    command
         .args(["--port", &port, "--ready-fd", "1"])
         .args(["--status", &at("status"), "--pcap", &at("pcap")])
         .args(["--workers", "2"])
-        .args(more)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let ready = child.stdout.as_mut().unwrap();
-    ready.read_exact(&mut [0; 6]).unwrap();
-    Daemon(child)
+        .args(more);
+    Daemon::start(command)
 }
 
 /// The fields of /proc/PID/task/TID/status of all threads, by the thread's name.

@@ -16,6 +16,8 @@ mod modify;
 mod operations;
 mod pci;
 mod port;
+#[path = "../process/mod.rs"]
+mod process;
 mod queues;
 mod region;
 mod rfc;
@@ -24,29 +26,17 @@ mod virtqueue;
 mod wire;
 mod wqes;
 
-use std::io::Read;
 use std::path::Path;
-use std::process::Child;
 use std::process::Command;
-use std::process::Stdio;
 
 use endpoint::Endpoint;
 use endpoint::Options;
 use endpoint::PLAIN;
+use process::Daemon;
 use wire::*;
 
 /// MAC addresses of the ports.
 const MACS: [[u8; 6]; 2] = [[0x52, 0x54, 0, 9, 0, 1], [0x52, 0x54, 0, 9, 0, 2]];
-
-/// A daemon, ended with the test.
-struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Starts a daemon with two ports, whose sockets are in `dir`. Port a is given an address, so that
 /// it may have no others but the link-local one, which its driver uses.
@@ -58,14 +48,8 @@ fn daemon(dir: &Path, path: &str) -> Daemon {
         let port = format!("{name},vfio={},mac={mac}{more}", socket.display());
         command.args(["--port", &port]);
     }
-    let mut child = command
-        .args(["--ready-fd", "1", "--path", path])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let ready = child.stdout.as_mut().unwrap();
-    ready.read_exact(&mut [0; 6]).unwrap();
-    Daemon(child)
+    command.args(["--ready-fd", "1", "--path", path]);
+    Daemon::start(command)
 }
 
 /// Runs a test with two sides, which are not connected, on both paths.

@@ -2,30 +2,18 @@
 
 //! The program with one port, and its control commands.
 
-use std::io::Read;
 use std::path::Path;
-use std::process::Child;
 use std::process::Command;
-use std::process::Stdio;
 
 use virtio_rdma_abi::ctrl::Request;
 use virtio_rdma_abi::ctrl::RESPONSE_OK;
 use virtio_rdma_abi::wire::Wire;
 
 use crate::common::Driver;
+use crate::process::Daemon;
 
 /// Entries of the control queue.
 pub const SIZE: u16 = 16;
-
-/// A daemon, ended with the test.
-pub struct Daemon(Child);
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Starts a daemon whose port is at `dir`/vfio and waits until it is ready.
 pub fn daemon(dir: &Path, more: &[&str]) -> Daemon {
@@ -33,15 +21,11 @@ pub fn daemon(dir: &Path, more: &[&str]) -> Daemon {
         "a,vfio={},mac=52:54:00:09:00:01",
         dir.join("vfio").display()
     );
-    let mut child = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_virtio-rdmad"));
+    command
         .args(["--port", &port, "--ready-fd", "1"])
-        .args(more)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let ready = child.stdout.as_mut().unwrap();
-    ready.read_exact(&mut [0; 6]).unwrap();
-    Daemon(child)
+        .args(more);
+    Daemon::start(command)
 }
 
 /// Executes a control command.

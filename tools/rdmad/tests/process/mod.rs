@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
+
+//! The program as a process of a test.
+// Each test program uses a part of it.
+#![allow(dead_code)]
+
+use std::io::BufRead;
+use std::io::BufReader;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+
+/// A daemon, ended with the test.
+pub struct Daemon(pub Child);
+
+impl Daemon {
+    /// Starts a daemon and waits until it is [ready](ready).
+    pub fn start(command: Command) -> Self {
+        Self(ready(command))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a daemon that has its standard output as `--ready-fd`, and waits until it is ready.
+pub fn ready(mut command: Command) -> Child {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "ready\n");
+    child
+}
