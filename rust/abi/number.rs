@@ -85,19 +85,7 @@ macro_rules! numbers {
             }
         }
 
-        impl $crate::abi::wire::Wire for $name {
-            const SIZE: usize = <u32 as $crate::abi::wire::Wire>::SIZE;
-            const ALIGN: usize = <u32 as $crate::abi::wire::Wire>::ALIGN;
-            const ZERO: Self = Self(0);
-            #[inline(always)]
-            fn put(&self, out: &mut [u8]) {
-                $crate::abi::wire::Wire::put(&self.0, out);
-            }
-            #[inline(always)]
-            fn get(bytes: &[u8]) -> Self {
-                Self($crate::abi::wire::Wire::get(bytes))
-            }
-        }
+        wire_transparent!($name: u32);
     )*};
 }
 

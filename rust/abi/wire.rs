@@ -43,6 +43,25 @@ macro_rules! wire_integer {
 
 wire_integer!(u8 u16 u32 u64);
 
+/// Gives a transparent wrapper the codec of the value in it.
+macro_rules! wire_transparent {
+    ($name:ident: $repr:ty) => {
+        impl $crate::abi::wire::Wire for $name {
+            const SIZE: usize = <$repr as $crate::abi::wire::Wire>::SIZE;
+            const ALIGN: usize = <$repr as $crate::abi::wire::Wire>::ALIGN;
+            const ZERO: Self = Self(<$repr as $crate::abi::wire::Wire>::ZERO);
+            #[inline(always)]
+            fn put(&self, out: &mut [u8]) {
+                $crate::abi::wire::Wire::put(&self.0, out);
+            }
+            #[inline(always)]
+            fn get(bytes: &[u8]) -> Self {
+                Self($crate::abi::wire::Wire::get(bytes))
+            }
+        }
+    };
+}
+
 /// Bytes that keep their order: GIDs, MAC addresses, reserved areas.
 impl<const N: usize> Wire for [u8; N] {
     const SIZE: usize = N;
@@ -303,18 +322,6 @@ macro_rules! wire_mask {
             }
         }
 
-        impl $crate::abi::wire::Wire for $name {
-            const SIZE: usize = core::mem::size_of::<$repr>();
-            const ALIGN: usize = Self::SIZE;
-            const ZERO: Self = Self(0);
-            #[inline(always)]
-            fn put(&self, out: &mut [u8]) {
-                $crate::abi::wire::Wire::put(&self.0, out);
-            }
-            #[inline(always)]
-            fn get(bytes: &[u8]) -> Self {
-                Self($crate::abi::wire::Wire::get(bytes))
-            }
-        }
+        wire_transparent!($name: $repr);
     };
 }
