@@ -164,23 +164,23 @@ impl<T: Driver> Adapter<T> {
 
     /// Takes the device from the driver, up to dropping the driver's data.
     fn unbind(vdev: &Device<device::CoreInternal<'_>>) {
-        if has_drvdata(vdev) {
-            // SAFETY: The data exists, as was just checked.
-            let data = unsafe { Self::data(vdev) };
+        // SAFETY: The core and `reset_prepare_callback()` drop the data after this function.
+        if let Some(data) = unsafe { Self::data(vdev) } {
             T::unbind(vdev, data);
         }
         let _ = vdev.remove_queues();
     }
 
-    /// The driver's data of a device.
+    /// The driver's data of a device; `None` after a restore that failed.
     ///
     /// # Safety
     ///
-    /// The data exists, and is not dropped before the callback that asks for it returns.
-    unsafe fn data<'a>(vdev: &'a Device<device::CoreInternal<'_>>) -> Pin<&'a T::Data<'a>> {
+    /// The data is not dropped while the caller uses it.
+    unsafe fn data<'a>(vdev: &'a Device<device::CoreInternal<'_>>) -> Option<Pin<&'a T::Data<'a>>> {
         let dev: &device::Device<device::CoreInternal<'_>> = vdev.as_ref();
-        // SAFETY: By this function's requirements. It was set by `bind()`, with this type.
-        unsafe { dev.drvdata_borrow::<T::Data<'_>>() }
+        // SAFETY: The data exists, as is checked, and was set by `bind()`, with this type. By this
+        // function's requirements it stays.
+        has_drvdata(vdev).then(|| unsafe { dev.drvdata_borrow::<T::Data<'_>>() })
     }
 
     /// Refuses a device that is gone.
@@ -245,14 +245,15 @@ impl<T: Driver> Adapter<T> {
         //
         // INVARIANT: `vdev` is valid for the duration of the callback.
         let internal = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
-        if T::HAS_RESET_PREPARE && has_drvdata(internal) {
-            // SAFETY: The data exists, as was just checked.
-            let data = unsafe { Self::data(internal) };
-            return from_result(|| {
-                T::reset_prepare(internal, data)?;
-                let _ = internal.remove_queues();
-                Ok(0)
-            });
+        if T::HAS_RESET_PREPARE {
+            // SAFETY: The data is dropped under the lock, and not in this block.
+            if let Some(data) = unsafe { Self::data(internal) } {
+                return from_result(|| {
+                    T::reset_prepare(internal, data)?;
+                    let _ = internal.remove_queues();
+                    Ok(0)
+                });
+            }
         }
         Self::unbind(internal);
         if has_drvdata(internal) {
@@ -290,16 +291,15 @@ impl<T: Driver> Adapter<T> {
         // INVARIANT: `vdev` is valid for the duration of the callback.
         let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
         from_result(|| {
-            if !has_drvdata(vdev) {
-                Self::bind(vdev)?;
-            } else if T::HAS_RESET_DONE && !vdev.has_queues() {
-                // SAFETY: The data exists, as was just checked.
-                let data = unsafe { Self::data(vdev) };
-                T::reset_done(vdev, data).inspect_err(|_| {
-                    let _ = vdev.remove_queues();
-                })?;
-            } else {
-                return Err(EBUSY);
+            // SAFETY: The data is dropped under the lock, and not in this function.
+            match unsafe { Self::data(vdev) } {
+                None => Self::bind(vdev)?,
+                Some(data) if T::HAS_RESET_DONE && !vdev.has_queues() => {
+                    T::reset_done(vdev, data).inspect_err(|_| {
+                        let _ = vdev.remove_queues();
+                    })?;
+                }
+                Some(_) => return Err(EBUSY),
             }
             Ok(0)
         })
@@ -317,10 +317,11 @@ impl<T: Driver> Adapter<T> {
         //
         // INVARIANT: `vdev` is valid for the duration of the callback.
         let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
-        if T::HAS_SHUTDOWN && has_drvdata(vdev) {
-            // SAFETY: The data exists, as was just checked.
-            let data = unsafe { Self::data(vdev) };
-            T::shutdown(vdev, data);
+        if T::HAS_SHUTDOWN {
+            // SAFETY: The data is dropped under the device's lock, which the core holds here.
+            if let Some(data) = unsafe { Self::data(vdev) } {
+                T::shutdown(vdev, data);
+            }
         }
         // Work that is under way finds broken queues instead of a device that forgot it.
         //
@@ -341,13 +342,11 @@ impl<T: Driver> Adapter<T> {
         let vdev = unsafe { &*vdev.cast::<Device<device::CoreInternal<'_>>>() };
         // A restore that met an unbinding leaves reports enabled: they may come before the probe is
         // over.
-        if !has_drvdata(vdev) {
-            return;
+        //
+        // SAFETY: The core reports changes only until the removal starts, and serializes with that.
+        if let Some(data) = unsafe { Self::data(vdev) } {
+            T::config_changed(vdev, data);
         }
-        // SAFETY: The data exists, as was just checked. The core reports changes only until the
-        // removal starts, and serializes with that.
-        let data = unsafe { Self::data(vdev) };
-        T::config_changed(vdev, data);
     }
 }
 
