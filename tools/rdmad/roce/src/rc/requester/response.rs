@@ -38,46 +38,31 @@ impl<L> Requester<L> {
         if at >= self.sent {
             return Ok(());
         }
-        match response {
-            Response::Read(part) if part.aeth().is_none_or(|aeth| aeth.is_ack()) => {
-                self.acknowledge(at, now, env)?;
-                if self.una < at {
-                    return self.go_back_once(env);
-                }
-                self.read_response(part, packet.payload, now, env)
-            }
-            Response::Atomic(aeth, original) if aeth.is_ack() => {
-                self.acknowledge(at, now, env)?;
-                if self.una < at {
-                    return self.go_back_once(env);
-                }
-                self.atomic_response(original, now, env)
-            }
-            Response::Read(_) | Response::Atomic(..) => Ok(()),
+        // An acknowledgement covers its own packet too, any other response those before it.
+        let (end, incident) = match response {
             Response::Ack(Aeth { syndrome, .. }) => match syndrome {
-                Syndrome::Ack(_) => {
-                    self.acknowledge(at + 1, now, env)?;
-                    if self.una <= at {
-                        return self.go_back_once(env);
-                    }
-                    Ok(())
-                }
-                Syndrome::Rnr(timer) => {
-                    self.acknowledge(at, now, env)?;
-                    env.count(Incident::RnrNakReceived);
-                    if self.una < at {
-                        return self.go_back_once(env);
-                    }
-                    self.not_ready(timer, now, env)
-                }
-                Syndrome::Nak(code) => {
-                    self.acknowledge(at, now, env)?;
-                    env.count(Incident::NakReceived);
-                    if self.una < at {
-                        return self.go_back_once(env);
-                    }
-                    self.refused(code, env)
-                }
+                Syndrome::Ack(_) => (at + 1, None),
+                Syndrome::Rnr(_) => (at, Some(Incident::RnrNakReceived)),
+                Syndrome::Nak(_) => (at, Some(Incident::NakReceived)),
+            },
+            Response::Read(part) if part.aeth().is_none_or(|aeth| aeth.is_ack()) => (at, None),
+            Response::Atomic(aeth, _) if aeth.is_ack() => (at, None),
+            Response::Read(_) | Response::Atomic(..) => return Ok(()),
+        };
+        self.acknowledge(end, now, env)?;
+        if let Some(incident) = incident {
+            env.count(incident);
+        }
+        if self.una < end {
+            return self.go_back_once(env);
+        }
+        match response {
+            Response::Read(part) => self.read_response(part, packet.payload, now, env),
+            Response::Atomic(_, original) => self.atomic_response(original, now, env),
+            Response::Ack(Aeth { syndrome, .. }) => match syndrome {
+                Syndrome::Ack(_) => Ok(()),
+                Syndrome::Rnr(timer) => self.not_ready(timer, now, env),
+                Syndrome::Nak(code) => self.refused(code, env),
             },
         }
     }
