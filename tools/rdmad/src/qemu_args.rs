@@ -172,17 +172,18 @@ fn check_qemu(program: &Path) -> Result<()> {
          later (--qemu PROGRAM)",
         program.display()
     );
-    for (question, name) in [
-        (["-device", "help"], "vfio-user-pci"),
-        (["-device", "help"], "virtio-net-pci"),
-        (["-object", "help"], "memory-backend-memfd"),
+    for (option, names) in [
+        ("-device", &["vfio-user-pci", "virtio-net-pci"] as &[_]),
+        ("-object", &["memory-backend-memfd"]),
     ] {
-        let known = ask(program, &question)?;
-        ensure!(
-            known.contains(name),
-            "{} was built without {name}: take another one (--qemu PROGRAM)",
-            program.display()
-        );
+        let known = ask(program, &[option, "help"])?;
+        for name in names {
+            ensure!(
+                known.contains(name),
+                "{} was built without {name}: take another one (--qemu PROGRAM)",
+                program.display()
+            );
+        }
     }
     Ok(())
 }
