@@ -23,7 +23,7 @@ use crate::input::Input;
 use crate::own::harness::{connect, mac, pattern, sge, Cq, Mr, Options, Qp, Vm, Wr};
 use crate::own::stage;
 
-use self::bodies::{aeth_of, carries_payload, other_body, reth_of};
+use self::bodies::{aeth_of, other_body, reth_of};
 
 const ACTS: usize = 80;
 /// Bytes of an area: a work request has one to itself.
@@ -317,7 +317,7 @@ impl<'w> Talk<'w> {
             // It doesn't know the Q_Key.
             deth.qkey ^= 1 << input.below(32);
         }
-        if !carries_payload(&headers.body) {
+        if !headers.body.has_payload() {
             payload.clear();
         } else if input.once_in(3) {
             payload = vec![0xbb; input.below(256) + input.below(2)];

@@ -14,17 +14,6 @@ use virtio_rdma_abi::number::Qpn;
 use crate::input::Input;
 use crate::own::harness::Mr;
 
-/// Whether packets with this body may carry a payload.
-pub fn carries_payload(body: &Body) -> bool {
-    match body {
-        Body::Request(Request::Part(_) | Request::AtomicWrite(_))
-        | Body::Response(Response::Read(_))
-        | Body::Uc(_)
-        | Body::Ud { .. } => true,
-        Body::Request(_) | Body::Response(_) => false,
-    }
-}
-
 /// The range that a body names.
 pub fn reth_of(body: &mut Body) -> Option<&mut Reth> {
     match body {

@@ -121,7 +121,8 @@ impl Body {
         }
     }
 
-    pub(crate) const fn has_payload(&self) -> bool {
+    /// Whether packets with this body may carry a payload.
+    pub const fn has_payload(&self) -> bool {
         match self {
             Self::Request(Request::Part(_) | Request::AtomicWrite(_))
             | Self::Response(Response::Read(_))
