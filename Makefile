@@ -25,7 +25,7 @@ kbuild = $(enter) make -C $(top)/$(build)/kernel M=$(top)$(2) MO=$(top)/$(build)
 .PHONY: help setup build module module-clippy module-doc kverbs provider device tools demo \
 	shell check check-more check-debug check-pyverbs check-versions sim planted sanitize \
 	mutants pacing bench lint unit selftests fmt clean distclean fuzz fuzz-replay fuzz-merge \
-	fuzz-coverage prose loc cycles
+	fuzz-coverage intree prose loc cycles
 
 help:
 	@printf '%s\n' \
@@ -130,7 +130,6 @@ check-versions: build
 	@T=selftests/versions/all.sh tools/testbed/check selftests
 
 # Documentation/in-tree.md tells what goes where.
-.PHONY: intree
 intree: setup
 	@tools/testbed/intree
 
