@@ -3,10 +3,12 @@
 //! Completion queues.
 
 use super::{
-    cq_backend::CqBackend,
     device::IbDevice,
-    kernel_cq::KernelCq,
-    ring::KernelRing,
+    kernel_queues::{
+        cq::KernelCq,
+        cq_backend::CqBackend,
+        ring::KernelRing, //
+    },
     user_ring::{
         MovingRing,
         Step,

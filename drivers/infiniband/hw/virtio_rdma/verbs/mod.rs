@@ -11,13 +11,13 @@
 //! | [`device`], [`port`] | the device as `ib_core` sees it |
 //! | [`ucontext`], [`pd`], [`ah`] | contexts, PDs, AHs |
 //! | [`mr`], [`dmabuf`], [`peer`], [`mw`] | MRs of all kinds of memory, memory windows |
-//! | [`ring`], [`user_ring`], [`ring_share`] | the memory of queues |
+//! | [`user_ring`], [`ring_share`] | queues in rings of processes |
+//! | [`kernel_queues`] | queues that the kernel posts to and polls |
 //! | [`pages`] | page lists of MRs and of rings |
-//! | [`cq`], [`kernel_cq`], [`cq_backend`] | CQs, those that the kernel polls, and where these lie |
-//! | [`qp`], [`modify`], [`multicast`] | QPs, their attributes and their groups |
-//! | [`kernel_qp`], [`work_backend`] | QPs that the kernel posts to, and where their queues lie |
-//! | [`srq`], [`kernel_srq`] | SRQs, and those that the kernel posts to |
-//! | [`post`], [`encode`], [`wqe`], [`poll`] | work requests and work completions of the kernel |
+//! | [`cq`] | CQs |
+//! | [`qp`], [`modify`], [`rate_limit`], [`multicast`] | QPs, their attributes and their groups |
+//! | [`srq`] | SRQs |
+//! | [`counters`], [`details`] | what administrators see |
 //!
 //! Lock order: that of a CQ's consumer, a CQ's, a work queue's or an SRQ's.
 
@@ -32,14 +32,10 @@ macro_rules! assert_same {
 mod ah;
 mod counters;
 mod cq;
-mod cq_backend;
 mod details;
 mod device;
 mod dmabuf;
-mod encode;
-mod kernel_cq;
-mod kernel_qp;
-mod kernel_srq;
+mod kernel_queues;
 mod modify;
 mod mr;
 mod multicast;
@@ -47,18 +43,13 @@ mod mw;
 mod pages;
 mod pd;
 mod peer;
-mod poll;
 mod port;
-mod post;
 mod qp;
 mod rate_limit;
-mod ring;
 mod ring_share;
 mod srq;
 mod ucontext;
 mod user_ring;
-mod work_backend;
-mod wqe;
 
 pub(crate) use self::device::Verbs;
 

@@ -6,7 +6,7 @@ mod create;
 
 use super::{
     device::IbDevice,
-    kernel_qp::{
+    kernel_queues::qp::{
         Attached,
         KernelQp, //
     },

@@ -4,8 +4,10 @@
 
 use super::{
     device::IbDevice,
-    kernel_srq::KernelSrq,
-    ring::KernelRing,
+    kernel_queues::{
+        ring::KernelRing,
+        srq::KernelSrq, //
+    },
     user_ring::{
         MovingRing,
         Step,

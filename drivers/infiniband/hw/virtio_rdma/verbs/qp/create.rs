@@ -73,17 +73,19 @@ use crate::{
         self,
         cq,
         device::IbDevice,
-        kernel_qp::{
-            Attached,
-            Client,
-            KernelQp,
-            WorkRing, //
+        kernel_queues::{
+            qp::{
+                Attached,
+                Client,
+                KernelQp,
+                WorkRing, //
+            },
+            ring::KernelRing,
+            srq::{
+                AttachedShared,
+                SharedSource, //
+            }, //
         },
-        kernel_srq::{
-            AttachedShared,
-            SharedSource, //
-        },
-        ring::KernelRing,
         srq,
         user_ring::UserRing, //
     }, //

@@ -10,11 +10,11 @@ use super::{
         AfterArm,
         CqBackend, //
     },
-    kernel_qp::{
+    qp::{
         Left,
         WorkRing, //
     },
-    kernel_srq::SharedSource, //
+    srq::SharedSource, //
 };
 use crate::{
     abi::{
@@ -57,7 +57,7 @@ use kernel::{
 
 /// A CQ of the kernel.
 #[pin_data]
-pub(super) struct KernelCq {
+pub(in crate::verbs) struct KernelCq {
     device: Arc<Device>,
     consumer: CqConsumer,
     /// The virtqueue, of a CQ that lies in one.
@@ -86,7 +86,7 @@ pub(super) struct State {
 
 impl KernelCq {
     /// A CQ that the device does not know yet.
-    pub(super) fn new(
+    pub(in crate::verbs) fn new(
         device: &Arc<Device>,
         backend: CqBackend,
         consumer: CqConsumer,
@@ -118,7 +118,7 @@ impl KernelCq {
     }
 
     /// The device gave the CQ its handle.
-    pub(super) fn set_number(&self, cqn: Cqn) {
+    pub(in crate::verbs) fn set_number(&self, cqn: Cqn) {
         self.state.lock().cqn = cqn;
     }
 
@@ -292,7 +292,7 @@ impl KernelCq {
     }
 
     /// The CQ is being destroyed: what the device still says of it does not count.
-    pub(super) fn close(&self) {
+    pub(in crate::verbs) fn close(&self) {
         self.state.lock().broken = true;
     }
 

@@ -5,9 +5,9 @@
 //! Lock order: that of a CQ, then `WorkRing::state`.
 
 use super::{
-    kernel_cq::KernelCq,
-    kernel_srq::AttachedShared,
+    cq::KernelCq,
     ring::KernelRing,
+    srq::AttachedShared,
     work_backend::WorkBackend,
     wqe::Wqe, //
 };
@@ -45,7 +45,7 @@ use kernel::{
 
 /// The memory of a send or receive queue.
 #[derive(Clone)]
-pub(super) enum Place {
+pub(in crate::verbs) enum Place {
     /// A ring that the device was given.
     Ring(Arc<KernelRing>),
     /// A virtqueue of the transport.
@@ -54,7 +54,7 @@ pub(super) enum Place {
 
 impl Place {
     /// The ring, if it is one.
-    pub(super) fn ring(&self) -> Option<&Arc<KernelRing>> {
+    pub(in crate::verbs) fn ring(&self) -> Option<&Arc<KernelRing>> {
         match self {
             Self::Ring(ring) => Some(ring),
             Self::Virtqueue(_) => None,
@@ -64,17 +64,17 @@ impl Place {
 
 /// Receiver of the completions of a QP.
 #[derive(Clone)]
-pub(super) struct Client {
-    pub(super) consumer: QpConsumer,
-    pub(super) service: Service,
+pub(in crate::verbs) struct Client {
+    pub(in crate::verbs) consumer: QpConsumer,
+    pub(in crate::verbs) service: Service,
     /// A process, whose completions uverbs copies, and no client in the kernel.
-    pub(super) is_process: bool,
+    pub(in crate::verbs) is_process: bool,
 }
 
 /// A send or receive queue.
 #[pin_data]
-pub(super) struct WorkRing {
-    pub(super) place: Place,
+pub(in crate::verbs) struct WorkRing {
+    pub(in crate::verbs) place: Place,
     pub(super) client: Client,
     pub(super) kind: DoorbellKind,
     #[pin]
@@ -118,7 +118,7 @@ pub(super) enum Left {
 
 impl WorkRing {
     /// A queue in a ring that the device does not know yet.
-    pub(super) fn in_ring(
+    pub(in crate::verbs) fn in_ring(
         ring: Arc<KernelRing>,
         kind: DoorbellKind,
         client: Client,
@@ -129,7 +129,7 @@ impl WorkRing {
     }
 
     /// A queue of `slots` slots, a power of two, of `size` bytes in a virtqueue.
-    pub(super) fn in_virtqueue(
+    pub(in crate::verbs) fn in_virtqueue(
         queue: &Arc<WorkVirtqueue>,
         slots: u32,
         size: usize,
@@ -178,7 +178,7 @@ impl WorkRing {
     }
 
     /// The device gave the QP its number.
-    pub(super) fn set_number(&self, qpn: Qpn) {
+    pub(in crate::verbs) fn set_number(&self, qpn: Qpn) {
         self.state.lock().qpn = qpn;
     }
 
@@ -296,11 +296,11 @@ impl WorkState {
 /// A QP of the kernel: its queues and where they complete. It detaches them from there when it is
 /// dropped, which is when the device gave the QP up.
 #[derive(Default)]
-pub(super) struct KernelQp {
-    pub(super) send: Option<Attached>,
-    pub(super) recv: Option<Attached>,
+pub(in crate::verbs) struct KernelQp {
+    pub(in crate::verbs) send: Option<Attached>,
+    pub(in crate::verbs) recv: Option<Attached>,
     /// In place of `recv`, of a QP that takes its receives from an SRQ.
-    pub(super) shared: Option<AttachedShared>,
+    pub(in crate::verbs) shared: Option<AttachedShared>,
 }
 
 impl KernelQp {
@@ -309,7 +309,7 @@ impl KernelQp {
     }
 
     /// The device has answered that the QP is in ERR.
-    pub(super) fn stop(&self) {
+    pub(in crate::verbs) fn stop(&self) {
         for queue in self.attached() {
             queue.work.state.lock().is_stopped = true;
             queue.cq.posted();
@@ -317,7 +317,7 @@ impl KernelQp {
     }
 
     /// Forgets all work: the QP is in RESET.
-    pub(super) fn reset(&self) {
+    pub(in crate::verbs) fn reset(&self) {
         for queue in self.attached() {
             queue.cq.purge(queue.work.number());
             queue.work.reset();
@@ -329,15 +329,15 @@ impl KernelQp {
 }
 
 /// A queue that completes in a CQ.
-pub(super) struct Attached {
-    pub(super) work: Arc<WorkRing>,
+pub(in crate::verbs) struct Attached {
+    pub(in crate::verbs) work: Arc<WorkRing>,
     pub(super) cq: Arc<KernelCq>,
     place: u32,
 }
 
 impl Attached {
     /// Lets `work` complete in `cq`.
-    pub(super) fn new(work: Arc<WorkRing>, cq: &Arc<KernelCq>) -> Result<Self> {
+    pub(in crate::verbs) fn new(work: Arc<WorkRing>, cq: &Arc<KernelCq>) -> Result<Self> {
         let place = cq.attach(&work)?;
         work.state.lock().place = place;
         Ok(Self {

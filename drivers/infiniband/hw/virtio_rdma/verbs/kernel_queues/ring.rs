@@ -2,7 +2,6 @@
 
 //! Rings in memory of the kernel.
 
-use super::device::IbDevice;
 use crate::{
     abi::ring::{
         RingAddr,
@@ -16,7 +15,8 @@ use crate::{
             Span, //
         }, //
     },
-    ring::RingMemory, //
+    ring::RingMemory,
+    verbs::device::IbDevice, //
 };
 use kernel::prelude::*;
 
@@ -25,7 +25,7 @@ const OWNER: usize = 0;
 const DEVICE: usize = 1;
 
 /// A ring and the list of its pages, which the device reads when the queue is created.
-pub(super) struct KernelRing {
+pub(in crate::verbs) struct KernelRing {
     memory: QueueMemory<2>,
     list: PageList,
     layout: RingLayout,
@@ -33,7 +33,10 @@ pub(super) struct KernelRing {
 
 impl KernelRing {
     /// Allocates a ring, all zeroes.
-    pub(super) fn new(ib_device: &rdma::Device<IbDevice>, layout: RingLayout) -> Result<Self> {
+    pub(in crate::verbs) fn new(
+        ib_device: &rdma::Device<IbDevice>,
+        layout: RingLayout,
+    ) -> Result<Self> {
         let (dma_device, order) = (ib_device.dma_device(), ib_device.device.order());
         let size = usize::try_from(layout.size())?;
         let mut words = [0; 2];
@@ -67,7 +70,7 @@ impl KernelRing {
     }
 
     /// The ring as the device is told of it.
-    pub(super) fn address(&self) -> Result<RingAddr> {
+    pub(in crate::verbs) fn address(&self) -> Result<RingAddr> {
         Ok(RingAddr {
             pages: self.list.dma_address(),
             npages: u32::try_from(self.memory.page_count())?,

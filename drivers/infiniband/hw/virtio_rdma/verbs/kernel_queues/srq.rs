@@ -5,8 +5,8 @@
 //! Lock order: that of a CQ, then `KernelSrq::state`.
 
 use super::{
-    kernel_cq::KernelCq,
-    kernel_qp::{
+    cq::KernelCq,
+    qp::{
         Client,
         Posted, //
     },
@@ -52,7 +52,7 @@ use kernel::{
 
 /// An SRQ of the kernel.
 #[pin_data]
-pub(super) struct KernelSrq {
+pub(in crate::verbs) struct KernelSrq {
     ring: Arc<KernelRing>,
     max_sge: usize,
     srqn: Atomic<u32>,
@@ -69,7 +69,7 @@ struct State {
 
 impl KernelSrq {
     /// An SRQ in a ring that the device does not know yet.
-    pub(super) fn new(ring: Arc<KernelRing>, max_sge: u32) -> Result<Arc<Self>> {
+    pub(in crate::verbs) fn new(ring: Arc<KernelRing>, max_sge: u32) -> Result<Arc<Self>> {
         let slots = usize::try_from(ring.layout().slots())?;
         let queue = SharedQueue::new(*ring.layout(), KVVec::from_elem(0, slots, GFP_KERNEL)?);
         let posted = KVVec::from_elem(Posted::default(), slots, GFP_KERNEL)?;
@@ -86,17 +86,17 @@ impl KernelSrq {
     }
 
     /// The ring.
-    pub(super) fn ring(&self) -> &Arc<KernelRing> {
+    pub(in crate::verbs) fn ring(&self) -> &Arc<KernelRing> {
         &self.ring
     }
 
     /// The device gave the SRQ its handle.
-    pub(super) fn set_number(&self, srqn: Srqn) {
+    pub(in crate::verbs) fn set_number(&self, srqn: Srqn) {
         self.srqn.store(srqn.get(), Relaxed);
     }
 
     /// Posts work requests until one is refused, and lets the device have those before it.
-    pub(super) fn post(
+    pub(in crate::verbs) fn post(
         &self,
         device: &Device,
         bus: &device::Device<Bound>,
@@ -161,21 +161,25 @@ impl KernelSrq {
 }
 
 /// A QP that takes its receives from an SRQ, as the CQ knows it in which these complete.
-pub(super) struct SharedSource {
-    pub(super) srq: Arc<KernelSrq>,
-    pub(super) client: Client,
+pub(in crate::verbs) struct SharedSource {
+    pub(in crate::verbs) srq: Arc<KernelSrq>,
+    pub(in crate::verbs) client: Client,
 }
 
 /// A [`SharedSource`] that completes in a CQ, until this is dropped.
-pub(super) struct AttachedShared {
-    pub(super) source: Arc<SharedSource>,
+pub(in crate::verbs) struct AttachedShared {
+    pub(in crate::verbs) source: Arc<SharedSource>,
     pub(super) cq: Arc<KernelCq>,
     pub(super) qpn: Qpn,
 }
 
 impl AttachedShared {
     /// Lets the receives of QP `qpn` complete in `cq`.
-    pub(super) fn new(source: SharedSource, qpn: Qpn, cq: &Arc<KernelCq>) -> Result<Self> {
+    pub(in crate::verbs) fn new(
+        source: SharedSource,
+        qpn: Qpn,
+        cq: &Arc<KernelCq>,
+    ) -> Result<Self> {
         let source = Arc::new(source, GFP_KERNEL)?;
         cq.attach_shared(qpn, &source)?;
         Ok(Self {

@@ -2,12 +2,7 @@
 
 //! Send work requests of the kernel as the device reads them.
 
-use super::{
-    device::IbDevice,
-    mr::access_flags,
-    qp::Qp,
-    wqe::Wqe, //
-};
+use super::wqe::Wqe;
 use crate::{
     abi::{
         ib::{
@@ -36,6 +31,11 @@ use crate::{
             SendRequest, //
         }, //
     },
+    verbs::{
+        device::IbDevice,
+        mr::access_flags,
+        qp::Qp, //
+    }, //
 };
 use kernel::prelude::*;
 

@@ -3,14 +3,12 @@
 //! Work requests of the kernel.
 
 use super::{
-    device::IbDevice,
     encode::encode,
-    kernel_qp::{
+    poll,
+    qp::{
         Attached,
         WorkState, //
-    },
-    poll,
-    qp::Qp, //
+    }, //
 };
 use crate::{
     abi::wqe::RqHeader,
@@ -30,6 +28,10 @@ use crate::{
             SendRequest,
             SendRequests, //
         }, //
+    },
+    verbs::{
+        device::IbDevice,
+        qp::Qp, //
     }, //
 };
 use kernel::prelude::*;

@@ -31,7 +31,7 @@ use kernel::{
 };
 
 /// The slots of a CQ, and how the device gets at them.
-pub(super) enum CqBackend {
+pub(in crate::verbs) enum CqBackend {
     /// A ring in DMA memory.
     Ring {
         /// The memory.
@@ -73,13 +73,13 @@ const ELEMENT_SIZE: usize = 1 << CQ_SLOT_SHIFT;
 
 impl CqBackend {
     /// The CQ in `ring`, which the device does not know yet.
-    pub(super) fn ring(ring: Arc<KernelRing>) -> Self {
+    pub(in crate::verbs) fn ring(ring: Arc<KernelRing>) -> Self {
         let queue = CompletionQueue::new(*ring.layout());
         Self::Ring { ring, queue }
     }
 
     /// The CQ in a virtqueue, which is filled with `entries` elements.
-    pub(super) fn virtqueue(queue: Arc<CqVirtqueue>, entries: usize) -> Result<Self> {
+    pub(in crate::verbs) fn virtqueue(queue: Arc<CqVirtqueue>, entries: usize) -> Result<Self> {
         let held = KVec::with_capacity(entries, GFP_KERNEL)?;
         for _ in 0..entries {
             let element = Buffer::new(0, ELEMENT_SIZE, (), GFP_KERNEL)?;

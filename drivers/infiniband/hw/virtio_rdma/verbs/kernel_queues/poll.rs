@@ -7,13 +7,12 @@
 //! against that table and against the work request.
 
 use super::{
-    device::IbDevice,
-    kernel_cq::State,
-    kernel_qp::{
+    cq::State,
+    qp::{
         Client,
         Posted, //
     },
-    kernel_srq::SharedSource, //
+    srq::SharedSource, //
 };
 use crate::{
     abi::{
@@ -46,7 +45,8 @@ use crate::{
             WcStatus,
             WorkCompletion, //
         }, //
-    }, //
+    },
+    verbs::device::IbDevice, //
 };
 use kernel::{
     interrupt::{

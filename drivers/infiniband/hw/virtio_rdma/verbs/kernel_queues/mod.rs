@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Queues that the kernel posts to and polls, for its own clients and, where queues are virtqueues
+//! of the transport, for processes too.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`cq`], [`cq_backend`] | CQs, and where they lie |
+//! | [`qp`], [`work_backend`] | send and receive queues, and where they lie |
+//! | [`srq`] | SRQs |
+//! | [`ring`] | rings in memory of the kernel |
+//! | [`post`], [`encode`], [`wqe`] | work requests |
+//! | [`poll`] | work completions |
+
+pub(super) mod cq;
+pub(super) mod cq_backend;
+mod encode;
+mod poll;
+mod post;
+pub(super) mod qp;
+pub(super) mod ring;
+pub(super) mod srq;
+mod work_backend;
+mod wqe;
