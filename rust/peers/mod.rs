@@ -162,7 +162,7 @@ pub struct PeerRange {
 ///
 /// `data` is what the peer returned for this context.
 pub struct PeerContext {
-    owner: Owner,
+    owner: OwnerModule,
     data: *mut c_void,
 }
 
@@ -177,9 +177,9 @@ unsafe impl Sync for PeerContext {}
 /// # Invariants
 ///
 /// The module is referred to.
-struct Owner(Entry);
+struct OwnerModule(Entry);
 
-impl Drop for Owner {
+impl Drop for OwnerModule {
     fn drop(&mut self) {
         // SAFETY: By the type invariants.
         unsafe { bindings::module_put(self.0.peer().owner) };
@@ -201,7 +201,7 @@ impl PeerContext {
                 return Err(EINVAL);
             }
             // INVARIANT: It was referred to just now.
-            Ok(Owner(entry))
+            Ok(OwnerModule(entry))
         })?;
         let get = owner.0.peer().get_context_private_data.ok_or(EINVAL)?;
         // SAFETY: The module is referred to, and the callback takes any number.

@@ -154,11 +154,11 @@ pub struct Virtqueue<C: Send + 'static> {
     attached: SpinLockIrq<Attached<C>>,
     /// The device that reserved the queue. The device stays bound while this is locked.
     #[pin]
-    device: Mutex<Option<Owner>>,
+    device: Mutex<Option<BoundDriver>>,
 }
 
 /// The device that owns a queue.
-struct Owner {
+struct BoundDriver {
     device: ARef<Device>,
     /// Held while a queue of the device is reset: they have registers in common.
     resets: Arc<Mutex<()>>,
@@ -385,12 +385,12 @@ impl<C: Send + 'static> Virtqueue<C> {
     /// A driver calls this now and then for as long as it waits for anything: a queue that the
     /// device broke says nothing by itself.
     pub fn look_after(&self) -> Health {
-        let owner = self.device.lock();
-        let Some(owner) = owner.as_ref() else {
+        let bound = self.device.lock();
+        let Some(bound) = bound.as_ref() else {
             return Health::Gone;
         };
         // SAFETY: Until the queue is detached, which takes the lock, the device stays bound.
-        let device = unsafe { owner.device.as_bound() };
+        let device = unsafe { bound.device.as_bound() };
         match device.health() {
             // SAFETY: The queue is reserved for the device, and stays so while the lock is held.
             Health::Good if !unsafe { device.look_after_queues() } => Health::Broken,
@@ -402,12 +402,12 @@ impl<C: Send + 'static> Virtqueue<C> {
     ///
     /// A device whose queues are taken down was reset then, and counts as unreachable here.
     pub fn reset_device(&self) -> Reset {
-        let owner = self.device.lock();
-        let Some(owner) = owner.as_ref() else {
+        let bound = self.device.lock();
+        let Some(bound) = bound.as_ref() else {
             return Reset::Unreachable;
         };
         // SAFETY: Until the queue is detached, which takes the lock, the device stays bound.
-        unsafe { owner.device.as_bound() }.reset()
+        unsafe { bound.device.as_bound() }.reset()
     }
 
     /// Has the device interrupt for the next buffer that it uses. False if it used some that were
@@ -430,14 +430,14 @@ impl<C: Send + 'static> Virtqueue<C> {
     pub fn reset(&self) -> Result {
         // Dropped last, with no lock held.
         let _kept;
-        let owner = self.device.lock();
-        let owner = owner.as_ref().ok_or(ENODEV)?;
-        let _one_at_a_time = owner.resets.lock();
+        let bound = self.device.lock();
+        let bound = bound.as_ref().ok_or(ENODEV)?;
+        let _one_at_a_time = bound.resets.lock();
         // A transport waits without end for the device to confirm, and one that is gone or needs a
         // reset itself may never do: hence the look before.
         //
         // SAFETY: Until the queue is detached, which takes the lock, the device stays bound.
-        if unsafe { owner.device.as_bound() }.health() != Health::Good {
+        if unsafe { bound.device.as_bound() }.health() != Health::Good {
             return Err(ENODEV);
         }
         let vq;
@@ -526,11 +526,11 @@ pub(super) trait AnyVirtqueue: Send + Sync {
 
 impl<C: Send + 'static> AnyVirtqueue for Virtqueue<C> {
     unsafe fn reserve(&self, device: &Device, resets: &Arc<Mutex<()>>) -> Result {
-        let mut owner = self.device.lock();
-        if owner.is_some() {
+        let mut bound = self.device.lock();
+        if bound.is_some() {
             return Err(EBUSY);
         }
-        *owner = Some(Owner {
+        *bound = Some(BoundDriver {
             device: device.into(),
             resets: resets.clone(),
         });
@@ -543,10 +543,10 @@ impl<C: Send + 'static> AnyVirtqueue for Virtqueue<C> {
     }
 
     unsafe fn release(&self, reset: Reset) -> usize {
-        let mut owner = self.device.lock();
+        let mut bound = self.device.lock();
         let (vq, kept) = self.detach();
-        *owner = None;
-        drop(owner);
+        *bound = None;
+        drop(bound);
         drop(kept);
         let mut count = 0;
         while !vq.is_null() {

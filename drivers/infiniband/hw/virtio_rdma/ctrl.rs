@@ -304,8 +304,8 @@ impl ControlQueue {
         self.is_told.store(true, Relaxed);
     }
 
-    /// Looks after the device, and gives it up if it works no more. Returns whether it is alive.
-    pub(crate) fn look(&self) -> bool {
+    /// Checks whether the device is alive, and gives it up if it is not.
+    pub(crate) fn check_alive(&self) -> bool {
         if self.is_dead() {
             return false;
         }
@@ -364,7 +364,7 @@ impl ControlQueue {
                 continue;
             }
             waited += LOOK_MS;
-            if !self.look() {
+            if !self.check_alive() {
                 return Err(Failure::Dead);
             }
             if waited >= PATIENCE_MS {

@@ -62,7 +62,7 @@ pub(crate) struct Watch(Arc<ControlQueue>);
 
 impl Tick for Watch {
     fn tick(&self) -> bool {
-        self.0.look()
+        self.0.check_alive()
     }
 }
 

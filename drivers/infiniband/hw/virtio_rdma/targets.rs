@@ -70,12 +70,12 @@ impl Calls {
 
 /// A target and its calls.
 #[derive(Clone)]
-struct Registered {
+struct RegisteredTarget {
     target: Arc<dyn EventTarget>,
     calls: Arc<Calls>,
 }
 
-impl Registered {
+impl RegisteredTarget {
     fn new(target: Arc<dyn EventTarget>) -> Result<Self> {
         let calls = pin_init!(Calls {
             users: Atomic::new(1),
@@ -108,7 +108,7 @@ struct Entry {
     generation: u32,
     /// The next free entry, if this one is free.
     next: u32,
-    registered: Option<Registered>,
+    registered: Option<RegisteredTarget>,
 }
 
 struct Entries {
@@ -120,8 +120,8 @@ struct Entries {
 
 impl Entry {
     /// The target, for a call.
-    fn begin(&self) -> Option<Registered> {
-        self.registered.as_ref().map(Registered::begin)
+    fn begin(&self) -> Option<RegisteredTarget> {
+        self.registered.as_ref().map(RegisteredTarget::begin)
     }
 }
 
@@ -210,7 +210,7 @@ impl EventTargets {
         self: &Arc<Self>,
         target: Arc<dyn EventTarget>,
     ) -> Result<EventRegistration> {
-        let registered = Registered::new(target)?;
+        let registered = RegisteredTarget::new(target)?;
         loop {
             let mut entries = self.entries.lock();
             if let Some(index) = entries.take_free() {
@@ -238,7 +238,7 @@ impl EventTargets {
         self: &Arc<Self>,
         target: Arc<dyn EventTarget>,
     ) -> Result<EventRegistration> {
-        let registered = Registered::new(target)?;
+        let registered = RegisteredTarget::new(target)?;
         let mut entries = self.entries.lock();
         let Cookie { index, generation } = Cookie::DEVICE;
         let entry = entries.get(index).ok_or(EINVAL)?;
@@ -295,7 +295,7 @@ pub(crate) struct EventRegistration {
     targets: Arc<EventTargets>,
     index: u32,
     generation: u32,
-    registered: Registered,
+    registered: RegisteredTarget,
 }
 
 impl EventRegistration {

@@ -77,7 +77,7 @@ use kernel::{
 };
 
 /// The poller of a CQ, and the memory that the device writes its CQEs to.
-enum Owner {
+enum Poller {
     /// The kernel.
     Kernel(Arc<KernelCq>, Option<KernelMemory>),
     /// A process. Held while it moves to another ring; pinned, as all locks are.
@@ -108,7 +108,7 @@ enum KernelMemory {
 pub(crate) struct Cq {
     device: Arc<Device>,
     number: Cqn,
-    owner: Owner,
+    poller: Poller,
     /// Events may arrive until it is dropped.
     _events: EventRegistration,
 }
@@ -136,9 +136,9 @@ impl Cq {
 
     /// The CQ as the kernel polls it, unless a process does.
     pub(super) fn kernel(&self) -> Result<&Arc<KernelCq>> {
-        match &self.owner {
-            Owner::Kernel(cq, _) => Ok(cq),
-            Owner::User(_) => Err(EINVAL),
+        match &self.poller {
+            Poller::Kernel(cq, _) => Ok(cq),
+            Poller::User(_) => Err(EINVAL),
         }
     }
 
@@ -207,20 +207,20 @@ impl Cq {
             cookie: events.cookie(),
             ..CmdCreateCqRing::default()
         };
-        let user = UserCq {
+        let state = UserCq {
             ring: MovingRing::new(mappings, RingKind::Completion),
             entries: attr.entries,
         };
-        let owner = KBox::pin_init(
-            kernel::new_mutex!(user, "virtio_rdma::cq::ring"),
+        let user = KBox::pin_init(
+            kernel::new_mutex!(state, "virtio_rdma::cq::ring"),
             GFP_KERNEL,
         )?;
         let (response, (ring, _list)) = super::create(device, &request, (ring, list))?;
-        owner.lock().ring.moved(ring);
+        user.lock().ring.moved(ring);
         let cq = Self {
             device: device.clone(),
             number: response.cqn,
-            owner: Owner::User(owner),
+            poller: Poller::User(user),
             _events: events,
         };
         Ok((cq, mapping))
@@ -234,14 +234,15 @@ impl Cq {
         entries: u32,
         udata: &Udata<'_>,
     ) -> Result<u32> {
-        let (true, Owner::User(owner)) = (self.device.limits().has_resize_cq(), &self.owner) else {
+        let (true, Poller::User(user)) = (self.device.limits().has_resize_cq(), &self.poller)
+        else {
             return Err(EOPNOTSUPP);
         };
         if !(1..=self.device.limits().queues.max_cqe).contains(&entries) {
             return Err(EINVAL);
         }
         let request: ResizeCqReq = udata.request()?;
-        let mut user = owner.lock();
+        let mut user = user.lock();
         let mut response = ResizeCqResp::default();
         match user
             .ring
@@ -296,7 +297,7 @@ impl Cq {
         Ok(Self {
             device: device.clone(),
             number: response.cqn,
-            owner: Owner::Kernel(cq, Some(KernelMemory::Ring { _ring: ring })),
+            poller: Poller::Kernel(cq, Some(KernelMemory::Ring { _ring: ring })),
             _events: events,
         })
     }
@@ -330,7 +331,7 @@ impl Cq {
                 Ok(Self {
                     device: device.clone(),
                     number,
-                    owner: Owner::Kernel(cq, Some(KernelMemory::Virtqueue { _claim: claim })),
+                    poller: Poller::Kernel(cq, Some(KernelMemory::Virtqueue { _claim: claim })),
                     _events: events,
                 })
             }
@@ -382,13 +383,13 @@ impl CompletionQueues for IbDevice {
 impl Drop for Cq {
     fn drop(&mut self) {
         let request = CmdDestroyCq { cqn: self.number };
-        match &mut self.owner {
-            Owner::Kernel(cq, memory) => {
+        match &mut self.poller {
+            Poller::Kernel(cq, memory) => {
                 cq.close();
                 let _leaving = self.device.leave();
                 super::destroy(&self.device, &request, memory.take());
             }
-            Owner::User(ring) => {
+            Poller::User(ring) => {
                 let ring = ring.lock().ring.take();
                 super::destroy(&self.device, &request, ring);
             }

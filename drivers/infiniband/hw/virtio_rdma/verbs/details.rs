@@ -20,8 +20,8 @@ use crate::{
 };
 use kernel::prelude::*;
 
-/// Where queues of the device lie.
-fn place(device: &Device) -> &'static CStr {
+/// The kind of memory that queues of the device lie in.
+fn backing(device: &Device) -> &'static CStr {
     match device.queues() {
         Queues::OwnRings(_) => c"own-rings",
         Queues::Transport(_) => c"virtqueues",
@@ -31,7 +31,7 @@ fn place(device: &Device) -> &'static CStr {
 impl ResourceDetails for IbDevice {
     fn qp_details(qp: &Qp<Self>, details: &mut Details<'_>) -> Result {
         let capabilities = qp.capabilities();
-        details.text(c"queues", place(qp.device()))?;
+        details.text(c"queues", backing(qp.device()))?;
         details.number(c"sq_size", capabilities.max_send_wr)?;
         details.number(c"rq_size", capabilities.max_recv_wr)?;
         details.number(c"max_inline", capabilities.max_inline_data)?;
@@ -39,7 +39,7 @@ impl ResourceDetails for IbDevice {
     }
 
     fn cq_details(cq: &Cq<Self>, details: &mut Details<'_>) -> Result {
-        details.text(c"queues", place(&cq.device().device))?;
+        details.text(c"queues", backing(&cq.device().device))?;
         details.number(c"cqn", cq.number().get())
     }
 

@@ -64,7 +64,7 @@ use kernel::{
 };
 
 /// The poster to a QP, and the memory that the device reads its WQEs from.
-enum Owner {
+enum Poster {
     /// The kernel, with the virtqueues if the queues lie there. Empty while the QP is destroyed.
     Kernel(KernelQp, Option<[Claim<WorkVirtqueue>; 2]>),
     /// A process. Empty while the QP is destroyed.
@@ -83,7 +83,7 @@ pub(crate) struct Qp {
     rate_limit: Atomic<u32>,
     /// Held while attributes change. Pinned, as all locks are.
     pub(super) modifying: Pin<KBox<Mutex<()>>>,
-    owner: Owner,
+    poster: Poster,
     /// Events may arrive until it is dropped. Without event queues there are none.
     _events: Option<EventRegistration>,
 }
@@ -152,9 +152,9 @@ impl Qp {
     /// The QP as the kernel posts to it, unless a process does.
     #[inline]
     pub(super) fn kernel(&self) -> Result<&KernelQp> {
-        match &self.owner {
-            Owner::Kernel(qp, _) => Ok(qp),
-            Owner::User(..) => Err(EINVAL),
+        match &self.poster {
+            Poster::Kernel(qp, _) => Ok(qp),
+            Poster::User(..) => Err(EINVAL),
         }
     }
 }
@@ -191,18 +191,19 @@ impl QueuePairs for IbDevice {
 impl Drop for Qp {
     fn drop(&mut self) {
         let request = CmdDestroyQp { qpn: self.number };
-        match &mut self.owner {
-            Owner::Kernel(qp, claims) => {
+        match &mut self.poster {
+            Poster::Kernel(qp, claims) => {
                 let _leaving = self.device.leave();
-                let place =
-                    |queue: &Option<Attached>| queue.as_ref().map(|queue| queue.work.place.clone());
-                let places = (place(&qp.send), place(&qp.recv));
-                let memory = super::destroy(&self.device, &request, (places, claims.take()));
+                let backing = |queue: &Option<Attached>| {
+                    queue.as_ref().map(|queue| queue.work.backing.clone())
+                };
+                let backings = (backing(&qp.send), backing(&qp.recv));
+                let memory = super::destroy(&self.device, &request, (backings, claims.take()));
                 // Its CQEs are killed before its virtqueues go back, and its number to another QP.
                 *qp = KernelQp::default();
                 drop(memory);
             }
-            Owner::User(sq, rq) => {
+            Poster::User(sq, rq) => {
                 super::destroy(&self.device, &request, (sq.take(), rq.take()));
             }
         }

@@ -76,7 +76,7 @@ use kernel::{
 };
 
 /// The poster to an SRQ, and the memory that the device reads its WQEs from.
-enum Owner {
+enum Poster {
     /// The kernel.
     Kernel(Arc<KernelSrq>),
     /// A process. Held while it moves to another ring; pinned, as all locks are.
@@ -88,7 +88,7 @@ pub(crate) struct Srq {
     device: Arc<Device>,
     number: Srqn,
     max_sge: u32,
-    owner: Owner,
+    poster: Poster,
     /// Events may arrive until it is dropped.
     _events: EventRegistration,
 }
@@ -114,9 +114,9 @@ impl Srq {
 
     /// The SRQ as the kernel posts to it, unless a process does.
     pub(super) fn kernel(&self) -> Result<&Arc<KernelSrq>> {
-        match &self.owner {
-            Owner::Kernel(srq) => Ok(srq),
-            Owner::User(_) => Err(EINVAL),
+        match &self.poster {
+            Poster::Kernel(srq) => Ok(srq),
+            Poster::User(_) => Err(EINVAL),
         }
     }
 
@@ -148,7 +148,7 @@ impl Srq {
         let events = device
             .targets()
             .register(Arc::new(Target(consumer), GFP_KERNEL)?)?;
-        let owner = KBox::pin_init(
+        let user = KBox::pin_init(
             kernel::new_mutex!(
                 MovingRing::new(mappings, RingKind::Shared),
                 "virtio_rdma::srq::ring"
@@ -165,13 +165,13 @@ impl Srq {
             cookie: events.cookie(),
         };
         let (response, (ring, _list)) = super::create(device, &request, (ring, list))?;
-        owner.lock().moved(ring);
+        user.lock().moved(ring);
         // From here on, dropping it destroys it.
         let driver = Self {
             device: device.clone(),
             number: response.srqn,
             max_sge: attr.max_sge,
-            owner: Owner::User(owner),
+            poster: Poster::User(user),
             _events: events,
         };
         let response = CreateSrqResp {
@@ -228,7 +228,7 @@ impl Srq {
                 device: device.clone(),
                 number: response.srqn,
                 max_sge: attr.max_sge,
-                owner: Owner::Kernel(srq),
+                poster: Poster::Kernel(srq),
                 _events: events,
             },
         })
@@ -261,16 +261,16 @@ impl Srq {
             self.device.ctrl().exec(&request)?;
             return Ok(());
         };
-        let Owner::User(owner) = &self.owner else {
+        let Poster::User(user) = &self.poster else {
             return Err(EOPNOTSUPP);
         };
         let limit = limits(&self.device)?.max_srq_wr;
         if !(1..=limit).contains(&max_wr) {
             return Err(EINVAL);
         }
-        let mut owner = owner.lock();
+        let mut user = user.lock();
         let size = slot_size(self.max_sge);
-        match owner.step(ib_device, &user_request.ring, max_wr, size)? {
+        match user.step(ib_device, &user_request.ring, max_wr, size)? {
             Step::Prepared(mapping) => tell(user_request.mapping_addr, mapping),
             Step::Move(mut ring) => {
                 let (address, list) = ring.address(ib_device)?;
@@ -278,7 +278,7 @@ impl Srq {
                 request.max_wr = address.slots.min(limit);
                 request.ring = address;
                 let (_, (ring, _list)) = super::create(&self.device, &request, (ring, list))?;
-                owner.moved(ring);
+                user.moved(ring);
                 Ok(())
             }
         }
@@ -365,11 +365,11 @@ impl SharedReceiveQueues for IbDevice {
 impl Drop for Srq {
     fn drop(&mut self) {
         let request = CmdDestroySrq { srqn: self.number };
-        match &self.owner {
-            Owner::Kernel(srq) => {
+        match &self.poster {
+            Poster::Kernel(srq) => {
                 super::destroy(&self.device, &request, srq.ring().clone());
             }
-            Owner::User(ring) => {
+            Poster::User(ring) => {
                 let ring = ring.lock().take();
                 super::destroy(&self.device, &request, ring);
             }

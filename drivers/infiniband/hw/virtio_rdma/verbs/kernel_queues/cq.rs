@@ -70,8 +70,8 @@ pub(in crate::verbs) struct KernelCq {
 pub(super) struct State {
     cqn: Cqn,
     pub(super) backend: CqBackend,
-    /// The work queues that complete here. Their places do not change, and are in the ids of their
-    /// work requests.
+    /// The work queues that complete here. Their indices do not change, and are in the ids of
+    /// their work requests.
     pub(super) sources: KVec<Option<Arc<WorkRing>>>,
     /// QPs whose receives come from SRQs and complete here, by their numbers.
     pub(super) shared: RBTree<Qpn, Arc<SharedSource>>,
@@ -127,15 +127,15 @@ impl KernelCq {
         &self.device
     }
 
-    /// Lets `source` complete here, and returns its place.
+    /// Lets `source` complete here, and returns its index among the sources.
     pub(super) fn attach(&self, source: &Arc<WorkRing>) -> Result<u32> {
         let mut spare = KVec::new();
         loop {
             let mut state = self.state.lock();
             let sources = &mut state.sources;
-            if let Some(place) = sources.iter().position(Option::is_none) {
-                sources[place] = Some(source.clone());
-                return Ok(u32::try_from(place)?);
+            if let Some(index) = sources.iter().position(Option::is_none) {
+                sources[index] = Some(source.clone());
+                return Ok(u32::try_from(index)?);
             }
             let wanted = sources.len() + 1;
             if spare.capacity() >= wanted {
@@ -154,13 +154,13 @@ impl KernelCq {
 
     /// Ends what [`attach`](Self::attach) began, after the device gave `source` up: its CQEs that
     /// were not polled are killed.
-    pub(super) fn detach(&self, place: u32, qpn: Qpn) {
+    pub(super) fn detach(&self, source_index: u32, qpn: Qpn) {
         self.purge(qpn);
         let detached = {
             let mut state = self.state.lock();
-            usize::try_from(place)
+            usize::try_from(source_index)
                 .ok()
-                .and_then(|place| state.sources.get_mut(place))
+                .and_then(|index| state.sources.get_mut(index))
                 .and_then(Option::take)
         };
         // Not with the lock held: its memory may go with it.

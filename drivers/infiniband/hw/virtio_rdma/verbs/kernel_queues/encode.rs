@@ -6,8 +6,7 @@ use super::wqe::Wqe;
 use crate::{
     abi::{
         ib::{
-            AccessFlags,
-            SendFlags,
+            self,
             WrOpcode, //
         },
         number::Qpn,
@@ -40,11 +39,11 @@ use crate::{
 use kernel::prelude::*;
 
 assert_same! {
-    SendFlags::FENCE.0 => ib_send_flags_IB_SEND_FENCE,
-    SendFlags::SIGNALED.0 => ib_send_flags_IB_SEND_SIGNALED,
-    SendFlags::SOLICITED.0 => ib_send_flags_IB_SEND_SOLICITED,
-    SendFlags::INLINE.0 => ib_send_flags_IB_SEND_INLINE,
-    SendFlags::IP_CSUM.0 => ib_send_flags_IB_SEND_IP_CSUM,
+    ib::SendFlags::FENCE.0 => ib_send_flags_IB_SEND_FENCE,
+    ib::SendFlags::SIGNALED.0 => ib_send_flags_IB_SEND_SIGNALED,
+    ib::SendFlags::SOLICITED.0 => ib_send_flags_IB_SEND_SOLICITED,
+    ib::SendFlags::INLINE.0 => ib_send_flags_IB_SEND_INLINE,
+    ib::SendFlags::IP_CSUM.0 => ib_send_flags_IB_SEND_IP_CSUM,
 }
 
 /// Writes the WQE of a work request, with the id that the device gets, and returns its length.
@@ -59,8 +58,8 @@ pub(super) fn encode(
     wr_id: u64,
     wqe: &mut Wqe<'_>,
 ) -> Result<usize> {
-    let send_flags = SendFlags(request.flags().0);
-    if send_flags.has_unknown() || send_flags.contains(SendFlags::IP_CSUM) {
+    let send_flags = ib::SendFlags(request.flags().0);
+    if send_flags.has_unknown() || send_flags.contains(ib::SendFlags::IP_CSUM) {
         return Err(EINVAL);
     }
     let Encoded {
@@ -68,7 +67,7 @@ pub(super) fn encode(
         ex,
         is_possible,
         has_sges,
-    } = union(qp, request, wqe)?;
+    } = put_operation(qp, request, wqe)?;
     // In ERR, where it will be flushed, it may be anything: this is how the core waits until a QP
     // of any type is drained.
     if !is_possible && qp.state() != QpState::Err {
@@ -86,7 +85,7 @@ pub(super) fn encode(
     if header.num_sge > qp.capabilities().max_send_sge {
         return Err(EINVAL);
     }
-    if send_flags.contains(SendFlags::INLINE) {
+    if send_flags.contains(ib::SendFlags::INLINE) {
         if !takes_inline(opcode) {
             return Err(EINVAL);
         }
@@ -119,7 +118,7 @@ impl Encoded {
         }
     }
 
-    fn with(self, ex: [u8; 4]) -> Self {
+    fn with_ex(self, ex: [u8; 4]) -> Self {
         Self { ex, ..self }
     }
 
@@ -132,9 +131,13 @@ impl Encoded {
     }
 }
 
-/// Writes the union at the end of the header.
+/// Writes what is the operation's own, the union at the end of the header.
 #[inline]
-fn union(qp: &Qp, request: &SendRequest<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Result<Encoded> {
+fn put_operation(
+    qp: &Qp,
+    request: &SendRequest<'_, IbDevice>,
+    wqe: &mut Wqe<'_>,
+) -> Result<Encoded> {
     let is_rc = qp.qp_type() == QpType::Rc;
     let is_connected = !qp.qp_type().is_datagram();
     let limits = qp.device().limits();
@@ -150,7 +153,7 @@ fn union(qp: &Qp, request: &SendRequest<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Res
         }
         SendOperation::RdmaWriteWithImm(remote, immediate) => {
             wqe.put_member(&rdma(remote));
-            Encoded::new(WrOpcode::RdmaWriteWithImm, is_connected).with(immediate)
+            Encoded::new(WrOpcode::RdmaWriteWithImm, is_connected).with_ex(immediate)
         }
         SendOperation::RdmaRead(remote) => {
             wqe.put_member(&rdma(remote));
@@ -159,7 +162,7 @@ fn union(qp: &Qp, request: &SendRequest<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Res
         SendOperation::RdmaReadWithInv(remote, key) => {
             wqe.put_member(&rdma(remote));
             let is_possible = limits.has_fast_registration() && may_read();
-            Encoded::new(WrOpcode::RdmaReadWithInv, is_possible).with(key.to_le_bytes())
+            Encoded::new(WrOpcode::RdmaReadWithInv, is_possible).with_ex(key.to_le_bytes())
         }
         SendOperation::Send => {
             datagram(request, wqe)?;
@@ -167,11 +170,11 @@ fn union(qp: &Qp, request: &SendRequest<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Res
         }
         SendOperation::SendWithImm(immediate) => {
             datagram(request, wqe)?;
-            Encoded::new(WrOpcode::SendWithImm, true).with(immediate)
+            Encoded::new(WrOpcode::SendWithImm, true).with_ex(immediate)
         }
         SendOperation::SendWithInv(key) => {
             let is_possible = is_rc && limits.has_fast_registration();
-            Encoded::new(WrOpcode::SendWithInv, is_possible).with(key.to_le_bytes())
+            Encoded::new(WrOpcode::SendWithInv, is_possible).with_ex(key.to_le_bytes())
         }
         SendOperation::CompareAndSwap {
             remote,
@@ -188,7 +191,7 @@ fn union(qp: &Qp, request: &SendRequest<'_, IbDevice>, wqe: &mut Wqe<'_>) -> Res
         SendOperation::LocalInv(key) => {
             let is_possible = is_connected && limits.has_fast_registration();
             Encoded::new(WrOpcode::LocalInv, is_possible)
-                .with(key.to_le_bytes())
+                .with_ex(key.to_le_bytes())
                 .without_sges()
         }
         SendOperation::RegMr(reg) => {
@@ -278,7 +281,7 @@ fn reg_pages(qp: &Qp, reg: &FastReg<'_, IbDevice>) -> Result<RegPages> {
         base: Reg {
             mrn: mr.number(),
             key: reg.key(),
-            access: access_flags(reg.access(), AccessFlags::NONE)?,
+            access: access_flags(reg.access(), ib::AccessFlags::NONE)?,
         },
         pages: pages.dma_address(),
         npages: pages.count(),

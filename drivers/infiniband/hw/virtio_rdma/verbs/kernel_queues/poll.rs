@@ -2,9 +2,9 @@
 
 //! Work completions of the kernel's CQs.
 //!
-//! A CQE names a QP and carries the id that the kernel gave the work request: the queue's place in
-//! the CQ's table and the work request's position in the queue. [`completion`] checks all of it
-//! against that table and against the work request.
+//! A CQE names a QP and carries the id that the kernel gave the work request: the queue's index
+//! among the sources of the CQ and the work request's position in the queue. [`completion`] checks
+//! all of it against the sources and against the work request.
 
 use super::{
     cq::State,
@@ -164,8 +164,8 @@ fn deliver(
             return deliver_shared(source, cqe, completions, pkeys);
         }
     }
-    let (place, position) = completion::split_wr_id(cqe.wr_id);
-    let source = state.sources.get(place).and_then(Option::as_ref);
+    let (source_index, position) = completion::split_wr_id(cqe.wr_id);
+    let source = state.sources.get(source_index).and_then(Option::as_ref);
     let work = source.ok_or(EIO)?;
     // Before the lock is taken, so that nothing is called between the checks and the slot.
     let slot = completions.slot(&work.client.consumer);

@@ -45,14 +45,14 @@ use kernel::{
 
 /// The memory of a send or receive queue.
 #[derive(Clone)]
-pub(in crate::verbs) enum Place {
+pub(in crate::verbs) enum Backing {
     /// A ring that the device was given.
     Ring(Arc<KernelRing>),
     /// A virtqueue of the transport.
     Virtqueue(Arc<WorkVirtqueue>),
 }
 
-impl Place {
+impl Backing {
     /// The ring, if it is one.
     pub(in crate::verbs) fn ring(&self) -> Option<&Arc<KernelRing>> {
         match self {
@@ -74,7 +74,7 @@ pub(in crate::verbs) struct Client {
 /// A send or receive queue.
 #[pin_data]
 pub(in crate::verbs) struct WorkRing {
-    pub(in crate::verbs) place: Place,
+    pub(in crate::verbs) backing: Backing,
     pub(super) client: Client,
     pub(super) kind: DoorbellKind,
     #[pin]
@@ -99,8 +99,8 @@ pub(super) struct WorkState {
     posted: KVVec<Posted>,
     /// Position of the oldest slot that is not free, if any.
     oldest: u32,
-    /// Place of the queue in its CQ's table.
-    place: u32,
+    /// Index of the queue among the sources of its CQ.
+    source_index: u32,
     /// The device has answered that the QP is in ERR: it accesses no memory for these work
     /// requests.
     is_stopped: bool,
@@ -125,7 +125,7 @@ impl WorkRing {
     ) -> Result<Arc<Self>> {
         let slots = usize::try_from(ring.layout().slots())?;
         let backend = WorkBackend::ring(ring.clone());
-        Self::new(Place::Ring(ring), backend, slots, kind, client)
+        Self::new(Backing::Ring(ring), backend, slots, kind, client)
     }
 
     /// A queue of `slots` slots, a power of two, of `size` bytes in a virtqueue.
@@ -137,13 +137,13 @@ impl WorkRing {
         client: Client,
     ) -> Result<Arc<Self>> {
         let backend = WorkBackend::virtqueue(queue.clone(), slots, size)?;
-        let place = Place::Virtqueue(queue.clone());
-        Self::new(place, backend, usize::try_from(slots)?, kind, client)
+        let backing = Backing::Virtqueue(queue.clone());
+        Self::new(backing, backend, usize::try_from(slots)?, kind, client)
     }
 
     /// A queue of `slots` slots, a power of two.
     fn new(
-        place: Place,
+        backing: Backing,
         backend: WorkBackend,
         slots: usize,
         kind: DoorbellKind,
@@ -152,7 +152,7 @@ impl WorkRing {
         let posted = KVVec::from_elem(Posted::default(), slots, GFP_KERNEL)?;
         Arc::pin_init(
             pin_init!(Self {
-                place,
+                backing,
                 client,
                 kind,
                 state <- new_spinlock_irq!(
@@ -161,7 +161,7 @@ impl WorkRing {
                         backend,
                         posted,
                         oldest: 0,
-                        place: 0,
+                        source_index: 0,
                         is_stopped: false,
                     },
                     "virtio_rdma::kernel_qp"
@@ -185,15 +185,15 @@ impl WorkRing {
     /// Tells the device of work of QP `qpn`.
     #[inline]
     pub(super) fn notify(&self, device: &Device, bus: &device::Device<Bound>, qpn: Qpn) {
-        match &self.place {
-            Place::Ring(_) => {
+        match &self.backing {
+            Backing::Ring(_) => {
                 let doorbell = match self.kind {
                     DoorbellKind::Sq => Doorbell::Sq(qpn),
                     _ => Doorbell::Rq(qpn),
                 };
                 device.ring(bus, doorbell);
             }
-            Place::Virtqueue(queue) => queue.elements().kick(),
+            Backing::Virtqueue(queue) => queue.elements().kick(),
         }
     }
 
@@ -224,10 +224,10 @@ impl WorkState {
         wr_id: u64,
         build: impl FnOnce(u64, &mut Wqe<'_>) -> Result<usize>,
     ) -> Result {
-        let place = self.place;
+        let source_index = self.source_index;
         let mut length = 0;
         let position = self.backend.post(|position, wqe| {
-            let size = build(completion::wr_id(place, position), wqe)?;
+            let size = build(completion::wr_id(source_index, position), wqe)?;
             length = wqe.length();
             Ok(size)
         })?;
@@ -251,8 +251,8 @@ impl WorkState {
     #[inline]
     fn note(&mut self, position: u32, posted: Posted) {
         let slot = self.slot(position);
-        if let Some(place) = self.posted.get_mut(slot) {
-            *place = posted;
+        if let Some(entry) = self.posted.get_mut(slot) {
+            *entry = posted;
         }
     }
 
@@ -332,24 +332,24 @@ impl KernelQp {
 pub(in crate::verbs) struct Attached {
     pub(in crate::verbs) work: Arc<WorkRing>,
     pub(super) cq: Arc<KernelCq>,
-    place: u32,
+    source_index: u32,
 }
 
 impl Attached {
     /// Lets `work` complete in `cq`.
     pub(in crate::verbs) fn new(work: Arc<WorkRing>, cq: &Arc<KernelCq>) -> Result<Self> {
-        let place = cq.attach(&work)?;
-        work.state.lock().place = place;
+        let source_index = cq.attach(&work)?;
+        work.state.lock().source_index = source_index;
         Ok(Self {
             work,
             cq: cq.clone(),
-            place,
+            source_index,
         })
     }
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        self.cq.detach(self.place, self.work.number());
+        self.cq.detach(self.source_index, self.work.number());
     }
 }

@@ -26,9 +26,9 @@ pub(super) struct Wqe<'a> {
 impl<'a> Wqe<'a> {
     /// A WQE at the start of a slot or a buffer.
     #[inline]
-    pub(super) fn new(place: impl Into<Span<'a>>) -> Self {
+    pub(super) fn new(span: impl Into<Span<'a>>) -> Self {
         Self {
-            span: place.into(),
+            span: span.into(),
             length: 0,
         }
     }

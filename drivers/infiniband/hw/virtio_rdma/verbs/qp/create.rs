@@ -6,7 +6,7 @@
 //! it.
 
 use super::{
-    Owner,
+    Poster,
     Qp,
     Target, //
 };
@@ -177,7 +177,7 @@ impl Qp {
             init,
             capabilities,
             modifying,
-            Owner::User(sq, rq),
+            Poster::User(sq, rq),
             Some(events),
         );
         udata.respond(&mappings)?;
@@ -235,7 +235,7 @@ impl Qp {
             init,
             capabilities,
             modifying,
-            Owner::Kernel(KernelQp::default(), None),
+            Poster::Kernel(KernelQp::default(), None),
             Some(events),
         );
         device.await_leaving();
@@ -269,13 +269,13 @@ impl Qp {
             init,
             capabilities,
             modifying,
-            Owner::Kernel(KernelQp::default(), None),
+            Poster::Kernel(KernelQp::default(), None),
             None,
         );
         device.await_leaving();
         let claims = transport.claim_pair(response.qpn)?;
         let [send, recv] = [0, 1].map(|index| claims[index].queue().clone());
-        qp.owner = Owner::Kernel(KernelQp::default(), Some(claims));
+        qp.poster = Poster::Kernel(KernelQp::default(), Some(claims));
         let client = client(pd, init, &consumer);
         let queue = |queue, entries: u32, size, kind| {
             let slots = entries.checked_next_power_of_two().ok_or(EINVAL)?;
@@ -306,7 +306,7 @@ impl Qp {
         init: &QpInit<'_, IbDevice>,
         capabilities: QpCapabilities,
         modifying: Pin<KBox<Mutex<()>>>,
-        owner: Owner,
+        poster: Poster,
         events: Option<EventRegistration>,
     ) -> Self {
         Self {
@@ -317,7 +317,7 @@ impl Qp {
             state: Atomic::new(QpState::Reset.as_raw()),
             rate_limit: Atomic::new(0),
             modifying,
-            owner,
+            poster,
             _events: events,
         }
     }
@@ -339,7 +339,7 @@ impl Qp {
             };
             queue.map(attach).transpose()
         };
-        if let Owner::Kernel(qp, _) = &mut self.owner {
+        if let Poster::Kernel(qp, _) = &mut self.poster {
             qp.send = attach(sq, send_cq)?;
             qp.recv = attach(rq, recv_cq)?;
             if let Some(source) = shared {
@@ -501,7 +501,7 @@ fn kernel_queue(
 fn address(queue: &Option<Arc<WorkRing>>) -> Result<(RingAddr, Option<Arc<KernelRing>>)> {
     match queue {
         Some(queue) => {
-            let ring = queue.place.ring().ok_or(EINVAL)?;
+            let ring = queue.backing.ring().ok_or(EINVAL)?;
             Ok((ring.address()?, Some(ring.clone())))
         }
         None => Ok((RingAddr::default(), None)),
