@@ -17,8 +17,8 @@ pub const ETH_ALEN: usize = bindings::ETH_ALEN as usize;
 
 /// A network device.
 ///
-/// A reference keeps the device from being unregistered for good: whoever holds one has to let go
-/// of it on [`Event::Unregister`](super::notifier::Event::Unregister), or the task that removes the
+/// A reference keeps the device from being unregistered for good: its holder has to let go of it
+/// on [`Event::Unregister`](super::notifier::Event::Unregister), or the task that removes the
 /// device waits for ever.
 ///
 /// # Invariants

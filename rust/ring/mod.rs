@@ -4,7 +4,7 @@
 //!
 //! `Documentation/rings.md` has the protocol and says why nothing is lost. Where the bytes of a
 //! ring lie is the business of a [`RingMemory`]: memory of a process or of the kernel, or a guest's
-//! pages as the device sees them. Nothing here allocates, blocks or locks; whoever owns a queue
+//! pages as the device sees them. Nothing here allocates, blocks or locks; the owner of a queue
 //! serialises its calls.
 //!
 //! | side | send or receive queue | shared receive queue | completion queue |

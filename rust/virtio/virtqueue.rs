@@ -250,7 +250,7 @@ impl<C> Attached<C> {
         // initialized; the memory that they describe stays in place and untouched until the token
         // comes out.
         //
-        // INVARIANT: The token is what the invariant asks for.
+        // INVARIANT: The token is a `KBox<Buffer<C>>` of this queue, given up by `into_raw()`.
         let result = to_result(unsafe {
             bindings::virtqueue_add_sgs(
                 self.vq,
@@ -298,8 +298,8 @@ impl<C: Send + 'static> Virtqueue<C> {
     }
 
     /// Like [`add`](Self::add), but a buffer for which there is no room or memory now stays with
-    /// the queue, which gives it to the device later: when a buffer comes out, or when somebody
-    /// [looks after](Self::look_after) the device.
+    /// the queue, which gives it to the device later: when a buffer comes out, or when the
+    /// driver [looks after](Self::look_after) it.
     ///
     /// # Errors
     ///

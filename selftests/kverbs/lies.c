@@ -49,7 +49,7 @@ static const struct lie table[] = {
 	{ "two kinds of data", { { WC_FLAGS, 4, IB_WC_WITH_IMM | IB_WC_WITH_INVALIDATE } } },
 	{ "an RDMA WRITE without immediate data", { { OPCODE, 1, 0x81 } } },
 	{ "an operation that was not asked for", { { OPCODE, 1, 0x82 } } },
-	{ "a QP that there is not", { { QP_NUM, 4, 0xabcdef } } },
+	{ "a QP that does not exist", { { QP_NUM, 4, 0xabcdef } } },
 };
 
 /* Counts used buffers of all CQs. */

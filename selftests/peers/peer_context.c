@@ -171,10 +171,10 @@ static int refusals(void)
 
 	memset(long_name, 'a', sizeof(long_name) - 1);
 	long_name[sizeof(long_name) - 1] = 0;
-	/* Bits that no header names, with those that it does, too. */
+	/* Unknown bits of comp_mask, alone and beside a known one. */
 	check(!attach(7, PEER, 1 << 1) && errno == EINVAL);
 	check(!attach(7, PEER, VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO | 1u << 31) && errno == EINVAL);
-	/* Peers that there are not. */
+	/* Peers that do not exist. */
 	check(!attach(7, "nobody", VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO) && errno == EINVAL);
 	check(!attach(7, PEER "s", VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO) && errno == EINVAL);
 	check(!attach(7, "", VIRTIO_RDMA_DV_SET_ATTR_PEER_INFO) && errno == EINVAL);

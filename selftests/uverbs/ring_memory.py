@@ -128,7 +128,7 @@ def mapping_rules(uverbs):
 
 
 def large_rings(uverbs):
-    """As large as the ABI has them."""
+    """Rings of the greatest length that the ABI allows."""
     cq = Cq(uverbs, 32768)
     assert cq.length >= 32768 * 64
     assert cq.map().bytes.raw == bytes(cq.length)
@@ -223,7 +223,7 @@ def srq_in_two_steps(uverbs):
 
 
 def own_memory(uverbs):
-    """Memory of the process: it must be the process's to write, and a CQ moves there at once."""
+    """A ring in memory of the process must be writable. A CQ moves there in one step."""
     cq = Cq(uverbs)
     cq.map()
     entries, offset, length = cq.resize(64, uverbs.ring(6))

@@ -86,7 +86,7 @@ suite! { rust_rdma_registers {
         }
     }
 
-    /// The rest of the last page belongs to somebody else.
+    /// The rest of the last page may belong to another device.
     fn pages_are_whole() {
         let host = Host::new(c"rdma_test")?;
         let mut page = Page::new(host.device(), start(), 2 * PAGE_SIZE - 1)?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Whole engines that one thread drives, and a neighbour whom nothing may disturb.
+//! Whole engines that one thread drives, and a neighbour that nothing may disturb.
 
 use std::ops::Range;
 use std::time::Duration;

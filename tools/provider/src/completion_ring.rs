@@ -466,8 +466,8 @@ impl CompletionRing {
                 Stop::Empty => return Ok(None),
                 Stop::Error(error) => return Err(error),
                 Stop::Attend => {
-                    // Only once. A message that comes meanwhile is not older than this call, which
-                    // would never end if messages came as fast as they are applied.
+                    // Messages are applied once a call. Those that arrive meanwhile are left for the
+                    // next: a thread that goes on sending them would keep this one here for ever.
                     if !replace(&mut has_attended, true) {
                         self.attend(state);
                     }

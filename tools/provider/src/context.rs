@@ -216,7 +216,7 @@ unsafe fn open(
         errno::number(&error)
     })?;
     let threads = if is_single_threaded() {
-        // SAFETY: whoever set the variable for this program has promised it.
+        // SAFETY: the variable promises it for this program.
         unsafe { Threads::one() }
     } else {
         Threads::MANY

@@ -11,7 +11,7 @@ use std::thread::sleep;
 use std::time::Duration;
 use std::time::Instant;
 
-/// No step of a test takes so long, on however busy a machine: whoever waits longer waits in vain.
+/// No step of a test takes so long, however busy the machine is: a longer wait is in vain.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until `ready` returns something. A test that waits in vain fails with `what`.

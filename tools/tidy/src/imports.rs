@@ -4,8 +4,8 @@
 //!
 //! A file uses another one if a path in its code ends there: `crate::a::B`, `super::a::b()`, or
 //! `a::B` where `a` is imported or a child. A `use` with a visibility (`pub use`, `pub(crate) use`)
-//! is no use but a forwarding: whoever imports the name from there uses the file that it comes
-//! from.
+//! is no use but a forwarding: a file that imports the name from there uses the file that defines
+//! it.
 
 use crate::loc::{after_block, starts_with};
 use crate::sources::Language;

@@ -402,7 +402,7 @@ fn error_of(errno: Errno) -> Error {
 
 impl Handler for ControlQueue {
     fn vq_callback(self: ArcBorrow<'_, Self>, _dev: &virtio::Device<Bound>) {
-        // Each round needs somebody who runs a command, so this ends.
+        // Each buffer belongs to a command that a task has sent, so the loop ends.
         while let Some((mut buffer, written)) = self.queue.get_buf() {
             match replace(&mut buffer.context, Sender::None) {
                 Sender::None => (),

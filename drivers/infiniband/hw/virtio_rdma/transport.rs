@@ -77,7 +77,7 @@ pub(crate) type Element = KBox<Buffer<()>>;
 #[pin_data]
 pub(crate) struct WorkVirtqueue {
     queue: Arc<Virtqueue<()>>,
-    /// Whether somebody has it. Held while it is reset.
+    /// Whether a CQ or QP has the virtqueue. The lock is held while the virtqueue is reset.
     #[pin]
     claimed: Mutex<bool>,
 }
@@ -86,7 +86,7 @@ pub(crate) struct WorkVirtqueue {
 #[pin_data]
 pub(crate) struct CqVirtqueue {
     queue: Arc<Virtqueue<()>>,
-    /// Whether somebody has it. Held while it is reset.
+    /// Whether a CQ or QP has the virtqueue. The lock is held while the virtqueue is reset.
     #[pin]
     claimed: Mutex<bool>,
     cqn: Cqn,
@@ -172,7 +172,7 @@ pub(crate) trait Claimable: Send + Sync {
     /// The virtqueue.
     fn elements(&self) -> &Virtqueue<()>;
 
-    /// Whether somebody has it.
+    /// Whether a CQ or QP has the virtqueue.
     fn claimed(&self) -> &Mutex<bool>;
 
     /// It goes back.
@@ -238,8 +238,8 @@ impl<Q: Claimable> Drop for Claim<Q> {
         self.0.forget();
         // The device may give the number away as soon as it was reset.
         let mut claimed = self.0.claimed().lock();
-        // Without a device there is nobody who could give the number away. If it does not let go of
-        // the virtqueue, that stays claimed, and whoever gets the number is refused.
+        // A dead device gives no number away. If the reset fails, the virtqueue stays claimed, and
+        // the next CQ or QP with its number is refused.
         *claimed = self.0.elements().reset().is_err();
     }
 }

@@ -40,7 +40,7 @@ fn send(opcode: WrOpcode, byte_len: u32) -> Cqe {
     }
 }
 
-/// As the driver does with the CQE of a queue of the right kind.
+/// Decodes and checks a CQE of the queue that it belongs to, as the driver does.
 fn complete(cqe: &Cqe, request: &Request) -> Result<Completion, InvalidCqe> {
     let kind = match cqe.is_receive() {
         true => DoorbellKind::Rq,

@@ -213,7 +213,7 @@ fn one_sided(
     let mr = arena(&end)?;
     let remote = session.swap_memory(&mr)?;
     for &size in sizes {
-        // One side holds the message, the other its place.
+        // The sender has the message, the receiver the memory for it.
         if session.active() == writes {
             mr.write(offset(size), &message(size));
         } else {

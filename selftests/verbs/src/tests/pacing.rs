@@ -13,7 +13,7 @@ use crate::session::{errno, refused, Session};
 const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
 
-/// A limit that a message of a megabyte takes a moment under.
+/// Rate in kb/s under which a message of 1 MiB takes about 40 ms.
 const RATE: u32 = 200_000;
 const SIZE: usize = 1 << 20;
 

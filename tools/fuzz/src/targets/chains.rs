@@ -136,7 +136,8 @@ impl<'w> Bench<'w> {
         };
         let next = u16::from(input.any::<u8>()) % (SLOTS as u16 + 2);
         let (address, len) = (input.edge(at), input.edge32(usual));
-        // The device reads and writes wherever the driver says: the VM is no border within itself.
+        // A buffer in memory of the honest QP moves elsewhere: the device does not protect a driver
+        // from itself.
         let is_outside = address.saturating_add(len.into()) <= self.honest.start;
         match is_outside || address >= self.honest.end {
             true => (address, len, flags, next),
@@ -197,7 +198,7 @@ impl<'w> Bench<'w> {
         }
     }
 
-    /// The QP can go, with anything in its queues.
+    /// Destroys the QP, whatever its queues contain.
     fn end(self) {
         let _ = self.qp.modify(
             QpState::Err,

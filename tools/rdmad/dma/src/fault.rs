@@ -229,7 +229,7 @@ impl Table {
 }
 
 fn lock() -> MutexGuard<'static, Table> {
-    // Whole at any moment.
+    // A panic leaves the table consistent, so the poison is ignored.
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -306,7 +306,7 @@ extern "C" fn on_bus_error(
     // integer of it for any code.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
     match code {
-        // A page has a memory error and nobody accesses it: whoever does is told again.
+        // A page has a memory error and was not accessed. An access raises another signal.
         libc::BUS_MCEERR_AO => return,
         libc::BUS_ADRERR | libc::BUS_OBJERR | libc::BUS_MCEERR_AR if replace(address) => return,
         _ => {}

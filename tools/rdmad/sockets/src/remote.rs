@@ -45,7 +45,7 @@ impl Remote {
         &self.socket
     }
 
-    /// Connects the socket to whoever has the path by now.
+    /// Connects the socket to the present owner of the path.
     ///
     /// # Errors
     ///

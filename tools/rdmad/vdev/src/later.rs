@@ -3,7 +3,7 @@
 //! Interrupts that a thread sends when it has no lock any more.
 //!
 //! An interrupt is a system call that wakes a thread of the client, some microseconds. A worker
-//! that made it where it answers a request would hold up whoever waits for the locks of its queues.
+//! that made it while it holds the locks of queues would hold up the threads that wait for them.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -77,7 +77,7 @@ impl Resets {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Whole at any moment.
+        // A panic leaves the state consistent, so the poison is ignored.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

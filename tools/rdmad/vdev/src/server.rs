@@ -65,8 +65,8 @@ impl Listener {
         })
     }
 
-    /// Serves `device`, whose guest memory will be in `space`, to whoever connects. `name` is the
-    /// port's in logs.
+    /// Serves `device` to each client that connects. Its guest memory will be in `space`. `name`
+    /// is the port's in logs.
     pub fn start(
         self,
         name: &str,

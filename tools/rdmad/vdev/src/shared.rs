@@ -145,7 +145,7 @@ impl Shared {
     }
 
     fn health(&self) -> MutexGuard<'_, Health> {
-        // Whole at any moment.
+        // A panic leaves the state consistent, so the poison is ignored.
         self.health.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,7 +11,7 @@ const BLOCK: u32 = 4096;
 /// Rounds of the Feistel network. Four make it look random.
 const ROUNDS: u8 = 4;
 
-/// Where numbers come from that nobody can predict.
+/// The key of the order: a guest that knows some numbers can't predict others.
 #[derive(Clone, Debug)]
 pub(crate) enum Secret {
     Random(RandomState),

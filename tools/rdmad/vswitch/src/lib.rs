@@ -18,8 +18,8 @@
 //!   claim it are refused, and frames of its own that claim another. Claims are source addresses of
 //!   IP, senders of ARP, and neighbour discovery.
 //! - The engine alone speaks RoCE for its virtual machine. RoCE from the network interface is
-//!   refused, whoever it is for, unless the port is configured otherwise: any process of the guest
-//!   could forge packets of the engine there. This covers whatever [any
+//!   refused, whatever its receiver, unless the port is configured otherwise: any process of the
+//!   guest could forge packets of the engine there. This covers whatever [any
 //!   receiver](roce::net::carries_roce) might take for RoCE.
 //! - Broadcast and multicast goes everywhere but back; unicast to an unknown address goes to the
 //!   uplinks.

@@ -32,8 +32,8 @@ const BACKLOG: usize = 512;
 /// for a receiver that is only slow, which holds up the engine; one that does not read must not
 /// hold up what the engine has for others.
 const STALL: Duration = Duration::from_secs(1);
-/// How long a frame may wait before its receiver counts as gone, too: one that takes a frame now
-/// and then holds an engine up as well.
+/// How long a frame may wait before its receiver counts as gone. A receiver that takes a frame now
+/// and then never stalls, but holds up the engine as well.
 const AGE: Duration = Duration::from_secs(3);
 
 /// How soon a full socket is tried again that does not tell when it has room.

@@ -36,8 +36,8 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Connects to whoever has the peer's path by now. A successor of a peer that ended can't send
-    /// to us before, and has no way to say so: call this now and then.
+    /// Connects to the present owner of the peer's path. A successor of a peer that ended can't
+    /// send to this socket before that, nor say that it is there: call this now and then.
     pub(crate) fn renew(&mut self) {
         let _ = self.connect();
     }

@@ -44,8 +44,8 @@ counters! {
     no_route,
     /// Frames for here that were dropped because the receiver was full or absent.
     dropped,
-    /// Errors of the socket when frames were to be read from here, such as those that ICMP messages
-    /// tell of.
+    /// Errors of the socket while reading frames from here, for example those that ICMP messages
+    /// cause.
     errors,
 }
 

@@ -122,8 +122,8 @@ impl Udp {
         twice(|| self.socket.send(frame).map(drop).map_err(errno))
     }
 
-    /// How many frames leave with the first: those of the same length, and then one that is
-    /// shorter.
+    /// How many frames one system call sends: the first, those of the same length behind it, and
+    /// then one that is shorter.
     fn run(&self, frames: &VecDeque<Frame>) -> usize {
         let len = frames[0].len();
         if len > self.together {

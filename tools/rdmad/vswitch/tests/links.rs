@@ -314,7 +314,7 @@ fn udp_goes_on_after_icmp_messages() {
     }
 }
 
-/// Two switches that UDP joins, the second with [`OUTSIDE`] for its machine.
+/// Two switches, joined by UDP. The port of the second has the MAC address [`OUTSIDE`].
 fn udp_pair() -> [Rig; 2] {
     let (one, two) = (free_address(), free_address());
     [(mac(0), one, two), (OUTSIDE, two, one)].map(|(mac, bind, peer)| {

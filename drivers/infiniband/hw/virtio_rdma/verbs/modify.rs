@@ -164,7 +164,7 @@ pub(super) fn modify(
         Ok(_) => (),
         // A QP of a dead device does nothing any more, as one in these states.
         Err(Failure::Dead) if matches!(to, QpState::Reset | QpState::Err) => {
-            // It takes no more receives either, which somebody may wait for.
+            // Nor does the QP take receives from its SRQ: a consumer may wait for this event.
             if let (QpState::Err, Ok(kernel)) = (to, qp.kernel()) {
                 if let Some(shared) = &kernel.shared {
                     shared.source.client.consumer.event(QpEvent::LastWqeReached);

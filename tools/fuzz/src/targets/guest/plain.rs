@@ -130,7 +130,7 @@ impl Guest<'_> {
         vm.device.set_features(Features::ALL);
     }
 
-    /// A GID of its own, of the peer or of nobody.
+    /// A GID: the guest's, the peer's or one without an owner.
     fn gid(&self, input: &mut Input<'_>) -> CmdAddGid {
         let mut gid = input.of(&[self.vm.gid, self.peer.vm.gid, [0; 16]]);
         gid[15] ^= input.of(&[0, 0, 9]);

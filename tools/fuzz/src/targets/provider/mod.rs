@@ -58,13 +58,13 @@ enum Act {
     Replace(u8),
     /// The device completes the oldest work request of a queue.
     Complete(u8, bool),
-    /// It writes a CQE: QP, opcode, work request, status.
+    /// The device writes a CQE: QP, opcode, work request, status.
     Forge(u8, u8, u16, u8),
-    /// It writes one of random bytes.
+    /// The device writes a CQE of random bytes.
     Garbage([u8; Cqe::SIZE]),
-    /// It moves its position.
+    /// The device moves its position.
     Jump(i16),
-    /// It writes anywhere in a ring.
+    /// The device writes anywhere in a ring.
     Scribble(u8, u16, [u8; 4]),
 }
 

@@ -108,7 +108,7 @@ impl Ledger {
         })
     }
 
-    /// A frame arrives. It is one that was sent by somebody who may, for here, in order, once.
+    /// A frame arrives. Checks that a permitted party sent it to this receiver, in order, once.
     pub fn arrive(&mut self, at: Party, frame: &[u8], routed: bool) {
         let head = &frame[..frame.len().min(64)];
         assert!(frame.len() >= 14, "{at:?} gets {head:02x?}");

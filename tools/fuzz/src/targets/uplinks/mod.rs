@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A switch among neighbours who send any frames, are slow, full or gone, and come back, while two
-//! honest ones talk to each other through it.
+//! A switch among hostile neighbours: they send any frames, are slow, full or gone, and come back.
+//! Two honest parties exchange frames through it meanwhile.
 //!
 //! One thread has the switch do its rounds and lets its time pass. Taps are left out: they need
 //! privileges.
@@ -34,7 +34,7 @@ const ACTS: usize = 60;
 const UPLINKS: usize = 3;
 /// Links: network interfaces, then uplinks.
 const LINKS: usize = PORTS + UPLINKS;
-/// Frames of hostile parties after which the honest ones read: fewer than may wait for them.
+/// Frames of hostile parties after which the honest parties read: fewer than fit in a queue.
 const FLOOD: usize = 200;
 /// Rounds after which a switch that finds work has no end.
 const ENDLESS: usize = 2000;
@@ -45,7 +45,7 @@ const STALE: Duration = Duration::from_millis(500);
 /// Frames of one source in a round, and datagrams that come with one call.
 const BATCH: u64 = 64;
 const TOGETHER: u64 = 128;
-/// Parties that the honest ones are.
+/// The honest parties.
 const HONEST_PARTIES: [Party; 3] = [Party::Net(0), Party::Engine(0), Party::Uplink(0)];
 const HOSTILE_PARTIES: [Party; 4] = [
     Party::Net(1),
@@ -79,9 +79,9 @@ struct World {
     ledger: Ledger,
     /// When the honest neighbour was heard.
     spoke: Instant,
-    /// Frames of hostile parties since the honest ones read all.
+    /// Frames of hostile parties since the honest parties have read everything.
     flood: usize,
-    /// Frames of honest ones that have to arrive, and where.
+    /// Frames of honest parties that must arrive, and their receivers.
     due: Vec<(Vec<u8>, Party)>,
     _dir: TempDir,
 }
@@ -268,7 +268,7 @@ impl World {
         sent
     }
 
-    /// The honest ones send what has to arrive.
+    /// The honest parties send frames that must arrive.
     fn speak(&mut self, len: usize) {
         if self.due.len() > 8 {
             self.settle();
@@ -294,7 +294,7 @@ impl World {
         }
     }
 
-    /// The honest ones talk, which works.
+    /// Honest parties exchange frames, and all of these arrive.
     fn talk(&mut self) {
         self.settle();
         // Before anybody else says that this is its address.
@@ -376,7 +376,7 @@ impl World {
         panic!("the switch never sleeps");
     }
 
-    /// Frames that the switch has taken for the honest ones, and that have not arrived.
+    /// Frames that the switch has sent to honest parties, and that they have not received yet.
     fn waiting(&self) -> u64 {
         let stats = self.switch.stats();
         let sent = stats[0].sent + stats[PORTS].sent;
@@ -384,7 +384,7 @@ impl World {
         sent - arrived.iter().sum::<u64>()
     }
 
-    /// All is done that the switch has at hand, and the honest ones have all that is theirs.
+    /// Runs the switch until no frame waits. Every frame that must arrive has then arrived once.
     fn settle(&mut self) {
         for _ in 0..SLEEPS {
             self.work();

@@ -172,7 +172,7 @@ enum Stop {
 struct Allowance {
     /// Bytes of the message.
     len: usize,
-    /// Bytes of the frames that would carry or ask for them, if somebody counts.
+    /// Bytes of the frames that would carry or ask for them, if a limit or counter needs them.
     spent: usize,
 }
 

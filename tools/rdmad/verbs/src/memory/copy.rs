@@ -19,7 +19,7 @@ use crate::wqe::sge;
 /// Bytes at the end of a message that are stored last.
 const TAIL: usize = 8;
 
-/// Memory that keys open to work at a QP.
+/// Guest memory as a QP may access it: by keys.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory<'a> {
     pub view: &'a DmaView,

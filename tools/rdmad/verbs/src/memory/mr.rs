@@ -230,8 +230,8 @@ impl MrTable {
         }))
     }
 
-    /// How many pages can be registered in MR `number`, and what their map is charged to, or
-    /// `EINVAL` if it is not for fast registration.
+    /// The most pages that MR `number` can register, and the budget that pays for their map.
+    /// `EINVAL` if the MR is not for fast registration.
     pub(crate) fn fast_limits(&self, number: MrNumber) -> Result<(u32, Budget)> {
         self.table
             .with(number, |mr| mr.fast().map(FastMr::limits))

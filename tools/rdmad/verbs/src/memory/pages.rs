@@ -80,7 +80,7 @@ impl PageList {
         for index in 0..count.div_ceil(BATCH as u64) {
             let entries = (count - index * BATCH as u64).min(BATCH as u64) as usize;
             let bytes = &mut batch[..ENTRY * entries];
-            // The map is pinned for one batch only: whoever changes it waits for us.
+            // The map is pinned for one batch only: a thread that changes it waits for the batch.
             virtqueue::read(&space.enter(), self.batch(space, index)?, bytes).map_err(fault)?;
             for entry in bytes.chunks_exact(ENTRY) {
                 let mut raw = [0; ENTRY];

@@ -20,8 +20,8 @@ const NEGOTIATED: AccessFlags = AccessFlags(
         | AccessFlags::FLUSH_PERSISTENT.0,
 );
 
-/// Refuses rights that don't exist, and remote ones that imply a local one which is not given (IBTA
-/// 10.6.3.1). `optional` are those rights that were negotiated.
+/// Refuses rights that don't exist, rights that were not negotiated, and remote write or atomic
+/// access without local write access (IBTA 10.6.3.1). `optional` has the negotiated rights.
 pub(crate) fn check_access(access: AccessFlags, optional: AccessFlags) -> Result<()> {
     require(!access.has_unknown())?;
     if access.without(optional).intersects(NEGOTIATED) {

@@ -82,8 +82,8 @@ impl Qp {
         Ok(bytes.is_some())
     }
 
-    /// Where a work request wants its datagram to go. PD and port in its address vector are those
-    /// of whoever made the address handle and mean nothing here: the QP's own count.
+    /// Where a work request wants its datagram to go. PD and port of its address vector are
+    /// ignored: those of the QP count.
     fn destination(
         &self,
         turn: &SendTurn<'_>,

@@ -116,7 +116,7 @@ impl Qp {
         require(self.qp_type != QpType::Gsi)?;
         require(matches!(self.state(), Some(QpState::Rts | QpState::Sqd)))?;
         attr::validate_rate(rate)?;
-        // No limit has no shape.
+        // Without a limit, burst and packet length mean nothing.
         require(burst <= MAX_BURST && (rate != 0 || (burst, packet) == (0, 0)))?;
         send.attr.rate_limit = rate;
         self.pace(device, &mut send, burst, packet);

@@ -38,7 +38,7 @@ pub(crate) struct RecvSide {
     queue: WorkConsumer,
     /// From RTR on.
     pub(crate) responder: Option<Responder>,
-    /// For the answers that a responder has yet to send.
+    /// Charge for what the responder keeps of its peer's requests.
     answers: Option<Charge>,
     /// The peer that the QP is connected to, from RTR on.
     peer: Option<Peer>,
@@ -131,7 +131,7 @@ impl RecvSide {
     }
 
     /// Whether a packet is a request of the peer. On the direct path none is: both ends decide for
-    /// that path by the same rule, so whoever sends packets is somebody else.
+    /// that path by the same rule, so packets come from another sender.
     pub(crate) fn is_from_peer(&self, arrived: &Arrived<'_>, device: &Device) -> bool {
         !self.is_direct
             && self
@@ -398,7 +398,8 @@ impl<'a> RecvTurn<'a> {
         }
         // The entries of the used ring name what is given back.
         self.silent = true;
-        // Work that is posted meanwhile was posted too early.
+        // The flush is bounded by the number of slots: the owner may go on posting meanwhile, which
+        // it must not before the reset has ended.
         let slots = side.queue.slots() as usize;
         let _ = self.flush(side, slots);
     }

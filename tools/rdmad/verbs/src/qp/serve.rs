@@ -38,9 +38,9 @@ impl Qp {
         }
     }
 
-    /// Sends what was posted to a QP of datagrams that is about to be destroyed, as far as a turn
-    /// goes. Programs destroy theirs right after posting what nobody acknowledges, since hardware
-    /// has it sent by then. Not to be called by a worker.
+    /// Sends the datagrams that are posted to a QP which is about to be destroyed, as far as the
+    /// budget of a turn allows. Datagrams are not acknowledged, so programs post them and destroy
+    /// the QP at once: hardware has sent them by then. Workers must not call it.
     pub(crate) fn send_last(&self, device: &Device) {
         if self.is_connected() {
             return;

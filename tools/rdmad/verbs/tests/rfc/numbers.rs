@@ -146,7 +146,7 @@ fn a_number_comes_back_when_its_virtqueues_were_reset() {
     assert_eq!(vm.call(CmdCreateCq { cqe: 2 }), Err(ENOMEM));
     vm.device.virtqueue_reset(numbers.cq(Cqn::new(3)).unwrap());
     assert_eq!(vm.call(CmdCreateCq { cqe: 2 }).unwrap().cqn, Cqn::new(3));
-    // Queues that there are not.
+    // Queues that do not exist.
     for queue in [0, 193, u16::MAX] {
         vm.device.virtqueue_reset(queue);
         vm.device.notified(queue);

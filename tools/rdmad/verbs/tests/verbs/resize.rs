@@ -152,7 +152,7 @@ fn a_dead_cq_does_not_move() {
     }
     let dead = EventKind::Async(AsyncEvent::CqErr);
     vm.sink.expect(dead, cq.cookie);
-    // As if all were polled, so that they fit.
+    // The owner says that it polled all CQEs, so lack of room is not the reason for the refusal.
     cq.ring.set_owner(16);
     assert_eq!(cq.begin_resize(32, 32).err(), Some(EINVAL));
 }

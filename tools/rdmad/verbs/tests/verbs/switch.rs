@@ -20,7 +20,7 @@ fn daemon(vms: RangeInclusive<usize>, config: Config) -> Daemon {
     Daemon::new(vms, 2, PathPolicy::Wire, config)
 }
 
-/// On a network that loses nothing, whoever waits long enough gets an answer.
+/// Options for a network that loses nothing, where a requester waits without a timeout.
 fn lossless() -> Options {
     Options {
         mtu: Mtu::Mtu4096,

@@ -74,8 +74,8 @@ impl Sleep {
         None
     }
 
-    /// Whether the sleep of a worker that is stepped is to end, as its deadline is over at `now` or
-    /// there is a wake-up.
+    /// Whether a stepped worker must wake up: its deadline is over at `now`, or there is a
+    /// wake-up.
     pub(super) fn is_due(&self, nap: &Nap, now: Instant) -> bool {
         match &self.bell {
             Bell::Threads(_) => true,
@@ -86,8 +86,8 @@ impl Sleep {
         }
     }
 
-    /// Whether the sleep of a worker that is stepped ends, which [is due](Self::is_due) at `now`.
-    /// It takes a wake-up.
+    /// Ends the sleep of a stepped worker if that [is due](Self::is_due) at `now`, and uses up one
+    /// wake-up. Returns whether it was due.
     pub(super) fn is_over(&self, nap: &Nap, now: Instant) -> bool {
         let _guard = self.lock.lock();
         let due = self.is_due(nap, now);

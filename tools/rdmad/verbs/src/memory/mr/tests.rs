@@ -37,8 +37,8 @@ fn a_number_never_has_the_same_key_twice_in_a_row() {
         assert_ne!(key, last);
         last = key;
     }
-    // The user's own choice is the last one as well. By chance another variant is drawn all the
-    // same, but not each time.
+    // A variant that the user chose counts as the last one: the next key has another. Without
+    // that rule a random draw would repeat one of 5,000 choices.
     for chosen in (0..=255).cycle().take(5000) {
         variants.note((3 << VARIANT_BITS) | chosen);
         assert_ne!(variants.key(MrNumber::new(3)), (3 << VARIANT_BITS) | chosen);

@@ -98,7 +98,7 @@ impl<'vm> Pair<'vm> {
 
     /// Waits until all that A has sent was looked at by B.
     pub fn settle(&self) {
-        // A datagram that B refuses, behind all of it.
+        // B refuses a datagram that A sends last: once it is counted, all before it has arrived.
         let options = Options::of(QpType::Ud);
         let (cq_a, cq_b) = (Cq::new(self.a, 64), Cq::new(self.b, 64));
         let from = Qp::new(self.a, &cq_a, &cq_a, options);

@@ -290,8 +290,8 @@ fn a_receive_with_bad_memory_ends_the_receiver() {
     });
 }
 
-/// The address vector comes from whoever wrote the WQE: it is checked, and what is the QP's own is
-/// not taken from it.
+/// A process writes the address vector into the WQE: the device checks it, and takes PD and port
+/// from the QP.
 // abi
 #[test]
 fn forged_address_vectors() {
