@@ -466,8 +466,8 @@ impl CompletionRing {
                 Stop::Empty => return Ok(None),
                 Stop::Error(error) => return Err(error),
                 Stop::Attend => {
-                    // Messages are applied once a call. Those that arrive meanwhile are left for the
-                    // next: a thread that goes on sending them would keep this one here for ever.
+                    // A call applies messages once. Later messages are left to the next one: a
+                    // thread that goes on sending them would keep this one here for ever.
                     if !replace(&mut has_attended, true) {
                         self.attend(state);
                     }
