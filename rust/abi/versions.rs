@@ -46,7 +46,7 @@ impl Versions {
         self.oldest <= version && version <= self.newest
     }
 
-    /// These, or the version of a provider that states none.
+    /// The stated versions, or [`UNSTATED`] for a provider that states none.
     pub fn or_unstated(self) -> Self {
         match self {
             Self::ZERO => Self {

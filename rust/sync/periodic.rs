@@ -96,7 +96,7 @@ impl<T: Tick> Periodic<T> {
         })
     }
 
-    /// Has the next call come at once instead of after the pause. Can be called in any context.
+    /// Makes the next call at once, without waiting for the pause to end. Any context may call it.
     pub fn hasten(&self) {
         // SAFETY: By the type invariant the work item is initialized. The queue always exists.
         unsafe {

@@ -54,7 +54,7 @@ pub enum VirtioID {
     Pstore = bindings::VIRTIO_ID_PSTORE,
     /// IOMMU.
     Iommu = bindings::VIRTIO_ID_IOMMU,
-    /// Memory that comes and goes.
+    /// Memory that is plugged and unplugged.
     Mem = bindings::VIRTIO_ID_MEM,
     /// Sound card.
     Sound = bindings::VIRTIO_ID_SOUND,

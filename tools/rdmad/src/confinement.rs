@@ -52,7 +52,7 @@ pub fn complete(args: &Args) -> Result<()> {
 
 /// Is the keeper, until the daemon at standard input ends.
 pub fn keep() -> Result<()> {
-    // They mean the daemon, whose end is that of the keeper.
+    // Signals of the terminal are for the daemon. The keeper ends when the daemon ends.
     block_signals()?;
     let confine = |removed: &[&Path]| {
         let directory = |path: &&Path| match path.parent() {

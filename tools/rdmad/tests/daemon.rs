@@ -275,7 +275,7 @@ fn the_status_is_told_as_text_and_as_json() {
     let complaint = String::from_utf8(nobody.stderr).unwrap();
     assert_eq!(complaint.lines().count(), 1, "{complaint}");
 
-    // The socket of one that was killed is in nobody's way.
+    // A killed daemon leaves its socket behind. The next daemon replaces it.
     assert!(!end(start(), Signal::KILL));
     assert!(socket.exists());
     assert!(end(start(), Signal::TERM));

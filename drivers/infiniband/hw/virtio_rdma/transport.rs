@@ -126,7 +126,7 @@ impl CqVirtqueue {
         self.send(&mut arming);
     }
 
-    /// Sends what is to be asked for, if the buffer is there.
+    /// Sends REQ_NOTIFY_CQ for the pending request, unless an earlier command still has the buffer.
     fn send(self: &Arc<Self>, arming: &mut Arming) {
         let Some(buffer) = arming.buffer.take() else {
             return;

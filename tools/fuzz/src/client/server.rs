@@ -27,7 +27,7 @@ pub struct Server {
     pub map: Map,
     pub vectors: Vectors,
     framing: Framing,
-    /// The reset that is running, and whether it is done.
+    /// The request of a reset that has no reply yet, and whether the reset is done.
     reset: Option<Header>,
     is_reset: bool,
     replies: Vec<Reply>,

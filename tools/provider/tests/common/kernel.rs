@@ -196,7 +196,7 @@ impl Drop for Opened {
 
 /// # Safety
 ///
-/// As that of libibverbs.
+/// The requirements of libibverbs' function of this name.
 #[no_mangle]
 unsafe extern "C" fn _verbs_init_and_alloc_context(
     device: *mut ffi::ibv_device,
@@ -217,7 +217,7 @@ unsafe extern "C" fn _verbs_init_and_alloc_context(
 
 /// # Safety
 ///
-/// As that of libibverbs.
+/// The requirements of libibverbs' function of this name.
 #[no_mangle]
 unsafe extern "C" fn verbs_uninit_context(context: *mut ffi::verbs_context) {
     kernel(|kernel| kernel.called("close"));
@@ -227,7 +227,7 @@ unsafe extern "C" fn verbs_uninit_context(context: *mut ffi::verbs_context) {
 
 /// # Safety
 ///
-/// As that of libibverbs.
+/// The requirements of libibverbs' function of this name.
 #[no_mangle]
 unsafe extern "C" fn verbs_set_ops(
     _context: *mut ffi::verbs_context,
@@ -238,7 +238,7 @@ unsafe extern "C" fn verbs_set_ops(
 
 /// # Safety
 ///
-/// As that of libibverbs.
+/// The requirements of libibverbs' function of this name.
 #[no_mangle]
 unsafe extern "C" fn ibv_cmd_get_context(
     _context: *mut ffi::verbs_context,
@@ -275,7 +275,7 @@ unsafe extern "C" fn ibv_cmd_get_context(
 
 /// # Safety
 ///
-/// As that of libibverbs.
+/// The requirements of libibverbs' function of this name.
 #[no_mangle]
 unsafe extern "C" fn ibv_cmd_alloc_pd(
     context: *mut ffi::ibv_context,
@@ -292,7 +292,7 @@ unsafe extern "C" fn ibv_cmd_alloc_pd(
 
 /// # Safety
 ///
-/// As that of libibverbs.
+/// The requirements of libibverbs' function of this name.
 #[no_mangle]
 unsafe extern "C" fn ibv_cmd_dealloc_pd(_pd: *mut ffi::ibv_pd) -> c_int {
     0
@@ -300,7 +300,7 @@ unsafe extern "C" fn ibv_cmd_dealloc_pd(_pd: *mut ffi::ibv_pd) -> c_int {
 
 /// # Safety
 ///
-/// As that of libibverbs.
+/// The requirements of libibverbs' function of this name.
 #[no_mangle]
 unsafe extern "C" fn ibv_cmd_create_cq_ex(
     _context: *mut ffi::ibv_context,
@@ -333,7 +333,7 @@ unsafe extern "C" fn ibv_cmd_create_cq_ex(
 
 /// # Safety
 ///
-/// As that of libibverbs.
+/// The requirements of libibverbs' function of this name.
 #[no_mangle]
 unsafe extern "C" fn ibv_cmd_resize_cq(
     _cq: *mut ffi::ibv_cq,
@@ -362,7 +362,7 @@ unsafe extern "C" fn ibv_cmd_resize_cq(
 
 /// # Safety
 ///
-/// As that of libibverbs.
+/// The requirements of libibverbs' function of this name.
 #[no_mangle]
 unsafe extern "C" fn ibv_cmd_destroy_cq(_cq: *mut ffi::ibv_cq) -> c_int {
     kernel(|kernel| kernel.called("destroy CQ"))
@@ -370,7 +370,7 @@ unsafe extern "C" fn ibv_cmd_destroy_cq(_cq: *mut ffi::ibv_cq) -> c_int {
 
 /// # Safety
 ///
-/// As that of libibverbs.
+/// The requirements of libibverbs' function of this name.
 #[no_mangle]
 unsafe extern "C" fn ibv_cmd_create_qp_ex2(
     _context: *mut ffi::ibv_context,
@@ -398,7 +398,7 @@ unsafe extern "C" fn ibv_cmd_create_qp_ex2(
 
 /// # Safety
 ///
-/// As that of libibverbs.
+/// The requirements of libibverbs' function of this name.
 #[no_mangle]
 unsafe extern "C" fn ibv_cmd_destroy_qp(_qp: *mut ffi::ibv_qp) -> c_int {
     kernel(|kernel| kernel.called("destroy QP"))
@@ -406,7 +406,7 @@ unsafe extern "C" fn ibv_cmd_destroy_qp(_qp: *mut ffi::ibv_qp) -> c_int {
 
 /// # Safety
 ///
-/// As that of libibverbs.
+/// The requirements of libibverbs' function of this name.
 #[no_mangle]
 unsafe extern "C" fn ibv_cmd_create_srq(
     _pd: *mut ffi::ibv_pd,
@@ -438,7 +438,7 @@ unsafe extern "C" fn ibv_cmd_create_srq(
 
 /// # Safety
 ///
-/// As that of libibverbs.
+/// The requirements of libibverbs' function of this name.
 #[no_mangle]
 unsafe extern "C" fn ibv_cmd_modify_srq(
     _srq: *mut ffi::ibv_srq,
@@ -468,7 +468,7 @@ unsafe extern "C" fn ibv_cmd_modify_srq(
 
 /// # Safety
 ///
-/// As that of libibverbs.
+/// The requirements of libibverbs' function of this name.
 #[no_mangle]
 unsafe extern "C" fn ibv_cmd_destroy_srq(_srq: *mut ffi::ibv_srq) -> c_int {
     kernel(|kernel| kernel.called("destroy SRQ"))

@@ -254,7 +254,7 @@ impl Qp {
         self.recv.lock()
     }
 
-    /// Whether it gets work requests one by one, as far as is known, and no stream of them.
+    /// Whether the owner has lately posted work requests one by one, and no stream of them.
     pub(crate) fn has_few(&self) -> bool {
         self.has_few.load(Ordering::Relaxed)
     }

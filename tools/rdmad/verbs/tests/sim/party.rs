@@ -50,7 +50,7 @@ pub trait Party<'w> {
     /// Whether it has objects of a guest.
     fn uses(&self, guest: &Guest) -> bool;
 
-    /// Gives back all that it has of its devices, which may be at work on it.
+    /// Destroys all objects of the party. Its devices may be executing their work.
     fn destroy(self: Box<Self>) -> Vec<Grave<'w>>;
 }
 
