@@ -11,7 +11,7 @@
 //! # Forwarding
 //! - A virtual machine sends from its own MAC address alone; frames with another source are
 //!   dropped. Its address is known from the start. Addresses behind an uplink are learned from
-//!   source addresses, and forgotten after [`table::AGEING`].
+//!   source addresses, and forgotten after [`mac_table::AGEING`].
 //! - RoCEv2 (UDP port 4791) for the address of a virtual machine with an engine goes to the engine;
 //!   everything else goes to the network interface.
 //! - An IP address that was given to a port is that port's: frames of other network interfaces that
@@ -44,22 +44,23 @@
 #![deny(unsafe_code)]
 
 mod addresses;
-mod engine;
-mod fabric;
+mod engine_queues;
+mod event_loop;
+mod forwarder;
 mod link;
-mod peer;
 mod stepped;
 mod switch;
 mod tap;
 mod udp;
-mod worker;
+mod unix_peer;
+mod waker;
 
 pub mod fault;
+pub mod mac_table;
 pub mod pcap;
 pub mod stats;
-pub mod table;
 
-pub use engine::EnginePort;
+pub use engine_queues::EnginePort;
 pub use fault::FaultPlan;
 pub use link::{DatagramPath, Uplink};
 pub use stepped::Stepped;

@@ -18,10 +18,10 @@ use rustix::io::Errno;
 use rustix::net::{sockopt, RecvFlags};
 use sockets::{Access, SocketPath};
 
-use crate::engine::RECEIVE_QUEUE;
-use crate::peer::Peer;
+use crate::engine_queues::RECEIVE_QUEUE;
 use crate::tap::Tap;
 use crate::udp::{self, Udp};
+use crate::unix_peer::UnixPeer;
 
 /// Frames that wait for room in a socket, those of engines apart. The socket of a network interface
 /// takes no more than `net.unix.max_dgram_qlen` datagrams, 10 by default, which is less than one
@@ -82,16 +82,16 @@ enum Socket {
         /// Frames are taken from anybody who may send to it.
         socket: UnixDatagram,
         /// Frames leave through a socket of their own, which is connected.
-        peer: Peer,
+        peer: UnixPeer,
     },
-    Unix(Peer),
+    Unix(UnixPeer),
     Udp(Udp),
     Tap(Tap),
 }
 
 /// How an attempt to send went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sent {
+pub(crate) enum Delivery {
     /// The frame is gone, or waits for its turn.
     Done,
     /// Nobody takes it.
@@ -153,7 +153,7 @@ impl Link {
         let sender = UnixDatagram::unbound()?;
         sender.set_nonblocking(true)?;
         enlarge(sender.as_fd());
-        let peer = Peer::new(sender, path.remote)?;
+        let peer = UnixPeer::new(sender, path.remote)?;
         Ok(Self::new(Socket::Net { socket, peer }, Some(at)))
     }
 
@@ -161,7 +161,7 @@ impl Link {
         Ok(match uplink {
             Uplink::Unix(path) => {
                 let (socket, at) = bind(&path, access)?;
-                Self::new(Socket::Unix(Peer::new(socket, path.remote)?), Some(at))
+                Self::new(Socket::Unix(UnixPeer::new(socket, path.remote)?), Some(at))
             }
             Uplink::Udp { bind, peer } => {
                 let socket = Udp::open(bind, peer)?;
@@ -189,7 +189,7 @@ impl Link {
     }
 
     /// The peer, where there is one that comes and goes.
-    pub(crate) fn peer(&mut self) -> Option<&mut Peer> {
+    pub(crate) fn peer(&mut self) -> Option<&mut UnixPeer> {
         match &mut self.socket {
             Socket::Net { peer, .. } | Socket::Unix(peer) => Some(peer),
             Socket::Udp(_) | Socket::Tap(_) => None,
@@ -265,7 +265,7 @@ impl Link {
     /// it is `patient`, that is, its sender has so many buffers and waits for them, else as long as
     /// there are few. Where frames leave together it waits for others, until [`retry`](Self::retry)
     /// at the latest.
-    pub(crate) fn send(&mut self, frame: Frame, patient: bool, now: Instant) -> Sent {
+    pub(crate) fn send(&mut self, frame: Frame, patient: bool, now: Instant) -> Delivery {
         if matches!(self.socket, Socket::Udp(_)) && self.waits == Waits::No {
             let sent = self.enqueue(frame, patient, now);
             if self.backlog.len() == udp::RUN {
@@ -281,7 +281,7 @@ impl Link {
 
     /// Sends a frame that others have too. If the socket is full, a copy in a buffer of `pool`
     /// waits.
-    pub(crate) fn send_copy(&mut self, frame: &[u8], pool: &FramePool, now: Instant) -> Sent {
+    pub(crate) fn send_copy(&mut self, frame: &[u8], pool: &FramePool, now: Instant) -> Delivery {
         match self.send_at_once(frame) {
             Ok(sent) => sent,
             Err(Full) => match pool.take(frame.len()) {
@@ -289,19 +289,19 @@ impl Link {
                     copy.copy_from_slice(frame);
                     self.enqueue(copy, false, now)
                 }
-                None => Sent::Dropped,
+                None => Delivery::Dropped,
             },
         }
     }
 
-    fn send_at_once(&mut self, frame: &[u8]) -> Result<Sent, Full> {
+    fn send_at_once(&mut self, frame: &[u8]) -> Result<Delivery, Full> {
         if !self.backlog.is_empty() {
             return Err(Full);
         }
         match self.socket.send(frame) {
-            Ok(()) => Ok(Sent::Done),
+            Ok(()) => Ok(Delivery::Done),
             Err(error) => match self.waits_after(error) {
-                Waits::No => Ok(Sent::Dropped),
+                Waits::No => Ok(Delivery::Dropped),
                 waits => {
                     self.waits = waits;
                     Err(Full)
@@ -320,16 +320,16 @@ impl Link {
         }
     }
 
-    fn enqueue(&mut self, frame: Frame, patient: bool, now: Instant) -> Sent {
+    fn enqueue(&mut self, frame: Frame, patient: bool, now: Instant) -> Delivery {
         if self.backlog.len() >= BACKLOG && (!patient || self.stalled) {
-            return Sent::Dropped;
+            return Delivery::Dropped;
         }
         if self.backlog.is_empty() {
             self.waiting = now;
         }
         self.backlog.push_back(frame);
         self.since.push_back(now);
-        Sent::Done
+        Delivery::Done
     }
 
     /// Sends what waits, as far as there is room. Returns how many frames nobody took since the
@@ -482,7 +482,7 @@ mod tests {
         let pool = FramePool::new(frames);
         for _ in 0..frames {
             let sent = link.send(pool.take(100).unwrap(), true, now);
-            assert_eq!(sent, Sent::Done);
+            assert_eq!(sent, Delivery::Done);
         }
         assert_eq!(link.waits(), Waits::ForTime);
         (link, far, dir)
@@ -523,7 +523,7 @@ mod tests {
         let late = start + 6 * STALL;
         let taken = (0..BACKLOG)
             .map(|_| link.send(pool.take(100).unwrap(), true, late))
-            .filter(|sent| *sent == Sent::Done)
+            .filter(|sent| *sent == Delivery::Done)
             .count();
         assert!(taken < 50, "{taken}");
         // It reads again.
@@ -532,6 +532,6 @@ mod tests {
             link.retry(later);
         }
         let sent = link.send(pool.take(100).unwrap(), true, later);
-        assert_eq!((sent, link.stalled), (Sent::Done, false));
+        assert_eq!((sent, link.stalled), (Delivery::Done, false));
     }
 }

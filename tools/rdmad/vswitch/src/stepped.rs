@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::Event;
 
-use crate::engine::EnginePort;
+use crate::engine_queues::EnginePort;
+use crate::event_loop::{EventLoop, EVENTS};
 use crate::stats::{Counters, Stats};
 use crate::switch::{snapshots, Config, Error, Parts};
-use crate::worker::{Worker, EVENTS};
 
 /// A switch whose thread is calls.
 pub struct Stepped {
-    worker: Worker,
+    event_loop: EventLoop,
     events: Vec<Event>,
     counters: Vec<Arc<Counters>>,
     /// When its sleep ends though nothing happens.
@@ -30,13 +30,13 @@ impl Stepped {
     /// As those of [`Switch::start`](crate::Switch::start).
     pub fn new(config: Config, now: Instant) -> Result<(Self, Vec<EnginePort>), Error> {
         let Parts {
-            worker,
-            doorbell: _,
+            event_loop,
+            waker: _,
             counters,
             engines,
         } = Parts::open(config, now)?;
         let mut switch = Self {
-            worker,
+            event_loop,
             events: Vec::with_capacity(EVENTS),
             counters,
             alarm: None,
@@ -46,7 +46,7 @@ impl Stepped {
     }
 
     fn sleep(&mut self, now: Instant) {
-        self.alarm = self.worker.idle(now).map(|idle| now + idle);
+        self.alarm = self.event_loop.idle(now).map(|idle| now + idle);
     }
 
     /// When its sleep ends though nothing happens.
@@ -56,13 +56,13 @@ impl Stepped {
 
     /// Whether its thread would be awake at `now`.
     pub fn is_awake(&self, now: Instant) -> bool {
-        self.alarm.is_some_and(|alarm| alarm <= now) || self.worker.has_events()
+        self.alarm.is_some_and(|alarm| alarm <= now) || self.event_loop.has_events()
     }
 
     /// Wakes up at `now`, does a round and falls asleep. `now` does not go back.
     pub fn round(&mut self, now: Instant) {
-        self.worker.wait(Some(Duration::ZERO), &mut self.events);
-        self.worker.round(now, &self.events);
+        self.event_loop.wait(Some(Duration::ZERO), &mut self.events);
+        self.event_loop.round(now, &self.events);
         self.sleep(now);
     }
 
@@ -74,11 +74,11 @@ impl Stepped {
     /// Frames that are in use, of the buffers of each engine, then of each network interface and
     /// each uplink. One of the latter two is always ready for the next frame.
     pub fn frames(&self) -> Vec<usize> {
-        self.worker.fabric().frames().collect()
+        self.event_loop.forwarder().frames().collect()
     }
 
     /// Addresses behind uplinks that are remembered.
     pub fn addresses(&self) -> usize {
-        self.worker.fabric().addresses()
+        self.event_loop.forwarder().addresses()
     }
 }

@@ -15,13 +15,14 @@ use sockets::Access;
 use thiserror::Error;
 
 use crate::addresses::Addresses;
-use crate::engine::{Doorbell, Engine, EnginePort, Neighbour};
-use crate::fabric::{Port, UplinkPort};
+use crate::engine_queues::{EnginePort, EngineQueues, Neighbour};
+use crate::event_loop::EventLoop;
 use crate::fault::FaultPlan;
+use crate::forwarder::{Port, UplinkPort};
 use crate::link::{DatagramPath, Link, Uplink};
 use crate::pcap::PcapWriter;
 use crate::stats::{Counters, Stats};
-use crate::worker::Worker;
+use crate::waker::Waker;
 
 /// One virtual machine.
 #[derive(Clone, Debug, Default)]
@@ -97,7 +98,7 @@ pub enum Error {
 /// A running switch. Dropping it stops its thread and completes the capture file.
 #[derive(Debug)]
 pub struct Switch {
-    doorbell: Arc<Doorbell>,
+    waker: Arc<Waker>,
     thread: Option<JoinHandle<()>>,
     counters: Vec<Arc<Counters>>,
 }
@@ -107,14 +108,14 @@ impl Switch {
     /// configured ports.
     pub fn start(config: Config) -> Result<(Self, Vec<EnginePort>), Error> {
         let Parts {
-            worker,
-            doorbell,
+            event_loop,
+            waker,
             counters,
             engines,
         } = Parts::open(config, Instant::now())?;
-        let thread = sandbox::spawn(Kind::Switch, "vswitch", move || worker.run())?;
+        let thread = sandbox::spawn(Kind::Switch, "vswitch", move || event_loop.run())?;
         let switch = Self {
-            doorbell,
+            waker,
             thread: Some(thread),
             counters,
         };
@@ -135,8 +136,8 @@ pub(crate) fn snapshots(counters: &[Arc<Counters>]) -> Vec<Stats> {
 
 /// Parts of a switch, for any caller that has it do its rounds.
 pub(crate) struct Parts {
-    pub(crate) worker: Worker,
-    pub(crate) doorbell: Arc<Doorbell>,
+    pub(crate) event_loop: EventLoop,
+    pub(crate) waker: Arc<Waker>,
     /// Of all ports, then of all uplinks.
     pub(crate) counters: Vec<Arc<Counters>>,
     /// In the order of the configured ports.
@@ -146,7 +147,7 @@ pub(crate) struct Parts {
 impl Parts {
     /// Opens all sockets and files at `now`.
     pub(crate) fn open(config: Config, now: Instant) -> Result<Self, Error> {
-        let doorbell = Arc::new(Doorbell::new().map_err(io::Error::from)?);
+        let waker = Arc::new(Waker::new().map_err(io::Error::from)?);
         let named = |name: String| {
             Arc::new(Counters {
                 name,
@@ -164,7 +165,7 @@ impl Parts {
                 .transpose()
                 .map_err(|error| Error::Net(counters.name.clone(), error))?;
             addresses.add(port.mac, &port.addresses);
-            let engine = Arc::new(Engine::new(doorbell.clone(), counters.clone()));
+            let engine = Arc::new(EngineQueues::new(waker.clone(), counters.clone()));
             ports.push(Port {
                 mac: port.mac,
                 net,
@@ -213,18 +214,18 @@ impl Parts {
             .chain(uplinks.iter().map(|uplink| &uplink.counters))
             .cloned()
             .collect();
-        let worker = Worker::new(
+        let event_loop = EventLoop::new(
             ports,
             uplinks,
             addresses,
             pcap,
             config.faults,
-            doorbell.clone(),
+            waker.clone(),
             now,
         )?;
         Ok(Self {
-            worker,
-            doorbell,
+            event_loop,
+            waker,
             counters,
             engines,
         })
@@ -233,7 +234,7 @@ impl Parts {
 
 impl Drop for Switch {
     fn drop(&mut self) {
-        self.doorbell.stop();
+        self.waker.stop();
         if let Some(thread) = self.thread.take() {
             // It ends by itself; if it panicked, that was printed.
             let _ = thread.join();

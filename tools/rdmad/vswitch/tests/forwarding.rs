@@ -283,7 +283,7 @@ fn addresses_behind_uplinks_are_learned() {
         rig.uplinks[1].receive(),
         frame(OUTSIDE, mac(0), "still there")
     );
-    std::thread::sleep(vswitch::table::HOLD);
+    std::thread::sleep(vswitch::mac_table::HOLD);
     rig.uplinks[0].send(&frame(mac(0), OUTSIDE, "moved"));
     rig.nets[0].receive();
     rig.nets[0].send(&frame(OUTSIDE, mac(0), "again"));

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use roce::FramePort;
 use tempfile::TempDir;
-use vswitch::table::{CAPACITY, HOLD};
+use vswitch::mac_table::{CAPACITY, HOLD};
 use vswitch::{Config, DatagramPath, EnginePort, Error, PortConfig, Stepped, Uplink, UplinkConfig};
 
 use self::claims::SECOND;

@@ -20,12 +20,12 @@ use crate::link::errno;
 
 /// The socket, and where its peer is.
 #[derive(Debug)]
-pub(crate) struct Peer {
+pub(crate) struct UnixPeer {
     remote: Remote,
     connected: bool,
 }
 
-impl Peer {
+impl UnixPeer {
     /// Takes a socket and the path of its peer, and connects it if the peer is there.
     pub(crate) fn new(socket: UnixDatagram, path: PathBuf) -> io::Result<Self> {
         let mut peer = Self {
@@ -69,7 +69,7 @@ impl Peer {
     }
 }
 
-impl AsFd for Peer {
+impl AsFd for UnixPeer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.remote.socket().as_fd()
     }

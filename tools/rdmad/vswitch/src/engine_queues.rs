@@ -4,16 +4,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crossbeam_queue::ArrayQueue;
 use roce::net::{is_roce, Mac};
 use roce::{Frame, FramePool, FramePort};
-use rustix::event::{eventfd, EventfdFlags};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::stats::Counters;
+use crate::waker::Waker;
 
 /// Buffers of an engine's own frames, from its hands until they are delivered.
 pub(crate) const ENGINE_FRAMES: usize = 2048;
@@ -23,56 +21,8 @@ pub(crate) const RECEIVE_QUEUE: usize = 2 * ENGINE_FRAMES;
 /// the queue holds.
 pub(crate) const UPLINK_SHARE: usize = RECEIVE_QUEUE / 4 * 3;
 
-/// Wakes the switch's thread.
-#[derive(Debug)]
-pub(crate) struct Doorbell {
-    event: OwnedFd,
-    rung: AtomicBool,
-    stop: AtomicBool,
-}
-
-impl Doorbell {
-    pub(crate) fn new() -> rustix::io::Result<Self> {
-        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self {
-            event,
-            rung: AtomicBool::new(false),
-            stop: AtomicBool::new(false),
-        })
-    }
-
-    pub(crate) fn ring(&self) {
-        if !self.rung.swap(true, Ordering::SeqCst) {
-            // Fails only when the counter is at its maximum, and then the thread wakes up anyway.
-            let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-        }
-    }
-
-    /// Before looking at the queues: who puts something there later rings again. Frames that were
-    /// put there by those who found the bell rung are seen, since their value is read here.
-    pub(crate) fn answer(&self) {
-        let _ = rustix::io::read(&self.event, &mut [0; 8]);
-        self.rung.swap(false, Ordering::SeqCst);
-    }
-
-    pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::SeqCst);
-        self.ring();
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stop.load(Ordering::SeqCst)
-    }
-}
-
-impl AsFd for Doorbell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
-    }
-}
-
 /// The engine's end and the switch's end of the queues.
-pub(crate) struct Engine {
+pub(crate) struct EngineQueues {
     pool: FramePool,
     /// From the engine. Holds frames of `pool` alone and as many as it has, so it is never full.
     outgoing: ArrayQueue<Frame>,
@@ -80,19 +30,19 @@ pub(crate) struct Engine {
     incoming: ArrayQueue<Frame>,
     /// Multicast addresses that the engine has joined, and how often.
     joined: Mutex<HashMap<Mac, u32>>,
-    doorbell: Arc<Doorbell>,
+    waker: Arc<Waker>,
     counters: Arc<Counters>,
     ready: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
-impl Engine {
-    pub(crate) fn new(doorbell: Arc<Doorbell>, counters: Arc<Counters>) -> Self {
+impl EngineQueues {
+    pub(crate) fn new(waker: Arc<Waker>, counters: Arc<Counters>) -> Self {
         Self {
             pool: FramePool::new(ENGINE_FRAMES),
             outgoing: ArrayQueue::new(ENGINE_FRAMES),
             incoming: ArrayQueue::new(RECEIVE_QUEUE),
             joined: Mutex::default(),
-            doorbell,
+            waker,
             counters,
             ready: OnceLock::new(),
         }
@@ -152,14 +102,14 @@ impl Engine {
 /// An engine that others reach without the switch's thread.
 pub(crate) struct Neighbour {
     pub(crate) mac: Mac,
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) engine: Arc<EngineQueues>,
 }
 
 /// A RoCE engine's port of the switch. Clones are the same port.
 #[derive(Clone)]
 pub struct EnginePort {
     pub(crate) mac: Mac,
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) engine: Arc<EngineQueues>,
     /// All engines, itself among them, unless every frame is for the switch's thread to look at.
     pub(crate) neighbours: Arc<[Neighbour]>,
 }
@@ -186,7 +136,7 @@ impl EnginePort {
 
     /// The engine that a frame is for, if the switch would take it there and do nothing else with
     /// it.
-    fn neighbour(&self, frame: &[u8]) -> Option<&Engine> {
+    fn neighbour(&self, frame: &[u8]) -> Option<&EngineQueues> {
         let (to, rest) = frame.split_first_chunk()?;
         let (from, _) = rest.split_first_chunk()?;
         let neighbour = self.neighbours.iter().find(|other| other.mac == *to)?;
@@ -213,7 +163,7 @@ impl FramePort for EnginePort {
             // A frame of another pool.
             self.engine.counters.dropped.add_one();
         }
-        self.engine.doorbell.ring();
+        self.engine.waker.wake();
     }
 
     fn receive(&self) -> Option<Frame> {

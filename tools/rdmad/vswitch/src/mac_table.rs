@@ -27,7 +27,7 @@ struct Entry {
 
 /// The table.
 #[derive(Debug)]
-pub struct Table {
+pub struct MacTable {
     entries: HashMap<Mac, Entry>,
     capacity: usize,
     uplinks: Vec<Share>,
@@ -51,7 +51,7 @@ pub enum Heard {
     Elsewhere(usize),
 }
 
-impl Table {
+impl MacTable {
     /// An empty table for up to [`CAPACITY`] addresses behind each of `uplinks` uplinks.
     pub fn new(uplinks: usize) -> Self {
         Self::with_capacity(uplinks, CAPACITY)
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn learns_moves_and_forgets() {
-        let (mut table, now) = (Table::new(2), Instant::now());
+        let (mut table, now) = (MacTable::new(2), Instant::now());
         assert_eq!(table.find(&[2; 6], now), None);
         assert_eq!(table.learn([2; 6], 0, now), Heard::There);
         assert_eq!(table.find(&[2; 6], now), Some(0));
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_host_that_speaks_stays_where_it_is() {
-        let (mut table, mut now) = (Table::new(2), Instant::now());
+        let (mut table, mut now) = (MacTable::new(2), Instant::now());
         table.learn([2; 6], 0, now);
         for _ in 0..10 {
             now += HOLD / 2;
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn stays_bounded() {
-        let (mut table, now) = (Table::with_capacity(2, 2), Instant::now());
+        let (mut table, now) = (MacTable::with_capacity(2, 2), Instant::now());
         for last in 1..=3 {
             table.learn([2, 0, 0, 0, 0, last], 0, now);
         }

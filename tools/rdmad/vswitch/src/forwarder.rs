@@ -10,11 +10,11 @@ use roce::net::{carries_roce, Mac};
 use roce::{Frame, FramePool};
 
 use crate::addresses::Addresses;
-use crate::engine::Engine;
-use crate::link::{self, Link, Sent};
-use crate::peer::Peer;
+use crate::engine_queues::EngineQueues;
+use crate::link::{self, Delivery, Link};
+use crate::mac_table::{Heard, MacTable};
 use crate::stats::Counters;
-use crate::table::{Heard, Table};
+use crate::unix_peer::UnixPeer;
 
 /// How often it is told that an address was heard on two uplinks.
 const COMPLAINT: Duration = Duration::from_secs(60);
@@ -25,7 +25,7 @@ pub(crate) struct Port {
     pub(crate) net: Option<Link>,
     /// Whether RoCE from `net` is forwarded.
     pub(crate) net_roce: bool,
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) engine: Arc<EngineQueues>,
     pub(crate) counters: Arc<Counters>,
 }
 
@@ -56,7 +56,7 @@ impl Origin {
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Route {
+pub(crate) enum Destination {
     Nowhere,
     Net(usize),
     Engine(usize),
@@ -70,18 +70,18 @@ pub(crate) enum Route {
     },
 }
 
-/// A frame's way through the switch.
+/// Where a frame comes from and where it goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Passage {
+pub(crate) struct Forwarding {
     pub(crate) origin: Origin,
-    pub(crate) route: Route,
+    pub(crate) destination: Destination,
 }
 
 /// All that frames come from and go to, and what is known of the way.
-pub(crate) struct Fabric {
+pub(crate) struct Forwarder {
     pub(crate) ports: Vec<Port>,
     pub(crate) uplinks: Vec<UplinkPort>,
-    table: Table,
+    table: MacTable,
     /// When an address on two uplinks was last told.
     complained: Option<Instant>,
     addresses: Addresses,
@@ -92,11 +92,11 @@ pub(crate) struct Fabric {
     touched: Vec<bool>,
 }
 
-impl Fabric {
+impl Forwarder {
     pub(crate) fn new(ports: Vec<Port>, uplinks: Vec<UplinkPort>, addresses: Addresses) -> Self {
         Self {
             pools: link::pools(ports.len(), uplinks.len()),
-            table: Table::new(uplinks.len()),
+            table: MacTable::new(uplinks.len()),
             touched: vec![false; ports.len()],
             ports,
             uplinks,
@@ -193,57 +193,66 @@ impl Fabric {
         matches!(origin, Origin::Uplink(at) if self.uplinks[at].routed)
     }
 
-    pub(crate) fn route(&self, origin: Origin, frame: &[u8], roce: bool, now: Instant) -> Route {
-        let Some(destination) = address(frame, 0) else {
-            return Route::Nowhere;
+    pub(crate) fn destination(
+        &self,
+        origin: Origin,
+        frame: &[u8],
+        roce: bool,
+        now: Instant,
+    ) -> Destination {
+        let Some(to) = address(frame, 0) else {
+            return Destination::Nowhere;
         };
-        if is_multicast(&destination) {
-            return Route::Multicast { engines: roce };
+        if is_multicast(&to) {
+            return Destination::Multicast { engines: roce };
         }
-        if let Some(port) = self.port_of(&destination) {
+        if let Some(port) = self.port_of(&to) {
             // To itself a virtual machine sends over its engine alone; its network interface has a
             // loopback.
             return match origin {
-                Origin::Net(from) if from == port => Route::Nowhere,
-                _ if roce => Route::Engine(port),
-                Origin::Engine(from) if from == port => Route::Nowhere,
-                _ if self.ports[port].net.is_some() => Route::Net(port),
-                _ => Route::Nowhere,
+                Origin::Net(from) if from == port => Destination::Nowhere,
+                _ if roce => Destination::Engine(port),
+                Origin::Engine(from) if from == port => Destination::Nowhere,
+                _ if self.ports[port].net.is_some() => Destination::Net(port),
+                _ => Destination::Nowhere,
             };
         }
-        match self.table.find(&destination, now) {
-            Some(at) if origin == Origin::Uplink(at) => Route::Nowhere,
-            Some(at) => Route::Uplink(at),
+        match self.table.find(&to, now) {
+            Some(at) if origin == Origin::Uplink(at) => Destination::Nowhere,
+            Some(at) => Destination::Uplink(at),
             None => {
                 let others = (0..self.uplinks.len()).any(|at| origin != Origin::Uplink(at));
                 if others {
-                    Route::Uplinks
+                    Destination::Uplinks
                 } else {
-                    Route::Nowhere
+                    Destination::Nowhere
                 }
             }
         }
     }
 
     /// Takes a frame to where it goes.
-    pub(crate) fn deliver(&mut self, passage: Passage, frame: Frame, now: Instant) {
-        let Passage { origin, route } = passage;
+    pub(crate) fn deliver(&mut self, forwarding: Forwarding, frame: Frame, now: Instant) {
+        let Forwarding {
+            origin,
+            destination,
+        } = forwarding;
         let patient = matches!(origin, Origin::Engine(_));
-        match route {
-            Route::Nowhere => {}
-            Route::Engine(port) => self.deliver_to_engine(origin, port, Some(frame)),
-            Route::Net(port) => {
+        match destination {
+            Destination::Nowhere => {}
+            Destination::Engine(port) => self.deliver_to_engine(origin, port, Some(frame)),
+            Destination::Net(port) => {
                 let Port { net, counters, .. } = &mut self.ports[port];
                 if let Some(link) = net {
                     count(link.send(frame, patient, now), counters);
                 }
             }
-            Route::Uplink(at) => {
+            Destination::Uplink(at) => {
                 let UplinkPort { link, counters, .. } = &mut self.uplinks[at];
                 count(link.send(frame, patient, now), counters);
             }
-            Route::Uplinks => self.copy_to_uplinks(origin, &frame, now),
-            Route::Multicast { engines } => {
+            Destination::Uplinks => self.copy_to_uplinks(origin, &frame, now),
+            Destination::Multicast { engines } => {
                 if engines {
                     self.copy_to_engines(origin, &frame);
                 }
@@ -340,7 +349,7 @@ impl Fabric {
     }
 
     /// Peers that may come and go.
-    pub(crate) fn peers(&mut self) -> impl Iterator<Item = &mut Peer> {
+    pub(crate) fn peers(&mut self) -> impl Iterator<Item = &mut UnixPeer> {
         self.links().filter_map(|(_, link, _)| link.peer())
     }
 
@@ -363,10 +372,10 @@ impl Fabric {
     }
 }
 
-fn count(sent: Sent, counters: &Counters) {
+fn count(sent: Delivery, counters: &Counters) {
     match sent {
-        Sent::Done => counters.sent.add_one(),
-        Sent::Dropped => counters.dropped.add_one(),
+        Delivery::Done => counters.sent.add_one(),
+        Delivery::Dropped => counters.dropped.add_one(),
     }
 }
 

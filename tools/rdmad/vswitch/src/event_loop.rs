@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The thread that moves the frames.
+//! The event loop of the thread that moves the frames.
 
 use std::io;
 use std::mem;
@@ -16,12 +16,12 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
 use crate::addresses::Addresses;
-use crate::engine::Doorbell;
-use crate::fabric::{Fabric, Origin, Passage, Port, Route, UplinkPort};
 use crate::fault::{FaultPlan, Injector};
+use crate::forwarder::{Destination, Forwarder, Forwarding, Origin, Port, UplinkPort};
 use crate::link::{self, Trouble, Waits};
 use crate::pcap::PcapWriter;
-use crate::peer::Peer;
+use crate::unix_peer::UnixPeer;
+use crate::waker::Waker;
 
 /// Frames that are taken from one source before the next has its turn.
 const BATCH: usize = 64;
@@ -30,13 +30,13 @@ const RENEWAL: Duration = Duration::from_secs(1);
 /// How long captured frames stay in memory when nothing happens.
 const FLUSH: Duration = Duration::from_millis(100);
 
-/// The thread's state.
-pub(crate) struct Worker {
+/// The event loop with all that it moves.
+pub(crate) struct EventLoop {
     epoll: OwnedFd,
-    doorbell: Arc<Doorbell>,
+    waker: Arc<Waker>,
     pcap: Option<PcapWriter>,
-    injector: Option<Injector<Passage>>,
-    fabric: Fabric,
+    injector: Option<Injector<Forwarding>>,
+    forwarder: Forwarder,
     /// Into which the next frame of each link is read, of its own buffers.
     spares: Vec<Frame>,
     /// The time of this round.
@@ -52,20 +52,20 @@ pub(crate) struct Worker {
 /// Events of a round at most; the others come with the next.
 pub(crate) const EVENTS: usize = 64;
 
-const DOORBELL: u64 = u64::MAX;
+const WAKER: u64 = u64::MAX;
 const NO_TIME: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 0,
 };
 
-impl Worker {
+impl EventLoop {
     pub(crate) fn new(
         ports: Vec<Port>,
         uplinks: Vec<UplinkPort>,
         addresses: Addresses,
         pcap: Option<PcapWriter>,
         faults: Option<FaultPlan>,
-        doorbell: Arc<Doorbell>,
+        waker: Arc<Waker>,
         now: Instant,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -77,7 +77,7 @@ impl Worker {
                 EventFlags::IN,
             )
         };
-        watch(DOORBELL, &doorbell)?;
+        watch(WAKER, &waker)?;
         let nets = ports
             .iter()
             .enumerate()
@@ -89,19 +89,24 @@ impl Worker {
         for (source, link) in nets.chain(links) {
             watch(source as u64, link)?;
         }
-        let fabric = Fabric::new(ports, uplinks, addresses);
-        let origins = (0..fabric.ports.len()).map(Origin::Net);
-        let origins = origins.chain((0..fabric.uplinks.len()).map(Origin::Uplink));
+        let forwarder = Forwarder::new(ports, uplinks, addresses);
+        let origins = (0..forwarder.ports.len()).map(Origin::Net);
+        let origins = origins.chain((0..forwarder.uplinks.len()).map(Origin::Uplink));
         let spares = origins
-            .map(|origin| fabric.pool_of(origin).take(MAX_FRAME).ok_or(Errno::NOMEM))
+            .map(|origin| {
+                forwarder
+                    .pool_of(origin)
+                    .take(MAX_FRAME)
+                    .ok_or(Errno::NOMEM)
+            })
             .collect::<Result<_, _>>()?;
-        let renewal = fabric.any_comes_and_goes().then(|| now + RENEWAL);
+        let renewal = forwarder.any_comes_and_goes().then(|| now + RENEWAL);
         Ok(Self {
             epoll,
-            doorbell,
+            waker,
             pcap,
             injector: faults.map(Injector::new),
-            fabric,
+            forwarder,
             spares,
             now,
             renewal,
@@ -113,13 +118,13 @@ impl Worker {
     /// Moves frames until the switch stops.
     pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
-        while !self.doorbell.is_stopping() {
+        while !self.waker.is_stopping() {
             let idle = self.idle(Instant::now());
             self.wait(idle, &mut events);
             self.round(Instant::now(), &events);
         }
         self.flush();
-        for counters in self.fabric.counters() {
+        for counters in self.forwarder.counters() {
             tracing::debug!("{:?}", counters.snapshot());
         }
     }
@@ -146,7 +151,7 @@ impl Worker {
         }
         for event in events {
             match event.data.u64() {
-                DOORBELL => self.doorbell.answer(),
+                WAKER => self.waker.clear(),
                 // There is room, which is all that it tells.
                 _ if { event.flags } == EventFlags::OUT => {}
                 // Sources are indices of ports and uplinks.
@@ -154,19 +159,19 @@ impl Worker {
             }
         }
         self.more = false;
-        for port in 0..self.fabric.ports.len() {
+        for port in 0..self.forwarder.ports.len() {
             self.more |= self.drain_engine(port);
         }
         if let Some(injector) = &mut self.injector {
-            injector.release(now, &mut |passage, frame| {
-                self.fabric.deliver(passage, frame, now)
+            injector.release(now, &mut |forwarding, frame| {
+                self.forwarder.deliver(forwarding, frame, now)
             });
         }
-        self.fabric.notify();
-        self.fabric.retry(now);
+        self.forwarder.notify();
+        self.forwarder.retry(now);
         self.watch_for_room();
         if let Some(at) = self.renewal.filter(|at| *at <= now) {
-            self.fabric.peers().for_each(Peer::renew);
+            self.forwarder.peers().for_each(UnixPeer::renew);
             self.find_again();
             self.renewal = Some(at.max(now) + RENEWAL);
         }
@@ -178,7 +183,7 @@ impl Worker {
         if self.more {
             return Some(Duration::ZERO);
         }
-        let retry = self.fabric.retry_in(self.now);
+        let retry = self.forwarder.retry_in(self.now);
         let flush = self.captured.then_some(FLUSH);
         let held = self.injector.as_ref().and_then(Injector::deadline);
         let at = held.into_iter().chain(self.renewal).min();
@@ -194,14 +199,16 @@ impl Worker {
     }
 
     /// All that frames pass through.
-    pub(crate) const fn fabric(&self) -> &Fabric {
-        &self.fabric
+    pub(crate) const fn forwarder(&self) -> &Forwarder {
+        &self.forwarder
     }
 
     /// Has the kernel tell when there is room where frames wait for it.
     fn watch_for_room(&mut self) {
-        let Self { epoll, fabric, .. } = self;
-        for (source, link, _) in fabric.links() {
+        let Self {
+            epoll, forwarder, ..
+        } = self;
+        for (source, link, _) in forwarder.links() {
             let wanted = link.waits() == Waits::ForRoom;
             if link.watched != wanted {
                 link.watched = wanted;
@@ -219,8 +226,10 @@ impl Worker {
 
     /// Goes on with interfaces that have come back.
     fn find_again(&mut self) {
-        let Self { epoll, fabric, .. } = self;
-        for (source, link, counters) in fabric.links() {
+        let Self {
+            epoll, forwarder, ..
+        } = self;
+        for (source, link, counters) in forwarder.links() {
             if link.find_again() {
                 let name = &counters.name;
                 match epoll::add(
@@ -246,11 +255,17 @@ impl Worker {
 
     /// Takes frames from a link.
     fn drain_link(&mut self, source: usize) {
-        let ports = self.fabric.ports.len();
+        let ports = self.forwarder.ports.len();
         for taken in 0.. {
             let (origin, link) = match source.checked_sub(ports) {
-                None => (Origin::Net(source), self.fabric.ports[source].net.as_mut()),
-                Some(at) => (Origin::Uplink(at), Some(&mut self.fabric.uplinks[at].link)),
+                None => (
+                    Origin::Net(source),
+                    self.forwarder.ports[source].net.as_mut(),
+                ),
+                Some(at) => (
+                    Origin::Uplink(at),
+                    Some(&mut self.forwarder.uplinks[at].link),
+                ),
             };
             let Some(link) = link else { return };
             // The kernel does not tell again of what was read already.
@@ -262,19 +277,19 @@ impl Worker {
                 Ok(Some(len)) if link::is_valid_length(len) => {
                     // Every frame gets a buffer of its own; when there is none, its contents are
                     // dropped.
-                    match self.fabric.pool_of(origin).take(MAX_FRAME) {
+                    match self.forwarder.pool_of(origin).take(MAX_FRAME) {
                         Some(next) => {
                             let mut frame = mem::replace(&mut self.spares[source], next);
                             frame.truncate(len);
                             self.take(origin, frame);
                         }
-                        None => self.fabric.counters_of(origin).dropped.add_one(),
+                        None => self.forwarder.counters_of(origin).dropped.add_one(),
                     }
                 }
-                Ok(Some(_)) => self.fabric.counters_of(origin).refused.add_one(),
+                Ok(Some(_)) => self.forwarder.counters_of(origin).refused.add_one(),
                 Err(Trouble::Passes(error)) => {
                     let complain = link.may_complain(self.now);
-                    let counters = self.fabric.counters_of(origin);
+                    let counters = self.forwarder.counters_of(origin);
                     counters.errors.add_one();
                     if complain {
                         tracing::warn!("{}: {error}; going on", counters.name);
@@ -283,7 +298,7 @@ impl Worker {
                 Err(Trouble::Gone(error)) => {
                     let ignored = epoll::delete(&self.epoll, &*link);
                     let lost = link.lose();
-                    let counters = self.fabric.counters_of(origin);
+                    let counters = self.forwarder.counters_of(origin);
                     let name = &counters.name;
                     tracing::error!("{name}: the interface has gone ({error}); waiting for it");
                     if let Err(error) = ignored {
@@ -301,48 +316,54 @@ impl Worker {
     /// Takes frames from an engine. True if it has more.
     fn drain_engine(&mut self, port: usize) -> bool {
         for _ in 0..BATCH {
-            let Some(frame) = self.fabric.ports[port].engine.next() else {
+            let Some(frame) = self.forwarder.ports[port].engine.next() else {
                 return false;
             };
             if link::is_valid_length(frame.len()) {
                 self.take(Origin::Engine(port), frame);
             } else {
-                self.fabric.ports[port].counters.refused.add_one();
+                self.forwarder.ports[port].counters.refused.add_one();
             }
         }
-        self.fabric.ports[port].engine.has_more()
+        self.forwarder.ports[port].engine.has_more()
     }
 
     /// Takes a frame: filter, learn, capture, faults, delivery.
     fn take(&mut self, origin: Origin, mut frame: Frame) {
         let now = self.now;
-        if !self.fabric.admit(origin, &frame, now) {
-            self.fabric.counters_of(origin).refused.add_one();
+        if !self.forwarder.admit(origin, &frame, now) {
+            self.forwarder.counters_of(origin).refused.add_one();
             return;
         }
-        self.fabric.counters_of(origin).received.add_one();
-        if self.fabric.is_routed(origin) {
+        self.forwarder.counters_of(origin).received.add_one();
+        if self.forwarder.is_routed(origin) {
             frame.set_routed();
         }
         if let Some(pcap) = &mut self.pcap {
             pcap.write(&frame, SystemTime::now());
         }
         let roce = is_roce(&frame);
-        let route = self.fabric.route(origin, &frame, roce, now);
-        if route == Route::Nowhere {
-            self.fabric.counters_of(origin).no_route.add_one();
+        let destination = self.forwarder.destination(origin, &frame, roce, now);
+        if destination == Destination::Nowhere {
+            self.forwarder.counters_of(origin).no_route.add_one();
             return;
         }
-        let passage = Passage { origin, route };
+        let forwarding = Forwarding {
+            origin,
+            destination,
+        };
         let engines = matches!(origin, Origin::Engine(_))
-            || matches!(route, Route::Engine(_) | Route::Multicast { engines: true });
+            || matches!(
+                destination,
+                Destination::Engine(_) | Destination::Multicast { engines: true }
+            );
         match &mut self.injector {
             Some(injector) if roce && engines => {
-                injector.pass(passage, frame, now, &mut |passage, frame| {
-                    self.fabric.deliver(passage, frame, now)
+                injector.pass(forwarding, frame, now, &mut |forwarding, frame| {
+                    self.forwarder.deliver(forwarding, frame, now)
                 });
             }
-            _ => self.fabric.deliver(passage, frame, now),
+            _ => self.forwarder.deliver(forwarding, frame, now),
         }
     }
 }
@@ -357,12 +378,13 @@ mod tests {
     #[test]
     #[should_panic = "the switch can't wait for frames: Invalid argument"]
     fn without_events_it_does_not_end_in_silence() {
-        let doorbell = Arc::new(Doorbell::new().unwrap());
+        let waker = Arc::new(Waker::new().unwrap());
         let addresses = Addresses::default();
         let now = Instant::now();
-        let mut worker = Worker::new(vec![], vec![], addresses, None, None, doorbell, now).unwrap();
+        let mut event_loop =
+            EventLoop::new(vec![], vec![], addresses, None, None, waker, now).unwrap();
         // No epoll instance.
-        worker.epoll = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        worker.run();
+        event_loop.epoll = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        event_loop.run();
     }
 }
