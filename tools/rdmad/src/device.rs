@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 
 use dma::DmaSpace;
-use vdev::Queue;
 use vdev::SharedMemory;
 use vdev::VirtioDevice;
+use vdev::Virtqueue;
 use vdev::TRANSPORT_FEATURES;
 use verbs::Device;
 use verbs::DeviceConfig;
@@ -36,7 +36,7 @@ const BATCH: usize = 16;
 /// One VM's device.
 pub struct RdmaDevice {
     verbs: Arc<Device>,
-    queues: Arc<TransportQueues>,
+    queues: Arc<DeviceQueues>,
     features: Features,
     queue_sizes: Vec<u16>,
     doorbell_pages: u32,
@@ -59,7 +59,7 @@ impl RdmaDevice {
         if !features.has(Feature::Multicast) {
             config.limits = config.limits.without_multicast();
         }
-        let queues = Arc::new(TransportQueues::default());
+        let queues = Arc::new(DeviceQueues::default());
         let limits = config.limits.clone();
         let verbs = Device::new(
             config,
@@ -133,7 +133,7 @@ impl VirtioDevice for RdmaDevice {
         }
     }
 
-    fn activate(&self, features: u64, queues: &[Arc<Queue>]) {
+    fn activate(&self, features: u64, queues: &[Arc<Virtqueue>]) {
         // They are the same ones each time.
         self.queues.all.get_or_init(|| queues.to_vec());
         let features = Features(features);
@@ -163,7 +163,7 @@ impl VirtioDevice for RdmaDevice {
         true
     }
 
-    fn serve(&self, queue: &Arc<Queue>) -> bool {
+    fn serve(&self, queue: &Arc<Virtqueue>) -> bool {
         let mut response = Vec::with_capacity(MAX_RESPONSE);
         for _ in 0..BATCH {
             let Some(request) = queue.pop_in_order(MAX_REQUEST) else {
@@ -188,19 +188,19 @@ impl VirtioDevice for RdmaDevice {
 
 /// The virtqueues of the device, from when the driver is ready for the first time.
 #[derive(Default)]
-struct TransportQueues {
-    all: OnceLock<Vec<Arc<Queue>>>,
+struct DeviceQueues {
+    all: OnceLock<Vec<Arc<Virtqueue>>>,
     /// Event queues are there: the driver has own rings.
     carry_events: AtomicBool,
 }
 
-impl TransportQueues {
-    fn get(&self, number: u16) -> Option<&Arc<Queue>> {
+impl DeviceQueues {
+    fn get(&self, number: u16) -> Option<&Arc<Virtqueue>> {
         self.all.get()?.get(usize::from(number))
     }
 }
 
-impl Virtqueues for TransportQueues {
+impl Virtqueues for DeviceQueues {
     fn push(&self, queue: u16, event: Event) -> bool {
         if !self.carry_events.load(Ordering::Acquire) {
             return false;

@@ -85,7 +85,7 @@ const PARSERS: &[Parser] = &[
         name: "vfio-user stream",
         sources: &[
             "tools/rdmad/vdev/src/client.rs",
-            "tools/rdmad/vdev/src/connection.rs",
+            "tools/rdmad/vdev/src/client_stream.rs",
             "tools/rdmad/vdev/src/irq_set.rs",
             "tools/rdmad/vdev/src/message.rs",
         ],

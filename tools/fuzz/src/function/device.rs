@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use vdev::{Queue, SharedMemory, VirtioDevice};
+use vdev::{SharedMemory, VirtioDevice, Virtqueue};
 
 /// Bytes of the shared memory region.
 pub const SHM_LEN: u64 = 1 << 16;
@@ -36,7 +36,7 @@ pub enum Call {
 #[derive(Default)]
 pub struct Echo {
     calls: Mutex<Vec<Call>>,
-    queues: Mutex<Vec<Arc<Queue>>>,
+    queues: Mutex<Vec<Arc<Virtqueue>>>,
 }
 
 impl Echo {
@@ -46,7 +46,7 @@ impl Echo {
     }
 
     /// The queues, while the driver is ready.
-    pub fn queues(&self) -> Vec<Arc<Queue>> {
+    pub fn queues(&self) -> Vec<Arc<Virtqueue>> {
         lock(&self.queues).clone()
     }
 
@@ -89,7 +89,7 @@ impl VirtioDevice for Echo {
         }
     }
 
-    fn activate(&self, features: u64, queues: &[Arc<Queue>]) {
+    fn activate(&self, features: u64, queues: &[Arc<Virtqueue>]) {
         *lock(&self.queues) = queues.to_vec();
         self.note(Call::Activate(features));
     }
@@ -107,7 +107,7 @@ impl VirtioDevice for Echo {
         self.note(Call::ResetQueue(index));
     }
 
-    fn serve(&self, queue: &Arc<Queue>) -> bool {
+    fn serve(&self, queue: &Arc<Virtqueue>) -> bool {
         let Some(request) = queue.pop_in_order(REQUEST) else {
             return false;
         };

@@ -13,7 +13,8 @@ use vfio_user::Command;
 use vfio_user::DmaMapFlags;
 use vfio_user::DmaUnmapFlags;
 
-use crate::connection::Message;
+use crate::client_stream::ClientMessage;
+use crate::function::PciFunction;
 use crate::irq_set::IrqSet;
 use crate::message::discard;
 use crate::message::finish;
@@ -25,7 +26,6 @@ use crate::message::MAX_FDS;
 use crate::message::MAX_TRANSFER;
 use crate::pci;
 use crate::server::Signals;
-use crate::transport::Transport;
 
 /// Version of the protocol.
 const MAJOR: u16 = 0;
@@ -86,24 +86,24 @@ enum Answer {
 
 /// A client's session.
 pub(crate) struct Client {
-    transport: Arc<Transport>,
+    function: Arc<PciFunction>,
     signals: Arc<Signals>,
     /// The DEVICE_RESET that is running.
     reset: Option<Header>,
 }
 
 impl Client {
-    pub(crate) fn new(transport: Arc<Transport>, signals: Arc<Signals>) -> Self {
+    pub(crate) fn new(function: Arc<PciFunction>, signals: Arc<Signals>) -> Self {
         Self {
-            transport,
+            function,
             signals,
             reset: None,
         }
     }
 
     /// Carries out a message and appends its reply, if it wants one, to `out`.
-    pub(crate) fn handle(&mut self, message: Message<'_>, out: &mut Vec<u8>) {
-        let Message {
+    pub(crate) fn handle(&mut self, message: ClientMessage<'_>, out: &mut Vec<u8>) {
+        let ClientMessage {
             header,
             payload,
             fds,
@@ -138,7 +138,7 @@ impl Client {
     }
 
     fn log(&self, header: Header, error: &dyn std::fmt::Display) {
-        let log = &self.transport.shared.log;
+        let log = &self.function.state.log;
         match Command::n(header.command) {
             Some(command) => log.warn(format_args!("vfio-user command {command:?}: {error}")),
             None => log.warn(format_args!(
@@ -181,7 +181,7 @@ impl Client {
                 }
                 self.reset = Some(header);
                 let signals = self.signals.clone();
-                self.transport
+                self.function
                     .begin_function_reset(Box::new(move || Signals::raise(&signals.wake)));
                 return Ok(Answer::Later);
             }
@@ -196,7 +196,7 @@ impl Client {
         let (offset, iova, len) = (payload.u64()?, payload.u64()?, payload.u64()?);
         let writable = flags.contains(DmaMapFlags::WRITE);
         let result = match fds.into_iter().next() {
-            Some(fd) => self.transport.space.map(iova, fd, offset, len, writable),
+            Some(fd) => self.function.space.map(iova, fd, offset, len, writable),
             None => Err(MapError::NoFile),
         };
         match result {
@@ -210,7 +210,7 @@ impl Client {
             // The client must get none: QEMU ends the VM then.
             Err(MapError::NoFile) => {
                 if writable {
-                    self.transport.shared.log.warn(format_args!(
+                    self.function.state.log.warn(format_args!(
                         "{len:#x} bytes at DMA address {iova:#x} came without a file: they can't be used for RDMA"
                     ));
                 }
@@ -219,7 +219,7 @@ impl Client {
             Err(error) => return Err(error.into()),
         }
         tracing::debug!(
-            port = self.transport.shared.log.name(),
+            port = self.function.state.log.name(),
             "mapped {len:#x} bytes at DMA address {iova:#x}, writable: {writable}"
         );
         Ok(())
@@ -234,11 +234,11 @@ impl Client {
             return Err(CommandError::Unsupported);
         }
         if flags.contains(DmaUnmapFlags::UNMAP_ALL) {
-            self.transport.space.clear();
+            self.function.space.clear();
         } else {
-            let count = self.transport.space.unmap(iova, len)?;
+            let count = self.function.space.unmap(iova, len)?;
             tracing::debug!(
-                port = self.transport.shared.log.name(),
+                port = self.function.state.log.name(),
                 "unmapped {len:#x} bytes at DMA address {iova:#x}: {count} regions"
             );
         }
@@ -251,7 +251,7 @@ impl Client {
         let size = match index {
             vfio::VFIO_PCI_CONFIG_REGION_INDEX => pci::CONFIG_LEN as u64,
             vfio::VFIO_PCI_BAR0_REGION_INDEX..=vfio::VFIO_PCI_BAR5_REGION_INDEX => {
-                self.transport.bar_len(index)
+                self.function.bar_len(index)
             }
             _ if index < vfio::VFIO_PCI_NUM_REGIONS => 0,
             _ => return Err(CommandError::Invalid("no such region")),
@@ -277,7 +277,7 @@ impl Client {
         let (flags, count) = match index {
             vfio::VFIO_PCI_MSIX_IRQ_INDEX => (
                 vfio::VFIO_IRQ_INFO_EVENTFD,
-                u32::from(self.transport.shared.interrupts.count()),
+                u32::from(self.function.state.interrupts.count()),
             ),
             vfio::VFIO_PCI_INTX_IRQ_INDEX | vfio::VFIO_PCI_MSI_IRQ_INDEX => (0, 0),
             _ => return Err(CommandError::NoInterrupt),
@@ -289,9 +289,9 @@ impl Client {
     }
 
     fn set_irqs(&self, payload: Payload<'_>, fds: Vec<OwnedFd>) -> Result<(), CommandError> {
-        let shared = &self.transport.shared;
-        IrqSet::decode(payload, fds, shared.interrupts.count())?
-            .apply(&shared.interrupts, |vector| shared.trigger(vector))
+        let state = &self.function.state;
+        IrqSet::decode(payload, fds, state.interrupts.count())?
+            .apply(&state.interrupts, |vector| state.trigger(vector))
             .map_err(CommandError::Interrupt)
     }
 
@@ -302,9 +302,9 @@ impl Client {
         out.resize(at + access.count as usize, 0);
         let data = &mut out[at..];
         if access.region == vfio::VFIO_PCI_CONFIG_REGION_INDEX {
-            self.transport.config_read(access.offset, data);
+            self.function.config_read(access.offset, data);
         } else {
-            self.transport.bar_read(access.region, access.offset, data);
+            self.function.bar_read(access.region, access.offset, data);
         }
         Ok(())
     }
@@ -313,9 +313,9 @@ impl Client {
         let (access, mut payload) = Access::decode(payload, self)?;
         let data = payload.bytes(access.count as usize)?;
         if access.region == vfio::VFIO_PCI_CONFIG_REGION_INDEX {
-            self.transport.config_write(access.offset, data);
+            self.function.config_write(access.offset, data);
         } else {
-            self.transport.bar_write(access.region, access.offset, data);
+            self.function.bar_write(access.region, access.offset, data);
         }
         access.encode(out);
         Ok(())
@@ -343,7 +343,7 @@ impl Access {
         };
         let len = match access.region {
             vfio::VFIO_PCI_CONFIG_REGION_INDEX => pci::CONFIG_LEN as u64,
-            bar => client.transport.bar_len(bar),
+            bar => client.function.bar_len(bar),
         };
         let inside = access
             .offset

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use virtqueue::Split;
 
-use crate::shared::NO_VECTOR;
+use crate::function_state::NO_VECTOR;
 
 /// Length of the registers, `queue_reset` included.
 pub(crate) const COMMON_LEN: usize = 0x3c;
@@ -199,7 +199,7 @@ impl CommonConfig {
             &window(self.accepted, self.driver_feature_select).to_le_bytes(),
         );
         put(CONFIG_MSIX_VECTOR, &self.config_vector.to_le_bytes());
-        // Queue numbers are u16.
+        // Numbers of queues are u16.
         put(NUM_QUEUES, &(self.queues.len() as u16).to_le_bytes());
         let needs_reset = if needs_reset { STATUS_NEEDS_RESET } else { 0 };
         put(DEVICE_STATUS, &[self.status | needs_reset]);

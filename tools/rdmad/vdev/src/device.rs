@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A device as its transport sees it.
+//! A device as its PCI function sees it.
 
 use std::sync::Arc;
 
-use crate::Queue;
+use crate::Virtqueue;
 
 /// A shared memory region (virtio 1.3, 2.10) without memory behind it: reads give zeroes, an
 /// aligned 32-bit write is handed to [`VirtioDevice::shm_write`].
@@ -44,7 +44,7 @@ pub trait VirtioDevice: Send + Sync {
     /// The driver is ready: these features are negotiated and these queues, one per queue of the
     /// device, may be used. A queue that the driver did not enable has no requests. Called by the
     /// service thread.
-    fn activate(&self, features: u64, queues: &[Arc<Queue>]);
+    fn activate(&self, features: u64, queues: &[Arc<Virtqueue>]);
 
     /// The driver has gone. Returns when nothing accesses guest memory for it any more. Called by
     /// the service thread, after the queues have been stopped.
@@ -72,9 +72,9 @@ pub trait VirtioDevice: Send + Sync {
         false
     }
 
-    /// Serves requests of a queue: a bounded number, by [`Queue::pop_in_order`]. Returns whether
-    /// more may be there. Called by the service thread.
-    fn serve(&self, queue: &Arc<Queue>) -> bool;
+    /// Serves requests of a queue: a bounded number, by [`Virtqueue::pop_in_order`]. Returns
+    /// whether more may be there. Called by the service thread.
+    fn serve(&self, queue: &Arc<Virtqueue>) -> bool;
 
     /// The guest wrote `value` at the aligned offset `offset` of the shared memory region. Called
     /// by the socket thread, however often the guest wants.

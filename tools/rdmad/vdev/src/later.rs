@@ -8,16 +8,16 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use crate::Queue;
+use crate::Virtqueue;
 
 thread_local! {
     /// Queues, of any device, whose driver the thread has yet to interrupt. It keeps its room, so
     /// nothing is allocated after a while.
-    static DUE: RefCell<Vec<Arc<Queue>>> = const { RefCell::new(Vec::new()) };
+    static DUE: RefCell<Vec<Arc<Virtqueue>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Notes that a queue's driver is to be interrupted.
-pub(crate) fn interrupt(queue: &Arc<Queue>) {
+pub(crate) fn interrupt(queue: &Arc<Virtqueue>) {
     DUE.with_borrow_mut(|due| {
         if !due.iter().any(|other| Arc::ptr_eq(other, queue)) {
             due.push(queue.clone());
@@ -25,8 +25,8 @@ pub(crate) fn interrupt(queue: &Arc<Queue>) {
     });
 }
 
-/// Sends the interrupts that [`Queue::push_later`] and [`Queue::interrupt_later`] have left in the
-/// current thread, once for each queue.
+/// Sends the interrupts that [`Virtqueue::push_later`] and [`Virtqueue::interrupt_later`] have left
+/// in the current thread, once for each queue.
 pub fn send_interrupts() {
     DUE.with_borrow_mut(|due| {
         for queue in due.drain(..) {

@@ -21,9 +21,11 @@
 
 mod aio;
 mod client;
+mod client_stream;
 mod common;
-mod connection;
 mod device;
+mod function;
+mod function_state;
 mod interrupt;
 mod irq_set;
 mod later;
@@ -35,12 +37,10 @@ mod resets;
 mod server;
 mod service;
 mod session;
-mod shared;
 #[cfg(feature = "testing")]
 mod stepped;
 #[cfg(test)]
 mod testing;
-mod transport;
 
 pub use common::F_ACCESS_PLATFORM;
 pub use common::F_INDIRECT_DESC;
@@ -52,8 +52,8 @@ pub use device::SharedMemory;
 pub use device::VirtioDevice;
 pub use later::send_interrupts;
 pub use message::MAX_FDS;
-pub use queue::Queue;
 pub use queue::Request;
+pub use queue::Virtqueue;
 pub use server::Handle;
 pub use server::Listener;
 #[cfg(feature = "testing")]

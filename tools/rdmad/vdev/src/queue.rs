@@ -18,15 +18,15 @@ use std::sync::PoisonError;
 use dma::DmaError;
 use dma::DmaSpace;
 use dma::DmaView;
+use virtqueue::Buffer;
 use virtqueue::ChainError;
-use virtqueue::Part;
 use virtqueue::Split;
 use virtqueue::F_NO_NOTIFY;
 use virtqueue::USED_ENTRY;
 
+use crate::function_state::FunctionState;
+use crate::function_state::NO_VECTOR;
 use crate::later;
-use crate::shared::Shared;
-use crate::shared::NO_VECTOR;
 
 /// `VIRTQ_AVAIL_F_NO_INTERRUPT`.
 const F_NO_INTERRUPT: u16 = 1 << 0;
@@ -44,17 +44,18 @@ enum QueueError {
 
 /// A queue of a device.
 #[derive(Debug)]
-pub struct Queue {
+pub struct Virtqueue {
     index: u16,
     space: Arc<DmaSpace>,
-    shared: Arc<Shared>,
+    state: Arc<FunctionState>,
     vector: AtomicU16,
-    state: Mutex<State>,
+    ring: Mutex<RingState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    ring: Option<Ring>,
+struct RingState {
+    /// The ring, while the driver has enabled the queue.
+    running: Option<Ring>,
     /// Counts the rings that this queue had: a request belongs to one.
     generation: u64,
 }
@@ -79,7 +80,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The driver's bytes, up to the limit that was given to [`Queue::pop`].
+    /// The driver's bytes, up to the limit that was given to [`Virtqueue::pop`].
     pub fn input(&self) -> &[u8] {
         &self.input
     }
@@ -90,14 +91,14 @@ impl Request {
     }
 }
 
-impl Queue {
-    pub(crate) fn new(index: u16, space: Arc<DmaSpace>, shared: Arc<Shared>) -> Self {
+impl Virtqueue {
+    pub(crate) fn new(index: u16, space: Arc<DmaSpace>, state: Arc<FunctionState>) -> Self {
         Self {
             index,
             space,
-            shared,
+            state,
             vector: AtomicU16::new(NO_VECTOR),
-            state: Mutex::default(),
+            ring: Mutex::default(),
         }
     }
 
@@ -108,19 +109,19 @@ impl Queue {
 
     /// Whether the driver has enabled the queue.
     pub fn is_enabled(&self) -> bool {
-        self.state().ring.is_some()
+        self.ring().running.is_some()
     }
 
     /// Where the queue is, if the driver has enabled it: for a device that serves it by itself. It
     /// may until [`VirtioDevice::reset_queue`](crate::VirtioDevice::reset_queue) or
     /// [`VirtioDevice::reset`](crate::VirtioDevice::reset) returns.
     pub fn split(&self) -> Option<Split> {
-        Some(self.state().ring.as_ref()?.at)
+        Some(self.ring().running.as_ref()?.at)
     }
 
     /// Interrupts the driver for this queue.
     pub fn interrupt(&self) {
-        self.shared
+        self.state
             .interrupt_queue(self.vector.load(Ordering::Acquire));
     }
 
@@ -137,13 +138,13 @@ impl Queue {
     /// driver has enabled before. While the service thread has such a change to make, there is no
     /// request, and the queue is served again after the change.
     pub fn pop_in_order(&self, max_input: usize) -> Option<Request> {
-        self.pop_unless(max_input, || self.shared.postpone(self.index))
+        self.pop_unless(max_input, || self.state.postpone(self.index))
     }
 
     fn pop_unless(&self, max_input: usize, postpone: impl FnOnce() -> bool) -> Option<Request> {
-        let mut state = self.state();
+        let mut state = self.ring();
         let generation = state.generation;
-        let ring = state.ring.as_mut()?;
+        let ring = state.running.as_mut()?;
         match ring.pop(&self.space.enter(), max_input, postpone) {
             Ok(request) => request.map(|request| Request {
                 generation,
@@ -180,11 +181,11 @@ impl Queue {
 
     /// Answers a request. Returns whether the driver wants an interrupt.
     fn answer(&self, request: Request, output: &[u8]) -> bool {
-        let mut state = self.state();
+        let mut state = self.ring();
         if state.generation != request.generation {
             return false;
         }
-        let Some(ring) = state.ring.as_mut() else {
+        let Some(ring) = state.running.as_mut() else {
             return false;
         };
         match ring.push(&self.space.enter(), &request, output) {
@@ -200,21 +201,20 @@ impl Queue {
     /// [stopped](crate::VirtioDevice::fail) and asks for its reset.
     pub fn reject(&self, why: fmt::Arguments<'_>) {
         self.stop();
-        self.shared
-            .fail(format_args!("queue {}: {why}", self.index));
+        self.state.fail(format_args!("queue {}: {why}", self.index));
     }
 
     /// The device can't go on, as `why` tells: has it [stopped](crate::VirtioDevice::fail) and asks
     /// for its reset.
     pub fn needs_reset(&self, why: &str) {
-        self.shared.fail(format_args!("{why}"));
+        self.state.fail(format_args!("{why}"));
     }
 
     /// Starts the queue at its ring.
     pub(crate) fn start(&self, at: Split) {
-        let mut state = self.state();
+        let mut state = self.ring();
         state.generation += 1;
-        state.ring = Some(Ring {
+        state.running = Some(Ring {
             at,
             next_available: 0,
             next_used: 0,
@@ -224,22 +224,22 @@ impl Queue {
 
     /// Stops the queue. When this returns, it accesses guest memory no more.
     pub(crate) fn stop(&self) {
-        self.state().ring = None;
+        self.ring().running = None;
     }
 
     pub(crate) fn set_vector(&self, vector: u16) {
         self.vector.store(vector, Ordering::Release);
     }
 
-    fn fail(&self, state: &mut State, error: &QueueError) {
-        state.ring = None;
-        self.shared
+    fn fail(&self, state: &mut RingState, error: &QueueError) {
+        state.running = None;
+        self.state
             .fail(format_args!("queue {}: {error}", self.index));
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn ring(&self) -> MutexGuard<'_, RingState> {
         // A ring's indices change last, after all that can fail.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -304,12 +304,12 @@ impl Ring {
             input: Vec::new(),
             output: Vec::new(),
         };
-        for part in self.at.chain(view, head) {
-            let part = part?;
-            if part.writable {
-                request.output.push((part.address, part.len));
+        for buffer in self.at.chain(view, head) {
+            let buffer = buffer?;
+            if buffer.writable {
+                request.output.push((buffer.address, buffer.len));
             } else {
-                append(view, part, max_input, &mut request.input)?;
+                append(view, buffer, max_input, &mut request.input)?;
             }
         }
         Ok(request)
@@ -355,11 +355,11 @@ fn load_u16(view: &DmaView, address: u64, order: Ordering) -> Result<u16, DmaErr
 }
 
 /// Appends guest memory to `input` until that is `max` long.
-fn append(view: &DmaView, part: Part, max: usize, input: &mut Vec<u8>) -> Result<(), DmaError> {
+fn append(view: &DmaView, buffer: Buffer, max: usize, input: &mut Vec<u8>) -> Result<(), DmaError> {
     let start = input.len();
-    let len = usize::try_from(part.len)
+    let len = usize::try_from(buffer.len)
         .unwrap_or(usize::MAX)
         .min(max.saturating_sub(start));
     input.resize(start + len, 0);
-    virtqueue::read(view, part.address, &mut input[start..])
+    virtqueue::read(view, buffer.address, &mut input[start..])
 }

@@ -16,19 +16,19 @@ use std::sync::PoisonError;
 /// Counts resets.
 #[derive(Debug, Default)]
 pub(crate) struct Resets {
-    state: Mutex<State>,
+    state: Mutex<Counts>,
     done: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct Counts {
     requested: u64,
     done: u64,
     /// Is called, from the service thread, when so many are done.
     observer: Option<(u64, Box<dyn Fn() + Send>)>,
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} done", self.done, self.requested)
     }
@@ -76,7 +76,7 @@ impl Resets {
         );
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Counts> {
         // A panic leaves the state consistent, so the poison is ignored.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -31,9 +31,9 @@ use sandbox::Kind;
 use sockets::Access;
 use sockets::SocketPath;
 
-use crate::session::Progress;
+use crate::function::PciFunction;
+use crate::session::Served;
 use crate::session::Session;
-use crate::transport::Transport;
 use crate::VirtioDevice;
 
 /// How long clients wait after one could not be accepted, for want of descriptors say.
@@ -75,22 +75,22 @@ impl Listener {
     ) -> io::Result<Handle> {
         let signals = Arc::new(Signals::new(&space)?);
         let ended = Arc::new(Ended::default());
-        let transport = Arc::new(Transport::new(name, device, space)?);
+        let function = Arc::new(PciFunction::new(name, device, space)?);
         let service = {
-            let transport = transport.clone();
+            let function = function.clone();
             let name = format!("{name}-service");
-            sandbox::spawn(Kind::Service, name, move || transport.serve())?
+            sandbox::spawn(Kind::Service, name, move || function.serve())?
         };
         // From here on dropping the handle ends the threads.
         let mut handle = Handle {
-            transport: transport.clone(),
+            function: function.clone(),
             signals: signals.clone(),
             service: Some(service),
             socket: None,
         };
         let server = Server {
             listener: self.listener,
-            transport,
+            function,
             signals,
             paused: Cell::default(),
             _path: self.path,
@@ -164,7 +164,7 @@ impl Drop for Ending {
 
 /// A running server. Dropping it resets the device, ends the threads and removes the socket.
 pub struct Handle {
-    transport: Arc<Transport>,
+    function: Arc<PciFunction>,
     signals: Arc<Signals>,
     service: Option<JoinHandle<()>>,
     socket: Option<(JoinHandle<()>, Arc<Ended>)>,
@@ -173,7 +173,7 @@ pub struct Handle {
 impl Handle {
     /// Tells the driver that the device configuration is another.
     pub fn config_changed(&self) {
-        self.transport.config_changed();
+        self.function.config_changed();
     }
 }
 
@@ -187,12 +187,12 @@ impl Drop for Handle {
                 let _ = thread.join();
             } else {
                 tracing::error!(
-                    port = self.transport.shared.log.name(),
+                    port = self.function.state.log.name(),
                     "the client holds up the port's thread, which is left behind"
                 );
             }
         }
-        self.transport.stop();
+        self.function.stop();
         if let Some(service) = self.service.take() {
             let _ = service.join();
         }
@@ -201,7 +201,7 @@ impl Drop for Handle {
 
 struct Server {
     listener: UnixListener,
-    transport: Arc<Transport>,
+    function: Arc<PciFunction>,
     signals: Arc<Signals>,
     /// Until when no client is accepted.
     paused: Cell<Option<Instant>>,
@@ -225,16 +225,16 @@ impl Server {
             Err(panicked) => panicked.to_string(),
         };
         // Not contained: a device that can't be stopped ends the process.
-        self.transport.abandon(&why);
+        self.function.abandon(&why);
         tracing::error!(
-            port = self.transport.shared.log.name(),
+            port = self.function.state.log.name(),
             "the socket thread ends, and the port with it; restart the daemon to have it back: {why}"
         );
     }
 
     /// Serves one client after the other until the server ends.
     fn serve_clients(&self) -> io::Result<()> {
-        let log = &self.transport.shared.log;
+        let log = &self.function.state.log;
         loop {
             let ready = self.wait(None)?;
             if ready.stop {
@@ -261,7 +261,7 @@ impl Server {
                 Ok(()) => log.info(format_args!("client disconnected")),
                 Err(error) => log.warn(format_args!("client dropped: {error}")),
             }
-            self.transport.disconnect();
+            self.function.disconnect();
         }
     }
 
@@ -273,7 +273,7 @@ impl Server {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             Err(error) => {
                 self.paused.set(Some(Instant::now() + PAUSE));
-                self.transport.shared.log.warn(format_args!(
+                self.function.state.log.warn(format_args!(
                     "can't accept a client, trying again in {PAUSE:?}: {error}"
                 ));
                 None
@@ -283,7 +283,7 @@ impl Server {
 
     /// Serves a client until it goes or the server ends.
     fn serve(&self, stream: UnixStream) -> io::Result<()> {
-        let mut session = Session::new(stream, self.transport.clone(), self.signals.clone())?;
+        let mut session = Session::new(stream, self.function.clone(), self.signals.clone())?;
         loop {
             let ready = self.wait(Some(&session))?;
             if ready.stop {
@@ -298,13 +298,13 @@ impl Server {
                 // answered.
                 if let Some(second) = self.accept() {
                     drop(second);
-                    self.transport
-                        .shared
+                    self.function
+                        .state
                         .log
                         .warn(format_args!("a second client was turned away"));
                 }
             }
-            if ready.client && session.serve()? == Progress::Closed {
+            if ready.client && session.serve()? == Served::Closed {
                 return Ok(());
             }
         }
@@ -344,7 +344,7 @@ impl Server {
         if lost {
             // That memory is lost is looked up where the device is stopped.
             Signals::take(&self.signals.lost);
-            self.transport.memory_lost();
+            self.function.memory_lost();
         }
         Ok(Ready {
             stop,
@@ -368,10 +368,10 @@ mod tests {
         let space = Arc::default();
         let signals = Arc::new(Signals::new(&space).unwrap());
         let device = Arc::new(Nothing);
-        let transport = Transport::new("test", device, space).unwrap();
+        let function = PciFunction::new("test", device, space).unwrap();
         let server = Server {
             listener,
-            transport: Arc::new(transport),
+            function: Arc::new(function),
             signals: signals.clone(),
             paused: Cell::default(),
             _path: path,

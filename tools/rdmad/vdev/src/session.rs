@@ -9,14 +9,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use crate::client::Client;
-use crate::connection::Connection;
-use crate::connection::Received;
+use crate::client_stream::ClientStream;
+use crate::client_stream::Received;
+use crate::function::PciFunction;
 use crate::server::Signals;
-use crate::transport::Transport;
 
 /// A connected client and what it has asked for.
 pub(crate) struct Session {
-    connection: Connection,
+    stream: ClientStream,
     client: Client,
     signals: Arc<Signals>,
     replies: Vec<u8>,
@@ -24,11 +24,11 @@ pub(crate) struct Session {
 
 /// How far a session has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum Served {
     /// Input was served.
-    Served,
+    Input,
     /// There was no input.
-    Idle,
+    Nothing,
     /// The client has gone.
     Closed,
 }
@@ -36,12 +36,12 @@ pub(crate) enum Progress {
 impl Session {
     pub(crate) fn new(
         stream: UnixStream,
-        transport: Arc<Transport>,
+        function: Arc<PciFunction>,
         signals: Arc<Signals>,
     ) -> io::Result<Self> {
         Ok(Self {
-            connection: Connection::new(stream)?,
-            client: Client::new(transport, signals.clone()),
+            stream: ClientStream::new(stream)?,
+            client: Client::new(function, signals.clone()),
             signals,
             replies: Vec::new(),
         })
@@ -49,18 +49,18 @@ impl Session {
 
     /// Reads once and carries out each message that is complete. Fails if the client broke the
     /// protocol.
-    pub(crate) fn serve(&mut self) -> io::Result<Progress> {
-        match self.connection.receive()? {
-            Received::Closed => return Ok(Progress::Closed),
-            Received::Nothing => return Ok(Progress::Idle),
+    pub(crate) fn serve(&mut self) -> io::Result<Served> {
+        match self.stream.receive()? {
+            Received::Closed => return Ok(Served::Closed),
+            Received::Nothing => return Ok(Served::Nothing),
             Received::Data => {}
         }
-        while let Some(message) = self.connection.next().map_err(io::Error::other)? {
+        while let Some(message) = self.stream.next().map_err(io::Error::other)? {
             self.client.handle(message, &mut self.replies);
             // At once: a vCPU waits for it, and the output stays bounded.
             self.send()?;
         }
-        Ok(Progress::Served)
+        Ok(Served::Input)
     }
 
     /// Answers the DEVICE_RESET that was running.
@@ -71,9 +71,7 @@ impl Session {
 
     fn send(&mut self) -> io::Result<()> {
         if !self.replies.is_empty() {
-            let sent = self
-                .connection
-                .send(&self.replies, self.signals.stop.as_fd());
+            let sent = self.stream.send(&self.replies, self.signals.stop.as_fd());
             self.replies.clear();
             sent?;
         }
@@ -83,6 +81,6 @@ impl Session {
 
 impl AsFd for Session {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.connection.as_fd()
+        self.stream.as_fd()
     }
 }

@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use dma::DmaSpace;
 
+use crate::function::PciFunction;
 use crate::server::Signals;
-use crate::session::Progress;
+use crate::session::Served;
 use crate::session::Session;
-use crate::transport::Transport;
 use crate::VirtioDevice;
 
 /// A function whose threads are calls.
 pub struct Stepped {
-    transport: Arc<Transport>,
+    function: Arc<PciFunction>,
     signals: Arc<Signals>,
     session: Option<Session>,
     /// The service thread's: whether the driver is ready.
@@ -29,7 +29,7 @@ impl Stepped {
     pub fn new(device: Arc<dyn VirtioDevice>, space: Arc<DmaSpace>) -> io::Result<Self> {
         Ok(Self {
             signals: Arc::new(Signals::new(&space)?),
-            transport: Arc::new(Transport::new("stepped", device, space)?),
+            function: Arc::new(PciFunction::new("stepped", device, space)?),
             session: None,
             active: false,
         })
@@ -39,7 +39,7 @@ impl Stepped {
     pub fn connect(&mut self) -> io::Result<UnixStream> {
         assert!(self.session.is_none(), "one client at a time");
         let (client, server) = UnixStream::pair()?;
-        let session = Session::new(server, self.transport.clone(), self.signals.clone())?;
+        let session = Session::new(server, self.function.clone(), self.signals.clone())?;
         self.session = Some(session);
         Ok(client)
     }
@@ -56,54 +56,54 @@ impl Stepped {
                 session.reset_done()?;
             }
             match session.serve()? {
-                Progress::Served => {}
-                Progress::Idle => return Ok(true),
-                Progress::Closed => return Ok(false),
+                Served::Input => {}
+                Served::Nothing => return Ok(true),
+                Served::Closed => return Ok(false),
             }
         }
     }
 
     /// The service thread: one piece of work. Returns whether there was any.
     pub fn serve_device(&mut self) -> bool {
-        self.transport.serve_waiting(&mut self.active)
+        self.function.serve_waiting(&mut self.active)
     }
 
     /// The client has gone. Returns when nothing accesses guest memory any more.
     pub fn disconnect(&mut self) {
         self.session = None;
-        self.transport.begin_disconnect();
+        self.function.begin_disconnect();
         while self.serve_device() {}
-        self.transport.end_disconnect();
+        self.function.end_disconnect();
         Signals::take(&self.signals.wake);
     }
 
     /// Changes of the device's state that wait for the service thread.
     pub fn tasks(&self) -> usize {
-        self.transport.tasks()
+        self.function.tasks()
     }
 
     /// Tells the driver that the device configuration is another.
     pub fn config_changed(&self) {
-        self.transport.config_changed();
+        self.function.config_changed();
     }
 
     /// Reads the configuration space.
     pub fn config_read(&self, offset: u64, data: &mut [u8]) {
-        self.transport.config_read(offset, data);
+        self.function.config_read(offset, data);
     }
 
     /// Writes the configuration space.
     pub fn config_write(&self, offset: u64, data: &[u8]) {
-        self.transport.config_write(offset, data);
+        self.function.config_write(offset, data);
     }
 
     /// Reads a BAR.
     pub fn bar_read(&self, bar: u32, offset: u64, data: &mut [u8]) {
-        self.transport.bar_read(bar, offset, data);
+        self.function.bar_read(bar, offset, data);
     }
 
     /// Writes a BAR.
     pub fn bar_write(&self, bar: u32, offset: u64, data: &[u8]) {
-        self.transport.bar_write(bar, offset, data);
+        self.function.bar_write(bar, offset, data);
     }
 }

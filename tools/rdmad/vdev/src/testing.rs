@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use crate::Queue;
 use crate::SharedMemory;
 use crate::VirtioDevice;
+use crate::Virtqueue;
 
 /// A device that does nothing.
 pub(crate) struct Nothing;
@@ -36,11 +36,11 @@ impl VirtioDevice for Nothing {
         data.fill(0);
     }
 
-    fn activate(&self, _features: u64, _queues: &[Arc<Queue>]) {}
+    fn activate(&self, _features: u64, _queues: &[Arc<Virtqueue>]) {}
 
     fn reset(&self) {}
 
-    fn serve(&self, _queue: &Arc<Queue>) -> bool {
+    fn serve(&self, _queue: &Arc<Virtqueue>) -> bool {
         false
     }
 

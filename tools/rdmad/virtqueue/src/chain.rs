@@ -47,7 +47,7 @@ pub enum ChainError {
 
 /// A buffer of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct Buffer {
     /// DMA address.
     pub address: u64,
     /// Length in bytes.
@@ -98,18 +98,18 @@ impl<'a> Chain<'a> {
     ///
     /// # Errors
     ///
-    /// The chain breaks a rule or has a writable part.
+    /// The chain breaks a rule or has a writable buffer.
     pub fn gather(self, bytes: &mut [u8]) -> Result<usize, ChainError> {
         let view = self.view;
         let mut done = 0;
-        for part in self {
-            let part = part?;
-            if part.writable {
+        for buffer in self {
+            let buffer = buffer?;
+            if buffer.writable {
                 return Err(ChainError::Direction);
             }
             let rest = &mut bytes[done..];
-            let len = usize::try_from(part.len).map_or(rest.len(), |len| len.min(rest.len()));
-            read(view, part.address, &mut rest[..len])?;
+            let len = usize::try_from(buffer.len).map_or(rest.len(), |len| len.min(rest.len()));
+            read(view, buffer.address, &mut rest[..len])?;
             done += len;
             if done == bytes.len() {
                 break;
@@ -122,18 +122,18 @@ impl<'a> Chain<'a> {
     ///
     /// # Errors
     ///
-    /// The chain breaks a rule, has a readable part, or is too short.
+    /// The chain breaks a rule, has a readable buffer, or is too short.
     pub fn scatter(self, bytes: &[u8]) -> Result<(), ChainError> {
         let view = self.view;
         let mut rest = bytes;
-        for part in self {
-            let part = part?;
-            if !part.writable {
+        for buffer in self {
+            let buffer = buffer?;
+            if !buffer.writable {
                 return Err(ChainError::Direction);
             }
-            let len = usize::try_from(part.len).map_or(rest.len(), |len| len.min(rest.len()));
+            let len = usize::try_from(buffer.len).map_or(rest.len(), |len| len.min(rest.len()));
             let (now, later) = rest.split_at(len);
-            write(view, part.address, now)?;
+            write(view, buffer.address, now)?;
             rest = later;
             if rest.is_empty() {
                 return Ok(());
@@ -143,7 +143,7 @@ impl<'a> Chain<'a> {
     }
 
     /// Takes the next descriptor; of an indirect one the first of its table.
-    fn step(&mut self, index: u16) -> Result<Part, ChainError> {
+    fn step(&mut self, index: u16) -> Result<Buffer, ChainError> {
         let descriptor = Descriptor::load(self.view, self.table, self.entries, index)?;
         if descriptor.flags & F_INDIRECT != 0 {
             if !self.indirect || self.in_indirect || descriptor.flags & F_NEXT != 0 {
@@ -165,7 +165,7 @@ impl<'a> Chain<'a> {
         }
         self.writable = writable;
         self.next = (descriptor.flags & F_NEXT != 0).then_some(descriptor.next);
-        Ok(Part {
+        Ok(Buffer {
             address: descriptor.address,
             len: descriptor.len,
             writable,
@@ -174,7 +174,7 @@ impl<'a> Chain<'a> {
 }
 
 impl Iterator for Chain<'_> {
-    type Item = Result<Part, ChainError>;
+    type Item = Result<Buffer, ChainError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let index = self.next.take()?;

@@ -12,9 +12,9 @@
 mod chain;
 mod ring;
 
+pub use chain::Buffer;
 pub use chain::Chain;
 pub use chain::ChainError;
-pub use chain::Part;
 pub use ring::read;
 pub use ring::write;
 pub use ring::Split;

@@ -4,8 +4,8 @@
 
 use dma::testing::guest_memory;
 use dma::DmaSpace;
+use virtqueue::Buffer;
 use virtqueue::ChainError;
-use virtqueue::Part;
 use virtqueue::Split;
 
 const NEXT: u16 = 1;
@@ -69,7 +69,7 @@ impl Guest {
         }
     }
 
-    fn walk(&self) -> Result<Vec<Part>, ChainError> {
+    fn walk(&self) -> Result<Vec<Buffer>, ChainError> {
         self.queue.chain(&self.space.enter(), 0).collect()
     }
 

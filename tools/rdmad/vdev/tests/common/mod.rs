@@ -29,9 +29,9 @@ use rustix::net::SendFlags;
 use sockets::Access;
 use vdev::Handle;
 use vdev::Listener;
-use vdev::Queue;
 use vdev::SharedMemory;
 use vdev::VirtioDevice;
+use vdev::Virtqueue;
 use vfio_user::Command;
 
 #[path = "../../../testing/wait.rs"]
@@ -47,7 +47,7 @@ pub const TRANSPORT: u64 = (1 << 32) | (1 << 33) | (1 << 40);
 /// Answers each request with its bytes in reverse.
 #[derive(Default)]
 pub struct Echo {
-    pub active: Mutex<Option<(u64, Vec<Arc<Queue>>)>>,
+    pub active: Mutex<Option<(u64, Vec<Arc<Virtqueue>>)>>,
     pub resets: AtomicU64,
     pub doorbells: AtomicU64,
     pub last_doorbell: AtomicU64,
@@ -156,7 +156,7 @@ impl VirtioDevice for Echo {
         }
     }
 
-    fn activate(&self, features: u64, queues: &[Arc<Queue>]) {
+    fn activate(&self, features: u64, queues: &[Arc<Virtqueue>]) {
         *self.active.lock().unwrap() = Some((features, queues.to_vec()));
     }
 
@@ -175,7 +175,7 @@ impl VirtioDevice for Echo {
         self.failures.lock().unwrap().push(why.to_owned());
     }
 
-    fn serve(&self, queue: &Arc<Queue>) -> bool {
+    fn serve(&self, queue: &Arc<Virtqueue>) -> bool {
         self.hold_serve.pass();
         self.panic_if_planted("serve");
         let deaf = self.deaf.lock().unwrap();

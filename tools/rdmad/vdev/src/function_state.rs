@@ -36,7 +36,7 @@ enum Health {
 
 /// State that queues use while they hold their own lock. The lock in here is a leaf.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct FunctionState {
     pub(crate) interrupts: Interrupts,
     pub(crate) log: Limiter,
     pub(crate) config_vector: AtomicU16,
@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     inbox: Arc<Inbox>,
 }
 
-impl Shared {
+impl FunctionState {
     pub(crate) fn new(name: &str, vectors: u16, inbox: Arc<Inbox>) -> io::Result<Self> {
         Ok(Self {
             interrupts: Interrupts::new(vectors)?,

@@ -44,7 +44,7 @@ pub(crate) struct BadLength(u32);
 
 /// A connected client.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct ClientStream {
     stream: UnixStream,
     buffer: Box<[u8]>,
     /// The received and not yet taken bytes of `buffer`.
@@ -65,13 +65,13 @@ struct Descriptors {
 
 /// A message in the buffer.
 #[derive(Debug)]
-pub(crate) struct Message<'a> {
+pub(crate) struct ClientMessage<'a> {
     pub(crate) header: Header,
     pub(crate) payload: &'a [u8],
     pub(crate) fds: Vec<OwnedFd>,
 }
 
-impl Connection {
+impl ClientStream {
     pub(crate) fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self {
@@ -136,7 +136,7 @@ impl Connection {
     }
 
     /// The next message, if all of it is here.
-    pub(crate) fn next(&mut self) -> Result<Option<Message<'_>>, BadLength> {
+    pub(crate) fn next(&mut self) -> Result<Option<ClientMessage<'_>>, BadLength> {
         let available = &self.buffer[self.start..self.end];
         let Some(header) = available.first_chunk::<HEADER_LEN>().map(Header::decode) else {
             return Ok(None);
@@ -161,7 +161,7 @@ impl Connection {
                 fds = descriptors.fds;
             }
         }
-        Ok(Some(Message {
+        Ok(Some(ClientMessage {
             header,
             payload: &self.buffer[payload],
             fds,
@@ -194,7 +194,7 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for ClientStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
@@ -245,15 +245,15 @@ mod tests {
     #[test]
     fn descriptors_stay_with_a_message_that_two_reads_cut() {
         let (mut client, server) = UnixStream::pair().unwrap();
-        let mut connection = Connection::new(server).unwrap();
+        let mut stream = ClientStream::new(server).unwrap();
         // The first read ends behind 8 bytes of message 2, which bring its descriptor.
         client.write_all(&message(1, MAX_MESSAGE - 8)).unwrap();
         for id in [2, 3] {
             send_with_fd(&client, &message(id, 32), &marked(id));
         }
         let mut got = Vec::new();
-        while connection.receive().unwrap() == Received::Data {
-            while let Some(message) = connection.next().unwrap() {
+        while stream.receive().unwrap() == Received::Data {
+            while let Some(message) = stream.next().unwrap() {
                 let marks: Vec<_> = message.fds.iter().map(mark).collect();
                 got.push((message.header.id, marks));
             }

@@ -19,23 +19,23 @@ use dma::DmaSpace;
 use crate::common::Action;
 use crate::common::CommonConfig;
 use crate::common::COMMON_LEN;
+use crate::function_state::FunctionState;
+use crate::function_state::NO_VECTOR;
 use crate::pci;
 use crate::pci::PciConfig;
-use crate::queue::Queue;
+use crate::queue::Virtqueue;
 use crate::resets::Resets;
 use crate::service::Inbox;
 use crate::service::Task;
 use crate::service::Work;
-use crate::shared::Shared;
-use crate::shared::NO_VECTOR;
 use crate::VirtioDevice;
 
 /// A function with its device.
-pub(crate) struct Transport {
+pub(crate) struct PciFunction {
     pub(crate) device: Arc<dyn VirtioDevice>,
     pub(crate) space: Arc<DmaSpace>,
-    pub(crate) shared: Arc<Shared>,
-    queues: Vec<Arc<Queue>>,
+    pub(crate) state: Arc<FunctionState>,
+    queues: Vec<Arc<Virtqueue>>,
     registers: Mutex<CommonConfig>,
     config: Mutex<PciConfig>,
     shm_len: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Transport {
     used: AtomicBool,
 }
 
-impl Transport {
+impl PciFunction {
     pub(crate) fn new(
         name: &str,
         device: Arc<dyn VirtioDevice>,
@@ -57,10 +57,10 @@ impl Transport {
         let vectors =
             u16::try_from(sizes.len() + 1).map_or(pci::MAX_VECTORS, |n| n.min(pci::MAX_VECTORS));
         let inbox = Arc::new(Inbox::new(sizes.len()));
-        let shared = Arc::new(Shared::new(name, vectors, inbox.clone())?);
+        let state = Arc::new(FunctionState::new(name, vectors, inbox.clone())?);
         let queues = (0u16..)
             .take(sizes.len())
-            .map(|index| Arc::new(Queue::new(index, space.clone(), shared.clone())))
+            .map(|index| Arc::new(Virtqueue::new(index, space.clone(), state.clone())))
             .collect();
         let shm = device.shared_memory();
         Ok(Self {
@@ -77,7 +77,7 @@ impl Transport {
             used: AtomicBool::new(false),
             device,
             space,
-            shared,
+            state,
             queues,
         })
     }
@@ -124,13 +124,13 @@ impl Transport {
         match offset {
             pci::ISR_OFFSET => {
                 if let Some(first) = data.first_mut() {
-                    *first = self.shared.take_isr();
+                    *first = self.state.take_isr();
                 }
             }
             0..pci::ISR_OFFSET => {
                 let image = self
                     .registers()
-                    .read(self.shared.generation(), self.shared.needs_reset());
+                    .read(self.state.generation(), self.state.needs_reset());
                 // Below the ISR register, so it fits.
                 let start = (offset as usize).min(COMMON_LEN);
                 for (byte, value) in data.iter_mut().zip(&image[start..]) {
@@ -153,7 +153,7 @@ impl Transport {
                     self.device
                         .shm_write(offset, u32::from_le_bytes([a, b, c, d]));
                 }
-                _ => self.shared.log.warn(format_args!(
+                _ => self.state.log.warn(format_args!(
                     "write of {} bytes to shared memory at {offset:#x}",
                     data.len()
                 )),
@@ -165,14 +165,14 @@ impl Transport {
                         if self.used.load(Ordering::Relaxed) {
                             self.kick(queue);
                         } else {
-                            self.shared.log.warn(format_args!(
+                            self.state.log.warn(format_args!(
                                 "a driver uses the function that it has not set up: the VM was migrated or \
                                  restored from a snapshot, which is not supported; the driver \
                                  must be loaded anew"
                             ));
                         }
                     }
-                    _ => self.shared.log.warn(format_args!(
+                    _ => self.state.log.warn(format_args!(
                         "notification of queue {queue}, which does not exist"
                     )),
                 }
@@ -181,7 +181,7 @@ impl Transport {
             pci::VIRTIO_BAR
                 if (pci::DEVICE_OFFSET..pci::DEVICE_OFFSET + pci::DEVICE_LEN).contains(&offset) =>
             {
-                self.shared.log.warn(format_args!(
+                self.state.log.warn(format_args!(
                     "write of {} bytes to the device configuration at {:#x}, which is read-only",
                     data.len(),
                     offset - pci::DEVICE_OFFSET
@@ -216,9 +216,9 @@ impl Transport {
                 }
             }
             Ok(Action::SetConfigVector(vector)) => {
-                self.shared.config_vector.store(vector, Ordering::Release);
+                self.state.config_vector.store(vector, Ordering::Release);
             }
-            Err(violation) => self.shared.log.warn(format_args!("{violation}")),
+            Err(violation) => self.state.log.warn(format_args!("{violation}")),
         }
     }
 
@@ -238,21 +238,21 @@ impl Transport {
     }
 
     pub(crate) fn begin_disconnect(&self) {
-        self.shared.interrupts.reset();
+        self.state.interrupts.reset();
         self.begin_function_reset(Box::new(|| {}));
     }
 
     pub(crate) fn end_disconnect(&self) {
         self.resets.wait();
         self.used.store(false, Ordering::Relaxed);
-        self.shared.interrupts.reset();
+        self.state.interrupts.reset();
         self.space.clear();
     }
 
     /// Nobody serves the function any more: has the device stopped, and takes its memory away. On
     /// return nothing accesses guest memory.
     pub(crate) fn abandon(&self, why: &str) {
-        self.shared.fail(format_args!("{why}"));
+        self.state.fail(format_args!("{why}"));
         self.space.clear();
     }
 
@@ -269,7 +269,7 @@ impl Transport {
 
     /// Tells the driver that the device configuration is another.
     pub(crate) fn config_changed(&self) {
-        self.shared.config_changed();
+        self.state.config_changed();
     }
 
     /// Ends [`serve`](Self::serve).
@@ -316,7 +316,7 @@ impl Transport {
             Work::Stop => {}
             Work::Fail => self.fail(),
             // A device that has failed begins nothing before its reset.
-            Work::Task(Task::StartQueue(_)) if self.shared.has_failed() => {}
+            Work::Task(Task::StartQueue(_)) if self.state.has_failed() => {}
             Work::Task(Task::Activate) => {
                 self.activate();
                 *active = true;
@@ -346,13 +346,13 @@ impl Transport {
                 self.end_reset();
             }
             Work::Task(Task::ResetQueue(index)) => {
-                self.shared.fail(format_args!("{why}"));
+                self.state.fail(format_args!("{why}"));
                 self.fail();
                 self.registers().queue_reset_done(index);
             }
             // It was about to stop.
-            Work::Fail => self.shared.ask_for_reset(why),
-            _ => self.shared.fail(format_args!("{why}")),
+            Work::Fail => self.state.ask_for_reset(why),
+            _ => self.state.fail(format_args!("{why}")),
         }
     }
 
@@ -360,13 +360,13 @@ impl Transport {
     fn fail(&self) {
         let lost = self.space.lost().map(|lost| lost.to_string());
         if let Some(lost) = &lost {
-            self.shared.fail(format_args!("{lost}"));
+            self.state.fail(format_args!("{lost}"));
         }
-        if let Some(why) = self.shared.failing() {
+        if let Some(why) = self.state.failing() {
             // A read from lost memory may have failed the device first.
             let why = lost.unwrap_or(why);
             self.stop_device(&why);
-            self.shared.ask_for_reset(&why);
+            self.state.ask_for_reset(&why);
         }
     }
 
@@ -380,7 +380,7 @@ impl Transport {
     fn activate(&self) {
         // Memory may still be lost.
         self.fail();
-        if self.shared.has_failed() {
+        if self.state.has_failed() {
             return;
         }
         let (features, enabled) = {
@@ -393,7 +393,7 @@ impl Transport {
             }
         }
         tracing::debug!(
-            port = self.shared.log.name(),
+            port = self.state.log.name(),
             "driver ready, features {features:#x}"
         );
         self.device.activate(features, &self.queues);
@@ -409,7 +409,7 @@ impl Transport {
         }
         self.device.reset();
         if let Err(error) = self.space.restore() {
-            self.shared.log.warn(format_args!(
+            self.state.log.warn(format_args!(
                 "lost guest memory can't be mapped again: {error}"
             ));
         }
@@ -419,7 +419,7 @@ impl Transport {
     fn end_reset(&self) {
         self.reset_shared();
         self.registers().reset();
-        tracing::debug!(port = self.shared.log.name(), "device reset");
+        tracing::debug!(port = self.state.log.name(), "device reset");
         self.resets.finish();
     }
 
@@ -427,7 +427,7 @@ impl Transport {
         for queue in &self.queues {
             queue.set_vector(NO_VECTOR);
         }
-        self.shared.reset();
+        self.state.reset();
     }
 
     fn start_queue(&self, index: u16) {
