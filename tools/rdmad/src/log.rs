@@ -26,17 +26,17 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Takes lines, without waiting. Clones write to the same log.
 #[derive(Clone)]
-pub struct Log(Arc<Shared>);
+pub struct Log(Arc<Channel>);
 
 #[derive(Default)]
-struct Shared {
-    queue: Mutex<Queue>,
+struct Channel {
+    queue: Mutex<Lines>,
     /// A line has come, or was written.
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
+struct Lines {
     lines: VecDeque<Vec<u8>>,
     /// All of `lines`.
     bytes: usize,
@@ -49,10 +49,10 @@ struct Queue {
 impl Log {
     /// Starts a log whose thread writes to `out`.
     pub fn start(out: impl Write + Send + 'static) -> io::Result<Self> {
-        let shared = Arc::<Shared>::default();
-        let of_thread = Arc::clone(&shared);
+        let channel = Arc::<Channel>::default();
+        let of_thread = Arc::clone(&channel);
         sandbox::spawn(Kind::Log, "log", move || of_thread.write_to(out))?;
-        Ok(Self(shared))
+        Ok(Self(channel))
     }
 }
 
@@ -73,7 +73,7 @@ impl Write for Log {
 
     /// Waits until all lines are written, but not forever.
     fn flush(&mut self) -> io::Result<()> {
-        let is_busy = |queue: &mut Queue| queue.is_writing || !queue.lines.is_empty();
+        let is_busy = |queue: &mut Lines| queue.is_writing || !queue.lines.is_empty();
         let queue = self.0.lock();
         let waited = self.0.changed.wait_timeout_while(queue, PATIENCE, is_busy);
         match waited.unwrap_or_else(PoisonError::into_inner).1 {
@@ -83,8 +83,8 @@ impl Write for Log {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+impl Channel {
+    fn lock(&self) -> MutexGuard<'_, Lines> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -115,7 +115,7 @@ impl Shared {
     }
 }
 
-impl Queue {
+impl Lines {
     /// The oldest line.
     fn take(&mut self) -> Option<Vec<u8>> {
         let line = self.lines.pop_front()?;

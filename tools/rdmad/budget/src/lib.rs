@@ -3,9 +3,9 @@
 //! Limits on the memory that one client makes a process allocate.
 //!
 //! A [`Budget`] counts bytes up to a limit. A [`Charge`] is a part of it and goes back when
-//! dropped. [`List`] and [`Queue`] are a `Vec` and a `VecDeque` that hold the charge for their
-//! capacity, so none of their memory is uncounted. An object of another type holds a [`Charge`] as
-//! a field.
+//! dropped. [`ChargedList`] and [`ChargedQueue`] are a `Vec` and a `VecDeque` that hold the charge
+//! for their capacity, so none of their memory is uncounted. An object of another type holds a
+//! [`Charge`] as a field.
 //!
 //! Charging takes one atomic operation and no lock. It is meant for set-up, not for each message: a
 //! list or queue with room left charges nothing.
@@ -19,8 +19,8 @@ use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-pub use list::List;
-pub use queue::Queue;
+pub use list::ChargedList;
+pub use queue::ChargedQueue;
 
 /// The budget, or the memory of the host, is used up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

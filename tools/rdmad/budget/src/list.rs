@@ -11,14 +11,14 @@ const FIRST: usize = 4;
 
 /// A list of up to a number of items that is known when it is made.
 #[derive(Debug)]
-pub struct List<T> {
+pub struct ChargedList<T> {
     items: Vec<T>,
     most: usize,
     /// For the capacity of `items`.
     charge: Charge,
 }
 
-impl<T> List<T> {
+impl<T> ChargedList<T> {
     /// An empty list for at most `most` items. It takes no memory before the first
     /// [`push`](Self::push).
     pub fn new(budget: &Budget, most: usize) -> Self {
@@ -83,7 +83,7 @@ pub(crate) fn bytes<T>(items: usize) -> u64 {
     (items as u64).saturating_mul(size_of::<T>() as u64)
 }
 
-impl<T> Deref for List<T> {
+impl<T> Deref for ChargedList<T> {
     type Target = [T];
 
     #[inline]
@@ -92,7 +92,7 @@ impl<T> Deref for List<T> {
     }
 }
 
-impl<T> DerefMut for List<T> {
+impl<T> DerefMut for ChargedList<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
         &mut self.items
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn the_capacity_is_charged() {
         let budget = Budget::new(8 * 100);
-        let mut list = List::new(&budget, 1000);
+        let mut list = ChargedList::new(&budget, 1000);
         assert_eq!(budget.used(), 0);
         let mut pushed = 0;
         while list.push(pushed).is_ok() {
@@ -124,17 +124,17 @@ mod tests {
     #[test]
     fn no_more_than_was_said() {
         let budget = Budget::new(u64::MAX);
-        let mut list = List::new(&budget, 5);
+        let mut list = ChargedList::new(&budget, 5);
         for n in 0..5u8 {
             list.push(n).unwrap();
         }
         assert_eq!(budget.used(), 5, "not the next power of two");
         assert!(list.push(5).is_err());
-        let mut bytes = List::filled(&budget, 3, 7u8).unwrap();
+        let mut bytes = ChargedList::filled(&budget, 3, 7u8).unwrap();
         bytes[1] = 8;
         assert_eq!(bytes[..], [7, 8, 7]);
-        assert!(List::filled(&budget, usize::MAX, 7u8).is_err());
+        assert!(ChargedList::filled(&budget, usize::MAX, 7u8).is_err());
         assert_eq!(budget.used(), 8);
-        assert!(List::filled(&budget, 0, 7u8).unwrap().is_empty());
+        assert!(ChargedList::filled(&budget, 0, 7u8).unwrap().is_empty());
     }
 }

@@ -10,14 +10,14 @@ use crate::{Budget, Charge, Exhausted};
 
 /// A queue that holds as many items as it was given room for.
 #[derive(Debug)]
-pub struct Queue<T> {
+pub struct ChargedQueue<T> {
     items: VecDeque<T>,
     room: usize,
     /// For the capacity of `items`; none before there is room.
     charge: Option<Charge>,
 }
 
-impl<T> Queue<T> {
+impl<T> ChargedQueue<T> {
     /// A queue that holds up to `room` items.
     pub fn new(budget: &Budget, room: usize) -> Result<Self, Exhausted> {
         let mut queue = Self::default();
@@ -78,7 +78,7 @@ impl<T> Queue<T> {
     }
 }
 
-impl<T> Default for Queue<T> {
+impl<T> Default for ChargedQueue<T> {
     /// A queue without room.
     fn default() -> Self {
         Self {
@@ -89,7 +89,7 @@ impl<T> Default for Queue<T> {
     }
 }
 
-impl<T> Deref for Queue<T> {
+impl<T> Deref for ChargedQueue<T> {
     type Target = VecDeque<T>;
 
     #[inline]
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn the_room_is_charged() {
         let budget = Budget::new(80);
-        let mut queue = Queue::default();
+        let mut queue = ChargedQueue::default();
         assert_eq!(queue.push_back(1u64), Err(1));
         assert!(queue.make_room(&budget, 11).is_err());
         queue.make_room(&budget, 3).unwrap();

@@ -184,9 +184,9 @@ impl Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        let mut table = lock();
+        let mut slots = lock();
         SLOTS[self.slot].set(0, 0, ptr::null_mut());
-        table.free.push(self.slot);
+        slots.free.push(self.slot);
     }
 }
 
@@ -206,15 +206,15 @@ struct Slot {
 static SLOTS: [Slot; MAX_WATCHED] = [const { Slot::new() }; MAX_WATCHED];
 /// Slots from here on were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
-static TABLE: Mutex<Table> = Mutex::new(Table { free: Vec::new() });
+static FREE: Mutex<FreeSlots> = Mutex::new(FreeSlots { free: Vec::new() });
 
 /// Slots and their owners.
-struct Table {
+struct FreeSlots {
     /// Slots below [`USED`] without an owner.
     free: Vec<usize>,
 }
 
-impl Table {
+impl FreeSlots {
     fn take(&mut self) -> Option<usize> {
         if let Some(slot) = self.free.pop() {
             return Some(slot);
@@ -228,9 +228,9 @@ impl Table {
     }
 }
 
-fn lock() -> MutexGuard<'static, Table> {
-    // A panic leaves the table consistent, so the poison is ignored.
-    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock() -> MutexGuard<'static, FreeSlots> {
+    // A panic leaves the list consistent, so the poison is ignored.
+    FREE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Slot {

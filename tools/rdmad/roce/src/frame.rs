@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 /// Largest Ethernet frame without FCS: a jumbo payload of 9216 bytes, the header and one VLAN tag.
 pub const MAX_FRAME: usize = 9216 + 14 + 4;
 
-struct Shared {
+struct Pool {
     capacity: usize,
     buffers: Mutex<Buffers>,
     notify: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -40,12 +40,12 @@ struct Buffers {
 /// Buffers are allocated on first use. When all frames are back, what exceeds the need of one
 /// connection is freed.
 #[derive(Clone)]
-pub struct FramePool(Arc<Shared>);
+pub struct FramePool(Arc<Pool>);
 
 impl FramePool {
     /// A pool of at most `frames` buffers of [`MAX_FRAME`] bytes.
     pub fn new(frames: usize) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(Pool {
             capacity: frames,
             buffers: Mutex::default(),
             notify: OnceLock::new(),
@@ -76,10 +76,10 @@ impl FramePool {
         if len > MAX_FRAME {
             return None;
         }
-        let shared = &self.0;
+        let pool = &self.0;
         let bytes = {
-            let mut buffers = shared.buffers.lock();
-            match buffers.take(shared.capacity, len) {
+            let mut buffers = pool.buffers.lock();
+            match buffers.take(pool.capacity, len) {
                 Ok(bytes) => bytes,
                 Err(Some(length)) => {
                     drop(buffers);
@@ -95,7 +95,7 @@ impl FramePool {
             bytes,
             len,
             is_routed: false,
-            pool: Arc::clone(shared),
+            pool: Arc::clone(pool),
         })
     }
 }
@@ -147,7 +147,7 @@ pub struct Frame {
     bytes: Box<[u8]>,
     len: usize,
     is_routed: bool,
-    pool: Arc<Shared>,
+    pool: Arc<Pool>,
 }
 
 impl Frame {

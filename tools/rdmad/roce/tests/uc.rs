@@ -322,7 +322,7 @@ fn messages_that_come_by_another_way() {
     let mut line = Line::new(4096);
     line.post_recv(4, vec![0..3 * MTU]);
     assert!(line.feed(send(Position::First), PSN, &FULL));
-    assert_eq!(line.responder.take_held().map(|recv| recv.id), Some(4));
+    assert_eq!(line.responder.take_receive().map(|recv| recv.id), Some(4));
     line.responder.resume(Psn::new(PSN + 7));
     assert_eq!(line.responder.expected_psn(), Psn::new(PSN + 7));
     line.requester.advance(7);

@@ -315,7 +315,7 @@ fn receives_that_are_held_or_bad() {
         post_recv(&mut world, id, vec![0..GRH_SIZE]);
         deliver(&mut receiver, &mut world, &frame).unwrap();
         let held = if id == 0 {
-            receiver.take_held()
+            receiver.take_receive()
         } else {
             receiver.drain()
         };

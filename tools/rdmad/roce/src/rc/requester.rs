@@ -20,7 +20,7 @@ mod send;
 
 use std::time::Instant;
 
-use budget::{Budget, Exhausted, Queue};
+use budget::{Budget, ChargedQueue, Exhausted};
 
 use crate::connection::{Connection, QpError};
 use crate::env::{Incident, RequesterEnv};
@@ -72,7 +72,7 @@ const fn is_answered(op: &SendOp) -> bool {
 pub struct Requester<L> {
     connection: Connection,
     attr: RequesterAttr,
-    queue: Queue<Pending<L>>,
+    queue: ChargedQueue<Pending<L>>,
     /// Index in `queue` of the work request that `next` belongs to.
     cursor: usize,
     /// Oldest packet not acknowledged. Responses of a READ that arrived count as acknowledged.
@@ -104,7 +104,7 @@ impl<L> Requester<L> {
         Self {
             connection,
             attr,
-            queue: Queue::default(),
+            queue: ChargedQueue::default(),
             cursor: 0,
             una: 0,
             next: 0,
@@ -289,7 +289,7 @@ impl<L> Requester<L> {
             return false;
         };
         // A work request that has ended is no longer in the queue.
-        let waits = self.is_held() || (drained && self.cursor > 0);
+        let waits = self.is_fenced() || (drained && self.cursor > 0);
         let Some(pending) = self.queue.get_mut(self.cursor) else {
             return false;
         };
@@ -315,12 +315,12 @@ impl<L> Requester<L> {
     }
 
     /// Whether a fence holds the work request at the cursor back.
-    fn is_held(&self) -> bool {
-        let fenced = self
+    fn is_fenced(&self) -> bool {
+        let has_fence = self
             .queue
             .get(self.cursor)
             .is_some_and(|pending| pending.wr.flags.contains(SendFlags::FENCE));
-        fenced && self.queue.range(..self.cursor).any(Pending::is_answered)
+        has_fence && self.queue.range(..self.cursor).any(Pending::is_answered)
     }
 
     /// Goes back in answer to a packet, unless another one already had us go back to the same

@@ -31,12 +31,12 @@ use crate::work::{AsyncEvent, FlushOp, Mtu, RecvWr};
 
 use self::job::{Answer, Job};
 use self::memory::Memory;
-use self::message::Message;
+use self::message::RequestInProgress;
 use super::ResponderAttr;
 
 /// Why a request is not executed.
 #[derive(Clone, Copy, Debug)]
-enum Refusal {
+enum NakReason {
     /// No receive is posted.
     NotReady,
     /// There is no room for the answer: as if the packet were lost.
@@ -47,9 +47,9 @@ enum Refusal {
 
 /// Opcode, length or sequence of packets is not as it must be, or the QP does not admit the
 /// operation.
-const INVALID: Refusal = Refusal::Fatal(NakCode::InvalidRequest, Some(AsyncEvent::QpReqErr));
+const INVALID: NakReason = NakReason::Fatal(NakCode::InvalidRequest, Some(AsyncEvent::QpReqErr));
 
-impl From<RemoteFault> for Refusal {
+impl From<RemoteFault> for NakReason {
     fn from(fault: RemoteFault) -> Self {
         let (code, event) = nak_of(fault);
         Self::Fatal(code, Some(event))
@@ -64,7 +64,7 @@ const fn nak_of(fault: RemoteFault) -> (NakCode, AsyncEvent) {
     }
 }
 
-impl From<BadReceive> for Refusal {
+impl From<BadReceive> for NakReason {
     fn from(_: BadReceive) -> Self {
         Self::Fatal(NakCode::RemoteOperational, None)
     }
@@ -80,7 +80,7 @@ pub struct Responder<R> {
     expected: Psn,
     /// Messages completed, 24 bits.
     msn: u32,
-    message: Option<Message<R>>,
+    message: Option<RequestInProgress<R>>,
     jobs: VecDeque<Job>,
     /// Answers to the last atomic operations and atomic WRITEs with their PSNs, for duplicates.
     results: VecDeque<(Psn, Answer)>,
@@ -168,8 +168,8 @@ impl<R> Responder<R> {
     pub fn drain(&mut self) -> Option<RecvWr<R>> {
         self.dead = true;
         match self.message.take() {
-            Some(Message::Send { recv, .. }) => Some(recv),
-            Some(Message::Write { .. }) | None => None,
+            Some(RequestInProgress::Send { recv, .. }) => Some(recv),
+            Some(RequestInProgress::Write { .. }) | None => None,
         }
     }
 
@@ -212,17 +212,17 @@ impl<R> Responder<R> {
                 }
                 Ok(())
             }
-            Err(Refusal::NotReady) => {
+            Err(NakReason::NotReady) => {
                 self.awaiting = true;
                 self.nak = Some(Syndrome::Rnr(self.attr.min_rnr_timer));
                 Ok(())
             }
-            Err(Refusal::Busy) => {
+            Err(NakReason::Busy) => {
                 self.awaiting = true;
                 self.nak = Some(Syndrome::Nak(NakCode::PsnSequence));
                 Ok(())
             }
-            Err(Refusal::Fatal(code, event)) => Err(self.fail(code, event)),
+            Err(NakReason::Fatal(code, event)) => Err(self.fail(code, event)),
         }
     }
 
@@ -232,7 +232,7 @@ impl<R> Responder<R> {
         request: Request,
         packet: &Packet<'_>,
         env: &mut E,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), NakReason> {
         let taken = match request {
             Request::Part(part) => {
                 match part {

@@ -2,7 +2,7 @@
 
 //! The requester of an unreliable connection.
 
-use budget::{Budget, Exhausted, Queue};
+use budget::{Budget, ChargedQueue, Exhausted};
 
 use crate::connection::{ident, Connection, Pause, QpError, Sent};
 use crate::env::RequesterEnv;
@@ -18,7 +18,7 @@ use crate::work::{SendOp, SendWr, WcStatus, With, MAX_MESSAGE};
 pub struct Requester<L> {
     connection: Connection,
     /// With the status of those that are not to be executed.
-    queue: Queue<(SendWr<L>, Option<WcStatus>)>,
+    queue: ChargedQueue<(SendWr<L>, Option<WcStatus>)>,
     /// Packets of the first work request that are sent.
     index: u32,
     next: Psn,
@@ -33,7 +33,7 @@ impl<L> Requester<L> {
     pub fn new(connection: Connection, sq_psn: u32) -> Self {
         Self {
             connection,
-            queue: Queue::default(),
+            queue: ChargedQueue::default(),
             index: 0,
             next: Psn::new(sq_psn),
             dead: false,

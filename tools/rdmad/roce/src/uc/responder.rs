@@ -16,7 +16,7 @@ use crate::work::{AccessFlags, Mtu, RecvCompletion, RecvWr, Remote, MAX_MESSAGE}
 
 /// A message of which the last packet has not arrived.
 #[derive(Clone, Copy, Debug)]
-enum Message {
+enum MessageInProgress {
     /// Into the receive that is held.
     Send {
         received: u32,
@@ -28,20 +28,20 @@ enum Message {
 }
 
 /// Why a packet is not taken.
-enum Refusal {
+enum Rejection {
     /// It is dropped with its message.
     Drop,
     /// The QP fails.
     Fail(QpError),
 }
 
-impl From<RemoteFault> for Refusal {
+impl From<RemoteFault> for Rejection {
     fn from(_: RemoteFault) -> Self {
         Self::Drop
     }
 }
 
-impl From<BadReceive> for Refusal {
+impl From<BadReceive> for Rejection {
     fn from(_: BadReceive) -> Self {
         Self::Fail(QpError { event: None })
     }
@@ -53,7 +53,7 @@ pub struct Responder<R> {
     mtu: Mtu,
     access: AccessFlags,
     expected: Psn,
-    message: Option<Message>,
+    message: Option<MessageInProgress>,
     /// The receive of the message under way, or of one that was dropped.
     recv: Option<RecvWr<R>>,
     dead: bool,
@@ -101,7 +101,7 @@ impl<R> Responder<R> {
 
     /// Takes the receive that is held for the next message, for a message that comes by another
     /// path than this one.
-    pub fn take_held(&mut self) -> Option<RecvWr<R>> {
+    pub fn take_receive(&mut self) -> Option<RecvWr<R>> {
         self.message = None;
         self.recv.take()
     }
@@ -138,7 +138,7 @@ impl<R> Responder<R> {
         }
         self.expected = psn.add(1);
         let taken = if !fits(position, packet.payload, self.mtu) {
-            Err(Refusal::Drop)
+            Err(Rejection::Drop)
         } else {
             match part {
                 Part::Send(part) => self.send(part, packet, env),
@@ -147,11 +147,11 @@ impl<R> Responder<R> {
         };
         match taken {
             Ok(()) => Ok(true),
-            Err(Refusal::Drop) => {
+            Err(Rejection::Drop) => {
                 self.message = None;
                 Ok(false)
             }
-            Err(Refusal::Fail(error)) => {
+            Err(Rejection::Fail(error)) => {
                 self.dead = true;
                 self.message = None;
                 Err(error)
@@ -164,18 +164,18 @@ impl<R> Responder<R> {
         part: SendPart,
         packet: &Packet<'_>,
         env: &mut E,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         let position = part.position();
         let received = match self.message.take() {
             None => 0,
-            Some(Message::Send { received }) => received,
-            Some(Message::Write { .. }) => return Err(Refusal::Drop),
+            Some(MessageInProgress::Send { received }) => received,
+            Some(MessageInProgress::Write { .. }) => return Err(Rejection::Drop),
         };
         let recv = self.receive(env)?;
         let payload = packet.payload;
         if payload.len() > (recv.length - received) as usize {
             self.recv = Some(recv);
-            return Err(Refusal::Drop);
+            return Err(Rejection::Drop);
         }
         let mut completion =
             RecvCompletion::sent(received, part.with(), packet.headers.bth.solicited);
@@ -183,7 +183,7 @@ impl<R> Responder<R> {
             if let Err(status) = env.scatter_recv(&recv.local, received, payload, position.ends()) {
                 completion.status = status;
                 env.complete_recv(recv, completion);
-                return Err(Refusal::Fail(QpError { event: None }));
+                return Err(Rejection::Fail(QpError { event: None }));
             }
         }
         // The sum is at most `recv.length`.
@@ -193,7 +193,7 @@ impl<R> Responder<R> {
             env.complete_recv(recv, completion);
         } else {
             self.recv = Some(recv);
-            self.message = Some(Message::Send { received });
+            self.message = Some(MessageInProgress::Send { received });
         }
         Ok(())
     }
@@ -203,20 +203,20 @@ impl<R> Responder<R> {
         part: WritePart,
         packet: &Packet<'_>,
         env: &mut E,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         let position = part.position();
         let (reth, received) = match (self.message.take(), part.reth()) {
             (None, Some(reth)) => {
                 self.admit(reth, env)?;
                 (reth, 0)
             }
-            (Some(Message::Write { reth, received }), None) => (reth, received),
-            _ => return Err(Refusal::Drop),
+            (Some(MessageInProgress::Write { reth, received }), None) => (reth, received),
+            _ => return Err(Rejection::Drop),
         };
         let payload = packet.payload;
         let left = (reth.length - received) as usize;
         if payload.len() > left || position.ends() != (payload.len() == left) {
-            return Err(Refusal::Drop);
+            return Err(Rejection::Drop);
         }
         let at = Remote {
             va: reth.va.wrapping_add(u64::from(received)),
@@ -244,16 +244,16 @@ impl<R> Responder<R> {
         if !position.ends() {
             // `left` bounds the sum.
             let received = received + payload.len() as u32;
-            self.message = Some(Message::Write { reth, received });
+            self.message = Some(MessageInProgress::Write { reth, received });
         }
         Ok(())
     }
 
     /// Checks what a RETH names against the QP and the memory.
-    fn admit<E: ResponderEnv<Recv = R>>(&self, reth: Reth, env: &mut E) -> Result<(), Refusal> {
+    fn admit<E: ResponderEnv<Recv = R>>(&self, reth: Reth, env: &mut E) -> Result<(), Rejection> {
         let access = AccessFlags::REMOTE_WRITE;
         if !self.access.contains(access) || reth.length > MAX_MESSAGE {
-            return Err(Refusal::Drop);
+            return Err(Rejection::Drop);
         }
         if reth.length > 0 {
             env.check(reth.remote(), reth.length, access)?;
@@ -262,10 +262,10 @@ impl<R> Responder<R> {
     }
 
     /// The receive that is held, or the next one.
-    fn receive<E: ResponderEnv<Recv = R>>(&mut self, env: &mut E) -> Result<RecvWr<R>, Refusal> {
+    fn receive<E: ResponderEnv<Recv = R>>(&mut self, env: &mut E) -> Result<RecvWr<R>, Rejection> {
         match self.recv.take() {
             Some(recv) => Ok(recv),
-            None => env.take_receive()?.ok_or(Refusal::Drop),
+            None => env.take_receive()?.ok_or(Rejection::Drop),
         }
     }
 }

@@ -46,7 +46,7 @@ impl<R> Default for Receiver<R> {
 impl<R> Receiver<R> {
     /// Takes the receive that is held for the next datagram, for one that comes by another path
     /// than packets.
-    pub fn take_held(&mut self) -> Option<RecvWr<R>> {
+    pub fn take_receive(&mut self) -> Option<RecvWr<R>> {
         self.recv.take()
     }
 

@@ -2,7 +2,7 @@
 
 //! Objects in guest memory that consist of pages.
 
-use budget::{Budget, List};
+use budget::{Budget, ChargedList};
 use dma::DmaSpace;
 use virtio_rdma_abi::ctrl::{PageListDepth, PAGE_LIST_BLOCK};
 
@@ -22,7 +22,7 @@ const BATCH: usize = PAGE_LIST_BLOCK / ENTRY;
 pub(crate) struct PageMap {
     /// Sorted by start; the first starts at 0, and the last, which is empty, at the end of the
     /// object.
-    extents: List<Extent>,
+    extents: ChargedList<Extent>,
 }
 
 /// The extent of a [`PageMap`] that follows the one that was found last.
@@ -116,7 +116,7 @@ impl PageList {
 impl PageMap {
     /// All of DMA space: offsets are DMA addresses.
     pub(crate) fn identity(budget: &Budget) -> Result<Self> {
-        let mut extents = List::new(budget, 2);
+        let mut extents = ChargedList::new(budget, 2);
         for at in [0, u64::MAX] {
             extents.push(Extent {
                 start: at,
@@ -151,7 +151,7 @@ impl PageMap {
         require(len > 0 && first_offset < page)?;
         // One more tells the end.
         let most = usize::try_from(end.div_ceil(page)).map_err(|_| Errno::INVAL)? + 1;
-        let mut extents = List::new(budget, most);
+        let mut extents = ChargedList::new(budget, most);
         // Offset of the current page, counted from the start of the first one.
         let mut at = 0;
         let mut next_iova = None;
@@ -421,7 +421,7 @@ mod tests {
     fn reach() {
         let space = DmaSpace::anonymous(0x10000, 0x4000);
         let map = |pages: &[u64]| {
-            let mut extents = List::new(&unlimited(), pages.len() + 1);
+            let mut extents = ChargedList::new(&unlimited(), pages.len() + 1);
             for (n, page) in pages.iter().chain(&[0]).enumerate() {
                 let start = (n as u64) << 12;
                 extents.push(Extent { start, iova: *page }).unwrap();

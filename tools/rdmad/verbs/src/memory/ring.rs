@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{fence, Ordering};
 
-use budget::{Budget, List};
+use budget::{Budget, ChargedList};
 use dma::{DmaError, DmaSlice, DmaSliceMut, DmaSpace, DmaView};
 use virtio_rdma_abi::ctrl::PageListDepth;
 use virtio_rdma_abi::ring::{RingAddr, RingKind, RingLayout, PAGE_SHIFT_RANGE};
@@ -27,7 +27,7 @@ enum Pages {
     /// They follow each other from this DMA address on.
     Together(u64),
     /// DMA address of each page of `1 << shift` bytes.
-    Apart { starts: List<u64>, shift: u8 },
+    Apart { starts: ChargedList<u64>, shift: u8 },
 }
 
 impl Pages {
@@ -35,7 +35,7 @@ impl Pages {
     /// reached.
     fn read(budget: &Budget, space: &DmaSpace, list: &PageList, size: u32) -> Result<Self> {
         let (page, size) = (1u64 << list.page_shift, u64::from(size));
-        let mut starts = List::new(budget, list.npages as usize);
+        let mut starts = ChargedList::new(budget, list.npages as usize);
         let mut rest = size;
         list.each_page(space, size, |iova| {
             reach(space, iova, rest.min(page), true)?;

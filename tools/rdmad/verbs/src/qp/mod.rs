@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::Arc;
 
-use budget::{Budget, Charge, List};
+use budget::{Budget, Charge, ChargedList};
 use parking_lot::{Mutex, MutexGuard};
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::event::FIRST_EVENT_QUEUE;
@@ -138,7 +138,7 @@ impl Qp {
             Some(srq) => srq.max_wqe(),
             None => max_rq_wqe(&init.cap),
         };
-        let buffer = List::filled(budget, received, 0)?;
+        let buffer = ChargedList::filled(budget, received, 0)?;
         init.send_cq.users.attach(number);
         init.recv_cq.users.attach(number);
         if let Some(srq) = &init.srq {

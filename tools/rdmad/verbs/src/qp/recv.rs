@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{fence, Ordering};
 
-use budget::{Charge, List};
+use budget::{Charge, ChargedList};
 use dma::DmaView;
 use roce::env::BadReceive;
 use roce::work::{AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, With};
@@ -47,7 +47,7 @@ pub(crate) struct RecvSide {
     /// The Q_Key of datagrams for this QP.
     pub(crate) qkey: u32,
     /// The receive WQE being executed; there is never more than one.
-    buffer: List<u8>,
+    buffer: ChargedList<u8>,
     /// Its work request, if its message comes without packets, or if it is left over from one that
     /// did not fit or did not come to its end.
     pub(crate) incoming: Option<RecvWr<Received>>,
@@ -62,7 +62,7 @@ pub(crate) struct RecvSide {
 }
 
 impl RecvSide {
-    pub(super) fn new(queue: &QueueMem, buffer: List<u8>) -> Self {
+    pub(super) fn new(queue: &QueueMem, buffer: ChargedList<u8>) -> Self {
         Self {
             queue: WorkConsumer::new(queue),
             responder: None,
@@ -239,7 +239,7 @@ impl<'a> RecvTurn<'a> {
     /// Takes the next receive work request. On an error the QP has gone to ERR, with a completion
     /// or an event that tells why.
     pub(crate) fn take(&self, side: &mut RecvSide) -> Result<Option<RecvWr<Received>>, BadReceive> {
-        let held = side.responder.as_mut().and_then(Responder::take_held);
+        let held = side.responder.as_mut().and_then(Responder::take_receive);
         if let Some(left_over) = side.incoming.take().or(held) {
             return Ok(Some(left_over));
         }

@@ -225,11 +225,11 @@ impl Responder {
 
     /// Takes the receive work request that it holds for the next message, which comes without
     /// packets.
-    pub(super) fn take_held(&mut self) -> Option<RecvWr<Received>> {
+    pub(super) fn take_receive(&mut self) -> Option<RecvWr<Received>> {
         match self {
             Self::Rc(_) => None,
-            Self::Uc(responder) => responder.take_held(),
-            Self::Ud(receiver) => receiver.take_held(),
+            Self::Uc(responder) => responder.take_receive(),
+            Self::Ud(receiver) => receiver.take_receive(),
         }
     }
 

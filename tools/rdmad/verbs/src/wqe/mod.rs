@@ -4,7 +4,7 @@
 
 mod send;
 
-use budget::{Budget, Exhausted, List, Queue};
+use budget::{Budget, ChargedList, ChargedQueue, Exhausted};
 use roce::work::RecvWr;
 use virtio_rdma_abi::qp::QpCap;
 use virtio_rdma_abi::wire::Wire;
@@ -32,10 +32,10 @@ pub(crate) fn max_rq_wqe(cap: &QpCap) -> usize {
 /// more.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
-    bytes: List<u8>,
+    bytes: ChargedList<u8>,
     stride: usize,
     /// The snapshot that was given back last is taken first.
-    free: Queue<u16>,
+    free: ChargedQueue<u16>,
     /// The WQE that no other is taken behind.
     last: Option<u16>,
 }
@@ -44,9 +44,9 @@ impl Snapshots {
     /// Room for one WQE of `stride` bytes.
     pub(crate) fn one(budget: &Budget, stride: usize) -> Result<Self, Exhausted> {
         let mut one = Self {
-            bytes: List::filled(budget, stride, 0)?,
+            bytes: ChargedList::filled(budget, stride, 0)?,
             stride,
-            free: Queue::new(budget, 1)?,
+            free: ChargedQueue::new(budget, 1)?,
             last: None,
         };
         one.clear();
@@ -59,7 +59,7 @@ impl Snapshots {
         if count <= before {
             return Ok(());
         }
-        let mut bytes = List::filled(budget, usize::from(count) * self.stride, 0)?;
+        let mut bytes = ChargedList::filled(budget, usize::from(count) * self.stride, 0)?;
         self.free.make_room(budget, count.into())?;
         bytes[..self.bytes.len()].copy_from_slice(&self.bytes);
         self.bytes = bytes;

@@ -124,7 +124,7 @@ impl<L> Requester<L> {
             .get(self.cursor)
             .filter(|pending| pending.failed.is_none() && !self.holds(pending))?;
         let wr = &pending.wr;
-        if at == pending.first && self.is_held() {
+        if at == pending.first && self.is_fenced() {
             return None;
         }
         let mtu = self.connection.mtu.bytes();

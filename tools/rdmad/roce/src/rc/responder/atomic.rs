@@ -9,7 +9,7 @@ use crate::psn::Psn;
 use crate::work::{AccessFlags, AtomicOp, Remote, ATOMIC_SIZE};
 
 use super::job::Answer;
-use super::{Refusal, Responder, INVALID};
+use super::{NakReason, Responder, INVALID};
 
 impl<R> Responder<R> {
     /// Executes an atomic operation and queues its answer.
@@ -18,7 +18,7 @@ impl<R> Responder<R> {
         at: Remote,
         op: AtomicOp,
         env: &mut E,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), NakReason> {
         self.make_room()?;
         let aligned = at.va % u64::from(ATOMIC_SIZE) == 0;
         if !aligned || !self.attr.access.contains(AccessFlags::REMOTE_ATOMIC) {
@@ -35,7 +35,7 @@ impl<R> Responder<R> {
         reth: Reth,
         payload: &[u8],
         env: &mut E,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), NakReason> {
         self.make_room()?;
         let data = payload.try_into().map_err(|_| INVALID)?;
         let aligned = reth.va % u64::from(ATOMIC_SIZE) == 0 && reth.length == ATOMIC_SIZE;

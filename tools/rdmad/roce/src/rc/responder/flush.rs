@@ -8,7 +8,7 @@ use crate::psn::Psn;
 use crate::work::FlushOp;
 
 use super::job::Answer;
-use super::{Refusal, Responder, INVALID};
+use super::{NakReason, Responder, INVALID};
 
 /// Answers to FLUSHes that wait to be sent at most. Peers need not limit how many they have
 /// outstanding; one beyond that is asked for again.
@@ -20,12 +20,12 @@ impl<R> Responder<R> {
         &mut self,
         flush: FlushOp,
         env: &mut E,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), NakReason> {
         if self.message.is_some() || !self.attr.access.contains(flush.access()) {
             return Err(INVALID);
         }
         if !self.has_room_for_flush() {
-            return Err(Refusal::Busy);
+            return Err(NakReason::Busy);
         }
         env.flush(&flush)?;
         self.next_msn();

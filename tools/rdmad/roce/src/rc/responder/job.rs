@@ -9,7 +9,7 @@ use crate::psn::Psn;
 use crate::rc::MAX_RD_ATOMIC;
 use crate::work::{packets, AccessFlags, Remote, MAX_MESSAGE};
 
-use super::{Refusal, Responder, INVALID};
+use super::{NakReason, Responder, INVALID};
 
 /// An answer that is not all sent.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl<R> Responder<R> {
         &mut self,
         reth: Reth,
         env: &mut E,
-    ) -> Result<u32, Refusal> {
+    ) -> Result<u32, NakReason> {
         self.make_room()?;
         self.admit(reth, AccessFlags::REMOTE_READ, env)?;
         self.next_msn();
@@ -86,7 +86,7 @@ impl<R> Responder<R> {
     }
 
     /// Makes sure that there is room for one more READ or atomic operation.
-    pub(super) fn make_room(&mut self) -> Result<(), Refusal> {
+    pub(super) fn make_room(&mut self) -> Result<(), NakReason> {
         if self.message.is_some() {
             return Err(INVALID);
         }
@@ -151,7 +151,7 @@ impl<R> Responder<R> {
         reth: Reth,
         access: AccessFlags,
         env: &mut E,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), NakReason> {
         if !self.attr.access.contains(access) || reth.length > MAX_MESSAGE {
             return Err(INVALID);
         }

@@ -7,11 +7,11 @@ use crate::headers::{NakCode, Reth, SendPart, WritePart};
 use crate::packet::{fits, Packet};
 use crate::work::{AccessFlags, RecvCompletion, RecvWr, Remote, WcStatus, With};
 
-use super::{Refusal, Responder, INVALID};
+use super::{NakReason, Responder, INVALID};
 
 /// A message of which the last packet has not arrived.
 #[derive(Debug)]
-pub(super) enum Message<R> {
+pub(super) enum RequestInProgress<R> {
     Send { recv: RecvWr<R>, received: u32 },
     Write { reth: Reth, received: u32 },
 }
@@ -23,14 +23,16 @@ impl<R> Responder<R> {
         part: SendPart,
         packet: &Packet<'_>,
         env: &mut E,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), NakReason> {
         let position = part.position();
         if !fits(position, packet.payload, self.connection.mtu) {
             return Err(INVALID);
         }
         let (recv, received) = match self.message.take() {
-            None if position.starts() => (env.take_receive()?.ok_or(Refusal::NotReady)?, 0),
-            Some(Message::Send { recv, received }) if !position.starts() => (recv, received),
+            None if position.starts() => (env.take_receive()?.ok_or(NakReason::NotReady)?, 0),
+            Some(RequestInProgress::Send { recv, received }) if !position.starts() => {
+                (recv, received)
+            }
             message => {
                 self.message = message;
                 return Err(INVALID);
@@ -42,13 +44,13 @@ impl<R> Responder<R> {
         if payload.len() > (recv.length - received) as usize {
             completion.status = WcStatus::LocLenErr;
             env.complete_recv(recv, completion);
-            return Err(Refusal::Fatal(NakCode::InvalidRequest, None));
+            return Err(NakReason::Fatal(NakCode::InvalidRequest, None));
         }
         if !payload.is_empty() {
             if let Err(status) = env.scatter_recv(&recv.local, received, payload, position.ends()) {
                 completion.status = status;
                 env.complete_recv(recv, completion);
-                return Err(Refusal::Fatal(NakCode::RemoteOperational, None));
+                return Err(NakReason::Fatal(NakCode::RemoteOperational, None));
             }
         }
         // The sum is at most `recv.length`.
@@ -64,7 +66,7 @@ impl<R> Responder<R> {
             }
             env.complete_recv(recv, completion);
         } else {
-            self.message = Some(Message::Send { recv, received });
+            self.message = Some(RequestInProgress::Send { recv, received });
         }
         Ok(())
     }
@@ -75,7 +77,7 @@ impl<R> Responder<R> {
         part: WritePart,
         packet: &Packet<'_>,
         env: &mut E,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), NakReason> {
         let position = part.position();
         if !fits(position, packet.payload, self.connection.mtu) {
             return Err(INVALID);
@@ -85,7 +87,7 @@ impl<R> Responder<R> {
                 self.admit(reth, AccessFlags::REMOTE_WRITE, env)?;
                 (reth, 0)
             }
-            (&Some(Message::Write { reth, received }), None) => (reth, received),
+            (&Some(RequestInProgress::Write { reth, received }), None) => (reth, received),
             _ => return Err(INVALID),
         };
         let payload = packet.payload;
@@ -100,7 +102,7 @@ impl<R> Responder<R> {
         // A receive is taken before the data is in place, so that a message without one leaves no
         // trace.
         let recv = match part.imm() {
-            Some(imm) => Some((env.take_receive()?.ok_or(Refusal::NotReady)?, imm)),
+            Some(imm) => Some((env.take_receive()?.ok_or(NakReason::NotReady)?, imm)),
             None => None,
         };
         let written = if payload.is_empty() {
@@ -110,7 +112,7 @@ impl<R> Responder<R> {
         };
         // `left` bounds the sum.
         let received = received + payload.len() as u32;
-        self.message = (!position.ends()).then_some(Message::Write { reth, received });
+        self.message = (!position.ends()).then_some(RequestInProgress::Write { reth, received });
         if let Some((recv, imm)) = recv {
             let solicited = packet.headers.bth.solicited;
             let mut completion = RecvCompletion::written(reth.length, imm, solicited);
