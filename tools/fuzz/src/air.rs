@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 
 use roce::{Frame, FramePool, FramePort};
-use verbs::{Device, Fabric};
+use verbs::{Device, Runtime};
 
 use crate::own::harness::{mac, Vm};
 use crate::own::stage::limits;
@@ -33,7 +33,7 @@ struct Port {
 
 impl Air {
     /// A VM whose device has a port of the network.
-    pub fn vm(&mut self, n: usize, fabric: &Fabric) -> Vm {
+    pub fn vm(&mut self, n: usize, runtime: &Runtime) -> Vm {
         let port = Arc::new(Port {
             mac: mac(n),
             pool: FramePool::new(FRAMES),
@@ -41,7 +41,7 @@ impl Air {
             inbox: Mutex::default(),
             device: Mutex::default(),
         });
-        let vm = Vm::new(n, fabric, port.clone(), &limits());
+        let vm = Vm::new(n, runtime, port.clone(), &limits());
         *port.device.lock().unwrap() = Arc::downgrade(&vm.device);
         let device = Arc::downgrade(&vm.device);
         port.pool.on_free(move || {

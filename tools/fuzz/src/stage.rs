@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use verbs::{Clock, Fabric, FabricConfig, Limits, PathPolicy};
+use verbs::{Clock, Limits, PathPolicy, Runtime, RuntimeConfig};
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
 use virtio_rdma_abi::number::Qpn;
 
@@ -46,37 +46,37 @@ pub fn limits() -> Limits {
     }
 }
 
-/// A fabric whose clock stands still and whose workers take steps.
-fn config(path: PathPolicy) -> FabricConfig {
-    FabricConfig {
+/// A runtime whose clock stands still and whose workers take steps.
+fn config(path: PathPolicy) -> RuntimeConfig {
+    RuntimeConfig {
         workers: Some(WORKERS),
         path,
         clock: Clock::manual(),
         stepped: true,
         secret: Some(7),
-        ..FabricConfig::default()
+        ..RuntimeConfig::default()
     }
 }
 
-/// A fabric whose VMs the caller makes.
-pub fn fabric(path: PathPolicy) -> Fabric {
-    Fabric::new(config(path)).expect("no threads are needed")
+/// A runtime whose VMs the caller makes.
+pub fn runtime(path: PathPolicy) -> Runtime {
+    Runtime::new(config(path)).expect("no threads are needed")
 }
 
-/// So many VMs on a fabric.
+/// So many VMs on a runtime.
 pub fn world(vms: usize, path: PathPolicy) -> World {
     World::with_config(vms, config(path), limits())
 }
 
 /// Has a worker take a step.
-pub fn step(fabric: &Fabric, worker: usize) {
-    fabric.step(worker % WORKERS);
+pub fn step(runtime: &Runtime, worker: usize) {
+    runtime.step(worker % WORKERS);
 }
 
 /// Has the workers work until all sleep.
-pub fn work(fabric: &Fabric) {
+pub fn work(runtime: &Runtime) {
     for _ in 0..ENDLESS {
-        let awake = (0..WORKERS).filter(|&worker| fabric.step(worker));
+        let awake = (0..WORKERS).filter(|&worker| runtime.step(worker));
         if awake.count() == 0 {
             return;
         }
@@ -85,26 +85,26 @@ pub fn work(fabric: &Fabric) {
 }
 
 /// Lets time pass to the next deadline, if there is one.
-pub fn pass(fabric: &Fabric) -> bool {
-    let next = fabric.next_deadline();
-    fabric.pass(next.unwrap_or(Duration::from_micros(10)));
+pub fn pass(runtime: &Runtime) -> bool {
+    let next = runtime.next_deadline();
+    runtime.pass(next.unwrap_or(Duration::from_micros(10)));
     next.is_some()
 }
 
 /// Has the workers do all that there is, deadlines included.
-pub fn settle(fabric: &Fabric) {
-    work(fabric);
+pub fn settle(runtime: &Runtime) {
+    work(runtime);
     for _ in 0..DEADLINES {
-        if !pass(fabric) {
+        if !pass(runtime) {
             return;
         }
-        work(fabric);
+        work(runtime);
     }
 }
 
 /// No turn was too long, no device has failed or has more memory than it may.
-pub fn is_sound(fabric: &Fabric, vms: &[Vm]) {
-    let status = fabric.status();
+pub fn is_sound(runtime: &Runtime, vms: &[Vm]) {
+    let status = runtime.status();
     // The last step of a turn may exceed the budget.
     let limit = status.turn_budget + status.turn_budget / 4;
     assert!(status.longest_turn <= limit, "{status:?}");
@@ -179,7 +179,7 @@ impl<'w> Neighbour<'w> {
         ours.post(&Wr::new(2, WrOpcode::Send).local(from, 0, LEN));
         let read = Wr::new(3, WrOpcode::RdmaRead).local(from, 4096, LEN);
         ours.post(&read.remote(to, 0));
-        settle(&self.world.fabric);
+        settle(&self.world.runtime);
         for (cq, ids) in self.cqs.iter().zip([&[2, 3][..], &[1]]) {
             for &id in ids {
                 let cqe = cq.poll().expect("a completion of the neighbour");

@@ -14,7 +14,7 @@ use vdev::Virtqueue;
 use vdev::TRANSPORT_FEATURES;
 use verbs::Device;
 use verbs::DeviceConfig;
-use verbs::Fabric;
+use verbs::Runtime;
 use verbs::Virtqueues;
 use virtio_rdma_abi::config::DOORBELL_SHM_ID;
 use virtio_rdma_abi::ctrl::CONTROL_QUEUE;
@@ -51,7 +51,7 @@ impl RdmaDevice {
         withheld: Features,
         more: Features,
         space: Arc<DmaSpace>,
-        fabric: &Fabric,
+        runtime: &Runtime,
         port: EnginePort,
     ) -> Self {
         let features = Features::ALL.union(Features(TRANSPORT_FEATURES));
@@ -64,7 +64,7 @@ impl RdmaDevice {
         let verbs = Device::new(
             config,
             space,
-            fabric,
+            runtime,
             queues.clone(),
             Arc::new(port.clone()),
         );

@@ -12,8 +12,8 @@ use vdev::Handle;
 use vdev::Listener;
 use vdev::F_ORDER_PLATFORM;
 use verbs::DeviceConfig;
-use verbs::Fabric;
-use verbs::FabricConfig;
+use verbs::Runtime;
+use verbs::RuntimeConfig;
 use virtio_rdma_abi::feature::Features;
 use vswitch::PortConfig;
 use vswitch::Switch;
@@ -28,7 +28,7 @@ pub struct Machine {
     /// Looks at all that follows.
     _status: Option<status::Server>,
     _servers: Vec<Handle>,
-    _fabric: Arc<Fabric>,
+    _runtime: Arc<Runtime>,
     _switch: Arc<Switch>,
 }
 
@@ -58,15 +58,15 @@ impl Machine {
             pcap: args.pcap.clone(),
             faults: args.faults,
         })?;
-        let fabric = Fabric::new(FabricConfig {
+        let runtime = Runtime::new(RuntimeConfig {
             workers: args.workers.map(usize::from),
             path: args.path.into(),
             poll: Duration::from_micros(args.poll.into()),
             at_once: true,
-            ..FabricConfig::default()
+            ..RuntimeConfig::default()
         })
         .context("can't start the workers")?;
-        let fabric = Arc::new(fabric);
+        let runtime = Arc::new(runtime);
 
         let withheld = args.withheld.iter();
         let withheld = withheld.fold(Features::NONE, |all, features| all.union(*features));
@@ -85,7 +85,7 @@ impl Machine {
             };
             config.limits.memory = port.memory.unwrap_or(args.memory);
             config.limits.doorbell_shift = args.doorbell_stride;
-            let device = RdmaDevice::new(config, withheld, more, space.clone(), &fabric, engine);
+            let device = RdmaDevice::new(config, withheld, more, space.clone(), &runtime, engine);
             engines_by_name.push((port.name.clone(), device.engine().clone()));
             let server = listener
                 .start(&port.name, Arc::new(device), space)
@@ -96,11 +96,11 @@ impl Machine {
         let switch = Arc::new(switch);
         let status = match &args.status {
             Some(path) => {
-                let (switch, fabric) = (switch.clone(), fabric.clone());
+                let (switch, runtime) = (switch.clone(), runtime.clone());
                 let look = move || {
                     let devices = engines_by_name.iter();
                     let devices = devices.map(|(name, device)| (name.as_str(), &**device));
-                    Report::new(fabric.status(), devices, switch.stats())
+                    Report::new(runtime.status(), devices, switch.stats())
                 };
                 Some(status::Server::start(path, &access, look)?)
             }
@@ -109,7 +109,7 @@ impl Machine {
         Ok(Self {
             _status: status,
             _servers: servers,
-            _fabric: fabric,
+            _runtime: runtime,
             _switch: switch,
         })
     }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::Serializer;
 use verbs::DataPath;
 use verbs::Device;
-use verbs::FabricStatus;
+use verbs::RuntimeStatus;
 use verbs::QpStatus;
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::ib::QpState;
@@ -120,7 +120,7 @@ pub struct Frames {
 impl Report {
     /// A look at the workers, at these devices, with the names of their ports, and at the switch.
     pub fn new<'a>(
-        workers: FabricStatus,
+        workers: RuntimeStatus,
         devices: impl IntoIterator<Item = (&'a str, &'a Device)>,
         switch: Vec<Stats>,
     ) -> Self {
@@ -133,8 +133,8 @@ impl Report {
     }
 }
 
-impl From<FabricStatus> for Workers {
-    fn from(status: FabricStatus) -> Self {
+impl From<RuntimeStatus> for Workers {
+    fn from(status: RuntimeStatus) -> Self {
         Self {
             count: status.workers,
             turn_budget: status.turn_budget,

@@ -248,10 +248,10 @@ pub fn show(socket: &Path, form: Form, to: &mut impl Write) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use verbs::FabricStatus;
+    use verbs::RuntimeStatus;
 
     fn empty() -> Report {
-        Report::new(FabricStatus::default(), [], Vec::new())
+        Report::new(RuntimeStatus::default(), [], Vec::new())
     }
 
     #[test]
@@ -264,7 +264,7 @@ mod tests {
                 name: "x".repeat(1 << 20),
                 ..Default::default()
             };
-            Report::new(FabricStatus::default(), [], vec![stats])
+            Report::new(RuntimeStatus::default(), [], vec![stats])
         };
         let server = Server::start(&path, &Access::default(), long).unwrap();
         let silent = UnixStream::connect(&path).unwrap();

@@ -35,12 +35,12 @@ pub fn run(data: &[u8]) {
             }
             bench.act(&mut input);
         }
-        stage::settle(&world.fabric);
+        stage::settle(&world.runtime);
         neighbour.works();
         bench.end();
     }
     neighbour.works();
-    stage::is_sound(&world.fabric, &world.vms);
+    stage::is_sound(&world.runtime, &world.vms);
     assert_eq!(stage::memory(vm), before, "not given back");
 }
 
@@ -108,11 +108,11 @@ impl<'w> Bench<'w> {
                 self.publish(which, index);
             }
             8 => {
-                stage::step(&self.world.fabric, input.below(2));
+                stage::step(&self.world.runtime, input.below(2));
             }
             9 => {
-                stage::work(&self.world.fabric);
-                stage::pass(&self.world.fabric);
+                stage::work(&self.world.runtime);
+                stage::pass(&self.world.runtime);
             }
             10 => self.cq.arm(input.of(&[ArmKind::Next, ArmKind::Solicited])),
             _ => self.reset(input),
@@ -205,7 +205,7 @@ impl<'w> Bench<'w> {
             virtio_rdma_abi::ib::QpAttrMask::STATE,
             virtio_rdma_abi::wire::Wire::ZERO,
         );
-        stage::settle(&self.world.fabric);
+        stage::settle(&self.world.runtime);
         self.qp.destroy().expect("a QP that can go");
         self.cq.destroy().expect("a CQ that can go");
         let vm = self.qp.vm;

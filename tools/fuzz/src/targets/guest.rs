@@ -45,13 +45,13 @@ pub fn run(data: &[u8]) {
         }
         guest.act(&mut input);
     }
-    stage::settle(&world.fabric);
+    stage::settle(&world.runtime);
     neighbour.works();
-    guest.peer.end(&world.fabric);
-    stage::is_sound(&world.fabric, &world.vms);
+    guest.peer.end(&world.runtime);
+    stage::is_sound(&world.runtime, &world.vms);
     assert_eq!(peer.read(guard, 4096), [0x5a; 4096]);
     hostile.device.reset();
-    stage::settle(&world.fabric);
+    stage::settle(&world.runtime);
     // The PD and the GID of `before` went with the reset.
     let after = stage::memory(hostile);
     assert!(
@@ -59,7 +59,7 @@ pub fn run(data: &[u8]) {
         "{after} bytes after a reset, {before} at first"
     );
     neighbour.works();
-    stage::is_sound(&world.fabric, &world.vms);
+    stage::is_sound(&world.runtime, &world.vms);
 }
 
 /// The hostile guest and what it knows.
@@ -179,12 +179,12 @@ impl<'w> Guest<'w> {
             }
             13 => {
                 for _ in 0..=input.below(8) {
-                    stage::step(&self.world.fabric, input.below(2));
+                    stage::step(&self.world.runtime, input.below(2));
                 }
             }
             14 => {
-                stage::work(&self.world.fabric);
-                stage::pass(&self.world.fabric);
+                stage::work(&self.world.runtime);
+                stage::pass(&self.world.runtime);
             }
             _ => match input.below(8) {
                 0 => self.vm.device.notified(input.any::<u8>().into()),
@@ -204,7 +204,7 @@ impl<'w> Guest<'w> {
                 }
                 5 => self.plain_command(input),
                 6 => self.peer.act(input, &self.mrs[0]),
-                _ => stage::work(&self.world.fabric),
+                _ => stage::work(&self.world.runtime),
             },
         }
     }

@@ -45,7 +45,7 @@ pub fn run(data: &[u8]) {
         }
         bench.act(&mut input);
     }
-    stage::is_sound(&world.fabric, &world.vms);
+    stage::is_sound(&world.runtime, &world.vms);
     let owner = &world.vms[1];
     let before = stage::memory(owner);
     owner.device.reset();
@@ -261,7 +261,7 @@ impl<'w> Bench<'w> {
     /// Has the owner do local work. Returns whether it was done.
     fn local(&mut self, wqe: &[u8]) -> bool {
         self.qps[1].post_bytes(wqe);
-        stage::settle(&self.world.fabric);
+        stage::settle(&self.world.runtime);
         let cqe = self.cqs[1].poll().expect("a completion");
         let done = cqe.status == WcStatus::Success.value();
         if !done {
@@ -275,7 +275,7 @@ impl<'w> Bench<'w> {
         for qp in &self.qps {
             qp.to(QpState::Reset);
         }
-        stage::work(&self.world.fabric);
+        stage::work(&self.world.runtime);
         for cq in &self.cqs {
             while cq.poll().is_some() {}
         }
@@ -312,7 +312,7 @@ impl<'w> Bench<'w> {
         wr.remote.remote_addr = va;
         wr.remote.rkey = key;
         self.qps[0].post(&wr);
-        stage::settle(&self.world.fabric);
+        stage::settle(&self.world.runtime);
         let cqe = self.cqs[0].poll().expect("a completion");
         assert_eq!(cqe.wr_id, self.posted);
         let done = cqe.status == WcStatus::Success.value();

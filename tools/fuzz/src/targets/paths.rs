@@ -152,13 +152,13 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
                 // When both ends have work, which gives up first is a race. A send may wait for a
                 // receive without end: it gets one.
                 if side != sender {
-                    stage::settle(&world.fabric);
+                    stage::settle(&world.runtime);
                     poll_all(&cqs, &mut polled);
                     while qps[sender].has_outstanding() {
                         let piece = sge(&mrs[side], 0, LONGEST as u32);
                         qps[side].post_recv(opcodes.len() as u64, &[piece]);
                         opcodes.push(None);
-                        stage::settle(&world.fabric);
+                        stage::settle(&world.runtime);
                         poll_all(&cqs, &mut polled);
                     }
                     sender = side;
@@ -182,24 +182,24 @@ fn play(path: PathPolicy, data: &[u8]) -> Outcome {
                 opcodes.push(None);
             }
             6 => {
-                stage::settle(&world.fabric);
+                stage::settle(&world.runtime);
             }
             _ => {
                 let side = input.below(2);
                 if input.once_in(8) {
-                    stage::settle(&world.fabric);
+                    stage::settle(&world.runtime);
                     qps[side].to(QpState::Err);
                 }
             }
         }
     }
-    stage::settle(&world.fabric);
-    stage::is_sound(&world.fabric, &world.vms);
+    stage::settle(&world.runtime);
+    stage::is_sound(&world.runtime, &world.vms);
     let states = [0, 1].map(|side: usize| qps[side].state());
     for qp in &qps {
         qp.to(QpState::Err);
     }
-    stage::settle(&world.fabric);
+    stage::settle(&world.runtime);
     poll_all(&cqs, &mut polled);
     let completions = polled.map(|polled| {
         let ended = polled

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use roce::headers::Body;
 use roce::packet::{build, frame_size};
 use roce::{Packet, Psn};
-use verbs::{Fabric, PathPolicy};
+use verbs::{PathPolicy, Runtime};
 use virtio_rdma_abi::cqe::Cqe;
 use virtio_rdma_abi::ib::{Mtu, QpState, QpType, WcFlags, WcStatus, WrOpcode};
 use virtio_rdma_abi::number::Qpn;
@@ -41,11 +41,11 @@ const GRH: u64 = 40;
 /// Runs the target.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let fabric = stage::fabric(PathPolicy::Wire);
+    let runtime = stage::runtime(PathPolicy::Wire);
     let mut air = Air::default();
-    let vms = [1, 2].map(|n| air.vm(n, &fabric));
+    let vms = [1, 2].map(|n| air.vm(n, &runtime));
     {
-        let mut talk = Talk::new(&fabric, &air, &vms, &mut input);
+        let mut talk = Talk::new(&runtime, &air, &vms, &mut input);
         for _ in 0..ACTS {
             if !input.has_more() {
                 break;
@@ -54,7 +54,7 @@ pub fn run(data: &[u8]) {
         }
         talk.finish();
     }
-    stage::is_sound(&fabric, &vms);
+    stage::is_sound(&runtime, &vms);
     for vm in &vms {
         vm.device.detach();
     }
@@ -68,7 +68,7 @@ struct Sent {
 }
 
 struct Talk<'w> {
-    fabric: &'w Fabric,
+    runtime: &'w Runtime,
     air: &'w Air,
     qp_type: QpType,
     /// The speaker has the address of the peer.
@@ -89,7 +89,7 @@ struct Talk<'w> {
 }
 
 impl<'w> Talk<'w> {
-    fn new(fabric: &'w Fabric, air: &'w Air, vms: &'w [Vm; 2], input: &mut Input<'_>) -> Self {
+    fn new(runtime: &'w Runtime, air: &'w Air, vms: &'w [Vm; 2], input: &mut Input<'_>) -> Self {
         let qp_type = input.of(&[QpType::Rc, QpType::Rc, QpType::Uc, QpType::Ud]);
         let forges = input.once_in(3);
         let options = Options {
@@ -116,7 +116,7 @@ impl<'w> Talk<'w> {
         let source = pattern((AREAS * AREA) as usize, 99);
         b.write(mrs[1].iova + AREAS * AREA, &source);
         Self {
-            fabric,
+            runtime,
             air,
             qp_type,
             forges,
@@ -139,23 +139,23 @@ impl<'w> Talk<'w> {
             0..=2 => self.post(input),
             3 => self.post_receive(),
             4..=5 => {
-                stage::step(self.fabric, input.below(2));
-                stage::work(self.fabric);
+                stage::step(self.runtime, input.below(2));
+                stage::work(self.runtime);
             }
             6 => self.network(input),
             7 => {
                 self.deliver_all();
-                stage::work(self.fabric);
+                stage::work(self.runtime);
             }
             8..=10 => self.speak(input),
             _ => {
                 // Frames that fly are not late.
                 self.deliver_all();
-                stage::work(self.fabric);
+                stage::work(self.runtime);
                 self.deliver_all();
-                stage::work(self.fabric);
-                stage::pass(self.fabric);
-                stage::work(self.fabric);
+                stage::work(self.runtime);
+                stage::pass(self.runtime);
+                stage::work(self.runtime);
                 while self.poll() {}
             }
         }
@@ -260,7 +260,7 @@ impl<'w> Talk<'w> {
             }
             _ => {
                 self.air.deliver(at);
-                stage::work(self.fabric);
+                stage::work(self.runtime);
             }
         }
     }
@@ -332,7 +332,7 @@ impl<'w> Talk<'w> {
         build(&mut frame, &path, ident, &headers, payload.len(), fill).unwrap();
         self.air.inject(&frame);
         if input.once_in(2) {
-            stage::work(self.fabric);
+            stage::work(self.runtime);
         }
     }
 
@@ -392,7 +392,7 @@ impl<'w> Talk<'w> {
     /// All work ends: each request once, and as the service promises.
     fn finish(mut self) {
         for _ in 0..ROUNDS {
-            stage::work(self.fabric);
+            stage::work(self.runtime);
             let mut moved = self.air.flying() > 0;
             self.deliver_all();
             moved |= self.poll();
@@ -400,7 +400,7 @@ impl<'w> Talk<'w> {
                 self.post_receive();
                 moved = true;
             }
-            if !moved && !stage::pass(self.fabric) {
+            if !moved && !stage::pass(self.runtime) {
                 break;
             }
         }
@@ -417,9 +417,9 @@ impl<'w> Talk<'w> {
         for qp in &self.qps {
             qp.to(QpState::Err);
         }
-        stage::settle(self.fabric);
+        stage::settle(self.runtime);
         self.deliver_all();
-        stage::work(self.fabric);
+        stage::work(self.runtime);
         while self.poll() {}
         assert!(
             self.sent.is_empty() && self.receives.is_empty(),

@@ -3,7 +3,7 @@
 //! Addresses in GID tables, and the ports that may have them.
 //!
 //! Within an isolation group an address is one port's alone: peers find a port by its address, and
-//! believe it. All ports of a fabric are one group. An address that the configuration gives to a
+//! believe it. All ports of a runtime are one group. An address that the configuration gives to a
 //! port stays that port's, in all VLANs. Any other is, within its VLAN, of the port that has it in
 //! its table, until that port removes it, is reset or goes.
 

@@ -12,7 +12,7 @@ use roce::env::Incident;
 use virtio_rdma_abi::ctrl::RspQueryCounters;
 use virtio_rdma_abi::wire::Wire;
 
-use crate::fabric::shard;
+use crate::runtime::shard;
 use crate::Device;
 
 macro_rules! counters {

@@ -24,12 +24,12 @@ use crate::counters::{Counter, Counters};
 use crate::cq::Cq;
 use crate::error::Result;
 use crate::event::{EventQueue, EventQueues, Source};
-use crate::fabric::{Exclusive, Fabric, Lull, QpKey, ReadySet, Shared, Watch};
 use crate::gid::GidTable;
 use crate::memory::MrTable;
 use crate::multicast::Groups;
 use crate::pd::Pd;
 use crate::qp::Qp;
+use crate::runtime::{Exclusive, Lull, QpKey, ReadySet, Runtime, SharedRuntime, Watch};
 use crate::srq::Srq;
 use crate::table::Table;
 use crate::transport::{Transport, Virtqueues};
@@ -69,7 +69,7 @@ pub struct Device {
     /// For tables and frames, of which there may always be as many as fit.
     _fixed: Option<Charge>,
     port: PortId,
-    fabric: Arc<Shared>,
+    runtime: Arc<SharedRuntime>,
     pub(crate) space: Arc<DmaSpace>,
     pub(crate) frames: Arc<dyn FramePort>,
     events: EventQueues,
@@ -129,7 +129,7 @@ impl Drop for Borrowed<'_> {
 }
 
 impl Device {
-    /// Makes a device and has the fabric's workers serve it until it is [detached](Self::detach).
+    /// Makes a device and has the runtime's workers serve it until it is [detached](Self::detach).
     ///
     /// `space` is the memory of its VM, `queues` its virtqueues and `frames` the device's port of
     /// the switch, whose word that frames or buffers are there is to reach
@@ -137,18 +137,18 @@ impl Device {
     pub fn new(
         config: DeviceConfig,
         space: Arc<DmaSpace>,
-        fabric: &Fabric,
+        runtime: &Runtime,
         queues: Arc<dyn Virtqueues>,
         frames: Arc<dyn FramePort>,
     ) -> Arc<Self> {
         let limits = config.limits.clone();
         let fixed = limits.tables() + frames.memory() as u64;
         let budget = Budget::new(limits.memory.max(fixed));
-        let secret = &fabric.shared().secret;
-        fabric.shared().attach(|port| {
+        let secret = &runtime.shared().secret;
+        runtime.shared().attach(|port| {
             Arc::new(Self {
                 port,
-                fabric: fabric.shared().clone(),
+                runtime: runtime.shared().clone(),
                 space,
                 frames,
                 events: EventQueues::new(limits.event_queues, queues.clone()),
@@ -173,12 +173,12 @@ impl Device {
                 refused_gids: AtomicU64::new(0),
                 groups: Groups::default(),
                 violations: Violations::default(),
-                counters: Counters::new(fabric.shared().runtime.workers()),
+                counters: Counters::new(runtime.shared().scheduler.workers()),
                 ready_qps: ReadySet::new(limits.max_qp + 1),
                 ready_cqs: ReadySet::new(limits.max_cq),
                 ready_events: ReadySet::new(u32::from(FIRST_EVENT_QUEUE) + limits.event_queues),
                 has_frames: AtomicBool::new(false),
-                lull: Lull::new(fabric.shared().runtime.clock.now()),
+                lull: Lull::new(runtime.shared().scheduler.clock.now()),
                 receiving: Exclusive::default(),
                 leftover: Leftover::default(),
                 blocked: ReadySet::new(limits.max_qp + 1),
@@ -202,7 +202,7 @@ impl Device {
             self.transport.fail("its last reset panicked");
         }
         // Workers passed over what became ready while the device had failed.
-        self.fabric.runtime.wake();
+        self.runtime.scheduler.wake();
     }
 
     /// The device can't go on, as `why` tells: its driver broke the rules, its memory is lost, or
@@ -211,7 +211,7 @@ impl Device {
     /// VM's memory any more. Not to be called by a worker.
     pub fn fail(&self, why: &str) {
         self.note_failure(why);
-        self.fabric.runtime.quiesce.synchronize();
+        self.runtime.scheduler.quiesce.synchronize();
     }
 
     /// Whether the device has failed since its last reset, or has lost memory, which fails it soon.
@@ -260,7 +260,7 @@ impl Device {
                 if self.cqs.with(cqn, |cq| cq.doorbell_page == page) == Some(true)
                     && self.ready_cqs.insert(cqn)
                 {
-                    self.fabric.runtime.wake();
+                    self.runtime.scheduler.wake();
                 }
             }
             // Receives are taken when messages come.
@@ -274,7 +274,7 @@ impl Device {
         self.counters.add(Counter::Doorbells, 1);
         if self.has_own_rings() {
             if queue >= FIRST_EVENT_QUEUE && self.ready_events.insert(EventQueue(queue)) {
-                self.fabric.runtime.wake();
+                self.runtime.scheduler.wake();
             }
             return;
         }
@@ -315,7 +315,7 @@ impl Device {
             Role::Sq(qpn) | Role::Rq(qpn) => {
                 if let Some(qp) = self.qps.get(qpn) {
                     qp.virtqueue_reset(queue);
-                    self.fabric.runtime.quiesce.synchronize();
+                    self.runtime.scheduler.quiesce.synchronize();
                     self.fail_qp(qpn);
                 }
             }
@@ -327,7 +327,7 @@ impl Device {
     /// The frame port has frames, or room again.
     pub fn frames_ready(&self) {
         if !self.has_frames.swap(true, Ordering::AcqRel) {
-            self.fabric.runtime.wake();
+            self.runtime.scheduler.wake();
         }
     }
 
@@ -358,10 +358,10 @@ impl Device {
         self.transport.send_interrupts();
     }
 
-    /// Takes the device from its fabric, at the end of its VM.
+    /// Takes the device from its runtime, at the end of its VM.
     pub fn detach(&self) {
         self.reset();
-        self.fabric.detach(self.port);
+        self.runtime.detach(self.port);
     }
 
     /// MAC address of the port.
@@ -373,7 +373,7 @@ impl Device {
         self.port
     }
 
-    /// QP `qpn` among those of the fabric.
+    /// QP `qpn` among those of the runtime.
     pub(crate) fn key(&self, qpn: Qpn) -> QpKey {
         QpKey {
             port: self.port,
@@ -395,8 +395,8 @@ impl Device {
         Ok(self.budget.charge_object::<T>(BOOKKEEPING)?)
     }
 
-    pub(crate) fn fabric(&self) -> &Shared {
-        &self.fabric
+    pub(crate) fn runtime(&self) -> &SharedRuntime {
+        &self.runtime
     }
 
     pub(crate) fn events(&self) -> &EventQueues {
@@ -436,7 +436,7 @@ impl Device {
                 }
             });
         };
-        if few && self.fabric.runtime.serve_at_once(&self.lull, serve) {
+        if few && self.runtime.scheduler.serve_at_once(&self.lull, serve) {
             self.transport.send_interrupts();
         } else {
             self.qp_ready(qpn);
@@ -447,7 +447,7 @@ impl Device {
     #[inline]
     pub(crate) fn qp_ready(&self, qpn: Qpn) {
         if self.ready_qps.insert(qpn) {
-            self.fabric.runtime.wake();
+            self.runtime.scheduler.wake();
         }
     }
 
@@ -511,7 +511,7 @@ impl Device {
         if let Some(queue) = self.ready_events.take() {
             worked = true;
             if self.events.resume(queue.0) && self.ready_events.insert(queue) {
-                self.fabric.runtime.wake();
+                self.runtime.scheduler.wake();
             }
         }
         if let Some(cqn) = self.ready_cqs.take() {
@@ -566,7 +566,7 @@ impl Device {
         let numbers = windows.numbers().into_iter();
         let removed = Vec::from_iter(numbers.filter_map(|number| windows.remove(number)));
         // Only work of QPs uses MRs and windows, and none goes on after this.
-        self.fabric.runtime.quiesce.synchronize();
+        self.runtime.scheduler.quiesce.synchronize();
         for qp in &qps {
             self.release_qp(qp);
         }
@@ -590,7 +590,7 @@ impl Device {
             self.pds.release(pd.number());
         }
         for address in self.gids.clear() {
-            self.fabric.claims.release(self.port, address);
+            self.runtime.claims.release(self.port, address);
         }
     }
 
@@ -598,7 +598,7 @@ impl Device {
     pub(crate) fn destroy_qp(&self, qp: &Qp) {
         self.remove_qp(qp);
         // Workers that looked it up may still hold its PD.
-        self.fabric.runtime.quiesce.synchronize();
+        self.runtime.scheduler.quiesce.synchronize();
         self.release_qp(qp);
     }
 
@@ -632,7 +632,7 @@ impl Device {
     /// none, and with `EBUSY` while windows are bound to it.
     pub(crate) fn destroy_mr(&self, number: MrNumber) -> Result<()> {
         let mr = self.mrs.remove(number)?;
-        self.fabric.runtime.quiesce.synchronize();
+        self.runtime.scheduler.quiesce.synchronize();
         self.mrs.release(number, mr);
         Ok(())
     }
@@ -644,7 +644,7 @@ impl Device {
             return false;
         };
         // No worker binds it any more after that.
-        self.fabric.runtime.quiesce.synchronize();
+        self.runtime.scheduler.quiesce.synchronize();
         if let Some(qpn) = self.mrs.windows().release(&window) {
             self.qps.with(qpn, |qp| qp.forget_window(number));
         }
@@ -655,7 +655,7 @@ impl Device {
     /// such an MR.
     pub(crate) fn revoke_mr(&self, number: MrNumber) -> bool {
         let found = self.mrs.revoke(number);
-        self.fabric.runtime.quiesce.synchronize();
+        self.runtime.scheduler.quiesce.synchronize();
         found
     }
 }

@@ -6,7 +6,7 @@
 //! of that VM, and the work requests that it finds in the VM's rings. It knows its guest's memory
 //! as a [`dma::DmaSpace`], its virtqueues as [`Virtqueues`] and the network as a
 //! [`roce::FramePort`]; which transport presents it to the guest is not its business. The devices
-//! of a process share a [`Fabric`]: worker threads, and the direct path between their memories.
+//! of a process share a [`Runtime`]: worker threads, and the direct path between their memories.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -19,7 +19,7 @@
 //! | `direct`, `wire` | the two ways of data between QPs |
 //! | `transport` | virtqueues of the transport, and those that are queues in RFC mode |
 //! | `event` | events that wait for buffers |
-//! | `fabric` | workers, ready sets, timers, the clock |
+//! | `runtime` | workers, ready sets, timers, the clock |
 //! | `counters`, `status` | what can be seen of a device from outside |
 //! | `config`, `table`, `users`, `error` | limits, numbered objects, who uses them, errno |
 
@@ -34,12 +34,12 @@ mod device;
 mod direct;
 mod error;
 mod event;
-mod fabric;
 mod gid;
 mod memory;
 mod multicast;
 mod pd;
 mod qp;
+mod runtime;
 mod shuffle;
 mod srq;
 mod status;
@@ -53,6 +53,6 @@ mod wqe;
 pub use config::{DeviceConfig, Limits, LinkSpeed, DEFAULT_MEMORY};
 pub use device::Device;
 pub(crate) use device::{Borrowed, ForFrames};
-pub use fabric::{Clock, Fabric, FabricConfig, PathPolicy};
-pub use status::{DataPath, DeviceStatus, FabricStatus, QpStatus};
+pub use runtime::{Clock, PathPolicy, Runtime, RuntimeConfig};
+pub use status::{DataPath, DeviceStatus, QpStatus, RuntimeStatus};
 pub use transport::Virtqueues;

@@ -66,9 +66,9 @@ pub struct DeviceStatus {
     pub counters: RspQueryCounters,
 }
 
-/// The workers of a fabric.
+/// The workers of a runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FabricStatus {
+pub struct RuntimeStatus {
     /// Number of workers.
     pub workers: usize,
     /// The budget of each half of a QP for a turn. A unit is the copy of one byte. The last step

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use verbs::Fabric;
+use verbs::Runtime;
 use virtio_rdma_abi::ib::{QpState, WrOpcode};
 
 use crate::input::Input;
@@ -113,9 +113,9 @@ impl<'w> Peer<'w> {
     }
 
     /// All of its work ends.
-    pub(super) fn end(&mut self, fabric: &Fabric) {
+    pub(super) fn end(&mut self, runtime: &Runtime) {
         self.to(QpState::Err);
-        stage::settle(fabric);
+        stage::settle(runtime);
         self.poll();
         assert_eq!(self.waiting, [const { VecDeque::new() }; 2], "never ended");
     }

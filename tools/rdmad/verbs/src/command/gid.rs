@@ -41,14 +41,14 @@ impl Device {
     pub(super) fn del_gid(&self, cmd: CmdDelGid) -> Result<Empty> {
         require_port(cmd.port)?;
         if let Some(address) = self.gids.delete(cmd.index)? {
-            self.fabric().claims.release(self.port(), address);
+            self.runtime().claims.release(self.port(), address);
         }
         Ok(DONE)
     }
 
     /// Sets an entry of the table to an address, if the port may have it.
     fn set_gid(&self, index: u16, address: Address) -> Result<()> {
-        let claims = &self.fabric().claims;
+        let claims = &self.runtime().claims;
         let restricted = !self.config().addresses.is_empty();
         if let Err(error) = claims.claim(self.port(), address, restricted) {
             self.gid_refused(address, error);

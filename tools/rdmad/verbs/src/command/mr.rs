@@ -68,7 +68,7 @@ impl Device {
             (old.with_access(access).ok_or(Errno::INVAL)?, None)
         };
         self.mrs.replace(cmd.mrn, pd, region, charge)?;
-        self.fabric().runtime.quiesce.synchronize();
+        self.runtime().scheduler.quiesce.synchronize();
         self.mrs.replaced(cmd.mrn);
         Ok(DONE)
     }

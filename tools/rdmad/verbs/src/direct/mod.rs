@@ -52,7 +52,7 @@ pub(crate) struct Route {
 impl Route {
     /// The way that `connection` of QP `qpn` takes, or `None` if it needs packets.
     pub(crate) fn find(device: &Device, qpn: Qpn, connection: &Connection) -> Option<Self> {
-        let peer = device.fabric().direct_peer(connection.path.dst_mac)?;
+        let peer = device.runtime().direct_peer(connection.path.dst_mac)?;
         Some(Self {
             device: Arc::downgrade(&peer),
             qpn: connection.dest_qpn,

@@ -12,7 +12,7 @@ use virtio_rdma_abi::wqe::{Datagram, Member, SqHeader};
 use super::serve::Progress;
 use super::{attr, Qp, SendSide, SendTurn};
 use crate::direct;
-use crate::fabric::Watch;
+use crate::runtime::Watch;
 use crate::wire::SendEnv;
 use crate::wqe::Fetched;
 
@@ -67,7 +67,7 @@ impl Qp {
         }
         let to = self.destination(turn, side, fetched)?;
         // A group's Ethernet address is no port's.
-        if let Some(peer) = turn.device.fabric().direct_peer(to.path.dst_mac) {
+        if let Some(peer) = turn.device.runtime().direct_peer(to.path.dst_mac) {
             let sent = direct::deliver(turn, side, &fetched.wr, &to, &peer)?;
             turn.budget.charge_bytes(fetched.wr.length as usize);
             return Ok(sent);

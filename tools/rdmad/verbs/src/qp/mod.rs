@@ -32,9 +32,9 @@ use crate::config::BOOKKEEPING;
 use crate::cq::Cq;
 use crate::error::Result;
 use crate::event::{Source, QP_EVENTS};
-use crate::fabric::Exclusive;
 use crate::memory::{number_of, Binding, KeyFault, QueueMem, Reached, VirtqueueMem};
 use crate::pd::PdUse;
+use crate::runtime::Exclusive;
 use crate::srq::Srq;
 use crate::wqe::{max_rq_wqe, max_sq_wqe, Snapshots};
 use crate::Device;
@@ -81,7 +81,7 @@ pub(crate) struct Qp {
     state: AtomicU8,
     /// A CQ died: go to ERR.
     failure_requested: AtomicBool,
-    /// The entry in the fabric's timers was taken out.
+    /// The entry in the runtime's timers was taken out.
     timer_expired: AtomicBool,
     /// When its doorbell was last asked for it had got few work requests since the time before.
     has_few: AtomicBool,

@@ -127,7 +127,7 @@ impl Qp {
     /// Brings the bucket in line with the rate limit, for bursts and packets of these lengths or,
     /// where they are 0, the defaults.
     fn pace(&self, device: &Device, send: &mut SendSide, burst: u32, packet: u16) {
-        let now = device.fabric().runtime.clock.now();
+        let now = device.runtime().scheduler.clock.now();
         let shape = Shape {
             rate: send.attr.rate_limit,
             burst,

@@ -6,8 +6,8 @@ use roce::net::{Addresses, Mac};
 use roce::Connection;
 use virtio_rdma_abi::number::Qpn;
 
-use crate::fabric::Shared;
 use crate::gid::vlan_of;
+use crate::runtime::SharedRuntime;
 use crate::wire::Arrived;
 
 /// The peer that a QP is connected to.
@@ -47,11 +47,11 @@ impl Peer {
     /// The switch vouches for MAC addresses, not for IP addresses. A port of this process is known
     /// by its MAC address alone. So is a host behind an uplink, unless the uplink has routers,
     /// which put their own address into what they forward.
-    pub(super) fn sent(&self, arrived: &Arrived<'_>, fabric: &Shared) -> bool {
+    pub(super) fn sent(&self, arrived: &Arrived<'_>, runtime: &SharedRuntime) -> bool {
         let path = &arrived.packet.path;
         self.addresses.src() == path.addresses.dst()
             && self.addresses.dst() == path.addresses.src()
             && self.vlan == vlan_of(path.vlan)
-            && (self.mac == path.src_mac || (arrived.is_routed && !fabric.has_port(self.mac)))
+            && (self.mac == path.src_mac || (arrived.is_routed && !runtime.has_port(self.mac)))
     }
 }

@@ -137,7 +137,7 @@ impl RecvSide {
             && self
                 .peer
                 .as_ref()
-                .is_some_and(|peer| peer.sent(arrived, device.fabric()))
+                .is_some_and(|peer| peer.sent(arrived, device.runtime()))
     }
 }
 

@@ -22,8 +22,8 @@ use super::{Peer, Qp, Requester};
 use crate::counters::Counter;
 use crate::cq::Completions;
 use crate::direct::{Route, Transfer};
-use crate::fabric::{Alarm, Until};
 use crate::memory::{Keys, Memory, Message, QueueMem, QueueView, WorkConsumer};
+use crate::runtime::{Alarm, Until};
 use crate::turn::{Budget, Parked};
 use crate::wire::Arrived;
 use crate::wqe::{
@@ -64,7 +64,7 @@ pub(crate) struct SendSide {
     pub(super) drained: bool,
     /// WQEs that were taken since a doorbell was asked for, or more.
     pub(super) fetched: u32,
-    /// The QP's entry in the fabric's timers.
+    /// The QP's entry in the runtime's timers.
     alarm: Alarm,
 }
 
@@ -139,7 +139,7 @@ impl SendSide {
     pub(crate) fn is_from_peer(&self, arrived: &Arrived<'_>, device: &Device) -> bool {
         self.connection
             .as_ref()
-            .is_some_and(|connection| Peer::of(connection).sent(arrived, device.fabric()))
+            .is_some_and(|connection| Peer::of(connection).sent(arrived, device.runtime()))
     }
 
     /// The parts of its QP that a requester needs.
@@ -168,19 +168,20 @@ impl SendSide {
             .min()
     }
 
-    /// Has the fabric's timers know the deadline, if there is one.
+    /// Has the runtime's timers know the deadline, if there is one.
     pub(super) fn arm(&mut self, device: &Device, qp: &Qp) -> Option<Until> {
         if qp.timer_expired.swap(false, Ordering::AcqRel) {
             self.alarm.expired();
         }
         let deadline = self.deadline()?;
         let key = device.key(qp.number);
-        Some(self.alarm.set(&device.fabric().runtime, key, deadline))
+        Some(self.alarm.set(&device.runtime().scheduler, key, deadline))
     }
 
     /// Takes the QP's entry out of the timers.
     pub(super) fn disarm(&mut self, device: &Device, qpn: Qpn) {
-        self.alarm.clear(&device.fabric().runtime, device.key(qpn));
+        self.alarm
+            .clear(&device.runtime().scheduler, device.key(qpn));
     }
 }
 
@@ -228,7 +229,7 @@ pub(crate) struct SendTurn<'a> {
 impl<'a> SendTurn<'a> {
     /// A turn of `qp`, whose send half the caller has locked.
     pub(crate) fn new(qp: &'a Qp, device: &'a Device, view: &'a DmaView) -> Self {
-        Self::at(qp, device, view, device.fabric().runtime.clock.now())
+        Self::at(qp, device, view, device.runtime().scheduler.clock.now())
     }
 
     /// A turn that began at `now`.

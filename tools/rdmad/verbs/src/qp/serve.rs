@@ -12,8 +12,8 @@ use virtio_rdma_abi::ib::{AsyncEvent, QpState, WcStatus};
 
 use super::{Qp, RecvTurn, Requester, SendSide, SendTurn};
 use crate::direct::{Route, Step, Target, Transfer};
-use crate::fabric::Watch;
 use crate::memory::QueueView;
+use crate::runtime::Watch;
 use crate::turn::{Charged, Parked};
 use crate::wire::{RecvEnv, SendEnv};
 use crate::Device;
@@ -45,7 +45,7 @@ impl Qp {
         if self.is_connected() {
             return;
         }
-        device.fabric().runtime.quiesce.outside(|| {
+        device.runtime().scheduler.quiesce.outside(|| {
             let view = device.space.enter();
             let mut side = self.send.lock();
             if self.state() == Some(QpState::Rts) {
@@ -75,7 +75,7 @@ impl Qp {
         }
         let turn = SendTurn::new(self, device, &view);
         let sent = self.send_half(&turn, &mut side, watch);
-        device.fabric().note_turn(cost + turn.budget.spent());
+        device.runtime().note_turn(cost + turn.budget.spent());
         answered.and(sent)
     }
 

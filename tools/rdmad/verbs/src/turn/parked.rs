@@ -7,9 +7,9 @@
 //! without a caller.
 
 use crate::direct::ForPeer;
-use crate::fabric::{Until, Watched};
 use crate::memory::ForDoorbell;
 use crate::qp::{ForAnswer, ForCommand, ForRequest};
+use crate::runtime::{Until, Watched};
 use crate::ForFrames;
 
 /// Callers of a half of a QP that stopped: a set that is never empty.

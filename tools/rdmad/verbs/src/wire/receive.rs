@@ -34,7 +34,7 @@ pub(crate) fn receive(device: &Arc<Device>) -> bool {
     let receiver = Receiving {
         device,
         view: device.space.enter(),
-        now: device.fabric().runtime.clock.now(),
+        now: device.runtime().scheduler.clock.now(),
         budget: Budget::default(),
     };
     let mut frames = device.leftover.take();
@@ -51,7 +51,7 @@ pub(crate) fn receive(device: &Arc<Device>) -> bool {
         frames.drain(..done);
         seen = frames.len();
     }
-    device.fabric().note_turn(receiver.budget.spent());
+    device.runtime().note_turn(receiver.budget.spent());
     device.leftover.put(frames) || more
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn drop_frames(device: &Device) -> bool {
     while !budget.is_spent() && device.frames.receive().is_some() {
         budget.charge_received();
     }
-    device.fabric().note_turn(budget.spent());
+    device.runtime().note_turn(budget.spent());
     budget.is_spent()
 }
 

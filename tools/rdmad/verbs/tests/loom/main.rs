@@ -2,13 +2,13 @@
 
 //! Every interleaving of what workers and those who give them work do without a common lock.
 //!
-//! The engine's `fabric/runtime` is compiled here as it is, over the model checker's primitives.
+//! The engine's `runtime/scheduler` is compiled here as it is, over the model checker's primitives.
 #![cfg(loom)]
 // The models need a part of each module.
 #![allow(dead_code, unused_imports)]
 
-#[path = "../../src/fabric/runtime/mod.rs"]
-mod runtime;
+#[path = "../../src/runtime/scheduler/mod.rs"]
+mod scheduler;
 mod sync;
 
 mod parts;

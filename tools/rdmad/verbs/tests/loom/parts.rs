@@ -7,7 +7,7 @@ use loom::sync::Arc;
 use loom::thread;
 use virtio_rdma_abi::number::Qpn;
 
-use crate::runtime::{Exclusive, Quiesce, ReadySet};
+use crate::scheduler::{Exclusive, Quiesce, ReadySet};
 
 /// A number that is inserted while another thread takes is taken now or later, once.
 #[test]

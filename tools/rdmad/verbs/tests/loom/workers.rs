@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Workers as a fabric has them, from their start to their end. They serve a set of numbers.
+//! Workers as a runtime has them, from their start to their end. They serve a set of numbers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use virtio_rdma_abi::number::{PortId, Qpn};
 
-use crate::runtime::{Alarm, Clock, Crew, Next, QpKey, ReadySet, Runtime, RuntimeConfig, Work};
+use crate::scheduler::{
+    Alarm, Clock, Crew, Next, QpKey, ReadySet, Scheduler, SchedulerConfig, Work,
+};
 use crate::sync::{check, spawn, Condvar, Mutex};
 
 const QP: QpKey = QpKey {
@@ -15,9 +17,9 @@ const QP: QpKey = QpKey {
     qpn: Qpn::NONE,
 };
 
-/// The shared part: a fabric with one device, so to say.
+/// The shared part: a runtime with one device, so to say.
 struct Model {
-    runtime: Runtime,
+    scheduler: Scheduler,
     ready: ReadySet<Qpn>,
     /// How often a number was served.
     served: Mutex<usize>,
@@ -28,7 +30,7 @@ impl Model {
     /// Calls `scenario`; then the workers end.
     fn run(workers: usize, clock: Clock, scenario: impl FnOnce(&Arc<Self>)) {
         let model = Arc::new(Self {
-            runtime: Runtime::new(RuntimeConfig {
+            scheduler: Scheduler::new(SchedulerConfig {
                 workers,
                 stepped: false,
                 at_once: false,
@@ -45,7 +47,7 @@ impl Model {
             crew.add(Server { model, worked }).unwrap();
         }
         scenario(&model);
-        model.runtime.stop();
+        model.scheduler.stop();
         // A worker that sleeps on ends in a deadlock, which the checker reports.
         crew.join();
         assert_eq!(model.ready.take(), None);
@@ -55,7 +57,7 @@ impl Model {
     /// As a doorbell does.
     fn give(&self, qpn: u32) {
         if self.ready.insert(Qpn::new(qpn)) {
-            self.runtime.wake();
+            self.scheduler.wake();
         }
     }
 
@@ -77,8 +79,8 @@ struct Server {
 impl Work for Server {
     type Places = ();
 
-    fn runtime(&self) -> &Runtime {
-        &self.model.runtime
+    fn scheduler(&self) -> &Scheduler {
+        &self.model.scheduler
     }
 
     fn is_busy(&self) -> bool {
@@ -99,7 +101,7 @@ impl Work for Server {
         if index == 0 && self.model.ready.take().is_some() {
             self.worked = true;
             if !self.model.ready.is_empty() {
-                self.model.runtime.wake_another();
+                self.model.scheduler.wake_another();
             }
             *self.model.served.lock() += 1;
             self.model.more.notify_all();
@@ -136,10 +138,10 @@ fn no_wake_up_is_lost() {
 fn no_deadline_is_slept_through() {
     check(|| {
         Model::run(1, Clock::system(), |model| {
-            let runtime = &model.runtime;
+            let scheduler = &model.scheduler;
             let time = Duration::from_millis(1);
-            let _until = Alarm::default().set(runtime, QP, runtime.clock.now() + time);
-            runtime.clock.pass(time);
+            let _until = Alarm::default().set(scheduler, QP, scheduler.clock.now() + time);
+            scheduler.clock.pass(time);
             model.await_served(1);
         });
     });
@@ -150,10 +152,10 @@ fn no_deadline_is_slept_through() {
 fn what_is_due_is_done_when_time_has_passed() {
     check(|| {
         Model::run(1, Clock::manual(), |model| {
-            let runtime = &model.runtime;
+            let scheduler = &model.scheduler;
             let time = Duration::from_millis(1);
-            let _until = Alarm::default().set(runtime, QP, runtime.clock.now() + time);
-            runtime.advance(time, || !model.ready.is_empty());
+            let _until = Alarm::default().set(scheduler, QP, scheduler.clock.now() + time);
+            scheduler.advance(time, || !model.ready.is_empty());
             assert_eq!(*model.served.lock(), 1);
         });
     });

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use verbs::{Clock, Fabric, Limits};
+use verbs::{Clock, Limits, Runtime};
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdCreatePd, CmdDelGid, Request};
 use virtio_rdma_abi::event::{EventKind, FIRST_EVENT_QUEUE};
 use virtio_rdma_abi::feature::Feature;
@@ -32,7 +32,7 @@ const FEATURES: [Feature; 3] = [Feature::MemWindows, Feature::RegPages, Feature:
 pub struct Guest {
     pub vm: Vm,
     pub port: Arc<Port>,
-    /// That of the fabric.
+    /// That of the runtime.
     pub clock: Clock,
     pd: Cell<Pdn>,
     /// Buffers for events that there are in all.
@@ -66,12 +66,12 @@ impl Guest {
     /// The guest of this number, with as many buffers for events as the choices say.
     pub fn new(
         n: usize,
-        (fabric, clock): (&Fabric, Clock),
+        (runtime, clock): (&Runtime, Clock),
         net: &Arc<Net>,
         choices: &mut Choices,
     ) -> Self {
         let port = net.port(mac(n));
-        let vm = Vm::new(n, fabric, port.clone(), &limits());
+        let vm = Vm::new(n, runtime, port.clone(), &limits());
         port.attach(&vm.device);
         vm.negotiate(&FEATURES);
         let buffers = choices.of(&[1_000_000, 2, 1]);

@@ -9,7 +9,7 @@ use std::panic::{self, AssertUnwindSafe, Location, PanicHookInfo};
 use std::sync::Arc;
 use std::time::Duration;
 
-use verbs::{Clock, Fabric, FabricConfig, PathPolicy};
+use verbs::{Clock, PathPolicy, Runtime, RuntimeConfig};
 
 use crate::choices::Choices;
 use crate::connection::Connection;
@@ -59,7 +59,7 @@ pub fn guarded(choices: &mut Choices) -> Result<(), Failure> {
 }
 
 struct Sim<'w> {
-    fabric: &'w Fabric,
+    runtime: &'w Runtime,
     net: &'w Net,
     guests: &'w [Guest],
     workers: usize,
@@ -81,22 +81,22 @@ struct Placed<'w> {
 pub fn run(choices: &mut Choices) {
     let workers = 1 + choices.below(3);
     let clock = Clock::manual();
-    let fabric = Fabric::new(FabricConfig {
+    let runtime = Runtime::new(RuntimeConfig {
         workers: Some(workers),
         at_once: choices.once_in(3),
         clock: clock.clone(),
         stepped: true,
         secret: Some(7),
-        ..FabricConfig::default()
+        ..RuntimeConfig::default()
     })
     .unwrap();
     let net = Arc::new(Net::default());
     let count = 2 + choices.below(2);
     let guests: Vec<_> = (1..=count)
-        .map(|n| Guest::new(n, (&fabric, clock.clone()), &net, choices))
+        .map(|n| Guest::new(n, (&runtime, clock.clone()), &net, choices))
         .collect();
     let mut sim = Sim {
-        fabric: &fabric,
+        runtime: &runtime,
         net: &net,
         guests: &guests,
         workers,
@@ -115,7 +115,7 @@ pub fn run(choices: &mut Choices) {
     }
     while choices.next_step() {
         sim.step(choices);
-        assert!(!fabric.sleeps_over_work(), "all sleep, and there is work");
+        assert!(!runtime.sleeps_over_work(), "all sleep, and there is work");
     }
     if !is_cut_off {
         sim.finish();
@@ -134,7 +134,7 @@ pub fn run(choices: &mut Choices) {
 impl<'w> Sim<'w> {
     fn party(&self, choices: &mut Choices) -> Placed<'w> {
         let path = choices.of(&[PathPolicy::Direct, PathPolicy::Wire]);
-        self.fabric.set_path(path);
+        self.runtime.set_path(path);
         let party: Box<dyn Party<'w> + 'w> = match choices.below(6) {
             0..=1 => Box::new(Connection::new(self.guests, choices)),
             2..=3 => Box::new(Vault::new(self.guests, choices)),
@@ -148,12 +148,12 @@ impl<'w> Sim<'w> {
         match choices.below(36) {
             0..=9 => {
                 let worker = choices.below(self.workers);
-                self.fabric.step(worker);
+                self.runtime.step(worker);
             }
             10..=26 => {
                 let at = choices.below(self.parties.len());
                 let Placed { path, party } = &mut self.parties[at];
-                self.fabric.set_path(*path);
+                self.runtime.set_path(*path);
                 party.act(choices);
             }
             27..=32 => self.frames(choices),
@@ -221,7 +221,7 @@ impl<'w> Sim<'w> {
         }
         for _ in 0..choices.below(4) {
             self.frames(choices);
-            self.fabric.step(choices.below(self.workers));
+            self.runtime.step(choices.below(self.workers));
         }
         guest.take_address();
     }
@@ -268,13 +268,13 @@ impl<'w> Sim<'w> {
             self.delayed = 0;
             while self.work() | self.deliver_all() {}
         }
-        let next = self.fabric.next_deadline();
+        let next = self.runtime.next_deadline();
         let time = match choices.below(3) {
             0 => next.unwrap_or_default(),
             1 => Duration::from_micros(1 + choices.below(20) as u64),
             _ => next.unwrap_or_default() / 2,
         };
-        self.fabric.pass(time);
+        self.runtime.pass(time);
     }
 
     /// Lets all that was posted be done.
@@ -301,8 +301,8 @@ impl<'w> Sim<'w> {
             if moved {
                 continue;
             }
-            match self.fabric.next_deadline() {
-                Some(time) => self.fabric.pass(time),
+            match self.runtime.next_deadline() {
+                Some(time) => self.runtime.pass(time),
                 None if self.resume() => {}
                 None => {
                     for Placed { party, .. } in &mut self.parties {
@@ -332,7 +332,7 @@ impl<'w> Sim<'w> {
             self.graves.extend(party.destroy());
         }
         // Nobody is left to answer.
-        let left = self.fabric.next_deadline();
+        let left = self.runtime.next_deadline();
         assert_eq!(left, None, "a deadline of what is gone");
         while self.work() | self.deliver_all() | self.take_events() {}
         for grave in &self.graves {
@@ -353,7 +353,7 @@ impl<'w> Sim<'w> {
     fn resume(&mut self) -> bool {
         let mut any = false;
         for Placed { path, party } in &mut self.parties {
-            self.fabric.set_path(*path);
+            self.runtime.set_path(*path);
             any |= party.resume();
         }
         any
@@ -375,7 +375,7 @@ impl<'w> Sim<'w> {
         loop {
             let before = steps;
             for at in 0..self.workers {
-                while self.fabric.step((self.first + at) % self.workers) {
+                while self.runtime.step((self.first + at) % self.workers) {
                     steps += 1;
                     assert!(steps < ENDLESS, "the workers never sleep");
                 }
@@ -384,7 +384,7 @@ impl<'w> Sim<'w> {
                 break;
             }
         }
-        let lost = self.fabric.sleeps_over_work();
+        let lost = self.runtime.sleeps_over_work();
         assert!(!lost, "all sleep, and there is work");
         steps > 0
     }

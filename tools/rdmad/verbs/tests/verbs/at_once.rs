@@ -6,7 +6,7 @@
 use std::thread;
 use std::time::Duration;
 
-use verbs::{FabricConfig, Limits, PathPolicy};
+use verbs::{Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::Doorbell;
 
@@ -18,11 +18,11 @@ const REST: Duration = Duration::from_millis(2);
 const POLL: Duration = Duration::from_secs(60);
 
 fn at_once(path: PathPolicy, poll: Duration) -> World {
-    let config = FabricConfig {
+    let config = RuntimeConfig {
         path,
         poll,
         at_once: true,
-        ..FabricConfig::default()
+        ..RuntimeConfig::default()
     };
     World::with_config(2, config, Limits::default())
 }

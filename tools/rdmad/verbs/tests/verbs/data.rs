@@ -439,7 +439,7 @@ fn a_connection_changes_its_path_between_messages() {
     let (from, to) = (a.mr(8192), b.mr(8192));
     for round in 0..8 {
         let path = PATHS[round as usize % 2];
-        world.fabric.set_path(path);
+        world.runtime.set_path(path);
         // Decided again at RTS.
         qa.modify(QpState::Rts, QpAttrMask::NONE, QpAttr::default())
             .unwrap();

@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use verbs::{Clock, FabricConfig, Limits, PathPolicy};
+use verbs::{Clock, Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::ctrl::CmdSetRateLimit;
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::feature::Feature;
@@ -147,10 +147,10 @@ fn from_sqd_to_err_and_reset() {
 fn what_was_taken_and_not_begun_waits() {
     // More packets than the window has.
     const LONG: u32 = 50_000;
-    let config = FabricConfig {
+    let config = RuntimeConfig {
         path: PathPolicy::Wire,
         clock: Clock::manual(),
-        ..FabricConfig::default()
+        ..RuntimeConfig::default()
     };
     let world = World::with_config(2, config, Limits::default());
     let options = Options {
@@ -158,20 +158,20 @@ fn what_was_taken_and_not_begun_waits() {
         ..Options::default()
     };
     let p = Pair::with(&world, options, options);
-    world.fabric.advance(Duration::ZERO);
+    world.runtime.advance(Duration::ZERO);
     world.net.lose_one_in.store(1, Ordering::Relaxed);
     let wrs = [1, 2].map(|id| p.wr(id, WrOpcode::RdmaWrite, LONG).bytes());
     p.qa.post_all(&wrs);
     p.qa.ring_doorbell(Doorbell::Sq);
-    world.fabric.advance(Duration::ZERO);
+    world.runtime.advance(Duration::ZERO);
     drain(&p, 1);
     assert_eq!(p.qa.query().sq_draining, 1);
     world.net.lose_one_in.store(0, Ordering::Relaxed);
-    world.fabric.advance(Duration::from_secs(1));
+    world.runtime.advance(Duration::from_secs(1));
     p.cq_a.expect(1, WcStatus::Success);
     p.a.sink.expect(DRAINED, p.qa.cookie);
     assert_eq!(p.qa.query().sq_draining, 0);
-    world.fabric.advance(Duration::from_secs(1));
+    world.runtime.advance(Duration::from_secs(1));
     assert_eq!(p.cq_a.poll(), None, "it began");
     p.qa.to(QpState::Rts);
     p.cq_a.expect(2, WcStatus::Success);
@@ -182,10 +182,10 @@ fn what_was_taken_and_not_begun_waits() {
 #[test]
 fn a_message_between_two_packets_is_under_way() {
     const LONG: u32 = 20_000;
-    let config = FabricConfig {
+    let config = RuntimeConfig {
         path: PathPolicy::Wire,
         clock: Clock::manual(),
-        ..FabricConfig::default()
+        ..RuntimeConfig::default()
     };
     let world = World::with_config(2, config, Limits::default());
     for vm in &world.vms {
@@ -202,9 +202,9 @@ fn a_message_between_two_packets_is_under_way() {
         };
         p.a.call(limit).unwrap();
         p.qa.post(&p.wr(1, WrOpcode::RdmaWrite, LONG));
-        world.fabric.advance(Duration::ZERO);
+        world.runtime.advance(Duration::ZERO);
         drain(&p, 1);
-        world.fabric.advance(Duration::ZERO);
+        world.runtime.advance(Duration::ZERO);
         assert_eq!(p.qa.query().sq_draining, 1, "{qp_type:?}");
         assert!(p.a.sink.is_empty());
         let change = QpAttr {
@@ -214,7 +214,7 @@ fn a_message_between_two_packets_is_under_way() {
         let changed = p.qa.modify(QpState::Sqd, QpAttrMask::RATE_LIMIT, change);
         assert_eq!(changed, Err(EINVAL));
         assert_eq!(p.cq_a.poll(), None);
-        world.fabric.advance(Duration::from_secs(1));
+        world.runtime.advance(Duration::from_secs(1));
         p.cq_a.expect(1, WcStatus::Success);
         p.a.sink.expect(DRAINED, p.qa.cookie);
         assert_eq!(p.qa.query().sq_draining, 0);

@@ -13,7 +13,7 @@ use roce::net::{gid_to_ip, multicast_mac};
 use roce::work::With;
 use roce::Psn;
 use tempfile::TempDir;
-use verbs::{Clock, FabricConfig, Limits, PathPolicy};
+use verbs::{Clock, Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::ctrl::CmdAttachMcast;
 use virtio_rdma_abi::event::{EventKind, FIRST_EVENT_QUEUE};
 use virtio_rdma_abi::feature::Feature;
@@ -209,16 +209,16 @@ fn a_peer_keeps_its_buffers() {
 /// Doorbells that a driver rings while its device has failed are looked at after the reset.
 #[test]
 fn a_queue_that_was_rung_meanwhile_is_served_after_the_reset() {
-    let config = FabricConfig {
+    let config = RuntimeConfig {
         clock: Clock::manual(),
-        ..FabricConfig::default()
+        ..RuntimeConfig::default()
     };
     let mut world = World::with_config(1, config, Limits::default());
     let vm = &mut world.vms[0];
     vm.device.fail("planted");
     vm.device.notified(FIRST_EVENT_QUEUE);
     // Until all workers sleep.
-    world.fabric.advance(Duration::ZERO);
+    world.runtime.advance(Duration::ZERO);
     recover(vm);
     vm.sink.buffers.store(0, Ordering::SeqCst);
     vm.device.set_link(false);

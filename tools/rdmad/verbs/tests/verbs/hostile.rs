@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use verbs::{Clock, FabricConfig, Limits, PathPolicy};
+use verbs::{Clock, Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::ctrl::{CmdDeregMr, Command};
 use virtio_rdma_abi::event::EventKind;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, SigType, WcStatus, WrOpcode};
@@ -123,15 +123,15 @@ fn a_cq_ring_that_makes_no_sense_kills_the_cq() {
 #[test]
 fn doorbells_ring_only_what_their_page_may() {
     let clock = Clock::manual();
-    let config = FabricConfig {
+    let config = RuntimeConfig {
         clock,
-        ..FabricConfig::default()
+        ..RuntimeConfig::default()
     };
     let world = World::with_config(2, config, Limits::default());
     let healthy = Healthy::new(&world);
     let p = Pair::new(&world);
     // The workers do all that there is to do.
-    let settle = || world.fabric.advance(Duration::ZERO);
+    let settle = || world.runtime.advance(Duration::ZERO);
     let others = [0, qp::PAGE - 1, qp::PAGE + 1, 4095, 4096, u32::MAX];
     let ring_elsewhere = |doorbell: Doorbell| {
         for page in others {

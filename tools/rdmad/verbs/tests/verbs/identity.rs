@@ -15,7 +15,7 @@ use roce::ud::{GSI_QKEY, GSI_QPN};
 use roce::work::With;
 use roce::Psn;
 use tempfile::TempDir;
-use verbs::{Fabric, FabricConfig, Limits, PathPolicy};
+use verbs::{Limits, PathPolicy, Runtime, RuntimeConfig};
 use virtio_rdma_abi::ctrl::{CmdAddGid, CmdAddGidVlan, CmdAllocMw, CmdDelGid, CmdDeregMr};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{
@@ -131,11 +131,11 @@ fn an_address_is_of_one_port_at_a_time() {
 fn a_port_has_the_addresses_that_it_was_given() {
     let given: [IpAddr; 2] = [[10, 0, 0, 1].into(), [0xfd; 16].into()];
     let net = Arc::new(Net::default());
-    let fabric = Fabric::new(FabricConfig::default()).unwrap();
+    let runtime = Runtime::new(RuntimeConfig::default()).unwrap();
     let vm = |n, addresses: &[IpAddr]| {
         let port = net.port(mac(n));
         let limits = Limits::default();
-        let vm = Vm::with_addresses(n, &fabric, port.clone(), &limits, addresses);
+        let vm = Vm::with_addresses(n, &runtime, port.clone(), &limits, addresses);
         port.attach(&vm.device);
         vm.negotiate(&[Feature::GidVlan]);
         vm

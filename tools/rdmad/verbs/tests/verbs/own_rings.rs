@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use verbs::{FabricConfig, Limits, PathPolicy};
+use verbs::{Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{WcStatus, WrOpcode};
 use virtio_rdma_abi::ring::{ArmKind, ArmWord};
@@ -45,9 +45,9 @@ fn a_doorbell_makes_up_for_a_missed_arm_word() {
 fn events_wait_for_buffers_in_their_order() {
     // Of two workers one could show a completion, and the other send the event of the next one
     // first.
-    let config = FabricConfig {
+    let config = RuntimeConfig {
         workers: Some(1),
-        ..FabricConfig::default()
+        ..RuntimeConfig::default()
     };
     let world = World::with_config(1, config, Limits::default());
     let vm = &world.vms[0];

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use roce::{Frame, FramePort};
-use verbs::{Fabric, FabricConfig, Limits, PathPolicy};
+use verbs::{Limits, PathPolicy, Runtime, RuntimeConfig};
 use virtio_rdma_abi::ctrl::{CmdAttachMcast, CmdCreatePd, CmdDeregMr};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{QpState, QpType, WcStatus, WrOpcode};
@@ -78,9 +78,9 @@ struct Setting {
 }
 
 impl Setting {
-    fn new(config: FabricConfig) -> Self {
+    fn new(config: RuntimeConfig) -> Self {
         let net = Arc::new(Net::default());
-        let fabric = Fabric::new(config).unwrap();
+        let runtime = Runtime::new(config).unwrap();
         let ports = [1, 2, 3].map(|n| net.port(mac(n)));
         let fragile = Arc::new(Fragile::new(ports[0].clone()));
         let limits = Limits::default();
@@ -89,22 +89,22 @@ impl Setting {
                 0 => fragile.clone(),
                 _ => port.clone(),
             };
-            let vm = Vm::new(index + 1, &fabric, frames, &limits);
+            let vm = Vm::new(index + 1, &runtime, frames, &limits);
             port.attach(&vm.device);
             vm
         });
         let vms = Vec::from_iter(vms);
         Self {
-            world: World { vms, net, fabric },
+            world: World { vms, net, runtime },
             fragile,
         }
     }
 
     fn wire(workers: usize) -> Self {
-        Self::new(FabricConfig {
+        Self::new(RuntimeConfig {
             workers: Some(workers),
             path: PathPolicy::Wire,
-            ..FabricConfig::default()
+            ..RuntimeConfig::default()
         })
     }
 
@@ -192,11 +192,11 @@ fn frames_do_not_wait_for_a_device_that_panicked() {
 
 #[test]
 fn in_a_turn_of_the_thread_that_rings() {
-    let setting = Setting::new(FabricConfig {
+    let setting = Setting::new(RuntimeConfig {
         workers: Some(1),
         path: PathPolicy::Wire,
         at_once: true,
-        ..FabricConfig::default()
+        ..RuntimeConfig::default()
     });
     let [first, second] = [0, 1].map(|n| &setting.world.vms[n]);
     let pair = Pair::between([first, second], Options::default(), Options::default());
@@ -226,10 +226,10 @@ fn in_a_control_command() {
 /// what is left to it.
 #[test]
 fn with_the_qp_of_a_peer_at_hand() {
-    let setting = Setting::new(FabricConfig {
+    let setting = Setting::new(RuntimeConfig {
         workers: Some(1),
         path: PathPolicy::Direct,
-        ..FabricConfig::default()
+        ..RuntimeConfig::default()
     });
     let [first, second] = [0, 1].map(|n| &setting.world.vms[n]);
     let pair = Pair::between([first, second], Options::default(), Options::default());

@@ -6,7 +6,7 @@
 use std::thread;
 use std::time::Duration;
 
-use verbs::{FabricConfig, Limits, PathPolicy};
+use verbs::{Limits, PathPolicy, RuntimeConfig};
 
 use crate::harness::*;
 
@@ -16,10 +16,10 @@ const REST: Duration = Duration::from_millis(2);
 /// Calls `check` on either path with workers that poll for so long.
 fn polling(poll: Duration, check: impl Fn(&Pair<'_>)) {
     for path in [PathPolicy::Direct, PathPolicy::Wire] {
-        let config = FabricConfig {
+        let config = RuntimeConfig {
             path,
             poll,
-            ..FabricConfig::default()
+            ..RuntimeConfig::default()
         };
         let world = World::with_config(2, config, Limits::default());
         check(&Pair::new(&world));

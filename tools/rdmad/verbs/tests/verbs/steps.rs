@@ -2,7 +2,7 @@
 
 //! Acts between two steps of a worker, and in one.
 
-use verbs::{Clock, FabricConfig, Limits};
+use verbs::{Clock, Limits, RuntimeConfig};
 use virtio_rdma_abi::ctrl::CmdCreateMr;
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{AccessFlags, QpAttrMask, QpState, QpType, WcStatus, WrOpcode};
@@ -17,18 +17,18 @@ use crate::turns::{connect_outside, is_bounded, unsignaled};
 
 /// A world whose only worker does a step when it is told to.
 fn stepped() -> World {
-    let config = FabricConfig {
+    let config = RuntimeConfig {
         workers: Some(1),
         clock: Clock::manual(),
         stepped: true,
-        ..FabricConfig::default()
+        ..RuntimeConfig::default()
     };
     World::with_config(2, config, Limits::default())
 }
 
 /// Has the worker go on until it sleeps.
 fn rest(world: &World) {
-    let rests = (0..100_000).any(|_| !world.fabric.step(0));
+    let rests = (0..100_000).any(|_| !world.runtime.step(0));
     assert!(rests, "a worker that does not come to rest");
 }
 
@@ -152,10 +152,10 @@ fn registrations_of_many_pages_fill_a_turn() {
     let mut most = 0;
     while done() < SLOTS / 2 {
         let before = done();
-        assert!(world.fabric.step(0), "asleep before the end");
+        assert!(world.runtime.step(0), "asleep before the end");
         most = most.max(done() - before);
     }
-    let status = world.fabric.status();
+    let status = world.runtime.status();
     let limit = (status.turn_budget as usize).div_ceil(COST);
     assert!(most > 0 && most as usize <= limit, "{most} at once");
     is_bounded(&status);

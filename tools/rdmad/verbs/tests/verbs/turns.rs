@@ -10,7 +10,7 @@ use std::time::Duration;
 use roce::headers::{Aeth, Body, Bth, Deth, Headers, Response, Syndrome};
 use roce::net::{gid_to_ip, multicast_mac};
 use roce::Psn;
-use verbs::{Clock, FabricConfig, FabricStatus, Limits, PathPolicy};
+use verbs::{Clock, Limits, PathPolicy, RuntimeConfig, RuntimeStatus};
 use virtio_rdma_abi::ctrl::{CmdAllocMw, CmdAttachMcast, CmdDeregMr};
 use virtio_rdma_abi::feature::Feature;
 use virtio_rdma_abi::ib::{
@@ -129,7 +129,7 @@ fn fill_with_local_work(qp: &Qp<'_>) {
 
 /// No turn cost more than it may. The last step is up to 128 work requests, a message of that many
 /// packets, or the copies of a datagram to a group.
-pub fn is_bounded(status: &FabricStatus) {
+pub fn is_bounded(status: &RuntimeStatus) {
     let limit = status.turn_budget + status.turn_budget / 4;
     assert!(status.longest_turn > 0, "{status:?}");
     assert!(status.longest_turn <= limit, "{status:?}");
@@ -139,10 +139,10 @@ pub fn is_bounded(status: &FabricStatus) {
 #[test]
 fn a_long_queue_takes_many_turns() {
     for qp_type in [QpType::Rc, QpType::Uc] {
-        let config = FabricConfig {
+        let config = RuntimeConfig {
             workers: Some(1),
             clock: Clock::manual(),
-            ..FabricConfig::default()
+            ..RuntimeConfig::default()
         };
         let world = World::with_config(1, config, Limits::default());
         world.negotiate(&[Feature::MemWindows]);
@@ -157,13 +157,13 @@ fn a_long_queue_takes_many_turns() {
         fill_with_local_work(&qp);
         qp.sq.set_owner(MAX_SLOTS);
         qp.ring_doorbell(Doorbell::Sq);
-        world.fabric.advance(Duration::ZERO);
+        world.runtime.advance(Duration::ZERO);
         for _ in 0..MAX_SLOTS / PERIOD {
             cq.expect(1, WcStatus::Success);
         }
-        is_bounded(&world.fabric.status());
+        is_bounded(&world.runtime.status());
         // As many work requests in one turn would cost far more.
-        let status = world.fabric.status();
+        let status = world.runtime.status();
         assert!(u64::from(MAX_SLOTS) * 512 > 8 * status.longest_turn);
     }
 }
@@ -192,17 +192,17 @@ fn a_long_queue_is_flushed_in_many_turns() {
     let slots = u64::from(slots);
     let all = (0..slots).chain(10_000..10_000 + slots);
     assert!(flushed.into_iter().eq(all));
-    is_bounded(&world.fabric.status());
+    is_bounded(&world.runtime.status());
 }
 
 /// Each datagram to a group is copied to all of its members, so few of them fill a turn.
 #[test]
 fn datagrams_to_a_large_group_take_many_turns() {
     const DATAGRAMS: u32 = 64;
-    let config = FabricConfig {
+    let config = RuntimeConfig {
         workers: Some(1),
         clock: Clock::manual(),
-        ..FabricConfig::default()
+        ..RuntimeConfig::default()
     };
     let world = World::with_config(1, config, Limits::default());
     world.negotiate(&[Feature::Multicast]);
@@ -235,12 +235,12 @@ fn datagrams_to_a_large_group_take_many_turns() {
     world
         .net
         .inject_all(vm.mac, &vec![datagram; DATAGRAMS as usize]);
-    world.fabric.advance(Duration::ZERO);
+    world.runtime.advance(Duration::ZERO);
     for _ in 0..members * DATAGRAMS {
         let cqe = cq.poll().expect("a copy for each member");
         assert_eq!(cqe.status, WcStatus::Success.value());
     }
-    is_bounded(&world.fabric.status());
+    is_bounded(&world.runtime.status());
 }
 
 /// One acknowledgement ends all work requests before it, so few of them fill a turn.
@@ -248,10 +248,10 @@ fn datagrams_to_a_large_group_take_many_turns() {
 fn acknowledgements_of_much_work_take_many_turns() {
     const QPS: usize = 48;
     const COUNT: u32 = 100;
-    let config = FabricConfig {
+    let config = RuntimeConfig {
         workers: Some(1),
         clock: Clock::manual(),
-        ..FabricConfig::default()
+        ..RuntimeConfig::default()
     };
     let world = World::with_config(1, config, Limits::default());
     let vm = &world.vms[0];
@@ -283,16 +283,16 @@ fn acknowledgements_of_much_work_take_many_turns() {
         let headers = Headers::new(Bth::new(DEFAULT_PKEY, qp.qpn, last), ack);
         frame_between((mac(200), peer), (vm.mac, vm.gid), &headers, &[])
     }));
-    world.fabric.advance(Duration::ZERO);
+    world.runtime.advance(Duration::ZERO);
     assert!(cq.poll().is_none());
     world.net.inject_all(vm.mac, &acknowledgements);
-    world.fabric.advance(Duration::ZERO);
+    world.runtime.advance(Duration::ZERO);
     for _ in &qps {
         cq.expect(COUNT.into(), WcStatus::Success);
     }
     let counters = vm.device.status().counters;
     assert_eq!(counters.rx_packets, QPS as u64, "each is counted once");
-    is_bounded(&world.fabric.status());
+    is_bounded(&world.runtime.status());
 }
 
 /// A reset waits once for the turns that are going on, however many objects there are.
@@ -309,9 +309,9 @@ fn a_reset_waits_once() {
         qp.post_bytes(&window.bind(1, window.key, window.key));
         cq.expect(1, WcStatus::Success);
     }
-    let before = world.fabric.status().grace_periods;
+    let before = world.runtime.status().grace_periods;
     vm.device.reset();
-    assert_eq!(world.fabric.status().grace_periods, before + 1);
+    assert_eq!(world.runtime.status().grace_periods, before + 1);
 }
 
 /// A process that posts local work requests faster than they are executed does not keep other VMs
@@ -352,9 +352,9 @@ fn endless_local_work_leaves_other_vms_their_turns() {
             });
             for victim in &victims {
                 // It waits once for the turns that are going on, so for one of each worker.
-                let periods = world.fabric.status().grace_periods;
+                let periods = world.runtime.status().grace_periods;
                 b.call(CmdDeregMr { mrn: victim.mrn }).unwrap();
-                assert_eq!(world.fabric.status().grace_periods, periods + 1);
+                assert_eq!(world.runtime.status().grace_periods, periods + 1);
                 let before = executed.load(Ordering::Relaxed);
                 assert!(before < LIMIT, "{qp_type:?}: the turn has no end");
                 wait("more turns of the attacker", || {
@@ -363,7 +363,7 @@ fn endless_local_work_leaves_other_vms_their_turns() {
             }
             stop.store(true, Ordering::Relaxed);
         });
-        is_bounded(&world.fabric.status());
+        is_bounded(&world.runtime.status());
     }
 }
 

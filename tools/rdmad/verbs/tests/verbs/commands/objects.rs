@@ -100,7 +100,7 @@ fn the_port_tells_its_speed() {
             speed,
             ..DeviceConfig::new(mac(number))
         };
-        let vm = Vm::with_config(number, &world.fabric, port, config);
+        let vm = Vm::with_config(number, &world.runtime, port, config);
         let rsp = vm.call(CmdQueryPort { port: 1 }).unwrap();
         let lanes = match PortWidth::try_from(rsp.active_width).unwrap() {
             PortWidth::X1 => 1,

@@ -4,17 +4,17 @@
 
 use std::time::Duration;
 
-use verbs::{Clock, FabricConfig, Limits, PathPolicy};
+use verbs::{Clock, Limits, PathPolicy, RuntimeConfig};
 use virtio_rdma_abi::ib::{QpState, WcStatus, WrOpcode};
 
 use crate::harness::*;
 
 /// Two VMs whose time passes only when a test says so.
 fn standing_still(path: PathPolicy) -> World {
-    let config = FabricConfig {
+    let config = RuntimeConfig {
         path,
         clock: Clock::manual(),
-        ..FabricConfig::default()
+        ..RuntimeConfig::default()
     };
     World::with_config(2, config, Limits::default())
 }
@@ -60,11 +60,11 @@ fn a_receive_that_comes_late() {
                 };
                 let p = Pair::with(&world, Options::default(), theirs);
                 p.qa.post(&p.wr(1, opcode, 64));
-                world.fabric.advance(Duration::ZERO);
+                world.runtime.advance(Duration::ZERO);
                 p.qb.post_recv(2, &[sge(&p.mb, 0, 64)]);
-                world.fabric.advance(delay - Duration::from_nanos(1));
+                world.runtime.advance(delay - Duration::from_nanos(1));
                 assert_eq!((p.cq_a.poll(), p.cq_b.poll()), (None, None), "{delay:?}");
-                world.fabric.advance(Duration::from_nanos(1));
+                world.runtime.advance(Duration::from_nanos(1));
                 p.cq_a.expect(1, WcStatus::Success);
                 p.cq_b.expect(2, WcStatus::Success);
             });
@@ -90,9 +90,9 @@ fn a_timeout_is_as_long_as_the_qp_says() {
             p.qa.post(&p.send(1, 64));
             let tries = u32::from(retry_cnt) + 1;
             let least = tries * (Duration::from_nanos(4096) * (1 << timeout));
-            world.fabric.advance(least - Duration::from_nanos(1));
+            world.runtime.advance(least - Duration::from_nanos(1));
             assert_eq!(p.cq_a.poll(), None, "timeout {timeout}, {tries} tries");
-            world.fabric.advance(3 * least + Duration::from_nanos(1));
+            world.runtime.advance(3 * least + Duration::from_nanos(1));
             p.cq_a.expect(1, WcStatus::RetryExcErr);
         });
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A daemon's inside: a fabric, the switch, and VMs that are played.
+//! A daemon's inside: a runtime, the switch, and VMs that are played.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use verbs::{Fabric, FabricConfig, Limits, PathPolicy};
+use verbs::{Limits, PathPolicy, Runtime, RuntimeConfig};
 use vswitch::{Config, PortConfig, Switch};
 
 use super::{mac, Vm};
@@ -13,7 +13,7 @@ use super::{mac, Vm};
 /// A process with VMs. The fields end in this order.
 pub struct Daemon {
     pub vms: Vec<Vm>,
-    _fabric: Fabric,
+    _runtime: Runtime,
     pub switch: Switch,
 }
 
@@ -37,10 +37,10 @@ impl Daemon {
         mut config: Config,
         change: impl Fn(&mut PortConfig),
     ) -> Self {
-        let fabric = Fabric::new(FabricConfig {
+        let runtime = Runtime::new(RuntimeConfig {
             workers: Some(workers),
             path,
-            ..FabricConfig::default()
+            ..RuntimeConfig::default()
         })
         .expect("threads");
         config.ports = vms
@@ -59,7 +59,7 @@ impl Daemon {
         let vms = vms
             .zip(engines)
             .map(|(n, engine)| {
-                let vm = Vm::new(n, &fabric, Arc::new(engine.clone()), &Limits::default());
+                let vm = Vm::new(n, &runtime, Arc::new(engine.clone()), &Limits::default());
                 let device = Arc::downgrade(&vm.device);
                 engine.on_ready(move || {
                     if let Some(device) = device.upgrade() {
@@ -71,7 +71,7 @@ impl Daemon {
             .collect();
         Self {
             vms,
-            _fabric: fabric,
+            _runtime: runtime,
             switch,
         }
     }

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 
 use dma::DmaSpace;
 use roce::FramePort;
-use verbs::{Device, DeviceConfig, Fabric, FabricConfig, Limits, PathPolicy, Virtqueues};
+use verbs::{Device, DeviceConfig, Limits, PathPolicy, Runtime, RuntimeConfig, Virtqueues};
 use virtio_rdma_abi::cqe::{Cqe, OPCODE_RECV};
 use virtio_rdma_abi::ctrl::*;
 use virtio_rdma_abi::event::{Event, EventKind};
@@ -195,12 +195,12 @@ pub fn mac(n: usize) -> [u8; 6] {
     [0x52, 0x54, 0, 9, 0, n as u8]
 }
 
-/// Some VMs on one fabric.
+/// Some VMs on one runtime.
 pub struct World {
-    // The fabric ends last: it stops the threads that serve the devices.
+    // The runtime ends last: it stops the threads that serve the devices.
     pub vms: Vec<Vm>,
     pub net: Arc<Net>,
-    pub fabric: Fabric,
+    pub runtime: Runtime,
 }
 
 impl World {
@@ -209,27 +209,27 @@ impl World {
     }
 
     pub fn with_limits(vms: usize, path: PathPolicy, limits: Limits) -> Self {
-        let config = FabricConfig {
+        let config = RuntimeConfig {
             path,
-            ..FabricConfig::default()
+            ..RuntimeConfig::default()
         };
         Self::with_config(vms, config, limits)
     }
 
-    /// The fabric has two workers unless told otherwise.
-    pub fn with_config(vms: usize, mut config: FabricConfig, limits: Limits) -> Self {
+    /// The runtime has two workers unless told otherwise.
+    pub fn with_config(vms: usize, mut config: RuntimeConfig, limits: Limits) -> Self {
         let net = Arc::new(Net::default());
         config.workers.get_or_insert(2);
-        let fabric = Fabric::new(config).unwrap();
+        let runtime = Runtime::new(config).unwrap();
         let vms = (1..=vms)
             .map(|n| {
                 let port = net.port(mac(n));
-                let vm = Vm::new(n, &fabric, port.clone(), &limits);
+                let vm = Vm::new(n, &runtime, port.clone(), &limits);
                 port.attach(&vm.device);
                 vm
             })
             .collect();
-        Self { vms, net, fabric }
+        Self { vms, net, runtime }
     }
 
     /// Negotiates features with all drivers, beside those that make the mode.
@@ -286,14 +286,14 @@ pub struct Vm {
 impl Vm {
     /// The `n`th VM, with what is between its device and the others. The caller has the device know
     /// of frames.
-    pub fn new(n: usize, fabric: &Fabric, port: Arc<dyn FramePort>, limits: &Limits) -> Self {
-        Self::with_addresses(n, fabric, port, limits, &[])
+    pub fn new(n: usize, runtime: &Runtime, port: Arc<dyn FramePort>, limits: &Limits) -> Self {
+        Self::with_addresses(n, runtime, port, limits, &[])
     }
 
     /// The same, with the only addresses that it may have.
     pub fn with_addresses(
         n: usize,
-        fabric: &Fabric,
+        runtime: &Runtime,
         port: Arc<dyn FramePort>,
         limits: &Limits,
         addresses: &[IpAddr],
@@ -303,13 +303,13 @@ impl Vm {
             addresses: addresses.to_vec(),
             ..DeviceConfig::new(mac(n))
         };
-        Self::with_config(n, fabric, port, config)
+        Self::with_config(n, runtime, port, config)
     }
 
     /// The same, with a device of this configuration.
     pub fn with_config(
         n: usize,
-        fabric: &Fabric,
+        runtime: &Runtime,
         port: Arc<dyn FramePort>,
         config: DeviceConfig,
     ) -> Self {
@@ -319,7 +319,7 @@ impl Vm {
         if !is_rfc() {
             sink.buffers.store(1_000_000, Ordering::SeqCst);
         }
-        let device = Device::new(config, space.clone(), fabric, sink.clone(), port);
+        let device = Device::new(config, space.clone(), runtime, sink.clone(), port);
         device.set_link(true);
         sink.events.lock().unwrap().clear();
         let mut gid = [0; 16];

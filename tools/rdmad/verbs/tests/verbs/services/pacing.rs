@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use verbs::{Clock, DataPath, FabricConfig, Limits, PathPolicy, QpStatus};
+use verbs::{Clock, DataPath, Limits, PathPolicy, QpStatus, RuntimeConfig};
 use virtio_rdma_abi::config::{RateLimitConfig, RATE_LIMIT_CONFIG_OFFSET};
 use virtio_rdma_abi::ctrl::CmdSetRateLimit;
 use virtio_rdma_abi::feature::Feature;
@@ -28,10 +28,10 @@ const MESSAGE: u32 = 8192;
 const DEPTH: u64 = 32;
 
 fn world(vms: usize, path: PathPolicy, clock: Clock) -> World {
-    let config = FabricConfig {
+    let config = RuntimeConfig {
         path,
         clock,
-        ..FabricConfig::default()
+        ..RuntimeConfig::default()
     };
     let world = World::with_config(vms, config, Limits::default());
     for vm in &world.vms {
@@ -96,7 +96,7 @@ fn series(world: &World, loads: &mut [Load<'_, '_>], count: usize) -> Vec<u64> {
     let mut series = Vec::with_capacity(count);
     for _ in 0..count {
         loads.iter_mut().for_each(Load::refill);
-        world.fabric.advance(MILLISECOND);
+        world.runtime.advance(MILLISECOND);
         let now = world.vms[0].counters().paced_bytes;
         series.push(now - before);
         before = now;
@@ -185,7 +185,7 @@ fn bursts_are_as_long_as_asked_for() {
         let pair = Pair::new(&world);
         limit(&pair.qa, RATE, burst, 1_000).unwrap();
         // The bucket is full after a pause.
-        world.fabric.advance(100 * MILLISECOND);
+        world.runtime.advance(100 * MILLISECOND);
         let mut loads = [Load::new(&pair)];
         let first = series(&world, &mut loads, 1)[0];
         assert!(
@@ -271,10 +271,10 @@ fn a_limited_qp_flushes_what_waits() {
             limit(&pair.qa, 100, 0, 0).unwrap();
             let mut load = Load::new(&pair);
             load.refill();
-            world.fabric.advance(MILLISECOND);
+            world.runtime.advance(MILLISECOND);
             pair.qa.to(QpState::Err);
             // Returns once nothing is left to do.
-            world.fabric.advance(1000 * MILLISECOND);
+            world.runtime.advance(1000 * MILLISECOND);
             let mut ended = load.completed;
             while let Some(cqe) = pair.cq_a.poll() {
                 ended += 1;
@@ -301,7 +301,7 @@ fn an_acknowledgement_that_is_waited_for_is_no_loss() {
     let data = pattern(MESSAGE as usize, 5);
     pair.a.write(pair.ma.iova, &data);
     pair.qa.post(&pair.wr(1, WrOpcode::RdmaWrite, MESSAGE));
-    world.fabric.advance(1000 * MILLISECOND);
+    world.runtime.advance(1000 * MILLISECOND);
     assert_eq!(pair.cq_a.next().status, WcStatus::Success.value());
     assert_eq!(pair.b.read(pair.mb.iova, data.len()), data);
     assert_eq!(world.vms[0].counters().timeouts, 0);
@@ -425,24 +425,24 @@ fn on_the_wall_clock() {
 /// A worker that has to wait for the rate sleeps, although the peer's pause is over.
 #[test]
 fn after_a_pause_the_rate_is_slept_for() {
-    let config = FabricConfig {
+    let config = RuntimeConfig {
         clock: Clock::manual(),
         stepped: true,
-        ..FabricConfig::default()
+        ..RuntimeConfig::default()
     };
     let world = World::with_config(2, config, Limits::default());
     world.negotiate(&[Feature::RateLimit]);
-    let rests = || (0..1000).any(|_| !(world.fabric.step(0) | world.fabric.step(1)));
+    let rests = || (0..1000).any(|_| !(world.runtime.step(0) | world.runtime.step(1)));
     let p = Pair::new(&world);
     p.qa.post(&p.send(1, 4096));
     assert!(rests(), "B has no receive");
     // The bucket holds less than a frame.
     limit(&p.qa, 1_000, 100, 0).unwrap();
     p.qb.post_recv(2, &[sge(&p.mb, 0, 4096)]);
-    world.fabric.pass(MILLISECOND);
+    world.runtime.pass(MILLISECOND);
     assert!(rests(), "a worker that can do nothing");
-    while let Some(time) = world.fabric.next_deadline() {
-        world.fabric.pass(time);
+    while let Some(time) = world.runtime.next_deadline() {
+        world.runtime.pass(time);
         assert!(rests());
     }
     p.cq_a.expect(1, WcStatus::Success);

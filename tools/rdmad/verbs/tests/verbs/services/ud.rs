@@ -200,12 +200,12 @@ fn both_paths_share_the_receives() {
     let options = Options::of(QpType::Ud);
     let p = Pair::with(&world, options, options);
     for round in 0..20 {
-        world.fabric.set_path(PATHS[round as usize % 2]);
+        world.runtime.set_path(PATHS[round as usize % 2]);
         // A datagram that does not fit leaves the receive to the next.
         p.qb.post_recv(round, &[sge(&p.mb, 0, 140)]);
         p.qa.post(&p.send(100, 101));
         p.cq_a.expect(100, WcStatus::Success);
-        world.fabric.set_path(PATHS[(round / 2) as usize % 2]);
+        world.runtime.set_path(PATHS[(round / 2) as usize % 2]);
         let data = pattern(100, round);
         p.a.write(p.ma.iova, &data);
         p.qa.post(&p.send(101, 100));

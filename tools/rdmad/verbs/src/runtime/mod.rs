@@ -4,7 +4,7 @@
 //! address to a device.
 
 mod longest;
-mod runtime;
+mod scheduler;
 mod server;
 mod sync;
 mod watch;
@@ -19,14 +19,14 @@ use parking_lot::Mutex;
 use virtio_rdma_abi::number::PortId;
 
 use self::longest::Longest;
-pub use self::runtime::Clock;
-pub(crate) use self::runtime::{shard, Alarm, Exclusive, Lull, QpKey, ReadySet, Until};
-use self::runtime::{Crew, Runtime, RuntimeConfig};
+pub use self::scheduler::Clock;
+pub(crate) use self::scheduler::{shard, Alarm, Exclusive, Lull, QpKey, ReadySet, Until};
+use self::scheduler::{Crew, Scheduler, SchedulerConfig};
 use self::server::Server;
 pub(crate) use self::watch::{Watch, Watched};
 use crate::claims::Claims;
 use crate::shuffle::Secret;
-use crate::status::FabricStatus;
+use crate::status::RuntimeStatus;
 use crate::turn::TURN;
 use crate::Device;
 
@@ -43,9 +43,9 @@ pub enum PathPolicy {
     Wire,
 }
 
-/// How a [`Fabric`] works.
+/// How a [`Runtime`] works.
 #[derive(Clone, Debug, Default)]
-pub struct FabricConfig {
+pub struct RuntimeConfig {
     /// Threads that serve; by default as many as there are CPUs less one, but from one to four.
     pub workers: Option<usize>,
     /// How QPs of the process exchange data.
@@ -58,7 +58,7 @@ pub struct FabricConfig {
     pub at_once: bool,
     /// The clock that timers and rate limits go by.
     pub clock: Clock,
-    /// Whether workers are no threads, but do what [`Fabric::step`] tells them to.
+    /// Whether workers are no threads, but do what [`Runtime::step`] tells them to.
     pub stepped: bool,
     /// The secret by which the numbers of objects and their keys are drawn; unknown unless told.
     /// Runs that must repeat themselves tell it.
@@ -66,29 +66,29 @@ pub struct FabricConfig {
 }
 
 /// The devices of a process and the workers that serve them. Dropping it ends their threads.
-pub struct Fabric {
-    shared: Arc<Shared>,
+pub struct Runtime {
+    shared: Arc<SharedRuntime>,
     crew: Crew<Server>,
 }
 
-/// The part of a [`Fabric`] that devices and workers know.
-pub(crate) struct Shared {
+/// The part of a [`Runtime`] that devices and workers know.
+pub(crate) struct SharedRuntime {
     /// Sorted by port.
     devices: ArcSwap<Vec<Arc<Device>>>,
     /// The next device's port.
     next_port: Mutex<PortId>,
     direct: AtomicBool,
     poll: Duration,
-    pub(crate) runtime: Runtime,
+    pub(crate) scheduler: Scheduler,
     pub(crate) claims: Claims,
     pub(crate) secret: Secret,
     longest: Longest,
 }
 
-impl Fabric {
+impl Runtime {
     /// Starts the threads.
-    pub fn new(config: FabricConfig) -> io::Result<Self> {
-        let FabricConfig {
+    pub fn new(config: RuntimeConfig) -> io::Result<Self> {
+        let RuntimeConfig {
             workers,
             path,
             poll,
@@ -102,7 +102,7 @@ impl Fabric {
             cpus.saturating_sub(1).min(MAX_DEFAULT_WORKERS)
         });
         let workers = workers.max(1);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedRuntime {
             devices: ArcSwap::default(),
             next_port: Mutex::new(PortId::new(1)),
             direct: AtomicBool::new(path == PathPolicy::Direct),
@@ -110,7 +110,7 @@ impl Fabric {
                 true => Duration::ZERO,
                 false => poll,
             },
-            runtime: Runtime::new(RuntimeConfig {
+            scheduler: Scheduler::new(SchedulerConfig {
                 workers,
                 stepped,
                 at_once,
@@ -120,16 +120,16 @@ impl Fabric {
             secret: Secret::new(secret),
             longest: Longest::new(workers),
         });
-        let mut fabric = Self {
+        let mut runtime = Self {
             shared,
             crew: Crew::new(stepped),
         };
         for worker in 0..workers {
-            fabric
+            runtime
                 .crew
-                .add(Server::new(fabric.shared.clone(), worker))?;
+                .add(Server::new(runtime.shared.clone(), worker))?;
         }
-        Ok(fabric)
+        Ok(runtime)
     }
 
     /// Whether QPs of this process exchange data directly. Takes effect on a QP when it next goes
@@ -150,18 +150,18 @@ impl Fabric {
     /// Whether all workers that are stepped sleep on although there is work: a wake-up was lost.
     pub fn sleeps_over_work(&self) -> bool {
         let shared = &self.shared;
-        self.crew.sleeps_on() && (shared.is_busy() || shared.runtime.is_due())
+        self.crew.sleeps_on() && (shared.is_busy() || shared.scheduler.is_due())
     }
 
     /// Lets `time` pass on a clock that stands still. Work that is due then is left to
     /// [steps](Self::step). On the clock of the system it sleeps.
     pub fn pass(&self, time: Duration) {
-        self.shared.runtime.clock.pass(time);
+        self.shared.scheduler.clock.pass(time);
     }
 
     /// How long it is to the next deadline, if there is one.
     pub fn next_deadline(&self) -> Option<Duration> {
-        let Runtime { timers, clock, .. } = &self.shared.runtime;
+        let Scheduler { timers, clock, .. } = &self.shared.scheduler;
         let next = timers.next()?;
         Some(next.saturating_duration_since(clock.now()))
     }
@@ -171,36 +171,36 @@ impl Fabric {
     /// of the system it sleeps.
     pub fn advance(&self, time: Duration) {
         let shared = &self.shared;
-        shared.runtime.advance(time, || shared.is_busy());
+        shared.scheduler.advance(time, || shared.is_busy());
     }
 
     /// The status of the workers.
-    pub fn status(&self) -> FabricStatus {
+    pub fn status(&self) -> RuntimeStatus {
         let (longest_turn, longest_round) = self.shared.longest.longest();
-        FabricStatus {
-            workers: self.shared.runtime.workers(),
+        RuntimeStatus {
+            workers: self.shared.scheduler.workers(),
             turn_budget: TURN as u64,
             longest_turn,
             longest_round,
-            grace_periods: self.shared.runtime.quiesce.periods(),
+            grace_periods: self.shared.scheduler.quiesce.periods(),
         }
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<SharedRuntime> {
         &self.shared
     }
 }
 
-impl Drop for Fabric {
+impl Drop for Runtime {
     fn drop(&mut self) {
-        self.shared.runtime.stop();
+        self.shared.scheduler.stop();
         self.crew.join();
-        // Devices know the fabric and the fabric its devices.
+        // Devices know the runtime and the runtime its devices.
         self.shared.devices.store(Arc::default());
     }
 }
 
-impl Shared {
+impl SharedRuntime {
     /// Makes the device that `make` returns for its port known.
     pub(crate) fn attach(&self, make: impl FnOnce(PortId) -> Arc<Device>) -> Arc<Device> {
         let mut next = self.next_port.lock();
@@ -224,7 +224,7 @@ impl Shared {
             self.devices.store(Arc::new(devices));
             self.claims.take_back(port);
         }
-        self.runtime.quiesce.synchronize();
+        self.scheduler.quiesce.synchronize();
     }
 
     /// The device whose port has this MAC address, if QPs exchange data directly.

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::sleep::Nap;
 use super::sync::{spin_loop, thread_local};
-use super::{QpKey, Runtime};
+use super::{QpKey, Scheduler};
 
 /// Expired deadlines that are looked at before other work goes on.
 const TIMERS_A_ROUND: usize = 64;
@@ -23,7 +23,7 @@ pub(super) fn is_worker() -> bool {
     shard() != 0
 }
 
-/// Where the current thread counts, so that no two workers of a fabric meet: the number of the
+/// Where the current thread counts, so that no two workers of a runtime meet: the number of the
 /// worker counted from 1, or 0 for all other threads.
 #[inline]
 pub(crate) fn shard() -> usize {
@@ -46,7 +46,7 @@ pub(crate) trait Work: Send + 'static {
     type Places;
 
     /// State that the worker shares with others.
-    fn runtime(&self) -> &Runtime;
+    fn scheduler(&self) -> &Scheduler;
 
     /// Whether there is something to do for some worker. A worker does not sleep then.
     fn is_busy(&self) -> bool;
@@ -89,10 +89,10 @@ impl<W: Work> Worker<W> {
         }
     }
 
-    /// Has the current thread serve until the runtime stops.
+    /// Has the current thread serve until the scheduler stops.
     pub(super) fn run(mut self) {
         WORKER.with(|worker| worker.set(self.number + 1));
-        while !self.work.runtime().is_stopped() {
+        while !self.work.scheduler().is_stopped() {
             let next = self.round();
             self.rest(next);
         }
@@ -109,8 +109,8 @@ impl<W: Work> Worker<W> {
 
     /// Whether the worker, which is stepped, would sleep on at its next step.
     pub(super) fn sleeps_on(&self) -> bool {
-        let runtime = self.work.runtime();
-        let is_due = |nap: &Nap| runtime.sleep.is_due(nap, runtime.clock.now());
+        let scheduler = self.work.scheduler();
+        let is_due = |nap: &Nap| scheduler.sleep.is_due(nap, scheduler.clock.now());
         self.nap.as_ref().is_some_and(|nap| !is_due(nap))
     }
 
@@ -154,10 +154,10 @@ impl<W: Work> Worker<W> {
     }
 
     fn begin(&mut self) {
-        let runtime = self.work.runtime();
-        let now = runtime.clock.now();
+        let scheduler = self.work.scheduler();
+        let now = scheduler.clock.now();
         for _ in 0..TIMERS_A_ROUND {
-            let Some(key) = runtime.timers.expired(now) else {
+            let Some(key) = scheduler.timers.expired(now) else {
                 break;
             };
             self.work.expired(key);
@@ -171,11 +171,11 @@ impl<W: Work> Worker<W> {
             Next::Round => {}
             Next::Watch => spin_loop(),
             Next::Sleep => {
-                let runtime = self.work.runtime();
-                self.nap = runtime.sleep.sleep(
-                    &runtime.clock,
-                    || self.work.is_busy() || runtime.is_stopped(),
-                    || runtime.timers.next(),
+                let scheduler = self.work.scheduler();
+                self.nap = scheduler.sleep.sleep(
+                    &scheduler.clock,
+                    || self.work.is_busy() || scheduler.is_stopped(),
+                    || scheduler.timers.next(),
                 );
             }
         }
@@ -184,8 +184,8 @@ impl<W: Work> Worker<W> {
 
     /// Whether the worker is awake, perhaps since now.
     fn wake_up(&mut self) -> bool {
-        let runtime = self.work.runtime();
-        let over = |nap: &Nap| runtime.sleep.is_over(nap, runtime.clock.now());
+        let scheduler = self.work.scheduler();
+        let over = |nap: &Nap| scheduler.sleep.is_over(nap, scheduler.clock.now());
         if self.nap.as_ref().is_some_and(over) {
             self.nap = None;
         }

@@ -8,13 +8,13 @@ use std::time::Instant;
 use arc_swap::Guard;
 use virtio_rdma_abi::number::PortId;
 
-use super::runtime::{shard, Next, Runtime, Work};
-use super::{QpKey, Shared, Watch};
+use super::scheduler::{shard, Next, Scheduler, Work};
+use super::{QpKey, SharedRuntime, Watch};
 use crate::Device;
 
 /// The work of one worker.
 pub(super) struct Server {
-    shared: Arc<Shared>,
+    shared: Arc<SharedRuntime>,
     /// Its worker, counted from 0.
     worker: usize,
     watch: Watch,
@@ -28,7 +28,7 @@ pub(super) struct Server {
 
 impl Server {
     /// For this worker.
-    pub(super) fn new(shared: Arc<Shared>, worker: usize) -> Self {
+    pub(super) fn new(shared: Arc<SharedRuntime>, worker: usize) -> Self {
         Self {
             worker,
             watch: Watch::new(shared.poll),
@@ -44,11 +44,11 @@ impl Server {
         if self.watch.is_empty() {
             return false;
         }
-        let runtime = &self.shared.runtime;
+        let scheduler = &self.shared.scheduler;
         let devices = self.shared.devices.load();
-        let _turn = runtime.quiesce.begin(self.worker);
+        let _turn = scheduler.quiesce.begin(self.worker);
         self.watch.look(
-            runtime.clock.now(),
+            scheduler.clock.now(),
             |qp| find(&devices, qp.port).is_none_or(|device| device.has_posted(qp.qpn)),
             |qp| {
                 if let Some(device) = find(&devices, qp.port) {
@@ -63,8 +63,8 @@ impl Server {
 impl Work for Server {
     type Places = Guard<Arc<Vec<Arc<Device>>>>;
 
-    fn runtime(&self) -> &Runtime {
-        &self.shared.runtime
+    fn scheduler(&self) -> &Scheduler {
+        &self.shared.scheduler
     }
 
     fn is_busy(&self) -> bool {
@@ -99,9 +99,9 @@ impl Work for Server {
         }
         let device = &devices[self.first.wrapping_add(index) % devices.len()];
         if device.is_ready() {
-            let runtime = &self.shared.runtime;
-            let turn = runtime.quiesce.begin(self.worker);
-            self.worked |= device.serve(&self.watch, || runtime.wake_another());
+            let scheduler = &self.shared.scheduler;
+            let turn = scheduler.quiesce.begin(self.worker);
+            self.worked |= device.serve(&self.watch, || scheduler.wake_another());
             drop(turn);
             device.transport().send_interrupts();
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::clock::nanos_since;
 use super::sync::{AtomicU64, Ordering};
-use super::Runtime;
+use super::Scheduler;
 
 /// A doorbell comes after a lull if for so long there was none, and none was served.
 const LULL: Duration = Duration::from_micros(20);
@@ -42,7 +42,7 @@ impl Lull {
     }
 }
 
-impl Runtime {
+impl Scheduler {
     /// Has the current thread, which is no worker, take `turn` for a device whose doorbell it
     /// hears, if that is the better way. Returns whether it has.
     pub(crate) fn serve_at_once(&self, lull: &Lull, turn: impl FnOnce()) -> bool {

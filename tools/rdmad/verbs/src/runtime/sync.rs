@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Threads, time and synchronisation, as `runtime` uses them. `tests/loom` has the model checker's
-//! counterparts.
+//! Threads, time and synchronisation, as `scheduler` uses them. `tests/loom` has the model
+//! checker's counterparts.
 
 use std::io;
 use std::time::Instant;

@@ -40,8 +40,8 @@ use self::sync::{AtomicBool, Ordering};
 pub(crate) use self::timer::{Alarm, QpKey, Timers, Until};
 pub(crate) use self::worker::{shard, Next, Work};
 
-/// How a [`Runtime`] is made.
-pub(crate) struct RuntimeConfig {
+/// How a [`Scheduler`] is made.
+pub(crate) struct SchedulerConfig {
     /// Workers, at least one.
     pub workers: usize,
     /// Whether they are stepped.
@@ -54,7 +54,7 @@ pub(crate) struct RuntimeConfig {
 
 /// State that workers share beside their work: the clock, deadlines, and where they sleep.
 #[derive(Debug)]
-pub(crate) struct Runtime {
+pub(crate) struct Scheduler {
     pub clock: Clock,
     pub timers: Timers,
     pub quiesce: Quiesce,
@@ -64,10 +64,10 @@ pub(crate) struct Runtime {
     at_once: bool,
 }
 
-impl Runtime {
+impl Scheduler {
     /// Without work. Its workers are those of a [`Crew`].
-    pub(crate) fn new(config: RuntimeConfig) -> Self {
-        let RuntimeConfig {
+    pub(crate) fn new(config: SchedulerConfig) -> Self {
+        let SchedulerConfig {
             workers,
             stepped,
             at_once,

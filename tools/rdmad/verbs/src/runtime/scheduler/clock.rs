@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::sync::{self, AtomicU64, Ordering};
 
-/// The clock of a fabric: that of the system, or one that stands still until it is told to go on,
+/// The clock of a runtime: that of the system, or one that stands still until it is told to go on,
 /// so that a test sees exactly what happens when.
 #[derive(Clone, Debug)]
 pub struct Clock(Kind);
@@ -34,7 +34,7 @@ impl Clock {
         Self(Kind::System)
     }
 
-    /// A clock that stands still but for [`Fabric::advance`](crate::Fabric::advance).
+    /// A clock that stands still but for [`Runtime::advance`](crate::Runtime::advance).
     pub fn manual() -> Self {
         Self(Kind::Manual {
             start: sync::now(),
@@ -64,7 +64,7 @@ impl Clock {
         }
     }
 
-    /// Whether it goes on only by [`Fabric::advance`](crate::Fabric::advance).
+    /// Whether it goes on only by [`Runtime::advance`](crate::Runtime::advance).
     pub(crate) fn stands_still(&self) -> bool {
         matches!(self.0, Kind::Manual { .. })
     }

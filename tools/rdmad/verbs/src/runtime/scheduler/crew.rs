@@ -7,7 +7,7 @@ use std::io;
 use super::sync::{spawn, JoinHandle, Mutex};
 use super::worker::{Work, Worker};
 
-/// The workers of a fabric.
+/// The workers of a runtime.
 pub(crate) enum Crew<W> {
     /// Each is a thread.
     Threads(Vec<JoinHandle<()>>),
@@ -59,7 +59,7 @@ impl<W: Work> Crew<W> {
         }
     }
 
-    /// Returns when all have ended, which were [told to](super::Runtime::stop).
+    /// Returns when all have ended, which were [told to](super::Scheduler::stop).
     pub(crate) fn join(&mut self) {
         let Self::Threads(threads) = self else {
             return;

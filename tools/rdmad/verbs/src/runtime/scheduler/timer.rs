@@ -9,9 +9,9 @@ use virtio_rdma_abi::number::{PortId, Qpn};
 
 use super::clock::nanos_since;
 use super::sync::{AtomicU64, Mutex, Ordering};
-use super::Runtime;
+use super::Scheduler;
 
-/// A QP of the fabric.
+/// A QP of the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct QpKey {
     /// Its port.
@@ -23,7 +23,7 @@ pub(crate) struct QpKey {
 /// No deadline.
 const NEVER: u64 = u64::MAX;
 
-/// The deadlines of a fabric. A QP has one at most, which its [`Alarm`] knows as well so that it
+/// The deadlines of a runtime. A QP has one at most, which its [`Alarm`] knows as well so that it
 /// can be found.
 #[derive(Debug)]
 pub(crate) struct Timers {
@@ -97,10 +97,10 @@ impl Alarm {
     /// Sees that QP `key` has a turn at `deadline` at the latest. An entry that comes too early
     /// stays: answers move the deadline often, and a turn for nothing is cheaper than to change the
     /// timers each time.
-    pub(crate) fn set(&mut self, runtime: &Runtime, key: QpKey, deadline: Instant) -> Until {
+    pub(crate) fn set(&mut self, scheduler: &Scheduler, key: QpKey, deadline: Instant) -> Until {
         if self.0.is_none_or(|set| deadline < set) {
-            if runtime.timers.change(key, self.0, Some(deadline)) {
-                runtime.wake();
+            if scheduler.timers.change(key, self.0, Some(deadline)) {
+                scheduler.wake();
             }
             self.0 = Some(deadline);
         }
@@ -113,9 +113,9 @@ impl Alarm {
     }
 
     /// Takes the entry of QP `key` out of the timers.
-    pub(crate) fn clear(&mut self, runtime: &Runtime, key: QpKey) {
+    pub(crate) fn clear(&mut self, scheduler: &Scheduler, key: QpKey) {
         if let Some(set) = self.0.take() {
-            runtime.timers.change(key, Some(set), None);
+            scheduler.timers.change(key, Some(set), None);
         }
     }
 }
