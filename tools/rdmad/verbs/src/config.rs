@@ -28,11 +28,11 @@ const ACK_DELAY: u8 = 15;
 /// Bytes of Ethernet payload around those of a packet at most: IPv6, UDP, BTH, AtomicETH, ImmDt and
 /// ICRC (IBTA A17.5.1).
 const ROCE_OVERHEAD: u32 = 40 + 8 + 12 + 28 + 4 + 4;
-/// Queues that a driver without own rings gets: transport virtqueues are few.
-const TRANSPORT_QUEUES: u32 = 64;
+/// Queues that a driver without own rings gets: virtqueues are few.
+const RFC_QUEUES: u32 = 64;
 /// Entries of such an SQ or RQ, and of such a CQ.
-const TRANSPORT_WR: u32 = 1024;
-const TRANSPORT_CQE: u32 = 2048;
+const RFC_WR: u32 = 1024;
+const RFC_CQE: u32 = 2048;
 /// Greatest sizes of the control queue and of an event queue.
 const CONTROL_QUEUE_SIZE: u32 = 256;
 const EVENT_QUEUE_SIZE: u32 = 1024;
@@ -131,7 +131,7 @@ impl Default for Limits {
 
 /// Limits of the queues of a driver without own rings.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TransportLimits {
+pub(crate) struct RfcLimits {
     /// QPs, the GSI QP included.
     pub max_qp: u32,
     /// Outstanding work requests of a queue.
@@ -154,12 +154,12 @@ impl Limits {
     }
 
     /// The limits of RFC mode.
-    pub(crate) fn transport(&self) -> TransportLimits {
-        TransportLimits {
-            max_qp: self.max_qp.min(TRANSPORT_QUEUES),
-            max_qp_wr: self.max_qp_wr.min(TRANSPORT_WR),
-            max_cq: self.max_cq.min(TRANSPORT_QUEUES),
-            max_cqe: self.max_cqe.min(TRANSPORT_CQE),
+    pub(crate) fn rfc_mode(&self) -> RfcLimits {
+        RfcLimits {
+            max_qp: self.max_qp.min(RFC_QUEUES),
+            max_qp_wr: self.max_qp_wr.min(RFC_WR),
+            max_cq: self.max_cq.min(RFC_QUEUES),
+            max_cqe: self.max_cqe.min(RFC_CQE),
         }
     }
 
@@ -191,15 +191,15 @@ impl Limits {
 
     /// Greatest size of each virtqueue of the transport, so that it serves in either mode.
     pub fn virtqueue_sizes(&self) -> Vec<u16> {
-        let transport = self.transport();
-        let numbers = QueueNumbers::new(transport.max_cq);
-        let count = numbers.count(transport.max_qp).max(1 + self.event_queues);
+        let rfc = self.rfc_mode();
+        let numbers = QueueNumbers::new(rfc.max_cq);
+        let count = numbers.count(rfc.max_qp).max(1 + self.event_queues);
         (0..u16::try_from(count).unwrap_or(u16::MAX))
             .map(|number| {
                 let entries = match numbers.role(number) {
                     Role::Control => CONTROL_QUEUE_SIZE,
-                    Role::Cq(_) => transport.max_cqe,
-                    Role::Sq(_) | Role::Rq(_) => transport.max_qp_wr,
+                    Role::Cq(_) => rfc.max_cqe,
+                    Role::Sq(_) | Role::Rq(_) => rfc.max_qp_wr,
                 };
                 let is_event_queue = (1..=self.event_queues).contains(&number.into());
                 let events = if is_event_queue { EVENT_QUEUE_SIZE } else { 0 };
@@ -299,7 +299,7 @@ impl DeviceConfig {
     /// The configuration space.
     pub(crate) fn space(&self) -> [u8; CONFIG_SIZE] {
         let limits = &self.limits;
-        let transport = limits.transport();
+        let rfc = limits.rfc_mode();
         let multicast = match limits.max_mcast_grp {
             0 => DeviceCaps::NONE,
             _ => DeviceCaps::BLOCK_MULTICAST_LOOPBACK,
@@ -312,8 +312,8 @@ impl DeviceConfig {
             hw_ver: HW_VERSION,
             max_mr_size: self.max_mr_size(),
             page_size_cap: MR_PAGE_SHIFTS.map(|shift| 1 << shift).sum(),
-            max_qp: transport.max_qp,
-            max_qp_wr: transport.max_qp_wr,
+            max_qp: rfc.max_qp,
+            max_qp_wr: rfc.max_qp_wr,
             device_cap_flags: DeviceCaps::SYS_IMAGE_GUID
                 | DeviceCaps::RC_RNR_NAK_GEN
                 | DeviceCaps::BAD_PKEY_CNTR
@@ -328,8 +328,8 @@ impl DeviceConfig {
             max_send_sge: limits.max_sge,
             max_recv_sge: limits.max_sge,
             max_sge_rd: limits.max_sge,
-            max_cq: transport.max_cq,
-            max_cqe: transport.max_cqe,
+            max_cq: rfc.max_cq,
+            max_cqe: rfc.max_cqe,
             max_mr: limits.max_mr,
             max_mw: limits.max_mw,
             max_pd: limits.max_pd,

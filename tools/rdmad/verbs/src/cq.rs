@@ -179,7 +179,7 @@ impl Cq {
             None => device
                 .events()
                 .completion(self.event_queue, self.number, self.cookie),
-            Some(virtqueue) => device.transport().interrupt(virtqueue.number()),
+            Some(virtqueue) => device.virtqueues().interrupt(virtqueue.number()),
         }
     }
 

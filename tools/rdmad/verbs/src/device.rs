@@ -29,10 +29,11 @@ use crate::memory::MrTable;
 use crate::multicast::Groups;
 use crate::pd::Pd;
 use crate::qp::Qp;
+use crate::rfc_queues::RfcQueues;
 use crate::runtime::{Exclusive, Lull, QpKey, ReadySet, Runtime, SharedRuntime, Watch};
 use crate::srq::Srq;
 use crate::table::Table;
-use crate::transport::{Transport, Virtqueues};
+use crate::virtqueues::Virtqueues;
 use crate::wire::Leftover;
 
 /// The frame port has room for the QP's frames again.
@@ -73,7 +74,8 @@ pub struct Device {
     pub(crate) space: Arc<DmaSpace>,
     pub(crate) frames: Arc<dyn FramePort>,
     events: EventQueues,
-    transport: Transport,
+    virtqueues: Arc<dyn Virtqueues>,
+    rfc_queues: RfcQueues,
     features: AtomicU64,
     /// The device can't go on: its objects are not used any more.
     failed: AtomicBool,
@@ -152,7 +154,8 @@ impl Device {
                 space,
                 frames,
                 events: EventQueues::new(limits.event_queues, queues.clone()),
-                transport: Transport::new(queues, limits.transport().max_cq),
+                rfc_queues: RfcQueues::new(queues.clone(), limits.rfc_mode().max_cq),
+                virtqueues: queues,
                 features: AtomicU64::new(0),
                 failed: AtomicBool::new(false),
                 link: AtomicBool::new(false),
@@ -199,7 +202,7 @@ impl Device {
         self.features
             .store(features.in_force().0, Ordering::Release);
         if self.failed.load(Ordering::Acquire) {
-            self.transport.fail("its last reset panicked");
+            self.virtqueues.fail("its last reset panicked");
         }
         // Workers passed over what became ready while the device had failed.
         self.runtime.scheduler.wake();
@@ -232,7 +235,7 @@ impl Device {
 
     fn note_failure(&self, why: &str) {
         if !self.failed.swap(true, Ordering::AcqRel) {
-            self.transport.fail(why);
+            self.virtqueues.fail(why);
         }
     }
 
@@ -278,7 +281,7 @@ impl Device {
             }
             return;
         }
-        match self.transport.numbers().role(queue) {
+        match self.rfc_queues.numbers().role(queue) {
             Role::Sq(qpn) => {
                 if let Some(few) = self.qps.with(qpn, Qp::has_few) {
                     self.posted(qpn, few);
@@ -300,13 +303,13 @@ impl Device {
     pub fn virtqueue_reset(&self, queue: u16) {
         if !self.has_own_rings() {
             self.renew_virtqueue(queue);
-            self.transport.send_interrupts();
+            self.virtqueues.send_interrupts();
         }
     }
 
     fn renew_virtqueue(&self, queue: u16) {
         let _control = self.control.lock();
-        match self.transport.numbers().role(queue) {
+        match self.rfc_queues.numbers().role(queue) {
             Role::Cq(cqn) => {
                 if let Some(cq) = self.cqs.get(cqn) {
                     cq.virtqueue_reset(self);
@@ -321,7 +324,7 @@ impl Device {
             }
             Role::Control => {}
         }
-        self.transport.renew(queue);
+        self.rfc_queues.renew(queue);
     }
 
     /// The frame port has frames, or room again.
@@ -340,7 +343,7 @@ impl Device {
                 AsyncEvent::PortErr
             };
             self.events.asynchronous(Source::Port, event, PORT.into());
-            self.transport.send_interrupts();
+            self.virtqueues.send_interrupts();
         }
     }
 
@@ -351,11 +354,11 @@ impl Device {
         self.features.store(0, Ordering::Release);
         self.destroy_all();
         self.events.clear();
-        self.transport.renew_all();
+        self.rfc_queues.renew_all();
         self.failed.store(false, Ordering::Release);
         drop(control);
         // Interrupts of peers go out: the driver of this device has gone.
-        self.transport.send_interrupts();
+        self.virtqueues.send_interrupts();
     }
 
     /// Takes the device from its runtime, at the end of its VM.
@@ -403,8 +406,14 @@ impl Device {
         &self.events
     }
 
-    pub(crate) fn transport(&self) -> &Transport {
-        &self.transport
+    pub(crate) fn rfc_queues(&self) -> &RfcQueues {
+        &self.rfc_queues
+    }
+
+    /// Its virtqueues. Interrupts are to be sent at the end of whatever may complete work or raise an
+    /// event, of any device, when no lock is held.
+    pub(crate) fn virtqueues(&self) -> &dyn Virtqueues {
+        &*self.virtqueues
     }
 
     pub(crate) fn link_is_up(&self) -> bool {
@@ -437,7 +446,7 @@ impl Device {
             });
         };
         if few && self.runtime.scheduler.serve_at_once(&self.lull, serve) {
-            self.transport.send_interrupts();
+            self.virtqueues.send_interrupts();
         } else {
             self.qp_ready(qpn);
         }

@@ -11,7 +11,7 @@ use virtio_rdma_abi::event::{Event, EventKind, FIRST_EVENT_QUEUE};
 use virtio_rdma_abi::ib::AsyncEvent;
 use virtio_rdma_abi::number::{Cqn, Number, Qpn, Srqn};
 
-use crate::transport::Virtqueues;
+use crate::virtqueues::Virtqueues;
 
 /// Events that are sent in a turn.
 const EVENTS_A_TURN: usize = 256;

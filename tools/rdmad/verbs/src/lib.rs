@@ -17,7 +17,7 @@
 //! | `turn` | what turns cost, and who gives a QP the next one |
 //! | `wqe` | work requests: fetching and validation |
 //! | `direct`, `wire` | the two ways of data between QPs |
-//! | `transport` | virtqueues of the transport, and those that are queues in RFC mode |
+//! | `virtqueues`, `rfc_queues` | virtqueues of the device, and those that are queues in RFC mode |
 //! | `event` | events that wait for buffers |
 //! | `runtime` | workers, ready sets, timers, the clock |
 //! | `counters`, `status` | what can be seen of a device from outside |
@@ -39,14 +39,15 @@ mod memory;
 mod multicast;
 mod pd;
 mod qp;
+mod rfc_queues;
 mod runtime;
 mod shuffle;
 mod srq;
 mod status;
 mod table;
-mod transport;
 mod turn;
 mod users;
+mod virtqueues;
 mod wire;
 mod wqe;
 
@@ -55,4 +56,4 @@ pub use device::Device;
 pub(crate) use device::{Borrowed, ForFrames};
 pub use runtime::{Clock, PathPolicy, Runtime, RuntimeConfig};
 pub use status::{DataPath, DeviceStatus, QpStatus, RuntimeStatus};
-pub use transport::Virtqueues;
+pub use virtqueues::Virtqueues;

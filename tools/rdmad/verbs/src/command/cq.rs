@@ -58,16 +58,16 @@ impl Device {
 
     /// A CQ that is one of the transport's virtqueues.
     pub(super) fn create_cq_virtqueue(&self, cmd: CmdCreateCq) -> Result<RspCreateCq> {
-        let limits = self.config().limits.transport();
+        let limits = self.config().limits.rfc_mode();
         require((1..=limits.max_cqe).contains(&cmd.cqe))?;
-        let numbers = self.transport().numbers();
+        let numbers = self.rfc_queues().numbers();
         let reserved = self
             .cqs
             .reserve_below(limits.max_cq, |cqn| {
-                self.transport().is_usable(numbers.cq(cqn))
+                self.rfc_queues().is_usable(numbers.cq(cqn))
             })
             .ok_or(Errno::NOMEM)?;
-        let queue = self.transport().take(numbers.cq(reserved.number()))?;
+        let queue = self.rfc_queues().take(numbers.cq(reserved.number()))?;
         // Buffers are taken when there are completions to write.
         queue
             .suppress_notifications(&self.space.enter())

@@ -47,7 +47,7 @@ impl Device {
             response.push(on_the_wire(errno).value());
         }
         drop(control);
-        self.transport().send_interrupts();
+        self.virtqueues().send_interrupts();
     }
 
     fn dispatch(&self, request: &[u8], room: usize, response: &mut Vec<u8>) -> Result<()> {

@@ -46,20 +46,21 @@ impl Device {
 
     /// A QP whose queues are virtqueues of the transport.
     pub(super) fn create_qp_virtqueues(&self, cmd: CmdCreateQp) -> Result<RspCreateQp> {
-        let limits = self.config().limits.transport();
+        let limits = self.config().limits.rfc_mode();
         let queues = |qp_type, cap: &QpCap| {
             require(cap.max_send_wr <= limits.max_qp_wr && cap.max_recv_wr <= limits.max_qp_wr)?;
-            let transport = self.transport();
-            let numbers = transport.numbers();
-            let usable =
-                |qpn| transport.is_usable(numbers.sq(qpn)) && transport.is_usable(numbers.rq(qpn));
+            let rfc_queues = self.rfc_queues();
+            let numbers = rfc_queues.numbers();
+            let usable = |qpn| {
+                rfc_queues.is_usable(numbers.sq(qpn)) && rfc_queues.is_usable(numbers.rq(qpn))
+            };
             let reserved = self.number(qp_type, || {
                 self.qps.reserve_below(limits.max_qp + 1, usable)
             })?;
             if !usable(reserved.number()) {
                 return Err(Errno::NOMEM);
             }
-            let take = |queue| transport.take(queue).map(QueueMem::Virtqueue);
+            let take = |queue| rfc_queues.take(queue).map(QueueMem::Virtqueue);
             let sq = take(numbers.sq(reserved.number()))?;
             let rq = take(numbers.rq(reserved.number()))?;
             Ok((reserved, sq, rq))

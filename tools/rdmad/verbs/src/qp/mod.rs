@@ -11,9 +11,9 @@ mod peer;
 mod recv;
 mod send;
 mod serve;
+mod service;
 mod state;
 mod summary;
-mod transport;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -43,8 +43,8 @@ pub(crate) use modify::ForCommand;
 pub(crate) use peer::Peer;
 pub(crate) use recv::{RecvSide, RecvTurn};
 pub(crate) use send::{solicits, Parts, SendSide, SendTurn};
+pub(crate) use service::{ForAnswer, ForRequest, Requester, Responder};
 pub(crate) use summary::Summary;
-pub(crate) use transport::{ForAnswer, ForRequest, Requester, Responder};
 
 /// A queue pair.
 ///

@@ -103,7 +103,7 @@ impl Work for Server {
             let turn = scheduler.quiesce.begin(self.worker);
             self.worked |= device.serve(&self.watch, || scheduler.wake_another());
             drop(turn);
-            device.transport().send_interrupts();
+            device.virtqueues().send_interrupts();
         }
         true
     }

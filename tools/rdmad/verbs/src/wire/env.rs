@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! A QP and its memory, as the state machines of the transport see them.
+//! A QP and its memory, as the state machines of the services see them.
 
 use roce::env::{BadReceive, Incident, Output, RemoteFault, RequesterEnv, ResponderEnv};
 use roce::work::{AtomicOp, FlushOp, RecvCompletion, RecvWr, Remote, SendWr};

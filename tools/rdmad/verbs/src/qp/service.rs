@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The state machines of the transport services behind one face.
+//! The state machines of the services behind one face.
 
 use std::time::Instant;
 
