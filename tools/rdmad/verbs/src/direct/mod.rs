@@ -35,21 +35,21 @@ use virtio_rdma_abi::qp::QpAttr;
 pub(crate) use self::datagram::deliver;
 use self::exchange::Exchange;
 use crate::counters::Counter;
-use crate::qp::{Peer, Qp, RecvSide, RecvTurn, Responder, SendSide, SendTurn};
+use crate::qp::{Qp, RecvSide, RecvTurn, RemoteQp, Responder, SendSide, SendTurn};
 use crate::wqe::{Fetched, Posted};
 use crate::{Borrowed, Device};
 
 /// The way to a QP of the same process.
 #[derive(Debug)]
-pub(crate) struct Route {
+pub(crate) struct DirectRoute {
     device: Weak<Device>,
     qpn: Qpn,
     mtu: Mtu,
     /// How that QP names us, if it does.
-    us: Peer,
+    us: RemoteQp,
 }
 
-impl Route {
+impl DirectRoute {
     /// The way that `connection` of QP `qpn` takes, or `None` if it needs packets.
     pub(crate) fn find(device: &Device, qpn: Qpn, connection: &Connection) -> Option<Self> {
         let peer = device.runtime().direct_peer(connection.path.dst_mac)?;
@@ -57,7 +57,7 @@ impl Route {
             device: Arc::downgrade(&peer),
             qpn: connection.dest_qpn,
             mtu: connection.mtu,
-            us: Peer::us(device.mac(), qpn, connection)?,
+            us: RemoteQp::us(device.mac(), qpn, connection)?,
         })
     }
 
@@ -72,7 +72,7 @@ impl Route {
     }
 
     /// Gives the peer a turn: what it waits for may have come.
-    pub(crate) fn nudge(&self) {
+    pub(crate) fn request_turn(&self) {
         if let Some(device) = self.device.upgrade() {
             device.qp_ready(self.qpn);
         }
@@ -94,7 +94,7 @@ impl<'a> Target<'a> {
     /// the same service.
     pub(crate) fn new(
         from: &Qp,
-        route: &Route,
+        route: &DirectRoute,
         device: &'a Device,
         qp: &'a Qp,
         view: &'a DmaView,
@@ -113,8 +113,8 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Longer copies have both sides told first of what is done.
-const PROMPT: usize = 8192;
+/// Before a longer copy both sides get the completions of what is done.
+const DELIVER_BEFORE_COPY_OF: usize = 8192;
 
 /// The event that a transfer waits for.
 #[derive(Clone, Copy, Debug)]
@@ -145,7 +145,7 @@ pub(crate) struct Transfer {
 }
 
 /// The result of a step of a transfer.
-pub(crate) enum Step {
+pub(crate) enum TransferStep {
     /// Bytes were moved; there is more to do.
     Moved,
     /// Time has to pass.
@@ -215,17 +215,17 @@ impl Transfer {
         turn: &SendTurn<'_>,
         side: &mut SendSide,
         target: Option<&mut Target<'_>>,
-    ) -> Step {
+    ) -> TransferStep {
         let now = turn.now;
         if let Some(status) = self.failed {
-            return Step::Done(status);
+            return TransferStep::Done(status);
         }
         if matches!(self.wait, Wait::Pause(until) if now < until) {
-            return Step::Waits;
+            return TransferStep::Waits;
         }
         if let SendOp::Local { .. } = self.wr.op {
             let executed = turn.execute_local(&side.snapshots, &self.wr.local);
-            return Step::Done(executed.err().unwrap_or(WcStatus::Success));
+            return TransferStep::Done(executed.err().unwrap_or(WcStatus::Success));
         }
         let unreliable = turn.qp.qp_type == QpType::Uc;
         let moved = match target {
@@ -240,55 +240,55 @@ impl Transfer {
                 self.retries = side.attr().retry_cnt;
                 self.rnr_retries = side.attr().rnr_retry;
                 if done {
-                    Step::Done(WcStatus::Success)
+                    TransferStep::Done(WcStatus::Success)
                 } else {
-                    Step::Moved
+                    TransferStep::Moved
                 }
             }
-            Err(Stop::Failed(status)) => Step::Done(status),
+            Err(Stop::Failed(status)) => TransferStep::Done(status),
             Err(Stop::Paced) => {
                 // The event has come.
                 self.wait = Wait::Nothing;
-                Step::Waits
+                TransferStep::Waits
             }
             Err(Stop::NotReady(code)) => {
                 turn.device.counters.add(Counter::RnrNaksReceived, 1);
                 if side.attr().rnr_retry != RNR_RETRY_FOREVER {
                     match self.rnr_retries.checked_sub(1) {
                         Some(left) => self.rnr_retries = left,
-                        None => return Step::Done(WcStatus::RnrRetryExcErr),
+                        None => return TransferStep::Done(WcStatus::RnrRetryExcErr),
                     }
                 }
                 self.wait = Wait::Pause(now + rnr_delay(code));
-                Step::Waits
+                TransferStep::Waits
             }
             Err(Stop::Silence) => self.unanswered(turn, side.attr().timeout, now),
         }
     }
 
     /// The message went nowhere. To the requester it is sent.
-    fn lost(&self, side: &mut SendSide) -> Step {
+    fn lost(&self, side: &mut SendSide) -> TransferStep {
         if let (Some(route), Some(requester)) = (&side.route, &mut side.requester) {
             requester.advance(packets(self.wr.length, route.mtu));
         }
-        Step::Done(WcStatus::Success)
+        TransferStep::Done(WcStatus::Success)
     }
 
-    fn unanswered(&mut self, turn: &SendTurn<'_>, timeout: u8, now: Instant) -> Step {
+    fn unanswered(&mut self, turn: &SendTurn<'_>, timeout: u8, now: Instant) -> TransferStep {
         match self.wait {
-            Wait::Answer(None) => return Step::Waits,
-            Wait::Answer(Some(until)) if now < until => return Step::Waits,
+            Wait::Answer(None) => return TransferStep::Waits,
+            Wait::Answer(Some(until)) if now < until => return TransferStep::Waits,
             Wait::Answer(Some(_)) => {
                 turn.device.counters.add(Counter::Timeouts, 1);
                 match self.retries.checked_sub(1) {
                     Some(left) => self.retries = left,
-                    None => return Step::Done(WcStatus::RetryExcErr),
+                    None => return TransferStep::Done(WcStatus::RetryExcErr),
                 }
             }
             Wait::Nothing | Wait::Pause(_) => {}
         }
         self.wait = Wait::Answer(ack_timeout(timeout).map(|after| now + after));
-        Step::Waits
+        TransferStep::Waits
     }
 
     /// Executes what the turn's budget allows. Returns whether the message is complete.
@@ -325,7 +325,7 @@ impl Transfer {
         };
         let Allowance { len, spent } = self.allowance(turn, side, limit)?;
         let last = len == left as usize;
-        if len > PROMPT {
+        if len > DELIVER_BEFORE_COPY_OF {
             turn.completions.deliver();
             target.completions.deliver();
         }

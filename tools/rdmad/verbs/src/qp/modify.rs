@@ -14,7 +14,7 @@ use super::pace::{Pacer, Shape};
 use super::serve::FLUSH_LIMIT;
 use super::{attr, state, Qp, RecvSide, RecvTurn, Requester, Responder, SendSide, SendTurn};
 use crate::config::MAX_BURST;
-use crate::direct::Route;
+use crate::direct::DirectRoute;
 use crate::error::{require, Errno, Result};
 use crate::turn::Parked;
 use crate::wqe::Received;
@@ -23,7 +23,7 @@ use crate::Device;
 /// The parts of a connection from a MODIFY_QP on.
 struct Connected {
     connection: Connection,
-    route: Option<Route>,
+    route: Option<DirectRoute>,
     /// A new one, if the QP starts to send.
     requester: Option<Requester>,
     /// For a responder that starts.
@@ -97,7 +97,7 @@ impl Qp {
         }
         self.state.store(next.value(), Ordering::Release);
         if let Some(route) = &send.route {
-            route.nudge();
+            route.request_turn();
         }
         device.qp_ready(self.number);
         Ok(())
@@ -186,7 +186,7 @@ impl Qp {
             let attr = QpAttr { sq_psn, ..*attr };
             Requester::new(self.qp_type, connection.clone(), &attr)
         });
-        let route = Route::find(device, self.number, &connection);
+        let route = DirectRoute::find(device, self.number, &connection);
         if route.is_none() {
             let mut old = send.requester.take();
             let packets = requester.as_mut().or(old.as_mut());

@@ -15,7 +15,7 @@ use virtio_rdma_abi::ib::{AccessFlags, AsyncEvent, QpState, QpType, WcFlags, WcS
 use virtio_rdma_abi::number::Pdn;
 use virtio_rdma_abi::wqe::RqHeader;
 
-use super::{Peer, Qp, Responder};
+use super::{Qp, RemoteQp, Responder};
 use crate::counters::Counter;
 use crate::cq::Completions;
 use crate::gid::vlan_of;
@@ -41,7 +41,7 @@ pub(crate) struct RecvSide {
     /// Charge for what the responder keeps of its peer's requests.
     answers: Option<Charge>,
     /// The peer that the QP is connected to, from RTR on.
-    peer: Option<Peer>,
+    peer: Option<RemoteQp>,
     /// The peer's requests come without packets.
     is_direct: bool,
     /// The Q_Key of datagrams for this QP.
@@ -90,7 +90,7 @@ impl RecvSide {
 
     /// Sets the peer. Its requests come without packets if `direct`.
     pub(super) fn set_peer(&mut self, connection: &Connection, direct: bool) {
-        self.peer = Some(Peer::of(connection));
+        self.peer = Some(RemoteQp::of(connection));
         self.is_direct = direct;
     }
 
@@ -122,7 +122,7 @@ impl RecvSide {
     }
 
     /// The responder, if the QP is connected to `peer`.
-    pub(crate) fn responder_for(&mut self, peer: &Peer) -> Option<&mut Responder> {
+    pub(crate) fn responder_for(&mut self, peer: &RemoteQp) -> Option<&mut Responder> {
         if self.peer.as_ref() == Some(peer) {
             self.responder.as_mut()
         } else {

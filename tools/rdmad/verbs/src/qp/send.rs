@@ -18,10 +18,10 @@ use virtio_rdma_ring::RingError;
 
 use super::keys::is_registration;
 use super::pace::Pacer;
-use super::{Peer, Qp, Requester};
+use super::{Qp, RemoteQp, Requester};
 use crate::counters::Counter;
 use crate::cq::Completions;
-use crate::direct::{Route, Transfer};
+use crate::direct::{DirectRoute, Transfer};
 use crate::memory::{Keys, Memory, Message, QueueMem, QueueView, WorkConsumer};
 use crate::runtime::{Alarm, Until};
 use crate::turn::{Budget, Parked};
@@ -49,7 +49,7 @@ pub(crate) struct SendSide {
     /// A datagram that waits for room in the frame port.
     pub(super) held: Option<Fetched>,
     /// The way to the peer, if data goes there without packets.
-    pub(crate) route: Option<Route>,
+    pub(crate) route: Option<DirectRoute>,
     /// From RTR on.
     pub(crate) connection: Option<Connection>,
     /// The work request that goes there now.
@@ -139,7 +139,7 @@ impl SendSide {
     pub(crate) fn is_from_peer(&self, arrived: &Arrived<'_>, device: &Device) -> bool {
         self.connection
             .as_ref()
-            .is_some_and(|connection| Peer::of(connection).sent(arrived, device.runtime()))
+            .is_some_and(|connection| RemoteQp::of(connection).sent(arrived, device.runtime()))
     }
 
     /// The parts of its QP that a requester needs.

@@ -11,7 +11,7 @@ use roce::Pause;
 use virtio_rdma_abi::ib::{AsyncEvent, QpState, WcStatus};
 
 use super::{Qp, RecvTurn, Requester, SendSide, SendTurn};
-use crate::direct::{Route, Step, Target, Transfer};
+use crate::direct::{DirectRoute, Target, Transfer, TransferStep};
 use crate::memory::QueueView;
 use crate::runtime::Watch;
 use crate::turn::{Charged, Parked};
@@ -181,7 +181,7 @@ impl Qp {
         watch: &Watch,
     ) -> Progress {
         let spent = turn.budget.spent();
-        let end = side.route.as_ref().and_then(Route::end);
+        let end = side.route.as_ref().and_then(DirectRoute::end);
         let view = end.as_ref().map(|(device, _)| device.space.enter());
         let mut target = match (&side.route, &end, &view) {
             (Some(route), Some((device, qp)), Some(view)) => {
@@ -209,12 +209,12 @@ impl Qp {
                 }
             };
             match transfer.step(turn, side, target.as_mut()) {
-                Step::Moved => side.transfer = Some(transfer),
-                Step::Waits => {
+                TransferStep::Moved => side.transfer = Some(transfer),
+                TransferStep::Waits => {
                     side.transfer = Some(transfer);
                     return Break(self.park(turn.device, side, None));
                 }
-                Step::Done(status) => {
+                TransferStep::Done(status) => {
                     turn.complete(&mut side.queue, &mut side.snapshots, transfer.wr(), status);
                     if status != WcStatus::Success {
                         self.fail_send(turn.device);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! The states of a QP, and the attributes of each step (IBTA 10.3.1, 11.2.5.2 table 91).
+//! The states of a QP, and the attributes of each transition (IBTA 10.3.1, 11.2.5.2 table 91).
 
 #[cfg(test)]
 mod tests;
@@ -9,15 +9,15 @@ use virtio_rdma_abi::ib::{QpAttrMask, QpState, QpType};
 
 use crate::error::{require, Errno, Result};
 
-/// The attributes of a step.
+/// The attributes of a transition.
 #[derive(Clone, Copy)]
 struct Attributes {
     required: QpAttrMask,
     optional: QpAttrMask,
 }
 
-/// One step of the state table, for each type of QPs that takes it.
-struct Step {
+/// One transition of the state table, for each type of QPs that takes it.
+struct Transition {
     from: QpState,
     to: QpState,
     rc: Option<Attributes>,
@@ -71,23 +71,23 @@ const UC_RUNNING: &[Mask] = &[
 const UD_RUNNING: &[Mask] = &[Mask::CUR_STATE, Mask::QKEY, Mask::RATE_LIMIT];
 const DRAINING: Attributes = attributes(&[], &[Mask::EN_SQD_ASYNC_NOTIFY]);
 
-/// The steps. Steps to RESET and ERR take no attributes and are the same for all types.
-const STEPS: &[Step] = &[
-    Step {
+/// The transitions. Those to RESET and ERR take no attributes and are the same for all types.
+const TRANSITIONS: &[Transition] = &[
+    Transition {
         from: Reset,
         to: Init,
         rc: Some(attributes(PLACE, &[])),
         uc: attributes(PLACE, &[]),
         ud: attributes(UD_PLACE, &[]),
     },
-    Step {
+    Transition {
         from: Init,
         to: Init,
         rc: Some(attributes(&[], PLACE)),
         uc: attributes(&[], PLACE),
         ud: attributes(&[], UD_PLACE),
     },
-    Step {
+    Transition {
         from: Init,
         to: Rtr,
         rc: Some(attributes(
@@ -107,7 +107,7 @@ const STEPS: &[Step] = &[
         ),
         ud: attributes(&[], &[Mask::PKEY_INDEX, Mask::QKEY]),
     },
-    Step {
+    Transition {
         from: Rtr,
         to: Rts,
         rc: Some(attributes(
@@ -123,28 +123,28 @@ const STEPS: &[Step] = &[
         uc: attributes(&[Mask::SQ_PSN], UC_RUNNING),
         ud: attributes(&[Mask::SQ_PSN], UD_RUNNING),
     },
-    Step {
+    Transition {
         from: Rts,
         to: Rts,
         rc: Some(attributes(&[], RC_RUNNING)),
         uc: attributes(&[], UC_RUNNING),
         ud: attributes(&[], UD_RUNNING),
     },
-    Step {
+    Transition {
         from: Rts,
         to: Sqd,
         rc: Some(DRAINING),
         uc: DRAINING,
         ud: DRAINING,
     },
-    Step {
+    Transition {
         from: Sqd,
         to: Rts,
         rc: Some(attributes(&[], RC_RUNNING)),
         uc: attributes(&[], UC_RUNNING),
         ud: attributes(&[], UD_RUNNING),
     },
-    Step {
+    Transition {
         from: Sqd,
         to: Sqd,
         rc: Some(attributes(
@@ -179,7 +179,7 @@ const STEPS: &[Step] = &[
         ud: attributes(&[], &[Mask::PKEY_INDEX, Mask::QKEY, Mask::RATE_LIMIT]),
     },
     // An error in the SQ of a reliable connection ends the connection instead.
-    Step {
+    Transition {
         from: Sqe,
         to: Rts,
         rc: None,
@@ -191,7 +191,7 @@ const STEPS: &[Step] = &[
     },
 ];
 
-impl Step {
+impl Transition {
     fn attributes(&self, qp_type: QpType) -> Option<Attributes> {
         match qp_type {
             QpType::Rc => self.rc,
@@ -219,7 +219,7 @@ const UNSUPPORTED: QpAttrMask = all(&[Mask::ALT_PATH, Mask::PATH_MIG_STATE, Mask
 ///
 /// # Errors
 ///
-/// `EINVAL` if the table has no such step, a required attribute is missing, or one is not
+/// `EINVAL` if the table has no such transition, a required attribute is missing, or one is not
 /// permitted; `EOPNOTSUPP` for attributes that this device does not have.
 pub(crate) fn check(
     qp_type: QpType,
@@ -236,13 +236,15 @@ pub(crate) fn check(
     if matches!(to, Reset | Failed) {
         return require(given == QpAttrMask::NONE);
     }
-    let step = STEPS
+    let transition = TRANSITIONS
         .iter()
-        .find(|step| step.from == from && step.to == to)
-        .and_then(|step| step.attributes(qp_type))
+        .find(|transition| transition.from == from && transition.to == to)
+        .and_then(|transition| transition.attributes(qp_type))
         .ok_or(Errno::INVAL)?;
-    require(given.contains(step.required))?;
-    let extra = given.without(step.required).without(step.optional);
+    require(given.contains(transition.required))?;
+    let extra = given
+        .without(transition.required)
+        .without(transition.optional);
     require(extra.without(unsupported) == QpAttrMask::NONE)?;
     if given.intersects(unsupported) {
         return Err(Errno::OPNOTSUPP);

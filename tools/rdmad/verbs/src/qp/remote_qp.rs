@@ -12,7 +12,7 @@ use crate::wire::Arrived;
 
 /// The peer that a QP is connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Peer {
+pub(crate) struct RemoteQp {
     mac: Mac,
     qpn: Qpn,
     /// From us to the peer.
@@ -20,7 +20,7 @@ pub(crate) struct Peer {
     vlan: Option<u16>,
 }
 
-impl Peer {
+impl RemoteQp {
     /// The peer that `connection` leads to.
     pub(super) fn of(connection: &Connection) -> Self {
         Self {
