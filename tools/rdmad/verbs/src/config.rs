@@ -167,7 +167,7 @@ impl Limits {
     pub(crate) fn tables(&self) -> u64 {
         /// A slot, its place among free numbers and its bits in ready sets.
         const SLOT: u64 = 24;
-        /// A card and the variants of keys.
+        /// An entry of the cache and the variants of keys.
         const MR: u64 = 40;
         /// A group, twice while it changes, and a member of one.
         const GROUP: u64 = 256;

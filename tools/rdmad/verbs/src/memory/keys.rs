@@ -8,15 +8,15 @@ use std::sync::Arc;
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::number::Pdn;
 
-use super::card::Flat;
 use super::mr::KeyResult;
+use super::mr_cache::Flat;
 use super::{KeyFault, MrTable, Reached, Region};
 
 /// The MRs and windows of a device in the hands of a worker, for a turn at most.
 ///
-/// Remembers the card that was read last: the same key is looked at when a work request is checked
-/// and when it is executed, and often by the next one. The content of a card may be used until the
-/// turn ends.
+/// Remembers the cache entry that was read last: the same key is looked at when a work request is
+/// checked and when it is executed, and often by the next one. The content of an entry may be used
+/// until the turn ends.
 pub(crate) struct Keys<'a> {
     mrs: &'a MrTable,
     recent: Cell<(u32, Flat)>,
@@ -32,7 +32,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The content of the card of `key`, if there is one. Windows have none.
+    /// The cache entry of `key`, if there is one. Windows have none.
     #[inline]
     pub(super) fn flat(&self, key: u32) -> Option<Flat> {
         let (recent, flat) = self.recent.get();
@@ -44,7 +44,7 @@ impl<'a> Keys<'a> {
         Some(flat)
     }
 
-    /// The memory that `key`, for which there is no card, opens for `len` bytes at `addr` with all
+    /// The memory that `key`, which has no cache entry, opens for `len` bytes at `addr` with all
     /// rights of `access`, to work of PD `pdn`.
     pub(super) fn region(
         &self,

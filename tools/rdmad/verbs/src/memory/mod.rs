@@ -2,12 +2,12 @@
 
 //! Guest memory as the verbs see it: page lists, rings and memory regions.
 
-mod card;
 mod completion_queue;
 mod copy;
 mod fast;
 mod keys;
 mod mr;
+mod mr_cache;
 mod pages;
 mod queue;
 mod region;

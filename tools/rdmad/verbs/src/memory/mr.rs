@@ -11,8 +11,8 @@ use budget::{Budget, Charge};
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::number::{MrNumber, MwNumber, Number, Pdn};
 
-use super::card::{Cards, Flat};
 use super::fast::{FastMr, Mapped};
+use super::mr_cache::{Flat, MrCache};
 use super::window::{WindowCount, WindowTable};
 use super::{Binding, PageMap, Reached, Region};
 use crate::config::BOOKKEEPING;
@@ -122,7 +122,7 @@ pub(crate) struct Registration {
 #[derive(Debug)]
 pub(crate) struct MrTable {
     table: Table<MrNumber, Mr>,
-    cards: Cards,
+    cache: MrCache,
     windows: WindowTable,
     variants: Variants<MrNumber>,
     /// Pages of all MRs.
@@ -151,7 +151,7 @@ impl MrTable {
         Self {
             // Number 0 stays unused: key 0 opens nothing.
             table: Table::new(secret, 1..max_mr + 1),
-            cards: Cards::new(max_mr + 1),
+            cache: MrCache::new(max_mr + 1),
             variants: Variants::new(secret, 0..max_mr + 1),
             // Of two kinds of key, only one has a number.
             windows: WindowTable::new(secret, budget, max_mr + 1..max_mr + 1 + max_mw),
@@ -186,7 +186,7 @@ impl MrTable {
         let number = Self::make(reserved, pd, kind, charge);
         // The object that had the number before is gone, and no worker is at it any more.
         if let Some(flat) = flat {
-            self.cards.write(number, key, flat);
+            self.cache.write(number, key, flat);
         }
         Ok((number, key))
     }
@@ -344,7 +344,7 @@ impl MrTable {
             is_revoked: AtomicBool::new(false),
             windows: WindowCount::default(),
         };
-        self.cards.blank(number);
+        self.cache.clear(number);
         self.table.replace(number, Arc::new(new));
         Ok(())
     }
@@ -356,7 +356,7 @@ impl MrTable {
             Some((region.key(), region.flat(mr.pd.number())?))
         };
         if let Some((key, flat)) = self.table.with(number, flat).flatten() {
-            self.cards.write(number, key, flat);
+            self.cache.write(number, key, flat);
         }
     }
 
@@ -370,7 +370,7 @@ impl MrTable {
         let idle = self.table.with(number, |mr| mr.windows.close());
         match idle {
             Some(true) => {
-                self.cards.blank(number);
+                self.cache.clear(number);
                 self.table.remove(number).ok_or(Errno::INVAL)
             }
             Some(false) => Err(Errno::BUSY),
@@ -387,7 +387,7 @@ impl MrTable {
             let can_be = mr.fixed().is_some_and(windowless);
             mr.is_revoked.fetch_or(can_be, Ordering::Release);
             if can_be {
-                self.cards.blank(number);
+                self.cache.clear(number);
             }
             can_be
         };
@@ -405,10 +405,10 @@ impl MrTable {
         self.table.iter().map(|mr| mr.number).collect()
     }
 
-    /// The content of the card of the MR that `key` names, if there is one.
+    /// The cache entry of the MR that `key` names, if there is one.
     #[inline]
     pub(super) fn flat(&self, key: u32) -> Option<Flat> {
-        self.cards.read(number_of(key), key)
+        self.cache.read(number_of(key), key)
     }
 
     /// Calls `visit` with what the MR that `key` names has open to work of PD `pdn`, if anything.

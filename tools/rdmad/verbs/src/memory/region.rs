@@ -8,7 +8,7 @@ use std::thread;
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::number::Pdn;
 
-use super::card::Flat;
+use super::mr_cache::Flat;
 use super::pages::{Cursor, PageMap};
 use crate::error::{require, Errno, Result};
 
@@ -136,7 +136,7 @@ impl Region {
         self.key == key && self.access.contains(access)
     }
 
-    /// All of it as it would be on a card, if it is in one piece.
+    /// All of it as a cache entry, if it is in one piece.
     pub(super) fn flat(&self, pdn: Pdn) -> Option<Flat> {
         let (iova, contiguous) = self.pages.find(self.start, &mut Cursor::default());
         (contiguous >= self.len).then_some(Flat {

@@ -126,7 +126,7 @@ fn pages_are_counted() {
 
 /// The fast way to an MR is there again when it has changed, and leads to what it is now.
 #[test]
-fn an_mr_that_was_replaced_has_a_card_again() {
+fn an_mr_that_was_replaced_has_an_entry_again() {
     let table = MrTable::new(&Secret::new(None), &unlimited(), 1, 1, 10);
     let (number, key) = all_memory(&table, PDN, AccessFlags::LOCAL_WRITE);
     assert_eq!(table.flat(key).map(|flat| flat.pdn), Some(PDN));

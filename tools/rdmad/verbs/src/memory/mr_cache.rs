@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 OR BSD-3-Clause
 
-//! Memory that most keys open, found at one look.
+//! A cache of the memory that keys open, indexed by the MR's number.
 //!
-//! An MR that was made with its memory, in one piece of DMA space, has a *card*: all that its key
-//! opens, in half a cache line, found by the MR's number. To read it takes no lock and no
-//! reference. For any other key, and while an MR changes, there is no card, and the table of MRs
-//! tells.
+//! An MR that was made with its memory, in one piece of DMA space, has an entry: all that its key
+//! opens, in half a cache line. To read it takes no lock and no reference. For any other key, and
+//! while an MR changes, the entry is empty, and the table of MRs tells.
 //!
-//! A card is written only when it is blank and every turn that may have seen what was on it before
-//! has ended: an MR is destroyed or changed by control commands, which blank its card and then wait
-//! for the workers. So within one turn of a worker a card that bears a key stays as it is, or goes
-//! blank; what was read from it may be used until the turn ends, as it may be if it was found in
-//! the table.
+//! An entry is written only when it is empty and every turn that may have read it before has ended:
+//! control commands destroy or change an MR, empty its entry first and then wait for the workers.
+//! So within one turn of a worker an entry with a key stays as it is, or becomes empty. Its content
+//! may be used until the turn ends, like that of an MR found in the table.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
@@ -19,29 +17,29 @@ use std::sync::OnceLock;
 use virtio_rdma_abi::ib::AccessFlags;
 use virtio_rdma_abi::number::{MrNumber, Pdn};
 
-/// Cards that are made at a time.
+/// Entries that are made at a time.
 const BLOCK: usize = 64;
-/// The key on a blank card. No MR has it: its number is 0.
-const BLANK: u32 = 0;
-/// Rights that a work request may need: what else an MR has is not on its card.
+/// The key of an empty entry. No MR has it: its number is 0.
+const EMPTY: u32 = 0;
+/// Rights that a work request may need: an entry has no others.
 const RIGHTS: u64 = (1 << RIGHTS_BITS) - 1;
 const RIGHTS_BITS: u32 = 10;
-/// The bits of a PD's number that a card has room for.
+/// The bits of a PD's number that an entry has room for.
 const PDN_BITS: u32 = 32 - RIGHTS_BITS;
 
-/// The cards of a table of MRs, by number.
+/// One entry for each number of an MR.
 #[derive(Debug)]
-pub(super) struct Cards {
-    blocks: Box<[OnceLock<Box<[Card]>>]>,
+pub(super) struct MrCache {
+    blocks: Box<[OnceLock<Box<[Entry]>>]>,
 }
 
 /// The memory that a key opens. Two share a cache line, so that those of thousands of MRs fit a
 /// second-level cache.
 #[derive(Debug, Default)]
 #[repr(align(32))]
-struct Card {
+struct Entry {
     /// From the lowest bit: rights, PD, key. Stored last and looked at first.
-    title: AtomicU64,
+    tag: AtomicU64,
     base: AtomicU64,
     len: AtomicU64,
     iova: AtomicU64,
@@ -61,8 +59,8 @@ pub(super) struct Flat {
     pub len: u64,
 }
 
-impl Cards {
-    /// Blank cards for the numbers below `end`.
+impl MrCache {
+    /// Empty entries for the numbers below `end`.
     pub(super) fn new(end: u32) -> Self {
         let blocks = (end as usize).div_ceil(BLOCK);
         Self {
@@ -70,7 +68,7 @@ impl Cards {
         }
     }
 
-    /// Writes the card of MR `number`, which is blank, for `key`. It stays blank if there is no
+    /// Writes the entry of MR `number`, which is empty, for `key`. It stays empty if there is no
     /// room for the PD's number.
     pub(super) fn write(&self, number: MrNumber, key: u32, flat: Flat) {
         let number = number.get() as usize;
@@ -80,45 +78,45 @@ impl Cards {
         if flat.pdn.get() >> PDN_BITS != 0 {
             return;
         }
-        let block = block.get_or_init(|| (0..BLOCK).map(|_| Card::default()).collect());
-        let card = &block[number % BLOCK];
-        card.base.store(flat.base, Ordering::Relaxed);
-        card.len.store(flat.len, Ordering::Relaxed);
-        card.iova.store(flat.iova, Ordering::Relaxed);
+        let block = block.get_or_init(|| (0..BLOCK).map(|_| Entry::default()).collect());
+        let entry = &block[number % BLOCK];
+        entry.base.store(flat.base, Ordering::Relaxed);
+        entry.len.store(flat.len, Ordering::Relaxed);
+        entry.iova.store(flat.iova, Ordering::Relaxed);
         let rights = u64::from(flat.access.0) & RIGHTS;
         let pdn = u64::from(flat.pdn.get()) << RIGHTS_BITS;
-        let title = (u64::from(key) << u32::BITS) | pdn | rights;
-        card.title.store(title, Ordering::Release);
+        let tag = (u64::from(key) << u32::BITS) | pdn | rights;
+        entry.tag.store(tag, Ordering::Release);
     }
 
-    /// Blanks the card of MR `number`. It may be written again when the workers have been
+    /// Empties the entry of MR `number`. It may be written again when the workers have been
     /// synchronised with.
-    pub(super) fn blank(&self, number: MrNumber) {
-        if let Some(card) = self.card(number) {
-            card.title.store(BLANK.into(), Ordering::Release);
+    pub(super) fn clear(&self, number: MrNumber) {
+        if let Some(entry) = self.entry(number) {
+            entry.tag.store(EMPTY.into(), Ordering::Release);
         }
     }
 
-    /// The memory that `key` of MR `number` opens, if the card says so.
+    /// The memory that `key` of MR `number` opens, if the entry has that key.
     #[inline]
     pub(super) fn read(&self, number: MrNumber, key: u32) -> Option<Flat> {
-        let card = self.card(number)?;
-        let title = card.title.load(Ordering::Acquire);
-        if title >> u32::BITS != u64::from(key) || key == BLANK {
+        let entry = self.entry(number)?;
+        let tag = entry.tag.load(Ordering::Acquire);
+        if tag >> u32::BITS != u64::from(key) || key == EMPTY {
             return None;
         }
         Some(Flat {
-            // The half of the title that is not the key.
-            pdn: Pdn::new(title as u32 >> RIGHTS_BITS),
-            access: AccessFlags((title & RIGHTS) as u32),
-            base: card.base.load(Ordering::Relaxed),
-            iova: card.iova.load(Ordering::Relaxed),
-            len: card.len.load(Ordering::Relaxed),
+            // The half of the tag that is not the key.
+            pdn: Pdn::new(tag as u32 >> RIGHTS_BITS),
+            access: AccessFlags((tag & RIGHTS) as u32),
+            base: entry.base.load(Ordering::Relaxed),
+            iova: entry.iova.load(Ordering::Relaxed),
+            len: entry.len.load(Ordering::Relaxed),
         })
     }
 
     #[inline]
-    fn card(&self, number: MrNumber) -> Option<&Card> {
+    fn entry(&self, number: MrNumber) -> Option<&Entry> {
         let number = number.get() as usize;
         let block = self.blocks.get(number / BLOCK)?.get()?;
         block.get(number % BLOCK)
@@ -171,22 +169,22 @@ mod tests {
     };
 
     #[test]
-    fn a_card_is_for_one_key() {
-        let cards = Cards::new(200);
+    fn an_entry_is_for_one_key() {
+        let cache = MrCache::new(200);
         let [mr, next, beyond] = [130, 131, 5000].map(MrNumber::new);
-        assert_eq!(cards.read(mr, 0x8201), None, "no block yet");
-        cards.write(mr, 0x8201, FLAT);
-        assert_eq!(cards.read(mr, 0x8201), Some(FLAT));
-        assert_eq!(cards.read(mr, 0x8202), None);
-        assert_eq!(cards.read(next, 0), None, "a blank card");
-        assert_eq!(cards.read(beyond, 1), None, "beyond the table");
-        cards.blank(mr);
-        assert_eq!(cards.read(mr, 0x8201), None);
+        assert_eq!(cache.read(mr, 0x8201), None, "no block yet");
+        cache.write(mr, 0x8201, FLAT);
+        assert_eq!(cache.read(mr, 0x8201), Some(FLAT));
+        assert_eq!(cache.read(mr, 0x8202), None);
+        assert_eq!(cache.read(next, 0), None, "an empty entry");
+        assert_eq!(cache.read(beyond, 1), None, "beyond the table");
+        cache.clear(mr);
+        assert_eq!(cache.read(mr, 0x8201), None);
     }
 
     #[test]
-    fn what_a_card_has_room_for() {
-        let cards = Cards::new(200);
+    fn what_an_entry_has_room_for() {
+        let cache = MrCache::new(200);
         let most = Flat {
             pdn: Pdn::new((1 << PDN_BITS) - 1),
             access: AccessFlags(RIGHTS as u32),
@@ -194,10 +192,10 @@ mod tests {
             iova: u64::MAX,
             len: u64::MAX,
         };
-        cards.write(MrNumber::new(7), u32::MAX, most);
-        assert_eq!(cards.read(MrNumber::new(7), u32::MAX), Some(most));
+        cache.write(MrNumber::new(7), u32::MAX, most);
+        assert_eq!(cache.read(MrNumber::new(7), u32::MAX), Some(most));
         let hint = FLAT.access | AccessFlags::RELAXED_ORDERING;
-        cards.write(
+        cache.write(
             MrNumber::new(8),
             0x801,
             Flat {
@@ -205,10 +203,10 @@ mod tests {
                 ..FLAT
             },
         );
-        assert_eq!(cards.read(MrNumber::new(8), 0x801), Some(FLAT), "no right");
+        assert_eq!(cache.read(MrNumber::new(8), 0x801), Some(FLAT), "no right");
         let pdn = Pdn::new(1 << PDN_BITS);
-        cards.write(MrNumber::new(9), 0x901, Flat { pdn, ..FLAT });
-        assert_eq!(cards.read(MrNumber::new(9), 0x901), None);
+        cache.write(MrNumber::new(9), 0x901, Flat { pdn, ..FLAT });
+        assert_eq!(cache.read(MrNumber::new(9), 0x901), None);
     }
 
     #[test]
